@@ -1,0 +1,240 @@
+// Package command is a table of subcommands: one entry says which flags a
+// command takes, what they mean, which exit statuses it has and how it is used,
+// and parsing, help text and usage errors all come from that entry.
+//
+//	table := command.Table{Program: "palyra", Commands: []command.Command{...}}
+//	inv, err := table.Parse(os.Args[1:])
+//
+// # Grammar
+//
+//	palyra NAME [FLAG]... [OPERAND]...
+//	palyra exec [FLAG]... -- CMD [ARG]...
+//
+// A flag is written "--name value" or "--name=value"; a switch is "--name"
+// alone. There are no one-letter flags but -h, no abbreviations and no flag may
+// be given twice unless the entry says so. "--" ends the flags. For a command
+// with Rest everything after "--" is an operand and nothing before it is.
+//
+// A parse error is a fault of kind Usage with a hint; it never quotes more than
+// the word that is wrong.
+//
+// The package does not run anything and holds no state.
+package command
+
+import (
+	"fmt"
+	"strings"
+
+	"palyra/internal/fault"
+)
+
+// Table is a program's commands.
+type Table struct {
+	Program  string
+	Summary  string // one line
+	Commands []Command
+}
+
+// Command is one entry. Name may be two words ("attest verify").
+type Command struct {
+	Name     string
+	Operands string // how the operands are written in the synopsis, "FILE", "-- CMD ARG..."
+	Min, Max int    // number of operands; Max < 0: no bound
+	Rest     bool   // operands stand after a mandatory "--" and are not looked at
+	Short    string // one line, lower-case, no period
+	Long     string // paragraphs, wrapped at 78 columns
+	Flags    []Flag
+	Exits    []Exit
+	Examples []Example
+	// UsageExit is the status of a usage error, 0 for 2.
+	UsageExit int
+}
+
+// Flag is one flag of a command. Name is without dashes.
+type Flag struct {
+	Name   string
+	Arg    string // placeholder; "" makes it a switch
+	Help   string // one or more lines
+	Repeat bool   // may be given more than once
+	// Parse checks and converts the value; nil keeps the string.
+	Parse func(string) (any, error)
+}
+
+// Exit is one documented exit status.
+type Exit struct {
+	Code    string // "0", "128+n"
+	Meaning string
+}
+
+// Example is a command line and what it does.
+type Example struct {
+	Line string
+	Does string
+}
+
+// Invocation is a parsed command line.
+type Invocation struct {
+	Command  *Command
+	Help     bool // -h or --help was given: nothing else was checked
+	Operands []string
+
+	values map[string][]any
+}
+
+// Has reports whether the flag was given.
+func (i *Invocation) Has(name string) bool { return len(i.values[name]) > 0 }
+
+// All returns the values of a repeated flag in order.
+func All[T any](i *Invocation, name string) []T {
+	var out []T
+	for _, v := range i.values[name] {
+		out = append(out, v.(T))
+	}
+	return out
+}
+
+// Value returns the flag's value, or def if it was not given. T is what the
+// flag's Parse returns, string if it has none; asking for another type is our
+// bug and panics.
+func Value[T any](i *Invocation, name string, def T) T {
+	if vs := i.values[name]; len(vs) > 0 {
+		return vs[0].(T)
+	}
+	return def
+}
+
+// Find returns the command with that name, or nil.
+func (t *Table) Find(name string) *Command {
+	for i := range t.Commands {
+		if t.Commands[i].Name == name {
+			return &t.Commands[i]
+		}
+	}
+	return nil
+}
+
+// Parse finds the command that args name and parses the rest. On an error the
+// returned Invocation is nil, or holds the Command if it is known.
+func (t *Table) Parse(args []string) (*Invocation, error) {
+	c, rest, err := t.split(args)
+	if err != nil {
+		return nil, err
+	}
+	inv := &Invocation{Command: c, values: map[string][]any{}}
+	if err := t.parse(inv, rest); err != nil {
+		return &Invocation{Command: c}, err
+	}
+	return inv, nil
+}
+
+// split takes one or two words off args that name a command.
+func (t *Table) split(args []string) (*Command, []string, error) {
+	if len(args) == 0 {
+		return nil, nil, t.usage("no_command", "", "no command given")
+	}
+	if c := t.Find(args[0]); c != nil {
+		return c, args[1:], nil
+	}
+	var subs []string
+	for _, c := range t.Commands {
+		if noun, verb, ok := strings.Cut(c.Name, " "); ok && noun == args[0] {
+			subs = append(subs, verb)
+		}
+	}
+	switch {
+	case len(subs) == 0 && strings.HasPrefix(args[0], "-"):
+		return nil, nil, t.usage("unknown_flag", "", "unknown flag %q before the command", args[0])
+	case len(subs) == 0:
+		return nil, nil, t.usage("unknown_command", "", "unknown command %q", args[0])
+	case len(args) == 1:
+		return nil, nil, t.usage("no_command", "", "%s: want one of %s", args[0], strings.Join(subs, ", "))
+	}
+	if c := t.Find(args[0] + " " + args[1]); c != nil {
+		return c, args[2:], nil
+	}
+	return nil, nil, t.usage("unknown_command", "", "%s: unknown command %q, want one of %s", args[0], args[1], strings.Join(subs, ", "))
+}
+
+func (t *Table) parse(inv *Invocation, args []string) error {
+	c := inv.Command
+	ended := false
+	for len(args) > 0 {
+		a := args[0]
+		args = args[1:]
+		switch {
+		case a == "--":
+			ended = true
+			inv.Operands = append(inv.Operands, args...)
+			args = nil
+		case a == "-h" || a == "--help":
+			inv.Help = true
+			return nil
+		case len(a) > 1 && a[0] == '-':
+			var err error
+			if args, err = t.flag(inv, a, args); err != nil {
+				return err
+			}
+		case c.Rest:
+			return t.usage("missing_separator", c.Name, "unexpected %q before --", a).
+				WithHint(fmt.Sprintf("put -- before the command: %s %s -- CMD ARG...", t.Program, c.Name))
+		default:
+			inv.Operands = append(inv.Operands, a)
+		}
+	}
+	switch n := len(inv.Operands); {
+	case c.Rest && !ended:
+		return t.usage("missing_separator", c.Name, "nothing to run: no -- CMD")
+	case n < c.Min:
+		return t.usage("missing_operand", c.Name, "missing operand: want %s", strings.TrimPrefix(c.Operands, "-- "))
+	case c.Max >= 0 && n > c.Max:
+		return t.usage("extra_operand", c.Name, "unexpected operand %q", inv.Operands[c.Max])
+	}
+	return nil
+}
+
+// flag parses the flag word a, whose value may be the first of args.
+func (t *Table) flag(inv *Invocation, a string, args []string) ([]string, error) {
+	c := inv.Command
+	name, value, inline := strings.Cut(strings.TrimPrefix(a, "--"), "=")
+	var f *Flag
+	for i := range c.Flags {
+		if strings.HasPrefix(a, "--") && c.Flags[i].Name == name {
+			f = &c.Flags[i]
+		}
+	}
+	word, _, _ := strings.Cut(a, "=")
+	switch {
+	case f == nil:
+		return nil, t.usage("unknown_flag", c.Name, "unknown flag %q", word)
+	case inv.Has(name) && !f.Repeat:
+		return nil, t.usage("repeated_flag", c.Name, "flag --%s given twice", name)
+	case f.Arg == "" && inline:
+		return nil, t.usage("bad_flag", c.Name, "flag --%s takes no value", name)
+	case f.Arg == "":
+		inv.values[name] = []any{true}
+		return args, nil
+	case !inline && len(args) == 0, !inline && args[0] == "--":
+		return nil, t.usage("missing_value", c.Name, "flag --%s needs a value: --%s %s", name, name, f.Arg)
+	case !inline:
+		value, args = args[0], args[1:]
+	}
+	var v any = value
+	if f.Parse != nil {
+		var err error
+		if v, err = f.Parse(value); err != nil {
+			return nil, t.usage("bad_value", c.Name, "flag --%s: %v", name, err)
+		}
+	}
+	inv.values[name] = append(inv.values[name], v)
+	return args, nil
+}
+
+func (t *Table) usage(reason, name, format string, args ...any) *fault.Error {
+	topic := strings.TrimRight("help "+name, " ")
+	op := name
+	if op == "" {
+		op = t.Program
+	}
+	return fault.New(fault.Usage, reason, op, fmt.Errorf(format, args...)).
+		WithHint(fmt.Sprintf("see %s %s", t.Program, topic))
+}
