@@ -1,0 +1,5 @@
+package mint
+
+import "errors"
+
+var errLength = errors.New("grant: wrong length")

@@ -1,0 +1,253 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// rawStep is a step as the walker reads it. The assembly knows the offsets:
+// nr 0, args 8..48, flags 56, out 64, alt 72; 80 bytes.
+type rawStep struct {
+	nr    uintptr
+	args  [6]uintptr
+	flags uintptr // 0..5: argument is the address of a slot; 8: may fail; 9: clone
+	out   uintptr // address of a slot, or 0
+	alt   uintptr // clone: where its child goes on
+}
+
+// rawStatus is what a child leaves behind. The assembly knows the offsets:
+// where 0, errno 8, pid 16, done 24, mode 32, wstatus 40, usage 48.
+type rawStatus struct {
+	where   uintptr // address of the step that failed, or 0
+	errno   uintptr
+	pid     uintptr // of the program, as its reaper sees it
+	done    uintptr // 1 once wstatus and usage are the program's
+	mode    uintptr // 1: the reaper stays until nobody is left
+	wstatus uintptr // low 32 bits
+	usage   unix.Rusage
+}
+
+const (
+	flagMayFail = 1 << 8
+	flagClone   = 1 << 9
+)
+
+// PIDSlot is the slot that the reaper's clone step must store its result in.
+const PIDSlot = "program"
+
+// Arena is the memory of one child: the encoded tape with everything it points
+// to, the slots and the status block. It lies outside the Go heap, so addresses
+// in it are plain numbers that stay valid until Free. Free it only when the
+// child is known to be dead or to have executed the program, and its reaper to
+// be dead.
+type Arena struct {
+	mem    []byte
+	used   int
+	status *rawStatus
+	tape   uintptr
+	slots  map[string]uintptr
+	lines  map[uintptr]Step // address of an encoded step → the step
+}
+
+// errArena is our own bug: the size is computed from the same tape.
+var errArena = errors.New("tape arena: too small")
+
+func sizeOf(t Tape) int {
+	n := 0
+	for _, s := range t {
+		n += int(unsafe.Sizeof(rawStep{})) + 16
+		for _, a := range s.Args {
+			n += len(a.data) + 64
+			for _, v := range a.vec {
+				n += len(v) + 32
+			}
+		}
+		n += sizeOf(s.Child)
+	}
+	return n
+}
+
+// NewArena encodes t. With wait set, a reaper stays until every descendant is
+// gone; otherwise it ends with the program (and takes its PID namespace along).
+func NewArena(t Tape, wait bool) (*Arena, error) {
+	size := sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 4096
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	a := &Arena{mem: mem, slots: make(map[string]uintptr), lines: make(map[uintptr]Step)}
+	// The block is at the start of a page, so it is aligned; it lives as long as mem.
+	a.status = (*rawStatus)(unsafe.Pointer(&mem[a.take(int(unsafe.Sizeof(rawStatus{})))]))
+	if wait {
+		a.status.mode = 1
+	}
+	a.slots[PIDSlot] = uintptr(unsafe.Pointer(&a.status.pid))
+	if a.tape, err = a.encode(t); err != nil {
+		a.Free()
+		return nil, err
+	}
+	return a, nil
+}
+
+// take reserves n bytes, aligned to 16, and returns their offset.
+func (a *Arena) take(n int) int {
+	at := (a.used + 15) &^ 15
+	if at+n > len(a.mem) {
+		panic("sys: internal error: " + errArena.Error())
+	}
+	a.used = at + n
+	return at
+}
+
+// addr is the address of an offset. mem is never moved: it is not Go memory.
+func (a *Arena) addr(off int) uintptr {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))) + uintptr(off)
+}
+
+func (a *Arena) put(b []byte) uintptr {
+	off := a.take(len(b) + 1)
+	copy(a.mem[off:], b)
+	return a.addr(off)
+}
+
+func (a *Arena) putWords(w []uintptr) uintptr {
+	off := a.take(len(w) * 8)
+	for i, v := range w {
+		*(*uintptr)(unsafe.Pointer(&a.mem[off+8*i])) = v // in bounds: take reserved len(w) words, 16-aligned
+	}
+	return a.addr(off)
+}
+
+func (a *Arena) slot(name string) uintptr {
+	if p, ok := a.slots[name]; ok {
+		return p
+	}
+	p := a.putWords([]uintptr{0})
+	a.slots[name] = p
+	return p
+}
+
+func (a *Arena) encode(t Tape) (uintptr, error) {
+	const stepSize = int(unsafe.Sizeof(rawStep{}))
+	base := a.take(stepSize * len(t))
+	for i, s := range t {
+		nr, ok := numbers[s.Call]
+		if !ok {
+			return 0, fmt.Errorf("tape step %d: unknown system call %q", i, s.Call)
+		}
+		if len(s.Args) > 6 {
+			return 0, fmt.Errorf("tape step %d: %s with %d arguments", i, s.Call, len(s.Args))
+		}
+		r := rawStep{nr: nr}
+		for j, arg := range s.Args {
+			switch arg.kind {
+			case argInt, argFD, argSecret:
+				r.args[j] = uintptr(arg.val)
+			case argBytes:
+				r.args[j] = a.put(arg.data)
+			case argPtr:
+				p := a.put([]byte(arg.vec[0]))
+				off := a.take(len(arg.data))
+				copy(a.mem[off:], arg.data)
+				*(*uintptr)(unsafe.Pointer(&a.mem[off+int(arg.val)])) = p // val is the offset of the pointer, 8-aligned
+				r.args[j] = a.addr(off)
+			case argVec:
+				w := make([]uintptr, 0, len(arg.vec)+1)
+				for _, v := range arg.vec {
+					w = append(w, a.put([]byte(v)))
+				}
+				r.args[j] = a.putWords(append(w, 0))
+			case argSlot:
+				r.args[j] = a.slot(arg.label)
+				r.flags |= 1 << j
+			}
+		}
+		if s.MayFail {
+			r.flags |= flagMayFail
+		}
+		if s.Out != "" {
+			r.out = a.slot(s.Out)
+		}
+		if s.Child != nil {
+			alt, err := a.encode(s.Child)
+			if err != nil {
+				return 0, err
+			}
+			r.alt, r.flags = alt, r.flags|flagClone
+		}
+		off := base + i*stepSize
+		*(*rawStep)(unsafe.Pointer(&a.mem[off])) = r // in bounds: base reserved len(t) steps
+		a.lines[a.addr(off)] = s
+	}
+	return a.addr(base), nil
+}
+
+// cloneArgs is struct clone_args of clone3(2), up to cgroup (88 bytes, kernel 5.7).
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+func startTape(args, size, tape, status uintptr) (pid uintptr)
+
+// Start clones a child that walks the arena's tape, with the given CLONE_NEW*
+// flags, and returns its PID and a pidfd. The child shares memory with the
+// caller and gets a copy of its descriptor table. cgroup is a descriptor of a
+// cgroup v2 directory to be born in, or -1. Start must be called from a
+// goroutine that is locked to its thread: the child's parent-death signal is
+// tied to that thread.
+func (a *Arena) Start(namespaces uint64, cgroup int) (pid, pidfd int, err error) {
+	var fd int32 = -1
+	// CLONE_CLEAR_SIGHAND (5.5): Go's handlers must never run in the child.
+	args := cloneArgs{
+		flags:      namespaces | unix.CLONE_VM | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
+		exitSignal: uint64(unix.SIGCHLD),
+	}
+	if cgroup >= 0 {
+		args.flags |= unix.CLONE_INTO_CGROUP
+		args.cgroup = uint64(cgroup)
+	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&fd)
+	pin.Pin(&args)
+	args.pidfd = uint64(uintptr(unsafe.Pointer(&fd)))
+	r := startTape(uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), a.tape, uintptr(unsafe.Pointer(a.status)))
+	if int(r) < 0 {
+		return 0, -1, fmt.Errorf("clone3: %w", unix.Errno(-int(r)))
+	}
+	return int(r), int(fd), nil
+}
+
+// Failed returns the step that ended the child, or nil. It is meaningful once
+// the child closed its status pipe.
+func (a *Arena) Failed() *StepError {
+	e := atomic.LoadUintptr(&a.status.errno)
+	if e == 0 {
+		return nil
+	}
+	s := a.lines[atomic.LoadUintptr(&a.status.where)]
+	return &StepError{Step: s.Call, Line: s.String(), Errno: unix.Errno(e)}
+}
+
+// Program returns the wait status and resource usage of the program, as its
+// reaper saw them; ok is false if the reaper died first. Call it only after the
+// reaper was waited for.
+func (a *Arena) Program() (ws unix.WaitStatus, ru unix.Rusage, ok bool) {
+	if atomic.LoadUintptr(&a.status.done) != 1 {
+		return 0, ru, false
+	}
+	return unix.WaitStatus(uint32(a.status.wstatus)), a.status.usage, true
+}
+
+// Free unmaps the arena.
+func (a *Arena) Free() {
+	if a.mem != nil {
+		unix.Munmap(a.mem)
+		a.mem = nil
+	}
+}

@@ -1,0 +1,40 @@
+package sys
+
+import "golang.org/x/sys/unix"
+
+// numbers maps the calls that a tape may make to this architecture's numbers.
+var numbers = map[string]uintptr{
+	"capset":                 unix.SYS_CAPSET,
+	"chdir":                  unix.SYS_CHDIR,
+	"clone":                  unix.SYS_CLONE,
+	"close":                  unix.SYS_CLOSE,
+	"close_range":            unix.SYS_CLOSE_RANGE,
+	"dup3":                   unix.SYS_DUP3,
+	"execveat":               unix.SYS_EXECVEAT,
+	"fchdir":                 unix.SYS_FCHDIR,
+	"fsconfig":               unix.SYS_FSCONFIG,
+	"fsmount":                unix.SYS_FSMOUNT,
+	"fsopen":                 unix.SYS_FSOPEN,
+	"landlock_restrict_self": unix.SYS_LANDLOCK_RESTRICT_SELF,
+	"move_mount":             unix.SYS_MOVE_MOUNT,
+	"openat2":                unix.SYS_OPENAT2,
+	"prctl":                  unix.SYS_PRCTL,
+	"prlimit64":              unix.SYS_PRLIMIT64,
+	"read":                   unix.SYS_READ,
+	"rt_sigaction":           unix.SYS_RT_SIGACTION,
+	"rt_sigprocmask":         unix.SYS_RT_SIGPROCMASK,
+	"seccomp":                unix.SYS_SECCOMP,
+	"setgroups":              unix.SYS_SETGROUPS,
+	"sethostname":            unix.SYS_SETHOSTNAME,
+	"setresgid":              unix.SYS_SETRESGID,
+	"setresuid":              unix.SYS_SETRESUID,
+	"setsid":                 unix.SYS_SETSID,
+	"umask":                  unix.SYS_UMASK,
+	"umount2":                unix.SYS_UMOUNT2,
+	"unshare":                unix.SYS_UNSHARE,
+	"write":                  unix.SYS_WRITE,
+	Init:                     opInit,
+}
+
+// opInit is no system call number: the walker takes it for the reaper loop.
+const opInit = ^uintptr(0) - 1

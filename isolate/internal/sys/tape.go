@@ -1,0 +1,172 @@
+package sys
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"palyra/internal/canon"
+)
+
+type argKind uint8
+
+const (
+	argInt    argKind = iota
+	argFD             // descriptor: printed by label, since its number says nothing
+	argBytes          // pointer to bytes in the arena
+	argVec            // pointer to a NULL-terminated vector of strings
+	argSlot           // eight bytes that an earlier step stored
+	argSecret         // a number that is not printed
+	argPtr            // absolute address in the arena, resolved by name
+	argReg            // pointer to a named region of the arena
+)
+
+// Arg is one argument of a step. Make it with Int, FD, Str, Bytes, Strings,
+// Slot or Secret.
+type Arg struct {
+	kind  argKind
+	val   uint64
+	label string
+	data  []byte
+	vec   []string
+	print string
+}
+
+// Int is a plain number, printed in hexadecimal above nine.
+func Int[T ~int | ~int64 | ~uint64 | ~uint32 | ~uintptr | ~uint](v T) Arg {
+	return Arg{kind: argInt, val: uint64(v)}
+}
+
+// FD is a descriptor of the parent, inherited by the child.
+func FD(label string, n int) Arg { return Arg{kind: argFD, val: uint64(n), label: label} }
+
+// Str is a pointer to a NUL-terminated string.
+func Str(s string) Arg {
+	return Arg{kind: argBytes, data: append([]byte(s), 0), print: strconv.Quote(s)}
+}
+
+// Bytes is a pointer to a structure. The label and the content's digest are
+// printed, or only the given text if text is not empty.
+func Bytes(label string, b []byte, text string) Arg {
+	if text == "" {
+		text = canon.Sum(b).Hex()[:16]
+	}
+	return Arg{kind: argBytes, data: b, print: label + "{" + text + "}"}
+}
+
+// Strings is a pointer to a NULL-terminated vector, as execve(2) takes it.
+func Strings(label string, v []string) Arg {
+	return Arg{kind: argVec, vec: v, print: label + "[" + strconv.Itoa(len(v)) + "]"}
+}
+
+// Slot is the result of an earlier step with that Out name.
+func Slot(name string) Arg { return Arg{kind: argSlot, label: name} }
+
+// Secret is a number that must not be printed.
+func Secret(label string, v uint64) Arg { return Arg{kind: argSecret, val: v, label: label} }
+
+// ptrIn is a pointer to bytes followed by pointers that are resolved when the
+// tape is encoded; it carries a structure with one embedded pointer.
+func ptrIn(label string, head []byte, at int, data []byte) Arg {
+	return Arg{kind: argPtr, label: label, data: head, val: uint64(at), vec: []string{string(data)},
+		print: label + "{" + strconv.Itoa(len(data)) + " bytes, " + canon.Sum(data).Hex()[:16] + "}"}
+}
+
+// SockFprog is a pointer to a struct sock_fprog for a filter given as its
+// sock_filter array.
+func SockFprog(filter []byte) Arg {
+	head := make([]byte, 16)
+	head[0], head[1] = byte(len(filter)/8), byte(len(filter)/8>>8)
+	return ptrIn("sock_fprog", head, 8, filter)
+}
+
+// String prints the argument.
+func (a Arg) String() string {
+	switch a.kind {
+	case argFD:
+		return "fd:" + a.label
+	case argSlot:
+		return "$" + a.label
+	case argSecret:
+		return "secret:" + a.label
+	case argInt:
+		if a.val > 9 && int64(a.val) > 0 {
+			return "0x" + strconv.FormatUint(a.val, 16)
+		}
+		return strconv.FormatInt(int64(a.val), 10)
+	}
+	return a.print
+}
+
+// Step is one system call of a tape.
+type Step struct {
+	Call    string // name as in the manual, a key of the number table
+	Args    []Arg  // at most six
+	Out     string // slot that takes the result; "" for none
+	MayFail bool   // an error is not the end; the slot, if any, takes -errno
+	Child   Tape   // for "clone": what the new child walks instead of the rest
+	Why     string // one sentence: what it is for, and why here
+}
+
+// Init is the step in which the first process of a cell waits for the program,
+// as its reaper, and then ends. It is the last of its tape.
+const Init = "init"
+
+// String prints the step as the manual would.
+func (s Step) String() string {
+	var b strings.Builder
+	b.WriteString(s.Call)
+	b.WriteByte('(')
+	for i, a := range s.Args {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(a.String())
+	}
+	b.WriteByte(')')
+	if s.Out != "" {
+		b.WriteString(" -> $" + s.Out)
+	}
+	if s.MayFail {
+		b.WriteString(" [may fail]")
+	}
+	return b.String()
+}
+
+// Tape is the list of steps that a child walks, in order.
+type Tape []Step
+
+// Lines returns the tape as text, one step a line; steps of a child's tape
+// follow their clone step, indented. It holds no descriptor numbers, no
+// secrets and no argument of the program, so equal confinement prints equally.
+func (t Tape) Lines() []string {
+	var out []string
+	for _, s := range t {
+		out = append(out, s.String())
+		for _, l := range s.Child.Lines() {
+			out = append(out, "  "+l)
+		}
+	}
+	return out
+}
+
+// Steps counts the steps, those of children included.
+func (t Tape) Steps() int { return len(t.Lines()) }
+
+// Digest is the SHA-256 of Lines, each followed by a newline.
+func (t Tape) Digest() canon.Digest {
+	return canon.Sum([]byte(strings.Join(t.Lines(), "\n") + "\n"))
+}
+
+// StepError says which step of a tape ended the child.
+type StepError struct {
+	Step  string // the system call's name
+	Line  string // the step as printed
+	Errno error
+}
+
+// Error names the system call, as the C library's perror would.
+func (e *StepError) Error() string { return fmt.Sprintf("%s: %v", e.Step, e.Errno) }
+
+// Unwrap returns the errno.
+func (e *StepError) Unwrap() error { return e.Errno }
