@@ -1,0 +1,64 @@
+# `make` lists the targets. Go and gcc are enough for all but conformance, which also wants npm.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build test check vet arch lint vuln generate conformance oracle sigstore fuzz bench lab demo cross ci clean
+
+GIT     := git -c safe.directory=*
+VERSION ?= $(shell $(GIT) describe --always --dirty 2>/dev/null || echo unknown)
+# -buildvcs=false: stamping would ask git, which refuses a clone that somebody else owns; VERSION says it instead.
+export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
+BUILD    = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+TOOLS   := $(CURDIR)/bin/tools
+FUZZTIME ?= 20s
+PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 freebsd/amd64
+NESTED   = $(patsubst %/go.mod,%,$(wildcard conformance/*/go.mod))
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+build: ## bin/palyra and bin/palyra-cell, static
+	$(BUILD) -o bin/ ./cmd/...
+
+test: build ## every Go test, with the race detector, in random order
+	go test -race -shuffle=on $(TESTFLAGS) ./...
+
+check: fmt vet arch lint vuln ## formatting, vet for each platform, the rules of the tree, staticcheck, govulncheck
+fmt:
+	@out=$$(gofmt -l cmd kernel authz isolate crypt internal conformance); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+vet:
+	@for p in $(PLATFORMS); do echo "vet $$p"; CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go vet ./...; done
+	@for m in $(NESTED); do echo "vet $$m"; (cd $$m && go vet ./...); done
+arch:
+	go test ./conformance/arch
+lint:
+	go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+vuln: # exit status 3 is a finding; others mean that it could not look, which an offline machine may say and go on
+	@GOBIN=$(TOOLS) go install golang.org/x/vuln/cmd/govulncheck@v1.8.0
+	@out=$$($(TOOLS)/govulncheck ./... 2>&1) && rc=0 || rc=$$?; echo "$$out" | tail -40; case $$rc in 0) ;; \
+	  3) exit 3;; *) echo "$$out" | grep -q 'fetching vulnerabilities' || exit 1; echo "govulncheck: NOT CHECKED, its database is out of reach";; esac
+generate: ## rewrite the generated parts of docs and golden files
+	go test ./conformance/arch -update
+
+conformance: build oracle sigstore ## the attack battery, and receipts and journal under verifiers that are not ours
+	go run ./conformance/battery -out conformance/results/latest.json
+oracle: build
+	@for m in $(NESTED); do (cd $$m && go test $(TESTFLAGS) ./...); done
+sigstore: build
+	conformance/sigstore/run
+
+fuzz: ## each fuzz target for FUZZTIME (20s)
+	@grep -rHoE '^func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r f t; do \
+	  echo "$$t in $${f%/*}"; go test "$${f%/*}" -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME); done
+bench: build ## palyra exec beside bwrap and bare exec, interleaved
+	go run ./bench
+lab: ## kernels in virtual machines; not built yet
+	@echo "make lab: the kernel lab is not built yet" >&2; exit 1
+demo: build ## the whole path in a minute
+	conformance/demo/run
+
+cross: ## static binaries for linux amd64 and arm64
+	@for a in amd64 arm64; do echo "linux/$$a"; GOOS=linux GOARCH=$$a $(BUILD) -o bin/linux-$$a/ ./cmd/...; done
+ci: check cross test demo conformance ## what .ci/run runs
+clean: ## remove what the targets made
+	rm -rf bin conformance/results bench/results

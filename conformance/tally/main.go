@@ -1,0 +1,200 @@
+// Command tally reads the output of go test -json, prints what failed, and
+// counts.
+//
+//	go test -json ./... | go run ./conformance/tally [-allow FILE]
+//
+// It prints the output of failed tests and of packages that did not build, the
+// skipped tests with their reasons, and as its last line the counts:
+//
+//	N passed, N failed[, N skipped]
+//
+// A test counts once; one with subtests counts by its subtests only, so that a
+// failed case is one failure. -allow names a file of lines "TestName: reason";
+// with it a skip that the file does not list is a failure, because a run that
+// ought to look must not pass by not looking. A line is matched by the
+// beginnings of the test's name and of its reason.
+//
+// Exit status: 0 if nothing failed and something passed, otherwise 1; 2 for
+// input that is not go test -json.
+//
+// It believes what go test says; it does not protect against a test that
+// prints what a test would print.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// event is a line of go test -json (go doc test2json).
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string
+	Test       string
+	Output     string
+}
+
+// id names a test, or a package where Test is empty.
+type id struct{ pkg, test string }
+
+// tally is what was read so far.
+type tally struct {
+	output  map[id][]string
+	verdict map[id]string
+	parent  map[id]bool // has subtests
+	build   []string
+}
+
+func main() {
+	allow := flag.String("allow", "", "file of skips that are expected here")
+	flag.Parse()
+	ok, err := run(os.Stdin, os.Stdout, *allow)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tally:", err)
+		os.Exit(2)
+	}
+	if !ok {
+		os.Exit(1)
+	}
+}
+
+func run(r io.Reader, w io.Writer, allow string) (bool, error) {
+	var allowed []string
+	if allow != "" {
+		b, err := os.ReadFile(allow)
+		if err != nil {
+			return false, err
+		}
+		for line := range strings.Lines(string(b)) {
+			if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+				allowed = append(allowed, line)
+			}
+		}
+	}
+	t := tally{output: make(map[id][]string), verdict: make(map[id]string), parent: make(map[id]bool)}
+	if err := t.read(r); err != nil {
+		return false, err
+	}
+	return t.print(w, allowed, allow != ""), nil
+}
+
+func (t *tally) read(r io.Reader) error {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, 16<<20)
+	for n := 1; sc.Scan(); n++ {
+		var e event
+		if err := json.Unmarshal(sc.Bytes(), &e); err != nil {
+			return fmt.Errorf("read line %d: %v", n, err)
+		}
+		k := id{e.Package, e.Test}
+		switch e.Action {
+		case "build-output":
+			t.build = append(t.build, e.Output)
+		case "output":
+			t.output[k] = append(t.output[k], e.Output)
+		case "pass", "fail", "skip":
+			t.verdict[k] = e.Action
+			for i := strings.LastIndexByte(e.Test, '/'); i > 0; i = strings.LastIndexByte(e.Test[:i], '/') {
+				t.parent[id{e.Package, e.Test[:i]}] = true
+			}
+		case "run":
+			if t.verdict[k] == "" {
+				t.verdict[k] = "fail" // until it says otherwise: a crash leaves it so
+			}
+		}
+	}
+	return sc.Err()
+}
+
+func (t *tally) print(w io.Writer, allowed []string, strict bool) bool {
+	var keys []id
+	for k := range t.verdict {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b id) int {
+		return strings.Compare(a.pkg+"\x00"+a.test, b.pkg+"\x00"+b.test)
+	})
+	var passed, failed, skipped int
+	broken := make(map[string]bool) // packages in which a test failed
+	for _, k := range keys {
+		if k.test == "" {
+			continue
+		}
+		switch v := t.verdict[k]; {
+		case v == "fail":
+			broken[k.pkg] = true
+			fmt.Fprintf(w, "FAIL %s %s\n%s", k.pkg, k.test, strings.Join(t.output[k], ""))
+			if !t.subFailed(k) {
+				failed++
+			}
+		case t.parent[k]:
+		case v == "pass":
+			passed++
+		case v == "skip":
+			why := reason(t.output[k])
+			line := k.test + ": " + why
+			if strict && !expected(allowed, k.test, why) {
+				broken[k.pkg] = true
+				failed++
+				fmt.Fprintf(w, "FAIL %s %s skipped, which is not expected here: %s\n", k.pkg, k.test, why)
+				continue
+			}
+			skipped++
+			fmt.Fprintf(w, "SKIP %s %s\n", k.pkg, line)
+		}
+	}
+	for _, k := range keys { // did not build, or died outside a test
+		if k.test == "" && t.verdict[k] == "fail" && !broken[k.pkg] {
+			failed++
+			fmt.Fprintf(w, "FAIL %s\n%s", k.pkg, strings.Join(t.output[k], ""))
+		}
+	}
+	for _, s := range t.build {
+		fmt.Fprint(w, s)
+	}
+	fmt.Fprintf(w, "%d passed, %d failed", passed, failed)
+	if skipped > 0 {
+		fmt.Fprintf(w, ", %d skipped", skipped)
+	}
+	fmt.Fprintln(w)
+	return failed == 0 && passed > 0
+}
+
+// subFailed reports whether a subtest of k failed, which then is the one that counts.
+func (t *tally) subFailed(k id) bool {
+	if !t.parent[k] {
+		return false
+	}
+	for o, v := range t.verdict {
+		if v == "fail" && o.pkg == k.pkg && strings.HasPrefix(o.test, k.test+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// reason finds what was said to Skip: "    file_test.go:12: needs root".
+func reason(out []string) string {
+	for _, s := range out {
+		if _, why, ok := strings.Cut(s, ".go:"); ok && strings.HasPrefix(s, " ") {
+			if _, why, ok = strings.Cut(why, ": "); ok {
+				return strings.TrimSpace(why)
+			}
+		}
+	}
+	return "no reason given"
+}
+
+func expected(allowed []string, test, why string) bool {
+	return slices.ContainsFunc(allowed, func(a string) bool {
+		name, r, ok := strings.Cut(a, ": ")
+		return ok && strings.HasPrefix(test, name) && strings.HasPrefix(why, r)
+	})
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const pass = `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}
+`
+
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		name, in, allow string
+		ok              bool
+		last            string
+		says            string
+	}{
+		{name: "pass", in: pass, ok: true, last: "1 passed, 0 failed"},
+		{name: "nothing ran", in: `{"Action":"pass","Package":"p"}`, last: "0 passed, 0 failed"},
+		{name: "fail counts the case and not its parent", in: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/x"}
+{"Action":"output","Package":"p","Test":"TestA/x","Output":"    a_test.go:1: got 1, want 2\n"}
+{"Action":"fail","Package":"p","Test":"TestA/x"}
+{"Action":"run","Package":"p","Test":"TestA/y"}
+{"Action":"pass","Package":"p","Test":"TestA/y"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}`, last: "1 passed, 1 failed", says: "got 1, want 2"},
+		{name: "parent by itself", in: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA/x"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}`, last: "1 passed, 1 failed"},
+		{name: "crash", in: pass + `{"Action":"run","Package":"q","Test":"TestB"}
+{"Action":"output","Package":"q","Output":"panic: x\n"}
+{"Action":"fail","Package":"q"}`, last: "1 passed, 1 failed", says: "FAIL q TestB"},
+		{name: "build", in: pass + `{"ImportPath":"q","Action":"build-output","Output":"q.go:1: undefined\n"}
+{"Action":"fail","Package":"q"}`, last: "1 passed, 1 failed", says: "undefined"},
+		{name: "skip", in: pass + skip, ok: true, last: "1 passed, 0 failed, 1 skipped", says: "TestS: needs root"},
+		{name: "skip expected", in: pass + skip, allow: "TestS: needs root\n", ok: true, last: "1 passed, 0 failed, 1 skipped"},
+		{name: "skip unexpected", in: pass + skip, allow: "# none\n", last: "1 passed, 1 failed", says: "not expected"},
+		{name: "skip for another reason", in: pass + skip, allow: "TestS: needs npm\n", last: "1 passed, 1 failed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var allow string
+			if c.allow != "" {
+				allow = filepath.Join(t.TempDir(), "allow")
+				if err := os.WriteFile(allow, []byte(c.allow), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var out strings.Builder
+			ok, err := run(strings.NewReader(c.in), &out, allow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			if got := lines[len(lines)-1]; ok != c.ok || got != c.last {
+				t.Errorf("run = %v, %q; want %v, %q", ok, got, c.ok, c.last)
+			}
+			if !strings.Contains(out.String(), c.says) {
+				t.Errorf("output %q does not say %q", out.String(), c.says)
+			}
+		})
+	}
+}
+
+const skip = `{"Action":"run","Package":"p","Test":"TestS"}
+{"Action":"output","Package":"p","Test":"TestS","Output":"    a_test.go:7: needs root\n"}
+{"Action":"skip","Package":"p","Test":"TestS"}`
+
+func TestRunRefusesOtherInput(t *testing.T) {
+	if _, err := run(strings.NewReader("ok  \tp\t0.1s\n"), new(strings.Builder), ""); err == nil {
+		t.Error("plain go test output was accepted")
+	}
+}
