@@ -1,0 +1,143 @@
+// Package arch holds the rules of the tree as data, and the tests that hold
+// the tree to them.
+//
+// The import table is [rooms]; it is printed into docs/ARCHITECTURE.md between
+// markers. Changing it is a commit of its own. The other tables are the homes
+// of third-party modules, what each binary may link, and the exceptions that
+// have a reason. The tests read source text with go/parser and therefore see
+// every platform's files at once; only the list of what a binary links comes
+// from the go command.
+//
+//	go test ./conformance/arch            # check
+//	go test ./conformance/arch -update    # rewrite the generated parts
+//
+// What it does not protect against: meaning. A package may stay in its room
+// and still do the wrong thing there.
+package arch
+
+import "strings"
+
+// Module is the path of the module that the tables speak about.
+const Module = "palyra"
+
+// Room is a row of the import table: a folder and what code below it may
+// import from this module, besides its own room.
+type Room struct {
+	Path string   // folder; the row with the longest matching path counts
+	Does string   // one line for the printed table
+	May  []string // folders it may import from; nil is nothing
+	Own  bool     // may import within Path
+}
+
+// rooms is the import table of DESIGN §5, top to bottom.
+var rooms = []Room{
+	{Path: "cmd", Does: "flags, wiring, exit codes", Own: true, May: []string{"transport", "kernel", "authz", "isolate", "crypt", "internal"}},
+	{Path: "cmd/palyra-cell", Does: "the only forker; holds no keys and speaks to no network", Own: true,
+		May: []string{"authz/grant", "isolate", "internal/canon", "internal/fault"}},
+	{Path: "transport", Does: "bytes ↔ kernel calls; no policy, no keys", Own: true, May: []string{"kernel", "internal"}},
+	{Path: "kernel", Does: "the gate: decide → approve → run → evidence → sign → journal", Own: true,
+		May: []string{"authz", "isolate", "crypt", "internal"}},
+	{Path: "authz", Does: "policy, approval, and the only mint of grants", Own: true, May: []string{"internal"}},
+	{Path: "isolate", Does: "confinement; knows of authz only the grant", Own: true, May: []string{"authz/grant", "internal"}},
+	{Path: "crypt", Does: "keys, journal, receipts", Own: true, May: []string{"internal"}},
+	{Path: "internal", Does: "mechanisms without meaning; standard library only", Own: true},
+	{Path: "conformance", Does: "from outside; nobody imports it", Own: true,
+		May: []string{"cmd", "kernel", "authz", "isolate", "crypt", "internal"}},
+	{Path: "bench", Does: "from outside; nobody imports it", Own: true,
+		May: []string{"kernel", "authz", "isolate", "crypt", "internal"}},
+}
+
+// roomOf returns the row for a folder, nil if the tree has no such room.
+func roomOf(dir string) *Room {
+	var best *Room
+	for i := range rooms {
+		r := &rooms[i]
+		if below(dir, r.Path) && (best == nil || len(r.Path) > len(best.Path)) {
+			best = r
+		}
+	}
+	return best
+}
+
+// below reports whether dir is parent or a folder in it.
+func below(dir, parent string) bool {
+	return dir == parent || strings.HasPrefix(dir, parent+"/")
+}
+
+// allows reports whether code in folder from may import folder to.
+func allows(from, to string) bool {
+	r := roomOf(from)
+	if r == nil {
+		return false
+	}
+	if r.Own && below(to, r.Path) {
+		return true
+	}
+	for _, m := range r.May {
+		if below(to, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// home says which folder may import a third-party module, and why we have it.
+type home struct {
+	Module   string   // import path prefix
+	Dirs     []string // the folders that may import it
+	TestOnly bool     // only from _test.go files, anywhere
+	Why      string
+}
+
+// homes lists every third-party module that code here names. A module that is
+// not listed may not be imported.
+var homes = []home{
+	{Module: "github.com/cedar-policy/cedar-go", Dirs: []string{"authz/policy"}, Why: "the policy language and its evaluator"},
+	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes as the Go checksum database uses them"},
+	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
+	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys"}, Why: "system call numbers and structures"},
+	{Module: "github.com/rogpeppe/go-internal", TestOnly: true, Why: "testscript: command line tests as text"},
+}
+
+// unsafeHomes are the folders whose *_unsafe*.go files may import unsafe.
+var unsafeHomes = []string{"isolate/internal/sys"}
+
+// reach are packages of the standard library that give a process abilities
+// worth seeing in review. The list of what a binary links names those it has.
+var reach = []string{"net", "net/http", "crypto/tls", "os/exec", "plugin", "runtime/cgo", "debug/elf"}
+
+// forbidden says what a binary must not link, whatever its golden file says:
+// folders of this module, modules, or packages of the standard library.
+var forbidden = map[string][]string{
+	"cmd/palyra-cell": {"palyra/crypt", "palyra/kernel", "palyra/authz/policy", "palyra/authz/approval",
+		"net", "crypto/tls", "os/exec", "github.com/cedar-policy/cedar-go", "golang.org/x/mod"},
+	"cmd/palyra": {"net/http", "os/exec", "plugin"},
+}
+
+// skipReasons are the ways a test may begin the message with which it skips.
+// Anything else fails: a host that ought to have the feature must not pass by
+// not looking.
+var skipReasons = []string{
+	"needs root",
+	"needs an unprivileged user",
+	"needs user namespaces",
+	"needs cgroup v2 delegation",
+	"needs the built binaries",
+	"needs bwrap",
+	"needs npm",
+	"needs strace",
+	"needs linux",
+	"host control missing", // followed by the control's name from isolate/probe
+	"short mode",
+	"vector disabled", // followed by the vector's reason
+}
+
+// longFiles are files over 500 lines, with the reason. Over 800 there is none.
+var longFiles = map[string]string{}
+
+// sleepers are test files that may call time.Sleep, with the reason.
+var sleepers = map[string]string{}
+
+// oddTags are build constraints other than platforms and "race", with the
+// reason. A tag may remove a feature and never weaken one.
+var oddTags = map[string]string{}

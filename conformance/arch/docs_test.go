@@ -1,0 +1,166 @@
+package arch
+
+import (
+	"bytes"
+	"go/ast"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// TestExportedComments wants a comment on every exported name that begins with
+// the name. Constants and variables may share the comment of their group.
+func TestExportedComments(t *testing.T) {
+	for _, f := range tree(t) {
+		if f.test || f.ast.Name.Name == "main" {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() && (d.Recv == nil || ast.IsExported(receiver(d))) && !names1(d.Doc, d.Name.Name) {
+					t.Errorf("%s: comment of %s does not begin with its name", f.at(d), d.Name.Name)
+				}
+			case *ast.GenDecl:
+				exportedSpecs(t, f, d)
+			}
+		}
+	}
+}
+
+func exportedSpecs(t *testing.T, f *file, d *ast.GenDecl) {
+	for _, s := range d.Specs {
+		switch s := s.(type) {
+		case *ast.TypeSpec:
+			doc := s.Doc
+			if doc == nil && len(d.Specs) == 1 {
+				doc = d.Doc
+			}
+			if s.Name.IsExported() && !names1(doc, s.Name.Name) {
+				t.Errorf("%s: comment of %s does not begin with its name", f.at(s), s.Name.Name)
+			}
+		case *ast.ValueSpec:
+			if !s.Names[0].IsExported() || s.Comment != nil || s.Doc != nil {
+				continue
+			}
+			if d.Doc == nil || len(d.Specs) == 1 && !names1(d.Doc, s.Names[0].Name) {
+				t.Errorf("%s: %s has no comment that begins with its name", f.at(s), s.Names[0].Name)
+			}
+		}
+	}
+}
+
+func receiver(d *ast.FuncDecl) string {
+	e := d.Recv.List[0].Type
+	if s, ok := e.(*ast.StarExpr); ok {
+		e = s.X
+	}
+	if x, ok := e.(*ast.IndexExpr); ok {
+		e = x.X
+	}
+	x, _ := e.(*ast.Ident)
+	if x == nil {
+		return ""
+	}
+	return x.Name
+}
+
+// names1 reports whether the comment's first word, after an article, is name.
+func names1(doc *ast.CommentGroup, name string) bool {
+	if doc == nil {
+		return false
+	}
+	s := doc.Text()
+	for _, a := range []string{"A ", "An ", "The "} {
+		s = strings.TrimPrefix(s, a)
+	}
+	w, _, _ := strings.Cut(strings.TrimSpace(s), " ")
+	w = strings.TrimRight(strings.Fields(w + " x")[0], ",:.;")
+	return w == name
+}
+
+var (
+	todo = regexp.MustCompile(`(//|#)\s*(TODO|FIXME|XXX)\b`)
+	good = regexp.MustCompile(`\bTODO\(#\d+\)`)
+)
+
+// TestTodos wants an issue for everything put off.
+func TestTodos(t *testing.T) {
+	for _, f := range tree(t) {
+		if f.dir == "conformance/arch" {
+			continue
+		}
+		for i, line := range bytes.Split(f.src, []byte("\n")) {
+			if todo.Match(line) && !good.Match(line) {
+				t.Errorf("%s:%d: TODO without an issue", f.path, i+1)
+			}
+		}
+	}
+}
+
+// machine matches what only makes sense on the machine where it was written:
+// its folders, and the registries it fetched from.
+var machine = regexp.MustCompile(`/work/(main|shared)|/tmp/palyra/|/home/[a-z]+/|/Users/[a-z]+/|` +
+	`registry\.npmjs\.org|proxy\.golang\.org|sum\.golang\.org|(deb|ftp\.[a-z]+)\.debian\.org`)
+
+// secret matches private keys and the usual tokens.
+var secret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----\n[A-Za-z0-9+/=]{40}|\b(ghp|gho)_[A-Za-z0-9]{36}\b|\bAKIA[0-9A-Z]{16}\b|PRIVATE\+KEY\+`)
+
+// TestTrackedText looks in every text file for machine paths, registry hosts,
+// private keys and stray bytes.
+func TestTrackedText(t *testing.T) {
+	for _, p := range names(t) {
+		if path.Dir(p) == "conformance/arch" {
+			continue // names what it looks for
+		}
+		b, err := os.ReadFile(filepath.Join(root, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > 1<<20 {
+			t.Errorf("%s: %d bytes; nothing that large belongs in the repository", p, len(b))
+		}
+		if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
+			continue // vectors may be binary
+		}
+		for i, line := range bytes.Split(b, []byte("\n")) {
+			if m := machine.Find(line); m != nil {
+				t.Errorf("%s:%d: names a machine or a registry: %s", p, i+1, m)
+			}
+			if bytes.HasSuffix(line, []byte("\r")) && path.Ext(p) == ".go" {
+				t.Errorf("%s:%d: carriage return", p, i+1)
+			}
+		}
+		if m := secret.Find(b); m != nil {
+			t.Errorf("%s: looks like a private key or token", p)
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)\s]*)?\)`)
+
+// TestDocLinks follows the relative links of the documents.
+func TestDocLinks(t *testing.T) {
+	for _, p := range names(t) {
+		if path.Ext(p) != ".md" {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(root, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllSubmatch(b, -1) {
+			to := string(m[1])
+			if strings.Contains(to, "://") || strings.HasPrefix(to, "mailto:") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root, path.Dir(p), to)); err != nil {
+				t.Errorf("%s: link to %s leads nowhere", p, to)
+			}
+		}
+	}
+}
