@@ -1,0 +1,65 @@
+package seccomp
+
+import (
+	"palyra/isolate/tier"
+)
+
+// Options choose among the variants of the cell policy. The zero Options give
+// the strictest: no socket at all and no execveat.
+type Options struct {
+	// Tier C has its own network, IPC and PID namespaces; below it the filter
+	// must stand in for them.
+	Tier tier.Tier
+	// ExecCookie lets execveat(2) through if its unused sixth argument register
+	// is equal to it. It must be random and change with every palyra-cell: the
+	// cell's own last step passes it, and the program cannot know it, because
+	// execve clears registers and memory. Zero: execveat never succeeds.
+	ExecCookie uint64
+	// AllowInet lets socket(2) make TCP and UDP sockets. It costs nothing in an
+	// empty network namespace and is ignored below tier C, where such a socket
+	// would reach the host's network.
+	AllowInet bool
+	// AllowPathMetadata lets chmod, chown, utime and setxattr take paths below
+	// tier C. Landlock (up to ABI 10) does not see them, so the program can then
+	// change modes, times and attributes of every file of its user that the
+	// host's file permissions let it reach. Without it ld(1) cannot mark its
+	// output as executable at tier B; the calls on descriptors always work.
+	// At tier C only the cell's own mounts are in reach and it has no effect.
+	AllowPathMetadata bool
+}
+
+// Cell is the policy of tiers B and C: an allowlist that ordinary dynamically
+// linked programs live with.
+func Cell(o Options) Policy {
+	p := Policy{
+		Name:    "cell-" + o.Tier.String(),
+		Default: Errno(EPERM),
+		Unknown: Errno(ENOSYS),
+	}
+	namespaces := o.Tier == tier.C
+	for _, rules := range [][]Rule{
+		allowed, deniedRules(), processRules(o.ExecCookie), fileRules(),
+		socketRules(namespaces, namespaces && o.AllowInet),
+		hostRules(namespaces, namespaces || o.AllowPathMetadata),
+	} {
+		p.Rules = append(p.Rules, rules...)
+	}
+	return p
+}
+
+// allow, deny and the conditions make tables readable.
+func allow(why string, calls ...string) Rule { return Rule{Calls: calls, Else: Allow, Why: why} }
+
+func deny(errno uint16, why string, calls ...string) Rule {
+	return Rule{Calls: calls, Else: Errno(errno), Why: why}
+}
+
+func is(arg int, values ...uint64) Cond { return Cond{Arg: arg, Values: values} }
+
+func masked(arg int, mask uint32, values ...uint64) Cond {
+	return Cond{Arg: arg, Mask: mask, Values: values}
+}
+
+func anyBit(arg int, mask uint32) Cond { return Cond{Arg: arg, Mask: mask, Op: AnyBit} }
+
+func when(then Action, conds ...Cond) Clause { return Clause{When: conds, Then: then} }

@@ -1,0 +1,47 @@
+package seccomp
+
+const (
+	afUnix, afInet, afInet6 = 1, 2, 10
+
+	sockStream, sockDgram, sockSeqpacket = 1, 2, 5
+	sockType                             = 0xf // SOCK_TYPE_MASK; the rest is SOCK_CLOEXEC and SOCK_NONBLOCK
+
+	protoTCP, protoUDP = 6, 17
+
+	solSocket, solTCP = 1, 6
+)
+
+// socketRules allow address families by name: what is not named does not exist
+// (AF_ALG, AF_VSOCK, AF_NETLINK, AF_PACKET, AF_KEY, AF_RXRPC, ...).
+func socketRules(namespaces, inet bool) []Rule {
+	options := Rule{Calls: []string{"setsockopt"}, Else: Allow,
+		Clauses: []Clause{
+			// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF
+			when(Errno(EPERM), is(1, solSocket), is(2, 26, 50, 51, 52)),
+			when(Errno(EPERM), is(1, solTCP), is(2, 31)), // TCP_ULP: kTLS and friends
+		},
+		Why: "options, but no programs in the kernel and no protocols on top of TCP"}
+	socket := Rule{Calls: []string{"socket"}, Else: Errno(EAFNOSUPPORT),
+		Why: "only families and types that the cell's own namespaces make harmless"}
+	pair := Rule{Calls: []string{"socketpair"}, Else: Errno(EAFNOSUPPORT),
+		Why: "two ends of one connection"}
+	if !namespaces {
+		// A datagram pair could be reconnected, or send, to any socket of the host.
+		pair.Clauses = []Clause{when(Allow, is(0, afUnix), masked(1, sockType, sockStream, sockSeqpacket))}
+		return []Rule{options, socket, pair,
+			deny(EPERM, "no socket of this tier has anything to connect to",
+				"connect", "bind", "listen", "accept", "accept4")}
+	}
+	unix := when(Allow, is(0, afUnix), masked(1, sockType, sockStream, sockDgram, sockSeqpacket))
+	pair.Clauses = []Clause{unix}
+	socket.Clauses = []Clause{unix}
+	if inet {
+		socket.Clauses = append(socket.Clauses,
+			when(Allow, is(0, afInet, afInet6), masked(1, sockType, sockStream), is(2, 0, protoTCP)),
+			when(Allow, is(0, afInet, afInet6), masked(1, sockType, sockDgram), is(2, 0, protoUDP)),
+			when(Errno(EPROTONOSUPPORT), is(0, afInet, afInet6), masked(1, sockType, sockStream, sockDgram)))
+	}
+	return []Rule{options, socket, pair,
+		allow("who is in reach is decided by the network namespace, mounts and Landlock",
+			"connect", "bind", "listen", "accept", "accept4")}
+}
