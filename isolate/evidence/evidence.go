@@ -80,8 +80,11 @@ type Process struct {
 
 // Seccomp identifies the installed filter program.
 type Seccomp struct {
-	Basis        Basis        `json:"basis"`
-	Program      canon.Digest `json:"program"` // SHA-256 over the sock_filter array, little endian
+	Basis   Basis        `json:"basis"`
+	Program canon.Digest `json:"program"` // SHA-256 over the sock_filter array, little endian
+	// Policy is the digest of the same program compiled with a zero cookie, so
+	// that it is equal between runs of one build at one tier.
+	Policy       canon.Digest `json:"policy"`
 	Instructions int          `json:"instructions"`
 	DefaultErrno int          `json:"default_errno"`
 }

@@ -69,11 +69,11 @@ func Secret(label string, v uint64) Arg { return Arg{kind: argSecret, val: v, la
 // tape is encoded; it carries a structure with one embedded pointer.
 func ptrIn(label string, head []byte, at int, data []byte) Arg {
 	return Arg{kind: argPtr, label: label, data: head, val: uint64(at), vec: []string{string(data)},
-		print: label + "{" + strconv.Itoa(len(data)) + " bytes, " + canon.Sum(data).Hex()[:16] + "}"}
+		print: label + "{" + strconv.Itoa(len(data)) + " bytes}"}
 }
 
 // SockFprog is a pointer to a struct sock_fprog for a filter given as its
-// sock_filter array.
+// sock_filter array. Only its size is printed: the program holds the cookie.
 func SockFprog(filter []byte) Arg {
 	head := make([]byte, 16)
 	head[0], head[1] = byte(len(filter)/8), byte(len(filter)/8>>8)

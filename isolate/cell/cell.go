@@ -1,0 +1,39 @@
+// Package cell runs programs through palyra-cell, the one process that forks.
+//
+// [Start] starts a palyra-cell for one tier and returns a [Client], which is an
+// isolate.Runner. [Main] is the other side. The two share a grant key for as
+// long as they live: palyra-cell verifies every grant itself and runs nothing
+// without one.
+//
+// At tier C palyra-cell is the first process of a PID namespace of its own, so
+// when it dies, for whatever reason, the kernel kills every cell. It keeps the
+// host's mounts only in a private copy, from which workspaces are cloned; its
+// launcher thread, and so every cell, lives in a mount namespace that holds
+// nothing but the template (see template_linux.go). As root it keeps the host's
+// capabilities; otherwise it lives in a user namespace in which it is root and
+// which the kernel lets do no more than the user could.
+//
+// At tier B there are no namespaces; palyra-cell runs one program at a time and
+// kills what is left of its tree when the program ends.
+//
+// What it does not protect against: whoever can write palyra-cell's binary
+// decides what confinement is. It must be as hard to write as palyra itself.
+package cell
+
+import (
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// Config says which palyra-cell to start and how.
+type Config struct {
+	// Path of the palyra-cell binary.
+	Path string
+	// Tier that it will serve: tier.B or tier.C.
+	Tier tier.Tier
+	// TestOnlyStep, if not nil, is called at named points of the client's side
+	// of a run: "cell_started", "run_sent", "run_answered".
+	TestOnlyStep func(name string)
+}
+
+var _ isolate.Runner = (*Client)(nil)

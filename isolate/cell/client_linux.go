@@ -1,0 +1,334 @@
+package cell
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"palyra/authz/grant"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/evidence"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/tier"
+)
+
+// closeGrace is how long Close waits for palyra-cell to end by itself.
+const closeGrace = 5 * time.Second
+
+// Client is a connection to a running palyra-cell. It is safe for concurrent
+// use. Close it to end the process and everything it runs.
+type Client struct {
+	cfg  Config
+	key  grant.Key
+	conn *net.UnixConn
+	proc *os.Process
+	gone chan struct{} // closed once the process was reaped; by the starter goroutine
+
+	hostNS map[string]uint64 // namespaces of this process, for the evidence
+
+	mu      sync.Mutex
+	nextID  uint64
+	pending map[uint64]chan reply // guarded by mu; each takes one reply
+	dead    error                 // guarded by mu; set once by the reader
+}
+
+// Start starts palyra-cell and waits until it can serve. Where the host cannot
+// enforce the tier the error is of kind Refused with the missing control as
+// its reason ("userns_unavailable", "cell_missing", ...).
+func Start(ctx context.Context, cfg Config) (*Client, error) {
+	if cfg.Tier != tier.B && cfg.Tier != tier.C {
+		return nil, fault.New(fault.Refused, "tier_unavailable", "start palyra-cell for tier "+cfg.Tier.String(), nil)
+	}
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "socketpair", "start palyra-cell", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "cell")
+	defer theirs.Close()
+	ours := os.NewFile(uintptr(fds[0]), "palyra")
+	conn, err := net.FileConn(ours)
+	ours.Close()
+	if err != nil {
+		return nil, fault.New(fault.Internal, "socketpair", "start palyra-cell", err)
+	}
+	c := &Client{cfg: cfg, key: grant.NewKey(), conn: conn.(*net.UnixConn), gone: make(chan struct{}),
+		pending: make(map[uint64]chan reply)}
+	ns, err := evidence.ReadNamespaces("/proc", os.Getpid())
+	if err != nil {
+		conn.Close()
+		return nil, fault.New(fault.Refused, "proc_unavailable", "read own namespaces", err).WithHint("mount proc on /proc")
+	}
+	c.hostNS = ns
+	if err := c.spawn(theirs); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c.step("cell_started")
+	if err := c.greet(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	go c.read()
+	return c, nil
+}
+
+// spawn starts the process from a thread that lives as long as it does: the
+// parent-death signal is tied to the thread, not to the process.
+func (c *Client) spawn(theirs *os.File) error {
+	cmd := &exec.Cmd{
+		Path:       c.cfg.Path,
+		Args:       []string{"palyra-cell"},
+		Env:        []string{},
+		Dir:        "/",
+		Stderr:     os.Stderr,
+		ExtraFiles: []*os.File{theirs}, // becomes descriptor 3
+		SysProcAttr: &syscall.SysProcAttr{
+			Pdeathsig: syscall.SIGKILL,
+			Setsid:    true,
+		},
+	}
+	if c.cfg.Tier == tier.C {
+		a := cmd.SysProcAttr
+		a.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID
+		if !sys.HasSysAdmin() {
+			a.Cloneflags |= syscall.CLONE_NEWUSER
+			a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+			a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+		}
+	}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, after the process
+		err := cmd.Start()
+		if err == nil {
+			c.proc = cmd.Process
+		}
+		started <- err
+		if err == nil {
+			cmd.Wait()
+			close(c.gone)
+		}
+	}()
+	if err := <-started; err != nil {
+		return startError(c.cfg.Path, err)
+	}
+	return nil
+}
+
+// startError says which control is missing when palyra-cell cannot be started.
+func startError(path string, err error) error {
+	op := fmt.Sprintf("start palyra-cell %q", path)
+	_, statErr := os.Stat(path)
+	switch {
+	case errors.Is(statErr, fs.ErrNotExist):
+		return fault.New(fault.Refused, "cell_missing", op, err).WithHint("install palyra-cell beside palyra")
+	case errors.Is(err, syscall.ENOSPC):
+		return fault.New(fault.Refused, "userns_unavailable", op, err).
+			WithHint("raise /proc/sys/user/max_user_namespaces (and max_mnt_namespaces, max_pid_namespaces), or use --tier b if policy allows it")
+	case errors.Is(err, syscall.EPERM) && !sys.HasSysAdmin():
+		return fault.New(fault.Refused, "userns_unavailable", op, err).
+			WithHint("this host forbids unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); allow them or run as root")
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
+		return fault.New(fault.Unavailable, "cell_start", op, err)
+	}
+	return fault.New(fault.Refused, "cell_start", op, err)
+}
+
+func (c *Client) step(name string) {
+	if c.cfg.TestOnlyStep != nil {
+		c.cfg.TestOnlyStep(name)
+	}
+}
+
+func (c *Client) greet(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	defer stop()
+	key := c.key.Bytes()
+	msg, err := json.Marshal(hello{Version: wireVersion, Tier: c.cfg.Tier, Key: key[:]})
+	if err != nil {
+		return err
+	}
+	died := func(err error) error {
+		if ctx.Err() != nil {
+			return fault.New(fault.Canceled, "canceled", "start palyra-cell", context.Cause(ctx))
+		}
+		return fault.New(fault.Refused, "cell_died", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), err).
+			WithHint("is it the palyra-cell that was built with this palyra?")
+	}
+	if _, err := c.conn.Write(msg); err != nil {
+		return died(err)
+	}
+	buf := make([]byte, maxMessage)
+	n, err := c.conn.Read(buf)
+	if err != nil {
+		return died(err)
+	}
+	var h hello
+	if err := decode(buf[:n], &h); err != nil {
+		return died(err)
+	}
+	if h.Error != nil {
+		return h.Error.err()
+	}
+	if h.Version != wireVersion || h.Tier != c.cfg.Tier {
+		return died(fmt.Errorf("it speaks version %d for tier %v", h.Version, h.Tier))
+	}
+	return nil
+}
+
+// Key returns the key under which grants for this palyra-cell are minted.
+func (c *Client) Key() grant.Key { return c.key }
+
+// read hands replies to the waiting runs until the connection ends.
+func (c *Client) read() {
+	buf := make([]byte, maxMessage)
+	for {
+		n, err := c.conn.Read(buf)
+		var r reply
+		if err == nil {
+			err = decode(buf[:n], &r)
+		}
+		c.mu.Lock()
+		if err != nil {
+			c.dead = fault.New(fault.Internal, "cell_died", "read from palyra-cell", err)
+			for id, ch := range c.pending {
+				ch <- reply{Error: &wireErr{Kind: fault.Internal, Reason: "cell_died", Op: "run in palyra-cell", Text: "palyra-cell died during the run"}}
+				delete(c.pending, id)
+			}
+			c.mu.Unlock()
+			return
+		}
+		if ch, ok := c.pending[r.ID]; ok {
+			ch <- r
+			delete(c.pending, r.ID)
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Run implements isolate.Runner.
+func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
+	body, files, err := marshalRun(g, s, f)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	ch := make(chan reply, 1)
+	c.mu.Lock()
+	if c.dead != nil {
+		c.mu.Unlock()
+		return nil, c.dead
+	}
+	c.nextID++
+	id := c.nextID
+	c.pending[id] = ch
+	c.mu.Unlock()
+
+	if err := c.send(id, body, files); err != nil {
+		c.mu.Lock()
+		delete(c.pending, id)
+		c.mu.Unlock()
+		return nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
+	}
+	c.step("run_sent")
+	var r reply
+	select {
+	case r = <-ch:
+	case <-ctx.Done():
+		// The answer still comes: palyra-cell kills the run and says so.
+		if msg, err := json.Marshal(request{Op: "cancel", ID: id}); err == nil {
+			c.conn.Write(msg)
+		}
+		r = <-ch
+	}
+	c.step("run_answered")
+	if r.Result != nil && r.Result.Evidence != nil {
+		r.Result.Evidence.Namespaces.Host = c.hostNS
+		r.Result.Evidence.Namespaces.Fresh = evidence.Fresh(r.Result.Evidence.Namespaces.Cell, c.hostNS)
+	}
+	return r.Result, r.Error.err()
+}
+
+type namedFile struct {
+	name string
+	file *os.File
+}
+
+func marshalRun(g grant.Grant, s *isolate.Spec, f *isolate.Files) (*os.File, []namedFile, error) {
+	gb, err := g.MarshalBinary()
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := json.Marshal(runBody{Spec: s, Grant: gb})
+	if err != nil {
+		return nil, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
+	}
+	if len(b) > maxBody {
+		return nil, nil, fault.New(fault.Usage, "spec_too_large", fmt.Sprintf("send spec of %d bytes to palyra-cell", len(b)), nil)
+	}
+	files := []namedFile{{"exec", f.Exec}, {"stdout", f.Stdout}, {"stderr", f.Stderr}}
+	for _, o := range []namedFile{{"script", f.Script}, {"workspace", f.Workspace}, {"stdin", f.Stdin}} {
+		if o.file != nil {
+			files = append(files, o)
+		}
+	}
+	for _, o := range f.Operands {
+		files = append(files, namedFile{"operand", o})
+	}
+	for _, o := range files {
+		if o.file == nil {
+			return nil, nil, fault.New(fault.Internal, "spec_files", "send to palyra-cell: no descriptor for "+o.name, nil)
+		}
+	}
+	if len(files) > maxFiles {
+		return nil, nil, fault.New(fault.Usage, "too_many_operands", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(files), maxFiles), nil)
+	}
+	body, err := sys.SealedFile("palyra-spec", bytes.NewReader(b))
+	if err != nil {
+		return nil, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
+	}
+	return body, files, nil
+}
+
+func (c *Client) send(id uint64, body *os.File, files []namedFile) error {
+	r := request{Op: "run", ID: id}
+	fds := []int{int(body.Fd())}
+	for _, o := range files {
+		r.Files = append(r.Files, o.name)
+		// Fd makes the description blocking, which is what a program expects.
+		fds = append(fds, int(o.file.Fd()))
+	}
+	msg, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, _, err = c.conn.WriteMsgUnix(msg, syscall.UnixRights(fds...), nil)
+	runtime.KeepAlive(body)
+	runtime.KeepAlive(files)
+	return err
+}
+
+// Close ends palyra-cell and with it every run, and waits until it is gone.
+func (c *Client) Close() error {
+	err := c.conn.Close()
+	// palyra-cell ends by itself when the connection does, having killed what it
+	// ran; at tier C the kernel does that for it.
+	t := time.AfterFunc(closeGrace, func() { c.proc.Kill() })
+	defer t.Stop()
+	<-c.gone
+	return err
+}
+
+// Died is closed when palyra-cell is gone.
+func (c *Client) Died() <-chan struct{} { return c.gone }

@@ -1,0 +1,36 @@
+//go:build !linux
+
+package cell
+
+import (
+	"context"
+
+	"palyra/authz/grant"
+	"palyra/internal/fault"
+	"palyra/isolate"
+)
+
+// Client is a connection to a palyra-cell. There is none on this platform.
+type Client struct{}
+
+func unsupported() error {
+	return fault.New(fault.Unsupported, "platform_unsupported", "start palyra-cell", nil).
+		WithHint("confined execution exists on Linux only")
+}
+
+// Start fails: palyra-cell exists on Linux only.
+func Start(context.Context, Config) (*Client, error) { return nil, unsupported() }
+
+// Key returns the zero key, under which nothing verifies.
+func (*Client) Key() grant.Key { return grant.Key{} }
+
+// Run fails.
+func (*Client) Run(context.Context, grant.Grant, *isolate.Spec, *isolate.Files) (*isolate.Result, error) {
+	return nil, unsupported()
+}
+
+// Close does nothing.
+func (*Client) Close() error { return nil }
+
+// Main fails: palyra-cell exists on Linux only.
+func Main(int) error { return unsupported() }

@@ -1,0 +1,90 @@
+package cell
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+
+	"palyra/isolate/evidence"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native/landlock"
+	"palyra/isolate/tier"
+)
+
+// landGrant is one landlock rule by descriptor.
+type landGrant struct {
+	file   *os.File
+	path   string
+	access string // "r", "rx", "rw", "rwx"
+}
+
+// grantStatic opens what every program may reach. At tier C that is the
+// template, by its root: landlock walks from a file up through mount points, so
+// a rule on the root covers the mounts in it, the cell's own proc included. At
+// tier B it is the same list of the host's own files.
+func (s *server) grantStatic(root *os.File) error {
+	add := func(path, access string) error {
+		f, err := sys.OpenPath(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return refuse("landlock_rules", "open what programs may read", err)
+		}
+		s.static = append(s.static, landGrant{file: f, path: path, access: access})
+		return nil
+	}
+	list := []struct{ path, access string }{{"/usr", "rx"}}
+	for _, name := range topLevel {
+		list = append(list, struct{ path, access string }{"/" + name, "rx"})
+	}
+	for _, name := range devices {
+		list = append(list, struct{ path, access string }{"/dev/" + name, "rw"})
+	}
+	if s.tier == tier.C {
+		s.static = append(s.static, landGrant{file: root, path: "/", access: "r"})
+	} else {
+		for _, name := range append(etcFiles, "passwd", "group", "hosts", "alternatives", "ssl/certs") {
+			list = append(list, struct{ path, access string }{"/etc/" + name, "r"})
+		}
+	}
+	for _, l := range list {
+		if err := add(l.path, l.access); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restrict builds the landlock ruleset of one call.
+func (r *run) restrict(extra []landGrant, fd *int) error {
+	var grants []landlock.Grant
+	if !sealedMemfd(r.spec.Exec.Pinned) {
+		// A memfd needs no rule, and can have none.
+		extra = append(extra, landGrant{file: r.files.byName["exec"], path: r.spec.Exec.Path, access: "rx"})
+	}
+	for _, g := range append(append([]landGrant(nil), r.s.static...), extra...) {
+		path := g.path
+		if path == "" {
+			path = g.file.Name()
+		}
+		grants = append(grants, landlock.Grant{Access: g.access, Path: path, File: g.file})
+	}
+	rs, degraded := landlock.Plan(r.s.abi, grants)
+	f, err := landlock.Build(rs)
+	if err != nil {
+		return refuse("landlock_rules", "build landlock ruleset", err)
+	}
+	r.hold(f)
+	runtime.KeepAlive(grants)
+	if *fd, err = r.raise(f); err != nil {
+		return err
+	}
+	r.ev.Degraded = append(r.ev.Degraded, degraded...)
+	r.ev.Landlock = evidence.Landlock{Basis: evidence.Reported, ABI: rs.ABI, HandledFS: rs.HandledFS, HandledNet: rs.HandledNet,
+		Scoped: rs.Scoped, Rules: rs.Lines()}
+	return nil
+}
+
+func sealedMemfd(pinned string) bool { return pinned == "sealed" }

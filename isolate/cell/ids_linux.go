@@ -1,0 +1,100 @@
+package cell
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+
+	"palyra/isolate/internal/sys"
+)
+
+// idPool hands out host user ids for cells, one per running cell, so that two
+// of them are nobody to each other. It is for palyra-cell as root; the range is
+// one that systemd's UIDS-GIDS document lists as unused, and a random place in
+// it keeps two palyra-cell processes apart without asking each other.
+type idPool struct {
+	mu   sync.Mutex
+	next uint32 // guarded by mu
+}
+
+const (
+	idFirst = 0x70000000
+	idCount = 0x0fffffff
+)
+
+func (p *idPool) init() {
+	var b [4]byte
+	rand.Read(b[:])
+	p.next = binary.NativeEndian.Uint32(b[:]) % idCount
+}
+
+func (p *idPool) take() uint32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = (p.next + 1) % idCount
+	return idFirst + p.next
+}
+
+// writeIDMaps maps one id of a child's user namespace to one of ours:
+// user_namespaces(7). The child must be waiting.
+func writeIDMaps(pid int, innerUID, outerUID, innerGID, outerGID uint32) error {
+	dir := "/proc/" + strconv.Itoa(pid)
+	for _, w := range []struct{ name, text string }{
+		{"/setgroups", "deny"},
+		{"/uid_map", fmt.Sprintf("%d %d 1", innerUID, outerUID)},
+		{"/gid_map", fmt.Sprintf("%d %d 1", innerGID, outerGID)},
+	} {
+		// No O_CREAT: WriteFile's would be an error here in some kernels.
+		f, err := os.OpenFile(dir+w.name, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(w.text)
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapNamespace returns a user namespace whose only content is an id map from
+// owner (the workspace's, on disk) to the cell's host id, for an id-mapped
+// mount. The child that creates it waits for the map and ends.
+func (s *server) mapNamespace(ownerUID, ownerGID, uid, gid uint32) (*os.File, error) {
+	gateR, gateW, err := sys.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer sys.Close(gateR)
+	t := sys.Tape{{Call: "read", Args: []sys.Arg{sys.FD("gate", gateR), sys.Bytes("answer", make([]byte, 1), "1"), sys.Int(1)},
+		Why: "carry a user namespace until its id map is written"},
+		{Call: "close", Args: []sys.Arg{sys.Int(-1)}, Why: "end: this always fails"}}
+	a, err := sys.NewArena(t, false)
+	if err != nil {
+		sys.Close(gateW)
+		return nil, err
+	}
+	defer a.Free()
+	var pid, pidfd int
+	s.launch.run(func() { pid, pidfd, err = a.Start(sys.CloneFlagUser, -1) })
+	if err != nil {
+		sys.Close(gateW)
+		return nil, err
+	}
+	defer sys.Close(pidfd)
+	var ns *os.File
+	if err = writeIDMaps(pid, ownerUID, uid, ownerGID, gid); err == nil {
+		ns, err = os.Open("/proc/" + strconv.Itoa(pid) + "/ns/user")
+	}
+	sys.KillPidfd(pidfd)
+	sys.Close(gateW)
+	if _, _, rerr := sys.Reap(pid); err == nil && rerr != nil {
+		ns.Close()
+		return nil, rerr
+	}
+	return ns, err
+}

@@ -1,0 +1,422 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/evidence"
+	"palyra/isolate/internal/steps"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
+	"palyra/isolate/rlimit"
+	"palyra/isolate/tier"
+)
+
+// run is one call inside palyra-cell. It is owned by one goroutine.
+type run struct {
+	s     *server
+	spec  *isolate.Spec
+	files *files
+
+	held   []*os.File // closed when the run ends
+	high   []int      // descriptors for the child, closed once it has its copies
+	status *os.File
+	gate   int
+
+	tape    sys.Tape
+	ns      uint64 // CLONE_NEW* flags
+	uid     uint32 // id on palyra-cell's side that the program becomes
+	gid     uint32
+	reap    bool // tier B: stay until the whole tree is gone
+	private string
+	fds     steps.FDs
+	ev      evidence.Evidence
+}
+
+// do prepares, launches, observes and waits. A non-nil Result comes back
+// whenever a process existed.
+func (r *run) do(ctx context.Context) (*isolate.Result, error) {
+	start := time.Now()
+	ctx, cancel := context.WithDeadline(ctx, start.Add(r.spec.Limits.Wall))
+	defer cancel()
+	defer r.release()
+	r.gate = -1
+	if err := r.prepare(); err != nil {
+		return nil, err
+	}
+	arena, err := sys.NewArena(r.tape, r.reap)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "cell_memory", "encode tape", err)
+	}
+	defer arena.Free()
+	var pid, pidfd int
+	r.s.launch.run(func() { pid, pidfd, err = arena.Start(r.ns, -1) })
+	r.closeChildEnds()
+	if err != nil {
+		return nil, refuse("clone", "start cell", err)
+	}
+	defer sys.Close(pidfd)
+	p := &process{run: r, arena: arena, pid: pid, pidfd: pidfd, start: start}
+	return p.supervise(ctx)
+}
+
+// release closes what the run still holds.
+func (r *run) release() {
+	r.closeChildEnds()
+	closeAll(r.held)
+	sys.Close(r.gate)
+	if r.status != nil {
+		r.status.Close()
+	}
+	if r.private != "" {
+		os.RemoveAll(r.private)
+	}
+}
+
+func (r *run) closeChildEnds() {
+	for _, fd := range r.high {
+		sys.Close(fd)
+	}
+	r.high = nil
+}
+
+// raise duplicates f to a high number for the child.
+func (r *run) raise(f *os.File) (int, error) {
+	fd, err := sys.DupHigh(int(f.Fd()))
+	runtime.KeepAlive(f)
+	if err == nil {
+		r.high = append(r.high, fd)
+	}
+	return fd, err
+}
+
+func (r *run) hold(f *os.File) *os.File {
+	r.held = append(r.held, f)
+	return f
+}
+
+// prepare opens everything that the tape refers to and builds the tape.
+func (r *run) prepare() error {
+	if err := r.descriptors(); err != nil {
+		return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
+	}
+	if r.s.tier == tier.B {
+		return r.prepareB()
+	}
+	return r.prepareC()
+}
+
+// descriptors makes the pipes and raises what the program gets.
+func (r *run) descriptors() error {
+	statusR, statusW, err := sys.Pipe()
+	if err != nil {
+		return err
+	}
+	if r.status, err = sys.PollFile(statusR, "status"); err != nil {
+		sys.Close(statusW)
+		return err
+	}
+	gateR, gateW, err := sys.Pipe()
+	if err != nil {
+		sys.Close(statusW)
+		return err
+	}
+	r.gate = gateW
+	ends := []int{statusW, gateR}
+	defer func() {
+		for _, fd := range ends {
+			sys.Close(fd)
+		}
+	}()
+	r.fds = steps.FDs{Script: -1}
+	for i, to := range []*int{&r.fds.Status, &r.fds.Gate} {
+		if *to, err = sys.DupHigh(ends[i]); err != nil {
+			return err
+		}
+		r.high = append(r.high, *to)
+	}
+	stdin := r.files.byName["stdin"]
+	if stdin == nil {
+		if stdin, err = os.Open(os.DevNull); err != nil {
+			return err
+		}
+		r.hold(stdin)
+	}
+	for _, d := range []struct {
+		f  *os.File
+		to *int
+	}{{stdin, &r.fds.Stdin}, {r.files.byName["stdout"], &r.fds.Stdout}, {r.files.byName["stderr"], &r.fds.Stderr},
+		{r.files.byName["exec"], &r.fds.Exec}, {r.files.byName["script"], &r.fds.Script}} {
+		if d.f == nil {
+			if d.to == &r.fds.Script {
+				continue
+			}
+			return errors.New("a descriptor is missing")
+		}
+		if *d.to, err = r.raise(d.f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareC attaches nothing yet: it makes the detached mounts that the tape
+// attaches, the landlock ruleset that knows them, and the tape.
+func (r *run) prepareC() error {
+	uid, gid := uint32(0), uint32(0) // in our user namespace
+	if r.s.root {
+		uid = r.s.uids.take()
+		gid = uid
+	}
+	r.uid, r.gid = uid, gid
+	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.s.filter.Bytes(), Cookie: r.s.cookie,
+		Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored}
+	var grants []landGrant
+	attach := func(label, path string, m *os.File, access string) error {
+		r.hold(m)
+		fd, err := r.raise(m)
+		if err != nil {
+			return err
+		}
+		c.Mounts = append(c.Mounts, native.Attach{Label: label, FD: fd, Path: path})
+		grants = append(grants, landGrant{file: m, access: access})
+		return nil
+	}
+	for _, t := range []struct{ label, path, mode string }{{"tmp", "/tmp", "1777"}, {"shm", "/dev/shm", "1777"}, {"workspace", native.WorkspaceDir, "0700"}} {
+		if t.label == "workspace" && r.spec.Workspace != nil {
+			continue
+		}
+		l := r.spec.Limits
+		m, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, "mode", t.mode, "uid", utoa(uid), "gid", utoa(gid),
+			"size", strconv.FormatInt(l.Disk, 10), "nr_inodes", strconv.FormatInt(l.Inodes, 10))
+		if err != nil {
+			return refuse("tmpfs", "make "+t.path, err)
+		}
+		if err := attach(t.label, t.path, m, "rwx"); err != nil {
+			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
+		}
+	}
+	if r.spec.Workspace != nil {
+		m, err := r.workspace()
+		if err != nil {
+			return err
+		}
+		access := "rwx"
+		if r.spec.Workspace.ReadOnly {
+			access = "rx"
+		}
+		if err := attach("workspace", native.WorkspaceDir, m, access); err != nil {
+			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
+		}
+		if err := r.operands(c, &grants); err != nil {
+			return err
+		}
+	}
+	if err := r.restrict(grants, &c.Ruleset); err != nil {
+		return err
+	}
+	r.tape, r.ns = native.Tape(c), native.Namespaces
+	r.ev.Executor = native.Executor
+	return nil
+}
+
+// workspace clones the declared directory as a detached mount. The path is
+// looked up again, in our copy of the host's mounts and without following any
+// link, and must be the directory that was sealed.
+func (r *run) workspace() (*os.File, error) {
+	w := r.spec.Workspace
+	op := fmt.Sprintf("mount workspace %q", w.Source)
+	dir, err := sys.OpenDirNoLinks(w.Source)
+	if err != nil {
+		return nil, fault.New(fault.Usage, "workspace_changed", op, err)
+	}
+	defer dir.Close()
+	same, err := sys.SameFile(dir, r.files.byName["workspace"])
+	if err != nil {
+		return nil, fault.New(fault.Internal, "workspace_stat", op, err)
+	}
+	if !same {
+		return nil, fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
+	}
+	m, err := sys.OpenTree(int(dir.Fd()), "", true)
+	if err != nil {
+		return nil, refuse("workspace_mount", op, err)
+	}
+	attrs := uint64(sys.AttrNoSUID | sys.AttrNoDev)
+	if w.ReadOnly {
+		attrs |= sys.AttrReadOnly
+	}
+	if err := sys.SetAttr(m, attrs); err != nil {
+		m.Close()
+		return nil, refuse("workspace_mount", op, err)
+	}
+	if !r.s.root {
+		return m, nil
+	}
+	ns, err := r.s.mapNamespace(w.UID, w.GID, r.uid, r.gid)
+	if err != nil {
+		m.Close()
+		return nil, refuse("userns_unavailable", op, err)
+	}
+	defer ns.Close()
+	if err := sys.IDMap(m, ns); err != nil {
+		m.Close()
+		return nil, refuse("idmapped_mount", op, err).
+			WithHint("as root the workspace must lie on a file system with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
+	}
+	return m, nil
+}
+
+// operands copies the sealed bytes into a tmpfs of our own, one file each, and
+// clones each as a read-only mount for the tape to cover the original with.
+func (r *run) operands(c *native.Cell, grants *[]landGrant) error {
+	if len(r.spec.Operands) == 0 {
+		return nil
+	}
+	copies, err := r.copyOperands()
+	if err != nil {
+		return fault.New(fault.Unavailable, "operand_copy", "seal operands", err)
+	}
+	for i, o := range r.spec.Operands {
+		rel, ok := strings.CutPrefix(o.Path, native.WorkspaceDir+"/")
+		if !ok {
+			return fault.New(fault.Internal, "operand_path", fmt.Sprintf("cover operand %q", o.Path), errors.New("not beneath the workspace"))
+		}
+		fd, err := r.raise(copies[i])
+		if err != nil {
+			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
+		}
+		c.Operands = append(c.Operands, native.Operand{FD: fd, Path: rel})
+		*grants = append(*grants, landGrant{file: copies[i], access: "rx"})
+	}
+	return nil
+}
+
+func (r *run) copyOperands() ([]*os.File, error) {
+	var copies []*os.File
+	var total int64
+	for _, o := range r.spec.Operands {
+		total += o.Size + 4096
+	}
+	opts := []string{"mode", "0755", "uid", utoa(r.uid), "gid", utoa(r.gid), "size", strconv.FormatInt(total+1<<20, 10)}
+	fs, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, opts...)
+	if err != nil {
+		return nil, err
+	}
+	r.hold(fs)
+	for i, o := range r.spec.Operands {
+		f, err := sys.CreateAt(fs, strconv.Itoa(i))
+		if err != nil {
+			return copies, err
+		}
+		n, err := io.Copy(f, io.NewSectionReader(r.files.operands[i], 0, o.Size+1))
+		if err == nil && n != o.Size {
+			err = fmt.Errorf("operand has %d bytes, not %d", n, o.Size)
+		}
+		if err == nil {
+			// As executable as the sealed copy, which carries the original's mode.
+			if fi, serr := r.files.operands[i].Stat(); serr == nil {
+				err = f.Chmod(fi.Mode().Perm() &^ 0o222)
+			}
+		}
+		f.Close()
+		if err != nil {
+			return copies, err
+		}
+	}
+	// A file of a detached mount can be cloned from kernel 6.15 on; before, the
+	// mount must be in the namespace. The template's /tmp is empty and ours while
+	// nothing is cloned, which the launcher thread guarantees.
+	r.s.launch.run(func() {
+		if err = sys.MoveMount(fs, "/tmp"); err != nil {
+			return
+		}
+		for i := range r.spec.Operands {
+			var m *os.File
+			if m, err = sys.OpenTree(-100, "/tmp/"+strconv.Itoa(i), false); err != nil {
+				break
+			}
+			copies = append(copies, m)
+		}
+		err = errors.Join(err, sys.Detach("/tmp"))
+	})
+	for _, m := range copies {
+		r.hold(m)
+		if err == nil {
+			err = sys.SetAttr(m, sys.AttrReadOnly|sys.AttrNoSUID|sys.AttrNoDev)
+		}
+	}
+	return copies, err
+}
+
+// prepareB prepares a confined process: a directory to start in and the tape.
+func (r *run) prepareB() error {
+	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.s.filter.Bytes(), Cookie: r.s.cookie,
+		Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, NProc: r.spec.Limits.PIDs + 1}
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	switch w := r.spec.Workspace; {
+	case r.s.root && w != nil && !w.ReadOnly:
+		if w.UID == 0 {
+			return refuse("workspace_owner", fmt.Sprintf("use workspace %q", w.Source), errors.New("it belongs to root, which tier B must not become")).
+				WithHint("use tier C, which maps the owner, or give the directory to another user")
+		}
+		uid, gid = w.UID, w.GID
+	case r.s.root:
+		uid = r.s.uids.take()
+		gid = uid
+	}
+	if !r.s.root || uid < idFirst {
+		n, err := processesOf(uid)
+		if err != nil {
+			return fault.New(fault.Unavailable, "proc_unavailable", "count processes", err)
+		}
+		p.NProc += n
+		r.ev.Degraded = append(r.ev.Degraded, "pids: counted together with the user's other processes")
+	}
+	r.uid, r.gid = uid, gid
+	p.UID, p.GID = int(uid), int(gid)
+	dir := r.files.byName["workspace"]
+	access := "rwx"
+	if dir == nil {
+		var err error
+		if r.private, err = os.MkdirTemp("", "palyra-b-"); err == nil {
+			err = os.Chown(r.private, int(uid), int(gid))
+		}
+		if err == nil {
+			dir, err = sys.OpenPath(r.private)
+		}
+		if err != nil {
+			return fault.New(fault.Unavailable, "private_directory", "make private workspace", err)
+		}
+		r.hold(dir)
+		r.ev.Degraded = append(r.ev.Degraded, "disk: the private workspace has no quota")
+	} else if r.spec.Workspace.ReadOnly {
+		access = "rx"
+	}
+	var err error
+	if p.Workspace, err = r.raise(dir); err != nil {
+		return fault.New(fault.Unavailable, "cell_descriptors", "prepare process", err)
+	}
+	if err := r.restrict([]landGrant{{file: dir, access: access}}, &p.Ruleset); err != nil {
+		return err
+	}
+	if len(r.spec.Operands) > 0 {
+		return refuse("sealed_operands", "seal operands", errors.New("tier B has no mounts to cover the originals with")).
+			WithHint("use tier C")
+	}
+	r.ev.Degraded = append(r.ev.Degraded, "namespaces: none at tier B", "memory: per process, not per tree")
+	r.tape, r.reap = rlimit.Tape(p), true
+	r.ev.Executor = rlimit.Executor
+	return nil
+}
+
+func utoa(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -1,0 +1,394 @@
+package cell
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"palyra/authz/grant"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native/landlock"
+	"palyra/isolate/native/seccomp"
+	"palyra/isolate/tier"
+)
+
+// server is palyra-cell.
+type server struct {
+	conn     *net.UnixConn
+	tier     tier.Tier
+	root     bool // we have the host's capabilities
+	verifier *grant.Verifier
+	launch   *launcher
+	static   []landGrant // what every cell may reach
+	abi      int         // landlock
+	filter   seccomp.Filter
+	policy   canon.Digest // of the filter without its cookie
+	cookie   uint64
+	lastCap  int
+	ignored  []int
+
+	writeMu sync.Mutex // orders replies on conn
+	mu      sync.Mutex
+	runs    map[uint64]context.CancelFunc // guarded by mu
+	uids    idPool
+	serial  chan struct{} // tier B: one run at a time
+}
+
+// Main is palyra-cell: it serves the connection on descriptor fd until that
+// ends, and returns when everything it ran is dead.
+func Main(fd int) error {
+	syscall.Umask(0o022)
+	if err := sys.SetDumpable(0); err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), "palyra")
+	c, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("palyra-cell is started by palyra, which hands it a socket: %w", err)
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return errors.New("palyra-cell is started by palyra, which hands it a unix socket")
+	}
+	defer conn.Close()
+	buf := make([]byte, maxMessage)
+	n, err := conn.Read(buf)
+	if err != nil {
+		return fmt.Errorf("read hello: %w", err)
+	}
+	var h hello
+	if err := decode(buf[:n], &h); err != nil {
+		return err
+	}
+	s, err := newServer(conn, h)
+	answer := hello{Version: wireVersion, Tier: h.Tier, Error: toWire(err)}
+	b, merr := json.Marshal(answer)
+	if merr != nil {
+		return merr
+	}
+	if _, werr := conn.Write(b); werr != nil || err != nil {
+		return err
+	}
+	return s.serve(buf)
+}
+
+func newServer(conn *net.UnixConn, h hello) (*server, error) {
+	if h.Version != wireVersion || len(h.Key) != 32 {
+		return nil, fault.New(fault.Refused, "cell_version", "greet palyra", fmt.Errorf("it speaks version %d", h.Version))
+	}
+	s := &server{conn: conn, tier: h.Tier, root: sys.HasSysAdmin() && os.Getpid() != 0 && hostRoot(),
+		verifier: grant.NewVerifier(grant.KeyFromBytes([32]byte(h.Key))),
+		lastCap:  sys.LastCap(), runs: make(map[uint64]context.CancelFunc), serial: make(chan struct{}, 1)}
+	var err error
+	if s.ignored, err = ignoredSignals(); err != nil {
+		return nil, refuse("proc_unavailable", "read ignored signals", err)
+	}
+	if s.abi, err = landlock.ABI(); err != nil || s.abi < 1 {
+		return nil, refuse("landlock_unavailable", "query landlock", err).WithHint("boot a kernel with CONFIG_SECURITY_LANDLOCK and landlock in the lsm= list")
+	}
+	var b [8]byte
+	rand.Read(b[:])
+	s.cookie = binary.NativeEndian.Uint64(b[:])
+	if s.filter, err = compile(h.Tier, s.cookie); err != nil {
+		return nil, err
+	}
+	plain, err := compile(h.Tier, 0)
+	if err != nil {
+		return nil, err
+	}
+	s.policy = plain.Digest()
+	s.uids.init()
+	switch h.Tier {
+	case tier.B:
+		err = s.setupB()
+	case tier.C:
+		err = s.setupC()
+	default:
+		err = fault.New(fault.Refused, "tier_unavailable", "serve tier "+h.Tier.String(), nil)
+	}
+	return s, err
+}
+
+func compile(t tier.Tier, cookie uint64) (seccomp.Filter, error) {
+	arch, err := seccomp.ParseArch(runtime.GOARCH)
+	if err != nil {
+		return seccomp.Filter{}, refuse("seccomp_unavailable", "choose seccomp architecture", err)
+	}
+	f, err := seccomp.Compile(seccomp.Cell(seccomp.Options{Tier: t, ExecCookie: cookie, AllowInet: t == tier.C}), arch)
+	if err != nil {
+		return f, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
+	}
+	return f, nil
+}
+
+func refuse(reason, op string, err error) *fault.Error {
+	return fault.New(fault.Refused, reason, op, err)
+}
+
+// hostRoot reports whether our uid 0 is the host's: an identity map of the
+// whole range means the initial user namespace (user_namespaces(7)).
+func hostRoot() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && strings.Join(strings.Fields(string(b)), " ") == "0 0 4294967295"
+}
+
+func ignoredSignals() ([]int, error) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "SigIgn:"); ok {
+			return sys.IgnoredSignals(strings.TrimSpace(v))
+		}
+	}
+	return nil, errors.New("no SigIgn line in /proc/self/status")
+}
+
+// setupC builds the template and moves the launcher thread into it.
+func (s *server) setupC() error {
+	if err := sys.MakePrivate(); err != nil {
+		return refuse("mount_namespace", "make mounts private", err)
+	}
+	parts, err := collect()
+	if err != nil {
+		return refuse("template", "clone host directories for the template", err)
+	}
+	defer closeParts(parts)
+	// Two of a proc of our PID namespace: one over ours, to read evidence by the
+	// PIDs that we see, one for the template.
+	var procs [2]*os.File
+	for i := range procs {
+		if procs[i], err = sys.NewFS("proc", sys.AttrNoSUID|sys.AttrNoDev|sys.AttrNoExec); err != nil {
+			return refuse("proc_mount", "mount proc", err).WithHint("inside a container /proc is often masked; give it an unmasked /proc")
+		}
+		defer procs[i].Close()
+	}
+	if err := sys.MoveMount(procs[0], "/proc"); err != nil {
+		return refuse("proc_mount", "mount proc", err)
+	}
+	var root *os.File
+	s.launch, err = newLauncher(func() error {
+		if err := sys.UnshareMounts(); err != nil {
+			return err
+		}
+		root, err = build(parts, procs[1])
+		return err
+	})
+	if err != nil {
+		return refuse("template", "build the template", err)
+	}
+	return s.grantStatic(root)
+}
+
+// setupB prepares a host without namespaces.
+func (s *server) setupB() error {
+	if err := sys.SetSubreaper(); err != nil {
+		return refuse("subreaper", "become a subreaper", err)
+	}
+	var err error
+	if s.launch, err = newLauncher(func() error { return nil }); err != nil {
+		return err
+	}
+	return s.grantStatic(nil)
+}
+
+// serve answers requests until the connection ends.
+func (s *server) serve(buf []byte) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.cancelAll()
+	oob := make([]byte, syscall.CmsgSpace(4*(maxFiles+1)))
+	for {
+		n, oobn, _, _, err := s.conn.ReadMsgUnix(buf, oob)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("read request: %w", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		fds, err := rights(oob[:oobn])
+		if err != nil {
+			return err
+		}
+		var r request
+		if err := decode(buf[:n], &r); err != nil {
+			closeAll(fds)
+			return err
+		}
+		switch r.Op {
+		case "cancel":
+			closeAll(fds)
+			s.mu.Lock()
+			if cancel := s.runs[r.ID]; cancel != nil {
+				cancel()
+			}
+			s.mu.Unlock()
+		case "run":
+			ctx, cancel := context.WithCancel(context.Background())
+			s.mu.Lock()
+			s.runs[r.ID] = cancel
+			s.mu.Unlock()
+			wg.Go(func() {
+				defer closeAll(fds)
+				res, err := s.handle(ctx, &r, fds)
+				s.mu.Lock()
+				delete(s.runs, r.ID)
+				s.mu.Unlock()
+				cancel()
+				s.answer(reply{ID: r.ID, Result: res, Error: toWire(err)})
+			})
+		default:
+			closeAll(fds)
+			return fmt.Errorf("read request: unknown operation %q", r.Op)
+		}
+	}
+}
+
+func (s *server) cancelAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cancel := range s.runs {
+		cancel()
+	}
+}
+
+func (s *server) answer(r reply) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic("cell: internal error: encode reply: " + err.Error())
+	}
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	s.conn.Write(b) // a client that is gone needs no answer
+}
+
+// rights returns the descriptors of a message, closed on exec.
+func rights(oob []byte) ([]*os.File, error) {
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("parse control message: %w", err)
+	}
+	var files []*os.File
+	for _, m := range msgs {
+		fds, err := syscall.ParseUnixRights(&m)
+		if err != nil {
+			return nil, fmt.Errorf("parse rights: %w", err)
+		}
+		for _, fd := range fds {
+			syscall.CloseOnExec(fd)
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// handle checks a run request and runs it.
+func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (*isolate.Result, error) {
+	const op = "run in palyra-cell"
+	if len(fds) != len(r.Files)+1 {
+		return nil, fault.New(fault.Internal, "cell_protocol", op, fmt.Errorf("%d descriptors for %d files", len(fds), len(r.Files)))
+	}
+	b, err := io.ReadAll(io.LimitReader(io.NewSectionReader(fds[0], 0, maxBody+1), maxBody+1))
+	if err != nil || len(b) > maxBody {
+		return nil, fault.New(fault.Internal, "cell_protocol", op, err)
+	}
+	var body runBody
+	if err := decode(b, &body); err != nil || body.Spec == nil {
+		return nil, fault.New(fault.Internal, "cell_protocol", op, err)
+	}
+	var g grant.Grant
+	if err := g.UnmarshalBinary(body.Grant); err != nil {
+		return nil, refuse("grant_invalid", op, err)
+	}
+	digest, err := body.Spec.Digest()
+	if err != nil {
+		return nil, fault.New(fault.Internal, "cell_protocol", op, err)
+	}
+	if err := s.verifier.Verify(g, body.Spec.Capsule, digest); err != nil {
+		return nil, refuse(grantReason(err), op, err)
+	}
+	if body.Spec.Version != 1 || body.Spec.Tier != s.tier {
+		return nil, refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier))
+	}
+	if err := checkLimits(&body.Spec.Limits); err != nil {
+		return nil, fault.New(fault.Usage, "limit_missing", op, err)
+	}
+	f := &files{byName: map[string]*os.File{}}
+	for i, name := range r.Files {
+		if name == "operand" {
+			f.operands = append(f.operands, fds[i+1])
+		} else {
+			f.byName[name] = fds[i+1]
+		}
+	}
+	if len(f.operands) != len(body.Spec.Operands) || (f.byName["workspace"] != nil) != (body.Spec.Workspace != nil) || (f.byName["script"] != nil) != (body.Spec.Script != nil) {
+		return nil, fault.New(fault.Internal, "cell_protocol", op, errors.New("descriptors do not match the spec"))
+	}
+	if s.tier == tier.B {
+		select {
+		case s.serial <- struct{}{}:
+			defer func() { <-s.serial }()
+		case <-ctx.Done():
+			return nil, fault.New(fault.Canceled, "canceled", op, ctx.Err())
+		}
+	}
+	run := &run{s: s, spec: body.Spec, files: f}
+	res, err := run.do(ctx)
+	runtime.KeepAlive(fds)
+	return res, err
+}
+
+func grantReason(err error) string {
+	switch {
+	case errors.Is(err, grant.ErrMismatch):
+		return "grant_mismatch"
+	case errors.Is(err, grant.ErrExpired):
+		return "grant_expired"
+	case errors.Is(err, grant.ErrReplayed):
+		return "grant_replayed"
+	}
+	return "grant_invalid"
+}
+
+func checkLimits(l *isolate.Limits) error {
+	for name, v := range map[string]int64{"wall": int64(l.Wall), "cpu": int64(l.CPU), "memory": l.Memory, "pids": l.PIDs,
+		"output": l.Output, "file_size": l.FileSize, "open_files": l.OpenFiles, "disk": l.Disk, "inodes": l.Inodes} {
+		if v <= 0 {
+			return fmt.Errorf("limit %s is %d: want a positive number", name, v)
+		}
+	}
+	return nil
+}
+
+// files are the descriptors of one request.
+type files struct {
+	byName   map[string]*os.File
+	operands []*os.File
+}
+

@@ -1,0 +1,329 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/evidence"
+	"palyra/isolate/internal/steps"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
+	"palyra/isolate/tier"
+)
+
+// process is a launched run: the reaper (pid, pidfd) and, once it was cloned,
+// the program.
+type process struct {
+	*run
+	arena   *sys.Arena
+	pid     int // the reaper, as palyra-cell sees it
+	pidfd   int
+	program int // the program, as palyra-cell sees it; 0 before the gate
+	start   time.Time
+}
+
+// supervise takes the child through its rendezvous and waits for the end of
+// the tree. It never returns while a process of the run is alive.
+func (p *process) supervise(ctx context.Context) (*isolate.Result, error) {
+	err := p.toGate(ctx)
+	started := err == nil
+	if started {
+		err = p.await(ctx)
+	}
+	if !started || err != nil || ctx.Err() != nil {
+		p.killTree()
+	}
+	_, ru, rerr := sys.Reap(p.pid)
+	if rerr != nil {
+		return nil, fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
+	}
+	p.ev.Exit.TreeDead = p.treeGone()
+	p.ev.Exit.Basis = evidence.Observed
+	return p.conclude(ctx, started, err, time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()))
+}
+
+// toGate serves the child's marks until it executes the program. It returns an
+// error if the child ended before that.
+func (p *process) toGate(ctx context.Context) error {
+	if d, ok := ctx.Deadline(); ok {
+		p.status.SetReadDeadline(d)
+	}
+	stop := context.AfterFunc(ctx, func() { p.status.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		mark, err := p.mark()
+		if err != nil {
+			return err
+		}
+		switch mark {
+		case 0:
+			if serr := p.arena.Failed(); serr != nil {
+				return serr
+			}
+			if p.program == 0 {
+				return errors.New("the child ended before the gate")
+			}
+			return nil // the status pipe closed on exec
+		case steps.MarkIDs:
+			if err := writeIDMaps(p.pid, native.InnerID, p.uid, native.InnerID, p.gid); err != nil {
+				return fmt.Errorf("write id maps: %w", err)
+			}
+		case steps.MarkGate:
+			if err := p.observe(); err != nil {
+				return fmt.Errorf("read evidence: %w", err)
+			}
+		default:
+			return fmt.Errorf("unknown mark %q", mark)
+		}
+		if _, err := syscall.Write(p.gate, []byte{1}); err != nil {
+			return fmt.Errorf("open gate: %w", err)
+		}
+	}
+}
+
+// mark reads the next mark, or 0 when the pipe was closed: the program runs, or
+// the child is dead.
+func (p *process) mark() (byte, error) {
+	var b [1]byte
+	_, err := io.ReadFull(p.status, b[:])
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return b[0], nil
+}
+
+// await waits until the program has ended, the deadline has passed or the
+// caller has given up.
+func (p *process) await(ctx context.Context) error {
+	watch := p.pidfd
+	if p.reap {
+		// The reaper stays for what the program leaves behind, which we must kill.
+		fd, err := sys.PidfdOpen(p.program)
+		if err != nil {
+			return nil // ended and reaped already
+		}
+		defer sys.Close(fd)
+		watch = fd
+	}
+	done := make(chan error, 1)
+	wakeR, wakeW, err := sys.Pipe()
+	if err != nil {
+		return err
+	}
+	defer sys.Close(wakeR)
+	go func() { done <- sys.WaitEither(watch, wakeR) }()
+	select {
+	case err = <-done:
+		sys.Close(wakeW)
+	case <-ctx.Done():
+		sys.Close(wakeW)
+		err = <-done
+	}
+	if p.reap && err == nil && ctx.Err() == nil {
+		p.killTree()
+	}
+	return err
+}
+
+// killTree kills every process of the run and returns when the reaper, which
+// goes last, is about to be reaped. Killing the first process of a PID
+// namespace kills all of them; without one, every descendant of the reaper is
+// looked up and killed until none is left.
+func (p *process) killTree() {
+	if !p.reap {
+		sys.KillPidfd(p.pidfd)
+		return
+	}
+	for {
+		for _, pid := range descendants(p.pid) {
+			sys.Kill(pid, int(syscall.SIGKILL))
+		}
+		// The reaper ends by itself once it has no child left. If it never got to
+		// reaping, it has none to begin with.
+		ended, err := sys.WaitPidfd(p.pidfd, 1)
+		if ended || err != nil {
+			return
+		}
+		if p.program == 0 && len(descendants(p.pid)) == 0 {
+			sys.KillPidfd(p.pidfd)
+			return
+		}
+	}
+}
+
+// treeGone looks for survivors after the reaper was reaped. At tier C the kernel
+// has none left by then (pid_namespaces(7)); at tier B an orphan would have
+// become our child.
+func (p *process) treeGone() bool {
+	if !p.reap {
+		return true
+	}
+	return len(descendants(os.Getpid())) == 0
+}
+
+// descendants lists the live descendants of pid, children first.
+func descendants(pid int) []int {
+	var out []int
+	queue := []int{pid}
+	for len(queue) > 0 {
+		id := strconv.Itoa(queue[0])
+		queue = queue[1:]
+		tasks, err := os.ReadDir("/proc/" + id + "/task")
+		if err != nil {
+			continue
+		}
+		for _, t := range tasks {
+			b, err := os.ReadFile("/proc/" + id + "/task/" + t.Name() + "/children")
+			if err != nil {
+				continue
+			}
+			for f := range strings.FieldsSeq(string(b)) {
+				if n, err := strconv.Atoi(f); err == nil {
+					out = append(out, n)
+					queue = append(queue, n)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// observe reads the evidence of the program's process while it waits at the
+// gate: after the last step of confinement, before the program's first
+// instruction.
+func (p *process) observe() error {
+	kids := descendants(p.pid)
+	if len(kids) != 1 {
+		return fmt.Errorf("the reaper has %d children at the gate", len(kids))
+	}
+	p.program = kids[0]
+	if err := evidence.Read(&p.ev, "/proc", p.program); err != nil {
+		return err
+	}
+	p.ev.Tier = tier.B.String()
+	if p.s.tier == tier.C {
+		p.ev.Tier = tier.C.String()
+	}
+	p.ev.Seccomp = evidence.Seccomp{Basis: evidence.Reported, Program: p.s.filter.Digest(), Policy: p.s.policy,
+		Instructions: p.s.filter.Len(), DefaultErrno: int(syscall.EPERM)}
+	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
+	p.ev.Executable = evidence.Executable{Basis: evidence.Reported, Path: p.spec.Exec.Path, Digest: p.spec.Exec.Digest, Pinned: p.spec.Exec.Pinned}
+	return check(&p.ev, p.s.tier)
+}
+
+// check refuses to open the gate for a process that is not confined as it must
+// be. It never is otherwise, unless the kernel or we are wrong.
+func check(e *evidence.Evidence, t tier.Tier) error {
+	pr := &e.Process
+	switch {
+	case pr.NoNewPrivs != 1:
+		return errors.New("no_new_privs is not set")
+	case pr.Seccomp != 2 || pr.Filters < 1:
+		return errors.New("no seccomp filter is in force")
+	case strings.Trim(pr.CapInh+pr.CapPrm+pr.CapEff+pr.CapAmb, "0") != "":
+		return errors.New("a capability set is not empty")
+	case t == tier.C && strings.Trim(pr.CapBnd, "0") != "":
+		return errors.New("the bounding set is not empty")
+	case pr.TTY != 0:
+		return errors.New("there is a controlling terminal")
+	}
+	return nil
+}
+
+// conclude turns what happened into a Result.
+func (p *process) conclude(ctx context.Context, started bool, runErr error, user, system time.Duration) (*isolate.Result, error) {
+	e := &p.ev
+	e.Exit.Code = -1
+	e.Usage = evidence.Usage{Basis: evidence.Observed, WallNS: time.Since(p.start).Nanoseconds(), UserNS: user.Nanoseconds(), SystemNS: system.Nanoseconds()}
+	res := &isolate.Result{Outcome: isolate.Failed, Evidence: e}
+	deadline := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if !started {
+		if deadline {
+			res.Outcome, e.Exit.LimitHit = isolate.TimedOut, "wall"
+			return res, nil
+		}
+		if ctx.Err() != nil {
+			res.Outcome, e.Exit.LimitHit = isolate.Killed, "canceled"
+			return res, nil
+		}
+		return res, startFault(p.spec, runErr)
+	}
+	ws, ru, ok := p.arena.Program()
+	if ok {
+		e.Usage.MaxRSS = ru.Maxrss << 10
+		switch {
+		case ws.Exited():
+			e.Exit.Code = ws.ExitStatus()
+		case ws.Signaled():
+			e.Exit.Signal = int(ws.Signal())
+		}
+	}
+	switch {
+	case deadline:
+		res.Outcome, e.Exit.LimitHit = isolate.TimedOut, "wall"
+	case ctx.Err() != nil:
+		res.Outcome, e.Exit.LimitHit = isolate.Killed, "canceled"
+	case !ok:
+		res.Outcome, e.Exit.Signal = isolate.Killed, int(syscall.SIGKILL)
+	case ws.Signaled() && ws.Signal() == syscall.SIGXCPU:
+		res.Outcome, e.Exit.LimitHit = isolate.Killed, "cpu"
+	case ws.Signaled() && ws.Signal() == syscall.SIGXFSZ:
+		res.Outcome, e.Exit.LimitHit = isolate.Killed, "file_size"
+	default:
+		res.Outcome = isolate.Exited
+	}
+	return res, nil
+}
+
+// startFault says why a program could not be started.
+func startFault(s *isolate.Spec, err error) error {
+	op := fmt.Sprintf("start %q", s.Exec.Path)
+	se, ok := errors.AsType[*sys.StepError](err)
+	if !ok {
+		return fault.New(fault.Internal, "cell_start", op, err)
+	}
+	if se.Step == "execveat" {
+		switch {
+		case errors.Is(se.Errno, syscall.ENOEXEC):
+			return fault.New(fault.NotExec, "exec_format", op, se)
+		case errors.Is(se.Errno, syscall.E2BIG):
+			return fault.New(fault.Usage, "arguments_too_long", op, se)
+		}
+		return fault.New(fault.NotExec, "exec", op, se)
+	}
+	return fault.New(fault.Refused, "cell_step_"+se.Step, op, fmt.Errorf("%s: %w", se.Line, se.Errno))
+}
+
+// processesOf counts the processes of a host user.
+func processesOf(uid uint32) (int64, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		tasks, err := os.ReadDir("/proc/" + e.Name() + "/task")
+		if err != nil {
+			continue
+		}
+		if fi, err := e.Info(); err == nil && fi.Sys().(*syscall.Stat_t).Uid == uid {
+			n += int64(len(tasks))
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,265 @@
+// Package steps holds the parts of a tape that tiers B and C share: limits,
+// capabilities, the filter, descriptors, the gate and the execution.
+//
+// Every function returns steps for one stage; isolate/native and isolate/rlimit
+// put the stages in order. The package is pure: it makes no system call.
+package steps
+
+import (
+	"encoding/binary"
+	"time"
+
+	"palyra/isolate"
+	"palyra/isolate/internal/sys"
+)
+
+// Descriptors that the program's process holds from the stage Descriptors to
+// its execution. 0, 1 and 2 are the program's own, 3 is a sealed script.
+const (
+	fdExec   = 4
+	fdStatus = 5
+	fdGate   = 6
+)
+
+// Limit is one resource limit by its RLIMIT name and number.
+type Limit struct {
+	Name       string
+	Resource   int
+	Soft, Hard uint64
+}
+
+// RLIMIT numbers, asm-generic/resource.h (the same on amd64 and arm64).
+const (
+	rlimitCPU, rlimitFSIZE, rlimitDATA, rlimitSTACK, rlimitCORE = 0, 1, 2, 3, 4
+	rlimitNPROC, rlimitNOFILE, rlimitMEMLOCK                    = 6, 7, 8
+	rlimitSIGPENDING, rlimitMSGQUEUE, rlimitNICE, rlimitRTPRIO  = 11, 12, 13, 14
+)
+
+// ResourceLimits derives the rlimits from a Spec's limits. processes is what
+// RLIMIT_NPROC must be, which depends on who else shares the user.
+//
+// Memory is RLIMIT_DATA, not RLIMIT_AS: run-times reserve far more address
+// space than they use, and RLIMIT_DATA counts what is private and writable
+// (kernel 4.7). It is per process; the tree is bounded by cgroup v2 where there
+// is one.
+func ResourceLimits(l isolate.Limits, processes int64) []Limit {
+	cpu := uint64((l.CPU + time.Second - 1) / time.Second)
+	same := func(name string, r int, v int64) Limit { return Limit{name, r, uint64(v), uint64(v)} }
+	return []Limit{
+		// SIGXCPU at the soft limit says why; SIGKILL a second later does not ask.
+		{"cpu", rlimitCPU, cpu, cpu + 1},
+		same("fsize", rlimitFSIZE, l.FileSize),
+		same("data", rlimitDATA, l.Memory),
+		{"stack", rlimitSTACK, 8 << 20, 64 << 20},
+		same("core", rlimitCORE, 0),
+		same("nproc", rlimitNPROC, processes),
+		same("nofile", rlimitNOFILE, l.OpenFiles),
+		same("memlock", rlimitMEMLOCK, 64<<10),
+		same("sigpending", rlimitSIGPENDING, 1024),
+		same("msgqueue", rlimitMSGQUEUE, 819200),
+		same("nice", rlimitNICE, 0),
+		same("rtprio", rlimitRTPRIO, 0),
+	}
+}
+
+// SetLimits sets the limits, before capabilities go: lowering needs none, but
+// a hard limit that is already lower must fail loudly and not be raised.
+func SetLimits(limits []Limit) sys.Tape {
+	var t sys.Tape
+	for _, l := range limits {
+		b := binary.NativeEndian.AppendUint64(nil, l.Soft)
+		b = binary.NativeEndian.AppendUint64(b, l.Hard)
+		t = append(t, sys.Step{Call: "prlimit64",
+			Args: []sys.Arg{sys.Int(0), sys.Int(l.Resource), sys.Bytes(l.Name, b, text(l.Soft, l.Hard)), sys.Int(0)},
+			Why:  "bound " + l.Name + " for this process and all it starts"})
+	}
+	return t
+}
+
+func text(a, b uint64) string { return itoa(a) + "," + itoa(b) }
+
+func itoa(v uint64) string {
+	if v == 0 {
+		return "0"
+	}
+	var b [20]byte
+	i := len(b)
+	for ; v > 0; v /= 10 {
+		i--
+		b[i] = byte('0' + v%10)
+	}
+	return string(b[i:])
+}
+
+// prctl(2) options and securebits of capabilities(7).
+const (
+	prSetPdeathsig      = 1
+	prCapbsetDrop       = 24
+	prSetSecurebits     = 28
+	prSetNoNewPrivs     = 38
+	prSetChildSubreaper = 36
+	prCapAmbient        = 47
+	ambientClearAll     = 4
+	secbitsLocked       = 0xef // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE and every _LOCKED, KEEP_CAPS off and locked
+	capabilityV3        = 0x20080522
+	sigKill             = 9
+	sigSetmask          = 2
+	closeOnExec         = 0x80000
+	atEmptyPath         = 0x1000
+	seccompSetFilter    = 1
+	cloneVM             = 0x100
+	sigChld             = 17
+)
+
+// DropBounding empties the bounding set and locks the securebits, so that
+// neither uid 0 nor a file capability means anything from here on. It needs
+// CAP_SETPCAP, so it comes before EmptyCapabilities and before a change of user
+// that would take the capability away.
+func DropBounding(lastCap int) sys.Tape {
+	t := sys.Tape{{Call: "prctl", Args: ints(prSetSecurebits, secbitsLocked, 0, 0, 0), Why: "uid 0 shall mean nothing, for ever"}}
+	for c := range lastCap + 1 {
+		t = append(t, sys.Step{Call: "prctl", Args: ints(prCapbsetDrop, c, 0, 0, 0), Why: "drop one capability from the bounding set"})
+	}
+	return t
+}
+
+// EmptyCapabilities empties the ambient, effective, permitted and inheritable
+// sets, after the last step that needs one.
+func EmptyCapabilities() sys.Tape {
+	hdr := binary.NativeEndian.AppendUint32(nil, capabilityV3)
+	hdr = binary.NativeEndian.AppendUint32(hdr, 0)
+	return sys.Tape{
+		{Call: "prctl", Args: ints(prCapAmbient, ambientClearAll, 0, 0, 0), Why: "clear the ambient set"},
+		{Call: "capset", Args: []sys.Arg{sys.Bytes("header", hdr, "v3"), sys.Bytes("sets", make([]byte, 24), "empty")},
+			Why: "clear the effective, permitted and inheritable sets; the last step that needed one is behind us"},
+	}
+}
+
+// Become changes group and user, real, effective and saved.
+func Become(uid, gid int) sys.Tape {
+	return sys.Tape{
+		{Call: "setresgid", Args: ints(gid, gid, gid), Why: "stop being palyra-cell's group"},
+		{Call: "setresuid", Args: ints(uid, uid, uid), Why: "stop being palyra-cell's user"},
+	}
+}
+
+// Subreaper makes every orphan among the descendants a child of the reaper, so
+// that the tree can be found and killed without a PID namespace.
+func Subreaper() sys.Tape {
+	return sys.Tape{{Call: "prctl", Args: ints(prSetChildSubreaper, 1, 0, 0, 0), Why: "orphans stay findable"}}
+}
+
+// NoNewPrivileges forbids gaining any by execve. Landlock and an unprivileged
+// seccomp filter require it.
+func NoNewPrivileges() sys.Tape {
+	return sys.Tape{{Call: "prctl", Args: ints(prSetNoNewPrivs, 1, 0, 0, 0), Why: "no program may gain privileges; landlock and seccomp require it"}}
+}
+
+// DieWithParent asks for SIGKILL when the parent dies (palyra-cell's launcher
+// thread, or the reaper). Credential changes clear it, so it comes after them.
+func DieWithParent(parent string) sys.Tape {
+	return sys.Tape{{Call: "prctl", Args: ints(prSetPdeathsig, sigKill, 0, 0, 0), Why: "die with " + parent + "; after the credential changes, which clear it"}}
+}
+
+// Restrict enters the landlock domain: after the mounts, which it would forbid.
+func Restrict(ruleset int) sys.Tape {
+	return sys.Tape{{Call: "landlock_restrict_self", Args: []sys.Arg{sys.FD("ruleset", ruleset), sys.Int(0)},
+		Why: "enter the landlock domain; later mounts would be refused by it"}}
+}
+
+// Signals resets what an exec would inherit: mask and ignored signals.
+func Signals(ignored []int) sys.Tape {
+	t := sys.Tape{{Call: "rt_sigprocmask", Args: []sys.Arg{sys.Int(sigSetmask), sys.Bytes("set", make([]byte, 8), "empty"), sys.Int(0), sys.Int(8)},
+		Why: "no signal is blocked in the program"}}
+	for _, s := range ignored {
+		t = append(t, sys.Step{Call: "rt_sigaction", Args: []sys.Arg{sys.Int(s), sys.Bytes("act", make([]byte, 32), "default"), sys.Int(0), sys.Int(8)},
+			Why: "a signal that palyra-cell ignores has its default effect in the program"})
+	}
+	return append(t, sys.Step{Call: "umask", Args: ints(0o022), Why: "a known file mode mask"})
+}
+
+// Filter installs the seccomp filter: last of all confinement, since it forbids
+// most of what went before.
+func Filter(program []byte) sys.Tape {
+	return sys.Tape{{Call: "seccomp", Args: []sys.Arg{sys.Int(seccompSetFilter), sys.Int(0), sys.SockFprog(program)},
+		Why: "install the filter; it forbids most of the steps before it"}}
+}
+
+// Split clones the program's process off its reaper. The reaper keeps nothing
+// open and waits, after steps of its own. It exists because a PID namespace's
+// first process ignores signals that it has no handler for: a program that
+// kills itself must die.
+func Split(program sys.Tape, reaper ...sys.Step) sys.Tape {
+	t := sys.Tape{
+		{Call: "clone", Args: ints(cloneVM|sigChld, 0, 0, 0, 0), Out: sys.PIDSlot, Child: program,
+			Why: "the program is not the reaper: process 1 would ignore its own fatal signals"},
+		{Call: "close_range", Args: []sys.Arg{sys.Int(0), sys.Int(^uint32(0)), sys.Int(0)}, Why: "the reaper holds nothing open"},
+	}
+	t = append(t, reaper...)
+	return append(t, sys.Step{Call: sys.Init, Why: "reap until the program has ended, then end"})
+}
+
+// FDs are descriptor numbers in palyra-cell, all at or above sys.HighFD.
+// Script is -1 if there is none.
+type FDs struct {
+	Stdin, Stdout, Stderr, Script, Exec, Status, Gate int
+}
+
+// Session gives the program a session of its own, without a terminal.
+func Session() sys.Tape {
+	return sys.Tape{{Call: "setsid", Why: "a session of its own, with no controlling terminal"}}
+}
+
+// Descriptors puts the program's descriptors in place and closes all others.
+func Descriptors(f FDs) sys.Tape {
+	dup := func(label string, from, to, flags int, why string) sys.Step {
+		return sys.Step{Call: "dup3", Args: []sys.Arg{sys.FD(label, from), sys.Int(to), sys.Int(flags)}, Why: why}
+	}
+	t := sys.Tape{
+		dup("stdin", f.Stdin, 0, 0, "standard input"),
+		dup("stdout", f.Stdout, 1, 0, "standard output"),
+		dup("stderr", f.Stderr, 2, 0, "standard error"),
+		dup("exec", f.Exec, fdExec, closeOnExec, "the sealed executable"),
+		dup("status", f.Status, fdStatus, closeOnExec, "tells palyra-cell how far we are; closes on exec"),
+		dup("gate", f.Gate, fdGate, closeOnExec, "what we wait at"),
+	}
+	if f.Script >= 0 {
+		t = append(t, dup("script", f.Script, isolate.ScriptFD, 0, "the sealed script, as execveat(2) would leave it"))
+	} else {
+		t = append(t, sys.Step{Call: "close_range", Args: ints(isolate.ScriptFD, isolate.ScriptFD, 0), Why: "nothing inherited at 3"})
+	}
+	return append(t, sys.Step{Call: "close_range", Args: []sys.Arg{sys.Int(fdGate + 1), sys.Int(^uint32(0)), sys.Int(0)},
+		Why: "everything else that palyra-cell had open"})
+}
+
+// Rendezvous tells palyra-cell mark and waits for its answer. It stands where
+// the parent must act on the child (id maps) or look at it (evidence).
+func Rendezvous(mark byte, status, gate sys.Arg, why string) sys.Tape {
+	return sys.Tape{
+		{Call: "write", Args: []sys.Arg{status, sys.Bytes("mark", []byte{mark}, string(mark)), sys.Int(1)}, Why: why},
+		{Call: "read", Args: []sys.Arg{gate, sys.Bytes("answer", make([]byte, 1), "1"), sys.Int(1)}, Out: "answer", Why: "wait for palyra-cell"},
+	}
+}
+
+// The marks of Rendezvous.
+const (
+	MarkIDs  = 'U' // write the id maps
+	MarkGate = 'G' // confinement complete: read the evidence
+)
+
+// Execute stops at the gate, where the evidence is read, and then executes the
+// sealed file. The cookie opens the filter's rule for execveat.
+func Execute(argv, env []string, cookie uint64) sys.Tape {
+	t := Rendezvous(MarkGate, sys.Int(fdStatus), sys.Int(fdGate), "confinement is complete: palyra-cell reads the evidence now")
+	return append(t, sys.Step{Call: "execveat",
+		Args: []sys.Arg{sys.Int(fdExec), sys.Str(""), sys.Strings("argv", argv), sys.Strings("env", env), sys.Int(atEmptyPath), sys.Secret("cookie", cookie)},
+		Why:  "execute the sealed descriptor; the path is never looked up again"})
+}
+
+func ints(v ...int) []sys.Arg {
+	out := make([]sys.Arg, len(v))
+	for i, n := range v {
+		out[i] = sys.Int(n)
+	}
+	return out
+}

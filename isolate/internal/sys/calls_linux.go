@@ -1,0 +1,379 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls below are thin: they name themselves in the error and return
+// *os.File with O_CLOEXEC set, so that nothing leaks through an exec.
+
+// file wraps a descriptor.
+func file(fd int, name string) *os.File { return os.NewFile(uintptr(fd), name) }
+
+// OpenTree clones the mount at dir (O_PATH or directory descriptor), with what
+// is mounted beneath it if recursive, as a detached mount: open_tree(2), 5.2.
+func OpenTree(dir int, path string, recursive bool) (*os.File, error) {
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH)
+	if recursive {
+		flags |= unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(dir, path, flags)
+	if err != nil {
+		return nil, fmt.Errorf("open_tree %q: %w", path, err)
+	}
+	return file(fd, "open_tree:"+path), nil
+}
+
+// Mount attributes of mount_setattr(2) and fsmount(2).
+const (
+	AttrReadOnly = unix.MOUNT_ATTR_RDONLY
+	AttrNoSUID   = unix.MOUNT_ATTR_NOSUID
+	AttrNoDev    = unix.MOUNT_ATTR_NODEV
+	AttrNoExec   = unix.MOUNT_ATTR_NOEXEC
+)
+
+// SetAttr adds attributes to a detached mount, recursively: mount_setattr(2), 5.12.
+func SetAttr(m *os.File, set uint64) error {
+	return mountSetattr(m, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: set, Propagation: unix.MS_PRIVATE})
+}
+
+// IDMap gives a detached mount the id mapping of a user namespace:
+// MOUNT_ATTR_IDMAP, 5.12; which file systems can is the kernel's table.
+func IDMap(m, userns *os.File) error {
+	return mountSetattr(m, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())})
+}
+
+func mountSetattr(m *os.File, flags uint, a *unix.MountAttr) error {
+	if err := unix.MountSetattr(int(m.Fd()), "", flags|unix.AT_EMPTY_PATH, a); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
+	}
+	return nil
+}
+
+// NewFS makes a detached mount of a new file system instance: fsopen(2),
+// fsconfig(2), fsmount(2), 5.2. options are key, value pairs.
+func NewFS(fstype string, attrs int, options ...string) (*os.File, error) {
+	ctx, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("fsopen %s: %w", fstype, err)
+	}
+	defer unix.Close(ctx)
+	for i := 0; i+1 < len(options); i += 2 {
+		if err := unix.FsconfigSetString(ctx, options[i], options[i+1]); err != nil {
+			return nil, fmt.Errorf("fsconfig %s %s: %w", fstype, options[i], err)
+		}
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return nil, fmt.Errorf("fsconfig %s create: %w", fstype, err)
+	}
+	fd, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, attrs)
+	if err != nil {
+		return nil, fmt.Errorf("fsmount %s: %w", fstype, err)
+	}
+	return file(fd, "fsmount:"+fstype), nil
+}
+
+// MoveMount attaches a detached mount at path: move_mount(2), 5.2.
+func MoveMount(m *os.File, path string) error {
+	if err := unix.MoveMount(int(m.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount %q: %w", path, err)
+	}
+	return nil
+}
+
+// MoveMountAt attaches a detached mount at path beneath the directory dir.
+func MoveMountAt(m *os.File, dir int, path string) error {
+	if err := unix.MoveMount(int(m.Fd()), "", dir, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount %q: %w", path, err)
+	}
+	return nil
+}
+
+// Pivot makes the directory dir, which must be a mount point, the root of this
+// mount namespace and detaches the old root: the pivot_root(".", ".") of
+// pivot_root(2), NOTES.
+func Pivot(dir *os.File) error {
+	if err := unix.Fchdir(int(dir.Fd())); err != nil {
+		return fmt.Errorf("fchdir: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("umount2: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return fmt.Errorf("chdir: %w", err)
+	}
+	return nil
+}
+
+// MakePrivate stops mount propagation in the whole namespace.
+func MakePrivate() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mount private: %w", err)
+	}
+	return nil
+}
+
+// UnshareMounts gives the calling thread a mount namespace and a root and
+// working directory of its own.
+func UnshareMounts() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	return nil
+}
+
+// Pipe returns a pipe with both ends closed on exec and blocking.
+func Pipe() (r, w int, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return -1, -1, fmt.Errorf("pipe2: %w", err)
+	}
+	return p[0], p[1], nil
+}
+
+// PollFile wraps fd, made non-blocking, so that deadlines work on it.
+func PollFile(fd int, name string) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("fcntl: %w", err)
+	}
+	return file(fd, name), nil
+}
+
+// HighFD is the first number that DupHigh hands out: the child puts its own
+// descriptors at small numbers and must not meet one it still needs.
+const HighFD = 64
+
+// DupHigh duplicates fd to a number of at least HighFD, closed on exec.
+func DupHigh(fd int) (int, error) {
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, HighFD)
+	if err != nil {
+		return -1, fmt.Errorf("fcntl F_DUPFD_CLOEXEC: %w", err)
+	}
+	return n, nil
+}
+
+// Close closes a raw descriptor; a negative one is nothing.
+func Close(fd int) {
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+}
+
+// WaitPidfd waits up to timeoutMS milliseconds (-1: without end) until the
+// process behind pidfd has ended. It does not reap it.
+func WaitPidfd(pidfd int, timeoutMS int) (ended bool, err error) {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, timeoutMS)
+	if errors.Is(err, unix.EINTR) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("poll pidfd: %w", err)
+	}
+	return n > 0, nil
+}
+
+// KillPidfd sends SIGKILL; a process that is gone already is no error.
+func KillPidfd(pidfd int) error {
+	err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("pidfd_send_signal: %w", err)
+	}
+	return nil
+}
+
+// Kill sends a signal by number; ESRCH is no error.
+func Kill(pid int, sig int) error {
+	err := unix.Kill(pid, unix.Signal(sig))
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill: %w", err)
+	}
+	return nil
+}
+
+// Reap waits for a child and returns its wait status and usage, those of the
+// descendants it waited for included.
+func Reap(pid int) (unix.WaitStatus, unix.Rusage, error) {
+	var ws unix.WaitStatus
+	var ru unix.Rusage
+	for {
+		_, err := unix.Wait4(pid, &ws, unix.WALL, &ru)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, ru, fmt.Errorf("wait4: %w", err)
+		}
+		return ws, ru, nil
+	}
+}
+
+// PidfdOpen opens a pidfd for a process that the caller knows to be alive or
+// unreaped.
+func PidfdOpen(pid int) (int, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return -1, fmt.Errorf("pidfd_open: %w", err)
+	}
+	return fd, nil
+}
+
+// SetDumpable sets the dumpable flag: 0 keeps other processes of the user from
+// attaching to this one and from reading its /proc files.
+func SetDumpable(v int) error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, uintptr(v), 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl PR_SET_DUMPABLE: %w", err)
+	}
+	return nil
+}
+
+// SetSubreaper makes orphaned descendants children of this process.
+func SetSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl PR_SET_CHILD_SUBREAPER: %w", err)
+	}
+	return nil
+}
+
+// IgnoredSignals returns the signals that this process ignores: a child of
+// CLONE_CLEAR_SIGHAND still ignores them.
+func IgnoredSignals(sigIgn string) ([]int, error) {
+	v, err := strconv.ParseUint(sigIgn, 16, 64)
+	if err != nil {
+		return nil, fmt.Errorf("parse SigIgn %q: %v", sigIgn, err)
+	}
+	var out []int
+	for i := range 64 {
+		if v&(1<<i) != 0 {
+			out = append(out, i+1)
+		}
+	}
+	return out, nil
+}
+
+// LastCap returns the number of the highest capability that this kernel knows.
+func LastCap() int {
+	for c := 63; c > 0; c-- {
+		if v, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0); err == nil && v >= 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+// HasSysAdmin reports whether this thread has CAP_SYS_ADMIN, CAP_SETUID and
+// CAP_SETGID effective.
+func HasSysAdmin() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	need := uint32(1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID)
+	return data[0].Effective&need == need
+}
+
+// SealedFile copies r into a memfd and seals it against every change.
+func SealedFile(name string, r io.Reader) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := file(fd, name)
+	if _, err := io.Copy(f, r); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write memfd: %w", err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("fcntl F_ADD_SEALS: %w", err)
+	}
+	return f, nil
+}
+
+// OpenDirNoLinks opens the absolute path as O_PATH without following any
+// symbolic or magic link: openat2(2), 5.6.
+func OpenDirNoLinks(path string) (*os.File, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	if err != nil {
+		return nil, fmt.Errorf("openat2 %q: %w", path, err)
+	}
+	return file(fd, path), nil
+}
+
+// OpenPath opens path as O_PATH, following links.
+func OpenPath(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	return file(fd, path), nil
+}
+
+// SameFile reports whether two descriptors are the same inode.
+func SameFile(a, b *os.File) (bool, error) {
+	var x, y unix.Stat_t
+	if err := unix.Fstat(int(a.Fd()), &x); err != nil {
+		return false, fmt.Errorf("fstat: %w", err)
+	}
+	if err := unix.Fstat(int(b.Fd()), &y); err != nil {
+		return false, fmt.Errorf("fstat: %w", err)
+	}
+	return x.Dev == y.Dev && x.Ino == y.Ino, nil
+}
+
+// CloneFlagUser is CLONE_NEWUSER, for a child that only carries an id map.
+const CloneFlagUser = unix.CLONE_NEWUSER
+
+// ReadOnlyRoot makes the mount at the calling thread's root read-only.
+func ReadOnlyRoot() error {
+	a := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", 0, &a); err != nil {
+		return fmt.Errorf("mount_setattr /: %w", err)
+	}
+	return nil
+}
+
+// CreateAt creates a new file in a directory given by descriptor.
+func CreateAt(dir *os.File, name string) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("openat %q: %w", name, err)
+	}
+	return file(fd, name), nil
+}
+
+// Detach unmounts path lazily.
+func Detach(path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("umount2 %q: %w", path, err)
+	}
+	return nil
+}
+
+// WaitEither waits until the process behind pidfd has ended or wake, the read
+// end of a pipe, was closed at its other end.
+func WaitEither(pidfd, wake int) error {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(p, -1)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("poll: %w", err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,156 @@
+package sys
+
+import (
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The assembly knows these numbers.
+func TestLayout(t *testing.T) {
+	var s rawStep
+	var st rawStatus
+	for _, c := range []struct {
+		name      string
+		got, want uintptr
+	}{
+		{"step size", unsafe.Sizeof(s), 80},
+		{"step args", unsafe.Offsetof(s.args), 8},
+		{"step flags", unsafe.Offsetof(s.flags), 56},
+		{"step out", unsafe.Offsetof(s.out), 64},
+		{"step alt", unsafe.Offsetof(s.alt), 72},
+		{"status errno", unsafe.Offsetof(st.errno), 8},
+		{"status pid", unsafe.Offsetof(st.pid), 16},
+		{"status done", unsafe.Offsetof(st.done), 24},
+		{"status mode", unsafe.Offsetof(st.mode), 32},
+		{"status wstatus", unsafe.Offsetof(st.wstatus), 40},
+		{"status usage", unsafe.Offsetof(st.usage), 48},
+		{"clone_args size", unsafe.Sizeof(cloneArgs{}), 88},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: got %d, want %d", c.name, c.got, c.want)
+		}
+	}
+}
+
+// child runs a tape on a locked thread and returns how it ended.
+func child(t *testing.T, tape Tape, wait bool) (*Arena, unix.WaitStatus) {
+	t.Helper()
+	a, err := NewArena(tape, wait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Free)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pid, pidfd, err := a.Start(0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Close(pidfd)
+	ws, _, err := Reap(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, ws
+}
+
+func TestWalkStoresResultsAndUsesSlots(t *testing.T) {
+	r, w, err := Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Close(r)
+	tape := Tape{
+		{Call: "dup3", Args: []Arg{FD("w", w), Int(200), Int(0)}, Out: "copy"},
+		{Call: "write", Args: []Arg{Slot("copy"), Bytes("text", []byte("hello"), ""), Int(5)}},
+		{Call: "close", Args: []Arg{Int(-1)}, MayFail: true},
+		{Call: "write", Args: []Arg{Slot("copy"), Bytes("text", []byte(" world"), ""), Int(6)}},
+		{Call: "close", Args: []Arg{Int(-1)}},
+	}
+	a, ws := child(t, tape, false)
+	Close(w)
+	got, err := io.ReadAll(os.NewFile(uintptr(r), "r"))
+	if err != nil || string(got) != "hello world" {
+		t.Errorf("read %q, %v; want %q", got, err, "hello world")
+	}
+	if !ws.Exited() || ws.ExitStatus() != 127 {
+		t.Errorf("wait status %#x, want exit 127", ws)
+	}
+	serr := a.Failed()
+	if serr == nil || serr.Step != "close" || !errors.Is(serr, syscall.EBADF) {
+		t.Errorf("failed step %v, want close: EBADF", serr)
+	}
+}
+
+// program is a tape that executes path with argv.
+func program(t *testing.T, path string, argv ...string) Tape {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return Tape{{Call: "execveat", Args: []Arg{FD("exec", int(f.Fd())), Str(""), Strings("argv", argv), Strings("env", nil), Int(unix.AT_EMPTY_PATH), Secret("cookie", 7)}}}
+}
+
+func TestReaperReportsTheProgram(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		script string
+		want   int // exit status, or 128+signal
+	}{
+		{"exit", "exit 7", 7},
+		{"signal", "kill -TERM $$", 128 + 15},
+		{"orphan", "(sleep 0.05; exit 3) & exit 0", 0},
+	} {
+		for _, wait := range []bool{false, true} {
+			tape := Tape{
+				{Call: "clone", Args: []Arg{Int(unix.CLONE_VM | int(unix.SIGCHLD)), Int(0), Int(0), Int(0), Int(0)}, Out: PIDSlot, Child: program(t, "/bin/sh", "sh", "-c", c.script)},
+				{Call: Init},
+			}
+			a, ws := child(t, tape, wait)
+			if !ws.Exited() || ws.ExitStatus() != 0 {
+				t.Errorf("%s: reaper's wait status %#x, want exit 0", c.name, ws)
+			}
+			got, ru, ok := a.Program()
+			n := got.ExitStatus()
+			if got.Signaled() {
+				n = 128 + int(got.Signal())
+			}
+			if !ok || n != c.want {
+				t.Errorf("%s: program ended %d (%v), want %d", c.name, n, ok, c.want)
+			}
+			if ru.Maxrss == 0 {
+				t.Errorf("%s: no resource usage", c.name)
+			}
+		}
+	}
+}
+
+func TestFailedExecIsNamed(t *testing.T) {
+	tape := Tape{
+		{Call: "clone", Args: []Arg{Int(unix.CLONE_VM | int(unix.SIGCHLD)), Int(0), Int(0), Int(0), Int(0)}, Out: PIDSlot, Child: program(t, "/etc/passwd", "x")},
+		{Call: Init},
+	}
+	a, _ := child(t, tape, false)
+	if serr := a.Failed(); serr == nil || serr.Step != "execveat" || !errors.Is(serr, syscall.EACCES) {
+		t.Errorf("failed step %v, want execveat: EACCES", serr)
+	}
+}
+
+func TestLinesHideSecretsAndNumbers(t *testing.T) {
+	tape := Tape{{Call: "execveat", Args: []Arg{FD("exec", 93), Str(""), Strings("argv", []string{"top-secret-argument"}), Secret("cookie", 0xdeadbeef)}, Why: "x"}}
+	got := strings.Join(tape.Lines(), "\n")
+	want := `execveat(fd:exec, "", argv[1], secret:cookie)`
+	if got != want {
+		t.Errorf("lines %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,170 @@
+// Package native plans the tier-C cell: the tape that a child walks from
+// clone3(2) to execveat(2) inside the template mount namespace.
+//
+// The order is the contract of DESIGN.md and is held by a test:
+//
+//	namespaces → mounts → user namespace and id maps → limits → capabilities →
+//	no_new_privs → landlock → signals → seccomp → reaper and program split →
+//	session, descriptors → gate → execveat
+//
+// The namespaces other than the user namespace are owned by palyra-cell's user
+// namespace, in which the program has no identity: even a capability that it
+// regained in its own user namespace would have no power over them.
+//
+// Building the template and serving calls is isolate/cell. What this package
+// does not protect against: what the mounts show is readable, and the kernel's
+// attack surface behind the allowed system calls remains.
+package native
+
+import (
+	"encoding/binary"
+
+	"palyra/isolate"
+	"palyra/isolate/internal/steps"
+	"palyra/isolate/internal/sys"
+)
+
+// Executor is the name of this runner in evidence.
+const Executor = "sandbox_tier_c_linux_native"
+
+// Namespaces are the CLONE_NEW* flags of the cell's clone3. The user namespace
+// follows by unshare(2), after the mounts: whoever owns it must not own them.
+// The time namespace takes effect at the exec (time_namespaces(7)).
+const Namespaces = cloneNewNS | cloneNewPID | cloneNewNet | cloneNewIPC | cloneNewUTS | cloneNewCgroup | cloneNewTime
+
+// clone(2), clone3(2); linux/sched.h.
+const (
+	cloneNewTime   = 0x00000080
+	cloneNewNS     = 0x00020000
+	cloneNewCgroup = 0x02000000
+	cloneNewUTS    = 0x04000000
+	cloneNewIPC    = 0x08000000
+	cloneNewUser   = 0x10000000
+	cloneNewPID    = 0x20000000
+	cloneNewNet    = 0x40000000
+)
+
+// InnerID is the uid and gid that the program sees itself as.
+const InnerID = 1000
+
+// Where things are inside the cell.
+const (
+	WorkspaceDir = "/workspace"
+	Hostname     = "cell"
+)
+
+// Attach is a detached mount that the child attaches at a path of the template.
+type Attach struct {
+	Label string // as printed: "tmp", "workspace"
+	FD    int
+	Path  string
+}
+
+// Operand is a sealed copy that is mounted over a file of the workspace.
+type Operand struct {
+	FD   int    // detached read-only mount of the copy
+	Path string // relative to the workspace, clean
+}
+
+// Cell is all that the tape of one call depends on.
+type Cell struct {
+	Spec     *isolate.Spec
+	FDs      steps.FDs
+	Ruleset  int      // landlock ruleset
+	Filter   []byte   // seccomp program, sock_filter array
+	Cookie   uint64   // what opens the filter's execveat rule
+	Mounts   []Attach // in order
+	Operands []Operand
+	// Root says that palyra-cell has the host's capabilities. It drops the
+	// supplementary groups; without them they cannot be dropped.
+	Root    bool
+	LastCap int   // highest capability of this kernel
+	Ignored []int // signals that palyra-cell ignores
+}
+
+// fsconfig(2) and mount attributes.
+const (
+	fsconfigCreate = 6
+	fsCloexec      = 1
+	procAttrs      = 2 | 4 | 8 // nosuid, nodev, noexec
+	fEmptyPath     = 0x4
+	tEmptyPath     = 0x40
+	atFDCWD        = -100
+	mntDetach      = 2
+	openPath       = 0x200000 // O_PATH
+	openCloexec    = 0x80000
+	resolveBeneath = 0x08 | 0x04 | 0x02 // RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS
+)
+
+// Tape returns the tape of c.
+func Tape(c *Cell) sys.Tape {
+	var t sys.Tape
+	t = append(t, proc()...)
+	t = append(t, sys.Step{Call: "sethostname", Args: []sys.Arg{sys.Str(Hostname), sys.Int(len(Hostname))},
+		Why: "the cell does not know the host's name"})
+	for _, m := range c.Mounts {
+		t = append(t, sys.Step{Call: "move_mount",
+			Args: []sys.Arg{sys.FD(m.Label, m.FD), sys.Str(""), sys.Int(atFDCWD), sys.Str(m.Path), sys.Int(fEmptyPath)},
+			Why:  "attach " + m.Label + "; the path lies in the read-only template, so nobody can race it"})
+	}
+	t = append(t, operands(c.Operands)...)
+	t = append(t, sys.Step{Call: "chdir", Args: []sys.Arg{sys.Str(c.Spec.Cwd)}, Why: "the working directory, as seen inside"})
+	if c.Root {
+		t = append(t, sys.Step{Call: "setgroups", Args: []sys.Arg{sys.Int(0), sys.Int(0)}, Why: "no supplementary group of the host; impossible after unshare"})
+	}
+	t = append(t, sys.Step{Call: "unshare", Args: []sys.Arg{sys.Int(cloneNewUser)},
+		Why: "a user namespace that owns none of the others, so after the mounts"})
+	t = append(t, steps.Rendezvous(steps.MarkIDs, sys.FD("status", c.FDs.Status), sys.FD("gate", c.FDs.Gate), "palyra-cell writes our id maps now")...)
+	t = append(t, steps.Become(InnerID, InnerID)...)
+	// One more process than the program may have: the reaper counts too.
+	t = append(t, steps.SetLimits(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1))...)
+	t = append(t, steps.DropBounding(c.LastCap)...)
+	t = append(t, steps.EmptyCapabilities()...)
+	t = append(t, steps.NoNewPrivileges()...)
+	t = append(t, steps.DieWithParent("palyra-cell")...)
+	t = append(t, steps.Restrict(c.Ruleset)...)
+	t = append(t, steps.Signals(c.Ignored)...)
+	t = append(t, steps.Filter(c.Filter)...)
+	program := steps.Session()
+	program = append(program, steps.Descriptors(c.FDs)...)
+	program = append(program, steps.Execute(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
+	return append(t, steps.Split(program)...)
+}
+
+// proc mounts the cell's own /proc. It must be made by a process of the PID
+// namespace, and in a user namespace only while another one is fully visible
+// (mount_too_revealing in fs/namespace.c), which is why the template has one.
+func proc() sys.Tape {
+	return sys.Tape{
+		{Call: "fsopen", Args: []sys.Arg{sys.Str("proc"), sys.Int(fsCloexec)}, Out: "procfs", Why: "the cell's own /proc, of its own PID namespace"},
+		{Call: "fsconfig", Args: []sys.Arg{sys.Slot("procfs"), sys.Int(fsconfigCreate), sys.Int(0), sys.Int(0), sys.Int(0)}, Why: "create it"},
+		{Call: "fsmount", Args: []sys.Arg{sys.Slot("procfs"), sys.Int(fsCloexec), sys.Int(procAttrs)}, Out: "proc", Why: "as a detached mount"},
+		{Call: "umount2", Args: []sys.Arg{sys.Str("/proc"), sys.Int(mntDetach)}, Why: "the template's proc, which shows palyra-cell, goes"},
+		{Call: "move_mount", Args: []sys.Arg{sys.Slot("proc"), sys.Str(""), sys.Int(atFDCWD), sys.Str("/proc"), sys.Int(fEmptyPath)}, Why: "attach it"},
+	}
+}
+
+// operands mounts sealed copies over workspace files. The target is resolved in
+// the cell's own view and beneath the workspace only, and then used as a
+// descriptor: a symlink swapped in by somebody who writes there is refused.
+func operands(ops []Operand) sys.Tape {
+	if len(ops) == 0 {
+		return nil
+	}
+	// struct open_how: flags, mode, resolve.
+	how := func(resolve uint64, text string) sys.Arg {
+		b := binary.NativeEndian.AppendUint64(nil, openPath|openCloexec)
+		b = binary.NativeEndian.AppendUint64(b, 0)
+		return sys.Bytes("how", binary.NativeEndian.AppendUint64(b, resolve), text)
+	}
+	t := sys.Tape{{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(WorkspaceDir), how(0, "O_PATH"), sys.Int(24)},
+		Out: "workspace", Why: "the workspace, to resolve operands beneath it"}}
+	for _, o := range ops {
+		t = append(t,
+			sys.Step{Call: "openat2", Args: []sys.Arg{sys.Slot("workspace"), sys.Str(o.Path), how(resolveBeneath, "O_PATH,beneath,no-links"), sys.Int(24)},
+				Out: "operand", Why: "the file that a sealed copy covers"},
+			sys.Step{Call: "move_mount", Args: []sys.Arg{sys.FD("copy", o.FD), sys.Str(""), sys.Slot("operand"), sys.Str(""), sys.Int(fEmptyPath | tEmptyPath)},
+				Why: "cover it with the approved bytes"})
+	}
+	return t
+}

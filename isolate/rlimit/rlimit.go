@@ -1,0 +1,68 @@
+// Package rlimit plans tier B: a confined process without namespaces, for hosts
+// that have none to give.
+//
+// The program runs on the host's mounts, process table and network stack, and
+// what keeps it from them is landlock (files, TCP, abstract sockets, signals),
+// the seccomp filter (no sockets at all, no ptrace, the rest of the list),
+// empty capability sets, no_new_privs and resource limits:
+//
+//	limits → bounding set → user → capabilities → no_new_privs → landlock →
+//	signals → reaper and program split → session → seccomp → descriptors →
+//	gate → execveat
+//
+// What it does not protect against, and tier C does: the program can tell that
+// other processes exist (by PID, not by content), memory is bounded per process
+// and not per tree, and a private directory has no quota. If palyra-cell itself
+// is killed, the first process dies with it but a grandchild may live on.
+package rlimit
+
+import (
+	"palyra/isolate"
+	"palyra/isolate/internal/steps"
+	"palyra/isolate/internal/sys"
+)
+
+// Executor is the name of this runner in evidence.
+const Executor = "sandbox_tier_b"
+
+// Process is all that the tape of one call depends on.
+type Process struct {
+	Spec      *isolate.Spec
+	FDs       steps.FDs
+	Workspace int    // directory to start in, on the host
+	Ruleset   int    // landlock ruleset
+	Filter    []byte // seccomp program, sock_filter array
+	Cookie    uint64 // what opens the filter's execveat rule
+	NProc     int64  // RLIMIT_NPROC: the call's processes and those the user has already
+	// Root says that palyra-cell has the host's capabilities; it then becomes
+	// UID and GID. Otherwise it stays who it is.
+	Root     bool
+	UID, GID int
+	LastCap  int
+	Ignored  []int
+}
+
+// Tape returns the tape of p.
+func Tape(p *Process) sys.Tape {
+	t := steps.Subreaper()
+	t = append(t, sys.Step{Call: "fchdir", Args: []sys.Arg{sys.FD("workspace", p.Workspace)}, Why: "the working directory, by descriptor"})
+	t = append(t, steps.SetLimits(steps.ResourceLimits(p.Spec.Limits, p.NProc))...)
+	if p.Root {
+		t = append(t, steps.DropBounding(p.LastCap)...)
+		t = append(t, sys.Step{Call: "setgroups", Args: []sys.Arg{sys.Int(0), sys.Int(0)}, Why: "no supplementary group"})
+		t = append(t, steps.Become(p.UID, p.GID)...)
+	}
+	t = append(t, steps.EmptyCapabilities()...)
+	t = append(t, steps.NoNewPrivileges()...)
+	t = append(t, steps.DieWithParent("palyra-cell")...)
+	t = append(t, steps.Restrict(p.Ruleset)...)
+	t = append(t, steps.Signals(p.Ignored)...)
+	// The filter forbids changing the death signal, so each of the two processes
+	// installs it after having set its own.
+	program := steps.Session()
+	program = append(program, steps.DieWithParent("its reaper")...)
+	program = append(program, steps.Filter(p.Filter)...)
+	program = append(program, steps.Descriptors(p.FDs)...)
+	program = append(program, steps.Execute(p.Spec.Argv, p.Spec.Env, p.Cookie)...)
+	return append(t, steps.Split(program, steps.Filter(p.Filter)...)...)
+}
