@@ -107,8 +107,11 @@ func TestTodos(t *testing.T) {
 var machine = regexp.MustCompile(`/work/(main|shared)|/tmp/palyra/|/home/[a-z]+/|/Users/[a-z]+/|` +
 	`registry\.npmjs\.org|proxy\.golang\.org|sum\.golang\.org|(deb|ftp\.[a-z]+)\.debian\.org`)
 
+// fictional matches the homes of people in examples.
+var fictional = regexp.MustCompile(`^/home/(alice|bob|carol|mallory|user)/$`)
+
 // secret matches private keys and the usual tokens.
-var secret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----\n[A-Za-z0-9+/=]{40}|\b(ghp|gho)_[A-Za-z0-9]{36}\b|\bAKIA[0-9A-Z]{16}\b|PRIVATE\+KEY\+`)
+var secret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----\n[A-Za-z0-9+/=]{40}|\b(ghp|gho)_[A-Za-z0-9]{36}\b|\bAKIA[0-9A-Z]{16}\b|PRIVATE\+KEY\+[a-z0-9.-]+\+[0-9a-f]{8}\+[A-Za-z0-9+/=]{20}`)
 
 // TestTrackedText looks in every text file for machine paths, registry hosts,
 // private keys and stray bytes.
@@ -128,7 +131,7 @@ func TestTrackedText(t *testing.T) {
 			continue // vectors may be binary
 		}
 		for i, line := range bytes.Split(b, []byte("\n")) {
-			if m := machine.Find(line); m != nil {
+			if m := machine.Find(line); m != nil && !fictional.Match(m) {
 				t.Errorf("%s:%d: names a machine or a registry: %s", p, i+1, m)
 			}
 			if bytes.HasSuffix(line, []byte("\r")) && path.Ext(p) == ".go" {
