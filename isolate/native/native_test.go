@@ -1,0 +1,155 @@
+package native
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/isolate"
+	"palyra/isolate/internal/steps"
+	"palyra/isolate/internal/sys"
+)
+
+func cell(mod func(*Cell)) *Cell {
+	c := &Cell{
+		Spec: &isolate.Spec{Version: 1, Argv: []string{"prog", "secret-arg"}, Env: []string{"TOKEN=secret-value"}, Cwd: WorkspaceDir,
+			Limits: isolate.Limits{Wall: time.Minute, CPU: time.Second, Memory: 1 << 20, PIDs: 5, Output: 1, FileSize: 9, OpenFiles: 77, Disk: 1, Inodes: 1}},
+		FDs:     steps.FDs{Stdin: 64, Stdout: 65, Stderr: 66, Script: -1, Exec: 67, Status: 68, Gate: 69},
+		Ruleset: 70, Filter: make([]byte, 80), Cookie: 0x1122334455667788, LastCap: 40,
+		Mounts: []Attach{{"tmp", 71, "/tmp"}, {"workspace", 72, WorkspaceDir}},
+	}
+	if mod != nil {
+		mod(c)
+	}
+	return c
+}
+
+// flat lists the calls in the order in which the program's process meets them.
+func flat(t sys.Tape) (out []sys.Step) {
+	for _, s := range t {
+		out = append(out, s)
+		if s.Child != nil {
+			return append(out, flat(s.Child)...)
+		}
+	}
+	return out
+}
+
+// index returns where the nth step whose text starts with prefix stands.
+func index(t *testing.T, steps []sys.Step, prefix string) int {
+	t.Helper()
+	i := slices.IndexFunc(steps, func(s sys.Step) bool { return strings.HasPrefix(s.String(), prefix) })
+	if i < 0 {
+		t.Fatalf("no step %q", prefix)
+	}
+	return i
+}
+
+func last(steps []sys.Step, prefix string) int {
+	n := -1
+	for i, s := range steps {
+		if strings.HasPrefix(s.String(), prefix) {
+			n = i
+		}
+	}
+	return n
+}
+
+// The order of confinement is DESIGN.md's and STYLE 33's. Each pair is a rule
+// that the kernel, or safety, needs.
+func TestOrder(t *testing.T) {
+	for _, root := range []bool{false, true} {
+		s := flat(Tape(cell(func(c *Cell) {
+			c.Root = root
+			c.Operands = []Operand{{FD: 80, Path: "in.txt"}}
+		})))
+		for _, r := range []struct{ before, after, why string }{
+			{"fsopen(", "unshare(", "proc belongs to the PID namespace's owner"},
+			{"move_mount(", "unshare(", "the cell's user namespace must not own its mounts"},
+			{"openat2(", "unshare(", "operands are covered while we may mount"},
+			{"unshare(", "write(fd:status, mark{U}", "the maps are written to the new namespace"},
+			{"write(fd:status, mark{U}", "setresuid(", "the id exists once it is mapped"},
+			{"setresgid(", "setresuid(", "a group cannot be changed by a user without capabilities"},
+			{"setresuid(", "prctl(0x1c", "securebits need CAP_SETPCAP of the new namespace, kept by the change of user"},
+			{"prctl(0x18", "capset(", "dropping from the bounding set needs CAP_SETPCAP"},
+			{"capset(", "prctl(0x26", "no_new_privs after the capabilities"},
+			{"prctl(0x26", "landlock_restrict_self(", "landlock requires no_new_privs"},
+			{"setresuid(", "prctl(1, 9", "a credential change clears the death signal"},
+			{"landlock_restrict_self(", "seccomp(", "the filter comes last"},
+			{"seccomp(", "clone(", "both processes are filtered"},
+			{"clone(", "setsid(", "the session is the program's"},
+			{"setsid(", "dup3(", "descriptors of the program"},
+			{"dup3(", "close_range(7", "nothing else stays open"},
+			{"close_range(7", "write(5, mark{G}", "the evidence shows the final descriptors"},
+			{"read(6", "execveat(", "nothing runs before the gate opens"},
+		} {
+			if a, b := last(s, r.before), index(t, s, r.after); a < 0 || a >= b {
+				t.Errorf("root %v: %q at %d is not before %q at %d: %s", root, r.before, a, r.after, b, r.why)
+			}
+		}
+		if got := s[len(s)-1].Call; got != "execveat" {
+			t.Errorf("the last step is %s, want execveat", got)
+		}
+		if groups := last(s, "setgroups("); root != (groups >= 0) || groups > index(t, s, "unshare(") {
+			t.Errorf("root %v: setgroups at %d", root, groups)
+		}
+	}
+}
+
+// Exactly one step may fail without ending the child: none.
+func TestNoStepMayFail(t *testing.T) {
+	for _, s := range flat(Tape(cell(nil))) {
+		if s.MayFail {
+			t.Errorf("%s may fail", s)
+		}
+		if s.Why == "" {
+			t.Errorf("%s has no reason", s)
+		}
+	}
+}
+
+func TestTextHoldsNothingOfTheCall(t *testing.T) {
+	text := strings.Join(Tape(cell(nil)).Lines(), "\n")
+	for _, bad := range []string{"secret-arg", "secret-value", "1122334455667788"} {
+		if strings.Contains(text, bad) {
+			t.Errorf("the printed tape holds %q", bad)
+		}
+	}
+}
+
+func TestDigestTellsConfinementApart(t *testing.T) {
+	base := Tape(cell(nil)).Digest()
+	for name, c := range map[string]struct {
+		mod  func(*Cell)
+		same bool
+	}{
+		"other descriptors": {func(c *Cell) { c.FDs.Exec = 99; c.Ruleset = 98; c.Mounts[0].FD = 97 }, true},
+		"other program":     {func(c *Cell) { c.Spec.Argv = []string{"other", "x"}; c.Cookie = 1 }, true},
+		"other limit":       {func(c *Cell) { c.Spec.Limits.Memory++ }, false},
+		"more processes":    {func(c *Cell) { c.Spec.Limits.PIDs++ }, false},
+		"no tmp":            {func(c *Cell) { c.Mounts = c.Mounts[1:] }, false},
+		"an operand":        {func(c *Cell) { c.Operands = []Operand{{90, "x"}} }, false},
+		"other directory":   {func(c *Cell) { c.Spec.Cwd = "/tmp" }, false},
+		"as root":           {func(c *Cell) { c.Root = true }, false},
+		"a script":          {func(c *Cell) { c.FDs.Script = 77 }, false},
+	} {
+		if got := Tape(cell(c.mod)).Digest() == base; got != c.same {
+			t.Errorf("%s: same digest %v, want %v", name, got, c.same)
+		}
+	}
+}
+
+// The order of ptr arguments of the limits: RLIMIT_NPROC counts the reaper too.
+func TestLimits(t *testing.T) {
+	l := steps.ResourceLimits(cell(nil).Spec.Limits, 6)
+	got := map[string][2]uint64{}
+	for _, r := range l {
+		got[r.Name] = [2]uint64{r.Soft, r.Hard}
+	}
+	for name, want := range map[string][2]uint64{"nproc": {6, 6}, "nofile": {77, 77}, "fsize": {9, 9}, "cpu": {1, 2}, "core": {0, 0}, "data": {1 << 20, 1 << 20}} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+}
