@@ -1,0 +1,29 @@
+//go:build !linux
+
+package evidence
+
+import "palyra/internal/fault"
+
+func unsupported(op string) error {
+	return fault.New(fault.Unsupported, "evidence_unsupported", op, nil)
+}
+
+// Read returns fault.Unsupported: it needs the proc file system of Linux.
+func Read(*Evidence, string, int) error { return unsupported("read evidence") }
+
+// ReadHost returns fault.Unsupported.
+func ReadHost(string) (Host, error) { return Host{}, unsupported("read host") }
+
+// ReadNamespaces returns fault.Unsupported.
+func ReadNamespaces(string, int) (map[string]uint64, error) {
+	return nil, unsupported("read namespaces")
+}
+
+// ReadProcess returns fault.Unsupported.
+func ReadProcess(string, int) (Process, error) { return Process{}, unsupported("read process") }
+
+// ReadLimits returns fault.Unsupported.
+func ReadLimits(string, int) (Limits, error) { return Limits{}, unsupported("read limits") }
+
+// ReadMounts returns fault.Unsupported.
+func ReadMounts(string, int) (Mounts, error) { return Mounts{}, unsupported("read mount table") }

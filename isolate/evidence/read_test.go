@@ -1,0 +1,213 @@
+package evidence
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const status = `Name:	a b:Uid:	7
+Umask:	0022
+State:	S (sleeping)
+Uid:	65534	65534	65534	65534
+Gid:	1000	1000	1000	1000
+Groups:	5 6 
+CapInh:	0000000000000000
+CapPrm:	0000000000000000
+CapEff:	0000000000000000
+CapBnd:	000001ffffffffff
+CapAmb:	0000000000000000
+NoNewPrivs:	1
+Seccomp:	2
+Seccomp_filters:	3
+`
+
+func TestParseStatus(t *testing.T) {
+	p, err := parseStatus([]byte(status))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.HostUID != 65534 || p.HostGID != 1000 || !slices.Equal(p.Groups, []uint32{5, 6}) ||
+		p.CapBnd != "000001ffffffffff" || p.CapEff != "0000000000000000" || p.NoNewPrivs != 1 || p.Seccomp != 2 || p.Filters != 3 {
+		t.Errorf("got %+v", p)
+	}
+	for name, bad := range map[string]string{
+		"saved uid":   strings.Replace(status, "65534	65534	65534	65534", "65534	65534	0	65534", 1),
+		"fs gid":      strings.Replace(status, "1000	1000	1000	1000", "1000	1000	1000	0", 1),
+		"no nnp":      strings.Replace(status, "NoNewPrivs:	1\n", "", 1),
+		"no filters":  strings.Replace(status, "Seccomp_filters:	3\n", "", 1),
+		"short caps":  strings.Replace(status, "000001ffffffffff", "1ff", 1),
+		"odd caps":    strings.Replace(status, "000001ffffffffff", "000001fffffffffg", 1),
+		"groups":      strings.Replace(status, "5 6", "5 x", 1),
+		"seccomp":     strings.Replace(status, "Seccomp:	2", "Seccomp:	two", 1),
+		"empty":       "",
+		"uid too big": strings.ReplaceAll(status, "65534", "4294967296"),
+	} {
+		if p, err := parseStatus([]byte(bad)); err == nil {
+			t.Errorf("%s: got %+v", name, p)
+		}
+	}
+	// The first line of a name wins, so a process cannot append its own.
+	if p, err := parseStatus([]byte(status + "Seccomp:	0\nNoNewPrivs:	0\n")); err != nil || p.Seccomp != 2 || p.NoNewPrivs != 1 {
+		t.Errorf("got %+v, %v", p, err)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	for _, tt := range []struct {
+		in                string
+		pid, session, tty int
+		ok                bool
+	}{
+		{"42 (true) S 1 42 42 0 -1 4194304 0", 42, 42, 0, true},
+		{"42 (a) b (c) 9 9 9) S 1 2 3 34816 -1", 42, 3, 34816, true},
+		{"42 (x) S 1 2", 0, 0, 0, false},
+		{"42 x) S 1 2 3 4", 0, 0, 0, false},
+		{") 42 (", 0, 0, 0, false},
+		{"a (b) S 1 2 3 4", 0, 0, 0, false},
+		{"", 0, 0, 0, false},
+	} {
+		pid, session, tty, err := parseStat([]byte(tt.in))
+		if pid != tt.pid || session != tt.session || tty != tt.tty || (err == nil) != tt.ok {
+			t.Errorf("parseStat(%q) = %d, %d, %d, %v", tt.in, pid, session, tty, err)
+		}
+	}
+}
+
+const limits = `Limit                     Soft Limit           Hard Limit           Units     
+Max cpu time              10                   11                   seconds   
+Max file size             1048576              1048576              bytes     
+Max data size             unlimited            unlimited            bytes     
+Max stack size            8388608              unlimited            bytes     
+Max core file size        0                    0                    bytes     
+Max resident set          unlimited            unlimited            bytes     
+Max processes             64                   64                   processes 
+Max open files            256                  256                  files     
+Max locked memory         65536                65536                bytes     
+Max address space         unlimited            unlimited            bytes     
+Max file locks            unlimited            unlimited            locks     
+Max pending signals       96365                96365                signals   
+Max msgqueue size         819200               819200               bytes     
+Max nice priority         0                    0                    
+Max realtime priority     0                    0                    
+Max realtime timeout      unlimited            unlimited            us        
+`
+
+func TestParseLimits(t *testing.T) {
+	l, err := parseLimits([]byte(limits))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Soft["cpu"] != 10 || l.Hard["cpu"] != 11 || l.Soft["stack"] != 8388608 || l.Hard["stack"] != -1 ||
+		l.Soft["core"] != 0 || l.Soft["nproc"] != 64 || l.Hard["nofile"] != 256 || len(l.Soft) != 16 {
+		t.Errorf("got %+v", l)
+	}
+	for name, bad := range map[string]string{
+		"one missing": strings.Replace(limits, "Max processes", "Max progress.", 1),
+		"no number":   strings.Replace(limits, "8388608  ", "eightmeg ", 1),
+		"negative":    strings.Replace(limits, "8388608", "-8388608", 1),
+		"too large":   strings.Replace(limits, "8388608           ", "18446744073709551615", 1),
+		"empty":       "",
+	} {
+		if l, err := parseLimits([]byte(bad)); err == nil {
+			t.Errorf("%s: got %+v", name, l)
+		}
+	}
+}
+
+func TestParseMountinfo(t *testing.T) {
+	const table = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+23 22 0:21 /home/user/secret /workspace rw,nosuid,nodev master:1 shared:7 - ext4 /dev/vda rw
+24 22 0:22 / /tmp\040x rw,nosuid - tmpfs tmpfs rw,size=65536k,nr_inodes=1024,mode=700,uid=1000
+25 22 0:23 / /proc rw,nosuid,nodev,noexec,relatime master:12 propagate_from:3 - proc proc rw,hidepid=invisible,subset=pid
+26 22 0:24 / /usr ro,nodev,idmapped unbindable - ext4 /dev/with - dash ro,discard
+`
+	m, err := parseMountinfo([]byte(table))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"/ rw,relatime ext4 shared",
+		"/workspace rw,nosuid,nodev ext4 shared",
+		`/tmp\040x rw,nosuid tmpfs private size=65536k,nr_inodes=1024`,
+		"/proc rw,nosuid,nodev,noexec,relatime proc slave hidepid=invisible,subset=pid",
+		"/usr ro,nodev,idmapped ext4 unbindable ro",
+	}
+	if !slices.Equal(m.Table, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(m.Table, "\n"), strings.Join(want, "\n"))
+	}
+	if m.Digest.IsZero() || strings.Contains(strings.Join(m.Table, ""), "secret") {
+		t.Error("no digest, or a path of the host")
+	}
+	// The same mounts under other numbers, on another host.
+	other := strings.NewReplacer("22 ", "122 ", "254:0", "8:1", "0:21", "0:99", "shared:1", "shared:77", "/home/user", "/srv", "/dev/vda", "/dev/sdb").Replace(table)
+	if o, err := parseMountinfo([]byte(other)); err != nil || o.Digest != m.Digest {
+		t.Errorf("digest depends on the host: %v %q", err, o.Table)
+	}
+	for _, bad := range []string{"", "22 1 254:0 / / rw", "22 1 254:0 / / rw - ext4", "\n", "a - b c d"} {
+		if m, err := parseMountinfo([]byte(bad)); err == nil {
+			t.Errorf("%q: got %q", bad, m.Table)
+		}
+	}
+}
+
+func TestPlain(t *testing.T) {
+	for in, want := range map[string]string{
+		"/usr/bin": "/usr/bin", "a\x1b[2J": `a\033[2J`, "\xff\u202e": `\377\342\200\256`, `a\040b`: `a\040b`, "": "",
+	} {
+		if got := plain(in); got != want {
+			t.Errorf("plain(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestTarget(t *testing.T) {
+	for in, want := range map[string]string{
+		"pipe:[123]": "pipe", "socket:[9]": "socket", "/memfd:exec (deleted)": "memfd:exec",
+		"anon_inode:[eventfd]": "anon_inode:[eventfd]", "/usr/bin/true": "/usr/bin/true", "/tmp/x (deleted)": `/tmp/x\040(deleted)`,
+	} {
+		if got := target(in); got != want {
+			t.Errorf("target(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestFresh(t *testing.T) {
+	got := Fresh(map[string]uint64{"user": 1, "net": 2, "pid": 3, "time": 4}, map[string]uint64{"user": 9, "net": 2, "pid": 8})
+	if !slices.Equal(got, []string{"pid", "user"}) {
+		t.Errorf("got %q", got)
+	}
+	if Fresh(nil, nil) == nil {
+		t.Error("nil becomes null in JSON")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{status, limits, "42 (a) b (c) 9) S 1 2 3 4 5", "net:[4026531840]", "flags:\t0100002\n",
+		"24 22 0:22 / /tmp\\040x rw,nosuid master:1 - tmpfs tmpfs rw,size=1k\n"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p, err := parseStatus(b); err == nil && (p.CapEff == "" || p.Groups == nil) {
+			t.Errorf("accepted %q as %+v", b, p)
+		}
+		parseStat(b)
+		parseFlags(b)
+		target(string(b))
+		if n, err := parseNamespace(string(b)); err == nil && n == 0 {
+			t.Errorf("accepted %q", b)
+		}
+		if l, err := parseLimits(b); err == nil && (len(l.Soft) != 16 || len(l.Hard) != 16) {
+			t.Errorf("accepted %q as %+v", b, l)
+		}
+		if m, err := parseMountinfo(b); err == nil {
+			for _, line := range m.Table {
+				for i := range len(line) {
+					if line[i] < ' ' || line[i] > '~' {
+						t.Errorf("mount line %q is not plain", line)
+					}
+				}
+			}
+		}
+	})
+}
