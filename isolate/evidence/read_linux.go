@@ -140,6 +140,9 @@ func readDescriptors(dir string) ([]string, error) {
 	for _, n := range numbers {
 		name := strconv.Itoa(n)
 		link, err := os.Readlink(filepath.Join(dir, "fd", name))
+		if os.IsNotExist(err) {
+			continue // closed since; a process that reads itself just did so
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read descriptors: %w", err)
 		}

@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 }
 
 // TestReadOther reads a child that differs in what can be changed without
-// privilege: session, limits and no descriptor but three.
+// privilege: session, limits and descriptors.
 func TestReadOther(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "ulimit -n 77; exec sleep 1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
@@ -58,13 +58,14 @@ func TestReadOther(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, err = ReadProcess("/proc", cmd.Process.Pid); err == nil && l.Soft["nofile"] == 77 && len(p.Descriptors) == 3 {
+		if p, err = ReadProcess("/proc", cmd.Process.Pid); err == nil && l.Soft["nofile"] == 77 && len(p.Descriptors) > 2 {
 			break
 		}
 	}
 	out.Close()
 	want := []string{"0 /dev/null", "1 pipe", "2 /dev/null"}
-	if p.Session != 1 || p.TTY != 0 || !slices.Equal(p.Descriptors, want) {
+	// Whoever runs the tests may have left more descriptors open than that.
+	if p.Session != 1 || p.TTY != 0 || len(p.Descriptors) < 3 || !slices.Equal(p.Descriptors[:3], want) {
 		t.Errorf("got %+v, want descriptors %q", p, want)
 	}
 	if _, err := ReadProcess("/proc", 1<<30); err == nil {
