@@ -1,0 +1,155 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/isolate/evidence"
+)
+
+// patience bounds one probe. A probe that hangs could not tell.
+const patience = 10 * time.Second
+
+// maxAnswer bounds what a child may say, in bytes.
+const maxAnswer = 1 << 12
+
+// nobody is the user of the unprivileged probe when it is root who asks.
+const nobody = 65534
+
+// childWord is the helper's first argument.
+const childWord = "probe-child"
+
+// result is what a child prints, as one line of JSON.
+type result struct {
+	Answer Answer `json:"answer"`
+	Detail string `json:"detail"`
+}
+
+// Run probes every control, one after the other. helper is the path of
+// palyra-cell. An error means that nothing could be probed at all.
+func Run(ctx context.Context, helper string) (*Report, error) {
+	// The helper is used as a descriptor, so that the unprivileged probe does not
+	// depend on who may walk to it.
+	f, err := os.Open(helper)
+	if err != nil {
+		return nil, fault.New(fault.Refused, "probe_helper", fmt.Sprintf("open probe helper %q", helper), err)
+	}
+	defer f.Close()
+	host, err := evidence.ReadHost("/proc")
+	if err != nil {
+		return nil, fault.New(fault.Refused, "proc_unavailable", "probe host", err).WithHint("mount proc on /proc")
+	}
+	r := &Report{Kernel: host.Release, Machine: host.Machine, UID: os.Getuid()}
+	for _, c := range Controls() {
+		if err := ctx.Err(); err != nil {
+			return nil, fault.New(fault.Canceled, "probe_canceled", "probe host", err)
+		}
+		res := ask(ctx, f, c)
+		fd := Finding{Name: c.Name, Answer: res.Answer, Detail: res.Detail, Since: c.Since, How: c.How, Needed: c.Needed}
+		if res.Answer != Yes {
+			fd.Cost, fd.Hint = c.Cost, c.Hint
+		}
+		r.Findings = append(r.Findings, fd)
+	}
+	return r, nil
+}
+
+// ask starts one child in the namespaces of the control and takes its answer.
+func ask(ctx context.Context, helper *os.File, c Control) result {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return start(ctx, helper, c.Name, c.namespaces, c.nobody && os.Getuid() == 0)
+}
+
+func start(ctx context.Context, helper *os.File, name string, namespaces uint64, drop bool) result {
+	kind, _ := strings.CutSuffix(name, "_namespace")
+	// Without a namespace of that kind the child compares with nothing, and a
+	// child that has one differs.
+	mine, _ := namespaceLink(kind)
+	// Descriptor 3 is the helper itself: ExtraFiles[0].
+	cmd := exec.CommandContext(ctx, "/proc/self/fd/3", childWord, name, mine)
+	cmd.ExtraFiles = []*os.File{helper}
+	cmd.Env = []string{}
+	cmd.WaitDelay = time.Second
+	out := &limited{}
+	cmd.Stdout = out
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
+	// clone(2) has no bit for a time namespace; unshare(2) has.
+	attr.Cloneflags = uintptr(namespaces &^ newTime)
+	attr.Unshareflags = uintptr(namespaces & newTime)
+	if namespaces&newUser != 0 {
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	if drop {
+		attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	cmd.SysProcAttr = attr
+	cmd.Dir = "/"
+	err := cmd.Start()
+	switch {
+	case err == nil:
+	case namespaces != 0 && refused(err):
+		return result{No, "clone: " + errnoText(err)}
+	default:
+		return result{Unknown, "start helper: " + errnoText(err)}
+	}
+	err = cmd.Wait()
+	if ctx.Err() != nil {
+		return result{Unknown, "timed out"}
+	}
+	var res result
+	if json.Unmarshal(out.b.Bytes(), &res) == nil && res.Detail != "" && err == nil {
+		return res
+	}
+	if err != nil {
+		return result{Unknown, "helper: " + err.Error()}
+	}
+	return result{Unknown, "helper gave no answer"}
+}
+
+// refused reports whether an errno is the kernel's way to say that there are no
+// namespaces for this user: EPERM and EACCES (forbidden), ENOSPC and EUSERS
+// (limit of 0), EINVAL (not built in), ENOSYS.
+func refused(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EPERM, syscall.EACCES, syscall.ENOSPC, syscall.EUSERS, syscall.EINVAL, syscall.ENOSYS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func errnoText(err error) string {
+	if e, ok := errors.AsType[syscall.Errno](err); ok {
+		return e.Error()
+	}
+	return err.Error()
+}
+
+// limited keeps the first maxAnswer bytes.
+type limited struct{ b bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.b.Write(p[:min(len(p), maxAnswer-l.b.Len())])
+	return len(p), nil
+}
+
+// namespaceLink returns the text that identifies this process's namespace of a
+// kind, "net:[4026531840]". /proc/self is right in a new PID namespace, too,
+// where the process's number is not the one that this /proc shows it under.
+func namespaceLink(kind string) (string, error) {
+	if kind == "time" {
+		kind = "time_for_children"
+	}
+	return os.Readlink("/proc/self/ns/" + kind)
+}
