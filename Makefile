@@ -25,7 +25,7 @@ test: build ## every Go test, with the race detector, in random order
 
 check: fmt vet arch lint vuln ## formatting, vet for each platform, the rules of the tree, staticcheck, govulncheck
 fmt:
-	@out=$$(gofmt -l cmd kernel authz isolate crypt internal conformance); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+	@out=$$(gofmt -l cmd kernel authz isolate crypt internal conformance bench); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
 vet:
 	@for p in $(PLATFORMS); do echo "vet $$p"; CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go vet ./...; done
 	@for m in $(NESTED); do echo "vet $$m"; (cd $$m && go vet ./...); done
@@ -41,11 +41,11 @@ generate: ## rewrite the generated parts of docs and golden files
 	go test ./conformance/arch -update
 
 conformance: build oracle sigstore ## the attack battery, and receipts and journal under verifiers that are not ours
-	go run ./conformance/battery -out conformance/results/latest.json
+	go run ./conformance/escape -out conformance/results/latest.json
 oracle: build
 	@for m in $(NESTED); do (cd $$m && go test $(TESTFLAGS) ./...); done
 sigstore: build
-	conformance/sigstore/run
+	conformance/sigstore-js/run
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@grep -rHoE '^func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r f t; do \

@@ -94,15 +94,6 @@ var parsed = sync.OnceValues(func() ([]*file, error) {
 	return out, nil
 })
 
-func inAny(dir string, parents []string) bool {
-	for _, p := range parents {
-		if below(dir, p) {
-			return true
-		}
-	}
-	return false
-}
-
 func tree(t testing.TB) []*file {
 	t.Helper()
 	fs, err := parsed()
