@@ -21,7 +21,7 @@ import (
 )
 
 // errUntold is returned by a try that could not be made.
-var errUntold = errors.New("could not be tried")
+var errUntold = errors.New("not tried")
 
 // Main is the helper's side: args are "probe-child", the control's name and what
 // identifies the parent's namespace. It prints one answer and returns the exit
