@@ -1,0 +1,119 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"palyra/internal/canon"
+)
+
+// benchRequest is a call with every part of the context filled in.
+func benchRequest() Request {
+	return Request{
+		Principal: Entity{Type: TypeUser, ID: "alice", Roles: []string{RoleOperator}},
+		Action:    ToolExecute,
+		Resource:  Tool("process.run"),
+		Context: Context{
+			CapsuleDigest: canon.Sum([]byte("capsule")),
+			Executable:    Executable{Path: "/usr/bin/sha256sum", Digest: canon.Sum([]byte("exe")), System: true},
+			Args:          []string{"--check", "--", "/workspace/list"},
+			Cwd:           "/workspace",
+			Capabilities:  []string{CapProcessExec},
+			Tier:          "c",
+			Limits: Limits{Wall: 30 * time.Second, CPU: 10 * time.Second, Memory: 512 << 20, PIDs: 64,
+				Output: 1 << 20, FileSize: 64 << 20},
+			WorkspaceSource:   "/home/alice/src",
+			WorkspaceReadOnly: true,
+			Stdin:             "none",
+			SessionID:         "ses_1", RunID: "run_1", DeviceID: "dev_1", ChannelID: "cli",
+		},
+	}
+}
+
+// benchSet is the default set with n-len(default) more policies of the shape
+// that FORMATS.md measures: principal, action and resource named, two conditions.
+func benchSet(tb testing.TB, n int) *Set {
+	fsys := make(fstest.MapFS)
+	files, err := readFS(DefaultFS())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range files {
+		if f.kind == kindPolicy {
+			fsys[f.name] = &fstest.MapFile{Data: f.data}
+		}
+	}
+	var b strings.Builder
+	flush := func(i int) {
+		fsys[fmt.Sprintf("90-generated-%05d.cedar", i)] = &fstest.MapFile{Data: []byte(b.String())}
+		b.Reset()
+	}
+	for i := len(Default().rules); i < n; i++ {
+		effect := []string{"permit", "forbid"}[i%2]
+		fmt.Fprintf(&b, `@id("p%d") %s (principal == Palyra::User::"user%d", action == Palyra::Action::"tool.execute",
+			resource == Palyra::Tool::"tool%d") when { context.tier == "c" && context.limits.memory < %d };`+"\n", i, effect, i%97, i, i)
+		if i%1000 == 999 {
+			flush(i)
+		}
+	}
+	flush(n)
+	fs, err := readFS(fsys)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s, err := compile(fs)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if n >= len(Default().rules) && len(s.rules) != n {
+		tb.Fatalf("%d policies, want %d", len(s.rules), n)
+	}
+	return s
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, n := range []int{13, 100, 1000, 10000} {
+		s := benchSet(b, n)
+		b.Run(fmt.Sprintf("allow/%d", n), func(b *testing.B) {
+			r := benchRequest()
+			b.ReportAllocs()
+			for b.Loop() {
+				if d := s.Decide(r); d.Effect != Allow {
+					b.Fatal(d)
+				}
+			}
+		})
+	}
+	s := Default()
+	for name, path := range map[string]string{"needs_approval": "/usr/bin/jq", "deny": "/usr/bin/bash"} {
+		b.Run(name, func(b *testing.B) {
+			r := benchRequest()
+			r.Context.Executable.Path = path
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Decide(r)
+			}
+		})
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	b.Run("default", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := LoadFS(DefaultFS()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("default_unchecked", func(b *testing.B) { // what Default costs a process
+		for b.Loop() {
+			files, _ := readFS(DefaultFS())
+			if _, err := compile(files); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package policy
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"palyra/internal/fault"
+)
+
+func TestParseRequest(t *testing.T) {
+	r := benchRequest()
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := ParseRequest(text)
+	if err != nil || !reflect.DeepEqual(back, r) {
+		t.Fatalf("%v\n got %+v\nwant %+v", err, back, r)
+	}
+	good := `{"principal": {"type": "Palyra::User", "id": "u"}, "action": "tool.list", "resource": {"type": "Palyra::Workspace", "id": "w"}, "context": {}}`
+	if _, err := ParseRequest([]byte(good)); err != nil {
+		t.Errorf("control: %v", err)
+	}
+	for name, text := range map[string]string{
+		"empty":         "",
+		"not JSON":      "principal",
+		"an array":      "[]",
+		"unknown key":   strings.Replace(good, `"context": {}`, `"context": {"approved": true}`, 1),
+		"duplicate key": strings.Replace(good, `"action"`, `"action": "vault.get", "action"`, 1),
+		"nested twice":  strings.Replace(good, `"id": "u"`, `"id": "u", "id": "v"`, 1),
+		"another case":  strings.Replace(good, `"action"`, `"Action"`, 1),
+		"trailing data": good + "{}",
+		"truncated":     good[:len(good)-1],
+		"null":          strings.Replace(good, `{}`, `null`, 1),
+		"not UTF-8":     strings.Replace(good, `"u"`, "\"\xff\"", 1),
+		"wrong type":    strings.Replace(good, `"u"`, `7`, 1),
+		"bad digest":    strings.Replace(good, `{}`, `{"capsule_digest": "sha256:00"}`, 1),
+		"deep":          strings.Repeat("[", 100) + strings.Repeat("]", 100),
+		"huge":          `{"action": "` + strings.Repeat("a", maxFile) + `"}`,
+		"no principal":  strings.Replace(good, `"id": "u"`, `"id": ""`, 1),
+	} {
+		if r, err := ParseRequest([]byte(text)); fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s: got %+v, %v", name, r, err)
+		}
+	}
+}
+
+func TestParseCases(t *testing.T) {
+	for name, text := range map[string]string{
+		"version":           `{"version": 2, "tests": []}`,
+		"no version":        `{"tests": []}`,
+		"unknown key":       `{"version": 1, "tests": [], "note": ""}`,
+		"no name":           `{"version": 1, "tests": [{"request": {}, "effect": "deny"}]}`,
+		"name twice":        `{"version": 1, "tests": [{"name": "a", "request": {}, "effect": "deny"}, {"name": "a", "request": {}, "effect": "deny"}]}`,
+		"no request":        `{"version": 1, "tests": [{"name": "a", "effect": "deny"}]}`,
+		"no effect":         `{"version": 1, "tests": [{"name": "a", "request": {}}]}`,
+		"unknown effect":    `{"version": 1, "tests": [{"name": "a", "request": {}, "effect": "Deny"}]}`,
+		"unknown in base":   `{"version": 1, "base": {"who": 1}, "tests": [{"name": "a", "request": {}, "effect": "deny"}]}`,
+		"unknown in detail": `{"version": 1, "tests": [{"name": "a", "request": {"context": {"exe": 1}}, "effect": "deny"}]}`,
+	} {
+		if _, err := parseCases(file{"t.test.json", kindTest, []byte(text)}); fault.ReasonOf(err) != "policy_test_syntax" || !strings.Contains(err.Error(), "t.test.json") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A request lays its fields over the base and does not leak into the next.
+func TestBaseIsNotShared(t *testing.T) {
+	tf, err := parseCases(file{"t.test.json", kindTest, []byte(`{"version": 1,
+		"base": {"context": {"args": ["a", "b"], "tier": "c"}},
+		"tests": [
+			{"name": "1", "request": {"context": {"args": ["x"]}}, "effect": "deny"},
+			{"name": "2", "request": {}, "effect": "deny"}
+		]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tf.cases[0].request.Context; !reflect.DeepEqual(got.Args, []string{"x"}) || got.Tier != "c" {
+		t.Errorf("1: %+v", got)
+	}
+	if got := tf.cases[1].request.Context; !reflect.DeepEqual(got.Args, []string{"a", "b"}) {
+		t.Errorf("2: %+v", got)
+	}
+}

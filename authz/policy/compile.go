@@ -1,0 +1,187 @@
+package policy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	cedar "github.com/cedar-policy/cedar-go"
+	publicast "github.com/cedar-policy/cedar-go/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// rule is one policy of a set.
+type rule struct {
+	id     string
+	policy *cedar.Policy // as written
+	tail   *cedar.Policy // without its action scope, which the index has matched exactly
+	ast    *ast.Policy
+	file   string
+	line   int
+	reason string
+	size   int  // bytes of text, up to the next policy
+	hinges bool // mentions context.approved
+}
+
+func (r *rule) permits() bool { return r.policy.Effect() == cedar.Permit }
+
+func (r *rule) info() Info {
+	effect := "forbid"
+	if r.permits() {
+		effect = "permit"
+	}
+	return Info{ID: r.id, Effect: effect, File: r.file, Line: r.line, Reason: r.reason}
+}
+
+// fault names the rule in an error.
+func (r *rule) fault(reason string, err error) *fault.Error {
+	return fault.New(fault.BadState, reason, fmt.Sprintf("%s:%d: policy %q", r.file, r.line, r.id), err)
+}
+
+// idPattern keeps ids printable, greppable and short enough for a log line.
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$`)
+
+// compile parses the files of a directory into a Set that can decide. What it
+// refuses is what makes deciding impossible or ambiguous; validate does the rest.
+func compile(files []file) (*Set, error) {
+	s := &Set{byID: make(map[string]*rule), digest: digestOf(files)}
+	for _, f := range files {
+		switch f.kind {
+		case kindPolicy:
+			if err := s.addFile(f); err != nil {
+				return nil, err
+			}
+		case kindTest:
+			s.cases = append(s.cases, f)
+		case kindSchema:
+			if string(f.data) != schemaText() {
+				return nil, fault.New(fault.BadState, "policy_schema", f.name, errors.New("differs from the schema of this program")).
+					WithHint("delete the file or replace it with the one that palyra policy schema prints")
+			}
+		}
+	}
+	if len(s.rules) == 0 {
+		return nil, fault.New(fault.BadState, "policy_empty", "policy directory", errors.New("no .cedar file with a policy"))
+	}
+	slices.SortFunc(s.rules, func(a, b *rule) int { return cmp.Compare(a.id, b.id) })
+	s.index = newIndex(s.rules)
+	return s, nil
+}
+
+func (s *Set) addFile(f file) error {
+	if line, err := checkNesting(f.data); err != nil {
+		return fault.New(fault.BadState, "policy_syntax", fmt.Sprintf("%s:%d", f.name, line), err)
+	}
+	list, err := cedar.NewPolicyListFromBytes(f.name, f.data)
+	if err != nil {
+		return syntaxError(f.name, err)
+	}
+	for i, p := range list {
+		pos := p.Position()
+		end := len(f.data)
+		if i+1 < len(list) {
+			end = list[i+1].Position().Offset
+		}
+		r := &rule{policy: p, ast: (*ast.Policy)(p.AST()), file: f.name, line: pos.Line, size: end - pos.Offset}
+		notes := p.Annotations()
+		r.id, r.reason = string(notes["id"]), string(notes["reason"])
+		switch {
+		case r.id == "":
+			return fault.New(fault.BadState, "policy_no_id", fmt.Sprintf("%s:%d", f.name, r.line), errors.New("policy without @id"))
+		case !idPattern.MatchString(r.id):
+			return r.fault("policy_bad_id", errors.New("@id must match "+idPattern.String()))
+		case s.byID[r.id] != nil:
+			first := s.byID[r.id]
+			return r.fault("policy_duplicate_id", fmt.Errorf("@id is already used at %s:%d", first.file, first.line))
+		case r.size > maxPolicy:
+			return r.fault("policy_too_large", fmt.Errorf("%d bytes of text, at most %d", r.size, maxPolicy))
+		case len(s.rules) == maxPolicies:
+			return r.fault("policy_too_large", fmt.Errorf("more than %d policies", maxPolicies))
+		}
+		s.byID[r.id] = r
+		s.rules = append(s.rules, r)
+		tail := *r.ast
+		tail.Action = ast.ScopeTypeAll{}
+		r.tail = cedar.NewPolicyFromAST((*publicast.Policy)(&tail))
+		reads := mentions(r.ast)
+		r.hinges = reads&attrApproved != 0
+		s.want |= reads
+	}
+	return nil
+}
+
+// syntaxError turns the parser's "<input>:line:col" into file and line.
+func syntaxError(name string, err error) error {
+	msg := strings.TrimPrefix(err.Error(), "parser error: ")
+	op := name
+	if _, rest, ok := strings.Cut(msg, "<input>:"); ok {
+		if pos, cause, ok := strings.Cut(rest, " "); ok {
+			op, msg = name+":"+strings.TrimSuffix(pos, ":"), cause
+		}
+	}
+	return fault.New(fault.BadState, "policy_syntax", op, fmt.Errorf("syntax: %s", msg))
+}
+
+// checkNesting bounds how deep the recursive parser, compiler and evaluator of
+// cedar-go can be driven. They have no limit of their own, and a goroutine that
+// runs out of stack takes the process with it.
+func checkNesting(text []byte) (line int, err error) {
+	depth, line := 0, 1
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\n':
+			line++
+		case 0: // the scanner refuses it too, but does not say where
+			return line, errors.New("syntax: NUL character")
+		case '(', '[', '{':
+			if depth++; depth > maxNesting {
+				return line, fmt.Errorf("nested deeper than %d", maxNesting)
+			}
+		case ')', ']', '}':
+			depth--
+		case '"': // brackets in strings are text
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				switch text[i] {
+				case '\\':
+					i++
+				case '\n':
+					line++
+				}
+			}
+		case '/':
+			if i+1 < len(text) && text[i+1] == '/' {
+				for i+1 < len(text) && text[i+1] != '\n' {
+					i++
+				}
+			}
+		}
+	}
+	return 0, nil
+}
+
+// digestOf hashes what decides: a label, the schema, and name and bytes of every
+// policy file, each preceded by its length.
+func digestOf(files []file) canon.Digest {
+	h := sha256.New()
+	put := func(b string) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
+		h.Write([]byte(b))
+	}
+	put("palyra/policy-set/v1")
+	put(schemaText())
+	for _, f := range files { // sorted by name
+		if f.kind == kindPolicy {
+			put(f.name)
+			put(string(f.data))
+		}
+	}
+	return canon.Digest(h.Sum(nil))
+}

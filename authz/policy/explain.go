@@ -1,0 +1,146 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	cedar "github.com/cedar-policy/cedar-go"
+	publicast "github.com/cedar-policy/cedar-go/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/eval"
+)
+
+// Explanation is a decision and what each policy about the action had to say,
+// as far as Cedar tells. It evaluates without approval: what asks for approval
+// shows as an "unless" that is not met.
+type Explanation struct {
+	Decision Decision `json:"-"`
+	Kind     Kind     `json:"kind"`   // of the executable
+	Family   string   `json:"family"` //
+	Traces   []Trace  `json:"policies"`
+}
+
+// Trace is one policy's part in a decision.
+type Trace struct {
+	Info
+	Question   string      `json:"question"` // the action it was asked about
+	Matched    bool        `json:"matched"`  // its scope and every condition hold
+	Principal  bool        `json:"principal"`
+	Resource   bool        `json:"resource"`
+	Conditions []Condition `json:"conditions,omitempty"` // as far as evaluation came
+}
+
+// Condition is one conjunct of a when or unless clause.
+type Condition struct {
+	Clause string `json:"clause"` // "when" or "unless"
+	Text   string `json:"text"`   // Cedar
+	Result string `json:"result"` // "true", "false" or "error: …"
+}
+
+// Explain decides r and traces every policy whose scope names its action.
+// Unlike Decide it looks at all of them, so its cost grows with the set.
+func (s *Set) Explain(r Request) Explanation {
+	x := Explanation{Decision: s.Decide(r)}
+	if x.Decision.Reason == ReasonBadRequest {
+		return x
+	}
+	x.Kind, x.Family = s.kindOf(&r)
+	e := s.newEvaluation(&r, attrAll)
+	byName := false
+	if x.Kind.dangerous() {
+		resource := cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(x.Family)}
+		byName = e.ask(interpreterRun, resource, false, false).allow
+		x.Traces = s.traces(e, interpreterRun, resource, false)
+	}
+	x.Traces = append(x.Traces, s.traces(e, e.action, e.entities.resource.UID, byName)...)
+	return x
+}
+
+func (s *Set) traces(e *evaluation, action cedar.String, resource cedar.EntityUID, byName bool) []Trace {
+	env := eval.Env{
+		Entities:  &e.entities,
+		Principal: e.entities.principal.UID,
+		Action:    cedar.EntityUID{Type: actionType, ID: action},
+		Resource:  resource,
+		Context:   e.facts.record(false, byName),
+	}
+	var out []Trace
+	for _, r := range s.rules {
+		if !scopeHolds(env, ast.Policy{Action: r.ast.Action}) {
+			continue
+		}
+		t := Trace{Info: r.info(), Question: string(action),
+			Principal: scopeHolds(env, ast.Policy{Principal: r.ast.Principal}),
+			Resource:  scopeHolds(env, ast.Policy{Resource: r.ast.Resource}),
+		}
+		t.Matched = t.Principal && t.Resource
+		if t.Matched {
+			t.Conditions, t.Matched = conditions(env, r.ast)
+		}
+		out = append(out, t)
+	}
+	slices.SortStableFunc(out, func(a, b Trace) int { // what matched first
+		switch {
+		case a.Matched == b.Matched:
+			return 0
+		case a.Matched:
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// scopeHolds evaluates the one scope that is set in p.
+func scopeHolds(env eval.Env, p ast.Policy) bool {
+	if p.Principal == nil {
+		p.Principal = ast.ScopeTypeAll{}
+	}
+	if p.Action == nil {
+		p.Action = ast.ScopeTypeAll{}
+	}
+	if p.Resource == nil {
+		p.Resource = ast.ScopeTypeAll{}
+	}
+	v, err := eval.Eval(eval.PolicyToNode(&p).AsIsNode(), env)
+	return err == nil && v == cedar.True
+}
+
+// conditions evaluates conjunct by conjunct, in order, and stops where Cedar
+// would: behind the first one that does not hold.
+func conditions(env eval.Env, p *ast.Policy) (out []Condition, all bool) {
+	for _, c := range p.Conditions {
+		clause, want, parts := "unless", cedar.Value(cedar.False), []ast.IsNode{c.Body}
+		if c.Condition == ast.ConditionWhen {
+			clause, want, parts = "when", cedar.True, conjuncts(c.Body)
+		}
+		for _, n := range parts {
+			v, err := eval.Eval(n, env)
+			res := fmt.Sprint(v)
+			if err != nil {
+				res = "error: " + err.Error()
+			}
+			out = append(out, Condition{Clause: clause, Text: text(n), Result: res})
+			if err != nil || v != want {
+				return out, false
+			}
+		}
+	}
+	return out, true
+}
+
+func conjuncts(n ast.IsNode) []ast.IsNode {
+	if and, ok := n.(ast.NodeTypeAnd); ok {
+		return append(conjuncts(and.Left), conjuncts(and.Right)...)
+	}
+	return []ast.IsNode{n}
+}
+
+// text is n in Cedar, cut from a policy because cedar-go prints only those.
+func text(n ast.IsNode) string {
+	p := ast.Permit().When(ast.NewNode(n))
+	out := string(cedar.NewPolicyFromAST((*publicast.Policy)(p)).MarshalCedar())
+	_, body, _ := strings.Cut(out, "when {")
+	return strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(body), "};"))
+}

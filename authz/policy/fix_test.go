@@ -1,0 +1,146 @@
+package policy
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"palyra/internal/canon"
+)
+
+// loadWith is the default set with text as one more file, checked as a
+// directory is; its tests are left out, since a fix may change their answers.
+func loadWith(t testing.TB, text string) *Set {
+	t.Helper()
+	fsys := defaultWith(t, map[string]string{"90-fix.cedar": text})
+	delete(fsys, "default.test.json")
+	files, err := readFS(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := compile(files)
+	if err != nil {
+		t.Fatalf("the fix does not compile: %v\n%s", err, text)
+	}
+	if err := s.validate(); err != nil {
+		t.Fatalf("the fix is not valid: %v\n%s", err, text)
+	}
+	return s
+}
+
+func TestFix(t *testing.T) {
+	call := func(change func(*Request)) Request {
+		r := benchRequest()
+		change(&r)
+		return r
+	}
+	exec := func(path string) Request { return call(func(r *Request) { r.Context.Executable.Path = path }) }
+	tests := []struct {
+		name   string
+		r      Request
+		effect Effect   // before
+		after  Effect   // with the fix added; same as effect: a forbid is named
+		text   []string // must appear
+	}{
+		{"allowed", exec("/usr/bin/cat"), Allow, Allow, nil},
+		{"unlisted", exec("/usr/bin/jq"), NeedsApproval, Allow, []string{`action == Palyra::Action::"tool.execute"`, `context.capsule == "sha256:`}},
+		{"interpreter", exec("/usr/bin/python3.11"), Deny, NeedsApproval, []string{`"interpreter.run"`, `Palyra::Executable::"python"`, "still needs"}},
+		{"script of an unknown interpreter", call(func(r *Request) {
+			r.Context.Executable.Path, r.Context.Executable.Interpreter = "/srv/x", "/srv/frob"
+		}), Deny, NeedsApproval, []string{`Palyra::Executable::"#!frob"`}},
+		{"interpreter for a stranger", call(func(r *Request) {
+			r.Context.Executable.Path, r.Principal.Roles = "/usr/bin/bash", nil
+		}), Deny, Allow, []string{`"interpreter.run"`, `"tool.execute"`}},
+		{"stranger", call(func(r *Request) { r.Principal.Roles = nil }), Deny, Allow, []string{`principal == Palyra::User::"alice"`}},
+		{"another tool", call(func(r *Request) { r.Resource = Tool("x") }), Deny, Allow, []string{`Palyra::Tool::"x"`}},
+		{"writable workspace", call(func(r *Request) { r.Context.WorkspaceReadOnly = false }), NeedsApproval, NeedsApproval,
+			[]string{"without approval", `"host_write_unless_approved" at 30-sensitive.cedar:`}},
+		{"an action without capsule", call(func(r *Request) {
+			r.Action, r.Resource, r.Context = TrustOperate, Entity{Type: TypeWorkspace, ID: "local"}, Context{}
+		}), Deny, Allow, []string{`@id("allow_trust_operate")`}},
+		{"hostile names", call(func(r *Request) {
+			r.Principal = Entity{Type: TypeAgent, ID: "a\"); permit(principal,action,resource); //\n\u202e\x00*"}
+		}), Deny, Allow, []string{`\n`}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := Default().Decide(test.r)
+			if d.Effect != test.effect {
+				t.Fatalf("got %v %s, want %v", d.Effect, d.Reason, test.effect)
+			}
+			for _, want := range test.text {
+				if !strings.Contains(d.Fix, want) {
+					t.Errorf("fix lacks %s:\n%s", want, d.Fix)
+				}
+			}
+			if (d.Fix == "") != (d.Effect == Allow) {
+				t.Fatalf("fix %q for %v", d.Fix, d.Effect)
+			}
+			s := loadWith(t, d.Fix)
+			if got := s.Decide(test.r); got.Effect != test.after {
+				t.Errorf("with the fix: got %v, want %v\n%s", got.Effect, test.after, d.Fix)
+			}
+			if d.Effect == Allow {
+				return
+			}
+			// Exactly this call: with another capsule or for somebody else the answer is the old one.
+			other := test.r
+			other.Context.CapsuleDigest = canon.Sum([]byte("other"))
+			if test.r.Context.CapsuleDigest.IsZero() {
+				other.Principal.ID = "mallory"
+			}
+			if got, want := s.Decide(other).Effect, Default().Decide(other).Effect; got != want {
+				t.Errorf("the fix is too wide: another call went from %v to %v", want, got)
+			}
+		})
+	}
+}
+
+// A fix that offers Cedar text always does what it says, whatever the set.
+func TestFixProperty(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	offered, blocked := 0, 0
+	for range 300 {
+		var b strings.Builder
+		for i := range 1 + rng.IntN(8) {
+			b.WriteString(randomPolicy(rng, "p"+string(rune('a'+i))))
+		}
+		s := mustCompile(t, b.String())
+		for range 10 {
+			r := randomRequest(rng)
+			d := s.Decide(r)
+			switch {
+			case d.Effect == Allow || d.Reason == ReasonPolicyError:
+				if d.Fix != "" {
+					t.Fatalf("fix for %v %s: %s", d.Effect, d.Reason, d.Fix)
+				}
+			case strings.HasPrefix(d.Fix, "//"):
+				blocked++
+				for _, id := range d.Policies {
+					if !strings.Contains(d.Fix, id) {
+						t.Fatalf("fix does not name %s: %s", id, d.Fix)
+					}
+				}
+			default:
+				offered++
+				if got := mustCompile(t, b.String()+d.Fix).Decide(r); got.Effect <= d.Effect {
+					t.Fatalf("fix leaves it at %v\n%s\n%s", got.Effect, d.Fix, b.String())
+				}
+			}
+		}
+	}
+	if offered < 100 || blocked < 100 {
+		t.Errorf("%d fixes offered, %d blocked: the generator does not reach both", offered, blocked)
+	}
+}
+
+func TestFixFindsFreeID(t *testing.T) {
+	r := benchRequest()
+	r.Context.Executable.Path = "/usr/bin/jq"
+	s := loadWith(t, Default().Decide(r).Fix)
+	r.Principal.ID = "bob"
+	loadWith(t, Default().Decide(r).Fix) // alone it has the plain id
+	if fix := s.Decide(r).Fix; !strings.Contains(fix, `_2")`) {
+		t.Errorf("id is not free:\n%s", fix)
+	}
+}

@@ -1,0 +1,225 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"palyra/internal/fault"
+)
+
+// The limits of a policy directory. They are far above any real one and bound
+// what a mistake can cost.
+const (
+	maxFile     = 1 << 20  // bytes per file
+	maxTotal    = 16 << 20 // bytes per directory
+	maxFiles    = 1000     //
+	maxPolicies = 20000    //
+	maxPolicy   = 64 << 10 // bytes of text per policy
+	maxNesting  = 64       // brackets
+)
+
+type fileKind uint8
+
+const (
+	kindPolicy fileKind = iota + 1
+	kindTest
+	kindSchema
+)
+
+// file is one file of a policy directory, read in full.
+type file struct {
+	name string
+	kind fileKind
+	data []byte
+}
+
+// kindOf says what a name in a policy directory is. A name that is none of
+// these is an error and not ignored: a rule in "deny.ceder" must not get lost.
+func kindOf(name string) (kind fileKind, ignore bool, err error) {
+	switch {
+	case strings.HasPrefix(name, ".") && !strings.HasSuffix(name, ".cedar"):
+		return 0, true, nil // .git, editors' swap files
+	case name == "README.md":
+		return 0, true, nil
+	case name == "palyra.cedarschema":
+		return kindSchema, false, nil
+	case strings.HasPrefix(name, "."):
+	case strings.HasSuffix(name, ".cedar"):
+		return kindPolicy, false, nil
+	case strings.HasSuffix(name, ".test.json"):
+		return kindTest, false, nil
+	}
+	return 0, false, errors.New("not a policy (*.cedar), policy test (*.test.json), palyra.cedarschema or README.md")
+}
+
+// readDir reads the directory in one piece: the listing before and after must
+// agree in every name, inode, size and time, else somebody is changing it.
+// Names are resolved beneath the directory only; os.Root refuses links out of it.
+func readDir(dir string) ([]file, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		kind, reason := fault.BadState, "policy_unreadable"
+		if errors.Is(err, fs.ErrNotExist) {
+			kind, reason = fault.NotFound, "policy_missing"
+		}
+		return nil, fault.New(kind, reason, fmt.Sprintf("open policy directory %q", dir), errors.Unwrap(err))
+	}
+	defer root.Close()
+	self, err := root.Stat(".")
+	if err != nil {
+		return nil, fault.New(fault.BadState, "policy_unreadable", fmt.Sprintf("stat policy directory %q", dir), err)
+	}
+	if err := onlyOursToWrite(self); err != nil {
+		return nil, unsafe(dir, err)
+	}
+	before, err := list(root)
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	total := 0
+	for _, e := range before {
+		f, err := readFile(root, e)
+		if err != nil {
+			return nil, err
+		}
+		if total += len(f.data); total > maxTotal {
+			return nil, tooLarge(dir, fmt.Errorf("more than %d bytes in all", maxTotal))
+		}
+		files = append(files, f)
+	}
+	after, err := list(root)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.EqualFunc(before, after, listed.same) {
+		return nil, fault.New(fault.Busy, "policy_changed", fmt.Sprintf("read policy directory %q", dir), errors.New("changed while it was read"))
+	}
+	return files, nil
+}
+
+// listed is a name of the directory and what its file was at that moment.
+type listed struct {
+	name string
+	kind fileKind
+	info fs.FileInfo
+}
+
+func (a listed) same(b listed) bool {
+	return a.name == b.name && os.SameFile(a.info, b.info) && a.info.Size() == b.info.Size() && a.info.ModTime().Equal(b.info.ModTime())
+}
+
+func list(root *os.Root) ([]listed, error) {
+	d, err := root.Open(".")
+	if err != nil {
+		return nil, fault.New(fault.BadState, "policy_unreadable", "open policy directory", err)
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(maxFiles + 1)
+	if err != nil && err != io.EOF {
+		return nil, fault.New(fault.BadState, "policy_unreadable", "list policy directory", err)
+	}
+	if len(names) > maxFiles {
+		return nil, tooLarge(root.Name(), fmt.Errorf("more than %d files", maxFiles))
+	}
+	slices.Sort(names)
+	var out []listed
+	for _, name := range names {
+		kind, ignore, err := kindOf(name)
+		if ignore {
+			continue
+		}
+		if err != nil {
+			return nil, fault.New(fault.BadState, "policy_unexpected_file", fmt.Sprintf("%q", name), err)
+		}
+		info, err := root.Stat(name) // follows links, but not out of the directory
+		if err != nil {
+			return nil, unsafe(name, err)
+		}
+		out = append(out, listed{name, kind, info})
+	}
+	return out, nil
+}
+
+func readFile(root *os.Root, e listed) (file, error) {
+	// Non-blocking, so that a FIFO planted between stat and open cannot hang us.
+	f, err := root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return file{}, unsafe(e.name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return file{}, unsafe(e.name, err)
+	}
+	if !info.Mode().IsRegular() {
+		return file{}, unsafe(e.name, errors.New("not a regular file"))
+	}
+	if err := onlyOursToWrite(info); err != nil {
+		return file{}, unsafe(e.name, err)
+	}
+	data, err := readLimited(f, info.Size(), e.name)
+	return file{e.name, e.kind, data}, err
+}
+
+// readFS is readDir for a file system without owners.
+func readFS(fsys fs.FS) ([]file, error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return nil, fault.New(fault.BadState, "policy_unreadable", "list policy directory", err)
+	}
+	var files []file
+	for _, e := range entries {
+		kind, ignore, err := kindOf(e.Name())
+		if ignore {
+			continue
+		}
+		if err != nil {
+			return nil, fault.New(fault.BadState, "policy_unexpected_file", fmt.Sprintf("%q", e.Name()), err)
+		}
+		f, err := fsys.Open(e.Name())
+		if err != nil {
+			return nil, unsafe(e.Name(), err)
+		}
+		data, err := readLimited(f, 0, e.Name())
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{e.Name(), kind, data})
+	}
+	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
+	return files, nil
+}
+
+func readLimited(r io.Reader, size int64, name string) ([]byte, error) {
+	var data []byte
+	var err error
+	if size <= maxFile {
+		if data, err = io.ReadAll(io.LimitReader(r, maxFile+1)); err != nil {
+			return nil, unsafe(name, err)
+		}
+		size = int64(len(data))
+	}
+	if size > maxFile {
+		return nil, tooLarge(name, fmt.Errorf("file is larger than %d bytes", maxFile))
+	}
+	return data, nil
+}
+
+func tooLarge(name string, err error) error {
+	return fault.New(fault.BadState, "policy_too_large", fmt.Sprintf("read policy %q", name), err).
+		WithHint("split it into several files; a rule over many values belongs in one set literal")
+}
+
+func unsafe(name string, err error) error {
+	return fault.New(fault.BadState, "policy_unsafe_file", fmt.Sprintf("read policy %q", name), err).
+		WithHint("policies must be regular files, owned by you or root, that nobody else can write: chmod go-w, chown")
+}

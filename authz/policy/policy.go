@@ -1,0 +1,222 @@
+// Package policy decides requests with Cedar.
+//
+// A [Set] is a directory of Cedar files that was checked as a whole: [Load]
+// refuses it on any doubt and [Default] is the one built in. [Set.Decide]
+// answers a [Request] with a [Decision]; [Set.Explain] shows why, policy by
+// policy. The directory format, the default rules and recipes are in
+// docs/formats/policy.md.
+//
+//	set, err := policy.Load("/etc/palyra/policy.d")
+//	if err != nil {
+//		return err // names file, line and policy
+//	}
+//	d := set.Decide(policy.Request{
+//		Principal: policy.LocalUser("alice"),
+//		Action:    policy.ToolExecute,
+//		Resource:  policy.Tool("process.run"),
+//		Context:   policy.Context{Executable: policy.Executable{Path: "/usr/bin/true", System: true}},
+//	})
+//
+// # Contract
+//
+// Decide is total: it never panics, and whatever it cannot decide is denied
+// with a reason. It is deterministic apart from Decision.ID: neither the order
+// of files nor of policies nor of map iteration shows. An evaluation error in
+// any policy that was consulted denies and is recorded; no policy is skipped.
+//
+// A request needs approval if the set denies it with context.approved false and
+// permits it with context.approved true. Nothing else can turn a denial into a
+// question, and no caller can set context.approved.
+//
+// Shells, interpreters, loaders and wrappers ([Classify]) are decided in two
+// questions: whether some policy permits the action interpreter.run for that
+// family, and then, with the answer in context.interpreter_permitted, the call
+// itself. Both are plain Cedar requests that another engine can repeat.
+//
+// # What it does not protect against
+//
+// Whoever may write the directory decides everything. A permit is as wide as it
+// is written. Names of executables are a convenience; confinement is isolate's.
+// A Decision here is plain data that anyone can fill in: what carries authority
+// is authz.Decision.
+//
+// This package is the home of cedar-go; nobody else imports it. The validator in
+// cedar-go's x/exp is used behind a guard (validate.go) and checked by tests
+// that do not trust it.
+package policy
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"palyra/internal/canon"
+)
+
+// Effect is what a decision says. The zero Effect is Deny.
+type Effect uint8
+
+// The effects.
+const (
+	Deny Effect = iota
+	NeedsApproval
+	Allow
+)
+
+var effectNames = [...]string{"deny", "needs_approval", "allow"}
+
+// String is the effect's name in JSON: "deny", "needs_approval" or "allow".
+func (e Effect) String() string {
+	if int(e) < len(effectNames) {
+		return effectNames[e]
+	}
+	return effectNames[Deny]
+}
+
+// ParseEffect is the inverse of String.
+func ParseEffect(s string) (Effect, error) {
+	if i := slices.Index(effectNames[:], s); i >= 0 {
+		return Effect(i), nil
+	}
+	return Deny, fmt.Errorf("parse effect %q: want deny, needs_approval or allow", s)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (e Effect) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (e *Effect) UnmarshalText(b []byte) (err error) {
+	*e, err = ParseEffect(string(b))
+	return err
+}
+
+// The reason codes of a Decision.
+const (
+	ReasonPermitted        = "permitted"         // allow: Policies are the permits
+	ReasonApprovalRequired = "approval_required" // needs approval: Policies ask for it
+	ReasonForbidden        = "forbidden"         // deny: Policies are the forbids, approval would not help
+	ReasonNotPermitted     = "not_permitted"     // deny: no permit applies, approval would not help
+	ReasonPolicyError      = "policy_error"      // deny: a policy could not be evaluated, see Errors
+	ReasonBadRequest       = "bad_request"       // deny: the request is not one the schema knows, see Errors
+)
+
+// Decision is a Set's answer to one Request. The zero Decision denies.
+type Decision struct {
+	ID        [16]byte     // random; names this decision in logs and receipts
+	Effect    Effect       //
+	Reason    string       // one of the Reason codes
+	Policies  []string     // ids of the policies that determined it, sorted
+	Errors    []string     // evaluation errors, sorted; any error means deny
+	PolicySet canon.Digest // of the Set that decided
+	Capsule   canon.Digest // from the request
+	// Fix is what would have to change for exactly this call to be allowed, or to
+	// be put to a person if that is all that a policy can do: Cedar text to add,
+	// or Cedar comments naming the policy that stands in the way. Empty for Allow.
+	Fix string
+}
+
+// Info is what a Set knows of one of its policies.
+type Info struct {
+	ID     string `json:"id"`
+	Effect string `json:"effect"` // "permit" or "forbid"
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Reason string `json:"reason,omitempty"` // its @reason annotation, for people
+}
+
+// Set is a checked set of policies. It is immutable and safe for concurrent use.
+type Set struct {
+	rules  []*rule // sorted by id
+	byID   map[string]*rule
+	index  index
+	want   attr // context attributes that any rule mentions
+	digest canon.Digest
+	cases  []file // policy tests, read when they are run: Default need not pay for them
+}
+
+//go:embed default
+var embedded embed.FS
+
+// DefaultFS is the directory of the default set, as palyra policy init writes it.
+func DefaultFS() fs.FS {
+	sub, err := fs.Sub(embedded, "default")
+	if err != nil {
+		panic("policy: internal error: " + err.Error()) // the path is constant
+	}
+	return sub
+}
+
+// Default returns the built-in set. Its bytes are part of the program, so the
+// checks that Load makes are made by this package's tests, not at each start.
+func Default() *Set { return defaultSet() }
+
+var defaultSet = sync.OnceValue(func() *Set {
+	files, err := readFS(DefaultFS())
+	if err != nil {
+		panic("policy: internal error: default set: " + err.Error())
+	}
+	s, err := compile(files)
+	if err != nil {
+		panic("policy: internal error: default set: " + err.Error())
+	}
+	return s
+})
+
+// Load reads a policy directory and checks it as a whole. Any finding refuses
+// the directory; the error names file, line and policy. See docs/formats/policy.md.
+func Load(dir string) (*Set, error) {
+	files, err := readDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	return check(files)
+}
+
+// LoadFS is Load for a directory that is not on a disk, such as an embedded
+// one; there is no ownership to check.
+func LoadFS(fsys fs.FS) (*Set, error) {
+	files, err := readFS(fsys)
+	if err != nil {
+		return nil, err
+	}
+	return check(files)
+}
+
+// check compiles files and puts the result through everything that can refuse it.
+func check(files []file) (*Set, error) {
+	s, err := compile(files)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	if err := s.runCases(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Digest identifies the set: the schema and every policy file, names and bytes.
+// Policy tests are not in it, they decide nothing.
+func (s *Set) Digest() canon.Digest { return s.digest }
+
+// Policies lists the set's policies, sorted by id.
+func (s *Set) Policies() []Info {
+	out := make([]Info, len(s.rules))
+	for i, r := range s.rules {
+		out[i] = r.info()
+	}
+	return out
+}
+
+// Policy returns what is known of one policy.
+func (s *Set) Policy(id string) (Info, bool) {
+	r, ok := s.byID[id]
+	if !ok {
+		return Info{}, false
+	}
+	return r.info(), true
+}
