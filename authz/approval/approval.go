@@ -1,0 +1,226 @@
+// Package approval puts one call to a person and records the answer.
+//
+// A [Request] is what the person sees; an [Approver] is a surface that can show
+// it and come back with an [Answer]; [Resolve] asks and makes the [Record] that
+// authz.Authority.Grant accepts. Deny is the zero value throughout: a timeout,
+// an error, a missing approver and an unclear answer are all a no, and each is
+// recorded as what it was.
+//
+//	rec := approval.Resolve(ctx, &approval.Terminal{In: tty, Out: tty, Name: "alice"}, req)
+//	if !rec.Approved() { … rec.View().Answer says why … }
+//
+// A Record is bound to one decision, one capsule digest and one policy-set
+// digest, is good for one grant and expires. It cannot be made elsewhere: the
+// zero Record approves nothing.
+//
+// What it does not protect against: an approver who does not read, and a
+// surface that lies about who answered. Authenticating the approver is the
+// surface's work.
+package approval
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"palyra/internal/canon"
+)
+
+// Request is one question to a person. All text in it may come from a model;
+// a surface shows it through Escape.
+type Request struct {
+	Decision  [16]byte      // id of the decision that asks
+	Capsule   canon.Digest  // identity of what will run
+	PolicySet canon.Digest  // of the set that decided
+	Principal string        // who wants it, `Palyra::User::"alice"`
+	Tool      string        // "process.run"
+	Call      Call          // what will happen
+	Why       []Why         // which policies ask, and their reasons
+	Timeout   time.Duration // for the answer; 0 is DefaultTimeout, more than MaxTimeout is cut to it
+}
+
+// Call is the part of a capsule that a person judges.
+type Call struct {
+	Argv         []string     // as the program will see it
+	Executable   string       // resolved path
+	Digest       canon.Digest // of the executable
+	Script       string       // path of a #! script; Executable is then its interpreter
+	ScriptDigest canon.Digest
+	Operands     []Operand // files named in arguments, pinned
+	EnvNames     []string  // never the values
+	Cwd          string    //
+	Workspace    string    // host directory; "" is an empty private one
+	ReadOnly     bool      // the workspace
+	Stdin        string    // "none", "sealed" or "stream"
+	EgressHosts  []string  //
+	Capabilities []string  //
+	Tier         string    // floor
+	Limits       string    // one line, "wall 30s, memory 512 MiB"
+}
+
+// Operand is a file operand of the call.
+type Operand struct {
+	Path   string
+	Digest canon.Digest
+}
+
+// Why is one policy that asks.
+type Why struct {
+	Policy string // id
+	Reason string // its @reason
+	Where  string // "30-sensitive.cedar:29"
+}
+
+// Answer is what an Approver says. The zero Answer denies.
+type Answer struct {
+	Approved bool
+	Approver string // who answered, as the surface authenticated it
+	Surface  string // "terminal", "console", …
+}
+
+// Approver is a surface that can ask a person. Ask returns when there is an
+// answer, when it cannot get one (an error), or when ctx is done.
+type Approver interface {
+	Ask(ctx context.Context, r Request) (Answer, error)
+}
+
+// The timeouts and the lifetime of a record.
+const (
+	DefaultTimeout = 5 * time.Minute
+	MaxTimeout     = 24 * time.Hour
+	lifetime       = time.Minute // from the answer to the grant
+)
+
+// The answers of a Record. Only Approved lets a call run.
+const (
+	Approved    = "approved"
+	Denied      = "denied"      // a person said no, or nothing clear
+	Expired     = "expired"     // nobody answered in time
+	Withdrawn   = "withdrawn"   // the caller gave up while waiting
+	Unreachable = "unreachable" // nobody could be asked
+)
+
+// ScopeOnce is the only scope so far: exactly this call, once.
+const ScopeOnce = "once"
+
+// View is a Record as receipts and people see it.
+type View struct {
+	ID        string       `json:"id"` // "apr_" and 32 hex digits
+	Answer    string       `json:"answer"`
+	Detail    string       `json:"detail,omitempty"` // what went wrong, where something did
+	Approver  string       `json:"approver"`
+	Surface   string       `json:"surface"`
+	Scope     string       `json:"scope"`
+	Requested time.Time    `json:"requested"`
+	Answered  time.Time    `json:"answered"`
+	Capsule   canon.Digest `json:"capsule"`
+	PolicySet canon.Digest `json:"policy_set"`
+	Decision  string       `json:"decision"` // 32 hex digits
+}
+
+// Record is one answered request. Resolve makes it; the zero Record and a nil
+// one approve nothing. It must not be copied.
+type Record struct {
+	view     View
+	decision [16]byte
+	yes      bool
+	notAfter time.Time
+	used     atomic.Bool
+}
+
+// The reasons for which a record is no good for a grant.
+var (
+	ErrNotApproved = errors.New("approval: not approved")
+	ErrMismatch    = errors.New("approval: given for another call or policy set")
+	ErrStale       = errors.New("approval: expired")
+	ErrUsed        = errors.New("approval: already used")
+)
+
+// View returns what is recorded. A nil Record is a denial without a question.
+func (r *Record) View() View {
+	if r == nil {
+		return View{Answer: Denied}
+	}
+	return r.view
+}
+
+// Approved reports whether a person said yes. It is for display; Use decides.
+func (r *Record) Approved() bool { return r != nil && r.yes }
+
+// Use consumes r for a grant of exactly this decision, capsule and policy set.
+func (r *Record) Use(decision [16]byte, capsule, policySet canon.Digest) error {
+	switch {
+	case !r.Approved():
+		return ErrNotApproved
+	case r.decision != decision || r.view.Capsule != capsule || r.view.PolicySet != policySet || capsule.IsZero():
+		return ErrMismatch
+	case time.Now().After(r.notAfter):
+		return ErrStale
+	case r.used.Swap(true):
+		return ErrUsed
+	}
+	return nil
+}
+
+// Resolve puts q to a and records the answer. It always returns a record; a nil
+// approver gives one that says nobody could be reached. A yes that arrives
+// together with the end of the time is a no.
+func Resolve(ctx context.Context, a Approver, q Request) *Record {
+	r := &Record{decision: q.Decision}
+	var id [16]byte
+	rand.Read(id[:])
+	r.view = View{
+		ID: "apr_" + hex.EncodeToString(id[:]), Answer: Denied, Scope: ScopeOnce, Requested: now(),
+		Capsule: q.Capsule, PolicySet: q.PolicySet, Decision: hex.EncodeToString(q.Decision[:]),
+	}
+	if a == nil {
+		return r.close(Unreachable, "no approver reachable")
+	}
+	limit := q.Timeout
+	switch {
+	case limit <= 0:
+		limit = DefaultTimeout
+	case limit > MaxTimeout:
+		limit = MaxTimeout
+	}
+	q.Timeout = limit
+	asked, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	ans, err := ask(asked, a, q)
+	r.view.Approver, r.view.Surface = ans.Approver, ans.Surface
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return r.close(Withdrawn, "the caller gave up")
+	case asked.Err() != nil:
+		return r.close(Expired, "nobody answered in time")
+	case err != nil:
+		return r.close(Unreachable, err.Error())
+	case !ans.Approved:
+		return r.close(Denied, "")
+	}
+	r.yes, r.notAfter = true, time.Now().Add(lifetime)
+	return r.close(Approved, "")
+}
+
+// ask calls the approver; a panic in a surface is an approver that could not be
+// reached, not a reason to lose the call's receipt.
+func ask(ctx context.Context, a Approver, q Request) (ans Answer, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			ans, err = Answer{}, fmt.Errorf("approver panicked: %v", p)
+		}
+	}()
+	return a.Ask(ctx, q)
+}
+
+func (r *Record) close(answer, detail string) *Record {
+	r.view.Answer, r.view.Detail, r.view.Answered = answer, detail, now()
+	return r
+}
+
+// now is the time as receipts spell it: UTC, whole milliseconds.
+func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
