@@ -1,0 +1,244 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// request is one Append on its way.
+type request struct {
+	entry Entry
+	turn  chan bool // true: lead the next group; false: index and err are set
+	leads bool      // true was sent on turn; guarded by queue.mu
+	index uint64
+	err   error
+}
+
+// queue collects appends while a group is being written. The first to come
+// leads: it writes what has collected, tells the others and hands over to the
+// first who came meanwhile. No goroutine of its own, no timer: the time that a
+// flush takes is what makes groups.
+type queue struct {
+	mu      sync.Mutex
+	waiting []*request
+	leading bool
+}
+
+// enqueue gets r into a group and returns when the group is done, or when ctx
+// is done and r is in no group yet.
+func (j *Journal) enqueue(ctx context.Context, r *request) error {
+	q := &j.queue
+	if err := ctx.Err(); err != nil {
+		return gaveUp(err)
+	}
+	q.mu.Lock()
+	q.waiting = append(q.waiting, r)
+	lead := !q.leading
+	q.leading = true
+	q.mu.Unlock()
+	if !lead {
+		select {
+		case lead = <-r.turn:
+		case <-ctx.Done():
+			q.mu.Lock()
+			i := slices.Index(q.waiting, r)
+			if i >= 0 && !r.leads {
+				q.waiting = slices.Delete(q.waiting, i, i+1)
+				q.mu.Unlock()
+				return gaveUp(ctx.Err())
+			}
+			q.mu.Unlock()
+			lead = <-r.turn
+		}
+	}
+	if lead {
+		j.lead()
+	}
+	return nil
+}
+
+func gaveUp(err error) error {
+	k := fault.Canceled
+	if errors.Is(err, context.DeadlineExceeded) {
+		k = fault.Timeout
+	}
+	return fault.New(k, "gave_up", "wait for a place in the journal", err)
+}
+
+// lead writes one group, which the caller's request is in, and passes the lead.
+func (j *Journal) lead() {
+	q := &j.queue
+	j.writer.Lock()
+	q.mu.Lock()
+	n, size := 0, 0
+	for n < len(q.waiting) && n < maxGroup {
+		size += len(q.waiting[n].entry.Leaf) + len(q.waiting[n].entry.Content)
+		if n > 0 && size > maxBytes {
+			break
+		}
+		n++
+	}
+	batch := slices.Clone(q.waiting[:n])
+	q.waiting = slices.Delete(q.waiting, 0, n)
+	q.mu.Unlock()
+
+	j.commit(batch)
+	j.writer.Unlock()
+
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, r := range batch[1:] {
+		r.turn <- false
+	}
+	if len(q.waiting) == 0 {
+		q.leading = false
+		return
+	}
+	q.waiting[0].leads = true
+	q.waiting[0].turn <- true
+}
+
+// commit makes a batch durable and sets the results. The caller holds writer.
+func (j *Journal) commit(batch []*request) {
+	good := batch[:0:0]
+	g := &group{first: j.tree.size}
+	open := make(map[uint64]bool) // changes of this group to j.open
+	for _, r := range batch {
+		index := g.first + uint64(len(g.entries))
+		if r.err = j.admit(&r.entry, open, index); r.err != nil {
+			continue
+		}
+		r.index = index
+		good = append(good, r)
+		g.entries = append(g.entries, r.entry)
+	}
+	if len(good) == 0 {
+		return
+	}
+	if err := j.write(g, open); err != nil {
+		err = durable.Fault("append to journal", err)
+		for _, r := range good {
+			r.index, r.err = 0, err
+		}
+		return
+	}
+	// Whoever embeds the journal publishes in quiet moments. Where nobody does,
+	// the write-ahead file must not grow for ever. Its failure is not that of
+	// the append; Close and Publish try again and report it.
+	if j.tree.size-j.tree.base >= maxBacklog {
+		_ = j.seal()
+	}
+}
+
+// admit checks what only the log's state can tell.
+func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
+	if j.closed {
+		return errClosed("append to journal")
+	}
+	if j.broken != nil {
+		return durable.Fault("append to journal", j.broken)
+	}
+	if e.Closes != nil {
+		is, changed := open[*e.Closes]
+		if _, was := j.open[*e.Closes]; !(changed && is) && (changed || !was) {
+			return fault.New(fault.Usage, "entry_not_open", "append to journal", fmt.Errorf("entry %d is not open", *e.Closes))
+		}
+		open[*e.Closes] = false
+	}
+	if e.Opens {
+		open[index] = true
+	}
+	return nil
+}
+
+// write signs, writes and flushes one group and then makes it part of the log.
+// If that fails the log is as before; what may stand after its end is cut off
+// before the next group is written.
+func (j *Journal) write(g *group, open map[uint64]bool) error {
+	if err := j.repair(); err != nil {
+		return err
+	}
+	leaves := make([]tlog.Hash, len(g.entries))
+	for i := range g.entries {
+		leaves[i] = tlog.RecordHash(g.entries[i].Leaf)
+	}
+	x, err := j.tree.extend(leaves)
+	if err != nil {
+		return err
+	}
+	g.note = j.key.SignCheckpoint(x.size, x.root)
+	b, places := j.wal.header.encodeGroup(j.wal.end, g)
+	j.step("append:begin")
+	j.wal.dirty = true
+	if err := j.store(b); err != nil {
+		_ = j.repair() // now if possible; else before the next group
+		return err
+	}
+	j.step("append:durable")
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.wal.dirty = false
+	j.wal.end += int64(len(b))
+	j.wal.places = append(j.wal.places, places...)
+	j.tree.apply(x)
+	j.note = g.note
+	j.unsynced = false // the flush covered everything before it
+	for i, is := range open {
+		if is {
+			j.open[i] = struct{}{}
+		} else {
+			delete(j.open, i)
+		}
+	}
+	return nil
+}
+
+func (j *Journal) store(b []byte) error {
+	if _, err := j.wal.file.WriteAt(b, j.wal.end); err != nil {
+		return fmt.Errorf("write write-ahead file: %w", err)
+	}
+	j.step("append:written")
+	if err := j.wal.file.Sync(); err != nil {
+		return fmt.Errorf("sync write-ahead file: %w", err)
+	}
+	return nil
+}
+
+// repair cuts off what a failed write left. After a failed flush the kernel may
+// have dropped pages and call them clean; cutting them off and flushing again
+// is the way back to a state that we know.
+func (j *Journal) repair() error {
+	if !j.wal.dirty {
+		return nil
+	}
+	if err := j.wal.cut(); err != nil {
+		return fmt.Errorf("cut off failed write: %w", err)
+	}
+	j.wal.dirty = false
+	return nil
+}
+
+// OpenEntries lists the entries that were appended with Opens and that none has
+// closed, in order.
+func (j *Journal) OpenEntries() []uint64 {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return openList(j.open)
+}
+
+func openList(open map[uint64]struct{}) []uint64 {
+	out := make([]uint64, 0, len(open))
+	for i := range open {
+		out = append(out, i)
+	}
+	slices.Sort(out)
+	return out
+}

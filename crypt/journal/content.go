@@ -1,0 +1,261 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+
+	"palyra/internal/fault"
+)
+
+// A content file holds the contents of the entries of one complete bundle:
+//
+//	"PJC1" first[8] n × (length[4] crc[4]) crc[4]   the contents
+//
+// with n = 256, big endian, CRC-32C. A length of 0xffffffff says that the
+// content was erased: the leaf stays and the tree is as before.
+const (
+	contentMagic = "PJC1"
+	contentHead  = 4 + 8 + 8*tileWidth + 4
+	erased       = 1<<32 - 1
+)
+
+func encodeContents(first uint64, contents [][]byte) []byte {
+	n := contentHead
+	for _, c := range contents {
+		n += len(c)
+	}
+	b := make([]byte, 0, n)
+	b = append(b, contentMagic...)
+	b = binary.BigEndian.AppendUint64(b, first)
+	for _, c := range contents {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(c)))
+		b = binary.BigEndian.AppendUint32(b, crcOf(c))
+	}
+	b = binary.BigEndian.AppendUint32(b, crcOf(b))
+	for _, c := range contents {
+		b = append(b, c...)
+	}
+	return b
+}
+
+// slot is where one content is in a content file.
+type slot struct {
+	off    int64
+	length int
+	sum    uint32
+	gone   bool
+}
+
+// decodeContentHead reads the head of the content file that begins at entry
+// first; size is that of the file.
+func decodeContentHead(b []byte, first uint64, size int64) ([]slot, error) {
+	if len(b) < contentHead || string(b[:4]) != contentMagic || binary.BigEndian.Uint64(b[4:]) != first ||
+		binary.BigEndian.Uint32(b[contentHead-4:]) != crcOf(b[:contentHead-4]) {
+		return nil, errors.New("content file: head is damaged")
+	}
+	out := make([]slot, tileWidth)
+	off := int64(contentHead)
+	for i := range out {
+		l := binary.BigEndian.Uint32(b[12+8*i:])
+		s := slot{off: off, sum: binary.BigEndian.Uint32(b[16+8*i:]), gone: l == erased}
+		if !s.gone {
+			if l > MaxContent {
+				return nil, errors.New("content file: length out of range")
+			}
+			s.length = int(l)
+			off += int64(l)
+		}
+		out[i] = s
+	}
+	if off != size {
+		return nil, fmt.Errorf("content file: %d bytes, want %d", size, off)
+	}
+	return out, nil
+}
+
+// openContents opens the content file of bundle n.
+func openContents(dir string, n uint64) (*os.File, []slot, error) {
+	path := filepath.Join(dir, filepath.FromSlash(contentPath(int64(n))))
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil, nil, corrupt("content_missing", fmt.Errorf("content file %q is missing", path))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	fi, err := f.Stat()
+	var slots []slot
+	if err == nil {
+		head := make([]byte, contentHead)
+		if _, err = f.ReadAt(head, 0); err == nil || err == io.EOF {
+			slots, err = decodeContentHead(head, n*tileWidth, fi.Size())
+			if err != nil {
+				err = corrupt("content_corrupt", fmt.Errorf("%q: %w", path, err))
+			}
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, slots, nil
+}
+
+func readContent(r io.ReaderAt, index uint64, s slot) ([]byte, error) {
+	if s.gone {
+		return nil, fault.New(fault.NotFound, "content_erased", fmt.Sprintf("read content of entry %d", index), nil)
+	}
+	b := make([]byte, s.length)
+	if _, err := r.ReadAt(b, s.off); err != nil {
+		return nil, err
+	}
+	if crcOf(b) != s.sum {
+		return nil, corrupt("content_corrupt", fmt.Errorf("content of entry %d does not match its checksum", index))
+	}
+	return b, nil
+}
+
+// Record is an entry as it is read back.
+type Record struct {
+	Index   uint64
+	Leaf    []byte
+	Content []byte // nil if Erased
+	Erased  bool   // the content was erased; the leaf stays
+}
+
+// snapshot is a log at one size, for reading: what is below base is in files
+// that never change, the rest in a write-ahead file that we hold open.
+type snapshot struct {
+	dir    string
+	base   uint64
+	size   uint64
+	file   io.ReaderAt
+	places []place
+}
+
+// content reads the content of one entry.
+func (s *snapshot) content(index uint64) ([]byte, error) {
+	if index >= s.size {
+		return nil, notFound(index, s.size)
+	}
+	if index >= s.base {
+		p := s.places[index-s.base]
+		return readContent(s.file, index, slot{off: p.content, length: p.contentLen, sum: p.sum})
+	}
+	f, slots, err := openContents(s.dir, index/tileWidth)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readContent(f, index, slots[index%tileWidth])
+}
+
+// leaf reads a leaf from base on.
+func (s *snapshot) leaf(index uint64) ([]byte, error) {
+	p := s.places[index-s.base]
+	b := make([]byte, p.leafLen)
+	_, err := s.file.ReadAt(b, p.leaf)
+	return b, err
+}
+
+// entries reads records in order. It stops after the first error.
+func (s *snapshot) entries(from, to uint64) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		to = min(to, s.size)
+		for from < min(to, s.base) {
+			next, ok := s.bundle(from, min(to, s.base), yield)
+			if !ok {
+				return
+			}
+			from = next
+		}
+		for ; from < to; from++ {
+			r := Record{Index: from}
+			var err error
+			if r.Leaf, err = s.leaf(from); err == nil {
+				r.Content, err = s.content(from)
+			}
+			if !yield(r, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// bundle yields the records from index on that are in the same bundle.
+func (s *snapshot) bundle(from, to uint64, yield func(Record, error) bool) (next uint64, ok bool) {
+	leaves, err := readBundle(s.dir, from/tileWidth)
+	if err != nil {
+		return 0, yield(Record{Index: from}, err) && false
+	}
+	f, slots, err := openContents(s.dir, from/tileWidth)
+	if err != nil {
+		return 0, yield(Record{Index: from}, err) && false
+	}
+	defer f.Close()
+	end := min(to, from/tileWidth*tileWidth+tileWidth)
+	for ; from < end; from++ {
+		sl := slots[from%tileWidth]
+		r := Record{Index: from, Leaf: leaves[from%tileWidth], Erased: sl.gone}
+		var err error
+		if !sl.gone {
+			r.Content, err = readContent(f, from, sl)
+		}
+		if !yield(r, err) || err != nil {
+			return 0, false
+		}
+	}
+	return from, true
+}
+
+// readBundle reads the complete entry bundle n.
+func readBundle(dir string, n uint64) ([][]byte, error) {
+	path := filepath.Join(dir, filepath.FromSlash(bundlePath(int64(n), tileWidth)))
+	b, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil, corrupt("tile_missing", fmt.Errorf("entry bundle %q is missing", path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	leaves, err := decodeBundle(b, tileWidth)
+	if err != nil {
+		return nil, corrupt("tile_corrupt", fmt.Errorf("%q: %w", path, err))
+	}
+	return leaves, nil
+}
+
+// snapshot returns the log as it is now, for reading.
+func (j *Journal) snapshot() *snapshot {
+	return &snapshot{dir: j.dir, base: j.tree.base, size: j.tree.size, file: j.wal.file, places: j.wal.places}
+}
+
+// Content returns the content of an entry.
+func (j *Journal) Content(index uint64) ([]byte, error) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.closed {
+		return nil, errClosed("read journal")
+	}
+	return j.snapshot().content(index)
+}
+
+// Entries reads the entries from index from up to but not including to. They
+// are not checked against the tree: Check does that. Nothing may be appended or
+// closed inside the loop.
+func (j *Journal) Entries(from, to uint64) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		j.mu.RLock()
+		defer j.mu.RUnlock()
+		if j.closed {
+			yield(Record{}, errClosed("read journal"))
+			return
+		}
+		j.snapshot().entries(from, to)(yield)
+	}
+}

@@ -1,0 +1,345 @@
+// Package journal is the append-only Merkle log: RFC 6962 hashes, C2SP
+// tlog-tiles on disk, C2SP checkpoints signed with Ed25519.
+//
+// An entry is a leaf, which is in the tree for ever, and content, which is kept
+// beside it. The journal does not look into either. Append returns when the
+// entry is durable; callers that append at the same time share one fsync.
+//
+//	j, err := journal.Open(dir, ring.Log(), journal.Options{})
+//	pos, err := j.Append(ctx, journal.Entry{Leaf: leaf, Content: envelope})
+//	proof, err := j.Prove(pos.Index) // at once; nothing has to be published first
+//	err = j.Close()
+//
+// # What is durable when
+//
+// A group of entries is one record of the write-ahead file "wal", with the
+// checkpoint of the tree that it makes, and one fdatasync. Nothing else is
+// flushed on the way of an append: Open and Close flush nothing in the usual
+// case. Tiles, entry bundles and content files are written when 256 entries
+// are complete, each once and durably; then the write-ahead file begins anew at
+// that size. The partial tiles and the file "checkpoint" are made from the
+// write-ahead file on Close and Publish.
+//
+// # Crash and tampering
+//
+// Recovery is how Open always works: it reads the write-ahead file and rebuilds
+// the tree. A crash can only tear the last record, which nobody was told about,
+// and a torn record is cut off: it ends early, or whole sectors of it are zero.
+// Everything else that is wrong is fault.Integrity: bytes that do not match
+// their checksum elsewhere, a tree that does not match the signed checkpoint, a
+// published checkpoint that the tree does not extend.
+//
+// # Limits
+//
+// Whoever may write the directory can cut the log back to the size that its
+// checkpoint file (which they can also replace) or the beginning of the
+// write-ahead file gives; only a receipt or checkpoint that somebody else keeps
+// shows it. An Append that returned an error after the write began may be found
+// in the log after a crash. The published tree is complete for its own
+// checkpoint; partial tiles of older ones are removed.
+//
+// The formats: docs/formats/journal.md. The oracle: [Check].
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"palyra/crypt/keyring"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// Limits of one entry and one group, in bytes and entries.
+const (
+	MaxLeaf    = 1<<16 - 1 // a tlog-tiles entry bundle has 16 bits for the length
+	MaxContent = 1 << 20
+	maxGroup   = 256
+	maxBytes   = 16 << 20
+)
+
+// maxBacklog is how many entries may wait in the write-ahead file for Close or
+// Publish before Append moves them into tiles itself.
+const maxBacklog = 4 * tileWidth
+
+// Entry is what is appended.
+type Entry struct {
+	Leaf    []byte // 1 to MaxLeaf bytes; hashed into the tree
+	Content []byte // at most MaxContent bytes; kept beside it
+	// Opens says that another entry is expected to close this one: an intent.
+	// OpenEntries lists those that none has closed. It costs nothing.
+	Opens bool
+	// Closes is the index of an open entry that this one closes: the result of
+	// that intent. An entry that is not open cannot be closed. nil: none.
+	Closes *uint64
+}
+
+// Position is where an entry is.
+type Position struct{ Index uint64 }
+
+// Options tune a Journal. The zero value is right for all but tests.
+type Options struct {
+	// TestOnlyStep is called with the name of each durable step, so that a test
+	// can kill the process there.
+	TestOnlyStep func(name string)
+}
+
+// Journal is an open log. Its methods may be called concurrently.
+type Journal struct {
+	dir  string
+	key  *keyring.LogKey
+	vkey string
+	step func(string)
+	lock *durable.FileLock
+
+	queue queue // of appends waiting for their group
+
+	// writer is held by whoever changes the log: the leader of a group, Publish,
+	// Close. The fields below it are written only under it and mu.
+	writer sync.Mutex
+
+	mu        sync.RWMutex
+	closed    bool
+	tree      *tree
+	wal       *wal
+	note      []byte              // checkpoint of the whole tree; nil if empty
+	open      map[uint64]struct{} // entries that wait to be closed
+	published uint64              // size of the checkpoint file; 0 if none
+	broken    error               // why nothing can be appended any more
+	unsynced  bool                // the end of the write-ahead file may not be durable yet
+	recovered Recovery
+}
+
+// Recovery says what Open found.
+type Recovery struct {
+	Size      uint64 // entries in the log
+	Published uint64 // size of the published checkpoint
+	Torn      int64  // bytes of an unfinished record that were cut off
+}
+
+// Open opens or creates the journal in dir for writing. The lock is exclusive:
+// a second writer is fault.Busy. A damaged log is fault.Integrity.
+func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
+	op := fmt.Sprintf("open journal %q", dir)
+	if err := durable.MkdirAll0700(dir); err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	if err := durable.CheckPrivate(dir); err != nil {
+		return nil, err
+	}
+	lock, err := durable.Lock(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{dir: dir, key: key, vkey: key.VKey(), lock: lock, step: o.TestOnlyStep}
+	if j.step == nil {
+		j.step = func(string) {}
+	}
+	if err := j.recover(); err != nil {
+		j.wal.close()
+		_ = lock.Unlock()
+		return nil, durable.Fault(op, err)
+	}
+	return j, nil
+}
+
+// recover is the only way a journal comes up: it reads the write-ahead file,
+// cuts off a torn end and rebuilds the tree.
+func (j *Journal) recover() error {
+	if err := durable.RemoveTemps(j.dir); err != nil {
+		return err
+	}
+	if err := j.create(); err != nil {
+		return err
+	}
+	w, err := openWAL(j.dir, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	j.wal = w
+	published, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	s, err := w.load(j.dir, j.vkey, published)
+	if err != nil {
+		return err
+	}
+	if s.torn > 0 {
+		j.step("recover:torn")
+		// The cut must be durable before something else is written there, or a
+		// second crash could leave sectors of both, which looks like tampering.
+		if err := w.cut(); err != nil {
+			return fmt.Errorf("cut off unfinished record: %w", err)
+		}
+		j.step("recover:cut")
+	}
+	j.tree, j.note, j.open, j.published = s.tree, s.note, s.open, s.published
+	j.unsynced = s.tree.size > s.tree.base
+	j.recovered = Recovery{Size: s.tree.size, Published: s.published, Torn: s.torn}
+	return nil
+}
+
+// create makes the write-ahead file of a new log. A missing one in a directory
+// that has tiles or a checkpoint is not a new log.
+func (j *Journal) create() error {
+	if _, err := os.Lstat(filepath.Join(j.dir, walFile)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{checkpointFile, "tile", contentDir} {
+		if _, err := os.Lstat(filepath.Join(j.dir, name)); err == nil {
+			return corrupt("wal_missing", fmt.Errorf("there is %q but no write-ahead file", name))
+		}
+	}
+	h, err := newHeader(0, nil, nil, nil)
+	if err != nil {
+		return err
+	}
+	return j.writeFile("create", walFile, h.encode())
+}
+
+// Append adds an entry and returns when it is durable. ctx bounds the wait for
+// a place in a group, not the write itself: once that has begun the answer is
+// waited for, since the entry may be on disk. Errors are fault.Usage (an entry
+// that is too large or closes what is not open), fault.Unavailable (disk full
+// or failing; the log is as it was and may be appended to later) or the reason
+// why ctx ended.
+func (j *Journal) Append(ctx context.Context, e Entry) (Position, error) {
+	if err := e.check(); err != nil {
+		return Position{}, err
+	}
+	r := &request{entry: e, turn: make(chan bool, 1)}
+	if err := j.enqueue(ctx, r); err != nil {
+		return Position{}, err
+	}
+	return Position{Index: r.index}, r.err
+}
+
+func (e *Entry) check() error {
+	switch {
+	case len(e.Leaf) == 0 || len(e.Leaf) > MaxLeaf:
+		return fault.New(fault.Usage, "leaf_size", "append to journal", fmt.Errorf("leaf of %d bytes, want 1 to %d", len(e.Leaf), MaxLeaf))
+	case len(e.Content) > MaxContent:
+		return fault.New(fault.Usage, "content_size", "append to journal", fmt.Errorf("content of %d bytes, limit %d", len(e.Content), MaxContent))
+	}
+	return nil
+}
+
+// Proof shows that an entry is in a log: Hashes lead from the leaf to Root,
+// which Checkpoint is signed over.
+type Proof struct {
+	Index, Size uint64
+	Hashes      [][32]byte
+	Root        [32]byte
+	Checkpoint  []byte
+}
+
+// Prove returns a proof of inclusion under the checkpoint of the whole log. The
+// log never falls back behind a checkpoint that Prove gave out.
+func (j *Journal) Prove(index uint64) (Proof, error) {
+	op := fmt.Sprintf("prove entry %d", index)
+	if err := j.settle(); err != nil {
+		return Proof{}, durable.Fault(op, err)
+	}
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.closed {
+		return Proof{}, errClosed(op)
+	}
+	p, err := j.tree.prove(index)
+	if err != nil {
+		return Proof{}, durable.Fault(op, err)
+	}
+	p.Checkpoint = j.note
+	return p, nil
+}
+
+// settle makes what recovery found durable before a checkpoint over it is given
+// out: the process that wrote it may have died before its flush. An append in
+// between has done so already.
+func (j *Journal) settle() error {
+	j.mu.RLock()
+	unsynced := j.unsynced
+	j.mu.RUnlock()
+	if !unsynced {
+		return nil
+	}
+	j.writer.Lock()
+	defer j.writer.Unlock()
+	if !j.unsynced || j.closed {
+		return nil
+	}
+	if err := j.wal.file.Sync(); err != nil {
+		return fmt.Errorf("sync write-ahead file: %w", err)
+	}
+	j.mu.Lock()
+	j.unsynced = false
+	j.mu.Unlock()
+	return nil
+}
+
+// Size returns the number of entries.
+func (j *Journal) Size() uint64 {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.tree.size
+}
+
+// Checkpoint returns the signed note over the whole log, nil if it is empty.
+func (j *Journal) Checkpoint() ([]byte, error) {
+	if err := j.settle(); err != nil {
+		return nil, durable.Fault("read checkpoint", err)
+	}
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.note, nil
+}
+
+// Recovered says what Open found.
+func (j *Journal) Recovered() Recovery { return j.recovered }
+
+// Close publishes partial tiles and the checkpoint for readers and gives the
+// lock back. What was appended is durable whatever Close returns: an error
+// means that the published tree is older than the log.
+func (j *Journal) Close() error {
+	j.writer.Lock()
+	defer j.writer.Unlock()
+	if j.closed {
+		return nil
+	}
+	err := j.publish(false)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = true
+	j.wal.close()
+	if uerr := j.lock.Unlock(); err == nil {
+		err = uerr
+	}
+	return durable.Fault(fmt.Sprintf("close journal %q", j.dir), err)
+}
+
+// Publish writes tiles and checkpoint for the whole log, durably.
+func (j *Journal) Publish() error {
+	op := fmt.Sprintf("publish journal %q", j.dir)
+	if err := j.settle(); err != nil {
+		return durable.Fault(op, err)
+	}
+	j.writer.Lock()
+	defer j.writer.Unlock()
+	if j.closed {
+		return errClosed(op)
+	}
+	return durable.Fault(op, j.publish(true))
+}
+
+func errClosed(op string) error { return fault.New(fault.BadState, "journal_closed", op, nil) }
+
+// corrupt is the error for everything that a crash does not explain.
+func corrupt(reason string, err error) error {
+	return fault.New(fault.Integrity, "journal_"+reason, "check journal", err).
+		WithHint("the journal was changed by something other than Palyra; keep it for examination and run palyra journal verify")
+}

@@ -1,0 +1,478 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"palyra/crypt/keyring"
+	"palyra/internal/fault"
+)
+
+// place1 is a state directory with its keys and where its journal goes.
+type state1 struct {
+	ring *keyring.Ring
+	dir  string
+}
+
+func newState(t testing.TB) *state1 {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ring, err := keyring.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &state1{ring: ring, dir: filepath.Join(dir, "journal")}
+}
+
+func (s *state1) open(t testing.TB, o Options) *Journal {
+	t.Helper()
+	j, err := Open(s.dir, s.ring.Log(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func (s *state1) check(t testing.TB) *Report {
+	t.Helper()
+	r, err := Check(s.dir, s.ring.Log().VKey())
+	if err != nil {
+		t.Fatalf("check: %v", err)
+	}
+	return r
+}
+
+func leafN(i int) []byte    { return fmt.Appendf(nil, `{"leaf":%d}`, i) }
+func contentN(i int) []byte { return bytes.Repeat(fmt.Appendf(nil, "content %d;", i), 1+i%40) }
+
+func add(t testing.TB, j *Journal, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		p, err := j.Append(context.Background(), Entry{Leaf: leafN(i), Content: contentN(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Index != uint64(i) {
+			t.Fatalf("index %d, want %d", p.Index, i)
+		}
+	}
+}
+
+// verifyProof is what a stranger does with a proof.
+func verifyProof(t testing.TB, vkey string, p Proof, leaf []byte) {
+	t.Helper()
+	c, err := OpenCheckpoint(p.Checkpoint, vkey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Size != p.Size || c.Root != p.Root {
+		t.Fatalf("checkpoint of size %d for a proof of size %d", c.Size, p.Size)
+	}
+	if err := p.Verify(leaf); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSizes opens, appends and closes at every boundary, and proves and reads
+// old and new entries after each.
+func TestSizes(t *testing.T) {
+	s := newState(t)
+	n := 0
+	for _, to := range []int{1, 2, 3, 255, 256, 257, 511, 512, 600, 1300, 1536, 1537} {
+		j := s.open(t, Options{})
+		if got := j.Size(); got != uint64(n) {
+			t.Fatalf("size %d after open, want %d", got, n)
+		}
+		add(t, j, n, to)
+		n = to
+		for _, i := range []int{0, 1, n / 3, n / 2, n - 2, n - 1} {
+			if i < 0 || i >= n {
+				continue
+			}
+			p, err := j.Prove(uint64(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			verifyProof(t, s.ring.Log().VKey(), p, leafN(i))
+			if c, err := j.Content(uint64(i)); err != nil || !bytes.Equal(c, contentN(i)) {
+				t.Fatalf("content %d: %q, %v", i, c, err)
+			}
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r := s.check(t)
+		if r.Size != uint64(n) || r.Published != uint64(n) || r.Sealed != uint64(n)/256*256 || r.Torn != 0 || len(r.Notes) != 0 {
+			t.Fatalf("report %+v at size %d", r, n)
+		}
+	}
+	// What is read back is what was appended.
+	rd, err := OpenReader(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rd.Close()
+	i := 0
+	for rec, err := range rd.Entries(0, rd.Size()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Index != uint64(i) || !bytes.Equal(rec.Leaf, leafN(i)) || !bytes.Equal(rec.Content, contentN(i)) {
+			t.Fatalf("record %d is %d: %q", i, rec.Index, rec.Leaf)
+		}
+		i++
+	}
+	if i != n {
+		t.Fatalf("%d records, want %d", i, n)
+	}
+}
+
+// TestTreeAgainstReference compares every root with one computed by hand from
+// RFC 6962's definition.
+func TestTreeAgainstReference(t *testing.T) {
+	s := newState(t)
+	j := s.open(t, Options{})
+	defer j.Close()
+	var leaves [][]byte
+	for i := range 70 {
+		add(t, j, i, i+1)
+		leaves = append(leaves, leafN(i))
+		if got, want := j.tree.root, tlog.Hash(mth(leaves)); got != want {
+			t.Fatalf("root of size %d is %v, want %v", i+1, got, want)
+		}
+	}
+}
+
+// mth is MTH of RFC 6962 §2.1, word for word.
+func mth(d [][]byte) [32]byte {
+	if len(d) == 1 {
+		return sum([]byte{0}, d[0])
+	}
+	k := 1
+	for k*2 < len(d) {
+		k *= 2
+	}
+	l, r := mth(d[:k]), mth(d[k:])
+	return sum([]byte{1}, l[:], r[:])
+}
+
+func TestConcurrentAppends(t *testing.T) {
+	s := newState(t)
+	groups := 0
+	j := s.open(t, Options{TestOnlyStep: func(n string) {
+		if n == "append:durable" {
+			groups++ // the leader is alone
+		}
+	}})
+	const workers, each = 16, 40
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	seen := make(map[uint64]string)
+	for w := range workers {
+		wg.Go(func() {
+			for i := range each {
+				leaf := fmt.Sprintf("w%d i%d", w, i)
+				p, err := j.Append(context.Background(), Entry{Leaf: []byte(leaf), Content: []byte("c" + leaf)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				proof, err := j.Prove(p.Index)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := proof.Verify([]byte(leaf)); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				if old, ok := seen[p.Index]; ok {
+					t.Errorf("index %d given to %q and %q", p.Index, old, leaf)
+				}
+				seen[p.Index] = leaf
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != workers*each {
+		t.Fatalf("%d entries, want %d", len(seen), workers*each)
+	}
+	if groups >= workers*each {
+		t.Errorf("%d groups for %d entries: nothing was grouped", groups, workers*each)
+	}
+	s.check(t)
+	rd, err := OpenReader(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rd.Close()
+	for rec, err := range rd.Entries(0, rd.Size()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(rec.Leaf) != seen[rec.Index] {
+			t.Errorf("entry %d is %q, want %q", rec.Index, rec.Leaf, seen[rec.Index])
+		}
+	}
+}
+
+// TestReadersBesideWriter reads and checks while entries are appended, sealed
+// and published.
+func TestReadersBesideWriter(t *testing.T) {
+	s := newState(t)
+	j := s.open(t, Options{})
+	add(t, j, 0, 1)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			var last uint64
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				r, err := Check(s.dir, s.ring.Log().VKey())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r.Size < last {
+					t.Errorf("size %d after %d", r.Size, last)
+				}
+				last = r.Size
+			}
+		})
+	}
+	for i := 1; i < 900; i++ {
+		add(t, j, i, i+1)
+		if i%50 == 0 {
+			if err := j.Publish(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	close(done)
+	wg.Wait()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSecondWriterIsBusy(t *testing.T) {
+	s := newState(t)
+	j := s.open(t, Options{})
+	if _, err := Open(s.dir, s.ring.Log(), Options{}); fault.KindOf(err) != fault.Busy {
+		t.Errorf("second Open: %v, want busy", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j = s.open(t, Options{})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAppendRefuses(t *testing.T) {
+	s := newState(t)
+	j := s.open(t, Options{})
+	at := func(i uint64) *uint64 { return &i }
+	for _, c := range []struct {
+		name   string
+		e      Entry
+		reason string
+	}{
+		{"empty leaf", Entry{}, "leaf_size"},
+		{"long leaf", Entry{Leaf: make([]byte, MaxLeaf+1)}, "leaf_size"},
+		{"long content", Entry{Leaf: []byte{1}, Content: make([]byte, MaxContent+1)}, "content_size"},
+		{"closes nothing", Entry{Leaf: []byte{1}, Closes: at(0)}, "entry_not_open"},
+		{"closes itself", Entry{Leaf: []byte{1}, Opens: true, Closes: at(0)}, "entry_not_open"},
+	} {
+		_, err := j.Append(context.Background(), c.e)
+		if fault.ReasonOf(err) != c.reason || fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s: %v, want %s", c.name, err, c.reason)
+		}
+	}
+	if j.Size() != 0 {
+		t.Errorf("size %d after refusals", j.Size())
+	}
+	if _, err := j.Prove(0); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("prove in an empty log: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := j.Append(ctx, Entry{Leaf: []byte{1}}); fault.KindOf(err) != fault.Canceled {
+		t.Errorf("append with a done context: %v", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Append(context.Background(), Entry{Leaf: []byte{1}}); fault.ReasonOf(err) != "journal_closed" {
+		t.Errorf("append after close: %v", err)
+	}
+	if _, err := j.Prove(0); fault.ReasonOf(err) != "journal_closed" {
+		t.Errorf("prove after close: %v", err)
+	}
+}
+
+// TestGiveUpWaiting lets a context end while another group is being written:
+// the entry must not appear, and those after it must.
+func TestGiveUpWaiting(t *testing.T) {
+	s := newState(t)
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	first := true
+	j := s.open(t, Options{TestOnlyStep: func(n string) {
+		if n == "append:written" && first {
+			first = false
+			close(inside)
+			<-goOn
+		}
+	}})
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = j.Append(context.Background(), Entry{Leaf: []byte("a")}) })
+	<-inside
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if _, err := j.Append(ctx, Entry{Leaf: []byte("never")}); fault.KindOf(err) != fault.Timeout {
+		t.Errorf("append: %v, want timeout", err)
+	}
+	wg.Go(func() {
+		if _, err := j.Append(context.Background(), Entry{Leaf: []byte("b")}); err != nil {
+			t.Error(err)
+		}
+	})
+	close(goOn)
+	wg.Wait()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.check(t); r.Size != 2 {
+		t.Errorf("size %d, want 2", r.Size)
+	}
+}
+
+// TestOpenEntries follows intents and results through groups, seals and opens.
+func TestOpenEntries(t *testing.T) {
+	s := newState(t)
+	j := s.open(t, Options{})
+	app := func(e Entry) uint64 {
+		t.Helper()
+		e.Leaf = []byte(rand.Text())
+		p, err := j.Append(context.Background(), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Index
+	}
+	long := app(Entry{Opens: true})
+	for range 300 {
+		i := app(Entry{Opens: true})
+		app(Entry{Closes: &i})
+	}
+	late := app(Entry{Opens: true})
+	want := fmt.Sprint([]uint64{long, late})
+	for range 2 {
+		if got := fmt.Sprint(j.OpenEntries()); got != want {
+			t.Fatalf("open %s, want %s", got, want)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(s.check(t).Open); got != want {
+			t.Fatalf("check: open %s, want %s", got, want)
+		}
+		j = s.open(t, Options{})
+	}
+	app(Entry{Closes: &long})
+	if _, err := j.Append(context.Background(), Entry{Leaf: []byte("x"), Closes: &long}); fault.ReasonOf(err) != "entry_not_open" {
+		t.Errorf("second result for one intent: %v", err)
+	}
+	app(Entry{Closes: &late})
+	if got := j.OpenEntries(); len(got) != 0 {
+		t.Errorf("open %v, want none", got)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFlushes counts what the claims in the package comment promise.
+func TestFlushes(t *testing.T) {
+	s := newState(t)
+	flushes, names := 0, ""
+	o := Options{TestOnlyStep: func(n string) {
+		if n == "append:durable" || strings.HasSuffix(n, ":synced") || strings.HasSuffix(n, ":durable") || n == "recover:cut" {
+			flushes++
+		}
+		names += n + " "
+	}}
+	j := s.open(t, o)
+	add(t, j, 0, 1)
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	flushes, names = 0, ""
+	j = s.open(t, o)
+	if flushes != 0 {
+		t.Errorf("open flushed %d times: %s", flushes, names)
+	}
+	add(t, j, 1, 3)
+	if _, err := j.Prove(2); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if flushes != 2 {
+		t.Errorf("open, two appends, prove and close flushed %d times, want 2: %s", flushes, names)
+	}
+	// The 256th entry makes a complete tile: bundle, contents, two tiles,
+	// checkpoint and write-ahead file, each with its folder.
+	j = s.open(t, o)
+	add(t, j, 3, 256)
+	flushes = 0
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if flushes > 14 {
+		t.Errorf("sealing a tile flushed %d times", flushes)
+	}
+	t.Logf("sealing one tile: %d flushes", flushes)
+}
+
+func TestFirstUseFlushes(t *testing.T) {
+	s := newState(t)
+	j := s.open(t, Options{})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, checkpointFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an empty log has a checkpoint: %v", err)
+	}
+	if r := s.check(t); r.Size != 0 {
+		t.Errorf("size %d", r.Size)
+	}
+}
+
+func sum(parts ...[]byte) [32]byte { return sha256.Sum256(bytes.Join(parts, nil)) }

@@ -1,0 +1,343 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"palyra/internal/durable"
+)
+
+// publish writes what readers of the tlog-tiles layout need for the whole log.
+// The caller holds writer. Complete tiles are always durable; the partial ones
+// and the checkpoint only if asked for: they can be made again.
+func (j *Journal) publish(lasting bool) error {
+	if j.broken != nil {
+		return j.broken
+	}
+	if j.tree.size == 0 || j.tree.size == j.published && !lasting {
+		return nil
+	}
+	if j.unsynced { // never publish what a power failure could take back
+		if err := j.wal.file.Sync(); err != nil {
+			return fmt.Errorf("sync write-ahead file: %w", err)
+		}
+		j.mu.Lock()
+		j.unsynced = false
+		j.mu.Unlock()
+	}
+	if j.tree.size-j.tree.base >= tileWidth {
+		if err := j.seal(); err != nil {
+			return err
+		}
+	}
+	put := func(name string, data []byte) error { return j.replaceFile("publish:"+stem(name), name, data) }
+	if lasting {
+		put = func(name string, data []byte) error { return j.writeFile("publish:"+stem(name), name, data) }
+	}
+	n, w := int64(j.tree.base/tileWidth), int(j.tree.size-j.tree.base)
+	bundle, tile := bundlePath(n, w), tilePath(tlog.Tile{H: tileHeight, N: n, W: w})
+	if w > 0 {
+		if err := j.publishHead(bundle, tile, put); err != nil {
+			return err
+		}
+	}
+	if err := put(checkpointFile, j.note); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	j.published = j.tree.size
+	j.mu.Unlock()
+	for _, name := range []string{bundle, tile} {
+		if err := keepOnly(filepath.Join(j.dir, filepath.FromSlash(partialDir(name))), w); w > 0 && err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publishHead writes the partial entry bundle and the partial tile of leaf
+// hashes at the end of the log. Those of higher levels stand since seal.
+func (j *Journal) publishHead(bundle, tile string, put func(string, []byte) error) error {
+	b, err := j.headBundle()
+	if err != nil {
+		return err
+	}
+	if err := put(bundle, b); err != nil {
+		return err
+	}
+	if b, err = j.headTile(); err != nil {
+		return err
+	}
+	return put(tile, b)
+}
+
+// stem shortens a path to what a step's name needs.
+func stem(name string) string {
+	switch {
+	case strings.HasPrefix(name, "tile/entries/"):
+		return "entries"
+	case strings.HasPrefix(name, "tile/"):
+		return "tile"
+	}
+	return name
+}
+
+// headBundle is the partial entry bundle at the end of the log.
+func (j *Journal) headBundle() ([]byte, error) {
+	leaves := make([][]byte, len(j.wal.places))
+	for i, p := range j.wal.places {
+		leaves[i] = make([]byte, p.leafLen)
+		if _, err := j.wal.file.ReadAt(leaves[i], p.leaf); err != nil {
+			return nil, fmt.Errorf("read write-ahead file: %w", err)
+		}
+		if LeafHash(leaves[i]) != j.tree.recent[tlog.StoredHashIndex(0, int64(j.tree.base)+int64(i))-tlog.StoredHashIndex(0, int64(j.tree.base))] {
+			return nil, corrupt("wal_corrupt", fmt.Errorf("entry %d changed on disk", j.tree.base+uint64(i)))
+		}
+	}
+	return encodeBundle(leaves), nil
+}
+
+// headTile is the partial tile of leaf hashes at the end of the log.
+func (j *Journal) headTile() ([]byte, error) {
+	return tlog.ReadTileData(tlog.Tile{H: tileHeight, N: int64(j.tree.base / tileWidth), W: int(j.tree.size - j.tree.base)}, j.tree)
+}
+
+// seal moves all complete tiles out of the write-ahead file. The caller holds
+// writer. Order, and why a crash between any two steps is harmless:
+//
+//  1. entry bundles and contents, from the write-ahead file
+//  2. tiles, lowest level first; a tile that is there already must be equal
+//  3. the checkpoint of exactly these tiles: from here on readers may look for them
+//  4. the new write-ahead file, renamed over the old one: from here on the log
+//     needs them
+//  5. partial tiles that complete ones replace are removed
+//
+// Everything is flushed before the next step, and until step 4 the old
+// write-ahead file still holds all of it.
+func (j *Journal) seal() error {
+	from, to := j.tree.base, j.tree.size/tileWidth*tileWidth
+	if from == to {
+		return nil
+	}
+	rest, open, err := j.sealEntries(to)
+	if err != nil {
+		return err
+	}
+	tiles := tlog.NewTiles(tileHeight, int64(from), int64(to))
+	for _, t := range tiles {
+		b, err := tlog.ReadTileData(t, j.tree)
+		if err != nil {
+			return err
+		}
+		if err := j.writeOnce("seal:tile", tilePath(t), b); err != nil {
+			return err
+		}
+	}
+	nt, err := j.tree.rebase(to)
+	if err != nil {
+		return err
+	}
+	root, err := nt.rootAt(to)
+	if err != nil {
+		return err
+	}
+	note := j.key.SignCheckpoint(to, root)
+	if err := j.writeFile("seal:checkpoint", checkpointFile, note); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	j.published = to
+	j.mu.Unlock()
+	edge, err := nt.ReadHashes(edgeIndexes(to))
+	if err != nil {
+		return err
+	}
+	if err := j.swap(nt, edge, open, note, rest); err != nil {
+		return err
+	}
+	return j.sweep(tiles, from, to)
+}
+
+// sealEntries writes entry bundles and contents up to entry to. It returns the
+// groups after that, and which entries were open at that point.
+func (j *Journal) sealEntries(to uint64) (rest []*group, open []uint64, err error) {
+	w := &wal{file: j.wal.file, header: j.wal.header, end: j.wal.start, size: j.wal.end}
+	set := make(map[uint64]struct{})
+	for _, i := range w.header.open {
+		set[i] = struct{}{}
+	}
+	var leaves, contents [][]byte
+	next := w.header.base
+	err = w.scan(func(g *group, _ []place) error {
+		tail := &group{note: bytes.Clone(g.note)}
+		for i := range g.entries {
+			e := g.entries[i]
+			e.Leaf, e.Content = bytes.Clone(e.Leaf), bytes.Clone(e.Content)
+			if next >= to {
+				if len(tail.entries) == 0 {
+					tail.first = next
+				}
+				tail.entries = append(tail.entries, e)
+				next++
+				continue
+			}
+			if err := track(set, &e, next); err != nil {
+				return corrupt("wal_corrupt", err)
+			}
+			leaves, contents = append(leaves, e.Leaf), append(contents, e.Content)
+			next++
+			if len(leaves) < tileWidth {
+				continue
+			}
+			n := int64(next/tileWidth) - 1
+			if err := j.writeOnce("seal:content", contentPath(n), encodeContents(next-tileWidth, contents)); err != nil {
+				return err
+			}
+			if err := j.writeOnce("seal:entries", bundlePath(n, tileWidth), encodeBundle(leaves)); err != nil {
+				return err
+			}
+			leaves, contents = nil, nil
+		}
+		if len(tail.entries) > 0 {
+			rest = append(rest, tail)
+		}
+		return nil
+	})
+	return rest, openList(set), err
+}
+
+// swap begins a new write-ahead file at the tree nt, with the groups after it.
+func (j *Journal) swap(nt *tree, edge []tlog.Hash, open []uint64, note []byte, rest []*group) error {
+	h, err := newHeader(nt.base, edge, open, note)
+	if err != nil {
+		return err
+	}
+	b := h.encode()
+	start := int64(len(b))
+	var places []place
+	for _, g := range rest {
+		rec, p := h.encodeGroup(int64(len(b)), g)
+		b = append(b, rec...)
+		places = append(places, p...)
+	}
+	if err := j.writeFile("seal:wal", walFile, b); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(j.dir, walFile), os.O_RDWR, 0)
+	if err != nil {
+		// The old descriptor leads to a file without a name now. Nothing more may
+		// be appended through it; reading goes on until Close.
+		j.broken = fmt.Errorf("open new write-ahead file: %w", err)
+		return j.broken
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.wal.close()
+	j.wal = &wal{file: disk{f}, header: h, start: start, end: int64(len(b)), places: places}
+	j.tree = nt
+	return nil
+}
+
+// sweep removes partial tiles that are not the log's any more, and temporary
+// files. It is housekeeping: what it leaves after a crash is swept next time.
+func (j *Journal) sweep(tiles []tlog.Tile, from, to uint64) error {
+	dirs := make(map[string]bool)
+	for _, t := range tiles {
+		path := filepath.Join(j.dir, filepath.FromSlash(tilePath(t)))
+		dirs[filepath.Dir(path)] = true
+		if t.W < tileWidth {
+			if err := keepOnly(partialDir(path), t.W); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := os.RemoveAll(path + ".p"); err != nil {
+			return err
+		}
+	}
+	for n := from / tileWidth; n < to/tileWidth; n++ {
+		for _, p := range []string{bundlePath(int64(n), tileWidth), contentPath(int64(n))} {
+			path := filepath.Join(j.dir, filepath.FromSlash(p))
+			dirs[filepath.Dir(path)] = true
+			if err := os.RemoveAll(path + ".p"); err != nil {
+				return err
+			}
+		}
+	}
+	for d := range dirs {
+		if err := durable.RemoveTemps(d); err != nil {
+			return err
+		}
+	}
+	j.step("seal:swept")
+	return nil
+}
+
+// keepOnly removes partial tiles of other widths from dir, and temporary files.
+func keepOnly(dir string, width int) error {
+	es, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range es {
+		if e.Name() == strconv.Itoa(width) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile writes a file below the journal durably, with its folders.
+func (j *Journal) writeFile(step, name string, data []byte) error {
+	path := filepath.Join(j.dir, filepath.FromSlash(name))
+	if err := durable.MkdirAll0700(filepath.Dir(path)); err != nil {
+		return err
+	}
+	j.step(step + ":begin")
+	return durable.WriteFileSteps(path, data, 0o600, func(s string) { j.step(step + ":" + s) })
+}
+
+// replaceFile is writeFile without the flushes.
+func (j *Journal) replaceFile(step, name string, data []byte) error {
+	path := filepath.Join(j.dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	j.step(step + ":begin")
+	if err := durable.Replace(path, data, 0o600); err != nil {
+		return err
+	}
+	j.step(step + ":renamed")
+	return nil
+}
+
+// writeOnce writes a file that never changes again. One that is there already
+// comes from a seal that a crash interrupted and must be the same.
+func (j *Journal) writeOnce(step, name string, data []byte) error {
+	path := filepath.Join(j.dir, filepath.FromSlash(name))
+	old, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return j.writeFile(step, name, data)
+	case err != nil:
+		return err
+	case !slices.Equal(old, data):
+		return corrupt("tile_corrupt", fmt.Errorf("%q is there already and different", path))
+	}
+	return durable.SyncDir(filepath.Dir(path))
+}

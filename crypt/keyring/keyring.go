@@ -1,0 +1,200 @@
+// Package keyring holds the keys of one state directory.
+//
+// There are two, and each does one thing: the [AttestationKey] (ECDSA P-256)
+// signs in-toto statements, the [LogKey] (Ed25519) signs checkpoints of the
+// journal. [Open] makes them on first use and refuses them afterwards if
+// anything about them is wrong: owner, mode, type, spelling, a missing one.
+//
+//	ring, err := keyring.Open(stateDir)
+//	env, err := receipt.Sign(ring.Attestation(), statement)
+//	j, err := journal.Open(filepath.Join(stateDir, "journal"), ring.Log(), journal.Options{})
+//
+// The files, all below the state directory:
+//
+//	keys/att.key             PKCS #8 in PEM, mode 0600
+//	keys/log.key             signed-note signer key, one line, mode 0600
+//	trust/att.pub            SubjectPublicKeyInfo in PEM
+//	trust/log.vkey           signed-note verifier key, one line
+//	trust/trusted_root.json  the log's key as Sigstore tools want it
+//
+// keys/ appears in one piece or not at all: it is made beside its place and
+// renamed. trust/ holds nothing secret; it is what a stranger needs, is made
+// again where it is missing and refused where it differs from the keys.
+//
+// What it does not protect against: whoever reads keys/ can sign as this
+// installation. Wiping memory is not attempted: the runtime copies what it
+// likes. Docs: docs/formats/keys.md.
+package keyring
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// The names below a state directory.
+const (
+	keysDir  = "keys"
+	trustDir = "trust"
+	attFile  = "att.key"
+	logFile  = "log.key"
+)
+
+// maxKeyFile bounds what is read as a key, in bytes.
+const maxKeyFile = 4096
+
+// Ring is the keys of one state directory, immutable after Open.
+type Ring struct {
+	att *AttestationKey
+	log *LogKey
+}
+
+// Attestation returns the key that signs statements.
+func (r *Ring) Attestation() *AttestationKey { return r.att }
+
+// Log returns the key that signs the journal's checkpoints.
+func (r *Ring) Log() *LogKey { return r.log }
+
+// Options are what only the first Open of a state directory can choose.
+type Options struct {
+	// Origin names the log in its checkpoints: a bare host name, never resolved.
+	// Default: 16 hexadecimal digits of the log key's digest and
+	// ".palyra.local", so that two installations never share one. It cannot be
+	// changed later: it is part of the key's identity.
+	Origin string
+}
+
+// Open opens the keys of the state directory dir, and makes directory and keys
+// on first use. Errors are fault.BadState (owner, mode, a missing file),
+// fault.Integrity (a key that does not parse, public halves that do not match)
+// or fault.Unavailable (disk full).
+func Open(dir string) (*Ring, error) { return OpenOptions(dir, Options{}) }
+
+// OpenOptions is Open with choices for the first use.
+func OpenOptions(dir string, o Options) (*Ring, error) {
+	op := fmt.Sprintf("open keys in %q", dir)
+	if err := durable.MkdirAll0700(dir); err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	if err := durable.CheckPrivate(dir); err != nil {
+		return nil, err
+	}
+	keys := filepath.Join(dir, keysDir)
+	if _, err := os.Lstat(keys); errors.Is(err, os.ErrNotExist) {
+		if err := create(dir, o); err != nil {
+			return nil, durable.Fault(op, err)
+		}
+	} else if err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	r, err := load(keys)
+	if err != nil {
+		return nil, err
+	}
+	if o.Origin != "" && r.log.origin != o.Origin {
+		return nil, fault.New(fault.BadState, "origin_mismatch", op,
+			fmt.Errorf("the log is called %q, not %q", r.log.origin, o.Origin))
+	}
+	if err := r.exportTrust(filepath.Join(dir, trustDir)); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// load reads both keys; a directory with only one was tampered with, since
+// create makes them together.
+func load(keys string) (*Ring, error) {
+	if err := durable.CheckPrivate(keys); err != nil {
+		return nil, err
+	}
+	var r Ring
+	for _, k := range []struct {
+		name  string
+		parse func([]byte) error
+	}{
+		{attFile, func(b []byte) (err error) { r.att, err = parseAttestationKey(b); return }},
+		{logFile, func(b []byte) (err error) { r.log, err = parseLogKey(b); return }},
+	} {
+		path := filepath.Join(keys, k.name)
+		b, err := durable.ReadPrivate(path, maxKeyFile)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fault.New(fault.BadState, "key_missing", fmt.Sprintf("open key %q", path), err).
+				WithHint("restore it from a backup; with a new key nothing that was signed before can be continued")
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := k.parse(b); err != nil {
+			return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("parse key %q", path), err)
+		}
+	}
+	return &r, nil
+}
+
+// create makes both keys in a folder beside keys/ and renames it into place. A
+// process that does the same at the same time wins or loses as a whole.
+func create(dir string, o Options) (err error) {
+	if _, err := os.Lstat(filepath.Join(dir, "journal")); err == nil {
+		return fault.New(fault.BadState, "keys_missing", fmt.Sprintf("open keys in %q", dir),
+			errors.New("there is a journal but no keys")).
+			WithHint("restore keys/ from a backup, or move the journal away to begin a new one")
+	}
+	att, err := newAttestationKey()
+	if err != nil {
+		return err
+	}
+	log, err := newLogKey(o.Origin)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(dir, "."+keysDir+"-"+rand.Text())
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(tmp)
+		}
+	}()
+	ab, err := att.encode()
+	if err != nil {
+		return err
+	}
+	for name, b := range map[string][]byte{attFile: ab, logFile: log.encode()} {
+		if err := durable.WriteFile(filepath.Join(tmp, name), b, 0o600); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, keysDir)); err != nil {
+		if _, lerr := os.Lstat(filepath.Join(dir, keysDir)); lerr == nil {
+			return os.RemoveAll(tmp) // somebody else was first; theirs are the keys
+		}
+		return err
+	}
+	return durable.SyncDir(dir)
+}
+
+// validOrigin accepts host names of letters, digits, hyphens and dots, lower
+// case. Sigstore verifiers compare it with the host part of a URL, and one of
+// them uses it as a regular expression.
+func validOrigin(s string) error {
+	if len(s) == 0 || len(s) > 253 {
+		return fmt.Errorf("origin of %d characters, want 1 to 253", len(s))
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			slices.ContainsFunc([]byte(label), func(c byte) bool {
+				return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-'
+			}) {
+			return fmt.Errorf("origin %q is no bare lower-case host name", s)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package receipt
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"palyra/crypt/journal"
+	"palyra/crypt/keyring"
+)
+
+// AuditReport is what Audit found in a sound journal.
+type AuditReport struct {
+	Journal  *journal.Report `json:"journal"`
+	Intents  int             `json:"intents"`
+	Results  int             `json:"results"`
+	Outcomes map[string]int  `json:"outcomes"` // results by outcome
+	Orphans  []Orphan        `json:"orphans"`  // intents without a result, oldest first
+}
+
+// Orphan is an intent without a result: the call is running now, or what became
+// of it is not known.
+type Orphan struct {
+	Index  uint64 `json:"index"`
+	CallID string `json:"call_id"`
+}
+
+// intent is what Audit remembers of an intent.
+type intent struct {
+	call    string
+	capsule string
+	result  bool
+}
+
+// Audit checks a whole journal and everything in it: the log itself
+// (journal.Check), that every leaf is the record of the envelope kept beside
+// it, every signature, every statement, and that results belong to intents: to
+// an earlier one, of the same call and capsule, which has no other result. An
+// error is fault.Integrity and names the first entry that is wrong. Orphans and
+// bad outcomes are no errors.
+func Audit(dir string, t *Trust) (*AuditReport, error) {
+	jr, err := journal.Check(dir, t.VKey())
+	if err != nil {
+		return nil, err
+	}
+	r, err := journal.OpenReader(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	a := &auditor{t: t, rep: &AuditReport{Journal: jr, Outcomes: make(map[string]int), Orphans: []Orphan{}}, intents: make(map[uint64]*intent)}
+	// Entries that a running writer appended since the check are for next time.
+	for rec, err := range r.Entries(0, jr.Size) {
+		if err != nil {
+			return nil, err
+		}
+		if err := a.entry(&rec); err != nil {
+			return nil, broken("audit", fmt.Errorf("entry %d: %w", rec.Index, err))
+		}
+	}
+	for _, i := range a.order {
+		if in := a.intents[i]; !in.result {
+			a.rep.Orphans = append(a.rep.Orphans, Orphan{Index: i, CallID: in.call})
+		}
+	}
+	return a.rep, nil
+}
+
+type auditor struct {
+	t       *Trust
+	rep     *AuditReport
+	intents map[uint64]*intent
+	order   []uint64
+}
+
+func (a *auditor) entry(rec *journal.Record) error {
+	if rec.Erased {
+		return nil // counted by journal.Check; the leaf is all that is left
+	}
+	e, err := ParseEnvelope(rec.Content)
+	if err != nil {
+		return err
+	}
+	leaf, err := leafOf(e, a.t.spki)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(leaf, rec.Leaf) {
+		return errors.New("the envelope kept beside the leaf is not the one that was logged")
+	}
+	if !keyring.VerifyStatement(a.t.spki, e.Payload, e.Signatures[0].Sig) {
+		return errors.New("the statement's signature does not verify")
+	}
+	s, err := parseStatement(e.Payload)
+	if err != nil {
+		return err
+	}
+	if s.Predicate.Seq > rec.Index {
+		return fmt.Errorf("seq %d is beyond the entry's own index", s.Predicate.Seq)
+	}
+	return a.pair(s, rec.Index)
+}
+
+// pair keeps the books of intents and results.
+func (a *auditor) pair(s *Statement, index uint64) error {
+	p := &s.Predicate
+	if s.IsIntent() {
+		a.rep.Intents++
+		a.intents[index] = &intent{call: p.CallID, capsule: p.Capsule.Digest.String()}
+		a.order = append(a.order, index)
+		return nil
+	}
+	a.rep.Results++
+	a.rep.Outcomes[p.Outcome]++
+	if p.Intent == nil {
+		return nil
+	}
+	in, ok := a.intents[*p.Intent]
+	switch {
+	case !ok && a.rep.Journal.Erased > 0 && *p.Intent < index:
+		return nil // its intent may be among the erased
+	case !ok:
+		return fmt.Errorf("result for entry %d, which is no earlier intent", *p.Intent)
+	case in.result:
+		return fmt.Errorf("second result for intent %d", *p.Intent)
+	case in.call != p.CallID || in.capsule != p.Capsule.Digest.String():
+		return fmt.Errorf("result for intent %d, which is of another call or capsule", *p.Intent)
+	}
+	in.result = true
+	return nil
+}

@@ -1,0 +1,287 @@
+package receipt
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"palyra/crypt/journal"
+	"palyra/crypt/keyring"
+	"palyra/internal/canon"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// bundle is a Sigstore bundle v0.3 in the JSON form of its protocol buffer:
+// 64-bit numbers are strings, bytes are base64. Only what a receipt has is
+// here; anything else in a file is refused.
+type bundle struct {
+	MediaType    string   `json:"mediaType"`
+	Verification material `json:"verificationMaterial"`
+	Envelope     Envelope `json:"dsseEnvelope"`
+}
+
+type material struct {
+	PublicKey hint    `json:"publicKey"`
+	TLog      []entry `json:"tlogEntries"`
+}
+
+type hint struct {
+	Hint string `json:"hint"`
+}
+
+type entry struct {
+	LogIndex       decimal `json:"logIndex"`
+	LogID          logID   `json:"logId"`
+	KindVersion    kind    `json:"kindVersion"`
+	IntegratedTime string  `json:"integratedTime"` // "0": the log states no time
+	Proof          proof   `json:"inclusionProof"`
+	Body           []byte  `json:"canonicalizedBody"`
+}
+
+type logID struct {
+	KeyID []byte `json:"keyId"`
+}
+
+type kind struct {
+	Kind    string `json:"kind"`
+	Version string `json:"version"`
+}
+
+type proof struct {
+	LogIndex   decimal    `json:"logIndex"`
+	RootHash   []byte     `json:"rootHash"`
+	TreeSize   decimal    `json:"treeSize"`
+	Hashes     [][]byte   `json:"hashes"`
+	Checkpoint checkpoint `json:"checkpoint"`
+}
+
+type checkpoint struct {
+	Envelope string `json:"envelope"`
+}
+
+// decimal is a 64-bit number that JSON carries as a string.
+type decimal uint64
+
+// MarshalJSON implements json.Marshaler.
+func (d decimal) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, "%q", strconv.FormatUint(uint64(d), 10)), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *decimal) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return errors.New("want a number in a string")
+	}
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || strconv.FormatUint(n, 10) != s {
+		return fmt.Errorf("%q is no canonical number", s)
+	}
+	*d = decimal(n)
+	return nil
+}
+
+// Trust is whom a verifier believes: one attestation key and one log.
+type Trust struct {
+	spki []byte
+	log  *keyring.LogPublic
+}
+
+// NewTrust returns the trust in a SubjectPublicKeyInfo and a verifier key.
+func NewTrust(spki []byte, vkey string) (*Trust, error) {
+	if _, err := keyring.ParseAttestationPublic(spki); err != nil {
+		return nil, err
+	}
+	log, err := keyring.ParseVKey(vkey)
+	if err != nil {
+		return nil, err
+	}
+	return &Trust{spki: bytes.Clone(spki), log: log}, nil
+}
+
+// TrustIn returns the trust in the keys of a ring.
+func TrustIn(r *keyring.Ring) *Trust {
+	t, err := NewTrust(r.Attestation().SPKI(), r.Log().VKey())
+	if err != nil {
+		panic("receipt: internal error: a key of our own does not parse: " + err.Error())
+	}
+	return t
+}
+
+// LoadTrust reads a trust directory: att.pub and log.vkey. A trusted_root.json
+// beside them, which is for other verifiers, must name the same log.
+func LoadTrust(dir string) (*Trust, error) {
+	op := fmt.Sprintf("load trust directory %q", dir)
+	bad := func(name string, err error) error {
+		return fault.New(fault.Integrity, "trust_corrupt", op, fmt.Errorf("%s: %w", name, err))
+	}
+	pub, err := durable.ReadRegular(filepath.Join(dir, keyring.AttestationPublicFile), 4096)
+	if err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	spki, err := keyring.ParsePublicPEM(pub)
+	if err != nil {
+		return nil, bad(keyring.AttestationPublicFile, err)
+	}
+	vkey, err := durable.ReadRegular(filepath.Join(dir, keyring.LogVKeyFile), 4096)
+	if err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	line, ok := strings.CutSuffix(string(vkey), "\n")
+	if !ok {
+		return nil, bad(keyring.LogVKeyFile, errors.New("want one line"))
+	}
+	t, err := NewTrust(spki, line)
+	if err != nil {
+		return nil, bad(keyring.LogVKeyFile, err)
+	}
+	want, err := t.log.TrustedRoot()
+	if err != nil {
+		return nil, bad(keyring.TrustedRootFile, err)
+	}
+	got, err := durable.ReadRegular(filepath.Join(dir, keyring.TrustedRootFile), 1<<16)
+	if err == nil && !bytes.Equal(got, want) {
+		return nil, bad(keyring.TrustedRootFile, errors.New("is not that of log.vkey"))
+	}
+	return t, nil
+}
+
+// Origin returns the name of the trusted log.
+func (t *Trust) Origin() string { return t.log.Origin }
+
+// VKey returns the verifier key of the trusted log.
+func (t *Trust) VKey() string { return t.log.VKey() }
+
+// KeyHint returns the hint of the trusted attestation key.
+func (t *Trust) KeyHint() string { return keyring.HintOf(t.spki) }
+
+// Bundle joins an envelope and its proof into a receipt. It checks that the
+// proof is one for this envelope; the signatures, which were made a moment ago
+// by keys in this process, are left to Verify.
+func Bundle(e *Envelope, p journal.Proof, t *Trust) ([]byte, error) {
+	leaf, err := leafOf(e, t.spki)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Verify(leaf); err != nil {
+		return nil, broken("inclusion", err)
+	}
+	return encodeBundle(e, p, leaf, t)
+}
+
+func encodeBundle(e *Envelope, p journal.Proof, leaf []byte, t *Trust) ([]byte, error) {
+	hashes := make([][]byte, len(p.Hashes))
+	for i := range p.Hashes {
+		hashes[i] = p.Hashes[i][:]
+	}
+	return canon.Marshal(bundle{
+		MediaType: mediaType,
+		Verification: material{
+			PublicKey: hint{Hint: t.KeyHint()},
+			TLog: []entry{{
+				LogIndex:       decimal(p.Index),
+				LogID:          logID{KeyID: t.log.ID[:]},
+				KindVersion:    kind{Kind: leafKind, Version: leafVersion},
+				IntegratedTime: "0",
+				Proof: proof{LogIndex: decimal(p.Index), RootHash: p.Root[:], TreeSize: decimal(p.Size), Hashes: hashes,
+					Checkpoint: checkpoint{Envelope: string(p.Checkpoint)}},
+				Body: leaf,
+			}},
+		},
+		Envelope: *e,
+	})
+}
+
+// Verified is what a receipt says, once it is known to be genuine. That it is
+// genuine does not make it good news: look at Outcome.
+type Verified struct {
+	Statement Statement
+	Outcome   string // "" for an intent
+	Index     uint64 // in the log
+	Size      uint64 // of the log when the receipt was made
+	Root      [32]byte
+	Origin    string // of the log
+	KeyHint   string // of the attestation key
+	Payload   []byte // canonical JSON of the statement
+}
+
+// Verify checks a receipt: its form, the signature by the trusted attestation
+// key, the leaf that the log must hold for it, the proof that it does, the
+// checkpoint's signature and origin, and the statement. Every error is
+// fault.Integrity. There is exactly one byte form that passes.
+func Verify(b []byte, t *Trust) (*Verified, error) {
+	var d bundle
+	if err := canon.Decode(b, &d, canon.Limits{Bytes: MaxBundle}); err != nil {
+		return nil, broken("syntax", err)
+	}
+	if len(d.Verification.TLog) != 1 {
+		return nil, broken("entries", fmt.Errorf("%d log entries, want 1", len(d.Verification.TLog)))
+	}
+	e := &d.Verification.TLog[0]
+	if d.Verification.PublicKey.Hint != t.KeyHint() {
+		return nil, broken("key", fmt.Errorf("signed by key %q, trusted is %q", d.Verification.PublicKey.Hint, t.KeyHint()))
+	}
+	if !bytes.Equal(e.LogID.KeyID, t.log.ID[:]) {
+		return nil, broken("log", errors.New("from another log than the trusted one"))
+	}
+	if err := d.Envelope.check(); err != nil {
+		return nil, broken("envelope", err)
+	}
+	if !keyring.VerifyStatement(t.spki, d.Envelope.Payload, d.Envelope.Signatures[0].Sig) {
+		return nil, broken("signature", errors.New("the statement's signature does not verify"))
+	}
+	p, err := proofOf(e, t)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := leafOf(&d.Envelope, t.spki)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(e.Body, leaf) {
+		return nil, broken("leaf", errors.New("the log entry is not the one of this statement"))
+	}
+	if err := p.Verify(leaf); err != nil {
+		return nil, broken("inclusion", err)
+	}
+	s, err := parseStatement(d.Envelope.Payload)
+	if err != nil {
+		return nil, broken("statement", err)
+	}
+	// Whatever is left (media type, kind, time "0", spelling, members that are
+	// missing) is held to the one form that we write.
+	again, err := encodeBundle(&d.Envelope, *p, leaf, t)
+	if err != nil {
+		return nil, broken("form", err)
+	}
+	if !bytes.Equal(again, b) {
+		return nil, broken("form", errors.New("not in the one form that a receipt has"))
+	}
+	return &Verified{Statement: *s, Outcome: s.Predicate.Outcome, Index: p.Index, Size: p.Size, Root: p.Root,
+		Origin: t.log.Origin, KeyHint: t.KeyHint(), Payload: d.Envelope.Payload}, nil
+}
+
+// proofOf reads the proof of a log entry and checks the checkpoint that it
+// leads to.
+func proofOf(e *entry, t *Trust) (*journal.Proof, error) {
+	c, err := journal.OpenCheckpoint([]byte(e.Proof.Checkpoint.Envelope), t.log.VKey())
+	if err != nil {
+		return nil, broken("checkpoint", err)
+	}
+	if uint64(e.Proof.TreeSize) != c.Size || !bytes.Equal(e.Proof.RootHash, c.Root[:]) {
+		return nil, broken("checkpoint", errors.New("the proof's size or root is not the checkpoint's"))
+	}
+	p := &journal.Proof{Index: uint64(e.Proof.LogIndex), Size: c.Size, Root: c.Root, Checkpoint: []byte(e.Proof.Checkpoint.Envelope)}
+	for _, h := range e.Proof.Hashes {
+		if len(h) != len(c.Root) {
+			return nil, broken("inclusion", fmt.Errorf("hash of %d bytes", len(h)))
+		}
+		p.Hashes = append(p.Hashes, [32]byte(h))
+	}
+	return p, nil
+}

@@ -1,0 +1,184 @@
+// Package receipt makes and checks receipts: signed statements of what was
+// asked, who allowed it, what ran and what the kernel was seen to enforce, each
+// with the proof that it is in the journal.
+//
+// A [Statement] is an in-toto Statement v1. [Sign] puts it into a DSSE envelope.
+// [Leaf] is what goes into the journal for it: a Rekor v2 hashedrekord 0.0.2
+// entry, the digest and the signature but not the statement. [Bundle] joins
+// envelope and proof into a Sigstore bundle v0.3, which verifiers that are not
+// ours check offline.
+//
+//	env, err := receipt.Sign(ring.Attestation(), statement)
+//	leaf, err := receipt.Leaf(env, ring.Attestation())
+//	pos, err := j.Append(ctx, journal.Entry{Leaf: leaf, Content: env.Encode()})
+//	proof, err := j.Prove(pos.Index)
+//	bundle, err := receipt.Bundle(env, proof, trust)
+//
+//	v, err := receipt.Verify(bundle, trust)
+//
+// [Verify] accepts one byte sequence per receipt: after checking it encodes
+// what it understood and compares. So a receipt has one digest, and no byte of
+// it can be changed without the receipt being refused.
+//
+// # Green is not good
+//
+// A receipt that verifies says that this installation signed it and logged it.
+// It may say that the call was denied, failed or was killed: look at
+// [Verified]. A statement is as true as the host that made it: whoever holds
+// the keys, root on that host, can sign anything. What they cannot do is change
+// what was logged before a checkpoint that somebody else has seen.
+//
+// The formats, with examples: docs/formats/receipt.md.
+package receipt
+
+import (
+	"crypto/sha256"
+	"fmt"
+
+	"palyra/crypt/journal"
+	"palyra/crypt/keyring"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// The names of other people's formats that a receipt is made of.
+const (
+	statementType = "https://in-toto.io/Statement/v1"
+	mediaType     = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	leafKind      = "hashedrekord"
+	leafVersion   = "0.0.2"
+	keyDetails    = "PKIX_ECDSA_P256_SHA_256"
+	hashAlgorithm = "SHA2_256"
+)
+
+// MaxBundle bounds a receipt in bytes.
+const MaxBundle = 1 << 21
+
+// maxPayload bounds a statement: its envelope must fit into the journal.
+const maxPayload = journal.MaxContent * 11 / 16
+
+// Envelope is a DSSE envelope with exactly one signature, as JSON in canonical
+// form what the journal keeps as content.
+type Envelope struct {
+	Payload     []byte      `json:"payload"` // canonical JSON of a Statement
+	PayloadType string      `json:"payloadType"`
+	Signatures  []Signature `json:"signatures"`
+}
+
+// Signature is one signature in an envelope: ECDSA in ASN.1 over the DSSE
+// pre-authentication encoding.
+type Signature struct {
+	Sig []byte `json:"sig"`
+}
+
+// Sign checks a statement and signs it.
+func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
+	if err := s.check(); err != nil {
+		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
+	}
+	payload, err := canon.Marshal(s)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
+	}
+	if len(payload) > maxPayload {
+		return nil, fault.New(fault.Usage, "statement_size", "sign receipt", fmt.Errorf("statement of %d bytes, limit %d", len(payload), maxPayload))
+	}
+	sig, err := k.SignStatement(payload)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "sign", "sign receipt", err)
+	}
+	return &Envelope{Payload: payload, PayloadType: keyring.StatementType, Signatures: []Signature{{Sig: sig}}}, nil
+}
+
+// Encode returns the envelope as canonical JSON.
+func (e *Envelope) Encode() []byte {
+	b, err := canon.Marshal(e)
+	if err != nil {
+		panic("receipt: internal error: an envelope is base64 and a constant: " + err.Error())
+	}
+	return b
+}
+
+// ParseEnvelope is the inverse of Encode. It refuses any other spelling and
+// checks no signature.
+func ParseEnvelope(b []byte) (*Envelope, error) {
+	var e Envelope
+	if err := decodeExactly(b, &e, journal.MaxContent); err != nil {
+		return nil, broken("envelope", err)
+	}
+	if err := e.check(); err != nil {
+		return nil, broken("envelope", err)
+	}
+	return &e, nil
+}
+
+func (e *Envelope) check() error {
+	switch {
+	case e.PayloadType != keyring.StatementType:
+		return fmt.Errorf("payload type %q, want %q", e.PayloadType, keyring.StatementType)
+	case len(e.Signatures) != 1:
+		return fmt.Errorf("%d signatures, want 1", len(e.Signatures))
+	case len(e.Signatures[0].Sig) == 0 || len(e.Signatures[0].Sig) > 80:
+		return fmt.Errorf("signature of %d bytes", len(e.Signatures[0].Sig))
+	case len(e.Payload) > maxPayload:
+		return fmt.Errorf("statement of %d bytes, limit %d", len(e.Payload), maxPayload)
+	}
+	return nil
+}
+
+// record is the hashedrekord 0.0.2 entry of Rekor v2 in the JSON form of its
+// protocol buffer. Canonical JSON of it is the leaf, byte for byte what
+// sigstore-go rebuilds from a bundle.
+type record struct {
+	APIVersion string     `json:"apiVersion"`
+	Kind       string     `json:"kind"`
+	Spec       recordSpec `json:"spec"`
+}
+
+type recordSpec struct {
+	V002 hashed `json:"hashedRekordV002"`
+}
+
+type hashed struct {
+	Data      recordData      `json:"data"`
+	Signature recordSignature `json:"signature"`
+}
+
+type recordData struct {
+	Algorithm string `json:"algorithm"`
+	Digest    []byte `json:"digest"`
+}
+
+type recordSignature struct {
+	Content  []byte         `json:"content"`
+	Verifier recordVerifier `json:"verifier"`
+}
+
+type recordVerifier struct {
+	KeyDetails string    `json:"keyDetails"`
+	PublicKey  recordKey `json:"publicKey"`
+}
+
+type recordKey struct {
+	RawBytes []byte `json:"rawBytes"`
+}
+
+// Leaf returns the journal leaf of an envelope that k signed.
+func Leaf(e *Envelope, k *keyring.AttestationKey) ([]byte, error) { return leafOf(e, k.SPKI()) }
+
+func leafOf(e *Envelope, spki []byte) ([]byte, error) {
+	if err := e.check(); err != nil {
+		return nil, broken("envelope", err)
+	}
+	d := sha256.Sum256(keyring.PAE(e.PayloadType, e.Payload))
+	return canon.Marshal(record{APIVersion: leafVersion, Kind: leafKind, Spec: recordSpec{hashed{
+		Data: recordData{Algorithm: hashAlgorithm, Digest: d[:]},
+		Signature: recordSignature{Content: e.Signatures[0].Sig,
+			Verifier: recordVerifier{KeyDetails: keyDetails, PublicKey: recordKey{RawBytes: spki}}},
+	}}})
+}
+
+// broken is the error for everything that does not check.
+func broken(reason string, err error) error {
+	return fault.New(fault.Integrity, "receipt_"+reason, "verify receipt", err)
+}

@@ -1,0 +1,163 @@
+// Package durable makes changes to files that survive a crash, or do not
+// happen, and checks that private files are private.
+//
+// The pattern is the usual one: write a temporary file in the same folder,
+// fsync it, rename it over the target, fsync the folder. [WriteFile] does all
+// of it; [Replace] leaves out the two fsyncs, for files that can be made again
+// from something durable. After a crash the target holds the old content or
+// the new, never a mixture (after [Replace] and a power failure some file
+// systems may also show it empty or filled with zeros). A temporary file may be
+// left behind; [RemoveTemps] sweeps a folder.
+//
+//	err := durable.WriteFile(filepath.Join(dir, "log.vkey"), key, 0o644)
+//
+// [CheckPrivate] and [ReadPrivate] refuse what somebody else owns, can read or
+// has put a link in the place of. [Lock] is a lock that dies with its process.
+//
+// What it does not protect against: a disk that acknowledges a flush it did not
+// do, and an attacker who runs as the owner of the files. A sector of 512 bytes
+// is assumed to be written whole or not at all.
+package durable
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// tempMark is in the name of every temporary file and in no other.
+const tempMark = ".palyra-tmp-"
+
+// WriteFile replaces path by a file with this content and mode, durably. On an
+// error the old file is untouched and nothing is left behind.
+func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	return WriteFileSteps(path, data, perm, func(string) {})
+}
+
+// WriteFileSteps is WriteFile that calls step after each change to the disk:
+// "created", "written", "synced", "renamed", "durable". It is for crash tests.
+func WriteFileSteps(path string, data []byte, perm fs.FileMode, step func(string)) error {
+	if err := replace(path, data, perm, true, step); err != nil {
+		return err
+	}
+	if err := SyncDir(filepath.Dir(path)); err != nil {
+		return err
+	}
+	step("durable")
+	return nil
+}
+
+// Replace is WriteFile without the fsyncs: atomic for other processes, not
+// durable.
+func Replace(path string, data []byte, perm fs.FileMode) error {
+	return replace(path, data, perm, false, func(string) {})
+}
+
+func replace(path string, data []byte, perm fs.FileMode, sync bool, step func(string)) (err error) {
+	dir, base := filepath.Split(path)
+	tmp := filepath.Join(dir, "."+base+tempMark+rand.Text())
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm.Perm())
+	if err != nil {
+		return fmt.Errorf("create file beside %q: %w", path, cause(err))
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp) // best effort: the error that brought us here is the one to report
+		}
+	}()
+	step("created")
+	_, err = f.Write(data)
+	if err == nil {
+		step("written")
+		err = f.Chmod(perm.Perm()) // the umask may have taken bits away
+	}
+	if err == nil && sync {
+		err = f.Sync()
+		step("synced")
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("write %q: %w", path, cause(err))
+	}
+	if err = os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("rename onto %q: %w", path, cause(err))
+	}
+	step("renamed")
+	return nil
+}
+
+// cause drops the path and operation that package os adds: temporary names say
+// nothing to a reader, and callers name the thing themselves.
+func cause(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// RemoveTemps removes what interrupted writes left in dir. Only the holder of
+// the lock that protects dir may call it.
+func RemoveTemps(dir string) error {
+	es, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("list %q: %w", dir, cause(err))
+	}
+	for _, e := range es {
+		if !IsTemp(e.Name()) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove temporary file in %q: %w", dir, cause(err))
+		}
+	}
+	return nil
+}
+
+// IsTemp reports whether a file of this name is one that an interrupted write
+// left behind.
+func IsTemp(name string) bool {
+	return strings.HasPrefix(name, ".") && strings.Contains(name, tempMark)
+}
+
+// MkdirAll0700 creates dir and the missing folders above it with mode 0700,
+// durably. A folder that exists is left as it is: check it with CheckPrivate.
+func MkdirAll0700(dir string) error { return MkdirAll(dir, 0o700) }
+
+// MkdirAll creates dir and the missing folders above it, durably.
+func MkdirAll(dir string, perm fs.FileMode) error {
+	dir = filepath.Clean(dir)
+	if fi, err := os.Stat(dir); err == nil {
+		if !fi.IsDir() {
+			return fmt.Errorf("make directory %q: %w", dir, errNotDir)
+		}
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := MkdirAll(parent, perm); err != nil {
+			return err
+		}
+	}
+	err := os.Mkdir(dir, perm)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("make directory %q: %w", dir, cause(err))
+	}
+	if err := os.Chmod(dir, perm); err != nil {
+		return fmt.Errorf("set mode of %q: %w", dir, cause(err))
+	}
+	return SyncDir(parent)
+}
+
+var errNotDir = errors.New("exists and is not a directory")

@@ -1,0 +1,99 @@
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"palyra/internal/fault"
+)
+
+// CheckPrivate refuses a file or directory that is not this user's alone:
+// owned by another user, open to group or others, a symbolic link, or of
+// another type. It is fault.BadState with the reason "wrong_owner",
+// "wrong_mode" or "wrong_type".
+func CheckPrivate(path string) error {
+	op := fmt.Sprintf("check %q", path)
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return Fault(op, err)
+	}
+	return private(op, fi)
+}
+
+func private(op string, fi fs.FileInfo) error {
+	if !fi.Mode().IsRegular() && !fi.IsDir() {
+		return fault.New(fault.BadState, "wrong_type", op,
+			fmt.Errorf("is %s, want a regular file or a directory", kindOf(fi.Mode())))
+	}
+	if err := checkOwner(op, fi); err != nil {
+		return err
+	}
+	if p := fi.Mode().Perm(); p&0o077 != 0 {
+		want := "0600"
+		if fi.IsDir() {
+			want = "0700"
+		}
+		return fault.New(fault.BadState, "wrong_mode", op, fmt.Errorf("mode is %04o: others have access", p)).
+			WithHint("chmod " + want + " it, after making sure that nobody changed or read it")
+	}
+	return nil
+}
+
+func kindOf(m fs.FileMode) string {
+	switch {
+	case m&fs.ModeSymlink != 0:
+		return "a symbolic link"
+	case m&fs.ModeNamedPipe != 0:
+		return "a FIFO"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	case m.IsDir():
+		return "a directory"
+	}
+	return "no regular file"
+}
+
+// ReadPrivate reads a regular file of at most max bytes that CheckPrivate would
+// accept, through one descriptor: what was checked is what was read.
+func ReadPrivate(path string, max int64) ([]byte, error) { return read(path, max, true) }
+
+// ReadRegular reads a regular file of at most max bytes, whoever owns it. It
+// does not follow a link and does not block on a FIFO.
+func ReadRegular(path string, max int64) ([]byte, error) { return read(path, max, false) }
+
+func read(path string, max int64, priv bool) ([]byte, error) {
+	op := fmt.Sprintf("read %q", path)
+	f, err := os.OpenFile(path, os.O_RDONLY|noFollow, 0)
+	if isLoop(err) {
+		return nil, fault.New(fault.BadState, "wrong_type", op, errors.New("is a symbolic link, want a regular file"))
+	}
+	if err != nil {
+		return nil, Fault(op, cause(err))
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, Fault(op, cause(err))
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fault.New(fault.BadState, "wrong_type", op, fmt.Errorf("is %s, want a regular file", kindOf(fi.Mode())))
+	}
+	if priv {
+		if err := private(op, fi); err != nil {
+			return nil, err
+		}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, max+1))
+	if err != nil {
+		return nil, Fault(op, cause(err))
+	}
+	if int64(len(b)) > max {
+		return nil, fault.New(fault.BadState, "too_large", op, fmt.Errorf("more than %d bytes", max))
+	}
+	return b, nil
+}
