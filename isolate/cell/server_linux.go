@@ -51,9 +51,6 @@ type server struct {
 // ends, and returns when everything it ran is dead.
 func Main(fd int) error {
 	syscall.Umask(0o022)
-	if err := sys.SetDumpable(0); err != nil {
-		return err
-	}
 	f := os.NewFile(uintptr(fd), "palyra")
 	c, err := net.FileConn(f)
 	f.Close()
@@ -90,10 +87,19 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	if h.Version != wireVersion || len(h.Key) != 32 {
 		return nil, fault.New(fault.Refused, "cell_version", "greet palyra", fmt.Errorf("it speaks version %d", h.Version))
 	}
-	s := &server{conn: conn, tier: h.Tier, root: sys.HasSysAdmin() && os.Getpid() != 0 && hostRoot(),
+	s := &server{conn: conn, tier: h.Tier, root: sys.HasSysAdmin() && hostRoot(),
 		verifier: grant.NewVerifier(grant.KeyFromBytes([32]byte(h.Key))),
 		lastCap:  sys.LastCap(), runs: make(map[uint64]context.CancelFunc), serial: make(chan struct{}, 1)}
 	var err error
+	// A child shares our memory until it executes the program, and so whether
+	// others may look at it. Without capabilities of our own (tier B of a user)
+	// we could then not read its namespaces either; there landlock and the filter
+	// keep the program from looking.
+	if s.root || h.Tier == tier.C {
+		if err := sys.SetDumpable(0); err != nil {
+			return nil, refuse("dumpable", "protect own memory", err)
+		}
+	}
 	if s.ignored, err = ignoredSignals(); err != nil {
 		return nil, refuse("proc_unavailable", "read ignored signals", err)
 	}
@@ -391,4 +397,3 @@ type files struct {
 	byName   map[string]*os.File
 	operands []*os.File
 }
-

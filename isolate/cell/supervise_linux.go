@@ -27,7 +27,8 @@ type process struct {
 	arena   *sys.Arena
 	pid     int // the reaper, as palyra-cell sees it
 	pidfd   int
-	program int // the program, as palyra-cell sees it; 0 before the gate
+	program int    // the program, as palyra-cell sees it; 0 before the gate
+	hit     string // the limit that we killed it for, "" if none
 	start   time.Time
 }
 
@@ -124,12 +125,25 @@ func (p *process) await(ctx context.Context) error {
 	}
 	defer sys.Close(wakeR)
 	go func() { done <- sys.WaitEither(watch, wakeR) }()
-	select {
-	case err = <-done:
-		sys.Close(wakeW)
-	case <-ctx.Done():
-		sys.Close(wakeW)
-		err = <-done
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for waiting := true; waiting; {
+		select {
+		case err = <-done:
+			sys.Close(wakeW)
+			waiting = false
+		case <-ctx.Done():
+			sys.Close(wakeW)
+			err = <-done
+			waiting = false
+		case <-tick.C:
+			used := treeMemory(p.pid)
+			p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, used)
+			if used > p.spec.Limits.Memory && p.hit == "" {
+				p.hit = "memory"
+				p.killTree()
+			}
+		}
 	}
 	if p.reap && err == nil && ctx.Err() == nil {
 		p.killTree()
@@ -246,7 +260,8 @@ func check(e *evidence.Evidence, t tier.Tier) error {
 func (p *process) conclude(ctx context.Context, started bool, runErr error, user, system time.Duration) (*isolate.Result, error) {
 	e := &p.ev
 	e.Exit.Code = -1
-	e.Usage = evidence.Usage{Basis: evidence.Observed, WallNS: time.Since(p.start).Nanoseconds(), UserNS: user.Nanoseconds(), SystemNS: system.Nanoseconds()}
+	e.Usage.Basis, e.Usage.WallNS = evidence.Observed, time.Since(p.start).Nanoseconds()
+	e.Usage.UserNS, e.Usage.SystemNS = user.Nanoseconds(), system.Nanoseconds()
 	res := &isolate.Result{Outcome: isolate.Failed, Evidence: e}
 	deadline := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if !started {
@@ -271,6 +286,8 @@ func (p *process) conclude(ctx context.Context, started bool, runErr error, user
 		}
 	}
 	switch {
+	case p.hit != "":
+		res.Outcome, e.Exit.LimitHit = isolate.Killed, p.hit
 	case deadline:
 		res.Outcome, e.Exit.LimitHit = isolate.TimedOut, "wall"
 	case ctx.Err() != nil:
