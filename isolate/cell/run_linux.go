@@ -17,6 +17,7 @@ import (
 	"palyra/isolate/internal/steps"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
+	"palyra/isolate/native/cgroup"
 	"palyra/isolate/rlimit"
 	"palyra/isolate/tier"
 )
@@ -36,8 +37,9 @@ type run struct {
 	ns      uint64 // CLONE_NEW* flags
 	uid     uint32 // id on palyra-cell's side that the program becomes
 	gid     uint32
-	reap    bool // tier B: stay until the whole tree is gone
-	private string
+	reap    bool         // tier B: stay until the whole tree is gone
+	private string       // directory to remove in the end; "" if none
+	leaf    *cgroup.Leaf // nil where no cgroup can be made
 	fds     steps.FDs
 	ev      evidence.Evidence
 }
@@ -58,8 +60,12 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 		return nil, fault.New(fault.Unavailable, "cell_memory", "encode tape", err)
 	}
 	defer arena.Free()
+	group := -1
+	if r.leaf != nil {
+		group = int(r.leaf.Dir().Fd())
+	}
 	var pid, pidfd int
-	r.s.launch.run(func() { pid, pidfd, err = arena.Start(r.ns, -1) })
+	r.s.launch.run(func() { pid, pidfd, err = arena.Start(r.ns, group) })
 	r.closeChildEnds()
 	if err != nil {
 		return nil, refuse("clone", "start cell", err)
@@ -79,6 +85,9 @@ func (r *run) release() {
 	}
 	if r.private != "" {
 		os.RemoveAll(r.private)
+	}
+	if r.leaf != nil {
+		r.leaf.Remove()
 	}
 }
 
@@ -224,8 +233,34 @@ func (r *run) prepareC() error {
 	if err := r.restrict(grants, &c.Ruleset); err != nil {
 		return err
 	}
+	if err := r.group(); err != nil {
+		return err
+	}
 	r.tape, r.ns = native.Tape(c), native.Namespaces
 	r.ev.Executor = native.Executor
+	return nil
+}
+
+// group makes the call's cgroup where one can be had, and names what is missing
+// where not.
+func (r *run) group() error {
+	if r.s.groups == nil {
+		r.ev.Cgroup = evidence.Cgroup{Basis: evidence.Observed, State: r.s.groupState}
+		r.ev.Degraded = append(r.ev.Degraded, "cgroup: "+r.s.groupState, "memory: the tree is sampled, each process is bounded")
+		return nil
+	}
+	var err error
+	// The reaper is one process more than the program may have.
+	r.leaf, err = r.s.groups.New(r.s.leafPrefix+strconv.FormatUint(r.s.nextLeaf.Add(1), 10), cgroup.Limits{
+		Memory: r.spec.Limits.Memory, PIDs: r.spec.Limits.PIDs + 1, MilliCPU: int64(runtime.NumCPU()) * 1000})
+	if err != nil {
+		return fault.New(fault.Unavailable, "cgroup", "limit cell", err)
+	}
+	values, err := r.leaf.Values()
+	if err != nil {
+		return fault.New(fault.Unavailable, "cgroup", "limit cell", err)
+	}
+	r.ev.Cgroup = evidence.Cgroup{Basis: evidence.Observed, State: cgroup.State(nil), Values: values}
 	return nil
 }
 

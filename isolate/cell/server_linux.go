@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"palyra/authz/grant"
@@ -20,6 +21,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/native/cgroup"
 	"palyra/isolate/native/landlock"
 	"palyra/isolate/native/seccomp"
 	"palyra/isolate/tier"
@@ -39,6 +41,11 @@ type server struct {
 	cookie   uint64
 	lastCap  int
 	ignored  []int
+
+	groups     *cgroup.Tree // nil where cgroup v2 is not delegated to us
+	groupState string       // why not
+	leafPrefix string       // unlike that of any other palyra-cell in the same tree
+	nextLeaf   atomic.Uint64
 
 	writeMu sync.Mutex // orders replies on conn
 	mu      sync.Mutex
@@ -187,6 +194,7 @@ func (s *server) setupC() error {
 	if err := sys.MoveMount(procs[0], "/proc"); err != nil {
 		return refuse("proc_mount", "mount proc", err)
 	}
+	s.findCgroup()
 	var root *os.File
 	s.launch, err = newLauncher(func() error {
 		if err := sys.UnshareMounts(); err != nil {
@@ -199,6 +207,18 @@ func (s *server) setupC() error {
 		return refuse("template", "build the template", err)
 	}
 	return s.grantStatic(root)
+}
+
+// findCgroup takes over the delegated cgroup, if there is one.
+func (s *server) findCgroup() {
+	tree, err := cgroup.Find("/proc")
+	if err == nil {
+		if err = tree.Prepare(); err == nil {
+			s.groups = tree
+			s.leafPrefix = "cell-" + strings.ToLower(rand.Text()) + "-"
+		}
+	}
+	s.groupState = cgroup.State(err)
 }
 
 // setupB prepares a host without namespaces.

@@ -48,6 +48,9 @@ func (p *process) supervise(ctx context.Context) (*isolate.Result, error) {
 		return nil, fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
 	}
 	p.ev.Exit.TreeDead = p.treeGone()
+	if p.leaf != nil {
+		p.leafUsage()
+	}
 	p.ev.Exit.Basis = evidence.Observed
 	return p.conclude(ctx, started, err, time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()))
 }
@@ -137,6 +140,9 @@ func (p *process) await(ctx context.Context) error {
 			err = <-done
 			waiting = false
 		case <-tick.C:
+			if p.leaf != nil {
+				continue // the kernel bounds it
+			}
 			used := treeMemory(p.pid)
 			p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, used)
 			if used > p.spec.Limits.Memory && p.hit == "" {
@@ -174,6 +180,16 @@ func (p *process) killTree() {
 			sys.KillPidfd(p.pidfd)
 			return
 		}
+	}
+}
+
+// leafUsage reads what the cgroup saw.
+func (p *process) leafUsage() {
+	if peak, err := p.leaf.Peak(); err == nil {
+		p.ev.Usage.PeakMemory = peak
+	}
+	if ev, err := p.leaf.Events(); err == nil && ev.OOMKill > 0 && p.hit == "" {
+		p.hit = "memory"
 	}
 }
 

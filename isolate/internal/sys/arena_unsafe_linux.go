@@ -42,7 +42,9 @@ const PIDSlot = "program"
 
 // Arena is the memory of one child: the encoded tape with everything it points
 // to, the slots and the status block. It lies outside the Go heap, so addresses
-// in it are plain numbers that stay valid until Free. Free it only when the
+// in it are plain numbers that stay valid until Free, and it is a shared
+// mapping, so that a child with a memory of its own reports through it, too.
+// Free it only when the
 // child is known to be dead or to have executed the program, and its reaper to
 // be dead.
 type Arena struct {
@@ -76,7 +78,7 @@ func sizeOf(t Tape) int {
 // gone; otherwise it ends with the program (and takes its PID namespace along).
 func NewArena(t Tape, wait bool) (*Arena, error) {
 	size := sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 4096
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, fmt.Errorf("mmap: %w", err)
 	}
@@ -195,21 +197,27 @@ type cloneArgs struct {
 func startTape(args, size, tape, status uintptr) (pid uintptr)
 
 // Start clones a child that walks the arena's tape, with the given CLONE_NEW*
-// flags, and returns its PID and a pidfd. The child shares memory with the
-// caller and gets a copy of its descriptor table. cgroup is a descriptor of a
-// cgroup v2 directory to be born in, or -1. Start must be called from a
-// goroutine that is locked to its thread: the child's parent-death signal is
-// tied to that thread.
+// flags, and returns its PID and a pidfd. The child gets a copy of the caller's
+// descriptor table. Start must be called from a goroutine that is locked to its
+// thread: the child's parent-death signal is tied to that thread.
+//
+// cgroup is a descriptor of a cgroup v2 directory to be born in, or -1. Without
+// one the child shares the caller's memory (CLONE_VM). With one it gets a copy:
+// when the group runs out of memory the kernel kills every process that shares
+// a victim's memory, wherever it is (__oom_kill_process in mm/oom_kill.c), and
+// the caller must not be among them.
 func (a *Arena) Start(namespaces uint64, cgroup int) (pid, pidfd int, err error) {
 	var fd int32 = -1
 	// CLONE_CLEAR_SIGHAND (5.5): Go's handlers must never run in the child.
 	args := cloneArgs{
-		flags:      namespaces | unix.CLONE_VM | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
+		flags:      namespaces | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
 		exitSignal: uint64(unix.SIGCHLD),
 	}
 	if cgroup >= 0 {
 		args.flags |= unix.CLONE_INTO_CGROUP
 		args.cgroup = uint64(cgroup)
+	} else {
+		args.flags |= unix.CLONE_VM
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
