@@ -64,7 +64,7 @@ func compile(files []file) (*Set, error) {
 		case kindSchema:
 			if string(f.data) != schemaText() {
 				return nil, fault.New(fault.BadState, "policy_schema", f.name, errors.New("differs from the schema of this program")).
-					WithHint("delete the file or replace it with the one that palyra policy schema prints")
+					WithHint("delete the file; the program brings its own schema")
 			}
 		}
 	}

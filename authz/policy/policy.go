@@ -139,7 +139,7 @@ type Set struct {
 //go:embed default
 var embedded embed.FS
 
-// DefaultFS is the directory of the default set, as palyra policy init writes it.
+// DefaultFS is the directory of the default set, to copy and change.
 func DefaultFS() fs.FS {
 	sub, err := fs.Sub(embedded, "default")
 	if err != nil {
