@@ -1,0 +1,277 @@
+// Package capsule is the identity of a call.
+//
+// A [Capsule] holds everything that decides what will happen, and nothing else:
+// no ids, no times, no names of people. Its canonical JSON is what is decided,
+// shown for approval, run and attested; the SHA-256 of those bytes names it.
+// Two calls with one digest do the same thing to the same bytes.
+//
+//	c, err := capsule.Parse(data)     // refuses any other spelling
+//	b, id, err := c.Seal()
+//
+// The format, with an example and its rules, is docs/formats/capsule.md.
+//
+// What it does not protect against: what a program reads that its capsule does
+// not name. Libraries, interpreters' modules and files of the workspace that no
+// argument names are outside; Unpinned lists arguments that name something that
+// could not be held.
+package capsule
+
+import (
+	"bytes"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// Version is the version of the format.
+const Version = 1
+
+// MaxBytes bounds a capsule's JSON. It is less than execve takes, so that every
+// argument of every call fits into its receipt.
+const MaxBytes = 512 << 10
+
+// Capsule is the canonical form of one call.
+type Capsule struct {
+	Version int      `json:"version"`
+	Tool    string   `json:"tool"` // "process.run"
+	Argv    []string `json:"argv"` // as it was asked for; a script's interpreter is not in it
+
+	Executable File     `json:"executable"` // the binary that the kernel will load
+	Scripts    []Script `json:"scripts"`    // files with a #! line, outermost first; the last one's interpreter is Executable
+
+	Env []string `json:"env"` // complete, "NAME=VALUE", sorted by name
+	Cwd string   `json:"cwd"` // as the program sees it
+
+	Workspace *Workspace `json:"workspace"` // null: an empty private one
+	Stdin     Stdin      `json:"stdin"`
+	Operands  []File     `json:"operands"` // arguments that name regular files beneath the workspace, sorted by path
+	Unpinned  []Unpinned `json:"unpinned"` // arguments that name something else there, sorted by path
+
+	EgressHosts []string `json:"egress_hosts"` // none is allowed yet
+	Secrets     []string `json:"secrets"`      // references; none is given yet
+
+	Limits    isolate.Limits `json:"limits"`
+	TierFloor tier.Tier      `json:"tier_floor"`
+}
+
+// File is a file that was opened and hashed.
+type File struct {
+	Path   string       `json:"path"` // links resolved; of an operand, as the program sees it
+	Digest canon.Digest `json:"digest"`
+	Size   int64        `json:"size"`
+	// Pinned is "system" (root's, in root's folders, writable by nobody else) or
+	// "sealed" (a copy that nobody can change runs instead). An operand is
+	// "on_approval": sealed if a person is asked, else only hashed.
+	Pinned string `json:"pinned"`
+}
+
+// The values of File.Pinned.
+const (
+	PinnedSystem     = "system"
+	PinnedSealed     = "sealed"
+	PinnedOnApproval = "on_approval"
+)
+
+// Script is a file that begins with #!.
+type Script struct {
+	File
+	Interpreter string  `json:"interpreter"` // as its first line spells it
+	Argument    *string `json:"argument"`    // the one optional argument, null if none
+}
+
+// Workspace is a host folder shown to the program.
+type Workspace struct {
+	Source   string `json:"source"` // on the host, links resolved
+	ReadOnly bool   `json:"read_only"`
+	UID      uint32 `json:"uid"` // owner on the host
+	GID      uint32 `json:"gid"`
+}
+
+// The modes of Stdin.
+const (
+	StdinNone   = "none"   // empty
+	StdinSealed = "sealed" // read in full before the decision
+	StdinStream = "stream" // unknown; decided without having seen it
+)
+
+// Stdin says what the program reads.
+type Stdin struct {
+	Mode   string       `json:"mode"`
+	Digest canon.Digest `json:"digest"` // of a sealed one
+	Size   int64        `json:"size"`
+}
+
+// Unpinned is an argument that names something beneath the workspace that is
+// not held: it may be another thing by the time it is used.
+type Unpinned struct {
+	Path string `json:"path"` // as the program sees it
+	Kind string `json:"kind"` // one of the kinds below
+}
+
+// The kinds of Unpinned.
+const (
+	KindDirectory  = "directory"
+	KindSymlink    = "symlink"    // or beneath one
+	KindSpecial    = "special"    // FIFO, socket, device
+	KindUnreadable = "unreadable" // by whoever sealed the call
+	KindTooLarge   = "too_large"  // together beyond what is hashed
+)
+
+// Seal checks c and returns its canonical JSON and digest.
+func (c *Capsule) Seal() ([]byte, canon.Digest, error) {
+	if err := c.check(); err != nil {
+		return nil, canon.Digest{}, err
+	}
+	b, err := canon.Marshal(c)
+	if err != nil {
+		return nil, canon.Digest{}, err
+	}
+	if len(b) > MaxBytes {
+		return nil, canon.Digest{}, fault.New(fault.Usage, "capsule_too_large", "seal capsule",
+			fmt.Errorf("%d bytes of JSON, limit %d", len(b), MaxBytes)).
+			WithHint("pass data on standard input or in a file of the workspace instead of in arguments")
+	}
+	return b, canon.Sum(b), nil
+}
+
+// Parse reads canonical JSON. It refuses what Seal would not have written.
+func Parse(data []byte) (*Capsule, error) {
+	var c Capsule
+	if err := canon.Decode(data, &c, canon.Limits{Bytes: MaxBytes, Depth: 8}); err != nil {
+		return nil, err
+	}
+	b, _, err := c.Seal()
+	if err != nil {
+		return nil, err
+	}
+	// Also catches absent members, which decode to what prints as present ones.
+	if !bytes.Equal(b, data) {
+		return nil, fault.New(fault.Usage, "json_not_canonical", "parse capsule", nil)
+	}
+	return &c, nil
+}
+
+func bad(format string, args ...any) error {
+	return fault.New(fault.Usage, "capsule_invalid", "check capsule", fmt.Errorf(format, args...))
+}
+
+// check holds c to the rules of the format. Lists are never null so that an
+// empty one has one spelling.
+func (c *Capsule) check() error {
+	switch {
+	case c.Version != Version:
+		return bad("version %d, want %d", c.Version, Version)
+	case c.Tool == "":
+		return bad("no tool")
+	case len(c.Argv) == 0:
+		return bad("no argv")
+	case c.Scripts == nil || c.Env == nil || c.Operands == nil || c.Unpinned == nil || c.EgressHosts == nil || c.Secrets == nil:
+		return bad("a list is null")
+	case len(c.EgressHosts)+len(c.Secrets) > 0:
+		return bad("egress hosts and secrets are not supported")
+	case !path.IsAbs(c.Cwd) || path.Clean(c.Cwd) != c.Cwd:
+		return bad("cwd %q is not absolute and clean", c.Cwd)
+	case c.TierFloor == tier.None:
+		return bad("no tier floor")
+	}
+	for _, s := range slices.Concat(c.Argv, c.Env) {
+		if strings.IndexByte(s, 0) >= 0 {
+			return bad("NUL in an argument or in the environment")
+		}
+	}
+	if err := c.checkFiles(); err != nil {
+		return err
+	}
+	if !slices.IsSortedFunc(c.Env, func(a, b string) int { return strings.Compare(Name(a), Name(b)) }) {
+		return bad("env is not sorted")
+	}
+	for i, e := range c.Env {
+		if n := Name(e); n == "" || len(n) == len(e) || i > 0 && Name(c.Env[i-1]) == n {
+			return bad("env %q is not NAME=VALUE or is repeated", n)
+		}
+	}
+	return c.checkStdinAndLimits()
+}
+
+func (c *Capsule) checkFiles() error {
+	files := []File{c.Executable}
+	for _, s := range c.Scripts {
+		files = append(files, s.File)
+		if s.Interpreter == "" {
+			return bad("script without an interpreter")
+		}
+	}
+	for _, f := range files {
+		if f.Pinned != PinnedSystem && f.Pinned != PinnedSealed || f.Digest.IsZero() || f.Size <= 0 || !path.IsAbs(f.Path) {
+			return bad("executable or script %q is not pinned", f.Path)
+		}
+	}
+	for i, f := range c.Operands {
+		if f.Pinned != PinnedOnApproval || f.Digest.IsZero() || f.Size < 0 || !path.IsAbs(f.Path) {
+			return bad("operand %q is not pinned", f.Path)
+		}
+		if i > 0 && c.Operands[i-1].Path >= f.Path {
+			return bad("operands are not sorted")
+		}
+	}
+	for i, u := range c.Unpinned {
+		switch u.Kind {
+		case KindDirectory, KindSymlink, KindSpecial, KindUnreadable, KindTooLarge:
+		default:
+			return bad("unpinned %q: unknown kind %q", u.Path, u.Kind)
+		}
+		if i > 0 && c.Unpinned[i-1].Path >= u.Path {
+			return bad("unpinned is not sorted")
+		}
+	}
+	if w := c.Workspace; w != nil && (!path.IsAbs(w.Source) || path.Clean(w.Source) != w.Source) {
+		return bad("workspace %q is not absolute and clean", w.Source)
+	}
+	if c.Workspace == nil && len(c.Operands)+len(c.Unpinned) > 0 {
+		return bad("operands without a workspace")
+	}
+	return nil
+}
+
+func (c *Capsule) checkStdinAndLimits() error {
+	switch s := c.Stdin; s.Mode {
+	case StdinNone, StdinStream:
+		if !s.Digest.IsZero() || s.Size != 0 {
+			return bad("stdin %q with a digest", s.Mode)
+		}
+	case StdinSealed:
+		if s.Digest.IsZero() || s.Size < 0 {
+			return bad("stdin without a digest")
+		}
+	default:
+		return bad("stdin mode %q", s.Mode)
+	}
+	l := c.Limits
+	for _, n := range []int64{int64(l.Wall), int64(l.CPU), l.Memory, l.PIDs, l.Output, l.FileSize, l.OpenFiles, l.Disk, l.Inodes} {
+		if n <= 0 {
+			return bad("a limit is %d", n)
+		}
+	}
+	return nil
+}
+
+// Name returns the name of a NAME=VALUE.
+func Name(env string) string {
+	name, _, _ := strings.Cut(env, "=")
+	return name
+}
+
+// EnvNames returns the names of the environment, without their values.
+func (c *Capsule) EnvNames() []string {
+	out := make([]string, len(c.Env))
+	for i, e := range c.Env {
+		out[i] = Name(e)
+	}
+	return out
+}

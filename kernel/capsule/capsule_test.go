@@ -1,0 +1,199 @@
+package capsule
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// example is the capsule of docs/formats/capsule.md.
+func example() *Capsule {
+	arg := "-e"
+	return &Capsule{
+		Version: 1, Tool: "process.run", Argv: []string{"./report.sh", "in.csv", "--out=../build"},
+		Executable: File{"/usr/bin/dash", canon.Sum([]byte("dash")), 125688, PinnedSystem},
+		Scripts:    []Script{{File{"/workspace/report.sh", canon.Sum([]byte("#!/bin/sh -e\n")), 13, PinnedSealed}, "/bin/sh", &arg}},
+		Env:        []string{"HOME=/tmp", "LANG=C.UTF-8"}, Cwd: "/workspace",
+		Workspace: &Workspace{"/home/alice/project", true, 1000, 1000},
+		Stdin:     Stdin{Mode: StdinNone},
+		Operands:  []File{{"/workspace/in.csv", canon.Sum([]byte("a,b\n")), 4, PinnedOnApproval}},
+		Unpinned:  []Unpinned{{"/workspace/build", KindDirectory}}, EgressHosts: []string{}, Secrets: []string{},
+		Limits:    isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 30, PIDs: 256, Output: 1 << 24, FileSize: 1 << 28, OpenFiles: 1024, Disk: 1 << 28, Inodes: 16384},
+		TierFloor: tier.C,
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	b, id, err := example().Seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id != canon.Sum(b) {
+		t.Error("the identity is not the digest of the bytes")
+	}
+	got, err := Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, example()) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestEveryMemberCounts changes each leaf of the JSON: the digest must change,
+// or the capsule be refused. A field that decides nothing would be no part of it.
+func TestEveryMemberCounts(t *testing.T) {
+	b, id, err := example().Seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree any
+	if err := json.Unmarshal(b, &tree); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	var walk func(path string, set func(any), v any)
+	walk = func(path string, set func(any), v any) {
+		try := func(w any) {
+			n++
+			set(w)
+			m, err := canon.Marshal(tree)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c, err := Parse(m); err == nil {
+				if _, other, _ := c.Seal(); other == id {
+					t.Errorf("%s: changed without a new identity", path)
+				}
+			}
+			set(v)
+		}
+		switch v := v.(type) {
+		case map[string]any:
+			for k, e := range v {
+				walk(path+"."+k, func(w any) { v[k] = w }, e)
+				delete(v, k)
+				m, _ := canon.Marshal(tree)
+				if _, err := Parse(m); err == nil {
+					t.Errorf("%s.%s: may be left out", path, k)
+				}
+				v[k] = e
+			}
+		case []any:
+			for i, e := range v {
+				walk(path+"[]", func(w any) { v[i] = w }, e)
+			}
+			try(append([]any{v}, v...))
+		case string:
+			try(v + "x")
+			if strings.HasPrefix(v, "sha256:") {
+				try("sha256:" + strings.Repeat("0", 64))
+			}
+		case float64:
+			try(v + 1)
+		case bool:
+			try(!v)
+		case nil:
+			try("x")
+		}
+	}
+	walk("", nil, tree)
+	if n < 40 {
+		t.Errorf("only %d changes tried", n)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for name, spoil := range map[string]func(c *Capsule){
+		"version":            func(c *Capsule) { c.Version = 2 },
+		"no tool":            func(c *Capsule) { c.Tool = "" },
+		"no argv":            func(c *Capsule) { c.Argv = nil },
+		"null list":          func(c *Capsule) { c.Operands = nil },
+		"egress":             func(c *Capsule) { c.EgressHosts = []string{"example.com"} },
+		"secret":             func(c *Capsule) { c.Secrets = []string{"x"} },
+		"relative cwd":       func(c *Capsule) { c.Cwd = "workspace" },
+		"cwd with dots":      func(c *Capsule) { c.Cwd = "/workspace/../etc" },
+		"no tier":            func(c *Capsule) { c.TierFloor = tier.None },
+		"NUL in argv":        func(c *Capsule) { c.Argv[1] = "a\x00b" },
+		"argv not UTF-8":     func(c *Capsule) { c.Argv[1] = "a\xffb" },
+		"unsorted env":       func(c *Capsule) { c.Env = []string{"B=1", "A=1"} },
+		"repeated env":       func(c *Capsule) { c.Env = []string{"A=1", "A=2"} },
+		"env without value":  func(c *Capsule) { c.Env = []string{"A"} },
+		"not pinned":         func(c *Capsule) { c.Executable.Pinned = "" },
+		"no digest":          func(c *Capsule) { c.Executable.Digest = canon.Digest{} },
+		"empty executable":   func(c *Capsule) { c.Executable.Size = 0 },
+		"relative path":      func(c *Capsule) { c.Executable.Path = "true" },
+		"no interpreter":     func(c *Capsule) { c.Scripts[0].Interpreter = "" },
+		"operand twice":      func(c *Capsule) { c.Operands = append(c.Operands, c.Operands[0]) },
+		"operand as system":  func(c *Capsule) { c.Operands[0].Pinned = PinnedSystem },
+		"unknown kind":       func(c *Capsule) { c.Unpinned[0].Kind = "x" },
+		"stdin mode":         func(c *Capsule) { c.Stdin.Mode = "" },
+		"stream with digest": func(c *Capsule) { c.Stdin = Stdin{StdinStream, canon.Sum(nil), 0} },
+		"sealed, no digest":  func(c *Capsule) { c.Stdin = Stdin{Mode: StdinSealed} },
+		"no limit":           func(c *Capsule) { c.Limits.PIDs = 0 },
+		"negative limit":     func(c *Capsule) { c.Limits.Memory = -1 },
+		"not exact limit":    func(c *Capsule) { c.Limits.Memory = 1<<53 + 1 },
+		"workspace relative": func(c *Capsule) { c.Workspace.Source = "x" },
+		"operands, no place": func(c *Capsule) { c.Workspace = nil },
+	} {
+		c := example()
+		spoil(c)
+		if _, _, err := c.Seal(); fault.KindOf(err) != fault.Usage || err == nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestDocument holds the example of the format's document to the code.
+func TestDocument(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "formats", "capsule.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, id, err := example().Seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, b, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(doc, pretty.Bytes()) {
+		t.Errorf("the example is not in the document:\n%s", pretty.Bytes())
+	}
+	if !bytes.Contains(doc, []byte(id.String())) {
+		t.Errorf("the example's digest is not in the document: %s", id)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	b, _, err := example().Seal()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(`{}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		c, err := Parse(in)
+		if err != nil {
+			if fault.KindOf(err) != fault.Usage || fault.ReasonOf(err) == "" {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		out, _, err := c.Seal()
+		if err != nil || !bytes.Equal(in, out) {
+			t.Fatalf("parsed %s, printed %s, %v", in, out, err)
+		}
+	})
+}

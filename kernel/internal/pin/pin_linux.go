@@ -1,0 +1,241 @@
+package pin
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"palyra/internal/canon"
+)
+
+// At looks up name from dir. dir is nil only with Anywhere and an absolute name.
+func At(dir *Handle, name string, how How) (*Handle, error) {
+	oh := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	switch how {
+	case Plain:
+		oh.Resolve |= unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS
+	case Beneath:
+		oh.Resolve |= unix.RESOLVE_BENEATH
+	}
+	at := unix.AT_FDCWD
+	switch {
+	case dir != nil:
+		at = int(dir.file.Fd())
+	case how != Anywhere || !path.IsAbs(name):
+		panic("pin: internal error: relative lookup without a directory")
+	}
+	return open(at, name, &oh)
+}
+
+// Dir opens the folder itself; that name must not be a symbolic link, though
+// one above it may.
+func Dir(name string) (*Handle, error) {
+	return open(unix.AT_FDCWD, name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_NO_MAGICLINKS})
+}
+
+func open(at int, name string, oh *unix.OpenHow) (*Handle, error) {
+	var fd int
+	for {
+		var err error
+		fd, err = unix.Openat2(at, name, oh)
+		// EAGAIN: a rename elsewhere made "..", and with it "beneath", uncertain.
+		if err == nil {
+			break
+		}
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return nil, os.NewSyscallError("openat2", err)
+		}
+	}
+	h := &Handle{file: os.NewFile(uintptr(fd), name)}
+	var err error
+	if h.Stat, err = stat(h.file); err == nil {
+		h.Path, err = os.Readlink(procFD(h.file))
+	}
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func procFD(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+func stat(f *os.File) (Stat, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return Stat{}, os.NewSyscallError("fstat", err)
+	}
+	s := Stat{Dev: uint64(st.Dev), Ino: st.Ino, UID: st.Uid, GID: st.Gid, Size: st.Size,
+		MtimeNS: st.Mtim.Nano(), CtimeNS: st.Ctim.Nano(), HasOtherName: st.Nlink > 1, Mode: fs.FileMode(st.Mode & 0o777)}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFDIR:
+		s.Mode |= fs.ModeDir
+	case unix.S_IFLNK:
+		s.Mode |= fs.ModeSymlink
+	case unix.S_IFIFO:
+		s.Mode |= fs.ModeNamedPipe
+	case unix.S_IFSOCK:
+		s.Mode |= fs.ModeSocket
+	default:
+		s.Mode |= fs.ModeDevice
+	}
+	return s, nil
+}
+
+// Open opens the held file for reading. It must be a regular file; the link in
+// /proc names the inode, so nothing is looked up again.
+func (h *Handle) Open() (*os.File, error) {
+	if !h.Stat.Mode.IsRegular() {
+		return nil, ErrNotRegular
+	}
+	fd, err := unix.Open(procFD(h.file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open", err)
+	}
+	f := os.NewFile(uintptr(fd), h.Path)
+	if now, err := stat(f); err != nil || !now.SameFile(h.Stat) {
+		f.Close()
+		return nil, errors.Join(ErrChanged, err)
+	}
+	return f, nil
+}
+
+// Executable reports whether the caller may execute the held file, by effective
+// ids and the mount's flags.
+func (h *Handle) Executable() error {
+	err := unix.Faccessat2(int(h.file.Fd()), "", unix.X_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH)
+	return os.NewSyscallError("faccessat2", err)
+}
+
+// Changed returns ErrChanged if the opened file f is no longer as was says.
+func Changed(f *os.File, was Stat) error {
+	now, err := stat(f)
+	if err != nil {
+		return err
+	}
+	if !now.Same(was) {
+		return ErrChanged
+	}
+	return nil
+}
+
+// System reports whether the held file is root's and no one else can change it
+// or put another in its place: owned by root and not writable by group or
+// others (an ACL that lets others write shows in the group's bits), and so is
+// every folder from "/" to it. A sticky folder does not count: others can
+// create in it.
+func (h *Handle) System() bool {
+	const others = 0o022
+	ours := func(s Stat) bool { return s.UID == 0 && s.Mode.Perm()&others == 0 }
+	if !h.Stat.Mode.IsRegular() || !ours(h.Stat) || !path.IsAbs(h.Path) {
+		return false
+	}
+	dir, err := At(nil, "/", Anywhere)
+	if err != nil {
+		return false
+	}
+	defer func() { dir.Close() }()
+	parts := strings.Split(h.Path[1:], "/")
+	for i, p := range parts {
+		if !dir.Stat.Mode.IsDir() || !ours(dir.Stat) {
+			return false
+		}
+		next, err := At(dir, p, Plain)
+		if err != nil {
+			return false
+		}
+		dir.Close()
+		dir = next
+		if i == len(parts)-1 {
+			return dir.Stat.SameFile(h.Stat)
+		}
+	}
+	return false
+}
+
+// Digest hashes an open file of at most limit bytes from its beginning, without
+// moving its offset.
+func Digest(f *os.File, limit int64) (canon.Digest, int64, error) {
+	hash := sha256.New()
+	n, err := io.CopyBuffer(hash, io.LimitReader(io.NewSectionReader(f, 0, 1<<62), limit+1), make([]byte, 256<<10))
+	if err == nil && n > limit {
+		err = ErrTooLarge
+	}
+	return canon.Digest(hash.Sum(nil)), n, err
+}
+
+const allSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+
+// Seal copies r, at most limit bytes of it, into a sealed memory file with the
+// given permissions, and hashes what it wrote. Without an execute bit in perm
+// the file can never be executed, where the kernel knows how (6.3). With one
+// the error is EACCES where vm.memfd_noexec forbids it.
+func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, error) {
+	kind, seals := unix.MFD_NOEXEC_SEAL, allSeals|unix.F_SEAL_EXEC
+	if perm&0o111 != 0 {
+		kind, seals = unix.MFD_EXEC, allSeals
+	}
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|kind)
+	if errors.Is(err, unix.EINVAL) { // a kernel before 6.3 knows neither flag
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		seals = allSeals
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	w := os.NewFile(uintptr(fd), name)
+	defer w.Close()
+	s := &Sealed{}
+	hash := sha256.New()
+	s.Size, err = io.CopyBuffer(io.MultiWriter(w, hash), io.LimitReader(r, limit+1), make([]byte, 256<<10))
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Size > limit:
+		return nil, ErrTooLarge
+	}
+	s.Digest = canon.Digest(hash.Sum(nil))
+	if err := unix.Fchmod(fd, uint32(perm.Perm())); err != nil {
+		return nil, os.NewSyscallError("fchmod", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, os.NewSyscallError("fcntl F_ADD_SEALS", err)
+	}
+	// A description of its own: read-only, and with an offset at the beginning.
+	ro, err := unix.Open(procFD(w), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open", err)
+	}
+	s.File = os.NewFile(uintptr(ro), name)
+	return s, nil
+}
+
+// Verify returns an error unless f is a memory file with every seal that Seal
+// sets and the content that s names.
+func (s *Sealed) Verify() error {
+	got, err := unix.FcntlInt(s.File.Fd(), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return os.NewSyscallError("fcntl F_GET_SEALS", err)
+	}
+	if got&allSeals != allSeals {
+		return fmt.Errorf("seals %#x, want %#x", got, allSeals)
+	}
+	d, n, err := Digest(s.File, s.Size)
+	if err != nil {
+		return err
+	}
+	if d != s.Digest || n != s.Size {
+		return ErrChanged
+	}
+	return nil
+}

@@ -1,0 +1,49 @@
+//go:build !linux
+
+package pin
+
+import (
+	"io"
+	"io/fs"
+	"os"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// Sealing needs openat2 and memfd_create. What other systems have instead
+// belongs to the runners for them; until one exists nothing is pinned here.
+func unsupported(op string) error {
+	return fault.New(fault.Unsupported, "platform_unsupported", op, nil).WithHint("calls run on Linux only")
+}
+
+// At fails.
+func At(*Handle, string, How) (*Handle, error) { return nil, unsupported("openat2") }
+
+// Dir fails.
+func Dir(string) (*Handle, error) { return nil, unsupported("openat2") }
+
+// Open fails.
+func (h *Handle) Open() (*os.File, error) { return nil, unsupported("open") }
+
+// Executable fails.
+func (h *Handle) Executable() error { return unsupported("faccessat2") }
+
+// System is false: nothing is trusted.
+func (h *Handle) System() bool { return false }
+
+// Changed fails.
+func Changed(*os.File, Stat) error { return unsupported("fstat") }
+
+// Digest fails.
+func Digest(*os.File, int64) (canon.Digest, int64, error) {
+	return canon.Digest{}, 0, unsupported("digest")
+}
+
+// Seal fails.
+func Seal(string, io.Reader, int64, fs.FileMode) (*Sealed, error) {
+	return nil, unsupported("memfd_create")
+}
+
+// Verify fails.
+func (s *Sealed) Verify() error { return unsupported("fcntl F_GET_SEALS") }

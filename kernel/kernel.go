@@ -1,0 +1,255 @@
+// Package kernel is the gate: the one path on which a tool call is decided,
+// approved, run and recorded. This file is the one to read first.
+//
+//	propose → seal → decide → approve → grant → intent → execute → result → receipt
+//
+// Each step is finished, and where it leaves something on disk durable, before
+// the next begins. [Kernel.Call] is the order; one file per step holds the rest:
+//
+//	proposal.go   what may be asked for, and what is refused without looking
+//	seal.go       everything named is opened once, hashed and pinned (program.go,
+//	              workspace.go, environ.go); the capsule is its name from here on
+//	question.go   the capsule as policy and approver see it
+//	runner.go     palyra-cell, started once and used for many calls
+//	output.go     what comes out of the program, counted and bounded
+//	record.go     the statements that are signed and logged, and recovery
+//	state.go      the state directory
+//
+// # Contract
+//
+// Call returns an Outcome with a receipt for every call that was decided:
+// executed, denied, not approved, refused, failed, timed out or killed. It
+// returns an error and no Outcome for what never came to a decision (a malformed
+// proposal, a program that is not there), and an error beside the Outcome for
+// what could not be recorded. Nothing runs unless its intent is on disk. An
+// intent whose result never came is closed by the next Open as outcome_unknown.
+//
+// A Proposal serialises and carries no authority. Who asks is said by whoever
+// opens the Kernel, never by the proposal.
+//
+// # What it does not protect against
+//
+// The user who owns the state directory, and root: they hold the keys. A program
+// that is allowed to run and does what its arguments say. See
+// docs/THREAT_MODEL.md.
+package kernel
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// Config says how to open a Kernel.
+type Config struct {
+	// StateDir is an absolute path. It is created 0700 with its keys on first
+	// use, and refused if anybody else owns it or may look into it.
+	StateDir string
+	// PolicyDir holds Cedar files. Default: the built-in set.
+	PolicyDir string
+	// CellPath is the palyra-cell binary. Without it every allowed call is refused.
+	CellPath string
+	// Warm is the tier whose palyra-cell Open starts in the background, so that
+	// the first call need not wait for it. Default: none.
+	Warm tier.Tier
+	// Approver is asked about sensitive calls. Default: nobody, which denies them.
+	Approver approval.Approver
+	// ApprovalTimeout bounds the wait for an answer. Default: approval.DefaultTimeout.
+	ApprovalTimeout time.Duration
+	// Principal is who makes the calls, as its surface authenticated it. Default:
+	// the user that this process runs as, by number.
+	Principal policy.Entity
+
+	// TestOnlyStep is called at each named step, so that a test can kill the
+	// process there: "sealed", "decided", "approved", "granted", "intent",
+	// "executed", "result" and "receipt", and the steps of journal and cell.
+	TestOnlyStep func(name string)
+	// testOnlyStart replaces palyra-cell.
+	testOnlyStart func(ctx context.Context, t tier.Tier) (runner, error)
+}
+
+// Kernel decides, runs and records calls. It is safe for concurrent use.
+type Kernel struct {
+	cfg   Config
+	step  func(string)
+	set   *policy.Set
+	state *state
+
+	calls sync.WaitGroup // one for each call
+
+	mu     sync.Mutex
+	closed bool                // guarded by mu
+	lanes  map[tier.Tier]*lane // guarded by mu
+}
+
+// Outcome is what became of a decided call. It serialises.
+type Outcome struct {
+	CallID   string          `json:"call_id"`
+	Outcome  string          `json:"outcome"` // one of receipt's outcomes
+	Exit     int             `json:"exit"`    // the exit status that stands for it; see exitStatus
+	Error    *Failure        `json:"error"`   // why it did not run or did not end by itself; null if it did
+	Decision policy.Decision `json:"decision"`
+	Approval *approval.View  `json:"approval"` // null: nobody was asked
+	Result   *isolate.Result `json:"result"`   // null: nothing ran
+
+	// Delivered says that the caller's writers took all output that was kept.
+	Delivered bool `json:"delivered"`
+
+	CapsuleDigest canon.Digest `json:"capsule_digest"`
+	Capsule       []byte       `json:"capsule"`   // canonical JSON; holds the values of the environment
+	Receipt       []byte       `json:"receipt"`   // Sigstore bundle, JSON; nil if it could not be recorded
+	LogIndex      uint64       `json:"log_index"` // of the result in the journal
+}
+
+// Failure is an error in a form that serialises.
+type Failure struct {
+	Kind   string `json:"kind"`
+	Reason string `json:"reason"`
+	Text   string `json:"text"`
+	Hint   string `json:"hint"`
+}
+
+// Open opens the state directory, loads the policies, recovers the journal and
+// closes the intents that a crash left open.
+func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
+	k := &Kernel{cfg: cfg, step: cfg.TestOnlyStep, lanes: make(map[tier.Tier]*lane)}
+	if k.step == nil {
+		k.step = func(string) {}
+	}
+	if k.cfg.Principal.ID == "" {
+		k.cfg.Principal = localUser()
+	}
+	if k.set = policy.Default(); cfg.PolicyDir != "" {
+		if k.set, err = policy.Load(cfg.PolicyDir); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Warm != tier.None {
+		k.lane(cfg.Warm) // starts while the rest is opened
+	}
+	if k.state, err = openState(cfg.StateDir, k.step); err != nil {
+		k.closeLanes()
+		return nil, err
+	}
+	if err := k.state.closeOrphans(ctx); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+// Call puts one proposal through the gate. A done ctx withdraws a question that
+// waits and kills a program that runs; the receipt is written all the same.
+func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, error) {
+	if err := k.enter(); err != nil {
+		return nil, err
+	}
+	defer k.calls.Done()
+
+	// Seal: from here on the call is the capsule, and no name is looked up again.
+	s, err := seal(ctx, &p, stdio.Stdin, k.state.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	k.step("sealed")
+
+	// Decide. Whatever is not clearly a yes or a question is a no.
+	lane := k.lane(s.capsule.TierFloor)
+	authority := lane.authority()
+	d := authority.Decide(k.question(s, &p))
+	c := newCall(k, s, &p, d.View())
+	k.step("decided")
+	effect := d.View().Effect
+	if effect != policy.Allow && effect != policy.NeedsApproval {
+		return c.end(ctx, receipt.Denied, fault.New(fault.Denied, d.View().Reason, "decide call", nil))
+	}
+	// Before a person is bothered: can it run at all?
+	if err := lane.wait(); err != nil {
+		k.retire(lane)
+		return c.end(ctx, receipt.Refused, err)
+	}
+
+	// Approve. What the person is asked about is held until it runs.
+	var rec *approval.Record
+	if effect == policy.NeedsApproval {
+		if err := s.holdOperands(); err != nil {
+			return c.end(ctx, receipt.Refused, err)
+		}
+		rec = approval.Resolve(ctx, k.cfg.Approver, k.card(s, &p, d.View()))
+		c.asked(rec.View())
+		k.step("approved")
+		if !rec.Approved() {
+			return c.end(ctx, receipt.NotApproved, fault.New(fault.NotApproved, rec.View().Answer, "ask for approval", detail(rec)))
+		}
+	}
+
+	// Grant: only authz can make one, and only for exactly this Spec.
+	spec := s.spec()
+	digest, err := spec.Digest()
+	if err != nil {
+		return c.end(ctx, receipt.Refused, err)
+	}
+	g, err := authority.Grant(d, rec, s.id, digest, grantTTL)
+	if err != nil {
+		return c.end(ctx, receipt.Refused, err)
+	}
+	k.step("granted")
+
+	// Intent: on disk before anything happens.
+	if err := c.intend(ctx); err != nil {
+		return nil, err
+	}
+	k.step("intent")
+
+	// Execute, unless what would be used as it is has changed since.
+	if err := s.recheck(); err != nil {
+		return c.end(ctx, receipt.Refused, err)
+	}
+	outcome, err := c.execute(ctx, lane, g, spec, stdio)
+	k.step("executed")
+
+	// Result and receipt.
+	return c.end(ctx, outcome, err)
+}
+
+// grantTTL is how long the runner may take to begin: a grant is made when
+// everything is ready.
+const grantTTL = time.Minute
+
+// enter counts a call in, unless the Kernel is closed.
+func (k *Kernel) enter() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return fault.New(fault.Unavailable, "kernel_closed", "call", nil)
+	}
+	k.calls.Add(1)
+	return nil
+}
+
+// Close waits for the calls to end, stops palyra-cell and closes the state
+// directory.
+func (k *Kernel) Close() error {
+	k.mu.Lock()
+	again := k.closed
+	k.closed = true
+	k.mu.Unlock()
+	if again {
+		return nil
+	}
+	k.calls.Wait()
+	k.closeLanes()
+	return k.state.close()
+}
+
+// PolicySet returns the set that decides.
+func (k *Kernel) PolicySet() *policy.Set { return k.set }

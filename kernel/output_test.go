@@ -1,0 +1,176 @@
+package kernel
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/isolate/evidence"
+)
+
+// tool writes as a program would and then lets its ends go.
+func tool(t *testing.T, s *streams, f func(out, err io.Writer)) {
+	t.Helper()
+	s.start()
+	f(s.out[0].w, s.out[1].w)
+	s.release()
+}
+
+func newStreams(t *testing.T, out, err io.Writer, in io.Reader, limit int64) *streams {
+	t.Helper()
+	s, e := openStreams(out, err, in, limit)
+	if e != nil {
+		t.Fatal(e)
+	}
+	t.Cleanup(s.close)
+	return s
+}
+
+func later() time.Time { return time.Now().Add(time.Minute) }
+
+func TestOutput(t *testing.T) {
+	var out, errs bytes.Buffer
+	s := newStreams(t, &out, &errs, nil, 100)
+	tool(t, s, func(o, e io.Writer) {
+		io.WriteString(o, "hello\n\x00\xff")
+		io.WriteString(e, "warning\n")
+	})
+	got, delivered := s.drain(later())
+	want := evidence.Output{Basis: evidence.Observed, StdoutBytes: 8, StderrBytes: 8,
+		StdoutDigest: canon.Sum([]byte("hello\n\x00\xff")), StderrDigest: canon.Sum([]byte("warning\n"))}
+	if got != want || !delivered {
+		t.Errorf("got %+v, %v", got, delivered)
+	}
+	if out.String() != "hello\n\x00\xff" || errs.String() != "warning\n" {
+		t.Errorf("got %q, %q", out.String(), errs.String())
+	}
+}
+
+func TestOutputEmpty(t *testing.T) {
+	s := newStreams(t, nil, nil, nil, 1)
+	tool(t, s, func(io.Writer, io.Writer) {})
+	got, delivered := s.drain(later())
+	if got.StdoutBytes != 0 || got.StdoutDigest != canon.Sum(nil) || got.Cut != 0 || !delivered {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// failing is a reader and a writer that never work.
+type failing struct{}
+
+func (failing) Read([]byte) (int, error)  { return 0, errors.New("broken") }
+func (failing) Write([]byte) (int, error) { return 0, errors.New("broken") }
+
+// TestOutputFlood: both streams share the limit, and what is beyond is counted.
+func TestOutputFlood(t *testing.T) {
+	const limit, each = 1 << 20, 8 << 20
+	var out, errs bytes.Buffer
+	s := newStreams(t, &out, &errs, nil, limit)
+	data := make([]byte, each)
+	rand.Read(data)
+	tool(t, s, func(o, e io.Writer) {
+		var wg sync.WaitGroup
+		wg.Go(func() { o.Write(data) })
+		wg.Go(func() { e.Write(data) })
+		wg.Wait()
+	})
+	got, delivered := s.drain(later())
+	if got.StdoutBytes+got.StderrBytes != limit || got.Cut != 2*each-limit || !delivered {
+		t.Errorf("got %+v, %v", got, delivered)
+	}
+	if int64(out.Len()) != got.StdoutBytes || got.StdoutDigest != canon.Sum(out.Bytes()) ||
+		int64(errs.Len()) != got.StderrBytes || got.StderrDigest != canon.Sum(errs.Bytes()) {
+		t.Error("what was passed on is not what was hashed")
+	}
+	if !bytes.HasPrefix(data, out.Bytes()) || !bytes.HasPrefix(data, errs.Bytes()) {
+		t.Error("what was kept is not the beginning")
+	}
+}
+
+func TestOutputReaderGone(t *testing.T) {
+	s := newStreams(t, failing{}, nil, nil, 10<<20)
+	data := strings.Repeat("x", 4<<20)
+	tool(t, s, func(o, e io.Writer) {
+		if n, err := io.WriteString(o, data); err != nil {
+			t.Errorf("the program was disturbed: %d, %v", n, err)
+		}
+	})
+	got, delivered := s.drain(later())
+	if delivered || got.StdoutBytes != 4<<20 || got.StdoutDigest != canon.Sum([]byte(data)) {
+		t.Errorf("got %+v, %v", got, delivered)
+	}
+}
+
+// stuck takes one write and never returns from it until freed.
+type stuck struct{ entered, free chan struct{} }
+
+func (w stuck) Write(b []byte) (int, error) {
+	select {
+	case <-w.entered:
+	default:
+		close(w.entered)
+	}
+	<-w.free
+	return len(b), nil
+}
+
+// TestOutputReaderStuck: nobody waits for a stuck reader past the deadline, and
+// what it missed is said.
+func TestOutputReaderStuck(t *testing.T) {
+	w := stuck{make(chan struct{}), make(chan struct{})}
+	defer close(w.free)
+	s := newStreams(t, w, nil, nil, 10<<20)
+	data := strings.Repeat("x", chunk*(queueDepth+1)) // as much as the queue and the pipe take
+	tool(t, s, func(o, e io.Writer) { io.WriteString(o, data); <-w.entered })
+	start := time.Now()
+	got, delivered := s.drain(start)
+	if d := time.Since(start); d > 10*drainGrace {
+		t.Errorf("drain took %v", d)
+	}
+	if delivered || got.StdoutBytes != int64(len(data)) || got.StdoutDigest != canon.Sum([]byte(data)) {
+		t.Errorf("got %+v, %v", got, delivered)
+	}
+}
+
+// TestOutputPipeHeld: somebody keeps the program's end open.
+func TestOutputPipeHeld(t *testing.T) {
+	var out bytes.Buffer
+	s := newStreams(t, &out, nil, nil, 100)
+	s.start()
+	io.WriteString(s.out[0].w, "hello") // and no release
+	start := time.Now()
+	got, _ := s.drain(start)
+	if d := time.Since(start); d > 10*drainGrace {
+		t.Errorf("drain took %v", d)
+	}
+	if got.Basis != evidence.Reported || got.StdoutBytes != 5 || out.String() != "hello" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestFeed(t *testing.T) {
+	in := strings.Repeat("line\n", 100000)
+	s := newStreams(t, nil, nil, strings.NewReader(in), 100)
+	s.start()
+	b, err := io.ReadAll(s.stdin.r)
+	if err != nil || string(b) != in {
+		t.Errorf("got %d bytes, %v", len(b), err)
+	}
+	s.release()
+	s.drain(later())
+}
+
+// TestFeedUnread: a program that does not read its input ends all the same.
+func TestFeedUnread(t *testing.T) {
+	s := newStreams(t, nil, nil, strings.NewReader(strings.Repeat("x", 10<<20)), 100)
+	tool(t, s, func(io.Writer, io.Writer) {})
+	if got, _ := s.drain(later()); got.Basis != evidence.Observed {
+		t.Errorf("got %+v", got)
+	}
+}

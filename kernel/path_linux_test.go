@@ -1,0 +1,579 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"palyra/authz/approval"
+	"palyra/authz/grant"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/evidence"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+)
+
+// cellBinary builds palyra-cell once. PALYRA_TEST_CELL names a prebuilt one,
+// where there is no go command.
+var cellBinary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv("PALYRA_TEST_CELL"); path != "" {
+		return path, nil
+	}
+	dir, err := os.MkdirTemp("", "palyra-kernel-test-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "palyra-cell")
+	cmd := exec.Command("go", "build", "-o", path, "palyra/cmd/palyra-cell")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stderr = os.Stderr
+	return path, cmd.Run()
+})
+
+func cellPath(t testing.TB) string {
+	t.Helper()
+	path, err := cellBinary()
+	if err != nil {
+		t.Fatalf("build palyra-cell: %v", err)
+	}
+	return path
+}
+
+// answer is an approver that answers and lets the test do something meanwhile.
+type answer struct {
+	yes   bool
+	while func(approval.Request)
+}
+
+func (a answer) Ask(_ context.Context, q approval.Request) (approval.Answer, error) {
+	if a.while != nil {
+		a.while(q)
+	}
+	return approval.Answer{Approved: a.yes, Approver: "tester", Surface: "test"}, nil
+}
+
+// house is a state directory with a kernel over it.
+type house struct {
+	*Kernel
+	t   testing.TB
+	dir string
+}
+
+func openHouse(t testing.TB, cfg Config) *house {
+	t.Helper()
+	if cfg.StateDir == "" {
+		cfg.StateDir = filepath.Join(t.TempDir(), "state")
+	}
+	if cfg.CellPath == "" && cfg.testOnlyStart == nil {
+		cfg.CellPath = cellPath(t)
+	}
+	k, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	return &house{k, t, cfg.StateDir}
+}
+
+// call makes a call and checks what must hold of every outcome.
+func (h *house) call(p *Proposal, stdio IO) *Outcome {
+	h.t.Helper()
+	o, err := h.Call(h.t.Context(), *p, stdio)
+	if err != nil {
+		h.t.Fatalf("%q: %v", p.Argv, err)
+	}
+	h.verify(o)
+	return o
+}
+
+// verify checks a receipt as a stranger would, and against the outcome.
+func (h *house) verify(o *Outcome) *receipt.Verified {
+	h.t.Helper()
+	trust, err := receipt.LoadTrust(filepath.Join(h.dir, "trust"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	v, err := receipt.Verify(o.Receipt, trust)
+	if err != nil {
+		h.t.Fatalf("receipt of %s: %v", o.Outcome, err)
+	}
+	p := v.Statement.Predicate
+	c, err := capsule.Parse(o.Capsule)
+	switch {
+	case err != nil:
+		h.t.Errorf("capsule: %v", err)
+	case v.Outcome != o.Outcome || p.CallID != o.CallID || v.Index != o.LogIndex:
+		h.t.Errorf("receipt is of %s %s %d, outcome of %s %s %d", v.Outcome, p.CallID, v.Index, o.Outcome, o.CallID, o.LogIndex)
+	case p.Capsule.Digest != canon.Sum(o.Capsule) || !slices.Equal(p.Capsule.Argv, c.Argv):
+		h.t.Errorf("receipt is of another capsule")
+	case (o.Error == nil) != (o.Outcome == receipt.Executed) || (p.Error == nil) != (o.Error == nil):
+		h.t.Errorf("%s with error %v", o.Outcome, o.Error)
+	}
+	return v
+}
+
+// audit closes the kernel and puts the whole journal through the oracle.
+func (h *house) audit() *receipt.AuditReport {
+	h.t.Helper()
+	if err := h.Close(); err != nil {
+		h.t.Fatal(err)
+	}
+	return audit(h.t, h.dir)
+}
+
+func audit(t testing.TB, dir string) *receipt.AuditReport {
+	t.Helper()
+	trust, err := receipt.LoadTrust(filepath.Join(dir, "trust"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := receipt.Audit(filepath.Join(dir, "journal"), trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestAllowed(t *testing.T) {
+	h := openHouse(t, Config{Warm: tier.C})
+	var out, errs bytes.Buffer
+	o := h.call(proposal("/bin/echo", "hello"), IO{Stdout: &out, Stderr: &errs})
+	if o.Outcome != receipt.Executed || o.Exit != 0 || out.String() != "hello\n" || errs.Len() != 0 || !o.Delivered {
+		t.Fatalf("%s, exit %d, %q, %q, %+v", o.Outcome, o.Exit, out.String(), errs.String(), o.Error)
+	}
+	v := h.verify(o)
+	var e evidence.Evidence
+	if err := json.Unmarshal(v.Statement.Predicate.Evidence, &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.Tier != "c" || e.Output.StdoutDigest != canon.Sum([]byte("hello\n")) || e.Output.StdoutBytes != 6 || e.Executable.Digest.IsZero() {
+		t.Errorf("evidence: %+v", e)
+	}
+	if s := v.Statement.Subject; len(s) != 3 || s[1].Digest.SHA256 != canon.Sum([]byte("hello\n")).Hex() {
+		t.Errorf("subjects: %+v", s)
+	}
+	if o := h.call(proposal("false"), IO{}); o.Outcome != receipt.Executed || o.Exit != 1 {
+		t.Errorf("false: %s, exit %d", o.Outcome, o.Exit)
+	}
+	if r := h.audit(); r == nil {
+		t.Error("no report")
+	}
+}
+
+func TestDenied(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	for _, argv := range [][]string{{"/bin/sh", "-c", "true"}, {"env", "true"}} {
+		o := h.call(proposal(argv...), IO{})
+		if o.Outcome != receipt.Denied || o.Exit != 126 || o.Approval != nil || o.Result != nil || o.Error.Kind != "denied" {
+			t.Errorf("%q: %s, exit %d, %+v", argv, o.Outcome, o.Exit, o.Error)
+		}
+		if o.Decision.Fix == "" || len(o.Decision.Policies) == 0 {
+			t.Errorf("%q: no fix or no policy: %+v", argv, o.Decision)
+		}
+	}
+	script := put(t, t.TempDir()+"/script", "#!/bin/sh\ntrue\n", 0o755)
+	if o := h.call(proposal(script), IO{}); o.Outcome != receipt.Denied {
+		t.Errorf("a shell script: %s", o.Outcome)
+	}
+	if r := h.audit(); r.Intents != 0 || r.Outcomes[receipt.Denied] != 3 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// unknown is a program that the default set does not list: it needs approval.
+func unknown(t *testing.T, of string) string {
+	t.Helper()
+	b, err := os.ReadFile(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return put(t, t.TempDir()+"/tool", string(b), 0o755)
+}
+
+func TestApproval(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		approver approval.Approver
+		outcome  string
+		reason   string
+		exit     int
+	}{
+		{"yes", answer{yes: true}, receipt.Executed, "", 0},
+		{"no", answer{}, receipt.NotApproved, "denied", 126},
+		{"nobody", nil, receipt.NotApproved, "unreachable", 126},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := openHouse(t, Config{Approver: c.approver})
+			o := h.call(proposal(unknown(t, "/bin/true")), IO{})
+			if o.Outcome != c.outcome || o.Exit != c.exit || o.Approval == nil || o.Error != nil && o.Error.Reason != c.reason {
+				t.Fatalf("%s, exit %d, %+v, %+v", o.Outcome, o.Exit, o.Approval, o.Error)
+			}
+			p := h.verify(o).Statement.Predicate
+			if p.Approval == nil || p.Approval.Capsule != o.CapsuleDigest || p.Decision.Effect != "needs_approval" {
+				t.Errorf("receipt: %+v", p.Approval)
+			}
+			if r := h.audit(); r.Intents != b2i(c.outcome == receipt.Executed) || len(r.Orphans) != 0 {
+				t.Errorf("audit: %+v", r)
+			}
+		})
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// TestApprovedIsWhatRuns changes everything on disk while the approver thinks.
+func TestApprovedIsWhatRuns(t *testing.T) {
+	ws := t.TempDir()
+	put(t, ws+"/tool", contentAt(t, "/bin/cat"), 0o755)
+	put(t, ws+"/in", "approved\n", 0o644)
+	evil := contentAt(t, "/bin/echo")
+	var asked approval.Request
+	h := openHouse(t, Config{Approver: answer{yes: true, while: func(q approval.Request) {
+		asked = q
+		put(t, ws+"/tool", evil, 0o755)
+		put(t, ws+"/in", "changed\n", 0o644)
+	}}})
+	p := proposal("./tool", "in", "/workspace/in")
+	p.Workspace = ws
+	var out, errs bytes.Buffer
+	o := h.call(p, IO{Stdout: &out, Stderr: &errs})
+	if o.Outcome != receipt.Executed || out.String() != "approved\napproved\n" {
+		t.Fatalf("%s, %q, %q, %+v", o.Outcome, out.String(), errs.String(), o.Error)
+	}
+	if asked.Capsule != o.CapsuleDigest || len(asked.Call.Operands) != 1 || asked.Call.Workspace != ws || len(asked.Why) == 0 || asked.Why[0].Reason == "" {
+		t.Errorf("asked: %+v", asked)
+	}
+	if f := h.verify(o).Statement.Predicate.Capsule.Operands; len(f) != 1 || f[0].Pinned != "sealed" {
+		t.Errorf("receipt: %+v", f)
+	}
+	// The host's file is what somebody made of it, not what the cell mounted.
+	if got := contentAt(t, ws+"/in"); got != "changed\n" {
+		t.Errorf("the workspace holds %q", got)
+	}
+}
+
+func contentAt(t testing.TB, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestTimeout(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	p := proposal("sleep", "1000")
+	p.Limits.Wall = 300 * time.Millisecond
+	start := time.Now()
+	o := h.call(p, IO{})
+	if d := time.Since(start); o.Outcome != receipt.TimedOut || o.Exit != 124 || o.Error.Kind != "timeout" || d > 20*time.Second {
+		t.Errorf("%s, exit %d, %+v after %v", o.Outcome, o.Exit, o.Error, d)
+	}
+	if o.Result == nil || o.Result.Evidence == nil || !o.Result.Evidence.Exit.TreeDead {
+		t.Errorf("evidence: %+v", o.Result)
+	}
+	if r := h.audit(); r.Intents != 1 || r.Outcomes[receipt.TimedOut] != 1 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+func TestCallerGivesUp(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	ctx, cancel := context.WithCancel(t.Context())
+	out := writerFunc(func(b []byte) (int, error) { cancel(); return len(b), nil })
+	p := proposal(unknown(t, "/usr/bin/yes"))
+	o, err := h.Call(ctx, *p, IO{Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.verify(o)
+	if o.Outcome != receipt.Killed || o.Exit == 0 {
+		t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+	}
+	// Before the run: while the question waits.
+	ctx, cancel = context.WithCancel(t.Context())
+	h.cfg.Approver = answer{yes: true, while: func(approval.Request) { cancel() }}
+	o, err = h.Call(ctx, *p, IO{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.verify(o)
+	if o.Outcome != receipt.NotApproved || o.Error.Reason != "withdrawn" {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+func TestFlood(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	var out bytes.Buffer
+	p := proposal("seq", "1", "200000")
+	p.Limits.Output = 1000
+	o := h.call(p, IO{Stdout: &out})
+	e := o.Result.Evidence.Output
+	if o.Outcome != receipt.Executed || out.Len() != 1000 || e.StdoutBytes != 1000 || e.Cut != 1288895-1000 || e.StdoutDigest != canon.Sum(out.Bytes()) {
+		t.Errorf("%s, %d bytes, %+v", o.Outcome, out.Len(), e)
+	}
+}
+
+func TestStdinReachesTheProgram(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	for mode, in := range map[StdinMode]string{StdinNone: "", StdinSealed: "sealed\n", StdinStream: strings.Repeat("stream\n", 100000)} {
+		var out bytes.Buffer
+		p := proposal("cat")
+		p.Stdin = mode
+		o := h.call(p, IO{Stdin: strings.NewReader(in), Stdout: &out})
+		if o.Outcome != receipt.Executed || out.String() != in {
+			t.Errorf("%q: %s, %d bytes, %+v", mode, o.Outcome, out.Len(), o.Error)
+		}
+	}
+}
+
+// TestScriptRuns: a sealed script is read from descriptor 3 and its argv is what
+// execve would have made.
+func TestScriptRuns(t *testing.T) {
+	dir := t.TempDir()
+	policies := t.TempDir()
+	put(t, policies+"/all.cedar", "@id(\"all\") permit (principal, action, resource);\n", 0o644)
+	os.Chmod(policies, 0o755)
+	h := openHouse(t, Config{PolicyDir: policies})
+	script := put(t, dir+"/script", "#!/bin/sh -u\necho \"$0 $#\" \"$@\"\n", 0o755)
+	var out, errs bytes.Buffer
+	o := h.call(proposal(script, "a b", "c"), IO{Stdout: &out, Stderr: &errs})
+	if o.Outcome != receipt.Executed || out.String() != "/dev/fd/3 2 a b c\n" {
+		t.Errorf("%s, %q, %q, %+v", o.Outcome, out.String(), errs.String(), o.Error)
+	}
+	if s := h.verify(o).Statement.Predicate.Capsule.Script; s == nil || s.Path != script {
+		t.Errorf("receipt: %+v", s)
+	}
+}
+
+func TestRefusedWithoutCell(t *testing.T) {
+	var asked bool
+	h := openHouse(t, Config{CellPath: "/nonexistent/palyra-cell", Approver: answer{yes: true, while: func(approval.Request) { asked = true }}})
+	for _, p := range []*Proposal{proposal("true"), proposal(unknown(t, "/bin/true"))} {
+		o := h.call(p, IO{})
+		if o.Outcome != receipt.Refused || o.Exit != 125 || o.Error.Reason != "cell_missing" || o.Error.Hint == "" {
+			t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+		}
+	}
+	if asked {
+		t.Error("a person was asked about a call that could not run")
+	}
+	if o := h.call(proposal("/bin/sh"), IO{}); o.Outcome != receipt.Denied {
+		t.Errorf("a denial needs no cell: %s", o.Outcome)
+	}
+	if r := h.audit(); r.Intents != 0 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// fake is a runner that returns what it is told.
+type fake struct {
+	grant.Key
+	run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)
+}
+
+func (f *fake) Run(_ context.Context, _ grant.Grant, s *isolate.Spec, fs *isolate.Files) (*isolate.Result, error) {
+	return f.run(s, fs)
+}
+func (f *fake) Close() error { return nil }
+
+type fakeRunner struct{ *fake }
+
+func (f fakeRunner) Key() grant.Key { return f.fake.Key }
+
+func withFake(run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)) Config {
+	f := fakeRunner{&fake{grant.NewKey(), run}}
+	return Config{testOnlyStart: func(context.Context, tier.Tier) (runner, error) { return f, nil }}
+}
+
+// TestRunnerIsNotBelieved: no runner can make a receipt say executed without
+// evidence, or lose one by failing.
+func TestRunnerIsNotBelieved(t *testing.T) {
+	some := &evidence.Evidence{Tier: "c", Exit: evidence.Exit{Code: 0}}
+	for _, c := range []struct {
+		name    string
+		res     *isolate.Result
+		err     error
+		outcome string
+		reason  string
+	}{
+		{"nothing", nil, nil, receipt.Failed, "no_result"},
+		{"no evidence", &isolate.Result{Outcome: isolate.Exited}, nil, receipt.Failed, "no_evidence"},
+		{"no outcome", &isolate.Result{Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"made up", &isolate.Result{Outcome: "fine", Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"outcome_unknown", &isolate.Result{Outcome: "outcome_unknown", Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"denied", &isolate.Result{Outcome: "denied", Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"exited with error", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.Failed, "x"},
+		{"plain error", nil, os.ErrInvalid, receipt.Failed, "internal"},
+		{"refused", nil, fault.New(fault.Refused, "landlock_unavailable", "run", nil), receipt.Refused, "landlock_unavailable"},
+		{"canceled", nil, fault.New(fault.Canceled, "canceled", "run", nil), receipt.Killed, "canceled"},
+		{"fine", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil, receipt.Executed, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := openHouse(t, withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) { return c.res, c.err }))
+			o := h.call(proposal("true"), IO{})
+			if o.Outcome != c.outcome || o.Error != nil && o.Error.Reason != c.reason || (o.Exit == 0) != (c.outcome == receipt.Executed) {
+				t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+			}
+			if r := h.audit(); r.Intents != 1 || r.Results != 1 {
+				t.Errorf("audit: %+v", r)
+			}
+		})
+	}
+}
+
+// TestIntentBeforeEffect: when the runner starts, the intent is in the journal.
+func TestIntentBeforeEffect(t *testing.T) {
+	var h *house
+	h = openHouse(t, withFake(func(s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
+		if open := h.state.journal.OpenEntries(); len(open) != 1 || open[0] != 0 {
+			t.Errorf("open entries at the start: %v", open)
+		}
+		return nil, nil
+	}))
+	h.call(proposal("true"), IO{})
+	if open := h.state.journal.OpenEntries(); len(open) != 0 {
+		t.Errorf("open entries afterwards: %v", open)
+	}
+}
+
+// TestSystemFileChanged: a file of the system is used as it is, so it is looked
+// at again right before.
+func TestSystemFileChanged(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, err := os.MkdirTemp("/", "kernel-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755)
+	tool := put(t, dir+"/tool", contentAt(t, "/bin/true"), 0o755)
+	cfg := Config{Approver: answer{yes: true}}
+	cfg.TestOnlyStep = func(step string) {
+		if step == "intent" {
+			put(t, tool, contentAt(t, "/bin/echo"), 0o755)
+		}
+	}
+	h := openHouse(t, cfg)
+	o := h.call(proposal(tool), IO{})
+	if o.Outcome != receipt.Refused || o.Error.Reason != "executable_changed" || o.Result != nil {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+	if r := h.audit(); r.Intents != 1 || r.Results != 1 || len(r.Orphans) != 0 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+func TestNoReceiptForNonsense(t *testing.T) {
+	h := openHouse(t, Config{})
+	for _, p := range []*Proposal{proposal(), proposal("no-such-program"), proposal("true", "\x00"), proposal("/etc")} {
+		if o, err := h.Call(t.Context(), *p, IO{}); err == nil || o != nil {
+			t.Errorf("%q: %+v, %v", p.Argv, o, err)
+		}
+	}
+	p := proposal("true")
+	p.Workspace = h.dir
+	if _, err := h.Call(t.Context(), *p, IO{}); fault.ReasonOf(err) != "workspace_in_state" {
+		t.Errorf("state as workspace: %v", err)
+	}
+	if n := h.state.journal.Size(); n != 0 {
+		t.Errorf("%d entries", n)
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	h := openHouse(t, Config{Warm: tier.C})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 4 {
+				var out bytes.Buffer
+				word := fmt.Sprint(i, j)
+				o, err := h.Call(t.Context(), *proposal("echo", word), IO{Stdout: &out})
+				if err != nil || o.Outcome != receipt.Executed || out.String() != word+"\n" {
+					t.Errorf("%s: %v, %v", word, o, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if r := h.audit(); r.Intents != 32 || r.Outcomes[receipt.Executed] != 32 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// TestCellDies: the call that ran fails and says so, and the next one runs.
+func TestCellDies(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	kill := writerFunc(func(b []byte) (int, error) {
+		for _, pid := range children(t) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		return len(b), nil
+	})
+	o := h.call(proposal(unknown(t, "/usr/bin/yes")), IO{Stdout: kill})
+	if o.Outcome != receipt.Failed || o.Error.Reason != "cell_died" || o.Exit != 125 {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("the next call: %s, %+v", o.Outcome, o.Error)
+	}
+}
+
+// children lists the processes that this process started.
+func children(t testing.TB) []int {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, f := range tasks {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread ended
+		}
+		for _, s := range strings.Fields(string(b)) {
+			var pid int
+			fmt.Sscan(s, &pid)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func BenchmarkCall(b *testing.B) {
+	h := openHouse(b, Config{Warm: tier.C})
+	for b.Loop() {
+		o, err := h.Call(b.Context(), *proposal("/bin/true"), IO{})
+		if err != nil || o.Outcome != receipt.Executed {
+			b.Fatal(o, err)
+		}
+	}
+}

@@ -1,0 +1,466 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/kernel/capsule"
+	"palyra/kernel/internal/pin"
+)
+
+// How a program is found, opened and pinned.
+//
+// Argv[0] without a slash is looked up in searchPath. With a slash it is a path
+// as the program's working directory sees it: beneath the workspace if the call
+// has one and the path leads there, with links followed as long as they stay
+// there; else on the host, relative to the caller's directory.
+//
+// The file is held by descriptor from then on. It is "system" and used as it is
+// if nobody but root can change it (pin.Handle.System) and it is not in the
+// workspace; everything else is copied into sealed memory and the copy runs.
+//
+// A file that begins with #! is a script: its first line names an interpreter,
+// which is found, opened and pinned in turn, up to maxScripts of them. Anything
+// that is neither a script nor an ELF binary for this machine is refused: the
+// host's binfmt_misc could otherwise run an interpreter that nobody has seen.
+const (
+	maxScripts    = 4         // Linux stops at five (fs/exec.c, exec_binprm)
+	maxExecutable = 512 << 20 // bytes; a sealed copy is memory
+	shebangBytes  = 256       // BINPRM_BUF_SIZE
+)
+
+// program is a pinned program.
+type program struct {
+	exec    held
+	scripts []capsule.Script
+	held    []held      // scripts that are used as they are
+	script  *pin.Sealed // the script that is not; at most one
+	argv    []string    // what execve of the binary gets
+}
+
+// held is an open file with what it was when it was hashed.
+type held struct {
+	what   string
+	file   *os.File
+	stat   pin.Stat
+	record capsule.File
+}
+
+// recheck refuses if a file that is used as it is has changed.
+func (h *held) recheck() error {
+	if h.record.Pinned != capsule.PinnedSystem {
+		return nil
+	}
+	if err := pin.Changed(h.file, h.stat); err != nil {
+		return fault.New(fault.Refused, "executable_changed", fmt.Sprintf("check %s %q", h.what, h.record.Path), err).
+			WithHint("a system update may be running; try again")
+	}
+	return nil
+}
+
+func (p *program) close() {
+	if p.exec.file != nil {
+		p.exec.file.Close()
+	}
+	for _, h := range p.held {
+		h.file.Close()
+	}
+	if p.script != nil {
+		p.script.File.Close()
+	}
+}
+
+// place is where paths of a call are looked up.
+type place struct {
+	dir       *pin.Handle // the caller's directory, nil if not given
+	workspace *pin.Handle // nil: private
+	view      string      // where the program sees the workspace
+	cwd       string      // where the program starts, beneath view
+}
+
+// below returns the part of name beneath root.
+func below(root, name string) (rel string, ok bool) {
+	if name == root {
+		return ".", true
+	}
+	return strings.CutPrefix(name, strings.TrimSuffix(root, "/")+"/")
+}
+
+// beneath maps a path as the program spells it to one relative to the
+// workspace. Without ".." or where nothing before it is a link, that is exact;
+// where ".." leads out of the workspace and back, the text decides.
+func (p *place) beneath(name string) (string, bool) {
+	if p.workspace == nil {
+		return "", false
+	}
+	if !path.IsAbs(name) {
+		name = p.cwd + "/" + name
+	}
+	rel, ok := below(p.view, name)
+	if clean, inside := below(p.view, path.Clean(name)); !inside {
+		return "", false
+	} else if !ok || strings.HasPrefix(path.Clean(rel), "../") {
+		rel = clean
+	}
+	if rel = strings.TrimLeft(rel, "/"); rel == "" {
+		rel = "."
+	}
+	return rel, true
+}
+
+// shown is the path of a held file for capsule and policy.
+func (p *place) shown(h *pin.Handle) string {
+	if p.workspace != nil {
+		if rel, ok := below(p.workspace.Path, h.Path); ok {
+			return path.Join(p.view, rel)
+		}
+	}
+	return h.Path
+}
+
+// inWorkspace reports whether the held file lies beneath the workspace.
+func (p *place) inWorkspace(h *pin.Handle) bool {
+	if p.workspace == nil {
+		return false
+	}
+	_, ok := below(p.workspace.Path, h.Path)
+	return ok
+}
+
+// find opens the file that a path with a slash names.
+func (p *place) find(name string) (*pin.Handle, error) {
+	if rel, ok := p.beneath(name); ok {
+		return pin.At(p.workspace, rel, pin.Beneath)
+	}
+	switch {
+	case path.IsAbs(name):
+		return pin.At(nil, name, pin.Anywhere)
+	case p.workspace == nil && p.dir != nil:
+		return pin.At(p.dir, name, pin.Anywhere)
+	}
+	return nil, fs.ErrNotExist
+}
+
+// search looks a bare name up as execvp does: the first file that can be
+// executed, and if there is none the first obstacle that is not absence.
+func (p *place) search(name string) (*pin.Handle, error) {
+	obstacle := fs.ErrNotExist
+	for dir := range strings.SplitSeq(searchPath, ":") {
+		h, err := pin.At(nil, dir+"/"+name, pin.Anywhere)
+		if err == nil {
+			if h.Stat.Mode.IsRegular() {
+				if err = h.Executable(); err == nil {
+					return h, nil
+				}
+			}
+			h.Close()
+		}
+		if err != nil && obstacle == fs.ErrNotExist && !absent(err) {
+			obstacle = err
+		}
+	}
+	return nil, obstacle
+}
+
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// lookup finds the program that argv[0] names.
+func (p *place) lookup(name string) (*pin.Handle, error) {
+	var h *pin.Handle
+	var err error
+	if strings.Contains(name, "/") {
+		h, err = p.find(name)
+	} else {
+		h, err = p.search(name)
+	}
+	op := fmt.Sprintf("find program %q", clip(name))
+	switch {
+	case err == nil:
+		return h, nil
+	case fault.KindOf(err) == fault.Unsupported:
+		return nil, err
+	case absent(err), errors.Is(err, syscall.ENAMETOOLONG):
+		f := fault.New(fault.NotFound, "program_not_found", op, err)
+		if !strings.Contains(name, "/") {
+			f = f.WithHint("bare names are looked up in " + searchPath + " only; name other programs by path")
+		}
+		return nil, f
+	case errors.Is(err, syscall.EXDEV):
+		return nil, fault.New(fault.NotExec, "program_outside_workspace", op, errors.New("a link leads out of the workspace"))
+	case errors.Is(err, syscall.ELOOP):
+		return nil, fault.New(fault.NotExec, "program_link", op, errors.New("too many links, or one of /proc"))
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fault.New(fault.NotExec, "program_unreachable", op, err)
+	}
+	return nil, fault.New(fault.NotExec, "program_lookup", op, err)
+}
+
+// open checks that a found file is one to run and opens it.
+func (p *place) open(h *pin.Handle) (*os.File, error) {
+	op := fmt.Sprintf("open program %q", p.shown(h))
+	no := func(reason string, err error) error { return fault.New(fault.NotExec, reason, op, err) }
+	switch m := h.Stat.Mode; {
+	case m.IsDir():
+		return nil, no("program_is_directory", errors.New("is a directory"))
+	case !m.IsRegular():
+		return nil, no("program_not_regular", errors.New("is a FIFO, socket or device"))
+	case h.Stat.Size == 0:
+		return nil, no("program_empty", errors.New("is empty"))
+	case h.Stat.Size > maxExecutable:
+		return nil, no("program_too_large", fmt.Errorf("%d bytes, limit %d", h.Stat.Size, maxExecutable))
+	}
+	if err := h.Executable(); err != nil {
+		return nil, no("program_not_executable", err)
+	}
+	f, err := h.Open()
+	if err != nil {
+		// What cannot be read cannot be hashed, and what is not hashed does not run.
+		return nil, no("program_unreadable", err)
+	}
+	return f, nil
+}
+
+// pin hashes an open file and decides how it is held. The returned held has the
+// file to use; if that is a sealed copy, f is closed.
+func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (held, *pin.Sealed, error) {
+	r := capsule.File{Path: p.shown(h)}
+	op := fmt.Sprintf("read %s %q", what, r.Path)
+	if h.System() && !p.inWorkspace(h) {
+		var err error
+		r.Pinned = capsule.PinnedSystem
+		if r.Digest, r.Size, err = pin.Digest(f, maxExecutable); err == nil {
+			err = pin.Changed(f, h.Stat)
+		}
+		if err != nil {
+			f.Close()
+			return held{}, nil, fault.New(fault.Unavailable, "program_changed", op, err)
+		}
+		return held{what, f, h.Stat, r}, nil, nil
+	}
+	defer f.Close()
+	s, err := pin.Seal("palyra-"+what, io.NewSectionReader(f, 0, 1<<62), maxExecutable, perm)
+	if err != nil {
+		return held{}, nil, sealFault(op, err)
+	}
+	if s.Size == 0 {
+		s.File.Close()
+		return held{}, nil, fault.New(fault.NotExec, "program_empty", op, errors.New("is empty"))
+	}
+	r.Pinned, r.Digest, r.Size = capsule.PinnedSealed, s.Digest, s.Size
+	return held{what, s.File, h.Stat, r}, s, nil
+}
+
+// sealFault classifies an error of pin.Seal.
+func sealFault(op string, err error) error {
+	switch {
+	case errors.Is(err, pin.ErrTooLarge):
+		return fault.New(fault.NotExec, "program_too_large", op, err)
+	case errors.Is(err, syscall.EACCES):
+		return fault.New(fault.Refused, "memfd_exec_forbidden", op, err).
+			WithHint("vm.memfd_noexec is 2 on this host; set it to 1 or run programs of the system only")
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+		return fault.New(fault.Unavailable, "seal_memory", op, err)
+	}
+	return fault.New(fault.Unavailable, "seal", op, err)
+}
+
+// program finds, opens and pins what argv names.
+func (p *place) program(argv []string) (_ *program, err error) {
+	prog := &program{argv: argv}
+	defer func() {
+		if err != nil {
+			prog.close()
+		}
+	}()
+	h, err := p.lookup(argv[0])
+	if err != nil {
+		return nil, err
+	}
+	defer func() { h.Close() }()
+	for depth := 0; ; depth++ {
+		f, err := p.open(h)
+		if err != nil {
+			return nil, err
+		}
+		head := make([]byte, shebangBytes)
+		n, err := f.ReadAt(head, 0)
+		if err != nil && err != io.EOF {
+			f.Close()
+			return nil, fault.New(fault.NotExec, "program_unreadable", fmt.Sprintf("read program %q", p.shown(h)), err)
+		}
+		if !bytes.HasPrefix(head, []byte("#!")) {
+			if err := checkELF(head[:n]); err != nil {
+				f.Close()
+				return nil, fault.New(fault.NotExec, "program_format", fmt.Sprintf("read program %q", p.shown(h)), err)
+			}
+			prog.exec, _, err = p.pin(h, f, "program", 0o555)
+			return prog, err
+		}
+		if depth == maxScripts {
+			f.Close()
+			return nil, fault.New(fault.NotExec, "script_too_deep", fmt.Sprintf("read script %q", p.shown(h)),
+				fmt.Errorf("more than %d scripts, or a loop", maxScripts))
+		}
+		next, err := p.addScript(prog, h, f)
+		if err != nil {
+			return nil, err
+		}
+		h.Close()
+		h = next
+	}
+}
+
+// addScript pins the script f and finds its interpreter.
+func (p *place) addScript(prog *program, h *pin.Handle, f *os.File) (*pin.Handle, error) {
+	got, sealed, err := p.pin(h, f, "script", 0o444)
+	if err != nil {
+		return nil, err
+	}
+	if sealed == nil {
+		prog.held = append(prog.held, got)
+	} else if prog.script == nil && len(prog.scripts) == 0 {
+		prog.script = sealed
+	} else {
+		// One descriptor is handed to the program: that of the outermost script.
+		sealed.File.Close()
+		return nil, fault.New(fault.NotExec, "script_interpreter_is_script", fmt.Sprintf("read script %q", got.record.Path),
+			errors.New("interprets another script and is not a file of the system"))
+	}
+	// Parse what was pinned, not what was looked at before.
+	head := make([]byte, shebangBytes)
+	if _, err := got.file.ReadAt(head, 0); err != nil && err != io.EOF {
+		return nil, fault.New(fault.NotExec, "program_unreadable", fmt.Sprintf("read script %q", got.record.Path), err)
+	}
+	op := fmt.Sprintf("read first line of script %q", got.record.Path)
+	interp, arg, err := parseShebang(head)
+	if err == nil && !path.IsAbs(interp) {
+		err = fmt.Errorf("interpreter %q is not an absolute path", clip(interp))
+	}
+	if err != nil {
+		return nil, fault.New(fault.NotExec, "script_line", op, err)
+	}
+	if arg != nil {
+		if err := checkText("argument in the script's first line", *arg); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkText("interpreter in the script's first line", interp); err != nil {
+		return nil, err
+	}
+	prog.scripts = append(prog.scripts, capsule.Script{File: got.record, Interpreter: interp, Argument: arg})
+
+	// As fs/binfmt_script.c does: argv[0] goes, and in its place come the
+	// interpreter, its argument and the path of the script.
+	name := got.record.Path
+	if sealed != nil {
+		name = fmt.Sprintf("/dev/fd/%d", isolate.ScriptFD)
+	}
+	argv := []string{interp}
+	if arg != nil {
+		argv = append(argv, *arg)
+	}
+	prog.argv = append(append(argv, name), prog.argv[1:]...)
+
+	next, err := p.lookup(interp)
+	if err != nil {
+		return nil, fault.New(fault.NotExec, "script_interpreter", op, err)
+	}
+	return next, nil
+}
+
+// parseShebang reads a script's first line from the first shebangBytes of the
+// file, padded with zeros, as load_script in fs/binfmt_script.c does it.
+func parseShebang(buf []byte) (interp string, arg *string, err error) {
+	if len(buf) != shebangBytes || buf[0] != '#' || buf[1] != '!' {
+		return "", nil, errors.New("no #!")
+	}
+	blank := func(c byte) bool { return c == ' ' || c == '\t' }
+	// Both return last+1 if there is none; last is included, as in the kernel.
+	nextText := func(from, last int) int {
+		for ; from <= last && blank(buf[from]); from++ {
+		}
+		return from
+	}
+	nextEnd := func(from, last int) int {
+		for ; from <= last && !blank(buf[from]) && buf[from] != 0; from++ {
+		}
+		return from
+	}
+	const last = shebangBytes - 1
+	// strnchr stops at a NUL: a newline beyond one does not count.
+	text := buf
+	if i := bytes.IndexByte(buf, 0); i >= 0 {
+		text = buf[:i]
+	}
+	end := bytes.IndexByte(text, '\n')
+	if end < 0 {
+		start := nextText(2, last)
+		if start > last {
+			return "", nil, errors.New("no interpreter named")
+		}
+		// Without a blank or a NUL behind it the name may be cut off.
+		if nextEnd(start, last) > last {
+			return "", nil, fmt.Errorf("line is longer than %d bytes", shebangBytes)
+		}
+		end = last
+	}
+	for blank(buf[end-1]) {
+		end--
+	}
+	name := nextText(2, end)
+	if name >= end {
+		return "", nil, errors.New("no interpreter named")
+	}
+	sep := nextEnd(name, end)
+	stop := min(sep, end)
+	interp = cstring(buf[name:stop])
+	if interp == "" {
+		return "", nil, errors.New("no interpreter named")
+	}
+	if sep <= end && buf[sep] != 0 {
+		if at := nextText(sep, end); at < end {
+			a := cstring(buf[at:end])
+			arg = &a
+		}
+	}
+	return interp, arg, nil
+}
+
+// cstring cuts b at its first NUL.
+func cstring(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}
+
+// checkELF refuses what is not a 64-bit ELF executable for this machine.
+func checkELF(head []byte) error {
+	machines := map[string]uint16{"amd64": 62, "arm64": 183}
+	switch {
+	case len(head) < 20 || string(head[:4]) != "\x7fELF":
+		return errors.New("neither an ELF binary nor a script with #!")
+	case head[4] != 2 || head[5] != 1:
+		return errors.New("not a 64-bit little-endian binary")
+	}
+	if t := binary.LittleEndian.Uint16(head[16:]); t != 2 && t != 3 {
+		return fmt.Errorf("ELF type %d is not executable", t)
+	}
+	if m := binary.LittleEndian.Uint16(head[18:]); m != machines[runtime.GOARCH] {
+		return fmt.Errorf("built for machine %d, this is %s", m, runtime.GOARCH)
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package kernel
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+)
+
+// ToolRun is the one tool so far: run a program with arguments.
+const ToolRun = "process.run"
+
+// Proposal is one call that somebody asks for. It serialises, holds no
+// authority and nothing in it can weaken what policy and tier demand.
+type Proposal struct {
+	Tool string   `json:"tool"` // ToolRun
+	Argv []string `json:"argv"` // Argv[0] names the program; see program.go for how it is found
+	Env  []string `json:"env"`  // "NAME=VALUE", on top of the built environment
+
+	// Dir is the caller's directory, absolute. A program named with a relative
+	// path is looked up there if the call has no workspace. Default: refused.
+	Dir string `json:"dir"`
+
+	// Workspace is an absolute path of the host folder that the program sees at
+	// /workspace. Default: an empty private one.
+	Workspace         string `json:"workspace"`
+	WorkspaceReadOnly bool   `json:"workspace_read_only"`
+
+	// Cwd is where the program starts, as it sees it: the workspace or a folder
+	// in it. Default: the workspace.
+	Cwd string `json:"cwd"`
+
+	Stdin     StdinMode      `json:"stdin"`
+	TierFloor tier.Tier      `json:"tier_floor"` // default C
+	Limits    isolate.Limits `json:"limits"`     // zero fields have the defaults of DefaultLimits
+
+	SessionID string `json:"session_id"` // for policy and the receipt; the program does not see them
+	RunID     string `json:"run_id"`
+}
+
+// StdinMode says where the program's standard input comes from.
+type StdinMode string
+
+// The modes. The zero StdinMode is StdinNone.
+const (
+	StdinNone   StdinMode = ""       // empty
+	StdinSealed StdinMode = "sealed" // IO.Stdin, read in full before the decision and part of the capsule
+	StdinStream StdinMode = "stream" // IO.Stdin, copied while the program runs
+)
+
+// IO is where bytes come from and go to while a call runs.
+type IO struct {
+	Stdin  io.Reader // nil is empty
+	Stdout io.Writer // nil drops
+	Stderr io.Writer // nil drops
+}
+
+// DefaultLimits are used for the limits that a proposal leaves zero.
+func DefaultLimits() isolate.Limits {
+	return isolate.Limits{
+		Wall:      time.Minute,
+		CPU:       time.Minute,
+		Memory:    1 << 30,
+		PIDs:      256,
+		Output:    16 << 20,
+		FileSize:  256 << 20,
+		OpenFiles: 1024,
+		Disk:      256 << 20,
+		Inodes:    16 << 10,
+	}
+}
+
+// maxLimits bound what can be asked for. Those in bytes keep far from where a
+// double, which is what JSON has for numbers, stops being exact.
+func maxLimits() isolate.Limits {
+	return isolate.Limits{
+		Wall:      24 * time.Hour,
+		CPU:       24 * time.Hour,
+		Memory:    1 << 44,
+		PIDs:      1 << 16,
+		Output:    1 << 40,
+		FileSize:  1 << 44,
+		OpenFiles: 1 << 16,
+		Disk:      1 << 40,
+		Inodes:    1 << 24,
+	}
+}
+
+// withDefaults fills zero limits in and refuses nonsense.
+func withDefaults(l isolate.Limits) (isolate.Limits, error) {
+	d, m := DefaultLimits(), maxLimits()
+	for _, f := range []struct {
+		name      string
+		v         *int64
+		def, most int64
+	}{
+		{"wall", (*int64)(&l.Wall), int64(d.Wall), int64(m.Wall)},
+		{"cpu", (*int64)(&l.CPU), int64(d.CPU), int64(m.CPU)},
+		{"memory", &l.Memory, d.Memory, m.Memory},
+		{"pids", &l.PIDs, d.PIDs, m.PIDs},
+		{"output", &l.Output, d.Output, m.Output},
+		{"file_size", &l.FileSize, d.FileSize, m.FileSize},
+		{"open_files", &l.OpenFiles, d.OpenFiles, m.OpenFiles},
+		{"disk", &l.Disk, d.Disk, m.Disk},
+		{"inodes", &l.Inodes, d.Inodes, m.Inodes},
+	} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if *f.v < 0 || *f.v > f.most {
+			return l, usage("limit_out_of_range", "check limit "+f.name, fmt.Errorf("%d is not within 1 and %d", *f.v, f.most))
+		}
+	}
+	return l, nil
+}
+
+func usage(reason, op string, err error) *fault.Error { return fault.New(fault.Usage, reason, op, err) }
+
+// The kernel's bounds on what execve takes (execve(2), "Limits on size of
+// arguments and environment"): a string has at most 32 pages, and all of them
+// with their pointers a quarter of the stack limit, for which we take the usual
+// 8 MiB.
+const (
+	maxString  = 32 * 4096
+	maxStrings = 8 << 20 / 4
+	pointer    = 8
+)
+
+// checkArguments refuses what execve would refuse, before anything is written.
+func checkArguments(argv, env []string) error {
+	total := 2 * pointer // the two terminating nulls
+	for _, s := range slices.Concat(argv, env) {
+		if len(s)+1 > maxString {
+			return usage("argument_too_long", "check arguments", fmt.Errorf("a string of %d bytes, limit %d", len(s), maxString-1))
+		}
+		if total += len(s) + 1 + pointer; total > maxStrings {
+			return usage("argument_list_too_long", "check arguments",
+				fmt.Errorf("arguments and environment need more than %d bytes", maxStrings)).
+				WithHint("pass data on standard input or in a file of the workspace")
+		}
+	}
+	return nil
+}
+
+// checkText refuses what C strings or canonical JSON cannot hold. Bytes that
+// are not UTF-8 would have to be replaced, and two calls would share a digest.
+func checkText(what string, ss ...string) error {
+	for _, s := range ss {
+		if strings.IndexByte(s, 0) >= 0 {
+			return usage("nul_byte", "check "+what, fmt.Errorf("a NUL byte in it"))
+		}
+		if !utf8.ValidString(s) {
+			return usage("not_utf8", "check "+what, fmt.Errorf("not UTF-8")).
+				WithHint("only UTF-8 can be shown for approval and recorded faithfully")
+		}
+	}
+	return nil
+}
+
+// check is everything about a proposal that can be said without touching a file.
+func (p *Proposal) check() (isolate.Limits, error) {
+	if p.Tool != ToolRun {
+		return isolate.Limits{}, usage("unknown_tool", fmt.Sprintf("check tool %q", p.Tool), nil)
+	}
+	if len(p.Argv) == 0 || p.Argv[0] == "" {
+		return isolate.Limits{}, usage("no_program", "check arguments", fmt.Errorf("no program named"))
+	}
+	for _, t := range []struct {
+		what string
+		ss   []string
+	}{{"arguments", p.Argv}, {"environment", p.Env}, {"paths", []string{p.Dir, p.Workspace, p.Cwd}}, {"ids", []string{p.SessionID, p.RunID}}} {
+		if err := checkText(t.what, t.ss...); err != nil {
+			return isolate.Limits{}, err
+		}
+	}
+	if max(len(p.SessionID), len(p.RunID)) > 128 {
+		return isolate.Limits{}, usage("id_too_long", "check ids", fmt.Errorf("longer than 128 bytes"))
+	}
+	if err := checkArguments(p.Argv, p.Env); err != nil {
+		return isolate.Limits{}, err
+	}
+	switch p.Stdin {
+	case StdinNone, StdinSealed, StdinStream:
+	default:
+		return isolate.Limits{}, usage("unknown_stdin_mode", fmt.Sprintf("check stdin mode %q", string(p.Stdin)), nil)
+	}
+	if p.TierFloor == tier.A {
+		return isolate.Limits{}, usage("tier_not_for_processes", "check tier", fmt.Errorf("tier a runs WASM, not programs"))
+	}
+	return withDefaults(p.Limits)
+}
+
+// mode is the capsule's name for a StdinMode.
+func (m StdinMode) mode() string {
+	if m == StdinNone {
+		return capsule.StdinNone
+	}
+	return string(m)
+}

@@ -1,0 +1,125 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/isolate"
+	"palyra/kernel/capsule"
+)
+
+// localUser is the principal of a process that nobody else authenticated: the
+// user that the operating system says it is.
+func localUser() policy.Entity { return policy.LocalUser("uid:" + strconv.Itoa(os.Geteuid())) }
+
+// question is the capsule as policy sees it. Everything in it is read from the
+// sealed capsule, apart from who asks and in which session.
+func (k *Kernel) question(s *sealed, p *Proposal) policy.Request {
+	c := s.capsule
+	q := policy.Request{
+		Principal: k.cfg.Principal,
+		Action:    policy.ToolExecute,
+		Resource:  policy.Tool(c.Tool),
+		Context: policy.Context{
+			CapsuleDigest: s.id,
+			Executable:    executable(c),
+			Args:          c.Argv[1:],
+			Cwd:           c.Cwd,
+			EgressHosts:   c.EgressHosts,
+			Capabilities:  capabilities(c),
+			Tier:          c.TierFloor.String(),
+			Limits: policy.Limits{Wall: c.Limits.Wall, CPU: c.Limits.CPU, Memory: c.Limits.Memory, PIDs: c.Limits.PIDs,
+				Output: c.Limits.Output, FileSize: c.Limits.FileSize},
+			Stdin:     c.Stdin.Mode,
+			SessionID: p.SessionID,
+			RunID:     p.RunID,
+		},
+	}
+	if w := c.Workspace; w != nil {
+		q.Context.WorkspaceSource, q.Context.WorkspaceReadOnly = w.Source, w.ReadOnly
+	}
+	return q
+}
+
+// executable names a script by itself and by the binary that reads it, and
+// trusts it only as far as every file in the chain.
+func executable(c *capsule.Capsule) policy.Executable {
+	e := policy.Executable{Path: c.Executable.Path, Digest: c.Executable.Digest, System: c.Executable.Pinned == capsule.PinnedSystem}
+	if len(c.Scripts) == 0 {
+		return e
+	}
+	e.Interpreter, e.Path, e.Digest = e.Path, c.Scripts[0].Path, c.Scripts[0].Digest
+	for _, f := range c.Scripts {
+		e.System = e.System && f.Pinned == capsule.PinnedSystem
+	}
+	return e
+}
+
+func capabilities(c *capsule.Capsule) []string {
+	can := []string{policy.CapProcessExec}
+	if c.Workspace != nil && !c.Workspace.ReadOnly {
+		can = append(can, policy.CapFilesystemWrite)
+	}
+	return can
+}
+
+// card is the capsule as the approver sees it.
+func (k *Kernel) card(s *sealed, p *Proposal, d policy.Decision) approval.Request {
+	c := s.capsule
+	q := approval.Request{
+		Decision: d.ID, Capsule: s.id, PolicySet: d.PolicySet,
+		Principal: principal(k.cfg.Principal), Tool: c.Tool, Timeout: k.cfg.ApprovalTimeout,
+		Call: approval.Call{
+			Argv: c.Argv, Executable: c.Executable.Path, Digest: c.Executable.Digest,
+			EnvNames: c.EnvNames(), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
+			Capabilities: capabilities(c), Tier: c.TierFloor.String(), Limits: limitsLine(c.Limits),
+		},
+	}
+	if len(c.Scripts) > 0 {
+		q.Call.Script, q.Call.ScriptDigest = c.Scripts[0].Path, c.Scripts[0].Digest
+	}
+	for _, o := range c.Operands {
+		q.Call.Operands = append(q.Call.Operands, approval.Operand{Path: o.Path, Digest: o.Digest})
+	}
+	if w := c.Workspace; w != nil {
+		q.Call.Workspace, q.Call.ReadOnly = w.Source, w.ReadOnly
+	}
+	for _, id := range d.Policies {
+		why := approval.Why{Policy: id}
+		if info, ok := k.set.Policy(id); ok {
+			why.Reason, why.Where = info.Reason, fmt.Sprintf("%s:%d", info.File, info.Line)
+		}
+		q.Why = append(q.Why, why)
+	}
+	return q
+}
+
+// principal is an entity as Cedar writes it.
+func principal(e policy.Entity) string { return e.Type + "::" + strconv.Quote(e.ID) }
+
+func limitsLine(l isolate.Limits) string {
+	return fmt.Sprintf("wall %v, cpu %v, memory %s, processes %d, output %s, file %s",
+		l.Wall, l.CPU, size(l.Memory), l.PIDs, size(l.Output), size(l.FileSize))
+}
+
+// size is a number of bytes in the largest binary unit that divides it.
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for ; n != 0 && n%1024 == 0 && i < len(units)-1; i++ {
+		n /= 1024
+	}
+	return fmt.Sprintf("%d %s", n, units[i])
+}
+
+// detail is what went wrong with a question, nil if a person just said no.
+func detail(r *approval.Record) error {
+	if d := r.View().Detail; d != "" {
+		return errors.New(d)
+	}
+	return nil
+}

@@ -1,0 +1,313 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"palyra/authz/approval"
+	"palyra/authz/grant"
+	"palyra/authz/policy"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/kernel/capsule"
+)
+
+// call is a decided call on its way to its receipt. It is owned by Call.
+type call struct {
+	k        *Kernel
+	s        *sealed
+	out      *Outcome
+	session  string
+	intent   *uint64
+	decision receipt.Decision
+	approval *receipt.Approval
+}
+
+func newCall(k *Kernel, s *sealed, p *Proposal, d policy.Decision) *call {
+	var id [16]byte
+	rand.Read(id[:])
+	return &call{
+		k: k, s: s, session: p.SessionID,
+		decision: receipt.Decision{ID: hex.EncodeToString(d.ID[:]), Effect: d.Effect.String(), Reason: d.Reason,
+			Policies: d.Policies, Errors: d.Errors, PolicySet: d.PolicySet, Fix: d.Fix},
+		out: &Outcome{CallID: "call_" + hex.EncodeToString(id[:]), Decision: d, CapsuleDigest: s.id, Capsule: s.bytes, Delivered: true},
+	}
+}
+
+// asked records that somebody was, or would have been, asked.
+func (c *call) asked(v approval.View) {
+	c.out.Approval = &v
+	c.approval = &receipt.Approval{ID: v.ID, Answer: v.Answer, Approver: v.Approver, Surface: v.Surface, Scope: v.Scope,
+		Requested: stamp(v.Requested), Answered: stamp(v.Answered), Capsule: v.Capsule, PolicySet: v.PolicySet}
+}
+
+// stamp is a time as receipts spell it.
+func stamp(t time.Time) string { return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano) }
+
+// predicate is what intent and result have in common.
+func (c *call) predicate() receipt.Predicate {
+	return receipt.Predicate{
+		Version: receipt.PredicateVersion, CallID: c.out.CallID,
+		Seq: c.k.state.journal.Size(), Time: stamp(time.Now()), BootID: c.k.state.boot,
+		Tool: c.s.capsule.Tool, Principal: principal(c.k.cfg.Principal), SessionID: c.session,
+		Capsule: summary(c.s), Decision: c.decision, Approval: c.approval,
+	}
+}
+
+// summary is what a receipt says of the capsule: no values of the environment.
+func summary(s *sealed) receipt.Capsule {
+	c := s.capsule
+	r := receipt.Capsule{
+		Digest: s.id, Bytes: int64(len(s.bytes)), Argv: c.Argv, EnvNames: c.EnvNames(), Cwd: c.Cwd, TierFloor: c.TierFloor.String(),
+		Executable: receiptFile(c.Executable), Stdin: receipt.Stdin{Mode: c.Stdin.Mode, Digest: c.Stdin.Digest, Size: c.Stdin.Size},
+		EgressHosts: c.EgressHosts,
+		Limits: receipt.Limits{WallNS: int64(c.Limits.Wall), CPUNS: int64(c.Limits.CPU), Memory: c.Limits.Memory, PIDs: c.Limits.PIDs,
+			Output: c.Limits.Output, FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles, Disk: c.Limits.Disk, Inodes: c.Limits.Inodes},
+	}
+	if len(c.Scripts) > 0 {
+		f := receiptFile(c.Scripts[0].File)
+		r.Script = &f
+	}
+	for i, o := range c.Operands {
+		f := receiptFile(o)
+		if i < len(s.copies) {
+			f.Pinned = capsule.PinnedSealed // it was asked about, so the program saw the copy
+		}
+		r.Operands = append(r.Operands, f)
+	}
+	if w := c.Workspace; w != nil {
+		r.Workspace = &receipt.Workspace{Source: w.Source, ReadOnly: w.ReadOnly}
+	}
+	return r
+}
+
+func receiptFile(f capsule.File) receipt.File {
+	return receipt.File{Path: f.Path, Digest: f.Digest, Size: f.Size, Pinned: f.Pinned}
+}
+
+// intend logs that the call is about to happen. Whatever fails here, nothing ran.
+func (c *call) intend(ctx context.Context) error {
+	i, _, err := c.k.state.log(ctx, receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}), nil)
+	if err != nil {
+		return err
+	}
+	c.intent = &i
+	return nil
+}
+
+// execute runs the call and says how that ended.
+func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolate.Spec, stdio IO) (string, error) {
+	stdin := stdio.Stdin
+	switch {
+	case spec.Stdin != capsule.StdinStream:
+		stdin = nil
+	case stdin == nil:
+		stdin = bytes.NewReader(nil)
+	}
+	streams, err := openStreams(stdio.Stdout, stdio.Stderr, stdin, spec.Limits.Output)
+	if err != nil {
+		return receipt.Failed, err
+	}
+	defer streams.close()
+	deadline := time.Now().Add(spec.Limits.Wall)
+	streams.start()
+	files := c.s.files(nil, streams.out[0].w, streams.out[1].w)
+	if streams.stdin != nil {
+		files.Stdin = streams.stdin.r
+	}
+	res, err := l.runner.Run(ctx, g, spec, files)
+	streams.release()
+	output, delivered := streams.drain(deadline)
+	if cellDied(err) {
+		c.k.retire(l)
+	}
+	c.out.Result, c.out.Delivered = res, delivered
+	if res != nil && res.Evidence != nil {
+		res.Evidence.Output = output
+	}
+	return outcomeOf(res, err)
+}
+
+// outcomeOf turns what a runner returned into an outcome. Executed needs a
+// runner that says so, without an error, and evidence.
+func outcomeOf(res *isolate.Result, err error) (string, error) {
+	if res == nil {
+		switch fault.KindOf(err) {
+		case fault.Refused, fault.Unsupported, fault.Denied, fault.NotApproved, fault.Usage:
+			return receipt.Refused, err
+		case fault.Canceled:
+			return receipt.Killed, err
+		case fault.Timeout:
+			return receipt.TimedOut, err
+		}
+		if err == nil {
+			err = fault.New(fault.Internal, "no_result", "run", nil)
+		}
+		return receipt.Failed, err
+	}
+	switch res.Outcome {
+	case isolate.Exited:
+		switch {
+		case err != nil:
+			return receipt.Failed, err
+		case res.Evidence == nil:
+			return receipt.Failed, fault.New(fault.Internal, "no_evidence", "run", nil)
+		}
+		return receipt.Executed, nil
+	case isolate.TimedOut:
+		return receipt.TimedOut, orElse(err, fault.New(fault.Timeout, "wall", "run", errors.New("the time limit passed")))
+	case isolate.Killed:
+		reason := "killed"
+		if res.Evidence != nil && res.Evidence.Exit.LimitHit != "" {
+			reason = res.Evidence.Exit.LimitHit
+		}
+		return receipt.Killed, orElse(err, fault.New(fault.Unavailable, reason, "run", errors.New("a limit was reached")))
+	case isolate.Refused:
+		return receipt.Refused, orElse(err, fault.New(fault.Refused, "refused", "run", nil))
+	}
+	return receipt.Failed, orElse(err, fault.New(fault.Internal, "no_outcome", "run", fmt.Errorf("runner reported %q", string(res.Outcome))))
+}
+
+func orElse(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+// end logs the result and makes the receipt. The caller may have given up; the
+// record is made all the same.
+func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, error) {
+	ctx = context.WithoutCancel(ctx)
+	c.out.Outcome, c.out.Exit = outcome, exitStatus(outcome, c.out.Result)
+	p := c.predicate()
+	p.Outcome, p.Intent = outcome, c.intent
+	if cause != nil {
+		c.out.Error = &Failure{Kind: fault.KindOf(cause).String(), Reason: reason(cause), Text: cause.Error(), Hint: fault.HintOf(cause)}
+		p.Error = &receipt.Error{Kind: c.out.Error.Kind, Reason: c.out.Error.Reason}
+	}
+	var stdout, stderr canon.Digest
+	if r := c.out.Result; r != nil && r.Evidence != nil {
+		e, err := canon.Marshal(r.Evidence)
+		if err != nil {
+			return c.out, fault.New(fault.Internal, "evidence", "record result", err)
+		}
+		p.Evidence, stdout, stderr = e, r.Evidence.Output.StdoutDigest, r.Evidence.Output.StderrDigest
+	}
+	index, env, err := c.k.state.log(ctx, receipt.NewStatement(p, stdout, stderr), c.intent)
+	if err != nil {
+		return c.out, err
+	}
+	c.out.LogIndex = index
+	c.k.step("result")
+	if c.out.Receipt, err = c.k.state.receipt(index, env); err != nil {
+		return c.out, err
+	}
+	c.k.step("receipt")
+	return c.out, nil
+}
+
+// reason is the code of an error; there is always one.
+func reason(err error) string {
+	if r := fault.ReasonOf(err); r != "" {
+		return r
+	}
+	return "internal"
+}
+
+// The exit statuses of a call that did not end by itself.
+const (
+	exitTimedOut = 124
+	exitRefused  = 125
+	exitDenied   = 126
+	exitSignal   = 128
+)
+
+// exitStatus is the status that stands for an outcome: the program's own, 128+n
+// for signal n, 124 timed out, 126 denied or not approved, else 125.
+func exitStatus(outcome string, r *isolate.Result) int {
+	switch outcome {
+	case receipt.Denied, receipt.NotApproved:
+		return exitDenied
+	case receipt.TimedOut:
+		return exitTimedOut
+	case receipt.Executed, receipt.Killed:
+		if r == nil || r.Evidence == nil {
+			return exitRefused
+		}
+		e := r.Evidence.Exit
+		switch {
+		case e.Signal > 0:
+			return exitSignal + e.Signal
+		case outcome == receipt.Executed && e.Code >= 0:
+			return e.Code
+		}
+	}
+	return exitRefused
+}
+
+// log signs a statement and appends it. closes is the intent that it answers.
+func (s *state) log(ctx context.Context, st receipt.Statement, closes *uint64) (uint64, *receipt.Envelope, error) {
+	env, err := receipt.Sign(s.ring.Attestation(), st)
+	if err != nil {
+		return 0, nil, err
+	}
+	leaf, err := receipt.Leaf(env, s.ring.Attestation())
+	if err != nil {
+		return 0, nil, err
+	}
+	pos, err := s.journal.Append(ctx, journal.Entry{Leaf: leaf, Content: env.Encode(), Opens: st.IsIntent(), Closes: closes})
+	return pos.Index, env, err
+}
+
+func (s *state) receipt(index uint64, env *receipt.Envelope) ([]byte, error) {
+	p, err := s.journal.Prove(index)
+	if err != nil {
+		return nil, err
+	}
+	return receipt.Bundle(env, p, s.trust)
+}
+
+// closeOrphans writes the result of every intent that has none: a crash came
+// between the two, and what happened is not known.
+func (s *state) closeOrphans(ctx context.Context) error {
+	for _, i := range s.journal.OpenEntries() {
+		op := fmt.Sprintf("close intent %d", i)
+		content, err := s.journal.Content(i)
+		if err != nil {
+			return err
+		}
+		env, err := receipt.ParseEnvelope(content)
+		if err != nil {
+			return err
+		}
+		b, err := s.receipt(i, env)
+		if err != nil {
+			return err
+		}
+		v, err := receipt.Verify(b, s.trust)
+		if err != nil {
+			return err
+		}
+		st := v.Statement
+		if !st.IsIntent() {
+			return fault.New(fault.Integrity, "orphan_not_intent", op, nil)
+		}
+		p := st.Predicate
+		p.Outcome, p.Intent = receipt.OutcomeUnknown, &i
+		p.Seq, p.Time, p.BootID = s.journal.Size(), stamp(time.Now()), s.boot
+		p.Error = &receipt.Error{Kind: fault.Internal.String(), Reason: "crashed"}
+		if _, _, err := s.log(ctx, receipt.NewStatement(p, canon.Digest{}, canon.Digest{}), &i); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+	"palyra/kernel/internal/pin"
+)
+
+// maxStdin is the most that is read of a standard input that is to be sealed.
+const maxStdin = 1 << 20
+
+// sealed is a call that cannot change any more: its capsule, and the open files
+// that the capsule names. Close it.
+type sealed struct {
+	capsule *capsule.Capsule
+	bytes   []byte // canonical JSON of capsule
+	id      canon.Digest
+
+	place    *place
+	program  *program
+	operands []operand
+	copies   []*os.File  // sealed copies of operands, made by holdOperands
+	stdin    *pin.Sealed // nil unless Stdin is sealed
+}
+
+// seal opens and hashes everything that p names. Nothing is looked up by name
+// afterwards, except operands, whose content is then compared with the capsule.
+func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string) (_ *sealed, err error) {
+	if p.TierFloor == tier.None {
+		q := *p
+		q.TierFloor = tier.C
+		p = &q
+	}
+	limits, err := p.check()
+	if err != nil {
+		return nil, err
+	}
+	env, err := environment(p.Env)
+	if err != nil {
+		return nil, err
+	}
+	s := &sealed{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.place, err = openPlace(p, state); err != nil {
+		return nil, err
+	}
+	if s.program, err = s.place.program(p.Argv); err != nil {
+		return nil, err
+	}
+	if err := checkArguments(s.program.argv, env); err != nil {
+		return nil, err
+	}
+	c := &capsule.Capsule{
+		Version: capsule.Version, Tool: p.Tool, Argv: p.Argv,
+		Executable: s.program.exec.record, Scripts: append([]capsule.Script{}, s.program.scripts...),
+		Env: env, Cwd: s.place.cwd, Stdin: capsule.Stdin{Mode: p.Stdin.mode()},
+		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: []string{},
+		Limits: limits, TierFloor: p.TierFloor,
+	}
+	if w := s.place.workspace; w != nil {
+		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID}
+	}
+	if s.operands, c.Unpinned, err = s.place.operands(p.Argv); err != nil {
+		return nil, err
+	}
+	for _, o := range s.operands {
+		c.Operands = append(c.Operands, o.record)
+	}
+	if p.Stdin == StdinSealed {
+		if s.stdin, err = sealStdin(ctx, stdin); err != nil {
+			return nil, err
+		}
+		c.Stdin.Digest, c.Stdin.Size = s.stdin.Digest, s.stdin.Size
+	}
+	s.capsule = c
+	s.bytes, s.id, err = c.Seal()
+	return s, err
+}
+
+// sealStdin reads all of r. A reader that does not end keeps the goroutine that
+// reads it after ctx is done; nothing else can be done about an io.Reader.
+func sealStdin(ctx context.Context, r io.Reader) (*pin.Sealed, error) {
+	const op = "read standard input"
+	if r == nil {
+		r = bytes.NewReader(nil)
+	}
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		b, err := io.ReadAll(io.LimitReader(r, maxStdin+1))
+		done <- result{b, err}
+	}()
+	var got result
+	select {
+	case got = <-done:
+	case <-ctx.Done():
+		return nil, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	}
+	switch {
+	case got.err != nil:
+		return nil, usage("stdin_read", op, got.err)
+	case len(got.b) > maxStdin:
+		return nil, usage("stdin_too_large", op, fmt.Errorf("more than %d bytes", maxStdin)).
+			WithHint("declare it a stream, which is decided without having been seen")
+	}
+	s, err := pin.Seal("palyra-stdin", bytes.NewReader(got.b), maxStdin, 0o444)
+	if err != nil {
+		return nil, sealFault(op, err)
+	}
+	return s, nil
+}
+
+// close closes every file of s.
+func (s *sealed) close() {
+	if s.place != nil {
+		s.place.close()
+	}
+	if s.program != nil {
+		s.program.close()
+	}
+	for _, f := range s.copies {
+		f.Close()
+	}
+	if s.stdin != nil {
+		s.stdin.File.Close()
+	}
+}
+
+// holdOperands seals copies of the operands, because a person will be asked.
+func (s *sealed) holdOperands() (err error) {
+	if s.capsule.TierFloor == tier.B && len(s.operands) > 0 {
+		// Without a mount namespace nothing can be laid over a file.
+		return fault.New(fault.Refused, "operands_need_tier_c", "seal files for approval",
+			fmt.Errorf("at tier b a file can change between approval and use")).
+			WithHint("use tier c, or pass the content on standard input")
+	}
+	s.copies, err = s.place.sealOperands(s.operands, s.capsule.Unpinned)
+	return err
+}
+
+// recheck refuses if a file of the system that will be used as it is changed
+// since it was hashed. It is the last thing before the grant.
+func (s *sealed) recheck() error {
+	for _, h := range append([]held{s.program.exec}, s.program.held...) {
+		if err := h.recheck(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spec derives what the runner gets.
+func (s *sealed) spec() *isolate.Spec {
+	c := s.capsule
+	x := &isolate.Spec{
+		Version: 1, Capsule: s.id, Tier: c.TierFloor,
+		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
+		Exec: specFile(c.Executable), Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
+	}
+	if c.Workspace != nil {
+		x.Workspace = &isolate.Mount{Source: c.Workspace.Source, ReadOnly: c.Workspace.ReadOnly, UID: c.Workspace.UID, GID: c.Workspace.GID}
+	}
+	if s.program.script != nil {
+		f := specFile(c.Scripts[0].File)
+		x.Script = &f
+	}
+	for i := range s.copies {
+		f := specFile(c.Operands[i])
+		f.Pinned = capsule.PinnedSealed
+		x.Operands = append(x.Operands, f)
+	}
+	return x
+}
+
+func specFile(f capsule.File) isolate.File {
+	return isolate.File{Path: f.Path, Digest: f.Digest, Size: f.Size, Pinned: f.Pinned}
+}
+
+// files returns the descriptors of spec; those of the streams are the caller's.
+func (s *sealed) files(stdin, stdout, stderr *os.File) *isolate.Files {
+	f := &isolate.Files{Exec: s.program.exec.file, Operands: s.copies, Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	if s.program.script != nil {
+		f.Script = s.program.script.File
+	}
+	if s.place.workspace != nil {
+		f.Workspace = s.place.workspace.File()
+	}
+	if s.stdin != nil {
+		f.Stdin = s.stdin.File
+	}
+	return f
+}

@@ -1,0 +1,620 @@
+package kernel
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+	"palyra/kernel/internal/pin"
+)
+
+// asInterpreter makes the test binary print its arguments: it is then the
+// interpreter of a script that the host's kernel runs.
+const asInterpreter = "PALYRA_TEST_PRINT_ARGV"
+
+func printArgv() {
+	b, err := json.Marshal(os.Args)
+	if err != nil {
+		os.Exit(1)
+	}
+	os.Stdout.Write(b)
+}
+
+func proposal(argv ...string) *Proposal { return &Proposal{Tool: ToolRun, Argv: argv} }
+
+// sealIn seals p and closes it with the test.
+func sealIn(t *testing.T, p *Proposal, stdin io.Reader) (*sealed, error) {
+	t.Helper()
+	s, err := seal(t.Context(), p, stdin, "")
+	if err == nil {
+		t.Cleanup(s.close)
+	}
+	return s, err
+}
+
+func mustSeal(t *testing.T, p *Proposal) *sealed {
+	t.Helper()
+	s, err := sealIn(t, p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func put(t *testing.T, name, content string, perm fs.FileMode) string {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(content), perm); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(name, perm); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// contentOf reads a pinned file from its beginning.
+func contentOf(t *testing.T, f *os.File) string {
+	t.Helper()
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func trueBinary(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestSealSystemProgram(t *testing.T) {
+	a, b := mustSeal(t, proposal("true", "x")), mustSeal(t, proposal("true", "x"))
+	if a.id != b.id {
+		t.Error("the same call has two identities")
+	}
+	e := a.capsule.Executable
+	if e.Pinned != capsule.PinnedSystem || e.Path != "/usr/bin/true" || e.Digest != canon.Sum([]byte(trueBinary(t))) {
+		t.Errorf("got %+v", e)
+	}
+	if got := a.program.argv; !slices.Equal(got, []string{"true", "x"}) {
+		t.Errorf("argv %q", got)
+	}
+	if err := a.recheck(); err != nil {
+		t.Errorf("recheck: %v", err)
+	}
+	if c := mustSeal(t, proposal("true", "y")); c.id == a.id {
+		t.Error("other arguments, same identity")
+	}
+	if c := mustSeal(t, proposal("/bin/true", "x")); c.id == a.id || c.capsule.Executable != e {
+		t.Error("another argv[0] is another call of the same file")
+	}
+	spec := a.spec()
+	if d, err := spec.Digest(); err != nil || d.IsZero() || spec.Capsule != a.id || spec.Tier != tier.C {
+		t.Errorf("spec: %v, %v", spec, err)
+	}
+}
+
+// TestSealCopies: what was hashed is what will run, whatever happens to the file.
+func TestSealCopies(t *testing.T) {
+	dir, body := t.TempDir(), trueBinary(t)
+	prog := put(t, dir+"/prog", body, 0o755)
+	for name, tamper := range map[string]func() error{
+		"rewritten in place": func() error { return os.WriteFile(prog, []byte("#!/bin/sh\necho evil\n"), 0o755) },
+		"replaced":           func() error { return os.Rename(put(t, dir+"/new", "#!/bin/sh\n", 0o755), prog) },
+		"removed":            func() error { return os.Remove(prog) },
+		"truncated":          func() error { return os.Truncate(prog, 0) },
+	} {
+		os.Remove(prog)
+		put(t, prog, body, 0o755)
+		s := mustSeal(t, proposal(prog))
+		if err := tamper(); err != nil {
+			t.Fatal(err)
+		}
+		e := s.capsule.Executable
+		if e.Pinned != capsule.PinnedSealed || e.Digest != canon.Sum([]byte(body)) || e.Path != prog {
+			t.Errorf("%s: capsule says %+v", name, e)
+		}
+		if contentOf(t, s.program.exec.file) != body {
+			t.Errorf("%s: the copy changed", name)
+		}
+		if err := (&pin.Sealed{File: s.program.exec.file, Digest: e.Digest, Size: e.Size}).Verify(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestProgramRefused(t *testing.T) {
+	dir, body := t.TempDir(), trueBinary(t)
+	elf := []byte(body)
+	with := func(at int, b byte) string { c := slices.Clone(elf); c[at] = b; return string(c) }
+	if err := syscall.Mkfifo(dir+"/fifo", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", dir+"/sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	os.Symlink("loop", dir+"/loop")
+	os.Symlink("/proc/self/exe", dir+"/magic")
+	big := put(t, dir+"/big", body, 0o755)
+	if err := os.Truncate(big, maxExecutable+1); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		kind   fault.Kind
+		reason string
+	}{
+		{"no-such-program", fault.NotFound, "program_not_found"},
+		{dir + "/none", fault.NotFound, "program_not_found"},
+		{dir + "/none/none", fault.NotFound, "program_not_found"},
+		{put(t, dir+"/plainfile", body, 0o755) + "/x", fault.NotFound, "program_not_found"},
+		{"./relative", fault.NotFound, "program_not_found"},
+		{strings.Repeat("x", 300), fault.NotFound, "program_not_found"},
+		{"/" + strings.Repeat("x/", 4000), fault.NotFound, "program_not_found"},
+		{dir, fault.NotExec, "program_is_directory"},
+		{"/", fault.NotExec, "program_is_directory"},
+		{dir + "/fifo", fault.NotExec, "program_not_regular"},
+		{dir + "/sock", fault.NotExec, "program_not_regular"},
+		{"/dev/null", fault.NotExec, "program_not_regular"},
+		{"/dev/tty", fault.NotExec, "program_not_regular"},
+		{dir + "/loop", fault.NotExec, "program_link"},
+		{dir + "/magic", fault.NotExec, "program_link"},
+		{"/proc/self/exe", fault.NotExec, "program_link"},
+		{"/dev/fd/0", fault.NotExec, "program_link"},
+		{put(t, dir+"/empty", "", 0o755), fault.NotExec, "program_empty"},
+		{put(t, dir+"/noexec", body, 0o644), fault.NotExec, "program_not_executable"},
+		{big, fault.NotExec, "program_too_large"},
+		{put(t, dir+"/text", "echo hello\n", 0o755), fault.NotExec, "program_format"},
+		{put(t, dir+"/short", "\x7fELF", 0o755), fault.NotExec, "program_format"},
+		{put(t, dir+"/elf32", with(4, 1), 0o755), fault.NotExec, "program_format"},
+		{put(t, dir+"/bigendian", with(5, 2), 0o755), fault.NotExec, "program_format"},
+		{put(t, dir+"/riscv", with(18, 243), 0o755), fault.NotExec, "program_format"},
+		{put(t, dir+"/object", with(16, 1), 0o755), fault.NotExec, "program_format"},
+	} {
+		_, err := sealIn(t, proposal(c.name), nil)
+		if fault.KindOf(err) != c.kind || fault.ReasonOf(err) != c.reason {
+			t.Errorf("%q: got %v, %s (%v)", clip(c.name), fault.KindOf(err), fault.ReasonOf(err), err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		for name, perm := range map[string]fs.FileMode{"program_unreadable": 0o111, "program_not_executable": 0o400} {
+			f := put(t, dir+"/"+name, body, perm)
+			if _, err := sealIn(t, proposal(f), nil); fault.ReasonOf(err) != name {
+				t.Errorf("mode %v: got %v", perm, err)
+			}
+		}
+	}
+}
+
+// TestFIFODoesNotBlock: the sealing of a FIFO ends without a writer. A hang here
+// is the failure.
+func TestFIFODoesNotBlock(t *testing.T) {
+	ws := t.TempDir()
+	if err := syscall.Mkfifo(ws+"/fifo", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := proposal("cat", "fifo")
+	p.Workspace = ws
+	s := mustSeal(t, p)
+	if want := []capsule.Unpinned{{Path: "/workspace/fifo", Kind: capsule.KindSpecial}}; !slices.Equal(s.capsule.Unpinned, want) {
+		t.Errorf("got %v", s.capsule.Unpinned)
+	}
+	p.Argv = []string{"./fifo"}
+	if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != "program_not_regular" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProgramInWorkspace(t *testing.T) {
+	ws, body := t.TempDir(), trueBinary(t)
+	os.Mkdir(ws+"/sub", 0o755)
+	put(t, ws+"/prog", body, 0o755)
+	put(t, ws+"/sub/prog", body, 0o755)
+	os.Symlink("../prog", ws+"/sub/up")
+	os.Symlink("/usr/bin/true", ws+"/out")
+	for _, c := range []struct{ argv0, cwd, path, reason string }{
+		{"./prog", "", "/workspace/prog", ""},
+		{"sub/prog", "", "/workspace/sub/prog", ""},
+		{"./prog", "/workspace/sub", "/workspace/sub/prog", ""},
+		{"../prog", "/workspace/sub", "/workspace/prog", ""},
+		{"./up", "/workspace/sub", "/workspace/prog", ""},
+		{"/workspace/prog", "", "/workspace/prog", ""},
+		{"/workspace//prog", "", "/workspace/prog", ""},
+		{"/workspace/../workspace/prog", "", "/workspace/prog", ""},
+		{"/usr/../workspace/prog", "", "/workspace/prog", ""},
+		{ws + "/prog", "", "/workspace/prog", ""}, // by its name on the host
+		{"/usr/bin/true", "", "/usr/bin/true", ""},
+		{"./out", "", "", "program_outside_workspace"},
+		{"../../usr/bin/true", "", "", "program_not_found"}, // no caller's directory
+		{"./none", "", "", "program_not_found"},
+		{"./prog", "/workspace/none", "", "cwd"},
+		{"./prog", "/workspace/prog", "", "cwd"},
+		{"./prog", "/etc", "", "cwd_outside_workspace"},
+		{"./prog", "/workspace/../etc", "", "cwd_outside_workspace"},
+		{"./prog", "/workspacex", "", "cwd_outside_workspace"},
+		{"./prog", "sub", "", "cwd_outside_workspace"},
+	} {
+		p := proposal(c.argv0)
+		p.Workspace, p.Cwd = ws, c.cwd
+		s, err := sealIn(t, p, nil)
+		switch {
+		case fault.ReasonOf(err) != c.reason:
+			t.Errorf("%+v: got %v", c, err)
+		case err == nil && s.capsule.Executable.Path != c.path:
+			t.Errorf("%+v: got %s", c, s.capsule.Executable.Path)
+		case err == nil && (s.capsule.Executable.Pinned == capsule.PinnedSealed) != (c.path != "/usr/bin/true"):
+			t.Errorf("%+v: pinned %s", c, s.capsule.Executable.Pinned)
+		}
+	}
+	p := proposal("./prog")
+	p.Dir = ws
+	if s := mustSeal(t, p); s.capsule.Executable.Path != ws+"/prog" {
+		t.Errorf("caller's directory: %s", s.capsule.Executable.Path)
+	}
+	// At tier B the workspace is used in place.
+	p = proposal("./prog", "prog")
+	p.Workspace, p.TierFloor = ws, tier.B
+	s := mustSeal(t, p)
+	if s.capsule.Cwd != ws || s.capsule.Executable.Path != ws+"/prog" || s.capsule.Operands[0].Path != ws+"/prog" {
+		t.Errorf("tier B: %+v", s.capsule)
+	}
+}
+
+func TestScripts(t *testing.T) {
+	dir := t.TempDir()
+	sh, err := filepath.EvalSymlinks("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := put(t, dir+"/interp", trueBinary(t), 0o755)
+	script := func(name, first string) string { return put(t, dir+"/"+name, "#!"+first+"\nexit 0\n", 0o755) }
+	x := "x"
+	plain := script("plain", "/bin/sh")
+	for _, c := range []struct {
+		file, reason string
+		exec         string
+		argv         []string
+		arg          *string
+	}{
+		{plain, "", sh, []string{"/bin/sh", "/dev/fd/3", "a"}, nil},
+		{script("arg", " /bin/sh\tx "), "", sh, []string{"/bin/sh", "x", "/dev/fd/3", "a"}, &x},
+		{script("local", local), "", local, []string{local, "/dev/fd/3", "a"}, nil},
+		{script("missing", "/none"), "script_interpreter", "", nil, nil},
+		{script("relative", "bin/sh"), "script_line", "", nil, nil},
+		{script("nothing", "  "), "script_line", "", nil, nil},
+		{script("return", "/bin/sh\r"), "script_interpreter", "", nil, nil},
+		{script("long", "/"+strings.Repeat("x", 300)), "script_line", "", nil, nil},
+		{script("notexec", put(t, dir+"/plainfile", "x", 0o644)), "program_not_executable", "", nil, nil},
+		{script("data", put(t, dir+"/datafile", "x", 0o755)), "program_format", "", nil, nil},
+		{script("dir", dir), "program_is_directory", "", nil, nil},
+		{script("self", dir+"/self"), "script_interpreter_is_script", "", nil, nil},
+		{script("nested", plain), "script_interpreter_is_script", "", nil, nil},
+		{script("utf8", "/bin/sh \xff"), "not_utf8", "", nil, nil},
+	} {
+		s, err := sealIn(t, proposal(c.file, "a"), nil)
+		if fault.ReasonOf(err) != c.reason {
+			t.Errorf("%s: got %v", c.file, err)
+		}
+		if err != nil {
+			continue
+		}
+		if got := s.capsule.Scripts; len(got) != 1 || got[0].Path != c.file || got[0].Pinned != capsule.PinnedSealed ||
+			(got[0].Argument == nil) != (c.arg == nil) || c.arg != nil && *got[0].Argument != *c.arg {
+			t.Errorf("%s: scripts %+v", c.file, got)
+		}
+		if s.capsule.Executable.Path != c.exec || !slices.Equal(s.program.argv, c.argv) {
+			t.Errorf("%s: %s %q", c.file, s.capsule.Executable.Path, s.program.argv)
+		}
+		if spec := s.spec(); spec.Script == nil || spec.Exec.Path != c.exec || s.files(nil, nil, nil).Script == nil {
+			t.Errorf("%s: spec %+v", c.file, spec)
+		}
+		if !slices.Equal(s.capsule.Argv, []string{c.file, "a"}) {
+			t.Errorf("%s: the capsule's argv was rewritten: %q", c.file, s.capsule.Argv)
+		}
+	}
+	s := mustSeal(t, proposal(plain))
+	put(t, plain, "#!/usr/bin/env evil\n", 0o755)
+	if got := contentOf(t, s.program.script.File); !strings.HasPrefix(got, "#!/bin/sh\n") {
+		t.Errorf("script changed with its file: %q", got)
+	}
+}
+
+// TestSystemScripts: scripts of the system are passed by path, and may
+// interpret each other up to a depth.
+func TestSystemScripts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, err := os.MkdirTemp("/", "kernel-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755)
+	put(t, dir+"/0", "#!/bin/sh 0\n", 0o755)
+	for i := range 5 {
+		n := string(rune('1' + i))
+		put(t, dir+"/"+n, "#!"+dir+"/"+string(rune('0'+i))+" "+n+"\n", 0o755)
+	}
+	put(t, dir+"/loop", "#!"+dir+"/loop\n", 0o755)
+	s := mustSeal(t, proposal(dir+"/1", "a"))
+	want := []string{"/bin/sh", "0", dir + "/0", "1", dir + "/1", "a"}
+	if !slices.Equal(s.program.argv, want) || len(s.capsule.Scripts) != 2 || s.program.script != nil {
+		t.Errorf("got %q, scripts %+v", s.program.argv, s.capsule.Scripts)
+	}
+	// The kernel builds the same.
+	put(t, dir+"/0", "#!"+link(t)+" 0\n", 0o755)
+	if got := kernelArgv(t, dir+"/1", "a"); !slices.Equal(got[1:], want[1:]) {
+		t.Errorf("the kernel passes %q, we %q", got, want)
+	}
+	put(t, dir+"/0", "#!/bin/sh 0\n", 0o755)
+	if s := mustSeal(t, proposal(dir+"/3")); len(s.capsule.Scripts) != 4 {
+		t.Errorf("four deep: %d", len(s.capsule.Scripts))
+	}
+	for _, f := range []string{dir + "/4", dir + "/5", dir + "/loop"} {
+		if _, err := sealIn(t, proposal(f), nil); fault.ReasonOf(err) != "script_too_deep" {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	// Changed between sealing and running.
+	s = mustSeal(t, proposal(dir+"/0"))
+	if err := s.recheck(); err != nil {
+		t.Errorf("untouched: %v", err)
+	}
+	put(t, dir+"/0", "#!/bin/sh 9\n", 0o755)
+	if err := s.recheck(); fault.ReasonOf(err) != "executable_changed" || fault.KindOf(err) != fault.Refused {
+		t.Errorf("rewritten: %v", err)
+	}
+}
+
+// link returns a short path to the test binary, free of blanks.
+func link(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := t.TempDir() + "/i"
+	if err := os.Symlink(self, name); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// kernelArgv runs a script whose interpreter is the test binary and returns the
+// arguments that it got from the host's kernel; nil if it did not run.
+func kernelArgv(t *testing.T, script string, args ...string) []string {
+	t.Helper()
+	c := exec.Command(script, args...)
+	c.Env = []string{asInterpreter + "=1"}
+	out, err := c.Output()
+	if err != nil {
+		return nil
+	}
+	var argv []string
+	if err := json.Unmarshal(out, &argv); err != nil {
+		t.Fatalf("%q: %v", out, err)
+	}
+	return argv
+}
+
+// TestShebangAgainstTheKernel writes odd first lines and compares what we read
+// in them with what the kernel does.
+func TestShebangAgainstTheKernel(t *testing.T) {
+	interp, dir := link(t), t.TempDir()
+	script := dir + "/script"
+	lines := []string{
+		"#!I\n", "#!I", "#! I\n", "#!\tI \t\n", "#!I a\n", "#!I a", "#!I ", "#!I a b\n", "#!I  a  b  \n", "#!I a\x00b\n", "#!I\x00\n",
+		"#!\n", "#!", "#! \n", "#!I\r\n", "#!I a\r\n", "#!\x00I\n", "#!I\n\x00", " #!I\n", "#! \x00", "#!I\x00 a\n", "#!I \x00a\n",
+		"#!" + strings.Repeat(" ", 252-len(interp)) + "I\n", "#!" + strings.Repeat(" ", 253-len(interp)) + "I\n",
+		"#!" + strings.Repeat(" ", 254-len(interp)) + "I\n", "#!" + strings.Repeat(" ", 253) + "\n", "#!" + strings.Repeat(" ", 300) + "I\n",
+		"#!I " + strings.Repeat("a", 251-len(interp)) + "\n", "#!I " + strings.Repeat("a", 252-len(interp)) + "\n", "#!I " + strings.Repeat("a", 300) + "\n",
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	parts := []string{"I", " ", "\t", "a", "\n", "\x00", "\r", " ", "I", strings.Repeat("b", 100), strings.Repeat(" ", 120)}
+	n := 400
+	if testing.Short() {
+		n = 50
+	}
+	for range n {
+		l := "#!"
+		for range r.IntN(7) {
+			l += parts[r.IntN(len(parts))]
+		}
+		lines = append(lines, l)
+	}
+	var ran int
+	for _, l := range lines {
+		l = strings.ReplaceAll(l, "I", interp)
+		put(t, script, l, 0o755)
+		got := kernelArgv(t, script, "z")
+		var want []string
+		buf := make([]byte, shebangBytes)
+		copy(buf, l)
+		if name, arg, err := parseShebang(buf); err == nil && name == interp {
+			want = append(want, interp)
+			if arg != nil {
+				want = append(want, *arg)
+			}
+			want = append(want, script, "z")
+			ran++
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: the kernel passes %q, we read %q", l, got, want)
+		}
+	}
+	if ran < 20 {
+		t.Errorf("only %d of %d lines name the interpreter", ran, len(lines))
+	}
+}
+
+func FuzzShebang(f *testing.F) {
+	f.Add([]byte("#!/bin/sh -e\n"))
+	f.Add([]byte("#! \t/bin/sh\x00 a"))
+	f.Add([]byte("#!" + strings.Repeat(" ", 253) + "x"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		buf := make([]byte, shebangBytes)
+		copy(buf, in)
+		name, arg, err := parseShebang(buf)
+		if err != nil {
+			return
+		}
+		if name == "" || strings.ContainsAny(name, " \t\n\x00") || arg != nil && strings.ContainsAny(*arg, "\n\x00") {
+			t.Errorf("%q: %q %v", in, name, arg)
+		}
+	})
+}
+
+func TestEnvironment(t *testing.T) {
+	env, err := environment([]string{"ZED=1", "HOME=/workspace", "EMPTY="})
+	want := []string{"EMPTY=", "HOME=/workspace", "LANG=C.UTF-8", "PATH=" + searchPath, "TMPDIR=/tmp", "ZED=1"}
+	if err != nil || !slices.Equal(env, want) {
+		t.Errorf("got %q, %v", env, err)
+	}
+	t.Setenv("PALYRA_TEST_SECRET", "hunter2")
+	if s := mustSeal(t, proposal("true")); strings.Contains(string(s.bytes), "hunter2") {
+		t.Error("the caller's environment is in the capsule")
+	}
+	for e, reason := range map[string]string{
+		"A": "env_no_value", "=x": "env_bad_name", "1A=x": "env_bad_name", "A B=x": "env_bad_name", "A-B=x": "env_bad_name", "Ä=x": "env_bad_name",
+		"LD_PRELOAD=/x": "env_refused", "LD_LIBRARY_PATH=x": "env_refused", "BASH_ENV=x": "env_refused", "GIT_SSH_COMMAND=x": "env_refused",
+		"PYTHONSTARTUP=x": "env_refused", "PYTHONPATH=x": "env_refused", "NODE_OPTIONS=x": "env_refused", "PERL5OPT=x": "env_refused",
+		"RUBYOPT=x": "env_refused", "JAVA_TOOL_OPTIONS=x": "env_refused", "GLIBC_TUNABLES=x": "env_refused", "IFS=x": "env_refused",
+		"BASH_FUNC_x%%=x": "env_bad_name", "LD_X=": "env_refused",
+		"A=\x00": "nul_byte", "A=\xff": "not_utf8",
+	} {
+		p := proposal("true")
+		p.Env = []string{e}
+		if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != reason || fault.KindOf(err) != fault.Usage {
+			t.Errorf("%q: got %v", e, err)
+		}
+	}
+	if _, err := environment([]string{"A=1", "A=2"}); fault.ReasonOf(err) != "env_repeated" {
+		t.Errorf("repeated: %v", err)
+	}
+}
+
+func TestArgumentsRefused(t *testing.T) {
+	many := slices.Repeat([]string{strings.Repeat("x", 1000)}, 2100)
+	for _, c := range []struct {
+		reason string
+		p      *Proposal
+	}{
+		{"unknown_tool", &Proposal{Argv: []string{"true"}}},
+		{"no_program", proposal()},
+		{"no_program", proposal("")},
+		{"nul_byte", proposal("true", "a\x00b")},
+		{"nul_byte", proposal("tr\x00ue")},
+		{"not_utf8", proposal("true", "\xff")},
+		{"argument_too_long", proposal("true", strings.Repeat("x", 128<<10))},
+		{"argument_list_too_long", proposal(append([]string{"true"}, many...)...)},
+		{"argument_list_too_long", proposal(append([]string{"true"}, make([]string, 300000)...)...)},
+		{"unknown_stdin_mode", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Stdin: "x"}},
+		{"tier_not_for_processes", &Proposal{Tool: ToolRun, Argv: []string{"true"}, TierFloor: tier.A}},
+		{"id_too_long", &Proposal{Tool: ToolRun, Argv: []string{"true"}, RunID: strings.Repeat("x", 129)}},
+		{"path_not_absolute", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Workspace: "x"}},
+		{"path_not_absolute", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Dir: "x"}},
+	} {
+		if _, err := sealIn(t, c.p, nil); fault.ReasonOf(err) != c.reason || fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s: got %v", c.reason, err)
+		}
+	}
+	// What passes here the kernel takes as well.
+	long := []string{strings.Repeat("x", 128<<10-1)}
+	if mustSeal(t, proposal(append([]string{"true"}, long...)...)); exec.Command("/bin/true", long...).Run() != nil {
+		t.Error("the kernel refuses the longest argument")
+	}
+	if exec.Command("/bin/true", long[0]+"x").Run() == nil {
+		t.Error("the kernel takes a longer argument than we do")
+	}
+}
+
+func TestLimits(t *testing.T) {
+	for _, c := range []struct {
+		set func(*Proposal)
+		ok  bool
+	}{
+		{func(p *Proposal) {}, true},
+		{func(p *Proposal) { p.Limits.PIDs = 1 }, true},
+		{func(p *Proposal) { p.Limits.PIDs = -1 }, false},
+		{func(p *Proposal) { p.Limits.Memory = 1 << 60 }, false},
+		{func(p *Proposal) { p.Limits.Wall = -1 }, false},
+		{func(p *Proposal) { p.Limits.Output = 1<<63 - 1 }, false},
+	} {
+		p := proposal("true")
+		c.set(p)
+		s, err := sealIn(t, p, nil)
+		if c.ok != (err == nil) || !c.ok && fault.ReasonOf(err) != "limit_out_of_range" {
+			t.Errorf("%+v: %v", p.Limits, err)
+		}
+		if err == nil && (s.capsule.Limits.Wall != DefaultLimits().Wall || s.capsule.Limits.PIDs == 0) {
+			t.Errorf("%+v", s.capsule.Limits)
+		}
+	}
+}
+
+func TestStdin(t *testing.T) {
+	p := proposal("cat")
+	p.Stdin = StdinSealed
+	for _, c := range []struct {
+		n      int
+		reason string
+	}{{0, ""}, {1, ""}, {maxStdin, ""}, {maxStdin + 1, "stdin_too_large"}, {4 * maxStdin, "stdin_too_large"}} {
+		in := strings.Repeat("x", c.n)
+		s, err := sealIn(t, p, strings.NewReader(in))
+		if fault.ReasonOf(err) != c.reason {
+			t.Errorf("%d bytes: %v", c.n, err)
+		}
+		if err != nil {
+			if fault.HintOf(err) == "" {
+				t.Error("no hint")
+			}
+			continue
+		}
+		if contentOf(t, s.stdin.File) != in || s.capsule.Stdin.Digest != canon.Sum([]byte(in)) || s.stdin.Verify() != nil {
+			t.Errorf("%d bytes: not what was given", c.n)
+		}
+	}
+	if s, err := sealIn(t, p, nil); err != nil || s.stdin.Size != 0 {
+		t.Errorf("nil reader: %v", err)
+	}
+	if _, err := sealIn(t, p, failing{}); fault.ReasonOf(err) != "stdin_read" {
+		t.Errorf("failing reader: %v", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	defer r.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := seal(ctx, p, r, ""); fault.KindOf(err) != fault.Canceled {
+		t.Errorf("canceled: %v", err)
+	}
+	// Not sealed: nobody reads it before the run.
+	p.Stdin = StdinStream
+	if s, err := sealIn(t, p, r); err != nil || s.capsule.Stdin.Mode != "stream" || s.stdin != nil {
+		t.Errorf("stream: %v", err)
+	}
+}

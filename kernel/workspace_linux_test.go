@@ -1,0 +1,363 @@
+package kernel
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+	"palyra/kernel/internal/pin"
+)
+
+func TestWorkspaceRefused(t *testing.T) {
+	base := t.TempDir()
+	state := base + "/outer/state"
+	for _, d := range []string{state + "/keys", base + "/good", base + "/foreign"} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, base+"/file", "x", 0o644)
+	os.Symlink("good", base+"/link")
+	os.Symlink("outer", base+"/tostate")
+	syscall.Mkfifo(base+"/fifo", 0o644)
+	cases := []struct{ name, reason string }{
+		{base + "/good", ""},
+		{base + "/good/", ""},
+		{base + "/good/../good", ""},
+		{base + "/none", "workspace_missing"},
+		{base + "/file", "workspace_not_directory"},
+		{base + "/fifo", "workspace_not_directory"},
+		{base + "/link", "workspace_is_link"},
+		{base + "/link/", "workspace_is_link"},
+		{base + "/link/.", "workspace_is_link"},
+		{"/proc/self/cwd", "workspace_is_link"},
+		{"/", "workspace_is_root"},
+		{"/..", "workspace_is_root"},
+		{state, "workspace_in_state"},
+		{state + "/keys", "workspace_in_state"},
+		{base + "/tostate/state/keys", "workspace_in_state"},
+		{base + "/outer", "workspace_holds_state"},
+		{base, "workspace_holds_state"},
+		{"relative", "path_not_absolute"},
+	}
+	if os.Geteuid() != 0 {
+		cases = append(cases, struct{ name, reason string }{"/usr/share", "workspace_not_owned"})
+	}
+	for _, c := range cases {
+		p := proposal("true")
+		p.Workspace = c.name
+		s, err := seal(t.Context(), p, nil, state)
+		if fault.ReasonOf(err) != c.reason || err != nil && fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s: got %v", c.name, err)
+		}
+		if err == nil {
+			if w := s.capsule.Workspace; w.Source != base+"/good" || w.ReadOnly || w.UID != uint32(os.Geteuid()) {
+				t.Errorf("%s: %+v", c.name, w)
+			}
+			s.close()
+		}
+	}
+	// Read-only it may belong to anybody.
+	p := proposal("true")
+	p.Workspace, p.WorkspaceReadOnly = "/usr/share", true
+	if s, err := sealIn(t, p, nil); err != nil || !s.capsule.Workspace.ReadOnly {
+		t.Errorf("read-only: %v", err)
+	}
+}
+
+func TestOperands(t *testing.T) {
+	ws := t.TempDir()
+	os.MkdirAll(ws+"/sub/deep", 0o755)
+	put(t, ws+"/in", "in", 0o644)
+	put(t, ws+"/empty", "", 0o644)
+	put(t, ws+"/sub/in", "sub", 0o644)
+	put(t, ws+"/-f", "dash", 0o644)
+	put(t, ws+"/a=b", "eq", 0o644)
+	put(t, ws+"/b", "b", 0o644)
+	os.Symlink("in", ws+"/link")
+	os.Symlink("/etc/passwd", ws+"/out")
+	os.Symlink("sub", ws+"/sublink")
+	syscall.Mkfifo(ws+"/fifo", 0o644)
+	for _, c := range []struct {
+		arg, cwd string
+		want     string // "path", "path kind" for an unpinned one, several by ", ", "" for none
+	}{
+		{"in", "", "/workspace/in"},
+		{"./in", "", "/workspace/in"},
+		{"sub//in", "", "/workspace/sub/in"},
+		{"in", "/workspace/sub", "/workspace/sub/in"},
+		{"../in", "/workspace/sub", "/workspace/in"},
+		{"/workspace/in", "", "/workspace/in"},
+		{"/workspace//in", "", "/workspace/in"},
+		{"/workspace/sub/../in", "", "/workspace/in"},
+		{"/../workspace/in", "", "/workspace/in"},
+		{"/usr/../workspace/in", "", "/workspace/in"},
+		{"../workspace/in", "", "/workspace/in"},
+		{"empty", "", "/workspace/empty"},
+		{"-f", "", "/workspace/-f"},
+		{"--file=in", "", "/workspace/in"},
+		{"if=sub/in", "", "/workspace/sub/in"},
+		{"--file=/workspace/in", "", "/workspace/in"},
+		{"a=b", "", "/workspace/a=b, /workspace/b"},
+		{"--x=a=b", "", "/workspace/a=b"},
+		{"sub", "", "/workspace/sub directory"},
+		{".", "", "/workspace directory"},
+		{"/workspace", "", "/workspace directory"},
+		{"..", "/workspace/sub", "/workspace directory"},
+		{"link", "", "/workspace/link symlink"},
+		{"out", "", "/workspace/out symlink"},
+		{"sublink/in", "", "/workspace/sublink/in symlink"},
+		{"fifo", "", "/workspace/fifo special"},
+		{"none", "", ""},
+		{"in/x", "", ""},
+		{"", "", ""},
+		{"-fin", "", ""},
+		{"../x", "", ""},
+		{"/etc/passwd", "", ""},
+		{"/workspacex/in", "", ""},
+		{strings.Repeat("x", 5000), "", ""},
+		{"a\nb", "", ""},
+	} {
+		p := proposal("true", c.arg)
+		p.Workspace, p.Cwd = ws, c.cwd
+		s, err := sealIn(t, p, nil)
+		if err != nil {
+			t.Errorf("%q: %v", clip(c.arg), err)
+			continue
+		}
+		var got []string
+		for _, o := range s.capsule.Operands {
+			got = append(got, o.Path)
+			b, err := os.ReadFile(ws + strings.TrimPrefix(o.Path, "/workspace"))
+			if err != nil || o.Digest != canon.Sum(b) || o.Size != int64(len(b)) || o.Pinned != capsule.PinnedOnApproval {
+				t.Errorf("%q: %+v, %v", c.arg, o, err)
+			}
+		}
+		for _, u := range s.capsule.Unpinned {
+			got = append(got, u.Path+" "+u.Kind)
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("%q in %q: got %q, want %q", clip(c.arg), c.cwd, got, c.want)
+		}
+		if spec := s.spec(); len(spec.Operands) != 0 {
+			t.Errorf("%q: operands in the spec without approval", c.arg)
+		}
+	}
+	if os.Geteuid() != 0 {
+		put(t, ws+"/locked", "x", 0)
+		p := proposal("true", "locked")
+		p.Workspace = ws
+		if u := mustSeal(t, p).capsule.Unpinned; len(u) != 1 || u[0].Kind != capsule.KindUnreadable {
+			t.Errorf("unreadable: %v", u)
+		}
+	}
+	// Without a workspace nothing is one.
+	if s := mustSeal(t, proposal("true", "/etc/passwd", "in")); len(s.capsule.Operands)+len(s.capsule.Unpinned) != 0 {
+		t.Errorf("no workspace: %+v", s.capsule)
+	}
+}
+
+// TestOperandContentCounts: policy and approver see the content, so the identity
+// must change with it.
+func TestOperandContentCounts(t *testing.T) {
+	ws := t.TempDir()
+	put(t, ws+"/in", "one", 0o644)
+	p := proposal("cat", "in", "in", "./in")
+	p.Workspace = ws
+	a := mustSeal(t, p)
+	put(t, ws+"/in", "two", 0o644)
+	b := mustSeal(t, p)
+	if a.id == b.id {
+		t.Error("the same identity for other content")
+	}
+	if len(a.capsule.Operands) != 1 {
+		t.Errorf("one file, three names: %v", a.capsule.Operands)
+	}
+}
+
+// TestHoldOperands: what a person is asked about is what the program will read.
+func TestHoldOperands(t *testing.T) {
+	newCall := func(t *testing.T) (string, *sealed) {
+		ws := t.TempDir()
+		put(t, ws+"/a", "aaa", 0o640)
+		put(t, ws+"/run.sh", "#!/bin/sh\n", 0o750)
+		p := proposal("cat", "run.sh", "a")
+		p.Workspace = ws
+		return ws, mustSeal(t, p)
+	}
+	t.Run("changed afterwards", func(t *testing.T) {
+		ws, s := newCall(t)
+		if err := s.holdOperands(); err != nil {
+			t.Fatal(err)
+		}
+		put(t, ws+"/a", "evil", 0o640)
+		os.Remove(ws + "/run.sh")
+		spec := s.spec()
+		if len(spec.Operands) != 2 || spec.Operands[0].Path != "/workspace/a" || spec.Operands[0].Pinned != "sealed" {
+			t.Fatalf("spec: %+v", spec.Operands)
+		}
+		if contentOf(t, s.copies[0]) != "aaa" || contentOf(t, s.copies[1]) != "#!/bin/sh\n" {
+			t.Error("a copy changed")
+		}
+		for i, perm := range []fs.FileMode{0o444, 0o554} {
+			c := &pin.Sealed{File: s.copies[i], Digest: spec.Operands[i].Digest, Size: spec.Operands[i].Size}
+			st, err := s.copies[i].Stat()
+			if c.Verify() != nil || err != nil || st.Mode().Perm() != perm {
+				t.Errorf("copy %d: %v, mode %v, %v", i, c.Verify(), st.Mode(), err)
+			}
+		}
+	})
+	for name, tamper := range map[string]func(ws string) error{
+		"rewritten": func(ws string) error { return os.WriteFile(ws+"/a", []byte("bbb"), 0o640) },
+		"removed":   func(ws string) error { return os.Remove(ws + "/a") },
+		"a link now": func(ws string) error {
+			os.Rename(ws+"/a", ws+"/b")
+			return os.Symlink("b", ws+"/a")
+		},
+		"a FIFO now": func(ws string) error {
+			os.Remove(ws + "/a")
+			return syscall.Mkfifo(ws+"/a", 0o644)
+		},
+	} {
+		t.Run(name+" in between", func(t *testing.T) {
+			ws, s := newCall(t)
+			if err := tamper(ws); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.holdOperands(); fault.ReasonOf(err) != "operand_changed" || fault.KindOf(err) != fault.Refused {
+				t.Errorf("got %v", err)
+			}
+			if s.copies != nil {
+				t.Error("copies left")
+			}
+		})
+	}
+	t.Run("the folder is replaced", func(t *testing.T) {
+		ws, s := newCall(t)
+		if err := os.Rename(ws, ws+".old"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(ws + ".old") })
+		os.Mkdir(ws, 0o755)
+		put(t, ws+"/a", "evil", 0o640)
+		if err := s.holdOperands(); err != nil || contentOf(t, s.copies[0]) != "aaa" {
+			t.Errorf("got %v", err) // the descriptor still leads to the folder that was opened
+		}
+	})
+}
+
+func TestHoldOperandsRefused(t *testing.T) {
+	ws := t.TempDir()
+	put(t, ws+"/in", "x", 0o644)
+	os.Symlink("in", ws+"/link")
+	os.Mkdir(ws+"/dir", 0o755)
+	big := put(t, ws+"/big", "x", 0o644)
+	os.Truncate(big, maxSealed+1)
+	huge := put(t, ws+"/huge", "x", 0o644)
+	os.Truncate(huge, maxHashed+1)
+	many := []string{"cat"}
+	for i := range maxMounted + 1 {
+		put(t, fmt.Sprintf("%s/m%d", ws, i), "x", 0o644)
+		many = append(many, fmt.Sprintf("m%d", i))
+	}
+	for _, c := range []struct {
+		argv   []string
+		floor  tier.Tier
+		reason string
+	}{
+		{[]string{"cat", "in"}, tier.C, ""},
+		{[]string{"cat", "in", "dir"}, tier.C, ""},
+		{[]string{"cat", "link"}, tier.C, "operand_unpinnable"},
+		{[]string{"cat", "huge"}, tier.C, "operand_unpinnable"},
+		{[]string{"cat", "big"}, tier.C, "operands_too_large"},
+		{many, tier.C, "too_many_operands"},
+		{many[:maxMounted+1], tier.C, ""},
+		{[]string{"cat", "in"}, tier.B, "operands_need_tier_c"},
+		{[]string{"cat"}, tier.B, ""},
+	} {
+		p := &Proposal{Tool: ToolRun, Argv: c.argv, Workspace: ws, TierFloor: c.floor}
+		s := mustSeal(t, p)
+		if err := s.holdOperands(); fault.ReasonOf(err) != c.reason {
+			t.Errorf("%q: got %v", c.argv[:min(3, len(c.argv))], err)
+		}
+	}
+	var all []string
+	for i := range maxOperands + 1 {
+		name := fmt.Sprintf("n%d", i)
+		put(t, ws+"/"+name, "", 0o644)
+		all = append(all, name)
+	}
+	p := &Proposal{Tool: ToolRun, Argv: append([]string{"cat"}, all...), Workspace: ws}
+	if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != "too_many_operands" || fault.KindOf(err) != fault.Usage {
+		t.Errorf("%d operands: %v", len(all), err)
+	}
+}
+
+// TestWorkspaceRace swaps folders of the workspace for links while calls are
+// sealed: whatever is found lies beneath the workspace.
+func TestWorkspaceRace(t *testing.T) {
+	base := t.TempDir()
+	ws := base + "/ws"
+	os.MkdirAll(ws+"/dir", 0o755)
+	os.MkdirAll(base+"/outside", 0o755)
+	put(t, ws+"/dir/file", "inside", 0o644)
+	put(t, base+"/outside/file", "outside", 0o644)
+	os.Symlink(base+"/outside", ws+"/lnk")
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			syscall.Rename(ws+"/dir", ws+"/tmp")
+			syscall.Rename(ws+"/lnk", ws+"/dir")
+			syscall.Rename(ws+"/dir", ws+"/lnk")
+			syscall.Rename(ws+"/tmp", ws+"/dir")
+		}
+	}()
+	p := proposal("true", "dir/file")
+	p.Workspace = ws
+	kinds := make(map[string]int)
+	for range 2000 {
+		s, err := seal(t.Context(), p, nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch c := s.capsule; {
+		case len(c.Operands) == 1:
+			kinds["file"]++
+			if c.Operands[0].Digest != canon.Sum([]byte("inside")) {
+				t.Fatal("a file outside the workspace was hashed")
+			}
+		case len(c.Unpinned) == 1:
+			kinds[c.Unpinned[0].Kind]++
+		default:
+			kinds["none"]++
+		}
+		s.close()
+	}
+	close(stop)
+	<-done
+	if kinds["file"] == 0 || len(kinds) < 2 {
+		t.Errorf("the race never happened: %v", kinds)
+	}
+}
+
+func TestRefusedNamesAreDistinct(t *testing.T) {
+	names := slices.Clone(refusedNames)
+	slices.Sort(names)
+	if len(slices.Compact(names)) != len(refusedNames) {
+		t.Error("a name is listed twice")
+	}
+}
