@@ -1,9 +1,12 @@
 package cell_test
 
 import (
+	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -12,6 +15,8 @@ import (
 	"palyra/authz"
 	"palyra/authz/grant"
 	"palyra/authz/policy"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/isolatetest"
@@ -101,4 +106,88 @@ func permitAll(t testing.TB) *policy.Set {
 		t.Fatal(err)
 	}
 	return set
+}
+
+// When palyra-cell is killed, whatever it ran dies, and the caller learns of it.
+func TestDeathOfPalyraCell(t *testing.T) {
+	for _, tr := range []tier.Tier{tier.B, tier.C} {
+		t.Run(tr.String(), func(t *testing.T) {
+			c := start(t, tr)
+			name := "palyra-death-" + tr.String() + strconv.Itoa(os.Getpid())
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			exe, err := os.Open("/bin/sh")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer exe.Close()
+			s := &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(name)), Tier: tr, Cwd: "/workspace", Stdin: "none",
+				Argv: []string{"sh", "-c", "(setsid sh -c 'echo up; sleep 600; : " + name + "' &); sleep 600; : " + name},
+				Exec: isolate.File{Path: "/bin/sh", Pinned: "system"},
+				Limits: isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 28, PIDs: 20, Output: 1 << 20, FileSize: 1 << 20,
+					OpenFiles: 64, Disk: 1 << 20, Inodes: 100}}
+			g := mint(t, c.Key(), s)
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Run(context.Background(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+				w.Close()
+				done <- err
+			}()
+			if _, err := r.Read(make([]byte, 8)); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(running(t, name)); n < 2 {
+				t.Fatalf("%d processes of the call are running, want two: the test would prove nothing", n)
+			}
+			if err := c.TestOnlyKill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; fault.ReasonOf(err) != "cell_died" {
+				t.Errorf("the run ended with %v, want cell_died", err)
+			}
+			<-c.Died()
+			if alive := running(t, name); len(alive) > 0 {
+				t.Errorf("processes outlived palyra-cell: %v", alive)
+			}
+			if _, err := c.Run(context.Background(), mint(t, c.Key(), s), s, &isolate.Files{Exec: exe, Stdout: os.Stdout, Stderr: os.Stderr}); fault.ReasonOf(err) != "cell_died" {
+				t.Errorf("a run after its death: %v, want cell_died", err)
+			}
+		})
+	}
+}
+
+// running returns the host's processes with text in their command line.
+func running(t *testing.T, text string) (pids []string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte(text)) {
+			pids = append(pids, filepath.Dir(f))
+		}
+	}
+	return pids
+}
+
+func TestStartRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name, path, reason string
+	}{
+		{"missing", "/nonexistent/palyra-cell", "cell_missing"},
+		{"another program", "/bin/true", "cell_died"},
+		{"not executable", "/etc/passwd", "cell_start"},
+	} {
+		_, err := cell.Start(t.Context(), cell.Config{Path: c.path, Tier: tier.C})
+		if fault.KindOf(err) != fault.Refused || fault.ReasonOf(err) != c.reason {
+			t.Errorf("%s: %v (%s), want refused with %s", c.name, err, fault.ReasonOf(err), c.reason)
+		}
+	}
+	if _, err := cell.Start(t.Context(), cell.Config{Path: "/bin/true"}); fault.ReasonOf(err) != "tier_unavailable" {
+		t.Errorf("no tier: %v, want tier_unavailable", err)
+	}
 }

@@ -55,11 +55,11 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fault.New(fault.Unavailable, "socketpair", "start palyra-cell", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "cell")
-	defer theirs.Close()
 	ours := os.NewFile(uintptr(fds[0]), "palyra")
 	conn, err := net.FileConn(ours)
 	ours.Close()
 	if err != nil {
+		theirs.Close()
 		return nil, fault.New(fault.Internal, "socketpair", "start palyra-cell", err)
 	}
 	c := &Client{cfg: cfg, key: grant.NewKey(), conn: conn.(*net.UnixConn), gone: make(chan struct{}),
@@ -67,10 +67,13 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	ns, err := evidence.ReadNamespaces("/proc", os.Getpid())
 	if err != nil {
 		conn.Close()
+		theirs.Close()
 		return nil, fault.New(fault.Refused, "proc_unavailable", "read own namespaces", err).WithHint("mount proc on /proc")
 	}
 	c.hostNS = ns
-	if err := c.spawn(theirs); err != nil {
+	err = c.spawn(theirs)
+	theirs.Close() // now, or its end would keep us from noticing a death
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -98,13 +101,23 @@ func (c *Client) spawn(theirs *os.File) error {
 			Setsid:    true,
 		},
 	}
-	if c.cfg.Tier == tier.C {
+	root := sys.HasSysAdmin()
+	if c.cfg.Tier == tier.C || root {
 		a := cmd.SysProcAttr
+		// A PID namespace of its own: when palyra-cell dies, however, the kernel
+		// kills all that it ran. At tier B that needs root, since there may be no
+		// user namespaces.
 		a.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID
-		if !sys.HasSysAdmin() {
+		if !root {
 			a.Cloneflags |= syscall.CLONE_NEWUSER
 			a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 			a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+		}
+	}
+	if cmd.SysProcAttr.Cloneflags == 0 {
+		// The next best: orphans of a palyra-cell that died become our children.
+		if err := sys.SetSubreaper(); err != nil {
+			return fault.New(fault.Refused, "subreaper", "start palyra-cell", err)
 		}
 	}
 	started := make(chan error, 1)
@@ -117,6 +130,9 @@ func (c *Client) spawn(theirs *os.File) error {
 		started <- err
 		if err == nil {
 			cmd.Wait()
+			if cmd.SysProcAttr.Cloneflags == 0 {
+				killStrays()
+			}
 			close(c.gone)
 		}
 	}()
@@ -332,3 +348,6 @@ func (c *Client) Close() error {
 
 // Died is closed when palyra-cell is gone.
 func (c *Client) Died() <-chan struct{} { return c.gone }
+
+// TestOnlyKill kills palyra-cell as a crash would.
+func (c *Client) TestOnlyKill() error { return c.proc.Kill() }

@@ -182,31 +182,41 @@ func (s *server) setupC() error {
 		return refuse("template", "clone host directories for the template", err)
 	}
 	defer closeParts(parts)
-	// Two of a proc of our PID namespace: one over ours, to read evidence by the
-	// PIDs that we see, one for the template.
-	var procs [2]*os.File
-	for i := range procs {
-		if procs[i], err = sys.NewFS("proc", sys.AttrNoSUID|sys.AttrNoDev|sys.AttrNoExec); err != nil {
-			return refuse("proc_mount", "mount proc", err).WithHint("inside a container /proc is often masked; give it an unmasked /proc")
-		}
-		defer procs[i].Close()
+	proc, err := s.ownProc()
+	if err != nil {
+		return err
 	}
-	if err := sys.MoveMount(procs[0], "/proc"); err != nil {
-		return refuse("proc_mount", "mount proc", err)
-	}
+	defer proc.Close()
 	s.findCgroup()
 	var root *os.File
 	s.launch, err = newLauncher(func() error {
 		if err := sys.UnshareMounts(); err != nil {
 			return err
 		}
-		root, err = build(parts, procs[1])
+		root, err = build(parts, proc)
 		return err
 	})
 	if err != nil {
 		return refuse("template", "build the template", err)
 	}
 	return s.grantStatic(root)
+}
+
+// ownProc mounts a proc of our PID namespace over the host's, to read evidence
+// by the PIDs that we see, and returns another one, detached.
+func (s *server) ownProc() (*os.File, error) {
+	var procs [2]*os.File
+	for i := range procs {
+		var err error
+		if procs[i], err = sys.NewFS("proc", sys.AttrNoSUID|sys.AttrNoDev|sys.AttrNoExec); err != nil {
+			return nil, refuse("proc_mount", "mount proc", err).WithHint("inside a container /proc is often masked; give it an unmasked /proc")
+		}
+	}
+	defer procs[0].Close()
+	if err := sys.MoveMount(procs[0], "/proc"); err != nil {
+		return nil, refuse("proc_mount", "mount proc", err)
+	}
+	return procs[1], nil
 }
 
 // findCgroup takes over the delegated cgroup, if there is one.
@@ -221,10 +231,21 @@ func (s *server) findCgroup() {
 	s.groupState = cgroup.State(err)
 }
 
-// setupB prepares a host without namespaces.
+// setupB prepares a host without namespaces. As root palyra-cell itself has a PID
+// namespace all the same, for the sake of its own death.
 func (s *server) setupB() error {
 	if err := sys.SetSubreaper(); err != nil {
 		return refuse("subreaper", "become a subreaper", err)
+	}
+	if os.Getpid() == 1 {
+		if err := sys.MakePrivate(); err != nil {
+			return refuse("mount_namespace", "make mounts private", err)
+		}
+		proc, err := s.ownProc()
+		if err != nil {
+			return err
+		}
+		proc.Close()
 	}
 	var err error
 	if s.launch, err = newLauncher(func() error { return nil }); err != nil {

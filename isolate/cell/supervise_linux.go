@@ -203,33 +203,6 @@ func (p *process) treeGone() bool {
 	return len(descendants(os.Getpid())) == 0
 }
 
-// descendants lists the live descendants of pid, children first.
-func descendants(pid int) []int {
-	var out []int
-	queue := []int{pid}
-	for len(queue) > 0 {
-		id := strconv.Itoa(queue[0])
-		queue = queue[1:]
-		tasks, err := os.ReadDir("/proc/" + id + "/task")
-		if err != nil {
-			continue
-		}
-		for _, t := range tasks {
-			b, err := os.ReadFile("/proc/" + id + "/task/" + t.Name() + "/children")
-			if err != nil {
-				continue
-			}
-			for f := range strings.FieldsSeq(string(b)) {
-				if n, err := strconv.Atoi(f); err == nil {
-					out = append(out, n)
-					queue = append(queue, n)
-				}
-			}
-		}
-	}
-	return out
-}
-
 // observe reads the evidence of the program's process while it waits at the
 // gate: after the last step of confinement, before the program's first
 // instruction.

@@ -1,0 +1,83 @@
+package cell
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"palyra/isolate/internal/sys"
+)
+
+// killStrays kills and reaps what a palyra-cell without a PID namespace left
+// behind when it died: descendants of this process that are confined. Nothing
+// else of ours is, and a confined process cannot lose the marks.
+func killStrays() {
+	for {
+		var found bool
+		for _, pid := range descendants(os.Getpid()) {
+			if !confined(pid) {
+				continue
+			}
+			found = true
+			sys.Kill(pid, int(syscall.SIGKILL))
+			if slices.Contains(children(os.Getpid()), pid) {
+				sys.Reap(pid)
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// confined reports whether a process has no_new_privs and a seccomp filter.
+func confined(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false
+	}
+	var marks int
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		if name == "NoNewPrivs" && value == "1" || name == "Seccomp" && value == "2" {
+			marks++
+		}
+	}
+	return marks == 2
+}
+
+// descendants lists the live descendants of pid, parents first.
+func descendants(pid int) []int {
+	var out []int
+	queue := []int{pid}
+	for len(queue) > 0 {
+		kids := children(queue[0])
+		queue = append(queue[1:], kids...)
+		out = append(out, kids...)
+	}
+	return out
+}
+
+// children lists the children of all threads of pid.
+func children(pid int) (out []int) {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task"
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, t := range tasks {
+		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
+		if err != nil {
+			continue
+		}
+		for f := range strings.FieldsSeq(string(b)) {
+			if n, err := strconv.Atoi(f); err == nil {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
+}
