@@ -40,6 +40,8 @@ type run struct {
 	reap    bool         // tier B: stay until the whole tree is gone
 	private string       // directory to remove in the end; "" if none
 	leaf    *cgroup.Leaf // nil where no cgroup can be made
+	covered []native.Operand
+	covers  covers
 	fds     steps.FDs
 	ev      evidence.Evidence
 }
@@ -79,6 +81,7 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 func (r *run) release() {
 	r.closeChildEnds()
 	closeAll(r.held)
+	r.covers.close()
 	sys.Close(r.gate)
 	if r.status != nil {
 		r.status.Close()
@@ -236,6 +239,7 @@ func (r *run) prepareC() error {
 	if err := r.group(); err != nil {
 		return err
 	}
+	r.covered = c.Operands
 	r.tape, r.ns = native.Tape(c), native.Namespaces
 	r.ev.Executor = native.Executor
 	return nil

@@ -215,6 +215,9 @@ func (p *process) observe() error {
 	if err := evidence.Read(&p.ev, "/proc", p.program); err != nil {
 		return err
 	}
+	if err := p.covers.watch(p.program, p.covered); err != nil {
+		return err
+	}
 	p.ev.Tier = tier.B.String()
 	if p.s.tier == tier.C {
 		p.ev.Tier = tier.C.String()
@@ -289,6 +292,10 @@ func (p *process) conclude(ctx context.Context, started bool, runErr error, user
 		res.Outcome, e.Exit.LimitHit = isolate.Killed, "file_size"
 	default:
 		res.Outcome = isolate.Exited
+	}
+	if err := p.covers.check(); err != nil {
+		res.Outcome = isolate.Failed
+		return res, err
 	}
 	return res, nil
 }

@@ -51,6 +51,7 @@ func Run(t *testing.T, sub Subject) {
 		{"Descriptors", testDescriptors},
 		{"Script", testScript},
 		{"Workspace", testWorkspace},
+		{"Operands", testOperands},
 		{"Limits", testLimits},
 		{"Deadline", testDeadline},
 		{"Cancel", testCancel},

@@ -377,3 +377,18 @@ func WaitEither(pidfd, wake int) error {
 		return nil
 	}
 }
+
+// EnterMounts moves the calling thread, which must be locked and given up
+// afterwards, into a mount namespace: setns(2).
+func EnterMounts(ns *os.File) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("setns: %w", err)
+	}
+	return nil
+}
+
+// ThreadID returns the calling thread's id.
+func ThreadID() int { return unix.Gettid() }

@@ -1,0 +1,106 @@
+package isolatetest
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// covering starts a call with a workspace whose file "in" is covered by a
+// sealed copy with the content approved.
+func covering(t *testing.T, h *harness, script string) (c *call, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "in"), []byte("changed since"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	approved := []byte("approved")
+	f, err := sealed(approved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	c = h.shell(t, script)
+	fd, err := syscall.Open(dir, 0x200000|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.files.Workspace = os.NewFile(uintptr(fd), dir)
+	t.Cleanup(func() { c.files.Workspace.Close() })
+	c.spec.Workspace = &isolate.Mount{Source: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	c.spec.Operands = []isolate.File{{Path: "/workspace/in", Digest: canon.Sum(approved), Size: int64(len(approved)), Pinned: "sealed"}}
+	c.files.Operands = []*os.File{f}
+	return c, dir
+}
+
+func testOperands(t *testing.T, h *harness) {
+	c, dir := covering(t, h, "cat in; echo more >> in; echo $?; rm -f in; mv in other; cat in")
+	o := c.run()
+	if h.sub.Tier == tier.B {
+		if fault.KindOf(o.err) != fault.Refused {
+			t.Errorf("operands at tier B: %s, %v; want refused", o, o.err)
+		}
+		return
+	}
+	o.exited(t, 0)
+	if o.stdout != "approved2\napproved" && o.stdout != "approved1\napproved" {
+		t.Errorf("the program saw %q, want the approved bytes, read-only and in place", o.stdout)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "in")); err != nil || string(b) != "changed since" {
+		t.Errorf("the file on the host is %q, %v; want it untouched", b, err)
+	}
+	// Somebody outside replaces the file while the program runs: the kernel then
+	// drops the mount, and the run must not pass for what was approved.
+	c, dir = covering(t, h, "cat in; echo; while read line; do cat in; exit; done")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	c.files.Stdin = r
+	if err := os.Remove(filepath.Join(dir, "in")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "in"), []byte("swapped before"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan outcome, 1)
+	out, outW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	g := c.grant()
+	go func() {
+		c.files.Stdout, c.files.Stderr = outW, outW
+		var o outcome
+		o.res, o.err = h.runner.Run(t.Context(), g, c.spec, c.files)
+		outW.Close()
+		done <- o
+	}()
+	b := make([]byte, 64)
+	n, err := out.Read(b)
+	if err != nil || string(b[:8]) != "approved" {
+		t.Fatalf("swapped before the start: read %q, %v; want the approved bytes", b[:n], err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new"), []byte("evil"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "in")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString("go\n"); err != nil {
+		t.Fatal(err)
+	}
+	o = <-done
+	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_uncovered" || o.res == nil || o.res.Outcome != isolate.Failed {
+		t.Errorf("swapped during the run: %s, %v; want failed with operand_uncovered", o, o.err)
+	}
+}
