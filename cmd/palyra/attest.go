@@ -1,0 +1,75 @@
+package main
+
+import (
+	"path/filepath"
+
+	"palyra/cmd/palyra/internal/command"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// trust loads the keys to verify against: --trust, else those that the state
+// directory exports.
+func (a *app) trust(inv *command.Invocation) (*receipt.Trust, error) {
+	dir := command.Value(inv, "trust", "")
+	if dir == "" {
+		state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+		if err != nil {
+			return nil, err
+		}
+		dir = filepath.Join(state, "trust")
+	}
+	return receipt.LoadTrust(dir)
+}
+
+func readReceipt(path string) ([]byte, error) {
+	b, err := durable.ReadRegular(path, receipt.MaxBundle)
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "receipt_unreadable", "read receipt", err)
+	}
+	return b, nil
+}
+
+func (a *app) attestVerify(inv *command.Invocation) (*report, error) {
+	b, err := readReceipt(operand(inv))
+	if err != nil {
+		return nil, err
+	}
+	t, err := a.trust(inv)
+	if err != nil {
+		return nil, err
+	}
+	v, err := receipt.Verify(b, t)
+	if err != nil {
+		return nil, err
+	}
+	s := &v.Statement
+	var r rows
+	r.add("receipt", "entry %d of %d in the journal of %s, signed by %s", v.Index, v.Size, v.Origin, v.KeyHint)
+	r.add("outcome", "%s", ending(s, readEvidence(s.Predicate.Evidence)))
+	r.add("command", "%s", quoted(s.Predicate.Capsule.Argv))
+	r.add("capsule", "%s", s.Predicate.Capsule.Digest)
+	r.add("decision", "%s by %s", s.Predicate.Decision.Effect, orNone(s.Predicate.Decision.Policies))
+	return &report{
+		text: "verified\n" + r.b.String(),
+		fields: document{"verified": true, "statement": s, "log": document{"origin": v.Origin, "index": v.Index, "size": v.Size,
+			"root": canon.Digest(v.Root)}, "key": v.KeyHint, "outcome": v.Outcome},
+	}, nil
+}
+
+func (a *app) attestShow(inv *command.Invocation) (*report, error) {
+	b, err := readReceipt(operand(inv))
+	if err != nil {
+		return nil, err
+	}
+	s, err := unverified(b)
+	if err != nil {
+		return nil, err
+	}
+	return &report{
+		text:   "not verified (palyra attest verify does that)\n" + describe(s),
+		fields: document{"verified": false, "statement": s, "outcome": s.Predicate.Outcome},
+	}, nil
+}

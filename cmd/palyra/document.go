@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"palyra/internal/fault"
+)
+
+// document is what a command prints with --json: one JSON object with sorted
+// keys and "schema": "palyra.<cmd>/v1". A field is added, never changed in
+// meaning; a change in meaning is a v2.
+type document map[string]any
+
+// write prints d on w, indented, keys sorted at every depth.
+func (d document) write(w io.Writer, cmd string) error {
+	out := document{"schema": "palyra." + cmd + "/v1"}
+	for k, v := range d {
+		out[k] = v
+	}
+	// Through generic maps and back: struct fields come in declaration order,
+	// map keys come sorted. Numbers stay text so that none loses a digit.
+	b, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("encode %s document: %w", cmd, err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	var generic any
+	if err := dec.Decode(&generic); err != nil {
+		return fmt.Errorf("encode %s document: %w", cmd, err)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(generic)
+}
+
+// errorFields is how an error appears in a document.
+func errorFields(err error) document {
+	if err == nil {
+		return nil
+	}
+	d := document{"kind": fault.KindOf(err).String(), "reason": fault.ReasonOf(err), "message": err.Error()}
+	if h := fault.HintOf(err); h != "" {
+		d["hint"] = h
+	}
+	return d
+}
+
+// outputFields holds bytes that a program wrote: as text where they are UTF-8,
+// as base64 where JSON could not carry them.
+func outputFields(b []byte) document {
+	if utf8.Valid(b) {
+		return document{"encoding": "utf-8", "data": string(b)}
+	}
+	return document{"encoding": "base64", "data": base64.StdEncoding.EncodeToString(b)}
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/cmd/palyra/internal/command"
+	"palyra/crypt/receipt"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+	"palyra/isolate/tier"
+	"palyra/kernel"
+)
+
+// exec is palyra exec: flags become a proposal, an outcome becomes a status.
+func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// Output goes through as it comes, or is held for the document.
+	var held [2]bytes.Buffer
+	stdio := kernel.IO{Stdout: &held[0], Stderr: &held[1]}
+	if !inv.Has("json") {
+		gone := func() { cancel(signalError{syscall.SIGPIPE}) }
+		stdio.Stdout = &pipeWriter{w: a.stdout, broken: gone}
+		stdio.Stderr = &pipeWriter{w: a.stderr, broken: gone}
+	}
+	out, set, err := a.call(ctx, inv, stdio)
+	status := execStatus(ctx, out, err)
+	if out != nil {
+		io.WriteString(a.stderr, told(out, set))
+		if werr := a.keep(inv, out); werr != nil {
+			err, status = errors.Join(err, werr), execRefused
+		}
+	}
+	if err != nil {
+		complain(a.stderr, err)
+	}
+	if inv.Has("json") {
+		if werr := execDocument(out, err, status, &held).write(a.stdout, "exec"); werr != nil {
+			complain(a.stderr, fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
+			return execRefused
+		}
+	}
+	return status
+}
+
+// call opens the kernel and makes the one call.
+func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO) (*kernel.Outcome, *policy.Set, error) {
+	p, stdin, err := a.proposal(inv)
+	if err != nil {
+		return nil, nil, err
+	}
+	stdio.Stdin = stdin
+	if err := receiptTarget(command.Value(inv, "receipt", "")); err != nil {
+		return nil, nil, err
+	}
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	cell, err := a.cell()
+	if err != nil {
+		return nil, nil, err
+	}
+	k, err := kernel.Open(ctx, kernel.Config{
+		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell,
+		Warm: command.Value(inv, "tier", tier.C), Approver: a.approver(),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := k.Call(ctx, *p, stdio)
+	return out, k.PolicySet(), errors.Join(err, k.Close())
+}
+
+// keep writes the receipt to where it was asked for, and says if output was
+// lost on the way to us.
+func (a *app) keep(inv *command.Invocation, out *kernel.Outcome) error {
+	if path := command.Value(inv, "receipt", ""); path != "" && out.Receipt != nil {
+		if err := durable.WriteFile(path, out.Receipt, 0o644); err != nil {
+			return fault.New(fault.Unavailable, "receipt_not_written", fmt.Sprintf("write receipt %q", path), err).
+				WithHint(fmt.Sprintf("the call is entry %d of the journal: palyra journal show %d", out.LogIndex, out.LogIndex))
+		}
+	}
+	return nil
+}
+
+// execStatus is the exit status of a call.
+func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
+	status, interrupted := interruption(ctx)
+	switch {
+	case out == nil && interrupted:
+		return status
+	case out == nil:
+		return execExit(err)
+	case err != nil:
+		return execRefused // what happened could not be recorded
+	case interrupted && (out.Outcome == receipt.Killed || out.Outcome == receipt.NotApproved || out.Outcome == receipt.Failed):
+		return status
+	case !out.Delivered && out.Outcome == receipt.Executed:
+		if interrupted {
+			return status
+		}
+		return execRefused
+	}
+	return out.Exit
+}
+
+// told is what a person reads on standard error besides the program's own
+// output: nothing, if the program ran to its end.
+func told(out *kernel.Outcome, set *policy.Set) string {
+	var b bytes.Buffer
+	line := func(format string, args ...any) {
+		fmt.Fprintf(&b, "palyra: %s\n", escape(fmt.Sprintf(format, args...)))
+	}
+	why := out.Outcome
+	if out.Error != nil {
+		why = out.Error.Text
+	}
+	switch out.Outcome {
+	case receipt.Executed:
+	case receipt.Denied:
+		line("denied: %s", out.Decision.Reason)
+		b.WriteString(determining(&out.Decision, set))
+	case receipt.NotApproved:
+		line("denied: %s", approvalText(out.Approval))
+		b.WriteString(determining(&out.Decision, set))
+	case receipt.TimedOut:
+		line("timed out: %s", why)
+	default:
+		line("%s: %s", out.Outcome, why)
+	}
+	if r := out.Result; r != nil && r.Evidence != nil && r.Evidence.Output.Cut > 0 {
+		line("output limit reached: %d bytes were dropped (--max-output)", r.Evidence.Output.Cut)
+	}
+	if !out.Delivered {
+		line("some of the output could not be written")
+	}
+	switch {
+	case out.Error != nil && out.Error.Hint != "":
+		fmt.Fprintf(&b, "hint: %s\n", escape(out.Error.Hint))
+	case out.Outcome == receipt.Denied:
+		b.WriteString("hint: palyra policy explain -- CMD shows what each policy says\n")
+	case out.Outcome == receipt.NotApproved && out.Approval != nil && out.Approval.Answer == approval.Unreachable:
+		b.WriteString("hint: run it on a terminal, or let a policy permit it\n")
+	}
+	return b.String()
+}
+
+// approvalText says why nobody's yes was had.
+func approvalText(v *approval.View) string {
+	switch {
+	case v == nil:
+		return "not approved"
+	case v.Answer == approval.Denied:
+		return "not approved by " + v.Approver
+	case v.Detail != "":
+		return "needs approval: " + v.Detail
+	}
+	return "needs approval: " + v.Answer
+}
+
+// determining lists the policies that determined a decision, with their
+// reasons, and the smallest change that would have allowed the call.
+func determining(d *policy.Decision, set *policy.Set) string {
+	var r rows
+	for _, id := range d.Policies {
+		info, _ := set.Policy(id)
+		if info.Reason == "" {
+			info.Reason = info.Effect
+		}
+		r.add("policy", "%s: %s (%s:%d)", id, info.Reason, info.File, info.Line)
+	}
+	for _, e := range d.Errors {
+		r.add("error", "%s", e)
+	}
+	r.add("policy set", "%s", d.PolicySet)
+	if d.Fix != "" {
+		r.b.WriteString("  smallest change that would allow it:\n")
+		for _, l := range bytes.Split(bytes.TrimRight([]byte(d.Fix), "\n"), []byte("\n")) {
+			fmt.Fprintf(&r.b, "    %s\n", escape(string(l)))
+		}
+	}
+	return r.b.String()
+}
+
+// decisionFields is a decision in a document.
+func decisionFields(d *policy.Decision) document {
+	list := func(ss []string) []string { return append([]string{}, ss...) }
+	return document{"id": hex.EncodeToString(d.ID[:]), "effect": d.Effect, "reason": d.Reason, "policies": list(d.Policies),
+		"errors": list(d.Errors), "policy_set": d.PolicySet, "fix": d.Fix}
+}
+
+// execDocument is what --json prints. The capsule is left to its digest: it
+// holds the values of the environment.
+func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buffer) document {
+	d := document{"status": status, "stdout": outputFields(held[0].Bytes()), "stderr": outputFields(held[1].Bytes()), "error": nil}
+	if out != nil {
+		d["call_id"], d["outcome"], d["capsule"] = out.CallID, out.Outcome, out.CapsuleDigest
+		d["decision"], d["approval"] = decisionFields(&out.Decision), out.Approval
+		d["receipt"], d["log_index"], d["delivered"] = json.RawMessage(nullIfEmpty(out.Receipt)), out.LogIndex, out.Delivered
+		if out.Result != nil {
+			d["evidence"] = out.Result.Evidence
+		}
+		if out.Error != nil {
+			d["error"] = document{"kind": out.Error.Kind, "reason": out.Error.Reason, "message": out.Error.Text, "hint": out.Error.Hint}
+		}
+	}
+	if err != nil {
+		d["error"] = errorFields(err)
+	}
+	return d
+}
+
+func nullIfEmpty(b []byte) []byte {
+	if len(b) == 0 {
+		return []byte("null")
+	}
+	return b
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"palyra/cmd/palyra/internal/command"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+)
+
+// journalDir is where the journal of a state directory is. Reading it needs no
+// key and takes no lock, so an auditor can do it on a copy.
+func (a *app) journalDir(inv *command.Invocation) (string, error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(state, "journal"), nil
+}
+
+func (a *app) journalVerify(inv *command.Invocation) (*report, error) {
+	dir, err := a.journalDir(inv)
+	if err != nil {
+		return nil, err
+	}
+	t, err := a.trust(inv)
+	if err != nil {
+		return nil, err
+	}
+	audit, err := receipt.Audit(dir, t)
+	if err != nil {
+		return nil, err
+	}
+	var r rows
+	j := audit.Journal
+	r.add("journal", "%s, %d entries, root sha256:%x", j.Origin, j.Size, j.Root)
+	r.add("intents", "%d", audit.Intents)
+	r.add("results", "%d", audit.Results)
+	for _, o := range sortedKeys(audit.Outcomes) {
+		r.add("", "%d %s", audit.Outcomes[o], o)
+	}
+	if j.Erased > 0 {
+		r.add("erased", "%d entries without content", j.Erased)
+	}
+	for _, n := range j.Notes {
+		r.add("note", "%s", n)
+	}
+	findings := len(audit.Orphans) + audit.Outcomes[receipt.OutcomeUnknown]
+	for _, o := range audit.Orphans {
+		r.add("finding", "intent %d (call %s) has no result: it runs now, or its outcome is unknown", o.Index, o.CallID)
+	}
+	if n := audit.Outcomes[receipt.OutcomeUnknown]; n > 0 {
+		r.add("finding", "%d calls were interrupted; recovery recorded their outcome as unknown", n)
+	}
+	rep := &report{text: "sound\n" + r.b.String(), fields: document{"sound": true, "findings": findings, "audit": audit,
+		"root": fmt.Sprintf("sha256:%x", j.Root)}}
+	if findings > 0 {
+		rep.exit = exitFindings
+	}
+	return rep, nil
+}
+
+func sortedKeys(m map[string]int) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (a *app) journalShow(inv *command.Invocation) (*report, error) {
+	index, one, err := parseIndex(operand(inv))
+	if err != nil {
+		return nil, err
+	}
+	dir, err := a.journalDir(inv)
+	if err != nil {
+		return nil, err
+	}
+	r, err := journal.OpenReader(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	if one {
+		return showEntry(r, index)
+	}
+	var b strings.Builder
+	entries := []document{}
+	for rec, err := range r.Entries(0, r.Size()) {
+		if err != nil {
+			return nil, err
+		}
+		line, fields, err := summarise(&rec)
+		if err != nil {
+			return nil, err
+		}
+		b.WriteString(line)
+		entries = append(entries, fields)
+	}
+	return &report{text: b.String(), fields: document{"size": r.Size(), "entries": entries}}, nil
+}
+
+// parseIndex reads an optional entry number.
+func parseIndex(s string) (uint64, bool, error) {
+	if s == "" {
+		return 0, false, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err != nil {
+		return 0, false, fault.New(fault.Usage, "bad_index", "journal show", fmt.Errorf("index %q: want a whole number from 0", s)).
+			WithHint("palyra journal show lists the entries")
+	}
+	return n, true, nil
+}
+
+func showEntry(r *journal.Reader, index uint64) (*report, error) {
+	if index >= r.Size() {
+		return nil, fault.New(fault.NotFound, "no_entry", fmt.Sprintf("show entry %d", index), fmt.Errorf("the journal has %d entries", r.Size())).
+			WithHint("palyra journal show lists them")
+	}
+	for rec, err := range r.Entries(index, index+1) {
+		if err != nil {
+			return nil, err
+		}
+		if rec.Erased {
+			return &report{text: fmt.Sprintf("entry %d was erased\n", index), fields: document{"index": index, "erased": true}}, nil
+		}
+		s, err := statementOf(&rec)
+		if err != nil {
+			return nil, err
+		}
+		return &report{
+			text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, describe(s)),
+			fields: document{"index": index, "erased": false, "statement": s},
+		}, nil
+	}
+	return nil, fault.New(fault.Internal, "no_entry", fmt.Sprintf("show entry %d", index), errors.New("the journal gave none"))
+}
+
+// statementOf reads what an entry's content says.
+func statementOf(rec *journal.Record) (*receipt.Statement, error) {
+	e, err := receipt.ParseEnvelope(rec.Content)
+	if err != nil {
+		return nil, fault.New(fault.Integrity, fault.ReasonOf(err), fmt.Sprintf("read entry %d", rec.Index), err)
+	}
+	return statementIn(e.Payload)
+}
+
+// summarise is an entry on one line.
+func summarise(rec *journal.Record) (string, document, error) {
+	if rec.Erased {
+		return fmt.Sprintf("%6d  erased\n", rec.Index), document{"index": rec.Index, "erased": true}, nil
+	}
+	s, err := statementOf(rec)
+	if err != nil {
+		return "", nil, err
+	}
+	p := &s.Predicate
+	kind, outcome := "result", p.Outcome
+	if s.IsIntent() {
+		kind, outcome = "intent", ""
+	}
+	line := fmt.Sprintf("%6d  %-24.24s  %s  %-15s  %s\n", rec.Index, escape(p.Time), kind, escape(outcome), quoted(p.Capsule.Argv))
+	return line, document{"index": rec.Index, "erased": false, "kind": kind, "outcome": outcome, "time": p.Time,
+		"call_id": p.CallID, "capsule": p.Capsule.Digest, "argv": p.Capsule.Argv}, nil
+}

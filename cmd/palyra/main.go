@@ -1,0 +1,142 @@
+// Command palyra decides, confines and attests one tool call, and checks what
+// such calls left behind.
+//
+// Everything that it can do stands in one table (table.go): flags, help, exit
+// statuses and examples. "palyra help" prints it. The rest of this package is
+// wiring: flags become a kernel.Proposal, an Outcome becomes an exit status,
+// and the person who approves is asked on the controlling terminal (prompt.go).
+//
+// Results go to standard output, what is for people goes to standard error, and
+// with --json a command prints exactly one JSON document. Nothing here decides
+// whether a call may run.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"palyra/cmd/palyra/internal/command"
+	"palyra/internal/fault"
+)
+
+// version is set by the linker (make build).
+var version = "unknown"
+
+// app is the process as the commands see it, so that tests can be one too.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	executable     func() (string, error) // path of this program
+	terminal       string                 // what an approval is asked on
+	table          *command.Table
+}
+
+func main() {
+	a := &app{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
+		executable: os.Executable, terminal: "/dev/tty", table: table(),
+	}
+	ctx, stop := interruptible(context.Background(), os.Exit)
+	status := a.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(status)
+}
+
+// run parses args, runs the command they name and returns the exit status.
+func (a *app) run(ctx context.Context, args []string) int {
+	if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
+		args = []string{"help"}
+	}
+	if len(args) == 1 && args[0] == "--version" {
+		args = []string{"version"}
+	}
+	inv, err := a.table.Parse(args)
+	switch {
+	case err != nil:
+		complain(a.stderr, err)
+		if inv != nil && inv.Command.UsageExit != 0 {
+			return inv.Command.UsageExit
+		}
+		return adminExit(err)
+	case inv.Help:
+		fmt.Fprint(a.stdout, a.table.Describe(inv.Command))
+		return 0
+	}
+	return a.dispatch(ctx, inv)
+}
+
+// dispatch is the one place where a name becomes a function. The functions are
+// not in the table because they print from it, and because a table that is data
+// can be compared with the documents.
+func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
+	switch inv.Command.Name {
+	case "exec":
+		return a.exec(ctx, inv)
+	case "attest verify":
+		return a.admin(inv, "attest.verify", a.attestVerify)
+	case "attest show":
+		return a.admin(inv, "attest.show", a.attestShow)
+	case "journal verify":
+		return a.admin(inv, "journal.verify", a.journalVerify)
+	case "journal show":
+		return a.admin(inv, "journal.show", a.journalShow)
+	case "policy check":
+		return a.admin(inv, "policy.check", a.policyCheck)
+	case "policy explain":
+		return a.admin(inv, "policy.explain", func(inv *command.Invocation) (*report, error) { return a.policyExplain(ctx, inv) })
+	case "policy test":
+		return a.admin(inv, "policy.test", a.policyTest)
+	case "sandbox probe":
+		return a.admin(inv, "sandbox.probe", func(*command.Invocation) (*report, error) { return a.sandboxProbe(ctx) })
+	case "version":
+		return a.admin(inv, "version", a.version)
+	case "help":
+		return a.help(inv)
+	}
+	panic("palyra: internal error: command " + inv.Command.Name + " has no function")
+}
+
+// report is the result of an administrative command.
+type report struct {
+	text   string   // for people
+	fields document // for --json
+	exit   int      // status if there is no error; 0 unless the command found something
+}
+
+// admin runs an administrative command and prints its report: text or one
+// document on standard output, an error on standard error too.
+func (a *app) admin(inv *command.Invocation, schema string, f func(*command.Invocation) (*report, error)) int {
+	r, err := f(inv)
+	if err != nil {
+		complain(a.stderr, err)
+	}
+	if r == nil {
+		r = &report{}
+	}
+	status := r.exit
+	if err != nil {
+		status = adminExit(err)
+	}
+	var werr error
+	switch {
+	case inv.Has("json"):
+		fields := document{"ok": status == 0}
+		for k, v := range r.fields {
+			fields[k] = v
+		}
+		if err != nil {
+			fields["error"] = errorFields(err)
+		}
+		werr = fields.write(a.stdout, schema)
+	default:
+		_, werr = io.WriteString(a.stdout, r.text)
+	}
+	if werr != nil && status == 0 {
+		complain(a.stderr, fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
+		return adminExit(fault.New(fault.Unavailable, "write_failed", "", nil))
+	}
+	return status
+}

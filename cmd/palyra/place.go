@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"palyra/internal/fault"
+)
+
+// stateDir returns the state directory: the --state flag, else
+// $XDG_STATE_HOME/palyra, else $HOME/.local/state/palyra. A relative
+// XDG_STATE_HOME is ignored, as the XDG specification asks.
+func stateDir(flag string, getenv func(string) string) (string, error) {
+	switch {
+	case flag != "":
+		return filepath.Abs(flag)
+	case filepath.IsAbs(getenv("XDG_STATE_HOME")):
+		return filepath.Join(getenv("XDG_STATE_HOME"), "palyra"), nil
+	case filepath.IsAbs(getenv("HOME")):
+		return filepath.Join(getenv("HOME"), ".local", "state", "palyra"), nil
+	}
+	return "", fault.New(fault.BadState, "no_state_dir", "find state directory",
+		errors.New("neither XDG_STATE_HOME nor HOME is an absolute path")).
+		WithHint("give one: --state DIR")
+}
+
+// cellPath finds palyra-cell for the palyra at exe: beside the file that exe
+// resolves to, else where a packager puts helpers. It is never looked up in
+// PATH and no variable overrides it: whoever could set one would run our forker.
+func cellPath(exe string) (string, error) {
+	real, err := filepath.EvalSymlinks(exe)
+	if err != nil {
+		return "", fault.New(fault.Refused, "cell_missing", "find palyra-cell", err)
+	}
+	dir := filepath.Dir(real)
+	tries := []string{filepath.Join(dir, "palyra-cell"), filepath.Join(dir, "..", "libexec", "palyra", "palyra-cell")}
+	for _, p := range tries {
+		fi, err := os.Stat(p)
+		switch {
+		case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+			continue
+		case err != nil:
+			return "", fault.New(fault.Refused, "cell_unusable", "find palyra-cell", err)
+		case !fi.Mode().IsRegular() || fi.Mode().Perm()&0o111 == 0:
+			return "", fault.New(fault.Refused, "cell_unusable", fmt.Sprintf("find palyra-cell: %q", p),
+				errors.New("not an executable file"))
+		case fi.Mode().Perm()&0o002 != 0:
+			return "", fault.New(fault.Refused, "cell_unusable", fmt.Sprintf("find palyra-cell: %q", p),
+				errors.New("anybody may write to it")).WithHint("chmod o-w " + p)
+		}
+		return p, nil
+	}
+	return "", fault.New(fault.Refused, "cell_missing", "find palyra-cell",
+		fmt.Errorf("neither %q nor %q exists", tries[0], filepath.Clean(tries[1]))).
+		WithHint("palyra-cell is built and installed together with palyra: make build")
+}
+
+// receiptTarget checks before anything runs that the receipt can be put there,
+// so that an effect is not followed by "cannot write the receipt".
+func receiptTarget(path string) error {
+	if path == "" {
+		return nil
+	}
+	op := fmt.Sprintf("receipt file %q", path)
+	if fi, err := os.Lstat(path); err == nil && !fi.Mode().IsRegular() {
+		return fault.New(fault.Usage, "bad_receipt_file", op, errors.New("exists and is not a regular file"))
+	}
+	fi, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return fault.New(fault.Usage, "bad_receipt_file", op, err)
+	}
+	if !fi.IsDir() {
+		return fault.New(fault.Usage, "bad_receipt_file", op, errors.New("its parent is not a directory"))
+	}
+	// Only creating a file tells whether one can be created (read-only mounts,
+	// quotas, ACLs). The name is random and goes at once.
+	f, err := os.CreateTemp(filepath.Dir(path), ".palyra-receipt-*")
+	if err != nil {
+		return fault.New(fault.Usage, "bad_receipt_file", op, err)
+	}
+	defer os.Remove(f.Name())
+	return f.Close()
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"palyra/authz/policy"
+	"palyra/cmd/palyra/internal/command"
+	"palyra/internal/fault"
+	"palyra/kernel"
+)
+
+// loadPolicy loads dir, or the built-in set where dir is empty.
+func loadPolicy(dir string) (*policy.Set, error) {
+	if dir == "" {
+		return policy.Default(), nil
+	}
+	return policy.Load(dir)
+}
+
+func operand(inv *command.Invocation) string {
+	if len(inv.Operands) == 0 {
+		return ""
+	}
+	return inv.Operands[0]
+}
+
+func (a *app) policyCheck(inv *command.Invocation) (*report, error) {
+	set, err := loadPolicy(operand(inv))
+	if err != nil {
+		return nil, err
+	}
+	policies := set.Policies()
+	tests := len(set.RunTests())
+	var b strings.Builder
+	fmt.Fprintf(&b, "policy set %s: %d policies, %d tests passed\n", set.Digest(), len(policies), tests)
+	for _, p := range policies {
+		fmt.Fprintf(&b, "  %-6s %s (%s:%d)\n", p.Effect, escape(p.ID), escape(p.File), p.Line)
+	}
+	return &report{text: b.String(), fields: document{"policy_set": set.Digest(), "policies": policies, "tests": tests}}, nil
+}
+
+// failed are the reasons with which a directory is refused although all of it
+// could be read: its own tests say that it does not do what it should.
+var failed = map[string]bool{"policy_test_failed": true, "policy_untested": true}
+
+func (a *app) policyTest(inv *command.Invocation) (*report, error) {
+	set, err := loadPolicy(operand(inv))
+	switch {
+	case err != nil && failed[fault.ReasonOf(err)]:
+		return &report{text: "FAIL " + escape(err.Error()) + "\n", fields: document{"failure": errorFields(err)}, exit: exitFindings}, nil
+	case err != nil:
+		return nil, err
+	}
+	results := set.RunTests()
+	var b strings.Builder
+	for _, r := range results {
+		// Load refuses a set with a failing test, so each of these has passed.
+		fmt.Fprintf(&b, "ok   %s: %s: %s\n", escape(r.File), escape(r.Name), escape(r.Got))
+	}
+	fmt.Fprintf(&b, "%d tests passed\n", len(results))
+	return &report{text: b.String(), fields: document{"policy_set": set.Digest(), "tests": results}}, nil
+}
+
+func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*report, error) {
+	p, stdin, err := a.proposal(inv)
+	if err != nil {
+		return nil, err
+	}
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	x, set, err := kernel.Explain(ctx, kernel.Config{StateDir: state, PolicyDir: command.Value(inv, "policy", "")}, *p, stdin)
+	if err != nil {
+		return nil, err
+	}
+	d := &x.Decision
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n%s", d.Effect, d.Reason, determining(d, set))
+	fmt.Fprintf(&b, "  %-10s %s %s\n", "program is", x.Kind, escape(x.Family))
+	b.WriteString("policies, asked without approval:\n")
+	for _, t := range x.Traces {
+		b.WriteString(traceText(&t))
+	}
+	r := &report{text: b.String(), fields: document{"decision": decisionFields(d), "explanation": x}}
+	switch d.Effect {
+	case policy.Allow:
+	case policy.NeedsApproval:
+		r.exit = adminExit(fault.New(fault.NotApproved, "", "", nil))
+	default:
+		r.exit = adminExit(fault.New(fault.Denied, "", "", nil))
+	}
+	return r, nil
+}
+
+// traceText is what one policy had to say, with the condition that stopped it.
+func traceText(t *policy.Trace) string {
+	said := "matches"
+	switch {
+	case t.Matched:
+	case !t.Principal:
+		said = "is about another principal"
+	case !t.Resource:
+		said = "is about another resource"
+	default:
+		said = "does not match"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "  %-6s %s (%s:%d) %s\n", t.Effect, escape(t.ID), escape(t.File), t.Line, said)
+	if n := len(t.Conditions); n > 0 && !t.Matched {
+		c := t.Conditions[n-1]
+		text := strings.Join(strings.Fields(c.Text), " ")
+		if len(text) > 160 {
+			text = text[:160] + "..."
+		}
+		fmt.Fprintf(&b, "         %s %s is %s\n", c.Clause, escape(text), escape(c.Result))
+	}
+	return b.String()
+}

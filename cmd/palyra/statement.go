@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"palyra/authz/approval"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate/evidence"
+)
+
+// rows formats "name value" lines. Values are foreign: they are escaped.
+type rows struct{ b strings.Builder }
+
+func (r *rows) add(name, format string, args ...any) {
+	fmt.Fprintf(&r.b, "  %-10s %s\n", name, escape(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", `\n`)))
+}
+
+// quoted writes arguments so that they can be told apart.
+func quoted(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		words[i] = approval.Escape(a)
+		if words[i] != a || a == "" || strings.ContainsAny(a, " '\"\\$&;|<>()*?[]#~`") {
+			words[i] = `"` + words[i] + `"`
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// describe writes what a statement says: first how it ended, then what was
+// asked, who allowed it, and what was seen to be in force.
+func describe(s *receipt.Statement) string {
+	p := &s.Predicate
+	ev := readEvidence(p.Evidence)
+	var r rows
+	r.add("outcome", "%s", ending(s, ev))
+	if p.Error != nil {
+		r.add("error", "%s: %s", p.Error.Kind, p.Error.Reason)
+	}
+	r.add("command", "%s", quoted(p.Capsule.Argv))
+	r.add("program", "%s %s (%s)", p.Capsule.Executable.Path, p.Capsule.Executable.Digest, p.Capsule.Executable.Pinned)
+	if f := p.Capsule.Script; f != nil {
+		r.add("script", "%s %s (%s)", f.Path, f.Digest, f.Pinned)
+	}
+	for _, f := range p.Capsule.Operands {
+		r.add("file", "%s %s", f.Path, f.Digest)
+	}
+	if w := p.Capsule.Workspace; w != nil {
+		mode := "writable"
+		if w.ReadOnly {
+			mode = "read-only"
+		}
+		r.add("workspace", "%s, %s", w.Source, mode)
+	}
+	if p.Capsule.Stdin.Mode != "none" {
+		r.add("stdin", "%s %s", p.Capsule.Stdin.Mode, p.Capsule.Stdin.Digest)
+	}
+	r.add("capsule", "%s", p.Capsule.Digest)
+	r.add("asked by", "%s, %s", p.Principal, p.Time)
+	r.add("decision", "%s (%s) by %s", p.Decision.Effect, p.Decision.Reason, orNone(p.Decision.Policies))
+	for _, e := range p.Decision.Errors {
+		r.add("", "%s", e)
+	}
+	r.add("policy set", "%s", p.Decision.PolicySet)
+	if a := p.Approval; a != nil {
+		who := a.Answer
+		if a.Approver != "" {
+			who += " by " + a.Approver + " on " + a.Surface
+		}
+		r.add("approval", "%s, %s", who, a.Answered)
+	}
+	for _, sub := range s.Subject {
+		if sub.Name != receipt.SubjectCapsule {
+			r.add(sub.Name, "sha256:%s", sub.Digest.SHA256)
+		}
+	}
+	if ev != nil {
+		evidenceRows(&r, ev)
+	}
+	return r.b.String()
+}
+
+// ending is the outcome in words.
+func ending(s *receipt.Statement, ev *evidence.Evidence) string {
+	o := s.Predicate.Outcome
+	switch {
+	case s.IsIntent():
+		return "intent: this was about to happen"
+	case ev == nil:
+		return o
+	case ev.Exit.LimitHit != "":
+		return fmt.Sprintf("%s, limit %s", o, ev.Exit.LimitHit)
+	case ev.Exit.Signal != 0:
+		return fmt.Sprintf("%s, signal %d", o, ev.Exit.Signal)
+	case o == receipt.Executed:
+		return fmt.Sprintf("%s, exit status %d", o, ev.Exit.Code)
+	}
+	return o
+}
+
+// evidenceRows names what was in force, each group with how we know it.
+func evidenceRows(r *rows, ev *evidence.Evidence) {
+	r.add("ran in", "%s, tier %s, on %s %s", ev.Executor, ev.Tier, ev.Host.Release, ev.Host.Machine)
+	group := func(b evidence.Basis, name, format string, args ...any) {
+		if b != evidence.Absent {
+			r.add(name, format+" (%s)", append(args, b)...)
+		}
+	}
+	group(ev.Namespaces.Basis, "namespaces", "%s", orNone(ev.Namespaces.Fresh))
+	group(ev.Process.Basis, "process", "no_new_privs %d, capabilities %s, host uid %d", ev.Process.NoNewPrivs, ev.Process.CapEff, ev.Process.HostUID)
+	group(ev.Seccomp.Basis, "seccomp", "%d instructions, %s", ev.Seccomp.Instructions, ev.Seccomp.Program)
+	group(ev.Landlock.Basis, "landlock", "ABI %d, %d rules", ev.Landlock.ABI, len(ev.Landlock.Rules))
+	group(ev.Cgroup.Basis, "cgroup", "%s", ev.Cgroup.State)
+	group(ev.Usage.Basis, "used", "%.3f s, %d KiB", float64(ev.Usage.WallNS)/1e9, ev.Usage.MaxRSS>>10)
+	if ev.Output.Cut > 0 {
+		r.add("output", "%d bytes beyond the limit were dropped", ev.Output.Cut)
+	}
+	if !ev.Exit.TreeDead {
+		r.add("tree", "a process of the run may have been left")
+	}
+	for _, d := range ev.Degraded {
+		r.add("degraded", "%s", d)
+	}
+}
+
+func orNone(ss []string) string {
+	if len(ss) == 0 {
+		return "none"
+	}
+	return strings.Join(ss, ", ")
+}
+
+// readEvidence returns nil where there is none, or none that we understand: it
+// is shown, nothing depends on it.
+func readEvidence(raw json.RawMessage) *evidence.Evidence {
+	var ev *evidence.Evidence
+	if json.Unmarshal(raw, &ev) != nil {
+		return nil
+	}
+	return ev
+}
+
+// unverified reads the statement out of a receipt and believes none of it.
+func unverified(bundle []byte) (*receipt.Statement, error) {
+	var b struct {
+		Envelope *receipt.Envelope `json:"dsseEnvelope"`
+	}
+	bad := func(err error) error {
+		return fault.New(fault.Integrity, "receipt_syntax", "read receipt", err)
+	}
+	if err := json.Unmarshal(bundle, &b); err != nil {
+		return nil, bad(err)
+	}
+	if b.Envelope == nil || len(b.Envelope.Payload) == 0 {
+		return nil, bad(errors.New("no dsseEnvelope with a payload: not a receipt"))
+	}
+	return statementIn(b.Envelope.Payload)
+}
+
+func statementIn(payload []byte) (*receipt.Statement, error) {
+	var s receipt.Statement
+	if err := json.NewDecoder(bytes.NewReader(payload)).Decode(&s); err != nil {
+		return nil, fault.New(fault.Integrity, "receipt_syntax", "read statement", err)
+	}
+	return &s, nil
+}

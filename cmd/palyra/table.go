@@ -1,0 +1,224 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"palyra/cmd/palyra/internal/command"
+	"palyra/isolate/tier"
+)
+
+// maxPIDs is the kernel's own bound on process ids (PID_MAX_LIMIT).
+const maxPIDs = 4 << 20
+
+var (
+	flagJSON   = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
+	flagState  = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
+	flagTrust  = command.Flag{Name: "trust", Arg: "DIR", Help: "directory with the public keys to verify against\n(default the trust folder of the state directory)"}
+	flagPolicy = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
+
+	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
+	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
+	exitIntegrity = command.Exit{Code: "8", Meaning: "integrity failure: a signature, digest, proof or log does not check"}
+	exitBusy      = command.Exit{Code: "75", Meaning: "busy or out of a resource: try again"}
+	exitState     = command.Exit{Code: "78", Meaning: "state directory, key or configuration unsafe or unreadable"}
+)
+
+// table is every command of palyra. Help, flags, parsing and the documented
+// exit statuses come from here and from nowhere else.
+func table() *command.Table {
+	return &command.Table{
+		Program: "palyra",
+		Summary: "decide, confine and attest the tool calls of agents",
+		Commands: []command.Command{
+			execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
+			policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, versionCommand, helpCommand,
+		},
+	}
+}
+
+var execCommand = command.Command{
+	Name: "exec", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true, UsageExit: execRefused,
+	Short: "decide, approve, run in a sandbox, and write a receipt",
+	Long: `
+Runs CMD with exactly these arguments, no shell between. Policy decides first.
+A sensitive call asks on the controlling terminal, never on standard input;
+without a terminal it is denied, and no flag answers instead of a person.
+
+By default: tier C (namespaces, Landlock, seccomp), no network, no workspace
+but an empty private one, limits on everything. The workspace is /workspace
+and the working directory; arguments that name regular files in it are part
+of what is approved. The environment is built, not inherited: only --env adds
+to it.
+
+Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
+	Flags: []command.Flag{
+		{Name: "tier", Arg: "b|c", Help: "tier floor: c namespaces (default), b without namespaces;\nwhat the host cannot enforce is refused, never skipped", Parse: parseTier},
+		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace, :ro for read-only", Parse: parseWorkspace},
+		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
+		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
+		{Name: "timeout", Arg: "D", Help: "wall clock limit, such as 1.5s (default 1m); the deadline\ncovers the whole process tree", Parse: command.Duration},
+		{Name: "cpu", Arg: "D", Help: "processor time per process, whole seconds rounded up\n(default 1m)", Parse: command.Duration},
+		{Name: "memory", Arg: "SIZE", Help: "memory, such as 64M (powers of 1024; default 1GiB)", Parse: command.Size},
+		{Name: "pids", Arg: "N", Help: "processes and threads (default 256)", Parse: command.Count(maxPIDs)},
+		{Name: "max-output", Arg: "SIZE", Help: "bytes of stdout and stderr kept, the rest is counted\n(default 16MiB)", Parse: command.Size},
+		{Name: "max-file", Arg: "SIZE", Help: "bytes per file written (default 256MiB)", Parse: command.Size},
+		flagPolicy, flagState,
+		{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"},
+		{Name: "json", Help: "print one JSON document instead of streaming: decision,\napproval, outcome, receipt, and stdout and stderr as\n{encoding, data} with encoding utf-8 or base64"},
+	},
+	Exits: []command.Exit{
+		{Code: "0-123", Meaning: "the program's own status (and any other that it chose)"},
+		{Code: "124", Meaning: "timed out"},
+		{Code: "125", Meaning: "refused: usage, internal error, or the host cannot enforce the tier"},
+		{Code: "126", Meaning: "denied by policy or by the approver"},
+		{Code: "127", Meaning: "CMD not found"},
+		{Code: "128+n", Meaning: "the program, or palyra itself, ended by signal n (130 is ctrl-C)"},
+	},
+	Examples: []command.Example{
+		{Line: "palyra exec -- /usr/bin/id", Does: "runs id in a cell: no network, no host files but a read-only /usr"},
+		{Line: "palyra exec --workspace . --receipt out.json -- sort names.txt", Does: "asks, because the workspace is writable, then runs what was approved"},
+		{Line: "palyra exec --timeout 5s --memory 256M --workspace src:ro -- grep -r TODO .", Does: "reads a directory that it cannot change"},
+	},
+}
+
+var attestVerifyCommand = command.Command{
+	Name: "attest verify", Operands: "FILE", Min: 1, Max: 1,
+	Short: "verify a receipt offline",
+	Long: `
+Checks the signature, the log entry, its inclusion proof and the signed
+checkpoint against the public keys in the trust directory. A good receipt of a
+denied call is still a good receipt: read the outcome.`,
+	Flags: []command.Flag{flagTrust, flagState, flagJSON},
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "the file or the trust directory cannot be read"}, exitUsage, exitIntegrity, exitState},
+	Examples: []command.Example{
+		{Line: "palyra attest verify out.json", Does: "verifies against the keys of this user's state directory"},
+		{Line: "palyra attest verify --trust ./trust out.json", Does: "verifies as a stranger would, who was given the public keys"},
+	},
+}
+
+var attestShowCommand = command.Command{
+	Name: "attest show", Operands: "FILE", Min: 1, Max: 1,
+	Short: "show what a receipt says, without verifying it",
+	Long: `
+Prints the statement: what ran, who allowed it, what the kernel was observed to
+enforce. Nothing is verified; use attest verify for that.`,
+	Flags:    []command.Flag{flagJSON},
+	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "the file cannot be read"}, exitUsage, exitIntegrity},
+	Examples: []command.Example{{Line: "palyra attest show --json out.json", Does: "prints the whole statement"}},
+}
+
+var journalVerifyCommand = command.Command{
+	Name:  "journal verify",
+	Short: "check the whole journal",
+	Long: `
+Recomputes every leaf, every tile and the root, checks every signature, and
+that each intent has exactly one result. An intent without a result is a
+finding: that call's outcome is unknown.`,
+	Flags: []command.Flag{flagTrust, flagState, flagJSON},
+	Exits: []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "sound, with findings: intents without a result"}, exitIntegrity, exitBusy, exitState},
+	Examples: []command.Example{
+		{Line: "palyra journal verify", Does: "checks this user's journal"},
+	},
+}
+
+var journalShowCommand = command.Command{
+	Name: "journal show", Operands: "[INDEX]", Max: 1,
+	Short: "list the entries of the journal, or show one",
+	Long: `
+Without INDEX one line per entry: index, time, kind, outcome, command. With
+INDEX that entry's statement. Nothing is verified; use journal verify for that.`,
+	Flags:    []command.Flag{flagState, flagJSON},
+	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "no such entry"}, exitUsage, exitIntegrity, exitState},
+	Examples: []command.Example{{Line: "palyra journal show 3", Does: "shows the entry with index 3"}},
+}
+
+var policyCheckCommand = command.Command{
+	Name: "policy check", Operands: "[DIR]", Max: 1,
+	Short: "load a policy directory and run its tests",
+	Long: `
+Loads DIR (default: the built-in set) exactly as palyra exec --policy would: any
+syntax error, unknown action or failing policy test refuses the whole directory.`,
+	Flags:    []command.Flag{flagJSON},
+	Exits:    []command.Exit{exitOK, exitUsage, exitState},
+	Examples: []command.Example{{Line: "palyra policy check ./policy", Does: "says whether the directory can be used, and its digest"}},
+}
+
+var policyExplainCommand = command.Command{
+	Name: "policy explain", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true,
+	Short: "say how a call would be decided, and why; runs nothing",
+	Long: `
+Seals and decides the call as palyra exec would, and stops there: effect,
+determining policies, and the smallest change that would allow a denied call.
+Nothing runs, nobody is asked and nothing is written to the journal.`,
+	Flags: []command.Flag{flagPolicy,
+		{Name: "tier", Arg: "b|c", Help: "tier floor (default c)", Parse: parseTier},
+		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace", Parse: parseWorkspace},
+		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
+		flagState, flagJSON},
+	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD not found, or cannot be sealed"}, exitUsage,
+		{Code: "4", Meaning: "denied"}, {Code: "5", Meaning: "needs approval"}, exitState},
+	Examples: []command.Example{{Line: "palyra policy explain -- bash -c id", Does: "shows which policy forbids bash"}},
+}
+
+var policyTestCommand = command.Command{
+	Name: "policy test", Operands: "[DIR]", Max: 1,
+	Short: "run the tests of a policy directory and list each",
+	Long: `
+The tests also run whenever the directory is loaded; this command lists them.`,
+	Flags:    []command.Flag{flagJSON},
+	Exits:    []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "a test failed"}, exitState},
+	Examples: []command.Example{{Line: "palyra policy test ./policy", Does: "one line per test"}},
+}
+
+var sandboxProbeCommand = command.Command{
+	Name:  "sandbox probe",
+	Short: "try what this host can enforce",
+	Long: `
+Tries each kernel control instead of reading a version: yes, no, or could not
+tell, and which tiers follow from that.`,
+	Flags: []command.Flag{flagJSON},
+	Exits: []command.Exit{{Code: "0", Meaning: "tier C can be enforced"}, exitUsage,
+		{Code: "3", Meaning: "only tier B can be enforced"}, {Code: "7", Meaning: "no tier can be enforced"}},
+	Examples: []command.Example{{Line: "palyra sandbox probe", Does: "lists the controls and the tiers"}},
+}
+
+var versionCommand = command.Command{
+	Name: "version", Short: "print version, Go version and platform",
+	Flags: []command.Flag{flagJSON}, Exits: []command.Exit{exitOK, exitUsage},
+	Examples: []command.Example{{Line: "palyra version --json", Does: "for bug reports"}},
+}
+
+var helpCommand = command.Command{
+	Name: "help", Operands: "[COMMAND]", Max: 2, Short: "show this overview, or the help of one command",
+	Exits:    []command.Exit{exitOK, exitUsage},
+	Examples: []command.Example{{Line: "palyra help exec", Does: "flags, exit statuses and examples of exec"}},
+}
+
+// parseTier reads the floor of a call. There is no tier A here: it runs WASM,
+// not commands.
+func parseTier(s string) (any, error) {
+	if t, err := tier.Parse(s); err == nil && t != tier.A {
+		return t, nil
+	}
+	return nil, fmt.Errorf("tier %q: want b or c", s)
+}
+
+// workspace is a parsed --workspace.
+type workspace struct {
+	dir      string
+	readOnly bool
+}
+
+func parseWorkspace(s string) (any, error) {
+	dir, readOnly := strings.CutSuffix(s, ":ro")
+	switch {
+	case dir == "":
+		return nil, fmt.Errorf("workspace %q: want DIR or DIR:ro", s)
+	case strings.HasSuffix(dir, ":rw"), strings.HasSuffix(dir, ":ro"):
+		return nil, fmt.Errorf("workspace %q: the only suffix is :ro", s)
+	case strings.ContainsRune(dir, 0):
+		return nil, fmt.Errorf("workspace %q: holds a NUL byte", s)
+	}
+	return workspace{dir, readOnly}, nil
+}
