@@ -1,0 +1,5 @@
+package main
+
+import "syscall"
+
+func session() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }

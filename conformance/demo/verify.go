@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// verifier says whether one receipt is good.
+type verifier struct {
+	name string
+	argv func(receipt string) []string
+}
+
+// verified is step 5.
+func verified(ctx context.Context, d *demo) {
+	verifiers := []verifier{{"palyra", func(file string) []string { return []string{d.palyra, "attest", "verify", file} }}}
+	if js, why := d.sigstore(ctx); why == "" {
+		verifiers = append(verifiers, js)
+	} else {
+		fmt.Fprintf(d.out, "     npm's @sigstore/verify is NOT asked: %s\n", why)
+	}
+	bad := filepath.Join(d.dir, "flipped.json")
+	for _, v := range verifiers {
+		good, rejected := 0, 0
+		for _, r := range d.receipts {
+			if got := d.quiet(ctx, v.argv(r.file)...); got.status == 0 {
+				good++
+			} else {
+				d.show(filepath.Base(r.file) + ": " + got.stdout + got.stderr)
+			}
+			if err := flip(r.file, bad); err != nil {
+				d.show(err.Error())
+				continue
+			}
+			if got := d.quiet(ctx, v.argv(bad)...); got.status != 0 {
+				rejected++
+			}
+		}
+		n := len(d.receipts)
+		d.expect(good == n, "%s accepts %d of %d receipts", v.name, good, n)
+		d.expect(rejected == n, "%s rejects %d of %d of them with one byte flipped", v.name, rejected, n)
+	}
+	d.outcomes(ctx)
+	r := d.run(ctx, "$", d.dir, d.palyra, "journal", "verify")
+	d.show(r.stdout + r.stderr)
+	d.expect(r.status == 0, "the journal is sound and no intent is without a result (status %d)", r.status)
+}
+
+// outcomes compares what each receipt says with what the demo saw happen: a
+// green signature is not yet a true statement.
+func (d *demo) outcomes(ctx context.Context) {
+	right := 0
+	for _, r := range d.receipts {
+		got := d.quiet(ctx, d.palyra, "attest", "show", "--json", r.file)
+		outcome := find(got.stdout, "outcome")
+		// Whether a program over its memory limit is refused memory or killed
+		// depends on the host; both are the limit's work.
+		if outcome == r.outcome || (r.outcome == "" && (outcome == "executed" || outcome == "killed")) {
+			right++
+		} else {
+			d.show(fmt.Sprintf("%s: outcome %q, want %q", filepath.Base(r.file), outcome, r.outcome))
+		}
+	}
+	d.expect(right == len(d.receipts), "%d of %d receipts state the outcome that was seen", right, len(d.receipts))
+}
+
+// quiet is run without printing.
+func (d *demo) quiet(ctx context.Context, argv ...string) ended {
+	cmd := d.command(ctx, d.dir, argv...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	return ended{status(err), stdout.String(), stderr.String()}
+}
+
+// sigstore prepares the verifier that is not ours, or says why there is none.
+func (d *demo) sigstore(ctx context.Context) (verifier, string) {
+	for _, tool := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return verifier{}, tool + " is not installed"
+		}
+	}
+	script := filepath.Join(d.js, "verify.mjs")
+	if _, err := os.Stat(script); d.js == "" || err != nil {
+		return verifier{}, "its script is missing"
+	}
+	// Installed into the demo's own directory from the committed lock file: the
+	// work tree may belong to somebody else, and stays as it is.
+	dir := filepath.Join(d.dir, "js")
+	if err := os.CopyFS(dir, sources{os.DirFS(d.js)}); err != nil {
+		return verifier{}, err.Error()
+	}
+	cmd := d.command(ctx, dir, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
+	cmd.Env = append(os.Environ(), "HOME="+d.dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return verifier{}, fmt.Sprintf("npm ci: %v: %s", err, lastLines(string(out), 3))
+	}
+	trust := filepath.Join(d.dir, "state", "palyra", "trust")
+	return verifier{"npm @sigstore/verify", func(file string) []string {
+		return []string{"node", filepath.Join(dir, "verify.mjs"), "--trusted-root", filepath.Join(trust, "trusted_root.json"),
+			"--key", filepath.Join(trust, "att.pub"), file}
+	}}, ""
+}
+
+// flip writes a copy of the receipt with one bit of the signed statement
+// changed. It stays base64 and JSON, so that what rejects it is the signature.
+func flip(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	payload := find(string(b), "payload")
+	at := bytes.Index(b, []byte(payload))
+	if len(payload) < 100 || at < 0 {
+		return fmt.Errorf("%s: no payload to flip", filepath.Base(from))
+	}
+	c := &b[at+len(payload)/2]
+	if *c == 'A' {
+		*c = 'B'
+	} else {
+		*c = 'A'
+	}
+	return os.WriteFile(to, b, 0o644)
+}
+
+// find returns the first string called name at any depth of a JSON text.
+func find(text, name string) string {
+	var v any
+	if json.Unmarshal([]byte(text), &v) != nil {
+		return ""
+	}
+	var walk func(any) string
+	walk = func(v any) string {
+		switch v := v.(type) {
+		case map[string]any:
+			if s, ok := v[name].(string); ok {
+				return s
+			}
+			for _, x := range v {
+				if s := walk(x); s != "" {
+					return s
+				}
+			}
+		case []any:
+			for _, x := range v {
+				if s := walk(x); s != "" {
+					return s
+				}
+			}
+		}
+		return ""
+	}
+	return walk(v)
+}

@@ -1,0 +1,21 @@
+// Package script holds command line tests of the built binaries as text:
+// testdata/area_behaviour.txt, one behaviour each, run by testscript. A reader
+// can run the lines of one by hand.
+//
+// Besides testscript's own commands there are
+//
+//	palyra ARG...           run palyra, which must end with status 0
+//	status N CMD ARG...     run CMD, which must end with status N
+//	answer WORD CMD ARG...  run CMD on a terminal and type WORD at the prompt;
+//	                        "code" is what the prompt asks to be typed
+//	session CMD ARG...      run CMD on a terminal where nobody types
+//	nothingleft             no process of this script's and no temporary file
+//	                        is left
+//
+// and the conditions [root], [userns] and [tmpfs]. Standard output and error of
+// status and answer go to the commands stdout and stderr; with answer, stderr
+// is what the terminal showed. $STATE is the state directory, which the first
+// call makes; $HOSTILE is the demo's hostile program.
+//
+// The binaries are built by the test itself, so that it cannot test old ones.
+package script

@@ -1,0 +1,254 @@
+//go:build linux
+
+package script
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"palyra/conformance/pty"
+	"palyra/internal/durable"
+)
+
+// tools is where TestMain puts the binaries.
+var tools string
+
+func TestMain(m *testing.M) { os.Exit(build(m)) }
+
+func build(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "palyra-script-*")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755)
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/",
+		"../../cmd/palyra", "../../cmd/palyra-cell", "../demo/hostile")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
+		return 1
+	}
+	tools = dir
+	return m.Run()
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata",
+		RequireUniqueNames: true,
+		Setup:              setup,
+		Condition:          condition,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"palyra": succeeds, "status": status, "answer": answer, "session": session, "nothingleft": nothingLeft, "mkfifo": mkfifo,
+			"fill": fill, "flip": flipBit,
+		},
+	})
+}
+
+func setup(env *testscript.Env) error {
+	env.Setenv("PATH", tools+string(os.PathListSeparator)+env.Getenv("PATH"))
+	env.Setenv("HOME", env.WorkDir)
+	env.Setenv("STATE", filepath.Join(env.WorkDir, "xdg", "palyra"))
+	env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "xdg"))
+	env.Setenv("HOSTILE", filepath.Join(tools, "hostile"))
+	// Root needs no user namespace to have a mount namespace; others do.
+	env.Setenv("UNSHARE", "-Urm")
+	if os.Geteuid() == 0 {
+		env.Setenv("UNSHARE", "-m")
+	}
+	env.Setenv("EVIL", "\x1b[2J\u202e")
+	return nil
+}
+
+// condition answers [root], [userns] and [tmpfs]. The last two are tried, not
+// guessed: a namespace is made in which the thing can be done.
+func condition(cond string) (bool, error) {
+	switch cond {
+	case "root":
+		return os.Geteuid() == 0, nil
+	case "userns":
+		return exec.Command("unshare", "-Ur", "true").Run() == nil, nil
+	case "tmpfs":
+		// -Urm works for root too where it works at all.
+		return exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt").Run() == nil, nil
+	}
+	return false, fmt.Errorf("unknown condition %q", cond)
+}
+
+// command is a program in the script's directory and environment.
+func command(ts *testscript.TestScript, args []string) *exec.Cmd {
+	path := args[0]
+	if !strings.Contains(path, "/") {
+		// As a shell would, but in the script's PATH.
+		for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+			if fi, err := os.Stat(filepath.Join(dir, path)); err == nil && !fi.IsDir() {
+				path = filepath.Join(dir, path)
+				break
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	cmd := exec.CommandContext(ctx, path, args[1:]...)
+	ts.Defer(cancel)
+	cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "XDG_STATE_HOME", "WORK", "TMPDIR", "PALYRA_NO_INPUT"} {
+		if v := ts.Getenv(name); v != "" {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	return cmd
+}
+
+func code(err error) int {
+	if err == nil {
+		return 0
+	}
+	ee, ok := err.(*exec.ExitError)
+	if !ok {
+		return -1
+	}
+	if ws := ee.Sys().(syscall.WaitStatus); ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return ee.ExitCode()
+}
+
+func status(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N CMD ARG...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	cmd := command(ts, args[1:])
+	// Without a terminal: what asks for approval is denied.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
+	if got := code(cmd.Run()); got != want {
+		ts.Fatalf("status %d, want %d", got, want)
+	}
+}
+
+// succeeds is palyra itself, which must end with status 0.
+func succeeds(ts *testscript.TestScript, neg bool, args []string) {
+	status(ts, neg, append([]string{"0", "palyra"}, args...))
+}
+
+// answer types a word at palyra's prompt and keeps the exit status for the
+// command's own success.
+func answer(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: answer WORD CMD ARG...")
+	}
+	onTerminal(ts, neg, args[1:], func(ctx context.Context, term *pty.Terminal) error {
+		prompt, err := term.Expect(ctx, "denies: ")
+		if err != nil {
+			return err
+		}
+		word := args[0]
+		if word == "code" {
+			_, after, _ := strings.Cut(prompt, "Type ")
+			word, _, _ = strings.Cut(after, " ")
+		}
+		return term.Type(word + "\n")
+	})
+}
+
+// session runs a program on a terminal without ever typing.
+func session(ts *testscript.TestScript, neg bool, args []string) {
+	onTerminal(ts, neg, args, func(context.Context, *pty.Terminal) error { return nil })
+}
+
+func onTerminal(ts *testscript.TestScript, neg bool, args []string, person func(context.Context, *pty.Terminal) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	cmd := command(ts, args)
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	term, err := pty.Start(cmd)
+	ts.Check(err)
+	perr := person(ctx, term)
+	if perr != nil {
+		cmd.Process.Kill()
+	}
+	err = cmd.Wait()
+	term.Close()
+	io.Copy(ts.Stdout(), &out)
+	io.WriteString(ts.Stderr(), strings.ReplaceAll(term.Shown(), "\r", ""))
+	switch {
+	case perr != nil:
+		ts.Fatalf("on the terminal: %v", perr)
+	case neg && err == nil:
+		ts.Fatalf("unexpected success")
+	case !neg && err != nil:
+		ts.Fatalf("status %d", code(err))
+	}
+}
+
+// nothingLeft looks from the host for what a failed call may have left: a
+// process that names this script's directory, and temporary files.
+func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: nothingleft")
+	}
+	work := ts.Getenv("WORK")
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, l := range lines {
+		if b, err := os.ReadFile(l); err == nil && bytes.Contains(b, []byte(work)) {
+			ts.Fatalf("left running: %s: %q", l, b)
+		}
+	}
+	ts.Check(filepath.WalkDir(work, func(path string, _ os.DirEntry, err error) error {
+		if err == nil && (durable.IsTemp(filepath.Base(path)) || strings.HasPrefix(filepath.Base(path), ".palyra-")) {
+			return fmt.Errorf("left behind: %s", path)
+		}
+		return nil
+	}))
+}
+
+func mkfifo(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: mkfifo FILE")
+	}
+	ts.Check(syscall.Mkfifo(ts.MkAbs(args[0]), 0o755))
+}
+
+// fill writes zeros to a file, to make a disk full or a file large.
+func fill(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: fill FILE BYTES")
+	}
+	n, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), bytes.Repeat([]byte(" "), n), 0o644))
+}
+
+// flipBit flips one bit in the middle of a file, in place.
+func flipBit(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: flip FILE")
+	}
+	path := ts.MkAbs(args[0])
+	b, err := os.ReadFile(path)
+	ts.Check(err)
+	if len(b) == 0 {
+		ts.Fatalf("%s is empty", path)
+	}
+	b[len(b)/2] ^= 1
+	fi, err := os.Stat(path)
+	ts.Check(err)
+	ts.Check(os.WriteFile(path, b, fi.Mode().Perm()))
+}
