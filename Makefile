@@ -45,7 +45,7 @@ conformance: build oracle sigstore ## the attack battery, and receipts and journ
 oracle: build
 	@for m in $(NESTED); do (cd $$m && go test $(TESTFLAGS) ./...); done
 sigstore: build
-	conformance/sigstore-js/run
+	go run ./conformance/foreign
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@grep -rHoE '^func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r f t; do \

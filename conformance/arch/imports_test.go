@@ -82,7 +82,7 @@ func TestOneHome(t *testing.T) {
 				continue
 			case h.TestOnly && !f.test:
 				t.Errorf("%s imports %s, which is for tests only", f.path, p)
-			case !h.TestOnly && !slices.Contains(h.Dirs, f.dir) && !(f.test && slices.Contains(h.Tests, f.dir)):
+			case !h.TestOnly && !inAny(f.dir, h.Dirs) && !(f.test && inAny(f.dir, h.Tests)):
 				t.Errorf("%s imports %s, whose home is %s", f.path, p, strings.Join(h.Dirs, ", "))
 			}
 			used[h.Module] = true

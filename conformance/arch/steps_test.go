@@ -33,12 +33,17 @@ type row struct {
 }
 
 // rowsC and rowsB return the steps of the two tapes for a call that has every
-// optional part, as palyra-cell under root makes it.
-func rowsC() []row {
+// optional part but a script, as palyra-cell under root makes it. scripted is
+// the same call with one: the two differ in one step.
+func rowsC() []row { return tapeC(-1) }
+
+func scripted() []row { return tapeC(5) }
+
+func tapeC(script int) []row {
 	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, LastCap: lastCap, Ignored: []int{13},
 		Mounts:   []native.Attach{{Label: "tmp", Path: "/tmp"}, {Label: "shm", Path: "/dev/shm"}, {Label: "workspace", Path: native.WorkspaceDir}},
 		Operands: []native.Operand{{Path: "names.txt"}}}
-	c.FDs.Script = 5
+	c.FDs.Script = script
 	var rows []row
 	for _, s := range native.Tape(c) {
 		rows = add(rows, false, s.Call, s.String(), s.Why)
@@ -109,7 +114,15 @@ func TestStepTables(t *testing.T) {
 				t.Errorf("%s: step %s has no reason", section, r.line)
 			}
 		}
-		doc = between(t, doc, section, stepTable(rows))
+		body := stepTable(rows)
+		if section == "steps of tier C" {
+			for i, r := range scripted() {
+				if r.line != rows[i].line {
+					body += fmt.Sprintf("\nA script makes it `%s` (%s) instead of `%s`.\n", r.line, r.why, rows[i].line)
+				}
+			}
+		}
+		doc = between(t, doc, section, body)
 	}
 	golden(t, name, doc)
 }

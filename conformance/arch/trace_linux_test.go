@@ -48,22 +48,34 @@ func TestTrace(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("build the binaries: %v\n%s", err, out)
 	}
-	for tier, rows := range map[string][]row{"c": rowsC(), "b": rowsB()} {
-		t.Run(tier, func(t *testing.T) {
-			tasks := trace(t, strace, filepath.Join(bin, "palyra"), tier)
-			checkCell(t, tasks, rows)
+	palyra, workspace := filepath.Join(bin, "palyra"), t.TempDir()
+	if err := os.WriteFile(filepath.Join(workspace, "names.txt"), []byte("x\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		rows []row
+		args []string
+	}{
+		{"tier c", rowsC(), []string{"--tier", "c", "--", "/bin/true"}},
+		{"tier c with a workspace", rowsC(), []string{"--tier", "c", "--workspace", workspace + ":ro", "--", "/bin/cat", "names.txt"}},
+		{"tier b", rowsB(), []string{"--tier", "b", "--", "/bin/true"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tasks := trace(t, strace, palyra, c.args)
+			checkCell(t, tasks, c.rows)
 			checkServer(t, tasks)
 		})
 	}
 }
 
-func trace(t *testing.T, strace, palyra, tier string) map[int]*task {
+func trace(t *testing.T, strace, palyra string, args []string) map[int]*task {
 	t.Helper()
 	dir := t.TempDir()
-	c := exec.Command(strace, "-ff", "-qq", "-s", "256", "--decode-pids=pidns", "-o", filepath.Join(dir, "t"),
-		palyra, "exec", "--tier", tier, "--state", filepath.Join(dir, "state"), "--", "/bin/true")
+	c := exec.Command(strace, slices.Concat([]string{"-ff", "-qq", "-s", "256", "--decode-pids=pidns", "-o", filepath.Join(dir, "t"),
+		palyra, "exec", "--state", filepath.Join(dir, "state")}, args)...)
 	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("strace palyra exec --tier %s -- /bin/true: %v\n%s", tier, err, out)
+		t.Fatalf("strace palyra exec %q: %v\n%s", args, err, out)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "t.*"))
 	if err != nil {
@@ -158,7 +170,10 @@ func follows(t *testing.T, who string, calls []string, rows []row) {
 	}
 }
 
-var code = regexp.MustCompile("`[^`]+`")
+var (
+	fence = regexp.MustCompile("(?ms)^```.*?^```")
+	code  = regexp.MustCompile("`[^`]+`")
+)
 
 // checkServer wants every system call of palyra-cell named in the document.
 func checkServer(t *testing.T, tasks map[int]*task) {
@@ -168,7 +183,7 @@ func checkServer(t *testing.T, tasks map[int]*task) {
 		t.Fatal(err)
 	}
 	named := make(map[string]bool)
-	for _, c := range code.FindAllString(string(doc), -1) {
+	for _, c := range code.FindAllString(fence.ReplaceAllString(string(doc), ""), -1) {
 		for _, w := range strings.FieldsFunc(c, func(r rune) bool { return !(r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9') }) {
 			named[w] = true
 		}
