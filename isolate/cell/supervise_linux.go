@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
@@ -224,9 +225,32 @@ func (p *process) observe() error {
 	}
 	p.ev.Seccomp = evidence.Seccomp{Basis: evidence.Reported, Program: p.s.filter.Digest(), Policy: p.s.policy,
 		Instructions: p.s.filter.Len(), DefaultErrno: int(syscall.EPERM)}
+	if err := p.readBackFilter(); err != nil {
+		return err
+	}
 	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
 	p.ev.Executable = evidence.Executable{Basis: evidence.Reported, Path: p.spec.Exec.Path, Digest: p.spec.Exec.Digest, Pinned: p.spec.Exec.Pinned}
 	return check(&p.ev, p.s.tier)
+}
+
+// readBackFilter compares the filter in force with the one we meant, where we
+// may ask the kernel for it: as the host's root. Elsewhere it stays reported.
+func (p *process) readBackFilter() error {
+	if !p.s.root {
+		return nil
+	}
+	got, err := sys.InstalledFilter(p.program, p.s.filter.Len())
+	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
+		return nil // a kernel without CONFIG_CHECKPOINT_RESTORE, or ptrace forbidden by another policy
+	}
+	if err != nil {
+		return err
+	}
+	if canon.Sum(got) != p.ev.Seccomp.Program {
+		return errors.New("the seccomp filter in force is not the one that was installed")
+	}
+	p.ev.Seccomp.Basis = evidence.Verified
+	return nil
 }
 
 // check refuses to open the gate for a process that is not confined as it must

@@ -27,6 +27,7 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 )
 
@@ -506,6 +507,9 @@ func testEvidence(t *testing.T, h *harness) {
 	}
 	if e.Seccomp.Program.IsZero() || e.Seccomp.Instructions < 100 || e.Tape.Digest.IsZero() || e.Tape.Steps < 10 {
 		t.Errorf("seccomp %+v, tape %+v", e.Seccomp, e.Tape)
+	}
+	if os.Geteuid() == 0 && e.Seccomp.Basis != evidence.Verified {
+		t.Errorf("seccomp program is %s, want it read back from the kernel as root", e.Seccomp.Basis)
 	}
 	if e.Executable.Digest != c.spec.Exec.Digest || e.Executable.Basis == "" {
 		t.Errorf("executable %+v", e.Executable)
