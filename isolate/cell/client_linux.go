@@ -149,16 +149,21 @@ func startError(path string, err error) error {
 	switch {
 	case errors.Is(statErr, fs.ErrNotExist):
 		return fault.New(fault.Refused, "cell_missing", op, err).WithHint("install palyra-cell beside palyra")
-	case errors.Is(err, syscall.ENOSPC):
-		return fault.New(fault.Refused, "userns_unavailable", op, err).
-			WithHint("raise /proc/sys/user/max_user_namespaces (and max_mnt_namespaces, max_pid_namespaces), or use --tier b if policy allows it")
-	case errors.Is(err, syscall.EPERM) && !sys.HasSysAdmin():
-		return fault.New(fault.Refused, "userns_unavailable", op, err).
-			WithHint("this host forbids unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); allow them or run as root")
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EPERM) && !sys.HasSysAdmin():
+		return usernsFault(op, err)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
 		return fault.New(fault.Unavailable, "cell_start", op, err)
 	}
 	return fault.New(fault.Refused, "cell_start", op, err)
+}
+
+// usernsFault says what to do on a host that gives no user namespaces.
+func usernsFault(op string, err error) *fault.Error {
+	hint := "this host forbids unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): allow them, or run as root"
+	if errors.Is(err, syscall.ENOSPC) {
+		hint = "raise user.max_user_namespaces (and max_mnt_namespaces, max_pid_namespaces) with sysctl; tier b needs none"
+	}
+	return fault.New(fault.Refused, "userns_unavailable", op, err).WithHint(hint)
 }
 
 func (c *Client) step(name string) {

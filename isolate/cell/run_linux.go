@@ -400,7 +400,7 @@ func (r *run) copyOperands() ([]*os.File, error) {
 // prepareB prepares a confined process: a directory to start in and the tape.
 func (r *run) prepareB() error {
 	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.s.filter.Bytes(), Cookie: r.s.cookie,
-		Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, NProc: r.spec.Limits.PIDs + 1}
+		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, NProc: r.spec.Limits.PIDs + 1}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	switch w := r.spec.Workspace; {
 	case r.s.root && w != nil && !w.ReadOnly:

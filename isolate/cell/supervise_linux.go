@@ -230,7 +230,7 @@ func (p *process) observe() error {
 	}
 	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
 	p.ev.Executable = evidence.Executable{Basis: evidence.Reported, Path: p.spec.Exec.Path, Digest: p.spec.Exec.Digest, Pinned: p.spec.Exec.Pinned}
-	return check(&p.ev, p.s.tier)
+	return check(&p.ev, p.s.tier == tier.C || sys.HasSysAdmin())
 }
 
 // readBackFilter compares the filter in force with the one we meant, where we
@@ -254,8 +254,9 @@ func (p *process) readBackFilter() error {
 }
 
 // check refuses to open the gate for a process that is not confined as it must
-// be. It never is otherwise, unless the kernel or we are wrong.
-func check(e *evidence.Evidence, t tier.Tier) error {
+// be. It never is otherwise, unless the kernel or we are wrong. bounded says
+// that the bounding set had to be emptied, too: all but tier B of a plain user.
+func check(e *evidence.Evidence, bounded bool) error {
 	pr := &e.Process
 	switch {
 	case pr.NoNewPrivs != 1:
@@ -264,7 +265,7 @@ func check(e *evidence.Evidence, t tier.Tier) error {
 		return errors.New("no seccomp filter is in force")
 	case strings.Trim(pr.CapInh+pr.CapPrm+pr.CapEff+pr.CapAmb, "0") != "":
 		return errors.New("a capability set is not empty")
-	case t == tier.C && strings.Trim(pr.CapBnd, "0") != "":
+	case bounded && strings.Trim(pr.CapBnd, "0") != "":
 		return errors.New("the bounding set is not empty")
 	case pr.TTY != 0:
 		return errors.New("there is a controlling terminal")
@@ -339,6 +340,9 @@ func startFault(s *isolate.Spec, err error) error {
 			return fault.New(fault.Usage, "arguments_too_long", op, se)
 		}
 		return fault.New(fault.NotExec, "exec", op, se)
+	}
+	if se.Step == "unshare" && (errors.Is(se.Errno, syscall.ENOSPC) || errors.Is(se.Errno, syscall.EPERM)) {
+		return usernsFault(op, se)
 	}
 	return fault.New(fault.Refused, "cell_step_"+se.Step, op, fmt.Errorf("%s: %w", se.Line, se.Errno))
 }

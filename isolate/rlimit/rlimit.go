@@ -34,12 +34,13 @@ type Process struct {
 	Filter    []byte // seccomp program, sock_filter array
 	Cookie    uint64 // what opens the filter's execveat rule
 	NProc     int64  // RLIMIT_NPROC: the call's processes and those the user has already
-	// Root says that palyra-cell has the host's capabilities; it then becomes
-	// UID and GID. Otherwise it stays who it is.
-	Root     bool
-	UID, GID int
-	LastCap  int
-	Ignored  []int
+	// Privileged says that palyra-cell has capabilities; the bounding set is then
+	// emptied. Root says that they are the host's; the program then becomes UID and
+	// GID. Otherwise it stays who it is.
+	Privileged, Root bool
+	UID, GID         int
+	LastCap          int
+	Ignored          []int
 }
 
 // Tape returns the tape of p.
@@ -47,8 +48,10 @@ func Tape(p *Process) sys.Tape {
 	t := steps.Subreaper()
 	t = append(t, sys.Step{Call: "fchdir", Args: []sys.Arg{sys.FD("workspace", p.Workspace)}, Why: "the working directory, by descriptor"})
 	t = append(t, steps.SetLimits(steps.ResourceLimits(p.Spec.Limits, p.NProc))...)
-	if p.Root {
+	if p.Privileged {
 		t = append(t, steps.DropBounding(p.LastCap)...)
+	}
+	if p.Root {
 		t = append(t, sys.Step{Call: "setgroups", Args: []sys.Arg{sys.Int(0), sys.Int(0)}, Why: "no supplementary group"})
 		t = append(t, steps.Become(p.UID, p.GID)...)
 	}

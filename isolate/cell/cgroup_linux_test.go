@@ -1,0 +1,115 @@
+package cell_test
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/tier"
+)
+
+// bounded runs a shell script in c with limits that only a cgroup can hold: 512
+// MiB and 24 processes for the whole tree.
+func bounded(t *testing.T, c *cell.Client, script string) (*isolate.Result, string) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	exe, err := os.Open("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	s := &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(t.Name())), Tier: tier.C, Cwd: "/workspace", Stdin: "none",
+		Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"},
+		Exec: isolate.File{Path: "/bin/sh", Pinned: "system"},
+		Limits: isolate.Limits{Wall: 20 * time.Second, CPU: 20 * time.Second, Memory: 512 << 20, PIDs: 24, Output: 1 << 20, FileSize: 1 << 30,
+			OpenFiles: 64, Disk: 1 << 30, Inodes: 100}}
+	g := mint(t, c.Key(), s)
+	out := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(r)
+		out <- string(b)
+	}()
+	res, err := c.Run(context.Background(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+	w.Close()
+	if err != nil || res == nil {
+		t.Fatalf("run %q: %v", script, err)
+	}
+	return res, <-out
+}
+
+// groups lists the cgroups beneath the mount point, on a host with nothing else.
+func groups(t *testing.T) (dirs []string) {
+	t.Helper()
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil // a group that is gone is none
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dirs
+}
+
+// What a cgroup of its own does for a cell. conformance/lab runs it where one
+// is delegated.
+func TestCgroup(t *testing.T) {
+	c := start(t, tier.C)
+	res, _ := bounded(t, c, "exit 3")
+	if state := res.Evidence.Cgroup.State; state != "enforced" {
+		if os.Getenv("PALYRA_TEST_CGROUP") != "" {
+			t.Fatalf("cgroup %s, but this host delegates one", state)
+		}
+		t.Skip("reason: no-cgroup: " + state)
+	}
+	idle := groups(t)
+	for name, want := range map[string]string{"memory.max": "536870912", "memory.swap.max": "0", "pids.max": "25"} {
+		if got, ok := res.Evidence.Cgroup.Values[name]; got != want && (ok || name != "memory.swap.max") {
+			t.Errorf("%s read back as %q, want %q", name, got, want)
+		}
+	}
+	t.Logf("values %v, degradations %q, landlock ABI %d", res.Evidence.Cgroup.Values, res.Evidence.Degraded, res.Evidence.Landlock.ABI)
+	if res.Outcome != isolate.Exited || res.Evidence.Exit.Code != 3 || res.Evidence.Usage.PeakMemory <= 0 {
+		t.Errorf("exit 3: %s, %+v, peak memory %d", res.Outcome, res.Evidence.Exit, res.Evidence.Usage.PeakMemory)
+	}
+	for _, b := range []struct{ name, script string }{
+		// Each process stays below the limit of one: together they do not.
+		{"private memory", "for i in 1 2 3 4; do dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 15 & done; wait; echo survived"},
+		{"shared memory", "dd if=/dev/zero of=/dev/shm/x bs=1M count=800 2>/dev/null; echo survived"},
+	} {
+		res, out := bounded(t, c, b.script)
+		e := res.Evidence
+		if res.Outcome != isolate.Killed || e.Exit.LimitHit != "memory" || !e.Exit.TreeDead || strings.Contains(out, "survived") {
+			t.Errorf("%s: %s, %+v, output %q; want killed by memory", b.name, res.Outcome, e.Exit, out)
+		}
+		if p := e.Usage.PeakMemory; p < 400<<20 || p > 512<<20 {
+			t.Errorf("%s: peak memory %d, want what the limit allows", b.name, p)
+		}
+	}
+	res, out := bounded(t, c, "n=0; while [ $n -lt 60 ]; do sleep 10 & n=$((n+1)); done; echo survived")
+	if strings.Contains(out, "survived") || !res.Evidence.Exit.TreeDead {
+		t.Errorf("60 processes: %s, %+v, output %q; want fork to fail", res.Outcome, res.Evidence.Exit, out)
+	}
+	if res, _ = bounded(t, c, "b() { b | b & }; b; sleep 1"); !res.Evidence.Exit.TreeDead {
+		t.Errorf("fork bomb: %s, %+v", res.Outcome, res.Evidence.Exit)
+	}
+	if res, _ = bounded(t, c, "exit 4"); res.Evidence.Exit.Code != 4 {
+		t.Errorf("after all that: %s, %+v; want exit status 4", res.Outcome, res.Evidence.Exit)
+	}
+	if left := groups(t); len(left) != len(idle) {
+		t.Errorf("groups %v are left, want %v", left, idle)
+	}
+}
