@@ -20,13 +20,13 @@ import (
 	"palyra/internal/fault"
 )
 
-// place1 is a state directory with its keys and where its journal goes.
-type state1 struct {
+// house is a state directory with its keys and where its journal goes.
+type house struct {
 	ring *keyring.Ring
 	dir  string
 }
 
-func newState(t testing.TB) *state1 {
+func newHouse(t testing.TB) *house {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -36,10 +36,10 @@ func newState(t testing.TB) *state1 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &state1{ring: ring, dir: filepath.Join(dir, "journal")}
+	return &house{ring: ring, dir: filepath.Join(dir, "journal")}
 }
 
-func (s *state1) open(t testing.TB, o Options) *Journal {
+func (s *house) open(t testing.TB, o Options) *Journal {
 	t.Helper()
 	j, err := Open(s.dir, s.ring.Log(), o)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *state1) open(t testing.TB, o Options) *Journal {
 	return j
 }
 
-func (s *state1) check(t testing.TB) *Report {
+func (s *house) check(t testing.TB) *Report {
 	t.Helper()
 	r, err := Check(s.dir, s.ring.Log().VKey())
 	if err != nil {
@@ -73,6 +73,27 @@ func add(t testing.TB, j *Journal, from, to int) {
 	}
 }
 
+// fill is add in as few groups as possible, for tests that need a large log.
+func fill(t testing.TB, j *Journal, from, to int) {
+	t.Helper()
+	j.writer.Lock()
+	defer j.writer.Unlock()
+	for from < to {
+		n := min(maxGroup, to-from)
+		var batch []*request
+		for i := range n {
+			batch = append(batch, &request{entry: Entry{Leaf: leafN(from + i), Content: contentN(from + i)}})
+		}
+		j.commit(batch)
+		for _, r := range batch {
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+		}
+		from += n
+	}
+}
+
 // verifyProof is what a stranger does with a proof.
 func verifyProof(t testing.TB, vkey string, p Proof, leaf []byte) {
 	t.Helper()
@@ -91,14 +112,15 @@ func verifyProof(t testing.TB, vkey string, p Proof, leaf []byte) {
 // TestSizes opens, appends and closes at every boundary, and proves and reads
 // old and new entries after each.
 func TestSizes(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	n := 0
 	for _, to := range []int{1, 2, 3, 255, 256, 257, 511, 512, 600, 1300, 1536, 1537} {
 		j := s.open(t, Options{})
 		if got := j.Size(); got != uint64(n) {
 			t.Fatalf("size %d after open, want %d", got, n)
 		}
-		add(t, j, n, to)
+		fill(t, j, n, to-1)
+		add(t, j, to-1, to)
 		n = to
 		for _, i := range []int{0, 1, n / 3, n / 2, n - 2, n - 1} {
 			if i < 0 || i >= n {
@@ -145,7 +167,7 @@ func TestSizes(t *testing.T) {
 // TestTreeAgainstReference compares every root with one computed by hand from
 // RFC 6962's definition.
 func TestTreeAgainstReference(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	j := s.open(t, Options{})
 	defer j.Close()
 	var leaves [][]byte
@@ -172,7 +194,7 @@ func mth(d [][]byte) [32]byte {
 }
 
 func TestConcurrentAppends(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	groups := 0
 	j := s.open(t, Options{TestOnlyStep: func(n string) {
 		if n == "append:durable" {
@@ -238,7 +260,7 @@ func TestConcurrentAppends(t *testing.T) {
 // TestReadersBesideWriter reads and checks while entries are appended, sealed
 // and published.
 func TestReadersBesideWriter(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	j := s.open(t, Options{})
 	add(t, j, 0, 1)
 	done := make(chan struct{})
@@ -264,9 +286,9 @@ func TestReadersBesideWriter(t *testing.T) {
 			}
 		})
 	}
-	for i := 1; i < 900; i++ {
-		add(t, j, i, i+1)
-		if i%50 == 0 {
+	for i := 1; i < 900; i += 3 {
+		fill(t, j, i, i+3)
+		if i%50 == 1 {
 			if err := j.Publish(); err != nil {
 				t.Error(err)
 			}
@@ -280,7 +302,7 @@ func TestReadersBesideWriter(t *testing.T) {
 }
 
 func TestSecondWriterIsBusy(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	j := s.open(t, Options{})
 	if _, err := Open(s.dir, s.ring.Log(), Options{}); fault.KindOf(err) != fault.Busy {
 		t.Errorf("second Open: %v, want busy", err)
@@ -295,7 +317,7 @@ func TestSecondWriterIsBusy(t *testing.T) {
 }
 
 func TestAppendRefuses(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	j := s.open(t, Options{})
 	at := func(i uint64) *uint64 { return &i }
 	for _, c := range []struct {
@@ -339,7 +361,7 @@ func TestAppendRefuses(t *testing.T) {
 // TestGiveUpWaiting lets a context end while another group is being written:
 // the entry must not appear, and those after it must.
 func TestGiveUpWaiting(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	first := true
 	j := s.open(t, Options{TestOnlyStep: func(n string) {
@@ -374,7 +396,7 @@ func TestGiveUpWaiting(t *testing.T) {
 
 // TestOpenEntries follows intents and results through groups, seals and opens.
 func TestOpenEntries(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	j := s.open(t, Options{})
 	app := func(e Entry) uint64 {
 		t.Helper()
@@ -419,7 +441,7 @@ func TestOpenEntries(t *testing.T) {
 
 // TestFlushes counts what the claims in the package comment promise.
 func TestFlushes(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	flushes, names := 0, ""
 	o := Options{TestOnlyStep: func(n string) {
 		if n == "append:durable" || strings.HasSuffix(n, ":synced") || strings.HasSuffix(n, ":durable") || n == "recover:cut" {
@@ -462,7 +484,7 @@ func TestFlushes(t *testing.T) {
 }
 
 func TestFirstUseFlushes(t *testing.T) {
-	s := newState(t)
+	s := newHouse(t)
 	j := s.open(t, Options{})
 	if err := j.Close(); err != nil {
 		t.Fatal(err)

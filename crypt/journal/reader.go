@@ -212,13 +212,12 @@ func (c *checker) tiles() error {
 		if err != nil {
 			return err
 		}
-		path := filepath.Join(c.r.dir, filepath.FromSlash(tilePath(t)))
-		got, err := readTile(path, len(want))
+		got, err := readTile(c.r.dir, t)
 		if err != nil {
 			return err
 		}
 		if string(got) != string(want) {
-			return corrupt("tile_corrupt", fmt.Errorf("tile %q is not the hash of its entries", path))
+			return corrupt("tile_corrupt", fmt.Errorf("tile %q is not the hash of its entries", tilePath(t)))
 		}
 	}
 	if c.r.base == 0 {

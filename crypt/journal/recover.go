@@ -54,7 +54,14 @@ func openWAL(dir string, flag int) (*wal, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := newWAL(f)
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = corrupt("wal_corrupt", errors.New("write-ahead file is no regular file"))
+	}
+	var w *wal
+	if err == nil {
+		w, err = newWAL(disk{f}, fi.Size())
+	}
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -62,26 +69,20 @@ func openWAL(dir string, flag int) (*wal, error) {
 	return w, nil
 }
 
-func newWAL(f *os.File) (*wal, error) {
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !fi.Mode().IsRegular() {
-		return nil, corrupt("wal_corrupt", errors.New("write-ahead file is no regular file"))
-	}
+// newWAL reads the header of a write-ahead file of this size.
+func newWAL(f storage, size int64) (*wal, error) {
 	// A header is at most 64 hashes, a note and the list of open entries; read
 	// more only if that list is long.
 	for n := int64(1 << 14); ; n *= 8 {
-		b := make([]byte, min(n, fi.Size()))
+		b := make([]byte, min(n, size))
 		if _, err := f.ReadAt(b, 0); err != nil && err != io.EOF {
 			return nil, err
 		}
 		h, end, err := decodeHeader(b)
 		if err == nil {
-			return &wal{file: disk{f}, size: fi.Size(), header: h, start: int64(end), end: int64(end)}, nil
+			return &wal{file: f, size: size, header: h, start: int64(end), end: int64(end)}, nil
 		}
-		if int64(len(b)) == fi.Size() || n > 1<<26 {
+		if int64(len(b)) == size || n > 1<<26 {
 			return nil, corrupt("wal_corrupt", err)
 		}
 	}

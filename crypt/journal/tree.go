@@ -1,7 +1,9 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -87,9 +89,8 @@ func (t *tree) fromTile(x int64, cache map[tlog.Tile][]byte) (tlog.Hash, error) 
 	tile.W = tileWidthAt(tile.L, tile.N, t.base)
 	b, ok := cache[tile]
 	if !ok {
-		path := filepath.Join(t.dir, filepath.FromSlash(tilePath(tile)))
 		var err error
-		if b, err = readTile(path, tile.W*tlog.HashSize); err != nil {
+		if b, err = readTile(t.dir, tile); err != nil {
 			return tlog.Hash{}, err
 		}
 		cache[tile] = b
@@ -97,20 +98,44 @@ func (t *tree) fromTile(x int64, cache map[tlog.Tile][]byte) (tlog.Hash, error) 
 	return tlog.HashFromTile(tile, b, x)
 }
 
-// readTile reads a file that the log made durable before: a missing one was
-// taken away by somebody.
-func readTile(path string, size int) ([]byte, error) {
+// readTile reads a tile that the log made durable before: a missing one was
+// taken away by somebody. A partial tile may have been replaced by a wider one
+// since the snapshot that asks was taken; that begins with the same hashes.
+func readTile(dir string, t tlog.Tile) ([]byte, error) {
+	path := filepath.Join(dir, filepath.FromSlash(tilePath(t)))
 	b, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
+	if errors.Is(err, fs.ErrNotExist) && t.W < tileWidth {
+		b, err = readWider(dir, t)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, corrupt("tile_missing", fmt.Errorf("tile %q is missing", path))
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(b) != size {
-		return nil, corrupt("tile_corrupt", fmt.Errorf("tile %q has %d bytes, want %d", path, len(b), size))
+	if len(b) != t.W*tlog.HashSize {
+		return nil, corrupt("tile_corrupt", fmt.Errorf("tile %q has %d bytes, want %d", path, len(b), t.W*tlog.HashSize))
 	}
 	return b, nil
+}
+
+func readWider(dir string, t tlog.Tile) ([]byte, error) {
+	want := t.W * tlog.HashSize
+	for try := 0; ; try++ {
+		for w := t.W + 1; w <= tileWidth; w++ {
+			wide := tlog.Tile{H: t.H, L: t.L, N: t.N, W: w}
+			b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(tilePath(wide))))
+			if err == nil && len(b) == w*tlog.HashSize {
+				return b[:want], nil
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		}
+		if try == 2 { // a writer may have passed us while we looked
+			return nil, fs.ErrNotExist
+		}
+	}
 }
 
 // extension is a tree that a group would make: hashes to add, size and root.

@@ -244,7 +244,7 @@ func decodeBody(b []byte, off int64, first uint64, count int) (*group, []place, 
 		e.Leaf = c.take(p.leafLen)
 		p.content = off + int64(c.at)
 		e.Content = c.take(p.contentLen)
-		if c.short || flags > flagOpens|flagCloses || p.leafLen == 0 || p.contentLen > MaxContent || crcOf(e.Content) != p.sum {
+		if c.short || flags > flagOpens|flagCloses || p.leafLen == 0 || p.contentLen > MaxContent {
 			return nil, nil, errors.New("write-ahead file: record contradicts itself")
 		}
 	}
@@ -289,7 +289,10 @@ func (h *header) torn(rest []byte, off int64, next uint64) bool {
 		n := min(len(rest), len(want))
 		return bytes.Equal(rest[:n], want[:n]) || zeroSector(rest, off)
 	}
-	return zeroSector(rest[:groupHead], off)
+	// The head is damaged: then at least one of the sectors that it is in was
+	// not written at all.
+	n := (off+groupHead+sectorBytes-1)/sectorBytes*sectorBytes - off
+	return zeroSector(rest[:min(n, int64(len(rest)))], off)
 }
 
 func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
