@@ -55,7 +55,7 @@ func tapeC(script int) []row {
 }
 
 func rowsB() []row {
-	p := &rlimit.Process{Spec: specimen(), Filter: make([]byte, 8), Root: true, UID: 1000, GID: 1000, LastCap: lastCap,
+	p := &rlimit.Process{Spec: specimen(), Filter: make([]byte, 8), Privileged: true, Root: true, UID: 1000, GID: 1000, LastCap: lastCap,
 		Ignored: []int{13}, NProc: 65}
 	p.FDs.Script = -1
 	var rows []row
