@@ -2,13 +2,17 @@ package kernel
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("PALYRA_TEST_PRINT_ARGV") != "" {
-		printArgv()
-		return
+	if spec := os.Getenv(asVictim); spec != "" {
+		os.Exit(beVictim(spec))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if path, err := cellBinary(); err == nil && os.Getenv("PALYRA_TEST_CELL") == "" {
+		os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
 }

@@ -101,7 +101,7 @@ func (s *streams) start() {
 
 func (o *output) read(s *streams) {
 	defer close(o.queue)
-	buf := make([]byte, chunk)
+	buf := make([]byte, chunk/16)
 	for {
 		n, err := o.r.Read(buf)
 		keep := take(&s.left, int64(n))
@@ -109,7 +109,7 @@ func (o *output) read(s *streams) {
 		if keep > 0 {
 			o.n += keep
 			o.kept.Write(buf[:keep])
-			b := bytes.Clone(buf[:keep])
+			b := bytes.Clone(buf[:keep]) // the writer's, which may be slow
 			select {
 			case o.queue <- b:
 			case <-s.giveUp:
@@ -123,6 +123,9 @@ func (o *output) read(s *streams) {
 		if err != nil {
 			o.held = err != io.EOF
 			return
+		}
+		if n == len(buf) && n < chunk {
+			buf = make([]byte, chunk) // most programs print little
 		}
 	}
 }

@@ -568,8 +568,20 @@ func children(t testing.TB) []int {
 	return pids
 }
 
-func BenchmarkCall(b *testing.B) {
-	h := openHouse(b, Config{Warm: tier.C})
+// BenchmarkGate is the whole path without a program: what Palyra adds.
+func BenchmarkGate(b *testing.B) {
+	some := &evidence.Evidence{Tier: "c"}
+	benchmarkCall(b, withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
+		return &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil
+	}))
+}
+
+// BenchmarkCall is the whole path with a cold cell.
+func BenchmarkCall(b *testing.B) { benchmarkCall(b, Config{Warm: tier.C}) }
+
+func benchmarkCall(b *testing.B, cfg Config) {
+	h := openHouse(b, cfg)
+	b.ReportAllocs()
 	for b.Loop() {
 		o, err := h.Call(b.Context(), *proposal("/bin/true"), IO{})
 		if err != nil || o.Outcome != receipt.Executed {

@@ -2,7 +2,7 @@ package kernel
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -21,18 +21,6 @@ import (
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/pin"
 )
-
-// asInterpreter makes the test binary print its arguments: it is then the
-// interpreter of a script that the host's kernel runs.
-const asInterpreter = "PALYRA_TEST_PRINT_ARGV"
-
-func printArgv() {
-	b, err := json.Marshal(os.Args)
-	if err != nil {
-		os.Exit(1)
-	}
-	os.Stdout.Write(b)
-}
 
 func proposal(argv ...string) *Proposal { return &Proposal{Tool: ToolRun, Argv: argv} }
 
@@ -387,35 +375,44 @@ func TestSystemScripts(t *testing.T) {
 	}
 }
 
-// link returns a short path to the test binary, free of blanks.
+// link returns a short path, free of blanks, to a program that waits.
 func link(t *testing.T) string {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	name := t.TempDir() + "/i"
-	if err := os.Symlink(self, name); err != nil {
+	if err := os.Symlink("/usr/bin/yes", name); err != nil {
 		t.Fatal(err)
 	}
 	return name
 }
 
-// kernelArgv runs a script whose interpreter is the test binary and returns the
-// arguments that it got from the host's kernel; nil if it did not run.
+// kernelArgv runs a script whose interpreter is link and returns the arguments
+// that it got from the host's kernel; nil if it did not run.
 func kernelArgv(t *testing.T, script string, args ...string) []string {
 	t.Helper()
+	r, w, err := os.Pipe() // full after some writes, which makes it wait
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
 	c := exec.Command(script, args...)
-	c.Env = []string{asInterpreter + "=1"}
-	out, err := c.Output()
+	c.Stdout = w
+	err = c.Start()
+	w.Close()
 	if err != nil {
 		return nil
 	}
-	var argv []string
-	if err := json.Unmarshal(out, &argv); err != nil {
-		t.Fatalf("%q: %v", out, err)
+	// Start returns in the middle of the execve; arguments are in place once the
+	// program has said something.
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
 	}
-	return argv
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.Process.Pid))
+	c.Process.Kill()
+	c.Wait()
+	if err != nil || len(b) == 0 {
+		t.Fatalf("cmdline: %q, %v", b, err)
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 }
 
 // TestShebangAgainstTheKernel writes odd first lines and compares what we read

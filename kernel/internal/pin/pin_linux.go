@@ -163,11 +163,21 @@ func (h *Handle) System() bool {
 	return false
 }
 
+// buffer is as large as it helps to read f at once.
+func buffer(f *os.File) []byte {
+	const least, most = 4 << 10, 256 << 10
+	s, err := stat(f)
+	if err != nil {
+		return make([]byte, least)
+	}
+	return make([]byte, min(max(s.Size+1, least), most))
+}
+
 // Digest hashes an open file of at most limit bytes from its beginning, without
 // moving its offset.
 func Digest(f *os.File, limit int64) (canon.Digest, int64, error) {
 	hash := sha256.New()
-	n, err := io.CopyBuffer(hash, io.LimitReader(io.NewSectionReader(f, 0, 1<<62), limit+1), make([]byte, 256<<10))
+	n, err := io.CopyBuffer(hash, io.LimitReader(io.NewSectionReader(f, 0, 1<<62), limit+1), buffer(f))
 	if err == nil && n > limit {
 		err = ErrTooLarge
 	}
@@ -197,7 +207,7 @@ func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, err
 	defer w.Close()
 	s := &Sealed{}
 	hash := sha256.New()
-	s.Size, err = io.CopyBuffer(io.MultiWriter(w, hash), io.LimitReader(r, limit+1), make([]byte, 256<<10))
+	s.Size, err = io.CopyBuffer(io.MultiWriter(w, hash), io.LimitReader(r, limit+1), make([]byte, 64<<10))
 	switch {
 	case err != nil:
 		return nil, err

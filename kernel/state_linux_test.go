@@ -1,0 +1,233 @@
+package kernel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate"
+)
+
+func TestStateRefused(t *testing.T) {
+	base := t.TempDir()
+	dir := func(name string, mode os.FileMode) string {
+		d := base + "/" + name
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(d, mode); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	os.Symlink(dir("target", 0o700), base+"/link")
+	cases := []struct {
+		name, reason string
+	}{
+		{"relative", "state_not_absolute"},
+		{"", "state_not_absolute"},
+		{dir("open", 0o755), "wrong_mode"},
+		{dir("group", 0o750), "wrong_mode"},
+		{base + "/link", "wrong_type"},
+		{put(t, base+"/file", "", 0o600), "state_io"},
+		{"/proc/palyra", "missing"},
+	}
+	if os.Geteuid() == 0 {
+		d := dir("foreign", 0o700)
+		if err := os.Chown(d, 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+		cases = append(cases, struct{ name, reason string }{d, "wrong_owner"})
+	} else {
+		cases = append(cases, struct{ name, reason string }{"/palyra-state", "permission_denied"})
+	}
+	for _, c := range cases {
+		k, err := Open(t.Context(), Config{StateDir: c.name, CellPath: "/none"})
+		if fault.KindOf(err) != fault.BadState || fault.ReasonOf(err) != c.reason {
+			t.Errorf("%q: got %v (%s)", c.name, err, fault.ReasonOf(err))
+		}
+		if err == nil {
+			k.Close()
+		}
+	}
+}
+
+func TestStateIsPrivate(t *testing.T) {
+	h := openHouse(t, Config{})
+	h.call(proposal("true"), IO{})
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(h.dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if p == h.dir+"/trust" {
+			return filepath.SkipDir // public, in a folder that is not
+		}
+		fi, err := d.Info()
+		if err == nil && d.IsDir() && fi.Mode().Perm() != 0o700 {
+			t.Errorf("%s: mode %v", p, fi.Mode())
+		}
+		if err == nil && filepath.Base(filepath.Dir(p)) == "keys" && fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s: mode %v", p, fi.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStateBusy(t *testing.T) {
+	h := openHouse(t, Config{})
+	_, err := Open(t.Context(), Config{StateDir: h.dir, CellPath: "/none"})
+	if fault.KindOf(err) != fault.Busy || fault.HintOf(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	h.call(proposal("true"), IO{}) // not disturbed
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Call(t.Context(), *proposal("true"), IO{}); fault.ReasonOf(err) != "kernel_closed" {
+		t.Errorf("a closed kernel: %v", err)
+	}
+	openHouse(t, Config{StateDir: h.dir})
+}
+
+// TestStateDamaged: each private file, broken in turn, is found at Open or by
+// the oracle, and never repaired in silence.
+func TestStateDamaged(t *testing.T) {
+	for _, name := range []string{"keys/att.key", "keys/log.key", "trust/att.pub", "trust/log.vkey", "journal/wal", "journal/checkpoint"} {
+		t.Run(name, func(t *testing.T) {
+			h := openHouse(t, Config{})
+			h.call(proposal("true"), IO{})
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+			f := h.dir + "/" + name
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b[len(b)/2] ^= 1
+			if err := os.WriteFile(f, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			k, err := Open(t.Context(), Config{StateDir: h.dir, CellPath: "/none"})
+			if fault.KindOf(err) != fault.Integrity {
+				t.Errorf("got %v", err)
+			}
+			if err == nil {
+				k.Close()
+			}
+		})
+	}
+}
+
+func TestPolicyRefused(t *testing.T) {
+	dir := t.TempDir()
+	os.Chmod(dir, 0o755)
+	put(t, dir+"/bad.cedar", "permit (principal, action == Palyra::Action::\"fly\", resource);", 0o644)
+	state := filepath.Join(t.TempDir(), "state")
+	if _, err := Open(t.Context(), Config{StateDir: state, PolicyDir: dir}); err == nil {
+		t.Error("an unknown action passed")
+	}
+	if _, err := os.Stat(state); err == nil {
+		t.Error("a state directory was left behind")
+	}
+}
+
+// TestDiskFull: without an intent on disk nothing runs, and when there is room
+// again it goes on.
+func TestDiskFull(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("palyra-test", dir, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Unmount(dir, syscall.MNT_DETACH)
+	var ran int
+	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) { ran++; return nil, nil })
+	cfg.StateDir = dir + "/state"
+	h := openHouse(t, cfg)
+	h.call(proposal("true"), IO{})
+	f, err := os.Create(dir + "/filler")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for err = nil; err == nil; {
+		_, err = f.Write(make([]byte, 512))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	var full int
+	for range 20 { // the page that the log ends in may still have room
+		o, err := h.Call(t.Context(), *proposal("true"), IO{})
+		if err == nil {
+			continue
+		}
+		full++
+		if fault.KindOf(err) != fault.Unavailable || fault.ReasonOf(err) != "disk_full" {
+			t.Errorf("got %v, %v", o, err)
+		}
+	}
+	if full == 0 {
+		t.Fatal("the disk was never full")
+	}
+	before := ran
+	if _, err := h.Call(t.Context(), *proposal("true"), IO{}); err == nil || ran != before {
+		t.Errorf("ran without an intent: %v", err)
+	}
+	if _, err := h.Call(t.Context(), *proposal("/bin/sh"), IO{}); err == nil {
+		t.Error("a denial without a record passed for a recorded one")
+	}
+	if err := os.Remove(dir + "/filler"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	h.call(proposal("true"), IO{})
+	// A result that could not be written is an orphan until the next Open.
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := openHouse(t, cfg)
+	if r := again.audit(); len(r.Orphans) != 0 || r.Intents != ran {
+		t.Errorf("ran %d times, audit: %+v", ran, r)
+	}
+}
+
+// TestResultLost: the program ran and its result could not be logged. The
+// outcome comes back with the error, and the next Open closes the intent.
+func TestResultLost(t *testing.T) {
+	var h *house
+	cfg := withFake(func(_ *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
+		fmt.Fprint(f.Stdout, "done\n")
+		if err := h.state.journal.Close(); err != nil {
+			t.Error(err)
+		}
+		return nil, fault.New(fault.Internal, "x", "run", nil)
+	})
+	h = openHouse(t, cfg)
+	var out bytes.Buffer
+	o, err := h.Call(t.Context(), *proposal("true"), IO{Stdout: &out})
+	if err == nil || o == nil || o.Outcome != receipt.Failed || o.Receipt != nil || out.String() != "done\n" {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	h.Close()
+	cfg.StateDir = h.dir
+	again := openHouse(t, cfg)
+	if r := again.audit(); r.Outcomes[receipt.OutcomeUnknown] != 1 || len(r.Orphans) != 0 {
+		t.Errorf("audit: %+v", r)
+	}
+}
