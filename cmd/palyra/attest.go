@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"palyra/cmd/palyra/internal/command"
@@ -21,7 +24,12 @@ func (a *app) trust(inv *command.Invocation) (*receipt.Trust, error) {
 		}
 		dir = filepath.Join(state, "trust")
 	}
-	return receipt.LoadTrust(dir)
+	t, err := receipt.LoadTrust(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.New(fault.BadState, "no_trust", fmt.Sprintf("load trust directory %q", dir), errors.New("there is none")).
+			WithHint("give the directory with att.pub and log.vkey: --trust DIR")
+	}
+	return t, err
 }
 
 func readReceipt(path string) ([]byte, error) {

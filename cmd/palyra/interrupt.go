@@ -28,7 +28,13 @@ func (e signalError) exit() int { return execSignal + int(e.sig) }
 func interruptible(parent context.Context, exit func(int)) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	ch := make(chan os.Signal, 4)
-	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
+		// Whoever started us with a signal ignored (nohup, a shell's background
+		// job) means it.
+		if sig == syscall.SIGPIPE || !signal.Ignored(sig) {
+			signal.Notify(ch, sig)
+		}
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		n := 0

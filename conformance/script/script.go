@@ -6,9 +6,13 @@
 //
 //	palyra ARG...           run palyra, which must end with status 0
 //	status N CMD ARG...     run CMD, which must end with status N
-//	answer WORD CMD ARG...  run CMD on a terminal and type WORD at the prompt;
-//	                        "code" is what the prompt asks to be typed
-//	session CMD ARG...      run CMD on a terminal where nobody types
+//	answer WORD N CMD...    run CMD on a terminal and type WORD at the prompt;
+//	                        "code" is what the prompt asks for, "ctrl-c" the
+//	                        interrupt key; it must end with status N
+//	session N CMD ARG...    the same on a terminal where nobody types
+//	interrupt TEXT N CMD... the same, with ctrl-C once TEXT was shown
+//	mkfifo, fill, flip      make a FIFO, a file of N spaces; flip one bit of a
+//	                        file
 //	nothingleft             no process of this script's and no temporary file
 //	                        is left
 //
@@ -18,4 +22,7 @@
 // call makes; $HOSTILE is the demo's hostile program.
 //
 // The binaries are built by the test itself, so that it cannot test old ones.
+// A user who cannot build gets a compiled test and the binaries:
+//
+//	go test -c -o /tmp/t/ . && setpriv ... /tmp/t/script.test -bin /tmp/t/bin
 package script

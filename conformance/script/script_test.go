@@ -5,6 +5,7 @@ package script
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -22,10 +23,21 @@ import (
 	"palyra/internal/durable"
 )
 
-// tools is where TestMain puts the binaries.
+// bin names built binaries for a run by a user who cannot build them:
+// palyra, palyra-cell and hostile.
+var bin = flag.String("bin", "", "directory with the binaries to test; default: build them")
+
+// tools is where the binaries are. Set by TestMain.
 var tools string
 
-func TestMain(m *testing.M) { os.Exit(build(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *bin != "" {
+		tools = *bin
+		os.Exit(m.Run())
+	}
+	os.Exit(build(m))
+}
 
 func build(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "palyra-script-*")
@@ -53,7 +65,7 @@ func TestScripts(t *testing.T) {
 		Setup:              setup,
 		Condition:          condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"palyra": succeeds, "status": status, "answer": answer, "session": session, "nothingleft": nothingLeft, "mkfifo": mkfifo,
+			"palyra": succeeds, "status": status, "answer": answer, "session": session, "interrupt": interrupt, "nothingleft": nothingLeft, "mkfifo": mkfifo,
 			"fill": fill, "flip": flipBit,
 		},
 	})
@@ -64,6 +76,7 @@ func setup(env *testscript.Env) error {
 	env.Setenv("HOME", env.WorkDir)
 	env.Setenv("STATE", filepath.Join(env.WorkDir, "xdg", "palyra"))
 	env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "xdg"))
+	env.Setenv("TOOLS", tools)
 	env.Setenv("HOSTILE", filepath.Join(tools, "hostile"))
 	// Root needs no user namespace to have a mount namespace; others do.
 	env.Setenv("UNSHARE", "-Urm")
@@ -147,32 +160,51 @@ func succeeds(ts *testscript.TestScript, neg bool, args []string) {
 	status(ts, neg, append([]string{"0", "palyra"}, args...))
 }
 
-// answer types a word at palyra's prompt and keeps the exit status for the
-// command's own success.
+// answer types a word at palyra's prompt.
 func answer(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) < 2 {
-		ts.Fatalf("usage: answer WORD CMD ARG...")
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: answer WORD N CMD ARG...")
 	}
-	onTerminal(ts, neg, args[1:], func(ctx context.Context, term *pty.Terminal) error {
+	onTerminal(ts, args[1], args[2:], func(ctx context.Context, term *pty.Terminal) error {
 		prompt, err := term.Expect(ctx, "denies: ")
 		if err != nil {
 			return err
 		}
-		word := args[0]
-		if word == "code" {
+		switch word := args[0]; word {
+		case "code":
 			_, after, _ := strings.Cut(prompt, "Type ")
-			word, _, _ = strings.Cut(after, " ")
+			code, _, _ := strings.Cut(after, " ")
+			return term.Type(code + "\n")
+		case "ctrl-c":
+			return term.Type("\x03")
+		default:
+			return term.Type(word + "\n")
 		}
-		return term.Type(word + "\n")
 	})
 }
 
 // session runs a program on a terminal without ever typing.
 func session(ts *testscript.TestScript, neg bool, args []string) {
-	onTerminal(ts, neg, args, func(context.Context, *pty.Terminal) error { return nil })
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: session N CMD ARG...")
+	}
+	onTerminal(ts, args[0], args[1:], func(context.Context, *pty.Terminal) error { return nil })
 }
 
-func onTerminal(ts *testscript.TestScript, neg bool, args []string, person func(context.Context, *pty.Terminal) error) {
+// interrupt presses ctrl-C once the program has shown a text.
+func interrupt(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: interrupt TEXT N CMD ARG...")
+	}
+	onTerminal(ts, args[1], args[2:], func(ctx context.Context, term *pty.Terminal) error {
+		if _, err := term.Expect(ctx, args[0]); err != nil {
+			return err
+		}
+		return term.Type("\x03")
+	})
+}
+
+func onTerminal(ts *testscript.TestScript, want string, args []string, person func(context.Context, *pty.Terminal) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	cmd := command(ts, args)
@@ -191,10 +223,8 @@ func onTerminal(ts *testscript.TestScript, neg bool, args []string, person func(
 	switch {
 	case perr != nil:
 		ts.Fatalf("on the terminal: %v", perr)
-	case neg && err == nil:
-		ts.Fatalf("unexpected success")
-	case !neg && err != nil:
-		ts.Fatalf("status %d", code(err))
+	case strconv.Itoa(code(err)) != want:
+		ts.Fatalf("status %d, want %s", code(err), want)
 	}
 }
 
