@@ -203,6 +203,9 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 		return c.end(ctx, receipt.Refused, err)
 	}
 	k.step("granted")
+	if ctx.Err() != nil {
+		return c.end(ctx, receipt.Refused, fault.New(fault.Canceled, "canceled", "run", context.Cause(ctx)))
+	}
 
 	// Intent: on disk before anything happens.
 	if err := c.intend(ctx); err != nil {

@@ -322,6 +322,29 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 }
 
+// TestGivesUpBeforeIntent: nothing starts for a caller that is gone.
+func TestGivesUpBeforeIntent(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) { t.Error("ran"); return nil, nil })
+	cfg.TestOnlyStep = func(step string) {
+		if step == "granted" {
+			cancel()
+		}
+	}
+	h := openHouse(t, cfg)
+	o, err := h.Call(ctx, *proposal("true"), IO{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.verify(o)
+	if o.Outcome != receipt.Refused || o.Error.Kind != "canceled" {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+	if r := h.audit(); r.Intents != 0 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -295,18 +295,22 @@ func (p *place) program(argv []string) (_ *program, err error) {
 		if err != nil {
 			return nil, err
 		}
-		head := make([]byte, shebangBytes)
-		n, err := f.ReadAt(head, 0)
-		if err != nil && err != io.EOF {
+		head, err := p.head(f, h)
+		if err != nil {
 			f.Close()
-			return nil, fault.New(fault.NotExec, "program_unreadable", fmt.Sprintf("read program %q", p.shown(h)), err)
+			return nil, err
 		}
-		if !bytes.HasPrefix(head, []byte("#!")) {
-			if err := checkELF(head[:n]); err != nil {
-				f.Close()
-				return nil, fault.New(fault.NotExec, "program_format", fmt.Sprintf("read program %q", p.shown(h)), err)
+		if !isScript(head) {
+			// The file may have become a script meanwhile, whose interpreter nobody
+			// would have seen: look again at what was pinned.
+			if prog.exec, _, err = p.pin(h, f, "program", 0o555); err == nil {
+				head, err = p.head(prog.exec.file, h)
 			}
-			prog.exec, _, err = p.pin(h, f, "program", 0o555)
+			if err == nil {
+				if err = checkELF(head); err != nil {
+					err = fault.New(fault.NotExec, "program_format", fmt.Sprintf("read program %q", p.shown(h)), err)
+				}
+			}
 			return prog, err
 		}
 		if depth == maxScripts {
@@ -322,6 +326,17 @@ func (p *place) program(argv []string) (_ *program, err error) {
 		h = next
 	}
 }
+
+// head reads what the kernel looks at: the first bytes, padded with zeros.
+func (p *place) head(f *os.File, h *pin.Handle) ([]byte, error) {
+	b := make([]byte, shebangBytes)
+	if _, err := f.ReadAt(b, 0); err != nil && err != io.EOF {
+		return nil, fault.New(fault.NotExec, "program_unreadable", fmt.Sprintf("read program %q", p.shown(h)), err)
+	}
+	return b, nil
+}
+
+func isScript(head []byte) bool { return head[0] == '#' && head[1] == '!' }
 
 // addScript pins the script f and finds its interpreter.
 func (p *place) addScript(prog *program, h *pin.Handle, f *os.File) (*pin.Handle, error) {
@@ -340,9 +355,9 @@ func (p *place) addScript(prog *program, h *pin.Handle, f *os.File) (*pin.Handle
 			errors.New("interprets another script and is not a file of the system"))
 	}
 	// Parse what was pinned, not what was looked at before.
-	head := make([]byte, shebangBytes)
-	if _, err := got.file.ReadAt(head, 0); err != nil && err != io.EOF {
-		return nil, fault.New(fault.NotExec, "program_unreadable", fmt.Sprintf("read script %q", got.record.Path), err)
+	head, err := p.head(got.file, h)
+	if err != nil {
+		return nil, err
 	}
 	op := fmt.Sprintf("read first line of script %q", got.record.Path)
 	interp, arg, err := parseShebang(head)
@@ -384,7 +399,7 @@ func (p *place) addScript(prog *program, h *pin.Handle, f *os.File) (*pin.Handle
 // parseShebang reads a script's first line from the first shebangBytes of the
 // file, padded with zeros, as load_script in fs/binfmt_script.c does it.
 func parseShebang(buf []byte) (interp string, arg *string, err error) {
-	if len(buf) != shebangBytes || buf[0] != '#' || buf[1] != '!' {
+	if len(buf) != shebangBytes || !isScript(buf) {
 		return "", nil, errors.New("no #!")
 	}
 	blank := func(c byte) bool { return c == ' ' || c == '\t' }
@@ -451,7 +466,7 @@ func cstring(b []byte) string {
 func checkELF(head []byte) error {
 	machines := map[string]uint16{"amd64": 62, "arm64": 183}
 	switch {
-	case len(head) < 20 || string(head[:4]) != "\x7fELF":
+	case string(head[:4]) != "\x7fELF":
 		return errors.New("neither an ELF binary nor a script with #!")
 	case head[4] != 2 || head[5] != 1:
 		return errors.New("not a 64-bit little-endian binary")

@@ -94,8 +94,9 @@ func receiptFile(f capsule.File) receipt.File {
 }
 
 // intend logs that the call is about to happen. Whatever fails here, nothing ran.
+// A caller that gives up does not interrupt it: the run then ends with a record.
 func (c *call) intend(ctx context.Context) error {
-	i, _, err := c.k.state.log(ctx, receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}), nil)
+	i, _, err := c.k.state.log(context.WithoutCancel(ctx), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}), nil)
 	if err != nil {
 		return err
 	}

@@ -465,6 +465,52 @@ func TestShebangAgainstTheKernel(t *testing.T) {
 	}
 }
 
+// TestProgramTurnsIntoScript: a file that is a binary when it is looked at and a
+// script when it is copied must not run with an interpreter that nobody saw.
+func TestProgramTurnsIntoScript(t *testing.T) {
+	prog := put(t, t.TempDir()+"/prog", trueBinary(t), 0o755)
+	f, err := os.OpenFile(prog, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	elf, script := make([]byte, 20), []byte("#!/bin/sh\n#.........")
+	if _, err := f.ReadAt(elf, 0); err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			f.WriteAt([][]byte{elf, script}[i%2], 0)
+		}
+	}()
+	seen := make(map[string]int)
+	for range 3000 {
+		s, err := seal(t.Context(), proposal(prog), nil, "")
+		if err != nil {
+			seen[fault.ReasonOf(err)]++
+			continue
+		}
+		head := contentOf(t, s.program.exec.file)[:2]
+		seen[fmt.Sprintf("%d scripts, %q", len(s.capsule.Scripts), head)]++
+		if head == "#!" {
+			t.Fatal("a script passed for a binary")
+		}
+		s.close()
+	}
+	close(stop)
+	<-done
+	if seen["program_format"]+seen["script_line"] == 0 || len(seen) < 3 {
+		t.Errorf("the race never happened: %v", seen)
+	}
+}
+
 func FuzzShebang(f *testing.F) {
 	f.Add([]byte("#!/bin/sh -e\n"))
 	f.Add([]byte("#! \t/bin/sh\x00 a"))
