@@ -23,6 +23,9 @@ func verified(ctx context.Context, d *demo) {
 		verifiers = append(verifiers, js)
 	} else {
 		fmt.Fprintf(d.out, "     npm's @sigstore/verify is NOT asked: %s\n", why)
+		if os.Getenv("CI") != "" {
+			d.expect(false, "CI has a verifier that is not ours")
+		}
 	}
 	bad := filepath.Join(d.dir, "flipped.json")
 	for _, v := range verifiers {
