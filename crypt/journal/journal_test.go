@@ -498,3 +498,38 @@ func TestFirstUseFlushes(t *testing.T) {
 }
 
 func sum(parts ...[]byte) [32]byte { return sha256.Sum256(bytes.Join(parts, nil)) }
+
+func TestConsistency(t *testing.T) {
+	s := newHouse(t)
+	j := s.open(t, Options{})
+	roots := make(map[uint64][32]byte)
+	for n := 1; n < 700; n += 37 {
+		fill(t, j, int(j.Size()), n)
+		roots[uint64(n)] = j.tree.root
+	}
+	if err := j.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	now := j.tree.root
+	for n, root := range roots {
+		c, err := j.ProveConsistency(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Verify(root, now); err != nil {
+			t.Errorf("size %d: %v", n, err)
+		}
+		root[0] ^= 1
+		if c.Verify(root, now) == nil {
+			t.Errorf("size %d: another root verifies", n)
+		}
+	}
+	for _, n := range []uint64{0, j.Size() + 1} {
+		if _, err := j.ProveConsistency(n); fault.KindOf(err) != fault.Usage {
+			t.Errorf("size %d: %v, want usage", n, err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,270 @@
+package receipt
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+var update = flag.Bool("update", false, "write new vectors, with new keys")
+
+const vectorDir = "../../conformance/vectors/receipt"
+
+// vector is a receipt with what must come of it: a header of lines
+// "name: value", an empty line, and the bytes.
+type vector struct {
+	name   string
+	expect string // "ok OUTCOME" or a reason code
+	others string // what a verifier that knows Sigstore bundles but not ours must say
+	body   []byte
+}
+
+func (v *vector) write(t testing.TB) {
+	t.Helper()
+	b := fmt.Sprintf("expect: %s\nsigstore: %s\n\n%s", v.expect, v.others, v.body)
+	if err := os.WriteFile(filepath.Join(vectorDir, v.name+".txt"), []byte(b), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readVectors(t testing.TB) []*vector {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(vectorDir, "*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no vectors: %v", err)
+	}
+	var out []*vector
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, body, _ := bytes.Cut(b, []byte("\n\n"))
+		expect, others, ok := strings.Cut(string(head), "\n")
+		if !ok {
+			t.Fatalf("%s: header %q", f, head)
+		}
+		out = append(out, &vector{name: strings.TrimSuffix(filepath.Base(f), ".txt"),
+			expect: strings.TrimPrefix(expect, "expect: "), others: strings.TrimPrefix(others, "sigstore: "), body: body})
+	}
+	return out
+}
+
+func vectorTrust(t testing.TB) *Trust {
+	t.Helper()
+	trust, err := LoadTrust(filepath.Join(vectorDir, "trust"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trust
+}
+
+// TestVectors reads conformance/vectors/receipt. conformance/sigstore-js reads
+// the same with another verifier.
+func TestVectors(t *testing.T) {
+	if *update {
+		writeVectors(t)
+	}
+	trust := vectorTrust(t)
+	good := 0
+	for _, v := range readVectors(t) {
+		t.Run(v.name, func(t *testing.T) {
+			ver, err := Verify(v.body, trust)
+			got := fault.ReasonOf(err)
+			if err == nil {
+				good++
+				got = "ok " + cmp.Or(ver.Outcome, "intent")
+			}
+			if got != v.expect {
+				t.Errorf("got %q (%v), want %q", got, err, v.expect)
+			}
+		})
+	}
+	if good < 5 {
+		t.Errorf("%d good vectors", good)
+	}
+}
+
+func writeVectors(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range []string{"att.pub", "log.vkey", "trusted_root.json"} {
+		b, err := os.ReadFile(filepath.Join(w.dir, "trust", f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(vectorDir, "trust"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(vectorDir, "trust", f), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := predicate()
+	sample := string(w.sample(t))
+	(&vector{"executed", "ok executed", "verified", []byte(sample)}).write(t)
+	i, e := w.log(t, NewStatement(p, canon.Digest{}, canon.Digest{}))
+	(&vector{"intent", "ok intent", "verified", w.receipt(t, i, e)}).write(t)
+	for _, o := range []string{Killed, TimedOut, OutcomeUnknown} {
+		i, e := w.log(t, result(p, o, w.intent(t, p)))
+		(&vector{strings.ReplaceAll(o, "_", "-"), "ok " + o, "verified", w.receipt(t, i, e)}).write(t)
+	}
+	deny := p
+	deny.Decision.Effect, deny.Outcome = "deny", Denied
+	i, e = w.log(t, NewStatement(deny, canon.Digest{}, canon.Digest{}))
+	(&vector{"denied", "ok denied", "verified", w.receipt(t, i, e)}).write(t)
+
+	other := newWorld(t)
+	alien := string(other.sample(t))
+	between := func(s, from, to string) string {
+		i := strings.Index(s, from)
+		return s[i : i+strings.Index(s[i:], to)+len(to)]
+	}
+	payload := between(sample, `"payload":"`, `","`)
+	raw, err := base64.StdEncoding.DecodeString(payload[len(`"payload":"`) : len(payload)-len(`","`)])
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := bytes.Replace(raw, []byte(`"outcome":"executed"`), []byte(`"outcome":"timed_ou"`), 1)
+	flip := func(s, name string) string { // another character of the base64 after name
+		i := strings.Index(s, name) + len(name) + 12
+		c := "A"
+		if s[i] == 'A' {
+			c = "B"
+		}
+		return s[:i] + c + s[i+1:]
+	}
+	for _, c := range []struct{ name, expect, others, body string }{
+		{"bad-payload", "receipt_signature", "refused", strings.Replace(sample, payload, `"payload":"`+base64.StdEncoding.EncodeToString(changed)+`","`, 1)},
+		{"bad-signature", "receipt_signature", "refused", flip(sample, `"sig":"`)},
+		{"bad-leaf", "receipt_leaf", "refused", flip(sample, `"canonicalizedBody":"`)},
+		{"bad-hash", "receipt_inclusion", "refused", flip(sample, `"hashes":["`)},
+		{"bad-index", "receipt_inclusion", "refused", strings.ReplaceAll(sample, `"logIndex":"4"`, `"logIndex":"3"`)},
+		{"bad-checkpoint-size", "receipt_checkpoint", "refused", strings.Replace(sample, `local\n6\n`, `local\n7\n`, 1)},
+		{"bad-checkpoint-signature", "receipt_checkpoint", "refused", flip(sample, `— `+w.t.Origin()+` `)},
+		{"no-entry", "receipt_entries", "refused", strings.Replace(sample, between(sample, `"tlogEntries":[`, `"logIndex":"4"}]`), `"tlogEntries":[]`, 1)},
+		{"other-log", "receipt_key", "refused", alien},
+		{"other-entry", "receipt_leaf", "refused", strings.Replace(sample, between(sample, `"canonicalizedBody":"`, `","`), between(alien, `"canonicalizedBody":"`, `","`), 1)},
+		{"two-signatures", "receipt_envelope", "refused", strings.Replace(sample, `"signatures":[{`, `"signatures":[{"sig":"AAAA"},{`, 1)},
+		{"cut", "receipt_syntax", "refused", sample[:len(sample)-1]},
+		{"empty", "receipt_syntax", "refused", ""},
+		// Others read these generously; here a receipt has one form.
+		{"space", "receipt_form", "verified", strings.Replace(sample, `{"dsseEnvelope"`, `{ "dsseEnvelope"`, 1)},
+		{"last-newline", "receipt_form", "verified", sample + "\n"},
+		{"keyid", "receipt_syntax", "verified", strings.Replace(sample, `"signatures":[{`, `"signatures":[{"keyid":"",`, 1)},
+		{"other-root-hash", "receipt_checkpoint", "verified", strings.Replace(sample, between(sample, `"rootHash":"`, `"`+`,`), between(alien, `"rootHash":"`, `"`+`,`), 1)},
+		{"media-type-v0.2", "receipt_form", "either", strings.Replace(sample, `bundle.v0.3+json`, `bundle.v0.2+json`, 1)},
+	} {
+		if c.body == sample {
+			t.Fatalf("%s changes nothing", c.name)
+		}
+		(&vector{c.name, c.expect, c.others, []byte(c.body)}).write(t)
+	}
+}
+
+// FuzzVerify: nothing verifies but the good vectors, byte for byte.
+func FuzzVerify(f *testing.F) {
+	good := make(map[string]bool)
+	for _, v := range readVectors(f) {
+		f.Add(v.body)
+		if strings.HasPrefix(v.expect, "ok") {
+			good[string(v.body)] = true
+		}
+	}
+	trust := vectorTrust(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := Verify(b, trust); err == nil && !good[string(b)] {
+			t.Fatalf("verifies: %q", b)
+		} else if err != nil && fault.KindOf(err) != fault.Integrity {
+			t.Fatalf("%v is no integrity error", err)
+		}
+	})
+}
+
+// FuzzEnvelope: an envelope that parses has one spelling.
+func FuzzEnvelope(f *testing.F) {
+	w := newWorld(f)
+	e, err := Sign(w.ring.Attestation(), NewStatement(predicate(), canon.Digest{}, canon.Digest{}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(e.Encode())
+	f.Add([]byte(`{"payload":"","payloadType":"application/vnd.in-toto+json","signatures":[{"sig":"AAAA"}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if e, err := ParseEnvelope(b); err == nil && !bytes.Equal(e.Encode(), b) {
+			t.Fatalf("%q parses and is written as %q", b, e.Encode())
+		}
+	})
+}
+
+// FuzzStatement: a statement that parses has one spelling and can be signed
+// again.
+func FuzzStatement(f *testing.F) {
+	w := newWorld(f)
+	for _, s := range []Statement{NewStatement(predicate(), canon.Digest{}, canon.Digest{}), result(predicate(), Executed, 3)} {
+		b, err := canon.Marshal(s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := parseStatement(b)
+		if err != nil {
+			return
+		}
+		e, err := Sign(w.ring.Attestation(), *s)
+		if err != nil || !bytes.Equal(e.Payload, b) {
+			t.Fatalf("%q parses and is signed as %q, %v", b, e, err)
+		}
+	})
+}
+
+func BenchmarkSign(b *testing.B) {
+	w := newWorld(b)
+	s := NewStatement(predicate(), canon.Digest{}, canon.Digest{})
+	for b.Loop() {
+		if _, err := Sign(w.ring.Attestation(), s); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkLeaf(b *testing.B) {
+	w := newWorld(b)
+	e, err := Sign(w.ring.Attestation(), NewStatement(predicate(), canon.Digest{}, canon.Digest{}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := Leaf(e, w.ring.Attestation()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkProveBundle(b *testing.B) {
+	w := newWorld(b)
+	i, e := w.log(b, result(predicate(), Executed, w.intent(b, predicate())))
+	for b.Loop() {
+		w.receipt(b, i, e)
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	w := newWorld(b)
+	r := w.sample(b)
+	for b.Loop() {
+		if _, err := Verify(r, w.t); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
