@@ -17,8 +17,9 @@ import (
 )
 
 // bounded runs a shell script in c with limits that only a cgroup can hold: 512
-// MiB and 24 processes for the whole tree.
-func bounded(t *testing.T, c *cell.Client, script string) (*isolate.Result, string) {
+// MiB and 24 processes for the whole tree. It calls up, if not nil, once the
+// script has written something.
+func bounded(t *testing.T, c *cell.Client, script string, up func()) (*isolate.Result, string) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -38,8 +39,13 @@ func bounded(t *testing.T, c *cell.Client, script string) (*isolate.Result, stri
 	g := mint(t, c.Key(), s)
 	out := make(chan string, 1)
 	go func() {
-		b, _ := io.ReadAll(r)
-		out <- string(b)
+		b := make([]byte, 1)
+		n, _ := r.Read(b)
+		if up != nil {
+			up()
+		}
+		rest, _ := io.ReadAll(r)
+		out <- string(b[:n]) + string(rest)
 	}()
 	res, err := c.Run(context.Background(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
 	w.Close()
@@ -68,7 +74,7 @@ func groups(t *testing.T) (dirs []string) {
 // is delegated.
 func TestCgroup(t *testing.T) {
 	c := start(t, tier.C)
-	res, _ := bounded(t, c, "exit 3")
+	res, _ := bounded(t, c, "exit 3", nil)
 	if state := res.Evidence.Cgroup.State; state != "enforced" {
 		if os.Getenv("PALYRA_TEST_CGROUP") != "" {
 			t.Fatalf("cgroup %s, but this host delegates one", state)
@@ -90,7 +96,7 @@ func TestCgroup(t *testing.T) {
 		{"private memory", "for i in 1 2 3 4; do dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 15 & done; wait; echo survived"},
 		{"shared memory", "dd if=/dev/zero of=/dev/shm/x bs=1M count=800 2>/dev/null; echo survived"},
 	} {
-		res, out := bounded(t, c, b.script)
+		res, out := bounded(t, c, b.script, nil)
 		e := res.Evidence
 		if res.Outcome != isolate.Killed || e.Exit.LimitHit != "memory" || !e.Exit.TreeDead || strings.Contains(out, "survived") {
 			t.Errorf("%s: %s, %+v, output %q; want killed by memory", b.name, res.Outcome, e.Exit, out)
@@ -99,14 +105,27 @@ func TestCgroup(t *testing.T) {
 			t.Errorf("%s: peak memory %d, want what the limit allows", b.name, p)
 		}
 	}
-	res, out := bounded(t, c, "n=0; while [ $n -lt 60 ]; do sleep 10 & n=$((n+1)); done; echo survived")
+	res, out := bounded(t, c, "n=0; while [ $n -lt 60 ]; do sleep 10 & n=$((n+1)); done; echo survived", nil)
 	if strings.Contains(out, "survived") || !res.Evidence.Exit.TreeDead {
 		t.Errorf("60 processes: %s, %+v, output %q; want fork to fail", res.Outcome, res.Evidence.Exit, out)
 	}
-	if res, _ = bounded(t, c, "b() { b | b & }; b; sleep 1"); !res.Evidence.Exit.TreeDead {
+	if res, _ = bounded(t, c, "b() { b | b & }; b; sleep 1", nil); !res.Evidence.Exit.TreeDead {
 		t.Errorf("fork bomb: %s, %+v", res.Outcome, res.Evidence.Exit)
 	}
-	if res, _ = bounded(t, c, "exit 4"); res.Evidence.Exit.Code != 4 {
+	// RLIMIT_NPROC stops those, too. What pids.max does alone shows when it is lowered.
+	res, out = bounded(t, c, "echo up; while (:); do :; done", func() {
+		for _, dir := range groups(t) {
+			if b, err := os.ReadFile(dir + "/pids.max"); err == nil && string(b) == "25\n" {
+				if err := os.WriteFile(dir+"/pids.max", []byte("1"), 0); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	if res.Outcome != isolate.Exited || !strings.Contains(strings.ToLower(out), "fork") {
+		t.Errorf("pids.max lowered to 1: %s, %+v, output %q; want fork to fail", res.Outcome, res.Evidence.Exit, out)
+	}
+	if res, _ = bounded(t, c, "exit 4", nil); res.Evidence.Exit.Code != 4 {
 		t.Errorf("after all that: %s, %+v; want exit status 4", res.Outcome, res.Evidence.Exit)
 	}
 	if left := groups(t); len(left) != len(idle) {

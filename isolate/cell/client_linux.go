@@ -20,6 +20,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/native/cgroup"
 	"palyra/isolate/tier"
 )
 
@@ -120,6 +121,10 @@ func (c *Client) spawn(theirs *os.File) error {
 			return fault.New(fault.Refused, "subreaper", "start palyra-cell", err)
 		}
 	}
+	nest := newNest()
+	if nest != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(nest.Dir().Fd())
+	}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, after the process
@@ -133,6 +138,11 @@ func (c *Client) spawn(theirs *os.File) error {
 			if cmd.SysProcAttr.Cloneflags == 0 {
 				killStrays()
 			}
+		}
+		if nest != nil {
+			nest.Remove() // what is left then is a group without processes
+		}
+		if err == nil {
 			close(c.gone)
 		}
 	}()
@@ -140,6 +150,20 @@ func (c *Client) spawn(theirs *os.File) error {
 		return startError(c.cfg.Path, err)
 	}
 	return nil
+}
+
+// newNest makes a place in the cgroup tree for palyra-cell, or returns nil where
+// none can be made: palyra-cell finds out why, and its evidence says it.
+func newNest() *cgroup.Nest {
+	tree, err := cgroup.Find("/proc")
+	if err != nil || tree.Prepare() != nil {
+		return nil
+	}
+	nest, err := tree.Nest()
+	if err != nil {
+		return nil
+	}
+	return nest
 }
 
 // startError says which control is missing when palyra-cell cannot be started.

@@ -255,7 +255,7 @@ func (r *run) group() error {
 	}
 	var err error
 	// The reaper is one process more than the program may have.
-	r.leaf, err = r.s.groups.New(r.s.leafPrefix+strconv.FormatUint(r.s.nextLeaf.Add(1), 10), cgroup.Limits{
+	r.leaf, err = r.s.groups.New(strconv.FormatUint(r.s.nextLeaf.Add(1), 10), cgroup.Limits{
 		Memory: r.spec.Limits.Memory, PIDs: r.spec.Limits.PIDs + 1, MilliCPU: int64(runtime.NumCPU()) * 1000})
 	if err != nil {
 		return fault.New(fault.Unavailable, "cgroup", "limit cell", err)

@@ -44,7 +44,6 @@ type server struct {
 
 	groups     *cgroup.Tree // nil where cgroup v2 is not delegated to us
 	groupState string       // why not
-	leafPrefix string       // unlike that of any other palyra-cell in the same tree
 	nextLeaf   atomic.Uint64
 
 	writeMu sync.Mutex // orders replies on conn
@@ -219,15 +218,10 @@ func (s *server) ownProc() (*os.File, error) {
 	return procs[1], nil
 }
 
-// findCgroup takes over the delegated cgroup, if there is one.
+// findCgroup finds the cgroup subtree that palyra made for us, if it did.
 func (s *server) findCgroup() {
-	tree, err := cgroup.Find("/proc")
-	if err == nil {
-		if err = tree.Prepare(); err == nil {
-			s.groups = tree
-			s.leafPrefix = "cell-" + strings.ToLower(rand.Text()) + "-"
-		}
-	}
+	tree, err := cgroup.Inherit("/proc")
+	s.groups = tree
 	s.groupState = cgroup.State(err)
 }
 

@@ -1,11 +1,23 @@
 // Package cgroup limits and kills a cell with cgroup v2, where a subtree is
 // delegated to this process.
 //
-//	tree, err := cgroup.Find("/proc")    // the reason in err is evidence: cgroup.State(err)
+//	tree, err := cgroup.Find("/proc")    // palyra; the reason in err is evidence: cgroup.State(err)
 //	err = tree.Prepare()                 // once, at start
-//	leaf, err := tree.New(name, limits)
-//	// clone3 with CLONE_INTO_CGROUP and leaf.Dir(): born in it, never moved
+//	nest, err := tree.Nest()             // per palyra-cell, which is born in nest.Dir()
+//	tree, err := cgroup.Inherit("/proc") // palyra-cell
+//	leaf, err := tree.New(name, limits)  // per cell, which is born in leaf.Dir()
 //	leaf.Kill(); leaf.Peak(); leaf.Events(); leaf.Remove()
+//	nest.Remove()                        // palyra, when palyra-cell is gone: kills what is left
+//
+// A group with processes cannot hand controllers to its children (cgroups(7),
+// "no internal processes"), so the delegated one must become empty:
+//
+//	delegated/palyra-main               palyra, moved by Prepare or started there
+//	delegated/cell-RANDOM/palyra-cell   a palyra-cell
+//	delegated/cell-RANDOM/NAME          a cell
+//
+// palyra moves nobody but itself. If others are in the delegated group, such as
+// the shell that started it, there is no cgroup and evidence says why.
 //
 // Version 1 is not used at all: it has no kill, and moving a task into a group
 // costs an RCU grace period. On a host without delegation [Find] says exactly
@@ -31,7 +43,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"palyra/internal/fault"
 )
@@ -39,12 +50,13 @@ import (
 // controllers are those that a cell needs.
 var controllers = []string{"cpu", "memory", "pids"}
 
-// own is the group that palyra-cell moves itself to, once, because a group with
-// processes cannot hand controllers to its children (cgroups(7), "no internal
-// processes").
-const own = "palyra-cell"
+// The groups that are not cells.
+const (
+	main = "palyra-main"
+	own  = "palyra-cell"
+)
 
-// Tree is the delegated subtree of this process. It is immutable after Find.
+// Tree is a subtree in which groups can be made. It is immutable after Find.
 type Tree struct {
 	dir          string
 	testOnlyMade func(dir string) // a directory was made; the kernel would fill it
@@ -58,39 +70,74 @@ type Limits struct {
 	MilliCPU int64 // thousandths of a CPU, cpu.max
 }
 
-// Find locates the cgroup v2 group of this process and checks that it has the
-// controllers a cell needs. proc is where a proc file system is mounted.
+func unavailable(err error) error {
+	return fault.New(fault.Refused, "cgroup_unavailable", "find delegated cgroup", err).
+		WithHint("run palyra as a systemd service or scope with Delegate=cpu memory pids, alone or with DelegateSubgroup=" + main)
+}
+
+// Find locates the cgroup v2 group that was delegated to this process and checks
+// that it has the controllers a cell needs. It changes nothing. proc is where a
+// proc file system is mounted.
 func Find(proc string) (*Tree, error) {
-	unavailable := func(err error) error {
-		return fault.New(fault.Refused, "cgroup_unavailable", "find delegated cgroup", err).
-			WithHint("run palyra as a systemd service or scope with Delegate=cpu memory pids")
-	}
-	self, err := os.ReadFile(filepath.Join(proc, "self/cgroup"))
+	dir, err := self(proc)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	mounts, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
-	if err != nil {
-		return nil, unavailable(err)
+	if filepath.Base(dir) == main {
+		dir = filepath.Dir(dir)
 	}
-	dir, err := locate(self, mounts)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	has, err := words(dir, "cgroup.controllers")
+	lacks, err := missing(dir, "cgroup.controllers")
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("cgroup v2 without a list of controllers: %w", reason(err)))
 	}
-	var missing []string
-	for _, c := range controllers {
-		if !slices.Contains(has, c) {
-			missing = append(missing, c)
-		}
-	}
-	if len(missing) > 0 {
-		return nil, unavailable(fmt.Errorf("cgroup v2 controllers %s are not delegated", strings.Join(missing, ", ")))
+	if len(lacks) > 0 {
+		return nil, unavailable(fmt.Errorf("cgroup v2 controllers %s are not delegated", strings.Join(lacks, ", ")))
 	}
 	return &Tree{dir: dir}, nil
+}
+
+// Inherit finds the subtree of a [Nest] that this process was born in. Where
+// there is none it says why there is none.
+func Inherit(proc string) (*Tree, error) {
+	dir, err := self(proc)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if filepath.Base(dir) == own {
+		return &Tree{dir: filepath.Dir(dir)}, nil
+	}
+	t, err := Find(proc)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.check(2); err != nil { // palyra and this process
+		return nil, unavailable(err)
+	}
+	return nil, unavailable(errors.New("palyra made no group for palyra-cell"))
+}
+
+// self is the directory of this process's group.
+func self(proc string) (string, error) {
+	group, err := os.ReadFile(filepath.Join(proc, "self/cgroup"))
+	if err != nil {
+		return "", err
+	}
+	mounts, err := os.ReadFile(filepath.Join(proc, "self/mountinfo"))
+	if err != nil {
+		return "", err
+	}
+	return locate(group, mounts)
+}
+
+// missing returns the controllers that a list lacks.
+func missing(dir, file string) (lacks []string, err error) {
+	has, err := words(dir, file)
+	for _, c := range controllers {
+		if !slices.Contains(has, c) {
+			lacks = append(lacks, c)
+		}
+	}
+	return lacks, err
 }
 
 // locate finds the directory of the group that /proc/self/cgroup names, among
@@ -134,26 +181,78 @@ func State(err error) string {
 	return "unavailable: " + err.Error()
 }
 
-// Prepare hands the controllers to the groups that New will make. If this
-// process is in the way it moves to a group of its own, once: this is the one
-// migration that there is, and it is not on the path of a call.
+// Prepare hands the controllers to the groups that New and Nest will make. If
+// this process is in the way it moves to a group of its own, once: this is the
+// one migration that there is, and it is not on the path of a call.
 func (t *Tree) Prepare() error {
-	want := "+" + strings.Join(controllers, " +")
-	err := write(t.dir, "cgroup.subtree_control", want)
-	if errors.Is(err, syscall.EBUSY) {
-		if err = t.mkdir(own); err == nil {
-			err = write(filepath.Join(t.dir, own), "cgroup.procs", strconv.Itoa(os.Getpid()))
-		}
-		if err == nil {
-			err = write(t.dir, "cgroup.subtree_control", want)
-		}
+	err := t.check(1)
+	if err == nil {
+		err = t.enable()
 	}
 	if err != nil {
-		return fault.New(fault.Refused, "cgroup_unavailable", "delegate cgroup controllers", reason(err)).
-			WithHint("start palyra in a group with no other process (systemd: DelegateSubgroup=)")
+		return unavailable(reason(err))
 	}
 	return nil
 }
+
+// check finds out whether the controllers are, or can be, enabled: at most ours
+// processes are in the group, and we may move processes from and to it.
+func (t *Tree) check(ours int) error {
+	lacks, err := missing(t.dir, "cgroup.subtree_control")
+	if err != nil {
+		return reason(err)
+	}
+	in, err := words(t.dir, "cgroup.procs")
+	if err != nil {
+		return reason(err)
+	}
+	if len(lacks) > 0 && len(in) > ours {
+		return errCrowded
+	}
+	for _, name := range []string{"cgroup.procs", "cgroup.subtree_control"} {
+		f, err := os.OpenFile(filepath.Join(t.dir, name), os.O_WRONLY, 0)
+		if err != nil {
+			return reason(err)
+		}
+		f.Close()
+	}
+	return nil
+}
+
+var errCrowded = errors.New("other processes are in the delegated cgroup")
+
+// enable hands the controllers on, unless that was done already.
+func (t *Tree) enable() error {
+	lacks, err := missing(t.dir, "cgroup.subtree_control")
+	if err != nil || len(lacks) == 0 {
+		return err
+	}
+	in, err := words(t.dir, "cgroup.procs")
+	if err != nil {
+		return err
+	}
+	if len(in) == 0 {
+		return write(t.dir, "cgroup.subtree_control", everything())
+	}
+	if !slices.Equal(in, []string{strconv.Itoa(os.Getpid())}) {
+		return errCrowded
+	}
+	if err := t.mkdir(main); err != nil {
+		return err
+	}
+	inner := filepath.Join(t.dir, main)
+	if err = write(inner, "cgroup.procs", "0"); err == nil { // 0 is the writer, with all its threads
+		if err = write(t.dir, "cgroup.subtree_control", everything()); err != nil {
+			err = errors.Join(err, write(t.dir, "cgroup.procs", "0"))
+		}
+	}
+	if err != nil {
+		os.Remove(inner)
+	}
+	return err
+}
+
+func everything() string { return "+" + strings.Join(controllers, " +") }
 
 func (t *Tree) mkdir(name string) error {
 	dir := filepath.Join(t.dir, name)

@@ -23,6 +23,7 @@ func newFake(t *testing.T, controllers string) fake {
 	group := filepath.Join(f.mount, "user.slice/palyra.scope")
 	put(t, filepath.Join(group, "cgroup.controllers"), controllers)
 	put(t, filepath.Join(group, "cgroup.subtree_control"), "")
+	put(t, filepath.Join(group, "cgroup.procs"), strconv.Itoa(os.Getpid())+"\n")
 	return f
 }
 
@@ -41,7 +42,7 @@ func fill(t *testing.T) func(string) {
 	return func(dir string) {
 		for name, v := range map[string]string{
 			"memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0", "pids.max": "max", "cpu.max": "max 100000",
-			"cgroup.kill": "", "cgroup.procs": "", "memory.peak": "4096\n",
+			"cgroup.kill": "", "cgroup.procs": "", "cgroup.subtree_control": "", "memory.peak": "4096\n",
 			"cgroup.events": "populated 1\nfrozen 0\n", "memory.events": "low 0\noom 1\noom_kill 2\n", "pids.events": "max 3\n",
 		} {
 			put(t, filepath.Join(dir, name), v)
@@ -103,6 +104,9 @@ func TestLeaf(t *testing.T) {
 	}
 	if s, _ := read(tree.dir, "cgroup.subtree_control"); s != "+cpu +memory +pids" {
 		t.Errorf("subtree_control: %q", s)
+	}
+	if s, _ := read(filepath.Join(tree.dir, main), "cgroup.procs"); s != "0" {
+		t.Errorf("processes of %s: %q", main, s)
 	}
 	leaf, err := tree.New("call-1", Limits{Memory: 1 << 20, PIDs: 7, MilliCPU: 1500})
 	if err != nil {
@@ -187,6 +191,82 @@ func TestPrepareMissing(t *testing.T) {
 	os.Remove(filepath.Join(tree.dir, "cgroup.subtree_control"))
 	if got := State(tree.Prepare()); got != "unavailable: open cgroup.subtree_control: no such file or directory" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestPrepareCrowded(t *testing.T) {
+	f := newFake(t, "cpu memory pids")
+	tree, err := Find(f.proc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree.testOnlyMade = fill(t)
+	const want = "unavailable: other processes are in the delegated cgroup"
+	for _, procs := range []string{"1\n" + strconv.Itoa(os.Getpid()) + "\n", "1\n", "0\n"} {
+		put(t, filepath.Join(tree.dir, "cgroup.procs"), procs)
+		if got := State(tree.Prepare()); got != want {
+			t.Errorf("beside %q: %q, want %q", procs, got, want)
+		}
+		if s, _ := read(tree.dir, "cgroup.subtree_control"); s != "" {
+			t.Errorf("wrote %q", s)
+		}
+	}
+	if entries, err := filepath.Glob(filepath.Join(tree.dir, "*", "cgroup.procs")); len(entries) > 0 || err != nil {
+		t.Errorf("made %v, %v", entries, err)
+	}
+	// What enforces the rule is not there: the group already hands controllers on.
+	put(t, filepath.Join(tree.dir, "cgroup.subtree_control"), "cpu memory pids")
+	if err := tree.Prepare(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInherit(t *testing.T) {
+	f := newFake(t, "cpu memory pids")
+	group := filepath.Join(f.mount, "user.slice/palyra.scope")
+	for _, tt := range []struct{ group, procs, dir, want string }{
+		{"/user.slice/palyra.scope/cell-x/palyra-cell", "", group + "/cell-x", "enforced"},
+		{"/user.slice/palyra.scope", "0\n1\n", "", "unavailable: palyra made no group for palyra-cell"},
+		{"/user.slice/palyra.scope", "0\n0\n1\n", "", "unavailable: other processes are in the delegated cgroup"},
+		{"/user.slice/palyra.scope/palyra-main", "", "", "unavailable: palyra made no group for palyra-cell"},
+	} {
+		put(t, filepath.Join(f.proc, "self/cgroup"), "0::"+tt.group+"\n")
+		put(t, filepath.Join(group, "cgroup.procs"), tt.procs)
+		tree, err := Inherit(f.proc)
+		if got := State(err); got != tt.want || (tree == nil) != (tt.dir == "") || tree != nil && tree.dir != tt.dir {
+			t.Errorf("in %s beside %q: %q (%v), want %q", tt.group, tt.procs, got, tree, tt.want)
+		}
+	}
+}
+
+func TestNest(t *testing.T) {
+	f := newFake(t, "cpu memory pids")
+	tree, err := Find(f.proc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.Nest(); err == nil {
+		t.Error("made a nest without controls")
+	}
+	if left, err := filepath.Glob(filepath.Join(tree.dir, "cell-*")); len(left) > 0 || err != nil {
+		t.Errorf("left %v behind, %v", left, err)
+	}
+	tree.testOnlyMade = fill(t)
+	nest, err := tree.Nest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := read(nest.path, "cgroup.subtree_control"); s != "+cpu +memory +pids" {
+		t.Errorf("subtree_control: %q", s)
+	}
+	if nest.Dir() == nil || nest.Dir().Name() != filepath.Join(nest.path, own) {
+		t.Errorf("directory %v", nest.Dir())
+	}
+	if err := nest.Remove(); err == nil { // the fake is a directory with files in it
+		t.Error("removed a group that the kernel would call busy")
+	}
+	if s, _ := read(nest.path, "cgroup.kill"); s != "1" {
+		t.Errorf("cgroup.kill: %q", s)
 	}
 }
 

@@ -127,7 +127,7 @@ func (l *Leaf) Remove() error {
 		l.dir.Close()
 		l.dir = nil
 	}
-	if err := os.Remove(l.path); err != nil {
+	if err := remove(l.path); err != nil {
 		return fmt.Errorf("remove cgroup: %w", reason(err))
 	}
 	return nil
