@@ -187,7 +187,7 @@ func usernsFault(op string, err error) *fault.Error {
 	if errors.Is(err, syscall.ENOSPC) {
 		hint = "raise user.max_user_namespaces (and max_mnt_namespaces, max_pid_namespaces) with sysctl; tier b needs none"
 	}
-	return fault.New(fault.Refused, "userns_unavailable", op, err).WithHint(hint)
+	return fault.New(fault.Refused, "userns_unavailable", op, fmt.Errorf("this host gives no user namespace: %w", err)).WithHint(hint)
 }
 
 func (c *Client) step(name string) {

@@ -290,7 +290,11 @@ func (p *process) conclude(ctx context.Context, started bool, runErr error, user
 			res.Outcome, e.Exit.LimitHit = isolate.Killed, "canceled"
 			return res, nil
 		}
-		return res, startFault(p.spec, runErr)
+		err := startFault(p.spec, runErr)
+		if fault.KindOf(err) == fault.Refused {
+			res.Outcome = isolate.Refused // the host would not confine it, so it did not run
+		}
+		return res, err
 	}
 	ws, ru, ok := p.arena.Program()
 	if ok {
