@@ -400,7 +400,7 @@ func (p *place) addScript(prog *program, h *pin.Handle, f *os.File) (*pin.Handle
 // file, padded with zeros, as load_script in fs/binfmt_script.c does it.
 func parseShebang(buf []byte) (interp string, arg *string, err error) {
 	if len(buf) != shebangBytes || !isScript(buf) {
-		return "", nil, errors.New("no #!")
+		return "", nil, errors.New("does not begin with #! as scripts do")
 	}
 	blank := func(c byte) bool { return c == ' ' || c == '\t' }
 	// Both return last+1 if there is none; last is included, as in the kernel.
@@ -467,7 +467,7 @@ func checkELF(head []byte) error {
 	machines := map[string]uint16{"amd64": 62, "arm64": 183}
 	switch {
 	case string(head[:4]) != "\x7fELF":
-		return errors.New("neither an ELF binary nor a script with #!")
+		return errors.New("neither an ELF binary nor a script that begins with #! and names an interpreter")
 	case head[4] != 2 || head[5] != 1:
 		return errors.New("not a 64-bit little-endian binary")
 	}
