@@ -1,0 +1,179 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"palyra/authz/approval"
+	"palyra/authz/grant"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/evidence"
+	"palyra/isolate/tier"
+)
+
+func TestRefusedWithoutCell(t *testing.T) {
+	var asked bool
+	h := openHouse(t, Config{CellPath: "/nonexistent/palyra-cell", Approver: answer{yes: true, while: func(approval.Request) { asked = true }}})
+	for _, p := range []*Proposal{proposal("true"), proposal(unknown(t, "/bin/true"))} {
+		o := h.call(p, IO{})
+		if o.Outcome != receipt.Refused || o.Exit != 125 || o.Error.Reason != "cell_missing" || o.Error.Hint == "" {
+			t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+		}
+	}
+	if asked {
+		t.Error("a person was asked about a call that could not run")
+	}
+	if o := h.call(proposal("/bin/sh"), IO{}); o.Outcome != receipt.Denied {
+		t.Errorf("a denial needs no cell: %s", o.Outcome)
+	}
+	if r := h.audit(); r.Intents != 0 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// fake is a runner that returns what it is told.
+type fake struct {
+	grant.Key
+	run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)
+}
+
+func (f *fake) Run(_ context.Context, _ grant.Grant, s *isolate.Spec, fs *isolate.Files) (*isolate.Result, error) {
+	return f.run(s, fs)
+}
+func (f *fake) Close() error { return nil }
+
+type fakeRunner struct{ *fake }
+
+func (f fakeRunner) Key() grant.Key { return f.fake.Key }
+
+func withFake(run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)) Config {
+	f := fakeRunner{&fake{grant.NewKey(), run}}
+	return Config{testOnlyStart: func(context.Context, tier.Tier) (runner, error) { return f, nil }}
+}
+
+// TestRunnerIsNotBelieved: no runner can make a receipt say executed without
+// evidence, or lose one by failing.
+func TestRunnerIsNotBelieved(t *testing.T) {
+	some := &evidence.Evidence{Tier: "c", Exit: evidence.Exit{Code: 0}}
+	for _, c := range []struct {
+		name    string
+		res     *isolate.Result
+		err     error
+		outcome string
+		reason  string
+	}{
+		{"nothing", nil, nil, receipt.Failed, "no_result"},
+		{"no evidence", &isolate.Result{Outcome: isolate.Exited}, nil, receipt.Failed, "no_evidence"},
+		{"no outcome", &isolate.Result{Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"made up", &isolate.Result{Outcome: "fine", Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"outcome_unknown", &isolate.Result{Outcome: "outcome_unknown", Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"denied", &isolate.Result{Outcome: "denied", Evidence: some}, nil, receipt.Failed, "no_outcome"},
+		{"exited with error", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.Failed, "x"},
+		{"plain error", nil, os.ErrInvalid, receipt.Failed, "internal"},
+		{"refused", nil, fault.New(fault.Refused, "landlock_unavailable", "run", nil), receipt.Refused, "landlock_unavailable"},
+		{"canceled", nil, fault.New(fault.Canceled, "canceled", "run", nil), receipt.Killed, "canceled"},
+		{"fine", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil, receipt.Executed, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := openHouse(t, withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) { return c.res, c.err }))
+			o := h.call(proposal("true"), IO{})
+			if o.Outcome != c.outcome || o.Error != nil && o.Error.Reason != c.reason || (o.Exit == 0) != (c.outcome == receipt.Executed) {
+				t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+			}
+			if r := h.audit(); r.Intents != 1 || r.Results != 1 {
+				t.Errorf("audit: %+v", r)
+			}
+		})
+	}
+}
+
+// TestIntentBeforeEffect: when the runner starts, the intent is in the journal.
+func TestIntentBeforeEffect(t *testing.T) {
+	var h *house
+	h = openHouse(t, withFake(func(s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
+		if open := h.state.journal.OpenEntries(); len(open) != 1 || open[0] != 0 {
+			t.Errorf("open entries at the start: %v", open)
+		}
+		return nil, nil
+	}))
+	h.call(proposal("true"), IO{})
+	if open := h.state.journal.OpenEntries(); len(open) != 0 {
+		t.Errorf("open entries afterwards: %v", open)
+	}
+}
+
+// TestSystemFileChanged: a file of the system is used as it is, so it is looked
+// at again right before.
+func TestSystemFileChanged(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, err := os.MkdirTemp("/", "kernel-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755)
+	tool := put(t, dir+"/tool", contentAt(t, "/bin/true"), 0o755)
+	cfg := Config{Approver: answer{yes: true}}
+	cfg.TestOnlyStep = func(step string) {
+		if step == "intent" {
+			put(t, tool, contentAt(t, "/bin/echo"), 0o755)
+		}
+	}
+	h := openHouse(t, cfg)
+	o := h.call(proposal(tool), IO{})
+	if o.Outcome != receipt.Refused || o.Error.Reason != "executable_changed" || o.Result != nil {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+	if r := h.audit(); r.Intents != 1 || r.Results != 1 || len(r.Orphans) != 0 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// TestCellDies: the call that ran fails and says so, and the next one runs.
+func TestCellDies(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	kill := writerFunc(func(b []byte) (int, error) {
+		for _, pid := range children(t) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		return len(b), nil
+	})
+	o := h.call(proposal(unknown(t, "/usr/bin/yes")), IO{Stdout: kill})
+	if o.Outcome != receipt.Failed || o.Error.Reason != "cell_died" || o.Exit != 125 {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("the next call: %s, %+v", o.Outcome, o.Error)
+	}
+}
+
+// children lists the processes that this process started.
+func children(t testing.TB) []int {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, f := range tasks {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread ended
+		}
+		for _, s := range strings.Fields(string(b)) {
+			var pid int
+			fmt.Sscan(s, &pid)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
