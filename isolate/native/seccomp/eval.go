@@ -8,33 +8,37 @@ type Data struct {
 	Args [6]uint64
 }
 
-// Eval says what p does with d on architecture a, by reading the rules one
-// after the other. It is the plain meaning of a Policy, which the compiled
-// program is tested against.
-func (p Policy) Eval(a Arch, d Data) Action {
-	if a.Audit() == 0 || d.Arch != a.Audit() {
-		return KillProcess
+// Meaning returns what p does with a call on architecture a, by reading the
+// rules: the plain meaning of a Policy, which the compiled program is tested
+// against.
+func (p Policy) Meaning(a Arch) func(Data) Action {
+	names := make(map[uint32]string)
+	for name, nr := range a.numbers() {
+		names[nr] = name
 	}
-	if a == AMD64 && d.Nr >= x32Bit {
-		return KillProcess
-	}
-	name := ""
-	for n, nr := range a.numbers() {
-		if nr == d.Nr {
-			name = n
-		}
-	}
-	if name == "" {
-		return p.Unknown
-	}
+	rules := make(map[string]Rule)
 	for _, r := range p.Rules {
-		for _, c := range r.Calls {
-			if c == name {
-				return r.eval(d.Args)
-			}
+		for _, name := range r.Calls {
+			rules[name] = r
 		}
 	}
-	return p.Default
+	return func(d Data) Action {
+		if a.Audit() == 0 || d.Arch != a.Audit() {
+			return KillProcess
+		}
+		if a == AMD64 && d.Nr >= x32Bit {
+			return KillProcess
+		}
+		name, ok := names[d.Nr]
+		if !ok {
+			return p.Unknown
+		}
+		r, ok := rules[name]
+		if !ok {
+			return p.Default
+		}
+		return r.eval(d.Args)
+	}
 }
 
 func (r Rule) eval(args [6]uint64) Action {

@@ -67,7 +67,7 @@ func helper(mode string) {
 			calls[i].Errno = int(e)
 		}
 		die(json.NewEncoder(os.Stdout).Encode(calls))
-		os.Exit(0)
+		syscall.Exit(0) // os.Exit sleeps for a second under the race detector
 	}
 	os.Exit(99)
 }
