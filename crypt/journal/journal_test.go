@@ -3,13 +3,11 @@ package journal
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -394,95 +392,6 @@ func TestGiveUpWaiting(t *testing.T) {
 	}
 }
 
-// TestOpenEntries follows intents and results through groups, seals and opens.
-func TestOpenEntries(t *testing.T) {
-	s := newHouse(t)
-	j := s.open(t, Options{})
-	app := func(e Entry) uint64 {
-		t.Helper()
-		e.Leaf = []byte(rand.Text())
-		p, err := j.Append(context.Background(), e)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.Index
-	}
-	long := app(Entry{Opens: true})
-	for range 300 {
-		i := app(Entry{Opens: true})
-		app(Entry{Closes: &i})
-	}
-	late := app(Entry{Opens: true})
-	want := fmt.Sprint([]uint64{long, late})
-	for range 2 {
-		if got := fmt.Sprint(j.OpenEntries()); got != want {
-			t.Fatalf("open %s, want %s", got, want)
-		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(s.check(t).Open); got != want {
-			t.Fatalf("check: open %s, want %s", got, want)
-		}
-		j = s.open(t, Options{})
-	}
-	app(Entry{Closes: &long})
-	if _, err := j.Append(context.Background(), Entry{Leaf: []byte("x"), Closes: &long}); fault.ReasonOf(err) != "entry_not_open" {
-		t.Errorf("second result for one intent: %v", err)
-	}
-	app(Entry{Closes: &late})
-	if got := j.OpenEntries(); len(got) != 0 {
-		t.Errorf("open %v, want none", got)
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestFlushes counts what the claims in the package comment promise.
-func TestFlushes(t *testing.T) {
-	s := newHouse(t)
-	flushes, names := 0, ""
-	o := Options{TestOnlyStep: func(n string) {
-		if n == "append:durable" || strings.HasSuffix(n, ":synced") || strings.HasSuffix(n, ":durable") || n == "recover:cut" {
-			flushes++
-		}
-		names += n + " "
-	}}
-	j := s.open(t, o)
-	add(t, j, 0, 1)
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	flushes, names = 0, ""
-	j = s.open(t, o)
-	if flushes != 0 {
-		t.Errorf("open flushed %d times: %s", flushes, names)
-	}
-	add(t, j, 1, 3)
-	if _, err := j.Prove(2); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if flushes != 2 {
-		t.Errorf("open, two appends, prove and close flushed %d times, want 2: %s", flushes, names)
-	}
-	// The 256th entry makes a complete tile: bundle, contents, two tiles,
-	// checkpoint and write-ahead file, each with its folder.
-	j = s.open(t, o)
-	add(t, j, 3, 256)
-	flushes = 0
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if flushes > 14 {
-		t.Errorf("sealing a tile flushed %d times", flushes)
-	}
-	t.Logf("sealing one tile: %d flushes", flushes)
-}
-
 func TestFirstUseFlushes(t *testing.T) {
 	s := newHouse(t)
 	j := s.open(t, Options{})
@@ -498,38 +407,3 @@ func TestFirstUseFlushes(t *testing.T) {
 }
 
 func sum(parts ...[]byte) [32]byte { return sha256.Sum256(bytes.Join(parts, nil)) }
-
-func TestConsistency(t *testing.T) {
-	s := newHouse(t)
-	j := s.open(t, Options{})
-	roots := make(map[uint64][32]byte)
-	for n := 1; n < 700; n += 37 {
-		fill(t, j, int(j.Size()), n)
-		roots[uint64(n)] = j.tree.root
-	}
-	if err := j.Publish(); err != nil {
-		t.Fatal(err)
-	}
-	now := j.tree.root
-	for n, root := range roots {
-		c, err := j.ProveConsistency(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Verify(root, now); err != nil {
-			t.Errorf("size %d: %v", n, err)
-		}
-		root[0] ^= 1
-		if c.Verify(root, now) == nil {
-			t.Errorf("size %d: another root verifies", n)
-		}
-	}
-	for _, n := range []uint64{0, j.Size() + 1} {
-		if _, err := j.ProveConsistency(n); fault.KindOf(err) != fault.Usage {
-			t.Errorf("size %d: %v, want usage", n, err)
-		}
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
