@@ -1,0 +1,122 @@
+package main
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// address returns where b begins. It is valid while the caller keeps b alive,
+// which each does with runtime.KeepAlive or by using b later; the collector of
+// Go does not move heap memory, and these all escape to the heap.
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// at returns n bytes of memory that the kernel mapped at p; it stays until the
+// process ends.
+func at(p uintptr, n int) []byte {
+	// The pointer comes from the kernel, not from Go memory: unsafe.Pointer's
+	// rule (6) for addresses held elsewhere.
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&p)), n)
+}
+
+// cstring returns s with a NUL.
+func cstring(s string) []byte { return append([]byte(s), 0) }
+
+// rawFork is fork(2) with clone(2) flags and without exec. The child has one
+// thread and a Go runtime that must not be used: raw system calls only, no
+// allocation, no growing stack.
+//
+//go:norace
+func rawFork(flags uintptr) (int, syscall.Errno) {
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, flags|uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	return int(pid), errno
+}
+
+// exit ends the process without the runtime.
+func exit(status syscall.Errno) {
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, uintptr(status), 0, 0)
+	}
+}
+
+// park sleeps for ever in ppoll(2).
+func park() {
+	for {
+		syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+	}
+}
+
+// inChild runs f in a forked child, which has one thread, and returns the errno
+// that f returned: what unshare(CLONE_NEWUSER) and some keyrings insist on.
+func inChild(f func() syscall.Errno) error {
+	pid, errno := rawFork(0)
+	if errno != 0 {
+		return failed("fork", errno)
+	}
+	if pid == 0 {
+		exit(f())
+	}
+	return reap(pid)
+}
+
+// reap waits for a child and returns its exit status as an errno; a child that
+// was killed is reported as such.
+func reap(pid int) error {
+	var ws unix.WaitStatus
+	for {
+		_, err := unix.Wait4(pid, &ws, 0, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return failed("wait4", err)
+		}
+		break
+	}
+	if ws.Signaled() {
+		// Die of the same: the battery then sees what killed the attempt.
+		unix.Kill(unix.Getpid(), ws.Signal())
+		unix.Kill(unix.Getpid(), unix.SIGKILL)
+	}
+	if e := syscall.Errno(ws.ExitStatus()); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// call is a raw system call for a forked child.
+func call(nr uintptr, a0, a1, a2, a3, a4 uintptr) (uintptr, syscall.Errno) {
+	r, _, errno := syscall.RawSyscall6(nr, a0, a1, a2, a3, a4, 0)
+	return r, errno
+}
+
+// victimMemory maps a page, puts s in it and returns its address.
+func victimMemory(s string) ([]byte, uintptr, error) {
+	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, 0, failed("mmap", err)
+	}
+	copy(page, s)
+	return page, address(page), nil
+}
+
+// remote describes n bytes of another process to process_vm_readv(2).
+func remote(addr uintptr, n int) []unix.RemoteIovec {
+	return []unix.RemoteIovec{{Base: addr, Len: n}}
+}
+
+// keep holds values alive until here.
+func keep(v ...any) { runtime.KeepAlive(v) }
+
+// installFilter installs a seccomp filter on every thread of this process.
+func installFilter(f []unix.SockFilter) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return failed("prctl PR_SET_NO_NEW_PRIVS", err)
+	}
+	prog := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
+	_, err := raw("seccomp", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	keep(&prog, f)
+	return err
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ttyProbes are cases 68 and 70: typing on somebody else's terminal.
+var ttyProbes = map[string]probe{
+	"tiocsti": pushInput,
+	"ioctl":   reachIoctl,
+}
+
+// pushInput types text on the controlling terminal. shift is added to the
+// request: bits above 32 are not looked at by the kernel, but by a filter that
+// compares 64 (CVE-2019-10063).
+func pushInput(a args) (string, error) {
+	request := uintptr(unix.TIOCSTI)
+	if a.word["high"] != "" {
+		request |= 1 << 32
+	}
+	// Never a terminal by another name: outside, root could type on anybody's.
+	candidates := []int{0, 1, 2}
+	if fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY, 0); err == nil {
+		candidates = append([]int{fd}, candidates...)
+	}
+	last := error(unix.ENOTTY)
+	for _, fd := range candidates {
+		done := true
+		for _, c := range []byte(a.str("token") + "\n") {
+			b := []byte{c}
+			_, err := raw("ioctl TIOCSTI", unix.SYS_IOCTL, uintptr(fd), request, address(b))
+			keep(b)
+			if err != nil {
+				last, done = err, false
+				break
+			}
+		}
+		if done {
+			return fmt.Sprintf("typed on descriptor %d", fd), nil
+		}
+	}
+	return "", last
+}
+
+// reachIoctl makes a request that means nothing on a pipe: ENOTTY is the
+// kernel's answer, EPERM a filter's.
+func reachIoctl(a args) (string, error) {
+	var p [2]int
+	if err := unix.Pipe(p[:]); err != nil {
+		return "", failed("pipe", err)
+	}
+	request, err := strconv.ParseUint(a.str("request"), 0, 64)
+	if err != nil {
+		return "", err
+	}
+	_, err = raw("ioctl", unix.SYS_IOCTL, uintptr(p[0]), uintptr(request), 0)
+	if errnoOf(err) == unix.ENOTTY || errnoOf(err) == unix.EINVAL {
+		return "reached: " + err.Error(), nil
+	}
+	return "", err
+}
+
+// onTTY runs a command that leads a session on a new terminal, and then tells
+// what stands in the terminal's input: nobody typed there but the command.
+func onTTY(a args) (string, error) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return "", err
+	}
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		return "", failed("TIOCSPTLCK", err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		return "", failed("TIOCGPTN", err)
+	}
+	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return "", err
+	}
+	status, err := runAttached(a.command, slave)
+	if err != nil {
+		return "", err
+	}
+	fd := int(slave.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return "", failed("fcntl", err)
+	}
+	s, err := slurpFD(fd)
+	if err == nil {
+		emit(result{Case: "on-tty", Outcome: "TYPED", Detail: s})
+	}
+	os.Exit(status)
+	return "", nil
+}

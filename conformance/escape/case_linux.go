@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// attackCase is one row of the table: an attempt, and what stops it.
+type attackCase struct {
+	number  int    // of the attack table
+	variant string // "chmod"; "" if there is one way only
+	name    string // of the attack table
+	attack  string // one line
+	// stopped names, per tier, the outcomes that count as stopped. A tier
+	// without any is not applicable, and then absent says why.
+	stopped map[string][]string
+	absent  map[string]string
+	note    string // why these outcomes
+	perTier bool   // the control differs by tier
+	stage   func(s *stage) (scene, error)
+}
+
+func (c *attackCase) id() string {
+	if c.variant == "" {
+		return strconv.Itoa(c.number)
+	}
+	return fmt.Sprintf("%d/%s", c.number, c.variant)
+}
+
+// scene is an attempt on a prepared stage.
+type scene struct {
+	probe string
+	args  []string
+	opt   options
+	// canary looks from the host, after the run, whether it succeeded. Nil:
+	// the host cannot see, and the probe's word counts.
+	canary func(o *outcome) (tripped bool, seen string)
+	// lasting is for attempts to last: being still there at the deadline is
+	// their success outside.
+	lasting bool
+	// because is a word that the reason of a refusal must hold, or the call was
+	// refused for something else and proves nothing.
+	because string
+	// confined runs the control inside the sandbox too, with what it needs.
+	confined bool
+}
+
+// options are the grants and limits of a run and what surrounds it.
+type options struct {
+	workspace string // host directory; "" none
+	readOnly  bool
+	env       []string // granted
+	hostEnv   []string // of the launcher
+	dir       string   // working directory of the launcher
+	fds       map[int]string
+	timeout   time.Duration // of the sandbox; 0 is 10 s
+	deadline  time.Duration // of the battery; 0 is timeout and 5 s
+	cpu       string
+	memory    string
+	pids      string
+	maxOutput string
+	maxFile   string
+	receipt   string
+	binary    string   // another palyra than the one under test
+	attack    string   // another attack binary
+	wrap      []string // what to run the launcher under
+	userns    bool     // run all of it in a user namespace, as its root
+	watch     bool     // sample the run's processes
+}
+
+// tiers is a list of outcomes for both tiers; the first words are C's.
+func both(outcomes ...string) map[string][]string {
+	return map[string][]string{"b": outcomes, "c": outcomes}
+}
+
+func at(b, c []string) map[string][]string { return map[string][]string{"b": b, "c": c} }
+
+func onlyC(outcomes ...string) map[string][]string { return map[string][]string{"c": outcomes} }
+
+// join appends lists of outcomes.
+func join(lists ...[]string) []string {
+	var out []string
+	for _, l := range lists {
+		out = append(out, l...)
+	}
+	return out
+}
+
+// What stops an attempt, by layer. A case takes one of these, or says why not.
+var (
+	// filtered: seccomp answered, or killed.
+	filtered = []string{"EPERM", "ENOSYS", "SIGSYS"}
+	// noFamily: seccomp refused the socket family.
+	noFamily = []string{"EAFNOSUPPORT", "EPERM", "EACCES", "ENOSYS", "SIGSYS"}
+	// notThere: the path is not in the mount namespace.
+	notThere = []string{"ENOENT"}
+	// fenced: Landlock refused the path.
+	fenced = []string{"EACCES", "ENOENT"}
+	// unowned: Landlock does not cover the operation; seccomp must, or the
+	// file belongs to somebody else.
+	unowned = []string{"EACCES", "EPERM", "ENOENT", "EROFS"}
+	// noProcess: the process is not in the pid namespace (C), or Landlock's
+	// scope and seccomp refuse (B).
+	noProcess = []string{"ESRCH", "EPERM", "ENOSYS", "SIGSYS"}
+	// noNetwork: an empty network namespace, Landlock or seccomp.
+	noNetwork = []string{"ENETUNREACH", "EADDRNOTAVAIL", "EACCES", "EPERM", "EAFNOSUPPORT", "ECONNREFUSED", "ESOCKTNOSUPPORT", "EPROTONOSUPPORT"}
+)
+
+// call is a case whose probe needs no stage and leaves no trace: its errno is
+// the verdict.
+func call(number int, variant, name, attack string, stopped map[string][]string, probe string, args ...string) attackCase {
+	return attackCase{number: number, variant: variant, name: name, attack: attack, stopped: stopped,
+		stage: func(*stage) (scene, error) { return scene{probe: probe, args: args}, nil }}
+}
+
+// cases is the whole table.
+func cases() []attackCase {
+	var all []attackCase
+	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
+		kernelCases, abiCases, bombCases, limitCases, backendCases} {
+		all = append(all, f()...)
+	}
+	return all
+}

@@ -1,0 +1,82 @@
+// Command escape runs the attack battery: for each case of the attack table the
+// same attempt once outside, as a positive control, and once inside a cell, as
+// root and as an unprivileged user, at tier B and at tier C.
+//
+//	make build
+//	go run ./conformance/escape -out conformance/results/latest.json
+//	go run ./conformance/escape -case 7 -v          # one case, everything it saw
+//	go run ./conformance/escape -sandbox bwrap -v   # a sandbox that should fail some
+//
+// The verdict comes from the host wherever the host can see: did the secret
+// come out, was the listener reached, did the victim die, is there a set-user-id
+// file. Where it cannot (a forbidden system call leaves no trace), from the
+// errno. See [judge] for the rules. Each verdict is one of
+//
+//	passed          the control succeeded, and the same attempt inside was
+//	                stopped in a way that the case table names
+//	open            it succeeded inside
+//	hung            it, or palyra, did not end in time
+//	failed          it was stopped in a way that the table does not name, or it
+//	                did not run: no proof of anything
+//	inconclusive    the control did not succeed, so the inside proves nothing
+//	not_applicable  the tier cannot stop it by definition; not run, not counted
+//
+// expect.json lists the inconclusive ones that are known, with the reason; one
+// that is not on the list fails the run, as do open, hung and failed. The exit
+// status is 0 if nothing failed, 1 if something did, 2 if the battery could not
+// begin.
+//
+// What it does not prove: that no other attack works. It knows these.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// config is the command line.
+type config struct {
+	out     string   // file for the records
+	palyra  string   // the binary under test; palyra-cell is looked for beside it
+	sandbox string   // "palyra" or, for comparison, "bwrap"
+	cases   []string // "7", "7/chmod"; empty is all
+	tiers   []string
+	users   []string
+	uid     int // of the unprivileged user, where we are root
+	verbose bool
+	keep    bool
+}
+
+func main() {
+	var c config
+	var cases, tiers, users string
+	flag.StringVar(&c.out, "out", "", "write the records to `FILE` as JSON")
+	flag.StringVar(&c.palyra, "palyra", "bin/palyra", "`FILE` under test")
+	flag.StringVar(&c.sandbox, "sandbox", "palyra", "palyra, or bwrap as a comparison")
+	flag.StringVar(&cases, "case", "", "only these, by number or number/variant, separated by commas")
+	flag.StringVar(&tiers, "tier", "b,c", "only these tiers")
+	flag.StringVar(&users, "user", "root,unprivileged", "only these users; root is left out where we are not root")
+	flag.IntVar(&c.uid, "uid", 64321, "user id of the unprivileged user, where we are root")
+	flag.BoolVar(&c.verbose, "v", false, "say what every run did")
+	flag.BoolVar(&c.keep, "keep", false, "leave the stage directory")
+	flag.Parse()
+	c.cases, c.tiers, c.users = words(cases), words(tiers), words(users)
+	ok, err := run(c)
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "escape:", err)
+		os.Exit(2)
+	case !ok:
+		os.Exit(1)
+	}
+}
+
+// words splits at commas; empty is none.
+func words(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}

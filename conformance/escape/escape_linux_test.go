@@ -1,0 +1,156 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the generated part of conformance/README.md")
+
+func TestJudge(t *testing.T) {
+	success := &observation{started: true, outcome: "OPEN"}
+	harmless := &observation{started: true, outcome: "OPEN", canary: true}
+	harmed := &observation{started: true, outcome: "EPERM", canary: true, tripped: true}
+	stopped := &observation{started: true, outcome: "EPERM"}
+	accept := []string{"EPERM", "OPEN"}
+	for _, c := range []struct {
+		name            string
+		control, inside *observation
+		accept          []string
+		want            string
+	}{
+		{"stopped as the table says", success, stopped, accept, passed},
+		{"succeeded inside", success, success, accept, open},
+		{"succeeded inside, whatever the control", stopped, success, accept, open},
+		{"the host saw it, whatever the probe says", success, harmed, accept, open},
+		{"the probe believes so, the host saw nothing, the table allows it", harmed, harmless, accept, passed},
+		{"the probe believes so, the host saw nothing, the table does not", harmed, harmless, []string{"EPERM"}, failed},
+		{"control stopped too", stopped, stopped, accept, inconclusive},
+		{"control believes so, the host saw nothing", harmless, stopped, accept, inconclusive},
+		{"stopped by something else", success, &observation{started: true, outcome: "EFAULT"}, accept, failed},
+		{"hung", success, &observation{started: true, outcome: "EPERM", hung: true}, accept, hung},
+		{"hung and open", success, &observation{started: true, outcome: "OPEN", hung: true}, accept, open},
+		{"never ran", success, &observation{outcome: "EPERM", exit: 127}, accept, failed},
+		{"refused where it must run", success, &observation{outcome: refused, exit: 125}, accept, failed},
+		{"refused where it must be", success, &observation{outcome: refused, exit: 125}, []string{refused}, passed},
+		{"refused for another reason", success, &observation{outcome: refused + "_OTHERWISE", exit: 125}, []string{refused}, failed},
+		{"no control", &observation{broken: errors.New("x")}, stopped, accept, failed},
+		{"no inside", success, &observation{broken: errors.New("x")}, accept, failed},
+	} {
+		if got, detail := judge(c.control, c.inside, c.accept); got != c.want {
+			t.Errorf("%s: %s (%s), want %s", c.name, got, detail, c.want)
+		}
+	}
+}
+
+// wanted are the numbers of the attack table that the battery must hold.
+var wanted = []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 32, 33, 34, 35, 36, 37, 38,
+	40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 55, 56, 57, 58, 59, 62, 63, 64, 65, 66, 67, 68, 70,
+	79, 80, 81, 82, 83, 84, 85, 86, 87, 90}
+
+func TestTable(t *testing.T) {
+	numbers, ids := make(map[int]bool), make(map[string]bool)
+	for _, c := range cases() {
+		numbers[c.number] = true
+		if ids[c.id()] {
+			t.Errorf("case %s stands twice", c.id())
+		}
+		ids[c.id()] = true
+		if c.name == "" || c.attack == "" || c.stage == nil {
+			t.Errorf("case %s lacks a name, an attempt or a stage", c.id())
+		}
+		for _, tier := range []string{"b", "c"} {
+			if stopped, absent := c.stopped[tier], c.absent[tier]; len(stopped) == 0 && absent == "" {
+				t.Errorf("case %s: neither stopped at tier %s nor a reason why it is not applicable", c.id(), tier)
+			}
+		}
+	}
+	for _, n := range wanted {
+		if !numbers[n] {
+			t.Errorf("no case %d", n)
+		}
+	}
+}
+
+func TestExpectations(t *testing.T) {
+	es, err := loadExpect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range es {
+		if !slices.ContainsFunc(cases(), func(c attackCase) bool { return selected([]string{e.Case}, &c) }) {
+			t.Errorf("expect.json: no case %q", e.Case)
+		}
+		if e.Tier != "*" && e.Tier != "b" && e.Tier != "c" || e.User != "*" && e.User != "root" && e.User != "unprivileged" {
+			t.Errorf("expect.json: %+v: unknown tier or user", e)
+		}
+	}
+	list := expectations{{Case: "9", Tier: "*", User: "unprivileged", Control: "EPERM", Reason: "x"}}
+	for _, c := range []struct {
+		r    record
+		want bool
+	}{
+		{record{Case: "9/char", Tier: "b", User: "unprivileged", Control: "EPERM"}, true},
+		{record{Case: "9/char", Tier: "b", User: "unprivileged", Control: "ENOSYS"}, false},
+		{record{Case: "9/char", Tier: "b", User: "root", Control: "EPERM"}, false},
+		{record{Case: "90/char", Tier: "b", User: "unprivileged", Control: "EPERM"}, false},
+	} {
+		if got := list.covers(&c.r); got != c.want {
+			t.Errorf("covers %+v: %t, want %t", c.r, got, c.want)
+		}
+	}
+}
+
+func TestReadme(t *testing.T) {
+	const path = "../README.md"
+	es, err := loadExpect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := regenerate(string(b), tables(cases(), es))
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if want == string(b) {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s is not what the table says; go test ./conformance/escape -update", path)
+	}
+	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFindsOpenCases runs the battery against a sandbox that shows the whole
+// host and passes descriptors on: it must say so, and only so.
+func TestFindsOpenCases(t *testing.T) {
+	if _, err := exec.LookPath("bwrap"); err != nil {
+		t.Skip("needs bwrap")
+	}
+	if exec.Command("bwrap", "--ro-bind", "/", "/", "--unshare-user", "true").Run() != nil {
+		t.Skip("needs user namespaces")
+	}
+	b, users, err := setup(config{sandbox: "bwrap", palyra: "bwrap", users: []string{"unprivileged"}, uid: 64321})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(b.dir) })
+	want := map[string]string{"1/open": open, "2/create": passed, "7/openat2": open, "19": open, "24/cmdline-by-pid": passed,
+		"27/kill": passed, "38/stream": open, "40/v4": passed, "63": open, "66/keyctl": open, "81/one-file": open}
+	for _, c := range cases() {
+		if verdict, ok := want[c.id()]; ok {
+			if r := b.try(&c, users[0], "c"); r.Verdict != verdict {
+				t.Errorf("case %s: %s (%s), want %s", c.id(), r.Verdict, r.Detail, verdict)
+			}
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+)
+
+// sandbox turns an attempt into the command line of a sandbox.
+type sandbox interface {
+	command(s *stage, o *options, argv []string) ([]string, error)
+}
+
+var (
+	_ sandbox = palyra{}
+	_ sandbox = bwrap{}
+)
+
+// palyra is the sandbox under test.
+type palyra struct {
+	binary string
+}
+
+func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
+	binary := p.binary
+	if o.binary != "" {
+		binary = o.binary
+	}
+	c := []string{binary, "exec", "--tier", s.tier, "--state", s.user.state, "--policy", s.user.policy, "--timeout", o.timeout.String()}
+	if o.workspace != "" {
+		w := o.workspace
+		if o.readOnly {
+			w += ":ro"
+		}
+		c = append(c, "--workspace", w)
+	}
+	for _, e := range o.env {
+		c = append(c, "--env", e)
+	}
+	for _, f := range []struct{ name, value string }{{"--cpu", o.cpu}, {"--memory", o.memory}, {"--pids", o.pids},
+		{"--max-output", o.maxOutput}, {"--max-file", o.maxFile}, {"--receipt", o.receipt}} {
+		if f.value != "" {
+			c = append(c, f.name, f.value)
+		}
+	}
+	return append(append(c, "--"), argv...), nil
+}
+
+// bwrap is bubblewrap as agents commonly run it: the whole host read-only, one
+// directory writable, three namespaces. It shows that the battery can find
+// something: the attack table says which cases it leaves open.
+type bwrap struct{}
+
+func (bwrap) command(s *stage, o *options, argv []string) ([]string, error) {
+	if o.binary != "" || s.tier != "c" {
+		return nil, errors.New("bwrap has no such configuration")
+	}
+	c := []string{"timeout", "-s", "KILL", fmt.Sprint(o.timeout.Seconds()), "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
+		"--unshare-user", "--unshare-pid", "--unshare-net"}
+	if o.workspace != "" {
+		c = append(c, "--bind", o.workspace, o.workspace, "--chdir", o.workspace)
+	} else {
+		own := filepath.Join(s.dir, "private")
+		if err := s.mkdir(own, 0o755); err != nil {
+			return nil, err
+		}
+		c = append(c, "--bind", own, own, "--chdir", own)
+	}
+	for _, e := range o.env {
+		name, value := cut(e)
+		c = append(c, "--setenv", name, value)
+	}
+	return append(append(c, "--"), argv...), nil
+}
