@@ -41,6 +41,7 @@ import (
 	"time"
 
 	"palyra/authz/approval"
+	"palyra/authz/grant"
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
@@ -74,7 +75,7 @@ type Config struct {
 	// "executed", "result" and "receipt", and the steps of journal and cell.
 	TestOnlyStep func(name string)
 	// testOnlyStart replaces palyra-cell.
-	testOnlyStart func(ctx context.Context, t tier.Tier) (runner, error)
+	testOnlyStart func(ctx context.Context, t tier.Tier, key grant.Key) (runner, error)
 }
 
 // Kernel decides, runs and records calls. It is safe for concurrent use.
@@ -164,8 +165,7 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 
 	// Decide. Whatever is not clearly a yes or a question is a no.
 	lane := k.lane(s.capsule.TierFloor)
-	authority := lane.authority()
-	d := authority.Decide(k.question(s, &p))
+	d := lane.auth.Decide(k.question(s, &p))
 	c := newCall(k, s, &p, d.View())
 	k.step("decided")
 	effect := d.View().Effect
@@ -198,7 +198,7 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 	if err != nil {
 		return c.end(ctx, receipt.Refused, err)
 	}
-	g, err := authority.Grant(d, rec, s.id, digest, grantTTL)
+	g, err := lane.auth.Grant(d, rec, s.id, digest, grantTTL)
 	if err != nil {
 		return c.end(ctx, receipt.Refused, err)
 	}

@@ -13,11 +13,10 @@ import (
 	"palyra/isolate/tier"
 )
 
-// runner is a Runner that shares a grant key with us: a *cell.Client, or a
+// runner is a Runner that was given a grant key of ours: a *cell.Client, or a
 // test's.
 type runner interface {
 	isolate.Runner
-	Key() grant.Key
 	Close() error
 }
 
@@ -29,12 +28,13 @@ const startTimeout = 30 * time.Second
 // lane is one palyra-cell and the authority that grants for it. A lane is made
 // for a tier when that is first needed and replaced when its process has died.
 type lane struct {
+	auth *authz.Authority // immutable; decides before there is a runner
+
 	ready chan struct{} // closed once the fields below are set
 
 	// Immutable once ready is closed.
 	runner runner
-	auth   *authz.Authority
-	err    error // why there is no runner; auth then grants for nobody
+	err    error // why there is no runner; what auth grants then runs nowhere
 }
 
 // lane returns the lane of a tier. It does not wait for its runner.
@@ -45,37 +45,25 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 	if l != nil {
 		return l
 	}
-	l = &lane{ready: make(chan struct{})}
+	key := grant.NewKey()
+	l = &lane{auth: authz.New(k.set, key), ready: make(chan struct{})}
 	k.lanes[t] = l
 	start := k.cfg.testOnlyStart
 	if start == nil {
-		start = func(ctx context.Context, t tier.Tier) (runner, error) {
-			return cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Tier: t, TestOnlyStep: k.cfg.TestOnlyStep})
+		start = func(ctx context.Context, t tier.Tier, key grant.Key) (runner, error) {
+			return cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Tier: t, Key: key, TestOnlyStep: k.cfg.TestOnlyStep})
 		}
 	}
 	// It ends by itself: palyra-cell answers or dies. closeLanes waits for it.
 	go func() {
 		defer close(l.ready)
-		key := grant.NewKey() // of nobody: what is granted under it runs nowhere
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		l.runner, l.err = start(ctx, t)
-		if l.err != nil {
+		if l.runner, l.err = start(ctx, t, key); l.err != nil {
 			l.runner = nil
-		} else {
-			key = l.runner.Key()
 		}
-		l.auth = authz.New(k.set, key)
 	}()
 	return l
-}
-
-// authority waits for the lane and returns what decides for it. There is one
-// even if nothing can run: a denial needs no runner, and a refusal is recorded
-// with the decision that preceded it.
-func (l *lane) authority() *authz.Authority {
-	<-l.ready
-	return l.auth
 }
 
 // wait returns why nothing can run here, if that is so.

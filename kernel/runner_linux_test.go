@@ -40,7 +40,6 @@ func TestRefusedWithoutCell(t *testing.T) {
 
 // fake is a runner that returns what it is told.
 type fake struct {
-	grant.Key
 	run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)
 }
 
@@ -49,13 +48,8 @@ func (f *fake) Run(_ context.Context, _ grant.Grant, s *isolate.Spec, fs *isolat
 }
 func (f *fake) Close() error { return nil }
 
-type fakeRunner struct{ *fake }
-
-func (f fakeRunner) Key() grant.Key { return f.fake.Key }
-
 func withFake(run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)) Config {
-	f := fakeRunner{&fake{grant.NewKey(), run}}
-	return Config{testOnlyStart: func(context.Context, tier.Tier) (runner, error) { return f, nil }}
+	return Config{testOnlyStart: func(context.Context, tier.Tier, grant.Key) (runner, error) { return &fake{run}, nil }}
 }
 
 // TestRunnerIsNotBelieved: no runner can make a receipt say executed without

@@ -21,6 +21,7 @@
 package cell
 
 import (
+	"palyra/authz/grant"
 	"palyra/isolate"
 	"palyra/isolate/tier"
 )
@@ -31,6 +32,9 @@ type Config struct {
 	Path string
 	// Tier that it will serve: tier.B or tier.C.
 	Tier tier.Tier
+	// Key is what grants for it are minted under, made for it alone. It lives in
+	// the two processes' memory and nowhere else.
+	Key grant.Key
 	// TestOnlyStep, if not nil, is called at named points of the client's side
 	// of a run: "cell_started", "run_sent", "run_answered".
 	TestOnlyStep func(name string)

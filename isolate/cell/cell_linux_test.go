@@ -46,6 +46,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// testKey is shared by all of this package's tests and their palyra-cells.
+var testKey = grant.NewKey()
+
 // start starts a palyra-cell and stops it with the test.
 func start(t testing.TB, tr tier.Tier) *cell.Client {
 	t.Helper()
@@ -56,7 +59,7 @@ func start(t testing.TB, tr tier.Tier) *cell.Client {
 			t.Fatalf("build palyra-cell: %v", err)
 		}
 	}
-	c, err := cell.Start(t.Context(), cell.Config{Path: path, Tier: tr})
+	c, err := cell.Start(t.Context(), cell.Config{Path: path, Tier: tr, Key: testKey})
 	if err != nil {
 		t.Fatalf("start palyra-cell: %v", err)
 	}
@@ -87,7 +90,7 @@ func contract(t *testing.T, tr tier.Tier) {
 		Tier: tr,
 		New:  func(t testing.TB) isolate.Runner { c = start(t, tr); return c },
 		Grant: func(t testing.TB, s *isolate.Spec) grant.Grant {
-			return mint(t, c.Key(), s)
+			return mint(t, testKey, s)
 		},
 	})
 }
@@ -129,7 +132,7 @@ func TestDeathOfPalyraCell(t *testing.T) {
 				Exec: isolate.File{Path: "/bin/sh", Pinned: "system"},
 				Limits: isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 28, PIDs: 20, Output: 1 << 20, FileSize: 1 << 20,
 					OpenFiles: 64, Disk: 1 << 20, Inodes: 100}}
-			g := mint(t, c.Key(), s)
+			g := mint(t, testKey, s)
 			done := make(chan error, 1)
 			go func() {
 				_, err := c.Run(context.Background(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
@@ -152,7 +155,7 @@ func TestDeathOfPalyraCell(t *testing.T) {
 			if alive := running(t, name); len(alive) > 0 {
 				t.Errorf("processes outlived palyra-cell: %v", alive)
 			}
-			if _, err := c.Run(context.Background(), mint(t, c.Key(), s), s, &isolate.Files{Exec: exe, Stdout: os.Stdout, Stderr: os.Stderr}); fault.ReasonOf(err) != "cell_died" {
+			if _, err := c.Run(context.Background(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: os.Stdout, Stderr: os.Stderr}); fault.ReasonOf(err) != "cell_died" {
 				t.Errorf("a run after its death: %v, want cell_died", err)
 			}
 		})

@@ -36,7 +36,7 @@ func bounded(t *testing.T, c *cell.Client, script string, up func()) (*isolate.R
 		Exec: isolate.File{Path: "/bin/sh", Pinned: "system"},
 		Limits: isolate.Limits{Wall: 20 * time.Second, CPU: 20 * time.Second, Memory: 512 << 20, PIDs: 24, Output: 1 << 20, FileSize: 1 << 30,
 			OpenFiles: 64, Disk: 1 << 30, Inodes: 100}}
-	g := mint(t, c.Key(), s)
+	g := mint(t, testKey, s)
 	out := make(chan string, 1)
 	go func() {
 		b := make([]byte, 1)

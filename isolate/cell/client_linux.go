@@ -31,7 +31,6 @@ const closeGrace = 5 * time.Second
 // use. Close it to end the process and everything it runs.
 type Client struct {
 	cfg  Config
-	key  grant.Key
 	conn *net.UnixConn
 	proc *os.Process
 	gone chan struct{} // closed once the process was reaped; by the starter goroutine
@@ -63,7 +62,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		theirs.Close()
 		return nil, fault.New(fault.Internal, "socketpair", "start palyra-cell", err)
 	}
-	c := &Client{cfg: cfg, key: grant.NewKey(), conn: conn.(*net.UnixConn), gone: make(chan struct{}),
+	c := &Client{cfg: cfg, conn: conn.(*net.UnixConn), gone: make(chan struct{}),
 		pending: make(map[uint64]chan reply)}
 	ns, err := evidence.ReadNamespaces("/proc", os.Getpid())
 	if err != nil {
@@ -199,7 +198,7 @@ func (c *Client) step(name string) {
 func (c *Client) greet(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 	defer stop()
-	key := c.key.Bytes()
+	key := c.cfg.Key.Bytes()
 	msg, err := json.Marshal(hello{Version: wireVersion, Tier: c.cfg.Tier, Key: key[:]})
 	if err != nil {
 		return err
@@ -231,9 +230,6 @@ func (c *Client) greet(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Key returns the key under which grants for this palyra-cell are minted.
-func (c *Client) Key() grant.Key { return c.key }
 
 // read hands replies to the waiting runs until the connection ends.
 func (c *Client) read() {

@@ -21,9 +21,6 @@ func unsupported() error {
 // Start fails: palyra-cell exists on Linux only.
 func Start(context.Context, Config) (*Client, error) { return nil, unsupported() }
 
-// Key returns the zero key, under which nothing verifies.
-func (*Client) Key() grant.Key { return grant.Key{} }
-
 // Run fails.
 func (*Client) Run(context.Context, grant.Grant, *isolate.Spec, *isolate.Files) (*isolate.Result, error) {
 	return nil, unsupported()
