@@ -166,6 +166,11 @@ func (j *Journal) write(g *group, open map[uint64]bool) error {
 	if err := j.repair(); err != nil {
 		return err
 	}
+	// A record stands only after one that is durable: that a later record is
+	// there is what tells recovery that a damaged one was not torn by a crash.
+	if err := j.flush(); err != nil {
+		return err
+	}
 	leaves := make([]tlog.Hash, len(g.entries))
 	for i := range g.entries {
 		leaves[i] = tlog.RecordHash(g.entries[i].Leaf)
@@ -190,7 +195,6 @@ func (j *Journal) write(g *group, open map[uint64]bool) error {
 	j.wal.places = append(j.wal.places, places...)
 	j.tree.apply(x)
 	j.note = g.note
-	j.unsynced = false // the flush covered everything before it
 	for i, is := range open {
 		if is {
 			j.open[i] = struct{}{}

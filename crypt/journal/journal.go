@@ -179,7 +179,9 @@ func (j *Journal) recover() error {
 		j.step("recover:cut")
 	}
 	j.tree, j.note, j.open, j.published = s.tree, s.note, s.open, s.published
-	j.unsynced = s.tree.size > s.tree.base
+	// A checkpoint is published after the flush of what it covers. Entries beyond
+	// it were written by somebody who may have died before the flush.
+	j.unsynced = s.tree.size > max(s.tree.base, s.published)
 	j.recovered = Recovery{Size: s.tree.size, Published: s.published, Torn: s.torn}
 	return nil
 }
@@ -259,8 +261,7 @@ func (j *Journal) Prove(index uint64) (Proof, error) {
 }
 
 // settle makes what recovery found durable before a checkpoint over it is given
-// out: the process that wrote it may have died before its flush. An append in
-// between has done so already.
+// out: the process that wrote it may have died before its flush.
 func (j *Journal) settle() error {
 	j.mu.RLock()
 	unsynced := j.unsynced
@@ -270,7 +271,15 @@ func (j *Journal) settle() error {
 	}
 	j.writer.Lock()
 	defer j.writer.Unlock()
-	if !j.unsynced || j.closed {
+	if j.closed {
+		return nil
+	}
+	return j.flush()
+}
+
+// flush is settle for the holder of writer.
+func (j *Journal) flush() error {
+	if !j.unsynced {
 		return nil
 	}
 	if err := j.wal.file.Sync(); err != nil {

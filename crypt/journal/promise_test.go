@@ -133,3 +133,54 @@ func TestConsistency(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestFlushesAfterDeath: what a dead writer may not have flushed is flushed
+// before it is proved, published or built upon, and only then.
+func TestFlushesAfterDeath(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(*Journal) error
+		want int
+	}{
+		{"prove", func(j *Journal) error { _, err := j.Prove(0); return err }, 1},
+		{"checkpoint", func(j *Journal) error { _, err := j.Checkpoint(); return err }, 1},
+		{"close", func(*Journal) error { return nil }, 1},
+		{"append", func(j *Journal) error {
+			_, err := j.Append(context.Background(), Entry{Leaf: []byte("x")})
+			return err
+		}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _, _ := written(t)
+			j := s.open(t, Options{})
+			d := &counting{storage: j.wal.file}
+			j.wal.file = d
+			if err := c.do(j); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if d.syncs != c.want {
+				t.Errorf("%d flushes, want %d", d.syncs, c.want)
+			}
+			j = s.open(t, Options{})
+			d = &counting{storage: j.wal.file}
+			j.wal.file = d
+			if _, err := j.Prove(0); err != nil || d.syncs != 0 {
+				t.Errorf("after a clean close: %d flushes, %v", d.syncs, err)
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// counting is a write-ahead file that counts its flushes.
+type counting struct {
+	storage
+	syncs int
+}
+
+func (c *counting) Sync() error { c.syncs++; return c.storage.Sync() }

@@ -26,13 +26,8 @@ func (j *Journal) publish(lasting bool) error {
 	if j.tree.size == 0 || j.tree.size == j.published && !lasting {
 		return nil
 	}
-	if j.unsynced { // never publish what a power failure could take back
-		if err := j.wal.file.Sync(); err != nil {
-			return fmt.Errorf("sync write-ahead file: %w", err)
-		}
-		j.mu.Lock()
-		j.unsynced = false
-		j.mu.Unlock()
+	if err := j.flush(); err != nil { // never publish what a power failure could take back
+		return err
 	}
 	if j.tree.size-j.tree.base >= tileWidth {
 		if err := j.seal(); err != nil {
