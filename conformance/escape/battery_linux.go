@@ -178,10 +178,8 @@ func setup(c config) (*battery, []*user, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
-	build := exec.Command("go", "build", "-trimpath", "-o", b.attack, "palyra/conformance/escape/attack")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, nil, fmt.Errorf("build the attack program: %w\n%s", err, out)
+	if err := b.buildAttack(c.attack); err != nil {
+		return nil, nil, err
 	}
 	if b.palyra, err = filepath.Abs(c.palyra); err != nil {
 		return nil, nil, err
@@ -199,6 +197,24 @@ func setup(c config) (*battery, []*user, error) {
 	}
 	users, err := b.users(c)
 	return b, users, err
+}
+
+// buildAttack puts the attack program into the battery's directory, where
+// every user can execute it.
+func (b *battery) buildAttack(built string) error {
+	if built != "" {
+		program, err := os.ReadFile(built)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(b.attack, program, 0o755)
+	}
+	build := exec.Command("go", "build", "-trimpath", "-o", b.attack, "palyra/conformance/escape/attack")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the attack program: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // users returns those as whom the battery can and should run.

@@ -40,6 +40,7 @@ import (
 type config struct {
 	out     string   // file for the records
 	palyra  string   // the binary under test; palyra-cell is looked for beside it
+	attack  string   // a built attack program; "" builds it
 	sandbox string   // "palyra" or, for comparison, "bwrap"
 	cases   []string // "7", "7/chmod"; empty is all
 	tiers   []string
@@ -54,6 +55,7 @@ func main() {
 	var cases, tiers, users string
 	flag.StringVar(&c.out, "out", "", "write the records to `FILE` as JSON")
 	flag.StringVar(&c.palyra, "palyra", "bin/palyra", "`FILE` under test")
+	flag.StringVar(&c.attack, "attack", "", "a built attack program `FILE`, where there is no go command")
 	flag.StringVar(&c.sandbox, "sandbox", "palyra", "palyra, or bwrap as a comparison")
 	flag.StringVar(&cases, "case", "", "only these, by number or number/variant, separated by commas")
 	flag.StringVar(&tiers, "tier", "b,c", "only these tiers")
