@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,11 +56,12 @@ func bounded(t *testing.T, c *cell.Client, script string, up func()) (*isolate.R
 	return res, <-out
 }
 
-// groups lists the cgroups beneath the mount point, on a host with nothing else.
+// groups lists the cgroups beneath the mount point, on a host with nothing else,
+// but for the one that this process moves to.
 func groups(t *testing.T) (dirs []string) {
 	t.Helper()
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() {
+		if d != nil && d.IsDir() && d.Name() != "palyra-main" {
 			dirs = append(dirs, path)
 		}
 		return nil // a group that is gone is none
@@ -70,9 +72,10 @@ func groups(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// What a cgroup of its own does for a cell. conformance/lab runs it where one
-// is delegated.
-func TestCgroup(t *testing.T) {
+// inGroup starts a palyra-cell whose cells have a cgroup each, and returns the
+// first result. conformance/lab runs these tests where one is delegated.
+func inGroup(t *testing.T) (*cell.Client, *isolate.Result) {
+	t.Helper()
 	c := start(t, tier.C)
 	res, _ := bounded(t, c, "exit 3", nil)
 	if state := res.Evidence.Cgroup.State; state != "enforced" {
@@ -81,16 +84,35 @@ func TestCgroup(t *testing.T) {
 		}
 		t.Skip("reason: no-cgroup: " + state)
 	}
-	idle := groups(t)
+	return c, res
+}
+
+func TestCgroup(t *testing.T) {
+	before := groups(t)
+	c, res := inGroup(t)
+	e := res.Evidence
 	for name, want := range map[string]string{"memory.max": "536870912", "memory.swap.max": "0", "pids.max": "25"} {
-		if got, ok := res.Evidence.Cgroup.Values[name]; got != want && (ok || name != "memory.swap.max") {
+		if got, ok := e.Cgroup.Values[name]; got != want && (ok || name != "memory.swap.max") {
 			t.Errorf("%s read back as %q, want %q", name, got, want)
 		}
 	}
-	t.Logf("values %v, degradations %q, landlock ABI %d", res.Evidence.Cgroup.Values, res.Evidence.Degraded, res.Evidence.Landlock.ABI)
-	if res.Outcome != isolate.Exited || res.Evidence.Exit.Code != 3 || res.Evidence.Usage.PeakMemory <= 0 {
-		t.Errorf("exit 3: %s, %+v, peak memory %d", res.Outcome, res.Evidence.Exit, res.Evidence.Usage.PeakMemory)
+	t.Logf("values %v, degradations %q, landlock ABI %d", e.Cgroup.Values, e.Degraded, e.Landlock.ABI)
+	if res.Outcome != isolate.Exited || e.Exit.Code != 3 || e.Usage.PeakMemory <= 0 {
+		t.Errorf("exit 3: %s, %+v, peak memory %d", res.Outcome, e.Exit, e.Usage.PeakMemory)
 	}
+	for range 3 {
+		bounded(t, c, "true", nil)
+	}
+	c.Close()
+	if left := groups(t); !slices.Equal(left, before) {
+		t.Errorf("groups %v are left, want %v", left, before)
+	}
+}
+
+// What a cgroup does against a cell that wants too much.
+func TestCgroupLimits(t *testing.T) {
+	c, _ := inGroup(t)
+	idle := groups(t)
 	for _, b := range []struct{ name, script string }{
 		// Each process stays below the limit of one: together they do not.
 		{"private memory", "for i in 1 2 3 4; do dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 15 & done; wait; echo survived"},
@@ -128,7 +150,7 @@ func TestCgroup(t *testing.T) {
 	if res, _ = bounded(t, c, "exit 4", nil); res.Evidence.Exit.Code != 4 {
 		t.Errorf("after all that: %s, %+v; want exit status 4", res.Outcome, res.Evidence.Exit)
 	}
-	if left := groups(t); len(left) != len(idle) {
+	if left := groups(t); !slices.Equal(left, idle) {
 		t.Errorf("groups %v are left, want %v", left, idle)
 	}
 }

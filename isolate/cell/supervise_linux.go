@@ -158,30 +158,47 @@ func (p *process) await(ctx context.Context) error {
 	return err
 }
 
-// killTree kills every process of the run and returns when the reaper, which
-// goes last, is about to be reaped. Killing the first process of a PID
-// namespace kills all of them; without one, every descendant of the reaper is
-// looked up and killed until none is left.
+// killTree kills every process of the run and returns when the reaper is about
+// to be reaped. Killing the first process of a PID namespace kills all of them.
+// Without one (tier B) every descendant is looked up and killed until none is
+// left: of ours and not only of the reaper, because the program has the same
+// user and may have killed or stopped the reaper. There is one run at a time.
 func (p *process) killTree() {
 	if !p.reap {
 		sys.KillPidfd(p.pidfd)
 		return
 	}
-	for {
-		for _, pid := range descendants(p.pid) {
+	for rounds := 0; ; rounds++ {
+		left := 0
+		for _, pid := range descendants(os.Getpid()) {
+			if pid == p.pid {
+				continue
+			}
+			left++
 			sys.Kill(pid, int(syscall.SIGKILL))
 		}
-		// The reaper ends by itself once it has no child left. If it never got to
-		// reaping, it has none to begin with.
-		ended, err := sys.WaitPidfd(p.pidfd, 1)
-		if ended || err != nil {
-			return
+		for _, pid := range children(os.Getpid()) {
+			if pid != p.pid {
+				sys.TryReap(pid)
+			}
 		}
-		if p.program == 0 && len(descendants(p.pid)) == 0 {
+		if left == 0 && (p.program == 0 || rounds > 1000) {
+			// It has nothing to report, or does not get to it.
 			sys.KillPidfd(p.pidfd)
+		}
+		sys.Kill(p.pid, int(syscall.SIGCONT))
+		// The reaper ends by itself once it has no child left.
+		if ended, err := sys.WaitPidfd(p.pidfd, 1); left == 0 && (ended || err != nil) {
 			return
 		}
 	}
+}
+
+// treeGone looks for survivors after the reaper was reaped. At tier C the kernel
+// has none left by then (pid_namespaces(7)); at tier B an orphan would have
+// become our child.
+func (p *process) treeGone() bool {
+	return !p.reap || len(descendants(os.Getpid())) == 0
 }
 
 // leafUsage reads what the cgroup saw.
@@ -192,16 +209,6 @@ func (p *process) leafUsage() {
 	if ev, err := p.leaf.Events(); err == nil && ev.OOMKill > 0 && p.hit == "" {
 		p.hit = "memory"
 	}
-}
-
-// treeGone looks for survivors after the reaper was reaped. At tier C the kernel
-// has none left by then (pid_namespaces(7)); at tier B an orphan would have
-// become our child.
-func (p *process) treeGone() bool {
-	if !p.reap {
-		return true
-	}
-	return len(descendants(os.Getpid())) == 0
 }
 
 // observe reads the evidence of the program's process while it waits at the

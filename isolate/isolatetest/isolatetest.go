@@ -57,6 +57,7 @@ func Run(t *testing.T, sub Subject) {
 		{"Deadline", testDeadline},
 		{"Cancel", testCancel},
 		{"Orphans", testOrphans},
+		{"ReaperAttacked", testReaperAttacked},
 		{"NotAProgram", testNotAProgram},
 		{"Evidence", testEvidence},
 		{"Concurrent", testConcurrent},
@@ -449,6 +450,28 @@ func testOrphans(t *testing.T, h *harness) {
 	}
 	if alive := running(t, name); len(alive) > 0 {
 		t.Errorf("a daemon outlived its call: %v", alive)
+	}
+}
+
+// The program's parent is ours. At tier B the program may signal it, at tier C
+// the kernel does not let it; either way nothing survives.
+func testReaperAttacked(t *testing.T, h *harness) {
+	for _, sig := range []string{"STOP", "KILL"} {
+		name := "palyra-reaper-" + sig + strconv.Itoa(os.Getpid())
+		start := time.Now()
+		o := h.shell(t, `(setsid sh -c 'sleep 600; : `+name+`' >/dev/null 2>&1 &); kill -`+sig+` $PPID; sleep 0.1; exit 3`).run()
+		if o.err != nil || o.res.Outcome == isolate.TimedOut || !o.res.Evidence.Exit.TreeDead {
+			t.Errorf("%s: %s, %v; want an end and a dead tree", sig, o, o.err)
+		}
+		if h.sub.Tier == tier.C || sig == "STOP" {
+			o.exited(t, 3)
+		}
+		if alive := running(t, name); len(alive) > 0 {
+			t.Errorf("%s: a process outlived the call: %v", sig, alive)
+		}
+		if d := time.Since(start); d > 15*time.Second {
+			t.Errorf("%s: took %v", sig, d)
+		}
 	}
 }
 

@@ -392,3 +392,8 @@ func EnterMounts(ns *os.File) error {
 
 // ThreadID returns the calling thread's id.
 func ThreadID() int { return unix.Gettid() }
+
+// TryReap reaps a child if it has ended, and does not wait for it.
+func TryReap(pid int) {
+	unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
+}
