@@ -251,7 +251,7 @@ func TestKeysDoNotPrint(t *testing.T) {
 			}
 		}
 	}
-	if b, err := json.Marshal(r.log); err == nil && bytes.Contains(b, []byte("priv")) {
+	if b, err := json.Marshal([]any{r.log, r.att}); err == nil && bytes.Contains(b, []byte("priv")) {
 		t.Errorf("JSON shows %s", b)
 	}
 }

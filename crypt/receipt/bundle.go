@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -145,7 +146,11 @@ func LoadTrust(dir string) (*Trust, error) {
 		return nil, bad(keyring.TrustedRootFile, err)
 	}
 	got, err := durable.ReadRegular(filepath.Join(dir, keyring.TrustedRootFile), 1<<16)
-	if err == nil && !bytes.Equal(got, want) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // it is for others
+	case err != nil:
+		return nil, durable.Fault(op, err)
+	case !bytes.Equal(got, want):
 		return nil, bad(keyring.TrustedRootFile, errors.New("is not that of log.vkey"))
 	}
 	return t, nil

@@ -370,3 +370,43 @@ func TestAuditFinds(t *testing.T) {
 		})
 	}
 }
+
+func TestLoadTrust(t *testing.T) {
+	w := newWorld(t)
+	other := newWorld(t)
+	trust := filepath.Join(w.dir, "trust")
+	swap := func(name string) func() error {
+		return func() error {
+			b, err := os.ReadFile(filepath.Join(other.dir, "trust", name))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(trust, name), b, 0o644)
+		}
+	}
+	put := func(name, text string) func() error {
+		return func() error { return os.WriteFile(filepath.Join(trust, name), []byte(text), 0o644) }
+	}
+	for _, c := range []struct {
+		name   string
+		do     func() error
+		reason string
+	}{
+		{"as exported", func() error { return nil }, ""},
+		{"root of another log", swap("trusted_root.json"), "trust_corrupt"},
+		{"no root", func() error { return os.Remove(filepath.Join(trust, "trusted_root.json")) }, ""},
+		{"no key", func() error { return os.Remove(filepath.Join(trust, "att.pub")) }, "missing"},
+		{"key is text", put("att.pub", "hello\n"), "trust_corrupt"},
+		{"key is a log key", put("att.pub", "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAXFIUi8qSJFU07qViSQYGADgf6Y1MZBqRzRt27Tgj5Ag=\n-----END PUBLIC KEY-----\n"), "trust_corrupt"},
+		{"key again", swap("att.pub"), ""},
+		{"no newline", put("log.vkey", w.ring.Log().VKey()), "trust_corrupt"},
+		{"two keys", put("log.vkey", w.ring.Log().VKey()+"\n"+w.ring.Log().VKey()+"\n"), "trust_corrupt"},
+	} {
+		if err := c.do(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadTrust(trust); fault.ReasonOf(err) != c.reason {
+			t.Errorf("%s: %v, want %q", c.name, err, c.reason)
+		}
+	}
+}

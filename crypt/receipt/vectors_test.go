@@ -205,10 +205,10 @@ func FuzzEnvelope(f *testing.F) {
 	})
 }
 
-// FuzzStatement: a statement that parses has one spelling and can be signed
-// again.
+// FuzzStatement: a statement that parses has one spelling. (Most of its time
+// goes into shortening inputs that cannot get short; -fuzzminimizetime 10x
+// gives it to finding them.)
 func FuzzStatement(f *testing.F) {
-	w := newWorld(f)
 	for _, s := range []Statement{NewStatement(predicate(), canon.Digest{}, canon.Digest{}), result(predicate(), Executed, 3)} {
 		b, err := canon.Marshal(s)
 		if err != nil {
@@ -221,9 +221,8 @@ func FuzzStatement(f *testing.F) {
 		if err != nil {
 			return
 		}
-		e, err := Sign(w.ring.Attestation(), *s)
-		if err != nil || !bytes.Equal(e.Payload, b) {
-			t.Fatalf("%q parses and is signed as %q, %v", b, e, err)
+		if again, err := canon.Marshal(s); err != nil || !bytes.Equal(again, b) {
+			t.Fatalf("%q parses and is written as %q, %v", b, again, err)
 		}
 	})
 }
