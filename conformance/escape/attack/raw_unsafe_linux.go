@@ -13,14 +13,6 @@ import (
 // Go does not move heap memory, and these all escape to the heap.
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// at returns n bytes of memory that the kernel mapped at p; it stays until the
-// process ends.
-func at(p uintptr, n int) []byte {
-	// The pointer comes from the kernel, not from Go memory: unsafe.Pointer's
-	// rule (6) for addresses held elsewhere.
-	return unsafe.Slice(*(**byte)(unsafe.Pointer(&p)), n)
-}
-
 // cstring returns s with a NUL.
 func cstring(s string) []byte { return append([]byte(s), 0) }
 
