@@ -52,8 +52,8 @@ fuzz: ## each fuzz target for FUZZTIME (20s)
 	  echo "$$t in $${f%/*}"; go test "$${f%/*}" -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME); done
 bench: build ## palyra exec beside bwrap and bare exec, interleaved
 	go run ./bench
-lab: ## kernels in virtual machines; not built yet
-	@echo "make lab: the kernel lab is not built yet" >&2; exit 1
+lab: ## the cell's tests on another kernel with a delegated cgroup, in an emulated machine
+	go run ./conformance/lab
 demo: build ## the whole path in a minute
 	conformance/demo/run
 

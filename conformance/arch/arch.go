@@ -150,8 +150,6 @@ var skipReasons = []string{
 
 // longFiles are files over 500 lines, with the reason. Over 800 there is none.
 var longFiles = map[string]string{
-	"kernel/path_linux_test.go":          "every way in which a call can end, by step of the path",
-	"kernel/seal_linux_test.go":          "one table of everything that can be wrong with what a call names",
 	"isolate/isolatetest/isolatetest.go": "the contract of a Runner, in reading order",
 }
 
