@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"palyra/authz/approval"
@@ -170,11 +171,22 @@ func outcomeOf(res *isolate.Result, err error) (string, error) {
 		if res.Evidence != nil && res.Evidence.Exit.LimitHit != "" {
 			reason = res.Evidence.Exit.LimitHit
 		}
-		return receipt.Killed, orElse(err, fault.New(fault.Unavailable, reason, "run", errors.New("a limit was reached")))
+		return receipt.Killed, orElse(err, fault.New(fault.Unavailable, reason, "run", limitError(reason)))
 	case isolate.Refused:
 		return receipt.Refused, orElse(err, fault.New(fault.Refused, "refused", "run", nil))
 	}
 	return receipt.Failed, orElse(err, fault.New(fault.Internal, "no_outcome", "run", fmt.Errorf("runner reported %q", string(res.Outcome))))
+}
+
+// limitError says which limit ended a run.
+func limitError(limit string) error {
+	switch limit {
+	case "canceled":
+		return errors.New("it was canceled")
+	case "killed":
+		return errors.New("it was killed from outside")
+	}
+	return fmt.Errorf("the %s limit was reached", strings.ReplaceAll(limit, "_", " "))
 }
 
 func orElse(err, other error) error {
@@ -250,6 +262,8 @@ func exitStatus(outcome string, r *isolate.Result) int {
 			return exitSignal + e.Signal
 		case outcome == receipt.Executed && e.Code >= 0:
 			return e.Code
+		case outcome == receipt.Killed:
+			return exitSignal + 9 // ended by us, whatever the program would have said
 		}
 	}
 	return exitRefused

@@ -23,7 +23,7 @@ type runner interface {
 var _ runner = (*cell.Client)(nil)
 
 // startTimeout bounds the start of a palyra-cell, which takes milliseconds.
-const startTimeout = 30 * time.Second
+const startTimeout = 10 * time.Second
 
 // lane is one palyra-cell and the authority that grants for it. A lane is made
 // for a tier when that is first needed and replaced when its process has died.

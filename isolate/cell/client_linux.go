@@ -27,6 +27,10 @@ import (
 // closeGrace is how long Close waits for palyra-cell to end by itself.
 const closeGrace = 5 * time.Second
 
+// answerGrace is how long palyra-cell has to kill, reap and answer after a
+// run's deadline or its cancellation.
+const answerGrace = 10 * time.Second
+
 // Client is a connection to a running palyra-cell. It is safe for concurrent
 // use. Close it to end the process and everything it runs.
 type Client struct {
@@ -79,6 +83,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	c.step("cell_started")
 	if err := c.greet(ctx); err != nil {
+		c.proc.Kill() // it runs nothing yet, and may be one that never answers
 		c.Close()
 		return nil, err
 	}
@@ -283,11 +288,16 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 		return nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
 	}
 	c.step("run_sent")
+	// palyra-cell keeps the deadline. One that does not answer is killed, and with
+	// it what it runs; the answer is then that it died.
+	overdue := time.AfterFunc(s.Limits.Wall+answerGrace, func() { c.proc.Kill() })
+	defer overdue.Stop()
 	var r reply
 	select {
 	case r = <-ch:
 	case <-ctx.Done():
 		// The answer still comes: palyra-cell kills the run and says so.
+		overdue.Reset(answerGrace)
 		if msg, err := json.Marshal(request{Op: "cancel", ID: id}); err == nil {
 			c.conn.Write(msg)
 		}

@@ -33,12 +33,14 @@ type run struct {
 	status *os.File
 	gate   int
 
+	filter  *program
 	tape    sys.Tape
 	ns      uint64 // CLONE_NEW* flags
 	uid     uint32 // id on palyra-cell's side that the program becomes
 	gid     uint32
 	reap    bool         // tier B: stay until the whole tree is gone
 	private string       // directory to remove in the end; "" if none
+	mounted bool         // private is a tmpfs
 	leaf    *cgroup.Leaf // nil where no cgroup can be made
 	covered []native.Operand
 	covers  covers
@@ -53,7 +55,7 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 	ctx, cancel := context.WithDeadline(ctx, start.Add(r.spec.Limits.Wall))
 	defer cancel()
 	defer r.release()
-	r.gate = -1
+	r.gate, r.filter = -1, r.s.filterFor(r.spec)
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
@@ -85,6 +87,9 @@ func (r *run) release() {
 	sys.Close(r.gate)
 	if r.status != nil {
 		r.status.Close()
+	}
+	if r.mounted {
+		sys.Detach(r.private)
 	}
 	if r.private != "" {
 		os.RemoveAll(r.private)
@@ -190,7 +195,7 @@ func (r *run) prepareC() error {
 		gid = uid
 	}
 	r.uid, r.gid = uid, gid
-	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.s.filter.Bytes(), Cookie: r.s.cookie,
+	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.filter.Bytes(), Cookie: r.s.cookie,
 		Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored}
 	var grants []landGrant
 	attach := func(label, path string, m *os.File, access string) error {
@@ -399,7 +404,7 @@ func (r *run) copyOperands() ([]*os.File, error) {
 
 // prepareB prepares a confined process: a directory to start in and the tape.
 func (r *run) prepareB() error {
-	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.s.filter.Bytes(), Cookie: r.s.cookie,
+	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.filter.filter.Bytes(), Cookie: r.s.cookie,
 		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, NProc: r.spec.Limits.PIDs + 1}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	switch w := r.spec.Workspace; {
@@ -427,17 +432,9 @@ func (r *run) prepareB() error {
 	access := "rwx"
 	if dir == nil {
 		var err error
-		if r.private, err = os.MkdirTemp("", "palyra-b-"); err == nil {
-			err = os.Chown(r.private, int(uid), int(gid))
-		}
-		if err == nil {
-			dir, err = sys.OpenPath(r.private)
-		}
-		if err != nil {
+		if dir, err = r.privateDir(uid, gid); err != nil {
 			return fault.New(fault.Unavailable, "private_directory", "make private workspace", err)
 		}
-		r.hold(dir)
-		r.ev.Degraded = append(r.ev.Degraded, "disk: the private workspace has no quota")
 	} else if r.spec.Workspace.ReadOnly {
 		access = "rx"
 	}
@@ -456,6 +453,39 @@ func (r *run) prepareB() error {
 	r.tape, r.reap = rlimit.Tape(p), true
 	r.ev.Executor = rlimit.Executor
 	return nil
+}
+
+// privateDir makes the empty workspace of a call at tier B. Where palyra-cell has
+// a mount namespace it is a tmpfs with the call's quota; elsewhere it is a
+// directory whose size is sampled.
+func (r *run) privateDir(uid, gid uint32) (*os.File, error) {
+	var err error
+	if r.private, err = os.MkdirTemp("", "palyra-b-"); err != nil {
+		return nil, err
+	}
+	if os.Getpid() == 1 {
+		l := r.spec.Limits
+		m, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, "mode", "0700", "uid", utoa(uid), "gid", utoa(gid),
+			"size", strconv.FormatInt(l.Disk, 10), "nr_inodes", strconv.FormatInt(l.Inodes, 10))
+		if err != nil {
+			return nil, err
+		}
+		defer m.Close()
+		if err := sys.MoveMount(m, r.private); err != nil {
+			return nil, err
+		}
+		r.mounted = true
+	} else {
+		if err := os.Chown(r.private, int(uid), int(gid)); err != nil {
+			return nil, err
+		}
+		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of the private workspace is sampled")
+	}
+	dir, err := sys.OpenPath(r.private)
+	if err == nil {
+		r.hold(dir)
+	}
+	return dir, err
 }
 
 func utoa(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -34,10 +34,9 @@ type server struct {
 	root     bool // we have the host's capabilities
 	verifier *grant.Verifier
 	launch   *launcher
-	static   []landGrant // what every cell may reach
-	abi      int         // landlock
-	filter   seccomp.Filter
-	policy   canon.Digest // of the filter without its cookie
+	static   []landGrant       // what every cell may reach
+	abi      int               // landlock
+	filters  map[bool]*program // by whether unix sockets are allowed
 	cookie   uint64
 	lastCap  int
 	ignored  []int
@@ -115,14 +114,12 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	var b [8]byte
 	rand.Read(b[:])
 	s.cookie = binary.NativeEndian.Uint64(b[:])
-	if s.filter, err = compile(h.Tier, s.cookie); err != nil {
-		return nil, err
+	s.filters = make(map[bool]*program)
+	for _, unix := range []bool{false, true} {
+		if s.filters[unix], err = compile(h.Tier, s.cookie, unix); err != nil {
+			return nil, err
+		}
 	}
-	plain, err := compile(h.Tier, 0)
-	if err != nil {
-		return nil, err
-	}
-	s.policy = plain.Digest()
 	s.uids.init()
 	switch h.Tier {
 	case tier.B:
@@ -135,16 +132,39 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	return s, err
 }
 
-func compile(t tier.Tier, cookie uint64) (seccomp.Filter, error) {
+// program is a compiled seccomp filter.
+type program struct {
+	filter seccomp.Filter
+	policy canon.Digest // of the same filter without its cookie
+}
+
+func compile(t tier.Tier, cookie uint64, unix bool) (*program, error) {
 	arch, err := seccomp.ParseArch(runtime.GOARCH)
 	if err != nil {
-		return seccomp.Filter{}, refuse("seccomp_unavailable", "choose seccomp architecture", err)
+		return nil, refuse("seccomp_unavailable", "choose seccomp architecture", err)
 	}
-	f, err := seccomp.Compile(seccomp.Cell(seccomp.Options{Tier: t, ExecCookie: cookie, AllowInet: t == tier.C}), arch)
+	o := seccomp.Options{Tier: t, AllowInet: t == tier.C, AllowUnix: unix}
+	plain, err := seccomp.Compile(seccomp.Cell(o), arch)
 	if err != nil {
-		return f, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
+		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
 	}
-	return f, nil
+	o.ExecCookie = cookie
+	f, err := seccomp.Compile(seccomp.Cell(o), arch)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
+	}
+	return &program{filter: f, policy: plain.Digest()}, nil
+}
+
+// unixABI is the landlock ABI from which sockets in the file system are
+// confined (LANDLOCK_ACCESS_FS_RESOLVE_UNIX).
+const unixABI = 9
+
+// filterFor chooses the filter of a call. Unix sockets are allowed where the
+// cell shows no directory of the host, or landlock keeps the program from
+// sockets in it.
+func (s *server) filterFor(spec *isolate.Spec) *program {
+	return s.filters[s.tier == tier.C && (spec.Workspace == nil || s.abi >= unixABI)]
 }
 
 func refuse(reason, op string, err error) *fault.Error {

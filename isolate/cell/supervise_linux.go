@@ -141,21 +141,30 @@ func (p *process) await(ctx context.Context) error {
 			err = <-done
 			waiting = false
 		case <-tick.C:
-			if p.leaf != nil {
-				continue // the kernel bounds it
-			}
-			used := treeMemory(p.pid)
-			p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, used)
-			if used > p.spec.Limits.Memory && p.hit == "" {
-				p.hit = "memory"
-				p.killTree()
-			}
+			p.sample()
 		}
 	}
 	if p.reap && err == nil && ctx.Err() == nil {
 		p.killTree()
 	}
 	return err
+}
+
+// sample kills a run that uses more than its limits where nothing else bounds
+// it: memory without a cgroup, the private directory without a quota.
+func (p *process) sample() {
+	if p.leaf == nil {
+		used := treeMemory(p.pid)
+		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, used)
+		if used > p.spec.Limits.Memory && p.hit == "" {
+			p.hit = "memory"
+			p.killTree()
+		}
+	}
+	if p.private != "" && !p.mounted && p.hit == "" && overQuota(p.private, p.spec.Limits.Disk, p.spec.Limits.Inodes) {
+		p.hit = "disk"
+		p.killTree()
+	}
 }
 
 // killTree kills every process of the run and returns when the reaper is about
@@ -230,8 +239,8 @@ func (p *process) observe() error {
 	if p.s.tier == tier.C {
 		p.ev.Tier = tier.C.String()
 	}
-	p.ev.Seccomp = evidence.Seccomp{Basis: evidence.Reported, Program: p.s.filter.Digest(), Policy: p.s.policy,
-		Instructions: p.s.filter.Len(), DefaultErrno: int(syscall.EPERM)}
+	p.ev.Seccomp = evidence.Seccomp{Basis: evidence.Reported, Program: p.filter.filter.Digest(), Policy: p.filter.policy,
+		Instructions: p.filter.filter.Len(), DefaultErrno: int(syscall.EPERM)}
 	if err := p.readBackFilter(); err != nil {
 		return err
 	}
@@ -246,7 +255,7 @@ func (p *process) readBackFilter() error {
 	if !p.s.root {
 		return nil
 	}
-	got, err := sys.InstalledFilter(p.program, p.s.filter.Len())
+	got, err := sys.InstalledFilter(p.program, p.filter.filter.Len())
 	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
 		return nil // a kernel without CONFIG_CHECKPOINT_RESTORE, or ptrace forbidden by another policy
 	}
@@ -312,6 +321,8 @@ func (p *process) conclude(ctx context.Context, started bool, runErr error, user
 		case ws.Signaled():
 			e.Exit.Signal = int(ws.Signal())
 		}
+	} else {
+		e.Exit.Signal = int(syscall.SIGKILL) // the reaper was killed with all the rest
 	}
 	switch {
 	case p.hit != "":
@@ -321,7 +332,7 @@ func (p *process) conclude(ctx context.Context, started bool, runErr error, user
 	case ctx.Err() != nil:
 		res.Outcome, e.Exit.LimitHit = isolate.Killed, "canceled"
 	case !ok:
-		res.Outcome, e.Exit.Signal = isolate.Killed, int(syscall.SIGKILL)
+		res.Outcome = isolate.Killed
 	case ws.Signaled() && ws.Signal() == syscall.SIGXCPU:
 		res.Outcome, e.Exit.LimitHit = isolate.Killed, "cpu"
 	case ws.Signaled() && ws.Signal() == syscall.SIGXFSZ:

@@ -6,7 +6,7 @@ package seccomp
 var allowed = []Rule{
 	allow("read and write what is open",
 		"read", "write", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2",
-		"lseek", "sendfile", "copy_file_range", "splice", "tee", "vmsplice", "readahead", "fadvise64",
+		"lseek", "sendfile", "copy_file_range", "readahead", "fadvise64",
 		"fallocate", "ftruncate", "fsync", "fdatasync", "sync_file_range", "syncfs", "sync", "cachestat"),
 	allow("handle descriptors",
 		"close", "close_range", "dup", "dup2", "dup3", "fcntl", "flock", "pipe", "pipe2"),

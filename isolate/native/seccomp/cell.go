@@ -19,6 +19,11 @@ type Options struct {
 	// empty network namespace and is ignored below tier C, where such a socket
 	// would reach the host's network.
 	AllowInet bool
+	// AllowUnix lets socket(2) make unix sockets and socketpair(2) make datagram
+	// pairs. Both can reach a host process that listens in a directory which the
+	// cell shows, and Landlock confines that only from ABI 9 on: allow it where
+	// there is such a Landlock, or no directory of the host. Ignored below tier C.
+	AllowUnix bool
 	// AllowPathMetadata lets chmod, chown, utime and setxattr take paths below
 	// tier C. Landlock (up to ABI 10) does not see them, so the program can then
 	// change modes, times and attributes of every file of its user that the
@@ -39,7 +44,7 @@ func Cell(o Options) Policy {
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
 		allowed, deniedRules(), processRules(o.ExecCookie), fileRules(),
-		socketRules(namespaces, namespaces && o.AllowInet),
+		socketRules(namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix),
 		hostRules(namespaces, namespaces || o.AllowPathMetadata),
 	} {
 		p.Rules = append(p.Rules, rules...)

@@ -18,6 +18,8 @@ func deniedRules() []Rule {
 		deny(ENOSYS, "new and behind pointers; older calls do it",
 			"file_getattr", "file_setattr", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules"),
 		deny(ENOSYS, "memory that the kernel cannot see", "memfd_secret"),
+		deny(EINVAL, "moving pages instead of bytes has overwritten the page cache more than once (Dirty Pipe, Copy Fail); programs fall back to copying",
+			"splice", "tee", "vmsplice"),
 		deny(EPERM, "namespaces give capabilities over kernel code that was written for root",
 			"unshare", "setns"),
 		deny(EPERM, "mounts",

@@ -22,7 +22,7 @@ func variants() []Policy {
 	var ps []Policy
 	for i, o := range []Options{
 		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true},
-		{Tier: tier.C}, {Tier: tier.C, AllowInet: true},
+		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowInet: true, AllowUnix: true},
 	} {
 		for _, cookie := range []uint64{0, 0xfedcba9876543210} {
 			o.ExecCookie = cookie
@@ -37,7 +37,7 @@ func variants() []Policy {
 // TestIgnored holds options to the tier that they are for.
 func TestIgnored(t *testing.T) {
 	for _, o := range [][2]Options{
-		{{Tier: tier.B}, {Tier: tier.B, AllowInet: true}},
+		{{Tier: tier.B}, {Tier: tier.B, AllowInet: true}}, {{Tier: tier.B}, {Tier: tier.B, AllowUnix: true}},
 		{{Tier: tier.C}, {Tier: tier.C, AllowPathMetadata: true}},
 		{{Tier: tier.None}, {Tier: tier.None, AllowInet: true}},
 	} {
@@ -331,10 +331,10 @@ func TestDepth(t *testing.T) {
 
 // TestCell states by name what matters most.
 func TestCell(t *testing.T) {
-	c := Options{Tier: tier.C, ExecCookie: 0x1122334455667788, AllowInet: true}
-	b := Options{Tier: tier.B, ExecCookie: c.ExecCookie, AllowInet: true}
-	noInet, noCookie := c, c
-	noInet.AllowInet, noCookie.ExecCookie = false, 0
+	c := Options{Tier: tier.C, ExecCookie: 0x1122334455667788, AllowInet: true, AllowUnix: true}
+	b := Options{Tier: tier.B, ExecCookie: c.ExecCookie, AllowInet: true, AllowUnix: true}
+	noInet, noCookie, noUnix := c, c, c
+	noInet.AllowInet, noCookie.ExecCookie, noUnix.AllowUnix = false, 0, false
 	const high = 0xdeadbeef << 32
 	for _, tt := range []struct {
 		o    Options
@@ -364,6 +364,13 @@ func TestCell(t *testing.T) {
 		{c, "socket", [6]uint64{40, 1}, Errno(EAFNOSUPPORT)},      // vsock
 		{noInet, "socket", [6]uint64{2, 1, 6}, Errno(EAFNOSUPPORT)},
 		{noInet, "socket", [6]uint64{1, 1, 0}, Allow},
+		{noUnix, "socket", [6]uint64{1, 1, 0}, Errno(EAFNOSUPPORT)},
+		{noUnix, "socketpair", [6]uint64{1, 1, 0}, Allow},
+		{noUnix, "socketpair", [6]uint64{1, 2, 0}, Errno(EAFNOSUPPORT)},
+		{noUnix, "socket", [6]uint64{2, 1, 6}, Allow},
+		{c, "splice", [6]uint64{}, Errno(EINVAL)},
+		{c, "vmsplice", [6]uint64{}, Errno(EINVAL)},
+		{c, "tee", [6]uint64{}, Errno(EINVAL)},
 		{b, "socket", [6]uint64{1, 1, 0}, Errno(EAFNOSUPPORT)},
 		{b, "socket", [6]uint64{2, 1, 6}, Errno(EAFNOSUPPORT)},
 		{b, "socketpair", [6]uint64{1, 1}, Allow},

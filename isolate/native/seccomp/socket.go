@@ -13,7 +13,7 @@ const (
 
 // socketRules allow address families by name: what is not named does not exist
 // (AF_ALG, AF_VSOCK, AF_NETLINK, AF_PACKET, AF_KEY, AF_RXRPC, ...).
-func socketRules(namespaces, inet bool) []Rule {
+func socketRules(namespaces, inet, unix bool) []Rule {
 	options := Rule{Calls: []string{"setsockopt"}, Else: Allow,
 		Clauses: []Clause{
 			// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF
@@ -25,16 +25,18 @@ func socketRules(namespaces, inet bool) []Rule {
 		Why: "only families and types that the cell's own namespaces make harmless"}
 	pair := Rule{Calls: []string{"socketpair"}, Else: Errno(EAFNOSUPPORT),
 		Why: "two ends of one connection"}
+	// A datagram pair could be reconnected, or send, to any socket in reach.
+	pair.Clauses = []Clause{when(Allow, is(0, afUnix), masked(1, sockType, sockStream, sockSeqpacket))}
 	if !namespaces {
-		// A datagram pair could be reconnected, or send, to any socket of the host.
-		pair.Clauses = []Clause{when(Allow, is(0, afUnix), masked(1, sockType, sockStream, sockSeqpacket))}
 		return []Rule{options, socket, pair,
 			deny(EPERM, "no socket of this tier has anything to connect to",
 				"connect", "bind", "listen", "accept", "accept4")}
 	}
-	unix := when(Allow, is(0, afUnix), masked(1, sockType, sockStream, sockDgram, sockSeqpacket))
-	pair.Clauses = []Clause{unix}
-	socket.Clauses = []Clause{unix}
+	if unix {
+		each := when(Allow, is(0, afUnix), masked(1, sockType, sockStream, sockDgram, sockSeqpacket))
+		pair.Clauses = []Clause{each}
+		socket.Clauses = []Clause{each}
+	}
 	if inet {
 		socket.Clauses = append(socket.Clauses,
 			when(Allow, is(0, afInet, afInet6), masked(1, sockType, sockStream), is(2, 0, protoTCP)),
