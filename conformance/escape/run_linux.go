@@ -83,8 +83,6 @@ const (
 	exitTimedOut = 124
 	exitRefused  = 125
 	exitDenied   = 126
-
-	sigsysExit = 128 + 31
 )
 
 // perform runs an attempt on its stage, outside or inside, and looks.

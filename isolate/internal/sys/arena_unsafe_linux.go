@@ -37,9 +37,6 @@ const (
 	flagClone   = 1 << 9
 )
 
-// PIDSlot is the slot that the reaper's clone step must store its result in.
-const PIDSlot = "program"
-
 // Arena is the memory of one child: the encoded tape with everything it points
 // to, the slots and the status block. It lies outside the Go heap, so addresses
 // in it are plain numbers that stay valid until Free, and it is a shared

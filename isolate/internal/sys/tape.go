@@ -112,6 +112,9 @@ type Step struct {
 // as its reaper, and then ends. It is the last of its tape.
 const Init = "init"
 
+// PIDSlot is the slot that the reaper's clone step must store its result in.
+const PIDSlot = "program"
+
 // String prints the step as the manual would.
 func (s Step) String() string {
 	var b strings.Builder
