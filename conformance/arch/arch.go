@@ -149,9 +149,7 @@ var skipReasons = []string{
 }
 
 // longFiles are files over 500 lines, with the reason. Over 800 there is none.
-var longFiles = map[string]string{
-	"isolate/isolatetest/isolatetest.go": "the contract of a Runner, in reading order",
-}
+var longFiles = map[string]string{}
 
 // sleepers are test files that may call time.Sleep, with the reason.
 var sleepers = map[string]string{}
