@@ -80,7 +80,11 @@ func (s *server) mapNamespace(ownerUID, ownerGID, uid, gid uint32) (*os.File, er
 	}
 	defer a.Free()
 	var pid, pidfd int
-	s.launch.run(func() { pid, pidfd, err = a.Start(sys.CloneFlagUser, -1) })
+	s.launch.run(func() {
+		if err = s.unsettled; err == nil {
+			pid, pidfd, err = a.Start(sys.CloneFlagUser, -1)
+		}
+	})
 	if err != nil {
 		sys.Close(gateW)
 		return nil, err

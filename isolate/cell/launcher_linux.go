@@ -13,7 +13,7 @@ type launcher struct {
 
 // newLauncher starts the thread and runs setup on it before anything else.
 func newLauncher(setup func() error) (*launcher, error) {
-	l := &launcher{do: make(chan func())}
+	l := &launcher{do: make(chan func(), 1)} // one place, for later
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked
@@ -27,6 +27,10 @@ func newLauncher(setup func() error) (*launcher, error) {
 	}
 	return l, nil
 }
+
+// later runs f on the thread before whatever is run next, and does not wait. It
+// is called once, right after newLauncher.
+func (l *launcher) later(f func()) { l.do <- f }
 
 // run runs f on the thread and waits for it.
 func (l *launcher) run(f func()) {

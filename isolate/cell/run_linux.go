@@ -55,7 +55,11 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 	ctx, cancel := context.WithDeadline(ctx, start.Add(r.spec.Limits.Wall))
 	defer cancel()
 	defer r.release()
-	r.gate, r.filter = -1, r.s.filterFor(r.spec)
+	r.gate = -1
+	var err error
+	if r.filter, err = r.s.filterFor(r.spec); err != nil {
+		return nil, err
+	}
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
@@ -69,7 +73,11 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 		group = int(r.leaf.Dir().Fd())
 	}
 	var pid, pidfd int
-	r.s.launch.run(func() { pid, pidfd, err = arena.Start(r.ns, group) })
+	r.s.launch.run(func() {
+		if err = r.s.unsettled; err == nil {
+			pid, pidfd, err = arena.Start(r.ns, group)
+		}
+	})
 	r.closeChildEnds()
 	if err != nil {
 		return nil, refuse("clone", "start cell", err)

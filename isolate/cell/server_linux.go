@@ -34,9 +34,9 @@ type server struct {
 	root     bool // we have the host's capabilities
 	verifier *grant.Verifier
 	launch   *launcher
-	static   []landGrant       // what every cell may reach
-	abi      int               // landlock
-	filters  map[bool]*program // by whether unix sockets are allowed
+	static   []landGrant                       // what every cell may reach
+	abi      int                               // landlock
+	filters  map[bool]func() (*program, error) // by whether unix sockets are allowed
 	cookie   uint64
 	lastCap  int
 	ignored  []int
@@ -49,7 +49,10 @@ type server struct {
 	mu      sync.Mutex
 	runs    map[uint64]context.CancelFunc // guarded by mu
 	uids    idPool
-	serial  chan struct{} // tier B: one run at a time
+	// unsettled says why nothing can be cloned. It is written and read on the
+	// launcher thread only.
+	unsettled error
+	serial    chan struct{} // tier B: one run at a time
 }
 
 // Main is palyra-cell: it serves the connection on descriptor fd until that
@@ -114,11 +117,12 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	var b [8]byte
 	rand.Read(b[:])
 	s.cookie = binary.NativeEndian.Uint64(b[:])
-	s.filters = make(map[bool]*program)
+	// Compiling takes a millisecond in which the template is built.
+	s.filters = make(map[bool]func() (*program, error))
 	for _, unix := range []bool{false, true} {
-		if s.filters[unix], err = compile(h.Tier, s.cookie, unix); err != nil {
-			return nil, err
-		}
+		f := sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, unix) })
+		s.filters[unix] = f
+		go f()
 	}
 	s.uids.init()
 	switch h.Tier {
@@ -163,8 +167,8 @@ const unixABI = 9
 // filterFor chooses the filter of a call. Unix sockets are allowed where the
 // cell shows no directory of the host, or landlock keeps the program from
 // sockets in it.
-func (s *server) filterFor(spec *isolate.Spec) *program {
-	return s.filters[s.tier == tier.C && (spec.Workspace == nil || s.abi >= unixABI)]
+func (s *server) filterFor(spec *isolate.Spec) (*program, error) {
+	return s.filters[s.tier == tier.C && (spec.Workspace == nil || s.abi >= unixABI)]()
 }
 
 func refuse(reason, op string, err error) *fault.Error {
@@ -218,6 +222,13 @@ func (s *server) setupC() error {
 	if err != nil {
 		return refuse("template", "build the template", err)
 	}
+	// Detaching the host's mounts waits for an RCU grace period. The thread does
+	// it while we greet, and before it clones anything.
+	s.launch.later(func() {
+		if err := settle(); err != nil {
+			s.unsettled = refuse("template", "settle the template", err)
+		}
+	})
 	return s.grantStatic(root)
 }
 

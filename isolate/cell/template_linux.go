@@ -139,8 +139,8 @@ func closeParts(parts []part) {
 	}
 }
 
-// build makes the template the root of the calling thread's mount namespace. It
-// must run on the launcher thread, after UnshareMounts. proc is a detached mount
+// build makes the template the root of the calling thread's mount namespace; what
+// it leaves to settle takes time. It must run on the launcher thread, after UnshareMounts. proc is a detached mount
 // of a proc of our PID namespace: a cell in a user namespace may mount its own
 // only while one is fully visible.
 func build(parts []part, proc *os.File) (root *os.File, err error) {
@@ -157,10 +157,17 @@ func build(parts []part, proc *os.File) (root *os.File, err error) {
 	if err := fill(at, parts, proc); err != nil {
 		return nil, err
 	}
-	if err := sys.Pivot(root); err != nil {
-		return nil, err
+	return root, sys.Pivot(root)
+}
+
+// settle finishes what build began: it lets go of the host's mounts, which
+// pivot_root left stacked on the new root, and makes the root read-only. Nothing
+// may be cloned before it succeeded.
+func settle() error {
+	if err := sys.DetachOldRoot(); err != nil {
+		return err
 	}
-	return root, sys.ReadOnlyRoot()
+	return sys.ReadOnlyRoot()
 }
 
 func fill(at string, parts []part, proc *os.File) error {

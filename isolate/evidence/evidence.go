@@ -39,6 +39,9 @@ type Evidence struct {
 	Usage      Usage      `json:"usage"`
 	Output     Output     `json:"output"` // filled by the kernel room, which reads the pipes
 	Degraded   []string   `json:"degradations"`
+	// Scripts are the files with a #! line that led to Executable, outermost
+	// first. Filled by the kernel room; the cell knows only what it executes.
+	Scripts []Executable `json:"scripts,omitempty"`
 }
 
 // Host identifies the kernel that enforced.
@@ -120,12 +123,21 @@ type Cgroup struct {
 	Values map[string]string `json:"values,omitempty"`
 }
 
-// Executable is what execveat was given.
+// The ways to a digest.
+const (
+	DigestHashed = "hashed" // the file was read for this call
+	DigestCached = "cached" // it was read before, and by its times has not changed since
+)
+
+// Executable is what execveat was given, or a script that named it.
 type Executable struct {
 	Basis  Basis        `json:"basis"`
 	Path   string       `json:"path"`
 	Digest canon.Digest `json:"digest"`
 	Pinned string       `json:"pinned"` // "sealed" or "system"
+	// Both are filled by the kernel room, which hashes.
+	DigestBasis string `json:"digest_basis,omitempty"`
+	DigestTime  string `json:"digest_time,omitempty"` // when the file was read, RFC 3339
 }
 
 // Tape identifies the list of system calls that built the confinement.

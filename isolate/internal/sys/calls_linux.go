@@ -96,8 +96,8 @@ func MoveMountAt(m *os.File, dir int, path string) error {
 }
 
 // Pivot makes the directory dir, which must be a mount point, the root of this
-// mount namespace and detaches the old root: the pivot_root(".", ".") of
-// pivot_root(2), NOTES.
+// mount namespace. The old root stays stacked on it, and the working directory
+// in it, until DetachOldRoot: the pivot_root(".", ".") of pivot_root(2), NOTES.
 func Pivot(dir *os.File) error {
 	if err := unix.Fchdir(int(dir.Fd())); err != nil {
 		return fmt.Errorf("fchdir: %w", err)
@@ -105,6 +105,11 @@ func Pivot(dir *os.File) error {
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("pivot_root: %w", err)
 	}
+	return nil
+}
+
+// DetachOldRoot detaches what Pivot left and leaves the calling thread at "/".
+func DetachOldRoot() error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("umount2: %w", err)
 	}
