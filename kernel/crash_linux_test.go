@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -43,8 +44,11 @@ func beVictim(spec string) int {
 	if err := json.Unmarshal([]byte(spec), &v); err != nil {
 		return 2
 	}
-	seen := make(map[string]int)
+	var mu sync.Mutex
+	seen := make(map[string]int) // guarded by mu: steps come from several goroutines
 	step := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
 		seen[name]++
 		if v.Step == "" {
 			fmt.Printf("step %s %d\n", name, seen[name])

@@ -140,8 +140,13 @@ func TestOutputReaderStuck(t *testing.T) {
 
 // TestOutputPipeHeld: somebody keeps the program's end open.
 func TestOutputPipeHeld(t *testing.T) {
-	var out bytes.Buffer
-	s := newStreams(t, &out, nil, nil, 100)
+	var mu sync.Mutex
+	var out bytes.Buffer // guarded by mu: who forwards is not waited for
+	s := newStreams(t, writerFunc(func(b []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return out.Write(b)
+	}), nil, nil, 100)
 	s.start()
 	io.WriteString(s.out[0].w, "hello") // and no release
 	start := time.Now()
@@ -149,6 +154,8 @@ func TestOutputPipeHeld(t *testing.T) {
 	if d := time.Since(start); d > 10*drainGrace {
 		t.Errorf("drain took %v", d)
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	if got.Basis != evidence.Reported || got.StdoutBytes != 5 || out.String() != "hello" {
 		t.Errorf("got %+v", got)
 	}
@@ -174,3 +181,8 @@ func TestFeedUnread(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
+
+// writerFunc makes a function an io.Writer.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -343,10 +343,6 @@ func TestGivesUpBeforeIntent(t *testing.T) {
 	}
 }
 
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
-
 func TestFlood(t *testing.T) {
 	h := openHouse(t, Config{Approver: answer{yes: true}})
 	var out bytes.Buffer

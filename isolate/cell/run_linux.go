@@ -457,7 +457,7 @@ func (r *run) prepareB() error {
 		return refuse("sealed_operands", "seal operands", errors.New("tier B has no mounts to cover the originals with")).
 			WithHint("use tier C")
 	}
-	r.ev.Degraded = append(r.ev.Degraded, "namespaces: none at tier B", "memory: per process, not per tree")
+	r.ev.Degraded = append(r.ev.Degraded, "namespaces: none at tier B", "memory: the tree is sampled, each process is bounded")
 	r.tape, r.reap = rlimit.Tape(p), true
 	r.ev.Executor = rlimit.Executor
 	return nil

@@ -12,8 +12,9 @@
 //
 // What it does not protect against, and tier C does: the program can tell that
 // other processes exist (by PID, not by content), memory is bounded per process
-// and not per tree, and a private directory has no quota. If palyra-cell itself
-// is killed, the first process dies with it but a grandchild may live on.
+// and sampled for the tree, and without root the size of a private directory is
+// sampled, too. If palyra-cell and palyra are killed at the same moment, a
+// grandchild may live on.
 package rlimit
 
 import (
