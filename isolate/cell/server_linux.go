@@ -117,13 +117,12 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	var b [8]byte
 	rand.Read(b[:])
 	s.cookie = binary.NativeEndian.Uint64(b[:])
-	// Compiling takes a millisecond in which the template is built.
 	s.filters = make(map[bool]func() (*program, error))
 	for _, unix := range []bool{false, true} {
-		f := sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, unix) })
-		s.filters[unix] = f
-		go f()
+		s.filters[unix] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, unix) })
 	}
+	// Compiling takes half a millisecond, in which the template can be built.
+	go s.filterFor(&isolate.Spec{})
 	s.uids.init()
 	switch h.Tier {
 	case tier.B:
