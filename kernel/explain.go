@@ -30,7 +30,7 @@ func Explain(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (poli
 	if _, err := os.Lstat(state); errors.Is(err, fs.ErrNotExist) {
 		state = "" // nothing of it can lie in the workspace
 	}
-	s, err := seal(ctx, &p, stdin, state)
+	s, err := seal(ctx, &p, stdin, state, nil)
 	if err != nil {
 		return policy.Explanation{}, k.set, err
 	}

@@ -156,7 +156,7 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 	defer k.calls.Done()
 
 	// Seal: from here on the call is the capsule, and no name is looked up again.
-	s, err := seal(ctx, &p, stdio.Stdin, k.state.dir)
+	s, err := seal(ctx, &p, stdio.Stdin, k.state.dir, k.state.digests)
 	if err != nil {
 		return nil, err
 	}

@@ -12,10 +12,12 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/kernel/capsule"
+	"palyra/kernel/internal/digests"
 	"palyra/kernel/internal/pin"
 )
 
@@ -44,9 +46,10 @@ const (
 type program struct {
 	exec    held
 	scripts []capsule.Script
-	held    []held      // scripts that are used as they are
-	script  *pin.Sealed // the script that is not; at most one
-	argv    []string    // what execve of the binary gets
+	read    []digests.Digest // how the digests of scripts were obtained
+	held    []held           // scripts that are used as they are
+	script  *pin.Sealed      // the script that is not; at most one
+	argv    []string         // what execve of the binary gets
 }
 
 // held is an open file with what it was when it was hashed.
@@ -55,6 +58,7 @@ type held struct {
 	file   *os.File
 	stat   pin.Stat
 	record capsule.File
+	digest digests.Digest // how record.Digest was obtained
 }
 
 // recheck refuses if a file that is used as it is has changed.
@@ -87,6 +91,7 @@ type place struct {
 	workspace *pin.Handle // nil: private
 	view      string      // where the program sees the workspace
 	cwd       string      // where the program starts, beneath view
+	digests   *digests.Cache
 }
 
 // below returns the part of name beneath root.
@@ -239,18 +244,20 @@ func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (h
 	r := capsule.File{Path: p.shown(h)}
 	op := fmt.Sprintf("read %s %q", what, r.Path)
 	if h.System() && !p.inWorkspace(h) {
-		var err error
 		r.Pinned = capsule.PinnedSystem
-		if r.Digest, r.Size, err = pin.Digest(f, maxExecutable); err == nil {
+		d, err := p.digests.Of(f, h.Stat, maxExecutable)
+		if err == nil {
 			err = pin.Changed(f, h.Stat)
 		}
 		if err != nil {
 			f.Close()
 			return held{}, nil, fault.New(fault.Unavailable, "program_changed", op, err)
 		}
-		return held{what, f, h.Stat, r}, nil, nil
+		r.Digest, r.Size = d.Sum, d.Size
+		return held{what, f, h.Stat, r, d}, nil, nil
 	}
 	defer f.Close()
+	now := time.Now()
 	s, err := pin.Seal("palyra-"+what, io.NewSectionReader(f, 0, 1<<62), maxExecutable, perm)
 	if err != nil {
 		return held{}, nil, sealFault(op, err)
@@ -260,7 +267,7 @@ func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (h
 		return held{}, nil, fault.New(fault.NotExec, "program_empty", op, errors.New("is empty"))
 	}
 	r.Pinned, r.Digest, r.Size = capsule.PinnedSealed, s.Digest, s.Size
-	return held{what, s.File, h.Stat, r}, s, nil
+	return held{what, s.File, h.Stat, r, digests.Digest{Sum: s.Digest, Size: s.Size, Hashed: now}}, s, nil
 }
 
 // sealFault classifies an error of pin.Seal.
@@ -376,6 +383,7 @@ func (p *place) addScript(prog *program, h *pin.Handle, f *os.File) (*pin.Handle
 		return nil, err
 	}
 	prog.scripts = append(prog.scripts, capsule.Script{File: got.record, Interpreter: interp, Argument: arg})
+	prog.read = append(prog.read, got.digest)
 
 	// As fs/binfmt_script.c does: argv[0] goes, and in its place come the
 	// interpreter, its argument and the path of the script.

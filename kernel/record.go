@@ -18,7 +18,9 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/evidence"
 	"palyra/kernel/capsule"
+	"palyra/kernel/internal/digests"
 )
 
 // call is a decided call on its way to its receipt. It is owned by Call.
@@ -134,8 +136,29 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 	c.out.Result, c.out.Delivered = res, delivered
 	if res != nil && res.Evidence != nil {
 		res.Evidence.Output = output
+		c.s.program.hashed(res.Evidence)
 	}
 	return outcomeOf(res, err)
+}
+
+// hashed adds to e how the digests of the program's files were obtained. It is
+// no part of the capsule: the same call has the same capsule, whether a file had
+// to be read for it or not.
+func (p *program) hashed(e *evidence.Evidence) {
+	e.Executable.DigestBasis, e.Executable.DigestTime = digestBasis(p.exec.digest)
+	e.Scripts = nil
+	for i, s := range p.scripts {
+		x := evidence.Executable{Basis: evidence.Reported, Path: s.Path, Digest: s.Digest, Pinned: s.Pinned}
+		x.DigestBasis, x.DigestTime = digestBasis(p.read[i])
+		e.Scripts = append(e.Scripts, x)
+	}
+}
+
+func digestBasis(d digests.Digest) (basis, when string) {
+	if d.Cached {
+		return evidence.DigestCached, stamp(d.Hashed)
+	}
+	return evidence.DigestHashed, stamp(d.Hashed)
 }
 
 // outcomeOf turns what a runner returned into an outcome. Executed needs a

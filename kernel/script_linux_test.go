@@ -238,7 +238,7 @@ func TestProgramTurnsIntoScript(t *testing.T) {
 	}()
 	seen := make(map[string]int)
 	for range 3000 {
-		s, err := seal(t.Context(), proposal(prog), nil, "")
+		s, err := seal(t.Context(), proposal(prog), nil, "", nil)
 		if err != nil {
 			seen[fault.ReasonOf(err)]++
 			continue

@@ -12,6 +12,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
+	"palyra/kernel/internal/digests"
 	"palyra/kernel/internal/pin"
 )
 
@@ -34,7 +35,9 @@ type sealed struct {
 
 // seal opens and hashes everything that p names. Nothing is looked up by name
 // afterwards, except operands, whose content is then compared with the capsule.
-func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string) (_ *sealed, err error) {
+// state is the state directory, known the digests that need not be made again;
+// there may be neither.
+func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache) (_ *sealed, err error) {
 	if p.TierFloor == tier.None {
 		q := *p
 		q.TierFloor = tier.C
@@ -57,6 +60,7 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string) (_ *s
 	if s.place, err = openPlace(p, state); err != nil {
 		return nil, err
 	}
+	s.place.digests = known
 	if s.program, err = s.place.program(p.Argv); err != nil {
 		return nil, err
 	}

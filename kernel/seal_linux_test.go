@@ -24,7 +24,7 @@ func proposal(argv ...string) *Proposal { return &Proposal{Tool: ToolRun, Argv: 
 // sealIn seals p and closes it with the test.
 func sealIn(t *testing.T, p *Proposal, stdin io.Reader) (*sealed, error) {
 	t.Helper()
-	s, err := seal(t.Context(), p, stdin, "")
+	s, err := seal(t.Context(), p, stdin, "", nil)
 	if err == nil {
 		t.Cleanup(s.close)
 	}
@@ -389,7 +389,7 @@ func TestStdin(t *testing.T) {
 	defer r.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := seal(ctx, p, r, ""); fault.KindOf(err) != fault.Canceled {
+	if _, err := seal(ctx, p, r, "", nil); fault.KindOf(err) != fault.Canceled {
 		t.Errorf("canceled: %v", err)
 	}
 	// Not sealed: nobody reads it before the run.

@@ -9,6 +9,7 @@ import (
 	"palyra/crypt/receipt"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
+	"palyra/kernel/internal/digests"
 )
 
 // state is an open state directory:
@@ -17,6 +18,7 @@ import (
 //	keys/      private keys, 0600
 //	trust/     their public halves, for whoever verifies receipts
 //	journal/   the log of intents and results
+//	digests    digests of large files of the system; made again when lost
 type state struct {
 	dir     string
 	boot    string // this host's boot id, "" if it has none
@@ -24,6 +26,7 @@ type state struct {
 	ring    *keyring.Ring
 	trust   *receipt.Trust
 	journal *journal.Journal
+	digests *digests.Cache
 }
 
 // openState opens dir, and makes it and its keys on first use.
@@ -39,6 +42,7 @@ func openState(dir string, step func(string)) (_ *state, err error) {
 		return nil, err
 	}
 	s := &state{dir: dir, boot: bootID()}
+	s.digests = digests.New(filepath.Join(dir, "digests"), s.boot)
 	defer func() {
 		if err != nil {
 			s.close()
@@ -61,6 +65,7 @@ func (s *state) close() error {
 	}
 	var err error
 	if s.journal != nil {
+		_ = s.digests.Save() // without it the next process hashes again
 		err = s.journal.Close()
 	}
 	if s.lock != nil {

@@ -54,7 +54,7 @@ func TestWorkspaceRefused(t *testing.T) {
 	for _, c := range cases {
 		p := proposal("true")
 		p.Workspace = c.name
-		s, err := seal(t.Context(), p, nil, state)
+		s, err := seal(t.Context(), p, nil, state, nil)
 		if fault.ReasonOf(err) != c.reason || err != nil && fault.KindOf(err) != fault.Usage {
 			t.Errorf("%s: got %v", c.name, err)
 		}
@@ -330,7 +330,7 @@ func TestWorkspaceRace(t *testing.T) {
 	p.Workspace = ws
 	kinds := make(map[string]int)
 	for range 2000 {
-		s, err := seal(t.Context(), p, nil, "")
+		s, err := seal(t.Context(), p, nil, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

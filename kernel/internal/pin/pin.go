@@ -51,7 +51,9 @@ type Stat struct {
 	Size         int64
 	MtimeNS      int64
 	CtimeNS      int64
-	HasOtherName bool // more than one link
+	BirthNS      int64  // 0 where the file system keeps none
+	Mount        uint64 // which mount it was found on; not given out again before Linux is started anew, since 6.8
+	HasOtherName bool   // more than one link
 }
 
 // Same reports whether both are the same file with the same content, as far as
@@ -60,6 +62,16 @@ func (s Stat) Same(o Stat) bool {
 	return s.SameFile(o) && s.Mode == o.Mode && s.UID == o.UID && s.Size == o.Size &&
 		s.MtimeNS == o.MtimeNS && s.CtimeNS == o.CtimeNS
 }
+
+// Writers says whether anybody has a file open for writing.
+type Writers int
+
+// What can be known of them.
+const (
+	WritersUnknown Writers = iota // only the file's owner and root are told
+	WritersNone
+	WritersSome
+)
 
 // SameFile reports whether both are the same inode.
 func (s Stat) SameFile(o Stat) bool { return s.Dev == o.Dev && s.Ino == o.Ino }

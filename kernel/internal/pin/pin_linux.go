@@ -43,20 +43,11 @@ func Dir(name string) (*Handle, error) {
 }
 
 func open(at int, name string, oh *unix.OpenHow) (*Handle, error) {
-	var fd int
-	for {
-		var err error
-		fd, err = unix.Openat2(at, name, oh)
-		// EAGAIN: a rename elsewhere made "..", and with it "beneath", uncertain.
-		if err == nil {
-			break
-		}
-		if err != unix.EINTR && err != unix.EAGAIN {
-			return nil, os.NewSyscallError("openat2", err)
-		}
+	fd, err := openat2(at, name, oh)
+	if err != nil {
+		return nil, err
 	}
 	h := &Handle{file: os.NewFile(uintptr(fd), name)}
-	var err error
 	if h.Stat, err = stat(h.file); err == nil {
 		h.Path, err = os.Readlink(procFD(h.file))
 	}
@@ -67,15 +58,36 @@ func open(at int, name string, oh *unix.OpenHow) (*Handle, error) {
 	return h, nil
 }
 
+func openat2(at int, name string, oh *unix.OpenHow) (int, error) {
+	for {
+		fd, err := unix.Openat2(at, name, oh)
+		// EAGAIN: a rename elsewhere made "..", and with it "beneath", uncertain.
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return fd, os.NewSyscallError("openat2", err)
+		}
+	}
+}
+
 func procFD(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-func stat(f *os.File) (Stat, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return Stat{}, os.NewSyscallError("fstat", err)
+// statx asks for the birth time and the mount besides what fstat tells.
+const wanted = unix.STATX_BASIC_STATS | unix.STATX_BTIME | unix.STATX_MNT_ID | unix.STATX_MNT_ID_UNIQUE
+
+func stat(f *os.File) (Stat, error) { return statFD(int(f.Fd())) }
+
+func statFD(fd int) (Stat, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, wanted, &st); err != nil {
+		return Stat{}, os.NewSyscallError("statx", err)
 	}
-	s := Stat{Dev: uint64(st.Dev), Ino: st.Ino, UID: st.Uid, GID: st.Gid, Size: st.Size,
-		MtimeNS: st.Mtim.Nano(), CtimeNS: st.Ctim.Nano(), HasOtherName: st.Nlink > 1, Mode: fs.FileMode(st.Mode & 0o777)}
+	s := Stat{Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino, UID: st.Uid, GID: st.Gid, Size: int64(st.Size),
+		MtimeNS: nano(st.Mtime), CtimeNS: nano(st.Ctime), HasOtherName: st.Nlink > 1, Mode: fs.FileMode(st.Mode & 0o777)}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		s.BirthNS = nano(st.Btime)
+	}
+	if st.Mask&(unix.STATX_MNT_ID|unix.STATX_MNT_ID_UNIQUE) != 0 {
+		s.Mount = st.Mnt_id
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFDIR:
@@ -91,6 +103,8 @@ func stat(f *os.File) (Stat, error) {
 	}
 	return s, nil
 }
+
+func nano(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
 // Open opens the held file for reading. It must be a regular file; the link in
 // /proc names the inode, so nothing is looked up again.
@@ -140,27 +154,64 @@ func (h *Handle) System() bool {
 	if !h.Stat.Mode.IsRegular() || !ours(h.Stat) || !path.IsAbs(h.Path) {
 		return false
 	}
-	dir, err := At(nil, "/", Anywhere)
+	dir, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return false
 	}
-	defer func() { dir.Close() }()
-	parts := strings.Split(h.Path[1:], "/")
-	for i, p := range parts {
-		if !dir.Stat.Mode.IsDir() || !ours(dir.Stat) {
+	defer func() { unix.Close(dir) }()
+	here, err := statFD(dir)
+	step := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	for p := range strings.SplitSeq(h.Path[1:], "/") {
+		if err != nil || !here.Mode.IsDir() || !ours(here) {
 			return false
 		}
-		next, err := At(dir, p, Plain)
+		next, err := openat2(dir, p, &step)
 		if err != nil {
 			return false
 		}
-		dir.Close()
+		unix.Close(dir)
 		dir = next
-		if i == len(parts)-1 {
-			return dir.Stat.SameFile(h.Stat)
+		if here, err = statFD(dir); err != nil {
+			return false
 		}
 	}
+	return here.SameFile(h.Stat)
+}
+
+// KeepsTimes reports whether the file system of f moves a file's ctime with
+// every change of its content: the times of its inodes come from this kernel's
+// clock and writes through a shared mapping count. Not so tmpfs, which misses
+// those; images (squashfs, erofs, iso9660), whose times are those of whoever
+// made them; and network file systems and FUSE, which say what they please. An
+// overlay is as good as what it lies over, which it does not tell.
+func KeepsTimes(f *os.File) bool {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return false
+	}
+	switch int64(st.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC:
+		return true
+	}
 	return false
+}
+
+// WritersOf asks who has f open for writing, or mapped so. The kernel grants a
+// read lease only where nobody has (fcntl(2)); ours is given back at once. f
+// must be open for reading only.
+func WritersOf(f *os.File) Writers {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	switch err {
+	case nil:
+		// Whoever opened it for writing meanwhile waits for this. If it fails the
+		// lease goes with the descriptor.
+		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+		return WritersNone
+	case unix.EAGAIN:
+		return WritersSome
+	}
+	return WritersUnknown // EACCES: not our file; EINVAL: no leases here
 }
 
 // buffer is as large as it helps to read f at once.

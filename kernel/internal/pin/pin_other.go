@@ -32,6 +32,12 @@ func (h *Handle) Executable() error { return unsupported("faccessat2") }
 // System is false: nothing is trusted.
 func (h *Handle) System() bool { return false }
 
+// KeepsTimes is false: nothing is known.
+func KeepsTimes(*os.File) bool { return false }
+
+// WritersOf knows nothing.
+func WritersOf(*os.File) Writers { return WritersUnknown }
+
 // Changed fails.
 func Changed(*os.File, Stat) error { return unsupported("fstat") }
 
