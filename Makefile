@@ -49,9 +49,14 @@ sigstore: build
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@grep -rHoE '^func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r f t; do \
-	  echo "$$t in $${f%/*}"; go test "$${f%/*}" -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME); done
+	  echo "$$t in $${f%/*}"; go test "$${f%/*}" -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x; done
 bench: build ## palyra exec beside bwrap and bare exec, interleaved
 	go run ./bench
+bench-full: build
+	go run ./bench -full
+bench-compare:
+	@go build -o $(TOOLS)/bench ./bench && $(TOOLS)/bench -compare
+.PHONY: bench-full bench-compare
 lab: ## the cell's tests on another kernel with a delegated cgroup, in an emulated machine
 	go run ./conformance/lab
 demo: build ## the whole path in a minute
