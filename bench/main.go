@@ -1,204 +1,260 @@
 // Command bench measures what a confined call costs beside an unconfined one.
 //
-//	make bench
-//	go run ./bench -n 200 -gap 8ms -program /bin/true
+//	make bench            # under five minutes
+//	make bench-full       # more samples, sustained for 20 s each
+//	make bench-compare    # the last run against bench/baseline.json
+//	go run ./bench -set cells -scale 0.1
 //
-// One run takes the variants in turn, in a new order each round, so that what
-// disturbs the machine disturbs all of them: bare fork and exec, bwrap with
-// arguments as near to a cell's as it has, and palyra exec, which includes
-// starting palyra and palyra-cell and writing two durable journal entries and a
-// receipt. Medians are comparable within one run only; the ratios are the
-// result.
+// The paths of a set take turns in one process, in a new order each round, so
+// that what disturbs the machine disturbs all of them. A ratio is of two medians
+// of one set, one program and one arrival pattern; medians themselves are not
+// comparable between runs.
 //
-// It prints a table and writes records {path, program, pattern, n, p50_us,
-// p99_us, ratio, bwrap_ratio} to bench/results/latest.json. A peer that is not
-// installed is left out by name.
+// It prints tables and writes records {set, path, program, pattern, n, p50_us,
+// p99_us, ratio, bwrap_ratio} with what else it found to
+// bench/results/latest.json and a histogram beside it. A peer that is not
+// installed is named and left out. README.md says what each path is and holds
+// the values of the committed baseline.
 //
-// What it does not show: throughput, and a cell without the start of palyra.
+// Exit status: 0; 1 if something went wrong; 2 usage; 3 if -compare finds that
+// something became slower.
+//
+// What it does not show: another machine, and paths that do not exist yet.
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"time"
 )
 
-// variant is one way to run the program.
-type variant struct {
-	name string
-	argv []string
-	took []time.Duration
-}
-
-// record is one line of the results.
-type record struct {
-	Path    string  `json:"path"`
-	Program string  `json:"program"`
-	Pattern string  `json:"pattern"`
-	N       int     `json:"n"`
-	P50     float64 `json:"p50_us"`
-	P99     float64 `json:"p99_us"`
-	Ratio   float64 `json:"ratio"`       // of medians, to bare
-	Bwrap   float64 `json:"bwrap_ratio"` // of medians, bwrap's to this; 0 without bwrap
-}
-
-// results is the file.
-type results struct {
-	Time    string   `json:"time"`
-	Machine string   `json:"machine"`
-	Records []record `json:"records"`
+// options are what the flags say.
+type options struct {
+	bin       string        // folder of palyra and palyra-cell
+	out       string        // file for the results
+	sets      string        // comma-separated, empty is all
+	scale     float64       // of the numbers of samples
+	full      bool          // more samples, longer storms
+	sustained time.Duration // length of a storm; 0 leaves storms out
+	rest      time.Duration // longest wait for the kernel to settle after a storm
 }
 
 func main() {
-	n := flag.Int("n", 100, "rounds")
-	gap := flag.Duration("gap", 8*time.Millisecond, "pause between two runs; 0 is a burst")
-	program := flag.String("program", "/bin/true", "absolute path of what is run; policy must allow it")
-	palyra := flag.String("palyra", "bin/palyra", "palyra under measurement")
-	out := flag.String("out", "bench/results/latest.json", "file for the records; empty writes none")
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "folder of palyra and palyra-cell")
+	flag.StringVar(&o.out, "out", "bench/results/latest.json", "file for the results")
+	flag.StringVar(&o.sets, "set", "", "measure only these sets: cells, call, one-shot")
+	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of samples")
+	flag.BoolVar(&o.full, "full", false, "three times the samples, 20 s sustained")
+	flag.DurationVar(&o.sustained, "sustained", -1, "length of sustained runs, 0 for none (default 3s, 20s with -full)")
+	baseline := flag.String("baseline", "bench/baseline.json", "what -compare compares with and -document documents")
+	doCompare := flag.Bool("compare", false, "compare the results with the baseline instead of measuring")
+	doDocument := flag.String("document", "", "write the baseline's tables into this README instead of measuring")
 	flag.Parse()
-	if err := run(*n, *gap, *program, *palyra, *out, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+	if o.sustained < 0 {
+		if o.sustained = 3 * time.Second; o.full {
+			o.sustained = 20 * time.Second
+		}
 	}
+	if o.full {
+		o.scale *= 3
+	}
+	if o.rest = 5 * time.Second; o.sustained >= 20*time.Second {
+		o.rest = 30 * time.Second
+	}
+	if flag.NArg() > 0 || o.scale <= 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	code, err := 0, error(nil)
+	switch {
+	case *doCompare:
+		code, err = runCompare(*baseline, o.out, os.Stdout)
+	case *doDocument != "":
+		err = runDocument(*baseline, *doDocument)
+	default:
+		err = run(o, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
-func run(n int, gap time.Duration, program, palyra, out string, w io.Writer) error {
-	if n < 1 {
-		return errors.New("-n must be at least 1")
+func runCompare(baseline, latest string, w io.Writer) (int, error) {
+	was, err := readResults(baseline)
+	if err != nil {
+		return 1, err
 	}
-	state, err := os.MkdirTemp("", "palyra-bench-")
+	is, err := readResults(latest)
+	if err != nil {
+		return 1, err
+	}
+	c := compare(was, is)
+	c.print(w, was, is)
+	if len(c.Slower) > 0 {
+		return 3, nil
+	}
+	return 0, nil
+}
+
+func runDocument(baseline, readme string) error {
+	r, err := readResults(baseline)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(state)
-	vs, err := variants(program, palyra, filepath.Join(state, "state"), w)
+	b, err := os.ReadFile(readme)
 	if err != nil {
 		return err
 	}
-	for _, v := range vs { // once before measuring: caches, keys, journal
-		if _, err := v.once(); err != nil {
+	s, err := document(string(b), r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(readme, []byte(s), 0o644)
+}
+
+// wants reports whether a set is to be measured.
+func (o options) wants(name string) bool {
+	return o.sets == "" || strings.Contains(","+o.sets+",", ","+name+",")
+}
+
+// samples is how many of each path to take, unless scaled.
+func samples(set, pattern string) float64 {
+	n := map[string]float64{patternBurst: 300, pattern8ms: 150, pattern100ms: 20}[pattern]
+	if set == setOneShot { // its paths take a hundred times as long
+		n = map[string]float64{patternBurst: 40, pattern8ms: 40, pattern100ms: 20}[pattern]
+	}
+	return n
+}
+
+// run measures everything, prints it and writes it.
+func run(o options, w io.Writer) error {
+	dir, err := os.MkdirTemp("", "palyra-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	l, err := newLab(o, dir)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	r := &results{Version: formatVersion, Time: time.Now().UTC().Format(time.RFC3339), Commit: commit(), Full: o.full, Machine: readMachine(dir)}
+	picture := make(map[string][]series) // by program
+	for _, name := range []string{setCells, setCall, setOneShot} {
+		for _, program := range l.programs {
+			if !o.wants(name) {
+				continue
+			}
+			if err := measure(o, l, name, program, r, picture); err != nil {
+				return err
+			}
+		}
+	}
+	r.Absent = l.absent
+	r.Machine.Cell, r.Machine.Tools, r.Machine.LoadEnd = l.inForce, l.tools, loadAverage()
+	printText(w, r)
+	for program, all := range picture {
+		path := strings.TrimSuffix(o.out, ".json") + "-" + filepath.Base(program) + ".svg"
+		if err := drawTo(path, fmt.Sprintf("%s, 8 ms gap, %s", program, r.Commit), all); err != nil {
 			return err
 		}
 	}
-	order := make([]int, len(vs))
-	for i := range order {
-		order[i] = i
+	return r.write(o.out)
+}
+
+// measure takes the samples of one set with one program, then its storms.
+func measure(o options, l *lab, name, program string, r *results, picture map[string][]series) (err error) {
+	s, err := l.set(name, program)
+	if err != nil || s == nil {
+		return err
 	}
-	for range n {
-		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-		for _, i := range order {
-			time.Sleep(gap)
-			d, err := vs[i].once()
+	defer func() { err = errors.Join(err, s.close()) }()
+	for _, p := range s.paths { // caches, keys, journal
+		for range 3 {
+			if _, err := p.once(); err != nil {
+				return fmt.Errorf("measure %s: %w", p.name, err)
+			}
+		}
+	}
+	for _, p := range patterns() {
+		if s.parts != nil {
+			s.parts.take("", "", "")
+		}
+		took, err := interleave(s.paths, p, max(1, int(samples(name, p.name)*o.scale)))
+		if err != nil {
+			return err
+		}
+		r.Records = append(r.Records, records(name, program, p.name, s.names(), took)...)
+		if p.name != pattern8ms {
+			continue
+		}
+		if s.parts != nil {
+			r.Parts = append(r.Parts, s.parts.take(pathCall, program, p.name))
+		}
+		for i, path := range s.paths {
+			if name == setCells || name == setCall && i > 0 {
+				picture[program] = append(picture[program], series{path.name, took[i]})
+			}
+		}
+	}
+	if o.sustained <= 0 {
+		return nil
+	}
+	if s.parts != nil {
+		s.parts.stop()
+	}
+	for _, st := range storms(name, program) {
+		for _, p := range s.paths {
+			if p.name != st.path {
+				continue
+			}
+			x, err := sustain(p, program, st.concurrency, o.sustained, o.rest)
 			if err != nil {
 				return err
 			}
-			vs[i].took = append(vs[i].took, d)
+			r.Sustained = append(r.Sustained, x)
 		}
 	}
-	r := results{Time: time.Now().UTC().Format(time.RFC3339), Machine: machine(), Records: records(vs, program, gap, n)}
-	print(w, &r)
-	if out == "" {
-		return nil
+	return nil
+}
+
+// aStorm names a path that is also run without pause by several at once.
+type aStorm struct {
+	path        string
+	concurrency int
+}
+
+func storms(set, program string) []aStorm {
+	switch {
+	case program != programNoop:
+		return nil // the program's own work would hide ours
+	case set == setCells:
+		return []aStorm{{pathFloor, sustainedCell}, {pathCellC, sustainedCell}, {pathCellVoid, sustainedCell}, {pathBwrap, sustainedCell}}
+	case set == setCall:
+		return []aStorm{{pathCall, 1}, {pathCall, callsAtOnce}}
 	}
-	b, err := json.MarshalIndent(&r, "", "  ")
+	return nil
+}
+
+func drawTo(path, title string, all []series) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+	if err := histogram(f, title, all); err != nil {
+		f.Close()
 		return err
 	}
-	return os.WriteFile(out, append(b, '\n'), 0o644)
-}
-
-// variants lists what can be measured here, bare first.
-func variants(program, palyra, state string, w io.Writer) ([]*variant, error) {
-	palyra, err := filepath.Abs(palyra)
-	if err != nil {
-		return nil, err
-	}
-	vs := []*variant{{name: "bare", argv: []string{program}}}
-	if bwrap, err := exec.LookPath("bwrap"); err == nil {
-		args := []string{bwrap, "--unshare-all", "--new-session", "--die-with-parent", "--clearenv", "--cap-drop", "ALL",
-			"--ro-bind", "/usr", "/usr", "--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"}
-		for _, l := range []string{"/bin", "/lib", "/lib64", "/sbin"} {
-			if to, err := os.Readlink(l); err == nil {
-				args = append(args, "--symlink", to, l)
-			} else if _, err := os.Stat(l); err == nil {
-				args = append(args, "--ro-bind", l, l)
-			}
-		}
-		args = append(args, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/workspace", "--chdir", "/workspace",
-			"--uid", "1000", "--gid", "1000", "--", program)
-		vs = append(vs, &variant{name: "bwrap", argv: args})
-	} else {
-		fmt.Fprintln(w, "bwrap is not installed: left out")
-	}
-	return append(vs,
-		&variant{name: "palyra exec, tier b", argv: []string{palyra, "exec", "--tier", "b", "--state", state, "--", program}},
-		&variant{name: "palyra exec, tier c", argv: []string{palyra, "exec", "--state", state, "--", program}}), nil
-}
-
-// once runs v and returns how long it took, from the request to the reap.
-func (v *variant) once() (time.Duration, error) {
-	c := exec.Command(v.argv[0], v.argv[1:]...)
-	var stderr strings.Builder
-	c.Stderr = &stderr
-	start := time.Now()
-	err := c.Run()
-	took := time.Since(start)
-	if err != nil {
-		return 0, fmt.Errorf("run %s: %w: %s", v.name, err, strings.TrimSpace(stderr.String()))
-	}
-	return took, nil
-}
-
-func records(vs []*variant, program string, gap time.Duration, n int) []record {
-	pattern := "burst"
-	if gap > 0 {
-		pattern = gap.String() + " gap"
-	}
-	median := make(map[string]float64)
-	for _, v := range vs {
-		slices.Sort(v.took)
-		median[v.name] = at(v.took, 50)
-	}
-	var out []record
-	for _, v := range vs {
-		p50 := median[v.name]
-		out = append(out, record{Path: v.name, Program: program, Pattern: pattern, N: n, P50: p50, P99: at(v.took, 99),
-			Ratio: p50 / median["bare"], Bwrap: median["bwrap"] / p50})
-	}
-	return out
-}
-
-// at returns the p-th percentile of sorted durations in microseconds.
-func at(sorted []time.Duration, p int) float64 {
-	i := min(len(sorted)*p/100, len(sorted)-1)
-	return float64(sorted[i].Nanoseconds()) / 1e3
-}
-
-func print(w io.Writer, r *results) {
-	fmt.Fprintf(w, "%s\n\n%-22s %10s %10s %8s %12s\n", r.Machine, "path", "p50 us", "p99 us", "× bare", "bwrap ÷ this")
-	for _, x := range r.Records {
-		fmt.Fprintf(w, "%-22s %10.0f %10.0f %8.2f %12.2f\n", x.Path, x.P50, x.P99, x.Ratio, x.Bwrap)
-	}
-}
-
-// machine says on what it was measured, as far as a file tells.
-func machine() string {
-	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		release = []byte("unknown kernel")
-	}
-	return fmt.Sprintf("%s/%s, %d CPUs, %s, uid %d", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), strings.TrimSpace(string(release)), os.Geteuid())
+	return f.Close()
 }

@@ -1,0 +1,144 @@
+package main
+
+import "fmt"
+
+// goal is one line of what the fast path is to reach, with where to look.
+type goal struct {
+	text  string
+	limit float64
+	least bool // the value is to be at least limit; else at most
+	unit  string
+	value func(*results) (float64, bool) // false: not measured
+}
+
+// verdict is a goal beside what was measured.
+type verdict struct {
+	Goal, Value, Verdict string
+}
+
+// What a verdict says.
+const (
+	met         = "met"
+	missed      = "missed"
+	notMeasured = "not measured"
+)
+
+// goals are those of the fast cell. A path that does not exist yet has no record,
+// and its goals are then "not measured".
+func goals() []goal {
+	ratio := func(path, program, pattern string) func(*results) (float64, bool) {
+		return func(r *results) (float64, bool) {
+			x := r.find(setCells, path, program, pattern)
+			if x == nil {
+				return 0, false
+			}
+			return x.Ratio, true
+		}
+	}
+	bwrap := func(path, pattern string) func(*results) (float64, bool) {
+		return func(r *results) (float64, bool) {
+			x := r.find(setCells, path, programNoop, pattern)
+			if x == nil || x.Bwrap == 0 {
+				return 0, false
+			}
+			return x.Bwrap, true
+		}
+	}
+	rate := func(path string) func(*results) (float64, bool) {
+		return func(r *results) (float64, bool) {
+			a, b := r.findSustained(path, programNoop, sustainedCell), r.findSustained(pathBwrap, programNoop, sustainedCell)
+			if a == nil || b == nil {
+				return 0, false
+			}
+			return over(a.PerSecond, b.PerSecond), true
+		}
+	}
+	tail := func(r *results) (float64, bool) {
+		x := r.find(setCells, pathCellWarm, programNoop, pattern8ms)
+		if x == nil {
+			return 0, false
+		}
+		return over(x.P99, x.P50), true
+	}
+	return []goal{
+		{"warm, noop, 8 ms gap: ratio", 1.0, false, "×", ratio(pathCellWarm, programNoop, pattern8ms)},
+		{"warm, /bin/true, 8 ms gap: ratio", 1.05, false, "×", ratio(pathCellWarm, programTrue, pattern8ms)},
+		{"warm, noop, 100 ms gap: ratio", 1.15, false, "×", ratio(pathCellWarm, programNoop, pattern100ms)},
+		{"warm, noop, 8 ms gap: p99 to own median", 1.6, false, "×", tail},
+		{"cold, everything fresh, noop, 8 ms gap: ratio", 4, false, "×", ratio(pathCellC, programNoop, pattern8ms)},
+		{"cold, everything fresh, noop, burst: ratio", 6, false, "×", ratio(pathCellC, programNoop, patternBurst)},
+		{"cold, everything fresh, noop, 8 ms gap: times faster than bwrap", 4.5, true, "×", bwrap(pathCellC, pattern8ms)},
+		{"cold, void netns, noop, 8 ms gap: ratio", 1.75, false, "×", ratio(pathCellVoid, programNoop, pattern8ms)},
+		{"cold, void netns, /bin/true, 8 ms gap: ratio", 1.3, false, "×", ratio(pathCellVoid, programTrue, pattern8ms)},
+		{"cold, void netns, noop, 8 ms gap: times faster than bwrap", 10, true, "×", bwrap(pathCellVoid, pattern8ms)},
+		{"sustained at concurrency 4, fresh netns, noop: calls per second to bwrap's", 4, true, "×", rate(pathCellC)},
+		{"the same: slab and network namespaces back to the start within 30 s, seconds", 30, false, "s", settling},
+		{"sustained at concurrency 4, void netns, noop: calls per second to bwrap's", 12, true, "×", rate(pathCellVoid)},
+		{"waiting cell: memory", 50, false, "KiB", func(*results) (float64, bool) { return 0, false }},
+		{"whole call, /bin/true, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(programTrue)},
+		{"whole call, noop, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(programNoop)},
+		{"whole call, noop, concurrency 8 to 1: calls per second", 4, true, "×", grouped},
+		{"wait of a call for its group", 5, false, "ms", func(*results) (float64, bool) { return 0, false }},
+		{"one-shot palyra exec, tier c, /bin/true, 8 ms gap: to bwrap", 1.5, false, "×", oneShot},
+	}
+}
+
+// beyond is what the whole call costs besides fork and exec and the two flushes
+// that it cannot do without.
+func beyond(program string) func(*results) (float64, bool) {
+	return func(r *results) (float64, bool) {
+		call, floor, flush := r.find(setCall, pathCall, program, pattern8ms), r.find(setCall, pathFloor, program, pattern8ms), r.find(setCall, pathFsync, program, pattern8ms)
+		if call == nil || floor == nil || flush == nil {
+			return 0, false
+		}
+		return call.P50 - floor.P50 - flush.P50, true
+	}
+}
+
+func grouped(r *results) (float64, bool) {
+	one, many := r.findSustained(pathCall, programNoop, 1), r.findSustained(pathCall, programNoop, callsAtOnce)
+	if one == nil || many == nil {
+		return 0, false
+	}
+	return over(many.PerSecond, one.PerSecond), true
+}
+
+func oneShot(r *results) (float64, bool) {
+	x := r.find(setOneShot, pathExecC, programTrue, pattern8ms)
+	if x == nil || x.Bwrap == 0 {
+		return 0, false
+	}
+	return 1 / x.Bwrap, true
+}
+
+// settling is judged by long runs only: a short one does not wait long enough to
+// say no, nor run long enough to say yes.
+func settling(r *results) (float64, bool) {
+	x := r.findSustained(pathCellC, programNoop, sustainedCell)
+	if x == nil || x.Seconds < 19 {
+		return 0, false
+	}
+	if !x.Load.Settled {
+		return max(x.Load.Rest, 30.1), true
+	}
+	return x.Load.Rest, true
+}
+
+// judge puts every goal beside what was measured.
+func judge(r *results) []verdict {
+	var out []verdict
+	for _, g := range goals() {
+		v := verdict{Goal: fmt.Sprintf("%s ≤ %g %s", g.text, g.limit, g.unit), Value: "–", Verdict: notMeasured}
+		if g.least {
+			v.Goal = fmt.Sprintf("%s ≥ %g %s", g.text, g.limit, g.unit)
+		}
+		if x, ok := g.value(r); ok {
+			v.Value, v.Verdict = fmt.Sprintf("%.2f %s", x, g.unit), missed
+			if x <= g.limit && !g.least || x >= g.limit && g.least {
+				v.Verdict = met
+			}
+		}
+		out = append(out, v)
+	}
+	return out
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// machine says on what was measured, as far as files tell.
+type machine struct {
+	System  string            `json:"system"` // GOOS/GOARCH
+	CPUs    int               `json:"cpus"`
+	CPU     string            `json:"cpu"`
+	Memory  int64             `json:"memory_kb"`
+	Kernel  string            `json:"kernel"`
+	UID     int               `json:"uid"`
+	Go      string            `json:"go"`
+	StateFS string            `json:"state_fs"` // file system of the state directory: what fsync costs
+	Load    string            `json:"load"`     // /proc/loadavg when the run began
+	LoadEnd string            `json:"load_end"`
+	Tools   map[string]string `json:"tools"` // versions of peers
+	Cell    string            `json:"cell"`  // what the evidence of the tier C cell said was in force
+}
+
+func readMachine(dir string) machine {
+	return machine{System: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), CPU: field("/proc/cpuinfo", "model name"),
+		Memory: kilobytes("/proc/meminfo", "MemTotal"), Kernel: line("/proc/sys/kernel/osrelease"), UID: os.Geteuid(), Go: runtime.Version(),
+		StateFS: fileSystem(text("/proc/self/mounts"), dir), Load: loadAverage(), Tools: make(map[string]string)}
+}
+
+// line returns a file's text without the newline at its end, "" without a file.
+func line(path string) string { return strings.TrimSpace(text(path)) }
+
+func text(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// field returns what stands after "name:" in a file, "" if nothing does.
+func field(path, name string) string {
+	for l := range strings.Lines(text(path)) {
+		if k, v, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(k) == name {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// kilobytes returns a field that is a number of kB, 0 if there is none.
+func kilobytes(path, name string) int64 {
+	n, err := strconv.ParseInt(strings.TrimSuffix(field(path, name), " kB"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func loadAverage() string {
+	f := strings.Fields(line("/proc/loadavg"))
+	return strings.Join(f[:min(3, len(f))], " ")
+}
+
+// fileSystem returns the type of the file system that dir is on, from the text
+// of /proc/self/mounts.
+func fileSystem(mounts, dir string) string {
+	best, kind := -1, "unknown"
+	for l := range strings.Lines(mounts) {
+		f := strings.Fields(l)
+		if len(f) < 3 {
+			continue
+		}
+		at := strings.TrimSuffix(f[1], "/") + "/"
+		if strings.HasPrefix(dir+"/", at) && len(at) >= best {
+			best, kind = len(at), f[2]
+		}
+	}
+	return kind
+}
+
+// counts is what a storm may pile up in the kernel.
+type counts struct {
+	netns int   // -1: cannot be read
+	slab  int64 // kB
+}
+
+func (c counts) max(d counts) counts { return counts{max(c.netns, d.netns), max(c.slab, d.slab)} }
+
+func readLoad() counts {
+	return counts{slabObjects(text("/proc/slabinfo"), "net_namespace"), kilobytes("/proc/meminfo", "Slab")}
+}
+
+// slabObjects returns how many objects of a slab cache are in use, from the text
+// of /proc/slabinfo; -1 if it is not there, which for a user is always so.
+func slabObjects(slabinfo, cache string) int {
+	for l := range strings.Lines(slabinfo) {
+		if f := strings.Fields(l); len(f) > 1 && f[0] == cache {
+			if n, err := strconv.Atoi(f[1]); err == nil {
+				return n
+			}
+		}
+	}
+	return -1
+}
+
+// The tolerance of settled: slab is shared with the rest of the machine, and of
+// net_namespace each CPU keeps some slabs of seven that count as in use.
+const (
+	slabSlack  = 4 << 10 // kB
+	netnsSlack = 28
+)
+
+// settled reports whether a storm left nothing behind worth naming.
+func settled(before, now counts) bool {
+	return now.slab <= before.slab+slabSlack && (before.netns < 0 || now.netns <= before.netns+netnsSlack)
+}
+
+// commit names the source tree, "unknown" outside of a clone.
+func commit() string {
+	b, err := exec.Command("git", "-c", "safe.directory=*", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// String is the machine in a few lines.
+func (m machine) String() string {
+	s := fmt.Sprintf("%s, %d CPUs (%s), %d MiB, kernel %s, uid %d, %s, state on %s, load %s before and %s after",
+		m.System, m.CPUs, m.CPU, m.Memory>>10, m.Kernel, m.UID, m.Go, m.StateFS, m.Load, m.LoadEnd)
+	if m.Cell != "" {
+		s += "; in force in the tier C cell: " + m.Cell
+	}
+	return s
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// parts is what the whole call spends its time on.
+type parts struct {
+	Path    string  `json:"path"`
+	Program string  `json:"program"`
+	Pattern string  `json:"pattern"`
+	N       int     `json:"n"`       // calls that went through all marks in order
+	Dropped int     `json:"dropped"` // calls that did not, and are not in the table
+	Rows    []share `json:"rows"`
+}
+
+// share is one part.
+type share struct {
+	Part  string  `json:"part"`
+	P50   float64 `json:"p50_us"`
+	P99   float64 `json:"p99_us"`
+	Share float64 `json:"share"` // of the time of all calls, 0 to 1
+}
+
+// stage is the part of a call that ends with a mark.
+type stage struct{ mark, part string }
+
+// markEnd is set by us when Call has returned; the others are steps of kernel,
+// journal and cell.
+const markEnd = "end"
+
+// stages are the marks that an allowed call passes, in order.
+func stages() []stage {
+	return []stage{
+		{"sealed", "seal: open, hash and pin what is named"},
+		{"decided", "decide: question, policy"},
+		{"granted", "spec, grant"},
+		{"append:begin", "intent: statement, sign, leaf"},
+		{"append:durable", "intent: write and fsync"},
+		{"intent", "intent: into the tree"},
+		{"run_sent", "recheck, pipes, send to palyra-cell"},
+		{"run_answered", "cell: build, run, evidence, reap"},
+		{"executed", "drain output"},
+		{"append:begin", "result: evidence, sign, leaf"},
+		{"append:durable", "result: write and fsync"},
+		{"result", "result: into the tree"},
+		{"receipt", "inclusion proof, bundle"},
+		{markEnd, "clean up"},
+	}
+}
+
+type mark struct {
+	name string
+	at   time.Duration // since the call began
+}
+
+// recorder takes the marks of one call at a time. Marks outside of begin and
+// end, and those that no stage names, are dropped.
+type recorder struct {
+	known map[string]bool // immutable
+
+	mu    sync.Mutex
+	off   bool      // guarded by mu; several calls run at once, whose marks cannot be told apart
+	on    bool      // guarded by mu
+	start time.Time // guarded by mu
+	now   []mark    // guarded by mu
+	calls [][]mark  // guarded by mu
+}
+
+func newRecorder() *recorder {
+	r := &recorder{known: make(map[string]bool)}
+	for _, s := range stages() {
+		r.known[s.mark] = true
+	}
+	return r
+}
+
+// step is a kernel's Config.TestOnlyStep.
+func (r *recorder) step(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.on && r.known[name] {
+		r.now = append(r.now, mark{name, time.Since(r.start)})
+	}
+}
+
+func (r *recorder) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.on, r.now, r.start = !r.off, nil, time.Now()
+}
+
+func (r *recorder) end() {
+	r.step(markEnd)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.on {
+		r.calls = append(r.calls, r.now)
+	}
+	r.on = false
+}
+
+// stop ends recording for good.
+func (r *recorder) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.off = true
+}
+
+// take returns the table of the calls recorded so far and forgets them.
+func (r *recorder) take(path, program, pattern string) parts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := r.calls
+	r.calls = nil
+	return partsOf(path, program, pattern, calls)
+}
+
+func partsOf(path, program, pattern string, calls [][]mark) parts {
+	order := stages()
+	out := parts{Path: path, Program: program, Pattern: pattern}
+	took := make([][]time.Duration, len(order))
+	for _, c := range calls {
+		if !slices.EqualFunc(c, order, func(m mark, s stage) bool { return m.name == s.mark }) {
+			out.Dropped++
+			continue
+		}
+		out.N++
+		var last time.Duration
+		for i, m := range c {
+			took[i] = append(took[i], m.at-last)
+			last = m.at
+		}
+	}
+	if out.N == 0 {
+		return out
+	}
+	var total float64
+	for i, s := range order {
+		x := summarize(took[i])
+		total += x.Total
+		out.Rows = append(out.Rows, share{Part: s.part, P50: x.P50, P99: x.P99, Share: x.Total})
+	}
+	for i := range out.Rows {
+		out.Rows[i].Share = over(out.Rows[i].Share, total)
+	}
+	return out
+}
