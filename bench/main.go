@@ -200,7 +200,7 @@ func measure(o options, l *lab, name, program string, r *results, picture map[st
 			r.Parts = append(r.Parts, s.parts.take(pathCall, program, p.name))
 		}
 		for i, path := range s.paths {
-			if name == setCells || name == setCall && i > 0 {
+			if name == setCells || name == setCall && i > 0 && path.name != pathBwrap { // once each
 				picture[program] = append(picture[program], series{path.name, took[i]})
 			}
 		}
