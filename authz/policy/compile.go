@@ -23,13 +23,17 @@ type rule struct {
 	id     string
 	policy *cedar.Policy // as written
 	tail   *cedar.Policy // without its action scope, which the index has matched exactly
+	quick  *cedar.Policy // tail as Decide evaluates it, nil if it takes a context (record.go)
+	reads  attr
 	ast    *ast.Policy
 	file   string
 	line   int
 	reason string
-	size   int  // bytes of text, up to the next policy
-	hinges bool // mentions context.approved
+	size   int // bytes of text, up to the next policy
 }
+
+// hinges reports whether the rule looks at context.approved.
+func (r *rule) hinges() bool { return r.reads&attrApproved != 0 }
 
 func (r *rule) permits() bool { return r.policy.Effect() == cedar.Permit }
 
@@ -52,7 +56,7 @@ var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$`)
 // compile parses the files of a directory into a Set that can decide. What it
 // refuses is what makes deciding impossible or ambiguous; validate does the rest.
 func compile(files []file) (*Set, error) {
-	s := &Set{byID: make(map[string]*rule), digest: digestOf(files)}
+	s := &Set{byID: make(map[string]*rule), digest: digestOf(files), memo: newMemo()}
 	for _, f := range files {
 		switch f.kind {
 		case kindPolicy:
@@ -111,9 +115,8 @@ func (s *Set) addFile(f file) error {
 		tail := *r.ast
 		tail.Action = ast.ScopeTypeAll{}
 		r.tail = cedar.NewPolicyFromAST((*publicast.Policy)(&tail))
-		reads := mentions(r.ast)
-		r.hinges = reads&attrApproved != 0
-		s.want |= reads
+		r.quick, r.reads = quicken(r.ast), mentions(r.ast)
+		s.want |= r.reads
 	}
 	return nil
 }

@@ -49,21 +49,36 @@ const (
 	attrExecutable = attrExecPath | attrExecDir | attrExecName | attrExecDigest | attrExecSystem | attrExecInterpreter |
 		attrExecKind | attrExecFamily
 	attrWorkspace = attrWorkspaceSource | attrWorkspaceReadOnly
+
+	attrBool = attrSensitive | attrApproved | attrInterpreterPermitted | attrExecSystem | attrWorkspaceReadOnly
+	attrText = attrAll &^ (attrBool | attrArgs | attrArgCount | attrEgressHosts | attrCapabilities | attrLimits)
 )
+
+// leaf is where an attribute stands in the context: top, or top.sub.
+type leaf struct{ top, sub cedar.String }
+
+// leaves are the attributes by their bit.
+var leaves = [...]leaf{
+	{"session", ""}, {"run", ""}, {"device", ""}, {"channel", ""}, {"sensitive", ""}, {"approved", ""},
+	{"capsule", ""}, {"interpreter_permitted", ""}, {"args", ""}, {"arg_count", ""}, {"first_arg", ""},
+	{"cwd", ""}, {"egress_hosts", ""}, {"capabilities", ""}, {"tier", ""}, {"stdin", ""},
+	{"executable", "path"}, {"executable", "dir"}, {"executable", "name"}, {"executable", "digest"},
+	{"executable", "system"}, {"executable", "interpreter"}, {"executable", "kind"}, {"executable", "family"},
+	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"},
+}
 
 // attrNames are the attributes by path below context. A record's own path
 // stands for all that is in it.
-var attrNames = map[string]attr{
-	"session": attrSession, "run": attrRun, "device": attrDevice, "channel": attrChannel,
-	"sensitive": attrSensitive, "approved": attrApproved, "capsule": attrCapsule,
-	"interpreter_permitted": attrInterpreterPermitted, "args": attrArgs, "arg_count": attrArgCount,
-	"first_arg": attrFirstArg, "cwd": attrCwd, "egress_hosts": attrEgressHosts, "capabilities": attrCapabilities,
-	"tier": attrTier, "stdin": attrStdin, "limits": attrLimits,
-	"executable": attrExecutable, "executable.path": attrExecPath, "executable.dir": attrExecDir,
-	"executable.name": attrExecName, "executable.digest": attrExecDigest, "executable.system": attrExecSystem,
-	"executable.interpreter": attrExecInterpreter, "executable.kind": attrExecKind, "executable.family": attrExecFamily,
-	"workspace": attrWorkspace, "workspace.source": attrWorkspaceSource, "workspace.read_only": attrWorkspaceReadOnly,
-}
+var attrNames = func() map[string]attr {
+	m := make(map[string]attr)
+	for i, l := range leaves {
+		m[string(l.top)] |= 1 << i
+		if l.sub != "" {
+			m[string(l.top+"."+l.sub)] = 1 << i
+		}
+	}
+	return m
+}()
 
 // mentions returns the attributes that p reads. The longest access that is
 // known counts; context by itself, or anything unknown, counts as all.
@@ -94,109 +109,143 @@ func mentions(p *ast.Policy) attr {
 	return m
 }
 
-// facts is a request's context on its way to Cedar: every value of the
-// mentioned attributes except the two that the decision itself sets.
+// facts is a request's context on its way to Cedar: the values of attributes,
+// built when they are asked for. Owned by one evaluation.
 type facts struct {
-	values cedar.RecordMap
-	want   attr
-	kind   Kind
-	family string
+	request          *Request
+	has              attr // what the action's context has
+	want             attr // of it, what record builds
+	kind             Kind
+	family           string
+	approved, byName bool // context.approved and context.interpreter_permitted
+	memo             *memo
+	records          [len(leaves)]cedar.Record // see record.go
 }
 
-func newFacts(r *Request, want attr) *facts {
-	c := &r.Context
-	f := &facts{kind: Other}
+func (f *facts) init(r *Request, want attr, m *memo) {
+	f.request, f.has, f.memo, f.kind = r, attrAll, m, Other
 	if !runsProgram(r.Action) {
-		want &= attrOrigin
-	} else {
-		f.kind, f.family = Classify(c.Executable.Path, c.Executable.Interpreter)
+		f.has = attrOrigin
 	}
-	f.want, f.values = want, make(cedar.RecordMap, bits.OnesCount64(uint64(want)))
-	text := func(a attr, name, s string) {
-		if want&a != 0 {
-			f.values[cedar.String(name)] = cedar.String(s)
-		}
+	if f.want = want & f.has; f.has == attrOrigin {
+		return
 	}
-	text(attrSession, "session", c.SessionID)
-	text(attrRun, "run", c.RunID)
-	text(attrDevice, "device", c.DeviceID)
-	text(attrChannel, "channel", c.ChannelID)
-	text(attrCwd, "cwd", c.Cwd)
-	text(attrTier, "tier", c.Tier)
-	text(attrStdin, "stdin", orNone(c.Stdin))
-	text(attrFirstArg, "first_arg", first(c.Args))
-	if want&attrCapsule != 0 {
-		f.values["capsule"] = cedar.String(c.CapsuleDigest.String())
-	}
-	if want&attrSensitive != 0 {
-		f.values["sensitive"] = cedar.Boolean(c.Sensitive)
-	}
-	if want&attrArgs != 0 {
-		f.values["args"] = stringSet(c.Args)
-	}
-	if want&attrArgCount != 0 {
-		f.values["arg_count"] = cedar.Long(len(c.Args))
-	}
-	if want&attrEgressHosts != 0 {
-		f.values["egress_hosts"] = stringSet(c.EgressHosts)
-	}
-	if want&attrCapabilities != 0 {
-		f.values["capabilities"] = stringSet(c.Capabilities)
-	}
-	if want&attrExecutable != 0 {
-		f.values["executable"] = f.executable(&c.Executable)
-	}
-	if want&attrLimits != 0 {
-		f.values["limits"] = limitsRecord(&c.Limits)
-	}
-	if want&attrWorkspace != 0 {
-		f.values["workspace"] = workspaceRecord(c, want)
-	}
-	return f
+	f.kind, f.family = Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter)
 }
 
-// record is the context for one evaluation.
+// record is the context for one evaluation, with every value of the wanted attributes.
 func (f *facts) record(approved, interpreterPermitted bool) cedar.Record {
-	if f.want&attrApproved != 0 {
-		f.values["approved"] = cedar.Boolean(approved)
-	}
-	if f.want&attrInterpreterPermitted != 0 {
-		f.values["interpreter_permitted"] = cedar.Boolean(interpreterPermitted)
-	}
-	return cedar.NewRecord(f.values)
+	f.set(approved, interpreterPermitted)
+	return f.recordOf(f.want)
 }
 
-func (f *facts) executable(e *Executable) cedar.Value {
-	m := make(cedar.RecordMap, 8)
-	text := func(a attr, name, s string) {
-		if f.want&a != 0 {
-			m[cedar.String(name)] = cedar.String(s)
+func (f *facts) recordOf(want attr) cedar.Record {
+	if want == 0 {
+		return cedar.Record{}
+	}
+	values := make(cedar.RecordMap, bits.OnesCount64(uint64(want)))
+	inner := make(map[cedar.String]cedar.RecordMap)
+	for ; want != 0; want &= want - 1 {
+		a := want & -want
+		switch l := leaves[a.bit()]; {
+		case l.sub == "":
+			values[l.top] = f.value(a)
+		case inner[l.top] == nil:
+			inner[l.top] = cedar.RecordMap{l.sub: f.value(a)}
+		default:
+			inner[l.top][l.sub] = f.value(a)
 		}
 	}
-	text(attrExecPath, "path", e.Path)
-	text(attrExecDir, "dir", dirName(e.Path))
-	text(attrExecName, "name", baseName(e.Path))
-	text(attrExecInterpreter, "interpreter", e.Interpreter)
-	text(attrExecKind, "kind", string(f.kind))
-	text(attrExecFamily, "family", f.family)
-	if f.want&attrExecDigest != 0 {
-		m["digest"] = cedar.String(e.Digest.String())
+	for top, m := range inner {
+		values[top] = cedar.NewRecord(m)
 	}
-	if f.want&attrExecSystem != 0 {
-		m["system"] = cedar.Boolean(e.System)
-	}
-	return cedar.NewRecord(m)
+	return cedar.NewRecord(values)
 }
 
-func workspaceRecord(c *Context, want attr) cedar.Value {
-	m := make(cedar.RecordMap, 2)
-	if want&attrWorkspaceSource != 0 {
-		m["source"] = cedar.String(c.WorkspaceSource)
+// bit is the number of a single attribute.
+func (a attr) bit() int { return bits.TrailingZeros64(uint64(a)) }
+
+// value is the Cedar value of a single attribute.
+func (f *facts) value(a attr) cedar.Value {
+	c := &f.request.Context
+	switch {
+	case a&attrText != 0:
+		return cedar.String(f.text(a))
+	case a&attrBool != 0:
+		return cedar.Boolean(f.truth(a))
 	}
-	if want&attrWorkspaceReadOnly != 0 {
-		m["read_only"] = cedar.Boolean(c.WorkspaceReadOnly)
+	switch a {
+	case attrArgs:
+		return stringSet(c.Args)
+	case attrArgCount:
+		return cedar.Long(len(c.Args))
+	case attrEgressHosts:
+		return stringSet(c.EgressHosts)
+	case attrCapabilities:
+		return stringSet(c.Capabilities)
+	case attrLimits:
+		return limitsRecord(&c.Limits)
 	}
-	return cedar.NewRecord(m)
+	panic("policy: internal error: no such attribute")
+}
+
+// text is the value of an attribute in attrText.
+func (f *facts) text(a attr) string {
+	c := &f.request.Context
+	switch a {
+	case attrSession:
+		return c.SessionID
+	case attrRun:
+		return c.RunID
+	case attrDevice:
+		return c.DeviceID
+	case attrChannel:
+		return c.ChannelID
+	case attrCapsule:
+		return c.CapsuleDigest.String()
+	case attrFirstArg:
+		return first(c.Args)
+	case attrCwd:
+		return c.Cwd
+	case attrTier:
+		return c.Tier
+	case attrStdin:
+		return orNone(c.Stdin)
+	case attrExecPath:
+		return c.Executable.Path
+	case attrExecDir:
+		return dirName(c.Executable.Path)
+	case attrExecName:
+		return baseName(c.Executable.Path)
+	case attrExecDigest:
+		return c.Executable.Digest.String()
+	case attrExecInterpreter:
+		return c.Executable.Interpreter
+	case attrExecKind:
+		return string(f.kind)
+	case attrExecFamily:
+		return f.family
+	case attrWorkspaceSource:
+		return c.WorkspaceSource
+	}
+	panic("policy: internal error: no such text")
+}
+
+// truth is the value of an attribute in attrBool.
+func (f *facts) truth(a attr) bool {
+	switch a {
+	case attrSensitive:
+		return f.request.Context.Sensitive
+	case attrApproved:
+		return f.approved
+	case attrInterpreterPermitted:
+		return f.byName
+	case attrExecSystem:
+		return f.request.Context.Executable.System
+	case attrWorkspaceReadOnly:
+		return f.request.Context.WorkspaceReadOnly
+	}
+	panic("policy: internal error: no such truth")
 }
 
 func limitsRecord(l *Limits) cedar.Value {

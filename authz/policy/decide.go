@@ -3,6 +3,7 @@ package policy
 import (
 	"crypto/rand"
 	"fmt"
+	"iter"
 	"slices"
 
 	cedar "github.com/cedar-policy/cedar-go"
@@ -13,17 +14,24 @@ const actionType = "Palyra::Action"
 
 // Decide answers r. It never panics; what cannot be decided is denied.
 func (s *Set) Decide(r Request) Decision {
-	d := Decision{PolicySet: s.digest, Capsule: r.Context.CapsuleDigest}
+	e := s.memo.evaluation()
+	e.set, e.request = s, r
+	d := &e.decision
+	d.PolicySet, d.Capsule = s.digest, r.Context.CapsuleDigest
 	rand.Read(d.ID[:])
-	if err := s.decide(&r, &d); err != nil {
+	if err := e.decide(); err != nil {
 		d.Effect, d.Policies, d.Fix = Deny, nil, ""
 		d.Errors = []string{err.Error()}
 	}
-	return d
+	out := *d
+	s.memo.done(e)
+	return out
 }
 
-// decide fills d. An error says why r has no answer; d.Reason is set to match.
-func (s *Set) decide(r *Request, d *Decision) (err error) {
+// decide fills e.decision. An error says why there is no answer; the decision's
+// reason is set to match.
+func (e *evaluation) decide() (err error) {
+	d := &e.decision
 	// cedar-go's evaluator is not ours. A panic in it must deny this call and
 	// reach the record, not take the daemon down.
 	defer func() {
@@ -31,14 +39,14 @@ func (s *Set) decide(r *Request, d *Decision) (err error) {
 			d.Reason, err = ReasonPolicyError, fmt.Errorf("evaluation panicked: %v", p)
 		}
 	}()
-	if err := r.check(); err != nil {
+	if err := e.request.check(); err != nil {
 		d.Reason = ReasonBadRequest
 		return err
 	}
-	e := s.newEvaluation(r, s.want)
-	e.verdict(d)
+	e.init(e.set.want)
+	e.verdict()
 	if d.Effect != Allow && d.Reason != ReasonPolicyError {
-		d.Fix = s.fix(r, d)
+		d.Fix = e.set.fix(&e.request, d)
 	}
 	return nil
 }
@@ -46,24 +54,41 @@ func (s *Set) decide(r *Request, d *Decision) (err error) {
 // evaluation is one request on its way through Cedar.
 type evaluation struct {
 	set      *Set
-	facts    *facts
+	request  Request
+	decision Decision
+	facts    facts
 	entities store
 	roles    roleSet
 	action   cedar.String
 	extra    []*rule // rules tried on top of the set's, for Fix
+
+	buf   [16]*rule
+	rules []*rule // those that Cedar is being asked about
+	all   iter.Seq2[cedar.PolicyID, *cedar.Policy]
 }
 
+func blankEvaluation() *evaluation {
+	e := new(evaluation)
+	e.all = e.each
+	return e
+}
+
+// newEvaluation is an evaluation outside of Decide. Records hold the attributes in want.
 func (s *Set) newEvaluation(r *Request, want attr) *evaluation {
-	roles := rolesOf(r.Principal.Roles)
-	return &evaluation{
-		set:    s,
-		facts:  newFacts(r, want),
-		roles:  roles,
-		action: cedar.String(r.Action),
-		entities: store{
-			principal: cedar.Entity{UID: uid(r.Principal), Parents: roleParents[roles]},
-			resource:  cedar.Entity{UID: uid(r.Resource)},
-		},
+	e := blankEvaluation()
+	e.set, e.request = s, *r
+	e.init(want)
+	return e
+}
+
+func (e *evaluation) init(want attr) {
+	r := &e.request
+	e.facts.init(r, want, e.set.memo)
+	e.roles, e.action = rolesOf(r.Principal.Roles), cedar.String(r.Action)
+	e.entities = store{
+		principal: cedar.Entity{UID: uid(r.Principal), Parents: roleParents[e.roles]},
+		resource:  cedar.Entity{UID: uid(r.Resource)},
+		facts:     &e.facts,
 	}
 }
 
@@ -72,7 +97,8 @@ func uid(e Entity) cedar.EntityUID {
 }
 
 // verdict asks without approval, then, if that is denied, with it.
-func (e *evaluation) verdict(d *Decision) {
+func (e *evaluation) verdict() {
+	d := &e.decision
 	plain := e.answer(false)
 	switch {
 	case len(plain.errors) > 0:
@@ -103,7 +129,7 @@ func (e *evaluation) verdict(d *Decision) {
 // and the permits if every one of them hinges on it.
 func (e *evaluation) asking(plain, approved answer) []string {
 	for _, id := range approved.ids {
-		if r := e.set.byID[id]; r == nil || !r.hinges {
+		if r := e.set.byID[id]; r == nil || !r.hinges() {
 			if len(plain.ids) > 0 {
 				return plain.ids
 			}
@@ -150,24 +176,55 @@ func (e *evaluation) answer(approved bool) answer {
 }
 
 func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved, byName bool) answer {
-	var buf [16]*rule
-	rules := e.set.index.candidates(buf[:0], e.entities.principal.UID, resource, e.roles, action)
-	rules = append(rules, e.extra...)
+	e.rules = e.set.index.candidates(e.buf[:0], e.entities.principal.UID, resource, e.roles, action)
+	e.rules = append(e.rules, e.extra...)
+	e.facts.set(approved, byName)
+	var reads attr // of the rules that take a context
+	for _, r := range e.rules {
+		if !e.quick(r) {
+			reads |= r.reads
+		}
+	}
 	req := cedar.Request{
 		Principal: e.entities.principal.UID,
 		Action:    cedar.EntityUID{Type: actionType, ID: action},
 		Resource:  resource,
-		Context:   e.facts.record(approved, byName),
+		Context:   e.facts.recordOf(reads & e.facts.want),
 	}
-	decision, diag := cedar.Authorize(selection(rules), &e.entities, req)
+	decision, diag := cedar.Authorize(e, &e.entities, req)
 	a := answer{allow: decision == cedar.Allow && len(diag.Errors) == 0}
-	for _, r := range diag.Reasons {
-		a.ids = append(a.ids, string(r.PolicyID))
+	if len(diag.Reasons) > 0 {
+		a.ids = make([]string, len(diag.Reasons))
+		for i, r := range diag.Reasons {
+			a.ids[i] = string(r.PolicyID)
+		}
+		slices.Sort(a.ids)
 	}
 	for _, err := range diag.Errors {
 		a.errors = append(a.errors, fmt.Sprintf("policy %q: %s", err.PolicyID, err.Message))
 	}
-	slices.Sort(a.ids)
 	slices.Sort(a.errors)
 	return a
+}
+
+// quick reports whether r is evaluated on facts. A rule that reads what the
+// action's context does not have is evaluated as written, to fail as written;
+// the validator lets none through.
+func (e *evaluation) quick(r *rule) bool {
+	return r.quick != nil && r.reads&^e.facts.has == 0
+}
+
+// All hands the rules to Cedar. It implements cedar.PolicyIterator.
+func (e *evaluation) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] { return e.all }
+
+func (e *evaluation) each(yield func(cedar.PolicyID, *cedar.Policy) bool) {
+	for _, r := range e.rules {
+		p := r.tail
+		if e.quick(r) {
+			p = r.quick
+		}
+		if !yield(cedar.PolicyID(r.id), p) {
+			return
+		}
+	}
 }

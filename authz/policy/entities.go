@@ -58,11 +58,17 @@ var (
 )
 
 // store is the entities of one request: the principal with its roles, the
-// resource, and the role hierarchy.
-type store struct{ principal, resource cedar.Entity }
+// resource, the role hierarchy, and what stands for the context (record.go).
+type store struct {
+	principal, resource cedar.Entity
+	facts               *facts
+}
 
 // Get implements cedar.EntityGetter.
 func (s *store) Get(uid cedar.EntityUID) (cedar.Entity, bool) {
+	if uid.Type == factType && len(uid.ID) == 1 {
+		return cedar.Entity{Attributes: s.facts.fact(int(uid.ID[0]))}, true
+	}
 	switch uid {
 	case s.principal.UID:
 		return s.principal, true

@@ -73,14 +73,14 @@ func (s *Set) with(r *Request, text string) Effect {
 	want := s.want
 	var extra []*rule
 	for _, p := range list {
-		extra = append(extra, &rule{id: string(p.Annotations()["id"]), tail: p})
-		want |= mentions((*ast.Policy)(p.AST()))
+		x := &rule{id: string(p.Annotations()["id"]), tail: p, reads: mentions((*ast.Policy)(p.AST()))}
+		extra = append(extra, x)
+		want |= x.reads
 	}
 	e := s.newEvaluation(r, want)
 	e.extra = extra
-	var d Decision
-	e.verdict(&d)
-	return d.Effect
+	e.verdict()
+	return e.decision.Effect
 }
 
 func verdictNote(got Effect) string {

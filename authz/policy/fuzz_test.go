@@ -3,7 +3,6 @@ package policy
 import (
 	"encoding/json"
 	"reflect"
-	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -48,11 +47,11 @@ func FuzzLoad(f *testing.F) {
 		for _, path := range []string{"/usr/bin/cat", "/usr/bin/python3"} {
 			r.Context.Executable.Path = path
 			a, b, want := s.Decide(r), other.Decide(r), oracle(s, r)
-			if a.Effect != b.Effect || a.Reason != b.Reason || !slices.Equal(a.Policies, b.Policies) {
+			if !sameAnswer(a, b) {
 				t.Fatalf("%+v and %+v", a, b)
 			}
-			if a.Effect != want.Effect || a.Reason != want.Reason {
-				t.Fatalf("got %v %s, want %v %s", a.Effect, a.Reason, want.Effect, want.Reason)
+			if !sameAnswer(a, want) {
+				t.Fatalf("got %+v, want %+v", a, want)
 			}
 			s.Explain(r)
 		}

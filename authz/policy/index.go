@@ -1,17 +1,15 @@
 package policy
 
 import (
-	"iter"
-
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
 // index finds the rules whose scope can match a request, so that a decision
 // costs what those rules cost and not what the set costs. It may yield a rule
-// that does not match (Cedar evaluates the scope again) and must yield every
-// one that does; a test compares it with the linear scan. The action alone is
-// matched exactly, so that Cedar need not (rule.tail).
+// that does not match and must yield every one that does; a test compares it
+// with the linear scan. What it matches exactly, which the action always is
+// and principal and resource mostly are (exactScope), Cedar need not look at.
 //
 // Rules are filed by action, then by one number each for the principal and the
 // resource of their scope: 0 for any, else the number of the entity that the
@@ -115,18 +113,4 @@ func (x *index) candidates(buf []*rule, principal, resource cedar.EntityUID, rol
 		}
 	}
 	return buf
-}
-
-// selection hands rules to cedar.Authorize.
-type selection []*rule
-
-// All implements cedar.PolicyIterator.
-func (s selection) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
-	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
-		for _, r := range s {
-			if !yield(cedar.PolicyID(r.id), r.tail) {
-				return
-			}
-		}
-	}
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -9,49 +10,86 @@ import (
 	cedar "github.com/cedar-policy/cedar-go"
 )
 
+// asked is what Cedar said to one question, ids and errors sorted.
+type asked struct {
+	allow        bool
+	ids, errors  []string
+	interpreters []string // permits of interpreter.run, if the answer rests on them
+}
+
 // oracle decides by the definition, with nothing of what makes Decide fast: all
 // policies as written, the full context, Cedar's own authorizer.
 func oracle(s *Set, r Request) Decision {
 	e := s.newEvaluation(&r, attrAll)
-	ask := func(action cedar.String, res cedar.EntityUID, approved, byName bool) (bool, int, int) {
-		m := make(cedar.PolicyMap)
-		for _, rule := range s.rules {
-			m[cedar.PolicyID(rule.id)] = rule.policy
-		}
+	m := make(cedar.PolicyMap)
+	for _, rule := range s.rules {
+		m[cedar.PolicyID(rule.id)] = rule.policy
+	}
+	ask := func(action cedar.String, res cedar.EntityUID, approved, byName bool) (a asked) {
 		dec, diag := cedar.Authorize(m, &e.entities, cedar.Request{
 			Principal: uid(r.Principal), Action: cedar.EntityUID{Type: actionType, ID: action}, Resource: res,
 			Context: e.facts.record(approved, byName),
 		})
-		return dec == cedar.Allow, len(diag.Reasons), len(diag.Errors)
+		a.allow = dec == cedar.Allow && len(diag.Errors) == 0
+		for _, reason := range diag.Reasons {
+			a.ids = append(a.ids, string(reason.PolicyID))
+		}
+		for _, err := range diag.Errors {
+			a.errors = append(a.errors, fmt.Sprintf("policy %q: %s", err.PolicyID, err.Message))
+		}
+		slices.Sort(a.ids)
+		slices.Sort(a.errors)
+		return a
 	}
-	answer := func(approved bool) (allow bool, reasons, errs int) {
-		byName := false
+	answer := func(approved bool) asked {
+		var interpreter asked
 		if runsProgram(r.Action) && s.want&attrInterpreterPermitted != 0 { // asked if the answer is read
 			if k, family := Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter); k.dangerous() {
-				if byName, _, errs = ask(interpreterRun, cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(family)}, approved, false); errs > 0 {
-					return false, 0, errs
+				interpreter = ask(interpreterRun, cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(family)}, approved, false)
+				if len(interpreter.errors) > 0 {
+					return interpreter
 				}
 			}
 		}
-		return ask(cedar.String(r.Action), uid(r.Resource), approved, byName)
+		a := ask(cedar.String(r.Action), uid(r.Resource), approved, interpreter.allow)
+		if a.allow && interpreter.allow {
+			a.interpreters = interpreter.ids
+		}
+		return a
 	}
-	plain, _, errs := answer(false)
-	if errs > 0 {
-		return Decision{Effect: Deny, Reason: ReasonPolicyError}
+	all := func(lists ...[]string) []string {
+		ids := slices.Concat(lists...)
+		slices.Sort(ids)
+		return slices.Compact(ids)
 	}
-	if plain {
-		return Decision{Effect: Allow, Reason: ReasonPermitted}
+	plain := answer(false)
+	if len(plain.errors) > 0 {
+		return Decision{Effect: Deny, Reason: ReasonPolicyError, Errors: plain.errors}
 	}
-	approved, reasons, errs := answer(true)
+	if plain.allow {
+		return Decision{Effect: Allow, Reason: ReasonPermitted, Policies: all(plain.ids, plain.interpreters)}
+	}
+	approved := answer(true)
 	switch {
-	case errs > 0:
-		return Decision{Effect: Deny, Reason: ReasonPolicyError}
-	case approved:
-		return Decision{Effect: NeedsApproval, Reason: ReasonApprovalRequired}
-	case reasons > 0:
-		return Decision{Effect: Deny, Reason: ReasonForbidden}
+	case len(approved.errors) > 0:
+		return Decision{Effect: Deny, Reason: ReasonPolicyError, Errors: approved.errors}
+	case approved.allow:
+		// The forbids that approval lifts, and the permits if all of them insist on it.
+		d := Decision{Effect: NeedsApproval, Reason: ReasonApprovalRequired, Policies: plain.ids}
+		insist := func(id string) bool { return mentions(s.byID[id].ast)&attrApproved != 0 }
+		if len(plain.ids) == 0 || !slices.ContainsFunc(approved.ids, func(id string) bool { return !insist(id) }) {
+			d.Policies = all(plain.ids, approved.ids, approved.interpreters)
+		}
+		return d
+	case len(approved.ids) > 0:
+		return Decision{Effect: Deny, Reason: ReasonForbidden, Policies: approved.ids}
 	}
-	return Decision{Effect: Deny, Reason: ReasonNotPermitted}
+	return Decision{Effect: Deny, Reason: ReasonNotPermitted, Policies: plain.ids}
+}
+
+// sameAnswer reports whether two decisions say the same for the same reasons.
+func sameAnswer(a, b Decision) bool {
+	return a.Effect == b.Effect && a.Reason == b.Reason && slices.Equal(a.Policies, b.Policies) && slices.Equal(a.Errors, b.Errors)
 }
 
 func pick[T any](rng *rand.Rand, xs ...T) T { return xs[rng.IntN(len(xs))] }
@@ -68,7 +106,11 @@ func randomPolicy(rng *rand.Rand, id string) string {
 		`context.executable.kind == "shell"`, `context.executable.family == "python"`, `context.args.contains("-v")`,
 		`context.first_arg like "-*"`, `context.egress_hosts.isEmpty()`, `context.workspace.read_only`, `context.workspace.source != ""`,
 		`context.limits.memory * 4611686018427387904 < 8`, `context.capabilities.contains("network")`, `context.arg_count > 1`,
-		`principal in Palyra::Role::"admin"`, `context.cwd like "/w*"`, `context.limits == context.limits && context.executable.system`}
+		`principal in Palyra::Role::"admin"`, `context.cwd like "/w*"`, `resource == Palyra::Tool::"r1"`,
+		`["cat", "bash"].contains(context.executable.name)`, `context.capabilities.containsAny(["network", "secrets_read"])`,
+		`(if context.sensitive then context.executable.system else context.arg_count < 2)`, `context.limits.memory < 2`,
+		`context.executable has path && context.executable.dir == "/usr/bin"`, `context.executable.interpreter != ""`,
+		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.limits == context.limits && context.executable.system`}
 	if !program {
 		action = pick(rng, "action", `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`)
 		conds = []string{`context.sensitive`, `context.approved`, `context.session == ""`, `principal in Palyra::Role::"admin"`}
@@ -135,11 +177,11 @@ func TestDecideAgainstOracle(t *testing.T) {
 		for range 25 {
 			r := randomRequest(rng)
 			got, want := s.Decide(r), oracle(s, r)
-			if got.Effect != want.Effect || got.Reason != want.Reason {
-				t.Fatalf("got %v %s %q, want %v %s\n%+v\n%s", got.Effect, got.Reason, got.Errors, want.Effect, want.Reason, r, strings.Join(texts, ""))
+			if !sameAnswer(got, want) {
+				t.Fatalf("got %v %s %q %q, want %v %s %q %q\n%+v\n%s", got.Effect, got.Reason, got.Policies, got.Errors,
+					want.Effect, want.Reason, want.Policies, want.Errors, r, strings.Join(texts, ""))
 			}
-			if other := shuffled.Decide(r); other.Effect != got.Effect || other.Reason != got.Reason ||
-				!slices.Equal(other.Policies, got.Policies) || !slices.Equal(other.Errors, got.Errors) {
+			if other := shuffled.Decide(r); !sameAnswer(other, got) {
 				t.Fatalf("order shows: %+v and %+v", got, other)
 			}
 			if !slices.IsSorted(got.Policies) || !slices.IsSorted(got.Errors) {

@@ -126,13 +126,15 @@ type Info struct {
 	Reason string `json:"reason,omitempty"` // its @reason annotation, for people
 }
 
-// Set is a checked set of policies. It is immutable and safe for concurrent use.
+// Set is a checked set of policies. It is immutable but for memo, and safe for
+// concurrent use.
 type Set struct {
 	rules  []*rule // sorted by id
 	byID   map[string]*rule
 	index  index
 	want   attr // context attributes that any rule mentions
 	digest canon.Digest
+	memo   *memo
 	cases  []file // policy tests, read when they are run: Default need not pay for them
 }
 

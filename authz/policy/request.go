@@ -139,7 +139,7 @@ func runsProgram(action string) bool { return action == ToolExecute || action ==
 var (
 	vocabTier         = []string{"a", "b", "c"}
 	vocabStdin        = []string{"none", "sealed", "stream"}
-	vocabCapabilities = []string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
+	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
 )
@@ -184,7 +184,7 @@ func (c *Context) check(action string) error {
 		return fmt.Errorf("unknown stdin mode %q", c.Stdin)
 	}
 	for _, v := range c.Capabilities {
-		if !slices.Contains(vocabCapabilities, v) {
+		if !slices.Contains(vocabCapabilities[:], v) {
 			return fmt.Errorf("unknown capability %q", v)
 		}
 	}

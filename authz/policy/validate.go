@@ -113,7 +113,7 @@ var closedAttrs = map[string][]string{
 	"context.executable.kind": vocabKind,
 	"context.tier":            vocabTier,
 	"context.stdin":           vocabStdin,
-	"context.capabilities":    vocabCapabilities, // a set: its elements
+	"context.capabilities":    vocabCapabilities[:], // a set: its elements
 }
 
 // checkLiterals refuses literals outside the closed vocabularies: unknown roles

@@ -1,0 +1,261 @@
+package policy
+
+import (
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	cedar "github.com/cedar-policy/cedar-go"
+	publicast "github.com/cedar-policy/cedar-go/ast"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+)
+
+// Most of the time of a small decision would go into context records: cedar-go
+// sorts and hashes a record when it is made, whatever is then read from it. So a
+// policy's conditions are rewritten when they are compiled: context.tier becomes
+// the attribute "v" of an entity that stands for the tier, and [store] answers
+// for that entity when Cedar asks, with a record of one attribute. What is not
+// asked for is not built, and what is the same from call to call is kept ([memo]).
+// The evaluator stays Cedar's; values, order and errors stay those of the policy
+// as written. The tests compare with that.
+
+// factType is the type of the entities that stand for attributes. No policy and
+// no request can name it: a type is never empty there.
+const factType cedar.EntityType = ""
+
+// factUID is the entity that stands for a single attribute.
+func factUID(a attr) cedar.EntityUID {
+	return cedar.EntityUID{Type: factType, ID: cedar.String([]byte{byte(a.bit())})}
+}
+
+// factValue is the attribute under which it has its value.
+const factValue = "v"
+
+// quicken returns p as Decide evaluates it: reading facts instead of the context,
+// and without the scopes that the index has matched exactly. If some access to
+// the context is not to a single known attribute, or p has a rare construct,
+// quicken returns nil, and p is evaluated as written, with a context.
+func quicken(p *ast.Policy) *cedar.Policy {
+	q := *p
+	q.Action = ast.ScopeTypeAll{}
+	if exactScope(p.Principal) {
+		q.Principal = ast.ScopeTypeAll{}
+	}
+	if exactScope(p.Resource) {
+		q.Resource = ast.ScopeTypeAll{}
+	}
+	q.Conditions = make([]ast.ConditionType, len(p.Conditions))
+	for i, c := range p.Conditions {
+		body, ok := onFacts(c.Body)
+		if !ok {
+			return nil
+		}
+		q.Conditions[i] = ast.ConditionType{Condition: c.Condition, Body: body}
+	}
+	return cedar.NewPolicyFromAST((*publicast.Policy)(&q))
+}
+
+// exactScope reports whether every rule that the index yields for a scope is one
+// whose scope holds. It does not for an entity with an empty id, which shares
+// its number with its type; for == with a role, which a principal has but is
+// not; and for "is … in", filed by the entity alone.
+func exactScope(scope ast.IsScopeNode) bool {
+	switch s := scope.(type) {
+	case ast.ScopeTypeAll, ast.ScopeTypeIs:
+		return true
+	case ast.ScopeTypeEq:
+		return s.Entity.ID != "" && s.Entity.Type != TypeRole
+	case ast.ScopeTypeIn:
+		return s.Entity.ID != ""
+	}
+	return false
+}
+
+// onFacts rewrites n; false means that it cannot.
+func onFacts(n ast.IsNode) (ast.IsNode, bool) {
+	ok := true
+	on := func(n ast.IsNode) ast.IsNode {
+		m, can := onFacts(n)
+		ok = ok && can
+		return m
+	}
+	two := func(b ast.BinaryNode) ast.BinaryNode { return ast.BinaryNode{Left: on(b.Left), Right: on(b.Right)} }
+	switch v := n.(type) {
+	case ast.NodeTypeAccess:
+		if below, found := strings.CutPrefix(pathOf(v), "context."); found {
+			if a := attrNames[below]; a != 0 && a&(a-1) == 0 {
+				n = ast.NodeTypeAccess{StrOpNode: ast.StrOpNode{Arg: ast.NodeValue{Value: factUID(a)}, Value: factValue}}
+				break
+			}
+		}
+		v.Arg = on(v.Arg)
+		n = v
+	case ast.NodeTypeVariable:
+		ok = v.Name != "context"
+	case ast.NodeValue:
+	case ast.NodeTypeSet:
+		elements := make([]ast.IsNode, len(v.Elements))
+		for i, e := range v.Elements {
+			elements[i] = on(e)
+		}
+		n = ast.NodeTypeSet{Elements: elements}
+	case ast.NodeTypeAnd:
+		n = ast.NodeTypeAnd{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeOr:
+		n = ast.NodeTypeOr{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeNot:
+		n = ast.NodeTypeNot{UnaryNode: ast.UnaryNode{Arg: on(v.Arg)}}
+	case ast.NodeTypeIfThenElse:
+		n = ast.NodeTypeIfThenElse{If: on(v.If), Then: on(v.Then), Else: on(v.Else)}
+	case ast.NodeTypeEquals:
+		n = ast.NodeTypeEquals{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeNotEquals:
+		n = ast.NodeTypeNotEquals{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeLessThan:
+		n = ast.NodeTypeLessThan{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeLessThanOrEqual:
+		n = ast.NodeTypeLessThanOrEqual{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeGreaterThan:
+		n = ast.NodeTypeGreaterThan{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeGreaterThanOrEqual:
+		n = ast.NodeTypeGreaterThanOrEqual{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeIn:
+		n = ast.NodeTypeIn{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeContains:
+		n = ast.NodeTypeContains{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeContainsAll:
+		n = ast.NodeTypeContainsAll{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeContainsAny:
+		n = ast.NodeTypeContainsAny{BinaryNode: two(v.BinaryNode)}
+	case ast.NodeTypeIsEmpty:
+		n = ast.NodeTypeIsEmpty{UnaryNode: ast.UnaryNode{Arg: on(v.Arg)}}
+	case ast.NodeTypeLike:
+		v.Arg = on(v.Arg)
+		n = v
+	case ast.NodeTypeIs:
+		v.Left = on(v.Left)
+		n = v
+	default: // has, tags, arithmetic, records, extension calls
+		ok = false
+	}
+	return n, ok
+}
+
+// recordOn is one attribute as a record, for the entity that stands for it.
+func recordOn(v cedar.Value) cedar.Record { return cedar.NewRecord(cedar.RecordMap{factValue: v}) }
+
+// The records that many calls share. Immutable.
+var (
+	boolRecords    = [...]cedar.Record{recordOn(cedar.False), recordOn(cedar.True)}
+	emptySetRecord = recordOn(cedar.Set{})
+)
+
+// set sets the two attributes that a decision itself determines.
+func (f *facts) set(approved, byName bool) {
+	f.approved, f.byName = approved, byName
+	f.records[attrApproved.bit()] = cedar.Record{}
+	f.records[attrInterpreterPermitted.bit()] = cedar.Record{}
+}
+
+// fact is the record of the attribute with the given number.
+func (f *facts) fact(bit int) cedar.Record {
+	rec := &f.records[bit]
+	if rec.Len() == 0 {
+		*rec = f.newFact(1 << bit)
+	}
+	return *rec
+}
+
+func (f *facts) newFact(a attr) cedar.Record {
+	c := &f.request.Context
+	switch {
+	case a&attrBool != 0:
+		if f.truth(a) {
+			return boolRecords[1]
+		}
+		return boolRecords[0]
+	case a&attrRecurring != 0:
+		return f.memo.text(a, f.text(a))
+	case a == attrCapabilities:
+		return f.memo.capabilities(c.Capabilities)
+	case a == attrArgs && len(c.Args) == 0, a == attrEgressHosts && len(c.EgressHosts) == 0:
+		return emptySetRecord
+	}
+	return recordOn(f.value(a))
+}
+
+// attrRecurring are texts that are often those of a recent call: of an agent at
+// work in one directory with a dozen programs. Arguments and digests are not,
+// and arguments may hold what should not be kept.
+const attrRecurring = attrDevice | attrChannel | attrCwd | attrTier | attrStdin | attrExecPath | attrExecDir |
+	attrExecName | attrExecInterpreter | attrExecKind | attrExecFamily | attrWorkspaceSource
+
+// memo keeps records from call to call. It is a cache of a pure function: what
+// it holds can change how long an answer takes, not the answer. Its size is
+// bounded; a new text takes the place of an older one. It also keeps the memory
+// of finished evaluations, cleared. Safe for concurrent use.
+type memo struct {
+	free  sync.Pool // *evaluation
+	seed  maphash.Seed
+	texts [len(leaves)][memoWays]atomic.Pointer[memoText]
+	caps  [1 << len(vocabCapabilities)]atomic.Pointer[cedar.Record] // by set of capabilities
+}
+
+const (
+	memoWays    = 32  // texts kept of an attribute
+	memoLongest = 512 // bytes of a text that is worth keeping, at most
+)
+
+type memoText struct {
+	text   string
+	record cedar.Record
+}
+
+// evaluation is a blank one.
+func (m *memo) evaluation() *evaluation {
+	if e, ok := m.free.Get().(*evaluation); ok {
+		return e
+	}
+	return blankEvaluation()
+}
+
+// done takes back an evaluation of which nothing is referred to any more.
+func (m *memo) done(e *evaluation) {
+	*e = evaluation{all: e.all}
+	m.free.Put(e)
+}
+
+func newMemo() *memo { return &memo{seed: maphash.MakeSeed()} }
+
+func (m *memo) text(a attr, s string) cedar.Record {
+	if len(s) > memoLongest {
+		return recordOn(cedar.String(s))
+	}
+	slot := &m.texts[a.bit()][maphash.String(m.seed, s)%memoWays]
+	if t := slot.Load(); t != nil && t.text == s {
+		return t.record
+	}
+	s = strings.Clone(s) // it may be a small part of something large
+	t := &memoText{s, recordOn(cedar.String(s))}
+	slot.Store(t)
+	return t.record
+}
+
+// capabilities of a checked request are all in the vocabulary.
+func (m *memo) capabilities(names []string) cedar.Record {
+	set := 0
+	for _, name := range names {
+		for i, v := range vocabCapabilities {
+			if name == v {
+				set |= 1 << i
+			}
+		}
+	}
+	if rec := m.caps[set].Load(); rec != nil {
+		return *rec
+	}
+	rec := recordOn(stringSet(names))
+	m.caps[set].Store(&rec)
+	return rec
+}
