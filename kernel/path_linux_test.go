@@ -425,12 +425,26 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkGate is the whole path without a program: what Palyra adds.
+// BenchmarkGate is the whole path without a program: what Palyra adds. It says
+// how long each step took, by the middle of all calls.
 func BenchmarkGate(b *testing.B) {
 	some := &evidence.Evidence{Tier: "c"}
-	benchmarkCall(b, withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
+	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
 		return &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil
-	}))
+	})
+	took, last := make(map[string][]time.Duration), time.Now()
+	cfg.TestOnlyStep = func(step string) {
+		switch now := time.Now(); step {
+		case "sealed", "decided", "granted", "intent", "executed", "result", "receipt":
+			took[step] = append(took[step], now.Sub(last))
+			last = now
+		}
+	}
+	benchmarkCall(b, cfg)
+	for step, ds := range took {
+		slices.Sort(ds)
+		b.ReportMetric(float64(ds[len(ds)/2].Microseconds()), "µs-"+step)
+	}
 }
 
 // BenchmarkCall is the whole path with a cold cell.

@@ -201,54 +201,6 @@ func TestSwapped(t *testing.T) {
 	}
 }
 
-// TestMountedOver: a file bound over another is another file, and so is the same
-// file on another mount.
-func TestMountedOver(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	dir := folder(t)
-	file, beside := dir+"/file", dir+"/beside"
-	must(t, os.WriteFile(file, []byte("first"), 0o755))
-	must(t, os.WriteFile(beside, []byte("other"), 0o755))
-	must(t, os.Mkdir(dir+"/again", 0o755))
-	settle(t, beside)
-	c := aged("", "")
-	of(t, c, file)
-	if d := of(t, c, file); !d.Cached {
-		t.Fatal("not remembered")
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
-		if err := syscall.Unshare(syscall.CLONE_NEWNS | syscall.CLONE_FS); err != nil {
-			t.Error(err)
-			return
-		}
-		for _, m := range [][3]string{{"none", "/"}, {beside, file}, {dir, dir + "/again"}} {
-			flags := uintptr(syscall.MS_BIND)
-			if m[0] == "none" {
-				flags = syscall.MS_REC | syscall.MS_PRIVATE
-			}
-			if err := syscall.Mount(m[0], m[1], "", flags, ""); err != nil {
-				t.Errorf("mount %s: %v", m[1], err)
-				return
-			}
-		}
-		if d := of(t, c, file); d.Cached || d.Sum != canon.Sum([]byte("other")) {
-			t.Errorf("mounted over: %+v", d)
-		}
-		if d := of(t, c, dir+"/again/file"); d.Cached || d.Sum != canon.Sum([]byte("first")) {
-			t.Errorf("the folder mounted again: %+v", d)
-		}
-	}()
-	<-done
-	if d := of(t, c, file); d.Sum != canon.Sum([]byte("first")) {
-		t.Errorf("without the mount: %+v", d)
-	}
-}
-
 // TestNotOldEnough: what changed a moment ago is never remembered.
 func TestNotOldEnough(t *testing.T) {
 	dir := folder(t)

@@ -309,3 +309,81 @@ func TestVerifyRefuses(t *testing.T) {
 		t.Error("Verify with another digest passed")
 	}
 }
+
+// TestStatIdentity: two files at two times in one place differ in every field
+// that tells them apart, and a changed one in its ctime.
+func TestStatIdentity(t *testing.T) {
+	d, h := dir(t)
+	write(t, d+"/a", "x", 0o644)
+	write(t, d+"/b", "x", 0o644)
+	look := func(name string) Stat {
+		t.Helper()
+		f, err := At(h, name, Plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		return f.Stat
+	}
+	a, b := look("a"), look("b")
+	var st syscall.Stat_t
+	if err := syscall.Stat(d+"/a", &st); err != nil {
+		t.Fatal(err)
+	}
+	if a.Dev != st.Dev || a.Ino != st.Ino || a.MtimeNS != st.Mtim.Nano() || a.CtimeNS != st.Ctim.Nano() || a.Size != 1 {
+		t.Errorf("statx says %+v, stat %+v", a, st)
+	}
+	if a.Ino == b.Ino || a.Dev != b.Dev || a.Mount != b.Mount || a.Mount == 0 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	proc, err := At(nil, "/proc/self/status", Anywhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proc.Close()
+	if proc.Stat.Mount == a.Mount || KeepsTimes(proc.File()) {
+		t.Errorf("/proc: %+v", proc.Stat)
+	}
+	if a.BirthNS != 0 && (a.BirthNS > a.CtimeNS || a.BirthNS > b.BirthNS) {
+		t.Errorf("born %d, changed %d, the next born %d", a.BirthNS, a.CtimeNS, b.BirthNS)
+	}
+}
+
+func TestWritersOf(t *testing.T) {
+	d, _ := dir(t)
+	write(t, d+"/file", "x", 0o644)
+	r, err := os.Open(d + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got := WritersOf(r); got != WritersNone {
+		t.Errorf("nobody: %d", got)
+	}
+	w, err := os.OpenFile(d+"/file", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := WritersOf(r); got != WritersSome {
+		t.Errorf("open: %d", got)
+	}
+	w.Close()
+	if got := WritersOf(r); got != WritersNone {
+		t.Errorf("closed: %d", got)
+	}
+	// The lease was given back: nobody waits for us.
+	if w, err = os.OpenFile(d+"/file", os.O_WRONLY|syscall.O_NONBLOCK, 0); err != nil {
+		t.Errorf("open after the question: %v", err)
+	}
+	w.Close()
+	if os.Geteuid() != 0 {
+		f, err := os.Open("/bin/true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if got := WritersOf(f); got != WritersUnknown {
+			t.Errorf("root's file, asked by a user: %d", got)
+		}
+	}
+}
