@@ -101,8 +101,9 @@ func TestDigestRemembered(t *testing.T) {
 func TestReceiptSaysHowItWasHashed(t *testing.T) {
 	dir, tool := rootsOwn(t, 300<<10)
 	script := put(t, dir+"/script", "#!"+tool+"\n", 0o755)
+	const odd = "a<b>&\u2028\"\\" // what encoding/json escapes and canonical JSON does not
 	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
-		return &isolate.Result{Outcome: isolate.Exited, Evidence: &evidence.Evidence{Tier: "c"}}, nil
+		return &isolate.Result{Outcome: isolate.Exited, Evidence: &evidence.Evidence{Tier: "c", Degraded: []string{odd}}}, nil
 	})
 	cfg.PolicyDir = t.TempDir()
 	os.Chmod(cfg.PolicyDir, 0o755)
@@ -125,6 +126,9 @@ func TestReceiptSaysHowItWasHashed(t *testing.T) {
 		}
 		if e.Executable.DigestBasis != want || len(e.Scripts) != 1 || e.Scripts[0].DigestBasis != wantScript || e.Scripts[0].Path != script {
 			t.Fatalf("want %s and %s, got %+v, %+v", want, wantScript, e.Executable, e.Scripts)
+		}
+		if len(e.Degraded) != 1 || e.Degraded[0] != odd {
+			t.Errorf("evidence: %q", e.Degraded)
 		}
 		for _, f := range append(e.Scripts, e.Executable) {
 			if _, err := time.Parse(time.RFC3339, f.DigestTime); err != nil {

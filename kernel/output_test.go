@@ -186,3 +186,18 @@ func TestFeedUnread(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// BenchmarkStreams is what it costs to collect the output of a silent program.
+func BenchmarkStreams(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		s, err := openStreams(nil, nil, nil, 1<<20)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.start()
+		s.release()
+		s.drain(time.Now().Add(time.Second))
+		s.close()
+	}
+}

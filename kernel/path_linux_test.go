@@ -428,7 +428,7 @@ func TestConcurrent(t *testing.T) {
 // BenchmarkGate is the whole path without a program: what Palyra adds. It says
 // how long each step took, by the middle of all calls.
 func BenchmarkGate(b *testing.B) {
-	some := &evidence.Evidence{Tier: "c"}
+	some := usual()
 	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
 		return &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil
 	})
@@ -445,6 +445,26 @@ func BenchmarkGate(b *testing.B) {
 		slices.Sort(ds)
 		b.ReportMetric(float64(ds[len(ds)/2].Microseconds()), "µs-"+step)
 	}
+}
+
+// usual is evidence as large as that of a call at tier C.
+func usual() *evidence.Evidence {
+	e := &evidence.Evidence{Executor: "sandbox_tier_c_linux_native", Tier: "c"}
+	e.Namespaces.Cell, e.Namespaces.Host = make(map[string]uint64), make(map[string]uint64)
+	for i, ns := range []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"} {
+		e.Namespaces.Cell[ns], e.Namespaces.Host[ns] = uint64(4026531840+i), uint64(4026532840+i)
+		e.Namespaces.Fresh = append(e.Namespaces.Fresh, ns)
+	}
+	e.Limits.Soft, e.Limits.Hard = make(map[string]int64), make(map[string]int64)
+	for i := range 12 {
+		e.Limits.Soft[fmt.Sprint("limit", i)], e.Limits.Hard[fmt.Sprint("limit", i)] = int64(i)<<20, -1
+		e.Landlock.Rules = append(e.Landlock.Rules, fmt.Sprint("rx /usr/", i))
+	}
+	for i := range 24 {
+		e.Mounts.Table = append(e.Mounts.Table, fmt.Sprintf("/usr/share/folder%d ro,nosuid,nodev,relatime ext4", i))
+	}
+	e.Degraded = []string{strings.Repeat("why this is less than elsewhere; ", 6)}
+	return e
 }
 
 // BenchmarkCall is the whole path with a cold cell.

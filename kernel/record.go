@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -232,7 +233,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	}
 	var stdout, stderr canon.Digest
 	if r := c.out.Result; r != nil && r.Evidence != nil {
-		e, err := canon.Marshal(r.Evidence)
+		e, err := json.Marshal(r.Evidence) // signing puts it into canonical form, with the rest
 		if err != nil {
 			return c.out, fault.New(fault.Internal, "evidence", "record result", err)
 		}
