@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test check vet arch lint vuln generate conformance oracle sigstore fuzz bench lab demo cross ci clean
+.PHONY: help build test check vet arch lint vuln generate conformance oracle sigstore cedar fuzz bench lab demo cross ci clean
 
 GIT     := git -c safe.directory=*
 VERSION ?= $(shell $(GIT) describe --always --dirty 2>/dev/null || echo unknown)
@@ -40,12 +40,14 @@ vuln: # exit status 3 is a finding; others mean that it could not look, which an
 generate: ## rewrite the generated parts of docs and golden files
 	go test ./conformance/arch -update
 
-conformance: build oracle sigstore ## the attack battery, and receipts and journal under verifiers that are not ours
+conformance: build oracle sigstore cedar ## the attack battery; receipts, journal and decisions under software that is not ours
 	go run ./conformance/escape -out conformance/results/latest.json
 oracle: build
 	@for m in $(NESTED); do (cd $$m && go test $(TESTFLAGS) ./...); done
 sigstore: build
 	go run ./conformance/foreign
+cedar:
+	go run ./conformance/cedardiff
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@grep -rHoE '^func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r f t; do \

@@ -1,0 +1,126 @@
+// Repeats decisions with the official Cedar engine.
+//
+//   node check.mjs BATCHES.jsonl
+//
+// The first line holds the schema, every other one a policy set and requests
+// with what Palyra decided (conformance/cedardiff writes them). Entities, contexts
+// and the order of questions are made here, from docs/formats/policy.md.
+//
+// Exit status 0: all agree. 1: some differ, the first few are shown. 2: a policy,
+// entity or request is not one that the engine accepts.
+import { readFileSync } from 'node:fs';
+import cedar from '@cedar-policy/cedar-wasm/nodejs';
+
+function stop(what, errors) {
+  console.error(`check.mjs: ${what}: ${JSON.stringify(errors)}`);
+  process.exit(2);
+}
+
+const uid = (type, id) => ({ type, id });
+const role = (name) => uid('Palyra::Role', name);
+const roles = [
+  { uid: role('owner'), attrs: {}, parents: [role('admin')] },
+  { uid: role('admin'), attrs: {}, parents: [role('operator')] },
+  { uid: role('operator'), attrs: {}, parents: [] },
+];
+const runsProgram = (action) => action === 'tool.execute' || action === 'skill.execute';
+
+function contextOf({ request, kind, family }, approved, interpreterPermitted) {
+  const c = request.context;
+  const origin = {
+    session: c.session_id ?? '', run: c.run_id ?? '', device: c.device_id ?? '', channel: c.channel_id ?? '',
+    sensitive: c.sensitive ?? false, approved,
+  };
+  if (!runsProgram(request.action)) return origin;
+  const x = c.executable ?? {};
+  const path = x.path ?? '';
+  const slash = path.lastIndexOf('/');
+  const l = c.limits ?? {};
+  const ms = (ns) => Math.trunc((ns ?? 0) / 1e6);
+  return {
+    ...origin,
+    capsule: c.capsule_digest ?? '',
+    executable: {
+      path, dir: slash === 0 ? '/' : path.slice(0, Math.max(slash, 0)), name: path.slice(slash + 1),
+      digest: x.digest ?? '', system: x.system ?? false, interpreter: x.interpreter ?? '', kind, family,
+    },
+    interpreter_permitted: interpreterPermitted,
+    args: c.args ?? [], arg_count: (c.args ?? []).length, first_arg: c.args?.[0] ?? '',
+    cwd: c.cwd ?? '', egress_hosts: c.egress_hosts ?? [], capabilities: c.capabilities ?? [],
+    tier: c.tier ?? '', stdin: c.stdin || 'none',
+    limits: {
+      wall_ms: ms(l.wall), cpu_ms: ms(l.cpu), memory: l.memory ?? 0, pids: l.pids ?? 0, output: l.output ?? 0, file_size: l.file_size ?? 0,
+    },
+    workspace: { source: c.workspace_source ?? '', read_only: c.workspace_read_only ?? false },
+  };
+}
+
+function ask(asked, action, resource, approved, interpreterPermitted) {
+  const p = asked.request.principal;
+  const answer = cedar.statefulIsAuthorized({
+    principal: uid(p.type, p.id), action: uid('Palyra::Action', action), resource,
+    context: contextOf(asked, approved, interpreterPermitted),
+    preparsedSchemaName: 'palyra', validateRequest: true, preparsedPolicySetId: 'set',
+    entities: [...roles, { uid: uid(p.type, p.id), attrs: {}, parents: (p.roles ?? []).map(role) }, { uid: resource, attrs: {}, parents: [] }],
+  });
+  if (answer.type !== 'success') stop(`${action} of ${JSON.stringify(asked.request)}`, answer.errors);
+  const { decision, diagnostics } = answer.response;
+  const errors = diagnostics.errors.map((e) => e.policyId).sort();
+  return { allow: decision === 'allow' && errors.length === 0, ids: [...diagnostics.reason], errors, interpreters: [] };
+}
+
+// question is step 2 and 3 of "How a request is decided".
+function question(asked, set, approved) {
+  const { request, kind, family } = asked;
+  let permitted = { allow: false, ids: [] };
+  if (runsProgram(request.action) && kind !== 'other' && set.reads('context.interpreter_permitted')) {
+    permitted = ask(asked, 'interpreter.run', uid('Palyra::Executable', family), approved, false);
+    if (permitted.errors.length > 0) return permitted;
+  }
+  const resource = uid(request.resource.type, request.resource.id);
+  const answer = ask(asked, request.action, resource, approved, permitted.allow);
+  if (answer.allow && permitted.allow) answer.interpreters = permitted.ids;
+  return answer;
+}
+
+function decide(asked, set) {
+  const failed = (errors) => ({ effect: 'deny', reason: 'policy_error', policies: [], errors });
+  const decided = (effect, reason, policies) => ({ effect, reason, policies: [...new Set(policies)].sort(), errors: [] });
+  const plain = question(asked, set, false);
+  if (plain.errors.length > 0) return failed(plain.errors);
+  if (plain.allow) return decided('allow', 'permitted', [...plain.ids, ...plain.interpreters]);
+  const approved = question(asked, set, true);
+  if (approved.errors.length > 0) return failed(approved.errors);
+  if (approved.allow) {
+    const insist = approved.ids.every((id) => set.policies[id].includes('context.approved'));
+    const permits = plain.ids.length === 0 || insist ? [...approved.ids, ...approved.interpreters] : [];
+    return decided('needs_approval', 'approval_required', [...plain.ids, ...permits]);
+  }
+  if (approved.ids.length > 0) return decided('deny', 'forbidden', approved.ids);
+  return decided('deny', 'not_permitted', plain.ids);
+}
+
+const lines = readFileSync(process.argv[2], 'utf8').trimEnd().split('\n').map((l) => JSON.parse(l));
+const schema = cedar.preparseSchema('palyra', lines[0].schema);
+if (schema.type !== 'success') stop('schema', schema.errors);
+let requests = 0;
+let agreed = 0;
+for (const { policies, asked } of lines.slice(1)) {
+  const parsed = cedar.preparsePolicySet('set', { staticPolicies: policies });
+  if (parsed.type !== 'success') stop('policies', parsed.errors);
+  const texts = Object.values(policies);
+  const set = { policies, reads: (what) => texts.some((t) => t.includes(what)) };
+  for (const a of asked) {
+    const want = decide(a, set);
+    const got = { effect: a.effect, reason: a.reason, policies: a.policies ?? [], errors: a.errors ?? [] };
+    requests++;
+    if (JSON.stringify(got) === JSON.stringify(want)) {
+      agreed++;
+    } else if (requests - agreed <= 3) {
+      console.log(`palyra ${JSON.stringify(got)}\ncedar  ${JSON.stringify(want)}\n       ${JSON.stringify(a.request)}`);
+      for (const id of new Set([...got.policies, ...want.policies, ...got.errors, ...want.errors])) console.log(`       ${policies[id]}`);
+    }
+  }
+}
+console.log(`${requests} requests, ${agreed} agreed, ${requests - agreed} differ`);
+process.exit(agreed === requests ? 0 : 1);
