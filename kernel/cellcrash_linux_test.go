@@ -1,0 +1,147 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"palyra/crypt/receipt"
+	"palyra/isolate/tier"
+)
+
+// TestCellCrash kills palyra-cell, and not palyra, at every step of a call that
+// runs a program: the call ends with a receipt that says so, nothing of it
+// survives, the next call works, and the journal is sound.
+func TestCellCrash(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short mode")
+	}
+	for _, floor := range []tier.Tier{tier.B, tier.C} {
+		t.Run(floor.String(), func(t *testing.T) { cellCrash(t, floor) })
+	}
+}
+
+func cellCrash(t *testing.T, floor tier.Tier) {
+	steps, _ := killCellAt(t, floor, "", 0)
+	if text := strings.Join(steps, " "); !strings.Contains(text, "cell_started") || !strings.Contains(text, "run_sent") || !strings.Contains(text, "output") {
+		t.Fatalf("steps %q: the run does not go where it should be stopped", steps)
+	}
+	nth := make(map[string]int)
+	var ran, failed int
+	for _, s := range steps {
+		nth[s]++
+		n := nth[s]
+		t.Run(fmt.Sprintf("%s-%d", strings.ReplaceAll(s, ":", "-"), n), func(t *testing.T) {
+			if _, outcome := killCellAt(t, floor, s, n); outcome == receipt.Executed {
+				ran++
+			} else {
+				failed++
+			}
+		})
+	}
+	// Before the program ran a death must show, after it must not.
+	if ran == 0 || failed == 0 {
+		t.Errorf("%d calls executed and %d did not: want some of each", ran, failed)
+	}
+}
+
+// killCellAt makes a call and kills every palyra-cell of this process when step
+// is reached for the nth time; "" is a call without a crash. It returns the
+// steps and what became of the call.
+func killCellAt(t *testing.T, floor tier.Tier, step string, nth int) (steps []string, outcome string) {
+	t.Helper()
+	word := fmt.Sprintf("palyra-cellcrash-%d-%s-%s-%d", os.Getpid(), floor, strings.ReplaceAll(step, ":", "-"), nth)
+	var mu sync.Mutex
+	var calls, count int
+	killed := 0
+	reached := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls != 1 {
+			return // before and after the call that is watched
+		}
+		steps = append(steps, name)
+		if name == step {
+			if count++; count == nth {
+				killed = killCells(t)
+			}
+		}
+	}
+	h := openHouse(t, Config{TestOnlyStep: reached, Approver: answer{yes: true}})
+	// A program that is asked about, and that leaves a child behind.
+	p := proposal(unknown(t, "/bin/sh"), "-c", "echo out; sleep 0.05 & sleep 0.02; : "+word)
+	p.TierFloor = floor
+	mu.Lock()
+	calls = 1
+	mu.Unlock()
+	o, err := h.Call(context.Background(), *p, IO{Stdout: writerFunc(func(b []byte) (int, error) {
+		reached("output")
+		return len(b), nil
+	})})
+	if err != nil {
+		t.Fatalf("no outcome: %v", err)
+	}
+	h.verify(o)
+	mu.Lock()
+	calls = 2
+	mu.Unlock()
+	switch {
+	case step == "" && o.Outcome != receipt.Executed:
+		t.Fatalf("without a crash: %s, %+v", o.Outcome, o.Error)
+	case step != "" && killed == 0 && count < nth:
+		t.Fatalf("step %q was not reached", step)
+	case o.Outcome != receipt.Executed && o.Outcome != receipt.Failed && o.Outcome != receipt.Refused:
+		t.Errorf("outcome %s, %+v", o.Outcome, o.Error)
+	case o.Outcome != receipt.Executed && o.Exit != exitRefused:
+		t.Errorf("%s with exit %d", o.Outcome, o.Exit)
+	}
+	if left := survivors(word); left != nil {
+		t.Errorf("survivors: %q", left)
+	}
+	q := proposal("/bin/true")
+	q.TierFloor = floor
+	next, err := h.Call(t.Context(), *q, IO{})
+	if err != nil || next.Outcome != receipt.Executed && next.Error.Reason != "cell_died" {
+		t.Fatalf("the next call: %+v, %v", next, err)
+	}
+	if next.Outcome != receipt.Executed {
+		// The death was noticed by this call, which retires the lane.
+		if next = h.call(q, IO{}); next.Outcome != receipt.Executed {
+			t.Errorf("the call after: %s, %+v", next.Outcome, next.Error)
+		}
+	}
+	if r := h.audit(); len(r.Orphans) != 0 || r.Intents > r.Results {
+		t.Errorf("audit: %+v", r)
+	}
+	return steps, o.Outcome
+}
+
+// killCells kills the palyra-cells that are children of this process, and says
+// how many there were.
+func killCells(t *testing.T) (n int) {
+	files, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		for id := range strings.FieldsSeq(string(b)) {
+			comm, err := os.ReadFile("/proc/" + id + "/comm")
+			pid, perr := strconv.Atoi(id)
+			if err == nil && perr == nil && strings.TrimSpace(string(comm)) == "palyra-cell" {
+				syscall.Kill(pid, syscall.SIGKILL)
+				n++
+			}
+		}
+	}
+	return n
+}
