@@ -52,7 +52,7 @@ cedar:
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@grep -rHoE '^func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r f t; do \
 	  echo "$$t in $${f%/*}"; go test "$${f%/*}" -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x; done
-bench: build ## palyra exec beside bwrap and bare exec, interleaved
+bench: build ## cells, whole calls and palyra exec beside fork+exec, bwrap and other peers, interleaved
 	go run ./bench
 bench-full: build
 	go run ./bench -full
