@@ -44,23 +44,17 @@ type Spec struct {
 	// default. At tier B it is a path on the host.
 	Cwd string `json:"cwd"`
 
-	Exec      File    `json:"exec"`             // what Files.Exec must be
-	Workspace *Mount  `json:"workspace"`        // nil: a private empty one (tmpfs at tier C)
-	Operands  []File  `json:"operands"`         // sealed copies, Files.Operands in this order
-	Script    *File   `json:"script,omitempty"` // sealed script, given as /dev/fd/<ScriptFD>
-	Limits    Limits  `json:"limits"`
-	Stdin     string  `json:"stdin"` // "none" (empty), "sealed" or "stream"
-	Extra     []Extra `json:"extra,omitempty"`
+	Exec      File   `json:"exec"`             // what Files.Exec must be
+	Workspace *Mount `json:"workspace"`        // nil: a private empty one (tmpfs at tier C)
+	Operands  []File `json:"operands"`         // sealed copies, Files.Operands in this order
+	Script    *File  `json:"script,omitempty"` // sealed script, given as /dev/fd/<ScriptFD>
+	Limits    Limits `json:"limits"`
+	Stdin     string `json:"stdin"` // "none" (empty), "sealed" or "stream"
 }
 
 // ScriptFD is the descriptor at which a sealed script is open in the program,
 // as execveat(2) would have done it for a script opened by descriptor.
 const ScriptFD = 3
-
-// Extra is reserved for declared additional descriptors; none exist yet.
-type Extra struct {
-	FD int `json:"fd"`
-}
 
 // File identifies an opened file and says how its content was pinned.
 type File struct {

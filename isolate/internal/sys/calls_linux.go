@@ -87,14 +87,6 @@ func MoveMount(m *os.File, path string) error {
 	return nil
 }
 
-// MoveMountAt attaches a detached mount at path beneath the directory dir.
-func MoveMountAt(m *os.File, dir int, path string) error {
-	if err := unix.MoveMount(int(m.Fd()), "", dir, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("move_mount %q: %w", path, err)
-	}
-	return nil
-}
-
 // Pivot makes the directory dir, which must be a mount point, the root of this
 // mount namespace. The old root stays stacked on it, and the working directory
 // in it, until DetachOldRoot: the pivot_root(".", ".") of pivot_root(2), NOTES.
