@@ -291,11 +291,18 @@ func SealedFile(name string, r io.Reader) (*os.File, error) {
 		f.Close()
 		return nil, fmt.Errorf("write memfd: %w", err)
 	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("fcntl F_ADD_SEALS: %w", err)
+	// EBUSY means that something, reclaim for one, holds a page for a moment; the
+	// call itself has then waited for up to 150 ms (memfd_wait_for_pins).
+	for tries := 0; ; tries++ {
+		_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+		if err == nil {
+			return f, nil
+		}
+		if tries == 20 || !errors.Is(err, unix.EBUSY) {
+			f.Close()
+			return nil, fmt.Errorf("fcntl F_ADD_SEALS: %w", err)
+		}
 	}
-	return f, nil
 }
 
 // OpenDirNoLinks opens the absolute path as O_PATH without following any

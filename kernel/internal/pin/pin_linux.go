@@ -269,8 +269,8 @@ func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, err
 	if err := unix.Fchmod(fd, uint32(perm.Perm())); err != nil {
 		return nil, os.NewSyscallError("fchmod", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		return nil, os.NewSyscallError("fcntl F_ADD_SEALS", err)
+	if err := addSeals(fd, seals); err != nil {
+		return nil, err
 	}
 	// A description of its own: read-only, and with an offset at the beginning.
 	ro, err := unix.Open(procFD(w), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -279,6 +279,23 @@ func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, err
 	}
 	s.File = os.NewFile(uintptr(ro), name)
 	return s, nil
+}
+
+// sealTries bounds addSeals. A try that finds a page busy has itself waited for
+// up to 150 ms (memfd_wait_for_pins in mm/memfd.c).
+const sealTries = 20
+
+// addSeals adds seals to a memory file that nobody maps. The kernel answers
+// EBUSY while anything, reclaim and compaction included, holds a reference to
+// one of its pages: that passes.
+func addSeals(fd, seals int) error {
+	var err error
+	for range sealTries {
+		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+	}
+	return os.NewSyscallError("fcntl F_ADD_SEALS", err)
 }
 
 // Verify returns an error unless f is a memory file with every seal that Seal
