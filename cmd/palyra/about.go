@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"strings"
 
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/internal/fault"
 )
 

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/internal/durable"

@@ -12,7 +12,7 @@ import (
 
 	"palyra/authz/approval"
 	"palyra/authz/policy"
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/crypt/receipt"
 	"palyra/internal/durable"
 	"palyra/internal/fault"

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"

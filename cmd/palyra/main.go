@@ -17,7 +17,7 @@ import (
 	"io"
 	"os"
 
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/internal/fault"
 )
 

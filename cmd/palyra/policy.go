@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"palyra/authz/policy"
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/internal/fault"
 	"palyra/kernel"
 )

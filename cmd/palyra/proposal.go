@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/tier"

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"palyra/cmd/palyra/internal/command"
+	"palyra/cmd/internal/command"
 	"palyra/isolate/tier"
 )
 
