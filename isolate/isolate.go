@@ -50,7 +50,19 @@ type Spec struct {
 	Script    *File  `json:"script,omitempty"` // sealed script, given as /dev/fd/<ScriptFD>
 	Limits    Limits `json:"limits"`
 	Stdin     string `json:"stdin"` // "none" (empty), "sealed" or "stream"
+	// Network is NetworkFresh or NetworkVoid; the latter at tier C only.
+	Network string `json:"network,omitempty"`
 }
+
+// The values of Spec.Network.
+const (
+	// NetworkFresh is a network namespace that no other call ever sees.
+	NetworkFresh = ""
+	// NetworkVoid is one that all calls of a palyra-cell share: it has a loopback
+	// interface that is down, and nothing else. The program can make no socket in
+	// it of any kind, and no pair of connected ones either.
+	NetworkVoid = "void"
+)
 
 // ScriptFD is the descriptor at which a sealed script is open in the program,
 // as execveat(2) would have done it for a script opened by descriptor.

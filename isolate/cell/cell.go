@@ -21,6 +21,8 @@
 package cell
 
 import (
+	"time"
+
 	"palyra/authz/grant"
 	"palyra/isolate"
 	"palyra/isolate/tier"
@@ -35,9 +37,20 @@ type Config struct {
 	// Key is what grants for it are minted under, made for it alone. It lives in
 	// the two processes' memory and nowhere else.
 	Key grant.Key
+	// Pool is what palyra-cell makes ahead of calls. Its zero value is nothing.
+	Pool Pool
 	// TestOnlyStep, if not nil, is called at named points of the client's side
 	// of a run: "cell_started", "run_sent", "run_answered".
 	TestOnlyStep func(name string)
+}
+
+// Pool bounds what palyra-cell keeps ready. What is not ready when a call comes,
+// or does not fit it, is made for the call at once: no call waits for the pool.
+// Everything in it is used for one call and then gone.
+type Pool struct {
+	Cells    int           `json:"cells,omitempty"`    // waiting cells; some 50 KiB each, and 230 with a network of their own
+	Networks int           `json:"networks,omitempty"` // network namespaces for cells that are not made ahead; some 230 KiB each
+	MaxAge   time.Duration `json:"max_age,omitempty"`  // ns; what waited longer is thrown away. Zero: a minute
 }
 
 var _ isolate.Runner = (*Client)(nil)

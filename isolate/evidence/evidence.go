@@ -26,7 +26,9 @@ type Evidence struct {
 	Executor   string     `json:"executor"` // sandbox_tier_c_linux_native, sandbox_tier_b
 	Tier       string     `json:"tier"`     // tier that was observed, not asked for
 	Host       Host       `json:"host"`
+	Cell       Cell       `json:"cell"`
 	Namespaces Namespaces `json:"namespaces"`
+	Network    Network    `json:"network"`
 	Process    Process    `json:"process"`
 	Seccomp    Seccomp    `json:"seccomp"`
 	Landlock   Landlock   `json:"landlock"`
@@ -50,6 +52,34 @@ type Host struct {
 	Release string `json:"release"` // uname -r
 	Machine string `json:"machine"` // uname -m
 	BootID  string `json:"boot_id"`
+}
+
+// The ways to a cell.
+const (
+	CellCold = "cold" // built for this call, after it was asked for
+	CellWarm = "warm" // built before, for one call of this kind, and used once
+)
+
+// Cell says when the confinement was built. What is read from the kernel is, for
+// a warm cell too, read after it was armed and before the program runs.
+type Cell struct {
+	Basis   Basis  `json:"basis"`
+	Mode    string `json:"mode"`               // "cold" or "warm"
+	ArmedNS int64  `json:"armed_ns,omitempty"` // warm: for how long it had been waiting
+}
+
+// The ways to a network namespace.
+const (
+	NetworkFresh  = "fresh"  // made for this call, with its cell
+	NetworkPooled = "pooled" // made before, for one call, and used once
+	NetworkVoid   = "void"   // shared by all calls that may make no socket; nothing is in it
+)
+
+// Network says which network namespace the program has. That it is not the
+// host's is in Namespaces; it is among Namespaces.Fresh unless it is "void".
+type Network struct {
+	Basis Basis  `json:"basis"`
+	Mode  string `json:"mode"` // "fresh", "pooled" or "void"; "" at tier B, which has the host's
 }
 
 // Namespaces maps a namespace kind ("user", "mnt", "pid", "net", "ipc", "uts",
