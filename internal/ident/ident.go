@@ -1,0 +1,53 @@
+// Package ident makes and checks the names of things that are kept: sessions,
+// runs, approvals, tokens.
+//
+// An id is a prefix that says what it names, an underscore and 32 lower-case
+// hexadecimal digits, 128 bits from crypto/rand:
+//
+//	ident.New(ident.Run) // "run_9f86d081884c7d659a2feaa0c55ad015"
+//
+// What it does not protect against: an id is a name and not a secret. Whoever
+// knows one has no right to anything because of it.
+package ident
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"palyra/internal/fault"
+)
+
+// The prefixes in use.
+const (
+	Session  = "ses"
+	Run      = "run"
+	Approval = "apr"
+	Token    = "tok"
+)
+
+const digits = 32
+
+// New returns a new id with this prefix.
+func New(prefix string) string {
+	var b [digits / 2]byte
+	_, _ = rand.Read(b[:]) // never fails; see crypto/rand.Read
+	return prefix + "_" + hex.EncodeToString(b[:])
+}
+
+// Check returns fault.Usage with the reason "bad_id" unless id is in the form
+// that New(prefix) gives. It does not say whether the thing exists.
+func Check(prefix, id string) error {
+	rest, ok := strings.CutPrefix(id, prefix+"_")
+	if ok = ok && len(rest) == digits; ok {
+		for _, c := range []byte(rest) {
+			ok = ok && (c >= '0' && c <= '9' || c >= 'a' && c <= 'f')
+		}
+	}
+	if !ok {
+		return fault.New(fault.Usage, "bad_id", "parse id",
+			fmt.Errorf("%.80q is not %q and %d hexadecimal digits", id, prefix+"_", digits))
+	}
+	return nil
+}
