@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
 	"palyra/internal/fault"
 )
 
-func (a *app) version(*command.Invocation) (*report, error) {
-	return &report{
-		text: fmt.Sprintf("palyra %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
-		fields: document{"version": version, "go": runtime.Version(),
+func (a *app) version(*command.Invocation) (*front.Report, error) {
+	return &front.Report{
+		Text: fmt.Sprintf("palyra %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
+		Fields: front.Document{"version": version, "go": runtime.Version(),
 			"os": runtime.GOOS, "arch": runtime.GOARCH},
 	}, nil
 }
@@ -22,8 +23,8 @@ func (a *app) help(inv *command.Invocation) int {
 	if !ok {
 		err := fault.New(fault.Usage, "unknown_command", "help",
 			fmt.Errorf("unknown command %q", strings.Join(inv.Operands, " "))).WithHint("see palyra help")
-		complain(a.stderr, err)
-		return adminExit(err)
+		front.Complain(a.stderr, "palyra", err)
+		return front.Exit(err)
 	}
 	fmt.Fprint(a.stdout, text)
 	return 0

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
@@ -40,7 +41,7 @@ func readReceipt(path string) ([]byte, error) {
 	return b, nil
 }
 
-func (a *app) attestVerify(inv *command.Invocation) (*report, error) {
+func (a *app) attestVerify(inv *command.Invocation) (*front.Report, error) {
 	b, err := readReceipt(operand(inv))
 	if err != nil {
 		return nil, err
@@ -60,14 +61,14 @@ func (a *app) attestVerify(inv *command.Invocation) (*report, error) {
 	r.add("command", "%s", quoted(s.Predicate.Capsule.Argv))
 	r.add("capsule", "%s", s.Predicate.Capsule.Digest)
 	r.add("decision", "%s by %s", s.Predicate.Decision.Effect, orNone(s.Predicate.Decision.Policies))
-	return &report{
-		text: "verified\n" + r.b.String(),
-		fields: document{"verified": true, "statement": s, "log": document{"origin": v.Origin, "index": v.Index, "size": v.Size,
+	return &front.Report{
+		Text: "verified\n" + r.b.String(),
+		Fields: front.Document{"verified": true, "statement": s, "log": front.Document{"origin": v.Origin, "index": v.Index, "size": v.Size,
 			"root": canon.Digest(v.Root)}, "key": v.KeyHint, "outcome": v.Outcome},
 	}, nil
 }
 
-func (a *app) attestShow(inv *command.Invocation) (*report, error) {
+func (a *app) attestShow(inv *command.Invocation) (*front.Report, error) {
 	b, err := readReceipt(operand(inv))
 	if err != nil {
 		return nil, err
@@ -76,8 +77,8 @@ func (a *app) attestShow(inv *command.Invocation) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &report{
-		text:   "not verified (palyra attest verify does that)\n" + describe(s),
-		fields: document{"verified": false, "statement": s, "outcome": s.Predicate.Outcome},
+	return &front.Report{
+		Text:   "not verified (palyra attest verify does that)\n" + describe(s),
+		Fields: front.Document{"verified": false, "statement": s, "outcome": s.Predicate.Outcome},
 	}, nil
 }

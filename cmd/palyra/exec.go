@@ -13,6 +13,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
 	"palyra/crypt/receipt"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
@@ -41,11 +42,11 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 		}
 	}
 	if err != nil {
-		complain(a.stderr, err)
+		front.Complain(a.stderr, "palyra", err)
 	}
 	if inv.Has("json") {
-		if werr := execDocument(out, err, status, &held).write(a.stdout, "exec"); werr != nil {
-			complain(a.stderr, fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
+		if werr := execDocument(out, err, status, &held).Write(a.stdout, "exec"); werr != nil {
+			front.Complain(a.stderr, "palyra", fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
 			return execRefused
 		}
 	}
@@ -119,7 +120,7 @@ func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
 func told(out *kernel.Outcome, set *policy.Set) string {
 	var b bytes.Buffer
 	line := func(format string, args ...any) {
-		fmt.Fprintf(&b, "palyra: %s\n", escape(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(&b, "palyra: %s\n", front.Escape(fmt.Sprintf(format, args...)))
 	}
 	why := out.Outcome
 	if out.Error != nil {
@@ -146,7 +147,7 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 	}
 	switch {
 	case out.Error != nil && out.Error.Hint != "":
-		fmt.Fprintf(&b, "hint: %s\n", escape(out.Error.Hint))
+		fmt.Fprintf(&b, "hint: %s\n", front.Escape(out.Error.Hint))
 	case out.Outcome == receipt.Denied:
 		b.WriteString("hint: palyra policy explain -- CMD shows what each policy says\n")
 	case out.Outcome == receipt.NotApproved && out.Approval != nil && out.Approval.Answer == approval.Unreachable:
@@ -186,23 +187,23 @@ func determining(d *policy.Decision, set *policy.Set) string {
 	if d.Fix != "" {
 		r.b.WriteString("  smallest change that would allow it:\n")
 		for _, l := range bytes.Split(bytes.TrimRight([]byte(d.Fix), "\n"), []byte("\n")) {
-			fmt.Fprintf(&r.b, "    %s\n", escape(string(l)))
+			fmt.Fprintf(&r.b, "    %s\n", front.Escape(string(l)))
 		}
 	}
 	return r.b.String()
 }
 
 // decisionFields is a decision in a document.
-func decisionFields(d *policy.Decision) document {
+func decisionFields(d *policy.Decision) front.Document {
 	list := func(ss []string) []string { return append([]string{}, ss...) }
-	return document{"id": hex.EncodeToString(d.ID[:]), "effect": d.Effect, "reason": d.Reason, "policies": list(d.Policies),
+	return front.Document{"id": hex.EncodeToString(d.ID[:]), "effect": d.Effect, "reason": d.Reason, "policies": list(d.Policies),
 		"errors": list(d.Errors), "policy_set": d.PolicySet, "fix": d.Fix}
 }
 
 // execDocument is what --json prints. The capsule is left to its digest: it
 // holds the values of the environment.
-func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buffer) document {
-	d := document{"status": status, "stdout": outputFields(held[0].Bytes()), "stderr": outputFields(held[1].Bytes()), "error": nil}
+func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buffer) front.Document {
+	d := front.Document{"status": status, "stdout": front.OutputFields(held[0].Bytes()), "stderr": front.OutputFields(held[1].Bytes()), "error": nil}
 	if out != nil {
 		d["call_id"], d["outcome"], d["capsule"] = out.CallID, out.Outcome, out.CapsuleDigest
 		d["decision"], d["approval"] = decisionFields(&out.Decision), out.Approval
@@ -211,11 +212,11 @@ func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buf
 			d["evidence"] = out.Result.Evidence
 		}
 		if out.Error != nil {
-			d["error"] = document{"kind": out.Error.Kind, "reason": out.Error.Reason, "message": out.Error.Text, "hint": out.Error.Hint}
+			d["error"] = front.Document{"kind": out.Error.Kind, "reason": out.Error.Reason, "message": out.Error.Text, "hint": out.Error.Hint}
 		}
 	}
 	if err != nil {
-		d["error"] = errorFields(err)
+		d["error"] = front.ErrorFields(err)
 	}
 	return d
 }

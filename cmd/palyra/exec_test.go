@@ -92,7 +92,7 @@ func TestExecDocument(t *testing.T) {
 	held[0].WriteString("\xff\x00")
 	held[1].WriteString("text\n")
 	var b bytes.Buffer
-	if err := execDocument(out, nil, 0, &held).write(&b, "exec"); err != nil {
+	if err := execDocument(out, nil, 0, &held).Write(&b, "exec"); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(b.String(), "hunter2") {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
@@ -24,7 +25,7 @@ func (a *app) journalDir(inv *command.Invocation) (string, error) {
 	return filepath.Join(state, "journal"), nil
 }
 
-func (a *app) journalVerify(inv *command.Invocation) (*report, error) {
+func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 	dir, err := a.journalDir(inv)
 	if err != nil {
 		return nil, err
@@ -58,10 +59,10 @@ func (a *app) journalVerify(inv *command.Invocation) (*report, error) {
 	if n := audit.Outcomes[receipt.OutcomeUnknown]; n > 0 {
 		r.add("finding", "%d calls were interrupted; recovery recorded their outcome as unknown", n)
 	}
-	rep := &report{text: "sound\n" + r.b.String(), fields: document{"sound": true, "findings": findings, "audit": audit,
+	rep := &front.Report{Text: "sound\n" + r.b.String(), Fields: front.Document{"sound": true, "findings": findings, "audit": audit,
 		"root": fmt.Sprintf("sha256:%x", j.Root)}}
 	if findings > 0 {
-		rep.exit = exitFindings
+		rep.Exit = front.Findings
 	}
 	return rep, nil
 }
@@ -75,7 +76,7 @@ func sortedKeys(m map[string]int) []string {
 	return keys
 }
 
-func (a *app) journalShow(inv *command.Invocation) (*report, error) {
+func (a *app) journalShow(inv *command.Invocation) (*front.Report, error) {
 	index, one, err := parseIndex(operand(inv))
 	if err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (a *app) journalShow(inv *command.Invocation) (*report, error) {
 		return showEntry(r, index)
 	}
 	var b strings.Builder
-	entries := []document{}
+	entries := []front.Document{}
 	for rec, err := range r.Entries(0, r.Size()) {
 		if err != nil {
 			return nil, err
@@ -105,7 +106,7 @@ func (a *app) journalShow(inv *command.Invocation) (*report, error) {
 		b.WriteString(line)
 		entries = append(entries, fields)
 	}
-	return &report{text: b.String(), fields: document{"size": r.Size(), "entries": entries}}, nil
+	return &front.Report{Text: b.String(), Fields: front.Document{"size": r.Size(), "entries": entries}}, nil
 }
 
 // parseIndex reads an optional entry number.
@@ -121,7 +122,7 @@ func parseIndex(s string) (uint64, bool, error) {
 	return n, true, nil
 }
 
-func showEntry(r *journal.Reader, index uint64) (*report, error) {
+func showEntry(r *journal.Reader, index uint64) (*front.Report, error) {
 	if index >= r.Size() {
 		return nil, fault.New(fault.NotFound, "no_entry", fmt.Sprintf("show entry %d", index), fmt.Errorf("the journal has %d entries", r.Size())).
 			WithHint("palyra journal show lists them")
@@ -131,15 +132,15 @@ func showEntry(r *journal.Reader, index uint64) (*report, error) {
 			return nil, err
 		}
 		if rec.Erased {
-			return &report{text: fmt.Sprintf("entry %d was erased\n", index), fields: document{"index": index, "erased": true}}, nil
+			return &front.Report{Text: fmt.Sprintf("entry %d was erased\n", index), Fields: front.Document{"index": index, "erased": true}}, nil
 		}
 		s, err := statementOf(&rec)
 		if err != nil {
 			return nil, err
 		}
-		return &report{
-			text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, describe(s)),
-			fields: document{"index": index, "erased": false, "statement": s},
+		return &front.Report{
+			Text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, describe(s)),
+			Fields: front.Document{"index": index, "erased": false, "statement": s},
 		}, nil
 	}
 	return nil, fault.New(fault.Internal, "no_entry", fmt.Sprintf("show entry %d", index), errors.New("the journal gave none"))
@@ -155,9 +156,9 @@ func statementOf(rec *journal.Record) (*receipt.Statement, error) {
 }
 
 // summarise is an entry on one line.
-func summarise(rec *journal.Record) (string, document, error) {
+func summarise(rec *journal.Record) (string, front.Document, error) {
 	if rec.Erased {
-		return fmt.Sprintf("%6d  erased\n", rec.Index), document{"index": rec.Index, "erased": true}, nil
+		return fmt.Sprintf("%6d  erased\n", rec.Index), front.Document{"index": rec.Index, "erased": true}, nil
 	}
 	s, err := statementOf(rec)
 	if err != nil {
@@ -168,7 +169,7 @@ func summarise(rec *journal.Record) (string, document, error) {
 	if s.IsIntent() {
 		kind, outcome = "intent", ""
 	}
-	line := fmt.Sprintf("%6d  %-24.24s  %s  %-15s  %s\n", rec.Index, escape(p.Time), kind, escape(outcome), quoted(p.Capsule.Argv))
-	return line, document{"index": rec.Index, "erased": false, "kind": kind, "outcome": outcome, "time": p.Time,
+	line := fmt.Sprintf("%6d  %-24.24s  %s  %-15s  %s\n", rec.Index, front.Escape(p.Time), kind, front.Escape(outcome), quoted(p.Capsule.Argv))
+	return line, front.Document{"index": rec.Index, "erased": false, "kind": kind, "outcome": outcome, "time": p.Time,
 		"call_id": p.CallID, "capsule": p.Capsule.Digest, "argv": p.Capsule.Argv}, nil
 }

@@ -18,7 +18,7 @@ import (
 	"os"
 
 	"palyra/cmd/internal/command"
-	"palyra/internal/fault"
+	"palyra/cmd/internal/front"
 )
 
 // version is set by the linker (make build).
@@ -56,11 +56,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	inv, err := a.table.Parse(args)
 	switch {
 	case err != nil:
-		complain(a.stderr, err)
+		front.Complain(a.stderr, "palyra", err)
 		if inv != nil && inv.Command.UsageExit != 0 {
 			return inv.Command.UsageExit
 		}
-		return adminExit(err)
+		return front.Exit(err)
 	case inv.Help:
 		fmt.Fprint(a.stdout, a.table.Describe(inv.Command))
 		return 0
@@ -86,11 +86,11 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 	case "policy check":
 		return a.admin(inv, "policy.check", a.policyCheck)
 	case "policy explain":
-		return a.admin(inv, "policy.explain", func(inv *command.Invocation) (*report, error) { return a.policyExplain(ctx, inv) })
+		return a.admin(inv, "policy.explain", func(inv *command.Invocation) (*front.Report, error) { return a.policyExplain(ctx, inv) })
 	case "policy test":
 		return a.admin(inv, "policy.test", a.policyTest)
 	case "sandbox probe":
-		return a.admin(inv, "sandbox.probe", func(*command.Invocation) (*report, error) { return a.sandboxProbe(ctx) })
+		return a.admin(inv, "sandbox.probe", func(*command.Invocation) (*front.Report, error) { return a.sandboxProbe(ctx) })
 	case "version":
 		return a.admin(inv, "version", a.version)
 	case "help":
@@ -99,44 +99,9 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 	panic("palyra: internal error: command " + inv.Command.Name + " has no function")
 }
 
-// report is the result of an administrative command.
-type report struct {
-	text   string   // for people
-	fields document // for --json
-	exit   int      // status if there is no error; 0 unless the command found something
-}
-
 // admin runs an administrative command and prints its report: text or one
 // document on standard output, an error on standard error too.
-func (a *app) admin(inv *command.Invocation, schema string, f func(*command.Invocation) (*report, error)) int {
+func (a *app) admin(inv *command.Invocation, schema string, f func(*command.Invocation) (*front.Report, error)) int {
 	r, err := f(inv)
-	if err != nil {
-		complain(a.stderr, err)
-	}
-	if r == nil {
-		r = &report{}
-	}
-	status := r.exit
-	if err != nil {
-		status = adminExit(err)
-	}
-	var werr error
-	switch {
-	case inv.Has("json"):
-		fields := document{"ok": status == 0}
-		for k, v := range r.fields {
-			fields[k] = v
-		}
-		if err != nil {
-			fields["error"] = errorFields(err)
-		}
-		werr = fields.write(a.stdout, schema)
-	default:
-		_, werr = io.WriteString(a.stdout, r.text)
-	}
-	if werr != nil && status == 0 {
-		complain(a.stderr, fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
-		return adminExit(fault.New(fault.Unavailable, "write_failed", "", nil))
-	}
-	return status
+	return front.Print(a.stdout, a.stderr, "palyra", schema, inv.Has("json"), r, err)
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,8 +26,9 @@ func newApp(t *testing.T, env map[string]string) (a *app, stdout, stderr *bytes.
 	}, stdout, stderr
 }
 
-// TestExitTable compares the statuses with those that fault documents beside
-// each kind, so that neither can move alone.
+// TestExitTable compares the statuses of palyra exec with those that fault
+// documents beside each kind, so that neither can move alone. package front does
+// so for the others.
 func TestExitTable(t *testing.T) {
 	src, err := os.ReadFile("../../internal/fault/fault.go")
 	if err != nil {
@@ -36,23 +36,21 @@ func TestExitTable(t *testing.T) {
 	}
 	line := regexp.MustCompile(`(?m)^\t(\w+) +Kind = (\d+) +// .*; (\d+) / (\d+)$`)
 	found := line.FindAllStringSubmatch(string(src), -1)
-	if len(found) != len(exits) {
-		t.Fatalf("fault documents %d kinds, the table has %d", len(found), len(exits))
+	if len(found) < 10 {
+		t.Fatalf("fault documents %d kinds", len(found))
 	}
 	for _, m := range found {
 		n, _ := strconv.Atoi(m[2])
-		admin, _ := strconv.Atoi(m[3])
-		exec, _ := strconv.Atoi(m[4])
-		e := fault.New(fault.Kind(n), "program_not_found", "x", nil)
-		if adminExit(e) != admin || execExit(e) != exec {
-			t.Errorf("%s: %d / %d, documented %d / %d", m[1], adminExit(e), execExit(e), admin, exec)
+		want, _ := strconv.Atoi(m[4])
+		if got := execExit(fault.New(fault.Kind(n), "program_not_found", "x", nil)); got != want {
+			t.Errorf("%s: %d, documented %d", m[1], got, want)
 		}
 	}
 	if got := execExit(fault.New(fault.NotFound, "policy_missing", "x", nil)); got != 125 {
 		t.Errorf("a missing policy directory gives %d", got)
 	}
-	if adminExit(errors.New("x")) != 1 || execExit(errors.New("x")) != 125 || adminExit(nil) != 0 {
-		t.Error("an unclassified error must be 1 / 125 and none 0")
+	if got := execExit(errors.New("x")); got != 125 {
+		t.Errorf("an unclassified error gives %d", got)
 	}
 }
 
@@ -149,28 +147,6 @@ func TestVersion(t *testing.T) {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %s in %s", want, stdout)
 		}
-	}
-}
-
-func TestDocumentSortsKeys(t *testing.T) {
-	var b bytes.Buffer
-	in := struct {
-		Z int64 `json:"z"`
-		A any   `json:"a"`
-	}{1<<62 + 1, map[string]any{"y": "<&>", "b": nil}}
-	if err := (document{"x": in}).write(&b, "test"); err != nil {
-		t.Fatal(err)
-	}
-	keys := regexp.MustCompile(`"(\w)":`).FindAllStringSubmatch(b.String(), -1)
-	var got []string
-	for _, k := range keys {
-		got = append(got, k[1])
-	}
-	if want := []string{"x", "a", "b", "y", "z"}; !slices.Equal(got, want) {
-		t.Errorf("keys in order %q, want %q", got, want)
-	}
-	if !strings.Contains(b.String(), "4611686018427387905") || !strings.Contains(b.String(), "<&>") {
-		t.Errorf("number or text changed: %s", &b)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
 	"palyra/internal/fault"
 	"palyra/kernel"
 )
@@ -26,7 +27,7 @@ func operand(inv *command.Invocation) string {
 	return inv.Operands[0]
 }
 
-func (a *app) policyCheck(inv *command.Invocation) (*report, error) {
+func (a *app) policyCheck(inv *command.Invocation) (*front.Report, error) {
 	set, err := loadPolicy(operand(inv))
 	if err != nil {
 		return nil, err
@@ -36,20 +37,20 @@ func (a *app) policyCheck(inv *command.Invocation) (*report, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "policy set %s: %d policies, %d tests passed\n", set.Digest(), len(policies), tests)
 	for _, p := range policies {
-		fmt.Fprintf(&b, "  %-6s %s (%s:%d)\n", p.Effect, escape(p.ID), escape(p.File), p.Line)
+		fmt.Fprintf(&b, "  %-6s %s (%s:%d)\n", p.Effect, front.Escape(p.ID), front.Escape(p.File), p.Line)
 	}
-	return &report{text: b.String(), fields: document{"policy_set": set.Digest(), "policies": policies, "tests": tests}}, nil
+	return &front.Report{Text: b.String(), Fields: front.Document{"policy_set": set.Digest(), "policies": policies, "tests": tests}}, nil
 }
 
 // failed are the reasons with which a directory is refused although all of it
 // could be read: its own tests say that it does not do what it should.
 var failed = map[string]bool{"policy_test_failed": true, "policy_untested": true}
 
-func (a *app) policyTest(inv *command.Invocation) (*report, error) {
+func (a *app) policyTest(inv *command.Invocation) (*front.Report, error) {
 	set, err := loadPolicy(operand(inv))
 	switch {
 	case err != nil && failed[fault.ReasonOf(err)]:
-		return &report{text: "FAIL " + escape(err.Error()) + "\n", fields: document{"failure": errorFields(err)}, exit: exitFindings}, nil
+		return &front.Report{Text: "FAIL " + front.Escape(err.Error()) + "\n", Fields: front.Document{"failure": front.ErrorFields(err)}, Exit: front.Findings}, nil
 	case err != nil:
 		return nil, err
 	}
@@ -57,13 +58,13 @@ func (a *app) policyTest(inv *command.Invocation) (*report, error) {
 	var b strings.Builder
 	for _, r := range results {
 		// Load refuses a set with a failing test, so each of these has passed.
-		fmt.Fprintf(&b, "ok   %s: %s: %s\n", escape(r.File), escape(r.Name), escape(r.Got))
+		fmt.Fprintf(&b, "ok   %s: %s: %s\n", front.Escape(r.File), front.Escape(r.Name), front.Escape(r.Got))
 	}
 	fmt.Fprintf(&b, "%d tests passed\n", len(results))
-	return &report{text: b.String(), fields: document{"policy_set": set.Digest(), "tests": results}}, nil
+	return &front.Report{Text: b.String(), Fields: front.Document{"policy_set": set.Digest(), "tests": results}}, nil
 }
 
-func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*report, error) {
+func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
 	p, stdin, err := a.proposal(inv)
 	if err != nil {
 		return nil, err
@@ -79,18 +80,18 @@ func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*repo
 	d := &x.Decision
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n%s", d.Effect, d.Reason, determining(d, set))
-	fmt.Fprintf(&b, "  %-10s %s %s\n", "program is", x.Kind, escape(x.Family))
+	fmt.Fprintf(&b, "  %-10s %s %s\n", "program is", x.Kind, front.Escape(x.Family))
 	b.WriteString("policies, asked without approval:\n")
 	for _, t := range x.Traces {
 		b.WriteString(traceText(&t))
 	}
-	r := &report{text: b.String(), fields: document{"decision": decisionFields(d), "explanation": x}}
+	r := &front.Report{Text: b.String(), Fields: front.Document{"decision": decisionFields(d), "explanation": x}}
 	switch d.Effect {
 	case policy.Allow:
 	case policy.NeedsApproval:
-		r.exit = adminExit(fault.New(fault.NotApproved, "", "", nil))
+		r.Exit = front.Exit(fault.New(fault.NotApproved, "", "", nil))
 	default:
-		r.exit = adminExit(fault.New(fault.Denied, "", "", nil))
+		r.Exit = front.Exit(fault.New(fault.Denied, "", "", nil))
 	}
 	return r, nil
 }
@@ -108,14 +109,14 @@ func traceText(t *policy.Trace) string {
 		said = "does not match"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "  %-6s %s (%s:%d) %s\n", t.Effect, escape(t.ID), escape(t.File), t.Line, said)
+	fmt.Fprintf(&b, "  %-6s %s (%s:%d) %s\n", t.Effect, front.Escape(t.ID), front.Escape(t.File), t.Line, said)
 	if n := len(t.Conditions); n > 0 && !t.Matched {
 		c := t.Conditions[n-1]
 		text := strings.Join(strings.Fields(c.Text), " ")
 		if len(text) > 160 {
 			text = text[:160] + "..."
 		}
-		fmt.Fprintf(&b, "         %s %s is %s\n", c.Clause, escape(text), escape(c.Result))
+		fmt.Fprintf(&b, "         %s %s is %s\n", c.Clause, front.Escape(text), front.Escape(c.Result))
 	}
 	return b.String()
 }

@@ -14,24 +14,6 @@ import (
 	"palyra/authz/approval"
 )
 
-// escape makes foreign text safe to print. Line ends stay: messages have them,
-// and what could forge a line of ours was quoted where it entered the message.
-func escape(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		var b strings.Builder
-		for _, r := range l {
-			if r == '\\' || r == '"' || r == '\t' || (r >= ' ' && r <= '~') {
-				b.WriteRune(r)
-				continue
-			}
-			b.WriteString(approval.Escape(string(r)))
-		}
-		lines[i] = b.String()
-	}
-	return strings.Join(lines, "\n")
-}
-
 // ttyApprover asks the person at the controlling terminal. It opens the
 // terminal by name and never reads standard input, which may come from whoever
 // asks for the call. There is no flag that answers instead of the person.

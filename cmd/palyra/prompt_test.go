@@ -82,13 +82,3 @@ func TestAskEndsWithTheCall(t *testing.T) {
 		t.Errorf("%+v, %v", ans, err)
 	}
 }
-
-func TestEscape(t *testing.T) {
-	for in, want := range map[string]string{
-		`open "a\b": x`: `open "a\b": x`, "a\x1b[0m": `a\x1b[0m`, "a\nb": "a\nb", "\u202e": `\u202e`, "\x80": `\ufffd`, "é": `\u00e9`,
-	} {
-		if got := escape(in); got != want {
-			t.Errorf("escape(%q) = %q, want %q", in, got, want)
-		}
-	}
-}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"palyra/cmd/internal/front"
 	"palyra/internal/fault"
 	"palyra/isolate/probe"
 	"palyra/isolate/tier"
@@ -19,7 +20,7 @@ func (a *app) cell() (string, error) {
 	return cellPath(exe)
 }
 
-func (a *app) sandboxProbe(ctx context.Context) (*report, error) {
+func (a *app) sandboxProbe(ctx context.Context) (*front.Report, error) {
 	cell, err := a.cell()
 	if err != nil {
 		return nil, err
@@ -29,9 +30,9 @@ func (a *app) sandboxProbe(ctx context.Context) (*report, error) {
 		return nil, err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "linux %s %s, uid %d\n", escape(p.Kernel), escape(p.Machine), p.UID)
+	fmt.Fprintf(&b, "linux %s %s, uid %d\n", front.Escape(p.Kernel), front.Escape(p.Machine), p.UID)
 	for _, f := range p.Findings {
-		fmt.Fprintf(&b, "  %-8s%-28s %s\n", f.Answer, f.Name, escape(f.Detail))
+		fmt.Fprintf(&b, "  %-8s%-28s %s\n", f.Answer, f.Name, front.Escape(f.Detail))
 		if f.Answer != probe.Yes {
 			fmt.Fprintf(&b, "          cost: %s\n", f.Cost)
 			if f.Hint != "" {
@@ -39,11 +40,11 @@ func (a *app) sandboxProbe(ctx context.Context) (*report, error) {
 			}
 		}
 	}
-	r := &report{fields: document{"host": p}}
-	tiers := document{}
+	r := &front.Report{Fields: front.Document{"host": p}}
+	tiers := front.Document{}
 	for _, t := range []tier.Tier{tier.C, tier.B} {
 		missing := p.Missing(t)
-		tiers[t.String()] = document{"enforceable": len(missing) == 0, "missing": missing}
+		tiers[t.String()] = front.Document{"enforceable": len(missing) == 0, "missing": missing}
 		if len(missing) == 0 {
 			fmt.Fprintf(&b, "tier %s can be enforced\n", t)
 		} else {
@@ -53,10 +54,10 @@ func (a *app) sandboxProbe(ctx context.Context) (*report, error) {
 	switch {
 	case len(p.Missing(tier.C)) == 0:
 	case len(p.Missing(tier.B)) == 0:
-		r.exit = exitFindings
+		r.Exit = front.Findings
 	default:
-		r.exit = adminExit(fault.New(fault.Refused, "", "", nil))
+		r.Exit = front.Exit(fault.New(fault.Refused, "", "", nil))
 	}
-	r.text, r.fields["tiers"] = b.String(), tiers
+	r.Text, r.Fields["tiers"] = b.String(), tiers
 	return r, nil
 }

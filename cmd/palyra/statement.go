@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"palyra/authz/approval"
+	"palyra/cmd/internal/front"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
@@ -17,7 +18,7 @@ import (
 type rows struct{ b strings.Builder }
 
 func (r *rows) add(name, format string, args ...any) {
-	fmt.Fprintf(&r.b, "  %-10s %s\n", name, escape(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", `\n`)))
+	fmt.Fprintf(&r.b, "  %-10s %s\n", name, front.Escape(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", `\n`)))
 }
 
 // quoted writes arguments so that they can be told apart.

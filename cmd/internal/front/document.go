@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"bytes"
@@ -11,14 +11,14 @@ import (
 	"palyra/internal/fault"
 )
 
-// document is what a command prints with --json: one JSON object with sorted
+// Document is what a command prints with --json: one JSON object with sorted
 // keys and "schema": "palyra.<cmd>/v1". A field is added, never changed in
 // meaning; a change in meaning is a v2.
-type document map[string]any
+type Document map[string]any
 
-// write prints d on w, indented, keys sorted at every depth.
-func (d document) write(w io.Writer, cmd string) error {
-	out := document{"schema": "palyra." + cmd + "/v1"}
+// Write prints d on w, indented, keys sorted at every depth.
+func (d Document) Write(w io.Writer, cmd string) error {
+	out := Document{"schema": "palyra." + cmd + "/v1"}
 	for k, v := range d {
 		out[k] = v
 	}
@@ -40,23 +40,23 @@ func (d document) write(w io.Writer, cmd string) error {
 	return enc.Encode(generic)
 }
 
-// errorFields is how an error appears in a document.
-func errorFields(err error) document {
+// ErrorFields is how an error appears in a document.
+func ErrorFields(err error) Document {
 	if err == nil {
 		return nil
 	}
-	d := document{"kind": fault.KindOf(err).String(), "reason": fault.ReasonOf(err), "message": err.Error()}
+	d := Document{"kind": fault.KindOf(err).String(), "reason": fault.ReasonOf(err), "message": err.Error()}
 	if h := fault.HintOf(err); h != "" {
 		d["hint"] = h
 	}
 	return d
 }
 
-// outputFields holds bytes that a program wrote: as text where they are UTF-8,
+// OutputFields holds bytes that a program wrote: as text where they are UTF-8,
 // as base64 where JSON could not carry them.
-func outputFields(b []byte) document {
+func OutputFields(b []byte) Document {
 	if utf8.Valid(b) {
-		return document{"encoding": "utf-8", "data": string(b)}
+		return Document{"encoding": "utf-8", "data": string(b)}
 	}
-	return document{"encoding": "base64", "data": base64.StdEncoding.EncodeToString(b)}
+	return Document{"encoding": "base64", "data": base64.StdEncoding.EncodeToString(b)}
 }

@@ -1,0 +1,96 @@
+package front
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"palyra/internal/fault"
+)
+
+// TestExitTable compares the statuses with those that fault documents beside
+// each kind, so that neither can move alone.
+func TestExitTable(t *testing.T) {
+	src, err := os.ReadFile("../../../internal/fault/fault.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^\t(\w+) +Kind = (\d+) +// .*; (\d+) / (\d+)$`)
+	found := line.FindAllStringSubmatch(string(src), -1)
+	if len(found) != len(exits) {
+		t.Fatalf("fault documents %d kinds, the table has %d", len(found), len(exits))
+	}
+	for _, m := range found {
+		n, _ := strconv.Atoi(m[2])
+		want, _ := strconv.Atoi(m[3])
+		if got := Exit(fault.New(fault.Kind(n), "x", "x", nil)); got != want {
+			t.Errorf("%s: %d, documented %d", m[1], got, want)
+		}
+	}
+	if Exit(errors.New("x")) != 1 || Exit(nil) != 0 {
+		t.Error("an unclassified error must be 1 and none 0")
+	}
+}
+
+// TestPrint: one document with --json even beside an error, and a lost standard
+// output is a status of its own.
+func TestPrint(t *testing.T) {
+	var out, errs bytes.Buffer
+	err := fault.New(fault.Denied, "forbidden", "run\x1b[2J", nil).WithHint("ask")
+	if got := Print(&out, &errs, "palyra", "x", true, nil, err); got != 4 {
+		t.Errorf("status %d", got)
+	}
+	if !strings.Contains(out.String(), `"ok": false`) || !strings.Contains(out.String(), `"reason": "forbidden"`) {
+		t.Errorf("document %s", &out)
+	}
+	if strings.ContainsRune(errs.String(), 0x1b) || !strings.Contains(errs.String(), "\nhint: ask\n") {
+		t.Errorf("standard error %q", &errs)
+	}
+	if got := Print(broken{}, &errs, "palyra", "x", false, &Report{Text: "x"}, nil); got != 75 {
+		t.Errorf("lost output gives status %d", got)
+	}
+	if got := Print(&out, &errs, "palyra", "x", false, &Report{Exit: Findings}, nil); got != 3 {
+		t.Errorf("findings give status %d", got)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("gone") }
+
+func TestDocumentSortsKeys(t *testing.T) {
+	var b bytes.Buffer
+	in := struct {
+		Z int64 `json:"z"`
+		A any   `json:"a"`
+	}{1<<62 + 1, map[string]any{"y": "<&>", "b": nil}}
+	if err := (Document{"x": in}).Write(&b, "test"); err != nil {
+		t.Fatal(err)
+	}
+	keys := regexp.MustCompile(`"(\w)":`).FindAllStringSubmatch(b.String(), -1)
+	var got []string
+	for _, k := range keys {
+		got = append(got, k[1])
+	}
+	if want := []string{"x", "a", "b", "y", "z"}; !slices.Equal(got, want) {
+		t.Errorf("keys in order %q, want %q", got, want)
+	}
+	if !strings.Contains(b.String(), "4611686018427387905") || !strings.Contains(b.String(), "<&>") {
+		t.Errorf("number or text changed: %s", &b)
+	}
+}
+
+func TestEscape(t *testing.T) {
+	for in, want := range map[string]string{
+		`open "a\b": x`: `open "a\b": x`, "a\x1b[0m": `a\x1b[0m`, "a\nb": "a\nb", "\u202e": `\u202e`, "\x80": `\ufffd`, "é": `\u00e9`,
+	} {
+		if got := Escape(in); got != want {
+			t.Errorf("Escape(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
