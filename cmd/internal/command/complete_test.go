@@ -1,0 +1,88 @@
+package command
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var sample = Table{Program: "pal", Summary: "s", Commands: []Command{
+	{Name: "exec", Operands: "-- CMD", Rest: true, Min: 1, Max: -1, Short: "run it", Flags: []Flag{{Name: "state", Arg: "DIR", Help: "where\nmore"}, {Name: "json", Help: "it's"}}},
+	{Name: "journal show", Short: "list", Long: "One.\n\n.two - 'x' \\ y", Flags: []Flag{{Name: "json", Help: "x"}}, Exits: []Exit{{"0", "ok"}}, Examples: []Example{{"pal journal show", "lists"}}},
+	{Name: "journal verify", Short: "check"},
+}}
+
+// TestCompleteBash asks a real bash what it would offer.
+func TestCompleteBash(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("needs linux: no bash")
+	}
+	script, err := sample.Complete("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		line string // the last word is the one to complete
+		want []string
+	}{
+		{"pal ", []string{"exec", "journal"}},
+		{"pal j", []string{"journal"}},
+		{"pal journal ", []string{"show", "verify"}},
+		{"pal journal v", []string{"verify"}},
+		{"pal journal show --", []string{"--json", "--help"}},
+		{"pal exec --s", []string{"--state"}},
+		{"pal exec --json --s", []string{"--state"}},
+		{"pal exec --state /usr/bi", []string{"/usr/bin"}},
+		{"pal exec -- --s", nil},
+		{"pal nothing --j", nil},
+	} {
+		words := strings.Split(c.line, " ")
+		cmd := exec.Command(bash, "--norc", "-c", script+`
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _pal; printf '%s\n' "${COMPREPLY[@]}"`, "bash")
+		cmd.Args = append(cmd.Args, words...)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v", c.line, err)
+		}
+		if got := strings.Fields(string(out)); !slices.Equal(got, c.want) {
+			t.Errorf("%q offers %q, want %q", c.line, got, c.want)
+		}
+	}
+}
+
+func TestCompleteOthers(t *testing.T) {
+	zsh, err := sample.Complete("zsh")
+	if err != nil || !strings.HasPrefix(zsh, "#compdef pal\n") {
+		t.Errorf("zsh: %.40q, %v", zsh, err)
+	}
+	fish, err := sample.Complete("fish")
+	for _, want := range []string{
+		"complete -c pal -n '__fish_use_subcommand' -f -a journal -d 'journal commands'\n",
+		"complete -c pal -n '__fish_seen_subcommand_from journal; and not __fish_seen_subcommand_from show verify' -f -a verify -d 'check'\n",
+		"complete -c pal -n '__fish_seen_subcommand_from exec' -l state -r -d 'where'\n",
+		`-l json -d 'it\'s'`,
+	} {
+		if err != nil || !strings.Contains(fish, want) {
+			t.Errorf("fish: no line %q in\n%s", want, fish)
+		}
+	}
+	if _, err := sample.Complete("tcsh"); err == nil || !strings.Contains(err.Error(), "tcsh") {
+		t.Errorf("an unknown shell: %v", err)
+	}
+}
+
+func TestMan(t *testing.T) {
+	c := sample.Find("journal show")
+	page := sample.Man(c)
+	for _, want := range []string{".TH PAL\\-JOURNAL\\-SHOW 1", ".SH NAME\npal\\-journal\\-show \\- list\n", ".PP\n\\&.two \\- 'x' \\e y\n",
+		".SH OPTIONS\n.TP\n\\fB\\-\\-json\\fR\nx\n", ".SH EXIT STATUS\n.TP\n\\fB0\\fR\nok\n"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+	if got := sample.ManName(c); got != "pal-journal-show.1" {
+		t.Errorf("file %q", got)
+	}
+}
