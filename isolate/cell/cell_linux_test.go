@@ -84,20 +84,22 @@ func mint(t testing.TB, key grant.Key, s *isolate.Spec) grant.Grant {
 	return g
 }
 
-func contract(t *testing.T, tr tier.Tier) {
+func contract(t *testing.T, tr tier.Tier, network string) {
 	var c *cell.Client
 	isolatetest.Run(t, isolatetest.Subject{
-		Tier: tr,
-		New:  func(t testing.TB) isolate.Runner { c = start(t, tr); return c },
+		Tier: tr, Network: network,
+		New: func(t testing.TB) isolate.Runner { c = start(t, tr); return c },
 		Grant: func(t testing.TB, s *isolate.Spec) grant.Grant {
 			return mint(t, testKey, s)
 		},
 	})
 }
 
-func TestContractTierB(t *testing.T) { contract(t, tier.B) }
+func TestContractTierB(t *testing.T) { contract(t, tier.B, isolate.NetworkFresh) }
 
-func TestContractTierC(t *testing.T) { contract(t, tier.C) }
+func TestContractTierC(t *testing.T) { contract(t, tier.C, isolate.NetworkFresh) }
+
+func TestContractVoid(t *testing.T) { contract(t, tier.C, isolate.NetworkVoid) }
 
 // permitAll is a policy set that permits every call.
 func permitAll(t testing.TB) *policy.Set {

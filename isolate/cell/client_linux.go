@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -305,8 +306,13 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	}
 	c.step("run_answered")
 	if r.Result != nil && r.Result.Evidence != nil {
-		r.Result.Evidence.Namespaces.Host = c.hostNS
-		r.Result.Evidence.Namespaces.Fresh = evidence.Fresh(r.Result.Evidence.Namespaces.Cell, c.hostNS)
+		e := r.Result.Evidence
+		e.Namespaces.Host = c.hostNS
+		e.Namespaces.Fresh = evidence.Fresh(e.Namespaces.Cell, c.hostNS)
+		if e.Network.Mode == evidence.NetworkVoid {
+			// It is not the host's, but other calls have it, too.
+			e.Namespaces.Fresh = slices.DeleteFunc(e.Namespaces.Fresh, func(kind string) bool { return kind == "net" })
+		}
 	}
 	return r.Result, r.Error.err()
 }

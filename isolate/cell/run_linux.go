@@ -18,7 +18,6 @@ import (
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
 	"palyra/isolate/native/cgroup"
-	"palyra/isolate/rlimit"
 	"palyra/isolate/tier"
 )
 
@@ -36,6 +35,7 @@ type run struct {
 	filter  *program
 	tape    sys.Tape
 	ns      uint64 // CLONE_NEW* flags
+	voidID  uint64 // what the void network namespace was when the cell was cloned
 	uid     uint32 // id on palyra-cell's side that the program becomes
 	gid     uint32
 	reap    bool         // tier B: stay until the whole tree is gone
@@ -74,13 +74,19 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 	}
 	var pid, pidfd int
 	r.s.launch.run(func() {
-		if err = r.s.unsettled; err == nil {
-			pid, pidfd, err = arena.Start(r.ns, group)
+		if err = r.s.unsettled; err != nil {
+			return
+		}
+		if err = r.network(); err != nil {
+			return
+		}
+		if pid, pidfd, err = arena.Start(r.ns, group); err != nil {
+			err = refuse("clone", "start cell", err)
 		}
 	})
 	r.closeChildEnds()
 	if err != nil {
-		return nil, refuse("clone", "start cell", err)
+		return nil, err
 	}
 	defer sys.Close(pidfd)
 	p := &process{run: r, arena: arena, pid: pid, pidfd: pidfd, start: start}
@@ -253,7 +259,7 @@ func (r *run) prepareC() error {
 		return err
 	}
 	r.covered = c.Operands
-	r.tape, r.ns = native.Tape(c), native.Namespaces
+	r.tape = native.Tape(c)
 	r.ev.Executor = native.Executor
 	return nil
 }
@@ -408,92 +414,6 @@ func (r *run) copyOperands() ([]*os.File, error) {
 		}
 	}
 	return copies, err
-}
-
-// prepareB prepares a confined process: a directory to start in and the tape.
-func (r *run) prepareB() error {
-	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.filter.filter.Bytes(), Cookie: r.s.cookie,
-		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, NProc: r.spec.Limits.PIDs + 1}
-	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
-	switch w := r.spec.Workspace; {
-	case r.s.root && w != nil && !w.ReadOnly:
-		if w.UID == 0 {
-			return refuse("workspace_owner", fmt.Sprintf("use workspace %q", w.Source), errors.New("it belongs to root, which tier B must not become")).
-				WithHint("use tier C, which maps the owner, or give the directory to another user")
-		}
-		uid, gid = w.UID, w.GID
-	case r.s.root:
-		uid = r.s.uids.take()
-		gid = uid
-	}
-	if !r.s.root || uid < idFirst {
-		n, err := processesOf(uid)
-		if err != nil {
-			return fault.New(fault.Unavailable, "proc_unavailable", "count processes", err)
-		}
-		p.NProc += n
-		r.ev.Degraded = append(r.ev.Degraded, "pids: counted together with the user's other processes")
-	}
-	r.uid, r.gid = uid, gid
-	p.UID, p.GID = int(uid), int(gid)
-	dir := r.files.byName["workspace"]
-	access := "rwx"
-	if dir == nil {
-		var err error
-		if dir, err = r.privateDir(uid, gid); err != nil {
-			return fault.New(fault.Unavailable, "private_directory", "make private workspace", err)
-		}
-	} else if r.spec.Workspace.ReadOnly {
-		access = "rx"
-	}
-	var err error
-	if p.Workspace, err = r.raise(dir); err != nil {
-		return fault.New(fault.Unavailable, "cell_descriptors", "prepare process", err)
-	}
-	if err := r.restrict([]landGrant{{file: dir, access: access}}, &p.Ruleset); err != nil {
-		return err
-	}
-	if len(r.spec.Operands) > 0 {
-		return refuse("sealed_operands", "seal operands", errors.New("tier B has no mounts to cover the originals with")).
-			WithHint("use tier C")
-	}
-	r.ev.Degraded = append(r.ev.Degraded, "namespaces: none at tier B", "memory: the tree is sampled, each process is bounded")
-	r.tape, r.reap = rlimit.Tape(p), true
-	r.ev.Executor = rlimit.Executor
-	return nil
-}
-
-// privateDir makes the empty workspace of a call at tier B. Where palyra-cell has
-// a mount namespace it is a tmpfs with the call's quota; elsewhere it is a
-// directory whose size is sampled.
-func (r *run) privateDir(uid, gid uint32) (*os.File, error) {
-	var err error
-	if r.private, err = os.MkdirTemp("", "palyra-b-"); err != nil {
-		return nil, err
-	}
-	if os.Getpid() == 1 {
-		l := r.spec.Limits
-		m, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, "mode", "0700", "uid", utoa(uid), "gid", utoa(gid),
-			"size", strconv.FormatInt(l.Disk, 10), "nr_inodes", strconv.FormatInt(l.Inodes, 10))
-		if err != nil {
-			return nil, err
-		}
-		defer m.Close()
-		if err := sys.MoveMount(m, r.private); err != nil {
-			return nil, err
-		}
-		r.mounted = true
-	} else {
-		if err := os.Chown(r.private, int(uid), int(gid)); err != nil {
-			return nil, err
-		}
-		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of the private workspace is sampled")
-	}
-	dir, err := sys.OpenPath(r.private)
-	if err == nil {
-		r.hold(dir)
-	}
-	return dir, err
 }
 
 func utoa(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -20,6 +20,7 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native/cgroup"
 	"palyra/isolate/native/landlock"
@@ -34,9 +35,11 @@ type server struct {
 	root     bool // we have the host's capabilities
 	verifier *grant.Verifier
 	launch   *launcher
-	static   []landGrant                       // what every cell may reach
-	abi      int                               // landlock
-	filters  map[bool]func() (*program, error) // by whether unix sockets are allowed
+	static   []landGrant // what every cell may reach
+	abi      int         // landlock
+	filters  map[sockets]func() (*program, error)
+	nets     networks
+	own      map[string]uint64 // our namespaces, before the launcher thread left them
 	cookie   uint64
 	lastCap  int
 	ignored  []int
@@ -117,9 +120,9 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	var b [8]byte
 	rand.Read(b[:])
 	s.cookie = binary.NativeEndian.Uint64(b[:])
-	s.filters = make(map[bool]func() (*program, error))
-	for _, unix := range []bool{false, true} {
-		s.filters[unix] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, unix) })
+	s.filters = make(map[sockets]func() (*program, error))
+	for _, kind := range []sockets{noSockets, innerSockets, allSockets} {
+		s.filters[kind] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, kind) })
 	}
 	// Compiling takes half a millisecond, in which the template can be built.
 	go s.filterFor(&isolate.Spec{})
@@ -141,12 +144,21 @@ type program struct {
 	policy canon.Digest // of the same filter without its cookie
 }
 
-func compile(t tier.Tier, cookie uint64, unix bool) (*program, error) {
+// sockets says which sockets a filter lets the program make.
+type sockets int
+
+const (
+	noSockets    sockets = iota // none at all, for the void network
+	innerSockets                // TCP and UDP at tier C, connected pairs
+	allSockets                  // unix sockets, too, at tier C
+)
+
+func compile(t tier.Tier, cookie uint64, kind sockets) (*program, error) {
 	arch, err := seccomp.ParseArch(runtime.GOARCH)
 	if err != nil {
 		return nil, refuse("seccomp_unavailable", "choose seccomp architecture", err)
 	}
-	o := seccomp.Options{Tier: t, AllowInet: t == tier.C, AllowUnix: unix}
+	o := seccomp.Options{Tier: t, AllowInet: t == tier.C && kind != noSockets, AllowUnix: kind == allSockets, NoPair: kind == noSockets}
 	plain, err := seccomp.Compile(seccomp.Cell(o), arch)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
@@ -163,11 +175,18 @@ func compile(t tier.Tier, cookie uint64, unix bool) (*program, error) {
 // confined (LANDLOCK_ACCESS_FS_RESOLVE_UNIX).
 const unixABI = 9
 
-// filterFor chooses the filter of a call. Unix sockets are allowed where the
+// filterFor chooses the filter of a call. In the void network no socket can be
+// made. Elsewhere unix sockets are allowed where the
 // cell shows no directory of the host, or landlock keeps the program from
 // sockets in it.
 func (s *server) filterFor(spec *isolate.Spec) (*program, error) {
-	return s.filters[s.tier == tier.C && (spec.Workspace == nil || s.abi >= unixABI)]()
+	switch {
+	case spec.Network == isolate.NetworkVoid:
+		return s.filters[noSockets]()
+	case s.tier == tier.C && (spec.Workspace == nil || s.abi >= unixABI):
+		return s.filters[allSockets]()
+	}
+	return s.filters[innerSockets]()
 }
 
 func refuse(reason, op string, err error) *fault.Error {
@@ -209,6 +228,9 @@ func (s *server) setupC() error {
 		return err
 	}
 	defer proc.Close()
+	if s.own, err = evidence.ReadNamespaces("/proc", os.Getpid()); err != nil {
+		return refuse("proc_unavailable", "read own namespaces", err)
+	}
 	s.findCgroup()
 	var root *os.File
 	s.launch, err = newLauncher(func() error {
@@ -406,6 +428,9 @@ func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (*isola
 	}
 	if body.Spec.Version != 1 || body.Spec.Tier != s.tier {
 		return nil, refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier))
+	}
+	if n := body.Spec.Network; n != isolate.NetworkFresh && (n != isolate.NetworkVoid || s.tier != tier.C) {
+		return nil, fault.New(fault.Usage, "network_unknown", op, fmt.Errorf("tier %v has no network %q", s.tier, n))
 	}
 	if err := checkLimits(&body.Spec.Limits); err != nil {
 		return nil, fault.New(fault.Usage, "limit_missing", op, err)

@@ -235,6 +235,7 @@ func (p *process) observe() error {
 	if err := p.covers.watch(p.program, p.covered); err != nil {
 		return err
 	}
+	p.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellCold}
 	p.ev.Tier = tier.B.String()
 	if p.s.tier == tier.C {
 		p.ev.Tier = tier.C.String()
@@ -246,6 +247,11 @@ func (p *process) observe() error {
 	}
 	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
 	p.ev.Executable = evidence.Executable{Basis: evidence.Reported, Path: p.spec.Exec.Path, Digest: p.spec.Exec.Digest, Pinned: p.spec.Exec.Pinned}
+	if p.s.tier == tier.C {
+		if err := checkNamespaces(&p.ev, p.s.own, p.voidID); err != nil {
+			return err
+		}
+	}
 	return check(&p.ev, p.s.tier == tier.C || sys.HasSysAdmin())
 }
 

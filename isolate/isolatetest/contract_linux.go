@@ -28,6 +28,8 @@ type Subject struct {
 	Tier  tier.Tier
 	New   func(t testing.TB) isolate.Runner
 	Grant func(t testing.TB, s *isolate.Spec) grant.Grant // valid for the runner that New returned last
+
+	Network string // Spec.Network of every call
 }
 
 // Run runs the contract.
@@ -52,6 +54,7 @@ func Run(t *testing.T, sub Subject) {
 		{"ReaperAttacked", testReaperAttacked},
 		{"NotAProgram", testNotAProgram},
 		{"Evidence", testEvidence},
+		{"Network", testNetwork},
 		{"Concurrent", testConcurrent},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
@@ -426,6 +429,9 @@ func testEvidence(t *testing.T, h *harness) {
 		t.Errorf("usage %+v, host %+v", e.Usage, e.Host)
 	}
 	fresh := []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}
+	if h.sub.Network == isolate.NetworkVoid {
+		fresh = slices.Delete(fresh, 3, 4)
+	}
 	if h.sub.Tier == tier.C {
 		if !slices.Equal(e.Namespaces.Fresh, fresh) {
 			t.Errorf("fresh namespaces %v, want %v", e.Namespaces.Fresh, fresh)

@@ -58,7 +58,7 @@ func (h *harness) program(t *testing.T, path string, argv ...string) *call {
 	s := &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(t.Name())), Tier: h.sub.Tier, Argv: argv,
 		Env: []string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}, Cwd: "/workspace",
 		Exec:   isolate.File{Path: path, Digest: canon.Digest(sum.Sum(nil)), Size: n, Pinned: "system"},
-		Limits: limits(), Stdin: "none"}
+		Limits: limits(), Stdin: "none", Network: h.sub.Network}
 	return &call{t: t, h: h, spec: s, files: &isolate.Files{Exec: f}}
 }
 

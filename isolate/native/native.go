@@ -32,6 +32,10 @@ const Executor = "sandbox_tier_c_linux_native"
 // The time namespace takes effect at the exec (time_namespaces(7)).
 const Namespaces = cloneNewNS | cloneNewPID | cloneNewNet | cloneNewIPC | cloneNewUTS | cloneNewCgroup | cloneNewTime
 
+// SharedNetwork are the same for a cell that takes over the network namespace of
+// the thread that clones it.
+const SharedNetwork = Namespaces &^ cloneNewNet
+
 // clone(2), clone3(2); linux/sched.h.
 const (
 	cloneNewTime   = 0x00000080

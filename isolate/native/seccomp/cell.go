@@ -5,7 +5,7 @@ import (
 )
 
 // Options choose among the variants of the cell policy. The zero Options give
-// the strictest: no socket at all and no execveat.
+// the strictest but for NoPair: no socket at all and no execveat.
 type Options struct {
 	// Tier C has its own network, IPC and PID namespaces; below it the filter
 	// must stand in for them.
@@ -24,6 +24,10 @@ type Options struct {
 	// cell shows, and Landlock confines that only from ABI 9 on: allow it where
 	// there is such a Landlock, or no directory of the host. Ignored below tier C.
 	AllowUnix bool
+	// NoPair denies socketpair(2), too, so that with the other options off no
+	// socket of any kind can be made: for a network namespace that is shared,
+	// where even a pair shows in /proc/net/unix of everybody else.
+	NoPair bool
 	// AllowPathMetadata lets chmod, chown, utime and setxattr take paths below
 	// tier C. Landlock (up to ABI 10) does not see them, so the program can then
 	// change modes, times and attributes of every file of its user that the
@@ -44,7 +48,7 @@ func Cell(o Options) Policy {
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
 		allowed, deniedRules(), processRules(o.ExecCookie), fileRules(),
-		socketRules(namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix),
+		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix),
 		hostRules(namespaces, namespaces || o.AllowPathMetadata),
 	} {
 		p.Rules = append(p.Rules, rules...)

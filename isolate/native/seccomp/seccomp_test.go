@@ -23,6 +23,7 @@ func variants() []Policy {
 	for i, o := range []Options{
 		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowInet: true, AllowUnix: true},
+		{Tier: tier.C, NoPair: true},
 	} {
 		for _, cookie := range []uint64{0, 0xfedcba9876543210} {
 			o.ExecCookie = cookie

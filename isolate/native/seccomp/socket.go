@@ -13,7 +13,7 @@ const (
 
 // socketRules allow address families by name: what is not named does not exist
 // (AF_ALG, AF_VSOCK, AF_NETLINK, AF_PACKET, AF_KEY, AF_RXRPC, ...).
-func socketRules(namespaces, inet, unix bool) []Rule {
+func socketRules(noPair, namespaces, inet, unix bool) []Rule {
 	options := Rule{Calls: []string{"setsockopt"}, Else: Allow,
 		Clauses: []Clause{
 			// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF
@@ -27,6 +27,11 @@ func socketRules(namespaces, inet, unix bool) []Rule {
 		Why: "two ends of one connection"}
 	// A datagram pair could be reconnected, or send, to any socket in reach.
 	pair.Clauses = []Clause{when(Allow, is(0, afUnix), masked(1, sockType, sockStream, sockSeqpacket))}
+	if noPair {
+		pair.Clauses = nil
+		return []Rule{options, socket, pair,
+			deny(EPERM, "only sockets that the program was given exist here", "connect", "bind", "listen", "accept", "accept4")}
+	}
 	if !namespaces {
 		return []Rule{options, socket, pair,
 			deny(EPERM, "no socket of this tier has anything to connect to",

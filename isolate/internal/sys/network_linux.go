@@ -1,0 +1,79 @@
+package sys
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// threadNet names the network namespace of the calling thread. proc_pid_ns(5)
+// and proc_thread-self(5).
+const threadNet = "/proc/thread-self/ns/net"
+
+// UnshareNetwork gives the calling thread, which must be locked and live as long
+// as it clones, a new network namespace: a loopback interface that is down.
+func UnshareNetwork() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	return nil
+}
+
+// Network opens the network namespace of the calling thread and returns its
+// inode number, by which /proc/<pid>/ns names it.
+func Network() (*os.File, uint64, error) {
+	fd, err := unix.Open(threadNet, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, 0, fmt.Errorf("open %s: %w", threadNet, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("fstat: %w", err)
+	}
+	return file(fd, "network"), st.Ino, nil
+}
+
+// EnterNetwork moves the calling thread, which must be locked, into a network
+// namespace: setns(2).
+func EnterNetwork(ns *os.File) error {
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("setns: %w", err)
+	}
+	return nil
+}
+
+// InterfacesUp returns the interfaces of the calling thread's network namespace
+// that are up: netdevice(7).
+func InterfacesUp() (up []string, err error) {
+	b, err := os.ReadFile("/proc/thread-self/net/dev")
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	// A socket of any family carries the question.
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	for line := range strings.Lines(string(b)) {
+		name, _, ok := strings.Cut(line, ":")
+		if !ok {
+			continue // the two lines of the heading
+		}
+		name = strings.TrimSpace(name)
+		r, err := unix.NewIfreq(name)
+		if err != nil {
+			return nil, fmt.Errorf("interface %q: %w", name, err)
+		}
+		if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r); err != nil {
+			return nil, fmt.Errorf("ioctl SIOCGIFFLAGS %q: %w", name, err)
+		}
+		if r.Uint16()&unix.IFF_UP != 0 {
+			up = append(up, name)
+		}
+	}
+	return up, nil
+}

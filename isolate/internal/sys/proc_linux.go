@@ -1,0 +1,139 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls below read /proc relative to a descriptor and into a buffer of the
+// caller's: what is read there stands between a cell and its program.
+
+// OpenDirAt opens a directory beneath dir as O_PATH. dir may be AtCWD.
+func OpenDirAt(dir int, name string) (int, error) {
+	return openAt(dir, name, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// AtCWD is the working directory where a call takes a directory descriptor.
+const AtCWD = unix.AT_FDCWD
+
+func openAt(dir int, name string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
+		if err == nil {
+			return fd, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return -1, fmt.Errorf("openat %q: %w", name, err)
+		}
+	}
+}
+
+// ReadAt reads a whole file beneath dir into buf, which it replaces by a larger
+// one where that is too small, and returns what it read as a part of buf.
+func ReadAt(dir int, name string, buf *[]byte) ([]byte, error) {
+	fd, err := openAt(dir, name, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	for n := 0; ; {
+		if n == len(*buf) {
+			if n >= 64<<20 {
+				return nil, fmt.Errorf("read %q: %w", name, io.ErrShortBuffer)
+			}
+			*buf = append(*buf, make([]byte, max(4096, n))...)
+		}
+		m, err := unix.Read(fd, (*buf)[n:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, fmt.Errorf("read %q: %w", name, err)
+		case m == 0:
+			return (*buf)[:n], nil
+		default:
+			n += m
+		}
+	}
+}
+
+// ReadlinkAt reads a link beneath dir into buf and returns the target as a part
+// of buf. A target as long as buf is an error: it may have been cut.
+func ReadlinkAt(dir int, name string, buf []byte) ([]byte, error) {
+	n, err := unix.Readlinkat(dir, name, buf)
+	if err == nil && n == len(buf) {
+		err = unix.ENAMETOOLONG
+	}
+	if err != nil {
+		return nil, fmt.Errorf("readlinkat %q: %w", name, err)
+	}
+	return buf[:n], nil
+}
+
+// SizeAt returns the size of a file beneath dir as stat(2) has it.
+func SizeAt(dir int, name string) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, 0); err != nil {
+		return 0, fmt.Errorf("newfstatat %q: %w", name, err)
+	}
+	return st.Size, nil
+}
+
+// NamespaceInode returns the inode number of a namespace of the process behind
+// pidfd, by ioctl(2) PIDFD_GET_*_NAMESPACE (6.11), which asks for the same
+// permission as the links of /proc/<pid>/ns and makes no entry there that would
+// have to be torn down with the process. The kinds are named as those links
+// are. NoNamespaceIoctl tells errors of a kernel
+// that cannot answer from others.
+func NamespaceInode(pidfd int, kind string) (uint64, error) {
+	var request uint
+	switch kind {
+	case "cgroup":
+		request = unix.PIDFD_GET_CGROUP_NAMESPACE
+	case "ipc":
+		request = unix.PIDFD_GET_IPC_NAMESPACE
+	case "mnt":
+		request = unix.PIDFD_GET_MNT_NAMESPACE
+	case "net":
+		request = unix.PIDFD_GET_NET_NAMESPACE
+	case "pid":
+		request = unix.PIDFD_GET_PID_NAMESPACE
+	case "time_for_children":
+		request = unix.PIDFD_GET_TIME_FOR_CHILDREN_NAMESPACE
+	case "user":
+		request = unix.PIDFD_GET_USER_NAMESPACE
+	case "uts":
+		request = unix.PIDFD_GET_UTS_NAMESPACE
+	default:
+		return 0, fmt.Errorf("ioctl pidfd: no namespace %q", kind)
+	}
+	fd, err := unix.IoctlRetInt(pidfd, request)
+	if err != nil {
+		return 0, fmt.Errorf("ioctl pidfd %s: %w", kind, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("fstat: %w", err)
+	}
+	return st.Ino, nil
+}
+
+// NoNamespaceIoctl reports whether err of NamespaceInode means that this kernel
+// does not know the request, or has no such kind of namespace.
+func NoNamespaceIoctl(err error) bool {
+	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// ListAt lists the names in a directory beneath dir, in no order.
+func ListAt(dir int, name string) ([]string, error) {
+	fd, err := openAt(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	f := file(fd, name)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
