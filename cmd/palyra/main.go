@@ -91,6 +91,10 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "policy.test", a.policyTest)
 	case "sandbox probe":
 		return a.admin(inv, "sandbox.probe", func(*command.Invocation) (*front.Report, error) { return a.sandboxProbe(ctx) })
+	case "completion":
+		return a.admin(inv, "completion", a.completion)
+	case "man":
+		return a.admin(inv, "man", a.man)
 	case "version":
 		return a.admin(inv, "version", a.version)
 	case "help":

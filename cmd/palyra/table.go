@@ -32,7 +32,7 @@ func table() *command.Table {
 		Summary: "decide, confine and attest the tool calls of agents",
 		Commands: []command.Command{
 			execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
-			policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, versionCommand, helpCommand,
+			policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, completionCommand, manCommand, versionCommand, helpCommand,
 		},
 	}
 }
@@ -187,6 +187,18 @@ var versionCommand = command.Command{
 	Name: "version", Short: "print version, Go version and platform",
 	Flags: []command.Flag{flagJSON}, Exits: []command.Exit{exitOK, exitUsage},
 	Examples: []command.Example{{Line: "palyra version --json", Does: "for bug reports"}},
+}
+
+var completionCommand = command.Command{
+	Name: "completion", Operands: "SHELL", Min: 1, Max: 1, Short: "print a completion script for bash, zsh or fish",
+	Flags: []command.Flag{flagJSON}, Exits: []command.Exit{exitOK, exitUsage},
+	Examples: []command.Example{{Line: "palyra completion bash", Does: "source it, or put it into /etc/bash_completion.d"}},
+}
+
+var manCommand = command.Command{
+	Name: "man", Operands: "DIR", Min: 1, Max: 1, Short: "write a manual page for each command into a directory",
+	Flags: []command.Flag{flagJSON}, Exits: []command.Exit{exitOK, exitUsage, exitBusy},
+	Examples: []command.Example{{Line: "palyra man ./man1", Does: "writes palyra-exec.1 and the others"}},
 }
 
 var helpCommand = command.Command{
