@@ -42,6 +42,7 @@ const (
 	attrLimits
 	attrWorkspaceSource
 	attrWorkspaceReadOnly
+	attrNetwork
 	attrEnd
 
 	attrAll        = attrEnd - 1
@@ -64,7 +65,7 @@ var leaves = [...]leaf{
 	{"cwd", ""}, {"egress_hosts", ""}, {"capabilities", ""}, {"tier", ""}, {"stdin", ""},
 	{"executable", "path"}, {"executable", "dir"}, {"executable", "name"}, {"executable", "digest"},
 	{"executable", "system"}, {"executable", "interpreter"}, {"executable", "kind"}, {"executable", "family"},
-	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"},
+	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"}, {"network", ""},
 }
 
 // attrNames are the attributes by path below context. A record's own path
@@ -211,6 +212,8 @@ func (f *facts) text(a attr) string {
 		return c.Tier
 	case attrStdin:
 		return orNone(c.Stdin)
+	case attrNetwork:
+		return orFresh(c.Network)
 	case attrExecPath:
 		return c.Executable.Path
 	case attrExecDir:
@@ -272,6 +275,13 @@ func first(ss []string) string {
 		return ""
 	}
 	return ss[0]
+}
+
+func orFresh(network string) string {
+	if network == "" {
+		return NetworkFresh
+	}
+	return network
 }
 
 func orNone(mode string) string {

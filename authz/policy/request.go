@@ -55,6 +55,12 @@ const (
 	CapFilesystemWrite = "filesystem_write"
 )
 
+// The networks that a call may ask for. Neither leads anywhere.
+const (
+	NetworkFresh = "fresh" // a network namespace of its own
+	NetworkVoid  = "void"  // an empty one that all such calls share, in which no socket can be made
+)
+
 // Request is one question to a Set: may Principal do Action to Resource, in
 // this Context?
 type Request struct {
@@ -95,7 +101,8 @@ type Context struct {
 	Limits            Limits       `json:"limits,omitzero"`
 	WorkspaceSource   string       `json:"workspace_source,omitempty"` // host directory; "" is an empty private one
 	WorkspaceReadOnly bool         `json:"workspace_read_only,omitempty"`
-	Stdin             string       `json:"stdin,omitempty"` // "none", "sealed", "stream"; "" is "none"
+	Stdin             string       `json:"stdin,omitempty"`   // "none", "sealed", "stream"; "" is "none"
+	Network           string       `json:"network,omitempty"` // "fresh", "void"; "" is "fresh"
 	SessionID         string       `json:"session_id,omitempty"`
 	RunID             string       `json:"run_id,omitempty"`
 	DeviceID          string       `json:"device_id,omitempty"`
@@ -139,6 +146,7 @@ func runsProgram(action string) bool { return action == ToolExecute || action ==
 var (
 	vocabTier         = []string{"a", "b", "c"}
 	vocabStdin        = []string{"none", "sealed", "stream"}
+	vocabNetwork      = []string{NetworkFresh, NetworkVoid}
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
@@ -182,6 +190,9 @@ func (c *Context) check(action string) error {
 	}
 	if c.Stdin != "" && !slices.Contains(vocabStdin, c.Stdin) {
 		return fmt.Errorf("unknown stdin mode %q", c.Stdin)
+	}
+	if c.Network != "" && !slices.Contains(vocabNetwork, c.Network) {
+		return fmt.Errorf("unknown network %q", c.Network)
 	}
 	for _, v := range c.Capabilities {
 		if !slices.Contains(vocabCapabilities[:], v) {

@@ -113,6 +113,7 @@ var closedAttrs = map[string][]string{
 	"context.executable.kind": vocabKind,
 	"context.tier":            vocabTier,
 	"context.stdin":           vocabStdin,
+	"context.network":         vocabNetwork,
 	"context.capabilities":    vocabCapabilities[:], // a set: its elements
 }
 
