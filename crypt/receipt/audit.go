@@ -15,6 +15,7 @@ type AuditReport struct {
 	Intents  int             `json:"intents"`
 	Results  int             `json:"results"`
 	Outcomes map[string]int  `json:"outcomes"` // results by outcome
+	Acts     int             `json:"acts"`     // administrative acts
 	Orphans  []Orphan        `json:"orphans"`  // intents without a result, oldest first
 }
 
@@ -91,12 +92,22 @@ func (a *auditor) entry(rec *journal.Record) error {
 	if !keyring.VerifyStatement(a.t.spki, e.Payload, e.Signatures[0].Sig) {
 		return errors.New("the statement's signature does not verify")
 	}
-	s, err := parseStatement(e.Payload)
+	s, act, err := ParsePayload(e.Payload)
 	if err != nil {
 		return err
 	}
-	if s.Predicate.Seq > rec.Index {
-		return fmt.Errorf("seq %d is beyond the entry's own index", s.Predicate.Seq)
+	var seq uint64
+	if act != nil {
+		seq = act.Seq
+	} else {
+		seq = s.Predicate.Seq
+	}
+	if seq > rec.Index {
+		return fmt.Errorf("seq %d is beyond the entry's own index", seq)
+	}
+	if act != nil {
+		a.rep.Acts++
+		return nil
 	}
 	return a.pair(s, rec.Index)
 }

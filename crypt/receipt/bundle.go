@@ -205,10 +205,11 @@ func encodeBundle(e *Envelope, p journal.Proof, leaf []byte, t *Trust) ([]byte, 
 // Verified is what a receipt says, once it is known to be genuine. That it is
 // genuine does not make it good news: look at Outcome.
 type Verified struct {
-	Statement Statement
-	Outcome   string // "" for an intent
-	Index     uint64 // in the log
-	Size      uint64 // of the log when the receipt was made
+	Statement Statement // zero for an act
+	Act       *Act      // nil for a statement about a call
+	Outcome   string    // "" for an intent and for an act
+	Index     uint64    // in the log
+	Size      uint64    // of the log when the receipt was made
 	Root      [32]byte
 	Origin    string // of the log
 	KeyHint   string // of the attestation key
@@ -254,9 +255,12 @@ func Verify(b []byte, t *Trust) (*Verified, error) {
 	if err := p.Verify(leaf); err != nil {
 		return nil, broken("inclusion", err)
 	}
-	s, err := parseStatement(d.Envelope.Payload)
+	s, act, err := ParsePayload(d.Envelope.Payload)
 	if err != nil {
 		return nil, broken("statement", err)
+	}
+	if s == nil {
+		s = new(Statement)
 	}
 	// Whatever is left (media type, kind, time "0", spelling, members that are
 	// missing) is held to the one form that we write.
@@ -267,7 +271,7 @@ func Verify(b []byte, t *Trust) (*Verified, error) {
 	if !bytes.Equal(again, b) {
 		return nil, broken("form", errors.New("not in the one form that a receipt has"))
 	}
-	return &Verified{Statement: *s, Outcome: s.Predicate.Outcome, Index: p.Index, Size: p.Size, Root: p.Root,
+	return &Verified{Statement: *s, Act: act, Outcome: s.Predicate.Outcome, Index: p.Index, Size: p.Size, Root: p.Root,
 		Origin: t.log.Origin, KeyHint: t.KeyHint(), Payload: d.Envelope.Payload}, nil
 }
 

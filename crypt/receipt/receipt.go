@@ -80,6 +80,11 @@ func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
 	if err != nil {
 		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
 	}
+	return seal(k, payload)
+}
+
+// seal signs the canonical JSON of a checked statement.
+func seal(k *keyring.AttestationKey, payload []byte) (*Envelope, error) {
 	if len(payload) > maxPayload {
 		return nil, fault.New(fault.Usage, "statement_size", "sign receipt", fmt.Errorf("statement of %d bytes, limit %d", len(payload), maxPayload))
 	}

@@ -96,6 +96,10 @@ type Capsule struct {
 	Stdin       Stdin        `json:"stdin"`
 	EgressHosts []string     `json:"egress_hosts"`
 	Limits      Limits       `json:"limits"`
+	// Absent where zero.
+	Network      string   `json:"network,omitempty"`      // "void": the network namespace that is shared and empty
+	Capabilities []string `json:"capabilities,omitempty"` // that the tool's table declares
+	Sensitive    bool     `json:"sensitive,omitempty"`    // the tool's table declares it so
 }
 
 // File is a file that was pinned.
