@@ -12,28 +12,49 @@ import (
 
 // Explain seals a proposal and decides it as Call would, and stops there: it
 // asks nobody, runs nothing and writes nothing, and needs no state directory to
-// exist. Of cfg it uses StateDir, PolicyDir and Principal. The Set is returned
-// with the Explanation, so that its policies can be named.
+// exist. Of cfg it uses StateDir, PolicyDir, Tools and Principal. The Set is
+// returned with the Explanation, so that its policies can be named.
 func Explain(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (policy.Explanation, *policy.Set, error) {
-	k := &Kernel{cfg: cfg, set: policy.Default()}
+	k := &Kernel{cfg: cfg}
 	if k.cfg.Principal.ID == "" {
 		k.cfg.Principal = localUser()
 	}
-	if cfg.PolicyDir != "" {
-		set, err := policy.Load(cfg.PolicyDir)
-		if err != nil {
-			return policy.Explanation{}, nil, err
-		}
-		k.set = set
+	var err error
+	if k.set, err = loadSet(cfg.PolicyDir); err != nil {
+		return policy.Explanation{}, nil, err
 	}
-	state := cfg.StateDir
+	q, err := k.Question(ctx, Caller{Principal: k.cfg.Principal}, p, stdin)
+	if err != nil {
+		return policy.Explanation{}, k.set, err
+	}
+	return k.set.Explain(q), k.set, nil
+}
+
+// Explain decides a proposal as CallAs would, and stops there.
+func (k *Kernel) Explain(ctx context.Context, who Caller, p Proposal, stdin io.Reader) (policy.Explanation, *policy.Set, error) {
+	set := k.PolicySet()
+	q, err := k.Question(ctx, who, p, stdin)
+	if err != nil {
+		return policy.Explanation{}, set, err
+	}
+	return set.Explain(q), set, nil
+}
+
+// Question seals a proposal and returns what policy would be asked about it, so
+// that another set can be tried on it.
+func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.Reader) (policy.Request, error) {
+	stdin, err := k.expand(ctx, &p, stdin)
+	if err != nil {
+		return policy.Request{}, err
+	}
+	state := k.cfg.StateDir
 	if _, err := os.Lstat(state); errors.Is(err, fs.ErrNotExist) {
 		state = "" // nothing of it can lie in the workspace
 	}
 	s, err := seal(ctx, &p, stdin, state, nil)
 	if err != nil {
-		return policy.Explanation{}, k.set, err
+		return policy.Request{}, err
 	}
 	defer s.close()
-	return k.set.Explain(k.question(s, &p)), k.set, nil
+	return question(&who, s, &p), nil
 }

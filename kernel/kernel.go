@@ -7,6 +7,7 @@
 // the next begins. [Kernel.Call] is the order; one file per step holds the rest:
 //
 //	proposal.go   what may be asked for, and what is refused without looking
+//	tools.go      what a tool and its input become
 //	seal.go       everything named is opened once, hashed and pinned (program.go,
 //	              workspace.go, environ.go); the capsule is its name from here on
 //	question.go   the capsule as policy and approver see it
@@ -14,6 +15,9 @@
 //	output.go     what comes out of the program, counted and bounded
 //	record.go     the statements that are signed and logged, and recovery
 //	state.go      the state directory
+//	observe.go    what an observer of a call is told
+//	reload.go     other policies, while calls run
+//	ledger.go     administrative acts, and the journal for readers
 //
 // # Contract
 //
@@ -47,6 +51,7 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/cell"
 	"palyra/isolate/tier"
 )
 
@@ -62,12 +67,17 @@ type Config struct {
 	// Warm is the tier whose palyra-cell Open starts in the background, so that
 	// the first call need not wait for it. Default: none.
 	Warm tier.Tier
-	// Approver is asked about sensitive calls. Default: nobody, which denies them.
+	// Pool is what each palyra-cell makes ahead of calls. Default: nothing.
+	Pool cell.Pool
+	// Tools is the table of tools. Default: process.run with its own argv.
+	Tools Tools
+	// Approver is asked about the sensitive calls of Call. Default: nobody, which
+	// denies them.
 	Approver approval.Approver
 	// ApprovalTimeout bounds the wait for an answer. Default: approval.DefaultTimeout.
 	ApprovalTimeout time.Duration
-	// Principal is who makes the calls, as its surface authenticated it. Default:
-	// the user that this process runs as, by number.
+	// Principal is who makes the calls of Call, as its surface authenticated it.
+	// Default: the user that this process runs as, by number.
 	Principal policy.Entity
 
 	// TestOnlyStep is called at each named step, so that a test can kill the
@@ -82,12 +92,12 @@ type Config struct {
 type Kernel struct {
 	cfg   Config
 	step  func(string)
-	set   *policy.Set
 	state *state
 
 	calls sync.WaitGroup // one for each call
 
 	mu     sync.Mutex
+	set    *policy.Set         // guarded by mu; swapped, never mutated
 	closed bool                // guarded by mu
 	lanes  map[tier.Tier]*lane // guarded by mu
 }
@@ -109,6 +119,7 @@ type Outcome struct {
 	Capsule       []byte       `json:"capsule"`   // canonical JSON; holds the values of the environment
 	Receipt       []byte       `json:"receipt"`   // Sigstore bundle, JSON; nil if it could not be recorded
 	LogIndex      uint64       `json:"log_index"` // of the result in the journal
+	Intent        *uint64      `json:"intent"`    // of the intent; null: nothing was about to run
 }
 
 // Failure is an error in a form that serialises.
@@ -129,10 +140,8 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	if k.cfg.Principal.ID == "" {
 		k.cfg.Principal = localUser()
 	}
-	if k.set = policy.Default(); cfg.PolicyDir != "" {
-		if k.set, err = policy.Load(cfg.PolicyDir); err != nil {
-			return nil, err
-		}
+	if k.set, err = loadSet(cfg.PolicyDir); err != nil {
+		return nil, err
 	}
 	if cfg.Warm != tier.None {
 		k.lane(cfg.Warm) // starts while the rest is opened
@@ -147,27 +156,51 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	return k, nil
 }
 
-// Call puts one proposal through the gate. A done ctx withdraws a question that
-// waits and kills a program that runs; the receipt is written all the same.
+// Caller is who makes a call, as its surface authenticated it. It is never
+// filled from what the caller says about itself.
+type Caller struct {
+	Principal policy.Entity     // without one everything is denied
+	Approver  approval.Approver // nil: nobody can be asked, which denies sensitive calls
+	Device    string            // for policy: the device that asks, and
+	Channel   string            // the surface that it came by; "" is unknown
+}
+
+// Call puts one proposal through the gate for the configured caller. A done ctx
+// withdraws a question that waits and kills a program that runs; the receipt is
+// written all the same.
 func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, error) {
+	return k.CallAs(ctx, Caller{Principal: k.cfg.Principal, Approver: k.cfg.Approver}, p, stdio)
+}
+
+// CallAs is Call for a caller that a surface has authenticated.
+func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (*Outcome, error) {
 	if err := k.enter(); err != nil {
 		return nil, err
 	}
 	defer k.calls.Done()
 
 	// Seal: from here on the call is the capsule, and no name is looked up again.
-	s, err := seal(ctx, &p, stdio.Stdin, k.state.dir, k.state.digests)
+	stdin, err := k.expand(ctx, &p, stdio.Stdin)
+	if err != nil {
+		return nil, err
+	}
+	s, err := seal(ctx, &p, stdin, k.state.dir, k.state.digests)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
+	c := newCall(k, &who, s, &p, stdio.Observe)
 	k.step("sealed")
+	c.observe(Event{Step: StepSealed})
 
 	// Decide. Whatever is not clearly a yes or a question is a no.
 	lane := k.lane(s.capsule.TierFloor)
-	d := lane.auth.Decide(k.question(s, &p))
-	c := newCall(k, s, &p, d.View())
+	auth := lane.auth.Load()
+	d := auth.Decide(question(&who, s, &p))
+	c.decided(d.View())
 	k.step("decided")
+	decision := d.View()
+	c.observe(Event{Step: StepDecided, Decision: &decision})
 	effect := d.View().Effect
 	if effect != policy.Allow && effect != policy.NeedsApproval {
 		return c.end(ctx, receipt.Denied, fault.New(fault.Denied, d.View().Reason, "decide call", nil))
@@ -184,11 +217,19 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 		if err := s.holdOperands(); err != nil {
 			return c.end(ctx, receipt.Refused, err)
 		}
-		rec = approval.Resolve(ctx, k.cfg.Approver, k.card(s, &p, d.View()))
+		q := c.card(auth.Set())
+		c.observe(Event{Step: StepAsked, Question: &q})
+		rec = approval.Resolve(ctx, who.Approver, q)
 		c.asked(rec.View())
 		k.step("approved")
+		answer := rec.View()
+		c.observe(Event{Step: StepAnswered, Approval: &answer})
 		if !rec.Approved() {
 			return c.end(ctx, receipt.NotApproved, fault.New(fault.NotApproved, rec.View().Answer, "ask for approval", detail(rec)))
+		}
+		if lane.auth.Load() != auth {
+			return c.end(ctx, receipt.Refused, fault.New(fault.Refused, "policy_changed", "ask for approval",
+				errors.New("the policies that asked are no longer in force")).WithHint("propose the call again"))
 		}
 	}
 
@@ -198,7 +239,7 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 	if err != nil {
 		return c.end(ctx, receipt.Refused, err)
 	}
-	g, err := lane.auth.Grant(d, rec, s.id, digest, grantTTL)
+	g, err := auth.Grant(d, rec, s.id, digest, grantTTL)
 	if err != nil {
 		return c.end(ctx, receipt.Refused, err)
 	}
@@ -212,6 +253,7 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 		return nil, err
 	}
 	k.step("intent")
+	c.observe(Event{Step: StepIntent, LogIndex: c.intent})
 
 	// Execute, unless what would be used as it is has changed since.
 	if err := s.recheck(); err != nil {
@@ -219,6 +261,7 @@ func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, erro
 	}
 	outcome, err := c.execute(ctx, lane, g, spec, stdio)
 	k.step("executed")
+	c.observe(Event{Step: StepExecuted})
 
 	// Result and receipt.
 	return c.end(ctx, outcome, err)
@@ -253,6 +296,3 @@ func (k *Kernel) Close() error {
 	k.closeLanes()
 	return k.state.close()
 }
-
-// PolicySet returns the set that decides.
-func (k *Kernel) PolicySet() *policy.Set { return k.set }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -14,13 +15,20 @@ import (
 	"palyra/kernel/capsule"
 )
 
-// ToolRun is the one tool so far: run a program with arguments.
+// ToolRun is the tool that runs a program with arguments. A proposal may bring
+// the arguments itself; every other tool is a name in the table (tools.go).
 const ToolRun = "process.run"
 
 // Proposal is one call that somebody asks for. It serialises, holds no
 // authority and nothing in it can weaken what policy and tier demand.
 type Proposal struct {
-	Tool string   `json:"tool"` // ToolRun
+	Tool string `json:"tool"`
+
+	// Input is the JSON that the tool gets. With an input, and for every tool but
+	// ToolRun, the table says what runs: then only Limits, which lower the tool's,
+	// TierFloor, which raises it, and the two ids may be set beside it.
+	Input json.RawMessage `json:"input,omitempty"`
+
 	Argv []string `json:"argv"` // Argv[0] names the program; see program.go for how it is found
 	Env  []string `json:"env"`  // "NAME=VALUE", on top of the built environment
 
@@ -39,10 +47,13 @@ type Proposal struct {
 
 	Stdin     StdinMode      `json:"stdin"`
 	TierFloor tier.Tier      `json:"tier_floor"` // default C
+	Network   string         `json:"network"`    // isolate.NetworkFresh, the default, or NetworkVoid
 	Limits    isolate.Limits `json:"limits"`     // zero fields have the defaults of DefaultLimits
 
 	SessionID string `json:"session_id"` // for policy and the receipt; the program does not see them
 	RunID     string `json:"run_id"`
+
+	tool *Expansion // what the table made of Input; set by expand alone
 }
 
 // StdinMode says where the program's standard input comes from.
@@ -57,9 +68,12 @@ const (
 
 // IO is where bytes come from and go to while a call runs.
 type IO struct {
-	Stdin  io.Reader // nil is empty
+	Stdin  io.Reader // nil is empty; not read for a tool with an input
 	Stdout io.Writer // nil drops
 	Stderr io.Writer // nil drops
+
+	// Observe, if not nil, is told of each step as it is done (observe.go).
+	Observe func(Event)
 }
 
 // DefaultLimits are used for the limits that a proposal leaves zero.
@@ -166,7 +180,7 @@ func checkText(what string, ss ...string) error {
 
 // check is everything about a proposal that can be said without touching a file.
 func (p *Proposal) check() (isolate.Limits, error) {
-	if p.Tool != ToolRun {
+	if p.Tool != ToolRun && p.tool == nil {
 		return isolate.Limits{}, usage("unknown_tool", fmt.Sprintf("check tool %q", p.Tool), nil)
 	}
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
@@ -193,6 +207,15 @@ func (p *Proposal) check() (isolate.Limits, error) {
 	}
 	if p.TierFloor == tier.A {
 		return isolate.Limits{}, usage("tier_not_for_processes", "check tier", fmt.Errorf("tier a runs WASM, not programs"))
+	}
+	switch p.Network {
+	case isolate.NetworkFresh:
+	case isolate.NetworkVoid:
+		if p.TierFloor != tier.C {
+			return isolate.Limits{}, usage("network_needs_tier_c", "check network", fmt.Errorf("tier %s has no network namespace", p.TierFloor))
+		}
+	default:
+		return isolate.Limits{}, usage("unknown_network", fmt.Sprintf("check network %q", clip(p.Network)), nil)
 	}
 	return withDefaults(p.Limits)
 }

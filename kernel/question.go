@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"time"
 
 	"palyra/authz/approval"
 	"palyra/authz/policy"
@@ -18,10 +20,10 @@ func localUser() policy.Entity { return policy.LocalUser("uid:" + strconv.Itoa(o
 
 // question is the capsule as policy sees it. Everything in it is read from the
 // sealed capsule, apart from who asks and in which session.
-func (k *Kernel) question(s *sealed, p *Proposal) policy.Request {
+func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	c := s.capsule
 	q := policy.Request{
-		Principal: k.cfg.Principal,
+		Principal: who.Principal,
 		Action:    policy.ToolExecute,
 		Resource:  policy.Tool(c.Tool),
 		Context: policy.Context{
@@ -35,8 +37,12 @@ func (k *Kernel) question(s *sealed, p *Proposal) policy.Request {
 			Limits: policy.Limits{Wall: c.Limits.Wall, CPU: c.Limits.CPU, Memory: c.Limits.Memory, PIDs: c.Limits.PIDs,
 				Output: c.Limits.Output, FileSize: c.Limits.FileSize},
 			Stdin:     c.Stdin.Mode,
+			Network:   c.Network,
 			SessionID: p.SessionID,
 			RunID:     p.RunID,
+			DeviceID:  who.Device,
+			ChannelID: who.Channel,
+			Sensitive: c.Sensitive,
 		},
 	}
 	if w := c.Workspace; w != nil {
@@ -59,20 +65,36 @@ func executable(c *capsule.Capsule) policy.Executable {
 	return e
 }
 
+// capabilities are those that the capsule shows and those that the tool's table
+// declares. A tool of the table runs its own program and no other, so
+// process_exec is derived for process.run alone.
 func capabilities(c *capsule.Capsule) []string {
-	can := []string{policy.CapProcessExec}
+	var can []string
+	if c.Tool == ToolRun {
+		can = append(can, policy.CapProcessExec)
+	}
 	if c.Workspace != nil && !c.Workspace.ReadOnly {
 		can = append(can, policy.CapFilesystemWrite)
+	}
+	for _, d := range c.Capabilities {
+		if !slices.Contains(can, d) {
+			can = append(can, d)
+		}
 	}
 	return can
 }
 
 // card is the capsule as the approver sees it.
-func (k *Kernel) card(s *sealed, p *Proposal, d policy.Decision) approval.Request {
+func (c *call) card(set *policy.Set) approval.Request {
+	s, d := c.s, c.out.Decision
+	return cardOf(s, d, set, principal(c.who.Principal), c.k.cfg.ApprovalTimeout)
+}
+
+func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout time.Duration) approval.Request {
 	c := s.capsule
 	q := approval.Request{
 		Decision: d.ID, Capsule: s.id, PolicySet: d.PolicySet,
-		Principal: principal(k.cfg.Principal), Tool: c.Tool, Timeout: k.cfg.ApprovalTimeout,
+		Principal: who, Tool: c.Tool, Timeout: timeout,
 		Call: approval.Call{
 			Argv: c.Argv, Executable: c.Executable.Path, Digest: c.Executable.Digest,
 			EnvNames: c.EnvNames(), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
@@ -90,7 +112,7 @@ func (k *Kernel) card(s *sealed, p *Proposal, d policy.Decision) approval.Reques
 	}
 	for _, id := range d.Policies {
 		why := approval.Why{Policy: id}
-		if info, ok := k.set.Policy(id); ok {
+		if info, ok := set.Policy(id); ok {
 			why.Reason, why.Where = info.Reason, fmt.Sprintf("%s:%d", info.File, info.Line)
 		}
 		q.Why = append(q.Why, why)

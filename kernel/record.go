@@ -27,6 +27,8 @@ import (
 // call is a decided call on its way to its receipt. It is owned by Call.
 type call struct {
 	k        *Kernel
+	who      *Caller
+	watch    func(Event) // nil: nobody
 	s        *sealed
 	out      *Outcome
 	session  string
@@ -35,15 +37,20 @@ type call struct {
 	approval *receipt.Approval
 }
 
-func newCall(k *Kernel, s *sealed, p *Proposal, d policy.Decision) *call {
+func newCall(k *Kernel, who *Caller, s *sealed, p *Proposal, watch func(Event)) *call {
 	var id [16]byte
 	rand.Read(id[:])
 	return &call{
-		k: k, s: s, session: p.SessionID,
-		decision: receipt.Decision{ID: hex.EncodeToString(d.ID[:]), Effect: d.Effect.String(), Reason: d.Reason,
-			Policies: d.Policies, Errors: d.Errors, PolicySet: d.PolicySet, Fix: d.Fix},
-		out: &Outcome{CallID: "call_" + hex.EncodeToString(id[:]), Decision: d, CapsuleDigest: s.id, Capsule: s.bytes, Delivered: true},
+		k: k, who: who, watch: watch, s: s, session: p.SessionID,
+		out: &Outcome{CallID: "call_" + hex.EncodeToString(id[:]), CapsuleDigest: s.id, Capsule: s.bytes, Delivered: true},
 	}
+}
+
+// decided records policy's answer.
+func (c *call) decided(d policy.Decision) {
+	c.out.Decision = d
+	c.decision = receipt.Decision{ID: hex.EncodeToString(d.ID[:]), Effect: d.Effect.String(), Reason: d.Reason,
+		Policies: d.Policies, Errors: d.Errors, PolicySet: d.PolicySet, Fix: d.Fix}
 }
 
 // asked records that somebody was, or would have been, asked.
@@ -61,7 +68,7 @@ func (c *call) predicate() receipt.Predicate {
 	return receipt.Predicate{
 		Version: receipt.PredicateVersion, CallID: c.out.CallID,
 		Seq: c.k.state.journal.Size(), Time: stamp(time.Now()), BootID: c.k.state.boot,
-		Tool: c.s.capsule.Tool, Principal: principal(c.k.cfg.Principal), SessionID: c.session,
+		Tool: c.s.capsule.Tool, Principal: principal(c.who.Principal), SessionID: c.session,
 		Capsule: summary(c.s), Decision: c.decision, Approval: c.approval,
 	}
 }
@@ -72,7 +79,7 @@ func summary(s *sealed) receipt.Capsule {
 	r := receipt.Capsule{
 		Digest: s.id, Bytes: int64(len(s.bytes)), Argv: c.Argv, EnvNames: c.EnvNames(), Cwd: c.Cwd, TierFloor: c.TierFloor.String(),
 		Executable: receiptFile(c.Executable), Stdin: receipt.Stdin{Mode: c.Stdin.Mode, Digest: c.Stdin.Digest, Size: c.Stdin.Size},
-		EgressHosts: c.EgressHosts,
+		EgressHosts: c.EgressHosts, Network: c.Network, Capabilities: c.Capabilities, Sensitive: c.Sensitive,
 		Limits: receipt.Limits{WallNS: int64(c.Limits.Wall), CPUNS: int64(c.Limits.CPU), Memory: c.Limits.Memory, PIDs: c.Limits.PIDs,
 			Output: c.Limits.Output, FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles, Disk: c.Limits.Disk, Inodes: c.Limits.Inodes},
 	}
@@ -104,7 +111,7 @@ func (c *call) intend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.intent = &i
+	c.intent, c.out.Intent = &i, &i
 	return nil
 }
 
@@ -249,6 +256,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 		return c.out, err
 	}
 	c.k.step("receipt")
+	c.observe(Event{Step: StepResult, Outcome: outcome, LogIndex: &index})
 	return c.out, nil
 }
 
@@ -299,12 +307,18 @@ func (s *state) log(ctx context.Context, st receipt.Statement, closes *uint64) (
 	if err != nil {
 		return 0, nil, err
 	}
+	index, err := s.append(ctx, env, st.IsIntent(), closes)
+	return index, env, err
+}
+
+// append logs a signed statement.
+func (s *state) append(ctx context.Context, env *receipt.Envelope, opens bool, closes *uint64) (uint64, error) {
 	leaf, err := receipt.Leaf(env, s.ring.Attestation())
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
-	pos, err := s.journal.Append(ctx, journal.Entry{Leaf: leaf, Content: env.Encode(), Opens: st.IsIntent(), Closes: closes})
-	return pos.Index, env, err
+	pos, err := s.journal.Append(ctx, journal.Entry{Leaf: leaf, Content: env.Encode(), Opens: opens, Closes: closes})
+	return pos.Index, err
 }
 
 func (s *state) receipt(index uint64, env *receipt.Envelope) ([]byte, error) {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"palyra/authz"
@@ -28,7 +29,8 @@ const startTimeout = 10 * time.Second
 // lane is one palyra-cell and the authority that grants for it. A lane is made
 // for a tier when that is first needed and replaced when its process has died.
 type lane struct {
-	auth *authz.Authority // immutable; decides before there is a runner
+	key  grant.Key                       // immutable
+	auth atomic.Pointer[authz.Authority] // swapped by Reload; decides before there is a runner
 
 	ready chan struct{} // closed once the fields below are set
 
@@ -46,12 +48,13 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 		return l
 	}
 	key := grant.NewKey()
-	l = &lane{auth: authz.New(k.set, key), ready: make(chan struct{})}
+	l = &lane{key: key, ready: make(chan struct{})}
+	l.auth.Store(authz.New(k.set, key))
 	k.lanes[t] = l
 	start := k.cfg.testOnlyStart
 	if start == nil {
 		start = func(ctx context.Context, t tier.Tier, key grant.Key) (runner, error) {
-			return cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Tier: t, Key: key, TestOnlyStep: k.cfg.TestOnlyStep})
+			return cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Tier: t, Key: key, Pool: k.cfg.Pool, TestOnlyStep: k.cfg.TestOnlyStep})
 		}
 	}
 	// It ends by itself: palyra-cell answers or dies. closeLanes waits for it.

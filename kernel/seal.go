@@ -73,6 +73,7 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 		Env: env, Cwd: s.place.cwd, Stdin: capsule.Stdin{Mode: p.Stdin.mode()},
 		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: []string{},
 		Limits: limits, TierFloor: p.TierFloor,
+		Network: p.Network, Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
 	}
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID}
@@ -176,6 +177,7 @@ func (s *sealed) spec() *isolate.Spec {
 		Version: 1, Capsule: s.id, Tier: c.TierFloor,
 		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
 		Exec: specFile(c.Executable), Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
+		Network: c.Network,
 	}
 	if c.Workspace != nil {
 		x.Workspace = &isolate.Mount{Source: c.Workspace.Source, ReadOnly: c.Workspace.ReadOnly, UID: c.Workspace.UID, GID: c.Workspace.GID}

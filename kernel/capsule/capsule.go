@@ -39,7 +39,7 @@ const MaxBytes = 512 << 10
 // Capsule is the canonical form of one call.
 type Capsule struct {
 	Version int      `json:"version"`
-	Tool    string   `json:"tool"` // "process.run"
+	Tool    string   `json:"tool"` // "process.run", or the one whose table made the rest
 	Argv    []string `json:"argv"` // as it was asked for; a script's interpreter is not in it
 
 	Executable File     `json:"executable"` // the binary that the kernel will load
@@ -58,6 +58,16 @@ type Capsule struct {
 
 	Limits    isolate.Limits `json:"limits"`
 	TierFloor tier.Tier      `json:"tier_floor"`
+
+	// The rest is absent where it is zero: that is its one spelling then.
+
+	// Network is isolate.NetworkFresh or isolate.NetworkVoid.
+	Network string `json:"network,omitempty"`
+	// Capabilities are those that the tool's table declares, sorted, on top of
+	// what the members above show.
+	Capabilities []string `json:"capabilities,omitempty"`
+	// Sensitive says that the tool's table declares the tool so.
+	Sensitive bool `json:"sensitive,omitempty"`
 }
 
 // File is a file that was opened and hashed.
@@ -179,6 +189,13 @@ func (c *Capsule) check() error {
 		return bad("cwd %q is not absolute and clean", c.Cwd)
 	case c.TierFloor == tier.None:
 		return bad("no tier floor")
+	case c.Network != isolate.NetworkFresh && (c.Network != isolate.NetworkVoid || c.TierFloor != tier.C):
+		return bad("network %q at tier %s", c.Network, c.TierFloor)
+	}
+	for i, v := range c.Capabilities {
+		if v == "" || i > 0 && c.Capabilities[i-1] >= v {
+			return bad("capabilities are not sorted names")
+		}
 	}
 	for _, s := range slices.Concat(c.Argv, c.Env) {
 		if strings.IndexByte(s, 0) >= 0 {

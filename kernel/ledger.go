@@ -1,0 +1,124 @@
+package kernel
+
+import (
+	"context"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+)
+
+// Act is an administrative act as its surface reports it. It serialises.
+type Act struct {
+	Act       string            `json:"act"`       // "policy.reload": lower-case letters, digits, '.', '_' and '-'
+	Principal string            `json:"principal"` // who did it
+	Subject   string            `json:"subject"`   // what it was done to; "" if to the whole
+	Detail    map[string]string `json:"detail"`    // no secrets: it is logged for ever
+}
+
+// Record signs an administrative act and appends it to the journal. It returns
+// when the entry is durable.
+func (k *Kernel) Record(ctx context.Context, a Act) (index uint64, err error) {
+	if err := k.enter(); err != nil {
+		return 0, err
+	}
+	defer k.calls.Done()
+	s := k.state
+	env, err := receipt.SignAct(s.ring.Attestation(), receipt.Act{
+		Version: receipt.ActVersion, Act: a.Act, Principal: a.Principal, Subject: a.Subject, Detail: a.Detail,
+		Seq: s.journal.Size(), Time: stamp(time.Now()), BootID: s.boot,
+	})
+	if err != nil {
+		return 0, err
+	}
+	return s.append(ctx, env, false, nil)
+}
+
+// StateDir returns the state directory.
+func (k *Kernel) StateDir() string { return k.cfg.StateDir }
+
+// Trust returns whom a verifier of this kernel's receipts must believe.
+func (k *Kernel) Trust() *receipt.Trust { return k.state.trust }
+
+// Receipt returns the bundle of an entry, proved under the newest checkpoint.
+func (k *Kernel) Receipt(index uint64) ([]byte, error) {
+	content, err := k.state.journal.Content(index)
+	if err != nil {
+		return nil, err
+	}
+	env, err := receipt.ParseEnvelope(content)
+	if err != nil {
+		return nil, err
+	}
+	return k.state.receipt(index, env)
+}
+
+// JournalStatus is the state of the journal. It serialises.
+type JournalStatus struct {
+	Origin     string   `json:"origin"`
+	Size       uint64   `json:"size"`
+	Checkpoint string   `json:"checkpoint"` // signed note over all of it; "" if it is empty
+	Open       []uint64 `json:"open"`       // intents without a result: calls that run now
+}
+
+// JournalStatus returns the state of the journal.
+func (k *Kernel) JournalStatus() (JournalStatus, error) {
+	j := k.state.journal
+	note, err := j.Checkpoint()
+	if err != nil {
+		return JournalStatus{}, err
+	}
+	return JournalStatus{Origin: k.state.trust.Origin(), Size: j.Size(), Checkpoint: string(note), Open: j.OpenEntries()}, nil
+}
+
+// JournalEntries reads the entries from index from up to but not including to,
+// or the end of the log if that comes first.
+func (k *Kernel) JournalEntries(from, to uint64) iter.Seq2[journal.Record, error] {
+	return k.state.journal.Entries(from, min(to, k.state.journal.Size()))
+}
+
+// JournalProof proves an entry under the newest checkpoint.
+func (k *Kernel) JournalProof(index uint64) (journal.Proof, error) {
+	return k.state.journal.Prove(index)
+}
+
+// JournalConsistency proves that the log extends what it was at size old.
+func (k *Kernel) JournalConsistency(old uint64) (journal.Consistency, error) {
+	return k.state.journal.ProveConsistency(old)
+}
+
+// PublishJournal writes the tiles and the checkpoint that JournalFile serves for
+// the whole log. It flushes several files: it is for quiet moments.
+func (k *Kernel) PublishJournal() error { return k.state.journal.Publish() }
+
+// JournalFile returns a published file of the log by its C2SP name: "checkpoint"
+// or "tile/…". Nothing else below the journal's directory can be read with it.
+func (k *Kernel) JournalFile(name string) ([]byte, error) {
+	if name != "checkpoint" && !strings.HasPrefix(name, "tile/") || !filepath.IsLocal(name) || filepath.ToSlash(filepath.Clean(name)) != name {
+		return nil, fault.New(fault.NotFound, "no_tile", "read journal file", nil)
+	}
+	root, err := os.OpenRoot(k.JournalDir())
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "journal_unreadable", "read journal file", err)
+	}
+	defer root.Close()
+	b, err := root.ReadFile(filepath.FromSlash(name))
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "no_tile", "read journal file", nil)
+	}
+	return b, nil
+}
+
+// JournalDir returns the journal's directory, for readers such as
+// receipt.Audit. Whoever writes to it destroys the log.
+func (k *Kernel) JournalDir() string { return filepath.Join(k.cfg.StateDir, "journal") }
+
+// Audit checks the whole journal and everything in it.
+func (k *Kernel) Audit() (*receipt.AuditReport, error) {
+	return receipt.Audit(k.JournalDir(), k.state.trust)
+}

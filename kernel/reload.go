@@ -1,0 +1,41 @@
+package kernel
+
+import (
+	"palyra/authz"
+	"palyra/authz/policy"
+)
+
+// Reload reads the policy directory again. On an error the old set stays. A set
+// that is as it was changes nothing. Calls that are decided keep their decision,
+// but nobody can approve any more what the old set asked about: such calls end
+// as refused when the answer comes.
+func (k *Kernel) Reload() error {
+	set, err := loadSet(k.cfg.PolicyDir)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if set.Digest() == k.set.Digest() {
+		return nil
+	}
+	k.set = set
+	for _, l := range k.lanes {
+		l.auth.Store(authz.New(set, l.key))
+	}
+	return nil
+}
+
+func loadSet(dir string) (*policy.Set, error) {
+	if dir == "" {
+		return policy.Default(), nil
+	}
+	return policy.Load(dir)
+}
+
+// PolicySet returns the set that decides now.
+func (k *Kernel) PolicySet() *policy.Set {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.set
+}

@@ -1,0 +1,122 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// maxInput bounds the input of a tool, in bytes.
+const maxInput = 1 << 20
+
+// Tools is the table of tools. Expand is given a name and an input that nobody
+// has looked at yet; it decodes strictly and returns what to run for it, or a
+// fault.Usage error that says what is wrong with them. It runs nothing.
+type Tools interface {
+	Expand(ctx context.Context, tool string, input []byte) (*Expansion, error)
+}
+
+// Expansion is what a tool's call becomes. It is sealed and decided like every
+// call; the proposer has no say in it but through the tool's input.
+type Expansion struct {
+	Argv []string // Argv[0] is an absolute path, or a name for the search path
+	Env  []string // "NAME=VALUE", on top of the built environment
+	// Stdin is sealed and part of the capsule. nil: empty.
+	Stdin []byte
+
+	Workspace         string // absolute path on the host; "" is an empty private one
+	WorkspaceReadOnly bool
+	Cwd               string
+
+	Limits    isolate.Limits // zero fields have the defaults of DefaultLimits
+	TierFloor tier.Tier      // default C
+	Network   string         // one of isolate's
+	// Capabilities are those that the tool has by its nature, of policy's. What
+	// the rest shows (a writable workspace) is added to them.
+	Capabilities []string
+	Sensitive    bool // ask a person whatever else policy says
+}
+
+// expand makes of a proposal that names a tool with an input the proposal of
+// what the tool runs. It returns the standard input that belongs to it. A
+// proposal of process.run that brings its own argv is left as it is.
+func (k *Kernel) expand(ctx context.Context, p *Proposal, stdin io.Reader) (io.Reader, error) {
+	p.tool = nil
+	if p.Tool == ToolRun && len(p.Input) == 0 {
+		return stdin, nil
+	}
+	op := fmt.Sprintf("expand tool %q", clip(p.Tool))
+	switch {
+	case len(p.Argv)+len(p.Env) > 0 || p.Dir != "" || p.Workspace != "" || p.WorkspaceReadOnly || p.Cwd != "" ||
+		p.Stdin != StdinNone || p.Network != "":
+		return nil, usage("tool_with_command", op, errors.New("the tool says what runs, not the proposal"))
+	case len(p.Input) > maxInput:
+		return nil, usage("input_too_large", op, fmt.Errorf("input of %d bytes, limit %d", len(p.Input), maxInput))
+	case k.cfg.Tools == nil:
+		return nil, usage("unknown_tool", op, errors.New("there are no tools here"))
+	}
+	x, err := k.cfg.Tools.Expand(ctx, p.Tool, p.Input)
+	if err != nil {
+		return nil, err
+	}
+	if x == nil || len(x.Argv) == 0 {
+		return nil, fault.New(fault.Internal, "tool_empty", op, errors.New("the table gave nothing to run"))
+	}
+	floor := x.TierFloor
+	if floor == tier.None {
+		floor = tier.C
+	}
+	if p.TierFloor.Meets(floor) {
+		floor = p.TierFloor
+	}
+	*p = Proposal{
+		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly, Cwd: x.Cwd,
+		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,
+		SessionID: p.SessionID, RunID: p.RunID, tool: x,
+	}
+	if x.Stdin == nil {
+		return nil, nil
+	}
+	p.Stdin = StdinSealed
+	return bytes.NewReader(x.Stdin), nil
+}
+
+// lower returns the limits of l, each lowered to that of bound where it has one.
+func lower(l, bound isolate.Limits) isolate.Limits {
+	d := DefaultLimits()
+	for _, f := range []struct{ v, def, most *int64 }{
+		{(*int64)(&l.Wall), (*int64)(&d.Wall), (*int64)(&bound.Wall)},
+		{(*int64)(&l.CPU), (*int64)(&d.CPU), (*int64)(&bound.CPU)},
+		{&l.Memory, &d.Memory, &bound.Memory},
+		{&l.PIDs, &d.PIDs, &bound.PIDs},
+		{&l.Output, &d.Output, &bound.Output},
+		{&l.FileSize, &d.FileSize, &bound.FileSize},
+		{&l.OpenFiles, &d.OpenFiles, &bound.OpenFiles},
+		{&l.Disk, &d.Disk, &bound.Disk},
+		{&l.Inodes, &d.Inodes, &bound.Inodes},
+	} {
+		if *f.v == 0 {
+			*f.v = *f.def
+		}
+		if *f.most != 0 {
+			*f.v = min(*f.v, *f.most) // a negative one is refused later, as it should be
+		}
+	}
+	return l
+}
+
+// declared are the capabilities that the tool's table gives, as a capsule has
+// them: sorted, each once, nil for none.
+func (p *Proposal) declared() []string {
+	if p.tool == nil || len(p.tool.Capabilities) == 0 {
+		return nil
+	}
+	return slices.Compact(slices.Sorted(slices.Values(p.tool.Capabilities)))
+}
