@@ -38,7 +38,7 @@ vuln: # exit status 3 is a finding; others mean that it could not look, which an
 	@out=$$($(TOOLS)/govulncheck ./... 2>&1) && rc=0 || rc=$$?; echo "$$out" | tail -40; case $$rc in 0) ;; \
 	  3) exit 3;; *) echo "$$out" | grep -q 'fetching vulnerabilities' || exit 1; echo "govulncheck: NOT CHECKED, its database is out of reach";; esac
 generate: ## rewrite the generated parts of docs and golden files
-	go test ./conformance/arch -update
+	go test ./conformance/arch ./kernel/config -update
 
 conformance: build oracle sigstore cedar ## the attack battery; receipts, journal and decisions under software that is not ours
 	go run ./conformance/escape -out conformance/results/latest.json
