@@ -1,17 +1,23 @@
 package evidence
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"palyra/internal/canon"
 )
 
-// kinds are the kinds of namespaces that evidence records.
-var kinds = []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}
+// kinds are the kinds of namespaces that evidence records, and what the kernel
+// calls the one that is meant. The time namespace is the one for children: a
+// process that was cloned with CLONE_VM enters its own at execve
+// (time_namespaces(7)).
+var kinds = [...]struct{ kind, entry string }{
+	{"cgroup", "cgroup"}, {"ipc", "ipc"}, {"mnt", "mnt"}, {"net", "net"}, {"pid", "pid"}, {"time", "time_for_children"},
+	{"user", "user"}, {"uts", "uts"},
+}
 
 // Fresh returns the kinds whose inodes are known on both sides and differ,
 // sorted.
@@ -27,143 +33,198 @@ func Fresh(cell, host map[string]uint64) []string {
 }
 
 // parseNamespace reads the target of a link in /proc/<pid>/ns, "net:[4026531840]".
-func parseNamespace(link string) (uint64, error) {
-	_, rest, ok := strings.Cut(link, ":[")
-	num, ok2 := strings.CutSuffix(rest, "]")
-	inode, err := strconv.ParseUint(num, 10, 64)
-	if !ok || !ok2 || err != nil || inode == 0 {
+func parseNamespace(link []byte) (uint64, error) {
+	_, rest, ok := bytes.Cut(link, []byte(":["))
+	num, ok2 := bytes.CutSuffix(rest, []byte("]"))
+	inode, ok3 := number(num, 10, 64)
+	if !ok || !ok2 || !ok3 || inode == 0 {
 		return 0, fmt.Errorf("parse namespace %q: want kind:[inode]", link)
 	}
 	return inode, nil
 }
 
+// number parses an unsigned number of so many bits that is all of b.
+func number(b []byte, base, bits int) (uint64, bool) {
+	// The conversion does not allocate: no such number is longer than 32 bytes,
+	// and ParseUint keeps its argument in errors only, as a clone.
+	v, err := strconv.ParseUint(string(b), base, bits)
+	return v, err == nil
+}
+
+// word cuts the next word off *b; words are separated by spaces and tabs. It is
+// empty at the end.
+func word(b *[]byte) []byte {
+	s := *b
+	i := 0
+	for i < len(s) && (s[i] == ' ' || s[i] == '\t') {
+		i++
+	}
+	j := i
+	for j < len(s) && s[j] != ' ' && s[j] != '\t' {
+		j++
+	}
+	*b = s[j:]
+	return s[i:j]
+}
+
+// The lines of /proc/<pid>/status that Process has, as bits of a set.
+var statusLines = [...]string{"Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters"}
+
 // parseStatus reads the lines of /proc/<pid>/status that Process has. Every
 // one of them must be there: a kernel that does not print one cannot prove it.
+// Of two with one name the first counts.
 func parseStatus(b []byte) (p Process, err error) {
-	missing := map[string]bool{"Uid": true, "Gid": true, "Groups": true, "CapInh": true, "CapPrm": true, "CapEff": true,
-		"CapBnd": true, "CapAmb": true, "NoNewPrivs": true, "Seccomp": true, "Seccomp_filters": true}
-	for line := range strings.Lines(string(b)) {
-		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
-		if !ok || !missing[name] {
-			continue // a line that we do not need, or one that came before
+	seen := 0
+	for line := range bytes.Lines(b) {
+		key, value, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(":"))
+		i := slices.Index(statusLines[:], string(key))
+		if !ok || i < 0 || seen&(1<<i) != 0 {
+			continue
 		}
-		delete(missing, name)
-		value = strings.TrimSpace(value)
-		switch name {
+		seen |= 1 << i
+		value = bytes.TrimSpace(value)
+		switch statusLines[i] {
 		case "Uid":
-			p.HostUID, err = parseID(value)
+			p.HostUID, ok = parseID(value)
 		case "Gid":
-			p.HostGID, err = parseID(value)
+			p.HostGID, ok = parseID(value)
 		case "Groups":
-			p.Groups, err = parseGroups(value)
+			p.Groups, ok = parseGroups(value)
 		case "CapInh":
-			p.CapInh, err = parseCaps(value)
+			p.CapInh, ok = parseCaps(value)
 		case "CapPrm":
-			p.CapPrm, err = parseCaps(value)
+			p.CapPrm, ok = parseCaps(value)
 		case "CapEff":
-			p.CapEff, err = parseCaps(value)
+			p.CapEff, ok = parseCaps(value)
 		case "CapBnd":
-			p.CapBnd, err = parseCaps(value)
+			p.CapBnd, ok = parseCaps(value)
 		case "CapAmb":
-			p.CapAmb, err = parseCaps(value)
+			p.CapAmb, ok = parseCaps(value)
 		case "NoNewPrivs":
-			p.NoNewPrivs, err = strconv.Atoi(value)
+			p.NoNewPrivs, ok = parseCount(value)
 		case "Seccomp":
-			p.Seccomp, err = strconv.Atoi(value)
+			p.Seccomp, ok = parseCount(value)
 		case "Seccomp_filters": // kernel 5.9
-			p.Filters, err = strconv.Atoi(value)
+			p.Filters, ok = parseCount(value)
 		}
-		if err != nil {
-			return Process{}, fmt.Errorf("parse process status: %s: %w", name, err)
+		if !ok {
+			return Process{}, fmt.Errorf("parse process status: %s: %q", statusLines[i], value)
 		}
 	}
-	for name := range missing {
-		return Process{}, fmt.Errorf("parse process status: no line %q", name)
+	for i, name := range statusLines {
+		if seen&(1<<i) == 0 {
+			return Process{}, fmt.Errorf("parse process status: no line %q", name)
+		}
 	}
 	return p, nil
 }
 
-// parseID reads "real effective saved filesystem" and demands that all four are
-// the same: a process with a second identity can become it.
-func parseID(s string) (uint32, error) {
-	f := strings.Fields(s)
-	if len(f) != 4 || f[1] != f[0] || f[2] != f[0] || f[3] != f[0] {
-		return 0, fmt.Errorf("%q: want four times the same", s)
-	}
-	id, err := strconv.ParseUint(f[0], 10, 32)
-	return uint32(id), err
+func parseCount(b []byte) (int, bool) {
+	v, ok := number(b, 10, 31)
+	return int(v), ok
 }
 
-func parseGroups(s string) ([]uint32, error) {
-	groups := []uint32{}
-	for f := range strings.FieldsSeq(s) {
-		id, err := strconv.ParseUint(f, 10, 32)
-		if err != nil {
-			return nil, err
+// parseID reads "real effective saved filesystem" and demands that all four are
+// the same: a process with a second identity can become it.
+func parseID(b []byte) (uint32, bool) {
+	first := word(&b)
+	for range 3 {
+		if !bytes.Equal(word(&b), first) {
+			return 0, false
+		}
+	}
+	id, ok := number(first, 10, 32)
+	return uint32(id), ok && len(word(&b)) == 0
+}
+
+func parseGroups(b []byte) ([]uint32, bool) {
+	groups := []uint32{} // never nil: it becomes a JSON array
+	for f := word(&b); len(f) > 0; f = word(&b) {
+		id, ok := number(f, 10, 32)
+		if !ok {
+			return nil, false
 		}
 		groups = append(groups, uint32(id))
 	}
-	return groups, nil
+	return groups, true
 }
 
-func parseCaps(s string) (string, error) {
-	if _, err := strconv.ParseUint(s, 16, 64); err != nil || len(s) != 16 {
-		return "", fmt.Errorf("%q: want 16 hexadecimal digits", s)
+func parseCaps(b []byte) (string, bool) {
+	const none = "0000000000000000"
+	if string(b) == none {
+		return none, true // what they are, without an allocation
 	}
-	return s, nil
+	_, ok := number(b, 16, 64)
+	return string(b), ok && len(b) == len(none)
 }
 
 // parseStat reads session and controlling terminal from /proc/<pid>/stat. The
 // name, in parentheses, may hold anything; the fields follow its last ")".
 func parseStat(b []byte) (pid, session, tty int, err error) {
-	s := string(b)
-	end := strings.LastIndexByte(s, ')')
-	head, _, ok := strings.Cut(s, " (")
+	end := bytes.LastIndexByte(b, ')')
+	head, _, ok := bytes.Cut(b, []byte(" ("))
 	if !ok || end < len(head) {
 		return 0, 0, 0, errors.New("parse process stat: no name")
 	}
-	f := strings.Fields(s[end+1:]) // state, ppid, pgrp, session, tty_nr
-	if len(f) < 5 {
-		return 0, 0, 0, fmt.Errorf("parse process stat: %d fields", len(f))
+	rest := bytes.TrimSuffix(b[end+1:], []byte("\n"))
+	var f [5][]byte // state, ppid, pgrp, session, tty_nr
+	for i := range f {
+		if f[i] = word(&rest); len(f[i]) == 0 {
+			return 0, 0, 0, fmt.Errorf("parse process stat: %d fields", i)
+		}
 	}
-	pid, e1 := strconv.Atoi(head)
-	session, e2 := strconv.Atoi(f[3])
-	tty, e3 := strconv.Atoi(f[4])
-	if err = errors.Join(e1, e2, e3); err != nil {
-		return 0, 0, 0, fmt.Errorf("parse process stat: %v", err)
+	pid, ok1 := parseCount(head)
+	session, ok2 := parseCount(f[3])
+	// A device number, printed as an int; that of a terminal is positive.
+	tty, ok3 := parseCount(f[4])
+	if !ok1 || !ok2 || !ok3 {
+		return 0, 0, 0, fmt.Errorf("parse process stat: %q, %q, %q: want numbers", head, f[3], f[4])
 	}
 	return pid, session, tty, nil
 }
 
-// limitNames maps the lines of /proc/<pid>/limits to short names.
-var limitNames = map[string]string{
-	"Max cpu time": "cpu", "Max file size": "fsize", "Max data size": "data", "Max stack size": "stack",
-	"Max core file size": "core", "Max resident set": "rss", "Max processes": "nproc", "Max open files": "nofile",
-	"Max locked memory": "memlock", "Max address space": "as", "Max file locks": "locks",
-	"Max pending signals": "sigpending", "Max msgqueue size": "msgqueue", "Max nice priority": "nice",
-	"Max realtime priority": "rtprio", "Max realtime timeout": "rttime",
+// limitNames maps the lines of /proc/<pid>/limits to short names, in the order
+// in which the kernel prints them.
+var limitNames = [...]struct{ long, short string }{
+	{"Max cpu time", "cpu"}, {"Max file size", "fsize"}, {"Max data size", "data"}, {"Max stack size", "stack"},
+	{"Max core file size", "core"}, {"Max resident set", "rss"}, {"Max processes", "nproc"}, {"Max open files", "nofile"},
+	{"Max locked memory", "memlock"}, {"Max address space", "as"}, {"Max file locks", "locks"},
+	{"Max pending signals", "sigpending"}, {"Max msgqueue size", "msgqueue"}, {"Max nice priority", "nice"},
+	{"Max realtime priority", "rtprio"}, {"Max realtime timeout", "rttime"},
+}
+
+// limitName looks a line's name up, first where the last one was followed.
+func limitName(long []byte, next int) int {
+	for i := range limitNames {
+		if at := (next + i) % len(limitNames); limitNames[at].long == string(long) {
+			return at
+		}
+	}
+	return -1
 }
 
 // parseLimits reads /proc/<pid>/limits: a heading, then name, soft, hard and
 // sometimes a unit in columns. All sixteen must be there.
 func parseLimits(b []byte) (l Limits, err error) {
-	l = Limits{Soft: make(map[string]int64), Hard: make(map[string]int64)}
-	for line := range strings.Lines(string(b)) {
+	l = Limits{Soft: make(map[string]int64, len(limitNames)), Hard: make(map[string]int64, len(limitNames))}
+	next := 0
+	for line := range bytes.Lines(b) {
 		if len(line) < 26 {
 			continue
 		}
 		// The name's column is 26 wide and no name is longer (fs/proc/base.c).
-		short, ok := limitNames[strings.TrimSpace(line[:25])]
-		f := strings.Fields(line[25:])
-		if !ok || len(f) < 2 {
+		i := limitName(bytes.TrimSpace(line[:25]), next)
+		if i < 0 {
 			continue
 		}
-		soft, e1 := parseLimit(f[0])
-		hard, e2 := parseLimit(f[1])
-		if err := errors.Join(e1, e2); err != nil {
-			return Limits{}, fmt.Errorf("parse limits: %s: %v", short, err)
+		next = i + 1
+		rest := bytes.TrimSuffix(line[25:], []byte("\n"))
+		soft, ok1 := parseLimit(word(&rest))
+		hard, ok2 := parseLimit(word(&rest))
+		if !ok1 || !ok2 {
+			return Limits{}, fmt.Errorf("parse limits: %s: %q", limitNames[i].short, bytes.TrimSpace(line[25:]))
 		}
-		l.Soft[short], l.Hard[short] = soft, hard
+		l.Soft[limitNames[i].short], l.Hard[limitNames[i].short] = soft, hard
 	}
 	if len(l.Soft) != len(limitNames) {
 		return Limits{}, fmt.Errorf("parse limits: %d of %d limits", len(l.Soft), len(limitNames))
@@ -171,20 +232,37 @@ func parseLimits(b []byte) (l Limits, err error) {
 	return l, nil
 }
 
-func parseLimit(s string) (int64, error) {
-	if s == "unlimited" {
-		return -1, nil
+func parseLimit(b []byte) (int64, bool) {
+	if string(b) == "unlimited" {
+		return -1, true
 	}
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err == nil && n < 0 {
-		err = fmt.Errorf("negative limit %q", s)
-	}
-	return n, err
+	n, ok := number(b, 10, 63)
+	return int64(n), ok
 }
 
-// superOptions are the options of a file system that say what it shows or how
-// much it holds. The others name things of the host (devices, users, sources).
-var superOptions = []string{"ro", "size", "nr_inodes", "hidepid", "subset", "nosymfollow"}
+// superOption reports whether an option of a file system says what it shows or
+// how much it holds. The others name things of the host (devices, users,
+// sources).
+func superOption(name []byte) bool {
+	switch string(name) {
+	case "ro", "size", "nr_inodes", "hidepid", "subset", "nosymfollow":
+		return true
+	}
+	return false
+}
+
+// cut cuts b at the first separator; without one it takes all.
+func cut(b *[]byte, sep byte) []byte {
+	i := bytes.IndexByte(*b, sep)
+	if i < 0 {
+		head := *b
+		*b = nil
+		return head
+	}
+	head := (*b)[:i]
+	*b = (*b)[i+1:]
+	return head
+}
 
 // parseMountinfo reads /proc/<pid>/mountinfo (proc_pid_mountinfo(5)) into lines
 // without numbers or paths of the host:
@@ -192,78 +270,109 @@ var superOptions = []string{"ro", "size", "nr_inodes", "hidepid", "subset", "nos
 //	/usr ro,nosuid,nodev,relatime ext4 private
 //	/tmp rw,nosuid,nodev,relatime tmpfs private size=65536k,nr_inodes=1024
 func parseMountinfo(b []byte) (m Mounts, err error) {
-	m.Table = []string{}
-	for line := range strings.Lines(string(b)) {
-		left, right, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
-		f, g := strings.Split(left, " "), strings.Split(right, " ")
-		if !ok || len(f) < 6 || len(g) < 3 {
-			return Mounts{}, fmt.Errorf("parse mount table: line %d: %d and %d fields", len(m.Table)+1, len(f), len(g))
+	text := make([]byte, 0, len(b)) // all lines, so that there is one allocation and one digest
+	ends := make([]int, 0, 32)
+	for line := range bytes.Lines(b) {
+		if len(ends) > 0 {
+			text = append(text, '\n')
 		}
-		propagation := "private"
-		for _, opt := range f[6:] {
-			switch name, _, _ := strings.Cut(opt, ":"); name {
-			case "shared":
-				propagation = "shared"
-			case "master":
-				if propagation == "private" {
-					propagation = "slave"
-				}
-			case "unbindable":
-				propagation = "unbindable"
-			}
+		if text, err = mountLine(text, bytes.TrimSuffix(line, []byte("\n"))); err != nil {
+			return Mounts{}, fmt.Errorf("parse mount table: line %d: %w", len(ends)+1, err)
 		}
-		out := []string{plain(f[4]), plain(f[5]), plain(g[0]), propagation}
-		var super []string
-		for opt := range strings.SplitSeq(g[len(g)-1], ",") {
-			if name, _, _ := strings.Cut(opt, "="); slices.Contains(superOptions, name) {
-				super = append(super, plain(opt))
-			}
-		}
-		if len(super) > 0 {
-			out = append(out, strings.Join(super, ","))
-		}
-		m.Table = append(m.Table, strings.Join(out, " "))
+		ends = append(ends, len(text))
 	}
-	if len(m.Table) == 0 {
+	if len(ends) == 0 {
 		return Mounts{}, errors.New("parse mount table: empty")
 	}
-	m.Digest = canon.Sum([]byte(strings.Join(m.Table, "\n")))
+	all, begin := string(text), 0
+	m.Table = make([]string, len(ends))
+	for i, end := range ends {
+		m.Table[i] = all[begin:end]
+		begin = end + 1
+	}
+	m.Digest = canon.Sum(text)
 	return m, nil
 }
 
-// plain makes foreign text safe to print and to put into JSON unchanged: bytes
-// outside printable ASCII become \ooo, as the kernel writes a space.
-func plain(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		if s[i] > ' ' && s[i] < 0x7f {
-			b.WriteByte(s[i])
-		} else {
-			fmt.Fprintf(&b, "\\%03o", s[i])
+// mountLine appends what remains of a line.
+func mountLine(out, line []byte) ([]byte, error) {
+	left, right, ok := bytes.Cut(line, []byte(" - "))
+	fields, after := bytes.Count(left, []byte(" "))+1, bytes.Count(right, []byte(" "))+1
+	if !ok || fields < 6 || after < 3 {
+		return out, fmt.Errorf("%d and %d fields", fields, after)
+	}
+	for range 4 { // numbers of the mount and its parent, the device, the root within it
+		cut(&left, ' ')
+	}
+	out = append(plain(out, cut(&left, ' ')), ' ')
+	out = append(plain(out, cut(&left, ' ')), ' ')
+	out = append(plain(out, cut(&right, ' ')), ' ')
+	propagation := "private"
+	for len(left) > 0 {
+		tag := cut(&left, ' ')
+		switch name := cut(&tag, ':'); string(name) {
+		case "shared":
+			propagation = "shared"
+		case "master":
+			if propagation == "private" {
+				propagation = "slave"
+			}
+		case "unbindable":
+			propagation = "unbindable"
 		}
 	}
-	return b.String()
+	out = append(out, propagation...)
+	// A source may hold spaces in file systems that do not escape them.
+	options := right[bytes.LastIndexByte(right, ' ')+1:]
+	sep := byte(' ')
+	for len(options) > 0 {
+		opt := cut(&options, ',')
+		rest := opt
+		if superOption(cut(&rest, '=')) {
+			out = plain(append(out, sep), opt)
+			sep = ','
+		}
+	}
+	return out, nil
 }
 
-// target shortens what a descriptor refers to: inode numbers of pipes and
-// sockets mean nothing, and a memfd's path is only its name.
-func target(link string) string {
-	for _, kind := range []string{"pipe", "socket"} {
-		if strings.HasPrefix(link, kind+":[") {
-			return kind
+// plain appends foreign text so that it is safe to print and to put into JSON
+// unchanged: bytes outside printable ASCII become \ooo, as the kernel writes a
+// space.
+func plain(out, s []byte) []byte {
+	for _, c := range s {
+		if c > ' ' && c < 0x7f {
+			out = append(out, c)
+		} else {
+			out = append(out, '\\', '0'+c>>6, '0'+c>>3&7, '0'+c&7)
 		}
 	}
-	if name, ok := strings.CutPrefix(link, "/memfd:"); ok {
-		return "memfd:" + plain(strings.TrimSuffix(name, " (deleted)"))
+	return out
+}
+
+// target appends a short form of what a descriptor refers to: inode numbers of
+// pipes and sockets mean nothing, and a memfd's path is only its name.
+func target(out, link []byte) []byte {
+	switch {
+	case bytes.HasPrefix(link, []byte("pipe:[")):
+		return append(out, "pipe"...)
+	case bytes.HasPrefix(link, []byte("socket:[")):
+		return append(out, "socket"...)
 	}
-	return plain(link)
+	if name, ok := bytes.CutPrefix(link, []byte("/memfd:")); ok {
+		return plain(append(out, "memfd:"...), bytes.TrimSuffix(name, []byte(" (deleted)")))
+	}
+	return plain(out, link)
 }
 
 // parseFlags reads the flags line of /proc/<pid>/fdinfo/<n>, octal.
 func parseFlags(b []byte) (uint64, error) {
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "flags:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(v), 8, 64)
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte("flags:")); ok {
+			if n, ok := number(bytes.TrimSpace(v), 8, 64); ok {
+				return n, nil
+			}
+			break
 		}
 	}
 	return 0, errors.New("parse descriptor flags: no line flags")

@@ -1,57 +1,151 @@
 package evidence
 
 import (
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io/fs"
 	"slices"
 	"strconv"
-	"strings"
+	"sync"
 	"syscall"
+
+	"palyra/isolate/internal/sys"
 )
 
+// Reader reads processes through one proc file system. It is for whoever reads
+// many: the host is looked at once, paths are short and buffers are kept. It is
+// safe for concurrent use.
+type Reader struct {
+	proc int  // O_PATH
+	host Host // of NewReader
+	idle sync.Pool
+}
+
+// NewReader opens proc, the path of a proc file system, and identifies the host.
+// Close it.
+func NewReader(proc string) (*Reader, error) {
+	fd, err := sys.OpenDirAt(sys.AtCWD, proc)
+	if err != nil {
+		return nil, fmt.Errorf("open proc: %w", err)
+	}
+	r := &Reader{proc: fd, idle: sync.Pool{New: func() any { return &scratch{buf: make([]byte, 16<<10)} }}}
+	s := r.idle.Get().(*scratch)
+	defer r.idle.Put(s)
+	if r.host, err = s.host(fd); err != nil {
+		sys.Close(fd)
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close closes the reader, which nobody may be using.
+func (r *Reader) Close() { sys.Close(r.proc) }
+
 // Read fills the groups of e that are read from the process pid: host,
-// namespaces of the cell, process, limits and mounts. proc is where a proc file
-// system is mounted that shows pid. The caller holds the process in place; what
-// is read is what was true at some moment between call and return. On an error
-// e is unchanged.
-func Read(e *Evidence, proc string, pid int) error {
-	host, err := ReadHost(proc)
+// namespaces of the cell, process, limits and mounts. The host is the one that
+// NewReader found, since it cannot change under us. The caller holds the
+// process in place; what is read is what was true at some moment between call
+// and return. pidfd may refer to the process too, -1 if there is none: with it
+// the namespaces cost less. On an error e is unchanged.
+func (r *Reader) Read(e *Evidence, pid, pidfd int) error {
+	s := r.idle.Get().(*scratch)
+	defer r.idle.Put(s)
+	t, err := s.open(r.proc, pid, pidfd)
 	if err != nil {
 		return err
 	}
-	ns, err := ReadNamespaces(proc, pid)
+	defer t.close()
+	ns, err := t.namespaces()
 	if err != nil {
 		return err
 	}
-	process, err := ReadProcess(proc, pid)
+	process, err := t.process()
 	if err != nil {
 		return err
 	}
-	limits, err := ReadLimits(proc, pid)
+	limits, err := t.limits()
 	if err != nil {
 		return err
 	}
-	mounts, err := ReadMounts(proc, pid)
+	mounts, err := t.mounts()
 	if err != nil {
 		return err
 	}
-	e.Host, e.Process, e.Limits, e.Mounts = host, process, limits, mounts
+	e.Host, e.Process, e.Limits, e.Mounts = r.host, process, limits, mounts
 	e.Namespaces.Basis, e.Namespaces.Cell = Observed, ns
 	return nil
 }
 
+// Read reads one process as Reader.Read does. proc is where a proc file system
+// is mounted that shows pid.
+func Read(e *Evidence, proc string, pid int) error {
+	r, err := NewReader(proc)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return r.Read(e, pid, -1)
+}
+
 // ReadHost identifies the running kernel.
 func ReadHost(proc string) (Host, error) {
+	r, err := NewReader(proc)
+	if err != nil {
+		return Host{}, err
+	}
+	defer r.Close()
+	return r.host, nil
+}
+
+// one opens a process, reads something of it and closes it.
+func one[T any](proc string, pid int, read func(*process) (T, error)) (v T, err error) {
+	fd, err := sys.OpenDirAt(sys.AtCWD, proc)
+	if err != nil {
+		return v, fmt.Errorf("open proc: %w", err)
+	}
+	defer sys.Close(fd)
+	t, err := (&scratch{buf: make([]byte, 16<<10)}).open(fd, pid, -1)
+	if err != nil {
+		return v, err
+	}
+	defer t.close()
+	return read(&t)
+}
+
+// ReadNamespaces returns the inode numbers of the process's namespaces, by kind.
+// A kind that the kernel does not have is left out.
+func ReadNamespaces(proc string, pid int) (map[string]uint64, error) {
+	return one(proc, pid, (*process).namespaces)
+}
+
+// ReadProcess returns identity, privileges, session and descriptors.
+func ReadProcess(proc string, pid int) (Process, error) { return one(proc, pid, (*process).process) }
+
+// ReadLimits returns the resource limits in force.
+func ReadLimits(proc string, pid int) (Limits, error) { return one(proc, pid, (*process).limits) }
+
+// ReadMounts returns the mount table as the process sees it, beneath its root.
+func ReadMounts(proc string, pid int) (Mounts, error) { return one(proc, pid, (*process).mounts) }
+
+// scratch is what one reading needs of memory.
+type scratch struct {
+	buf  []byte // a file of /proc
+	line []byte // a line that is being made
+}
+
+func (s *scratch) host(proc int) (Host, error) {
 	var u syscall.Utsname
 	if err := syscall.Uname(&u); err != nil {
 		return Host{}, fmt.Errorf("uname: %w", err)
 	}
-	id, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	id, err := sys.ReadAt(proc, "sys/kernel/random/boot_id", &s.buf)
 	if err != nil {
 		return Host{}, fmt.Errorf("read boot id: %w", err)
 	}
-	return Host{Basis: Observed, Release: text(u.Release[:]), Machine: text(u.Machine[:]), BootID: plain(strings.TrimSpace(string(id)))}, nil
+	if n := len(id); n > 0 && id[n-1] == '\n' {
+		id = id[:n-1]
+	}
+	return Host{Basis: Observed, Release: text(u.Release[:]), Machine: text(u.Machine[:]), BootID: string(plain(nil, id))}, nil
 }
 
 // text converts a NUL-terminated field of utsname; its type differs between
@@ -64,38 +158,55 @@ func text[T int8 | uint8](field []T) string {
 		}
 		b = append(b, byte(c))
 	}
-	return plain(string(b))
+	return string(plain(nil, b))
 }
 
-// ReadNamespaces returns the inode numbers of the process's namespaces, by kind.
-// The time namespace is the one for its children: a process that was cloned
-// with CLONE_VM enters its own at execve (time_namespaces(7)). A kind that the
-// kernel does not have is left out.
-func ReadNamespaces(proc string, pid int) (map[string]uint64, error) {
+// process is an opened /proc/<pid>.
+type process struct {
+	*scratch
+	dir   int // O_PATH
+	pidfd int // or -1
+}
+
+func (s *scratch) open(proc, pid, pidfd int) (process, error) {
+	dir, err := sys.OpenDirAt(proc, strconv.Itoa(pid))
+	if err != nil {
+		return process{}, fmt.Errorf("read process: %w", err)
+	}
+	return process{s, dir, pidfd}, nil
+}
+
+func (t *process) close() { sys.Close(t.dir) }
+
+func (t *process) namespaces() (map[string]uint64, error) {
 	out := make(map[string]uint64, len(kinds))
-	for _, kind := range kinds {
-		name := kind
-		if kind == "time" {
-			name = "time_for_children"
+	for _, k := range kinds {
+		if t.pidfd >= 0 {
+			inode, err := sys.NamespaceInode(t.pidfd, k.entry)
+			if err == nil {
+				out[k.kind] = inode
+				continue
+			}
+			if !sys.NoNamespaceIoctl(err) {
+				return nil, fmt.Errorf("read namespaces: %w", err)
+			}
 		}
-		link, err := os.Readlink(filepath.Join(proc, strconv.Itoa(pid), "ns", name))
-		if os.IsNotExist(err) && len(out) > 0 { // the process exists
+		link, err := sys.ReadlinkAt(t.dir, "ns/"+k.entry, t.buf)
+		if errors.Is(err, fs.ErrNotExist) && len(out) > 0 { // the process exists
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read namespaces: %w", err)
 		}
-		if out[kind], err = parseNamespace(link); err != nil {
+		if out[k.kind], err = parseNamespace(link); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-// ReadProcess returns identity, privileges, session and descriptors.
-func ReadProcess(proc string, pid int) (Process, error) {
-	dir := filepath.Join(proc, strconv.Itoa(pid))
-	b, err := os.ReadFile(filepath.Join(dir, "status"))
+func (t *process) process() (Process, error) {
+	b, err := sys.ReadAt(t.dir, "status", &t.buf)
 	if err != nil {
 		return Process{}, fmt.Errorf("read process: %w", err)
 	}
@@ -103,7 +214,7 @@ func ReadProcess(proc string, pid int) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	if b, err = os.ReadFile(filepath.Join(dir, "stat")); err != nil {
+	if b, err = sys.ReadAt(t.dir, "stat", &t.buf); err != nil {
 		return Process{}, fmt.Errorf("read process: %w", err)
 	}
 	id, session, tty, err := parseStat(b)
@@ -114,58 +225,98 @@ func ReadProcess(proc string, pid int) (Process, error) {
 		p.Session = 1
 	}
 	p.TTY = tty
-	if p.Descriptors, err = readDescriptors(dir); err != nil {
-		return Process{}, err
+	if p.Descriptors, err = t.descriptors(); err != nil {
+		return Process{}, fmt.Errorf("read descriptors: %w", err)
 	}
 	p.Basis = Observed
 	return p, nil
 }
 
-// readDescriptors lists what is open, by number: "0 pipe", "5 /usr/bin/true cloexec".
-func readDescriptors(dir string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, "fd"))
+// descriptors lists what is open, by number: "0 pipe", "5 /usr/bin/true cloexec".
+//
+// The size of /proc/<pid>/fd is the number of open descriptors (kernel 6.2; 0
+// before), so that low numbers can be asked for until all are found: at the gate
+// there are no others. Listing the directory costs as much as asking for each.
+func (t *process) descriptors() ([]string, error) {
+	const few = 8
+	open, err := sys.SizeAt(t.dir, "fd")
 	if err != nil {
-		return nil, fmt.Errorf("read descriptors: %w", err)
+		return nil, err
 	}
-	var numbers []int
-	for _, e := range entries {
-		n, err := strconv.Atoi(e.Name())
-		if err != nil {
-			return nil, fmt.Errorf("read descriptors: %w", err)
-		}
-		numbers = append(numbers, n)
-	}
-	slices.Sort(numbers)
-	lines := []string{}
-	for _, n := range numbers {
-		name := strconv.Itoa(n)
-		link, err := os.Readlink(filepath.Join(dir, "fd", name))
-		if os.IsNotExist(err) {
-			continue // closed since; a process that reads itself just did so
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read descriptors: %w", err)
-		}
-		b, err := os.ReadFile(filepath.Join(dir, "fdinfo", name))
-		if err != nil {
-			return nil, fmt.Errorf("read descriptors: %w", err)
-		}
-		flags, err := parseFlags(b)
-		if err != nil {
+	lines := make([]string, 0, 8)
+	for n := 0; n < few && int64(len(lines)) < open; n++ {
+		if lines, err = t.descriptor(lines, n); err != nil {
 			return nil, err
 		}
-		line := name + " " + target(link)
-		if flags&syscall.O_CLOEXEC != 0 {
-			line += " cloexec"
+	}
+	if open > 0 && int64(len(lines)) == open {
+		return lines, nil
+	}
+	numbers, err := t.numbers()
+	if err != nil {
+		return nil, err
+	}
+	lines = lines[:0]
+	for _, n := range numbers {
+		if lines, err = t.descriptor(lines, n); err != nil {
+			return nil, err
 		}
-		lines = append(lines, line)
 	}
 	return lines, nil
 }
 
-// ReadLimits returns the resource limits in force.
-func ReadLimits(proc string, pid int) (Limits, error) {
-	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "limits"))
+// numbers lists the open descriptors by the directory.
+func (t *process) numbers() ([]int, error) {
+	names, err := sys.ListAt(t.dir, "fd")
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, name := range names {
+		n, err := strconv.Atoi(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// descriptor appends the line of one descriptor, none if it is not open: a
+// process that reads itself may close one meanwhile.
+func (t *process) descriptor(lines []string, n int) ([]string, error) {
+	var name [32]byte
+	at := strconv.AppendInt(append(name[:0], "fd/"...), int64(n), 10)
+	link, err := sys.ReadlinkAt(t.dir, string(at), t.buf)
+	if errors.Is(err, fs.ErrNotExist) {
+		return lines, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.line = append(strconv.AppendInt(t.line[:0], int64(n), 10), ' ')
+	t.line = target(t.line, link)
+	at = strconv.AppendInt(append(name[:0], "fdinfo/"...), int64(n), 10)
+	b, err := sys.ReadAt(t.dir, string(at), &t.buf)
+	if errors.Is(err, fs.ErrNotExist) {
+		return lines, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	flags, err := parseFlags(b)
+	if err != nil {
+		return nil, err
+	}
+	if flags&syscall.O_CLOEXEC != 0 {
+		t.line = append(t.line, " cloexec"...)
+	}
+	return append(lines, string(t.line)), nil
+}
+
+func (t *process) limits() (Limits, error) {
+	b, err := sys.ReadAt(t.dir, "limits", &t.buf)
 	if err != nil {
 		return Limits{}, fmt.Errorf("read limits: %w", err)
 	}
@@ -177,9 +328,8 @@ func ReadLimits(proc string, pid int) (Limits, error) {
 	return l, nil
 }
 
-// ReadMounts returns the mount table as the process sees it, beneath its root.
-func ReadMounts(proc string, pid int) (Mounts, error) {
-	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "mountinfo"))
+func (t *process) mounts() (Mounts, error) {
+	b, err := sys.ReadAt(t.dir, "mountinfo", &t.buf)
 	if err != nil {
 		return Mounts{}, fmt.Errorf("read mount table: %w", err)
 	}

@@ -1,10 +1,14 @@
 package evidence
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -75,4 +79,94 @@ func TestReadOther(t *testing.T) {
 	if err := Read(&before, "/proc", 1<<30); err == nil || before.Namespaces.Cell != nil || before.Host.Basis != Absent {
 		t.Errorf("a failed read left %+v", before)
 	}
+}
+
+// TestWaysAgree reads one process in each way that there is and compares: by
+// pidfd and by links, by the count of descriptors and by the directory.
+func TestWaysAgree(t *testing.T) {
+	var files []*os.File
+	for range 40 { // more than are asked for by number
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		defer w.Close()
+		files = append(files, r)
+	}
+	for _, extra := range []int{0, 4, 40} {
+		pidfd := -1
+		cmd := exec.Command("/bin/cat")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, PidFD: &pidfd}
+		cmd.ExtraFiles = files[:extra]
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// Its answer says that it is in its loop and opens nothing any more.
+		if _, err := in.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := NewReader("/proc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var links, ioctls Evidence
+		if err := errors.Join(r.Read(&links, cmd.Process.Pid, -1), r.Read(&ioctls, cmd.Process.Pid, pidfd)); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(links, ioctls) {
+			t.Errorf("by links %+v, by pidfd %+v", links, ioctls)
+		}
+		own, err := ReadNamespaces("/proc", os.Getpid())
+		if err != nil || !reflect.DeepEqual(own, ioctls.Namespaces.Cell) {
+			t.Errorf("namespaces of a child %v, ours %v, %v", ioctls.Namespaces.Cell, own, err)
+		}
+		listed, err := one("/proc", cmd.Process.Pid, (*process).numbers)
+		if err != nil || len(listed) != len(links.Process.Descriptors) || len(listed) < 3+extra {
+			t.Errorf("%d extra: %d descriptors listed, %d read, %v", extra, len(listed), len(links.Process.Descriptors), err)
+		}
+		for i, n := range listed {
+			if !strings.HasPrefix(links.Process.Descriptors[i], strconv.Itoa(n)+" ") {
+				t.Errorf("descriptor %d is read as %q", n, links.Process.Descriptors[i])
+			}
+		}
+		r.Close()
+		in.Close()
+		cmd.Wait()
+		syscall.Close(pidfd)
+	}
+}
+
+// TestReaderAtOnce reads from many goroutines: buffers are not shared.
+func TestReaderAtOnce(t *testing.T) {
+	r, err := NewReader("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				var e Evidence
+				if err := r.Read(&e, os.Getpid(), -1); err != nil {
+					t.Error(err)
+				} else if int(e.Process.HostUID) != os.Getuid() || e.Host.BootID == "" || len(e.Limits.Soft) != 16 {
+					t.Errorf("%+v", e)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -11,6 +11,18 @@ func unsupported(op string) error {
 // Read returns fault.Unsupported: it needs the proc file system of Linux.
 func Read(*Evidence, string, int) error { return unsupported("read evidence") }
 
+// Reader reads nothing here.
+type Reader struct{}
+
+// NewReader returns fault.Unsupported.
+func NewReader(string) (*Reader, error) { return nil, unsupported("read evidence") }
+
+// Close does nothing.
+func (*Reader) Close() {}
+
+// Read returns fault.Unsupported.
+func (*Reader) Read(*Evidence, int, int) error { return unsupported("read evidence") }
+
 // ReadHost returns fault.Unsupported.
 func ReadHost(string) (Host, error) { return Host{}, unsupported("read host") }
 
