@@ -1,0 +1,319 @@
+package hub
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Tool is a row of the table of tools.
+type Tool struct {
+	Name         string          `json:"name"`
+	Description  string          `json:"description"`
+	InputSchema  json.RawMessage `json:"input_schema"` // JSON Schema
+	Capabilities []string        `json:"capabilities"`
+	Tier         string          `json:"tier"`
+	Sensitive    bool            `json:"sensitive"`
+	Limits       json.RawMessage `json:"limits"` // isolate.Limits
+}
+
+// Explanation is a decision without a call.
+type Explanation struct {
+	Effect     string        `json:"effect"`
+	Reason     string        `json:"reason"`
+	DecisionID string        `json:"decision_id"`
+	Policies   []string      `json:"policies"`
+	PolicySet  string        `json:"policy_set"` // digest
+	Capsule    string        `json:"capsule"`    // digest
+	Errors     []string      `json:"errors,omitempty"`
+	Fix        string        `json:"fix,omitempty"`
+	Kind       string        `json:"kind"`   // of the executable
+	Family     string        `json:"family"` //
+	Traces     []PolicyTrace `json:"traces"`
+}
+
+// PolicyTrace is what one policy had to say.
+type PolicyTrace struct {
+	Policy
+	Matched    bool              `json:"matched"`
+	Conditions []PolicyCondition `json:"conditions"`
+}
+
+// PolicyCondition is one conjunct of a when or unless clause.
+type PolicyCondition struct {
+	Clause string `json:"clause"`
+	Text   string `json:"text"`
+	Result string `json:"result"`
+}
+
+// Policy is one policy of a set.
+type Policy struct {
+	ID     string `json:"id"`
+	Effect string `json:"effect"` // "permit" or "forbid"
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// PolicyInfo is the set in force.
+type PolicyInfo struct {
+	Digest   string   `json:"digest"`
+	Source   string   `json:"source"` // directory; "" is the built-in set
+	Policies []Policy `json:"policies"`
+}
+
+// PolicySet is a candidate: the files of a policy directory, by name.
+type PolicySet struct {
+	Files map[string]string `json:"files"`
+}
+
+// PolicyReport is the outcome of a set's policy tests.
+type PolicyReport struct {
+	Digest   string          `json:"digest"` // "" if it does not load
+	Tests    int             `json:"tests"`
+	Failures []PolicyFailure `json:"failures"` // what does not load is the first
+}
+
+// PolicyFailure is one test that failed.
+type PolicyFailure struct {
+	Test string `json:"test"`
+	Text string `json:"text"`
+}
+
+// PolicyDiffQuery says what to decide again.
+type PolicyDiffQuery struct {
+	Candidate PolicySet `json:"candidate"`
+	Last      int       `json:"last,omitempty"` // how many of the newest calls; 0 is 100, at most 1000
+}
+
+// PolicyDiff is which calls a candidate would have decided otherwise.
+type PolicyDiff struct {
+	From     string         `json:"from"` // digest of the set in force
+	To       string         `json:"to"`   // digest of the candidate
+	Replayed int            `json:"replayed"`
+	Skipped  int            `json:"skipped"` // calls that cannot be asked about again as they were
+	Changed  []PolicyChange `json:"changed"`
+}
+
+// PolicyChange is one call that would be decided otherwise.
+type PolicyChange struct {
+	Run    string  `json:"run"`
+	Step   int     `json:"step"`
+	CallID string  `json:"call_id"`
+	Tool   string  `json:"tool"`
+	Before Verdict `json:"before"`
+	After  Verdict `json:"after"`
+}
+
+// Verdict is a decision in short.
+type Verdict struct {
+	Effect   string   `json:"effect"`
+	Reason   string   `json:"reason"`
+	Policies []string `json:"policies"`
+}
+
+// JournalStatus is the state of the journal.
+type JournalStatus struct {
+	Origin     string   `json:"origin"`
+	Size       uint64   `json:"size"`
+	Checkpoint string   `json:"checkpoint"` // signed note; "" if it is empty
+	Open       []uint64 `json:"open"`       // intents without a result: calls that run now
+}
+
+// JournalEntry is one entry, in short. Receipt has the whole.
+type JournalEntry struct {
+	Index     uint64          `json:"index"`
+	Type      string          `json:"type"` // predicate type
+	Time      string          `json:"time"` // as the statement says
+	CallID    string          `json:"call_id,omitempty"`
+	Tool      string          `json:"tool,omitempty"`
+	Principal string          `json:"principal,omitempty"`
+	Outcome   string          `json:"outcome,omitempty"` // "" of an intent and an act
+	Closes    *uint64         `json:"closes,omitempty"`  // the intent that a result closes
+	Act       string          `json:"act,omitempty"`
+	Subject   string          `json:"subject,omitempty"`
+	Statement json.RawMessage `json:"statement"` // in-toto Statement; null if its content was erased
+}
+
+// JournalProof proves that an entry is in the log.
+type JournalProof struct {
+	Index      uint64   `json:"index"`
+	Size       uint64   `json:"size"`
+	Leaf       []byte   `json:"leaf"`   // base64
+	Hashes     [][]byte `json:"hashes"` // RFC 6962 §2.1.1, leaf to root
+	Checkpoint string   `json:"checkpoint"`
+}
+
+// JournalConsistency proves that one log extends another.
+type JournalConsistency struct {
+	Old        uint64   `json:"old"`
+	Size       uint64   `json:"size"`
+	Hashes     [][]byte `json:"hashes"` // RFC 6962 §2.1.2
+	Checkpoint string   `json:"checkpoint"`
+}
+
+// ArtifactInfo is what is known of an artifact.
+type ArtifactInfo struct {
+	Digest    string    `json:"digest"`
+	Size      int64     `json:"size"`
+	MediaType string    `json:"media_type"`
+	Created   time.Time `json:"created"`
+}
+
+// NewToken is what a token is made from.
+type NewToken struct {
+	Name      string        `json:"name"`
+	Principal string        `json:"principal,omitempty"` // "": the caller
+	Scopes    []string      `json:"scopes"`              // at least one; none that the caller lacks
+	TTL       time.Duration `json:"ttl_ns"`              // mandatory
+}
+
+// Token is an API token without its secret.
+type Token struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Principal string     `json:"principal"`
+	Scopes    []string   `json:"scopes"`
+	State     string     `json:"state"` // "active", "expired", "revoked" or "rotated"
+	Successor string     `json:"successor,omitempty"`
+	Version   int64      `json:"version"`
+	Created   time.Time  `json:"created"`
+	Expires   time.Time  `json:"expires"`
+	Revoked   *time.Time `json:"revoked,omitempty"`
+	LastUse   *time.Time `json:"last_use,omitempty"`
+}
+
+// TokenSecret is a new token with its text. The text cannot be had again.
+type TokenSecret struct {
+	Token
+	Secret string `json:"secret"` // "palyra_…"
+}
+
+// TokenQuery chooses tokens; zero fields choose all that the caller may see.
+type TokenQuery struct {
+	PageQuery
+	Principal string `json:"principal,omitempty"`
+}
+
+// Rotation says how a token is succeeded.
+type Rotation struct {
+	Version int64         `json:"version,omitempty"`
+	TTL     time.Duration `json:"ttl_ns"`
+	Overlap time.Duration `json:"overlap_ns,omitempty"` // how long the old one stays good
+}
+
+// Member is a principal with a role.
+type Member struct {
+	Principal string    `json:"principal"`
+	Role      string    `json:"role"`    // "owner", "admin" or "operator"
+	Version   int64     `json:"version"` // in a change: the one it was made for, 0 for a new one
+	Created   time.Time `json:"created"`
+	By        string    `json:"by,omitempty"`
+}
+
+// Setting is one key of the configuration.
+type Setting struct {
+	Key    string `json:"key"`
+	Value  any    `json:"value"`
+	Source string `json:"source"` // "default", "file" or "environment"
+	Doc    string `json:"doc,omitempty"`
+}
+
+// Status is how the daemon is.
+type Status struct {
+	Version     string        `json:"version"`
+	Profile     string        `json:"profile"`
+	Mode        string        `json:"mode"` // "normal", "safe", "stopped" or "draining"
+	PID         int           `json:"pid"`
+	User        string        `json:"user"` // "uid:0"
+	Started     time.Time     `json:"started"`
+	Uptime      time.Duration `json:"uptime_ns"`
+	PolicySet   string        `json:"policy_set"` // digest
+	Confinement Confinement   `json:"confinement"`
+	Pool        Pool          `json:"pool"`
+	Counts      Counts        `json:"counts"`
+	Journal     JournalCounts `json:"journal"`
+	DenyNew     bool          `json:"deny_new"`
+	Warnings    []string      `json:"warnings"` // settings weaker than they could be, and what is wrong; never null
+	Caller      Caller        `json:"caller"`   // who asks, as the daemon sees it
+}
+
+// Confinement is how the daemon confines itself, as it observed it.
+type Confinement struct {
+	Enforced bool              `json:"enforced"`
+	Controls []ConfinedControl `json:"controls"`
+}
+
+// ConfinedControl is one control on the daemon itself.
+type ConfinedControl struct {
+	Name   string `json:"name"`
+	On     bool   `json:"on"`
+	Detail string `json:"detail"`
+	Fix    string `json:"fix,omitempty"`
+}
+
+// Pool is what is made ahead of calls.
+type Pool struct {
+	Cells    int           `json:"cells"`
+	Networks int           `json:"networks"`
+	MaxAge   time.Duration `json:"max_age_ns"`
+}
+
+// Counts are how much there is of what.
+type Counts struct {
+	SessionsOpen     int `json:"sessions_open"`
+	RunsActive       int `json:"runs_active"`
+	RunsQueued       int `json:"runs_queued"`
+	ApprovalsPending int `json:"approvals_pending"`
+	TapeReaders      int `json:"tape_readers"`
+}
+
+// JournalCounts is the journal in short.
+type JournalCounts struct {
+	Size uint64 `json:"size"`
+	Open int    `json:"open"`
+}
+
+// Doctor is what the host can enforce.
+type Doctor struct {
+	Healthy  bool      `json:"healthy"` // every tier that is in use can be enforced
+	Kernel   string    `json:"kernel"`
+	Machine  string    `json:"machine"`
+	Findings []Finding `json:"findings"`
+}
+
+// Finding is one control of the host.
+type Finding struct {
+	Name   string   `json:"name"`
+	Answer string   `json:"answer"` // "yes", "no" or "unknown"
+	Detail string   `json:"detail"`
+	Since  string   `json:"since"`
+	How    string   `json:"how"`
+	Needed []string `json:"needed"`         // tiers that cannot be had without it
+	Cost   string   `json:"cost,omitempty"` // what its absence costs
+	Fix    string   `json:"fix,omitempty"`  // the command, or what to do
+}
+
+// StopRequest says what to stop.
+type StopRequest struct {
+	All     bool `json:"all"`      // every run, of everybody; false: those of the caller
+	DenyNew bool `json:"deny_new"` // refuse new runs and calls until Resume, also after a restart
+}
+
+// Stopped is the state after Stop or Resume.
+type Stopped struct {
+	Cancelled int    `json:"cancelled"` // runs that it ended
+	DenyNew   bool   `json:"deny_new"`
+	LogIndex  uint64 `json:"log_index"` // of the administrative act
+}
+
+// BackupRequest says for whom a backup is encrypted.
+type BackupRequest struct {
+	Recipients []string `json:"recipients"` // age recipients: "age1…"
+}
+
+// BackupInfo is what a backup holds.
+type BackupInfo struct {
+	Files  int    `json:"files"`
+	Bytes  int64  `json:"bytes"`
+	Digest string `json:"digest"` // of what was written
+}
