@@ -1,0 +1,319 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+)
+
+// table is a table of tools made of one function.
+type table func(tool string, input []byte) (*Expansion, error)
+
+func (f table) Expand(_ context.Context, tool string, input []byte) (*Expansion, error) {
+	return f(tool, input)
+}
+
+// allowTools is a policy directory that lets every tool of the table run.
+func allowTools(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	os.Chmod(dir, 0o755)
+	put(t, dir+"/tools.cedar", `@id("echo") permit (principal, action, resource == Palyra::Tool::"test.echo");`+"\n"+
+		`@id("asked") permit (principal, action, resource == Palyra::Tool::"test.ask") when { context.approved };`+"\n", 0o644)
+	return dir
+}
+
+// TestTool: a tool's table says what runs, the capsule names the tool and holds
+// its input, and nothing of the command comes from the proposer.
+func TestTool(t *testing.T) {
+	input := []byte(`{"say":"grüße"}`)
+	seen := 0
+	tools := table(func(tool string, in []byte) (*Expansion, error) {
+		seen++
+		if !bytes.Equal(in, input) {
+			t.Errorf("input %q", in)
+		}
+		return &Expansion{Argv: []string{"/bin/cat"}, Stdin: in, Limits: isolate.Limits{Wall: 9 * time.Second}, Network: isolate.NetworkVoid,
+			Capabilities: []string{policy.CapSecretsRead, policy.CapNetwork, policy.CapNetwork}}, nil
+	})
+	h := openHouse(t, Config{PolicyDir: allowTools(t), Tools: tools})
+	var out bytes.Buffer
+	o := h.call(&Proposal{Tool: "test.echo", Input: input, SessionID: "s", Limits: isolate.Limits{Memory: 64 << 20}}, IO{Stdout: &out})
+	if o.Outcome != receipt.Executed || out.String() != string(input) || seen != 1 {
+		t.Fatalf("%s, %+v, output %q, expanded %d times", o.Outcome, o.Error, out.String(), seen)
+	}
+	c, err := capsule.Parse(o.Capsule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Tool != "test.echo" || c.Stdin.Mode != capsule.StdinSealed || c.Stdin.Size != int64(len(input)) || c.Limits.Wall != 9*time.Second ||
+		c.Limits.Memory != 64<<20 || c.Network != isolate.NetworkVoid || !slices.Equal(c.Capabilities, []string{"network", "secrets_read"}) {
+		t.Errorf("capsule %s", o.Capsule)
+	}
+	p := h.verify(o).Statement.Predicate
+	if p.Tool != "test.echo" || p.Capsule.Network != "void" || len(p.Capsule.Capabilities) != 2 {
+		t.Errorf("statement %+v", p)
+	}
+}
+
+// TestToolQuestion holds what policy is asked about a tool.
+func TestToolQuestion(t *testing.T) {
+	dir := t.TempDir()
+	tools := table(func(string, []byte) (*Expansion, error) {
+		return &Expansion{Argv: []string{"/bin/cat", "x"}, Workspace: dir, Capabilities: []string{policy.CapSecretsRead}, Sensitive: true}, nil
+	})
+	k := &Kernel{cfg: Config{Tools: tools}}
+	who := Caller{Principal: policy.LocalUser("u"), Device: "d", Channel: "c"}
+	q, err := k.Question(t.Context(), who, Proposal{Tool: "test.echo", RunID: "r"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := q.Context
+	if q.Resource.ID != "test.echo" || !x.Sensitive || x.DeviceID != "d" || x.ChannelID != "c" || x.RunID != "r" ||
+		!slices.Equal(x.Capabilities, []string{policy.CapFilesystemWrite, policy.CapSecretsRead}) || x.WorkspaceSource == "" {
+		t.Errorf("got %+v", q)
+	}
+	q, err = k.Question(t.Context(), who, Proposal{Tool: ToolRun, Argv: []string{"cat"}}, nil)
+	if err != nil || !slices.Equal(q.Context.Capabilities, []string{policy.CapProcessExec}) || q.Context.Sensitive {
+		t.Errorf("got %+v, %v", q, err)
+	}
+}
+
+// TestToolRefused: what a proposal may not have beside an input, and what a
+// table may not answer.
+func TestToolRefused(t *testing.T) {
+	fine := table(func(string, []byte) (*Expansion, error) { return &Expansion{Argv: []string{"/bin/true"}}, nil })
+	for name, c := range map[string]struct {
+		tools  Tools
+		p      Proposal
+		reason string
+	}{
+		"argv":         {fine, Proposal{Tool: "x", Argv: []string{"id"}}, "tool_with_command"},
+		"env":          {fine, Proposal{Tool: "x", Env: []string{"A=1"}}, "tool_with_command"},
+		"workspace":    {fine, Proposal{Tool: "x", Workspace: "/tmp"}, "tool_with_command"},
+		"cwd":          {fine, Proposal{Tool: "x", Cwd: "/workspace"}, "tool_with_command"},
+		"dir":          {fine, Proposal{Tool: "x", Dir: "/"}, "tool_with_command"},
+		"stdin":        {fine, Proposal{Tool: "x", Stdin: StdinStream}, "tool_with_command"},
+		"network":      {fine, Proposal{Tool: "x", Network: "void"}, "tool_with_command"},
+		"run and both": {fine, Proposal{Tool: ToolRun, Argv: []string{"id"}, Input: json.RawMessage("{}")}, "tool_with_command"},
+		"too large":    {fine, Proposal{Tool: "x", Input: bytes.Repeat([]byte(" "), maxInput+1)}, "input_too_large"},
+		"no table":     {nil, Proposal{Tool: "x"}, "unknown_tool"},
+		"table says no": {table(func(string, []byte) (*Expansion, error) { return nil, usage("bad_input", "x", nil) }),
+			Proposal{Tool: "x"}, "bad_input"},
+		"nothing":        {table(func(string, []byte) (*Expansion, error) { return nil, nil }), Proposal{Tool: "x"}, "tool_empty"},
+		"negative limit": {fine, Proposal{Tool: "x", Limits: isolate.Limits{Wall: -1}}, "limit_out_of_range"},
+		"refused name": {table(func(string, []byte) (*Expansion, error) {
+			return &Expansion{Argv: []string{"true"}, Env: []string{"LD_PRELOAD=x"}}, nil
+		}), Proposal{Tool: "x"}, "env_refused"},
+		"unknown network": {table(func(string, []byte) (*Expansion, error) {
+			return &Expansion{Argv: []string{"true"}, Network: "host"}, nil
+		}), Proposal{Tool: "x"}, "unknown_network"},
+	} {
+		k := &Kernel{cfg: Config{Tools: c.tools}}
+		if _, err := k.Question(t.Context(), Caller{}, c.p, nil); fault.ReasonOf(err) != c.reason {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestToolFloor: a proposal can raise the tool's tier and lower its limits, and
+// never the other way round.
+func TestToolFloor(t *testing.T) {
+	for _, c := range []struct{ tool, asked, want tier.Tier }{
+		{tier.None, tier.None, tier.C}, {tier.None, tier.B, tier.C}, {tier.B, tier.None, tier.B}, {tier.B, tier.C, tier.C}, {tier.C, tier.B, tier.C},
+	} {
+		tools := table(func(string, []byte) (*Expansion, error) {
+			return &Expansion{Argv: []string{"true"}, TierFloor: c.tool, Limits: isolate.Limits{PIDs: 5}}, nil
+		})
+		k := &Kernel{cfg: Config{Tools: tools}}
+		p := Proposal{Tool: "x", TierFloor: c.asked, Limits: isolate.Limits{PIDs: 7, Wall: time.Second}}
+		if _, err := k.expand(t.Context(), &p, nil); err != nil {
+			t.Fatal(err)
+		}
+		if p.TierFloor != c.want || p.Limits.PIDs != 5 || p.Limits.Wall != time.Second || p.Limits.CPU != DefaultLimits().CPU {
+			t.Errorf("tool %s, asked %s: tier %s, limits %+v", c.tool, c.asked, p.TierFloor, p.Limits)
+		}
+	}
+}
+
+// TestCallAs: who asks and whom to ask come with the call, and a caller that
+// nobody authenticated is denied.
+func TestCallAs(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	p := *proposal("/bin/true")
+	for _, c := range []struct {
+		who     Caller
+		outcome string
+	}{
+		{Caller{}, receipt.Denied},
+		{Caller{Principal: policy.Entity{Type: policy.TypeAgent, ID: "a"}}, receipt.Denied},
+		{Caller{Principal: policy.Entity{Type: policy.TypeAgent, ID: "a", Roles: []string{policy.RoleOperator}}}, receipt.Executed},
+	} {
+		o, err := h.CallAs(t.Context(), c.who, p, IO{})
+		if err != nil || o.Outcome != c.outcome {
+			t.Fatalf("%+v: %v, %v", c.who, o, err)
+		}
+		if got := h.verify(o).Statement.Predicate.Principal; got != principal(c.who.Principal) {
+			t.Errorf("recorded %s", got)
+		}
+	}
+	// The configured approver is not this caller's.
+	p.Argv = []string{"/usr/bin/mktemp"}
+	o, err := h.CallAs(t.Context(), Caller{Principal: policy.LocalUser("u")}, p, IO{})
+	if err != nil || o.Outcome != receipt.NotApproved || o.Approval.Answer != approval.Unreachable {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestObserve: each step is told once, in order, with what it is about.
+func TestObserve(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}})
+	var got []Event
+	o := h.call(proposal("/usr/bin/mktemp", "-d"), IO{Observe: func(e Event) { got = append(got, e) }})
+	var steps []string
+	for _, e := range got {
+		steps = append(steps, e.Step)
+		if e.CallID != o.CallID || e.Capsule != o.CapsuleDigest {
+			t.Errorf("%s of another call", e.Step)
+		}
+	}
+	if want := "sealed decided asked answered intent executed result"; strings.Join(steps, " ") != want {
+		t.Fatalf("got %v, want %s", steps, want)
+	}
+	if got[1].Decision.Effect != policy.NeedsApproval || got[2].Question.Capsule != o.CapsuleDigest || got[3].Approval.Answer != approval.Approved ||
+		*got[4].LogIndex != 0 || got[6].Outcome != receipt.Executed || *got[6].LogIndex != o.LogIndex || *o.Intent != 0 {
+		t.Errorf("got %+v", got)
+	}
+	got = nil
+	h.call(proposal("/bin/sh"), IO{Observe: func(e Event) { got = append(got, e) }})
+	if len(got) != 3 || got[2].Outcome != receipt.Denied {
+		t.Errorf("a denied call: %+v", got)
+	}
+}
+
+// TestReload: the next call is decided by the new set; a broken one is refused
+// and changes nothing; what the old set asked about cannot run any more.
+func TestReload(t *testing.T) {
+	dir := t.TempDir()
+	os.Chmod(dir, 0o755)
+	const asks = "@id(\"p\") permit (principal, action, resource) when { context.approved };\n"
+	put(t, dir+"/p.cedar", asks, 0o644)
+	var h *house
+	reload := func(text string) {
+		t.Helper()
+		put(t, dir+"/p.cedar", text, 0o644)
+		if err := h.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	while := func(approval.Request) {}
+	h = openHouse(t, Config{PolicyDir: dir, Approver: answer{yes: true, while: func(q approval.Request) { while(q) }}})
+	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
+		t.Fatalf("%s", o.Outcome)
+	}
+	// The same set again while a person thinks: nothing has changed.
+	while = func(approval.Request) { reload(asks) }
+	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("after reloading the same: %s, %+v", o.Outcome, o.Error)
+	}
+	while = func(approval.Request) { reload(asks + "// changed\n") }
+	o := h.call(proposal("true"), IO{})
+	if o.Outcome != receipt.Refused || o.Error.Reason != "policy_changed" || o.Result != nil || o.Intent != nil {
+		t.Errorf("after another set: %s, %+v", o.Outcome, o.Error)
+	}
+	while = func(approval.Request) {}
+	set := h.PolicySet().Digest()
+	put(t, dir+"/p.cedar", "permit (", 0o644)
+	if err := h.Reload(); err == nil {
+		t.Error("a broken set was taken")
+	}
+	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed || o.Decision.PolicySet != set {
+		t.Errorf("after a broken set: %s by %s", o.Outcome, o.Decision.PolicySet)
+	}
+	reload("@id(\"no\") @untested(\"here\") forbid (principal, action, resource);\n")
+	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Denied || o.Decision.PolicySet == set {
+		t.Errorf("after another set: %s", o.Outcome)
+	}
+}
+
+// TestRecord logs an act and reads the journal through the kernel.
+func TestRecord(t *testing.T) {
+	h := openHouse(t, Config{})
+	h.call(proposal("true"), IO{})
+	i, err := h.Record(t.Context(), Act{Act: "policy.reload", Principal: "u", Subject: "policy"})
+	if err != nil || i != 2 {
+		t.Fatalf("entry %d, %v", i, err)
+	}
+	b, err := h.Receipt(i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := receipt.Verify(b, h.Trust())
+	if err != nil || v.Act == nil || v.Act.Subject != "policy" || v.Act.Seq != 2 || v.Index != 2 {
+		t.Errorf("got %+v, %v", v, err)
+	}
+	if _, err := h.Record(t.Context(), Act{Act: "Bad Name", Principal: "u"}); fault.KindOf(err) != fault.Usage {
+		t.Errorf("got %v", err)
+	}
+	s, err := h.JournalStatus()
+	if err != nil || s.Size != 3 || len(s.Open) != 0 || s.Checkpoint == "" || s.Origin == "" {
+		t.Errorf("status %+v, %v", s, err)
+	}
+	n := 0
+	for rec, err := range h.JournalEntries(1, 100) {
+		if err != nil || rec.Index != uint64(n+1) {
+			t.Errorf("entry %d, %v", rec.Index, err)
+		}
+		n++
+	}
+	p, err := h.JournalProof(1)
+	if err != nil || n != 2 || p.Size != 3 {
+		t.Errorf("%d entries, proof %+v, %v", n, p, err)
+	}
+	if c, err := h.JournalConsistency(1); err != nil || c.Verify(leafRoot(t, h, 0), p.Root) != nil {
+		t.Errorf("consistency: %+v, %v", c, err)
+	}
+	if err := h.PublishJournal(); err != nil {
+		t.Fatal(err)
+	}
+	for name, ok := range map[string]bool{"checkpoint": true, "tile/0/000.p/3": true, "tile/entries/000.p/3": true,
+		"wal": false, "lock": false, "tile/../wal": false, "../keys/attestation.pem": false, "/etc/passwd": false, "tile": false, "tile/": false} {
+		if b, err := h.JournalFile(name); (err == nil && len(b) > 0) != ok || !ok && fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
+	}
+	if r, err := h.Audit(); err != nil || r.Acts != 1 || r.Results != 1 {
+		t.Errorf("audit %+v, %v", r, err)
+	}
+	h.Close()
+	if _, err := h.Record(t.Context(), Act{Act: "x", Principal: "u"}); fault.ReasonOf(err) != "kernel_closed" {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// leafRoot is the root of the log that has entry i alone.
+func leafRoot(t *testing.T, h *house, i uint64) [32]byte {
+	t.Helper()
+	for rec, err := range h.JournalEntries(i, i+1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return journal.LeafHash(rec.Leaf)
+	}
+	t.Fatalf("no entry %d", i)
+	return [32]byte{}
+}
