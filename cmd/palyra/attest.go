@@ -54,16 +54,23 @@ func (a *app) attestVerify(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &v.Statement
+	s, err := statementIn(v.Payload)
+	if err != nil {
+		return nil, err
+	}
 	var r rows
 	r.add("receipt", "entry %d of %d in the journal of %s, signed by %s", v.Index, v.Size, v.Origin, v.KeyHint)
-	r.add("outcome", "%s", ending(s, readEvidence(s.Predicate.Evidence)))
-	r.add("command", "%s", quoted(s.Predicate.Capsule.Argv))
-	r.add("capsule", "%s", s.Predicate.Capsule.Digest)
-	r.add("decision", "%s by %s", s.Predicate.Decision.Effect, orNone(s.Predicate.Decision.Policies))
+	text := s.describe()
+	if c := s.call; c != nil {
+		r.add("outcome", "%s", ending(c, readEvidence(c.Predicate.Evidence)))
+		r.add("command", "%s", quoted(c.Predicate.Capsule.Argv))
+		r.add("capsule", "%s", c.Predicate.Capsule.Digest)
+		r.add("decision", "%s by %s", c.Predicate.Decision.Effect, orNone(c.Predicate.Decision.Policies))
+		text = ""
+	}
 	return &front.Report{
-		Text: "verified\n" + r.b.String(),
-		Fields: front.Document{"verified": true, "statement": s, "log": front.Document{"origin": v.Origin, "index": v.Index, "size": v.Size,
+		Text: "verified\n" + r.b.String() + text,
+		Fields: front.Document{"verified": true, "statement": s.document(), "log": front.Document{"origin": v.Origin, "index": v.Index, "size": v.Size,
 			"root": canon.Digest(v.Root)}, "key": v.KeyHint, "outcome": v.Outcome},
 	}, nil
 }
@@ -77,8 +84,12 @@ func (a *app) attestShow(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	outcome := ""
+	if s.call != nil {
+		outcome = s.call.Predicate.Outcome
+	}
 	return &front.Report{
-		Text:   "not verified (palyra attest verify does that)\n" + describe(s),
-		Fields: front.Document{"verified": false, "statement": s, "outcome": s.Predicate.Outcome},
+		Text:   "not verified (palyra attest verify does that)\n" + s.describe(),
+		Fields: front.Document{"verified": false, "statement": s.document(), "outcome": outcome},
 	}, nil
 }

@@ -46,6 +46,9 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 	for _, o := range sortedKeys(audit.Outcomes) {
 		r.add("", "%d %s", audit.Outcomes[o], o)
 	}
+	if audit.Acts > 0 {
+		r.add("acts", "%d", audit.Acts)
+	}
 	if j.Erased > 0 {
 		r.add("erased", "%d entries without content", j.Erased)
 	}
@@ -67,7 +70,7 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 	return rep, nil
 }
 
-func sortedKeys(m map[string]int) []string {
+func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
@@ -139,15 +142,15 @@ func showEntry(r *journal.Reader, index uint64) (*front.Report, error) {
 			return nil, err
 		}
 		return &front.Report{
-			Text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, describe(s)),
-			Fields: front.Document{"index": index, "erased": false, "statement": s},
+			Text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, s.describe()),
+			Fields: front.Document{"index": index, "erased": false, "statement": s.document()},
 		}, nil
 	}
 	return nil, fault.New(fault.Internal, "no_entry", fmt.Sprintf("show entry %d", index), errors.New("the journal gave none"))
 }
 
 // statementOf reads what an entry's content says.
-func statementOf(rec *journal.Record) (*receipt.Statement, error) {
+func statementOf(rec *journal.Record) (*statement, error) {
 	e, err := receipt.ParseEnvelope(rec.Content)
 	if err != nil {
 		return nil, fault.New(fault.Integrity, fault.ReasonOf(err), fmt.Sprintf("read entry %d", rec.Index), err)
@@ -164,9 +167,15 @@ func summarise(rec *journal.Record) (string, front.Document, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	p := &s.Predicate
+	if s.act != nil {
+		a := &s.act.Predicate
+		line := fmt.Sprintf("%6d  %-24.24s  act     %-15s  %s\n", rec.Index, front.Escape(a.Time), front.Escape(a.Act), front.Escape(a.Subject))
+		return line, front.Document{"index": rec.Index, "erased": false, "kind": "act", "act": a.Act, "time": a.Time,
+			"principal": a.Principal, "subject": a.Subject}, nil
+	}
+	p := &s.call.Predicate
 	kind, outcome := "result", p.Outcome
-	if s.IsIntent() {
+	if s.call.IsIntent() {
 		kind, outcome = "intent", ""
 	}
 	line := fmt.Sprintf("%6d  %-24.24s  %s  %-15s  %s\n", rec.Index, front.Escape(p.Time), kind, front.Escape(outcome), quoted(p.Capsule.Argv))

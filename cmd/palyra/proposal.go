@@ -28,7 +28,7 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 	}
 	p := &kernel.Proposal{
 		Tool: kernel.ToolRun, Argv: inv.Operands, Env: command.All[string](inv, "env"), Dir: dir,
-		TierFloor: command.Value(inv, "tier", tier.C),
+		TierFloor: command.Value(inv, "tier", tier.C), Network: command.Value(inv, "network", isolate.NetworkFresh),
 		Limits: isolate.Limits{
 			Wall:     command.Value(inv, "timeout", time.Duration(0)),
 			CPU:      command.Value(inv, "cpu", time.Duration(0)),

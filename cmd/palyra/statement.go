@@ -12,6 +12,7 @@ import (
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
+	"palyra/kernel"
 )
 
 // rows formats "name value" lines. Values are foreign: they are escaped.
@@ -33,6 +34,38 @@ func quoted(argv []string) string {
 	return strings.Join(words, " ")
 }
 
+// statement is what a receipt or an entry says: of a call, or of an
+// administrative act. One of the two is nil.
+type statement struct {
+	call *receipt.Statement
+	act  *receipt.ActStatement
+}
+
+// document is the statement as it was signed.
+func (s *statement) document() any {
+	if s.act != nil {
+		return s.act
+	}
+	return s.call
+}
+
+func (s *statement) describe() string {
+	if s.act == nil {
+		return describe(s.call)
+	}
+	a := &s.act.Predicate
+	var r rows
+	r.add("act", "%s", a.Act)
+	r.add("done by", "%s, %s", a.Principal, a.Time)
+	if a.Subject != "" {
+		r.add("to", "%s", a.Subject)
+	}
+	for _, name := range sortedKeys(a.Detail) {
+		r.add("detail", "%s: %s", name, a.Detail[name])
+	}
+	return r.b.String()
+}
+
 // describe writes what a statement says: first how it ended, then what was
 // asked, who allowed it, and what was seen to be in force.
 func describe(s *receipt.Statement) string {
@@ -42,6 +75,9 @@ func describe(s *receipt.Statement) string {
 	r.add("outcome", "%s", ending(s, ev))
 	if p.Error != nil {
 		r.add("error", "%s: %s", p.Error.Kind, p.Error.Reason)
+	}
+	if p.Tool != kernel.ToolRun {
+		r.add("tool", "%s", p.Tool)
 	}
 	r.add("command", "%s", quoted(p.Capsule.Argv))
 	r.add("program", "%s %s (%s)", p.Capsule.Executable.Path, p.Capsule.Executable.Digest, p.Capsule.Executable.Pinned)
@@ -60,6 +96,9 @@ func describe(s *receipt.Statement) string {
 	}
 	if p.Capsule.Stdin.Mode != "none" {
 		r.add("stdin", "%s %s", p.Capsule.Stdin.Mode, p.Capsule.Stdin.Digest)
+	}
+	if p.Capsule.Network != "" {
+		r.add("network", "%s", p.Capsule.Network)
 	}
 	r.add("capsule", "%s", p.Capsule.Digest)
 	r.add("asked by", "%s, %s", p.Principal, p.Time)
@@ -147,7 +186,7 @@ func readEvidence(raw json.RawMessage) *evidence.Evidence {
 }
 
 // unverified reads the statement out of a receipt and believes none of it.
-func unverified(bundle []byte) (*receipt.Statement, error) {
+func unverified(bundle []byte) (*statement, error) {
 	var b struct {
 		Envelope *receipt.Envelope `json:"dsseEnvelope"`
 	}
@@ -163,9 +202,17 @@ func unverified(bundle []byte) (*receipt.Statement, error) {
 	return statementIn(b.Envelope.Payload)
 }
 
-func statementIn(payload []byte) (*receipt.Statement, error) {
-	var s receipt.Statement
-	if err := json.NewDecoder(bytes.NewReader(payload)).Decode(&s); err != nil {
+func statementIn(payload []byte) (*statement, error) {
+	var head struct {
+		PredicateType string `json:"predicateType"`
+	}
+	s := statement{call: new(receipt.Statement)}
+	into := any(s.call)
+	if json.Unmarshal(payload, &head) == nil && head.PredicateType == receipt.ActType {
+		s = statement{act: new(receipt.ActStatement)}
+		into = s.act
+	}
+	if err := json.NewDecoder(bytes.NewReader(payload)).Decode(into); err != nil {
 		return nil, fault.New(fault.Integrity, "receipt_syntax", "read statement", err)
 	}
 	return &s, nil

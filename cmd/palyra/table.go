@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
+	"palyra/isolate"
 	"palyra/isolate/tier"
 )
 
@@ -12,10 +14,11 @@ import (
 const maxPIDs = 4 << 20
 
 var (
-	flagJSON   = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
-	flagState  = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
-	flagTrust  = command.Flag{Name: "trust", Arg: "DIR", Help: "directory with the public keys to verify against\n(default the trust folder of the state directory)"}
-	flagPolicy = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
+	flagJSON    = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
+	flagState   = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
+	flagTrust   = command.Flag{Name: "trust", Arg: "DIR", Help: "directory with the public keys to verify against\n(default the trust folder of the state directory)"}
+	flagPolicy  = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
+	flagNetwork = command.Flag{Name: "network", Arg: "fresh|void", Help: "an empty network namespace of its own (default), or the\none that is shared, in which the program can make no\nsocket at all; tier c", Parse: parseNetwork}
 
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
@@ -57,6 +60,7 @@ Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace, :ro for read-only", Parse: parseWorkspace},
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
+		flagNetwork,
 		{Name: "timeout", Arg: "D", Help: "wall clock limit, such as 1.5s (default 1m); the deadline\ncovers the whole process tree", Parse: command.Duration},
 		{Name: "cpu", Arg: "D", Help: "processor time per process, whole seconds rounded up\n(default 1m)", Parse: command.Duration},
 		{Name: "memory", Arg: "SIZE", Help: "memory, such as 64M (powers of 1024; default 1GiB)", Parse: command.Size},
@@ -155,7 +159,7 @@ Nothing runs, nobody is asked and nothing is written to the journal.`,
 		{Name: "tier", Arg: "b|c", Help: "tier floor (default c)", Parse: parseTier},
 		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace", Parse: parseWorkspace},
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
-		flagState, flagJSON},
+		flagNetwork, flagState, flagJSON},
 	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD not found, or cannot be sealed"}, exitUsage,
 		{Code: "4", Meaning: "denied"}, {Code: "5", Meaning: "needs approval"}, exitState},
 	Examples: []command.Example{{Line: "palyra policy explain -- bash -c id", Does: "shows which policy forbids bash"}},
@@ -214,6 +218,17 @@ func parseTier(s string) (any, error) {
 		return t, nil
 	}
 	return nil, fmt.Errorf("tier %q: want b or c", s)
+}
+
+// parseNetwork reads the network of a call. Neither of the two leads anywhere.
+func parseNetwork(s string) (any, error) {
+	switch s {
+	case policy.NetworkFresh:
+		return isolate.NetworkFresh, nil
+	case policy.NetworkVoid:
+		return isolate.NetworkVoid, nil
+	}
+	return nil, fmt.Errorf("network %q: want fresh or void", s)
 }
 
 // workspace is a parsed --workspace.
