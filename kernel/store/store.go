@@ -126,7 +126,7 @@ func (tx *Tx) Approvals(f ApprovalFilter, p Page) ([]Approval, error) { return t
 
 // ResolveApproval ends a pending request, if version is the current one, and
 // returns it. Somebody else was first: fault.Busy "version_conflict". An
-// approval after its time is fault.Busy "approval_expired" and changes nothing.
+// answer after its time is fault.NotApproved "approval_expired" and changes nothing.
 func (tx *Tx) ResolveApproval(id string, version int64, r Resolution) (*Approval, error) {
 	return tx.resolveApproval(id, version, r)
 }

@@ -1,0 +1,189 @@
+package store
+
+// migrations lead from one schema to the next, in order: the first makes schema
+// 1. What has been in a release is never changed, only followed by another;
+// TestMigrationsAreFrozen holds their digests.
+func migrations() []string { return []string{schema1} }
+
+// schema1 is described in docs/formats/store.md. "n" orders rows by creation and
+// survives a VACUUM, which renumbers bare rowids.
+const schema1 = `
+CREATE TABLE sessions (
+	n         INTEGER PRIMARY KEY,
+	id        TEXT    NOT NULL UNIQUE,
+	principal TEXT    NOT NULL CHECK (principal <> ''),
+	title     TEXT    NOT NULL,
+	state     TEXT    NOT NULL CHECK (state IN ('open', 'ended')),
+	version   INTEGER NOT NULL CHECK (version > 0),
+	created   INTEGER NOT NULL,
+	ended     INTEGER NOT NULL,
+	CHECK ((state = 'ended') = (ended <> 0))
+) STRICT;
+CREATE INDEX sessions_principal ON sessions (principal, n);
+
+CREATE TABLE runs (
+	n            INTEGER PRIMARY KEY,
+	id           TEXT    NOT NULL UNIQUE,
+	session      TEXT    NOT NULL REFERENCES sessions (id),
+	principal    TEXT    NOT NULL CHECK (principal <> ''),
+	state        TEXT    NOT NULL CHECK (state IN ('pending', 'accepted', 'in_progress', 'waiting_approval', 'done', 'failed', 'cancelled')),
+	reason       TEXT    NOT NULL,
+	plan         BLOB    NOT NULL,
+	budget_calls INTEGER NOT NULL CHECK (budget_calls >= 0),
+	budget_wall  INTEGER NOT NULL CHECK (budget_wall >= 0),
+	budget_bytes INTEGER NOT NULL CHECK (budget_bytes >= 0),
+	use_calls    INTEGER NOT NULL CHECK (use_calls >= 0),
+	use_wall     INTEGER NOT NULL CHECK (use_wall >= 0),
+	use_bytes    INTEGER NOT NULL CHECK (use_bytes >= 0),
+	key          TEXT    NOT NULL,
+	version      INTEGER NOT NULL CHECK (version > 0),
+	created      INTEGER NOT NULL,
+	started      INTEGER NOT NULL,
+	ended        INTEGER NOT NULL,
+	CHECK ((state IN ('done', 'failed', 'cancelled')) = (ended <> 0))
+) STRICT;
+CREATE INDEX runs_session   ON runs (session, n);
+CREATE INDEX runs_principal ON runs (principal, n);
+CREATE INDEX runs_live      ON runs (n) WHERE ended = 0;
+CREATE UNIQUE INDEX runs_key    ON runs (principal, key) WHERE key <> '';
+CREATE UNIQUE INDEX runs_active ON runs (session) WHERE state IN ('in_progress', 'waiting_approval');
+
+CREATE TABLE steps (
+	n         INTEGER PRIMARY KEY,
+	run       TEXT    NOT NULL REFERENCES runs (id),
+	idx       INTEGER NOT NULL CHECK (idx >= 0),
+	tool      TEXT    NOT NULL CHECK (tool <> ''),
+	input     BLOB    NOT NULL,
+	state     TEXT    NOT NULL CHECK (state IN ('pending', 'running', 'done', 'failed', 'skipped')),
+	call      TEXT    NOT NULL,
+	capsule   BLOB    NOT NULL CHECK (length(capsule) IN (0, 32)),
+	outcome   TEXT    NOT NULL,
+	exit      INTEGER NOT NULL,
+	reason    TEXT    NOT NULL,
+	output    BLOB    NOT NULL,
+	artifact  BLOB    NOT NULL CHECK (length(artifact) IN (0, 32)),
+	log_index INTEGER NOT NULL,
+	started   INTEGER NOT NULL,
+	ended     INTEGER NOT NULL,
+	UNIQUE (run, idx),
+	CHECK ((state = 'done') = (outcome <> '')),
+	CHECK (state <> 'done' OR (call <> '' AND length(capsule) = 32)),
+	CHECK (state <> 'failed' OR call = '')
+) STRICT;
+CREATE UNIQUE INDEX steps_call ON steps (call) WHERE call <> '';
+
+CREATE TABLE events (
+	run     INTEGER NOT NULL REFERENCES runs (n),
+	seq     INTEGER NOT NULL CHECK (seq > 0),
+	kind    TEXT    NOT NULL CHECK (kind <> ''),
+	time    INTEGER NOT NULL,
+	payload BLOB    NOT NULL,
+	PRIMARY KEY (run, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE approvals (
+	n          INTEGER PRIMARY KEY,
+	id         TEXT    NOT NULL UNIQUE,
+	run        TEXT    REFERENCES runs (id),
+	session    TEXT    REFERENCES sessions (id),
+	step       INTEGER NOT NULL,
+	call       TEXT    NOT NULL,
+	requester  TEXT    NOT NULL CHECK (requester <> ''),
+	decision   TEXT    NOT NULL,
+	request    BLOB    NOT NULL,
+	capsule    BLOB    NOT NULL CHECK (length(capsule) = 32),
+	policy_set BLOB    NOT NULL CHECK (length(policy_set) = 32),
+	scope      TEXT    NOT NULL,
+	state      TEXT    NOT NULL CHECK (state IN ('pending', 'approved', 'denied', 'expired', 'withdrawn')),
+	version    INTEGER NOT NULL CHECK (version > 0),
+	approver   TEXT    NOT NULL,
+	surface    TEXT    NOT NULL,
+	detail     TEXT    NOT NULL,
+	created    INTEGER NOT NULL,
+	expires    INTEGER NOT NULL CHECK (expires > created),
+	answered   INTEGER NOT NULL,
+	used       INTEGER NOT NULL,
+	CHECK ((state = 'pending') = (answered = 0)),
+	CHECK (state NOT IN ('approved', 'denied') OR approver <> ''),
+	CHECK (used = 0 OR state = 'approved')
+) STRICT;
+CREATE INDEX approvals_pending   ON approvals (n) WHERE answered = 0;
+CREATE INDEX approvals_run       ON approvals (run, n) WHERE run IS NOT NULL;
+CREATE INDEX approvals_session   ON approvals (session, n) WHERE session IS NOT NULL;
+CREATE INDEX approvals_requester ON approvals (requester, n);
+
+CREATE TABLE artifacts (
+	digest  BLOB    NOT NULL PRIMARY KEY CHECK (length(digest) = 32),
+	size    INTEGER NOT NULL CHECK (size >= 0),
+	type    TEXT    NOT NULL CHECK (type <> ''),
+	created INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE artifact_holds (
+	digest BLOB NOT NULL REFERENCES artifacts (digest),
+	holder TEXT NOT NULL CHECK (holder <> ''),
+	PRIMARY KEY (digest, holder)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX artifact_holders ON artifact_holds (holder);
+
+CREATE TABLE idempotency (
+	principal TEXT    NOT NULL CHECK (principal <> ''),
+	key       TEXT    NOT NULL CHECK (key <> ''),
+	request   BLOB    NOT NULL CHECK (length(request) = 32),
+	response  BLOB,
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	PRIMARY KEY (principal, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_expires ON idempotency (expires);
+
+CREATE TABLE settings (
+	key     TEXT    NOT NULL PRIMARY KEY CHECK (key <> ''),
+	value   BLOB    NOT NULL,
+	version INTEGER NOT NULL CHECK (version > 0)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE members (
+	principal TEXT    NOT NULL PRIMARY KEY CHECK (principal <> ''),
+	role      TEXT    NOT NULL CHECK (role IN ('owner', 'admin', 'operator')),
+	added_by  TEXT    NOT NULL,
+	changed   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tokens (
+	n         INTEGER PRIMARY KEY,
+	id        TEXT    NOT NULL UNIQUE,
+	principal TEXT    NOT NULL CHECK (principal <> ''),
+	name      TEXT    NOT NULL,
+	hash      BLOB    NOT NULL CHECK (length(hash) = 32),
+	scopes    TEXT    NOT NULL,
+	parent    TEXT    NOT NULL,
+	successor TEXT    NOT NULL,
+	created   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL CHECK (expires > created),
+	revoked   INTEGER NOT NULL,
+	used      INTEGER NOT NULL
+) STRICT;
+CREATE INDEX tokens_principal ON tokens (principal);
+CREATE TRIGGER tokens_revoked_for_good BEFORE UPDATE OF revoked ON tokens
+	WHEN old.revoked <> 0 AND new.revoked <> old.revoked
+	BEGIN SELECT raise(ABORT, 'a revoked token stays revoked'); END;
+CREATE TRIGGER tokens_never_gain BEFORE UPDATE OF id, principal, hash, scopes, parent, created ON tokens
+	WHEN new.id <> old.id OR new.principal <> old.principal OR new.hash <> old.hash OR new.scopes <> old.scopes
+		OR new.parent <> old.parent OR new.created <> old.created
+	BEGIN SELECT raise(ABORT, 'what a token is worth is fixed'); END;
+CREATE TRIGGER tokens_expire_no_later BEFORE UPDATE OF expires ON tokens WHEN new.expires > old.expires
+	BEGIN SELECT raise(ABORT, 'a token is not prolonged'); END;
+CREATE TRIGGER tokens_stay BEFORE DELETE ON tokens
+	BEGIN SELECT raise(ABORT, 'tokens are revoked and not deleted'); END;
+
+CREATE TABLE access_changes (
+	generation INTEGER NOT NULL PRIMARY KEY CHECK (generation > 0),
+	time       INTEGER NOT NULL,
+	actor      TEXT    NOT NULL,
+	act        TEXT    NOT NULL CHECK (act <> ''),
+	subject    TEXT    NOT NULL,
+	detail     BLOB    NOT NULL,
+	log_index  INTEGER
+) STRICT;
+CREATE INDEX access_unlogged ON access_changes (generation) WHERE log_index IS NULL;
+`
