@@ -3,6 +3,7 @@ package sys
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -21,7 +22,8 @@ type rawStep struct {
 }
 
 // rawStatus is what a child leaves behind. The assembly knows the offsets:
-// where 0, errno 8, pid 16, done 24, mode 32, wstatus 40, usage 48.
+// where 0, errno 8, pid 16, done 24, mode 32, wstatus 40, usage 48, wake 192,
+// next 200.
 type rawStatus struct {
 	where   uintptr // address of the step that failed, or 0
 	errno   uintptr
@@ -30,7 +32,13 @@ type rawStatus struct {
 	mode    uintptr // 1: the reaper stays until nobody is left
 	wstatus uintptr // low 32 bits
 	usage   unix.Rusage
+	wake    uint32  // futex: not 0 once a parked child shall go on
+	_       uint32  //
+	next    uintptr // where a parked child goes on
 }
+
+// ShareFiles is CLONE_FILES.
+const ShareFiles = unix.CLONE_FILES
 
 const (
 	flagMayFail = 1 << 8
@@ -47,6 +55,7 @@ const (
 type Arena struct {
 	mem    []byte
 	used   int
+	full   [][]byte // earlier memory, still in use
 	status *rawStatus
 	tape   uintptr
 	slots  map[string]uintptr
@@ -74,14 +83,13 @@ func sizeOf(t Tape) int {
 // NewArena encodes t. With wait set, a reaper stays until every descendant is
 // gone; otherwise it ends with the program (and takes its PID namespace along).
 func NewArena(t Tape, wait bool) (*Arena, error) {
-	size := sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 4096
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	a := &Arena{slots: make(map[string]uintptr), lines: make(map[uintptr]Step)}
+	err := a.grow(sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 2048)
 	if err != nil {
-		return nil, fmt.Errorf("mmap: %w", err)
+		return nil, err
 	}
-	a := &Arena{mem: mem, slots: make(map[string]uintptr), lines: make(map[uintptr]Step)}
 	// The block is at the start of a page, so it is aligned; it lives as long as mem.
-	a.status = (*rawStatus)(unsafe.Pointer(&mem[a.take(int(unsafe.Sizeof(rawStatus{})))]))
+	a.status = (*rawStatus)(unsafe.Pointer(&a.mem[a.take(int(unsafe.Sizeof(rawStatus{})))]))
 	if wait {
 		a.status.mode = 1
 	}
@@ -91,6 +99,41 @@ func NewArena(t Tape, wait bool) (*Arena, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// grow adds memory of at least size bytes, in whole pages.
+func (a *Arena) grow(size int) error {
+	page := os.Getpagesize()
+	mem, err := unix.Mmap(-1, 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return fmt.Errorf("mmap: %w", err)
+	}
+	if a.mem != nil {
+		a.full = append(a.full, a.mem)
+	}
+	a.mem, a.used = mem, 0
+	return nil
+}
+
+// Resume lets a child that waits in its step Park go on with t, which it has not
+// seen before. It can be called once.
+func (a *Arena) Resume(t Tape) error {
+	if need := sizeOf(t); a.used+need > len(a.mem) {
+		if err := a.grow(need); err != nil {
+			return err
+		}
+	}
+	next, err := a.encode(t)
+	if err != nil {
+		return err
+	}
+	atomic.StoreUintptr(&a.status.next, next)
+	atomic.StoreUint32(&a.status.wake, 1)
+	const futexWake = 1
+	if _, _, e := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&a.status.wake)), futexWake, 1, 0, 0, 0); e != 0 {
+		return fmt.Errorf("futex: %w", e)
+	}
+	return nil
 }
 
 // take reserves n bytes, aligned to 16, and returns their offset.
@@ -195,7 +238,8 @@ func startTape(args, size, tape, status uintptr) (pid uintptr)
 
 // Start clones a child that walks the arena's tape, with the given CLONE_NEW*
 // flags, and returns its PID and a pidfd. The child gets a copy of the caller's
-// descriptor table. Start must be called from a goroutine that is locked to its
+// descriptor table; with [ShareFiles] among the flags it uses the caller's own,
+// until a step takes a copy (CLOSE_RANGE_UNSHARE). Start must be called from a goroutine that is locked to its
 // thread: the child's parent-death signal is tied to that thread.
 //
 // cgroup is a descriptor of a cgroup v2 directory to be born in, or -1. Without
@@ -203,11 +247,11 @@ func startTape(args, size, tape, status uintptr) (pid uintptr)
 // when the group runs out of memory the kernel kills every process that shares
 // a victim's memory, wherever it is (__oom_kill_process in mm/oom_kill.c), and
 // the caller must not be among them.
-func (a *Arena) Start(namespaces uint64, cgroup int) (pid, pidfd int, err error) {
+func (a *Arena) Start(flags uint64, cgroup int) (pid, pidfd int, err error) {
 	var fd int32 = -1
 	// CLONE_CLEAR_SIGHAND (5.5): Go's handlers must never run in the child.
 	args := cloneArgs{
-		flags:      namespaces | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
+		flags:      flags | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
 		exitSignal: uint64(unix.SIGCHLD),
 	}
 	if cgroup >= 0 {
@@ -251,8 +295,11 @@ func (a *Arena) Program() (ws unix.WaitStatus, ru unix.Rusage, ok bool) {
 
 // Free unmaps the arena.
 func (a *Arena) Free() {
+	for _, m := range a.full {
+		unix.Munmap(m)
+	}
 	if a.mem != nil {
 		unix.Munmap(a.mem)
-		a.mem = nil
 	}
+	a.mem, a.full = nil, nil
 }

@@ -34,7 +34,12 @@ var numbers = map[string]uintptr{
 	"unshare":                unix.SYS_UNSHARE,
 	"write":                  unix.SYS_WRITE,
 	Init:                     opInit,
+	Park:                     opPark,
 }
 
-// opInit is no system call number: the walker takes it for the reaper loop.
-const opInit = ^uintptr(0) - 1
+// They are no system call numbers: the walker takes them for the reaper loop and
+// for the wait of a cell that was made ahead.
+const (
+	opInit = ^uintptr(0) - 1
+	opPark = ^uintptr(0) - 2
+)

@@ -112,6 +112,10 @@ type Step struct {
 // as its reaper, and then ends. It is the last of its tape.
 const Init = "init"
 
+// Park is the step in which a cell that was made ahead waits for its call. The
+// steps after it come later, by Arena.Resume, whose tape ends the child's own.
+const Park = "park"
+
 // PIDSlot is the slot that the reaper's clone step must store its result in.
 const PIDSlot = "program"
 

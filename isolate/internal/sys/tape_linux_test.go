@@ -32,6 +32,8 @@ func TestLayout(t *testing.T) {
 		{"status mode", unsafe.Offsetof(st.mode), 32},
 		{"status wstatus", unsafe.Offsetof(st.wstatus), 40},
 		{"status usage", unsafe.Offsetof(st.usage), 48},
+		{"status wake", unsafe.Offsetof(st.wake), 192},
+		{"status next", unsafe.Offsetof(st.next), 200},
 		{"clone_args size", unsafe.Sizeof(cloneArgs{}), 88},
 	} {
 		if c.got != c.want {
@@ -152,5 +154,61 @@ func TestLinesHideSecretsAndNumbers(t *testing.T) {
 	want := `execveat(fd:exec, "", argv[1], secret:cookie)`
 	if got != want {
 		t.Errorf("lines %q, want %q", got, want)
+	}
+}
+
+// A parked child sleeps until it is given the rest of its tape, however large
+// that is, shares the descriptors that it was cloned with until then, and names
+// the step of the rest that failed.
+func TestPark(t *testing.T) {
+	for _, size := range []int{1, 100 << 10} {
+		big := strings.Repeat("x", size)
+		a, err := NewArena(Tape{{Call: "write", Args: []Arg{FD("none", -1), Bytes("b", []byte("x"), ""), Int(1)}, MayFail: true}, {Call: Park}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(a.Free)
+		runtime.LockOSThread()
+		pid, pidfd, err := a.Start(ShareFiles, -1)
+		runtime.UnlockOSThread()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer Close(pidfd)
+		// It was made before this pipe.
+		r, w, err := Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rf := os.NewFile(uintptr(r), "r")
+		defer rf.Close()
+		if ended, err := WaitPidfd(pidfd, 20); ended || err != nil {
+			t.Fatalf("the parked child ended: %v", err)
+		}
+		done := make(chan []byte)
+		go func() {
+			b, _ := io.ReadAll(rf)
+			done <- b
+		}()
+		err = a.Resume(Tape{
+			{Call: "close_range", Args: []Arg{Int(w + 1), Int(^uint32(0)), Int(unix.CLOSE_RANGE_UNSHARE)}},
+			{Call: "dup3", Args: []Arg{FD("w", w), Int(w + 1), Int(0)}},
+			{Call: "write", Args: []Arg{Int(w + 1), Str(big), Int(size)}},
+			{Call: "dup3", Args: []Arg{Int(-1), Int(0), Int(0)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ws, _, err := Reap(pid)
+		if err != nil || !ws.Exited() || ws.ExitStatus() != 127 {
+			t.Errorf("wait status %#x, %v; want exit 127", ws, err)
+		}
+		Close(w) // nothing else holds the end: the child had its own table
+		if got := <-done; string(got) != big {
+			t.Errorf("%d bytes arrived, want %d", len(got), size)
+		}
+		if serr := a.Failed(); serr == nil || serr.Step != "dup3" || !errors.Is(serr, syscall.EBADF) {
+			t.Errorf("failed step %v, want dup3: EBADF", serr)
+		}
 	}
 }

@@ -60,6 +60,8 @@ call:
 	MOVQ 0(R12), AX
 	CMPQ AX, $-2
 	JEQ  init
+	CMPQ AX, $-3
+	JEQ  park
 	SYSCALL
 	BTQ  $9, BX // a clone: its child goes on at the other tape and stores nothing
 	JCC  store
@@ -91,6 +93,26 @@ check:
 
 next:
 	ADDQ $80, R12
+	JMP  walk
+
+	// A cell that waits for its call: sleep while the word wake is 0, then go on
+	// at the step whose address is in next, which was written before.
+park:
+	LEAQ 192(R13), DI
+	MOVL (DI), AX
+	TESTL AX, AX
+	JNE  resume
+	XORQ SI, SI   // FUTEX_WAIT
+	XORQ DX, DX   // while it is 0
+	XORQ R10, R10 // without end
+	XORQ R8, R8
+	XORQ R9, R9
+	MOVQ $202, AX // futex
+	SYSCALL
+	JMP  park
+
+resume:
+	MOVQ 200(R13), R12
 	JMP  walk
 
 	// The reaper: wait4(-1) until the program is among the dead, keep its wait

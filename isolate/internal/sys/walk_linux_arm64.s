@@ -53,6 +53,8 @@ call:
 	MOVD 0(R19), R8
 	CMN  $2, R8 // -2 is the reaper
 	BEQ  init
+	CMN  $3, R8 // -3 waits for its call
+	BEQ  park
 	SVC
 	TBZ  $9, R21, store // a clone: its child goes on at the other tape and stores nothing
 	CBNZ R0, store
@@ -79,6 +81,25 @@ check:
 next:
 	ADD $80, R19, R19
 	B   walk
+
+	// A cell that waits for its call: sleep while the word wake is 0, then go on
+	// at the step whose address is in next, which was written before.
+park:
+	ADD   $192, R20, R0
+	LDARW (R0), R22
+	CBNZ  R22, resume
+	MOVD  $0, R1  // FUTEX_WAIT
+	MOVD  $0, R2  // while it is 0
+	MOVD  $0, R3  // without end
+	MOVD  $0, R4
+	MOVD  $0, R5
+	MOVD  $98, R8 // futex
+	SVC
+	B     park
+
+resume:
+	MOVD 200(R20), R19
+	B    walk
 
 	// The reaper: wait4(-1) until the program is among the dead, keep its wait
 	// status and usage, then end, or (mode 1) go on reaping until nobody is left.
