@@ -64,6 +64,9 @@ type Config struct {
 	PolicyDir string
 	// CellPath is the palyra-cell binary. Without it every allowed call is refused.
 	CellPath string
+	// Starter starts it, for a process that has given up the right to start
+	// anything. Default: this process does.
+	Starter *cell.Starter
 	// Warm is the tier whose palyra-cell Open starts in the background, so that
 	// the first call need not wait for it. Default: none.
 	Warm tier.Tier

@@ -54,7 +54,7 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 	start := k.cfg.testOnlyStart
 	if start == nil {
 		start = func(ctx context.Context, t tier.Tier, key grant.Key) (runner, error) {
-			return cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Tier: t, Key: key, Pool: k.cfg.Pool, TestOnlyStep: k.cfg.TestOnlyStep})
+			return cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Starter: k.cfg.Starter, Tier: t, Key: key, Pool: k.cfg.Pool, TestOnlyStep: k.cfg.TestOnlyStep})
 		}
 	}
 	// It ends by itself: palyra-cell answers or dies. closeLanes waits for it.

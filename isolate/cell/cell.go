@@ -30,8 +30,11 @@ import (
 
 // Config says which palyra-cell to start and how.
 type Config struct {
-	// Path of the palyra-cell binary.
+	// Path of the palyra-cell binary. Not used with a Starter.
 	Path string
+	// Starter starts it, for a process that may not start any. Default: this
+	// process does.
+	Starter *Starter
 	// Tier that it will serve: tier.B or tier.C.
 	Tier tier.Tier
 	// Key is what grants for it are minted under, made for it alone. It lives in

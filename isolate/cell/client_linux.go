@@ -37,8 +37,8 @@ const answerGrace = 10 * time.Second
 type Client struct {
 	cfg  Config
 	conn *net.UnixConn
-	proc *os.Process
-	gone chan struct{} // closed once the process was reaped; by the starter goroutine
+	proc killer
+	gone <-chan struct{} // closed once the process was reaped
 
 	hostNS map[string]uint64 // namespaces of this process, for the evidence
 
@@ -67,8 +67,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		theirs.Close()
 		return nil, fault.New(fault.Internal, "socketpair", "start palyra-cell", err)
 	}
-	c := &Client{cfg: cfg, conn: conn.(*net.UnixConn), gone: make(chan struct{}),
-		pending: make(map[uint64]chan reply)}
+	c := &Client{cfg: cfg, conn: conn.(*net.UnixConn), pending: make(map[uint64]chan reply)}
 	ns, err := evidence.ReadNamespaces("/proc", os.Getpid())
 	if err != nil {
 		conn.Close()
@@ -76,7 +75,11 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fault.New(fault.Refused, "proc_unavailable", "read own namespaces", err).WithHint("mount proc on /proc")
 	}
 	c.hostNS = ns
-	err = c.spawn(theirs)
+	if cfg.Starter != nil {
+		c.proc, c.gone, err = cfg.Starter.start(ctx, cfg.Tier, theirs)
+	} else {
+		c.proc, c.gone, err = spawn(cfg.Path, cfg.Tier, theirs)
+	}
 	theirs.Close() // now, or its end would keep us from noticing a death
 	if err != nil {
 		conn.Close()
@@ -92,11 +95,17 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// spawn starts the process from a thread that lives as long as it does: the
-// parent-death signal is tied to the thread, not to the process.
-func (c *Client) spawn(theirs *os.File) error {
+// killer is a palyra-cell that runs: our child, or that of a starter.
+type killer interface {
+	Kill() error
+}
+
+// spawn starts a palyra-cell from a thread that lives as long as it does: the
+// parent-death signal is tied to the thread, not to the process. The channel is
+// closed once the process was reaped.
+func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, error) {
 	cmd := &exec.Cmd{
-		Path:       c.cfg.Path,
+		Path:       path,
 		Args:       []string{"palyra-cell"},
 		Env:        []string{},
 		Dir:        "/",
@@ -108,7 +117,7 @@ func (c *Client) spawn(theirs *os.File) error {
 		},
 	}
 	root := sys.HasSysAdmin()
-	if c.cfg.Tier == tier.C || root {
+	if t == tier.C || root {
 		a := cmd.SysProcAttr
 		// A PID namespace of its own: when palyra-cell dies, however, the kernel
 		// kills all that it ran. At tier B that needs root, since there may be no
@@ -123,20 +132,17 @@ func (c *Client) spawn(theirs *os.File) error {
 	if cmd.SysProcAttr.Cloneflags == 0 {
 		// The next best: orphans of a palyra-cell that died become our children.
 		if err := sys.SetSubreaper(); err != nil {
-			return fault.New(fault.Refused, "subreaper", "start palyra-cell", err)
+			return nil, nil, fault.New(fault.Refused, "subreaper", "start palyra-cell", err)
 		}
 	}
 	nest := newNest()
 	if nest != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(nest.Dir().Fd())
 	}
-	started := make(chan error, 1)
+	started, gone := make(chan error, 1), make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, after the process
 		err := cmd.Start()
-		if err == nil {
-			c.proc = cmd.Process
-		}
 		started <- err
 		if err == nil {
 			cmd.Wait()
@@ -148,13 +154,13 @@ func (c *Client) spawn(theirs *os.File) error {
 			nest.Remove() // what is left then is a group without processes
 		}
 		if err == nil {
-			close(c.gone)
+			close(gone)
 		}
 	}()
 	if err := <-started; err != nil {
-		return startError(c.cfg.Path, err)
+		return nil, nil, startError(path, err)
 	}
-	return nil
+	return cmd.Process, gone, nil
 }
 
 // newNest makes a place in the cgroup tree for palyra-cell, or returns nil where
@@ -264,29 +270,42 @@ func (c *Client) read() {
 	}
 }
 
-// Run implements isolate.Runner.
-func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
-	body, files, err := marshalRun(g, s, f)
+// ask sends a request and returns where its answer will come.
+func (c *Client) ask(op string, b runBody, f *isolate.Files) (id uint64, ch chan reply, err error) {
+	body, files, err := marshalRun(b, f)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	defer body.Close()
-	ch := make(chan reply, 1)
+	ch = make(chan reply, 1)
 	c.mu.Lock()
 	if c.dead != nil {
 		c.mu.Unlock()
-		return nil, c.dead
+		return 0, nil, c.dead
 	}
 	c.nextID++
-	id := c.nextID
+	id = c.nextID
 	c.pending[id] = ch
 	c.mu.Unlock()
 
-	if err := c.send(id, body, files); err != nil {
+	if err := c.send(op, id, body, files); err != nil {
 		c.mu.Lock()
 		delete(c.pending, id)
 		c.mu.Unlock()
-		return nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
+		return 0, nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
+	}
+	return id, ch, nil
+}
+
+// Run implements isolate.Runner.
+func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
+	gb, err := g.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	id, ch, err := c.ask("run", runBody{Spec: s, Grant: gb}, f)
+	if err != nil {
+		return nil, err
 	}
 	c.step("run_sent")
 	// palyra-cell keeps the deadline. One that does not answer is killed, and with
@@ -322,12 +341,8 @@ type namedFile struct {
 	file *os.File
 }
 
-func marshalRun(g grant.Grant, s *isolate.Spec, f *isolate.Files) (*os.File, []namedFile, error) {
-	gb, err := g.MarshalBinary()
-	if err != nil {
-		return nil, nil, err
-	}
-	b, err := json.Marshal(runBody{Spec: s, Grant: gb})
+func marshalRun(body runBody, f *isolate.Files) (*os.File, []namedFile, error) {
+	b, err := json.Marshal(body)
 	if err != nil {
 		return nil, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
 	}
@@ -351,15 +366,15 @@ func marshalRun(g grant.Grant, s *isolate.Spec, f *isolate.Files) (*os.File, []n
 	if len(files) > maxFiles {
 		return nil, nil, fault.New(fault.Usage, "too_many_operands", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(files), maxFiles), nil)
 	}
-	body, err := sys.SealedFile("palyra-spec", bytes.NewReader(b))
+	memory, err := sys.SealedFile("palyra-spec", bytes.NewReader(b))
 	if err != nil {
 		return nil, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
 	}
-	return body, files, nil
+	return memory, files, nil
 }
 
-func (c *Client) send(id uint64, body *os.File, files []namedFile) error {
-	r := request{Op: "run", ID: id}
+func (c *Client) send(op string, id uint64, body *os.File, files []namedFile) error {
+	r := request{Op: op, ID: id}
 	fds := []int{int(body.Fd())}
 	for _, o := range files {
 		r.Files = append(r.Files, o.name)

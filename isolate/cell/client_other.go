@@ -31,3 +31,21 @@ func (*Client) Close() error { return nil }
 
 // Main fails: palyra-cell exists on Linux only.
 func Main(int) error { return unsupported() }
+
+// Starter starts palyra-cells. There is none on this platform.
+type Starter struct{}
+
+// NewStarter fails: palyra-cell exists on Linux only.
+func NewStarter(string) (*Starter, error) { return nil, unsupported() }
+
+// DialStarter fails: palyra-cell exists on Linux only.
+func DialStarter(string) (*Starter, error) { return nil, unsupported() }
+
+// Gone returns a channel that nobody closes.
+func (*Starter) Gone() <-chan struct{} { return nil }
+
+// Close does nothing.
+func (*Starter) Close() error { return nil }
+
+// ServeStarter fails: palyra-cell exists on Linux only.
+func ServeStarter(int) error { return unsupported() }

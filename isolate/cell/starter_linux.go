@@ -1,0 +1,333 @@
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"palyra/internal/fault"
+	"palyra/isolate/tier"
+)
+
+// The protocol between palyrad and its starter: one SOCK_SEQPACKET connection.
+// palyrad sends a startRequest with two descriptors, the socket that palyra-cell
+// serves and one end of a lifeline. The starter starts itself anew as a
+// palyra-cell, answers on the lifeline with one startReply and keeps it open
+// until that process was reaped. A message or the end of file on the lifeline
+// tells it to kill the process: a palyrad that dies closes them all.
+
+type startRequest struct {
+	Version int       `json:"version"`
+	Tier    tier.Tier `json:"tier"`
+}
+
+type startReply struct {
+	Error *wireErr `json:"error,omitempty"`
+}
+
+// Starter starts palyra-cells on behalf of a process that has given up the
+// right to. It is a process of its own, "palyra-cell starter", made before that;
+// it executes nothing but its own binary. It is safe for concurrent use.
+//
+// What it does not protect against: whoever holds the connection can have
+// palyra-cells started and killed. They run nothing without a grant under the
+// key that their client gave them, which is the holder's own.
+type Starter struct {
+	conn *net.UnixConn
+	gone chan struct{} // closed when the other side has ended
+
+	mu sync.Mutex // serialises requests
+}
+
+// NewStarter starts the palyra-cell at path as a starter. It dies with this
+// process, and with it whatever it started.
+func NewStarter(path string) (*Starter, error) {
+	ours, theirs, err := pair("start palyra-cell starter")
+	if err != nil {
+		return nil, err
+	}
+	cmd := &exec.Cmd{
+		Path: path, Args: []string{"palyra-cell", "starter"}, Env: []string{}, Dir: "/", Stderr: os.Stderr,
+		ExtraFiles:  []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true},
+	}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the parent-death signal is tied to this thread; see spawn
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait()
+		}
+	}()
+	err = <-started
+	theirs.Close()
+	if err != nil {
+		ours.Close()
+		return nil, startError(path, err)
+	}
+	return newStarter(ours), nil
+}
+
+// DialStarter connects to the starter that another service runs at a unix
+// socket of type SOCK_SEQPACKET.
+func DialStarter(socket string) (*Starter, error) {
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		return nil, fault.New(fault.Refused, "starter_unreachable", fmt.Sprintf("connect to palyra-cell starter %q", socket), err).
+			WithHint("systemctl status palyra-cell.service")
+	}
+	return newStarter(conn), nil
+}
+
+func newStarter(conn *net.UnixConn) *Starter {
+	s := &Starter{conn: conn, gone: make(chan struct{})}
+	// It ends with the connection: the starter never writes to it.
+	go func() {
+		defer close(s.gone)
+		conn.Read(make([]byte, 1))
+	}()
+	return s
+}
+
+// Gone is closed when the starter has ended: nothing can be started any more,
+// and whatever it started is dead.
+func (s *Starter) Gone() <-chan struct{} { return s.gone }
+
+// Close ends the starter, and with it whatever it started.
+func (s *Starter) Close() error {
+	err := s.conn.Close()
+	<-s.gone
+	return err
+}
+
+// lifeline is a palyra-cell that a starter started.
+type lifeline struct{ conn *net.UnixConn }
+
+// Kill asks the starter to kill the process.
+func (l lifeline) Kill() error {
+	_, err := l.conn.Write([]byte("kill"))
+	return err
+}
+
+func (s *Starter) start(ctx context.Context, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, error) {
+	const op = "start palyra-cell through its starter"
+	ours, far, err := pair(op)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer far.Close()
+	fail := func(err error) (killer, <-chan struct{}, error) {
+		ours.Close()
+		if ctx.Err() != nil {
+			return nil, nil, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+		}
+		return nil, nil, fault.New(fault.Unavailable, "starter_gone", op, err)
+	}
+	msg, err := json.Marshal(startRequest{Version: wireVersion, Tier: t})
+	if err != nil {
+		return fail(err)
+	}
+	s.mu.Lock()
+	_, _, err = s.conn.WriteMsgUnix(msg, syscall.UnixRights(int(theirs.Fd()), int(far.Fd())), nil)
+	s.mu.Unlock()
+	runtime.KeepAlive(theirs)
+	if err != nil {
+		return fail(err)
+	}
+	far.Close() // or we would not see the starter close its copy
+	stop := context.AfterFunc(ctx, func() { ours.Close() })
+	defer stop()
+	buf := make([]byte, maxMessage)
+	n, err := ours.Read(buf)
+	if err == nil && n == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	var r startReply
+	if err == nil {
+		err = decode(buf[:n], &r)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if r.Error != nil {
+		ours.Close()
+		return nil, nil, r.Error.err()
+	}
+	gone := make(chan struct{})
+	// It ends when the process was reaped or the starter died.
+	go func() {
+		defer close(gone)
+		ours.Read(make([]byte, 1))
+		ours.Close()
+	}()
+	return lifeline{ours}, gone, nil
+}
+
+// pair makes a connection and returns our end and a file for the other one.
+func pair(op string) (*net.UnixConn, *os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fault.New(fault.Unavailable, "socketpair", op, err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "theirs")
+	ours, err := fileConn(os.NewFile(uintptr(fds[0]), "ours"))
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fault.New(fault.Internal, "socketpair", op, err)
+	}
+	return ours, theirs, nil
+}
+
+// fileConn makes a connection of f, which it closes.
+func fileConn(f *os.File) (*net.UnixConn, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("is no unix socket")
+	}
+	return conn, nil
+}
+
+// ServeStarter is the main function of "palyra-cell starter". The descriptor is
+// a connection, or a listening socket that a service manager opened: then each
+// connection to it, by root or this user, is a palyrad. It returns when the
+// connection has ended and all that it started is gone.
+func ServeStarter(fd int) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own binary: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "palyrad")
+	if f == nil {
+		return errors.New("palyra-cell starter is started by palyrad, which hands it a socket")
+	}
+	listening, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN)
+	if err != nil {
+		return fmt.Errorf("palyra-cell starter is started by palyrad, which hands it a socket: %w", err)
+	}
+	if listening == 0 {
+		conn, err := fileConn(f)
+		if err != nil {
+			return fmt.Errorf("connection of palyrad: %w", err)
+		}
+		return serveStarter(conn, self)
+	}
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return fmt.Errorf("listening socket: %w", err)
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return fmt.Errorf("accept: %w", err)
+		}
+		conn, ok := c.(*net.UnixConn)
+		if !ok || !trusted(conn) {
+			c.Close()
+			continue
+		}
+		// It ends with its connection; this process does not end before.
+		go func() {
+			if err := serveStarter(conn, self); err != nil {
+				fmt.Fprintln(os.Stderr, "palyra-cell:", err)
+			}
+		}()
+	}
+}
+
+// trusted reports whether root or this user is at the other end.
+func trusted(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var cred *syscall.Ucred
+	raw.Control(func(fd uintptr) {
+		cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	})
+	return err == nil && cred != nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
+}
+
+// serveStarter starts the binary at path for each request, until the connection
+// ends; then it kills what is left and waits for it.
+func serveStarter(conn *net.UnixConn, path string) error {
+	var cells sync.WaitGroup
+	defer cells.Wait()
+	defer conn.Close()
+	var lines sync.Map // *net.UnixConn of each that runs
+	defer lines.Range(func(l, _ any) bool {
+		l.(*net.UnixConn).CloseRead() // as if palyrad had closed its end
+		return true
+	})
+	buf, oob := make([]byte, maxMessage), make([]byte, 1024)
+	for {
+		n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
+		if err != nil || n == 0 {
+			return nil // palyrad is gone or done
+		}
+		if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 {
+			return errors.New("request of palyrad does not fit")
+		}
+		files, err := rights(oob[:oobn])
+		if err != nil {
+			return err
+		}
+		var r startRequest
+		if err := decode(buf[:n], &r); err != nil || r.Version != wireVersion || len(files) != 2 {
+			closeAll(files)
+			return fmt.Errorf("request of palyrad: version %d with %d descriptors: %v", r.Version, len(files), err)
+		}
+		line, err := fileConn(files[1])
+		if err != nil {
+			files[0].Close()
+			return fmt.Errorf("lifeline: %w", err)
+		}
+		lines.Store(line, nil)
+		cells.Go(func() {
+			attend(line, path, r.Tier, files[0])
+			lines.Delete(line)
+		})
+	}
+}
+
+// attend starts one palyra-cell and stays with it until it was reaped.
+func attend(line *net.UnixConn, path string, t tier.Tier, theirs *os.File) {
+	defer line.Close()
+	proc, gone, err := spawn(path, t, theirs)
+	theirs.Close()
+	b, merr := json.Marshal(startReply{Error: toWire(err)})
+	if merr != nil {
+		panic("cell: internal error: " + merr.Error())
+	}
+	_, werr := line.Write(b)
+	if err != nil {
+		return
+	}
+	if werr != nil {
+		proc.Kill()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		line.Read(make([]byte, 16)) // "kill", or the end of palyrad
+		proc.Kill()
+	}()
+	<-gone
+	line.CloseRead()
+	<-done
+}

@@ -1,0 +1,182 @@
+package cell_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/authz/grant"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/isolatetest"
+	"palyra/isolate/tier"
+)
+
+func cellPath(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("PALYRA_TEST_CELL"); path != "" {
+		return path
+	}
+	path, err := binary()
+	if err != nil {
+		t.Fatalf("build palyra-cell: %v", err)
+	}
+	return path
+}
+
+func starter(t testing.TB) *cell.Starter {
+	t.Helper()
+	s, err := cell.NewStarter(cellPath(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func through(t testing.TB, s *cell.Starter, tr tier.Tier) *cell.Client {
+	t.Helper()
+	c, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tr, Key: testKey})
+	if err != nil {
+		t.Fatalf("start palyra-cell: %v", err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestContractStarter: a palyra-cell that a starter started is one like any
+// other.
+func TestContractStarter(t *testing.T) {
+	for _, tr := range []tier.Tier{tier.B, tier.C} {
+		t.Run(tr.String(), func(t *testing.T) {
+			s := starter(t)
+			isolatetest.Run(t, isolatetest.Subject{Tier: tr,
+				New:   func(t testing.TB) isolate.Runner { return through(t, s, tr) },
+				Grant: func(t testing.TB, s *isolate.Spec) grant.Grant { return mint(t, testKey, s) },
+			})
+		})
+	}
+}
+
+// soon waits for a channel that is about to be closed.
+func soon(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: still there", what)
+	}
+}
+
+func TestStarterDeaths(t *testing.T) {
+	s := starter(t)
+	a, b := through(t, s, tier.C), through(t, s, tier.C)
+	if err := a.TestOnlyKill(); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "a palyra-cell that was killed", a.Died())
+	select {
+	case <-b.Died():
+		t.Error("killing one palyra-cell ended the other")
+	case <-s.Gone():
+		t.Error("killing a palyra-cell ended its starter")
+	default:
+	}
+	// What palyrad is here for: another one after the first has died.
+	c := through(t, s, tier.C)
+	s.Close()
+	soon(t, "palyra-cell without its starter", b.Died())
+	soon(t, "palyra-cell without its starter", c.Died())
+	if _, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tier.C, Key: testKey}); fault.ReasonOf(err) != "starter_gone" {
+		t.Errorf("start without a starter: got %v", err)
+	}
+}
+
+func TestStarterRefuses(t *testing.T) {
+	if _, err := cell.NewStarter("/nonexistent/palyra-cell"); fault.ReasonOf(err) != "cell_missing" {
+		t.Errorf("missing binary: got %v", err)
+	}
+	if _, err := cell.DialStarter(filepath.Join(t.TempDir(), "none")); fault.ReasonOf(err) != "starter_unreachable" {
+		t.Errorf("no socket: got %v", err)
+	}
+	s, err := cell.NewStarter("/bin/true") // it ends at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	soon(t, "another program as starter", s.Gone())
+	if _, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tier.C, Key: testKey}); fault.ReasonOf(err) != "starter_gone" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestStarterService: the starter as a service of its own, with a listening
+// socket, serves one palyrad after another, and no other user.
+func TestStarterService(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	cmd := exec.Command(cellPath(t), "starter")
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	for range 2 {
+		s, err := cell.DialStarter(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := through(t, s, tier.C)
+		s.Close() // as if palyrad had died
+		soon(t, "palyra-cell of a palyrad that is gone", c.Died())
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root") // to be somebody else
+	}
+	for p := dir; p != "/" && strings.HasPrefix(p, os.TempDir()); p = filepath.Dir(p) {
+		if err := os.Chmod(p, 0o755); err != nil {
+			break // the parent of all temporary directories is open already
+		}
+	}
+	if err := os.Chmod(path, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", os.Args[0], "-test.run=^TestDialAsAnother$", "-test.v")
+	other.Env = append(os.Environ(), "PALYRA_TEST_STARTER="+path)
+	out, err := other.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "hung up") {
+		t.Errorf("another user: %v\n%s", err, out)
+	}
+}
+
+// TestDialAsAnother is the other user of TestStarterService.
+func TestDialAsAnother(t *testing.T) {
+	path := os.Getenv("PALYRA_TEST_STARTER")
+	if path == "" {
+		t.Skip("needs root") // TestStarterService runs it as somebody else
+	}
+	s, err := cell.DialStarter(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "connection of another user", s.Gone())
+	t.Log("hung up")
+}
