@@ -104,9 +104,9 @@ type Hub interface {
 	// JournalTile returns a file of the published log: "tile/…" as C2SP names it.
 	JournalTile(ctx context.Context, c Caller, name string) ([]byte, error)
 
-	// Artifact opens an artifact of a run that the caller may see. The caller
-	// closes it.
-	Artifact(ctx context.Context, c Caller, digest string) (Artifact, error)
+	// Artifact opens an artifact that a run holds which the caller may see. The
+	// caller closes it.
+	Artifact(ctx context.Context, c Caller, run, digest string) (Artifact, error)
 
 	// CreateToken makes an API token. Its text is in the result and nowhere else.
 	CreateToken(ctx context.Context, c Caller, n NewToken) (TokenSecret, error)
