@@ -26,6 +26,11 @@ func (*Client) Run(context.Context, grant.Grant, *isolate.Spec, *isolate.Files) 
 	return nil, unsupported()
 }
 
+// Explain fails.
+func (*Client) Explain(context.Context, *isolate.Spec, *isolate.Files) (*Plan, error) {
+	return nil, unsupported()
+}
+
 // Close does nothing.
 func (*Client) Close() error { return nil }
 

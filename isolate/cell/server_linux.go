@@ -153,12 +153,17 @@ const (
 	allSockets                  // unix sockets, too, at tier C
 )
 
+// filterOptions are those of compile, without a cookie.
+func filterOptions(t tier.Tier, kind sockets) seccomp.Options {
+	return seccomp.Options{Tier: t, AllowInet: t == tier.C && kind != noSockets, AllowUnix: kind == allSockets, NoPair: kind == noSockets}
+}
+
 func compile(t tier.Tier, cookie uint64, kind sockets) (*program, error) {
 	arch, err := seccomp.ParseArch(runtime.GOARCH)
 	if err != nil {
 		return nil, refuse("seccomp_unavailable", "choose seccomp architecture", err)
 	}
-	o := seccomp.Options{Tier: t, AllowInet: t == tier.C && kind != noSockets, AllowUnix: kind == allSockets, NoPair: kind == noSockets}
+	o := filterOptions(t, kind)
 	plain, err := seccomp.Compile(seccomp.Cell(o), arch)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
@@ -175,18 +180,22 @@ func compile(t tier.Tier, cookie uint64, kind sockets) (*program, error) {
 // confined (LANDLOCK_ACCESS_FS_RESOLVE_UNIX).
 const unixABI = 9
 
-// filterFor chooses the filter of a call. In the void network no socket can be
-// made. Elsewhere unix sockets are allowed where the
-// cell shows no directory of the host, or landlock keeps the program from
-// sockets in it.
+// filterFor returns the filter of a call.
 func (s *server) filterFor(spec *isolate.Spec) (*program, error) {
+	return s.filters[s.socketsFor(spec)]()
+}
+
+// socketsFor chooses a filter. In the void network no socket can be made.
+// Elsewhere unix sockets are allowed where the cell shows no directory of the
+// host, or landlock keeps the program from sockets in it.
+func (s *server) socketsFor(spec *isolate.Spec) sockets {
 	switch {
 	case spec.Network == isolate.NetworkVoid:
-		return s.filters[noSockets]()
+		return noSockets
 	case s.tier == tier.C && (spec.Workspace == nil || s.abi >= unixABI):
-		return s.filters[allSockets]()
+		return allSockets
 	}
-	return s.filters[innerSockets]()
+	return innerSockets
 }
 
 func refuse(reason, op string, err error) *fault.Error {
@@ -334,6 +343,12 @@ func (s *server) serve(buf []byte) error {
 				cancel()
 			}
 			s.mu.Unlock()
+		case "explain":
+			wg.Go(func() {
+				defer closeAll(fds)
+				plan, err := s.explain(&r, fds)
+				s.answer(reply{ID: r.ID, Plan: plan, Error: toWire(err)})
+			})
 		case "run":
 			ctx, cancel := context.WithCancel(context.Background())
 			s.mu.Lock()
@@ -404,16 +419,9 @@ func closeAll(files []*os.File) {
 // handle checks a run request and runs it.
 func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (*isolate.Result, error) {
 	const op = "run in palyra-cell"
-	if len(fds) != len(r.Files)+1 {
-		return nil, fault.New(fault.Internal, "cell_protocol", op, fmt.Errorf("%d descriptors for %d files", len(fds), len(r.Files)))
-	}
-	b, err := io.ReadAll(io.LimitReader(io.NewSectionReader(fds[0], 0, maxBody+1), maxBody+1))
-	if err != nil || len(b) > maxBody {
-		return nil, fault.New(fault.Internal, "cell_protocol", op, err)
-	}
-	var body runBody
-	if err := decode(b, &body); err != nil || body.Spec == nil {
-		return nil, fault.New(fault.Internal, "cell_protocol", op, err)
+	body, f, err := s.admit(op, r, fds)
+	if err != nil {
+		return nil, err
 	}
 	var g grant.Grant
 	if err := g.UnmarshalBinary(body.Grant); err != nil {
@@ -425,26 +433,6 @@ func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (*isola
 	}
 	if err := s.verifier.Verify(g, body.Spec.Capsule, digest); err != nil {
 		return nil, refuse(grantReason(err), op, err)
-	}
-	if body.Spec.Version != 1 || body.Spec.Tier != s.tier {
-		return nil, refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier))
-	}
-	if n := body.Spec.Network; n != isolate.NetworkFresh && (n != isolate.NetworkVoid || s.tier != tier.C) {
-		return nil, fault.New(fault.Usage, "network_unknown", op, fmt.Errorf("tier %v has no network %q", s.tier, n))
-	}
-	if err := checkLimits(&body.Spec.Limits); err != nil {
-		return nil, fault.New(fault.Usage, "limit_missing", op, err)
-	}
-	f := &files{byName: map[string]*os.File{}}
-	for i, name := range r.Files {
-		if name == "operand" {
-			f.operands = append(f.operands, fds[i+1])
-		} else {
-			f.byName[name] = fds[i+1]
-		}
-	}
-	if len(f.operands) != len(body.Spec.Operands) || (f.byName["workspace"] != nil) != (body.Spec.Workspace != nil) || (f.byName["script"] != nil) != (body.Spec.Script != nil) {
-		return nil, fault.New(fault.Internal, "cell_protocol", op, errors.New("descriptors do not match the spec"))
 	}
 	if s.tier == tier.B {
 		select {
@@ -458,6 +446,43 @@ func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (*isola
 	res, err := run.do(ctx)
 	runtime.KeepAlive(fds)
 	return res, err
+}
+
+// admit reads a request and refuses what no palyra of this version sends. The
+// grant is not looked at: nothing may run because of it alone.
+func (s *server) admit(op string, r *request, fds []*os.File) (*runBody, *files, error) {
+	if len(fds) != len(r.Files)+1 {
+		return nil, nil, fault.New(fault.Internal, "cell_protocol", op, fmt.Errorf("%d descriptors for %d files", len(fds), len(r.Files)))
+	}
+	b, err := io.ReadAll(io.LimitReader(io.NewSectionReader(fds[0], 0, maxBody+1), maxBody+1))
+	if err != nil || len(b) > maxBody {
+		return nil, nil, fault.New(fault.Internal, "cell_protocol", op, err)
+	}
+	var body runBody
+	if err := decode(b, &body); err != nil || body.Spec == nil {
+		return nil, nil, fault.New(fault.Internal, "cell_protocol", op, err)
+	}
+	if body.Spec.Version != 1 || body.Spec.Tier != s.tier {
+		return nil, nil, refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier))
+	}
+	if n := body.Spec.Network; n != isolate.NetworkFresh && (n != isolate.NetworkVoid || s.tier != tier.C) {
+		return nil, nil, fault.New(fault.Usage, "network_unknown", op, fmt.Errorf("tier %v has no network %q", s.tier, n))
+	}
+	if err := checkLimits(&body.Spec.Limits); err != nil {
+		return nil, nil, fault.New(fault.Usage, "limit_missing", op, err)
+	}
+	f := &files{byName: map[string]*os.File{}}
+	for i, name := range r.Files {
+		if name == "operand" {
+			f.operands = append(f.operands, fds[i+1])
+		} else {
+			f.byName[name] = fds[i+1]
+		}
+	}
+	if len(f.operands) != len(body.Spec.Operands) || (f.byName["workspace"] != nil) != (body.Spec.Workspace != nil) || (f.byName["script"] != nil) != (body.Spec.Script != nil) {
+		return nil, nil, fault.New(fault.Internal, "cell_protocol", op, errors.New("descriptors do not match the spec"))
+	}
+	return &body, f, nil
 }
 
 func grantReason(err error) string {

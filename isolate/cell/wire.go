@@ -34,7 +34,7 @@ type hello struct {
 }
 
 type request struct {
-	Op    string   `json:"op"` // "run" or "cancel"
+	Op    string   `json:"op"` // "run", "cancel" or "explain", which is a run up to the clone, without a grant
 	ID    uint64   `json:"id"`
 	Files []string `json:"files,omitempty"` // what each descriptor after the body is
 }
@@ -47,6 +47,7 @@ type runBody struct {
 type reply struct {
 	ID     uint64          `json:"id"`
 	Result *isolate.Result `json:"result,omitempty"`
+	Plan   *Plan           `json:"plan,omitempty"`
 	Error  *wireErr        `json:"error,omitempty"`
 }
 

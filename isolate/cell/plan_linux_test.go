@@ -1,0 +1,128 @@
+package cell_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// A plan must say what evidence says of the same call afterwards.
+func TestPlanIsWhatRuns(t *testing.T) {
+	exe, err := os.Open("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	dir := t.TempDir()
+	ws, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.Close()
+	shown := func(s *isolate.Spec, f *isolate.Files) {
+		s.Workspace = &isolate.Mount{Source: dir, ReadOnly: true, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+		f.Workspace = ws
+	}
+	for i, c := range []struct {
+		name string
+		tier tier.Tier
+		mod  func(*isolate.Spec, *isolate.Files)
+	}{
+		{"c", tier.C, nil},
+		{"c void", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Network = isolate.NetworkVoid }},
+		{"c workspace", tier.C, shown},
+		{"c limits", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Limits.PIDs = 9 }},
+		{"b", tier.B, func(s *isolate.Spec, f *isolate.Files) { shown(s, f); s.Cwd = dir }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &isolate.Spec{Version: 1, Capsule: canon.Sum(fmt.Append(nil, i)), Tier: c.tier, Cwd: "/workspace", Stdin: "none", Argv: []string{"true"},
+				Exec: isolate.File{Path: "/bin/true", Pinned: "system"},
+				Limits: isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 28, PIDs: 20, Output: 1 << 20, FileSize: 1 << 20,
+					OpenFiles: 64, Disk: 1 << 20, Inodes: 64}}
+			f := &isolate.Files{Exec: exe, Stdout: null, Stderr: null}
+			if c.mod != nil {
+				c.mod(s, f)
+			}
+			client := start(t, c.tier)
+			p, err := client.Explain(t.Context(), s, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := client.Run(t.Context(), mint(t, testKey, s), s, f)
+			if err != nil || res.Outcome != isolate.Exited {
+				t.Fatalf("run: %+v, %v", res, err)
+			}
+			e := res.Evidence
+			if len(p.Tape.Steps) != e.Tape.Steps || p.Tier != e.Tier || p.Executor != e.Executor {
+				t.Errorf("%s %s of %d steps, evidence says %s %s of %d", p.Tier, p.Executor, len(p.Tape.Steps), e.Tier, e.Executor, e.Tape.Steps)
+			}
+			if c.tier == tier.B && os.Getuid() == 0 { // it is another user each time
+				return
+			}
+			if p.Tape.Digest != e.Tape.Digest {
+				t.Errorf("tape %s, evidence says %s", p.Tape.Digest, e.Tape.Digest)
+			}
+			if p.Seccomp.Policy != e.Seccomp.Policy || p.Seccomp.Instructions != e.Seccomp.Instructions {
+				t.Errorf("filter %s, evidence says %s", p.Seccomp.Policy, e.Seccomp.Policy)
+			}
+			if !slices.Equal(p.Landlock.Rules, e.Landlock.Rules) || p.Landlock.Scoped != e.Landlock.Scoped || !slices.Equal(p.Degraded, e.Degraded) {
+				t.Errorf("landlock %+v and %q, evidence says %+v and %q", p.Landlock, p.Degraded, e.Landlock, e.Degraded)
+			}
+			if p.Network != e.Network.Mode || c.tier == tier.C && !slices.Equal(p.Namespaces, e.Namespaces.Fresh) {
+				t.Errorf("network %s, namespaces %q, evidence says %s, %q", p.Network, p.Namespaces, e.Network.Mode, e.Namespaces.Fresh)
+			}
+			// What the template shows is what the program sees, but for what the tape attaches.
+			for _, line := range p.Template {
+				if !strings.HasPrefix(line, "/proc ") && !slices.Contains(e.Mounts.Table, line) {
+					t.Errorf("the template has %q, which evidence has not", line)
+				}
+			}
+			if c.tier == tier.C && len(p.Template) < 5 {
+				t.Errorf("template %q", p.Template)
+			}
+			if len(p.Seccomp.Rules) < 10 || p.Seccomp.Default != "errno 1" {
+				t.Errorf("policy %+v", p.Seccomp)
+			}
+		})
+	}
+}
+
+// A plan needs no grant, and gives none: it refuses what Run would refuse, and
+// leaves the same palyra-cell able to serve.
+func TestPlanRefuses(t *testing.T) {
+	client := start(t, tier.C)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	f := &isolate.Files{Exec: w, Stdout: w, Stderr: w}
+	s := &isolate.Spec{Version: 1, Tier: tier.B, Argv: []string{"x"}, Cwd: "/"}
+	if _, err := client.Explain(t.Context(), s, f); fault.ReasonOf(err) != "tier_unavailable" {
+		t.Errorf("another tier: %v", err)
+	}
+	s.Tier = tier.C
+	if _, err := client.Explain(t.Context(), s, f); fault.ReasonOf(err) != "limit_missing" {
+		t.Errorf("no limits: %v", err)
+	}
+	w.Close()
+	// No process of any plan holds the pipe.
+	if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("read %d, %v: somebody holds the other end", n, err)
+	}
+}
