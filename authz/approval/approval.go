@@ -9,6 +9,9 @@
 //	rec := approval.Resolve(ctx, &approval.Terminal{In: tty, Out: tty, Name: "alice"}, req)
 //	if !rec.Approved() { … rec.View().Answer says why … }
 //
+// An Approver is a person at a terminal ([Terminal]) or a [Hub], which puts the
+// question down in a durable [Book] and waits for whoever answers first.
+//
 // A Record is bound to one decision, one capsule digest and one policy-set
 // digest, is good for one grant and expires. It cannot be made elsewhere: the
 // zero Record approves nothing.
@@ -80,6 +83,10 @@ type Answer struct {
 	Approved bool
 	Approver string // who answered, as the surface authenticated it
 	Surface  string // "terminal", "console", …
+	// ID names the durable record of a surface that keeps one: "apr_" and 32
+	// hexadecimal digits. Such a surface judges by itself whether an answer was
+	// in time. Default: Resolve makes one up, and judges.
+	ID string
 }
 
 // Approver is a surface that can ask a person. Ask returns when there is an
@@ -168,7 +175,9 @@ func (r *Record) Use(decision [16]byte, capsule, policySet canon.Digest) error {
 
 // Resolve puts q to a and records the answer. It always returns a record; a nil
 // approver gives one that says nobody could be reached. A yes that arrives
-// together with the end of the time is a no.
+// together with the end of the time is a no, unless the surface has put down
+// durably that it was in time: record and receipt then say the same, and the
+// caller who gave up runs nothing all the same.
 func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	r := &Record{decision: q.Decision}
 	var id [16]byte
@@ -192,11 +201,17 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	defer cancel()
 	ans, err := ask(asked, a, q)
 	r.view.Approver, r.view.Surface = ans.Approver, ans.Surface
+	if ans.ID != "" {
+		r.view.ID = ans.ID
+	}
 	switch {
+	case ans.ID != "" && err == nil: // an answer that is on record
 	case errors.Is(ctx.Err(), context.Canceled):
 		return r.close(Withdrawn, "the caller gave up")
 	case asked.Err() != nil:
 		return r.close(Expired, "nobody answered in time")
+	}
+	switch {
 	case err != nil:
 		return r.close(Unreachable, err.Error())
 	case !ans.Approved:

@@ -1,0 +1,330 @@
+package approval
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+// memory is a Book without a disk.
+type memory struct {
+	mu      sync.Mutex
+	entries map[string]*Entry
+	opened  chan string // id of each entry that was opened
+	fail    error       // of every change
+}
+
+func newMemory() *memory {
+	return &memory{entries: make(map[string]*Entry), opened: make(chan string, 64)}
+}
+
+func (m *memory) Open(_ context.Context, e *Entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	c := *e
+	m.entries[e.ID] = &c
+	m.opened <- e.ID
+	return nil
+}
+
+func (m *memory) Resolve(_ context.Context, id string, version int64, r Resolution) (*Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.entries[id]
+	switch {
+	case m.fail != nil:
+		return nil, m.fail
+	case e.State != Pending || e.Version != version:
+		return nil, fault.New(fault.Busy, reasonConflict, "resolve", nil)
+	}
+	e.State, e.Approver, e.Surface, e.Detail, e.Answered = r.State, r.Approver, r.Surface, r.Detail, time.Now()
+	e.Version++
+	c := *e
+	return &c, nil
+}
+
+func (m *memory) Entry(_ context.Context, id string) (*Entry, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.entries[id]
+	if e == nil {
+		return nil, fault.New(fault.NotFound, "no_such_approval", "look up", nil)
+	}
+	c := *e
+	return &c, nil
+}
+
+func (m *memory) Pending(context.Context) (left []Entry, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.entries {
+		if e.State == Pending {
+			left = append(left, *e)
+		}
+	}
+	return left, nil
+}
+
+var subject = Subject{Run: "run_1", Session: "ses_1", Requester: "uid:1000"}
+
+// asking puts the question in the background.
+func asking(ctx context.Context, h *Hub) chan *Record {
+	got := make(chan *Record, 1)
+	go func() { got <- Resolve(ctx, h.For(subject), question()) }()
+	return got
+}
+
+func TestHubAnswers(t *testing.T) {
+	for _, yes := range []bool{true, false} {
+		m := newMemory()
+		h := NewHub(m, HubOptions{})
+		got := asking(t.Context(), h)
+		id := <-m.opened
+		e, err := h.Resolve(t.Context(), id, 1, By{"uid:0", "unix"}, yes, "because")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := <-got
+		v := rec.View()
+		want := Denied
+		if yes {
+			want = Approved
+		}
+		if v.Answer != want || e.State != want || rec.Approved() != yes || e.Version != 2 || e.Detail != "because" {
+			t.Errorf("answer %v: record %+v, entry %+v", yes, v, e)
+		}
+		if v.ID != id || v.Approver != "uid:0" || v.Surface != "unix" {
+			t.Errorf("the record is not of this entry: %+v", v)
+		}
+		if err := rec.Use(decision, capsule, policySet); (err == nil) != yes {
+			t.Errorf("Use: %v", err)
+		}
+		if h.Waiting() != 0 {
+			t.Error("somebody still waits")
+		}
+	}
+}
+
+// TestHubRace: of many answers one counts, and everybody else is told.
+func TestHubRace(t *testing.T) {
+	for round := range 50 {
+		m := newMemory()
+		h := NewHub(m, HubOptions{})
+		got := asking(t.Context(), h)
+		id := <-m.opened
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var won []*Entry
+		for i := range 20 {
+			wg.Go(func() {
+				e, err := h.Resolve(t.Context(), id, 0, By{"uid:" + string(rune('a'+i)), "unix"}, i%2 == 0, "")
+				switch {
+				case err == nil:
+					mu.Lock()
+					won = append(won, e)
+					mu.Unlock()
+				case fault.KindOf(err) != fault.Busy && fault.ReasonOf(err) != "approval_abandoned":
+					t.Errorf("the loser is told %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		rec := (<-got).View()
+		if len(won) != 1 || rec.Approver != won[0].Approver || rec.Answer != won[0].State {
+			t.Fatalf("round %d: %d answers counted, the record has %+v", round, len(won), rec)
+		}
+	}
+}
+
+func TestHubRefuses(t *testing.T) {
+	other := By{"uid:0", "unix"}
+	for _, test := range []struct {
+		name    string
+		opt     HubOptions
+		version int64
+		by      By
+		yes     bool
+		kind    fault.Kind
+		reason  string
+	}{
+		{"self", HubOptions{}, 1, By{"uid:1000", "http"}, true, fault.Denied, "self_approval"},
+		{"nobody", HubOptions{AllowSelf: true}, 1, By{"", "http"}, true, fault.Denied, "no_approver"},
+		{"another version", HubOptions{}, 2, other, true, fault.Busy, "version_conflict"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMemory()
+			h := NewHub(m, test.opt)
+			ctx, cancel := context.WithCancel(t.Context())
+			got := asking(ctx, h)
+			id := <-m.opened
+			if _, err := h.Resolve(t.Context(), id, test.version, test.by, test.yes, ""); fault.KindOf(err) != test.kind || fault.ReasonOf(err) != test.reason {
+				t.Errorf("got %v, want %s", err, test.reason)
+			}
+			if e, _ := m.Entry(ctx, id); e.State != Pending || h.Waiting() != 1 {
+				t.Errorf("a refused answer changed the entry: %+v", e)
+			}
+			cancel()
+			if rec := <-got; rec.Approved() || rec.View().Answer != Withdrawn || rec.View().ID != id {
+				t.Errorf("record %+v", rec.View())
+			}
+			if e, _ := m.Entry(t.Context(), id); e.State != Withdrawn {
+				t.Errorf("entry %+v", e)
+			}
+			if _, err := h.Resolve(t.Context(), id, 0, other, true, ""); fault.ReasonOf(err) != "version_conflict" {
+				t.Errorf("an answer after the withdrawal: %v", err)
+			}
+		})
+	}
+	h := NewHub(newMemory(), HubOptions{})
+	if _, err := h.Resolve(t.Context(), "apr_0", 0, other, true, ""); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("an answer to nothing: %v", err)
+	}
+}
+
+func TestHubSelf(t *testing.T) {
+	self := By{"uid:1000", "unix"}
+	// Saying no to oneself is nobody's loss.
+	m := newMemory()
+	h := NewHub(m, HubOptions{})
+	got := asking(t.Context(), h)
+	if _, err := h.Resolve(t.Context(), <-m.opened, 0, self, false, ""); err != nil {
+		t.Error(err)
+	}
+	if v := (<-got).View(); v.Answer != Denied {
+		t.Errorf("%+v", v)
+	}
+	m = newMemory()
+	h = NewHub(m, HubOptions{AllowSelf: true})
+	got = asking(t.Context(), h)
+	if _, err := h.Resolve(t.Context(), <-m.opened, 0, self, true, ""); err != nil {
+		t.Error(err)
+	}
+	if rec := <-got; !rec.Approved() {
+		t.Errorf("%+v", rec.View())
+	}
+}
+
+func TestHubExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		h := NewHub(m, HubOptions{})
+		start := time.Now()
+		got := asking(t.Context(), h)
+		id := <-m.opened
+		if e, _ := m.Entry(t.Context(), id); e.Expires.Sub(start) != DefaultTimeout {
+			t.Errorf("expires after %v", e.Expires.Sub(start))
+		}
+		rec := <-got
+		if rec.View().Answer != Expired || rec.Approved() || time.Since(start) != DefaultTimeout {
+			t.Errorf("%+v after %v", rec.View(), time.Since(start))
+		}
+		if e, _ := m.Entry(t.Context(), id); e.State != Expired || e.Approver != "" {
+			t.Errorf("entry %+v", e)
+		}
+		if _, err := h.Resolve(t.Context(), id, 0, By{"uid:0", "unix"}, true, ""); err == nil {
+			t.Error("an answer after the end was taken")
+		}
+
+		// The caller's own deadline comes first.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		rec = Resolve(ctx, h.For(subject), question())
+		if e, _ := m.Entry(t.Context(), <-m.opened); e.State != Expired || e.Expires.Sub(start) != time.Second || rec.View().Answer != Expired {
+			t.Errorf("entry %+v, record %+v", e, rec.View())
+		}
+	})
+}
+
+// late is a Book in which an answer comes in just before the question is closed.
+type late struct {
+	*memory
+	by By
+}
+
+func (l *late) Resolve(ctx context.Context, id string, version int64, r Resolution) (*Entry, error) {
+	if r.State == Withdrawn || r.State == Expired {
+		if _, err := l.memory.Resolve(ctx, id, version, Resolution{State: Approved, Approver: l.by.Principal, Surface: l.by.Surface}); err != nil {
+			return nil, err
+		}
+	}
+	return l.memory.Resolve(ctx, id, version, r)
+}
+
+// TestHubBookDecides: what the book has is what the record says, also where the
+// caller gives up at the same time.
+func TestHubBookDecides(t *testing.T) {
+	b := &late{newMemory(), By{"uid:0", "unix"}}
+	h := NewHub(b, HubOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	got := asking(ctx, h)
+	id := <-b.opened
+	cancel()
+	v := (<-got).View()
+	if e, _ := b.Entry(t.Context(), id); e.State != Approved || v.Answer != Approved || v.Approver != "uid:0" {
+		t.Errorf("book %+v, record %+v", e, v)
+	}
+}
+
+func TestHubAfterRestart(t *testing.T) {
+	m := newMemory()
+	old := NewHub(m, HubOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := asking(ctx, old)
+	id := <-m.opened
+	// Another process over the same book: the first one's calls are gone.
+	h := NewHub(m, HubOptions{})
+	if _, err := h.Resolve(t.Context(), id, 0, By{"uid:0", "unix"}, true, ""); fault.ReasonOf(err) != "approval_abandoned" {
+		t.Errorf("an answer that nobody waits for: %v", err)
+	}
+	if n, err := h.Expire(t.Context()); n != 1 || err != nil {
+		t.Errorf("expired %d, %v", n, err)
+	}
+	if n, err := h.Expire(t.Context()); n != 0 || err != nil {
+		t.Errorf("expired again %d, %v", n, err)
+	}
+	if e, _ := m.Entry(ctx, id); e.State != Expired || !strings.Contains(e.Detail, "restart") {
+		t.Errorf("entry %+v", e)
+	}
+	cancel()
+	if rec := <-got; rec.Approved() {
+		t.Error("an expired question was approved")
+	}
+}
+
+func TestHubBookFails(t *testing.T) {
+	m := newMemory()
+	m.fail = errors.New("disk full")
+	h := NewHub(m, HubOptions{})
+	if v := Resolve(t.Context(), h.For(subject), question()).View(); v.Answer != Unreachable || !strings.Contains(v.Detail, "disk full") {
+		t.Errorf("%+v", v)
+	}
+	m.fail = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := asking(ctx, h)
+	id := <-m.opened
+	m.mu.Lock()
+	m.fail = errors.New("disk full")
+	m.mu.Unlock()
+	if _, err := h.Resolve(ctx, id, 0, By{"uid:0", "unix"}, true, ""); err == nil {
+		t.Error("an answer that is not on record was taken")
+	}
+	cancel()
+	if rec := <-got; rec.Approved() || rec.View().ID != id {
+		t.Errorf("%+v", rec.View())
+	}
+	if h.Waiting() != 0 {
+		t.Error("somebody still waits")
+	}
+}
