@@ -47,14 +47,19 @@ func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.
 	if err != nil {
 		return policy.Request{}, err
 	}
-	state := k.cfg.StateDir
-	if _, err := os.Lstat(state); errors.Is(err, fs.ErrNotExist) {
-		state = "" // nothing of it can lie in the workspace
-	}
-	s, err := seal(ctx, &p, stdin, state, nil)
+	s, err := seal(ctx, &p, stdin, existing(k.cfg.StateDir), nil)
 	if err != nil {
 		return policy.Request{}, err
 	}
 	defer s.close()
 	return question(&who, s, &p), nil
+}
+
+// existing returns a state directory, "" where there is none yet: nothing of it
+// can lie in the workspace.
+func existing(state string) string {
+	if _, err := os.Lstat(state); errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return state
 }

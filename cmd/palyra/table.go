@@ -35,7 +35,7 @@ func table() *command.Table {
 		Summary: "decide, confine and attest the tool calls of agents",
 		Commands: []command.Command{
 			execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
-			policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, completionCommand, manCommand, versionCommand, helpCommand,
+			policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, completionCommand, manCommand, versionCommand, helpCommand,
 		},
 	}
 }

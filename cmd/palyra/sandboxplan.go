@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/kernel"
+)
+
+var sandboxExplainCommand = command.Command{
+	Name: "sandbox explain", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true,
+	Short: "say how a call would be confined, step by step; runs nothing",
+	Long: `
+Seals the call as palyra exec would and has palyra-cell prepare it up to the
+first process: tier, network, mounts, the numbered list of system calls between
+clone and CMD with the reason for each, the system call filter, the Landlock
+rules and the limits. The digest of the list is the one that the receipt of the
+same call on this host carries. Nothing runs, nobody is asked and nothing is
+written to the journal; that policy would deny the call does not matter.`,
+	Flags: append(slices.DeleteFunc(slices.Clone(execCommand.Flags), func(f command.Flag) bool {
+		return f.Name == "receipt" || f.Name == "json" // exec holds the output in its document
+	}), flagJSON),
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "CMD not found, or cannot be sealed"}, exitUsage,
+		{Code: "7", Meaning: "refused: the host cannot enforce the tier"}, exitBusy, exitState},
+	Examples: []command.Example{
+		{Line: "palyra sandbox explain -- /bin/true", Does: "prints what stands between this host and true"},
+		{Line: "palyra sandbox explain --tier b --json -- /bin/true", Does: "the same without namespaces, as one document"},
+	},
+}
+
+func (a *app) sandboxExplain(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	p, stdin, err := a.proposal(inv)
+	if err != nil {
+		return nil, err
+	}
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	helper, err := a.cell()
+	if err != nil {
+		return nil, err
+	}
+	c, err := kernel.Confine(ctx, kernel.Config{StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: helper}, *p, stdin)
+	if err != nil {
+		return nil, err
+	}
+	if c.Plan == nil {
+		return nil, fault.New(fault.Internal, "no_plan", "explain confinement", nil)
+	}
+	return &front.Report{Text: confinementText(c), Fields: front.Document{"decision": decisionFields(&c.Decision), "plan": c.Plan}}, nil
+}
+
+// confinementText is a plan for people.
+func confinementText(c *kernel.Confinement) string {
+	p := c.Plan
+	var b strings.Builder
+	line := func(name, format string, v ...any) {
+		fmt.Fprintf(&b, "%-11s %s\n", name, front.Escape(fmt.Sprintf(format, v...)))
+	}
+	line("policy", "%s: %s", c.Decision.Effect, c.Decision.Reason)
+	line("tier", "%s (%s)", p.Tier, p.Executor)
+	line("network", "%s", networkText(p))
+	line("namespaces", "%s", strings.Join(p.Namespaces, " "))
+	line("limits", "%s", limitsText(p.Limits))
+	line("cgroup", "%s", p.Cgroup.State)
+	for _, d := range p.Degraded {
+		line("degraded", "%s", d)
+	}
+	fmt.Fprintf(&b, "mounts of the template, before the steps:\n")
+	for _, m := range p.Template {
+		fmt.Fprintf(&b, "  %s\n", front.Escape(m))
+	}
+	fmt.Fprintf(&b, "steps %s:\n", p.Tape.Digest)
+	for _, s := range p.Tape.Steps {
+		fmt.Fprintf(&b, "  %3d %s%s\n        %s%s\n", s.Number, strings.Repeat("  ", s.Depth), front.Escape(s.Call), strings.Repeat("  ", s.Depth), front.Escape(s.Why))
+	}
+	l := &p.Landlock
+	fmt.Fprintf(&b, "landlock ABI %d, files %#x, network %#x, scopes %#x:\n", l.ABI, l.HandledFS, l.HandledNet, l.Scoped)
+	for _, r := range l.Rules {
+		fmt.Fprintf(&b, "  %s\n", front.Escape(r))
+	}
+	f := &p.Seccomp
+	fmt.Fprintf(&b, "system calls %s, policy %s, %d instructions:\n", f.Name, f.Policy, f.Instructions)
+	for _, r := range f.Rules {
+		fmt.Fprintf(&b, "  %s: %s\n        %s\n", strings.Join(r.Calls, " "), strings.Join(r.Does, "; "), r.Why)
+	}
+	fmt.Fprintf(&b, "  any other: %s; a number that is no system call: %s\n", f.Default, f.Unknown)
+	return b.String()
+}
+
+func networkText(p *cell.Plan) string {
+	switch p.Network {
+	case "":
+		return "the host's, where the filter lets the program make no socket"
+	case isolate.NetworkVoid:
+		return "void: shared and empty; the filter lets the program make no socket"
+	}
+	return p.Network + ": of this call alone, with a loopback interface that is down"
+}
+
+func limitsText(l isolate.Limits) string {
+	return fmt.Sprintf("wall %v, cpu %v, memory %d, processes %d, output %d, file %d, descriptors %d, private disk %d in %d files",
+		l.Wall.Round(time.Millisecond), l.CPU, l.Memory, l.PIDs, l.Output, l.FileSize, l.OpenFiles, l.Disk, l.Inodes)
+}
