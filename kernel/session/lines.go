@@ -1,0 +1,196 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+
+	"palyra/internal/fault"
+)
+
+// Bounds are the sizes of Lines. Zero fields have the defaults.
+type Bounds struct {
+	Active int // runs at work at the same time; default 8
+	Queue  int // runs that wait, in all sessions together; default 64
+	Line   int // runs that wait in one session; default 16
+	Paused int // runs that wait for a person and give their place to others meanwhile; default 256
+}
+
+func (b Bounds) withDefaults() Bounds {
+	for _, f := range []struct {
+		v   *int
+		def int
+	}{{&b.Active, 8}, {&b.Queue, 64}, {&b.Line, 16}, {&b.Paused, 256}} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+	}
+	return b
+}
+
+// Place is where a run stands. The zero Place is none.
+type Place uint8
+
+// The places, from back to front.
+const (
+	Gone   Place = iota
+	Queued       // behind another run of its session
+	Head         // the next of its session; waits for a place
+	Active       // at work
+)
+
+// Moves are what became possible by a change.
+type Moves struct {
+	Head   string   // the run that is now the next of its session; "" if none
+	Active []string // runs that have got a place
+}
+
+// Lines is the order in which runs get their turn. It is a plain data structure:
+// its owner locks. The zero Lines is of no use; see NewLines.
+type Lines struct {
+	bounds  Bounds
+	lines   map[string][]string // run ids by session; the first is Head or Active
+	runs    map[string]*standing
+	heads   []string // runs in Head, the longest waiting first
+	active  int      // runs in Active that are not paused
+	paused  int      // runs in Active that gave their place away
+	waiting int      // runs in Queued or Head
+}
+
+type standing struct {
+	session string
+	place   Place
+	paused  bool
+}
+
+// NewLines returns empty lines.
+func NewLines(b Bounds) *Lines {
+	return &Lines{bounds: b.withDefaults(), lines: make(map[string][]string), runs: make(map[string]*standing)}
+}
+
+// Enter puts a run at the end of its session's line and returns where it stands
+// then. No room is fault.Busy "queue_full".
+func (l *Lines) Enter(session, run string) (Place, error) {
+	line := l.lines[session]
+	if len(line) == 0 && l.active < l.bounds.Active && len(l.heads) == 0 {
+		l.add(session, run, Active)
+		l.active++
+		return Active, nil
+	}
+	full := func(format string, a ...any) (Place, error) {
+		return Gone, fault.New(fault.Busy, "queue_full", "queue run", fmt.Errorf(format, a...)).
+			WithHint("try again when a run has ended, or cancel one")
+	}
+	switch {
+	case l.waiting >= l.bounds.Queue:
+		return full("%d runs wait already", l.waiting)
+	case len(line) > l.bounds.Line:
+		return full("%d runs of this session wait already", l.bounds.Line)
+	}
+	l.waiting++
+	if len(line) > 0 {
+		l.add(session, run, Queued)
+		return Queued, nil
+	}
+	l.add(session, run, Head)
+	l.heads = append(l.heads, run)
+	return Head, nil
+}
+
+// Restore is Enter for a run that was accepted by an earlier process: it has
+// been promised, and so no bound keeps it out.
+func (l *Lines) Restore(session, run string) Place {
+	b := l.bounds
+	l.bounds.Queue, l.bounds.Line = l.waiting+1, len(l.lines[session])+1
+	p, _ := l.Enter(session, run) // there is room
+	l.bounds = b
+	return p
+}
+
+func (l *Lines) add(session, run string, p Place) {
+	l.lines[session] = append(l.lines[session], run)
+	l.runs[run] = &standing{session: session, place: p}
+}
+
+// Place returns where a run stands.
+func (l *Lines) Place(run string) Place {
+	if s := l.runs[run]; s != nil {
+		return s.place
+	}
+	return Gone
+}
+
+// Leave takes a run out, wherever it stands.
+func (l *Lines) Leave(run string) Moves {
+	s := l.runs[run]
+	if s == nil {
+		return Moves{}
+	}
+	delete(l.runs, run)
+	line := l.lines[s.session]
+	i := slices.Index(line, run)
+	line = slices.Delete(line, i, i+1)
+	switch {
+	case s.place == Active && s.paused:
+		l.paused--
+	case s.place == Active:
+		l.active--
+	default:
+		l.waiting--
+	}
+	l.heads = slices.DeleteFunc(l.heads, func(id string) bool { return id == run })
+	var m Moves
+	if len(line) == 0 {
+		delete(l.lines, s.session)
+	} else {
+		l.lines[s.session] = line
+		if i == 0 { // the one behind it comes to the front
+			m.Head = line[0]
+			l.runs[m.Head].place = Head
+			l.heads = append(l.heads, m.Head)
+		}
+	}
+	m.Active = l.fill()
+	return m
+}
+
+// Pause gives the place of a run that waits for a person to others, within
+// bounds. The run stays the active one of its session.
+func (l *Lines) Pause(run string) Moves {
+	s := l.runs[run]
+	if s == nil || s.place != Active || s.paused || l.paused >= l.bounds.Paused {
+		return Moves{}
+	}
+	s.paused = true
+	l.paused++
+	l.active--
+	return Moves{Active: l.fill()}
+}
+
+// Resume ends a pause. The run goes on at once, also where that makes one more
+// than the bound: a person said yes to it now, and what it holds it held all the time.
+func (l *Lines) Resume(run string) {
+	s := l.runs[run]
+	if s == nil || !s.paused {
+		return
+	}
+	s.paused = false
+	l.paused--
+	l.active++
+}
+
+// fill gives free places to the heads.
+func (l *Lines) fill() (got []string) {
+	for l.active < l.bounds.Active && len(l.heads) > 0 {
+		id := l.heads[0]
+		l.heads = l.heads[1:]
+		l.runs[id].place = Active
+		l.active++
+		l.waiting--
+		got = append(got, id)
+	}
+	return got
+}
+
+// Counts returns how many runs are at work, those that wait for a person
+// included, and how many wait for their turn.
+func (l *Lines) Counts() (active, waiting int) { return l.active + l.paused, l.waiting }

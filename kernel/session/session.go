@@ -1,0 +1,80 @@
+// Package session holds what a session is: a thing that belongs to one
+// principal, is open until it has ended, and makes one run at a time.
+//
+//	s, err := session.Create(ctx, st, "uid:1000", "deploy")
+//	s, err = session.End(ctx, st, s.ID, s.Version) // no run can be started in it any more
+//
+// [Lines] is the order in which runs get their turn: one active run per session,
+// a bounded queue behind it, and a bounded number of runs at work in all.
+//
+// What it does not protect against: it asks nobody for permission. Who may see
+// or end which session is palyra/kernel/hub/local's.
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"palyra/internal/fault"
+	"palyra/kernel/store"
+)
+
+// MaxTitle bounds a title, in bytes.
+const MaxTitle = 200
+
+// next is the table of states. What is not in it cannot happen.
+var next = map[store.SessionState][]store.SessionState{
+	store.SessionOpen:  {store.SessionEnded},
+	store.SessionEnded: {},
+}
+
+// Create opens a session of a principal.
+func Create(ctx context.Context, st *store.Store, principal, title string) (*store.Session, error) {
+	s, err := New(principal, title)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.Update(ctx, func(tx *store.Tx) error { return tx.CreateSession(s) }); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// New is a session that no store has yet.
+func New(principal, title string) (*store.Session, error) {
+	const op = "create session"
+	switch {
+	case principal == "":
+		return nil, fault.New(fault.Denied, "no_principal", op, nil)
+	case len(title) > MaxTitle || !utf8.ValidString(title) || strings.ContainsRune(title, 0):
+		return nil, fault.New(fault.Usage, "bad_title", op, fmt.Errorf("a title is at most %d bytes of UTF-8", MaxTitle))
+	}
+	return &store.Session{Principal: principal, Title: title, State: store.SessionOpen}, nil
+}
+
+// End ends a session, if version is its current one or 0. Ending one that has
+// ended is no error and changes nothing. Its runs are the caller's to cancel.
+func End(ctx context.Context, st *store.Store, id string, version int64) (s *store.Session, err error) {
+	err = st.Update(ctx, func(tx *store.Tx) error {
+		s, err = EndIn(tx, id, version)
+		return err
+	})
+	return s, err
+}
+
+// EndIn is End within a transaction.
+func EndIn(tx *store.Tx, id string, version int64) (*store.Session, error) {
+	s, err := tx.Session(id)
+	if err != nil || s.State == store.SessionEnded {
+		return s, err
+	}
+	if version != 0 && version != s.Version {
+		return nil, fault.New(fault.Busy, "version_conflict", fmt.Sprintf("end session %q", id),
+			fmt.Errorf("it is version %d by now", s.Version)).WithHint("read it again")
+	}
+	s.State, s.Ended = store.SessionEnded, time.Now().UTC()
+	return s, tx.UpdateSession(s)
+}
