@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -240,7 +239,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	}
 	var stdout, stderr canon.Digest
 	if r := c.out.Result; r != nil && r.Evidence != nil {
-		e, err := json.Marshal(r.Evidence) // signing puts it into canonical form, with the rest
+		e, err := canon.Marshal(r.Evidence)
 		if err != nil {
 			return c.out, fault.New(fault.Internal, "evidence", "record result", err)
 		}

@@ -227,8 +227,11 @@ func (s *Statement) check() error {
 	if err := checkTime(p.Time); err != nil {
 		return err
 	}
-	if err := checkRaw(p.Evidence); err != nil {
-		return fmt.Errorf("evidence: %w", err)
+	// Its members belong to isolate/evidence, which crypt does not import; whoever
+	// reads evidence decodes it strictly there. That it is JSON, in canonical form
+	// and without a name twice, is seen to by printing and by parsing the whole.
+	if !isNull(p.Evidence) && p.Evidence[0] != '{' {
+		return errors.New("evidence is neither null nor an object")
 	}
 	if err := s.checkSubjects(); err != nil {
 		return err
@@ -313,19 +316,6 @@ func checkTime(s string) error {
 }
 
 func isNull(m json.RawMessage) bool { return len(m) == 0 || string(m) == "null" }
-
-// checkRaw accepts null or an object. Its members belong to isolate/evidence,
-// which crypt does not import; whoever reads evidence decodes it strictly there.
-func checkRaw(m json.RawMessage) error {
-	if isNull(m) {
-		return nil
-	}
-	var o map[string]json.RawMessage
-	if err := canon.Decode(m, &o, canon.Limits{Bytes: maxPayload}); err != nil {
-		return err
-	}
-	return nil
-}
 
 // parseStatement decodes the canonical JSON of one of our statements.
 func parseStatement(payload []byte) (*Statement, error) {

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sort"
 	"strconv"
-	"unicode/utf8"
 )
 
 // print appends the canonical form of n.
@@ -105,7 +104,7 @@ func (o byName) Swap(i, j int) {
 
 // sort orders the members and reports the name that occurs twice, if one does.
 func (n *node) sort() (twice string, ok bool) {
-	if !slices.IsSortedFunc(n.names, compareUTF16) {
+	if !slices.IsSortedFunc(n.names, compareUTF16[string]) {
 		sort.Sort(byName{n})
 	}
 	for i := 1; i < len(n.names); i++ {
@@ -116,28 +115,23 @@ func (n *node) sort() (twice string, ok bool) {
 	return "", true
 }
 
-// compareUTF16 orders two valid UTF-8 strings by their UTF-16 code units. That
-// is the order of code points, except that those beyond U+FFFF, whose first
-// unit is a surrogate (U+D800 to U+DBFF), come before U+E000 to U+FFFF.
-func compareUTF16(a, b string) int {
-	for a != "" && b != "" {
-		ra, na := utf8.DecodeRuneInString(a)
-		rb, nb := utf8.DecodeRuneInString(b)
-		if ra != rb {
-			if high := ra > 0xffff; high != (rb > 0xffff) {
-				// One of the two begins with a surrogate.
-				if high {
-					ra = 0xd800
-				} else {
-					rb = 0xd800
-				}
-			}
-			if ra < rb {
-				return -1
-			}
-			return 1
+// compareUTF16 orders two valid UTF-8 texts by their UTF-16 code units. That is
+// the order of code points, which is that of the bytes, except that code points
+// beyond U+FFFF, whose first unit is a surrogate (U+D800 to U+DBFF), come before
+// U+E000 to U+FFFF: lead bytes from 0xf0 come before 0xee and 0xef.
+func compareUTF16[T ~string | ~[]byte](a, b T) int {
+	for i := range min(len(a), len(b)) {
+		x, y := a[i], b[i]
+		if x == y {
+			continue
 		}
-		a, b = a[na:], b[nb:]
+		if x >= 0xee && y >= 0xee && (x >= 0xf0) != (y >= 0xf0) {
+			x, y = y, x
+		}
+		if x < y {
+			return -1
+		}
+		return 1
 	}
 	return len(a) - len(b)
 }
