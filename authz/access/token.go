@@ -1,0 +1,256 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"palyra/internal/fault"
+)
+
+// Request is what a new token shall be.
+type Request struct {
+	Name     string        // for people; at most 100 printable characters
+	Scopes   Set           // a part of what the holder holds; empty holds nothing
+	Lifetime time.Duration // more than 0, at most MaxLifetime
+}
+
+// Mint makes a token for by's own principal; there is no way to make one for
+// another. by holds token.manage and every scope. A token that was minted with
+// a token ends with it at the latest, and is revoked with it.
+func (r *Registry) Mint(ctx context.Context, by Holder, q Request) (Secret, *Token, error) {
+	const op = "mint token"
+	if err := checkName(op, q.Name); err != nil {
+		return Secret{}, nil, err
+	}
+	if q.Lifetime < time.Second || q.Lifetime > MaxLifetime {
+		return Secret{}, nil, fault.New(fault.Usage, "bad_lifetime", op, fmt.Errorf("%v is not between a second and %v", q.Lifetime, MaxLifetime))
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	held := r.Permissions(by)
+	if !held.Has(TokenManage) {
+		return Secret{}, nil, denied(by, TokenManage)
+	}
+	if missing := q.Scopes &^ held; missing != 0 {
+		return Secret{}, nil, exceeds(op, by, missing)
+	}
+	t, s := r.newToken(by, q.Name, q.Scopes, q.Lifetime)
+	if p := r.find(by.Token); p != nil {
+		t.Expires = earlier(t.Expires, p.Expires)
+	}
+	if !t.Expires.After(t.Created) {
+		return Secret{}, nil, fault.New(fault.Usage, "bad_lifetime", op, errors.New("the token that asks ends at once"))
+	}
+	err := r.commit(ctx, by, Change{Act: "token.mint", Subject: t.ID, Tokens: []Token{t}, Detail: map[string]string{
+		"principal": t.Principal, "scopes": t.Scopes.String(), "expires": t.Expires.Format(time.RFC3339)}}, true)
+	if err != nil {
+		return Secret{}, nil, err
+	}
+	return s, &t, nil
+}
+
+// Rotate makes a successor of one of by's own tokens, with the same name and
+// scopes and a lifetime as long as the old one's; the old one ends after
+// overlap. What is revoked, expired or rotated already cannot be: it does not
+// come back. The scopes must still be among what by holds.
+func (r *Registry) Rotate(ctx context.Context, by Holder, id string, overlap time.Duration) (Secret, *Token, error) {
+	const op = "rotate token"
+	if overlap < 0 || overlap > MaxOverlap {
+		return Secret{}, nil, fault.New(fault.Usage, "bad_overlap", op, fmt.Errorf("%v is not between 0 and %v", overlap, MaxOverlap))
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	held := r.Permissions(by)
+	if !held.Has(TokenManage) {
+		return Secret{}, nil, denied(by, TokenManage)
+	}
+	old := r.find(id)
+	if old == nil || old.Principal != by.Principal {
+		return Secret{}, nil, noToken(op, id) // that of another is none of by's business
+	}
+	at := now()
+	reason := ""
+	switch {
+	case !old.Revoked.IsZero():
+		reason = "token_revoked"
+	case !at.Before(old.Expires):
+		reason = "token_expired"
+	case old.Successor != "":
+		reason = "token_rotated"
+	}
+	if reason != "" {
+		return Secret{}, nil, fault.New(fault.Denied, reason, op, nil).WithHint("mint a new token")
+	}
+	if missing := old.Scopes &^ held; missing != 0 {
+		return Secret{}, nil, exceeds(op, by, missing)
+	}
+	t, s := r.newToken(by, old.Name, old.Scopes, old.Expires.Sub(old.Created))
+	for _, limit := range []string{by.Token, old.Parent} { // a token renews itself, and gives no other more time than it has
+		if p := r.find(limit); p != nil && p.ID != old.ID {
+			t.Expires = earlier(t.Expires, p.Expires)
+		}
+	}
+	if !t.Expires.After(t.Created) {
+		return Secret{}, nil, fault.New(fault.Denied, "token_expired", op, nil).WithHint("mint a new token")
+	}
+	old.Successor = t.ID
+	old.Expires = earlier(old.Expires, at.Add(overlap))
+	if old.Expires.Unix() <= old.Created.Unix() { // a row expires after it begins
+		old.Expires = old.Created.Add(time.Second)
+	}
+	err := r.commit(ctx, by, Change{Act: "token.rotate", Subject: id, Tokens: []Token{*old, t}, Detail: map[string]string{
+		"successor": t.ID, "old_expires": old.Expires.Format(time.RFC3339), "expires": t.Expires.Format(time.RFC3339)}}, true)
+	if err != nil {
+		return Secret{}, nil, err
+	}
+	return s, &t, nil
+}
+
+// Revoke ends a token for good, and with it every token that was minted or
+// rotated with it as the credential, and those of these. by is its holder with
+// token.manage or that very token, or holds member.manage and all that the
+// other's role holds. Revoking twice is no error. It returns how many ended.
+func (r *Registry) Revoke(ctx context.Context, by Holder, id string) (int, error) {
+	const op = "revoke token"
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	held := r.Permissions(by)
+	t := r.find(id)
+	switch {
+	case t == nil || t.Principal != by.Principal && !held.Has(MemberManage):
+		return 0, noToken(op, id)
+	case t.Principal == by.Principal && by.Token != id && !held.Has(TokenManage):
+		return 0, denied(by, TokenManage)
+	case t.Principal != by.Principal:
+		if missing := r.Role(t.Principal).Permissions() &^ held; missing != 0 {
+			return 0, exceeds(op, by, missing)
+		}
+	}
+	if !t.Revoked.IsZero() {
+		return 0, nil
+	}
+	ends := map[tokenID]bool{}
+	root, err := parseTokenID(id)
+	if err != nil {
+		return 0, err
+	}
+	ends[root] = true
+	gone := r.revoked(func(t *token) bool { // parents come before children
+		ends[t.id] = ends[t.id] || ends[t.parent]
+		return ends[t.id]
+	})
+	err = r.commit(ctx, by, Change{Act: "token.revoke", Subject: id, Tokens: gone, Detail: map[string]string{
+		"principal": t.Principal, "count": fmt.Sprint(len(gone))}}, false)
+	return len(gone), err
+}
+
+// Tokens lists by's own tokens, or with member.manage everybody's, as they were
+// added, at most limit of them after the one with the id after ("": from the
+// beginning). Expired and revoked ones are among them.
+func (r *Registry) Tokens(by Holder, after string, limit int) ([]Token, error) {
+	const op = "list tokens"
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	held := r.permissionsLocked(by)
+	all := held.Has(MemberManage)
+	if !all && !held.Has(TokenManage) {
+		return nil, denied(by, TokenManage)
+	}
+	from := 0
+	if after != "" {
+		id, err := parseTokenID(after)
+		if err != nil {
+			return nil, err
+		}
+		t := r.tokens[id]
+		if t == nil || !all && t.principal != by.Principal {
+			return nil, noToken(op, after)
+		}
+		from = t.place + 1
+	}
+	out := []Token{}
+	for _, t := range r.order[from:] {
+		if len(out) >= limit {
+			break
+		}
+		if all || t.principal == by.Principal {
+			out = append(out, t.view())
+		}
+	}
+	return out, nil
+}
+
+func noToken(op, id string) error {
+	return fault.New(fault.NotFound, "no_such_token", op, fmt.Errorf("%.80q", id))
+}
+
+// newToken makes a token for by. The caller bounds its life.
+func (r *Registry) newToken(by Holder, name string, scopes Set, life time.Duration) (Token, Secret) {
+	id, secret, s := newSecret()
+	created := now().Truncate(time.Second)
+	return Token{ID: id.String(), Principal: by.Principal, Name: name, Hash: r.cfg.Key.hash(id, secret), Scopes: scopes, Parent: by.Token,
+		Created: created, Expires: created.Add(life.Truncate(time.Second))}, s
+}
+
+// find returns a token by id, nil if there is none.
+func (r *Registry) find(id string) *Token {
+	tid, err := parseTokenID(id)
+	if err != nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	t := r.tokens[tid]
+	if t == nil {
+		return nil
+	}
+	v := t.view()
+	return &v
+}
+
+// revoked returns the tokens that which chooses and that are not revoked yet,
+// as they are once they are. which sees all of them, in order.
+func (r *Registry) revoked(which func(*token) bool) []Token {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	at := now().Truncate(time.Second)
+	var out []Token
+	for _, t := range r.order {
+		if which(t) && t.revoked == 0 {
+			v := t.view()
+			v.Revoked = at
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// view returns a copy for the outside. The caller holds Registry.mu.
+func (t *token) view() Token {
+	return Token{ID: t.id.String(), Principal: t.principal, Name: t.name, Hash: t.hash, Scopes: t.scopes, Parent: t.parent.String(),
+		Successor: t.successor.String(), Created: timeOf(t.created), Expires: timeOf(t.expires), Revoked: timeOf(t.revoked), LastUsed: timeOf(t.used.Load())}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// checkName accepts what a person can read on one line and a terminal shows as
+// it is: printable characters that are not tricks of direction or width.
+func checkName(op, s string) error {
+	ok := utf8.ValidString(s) && utf8.RuneCountInString(s) <= maxName
+	for _, c := range s {
+		ok = ok && unicode.IsPrint(c)
+	}
+	if !ok {
+		return fault.New(fault.Usage, "bad_name", op, fmt.Errorf("a name has at most %d printable characters", maxName))
+	}
+	return nil
+}
