@@ -16,9 +16,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/operator"
+	"palyra/internal/fault"
 )
 
 // version is set by the linker (make build).
@@ -31,6 +34,7 @@ type app struct {
 	getenv         func(string) string
 	executable     func() (string, error) // path of this program
 	terminal       string                 // what an approval is asked on
+	become         func(path string, argv []string) error
 	table          *command.Table
 }
 
@@ -38,6 +42,7 @@ func main() {
 	a := &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
 		executable: os.Executable, terminal: "/dev/tty", table: table(),
+		become: func(path string, argv []string) error { return syscall.Exec(path, argv, os.Environ()) },
 	}
 	ctx, stop := interruptible(context.Background(), os.Exit)
 	status := a.run(ctx, os.Args[1:])
@@ -64,8 +69,25 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case inv.Help:
 		fmt.Fprint(a.stdout, a.table.Describe(inv.Command))
 		return 0
+	case operator.Serves(inv.Command.Name):
+		return a.operate(args)
 	}
 	return a.dispatch(ctx, inv)
+}
+
+// operate becomes palyra-ctl, which has checked nothing yet and parses the same
+// words by the same table. It returns only with a reason why not.
+func (a *app) operate(args []string) int {
+	exe, err := a.executable()
+	if err == nil {
+		var path string
+		if path, err = helperPath(exe, operator.Program, "ctl"); err == nil {
+			err = a.become(path, append([]string{operator.Program}, args...))
+			err = fault.New(fault.Refused, "ctl_unusable", fmt.Sprintf("execute %q", path), err)
+		}
+	}
+	front.Complain(a.stderr, "palyra", err)
+	return front.Exit(err)
 }
 
 // dispatch is the one place where a name becomes a function. The functions are

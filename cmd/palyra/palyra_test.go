@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"palyra/cmd/internal/operator"
 	"palyra/internal/fault"
 	"palyra/kernel"
 )
@@ -64,7 +66,7 @@ func TestTable(t *testing.T) {
 	}
 	for i := range tab.Commands {
 		c := &tab.Commands[i]
-		if !strings.Contains(string(src), `case "`+c.Name+`":`) {
+		if !operator.Serves(c.Name) && !strings.Contains(string(src), `case "`+c.Name+`":`) {
 			t.Errorf("%s: not dispatched", c.Name)
 		}
 		if c.Short == "" || len(c.Exits) == 0 || len(c.Examples) == 0 {
@@ -82,6 +84,34 @@ func TestTable(t *testing.T) {
 				t.Errorf("%s: help line of %d columns: %q", c.Name, len(l), l)
 			}
 		}
+	}
+}
+
+// TestOperate: a command of palyrad's operator becomes palyra-ctl with the same
+// words, and only palyra-ctl beside palyra.
+func TestOperate(t *testing.T) {
+	dir := t.TempDir()
+	a, _, stderr := newApp(t, nil)
+	a.executable = func() (string, error) { return filepath.Join(dir, "palyra"), nil }
+	var got []string
+	a.become = func(path string, argv []string) error {
+		got = append([]string{path}, argv...)
+		return errors.New("not really")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "palyra"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"runs", "ls", "--state", "done"}
+	if status := a.run(t.Context(), args); status != 7 || !strings.Contains(stderr.String(), "hint: palyra-ctl is built") || got != nil {
+		t.Errorf("without palyra-ctl: status %d, %s", status, stderr)
+	}
+	ctl := filepath.Join(dir, "palyra-ctl")
+	if err := os.WriteFile(ctl, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status := a.run(t.Context(), args)
+	if want := append([]string{ctl, "palyra-ctl"}, args...); status != 7 || !slices.Equal(got, want) {
+		t.Errorf("status %d, became %q, want %q", status, got, want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/operator"
 	"palyra/isolate"
 	"palyra/isolate/tier"
 )
@@ -33,10 +34,10 @@ func table() *command.Table {
 	return &command.Table{
 		Program: "palyra",
 		Summary: "decide, confine and attest the tool calls of agents",
-		Commands: []command.Command{
+		Commands: append([]command.Command{
 			execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
 			policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, completionCommand, manCommand, versionCommand, helpCommand,
-		},
+		}, operator.Commands()...),
 	}
 }
 
