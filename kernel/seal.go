@@ -78,7 +78,11 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID}
 	}
-	if s.operands, c.Unpinned, err = s.place.operands(p.Argv); err != nil {
+	named := p.Argv
+	if p.tool != nil && p.tool.LeaveOperands {
+		named = named[:1]
+	}
+	if s.operands, c.Unpinned, err = s.place.operands(named); err != nil {
 		return nil, err
 	}
 	for _, o := range s.operands {

@@ -27,6 +27,9 @@ type Tools interface {
 // call; the proposer has no say in it but through the tool's input.
 type Expansion struct {
 	Argv []string // Argv[0] is an absolute path, or a name for the search path
+	// LeaveOperands says that the arguments are text for policy and approver and
+	// not names of files: none is looked up in the workspace, none is held.
+	LeaveOperands bool
 	Env  []string // "NAME=VALUE", on top of the built environment
 	// Stdin is sealed and part of the capsule. nil: empty.
 	Stdin []byte

@@ -93,6 +93,24 @@ func TestToolQuestion(t *testing.T) {
 	}
 }
 
+// TestToolOperands: arguments that a table declares to be text are not looked
+// up, so that nothing in a workspace can be mounted over what the tool writes.
+func TestToolOperands(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir+"/x", "content", 0o644)
+	for _, leave := range []bool{false, true} {
+		s, err := seal(t.Context(), &Proposal{Tool: "test.echo", Argv: []string{"/bin/cat", "path=x", "x"}, Workspace: dir,
+			tool: &Expansion{LeaveOperands: leave}}, nil, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(s.capsule.Operands); got != b2i(!leave) {
+			t.Errorf("leave %v: %d operands", leave, got)
+		}
+		s.close()
+	}
+}
+
 // TestToolRefused: what a proposal may not have beside an input, and what a
 // table may not answer.
 func TestToolRefused(t *testing.T) {
