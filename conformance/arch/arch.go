@@ -103,6 +103,7 @@ type home struct {
 var homes = []home{
 	{Module: "github.com/cedar-policy/cedar-go", Dirs: []string{"authz/policy"}, Why: "the policy language and its evaluator"},
 	{Module: "github.com/BurntSushi/toml", Dirs: []string{"kernel/config"}, Why: "the syntax of the configuration file"},
+	{Module: "github.com/landlock-lsm/go-landlock", Dirs: []string{"isolate/selfconfine"}, Why: "Landlock on every thread of a running Go process"},
 	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes as the Go checksum database uses them"},
 	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
 	// More than one home: it is a kernel interface, not a mechanism to hide, and

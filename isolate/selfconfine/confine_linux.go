@@ -1,0 +1,166 @@
+package selfconfine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"syscall"
+
+	ll "github.com/landlock-lsm/go-landlock/landlock"
+
+	"palyra/internal/fault"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native/landlock"
+	"palyra/isolate/native/seccomp"
+)
+
+// Apply confines this process. It fails in a program that was built with cgo,
+// and where Landlock or seccomp is missing; what was applied until then stays.
+func Apply(c Config) error {
+	op := "confine this process"
+	if err := sys.SetDumpable(0); err != nil {
+		return fault.New(fault.Refused, "confine_dumpable", op, err)
+	}
+	if err := sys.KeepCapabilitiesAllThreads(c.KeepCapabilities); err != nil {
+		return fault.New(fault.Refused, "confine_capabilities", op, err)
+	}
+	if err := sys.NoNewPrivsAllThreads(); err != nil {
+		return fault.New(fault.Refused, "confine_no_new_privs", op, err)
+	}
+	if _, err := landlock.ABI(); err != nil {
+		return err
+	}
+	rules, err := c.rules()
+	if err != nil {
+		return fault.New(fault.Refused, "confine_landlock", op, err)
+	}
+	// BestEffort is for what an older kernel's Landlock lacks; that there is none
+	// was refused above, and Report says what is missing.
+	if err := ll.V10.BestEffort().Restrict(rules...); err != nil {
+		return fault.New(fault.Refused, "confine_landlock", op, err)
+	}
+	f, err := compile()
+	if err != nil {
+		return fault.New(fault.Internal, "confine_seccomp", op, err)
+	}
+	if err := sys.InstallFilterAllThreads(f.Bytes()); err != nil {
+		return fault.New(fault.Refused, "confine_seccomp", op, err)
+	}
+	// What was asked for is one thing, what the kernel says another.
+	for _, c := range Report().Controls {
+		if !c.On {
+			return fault.New(fault.Refused, "confine_not_in_force", op, fmt.Errorf("%s is not on: %s", c.Name, c.Detail))
+		}
+	}
+	return nil
+}
+
+func compile() (seccomp.Filter, error) {
+	arch := seccomp.AMD64
+	if runtime.GOARCH == "arm64" {
+		arch = seccomp.ARM64
+	}
+	return seccomp.Compile(Policy(os.Getpid()), arch)
+}
+
+// own are the files of this process in /proc: mounts, namespaces, status.
+func own() string { return fmt.Sprintf("/proc/%d", os.Getpid()) }
+
+func (c Config) rules() ([]ll.Rule, error) {
+	// A directory of a process in /proc is made anew whenever the kernel has
+	// forgotten it, and a rule on the old one would not hold for the new one. A
+	// descriptor that is never closed keeps it.
+	if _, err := syscall.Open(own(), syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("open %q: %w", own(), err)
+	}
+	rules := []ll.Rule{ll.RODirs(own()), ll.RWFiles(os.DevNull)}
+	for _, p := range c.Read {
+		switch fi, err := os.Stat(p); {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case fi.IsDir():
+			rules = append(rules, ll.PathAccess(readDir, p))
+		default:
+			rules = append(rules, ll.PathAccess(readFile, p))
+		}
+	}
+	for _, p := range c.Write {
+		rules = append(rules, ll.RWDirs(p).WithRefer())
+	}
+	if c.TCPPort != 0 {
+		rules = append(rules, ll.BindTCP(c.TCPPort))
+	}
+	return rules, nil
+}
+
+// To read, and not to execute, which go-landlock's RODirs would allow.
+const (
+	readFile = ll.AccessFSSet(landlock.FSReadFile)
+	readDir  = ll.AccessFSSet(landlock.FSReadFile | landlock.FSReadDir)
+)
+
+// Report tells what is in force: from /proc for every thread where the kernel
+// tells, and by trying what must fail where it does not.
+func Report() Controls {
+	var r Controls
+	add := func(name string, on bool, detail, fix string) {
+		c := Control{Name: name, On: on, Detail: detail}
+		if !on {
+			c.Fix = fix
+		}
+		r.Controls = append(r.Controls, c)
+	}
+	threads, err := readThreads()
+	if err != nil {
+		add("threads", false, err.Error(), "mount proc on /proc")
+	}
+	every := func(f func(thread) bool) bool {
+		return len(threads) > 0 && !slices.ContainsFunc(threads, func(t thread) bool { return !f(t) })
+	}
+	const start = "set cell.confinement = \"enforce\""
+	dump, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prGetDump, 0, 0)
+	add("not_dumpable", e == 0 && dump == 0, fmt.Sprintf("PR_GET_DUMPABLE is %d", dump), start)
+	add("no_new_privs", every(func(t thread) bool { return t.noNewPrivs }), fmt.Sprintf("%d threads", len(threads)), start)
+	add("seccomp", every(func(t thread) bool { return t.seccomp == 2 }) && refused(trySocket), fmt.Sprintf("mode %d on %d threads; socket(2) tried", mode(threads), len(threads)), start)
+	const risky = ^uint64(1 << 2) // CAP_DAC_READ_SEARCH is kept where it is there
+	add("capabilities", every(func(t thread) bool { return t.permitted&risky == 0 && t.effective&risky == 0 }),
+		fmt.Sprintf("permitted %016x, bounding %016x", permitted(threads), bounding(threads)), start)
+	abi, err := landlock.ABI()
+	detail := fmt.Sprintf("ABI %d; reading / tried", abi)
+	if err != nil {
+		detail = err.Error()
+	}
+	add("landlock", refused(tryRoot), detail, start+" on a kernel 5.13 or later with landlock in its lsm= list")
+	_, missing := landlock.Plan(abi, nil)
+	for _, m := range missing {
+		// It counts not against Enforced: the filter makes no socket and sends no
+		// signal. It is told because the kernel could do more.
+		r.Controls = append(r.Controls, Control{Name: "landlock_abi", On: true, Detail: m + "; the system call filter covers it"})
+	}
+	r.Enforced = !slices.ContainsFunc(r.Controls, func(c Control) bool { return !c.On })
+	return r
+}
+
+func refused(try func() error) bool {
+	err := try()
+	return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES)
+}
+
+func trySocket() error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err == nil {
+		syscall.Close(fd)
+	}
+	return err
+}
+
+func tryRoot() error {
+	fd, err := syscall.Open("/", syscall.O_DIRECTORY|syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err == nil {
+		syscall.Close(fd)
+	}
+	return err
+}

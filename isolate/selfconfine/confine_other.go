@@ -1,0 +1,15 @@
+//go:build !linux
+
+package selfconfine
+
+import "palyra/internal/fault"
+
+// Apply fails: the controls are Linux's.
+func Apply(Config) error {
+	return fault.New(fault.Unsupported, "platform_unsupported", "confine this process", nil)
+}
+
+// Report says that nothing is in force.
+func Report() Controls {
+	return Controls{Controls: []Control{{Name: "platform", Detail: "this platform has none of the controls"}}}
+}
