@@ -54,24 +54,32 @@ func newTree(dir string, base uint64, edge []tlog.Hash) (*tree, error) {
 
 // ReadHashes implements tlog.HashReader over edge, memory and tiles.
 func (t *tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	return t.read(indexes, t.recent)
+	return t.read(indexes, nil)
 }
 
-func (t *tree) read(indexes []int64, recent []tlog.Hash) ([]tlog.Hash, error) {
+// read returns hashes of t, or of t with more behind its own.
+func (t *tree) read(indexes []int64, more []tlog.Hash) ([]tlog.Hash, error) {
 	out := make([]tlog.Hash, len(indexes))
 	start := tlog.StoredHashIndex(0, int64(t.base))
-	tiles := make(map[tlog.Tile][]byte)
+	var tiles map[tlog.Tile][]byte
 	for i, x := range indexes {
-		if x >= start {
-			if x-start >= int64(len(recent)) {
+		if at := x - start; at >= 0 {
+			switch own := int64(len(t.recent)); {
+			case at < own:
+				out[i] = t.recent[at]
+			case at-own < int64(len(more)):
+				out[i] = more[at-own]
+			default:
 				return nil, fmt.Errorf("hash %d is beyond the tree", x)
 			}
-			out[i] = recent[x-start]
 			continue
 		}
 		if h, ok := t.edge[x]; ok {
 			out[i] = h
 			continue
+		}
+		if tiles == nil {
+			tiles = make(map[tlog.Tile][]byte)
 		}
 		h, err := t.fromTile(x, tiles)
 		if err != nil {
@@ -148,14 +156,12 @@ type extension struct {
 // extend computes what appending these leaf hashes gives, without changing t.
 func (t *tree) extend(leaves []tlog.Hash) (*extension, error) {
 	x := &extension{size: t.size}
-	all := t.recent[:len(t.recent):len(t.recent)] // appends below must not touch t's array
-	r := tlog.HashReaderFunc(func(idx []int64) ([]tlog.Hash, error) { return t.read(idx, all) })
+	r := tlog.HashReaderFunc(func(idx []int64) ([]tlog.Hash, error) { return t.read(idx, x.hashes) })
 	for _, h := range leaves {
 		hs, err := tlog.StoredHashesForRecordHash(int64(x.size), h, r)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, hs...)
 		x.hashes = append(x.hashes, hs...)
 		x.size++
 	}

@@ -97,7 +97,7 @@ func (k *AttestationKey) SignStatement(payload []byte) ([]byte, error) {
 	if !bytes.HasPrefix(payload, []byte(statementStart)) {
 		return nil, errors.New("sign statement: not the canonical JSON of an in-toto Statement v1")
 	}
-	d := sha256.Sum256(PAE(StatementType, payload))
+	d := PAEDigest(StatementType, payload)
 	sig, err := k.priv.Sign(nil, d[:], crypto.SHA256)
 	if err != nil {
 		return nil, fmt.Errorf("sign statement: %w", err)
@@ -112,7 +112,7 @@ func VerifyStatement(spki, payload, sig []byte) bool {
 	if err != nil || !bytes.HasPrefix(payload, []byte(statementStart)) {
 		return false
 	}
-	d := sha256.Sum256(PAE(StatementType, payload))
+	d := PAEDigest(StatementType, payload)
 	return ecdsa.VerifyASN1(pub, d[:], sig)
 }
 
@@ -138,14 +138,27 @@ func ParseAttestationPublic(spki []byte) (*ecdsa.PublicKey, error) {
 // "DSSEv1" SP len(type) SP type SP len(body) SP body.
 func PAE(payloadType string, payload []byte) []byte {
 	b := make([]byte, 0, len("DSSEv1    ")+len(payloadType)+len(payload)+24)
+	return append(appendHead(b, payloadType, payload), payload...)
+}
+
+// PAEDigest is the SHA-256 of PAE, made without a copy of the payload.
+func PAEDigest(payloadType string, payload []byte) (d [32]byte) {
+	h := sha256.New()
+	h.Write(appendHead(make([]byte, 0, 96), payloadType, payload))
+	h.Write(payload)
+	h.Sum(d[:0])
+	return d
+}
+
+// appendHead is what stands before the payload.
+func appendHead(b []byte, payloadType string, payload []byte) []byte {
 	b = append(b, "DSSEv1 "...)
 	b = strconv.AppendInt(b, int64(len(payloadType)), 10)
 	b = append(b, ' ')
 	b = append(b, payloadType...)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, int64(len(payload)), 10)
-	b = append(b, ' ')
-	return append(b, payload...)
+	return append(b, ' ')
 }
 
 // SPKI returns the public half as DER SubjectPublicKeyInfo.

@@ -32,7 +32,6 @@
 package receipt
 
 import (
-	"crypto/sha256"
 	"fmt"
 
 	"palyra/crypt/journal"
@@ -175,7 +174,7 @@ func leafOf(e *Envelope, spki []byte) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, broken("envelope", err)
 	}
-	d := sha256.Sum256(keyring.PAE(e.PayloadType, e.Payload))
+	d := keyring.PAEDigest(e.PayloadType, e.Payload)
 	return canon.Marshal(record{APIVersion: leafVersion, Kind: leafKind, Spec: recordSpec{hashed{
 		Data: recordData{Algorithm: hashAlgorithm, Digest: d[:]},
 		Signature: recordSignature{Content: e.Signatures[0].Sig,
