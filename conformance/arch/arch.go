@@ -36,6 +36,8 @@ var rooms = []Room{
 	{Path: "cmd", Does: "flags, wiring, exit codes", Own: true, May: []string{"transport", "kernel", "authz", "isolate", "crypt", "internal"}},
 	{Path: "cmd/palyra-cell", Does: "the only forker; holds no keys and speaks to no network", Own: true,
 		May: []string{"authz/grant", "isolate", "internal/canon", "internal/fault"}},
+	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
+		May: []string{"internal/canon", "internal/fault", "internal/patch", "internal/toolproto"}},
 	{Path: "transport", Does: "bytes ↔ kernel calls; no policy, no keys", Own: true, May: []string{"kernel", "internal"}},
 	{Path: "kernel", Does: "the gate: decide → approve → run → evidence → sign → journal", Own: true,
 		May: []string{"authz", "isolate", "crypt", "internal"}},
@@ -128,6 +130,8 @@ var reach = []string{"net", "net/http", "crypto/tls", "os/exec", "plugin", "runt
 var forbidden = map[string][]string{
 	"cmd/palyra-cell": {"palyra/crypt", "palyra/kernel", "palyra/authz/policy", "palyra/authz/approval",
 		"net/http", "crypto/tls", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod"},
+	"cmd/palyra-tool": {"palyra/crypt", "palyra/kernel", "palyra/authz", "palyra/isolate", "net", "net/http", "crypto/tls", "os/exec",
+		"plugin", "golang.org/x"},
 	"cmd/palyra": {"net/http", "crypto/tls", "plugin"},
 }
 

@@ -1,0 +1,185 @@
+package tree
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"palyra/internal/fault"
+)
+
+// Temporary files are called so that a listing can tell them, and so that no
+// two calls meet.
+const (
+	tempPrefix = ".palyra-"
+	tempSuffix = ".tmp"
+)
+
+// Staged is a temporary file beside its destination.
+type Staged struct {
+	dir  *Dir
+	name string
+	stat Stat
+}
+
+// Name returns the path of the temporary file below the workspace.
+func (s *Staged) Name() string { return s.dir.Path(s.name) }
+
+// Stage writes content to a new temporary file of the folder and flushes it.
+func (d *Dir) Stage(content []byte, perm fs.FileMode) (_ *Staged, err error) {
+	s := &Staged{dir: d, name: tempName()}
+	op := fmt.Sprintf("write beside %q", d.Path("."))
+	f, err := d.root.OpenFile(s.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, failure(op, err)
+	}
+	defer func() {
+		if e := f.Close(); err == nil && e != nil {
+			err = failure(op, e)
+		}
+		if err != nil {
+			d.root.Remove(s.name) // the error in hand says more
+		}
+	}()
+	if _, err := f.Write(content); err != nil {
+		return nil, failure(op, err)
+	}
+	if err := f.Chmod(perm.Perm()); err != nil {
+		return nil, failure(op, err)
+	}
+	if err := f.Sync(); err != nil {
+		return nil, failure(op, err)
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, failure(op, err)
+	}
+	s.stat = newStat(fi)
+	return s, nil
+}
+
+func tempName() string { return tempPrefix + rand.Text() + tempSuffix }
+
+// Keep gives a file a second, temporary name, under which it stays when the
+// first is replaced or removed. Where the file system or the kernel
+// (fs.protected_hardlinks) does not allow that, it stages content instead, which
+// the caller has read from the file.
+func (d *Dir) Keep(base string, content []byte, perm fs.FileMode) (*Staged, error) {
+	s := &Staged{dir: d, name: tempName()}
+	if err := d.root.Link(base, s.name); err != nil {
+		return d.Stage(content, perm)
+	}
+	st, err := d.Stat(s.name)
+	if err != nil {
+		return nil, err
+	}
+	s.stat = st
+	return s, nil
+}
+
+// Create puts a staged file in place under a name that must be free. The staged
+// name stays; Drop it.
+func (s *Staged) Create(base string) error {
+	op := fmt.Sprintf("create %q", s.dir.Path(base))
+	err := s.dir.root.Link(s.name, base)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return wrap(op, err)
+	}
+	// A file system without links: there is no call for it that os.Root has, so
+	// that what somebody creates at this very moment would be replaced.
+	if _, e := s.dir.Stat(base); fault.ReasonOf(e) != "not_found" {
+		return failure(op, fs.ErrExist)
+	}
+	return wrap(op, s.dir.root.Rename(s.name, base))
+}
+
+// Replace puts a staged file in the place of the file that was, unless that has
+// changed.
+func (s *Staged) Replace(base string, was Stat) error {
+	op := fmt.Sprintf("replace %q", s.dir.Path(base))
+	if err := s.dir.check(op, base, was); err != nil {
+		return err
+	}
+	return wrap(op, s.dir.root.Rename(s.name, base))
+}
+
+// Remove removes the file that was, unless it has changed.
+func (d *Dir) Remove(base string, was Stat) error {
+	op := fmt.Sprintf("remove %q", d.Path(base))
+	if err := d.check(op, base, was); err != nil {
+		return err
+	}
+	return wrap(op, d.root.Remove(base))
+}
+
+func (d *Dir) check(op, base string, was Stat) error {
+	now, err := d.Stat(base)
+	if err == nil && !now.Unchanged(was) {
+		err = failure(op, errSwapped)
+	}
+	return err
+}
+
+// At reports whether the staged file is what now stands under a name.
+func (s *Staged) At(base string) bool {
+	now, err := s.dir.Stat(base)
+	return err == nil && now.Same(s.stat)
+}
+
+// Drop removes the temporary name. It is no error if it is gone.
+func (s *Staged) Drop() error {
+	err := s.dir.root.Remove(s.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return wrap("remove temporary file", err)
+}
+
+// Mkdir makes a folder.
+func (d *Dir) Mkdir(base string) error {
+	return wrap(fmt.Sprintf("make folder %q", d.Path(base)), d.root.Mkdir(base, 0o755))
+}
+
+// Rmdir removes an empty folder.
+func (d *Dir) Rmdir(base string) error {
+	return wrap(fmt.Sprintf("remove folder %q", d.Path(base)), d.root.Remove(base))
+}
+
+// Sync makes the names in the folder durable.
+func (d *Dir) Sync() error {
+	op := fmt.Sprintf("flush folder %q", d.path)
+	f, err := d.root.Open(".")
+	if err != nil {
+		return failure(op, err)
+	}
+	defer f.Close()
+	return wrap(op, f.Sync())
+}
+
+func wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure(op, err)
+}
+
+// Restore puts a kept file back in place of what replaced it, which must still
+// stand there.
+func (s *Staged) Restore(base string, over *Staged) error {
+	op := fmt.Sprintf("restore %q", s.dir.Path(base))
+	if !over.At(base) {
+		return failure(op, errSwapped)
+	}
+	return wrap(op, s.dir.root.Rename(s.name, base))
+}
+
+// Undo removes what Create put in place, which must still stand there.
+func (s *Staged) Undo(base string) error {
+	op := fmt.Sprintf("remove %q again", s.dir.Path(base))
+	if !s.At(base) {
+		return failure(op, errSwapped)
+	}
+	return wrap(op, s.dir.root.Remove(base))
+}

@@ -1,0 +1,16 @@
+package tree
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// extra returns the number of names that a file has and when its inode was last
+// changed.
+func extra(fi fs.FileInfo) (links, changed int64) {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 1, 0
+	}
+	return int64(st.Nlink), st.Ctim.Nano()
+}

@@ -1,0 +1,300 @@
+// Package patch reads unified diffs and applies them, exactly or not at all.
+//
+// # What is read
+//
+// The output of git diff (without binary patches and copies) and of diff -u, of
+// any number of files, and nothing else: no text before, between or after them.
+//
+//	patch   = file { file }
+//	file    = [ "diff --git " a/NAME b/NAME { extended } ] [ "--- " NAME  "+++ " NAME { hunk } ]
+//	extended = "old mode " | "new mode " | "new file mode " | "deleted file mode "   followed by 100644 or 100755
+//	         | "rename from " NAME | "rename to " NAME
+//	         | "similarity index " N "%" | "dissimilarity index " N "%" | "index " HEX ".." HEX [ " " MODE ]
+//	hunk    = "@@ -" START [ "," COUNT ] " +" START [ "," COUNT ] " @@" [ text ] { line }
+//	line    = ( " " | "-" | "+" ) text | "\ No newline at end of file"
+//
+// A NAME is plain, with what follows a tab left out (diff -u puts a time there),
+// or quoted as git quotes it. If the names of a file differ only in that they
+// begin with a/ and b/, that is cut off, and then it has to be so for the whole
+// patch; a patch of created and deleted files only is taken to have it if each
+// name does. Every line counts that a hunk announces, and no more. Lines end with
+// a line feed; what stands before it, a carriage return too, is content.
+//
+// # How it is applied
+//
+// Every context and removed line must be in the file, byte for byte, where the
+// hunk says; [File.Apply] may be allowed to look some lines further up and down,
+// and then insists that there is one place only. Context is never left out
+// (there is no fuzz), so a patch that applies changes what its author saw.
+//
+// What it does not protect against: a patch that does what it says.
+package patch
+
+import (
+	"fmt"
+	"slices"
+
+	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+)
+
+// Op is what happens to a file. The zero Op is none.
+type Op int
+
+// What can happen to a file.
+const (
+	None   Op = iota
+	Modify    // its content, its mode or both
+	Create    // it must not exist
+	Delete    // it must hold exactly what the patch removes
+	Rename    // Old to New, which must not exist; its content may change too
+)
+
+// String returns the op's name as results spell it.
+func (o Op) String() string {
+	return [...]string{"none", "modified", "created", "deleted", "renamed"}[o]
+}
+
+// Bounds of a patch.
+const (
+	MaxFiles = 500
+	MaxHunks = 5000 // of one file
+)
+
+// File is the patch of one file.
+type File struct {
+	Op   Op
+	Old  string // path, unescaped; "" if created
+	New  string // path, unescaped; "" if deleted
+	Mode string // "0644" or "0755" if the patch sets it, else ""
+	// OldMode is the mode that the patch says the file has; "" if it does not say.
+	OldMode string
+
+	Hunks []Hunk
+	Line  int // of the patch, where the file begins; from 1
+
+	git bool // begins with git's line
+}
+
+// Path returns the path that the file has afterwards, or had before it is deleted.
+func (f *File) Path() string {
+	if f.New == "" {
+		return f.Old
+	}
+	return f.New
+}
+
+// Hunk is one place where a file changes.
+type Hunk struct {
+	OldStart, OldLines int
+	NewStart, NewLines int
+	Lines              []Line
+	At                 int // line of the patch; from 1
+}
+
+// Line is a line of a hunk.
+type Line struct {
+	Op   byte   // ' ', '-' or '+'
+	Text []byte // with its line feed, if it has one
+}
+
+// broken is an error of the patch's text.
+func broken(line int, format string, a ...any) error {
+	return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d", line), fmt.Errorf(format, a...))
+}
+
+// mismatch is an error of a patch that does not fit the file.
+func mismatch(reason string, f *File, h *Hunk, format string, a ...any) error {
+	op := fmt.Sprintf("patch %q", f.Path())
+	if h != nil {
+		op += fmt.Sprintf(", hunk at line %d of the patch", h.At)
+	}
+	return fault.New(fault.Busy, reason, op, fmt.Errorf(format, a...))
+}
+
+// Apply returns the content of the file afterwards, and for each hunk how many
+// lines it lies from where it says. offset is how far that may be at most; a
+// hunk without context and removed lines never moves. old is not changed. Its
+// errors are of kind fault.Busy and have the reason patch_mismatch,
+// patch_ambiguous or patch_not_empty.
+func (f *File) Apply(old []byte, offset int) (content []byte, offsets []int64, err error) {
+	was := split(old)
+	if f.Op == Create && len(was) > 0 {
+		return nil, nil, mismatch("patch_mismatch", f, nil, "the file is not empty")
+	}
+	out := make([]byte, 0, len(old)+1024)
+	next, delta := 0, 0 // line of was to go on with; lines added so far
+	for i := range f.Hunks {
+		h := &f.Hunks[i]
+		// Without an offset the numbers of the other side have to add up too.
+		if start := wanted(h.NewStart, h.NewLines); offset == 0 && start != wanted(h.OldStart, h.OldLines)+delta {
+			return nil, nil, mismatch("patch_mismatch", f, h, "begins at line %d afterwards, and with the hunks before it that is line %d",
+				start+1, wanted(h.OldStart, h.OldLines)+delta+1)
+		}
+		at, err := f.place(h, was, next, offset)
+		if err != nil {
+			return nil, nil, err
+		}
+		offsets = append(offsets, int64(at-wanted(h.OldStart, h.OldLines)))
+		for _, l := range was[next:at] {
+			if out, err = f.add(out, l, h); err != nil {
+				return nil, nil, err
+			}
+		}
+		for _, l := range h.Lines {
+			if l.Op != '-' {
+				if out, err = f.add(out, l.Text, h); err != nil {
+					return nil, nil, err
+				}
+			}
+		}
+		next = at + h.OldLines
+		delta += h.NewLines - h.OldLines
+	}
+	for _, l := range was[next:] {
+		if out, err = f.add(out, l, nil); err != nil {
+			return nil, nil, err
+		}
+	}
+	if f.Op == Delete && len(out) > 0 {
+		return nil, nil, mismatch("patch_not_empty", f, nil, "the file holds more than the patch removes")
+	}
+	return out, offsets, nil
+}
+
+// add appends a line, unless the one before it has no line feed.
+func (f *File) add(out, line []byte, h *Hunk) ([]byte, error) {
+	if n := len(out); n > 0 && out[n-1] != '\n' {
+		return nil, mismatch("patch_mismatch", f, h, "a line without a line feed would not be the last")
+	}
+	return append(out, line...), nil
+}
+
+// wanted is the line, from 0, that a start and a count in a hunk's header mean:
+// without lines the start names the line before.
+func wanted(start, count int) int {
+	if count == 0 {
+		return start
+	}
+	return start - 1
+}
+
+// place returns the line, from 0, at which the lines of a hunk stand.
+func (f *File) place(h *Hunk, was [][]byte, from, offset int) (int, error) {
+	if h.OldLines == 0 {
+		offset = 0
+	}
+	want, found := wanted(h.OldStart, h.OldLines), -1
+	for at := max(want-offset, from); at <= min(want+offset, len(was)-h.OldLines); at++ {
+		if !h.stands(was, at) {
+			continue
+		}
+		if found >= 0 {
+			return 0, mismatch("patch_ambiguous", f, h, "its lines stand at line %d and at line %d", found+1, at+1)
+		}
+		found = at
+	}
+	if found < 0 {
+		return 0, mismatch("patch_mismatch", f, h, "%s", h.why(was, from, want))
+	}
+	return found, nil
+}
+
+// stands reports whether the hunk's context and removed lines are at a line.
+func (h *Hunk) stands(was [][]byte, at int) bool {
+	for _, l := range h.Lines {
+		if l.Op == '+' {
+			continue
+		}
+		if string(was[at]) != string(l.Text) {
+			return false
+		}
+		at++
+	}
+	return true
+}
+
+// why says where a hunk and the file first differ, without quoting either.
+func (h *Hunk) why(was [][]byte, from, want int) string {
+	switch {
+	case want < from:
+		return "overlaps the hunk before it"
+	case want > len(was):
+		return fmt.Sprintf("begins at line %d, and the file has %d", want+1, len(was))
+	}
+	at := want
+	for i, l := range h.Lines {
+		if l.Op == '+' {
+			continue
+		}
+		if at >= len(was) || string(was[at]) != string(l.Text) {
+			return fmt.Sprintf("line %d of the file is not as line %d of the hunk has it", at+1, i+1)
+		}
+		at++
+	}
+	return "does not fit"
+}
+
+// split returns the lines of b, each with its line feed if it has one.
+func split(b []byte) [][]byte {
+	var out [][]byte
+	for len(b) > 0 {
+		n := len(b)
+		for i, c := range b {
+			if c == '\n' {
+				n = i + 1
+				break
+			}
+		}
+		out = append(out, b[:n])
+		b = b[n:]
+	}
+	return out
+}
+
+// Brief returns one line for each file, for whoever has to decide without
+// reading the patch: "modify=PATH", "create=PATH", "delete=PATH" or
+// "rename=OLD -> NEW", paths spelled as package toolproto spells them, and
+// "flag=KIND" behind those that other programs run or obey. Of more than
+// maxBrief files, or maxBriefBytes, the rest is a number and its flags.
+func Brief(files []File) []string {
+	var out []string
+	size := 0
+	for i := range files {
+		if i == maxBrief || size > maxBriefBytes {
+			return append(append(out, fmt.Sprintf("and %d more", len(files)-i)), flags(files[i:])...)
+		}
+		size += len(files[i].Old) + len(files[i].New)
+		f := &files[i]
+		switch f.Op {
+		case Create:
+			out = append(out, "create="+toolproto.Escape(f.New))
+		case Delete:
+			out = append(out, "delete="+toolproto.Escape(f.Old))
+		case Rename:
+			out = append(out, "rename="+toolproto.Escape(f.Old)+" -> "+toolproto.Escape(f.New))
+		default:
+			out = append(out, "modify="+toolproto.Escape(f.New))
+		}
+		out = append(out, flags(files[i:i+1])...)
+	}
+	return out
+}
+
+// Bounds of Brief: a person reads no more, and arguments are no place for data.
+const (
+	maxBrief      = 100
+	maxBriefBytes = 16 << 10
+)
+
+// flags returns the flags of some files, each once.
+func flags(files []File) []string {
+	var out []string
+	for i := range files {
+		flag, ok := toolproto.Planted(files[i].Path())
+		if line := "flag=" + flag.Kind; ok && files[i].Op != Delete && !slices.Contains(out, line) {
+			out = append(out, line)
+		}
+	}
+	return out
+}

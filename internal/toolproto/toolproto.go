@@ -1,0 +1,104 @@
+// Package toolproto is what the kernel and palyra-tool say to each other: the
+// input and the result of every built-in tool, as Go types and as JSON.
+//
+// A tool's input is one JSON object. [Decode] accepts one reading of it only:
+// unknown, repeated and null members, trailing data, too much and too deep are
+// errors, and so is every member outside the bounds that stand in its struct
+// tag. The kernel decodes before it decides and hands on what it understood, in
+// canonical form; palyra-tool decodes again with the same code, because nothing
+// inside a cell takes another process's word for anything. [Members] are the
+// same tags as data, from which the JSON Schema is printed. So schema, kernel
+// and tool cannot disagree.
+//
+// # Names of files
+//
+// A file name is bytes; JSON holds text. In inputs and results a path is spelled
+// by [Escape]: printable characters stand for themselves, every other byte and
+// the backslash as \xHH. The spelling is reversible, there is exactly one for
+// each name, and nothing in it moves a cursor or hides behind a direction mark.
+// [ParsePath] reads it and wants a plain relative path: no leading slash, no
+// empty element, no "." but alone, no "..".
+//
+// # On the wire
+//
+// palyra-tool NAME BRIEF... reads the input from standard input, as one line if
+// a payload follows it (artifact.read), writes one line of canonical JSON, the
+// result or a [Failure], to standard output, and ends with an exit status of
+// [Status]. BRIEF is what the input's Brief method returns: arguments are what
+// policy and approver see of a call, so the gist of the input stands there.
+//
+// What it does not protect against: a tool that lies. A result is what a
+// program in a cell wrote; the receipt says which program that was.
+package toolproto
+
+import (
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// The built-in tools, by name. process.run is not here: the kernel runs what it
+// names, without palyra-tool.
+const (
+	Echo         = "palyra.echo"
+	Sleep        = "palyra.sleep"
+	ReadFile     = "fs.read_file"
+	ListDir      = "fs.list_dir"
+	Search       = "fs.search"
+	WriteFile    = "fs.write_file"
+	ApplyPatch   = "fs.apply_patch"
+	ArtifactRead = "artifact.read"
+)
+
+// MaxInput is the most that an input may hold, in bytes of JSON.
+// What the kernel makes of it in canonical form may be longer by maxDefaults:
+// members that were left out stand there with their defaults.
+const (
+	MaxInput    = 1<<20 - 8<<10
+	maxDefaults = 4 << 10
+)
+
+// Status is an exit status of palyra-tool.
+type Status int
+
+// The exit statuses. Everything else is a signal or the Go runtime.
+const (
+	Done     Status = 0 // the result is on standard output
+	Failed   Status = 1 // it could not be done; nothing was changed
+	Bad      Status = 2 // the input is not one that the tool takes; nothing was looked at
+	Conflict Status = 3 // what is on disk is not what the caller said it is; nothing was changed
+	Partial  Status = 4 // it failed half-way and could not be undone in full; the failure names what is left
+	Broken   Status = 5 // the tool itself, or its standard streams
+)
+
+// Failure is what palyra-tool writes instead of a result.
+type Failure struct {
+	Error Reason `json:"error"`
+	// Left says which paths are not as they were before, if any.
+	Left []Left `json:"left,omitempty"`
+}
+
+// Reason is an error as data.
+type Reason struct {
+	Reason string `json:"reason"` // stable code
+	Text   string `json:"text"`   // for people; foreign names in it are quoted
+}
+
+// Left is what became of one path when a change failed half-way.
+type Left struct {
+	Path  string `json:"path"`
+	State string `json:"state"` // "new": changed as asked; "unknown": neither that nor as before, as far as we could see
+	// Kept is the path at which the former content is kept; empty if there was none.
+	Kept string `json:"kept,omitempty"`
+}
+
+// usage is an error of the input.
+func usage(reason, op string, err error) error { return fault.New(fault.Usage, reason, op, err) }
+
+// Encode returns the canonical JSON of an input or a result, and a newline.
+func Encode(v any) ([]byte, error) {
+	b, err := canon.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return append(b, '\n'), nil
+}

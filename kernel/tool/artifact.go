@@ -1,0 +1,73 @@
+package tool
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+	"palyra/kernel"
+)
+
+// maxArtifact bounds what is hashed for one call; bytes.
+const maxArtifact = 1 << 30
+
+// expandArtifact reads the part that is asked for and puts it behind the input.
+// The cell sees that part and nothing of the store.
+func expandArtifact(ctx context.Context, t *Table, e *entry, input any) (*kernel.Expansion, error) {
+	in := input.(*toolproto.ArtifactReadInput)
+	d, err := canon.ParseDigest(in.Digest)
+	if err != nil {
+		return nil, usage("input_digest", "read digest", err)
+	}
+	part, size, err := t.part(ctx, d, in.Offset, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	in.Size = size
+	x, err := expandPlain(ctx, t, e, in)
+	if err != nil {
+		return nil, err
+	}
+	x.Stdin = append(append(x.Stdin, '\n'), part...)
+	return x, nil
+}
+
+// part reads an artifact to its end, because only then its digest is known, and
+// returns a part of it.
+func (t *Table) part(ctx context.Context, d canon.Digest, offset, limit int64) ([]byte, int64, error) {
+	op := fmt.Sprintf("read artifact %s", d)
+	r, size, err := t.cfg.Artifacts.Open(ctx, d)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer r.Close()
+	if size > maxArtifact {
+		return nil, 0, fault.New(fault.Refused, "artifact_too_large", op, fmt.Errorf("%d bytes, limit %d", size, int64(maxArtifact)))
+	}
+	var part []byte
+	h, at := sha256.New(), int64(0)
+	for buf := make([]byte, 128<<10); ; {
+		if ctx.Err() != nil {
+			return nil, 0, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+		}
+		n, err := r.Read(buf)
+		h.Write(buf[:n])
+		if lo, hi := max(offset-at, 0), min(offset+limit-at, int64(n)); lo < hi {
+			part = append(part, buf[lo:hi]...)
+		}
+		if at += int64(n); at > maxArtifact || err != nil && err != io.EOF {
+			return nil, 0, fault.New(fault.Unavailable, "artifact_read", op, err)
+		}
+		if err == io.EOF {
+			break
+		}
+	}
+	if at != size || canon.Digest(h.Sum(nil)) != d {
+		return nil, 0, fault.New(fault.Integrity, "artifact_digest", op, fmt.Errorf("its content has another digest"))
+	}
+	return part, size, nil
+}

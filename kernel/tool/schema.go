@@ -1,0 +1,101 @@
+package tool
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"palyra/internal/canon"
+	"palyra/internal/toolproto"
+)
+
+// schema is a JSON Schema (2020-12) of an input, as far as inputs need it.
+type schema struct {
+	Schema     string              `json:"$schema"`
+	Type       string              `json:"type"`
+	Properties map[string]property `json:"properties"`
+	Required   []string            `json:"required,omitempty"`
+	Additional bool                `json:"additionalProperties"`
+}
+
+type property struct {
+	Type        string    `json:"type"`
+	Description string    `json:"description,omitempty"`
+	Default     any       `json:"default,omitempty"`
+	Enum        []string  `json:"enum,omitempty"`
+	Minimum     *int64    `json:"minimum,omitempty"`
+	Maximum     *int64    `json:"maximum,omitempty"`
+	MinLength   *int64    `json:"minLength,omitempty"`
+	MaxLength   *int64    `json:"maxLength,omitempty"`
+	MinItems    *int64    `json:"minItems,omitempty"`
+	MaxItems    *int64    `json:"maxItems,omitempty"`
+	Items       *property `json:"items,omitempty"`
+}
+
+// schema prints the bounds of an input, with the names of the workspaces that
+// the tool can be used in.
+func (t *Table) schema(e *entry) json.RawMessage {
+	s := schema{Schema: "https://json-schema.org/draft/2020-12/schema", Type: "object", Properties: make(map[string]property)}
+	for _, m := range toolproto.Members(e.input()) {
+		if m.Hidden {
+			continue
+		}
+		p := describe(&m)
+		if m.Name == "workspace" {
+			p.MinLength, p.MaxLength = nil, nil
+			p.Enum = []string{}
+			for _, name := range slices.Sorted(maps.Keys(t.cfg.Workspaces)) {
+				if !e.writes || !t.cfg.Workspaces[name].ReadOnly {
+					p.Enum = append(p.Enum, name)
+				}
+			}
+		}
+		s.Properties[m.Name] = p
+		if m.Required {
+			s.Required = append(s.Required, m.Name)
+		}
+	}
+	b, err := canon.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("tool: internal error: schema of %s: %v", e.name, err))
+	}
+	return b
+}
+
+func describe(m *toolproto.Member) property {
+	p := property{Description: m.Doc}
+	if m.Default != "" {
+		p.Default = m.Default
+	}
+	switch m.Kind {
+	case toolproto.Boolean:
+		p.Type = "boolean"
+	case toolproto.Integer:
+		p.Type = "integer"
+		p.Minimum, p.Maximum = bound(m.Min, math.MinInt64), bound(m.Max, math.MaxInt64)
+		if n, err := strconv.ParseInt(m.Default, 10, 64); err == nil {
+			p.Default = n
+		}
+	case toolproto.Strings:
+		p.Type = "array"
+		p.MinItems, p.MaxItems = bound(m.Min, 0), bound(m.Max, math.MaxInt64)
+		p.Items = &property{Type: "string", Enum: m.Enum, MaxLength: bound(m.MaxLen, math.MaxInt64)}
+	default:
+		p.Type, p.Enum = "string", m.Enum
+		if m.Enum == nil {
+			p.MinLength, p.MaxLength = bound(m.Min, 0), bound(m.Max, math.MaxInt64)
+		}
+	}
+	return p
+}
+
+// bound returns a bound, unless it is none.
+func bound(n, none int64) *int64 {
+	if n == none {
+		return nil
+	}
+	return &n
+}
