@@ -59,6 +59,9 @@ func (s Secret) String() string {
 // Format prints what String returns, whatever the verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
+// MarshalText gives what String returns.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 func (id tokenID) String() string {
 	if id == (tokenID{}) {
 		return ""

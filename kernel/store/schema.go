@@ -146,7 +146,8 @@ CREATE TABLE members (
 	principal TEXT    NOT NULL PRIMARY KEY CHECK (principal <> ''),
 	role      TEXT    NOT NULL CHECK (role IN ('owner', 'admin', 'operator')),
 	added_by  TEXT    NOT NULL,
-	changed   INTEGER NOT NULL
+	changed   INTEGER NOT NULL,
+	version   INTEGER NOT NULL CHECK (version > 0)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE tokens (

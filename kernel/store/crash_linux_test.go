@@ -1,0 +1,228 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// TestMain is the victim of TestCrash when the environment asks: it works until
+// the step whose number it was given and dies there.
+func TestMain(m *testing.M) {
+	dir := os.Getenv("PALYRA_TEST_CRASH")
+	if dir == "" {
+		os.Exit(m.Run())
+	}
+	last, err := strconv.Atoi(os.Getenv("PALYRA_TEST_STEP"))
+	if err != nil {
+		panic(err)
+	}
+	n := 0
+	step := func(name string) {
+		if n++; n == last {
+			fmt.Println("at", name)
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // not one instruction further
+		}
+	}
+	if err := victim(dir, step); err != nil {
+		fmt.Println("victim:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// victim does a bit of everything and says on standard output what it was told
+// is durable.
+func victim(dir string, step func(string)) error {
+	s, err := open(dir, Options{TestOnlyStep: step}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	run := &Run{Principal: "uid:1", Plan: []byte("{}")}
+	if err := s.Update(ctx, func(tx *Tx) error {
+		ses := &Session{Principal: "uid:1"}
+		if err := tx.CreateSession(ses); err != nil {
+			return err
+		}
+		run.Session = ses.ID
+		return tx.CreateRun(run)
+	}); err != nil {
+		return err
+	}
+	fmt.Println("run", run.ID)
+	for i := range 2 {
+		var e Event
+		if err := s.Update(ctx, func(tx *Tx) (err error) {
+			e, err = tx.AppendEvent(run.ID, "k", []byte(fmt.Sprint(i)))
+			return err
+		}); err != nil {
+			return err
+		}
+		fmt.Println("event", run.ID, e.Seq)
+	}
+	for _, text := range []string{"one", "two"} {
+		a, err := s.PutArtifact(ctx, run.ID, "text/plain", strings.NewReader(text))
+		if err != nil {
+			return err
+		}
+		fmt.Println("artifact", a.Digest)
+	}
+	if err := s.Update(ctx, func(tx *Tx) error { return tx.ReleaseArtifacts(run.ID) }); err != nil {
+		return err
+	}
+	fmt.Println("released")
+	if _, _, err := s.SweepArtifacts(ctx); err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// TestCrash kills a process at every durable step and reopens what it left: the
+// store is sound, all that was acknowledged is there, and it goes on.
+func TestCrash(t *testing.T) {
+	template := filepath.Join(t.TempDir(), "store") // of schema 1, so that the victim migrates
+	s := openStore(t, template, Options{})
+	fillStore(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string]bool)
+	for step := 1; ; step++ {
+		dir := filepath.Join(t.TempDir(), "store")
+		if err := os.CopyFS(dir, os.DirFS(template)); err != nil {
+			t.Fatal(err)
+		}
+		tighten(t, dir)
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "PALYRA_TEST_CRASH="+dir, "PALYRA_TEST_STEP="+strconv.Itoa(step))
+		out, err := cmd.Output()
+		ee, died := errors.AsType[*exec.ExitError](err)
+		if died && ee.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL || err != nil && !died {
+			t.Fatalf("victim: %v: %s", err, out)
+		}
+		judge(t, dir, string(out), names)
+		if t.Failed() {
+			t.Fatalf("at step %d: %s", step, out)
+		}
+		if !died {
+			t.Logf("killed at %d steps", step-1)
+			break
+		}
+	}
+	for _, want := range []string{"copied", "migrating", "migrated", "begun", "applied", "committed", "artifact_created", "artifact_written",
+		"artifact_synced", "artifact_renamed", "artifact_durable", "artifact_recorded", "artifacts_forgotten", "artifact_removed"} {
+		if !names[want] {
+			t.Errorf("nobody was killed at the step %q", want)
+		}
+	}
+}
+
+// judge opens what a victim left.
+func judge(t *testing.T, dir, said string, names map[string]bool) {
+	t.Helper()
+	s, err := open(dir, Options{}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer s.Close()
+	check(t, s)
+	if err := s.CheckArtifacts(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.Stat(filepath.Join(dir, "before-schema-2-from-1.db")); err != nil || b.Mode().Perm() != 0o600 {
+		t.Errorf("the copy from before the migration: %v", err)
+	}
+	released := strings.Contains(said, "released")
+	run := ""
+	for line := range strings.Lines(said) {
+		f := strings.Fields(line)
+		switch f[0] {
+		case "at":
+			names[f[1]] = true
+		case "run":
+			run = f[1]
+			see(t, s, func(tx *Tx) (*Run, error) { return tx.Run(run) })
+		case "event":
+			if n := see(t, s, func(tx *Tx) (uint64, error) { return tx.LastEvent(f[1]) }); fmt.Sprint(n) < f[2] {
+				t.Errorf("event %s was acknowledged, the last is %d", f[2], n)
+			}
+		case "artifact":
+			d, err := canon.ParseDigest(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = View(context.Background(), s, func(tx *Tx) (*Artifact, error) { return tx.Artifact(d) })
+			// After the release, which may be durable without having been said, it may go.
+			if err != nil && !(fault.KindOf(err) == fault.NotFound && (released || !held(t, s, d, run))) {
+				t.Errorf("artifact %s was acknowledged: %v", d, err)
+			}
+		}
+	}
+	// Whoever comes next can work.
+	fillStore(t, s)
+	check(t, s)
+}
+
+func held(t *testing.T, s *Store, d canon.Digest, run string) bool {
+	t.Helper()
+	return see(t, s, func(tx *Tx) (bool, error) { return tx.HoldsArtifact(d, run) })
+}
+
+// TestMigrate brings an old database forward, keeps what was, refuses what is
+// newer, and leaves everything as it was when a step fails.
+func TestMigrate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	s := openStore(t, dir, Options{})
+	r := fillStore(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	bad := []string{schema1, `CREATE TABLE a (x INTEGER) STRICT`, `CREATE TABLE b (x INTEGER) STRICT; CREATE NONSENSE`}
+	if s, err := open(dir, Options{}, bad); err == nil {
+		t.Fatal("a step that fails", s.Close())
+	}
+	good := []string{schema1, bad[1], `ALTER TABLE a ADD COLUMN y TEXT`}
+	s, err := open(dir, Options{}, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, s)
+	if got := see(t, s, func(tx *Tx) (*Run, error) { return tx.Run(r.ID) }); got.Version != r.Version {
+		t.Errorf("the run: %+v", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(dir, Options{})
+	wants(t, err, fault.BadState, "schema_too_new")
+	if fault.HintOf(err) == "" {
+		t.Error("no hint what to do about a newer schema")
+	}
+	// The copy is a store of its own, as it was.
+	old := filepath.Join(t.TempDir(), "store")
+	if err := os.Mkdir(old, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "before-schema-3-from-1.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(old, dbFile), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, old, Options{})
+	see(t, s, func(tx *Tx) (*Run, error) { return tx.Run(r.ID) })
+}
