@@ -1,0 +1,461 @@
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+	"palyra/kernel/hub"
+)
+
+// Tokens that the in-memory hub knows: of an owner, and of somebody who may do
+// nothing but look at sessions and start runs.
+const (
+	OwnerToken = "palyra_owner_secret_check"
+	WeakToken  = "palyra_weak_secret_check"
+)
+
+// Tools of the in-memory hub.
+const (
+	ToolEcho = "test.echo" // done at once
+	ToolWait = "test.wait" // until the run is cancelled or Finish is called
+	ToolDeny = "test.deny" // StartRun and Call return a denial by policy
+	ToolBug  = "test.bug"  // StartRun and Call return an error from inside, with a secret in it
+)
+
+// Secret is in the text of what ToolBug returns; nobody outside may see it.
+const Secret = "/var/lib/secret-place"
+
+// Hub is a hub.Hub in memory. It is safe for concurrent use. What it does not
+// have answers with fixed values.
+type Hub struct {
+	hub.Hub // nil: a method that is missing here panics, which a test sees
+
+	mu        sync.Mutex
+	sessions  map[string]*hub.Session
+	order     []string // of sessions, oldest first
+	runs      map[string]*run
+	runOrder  []string
+	keys      map[string]string // idempotency key → run
+	approvals map[string]*hub.Approval
+	members   map[string]hub.Member
+	tokens    map[string]*hub.Token
+	bodies    map[string][]byte // artifacts
+	revoked   map[string]bool   // texts of tokens
+	calls     int               // of methods that change something
+}
+
+type run struct {
+	hub.Run
+	events []hub.Event
+	more   chan struct{} // closed and replaced at each event
+	over   chan struct{} // closed when it has ended
+}
+
+// NewHub returns a Hub with one owner, uid 0 and the user of this process.
+func NewHub() *Hub {
+	return &Hub{sessions: map[string]*hub.Session{}, runs: map[string]*run{}, keys: map[string]string{}, approvals: map[string]*hub.Approval{},
+		members: map[string]hub.Member{"uid:0": {Principal: "uid:0", Role: "owner", Version: 1, Created: time.Now()}},
+		tokens:  map[string]*hub.Token{}, bodies: map[string][]byte{}, revoked: map[string]bool{}}
+}
+
+// Changes returns how often something was changed.
+func (h *Hub) Changes() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls
+}
+
+// Authenticate knows the two tokens, and every peer as an owner.
+func (h *Hub) Authenticate(_ context.Context, c hub.Credential) (hub.Caller, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case c.Token == OwnerToken && !h.revoked[c.Token]:
+		return hub.Caller{User: "alice", Surface: c.Surface, Role: "owner", Token: "tok_1", Address: c.Address}, nil
+	case c.Token == WeakToken && !h.revoked[c.Token]:
+		return hub.Caller{User: "bob", Surface: c.Surface, Role: "operator", Token: "tok_2",
+			Scopes: []string{"session.read", "session.write", "run.start"}}, nil
+	case c.Token == "" && c.PeerUID != nil:
+		return hub.Caller{User: fmt.Sprintf("uid:%d", *c.PeerUID), Surface: c.Surface, Role: "owner"}, nil
+	}
+	return hub.Caller{}, fault.New(fault.Denied, "unauthenticated", "authenticate", nil)
+}
+
+// Revoke makes a token useless.
+func (h *Hub) Revoke(token string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.revoked[token] = true
+}
+
+// CreateSession implements hub.Hub.
+func (h *Hub) CreateSession(_ context.Context, c hub.Caller, n hub.NewSession) (hub.Session, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls++
+	s := &hub.Session{ID: ident.New(ident.Session), Principal: c.User, Title: n.Title, State: hub.SessionOpen, Version: 1, Created: time.Now().UTC()}
+	h.sessions[s.ID] = s
+	h.order = append(h.order, s.ID)
+	return *s, nil
+}
+
+// Session implements hub.Hub.
+func (h *Hub) Session(_ context.Context, _ hub.Caller, id string) (hub.Session, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[id]
+	if s == nil {
+		return hub.Session{}, fault.New(fault.NotFound, "no_such_session", "read session", nil)
+	}
+	return *s, nil
+}
+
+// Sessions implements hub.Hub.
+func (h *Hub) Sessions(_ context.Context, _ hub.Caller, q hub.SessionQuery) (hub.Page[hub.Session], error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ids, next := page(h.order, q.PageQuery)
+	p := hub.Page[hub.Session]{Next: next}
+	for _, id := range ids {
+		p.Items = append(p.Items, *h.sessions[id])
+	}
+	return p, nil
+}
+
+// page cuts a part out of a list, newest first.
+func page(oldestFirst []string, q hub.PageQuery) (ids []string, next string) {
+	all := slices.Clone(oldestFirst)
+	slices.Reverse(all)
+	if q.After != "" {
+		all = all[slices.Index(all, q.After)+1:]
+	}
+	n := q.Limit
+	if n == 0 {
+		n = 100
+	}
+	if len(all) > n {
+		return all[:n], all[n-1]
+	}
+	return all, ""
+}
+
+// EndSession implements hub.Hub.
+func (h *Hub) EndSession(_ context.Context, _ hub.Caller, id string, version int64) (hub.Session, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[id]
+	switch {
+	case s == nil:
+		return hub.Session{}, fault.New(fault.NotFound, "no_such_session", "end session", nil)
+	case version != 0 && version != s.Version:
+		return hub.Session{}, conflict()
+	}
+	h.calls++
+	now := time.Now().UTC()
+	s.State, s.Ended = hub.SessionEnded, &now
+	s.Version++
+	return *s, nil
+}
+
+func conflict() error { return fault.New(fault.Busy, "version_conflict", "change", nil) }
+
+// StartRun implements hub.Hub.
+func (h *Hub) StartRun(_ context.Context, c hub.Caller, n hub.NewRun) (hub.Run, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r, err := h.startLocked(c, n)
+	if err != nil {
+		return hub.Run{}, err
+	}
+	return r.view(), nil
+}
+
+func (h *Hub) startLocked(c hub.Caller, n hub.NewRun) (*run, error) {
+	if id := h.keys[c.User+" "+n.IdempotencyKey]; id != "" && n.IdempotencyKey != "" {
+		return h.runs[id], nil
+	}
+	if n.Session != "" && h.sessions[n.Session] == nil {
+		return nil, fault.New(fault.NotFound, "no_such_session", "start run", nil)
+	}
+	if len(n.Steps) == 0 {
+		return nil, fault.New(fault.Usage, "no_steps", "start run", nil)
+	}
+	switch n.Steps[0].Tool {
+	case ToolDeny:
+		d := hub.Denial{DecisionID: "00112233445566778899aabbccddeeff", Layer: hub.LayerPolicy, Reason: "policy_denied", Policies: []string{"never"}, Fix: "permit it"}
+		return nil, fault.New(fault.Denied, "policy_denied", "start run", &hub.DenialError{Denial: d}).WithHint("ask the operator")
+	case ToolBug:
+		return nil, fmt.Errorf("open %s: permission denied", Secret)
+	}
+	h.calls++
+	now := time.Now().UTC()
+	r := &run{Run: hub.Run{ID: ident.New(ident.Run), Session: n.Session, Principal: c.User, State: hub.RunInProgress, Budget: n.Budget, Version: 1, Created: now, Started: &now},
+		more: make(chan struct{}), over: make(chan struct{})}
+	for i, s := range n.Steps {
+		r.Steps = append(r.Steps, hub.StepResult{Index: i, Tool: s.Tool, Input: s.Input, State: hub.StepRunning})
+	}
+	h.runs[r.ID] = r
+	h.runOrder = append(h.runOrder, r.ID)
+	if n.IdempotencyKey != "" {
+		h.keys[c.User+" "+n.IdempotencyKey] = r.ID
+	}
+	h.emitLocked(r, hub.EventRunInProgress, hub.RunChange{State: hub.RunInProgress})
+	if n.Steps[0].Tool == ToolEcho {
+		h.finishLocked(r, hub.RunDone)
+	}
+	return r, nil
+}
+
+// view is a copy that does not change any more.
+func (r *run) view() hub.Run {
+	v := r.Run
+	v.Steps = slices.Clone(r.Steps)
+	return v
+}
+
+func (h *Hub) emitLocked(r *run, kind string, data any) {
+	b, err := json.Marshal(data)
+	if err != nil {
+		panic("apitest: internal error: " + err.Error())
+	}
+	r.LastSeq++
+	r.events = append(r.events, hub.Event{Run: r.ID, Seq: r.LastSeq, Kind: kind, Time: time.Now().UTC(), Data: b})
+	close(r.more)
+	r.more = make(chan struct{})
+}
+
+func (h *Hub) finishLocked(r *run, state string) {
+	if r.Ended != nil {
+		return
+	}
+	now := time.Now().UTC()
+	r.State, r.Ended = state, &now
+	r.Version++
+	for i := range r.Steps {
+		r.Steps[i].State, r.Steps[i].Outcome = hub.StepDone, "executed"
+		r.Steps[i].Stdout = hub.Output{Size: 3, Text: "hi\n"}
+	}
+	close(r.over)
+	h.emitLocked(r, "run."+state, hub.RunChange{State: state})
+}
+
+// Emit appends an event to the tape of a run.
+func (h *Hub) Emit(id, kind string, data any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.emitLocked(h.runs[id], kind, data)
+}
+
+// Finish ends a run.
+func (h *Hub) Finish(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.finishLocked(h.runs[id], hub.RunDone)
+}
+
+// Run implements hub.Hub.
+func (h *Hub) Run(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.runs[id]
+	if r == nil {
+		return hub.Run{}, fault.New(fault.NotFound, "no_such_run", "read run", nil)
+	}
+	return r.view(), nil
+}
+
+// Runs implements hub.Hub.
+func (h *Hub) Runs(_ context.Context, _ hub.Caller, q hub.RunQuery) (hub.Page[hub.Run], error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ids, next := page(h.runOrder, q.PageQuery)
+	p := hub.Page[hub.Run]{Next: next}
+	for _, id := range ids {
+		r := h.runs[id].Run
+		r.Steps, r.LastSeq = nil, 0
+		p.Items = append(p.Items, r)
+	}
+	return p, nil
+}
+
+// CancelRun implements hub.Hub.
+func (h *Hub) CancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.runs[id]
+	if r == nil {
+		return hub.Run{}, fault.New(fault.NotFound, "no_such_run", "cancel run", nil)
+	}
+	h.calls++
+	h.finishLocked(r, hub.RunCancelled)
+	return r.view(), nil
+}
+
+// Call implements hub.Hub.
+func (h *Hub) Call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, error) {
+	h.mu.Lock()
+	r, err := h.startLocked(c, hub.NewRun{Session: n.Session, Budget: n.Budget, IdempotencyKey: n.IdempotencyKey,
+		Steps: []hub.Step{{Tool: n.Tool, Input: n.Input}}})
+	h.mu.Unlock()
+	if err != nil {
+		return hub.Run{}, err
+	}
+	select {
+	case <-r.over:
+	case <-ctx.Done():
+		if n.IdempotencyKey == "" {
+			_, _ = h.CancelRun(context.Background(), c, r.ID)
+		}
+		return hub.Run{}, fault.New(fault.Canceled, "canceled", "call", ctx.Err())
+	}
+	return h.Run(ctx, c, r.ID)
+}
+
+// Tape implements hub.Hub.
+func (h *Hub) Tape(_ context.Context, _ hub.Caller, id string, after uint64) (hub.Tape, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.runs[id]
+	if r == nil {
+		return nil, fault.New(fault.NotFound, "no_such_run", "read tape", nil)
+	}
+	return &tape{h, r, after}, nil
+}
+
+type tape struct {
+	h     *Hub
+	r     *run
+	after uint64
+}
+
+// Next implements hub.Tape.
+func (t *tape) Next(ctx context.Context) (hub.Event, error) {
+	for {
+		t.h.mu.Lock()
+		more := t.r.more
+		if t.after < uint64(len(t.r.events)) {
+			ev := t.r.events[t.after]
+			t.after++
+			t.h.mu.Unlock()
+			return ev, nil
+		}
+		ended := t.r.Ended != nil
+		t.h.mu.Unlock()
+		if ended {
+			return hub.Event{}, io.EOF
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return hub.Event{}, fault.New(fault.Canceled, "canceled", "read tape", ctx.Err())
+		}
+	}
+}
+
+// Close implements hub.Tape.
+func (t *tape) Close() error { return nil }
+
+// Ask adds a request for approval.
+func (h *Hub) Ask(run string) hub.Approval {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := &hub.Approval{ID: ident.New(ident.Approval), State: hub.ApprovalPending, Version: 1, Run: run, Scope: "once",
+		Created: time.Now().UTC(), Expires: time.Now().UTC().Add(time.Minute)}
+	h.approvals[a.ID] = a
+	return *a
+}
+
+// Approvals implements hub.Hub.
+func (h *Hub) Approvals(context.Context, hub.Caller, hub.ApprovalQuery) (hub.Page[hub.Approval], error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var p hub.Page[hub.Approval]
+	for _, a := range h.approvals {
+		p.Items = append(p.Items, *a)
+	}
+	return p, nil
+}
+
+// Approval implements hub.Hub.
+func (h *Hub) Approval(_ context.Context, _ hub.Caller, id string) (hub.Approval, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a := h.approvals[id]; a != nil {
+		return *a, nil
+	}
+	return hub.Approval{}, fault.New(fault.NotFound, "no_such_approval", "read approval", nil)
+}
+
+// ResolveApproval implements hub.Hub.
+func (h *Hub) ResolveApproval(_ context.Context, c hub.Caller, id string, version int64, an hub.Answer) (hub.Approval, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.approvals[id]
+	switch {
+	case a == nil:
+		return hub.Approval{}, fault.New(fault.NotFound, "no_such_approval", "resolve approval", nil)
+	case a.State != hub.ApprovalPending || version != 0 && version != a.Version:
+		return hub.Approval{}, conflict()
+	}
+	h.calls++
+	now := time.Now().UTC()
+	a.State, a.Approver, a.Surface, a.Answered = hub.ApprovalDenied, c.User, c.Surface, &now
+	if an.Approve {
+		a.State = hub.ApprovalApproved
+	}
+	a.Version++
+	return *a, nil
+}
+
+// PutArtifact makes content that Artifact finds.
+func (h *Hub) PutArtifact(content []byte) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := canon.Sum(content).String()
+	h.bodies[d] = content
+	return d
+}
+
+type artifact struct {
+	*bytes.Reader
+	info hub.ArtifactInfo
+}
+
+// Close implements hub.Artifact.
+func (a artifact) Close() error { return nil }
+
+// Info implements hub.Artifact.
+func (a artifact) Info() hub.ArtifactInfo { return a.info }
+
+// Artifact implements hub.Hub.
+func (h *Hub) Artifact(_ context.Context, _ hub.Caller, _, digest string) (hub.Artifact, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b, ok := h.bodies[digest]
+	if !ok {
+		return nil, fault.New(fault.NotFound, "no_such_artifact", "read artifact", nil)
+	}
+	return artifact{bytes.NewReader(b), hub.ArtifactInfo{Digest: digest, Size: int64(len(b)), MediaType: "text/html\r\nX: y", Created: time.Unix(1, 0).UTC()}}, nil
+}
+
+// Backup implements hub.Hub. Without recipients it breaks off in the middle.
+func (h *Hub) Backup(_ context.Context, _ hub.Caller, r hub.BackupRequest, w io.Writer) (hub.BackupInfo, error) {
+	if _, err := io.WriteString(w, "age-encrypt"); err != nil {
+		return hub.BackupInfo{}, err
+	}
+	if len(r.Recipients) == 0 {
+		return hub.BackupInfo{}, errors.New("the disk went away")
+	}
+	_, err := io.WriteString(w, "ion.org/v1")
+	return hub.BackupInfo{Files: 1, Bytes: 21, Digest: canon.Sum([]byte("x")).String()}, err
+}

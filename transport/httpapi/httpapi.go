@@ -1,0 +1,340 @@
+// Package httpapi serves a hub.Hub over HTTP/1.1: on a unix socket, where the
+// kernel says who connects, and on TCP, where a bearer token does.
+//
+//	s, err := httpapi.New(httpapi.Config{Hub: h, Log: log})
+//	err = s.Serve(ctx, httpapi.Listener{Listener: unix}, httpapi.Listener{Listener: tcp, Names: []string{"palyra.example:7142"}})
+//
+// One table ([Operations]) says what can be asked, with which permission, and
+// what goes in and out; routing, checks and docs/formats/openapi.json come from
+// it. docs/formats/http.md describes the rest: identities, problems, idempotency
+// keys, versions, pages and tapes.
+//
+// # Contract
+//
+// Nothing reaches the hub before the request has been read whole, within its
+// limits, and found well-formed: unknown, repeated and misspelt members, query
+// parameters that an operation does not have, and bodies where none belongs are
+// refused. Every answer that is not a success is an RFC 9457 problem with an id;
+// what is wrong inside goes to the log under that id and nowhere else.
+//
+// Who asks is said by the kernel of the host or by a token that the hub knows,
+// never by another header. The hub decides what they may do; the check here, of
+// a token's scopes against the table, only comes first.
+//
+// A reader of a tape that does not read is cut off after Limits.Write; it delays
+// neither the run nor other readers. Waiting readers hold a connection and a few
+// hundred bytes, and no goroutine.
+//
+// Serve returns when everything that it started has ended.
+//
+// # What it does not protect against
+//
+// Whoever may open the unix socket asks as themselves, and a token is whoever
+// holds it. On TCP without TLS, which is for loopback only, other users of the
+// host cannot read the traffic but can take the port before palyrad does.
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+	"palyra/transport/api"
+)
+
+// Config says what is served.
+type Config struct {
+	// Hub answers. It is required.
+	Hub hub.Hub
+	// Log is where errors from inside go, with the id that the caller was given.
+	// Default: nowhere.
+	Log *slog.Logger
+	// Keys remembers which requests were answered. Default: as long as the
+	// process lives.
+	Keys Keys
+	// Ready returns nil if calls can be served; for /readyz. Default: always.
+	Ready func(context.Context) error
+	// Metrics adds metrics of others to /metrics. Default: none.
+	Metrics func(io.Writer)
+	// HealthOnly serves /livez, /readyz and /metrics to anybody and nothing else.
+	HealthOnly bool
+	Limits     Limits
+}
+
+// Limits bound what clients can make the server hold or do. A zero field means
+// its default.
+type Limits struct {
+	Body   int64 // bytes of a request's body; 1 MiB
+	Header int   // bytes of a request's header; 16 KiB
+	Depth  int   // nesting of JSON; 32
+
+	Rate    float64 // requests a second of one credential; 100, negative: no bound
+	Burst   int     // requests of one credential at once; twice Rate
+	Address float64 // requests a second of one TCP address; four times Rate
+
+	Conns            int // connections; 2048
+	ConnsPerPeer     int // of one user or address; half of Conns
+	Streams          int // readers of tapes; 1024
+	StreamsPerCaller int // of one credential; half of Streams
+
+	HeaderTime time.Duration // for a request's header; 5 s
+	BodyTime   time.Duration // for a request; 30 s
+	Idle       time.Duration // a connection between requests; 2 min
+	Write      time.Duration // for the client to take an answer, or the next piece of it; 10 s
+	Heartbeat  time.Duration // between signs of life on a tape; 15 s
+	StreamAge  time.Duration // of one reader, which then comes back with its credential; 1 h
+	Drain      time.Duration // for requests under way when Serve is to end; 25 s
+}
+
+func (l Limits) orDefaults() Limits {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	num := func(n *int, v int) {
+		if *n <= 0 {
+			*n = v
+		}
+	}
+	if l.Body <= 0 {
+		l.Body = 1 << 20
+	}
+	num(&l.Header, 16<<10)
+	num(&l.Depth, 32)
+	if l.Rate == 0 {
+		l.Rate = 100
+	}
+	num(&l.Burst, max(1, int(2*l.Rate)))
+	if l.Address == 0 {
+		l.Address = 4 * l.Rate
+	}
+	num(&l.Conns, 2048)
+	num(&l.ConnsPerPeer, max(1, l.Conns/2))
+	num(&l.Streams, 1024)
+	num(&l.StreamsPerCaller, max(1, l.Streams/2))
+	set(&l.HeaderTime, 5*time.Second)
+	set(&l.BodyTime, 30*time.Second)
+	set(&l.Idle, 2*time.Minute)
+	set(&l.Write, 10*time.Second)
+	set(&l.Heartbeat, 15*time.Second)
+	set(&l.StreamAge, time.Hour)
+	set(&l.Drain, 25*time.Second)
+	return l
+}
+
+// Server is the HTTP side of a hub. It is an http.Handler; safe for concurrent use.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	lim     Limits
+	mux     *http.ServeMux
+	origin  *http.CrossOriginProtection
+	routes  []route
+	streams *streams
+	metrics *metrics
+	openapi func() ([]byte, error)
+
+	callers  *buckets // by credential
+	peers    *buckets // by TCP address
+	failures *buckets // failed authentications, by TCP address
+	proven   *proven  // tokens that were good, by address
+}
+
+var _ http.Handler = (*Server)(nil)
+
+// New returns a Server. It starts nothing.
+func New(cfg Config) (*Server, error) {
+	if cfg.Hub == nil {
+		return nil, fault.New(fault.Internal, "no_hub", "make HTTP server", errors.New("Config.Hub is nil"))
+	}
+	s := &Server{cfg: cfg, log: cfg.Log, lim: cfg.Limits.orDefaults(), mux: http.NewServeMux(), origin: http.NewCrossOriginProtection()}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.cfg.Keys == nil {
+		s.cfg.Keys = NewMemoryKeys()
+	}
+	if s.cfg.Ready == nil {
+		s.cfg.Ready = func(context.Context) error { return nil }
+	}
+	s.callers, s.peers = newBuckets(s.lim.Rate, s.lim.Burst), newBuckets(s.lim.Address, int(2*s.lim.Address))
+	s.failures, s.proven = newBuckets(failureRate, failureBurst), newProven()
+	s.routes = table()
+	s.streams = newStreams(cfg.Hub, s.lim, s.log)
+	s.metrics = newMetrics(s.routes)
+	s.openapi = sync.OnceValues(func() ([]byte, error) { return api.Document(Operations()) })
+	s.register()
+	return s, nil
+}
+
+// Operations is the table of what can be asked.
+func Operations() []api.Operation {
+	rs := table()
+	ops := make([]api.Operation, len(rs))
+	for i := range rs {
+		ops[i] = rs[i].Operation
+	}
+	return ops
+}
+
+// register routes by the table. A path that has no such method, and one that
+// there is not, are answered as problems.
+func (s *Server) register() {
+	allow := make(map[string][]string)
+	for i := range s.routes {
+		rt := &s.routes[i]
+		if s.cfg.HealthOnly && !rt.health {
+			continue
+		}
+		s.mux.Handle(rt.Method+" "+rt.Full(), s.handler(rt))
+		allow[rt.Full()] = append(allow[rt.Full()], rt.Method)
+		if rt.Method == http.MethodGet {
+			allow[rt.Full()] = append(allow[rt.Full()], http.MethodHead)
+		}
+	}
+	for p, methods := range allow {
+		header := strings.Join(methods, ", ")
+		s.mux.HandleFunc(p, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", header)
+			s.refuse(w, r, nil, usage("method_not_allowed", "route request", fmt.Errorf("%s has %s", p, header)))
+		})
+	}
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.refuse(w, r, nil, fault.New(fault.NotFound, "no_such_path", "route request", nil))
+	})
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = r.WithContext(context.WithValue(r.Context(), requestID{}, newID()))
+	head := w.Header()
+	head.Set("Cache-Control", "no-store")
+	head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	head.Set("Cross-Origin-Resource-Policy", "same-origin")
+	head.Set("Referrer-Policy", "no-referrer")
+	head.Set("X-Content-Type-Options", "nosniff")
+	if r.TLS != nil {
+		head.Set("Strict-Transport-Security", "max-age=63072000")
+	}
+	defer func() {
+		switch v := recover(); v {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(v)
+		default:
+			// One request's bug is not everybody's: intents and results are
+			// the kernel's and not held here.
+			s.log.Error("panic in a request", "request", idOf(r), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			s.refuse(w, r, nil, errors.New("panic"))
+		}
+	}()
+	if err := s.admit(r); err != nil {
+		s.refuse(w, r, nil, err)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// admit refuses what is not for this server or from a page of another, and what
+// the mux would answer with a redirect.
+func (s *Server) admit(r *http.Request) error {
+	if err := checkHost(r); err != nil {
+		return err
+	}
+	if err := s.origin.Check(r); err != nil {
+		return fault.New(fault.Denied, "cross_origin", "check origin", err)
+	}
+	if r.Method == http.MethodConnect || r.URL.Path == "" || path.Clean(r.URL.Path) != r.URL.Path {
+		return fault.New(fault.NotFound, "no_such_path", "route request", nil)
+	}
+	return nil
+}
+
+// handler puts a request through the checks that its route asks for.
+func (s *Server) handler(rt *route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done := s.metrics.begin(rt)
+		rec := &recorder{ResponseWriter: w}
+		defer func() { done(rec.status) }()
+		x := &exchange{s: s, w: rec, r: r, rt: rt}
+		err := s.authorize(x)
+		if err == nil {
+			err = x.read()
+		}
+		if err == nil {
+			err = rt.serve(x)
+		}
+		if err != nil {
+			s.refuse(rec, r, x, err)
+		}
+	})
+}
+
+// authorize finds out who asks and whether the table lets them. The hub asks again.
+func (s *Server) authorize(x *exchange) error {
+	if x.rt.Permission == api.Public || s.cfg.HealthOnly {
+		return nil
+	}
+	if err := s.authenticate(x); err != nil {
+		return err
+	}
+	if wait, ok := s.callers.take(callerKey(x.caller)); !ok {
+		return tooMany(x, "limit caller", wait)
+	}
+	if p := x.rt.Permission; p != api.Authenticated && x.caller.Scopes != nil && !holds(x.caller.Scopes, p) {
+		return denied(p)
+	}
+	return nil
+}
+
+// recorder remembers the status of the answer.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+type requestID struct{}
+
+// newID returns the name of a request: 128 random bits in hexadecimal.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails; see crypto/rand.Read
+	return hex.EncodeToString(b[:])
+}
+
+func idOf(r *http.Request) string {
+	id, _ := r.Context().Value(requestID{}).(string)
+	return id
+}
+
+func usage(reason, op string, err error) error { return fault.New(fault.Usage, reason, op, err) }

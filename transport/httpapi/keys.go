@@ -1,0 +1,134 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// Keys remembers what was answered to requests with an Idempotency-Key, for the
+// operations whose keys the hub does not keep itself (runs and calls). Begin,
+// then either Finish or Abandon.
+type Keys interface {
+	// Begin reserves a key for a request. It returns the recorded answer if the
+	// same request came before. One that is still under way is fault.Busy
+	// "idempotency_key_in_progress", another request with the key is fault.Usage
+	// "idempotency_key_reused".
+	Begin(ctx context.Context, principal, key string, request canon.Digest) (answer []byte, err error)
+	// Finish records the answer.
+	Finish(ctx context.Context, principal, key string, answer []byte) error
+	// Abandon gives back a key whose request changed nothing.
+	Abandon(ctx context.Context, principal, key string) error
+}
+
+// once does what do does, once for a key: the second time the answer of the
+// first is given again. keep is what is recorded of the answer; nil: all of it.
+func (x *exchange) once(do func() (answer any, keep any, err error)) (any, []byte, error) {
+	ctx, who := x.r.Context(), x.caller.User
+	key := x.rt.ID + " " + x.key
+	had, err := x.s.cfg.Keys.Begin(ctx, who, key, x.digest())
+	if err != nil || had != nil {
+		return nil, had, err
+	}
+	// The key must not stay reserved because the client went away meanwhile.
+	ctx = context.WithoutCancel(ctx)
+	v, keep, err := do()
+	if err != nil {
+		// An error that may have come after the deed leaves the key reserved.
+		if k := fault.KindOf(err); k == fault.Internal || k == fault.Unavailable || k == fault.Timeout || k == fault.Canceled {
+			return nil, nil, err
+		}
+		return nil, nil, errors.Join(err, x.s.cfg.Keys.Abandon(ctx, who, key))
+	}
+	if keep == nil {
+		keep = v
+	}
+	b, err := encode(keep)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := x.s.cfg.Keys.Finish(ctx, who, key, b); err != nil {
+		x.s.log.Error("answer not recorded under its key", "request", idOf(x.r), "operation", x.rt.ID, "error", err)
+	}
+	return v, nil, nil
+}
+
+// digest names the request: the same operation on the same thing with the same body.
+func (x *exchange) digest() canon.Digest {
+	return canon.Sum([]byte(x.rt.Method + "\n" + x.r.URL.EscapedPath() + "\n" + string(x.raw)))
+}
+
+// MemoryKeys are Keys that last as long as the process, at most a day.
+type MemoryKeys struct {
+	mu sync.Mutex
+	m  map[string]*memoryKey // guarded by mu
+}
+
+type memoryKey struct {
+	request canon.Digest
+	answer  []byte // nil: under way
+	begun   time.Time
+}
+
+// How long a key is kept in memory, and how many are.
+const (
+	keyLife = 24 * time.Hour
+	maxKeys = 16384
+)
+
+// NewMemoryKeys returns empty Keys.
+func NewMemoryKeys() *MemoryKeys { return &MemoryKeys{m: make(map[string]*memoryKey)} }
+
+var _ Keys = (*MemoryKeys)(nil)
+
+// Begin implements Keys. Too many keys at once are fault.Unavailable.
+func (k *MemoryKeys) Begin(_ context.Context, principal, key string, request canon.Digest) ([]byte, error) {
+	const op = "begin idempotent request"
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	had := k.m[principal+"\n"+key]
+	if had != nil && now.Sub(had.begun) < keyLife {
+		switch {
+		case had.request != request:
+			return nil, fault.New(fault.Usage, "idempotency_key_reused", op, errors.New("the key was used for another request"))
+		case had.answer == nil:
+			return nil, fault.New(fault.Busy, "idempotency_key_in_progress", op, nil)
+		}
+		return had.answer, nil
+	}
+	if len(k.m) >= maxKeys {
+		for n, e := range k.m {
+			if now.Sub(e.begun) >= keyLife {
+				delete(k.m, n)
+			}
+		}
+	}
+	if len(k.m) >= maxKeys {
+		return nil, fault.New(fault.Unavailable, "idempotency_keys_full", op, nil)
+	}
+	k.m[principal+"\n"+key] = &memoryKey{request: request, begun: now}
+	return nil, nil
+}
+
+// Finish implements Keys.
+func (k *MemoryKeys) Finish(_ context.Context, principal, key string, answer []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.m[principal+"\n"+key]; e != nil {
+		e.answer = answer
+	}
+	return nil
+}
+
+// Abandon implements Keys.
+func (k *MemoryKeys) Abandon(_ context.Context, principal, key string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.m, principal+"\n"+key)
+	return nil
+}

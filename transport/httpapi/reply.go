@@ -1,0 +1,142 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"strconv"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/transport/api"
+)
+
+// json answers with a JSON value and the route's status.
+func (x *exchange) json(v any) error { return x.jsonStatus(x.rt.Status, v) }
+
+func (x *exchange) jsonStatus(status int, v any) error {
+	b, err := encode(v)
+	if err != nil {
+		return err
+	}
+	return x.bytes(status, api.MediaJSON, b)
+}
+
+// version answers with a resource and its ETag; a client that has this version
+// is told so.
+func (x *exchange) versioned(status int, v any, version int64) error {
+	tag := etag(version)
+	x.w.Header().Set("ETag", tag)
+	if x.r.Method == http.MethodGet && x.r.Header.Get("If-None-Match") == tag {
+		x.deadline()
+		x.w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return x.jsonStatus(status, v)
+}
+
+// bytes answers with a body as it is.
+func (x *exchange) bytes(status int, media string, b []byte) error {
+	h := x.w.Header()
+	h.Set("Content-Type", media)
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	x.deadline()
+	x.w.WriteHeader(status)
+	_, _ = x.w.Write(b) // the client may have gone
+	return nil
+}
+
+// deadline starts the time that the client has to take the answer. Until now
+// there was none: a call may wait for as long as it needs.
+func (x *exchange) deadline() {
+	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.s.lim.Write))
+}
+
+// encode writes a value as JSON: nil slices and maps as empty ones, text as it is.
+func encode(v any) ([]byte, error) {
+	rv := reflect.New(reflect.TypeOf(v)).Elem()
+	rv.Set(reflect.ValueOf(v))
+	fill(rv)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(rv.Interface()); err != nil {
+		return nil, fault.New(fault.Internal, "json_marshal", "encode answer", err)
+	}
+	return b.Bytes(), nil
+}
+
+// fill makes nil slices and maps empty, so that a list is a list in JSON. v is
+// ours; what it points to may not be, and is copied before it is touched.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if e := v.Type().Elem(); !v.IsNil() && e.Kind() == reflect.Struct {
+			c := reflect.New(e)
+			c.Elem().Set(v.Elem())
+			fill(c.Elem())
+			v.Set(c)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Field(i); f.CanSet() {
+				fill(f)
+			}
+		}
+	case reflect.Slice:
+		e := v.Type().Elem().Kind()
+		switch {
+		case e == reflect.Uint8:
+		case v.IsNil():
+			v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+		case e == reflect.Struct || e == reflect.Slice || e == reflect.Pointer:
+			c := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+			reflect.Copy(c, v)
+			for i := range c.Len() {
+				fill(c.Index(i))
+			}
+			v.Set(c)
+		}
+	case reflect.Map:
+		if v.IsNil() {
+			v.Set(reflect.MakeMap(v.Type()))
+		}
+	}
+}
+
+// refuse answers with the problem that err is. x is nil before the route is known.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err error) {
+	id := idOf(r)
+	p := api.ProblemOf(err, id, x == nil || !x.known || trusted(x.caller))
+	level := slog.LevelDebug
+	if p.Status >= 500 {
+		level = slog.LevelError
+	}
+	op, user := "", ""
+	if x != nil {
+		op, user = x.rt.ID, x.caller.User
+	}
+	s.log.Log(r.Context(), level, "request refused", "request", id, "operation", op, "caller", user, "status", p.Status, "error", err)
+	s.metrics.refused(p.Status)
+	if r.Context().Err() != nil && errors.Is(err, r.Context().Err()) {
+		return // nobody is there to read it
+	}
+	b, encErr := json.Marshal(p)
+	if encErr != nil {
+		panic(fmt.Sprintf("httpapi: internal error: encode problem: %v", encErr))
+	}
+	h := w.Header()
+	h.Del("ETag")
+	h.Set("Content-Type", api.MediaProblem)
+	h.Set("Content-Length", strconv.Itoa(len(b)+1))
+	if p.Status == http.StatusServiceUnavailable && h.Get("Retry-After") == "" {
+		h.Set("Retry-After", "1")
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lim.Write))
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(b, '\n'))
+}

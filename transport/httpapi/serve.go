@@ -1,0 +1,103 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+// Listener is where to serve. The kind of its address decides how callers
+// authenticate: peers of a unix socket by the kernel's word, others by token.
+type Listener struct {
+	net.Listener
+	// TLS, if not nil, is put on every connection. It must ask for TLS 1.3.
+	TLS *tls.Config
+	// Names are further values that the Host header may have, "host:port" or
+	// "host" as clients say it. TCP only; its own address has its names.
+	Names []string
+}
+
+// Serve answers on all listeners until ctx is done, then lets requests finish
+// for Limits.Drain, cuts off tapes, and returns when everything has ended. It
+// closes the listeners. A listener that breaks ends it with an error.
+func (s *Server) Serve(ctx context.Context, on ...Listener) error {
+	// Requests live on while the server drains; the hub's calls end with base.
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var protocols http.Protocols
+	protocols.SetHTTP1(true) // HTTP/2 would add a parser, and streams cannot leave it
+	hs := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: s.lim.HeaderTime,
+		ReadTimeout:       s.lim.BodyTime,
+		IdleTimeout:       s.lim.Idle,
+		MaxHeaderBytes:    s.lim.Header,
+		Protocols:         &protocols,
+		ConnContext:       connContext,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ErrorLog:          log.New(lines{s.log}, "", 0),
+	}
+	g := newGate(s.lim.Conns, s.lim.ConnsPerPeer)
+	s.metrics.gate.Store(g)
+	var wg sync.WaitGroup
+	stopStreams := make(chan struct{})
+	wg.Go(func() { s.streams.run(base, stopStreams) })
+	broken := make(chan error, len(on))
+	for _, l := range on {
+		_, tcp := l.Addr().(*net.TCPAddr)
+		gl := &listener{Listener: l.Listener, gate: g, unix: l.Addr().Network() == "unix"}
+		if tcp {
+			gl.names = hostNames(l.Addr(), l.Names)
+		}
+		var nl net.Listener = gl
+		if l.TLS != nil {
+			c := l.TLS.Clone()
+			c.NextProtos = []string{"http/1.1"}
+			nl = tls.NewListener(gl, c)
+		}
+		wg.Go(func() {
+			if err := hs.Serve(nl); !errors.Is(err, http.ErrServerClosed) {
+				broken <- fault.New(fault.Unavailable, "listener_broken", "serve "+l.Addr().String(), err)
+			}
+		})
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-broken:
+	}
+	// Tapes end first: nobody waits for their readers, who come back elsewhere.
+	close(stopStreams)
+	drain, stop := context.WithTimeout(base, s.lim.Drain)
+	defer stop()
+	if e := hs.Shutdown(drain); e != nil {
+		s.log.Warn("requests under way are cut off", "after", s.lim.Drain)
+		cancel()
+		last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastWait)
+		_ = hs.Shutdown(last) // handlers end soon after their context
+		stop()
+		_ = hs.Close()
+	}
+	wg.Wait()
+	return err
+}
+
+// lastWait is how long handlers have to end when their context has.
+const lastWait = 2 * time.Second
+
+// lines turns the lines that net/http logs (of clients that break off) into records.
+type lines struct{ log *slog.Logger }
+
+// Write implements io.Writer.
+func (l lines) Write(b []byte) (int, error) {
+	l.log.Debug("http", "text", string(b))
+	return len(b), nil
+}

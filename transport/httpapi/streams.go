@@ -1,0 +1,359 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+// streams are the readers of tapes. A reader that has seen everything is a
+// connection in a set: it has no goroutine and no buffer. For each run that
+// somebody reads there is one goroutine that waits for events (reel.follow); an
+// event or a heartbeat starts a goroutine for each reader (pump), which writes
+// what there is, with a deadline, and ends. So a slow reader holds up nobody,
+// and 10,000 silent ones cost their sockets.
+//
+// Locks are taken in the order streams.mu, reel.mu.
+type streams struct {
+	hub hub.Hub
+	lim Limits
+	log *slog.Logger
+
+	slow atomic.Uint64 // readers that were cut off
+	// buffers spares 10,000 readers of one event 10,000 allocations.
+	buffers sync.Pool
+	wg      sync.WaitGroup // follow and pump; ends before run does
+	nudge   chan struct{}  // tells run that there is a reader again; never closed
+
+	mu     sync.Mutex
+	ctx    context.Context                 // guarded by mu; of run, nil while it does not run
+	reels  map[string]*reel                // guarded by mu; by run
+	slots  [beatSlots]map[*reader]struct{} // guarded by mu
+	n      int                             // guarded by mu; readers
+	each   map[string]int                  // guarded by mu; readers of a credential
+	serial int                             // guarded by mu
+}
+
+// beatSlots spreads heartbeats: every reader has its turn once in Limits.Heartbeat.
+const beatSlots = 8
+
+// reel is what the readers of one run share: the newest events, ready to be sent.
+type reel struct {
+	run    string
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	frames  []frame              // guarded by mu; without gaps, the last is hi
+	bytes   int                  // guarded by mu; of frames
+	hi      uint64               // guarded by mu; the newest sequence number that is known
+	done    bool                 // guarded by mu; there will be no more
+	err     error                // guarded by mu; the tape broke
+	readers map[*reader]struct{} // guarded by mu
+}
+
+// frame is one event, encoded.
+type frame struct {
+	seq  uint64
+	kind string
+	json []byte // one line
+}
+
+// What a reel keeps. Who is further behind reads from the store.
+const (
+	maxFrames     = 256
+	maxFrameBytes = 256 << 10
+)
+
+// reader is one client that follows a run.
+type reader struct {
+	conn  io.WriteCloser
+	limit func(time.Time) error // sets the write deadline
+	sse   bool
+	key   string     // of the credential
+	who   hub.Caller // for reading again from the store
+	reel  *reel
+	slot  int
+	until time.Time
+
+	// Owned by the pump, of which there is one at a time.
+	tape hub.Tape // reads from the store; nil: nothing to read there
+	seq  uint64   // the last event that was written
+	head []byte   // the response header, until it is written
+
+	running bool // guarded by reel.mu; there is a pump
+	beat    bool // guarded by reel.mu; a heartbeat is due
+	gone    bool // guarded by reel.mu
+}
+
+func newStreams(h hub.Hub, lim Limits, log *slog.Logger) *streams {
+	s := &streams{hub: h, lim: lim, log: log, nudge: make(chan struct{}, 1), reels: make(map[string]*reel), each: make(map[string]int),
+		buffers: sync.Pool{New: func() any { return new(buffer) }}}
+	for i := range s.slots {
+		s.slots[i] = make(map[*reader]struct{})
+	}
+	return s
+}
+
+// run sends heartbeats until stop is closed, then cuts off all readers and waits
+// for their goroutines.
+func (s *streams) run(ctx context.Context, stop <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.ctx = ctx
+	s.mu.Unlock()
+	var tick <-chan time.Time // nil while there is nobody to send to
+	var ticker *time.Ticker
+	for turn := 0; ; {
+		select {
+		case <-s.nudge:
+			if tick == nil {
+				ticker = time.NewTicker(s.lim.Heartbeat / beatSlots)
+				tick = ticker.C
+			}
+		case <-tick:
+			s.beats(turn)
+			turn = (turn + 1) % beatSlots
+			if s.count() == 0 {
+				ticker.Stop()
+				tick = nil
+				s.nudgeIfAny() // somebody may have come since count
+			}
+		case <-stop:
+			if ticker != nil {
+				ticker.Stop()
+			}
+			s.mu.Lock()
+			s.ctx = nil // nobody comes any more
+			s.mu.Unlock()
+			cancel()
+			s.cutIf(func(*reader) bool { return true })
+			s.wg.Wait()
+			return
+		}
+	}
+}
+
+func (s *streams) nudgeIfAny() {
+	if s.count() > 0 {
+		s.wakeRun()
+	}
+}
+
+func (s *streams) wakeRun() {
+	select {
+	case s.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// count returns the number of readers.
+func (s *streams) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.n
+}
+
+// reserve takes a place for a reader, or says why there is none.
+func (s *streams) reserve(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ctx == nil:
+		return fault.New(fault.Unavailable, "not_serving", "read tape", nil)
+	case s.n >= s.lim.Streams || s.each[key] >= s.lim.StreamsPerCaller:
+		return fault.New(fault.Unavailable, "too_many_streams", "read tape", nil).WithHint("close a reader of a tape and try again")
+	}
+	s.n++
+	s.each[key]++
+	return nil
+}
+
+// release gives a place back.
+func (s *streams) release(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.releaseLocked(key)
+}
+
+func (s *streams) releaseLocked(key string) {
+	s.n--
+	if s.each[key]--; s.each[key] == 0 {
+		delete(s.each, key)
+	}
+}
+
+// join adds a reader with a reserved place to the readers of a run whose newest
+// event is last or a later one, and starts to write to it.
+func (s *streams) join(r *reader, run string, last uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil {
+		return fault.New(fault.Unavailable, "not_serving", "read tape", nil)
+	}
+	l := s.reels[run]
+	if l == nil {
+		ctx, cancel := context.WithCancel(s.ctx)
+		l = &reel{run: run, hi: last, cancel: cancel, readers: make(map[*reader]struct{})}
+		s.reels[run] = l
+		who := r.who
+		s.wg.Go(func() { s.follow(ctx, l, who, last) })
+	}
+	r.reel, r.slot = l, s.serial%beatSlots
+	s.serial++
+	s.slots[r.slot][r] = struct{}{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.readers[r] = struct{}{}
+	s.wakeLocked(s.ctx, r)
+	s.wakeRun()
+	return nil
+}
+
+// wakeLocked starts the reader's pump unless there is one; reel.mu is held. A
+// pump that is there looks again before it ends.
+func (s *streams) wakeLocked(ctx context.Context, r *reader) {
+	if r.running || r.gone {
+		return
+	}
+	r.running = true
+	s.wg.Go(func() { s.pump(ctx, r) })
+}
+
+// follow reads the tape of a run for all its readers.
+func (s *streams) follow(ctx context.Context, l *reel, who hub.Caller, after uint64) {
+	err := s.read(ctx, l, who, after)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = true
+	if !errors.Is(err, io.EOF) {
+		l.err = err
+		if ctx.Err() == nil {
+			s.log.Error("tape broken off", "run", l.run, "error", err)
+		}
+	}
+	for r := range l.readers {
+		s.wakeLocked(ctx, r)
+	}
+}
+
+func (s *streams) read(ctx context.Context, l *reel, who hub.Caller, after uint64) error {
+	t, err := s.hub.Tape(ctx, who, l.run, after)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	for {
+		ev, err := t.Next(ctx)
+		if err != nil {
+			return err
+		}
+		f, err := newFrame(ev)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.addLocked(f)
+		for r := range l.readers {
+			s.wakeLocked(ctx, r)
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (l *reel) addLocked(f frame) {
+	l.frames = append(l.frames, f)
+	l.bytes += len(f.json)
+	l.hi = f.seq
+	for len(l.frames) > maxFrames || l.bytes > maxFrameBytes && len(l.frames) > 1 {
+		l.bytes -= len(l.frames[0].json)
+		l.frames[0] = frame{} // let it go although the array stays
+		l.frames = l.frames[1:]
+	}
+}
+
+func newFrame(ev hub.Event) (frame, error) {
+	b, err := encode(ev)
+	if err != nil {
+		return frame{}, err
+	}
+	return frame{ev.Seq, ev.Kind, b[:len(b)-1]}, nil
+}
+
+// beats makes heartbeats due for the readers whose turn it is, and cuts off
+// those whose time is over.
+func (s *streams) beats(turn int) {
+	now := time.Now()
+	s.mu.Lock()
+	ctx := s.ctx
+	due := make([]*reader, 0, len(s.slots[turn]))
+	for r := range s.slots[turn] {
+		due = append(due, r)
+	}
+	s.mu.Unlock()
+	for _, r := range due {
+		if now.After(r.until) {
+			s.drop(r)
+			continue
+		}
+		r.reel.mu.Lock()
+		r.beat = true
+		s.wakeLocked(ctx, r)
+		r.reel.mu.Unlock()
+	}
+}
+
+// cut cuts off the readers of a principal, whose rights have changed.
+func (s *streams) cut(principal string) {
+	s.cutIf(func(r *reader) bool { return r.who.User == principal })
+}
+
+func (s *streams) cutIf(which func(*reader) bool) {
+	var rs []*reader
+	s.mu.Lock()
+	for _, slot := range s.slots {
+		for r := range slot {
+			if which(r) {
+				rs = append(rs, r)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range rs {
+		s.drop(r)
+	}
+}
+
+// drop ends a reader: its connection is closed, which also ends a write under
+// way. Twice is once. The last reader of a run takes its reel along.
+func (s *streams) drop(r *reader) {
+	if s.remove(r) {
+		_ = r.conn.Close() // TLS may want to say goodbye: not under a lock
+	}
+}
+
+func (s *streams) remove(r *reader) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := r.reel
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.gone {
+		return false
+	}
+	r.gone = true
+	delete(l.readers, r)
+	delete(s.slots[r.slot], r)
+	s.releaseLocked(r.key)
+	if len(l.readers) == 0 && s.reels[l.run] == l {
+		delete(s.reels, l.run)
+		l.cancel()
+	}
+	return true
+}
