@@ -46,6 +46,7 @@ var rooms = []Room{
 		Tests: []string{"authz"}}, // a grant that verifies has one source
 	{Path: "crypt", Does: "keys, journal, receipts", Own: true, May: []string{"internal"}},
 	{Path: "internal", Does: "mechanisms without meaning; standard library only", Own: true},
+	{Path: "deploy", Does: "units, users and profiles for a host; no code", Own: true, Tests: []string{"kernel/config"}},
 	{Path: "conformance", Does: "from outside; nobody imports it", Own: true,
 		May: []string{"cmd", "kernel", "authz", "isolate", "crypt", "internal"}},
 	{Path: "bench", Does: "from outside; nobody imports it", Own: true,
@@ -148,6 +149,8 @@ var skipReasons = []string{
 	"needs npm",
 	"needs strace",
 	"needs linux",
+	"needs systemd-analyze",
+	"needs apparmor_parser",
 	"host control missing", // followed by the control's name from isolate/probe
 	"short mode",
 	"reason: tier-b-no-proc", // a script by descriptor needs /dev/fd, which leads into /proc

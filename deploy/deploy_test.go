@@ -1,0 +1,149 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"palyra/kernel/config"
+)
+
+// scores are the highest exposures that the units may have, as systemd-analyze
+// security computes them: 0 is nothing, 10 is everything. What is missing to
+// less is named with its reason in README.md.
+var scores = map[string]float64{"palyrad.service": 1.2, "palyra-cell.service": 3.3}
+
+func TestExposure(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("needs systemd-analyze")
+	}
+	level := regexp.MustCompile(`Overall exposure level for (\S+): ([0-9.]+)`)
+	for unit, most := range scores {
+		out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", "systemd/"+unit).CombinedOutput()
+		m := level.FindSubmatch(out)
+		if err != nil || m == nil {
+			t.Errorf("%s: %v\n%s", unit, err, out)
+			continue
+		}
+		got, err := strconv.ParseFloat(string(m[2]), 64)
+		if err != nil || got > most {
+			t.Errorf("%s: exposure %v, want at most %v", unit, got, most)
+		}
+		t.Logf("%s: exposure %v, at most %v", unit, got, most)
+	}
+	// The control: a unit without directives is exposed.
+	bare := filepath.Join(t.TempDir(), "bare.service")
+	if err := os.WriteFile(bare, []byte("[Service]\nExecStart=/bin/true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", bare).CombinedOutput()
+	if m := level.FindSubmatch(out); m == nil || !strings.HasPrefix(string(m[2]), "9") {
+		t.Errorf("a bare unit: %s", out)
+	}
+}
+
+// settings reads a unit: its keys with all values, without sections.
+func settings(t *testing.T, name string) map[string][]string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("systemd", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := make(map[string][]string)
+	for line := range strings.Lines(string(b)) {
+		k, v, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && !strings.HasPrefix(k, "#") {
+			s[k] = append(s[k], v)
+		}
+	}
+	return s
+}
+
+// TestCellCanWork: the directives that would keep palyra-cell from building
+// cells are not there. README.md says of each what it breaks, and this test that
+// it says it.
+func TestCellCanWork(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := settings(t, "palyra-cell.service")
+	for _, k := range []string{"RestrictNamespaces", "RestrictSUIDSGID", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectControlGroups", "ProtectHostname",
+		"ProcSubset", "PrivateUsers", "MemoryDenyWriteExecute", "SystemCallFilter=@system-service"} {
+		key, value, _ := strings.Cut(k, "=")
+		for _, v := range s[key] {
+			if value == "" || strings.HasPrefix(v, value) {
+				t.Errorf("palyra-cell.service has %s=%s", key, v)
+			}
+		}
+		if !strings.Contains(string(readme), "`"+key+"`") {
+			t.Errorf("README.md does not say why palyra-cell.service has no %s", key)
+		}
+	}
+	if d := s["Delegate"]; len(d) != 1 || d[0] != "cpu memory pids" {
+		t.Errorf("Delegate is %v, cells have no limits of their cgroups then", d)
+	}
+	for _, k := range []string{"RestrictSUIDSGID", "PrivateUsers", "ProcSubset"} {
+		if v := settings(t, "palyrad.service")[k]; v != nil {
+			t.Errorf("palyrad.service has %s=%v", k, v)
+		}
+	}
+}
+
+// TestAgreement: units, users and configuration speak of the same places.
+func TestAgreement(t *testing.T) {
+	c, err := config.Load("palyrad.toml", []string{"STATE_DIRECTORY=/var/lib/palyra"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Profile != "single-vm" || c.State.Dir != "/var/lib/palyra" {
+		t.Errorf("the example is %+v", c)
+	}
+	api, http, cell := settings(t, "palyrad.socket"), settings(t, "palyrad-http.socket"), settings(t, "palyra-cell.socket")
+	for _, p := range [][2]string{
+		{api["ListenStream"][0], c.Listen.Socket}, {api["SocketGroup"][0], c.Listen.SocketGroup}, {api["SocketMode"][0], c.Listen.SocketMode.String()},
+		{api["FileDescriptorName"][0], "api"}, {http["FileDescriptorName"][0], "http"},
+		{http["ListenStream"][0], c.Listen.HTTP}, {cell["ListenSequentialPacket"][0], c.Cell.Starter}, {cell["SocketMode"][0], "0600"},
+	} {
+		if p[0] != p[1] {
+			t.Errorf("%q and %q differ", p[0], p[1])
+		}
+	}
+	d := settings(t, "palyrad.service")
+	stop, err := strconv.Atoi(d["TimeoutStopSec"][0])
+	if err != nil || float64(stop) <= c.Daemon.DrainTimeout.Std().Seconds() {
+		t.Errorf("TimeoutStopSec %v is not longer than daemon.drain_timeout %v", d["TimeoutStopSec"], c.Daemon.DrainTimeout)
+	}
+	users, err := os.ReadFile("sysusers.d/palyra.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []string{d["User"][0], c.Listen.SocketGroup} {
+		if !strings.Contains(string(users), " "+u+" ") {
+			t.Errorf("sysusers.d makes no %s", u)
+		}
+	}
+}
+
+// TestAppArmor: the profiles parse. The second wants a parser that knows user
+// namespaces.
+func TestAppArmor(t *testing.T) {
+	parser, err := exec.LookPath("apparmor_parser")
+	if err != nil {
+		t.Skip("needs apparmor_parser")
+	}
+	for name, abi := range map[string]string{"palyrad": "3.0", "palyra-cell": "4.0"} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := os.Stat("/etc/apparmor.d/abi/" + abi); err != nil {
+				t.Skip("needs apparmor_parser") // of a version with that ABI
+			}
+			if out, err := exec.Command(parser, "--skip-kernel-load", "--skip-cache", "apparmor.d/"+name).CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
