@@ -1,0 +1,224 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate/evidence"
+	"palyra/kernel/hub"
+	"palyra/kernel/session"
+	"palyra/kernel/store"
+)
+
+// recover gives every run of an earlier process a defined state. The rules:
+//
+//   - an approval that was pending has expired;
+//   - a run that was under way failed, "interrupted". The step that was running
+//     has the outcome that the journal has for its call, outcome_unknown where the
+//     gate found an intent without a result; a call that the journal does not know
+//     never ran. No step is made again;
+//   - a run that had not begun is made, in its place, unless it was a call of
+//     somebody who waited: that is cancelled, "caller_gone".
+func (e *Engine) recover(ctx context.Context) error {
+	if _, err := e.approvals.Expire(ctx); err != nil {
+		return fmt.Errorf("expire approvals: %w", err)
+	}
+	runs, err := e.unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	calls, err := e.whatBecame(ctx, runs)
+	if err != nil {
+		return err
+	}
+	var start []string
+	for i := range runs {
+		r := &runs[i]
+		p, err := planOf(r)
+		if err != nil {
+			return err
+		}
+		switch {
+		case r.State.Active():
+			err = e.interrupted(ctx, r.ID, p, calls[r.Session])
+		case p.Attended:
+			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonCallerGone})
+		default:
+			j := newJob(r.ID, r.Session, r.Principal, p, r.Budget)
+			j.ok = true
+			close(j.recorded)
+			e.jobs[j.id] = j
+			if e.lines.Restore(j.session, j.id) == session.Active {
+				start = append(start, j.id)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("recover run %s: %w", r.ID, err)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.startLocked(start)
+	return nil
+}
+
+// unfinished returns the runs that have not ended, oldest first.
+func (e *Engine) unfinished(ctx context.Context) (all []store.Run, err error) {
+	live := []store.RunState{store.RunPending, store.RunAccepted, store.RunInProgress, store.RunWaitingApproval}
+	for after := ""; ; {
+		page, err := store.View(ctx, e.store, func(tx *store.Tx) ([]store.Run, error) {
+			return tx.Runs(store.RunFilter{States: live}, store.Page{After: after, Limit: store.MaxPage, OldestFirst: true})
+		})
+		if err != nil || len(page) == 0 {
+			return all, err
+		}
+		all = append(all, page...)
+		after = page[len(page)-1].ID
+	}
+}
+
+// whatBecame looks the calls of the steps that were running up in the journal. A
+// session has one active run, which makes one call at a time: the call of a
+// running step is the only one of its session from where the step began.
+func (e *Engine) whatBecame(ctx context.Context, runs []store.Run) (map[string]result, error) {
+	from := make(map[string]uint64) // by session
+	journal, err := e.cfg.Gate.JournalStatus()
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	e.seen = journal.Size
+	e.mu.Unlock()
+	first := journal.Size
+	for i := range runs {
+		if !runs[i].State.Active() {
+			continue
+		}
+		s, err := e.runningStep(ctx, runs[i].ID)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			continue
+		}
+		var r record
+		if err := json.Unmarshal(s.Output, &r); err != nil {
+			return nil, fault.New(fault.Integrity, "record", fmt.Sprintf("read running step of %s", runs[i].ID), err)
+		}
+		from[runs[i].Session] = r.From
+		first = min(first, r.From)
+	}
+	became := make(map[string]result)
+	for rec, err := range e.cfg.Gate.JournalEntries(first, journal.Size) {
+		if err != nil {
+			return nil, err
+		}
+		if rec.Erased {
+			continue
+		}
+		env, err := receipt.ParseEnvelope(rec.Content)
+		if err != nil {
+			return nil, err
+		}
+		st, _, err := receipt.ParsePayload(env.Payload)
+		if err != nil {
+			return nil, err
+		}
+		if st == nil || st.IsIntent() {
+			continue
+		}
+		if at, ok := from[st.Predicate.SessionID]; ok && rec.Index >= at {
+			became[st.Predicate.SessionID] = foundIn(&st.Predicate, rec.Index)
+		}
+	}
+	return became, nil
+}
+
+func (e *Engine) runningStep(ctx context.Context, run string) (*store.Step, error) {
+	return store.View(ctx, e.store, func(tx *store.Tx) (*store.Step, error) { return running(tx, run) })
+}
+
+// running returns the step of a run that has begun and not ended, nil if none.
+func running(tx *store.Tx, run string) (*store.Step, error) {
+	steps, err := tx.Steps(run)
+	if err != nil || len(steps) == 0 || steps[len(steps)-1].State != store.StepRunning {
+		return nil, err
+	}
+	return &steps[len(steps)-1], nil
+}
+
+// foundIn is what the journal says became of a call. Its output is gone.
+func foundIn(p *receipt.Predicate, index uint64) result {
+	r := result{StepResult: hub.StepResult{
+		State: string(store.StepDone), CallID: p.CallID, Capsule: p.Capsule.Digest.String(), Outcome: p.Outcome,
+		Reason: ReasonInterrupted, Error: "the daemon stopped before the result was taken", LogIndex: &index,
+	}, log: &index}
+	if p.Error != nil {
+		r.Reason = p.Error.Reason
+	}
+	if p.Approval != nil {
+		r.Approval = p.Approval.ID
+	}
+	var ev evidence.Evidence
+	if json.Unmarshal(p.Evidence, &ev) == nil && ev.Exit.Code > 0 {
+		r.Exit = ev.Exit.Code
+	}
+	return r
+}
+
+// interrupted ends a run that was under way. The zero found is a call that the
+// journal does not know.
+func (e *Engine) interrupted(ctx context.Context, id string, p *plan, found result) error {
+	return e.alone(ctx, id, func(tx *store.Tx, r *store.Run) error {
+		s, err := running(tx, id)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			known, err := knows(tx, found.CallID)
+			if err != nil {
+				return err
+			}
+			if found.CallID == "" || known { // known: of an earlier step, whose result could not be taken
+				found = result{}
+				found.fail(fault.New(fault.Canceled, ReasonInterrupted, "call", errors.New("the daemon stopped before it was decided; nothing ran")))
+			}
+			if err := closeStep(tx, *s, found); err != nil {
+				return err
+			}
+		}
+		return e.close(tx, r, p, Stop{State: store.RunFailed, Reason: ReasonInterrupted})
+	})
+}
+
+// knows reports whether a step has this call already.
+func knows(tx *store.Tx, call string) (bool, error) {
+	_, err := tx.StepByCall(call)
+	if fault.KindOf(err) == fault.NotFound {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// abandoned ends a run that had not begun.
+func (e *Engine) abandoned(ctx context.Context, id string, p *plan, s Stop) error {
+	return e.alone(ctx, id, func(tx *store.Tx, r *store.Run) error { return e.close(tx, r, p, s) })
+}
+
+// close ends a run that nobody works on.
+func (e *Engine) close(tx *store.Tx, r *store.Run, p *plan, s Stop) error {
+	r.Ended = time.Now().UTC()
+	if err := move(tx, r, s.State, hub.RunChange{Reason: s.Reason, By: s.By}); err != nil {
+		return err
+	}
+	if err := tx.UpdateRun(r); err != nil || !p.Ephemeral {
+		return err
+	}
+	_, err := session.EndIn(tx, r.Session, 0)
+	return err
+}

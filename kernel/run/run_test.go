@@ -1,0 +1,514 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+	"palyra/kernel"
+	"palyra/kernel/hub"
+	"palyra/kernel/session"
+	"palyra/kernel/store"
+)
+
+// gate is a gate without a sandbox: its tools do what their names say. It is
+// here to make every order of events; palyra/kernel/hub/local's tests use the real one.
+type gate struct {
+	mu    sync.Mutex
+	calls map[string]int // by tool and input
+	log   uint64         // next index of the journal
+	in    chan string    // tool of each call that has begun; nil: nobody looks
+	free  chan struct{}  // "hold" waits for an element
+	asked chan approval.Request
+}
+
+func newGate() *gate {
+	return &gate{calls: make(map[string]int), in: make(chan string, 1000), free: make(chan struct{}, 1000)}
+}
+
+func (g *gate) JournalStatus() (kernel.JournalStatus, error) { return kernel.JournalStatus{}, nil }
+
+func (g *gate) JournalEntries(uint64, uint64) iter.Seq2[journal.Record, error] {
+	return func(func(journal.Record, error) bool) {}
+}
+
+func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal, stdio kernel.IO) (*kernel.Outcome, error) {
+	g.mu.Lock()
+	g.calls[p.Tool+" "+string(p.Input)]++
+	g.mu.Unlock()
+	g.in <- p.Tool
+	if p.Tool == "unknown" {
+		return nil, fault.New(fault.Usage, "unknown_tool", "expand tool", nil)
+	}
+	o := &kernel.Outcome{CallID: "call_" + ident.New("x")[2:], CapsuleDigest: canon.Sum(p.Input), Outcome: receipt.Executed}
+	ended := func(outcome string, exit int, err error) (*kernel.Outcome, error) {
+		o.Outcome, o.Exit = outcome, exit
+		if err != nil {
+			o.Error = &kernel.Failure{Kind: fault.KindOf(err).String(), Reason: fault.ReasonOf(err), Text: err.Error()}
+		}
+		g.mu.Lock()
+		o.LogIndex = g.log
+		g.log++
+		g.mu.Unlock()
+		return o, nil
+	}
+	tell := func(e kernel.Event) {
+		e.CallID, e.Capsule = o.CallID, o.CapsuleDigest
+		stdio.Observe(e)
+	}
+	tell(kernel.Event{Step: kernel.StepSealed})
+	o.Decision = policy.Decision{ID: [16]byte{1}, Effect: policy.Allow, Reason: "permitted", Policies: []string{"p"}}
+	switch p.Tool {
+	case "deny":
+		o.Decision.Effect, o.Decision.Reason, o.Decision.Fix = policy.Deny, "default_deny", "permit(...)"
+		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
+		return ended(receipt.Denied, 126, fault.New(fault.Denied, "default_deny", "decide call", nil))
+	case "ask":
+		o.Decision.Effect = policy.NeedsApproval
+		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
+		q := approval.Request{Capsule: o.CapsuleDigest, PolicySet: canon.Sum(nil), Tool: p.Tool, Timeout: time.Minute}
+		rec := approval.Resolve(ctx, who.Approver, q)
+		v := rec.View()
+		o.Approval = &v
+		tell(kernel.Event{Step: kernel.StepAnswered, Approval: &v})
+		if !rec.Approved() {
+			return ended(receipt.NotApproved, 126, fault.New(fault.NotApproved, v.Answer, "ask for approval", nil))
+		}
+	default:
+		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
+	}
+	tell(kernel.Event{Step: kernel.StepIntent})
+	switch p.Tool {
+	case "exit":
+		return ended(receipt.Executed, 3, nil)
+	case "hold":
+		select {
+		case <-g.free:
+		case <-ctx.Done():
+			return ended(receipt.Killed, 137, fault.New(fault.Canceled, "canceled", "run", ctx.Err()))
+		}
+	case "print":
+		var n struct{ Bytes int }
+		_ = json.Unmarshal(p.Input, &n)
+		_, _ = io.WriteString(stdio.Stdout, strings.Repeat("é", n.Bytes/2)+strings.Repeat("x", n.Bytes%2))
+		_, _ = io.WriteString(stdio.Stderr, "done\xff")
+		if ctx.Err() != nil {
+			return ended(receipt.Killed, 137, fault.New(fault.Canceled, "canceled", "run", ctx.Err()))
+		}
+	}
+	return ended(receipt.Executed, 0, nil)
+}
+
+// count returns how often a tool was called.
+func (g *gate) count() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.calls {
+		n += c
+	}
+	return n
+}
+
+// house is an engine over a store of its own.
+type house struct {
+	*Engine
+	t    *testing.T
+	g    *gate
+	st   *store.Store
+	dir  string
+	sess string
+}
+
+const alice = "uid:1000"
+
+func open(t *testing.T, change func(*Config)) *house {
+	t.Helper()
+	h := &house{t: t, g: newGate(), dir: filepath.Join(t.TempDir(), "store")}
+	h.reopen(change)
+	s, err := session.Create(t.Context(), h.st, alice, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.sess = s.ID
+	return h
+}
+
+func (h *house) reopen(change func(*Config)) {
+	h.t.Helper()
+	st, err := store.Open(h.dir, store.Options{})
+	if fault.KindOf(err) == fault.Unsupported {
+		h.t.Skip("needs linux")
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	cfg := Config{Store: st, Gate: h.g, Principal: func(_ context.Context, user string) (policy.Entity, error) { return policy.LocalUser(user), nil }}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := Open(h.t.Context(), cfg)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.Engine, h.st = e, st
+	h.t.Cleanup(h.stop)
+}
+
+// stop closes the engine as a process that has no time would, and checks the store.
+func (h *house) stop() {
+	if h.Engine == nil {
+		return
+	}
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := h.Close(now); err != nil {
+		h.t.Error(err)
+	}
+	if err := h.st.Check(context.Background()); err != nil {
+		h.t.Errorf("store: %v", err)
+	}
+	if err := h.st.Close(); err != nil {
+		h.t.Error(err)
+	}
+	h.Engine = nil
+}
+
+func steps(tools ...string) (s []hub.Step) {
+	for _, t := range tools {
+		name, input, _ := strings.Cut(t, " ")
+		s = append(s, hub.Step{Tool: name, Input: json.RawMessage(input)})
+	}
+	return s
+}
+
+func (h *house) start(q Request) string {
+	h.t.Helper()
+	id, err := h.try(q)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return id
+}
+
+func (h *house) try(q Request) (string, error) {
+	if q.User == "" {
+		q.User, q.Session = alice, h.sess
+	}
+	return h.Start(h.t.Context(), q)
+}
+
+func (h *house) read(id string) hub.Run {
+	h.t.Helper()
+	r, err := h.Read(h.t.Context(), id)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return r
+}
+
+// ended waits for a run and checks its tape against its state.
+func (h *house) ended(id string) hub.Run {
+	h.t.Helper()
+	if err := h.Wait(h.t.Context(), id); err != nil {
+		h.t.Fatal(err)
+	}
+	r := h.read(id)
+	h.check(r)
+	return r
+}
+
+// check holds a run's tape to the table of states and to what is in its row.
+func (h *house) check(r hub.Run) []hub.Event {
+	h.t.Helper()
+	evs := h.tape(r.ID, 0)
+	state, began, over := store.RunState(""), -1, -1
+	for i, ev := range evs {
+		if ev.Seq != uint64(i+1) || ev.Run != r.ID {
+			h.t.Errorf("event %d of %s has number %d of %s", i, r.ID, ev.Seq, ev.Run)
+		}
+		if s, ok := strings.CutPrefix(ev.Kind, "run."); ok {
+			if !slices.Contains(next[state], store.RunState(s)) {
+				h.t.Errorf("the tape of %s goes from %q to %q", r.ID, state, s)
+			}
+			state = store.RunState(s)
+		}
+		switch ev.Kind {
+		case hub.EventStepStarted:
+			began++
+			if began != over+1 {
+				h.t.Errorf("step %d begins before %d has ended", began, over+1)
+			}
+		case hub.EventStepEnded:
+			over++
+		}
+	}
+	if string(state) != r.State || !state.Terminal() || began != over {
+		h.t.Errorf("the tape of %s ends in %q with %d steps begun and %d ended; the run is %s", r.ID, state, began+1, over+1, r.State)
+	}
+	return evs
+}
+
+// tape reads a tape to its end.
+func (h *house) tape(id string, after uint64) (evs []hub.Event) {
+	h.t.Helper()
+	r, err := h.Tape(id, after)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		ev, err := r.Next(h.t.Context())
+		if errors.Is(err, io.EOF) {
+			return evs
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		evs = append(evs, ev)
+	}
+}
+
+// until reads a tape until an event of this kind and returns it.
+func (h *house) until(id, kind string) hub.Event {
+	h.t.Helper()
+	r, err := h.Tape(id, 0)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		ev, err := r.Next(h.t.Context())
+		if err != nil {
+			h.t.Fatalf("before %s: %v", kind, err)
+		}
+		if ev.Kind == kind {
+			return ev
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	states := []store.RunState{"", store.RunPending, store.RunAccepted, store.RunInProgress, store.RunWaitingApproval, store.RunDone, store.RunFailed, store.RunCancelled}
+	allowed := map[string]bool{
+		" pending": true, "pending accepted": true, "pending failed": true, "pending cancelled": true,
+		"accepted in_progress": true, "accepted failed": true, "accepted cancelled": true,
+		"in_progress waiting_approval": true, "in_progress done": true, "in_progress failed": true, "in_progress cancelled": true,
+		"waiting_approval in_progress": true, "waiting_approval failed": true, "waiting_approval cancelled": true,
+	}
+	for _, from := range states {
+		for _, to := range states {
+			if got, want := slices.Contains(next[from], to), allowed[string(from)+" "+string(to)]; got != want {
+				t.Errorf("%q to %q is allowed: %v, want %v", from, to, got, want)
+			}
+		}
+	}
+	if len(next) != len(states) {
+		t.Errorf("the table has %d states", len(next))
+	}
+	h := open(t, nil)
+	id := h.start(Request{Steps: steps("ok")})
+	h.ended(id)
+	// What the table does not have, nobody can do: neither in one step nor by a way.
+	for _, from := range states {
+		for _, to := range states {
+			ok := allowed[string(from)+" "+string(to)] || from == "" && (to == store.RunAccepted || to == store.RunInProgress) ||
+				from == store.RunPending && to == store.RunInProgress
+			err := h.st.Update(t.Context(), func(tx *store.Tx) error {
+				if err := move(tx, &store.Run{ID: id, State: from}, to, hub.RunChange{}); err != nil {
+					return err
+				}
+				return errRollback
+			})
+			if (fault.ReasonOf(err) == "bad_transition") == ok {
+				t.Errorf("move %q to %q: %v", from, to, err)
+			}
+		}
+	}
+	all := []store.StepState{"", store.StepPending, store.StepRunning, store.StepDone, store.StepFailed, store.StepSkipped}
+	for _, from := range all {
+		for _, to := range all {
+			want := from == "" && to == store.StepRunning || from == store.StepRunning && (to == store.StepDone || to == store.StepFailed)
+			if err := moveStep(&store.Step{State: from}, to); (err == nil) != want {
+				t.Errorf("step %q to %q: %v", from, to, err)
+			}
+		}
+	}
+}
+
+var errRollback = errors.New("not to be kept")
+
+func TestRun(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		q      Request
+		state  string
+		reason string
+		steps  string // states
+	}{
+		{"one", Request{Steps: steps("ok")}, hub.RunDone, "", "done"},
+		{"three", Request{Steps: steps("ok", "ok", "ok")}, hub.RunDone, "", "done done done"},
+		{"exit", Request{Steps: steps("ok", "exit", "ok")}, hub.RunFailed, "exit_status", "done done skipped"},
+		{"denied", Request{Steps: steps("deny", "ok")}, hub.RunFailed, "default_deny", "done skipped"},
+		{"unknown", Request{Steps: steps("unknown", "ok")}, hub.RunFailed, "unknown_tool", "failed skipped"},
+		{"keep going", Request{Steps: steps("exit", "ok"), KeepGoing: true}, hub.RunFailed, ReasonStepFailed, "done done"},
+		{"calls", Request{Steps: steps("ok", "ok", "ok"), Budget: hub.Budget{Calls: 2}}, hub.RunFailed, ReasonCalls, "done done skipped"},
+		{"calls that suffice", Request{Steps: steps("ok", "ok"), Budget: hub.Budget{Calls: 2}}, hub.RunDone, "", "done done"},
+		{"bytes between", Request{Steps: steps(`print {"Bytes":95}`, "ok"), Budget: hub.Budget{Bytes: 100}}, hub.RunFailed, ReasonBytes, "done skipped"},
+		{"bytes within", Request{Steps: steps(`print {"Bytes":200}`, "ok"), Budget: hub.Budget{Bytes: 100}}, hub.RunFailed, ReasonBytes, "done skipped"},
+		{"wall", Request{Steps: steps("hold", "ok"), Budget: hub.Budget{Wall: time.Millisecond}}, hub.RunFailed, ReasonWall, "done skipped"},
+		{"alone", Request{User: alice, Steps: steps("ok")}, hub.RunDone, "", "done"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := open(t, nil)
+			r := h.ended(h.start(test.q))
+			var states []string
+			for i, s := range r.Steps {
+				states = append(states, s.State)
+				if s.Index != i || s.Tool != test.q.Steps[i].Tool || (s.State == hub.StepDone) != (s.LogIndex != nil && s.CallID != "") {
+					t.Errorf("step %d: %+v", i, s)
+				}
+			}
+			if r.State != test.state || r.Reason != test.reason || strings.Join(states, " ") != test.steps {
+				t.Errorf("%s %q with %q", r.State, r.Reason, states)
+			}
+			if r.Use.Calls != int64(h.g.count()) || r.Started == nil || r.Ended == nil || r.Use.Wall <= 0 {
+				t.Errorf("%d calls; %+v", h.g.count(), r)
+			}
+			s, err := store.View(t.Context(), h.st, func(tx *store.Tx) (*store.Session, error) { return tx.Session(r.Session) })
+			if err != nil || (s.State == store.SessionEnded) != (test.q.User != "") {
+				t.Errorf("session %+v, %v", s, err)
+			}
+			if active, queued := h.Counts(); active+queued != 0 {
+				t.Errorf("%d active, %d queued", active, queued)
+			}
+		})
+	}
+}
+
+func TestDenial(t *testing.T) {
+	h := open(t, nil)
+	r := h.ended(h.start(Request{Steps: steps("deny")}))
+	d := r.Steps[0].Denial
+	if d == nil || d.Layer != hub.LayerPolicy || d.Reason != "default_deny" || d.Fix != "permit(...)" || len(d.DecisionID) != 32 || d.Policies[0] != "p" {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestOutput(t *testing.T) {
+	h := open(t, nil)
+	for _, n := range []int{0, 1, hub.MaxInline, hub.MaxInline + 1, 1 << 20} {
+		r := h.ended(h.start(Request{Steps: steps(fmt.Sprintf(`print {"Bytes":%d}`, n))}))
+		want := strings.Repeat("é", n/2) + strings.Repeat("x", n%2)
+		o := r.Steps[0].Stdout
+		if o.Size != int64(n) || o.Lost || (o.Artifact != "") != (n > hub.MaxInline) || !strings.HasPrefix(want, o.Text) || n <= hub.MaxInline && o.Text != want {
+			t.Errorf("%d bytes: %d in text, %+v", n, len(o.Text), o.Artifact)
+		}
+		if e := r.Steps[0].Stderr; string(e.Base64) != "done\xff" || e.Text != "" {
+			t.Errorf("stderr: %+v", e)
+		}
+		if o.Artifact == "" {
+			continue
+		}
+		d, err := canon.ParseDigest(o.Artifact)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, a, err := h.st.OpenArtifact(t.Context(), d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(f)
+		f.Close()
+		if err != nil || string(b) != want || a.MediaType != "text/plain; charset=utf-8" {
+			t.Errorf("artifact of %d bytes, %s, %v", len(b), a.MediaType, err)
+		}
+	}
+}
+
+// TestOutputLost: where there is no space the call is not lost with its output.
+func TestOutputLost(t *testing.T) {
+	h := open(t, nil)
+	if err := os.Chmod(filepath.Join(h.dir, "artifacts"), 0o500); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Chmod(filepath.Join(h.dir, "artifacts"), 0o700) })
+	if os.Geteuid() == 0 {
+		if err := os.Rename(filepath.Join(h.dir, "artifacts"), filepath.Join(h.dir, "away")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Rename(filepath.Join(h.dir, "away"), filepath.Join(h.dir, "artifacts")) })
+	}
+	id := h.start(Request{Steps: steps(`print {"Bytes":100000}`)})
+	if err := h.Wait(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	r := h.read(id)
+	if o := r.Steps[0].Stdout; !o.Lost || o.Artifact != "" || o.Size != 100000 || len(o.Text) == 0 || r.State != hub.RunDone {
+		t.Errorf("%s: %d bytes kept of %d, lost %v", r.State, len(o.Text), o.Size, o.Lost)
+	}
+}
+
+func TestRefusedRequests(t *testing.T) {
+	h := open(t, nil)
+	other, err := session.Create(t.Context(), h.st, "uid:1", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, err := session.Create(t.Context(), h.st, alice, "")
+	if err == nil {
+		_, err = session.End(t.Context(), h.st, over.ID, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		q      Request
+		kind   fault.Kind
+		reason string
+	}{
+		{"nobody", Request{User: " ", Session: h.sess, Steps: steps("ok")}, fault.NotFound, "no_such_session"},
+		{"no steps", Request{}, fault.Usage, "no_steps"},
+		{"many steps", Request{Steps: steps(strings.Split(strings.Repeat("ok,", MaxSteps), ",")...)}, fault.Usage, "too_many_steps"},
+		{"no tool", Request{Steps: steps("")}, fault.Usage, "bad_tool"},
+		{"odd tool", Request{Steps: steps("o\x1bk")}, fault.Usage, "bad_tool"},
+		{"input", Request{Steps: steps("ok [1]")}, fault.Usage, "bad_input"},
+		{"broken input", Request{Steps: steps("ok {")}, fault.Usage, "bad_input"},
+		{"large input", Request{Steps: steps(`ok {"a":"` + strings.Repeat("x", MaxInput) + `"}`)}, fault.Usage, "bad_input"},
+		{"key", Request{Key: "a b", Steps: steps("ok")}, fault.Usage, "bad_idempotency_key"},
+		{"budget", Request{Budget: hub.Budget{Calls: -1}, Steps: steps("ok")}, fault.Usage, "bad_budget"},
+		{"another's session", Request{User: alice, Session: other.ID, Steps: steps("ok")}, fault.NotFound, "no_such_session"},
+		{"no session", Request{User: alice, Session: ident.New(ident.Session), Steps: steps("ok")}, fault.NotFound, "no_such_session"},
+		{"ended session", Request{User: alice, Session: over.ID, Steps: steps("ok")}, fault.Usage, "session_ended"},
+	} {
+		if _, err := h.try(test.q); fault.KindOf(err) != test.kind || fault.ReasonOf(err) != test.reason {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	if active, queued := h.Counts(); active+queued != 0 || h.g.count() != 0 {
+		t.Errorf("%d active, %d queued, %d calls", active, queued, h.g.count())
+	}
+	h.DenyNew(true)
+	if _, err := h.try(Request{Steps: steps("ok")}); fault.ReasonOf(err) != "stopped" || hub.DenialOf(err).Layer != hub.LayerStop {
+		t.Errorf("stopped: %v", err)
+	}
+	h.DenyNew(false)
+	h.ended(h.start(Request{Steps: steps("ok")}))
+}
