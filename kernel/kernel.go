@@ -44,6 +44,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/authz"
 	"palyra/authz/approval"
 	"palyra/authz/grant"
 	"palyra/authz/policy"
@@ -143,13 +144,13 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	if k.cfg.Principal.ID == "" {
 		k.cfg.Principal = localUser()
 	}
-	if k.set, err = loadSet(cfg.PolicyDir); err != nil {
-		return nil, err
-	}
 	if cfg.Warm != tier.None {
-		k.lane(cfg.Warm) // starts while the rest is opened
+		k.lane(cfg.Warm) // starts while the rest is opened: it takes longest
 	}
-	if k.state, err = openState(cfg.StateDir, k.step); err != nil {
+	if k.set, err = loadSet(cfg.PolicyDir); err == nil {
+		k.state, err = openState(cfg.StateDir, k.step)
+	}
+	if err != nil {
 		k.closeLanes()
 		return nil, err
 	}
@@ -198,7 +199,8 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 
 	// Decide. Whatever is not clearly a yes or a question is a no.
 	lane := k.lane(s.capsule.TierFloor)
-	auth := lane.auth.Load()
+	set := k.PolicySet()
+	auth := authz.New(set, lane.key)
 	d := auth.Decide(question(&who, s, &p))
 	c.decided(d.View())
 	k.step("decided")
@@ -220,7 +222,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		if err := s.holdOperands(); err != nil {
 			return c.end(ctx, receipt.Refused, err)
 		}
-		q := c.card(auth.Set())
+		q := c.card(set)
 		c.observe(Event{Step: StepAsked, Question: &q})
 		rec = approval.Resolve(ctx, who.Approver, q)
 		c.asked(rec.View())
@@ -230,7 +232,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		if !rec.Approved() {
 			return c.end(ctx, receipt.NotApproved, fault.New(fault.NotApproved, rec.View().Answer, "ask for approval", detail(rec)))
 		}
-		if lane.auth.Load() != auth {
+		if k.PolicySet() != set {
 			return c.end(ctx, receipt.Refused, fault.New(fault.Refused, "policy_changed", "ask for approval",
 				errors.New("the policies that asked are no longer in force")).WithHint("propose the call again"))
 		}
@@ -296,6 +298,9 @@ func (k *Kernel) Close() error {
 		return nil
 	}
 	k.calls.Wait()
-	k.closeLanes()
-	return k.state.close()
+	var dying sync.WaitGroup
+	dying.Go(k.closeLanes) // the end of its namespaces takes a while
+	err := k.state.close()
+	dying.Wait()
+	return err
 }

@@ -3,10 +3,8 @@ package kernel
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"palyra/authz"
 	"palyra/authz/grant"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -26,17 +24,16 @@ var _ runner = (*cell.Client)(nil)
 // startTimeout bounds the start of a palyra-cell, which takes milliseconds.
 const startTimeout = 10 * time.Second
 
-// lane is one palyra-cell and the authority that grants for it. A lane is made
-// for a tier when that is first needed and replaced when its process has died.
+// lane is one palyra-cell and the key of the grants for it. A lane is made for a
+// tier when that is first needed and replaced when its process has died.
 type lane struct {
-	key  grant.Key                       // immutable
-	auth atomic.Pointer[authz.Authority] // swapped by Reload; decides before there is a runner
+	key grant.Key // that both sides share; immutable
 
 	ready chan struct{} // closed once the fields below are set
 
 	// Immutable once ready is closed.
 	runner runner
-	err    error // why there is no runner; what auth grants then runs nowhere
+	err    error // why there is no runner; what is granted then runs nowhere
 }
 
 // lane returns the lane of a tier. It does not wait for its runner.
@@ -49,7 +46,6 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 	}
 	key := grant.NewKey()
 	l = &lane{key: key, ready: make(chan struct{})}
-	l.auth.Store(authz.New(k.set, key))
 	k.lanes[t] = l
 	start := k.cfg.testOnlyStart
 	if start == nil {

@@ -30,7 +30,7 @@ type Expansion struct {
 	// LeaveOperands says that the arguments are text for policy and approver and
 	// not names of files: none is looked up in the workspace, none is held.
 	LeaveOperands bool
-	Env  []string // "NAME=VALUE", on top of the built environment
+	Env           []string // "NAME=VALUE", on top of the built environment
 	// Stdin is sealed and part of the capsule. nil: empty.
 	Stdin []byte
 

@@ -1,6 +1,9 @@
 package policy
 
-import "strings"
+import (
+	"strings"
+	"sync"
+)
 
 // Kind says what an executable's purpose makes of its arguments.
 type Kind string
@@ -41,7 +44,7 @@ func classifyName(name string) (Kind, string) {
 	if len(name) > 4 && strings.EqualFold(name[len(name)-4:], ".exe") {
 		name = strings.ToLower(name[:len(name)-4])
 	}
-	if k, ok := families[name]; ok { // the usual case, and names that end in a digit
+	if k, ok := families()[name]; ok { // the usual case, and names that end in a digit
 		return k, name
 	}
 	if isLoader(name) {
@@ -51,7 +54,7 @@ func classifyName(name string) (Kind, string) {
 		return Loader, "qemu"
 	}
 	family := stripVersion(name)
-	if k, ok := families[family]; ok {
+	if k, ok := families()[family]; ok {
 		return k, family
 	}
 	return Other, family
@@ -110,7 +113,8 @@ func (k Kind) dangerous() bool { return k != Other }
 
 // families is the table of known names. Each line is a decision: what the
 // program is for is to run code or programs that its arguments or input name.
-var families = func() map[string]Kind {
+// It is made when it is first needed: most processes start without a decision.
+var families = sync.OnceValue(func() map[string]Kind {
 	m := map[string]Kind{"ld.so": Loader, "qemu": Loader, "wine": Loader, "wine64": Loader}
 	for kind, names := range map[Kind]string{
 		Shell: `sh bash rbash dash zsh ksh ksh93 mksh lksh pdksh fish csh tcsh ash hush posh yash rc es elvish nu xonsh
@@ -131,4 +135,4 @@ var families = func() map[string]Kind {
 		}
 	}
 	return m
-}()
+})

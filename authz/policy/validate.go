@@ -174,7 +174,7 @@ func checkEntity(uid cedar.EntityUID) error {
 			return fmt.Errorf("unknown role %q: want one of %s", id, strings.Join(vocabRole, ", "))
 		}
 	case TypeExecutable:
-		if _, ok := families[id]; !ok && !strings.HasPrefix(id, "#!") {
+		if _, ok := families()[id]; !ok && !strings.HasPrefix(id, "#!") {
 			return fmt.Errorf("%q is not the family name of a shell, interpreter, loader or wrapper", id)
 		}
 	}

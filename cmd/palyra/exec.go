@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"syscall"
 
 	"palyra/authz/approval"
@@ -23,6 +24,7 @@ import (
 
 // exec is palyra exec: flags become a proposal, an outcome becomes a status.
 func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
+	lavish()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// Output goes through as it comes, or is held for the document.
@@ -51,6 +53,13 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 		}
 	}
 	return status
+}
+
+// lavish lets a process that ends after one call keep its garbage, within reason:
+// collecting would take time from the call.
+func lavish() {
+	debug.SetMemoryLimit(256 << 20)
+	debug.SetGCPercent(-1)
 }
 
 // call opens the kernel and makes the one call.

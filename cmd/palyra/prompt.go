@@ -22,8 +22,8 @@ import (
 // is longer than "y" on purpose: it cannot be typed ahead, pasted from before
 // or hit by habit, because it is different for every call.
 type ttyApprover struct {
-	path string // "/dev/tty"
-	name string // for the record
+	path string        // "/dev/tty"
+	name func() string // for the record; most calls ask nobody
 }
 
 var _ approval.Approver = (*ttyApprover)(nil)
@@ -40,7 +40,7 @@ func (a *app) approver() approval.Approver {
 	if a.getenv("PALYRA_NO_INPUT") != "" {
 		return nil
 	}
-	return &ttyApprover{path: a.terminal, name: localName()}
+	return &ttyApprover{path: a.terminal, name: localName}
 }
 
 // localName names the person for the record: what the system knows of our user
@@ -54,7 +54,7 @@ func localName() string {
 
 // Ask shows the card and reads one line.
 func (t *ttyApprover) Ask(ctx context.Context, r approval.Request) (approval.Answer, error) {
-	ans := approval.Answer{Approver: t.name, Surface: "terminal"}
+	ans := approval.Answer{Approver: t.name(), Surface: "terminal"}
 	tty, err := os.OpenFile(t.path, os.O_RDWR, 0)
 	if err != nil {
 		return ans, errors.New("no controlling terminal to ask on")

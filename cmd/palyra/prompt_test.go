@@ -58,7 +58,7 @@ func TestAskLeavesWhatFollows(t *testing.T) {
 }
 
 func TestNoTerminalIsNoApproval(t *testing.T) {
-	a := &ttyApprover{path: filepath.Join(t.TempDir(), "none"), name: "x"}
+	a := &ttyApprover{path: filepath.Join(t.TempDir(), "none"), name: func() string { return "x" }}
 	rec := approval.Resolve(t.Context(), a, approval.Request{Capsule: canon.Sum(nil)})
 	if rec.Approved() || rec.View().Answer != approval.Unreachable {
 		t.Errorf("%+v", rec.View())
@@ -77,7 +77,7 @@ func TestAskEndsWithTheCall(t *testing.T) {
 	// A pseudo-terminal's master with nobody at the other end blocks a reader.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	a := &ttyApprover{path: "/dev/ptmx", name: "x"}
+	a := &ttyApprover{path: "/dev/ptmx", name: func() string { return "x" }}
 	if ans, err := a.Ask(ctx, approval.Request{Capsule: canon.Sum(nil)}); ans.Approved || err == nil {
 		t.Errorf("%+v, %v", ans, err)
 	}
