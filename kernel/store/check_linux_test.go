@@ -170,8 +170,9 @@ func TestCheckDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := 0
-	for page := 0; page < len(good); page += 4096 {
+	refused, tried := 0, 0
+	for page := 0; page < len(good); page += 3 * 4096 { // each third page, for the time it takes
+		tried++
 		b := bytes.Clone(good)
 		for i := range 64 { // over the page's header and cell pointers
 			b[page+i] ^= 0xa5
@@ -191,8 +192,8 @@ func TestCheckDamage(t *testing.T) {
 			}
 		}
 	}
-	if want := len(good) / 4096; refused != want {
-		t.Errorf("%d of %d damaged pages were noticed", refused, want)
+	if refused != tried || tried < 10 {
+		t.Errorf("%d of %d damaged pages were noticed", refused, tried)
 	}
 }
 

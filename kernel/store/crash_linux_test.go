@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -39,6 +40,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("victim:", err)
 		os.Exit(1)
 	}
+	fmt.Println("steps", n)
 	os.Exit(0)
 }
 
@@ -62,23 +64,19 @@ func victim(dir string, step func(string)) error {
 		return err
 	}
 	fmt.Println("run", run.ID)
-	for i := range 2 {
-		var e Event
-		if err := s.Update(ctx, func(tx *Tx) (err error) {
-			e, err = tx.AppendEvent(run.ID, "k", []byte(fmt.Sprint(i)))
-			return err
-		}); err != nil {
-			return err
-		}
-		fmt.Println("event", run.ID, e.Seq)
+	var e Event
+	if err := s.Update(ctx, func(tx *Tx) (err error) {
+		e, err = tx.AppendEvent(run.ID, "k", []byte("1"))
+		return err
+	}); err != nil {
+		return err
 	}
-	for _, text := range []string{"one", "two"} {
-		a, err := s.PutArtifact(ctx, run.ID, "text/plain", strings.NewReader(text))
-		if err != nil {
-			return err
-		}
-		fmt.Println("artifact", a.Digest)
+	fmt.Println("event", run.ID, e.Seq)
+	a, err := s.PutArtifact(ctx, run.ID, "text/plain", strings.NewReader("one"))
+	if err != nil {
+		return err
 	}
+	fmt.Println("artifact", a.Digest)
 	if err := s.Update(ctx, func(tx *Tx) error { return tx.ReleaseArtifacts(run.ID) }); err != nil {
 		return err
 	}
@@ -98,39 +96,61 @@ func TestCrash(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	names := make(map[string]bool)
-	for step := 1; ; step++ {
-		dir := filepath.Join(t.TempDir(), "store")
-		if err := os.CopyFS(dir, os.DirFS(template)); err != nil {
-			t.Fatal(err)
-		}
-		tighten(t, dir)
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "PALYRA_TEST_CRASH="+dir, "PALYRA_TEST_STEP="+strconv.Itoa(step))
-		out, err := cmd.Output()
-		ee, died := errors.AsType[*exec.ExitError](err)
-		if died && ee.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL || err != nil && !died {
-			t.Fatalf("victim: %v: %s", err, out)
-		}
-		judge(t, dir, string(out), names)
-		if t.Failed() {
-			t.Fatalf("at step %d: %s", step, out)
-		}
-		if !died {
-			t.Logf("killed at %d steps", step-1)
-			break
-		}
+	names := newSteps()
+	if died := crashOnce(t, template, 0, names); died {
+		t.Fatal("killed at no step")
 	}
+	t.Run("at", func(t *testing.T) {
+		for step := 1; step <= names.total; step++ {
+			t.Run(strconv.Itoa(step), func(t *testing.T) {
+				t.Parallel()
+				if !crashOnce(t, template, step, names) {
+					t.Errorf("there is no step %d", step)
+				}
+			})
+		}
+	})
 	for _, want := range []string{"copied", "migrating", "migrated", "begun", "applied", "committed", "artifact_created", "artifact_written",
 		"artifact_synced", "artifact_renamed", "artifact_durable", "artifact_recorded", "artifacts_forgotten", "artifact_removed"} {
-		if !names[want] {
+		if !names.seen[want] {
 			t.Errorf("nobody was killed at the step %q", want)
 		}
 	}
 }
 
+// steps are the names at which victims died.
+type steps struct {
+	mu    sync.Mutex
+	seen  map[string]bool // guarded by mu
+	total int             // of a victim that lives
+}
+
+func newSteps() *steps { return &steps{seen: make(map[string]bool)} }
+
+// crashOnce runs a victim on a copy of the template, and judges what it leaves.
+func crashOnce(t *testing.T, template string, step int, names *steps) (died bool) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "store")
+	if err := os.CopyFS(dir, os.DirFS(template)); err != nil {
+		t.Fatal(err)
+	}
+	tighten(t, dir)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "PALYRA_TEST_CRASH="+dir, "PALYRA_TEST_STEP="+strconv.Itoa(step))
+	out, err := cmd.Output()
+	ee, died := errors.AsType[*exec.ExitError](err)
+	if died && ee.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL || err != nil && !died {
+		t.Fatalf("victim: %v: %s", err, out)
+	}
+	judge(t, dir, string(out), names)
+	if t.Failed() {
+		t.Errorf("it said: %s", out)
+	}
+	return died
+}
+
 // judge opens what a victim left.
-func judge(t *testing.T, dir, said string, names map[string]bool) {
+func judge(t *testing.T, dir, said string, names *steps) {
 	t.Helper()
 	s, err := open(dir, Options{}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
 	if err != nil {
@@ -151,7 +171,14 @@ func judge(t *testing.T, dir, said string, names map[string]bool) {
 		f := strings.Fields(line)
 		switch f[0] {
 		case "at":
-			names[f[1]] = true
+			names.mu.Lock()
+			names.seen[f[1]] = true
+			names.mu.Unlock()
+		case "steps":
+			names.total, err = strconv.Atoi(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
 		case "run":
 			run = f[1]
 			see(t, s, func(tx *Tx) (*Run, error) { return tx.Run(run) })

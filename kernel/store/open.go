@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
@@ -42,7 +43,17 @@ type Store struct {
 // mode 0700. It brings an older schema forward and keeps a copy of the database
 // from before; a newer one is fault.BadState "schema_too_new". A second process
 // is fault.Busy "locked". On platforms other than Linux it is fault.Unsupported.
-func Open(dir string, o Options) (*Store, error) { return open(dir, o, migrations()) }
+func Open(dir string, o Options) (*Store, error) {
+	s, err := open(dir, o, migrations())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkSchema(); err != nil {
+		_ = s.Close() // nothing was written
+		return nil, err
+	}
+	return s, nil
+}
 
 func open(dir string, o Options, steps []string) (_ *Store, err error) {
 	op := fmt.Sprintf("open store %q", dir)
@@ -95,6 +106,9 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 	if err := s.migrate(steps); err != nil {
 		return nil, classify(op, err)
 	}
+	if err := os.RemoveAll(filepath.Join(dir, stagingDir)); err != nil { // of a backup that a crash ended
+		return nil, durable.Fault(op, err)
+	}
 	n := o.Readers
 	if n <= 0 {
 		n = 4
@@ -112,6 +126,26 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 		s.pool++
 	}
 	return s, s.openShelf()
+}
+
+// checkSchema refuses a database whose tables, indexes and triggers are not
+// ours: a trigger more would run with every change, one less would not refuse.
+func (s *Store) checkSchema() error {
+	const op = "check schema"
+	text, err := View(context.Background(), s, func(tx *Tx) (string, error) {
+		var text string
+		_, err := tx.row(op, `SELECT coalesce(group_concat(type || ' ' || name || ' ' || tbl_name || ' ' || coalesce(sql, ''), char(10)
+			ORDER BY type, name), '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'`, nil, &text)
+		return text, err
+	})
+	if err != nil {
+		return err
+	}
+	if got := canon.Sum([]byte(text)).Hex(); got != schemaDigest {
+		return fault.New(fault.Integrity, "schema_differs", op, fmt.Errorf("its digest is %s, this program knows %s", got, schemaDigest)).
+			WithHint("restore the last good backup: palyra backup restore")
+	}
+	return nil
 }
 
 func (s *Store) connect() (*conn, error) {

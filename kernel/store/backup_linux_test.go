@@ -1,0 +1,494 @@
+package store
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"filippo.io/age"
+
+	"palyra/crypt/journal"
+	"palyra/crypt/keyring"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// house is a state directory with a store, a journal and keys.
+type house struct {
+	dir     string
+	store   *Store
+	journal *journal.Journal
+	id      *age.X25519Identity
+}
+
+func newHouse(t testing.TB) *house {
+	t.Helper()
+	h := &house{dir: filepath.Join(t.TempDir(), "state")}
+	if err := os.Mkdir(h.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ring, err := keyring.Open(h.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.journal, err = journal.Open(filepath.Join(h.dir, "journal"), ring.Log(), journal.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.journal.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h.store = openStore(t, filepath.Join(h.dir, "store"), Options{})
+	if h.id, err = age.GenerateX25519Identity(); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (h *house) add(t testing.TB, n int) {
+	t.Helper()
+	for i := range n {
+		if _, err := h.journal.Append(context.Background(), journal.Entry{Leaf: []byte(fmt.Sprint("leaf ", i)), Content: []byte("content")}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (h *house) options() BackupOptions {
+	return BackupOptions{StateDir: h.dir, Recipients: []string{h.id.Recipient().String()}}
+}
+
+func (h *house) unlock() Unlock { return Unlock{Identities: "# a comment\n" + h.id.String() + "\n"} }
+
+func (h *house) backup(t testing.TB, o BackupOptions) ([]byte, *Manifest) {
+	t.Helper()
+	var b bytes.Buffer
+	m, err := h.store.Backup(context.Background(), &b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes(), m
+}
+
+func (h *house) verify(b []byte) (*Manifest, error) {
+	return VerifyBackup(context.Background(), bytes.NewReader(b), h.unlock())
+}
+
+func TestBackup(t *testing.T) {
+	h := newHouse(t)
+	h.add(t, 300) // a complete tile, and some in the write-ahead file
+	r := fillStore(t, h.store)
+	b, m := h.backup(t, h.options())
+	if bytes.Contains(b, []byte(r.ID)) || bytes.Contains(b, []byte("SQLite")) {
+		t.Error("the backup is not encrypted")
+	}
+	if m.JournalSize != 300 || m.Schema != len(migrations()) || m.PrivateKeys {
+		t.Errorf("manifest: %+v", m)
+	}
+	for _, f := range m.Files {
+		if strings.HasPrefix(f.Path, "keys/") || strings.HasSuffix(f.Path, "lock") {
+			t.Errorf("%s is in the backup", f.Path)
+		}
+	}
+	got, err := h.verify(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d1, err1 := m.Digest()
+	d2, err2 := got.Digest()
+	if d1 != d2 || err1 != nil || err2 != nil || d1.IsZero() {
+		t.Errorf("made %v, verified %v", d1, d2)
+	}
+
+	dir := filepath.Join(t.TempDir(), "restored")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(context.Background(), bytes.NewReader(b), h.unlock(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("the restored directory: %v, %v", fi.Mode(), err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "keys")); !os.IsNotExist(err) {
+		t.Errorf("keys were restored: %v", err)
+	}
+	s := openStore(t, filepath.Join(dir, "store"), Options{})
+	check(t, s)
+	step := see(t, s, func(tx *Tx) (*Step, error) { return tx.Step(r.ID, 0) })
+	f, _, err := s.OpenArtifact(context.Background(), step.OutputDigest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close() // only read from
+	vkey, err := os.ReadFile(filepath.Join(dir, "trust", "log.vkey"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep, err := journal.Check(filepath.Join(dir, "journal"), strings.TrimSpace(string(vkey))); err != nil || rep.Size != 300 {
+		t.Errorf("the restored journal: %+v, %v", rep, err)
+	}
+	// Not over something that is there.
+	_, err = Restore(context.Background(), bytes.NewReader(b), h.unlock(), dir)
+	wants(t, err, fault.Usage, "not_empty")
+	_, err = Restore(context.Background(), bytes.NewReader(b), h.unlock(), "relative")
+	wants(t, err, fault.Usage, "not_absolute")
+	if es, err := os.ReadDir(h.store.Dir()); err != nil || slices.ContainsFunc(es, func(e os.DirEntry) bool { return e.Name() == stagingDir }) {
+		t.Errorf("something is left behind: %v, %v", es, err)
+	}
+}
+
+// TestBackupWithKeys goes on where the backup was made.
+func TestBackupWithKeys(t *testing.T) {
+	h := newHouse(t)
+	h.add(t, 3)
+	o := h.options()
+	o.IncludePrivateKeys = true
+	b, _ := h.backup(t, o)
+	dir := filepath.Join(t.TempDir(), "restored")
+	if _, err := Restore(context.Background(), bytes.NewReader(b), h.unlock(), dir); err != nil {
+		t.Fatal(err)
+	}
+	ring, err := keyring.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open(filepath.Join(dir, "journal"), ring.Log(), journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Append(context.Background(), journal.Entry{Leaf: []byte("next")}); err != nil || j.Size() != 4 {
+		t.Errorf("size %d, %v", j.Size(), err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBackupPassphrase(t *testing.T) {
+	h := newHouse(t)
+	b, m := h.backup(t, BackupOptions{Passphrase: "correct horse", testOnlyWork: 4})
+	if m.JournalSize != -1 {
+		t.Errorf("without a state directory there is a journal of %d", m.JournalSize)
+	}
+	ctx := context.Background()
+	if _, err := VerifyBackup(ctx, bytes.NewReader(b), Unlock{Passphrase: "correct horse"}); err != nil {
+		t.Error(err)
+	}
+	_, err := VerifyBackup(ctx, bytes.NewReader(b), Unlock{Passphrase: "wrong horse"})
+	wants(t, err, fault.Denied, "backup_wrong_key")
+	_, err = h.verify(b)
+	wants(t, err, fault.Denied, "backup_wrong_key")
+	if _, err := Restore(ctx, bytes.NewReader(b), Unlock{Passphrase: "correct horse"}, filepath.Join(t.TempDir(), "r")); err != nil {
+		t.Error(err)
+	}
+	for _, u := range []Unlock{{}, {Identities: "x"}, {Identities: h.id.String(), Passphrase: "y"}} {
+		_, err := VerifyBackup(ctx, bytes.NewReader(b), u)
+		wants(t, err, fault.Usage, "bad_identity")
+		if strings.Contains(err.Error(), "AGE-SECRET") {
+			t.Errorf("the error holds a key: %v", err)
+		}
+	}
+	for _, o := range []struct {
+		BackupOptions
+		reason string
+	}{
+		{BackupOptions{}, "no_recipient"},
+		{BackupOptions{Recipients: []string{"age1"}}, "bad_recipient"},
+		{BackupOptions{Recipients: []string{""}}, "bad_recipient"},
+		{BackupOptions{Recipients: []string{h.id.String()}}, "bad_recipient"}, // the private half
+		{BackupOptions{Recipients: []string{h.id.Recipient().String()}, Passphrase: "p"}, "bad_recipient"},
+	} {
+		_, err := h.store.Backup(ctx, &bytes.Buffer{}, o.BackupOptions)
+		wants(t, err, fault.Usage, o.reason)
+		if err != nil && strings.Contains(err.Error(), "AGE-SECRET") {
+			t.Errorf("the error holds a key: %v", err)
+		}
+	}
+}
+
+// TestBackupDamage cuts and flips a backup everywhere: nothing of it verifies,
+// and nothing is restored.
+func TestBackupDamage(t *testing.T) {
+	h := newHouse(t)
+	h.add(t, 2)
+	fillStore(t, h.store)
+	b, _ := h.backup(t, h.options())
+	bad := func(what string, b []byte) {
+		t.Helper()
+		_, err := h.verify(b)
+		if k := fault.KindOf(err); k != fault.Integrity && k != fault.Denied {
+			t.Errorf("%s: %v (%v)", what, err, k)
+		}
+	}
+	cuts := []int{0, 1, 20, 100, 200, len(b) - 1, len(b) - 16, len(b) - 17}
+	for i := 0; i < len(b); i += 64 << 10 { // age's chunks: a cut between two is the hardest to see
+		cuts = append(cuts, i, i+16)
+	}
+	for _, n := range cuts {
+		if n < len(b) {
+			bad(fmt.Sprint("cut to ", n), b[:n])
+		}
+	}
+	for i := 0; i < len(b); i += 1 + len(b)/60 {
+		c := bytes.Clone(b)
+		c[i] ^= 1
+		bad(fmt.Sprint("flipped at ", i), c)
+	}
+	bad("something follows", append(bytes.Clone(b), 0))
+	bad("nothing of ours", []byte("hello"))
+
+	dir := filepath.Join(t.TempDir(), "restored")
+	c := bytes.Clone(b)
+	c[len(c)/2] ^= 1
+	_, err := Restore(context.Background(), bytes.NewReader(c), h.unlock(), dir)
+	wants(t, err, fault.Integrity, "backup_corrupt")
+	if es, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(es) != 0 {
+		t.Errorf("something is left behind: %v, %v", es, err)
+	}
+}
+
+// forge encrypts an archive that a stranger made: anybody may know a recipient.
+func (h *house) forge(t testing.TB, files ...tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	enc, err := age.Encrypt(&b, h.id.Recipient())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(enc)
+	for _, f := range files {
+		body := f.PAXRecords["PALYRA.body"]
+		f.PAXRecords = nil
+		f.Size = int64(len(body))
+		if f.Typeflag == 0 {
+			f.Typeflag = tar.TypeReg
+		}
+		if f.Typeflag != tar.TypeReg {
+			f.Size, body = 0, ""
+		}
+		if err := w.WriteHeader(&f); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := enc.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func entry(name, body string) tar.Header {
+	return tar.Header{Name: name, PAXRecords: map[string]string{"PALYRA.body": body}}
+}
+
+// listing is a manifest of these files.
+func listing(t testing.TB, files ...tar.Header) tar.Header {
+	t.Helper()
+	m := Manifest{Version: 1, JournalSize: -1, Files: []ManifestFile{}}
+	for _, f := range files {
+		body := f.PAXRecords["PALYRA.body"]
+		m.Files = append(m.Files, ManifestFile{Path: f.Name, Size: int64(len(body)), Digest: canon.Sum([]byte(body))})
+	}
+	b, err := canon.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry(manifestFile, string(b))
+}
+
+// TestBackupForged: what is encrypted well can still be hostile.
+func TestBackupForged(t *testing.T) {
+	h := newHouse(t)
+	mark := entry(backupMark, backupForm)
+	a := entry("store/a", "x")
+	if _, err := h.verify(h.forge(t, mark, a, listing(t, a))); err != nil {
+		t.Fatalf("the forger cannot make a good one: %v", err) // or the rest proves nothing
+	}
+	link := tar.Header{Name: "store/l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}
+	for _, c := range []struct {
+		name  string
+		files []tar.Header
+	}{
+		{"empty", nil},
+		{"no mark", []tar.Header{a, listing(t, a)}},
+		{"another version", []tar.Header{entry(backupMark, "2\n"), a, listing(t, a)}},
+		{"no manifest", []tar.Header{mark, a}},
+		{"a file more", []tar.Header{mark, a, entry("store/b", ""), listing(t, a)}},
+		{"a file less", []tar.Header{mark, a, listing(t, a, entry("store/b", ""))}},
+		{"other content", []tar.Header{mark, entry("store/a", "y"), listing(t, a)}},
+		{"twice", []tar.Header{mark, a, a, listing(t, a, a)}},
+		{"after the manifest", []tar.Header{mark, a, listing(t, a), entry("store/b", "")}},
+		{"manifest twice", []tar.Header{mark, a, listing(t, a), listing(t, a)}},
+		{"a link", []tar.Header{mark, a, link, listing(t, a)}},
+		{"a directory", []tar.Header{mark, a, {Name: "store/d", Typeflag: tar.TypeDir}, listing(t, a)}},
+		{"manifest not canonical", []tar.Header{mark, entry(manifestFile, `{"version": 1}`)}},
+		{"manifest of another kind", []tar.Header{mark, entry(manifestFile, `{"files":[],"surprise":1,"version":1}`)}},
+		{"keys unannounced", []tar.Header{mark, entry("keys/k", ""), listing(t, entry("keys/k", ""))}},
+	} {
+		_, err := h.verify(h.forge(t, c.files...))
+		if fault.ReasonOf(err) != "backup_corrupt" {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	for _, name := range []string{"../x", "/etc/passwd", "store/../../x", "store", "other/x", "store/.hidden", "store/a b", "store/é", "store//a",
+		"journal/./x", "store/" + strings.Repeat("a", 300)} {
+		f := entry(name, "x")
+		dir := filepath.Join(t.TempDir(), "r")
+		if _, err := Restore(context.Background(), bytes.NewReader(h.forge(t, mark, f, listing(t, f))), h.unlock(), dir); fault.ReasonOf(err) != "backup_corrupt" {
+			t.Errorf("%q: %v", name, err)
+		}
+		if es, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(es) != 0 {
+			t.Errorf("%q: something is left behind: %v, %v", name, es, err)
+		}
+	}
+}
+
+// TestBackupHostileDatabase: a database with a trigger of somebody else's is not
+// restored, nor is an artifact that is not what its name says.
+func TestBackupHostileDatabase(t *testing.T) {
+	h := newHouse(t)
+	fillStore(t, h.store)
+	mark := entry(backupMark, backupForm)
+	db := func(s *Store) tar.Header {
+		path := filepath.Join(t.TempDir(), "copy.db")
+		if err := s.snapshot(s.writer.conn, path); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entry("store/"+dbFile, string(b))
+	}
+	d := canon.Sum([]byte("output"))
+	art := entry("store/"+artifactDir+"/"+filepath.ToSlash(artifactPath(d)), "output")
+	restore := func(files ...tar.Header) error {
+		all := append(append([]tar.Header{mark}, files...), listing(t, files...))
+		_, err := Restore(context.Background(), bytes.NewReader(h.forge(t, all...)), h.unlock(), filepath.Join(t.TempDir(), "r"))
+		return err
+	}
+	good := db(h.store)
+	if err := restore(good, art); err != nil {
+		t.Fatalf("the forger cannot make a good one: %v", err)
+	}
+	wants(t, restore(good), fault.Integrity, "store_corrupt")
+	wrong := art
+	wrong.PAXRecords = map[string]string{"PALYRA.body": "0utput"}
+	wants(t, restore(good, wrong), fault.Integrity, "store_corrupt")
+	raw(t, h.store, `CREATE TRIGGER evil AFTER INSERT ON members BEGIN INSERT INTO settings VALUES ('k', x'00', 1); END`)
+	wants(t, restore(db(h.store), art), fault.Integrity, "schema_differs")
+	raw(t, h.store, `DROP TRIGGER evil`, `DROP TRIGGER tokens_stay`)
+	wants(t, restore(db(h.store), art), fault.Integrity, "schema_differs")
+	wants(t, restore(art), fault.Integrity, "backup_corrupt")
+}
+
+// TestBackupUnderLoad makes backups while others write: each is consistent.
+func TestBackupUnderLoad(t *testing.T) {
+	h := newHouse(t)
+	h.add(t, 250) // soon a tile is complete and the write-ahead file begins anew
+	r := fillStore(t, h.store)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if i < 40 {
+				h.add(t, 1)
+			}
+			if _, err := h.store.PutArtifact(context.Background(), r.ID, "text/plain", strings.NewReader(fmt.Sprint(i))); err != nil {
+				t.Error(err)
+				return
+			}
+			do(t, h.store, func(tx *Tx) error { _, err := tx.AppendEvent(r.ID, "k", []byte("1")); return err })
+		}
+	})
+	for i := range 3 {
+		b, _ := h.backup(t, h.options())
+		if _, err := Restore(context.Background(), bytes.NewReader(b), h.unlock(), filepath.Join(t.TempDir(), fmt.Sprint(i))); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	wg.Wait()
+	check(t, h.store)
+}
+
+// TestBackupHolds: nothing is swept under a backup, and one is made at a time.
+func TestBackupHolds(t *testing.T) {
+	h := newHouse(t)
+	r := fillStore(t, h.store)
+	do(t, h.store, func(tx *Tx) error { return tx.ReleaseArtifacts(r.ID) })
+	ctx := context.Background()
+	during := false
+	w := writerFunc(func(p []byte) (int, error) {
+		if !during {
+			during = true
+			_, _, err := h.store.SweepArtifacts(ctx)
+			wants(t, err, fault.Busy, "backup_running")
+			_, err = h.store.Backup(ctx, &bytes.Buffer{}, h.options())
+			wants(t, err, fault.Busy, "backup_running")
+		}
+		return len(p), nil
+	})
+	if _, err := h.store.Backup(ctx, w, h.options()); err != nil || !during {
+		t.Fatal(err)
+	}
+	if n, _, err := h.store.SweepArtifacts(ctx); n != 1 || err != nil {
+		t.Errorf("after the backup: swept %d, %v", n, err)
+	}
+	full := writerFunc(func(p []byte) (int, error) { return 0, fmt.Errorf("no room") })
+	if _, err := h.store.Backup(ctx, full, h.options()); err == nil {
+		t.Error("nothing could be written, and there is no error")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err := h.store.Backup(ctx, &bytes.Buffer{}, h.options())
+	wants(t, err, fault.Canceled, "canceled")
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// TestBackupCorrupt: a backup of what is damaged is refused now, not found out
+// when it is needed.
+func TestBackupCorrupt(t *testing.T) {
+	h := newHouse(t)
+	r := fillStore(t, h.store)
+	h.add(t, 3)
+	d := see(t, h.store, func(tx *Tx) (*Step, error) { return tx.Step(r.ID, 0) }).OutputDigest
+	path := filepath.Join(h.store.artifacts.dir, artifactPath(d))
+	if err := os.WriteFile(path, []byte("0utput"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.store.Backup(context.Background(), &bytes.Buffer{}, h.options())
+	wants(t, err, fault.Integrity, "artifact_corrupt")
+	if err := os.WriteFile(path, []byte("output"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.backup(t, h.options())
+	vkey := filepath.Join(h.dir, "trust", "log.vkey")
+	good, err := os.ReadFile(vkey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(vkey, bytes.Replace(good, []byte("+"), []byte("+0"), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = h.store.Backup(context.Background(), &bytes.Buffer{}, h.options()); err == nil {
+		t.Error("a journal that does not check was backed up")
+	}
+}
