@@ -59,9 +59,11 @@ bench: build ## cells, whole calls and palyra exec beside fork+exec, bwrap and o
 	go run ./bench
 bench-full: build
 	go run ./bench -full
+bench-baseline: build
+	go run ./bench -accept
 bench-compare:
 	@go build -o $(TOOLS)/bench ./bench && $(TOOLS)/bench -compare
-.PHONY: bench-full bench-compare
+.PHONY: bench-full bench-baseline bench-compare
 lab: ## the cell's tests on another kernel with a delegated cgroup, in an emulated machine
 	go run ./conformance/lab
 demo: build ## the whole path in a minute

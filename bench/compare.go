@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+
+	"palyra/internal/measure"
 )
 
 // noise is how much a ratio may rise before it is called slower. It must also
@@ -14,7 +16,7 @@ const fewest = 20
 
 // finding is a path whose ratio to the floor of its own run has changed.
 type finding struct {
-	Was, Is record
+	Was, Is measure.Record
 }
 
 func (f finding) String() string {

@@ -1,6 +1,11 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+
+	"palyra/internal/measure"
+	"palyra/kernel/selfbench"
+)
 
 // goal is one line of what the fast path is to reach, with where to look.
 type goal struct {
@@ -50,7 +55,7 @@ func goals() []goal {
 			if a == nil || b == nil {
 				return 0, false
 			}
-			return over(a.PerSecond, b.PerSecond), true
+			return measure.Over(a.PerSecond, b.PerSecond), true
 		}
 	}
 	tail := func(r *results) (float64, bool) {
@@ -58,7 +63,7 @@ func goals() []goal {
 		if x == nil {
 			return 0, false
 		}
-		return over(x.P99, x.P50), true
+		return measure.Over(x.P99, x.P50), true
 	}
 	return []goal{
 		{"warm, noop, 8 ms gap: ratio", 1.0, false, "×", ratio(pathCellWarm, programNoop, pattern8ms)},
@@ -68,15 +73,19 @@ func goals() []goal {
 		{"cold, everything fresh, noop, 8 ms gap: ratio", 4, false, "×", ratio(pathCellC, programNoop, pattern8ms)},
 		{"cold, everything fresh, noop, burst: ratio", 6, false, "×", ratio(pathCellC, programNoop, patternBurst)},
 		{"cold, everything fresh, noop, 8 ms gap: times faster than bwrap", 4.5, true, "×", bwrap(pathCellC, pattern8ms)},
+		{"cold, pooled netns, noop, 8 ms gap: ratio", 1.75, false, "×", ratio(pathCellPooled, programNoop, pattern8ms)},
+		{"cold, pooled netns, /bin/true, 8 ms gap: ratio", 1.3, false, "×", ratio(pathCellPooled, programTrue, pattern8ms)},
+		{"cold, pooled netns, noop, 8 ms gap: times faster than bwrap", 10, true, "×", bwrap(pathCellPooled, pattern8ms)},
 		{"cold, void netns, noop, 8 ms gap: ratio", 1.75, false, "×", ratio(pathCellVoid, programNoop, pattern8ms)},
 		{"cold, void netns, /bin/true, 8 ms gap: ratio", 1.3, false, "×", ratio(pathCellVoid, programTrue, pattern8ms)},
 		{"cold, void netns, noop, 8 ms gap: times faster than bwrap", 10, true, "×", bwrap(pathCellVoid, pattern8ms)},
 		{"sustained at concurrency 4, fresh netns, noop: calls per second to bwrap's", 4, true, "×", rate(pathCellC)},
 		{"the same: slab and network namespaces back to the start within 30 s, seconds", 30, false, "s", settling},
 		{"sustained at concurrency 4, void netns, noop: calls per second to bwrap's", 12, true, "×", rate(pathCellVoid)},
-		{"waiting cell: memory", 50, false, "KiB", func(*results) (float64, bool) { return 0, false }},
-		{"whole call, /bin/true, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(programTrue)},
-		{"whole call, noop, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(programNoop)},
+		{"waiting cell, of 500: memory", 50, false, "KiB", waiting(selfbench.WaitingVoid)},
+		{"waiting cell with its own network namespace, of 500: memory", 300, false, "KiB", waiting(selfbench.WaitingFresh)},
+		{"whole call, warm, /bin/true, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(pathCallWarm, programTrue)},
+		{"whole call, warm, noop, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(pathCallWarm, programNoop)},
 		{"whole call, noop, concurrency 8 to 1: calls per second", 4, true, "×", grouped},
 		{"wait of a call for its group", 5, false, "ms", func(*results) (float64, bool) { return 0, false }},
 		{"one-shot palyra exec, tier c, /bin/true, 8 ms gap: to bwrap", 1.5, false, "×", oneShot},
@@ -85,9 +94,9 @@ func goals() []goal {
 
 // beyond is what the whole call costs besides fork and exec and the two flushes
 // that it cannot do without.
-func beyond(program string) func(*results) (float64, bool) {
+func beyond(path, program string) func(*results) (float64, bool) {
 	return func(r *results) (float64, bool) {
-		call, floor, flush := r.find(setCall, pathCall, program, pattern8ms), r.find(setCall, pathFloor, program, pattern8ms), r.find(setCall, pathFsync, program, pattern8ms)
+		call, floor, flush := r.find(setCall, path, program, pattern8ms), r.find(setCall, pathFloor, program, pattern8ms), r.find(setCall, pathFsync, program, pattern8ms)
 		if call == nil || floor == nil || flush == nil {
 			return 0, false
 		}
@@ -100,7 +109,7 @@ func grouped(r *results) (float64, bool) {
 	if one == nil || many == nil {
 		return 0, false
 	}
-	return over(many.PerSecond, one.PerSecond), true
+	return measure.Over(many.PerSecond, one.PerSecond), true
 }
 
 func oneShot(r *results) (float64, bool) {
@@ -109,6 +118,18 @@ func oneShot(r *results) (float64, bool) {
 		return 0, false
 	}
 	return 1 / x.Bwrap, true
+}
+
+// waiting is the memory of one waiting cell; fewer than 500 tell too little.
+func waiting(kind string) func(*results) (float64, bool) {
+	return func(r *results) (float64, bool) {
+		for _, x := range r.Waiting {
+			if x.Kind == kind && x.Cells >= 500 {
+				return x.Each, true
+			}
+		}
+		return 0, false
+	}
 }
 
 // settling is judged by long runs only: a short one does not wait long enough to

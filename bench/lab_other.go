@@ -2,26 +2,14 @@
 
 package main
 
-import (
-	"errors"
-
-	"palyra/internal/fault"
-)
+import "palyra/kernel/selfbench"
 
 // lab measures nothing here: cells exist on Linux only.
-type lab struct {
-	programs []string
-	absent   []absent
-	tools    map[string]string
-	inForce  string
+type lab struct{ *selfbench.Lab }
+
+func newLab(bin string) (*lab, error) {
+	l, err := selfbench.New(bin)
+	return &lab{l}, err
 }
 
-func newLab(options, string) (*lab, error) {
-	return nil, fault.New(fault.Unsupported, "bench", "measure", errors.New("cells exist on Linux only"))
-}
-
-func (*lab) close() {}
-
-func (*lab) set(string, string) (*set, error) {
-	return nil, fault.New(fault.Unsupported, "bench", "measure", nil)
-}
+func (l *lab) set(name, program string) (*selfbench.Set, error) { return l.Set(name, program) }

@@ -1,7 +1,8 @@
 // Command bench measures what a confined call costs beside an unconfined one.
 //
 //	make bench            # under five minutes
-//	make bench-full       # more samples, sustained for 20 s each
+//	make bench-baseline   # the same, and then this run is the committed baseline
+//	make bench-full       # more samples, every sustained run for 20 s
 //	make bench-compare    # the last run against bench/baseline.json
 //	go run ./bench -set cells -scale 0.1
 //
@@ -19,7 +20,7 @@
 // Exit status: 0; 1 if something went wrong; 2 usage; 3 if -compare finds that
 // something became slower.
 //
-// What it does not show: another machine, and paths that do not exist yet.
+// What it does not show: another machine.
 package main
 
 import (
@@ -27,10 +28,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"palyra/internal/measure"
+	"palyra/kernel/selfbench"
 )
 
 // options are what the flags say.
@@ -42,31 +47,28 @@ type options struct {
 	full      bool          // more samples, longer storms
 	sustained time.Duration // length of a storm; 0 leaves storms out
 	rest      time.Duration // longest wait for the kernel to settle after a storm
+	cells     int           // waiting cells whose memory is measured
+	accept    bool          // make the run the committed baseline
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "folder of palyra and palyra-cell")
 	flag.StringVar(&o.out, "out", "bench/results/latest.json", "file for the results")
-	flag.StringVar(&o.sets, "set", "", "measure only these sets: cells, call, one-shot")
+	flag.StringVar(&o.sets, "set", "", "measure only these: cells, call, one-shot, memory")
+	flag.IntVar(&o.cells, "cells", 500, "waiting cells to measure the memory of")
+	flag.BoolVar(&o.accept, "accept", false, "make this run the baseline: baseline.json, the pictures and the tables of README.md beside it")
 	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of samples")
-	flag.BoolVar(&o.full, "full", false, "three times the samples, 20 s sustained")
-	flag.DurationVar(&o.sustained, "sustained", -1, "length of sustained runs, 0 for none (default 3s, 20s with -full)")
+	flag.BoolVar(&o.full, "full", false, "three times the samples, and storms to compare with as long as those that are judged")
+	flag.DurationVar(&o.sustained, "sustained", 20*time.Second, "length of sustained runs, 0 for none")
 	baseline := flag.String("baseline", "bench/baseline.json", "what -compare compares with and -document documents")
 	doCompare := flag.Bool("compare", false, "compare the results with the baseline instead of measuring")
 	doDocument := flag.String("document", "", "write the baseline's tables into this README instead of measuring")
 	flag.Parse()
-	if o.sustained < 0 {
-		if o.sustained = 3 * time.Second; o.full {
-			o.sustained = 20 * time.Second
-		}
-	}
 	if o.full {
 		o.scale *= 3
 	}
-	if o.rest = 5 * time.Second; o.sustained >= 20*time.Second {
-		o.rest = 30 * time.Second
-	}
+	o.rest = min(30*time.Second, o.sustained*3/2)
 	if flag.NArg() > 0 || o.scale <= 0 {
 		flag.Usage()
 		os.Exit(2)
@@ -78,7 +80,10 @@ func main() {
 	case *doDocument != "":
 		err = runDocument(*baseline, *doDocument)
 	default:
-		err = run(o, os.Stdout)
+		var r *results
+		if r, err = run(o, os.Stdout); err == nil && o.accept {
+			err = accept(r, o.out, *baseline)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -104,6 +109,28 @@ func runCompare(baseline, latest string, w io.Writer) (int, error) {
 	return 0, nil
 }
 
+// accept makes a run the committed baseline: its file, the pictures beside it and
+// the tables of the README beside it.
+func accept(r *results, latest, baseline string) error {
+	if err := r.write(baseline); err != nil {
+		return err
+	}
+	dir := filepath.Dir(baseline)
+	for _, program := range []string{programNoop, programTrue} {
+		b, err := os.ReadFile(picturePath(latest, program))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "latency-"+filepath.Base(program)+".svg"), b, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return runDocument(baseline, filepath.Join(dir, "README.md"))
+}
+
 func runDocument(baseline, readme string) error {
 	r, err := readResults(baseline)
 	if err != nil {
@@ -127,96 +154,100 @@ func (o options) wants(name string) bool {
 
 // samples is how many of each path to take, unless scaled.
 func samples(set, pattern string) float64 {
-	n := map[string]float64{patternBurst: 300, pattern8ms: 150, pattern100ms: 20}[pattern]
+	n := map[string]float64{patternBurst: 300, pattern8ms: 150, pattern100ms: 30}[pattern]
 	if set == setOneShot { // its paths take a hundred times as long
-		n = map[string]float64{patternBurst: 40, pattern8ms: 40, pattern100ms: 20}[pattern]
+		n = map[string]float64{patternBurst: 30, pattern8ms: 30, pattern100ms: 20}[pattern]
 	}
 	return n
 }
 
 // run measures everything, prints it and writes it.
-func run(o options, w io.Writer) error {
-	dir, err := os.MkdirTemp("", "palyra-bench-")
+func run(o options, w io.Writer) (*results, error) {
+	l, err := newLab(o.bin)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	l, err := newLab(o, dir)
-	if err != nil {
-		return err
-	}
-	defer l.close()
-	r := &results{Version: formatVersion, Time: time.Now().UTC().Format(time.RFC3339), Commit: commit(), Full: o.full, Machine: readMachine(dir)}
-	picture := make(map[string][]series) // by program
+	defer l.Close()
+	r := &results{Version: formatVersion, Time: time.Now().UTC().Format(time.RFC3339), Commit: commit(), Full: o.full,
+		Machine: measure.ReadMachine(os.TempDir())}
+	picture := make(map[string][]measure.Series) // by program
 	for _, name := range []string{setCells, setCall, setOneShot} {
-		for _, program := range l.programs {
+		for _, program := range l.Programs() {
 			if !o.wants(name) {
 				continue
 			}
-			if err := measure(o, l, name, program, r, picture); err != nil {
-				return err
+			if err := one(o, l, name, program, r, picture); err != nil {
+				return nil, err
 			}
 		}
 	}
-	r.Absent = l.absent
-	r.Machine.Cell, r.Machine.Tools, r.Machine.LoadEnd = l.inForce, l.tools, loadAverage()
-	printText(w, r)
-	for program, all := range picture {
-		path := strings.TrimSuffix(o.out, ".json") + "-" + filepath.Base(program) + ".svg"
-		if err := drawTo(path, fmt.Sprintf("%s, 8 ms gap, %s", program, r.Commit), all); err != nil {
-			return err
+	if o.wants("memory") && o.cells > 0 {
+		for _, kind := range []string{selfbench.WaitingVoid, selfbench.WaitingFresh} {
+			x, err := l.Waiting(kind, o.cells)
+			if err != nil {
+				l.Miss("waiting cell, "+kind, programTrue, err)
+				continue
+			}
+			r.Waiting = append(r.Waiting, *x)
 		}
 	}
-	return r.write(o.out)
+	r.Absent = l.Absent
+	r.Machine.Cell, r.Machine.Tools, r.Machine.LoadEnd = l.InForce(), l.Tools, measure.LoadAverage()
+	printText(w, r)
+	for program, all := range picture {
+		if err := drawTo(picturePath(o.out, program), fmt.Sprintf("%s, 8 ms gap, %s", program, r.Commit), all); err != nil {
+			return nil, err
+		}
+	}
+	return r, r.write(o.out)
 }
 
-// measure takes the samples of one set with one program, then its storms.
-func measure(o options, l *lab, name, program string, r *results, picture map[string][]series) (err error) {
+// picturePath is where the histogram of a program lies, beside the results.
+func picturePath(out, program string) string {
+	return strings.TrimSuffix(out, ".json") + "-" + filepath.Base(program) + ".svg"
+}
+
+// one takes the samples of one set with one program, then its storms.
+func one(o options, l *lab, name, program string, r *results, picture map[string][]measure.Series) (err error) {
 	s, err := l.set(name, program)
 	if err != nil || s == nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	for _, p := range s.paths { // caches, keys, journal
-		for range 3 {
-			if _, err := p.once(); err != nil {
-				return fmt.Errorf("measure %s: %w", p.name, err)
-			}
-		}
+	defer func() { err = errors.Join(err, measure.Close(s.Paths)) }()
+	if err := s.WarmUp(); err != nil {
+		return err
 	}
-	for _, p := range patterns() {
-		if s.parts != nil {
-			s.parts.take("", "", "")
-		}
-		took, err := interleave(s.paths, p, max(1, int(samples(name, p.name)*o.scale)))
+	for _, p := range measure.Patterns() {
+		s.Forget()
+		took, err := measure.Interleave(s.Paths, p, max(1, int(samples(name, p.Name)*o.scale)))
 		if err != nil {
 			return err
 		}
-		r.Records = append(r.Records, records(name, program, p.name, s.names(), took)...)
-		if p.name != pattern8ms {
+		r.Records = append(r.Records, measure.Records(name, program, p.Name, measure.Names(s.Paths), took)...)
+		if p.Name != pattern8ms {
 			continue
 		}
-		if s.parts != nil {
-			r.Parts = append(r.Parts, s.parts.take(pathCall, program, p.name))
-		}
-		for i, path := range s.paths {
-			if name == setCells || name == setCall && i > 0 && path.name != pathBwrap { // once each
-				picture[program] = append(picture[program], series{path.name, took[i]})
+		r.Parts = append(r.Parts, s.Parts(program, p.Name)...)
+		for i, path := range s.Paths {
+			if len(took[i]) > 0 && (name == setCells || name == setCall && i > 0 && path.Name != pathBwrap) { // once each
+				picture[program] = append(picture[program], measure.Series{Name: path.Name, Samples: took[i]})
 			}
 		}
 	}
 	if o.sustained <= 0 {
 		return nil
 	}
-	if s.parts != nil {
-		s.parts.stop()
-	}
+	s.Stop()
 	for _, st := range storms(name, program) {
-		for _, p := range s.paths {
-			if p.name != st.path {
+		for _, p := range s.Paths {
+			if p.Name != st.path {
 				continue
 			}
-			x, err := sustain(p, program, st.concurrency, o.sustained, o.rest)
+			length := o.sustained
+			if !st.long && !o.full {
+				length /= 4 // it is only compared with
+			}
+			x, err := measure.Sustain(p, program, st.concurrency, length, o.rest)
 			if err != nil {
 				return err
 			}
@@ -230,6 +261,7 @@ func measure(o options, l *lab, name, program string, r *results, picture map[st
 type aStorm struct {
 	path        string
 	concurrency int
+	long        bool // for all of the time: what it leaves behind is judged
 }
 
 func storms(set, program string) []aStorm {
@@ -237,14 +269,14 @@ func storms(set, program string) []aStorm {
 	case program != programNoop:
 		return nil // the program's own work would hide ours
 	case set == setCells:
-		return []aStorm{{pathFloor, sustainedCell}, {pathCellC, sustainedCell}, {pathCellVoid, sustainedCell}, {pathBwrap, sustainedCell}}
+		return []aStorm{{pathFloor, sustainedCell, false}, {pathCellC, sustainedCell, true}, {pathCellVoid, sustainedCell, true}, {pathBwrap, sustainedCell, false}}
 	case set == setCall:
-		return []aStorm{{pathCall, 1}, {pathCall, callsAtOnce}}
+		return []aStorm{{pathCall, 1, false}, {pathCall, callsAtOnce, false}}
 	}
 	return nil
 }
 
-func drawTo(path, title string, all []series) error {
+func drawTo(path, title string, all []measure.Series) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -252,7 +284,7 @@ func drawTo(path, title string, all []series) error {
 	if err != nil {
 		return err
 	}
-	if err := histogram(f, title, all); err != nil {
+	if err := measure.Histogram(f, title, all); err != nil {
 		f.Close()
 		return err
 	}

@@ -4,51 +4,15 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+
+	"palyra/kernel/selfbench"
 )
 
-// What bwrap and an OCI runtime are asked for: as near to a tier C cell as they
-// can get. Neither is given a seccomp filter (bwrap wants one compiled, a cell
-// brings its own), and neither has Landlock; both do less than a cell does.
-
-// links returns the names in the root directory that lead into /usr, and those
-// that are folders of their own.
-func links() (symlinks map[string]string, folders []string) {
-	symlinks = make(map[string]string)
-	for _, l := range []string{"/bin", "/lib", "/lib64", "/sbin"} {
-		if to, err := os.Readlink(l); err == nil {
-			symlinks[l] = to
-		} else if _, err := os.Stat(l); err == nil {
-			folders = append(folders, l)
-		}
-	}
-	return symlinks, folders
-}
-
-// bwrap returns a bwrap command line for a program.
-func (l *lab) bwrap(bin, program string) []string {
-	args := []string{bin, "--unshare-all", "--new-session", "--die-with-parent", "--clearenv", "--cap-drop", "ALL",
-		"--ro-bind", "/usr", "/usr", "--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"}
-	symlinks, folders := links()
-	for at, to := range symlinks {
-		args = append(args, "--symlink", to, at)
-	}
-	for _, f := range folders {
-		args = append(args, "--ro-bind", f, f)
-	}
-	args = append(args, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/workspace", "--chdir", "/workspace",
-		"--uid", "1000", "--gid", "1000")
-	inside := program
-	if program == programNoop {
-		inside = "/noop"
-		args = append(args, "--ro-bind", l.noop, inside)
-	}
-	return append(args, "--", inside)
-}
-
-// bundle writes an OCI bundle whose container runs a program of /usr.
-func (l *lab) bundle(program string) (string, error) {
+// bundle writes an OCI bundle whose container runs a program of /usr: as near to
+// a tier C cell as it can get. It has neither seccomp filter nor Landlock.
+func bundle(base, program string) (string, error) {
 	type m = map[string]any
-	dir := filepath.Join(l.dir, "oci")
+	dir := filepath.Join(base, "oci")
 	rootfs := filepath.Join(dir, "rootfs")
 	for _, d := range []string{"usr", "proc", "dev", "tmp", "workspace"} {
 		if err := os.MkdirAll(filepath.Join(rootfs, d), 0o755); err != nil {
@@ -62,7 +26,7 @@ func (l *lab) bundle(program string) (string, error) {
 		return m{"destination": at, "type": "bind", "source": at, "options": []string{"rbind", "ro", "nosuid", "nodev"}}
 	}
 	mounts := []m{{"destination": "/proc", "type": "proc", "source": "proc"}, {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=755", "size=64k"}}, tmpfs("/tmp"), tmpfs("/workspace"), bind("/usr")}
-	symlinks, folders := links()
+	symlinks, folders := selfbench.Links()
 	for at, to := range symlinks {
 		if err := os.Symlink(to, rootfs+at); err != nil {
 			return "", err
@@ -77,7 +41,7 @@ func (l *lab) bundle(program string) (string, error) {
 	}
 	b, err := json.Marshal(m{
 		"ociVersion": "1.0.2",
-		"process": m{"terminal": false, "user": m{"uid": 65534, "gid": 65534}, "args": []string{program}, "env": environment(),
+		"process": m{"terminal": false, "user": m{"uid": 65534, "gid": 65534}, "args": []string{program}, "env": selfbench.Environment(),
 			"cwd": "/workspace", "noNewPrivileges": true, "capabilities": m{}},
 		"root": m{"path": "rootfs", "readonly": true}, "hostname": "cell", "mounts": mounts,
 		"linux": m{"namespaces": namespaces},

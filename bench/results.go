@@ -4,133 +4,64 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"time"
+	"strings"
 
 	"palyra/internal/canon"
+	"palyra/internal/measure"
+	"palyra/kernel/selfbench"
 )
 
 // formatVersion is of the file of results.
 const formatVersion = 1
 
-// Names that records, goals and tables share. The first path of each set is the
-// floor.
+// Names that records, goals and tables share with those of selfbench. The first
+// path of each set is the floor.
 const (
-	pathFloor     = "fork+exec"
-	pathCellC     = "cell, tier c"
-	pathCellB     = "cell, tier b"
-	pathCellWarm  = "cell, tier c, warm"
-	pathCellVoid  = "cell, tier c, void netns"
-	pathCall      = "whole call, tier c"
-	pathFsync     = "append + fsync, twice"
-	pathExecC     = "palyra exec, tier c"
-	pathExecB     = "palyra exec, tier b"
-	pathBwrap     = "bwrap"
-	pathCrun      = "crun"
-	pathRunc      = "runc"
-	pathFirejail  = "firejail"
-	programNoop   = "noop"
-	programTrue   = "/bin/true"
-	setCells      = "cells"
-	setCall       = "call"
-	setOneShot    = "one-shot"
-	patternBurst  = "burst"
-	pattern8ms    = "8ms gap"
-	pattern100ms  = "100ms gap"
-	sustainedCell = 4 // concurrency of the sustained runs
-	callsAtOnce   = 8 // and of the whole calls that share the journal's groups
+	pathFloor      = selfbench.Floor
+	pathCellC      = selfbench.CellC
+	pathCellPooled = selfbench.CellPooled
+	pathCellVoid   = selfbench.CellVoid
+	pathCellWarm   = selfbench.CellWarm
+	pathCellB      = selfbench.CellB
+	pathCall       = selfbench.Call
+	pathCallWarm   = selfbench.CallWarm
+	pathFsync      = selfbench.Fsync
+	pathExecC      = "palyra exec, tier c"
+	pathExecB      = "palyra exec, tier b"
+	pathBwrap      = measure.Bwrap
+	pathCrun       = "crun"
+	pathRunc       = "runc"
+	pathFirejail   = "firejail"
+	programNoop    = selfbench.Noop
+	programTrue    = selfbench.True
+	setCells       = selfbench.Cells
+	setCall        = selfbench.Calls
+	setOneShot     = "one-shot"
+	patternBurst   = measure.Burst
+	pattern8ms     = measure.Gap8ms
+	pattern100ms   = measure.Gap100ms
+	sustainedCell  = 4 // concurrency of the sustained runs
+	callsAtOnce    = 8 // and of the whole calls that share the journal's groups
 )
 
 // results is the file that a run writes and bench-compare reads.
 type results struct {
-	Version   int         `json:"version"`
-	Time      string      `json:"time"`   // RFC 3339, when the run began
-	Commit    string      `json:"commit"` // of the source tree, "-dirty" if it was changed
-	Full      bool        `json:"full"`   // make bench-full
-	Machine   machine     `json:"machine"`
-	Records   []record    `json:"records"`
-	Sustained []sustained `json:"sustained"`
-	Parts     []parts     `json:"parts"`
-	Absent    []absent    `json:"absent"` // what was not measured, and why
-}
-
-// record is one path, with one program and one arrival pattern.
-type record struct {
-	Set       string  `json:"set"` // paths of one set took turns; ratios are within it
-	Path      string  `json:"path"`
-	Program   string  `json:"program"`
-	Pattern   string  `json:"pattern"`
-	N         int     `json:"n"`
-	P50       float64 `json:"p50_us"`
-	P99       float64 `json:"p99_us"`
-	Ratio     float64 `json:"ratio"`       // of medians, to the floor of the set
-	Bwrap     float64 `json:"bwrap_ratio"` // of medians, bwrap's to this; 0 if bwrap is not in the set
-	RatioLow  float64 `json:"ratio_low"`   // bounds of Ratio, from the 95 % bounds of both medians
-	RatioHigh float64 `json:"ratio_high"`
-}
-
-// sustained is one path, run by so many at once for so long.
-type sustained struct {
-	Path        string  `json:"path"`
-	Program     string  `json:"program"`
-	Concurrency int     `json:"concurrency"`
-	Seconds     float64 `json:"seconds"`
-	Calls       int     `json:"calls"`
-	PerSecond   float64 `json:"per_s"`
-	P50         float64 `json:"p50_us"`
-	P99         float64 `json:"p99_us"`
-	Max         float64 `json:"max_us"`
-	Load        load    `json:"load"`
-}
-
-// load is what a sustained run leaves in the kernel. Counts of namespaces are
-// objects of the slab cache net_namespace, which holds dead ones until they are
-// torn down; -1 where that cannot be read. Slab is that of /proc/meminfo.
-type load struct {
-	NetNSBefore int     `json:"netns_before"`
-	NetNSPeak   int     `json:"netns_peak"`
-	NetNSAfter  int     `json:"netns_after"` // when the last call had ended
-	NetNSRest   int     `json:"netns_rest"`  // after Rest seconds
-	SlabBefore  int64   `json:"slab_before_kb"`
-	SlabPeak    int64   `json:"slab_peak_kb"`
-	SlabAfter   int64   `json:"slab_after_kb"`
-	SlabRest    int64   `json:"slab_rest_kb"`
-	Rest        float64 `json:"rest_s"`
-	Settled     bool    `json:"settled"` // back to the start within Rest, see settled
-}
-
-// absent is something that could not be measured.
-type absent struct {
-	Path    string `json:"path"`
-	Program string `json:"program"`
-	Why     string `json:"why"`
-}
-
-// records turns the samples of one set into records. names[0] is the floor.
-func records(set, program, pattern string, names []string, samples [][]time.Duration) []record {
-	sums := make([]summary, len(names))
-	var bwrap float64
-	for i := range names {
-		if sums[i] = summarize(samples[i]); names[i] == pathBwrap {
-			bwrap = sums[i].P50
-		}
-	}
-	floor := sums[0]
-	var out []record
-	for i, s := range sums {
-		r := record{Set: set, Path: names[i], Program: program, Pattern: pattern, N: s.N, P50: s.P50, P99: s.P99,
-			Ratio: over(s.P50, floor.P50), Bwrap: over(bwrap, s.P50),
-			RatioLow: over(s.Low, floor.High), RatioHigh: over(s.High, floor.Low)}
-		if i == 0 {
-			r.RatioLow, r.RatioHigh = 1, 1
-		}
-		out = append(out, r)
-	}
-	return out
+	Version   int                 `json:"version"`
+	Time      string              `json:"time"`   // RFC 3339, when the run began
+	Commit    string              `json:"commit"` // of the source tree, "-dirty" if it was changed
+	Full      bool                `json:"full"`   // make bench-full
+	Machine   measure.Machine     `json:"machine"`
+	Records   []measure.Record    `json:"records"`
+	Sustained []measure.Sustained `json:"sustained"`
+	Waiting   []selfbench.Waiting `json:"waiting"` // memory of cells that wait
+	Parts     []selfbench.Parts   `json:"parts"`
+	Absent    []measure.Absent    `json:"absent"` // what was not measured, and why
 }
 
 // find returns the record of a path, nil if it was not measured.
-func (r *results) find(set, path, program, pattern string) *record {
+func (r *results) find(set, path, program, pattern string) *measure.Record {
 	for i := range r.Records {
 		x := &r.Records[i]
 		if x.Set == set && x.Path == path && x.Program == program && x.Pattern == pattern {
@@ -141,7 +72,7 @@ func (r *results) find(set, path, program, pattern string) *record {
 }
 
 // findSustained returns a sustained run, nil if there was none.
-func (r *results) findSustained(path, program string, concurrency int) *sustained {
+func (r *results) findSustained(path, program string, concurrency int) *measure.Sustained {
 	for i := range r.Sustained {
 		x := &r.Sustained[i]
 		if x.Path == path && x.Program == program && x.Concurrency == concurrency {
@@ -176,4 +107,13 @@ func readResults(path string) (*results, error) {
 		return nil, fmt.Errorf("read %q: version %d, want %d", path, r.Version, formatVersion)
 	}
 	return &r, nil
+}
+
+// commit names the source tree, "unknown" outside of a clone.
+func commit() string {
+	b, err := exec.Command("git", "-c", "safe.directory=*", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
 }

@@ -117,6 +117,8 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "completion", a.completion)
 	case "man":
 		return a.admin(inv, "man", a.man)
+	case "bench":
+		return a.admin(inv, "bench", func(inv *command.Invocation) (*front.Report, error) { return a.bench(ctx, inv) })
 	case "sandbox explain":
 		return a.admin(inv, "sandbox.explain", func(inv *command.Invocation) (*front.Report, error) { return a.sandboxExplain(ctx, inv) })
 	case "version":

@@ -1,16 +1,15 @@
-package main
+package measure
 
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
 )
 
-// machine says on what was measured, as far as files tell.
-type machine struct {
+// Machine says on what was measured, as far as files tell.
+type Machine struct {
 	System  string            `json:"system"` // GOOS/GOARCH
 	CPUs    int               `json:"cpus"`
 	CPU     string            `json:"cpu"`
@@ -25,10 +24,11 @@ type machine struct {
 	Cell    string            `json:"cell"`  // what the evidence of the tier C cell said was in force
 }
 
-func readMachine(dir string) machine {
-	return machine{System: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), CPU: field("/proc/cpuinfo", "model name"),
+// ReadMachine reads the facts. dir is where state is written.
+func ReadMachine(dir string) Machine {
+	return Machine{System: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), CPU: field("/proc/cpuinfo", "model name"),
 		Memory: kilobytes("/proc/meminfo", "MemTotal"), Kernel: line("/proc/sys/kernel/osrelease"), UID: os.Geteuid(), Go: runtime.Version(),
-		StateFS: fileSystem(text("/proc/self/mounts"), dir), Load: loadAverage(), Tools: make(map[string]string)}
+		StateFS: fileSystem(text("/proc/self/mounts"), dir), Load: LoadAverage(), Tools: make(map[string]string)}
 }
 
 // line returns a file's text without the newline at its end, "" without a file.
@@ -61,7 +61,8 @@ func kilobytes(path, name string) int64 {
 	return n
 }
 
-func loadAverage() string {
+// LoadAverage is the three averages of /proc/loadavg, "" where there is none.
+func LoadAverage() string {
 	f := strings.Fields(line("/proc/loadavg"))
 	return strings.Join(f[:min(3, len(f))], " ")
 }
@@ -120,21 +121,30 @@ func settled(before, now counts) bool {
 	return now.slab <= before.slab+slabSlack && (before.netns < 0 || now.netns <= before.netns+netnsSlack)
 }
 
-// commit names the source tree, "unknown" outside of a clone.
-func commit() string {
-	b, err := exec.Command("git", "-c", "safe.directory=*", "describe", "--always", "--dirty").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(b))
-}
-
 // String is the machine in a few lines.
-func (m machine) String() string {
+func (m Machine) String() string {
 	s := fmt.Sprintf("%s, %d CPUs (%s), %d MiB, kernel %s, uid %d, %s, state on %s, load %s before and %s after",
 		m.System, m.CPUs, m.CPU, m.Memory>>10, m.Kernel, m.UID, m.Go, m.StateFS, m.Load, m.LoadEnd)
 	if m.Cell != "" {
 		s += "; in force in the tier C cell: " + m.Cell
 	}
 	return s
+}
+
+// Memory is what of a system's memory cells take, in kB, from /proc/meminfo.
+type Memory struct {
+	Kernel    int64 // slab and percpu
+	Stacks    int64 // kernel stacks and page tables
+	Anonymous int64 // anonymous and shared memory
+}
+
+// ReadMemory reads it; all is zero where it cannot be read.
+func ReadMemory() Memory {
+	kb := func(names ...string) (sum int64) {
+		for _, n := range names {
+			sum += kilobytes("/proc/meminfo", n)
+		}
+		return sum
+	}
+	return Memory{Kernel: kb("Slab", "Percpu"), Stacks: kb("KernelStack", "PageTables"), Anonymous: kb("AnonPages", "Shmem")}
 }

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"math"
@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// summary is what remains of the samples of one path, in microseconds.
-type summary struct {
+// Summary is what remains of the samples of one path, in microseconds.
+type Summary struct {
 	N          int
 	P50, P99   float64
 	Low, High  float64 // bounds of the median: it lies between them with about 95 % confidence
 	Max, Total float64
 }
 
-// summarize does not keep or change samples.
-func summarize(samples []time.Duration) summary {
+// Summarize does not keep or change samples.
+func Summarize(samples []time.Duration) Summary {
 	if len(samples) == 0 {
-		return summary{}
+		return Summary{}
 	}
 	s := slices.Clone(samples)
 	slices.Sort(s)
 	low, high := medianBounds(len(s))
-	r := summary{N: len(s), P50: micros(quantile(s, 0.50)), P99: micros(quantile(s, 0.99)),
+	r := Summary{N: len(s), P50: micros(quantile(s, 0.50)), P99: micros(quantile(s, 0.99)),
 		Low: micros(s[low]), High: micros(s[high]), Max: micros(s[len(s)-1])}
 	for _, d := range s {
 		r.Total += micros(d)
@@ -50,8 +50,8 @@ func medianBounds(n int) (low, high int) {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// over divides and makes 0, which no measurement is, of what cannot be divided.
-func over(a, b float64) float64 {
+// Over divides and makes 0, which no measurement is, of what cannot be divided.
+func Over(a, b float64) float64 {
 	if b == 0 {
 		return 0
 	}

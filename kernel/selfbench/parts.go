@@ -1,23 +1,26 @@
-package main
+package selfbench
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
+
+	"palyra/internal/measure"
 )
 
-// parts is what the whole call spends its time on.
-type parts struct {
+// Parts is what the whole call spends its time on.
+type Parts struct {
 	Path    string  `json:"path"`
 	Program string  `json:"program"`
 	Pattern string  `json:"pattern"`
 	N       int     `json:"n"`       // calls that went through all marks in order
 	Dropped int     `json:"dropped"` // calls that did not, and are not in the table
-	Rows    []share `json:"rows"`
+	Rows    []Share `json:"rows"`
 }
 
-// share is one part.
-type share struct {
+// Share is one part.
+type Share struct {
 	Part  string  `json:"part"`
 	P50   float64 `json:"p50_us"`
 	P99   float64 `json:"p99_us"`
@@ -92,11 +95,11 @@ func (r *recorder) begin() {
 	r.on, r.now, r.start = !r.off, nil, time.Now()
 }
 
-func (r *recorder) end() {
-	r.step(markEnd)
+// end ends a call; one that does not count is forgotten.
+func (r *recorder) end(counts bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.on {
+	if r.on && counts {
 		r.calls = append(r.calls, r.now)
 	}
 	r.on = false
@@ -110,7 +113,7 @@ func (r *recorder) stop() {
 }
 
 // take returns the table of the calls recorded so far and forgets them.
-func (r *recorder) take(path, program, pattern string) parts {
+func (r *recorder) take(path, program, pattern string) Parts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	calls := r.calls
@@ -118,9 +121,9 @@ func (r *recorder) take(path, program, pattern string) parts {
 	return partsOf(path, program, pattern, calls)
 }
 
-func partsOf(path, program, pattern string, calls [][]mark) parts {
+func partsOf(path, program, pattern string, calls [][]mark) Parts {
 	order := stages()
-	out := parts{Path: path, Program: program, Pattern: pattern}
+	out := Parts{Path: path, Program: program, Pattern: pattern}
 	took := make([][]time.Duration, len(order))
 	for _, c := range calls {
 		if !slices.EqualFunc(c, order, func(m mark, s stage) bool { return m.name == s.mark }) {
@@ -139,12 +142,22 @@ func partsOf(path, program, pattern string, calls [][]mark) parts {
 	}
 	var total float64
 	for i, s := range order {
-		x := summarize(took[i])
+		x := measure.Summarize(took[i])
 		total += x.Total
-		out.Rows = append(out.Rows, share{Part: s.part, P50: x.P50, P99: x.P99, Share: x.Total})
+		out.Rows = append(out.Rows, Share{Part: s.part, P50: x.P50, P99: x.P99, Share: x.Total})
 	}
 	for i := range out.Rows {
-		out.Rows[i].Share = over(out.Rows[i].Share, total)
+		out.Rows[i].Share = measure.Over(out.Rows[i].Share, total)
 	}
 	return out
+}
+
+// Table is the parts as a table.
+func (p Parts) Table() measure.Table {
+	t := measure.Table{Title: fmt.Sprintf("Parts of %s, %s, %s, %d calls", p.Path, p.Program, p.Pattern, p.N), Left: 1,
+		Head: []string{"part", "p50 µs", "p99 µs", "share"}}
+	for _, x := range p.Rows {
+		t.Rows = append(t.Rows, []string{x.Part, fmt.Sprintf("%.0f", x.P50), fmt.Sprintf("%.0f", x.P99), fmt.Sprintf("%.1f %%", 100*x.Share)})
+	}
+	return t
 }

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"encoding/xml"
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// series is one panel of the histogram.
-type series struct {
-	name    string
-	samples []time.Duration
+// Series is one panel of the histogram.
+type Series struct {
+	Name    string
+	Samples []time.Duration
 }
 
 // The measures of the picture, in its own units.
@@ -26,13 +26,13 @@ const (
 	perDecade = 20 // bins in a factor of ten
 )
 
-// histogram draws one panel per series over a common logarithmic time axis: how
+// Histogram draws one panel per series over a common logarithmic time axis: how
 // the latencies are spread, which a median does not show. Heights are shares of
 // the series' samples and the same scale in all panels; a line marks the median.
-func histogram(w io.Writer, title string, all []series) error {
+func Histogram(w io.Writer, title string, all []Series) error {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, s := range all {
-		for _, d := range s.samples {
+		for _, d := range s.Samples {
 			low, high = min(low, micros(d)), max(high, micros(d))
 		}
 	}
@@ -49,9 +49,9 @@ func histogram(w io.Writer, title string, all []series) error {
 	shares, most := make([][]float64, len(all)), 0.0
 	for i, s := range all {
 		shares[i] = make([]float64, bins)
-		for _, d := range s.samples {
+		for _, d := range s.Samples {
 			b := int((math.Log10(max(micros(d), 1)) - first) * perDecade)
-			shares[i][min(max(b, 0), bins-1)] += 1 / float64(len(s.samples))
+			shares[i][min(max(b, 0), bins-1)] += 1 / float64(len(s.Samples))
 		}
 		for _, v := range shares[i] {
 			most = max(most, v)
@@ -67,9 +67,9 @@ func histogram(w io.Writer, title string, all []series) error {
 	}
 	for i, s := range all {
 		base := float64(svgTop + svgPanel*(i+1))
-		sum := summarize(s.samples)
+		sum := Summarize(s.Samples)
 		fmt.Fprintf(&b, `<text x="12" y="%.1f">%s</text><text x="12" y="%.1f" fill="#666">p50 %s, n %d</text>`+"\n",
-			base-24, escape(s.name), base-8, tickName(sum.P50), sum.N)
+			base-24, escape(s.Name), base-8, tickName(sum.P50), sum.N)
 		for j, v := range shares[i] {
 			if v == 0 {
 				continue

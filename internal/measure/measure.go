@@ -1,0 +1,153 @@
+// Package measure times ways to do one thing beside each other.
+//
+// A [Path] is one way; a set of paths takes turns ([Interleave]) in a new order
+// each round, so that what disturbs the machine disturbs all of them, and what
+// comes out is a ratio of medians to the first path, the floor ([Records]).
+// Medians themselves are not comparable between runs. [Storm] and [Sustain] run
+// one path without pause, several calls at once, and look at what that leaves in
+// the kernel. [Table] and [Histogram] show results; [ReadMachine] says where
+// they come from. The package knows nothing of what is measured.
+//
+// What it does not protect against: a path that counts something else than it
+// says. Each path must check what it did before it returns a time.
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Path is one way to do the thing.
+type Path struct {
+	Name string
+	// Once prepares what is not part of the call, makes it and returns how long
+	// that took. ErrUnfit is no failure: the call was not of the kind that the
+	// path is about, and does not count.
+	Once func() (time.Duration, error)
+	// Close is called when the set is done; may be nil.
+	Close func() error
+}
+
+// ErrUnfit is what Once returns, wrapped or not, for a call that does not count.
+var ErrUnfit = errors.New("measure: not of the kind that is measured")
+
+// Names returns the names of paths.
+func Names(paths []Path) []string {
+	var out []string
+	for _, p := range paths {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+// Close closes paths and returns the first error.
+func Close(paths []Path) error {
+	var err error
+	for _, p := range paths {
+		if p.Close != nil {
+			if e := p.Close(); err == nil {
+				err = e
+			}
+		}
+	}
+	return err
+}
+
+// Pattern is how calls arrive.
+type Pattern struct {
+	Name  string
+	Gap   time.Duration // before each call
+	Block int           // calls of one path in a row before the next path's turn
+}
+
+// The names of Patterns.
+const (
+	Burst    = "burst"
+	Gap8ms   = "8ms gap"
+	Gap100ms = "100ms gap"
+)
+
+// Patterns are all there are. In a burst a path has ten turns in a row, or each
+// call would find the caches as another path left them.
+func Patterns() []Pattern {
+	return []Pattern{{Burst, 0, 10}, {Gap8ms, 8 * time.Millisecond, 1}, {Gap100ms, 100 * time.Millisecond, 1}}
+}
+
+// Interleave runs every path n times, rounded up to blocks, in a new order each
+// round. Of calls that do not count there may be as many as of those that do,
+// and ten more; a path with more of them has no samples at all.
+func Interleave(paths []Path, p Pattern, n int) ([][]time.Duration, error) {
+	samples, unfit := make([][]time.Duration, len(paths)), make([]int, len(paths))
+	done := func(i int) bool { return len(samples[i]) >= n || unfit[i] > n+10 }
+	for left := true; left; {
+		left = false
+		for _, i := range rand.Perm(len(paths)) {
+			if done(i) {
+				continue
+			}
+			for range p.Block {
+				if p.Gap > 0 {
+					time.Sleep(p.Gap)
+				}
+				d, err := paths[i].Once()
+				switch {
+				case errors.Is(err, ErrUnfit):
+					unfit[i]++
+				case err != nil:
+					return nil, fmt.Errorf("measure %s: %w", paths[i].Name, err)
+				default:
+					samples[i] = append(samples[i], d)
+				}
+			}
+			left = left || !done(i)
+		}
+	}
+	for i := range samples {
+		if unfit[i] > n+10 {
+			samples[i] = nil
+		}
+	}
+	return samples, nil
+}
+
+// Storm runs p in so many goroutines for that long, one call after the other,
+// and returns how long each call and the whole took. It ends early with the
+// first error. Calls that do not count are not among those it returns.
+func Storm(p Path, concurrency int, atLeast time.Duration) ([]time.Duration, time.Duration, error) {
+	var (
+		mu    sync.Mutex
+		all   []time.Duration // guarded by mu
+		first error           // guarded by mu
+		wg    sync.WaitGroup
+	)
+	failed := func() bool { mu.Lock(); defer mu.Unlock(); return first != nil }
+	start := time.Now()
+	for range concurrency {
+		wg.Go(func() {
+			var mine []time.Duration
+			for time.Since(start) < atLeast && !failed() {
+				d, err := p.Once()
+				if errors.Is(err, ErrUnfit) {
+					continue
+				}
+				if err != nil {
+					mu.Lock()
+					if first == nil {
+						first = fmt.Errorf("measure %s: %w", p.Name, err)
+					}
+					mu.Unlock()
+					break
+				}
+				mine = append(mine, d)
+			}
+			mu.Lock()
+			all = append(all, mine...)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return all, time.Since(start), first
+}

@@ -1,0 +1,43 @@
+package measure
+
+import "time"
+
+// Sustain measures a storm and what it leaves behind in the kernel, for which it
+// waits at most rest.
+func Sustain(p Path, program string, concurrency int, atLeast, rest time.Duration) (Sustained, error) {
+	before := readLoad()
+	stop, peak := make(chan struct{}), make(chan counts)
+	go func() {
+		most := before
+		t := time.NewTicker(200 * time.Millisecond)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				peak <- most
+				return
+			case <-t.C:
+				most = most.max(readLoad())
+			}
+		}
+	}()
+	samples, took, err := Storm(p, concurrency, atLeast)
+	close(stop)
+	most, after := <-peak, readLoad()
+	if err != nil {
+		return Sustained{}, err
+	}
+	s := Summarize(samples)
+	out := Sustained{Path: p.Name, Program: program, Concurrency: concurrency, Seconds: took.Seconds(), Calls: s.N,
+		PerSecond: float64(s.N) / took.Seconds(), P50: s.P50, P99: s.P99, Max: s.Max,
+		Load: Load{NetNSBefore: before.netns, NetNSPeak: most.max(after).netns, NetNSAfter: after.netns,
+			SlabBefore: before.slab, SlabPeak: most.max(after).slab, SlabAfter: after.slab}}
+	ended, now := time.Now(), after
+	for !settled(before, now) && time.Since(ended) < rest {
+		time.Sleep(250 * time.Millisecond)
+		now = readLoad()
+	}
+	out.Load.NetNSRest, out.Load.SlabRest = now.netns, now.slab
+	out.Load.Rest, out.Load.Settled = time.Since(ended).Seconds(), settled(before, now)
+	return out, nil
+}
