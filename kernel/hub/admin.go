@@ -162,7 +162,7 @@ type ArtifactInfo struct {
 // NewToken is what a token is made from.
 type NewToken struct {
 	Name      string        `json:"name"`
-	Principal string        `json:"principal,omitempty"` // "": the caller
+	Principal string        `json:"principal,omitempty"` // "" or the caller: a token is for whoever mints it
 	Scopes    []string      `json:"scopes"`              // at least one; none that the caller lacks
 	TTL       time.Duration `json:"ttl_ns"`              // mandatory
 }
@@ -197,7 +197,7 @@ type TokenQuery struct {
 // Rotation says how a token is succeeded.
 type Rotation struct {
 	Version int64         `json:"version,omitempty"`
-	TTL     time.Duration `json:"ttl_ns"`
+	TTL     time.Duration `json:"ttl_ns,omitempty"` // not used: the successor lives as long as the old one did
 	Overlap time.Duration `json:"overlap_ns,omitempty"` // how long the old one stays good
 }
 

@@ -23,7 +23,8 @@ import (
 //     gate found an intent without a result; a call that the journal does not know
 //     never ran. No step is made again;
 //   - a run that had not begun is made, in its place, unless it was a call of
-//     somebody who waited: that is cancelled, "caller_gone".
+//     somebody who waited: that is cancelled, "caller_gone". While an emergency stop
+//     is in force all of these are cancelled, "stopped".
 func (e *Engine) recover(ctx context.Context) error {
 	if _, err := e.approvals.Expire(ctx); err != nil {
 		return fmt.Errorf("expire approvals: %w", err)
@@ -46,6 +47,8 @@ func (e *Engine) recover(ctx context.Context) error {
 		switch {
 		case r.State.Active():
 			err = e.interrupted(ctx, r.ID, p, calls[r.Session])
+		case e.cfg.Hold:
+			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonStopped})
 		case p.Attended:
 			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonCallerGone})
 		default:

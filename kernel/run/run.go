@@ -78,6 +78,9 @@ type Config struct {
 	Readers int
 	// Approvals tune the hub of approvals; see approval.HubOptions.
 	Approvals approval.HubOptions
+	// Hold is DenyNew from the start; runs that had been accepted are cancelled,
+	// "stopped".
+	Hold bool
 	// Log is told of what cannot be written down and will be tried again. Default: nobody.
 	Log *slog.Logger
 
@@ -129,7 +132,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	cfg.Approvals.TestOnlyStep = cfg.TestOnlyStep
 	e := &Engine{
 		cfg: cfg, store: cfg.Store, step: cfg.TestOnlyStep, tapes: newTapes(cfg.Store, cfg.Readers),
-		lines: session.NewLines(cfg.Bounds), jobs: make(map[string]*job),
+		lines: session.NewLines(cfg.Bounds), jobs: make(map[string]*job), denied: cfg.Hold,
 	}
 	e.approvals = approval.NewHub(&book{e}, cfg.Approvals)
 	e.dead, e.die = context.WithCancel(context.Background())
@@ -174,6 +177,7 @@ func (s *Stop) Error() string { return "run ended: " + s.Reason }
 // The reasons for which the engine itself ends runs.
 const (
 	ReasonInterrupted = "interrupted"  // the daemon stopped or died while it was under way
+	ReasonStopped     = "stopped"      // the emergency stop was in force when it should have begun
 	ReasonCallerGone  = "caller_gone"  // nobody waits for it any more
 	ReasonStepFailed  = "step_failed"  // a step did not end well, and the run went on
 	ReasonCalls       = "budget_calls" // the budget is used up

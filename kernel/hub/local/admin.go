@@ -1,0 +1,317 @@
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"palyra/authz/access"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate/probe"
+	"palyra/kernel/hub"
+	"palyra/kernel/store"
+)
+
+// Tools implements hub.Hub.
+func (h *Hub) Tools(_ context.Context, c hub.Caller) ([]hub.Tool, error) {
+	if err := h.ask(c, "Tools"); err != nil {
+		return nil, err
+	}
+	if h.cfg.Tools == nil {
+		return []hub.Tool{}, nil
+	}
+	return h.cfg.Tools(), nil
+}
+
+// CreateToken implements hub.Hub. A token is for the caller and nobody else.
+func (h *Hub) CreateToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.TokenSecret, error) {
+	if err := h.ask(c, "CreateToken"); err != nil {
+		return hub.TokenSecret{}, err
+	}
+	if n.Principal != "" && n.Principal != c.User {
+		return hub.TokenSecret{}, fault.New(fault.Denied, "not_own_principal", "mint token", nil).
+			WithHint("a token is for whoever mints it: let that principal do it")
+	}
+	scopes, err := access.ParseSet(n.Scopes)
+	if err != nil {
+		return hub.TokenSecret{}, err
+	}
+	secret, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: n.Name, Scopes: scopes, Lifetime: n.TTL})
+	if err != nil {
+		return hub.TokenSecret{}, err
+	}
+	return hub.TokenSecret{Token: tokenOf(t), Secret: secret.Reveal()}, nil
+}
+
+// tokenOf is a token as clients see it. Its version counts what can happen to
+// one: it is rotated once and revoked once.
+func tokenOf(t *access.Token) hub.Token {
+	v := hub.Token{ID: t.ID, Name: t.Name, Principal: t.Principal, Scopes: []string{}, State: "active", Successor: t.Successor, Version: 1,
+		Created: t.Created, Expires: t.Expires}
+	for _, p := range t.Scopes.List() {
+		v.Scopes = append(v.Scopes, string(p))
+	}
+	if t.Successor != "" {
+		v.State = "rotated"
+		v.Version++
+	}
+	if !time.Now().Before(t.Expires) {
+		v.State = "expired"
+	}
+	if !t.Revoked.IsZero() {
+		v.State, v.Revoked = "revoked", &t.Revoked
+		v.Version++
+	}
+	if !t.LastUsed.IsZero() {
+		v.LastUse = &t.LastUsed
+	}
+	return v
+}
+
+// Tokens implements hub.Hub.
+func (h *Hub) Tokens(_ context.Context, c hub.Caller, q hub.TokenQuery) (none hub.Page[hub.Token], err error) {
+	if err := h.ask(c, "Tokens"); err != nil {
+		return none, err
+	}
+	p, err := page(q.PageQuery)
+	if err != nil {
+		return none, err
+	}
+	v := hub.Page[hub.Token]{Items: []hub.Token{}}
+	for {
+		tokens, err := h.access.Tokens(holder(c), p.After, p.Limit)
+		if err != nil {
+			return none, err
+		}
+		for i := range tokens {
+			p.After = tokens[i].ID
+			if q.Principal == "" || tokens[i].Principal == q.Principal {
+				v.Items = append(v.Items, tokenOf(&tokens[i]))
+			}
+			if len(v.Items) == p.Limit {
+				v.Next = p.After
+				return v, nil
+			}
+		}
+		if len(tokens) < p.Limit {
+			return v, nil
+		}
+	}
+}
+
+// token returns one token that the caller sees, at a version.
+func (h *Hub) token(c hub.Caller, id string, version int64) (hub.Token, error) {
+	for after := ""; ; {
+		tokens, err := h.access.Tokens(holder(c), after, store.MaxPage)
+		if err != nil {
+			return hub.Token{}, err
+		}
+		for i := range tokens {
+			if after = tokens[i].ID; after != id {
+				continue
+			}
+			t := tokenOf(&tokens[i])
+			if version != 0 && version != t.Version {
+				return t, fault.New(fault.Busy, "version_conflict", "change token", nil).WithHint("read it again")
+			}
+			return t, nil
+		}
+		if len(tokens) < store.MaxPage {
+			return hub.Token{}, noSuch("token", id)
+		}
+	}
+}
+
+// RevokeToken implements hub.Hub.
+func (h *Hub) RevokeToken(ctx context.Context, c hub.Caller, id string, version int64) (hub.Token, error) {
+	if err := h.ask(c, "RevokeToken"); err != nil {
+		return hub.Token{}, err
+	}
+	t, err := h.token(c, id, version)
+	if err != nil {
+		return hub.Token{}, err
+	}
+	if _, err := h.access.Revoke(ctx, holder(c), id); err != nil {
+		return hub.Token{}, err
+	}
+	if now, err := h.token(c, id, 0); err == nil {
+		return now, nil
+	}
+	// A token that revoked itself sees nothing any more.
+	at := time.Now().UTC()
+	t.State, t.Revoked, t.Version = "revoked", &at, t.Version+1
+	return t, nil
+}
+
+// RotateToken implements hub.Hub. The successor lives as long as the old one did.
+func (h *Hub) RotateToken(ctx context.Context, c hub.Caller, id string, r hub.Rotation) (hub.TokenSecret, error) {
+	if err := h.ask(c, "RotateToken"); err != nil {
+		return hub.TokenSecret{}, err
+	}
+	if _, err := h.token(c, id, r.Version); err != nil {
+		return hub.TokenSecret{}, err
+	}
+	secret, t, err := h.access.Rotate(ctx, holder(c), id, r.Overlap)
+	if err != nil {
+		return hub.TokenSecret{}, err
+	}
+	return hub.TokenSecret{Token: tokenOf(t), Secret: secret.Reveal()}, nil
+}
+
+// Members implements hub.Hub.
+func (h *Hub) Members(_ context.Context, c hub.Caller) (hub.Page[hub.Member], error) {
+	v := hub.Page[hub.Member]{Items: []hub.Member{}}
+	if err := h.ask(c, "Members"); err != nil {
+		return v, err
+	}
+	for _, m := range h.access.Members(holder(c)) {
+		v.Items = append(v.Items, memberOf(&m))
+	}
+	return v, nil
+}
+
+func memberOf(m *access.Member) hub.Member {
+	return hub.Member{Principal: m.Principal, Role: string(m.Role), Version: int64(m.Version), Created: m.Changed, By: m.AddedBy}
+}
+
+// PutMember implements hub.Hub.
+func (h *Hub) PutMember(ctx context.Context, c hub.Caller, m hub.Member) (hub.Member, error) {
+	if err := h.ask(c, "PutMember"); err != nil {
+		return hub.Member{}, err
+	}
+	got, err := h.access.SetMember(ctx, holder(c), m.Principal, access.Role(m.Role), uint64(max(m.Version, 0)))
+	if err != nil {
+		return hub.Member{}, err
+	}
+	return memberOf(got), nil
+}
+
+// RemoveMember implements hub.Hub.
+func (h *Hub) RemoveMember(ctx context.Context, c hub.Caller, principal string, version int64) error {
+	if err := h.ask(c, "RemoveMember"); err != nil {
+		return err
+	}
+	if version == 0 {
+		for _, m := range h.access.Members(holder(c)) {
+			if m.Principal == principal {
+				version = int64(m.Version)
+			}
+		}
+	}
+	return h.access.RemoveMember(ctx, holder(c), principal, uint64(max(version, 0)))
+}
+
+// Config implements hub.Hub.
+func (h *Hub) Config(_ context.Context, c hub.Caller) ([]hub.Setting, error) {
+	if err := h.ask(c, "Config"); err != nil {
+		return nil, err
+	}
+	if h.cfg.Settings == nil {
+		return []hub.Setting{}, nil
+	}
+	return h.cfg.Settings(), nil
+}
+
+// Status implements hub.Hub. Whoever lacks the permission learns that the
+// daemon is there, in which version and mode, and as whom it knows them.
+func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
+	s := hub.Status{Version: h.cfg.Version, Mode: h.cfg.Mode(), DenyNew: h.denies(), Warnings: []string{}, Caller: c}
+	s.Confinement.Controls = []hub.ConfinedControl{}
+	if s.DenyNew && s.Mode == "normal" {
+		s.Mode = "stopped"
+	}
+	if c.User == "" {
+		return hub.Status{}, unauthenticated()
+	}
+	if h.ask(c, "Status") != nil {
+		return s, nil
+	}
+	s.Profile, s.PID, s.User = h.cfg.Profile, os.Getpid(), peer(uint32(os.Geteuid()))
+	s.Started, s.Uptime, s.Pool = h.started, time.Since(h.started), h.cfg.Pool
+	s.PolicySet = h.k.PolicySet().Digest().String()
+	if h.cfg.Confinement != nil {
+		s.Confinement = h.cfg.Confinement()
+	}
+	if h.cfg.Warnings != nil {
+		s.Warnings = append(s.Warnings, h.cfg.Warnings()...)
+	}
+	if h.cfg.AllowSelf {
+		s.Warnings = append(s.Warnings, "approvals.allow_self: whoever asks for a call may approve it")
+	}
+	s.Counts.RunsActive, s.Counts.RunsQueued = h.runs.Counts()
+	s.Counts.ApprovalsPending, s.Counts.TapeReaders = h.runs.Approvals().Waiting(), h.runs.Readers()
+	open, err := store.View(ctx, h.st, func(tx *store.Tx) (int, error) {
+		open, err := tx.Sessions(store.SessionFilter{State: store.SessionOpen}, store.Page{Limit: store.MaxPage})
+		return len(open), err
+	})
+	if err != nil { // a full or broken disk is what status is asked about
+		s.Warnings = append(s.Warnings, "store: "+fault.ReasonOf(err))
+	}
+	s.Counts.SessionsOpen = open
+	j, err := h.k.JournalStatus()
+	if err != nil {
+		s.Warnings = append(s.Warnings, "journal: "+fault.ReasonOf(err))
+	}
+	s.Journal = hub.JournalCounts{Size: j.Size, Open: len(j.Open)}
+	return s, nil
+}
+
+// Doctor implements hub.Hub.
+func (h *Hub) Doctor(ctx context.Context, c hub.Caller) (hub.Doctor, error) {
+	if err := h.ask(c, "Doctor"); err != nil {
+		return hub.Doctor{}, err
+	}
+	if h.cfg.Probe == nil {
+		return hub.Doctor{}, fault.New(fault.Unsupported, "no_probe", "examine host", nil)
+	}
+	r, err := h.cfg.Probe(ctx)
+	if err != nil {
+		return hub.Doctor{}, err
+	}
+	v := hub.Doctor{Healthy: true, Kernel: r.Kernel, Machine: r.Machine, Findings: []hub.Finding{}}
+	for _, f := range r.Findings {
+		x := hub.Finding{Name: f.Name, Answer: f.Answer.String(), Detail: f.Detail, Since: f.Since, How: f.How, Needed: []string{}, Cost: f.Cost, Fix: f.Hint}
+		for _, t := range f.Needed {
+			x.Needed = append(x.Needed, t.String())
+		}
+		if f.Answer != probe.Yes && len(f.Needed) > 0 {
+			v.Healthy = false
+		}
+		v.Findings = append(v.Findings, x)
+	}
+	return v, nil
+}
+
+// Backup implements hub.Hub. It holds the working state, the journal and the
+// public keys, and no private key: that is for whoever is root on the machine.
+func (h *Hub) Backup(ctx context.Context, c hub.Caller, r hub.BackupRequest, w io.Writer) (hub.BackupInfo, error) {
+	if err := h.ask(c, "Backup"); err != nil {
+		return hub.BackupInfo{}, err
+	}
+	out := &counted{w: w}
+	sum := sha256.New()
+	m, err := h.st.Backup(ctx, io.MultiWriter(out, sum), store.BackupOptions{StateDir: h.k.StateDir(), Recipients: r.Recipients})
+	if err != nil {
+		return hub.BackupInfo{}, err
+	}
+	v := hub.BackupInfo{Files: len(m.Files), Bytes: out.n, Digest: canon.Digest(sum.Sum(nil)).String()}
+	_, err = h.record(context.WithoutCancel(ctx), c, "backup.create", v.Digest, map[string]string{
+		"bytes": strconv.FormatInt(v.Bytes, 10), "files": strconv.Itoa(v.Files)})
+	return v, err
+}
+
+// counted counts what is written.
+type counted struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}

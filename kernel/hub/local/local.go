@@ -1,0 +1,256 @@
+// Package local is the hub of this process: [hub.Hub] over a kernel, a store,
+// runs, and the registry of members and tokens.
+//
+//	h, err := local.Open(ctx, local.Config{Kernel: k, Store: st, Profile: "single-vm", …})
+//	c, err := h.Authenticate(ctx, hub.Credential{PeerUID: &uid, Surface: "unix"})
+//	run, err := h.Call(ctx, c, hub.NewCall{Tool: "palyra.echo", Input: input})
+//
+// # Contract
+//
+// Every method asks for one permission before it does anything, by the table in
+// permission.go; a test calls each without it. Beyond that what belongs to a
+// principal is seen by that principal and by who manages members; for anybody
+// else it does not exist. Requests for approval are seen by whoever may read
+// those.
+//
+// Open resolves what an earlier process left (palyra/kernel/run), and makes the
+// daemon's own user and root owners if there is no member yet. An emergency stop
+// with DenyNew outlives the process. Administrative acts are in the journal
+// before they are reported; a stop takes effect first and is logged then.
+//
+// # What it does not protect against
+//
+// Whoever can make Callers; see palyra/kernel/hub. And root: it is an owner only
+// by default, and can be removed, but reads the keys all the same.
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"palyra/authz/access"
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/internal/fault"
+	"palyra/isolate/probe"
+	"palyra/kernel"
+	"palyra/kernel/hub"
+	"palyra/kernel/run"
+	"palyra/kernel/session"
+	"palyra/kernel/store"
+)
+
+// Config says what to open a Hub over.
+type Config struct {
+	Kernel *kernel.Kernel
+	Store  *store.Store
+	// Tools lists the tools. Default: none.
+	Tools func() []hub.Tool
+
+	Bounds  session.Bounds // on runs
+	Budget  store.Budget   // of runs; see run.Config
+	Readers int            // of tapes; see run.Config
+	// AllowSelf lets whoever asked for a call approve it: one credential is then
+	// enough for a sensitive call. Status warns of it.
+	AllowSelf bool
+
+	// For Status, Config and Doctor. What is nil is not reported.
+	Version     string
+	Profile     string
+	PolicyDir   string // where the kernel's policies come from; "" is the built-in set
+	Pool        hub.Pool
+	Mode        func() string          // "normal", "safe", "draining"; default "normal"
+	Confinement func() hub.Confinement // of this process, as it was observed
+	Warnings    func() []string
+	Settings    func() []hub.Setting
+	// Probe finds out what the host can enforce. A confined daemon cannot start
+	// the probe's helper: it hands on what it found before.
+	Probe func(ctx context.Context) (*probe.Report, error)
+
+	Log *slog.Logger // default: nobody
+
+	// TestOnlyStep is called at the named steps of run, approval and stop.
+	TestOnlyStep func(name string)
+}
+
+// Hub is the hub of this process. It is safe for concurrent use.
+type Hub struct {
+	cfg     Config
+	k       *kernel.Kernel
+	st      *store.Store
+	access  *access.Registry
+	runs    *run.Engine
+	started time.Time
+
+	permissions map[string]access.Permission // immutable
+
+	stopping sync.Mutex // held through Stop and Resume
+
+	mu        sync.Mutex
+	denyNew   bool      // guarded by mu
+	published time.Time // when the journal's tiles were last written; guarded by mu
+}
+
+var _ hub.Hub = (*Hub)(nil)
+
+// tokenKey is the file in the state directory that keys the hashes of tokens.
+const tokenKey = "keys/access-token.key"
+
+// Open opens the registry, resolves what an earlier process left, and starts
+// the runs that had been accepted.
+func Open(ctx context.Context, cfg Config) (*Hub, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Mode == nil {
+		cfg.Mode = func() string { return "normal" }
+	}
+	if cfg.TestOnlyStep == nil {
+		cfg.TestOnlyStep = func(string) {}
+	}
+	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions()}
+	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))
+	if err != nil {
+		return nil, err
+	}
+	if h.access, err = access.Open(ctx, access.Config{Storage: cfg.Store.Access(), Key: key, Record: h.recordAccess}); err != nil {
+		return nil, err
+	}
+	if err := h.bootstrap(ctx); err != nil {
+		return nil, err
+	}
+	denied, err := h.readDeny(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.runs, err = run.Open(ctx, run.Config{
+		Store: cfg.Store, Gate: cfg.Kernel, Principal: h.entity, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
+		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf}, Hold: denied, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.denyNew = denied
+	return h, nil
+}
+
+// Close takes no new runs, waits for those at work until ctx is done, and ends
+// them then. It closes neither kernel nor store.
+func (h *Hub) Close(ctx context.Context) error {
+	err := h.runs.Close(ctx)
+	return errors.Join(err, h.access.Flush(context.WithoutCancel(ctx)))
+}
+
+// Flush makes durable what need not be durable at once: when tokens were last
+// used. Call it now and then.
+func (h *Hub) Flush(ctx context.Context) error { return h.access.Flush(ctx) }
+
+// bootstrap makes the user of this process, and root, the first owners.
+func (h *Hub) bootstrap(ctx context.Context) error {
+	if h.access.Generation() != 0 {
+		return nil
+	}
+	self := peer(uint32(os.Geteuid()))
+	if err := h.access.Bootstrap(ctx, self); err != nil {
+		return err
+	}
+	if root := peer(0); root != self {
+		_, err := h.access.SetMember(ctx, access.Holder{Principal: self}, root, access.Owner, 0)
+		return err
+	}
+	return nil
+}
+
+// recordAccess puts a change of members or tokens into the journal.
+func (h *Hub) recordAccess(ctx context.Context, c access.Change) (uint64, error) {
+	detail := map[string]string{"generation": strconv.FormatUint(c.Generation, 10)}
+	for name, text := range c.Detail {
+		detail[name] = text
+	}
+	return h.k.Record(ctx, kernel.Act{Act: c.Act, Principal: c.Actor, Subject: c.Subject, Detail: detail})
+}
+
+// peer is the principal of a user of this machine.
+func peer(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }
+
+// Authenticate implements hub.Hub.
+func (h *Hub) Authenticate(_ context.Context, c hub.Credential) (hub.Caller, error) {
+	out := hub.Caller{Surface: c.Surface, Device: c.Device, Address: c.Address}
+	switch {
+	case c.PeerUID != nil && c.Token == "":
+		out.User = peer(*c.PeerUID)
+	case c.Token != "" && c.PeerUID == nil:
+		holder, err := h.access.Authenticate(c.Token)
+		if err != nil { // which of its ways to be no good it is, is nobody's business
+			h.cfg.Log.Info("token refused", "reason", fault.ReasonOf(err), "surface", c.Surface, "address", c.Address)
+			return hub.Caller{}, unauthenticated()
+		}
+		out.User, out.Token, out.Scopes = holder.Principal, holder.Token, []string{}
+		for _, p := range h.access.Permissions(holder).List() {
+			out.Scopes = append(out.Scopes, string(p))
+		}
+	default:
+		return hub.Caller{}, unauthenticated()
+	}
+	out.Role = string(h.access.Role(out.User))
+	return out, nil
+}
+
+func unauthenticated() error {
+	return fault.New(fault.Denied, "unauthenticated", "authenticate", nil).WithHint("a valid token is needed, or a connection through the unix socket")
+}
+
+// entity is a user as policy sees them, with the role of this moment.
+func (h *Hub) entity(_ context.Context, user string) (policy.Entity, error) {
+	role := h.access.Role(user)
+	if role == "" {
+		return policy.Entity{}, fault.New(fault.Denied, "not_a_member", fmt.Sprintf("find role of %.80q", user), nil).
+			WithHint("an owner can make it a member: palyra members set")
+	}
+	return policy.Entity{Type: policy.TypeUser, ID: user, Roles: []string{string(role)}}, nil
+}
+
+// caller is a Caller as the kernel knows it, for decisions without a call.
+func (h *Hub) caller(ctx context.Context, c hub.Caller) (kernel.Caller, error) {
+	e, err := h.entity(ctx, c.User)
+	return kernel.Caller{Principal: e, Device: c.Device, Channel: c.Surface}, err
+}
+
+// denySetting is where an emergency stop outlives the process.
+const denySetting = "hub.deny_new"
+
+func (h *Hub) readDeny(ctx context.Context) (on bool, err error) {
+	s, err := store.View(ctx, h.st, func(tx *store.Tx) (*store.Setting, error) { return tx.Setting(denySetting) })
+	if fault.KindOf(err) == fault.NotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(s.Value, &on); err != nil {
+		return false, fault.New(fault.Integrity, "setting", "read setting "+denySetting, err)
+	}
+	return on, nil
+}
+
+func (h *Hub) writeDeny(ctx context.Context, on bool) error {
+	return h.st.Update(ctx, func(tx *store.Tx) error {
+		s, err := tx.Setting(denySetting)
+		if fault.KindOf(err) == fault.NotFound {
+			s, err = &store.Setting{Key: denySetting}, nil
+		}
+		if err != nil {
+			return err
+		}
+		s.Value = strconv.AppendBool(nil, on)
+		return tx.PutSetting(s)
+	})
+}
