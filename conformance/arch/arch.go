@@ -114,6 +114,7 @@ var homes = []home{
 	// openat2 and memfd; what attacks and what types at us stands outside anyway.
 	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel/internal/pin", "conformance/escape", "conformance/pty"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
+	{Module: "filippo.io/age", Dirs: []string{"kernel/store"}, Why: "encrypting backups in a format that other tools read"},
 	{Module: "modernc.org/sqlite", Dirs: []string{"kernel/store"}, Why: "the working state: SQLite without cgo"},
 	{Module: "github.com/rogpeppe/go-internal", TestOnly: true, Why: "testscript: command line tests as text"},
 }

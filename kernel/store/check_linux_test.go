@@ -54,6 +54,7 @@ func fillStore(t testing.TB, s *Store) *Run {
 func TestCheckFinds(t *testing.T) {
 	s := newStore(t)
 	fillStore(t, s)
+	newRun(t, s) // another session
 	reg, err := access.Open(context.Background(), access.Config{Storage: s.Access()})
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +74,7 @@ func TestCheckFinds(t *testing.T) {
 		{"ended_run_waits", `UPDATE runs SET state = 'done', ended = 1`},
 		{"ended_run_runs", `UPDATE runs SET state = 'failed', ended = 1`},
 		{"ended_session_runs", `UPDATE sessions SET state = 'ended', ended = 1`},
-		{"foreign_session", `UPDATE approvals SET session = (SELECT id FROM sessions WHERE id <> session)`},
+		{"foreign_session", `UPDATE approvals SET session = (SELECT id FROM sessions ORDER BY n DESC LIMIT 1)`},
 		{"generation_gap", `DELETE FROM access_changes WHERE generation = 1`},
 		{"no_owner", `UPDATE members SET role = 'admin'`},
 		{"unknown_parent", `INSERT INTO tokens SELECT n + 1, 'tok_x', principal, name, hash, scopes, 'tok_gone', successor, created, expires, revoked, used FROM tokens`},
@@ -82,32 +83,43 @@ func TestCheckFinds(t *testing.T) {
 		{"artifact_missing", `INSERT INTO artifacts SELECT randomblob(32), 1, type, created FROM artifacts`},
 		{"artifact_size", `UPDATE artifacts SET size = size + 1`},
 		{"artifact_bytes", `UPDATE artifacts SET size = size + 1`},
-		{"artifact_orphaned", `DELETE FROM artifacts`},
+		{"artifact_orphaned", `DELETE FROM artifact_holds; DELETE FROM artifacts`},
 		{"foreign_key_check", `DELETE FROM sessions`},
 	} {
 		covered[c.rule] = true
-		dir := filepath.Join(t.TempDir(), "store")
-		copyStore(t, s, dir)
-		broken := openStore(t, dir, Options{})
-		check(t, broken)
-		if c.rule == "foreign_session" {
-			newRun(t, broken)
-		}
-		// The transaction ends with its function: foreign keys can be off only outside of one.
-		raw(t, broken, `PRAGMA foreign_keys = off`, c.sql, `PRAGMA foreign_keys = on`)
-		if c.rule == "artifact_orphaned" {
-			raw(t, broken, `PRAGMA foreign_keys = off`, `DELETE FROM artifact_holds`, `PRAGMA foreign_keys = on`)
-		}
-		err := broken.Check(context.Background())
+		err := withBroken(t, s, c.sql, strings.HasPrefix(c.rule, "artifact_"))
 		if fault.ReasonOf(err) != "store_corrupt" || !strings.Contains(err.Error(), c.rule+":") {
 			t.Errorf("%s: %v", c.sql, err)
 		}
 	}
+	check(t, s)
 	for _, r := range rules {
 		if !covered[r.name] {
 			t.Errorf("no case breaks the rule %s", r.name)
 		}
 	}
+}
+
+// withBroken runs a statement, checks, and undoes it: on the connection itself,
+// or for what the check sees from elsewhere, on a copy.
+func withBroken(t testing.TB, s *Store, statement string, elsewhere bool) error {
+	t.Helper()
+	if elsewhere {
+		dir := filepath.Join(t.TempDir(), "store")
+		copyStore(t, s, dir)
+		broken := openStore(t, dir, Options{})
+		check(t, broken)
+		// A pragma like this one counts only outside of a transaction.
+		raw(t, broken, `PRAGMA foreign_keys = off`, statement, `PRAGMA foreign_keys = on`)
+		return broken.Check(context.Background())
+	}
+	raw(t, s, `PRAGMA foreign_keys = off`, `BEGIN`, statement)
+	defer raw(t, s, `ROLLBACK`, `PRAGMA foreign_keys = on`)
+	found, err := (&Tx{conn: s.writer.conn}).findings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unsound("check", found)
 }
 
 // raw runs statements on the writer's connection, past all methods.

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 // victim does a bit of everything and says on standard output what it was told
 // is durable.
 func victim(dir string, step func(string)) error {
-	s, err := open(dir, Options{TestOnlyStep: step}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
+	s, err := open(dir, Options{TestOnlyStep: step, Readers: 1}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func crashOnce(t *testing.T, template string, step int, names *steps) (died bool
 // judge opens what a victim left.
 func judge(t *testing.T, dir, said string, names *steps) {
 	t.Helper()
-	s, err := open(dir, Options{}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
+	s, err := open(dir, Options{Readers: 1}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
 	if err != nil {
 		t.Error(err)
 		return
