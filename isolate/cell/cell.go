@@ -56,4 +56,15 @@ type Pool struct {
 	MaxAge   time.Duration `json:"max_age,omitempty"`  // ns; what waited longer is thrown away. Zero: a minute
 }
 
+// Stats says what a palyra-cell has ready and how it served calls of kinds that
+// cells are made ahead for.
+type Stats struct {
+	Waiting  int    `json:"waiting"`  // cells now
+	Networks int    `json:"networks"` // network namespaces now, those of cells not counted
+	Armed    uint64 `json:"armed"`    // cells made ahead
+	Expired  uint64 `json:"expired"`  // cells thrown away for their age
+	Warm     uint64 `json:"warm"`     // calls that found a cell
+	Cold     uint64 `json:"cold"`     // calls that found none
+}
+
 var _ isolate.Runner = (*Client)(nil)

@@ -52,6 +52,11 @@ var testKey = grant.NewKey()
 // start starts a palyra-cell and stops it with the test.
 func start(t testing.TB, tr tier.Tier) *cell.Client {
 	t.Helper()
+	return startPool(t, tr, cell.Pool{})
+}
+
+func startPool(t testing.TB, tr tier.Tier, pool cell.Pool) *cell.Client {
+	t.Helper()
 	path := os.Getenv("PALYRA_TEST_CELL") // a prebuilt one, where there is no go command
 	if path == "" {
 		var err error
@@ -59,7 +64,7 @@ func start(t testing.TB, tr tier.Tier) *cell.Client {
 			t.Fatalf("build palyra-cell: %v", err)
 		}
 	}
-	c, err := cell.Start(t.Context(), cell.Config{Path: path, Tier: tr, Key: testKey})
+	c, err := cell.Start(t.Context(), cell.Config{Path: path, Tier: tr, Key: testKey, Pool: pool})
 	if err != nil {
 		t.Fatalf("start palyra-cell: %v", err)
 	}

@@ -211,7 +211,7 @@ func (c *Client) greet(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
 	defer stop()
 	key := c.cfg.Key.Bytes()
-	msg, err := json.Marshal(hello{Version: wireVersion, Tier: c.cfg.Tier, Key: key[:]})
+	msg, err := json.Marshal(hello{Version: wireVersion, Tier: c.cfg.Tier, Key: key[:], Pool: c.cfg.Pool})
 	if err != nil {
 		return err
 	}
@@ -272,11 +272,18 @@ func (c *Client) read() {
 
 // ask sends a request and returns where its answer will come.
 func (c *Client) ask(op string, b runBody, f *isolate.Files) (id uint64, ch chan reply, err error) {
-	body, files, err := marshalRun(b, f)
+	r, fds, err := marshalRun(b, f)
 	if err != nil {
 		return 0, nil, err
 	}
-	defer body.Close()
+	r.Op = op
+	id, ch, err = c.put(r, fds)
+	runtime.KeepAlive(f)
+	return id, ch, err
+}
+
+// put sends a request with descriptors.
+func (c *Client) put(r *request, fds []int) (id uint64, ch chan reply, err error) {
 	ch = make(chan reply, 1)
 	c.mu.Lock()
 	if c.dead != nil {
@@ -288,7 +295,15 @@ func (c *Client) ask(op string, b runBody, f *isolate.Files) (id uint64, ch chan
 	c.pending[id] = ch
 	c.mu.Unlock()
 
-	if err := c.send(op, id, body, files); err != nil {
+	r.ID = id
+	msg, err := json.Marshal(r)
+	if err == nil {
+		_, _, err = c.conn.WriteMsgUnix(msg, syscall.UnixRights(fds...), nil)
+	}
+	if r.memory != nil {
+		r.memory.Close()
+	}
+	if err != nil {
 		c.mu.Lock()
 		delete(c.pending, id)
 		c.mu.Unlock()
@@ -336,12 +351,8 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	return r.Result, r.Error.err()
 }
 
-type namedFile struct {
-	name string
-	file *os.File
-}
-
-func marshalRun(body runBody, f *isolate.Files) (*os.File, []namedFile, error) {
+// marshalRun makes a request of a body and its files.
+func marshalRun(body runBody, f *isolate.Files) (*request, []int, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return nil, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
@@ -349,46 +360,45 @@ func marshalRun(body runBody, f *isolate.Files) (*os.File, []namedFile, error) {
 	if len(b) > maxBody {
 		return nil, nil, fault.New(fault.Usage, "spec_too_large", fmt.Sprintf("send spec of %d bytes to palyra-cell", len(b)), nil)
 	}
-	files := []namedFile{{"exec", f.Exec}, {"stdout", f.Stdout}, {"stderr", f.Stderr}}
-	for _, o := range []namedFile{{"script", f.Script}, {"workspace", f.Workspace}, {"stdin", f.Stdin}} {
+	r := &request{Body: b}
+	var fds []int
+	if len(b) > maxInline {
+		r.Body = nil
+		if r.memory, err = sys.SealedFile("palyra-spec", bytes.NewReader(b)); err != nil {
+			return nil, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
+		}
+		fds = append(fds, int(r.memory.Fd()))
+	}
+	add := func(name string, file *os.File) {
+		r.Files = append(r.Files, name)
+		if file == nil {
+			err = fault.New(fault.Internal, "spec_files", "send to palyra-cell: no descriptor for "+name, nil)
+			return
+		}
+		// Fd makes the description blocking, which is what a program expects.
+		fds = append(fds, int(file.Fd()))
+	}
+	add("exec", f.Exec)
+	add("stdout", f.Stdout)
+	add("stderr", f.Stderr)
+	for _, o := range []struct {
+		name string
+		file *os.File
+	}{{"script", f.Script}, {"workspace", f.Workspace}, {"stdin", f.Stdin}} {
 		if o.file != nil {
-			files = append(files, o)
+			add(o.name, o.file)
 		}
 	}
 	for _, o := range f.Operands {
-		files = append(files, namedFile{"operand", o})
+		add("operand", o)
 	}
-	for _, o := range files {
-		if o.file == nil {
-			return nil, nil, fault.New(fault.Internal, "spec_files", "send to palyra-cell: no descriptor for "+o.name, nil)
-		}
+	if err == nil && len(r.Files) > maxFiles {
+		err = fault.New(fault.Usage, "too_many_operands", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(r.Files), maxFiles), nil)
 	}
-	if len(files) > maxFiles {
-		return nil, nil, fault.New(fault.Usage, "too_many_operands", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(files), maxFiles), nil)
+	if err != nil && r.memory != nil {
+		r.memory.Close()
 	}
-	memory, err := sys.SealedFile("palyra-spec", bytes.NewReader(b))
-	if err != nil {
-		return nil, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
-	}
-	return memory, files, nil
-}
-
-func (c *Client) send(op string, id uint64, body *os.File, files []namedFile) error {
-	r := request{Op: op, ID: id}
-	fds := []int{int(body.Fd())}
-	for _, o := range files {
-		r.Files = append(r.Files, o.name)
-		// Fd makes the description blocking, which is what a program expects.
-		fds = append(fds, int(o.file.Fd()))
-	}
-	msg, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	_, _, err = c.conn.WriteMsgUnix(msg, syscall.UnixRights(fds...), nil)
-	runtime.KeepAlive(body)
-	runtime.KeepAlive(files)
-	return err
+	return r, fds, err
 }
 
 // Close ends palyra-cell and with it every run, and waits until it is gone.

@@ -31,6 +31,14 @@ func (*Client) Explain(context.Context, *isolate.Spec, *isolate.Files) (*Plan, e
 	return nil, unsupported()
 }
 
+// Stats fails.
+func (*Client) Stats(context.Context) (Stats, error) { return Stats{}, unsupported() }
+
+// Expect fails.
+func (*Client) Expect(context.Context, string, isolate.Limits) (Stats, error) {
+	return Stats{}, unsupported()
+}
+
 // Close does nothing.
 func (*Client) Close() error { return nil }
 

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
@@ -60,8 +62,7 @@ func (s *server) grantStatic(root *os.File) error {
 // restrict builds the landlock ruleset of one call.
 func (r *run) restrict(extra []landGrant, fd *int) error {
 	var grants []landlock.Grant
-	if !sealedMemfd(r.spec.Exec.Pinned) {
-		// A memfd needs no rule, and can have none.
+	if !r.ahead && !r.executable() {
 		extra = append(extra, landGrant{file: r.files.byName["exec"], path: r.spec.Exec.Path, access: "rx"})
 	}
 	for _, g := range append(append([]landGrant(nil), r.s.static...), extra...) {
@@ -87,4 +88,18 @@ func (r *run) restrict(extra []landGrant, fd *int) error {
 	return nil
 }
 
-func sealedMemfd(pinned string) bool { return pinned == "sealed" }
+// executable reports whether the call's executable needs no rule of its own: a
+// memfd needs none, and can have none, and what lies below /usr has one. A path
+// is only what somebody calls a file; a file that lies elsewhere does not get
+// the rule of /usr by it, and is then not executed.
+func (r *run) executable() bool {
+	if r.spec.Exec.Pinned == "sealed" {
+		return true
+	}
+	f := r.files.byName["exec"]
+	if f == nil {
+		return false
+	}
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
+	return err == nil && strings.HasPrefix(path, "/usr/")
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"palyra/isolate"
 	"palyra/isolate/evidence"
@@ -22,13 +23,14 @@ import (
 // namespace without sockets is a table that nobody can change and counters that
 // nobody can move.
 type networks struct {
-	void   *os.File // nil until the thread is in it
-	voidID uint64   // its inode number
+	void network // zero until the thread is in it
+	// voidID is void.id, for everybody else.
+	voidID atomic.Uint64
 }
 
 // enterVoid moves the launcher thread into the void namespace.
 func (n *networks) enterVoid() error {
-	if n.void != nil {
+	if n.void.file != nil {
 		return nil
 	}
 	const op = "make the void network namespace"
@@ -46,45 +48,80 @@ func (n *networks) enterVoid() error {
 	if err != nil {
 		return refuse("network_namespace", op, err)
 	}
-	n.void, n.voidID = f, id
+	n.void = network{f, id}
+	n.voidID.Store(id)
 	return nil
+}
+
+// network is a network namespace that was made before its cell. Its zero value is
+// none.
+type network struct {
+	file *os.File
+	id   uint64 // inode number
+}
+
+func (n *network) close() {
+	if n.file != nil {
+		n.file.Close()
+		n.file = nil
+	}
 }
 
 // network says which namespace the call gets, and prepares the thread for it.
-// It runs on the launcher thread right before the clone.
-func (r *run) network() error {
+// It runs on the launcher thread right before the clone; back must be called
+// right after it.
+func (r *run) network() (back func() error, err error) {
+	stay := func() error { return nil }
 	if r.s.tier != tier.C {
-		return nil
+		return stay, nil
 	}
+	nets := &r.s.nets
+	r.ns = native.SharedNetwork
 	if r.spec.Network == isolate.NetworkVoid {
-		if err := r.s.nets.enterVoid(); err != nil {
-			return err
+		if err := nets.enterVoid(); err != nil {
+			return nil, err
 		}
-		r.ns = native.SharedNetwork
 		r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkVoid}
-		r.voidID = r.s.nets.voidID
-		return nil
+		r.net.id = nets.void.id
+		return stay, nil
 	}
-	r.ns = native.Namespaces
-	r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkFresh}
-	r.voidID = r.s.nets.voidID
-	return nil
+	if r.net.file == nil {
+		r.net = r.s.pool.network()
+	}
+	if r.net.file == nil || nets.void.file == nil { // without the void one there is no way back
+		r.net.close()
+		r.net.id = 0
+		r.ns = native.Namespaces
+		r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkFresh}
+		return stay, nil
+	}
+	if err := sys.EnterNetwork(r.net.file); err != nil {
+		return nil, refuse("network_namespace", "enter a network namespace that was made ahead", err)
+	}
+	r.net.close() // the cell keeps it alive, and nobody else
+	r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkPooled}
+	return func() error {
+		if err := sys.EnterNetwork(nets.void.file); err != nil {
+			return refuse("network_namespace", "leave the network namespace of a cell", err)
+		}
+		return nil
+	}, nil
 }
 
 // checkNamespaces refuses a cell that shares with palyra-cell what it should have
-// for itself, or with others what is not the void network.
-func checkNamespaces(e *evidence.Evidence, own map[string]uint64, voidID uint64) error {
+// for itself, or whose network is not the one that was meant: net, if that is not
+// 0, and otherwise any but the void one.
+func checkNamespaces(e *evidence.Evidence, own map[string]uint64, net, void uint64) error {
 	for kind, id := range own {
 		got := e.Namespaces.Cell[kind]
 		if got == 0 || got == id {
 			return fmt.Errorf("the %s namespace is not its own", kind)
 		}
 	}
-	switch net := e.Namespaces.Cell["net"]; {
-	case (e.Network.Mode == evidence.NetworkVoid) != (net == voidID):
+	got := e.Namespaces.Cell["net"]
+	if e.Network.Mode == "" || got == 0 || net != 0 && got != net || net == 0 && e.Network.Mode != evidence.NetworkFresh ||
+		(e.Network.Mode == evidence.NetworkVoid) != (got == void) {
 		return errors.New("the network namespace is another one than was meant")
-	case net == 0:
-		return errors.New("the network namespace is unknown")
 	}
 	return nil
 }

@@ -43,9 +43,6 @@ func (s *server) explain(r *request, fds []*os.File) (*Plan, error) {
 	}
 	x := &run{s: s, spec: body.Spec, files: f, gate: -1}
 	defer x.release()
-	if x.filter, err = s.filterFor(x.spec); err != nil {
-		return nil, err
-	}
 	if err := x.prepare(); err != nil {
 		return nil, err
 	}
@@ -74,7 +71,12 @@ func (s *server) explain(r *request, fds []*os.File) (*Plan, error) {
 // its clone and the user namespace, which the tape makes.
 func (s *server) planNetwork(x *run) (string, []string, error) {
 	var err error
-	s.launch.run(func() { err = x.network() })
+	s.launch.run(func() {
+		var back func() error
+		if back, err = x.network(); err == nil {
+			s.unsettled = back()
+		}
+	})
 	if err != nil {
 		return "", nil, err
 	}

@@ -35,7 +35,6 @@ type run struct {
 	filter  *program
 	tape    sys.Tape
 	ns      uint64 // CLONE_NEW* flags
-	voidID  uint64 // what the void network namespace was when the cell was cloned
 	uid     uint32 // id on palyra-cell's side that the program becomes
 	gid     uint32
 	reap    bool         // tier B: stay until the whole tree is gone
@@ -46,6 +45,9 @@ type run struct {
 	covers  covers
 	fds     steps.FDs
 	ev      evidence.Evidence
+
+	ahead bool    // made before its call: spec has limits, directory and network only
+	net   network // the namespace that it was cloned into, if it was made before
 }
 
 // do prepares, launches, observes and waits. A non-nil Result comes back
@@ -54,53 +56,72 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 	start := time.Now()
 	ctx, cancel := context.WithDeadline(ctx, start.Add(r.spec.Limits.Wall))
 	defer cancel()
+	if w := r.s.pool.take(r.spec, r.files); w != nil {
+		return w.call(ctx, r.spec, r.files, start)
+	}
 	defer r.release()
 	r.gate = -1
-	var err error
-	if r.filter, err = r.s.filterFor(r.spec); err != nil {
-		return nil, err
-	}
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
+	p, err := r.launch()
+	if err != nil {
+		return nil, err
+	}
+	defer p.free()
+	p.start = start
+	return p.supervise(ctx)
+}
+
+// launch clones a child that walks the run's tape.
+func (r *run) launch() (*process, error) {
 	arena, err := sys.NewArena(r.tape, r.reap)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "cell_memory", "encode tape", err)
 	}
-	defer arena.Free()
 	group := -1
 	if r.leaf != nil {
 		group = int(r.leaf.Dir().Fd())
 	}
-	var pid, pidfd int
+	p := &process{run: r, arena: arena, pidfd: -1}
 	r.s.launch.run(func() {
 		if err = r.s.unsettled; err != nil {
 			return
 		}
-		if err = r.network(); err != nil {
+		var back func() error
+		if back, err = r.network(); err != nil {
 			return
 		}
-		if pid, pidfd, err = arena.Start(r.ns, group); err != nil {
+		flags := r.ns
+		if r.ahead {
+			flags |= native.ShareFiles
+		}
+		if p.pid, p.pidfd, err = arena.Start(flags, group); err != nil {
 			err = refuse("clone", "start cell", err)
 		}
+		// A thread that is not where it belongs clones nothing more.
+		r.s.unsettled = back()
 	})
 	r.closeChildEnds()
 	if err != nil {
+		arena.Free()
 		return nil, err
 	}
-	defer sys.Close(pidfd)
-	p := &process{run: r, arena: arena, pid: pid, pidfd: pidfd, start: start}
-	return p.supervise(ctx)
+	return p, nil
 }
 
-// release closes what the run still holds.
+// release closes what the run still holds. It may be called again.
 func (r *run) release() {
 	r.closeChildEnds()
 	closeAll(r.held)
+	r.held = nil
 	r.covers.close()
+	r.net.close()
 	sys.Close(r.gate)
+	r.gate = -1
 	if r.status != nil {
 		r.status.Close()
+		r.status = nil
 	}
 	if r.mounted {
 		sys.Detach(r.private)
@@ -137,7 +158,15 @@ func (r *run) hold(f *os.File) *os.File {
 
 // prepare opens everything that the tape refers to and builds the tape.
 func (r *run) prepare() error {
-	if err := r.descriptors(); err != nil {
+	var err error
+	if r.filter, err = r.s.filterFor(r.spec); err != nil {
+		return err
+	}
+	r.fds = noFDs()
+	if err = r.pipes(); err == nil && !r.ahead {
+		err = r.standard()
+	}
+	if err != nil {
 		return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
 	}
 	if r.s.tier == tier.B {
@@ -146,8 +175,12 @@ func (r *run) prepare() error {
 	return r.prepareC()
 }
 
-// descriptors makes the pipes and raises what the program gets.
-func (r *run) descriptors() error {
+func noFDs() steps.FDs {
+	return steps.FDs{Stdin: -1, Stdout: -1, Stderr: -1, Script: -1, Exec: -1, Status: -1, Gate: -1}
+}
+
+// pipes makes what the child and palyra-cell tell each other through.
+func (r *run) pipes() error {
 	statusR, statusW, err := sys.Pipe()
 	if err != nil {
 		return err
@@ -168,13 +201,18 @@ func (r *run) descriptors() error {
 			sys.Close(fd)
 		}
 	}()
-	r.fds = steps.FDs{Script: -1}
 	for i, to := range []*int{&r.fds.Status, &r.fds.Gate} {
 		if *to, err = sys.DupHigh(ends[i]); err != nil {
 			return err
 		}
 		r.high = append(r.high, *to)
 	}
+	return nil
+}
+
+// standard raises what the program gets.
+func (r *run) standard() error {
+	var err error
 	stdin := r.files.byName["stdin"]
 	if stdin == nil {
 		if stdin, err = os.Open(os.DevNull); err != nil {
@@ -259,7 +297,11 @@ func (r *run) prepareC() error {
 		return err
 	}
 	r.covered = c.Operands
-	r.tape = native.Tape(c)
+	if r.ahead {
+		r.tape = native.Armed(c)
+	} else {
+		r.tape = native.Tape(c)
+	}
 	r.ev.Executor = native.Executor
 	return nil
 }

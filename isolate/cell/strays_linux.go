@@ -81,3 +81,20 @@ func children(pid int) (out []int) {
 	}
 	return out
 }
+
+// childrenOf lists the children of a process of one thread.
+func childrenOf(pid int) (out []int, err error) {
+	n := strconv.Itoa(pid)
+	b, err := os.ReadFile("/proc/" + n + "/task/" + n + "/children")
+	if err != nil {
+		return nil, err
+	}
+	for f := range strings.FieldsSeq(string(b)) {
+		child, err := strconv.Atoi(f)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, child)
+	}
+	return out, nil
+}

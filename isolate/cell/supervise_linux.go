@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,22 +29,41 @@ type process struct {
 	arena   *sys.Arena
 	pid     int // the reaper, as palyra-cell sees it
 	pidfd   int
-	program int    // the program, as palyra-cell sees it; 0 before the gate
-	hit     string // the limit that we killed it for, "" if none
+	program int // the program, as palyra-cell sees it; 0 before the gate
 	start   time.Time
+
+	mu   sync.Mutex
+	hit  string // guarded by mu: the limit that we killed it for, "" if none
+	tick *time.Timer
+	over bool // guarded by mu: pid and pidfd may soon be somebody else's
+}
+
+// free gives up what is needed while the process lives. It is dead and reaped.
+func (p *process) free() {
+	sys.Close(p.pidfd)
+	p.arena.Free()
 }
 
 // supervise takes the child through its rendezvous and waits for the end of
 // the tree. It never returns while a process of the run is alive.
 func (p *process) supervise(ctx context.Context) (*isolate.Result, error) {
 	err := p.toGate(ctx)
-	started := err == nil
-	if started {
-		err = p.await(ctx)
-	}
-	if !started || err != nil || ctx.Err() != nil {
+	if err != nil {
 		p.killTree()
 	}
+	return p.finish(ctx, err)
+}
+
+// finish waits for the end of the tree. early is why the program will not start,
+// if that is known; the tree is being killed then.
+func (p *process) finish(ctx context.Context, early error) (*isolate.Result, error) {
+	err := early
+	if err == nil {
+		if err = p.await(ctx); err != nil {
+			p.killTree()
+		}
+	}
+	cause := ctx.Err()
 	_, ru, rerr := sys.Reap(p.pid)
 	if rerr != nil {
 		return nil, fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
@@ -53,7 +73,11 @@ func (p *process) supervise(ctx context.Context) (*isolate.Result, error) {
 		p.leafUsage()
 	}
 	p.ev.Exit.Basis = evidence.Observed
-	return p.conclude(ctx, started, err, time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()))
+	started := early == nil
+	if serr := p.arena.Failed(); started && serr != nil {
+		started, err = false, serr // the last steps of a warm cell
+	}
+	return p.conclude(cause, started, err, time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()))
 }
 
 // toGate serves the child's marks until it executes the program. It returns an
@@ -110,49 +134,52 @@ func (p *process) mark() (byte, error) {
 }
 
 // await waits until the program has ended, the deadline has passed or the
-// caller has given up.
+// caller has given up, and the tree is dead or about to be.
 func (p *process) await(ctx context.Context) error {
-	watch := p.pidfd
+	kill := func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.over {
+			p.killTree()
+		}
+	}
+	watch, wait := p.pidfd, sys.WaitExit
 	if p.reap {
 		// The reaper stays for what the program leaves behind, which we must kill.
 		fd, err := sys.PidfdOpen(p.program)
 		if err != nil {
-			return nil // ended and reaped already
+			p.killTree() // it has ended and was reaped already, but not what it left behind
+			return nil
 		}
 		defer sys.Close(fd)
-		watch = fd
+		watch, wait = fd, func(fd int) error { _, err := sys.WaitPidfd(fd, -1); return err }
 	}
-	done := make(chan error, 1)
-	wakeR, wakeW, err := sys.Pipe()
-	if err != nil {
+	stop := context.AfterFunc(ctx, kill)
+	defer stop()
+	p.mu.Lock()
+	p.tick = time.AfterFunc(sampleEvery, p.sample)
+	p.mu.Unlock()
+	if err := wait(watch); err != nil {
 		return err
 	}
-	defer sys.Close(wakeR)
-	go func() { done <- sys.WaitEither(watch, wakeR) }()
-	tick := time.NewTicker(sampleEvery)
-	defer tick.Stop()
-	for waiting := true; waiting; {
-		select {
-		case err = <-done:
-			sys.Close(wakeW)
-			waiting = false
-		case <-ctx.Done():
-			sys.Close(wakeW)
-			err = <-done
-			waiting = false
-		case <-tick.C:
-			p.sample()
-		}
-	}
-	if p.reap && err == nil && ctx.Err() == nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+	p.tick.Stop()
+	if p.reap {
 		p.killTree()
 	}
-	return err
+	return nil
 }
 
 // sample kills a run that uses more than its limits where nothing else bounds
 // it: memory without a cgroup, the private directory without a quota.
 func (p *process) sample() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return
+	}
 	if p.leaf == nil {
 		used := treeMemory(p.pid)
 		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, used)
@@ -165,6 +192,7 @@ func (p *process) sample() {
 		p.hit = "disk"
 		p.killTree()
 	}
+	p.tick.Reset(sampleEvery)
 }
 
 // killTree kills every process of the run and returns when the reaper is about
@@ -224,8 +252,8 @@ func (p *process) leafUsage() {
 // gate: after the last step of confinement, before the program's first
 // instruction.
 func (p *process) observe() error {
-	kids := descendants(p.pid)
-	if len(kids) != 1 {
+	kids, err := childrenOf(p.pid)
+	if err != nil || len(kids) != 1 {
 		return fmt.Errorf("the reaper has %d children at the gate", len(kids))
 	}
 	p.program = kids[0]
@@ -236,6 +264,11 @@ func (p *process) observe() error {
 		return err
 	}
 	p.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellCold}
+	if p.ahead {
+		// It shares ours until its call comes. The steps after that, which are part
+		// of its tape, say what it has then.
+		p.ev.Process.Descriptors = []string{}
+	}
 	p.ev.Tier = tier.B.String()
 	if p.s.tier == tier.C {
 		p.ev.Tier = tier.C.String()
@@ -248,11 +281,15 @@ func (p *process) observe() error {
 	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
 	p.ev.Executable = evidence.Executable{Basis: evidence.Reported, Path: p.spec.Exec.Path, Digest: p.spec.Exec.Digest, Pinned: p.spec.Exec.Pinned}
 	if p.s.tier == tier.C {
-		if err := checkNamespaces(&p.ev, p.s.own, p.voidID); err != nil {
+		if err := checkNamespaces(&p.ev, p.s.own, p.net.id, p.s.nets.voidID.Load()); err != nil {
 			return err
 		}
 	}
 	return check(&p.ev, p.s.tier == tier.C || sys.HasSysAdmin())
+}
+
+func executable(s *isolate.Spec) evidence.Executable {
+	return evidence.Executable{Basis: evidence.Reported, Path: s.Exec.Path, Digest: s.Exec.Digest, Pinned: s.Exec.Pinned}
 }
 
 // readBackFilter compares the filter in force with the one we meant, where we
@@ -296,19 +333,19 @@ func check(e *evidence.Evidence, bounded bool) error {
 }
 
 // conclude turns what happened into a Result.
-func (p *process) conclude(ctx context.Context, started bool, runErr error, user, system time.Duration) (*isolate.Result, error) {
+func (p *process) conclude(cause error, started bool, runErr error, user, system time.Duration) (*isolate.Result, error) {
 	e := &p.ev
 	e.Exit.Code = -1
 	e.Usage.Basis, e.Usage.WallNS = evidence.Observed, time.Since(p.start).Nanoseconds()
 	e.Usage.UserNS, e.Usage.SystemNS = user.Nanoseconds(), system.Nanoseconds()
 	res := &isolate.Result{Outcome: isolate.Failed, Evidence: e}
-	deadline := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	deadline := errors.Is(cause, context.DeadlineExceeded)
 	if !started {
 		if deadline {
 			res.Outcome, e.Exit.LimitHit = isolate.TimedOut, "wall"
 			return res, nil
 		}
-		if ctx.Err() != nil {
+		if cause != nil {
 			res.Outcome, e.Exit.LimitHit = isolate.Killed, "canceled"
 			return res, nil
 		}
@@ -335,7 +372,7 @@ func (p *process) conclude(ctx context.Context, started bool, runErr error, user
 		res.Outcome, e.Exit.LimitHit = isolate.Killed, p.hit
 	case deadline:
 		res.Outcome, e.Exit.LimitHit = isolate.TimedOut, "wall"
-	case ctx.Err() != nil:
+	case cause != nil:
 		res.Outcome, e.Exit.LimitHit = isolate.Killed, "canceled"
 	case !ok:
 		res.Outcome = isolate.Killed

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -15,13 +16,14 @@ import (
 // server answers with a hello once it can serve. Then the client sends requests
 // and the server answers each once, in the order in which the runs end.
 //
-// A run request carries descriptors (SCM_RIGHTS): first a sealed memfd with the
-// JSON of runBody, since arguments may be larger than a socket message, then
-// the files in the order of request.Files.
+// A run request carries descriptors (SCM_RIGHTS), the files in the order of
+// request.Files. Its runBody is in the message; one that is too large for that,
+// since arguments may be, is a sealed memfd before the files.
 
 const (
 	wireVersion = 1
 	maxMessage  = 1 << 18 // bytes; a reply with its mount table is some 8 KiB
+	maxInline   = 1 << 14 // bytes of a body in a message
 	maxBody     = 16 << 20
 	maxFiles    = 250 // SCM_MAX_FD is 253
 )
@@ -30,13 +32,20 @@ type hello struct {
 	Version int       `json:"version"`
 	Tier    tier.Tier `json:"tier"`
 	Key     []byte    `json:"key,omitempty"` // client to server: the grant key, 32 bytes
+	Pool    Pool      `json:"pool,omitzero"` // client to server
 	Error   *wireErr  `json:"error,omitempty"`
 }
 
 type request struct {
-	Op    string   `json:"op"` // "run", "cancel" or "explain", which is a run up to the clone, without a grant
+	Op    string   `json:"op"` // "stats", "expect", "run", "cancel" or "explain", which is a run up to the clone, without a grant
 	ID    uint64   `json:"id"`
 	Files []string `json:"files,omitempty"` // what each descriptor after the body is
+
+	Body   json.RawMessage `json:"body,omitempty"` // a runBody; absent if it is the first descriptor
+	memory *os.File        // the client's side of that descriptor
+
+	Network string          `json:"network,omitempty"` // "expect": of calls that come
+	Limits  *isolate.Limits `json:"limits,omitempty"`
 }
 
 type runBody struct {
@@ -48,6 +57,7 @@ type reply struct {
 	ID     uint64          `json:"id"`
 	Result *isolate.Result `json:"result,omitempty"`
 	Plan   *Plan           `json:"plan,omitempty"`
+	Stats  *Stats          `json:"stats,omitempty"`
 	Error  *wireErr        `json:"error,omitempty"`
 }
 

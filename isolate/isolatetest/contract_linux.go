@@ -30,6 +30,9 @@ type Subject struct {
 	Grant func(t testing.TB, s *isolate.Spec) grant.Grant // valid for the runner that New returned last
 
 	Network string // Spec.Network of every call
+	// Warm says that a call of any limits in a private directory finds a cell that
+	// was made ahead.
+	Warm bool
 }
 
 // Run runs the contract.
@@ -427,6 +430,13 @@ func testEvidence(t *testing.T, h *harness) {
 	}
 	if e.Usage.MaxRSS <= 0 || e.Usage.WallNS <= 0 || e.Host.Release == "" || e.Host.BootID == "" {
 		t.Errorf("usage %+v, host %+v", e.Usage, e.Host)
+	}
+	mode := evidence.CellCold
+	if h.sub.Warm {
+		mode = evidence.CellWarm
+	}
+	if e.Cell.Mode != mode || e.Cell.Basis != evidence.Reported || h.sub.Warm != (e.Cell.ArmedNS > 0) {
+		t.Errorf("evidence of the cell %+v, want %s", e.Cell, mode)
 	}
 	fresh := []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}
 	if h.sub.Network == isolate.NetworkVoid {

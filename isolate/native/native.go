@@ -7,6 +7,9 @@
 //	no_new_privs → landlock → signals → seccomp → reaper and program split →
 //	session, descriptors → gate → execveat
 //
+// A cell that is made ahead ([Armed]) waits after the session, and that is its
+// gate: evidence is read there, and its descriptors come with the call ([Rest]).
+//
 // The namespaces other than the user namespace are owned by palyra-cell's user
 // namespace, in which the program has no identity: even a capability that it
 // regained in its own user namespace would have no power over them.
@@ -35,6 +38,9 @@ const Namespaces = cloneNewNS | cloneNewPID | cloneNewNet | cloneNewIPC | cloneN
 // SharedNetwork are the same for a cell that takes over the network namespace of
 // the thread that clones it.
 const SharedNetwork = Namespaces &^ cloneNewNet
+
+// ShareFiles is the flag of clone3 for the tape of Armed: CLONE_FILES.
+const ShareFiles = 0x400
 
 // clone(2), clone3(2); linux/sched.h.
 const (
@@ -102,6 +108,31 @@ const (
 
 // Tape returns the tape of c.
 func Tape(c *Cell) sys.Tape {
+	program := steps.Session()
+	program = append(program, steps.Descriptors(c.FDs)...)
+	program = append(program, steps.Execute(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
+	return append(confine(c), steps.Split(program)...)
+}
+
+// Armed returns the tape of a cell that is made before its call: the whole
+// confinement, up to where the program's process waits. Of c it uses nothing
+// that belongs to one call but limits and working directory. It is for
+// ShareFiles, and Rest is what follows.
+func Armed(c *Cell) sys.Tape {
+	return append(confine(c), steps.SplitParked(append(steps.Session(), steps.Wait(sys.FD("status", c.FDs.Status))...))...)
+}
+
+// Rest returns what the program's process of an armed cell does when its call
+// comes: take the call's descriptors and execute. It uses FDs, argv, env and
+// cookie of c.
+func Rest(c *Cell) sys.Tape {
+	t := steps.OwnDescriptors(c.FDs)
+	t = append(t, steps.Descriptors(c.FDs)...)
+	return append(t, steps.Exec(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
+}
+
+// confine are the steps of both processes of a cell.
+func confine(c *Cell) sys.Tape {
 	var t sys.Tape
 	t = append(t, proc()...)
 	t = append(t, sys.Step{Call: "sethostname", Args: []sys.Arg{sys.Str(Hostname), sys.Int(len(Hostname))},
@@ -128,11 +159,7 @@ func Tape(c *Cell) sys.Tape {
 	t = append(t, steps.DieWithParent("palyra-cell")...)
 	t = append(t, steps.Restrict(c.Ruleset)...)
 	t = append(t, steps.Signals(c.Ignored)...)
-	t = append(t, steps.Filter(c.Filter)...)
-	program := steps.Session()
-	program = append(program, steps.Descriptors(c.FDs)...)
-	program = append(program, steps.Execute(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
-	return append(t, steps.Split(program)...)
+	return append(t, steps.Filter(c.Filter)...)
 }
 
 // proc mounts the cell's own /proc. It must be made by a process of the PID
@@ -145,6 +172,9 @@ func proc() sys.Tape {
 		{Call: "fsmount", Args: []sys.Arg{sys.Slot("procfs"), sys.Int(fsCloexec), sys.Int(procAttrs)}, Out: "proc", Why: "as a detached mount"},
 		{Call: "umount2", Args: []sys.Arg{sys.Str("/proc"), sys.Int(mntDetach)}, Why: "the template's proc, which shows palyra-cell, goes"},
 		{Call: "move_mount", Args: []sys.Arg{sys.Slot("proc"), sys.Str(""), sys.Int(atFDCWD), sys.Str("/proc"), sys.Int(fEmptyPath)}, Why: "attach it"},
+		// A cell that was made ahead has palyra-cell's own descriptor table.
+		{Call: "close", Args: []sys.Arg{sys.Slot("procfs")}, Why: "no descriptor of it stays"},
+		{Call: "close", Args: []sys.Arg{sys.Slot("proc")}, Why: "nor of the mount"},
 	}
 }
 

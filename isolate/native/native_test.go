@@ -97,6 +97,58 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// The tape of a cell that was made ahead and its rest, one after the other, hold
+// the same order, and the same confinement as the tape of a cold cell.
+func TestWarmOrder(t *testing.T) {
+	c := cell(nil)
+	armed := Armed(c)
+	c.FDs.Status, c.FDs.Gate = -1, -1
+	rest := Rest(c)
+	s := append(flat(armed), rest...)
+	for _, r := range []struct{ before, after, why string }{
+		{"capset(", "prctl(0x26", "no_new_privs after the capabilities"},
+		{"landlock_restrict_self(", "seccomp(", "the filter comes last"},
+		{"seccomp(", "clone(", "both processes are filtered"},
+		{"setsid(", "write(fd:status, mark{A}", "the evidence shows the session"},
+		{"write(fd:status, mark{A}", "park(", "palyra-cell reads the evidence of a cell that waits"},
+		{"park(", "close_range(fd:after", "nothing of a call is touched before there is one"},
+		{"close_range(fd:after", "dup3(", "a table of its own, before a number in it changes"},
+		{"dup3(", "close_range(5", "nothing else stays open"},
+		{"close_range(5", "execveat(", "nothing of palyra-cell is open in the program"},
+	} {
+		if a, b := last(s, r.before), index(t, s, r.after); a < 0 || a >= b {
+			t.Errorf("%q at %d is not before %q at %d: %s", r.before, a, r.after, b, r.why)
+		}
+	}
+	if got := rest[0].String(); got != "close_range(fd:after, 0xffffffff, 2)" {
+		t.Errorf("the rest begins with %s: palyra-cell's own descriptors would be changed", got)
+	}
+	// Up to the split the two walk the same.
+	cold := Tape(cell(nil))
+	for i, s := range cold {
+		if s.Child != nil {
+			if armed[i].Child == nil || strings.Join(armed[:i].Lines(), "\n") != strings.Join(cold[:i].Lines(), "\n") {
+				t.Errorf("a warm cell is confined by\n%s\na cold one by\n%s", armed[:i].Lines(), cold[:i].Lines())
+			}
+		}
+	}
+	for _, s := range append(flat(armed), rest...) {
+		if s.MayFail || s.Why == "" {
+			t.Errorf("%s may fail or has no reason", s)
+		}
+		if strings.HasPrefix(s.String(), "dup3(fd:status") || strings.HasPrefix(s.String(), "dup3(fd:gate") {
+			t.Errorf("%s: a warm cell has no gate", s)
+		}
+	}
+	// Descriptors that a step before the split opens in palyra-cell's table are
+	// closed before it.
+	for _, name := range []string{"procfs", "proc"} {
+		if index(t, flat(armed), "close($"+name+")") > index(t, flat(armed), "seccomp(") {
+			t.Errorf("descriptor $%s stays open in palyra-cell", name)
+		}
+	}
+}
+
 // Exactly one step may fail without ending the child: none.
 func TestNoStepMayFail(t *testing.T) {
 	for _, s := range flat(Tape(cell(nil))) {

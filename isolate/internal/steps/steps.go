@@ -108,7 +108,9 @@ const (
 	atEmptyPath         = 0x1000
 	seccompSetFilter    = 1
 	cloneVM             = 0x100
+	cloneFiles          = 0x400
 	sigChld             = 17
+	closeUnshare        = 2 // CLOSE_RANGE_UNSHARE
 )
 
 // DropBounding empties the bounding set and locks the securebits, so that
@@ -199,8 +201,39 @@ func Split(program sys.Tape, reaper ...sys.Step) sys.Tape {
 	return append(t, sys.Step{Call: sys.Init, Why: "reap until the program has ended, then end"})
 }
 
+// SplitParked is Split for a cell that was made ahead: both processes use
+// palyra-cell's own descriptor table until each takes one of its own, the reaper
+// at once and the program with its call.
+func SplitParked(program sys.Tape) sys.Tape {
+	return sys.Tape{
+		{Call: "clone", Args: ints(cloneVM|cloneFiles|sigChld, 0, 0, 0, 0), Out: sys.PIDSlot, Child: program,
+			Why: "the program is not the reaper: process 1 would ignore its own fatal signals"},
+		{Call: "close_range", Args: []sys.Arg{sys.Int(0), sys.Int(^uint32(0)), sys.Int(closeUnshare)},
+			Why: "the reaper holds nothing open, in a table of its own"},
+		{Call: sys.Init, Why: "reap until the program has ended, then end"},
+	}
+}
+
+// Wait tells palyra-cell that the cell is armed and waits for its call.
+func Wait(status sys.Arg) sys.Tape {
+	return sys.Tape{
+		{Call: "write", Args: []sys.Arg{status, sys.Bytes("mark", []byte{MarkArmed}, string(rune(MarkArmed))), sys.Int(1)},
+			Why: "confinement is complete: palyra-cell reads the evidence now"},
+		{Call: sys.Park, Why: "wait for a call; what follows is written when it comes"},
+	}
+}
+
+// OwnDescriptors gives the program's process a copy of palyra-cell's descriptor
+// table up to its own descriptors, and leaves palyra-cell's alone from here on.
+func OwnDescriptors(f FDs) sys.Tape {
+	first := max(f.Stdin, f.Stdout, f.Stderr, f.Script, f.Exec) + 1
+	return sys.Tape{{Call: "close_range", Args: []sys.Arg{sys.FD("after", first), sys.Int(^uint32(0)), sys.Int(closeUnshare)},
+		Why: "a descriptor table of its own, with the call's descriptors in it"}}
+}
+
 // FDs are descriptor numbers in palyra-cell, all at or above sys.HighFD.
-// Script is -1 if there is none.
+// Script is -1 if there is none. Status and Gate are -1 for the rest of the tape
+// of a cell that was made ahead.
 type FDs struct {
 	Stdin, Stdout, Stderr, Script, Exec, Status, Gate int
 }
@@ -220,15 +253,19 @@ func Descriptors(f FDs) sys.Tape {
 		dup("stdout", f.Stdout, 1, 0, "standard output"),
 		dup("stderr", f.Stderr, 2, 0, "standard error"),
 		dup("exec", f.Exec, fdExec, closeOnExec, "the sealed executable"),
-		dup("status", f.Status, fdStatus, closeOnExec, "tells palyra-cell how far we are; closes on exec"),
-		dup("gate", f.Gate, fdGate, closeOnExec, "what we wait at"),
+	}
+	end := fdExec + 1
+	if f.Gate >= 0 {
+		end = fdGate + 1
+		t = append(t, dup("status", f.Status, fdStatus, closeOnExec, "tells palyra-cell how far we are; closes on exec"),
+			dup("gate", f.Gate, fdGate, closeOnExec, "what we wait at"))
 	}
 	if f.Script >= 0 {
 		t = append(t, dup("script", f.Script, isolate.ScriptFD, 0, "the sealed script, as execveat(2) would leave it"))
 	} else {
 		t = append(t, sys.Step{Call: "close_range", Args: ints(isolate.ScriptFD, isolate.ScriptFD, 0), Why: "nothing inherited at 3"})
 	}
-	return append(t, sys.Step{Call: "close_range", Args: []sys.Arg{sys.Int(fdGate + 1), sys.Int(^uint32(0)), sys.Int(0)},
+	return append(t, sys.Step{Call: "close_range", Args: []sys.Arg{sys.Int(end), sys.Int(^uint32(0)), sys.Int(0)},
 		Why: "everything else that palyra-cell had open"})
 }
 
@@ -245,15 +282,22 @@ func Rendezvous(mark byte, status, gate sys.Arg, why string) sys.Tape {
 const (
 	MarkIDs  = 'U' // write the id maps
 	MarkGate = 'G' // confinement complete: read the evidence
+	// MarkArmed is MarkGate of a cell that was made ahead. It waits elsewhere.
+	MarkArmed = 'A'
 )
 
 // Execute stops at the gate, where the evidence is read, and then executes the
 // sealed file. The cookie opens the filter's rule for execveat.
 func Execute(argv, env []string, cookie uint64) sys.Tape {
 	t := Rendezvous(MarkGate, sys.Int(fdStatus), sys.Int(fdGate), "confinement is complete: palyra-cell reads the evidence now")
-	return append(t, sys.Step{Call: "execveat",
+	return append(t, Exec(argv, env, cookie)...)
+}
+
+// Exec executes the sealed file.
+func Exec(argv, env []string, cookie uint64) sys.Tape {
+	return sys.Tape{{Call: "execveat",
 		Args: []sys.Arg{sys.Int(fdExec), sys.Str(""), sys.Strings("argv", argv), sys.Strings("env", env), sys.Int(atEmptyPath), sys.Secret("cookie", cookie)},
-		Why:  "execute the sealed descriptor; the path is never looked up again"})
+		Why:  "execute the sealed descriptor; the path is never looked up again"}}
 }
 
 func ints(v ...int) []sys.Arg {

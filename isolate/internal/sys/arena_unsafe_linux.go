@@ -37,9 +37,6 @@ type rawStatus struct {
 	next    uintptr // where a parked child goes on
 }
 
-// ShareFiles is CLONE_FILES.
-const ShareFiles = unix.CLONE_FILES
-
 const (
 	flagMayFail = 1 << 8
 	flagClone   = 1 << 9
@@ -238,7 +235,7 @@ func startTape(args, size, tape, status uintptr) (pid uintptr)
 
 // Start clones a child that walks the arena's tape, with the given CLONE_NEW*
 // flags, and returns its PID and a pidfd. The child gets a copy of the caller's
-// descriptor table; with [ShareFiles] among the flags it uses the caller's own,
+// descriptor table; with CLONE_FILES among the flags it uses the caller's own,
 // until a step takes a copy (CLOSE_RANGE_UNSHARE). Start must be called from a goroutine that is locked to its
 // thread: the child's parent-death signal is tied to that thread.
 //

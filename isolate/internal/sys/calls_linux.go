@@ -170,14 +170,19 @@ func Close(fd int) {
 // process behind pidfd has ended. It does not reap it.
 func WaitPidfd(pidfd int, timeoutMS int) (ended bool, err error) {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, timeoutMS)
-	if errors.Is(err, unix.EINTR) {
-		return false, nil
+	for {
+		n, err := unix.Poll(p, timeoutMS)
+		if errors.Is(err, unix.EINTR) && timeoutMS < 0 {
+			continue
+		}
+		if errors.Is(err, unix.EINTR) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("poll pidfd: %w", err)
+		}
+		return n > 0, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("poll pidfd: %w", err)
-	}
-	return n > 0, nil
 }
 
 // KillPidfd sends SIGKILL; a process that is gone already is no error.
@@ -366,20 +371,43 @@ func Detach(path string) error {
 	return nil
 }
 
-// WaitEither waits until the process behind pidfd has ended or wake, the read
-// end of a pipe, was closed at its other end.
-func WaitEither(pidfd, wake int) error {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
+// WaitExit waits until the process behind pidfd, a child, has ended. It does not
+// reap it: waitid(2), P_PIDFD, 5.4.
+func WaitExit(pidfd int) error {
 	for {
-		_, err := unix.Poll(p, -1)
+		err := unix.Waitid(unix.P_PIDFD, pidfd, nil, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("poll: %w", err)
+			return fmt.Errorf("waitid: %w", err)
 		}
 		return nil
 	}
+}
+
+// ReadMark reads one byte from a pipe, or returns 0 if the process behind pidfd
+// ended, or timeoutMS milliseconds passed, before there was one.
+func ReadMark(pipe, pidfd, timeoutMS int) (byte, error) {
+	p := []unix.PollFd{{Fd: int32(pipe), Events: unix.POLLIN}, {Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(p, timeoutMS)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("poll: %w", err)
+		}
+		break
+	}
+	if p[0].Revents&unix.POLLIN == 0 {
+		return 0, nil
+	}
+	var b [1]byte
+	if _, err := unix.Read(pipe, b[:]); err != nil {
+		return 0, fmt.Errorf("read: %w", err)
+	}
+	return b[0], nil
 }
 
 // EnterMounts moves the calling thread, which must be locked and given up
@@ -400,4 +428,12 @@ func ThreadID() int { return unix.Gettid() }
 // TryReap reaps a child if it has ended, and does not wait for it.
 func TryReap(pid int) {
 	unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
+}
+
+// Nice lowers the calling thread, which must be locked, to a nice value.
+func Nice(value int) error {
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, value); err != nil {
+		return fmt.Errorf("setpriority: %w", err)
+	}
+	return nil
 }

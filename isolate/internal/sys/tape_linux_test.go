@@ -169,7 +169,7 @@ func TestPark(t *testing.T) {
 		}
 		t.Cleanup(a.Free)
 		runtime.LockOSThread()
-		pid, pidfd, err := a.Start(ShareFiles, -1)
+		pid, pidfd, err := a.Start(unix.CLONE_FILES, -1)
 		runtime.UnlockOSThread()
 		if err != nil {
 			t.Fatal(err)

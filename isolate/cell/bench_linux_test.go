@@ -1,0 +1,103 @@
+package cell_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/evidence"
+	"palyra/isolate/tier"
+)
+
+// benchSpec is a call of an executable below /usr in a private workspace.
+func benchSpec(path, network string) *isolate.Spec {
+	return &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(path)), Tier: tier.C, Argv: []string{path}, Env: []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin"},
+		Cwd: "/workspace", Exec: isolate.File{Path: path, Pinned: "system"}, Stdin: "none", Network: network,
+		Limits: isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 29, PIDs: 64, Output: 1 << 20, FileSize: 1 << 26,
+			OpenFiles: 256, Disk: 1 << 26, Inodes: 4096}}
+}
+
+// BenchmarkCall compares calls of a running palyra-cell with fork and exec of
+// the same program. The variants take turns, so that their ratios hold on a
+// machine that is not quiet; the benchmark's own time means nothing.
+func BenchmarkCall(b *testing.B) {
+	program := "/usr/bin/true"
+	if p := os.Getenv("PROGRAM"); p != "" {
+		program = p
+	}
+	exe, err := os.Open(program)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer exe.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer null.Close()
+	type variant struct {
+		name string
+		once func() (time.Duration, error) // without the grant
+		took []time.Duration
+	}
+	var cold int
+	call := func(network string, pool cell.Pool) func() (time.Duration, error) {
+		c := startPool(b, tier.C, pool)
+		s := benchSpec(program, network)
+		return func() (time.Duration, error) {
+			g := mint(b, testKey, s)
+			start := time.Now()
+			res, err := c.Run(context.Background(), g, s, &isolate.Files{Exec: exe, Stdout: null, Stderr: null})
+			took := time.Since(start)
+			if err == nil && pool.Cells > 0 && res.Evidence.Cell.Mode != evidence.CellWarm {
+				cold++
+			}
+			if err == nil && res.Outcome != isolate.Exited {
+				err = fmt.Errorf("it ended as %s", res.Outcome)
+			}
+			return took, err
+		}
+	}
+	variants := []*variant{
+		{name: "floor", once: func() (time.Duration, error) {
+			start := time.Now()
+			pid, err := syscall.ForkExec(program, []string{program}, &syscall.ProcAttr{Files: []uintptr{null.Fd(), null.Fd(), null.Fd()}})
+			if err == nil {
+				_, err = syscall.Wait4(pid, nil, 0, nil)
+			}
+			return time.Since(start), err
+		}},
+		{name: "cold", once: call(isolate.NetworkFresh, cell.Pool{})},
+		{name: "pooled", once: call(isolate.NetworkFresh, cell.Pool{Networks: 8})},
+		{name: "void", once: call(isolate.NetworkVoid, cell.Pool{})},
+		{name: "warm", once: call(isolate.NetworkFresh, cell.Pool{Cells: 8})},
+	}
+	gap := 8 * time.Millisecond
+	if v, err := time.ParseDuration(os.Getenv("GAP")); err == nil {
+		gap = v
+	}
+	for b.Loop() {
+		for _, v := range variants {
+			<-time.After(gap)
+			took, err := v.once()
+			if err != nil {
+				b.Fatalf("%s: %v", v.name, err)
+			}
+			v.took = append(v.took, took)
+		}
+	}
+	b.ReportMetric(float64(cold), "missed")
+	for _, v := range variants {
+		slices.Sort(v.took)
+		p50 := v.took[len(v.took)/2]
+		b.ReportMetric(float64(p50.Microseconds()), v.name+"-µs")
+		b.ReportMetric(float64(p50)/float64(variants[0].took[len(variants[0].took)/2]), v.name+"-ratio")
+	}
+}

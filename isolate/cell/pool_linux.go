@@ -1,0 +1,314 @@
+package cell
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"palyra/isolate"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/tier"
+)
+
+// quiet is how long no call may be under way before something is made ahead:
+// whoever waits for calls shall not feel it.
+const quiet = time.Millisecond
+
+// maxKinds is for how many kinds of calls cells wait, the ones last seen.
+const maxKinds = 8
+
+// pool holds what was made ahead of calls. One goroutine fills it, one thing at a
+// time, while nothing runs. A nil pool is empty.
+type pool struct {
+	s   *server
+	max Pool
+
+	active atomic.Int64  // calls under way
+	idle   chan struct{} // a call has ended; holds one
+	nets   chan network  // holds at most max.Networks
+	maker  *launcher     // makes network namespaces; it clones nothing
+	home   network       // where maker is in between: the void
+
+	making sync.Mutex // held while one thing is made
+	mu     sync.Mutex
+	kinds  []kind              // guarded by mu: the calls last seen, latest first
+	cells  map[kind][]*waiting // guarded by mu; oldest first
+	count  Stats               // guarded by mu
+}
+
+// startPool starts to fill a pool, or returns nil if there is none.
+func (s *server) startPool(max Pool) {
+	if s.tier != tier.C || max.Cells <= 0 && max.Networks <= 0 {
+		return
+	}
+	if max.MaxAge <= 0 {
+		max.MaxAge = time.Minute
+	}
+	if s.groups != nil {
+		// With a cgroup a child must not share our memory (sys.Arena.Start), so it
+		// cannot be handed a call that came after it was made.
+		max.Cells = 0
+	}
+	p := &pool{s: s, max: max, idle: make(chan struct{}, 1),
+		nets: make(chan network, max.Networks), cells: make(map[kind][]*waiting)}
+	s.pool = p
+	go p.fill()
+}
+
+// begin and end tell the pool of a call.
+func (p *pool) begin() {
+	if p != nil {
+		p.active.Add(1)
+	}
+}
+
+func (p *pool) end() {
+	if p != nil && p.active.Add(-1) == 0 {
+		p.wake()
+	}
+}
+
+func (p *pool) wake() {
+	select {
+	case p.idle <- struct{}{}:
+	default:
+	}
+}
+
+// network takes a network namespace; its file is nil if there is none.
+func (p *pool) network() network {
+	if p == nil {
+		return network{}
+	}
+	select {
+	case n := <-p.nets:
+		return n
+	default:
+		return network{}
+	}
+}
+
+// take takes a cell for a call, or returns nil if none that fits waits. Calls of
+// its kind are expected from now on.
+func (p *pool) take(spec *isolate.Spec, f *files) *waiting {
+	if p == nil || p.max.Cells == 0 {
+		return nil
+	}
+	k, ok := p.s.kindOf(spec)
+	if r := (&run{spec: spec, files: f}); !ok || !r.executable() {
+		return nil
+	}
+	for {
+		w := p.pop(k)
+		if w == nil || w.alive() {
+			return w
+		}
+		w.discard()
+	}
+}
+
+func (p *pool) pop(k kind) *waiting {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expect(k)
+	list := p.cells[k]
+	if len(list) == 0 {
+		p.count.Cold++
+		return nil
+	}
+	w := list[0]
+	p.cells[k] = list[1:]
+	p.count.Warm++
+	p.count.Waiting--
+	return w
+}
+
+// expect notes that calls of a kind come. mu is held.
+func (p *pool) expect(k kind) {
+	if i := slices.Index(p.kinds, k); i >= 0 {
+		p.kinds = slices.Delete(p.kinds, i, i+1)
+	}
+	p.kinds = slices.Insert(p.kinds, 0, k)
+	p.kinds = p.kinds[:min(len(p.kinds), maxKinds)]
+}
+
+// fill makes and discards for as long as palyra-cell lives; what waits then dies
+// with it.
+func (p *pool) fill() {
+	p.making.Lock()
+	err := p.prepare()
+	p.making.Unlock()
+	if err != nil {
+		return // then every call is made as without a pool
+	}
+	age := time.NewTicker(p.max.MaxAge/4 + time.Millisecond)
+	defer age.Stop()
+	calm := time.NewTimer(quiet)
+	defer calm.Stop()
+	for {
+		select {
+		case <-p.idle:
+			calm.Reset(quiet)
+			continue
+		case <-age.C:
+			p.expire()
+		case <-calm.C:
+		}
+		for p.active.Load() == 0 && p.one() {
+		}
+	}
+}
+
+// prepare makes the thread that makes network namespaces, and brings the launcher
+// thread into the void one: it could not come back to the host's from another.
+// making is held; it may be called again.
+func (p *pool) prepare() (err error) {
+	if p.maker != nil {
+		return nil
+	}
+	p.s.launch.run(func() {
+		err = p.s.nets.enterVoid()
+		p.home = p.s.nets.void
+	})
+	if err != nil {
+		return err
+	}
+	p.maker, err = newLauncher(func() error { return sys.Nice(10) })
+	return err
+}
+
+// one makes one thing that is missing, and reports whether more may be.
+func (p *pool) one() bool {
+	p.making.Lock()
+	defer p.making.Unlock()
+	if len(p.nets) < cap(p.nets) {
+		n, err := p.makeNetwork()
+		if err != nil {
+			return false
+		}
+		p.nets <- n // nobody else sends
+		return true
+	}
+	k, surplus, ok := p.missing()
+	if surplus != nil {
+		surplus.discard()
+	}
+	return ok && p.arm(k) == nil // an error ends it until the next call
+}
+
+// arm adds a cell. making is held.
+func (p *pool) arm(k kind) error {
+	var n network
+	if k.network == isolate.NetworkFresh {
+		var err error
+		if n, err = p.makeNetwork(); err != nil {
+			return err
+		}
+	}
+	w, err := p.s.arm(k, n)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cells[k] = append(p.cells[k], w)
+	p.count.Armed++
+	p.count.Waiting++
+	return nil
+}
+
+// ensure returns when a cell of the kind waits.
+func (p *pool) ensure(k kind) error {
+	p.making.Lock()
+	defer p.making.Unlock()
+	if p.max.Cells == 0 {
+		return nil // there are none: every call is made as without a pool
+	}
+	if err := p.prepare(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.expect(k)
+	have := len(p.cells[k]) > 0
+	p.mu.Unlock()
+	if have {
+		return nil
+	}
+	return p.arm(k)
+}
+
+// missing returns the kind of cell to make next, and what must go for it. The
+// kinds that were last seen share the pool equally, the latest one first.
+func (p *pool) missing() (next kind, surplus *waiting, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.kinds) == 0 || p.max.Cells == 0 {
+		return kind{}, nil, false
+	}
+	share := max(1, p.max.Cells/len(p.kinds))
+	i := slices.IndexFunc(p.kinds, func(k kind) bool { return len(p.cells[k]) < share })
+	if i < 0 {
+		return kind{}, nil, false
+	}
+	if p.count.Waiting < p.max.Cells {
+		return p.kinds[i], nil, true
+	}
+	for k, list := range p.cells {
+		if at := slices.Index(p.kinds, k); len(list) > share || len(list) > 0 && (at < 0 || at > i && len(list) == share && share == 1) {
+			p.cells[k] = list[1:]
+			p.count.Waiting--
+			return p.kinds[i], list[0], true
+		}
+	}
+	return kind{}, nil, false
+}
+
+// makeNetwork makes a network namespace. making is held.
+func (p *pool) makeNetwork() (n network, err error) {
+	p.maker.run(func() {
+		if err = sys.UnshareNetwork(); err == nil {
+			n.file, n.id, err = sys.Network()
+			// The thread must not keep alive what a cell has had.
+			err = errors.Join(err, sys.EnterNetwork(p.home.file))
+		}
+	})
+	return n, err
+}
+
+// expire discards cells that waited for too long, or of a kind that is not
+// expected any more.
+func (p *pool) expire() {
+	var old []*waiting
+	p.mu.Lock()
+	for k, list := range p.cells {
+		known := slices.Contains(p.kinds, k)
+		for len(list) > 0 && (!known || time.Since(list[0].since) > p.max.MaxAge) {
+			old = append(old, list[0])
+			list = list[1:]
+		}
+		p.cells[k] = list
+		if len(list) == 0 {
+			delete(p.cells, k)
+		}
+	}
+	p.count.Waiting -= len(old)
+	p.count.Expired += uint64(len(old))
+	p.mu.Unlock()
+	for _, w := range old {
+		w.discard()
+	}
+}
+
+// stats counts.
+func (p *pool) stats() Stats {
+	if p == nil {
+		return Stats{}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.count
+	c.Networks = len(p.nets)
+	return c
+}

@@ -1,0 +1,339 @@
+package cell_test
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"palyra/authz/grant"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/evidence"
+	"palyra/isolate/isolatetest"
+	"palyra/isolate/tier"
+)
+
+// warmed is a runner whose calls find a cell that was made ahead, where one can
+// be for their like.
+type warmed struct{ c *cell.Client }
+
+func (w warmed) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
+	if s.Workspace == nil && (s.Network == isolate.NetworkFresh || s.Network == isolate.NetworkVoid) {
+		if _, err := w.c.Expect(ctx, s.Network, s.Limits); err != nil {
+			return nil, err
+		}
+	}
+	return w.c.Run(ctx, g, s, f)
+}
+
+func TestContractWarm(t *testing.T) {
+	for _, network := range []string{isolate.NetworkFresh, isolate.NetworkVoid} {
+		t.Run("network "+network, func(t *testing.T) {
+			c := startPool(t, tier.C, cell.Pool{Cells: 4, Networks: 4})
+			isolatetest.Run(t, isolatetest.Subject{
+				Tier: tier.C, Network: network, Warm: true,
+				New:   func(testing.TB) isolate.Runner { return warmed{c} },
+				Grant: func(t testing.TB, s *isolate.Spec) grant.Grant { return mint(t, testKey, s) },
+			})
+			st, err := c.Stats(t.Context())
+			if err != nil || st.Warm < 30 {
+				t.Errorf("%+v, %v; want most calls warm", st, err)
+			}
+			t.Logf("%+v", st)
+		})
+	}
+}
+
+// quick runs /usr/bin/true with limits l and returns its evidence.
+func quick(t *testing.T, c *cell.Client, network string, l isolate.Limits) *evidence.Evidence {
+	t.Helper()
+	s := benchSpec("/usr/bin/true", network)
+	s.Limits = l
+	exe, err := os.Open("/usr/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: null, Stderr: null})
+	if err != nil || res.Outcome != isolate.Exited || res.Evidence.Exit.Code != 0 {
+		t.Fatalf("run: %+v, %v", res, err)
+	}
+	return res.Evidence
+}
+
+func limits() isolate.Limits { return benchSpec("", "").Limits }
+
+// until asks for statistics until they are as wanted.
+func until(t *testing.T, c *cell.Client, want string, ok func(cell.Stats) bool) cell.Stats {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		st, err := c.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok(st) {
+			return st
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("%+v after 20 s, want %s", st, want)
+		case <-tick.C:
+		}
+	}
+}
+
+// The pool learns from the first call, is full again after each, and a cell is
+// for one call.
+func TestPoolServes(t *testing.T) {
+	c := startPool(t, tier.C, cell.Pool{Cells: 3, Networks: 2})
+	if e := quick(t, c, "", limits()); e.Cell.Mode != evidence.CellCold {
+		t.Errorf("the first call: %+v, want cold", e.Cell)
+	}
+	seen := map[string]bool{}
+	for range 10 {
+		until(t, c, "three cells and two networks", func(s cell.Stats) bool { return s.Waiting == 3 && s.Networks == 2 })
+		e := quick(t, c, "", limits())
+		if e.Cell.Mode != evidence.CellWarm || e.Cell.ArmedNS <= 0 || e.Network.Mode != evidence.NetworkPooled {
+			t.Errorf("%+v, %+v; want a warm cell", e.Cell, e.Network)
+		}
+		if uid := "uid" + strconv.FormatUint(uint64(e.Process.HostUID), 10); os.Geteuid() == 0 && seen[uid] {
+			t.Errorf("%s was another call's", uid)
+		} else {
+			seen[uid] = true
+		}
+	}
+	if st := until(t, c, "ten warm calls", func(s cell.Stats) bool { return s.Warm == 10 }); st.Cold != 1 || st.Armed < 10 {
+		t.Errorf("%+v, want one cold call", st)
+	}
+}
+
+// A cell serves no call that it was not made for.
+func TestPoolKinds(t *testing.T) {
+	c := startPool(t, tier.C, cell.Pool{Cells: 2})
+	for name, change := range map[string]func(*isolate.Limits){
+		"memory": func(l *isolate.Limits) { l.Memory-- }, "pids": func(l *isolate.Limits) { l.PIDs-- },
+		"disk": func(l *isolate.Limits) { l.Disk *= 2 }, "inodes": func(l *isolate.Limits) { l.Inodes++ },
+		"cpu": func(l *isolate.Limits) { l.CPU += time.Second }, "file size": func(l *isolate.Limits) { l.FileSize++ },
+		"open files": func(l *isolate.Limits) { l.OpenFiles-- },
+	} {
+		if _, err := c.Expect(t.Context(), "", limits()); err != nil {
+			t.Fatal(err)
+		}
+		l := limits()
+		change(&l)
+		if e := quick(t, c, "", l); e.Cell.Mode != evidence.CellCold || e.Limits.Hard["data"] != l.Memory || e.Limits.Hard["nofile"] != l.OpenFiles {
+			t.Errorf("another limit of %s: %+v with %v, want a cold cell with its own limits", name, e.Cell, e.Limits.Hard)
+		}
+	}
+	if _, err := c.Expect(t.Context(), "", limits()); err != nil {
+		t.Fatal(err)
+	}
+	if e := quick(t, c, isolate.NetworkVoid, limits()); e.Cell.Mode != evidence.CellCold || e.Network.Mode != evidence.NetworkVoid {
+		t.Errorf("another network: %+v, %+v", e.Cell, e.Network)
+	}
+	// What only palyra-cell holds does not matter.
+	l := limits()
+	l.Wall, l.Output = l.Wall/2, 1
+	if _, err := c.Expect(t.Context(), "", limits()); err != nil {
+		t.Fatal(err)
+	}
+	if e := quick(t, c, "", l); e.Cell.Mode != evidence.CellWarm {
+		t.Errorf("another deadline: %+v, want a warm cell", e.Cell)
+	}
+}
+
+// The deadline of a warm call is its own.
+func TestPoolDeadline(t *testing.T) {
+	c := startPool(t, tier.C, cell.Pool{Cells: 2})
+	s := benchSpec("/usr/bin/sleep", "")
+	s.Argv, s.Limits.Wall = []string{"sleep", "600"}, 300*time.Millisecond
+	if _, err := c.Expect(t.Context(), "", s.Limits); err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Open("/usr/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: os.Stderr, Stderr: os.Stderr})
+	if err != nil || res.Outcome != isolate.TimedOut || res.Evidence.Cell.Mode != evidence.CellWarm {
+		t.Errorf("%+v, %v; want a warm call that timed out", res, err)
+	}
+}
+
+func TestPoolExpires(t *testing.T) {
+	c := startPool(t, tier.C, cell.Pool{Cells: 1, MaxAge: 50 * time.Millisecond})
+	if _, err := c.Expect(t.Context(), "", limits()); err != nil {
+		t.Fatal(err)
+	}
+	// It is made again, since its kind is still expected, and expires again.
+	until(t, c, "two cells to expire", func(s cell.Stats) bool { return s.Expired >= 2 })
+}
+
+// processes returns the PIDs of all processes that execute palyra-cell: itself,
+// and two for each cell that waits or is being made.
+func processes(t *testing.T) (pids []int) {
+	t.Helper()
+	path := os.Getenv("PALYRA_TEST_CELL")
+	if path == "" {
+		var err error
+		if path, err = binary(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		// A zombie has no executable; nor has a process that is being reaped.
+		if got, err := os.Stat(dir + "/exe"); err == nil && os.SameFile(got, want) {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// When palyra-cell is killed, what waits dies with it.
+func TestPoolDeath(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: what waits is not dumpable and cannot be looked at")
+	}
+	before := len(processes(t))
+	c := startPool(t, tier.C, cell.Pool{Cells: 4, Networks: 4})
+	quick(t, c, "", limits())
+	st := until(t, c, "four cells", func(s cell.Stats) bool { return s.Waiting == 4 })
+	if n := len(processes(t)) - before; n < 1+2*st.Waiting {
+		t.Fatalf("%d processes, want palyra-cell and two for each of 4 cells: the test would prove nothing", n)
+	}
+	if err := c.TestOnlyKill(); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Died()
+	if n := len(processes(t)) - before; n > 0 {
+		t.Errorf("%d processes outlived palyra-cell", n)
+	}
+}
+
+// A waiting cell that died is nobody's: the call gets another, at once.
+func TestPoolCellDies(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: what waits is not dumpable and cannot be looked at")
+	}
+	c := startPool(t, tier.C, cell.Pool{Cells: 1})
+	old := processes(t) // palyra-cell
+	if _, err := c.Expect(t.Context(), "", limits()); err != nil {
+		t.Fatal(err)
+	}
+	var killed []int
+	for _, pid := range processes(t) {
+		if !slices.Contains(old, pid) {
+			killed = append(killed, pid)
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+				t.Fatal(err)
+			}
+		}
+	}
+	// One that dies while it is being let go is a call that was killed.
+	until(t, c, "the end of what was killed", func(cell.Stats) bool {
+		return !slices.ContainsFunc(killed, func(pid int) bool {
+			b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+			return err == nil && !strings.Contains(string(b), ") Z ")
+		})
+	})
+	if len(killed) != 2 {
+		t.Fatalf("killed %d processes, want the reaper and the program's", len(killed))
+	}
+	if e := quick(t, c, "", limits()); e.Cell.Mode != evidence.CellCold || e.Exit.Code != 0 {
+		t.Errorf("%+v, %+v; want a cold call that ended well", e.Cell, e.Exit)
+	}
+}
+
+// A signal that stops and continues a waiting cell does not let it go.
+func TestPoolSignals(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: what waits is not dumpable and cannot be looked at")
+	}
+	c := startPool(t, tier.C, cell.Pool{Cells: 1})
+	old := processes(t)
+	if _, err := c.Expect(t.Context(), "", limits()); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range processes(t) {
+		if !slices.Contains(old, pid) {
+			for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGWINCH} {
+				if err := syscall.Kill(pid, sig); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if e := quick(t, c, "", limits()); e.Cell.Mode != evidence.CellWarm || e.Exit.Code != 0 {
+		t.Errorf("%+v, %+v; want a warm call that ended well", e.Cell, e.Exit)
+	}
+}
+
+// A cold call takes a network namespace that was made ahead.
+func TestPoolNetworks(t *testing.T) {
+	c := startPool(t, tier.C, cell.Pool{Networks: 3})
+	for range 6 {
+		until(t, c, "a network", func(s cell.Stats) bool { return s.Networks > 0 })
+		e := quick(t, c, "", limits())
+		if e.Network.Mode != evidence.NetworkPooled || e.Cell.Mode != evidence.CellCold || !slices.Contains(e.Namespaces.Fresh, "net") {
+			t.Errorf("%+v, %+v, fresh %v", e.Network, e.Cell, e.Namespaces.Fresh)
+		}
+	}
+}
+
+// Descriptors of a warm program are the call's, though its process was made with
+// palyra-cell's own; and palyra-cell's stay open.
+func TestPoolDescriptors(t *testing.T) {
+	c := startPool(t, tier.C, cell.Pool{Cells: 2})
+	for range 20 {
+		s := benchSpec("/usr/bin/ls", "")
+		s.Argv = []string{"ls", "/proc/self/fd"}
+		if _, err := c.Expect(t.Context(), "", s.Limits); err != nil {
+			t.Fatal(err)
+		}
+		exe, err := os.Open("/usr/bin/ls")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+		w.Close()
+		exe.Close()
+		out, rerr := io.ReadAll(r) // ends once nobody holds the other end
+		r.Close()
+		if err != nil || rerr != nil || res.Evidence.Cell.Mode != evidence.CellWarm || string(out) != "0\n1\n2\n3\n" {
+			t.Fatalf("%+v, %v, output %q; want a warm ls with 0, 1, 2 and the directory", res, err, out)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/evidence"
+	"palyra/isolate/internal/steps"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
+	"palyra/isolate/tier"
+)
+
+// armWait is how long a cell may take to arm itself, in milliseconds.
+const armWait = 5000
+
+// kind is all that a waiting cell was made for. A call of the same kind may have
+// it; no other may.
+type kind struct {
+	network string
+	sockets sockets
+	limits  isolate.Limits // those that are in force before the program runs
+}
+
+// kindOf returns the kind of a call, and whether there are waiting cells for its
+// like: it is at tier C, works in a private directory and executes what needs no
+// Landlock rule of its own.
+func (s *server) kindOf(spec *isolate.Spec) (kind, bool) {
+	k := kind{spec.Network, s.socketsFor(spec), spec.Limits}
+	k.limits.Wall, k.limits.Output = 0, 0 // not the kernel's to hold
+	return k, s.tier == tier.C && spec.Workspace == nil && len(spec.Operands) == 0 && spec.Cwd == native.WorkspaceDir
+}
+
+// waiting is a cell that waits for its call: everything is done but to take the
+// call's descriptors and execute.
+type waiting struct {
+	*process
+	kind  kind
+	since time.Time
+	text  string // the tape so far
+}
+
+// arm makes a waiting cell, in the network namespace n if it is one.
+func (s *server) arm(k kind, n network) (*waiting, error) {
+	r := &run{s: s, files: &files{}, gate: -1, ahead: true, net: n,
+		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: k.limits, Network: k.network}}
+	w, err := r.arm()
+	r.release() // what it holds while it is being made
+	if err != nil {
+		return nil, err
+	}
+	w.kind, w.since = k, time.Now()
+	return w, nil
+}
+
+func (r *run) arm() (*waiting, error) {
+	if err := r.prepare(); err != nil {
+		return nil, err
+	}
+	// The child uses our own descriptors: they stay open until it waits.
+	ends := r.high
+	r.high = nil
+	defer func() {
+		for _, fd := range ends {
+			sys.Close(fd)
+		}
+	}()
+	p, err := r.launch()
+	if err != nil {
+		return nil, err
+	}
+	w := &waiting{process: p}
+	if err := w.toWait(); err != nil {
+		w.discard()
+		return nil, err
+	}
+	w.text = strings.Join(r.tape.Lines(), "\n") + "\n"
+	r.fds = noFDs() // those that it was made with are closed now
+	return w, nil
+}
+
+// toWait serves the child's marks until it waits for its call, and reads the
+// evidence.
+func (w *waiting) toWait() error {
+	pipe := int(w.status.Fd())
+	for {
+		mark, err := sys.ReadMark(pipe, w.pidfd, armWait)
+		if err != nil {
+			return err
+		}
+		switch mark {
+		case steps.MarkIDs:
+			if err := writeIDMaps(w.pid, native.InnerID, w.uid, native.InnerID, w.gid); err != nil {
+				return err
+			}
+			if _, err := syscall.Write(w.gate, []byte{1}); err != nil {
+				return err
+			}
+		case steps.MarkArmed:
+			return w.observe()
+		default:
+			if serr := w.arena.Failed(); serr != nil {
+				return serr
+			}
+			return errors.New("the cell ended, or took too long, while it was being made")
+		}
+	}
+}
+
+// discard ends a waiting cell that gets no call.
+func (w *waiting) discard() {
+	sys.KillPidfd(w.pidfd)
+	sys.Reap(w.pid)
+	w.free()
+}
+
+// alive reports whether the cell still waits.
+func (w *waiting) alive() bool {
+	ended, err := sys.WaitPidfd(w.pidfd, 0)
+	return !ended && err == nil
+}
+
+// call gives the cell its call.
+func (w *waiting) call(ctx context.Context, spec *isolate.Spec, f *files, start time.Time) (*isolate.Result, error) {
+	defer w.release()
+	defer w.free()
+	w.spec, w.files, w.start = spec, f, start
+	if err := w.resume(); err != nil {
+		sys.KillPidfd(w.pidfd)
+		sys.Reap(w.pid)
+		return nil, fault.New(fault.Unavailable, "cell_descriptors", "start cell", err)
+	}
+	return w.finish(ctx, nil)
+}
+
+func (w *waiting) resume() error {
+	if err := w.standard(); err != nil {
+		return err
+	}
+	rest := native.Rest(&native.Cell{Spec: w.spec, FDs: w.fds, Cookie: w.s.cookie})
+	lines := rest.Lines()
+	w.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellWarm, ArmedNS: time.Since(w.since).Nanoseconds()}
+	w.ev.Executable = executable(w.spec)
+	w.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: canon.Sum([]byte(w.text + strings.Join(lines, "\n") + "\n")),
+		Steps: w.tape.Steps() + len(lines)}
+	return w.arena.Resume(rest)
+}
+
+// expect makes a cell ready for calls of a kind.
+func (s *server) expect(r *request) error {
+	if s.pool == nil || r.Limits == nil {
+		return nil
+	}
+	if err := checkLimits(r.Limits); err != nil {
+		return fault.New(fault.Usage, "limit_missing", "expect calls", err)
+	}
+	k, ok := s.kindOf(&isolate.Spec{Network: r.Network, Limits: *r.Limits, Cwd: native.WorkspaceDir})
+	if !ok {
+		return nil
+	}
+	if err := s.pool.ensure(k); err != nil {
+		return fault.New(fault.Unavailable, "cell_start", "make a cell ahead", err)
+	}
+	return nil
+}
