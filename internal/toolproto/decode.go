@@ -55,7 +55,8 @@ func Members(v any) []Member {
 }
 
 func member(f reflect.StructField) Member {
-	m := Member{Name: f.Tag.Get("json"), Doc: f.Tag.Get("doc"), Max: math.MaxInt64, MaxLen: math.MaxInt64}
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	m := Member{Name: name, Doc: f.Tag.Get("doc"), Max: math.MaxInt64, MaxLen: math.MaxInt64}
 	bad := func(what string) { panic("toolproto: internal error: " + f.Name + ": " + what) }
 	switch f.Type.Kind() {
 	case reflect.String:

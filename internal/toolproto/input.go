@@ -12,7 +12,8 @@ import (
 
 // The inputs. Each member has two tags beside its name: tool holds the bounds
 // that Decode applies (see Members), doc the sentence of the schema. Lengths of
-// strings are characters.
+// strings are characters. Members whose zero value Decode would refuse are left
+// out where they are zero.
 
 // EchoInput is the input of palyra.echo.
 type EchoInput struct {
@@ -39,7 +40,7 @@ type ListDirInput struct {
 	Path      string   `json:"path" tool:"default=.,min=1,max=16380" doc:"folder; no link is followed"`
 	Depth     int64    `json:"depth" tool:"default=1,min=1,max=32" doc:"how many levels; 1 is the folder's own entries"`
 	Limit     int64    `json:"limit" tool:"default=1000,min=1,max=20000" doc:"how many entries to return at most"`
-	Types     []string `json:"types" tool:"max=6,enum=file|directory|symlink|fifo|socket|device" doc:"only entries of these types; empty is all"`
+	Types     []string `json:"types,omitempty" tool:"max=6,enum=file|directory|symlink|fifo|socket|device" doc:"only entries of these types; empty is all"`
 }
 
 // SearchInput is the input of fs.search.
@@ -49,8 +50,8 @@ type SearchInput struct {
 	Regexp       bool     `json:"regexp" doc:"the pattern is an RE2 regular expression, not literal text"`
 	IgnoreCase   bool     `json:"ignore_case" doc:"upper and lower case are the same"`
 	Path         string   `json:"path" tool:"default=.,min=1,max=16380" doc:"folder or file to search; no link is followed"`
-	Globs        []string `json:"globs" tool:"max=32,maxlen=256" doc:"only files that match one of these; without a slash the name counts, with one the path below the folder; ** is any number of folders"`
-	Exclude      []string `json:"exclude" tool:"max=32,maxlen=256" doc:"no files and folders that match one of these"`
+	Globs        []string `json:"globs,omitempty" tool:"max=32,maxlen=256" doc:"only files that match one of these; without a slash the name counts, with one the path below the folder; ** is any number of folders"`
+	Exclude      []string `json:"exclude,omitempty" tool:"max=32,maxlen=256" doc:"no files and folders that match one of these"`
 	Hidden       bool     `json:"hidden" doc:"also look at names that begin with a dot"`
 	Context      int64    `json:"context" tool:"min=0,max=10" doc:"lines to return before and after each match"`
 	MaxMatches   int64    `json:"max_matches" tool:"default=200,min=1,max=5000" doc:"stop after so many matching lines"`
@@ -66,8 +67,8 @@ type WriteFileInput struct {
 	Mode           string `json:"mode" tool:"required,enum=create|overwrite|append" doc:"create: it must not exist; overwrite: replace or create it; append: add to its end or create it"`
 	Content        string `json:"content" tool:"required" doc:"the bytes, in the encoding"`
 	Encoding       string `json:"encoding" tool:"default=utf-8,enum=utf-8|base64" doc:"how content spells bytes"`
-	ExpectedDigest string `json:"expected_digest" tool:"max=71" doc:"sha256:… of the content that the caller believes is there; anything else there is a conflict"`
-	Permissions    string `json:"permissions" tool:"enum=0644|0755" doc:"permission bits; left out, those of the file that is replaced, else 0644"`
+	ExpectedDigest string `json:"expected_digest,omitempty" tool:"max=71" doc:"sha256:… of the content that the caller believes is there; anything else there is a conflict"`
+	Permissions    string `json:"permissions,omitempty" tool:"enum=0644|0755" doc:"permission bits; left out, those of the file that is replaced, else 0644"`
 	Parents        bool   `json:"parents" doc:"make missing folders"`
 }
 
@@ -182,7 +183,7 @@ func checkPath(s string, dot bool) error {
 type RunInput struct {
 	Argv      []string `json:"argv" tool:"required,min=1,max=4096,maxlen=131071" doc:"program and arguments; no shell reads them. The program is a name for the search path, an absolute path, or a path in the workspace that holds a slash"`
 	Env       []string `json:"env" tool:"max=256,maxlen=131071" doc:"NAME=VALUE, on top of the environment that the kernel builds"`
-	Workspace string   `json:"workspace" tool:"max=64" doc:"name of a workspace, seen at /workspace; left out, an empty private one"`
+	Workspace string   `json:"workspace,omitempty" tool:"min=1,max=64" doc:"name of a workspace, seen at /workspace; left out, an empty private one"`
 	ReadOnly  bool     `json:"read_only" doc:"the program cannot write in the workspace"`
 	Cwd       string   `json:"cwd" tool:"default=.,min=1,max=16380" doc:"folder of the workspace to start in"`
 	Stdin     string   `json:"stdin" doc:"standard input, in the encoding"`

@@ -84,6 +84,9 @@ func (d *Dir) Keep(base string, content []byte, perm fs.FileMode) (*Staged, erro
 func (s *Staged) Create(base string) error {
 	op := fmt.Sprintf("create %q", s.dir.Path(base))
 	err := s.dir.root.Link(s.name, base)
+	if err == nil {
+		s.placed(base)
+	}
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return wrap(op, err)
 	}
@@ -92,7 +95,24 @@ func (s *Staged) Create(base string) error {
 	if _, e := s.dir.Stat(base); fault.ReasonOf(e) != "not_found" {
 		return failure(op, fs.ErrExist)
 	}
-	return wrap(op, s.dir.root.Rename(s.name, base))
+	return s.rename(op, base)
+}
+
+func (s *Staged) rename(op, base string) error {
+	if err := s.dir.root.Rename(s.name, base); err != nil {
+		return failure(op, err)
+	}
+	s.placed(base)
+	return nil
+}
+
+// placed looks at what was just put in place. Its inode's number alone would not
+// tell it from a file that somebody puts there after removing ours: file systems
+// use numbers again at once.
+func (s *Staged) placed(base string) {
+	if now, err := s.dir.Stat(base); err == nil && now.Same(s.stat) {
+		s.stat = now
+	}
 }
 
 // Replace puts a staged file in the place of the file that was, unless that has
@@ -102,7 +122,7 @@ func (s *Staged) Replace(base string, was Stat) error {
 	if err := s.dir.check(op, base, was); err != nil {
 		return err
 	}
-	return wrap(op, s.dir.root.Rename(s.name, base))
+	return s.rename(op, base)
 }
 
 // Remove removes the file that was, unless it has changed.
@@ -122,10 +142,11 @@ func (d *Dir) check(op, base string, was Stat) error {
 	return err
 }
 
-// At reports whether the staged file is what now stands under a name.
+// At reports whether the staged file is what now stands under the name at which
+// it was put in place, unchanged.
 func (s *Staged) At(base string) bool {
 	now, err := s.dir.Stat(base)
-	return err == nil && now.Same(s.stat)
+	return err == nil && now.Unchanged(s.stat)
 }
 
 // Drop removes the temporary name. It is no error if it is gone.

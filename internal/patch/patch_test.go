@@ -1,0 +1,424 @@
+package patch
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"palyra/internal/fault"
+)
+
+// apply applies a patch to files in memory, as a caller does.
+func apply(files []File, tree map[string]string, offset int) (map[string]string, error) {
+	out := maps.Clone(tree)
+	for i := range files {
+		f := &files[i]
+		old, there := tree[f.Old]
+		if _, taken := tree[f.New]; f.Old != "" && !there || f.New != f.Old && taken {
+			return nil, fmt.Errorf("%q: not there, or taken", f.Path())
+		}
+		b, _, err := f.Apply([]byte(old), offset)
+		if err != nil {
+			return nil, err
+		}
+		delete(out, f.Old)
+		if f.New != "" {
+			out[f.New] = string(b)
+		}
+	}
+	return out, nil
+}
+
+// TestGit applies what git itself printed.
+func TestGit(t *testing.T) {
+	b, err := os.ReadFile("testdata/git.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v struct {
+		Patch         string
+		Before, After map[string]string
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	files, err := Parse([]byte(v.Patch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := apply(files, v.Before, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(got, v.After) {
+		t.Errorf("got %q\nwant %q", got, v.After)
+	}
+	ops := make(map[Op]int)
+	for _, f := range files {
+		ops[f.Op]++
+		if f.Path() == "mode.sh" && (f.Mode != "0755" || f.OldMode != "0644") {
+			t.Errorf("%+v", f)
+		}
+	}
+	if want := map[Op]int{Modify: 7, Create: 1, Delete: 1, Rename: 3}; !maps.Equal(ops, want) {
+		t.Errorf("got %v, want %v", ops, want)
+	}
+}
+
+func TestParse(t *testing.T) {
+	const hunk = "@@ -1 +1 @@\n-a\n+b\n"
+	for _, c := range []struct{ name, in, reason, path string }{
+		{"plain", "--- x\n+++ x\n" + hunk, "", "x"},
+		{"prefixes", "--- a/x\n+++ b/x\n" + hunk, "", "x"},
+		{"a folder called a", "--- a/x\n+++ a/x\n" + hunk, "", "a/x"},
+		{"times", "--- x\t2026-01-01 00:00:00\n+++ x\t2026-01-02\n" + hunk, "", "x"},
+		{"quoted", "--- \"a/\\303\\274 \\\"\\\\\"\n+++ \"b/\\303\\274 \\\"\\\\\"\n" + hunk, "", "ü \"\\"},
+		{"created", "--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+b\n", "", "x"},
+		{"created without prefix", "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+b\n", "", "x"},
+		{"deleted", "--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "", "x"},
+		{"section", "--- x\n+++ x\n@@ -1 +1 @@ func main() {\n-a\n+b\n", "", "x"},
+		{"carriage returns in content", "--- x\n+++ x\n@@ -1 +1 @@\n-a\r\n+b\r\n", "", "x"},
+		{"mode only", "diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", "", "x"},
+		{"created empty", "diff --git a/x b/x\nnew file mode 100644\nindex 0000000..e69de29\n", "", "x"},
+		{"spaces in names", "diff --git a/x y b/x y\nindex 1234567..89abcde 100644\n--- a/x y\t\n+++ b/x y\t\n" + hunk, "", "x y"},
+
+		{"nothing", "", "patch_syntax", ""},
+		{"blank line", "\n", "patch_syntax", ""},
+		{"text before", "Subject: x\n--- x\n+++ x\n" + hunk, "patch_syntax", ""},
+		{"text behind", "--- x\n+++ x\n" + hunk + "-- \n2.39\n", "patch_syntax", ""},
+		{"blank line behind", "--- x\n+++ x\n" + hunk + "\n", "patch_syntax", ""},
+		{"fence", "```diff\n--- x\n+++ x\n" + hunk + "```\n", "patch_syntax", ""},
+		{"no second name", "--- x\n" + hunk, "patch_syntax", ""},
+		{"no hunk", "--- x\n+++ x\n", "patch_syntax", ""},
+		{"both null", "--- /dev/null\n+++ /dev/null\n" + hunk, "patch_syntax", ""},
+		{"carriage returns in headers", "--- x\r\n+++ x\r\n@@ -1 +1 @@\r\n-a\r\n+b\r\n", "patch_syntax", ""},
+		{"no header of a hunk", "--- x\n+++ x\n@@ @@\n-a\n+b\n", "patch_syntax", ""},
+		{"counts nothing", "--- x\n+++ x\n@@ -1,0 +1,0 @@\n", "patch_syntax", ""},
+		{"line 0", "--- x\n+++ x\n@@ -0 +1 @@\n-a\n+b\n", "patch_syntax", ""},
+		{"leading zero", "--- x\n+++ x\n@@ -01 +1 @@\n-a\n+b\n", "patch_syntax", ""},
+		{"negative", "--- x\n+++ x\n@@ --1 +1 @@\n-a\n+b\n", "patch_syntax", ""},
+		{"too few lines", "--- x\n+++ x\n@@ -1,2 +1,2 @@\n-a\n+b\n", "patch_syntax", ""},
+		{"too many lines", "--- x\n+++ x\n@@ -1 +1 @@\n-a\n-a\n+b\n", "patch_syntax", ""},
+		{"announces more than there is", "--- x\n+++ x\n@@ -1,2000000000 +1 @@\n-a\n+b\n", "patch_syntax", ""},
+		{"changes nothing", "--- x\n+++ x\n@@ -1 +1 @@\n a\n", "patch_syntax", ""},
+		{"context without its space", "--- x\n+++ x\n@@ -1,3 +1,3 @@\n a\n\n-b\n+c\n", "patch_syntax", ""},
+		{"ends in a line", "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b", "patch_syntax", ""},
+		{"lines behind the last", "--- x\n+++ x\n@@ -1,2 +1 @@\n-a\n\\ No newline at end of file\n-b\n+c\n", "patch_syntax", ""},
+		{"hunks out of order", "--- x\n+++ x\n@@ -5 +5 @@\n-a\n+b\n" + hunk, "patch_syntax", ""},
+		{"hunks overlap", "--- x\n+++ x\n@@ -1,2 +1,2 @@\n-a\n+b\n c\n@@ -2 +2 @@\n-c\n+d\n", "patch_syntax", ""},
+		{"created with context", "--- /dev/null\n+++ x\n@@ -1 +1,2 @@\n a\n+b\n", "patch_syntax", ""},
+		{"deleted with a rest", "--- x\n+++ /dev/null\n@@ -1,2 +1 @@\n-a\n b\n", "patch_syntax", ""},
+		{"one mode", "diff --git a/x b/x\nnew mode 100755\n", "patch_syntax", ""},
+		{"created and deleted", "diff --git a/x b/x\nnew file mode 100644\ndeleted file mode 100644\n", "patch_syntax", ""},
+		{"said twice", "diff --git a/x b/x\nnew file mode 100644\nnew file mode 100755\n", "patch_syntax", ""},
+		{"half a rename", "diff --git a/x b/y\nrename from x\n", "patch_syntax", ""},
+		{"rename of others", "diff --git a/x b/y\nrename from x\nrename to z\n", "patch_syntax", ""},
+		{"names that git did not announce", "diff --git a/x b/x\n--- a/x\n+++ b/y\n" + hunk, "patch_syntax", ""},
+		{"null that git did not announce", "diff --git a/x b/x\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+b\n", "patch_syntax", ""},
+		{"names without prefixes", "diff --git x x\n--- x\n+++ x\n" + hunk, "patch_syntax", ""},
+		{"bad quote", "--- \"a/x\n+++ \"b/x\n" + hunk, "patch_syntax", ""},
+		{"bad escape", "--- \"a/\\8\"\n+++ b/x\n" + hunk, "patch_syntax", ""},
+
+		{"link", "diff --git a/x b/x\nnew file mode 120000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+/etc\n", "patch_unsupported", ""},
+		{"setuid", "diff --git a/x b/x\nold mode 100644\nnew mode 104755\n", "patch_unsupported", ""},
+		{"binary", "diff --git a/x b/x\nindex 1234567..89abcde 100644\nGIT binary patch\nliteral 0\n", "patch_unsupported", ""},
+		{"copy", "diff --git a/x b/y\nsimilarity index 100%\ncopy from x\ncopy to y\n", "patch_unsupported", ""},
+
+		{"up", "--- a/../x\n+++ b/../x\n" + hunk, "patch_path", ""},
+		{"absolute", "--- /etc/x\n+++ /etc/x\n" + hunk, "patch_path", ""},
+		{"slash behind the prefix", "--- a//etc/x\n+++ b//etc/x\n" + hunk, "patch_path", ""},
+		{"dot", "--- .\n+++ .\n" + hunk, "patch_path", ""},
+		{"NUL", "--- \"a/x\\000\"\n+++ \"b/x\\000\"\n" + hunk, "patch_path", ""},
+		{"two names", "--- x\n+++ y\n" + hunk, "patch_path", ""},
+		{"twice", "--- x\n+++ x\n" + hunk + "--- x\n+++ x\n" + hunk, "patch_path", ""},
+		{"mixed prefixes", "--- x\n+++ x\n" + hunk + "--- a/y\n+++ b/y\n" + hunk, "patch_path", ""},
+		{"created without the prefix of the others", "--- a/y\n+++ b/y\n" + hunk + "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+b\n", "patch_path", ""},
+		{"file and folder", "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+b\n--- /dev/null\n+++ x/y\n@@ -0,0 +1 @@\n+b\n", "patch_path", ""},
+		{"folder and file", "--- /dev/null\n+++ x/y/z\n@@ -0,0 +1 @@\n+b\n--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-b\n", "patch_path", ""},
+
+		{"many files", strings.Repeat("--- x\n+++ x\n"+hunk, MaxFiles+1), "patch_too_large", ""},
+	} {
+		files, err := Parse([]byte(c.in))
+		if fault.ReasonOf(err) != c.reason || (err == nil) != (c.reason == "") {
+			t.Errorf("%s: got %v (%s), want %q", c.name, err, fault.ReasonOf(err), c.reason)
+			continue
+		}
+		if err == nil && files[0].Path() != c.path {
+			t.Errorf("%s: names %q, want %q", c.name, files[0].Path(), c.path)
+		}
+		if err != nil && fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s: kind %v", c.name, fault.KindOf(err))
+		}
+	}
+}
+
+func TestApply(t *testing.T) {
+	const abc = "--- x\n+++ x\n@@ -2,3 +2,3 @@\n a\n-b\n+B\n c\n"
+	for _, c := range []struct {
+		name, patch, old string
+		offset           int
+		want, reason     string
+	}{
+		{"there", abc, "0\na\nb\nc\n", 0, "0\na\nB\nc\n", ""},
+		{"elsewhere", abc, "a\nb\nc\n", 0, "", "patch_mismatch"},
+		{"up", abc, "a\nb\nc\n", 1, "a\nB\nc\n", ""},
+		{"down", abc, "0\n0\n0\na\nb\nc\n", 2, "0\n0\n0\na\nB\nc\n", ""},
+		{"too far", abc, "0\n0\n0\na\nb\nc\n", 1, "", "patch_mismatch"},
+		{"two places", abc, "0\na\nb\nc\na\nb\nc\n", 3, "", "patch_ambiguous"},
+		{"two places, one of them too far", abc, "0\na\nb\nc\na\nb\nc\n", 2, "0\na\nB\nc\na\nb\nc\n", ""},
+		{"two places, and the numbers say which", abc, "0\na\nb\nc\na\nb\nc\n", 0, "0\na\nB\nc\na\nb\nc\n", ""},
+		{"white space counts", abc, "0\na\nb \nc\n", 100, "", "patch_mismatch"},
+		{"carriage returns count", abc, "0\r\na\r\nb\r\nc\r\n", 100, "", "patch_mismatch"},
+		{"short file", abc, "0\na\n", 0, "", "patch_mismatch"},
+		{"empty file", abc, "", 10, "", "patch_mismatch"},
+		{"line feed missing in the file", abc, "0\na\nb\nc", 0, "", "patch_mismatch"},
+		{"line feed missing in the patch", "--- x\n+++ x\n@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+b\n", "a\n", 0, "", "patch_mismatch"},
+		{"line feed added", "--- x\n+++ x\n@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+a\n", "a", 0, "a\n", ""},
+		{"line feed taken away", "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+a\n\\ No newline at end of file\n", "a\n", 0, "a", ""},
+		{"line feed taken away in the middle", "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+a\n\\ No newline at end of file\n", "a\nb\n", 0, "", "patch_mismatch"},
+		{"no context, inserts behind", "--- x\n+++ x\n@@ -1,0 +2 @@\n+b\n", "a\nc\n", 0, "a\nb\nc\n", ""},
+		{"no context, inserts before", "--- x\n+++ x\n@@ -0,0 +1 @@\n+b\n", "a\n", 0, "b\na\n", ""},
+		{"no context never moves", "--- x\n+++ x\n@@ -9,0 +10 @@\n+b\n", "a\n", 100, "", "patch_mismatch"},
+		{"no context, removes", "--- x\n+++ x\n@@ -2 +1,0 @@\n-b\n", "a\nb\nc\n", 0, "a\nc\n", ""},
+		{"numbers of the other side", "--- x\n+++ x\n@@ -2,3 +9,3 @@\n a\n-b\n+B\n c\n", "0\na\nb\nc\n", 0, "", "patch_mismatch"},
+		{"numbers of the other side, with offset", "--- x\n+++ x\n@@ -2,3 +9,3 @@\n a\n-b\n+B\n c\n", "0\na\nb\nc\n", 1, "0\na\nB\nc\n", ""},
+		{"deleted", "--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "a\n", 0, "", ""},
+		{"deleted, and there is more", "--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "a\nb\n", 0, "", "patch_not_empty"},
+		{"created, and there is something", "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+a\n", "b\n", 0, "", "patch_mismatch"},
+	} {
+		files, err := Parse([]byte(c.patch))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		old := []byte(c.old)
+		got, _, err := files[0].Apply(old, c.offset)
+		if fault.ReasonOf(err) != c.reason || string(got) != c.want {
+			t.Errorf("%s: got %q, %v; want %q, %s", c.name, got, err, c.want, c.reason)
+		}
+		if string(old) != c.old {
+			t.Errorf("%s: the old content was changed", c.name)
+		}
+	}
+}
+
+// diff prints how a becomes b, as diff -u does with so many lines of context. It
+// is simple and slow: the longest common subsequence by table.
+func diff(name, a, b string, context int) string {
+	x, y := split([]byte(a)), split([]byte(b))
+	lcs := make([][]int, len(x)+1)
+	for i := range lcs {
+		lcs[i] = make([]int, len(y)+1)
+	}
+	for i := len(x) - 1; i >= 0; i-- {
+		for j := len(y) - 1; j >= 0; j-- {
+			if bytes.Equal(x[i], y[j]) {
+				lcs[i][j] = lcs[i+1][j+1] + 1
+			} else {
+				lcs[i][j] = max(lcs[i+1][j], lcs[i][j+1])
+			}
+		}
+	}
+	type line struct {
+		op   byte
+		text []byte
+		i, j int // lines of a and b before this one
+	}
+	var script []line
+	for i, j := 0, 0; i < len(x) || j < len(y); {
+		switch {
+		case i < len(x) && j < len(y) && bytes.Equal(x[i], y[j]):
+			script = append(script, line{' ', x[i], i, j})
+			i, j = i+1, j+1
+		case i < len(x) && (j == len(y) || lcs[i+1][j] >= lcs[i][j+1]):
+			script = append(script, line{'-', x[i], i, j})
+			i++
+		default:
+			script = append(script, line{'+', y[j], i, j})
+			j++
+		}
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "--- a/%s\n+++ b/%s\n", name, name)
+	for k := 0; k < len(script); {
+		if script[k].op == ' ' {
+			k++
+			continue
+		}
+		from, to, quiet := max(0, k-context), k, 0
+		for to < len(script) && quiet <= 2*context {
+			if quiet++; script[to].op != ' ' {
+				quiet = 0
+			}
+			to++
+		}
+		to -= max(0, quiet-context)
+		h := script[from:to]
+		n, m := 0, 0
+		for _, l := range h {
+			if l.op != '+' {
+				n++
+			}
+			if l.op != '-' {
+				m++
+			}
+		}
+		start := func(at, count int) int {
+			if count == 0 {
+				return at
+			}
+			return at + 1
+		}
+		fmt.Fprintf(&out, "@@ -%d,%d +%d,%d @@\n", start(h[0].i, n), n, start(h[0].j, m), m)
+		for _, l := range h {
+			out.WriteByte(l.op)
+			out.Write(l.text)
+			if !bytes.HasSuffix(l.text, []byte("\n")) {
+				out.WriteString("\n\\ No newline at end of file\n")
+			}
+		}
+		k = to
+	}
+	return out.String()
+}
+
+// roundTrip wants the patch from a to b to make b of a, and a of nothing else
+// than b when it is turned around.
+func roundTrip(t *testing.T, a, b string, context int) {
+	t.Helper()
+	if a == b {
+		return
+	}
+	text := diff("x", a, b, context)
+	files, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	got, offsets, err := files[0].Apply([]byte(a), 0)
+	if err != nil || string(got) != b {
+		t.Fatalf("%q to %q with %d lines of context: got %q, %v from\n%s", a, b, context, got, err, text)
+	}
+	if slices.ContainsFunc(offsets, func(n int64) bool { return n != 0 }) {
+		t.Fatalf("offsets %v", offsets)
+	}
+	// Where it applies with an offset, it does the same.
+	if got, _, err := files[0].Apply([]byte(a), 3); err == nil && string(got) != b {
+		t.Fatalf("with an offset: %q", got)
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	text := func() string {
+		var b strings.Builder
+		for range r.IntN(30) {
+			b.WriteByte("abcd"[r.IntN(4)])
+			b.WriteByte('\n')
+		}
+		if r.IntN(3) == 0 {
+			b.WriteString("last")
+		}
+		return b.String()
+	}
+	for range 3000 {
+		roundTrip(t, text(), text(), r.IntN(4))
+	}
+}
+
+func FuzzRoundTrip(f *testing.F) {
+	f.Add("a\nb\nc\n", "a\nc\n", 3)
+	f.Add("", "x", 0)
+	f.Add("a\r\n\n\n", "\n\na", 1)
+	f.Fuzz(func(t *testing.T, a, b string, context int) {
+		if len(a)+len(b) > 1<<12 {
+			return
+		}
+		roundTrip(t, a, b, min(max(context, 0), 10))
+	})
+}
+
+// FuzzParse: what is read has only paths below the workspace, each once, and
+// what it makes of a file is what its lines say.
+func FuzzParse(f *testing.F) {
+	b, err := os.ReadFile("testdata/git.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	var v struct{ Patch string }
+	if err := json.Unmarshal(b, &v); err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(v.Patch), []byte("a\nb\n"), 0)
+	f.Add([]byte("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n\\ No newline at end of file\n"), []byte("a\n"), 5)
+	f.Add([]byte("--- /dev/null\n+++ \"b/\\303\\274\"\n@@ -0,0 +1 @@\n+b\n"), []byte(""), 0)
+	f.Add([]byte("--- x\n+++ x\n@@ -1,0 +2 @@\n+b\n@@ -3 +4,0 @@\n-c\n"), []byte("a\n\nc\n"), 1)
+	f.Fuzz(func(t *testing.T, patch, old []byte, offset int) {
+		files, err := Parse(patch)
+		if err != nil {
+			if fault.KindOf(err) != fault.Usage || !strings.HasPrefix(fault.ReasonOf(err), "patch_") {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		seen := make(map[string]bool)
+		for i := range files {
+			file := &files[i]
+			for _, name := range distinct(file.Old, file.New) {
+				if name == "" || name[0] == '/' || seen[name] || slices.Contains(strings.Split(name, "/"), "..") {
+					t.Fatalf("names %q", name)
+				}
+				seen[name] = true
+			}
+			was := string(old)
+			got, offsets, err := file.Apply(old, min(max(offset, 0), 1000))
+			if string(old) != was {
+				t.Fatal("the old content was changed")
+			}
+			if err != nil {
+				continue
+			}
+			if len(offsets) != len(file.Hunks) {
+				t.Fatalf("%d offsets, %d hunks", len(offsets), len(file.Hunks))
+			}
+			want := len(old)
+			for _, h := range file.Hunks {
+				for _, l := range h.Lines {
+					switch l.Op {
+					case '+':
+						want += len(l.Text)
+					case '-':
+						want -= len(l.Text)
+					}
+				}
+			}
+			if len(got) != want {
+				t.Fatalf("%d bytes, want %d", len(got), want)
+			}
+		}
+		if n := len(Brief(files)); n == 0 {
+			t.Fatal("no brief")
+		}
+	})
+}
+
+func TestBrief(t *testing.T) {
+	var patch strings.Builder
+	for i := range 150 {
+		fmt.Fprintf(&patch, "--- a/f%d\n+++ b/f%d\n@@ -1 +1 @@\n-a\n+b\n", i, i)
+	}
+	patch.WriteString("--- a/.git/hooks/pre-push\n+++ b/.git/hooks/pre-push\n@@ -1 +1 @@\n-a\n+b\n")
+	files, err := Parse([]byte(patch.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Brief(files)
+	if len(got) != maxBrief+2 || got[0] != "modify=f0" || got[maxBrief] != "and 51 more" || got[maxBrief+1] != "flag=git_hook" {
+		t.Errorf("%d lines, %q", len(got), got[len(got)-3:])
+	}
+}

@@ -1,0 +1,263 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+	"palyra/kernel"
+)
+
+type obj = map[string]any
+
+// store is artifacts in memory. A content that is not that of its digest is
+// what a damaged store would give.
+type store map[canon.Digest][]byte
+
+func (s store) Open(_ context.Context, d canon.Digest) (io.ReadCloser, int64, error) {
+	b, ok := s[d]
+	if !ok {
+		return nil, 0, fault.New(fault.NotFound, "no_such_artifact", "open artifact", nil)
+	}
+	return io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
+}
+
+func testTable() *Table {
+	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{},
+		Workspaces: map[string]Workspace{"src": {Path: "/srv/src"}, "ro": {Path: "/srv/ro", ReadOnly: true}}})
+}
+
+// valid says what is wrong with a value by a schema, as far as our schemas go:
+// a reader of them that shares nothing with the decoder.
+func valid(s map[string]any, v any) string {
+	num := func(key string, none float64) float64 {
+		if n, ok := s[key].(float64); ok {
+			return n
+		}
+		return none
+	}
+	if enum, ok := s["enum"].([]any); ok && !slices.Contains(enum, v) {
+		return "enum"
+	}
+	const most = 1e300
+	switch x := v.(type) {
+	case string:
+		n := float64(utf8.RuneCountInString(x))
+		if s["type"] != "string" || n < num("minLength", 0) || n > num("maxLength", most) {
+			return "string"
+		}
+	case float64:
+		if s["type"] != "integer" || x != float64(int64(x)) || x < num("minimum", -most) || x > num("maximum", most) {
+			return "number"
+		}
+	case bool:
+		if s["type"] != "boolean" {
+			return "boolean"
+		}
+	case []any:
+		if s["type"] != "array" || float64(len(x)) < num("minItems", 0) || float64(len(x)) > num("maxItems", most) {
+			return "array"
+		}
+		for _, e := range x {
+			if why := valid(s["items"].(map[string]any), e); why != "" {
+				return why
+			}
+		}
+	case map[string]any:
+		props, ok := s["properties"].(map[string]any)
+		if !ok {
+			return "object"
+		}
+		required, _ := s["required"].([]any)
+		for _, name := range required {
+			if _, ok := x[name.(string)]; !ok {
+				return "required"
+			}
+		}
+		for name, e := range x {
+			p, ok := props[name].(map[string]any)
+			if !ok {
+				return "unknown"
+			}
+			if why := valid(p, e); why != "" {
+				return why
+			}
+		}
+	default:
+		return "null"
+	}
+	return ""
+}
+
+// fine is an input for each tool.
+func fine() map[string]obj {
+	return map[string]obj{
+		toolproto.Echo:         {"text": "x"},
+		toolproto.Sleep:        {"ms": 1.0},
+		kernel.ToolRun:         {"argv": []any{"id"}, "workspace": "src"},
+		toolproto.ReadFile:     {"workspace": "src", "path": "a"},
+		toolproto.ListDir:      {"workspace": "ro"},
+		toolproto.Search:       {"workspace": "ro", "pattern": "x"},
+		toolproto.WriteFile:    {"workspace": "src", "path": "a", "mode": "create", "content": ""},
+		toolproto.ApplyPatch:   {"workspace": "src", "patch": "--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"},
+		toolproto.ArtifactRead: {"digest": "sha256:" + strings.Repeat("0a", 32)},
+	}
+}
+
+// beyond are reasons that no schema expresses: what a string means.
+var beyond = []string{"path", "input_regexp", "input_glob", "input_base64", "input_digest", "input_contradiction", "patch_syntax", "no_such_artifact",
+	"workspace_read_only"} // of process.run, which may read there
+
+// TestSchema puts inputs through schema and table, which must agree: around
+// every bound of every member, with members of every type, missing and unknown.
+func TestSchema(t *testing.T) {
+	table := testTable()
+	infos := table.List()
+	if len(infos) != 9 {
+		t.Fatalf("%d tools", len(infos))
+	}
+	taken, refused := 0, 0
+	for _, info := range infos {
+		var schema map[string]any
+		if err := json.Unmarshal(info.InputSchema, &schema); err != nil {
+			t.Fatal(err)
+		}
+		if schema["additionalProperties"] != false || schema["type"] != "object" {
+			t.Errorf("%s: %s", info.Name, info.InputSchema)
+		}
+		check := func(in obj) {
+			b, err := json.Marshal(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = table.Expand(t.Context(), info.Name, b)
+			why := valid(schema, map[string]any(in))
+			if why != "" != (err != nil) && !slices.Contains(beyond, fault.ReasonOf(err)) {
+				t.Errorf("%s %.200s: the schema says %q, the table %v", info.Name, b, why, err)
+			}
+			if err == nil {
+				taken++
+			} else {
+				refused++
+				if k := fault.KindOf(err); k != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" {
+					t.Errorf("%s %.200s: kind %v", info.Name, b, k)
+				}
+			}
+		}
+		base := fine()[info.Name]
+		check(base)
+		check(obj{})
+		for name, p := range schema["properties"].(map[string]any) {
+			p := p.(map[string]any)
+			values := []any{nil, "", "x", 0.0, 1.0, -1.0, 1.5, true, []any{}, []any{"x"}, []any{nil}, map[string]any{}, strings.Repeat("x", 65)}
+			for _, key := range []string{"minimum", "maximum"} {
+				if n, ok := p[key].(float64); ok {
+					values = append(values, n, n-1, n+1)
+				}
+			}
+			for _, key := range []string{"minLength", "maxLength"} {
+				if n, ok := p[key].(float64); ok {
+					values = append(values, strings.Repeat("ü", int(n)), strings.Repeat("ü", int(n)+1), strings.Repeat("x", max(0, int(n)-1)))
+				}
+			}
+			if n, ok := p["maxItems"].(float64); ok {
+				values = append(values, slices.Repeat([]any{"file"}, int(n)), slices.Repeat([]any{"file"}, int(n)+1))
+			}
+			if enum, ok := p["enum"].([]any); ok {
+				values = append(values, enum...)
+			}
+			for _, v := range values {
+				in := maps.Clone(base)
+				in[name] = v
+				check(in)
+			}
+			in := maps.Clone(base)
+			delete(in, name)
+			check(in)
+		}
+		in := maps.Clone(base)
+		in["Unknown"] = 1.0
+		check(in)
+	}
+	if taken < 60 || refused < 500 {
+		t.Errorf("%d taken, %d refused", taken, refused)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	table := testTable()
+	for _, c := range []struct{ tool, in, reason string }{
+		{"fs.remove", `{}`, "unknown_tool"},
+		{"", `{}`, "unknown_tool"},
+		{toolproto.ReadFile, ``, "json_syntax"},
+		{toolproto.ReadFile, `{"workspace":"/srv/src","path":"a"}`, "unknown_workspace"},
+		{toolproto.ReadFile, `{"workspace":"other","path":"a"}`, "unknown_workspace"},
+		{toolproto.WriteFile, `{"workspace":"ro","path":"a","mode":"create","content":""}`, "workspace_read_only"},
+		{toolproto.ApplyPatch, `{"workspace":"ro","patch":"--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"}`, "workspace_read_only"},
+		{toolproto.ApplyPatch, `{"workspace":"src","patch":"--- /etc/x\n+++ /etc/x\n@@ -1 +1 @@\n-a\n+b\n"}`, "patch_path"},
+		{kernel.ToolRun, `{"argv":["id"],"workspace":"ro"}`, "workspace_read_only"},
+		{kernel.ToolRun, `{"argv":["id"],"workspace":"src","cwd":"../x"}`, "path"},
+	} {
+		x, err := table.Expand(t.Context(), c.tool, []byte(c.in))
+		if x != nil || fault.ReasonOf(err) != c.reason || fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s %s: %+v, %v; want %s", c.tool, c.in, x, err, c.reason)
+		}
+	}
+	x, err := table.Expand(t.Context(), kernel.ToolRun, []byte(`{"argv":["cat","-"],"workspace":"ro","read_only":true,"cwd":"a/b","stdin":"x","timeout_ms":1500}`))
+	if err != nil || !slices.Equal(x.Argv, []string{"cat", "-"}) || x.Workspace != "/srv/ro" || !x.WorkspaceReadOnly || x.Cwd != "/workspace/a/b" ||
+		string(x.Stdin) != "x" || x.Limits.Wall != 1_500_000_000 || x.Sensitive || x.LeaveOperands || x.Network != isolate.NetworkFresh {
+		t.Errorf("%+v, %v", x, err)
+	}
+	// Every other tool: the program is the operator's, nothing of it the caller's.
+	for name, in := range fine() {
+		b, _ := json.Marshal(in)
+		x, err := table.Expand(t.Context(), name, b)
+		if name == kernel.ToolRun || name == toolproto.ArtifactRead {
+			continue
+		}
+		writes := name == toolproto.WriteFile || name == toolproto.ApplyPatch
+		if err != nil || x.Argv[0] != "/usr/libexec/palyra/palyra-tool" || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != writes ||
+			x.Network != isolate.NetworkVoid || x.TierFloor != tier.C || x.Workspace != "" && x.WorkspaceReadOnly == writes || len(x.Env) > 0 {
+			t.Errorf("%s: %+v, %v", name, x, err)
+		}
+	}
+	if n := len(New(Config{}).List()); n != 8 {
+		t.Errorf("%d tools without artifacts", n)
+	}
+}
+
+// FuzzExpand: whatever comes in, it is refused as the caller's mistake or becomes
+// our program in one of the operator's folders.
+func FuzzExpand(f *testing.F) {
+	table := testTable()
+	for name, in := range fine() {
+		b, _ := json.Marshal(in)
+		f.Add(name, b)
+	}
+	f.Fuzz(func(t *testing.T, name string, in []byte) {
+		x, err := table.Expand(t.Context(), name, in)
+		if err != nil {
+			if fault.KindOf(err) != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		if !slices.Contains([]string{"", "/srv/src", "/srv/ro"}, x.Workspace) || x.Workspace == "/srv/ro" && !x.WorkspaceReadOnly {
+			t.Fatalf("%+v", x)
+		}
+		if name != kernel.ToolRun && x.Argv[0] != "/usr/libexec/palyra/palyra-tool" {
+			t.Fatalf("%+v", x)
+		}
+	})
+}
