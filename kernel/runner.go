@@ -2,13 +2,17 @@ package kernel
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"time"
 
 	"palyra/authz/grant"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cell"
+	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 )
 
@@ -67,8 +71,23 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 
 // wait returns why nothing can run here, if that is so.
 func (l *lane) wait() error {
-	<-l.ready
+	select {
+	case <-l.ready:
+	default:
+		prepare() // only the first call finds it not ready
+		<-l.ready
+	}
 	return l.err
+}
+
+// prepare does what the call would otherwise do after the wait: printing and
+// reading types for the first time.
+func prepare() {
+	receipt.Prepare()
+	_, _ = (&isolate.Spec{}).Digest()
+	if b, err := canon.Marshal(evidence.Evidence{}); err == nil {
+		_ = json.Unmarshal(b, new(evidence.Evidence))
+	}
 }
 
 // retire takes a lane out of use, so that the next call starts another.

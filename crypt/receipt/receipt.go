@@ -94,6 +94,14 @@ func seal(k *keyring.AttestationKey, payload []byte) (*Envelope, error) {
 	return &Envelope{Payload: payload, PayloadType: keyring.StatementType, Signatures: []Signature{{Sig: sig}}}, nil
 }
 
+// Prepare makes ready what signing the first statement of a process would have to
+// work out about types. It is for a process that waits for something else.
+func Prepare() {
+	for _, v := range []any{Statement{}, Envelope{}, record{}, bundle{Verification: material{TLog: []entry{{}}}}} {
+		_, _ = canon.Marshal(v) // for what it leaves behind
+	}
+}
+
 // Encode returns the envelope as canonical JSON.
 func (e *Envelope) Encode() []byte {
 	b, err := canon.Marshal(e)
