@@ -1,8 +1,64 @@
 package selfbench
 
-import "palyra/internal/fault"
+import (
+	"context"
+	"fmt"
+	"time"
 
-// Waiting returns fault.Unsupported as long as palyra-cell makes no cells ahead.
-func (*Lab) Waiting(string, int) (*Waiting, error) {
-	return nil, fault.New(fault.Unsupported, "no_pool", "measure waiting cells", nil)
+	"palyra/internal/fault"
+	"palyra/internal/measure"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/tier"
+)
+
+// waitingFor is how long a pool may take to make what is asked of it.
+const waitingFor = 30 * time.Second
+
+// Waiting measures the memory of n waiting cells.
+func (l *Lab) Waiting(name string, n int) (*Waiting, error) {
+	k := kind{name: "waiting", tier: tier.C, pool: cell.Pool{Cells: n, MaxAge: time.Hour}}
+	if name == WaitingVoid {
+		k.network = isolate.NetworkVoid
+	}
+	idle, err := l.runner(kind{name: "idle", tier: tier.C, network: k.network}, True)
+	if err != nil {
+		return nil, err
+	}
+	// The same palyra-cell without a pool is what there is anyway.
+	if _, _, err := idle.call(); err != nil {
+		idle.close()
+		return nil, err
+	}
+	before := measure.ReadMemory()
+	if err := idle.close(); err != nil {
+		return nil, err
+	}
+	r, err := l.runner(k, True)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	if _, _, err := r.call(); err != nil { // the pool has to know what for
+		return nil, err
+	}
+	var s cell.Stats
+	for deadline := time.Now().Add(waitingFor); ; time.Sleep(20 * time.Millisecond) {
+		if s, err = r.Stats(context.Background()); err != nil {
+			return nil, err
+		}
+		if s.Waiting >= n {
+			return grown(name, s.Waiting, before, measure.ReadMemory()), nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fault.New(fault.Refused, "pool_short", "measure waiting cells", fmt.Errorf("%d of %d were made in %v", s.Waiting, n, waitingFor))
+		}
+	}
+}
+
+// grown makes a Waiting of two looks at the memory.
+func grown(kind string, cells int, before, after measure.Memory) *Waiting {
+	w := &Waiting{Kind: kind, Cells: cells, Slab: after.Kernel - before.Kernel, Stacks: after.Stacks - before.Stacks, Other: after.Anonymous - before.Anonymous}
+	w.Each = measure.Over(float64(w.Slab+w.Stacks+w.Other), float64(cells))
+	return w
 }
