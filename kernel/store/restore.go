@@ -129,20 +129,25 @@ func unpack(ctx context.Context, r io.Reader, u Unlock, each func(name string, r
 		}
 		return nil, corrupt(err)
 	}
+	m, err := archive(plain, each)
+	if err != nil {
+		return nil, corrupt(err)
+	}
+	return m, nil
+}
+
+// archive reads the plain text of a backup.
+func archive(plain io.Reader, each func(name string, r io.Reader) error) (*Manifest, error) {
 	b := bufio.NewReaderSize(plain, 1<<16)
-	t := tar.NewReader(b)
 	got := &Manifest{}
-	m, err := entries(t, got, each)
+	m, err := entries(tar.NewReader(b), got, each)
 	if err == nil {
 		err = ended(b)
 	}
 	if err == nil {
 		err = m.agrees(got)
 	}
-	if err != nil {
-		return nil, corrupt(err)
-	}
-	return m, nil
+	return m, err
 }
 
 // entries reads mark, files and manifest, and notes in got what the files are.

@@ -132,7 +132,8 @@ func (tx *Tx) ResolveApproval(id string, version int64, r Resolution) (*Approval
 }
 
 // UseApproval marks an approved request as spent. It can be done once:
-// fault.NotApproved "approval_used", "approval_not_approved".
+// fault.NotApproved "approval_used", "approval_not_approved" or
+// "approval_expired".
 func (tx *Tx) UseApproval(id string) error { return tx.useApproval(id) }
 
 // Artifact returns what is known of an artifact, or fault.NotFound "no_such_artifact".
