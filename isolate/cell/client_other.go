@@ -8,6 +8,7 @@ import (
 	"palyra/authz/grant"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/probe"
 )
 
 // Client is a connection to a palyra-cell. There is none on this platform.
@@ -53,6 +54,9 @@ func NewStarter(string) (*Starter, error) { return nil, unsupported() }
 
 // DialStarter fails: palyra-cell exists on Linux only.
 func DialStarter(string) (*Starter, error) { return nil, unsupported() }
+
+// Probe fails.
+func (*Starter) Probe(context.Context) (*probe.Report, error) { return nil, unsupported() }
 
 // Gone returns a channel that nobody closes.
 func (*Starter) Gone() <-chan struct{} { return nil }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"palyra/internal/fault"
+	"palyra/isolate/probe"
 	"palyra/isolate/tier"
 )
 
@@ -23,14 +24,19 @@ import (
 // palyra-cell, answers on the lifeline with one startReply and keeps it open
 // until that process was reaped. A message or the end of file on the lifeline
 // tells it to kill the process: a palyrad that dies closes them all.
+//
+// A request to probe has the lifeline only, and the answer a report: what can be
+// enforced is for the process to say that makes the cells.
 
 type startRequest struct {
 	Version int       `json:"version"`
+	Probe   bool      `json:"probe,omitempty"`
 	Tier    tier.Tier `json:"tier"`
 }
 
 type startReply struct {
-	Error *wireErr `json:"error,omitempty"`
+	Error  *wireErr      `json:"error,omitempty"`
+	Report *probe.Report `json:"report,omitempty"` // to a probe
 }
 
 // Starter starts palyra-cells on behalf of a process that has given up the
@@ -119,29 +125,65 @@ func (l lifeline) Kill() error {
 }
 
 func (s *Starter) start(ctx context.Context, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, error) {
-	const op = "start palyra-cell through its starter"
+	line, _, err := s.ask(ctx, "start palyra-cell through its starter", startRequest{Version: wireVersion, Tier: t}, theirs)
+	if err != nil {
+		return nil, nil, err
+	}
+	gone := make(chan struct{})
+	// It ends when the process was reaped or the starter died.
+	go func() {
+		defer close(gone)
+		line.Read(make([]byte, 1))
+		line.Close()
+	}()
+	return lifeline{line}, gone, nil
+}
+
+// Probe finds out what the host can enforce, by having the starter try it; see
+// package probe.
+func (s *Starter) Probe(ctx context.Context) (*probe.Report, error) {
+	const op = "probe the host through palyra-cell's starter"
+	line, r, err := s.ask(ctx, op, startRequest{Version: wireVersion, Probe: true})
+	if err != nil {
+		return nil, err
+	}
+	line.Close()
+	if r.Report == nil {
+		return nil, fault.New(fault.Internal, "starter_protocol", op, errors.New("the answer has no report"))
+	}
+	return r.Report, nil
+}
+
+// ask sends a request with files and a new lifeline, and waits for the answer.
+func (s *Starter) ask(ctx context.Context, op string, r startRequest, files ...*os.File) (_ *net.UnixConn, _ *startReply, err error) {
 	ours, far, err := pair(op)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer far.Close()
-	fail := func(err error) (killer, <-chan struct{}, error) {
-		ours.Close()
-		if ctx.Err() != nil {
-			return nil, nil, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	defer func() {
+		if err != nil {
+			ours.Close()
+			if ctx.Err() != nil {
+				err = fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+			}
 		}
-		return nil, nil, fault.New(fault.Unavailable, "starter_gone", op, err)
-	}
-	msg, err := json.Marshal(startRequest{Version: wireVersion, Tier: t})
+	}()
+	gone := func(err error) error { return fault.New(fault.Unavailable, "starter_gone", op, err) }
+	msg, err := json.Marshal(r)
 	if err != nil {
-		return fail(err)
+		return nil, nil, err
+	}
+	var fds []int
+	for _, f := range append(files, far) {
+		fds = append(fds, int(f.Fd()))
 	}
 	s.mu.Lock()
-	_, _, err = s.conn.WriteMsgUnix(msg, syscall.UnixRights(int(theirs.Fd()), int(far.Fd())), nil)
+	_, _, err = s.conn.WriteMsgUnix(msg, syscall.UnixRights(fds...), nil)
 	s.mu.Unlock()
-	runtime.KeepAlive(theirs)
+	runtime.KeepAlive(files)
 	if err != nil {
-		return fail(err)
+		return nil, nil, gone(err)
 	}
 	far.Close() // or we would not see the starter close its copy
 	stop := context.AfterFunc(ctx, func() { ours.Close() })
@@ -151,25 +193,17 @@ func (s *Starter) start(ctx context.Context, t tier.Tier, theirs *os.File) (kill
 	if err == nil && n == 0 {
 		err = io.ErrUnexpectedEOF
 	}
-	var r startReply
+	var answer startReply
 	if err == nil {
-		err = decode(buf[:n], &r)
+		err = decode(buf[:n], &answer)
 	}
 	if err != nil {
-		return fail(err)
+		return nil, nil, gone(err)
 	}
-	if r.Error != nil {
-		ours.Close()
-		return nil, nil, r.Error.err()
+	if err := answer.Error.err(); err != nil {
+		return nil, nil, err
 	}
-	gone := make(chan struct{})
-	// It ends when the process was reaped or the starter died.
-	go func() {
-		defer close(gone)
-		ours.Read(make([]byte, 1))
-		ours.Close()
-	}()
-	return lifeline{ours}, gone, nil
+	return ours, &answer, nil
 }
 
 // pair makes a connection and returns our end and a file for the other one.
@@ -288,21 +322,47 @@ func serveStarter(conn *net.UnixConn, path string) error {
 			return err
 		}
 		var r startRequest
-		if err := decode(buf[:n], &r); err != nil || r.Version != wireVersion || len(files) != 2 {
+		want := 2
+		if err = decode(buf[:n], &r); r.Probe {
+			want = 1
+		}
+		if err != nil || r.Version != wireVersion || len(files) != want {
 			closeAll(files)
 			return fmt.Errorf("request of palyrad: version %d with %d descriptors: %v", r.Version, len(files), err)
 		}
-		line, err := fileConn(files[1])
+		line, err := fileConn(files[want-1])
 		if err != nil {
-			files[0].Close()
+			closeAll(files[:want-1])
 			return fmt.Errorf("lifeline: %w", err)
 		}
 		lines.Store(line, nil)
 		cells.Go(func() {
-			attend(line, path, r.Tier, files[0])
+			if r.Probe {
+				look(line, path)
+			} else {
+				attend(line, path, r.Tier, files[0])
+			}
 			lines.Delete(line)
 		})
 	}
+}
+
+// look probes the host and answers.
+func look(line *net.UnixConn, path string) {
+	defer line.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	// It ends with the line, which is closed here or by palyrad.
+	go func() {
+		line.Read(make([]byte, 16))
+		cancel()
+	}()
+	r, err := probe.Run(ctx, path)
+	b, merr := json.Marshal(startReply{Error: toWire(err), Report: r})
+	if merr != nil {
+		panic("cell: internal error: " + merr.Error())
+	}
+	line.Write(b) // a palyrad that is gone needs no answer
 }
 
 // attend starts one palyra-cell and stays with it until it was reaped.

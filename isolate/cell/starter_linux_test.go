@@ -1,6 +1,7 @@
 package cell_test
 
 import (
+	"context"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/isolatetest"
+	"palyra/isolate/probe"
 	"palyra/isolate/tier"
 )
 
@@ -94,6 +96,32 @@ func TestStarterDeaths(t *testing.T) {
 	soon(t, "palyra-cell without its starter", c.Died())
 	if _, err := cell.Start(t.Context(), cell.Config{Starter: s, Tier: tier.C, Key: testKey}); fault.ReasonOf(err) != "starter_gone" {
 		t.Errorf("start without a starter: got %v", err)
+	}
+}
+
+// TestStarterProbe: the starter's report is that of the host, which this process
+// could make too.
+func TestStarterProbe(t *testing.T) {
+	got, err := starter(t).Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := probe.Run(t.Context(), cellPath(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Findings) == 0 || len(got.Findings) != len(want.Findings) || got.Kernel != want.Kernel {
+		t.Fatalf("got %+v", got)
+	}
+	for i, f := range got.Findings {
+		if f.Name != want.Findings[i].Name || f.Answer != want.Findings[i].Answer {
+			t.Errorf("%s: %v through the starter, %v without", f.Name, f.Answer, want.Findings[i].Answer)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := starter(t).Probe(ctx); fault.KindOf(err) != fault.Canceled {
+		t.Errorf("probe that was given up: %v", err)
 	}
 }
 

@@ -58,6 +58,8 @@ type Config struct {
 	Bounds  session.Bounds // on runs
 	Budget  store.Budget   // of runs; see run.Config
 	Readers int            // of tapes; see run.Config
+	// Hold takes no runs, as an emergency stop does, but for this process only.
+	Hold bool
 	// AllowSelf lets whoever asked for a call approve it: one credential is then
 	// enough for a sensitive call. Status warns of it.
 	AllowSelf bool
@@ -133,7 +135,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	h.runs, err = run.Open(ctx, run.Config{
 		Store: cfg.Store, Gate: cfg.Kernel, Principal: h.entity, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
-		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf}, Hold: denied, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
+		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf}, Hold: denied || cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {
 		return nil, err
