@@ -131,10 +131,10 @@ func (j *Journal) commit(batch []*request) {
 		return
 	}
 	// Whoever embeds the journal publishes in quiet moments. Where nobody does,
-	// the write-ahead file must not grow for ever. Its failure is not that of
-	// the append; Close and Publish try again and report it.
-	if j.tree.size-j.tree.base >= maxBacklog {
-		_ = j.seal()
+	// the write-ahead file must not grow for ever.
+	if j.tree.size-j.tree.base >= maxBacklog && !j.moving {
+		j.moving = true
+		j.movers.Go(j.move)
 	}
 }
 

@@ -16,8 +16,8 @@
 // checkpoint of the tree that it makes, and one fdatasync. Nothing else is
 // flushed on the way of an append: Open and Close flush nothing in the usual
 // case. Tiles, entry bundles and content files are written when 256 entries
-// are complete, each once and durably; then the write-ahead file begins anew at
-// that size. The partial tiles and the file "checkpoint" are made from the
+// are complete, each once and durably, while appends go on; then the write-ahead
+// file begins anew at that size. The partial tiles and the file "checkpoint" are made from the
 // write-ahead file on Close and Publish.
 //
 // # Crash and tampering
@@ -63,7 +63,7 @@ const (
 )
 
 // maxBacklog is how many entries may wait in the write-ahead file for Close or
-// Publish before Append moves them into tiles itself.
+// Publish before they are moved into tiles in the background.
 const maxBacklog = 4 * tileWidth
 
 // Entry is what is appended.
@@ -98,9 +98,15 @@ type Journal struct {
 
 	queue queue // of appends waiting for their group
 
-	// writer is held by whoever changes the log: the leader of a group, Publish,
-	// Close. The fields below it are written only under it and mu.
+	// sealing is held by whoever moves complete tiles out of the write-ahead file,
+	// Publish and Close. It is taken before writer.
+	sealing sync.Mutex
+	movers  sync.WaitGroup // that run in the background; Close waits for them
+
+	// writer is held by whoever changes the log: the leader of a group, and the
+	// holder of sealing. The fields below it are written only under it and mu.
 	writer sync.Mutex
+	moving bool // guarded by writer: there is a mover
 
 	mu        sync.RWMutex
 	closed    bool
@@ -315,12 +321,20 @@ func (j *Journal) Recovered() Recovery { return j.recovered }
 // lock back. What was appended is durable whatever Close returns: an error
 // means that the published tree is older than the log.
 func (j *Journal) Close() error {
+	err := j.close()
+	j.movers.Wait() // there is none or it sees that the journal is closed
+	return err
+}
+
+func (j *Journal) close() error {
+	j.sealing.Lock()
+	defer j.sealing.Unlock()
 	j.writer.Lock()
 	defer j.writer.Unlock()
 	if j.closed {
 		return nil
 	}
-	err := j.publish(false)
+	err := j.publish(false, nil)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closed = true
@@ -337,12 +351,21 @@ func (j *Journal) Publish() error {
 	if err := j.settle(); err != nil {
 		return durable.Fault(op, err)
 	}
-	j.writer.Lock()
-	defer j.writer.Unlock()
-	if j.closed {
+	j.sealing.Lock()
+	defer j.sealing.Unlock()
+	j.mu.RLock()
+	closed := j.closed
+	j.mu.RUnlock()
+	if closed {
 		return errClosed(op)
 	}
-	return durable.Fault(op, j.publish(true))
+	st, err := j.stage()
+	if err != nil {
+		return durable.Fault(op, err)
+	}
+	j.writer.Lock()
+	defer j.writer.Unlock()
+	return durable.Fault(op, j.publish(true, st))
 }
 
 func errClosed(op string) error { return fault.New(fault.BadState, "journal_closed", op, nil) }

@@ -17,9 +17,10 @@ import (
 )
 
 // publish writes what readers of the tlog-tiles layout need for the whole log.
-// The caller holds writer. Complete tiles are always durable; the partial ones
-// and the checkpoint only if asked for: they can be made again.
-func (j *Journal) publish(lasting bool) error {
+// The caller holds sealing and writer, and may have staged some. Complete tiles
+// are always durable; the partial ones and the checkpoint only if asked for: they
+// can be made again.
+func (j *Journal) publish(lasting bool, st *staged) error {
 	if j.broken != nil {
 		return j.broken
 	}
@@ -29,8 +30,15 @@ func (j *Journal) publish(lasting bool) error {
 	if err := j.flush(); err != nil { // never publish what a power failure could take back
 		return err
 	}
-	if j.tree.size-j.tree.base >= tileWidth {
-		if err := j.seal(); err != nil {
+	for {
+		if err := j.finish(st); err != nil {
+			return err
+		}
+		if j.tree.size-j.tree.base < tileWidth {
+			break
+		}
+		var err error
+		if st, err = j.stage(); err != nil {
 			return err
 		}
 	}
@@ -106,8 +114,8 @@ func (j *Journal) headTile() ([]byte, error) {
 	return tlog.ReadTileData(tlog.Tile{H: tileHeight, N: int64(j.tree.base / tileWidth), W: int(j.tree.size - j.tree.base)}, j.tree)
 }
 
-// seal moves all complete tiles out of the write-ahead file. The caller holds
-// writer. Order, and why a crash between any two steps is harmless:
+// Complete tiles are moved out of the write-ahead file by stage and finish. Order,
+// and why a crash between any two steps is harmless:
 //
 //  1. entry bundles and contents, from the write-ahead file
 //  2. tiles, lowest level first; a tile that is there already must be equal
@@ -117,78 +125,66 @@ func (j *Journal) headTile() ([]byte, error) {
 //  5. partial tiles that complete ones replace are removed
 //
 // Everything is flushed before the next step, and until step 4 the old
-// write-ahead file still holds all of it.
-func (j *Journal) seal() error {
-	from, to := j.tree.base, j.tree.size/tileWidth*tileWidth
-	if from == to {
-		return nil
-	}
-	rest, open, err := j.sealEntries(to)
-	if err != nil {
-		return err
-	}
-	tiles := tlog.NewTiles(tileHeight, int64(from), int64(to))
-	for _, t := range tiles {
-		b, err := tlog.ReadTileData(t, j.tree)
-		if err != nil {
-			return err
-		}
-		if err := j.writeOnce("seal:tile", tilePath(t), b); err != nil {
-			return err
-		}
-	}
-	nt, err := j.tree.rebase(to)
-	if err != nil {
-		return err
-	}
-	root, err := nt.rootAt(to)
-	if err != nil {
-		return err
-	}
-	note := j.key.SignCheckpoint(to, root)
-	if err := j.writeFile("seal:checkpoint", checkpointFile, note); err != nil {
-		return err
-	}
-	j.mu.Lock()
-	j.published = to
-	j.mu.Unlock()
-	edge, err := nt.ReadHashes(edgeIndexes(to))
-	if err != nil {
-		return err
-	}
-	if err := j.swap(nt, edge, open, note, rest); err != nil {
-		return err
-	}
-	return j.sweep(tiles, from, to)
+// write-ahead file still holds all of it. Steps 1 and 2 write what can never
+// change and take the longest; appends go on meanwhile. The rest is short.
+
+// staged is what stage has written and finish has to make the log's.
+type staged struct {
+	from, to uint64
+	tiles    []tlog.Tile
+	open     []uint64 // entries that were open at to
+	next     uint64   // the first entry of the record that holds entry to, and
+	at       int64    // where that record stands in the write-ahead file
 }
 
-// sealEntries writes entry bundles and contents up to entry to. It returns the
-// groups after that, and which entries were open at that point.
-func (j *Journal) sealEntries(to uint64) (rest []*group, open []uint64, err error) {
-	w := &wal{file: j.wal.file, header: j.wal.header, end: j.wal.start, size: j.wal.end}
+// stage writes bundles, contents and tiles of all that is complete. The caller
+// holds sealing. It returns nil if there is none.
+func (j *Journal) stage() (*staged, error) {
+	j.mu.RLock()
+	tree, w := *j.tree, &wal{file: j.wal.file, header: j.wal.header, end: j.wal.start, size: j.wal.end}
+	j.mu.RUnlock()
+	st := &staged{from: tree.base, to: tree.size / tileWidth * tileWidth}
+	if st.from == st.to {
+		return nil, nil
+	}
+	if err := j.stageEntries(w, st); err != nil {
+		return nil, err
+	}
+	st.tiles = tlog.NewTiles(tileHeight, int64(st.from), int64(st.to))
+	for _, t := range st.tiles {
+		b, err := tlog.ReadTileData(t, &tree)
+		if err != nil {
+			return nil, err
+		}
+		if err := j.writeOnce("seal:tile", tilePath(t), b); err != nil {
+			return nil, err
+		}
+	}
+	return st, nil
+}
+
+// stageEntries writes entry bundles and contents up to entry st.to.
+func (j *Journal) stageEntries(w *wal, st *staged) error {
 	set := make(map[uint64]struct{})
 	for _, i := range w.header.open {
 		set[i] = struct{}{}
 	}
 	var leaves, contents [][]byte
 	next := w.header.base
-	err = w.scan(func(g *group, _ []place) error {
-		tail := &group{note: bytes.Clone(g.note)}
+	st.at = -1
+	err := w.scan(func(g *group, _ []place) error {
+		if st.at < 0 && next+uint64(len(g.entries)) > st.to {
+			st.next, st.at = next, w.end
+		}
 		for i := range g.entries {
-			e := g.entries[i]
-			e.Leaf, e.Content = bytes.Clone(e.Leaf), bytes.Clone(e.Content)
-			if next >= to {
-				if len(tail.entries) == 0 {
-					tail.first = next
-				}
-				tail.entries = append(tail.entries, e)
-				next++
-				continue
+			if next == st.to {
+				return nil
 			}
-			if err := track(set, &e, next); err != nil {
+			e := &g.entries[i]
+			if err := track(set, e, next); err != nil {
 				return corrupt("wal_corrupt", err)
 			}
-			leaves, contents = append(leaves, e.Leaf), append(contents, e.Content)
+			leaves, contents = append(leaves, bytes.Clone(e.Leaf)), append(contents, bytes.Clone(e.Content))
 			next++
 			if len(leaves) < tileWidth {
 				continue
@@ -202,12 +198,92 @@ func (j *Journal) sealEntries(to uint64) (rest []*group, open []uint64, err erro
 			}
 			leaves, contents = nil, nil
 		}
+		return nil
+	})
+	if st.at < 0 {
+		st.next, st.at = next, w.end
+	}
+	st.open = openList(set)
+	return err
+}
+
+// finish makes what was staged part of the log and begins a new write-ahead file
+// behind it. The caller holds sealing and writer. nil is nothing to do.
+func (j *Journal) finish(st *staged) error {
+	if st == nil {
+		return nil
+	}
+	rest, err := j.after(st)
+	if err != nil {
+		return err
+	}
+	nt, err := j.tree.rebase(st.to)
+	if err != nil {
+		return err
+	}
+	root, err := nt.rootAt(st.to)
+	if err != nil {
+		return err
+	}
+	note := j.key.SignCheckpoint(st.to, root)
+	if err := j.writeFile("seal:checkpoint", checkpointFile, note); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	j.published = st.to
+	j.mu.Unlock()
+	edge, err := nt.ReadHashes(edgeIndexes(st.to))
+	if err != nil {
+		return err
+	}
+	if err := j.swap(nt, edge, st.open, note, rest); err != nil {
+		return err
+	}
+	return j.sweep(st.tiles, st.from, st.to)
+}
+
+// after reads the groups behind what was staged.
+func (j *Journal) after(st *staged) (rest []*group, err error) {
+	w := &wal{file: j.wal.file, header: j.wal.header, end: st.at, size: j.wal.end}
+	next := st.next
+	err = w.scanFrom(next, func(g *group, _ []place) error {
+		tail := &group{note: bytes.Clone(g.note)}
+		for _, e := range g.entries {
+			if next >= st.to {
+				if len(tail.entries) == 0 {
+					tail.first = next
+				}
+				e.Leaf, e.Content = bytes.Clone(e.Leaf), bytes.Clone(e.Content)
+				tail.entries = append(tail.entries, e)
+			}
+			next++
+		}
 		if len(tail.entries) > 0 {
 			rest = append(rest, tail)
 		}
 		return nil
 	})
-	return rest, openList(set), err
+	return rest, err
+}
+
+// move is stage and finish in the background, for a log that nobody publishes.
+// Its failure is nobody's: the next one, Close and Publish try again.
+func (j *Journal) move() {
+	j.sealing.Lock()
+	defer j.sealing.Unlock()
+	j.mu.RLock()
+	closed := j.closed
+	j.mu.RUnlock()
+	var st *staged
+	if !closed {
+		st, _ = j.stage()
+	}
+	j.writer.Lock()
+	defer j.writer.Unlock()
+	j.moving = false
+	if !j.closed && j.broken == nil {
+		_ = j.finish(st)
+	}
 }
 
 // swap begins a new write-ahead file at the tree nt, with the groups after it.

@@ -169,9 +169,11 @@ func track(open map[uint64]struct{}, e *Entry, index uint64) error {
 
 // scan reads record after record and leaves w.end after the last good one. What
 // it hands out is valid during the call only.
-func (w *wal) scan(each func(*group, []place) error) error {
+func (w *wal) scan(each func(*group, []place) error) error { return w.scanFrom(w.header.base, each) }
+
+// scanFrom is scan for a wal whose end is where the record of entry next begins.
+func (w *wal) scanFrom(next uint64, each func(*group, []place) error) error {
 	r := bufio.NewReaderSize(io.NewSectionReader(w.file, w.end, w.size-w.end), 1<<16)
-	next := w.header.base
 	var head [groupHead]byte
 	var body []byte
 	for w.end < w.size {
