@@ -39,7 +39,7 @@ func (e *Engine) run(j *job) {
 	if !j.ok {
 		return
 	}
-	e.step("begun")
+	e.step("run:begun")
 	end, err := e.steps(j)
 	if err != nil { // what it was doing is not on record: the next Open resolves it
 		j.end(err)
@@ -84,9 +84,9 @@ func (e *Engine) steps(j *job) (ending, error) {
 			}
 			continue
 		}
-		e.step("step")
+		e.step("run:step")
 		res := e.call(ctx, j)
-		e.step("called")
+		e.step("run:called")
 		j.stage(e.endStep(j, res))
 		j.results = append(j.results, res.StepResult)
 		if !well(&res.StepResult) && ctx.Err() != nil {
@@ -184,7 +184,7 @@ func (e *Engine) finish(j *job, end ending) {
 		j.end(err)
 		return
 	}
-	e.step("ended")
+	e.step("run:ended")
 	j.end(nil)
 }
 

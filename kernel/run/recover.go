@@ -24,7 +24,7 @@ import (
 //     never ran. No step is made again;
 //   - a run that had not begun is made, in its place, unless it was a call of
 //     somebody who waited: that is cancelled, "caller_gone". While an emergency stop
-//     is in force all of these are cancelled, "stopped".
+//     is in force all of these are cancelled, "stopped"; in safe mode they go on waiting.
 func (e *Engine) recover(ctx context.Context) error {
 	if _, err := e.approvals.Expire(ctx); err != nil {
 		return fmt.Errorf("expire approvals: %w", err)
@@ -51,6 +51,7 @@ func (e *Engine) recover(ctx context.Context) error {
 			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonStopped})
 		case p.Attended:
 			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonCallerGone})
+		case e.cfg.Park:
 		default:
 			j := newJob(r.ID, r.Session, r.Principal, p, r.Budget)
 			j.ok = true

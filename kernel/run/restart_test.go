@@ -134,3 +134,41 @@ func TestRecover(t *testing.T) {
 		t.Errorf("%d active, %d wait, %d calls", active, waiting, h.g.count())
 	}
 }
+
+// TestHold: while an emergency stop is in force what had been accepted is
+// cancelled; in safe mode it goes on waiting.
+func TestHold(t *testing.T) {
+	one := func(c *Config) { c.Bounds = session.Bounds{Active: 1} }
+	for _, test := range []struct {
+		name          string
+		change        func(*Config)
+		refused       string
+		state, reason string
+	}{
+		{"stop", func(c *Config) { c.Hold = true }, "stopped", hub.RunCancelled, ReasonStopped},
+		{"safe mode", func(c *Config) { c.Park = true }, "safe_mode", hub.RunPending, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := open(t, one)
+			a := h.start(Request{Steps: steps("hold")})
+			b := h.start(Request{Steps: steps("ok")})
+			<-h.g.in
+			h.stop()
+			h.reopen(test.change)
+			if _, err := h.try(Request{Steps: steps("ok")}); fault.ReasonOf(err) != test.refused {
+				t.Errorf("a new run: %v", err)
+			}
+			if r := h.read(a); r.State != hub.RunFailed {
+				t.Errorf("%s", r.State)
+			}
+			if r := h.read(b); r.State != test.state || r.Reason != test.reason {
+				t.Errorf("%s %s", r.State, r.Reason)
+			}
+			h.stop()
+			h.reopen(one)
+			if r := h.ended(b); test.name == "safe mode" && r.State != hub.RunDone {
+				t.Errorf("%s %s", r.State, r.Reason)
+			}
+		})
+	}
+}

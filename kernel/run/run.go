@@ -81,11 +81,15 @@ type Config struct {
 	// Hold is DenyNew from the start; runs that had been accepted are cancelled,
 	// "stopped".
 	Hold bool
+	// Park takes no runs either, and leaves those that had been accepted as they
+	// are, for an Open without it: the daemon is in safe mode.
+	Park bool
 	// Log is told of what cannot be written down and will be tried again. Default: nobody.
 	Log *slog.Logger
 
-	// TestOnlyStep is called at the named steps "created", "begun", "step",
-	// "called", "ended" and "left", so that a test can kill the process there.
+	// TestOnlyStep is called at the named steps "run:created", "run:begun",
+	// "run:step", "run:called" and "run:ended", so that a test can kill the
+	// process there.
 	TestOnlyStep func(name string)
 }
 
@@ -174,6 +178,13 @@ type Stop struct {
 // Error implements error: a Stop is the cause of a run's ctx.
 func (s *Stop) Error() string { return "run ended: " + s.Reason }
 
+// settle fills the default in. A Stop is read by many, and written no more.
+func (s *Stop) settle() {
+	if s.State != store.RunFailed {
+		s.State = store.RunCancelled
+	}
+}
+
 // The reasons for which the engine itself ends runs.
 const (
 	ReasonInterrupted = "interrupted"  // the daemon stopped or died while it was under way
@@ -200,6 +211,7 @@ func (e *Engine) Wait(ctx context.Context, id string) error {
 // durable. One that has ended, or does not exist, is left as it is. With a ctx
 // that is done before, the run ends all the same.
 func (e *Engine) Cancel(ctx context.Context, id string, s Stop) error {
+	s.settle()
 	e.mu.Lock()
 	j := e.jobs[id]
 	if j != nil {
@@ -215,6 +227,7 @@ func (e *Engine) Cancel(ctx context.Context, id string, s Stop) error {
 // CancelAll cancels the runs that match chooses, by session and user, as Cancel
 // does, all at once. It returns how many they were. match is called with locks held.
 func (e *Engine) CancelAll(ctx context.Context, s Stop, match func(session, user string) bool) (int, error) {
+	s.settle()
 	var chosen []*job
 	e.mu.Lock()
 	for _, j := range e.jobs {
@@ -233,9 +246,6 @@ func (e *Engine) CancelAll(ctx context.Context, s Stop, match func(session, user
 
 // cancelLocked ends an active run through its ctx, and a queued one itself.
 func (e *Engine) cancelLocked(j *job, s *Stop) {
-	if s.State != store.RunFailed {
-		s.State = store.RunCancelled
-	}
 	j.cancel(s)
 	if p := e.lines.Place(j.id); p != session.Queued && p != session.Head || e.closed {
 		return

@@ -113,7 +113,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	j.ok = err == nil
 	if err == nil {
 		j.ops = nil
-		e.step("created")
+		e.step("run:created")
 	}
 	close(j.recorded)
 	if err != nil {
@@ -149,6 +149,9 @@ func (e *Engine) enter(j *job) (session.Place, error) {
 	switch {
 	case e.closed:
 		return session.Gone, fault.New(fault.Unavailable, "draining", "start run", nil).WithHint("try again when the daemon is back")
+	case e.cfg.Park:
+		return session.Gone, fault.New(fault.Unavailable, "safe_mode", "start run", nil).
+			WithHint("mend what status names and start the daemon again: in safe mode it makes no calls")
 	case e.denied:
 		d := &hub.DenialError{Denial: hub.Denial{Layer: hub.LayerStop, Reason: "stopped", Fix: "palyra stop --resume"}}
 		return session.Gone, fault.New(fault.Denied, "stopped", "start run", d).WithHint("an operator stopped this daemon and must let it go on")

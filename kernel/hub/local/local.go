@@ -58,7 +58,8 @@ type Config struct {
 	Bounds  session.Bounds // on runs
 	Budget  store.Budget   // of runs; see run.Config
 	Readers int            // of tapes; see run.Config
-	// Hold takes no runs, as an emergency stop does, but for this process only.
+	// Hold takes no runs while this process lives, and leaves those that had been
+	// accepted for the next: the daemon is in safe mode.
 	Hold bool
 	// AllowSelf lets whoever asked for a call approve it: one credential is then
 	// enough for a sensitive call. Status warns of it.
@@ -135,7 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	h.runs, err = run.Open(ctx, run.Config{
 		Store: cfg.Store, Gate: cfg.Kernel, Principal: h.entity, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
-		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf}, Hold: denied || cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
+		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {
 		return nil, err

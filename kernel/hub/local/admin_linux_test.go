@@ -1,0 +1,185 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"palyra/authz/policy"
+	"palyra/internal/fault"
+	"palyra/isolate/probe"
+	"palyra/isolate/tier"
+	"palyra/kernel"
+	"palyra/kernel/hub"
+)
+
+func copyPolicies(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	names, err := fs.Glob(policy.DefaultFS(), "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		b, err := fs.ReadFile(policy.DefaultFS(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[n] = string(b)
+		if err := os.WriteFile(filepath.Join(dir, n), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func TestPolicy(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	s := argv("/bin/sh")
+	x, err := h.PolicyExplain(ctx, h.owner, hub.NewCall{Tool: s.Tool, Input: s.Input})
+	if err != nil || x.Effect != "deny" || x.Kind != "shell" || x.Fix == "" || len(x.Traces) == 0 || len(x.Capsule) != 71 {
+		t.Errorf("%+v, %v", x, err)
+	}
+	st, err := h.JournalStatus(ctx, h.owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := st.Size
+	h.call(h.owner, argv("/bin/true"))
+	h.call(h.owner, argv("/usr/bin/seq", "2"))
+	h.call(h.owner, argv("/no/such/program"))
+	candidate := hub.PolicySet{Files: copyPolicies(t, t.TempDir())}
+	if rep, err := h.PolicyTest(ctx, h.owner, &candidate); err != nil || rep.Tests == 0 || len(rep.Failures) > 0 || rep.Digest != h.policyInfo().Digest {
+		t.Errorf("%+v, %v", rep, err)
+	}
+	if rep, err := h.PolicyTest(ctx, h.owner, nil); err != nil || rep.Tests == 0 || len(rep.Failures) > 0 {
+		t.Errorf("%+v, %v", rep, err)
+	}
+	if d, err := h.PolicyDiff(ctx, h.owner, hub.PolicyDiffQuery{Candidate: candidate}); err != nil || d.Replayed != 2 || d.Skipped != 1 || len(d.Changed) > 0 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	candidate.Files["95-no-seq.cedar"] = "@id(\"no_seq\")\n@reason(\"test\")\nforbid (principal, action == Palyra::Action::\"tool.execute\", resource)\nwhen { context.executable.name == \"seq\" };\n"
+	candidate.Files["no-seq.test.json"] = `{"version":1,"tests":[{"name":"seq","effect":"deny","policies":["no_seq"],"request":{
+		"principal":{"type":"Palyra::User","id":"u","roles":["owner"]},"action":"tool.execute","resource":{"type":"Palyra::Tool","id":"process.run"},
+		"context":{"executable":{"path":"/usr/bin/seq","system":true},"tier":"c","stdin":"none","capabilities":["process_exec"]}}}]}`
+	d, err := h.PolicyDiff(ctx, h.owner, hub.PolicyDiffQuery{Candidate: candidate, Last: 10})
+	if err != nil || len(d.Changed) != 1 || d.Changed[0].Before.Effect != "allow" || d.Changed[0].After.Effect != "deny" || d.From == d.To {
+		t.Errorf("%+v, %v", d, err)
+	}
+	bad := hub.PolicySet{Files: map[string]string{"../x.cedar": "permit (principal, action, resource);"}}
+	if rep, err := h.PolicyTest(ctx, h.owner, &bad); err != nil || len(rep.Failures) == 0 || rep.Digest != "" {
+		t.Errorf("%+v, %v", rep, err)
+	}
+	if _, err := h.PolicyDiff(ctx, h.owner, hub.PolicyDiffQuery{Candidate: bad}); err == nil {
+		t.Error("a candidate with a path was taken")
+	}
+	if st, _ := h.JournalStatus(ctx, h.owner); st.Size != before+4 {
+		t.Errorf("asking wrote to the journal: %d entries, want %d", st.Size, before+4)
+	}
+}
+
+func TestJournal(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	h.call(h.owner, argv("/bin/true"))
+	st, err := h.JournalStatus(ctx, h.owner)
+	if err != nil || st.Size < 3 || st.Checkpoint == "" || len(st.Open) != 0 {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	var all []hub.JournalEntry
+	for from := uint64(0); ; {
+		p, err := h.JournalEntries(ctx, h.owner, from, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p.Items...)
+		if p.Next == "" {
+			break
+		}
+		from += 2
+	}
+	last := all[len(all)-1]
+	if uint64(len(all)) != st.Size || all[0].Act != "access.bootstrap" || last.Outcome != "executed" || *last.Closes != last.Index-1 || len(last.Statement) == 0 {
+		t.Errorf("%d entries, %+v", len(all), last)
+	}
+	p, err := h.JournalProof(ctx, h.owner, last.Index)
+	if err != nil || p.Size != st.Size || len(p.Leaf) == 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for _, index := range []uint64{st.Size, 1 << 63} {
+		if _, err := h.JournalProof(ctx, h.owner, index); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("proof of %d: %v", index, err)
+		}
+		if _, err := h.Receipt(ctx, h.owner, index); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("receipt of %d: %v", index, err)
+		}
+	}
+	if c, err := h.JournalConsistency(ctx, h.owner, 1); err != nil || c.Old != 1 || c.Size != st.Size {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, old := range []uint64{0, st.Size + 1} {
+		if _, err := h.JournalConsistency(ctx, h.owner, old); fault.KindOf(err) != fault.Usage {
+			t.Errorf("consistency with %d: %v", old, err)
+		}
+	}
+	note, err := h.JournalCheckpoint(ctx, h.owner)
+	if err != nil || string(note) != st.Checkpoint {
+		t.Errorf("%s, %v", note, err)
+	}
+	for _, name := range []string{"checkpoint", "../keys/x", "tile/../../keys", "wal", ""} {
+		if _, err := h.JournalTile(ctx, h.owner, name); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("tile %q: %v", name, err)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	asked := 0
+	h := newHouse(t, func(c *Config, _ *kernel.Config) {
+		c.Version, c.Profile, c.AllowSelf = "1.2", "local", true
+		c.Pool = hub.Pool{Cells: 3}
+		c.Confinement = func() hub.Confinement { return hub.Confinement{Enforced: true, Controls: []hub.ConfinedControl{}} }
+		c.Settings = func() []hub.Setting { return []hub.Setting{{Key: "profile", Value: "local"}} }
+		c.Probe = func(context.Context) (*probe.Report, error) {
+			asked++
+			return &probe.Report{Kernel: "6.18", Findings: []probe.Finding{
+				{Name: "seccomp", Answer: probe.Yes, Needed: []tier.Tier{tier.C}},
+				{Name: "landlock", Answer: probe.No, Needed: []tier.Tier{tier.C}, Cost: "much", Hint: "boot with lsm=landlock"},
+			}}, nil
+		}
+	})
+	ctx := t.Context()
+	h.start(h.owner, argv("true"))
+	s, err := h.Status(ctx, h.owner)
+	if err != nil || s.Version != "1.2" || s.Profile != "local" || s.PID != os.Getpid() || !s.Confinement.Enforced || s.Pool.Cells != 3 ||
+		s.Counts.SessionsOpen != 1 || s.Journal.Size == 0 || s.Mode != "normal" || len(s.Warnings) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	d, err := h.Doctor(ctx, h.owner)
+	if err != nil || d.Healthy || len(d.Findings) != 2 || d.Findings[1].Fix != "boot with lsm=landlock" || d.Findings[1].Answer != "no" || asked != 1 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if c, err := h.Config(ctx, h.owner); err != nil || len(c) != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if tools, err := h.Tools(ctx, h.owner); err != nil || len(tools) == 0 {
+		t.Errorf("%+v, %v", tools, err)
+	}
+}
+
+func TestBackup(t *testing.T) {
+	h := newHouse(t, nil)
+	h.call(h.owner, argv("true"))
+	var b bytes.Buffer
+	v, err := h.Backup(t.Context(), h.owner, hub.BackupRequest{Recipients: []string{"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"}}, &b)
+	if err != nil || v.Bytes != int64(b.Len()) || v.Digest != digestOf(b.Bytes()) || v.Files == 0 || !bytes.HasPrefix(b.Bytes(), []byte("age-encryption.org/v1")) {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if _, err := h.Backup(t.Context(), h.owner, hub.BackupRequest{}, &b); err == nil {
+		t.Error("a backup for nobody")
+	}
+}

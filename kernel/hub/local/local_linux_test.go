@@ -1,0 +1,580 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"palyra/authz/access"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+	"palyra/kernel"
+	"palyra/kernel/hub"
+)
+
+func TestCall(t *testing.T) {
+	h := newHouse(t, nil)
+	r := h.call(h.owner, step("palyra.echo", obj{"text": "grüße"}))
+	s := r.Steps[0]
+	if r.State != hub.RunDone || s.Outcome != "executed" || !strings.Contains(s.Stdout.Text, "grüße") {
+		t.Fatalf("%+v", r)
+	}
+	v := h.verify(s)
+	if p := v.Statement.Predicate; p.Tool != "palyra.echo" || p.SessionID != r.Session || !strings.Contains(p.Principal, h.owner.User) {
+		t.Errorf("%+v", p)
+	}
+	// A denial is a result, with what would have to change.
+	r = h.call(h.owner, argv("/bin/sh", "-c", "true"))
+	d := r.Steps[0].Denial
+	if r.State != hub.RunFailed || r.Steps[0].Outcome != "denied" || d == nil || d.Layer != hub.LayerPolicy || len(d.DecisionID) != 32 || d.Fix == "" {
+		t.Errorf("%+v", r.Steps[0])
+	}
+	h.verify(r.Steps[0])
+	// So is a program that is not there; it never came to a decision.
+	r = h.call(h.owner, argv("/no/such/program"))
+	if s := r.Steps[0]; r.State != hub.RunFailed || s.State != hub.StepFailed || s.LogIndex != nil || s.Reason == "" {
+		t.Errorf("%+v", s)
+	}
+	// What comes out and is large is an artifact of the run.
+	r = h.call(h.owner, argv("/usr/bin/seq", "10000"))
+	o := r.Steps[0].Stdout
+	a, err := h.Artifact(t.Context(), h.owner, r.ID, o.Artifact)
+	if err != nil {
+		t.Fatalf("%+v: %v", o, err)
+	}
+	defer a.Close()
+	b, err := io.ReadAll(a)
+	if err != nil || digestOf(b) != o.Artifact || int64(len(b)) != o.Size || a.Info().Size != o.Size || !bytes.HasSuffix(b, []byte("\n10000\n")) {
+		t.Errorf("%d bytes, %v, %+v", len(b), err, o)
+	}
+	other := h.call(h.owner, argv("true"))
+	if _, err := h.Artifact(t.Context(), h.owner, other.ID, o.Artifact); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("through another run: %v", err)
+	}
+}
+
+// TestPermissions: every method is in the table, refuses who holds nothing, and
+// does not refuse who holds what the table says.
+func TestPermissions(t *testing.T) {
+	h := newHouse(t, nil)
+	nobody := h.peer(4242)
+	iface := reflect.TypeFor[hub.Hub]()
+	table := Permissions()
+	for i := range iface.NumMethod() {
+		m := iface.Method(i)
+		p, ok := table[m.Name]
+		if ok == (m.Name == "Authenticate") {
+			t.Errorf("%s is in the table: %v", m.Name, ok)
+		}
+		if !ok {
+			continue
+		}
+		delete(table, m.Name)
+		call := func(c hub.Caller) error {
+			f := reflect.ValueOf(h.Hub).MethodByName(m.Name)
+			args := []reflect.Value{reflect.ValueOf(t.Context()), reflect.ValueOf(c)}
+			for i := 2; i < f.Type().NumIn(); i++ {
+				in := reflect.Zero(f.Type().In(i))
+				if f.Type().In(i) == reflect.TypeFor[io.Writer]() {
+					in = reflect.ValueOf(io.Writer(io.Discard))
+				}
+				args = append(args, in)
+			}
+			out := f.Call(args)
+			err, _ := out[len(out)-1].Interface().(error)
+			return err
+		}
+		if m.Name == "Status" {
+			s, err := h.Status(t.Context(), nobody)
+			if err != nil || s.Caller.User != nobody.User || s.PID != 0 || s.PolicySet != "" {
+				t.Errorf("status for nobody: %+v, %v", s, err)
+			}
+			continue
+		}
+		for _, c := range []hub.Caller{nobody, {}, {User: h.owner.User, Token: ident.New(ident.Token)}, {Role: "owner", Scopes: []string{string(p)}}} {
+			err := call(c)
+			if d := hub.DenialOf(err); fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "permission_denied" || d == nil || d.Layer != hub.LayerAccess || d.Permission != string(p) {
+				t.Errorf("%s for %+v: %v", m.Name, c, err)
+			}
+		}
+		if m.Name == "Stop" || m.Name == "Resume" { // these would do it
+			continue
+		}
+		if err := call(h.owner); fault.ReasonOf(err) == "permission_denied" {
+			t.Errorf("%s for an owner: %v", m.Name, err)
+		}
+	}
+	if len(table) > 0 {
+		t.Errorf("the table has methods that are none: %v", table)
+	}
+}
+
+// TestOwners: the daemon's user and root are owners of a new installation, and
+// everybody else is nobody.
+func TestOwners(t *testing.T) {
+	h := newHouse(t, nil)
+	if h.owner.Role != "owner" || h.peer(0).Role != "owner" || h.peer(4242).Role != "" {
+		t.Errorf("%+v, %+v, %+v", h.owner, h.peer(0), h.peer(4242))
+	}
+	uid := uint32(0)
+	for _, c := range []hub.Credential{{}, {PeerUID: &uid, Token: "palyra_x"}, {Token: "palyra_x"}, {Token: h.owner.User}} {
+		if _, err := h.Authenticate(t.Context(), c); fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "unauthenticated" {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	// Whom somebody has removed does not come back with the next start.
+	if os.Geteuid() == 0 {
+		h.member(7, access.Owner)
+		if err := h.RemoveMember(t.Context(), h.peer(7), "uid:0", 0); err != nil {
+			t.Fatal(err)
+		}
+		h.stop()
+		h.reopen(nil)
+		if h.owner.Role != "" {
+			t.Errorf("%+v", h.owner)
+		}
+	}
+}
+
+func TestTokens(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	made, err := h.CreateToken(ctx, h.owner, hub.NewToken{Name: "ci", Scopes: []string{"session.read", "run.start"}, TTL: time.Hour})
+	if err != nil || made.Secret == "" || made.State != "active" {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	use := func(secret string) (hub.Caller, error) {
+		return h.Authenticate(ctx, hub.Credential{Token: secret, Surface: "http"})
+	}
+	c, err := use(made.Secret)
+	if err != nil || c.User != h.owner.User || c.Token != made.ID || !slices.Equal(c.Scopes, []string{"session.read", "run.start"}) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if _, err := h.Call(ctx, c, hub.NewCall{Tool: "palyra.echo", Input: []byte(`{"text":"x"}`)}); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.Members(ctx, c); fault.ReasonOf(err) != "permission_denied" {
+		t.Errorf("beyond the scopes: %v", err)
+	}
+	if _, err := h.CreateToken(ctx, h.owner, hub.NewToken{Principal: "uid:4242", Scopes: []string{"run.start"}, TTL: time.Hour}); fault.KindOf(err) != fault.Denied {
+		t.Errorf("for another: %v", err)
+	}
+	next, err := h.RotateToken(ctx, h.owner, made.ID, hub.Rotation{Version: 1, Overlap: time.Hour})
+	if err != nil || next.ID == made.ID {
+		t.Fatalf("%+v, %v", next, err)
+	}
+	if _, err := h.RevokeToken(ctx, h.owner, made.ID, 1); fault.ReasonOf(err) != "version_conflict" {
+		t.Errorf("an old version: %v", err)
+	}
+	gone, err := h.RevokeToken(ctx, h.owner, made.ID, 2)
+	if err != nil || gone.State != "revoked" || gone.Revoked == nil {
+		t.Errorf("%+v, %v", gone, err)
+	}
+	if _, err := use(made.Secret); fault.ReasonOf(err) != "unauthenticated" {
+		t.Errorf("a revoked token: %v", err)
+	}
+	// A caller that was made before is refused from now on, too.
+	if _, err := h.Sessions(ctx, c, hub.SessionQuery{}); fault.ReasonOf(err) != "permission_denied" {
+		t.Errorf("a caller with a revoked token: %v", err)
+	}
+	all, err := h.Tokens(ctx, h.owner, hub.TokenQuery{})
+	if err != nil || len(all.Items) != 2 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// TestVisibility: what belongs to another does not exist, for whoever does not
+// manage members.
+func TestVisibility(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	alice, bob, admin := h.member(1001, access.Operator), h.member(1002, access.Operator), h.member(1003, access.Admin)
+	r := h.start(alice, argv("/usr/bin/seq", "10000"))
+	r = h.ended(alice, r.ID)
+	for _, test := range []struct {
+		name string
+		do   func(c hub.Caller) error
+	}{
+		{"session", func(c hub.Caller) error { _, err := h.Session(ctx, c, r.Session); return err }},
+		{"run", func(c hub.Caller) error { _, err := h.Run(ctx, c, r.ID); return err }},
+		{"tape", func(c hub.Caller) error {
+			tape, err := h.Tape(ctx, c, r.ID, 0)
+			if err == nil {
+				tape.Close()
+			}
+			return err
+		}},
+		{"cancel", func(c hub.Caller) error { _, err := h.CancelRun(ctx, c, r.ID); return err }},
+		{"artifact", func(c hub.Caller) error {
+			a, err := h.Artifact(ctx, c, r.ID, r.Steps[0].Stdout.Artifact)
+			if err == nil {
+				a.Close()
+			}
+			return err
+		}},
+		{"end", func(c hub.Caller) error { _, err := h.EndSession(ctx, c, r.Session, 0); return err }},
+	} {
+		if err := test.do(bob); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s for another: %v", test.name, err)
+		}
+		for _, c := range []hub.Caller{alice, admin} {
+			if err := test.do(c); err != nil {
+				t.Errorf("%s for %s: %v", test.name, c.User, err)
+			}
+		}
+	}
+	for _, test := range []struct {
+		c    hub.Caller
+		q    string
+		want int
+	}{{alice, "", 1}, {bob, "", 0}, {bob, alice.User, 0}, {admin, "", 1}, {admin, bob.User, 0}} {
+		s, err := h.Sessions(ctx, test.c, hub.SessionQuery{Principal: test.q})
+		if err != nil || len(s.Items) != test.want || s.Items == nil {
+			t.Errorf("%s sees %d sessions of %q, %v", test.c.User, len(s.Items), test.q, err)
+		}
+		rs, err := h.Runs(ctx, test.c, hub.RunQuery{Principal: test.q})
+		if err != nil || len(rs.Items) != test.want || rs.Items == nil {
+			t.Errorf("%s sees %d runs of %q, %v", test.c.User, len(rs.Items), test.q, err)
+		}
+	}
+	// Nobody works in the session of another, whatever they may see.
+	s := h.session(alice)
+	for _, c := range []hub.Caller{bob, admin} {
+		if _, err := h.StartRun(ctx, c, hub.NewRun{Session: s, Steps: []hub.Step{argv("true")}}); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s in another's session: %v", c.User, err)
+		}
+	}
+}
+
+func TestPages(t *testing.T) {
+	h := newHouse(t, nil)
+	var want []string
+	for range 5 {
+		want = append(want, h.session(h.owner))
+	}
+	var got []string
+	q := hub.SessionQuery{PageQuery: hub.PageQuery{Limit: 2}}
+	for {
+		p, err := h.Sessions(t.Context(), h.owner, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range p.Items {
+			got = append(got, s.ID)
+		}
+		if q.After = p.Next; p.Next == "" {
+			break
+		}
+	}
+	slices.Reverse(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if _, err := h.Sessions(t.Context(), h.owner, hub.SessionQuery{PageQuery: hub.PageQuery{Limit: -1}}); fault.KindOf(err) != fault.Usage {
+		t.Error(err)
+	}
+}
+
+// TestApproval: a call that waits, and an answer from a second principal.
+func TestApproval(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	alice, bob := h.member(1001, access.Admin), h.member(1002, access.Operator)
+	write := step("fs.write_file", obj{"workspace": "src", "path": "a.txt", "mode": "create", "content": "hello"})
+	r := h.start(alice, write)
+	h.until(alice, r.ID, hub.EventRunWaitingApproval)
+	q := h.question(h.owner)
+	if q.Requester != alice.User || q.Run != r.ID || q.Card.Workspace != h.work() || !strings.Contains(q.Text, "WRITABLE") || q.Card.Tool != "fs.write_file" {
+		t.Errorf("%+v", q)
+	}
+	// The one who asked, through whichever surface; one whom policy does not let;
+	// one for another version.
+	other := alice
+	other.Surface = "http"
+	for _, test := range []struct {
+		c       hub.Caller
+		version int64
+		reason  string
+		layer   string
+	}{
+		{alice, 0, "self_approval", hub.LayerApproval},
+		{other, q.Version, "self_approval", hub.LayerApproval},
+		{bob, 0, "not_permitted", hub.LayerPolicy},
+		{h.owner, 9, "version_conflict", ""},
+	} {
+		_, err := h.ResolveApproval(ctx, test.c, q.ID, test.version, hub.Answer{Approve: true})
+		d := hub.DenialOf(err)
+		if err == nil || fault.ReasonOf(err) != test.reason || (d == nil) != (test.layer == "") || d != nil && d.Layer != test.layer {
+			t.Errorf("%s: %v (%s), %+v", test.c.User, err, fault.ReasonOf(err), d)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(h.work(), "a.txt")); err == nil {
+		t.Fatal("it ran without an answer")
+	}
+	a, err := h.ResolveApproval(ctx, h.owner, q.ID, q.Version, hub.Answer{Approve: true, Comment: "fine"})
+	if err != nil || a.State != hub.ApprovalApproved || a.Approver != h.owner.User || a.Version <= q.Version {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	r = h.ended(alice, r.ID)
+	b, err := os.ReadFile(filepath.Join(h.work(), "a.txt"))
+	if r.State != hub.RunDone || err != nil || string(b) != "hello" {
+		t.Errorf("%s %s, %q, %v", r.State, r.Reason, b, err)
+	}
+	if p := h.verify(r.Steps[0]).Statement.Predicate; p.Approval == nil || p.Approval.ID != q.ID || p.Approval.Approver != h.owner.User {
+		t.Errorf("the receipt names approval %+v", p.Approval)
+	}
+	if _, err := h.ResolveApproval(ctx, h.owner, q.ID, 0, hub.Answer{}); fault.ReasonOf(err) != "version_conflict" {
+		t.Errorf("a second answer: %v", err)
+	}
+	// A no.
+	r = h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": "b.txt", "mode": "create", "content": "x"}))
+	h.until(alice, r.ID, hub.EventRunWaitingApproval)
+	if _, err := h.ResolveApproval(ctx, bob, h.question(bob).ID, 0, hub.Answer{}); err != nil {
+		t.Error(err)
+	}
+	r = h.ended(alice, r.ID)
+	if d := r.Steps[0].Denial; r.State != hub.RunFailed || r.Reason != "denied" || d == nil || d.Layer != hub.LayerApproval {
+		t.Errorf("%s %s %+v", r.State, r.Reason, d)
+	}
+	h.verify(r.Steps[0])
+}
+
+// TestApprovalRace: of many answers at once one counts.
+func TestApprovalRace(t *testing.T) {
+	h := newHouse(t, nil)
+	alice := h.member(1001, access.Operator)
+	var admins []hub.Caller
+	for i := range 8 {
+		admins = append(admins, h.member(uint32(2000+i), access.Admin))
+	}
+	for round := range 4 {
+		path := fmt.Sprintf("f%d", round)
+		r := h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": path, "mode": "create", "content": "x"}))
+		h.until(alice, r.ID, hub.EventRunWaitingApproval)
+		q := h.question(h.owner)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var won []hub.Approval
+		for i, c := range admins {
+			wg.Go(func() {
+				a, err := h.ResolveApproval(t.Context(), c, q.ID, q.Version, hub.Answer{Approve: i%2 == 0})
+				if err == nil {
+					mu.Lock()
+					won = append(won, a)
+					mu.Unlock()
+				} else if r := fault.ReasonOf(err); r != "version_conflict" && r != "approval_abandoned" {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		r = h.ended(alice, r.ID)
+		if len(won) != 1 {
+			t.Fatalf("%d answers counted", len(won))
+		}
+		_, err := os.Stat(filepath.Join(h.work(), path))
+		if yes := won[0].State == hub.ApprovalApproved; (r.State == hub.RunDone) != yes || (err == nil) != yes {
+			t.Errorf("%s by %s, and the run is %s, the file %v", won[0].State, won[0].Approver, r.State, err)
+		}
+	}
+}
+
+// TestPolicyChangeVoidsApproval: a yes to what other policies asked runs nothing.
+func TestPolicyChangeVoidsApproval(t *testing.T) {
+	dir := t.TempDir()
+	copyPolicies(t, dir)
+	h := newHouse(t, func(c *Config, k *kernel.Config) { k.PolicyDir, c.PolicyDir = dir, dir })
+	alice := h.member(1001, access.Operator)
+	r := h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": "a", "mode": "create", "content": "x"}))
+	h.until(alice, r.ID, hub.EventRunWaitingApproval)
+	was := h.policyInfo().Digest
+	text := "\n@id(\"more\")\npermit (principal in Palyra::Role::\"owner\", action == Palyra::Action::\"tool.list\", resource);\n"
+	if err := os.WriteFile(filepath.Join(dir, "90-more.cedar"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	v, err := h.Reload(t.Context(), h.owner)
+	if err != nil || v.Digest == was {
+		t.Fatalf("%s, %v", v.Digest, err)
+	}
+	if _, err := h.ResolveApproval(t.Context(), h.owner, h.question(h.owner).ID, 0, hub.Answer{Approve: true}); err != nil {
+		t.Fatal(err)
+	}
+	r = h.ended(alice, r.ID)
+	if s := r.Steps[0]; r.State != hub.RunFailed || s.Reason != "policy_changed" || s.Denial == nil || s.Denial.Layer != hub.LayerPolicy {
+		t.Errorf("%s %+v", r.State, s)
+	}
+	if _, err := os.Stat(filepath.Join(h.work(), "a")); err == nil {
+		t.Error("it ran")
+	}
+	// A directory that is refused changes nothing.
+	if err := os.WriteFile(filepath.Join(dir, "91-bad.cedar"), []byte("permit ("), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Reload(t.Context(), h.owner); err == nil || h.policyInfo().Digest != v.Digest {
+		t.Errorf("a bad directory: %v", err)
+	}
+}
+
+// TestCancelKills: when CancelRun returns no process of the run is left.
+func TestCancelKills(t *testing.T) {
+	h := newHouse(t, nil)
+	for i := range 3 {
+		word := fmt.Sprintf("%d.%d", 100+i, os.Getpid())
+		r := h.start(h.owner, argv("/bin/sleep", word), argv("true"))
+		h.until(h.owner, r.ID, hub.EventStepDecided) // the intent is durable
+		waitFor(t, func() bool { return len(withWord(word)) > 0 })
+		got, err := h.CancelRun(t.Context(), h.owner, r.ID)
+		left := withWord(word)
+		if err != nil || len(left) > 0 {
+			t.Errorf("%v, %q is left", err, left)
+		}
+		if got.State != hub.RunCancelled || got.Reason != "cancelled" || got.Steps[0].Outcome != "killed" || got.Steps[1].State != hub.StepSkipped {
+			t.Errorf("%s %s %+v", got.State, got.Reason, got.Steps)
+		}
+		h.verify(got.Steps[0])
+	}
+}
+
+// waitFor returns when ok does. It is for what no event tells.
+func waitFor(t testing.TB, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatal("it never came")
+		}
+	}
+}
+
+// TestCallerGone: a Call that nobody waits for any more ends, unless it has a
+// key with which somebody may ask again.
+func TestCallerGone(t *testing.T) {
+	h := newHouse(t, nil)
+	for _, key := range []string{"", "key"} {
+		word := fmt.Sprintf("%d.%d%d", 200, os.Getpid(), len(key))
+		s := argv("/bin/sleep", word)
+		ctx, cancel := context.WithCancel(t.Context())
+		got := make(chan hub.Run, 1)
+		go func() {
+			r, err := h.Call(ctx, h.owner, hub.NewCall{Tool: s.Tool, Input: s.Input, IdempotencyKey: key})
+			if (err == nil) != (key == "") {
+				t.Errorf("key %q: %v", key, err)
+			}
+			got <- r
+		}()
+		waitFor(t, func() bool { return len(withWord(word)) > 0 })
+		cancel()
+		r := <-got
+		if key == "" {
+			if r.State != hub.RunCancelled || r.Reason != "caller_gone" || len(withWord(word)) > 0 {
+				t.Errorf("%s %s", r.State, r.Reason)
+			}
+			continue
+		}
+		p, err := h.Runs(t.Context(), h.owner, hub.RunQuery{States: []string{hub.RunInProgress}})
+		if err != nil || len(p.Items) != 1 {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		again, err := h.StartRun(t.Context(), h.owner, hub.NewRun{Session: p.Items[0].Session, Steps: []hub.Step{s}, IdempotencyKey: key})
+		if fault.ReasonOf(err) != "idempotency_mismatch" { // a run in that session is another request
+			t.Errorf("%+v, %v", again, err)
+		}
+		if _, err := h.CancelRun(t.Context(), h.owner, p.Items[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		same, err := h.Call(t.Context(), h.owner, hub.NewCall{Tool: s.Tool, Input: s.Input, IdempotencyKey: key})
+		if err != nil || same.ID != p.Items[0].ID {
+			t.Errorf("%s, %v", same.ID, err)
+		}
+	}
+}
+
+// TestStop: the emergency stop ends everything, outlives a restart, and is in
+// the journal.
+func TestStop(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	alice := h.member(1001, access.Operator)
+	word := fmt.Sprintf("300.%d", os.Getpid())
+	var runs []string
+	for range 3 {
+		runs = append(runs, h.start(alice, argv("/bin/sleep", word)).ID)
+	}
+	asking := h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": "a", "mode": "create", "content": "x"}))
+	h.until(alice, asking.ID, hub.EventRunWaitingApproval)
+	waitFor(t, func() bool { return len(withWord(word)) >= 3 })
+	if _, err := h.Stop(ctx, h.owner, hub.StopRequest{DenyNew: true}); fault.KindOf(err) != fault.Usage {
+		t.Errorf("deny_new without all: %v", err)
+	}
+	if s, err := h.Stop(ctx, h.owner, hub.StopRequest{}); err != nil || s.Cancelled != 0 { // those of the caller
+		t.Errorf("%+v, %v", s, err)
+	}
+	s, err := h.Stop(ctx, h.owner, hub.StopRequest{All: true, DenyNew: true})
+	if err != nil || s.Cancelled != 4 || !s.DenyNew || len(withWord(word)) > 0 {
+		t.Errorf("%+v, %v, %q", s, err, withWord(word))
+	}
+	for _, id := range append(runs, asking.ID) {
+		if r := h.ended(alice, id); r.State != hub.RunCancelled || r.Reason != "stopped" {
+			t.Errorf("%s %s", r.State, r.Reason)
+		}
+	}
+	e, err := h.JournalEntries(ctx, h.owner, s.LogIndex, 1)
+	if err != nil || e.Items[0].Act != "stop" || e.Items[0].Principal != h.owner.User {
+		t.Errorf("%+v, %v", e, err)
+	}
+	refused := func() {
+		t.Helper()
+		_, err := h.Call(ctx, h.owner, hub.NewCall{Tool: "palyra.echo", Input: []byte(`{"text":"x"}`)})
+		if d := hub.DenialOf(err); fault.ReasonOf(err) != "stopped" || d == nil || d.Layer != hub.LayerStop {
+			t.Errorf("a new call: %v", err)
+		}
+	}
+	refused()
+	h.stop()
+	h.reopen(nil)
+	refused()
+	if st, err := h.Status(ctx, h.owner); err != nil || !st.DenyNew || st.Mode != "stopped" {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if _, err := h.Resume(ctx, alice); fault.ReasonOf(err) != "permission_denied" {
+		t.Errorf("an operator lifts it: %v", err)
+	}
+	if s, err := h.Resume(ctx, h.owner); err != nil || s.DenyNew {
+		t.Errorf("%+v, %v", s, err)
+	}
+	h.call(h.owner, argv("true"))
+	h.stop()
+	h.reopen(nil)
+	h.call(h.owner, argv("true"))
+}
+
+func TestEndSession(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	r := h.start(h.owner, argv("/bin/sleep", "400"))
+	s, err := h.EndSession(ctx, h.owner, r.Session, 0)
+	if err != nil || s.State != hub.SessionEnded || s.Ended == nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if r := h.ended(h.owner, r.ID); r.State != hub.RunCancelled || r.Reason != "session_ended" {
+		t.Errorf("%s %s", r.State, r.Reason)
+	}
+	if _, err := h.StartRun(ctx, h.owner, hub.NewRun{Session: r.Session, Steps: []hub.Step{argv("true")}}); fault.ReasonOf(err) != "session_ended" {
+		t.Error(err)
+	}
+	if again, err := h.EndSession(ctx, h.owner, r.Session, 0); err != nil || again.Version != s.Version {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
