@@ -65,7 +65,7 @@ func TestEveryOperation(t *testing.T) {
 	var tok hub.TokenSecret
 	a.into(t, &tok)
 	ask(200, get, "/api/v1/tokens", "")
-	ask(201, post, "/api/v1/tokens/"+tok.ID+"/rotate", `{"ttl_ns":3600000000000}`, r.key(), "If-Match: "+a.header.Get("ETag"))
+	ask(201, post, "/api/v1/tokens/"+tok.ID+"/rotate", `{"overlap_ns":1000}`, r.key(), "If-Match: "+a.header.Get("ETag"))
 	ask(200, post, "/api/v1/tokens/"+tok.ID+"/revoke", "", "If-Match: *")
 	ask(200, get, "/api/v1/members", "")
 	ask(200, http.MethodPut, "/api/v1/members/uid:1000", `{"role":"operator"}`, "If-None-Match: *")
@@ -189,8 +189,8 @@ func TestKeyOfAnError(t *testing.T) {
 	r := newRig(t)
 	key := r.key()
 	tok := "tok_" + strings.Repeat("0", 32)
-	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"ttl_ns":1}`, key, "If-Match: *"), 404, "no_such_token")
-	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"ttl_ns":2}`, key, "If-Match: *"), 404, "no_such_token")
+	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"overlap_ns":1}`, key, "If-Match: *"), 404, "no_such_token")
+	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"overlap_ns":2}`, key, "If-Match: *"), 404, "no_such_token")
 }
 
 // TestVersions: what can be changed is changed for the version that was seen.

@@ -84,7 +84,7 @@ type Limits struct {
 	Burst   int     // requests of one credential at once; twice Rate
 	Address float64 // requests a second of one TCP address; four times Rate
 
-	Conns            int // connections; 2048
+	Conns            int // connections; 1024 and Streams
 	ConnsPerPeer     int // of one user or address; half of Conns
 	Streams          int // readers of tapes; 1024
 	StreamsPerCaller int // of one credential; half of Streams
@@ -121,9 +121,9 @@ func (l Limits) orDefaults() Limits {
 	if l.Address == 0 {
 		l.Address = 4 * l.Rate
 	}
-	num(&l.Conns, 2048)
-	num(&l.ConnsPerPeer, max(1, l.Conns/2))
 	num(&l.Streams, 1024)
+	num(&l.Conns, 1024+l.Streams)
+	num(&l.ConnsPerPeer, max(1, l.Conns/2))
 	num(&l.StreamsPerCaller, max(1, l.Streams/2))
 	set(&l.HeaderTime, 5*time.Second)
 	set(&l.BodyTime, 30*time.Second)

@@ -104,7 +104,7 @@ func runRoutes() []route {
 			Summary: "Make one call and wait for it", Doc: "A run of one step. Without an Idempotency-Key it is cancelled when the client goes; with " +
 				"one it goes on, and the same request gives what became of it. Prefer: respond-async, which needs a session, answers 202 at once.",
 			Request: api.Type[hub.NewCall](), Response: api.Type[hub.Run](), Also: []int{202}, Key: true, Prefer: true, ETag: true}, serve: makeCall},
-		{Operation: api.Operation{ID: "listTools", Tag: "calls", Method: get, Path: "/tools", Permission: api.Authenticated,
+		{Operation: api.Operation{ID: "listTools", Tag: "calls", Method: get, Path: "/tools", Permission: permSessionRead,
 			Summary: "List the tools", Response: api.Type[hub.Page[hub.Tool]]()}, serve: listTools},
 	}
 }
@@ -133,8 +133,9 @@ func policyRoutes() []route {
 			Summary: "Decide a call and stop there", Request: api.Type[hub.NewCall](), Response: api.Type[hub.Explanation]()}, serve: explainPolicy},
 		{Operation: api.Operation{ID: "testPolicy", Tag: "policy", Method: post, Path: "/policy/test", Permission: permPolicyRead,
 			Summary: "Run the tests of a policy set", Request: api.Type[api.PolicyTestRequest](), Response: api.Type[hub.PolicyReport]()}, serve: testPolicy},
-		{Operation: api.Operation{ID: "diffPolicy", Tag: "policy", Method: post, Path: "/policy/diff", Permission: permPolicyRead,
-			Summary: "Decide recent calls again by a candidate", Request: api.Type[hub.PolicyDiffQuery](), Response: api.Type[hub.PolicyDiff]()}, serve: diffPolicy},
+		{Operation: api.Operation{ID: "diffPolicy", Tag: "policy", Method: post, Path: "/policy/diff", Permission: permPolicyManage,
+			Summary: "Decide recent calls again by a candidate", Doc: "It shows what others asked for, and so needs more than reading policy.",
+			Request: api.Type[hub.PolicyDiffQuery](), Response: api.Type[hub.PolicyDiff]()}, serve: diffPolicy},
 		{Operation: api.Operation{ID: "reload", Tag: "policy", Method: post, Path: "/reload", Permission: permPolicyManage,
 			Summary: "Read the policies again", Doc: "On an error the old ones stay in force.", Response: api.Type[hub.PolicyInfo]()}, serve: reload},
 	}
@@ -196,7 +197,7 @@ func daemonRoutes() []route {
 			Summary: "List the settings in force", Response: api.Type[hub.Page[hub.Setting]]()}, serve: getConfig},
 		{Operation: api.Operation{ID: "stop", Tag: "daemon", Method: post, Path: "/stop", Permission: permRunCancel,
 			Summary: "Emergency stop", Request: api.Type[hub.StopRequest](), Response: api.Type[hub.Stopped]()}, serve: stop},
-		{Operation: api.Operation{ID: "resume", Tag: "daemon", Method: post, Path: "/resume", Permission: permRunCancel,
+		{Operation: api.Operation{ID: "resume", Tag: "daemon", Method: post, Path: "/resume", Permission: permPolicyManage,
 			Summary: "Take new runs again", Response: api.Type[hub.Stopped]()}, serve: resume},
 		{Operation: api.Operation{ID: "backup", Tag: "daemon", Method: post, Path: "/backup", Permission: permBackupManage,
 			Summary: "Get an encrypted copy of the working state", Doc: "The trailer " + api.TrailerBackup + " says what it holds; without it the copy is not whole.",

@@ -127,7 +127,7 @@ func (h *Hub) RotateToken(ctx context.Context, c hub.Caller, id string, r hub.Ro
 	if err != nil {
 		return hub.TokenSecret{}, err
 	}
-	return h.CreateToken(ctx, c, hub.NewToken{Name: old.Name, Scopes: old.Scopes, TTL: r.TTL})
+	return h.CreateToken(ctx, c, hub.NewToken{Name: old.Name, Scopes: old.Scopes, TTL: time.Hour})
 }
 
 // Members implements hub.Hub.

@@ -1,0 +1,279 @@
+// Package client is a hub.Hub at the other end of a socket: what the command
+// line and other programs of ours speak to palyrad with.
+//
+//	c, err := client.New(client.Config{Socket: "/run/palyra/palyrad.sock"})
+//	run, err := c.Call(ctx, hub.Caller{}, hub.NewCall{Tool: "palyra.echo", Input: json.RawMessage(`{"text":"hi"}`)})
+//	if d := hub.DenialOf(err); d != nil { … d.Fix … }
+//
+// # Contract
+//
+// The hub.Caller that a method takes is ignored: who asks is said by the socket
+// or by the token, and the daemon tells in Status who that is. Errors are those
+// of the daemon, with kind, reason, hint and denial; what the way itself adds is
+// fault.Unavailable ("daemon_unreachable", "connection_lost"), fault.Denied
+// ("socket_forbidden"), fault.Canceled, fault.Timeout, and fault.Integrity for
+// an answer that is not one.
+//
+// A request that makes something carries an Idempotency-Key, its own or a random
+// one, and so may be sent again when a connection breaks; a Call without a key
+// is not, and ends when ctx does. A tape that breaks off goes on after the last
+// event that was read, until the run or ctx ends.
+//
+// # What it does not protect against
+//
+// A daemon that lies. Receipts and journal proofs are checked by crypt/receipt,
+// not here.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+	"palyra/transport/api"
+)
+
+// Config says where the daemon is. One of Socket and URL is set.
+type Config struct {
+	// Socket is the path of the daemon's unix socket.
+	Socket string
+	// URL is "https://host:port", or "http://" and a loopback address.
+	URL string
+	// Token is an API token. On a socket it is not needed.
+	Token string
+	// TLS says whom to trust. Default: the roots of the host.
+	TLS *tls.Config
+	// Silence is how long a tape may show no sign of life. Default: 1 min; the
+	// daemon sends one every 15 s.
+	Silence time.Duration
+}
+
+// Client speaks to one daemon. It is safe for concurrent use.
+type Client struct {
+	http    *http.Client
+	base    string // scheme and host
+	token   string
+	silence time.Duration
+	where   string // for errors
+
+	reconnects atomic.Int64 // of tapes
+}
+
+var _ hub.Hub = (*Client)(nil)
+
+// maxAnswer bounds an answer that is read whole, in bytes.
+const maxAnswer = 64 << 20
+
+// idleConns is how many connections are kept for the next requests.
+const idleConns = 64
+
+// New returns a Client. It does not connect yet.
+func New(cfg Config) (*Client, error) {
+	const op = "make client"
+	t := &http.Transport{
+		// No proxy from the environment: it would see the token.
+		TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
+		MaxIdleConns: idleConns, MaxIdleConnsPerHost: idleConns, IdleConnTimeout: time.Minute,
+	}
+	if t.TLSClientConfig == nil {
+		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13}
+	}
+	c := &Client{token: cfg.Token, silence: cfg.Silence}
+	if c.silence <= 0 {
+		c.silence = time.Minute
+	}
+	switch {
+	case (cfg.Socket == "") == (cfg.URL == ""):
+		return nil, fault.New(fault.Usage, "no_daemon", op, errors.New("want either a socket or a URL"))
+	case cfg.Socket != "":
+		c.base, c.where = "http://palyrad", cfg.Socket
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", cfg.Socket)
+		}
+	default:
+		u, err := url.Parse(cfg.URL)
+		if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https" {
+			return nil, fault.New(fault.Usage, "bad_url", op, fmt.Errorf("%.100q is not http:// or https:// and a host", cfg.URL))
+		}
+		if u.Scheme == "http" && !loopback(u.Hostname()) {
+			return nil, fault.New(fault.Usage, "insecure_url", op, errors.New("without TLS only a loopback address")).WithHint("use https://")
+		}
+		c.base, c.where = u.Scheme+"://"+u.Host, u.Host
+	}
+	c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return c, nil
+}
+
+// loopback reports whether a name stands for this host whatever DNS says.
+func loopback(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.IsLoopback()
+}
+
+// Close closes the connections that wait for requests.
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// request is one request to be.
+type request struct {
+	op     string // for errors: "start run"
+	method string
+	path   string // beneath api.Prefix, escaped
+	query  url.Values
+	header http.Header
+	in     any // JSON body; nil: none
+}
+
+func (r *request) set(name, value string) *request {
+	if r.header == nil {
+		r.header = make(http.Header)
+	}
+	r.header.Set(name, value)
+	return r
+}
+
+// match makes the request one for this version; 0 is whichever there is.
+func (r *request) match(version int64) *request {
+	if version == 0 {
+		return r.set("If-Match", "*")
+	}
+	return r.set("If-Match", fmt.Sprintf(`"v%d"`, version))
+}
+
+// keyed gives the request its key, or a random one.
+func (r *request) keyed(key string) *request {
+	if key == "" {
+		key = rand.Text()
+	}
+	return r.set("Idempotency-Key", key)
+}
+
+// send sends a request and returns the response if it is a success. Its body is
+// the caller's to close.
+func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
+	var body io.Reader
+	if r.in != nil {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false) // a tool's input arrives as it was given
+		if err := e.Encode(r.in); err != nil {
+			return nil, fault.New(fault.Usage, "json_marshal", r.op, err)
+		}
+		body = bytes.NewReader(b.Bytes())
+	}
+	u := c.base + api.Prefix + r.path
+	if len(r.query) > 0 {
+		u += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "bad_request", r.op, err)
+	}
+	for k, v := range r.header {
+		req.Header[k] = v
+	}
+	if r.in != nil {
+		req.Header.Set("Content-Type", api.MediaJSON)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.lost(ctx, r.op, err)
+	}
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, problem(resp, r.op)
+}
+
+// problem makes an error of an answer that is no success.
+func problem(resp *http.Response, op string) error {
+	p := api.Problem{Status: resp.StatusCode, Detail: "answer " + resp.Status}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if media, _, e := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && e == nil && media == api.MediaProblem {
+		var q api.Problem
+		if json.Unmarshal(b, &q) == nil && q.Status == resp.StatusCode {
+			p = q
+		}
+	}
+	return p.Err(op)
+}
+
+// lost is the error of a connection that was not there or broke.
+func (c *Client) lost(ctx context.Context, op string, err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // without the address, which may hold ids that say nothing here
+	}
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fault.New(fault.Timeout, "timeout", op, ctx.Err())
+	case ctx.Err() != nil:
+		return fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	case errors.Is(err, fs.ErrPermission):
+		return fault.New(fault.Denied, "socket_forbidden", op, err).WithHint("join the group that owns " + c.where + ", or use a token over HTTP")
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
+		return fault.New(fault.Unavailable, "daemon_unreachable", op, err).WithHint("is palyrad running? systemctl status palyrad")
+	}
+	return fault.New(fault.Unavailable, "connection_lost", op, err)
+}
+
+// ask sends a request and reads the JSON answer.
+func ask[T any](ctx context.Context, c *Client, r *request) (v T, err error) {
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return v, err
+	}
+	defer resp.Body.Close()
+	b, err := c.whole(ctx, resp, r.op)
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fault.New(fault.Integrity, "bad_answer", r.op, err)
+	}
+	return v, nil
+}
+
+// whole reads an answer to its end.
+func (c *Client) whole(ctx context.Context, resp *http.Response, op string) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, c.lost(ctx, op, err)
+	case len(b) > maxAnswer:
+		return nil, fault.New(fault.Integrity, "bad_answer", op, fmt.Errorf("more than %d bytes", maxAnswer))
+	}
+	return b, nil
+}
+
+// askBytes sends a request and reads the answer as it is.
+func (c *Client) askBytes(ctx context.Context, r *request) ([]byte, error) {
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return c.whole(ctx, resp, r.op)
+}

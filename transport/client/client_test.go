@@ -1,0 +1,469 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+	"palyra/transport/api/apitest"
+	"palyra/transport/httpapi"
+)
+
+// nobody is what a client is given for the caller, which it does not use.
+var nobody hub.Caller
+
+// serve serves an in-memory hub on a unix socket and on TCP.
+func serve(t *testing.T, lim httpapi.Limits) (h *apitest.Hub, socket, tcp string) {
+	t.Helper()
+	h = apitest.NewHub()
+	if lim.Rate == 0 {
+		lim.Rate, lim.Address = -1, -1
+	}
+	lim.Drain = time.Second
+	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: lim})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(t.TempDir(), "s")
+	ul, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, httpapi.Listener{Listener: ul}, httpapi.Listener{Listener: tl}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return h, socket, tl.Addr().String()
+}
+
+func dial(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	t.Helper()
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%T: %v", v, err)
+		}
+		return v
+	}
+}
+
+// TestEveryMethod: what goes in at one end comes out at the other.
+func TestEveryMethod(t *testing.T) {
+	h, socket, tcp := serve(t, httpapi.Limits{})
+	for name, cfg := range map[string]Config{"socket": {Socket: socket}, "tcp": {URL: "http://" + tcp, Token: apitest.OwnerToken}} {
+		t.Run(name, func(t *testing.T) {
+			c, ctx := dial(t, cfg), t.Context()
+			var remote hub.Hub = c
+			s := must[hub.Session](t)(remote.CreateSession(ctx, nobody, hub.NewSession{Title: "a <b>"}))
+			if s.Title != "a <b>" || s.Version != 1 {
+				t.Errorf("session %+v", s)
+			}
+			if got := must[hub.Session](t)(c.Session(ctx, nobody, s.ID)); got != s {
+				t.Errorf("session %+v, want %+v", got, s)
+			}
+			p := must[hub.Page[hub.Session]](t)(c.Sessions(ctx, nobody, hub.SessionQuery{PageQuery: hub.PageQuery{Limit: 1}, State: hub.SessionOpen}))
+			if len(p.Items) != 1 || p.Items[0].ID != s.ID {
+				t.Errorf("sessions %+v", p)
+			}
+			n := hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolEcho, Input: json.RawMessage(`{"a":"<>"}`)}}, IdempotencyKey: name}
+			run := must[hub.Run](t)(c.StartRun(ctx, nobody, n))
+			if again := must[hub.Run](t)(c.StartRun(ctx, nobody, n)); again.ID != run.ID {
+				t.Errorf("run %s and %s with one key", run.ID, again.ID)
+			}
+			if string(run.Steps[0].Input) != `{"a":"<>"}` {
+				t.Errorf("input %s", run.Steps[0].Input)
+			}
+			must[hub.Run](t)(c.Run(ctx, nobody, run.ID))
+			must[hub.Page[hub.Run]](t)(c.Runs(ctx, nobody, hub.RunQuery{Session: s.ID, States: []string{hub.RunDone, hub.RunFailed}}))
+			wait := must[hub.Run](t)(c.StartRun(ctx, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+			if got := must[hub.Run](t)(c.CancelRun(ctx, nobody, wait.ID)); got.State != hub.RunCancelled {
+				t.Errorf("state %q", got.State)
+			}
+			if got := must[hub.Run](t)(c.Call(ctx, nobody, hub.NewCall{Tool: apitest.ToolEcho})); got.State != hub.RunDone {
+				t.Errorf("state %q", got.State)
+			}
+			a := h.Ask(run.ID)
+			must[hub.Page[hub.Approval]](t)(c.Approvals(ctx, nobody, hub.ApprovalQuery{State: hub.ApprovalPending}))
+			must[hub.Approval](t)(c.Approval(ctx, nobody, a.ID))
+			if got := must[hub.Approval](t)(c.ResolveApproval(ctx, nobody, a.ID, 1, hub.Answer{Approve: true})); got.State != hub.ApprovalApproved {
+				t.Errorf("approval %q", got.State)
+			}
+			if _, err := c.ResolveApproval(ctx, nobody, a.ID, 1, hub.Answer{}); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "version_conflict" {
+				t.Errorf("second answer: %v", err)
+			}
+			if got := must[[]hub.Tool](t)(c.Tools(ctx, nobody)); len(got) != 1 || got[0].Name != apitest.ToolEcho {
+				t.Errorf("tools %+v", got)
+			}
+			must[hub.Explanation](t)(c.PolicyExplain(ctx, nobody, hub.NewCall{Tool: "x"}))
+			if got := must[hub.PolicyReport](t)(c.PolicyTest(ctx, nobody, nil)); got.Tests != 1 {
+				t.Errorf("tests of the set in force: %d", got.Tests)
+			}
+			if got := must[hub.PolicyReport](t)(c.PolicyTest(ctx, nobody, &hub.PolicySet{Files: map[string]string{"a": "b"}})); got.Tests != 2 {
+				t.Errorf("tests of a candidate: %d", got.Tests)
+			}
+			if got := must[hub.PolicyDiff](t)(c.PolicyDiff(ctx, nobody, hub.PolicyDiffQuery{Last: 7})); got.Replayed != 7 {
+				t.Errorf("diff %+v", got)
+			}
+			must[hub.PolicyInfo](t)(c.PolicyInfo(ctx, nobody))
+			if b := must[[]byte](t)(c.Receipt(ctx, nobody, 0)); !bytes.Contains(b, []byte("sigstore")) {
+				t.Errorf("receipt %s", b)
+			}
+			must[hub.JournalStatus](t)(c.JournalStatus(ctx, nobody))
+			if got := must[hub.Page[hub.JournalEntry]](t)(c.JournalEntries(ctx, nobody, 3, 5)); got.Items[0].Index != 3 {
+				t.Errorf("entries %+v", got)
+			}
+			if got := must[hub.JournalProof](t)(c.JournalProof(ctx, nobody, 9)); got.Index != 9 || !bytes.Equal(got.Hashes[0], []byte{2}) {
+				t.Errorf("proof %+v", got)
+			}
+			if got := must[hub.JournalConsistency](t)(c.JournalConsistency(ctx, nobody, 4)); got.Old != 4 {
+				t.Errorf("consistency %+v", got)
+			}
+			if b := must[[]byte](t)(c.JournalCheckpoint(ctx, nobody)); !strings.HasPrefix(string(b), "test\n1\n") {
+				t.Errorf("checkpoint %q", b)
+			}
+			if b := must[[]byte](t)(c.JournalTile(ctx, nobody, "tile/0/x001/234.p/9")); string(b) != "tile/0/x001/234.p/9" {
+				t.Errorf("tile %q", b)
+			}
+			tok := must[hub.TokenSecret](t)(c.CreateToken(ctx, nobody, hub.NewToken{Name: "n", Scopes: []string{"run.start"}, TTL: time.Hour}))
+			if tok.Secret == "" || tok.Name != "n" {
+				t.Errorf("token %+v", tok)
+			}
+			must[hub.Page[hub.Token]](t)(c.Tokens(ctx, nobody, hub.TokenQuery{}))
+			must[hub.TokenSecret](t)(c.RotateToken(ctx, nobody, tok.ID, hub.Rotation{Version: 1, Overlap: time.Minute}))
+			if got := must[hub.Token](t)(c.RevokeToken(ctx, nobody, tok.ID, 0)); got.State != "revoked" {
+				t.Errorf("token %+v", got)
+			}
+			m := must[hub.Member](t)(c.PutMember(ctx, nobody, hub.Member{Principal: "a/b " + name, Role: "operator"}))
+			m.Role = "admin"
+			if m = must[hub.Member](t)(c.PutMember(ctx, nobody, m)); m.Version != 2 || m.Principal != "a/b "+name {
+				t.Errorf("member %+v", m)
+			}
+			must[hub.Page[hub.Member]](t)(c.Members(ctx, nobody))
+			if err := c.RemoveMember(ctx, nobody, m.Principal, 2); err != nil {
+				t.Error(err)
+			}
+			must[[]hub.Setting](t)(c.Config(ctx, nobody))
+			want := "alice"
+			if name == "socket" {
+				want = fmt.Sprintf("uid:%d", os.Getuid())
+			}
+			if got := must[hub.Status](t)(c.Status(ctx, nobody)); got.Caller.User != want {
+				t.Errorf("caller %q, want %q", got.Caller.User, want)
+			}
+			must[hub.Doctor](t)(c.Doctor(ctx, nobody))
+			if got := must[hub.Stopped](t)(c.Stop(ctx, nobody, hub.StopRequest{DenyNew: true})); !got.DenyNew {
+				t.Errorf("stopped %+v", got)
+			}
+			must[hub.Stopped](t)(c.Resume(ctx, nobody))
+			if _, err := c.Reload(ctx, nobody); fault.KindOf(err) != fault.BadState || fault.HintOf(err) != "palyra policy check" {
+				t.Errorf("reload: %v", err)
+			}
+			must[hub.Session](t)(c.EndSession(ctx, nobody, s.ID, 1))
+			if _, err := c.Authenticate(ctx, hub.Credential{}); fault.KindOf(err) != fault.Unsupported {
+				t.Errorf("Authenticate: %v", err)
+			}
+		})
+	}
+}
+
+// TestErrors come with all that they had.
+func TestErrors(t *testing.T) {
+	_, socket, tcp := serve(t, httpapi.Limits{})
+	c, ctx := dial(t, Config{Socket: socket}), t.Context()
+	_, err := c.Call(ctx, nobody, hub.NewCall{Tool: apitest.ToolDeny})
+	d := hub.DenialOf(err)
+	if fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "policy_denied" || fault.HintOf(err) != "ask the operator" ||
+		d == nil || d.DecisionID == "" || d.Layer != hub.LayerPolicy || d.Fix != "permit it" {
+		t.Errorf("denial: %v, %+v", err, d)
+	}
+	if _, err := c.Run(ctx, nobody, "../../livez"); fault.KindOf(err) != fault.Usage && fault.KindOf(err) != fault.NotFound {
+		t.Errorf("odd id: %v", err)
+	}
+	weak := dial(t, Config{URL: "http://" + tcp, Token: apitest.WeakToken})
+	if _, err = weak.Config(ctx, nobody); hub.DenialOf(err) == nil || hub.DenialOf(err).Permission != "config.read" {
+		t.Errorf("scope: %v", err)
+	}
+	wrong := dial(t, Config{URL: "http://" + tcp, Token: "palyra_wrong"})
+	if _, err = wrong.Status(ctx, nobody); fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "unauthenticated" || strings.Contains(err.Error(), "palyra_wrong") {
+		t.Errorf("wrong token: %v", err)
+	}
+	gone := dial(t, Config{Socket: filepath.Join(t.TempDir(), "nothing")})
+	if _, err = gone.Status(ctx, nobody); fault.KindOf(err) != fault.Unavailable || fault.ReasonOf(err) != "daemon_unreachable" || fault.HintOf(err) == "" {
+		t.Errorf("no daemon: %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, err = c.Call(short, nobody, hub.NewCall{Tool: apitest.ToolWait}); fault.KindOf(err) != fault.Timeout {
+		t.Errorf("deadline: %v", err)
+	}
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err = c.Status(now, nobody); fault.KindOf(err) != fault.Canceled {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+// TestOtherServers: what is no answer of ours is an error and no success.
+func TestOtherServers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		serve http.HandlerFunc
+		kind  fault.Kind
+	}{
+		"HTML":              {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, fault.Integrity},
+		"redirect":          {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://x/", 302) }, fault.Internal},
+		"proxy error":       {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", 502) }, fault.Unavailable},
+		"lying problem":     {func(w http.ResponseWriter, _ *http.Request) { problemJSON(w, 404, `{"status":200,"kind":"usage"}`) }, fault.NotFound},
+		"kind is not known": {func(w http.ResponseWriter, _ *http.Request) { problemJSON(w, 403, `{"status":403,"kind":"strange"}`) }, fault.Denied},
+		"breaks off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			io.WriteString(w, "{")
+		}, fault.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(tt.serve)
+			defer s.Close()
+			_, err := dial(t, Config{URL: s.URL}).Status(t.Context(), nobody)
+			if err == nil || fault.KindOf(err) != tt.kind {
+				t.Errorf("%v: kind %v, want %v", err, fault.KindOf(err), tt.kind)
+			}
+		})
+	}
+}
+
+func problemJSON(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	io.WriteString(w, body)
+}
+
+func TestNew(t *testing.T) {
+	for _, cfg := range []Config{{}, {Socket: "/a", URL: "https://b"}, {URL: "http://example.com"}, {URL: "http://10.0.0.1:7142"}, {URL: "ftp://127.0.0.1"},
+		{URL: "127.0.0.1:7142"}, {URL: "http://user@127.0.0.1"}, {URL: "http://127.0.0.1/x"}, {URL: "http://127.0.0.1?x"}, {URL: "http://localhost.evil.example"}} {
+		if _, err := New(cfg); fault.KindOf(err) != fault.Usage {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	for _, cfg := range []Config{{Socket: "/a"}, {URL: "https://example.com"}, {URL: "http://[::1]:7142/"}, {URL: "http://localhost:1"}} {
+		if _, err := New(cfg); err != nil {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+// relay passes connections on to a socket, and breaks them when it is told to.
+type relay struct {
+	t    *testing.T
+	path string
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func newRelay(t *testing.T, to string) *relay {
+	r := &relay{t: t, path: filepath.Join(t.TempDir(), "r")}
+	l, err := net.Listen("unix", r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close(); r.breakAll() })
+	go func() {
+		for {
+			a, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("unix", to)
+			if err != nil {
+				a.Close()
+				continue
+			}
+			r.mu.Lock()
+			r.open = append(r.open, a, b)
+			r.mu.Unlock()
+			go func() { io.Copy(a, b); a.Close() }()
+			go func() { io.Copy(b, a); b.Close() }()
+		}
+	}()
+	return r
+}
+
+func (r *relay) breakAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.open {
+		c.Close()
+	}
+	r.open = nil
+}
+
+// TestTapeResumes where it was, each event once, whatever becomes of the connection.
+func TestTapeResumes(t *testing.T) {
+	h, socket, _ := serve(t, httpapi.Limits{})
+	r := newRelay(t, socket)
+	c, ctx := dial(t, Config{Socket: r.path}), t.Context()
+	s := must[hub.Session](t)(c.CreateSession(ctx, nobody, hub.NewSession{}))
+	run := must[hub.Run](t)(c.StartRun(ctx, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+	tape := must[hub.Tape](t)(c.Tape(ctx, nobody, run.ID, 0))
+	defer tape.Close()
+	for i := range 200 {
+		if i%40 == 39 {
+			r.breakAll()
+		}
+		h.Emit(run.ID, hub.EventStepStarted, hub.StepStarted{Step: i})
+		ev := must[hub.Event](t)(tape.Next(ctx))
+		if ev.Seq != uint64(i+1) {
+			t.Fatalf("event %d, want %d", ev.Seq, i+1)
+		}
+	}
+	// Who stops waiting can go on waiting.
+	for range 201 - 200 {
+		must[hub.Event](t)(tape.Next(ctx))
+	}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := tape.Next(short); fault.KindOf(err) != fault.Timeout {
+		t.Errorf("Next until a deadline: %v", err)
+	}
+	h.Finish(run.ID)
+	if ev := must[hub.Event](t)(tape.Next(ctx)); ev.Kind != hub.EventRunDone {
+		t.Errorf("last event %+v", ev)
+	}
+	for range 2 {
+		if _, err := tape.Next(ctx); err != io.EOF {
+			t.Errorf("after the last event: %v", err)
+		}
+	}
+	done := must[hub.Tape](t)(c.Tape(ctx, nobody, run.ID, 202))
+	if _, err := done.Next(ctx); err != io.EOF {
+		t.Errorf("tape of a run that has ended, from its end: %v", err)
+	}
+	if _, err := c.Tape(ctx, nobody, "run_"+strings.Repeat("0", 32), 0); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("no such run: %v", err)
+	}
+}
+
+// TestTapeSilence: a connection that is dead but not closed is given up.
+func TestTapeSilence(t *testing.T) {
+	h, socket, _ := serve(t, httpapi.Limits{Heartbeat: time.Hour})
+	c, ctx := dial(t, Config{Socket: socket, Silence: 50 * time.Millisecond}), t.Context()
+	s := must[hub.Session](t)(c.CreateSession(ctx, nobody, hub.NewSession{}))
+	run := must[hub.Run](t)(c.StartRun(ctx, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+	tape := must[hub.Tape](t)(c.Tape(ctx, nobody, run.ID, 0)).(*tape)
+	must[hub.Event](t)(tape.Next(ctx))
+	first := tape.body
+	go func() {
+		for { // until it has connected again, which only a silence makes it do
+			if p, err := h.Runs(ctx, nobody, hub.RunQuery{}); err != nil || len(p.Items) == 0 {
+				return
+			}
+			if again := c.reconnects.Load(); again > 0 {
+				h.Finish(run.ID)
+				return
+			}
+		}
+	}()
+	must[hub.Event](t)(tape.Next(ctx))
+	if tape.body == first {
+		t.Error("the silent connection is still in use")
+	}
+	tape.Close()
+	if _, err := tape.Next(ctx); fault.KindOf(err) != fault.Canceled {
+		t.Errorf("closed tape: %v", err)
+	}
+}
+
+// TestArtifact reads and seeks as in a file.
+func TestArtifact(t *testing.T) {
+	h, socket, _ := serve(t, httpapi.Limits{})
+	c, ctx := dial(t, Config{Socket: socket}), t.Context()
+	content := bytes.Repeat([]byte("0123456789"), 10000)
+	d, run := h.PutArtifact(content), "run_"+strings.Repeat("0", 32)
+	a := must[hub.Artifact](t)(c.Artifact(ctx, nobody, run, d))
+	defer a.Close()
+	if i := a.Info(); i.Digest != d || i.Size != int64(len(content)) || i.MediaType == "" || !i.Created.Equal(time.Unix(1, 0)) {
+		t.Errorf("info %+v", i)
+	}
+	if b := must[[]byte](t)(io.ReadAll(a)); !bytes.Equal(b, content) {
+		t.Errorf("%d bytes, want %d", len(b), len(content))
+	}
+	for _, at := range []int64{5, 99999, 100000, 200000, 0} {
+		must[int64](t)(a.Seek(at, io.SeekStart))
+		want := content[min(at, int64(len(content))):]
+		if b := must[[]byte](t)(io.ReadAll(a)); !bytes.Equal(b, want) {
+			t.Errorf("from %d: %d bytes, want %d", at, len(b), len(want))
+		}
+	}
+	if _, err := a.Seek(-1, io.SeekStart); err == nil {
+		t.Error("seek before the beginning")
+	}
+	if _, err := c.Artifact(ctx, nobody, run, "sha256:"+strings.Repeat("1", 64)); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("no such artifact: %v", err)
+	}
+}
+
+// TestBackup is whole or an error.
+func TestBackup(t *testing.T) {
+	_, socket, _ := serve(t, httpapi.Limits{})
+	c, ctx := dial(t, Config{Socket: socket}), t.Context()
+	var b bytes.Buffer
+	if i := must[hub.BackupInfo](t)(c.Backup(ctx, nobody, hub.BackupRequest{Recipients: []string{"age1"}}, &b)); i.Bytes != int64(b.Len()) || b.Len() == 0 {
+		t.Errorf("%+v, %d bytes", i, b.Len())
+	}
+	if _, err := c.Backup(ctx, nobody, hub.BackupRequest{}, io.Discard); err == nil {
+		t.Error("a backup that broke off is taken for whole")
+	}
+	if _, err := c.Backup(ctx, nobody, hub.BackupRequest{Recipients: []string{"age1"}}, full{}); fault.ReasonOf(err) != "backup_not_written" {
+		t.Errorf("full disk: %v", err)
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space") }
+
+// TestKeysSurviveBreaks: a request with a key is sent again when the connection
+// was gone, and happens once.
+func TestKeysSurviveBreaks(t *testing.T) {
+	h, socket, _ := serve(t, httpapi.Limits{})
+	r := newRelay(t, socket)
+	c, ctx := dial(t, Config{Socket: r.path}), t.Context()
+	for range 20 {
+		must[hub.Session](t)(c.CreateSession(ctx, nobody, hub.NewSession{}))
+		r.breakAll() // the connection that waits for the next request is dead
+	}
+	if n := h.Changes(); n != 20 {
+		t.Errorf("%d sessions, want 20", n)
+	}
+}
