@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"palyra/authz/grant"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
@@ -44,8 +45,9 @@ type Client struct {
 
 	mu      sync.Mutex
 	nextID  uint64
-	pending map[uint64]chan reply // guarded by mu; each takes one reply
-	dead    error                 // guarded by mu; set once by the reader
+	pending map[uint64]chan reply         // guarded by mu; each takes one reply
+	armed   map[uint64]*evidence.Evidence // guarded by mu; of cells that wait
+	dead    error                         // guarded by mu; set once by the reader
 }
 
 // Start starts palyra-cell and waits until it can serve. Where the host cannot
@@ -67,7 +69,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		theirs.Close()
 		return nil, fault.New(fault.Internal, "socketpair", "start palyra-cell", err)
 	}
-	c := &Client{cfg: cfg, conn: conn.(*net.UnixConn), pending: make(map[uint64]chan reply)}
+	c := &Client{cfg: cfg, conn: conn.(*net.UnixConn), pending: make(map[uint64]chan reply), armed: make(map[uint64]*evidence.Evidence)}
 	ns, err := evidence.ReadNamespaces("/proc", os.Getpid())
 	if err != nil {
 		conn.Close()
@@ -262,6 +264,21 @@ func (c *Client) read() {
 			c.mu.Unlock()
 			return
 		}
+		switch {
+		case r.Armed != 0:
+			if r.Result != nil && r.Result.Evidence != nil {
+				c.armed[r.Armed] = r.Result.Evidence
+			}
+		case r.Gone != 0:
+			delete(c.armed, r.Gone)
+		case r.Warm != nil:
+			if e := c.armed[r.Warm.Armed]; e != nil {
+				r.Result = r.Warm.extend(e)
+			} else {
+				r.Error = &wireErr{Kind: fault.Internal, Reason: "cell_protocol", Op: "run in palyra-cell", Text: "the answer names a cell that was not announced"}
+			}
+			delete(c.armed, r.Warm.Armed)
+		}
 		if ch, ok := c.pending[r.ID]; ok {
 			ch <- r
 			delete(c.pending, r.ID)
@@ -271,12 +288,12 @@ func (c *Client) read() {
 }
 
 // ask sends a request and returns where its answer will come.
-func (c *Client) ask(op string, b runBody, f *isolate.Files) (id uint64, ch chan reply, err error) {
-	r, fds, err := marshalRun(b, f)
+func (c *Client) ask(op string, s *isolate.Spec, g []byte, f *isolate.Files) (id uint64, ch chan reply, err error) {
+	r, fds, err := marshalRun(s, f)
 	if err != nil {
 		return 0, nil, err
 	}
-	r.Op = op
+	r.Op, r.Grant = op, g
 	id, ch, err = c.put(r, fds)
 	runtime.KeepAlive(f)
 	return id, ch, err
@@ -298,6 +315,9 @@ func (c *Client) put(r *request, fds []int) (id uint64, ch chan reply, err error
 	r.ID = id
 	msg, err := json.Marshal(r)
 	if err == nil {
+		if len(r.spec) > 0 {
+			msg = append(append(msg, 0), r.spec...)
+		}
 		_, _, err = c.conn.WriteMsgUnix(msg, syscall.UnixRights(fds...), nil)
 	}
 	if r.memory != nil {
@@ -318,7 +338,7 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	if err != nil {
 		return nil, err
 	}
-	id, ch, err := c.ask("run", runBody{Spec: s, Grant: gb}, f)
+	id, ch, err := c.ask("run", s, gb, f)
 	if err != nil {
 		return nil, err
 	}
@@ -351,19 +371,19 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	return r.Result, r.Error.err()
 }
 
-// marshalRun makes a request of a body and its files.
-func marshalRun(body runBody, f *isolate.Files) (*request, []int, error) {
-	b, err := json.Marshal(body)
+// marshalRun makes a request of a Spec and its files.
+func marshalRun(s *isolate.Spec, f *isolate.Files) (*request, []int, error) {
+	b, err := canon.Marshal(s)
 	if err != nil {
 		return nil, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
 	}
-	if len(b) > maxBody {
+	if len(b) > maxSpec {
 		return nil, nil, fault.New(fault.Usage, "spec_too_large", fmt.Sprintf("send spec of %d bytes to palyra-cell", len(b)), nil)
 	}
-	r := &request{Body: b}
+	r := &request{spec: b}
 	var fds []int
 	if len(b) > maxInline {
-		r.Body = nil
+		r.spec = nil
 		if r.memory, err = sys.SealedFile("palyra-spec", bytes.NewReader(b)); err != nil {
 			return nil, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
 		}

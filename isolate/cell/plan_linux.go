@@ -20,7 +20,7 @@ import (
 // Explain returns what Run would do with s and f. Nothing runs, so it takes no
 // grant. Where the call would be refused for want of a control, so is this.
 func (c *Client) Explain(ctx context.Context, s *isolate.Spec, f *isolate.Files) (*Plan, error) {
-	_, ch, err := c.ask("explain", runBody{Spec: s}, f)
+	_, ch, err := c.ask("explain", s, nil, f)
 	if err != nil {
 		return nil, err
 	}
@@ -37,11 +37,11 @@ func (c *Client) Explain(ctx context.Context, s *isolate.Spec, f *isolate.Files)
 
 // explain prepares a call, says what it made and lets go of it.
 func (s *server) explain(r *request, fds []*os.File) (*Plan, error) {
-	body, f, err := s.admit("explain in palyra-cell", r, fds)
+	spec, _, f, err := s.admit("explain in palyra-cell", r, fds)
 	if err != nil {
 		return nil, err
 	}
-	x := &run{s: s, spec: body.Spec, files: f, gate: -1}
+	x := &run{s: s, spec: spec, files: f, gate: -1, mounts: -1}
 	defer x.release()
 	if err := x.prepare(); err != nil {
 		return nil, err

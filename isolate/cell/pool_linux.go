@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"palyra/isolate"
+	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/tier"
 )
@@ -36,6 +37,7 @@ type pool struct {
 	kinds  []kind              // guarded by mu: the calls last seen, latest first
 	cells  map[kind][]*waiting // guarded by mu; oldest first
 	count  Stats               // guarded by mu
+	last   uint64              // guarded by making: the id of a cell
 }
 
 // startPool starts to fill a pool, or returns nil if there is none.
@@ -105,8 +107,14 @@ func (p *pool) take(spec *isolate.Spec, f *files) *waiting {
 		if w == nil || w.alive() {
 			return w
 		}
-		w.discard()
+		p.discard(w)
 	}
+}
+
+// discard ends a cell that gets no call, and says so.
+func (p *pool) discard(w *waiting) {
+	w.discard()
+	p.s.answer(reply{Gone: w.id})
 }
 
 func (p *pool) pop(k kind) *waiting {
@@ -193,7 +201,7 @@ func (p *pool) one() bool {
 	}
 	k, surplus, ok := p.missing()
 	if surplus != nil {
-		surplus.discard()
+		p.discard(surplus)
 	}
 	return ok && p.arm(k) == nil // an error ends it until the next call
 }
@@ -211,6 +219,10 @@ func (p *pool) arm(k kind) error {
 	if err != nil {
 		return err
 	}
+	p.last++
+	w.id = p.last
+	p.s.answer(reply{Armed: w.id, Result: &isolate.Result{Evidence: &w.ev}})
+	w.ev = evidence.Evidence{} // the client has it now
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cells[k] = append(p.cells[k], w)
@@ -297,7 +309,7 @@ func (p *pool) expire() {
 	p.count.Expired += uint64(len(old))
 	p.mu.Unlock()
 	for _, w := range old {
-		w.discard()
+		p.discard(w)
 	}
 }
 

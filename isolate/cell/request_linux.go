@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 
 	"palyra/authz/grant"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/tier"
@@ -43,67 +45,86 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// handle checks a run request and runs it.
-func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (*isolate.Result, error) {
+// handle checks a run request and runs it. What after does is not for the caller
+// to wait for.
+func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (answer reply, after func()) {
+	answer, after = reply{ID: r.ID}, func() {}
 	const op = "run in palyra-cell"
-	body, f, err := s.admit(op, r, fds)
-	if err != nil {
-		return nil, err
+	spec, digest, f, err := s.admit(op, r, fds)
+	if err == nil {
+		err = s.permitted(op, r, spec, digest)
 	}
-	var g grant.Grant
-	if err := g.UnmarshalBinary(body.Grant); err != nil {
-		return nil, refuse("grant_invalid", op, err)
-	}
-	digest, err := body.Spec.Digest()
-	if err != nil {
-		return nil, fault.New(fault.Internal, "cell_protocol", op, err)
-	}
-	if err := s.verifier.Verify(g, body.Spec.Capsule, digest); err != nil {
-		return nil, refuse(grantReason(err), op, err)
-	}
-	if s.tier == tier.B {
+	if err == nil && s.tier == tier.B {
 		select {
 		case s.serial <- struct{}{}:
 			defer func() { <-s.serial }()
 		case <-ctx.Done():
-			return nil, fault.New(fault.Canceled, "canceled", op, ctx.Err())
+			err = fault.New(fault.Canceled, "canceled", op, ctx.Err())
 		}
 	}
-	run := &run{s: s, spec: body.Spec, files: f}
-	res, err := run.do(ctx)
+	if err == nil {
+		x := &run{s: s, spec: spec, files: f, gate: -1, mounts: -1}
+		answer.Result, err = x.do(ctx)
+		if x.armed != 0 && answer.Result != nil {
+			answer.Warm, answer.Result = shorten(x.armed, answer.Result), nil
+		}
+		after = x.clean
+	}
+	answer.Error = toWire(err)
 	runtime.KeepAlive(fds)
-	return res, err
+	return answer, after
+}
+
+// permitted verifies the grant. What it is bound to is the digest of the very
+// bytes that the Spec was read from.
+func (s *server) permitted(op string, r *request, spec *isolate.Spec, digest canon.Digest) error {
+	var g grant.Grant
+	if err := g.UnmarshalBinary(r.Grant); err != nil {
+		return refuse("grant_invalid", op, err)
+	}
+	if err := s.verifier.Verify(g, spec.Capsule, digest); err != nil {
+		return refuse(grantReason(err), op, err)
+	}
+	return nil
+}
+
+// decodeRequest reads a message.
+func decodeRequest(msg []byte) (r request, err error) {
+	doc, spec, _ := bytes.Cut(msg, []byte{0})
+	err = decode(doc, &r)
+	r.spec = bytes.Clone(spec) // the next message comes into the same buffer
+	return r, err
 }
 
 // admit reads a request and refuses what no palyra of this version sends. The
 // grant is not looked at: nothing may run because of it alone.
-func (s *server) admit(op string, r *request, fds []*os.File) (*runBody, *files, error) {
-	b := []byte(r.Body)
+func (s *server) admit(op string, r *request, fds []*os.File) (spec *isolate.Spec, digest canon.Digest, f *files, err error) {
+	fail := func(err error) (*isolate.Spec, canon.Digest, *files, error) { return nil, canon.Digest{}, nil, err }
+	b := r.spec
 	if len(b) == 0 && len(fds) > 0 {
-		var err error
-		b, err = io.ReadAll(io.LimitReader(io.NewSectionReader(fds[0], 0, maxBody+1), maxBody+1))
-		if err != nil || len(b) > maxBody {
-			return nil, nil, fault.New(fault.Internal, "cell_protocol", op, err)
+		b, err = io.ReadAll(io.LimitReader(io.NewSectionReader(fds[0], 0, maxSpec+1), maxSpec+1))
+		if err != nil || len(b) > maxSpec {
+			return fail(fault.New(fault.Internal, "cell_protocol", op, err))
 		}
 		fds = fds[1:]
 	}
 	if len(fds) != len(r.Files) {
-		return nil, nil, fault.New(fault.Internal, "cell_protocol", op, fmt.Errorf("%d descriptors for %d files", len(fds), len(r.Files)))
+		return fail(fault.New(fault.Internal, "cell_protocol", op, fmt.Errorf("%d descriptors for %d files", len(fds), len(r.Files))))
 	}
-	var body runBody
-	if err := decode(b, &body); err != nil || body.Spec == nil {
-		return nil, nil, fault.New(fault.Internal, "cell_protocol", op, err)
+	spec = new(isolate.Spec)
+	if err := decode(b, spec); err != nil {
+		return fail(fault.New(fault.Internal, "cell_protocol", op, err))
 	}
-	if body.Spec.Version != 1 || body.Spec.Tier != s.tier {
-		return nil, nil, refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier))
+	if spec.Version != 1 || spec.Tier != s.tier {
+		return fail(refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier)))
 	}
-	if n := body.Spec.Network; n != isolate.NetworkFresh && (n != isolate.NetworkVoid || s.tier != tier.C) {
-		return nil, nil, fault.New(fault.Usage, "network_unknown", op, fmt.Errorf("tier %v has no network %q", s.tier, n))
+	if n := spec.Network; n != isolate.NetworkFresh && (n != isolate.NetworkVoid || s.tier != tier.C) {
+		return fail(fault.New(fault.Usage, "network_unknown", op, fmt.Errorf("tier %v has no network %q", s.tier, n)))
 	}
-	if err := checkLimits(&body.Spec.Limits); err != nil {
-		return nil, nil, fault.New(fault.Usage, "limit_missing", op, err)
+	if err := checkLimits(&spec.Limits); err != nil {
+		return fail(fault.New(fault.Usage, "limit_missing", op, err))
 	}
-	f := &files{byName: map[string]*os.File{}}
+	f = &files{byName: map[string]*os.File{}}
 	for i, name := range r.Files {
 		if name == "operand" {
 			f.operands = append(f.operands, fds[i])
@@ -111,10 +132,10 @@ func (s *server) admit(op string, r *request, fds []*os.File) (*runBody, *files,
 			f.byName[name] = fds[i]
 		}
 	}
-	if len(f.operands) != len(body.Spec.Operands) || (f.byName["workspace"] != nil) != (body.Spec.Workspace != nil) || (f.byName["script"] != nil) != (body.Spec.Script != nil) {
-		return nil, nil, fault.New(fault.Internal, "cell_protocol", op, errors.New("descriptors do not match the spec"))
+	if len(f.operands) != len(spec.Operands) || (f.byName["workspace"] != nil) != (spec.Workspace != nil) || (f.byName["script"] != nil) != (spec.Script != nil) {
+		return fail(fault.New(fault.Internal, "cell_protocol", op, errors.New("descriptors do not match the spec")))
 	}
-	return &body, f, nil
+	return spec, canon.Sum(b), f, nil
 }
 
 func grantReason(err error) string {

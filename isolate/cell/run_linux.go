@@ -46,8 +46,11 @@ type run struct {
 	fds     steps.FDs
 	ev      evidence.Evidence
 
-	ahead bool    // made before its call: spec has limits, directory and network only
-	net   network // the namespace that it was cloned into, if it was made before
+	ahead  bool   // made before its call: spec has limits, directory and network only
+	armed  uint64 // the cell that was announced and served this call; 0 if it was made for it
+	mounts int    // the cell's mount namespace, held until the answer is out; or -1
+	after  []func()
+	net    network // the namespace that it was cloned into, if it was made before
 }
 
 // do prepares, launches, observes and waits. A non-nil Result comes back
@@ -57,10 +60,13 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 	ctx, cancel := context.WithDeadline(ctx, start.Add(r.spec.Limits.Wall))
 	defer cancel()
 	if w := r.s.pool.take(r.spec, r.files); w != nil {
+		r.armed = w.id
+		r.after = append(r.after, w.clean)
 		return w.call(ctx, r.spec, r.files, start)
 	}
-	defer r.release()
-	r.gate = -1
+	if r.s.tier != tier.C || r.s.groups != nil {
+		defer r.release() // what others can see goes before the answer
+	}
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
@@ -68,9 +74,20 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer p.free()
+	r.after = append(r.after, p.free)
 	p.start = start
 	return p.supervise(ctx)
+}
+
+// clean gives up what the run still has, when its answer is out.
+func (r *run) clean() {
+	for _, f := range r.after {
+		f()
+	}
+	r.after = nil
+	r.release()
+	sys.Close(r.mounts)
+	r.mounts = -1
 }
 
 // launch clones a child that walks the run's tape.

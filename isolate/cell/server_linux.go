@@ -33,6 +33,7 @@ type server struct {
 	conn     *net.UnixConn
 	tier     tier.Tier
 	root     bool // we have the host's capabilities
+	reader   *evidence.Reader
 	verifier *grant.Verifier
 	launch   *launcher
 	static   []landGrant // what every cell may reach
@@ -239,6 +240,9 @@ func (s *server) setupC() error {
 		return err
 	}
 	defer proc.Close()
+	if s.reader, err = evidence.NewReader("/proc"); err != nil {
+		return refuse("proc_unavailable", "open proc", err)
+	}
 	if s.own, err = evidence.ReadNamespaces("/proc", os.Getpid()); err != nil {
 		return refuse("proc_unavailable", "read own namespaces", err)
 	}
@@ -305,6 +309,9 @@ func (s *server) setupB() error {
 		proc.Close()
 	}
 	var err error
+	if s.reader, err = evidence.NewReader("/proc"); err != nil {
+		return refuse("proc_unavailable", "open proc", err)
+	}
 	if s.launch, err = newLauncher(func() error { return nil }); err != nil {
 		return err
 	}
@@ -332,8 +339,8 @@ func (s *server) serve(buf []byte) error {
 		if err != nil {
 			return err
 		}
-		var r request
-		if err := decode(buf[:n], &r); err != nil {
+		r, err := decodeRequest(buf[:n])
+		if err != nil {
 			closeAll(fds)
 			return err
 		}
@@ -369,12 +376,13 @@ func (s *server) serve(buf []byte) error {
 			s.mu.Unlock()
 			wg.Go(func() {
 				defer closeAll(fds)
-				res, err := s.handle(ctx, &r, fds)
+				answer, after := s.handle(ctx, &r, fds)
 				s.mu.Lock()
 				delete(s.runs, r.ID)
 				s.mu.Unlock()
 				cancel()
-				s.answer(reply{ID: r.ID, Result: res, Error: toWire(err)})
+				s.answer(answer)
+				after()
 				s.pool.end()
 			})
 		default:

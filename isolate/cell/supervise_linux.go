@@ -257,18 +257,25 @@ func (p *process) observe() error {
 		return fmt.Errorf("the reaper has %d children at the gate", len(kids))
 	}
 	p.program = kids[0]
-	if err := evidence.Read(&p.ev, "/proc", p.program); err != nil {
+	pidfd, err := sys.PidfdOpen(p.program)
+	if err != nil {
 		return err
 	}
+	defer sys.Close(pidfd)
+	read := p.s.reader.Read
+	if p.ahead {
+		read = p.s.reader.ReadWaiting
+	}
+	if err := read(&p.ev, p.program, pidfd); err != nil {
+		return err
+	}
+	// While somebody holds it the end of the cell need not wait until its mounts
+	// are gone, which takes an RCU grace period.
+	p.mounts = sys.MountNamespace(pidfd)
 	if err := p.covers.watch(p.program, p.covered); err != nil {
 		return err
 	}
 	p.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellCold}
-	if p.ahead {
-		// It shares ours until its call comes. The steps after that, which are part
-		// of its tape, say what it has then.
-		p.ev.Process.Descriptors = []string{}
-	}
 	p.ev.Tier = tier.B.String()
 	if p.s.tier == tier.C {
 		p.ev.Tier = tier.C.String()

@@ -43,12 +43,14 @@ type waiting struct {
 	*process
 	kind  kind
 	since time.Time
+	id    uint64 // by which its evidence was announced
 	text  string // the tape so far
+	steps int    // their number
 }
 
 // arm makes a waiting cell, in the network namespace n if it is one.
 func (s *server) arm(k kind, n network) (*waiting, error) {
-	r := &run{s: s, files: &files{}, gate: -1, ahead: true, net: n,
+	r := &run{s: s, files: &files{}, gate: -1, mounts: -1, ahead: true, net: n,
 		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: k.limits, Network: k.network}}
 	w, err := r.arm()
 	r.release() // what it holds while it is being made
@@ -80,7 +82,9 @@ func (r *run) arm() (*waiting, error) {
 		w.discard()
 		return nil, err
 	}
-	w.text = strings.Join(r.tape.Lines(), "\n") + "\n"
+	lines := r.tape.Lines()
+	w.text, w.steps = strings.Join(lines, "\n")+"\n", len(lines)
+	r.tape = nil
 	r.fds = noFDs() // those that it was made with are closed now
 	return w, nil
 }
@@ -118,6 +122,7 @@ func (w *waiting) discard() {
 	sys.KillPidfd(w.pidfd)
 	sys.Reap(w.pid)
 	w.free()
+	w.clean()
 }
 
 // alive reports whether the cell still waits.
@@ -126,10 +131,9 @@ func (w *waiting) alive() bool {
 	return !ended && err == nil
 }
 
-// call gives the cell its call.
+// call gives the cell its call. The caller cleans up.
 func (w *waiting) call(ctx context.Context, spec *isolate.Spec, f *files, start time.Time) (*isolate.Result, error) {
-	defer w.release()
-	defer w.free()
+	w.after = append(w.after, w.free)
 	w.spec, w.files, w.start = spec, f, start
 	if err := w.resume(); err != nil {
 		sys.KillPidfd(w.pidfd)
@@ -148,7 +152,7 @@ func (w *waiting) resume() error {
 	w.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellWarm, ArmedNS: time.Since(w.since).Nanoseconds()}
 	w.ev.Executable = executable(w.spec)
 	w.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: canon.Sum([]byte(w.text + strings.Join(lines, "\n") + "\n")),
-		Steps: w.tape.Steps() + len(lines)}
+		Steps: w.steps + len(lines)}
 	return w.arena.Resume(rest)
 }
 

@@ -47,7 +47,15 @@ func (r *Reader) Close() { sys.Close(r.proc) }
 // process in place; what is read is what was true at some moment between call
 // and return. pidfd may refer to the process too, -1 if there is none: with it
 // the namespaces cost less. On an error e is unchanged.
-func (r *Reader) Read(e *Evidence, pid, pidfd int) error {
+func (r *Reader) Read(e *Evidence, pid, pidfd int) error { return r.read(e, pid, pidfd, true) }
+
+// ReadWaiting is Read for a process that was made ahead of its call and has its
+// maker's descriptors until then: none are listed.
+func (r *Reader) ReadWaiting(e *Evidence, pid, pidfd int) error {
+	return r.read(e, pid, pidfd, false)
+}
+
+func (r *Reader) read(e *Evidence, pid, pidfd int, descriptors bool) error {
 	s := r.idle.Get().(*scratch)
 	defer r.idle.Put(s)
 	t, err := s.open(r.proc, pid, pidfd)
@@ -59,7 +67,7 @@ func (r *Reader) Read(e *Evidence, pid, pidfd int) error {
 	if err != nil {
 		return err
 	}
-	process, err := t.process()
+	process, err := t.process(descriptors)
 	if err != nil {
 		return err
 	}
@@ -119,7 +127,7 @@ func ReadNamespaces(proc string, pid int) (map[string]uint64, error) {
 }
 
 // ReadProcess returns identity, privileges, session and descriptors.
-func ReadProcess(proc string, pid int) (Process, error) { return one(proc, pid, (*process).process) }
+func ReadProcess(proc string, pid int) (Process, error) { return one(proc, pid, func(t *process) (Process, error) { return t.process(true) }) }
 
 // ReadLimits returns the resource limits in force.
 func ReadLimits(proc string, pid int) (Limits, error) { return one(proc, pid, (*process).limits) }
@@ -205,7 +213,7 @@ func (t *process) namespaces() (map[string]uint64, error) {
 	return out, nil
 }
 
-func (t *process) process() (Process, error) {
+func (t *process) process(descriptors bool) (Process, error) {
 	b, err := sys.ReadAt(t.dir, "status", &t.buf)
 	if err != nil {
 		return Process{}, fmt.Errorf("read process: %w", err)
@@ -225,6 +233,11 @@ func (t *process) process() (Process, error) {
 		p.Session = 1
 	}
 	p.TTY = tty
+	p.Descriptors = []string{} // never nil: it becomes a JSON array
+	if !descriptors {
+		p.Basis = Observed
+		return p, nil
+	}
 	if p.Descriptors, err = t.descriptors(); err != nil {
 		return Process{}, fmt.Errorf("read descriptors: %w", err)
 	}

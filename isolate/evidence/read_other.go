@@ -23,6 +23,9 @@ func (*Reader) Close() {}
 // Read returns fault.Unsupported.
 func (*Reader) Read(*Evidence, int, int) error { return unsupported("read evidence") }
 
+// ReadWaiting returns fault.Unsupported.
+func (*Reader) ReadWaiting(*Evidence, int, int) error { return unsupported("read evidence") }
+
 // ReadHost returns fault.Unsupported.
 func ReadHost(string) (Host, error) { return Host{}, unsupported("read host") }
 

@@ -248,8 +248,8 @@ func (a *Arena) Start(flags uint64, cgroup int) (pid, pidfd int, err error) {
 	var fd int32 = -1
 	// CLONE_CLEAR_SIGHAND (5.5): Go's handlers must never run in the child.
 	args := cloneArgs{
-		flags:      flags | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
-		exitSignal: uint64(unix.SIGCHLD),
+		flags: flags | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
+		// No signal at its end: everybody waits for it with __WALL.
 	}
 	if cgroup >= 0 {
 		args.flags |= unix.CLONE_INTO_CGROUP

@@ -137,3 +137,13 @@ func ListAt(dir int, name string) ([]string, error) {
 	defer f.Close()
 	return f.Readdirnames(-1)
 }
+
+// MountNamespace opens the mount namespace of the process behind pidfd, or
+// returns -1 where the kernel cannot (before 6.11).
+func MountNamespace(pidfd int) int {
+	fd, err := unix.IoctlRetInt(pidfd, unix.PIDFD_GET_MNT_NAMESPACE)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
