@@ -110,7 +110,7 @@ func (tx *Tx) resolveApproval(id string, version int64, r Resolution) (*Approval
 
 func (tx *Tx) useApproval(id string) error {
 	op := "use approval " + quoteID(id)
-	n, err := tx.exec(op, `UPDATE approvals SET used = ?1, version = version + 1 WHERE id = ?2 AND state = 'approved' AND used = 0 AND expires > ?1`, ns(tx.now), id)
+	n, err := tx.exec(op, `UPDATE approvals SET used = ?1, version = version + 1 WHERE id = ?2 AND state = 'approved' AND used = 0`, ns(tx.now), id)
 	if err != nil || n == 1 {
 		return err
 	}
@@ -120,8 +120,6 @@ func (tx *Tx) useApproval(id string) error {
 		return err
 	case a.State != ApprovalApproved:
 		return fault.New(fault.NotApproved, "approval_not_approved", op, nil)
-	case a.Used.IsZero():
-		return fault.New(fault.NotApproved, "approval_expired", op, nil)
 	}
 	return fault.New(fault.NotApproved, "approval_used", op, nil)
 }

@@ -52,6 +52,7 @@ func fillStore(t testing.TB, s *Store) *Run {
 
 // TestCheckFinds breaks each rule in turn, behind the back of the methods.
 func TestCheckFinds(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	fillStore(t, s)
 	newRun(t, s) // another session
@@ -171,6 +172,7 @@ func tighten(t testing.TB, dir string) {
 // TestCheckDamage flips bytes of the closed database: it is found, or the store
 // does not open, and never a panic or a wrong answer as if nothing was.
 func TestCheckDamage(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	s := openStore(t, dir, Options{})
 	fillStore(t, s)
@@ -210,6 +212,7 @@ func TestCheckDamage(t *testing.T) {
 }
 
 func TestArtifacts(t *testing.T) {
+	t.Parallel()
 	s := openStore(t, filepath.Join(t.TempDir(), "store"), Options{ArtifactQuota: 100, MaxArtifact: 60})
 	ctx := context.Background()
 	put := func(holder, text string) (*Artifact, error) {
@@ -309,6 +312,7 @@ func (failing) Read([]byte) (int, error) { return 0, errRead }
 // TestArtifactsConcurrent puts the same few contents from many sides while
 // others sweep: what is held is there.
 func TestArtifactsConcurrent(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	ctx := context.Background()
 	var wg sync.WaitGroup
@@ -360,6 +364,7 @@ func (r results) Results(_ context.Context, f func(JournalResult) error) error {
 var _ JournalView = results(nil)
 
 func TestCheckJournal(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	r := fillStore(t, s)
 	good := JournalResult{LogIndex: 7, Call: "call-" + r.ID, Session: r.Session, Run: r.ID, Outcome: "executed", Capsule: canon.Sum([]byte("c"))}

@@ -150,7 +150,7 @@ func TestOpenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	opened := 0
-	for extra := range 12 {
+	for extra := 1; extra < 13; extra += 2 {
 		fds, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestOpenFiles(t *testing.T) {
 			t.Errorf("with %d descriptors: %v (%v)", extra, err, fault.KindOf(err))
 		}
 	}
-	if opened == 12 {
+	if opened == 6 {
 		t.Error("it always opened: the limit did not count")
 	}
 	s = openStore(t, dir, Options{})

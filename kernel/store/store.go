@@ -131,9 +131,9 @@ func (tx *Tx) ResolveApproval(id string, version int64, r Resolution) (*Approval
 	return tx.resolveApproval(id, version, r)
 }
 
-// UseApproval marks an approved request as spent. It can be done once:
-// fault.NotApproved "approval_used", "approval_not_approved" or
-// "approval_expired".
+// UseApproval notes that a grant was made of an approved request. It can be done
+// once: fault.NotApproved "approval_used", "approval_not_approved". It looks at
+// no time: the grant did, and a note may come when the call has ended.
 func (tx *Tx) UseApproval(id string) error { return tx.useApproval(id) }
 
 // Artifact returns what is known of an artifact, or fault.NotFound "no_such_artifact".

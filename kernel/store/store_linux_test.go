@@ -390,12 +390,6 @@ func TestApprovals(t *testing.T) {
 		t.Fatal(err)
 	}
 	wants(t, use(a.ID), fault.NotApproved, "approval_used")
-	old := add(time.Hour)
-	if err := resolve(old.ID, 1, yes); err != nil {
-		t.Fatal(err)
-	}
-	raw(t, s, `UPDATE approvals SET expires = created + 1 WHERE used = 0`)
-	wants(t, use(old.ID), fault.NotApproved, "approval_expired")
 	check(t, s)
 }
 
