@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -20,8 +21,16 @@ type battery struct {
 	sandbox sandbox
 	uid     int // of the unprivileged user
 	verbose bool
-	control map[string]*observation // by case, user and, where it differs, tier
+	modes   []string
+	skips   []likeCold
 }
+
+// The modes of a tier C cell.
+const (
+	modeCold = "cold" // built for the call
+	modeWarm = "warm" // was waiting
+	modeVoid = "void" // built for the call, in the network namespace that all share
+)
 
 // record is the result of one case, tier and user.
 type record struct {
@@ -68,17 +77,31 @@ func run(c config) (bool, error) {
 		defer os.RemoveAll(b.dir)
 	}
 	res := results{Sandbox: c.sandbox, Kernel: kernel()}
+	order := make(map[string]int) // of the table, since cases end as they come
+	for i, ac := range cases() {
+		order[ac.id()] = i
+	}
+	var jobs, alone []job
 	for _, ac := range cases() {
 		if !selected(c.cases, &ac) {
 			continue
 		}
 		for _, u := range users {
-			for _, tier := range c.tiers {
-				r := b.try(&ac, u, tier)
-				res.add(&r, expected)
+			if ac.alone {
+				alone = append(alone, job{ac, u})
+			} else {
+				jobs = append(jobs, job{ac, u})
 			}
 		}
 	}
+	add := func(rs []record) {
+		for i := range rs {
+			res.add(&rs[i], expected)
+		}
+	}
+	b.work(jobs, c.tiers, max(1, c.jobs), add)
+	b.work(alone, c.tiers, 1, add)
+	slices.SortStableFunc(res.Records, func(x, y record) int { return order[x.Case] - order[y.Case] })
 	fmt.Printf("%d run, %d passed, %d inconclusive (%d not expected), %d open, %d hung, %d failed; %d not applicable\n",
 		res.Run, res.Passed, res.Inconclusive, res.Unexpected, res.Open, res.Hung, res.Failed, res.NotApplicable)
 	if c.out != "" {
@@ -119,53 +142,120 @@ func (r *results) add(rec *record, expected expectations) {
 	if rec.Verdict == passed || rec.Verdict == notApplicable || rec.Expected {
 		return
 	}
-	fmt.Printf("%-14s %s %s, tier %s, %s: %s\n", strings.ToUpper(rec.Verdict), rec.Case, rec.Name, rec.Tier, rec.User, rec.Detail)
+	fmt.Printf("%-14s %s %s, tier %s, %s, %s: %s\n", strings.ToUpper(rec.Verdict), rec.Case, rec.Name, rec.Tier, rec.Mode, rec.User, rec.Detail)
 }
 
-// try makes one attempt: the control, unless it was made already, and inside.
-func (b *battery) try(c *attackCase, u *user, tier string) record {
-	r := record{Case: c.id(), Name: c.name, Tier: tier, Mode: "native", User: u.name}
-	if _, ok := b.sandbox.(bwrap); ok {
-		r.Mode = "bwrap"
+// job is a case for one user: at every tier and in every mode, with its controls.
+type job struct {
+	c attackCase
+	u *user
+}
+
+// work does jobs, so many at once, and hands over what came of each.
+func (b *battery) work(jobs []job, tiers []string, atOnce int, add func([]record)) {
+	next := make(chan job)
+	var mu sync.Mutex // guards add
+	var wg sync.WaitGroup
+	for i := range atOnce {
+		wg.Go(func() {
+			for j := range next {
+				u := *j.u // a state directory serves one at a time
+				u.state += "-" + strconv.Itoa(i)
+				rs := b.do(&j.c, &u, tiers)
+				mu.Lock()
+				add(rs)
+				mu.Unlock()
+			}
+		})
 	}
+	for _, j := range jobs {
+		next <- j
+	}
+	close(next)
+	wg.Wait()
+}
+
+// do makes the attempts of one case and user. A control is made once, unless the
+// tiers differ in it.
+func (b *battery) do(c *attackCase, u *user, tiers []string) []record {
+	var out []record
+	controls := make(map[string]*observation)
+	for _, tier := range tiers {
+		key := ""
+		if c.perTier {
+			key = tier
+		}
+		for _, mode := range b.modesOf(tier) {
+			r, control := b.try(c, u, tier, mode, controls[key])
+			controls[key] = control
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// modesOf are those in which a tier runs.
+func (b *battery) modesOf(tier string) []string {
+	switch b.sandbox.(type) {
+	case bwrap:
+		return []string{"bwrap"}
+	case palyra:
+		if tier == "c" {
+			return b.modes
+		}
+	}
+	return []string{modeCold}
+}
+
+// try makes one attempt: the control, unless there is one, and inside.
+func (b *battery) try(c *attackCase, u *user, tier, mode string, control *observation) (record, *observation) {
+	r := record{Case: c.id(), Name: c.name, Tier: tier, Mode: mode, User: u.name}
 	if len(c.stopped[tier]) == 0 {
 		r.Verdict, r.Detail = notApplicable, c.absent[tier]
-		return r
+		return r, control
 	}
-	if r.Mode == "bwrap" && c.number == 90 {
+	if mode == "bwrap" && c.number == 90 {
 		r.Verdict, r.Detail = notApplicable, "about palyra's own parts"
-		return r
+		return r, control
 	}
 	if b.verbose {
-		fmt.Printf("%s %s\n", r.Case, c.name)
+		fmt.Printf("%s %s, %s\n", r.Case, c.name, mode)
 	}
-	key := c.id() + " " + u.name
-	if c.perTier {
-		key += " " + tier
-	}
-	control := b.control[key]
 	if control == nil {
-		control = b.once(c, u, tier, false)
-		b.control[key] = control
+		// Once more, if it did not succeed: the host may have been short of something
+		// for a moment, and all modes stand on it.
+		if control, _ = b.once(c, u, tier, mode, false); !control.open() {
+			control, _ = b.once(c, u, tier, mode, false)
+		}
 	}
-	inside := b.once(c, u, tier, true)
+	inside, skip := b.once(c, u, tier, mode, true)
+	if skip != "" {
+		r.Verdict, r.Detail = notApplicable, skip
+		return r, control
+	}
 	r.Control, r.Inside, r.Millis = control.outcome, inside.outcome, inside.took.Milliseconds()
 	r.Verdict, r.Detail = judge(control, inside, c.stopped[tier])
-	return r
+	return r, control
 }
 
-// once prepares a stage, makes the attempt and takes the stage down.
-func (b *battery) once(c *attackCase, u *user, tier string, inside bool) *observation {
-	s, err := newStage(b, u, tier, inside)
+// once prepares a stage, makes the attempt and takes the stage down. It says why
+// it did not where the mode makes no difference.
+func (b *battery) once(c *attackCase, u *user, tier, mode string, inside bool) (o *observation, skip string) {
+	s, err := newStage(b, u, tier, mode, inside)
 	if err != nil {
-		return &observation{broken: err}
+		return &observation{broken: err}, ""
 	}
 	defer s.close()
 	sc, err := c.stage(s)
 	if err != nil {
-		return &observation{broken: fmt.Errorf("stage: %w", err)}
+		return &observation{broken: fmt.Errorf("stage: %w", err)}, ""
 	}
-	return s.perform(sc)
+	if inside && (mode == modeWarm || mode == modeVoid) {
+		if why := reason(b.skips, c, &sc, mode); why != "" {
+			return nil, why
+		}
+	}
+	return s.perform(sc), ""
 }
 
 // setup builds the attack program and the directories.
@@ -174,11 +264,14 @@ func setup(c config) (*battery, []*user, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &battery{dir: dir, attack: filepath.Join(dir, "attack"), uid: c.uid, verbose: c.verbose, control: make(map[string]*observation)}
+	b := &battery{dir: dir, attack: filepath.Join(dir, "attack"), uid: c.uid, verbose: c.verbose, modes: c.modes}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
-	if err := b.buildAttack(c.attack); err != nil {
+	if b.skips, err = loadSkips(); err != nil {
+		return nil, nil, err
+	}
+	if err := b.build(b.attack, c.attack, "palyra/conformance/escape/attack"); err != nil {
 		return nil, nil, err
 	}
 	if b.palyra, err = filepath.Abs(c.palyra); err != nil {
@@ -189,7 +282,14 @@ func setup(c config) (*battery, []*user, error) {
 		if _, err := os.Stat(b.palyra); err != nil {
 			return nil, nil, fmt.Errorf("%w; make build first", err)
 		}
-		b.sandbox = palyra{binary: b.palyra}
+		p := palyra{binary: b.palyra, cell: filepath.Join(filepath.Dir(b.palyra), "palyra-cell")}
+		if slices.Contains(c.modes, modeWarm) {
+			p.warm = filepath.Join(dir, "warm")
+			if err := b.build(p.warm, c.warm, "palyra/conformance/escape/warm"); err != nil {
+				return nil, nil, err
+			}
+		}
+		b.sandbox = p
 	case "bwrap":
 		b.sandbox = bwrap{}
 	default:
@@ -199,20 +299,20 @@ func setup(c config) (*battery, []*user, error) {
 	return b, users, err
 }
 
-// buildAttack puts the attack program into the battery's directory, where
-// every user can execute it.
-func (b *battery) buildAttack(built string) error {
+// build puts a program into the battery's directory, where every user can
+// execute it: a copy of what was built already, or of what it builds.
+func (b *battery) build(to, built, pkg string) error {
 	if built != "" {
 		program, err := os.ReadFile(built)
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(b.attack, program, 0o755)
+		return os.WriteFile(to, program, 0o755)
 	}
-	build := exec.Command("go", "build", "-trimpath", "-o", b.attack, "palyra/conformance/escape/attack")
+	build := exec.Command("go", "build", "-trimpath", "-o", to, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the attack program: %w\n%s", err, out)
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ type attackCase struct {
 	absent  map[string]string
 	note    string // why these outcomes
 	perTier bool   // the control differs by tier
+	alone   bool   // it takes what all share: processors, memory, processes of a user
 	stage   func(s *stage) (scene, error)
 }
 
@@ -118,8 +119,12 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases} {
 		all = append(all, f()...)
+	}
+	for i := range all {
+		// What counts processes and time, or looks for what others leave.
+		all[i].alone = all[i].alone || all[i].number >= 79 && all[i].number <= 87
 	}
 	return all
 }

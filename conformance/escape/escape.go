@@ -1,6 +1,8 @@
 // Command escape runs the attack battery: for each case of the attack table the
 // same attempt once outside, as a positive control, and once inside a cell, as
-// root and as an unprivileged user, at tier B and at tier C.
+// root and as an unprivileged user, at tier B, and at tier C in a cell that is
+// built for the call (cold), in one that was waiting (warm) and in one in the
+// shared network namespace (void).
 //
 //	make build
 //	go run ./conformance/escape -out conformance/results/latest.json
@@ -19,7 +21,8 @@
 //	failed          it was stopped in a way that the table does not name, or it
 //	                did not run: no proof of anything
 //	inconclusive    the control did not succeed, so the inside proves nothing
-//	not_applicable  the tier cannot stop it by definition; not run, not counted
+//	not_applicable  the tier cannot stop it by definition, or the mode makes no
+//	                difference to it (expect.json says why); not run, not counted
 //
 // expect.json lists the inconclusive ones that are known, with the reason; one
 // that is not on the list fails the run, as do open, hung and failed. The exit
@@ -41,10 +44,13 @@ type config struct {
 	out     string   // file for the records
 	palyra  string   // the binary under test; palyra-cell is looked for beside it
 	attack  string   // a built attack program; "" builds it
+	warm    string   // a built launcher with a pool; "" builds it
 	sandbox string   // "palyra" or, for comparison, "bwrap"
 	cases   []string // "7", "7/chmod"; empty is all
 	tiers   []string
+	modes   []string // of tier C
 	users   []string
+	jobs    int
 	uid     int // of the unprivileged user, where we are root
 	verbose bool
 	keep    bool
@@ -52,19 +58,22 @@ type config struct {
 
 func main() {
 	var c config
-	var cases, tiers, users string
+	var cases, tiers, users, modes string
 	flag.StringVar(&c.out, "out", "", "write the records to `FILE` as JSON")
 	flag.StringVar(&c.palyra, "palyra", "bin/palyra", "`FILE` under test")
 	flag.StringVar(&c.attack, "attack", "", "a built attack program `FILE`, where there is no go command")
+	flag.StringVar(&c.warm, "warm", "", "a built launcher with a pool `FILE`, where there is no go command")
 	flag.StringVar(&c.sandbox, "sandbox", "palyra", "palyra, or bwrap as a comparison")
 	flag.StringVar(&cases, "case", "", "only these, by number or number/variant, separated by commas")
 	flag.StringVar(&tiers, "tier", "b,c", "only these tiers")
+	flag.StringVar(&modes, "mode", "cold,warm,void", "only these kinds of tier C cells")
+	flag.IntVar(&c.jobs, "j", 4, "attempts at once, of those that do not disturb each other")
 	flag.StringVar(&users, "user", "root,unprivileged", "only these users; root is left out where we are not root")
 	flag.IntVar(&c.uid, "uid", 64321, "user id of the unprivileged user, where we are root")
 	flag.BoolVar(&c.verbose, "v", false, "say what every run did")
 	flag.BoolVar(&c.keep, "keep", false, "leave the stage directory")
 	flag.Parse()
-	c.cases, c.tiers, c.users = words(cases), words(tiers), words(users)
+	c.cases, c.tiers, c.users, c.modes = words(cases), words(tiers), words(users), words(modes)
 	ok, err := run(c)
 	switch {
 	case err != nil:

@@ -50,7 +50,7 @@ func TestJudge(t *testing.T) {
 // wanted are the numbers of the attack table that the battery must hold.
 var wanted = []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 32, 33, 34, 35, 36, 37, 38,
 	40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 55, 56, 57, 58, 59, 62, 63, 64, 65, 66, 67, 68, 70,
-	79, 80, 81, 82, 83, 84, 85, 86, 87, 90}
+	79, 80, 81, 82, 83, 84, 85, 86, 87, 90, 91}
 
 func TestTable(t *testing.T) {
 	numbers, ids := make(map[int]bool), make(map[string]bool)
@@ -87,6 +87,29 @@ func TestExpectations(t *testing.T) {
 		}
 		if e.Tier != "*" && e.Tier != "b" && e.Tier != "c" || e.User != "*" && e.User != "root" && e.User != "unprivileged" {
 			t.Errorf("expect.json: %+v: unknown tier or user", e)
+		}
+	}
+	skips, err := loadSkips()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range skips {
+		if l.Case != "*" && !slices.ContainsFunc(cases(), func(c attackCase) bool { return c.id() == l.Case }) {
+			t.Errorf("expect.json: no case %q", l.Case)
+		}
+		if l.Mode != modeWarm && l.Mode != modeVoid && l.Mode != "*" || l.With != "" && l.With != "workspace" || l.Case == "*" && l.With == "" {
+			t.Errorf("expect.json: %+v leaves out too much, or nothing", l)
+		}
+	}
+	granted, plain := &scene{opt: options{workspace: "/x"}}, &scene{}
+	some := &attackCase{number: 7, variant: "chmod"}
+	for _, c := range []struct {
+		sc   *scene
+		mode string
+		skip bool
+	}{{granted, modeWarm, true}, {plain, modeWarm, false}, {granted, modeVoid, false}} {
+		if got := reason(skips, some, c.sc, c.mode) != ""; got != c.skip {
+			t.Errorf("7/chmod in mode %s with workspace %q: left out %t, want %t", c.mode, c.sc.opt.workspace, got, c.skip)
 		}
 	}
 	list := expectations{{Case: "9", Tier: "*", User: "unprivileged", Control: "EPERM", Reason: "x"}}
@@ -148,7 +171,7 @@ func TestFindsOpenCases(t *testing.T) {
 		"27/kill": passed, "38/stream": open, "40/v4": passed, "63": open, "66/keyctl": open, "81/one-file": open}
 	for _, c := range cases() {
 		if verdict, ok := want[c.id()]; ok {
-			if r := b.try(&c, users[0], "c"); r.Verdict != verdict {
+			if r, _ := b.try(&c, users[0], "c", "bwrap", nil); r.Verdict != verdict {
 				t.Errorf("case %s: %s (%s), want %s", c.id(), r.Verdict, r.Detail, verdict)
 			}
 		}

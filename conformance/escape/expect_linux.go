@@ -22,21 +22,61 @@ type expectation struct {
 
 type expectations []expectation
 
+// likeCold says that a case in another mode is the same run as cold, or none at
+// all, so that it is left out.
+type likeCold struct {
+	Case   string `json:"case"` // "90/sleep-cell"; "*" any
+	Mode   string `json:"mode"` // "warm", "void" or "*"
+	With   string `json:"with"` // "workspace": only scenes that grant one; "" any
+	Reason string `json:"reason"`
+}
+
+// loadSkips returns what need not be run in each mode.
+func loadSkips() ([]likeCold, error) {
+	f, err := loadFile()
+	return f.Like, err
+}
+
+// loadExpect returns the inconclusive cases that are known.
 func loadExpect() (expectations, error) {
-	var file struct {
-		Inconclusive expectations `json:"inconclusive"`
-	}
+	f, err := loadFile()
+	return f.Inconclusive, err
+}
+
+// expectFile is expect.json.
+type expectFile struct {
+	Inconclusive expectations `json:"inconclusive"`
+	Like         []likeCold   `json:"like_cold"`
+}
+
+func loadFile() (*expectFile, error) {
+	var file expectFile
 	d := json.NewDecoder(bytes.NewReader(expectJSON))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
-		return nil, fmt.Errorf("parse expect.json: %w", err)
+		return &file, fmt.Errorf("parse expect.json: %w", err)
 	}
 	for _, e := range file.Inconclusive {
 		if e.Case == "" || e.Tier == "" || e.User == "" || e.Control == "" || e.Reason == "" {
-			return nil, fmt.Errorf("expect.json: %+v lacks a field", e)
+			return &file, fmt.Errorf("expect.json: %+v lacks a field", e)
 		}
 	}
-	return file.Inconclusive, nil
+	for _, l := range file.Like {
+		if l.Case == "" || l.Mode == "" || l.Reason == "" {
+			return &file, fmt.Errorf("expect.json: %+v lacks a field", l)
+		}
+	}
+	return &file, nil
+}
+
+// reason says why a scene of a case need not be run in a mode, "" if it must.
+func reason(skips []likeCold, c *attackCase, sc *scene, mode string) string {
+	for _, l := range skips {
+		if matches(l.Case, c.id()) && matches(l.Mode, mode) && (l.With == "" || sc.opt.workspace != "") {
+			return l.Reason
+		}
+	}
+	return ""
 }
 
 // covers reports whether an inconclusive record is on the list.

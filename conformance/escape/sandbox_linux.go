@@ -19,6 +19,8 @@ var (
 // palyra is the sandbox under test.
 type palyra struct {
 	binary string
+	cell   string // palyra-cell, for warm
+	warm   string // the launcher with a pool; "" if nothing runs warm
 }
 
 func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
@@ -26,7 +28,14 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	if o.binary != "" {
 		binary = o.binary
 	}
-	c := []string{binary, "exec", "--tier", s.tier, "--state", s.user.state, "--policy", s.user.policy, "--timeout", o.timeout.String()}
+	c := []string{binary, "exec"}
+	switch s.mode {
+	case modeWarm:
+		c = []string{p.warm, "--cell", p.cell}
+	case modeVoid:
+		c = append(c, "--network", "void")
+	}
+	c = append(c, "--tier", s.tier, "--state", s.user.state, "--policy", s.user.policy, "--timeout", o.timeout.String())
 	if o.workspace != "" {
 		w := o.workspace
 		if o.readOnly {

@@ -43,6 +43,7 @@ type stage struct {
 	b      *battery
 	user   *user
 	tier   string
+	mode   string // how the cell is made: modeCold, modeWarm, modeVoid
 	inside bool
 	dir    string // mode 0755, the user's
 	nonce  string // in the names and secrets of this stage
@@ -51,8 +52,8 @@ type stage struct {
 
 func nonce() string { return "palyra-" + strings.ToLower(rand.Text()) }
 
-func newStage(b *battery, u *user, tier string, inside bool) (*stage, error) {
-	s := &stage{b: b, user: u, tier: tier, inside: inside, nonce: nonce()}
+func newStage(b *battery, u *user, tier, mode string, inside bool) (*stage, error) {
+	s := &stage{b: b, user: u, tier: tier, mode: mode, inside: inside, nonce: nonce()}
 	s.dir = filepath.Join(b.dir, "stage", s.nonce)
 	if err := s.mkdir(s.dir, 0o755); err != nil {
 		return nil, err

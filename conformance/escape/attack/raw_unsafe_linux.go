@@ -112,3 +112,15 @@ func installFilter(f []unix.SockFilter) error {
 	keep(&prog, f)
 	return err
 }
+
+// tryGate makes the gated execveat(2) with each of the numbers, and returns the
+// last errno. It may run in a forked child.
+func tryGate(fd int, empty uintptr, argv []*byte, words []uint64) syscall.Errno {
+	const emptyPath = 0x1000
+	var last syscall.Errno
+	for _, w := range words {
+		_, _, last = syscall.RawSyscall6(unix.SYS_EXECVEAT, uintptr(fd), empty, uintptr(unsafe.Pointer(&argv[0])),
+			uintptr(unsafe.Pointer(&argv[len(argv)-1])), emptyPath, uintptr(w)) // the environment is the NULL at the end of argv
+	}
+	return last
+}

@@ -1,0 +1,138 @@
+// Command warm is palyra exec over a pool: it opens a kernel, makes calls of the
+// same kind until one of them has had a cell that was waiting, and then makes the
+// call of its command line. The battery runs its attacks through it, because a
+// one-shot palyra exec has nobody to make cells ahead for.
+//
+//	warm -cell FILE [flags of palyra exec] -- CMD ARG...
+//
+// Its exit status and its words on standard error are those of palyra exec as
+// far as the battery reads them. A call that got a cold cell after all ends with
+// status 125: it would prove nothing about warm ones.
+//
+// What it does not show: that palyrad opens its pool likewise.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"palyra/internal/fault"
+
+	"palyra/isolate/cell"
+	"palyra/isolate/evidence"
+	"palyra/isolate/tier"
+	"palyra/kernel"
+)
+
+func main() {
+	status, err := run(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "palyra: %v\n", err)
+	}
+	os.Exit(status)
+}
+
+// refused is the status of a call that palyra did not run.
+const refused = 125
+
+func run(args []string) (int, error) {
+	p := kernel.Proposal{Tool: kernel.ToolRun, TierFloor: tier.C}
+	var cfg kernel.Config
+	var receipt string
+	f := flag.NewFlagSet("warm", flag.ContinueOnError)
+	f.StringVar(&cfg.CellPath, "cell", "", "palyra-cell")
+	f.StringVar(&cfg.StateDir, "state", "", "state directory")
+	f.StringVar(&cfg.PolicyDir, "policy", "", "policy directory")
+	f.StringVar(&receipt, "receipt", "", "file for the receipt")
+	f.StringVar(&p.Network, "network", "", "fresh or void")
+	f.DurationVar(&p.Limits.Wall, "timeout", 0, "wall clock limit")
+	f.DurationVar(&p.Limits.CPU, "cpu", 0, "processor time")
+	f.Func("env", "NAME=VALUE", func(s string) error { p.Env = append(p.Env, s); return nil })
+	f.Func("tier", "c", func(s string) (err error) { p.TierFloor, err = tier.Parse(s); return err })
+	f.Int64Var(&p.Limits.PIDs, "pids", 0, "processes")
+	for name, to := range map[string]*int64{"memory": &p.Limits.Memory, "max-output": &p.Limits.Output, "max-file": &p.Limits.FileSize} {
+		f.Func(name, "bytes", func(s string) (err error) { *to, err = size(s); return err })
+	}
+	f.Func("workspace", "DIR[:ro]", func(s string) error {
+		p.Workspace, p.WorkspaceReadOnly = strings.CutSuffix(s, ":ro")
+		return nil
+	})
+	if err := f.Parse(args); err != nil {
+		return refused, err
+	}
+	p.Argv = f.Args()
+	dir, err := os.Getwd()
+	if err != nil {
+		return refused, err
+	}
+	p.Dir = dir
+	cfg.Pool, cfg.Warm = cell.Pool{Cells: 2, MaxAge: time.Minute}, tier.C
+	k, err := kernel.Open(context.Background(), cfg)
+	if err != nil {
+		return refused, err
+	}
+	defer k.Close()
+	if err := warmUp(k, p); err != nil {
+		return refused, err
+	}
+	out, err := k.Call(context.Background(), p, kernel.IO{Stdout: os.Stdout, Stderr: os.Stderr})
+	switch {
+	case fault.ReasonOf(err) == "program_not_found":
+		return 127, err
+	case err != nil && out == nil:
+		return refused, err
+	case err != nil:
+		return refused, err
+	}
+	if receipt != "" {
+		if err := os.WriteFile(receipt, out.Receipt, 0o644); err != nil {
+			return refused, err
+		}
+	}
+	if out.Error != nil {
+		fmt.Fprintf(os.Stderr, "palyra: %s: %s\n", strings.ReplaceAll(out.Outcome, "_", " "), out.Error.Text)
+	}
+	if r := out.Result; r != nil && r.Evidence != nil && r.Evidence.Cell.Mode != evidence.CellWarm {
+		return refused, fmt.Errorf("the cell was %q", r.Evidence.Cell.Mode)
+	}
+	return out.Exit, nil
+}
+
+// warmUp makes calls that differ from p in nothing that a waiting cell depends
+// on, until one has had such a cell, and gives the pool time for the next.
+func warmUp(k *kernel.Kernel, p kernel.Proposal) error {
+	p.Argv, p.Env = []string{"/bin/true"}, nil
+	for range 100 {
+		out, err := k.Call(context.Background(), p, kernel.IO{Stdout: io.Discard, Stderr: io.Discard})
+		if err != nil {
+			return err
+		}
+		if out.Result == nil || out.Result.Evidence == nil {
+			return fmt.Errorf("warm up: %s: %+v", out.Outcome, out.Error)
+		}
+		time.Sleep(20 * time.Millisecond)
+		if out.Result.Evidence.Cell.Mode == evidence.CellWarm {
+			return nil
+		}
+	}
+	return errors.New("warm up: no call found a waiting cell")
+}
+
+// size reads bytes with K, M or G.
+func size(s string) (int64, error) {
+	shift := map[string]int{"K": 10, "M": 20, "G": 30}
+	for unit, by := range shift {
+		if n, ok := strings.CutSuffix(s, unit); ok {
+			v, err := strconv.ParseInt(n, 10, 32)
+			return v << by, err
+		}
+	}
+	return strconv.ParseInt(s, 10, 64)
+}
