@@ -315,8 +315,8 @@ func (w *writer) close() error {
 func (s *Store) Update(ctx context.Context, f func(*Tx) error) error { return s.writer.update(ctx, f) }
 
 // View runs f in a transaction that only reads, and returns what f returns. It
-// sees everything that Update made durable before. ctx bounds the wait for a
-// free connection.
+// sees everything that Update made durable before. f must not call View or
+// Update: it holds one of few connections. ctx bounds the wait for that.
 func View[T any](ctx context.Context, s *Store, f func(*Tx) (T, error)) (T, error) {
 	var zero T
 	const op = "read store"
