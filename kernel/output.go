@@ -73,14 +73,14 @@ func openStreams(stdout, stderr io.Writer, stdin io.Reader, limit int64) (_ *str
 			to = io.Discard
 		}
 		o := &output{to: to, kept: sha256.New(), queue: make(chan []byte, queueDepth), done: make(chan struct{})}
-		if o.r, o.w, err = os.Pipe(); err != nil {
+		if o.r, o.w, err = pipe(0); err != nil {
 			return nil, fault.New(fault.Unavailable, "pipe", "make pipes", err)
 		}
 		s.out[i] = o
 	}
 	if stdin != nil {
 		s.stdin = &feed{from: stdin}
-		if s.stdin.r, s.stdin.w, err = os.Pipe(); err != nil {
+		if s.stdin.r, s.stdin.w, err = pipe(1); err != nil {
 			return nil, fault.New(fault.Unavailable, "pipe", "make pipes", err)
 		}
 	}
