@@ -63,3 +63,40 @@ func TestFileModes(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestOpenCleans: what a crash left of uploads, sweeps and backups goes.
+func TestOpenCleans(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	s := openStore(t, dir, Options{})
+	fillStore(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	orphan := strings.Repeat("a", 62)
+	for _, name := range []string{stagingDir + "/journal/wal", stagingDir + "/" + dbFile, artifactDir + "/.artifact.palyra-tmp-X", artifactDir + "/aa/" + orphan} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openStore(t, dir, Options{})
+	check(t, s)
+	for _, name := range []string{stagingDir, artifactDir + "/.artifact.palyra-tmp-X", artifactDir + "/aa/" + orphan} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !os.IsNotExist(err) {
+			t.Errorf("%s is still there: %v", name, err)
+		}
+	}
+	// What is not ours is not removed, and not passed over.
+	if err := os.WriteFile(filepath.Join(dir, artifactDir, "aa", "notes"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, s.Check(context.Background()), fault.Integrity, "artifact_foreign")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(dir, Options{})
+	wants(t, err, fault.Integrity, "artifact_foreign")
+}
