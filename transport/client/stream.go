@@ -146,8 +146,8 @@ func (t *tape) line(ctx context.Context) ([]byte, error) {
 	return nil, io.EOF // the last chunk: the tape ends here
 }
 
-// again waits and connects. What the daemon answers is final, a way that is not
-// there is not.
+// again waits and connects. What is not there now may be there later; what
+// else the daemon answers is final.
 func (t *tape) again(ctx context.Context) error {
 	if t.wait > 0 {
 		timer := time.NewTimer(t.wait)
@@ -163,8 +163,7 @@ func (t *tape) again(ctx context.Context) error {
 	t.wait = min(max(2*t.wait, firstWait), lastWait)
 	t.c.reconnects.Add(1)
 	err := t.connect(ctx)
-	switch fault.ReasonOf(err) {
-	case "daemon_unreachable", "connection_lost", "too_many_requests", "too_many_streams", "not_serving":
+	if fault.KindOf(err) == fault.Unavailable || fault.ReasonOf(err) == "too_many_readers" {
 		return nil
 	}
 	return err

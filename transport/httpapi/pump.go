@@ -153,15 +153,19 @@ func (s *streams) catchUp(ctx context.Context, r *reader, body []byte, hi uint64
 // append adds an event in the reader's format.
 func (r *reader) append(b []byte, f *frame) []byte {
 	r.seq = f.seq
+	text := f.json
+	if f.less != nil && !trusted(r.who) {
+		text = f.less
+	}
 	if !r.sse {
-		return append(append(b, f.json...), '\n')
+		return append(append(b, text...), '\n')
 	}
 	b = append(b, "id: "...)
 	b = strconv.AppendUint(b, f.seq, 10)
 	b = append(b, "\nevent: "...)
 	b = append(b, f.kind...)
 	b = append(b, "\ndata: "...)
-	b = append(b, f.json...)
+	b = append(b, text...)
 	return append(b, '\n', '\n')
 }
 

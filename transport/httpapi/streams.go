@@ -63,6 +63,7 @@ type frame struct {
 	seq  uint64
 	kind string
 	json []byte // one line
+	less []byte // the same for who may not read policy; nil: no difference
 }
 
 // What a reel keeps. Who is further behind reads from the store.
@@ -269,10 +270,10 @@ func (s *streams) read(ctx context.Context, l *reel, who hub.Caller, after uint6
 
 func (l *reel) addLocked(f frame) {
 	l.frames = append(l.frames, f)
-	l.bytes += len(f.json)
+	l.bytes += f.size()
 	l.hi = f.seq
 	for len(l.frames) > maxFrames || l.bytes > maxFrameBytes && len(l.frames) > 1 {
-		l.bytes -= len(l.frames[0].json)
+		l.bytes -= l.frames[0].size()
 		l.frames[0] = frame{} // let it go although the array stays
 		l.frames = l.frames[1:]
 	}
@@ -283,8 +284,19 @@ func newFrame(ev hub.Event) (frame, error) {
 	if err != nil {
 		return frame{}, err
 	}
-	return frame{ev.Seq, ev.Kind, b[:len(b)-1]}, nil
+	f := frame{seq: ev.Seq, kind: ev.Kind, json: b[:len(b)-1]}
+	if data, ok := redactEvent(ev); ok {
+		ev.Data = data
+		if b, err = encode(ev); err != nil {
+			return frame{}, err
+		}
+		f.less = b[:len(b)-1]
+	}
+	return f, nil
 }
+
+// size is what a frame holds, in bytes.
+func (f *frame) size() int { return len(f.json) + len(f.less) }
 
 // beats makes heartbeats due for the readers whose turn it is, and cuts off
 // those whose time is over.

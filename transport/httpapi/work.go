@@ -128,7 +128,7 @@ func startRun(x *exchange) error {
 		return err
 	}
 	x.w.Header().Set("Location", api.Prefix+"/runs/"+run.ID)
-	return x.versioned(x.rt.Status, run, run.Version)
+	return x.run(x.rt.Status, run)
 }
 
 func listRuns(x *exchange) error {
@@ -156,7 +156,7 @@ func getRun(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	return x.versioned(x.rt.Status, run, run.Version)
+	return x.run(x.rt.Status, run)
 }
 
 func cancelRun(x *exchange) error {
@@ -168,7 +168,7 @@ func cancelRun(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	return x.versioned(x.rt.Status, run, run.Version)
+	return x.run(x.rt.Status, run)
 }
 
 func makeCall(x *exchange) error {
@@ -202,7 +202,7 @@ func makeCall(x *exchange) error {
 		x.w.Header().Set("Preference-Applied", api.RespondAsync)
 	}
 	x.w.Header().Set("Location", api.Prefix+"/runs/"+run.ID)
-	return x.versioned(status, run, run.Version)
+	return x.run(status, run)
 }
 
 func listTools(x *exchange) error {
