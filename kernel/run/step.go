@@ -11,7 +11,6 @@ import (
 	"palyra/internal/fault"
 	"palyra/kernel"
 	"palyra/kernel/hub"
-	"palyra/kernel/session"
 	"palyra/kernel/store"
 )
 
@@ -232,11 +231,4 @@ func (e *Engine) resume(j *job) {
 	e.mu.Lock()
 	e.lines.Resume(j.id)
 	e.mu.Unlock()
-}
-
-// placeOf is for tests.
-func (e *Engine) placeOf(id string) session.Place {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.lines.Place(id)
 }

@@ -1,0 +1,155 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"palyra/authz/access"
+	"palyra/internal/fault"
+	"palyra/kernel"
+	"palyra/kernel/hub"
+)
+
+// TestApproval: a call that waits, and an answer from a second principal.
+func TestApproval(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	alice, bob := h.member(1001, access.Admin), h.member(1002, access.Operator)
+	write := step("fs.write_file", obj{"workspace": "src", "path": "a.txt", "mode": "create", "content": "hello"})
+	r := h.start(alice, write)
+	h.until(alice, r.ID, hub.EventRunWaitingApproval)
+	q := h.question(h.owner)
+	if q.Requester != alice.User || q.Run != r.ID || q.Card.Workspace != h.work() || !strings.Contains(q.Text, "WRITABLE") || q.Card.Tool != "fs.write_file" {
+		t.Errorf("%+v", q)
+	}
+	// The one who asked, through whichever surface; one whom policy does not let;
+	// one for another version.
+	other := alice
+	other.Surface = "http"
+	for _, test := range []struct {
+		c       hub.Caller
+		version int64
+		reason  string
+		layer   string
+	}{
+		{alice, 0, "self_approval", hub.LayerApproval},
+		{other, q.Version, "self_approval", hub.LayerApproval},
+		{bob, 0, "not_permitted", hub.LayerPolicy},
+		{h.owner, 9, "version_conflict", ""},
+	} {
+		_, err := h.ResolveApproval(ctx, test.c, q.ID, test.version, hub.Answer{Approve: true})
+		d := hub.DenialOf(err)
+		if err == nil || fault.ReasonOf(err) != test.reason || (d == nil) != (test.layer == "") || d != nil && d.Layer != test.layer {
+			t.Errorf("%s: %v (%s), %+v", test.c.User, err, fault.ReasonOf(err), d)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(h.work(), "a.txt")); err == nil {
+		t.Fatal("it ran without an answer")
+	}
+	a, err := h.ResolveApproval(ctx, h.owner, q.ID, q.Version, hub.Answer{Approve: true, Comment: "fine"})
+	if err != nil || a.State != hub.ApprovalApproved || a.Approver != h.owner.User || a.Version <= q.Version {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	r = h.ended(alice, r.ID)
+	b, err := os.ReadFile(filepath.Join(h.work(), "a.txt"))
+	if r.State != hub.RunDone || err != nil || string(b) != "hello" {
+		t.Errorf("%s %s, %q, %v", r.State, r.Reason, b, err)
+	}
+	if p := h.verify(r.Steps[0]).Statement.Predicate; p.Approval == nil || p.Approval.ID != q.ID || p.Approval.Approver != h.owner.User {
+		t.Errorf("the receipt names approval %+v", p.Approval)
+	}
+	if _, err := h.ResolveApproval(ctx, h.owner, q.ID, 0, hub.Answer{}); fault.ReasonOf(err) != "version_conflict" {
+		t.Errorf("a second answer: %v", err)
+	}
+	// A no.
+	r = h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": "b.txt", "mode": "create", "content": "x"}))
+	h.until(alice, r.ID, hub.EventRunWaitingApproval)
+	if _, err := h.ResolveApproval(ctx, bob, h.question(bob).ID, 0, hub.Answer{}); err != nil {
+		t.Error(err)
+	}
+	r = h.ended(alice, r.ID)
+	if d := r.Steps[0].Denial; r.State != hub.RunFailed || r.Reason != "denied" || d == nil || d.Layer != hub.LayerApproval {
+		t.Errorf("%s %s %+v", r.State, r.Reason, d)
+	}
+	h.verify(r.Steps[0])
+}
+
+// TestApprovalRace: of many answers at once one counts.
+func TestApprovalRace(t *testing.T) {
+	h := newHouse(t, nil)
+	alice := h.member(1001, access.Operator)
+	var admins []hub.Caller
+	for i := range 8 {
+		admins = append(admins, h.member(uint32(2000+i), access.Admin))
+	}
+	for round := range 4 {
+		path := fmt.Sprintf("f%d", round)
+		r := h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": path, "mode": "create", "content": "x"}))
+		h.until(alice, r.ID, hub.EventRunWaitingApproval)
+		q := h.question(h.owner)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var won []hub.Approval
+		for i, c := range admins {
+			wg.Go(func() {
+				a, err := h.ResolveApproval(t.Context(), c, q.ID, q.Version, hub.Answer{Approve: i%2 == 0})
+				if err == nil {
+					mu.Lock()
+					won = append(won, a)
+					mu.Unlock()
+				} else if r := fault.ReasonOf(err); r != "version_conflict" && r != "approval_abandoned" {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		r = h.ended(alice, r.ID)
+		if len(won) != 1 {
+			t.Fatalf("%d answers counted", len(won))
+		}
+		_, err := os.Stat(filepath.Join(h.work(), path))
+		if yes := won[0].State == hub.ApprovalApproved; (r.State == hub.RunDone) != yes || (err == nil) != yes {
+			t.Errorf("%s by %s, and the run is %s, the file %v", won[0].State, won[0].Approver, r.State, err)
+		}
+	}
+}
+
+// TestPolicyChangeVoidsApproval: a yes to what other policies asked runs nothing.
+func TestPolicyChangeVoidsApproval(t *testing.T) {
+	dir := t.TempDir()
+	copyPolicies(t, dir)
+	h := newHouse(t, func(c *Config, k *kernel.Config) { k.PolicyDir, c.PolicyDir = dir, dir })
+	alice := h.member(1001, access.Operator)
+	r := h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": "a", "mode": "create", "content": "x"}))
+	h.until(alice, r.ID, hub.EventRunWaitingApproval)
+	was := h.policyInfo().Digest
+	text := "\n@id(\"more\")\npermit (principal in Palyra::Role::\"owner\", action == Palyra::Action::\"tool.list\", resource);\n"
+	if err := os.WriteFile(filepath.Join(dir, "90-more.cedar"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	v, err := h.Reload(t.Context(), h.owner)
+	if err != nil || v.Digest == was {
+		t.Fatalf("%s, %v", v.Digest, err)
+	}
+	if _, err := h.ResolveApproval(t.Context(), h.owner, h.question(h.owner).ID, 0, hub.Answer{Approve: true}); err != nil {
+		t.Fatal(err)
+	}
+	r = h.ended(alice, r.ID)
+	if s := r.Steps[0]; r.State != hub.RunFailed || s.Reason != "policy_changed" || s.Denial == nil || s.Denial.Layer != hub.LayerPolicy {
+		t.Errorf("%s %+v", r.State, s)
+	}
+	if _, err := os.Stat(filepath.Join(h.work(), "a")); err == nil {
+		t.Error("it ran")
+	}
+	// A directory that is refused changes nothing.
+	if err := os.WriteFile(filepath.Join(dir, "91-bad.cedar"), []byte("permit ("), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Reload(t.Context(), h.owner); err == nil || h.policyInfo().Digest != v.Digest {
+		t.Errorf("a bad directory: %v", err)
+	}
+}
