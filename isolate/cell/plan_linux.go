@@ -41,7 +41,7 @@ func (s *server) explain(r *request, fds []*os.File) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &run{s: s, spec: spec, files: f, gate: -1, mounts: -1}
+	x := &run{s: s, spec: spec, files: f, status: -1, gate: -1, mounts: -1}
 	defer x.release()
 	if err := x.prepare(); err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func (s *server) handle(ctx context.Context, r *request, fds []*os.File) (answer
 		}
 	}
 	if err == nil {
-		x := &run{s: s, spec: spec, files: f, gate: -1, mounts: -1}
+		x := &run{s: s, spec: spec, files: f, status: -1, gate: -1, mounts: -1}
 		answer.Result, err = x.do(ctx)
 		if x.armed != 0 && answer.Result != nil {
 			answer.Warm, answer.Result = shorten(x.armed, answer.Result), nil

@@ -29,8 +29,8 @@ type run struct {
 
 	held   []*os.File // closed when the run ends
 	high   []int      // descriptors for the child, closed once it has its copies
-	status *os.File
-	gate   int
+	status int        // where the child's marks come out
+	gate   int        // where the answers go in; both are -1 if there is none
 
 	filter  *program
 	tape    sys.Tape
@@ -136,10 +136,8 @@ func (r *run) release() {
 	r.net.close()
 	sys.Close(r.gate)
 	r.gate = -1
-	if r.status != nil {
-		r.status.Close()
-		r.status = nil
-	}
+	sys.Close(r.status)
+	r.status = -1
 	if r.mounted {
 		sys.Detach(r.private)
 	}
@@ -202,10 +200,7 @@ func (r *run) pipes() error {
 	if err != nil {
 		return err
 	}
-	if r.status, err = sys.PollFile(statusR, "status"); err != nil {
-		sys.Close(statusW)
-		return err
-	}
+	r.status = statusR
 	gateR, gateW, err := sys.Pipe()
 	if err != nil {
 		sys.Close(statusW)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -49,7 +48,10 @@ func (p *process) free() {
 func (p *process) supervise(ctx context.Context) (*isolate.Result, error) {
 	err := p.toGate(ctx)
 	if err != nil {
-		p.killTree()
+		p.kill()
+		p.mu.Lock()
+		p.over = true
+		p.mu.Unlock()
 	}
 	return p.finish(ctx, err)
 }
@@ -80,16 +82,13 @@ func (p *process) finish(ctx context.Context, early error) (*isolate.Result, err
 	return p.conclude(cause, started, err, time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()))
 }
 
-// toGate serves the child's marks until it executes the program. It returns an
+// toGate serves the child's marks until it may execute the program. It returns an
 // error if the child ended before that.
 func (p *process) toGate(ctx context.Context) error {
-	if d, ok := ctx.Deadline(); ok {
-		p.status.SetReadDeadline(d)
-	}
-	stop := context.AfterFunc(ctx, func() { p.status.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, p.kill)
 	defer stop()
 	for {
-		mark, err := p.mark()
+		mark, err := sys.ReadMark(p.status, p.pidfd, -1)
 		if err != nil {
 			return err
 		}
@@ -98,10 +97,7 @@ func (p *process) toGate(ctx context.Context) error {
 			if serr := p.arena.Failed(); serr != nil {
 				return serr
 			}
-			if p.program == 0 {
-				return errors.New("the child ended before the gate")
-			}
-			return nil // the status pipe closed on exec
+			return errors.New("the child ended before the gate")
 		case steps.MarkIDs:
 			if err := writeIDMaps(p.pid, native.InnerID, p.uid, native.InnerID, p.gid); err != nil {
 				return fmt.Errorf("write id maps: %w", err)
@@ -116,33 +112,24 @@ func (p *process) toGate(ctx context.Context) error {
 		if _, err := syscall.Write(p.gate, []byte{1}); err != nil {
 			return fmt.Errorf("open gate: %w", err)
 		}
+		if mark == steps.MarkGate {
+			return nil // whether it could be executed shows at its end
+		}
 	}
 }
 
-// mark reads the next mark, or 0 when the pipe was closed: the program runs, or
-// the child is dead.
-func (p *process) mark() (byte, error) {
-	var b [1]byte
-	_, err := io.ReadFull(p.status, b[:])
-	switch {
-	case errors.Is(err, io.EOF):
-		return 0, nil
-	case err != nil:
-		return 0, err
+// kill ends the tree unless it has ended.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over {
+		p.killTree()
 	}
-	return b[0], nil
 }
 
 // await waits until the program has ended, the deadline has passed or the
 // caller has given up, and the tree is dead or about to be.
 func (p *process) await(ctx context.Context) error {
-	kill := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !p.over {
-			p.killTree()
-		}
-	}
 	watch, wait := p.pidfd, sys.WaitExit
 	if p.reap {
 		// The reaper stays for what the program leaves behind, which we must kill.
@@ -154,7 +141,7 @@ func (p *process) await(ctx context.Context) error {
 		defer sys.Close(fd)
 		watch, wait = fd, func(fd int) error { _, err := sys.WaitPidfd(fd, -1); return err }
 	}
-	stop := context.AfterFunc(ctx, kill)
+	stop := context.AfterFunc(ctx, p.kill)
 	defer stop()
 	p.mu.Lock()
 	p.tick = time.AfterFunc(sampleEvery, p.sample)

@@ -50,7 +50,7 @@ type waiting struct {
 
 // arm makes a waiting cell, in the network namespace n if it is one.
 func (s *server) arm(k kind, n network) (*waiting, error) {
-	r := &run{s: s, files: &files{}, gate: -1, mounts: -1, ahead: true, net: n,
+	r := &run{s: s, files: &files{}, status: -1, gate: -1, mounts: -1, ahead: true, net: n,
 		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: k.limits, Network: k.network}}
 	w, err := r.arm()
 	r.release() // what it holds while it is being made
@@ -92,9 +92,8 @@ func (r *run) arm() (*waiting, error) {
 // toWait serves the child's marks until it waits for its call, and reads the
 // evidence.
 func (w *waiting) toWait() error {
-	pipe := int(w.status.Fd())
 	for {
-		mark, err := sys.ReadMark(pipe, w.pidfd, armWait)
+		mark, err := sys.ReadMark(w.status, w.pidfd, armWait)
 		if err != nil {
 			return err
 		}

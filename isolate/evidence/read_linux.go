@@ -127,7 +127,9 @@ func ReadNamespaces(proc string, pid int) (map[string]uint64, error) {
 }
 
 // ReadProcess returns identity, privileges, session and descriptors.
-func ReadProcess(proc string, pid int) (Process, error) { return one(proc, pid, func(t *process) (Process, error) { return t.process(true) }) }
+func ReadProcess(proc string, pid int) (Process, error) {
+	return one(proc, pid, func(t *process) (Process, error) { return t.process(true) })
+}
 
 // ReadLimits returns the resource limits in force.
 func ReadLimits(proc string, pid int) (Limits, error) { return one(proc, pid, (*process).limits) }

@@ -137,15 +137,6 @@ func Pipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
-// PollFile wraps fd, made non-blocking, so that deadlines work on it.
-func PollFile(fd int, name string) (*os.File, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("fcntl: %w", err)
-	}
-	return file(fd, name), nil
-}
-
 // HighFD is the first number that DupHigh hands out: the child puts its own
 // descriptors at small numbers and must not meet one it still needs.
 const HighFD = 64
