@@ -255,14 +255,15 @@ func TestKilled(t *testing.T) {
 }
 
 // TestSwapped: while tools run, somebody swaps a folder for a link to another
-// outside, and a file for a link to one outside. Nothing there is read or
-// written.
+// outside or to one inside that nobody named, and a file for a link to one
+// outside. Nothing outside is read, nothing unnamed is written.
 func TestSwapped(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	put(t, outside+"/f", "SECRET\n")
 	put(t, dir+"/d/f", "inside\n")
 	put(t, dir+"/e", "inside\n")
-	for from, to := range map[string]string{"dlink": outside, "elink": outside + "/f"} {
+	put(t, dir+"/unnamed/f", "inside\n")
+	for from, to := range map[string]string{"dlink": outside, "elink": outside + "/f", "ilink": "unnamed"} {
 		if err := os.Symlink(to, filepath.Join(dir, from)); err != nil {
 			t.Fatal(err)
 		}
@@ -285,6 +286,7 @@ func TestSwapped(t *testing.T) {
 			default:
 			}
 			swap("d", "dlink")
+			swap("d", "ilink")
 			swap("e", "elink")
 			swaps++
 		}
@@ -323,6 +325,9 @@ func TestSwapped(t *testing.T) {
 	wg.Wait()
 	if got := snapshot(t, outside); len(got) != 2 || got["f"] != "SECRET\n" {
 		t.Errorf("outside there is %v", got)
+	}
+	if got := snapshot(t, dir+"/unnamed"); len(got) != 2 {
+		t.Errorf("in a folder that nobody named there is %v", got)
 	}
 	if ends["read 0"] == 0 || len(ends) < 4 || swaps < 100 {
 		t.Errorf("the race did not happen: %d swaps, %v", swaps, ends)

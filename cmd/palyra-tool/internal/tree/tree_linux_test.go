@@ -1,0 +1,176 @@
+package tree
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+// swapped lets names be exchanged as fast as it goes while do runs.
+func swapped(t *testing.T, dir string, pairs [][2]string, do func()) {
+	t.Helper()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			for _, p := range pairs {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for _, r := range [][2]string{{p[0], "tmp"}, {p[1], p[0]}, {"tmp", p[1]}} {
+					if err := os.Rename(filepath.Join(dir, r[0]), filepath.Join(dir, r[1])); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		}
+	})
+	do()
+	close(stop)
+	wg.Wait()
+}
+
+func put(t *testing.T, name, content string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(content), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSwappedFolder: a folder that becomes a link between the look at it and its
+// opening is not followed, not even to a folder of the workspace, and one that
+// becomes a FIFO makes nobody wait.
+func TestSwappedFolder(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir+"/d/named", "")
+	put(t, dir+"/other/unnamed", "")
+	if err := errors.Join(os.Symlink("other", dir+"/link"), syscall.Mkfifo(dir+"/fifo", 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	reasons := make(map[string]int)
+	swapped(t, dir, [][2]string{{"d", "link"}, {"d", "fifo"}}, func() {
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && !(reasons["changed"] > 3 && reasons["not_directory"] > 5000); {
+			d, err := tr.Dir("d")
+			if err != nil {
+				reasons[fault.ReasonOf(err)]++
+				continue
+			}
+			reasons["ok"]++
+			if _, err := d.Stat("unnamed"); err == nil {
+				t.Error("followed a link")
+			}
+			d.Close()
+			if t.Failed() {
+				return
+			}
+		}
+	})
+	if reasons["ok"] == 0 || reasons["is_symlink"] == 0 || reasons["io"] > 0 {
+		t.Errorf("%v", reasons)
+	}
+	t.Log(reasons)
+}
+
+// TestSwappedFile: the same of a file that becomes a link, and of one that
+// becomes a FIFO, on which nobody waits.
+func TestSwappedFile(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir+"/f", "named")
+	put(t, dir+"/other", "unnamed")
+	if err := errors.Join(os.Symlink("other", dir+"/link"), syscall.Mkfifo(dir+"/fifo", 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	d, err := tr.Dir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	reasons := make(map[string]int)
+	swapped(t, dir, [][2]string{{"f", "link"}, {"f", "fifo"}}, func() {
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && !(reasons["changed"] > 3 && reasons["not_regular"] > 100); {
+			f, _, err := d.Open("f")
+			if err == nil {
+				b, _ := io.ReadAll(f)
+				f.Close()
+				if reasons["ok"]++; string(b) != "named" {
+					t.Errorf("read %q", b)
+					return
+				}
+			} else {
+				reasons[fault.ReasonOf(err)]++
+			}
+			if f, _, err := tr.Open("f"); err == nil { // may follow the link, must not wait
+				f.Close()
+			}
+		}
+	})
+	if reasons["ok"] == 0 || reasons["is_symlink"] == 0 || reasons["io"] > 0 {
+		t.Errorf("%v", reasons)
+	}
+	t.Log(reasons)
+}
+
+// TestFailure holds the text that the standard library gives no value for.
+func TestFailure(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/etc/passwd", dir+"/out"); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	for name, want := range map[string]string{"out": "outside_workspace", "..": "outside_workspace", "/etc": "outside_workspace", "x": "not_found"} {
+		if _, _, err := tr.Open(name); fault.ReasonOf(err) != want {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
+}
+
+// TestKeepWithoutLinks: where a second name cannot be had, the content is kept.
+func TestKeepWithoutLinks(t *testing.T) {
+	dir := t.TempDir()
+	tr, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	d, err := tr.Dir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	// A name that is not there stands for every reason that link(2) has.
+	s, err := d.Keep("gone", []byte("content"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, s.Name()))
+	if err != nil || string(b) != "content" || !IsLeftover(s.Name()) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := errors.Join(s.Drop(), s.Drop()); err != nil {
+		t.Error(err)
+	}
+}
