@@ -77,13 +77,13 @@ func (c *Config) checkWorkspaces() (ps []Problem) {
 				bad("lies in %s, which belongs to the host", t)
 			}
 		}
-		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}, {"the configuration", filepath.Dir(c.path), false}} {
-			if own.value == "" || own.key == "the configuration" && c.path == "" {
-				continue
-			}
-			if beneath(at, own.value) || beneath(own.value, at) {
+		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}} {
+			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
 				bad("overlaps %s: a tool could change what decides about it", own.key)
 			}
+		}
+		if c.path != "" && beneath(c.path, at) {
+			bad("holds this configuration: a tool could change what decides about it")
 		}
 	}
 	return ps

@@ -120,6 +120,7 @@ func TestRefused(t *testing.T) {
 		{"workspace system", "[workspaces.a]\npath = \"/etc/x\"\n", nil, "config_bad_value", 2, "belongs to the host", ""},
 		{"workspace over state", "[workspaces.a]\npath = \"/home\"\n", nil, "config_bad_value", 2, "overlaps state.dir", ""},
 		{"workspace in state", "[workspaces.a]\npath = \"/home/alice/.local/state/palyra/x\"\n", nil, "config_bad_value", 2, "overlaps state.dir", ""},
+		{"workspace above a system tree", "[workspaces.a]\npath = \"/etc\"\n", nil, "config_bad_value", 2, "belongs to the host", ""},
 		{"workspace without path", "[workspaces.a]\nread_only = true\n", nil, "config_bad_value", 1, "has no value", ""},
 		{"workspace name", "[workspaces.\"../a\"]\npath = \"/srv\"\n", nil, "config_bad_value", 1, "is no name for a workspace", ""},
 		{"workspace no table", "workspaces = 1\n", nil, "config_bad_value", 1, "is a table", ""},
@@ -263,6 +264,17 @@ func TestVariablesOverride(t *testing.T) {
 		}
 		if v.Source != want {
 			t.Errorf("%s comes from %s, want %s", v.Key, v.Source, want)
+		}
+	}
+}
+
+// TestWorkspaceAndFile: the file may not lie in a workspace; a workspace beside
+// the file is nothing special.
+func TestWorkspaceAndFile(t *testing.T) {
+	src := []byte("[workspaces.a]\npath = \"/srv/palyra/a\"\n")
+	for path, ok := range map[string]bool{"/srv/palyra/palyrad.toml": true, "/srv/palyra/a/palyrad.toml": false, "/srv/palyra/ab.toml": true} {
+		if _, err := Parse(path, src, base); (err == nil) != ok {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

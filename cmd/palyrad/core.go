@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate/cell"
+	"palyra/isolate/tier"
+	"palyra/kernel"
+	"palyra/kernel/config"
+	"palyra/kernel/hub"
+	"palyra/kernel/hub/local"
+	"palyra/kernel/store"
+	"palyra/kernel/tool"
+	"palyra/transport/httpapi"
+)
+
+// core is what palyrad serves: the gate, the working state, the hub over both,
+// and the HTTP API over the hub.
+type core struct {
+	log      *slog.Logger
+	kernel   *kernel.Kernel
+	store    *store.Store
+	local    *local.Hub
+	hub      hub.Hub // local behind a guard
+	api      *httpapi.Server
+	health   *httpapi.Server
+	toolPath string
+
+	closers []func() error
+}
+
+// openCore opens the core in its order: the kernel recovers the journal, the
+// store its database, the hub the runs that a crash left.
+func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err error) {
+	c := &core{log: d.log}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	if c.toolPath = cfg.Tools.Program; c.toolPath == "" {
+		if c.toolPath, err = d.helper("palyra-tool"); err != nil {
+			return nil, err
+		}
+	}
+	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{ArtifactQuota: int64(cfg.State.ArtifactQuota)}); err != nil {
+		return nil, err
+	}
+	c.closers = append(c.closers, c.store.Close)
+	table := tool.New(toolConfig(cfg, c))
+	kc := kernel.Config{
+		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
+		Pool:  cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
+		Tools: table, ApprovalTimeout: cfg.Approvals.Timeout.Std(),
+	}
+	if d.safe {
+		// A policy that does not load may be why palyrad is here; no call is made anyway.
+		kc.PolicyDir, kc.Pool = "", cell.Pool{}
+	}
+	if c.kernel, err = kernel.Open(ctx, kc); err != nil {
+		return nil, err
+	}
+	c.closers = append(c.closers, c.kernel.Close)
+	if c.local, err = d.openHub(ctx, cfg, c, table); err != nil {
+		return nil, err
+	}
+	// For ends that were no drain: it has nothing left to do after one.
+	c.closers = append(c.closers, func() error {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		return c.local.Close(ctx)
+	})
+	c.hub = &guard{Hub: c.local, refuse: d.refuseCalls, safe: d.safe}
+	return c, c.serveOver(d, cfg)
+}
+
+func toolConfig(cfg *config.Config, c *core) tool.Config {
+	t := tool.Config{Program: c.toolPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}}
+	for name, w := range cfg.Workspaces {
+		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly}
+	}
+	return t
+}
+
+// shelf gives tools the content of artifacts.
+type shelf struct{ store *store.Store }
+
+// Open implements tool.Artifacts.
+func (s shelf) Open(ctx context.Context, d canon.Digest) (io.ReadCloser, int64, error) {
+	r, a, err := s.store.OpenArtifact(ctx, d)
+	if err != nil {
+		return nil, 0, err
+	}
+	return r, a.Size, nil
+}
+
+// serveOver makes the servers. A listener without authentication gets one that
+// has nothing but health.
+func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
+	rate := float64(cfg.Limits.RequestsPerSecond)
+	if rate == 0 {
+		rate = -1 // httpapi's word for no bound
+	}
+	hc := httpapi.Config{
+		Hub: c.hub, Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics,
+		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)), Drain: drainHTTP},
+	}
+	if c.api, err = httpapi.New(hc); err != nil {
+		return err
+	}
+	hc.HealthOnly = true
+	c.health, err = httpapi.New(hc)
+	return err
+}
+
+// drainHTTP is how long requests have to end once the calls that they waited for
+// have.
+const drainHTTP = 3 * time.Second
+
+// metrics are palyrad's own.
+func (d *daemon) metrics(w io.Writer) {
+	gauge := func(name, help string, v any) {
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s gauge\n%s %v\n", name, help, name, name, v)
+	}
+	gauge("palyra_safe_mode", "1 in safe mode.", bit(d.safe))
+	gauge("palyra_draining", "1 while palyrad is about to end.", bit(d.draining.Load()))
+	confined := d.conf.Load()
+	gauge("palyra_confined", "1 if every control on palyrad itself is in force.", bit(confined != nil && confined.Enforced))
+	if free, err := freeBytes(d.cfg.Load().State.Dir); err == nil {
+		gauge("palyra_state_free_bytes", "Free space for journal and working state.", free)
+	}
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// alive returns nil if kernel and store answer.
+func (c *core) alive(ctx context.Context) error {
+	answered := make(chan error, 1)
+	// It outlives a ctx that ends before: then the process is killed.
+	go func() {
+		c.kernel.PolicySet()
+		_, err := store.View(ctx, c.store, func(*store.Tx) (struct{}, error) { return struct{}{}, nil })
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "no_answer", "ask kernel and store for a sign of life", errors.New("they did not answer in time"))
+	}
+}
+
+// policySet is the digest of the set in force.
+func (c *core) policySet() string { return c.kernel.PolicySet().Digest().String() }
+
+// close closes what is open, the last first.
+func (c *core) close() {
+	for i := len(c.closers) - 1; i >= 0; i-- {
+		if err := c.closers[i](); err != nil {
+			c.log.Error("close", "error", err.Error(), "reason", fault.ReasonOf(err))
+		}
+	}
+	c.closers = nil
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+
+	"palyra/internal/fault"
+	"palyra/isolate/probe"
+	"palyra/kernel/config"
+	"palyra/kernel/hub"
+	"palyra/kernel/hub/local"
+	"palyra/kernel/session"
+	"palyra/kernel/tool"
+)
+
+// openHub opens the hub over kernel and store. It resolves the runs that the
+// process before left, and starts those that had been accepted; in safe mode it
+// ends them.
+func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table) (*local.Hub, error) {
+	return local.Open(ctx, local.Config{
+		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log,
+		Tools:     func() []hub.Tool { return tools(table) },
+		Bounds:    session.Bounds{Active: int(cfg.Limits.Concurrency), Queue: int(cfg.Limits.Queue)},
+		Readers:   max(1, int(cfg.Limits.SSEReaders)),
+		AllowSelf: cfg.Approvals.AllowSelf,
+
+		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
+		Pool: hub.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
+		Mode: d.mode, Confinement: d.confinement, Warnings: d.warnings, Settings: d.settings,
+		Probe: func(ctx context.Context) (*probe.Report, error) { return d.starter.Probe(ctx) },
+	})
+}
+
+func (d *daemon) mode() string {
+	switch {
+	case d.draining.Load():
+		return "draining"
+	case d.safe:
+		return "safe"
+	}
+	return "normal"
+}
+
+func (d *daemon) confinement() hub.Confinement {
+	var out hub.Confinement
+	if r := d.conf.Load(); r != nil {
+		out.Enforced = r.Enforced
+		for _, c := range r.Controls {
+			out.Controls = append(out.Controls, hub.ConfinedControl(c))
+		}
+	}
+	return out
+}
+
+// warnings are what is wrong or weaker than it could be, for status.
+func (d *daemon) warnings() []string {
+	out := []string{}
+	if err := d.refuseCalls(); err != nil {
+		out = append(out, err.Error())
+	}
+	if !d.confinement().Enforced {
+		out = append(out, "palyrad does not confine itself: see confinement")
+	}
+	if s := d.waiting.Load(); s != nil {
+		out = append(out, *s)
+	}
+	return out
+}
+
+func (d *daemon) settings() []hub.Setting {
+	docs := make(map[string]string)
+	for _, k := range config.Keys() {
+		docs[k.Name] = k.Doc
+	}
+	var out []hub.Setting
+	for _, v := range d.cfg.Load().Values() {
+		source := v.Source
+		if source == "env" {
+			source = "environment"
+		}
+		out = append(out, hub.Setting{Key: v.Key, Value: v.Value, Source: source, Doc: docs[v.Key]})
+	}
+	return out
+}
+
+func tools(t *tool.Table) []hub.Tool {
+	var out []hub.Tool
+	for _, i := range t.List() {
+		limits, err := json.Marshal(i.Limits)
+		if err != nil {
+			panic("palyrad: internal error: " + err.Error())
+		}
+		out = append(out, hub.Tool{Name: i.Name, Description: i.Description, InputSchema: i.InputSchema, Capabilities: i.Capabilities,
+			Tier: i.Tier.String(), Sensitive: i.Sensitive, Limits: limits})
+	}
+	return out
+}
+
+// drain waits for the runs at work until ctx is done, and ends them then. It
+// reports whether it had to.
+func (c *core) drain(ctx context.Context) (cut bool) {
+	if err := c.local.Close(ctx); err != nil {
+		c.log.Warn("drain", "error", err.Error(), "reason", fault.ReasonOf(err))
+	}
+	return ctx.Err() != nil
+}
+
+// reload reads the policies again.
+func (c *core) reload() error { return c.kernel.Reload() }

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+)
+
+// newLog returns the daemon's log: text for a terminal, JSON for everything
+// else. Nothing that is logged may hold arguments, output or credentials; ids
+// and reason codes say which call it was.
+func newLog(w io.Writer, level *slog.LevelVar) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
+	if f, ok := w.(*os.File); ok && isTerminal(f) {
+		return slog.New(slog.NewTextHandler(w, o))
+	}
+	return slog.New(slog.NewJSONHandler(w, o))
+}
+
+// isTerminal takes any character device but /dev/null for a terminal.
+func isTerminal(f *os.File) bool {
+	fi, err := f.Stat()
+	if err != nil || fi.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err == nil && !os.SameFile(fi, null)
+}
+
+// logLevel is the slog level for daemon.log_level, which config has checked.
+func logLevel(name string) slog.Level {
+	switch name {
+	case "debug":
+		return slog.LevelDebug
+	case "warn":
+		return slog.LevelWarn
+	case "error":
+		return slog.LevelError
+	}
+	return slog.LevelInfo
+}
