@@ -135,6 +135,8 @@ var forbidden = map[string][]string{
 	"cmd/palyra-tool": {"palyra/crypt", "palyra/kernel", "palyra/authz", "palyra/isolate", "net", "net/http", "crypto/tls", "os/exec",
 		"plugin", "golang.org/x"},
 	"cmd/palyra": {"net/http", "crypto/tls", "plugin"},
+	"cmd/palyra-ctl": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt/receipt", "palyra/kernel/hub/local", "palyra/kernel/run",
+		"plugin", "github.com/cedar-policy/cedar-go"},
 }
 
 // skipReasons are the ways a test may begin the message with which it skips.

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/kernel/hub"
+)
+
+func (a *app) tokenCreate(ctx context.Context, inv *command.Invocation) (*result, error) {
+	n := hub.NewToken{Name: inv.Operands[0], Principal: command.Value(inv, "principal", ""),
+		Scopes: command.All[string](inv, "scope"), TTL: command.Value(inv, "ttl", time.Duration(0))}
+	switch {
+	case len(n.Scopes) == 0:
+		return nil, need(inv, "scope")
+	case n.TTL == 0:
+		return nil, need(inv, "ttl")
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	t, err := h.CreateToken(ctx, hub.Caller{}, n)
+	if err != nil {
+		return nil, err
+	}
+	return secret(&t), nil
+}
+
+// secret prints a token's text, alone on standard output so that it can be put
+// into a file.
+func secret(t *hub.TokenSecret) *result {
+	return text(front.Document{"token": t}, "%s\n", cell(t.Secret))
+}
+
+func (a *app) tokenLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.Tokens(ctx, hub.Caller{}, hub.TokenQuery{PageQuery: page(inv)})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	for i := range p.Items {
+		l.row(tokenCells(&p.Items[i])...)
+	}
+	return text(front.Document{"tokens": p.Items, "next": p.Next}, "%s%s", l, more(p.Next)), nil
+}
+
+func tokenCells(t *hub.Token) []any {
+	return []any{t.ID, t.State, t.Principal, "until " + stamp(t.Expires), "used " + stampOf(t.LastUse), strings.Join(t.Scopes, ","), t.Name}
+}
+
+func (a *app) tokenRevoke(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	t, err := h.RevokeToken(ctx, hub.Caller{}, inv.Operands[0], command.Value(inv, "version", int64(0)))
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	l.row(tokenCells(&t)...)
+	return text(front.Document{"token": t}, "%s", l), nil
+}
+
+func (a *app) tokenRotate(ctx context.Context, inv *command.Invocation) (*result, error) {
+	r := hub.Rotation{Version: command.Value(inv, "version", int64(0)), TTL: command.Value(inv, "ttl", time.Duration(0)),
+		Overlap: command.Value(inv, "overlap", time.Duration(0))}
+	if r.TTL == 0 {
+		return nil, need(inv, "ttl")
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	t, err := h.RotateToken(ctx, hub.Caller{}, inv.Operands[0], r)
+	if err != nil {
+		return nil, err
+	}
+	return secret(&t), nil
+}
+
+func (a *app) membersLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.Members(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	for _, m := range p.Items {
+		l.row(m.Principal, m.Role, "version", m.Version, stamp(m.Created), "by "+dash(m.By))
+	}
+	return text(front.Document{"members": p.Items}, "%s", l), nil
+}
+
+func (a *app) membersSet(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	m, err := h.PutMember(ctx, hub.Caller{}, hub.Member{Principal: inv.Operands[0], Role: inv.Operands[1], Version: command.Value(inv, "version", int64(0))})
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"member": m}, "%s %s\n", cell(m.Principal), cell(m.Role)), nil
+}
+
+func (a *app) membersRm(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.RemoveMember(ctx, hub.Caller{}, inv.Operands[0], command.Value(inv, "version", int64(0))); err != nil {
+		return nil, err
+	}
+	return text(front.Document{"removed": inv.Operands[0]}, "%s has no role\n", cell(inv.Operands[0])), nil
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+func (a *app) approvalsLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	state := command.Value(inv, "state", hub.ApprovalPending)
+	if state == "all" {
+		state = ""
+	}
+	p, err := h.Approvals(ctx, hub.Caller{}, hub.ApprovalQuery{PageQuery: page(inv), State: state})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	for i := range p.Items {
+		l.row(approvalCells(&p.Items[i])...)
+	}
+	return text(front.Document{"approvals": p.Items, "next": p.Next}, "%s%s", l, more(p.Next)), nil
+}
+
+func approvalCells(ap *hub.Approval) []any {
+	return []any{ap.ID, ap.State, stamp(ap.Created), ap.Requester, ap.Card.Tool, strings.Join(ap.Card.Argv, " ")}
+}
+
+func (a *app) approvalsShow(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	ap, err := h.Approval(ctx, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"approval": ap}, "%s", approvalText(&ap)), nil
+}
+
+// approvalText is a request as a person judges it. The daemon wrote it in
+// printable ASCII; it is escaped again, because that is this program's duty.
+func approvalText(ap *hub.Approval) string {
+	l := newLines()
+	l.row(ap.ID, ap.State, "version", ap.Version, "by "+ap.Requester, "until "+stamp(ap.Expires))
+	if ap.Approver != "" {
+		l.row("answered", stampOf(ap.Answered), ap.Approver, ap.Surface)
+	}
+	return l.String() + front.Escape(strings.TrimRight(ap.Text, "\n")) + "\n"
+}
+
+// minDigits is how many digits of a capsule make an answer.
+const minDigits = 8
+
+func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	ap, err := h.Approval(ctx, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	op := fmt.Sprintf("approve %s", ap.ID)
+	if ap.State != hub.ApprovalPending {
+		return nil, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", ap.State))
+	}
+	digits := command.Value(inv, "capsule", "")
+	if digits == "" {
+		if digits, err = a.ask(ctx, &ap); err != nil {
+			return nil, err
+		}
+	}
+	if have := strings.TrimPrefix(ap.Capsule, "sha256:"); len(digits) < minDigits || !strings.HasPrefix(have, digits) {
+		return nil, fault.New(fault.NotApproved, "other_capsule", op, errors.New("the digits are not those of this request")).
+			WithHint("palyra approvals show " + ap.ID)
+	}
+	// Of exactly this version: what was shown is what is answered.
+	return a.resolve(ctx, h, ap.ID, ap.Version, hub.Answer{Approve: true, Comment: command.Value(inv, "comment", "")})
+}
+
+func (a *app) deny(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	return a.resolve(ctx, h, inv.Operands[0], 0, hub.Answer{Comment: command.Value(inv, "comment", "")})
+}
+
+func (a *app) resolve(ctx context.Context, h hub.Hub, id string, version int64, ans hub.Answer) (*result, error) {
+	ap, err := h.ResolveApproval(ctx, hub.Caller{}, id, version, ans)
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"approval": ap}, "%s %s\n", cell(ap.ID), cell(ap.State)), nil
+}
+
+// ask shows the request on the controlling terminal and reads the digits there,
+// never from standard input, which may come from whoever wants the call.
+func (a *app) ask(ctx context.Context, ap *hub.Approval) (string, error) {
+	op := fmt.Sprintf("approve %s", ap.ID)
+	tty, err := os.OpenFile(a.terminal, os.O_RDWR, 0)
+	if err != nil {
+		return "", fault.New(fault.Usage, "no_terminal", op, errors.New("no terminal to ask on")).
+			WithHint("name the capsule: --capsule DIGITS, from palyra approvals show " + ap.ID)
+	}
+	defer tty.Close()
+	fmt.Fprintf(tty, "%s\nto approve, type the first %d digits of the capsule: ", approvalText(ap), minDigits)
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(tty).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+		return "", fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	case s := <-answer:
+		return s, nil
+	}
+}
+
+// watchEvery is how often watch asks. A person does not notice a second.
+const watchEvery = time.Second
+
+// watch prints what waits and how it was answered, until ctx ends.
+func (a *app) watch(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	done := &result{streamed: true}
+	known := map[string]bool{} // pending ones that were printed
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		p, err := h.Approvals(ctx, hub.Caller{}, hub.ApprovalQuery{State: hub.ApprovalPending, PageQuery: hub.PageQuery{Limit: 1000}})
+		if ctx.Err() != nil {
+			return done, nil
+		}
+		if err != nil {
+			return done, err
+		}
+		pending := map[string]bool{}
+		for i := range p.Items {
+			ap := &p.Items[i]
+			if pending[ap.ID] = true; !known[ap.ID] {
+				if err := a.watched(inv, ap); err != nil {
+					return done, err
+				}
+			}
+		}
+		for id := range known {
+			if pending[id] {
+				continue
+			}
+			ap, err := h.Approval(ctx, hub.Caller{}, id)
+			if err != nil {
+				return done, err
+			}
+			if err := a.watched(inv, &ap); err != nil {
+				return done, err
+			}
+		}
+		known = pending
+		select {
+		case <-ctx.Done():
+			return done, nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *app) watched(inv *command.Invocation, ap *hub.Approval) error {
+	var err error
+	if inv.Has("json") {
+		err = json.NewEncoder(a.stdout).Encode(ap)
+	} else {
+		l := newLines()
+		l.row(approvalCells(ap)...)
+		_, err = a.stdout.Write([]byte(l.String()))
+	}
+	if err != nil {
+		return fault.New(fault.Unavailable, "write_failed", "write standard output", err)
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+// maxInput bounds a tool's input, as palyrad does.
+const maxInput = 8 << 20
+
+// cleanup bounds what is done after an interrupt: cancelling a run takes 100 ms.
+const cleanup = 10 * time.Second
+
+// The statuses that stand for what became of a call, those of palyra exec.
+const (
+	exitTimedOut = 124
+	exitRefused  = 125
+	exitDenied   = 126
+	exitKilled   = 128 + 9
+)
+
+// call makes a run of one step and follows its tape, so that a person sees what
+// it waits for. An interrupt cancels it.
+func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error) {
+	step := hub.Step{Tool: inv.Operands[0]}
+	var err error
+	if step.Input, err = a.input(inv); err != nil {
+		return nil, err
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	session := command.Value(inv, "session", "")
+	key := command.Value(inv, "key", "")
+	if session == "" && key != "" {
+		// A key names a call for good, a session of its own would end with this
+		// process: the daemon keeps the two together.
+		r, err := h.Call(ctx, hub.Caller{}, hub.NewCall{Tool: step.Tool, Input: step.Input, IdempotencyKey: key, Budget: callBudget(inv)})
+		if err != nil {
+			return nil, err
+		}
+		return a.called(ctx, inv, h, &r)
+	}
+	if session == "" {
+		s, err := h.CreateSession(ctx, hub.Caller{}, hub.NewSession{Title: "palyra call"})
+		if err != nil {
+			return nil, err
+		}
+		session = s.ID
+		defer func() {
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+			defer cancel()
+			_, _ = h.EndSession(end, hub.Caller{}, session, 0) // an open, empty session hurts nobody
+		}()
+	}
+	r, err := h.StartRun(ctx, hub.Caller{}, hub.NewRun{Session: session, Steps: []hub.Step{step}, IdempotencyKey: key, Budget: callBudget(inv)})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.follow(ctx, h, r.ID); err != nil {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+		defer cancel()
+		if _, cerr := h.CancelRun(end, hub.Caller{}, r.ID); cerr != nil {
+			return nil, errors.Join(err, cerr)
+		}
+		if ctx.Err() == nil {
+			return nil, err
+		}
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	if r, err = h.Run(end, hub.Caller{}, r.ID); err != nil {
+		return nil, err
+	}
+	return a.called(end, inv, h, &r)
+}
+
+func callBudget(inv *command.Invocation) hub.Budget {
+	return hub.Budget{Wall: command.Value(inv, "max-wall", time.Duration(0))}
+}
+
+// input is the second operand, or standard input where that is "-".
+func (a *app) input(inv *command.Invocation) (json.RawMessage, error) {
+	if len(inv.Operands) < 2 {
+		return nil, nil
+	}
+	b := []byte(inv.Operands[1])
+	if inv.Operands[1] == "-" {
+		var err error
+		if b, err = io.ReadAll(io.LimitReader(a.stdin, maxInput+1)); err != nil {
+			return nil, fault.New(fault.Usage, "bad_input", "read the tool's input", err)
+		}
+	}
+	switch {
+	case len(b) > maxInput:
+		return nil, fault.New(fault.Usage, "input_too_large", "read the tool's input", fmt.Errorf("more than %d bytes", maxInput))
+	case !json.Valid(b):
+		return nil, fault.New(fault.Usage, "bad_input", "read the tool's input", errors.New("not JSON")).WithHint(`want an object, such as '{"text":"hello"}'`)
+	}
+	return b, nil
+}
+
+// follow prints on standard error what a run waits for, until it has ended.
+func (a *app) follow(ctx context.Context, h hub.Hub, run string) error {
+	t, err := h.Tape(ctx, hub.Caller{}, run, 0)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	for {
+		e, err := t.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if e.Kind != hub.EventApprovalRequested {
+			continue
+		}
+		var ap hub.Approval
+		if json.Unmarshal(e.Data, &ap) == nil && ap.ID != "" {
+			fmt.Fprintf(a.stderr, "palyra: waits for approval: palyra approvals show %s\n", cell(ap.ID))
+		}
+	}
+}
+
+// called prints what became of a call.
+func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r *hub.Run) (*result, error) {
+	if len(r.Steps) != 1 {
+		return nil, fault.New(fault.Internal, "bad_answer", "call", fmt.Errorf("a run of %d steps", len(r.Steps)))
+	}
+	s := &r.Steps[0]
+	if path := command.Value(inv, "receipt", ""); path != "" && s.LogIndex != nil {
+		b, err := h.Receipt(ctx, hub.Caller{}, *s.LogIndex)
+		if err != nil {
+			return nil, err
+		}
+		if err := writeFile(path, func(w io.Writer) error { _, err := w.Write(b); return err }); err != nil {
+			return nil, err
+		}
+	}
+	res := text(front.Document{"run": r}, "")
+	res.Exit = callExit(r, s)
+	if inv.Has("json") {
+		return res, nil
+	}
+	for _, o := range []struct {
+		out hub.Output
+		w   io.Writer
+	}{{s.Stdout, a.stdout}, {s.Stderr, a.stderr}} {
+		if err := a.write(ctx, h, r.ID, o.out, o.w); err != nil {
+			return res, err
+		}
+	}
+	a.explain(r, s)
+	return res, nil
+}
+
+// write hands on what a tool wrote, whole.
+func (a *app) write(ctx context.Context, h hub.Hub, run string, o hub.Output, w io.Writer) error {
+	if o.Artifact != "" {
+		art, err := h.Artifact(ctx, hub.Caller{}, run, o.Artifact)
+		if err != nil {
+			return err
+		}
+		defer art.Close()
+		_, err = io.Copy(w, art)
+		return err
+	}
+	b := o.Base64
+	if b == nil {
+		b = []byte(o.Text)
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+// explain says on standard error why a call did not end by itself.
+func (a *app) explain(r *hub.Run, s *hub.StepResult) {
+	l := newLines()
+	switch {
+	case s.Denial != nil:
+		l.row("palyra: "+dash(s.Outcome)+": "+s.Denial.Reason, "by "+s.Denial.Layer, fmt.Sprint(s.Denial.Policies))
+		if s.Denial.Fix != "" {
+			l.row("hint: " + s.Denial.Fix)
+		}
+	case s.Outcome != "executed":
+		l.row("palyra: " + dash(s.Outcome) + ": " + dash(s.Reason) + " " + s.Error)
+		if s.Hint != "" {
+			l.row("hint: " + s.Hint)
+		}
+		if r.Reason != "" {
+			l.row("palyra: the run " + r.State + ": " + r.Reason)
+		}
+	}
+	io.WriteString(a.stderr, l.String())
+}
+
+// callExit is the status that stands for an outcome.
+func callExit(r *hub.Run, s *hub.StepResult) int {
+	switch s.Outcome {
+	case "executed":
+		return s.Exit
+	case "denied", "not_approved":
+		return exitDenied
+	case "timed_out":
+		return exitTimedOut
+	case "killed":
+		return exitKilled
+	}
+	if r.State == hub.RunCancelled {
+		return front.Exit(fault.New(fault.Canceled, "canceled", "", nil))
+	}
+	return exitRefused
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"palyra/cmd/internal/command"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+	"palyra/transport/client"
+)
+
+// target is where the daemon is. Either Socket or URL is set.
+type target struct {
+	Socket string
+	URL    string
+	Token  string // for URL; never printed
+}
+
+// dial makes the client. Nothing is connected before the first request.
+func dial(t target) (hub.Hub, error) {
+	c, err := client.New(client.Config{Socket: t.Socket, URL: t.URL, Token: t.Token})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// systemSocket is where the unit in deploy/ puts the socket.
+const systemSocket = "/run/palyra/palyrad.sock"
+
+// connect finds the daemon by the flags, the environment and the usual places.
+func (a *app) connect(inv *command.Invocation) (hub.Hub, error) {
+	t := target{Socket: command.Value(inv, "socket", ""), URL: command.Value(inv, "url", "")}
+	file := command.Value(inv, "token-file", "")
+	switch {
+	case t.Socket != "" && t.URL != "":
+		return nil, fault.New(fault.Usage, "two_targets", "find palyrad", errors.New("--socket and --url exclude each other"))
+	case t.URL != "":
+		if file == "" {
+			return nil, need(inv, "token-file")
+		}
+		token, err := readToken(file)
+		if err != nil {
+			return nil, err
+		}
+		t.Token = token
+		return a.dial(t)
+	case file != "":
+		return nil, fault.New(fault.Usage, "token_without_url", "find palyrad", errors.New("--token-file is for --url; the socket knows who is at its other end"))
+	}
+	if t.Socket == "" {
+		t.Socket = a.socket()
+	}
+	return a.dial(t)
+}
+
+// socket is the default: PALYRA_SOCKET, else the user's own daemon if its socket
+// is there, else the system's.
+func (a *app) socket() string {
+	if s := a.getenv("PALYRA_SOCKET"); s != "" {
+		return s
+	}
+	if dir := a.getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		own := filepath.Join(dir, "palyra", "palyrad.sock")
+		if _, err := os.Stat(own); err == nil {
+			return own
+		}
+	}
+	return systemSocket
+}
+
+// readToken reads a token from a file that nobody else may read.
+func readToken(path string) (string, error) {
+	op := fmt.Sprintf("read token file %q", path)
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fault.New(fault.Usage, "token_file", op, err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	switch {
+	case err != nil:
+		return "", fault.New(fault.Usage, "token_file", op, err)
+	case !fi.Mode().IsRegular():
+		return "", fault.New(fault.Usage, "token_file", op, errors.New("not a regular file"))
+	case fi.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/':
+		return "", fault.New(fault.Usage, "token_file_open", op, fmt.Errorf("others may read it (mode %04o)", fi.Mode().Perm())).
+			WithHint("chmod 600 " + path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return "", fault.New(fault.Usage, "token_file", op, err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" || strings.ContainsAny(token, " \t\r\n") {
+		return "", fault.New(fault.Usage, "token_file", op, errors.New("it does not hold one token"))
+	}
+	return token, nil
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/cmd/internal/operator"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+// fake is a daemon in memory: it answers what a test gave it, and says no to the
+// rest by panicking on the nil interface.
+type fake struct {
+	hub.Hub
+	run       hub.Run
+	events    []hub.Event
+	approvals []hub.Approval
+	calls     []string
+	answer    hub.Answer
+	version   int64
+	err       error
+}
+
+func (f *fake) note(s string) { f.calls = append(f.calls, s) }
+
+func (f *fake) Status(context.Context, hub.Caller) (hub.Status, error) {
+	f.note("status")
+	return hub.Status{Version: "v1\x1b[2J", Profile: "local", Mode: "normal", Uptime: time.Hour}, f.err
+}
+
+func (f *fake) CreateSession(_ context.Context, _ hub.Caller, n hub.NewSession) (hub.Session, error) {
+	f.note("create session " + n.Title)
+	return hub.Session{ID: "ses_1", State: hub.SessionOpen}, f.err
+}
+
+func (f *fake) EndSession(_ context.Context, _ hub.Caller, id string, _ int64) (hub.Session, error) {
+	f.note("end " + id)
+	return hub.Session{ID: id, State: hub.SessionEnded}, nil
+}
+
+func (f *fake) StartRun(_ context.Context, _ hub.Caller, n hub.NewRun) (hub.Run, error) {
+	f.note("start in " + n.Session + " " + n.Steps[0].Tool + " " + string(n.Steps[0].Input))
+	return f.run, f.err
+}
+
+func (f *fake) Call(_ context.Context, _ hub.Caller, n hub.NewCall) (hub.Run, error) {
+	f.note("call " + n.IdempotencyKey)
+	return f.run, f.err
+}
+
+func (f *fake) Run(context.Context, hub.Caller, string) (hub.Run, error) { return f.run, nil }
+
+func (f *fake) CancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+	f.note("cancel " + id)
+	return f.run, nil
+}
+
+func (f *fake) Tape(context.Context, hub.Caller, string, uint64) (hub.Tape, error) {
+	return &fakeTape{f.events}, nil
+}
+
+func (f *fake) Approval(_ context.Context, _ hub.Caller, id string) (hub.Approval, error) {
+	for _, a := range f.approvals {
+		if a.ID == id {
+			return a, nil
+		}
+	}
+	return hub.Approval{}, fault.New(fault.NotFound, "unknown_approval", "approval", nil)
+}
+
+func (f *fake) ResolveApproval(_ context.Context, _ hub.Caller, id string, version int64, a hub.Answer) (hub.Approval, error) {
+	f.note("resolve " + id)
+	f.answer, f.version = a, version
+	state := hub.ApprovalDenied
+	if a.Approve {
+		state = hub.ApprovalApproved
+	}
+	return hub.Approval{ID: id, State: state}, nil
+}
+
+func (f *fake) Receipt(_ context.Context, _ hub.Caller, index uint64) ([]byte, error) {
+	return []byte("bundle"), nil
+}
+
+type fakeTape struct{ events []hub.Event }
+
+func (t *fakeTape) Next(ctx context.Context) (hub.Event, error) {
+	if ctx.Err() != nil {
+		return hub.Event{}, ctx.Err()
+	}
+	if len(t.events) == 0 {
+		return hub.Event{}, io.EOF
+	}
+	e := t.events[0]
+	t.events = t.events[1:]
+	return e, nil
+}
+
+func (t *fakeTape) Close() error { return nil }
+
+// try runs one command line against f.
+func try(t *testing.T, ctx context.Context, f *fake, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := &app{stdin: strings.NewReader(`{"from":"stdin"}`), stdout: &out, stderr: &errs, getenv: func(string) string { return "" },
+		terminal: filepath.Join(t.TempDir(), "no-tty"), dial: func(target) (hub.Hub, error) { return f, nil }}
+	status = a.run(ctx, args)
+	return status, out.String(), errs.String()
+}
+
+// TestTable: every command of the table has a function, every function is in the
+// table, and every example parses.
+func TestTable(t *testing.T) {
+	table := operator.Table()
+	seen := map[string]bool{}
+	for _, c := range table.Commands {
+		seen[c.Name] = true
+		if commands[c.Name] == nil {
+			t.Errorf("%s has no function", c.Name)
+		}
+		if len(c.Examples) == 0 || c.Short == "" {
+			t.Errorf("%s has no example or no description", c.Name)
+		}
+	}
+	for name := range commands {
+		if !seen[name] {
+			t.Errorf("%s is not in the table", name)
+		}
+	}
+}
+
+func executed(exit int, out string) hub.Run {
+	return hub.Run{ID: "run_1", State: hub.RunDone, Steps: []hub.StepResult{{Outcome: "executed", Exit: exit, Stdout: hub.Output{Size: int64(len(out)), Text: out}}}}
+}
+
+func TestCall(t *testing.T) {
+	denied := hub.Run{ID: "run_1", State: hub.RunDone, Steps: []hub.StepResult{{Outcome: "denied", Denial: &hub.Denial{Layer: "policy", Reason: "forbidden\x1b", Policies: []string{"p1"}, Fix: "permit"}}}}
+	tests := []struct {
+		name   string
+		run    hub.Run
+		args   []string
+		status int
+		out    string
+		calls  []string
+	}{
+		{"tool's own output and status", executed(7, "hi\x1b\n"), []string{"call", "palyra.echo", `{"text":"x"}`}, 7, "hi\x1b\n",
+			[]string{"create session palyra call", `start in ses_1 palyra.echo {"text":"x"}`, "end ses_1"}},
+		{"input from stdin, own session", executed(0, ""), []string{"call", "--session", "ses_9", "fs.read_file", "-"}, 0, "",
+			[]string{`start in ses_9 fs.read_file {"from":"stdin"}`}},
+		{"key without session", executed(0, ""), []string{"call", "--key", "k1", "palyra.echo"}, 0, "", []string{"call k1"}},
+		{"denied", denied, []string{"call", "process.run"}, 126, "", nil},
+		{"not JSON", executed(0, ""), []string{"call", "palyra.echo", "{"}, 2, "", []string{}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := &fake{run: test.run}
+			status, out, errs := try(t, t.Context(), f, test.args...)
+			if status != test.status || out != test.out {
+				t.Errorf("status %d, output %q, want %d, %q; %s", status, out, test.status, test.out, errs)
+			}
+			if test.calls != nil && !slices.Equal(f.calls, test.calls) && len(f.calls)+len(test.calls) > 0 {
+				t.Errorf("asked %q, want %q", f.calls, test.calls)
+			}
+			if strings.ContainsRune(errs, 0x1b) {
+				t.Errorf("escape sequence on standard error: %q", errs)
+			}
+		})
+	}
+}
+
+// TestCallReceipt: --receipt writes what the daemon gives, for its owner only.
+func TestCallReceipt(t *testing.T) {
+	f := &fake{run: executed(0, "")}
+	index := uint64(4)
+	f.run.Steps[0].LogIndex = &index
+	path := filepath.Join(t.TempDir(), "r.json")
+	if status, _, errs := try(t, t.Context(), f, "call", "--receipt", path, "palyra.echo"); status != 0 {
+		t.Fatalf("status %d: %s", status, errs)
+	}
+	b, err := os.ReadFile(path)
+	fi, serr := os.Stat(path)
+	if err != nil || serr != nil || string(b) != "bundle" || fi.Mode().Perm() != 0o600 {
+		t.Errorf("receipt %q, %v, %v", b, err, fi.Mode())
+	}
+}
+
+// TestCallCanceled: an interrupt cancels the run, and the session ends with it.
+func TestCallCanceled(t *testing.T) {
+	f := &fake{run: hub.Run{ID: "run_1", State: hub.RunCancelled, Steps: []hub.StepResult{{Outcome: ""}}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	status, _, _ := try(t, ctx, f, "call", "palyra.sleep")
+	if want := []string{"create session palyra call", "start in ses_1 palyra.sleep ", "cancel run_1", "end ses_1"}; !slices.Equal(f.calls, want) || status != 130 {
+		t.Errorf("asked %q, status %d", f.calls, status)
+	}
+}
+
+func TestApprove(t *testing.T) {
+	digest := strings.Repeat("ab", 32)
+	pending := hub.Approval{ID: "apr_1", State: hub.ApprovalPending, Version: 3, Capsule: "sha256:" + digest, Text: "rm -rf\x1b[0m"}
+	for _, test := range []struct {
+		name   string
+		state  string
+		args   []string
+		status int
+		asked  bool
+	}{
+		{"right digits", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", digest[:8], "apr_1"}, 0, true},
+		{"with prefix", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", "sha256:" + digest, "apr_1"}, 0, true},
+		{"other digits", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", "00000000", "apr_1"}, 5, false},
+		{"too few", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", "abab", "apr_1"}, 2, false},
+		{"nobody to ask", hub.ApprovalPending, []string{"approvals", "approve", "apr_1"}, 2, false},
+		{"answered before", hub.ApprovalDenied, []string{"approvals", "approve", "--capsule", digest[:8], "apr_1"}, 75, false},
+		{"deny needs no digits", hub.ApprovalPending, []string{"approvals", "deny", "apr_1"}, 0, true},
+		{"unknown", hub.ApprovalPending, []string{"approvals", "approve", "apr_2"}, 1, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := pending
+			p.State = test.state
+			f := &fake{approvals: []hub.Approval{p}}
+			status, _, errs := try(t, t.Context(), f, test.args...)
+			if asked := len(f.calls) == 1; status != test.status || asked != test.asked {
+				t.Fatalf("status %d, asked %q; %s", status, f.calls, errs)
+			}
+			if test.asked && f.answer.Approve != (test.args[1] == "approve") {
+				t.Errorf("answer %+v", f.answer)
+			}
+			if test.asked && f.answer.Approve && f.version != 3 {
+				t.Errorf("answered version %d, not the one that was shown", f.version)
+			}
+		})
+	}
+	status, out, _ := try(t, t.Context(), &fake{approvals: []hub.Approval{pending}}, "approvals", "show", "apr_1")
+	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) {
+		t.Errorf("shown as %q", out)
+	}
+}
+
+func TestErrorsAndJSON(t *testing.T) {
+	f := &fake{err: fault.New(fault.Denied, "permission_missing", "status", errors.New("needs config.read")).WithHint("ask an owner")}
+	status, out, errs := try(t, t.Context(), f, "status", "--json")
+	var doc struct {
+		Schema string `json:"schema"`
+		OK     bool   `json:"ok"`
+		Error  struct{ Reason string }
+	}
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || doc.Schema != "palyra.status/v1" || doc.OK || doc.Error.Reason != "permission_missing" {
+		t.Errorf("document %s, %v", out, err)
+	}
+	if status != 4 || !strings.HasSuffix(errs, "hint: ask an owner\n") {
+		t.Errorf("status %d, %q", status, errs)
+	}
+	status, out, _ = try(t, t.Context(), &fake{}, "status")
+	if status != 0 || strings.ContainsRune(out, 0x1b) {
+		t.Errorf("status %d, %q", status, out)
+	}
+	for _, args := range [][]string{{"nothing"}, {"status", "--nothing"}, {"runs", "start", "x.json"}, {"stop"}, {"token", "create", "x"}, {"backup", "create", "f"}} {
+		if status, _, errs := try(t, t.Context(), &fake{}, args...); status != 2 || !strings.Contains(errs, "palyra: ") {
+			t.Errorf("%q: status %d, %q", args, status, errs)
+		}
+	}
+}
+
+// TestConnect: where the daemon is looked for, and which mixtures are refused.
+func TestConnect(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	os.WriteFile(token, []byte("palyra_x\n"), 0o600)
+	open := filepath.Join(dir, "open")
+	os.WriteFile(open, []byte("palyra_x\n"), 0o644)
+	own := filepath.Join(dir, "palyra", "palyrad.sock")
+	os.MkdirAll(filepath.Dir(own), 0o700)
+	os.WriteFile(own, nil, 0o600)
+	for _, test := range []struct {
+		args []string
+		env  map[string]string
+		want target
+		ok   bool
+	}{
+		{nil, nil, target{Socket: systemSocket}, true},
+		{nil, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/a"}, true},
+		{nil, map[string]string{"XDG_RUNTIME_DIR": dir}, target{Socket: own}, true},
+		{[]string{"--socket", "/b"}, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/b"}, true},
+		{[]string{"--url", "http://h", "--token-file", token}, nil, target{URL: "http://h", Token: "palyra_x"}, true},
+		{[]string{"--url", "http://h"}, nil, target{}, false},
+		{[]string{"--url", "http://h", "--token-file", open}, nil, target{}, false},
+		{[]string{"--token-file", token}, nil, target{}, false},
+		{[]string{"--url", "http://h", "--socket", "/b", "--token-file", token}, nil, target{}, false},
+	} {
+		inv, err := operator.Table().Parse(append([]string{"status"}, test.args...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got target
+		a := &app{getenv: func(k string) string { return test.env[k] }, dial: func(tt target) (hub.Hub, error) { got = tt; return &fake{}, nil }}
+		if _, err := a.connect(inv); (err == nil) != test.ok || (test.ok && got != test.want) {
+			t.Errorf("%q with %v: %+v, %v, want %+v", test.args, test.env, got, err, test.want)
+		}
+	}
+}
+
+func TestTapeAndTTL(t *testing.T) {
+	f := &fake{events: []hub.Event{{Run: "run_1", Seq: 1, Kind: "run.pending", Data: json.RawMessage(`{"x":"\u001b"}`)}, {Run: "run_1", Seq: 2, Kind: "run.done", Data: json.RawMessage(`{}`)}}}
+	status, out, _ := try(t, t.Context(), f, "runs", "tape", "run_1")
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); status != 0 || len(lines) != 2 || !strings.Contains(lines[1], "run.done") {
+		t.Errorf("status %d: %q", status, out)
+	}
+	status, out, _ = try(t, t.Context(), f, "runs", "tape", "--json", "run_1")
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); status != 0 || len(lines) != 2 || !json.Valid([]byte(lines[0])) {
+		t.Errorf("status %d: %q", status, out)
+	}
+	for in, ok := range map[string]bool{"30d": true, "12h": true, "401d": false, "0d": false, "-1h": false, "x": false, "1": false} {
+		_, err := operator.Table().Parse([]string{"token", "create", "--scope", "s", "--ttl", in, "n"})
+		if (err == nil) != ok {
+			t.Errorf("--ttl %s: %v", in, err)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/kernel/hub"
+)
+
+func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := h.Status(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	l.row("palyrad", s.Version, "profile "+s.Profile, s.Mode)
+	l.row("  process", s.PID, s.User, "up "+s.Uptime.Round(1e9).String())
+	l.row("  policy", s.PolicySet)
+	l.row("  journal", s.Journal.Size, "entries", s.Journal.Open, "open")
+	l.row("  sessions", s.Counts.SessionsOpen, "open")
+	l.row("  runs", s.Counts.RunsActive, "active", s.Counts.RunsQueued, "queued")
+	l.row("  approvals", s.Counts.ApprovalsPending, "pending")
+	l.row("  pool", s.Pool.Cells, "cells", s.Pool.Networks, "networks")
+	for _, c := range s.Confinement.Controls {
+		on := "off"
+		if c.On {
+			on = "on"
+		}
+		l.row("  confined", c.Name, on, c.Detail)
+	}
+	if s.DenyNew {
+		l.row("  stopped", "new runs are refused; lift with: palyra resume")
+	}
+	for _, w := range s.Warnings {
+		l.row("  warning", w)
+	}
+	l.row("  you are", s.Caller.User, dash(s.Caller.Role))
+	return text(front.Document{"status": s}, "%s", l), nil
+}
+
+func (a *app) doctor(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	d, err := h.Doctor(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	l.row("linux", d.Kernel, d.Machine)
+	for _, f := range d.Findings {
+		l.row("  "+f.Answer, f.Name, f.Detail)
+		if f.Answer == "yes" {
+			continue
+		}
+		if f.Cost != "" {
+			l.row("", "  costs", f.Cost)
+		}
+		if f.Fix != "" {
+			l.row("", "  fix", f.Fix)
+		}
+	}
+	r := text(front.Document{"doctor": d}, "%s", l)
+	if !d.Healthy {
+		r.Exit = front.Findings
+	}
+	return r, nil
+}
+
+func (a *app) stop(ctx context.Context, inv *command.Invocation) (*result, error) {
+	if !inv.Has("all") {
+		return nil, need(inv, "all")
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := h.Stop(ctx, hub.Caller{}, hub.StopRequest{All: true, DenyNew: inv.Has("deny-new")})
+	if err != nil {
+		return nil, err
+	}
+	r := text(front.Document{"stopped": s}, "stopped %d runs, entry %d of the journal\n", s.Cancelled, s.LogIndex)
+	if s.DenyNew {
+		r.Text += "new runs are refused; lift with: palyra resume\n"
+	}
+	return r, nil
+}
+
+func (a *app) resume(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := h.Resume(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"stopped": s}, "new runs are taken, entry %d of the journal\n", s.LogIndex), nil
+}

@@ -1,0 +1,120 @@
+// Command palyra-ctl is the operator's client of palyrad: everything that
+// palyra offers and that a daemon answers. It is started by palyra ("palyra
+// status" becomes palyra-ctl with the same arguments) and can be started by
+// itself, on another host too.
+//
+// It holds none of Palyra's keys, decides nothing and runs nothing: it asks the
+// daemon through the interface of palyra/kernel/hub over palyra/transport/client,
+// and prints the answer. Only configurations and backups are read without a
+// daemon. It is a program of its own because palyra holds keys while it makes a
+// call without a daemon and must not link a network client for that.
+//
+// Requests name the zero hub.Caller: the daemon finds out who it is.
+//
+// All text that comes from the daemon may have come from a model; it is escaped
+// before it reaches the terminal, except what a tool wrote, which "call" hands on
+// as it is.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/operator"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+// app is the process as the commands see it, so that tests can be one too.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	terminal       string // what an approval is confirmed on
+	dial           func(target) (hub.Hub, error)
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial}
+	status := a.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(status)
+}
+
+// run parses args, runs the command they name and returns the exit status.
+func (a *app) run(ctx context.Context, args []string) int {
+	table := operator.Table()
+	if len(args) == 0 || (len(args) == 1 && (args[0] == "-h" || args[0] == "--help" || args[0] == "help")) {
+		fmt.Fprint(a.stdout, table.Help())
+		return 0
+	}
+	inv, err := table.Parse(args)
+	switch {
+	case err != nil:
+		front.Complain(a.stderr, "palyra", err)
+		return front.Exit(err)
+	case inv.Help:
+		fmt.Fprint(a.stdout, table.Describe(inv.Command))
+		return 0
+	}
+	f, ok := commands[inv.Command.Name]
+	if !ok {
+		panic("palyra-ctl: internal error: command " + inv.Command.Name + " has no function")
+	}
+	r, err := f(a, ctx, inv)
+	schema := strings.ReplaceAll(inv.Command.Name, " ", ".")
+	if r != nil && r.streamed {
+		// What there is to print was printed as it came.
+		if err != nil {
+			front.Complain(a.stderr, "palyra", err)
+			return front.Exit(err)
+		}
+		return r.Exit
+	}
+	var rep *front.Report
+	if r != nil {
+		rep = &r.Report
+	}
+	return front.Print(a.stdout, a.stderr, "palyra", schema, inv.Has("json"), rep, err)
+}
+
+// result is what a command leaves to print.
+type result struct {
+	front.Report
+	streamed bool // everything was written already
+}
+
+func text(fields front.Document, format string, args ...any) *result {
+	return &result{Report: front.Report{Text: fmt.Sprintf(format, args...), Fields: fields}}
+}
+
+// commands is what each command of the table does; a test holds the two equal.
+var commands = map[string]func(*app, context.Context, *command.Invocation) (*result, error){
+	"status": (*app).status, "doctor": (*app).doctor, "stop": (*app).stop, "resume": (*app).resume,
+	"call":        (*app).call,
+	"sessions ls": (*app).sessionsLs, "sessions new": (*app).sessionsNew, "sessions show": (*app).sessionsShow, "sessions end": (*app).sessionsEnd,
+	"runs ls": (*app).runsLs, "runs start": (*app).runsStart, "runs show": (*app).runsShow, "runs cancel": (*app).runsCancel, "runs tape": (*app).runsTape,
+	"tools ls": (*app).toolsLs, "tools show": (*app).toolsShow,
+	"approvals ls": (*app).approvalsLs, "approvals show": (*app).approvalsShow, "approvals approve": (*app).approve,
+	"approvals deny": (*app).deny, "approvals watch": (*app).watch,
+	"policy ls": (*app).policyLs, "policy diff": (*app).policyDiff, "policy reload": (*app).policyReload,
+	"attest get": (*app).attestGet, "journal ls": (*app).journalLs, "journal status": (*app).journalStatus, "artifact get": (*app).artifactGet,
+	"token create": (*app).tokenCreate, "token ls": (*app).tokenLs, "token revoke": (*app).tokenRevoke, "token rotate": (*app).tokenRotate,
+	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
+	"config show": (*app).configShow, "config validate": (*app).configValidate, "config explain": (*app).configExplain, "config schema": (*app).configSchema,
+	"backup create": (*app).backupCreate, "backup verify": (*app).backupVerify, "backup restore": (*app).backupRestore,
+}
+
+// need is a usage error for a flag that has no default.
+func need(inv *command.Invocation, flag string) error {
+	return fault.New(fault.Usage, "missing_flag", inv.Command.Name, fmt.Errorf("--%s is required", flag)).
+		WithHint("see palyra help " + inv.Command.Name)
+}

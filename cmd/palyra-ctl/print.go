@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+// lines builds what a person reads: rows of columns, everything escaped.
+type lines struct {
+	b  strings.Builder
+	tw *tabwriter.Writer
+}
+
+func newLines() *lines {
+	l := &lines{}
+	l.tw = tabwriter.NewWriter(&l.b, 0, 0, 2, ' ', 0)
+	return l
+}
+
+// row adds one row; a cell has no line breaks.
+func (l *lines) row(cells ...any) {
+	for i, c := range cells {
+		if i > 0 {
+			io.WriteString(l.tw, "\t")
+		}
+		io.WriteString(l.tw, cell(fmt.Sprint(c)))
+	}
+	io.WriteString(l.tw, "\n")
+}
+
+func (l *lines) String() string {
+	l.tw.Flush()
+	out := strings.Split(l.b.String(), "\n")
+	for i := range out {
+		out[i] = strings.TrimRight(out[i], " ")
+	}
+	return strings.Join(out, "\n")
+}
+
+// cell makes one line of foreign text.
+func cell(s string) string {
+	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(front.Escape(s))
+}
+
+// stamp is a time for people, in UTC like the receipts.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05")
+}
+
+func stampOf(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return stamp(*t)
+}
+
+// dash is s, or a dash for nothing.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// page reads the flags of a list.
+func page(inv *command.Invocation) hub.PageQuery {
+	return hub.PageQuery{After: command.Value(inv, "after", ""), Limit: int(command.Value(inv, "limit", int64(0)))}
+}
+
+// more is the line that says how to go on.
+func more(next string) string {
+	if next == "" {
+		return ""
+	}
+	return "more: --after " + cell(next) + "\n"
+}
+
+// deliver copies what r gives to --out, or to standard output. A file is written
+// whole or not at all.
+func (a *app) deliver(inv *command.Invocation, write func(io.Writer) error) (string, error) {
+	path := command.Value(inv, "out", "")
+	if path == "" {
+		return "", write(a.stdout)
+	}
+	return path, writeFile(path, write)
+}
+
+// writeFile makes path with what write gives, by way of a temporary file beside
+// it. Only its owner may read it.
+func writeFile(path string, write func(io.Writer) error) error {
+	op := fmt.Sprintf("write %q", path)
+	f, err := os.CreateTemp(filepath.Dir(path), ".palyra-*")
+	if err != nil {
+		return fault.New(fault.Usage, "bad_file", op, err)
+	}
+	defer os.Remove(f.Name())
+	if err := write(f); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		f.Close()
+		return fault.New(fault.Unavailable, "write_failed", op, err)
+	}
+	if err := f.Close(); err != nil {
+		return fault.New(fault.Unavailable, "write_failed", op, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fault.New(fault.Unavailable, "write_failed", op, err)
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+func (a *app) attestGet(ctx context.Context, inv *command.Invocation) (*result, error) {
+	index, err := strconv.ParseUint(inv.Operands[0], 10, 63)
+	if err != nil {
+		return nil, fault.New(fault.Usage, "bad_index", fmt.Sprintf("read index %q", inv.Operands[0]), nil).WithHint("see palyra journal ls")
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	b, err := h.Receipt(ctx, hub.Caller{}, index)
+	if err != nil {
+		return nil, err
+	}
+	if inv.Has("json") && !inv.Has("out") {
+		return text(front.Document{"index": index, "receipt": string(b)}, ""), nil
+	}
+	path, err := a.deliver(inv, func(w io.Writer) error { _, err := w.Write(b); return err })
+	if err != nil || path == "" {
+		return &result{streamed: true}, err
+	}
+	return text(front.Document{"index": index, "file": path}, "%s\n", cell(path)), nil
+}
+
+func (a *app) journalStatus(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := h.JournalStatus(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	l.row(s.Origin, s.Size, "entries", len(s.Open), "open")
+	return text(front.Document{"journal": s}, "%s%s", l, front.Escape(s.Checkpoint)), nil
+}
+
+// newest is how many entries are shown unless the command says from where.
+const newest = 100
+
+func (a *app) journalLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	limit := int(command.Value(inv, "limit", int64(newest)))
+	from := uint64(command.Value(inv, "from", int64(0)))
+	if !inv.Has("from") {
+		s, err := h.JournalStatus(ctx, hub.Caller{})
+		if err != nil {
+			return nil, err
+		}
+		if s.Size > uint64(limit) {
+			from = s.Size - uint64(limit)
+		}
+	}
+	p, err := h.JournalEntries(ctx, hub.Caller{}, from, limit)
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	for _, e := range p.Items {
+		what, about := e.Outcome, e.Tool
+		switch {
+		case e.Act != "":
+			what, about = e.Act, e.Subject
+		case what == "":
+			what = "intent"
+		}
+		l.row(e.Index, e.Time, what, about, e.Principal)
+	}
+	return text(front.Document{"entries": p.Items, "next": p.Next}, "%s%s", l, nextIndex(p.Next)), nil
+}
+
+func nextIndex(next string) string {
+	if next == "" {
+		return ""
+	}
+	return "more: --from " + cell(next) + "\n"
+}
+
+func (a *app) artifactGet(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	art, err := h.Artifact(ctx, hub.Caller{}, inv.Operands[0], inv.Operands[1])
+	if err != nil {
+		return nil, err
+	}
+	defer art.Close()
+	path, err := a.deliver(inv, func(w io.Writer) error { _, err := io.Copy(w, art); return err })
+	if err != nil || path == "" {
+		return &result{streamed: true}, err
+	}
+	return text(front.Document{"artifact": art.Info(), "file": path}, "%s\n", cell(path)), nil
+}
+
+func (a *app) policyLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.PolicyInfo(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	return policyResult(&p), nil
+}
+
+func (a *app) policyReload(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.Reload(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	return policyResult(&p), nil
+}
+
+func policyResult(p *hub.PolicyInfo) *result {
+	l := newLines()
+	source := p.Source
+	if source == "" {
+		source = "built in"
+	}
+	l.row(p.Digest, source)
+	for _, q := range p.Policies {
+		l.row("  "+q.Effect, q.ID, fmt.Sprintf("%s:%d", q.File, q.Line), q.Reason)
+	}
+	return text(front.Document{"policy": p}, "%s", l)
+}
+
+// A policy directory is small; more than this is not one.
+const (
+	maxPolicyFiles = 1000
+	maxPolicyBytes = 8 << 20
+)
+
+func (a *app) policyDiff(ctx context.Context, inv *command.Invocation) (*result, error) {
+	set, err := readPolicies(inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	d, err := h.PolicyDiff(ctx, hub.Caller{}, hub.PolicyDiffQuery{Candidate: set, Last: int(command.Value(inv, "last", int64(0)))})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	l.row(fmt.Sprintf("%d calls decided again, %d skipped, %d would change", d.Replayed, d.Skipped, len(d.Changed)))
+	for _, c := range d.Changed {
+		l.row("  "+c.Run, c.Step, c.Tool, c.Before.Effect+" -> "+c.After.Effect, fmt.Sprint(c.After.Policies))
+	}
+	r := text(front.Document{"diff": d}, "%s", l)
+	if len(d.Changed) > 0 {
+		r.Exit = front.Findings
+	}
+	return r, nil
+}
+
+// readPolicies reads a policy directory as it is; the daemon judges it.
+func readPolicies(dir string) (hub.PolicySet, error) {
+	set := hub.PolicySet{Files: map[string]string{}}
+	op := fmt.Sprintf("read policy directory %q", dir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return set, fault.New(fault.Usage, "policy_missing", op, err)
+	}
+	total := 0
+	for _, e := range entries {
+		if e.IsDir() || e.Name()[0] == '.' {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return set, fault.New(fault.Usage, "policy_missing", op, err)
+		}
+		set.Files[e.Name()] = string(b)
+		if total += len(b); total > maxPolicyBytes || len(set.Files) > maxPolicyFiles {
+			return set, fault.New(fault.Usage, "policy_too_large", op, fmt.Errorf("more than %d files or %d bytes", maxPolicyFiles, maxPolicyBytes))
+		}
+	}
+	return set, nil
+}

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
+
+func (a *app) sessionsLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.Sessions(ctx, hub.Caller{}, hub.SessionQuery{PageQuery: page(inv), State: command.Value(inv, "state", "")})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	for _, s := range p.Items {
+		l.row(s.ID, s.State, stamp(s.Created), s.Principal, s.Title)
+	}
+	return text(front.Document{"sessions": p.Items, "next": p.Next}, "%s%s", l, more(p.Next)), nil
+}
+
+func (a *app) sessionsNew(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	var n hub.NewSession
+	if len(inv.Operands) > 0 {
+		n.Title = inv.Operands[0]
+	}
+	s, err := h.CreateSession(ctx, hub.Caller{}, n)
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"session": s}, "%s\n", cell(s.ID)), nil
+}
+
+func (a *app) sessionsShow(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := h.Session(ctx, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	runs, err := h.Runs(ctx, hub.Caller{}, hub.RunQuery{Session: s.ID})
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"session": s, "runs": runs.Items, "next": runs.Next}, "%s%s", sessionLine(&s), runLines(runs.Items)), nil
+}
+
+func (a *app) sessionsEnd(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := h.EndSession(ctx, hub.Caller{}, inv.Operands[0], command.Value(inv, "version", int64(0)))
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"session": s}, "%s", sessionLine(&s)), nil
+}
+
+func sessionLine(s *hub.Session) string {
+	l := newLines()
+	l.row(s.ID, s.State, "version", s.Version, "of "+s.Principal, stamp(s.Created), s.Title)
+	return l.String()
+}
+
+func runLines(runs []hub.Run) string {
+	l := newLines()
+	for _, r := range runs {
+		l.row("  "+r.ID, r.State, dash(r.Reason), stamp(r.Created), fmt.Sprintf("%d calls", r.Use.Calls), r.Principal)
+	}
+	return l.String()
+}
+
+func (a *app) runsLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.Runs(ctx, hub.Caller{}, hub.RunQuery{PageQuery: page(inv), Session: command.Value(inv, "session", ""), States: command.All[string](inv, "state")})
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"runs": p.Items, "next": p.Next}, "%s%s", runLines(p.Items), more(p.Next)), nil
+}
+
+// maxSteps bounds what is read of a file of steps.
+const maxSteps = 8 << 20
+
+func (a *app) runsStart(ctx context.Context, inv *command.Invocation) (*result, error) {
+	n := hub.NewRun{Session: command.Value(inv, "session", ""), IdempotencyKey: command.Value(inv, "key", ""), KeepGoing: inv.Has("keep-going"),
+		Budget: hub.Budget{Calls: command.Value(inv, "max-calls", int64(0)), Wall: command.Value(inv, "max-wall", time.Duration(0)), Bytes: command.Value(inv, "max-bytes", int64(0))}}
+	if n.Session == "" {
+		return nil, need(inv, "session")
+	}
+	in, name := a.stdin, "standard input"
+	if path := inv.Operands[0]; path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, fault.New(fault.Usage, "steps_file", "read steps", err)
+		}
+		defer f.Close()
+		in, name = f, path
+	}
+	op := fmt.Sprintf("read steps from %q", name)
+	b, err := io.ReadAll(io.LimitReader(in, maxSteps+1))
+	switch {
+	case err != nil:
+		return nil, fault.New(fault.Usage, "steps_file", op, err)
+	case len(b) > maxSteps:
+		return nil, fault.New(fault.Usage, "steps_file", op, fmt.Errorf("more than %d bytes", maxSteps))
+	}
+	if err := json.Unmarshal(b, &n.Steps); err != nil {
+		return nil, fault.New(fault.Usage, "steps_file", op, err).WithHint(`want [{"tool":NAME,"input":{...}}]`)
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	r, err := h.StartRun(ctx, hub.Caller{}, n)
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"run": r}, "%s\n", cell(r.ID)), nil
+}
+
+func (a *app) runsShow(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	r, err := h.Run(ctx, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"run": r}, "%s", runText(&r)), nil
+}
+
+func (a *app) runsCancel(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	r, err := h.CancelRun(ctx, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"run": r}, "%s", runText(&r)), nil
+}
+
+// runText is a run with its steps.
+func runText(r *hub.Run) string {
+	l := newLines()
+	l.row(r.ID, r.State, dash(r.Reason), "session "+r.Session, fmt.Sprintf("%d calls, %d bytes, %v", r.Use.Calls, r.Use.Bytes, r.Use.Wall.Round(time.Millisecond)))
+	for _, s := range r.Steps {
+		at := "-"
+		if s.LogIndex != nil {
+			at = fmt.Sprintf("receipt %d", *s.LogIndex)
+		}
+		l.row(fmt.Sprintf("  %d", s.Index), s.Tool, s.State, dash(s.Outcome), fmt.Sprintf("exit %d", s.Exit), at)
+		if s.Error != "" {
+			l.row("", "  error", s.Error)
+		}
+		if d := s.Denial; d != nil {
+			l.row("", "  denied by "+d.Layer, d.Reason, fmt.Sprint(d.Policies))
+			if d.Fix != "" {
+				l.row("", "  fix", d.Fix)
+			}
+		}
+		for _, o := range []struct {
+			name string
+			out  hub.Output
+		}{{"stdout", s.Stdout}, {"stderr", s.Stderr}} {
+			switch {
+			case o.out.Artifact != "":
+				l.row("", "  "+o.name, fmt.Sprintf("%d bytes", o.out.Size), o.out.Artifact)
+			case o.out.Size > 0:
+				l.row("", "  "+o.name, fmt.Sprintf("%d bytes", o.out.Size), o.out.Text)
+			}
+		}
+	}
+	return l.String()
+}
+
+// runsTape prints events as they come.
+func (a *app) runsTape(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	t, err := h.Tape(ctx, hub.Caller{}, inv.Operands[0], uint64(command.Value(inv, "after", int64(0))))
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	done := &result{streamed: true}
+	for {
+		e, err := t.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return done, nil
+		case err != nil:
+			return done, err
+		}
+		if inv.Has("json") {
+			err = json.NewEncoder(a.stdout).Encode(e)
+		} else {
+			_, err = fmt.Fprintf(a.stdout, "%6d  %s  %-22s %s\n", e.Seq, stamp(e.Time), cell(e.Kind), cell(string(e.Data)))
+		}
+		if err != nil {
+			return done, fault.New(fault.Unavailable, "write_failed", "write standard output", err)
+		}
+	}
+}
+
+func (a *app) toolsLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	tools, err := h.Tools(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	for _, t := range tools {
+		ask := ""
+		if t.Sensitive {
+			ask = "sensitive"
+		}
+		l.row(t.Name, ask, t.Description)
+	}
+	return text(front.Document{"tools": tools}, "%s", l), nil
+}
+
+func (a *app) toolsShow(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	tools, err := h.Tools(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range tools {
+		if t.Name == inv.Operands[0] {
+			schema, err := json.MarshalIndent(t.InputSchema, "", "  ")
+			if err != nil {
+				return nil, fault.New(fault.Internal, "tool_schema", fmt.Sprintf("show tool %q", t.Name), err)
+			}
+			l := newLines()
+			l.row(t.Name, t.Description)
+			l.row("  tier", t.Tier)
+			l.row("  capabilities", fmt.Sprint(t.Capabilities))
+			l.row("  limits", string(t.Limits))
+			return text(front.Document{"tool": t}, "%s%s\n", l, front.Escape(string(schema))), nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "unknown_tool", fmt.Sprintf("show tool %q", inv.Operands[0]), nil).WithHint("see palyra tools ls")
+}
