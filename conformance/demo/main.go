@@ -1,6 +1,6 @@
 // Command demo walks one call after another through the built palyra and says
 // after each whether what was promised came true. It is the README's claim
-// made checkable: five steps, each with its expectations, and each attack with
+// made checkable: six steps, each with its expectations, and each attack with
 // a control run outside of the sandbox, because an attack that fails there too
 // shows nothing.
 //
@@ -81,6 +81,7 @@ var steps = []struct {
 	{"A call that policy forbids is denied, with the reason and the fix", forbidden},
 	{"A sensitive call waits for a person; what was approved is what runs", approved},
 	{"A hostile program, outside and inside", attacked},
+	{"A daemon: a call that waits, an answer from elsewhere, a cancel, a kill in the middle", operated},
 	{"Every receipt, verified by Palyra and by a verifier that is not ours", verified},
 }
 
@@ -97,7 +98,7 @@ func (d *demo) prepare() error {
 		}
 		*p = abs
 	}
-	for _, p := range []string{d.palyra, filepath.Join(filepath.Dir(d.palyra), "palyra-cell"), d.hostile} {
+	for _, p := range []string{d.palyra, filepath.Join(filepath.Dir(d.palyra), "palyra-cell"), filepath.Join(filepath.Dir(d.palyra), "palyrad"), d.hostile} {
 		if _, err := os.Stat(p); err != nil {
 			return fmt.Errorf("%w (make build)", err)
 		}

@@ -16,7 +16,7 @@ type verifier struct {
 	argv func(receipt string) []string
 }
 
-// verified is step 5.
+// verified is the last step.
 func verified(ctx context.Context, d *demo) {
 	verifiers := []verifier{{"palyra", func(file string) []string { return []string{d.palyra, "attest", "verify", file} }}}
 	if js, why := d.sigstore(ctx); why == "" {
