@@ -48,9 +48,9 @@ var rooms = []Room{
 	{Path: "internal", Does: "mechanisms without meaning; standard library only", Own: true},
 	{Path: "deploy", Does: "units, users and profiles for a host; no code", Own: true, Tests: []string{"kernel/config"}},
 	{Path: "conformance", Does: "from outside; nobody imports it", Own: true,
-		May: []string{"cmd", "kernel", "authz", "isolate", "crypt", "internal"}},
+		May: []string{"cmd", "transport", "kernel", "authz", "isolate", "crypt", "internal"}},
 	{Path: "bench", Does: "from outside; nobody imports it", Own: true,
-		May: []string{"kernel", "authz", "isolate", "crypt", "internal"}},
+		May: []string{"transport", "kernel", "authz", "isolate", "crypt", "internal"}},
 }
 
 // roomOf returns the row for a folder, nil if the tree has no such room.
