@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -100,4 +102,61 @@ func BenchmarkCall(b *testing.B) {
 		b.ReportMetric(float64(p50.Microseconds()), v.name+"-µs")
 		b.ReportMetric(float64(p50)/float64(variants[0].took[len(variants[0].took)/2]), v.name+"-ratio")
 	}
+}
+
+// BenchmarkWaiting reports what a cell costs while it waits, measured over 500 of
+// them: the kernel's memory and the arena. What Go's heap has for them is some KiB
+// and drowns in garbage. Its time means nothing; one variant at a time, because
+// the kernel frees network namespaces at leisure.
+func BenchmarkWaiting(b *testing.B) {
+	const cells = 500
+	for _, v := range []struct{ name, network string }{{"own network", isolate.NetworkFresh}, {"void network", isolate.NetworkVoid}} {
+		b.Run(v.name, func(b *testing.B) {
+			for b.Loop() {
+				c := startPool(b, tier.C, cell.Pool{Cells: cells, MaxAge: time.Hour})
+				before := held(b)
+				deadline := time.After(2 * time.Minute)
+				for n := 0; n < cells; {
+					// One at least by asking; the others come by themselves.
+					st, err := c.Expect(b.Context(), v.network, limits())
+					if err != nil {
+						b.Fatal(err)
+					}
+					n = st.Waiting
+					select {
+					case <-deadline:
+						b.Fatalf("%+v after two minutes, want %d cells", st, cells)
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+				b.ReportMetric(float64(held(b)-before)/cells, "KiB/cell")
+				c.Close()
+			}
+		})
+	}
+}
+
+// held returns what the kernel holds for processes and namespaces, and what
+// instances of palyra-cell share with their cells, in KiB. Stacks of tasks are
+// among VmallocUsed.
+func held(b *testing.B) (kib int) {
+	b.Helper()
+	sum := func(file string, names ...string) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			name, value, _ := strings.Cut(line, ":")
+			if n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB"))); err == nil && slices.Contains(names, name) {
+				kib += n
+			}
+		}
+	}
+	sum("/proc/meminfo", "Slab", "PageTables", "Percpu", "VmallocUsed")
+	// A palyra-cell and its waiting cells have one memory: it is counted once.
+	if pids := processes(b); len(pids) > 0 {
+		sum("/proc/"+strconv.Itoa(slices.Min(pids))+"/status", "RssShmem")
+	}
+	return kib
 }

@@ -245,6 +245,7 @@ func (p *pool) ensure(k kind) error {
 	p.expect(k)
 	have := len(p.cells[k]) > 0
 	p.mu.Unlock()
+	defer p.wake() // for the others that fit
 	if have {
 		return nil
 	}

@@ -188,7 +188,7 @@ func TestPoolExpires(t *testing.T) {
 
 // processes returns the PIDs of all processes that execute palyra-cell: itself,
 // and two for each cell that waits or is being made.
-func processes(t *testing.T) (pids []int) {
+func processes(t testing.TB) (pids []int) {
 	t.Helper()
 	path := os.Getenv("PALYRA_TEST_CELL")
 	if path == "" {

@@ -151,10 +151,13 @@ func grantReason(err error) string {
 }
 
 func checkLimits(l *isolate.Limits) error {
-	for name, v := range map[string]int64{"wall": int64(l.Wall), "cpu": int64(l.CPU), "memory": l.Memory, "pids": l.PIDs,
-		"output": l.Output, "file_size": l.FileSize, "open_files": l.OpenFiles, "disk": l.Disk, "inodes": l.Inodes} {
-		if v <= 0 {
-			return fmt.Errorf("limit %s is %d: want a positive number", name, v)
+	for _, x := range [...]struct {
+		name  string
+		value int64
+	}{{"wall", int64(l.Wall)}, {"cpu", int64(l.CPU)}, {"memory", l.Memory}, {"pids", l.PIDs}, {"output", l.Output},
+		{"file_size", l.FileSize}, {"open_files", l.OpenFiles}, {"disk", l.Disk}, {"inodes", l.Inodes}} {
+		if x.value <= 0 {
+			return fmt.Errorf("limit %s is %d: want a positive number", x.name, x.value)
 		}
 	}
 	return nil

@@ -227,10 +227,7 @@ func (r *run) standard() error {
 	var err error
 	stdin := r.files.byName["stdin"]
 	if stdin == nil {
-		if stdin, err = os.Open(os.DevNull); err != nil {
-			return err
-		}
-		r.hold(stdin)
+		stdin = r.s.empty
 	}
 	for _, d := range []struct {
 		f  *os.File

@@ -35,6 +35,7 @@ type server struct {
 	tier     tier.Tier
 	root     bool // we have the host's capabilities
 	reader   *evidence.Reader
+	empty    *os.File // /dev/null, what a program without input reads
 	verifier *grant.Verifier
 	launch   *launcher
 	static   []landGrant // what every cell may reach
@@ -119,6 +120,9 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	}
 	if s.ignored, err = ignoredSignals(); err != nil {
 		return nil, refuse("proc_unavailable", "read ignored signals", err)
+	}
+	if s.empty, err = os.Open(os.DevNull); err != nil {
+		return nil, refuse("dev_null", "open an empty input", err)
 	}
 	if s.abi, err = landlock.ABI(); err != nil || s.abi < 1 {
 		return nil, refuse("landlock_unavailable", "query landlock", err).WithHint("boot a kernel with CONFIG_SECURITY_LANDLOCK and landlock in the lsm= list")

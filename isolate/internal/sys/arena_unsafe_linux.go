@@ -62,17 +62,33 @@ type Arena struct {
 // errArena is our own bug: the size is computed from the same tape.
 var errArena = errors.New("tape arena: too small")
 
+// sizeOf is how much memory encode takes for t, at most. Each piece is aligned to
+// 16 bytes.
 func sizeOf(t Tape) int {
-	n := 0
+	const piece = 16 + 15
+	n := int(unsafe.Sizeof(rawStep{}))*len(t) + piece
 	for _, s := range t {
-		n += int(unsafe.Sizeof(rawStep{})) + 16
+		if s.Out != "" {
+			n += piece
+		}
 		for _, a := range s.Args {
-			n += len(a.data) + 64
-			for _, v := range a.vec {
-				n += len(v) + 32
+			switch a.kind {
+			case argBytes:
+				n += len(a.data) + piece
+			case argPtr:
+				n += len(a.vec[0]) + len(a.data) + 2*piece
+			case argVec:
+				n += 8*len(a.vec) + piece
+				for _, v := range a.vec {
+					n += len(v) + piece
+				}
+			case argSlot:
+				n += piece
 			}
 		}
-		n += sizeOf(s.Child)
+		if s.Child != nil {
+			n += sizeOf(s.Child)
+		}
 	}
 	return n
 }
