@@ -47,7 +47,9 @@ type Hub interface {
 	Session(ctx context.Context, c Caller, id string) (Session, error)
 	// Sessions lists sessions, newest first.
 	Sessions(ctx context.Context, c Caller, q SessionQuery) (Page[Session], error)
-	// EndSession cancels the runs of a session and ends it. Ending twice is no error.
+	// EndSession cancels the runs of a session, ends it, and gives back the space
+	// of its artifacts: what they held can be read no more. Ending twice is no
+	// error; the session of a Call has ended with it, and keeps its artifacts until then.
 	EndSession(ctx context.Context, c Caller, id string, version int64) (Session, error)
 
 	// StartRun queues a run and returns it without waiting. The same idempotency

@@ -57,6 +57,22 @@ func TestCall(t *testing.T) {
 	if _, err := h.Artifact(t.Context(), h.owner, other.ID, o.Artifact); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("through another run: %v", err)
 	}
+	// The space comes back with the end of the session, which has ended already.
+	same := h.call(h.owner, argv("/usr/bin/seq", "10000"))
+	for _, run := range []hub.Run{r, same} {
+		if s, err := h.st.Stats(t.Context()); err != nil || s.Artifacts != 1 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if _, err := h.EndSession(t.Context(), h.owner, run.Session, 0); err != nil {
+			t.Error(err)
+		}
+		if _, err := h.Artifact(t.Context(), h.owner, run.ID, o.Artifact); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("after its session was ended: %v", err)
+		}
+	}
+	if s, err := h.st.Stats(t.Context()); err != nil || s.Artifacts != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
 }
 
 // TestPermissions: every method is in the table, refuses who holds nothing, and
@@ -276,8 +292,19 @@ func TestPages(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if _, err := h.Sessions(t.Context(), h.owner, hub.SessionQuery{PageQuery: hub.PageQuery{Limit: -1}}); fault.KindOf(err) != fault.Usage {
-		t.Error(err)
+	ctx := t.Context()
+	for _, list := range []func() error{
+		func() error {
+			_, err := h.Sessions(ctx, h.owner, hub.SessionQuery{PageQuery: hub.PageQuery{Limit: -1}})
+			return err
+		},
+		func() error { _, err := h.Sessions(ctx, h.owner, hub.SessionQuery{State: "x"}); return err },
+		func() error { _, err := h.Runs(ctx, h.owner, hub.RunQuery{States: []string{"done", "x"}}); return err },
+		func() error { _, err := h.Approvals(ctx, h.owner, hub.ApprovalQuery{State: "x"}); return err },
+	} {
+		if err := list(); fault.KindOf(err) != fault.Usage {
+			t.Errorf("a senseless list: %v", err)
+		}
 	}
 }
 

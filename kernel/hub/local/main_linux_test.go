@@ -160,7 +160,7 @@ type results struct {
 }
 
 // Results implements store.JournalView. A statement does not name the run: it is
-// the one whose step has the call, and every call here belongs to one.
+// the one whose step has the call, and every call of a session belongs to one.
 func (r results) Results(ctx context.Context, f func(store.JournalResult) error) error {
 	s, err := r.k.JournalStatus()
 	if err != nil {
@@ -184,7 +184,10 @@ func (r results) Results(ctx context.Context, f func(store.JournalResult) error)
 		p := &st.Predicate
 		run, err := store.View(ctx, r.st, func(tx *store.Tx) (string, error) {
 			step, err := tx.StepByCall(p.CallID)
-			if fault.KindOf(err) == fault.NotFound {
+			switch {
+			case fault.KindOf(err) == fault.NotFound && p.SessionID == "":
+				return "", nil
+			case fault.KindOf(err) == fault.NotFound:
 				return "no run", nil
 			}
 			if err != nil {

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -28,6 +29,14 @@ func page(q hub.PageQuery) (store.Page, error) {
 		q.Limit = 100
 	}
 	return store.Page{After: q.After, Limit: q.Limit}, nil
+}
+
+// oneOf returns fault.Usage "bad_state" for a state that is none of these.
+func oneOf[S ~string](state string, known ...S) (S, error) {
+	if state == "" || slices.Contains(known, S(state)) {
+		return S(state), nil
+	}
+	return "", fault.New(fault.Usage, "bad_state", "list", fmt.Errorf("%.40q is none of %q", state, known))
 }
 
 // pageOf turns rows into a page. A full one may have another after it.
@@ -99,11 +108,15 @@ func (h *Hub) Sessions(ctx context.Context, c hub.Caller, q hub.SessionQuery) (n
 	if err != nil {
 		return none, err
 	}
+	state, err := oneOf(q.State, store.SessionOpen, store.SessionEnded)
+	if err != nil {
+		return none, err
+	}
 	if !h.only(c, &q.Principal) {
 		return hub.Page[hub.Session]{Items: []hub.Session{}}, nil
 	}
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Session, error) {
-		return tx.Sessions(store.SessionFilter{Principal: q.Principal, State: store.SessionState(q.State)}, p)
+		return tx.Sessions(store.SessionFilter{Principal: q.Principal, State: state}, p)
 	})
 	if err != nil {
 		return none, err
@@ -139,7 +152,42 @@ func (h *Hub) EndSession(ctx context.Context, c hub.Caller, id string, version i
 	if err != nil {
 		return hub.Session{}, err
 	}
+	if err := h.release(context.WithoutCancel(ctx), id); err != nil {
+		return hub.Session{}, err
+	}
 	return sessionOf(s)
+}
+
+// release gives back the artifacts of a session's runs.
+func (h *Hub) release(ctx context.Context, session string) error {
+	for after := ""; ; {
+		var n int
+		err := h.st.Update(ctx, func(tx *store.Tx) error {
+			runs, err := tx.Runs(store.RunFilter{Session: session}, store.Page{After: after, Limit: 100})
+			if err != nil {
+				return err
+			}
+			for _, r := range runs {
+				after = r.ID
+				if err := tx.ReleaseArtifacts(r.ID); err != nil {
+					return err
+				}
+			}
+			n = len(runs)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if n < 100 {
+			break
+		}
+	}
+	_, _, err := h.st.SweepArtifacts(ctx)
+	if fault.ReasonOf(err) == "backup_running" { // the next one does it
+		return nil
+	}
+	return err
 }
 
 // StartRun implements hub.Hub.
@@ -195,7 +243,12 @@ func (h *Hub) Runs(ctx context.Context, c hub.Caller, q hub.RunQuery) (none hub.
 	}
 	f := store.RunFilter{Principal: q.Principal, Session: q.Session}
 	for _, s := range q.States {
-		f.States = append(f.States, store.RunState(s))
+		state, err := oneOf(s, store.RunPending, store.RunAccepted, store.RunInProgress, store.RunWaitingApproval,
+			store.RunDone, store.RunFailed, store.RunCancelled)
+		if err != nil {
+			return none, err
+		}
+		f.States = append(f.States, state)
 	}
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Run, error) { return tx.Runs(f, p) })
 	if err != nil {
@@ -269,8 +322,12 @@ func (h *Hub) Approvals(ctx context.Context, c hub.Caller, q hub.ApprovalQuery) 
 		return none, err
 	}
 	f := store.ApprovalFilter{Run: q.Run, Session: q.Session}
-	if q.State != "" {
-		f.States = []store.ApprovalState{store.ApprovalState(q.State)}
+	state, err := oneOf(q.State, store.ApprovalPending, store.ApprovalApproved, store.ApprovalDenied, store.ApprovalExpired, store.ApprovalWithdrawn)
+	if err != nil {
+		return none, err
+	}
+	if state != "" {
+		f.States = []store.ApprovalState{state}
 	}
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) { return tx.Approvals(f, p) })
 	if err != nil {
