@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -28,6 +29,23 @@ func TestEveryKindHasAStatus(t *testing.T) {
 	}
 	if got := StatusOf(fault.New(200, "x", "y", nil)); got != 500 {
 		t.Errorf("unknown kind: %d", got)
+	}
+}
+
+// TestDocumentedStatuses holds the page to the table.
+func TestDocumentedStatuses(t *testing.T) {
+	page, err := os.ReadFile("../../docs/formats/http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "| kind | status |\n|---|--:|\n")
+	got, _, ok := strings.Cut(rest, "<!-- end -->")
+	var want strings.Builder
+	for k := fault.Kind(0); int(k) < len(classes); k++ {
+		fmt.Fprintf(&want, "| %v | %d |\n", k, classes[k].status)
+	}
+	if !ok || got != want.String() {
+		t.Errorf("docs/formats/http.md has\n%swant\n%s", got, want.String())
 	}
 }
 

@@ -243,8 +243,8 @@ func TestOtherServers(t *testing.T) {
 		kind  fault.Kind
 	}{
 		"HTML":              {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, fault.Integrity},
-		"redirect":          {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://x/", 302) }, fault.Internal},
-		"proxy error":       {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", 502) }, fault.Unavailable},
+		"redirect":          {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://x/", http.StatusFound) }, fault.Internal},
+		"proxy error":       {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) }, fault.Unavailable},
 		"lying problem":     {func(w http.ResponseWriter, _ *http.Request) { problemJSON(w, 404, `{"status":200,"kind":"usage"}`) }, fault.NotFound},
 		"kind is not known": {func(w http.ResponseWriter, _ *http.Request) { problemJSON(w, 403, `{"status":403,"kind":"strange"}`) }, fault.Denied},
 		"breaks off": {func(w http.ResponseWriter, _ *http.Request) {

@@ -50,7 +50,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, body, header string) {
 		u, err := url.ParseRequestURI(target)
 		if err != nil || u.Host != "" || len(body) > 1<<16 {
-			t.Skip()
+			return
 		}
 		r := &http.Request{Method: method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Host: "x",
 			Body: readCloser{strings.NewReader(body)}, ContentLength: int64(len(body))}
@@ -64,7 +64,7 @@ func FuzzRequest(f *testing.F) {
 		op := checker.Operation(method, u.Path)
 		switch {
 		case op == "readTape", op == "reload", op == "backup", strings.Contains(body, "test."): // need a connection, or end with an error by design, or wait
-			t.Skip()
+			return
 		}
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
