@@ -69,13 +69,17 @@ func confinementText(c *kernel.Confinement) string {
 	line("policy", "%s: %s", c.Decision.Effect, c.Decision.Reason)
 	line("tier", "%s (%s)", p.Tier, p.Executor)
 	line("network", "%s", networkText(p))
-	line("namespaces", "%s", strings.Join(p.Namespaces, " "))
+	line("namespaces", "%s", orNone(p.Namespaces))
 	line("limits", "%s", limitsText(p.Limits))
-	line("cgroup", "%s", p.Cgroup.State)
+	if p.Cgroup.State != "" {
+		line("cgroup", "%s", p.Cgroup.State)
+	}
 	for _, d := range p.Degraded {
 		line("degraded", "%s", d)
 	}
-	fmt.Fprintf(&b, "mounts of the template, before the steps:\n")
+	if len(p.Template) > 0 {
+		fmt.Fprintf(&b, "mounts of the template, before the steps:\n")
+	}
 	for _, m := range p.Template {
 		fmt.Fprintf(&b, "  %s\n", front.Escape(m))
 	}
