@@ -43,7 +43,7 @@ func (k *Kernel) Explain(ctx context.Context, who Caller, p Proposal, stdin io.R
 // Question seals a proposal and returns what policy would be asked about it, so
 // that another set can be tried on it.
 func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.Reader) (policy.Request, error) {
-	stdin, err := k.expand(ctx, &p, stdin)
+	stdin, err := k.expand(ctx, who.Principal, &p, stdin)
 	if err != nil {
 		return policy.Request{}, err
 	}

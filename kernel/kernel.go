@@ -184,7 +184,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	defer k.calls.Done()
 
 	// Seal: from here on the call is the capsule, and no name is looked up again.
-	stdin, err := k.expand(ctx, &p, stdio.Stdin)
+	stdin, err := k.expand(ctx, who.Principal, &p, stdio.Stdin)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 	if k.set, err = loadSet(cfg.PolicyDir); err != nil {
 		return nil, err
 	}
-	if stdin, err = k.expand(ctx, &p, stdin); err != nil {
+	if stdin, err = k.expand(ctx, k.cfg.Principal, &p, stdin); err != nil {
 		return nil, err
 	}
 	s, err := seal(ctx, &p, stdin, existing(k.cfg.StateDir), nil)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 
+	"palyra/authz/policy"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/tier"
@@ -18,9 +19,11 @@ const maxInput = 1 << 20
 
 // Tools is the table of tools. Expand is given a name and an input that nobody
 // has looked at yet; it decodes strictly and returns what to run for it, or a
-// fault.Usage error that says what is wrong with them. It runs nothing.
+// fault.Usage error that says what is wrong with them. It runs nothing. who is
+// the caller as the surface authenticated it: a table that reads what is kept for
+// callers (artifacts) gives each only their own.
 type Tools interface {
-	Expand(ctx context.Context, tool string, input []byte) (*Expansion, error)
+	Expand(ctx context.Context, who policy.Entity, tool string, input []byte) (*Expansion, error)
 }
 
 // Expansion is what a tool's call becomes. It is sealed and decided like every
@@ -50,7 +53,7 @@ type Expansion struct {
 // expand makes of a proposal that names a tool with an input the proposal of
 // what the tool runs. It returns the standard input that belongs to it. A
 // proposal of process.run that brings its own argv is left as it is.
-func (k *Kernel) expand(ctx context.Context, p *Proposal, stdin io.Reader) (io.Reader, error) {
+func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, stdin io.Reader) (io.Reader, error) {
 	p.tool = nil
 	if p.Tool == ToolRun && len(p.Input) == 0 {
 		return stdin, nil
@@ -65,7 +68,7 @@ func (k *Kernel) expand(ctx context.Context, p *Proposal, stdin io.Reader) (io.R
 	case k.cfg.Tools == nil:
 		return nil, usage("unknown_tool", op, errors.New("there are no tools here"))
 	}
-	x, err := k.cfg.Tools.Expand(ctx, p.Tool, p.Input)
+	x, err := k.cfg.Tools.Expand(ctx, who, p.Tool, p.Input)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ import (
 // table is a table of tools made of one function.
 type table func(tool string, input []byte) (*Expansion, error)
 
-func (f table) Expand(_ context.Context, tool string, input []byte) (*Expansion, error) {
+func (f table) Expand(_ context.Context, _ policy.Entity, tool string, input []byte) (*Expansion, error) {
 	return f(tool, input)
 }
 
@@ -159,7 +159,7 @@ func TestToolFloor(t *testing.T) {
 		})
 		k := &Kernel{cfg: Config{Tools: tools}}
 		p := Proposal{Tool: "x", TierFloor: c.asked, Limits: isolate.Limits{PIDs: 7, Wall: time.Second}}
-		if _, err := k.expand(t.Context(), &p, nil); err != nil {
+		if _, err := k.expand(t.Context(), k.cfg.Principal, &p, nil); err != nil {
 			t.Fatal(err)
 		}
 		if p.TierFloor != c.want || p.Limits.PIDs != 5 || p.Limits.Wall != time.Second || p.Limits.CPU != DefaultLimits().CPU {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"palyra/authz/policy"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/cell"
@@ -78,7 +79,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		cancel()
 		return c.local.Close(ctx)
 	})
-	c.hub = &guard{Hub: c.local, refuse: d.refuseCalls, safe: d.safe}
+	c.hub = &guard{Hub: c.local, refuse: d.refuseCalls, safe: d.safe, tokens: cfg.Access.TokenMaxAge.Std()}
 	return c, c.serveOver(d, cfg)
 }
 
@@ -90,11 +91,18 @@ func toolConfig(cfg *config.Config, c *core) tool.Config {
 	return t
 }
 
-// shelf gives tools the content of artifacts.
+// shelf gives tools the content of the artifacts that the caller's own runs made.
 type shelf struct{ store *store.Store }
 
 // Open implements tool.Artifacts.
-func (s shelf) Open(ctx context.Context, d canon.Digest) (io.ReadCloser, int64, error) {
+func (s shelf) Open(ctx context.Context, who policy.Entity, d canon.Digest) (io.ReadCloser, int64, error) {
+	owns, err := store.View(ctx, s.store, func(tx *store.Tx) (bool, error) { return tx.OwnsArtifact(d, who.ID) })
+	if err != nil {
+		return nil, 0, err
+	}
+	if !owns {
+		return nil, 0, fault.New(fault.NotFound, "no_such_artifact", "look up artifact", fmt.Errorf("%q does not exist", d.String()))
+	}
 	r, a, err := s.store.OpenArtifact(ctx, d)
 	if err != nil {
 		return nil, 0, err

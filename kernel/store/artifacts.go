@@ -350,6 +350,12 @@ func (tx *Tx) holdsArtifact(d canon.Digest, holder string) (bool, error) {
 	return tx.row("look up artifact", `SELECT 1 FROM artifact_holds WHERE digest = ? AND holder = ?`, []any{digestBlob(d), holder}, &one)
 }
 
+func (tx *Tx) ownsArtifact(d canon.Digest, principal string) (bool, error) {
+	var one int
+	return tx.row("look up artifact", `SELECT 1 FROM artifact_holds h JOIN runs r ON r.id = h.holder WHERE h.digest = ? AND r.principal = ? LIMIT 1`,
+		[]any{digestBlob(d), principal}, &one)
+}
+
 func (tx *Tx) releaseArtifacts(holder string) error {
 	_, err := tx.exec("release artifacts", `DELETE FROM artifact_holds WHERE holder = ?`, holder)
 	return err

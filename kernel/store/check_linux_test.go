@@ -259,6 +259,21 @@ func TestArtifacts(t *testing.T) {
 	}
 	check(t, s)
 
+	// Whose it is goes by the run that holds it.
+	r := newRun(t, s)
+	mine, err := put(r.ID, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for who, want := range map[string]bool{r.Principal: true, "somebody": false, "": false} {
+		if got := see(t, s, func(tx *Tx) (bool, error) { return tx.OwnsArtifact(mine.Digest, who) }); got != want {
+			t.Errorf("%q owns it: %v", who, got)
+		}
+	}
+	if see(t, s, func(tx *Tx) (bool, error) { return tx.OwnsArtifact(a.Digest, r.Principal) }) {
+		t.Error("what no run of theirs holds is theirs")
+	}
+
 	// Held by nobody, it can go; the file of one that stays is untouched.
 	do(t, s, func(tx *Tx) error { return tx.ReleaseArtifacts("run_1") })
 	if ok := see(t, s, func(tx *Tx) (bool, error) { return tx.HoldsArtifact(a.Digest, "run_1") }); ok {
@@ -277,7 +292,7 @@ func TestArtifacts(t *testing.T) {
 	if err := s.CheckArtifacts(ctx); err != nil {
 		t.Error(err)
 	}
-	if st, err := s.Stats(ctx); err != nil || st.Artifacts != 2 || st.ArtifactBytes != 41 || st.ArtifactQuota != 100 {
+	if st, err := s.Stats(ctx); err != nil || st.Artifacts != 3 || st.ArtifactBytes != 45 || st.ArtifactQuota != 100 {
 		t.Errorf("%+v, %v", st, err)
 	}
 

@@ -147,6 +147,11 @@ func (tx *Tx) HoldsArtifact(d canon.Digest, holder string) (bool, error) {
 	return tx.holdsArtifact(d, holder)
 }
 
+// OwnsArtifact reports whether a run of the principal holds the artifact.
+func (tx *Tx) OwnsArtifact(d canon.Digest, principal string) (bool, error) {
+	return tx.ownsArtifact(d, principal)
+}
+
 // ReleaseArtifacts takes back all holds of holder.
 func (tx *Tx) ReleaseArtifacts(holder string) error { return tx.releaseArtifacts(holder) }
 

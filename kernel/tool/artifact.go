@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"palyra/authz/policy"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -17,18 +18,18 @@ const maxArtifact = 1 << 30
 
 // expandArtifact reads the part that is asked for and puts it behind the input.
 // The cell sees that part and nothing of the store.
-func expandArtifact(ctx context.Context, t *Table, e *entry, input any) (*kernel.Expansion, error) {
+func expandArtifact(ctx context.Context, t *Table, e *entry, who policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.ArtifactReadInput)
 	d, err := canon.ParseDigest(in.Digest)
 	if err != nil {
 		return nil, usage("input_digest", "read digest", err)
 	}
-	part, size, err := t.part(ctx, d, in.Offset, in.Limit)
+	part, size, err := t.part(ctx, who, d, in.Offset, in.Limit)
 	if err != nil {
 		return nil, err
 	}
 	in.Size = size
-	x, err := expandPlain(ctx, t, e, in)
+	x, err := expandPlain(ctx, t, e, who, in)
 	if err != nil {
 		return nil, err
 	}
@@ -38,9 +39,9 @@ func expandArtifact(ctx context.Context, t *Table, e *entry, input any) (*kernel
 
 // part reads an artifact to its end, because only then its digest is known, and
 // returns a part of it.
-func (t *Table) part(ctx context.Context, d canon.Digest, offset, limit int64) ([]byte, int64, error) {
+func (t *Table) part(ctx context.Context, who policy.Entity, d canon.Digest, offset, limit int64) ([]byte, int64, error) {
 	op := fmt.Sprintf("read artifact %s", d)
-	r, size, err := t.cfg.Artifacts.Open(ctx, d)
+	r, size, err := t.cfg.Artifacts.Open(ctx, who, d)
 	if err != nil {
 		return nil, 0, err
 	}

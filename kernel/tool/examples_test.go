@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"palyra/authz/policy"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -25,7 +26,7 @@ type obj = map[string]any
 // what a damaged store would give.
 type store map[canon.Digest][]byte
 
-func (s store) Open(_ context.Context, d canon.Digest) (io.ReadCloser, int64, error) {
+func (s store) Open(_ context.Context, _ policy.Entity, d canon.Digest) (io.ReadCloser, int64, error) {
 	b, ok := s[d]
 	if !ok {
 		return nil, 0, fault.New(fault.NotFound, "no_such_artifact", "open artifact", nil)
@@ -141,7 +142,7 @@ func TestSchema(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = table.Expand(t.Context(), info.Name, b)
+			_, err = table.Expand(t.Context(), policy.Entity{}, info.Name, b)
 			why := valid(schema, map[string]any(in))
 			if why != "" != (err != nil) && !slices.Contains(beyond, fault.ReasonOf(err)) {
 				t.Errorf("%s %.200s: the schema says %q, the table %v", info.Name, b, why, err)
@@ -209,12 +210,12 @@ func TestExpand(t *testing.T) {
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"ro"}`, "workspace_read_only"},
 		{kernel.ToolRun, `{"argv":["id"],"workspace":"src","cwd":"../x"}`, "path"},
 	} {
-		x, err := table.Expand(t.Context(), c.tool, []byte(c.in))
+		x, err := table.Expand(t.Context(), policy.Entity{}, c.tool, []byte(c.in))
 		if x != nil || fault.ReasonOf(err) != c.reason || fault.KindOf(err) != fault.Usage {
 			t.Errorf("%s %s: %+v, %v; want %s", c.tool, c.in, x, err, c.reason)
 		}
 	}
-	x, err := table.Expand(t.Context(), kernel.ToolRun, []byte(`{"argv":["cat","-"],"workspace":"ro","read_only":true,"cwd":"a/b","stdin":"x","timeout_ms":1500}`))
+	x, err := table.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(`{"argv":["cat","-"],"workspace":"ro","read_only":true,"cwd":"a/b","stdin":"x","timeout_ms":1500}`))
 	if err != nil || !slices.Equal(x.Argv, []string{"cat", "-"}) || x.Workspace != "/srv/ro" || !x.WorkspaceReadOnly || x.Cwd != "/workspace/a/b" ||
 		string(x.Stdin) != "x" || x.Limits.Wall != 1_500_000_000 || x.Sensitive || x.LeaveOperands || x.Network != isolate.NetworkFresh {
 		t.Errorf("%+v, %v", x, err)
@@ -222,7 +223,7 @@ func TestExpand(t *testing.T) {
 	// Every other tool: the program is the operator's, nothing of it the caller's.
 	for name, in := range fine() {
 		b, _ := json.Marshal(in)
-		x, err := table.Expand(t.Context(), name, b)
+		x, err := table.Expand(t.Context(), policy.Entity{}, name, b)
 		if name == kernel.ToolRun || name == toolproto.ArtifactRead {
 			continue
 		}
@@ -246,7 +247,7 @@ func FuzzExpand(f *testing.F) {
 		f.Add(name, b)
 	}
 	f.Fuzz(func(t *testing.T, name string, in []byte) {
-		x, err := table.Expand(t.Context(), name, in)
+		x, err := table.Expand(t.Context(), policy.Entity{}, name, in)
 		if err != nil {
 			if fault.KindOf(err) != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" {
 				t.Fatalf("%v", err)

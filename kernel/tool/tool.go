@@ -69,10 +69,11 @@ type Workspace struct {
 	ReadOnly bool   // tools that write are refused
 }
 
-// Artifacts gives the content of artifacts. The content that Open returns is
-// hashed before anybody sees it.
+// Artifacts gives the content of artifacts to whom they belong. What somebody
+// else's calls left does not exist: fault.NotFound, as for a digest that nobody
+// knows. The content that Open returns is hashed before anybody sees it.
 type Artifacts interface {
-	Open(ctx context.Context, d canon.Digest) (content io.ReadCloser, size int64, err error)
+	Open(ctx context.Context, who policy.Entity, d canon.Digest) (content io.ReadCloser, size int64, err error)
 }
 
 // Table is the table of tools. It is immutable and safe for concurrent use.
@@ -101,7 +102,7 @@ type entry struct {
 	limits            isolate.Limits
 	writes            bool // in its workspace
 	capabilities      []string
-	expand            func(ctx context.Context, t *Table, e *entry, input any) (*kernel.Expansion, error)
+	expand            func(ctx context.Context, t *Table, e *entry, who policy.Entity, input any) (*kernel.Expansion, error)
 }
 
 // quick are the limits of tools that read a few files: no more than a person
@@ -161,7 +162,7 @@ func (t *Table) List() []Info {
 }
 
 // Expand implements kernel.Tools.
-func (t *Table) Expand(ctx context.Context, name string, input []byte) (*kernel.Expansion, error) {
+func (t *Table) Expand(ctx context.Context, who policy.Entity, name string, input []byte) (*kernel.Expansion, error) {
 	i := slices.IndexFunc(t.entries, func(e entry) bool { return e.name == name })
 	if i < 0 {
 		return nil, usage("unknown_tool", fmt.Sprintf("find tool %q", clip(name)), nil)
@@ -171,7 +172,7 @@ func (t *Table) Expand(ctx context.Context, name string, input []byte) (*kernel.
 	if err := toolproto.Decode(input, in); err != nil {
 		return nil, err
 	}
-	return e.expand(ctx, t, e, in)
+	return e.expand(ctx, t, e, who, in)
 }
 
 // tool is what every call of palyra-tool has in common.
@@ -187,7 +188,7 @@ func (t *Table) tool(e *entry, in any, brief []string) (*kernel.Expansion, error
 // briefed is an input that says its own gist.
 type briefed interface{ Brief() []string }
 
-func expandPlain(_ context.Context, t *Table, e *entry, in any) (*kernel.Expansion, error) {
+func expandPlain(_ context.Context, t *Table, e *entry, _ policy.Entity, in any) (*kernel.Expansion, error) {
 	var brief []string
 	if b, ok := in.(briefed); ok {
 		brief = b.Brief()
@@ -200,7 +201,7 @@ func expandPlain(_ context.Context, t *Table, e *entry, in any) (*kernel.Expansi
 }
 
 // expandFiles is for the tools that work in a workspace.
-func expandFiles(_ context.Context, t *Table, e *entry, in any) (*kernel.Expansion, error) {
+func expandFiles(_ context.Context, t *Table, e *entry, _ policy.Entity, in any) (*kernel.Expansion, error) {
 	var workspace string
 	var brief []string
 	switch in := in.(type) {
@@ -266,7 +267,7 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 // view is where a program sees its workspace at tier C.
 const view = "/workspace"
 
-func expandRun(_ context.Context, t *Table, e *entry, input any) (*kernel.Expansion, error) {
+func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.RunInput)
 	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
 	if in.Network == isolate.NetworkVoid {
