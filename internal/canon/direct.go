@@ -25,36 +25,43 @@ import (
 // false if the long way has to be gone.
 type encoder func(b []byte, v reflect.Value, depth int) ([]byte, bool)
 
-// encoders holds the encoder of each type that was met, nil for types that go
-// the long way. It is a cache of encoderOf, a pure function of the type.
-var encoders sync.Map // reflect.Type → encoder
+// encoders is to a type what sync.OnceValue is to a value: what it returns was
+// worked out once and depends on the type alone.
+var encoders = &memo{}
+
+// memo keeps the encoder of each type that was met, nil for those that go the
+// long way.
+type memo struct{ byType sync.Map } // reflect.Type → encoder
+
+func (m *memo) of(t reflect.Type) encoder {
+	if e, ok := m.byType.Load(t); ok {
+		return e.(encoder)
+	}
+	e := (&compiler{memo: m}).encoder(t)
+	m.byType.Store(t, e)
+	return e
+}
 
 // direct appends the canonical form of v, or returns false.
 func direct(b []byte, v any) ([]byte, bool) {
 	if v == nil {
 		return append(b, "null"...), true
 	}
-	enc := cached(reflect.TypeOf(v))
+	enc := encoders.of(reflect.TypeOf(v))
 	if enc == nil {
 		return b, false
 	}
 	return enc(b, reflect.ValueOf(v), 0)
 }
 
-func cached(t reflect.Type) encoder {
-	if e, ok := encoders.Load(t); ok {
-		return e.(encoder)
-	}
-	e := (&compiler{}).encoder(t)
-	encoders.Store(t, e)
-	return e
-}
-
 // maxDepth is where the long way refuses.
 const maxDepth = 1000
 
 // compiler makes encoders. Types that contain themselves go the long way.
-type compiler struct{ above []reflect.Type }
+type compiler struct {
+	memo  *memo
+	above []reflect.Type
+}
 
 func (c *compiler) encoder(t reflect.Type) encoder {
 	if slices.Contains(c.above, t) {
@@ -94,7 +101,7 @@ func (c *compiler) encoder(t reflect.Type) encoder {
 	case reflect.String:
 		return func(b []byte, v reflect.Value, _ int) ([]byte, bool) { return appendText(b, v.String()) }
 	case reflect.Interface:
-		return interfaceEncoder
+		return interfaceEncoder(c.memo)
 	case reflect.Pointer:
 		return pointerEncoder(c.encoder(t.Elem()))
 	case reflect.Slice, reflect.Array:
@@ -180,16 +187,18 @@ func textEncoder(b []byte, v reflect.Value, _ int) ([]byte, bool) {
 	return appendString(b, string(text)), true
 }
 
-func interfaceEncoder(b []byte, v reflect.Value, depth int) ([]byte, bool) {
-	if v.IsNil() {
-		return append(b, "null"...), true
+func interfaceEncoder(m *memo) encoder {
+	return func(b []byte, v reflect.Value, depth int) ([]byte, bool) {
+		if v.IsNil() {
+			return append(b, "null"...), true
+		}
+		v = v.Elem()
+		enc := m.of(v.Type())
+		if enc == nil || depth > maxDepth {
+			return b, false
+		}
+		return enc(b, v, depth+1) // counted, so that a cycle ends
 	}
-	v = v.Elem()
-	enc := cached(v.Type())
-	if enc == nil || depth > maxDepth {
-		return b, false
-	}
-	return enc(b, v, depth+1) // counted, so that a cycle ends
 }
 
 func pointerEncoder(elem encoder) encoder {
