@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,34 @@ func (a *app) approvalsShow(ctx context.Context, inv *command.Invocation) (*resu
 	if err != nil {
 		return nil, err
 	}
-	return text(front.Document{"approval": ap}, "%s", approvalText(&ap)), nil
+	in := toolInput(ctx, h, &ap)
+	return text(front.Document{"approval": ap, "input": in}, "%s%s", approvalText(&ap), inputText(in)), nil
+}
+
+// maxShown bounds how much of a tool's input a terminal gets, in bytes.
+const maxShown = 64 << 10
+
+// toolInput is what the tool is given, as the run has it: the card names a sealed
+// input by digest only, and a person must see what will be written. Nil where
+// the run cannot be read.
+func toolInput(ctx context.Context, h hub.Hub, ap *hub.Approval) json.RawMessage {
+	r, err := h.Run(ctx, hub.Caller{}, ap.Run)
+	if err != nil || ap.Step < 0 || ap.Step >= len(r.Steps) {
+		return nil
+	}
+	return r.Steps[ap.Step].Input
+}
+
+func inputText(in json.RawMessage) string {
+	var b bytes.Buffer
+	if len(in) == 0 || json.Indent(&b, in, "    ", "  ") != nil {
+		return ""
+	}
+	s, cut := b.String(), ""
+	if len(s) > maxShown {
+		s, cut = s[:maxShown], fmt.Sprintf("\n    and %d bytes more; --json has all", b.Len()-maxShown)
+	}
+	return "  the tool is given\n    " + front.Escape(s) + cut + "\n"
 }
 
 // approvalText is a request as a person judges it. The daemon wrote it in
@@ -81,7 +109,7 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 	}
 	digits := command.Value(inv, "capsule", "")
 	if digits == "" {
-		if digits, err = a.ask(ctx, &ap); err != nil {
+		if digits, err = a.ask(ctx, h, &ap); err != nil {
 			return nil, err
 		}
 	}
@@ -111,7 +139,7 @@ func (a *app) resolve(ctx context.Context, h hub.Hub, id string, version int64, 
 
 // ask shows the request on the controlling terminal and reads the digits there,
 // never from standard input, which may come from whoever wants the call.
-func (a *app) ask(ctx context.Context, ap *hub.Approval) (string, error) {
+func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval) (string, error) {
 	op := fmt.Sprintf("approve %s", ap.ID)
 	tty, err := os.OpenFile(a.terminal, os.O_RDWR, 0)
 	if err != nil {
@@ -119,7 +147,7 @@ func (a *app) ask(ctx context.Context, ap *hub.Approval) (string, error) {
 			WithHint("name the capsule: --capsule DIGITS, from palyra approvals show " + ap.ID)
 	}
 	defer tty.Close()
-	fmt.Fprintf(tty, "%s\nto approve, type the first %d digits of the capsule: ", approvalText(ap), minDigits)
+	fmt.Fprintf(tty, "%s%s\nto approve, type the first %d digits of the capsule: ", approvalText(ap), inputText(toolInput(ctx, h, ap)), minDigits)
 	answer := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(tty).ReadString('\n')

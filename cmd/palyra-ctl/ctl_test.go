@@ -240,8 +240,9 @@ func TestApprove(t *testing.T) {
 			}
 		})
 	}
-	status, out, _ := try(t, t.Context(), &fake{approvals: []hub.Approval{pending}}, "approvals", "show", "apr_1")
-	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) {
+	f := &fake{approvals: []hub.Approval{pending}, run: hub.Run{Steps: []hub.StepResult{{Input: json.RawMessage(`{"content":"what is \u202e written"}`)}}}}
+	status, out, _ := try(t, t.Context(), f, "approvals", "show", "apr_1")
+	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) || !strings.Contains(out, `"content": "what is \u202e written"`) {
 		t.Errorf("shown as %q", out)
 	}
 }
