@@ -256,7 +256,7 @@ func (r *run) prepareC() error {
 		gid = uid
 	}
 	r.uid, r.gid = uid, gid
-	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.filter.Bytes(), Cookie: r.s.cookie,
+	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored}
 	var grants []landGrant
 	attach := func(label, path string, m *os.File, access string) error {

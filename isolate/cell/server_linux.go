@@ -151,6 +151,8 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 // program is a compiled seccomp filter.
 type program struct {
 	filter seccomp.Filter
+	bytes  []byte
+	digest canon.Digest
 	policy canon.Digest // of the same filter without its cookie
 }
 
@@ -183,7 +185,7 @@ func compile(t tier.Tier, cookie uint64, kind sockets) (*program, error) {
 	if err != nil {
 		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
 	}
-	return &program{filter: f, policy: plain.Digest()}, nil
+	return &program{filter: f, bytes: f.Bytes(), digest: f.Digest(), policy: plain.Digest()}, nil
 }
 
 // unixABI is the landlock ABI from which sockets in the file system are

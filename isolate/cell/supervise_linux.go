@@ -113,9 +113,18 @@ func (p *process) toGate(ctx context.Context) error {
 			return fmt.Errorf("open gate: %w", err)
 		}
 		if mark == steps.MarkGate {
+			p.describe()
 			return nil // whether it could be executed shows at its end
 		}
 	}
+}
+
+// describe adds to the evidence what does not depend on the process, while the
+// program starts.
+func (p *process) describe() {
+	lines := p.tape.Lines()
+	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: canon.Sum([]byte(strings.Join(lines, "\n") + "\n")), Steps: len(lines)}
+	p.ev.Executable = executable(p.spec)
 }
 
 // kill ends the tree unless it has ended.
@@ -267,7 +276,7 @@ func (p *process) observe() error {
 	if p.s.tier == tier.C {
 		p.ev.Tier = tier.C.String()
 	}
-	p.ev.Seccomp = evidence.Seccomp{Basis: evidence.Reported, Program: p.filter.filter.Digest(), Policy: p.filter.policy,
+	p.ev.Seccomp = evidence.Seccomp{Basis: evidence.Reported, Program: p.filter.digest, Policy: p.filter.policy,
 		Instructions: p.filter.filter.Len(), DefaultErrno: int(syscall.EPERM)}
 	if err := p.readBackFilter(); err != nil {
 		return err
