@@ -62,8 +62,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 
 	defer d.close()
 	if err := d.open(ctx); err != nil {
-		d.log.Error("start", "error", err.Error(), "reason", fault.ReasonOf(err), "hint", fault.HintOf(err))
-		d.notify.Status("not started: " + err.Error())
+		d.notify.Status("not started: " + err.Error()) // who waits for the exit status prints the whole
 		return err
 	}
 	return d.serve(ctx, signals)
@@ -237,8 +236,14 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.ready("")
 	good := time.NewTimer(d.cfg.Load().Daemon.ReadyAfter.Std())
 	defer good.Stop()
+	flush := time.NewTicker(flushEvery)
+	defer flush.Stop()
 	for {
 		select {
+		case <-flush.C:
+			if err := d.core.local.Flush(ctx); err != nil {
+				d.log.Warn("flush", "error", err.Error())
+			}
 		case <-good.C:
 			if !d.safe {
 				d.counted()
@@ -259,6 +264,10 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 		}
 	}
 }
+
+// flushEvery is how often the times of last use of tokens become durable. A
+// drain does it too.
+const flushEvery = 10 * time.Minute
 
 func (d *daemon) counted() {
 	if err := d.attempts.good(); err != nil {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
@@ -15,6 +18,7 @@ type guard struct {
 	hub.Hub
 	refuse func() error // why no call is taken, nil if one is
 	safe   bool
+	tokens time.Duration // longest life of a new token: access.token_max_age
 }
 
 var _ hub.Hub = (*guard)(nil)
@@ -53,7 +57,7 @@ func (g *guard) ResolveApproval(ctx context.Context, c hub.Caller, id string, ve
 
 // CreateToken implements hub.Hub.
 func (g *guard) CreateToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.TokenSecret, error) {
-	if err := g.whenSafe(); err != nil {
+	if err := cmp.Or(g.whenSafe(), g.short(n.TTL)); err != nil {
 		return hub.TokenSecret{}, err
 	}
 	return g.Hub.CreateToken(ctx, c, n)
@@ -61,7 +65,7 @@ func (g *guard) CreateToken(ctx context.Context, c hub.Caller, n hub.NewToken) (
 
 // RotateToken implements hub.Hub.
 func (g *guard) RotateToken(ctx context.Context, c hub.Caller, id string, r hub.Rotation) (hub.TokenSecret, error) {
-	if err := g.whenSafe(); err != nil {
+	if err := cmp.Or(g.whenSafe(), g.short(r.TTL)); err != nil {
 		return hub.TokenSecret{}, err
 	}
 	return g.Hub.RotateToken(ctx, c, id, r)
@@ -81,6 +85,15 @@ func (g *guard) Resume(ctx context.Context, c hub.Caller) (hub.Stopped, error) {
 		return hub.Stopped{}, err
 	}
 	return g.Hub.Resume(ctx, c)
+}
+
+// short refuses a life that the configuration does not allow.
+func (g *guard) short(ttl time.Duration) error {
+	if ttl <= g.tokens {
+		return nil
+	}
+	return fault.New(fault.Usage, "ttl_too_long", "create token", fmt.Errorf("a life of %v is longer than access.token_max_age, %v", ttl, g.tokens)).
+		WithHint("ask for a shorter one and rotate it")
 }
 
 // whenSafe refuses in safe mode.

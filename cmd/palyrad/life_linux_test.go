@@ -260,6 +260,41 @@ func TestSafeMode(t *testing.T) {
 	r.call(echo)
 }
 
+// TestTokens: a token opens the HTTP listener, no token does not, and none lives
+// longer than the configuration allows.
+func TestTokens(t *testing.T) {
+	p := newPlace(t, "listen.http = \"127.0.0.1:0\"\naccess.token_max_age = \"1h\"\n")
+	r := p.start()
+	r.refused(400, "ttl_too_long", "POST", "/api/v1/tokens", `{"name":"x","scopes":["config.read"],"ttl_ns":3600000000001}`)
+	var token hub.TokenSecret
+	r.must(201, "POST", "/api/v1/tokens", `{"name":"x","scopes":["config.read"],"ttl_ns":3600000000000}`, &token)
+	_, after, ok := strings.Cut(r.log.String(), `"http":"`)
+	addr, _, _ := strings.Cut(after, `"`)
+	if !ok {
+		t.Fatalf("the log does not say where it listens:\n%s", r.log)
+	}
+	for bearer, want := range map[string]int{"": 401, "palyra_x_y_z": 401, token.Secret: 200} {
+		req, err := http.NewRequest("GET", "http://"+addr+"/api/v1/status", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bearer != "" {
+			req.Header.Set("Authorization", "Bearer "+bearer)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("with %d bytes of token: %d, want %d", len(bearer), resp.StatusCode, want)
+		}
+	}
+	if strings.Contains(r.log.String(), token.Secret) {
+		t.Error("the token is in the log")
+	}
+}
+
 // TestGoodStart: a palyrad that was ready for long enough is not counted.
 func TestGoodStart(t *testing.T) {
 	p := newPlace(t, "daemon.ready_after = \"0s\"\n")
@@ -393,4 +428,47 @@ func TestSocketInUse(t *testing.T) {
 	if b, err := os.ReadFile(p.sock); err != nil || string(b) != "mine" {
 		t.Errorf("the file is %q, %v", b, err)
 	}
+}
+
+// TestSplit: palyra-cell's starter as a service of its own, as deploy/systemd has
+// it. palyrad ends with it, and leaves it alone when it ends first.
+func TestSplit(t *testing.T) {
+	p := newPlace(t, "")
+	at := filepath.Join(p.dir, "starter.sock")
+	p.write(fmt.Sprintf("cell.starter = %q\n", at))
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: at, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	service := exec.Command(filepath.Join(p.bin, "palyra-cell"), "starter")
+	service.ExtraFiles = []*os.File{f}
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer service.Wait()
+	defer service.Process.Kill()
+
+	r := p.start()
+	r.call(echo)
+	if c := p.children(r.cmd.Process.Pid); len(c) != 0 {
+		t.Errorf("palyrad has children %v", c)
+	}
+	r.signal(syscall.SIGKILL)
+	r.exit()
+	gone(t, p.bin, 1) // the service
+	r = p.start()
+	r.call(echo)
+	if err := service.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if code := r.exit(); code != 75 {
+		t.Errorf("status %d without the service\n%s", code, r.log)
+	}
+	gone(t, p.bin, 0)
 }
