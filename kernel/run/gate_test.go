@@ -84,6 +84,7 @@ func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal,
 	default:
 		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
 	}
+	o.Intent = new(uint64)
 	tell(kernel.Event{Step: kernel.StepIntent})
 	switch p.Tool {
 	case "exit":

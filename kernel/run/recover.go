@@ -161,7 +161,7 @@ func foundIn(p *receipt.Predicate, index uint64) result {
 	r := result{StepResult: hub.StepResult{
 		State: string(store.StepDone), CallID: p.CallID, Capsule: p.Capsule.Digest.String(), Outcome: p.Outcome,
 		Reason: ReasonInterrupted, Error: "the daemon stopped before the result was taken", LogIndex: &index,
-	}, log: &index}
+	}, log: &index, granted: p.Intent != nil}
 	if p.Error != nil {
 		r.Reason = p.Error.Reason
 	}

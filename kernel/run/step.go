@@ -29,8 +29,9 @@ type record struct {
 // result is what became of a call.
 type result struct {
 	hub.StepResult
-	log  *uint64 // of the result
-	seen uint64  // the journal was at least as long after it
+	log     *uint64 // of the result
+	seen    uint64  // the journal was at least as long after it
+	granted bool    // it came to an intent: an approval that was given is used
 }
 
 // beginStep puts a step down as running. Its call begins when that is durable.
@@ -93,7 +94,7 @@ func closeStep(tx *store.Tx, row store.Step, res result) error {
 	if err := tx.UpdateStep(&row, store.StepRunning); err != nil {
 		return err
 	}
-	if res.Approval != "" && res.Outcome != "" && res.Outcome != receipt.NotApproved {
+	if res.Approval != "" && res.granted {
 		if err := spent(tx, res.Approval); err != nil {
 			return err
 		}
@@ -173,7 +174,7 @@ const reasonExit = "exit_status"
 // took takes over what became of a decided call.
 func (r *result) took(o *kernel.Outcome) {
 	r.State, r.CallID, r.Capsule, r.Outcome, r.Exit = string(store.StepDone), o.CallID, o.CapsuleDigest.String(), o.Outcome, o.Exit
-	r.log, r.LogIndex, r.seen = &o.LogIndex, &o.LogIndex, o.LogIndex+1
+	r.log, r.LogIndex, r.seen, r.granted = &o.LogIndex, &o.LogIndex, o.LogIndex+1, o.Intent != nil
 	if o.Approval != nil {
 		r.Approval = o.Approval.ID
 	}

@@ -12,6 +12,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/kernel"
 	"palyra/kernel/hub"
+	"palyra/kernel/store"
 )
 
 // TestApproval: a call that waits, and an answer from a second principal.
@@ -135,10 +136,15 @@ func TestPolicyChangeVoidsApproval(t *testing.T) {
 	if err != nil || v.Digest == was {
 		t.Fatalf("%s, %v", v.Digest, err)
 	}
-	if _, err := h.ResolveApproval(t.Context(), h.owner, h.question(h.owner).ID, 0, hub.Answer{Approve: true}); err != nil {
+	q := h.question(h.owner)
+	if _, err := h.ResolveApproval(t.Context(), h.owner, q.ID, 0, hub.Answer{Approve: true}); err != nil {
 		t.Fatal(err)
 	}
 	r = h.ended(alice, r.ID)
+	a, err := store.View(t.Context(), h.st, func(tx *store.Tx) (*store.Approval, error) { return tx.Approval(q.ID) })
+	if err != nil || a.State != store.ApprovalApproved || !a.Used.IsZero() {
+		t.Errorf("%+v, %v", a, err)
+	}
 	if s := r.Steps[0]; r.State != hub.RunFailed || s.Reason != "policy_changed" || s.Denial == nil || s.Denial.Layer != hub.LayerPolicy {
 		t.Errorf("%s %+v", r.State, s)
 	}
