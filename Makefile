@@ -17,7 +17,7 @@ NESTED   = $(patsubst %/go.mod,%,$(wildcard conformance/*/go.mod))
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-build: ## bin/palyra and bin/palyra-cell, static
+build: ## every program into bin/, static
 	$(BUILD) -o bin/ ./cmd/...
 
 test: build ## every Go test, with the race detector, in random order
@@ -25,7 +25,7 @@ test: build ## every Go test, with the race detector, in random order
 
 check: fmt vet arch lint vuln ## formatting, vet for each platform, the rules of the tree, staticcheck, govulncheck
 fmt:
-	@out=$$(gofmt -l cmd kernel authz isolate crypt internal conformance bench); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+	@out=$$(gofmt -l cmd transport kernel authz isolate crypt internal conformance bench deploy); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
 vet:
 	@for p in $(PLATFORMS); do echo "vet $$p"; CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go vet ./...; done
 	@for m in $(NESTED); do echo "vet $$m"; (cd $$m && go vet ./...); done
