@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"palyra/cmd/internal/command"
@@ -192,9 +193,11 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 	switch {
 	case s.Denial != nil:
 		l.row("palyra: "+dash(s.Outcome)+": "+s.Denial.Reason, "by "+s.Denial.Layer, fmt.Sprint(s.Denial.Policies))
-		if s.Denial.Fix != "" {
-			l.row("hint: " + s.Denial.Fix)
+		io.WriteString(a.stderr, l.String())
+		if s.Denial.Fix != "" { // Cedar text has lines
+			fmt.Fprintf(a.stderr, "hint: %s\n", front.Escape(strings.TrimRight(s.Denial.Fix, "\n")))
 		}
+		return
 	case s.Outcome != "executed":
 		l.row("palyra: " + dash(s.Outcome) + ": " + dash(s.Reason) + " " + s.Error)
 		if s.Hint != "" {

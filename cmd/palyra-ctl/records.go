@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -48,7 +49,8 @@ func (a *app) journalStatus(ctx context.Context, inv *command.Invocation) (*resu
 	}
 	l := newLines()
 	l.row(s.Origin, s.Size, "entries", len(s.Open), "open")
-	return text(front.Document{"journal": s}, "%s%s", l, front.Escape(s.Checkpoint)), nil
+	// A signed note begins its signatures with an em dash (c2sp.org/signed-note).
+	return text(front.Document{"journal": s}, "%s%s", l, strings.ReplaceAll(front.Escape(s.Checkpoint), `\u2014`, "\u2014")), nil
 }
 
 // newest is how many entries are shown unless the command says from where.

@@ -205,7 +205,7 @@ var access = []command.Command{
 			{Name: "scope", Arg: "PERMISSION", Help: "what it may do; may be given more than once, at least once", Repeat: true},
 			{Name: "ttl", Arg: "D", Help: "how long it is good, such as 12h or 30d (required)", Parse: parseTTL},
 			{Name: "principal", Arg: "NAME", Help: "whom it stands for (default: the caller)"}},
-		Examples: []command.Example{{Line: "palyra token create ci --scope run.start --scope run.read --ttl 30d", Does: "prints palyra_...; it cannot be shown again"}}},
+		Examples: []command.Example{{Line: "palyra token create ci --scope run.start --scope session.read --ttl 30d", Does: "prints palyra_...; it cannot be shown again"}}},
 	{Name: "token ls", Short: "list tokens without their secrets", Flags: paging,
 		Examples: []command.Example{{Line: "palyra token ls", Does: "with expiry and last use"}}},
 	{Name: "token revoke", Operands: "ID", Min: 1, Max: 1, Short: "end a token for good", Flags: []command.Flag{flagVersion},
