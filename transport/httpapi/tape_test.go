@@ -224,7 +224,7 @@ func firstEvent(t *testing.T, br *bufio.Reader, sse bool) io.Reader {
 
 // TestSlowReader: who does not read is cut off, and nobody waits for them.
 func TestSlowReader(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Limits.Write = 200 * time.Millisecond })
+	r := newRig(t, func(c *Config) { c.Limits.Write = 2 * time.Second })
 	run := r.run(apitest.ToolWait)
 	_, slow := r.follow(run+"/tape", api.MediaSSE) // reads nothing more
 	_, quick := r.follow(run+"/tape", api.MediaNDJSON)
