@@ -116,8 +116,8 @@ type Limits struct {
 
 // Pool is what is made ahead of calls.
 type Pool struct {
-	Cells    int64    `key:"cells" unit:"cells" default:"0" min:"0" max:"64" doc:"Cells that wait in their last step before a call is known. 0: each call builds its own." cost:"Memory of each, whether it is used or not."`
-	Networks int64    `key:"networks" unit:"namespaces" default:"0" min:"0" max:"256" doc:"Empty network namespaces made ahead, each for one call."`
+	Cells    int64    `key:"cells" unit:"cells" default:"4" min:"0" max:"64" doc:"Cells that wait in their last step before a call is known. 0: each call builds its own." cost:"Memory of each, whether it is used or not."`
+	Networks int64    `key:"networks" unit:"namespaces" default:"4" min:"0" max:"256" doc:"Empty network namespaces made ahead, each for one call."`
 	MaxAge   Duration `key:"max_age" unit:"duration" default:"5m" min:"1s" max:"24h" doc:"A cell that waited longer is thrown away."`
 }
 
