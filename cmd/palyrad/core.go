@@ -21,6 +21,7 @@ import (
 	"palyra/kernel/store"
 	"palyra/kernel/tool"
 	"palyra/transport/httpapi"
+	"palyra/transport/httpapi/keystore"
 )
 
 // core is what palyrad serves: the gate, the working state, the hub over both,
@@ -118,7 +119,7 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 		rate = -1 // httpapi's word for no bound
 	}
 	hc := httpapi.Config{
-		Hub: c.hub, Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics,
+		Hub: c.hub, Keys: keystore.New(c.store), Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics,
 		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)), Drain: drainHTTP},
 	}
 	if c.api, err = httpapi.New(hc); err != nil {
