@@ -46,9 +46,9 @@ func bombCases() []attackCase {
 				stopped: both(closed...), stage: func(s *stage) (scene, error) {
 					return scene{probe: "fill", args: []string{"dir=" + s.where(d.dir), "mib=600", "file=8"}, opt: options{timeout: 30 * time.Second}}, nil
 				}},
-			attackCase{number: 82, variant: d.variant, name: "inode-fill", attack: "make 100 000 files in " + d.dir + ", no workspace granted",
+			attackCase{number: 82, variant: d.variant, name: "inode-fill", attack: "make 30 000 files in " + d.dir + ", no workspace granted",
 				stopped: both(closed...), stage: func(s *stage) (scene, error) {
-					return scene{probe: "inodes", args: []string{"dir=" + s.where(d.dir), "count=100000"}, opt: options{timeout: 30 * time.Second}}, nil
+					return scene{probe: "inodes", args: []string{"dir=" + s.where(d.dir), "count=30000"}, opt: options{timeout: 30 * time.Second}}, nil
 				}})
 	}
 	out = append(out, attackCase{number: 81, variant: "one-file", name: "disk-fill", attack: "write a file of 200 MiB to the granted workspace, with --max-file 8M",
