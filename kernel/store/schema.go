@@ -1,8 +1,7 @@
 package store
 
 // migrations lead from one schema to the next, in order: the first makes schema
-// 1. What has been in a release is never changed, only followed by another;
-// TestMigrationsAreFrozen holds their digests.
+// 1. What has been in a release is never changed, only followed by another.
 func migrations() []string { return []string{schema1} }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
