@@ -113,7 +113,12 @@ func (s *stage) file(name, content string, mode os.FileMode) (string, error) {
 }
 
 func (s *stage) write(path, content string, mode os.FileMode) error {
-	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+	// Stages are set side by side: a program forked for another one while this
+	// file is open for writing would keep it so, and its execution fails (ETXTBSY).
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(path, []byte(content), mode)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		return err
 	}
 	if err := os.Chmod(path, mode); err != nil {
