@@ -158,8 +158,8 @@ func (e *Engine) begin(j *job) op {
 	}
 }
 
-// finish writes down how a run ended, with whatever else is staged, and lets
-// the next of its session come to the front.
+// finish writes down how a run ended, with whatever else is staged. Who waits
+// for the run hears of it from forget, when its place is given back.
 func (e *Engine) finish(j *job, end ending) {
 	if !j.began.IsZero() {
 		j.use.Wall = time.Since(j.began)
@@ -185,7 +185,6 @@ func (e *Engine) finish(j *job, end ending) {
 		return
 	}
 	e.step("run:ended")
-	j.end(nil)
 }
 
 // stage adds to what the next commit does.
