@@ -65,7 +65,9 @@ func beVictim(spec string) int {
 		return 1
 	}
 	for _, argv := range [][]string{{"/bin/true", v.Word}, {"/bin/sh", v.Word}, {v.Tool, v.Word}} {
-		o, err := k.Call(context.Background(), *proposal(argv...), IO{Stdout: writerFunc(func(b []byte) (int, error) {
+		p := proposal(argv...)
+		p.RunID = v.Word
+		o, err := k.Call(context.Background(), *p, IO{Stdout: writerFunc(func(b []byte) (int, error) {
 			step("output")
 			return len(b), nil
 		})})
@@ -205,7 +207,7 @@ func checkRecovered(t *testing.T, v victim, got []told) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := receipt.Verify(b, h.state.trust); err != nil || s.Outcome != x.Outcome {
+		if s, err := receipt.Verify(b, h.state.trust); err != nil || s.Outcome != x.Outcome || s.Statement.Predicate.RunID != v.Word {
 			t.Errorf("entry %d: %v, %v", x.Index, s, err)
 		}
 	}

@@ -31,6 +31,7 @@ type call struct {
 	s        *sealed
 	out      *Outcome
 	session  string
+	run      string
 	intent   *uint64
 	decision receipt.Decision
 	approval *receipt.Approval
@@ -40,7 +41,7 @@ func newCall(k *Kernel, who *Caller, s *sealed, p *Proposal, watch func(Event)) 
 	var id [16]byte
 	rand.Read(id[:])
 	return &call{
-		k: k, who: who, watch: watch, s: s, session: p.SessionID,
+		k: k, who: who, watch: watch, s: s, session: p.SessionID, run: p.RunID,
 		out: &Outcome{CallID: "call_" + hex.EncodeToString(id[:]), CapsuleDigest: s.id, Capsule: s.bytes, Delivered: true},
 	}
 }
@@ -67,7 +68,7 @@ func (c *call) predicate() receipt.Predicate {
 	return receipt.Predicate{
 		Version: receipt.PredicateVersion, CallID: c.out.CallID,
 		Seq: c.k.state.journal.Size(), Time: stamp(time.Now()), BootID: c.k.state.boot,
-		Tool: c.s.capsule.Tool, Principal: principal(c.who.Principal), SessionID: c.session,
+		Tool: c.s.capsule.Tool, Principal: principal(c.who.Principal), SessionID: c.session, RunID: c.run,
 		Capsule: summary(c.s), Decision: c.decision, Approval: c.approval,
 	}
 }

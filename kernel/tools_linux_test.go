@@ -52,7 +52,7 @@ func TestTool(t *testing.T) {
 	})
 	h := openHouse(t, Config{PolicyDir: allowTools(t), Tools: tools})
 	var out bytes.Buffer
-	o := h.call(&Proposal{Tool: "test.echo", Input: input, SessionID: "s", Limits: isolate.Limits{Memory: 64 << 20}}, IO{Stdout: &out})
+	o := h.call(&Proposal{Tool: "test.echo", Input: input, SessionID: "s", RunID: "r", Limits: isolate.Limits{Memory: 64 << 20}}, IO{Stdout: &out})
 	if o.Outcome != receipt.Executed || out.String() != string(input) || seen != 1 {
 		t.Fatalf("%s, %+v, output %q, expanded %d times", o.Outcome, o.Error, out.String(), seen)
 	}
@@ -65,7 +65,7 @@ func TestTool(t *testing.T) {
 		t.Errorf("capsule %s", o.Capsule)
 	}
 	p := h.verify(o).Statement.Predicate
-	if p.Tool != "test.echo" || p.Capsule.Network != "void" || len(p.Capsule.Capabilities) != 2 {
+	if p.Tool != "test.echo" || p.SessionID != "s" || p.RunID != "r" || p.Capsule.Network != "void" || len(p.Capsule.Capabilities) != 2 {
 		t.Errorf("statement %+v", p)
 	}
 }

@@ -102,6 +102,9 @@ func describe(s *receipt.Statement) string {
 	}
 	r.add("capsule", "%s", p.Capsule.Digest)
 	r.add("asked by", "%s, %s", p.Principal, p.Time)
+	if p.RunID != "" {
+		r.add("run", "%s", p.RunID)
+	}
 	r.add("decision", "%s (%s) by %s", p.Decision.Effect, p.Decision.Reason, orNone(p.Decision.Policies))
 	for _, e := range p.Decision.Errors {
 		r.add("", "%s", e)

@@ -29,6 +29,7 @@ type Orphan struct {
 // intent is what Audit remembers of an intent.
 type intent struct {
 	call    string
+	run     string
 	capsule string
 	result  bool
 }
@@ -36,7 +37,7 @@ type intent struct {
 // Audit checks a whole journal and everything in it: the log itself
 // (journal.Check), that every leaf is the record of the envelope kept beside
 // it, every signature, every statement, and that results belong to intents: to
-// an earlier one, of the same call and capsule, which has no other result. An
+// an earlier one, of the same call, run and capsule, which has no other result. An
 // error is fault.Integrity and names the first entry that is wrong. Orphans and
 // bad outcomes are no errors.
 func Audit(dir string, t *Trust) (*AuditReport, error) {
@@ -117,7 +118,7 @@ func (a *auditor) pair(s *Statement, index uint64) error {
 	p := &s.Predicate
 	if s.IsIntent() {
 		a.rep.Intents++
-		a.intents[index] = &intent{call: p.CallID, capsule: p.Capsule.Digest.String()}
+		a.intents[index] = &intent{call: p.CallID, run: p.RunID, capsule: p.Capsule.Digest.String()}
 		a.order = append(a.order, index)
 		return nil
 	}
@@ -134,8 +135,8 @@ func (a *auditor) pair(s *Statement, index uint64) error {
 		return fmt.Errorf("result for entry %d, which is no earlier intent", *p.Intent)
 	case in.result:
 		return fmt.Errorf("second result for intent %d", *p.Intent)
-	case in.call != p.CallID || in.capsule != p.Capsule.Digest.String():
-		return fmt.Errorf("result for intent %d, which is of another call or capsule", *p.Intent)
+	case in.call != p.CallID || in.run != p.RunID || in.capsule != p.Capsule.Digest.String():
+		return fmt.Errorf("result for intent %d, which is of another call, run or capsule", *p.Intent)
 	}
 	in.result = true
 	return nil

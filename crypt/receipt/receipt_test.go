@@ -76,6 +76,11 @@ func (w *world) log(t testing.TB, s Statement) (uint64, *Envelope) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return w.append(t, e), e
+}
+
+func (w *world) append(t testing.TB, e *Envelope) uint64 {
+	t.Helper()
 	leaf, err := Leaf(e, w.ring.Attestation())
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +89,7 @@ func (w *world) log(t testing.TB, s Statement) (uint64, *Envelope) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pos.Index, e
+	return pos.Index
 }
 
 func result(p Predicate, outcome string, intent uint64) Statement {
@@ -227,6 +232,7 @@ func TestSignedButWrong(t *testing.T) {
 	}
 	for _, c := range []struct{ name, old, new string }{
 		{"unknown member of the predicate", `"predicate":{`, `"predicate":{"aaa":1,`},
+		{"a run that is none", `"seq":`, `"run_id":"","seq":`},
 		{"missing member", `"boot_id":"b",`, ``},
 		{"unknown subject", `"name":"stderr"`, `"name":"stdxxx"`},
 		{"capsule is another", `"name":"capsule"`, `"name":"request"`},
@@ -331,8 +337,8 @@ func TestAudit(t *testing.T) {
 // TestAuditFinds appends entries that are sound as a log and wrong as books.
 func TestAuditFinds(t *testing.T) {
 	p := predicate()
-	other := p
-	other.CallID = "c-other"
+	other, elsewhere := p, p
+	other.CallID, elsewhere.RunID = "c-other", "r-other"
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, w *world)
@@ -343,6 +349,7 @@ func TestAuditFinds(t *testing.T) {
 			w.log(t, result(p, Failed, i))
 		}},
 		{"result of another call", func(t *testing.T, w *world) { w.log(t, result(other, Executed, w.intent(t, p))) }},
+		{"result of another run", func(t *testing.T, w *world) { w.log(t, result(elsewhere, Executed, w.intent(t, p))) }},
 		{"result for a result", func(t *testing.T, w *world) {
 			i, _ := w.log(t, result(p, Executed, w.intent(t, p)))
 			w.log(t, result(p, Executed, i))

@@ -72,6 +72,7 @@ type Predicate struct {
 	Tool      string          `json:"tool"`
 	Principal string          `json:"principal"`
 	SessionID string          `json:"session_id"`
+	RunID     string          `json:"run_id,omitempty"` // absent: no run made the call
 	Capsule   Capsule         `json:"capsule"`
 	Decision  Decision        `json:"decision"`
 	Approval  *Approval       `json:"approval"` // null: nobody was asked

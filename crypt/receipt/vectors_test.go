@@ -15,13 +15,20 @@ import (
 	"palyra/internal/fault"
 )
 
-var update = flag.Bool("update", false, "write new vectors, with new keys")
+var update = flag.String("update", "", "write new vectors, with new keys, into this folder of conformance/vectors")
 
-const vectorDir = "../../conformance/vectors/receipt"
+// The folders of vectors: calls that no run made, as all were in receipts of
+// versions that had no run_id, and calls of runs.
+const (
+	vectorRoot = "../../conformance/vectors"
+	plain      = "receipt"
+	ofRuns     = "receipt-run"
+)
 
 // vector is a receipt with what must come of it: a header of lines
 // "name: value", an empty line, and the bytes.
 type vector struct {
+	dir    string // beneath vectorRoot
 	name   string
 	expect string // "ok OUTCOME" or a reason code
 	others string // what cosign and sigstore-js say of it: verified, refused, or either where they differ
@@ -31,14 +38,14 @@ type vector struct {
 func (v *vector) write(t testing.TB) {
 	t.Helper()
 	b := fmt.Sprintf("expect: %s\nsigstore: %s\n\n%s", v.expect, v.others, v.body)
-	if err := os.WriteFile(filepath.Join(vectorDir, v.name+".txt"), []byte(b), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(vectorRoot, v.dir, v.name+".txt"), []byte(b), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func readVectors(t testing.TB) []*vector {
+func readVectors(t testing.TB, dir string) []*vector {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(vectorDir, "*.txt"))
+	files, err := filepath.Glob(filepath.Join(vectorRoot, dir, "*.txt"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no vectors: %v", err)
 	}
@@ -53,74 +60,119 @@ func readVectors(t testing.TB) []*vector {
 		if !ok {
 			t.Fatalf("%s: header %q", f, head)
 		}
-		out = append(out, &vector{name: strings.TrimSuffix(filepath.Base(f), ".txt"),
+		out = append(out, &vector{dir: dir, name: strings.TrimSuffix(filepath.Base(f), ".txt"),
 			expect: strings.TrimPrefix(expect, "expect: "), others: strings.TrimPrefix(others, "sigstore: "), body: body})
 	}
 	return out
 }
 
-func vectorTrust(t testing.TB) *Trust {
+func vectorTrust(t testing.TB, dir string) *Trust {
 	t.Helper()
-	trust, err := LoadTrust(filepath.Join(vectorDir, "trust"))
+	trust, err := LoadTrust(filepath.Join(vectorRoot, dir, "trust"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return trust
 }
 
-// TestVectors reads conformance/vectors/receipt. conformance/sigstore-js reads
-// the same with another verifier.
+// TestVectors reads conformance/vectors. conformance/sigstore-js reads the same
+// with another verifier.
 func TestVectors(t *testing.T) {
-	if *update {
+	switch *update {
+	case plain:
 		writeVectors(t)
+	case ofRuns:
+		writeRunVectors(t)
 	}
-	trust := vectorTrust(t)
-	good := 0
-	for _, v := range readVectors(t) {
-		t.Run(v.name, func(t *testing.T) {
-			ver, err := Verify(v.body, trust)
-			got := fault.ReasonOf(err)
-			if err == nil {
-				good++
-				got = "ok " + cmp.Or(ver.Outcome, "intent")
-			}
-			if got != v.expect {
-				t.Errorf("got %q (%v), want %q", got, err, v.expect)
-			}
-		})
-	}
-	if good < 5 {
-		t.Errorf("%d good vectors", good)
+	for _, dir := range []string{plain, ofRuns} {
+		trust := vectorTrust(t, dir)
+		good := 0
+		for _, v := range readVectors(t, dir) {
+			t.Run(dir+"/"+v.name, func(t *testing.T) {
+				ver, err := Verify(v.body, trust)
+				got := fault.ReasonOf(err)
+				if err == nil {
+					good++
+					got = "ok " + cmp.Or(ver.Outcome, "intent")
+					if run := ver.Statement.Predicate.RunID; (run != "") != (dir == ofRuns) {
+						t.Errorf("run %q", run)
+					}
+				}
+				if got != v.expect {
+					t.Errorf("got %q (%v), want %q", got, err, v.expect)
+				}
+			})
+		}
+		if good < 4 {
+			t.Errorf("%s: %d good vectors", dir, good)
+		}
 	}
 }
 
-func writeVectors(t *testing.T) {
-	w := newWorld(t)
+// writeTrust writes the keys of the vectors in dir.
+func writeTrust(t *testing.T, w *world, dir string) {
+	t.Helper()
+	to := filepath.Join(vectorRoot, dir, "trust")
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, f := range []string{"att.pub", "log.vkey", "trusted_root.json"} {
 		b, err := os.ReadFile(filepath.Join(w.dir, "trust", f))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.MkdirAll(filepath.Join(vectorDir, "trust"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(vectorDir, "trust", f), b, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(to, f), b, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+func writeRunVectors(t *testing.T) {
+	w := newWorld(t)
+	writeTrust(t, w, ofRuns)
+	p := predicate()
+	p.RunID = "r-1"
+	put := func(name, expect string, s Statement) {
+		i, e := w.log(t, s)
+		(&vector{ofRuns, name, expect, "verified", w.receipt(t, i, e)}).write(t)
+	}
+	put("intent", "ok intent", NewStatement(p, canon.Digest{}, canon.Digest{}))
+	for _, o := range []string{Executed, OutcomeUnknown} {
+		put(strings.ReplaceAll(o, "_", "-"), "ok "+o, result(p, o, w.intent(t, p)))
+	}
+	deny := p
+	deny.Decision.Effect, deny.Outcome = "deny", Denied
+	put("denied", "ok denied", NewStatement(deny, canon.Digest{}, canon.Digest{}))
+
+	// "" is no way to say that there is no run.
+	s := NewStatement(p, canon.Digest{}, canon.Digest{})
+	payload, err := canon.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := seal(w.ring.Attestation(), bytes.Replace(payload, []byte(`"run_id":"r-1"`), []byte(`"run_id":""`), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&vector{ofRuns, "empty-run", "receipt_statement", "verified", w.receipt(t, w.append(t, e), e)}).write(t)
+}
+
+func writeVectors(t *testing.T) {
+	w := newWorld(t)
+	writeTrust(t, w, plain)
 	p := predicate()
 	sample := string(w.sample(t))
-	(&vector{"executed", "ok executed", "verified", []byte(sample)}).write(t)
+	(&vector{plain, "executed", "ok executed", "verified", []byte(sample)}).write(t)
 	i, e := w.log(t, NewStatement(p, canon.Digest{}, canon.Digest{}))
-	(&vector{"intent", "ok intent", "verified", w.receipt(t, i, e)}).write(t)
+	(&vector{plain, "intent", "ok intent", "verified", w.receipt(t, i, e)}).write(t)
 	for _, o := range []string{Killed, TimedOut, OutcomeUnknown} {
 		i, e := w.log(t, result(p, o, w.intent(t, p)))
-		(&vector{strings.ReplaceAll(o, "_", "-"), "ok " + o, "verified", w.receipt(t, i, e)}).write(t)
+		(&vector{plain, strings.ReplaceAll(o, "_", "-"), "ok " + o, "verified", w.receipt(t, i, e)}).write(t)
 	}
 	deny := p
 	deny.Decision.Effect, deny.Outcome = "deny", Denied
 	i, e = w.log(t, NewStatement(deny, canon.Digest{}, canon.Digest{}))
-	(&vector{"denied", "ok denied", "verified", w.receipt(t, i, e)}).write(t)
+	(&vector{plain, "denied", "ok denied", "verified", w.receipt(t, i, e)}).write(t)
 
 	other := newWorld(t)
 	alien := string(other.sample(t))
@@ -166,25 +218,30 @@ func writeVectors(t *testing.T) {
 		if c.body == sample {
 			t.Fatalf("%s changes nothing", c.name)
 		}
-		(&vector{c.name, c.expect, c.others, []byte(c.body)}).write(t)
+		(&vector{plain, c.name, c.expect, c.others, []byte(c.body)}).write(t)
 	}
 }
 
 // FuzzVerify: nothing verifies but the good vectors, byte for byte.
 func FuzzVerify(f *testing.F) {
 	good := make(map[string]bool)
-	for _, v := range readVectors(f) {
-		f.Add(v.body)
-		if strings.HasPrefix(v.expect, "ok") {
-			good[string(v.body)] = true
+	var trusts []*Trust
+	for _, dir := range []string{plain, ofRuns} {
+		for _, v := range readVectors(f, dir) {
+			f.Add(v.body)
+			if strings.HasPrefix(v.expect, "ok") {
+				good[string(v.body)] = true
+			}
 		}
+		trusts = append(trusts, vectorTrust(f, dir))
 	}
-	trust := vectorTrust(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := Verify(b, trust); err == nil && !good[string(b)] {
-			t.Fatalf("verifies: %q", b)
-		} else if err != nil && fault.KindOf(err) != fault.Integrity {
-			t.Fatalf("%v is no integrity error", err)
+		for _, trust := range trusts {
+			if _, err := Verify(b, trust); err == nil && !good[string(b)] {
+				t.Fatalf("verifies: %q", b)
+			} else if err != nil && fault.KindOf(err) != fault.Integrity {
+				t.Fatalf("%v is no integrity error", err)
+			}
 		}
 	})
 }
