@@ -43,6 +43,13 @@ const (
 	attrWorkspaceSource
 	attrWorkspaceReadOnly
 	attrNetwork
+	attrTool
+	attrRequester
+	attrApprover
+	attrScope
+	attrPattern
+	attrSensitiveCall
+	attrApprovers
 	attrEnd
 
 	attrAll        = attrEnd - 1
@@ -51,8 +58,13 @@ const (
 		attrExecKind | attrExecFamily
 	attrWorkspace = attrWorkspaceSource | attrWorkspaceReadOnly
 
-	attrBool = attrSensitive | attrApproved | attrInterpreterPermitted | attrExecSystem | attrWorkspaceReadOnly
-	attrText = attrAll &^ (attrBool | attrArgs | attrArgCount | attrEgressHosts | attrCapabilities | attrLimits)
+	// What the contexts of the actions have: attrOrigin, or of these.
+	attrOfAnswer = attrTool | attrRequester | attrApprover | attrScope | attrPattern | attrSensitiveCall | attrApprovers
+	attrCall     = attrAll &^ attrOfAnswer
+	attrAnswer   = attrOrigin | attrExecutable | attrEgressHosts | attrCapabilities | attrTier | attrOfAnswer
+
+	attrBool = attrSensitive | attrApproved | attrInterpreterPermitted | attrExecSystem | attrWorkspaceReadOnly | attrPattern | attrSensitiveCall
+	attrText = attrAll &^ (attrBool | attrArgs | attrArgCount | attrEgressHosts | attrCapabilities | attrLimits | attrApprovers)
 )
 
 // leaf is where an attribute stands in the context: top, or top.sub.
@@ -66,6 +78,7 @@ var leaves = [...]leaf{
 	{"executable", "path"}, {"executable", "dir"}, {"executable", "name"}, {"executable", "digest"},
 	{"executable", "system"}, {"executable", "interpreter"}, {"executable", "kind"}, {"executable", "family"},
 	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"}, {"network", ""},
+	{"tool", ""}, {"requester", ""}, {"approver", ""}, {"scope", ""}, {"pattern", ""}, {"sensitive_call", ""}, {"approvers", ""},
 }
 
 // attrNames are the attributes by path below context. A record's own path
@@ -124,9 +137,12 @@ type facts struct {
 }
 
 func (f *facts) init(r *Request, want attr, m *memo) {
-	f.request, f.has, f.memo, f.kind = r, attrAll, m, Other
-	if !runsProgram(r.Action) {
-		f.has = attrOrigin
+	f.request, f.has, f.memo, f.kind = r, attrOrigin, m, Other
+	switch {
+	case runsProgram(r.Action):
+		f.has = attrCall
+	case answers(r.Action):
+		f.has = attrAnswer
 	}
 	if f.want = want & f.has; f.has == attrOrigin {
 		return
@@ -186,6 +202,8 @@ func (f *facts) value(a attr) cedar.Value {
 		return stringSet(c.Capabilities)
 	case attrLimits:
 		return limitsRecord(&c.Limits)
+	case attrApprovers:
+		return cedar.Long(c.Answer.Approvers)
 	}
 	panic("policy: internal error: no such attribute")
 }
@@ -230,6 +248,17 @@ func (f *facts) text(a attr) string {
 		return f.family
 	case attrWorkspaceSource:
 		return c.WorkspaceSource
+	case attrTool:
+		return c.Answer.Tool
+	case attrRequester:
+		return c.Answer.Requester
+	case attrApprover:
+		return c.Answer.Approver
+	case attrScope:
+		if c.Answer.Scope == "" {
+			return ScopeOnce
+		}
+		return c.Answer.Scope
 	}
 	panic("policy: internal error: no such text")
 }
@@ -247,6 +276,10 @@ func (f *facts) truth(a attr) bool {
 		return f.request.Context.Executable.System
 	case attrWorkspaceReadOnly:
 		return f.request.Context.WorkspaceReadOnly
+	case attrPattern:
+		return f.request.Context.Answer.Pattern
+	case attrSensitiveCall:
+		return f.request.Context.Answer.Sensitive
 	}
 	panic("policy: internal error: no such truth")
 }

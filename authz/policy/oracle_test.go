@@ -135,7 +135,7 @@ func randomRequest(rng *rand.Rand) Request {
 	r := benchRequest()
 	r.Principal = Entity{Type: pick(rng, TypeUser, TypeAgent), ID: pick(rng, "u1", "u2"),
 		Roles: pick(rng, nil, []string{RoleOwner}, []string{RoleAdmin}, []string{RoleOperator}, []string{RoleOperator, RoleOwner})}
-	a := pick(rng, ToolExecute, ToolExecute, SkillExecute, ToolList, VaultGet)
+	a := pick(rng, ToolExecute, ToolExecute, SkillExecute, ToolList, VaultGet, ApprovalResolve)
 	r.Action, r.Resource = a, Entity{Type: resourceType[a], ID: pick(rng, "r1", "process.run")}
 	c := &r.Context
 	c.Sensitive = rng.IntN(2) == 0
@@ -148,6 +148,10 @@ func randomRequest(rng *rand.Rand) Request {
 	c.WorkspaceSource = pick(rng, "", "/w")
 	c.WorkspaceReadOnly = rng.IntN(2) == 0
 	c.Limits.Memory = pick[int64](rng, 0, 1, 512<<20)
+	if a == ApprovalResolve {
+		c.Answer = Answer{Tool: "t", Requester: pick(rng, "u1", "u2"), Approver: r.Principal.ID, Scope: pick(rng, "", ScopeOnce, ScopeTimed),
+			Pattern: rng.IntN(2) == 0, Sensitive: rng.IntN(2) == 0, Approvers: pick[int64](rng, 0, 1, 2)}
+	}
 	return r
 }
 

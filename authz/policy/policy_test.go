@@ -11,6 +11,7 @@ import (
 	"testing/fstest"
 
 	cedar "github.com/cedar-policy/cedar-go"
+	"github.com/cedar-policy/cedar-go/x/exp/schema/resolved"
 	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
 
 	"palyra/internal/canon"
@@ -306,7 +307,10 @@ func TestSchemaAgreesWithCode(t *testing.T) {
 	if !maps.Equal(actions, resourceType) {
 		t.Errorf("schema has %v, code has %v", actions, resourceType)
 	}
-	call := resolvedSchema().Actions[cedar.EntityUID{Type: actionType, ID: ToolExecute}].AppliesTo.Context
+	call := resolved.RecordType{}
+	for _, a := range []cedar.String{ToolExecute, ApprovalResolve} {
+		maps.Copy(call, resolvedSchema().Actions[cedar.EntityUID{Type: actionType, ID: a}].AppliesTo.Context)
+	}
 	for name := range call {
 		if attrNames[string(name)] == 0 {
 			t.Errorf("context.%s is not in attrNames", name)
@@ -336,6 +340,8 @@ func TestMentions(t *testing.T) {
 		`[context].contains({"session": ""})`:            attrAll,
 		`(if true then context else context).tier == ""`: attrAll,
 		`context.later == 1`:                             attrAll,
+		`context.requester == context.approver`:          attrRequester | attrApprover,
+		`context.approvers < 2`:                          attrApprovers,
 		`context.executable.later == 1`:                  attrExecutable,
 		`principal == resource`:                          0,
 		`"context.tier" == ""`:                           0,

@@ -40,6 +40,7 @@ const (
 	VaultGet        = "vault.get"
 	MemorySearch    = "memory.search"
 	ApprovalResolve = "approval.resolve"
+	ApprovalSelf    = "approval.self"
 	TrustOperate    = "trust.operate"
 	WorkspaceManage = "workspace.manage"
 
@@ -59,6 +60,13 @@ const (
 const (
 	NetworkFresh = "fresh" // a network namespace of its own
 	NetworkVoid  = "void"  // an empty one that all such calls share, in which no socket can be made
+)
+
+// The scopes of an approval.
+const (
+	ScopeOnce    = "once"
+	ScopeSession = "session"
+	ScopeTimed   = "timed"
 )
 
 // Request is one question to a Set: may Principal do Action to Resource, in
@@ -108,6 +116,18 @@ type Context struct {
 	DeviceID          string       `json:"device_id,omitempty"`
 	ChannelID         string       `json:"channel_id,omitempty"`
 	Sensitive         bool         `json:"sensitive,omitempty"` // declared by whoever registered the tool
+	Answer            Answer       `json:"answer,omitzero"`     // of ApprovalResolve and ApprovalSelf, whose call the rest describes
+}
+
+// Answer is what policies see of a yes to a call, beside the call.
+type Answer struct {
+	Tool      string `json:"tool,omitempty"`
+	Requester string `json:"requester,omitempty"` // who wants the call: "uid:1000"
+	Approver  string `json:"approver,omitempty"`  // who says yes
+	Scope     string `json:"scope,omitempty"`     // "once", "session", "timed"; "" is "once"
+	Sensitive bool   `json:"sensitive,omitempty"` // the call's tool is declared sensitive
+	Pattern   bool   `json:"pattern,omitempty"`   // to every call that fits a pattern, not to this capsule alone
+	Approvers int64  `json:"approvers,omitempty"` // how many people said yes by now, this one included
 }
 
 // Executable is the file that will run. What policy knows of its name is
@@ -134,11 +154,14 @@ type Limits struct {
 var resourceType = map[string]string{
 	ToolExecute: TypeTool, SkillExecute: TypeSkill, VaultGet: TypeSecret,
 	ToolList: TypeWorkspace, DaemonStatus: TypeWorkspace, MemorySearch: TypeWorkspace,
-	ApprovalResolve: TypeWorkspace, TrustOperate: TypeWorkspace, WorkspaceManage: TypeWorkspace,
+	ApprovalResolve: TypeWorkspace, ApprovalSelf: TypeWorkspace, TrustOperate: TypeWorkspace, WorkspaceManage: TypeWorkspace,
 }
 
 // runsProgram reports whether the action's context is the schema's Call.
 func runsProgram(action string) bool { return action == ToolExecute || action == SkillExecute }
+
+// answers reports whether the action's context is the schema's Answer.
+func answers(action string) bool { return action == ApprovalResolve || action == ApprovalSelf }
 
 // The closed vocabularies. A policy that compares with anything else could
 // never match and is refused (validate.go); a request with anything else is
@@ -147,6 +170,7 @@ var (
 	vocabTier         = []string{"a", "b", "c"}
 	vocabStdin        = []string{"none", "sealed", "stream"}
 	vocabNetwork      = []string{NetworkFresh, NetworkVoid}
+	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
@@ -194,6 +218,14 @@ func (c *Context) check(action string) error {
 	if c.Network != "" && !slices.Contains(vocabNetwork, c.Network) {
 		return fmt.Errorf("unknown network %q", c.Network)
 	}
+	switch a := &c.Answer; {
+	case a.Scope != "" && !slices.Contains(vocabScope, a.Scope):
+		return fmt.Errorf("unknown scope %q", a.Scope)
+	case a.Approvers < 0:
+		return fmt.Errorf("%d approvers", a.Approvers)
+	case *a != Answer{} && !answers(action):
+		return fmt.Errorf("action %q has no answer", action)
+	}
 	for _, v := range c.Capabilities {
 		if !slices.Contains(vocabCapabilities[:], v) {
 			return fmt.Errorf("unknown capability %q", v)
@@ -223,7 +255,7 @@ func isResolved(p string) bool {
 func (r *Request) checkText() error {
 	c := &r.Context
 	for _, s := range [...]string{r.Principal.ID, r.Resource.ID, c.Executable.Path, c.Executable.Interpreter, c.Cwd,
-		c.WorkspaceSource, c.SessionID, c.RunID, c.DeviceID, c.ChannelID} {
+		c.WorkspaceSource, c.SessionID, c.RunID, c.DeviceID, c.ChannelID, c.Answer.Tool, c.Answer.Requester, c.Answer.Approver} {
 		if !utf8.ValidString(s) {
 			return errors.New("text is not UTF-8")
 		}

@@ -114,6 +114,7 @@ var closedAttrs = map[string][]string{
 	"context.tier":            vocabTier,
 	"context.stdin":           vocabStdin,
 	"context.network":         vocabNetwork,
+	"context.scope":           vocabScope,
 	"context.capabilities":    vocabCapabilities[:], // a set: its elements
 }
 

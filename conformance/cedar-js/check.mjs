@@ -23,6 +23,7 @@ const roles = [
   { uid: role('admin'), attrs: {}, parents: [role('operator')] },
   { uid: role('operator'), attrs: {}, parents: [] },
 ];
+const answers = (action) => action === 'approval.resolve' || action === 'approval.self';
 const runsProgram = (action) => action === 'tool.execute' || action === 'skill.execute';
 
 function contextOf({ request, kind, family }, approved, interpreterPermitted) {
@@ -31,12 +32,25 @@ function contextOf({ request, kind, family }, approved, interpreterPermitted) {
     session: c.session_id ?? '', run: c.run_id ?? '', device: c.device_id ?? '', channel: c.channel_id ?? '',
     sensitive: c.sensitive ?? false, approved,
   };
-  if (!runsProgram(request.action)) return origin;
+  if (!runsProgram(request.action) && !answers(request.action)) return origin;
   const x = c.executable ?? {};
   const path = x.path ?? '';
   const slash = path.lastIndexOf('/');
   const l = c.limits ?? {};
   const ms = (ns) => Math.trunc((ns ?? 0) / 1e6);
+  if (answers(request.action)) {
+    const a = c.answer ?? {};
+    return {
+      ...origin,
+      executable: {
+        path, dir: slash === 0 ? '/' : path.slice(0, Math.max(slash, 0)), name: path.slice(slash + 1),
+        digest: x.digest ?? '', system: x.system ?? false, interpreter: x.interpreter ?? '', kind, family,
+      },
+      egress_hosts: c.egress_hosts ?? [], capabilities: c.capabilities ?? [], tier: c.tier ?? '',
+      tool: a.tool ?? '', requester: a.requester ?? '', approver: a.approver ?? '', scope: a.scope || 'once',
+      sensitive_call: a.sensitive ?? false, pattern: a.pattern ?? false, approvers: a.approvers ?? 0,
+    };
+  }
   return {
     ...origin,
     capsule: c.capsule_digest ?? '',
