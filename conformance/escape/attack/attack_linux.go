@@ -32,6 +32,19 @@ func prepare() {
 	debug.SetGCPercent(-1)
 	runtime.GOMAXPROCS(1)
 	runtime.LockOSThread()
+	roomyStack()
+}
+
+// roomyStack leaves the calling goroutine with a stack that a forked child need
+// not grow. Only the collector shrinks it again.
+//
+//go:noinline
+func roomyStack() byte {
+	var room [64 << 10]byte
+	for i := range room {
+		room[i] = byte(i)
+	}
+	return room[len(room)/2]
 }
 
 func errnoName(e syscall.Errno) string {

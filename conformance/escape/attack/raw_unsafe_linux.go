@@ -16,14 +16,22 @@ func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 // cstring returns s with a NUL.
 func cstring(s string) []byte { return append([]byte(s), 0) }
 
+// fork makes clone(2) with flags and no stack of its own, and gives the child a
+// goroutine that is not asked to yield; see fork_linux_amd64.s.
+func fork(flags uintptr) (pid uintptr)
+
 // rawFork is fork(2) with clone(2) flags and without exec. The child has one
 // thread and a Go runtime that must not be used: raw system calls only, no
 // allocation, no growing stack.
 //
 //go:norace
+//go:nosplit
 func rawFork(flags uintptr) (int, syscall.Errno) {
-	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, flags|uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
-	return int(pid), errno
+	r := int(fork(flags | uintptr(syscall.SIGCHLD)))
+	if r < 0 {
+		return -1, syscall.Errno(-r)
+	}
+	return r, 0
 }
 
 // exit ends the process without the runtime.
