@@ -75,6 +75,7 @@ func compile(files []file) (*Set, error) {
 			if err := s.addFile(f); err != nil {
 				return nil, err
 			}
+			s.texts = append(s.texts, f)
 		case kindTest:
 			s.cases = append(s.cases, f)
 		case kindSchema:

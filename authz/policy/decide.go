@@ -60,7 +60,7 @@ type evaluation struct {
 	entities store
 	roles    roleSet
 	action   cedar.String
-	extra    []*rule // rules tried on top of the set's, for Fix
+	change   *change // rules tried instead of the set's own; nil but for Fix and analyses
 
 	buf   [16]*rule
 	rules []*rule // those that Cedar is being asked about
@@ -129,7 +129,7 @@ func (e *evaluation) verdict() {
 // and the permits if every one of them hinges on it.
 func (e *evaluation) asking(plain, approved answer) []string {
 	for _, id := range approved.ids {
-		if r := e.set.byID[id]; r == nil || !r.hinges() {
+		if r := e.rule(id); r == nil || !r.hinges() {
 			if len(plain.ids) > 0 {
 				return plain.ids
 			}
@@ -177,7 +177,9 @@ func (e *evaluation) answer(approved bool) answer {
 
 func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved, byName bool) answer {
 	e.rules = e.set.index.candidates(e.buf[:0], e.entities.principal.UID, resource, e.roles, action)
-	e.rules = append(e.rules, e.extra...)
+	if e.change != nil {
+		e.rules = e.change.apply(e.rules)
+	}
 	e.facts.set(approved, byName)
 	var reads attr // of the rules that take a context
 	for _, r := range e.rules {

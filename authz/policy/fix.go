@@ -1,17 +1,25 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
+// maxFix bounds a fix, in bytes: it is part of every record of a denial. A diff
+// that is longer, because lines of the set are, gives way to names.
+const maxFix = 16 << 10
+
 // fix returns the smallest change that would give exactly this call a better
-// effect than d. Additions are tried from small to large and each is evaluated
-// together with the set before it is offered; if none helps, a forbid stands in
-// the way and the text names it.
+// effect than d: a unified diff against the policy directory. Changes are tried
+// from small to large, and each is evaluated in the place of what it changes
+// before it is offered: permits to add; then exceptions, for this call alone,
+// to the forbids in the way; then both. If none helps the text is a Cedar
+// comment that names what stands in the way.
 func (s *Set) fix(r *Request, d *Decision) string {
 	if d.Reason == ReasonPolicyError {
 		return ""
@@ -23,11 +31,133 @@ func (s *Set) fix(r *Request, d *Decision) string {
 		additions = []string{permit, byName, byName + "\n" + permit}
 	}
 	for _, text := range additions {
-		if got := s.with(r, text); got > d.Effect {
-			return text + verdictNote(got)
+		c, err := addition(text)
+		if err != nil {
+			return s.changeText(d)
+		}
+		if got := s.trial(r, c).Effect; got > d.Effect {
+			return s.diffOf(r, text+verdictNote(got), nil, d)
+		}
+	}
+	for _, text := range append([]string{""}, additions...) {
+		c, err := addition(text)
+		if err != nil {
+			break
+		}
+		excepted := s.except(r, c)
+		if got := s.trial(r, c).Effect; len(excepted) > 0 && got > d.Effect {
+			if text != "" {
+				text += verdictNote(got)
+			}
+			return s.diffOf(r, text, excepted, d)
 		}
 	}
 	return s.changeText(d)
+}
+
+// addition is the change that adds the policies of text.
+func addition(text string) (*change, error) {
+	c := new(change)
+	if text == "" {
+		return c, nil
+	}
+	list, err := cedar.NewPolicyListFromBytes("fix", []byte(text))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range list {
+		c.extra = append(c.extra, newExtra(string(p.Annotations()["id"]), (*ast.Policy)(p.AST())))
+	}
+	return c, nil
+}
+
+// exception is a forbid with a clause that leaves out one call.
+type exception struct {
+	rule   *rule
+	clause string // Cedar: unless { … }
+}
+
+// except puts into c an exception for every forbid that stands in r's way, with
+// approval and without, and returns them.
+func (s *Set) except(r *Request, c *change) (out []exception) {
+	for range len(s.rules) { // each round finds at least one more, or ends
+		e := s.changed(r, c)
+		a := e.answer(false)
+		if a.allow || len(a.errors) > 0 {
+			return out
+		}
+		found := false
+		for _, id := range a.ids {
+			f := s.byID[id]
+			if f == nil || f.permits() || slices.Contains(c.without, f) {
+				continue
+			}
+			x, err := s.exceptFrom(r, f)
+			if err != nil {
+				return nil
+			}
+			p := *f.ast
+			clause := (*ast.Policy)(x.policy.AST()).Conditions
+			p.Conditions = append(slices.Clip(slices.Clone(p.Conditions)), clause...)
+			c.without = append(c.without, f)
+			c.extra = append(c.extra, newExtra(f.id, &p))
+			out = append(out, exception{f, x.clause})
+			found = true
+		}
+		if !found {
+			return out
+		}
+	}
+	return out
+}
+
+type parsedClause struct {
+	policy *cedar.Policy
+	clause string
+}
+
+// exceptFrom is the clause that leaves r out of f: this principal and this
+// capsule; where there is no capsule, this principal, action and resource.
+func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
+	var parts []string
+	capsule := r.Context.CapsuleDigest
+	switch {
+	case capsule.IsZero() || !runsProgram(r.Action):
+		parts = append(parts, "action == "+cedar.EntityUID{Type: actionType, ID: cedar.String(r.Action)}.String())
+	case !onlyCalls(f.ast.Action):
+		parts = append(parts, "context has capsule") // the validator does not look behind it for other actions
+	}
+	parts = append(parts, "principal == "+uid(r.Principal).String())
+	if !capsule.IsZero() && runsProgram(r.Action) {
+		parts = append(parts, fmt.Sprintf("context.capsule == %q", capsule))
+	} else {
+		parts = append(parts, "resource == "+uid(r.Resource).String())
+	}
+	clause := "unless { " + strings.Join(parts, " && ") + " }"
+	list, err := cedar.NewPolicyListFromBytes("fix", []byte("permit (principal, action, resource)\n"+clause+";"))
+	if err != nil || len(list) != 1 {
+		return parsedClause{}, errors.Join(err, errors.New("no clause"))
+	}
+	return parsedClause{list[0], clause}, nil
+}
+
+// onlyCalls reports whether every action of a scope has the context of a call.
+func onlyCalls(scope ast.IsScopeNode) bool {
+	calls := func(a cedar.EntityUID) bool { return runsProgram(string(a.ID)) || a.ID == interpreterRun }
+	switch a := scope.(type) {
+	case ast.ScopeTypeEq:
+		return calls(a.Entity)
+	case ast.ScopeTypeIn:
+		return calls(a.Entity)
+	case ast.ScopeTypeInSet:
+		for _, uid := range a.Entities {
+			if !calls(uid) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }
 
 func (s *Set) kindOf(r *Request) (Kind, string) {
@@ -41,18 +171,22 @@ func (s *Set) kindOf(r *Request) (Kind, string) {
 // resource and, where the call has one, this capsule.
 func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityUID, suffix string) string {
 	capsule := r.Context.CapsuleDigest
-	id := "allow_" + strings.ReplaceAll(r.Action, ".", "_")
-	if !capsule.IsZero() {
-		id = "allow_" + capsule.Hex()[:12]
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "@id(%q)\npermit (\n  principal == %s,\n  action == %s,\n  resource == %s\n)",
-		s.freeID(id+suffix), uid(r.Principal), cedar.EntityUID{Type: actionType, ID: action}, resource)
+		s.freeID(fixID(r)+suffix), uid(r.Principal), cedar.EntityUID{Type: actionType, ID: action}, resource)
 	if !capsule.IsZero() && runsProgram(r.Action) {
 		fmt.Fprintf(&b, "\nwhen { context.capsule == %q }", capsule)
 	}
 	b.WriteString(";\n")
 	return b.String()
+}
+
+// fixID names what is added for a call.
+func fixID(r *Request) string {
+	if c := r.Context.CapsuleDigest; !c.IsZero() {
+		return "allow_" + c.Hex()[:12]
+	}
+	return "allow_" + strings.ReplaceAll(r.Action, ".", "_")
 }
 
 // freeID appends a number if the set has the id already.
@@ -64,25 +198,6 @@ func (s *Set) freeID(id string) string {
 	return free
 }
 
-// with is the effect that r would have with the policies of text added.
-func (s *Set) with(r *Request, text string) Effect {
-	list, err := cedar.NewPolicyListFromBytes("fix", []byte(text))
-	if err != nil {
-		return Deny
-	}
-	want := s.want
-	var extra []*rule
-	for _, p := range list {
-		x := &rule{id: string(p.Annotations()["id"]), tail: p, reads: mentions((*ast.Policy)(p.AST()))}
-		extra = append(extra, x)
-		want |= x.reads
-	}
-	e := s.newEvaluation(r, want)
-	e.extra = extra
-	e.verdict()
-	return e.decision.Effect
-}
-
 func verdictNote(got Effect) string {
 	if got == NeedsApproval {
 		return "// With it the call still needs a person's approval.\n"
@@ -90,14 +205,56 @@ func verdictNote(got Effect) string {
 	return ""
 }
 
-// changeText names the policies that no addition can get past.
+// diffOf is a change as a unified diff: exceptions in their files, sorted by
+// name, then a new file for what is added.
+func (s *Set) diffOf(r *Request, text string, excepted []exception, d *Decision) string {
+	edits := make(map[string][]edit)
+	for _, x := range excepted {
+		f := s.text(x.rule.file)
+		at := endOfPolicy(f, x.rule.policy.Position().Offset)
+		if at < 0 {
+			return s.changeText(d)
+		}
+		edits[x.rule.file] = append(edits[x.rule.file], edit{at, "\n" + x.clause})
+	}
+	var b strings.Builder
+	for _, f := range s.texts {
+		if e := edits[f.name]; len(e) > 0 {
+			b.WriteString(insertions(f.name, f.data, e))
+		}
+	}
+	if text != "" {
+		b.WriteString(newFile(s.freeFile("90-"+s.freeID(fixID(r))), text))
+	}
+	if b.Len() > maxFix {
+		return s.changeText(d)
+	}
+	return b.String()
+}
+
+// text is the content of one of the set's files.
+func (s *Set) text(name string) []byte {
+	for _, f := range s.texts {
+		if f.name == name {
+			return f.data
+		}
+	}
+	return nil
+}
+
+func (s *Set) freeFile(base string) string {
+	free := base + ".cedar"
+	for n := 2; s.text(free) != nil; n++ {
+		free = fmt.Sprintf("%s_%d.cedar", base, n)
+	}
+	return free
+}
+
+// changeText names the policies that stand in the way of a call for which no
+// change was found that could be shown.
 func (s *Set) changeText(d *Decision) string {
 	var b strings.Builder
-	b.WriteString("// No added policy can allow this call")
-	if d.Effect == NeedsApproval {
-		b.WriteString(" without approval")
-	}
-	b.WriteString(". In the way:\n")
+	b.WriteString("// No change for this call alone can be shown. In its way:\n")
 	for _, id := range d.Policies {
 		r := s.byID[id]
 		if r == nil {

@@ -93,7 +93,7 @@ func FuzzParseRequest(f *testing.F) {
 			t.Fatalf("%v and %v", d, e)
 		}
 		if d.Effect != Allow {
-			s := loadWith(t, d.Fix)
+			s := loadWith(t, Default(), d.Fix)
 			if got := s.Decide(r); got.Effect < d.Effect || got.Reason == ReasonPolicyError {
 				t.Fatalf("with the fix: %v %s\n%s", got.Effect, got.Reason, d.Fix)
 			}

@@ -136,6 +136,7 @@ type Set struct {
 	digest canon.Digest
 	memo   *memo
 	cases  []file // policy tests, read when they are run: Default need not pay for them
+	texts  []file // the policy files, for whoever changes or shows them
 }
 
 //go:embed default
