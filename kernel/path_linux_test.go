@@ -120,7 +120,22 @@ func (h *house) verify(o *Outcome) *receipt.Verified {
 	case (o.Error == nil) != (o.Outcome == receipt.Executed) || (p.Error == nil) != (o.Error == nil):
 		h.t.Errorf("%s with error %v", o.Outcome, o.Error)
 	}
+	h.repeat(&p)
 	return v
+}
+
+// repeat puts the recorded question to policy again.
+func (h *house) repeat(p *receipt.Predicate) {
+	h.t.Helper()
+	q, err := QuestionOf(p)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	set := h.PolicySet()
+	if d := set.Decide(q); set.Digest() == p.Decision.PolicySet && (d.Effect.String() != p.Decision.Effect || d.Reason != p.Decision.Reason ||
+		!slices.Equal(d.Policies, p.Decision.Policies) || d.Fix != p.Decision.Fix) {
+		h.t.Errorf("the recorded question is decided %v %v, the call was %v %v", d.Effect, d.Policies, p.Decision.Effect, p.Decision.Policies)
+	}
 }
 
 // audit closes the kernel and puts the whole journal through the oracle.

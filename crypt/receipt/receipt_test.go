@@ -232,6 +232,8 @@ func TestSignedButWrong(t *testing.T) {
 	}
 	for _, c := range []struct{ name, old, new string }{
 		{"unknown member of the predicate", `"predicate":{`, `"predicate":{"aaa":1,`},
+		{"a question that is none", `"seq":`, `"question":null,"seq":`},
+		{"half a question", `"seq":`, `"question":{"channel":"","device":"","system":true},"seq":`},
 		{"a run that is none", `"seq":`, `"run_id":"","seq":`},
 		{"missing member", `"boot_id":"b",`, ``},
 		{"unknown subject", `"name":"stderr"`, `"name":"stdxxx"`},

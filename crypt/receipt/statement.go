@@ -74,6 +74,7 @@ type Predicate struct {
 	SessionID string          `json:"session_id"`
 	RunID     string          `json:"run_id,omitempty"` // absent: no run made the call
 	Capsule   Capsule         `json:"capsule"`
+	Question  *Question       `json:"question,omitempty"` // absent: written before there was one, or too long
 	Decision  Decision        `json:"decision"`
 	Approval  *Approval       `json:"approval"` // null: nobody was asked
 	Outcome   string          `json:"outcome"`  // "" in an intent
@@ -137,6 +138,15 @@ type Limits struct {
 	Inodes    int64 `json:"inodes"`
 }
 
+// Question is what policy was told of a call that stands nowhere else in the
+// statement: with it the request can be put to policy again, exactly.
+type Question struct {
+	Roles   []string `json:"roles"`   // of the principal, as they were authenticated
+	Device  string   `json:"device"`  // that it asked from; "" is unknown
+	Channel string   `json:"channel"` // the surface that it came by
+	System  bool     `json:"system"`  // program and scripts are the system's own
+}
+
 // Decision is policy's answer.
 type Decision struct {
 	ID        string       `json:"id"`
@@ -194,6 +204,9 @@ func (s *Statement) normalise() {
 		if *l == nil {
 			*l = []string{}
 		}
+	}
+	if p.Question != nil && p.Question.Roles == nil {
+		p.Question.Roles = []string{}
 	}
 	if p.Capsule.Operands == nil {
 		p.Capsule.Operands = []File{}

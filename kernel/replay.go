@@ -1,0 +1,162 @@
+package kernel
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"palyra/authz/policy"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+)
+
+// maxAsker bounds what a statement says of who asked, in bytes. Device and
+// channel are a few words; a longer one leaves the question out of the record,
+// and the decision cannot be repeated.
+const maxAsker = 1024
+
+// whoAsks is what question was given besides the capsule.
+func whoAsks(who *Caller, s *sealed) *receipt.Question {
+	n := len(who.Device) + len(who.Channel)
+	for _, r := range who.Principal.Roles {
+		n += len(r)
+	}
+	if n > maxAsker {
+		return nil
+	}
+	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System}
+}
+
+// QuestionOf is what policy was asked about the call of a statement, exactly. A
+// statement without a Question, of an older version, is fault.Unsupported
+// "question_not_recorded".
+func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
+	const op = "rebuild the question of a call"
+	if p.Question == nil {
+		return policy.Request{}, fault.New(fault.Unsupported, "question_not_recorded", op, errors.New("the statement does not say who asked in full"))
+	}
+	kind, quoted, ok := strings.Cut(p.Principal, `::"`)
+	id, err := strconv.Unquote(`"` + quoted)
+	if !ok || err != nil {
+		return policy.Request{}, fault.New(fault.Integrity, "bad_principal", op, fmt.Errorf("principal %q", p.Principal))
+	}
+	floor, err := tier.Parse(p.Capsule.TierFloor)
+	if err != nil || len(p.Capsule.Argv) == 0 {
+		return policy.Request{}, fault.New(fault.Integrity, "bad_capsule", op, errors.Join(err, errors.New("no tier or no arguments")))
+	}
+	s := p.Capsule
+	c := &capsule.Capsule{
+		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
+		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: capsule.File{Path: s.Executable.Path, Digest: s.Executable.Digest},
+		Limits: isolate.Limits{Wall: time.Duration(s.Limits.WallNS), CPU: time.Duration(s.Limits.CPUNS), Memory: s.Limits.Memory,
+			PIDs: s.Limits.PIDs, Output: s.Limits.Output, FileSize: s.Limits.FileSize},
+	}
+	c.Stdin.Mode = s.Stdin.Mode
+	if s.Script != nil {
+		c.Scripts = append(c.Scripts, capsule.Script{File: capsule.File{Path: s.Script.Path, Digest: s.Script.Digest}})
+	}
+	if w := s.Workspace; w != nil {
+		c.Workspace = &capsule.Workspace{Source: w.Source, ReadOnly: w.ReadOnly}
+	}
+	who := Caller{Principal: policy.Entity{Type: kind, ID: id, Roles: p.Question.Roles}, Device: p.Question.Device, Channel: p.Question.Channel}
+	q := question(&who, &sealed{capsule: c, id: s.Digest}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
+	q.Context.Executable.System = p.Question.System
+	return q, nil
+}
+
+// Decided is a decision about a call, as the journal has it.
+type Decided struct {
+	Index     uint64            // of the entry
+	Statement receipt.Statement //
+}
+
+// ID returns the decision's id, 32 hexadecimal digits.
+func (d *Decided) ID() string { return d.Statement.Predicate.Decision.ID }
+
+// Entries reads a part of a journal: its entries from one index up to but not
+// including another.
+type Entries func(from, to uint64) iter.Seq2[journal.Record, error]
+
+// replayChunk is how many entries are read at once, from the newest backwards.
+const replayChunk = 256
+
+// Decisions returns the decisions in a journal of that size, newest first, each
+// once: its result, or its intent while there is none. Of the newest entries it
+// looks at most at scan; what was erased is left out. The statements are read
+// and not verified: that is receipt.Audit's.
+func Decisions(read Entries, size, scan uint64) iter.Seq2[Decided, error] {
+	return func(yield func(Decided, error) bool) {
+		seen := make(map[string]bool)
+		for to, left := size, min(scan, size); left > 0; {
+			n := min(left, replayChunk)
+			var chunk []Decided
+			for rec, err := range read(to-n, to) {
+				if err == nil && rec.Erased {
+					continue
+				}
+				var d *Decided
+				if err == nil {
+					d, err = decidedIn(&rec)
+				}
+				if err != nil {
+					yield(Decided{}, err)
+					return
+				}
+				if d != nil {
+					chunk = append(chunk, *d)
+				}
+			}
+			for _, d := range slices.Backward(chunk) {
+				if seen[d.ID()] {
+					continue
+				}
+				seen[d.ID()] = true
+				if !yield(d, nil) {
+					return
+				}
+			}
+			to, left = to-n, left-n
+		}
+	}
+}
+
+// decidedIn returns the decision of an entry, nil of an administrative act.
+func decidedIn(rec *journal.Record) (*Decided, error) {
+	env, err := receipt.ParseEnvelope(rec.Content)
+	if err != nil {
+		return nil, err
+	}
+	st, act, err := receipt.ParsePayload(env.Payload)
+	if err != nil || act != nil {
+		return nil, err
+	}
+	return &Decided{rec.Index, *st}, nil
+}
+
+// FindDecision returns the decision with an id, or with an id that begins so:
+// at least eight digits. It looks at the newest scan entries.
+func FindDecision(read Entries, size, scan uint64, id string) (Decided, error) {
+	op := fmt.Sprintf("look up decision %.40q", id)
+	if _, err := hex.DecodeString(id[:len(id)&^1]); err != nil || len(id) < 8 || len(id) > 32 {
+		return Decided{}, fault.New(fault.Usage, "bad_decision_id", op, errors.New("want 8 to 32 hexadecimal digits")).
+			WithHint("a denial names its decision; so does palyra journal show INDEX --json")
+	}
+	for d, err := range Decisions(read, size, scan) {
+		switch {
+		case err != nil:
+			return Decided{}, err
+		case strings.HasPrefix(d.ID(), id):
+			return d, nil
+		}
+	}
+	return Decided{}, fault.New(fault.NotFound, "no_such_decision", op, fmt.Errorf("it is not in the newest %d entries of the journal", min(scan, size)))
+}

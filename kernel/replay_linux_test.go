@@ -1,0 +1,125 @@
+package kernel
+
+import (
+	"iter"
+	"reflect"
+	"strings"
+	"testing"
+
+	"palyra/authz/policy"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate"
+)
+
+// TestQuestionOf: the statement of a call gives back exactly what policy was
+// asked, whatever the call.
+func TestQuestionOf(t *testing.T) {
+	dir := t.TempDir()
+	script := put(t, t.TempDir()+"/script", "#!/bin/cat\n", 0o755)
+	tools := table(func(tool string, in []byte) (*Expansion, error) {
+		return &Expansion{Argv: []string{"/bin/cat", "flag=x"}, Stdin: in, Workspace: dir, Sensitive: true,
+			Capabilities: []string{policy.CapSecretsRead}, Limits: isolate.Limits{Memory: 99 << 20}}, nil
+	})
+	h := openHouse(t, Config{Tools: tools})
+	op := Caller{Principal: policy.Entity{Type: policy.TypeAgent, ID: "a\"\\\u202e", Roles: []string{policy.RoleOperator}}, Device: "d", Channel: "http"}
+	for name, c := range map[string]struct {
+		who Caller
+		p   Proposal
+	}{
+		"program":  {Caller{Principal: policy.LocalUser("u")}, *proposal("true")},
+		"denied":   {op, *proposal("/bin/sh", "-c", "true")},
+		"stranger": {Caller{Principal: policy.Entity{Type: policy.TypeDevice, ID: "x"}}, *proposal("true")},
+		"script":   {op, *proposal(script, "a", "\u00e9")},
+		"tool":     {op, Proposal{Tool: "t", Input: []byte(`{}`), SessionID: "s", RunID: "r"}},
+		"folder": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceReadOnly: true, Cwd: "/workspace",
+			Stdin: StdinSealed, Network: isolate.NetworkVoid, SessionID: "s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, err := h.Question(t.Context(), c.who, c.p, strings.NewReader(""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := h.CallAs(t.Context(), c.who, c.p, IO{Stdin: strings.NewReader("")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := QuestionOf(&h.verify(o).Statement.Predicate)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(want.Principal.Roles) == 0 {
+				want.Principal.Roles = []string{}
+			}
+			for _, l := range []*[]string{&want.Context.EgressHosts, &want.Context.Args, &got.Context.Args, &got.Context.EgressHosts} {
+				if len(*l) == 0 {
+					*l = nil
+				}
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+	if o, err := h.CallAs(t.Context(), Caller{Principal: policy.LocalUser("u"), Device: strings.Repeat("d", maxAsker)}, *proposal("true"), IO{}); err != nil || o.Outcome != receipt.Executed {
+		t.Errorf("a long device stops the call: %v", err)
+	} else if v, _ := receipt.Verify(o.Receipt, h.Trust()); v == nil || v.Statement.Predicate.Question != nil {
+		t.Error("a long device is recorded")
+	} else if _, err := QuestionOf(&v.Statement.Predicate); fault.ReasonOf(err) != "question_not_recorded" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDecisions: newest first, each once, acts left out, as far as asked.
+func TestDecisions(t *testing.T) {
+	h := openHouse(t, Config{})
+	var ids []string
+	for i := range 4 {
+		argv := []string{"true"}
+		if i%2 == 1 {
+			argv = []string{"/bin/sh"}
+		}
+		ids = append(ids, h.verify(h.call(proposal(argv...), IO{})).Statement.Predicate.Decision.ID)
+		if _, err := h.Record(t.Context(), Act{Act: "test", Principal: "p"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := h.JournalStatus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for d, err := range Decisions(h.JournalEntries, s.Size, 1000) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Statement.IsIntent() {
+			t.Error("the intent of a call that has a result")
+		}
+		got = append(got, d.ID())
+	}
+	if len(got) != 4 || got[0] != ids[3] || got[3] != ids[0] {
+		t.Errorf("got %v, want %v newest first", got, ids)
+	}
+	if d, err := FindDecision(h.JournalEntries, s.Size, 1000, ids[1][:12]); err != nil || d.ID() != ids[1] || d.Statement.Predicate.Outcome != receipt.Denied {
+		t.Errorf("%v, %v", d.ID(), err)
+	}
+	for id, reason := range map[string]string{ids[0]: "no_such_decision", "": "bad_decision_id", "zzzzzzzz": "bad_decision_id", ids[3] + "00": "bad_decision_id"} {
+		if _, err := FindDecision(h.JournalEntries, s.Size, 3, id); fault.ReasonOf(err) != reason {
+			t.Errorf("%q: %v, want %s", id, err, reason)
+		}
+	}
+	broken := func(from, to uint64) iter.Seq2[journal.Record, error] {
+		return func(yield func(journal.Record, error) bool) { yield(journal.Record{Content: []byte("x")}, nil) }
+	}
+	if _, err := FindDecision(broken, 1, 1, ids[0]); fault.KindOf(err) != fault.Integrity {
+		t.Errorf("a broken entry: %v", err)
+	}
+	erased := func(from, to uint64) iter.Seq2[journal.Record, error] {
+		return func(yield func(journal.Record, error) bool) { yield(journal.Record{Erased: true}, nil) }
+	}
+	if _, err := FindDecision(erased, 1, 1, ids[0]); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("an erased entry: %v", err)
+	}
+}
