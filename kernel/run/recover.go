@@ -24,7 +24,8 @@ import (
 //     never ran. No step is made again;
 //   - a run that had not begun is made, in its place, unless it was a call of
 //     somebody who waited: that is cancelled, "caller_gone". While an emergency stop
-//     is in force all of these are cancelled, "stopped"; in safe mode they go on waiting.
+//     is in force all of these are cancelled, "stopped"; in safe mode they go on waiting;
+//   - a step in whose call the journal failed gets what the journal has of it now.
 func (e *Engine) recover(ctx context.Context) error {
 	if _, err := e.approvals.Expire(ctx); err != nil {
 		return fmt.Errorf("expire approvals: %w", err)
@@ -33,9 +34,18 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	calls, err := e.whatBecame(ctx, runs)
+	unsettled, err := store.View(ctx, e.store, (*store.Tx).UnsettledSteps)
 	if err != nil {
 		return err
+	}
+	calls, err := e.whatBecame(ctx, runs, unsettled)
+	if err != nil {
+		return err
+	}
+	for i := range unsettled {
+		if err := e.settle(ctx, &unsettled[i], calls); err != nil {
+			return fmt.Errorf("settle step of run %s: %w", unsettled[i].Run, err)
+		}
 	}
 	var start []string
 	for i := range runs {
@@ -46,7 +56,7 @@ func (e *Engine) recover(ctx context.Context) error {
 		}
 		switch {
 		case r.State.Active():
-			err = e.interrupted(ctx, r.ID, p, calls[r.Session])
+			err = e.interrupted(ctx, r.ID, p, calls.run[r.ID])
 		case e.cfg.Hold:
 			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonStopped})
 		case p.Attended:
@@ -86,11 +96,20 @@ func (e *Engine) unfinished(ctx context.Context) (all []store.Run, err error) {
 	}
 }
 
-// whatBecame looks the calls of the steps that were running up in the journal. A
-// session has one active run, which makes one call at a time: the call of a
-// running step is the only one of its session from where the step began.
-func (e *Engine) whatBecame(ctx context.Context, runs []store.Run) (map[string]result, error) {
-	from := make(map[string]uint64) // by session
+// became is what the journal says of the calls that were looked up in it.
+type became struct {
+	run  map[string]result // the last one of a run, from where its running step began
+	call map[string]result // by call id
+}
+
+// whatBecame looks the calls of the steps that were running up in the journal,
+// and of those that it had not settled. A run makes one call at a time: the call
+// of a running step is the only one of its run from where the step began.
+// Statements that name no run were made before there was a name for it: a session
+// has one active run, so its session stands for it.
+func (e *Engine) whatBecame(ctx context.Context, runs []store.Run, unsettled []store.Step) (*became, error) {
+	from := make(map[string]uint64) // by run
+	of := make(map[string]string)   // runs by session
 	journal, err := e.cfg.Gate.JournalStatus()
 	if err != nil {
 		return nil, err
@@ -110,14 +129,23 @@ func (e *Engine) whatBecame(ctx context.Context, runs []store.Run) (map[string]r
 		if s == nil {
 			continue
 		}
-		var r record
-		if err := json.Unmarshal(s.Output, &r); err != nil {
-			return nil, fault.New(fault.Integrity, "record", fmt.Sprintf("read running step of %s", runs[i].ID), err)
+		r, err := recordOf(s)
+		if err != nil {
+			return nil, err
 		}
-		from[runs[i].Session] = r.From
+		from[runs[i].ID], of[runs[i].Session] = r.From, runs[i].ID
 		first = min(first, r.From)
 	}
-	became := make(map[string]result)
+	wanted := make(map[string]bool) // by call
+	for i := range unsettled {
+		r, err := recordOf(&unsettled[i])
+		if err != nil {
+			return nil, err
+		}
+		wanted[r.CallID] = true
+		first = min(first, r.From)
+	}
+	b := &became{make(map[string]result), make(map[string]result)}
 	for rec, err := range e.cfg.Gate.JournalEntries(first, journal.Size) {
 		if err != nil {
 			return nil, err
@@ -136,11 +164,49 @@ func (e *Engine) whatBecame(ctx context.Context, runs []store.Run) (map[string]r
 		if st == nil || st.IsIntent() {
 			continue
 		}
-		if at, ok := from[st.Predicate.SessionID]; ok && rec.Index >= at {
-			became[st.Predicate.SessionID] = foundIn(&st.Predicate, rec.Index)
+		p := &st.Predicate
+		run := p.RunID
+		if run == "" {
+			run = of[p.SessionID]
+		}
+		if wanted[p.CallID] {
+			b.call[p.CallID] = foundIn(p, rec.Index)
+		} else if at, ok := from[run]; ok && rec.Index >= at {
+			b.run[run] = foundIn(p, rec.Index)
 		}
 	}
-	return became, nil
+	return b, nil
+}
+
+func recordOf(s *store.Step) (r record, err error) {
+	if err := json.Unmarshal(s.Output, &r); err != nil {
+		return r, fault.New(fault.Integrity, "record", fmt.Sprintf("read step %d of %s", s.Index, s.Run), err)
+	}
+	return r, nil
+}
+
+// settle gives a step what the journal says of its call after all. Its run has
+// ended, and its tape stays as it was. What the journal does not have after it
+// was recovered it will never have: then nothing ran.
+func (e *Engine) settle(ctx context.Context, s *store.Step, b *became) error {
+	r, err := recordOf(s)
+	if err != nil {
+		return err
+	}
+	was := s.State
+	if f, ok := b.call[r.CallID]; ok {
+		s.State, s.CallID, s.Capsule, s.Outcome, s.LogIndex = store.StepDone, r.CallID, digestOf(f.Capsule), f.Outcome, *f.log
+		r.State, r.Capsule, r.Outcome, r.LogIndex = f.State, f.Capsule, f.Outcome, f.LogIndex
+	} else if was == store.StepFailed {
+		s.LogIndex = 0
+	} else {
+		e.cfg.Log.Error("settle step: the journal has no result of a call that had an intent", "run", s.Run, "step", s.Index, "call", s.CallID)
+		return nil
+	}
+	if s.Output, err = json.Marshal(record{StepResult: r.StepResult}); err != nil {
+		return fault.New(fault.Internal, "record", "settle step", err)
+	}
+	return e.store.Update(ctx, func(tx *store.Tx) error { return tx.UpdateStep(s, was) })
 }
 
 func (e *Engine) runningStep(ctx context.Context, run string) (*store.Step, error) {

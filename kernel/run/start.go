@@ -39,6 +39,7 @@ type job struct {
 	began   time.Time // zero: it has not
 	results []hub.StepResult
 	current *store.Step // begun and not ended
+	from    uint64      // an index that the journal had not passed when it began
 	ops     []op        // what the next commit is to do
 
 	commit sync.Mutex // held during a commit: one after the other

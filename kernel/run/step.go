@@ -22,7 +22,8 @@ const flushAfter = 25 * time.Millisecond
 // is one what a later process needs to find it.
 type record struct {
 	hub.StepResult
-	// From is an index that the journal had not passed when the step began.
+	// From is an index that the journal had not passed when the step began. It is
+	// kept of a step that the journal has not settled, for the next Open.
 	From uint64 `json:"from,omitempty"`
 }
 
@@ -32,6 +33,7 @@ type result struct {
 	log     *uint64 // of the result
 	seen    uint64  // the journal was at least as long after it
 	granted bool    // it came to an intent: an approval that was given is used
+	from    uint64  // an index that the journal had not passed when it began
 }
 
 // beginStep puts a step down as running. Its call begins when that is durable.
@@ -39,6 +41,7 @@ func (e *Engine) beginStep(j *job, s hub.Step) op {
 	e.mu.Lock()
 	from := e.seen
 	e.mu.Unlock()
+	j.from = from
 	row := store.Step{Run: j.id, Index: len(j.results), Tool: s.Tool, Input: s.Input, Started: time.Now().UTC()}
 	err := moveStep(&row, store.StepRunning)
 	j.current = &row
@@ -82,15 +85,21 @@ func closeStep(tx *store.Tx, row store.Step, res result) error {
 	res.Input, res.Index, res.Tool = nil, row.Index, row.Tool
 	row.Ended = time.Now().UTC()
 	res.Started, res.Ended = &row.Started, &row.Ended
-	b, err := json.Marshal(record{StepResult: res.StepResult})
+	rec := record{StepResult: res.StepResult}
+	if res.log != nil {
+		if row.LogIndex = *res.log; row.LogIndex == store.NotLogged {
+			rec.From = res.from
+		}
+	}
+	b, err := json.Marshal(rec)
 	if err != nil {
 		return fault.New(fault.Internal, "record", "end step", err)
 	}
 	row.Output, row.OutputDigest = b, digestOf(res.Stdout.Artifact)
-	row.CallID, row.Capsule, row.Outcome, row.Exit, row.Reason = res.CallID, digestOf(res.Capsule), res.Outcome, res.Exit, res.Reason
-	if res.log != nil {
-		row.LogIndex = *res.log
+	if row.State == store.StepDone {
+		row.CallID = res.CallID
 	}
+	row.Capsule, row.Outcome, row.Exit, row.Reason = digestOf(res.Capsule), res.Outcome, res.Exit, res.Reason
 	if err := tx.UpdateStep(&row, store.StepRunning); err != nil {
 		return err
 	}
@@ -114,7 +123,7 @@ func spent(tx *store.Tx, id string) error {
 // call puts the step that is on record as running through the gate.
 func (e *Engine) call(ctx context.Context, j *job) result {
 	row := j.current
-	res := result{StepResult: hub.StepResult{State: string(store.StepFailed)}}
+	res := result{StepResult: hub.StepResult{State: string(store.StepFailed)}, from: j.from}
 	who, err := e.cfg.Principal(ctx, j.user)
 	if err != nil {
 		res.fail(err)
@@ -153,8 +162,14 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	if o != nil {
 		res.took(o)
 	}
-	if err != nil { // not decided, or not recorded
+	switch {
+	case err == nil:
+	case o != nil && o.LogIndex > 0: // the result is on record; only its receipt could not be made now
+		e.cfg.Log.Warn("make receipt", "run", j.id, "log_index", o.LogIndex, "error", err)
+	case res.CallID == "": // not sealed: nothing of it can be in the journal
 		res.fail(err)
+	default:
+		res.unsettled(err)
 	}
 	return res
 }
@@ -202,8 +217,22 @@ func (r *result) took(o *kernel.Outcome) {
 	r.Denial = &den
 }
 
-// fail puts down an error: of a call that came to no decision, or of one whose
-// result is not on record.
+// unsettled puts down that the journal failed in the middle of the call. With an
+// intent on record something may have happened, and what the next start finds is
+// an intent without a result: outcome_unknown. Without one nothing happened, but
+// an entry that was being written may be found all the same.
+func (r *result) unsettled(err error) {
+	ran := r.granted
+	r.fail(err)
+	notLogged := store.NotLogged
+	r.log = &notLogged
+	if ran {
+		r.State, r.Outcome, r.Denial = string(store.StepDone), receipt.OutcomeUnknown, nil
+	}
+}
+
+// fail puts down an error: of a call that came to no decision, or that did not
+// get as far as to be recorded.
 func (r *result) fail(err error) {
 	r.State, r.log, r.LogIndex, r.Outcome = string(store.StepFailed), nil, nil, ""
 	r.Reason, r.Error, r.Hint = reasonOf(err), err.Error(), fault.HintOf(err)

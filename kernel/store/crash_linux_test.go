@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 // victim does a bit of everything and says on standard output what it was told
 // is durable.
 func victim(dir string, step func(string)) error {
-	s, err := open(dir, Options{TestOnlyStep: step, Readers: 1}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
+	s, err := open(dir, Options{TestOnlyStep: step, Readers: 1}, append(migrations(), `CREATE TABLE later (x INTEGER) STRICT`))
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func crashOnce(t *testing.T, template string, step int, names *steps) (died bool
 // judge opens what a victim left.
 func judge(t *testing.T, dir, said string, names *steps) {
 	t.Helper()
-	s, err := open(dir, Options{Readers: 1}, []string{schema1, `CREATE TABLE later (x INTEGER) STRICT`})
+	s, err := open(dir, Options{Readers: 1}, append(migrations(), `CREATE TABLE later (x INTEGER) STRICT`))
 	if err != nil {
 		t.Error(err)
 		return
@@ -162,7 +162,7 @@ func judge(t *testing.T, dir, said string, names *steps) {
 	if err := s.CheckArtifacts(context.Background()); err != nil {
 		t.Error(err)
 	}
-	if b, err := os.Stat(filepath.Join(dir, "before-schema-2-from-1.db")); err != nil || b.Mode().Perm() != 0o600 {
+	if b, err := os.Stat(filepath.Join(dir, fmt.Sprintf("before-schema-%d-from-%d.db", len(migrations())+1, len(migrations())))); err != nil || b.Mode().Perm() != 0o600 {
 		t.Errorf("the copy from before the migration: %v", err)
 	}
 	released := strings.Contains(said, "released")
@@ -212,17 +212,26 @@ func held(t *testing.T, s *Store, d canon.Digest, run string) bool {
 // newer, and leaves everything as it was when a step fails.
 func TestMigrate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
-	s := openStore(t, dir, Options{})
+	s, err := open(dir, Options{}, migrations()[:1]) // as the first Palyra made it
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := fillStore(t, s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	bad := []string{schema1, `CREATE TABLE a (x INTEGER) STRICT`, `CREATE TABLE b (x INTEGER) STRICT; CREATE NONSENSE`}
+	s = openStore(t, dir, Options{})
+	check(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now := migrations()
+	bad := append(now, `CREATE TABLE a (x INTEGER) STRICT`, `CREATE TABLE b (x INTEGER) STRICT; CREATE NONSENSE`)
 	if s, err := open(dir, Options{}, bad); err == nil {
 		t.Fatal("a step that fails", s.Close())
 	}
-	good := []string{schema1, bad[1], `ALTER TABLE a ADD COLUMN y TEXT`}
-	s, err := open(dir, Options{}, good)
+	good := append(bad[:len(now)+1:len(now)+1], `ALTER TABLE a ADD COLUMN y TEXT`)
+	s, err = open(dir, Options{}, good)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +252,7 @@ func TestMigrate(t *testing.T) {
 	if err := os.Mkdir(old, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "before-schema-3-from-1.db"))
+	b, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("before-schema-%d-from-%d.db", len(good), len(now))))
 	if err != nil {
 		t.Fatal(err)
 	}

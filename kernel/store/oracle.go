@@ -48,8 +48,9 @@ const (
 
 // Report is what CheckJournal found.
 type Report struct {
-	Results     int          `json:"results"` // of runs, in the journal
-	Steps       int          `json:"steps"`   // done, in the store
+	Results     int          `json:"results"`   // of runs, in the journal
+	Steps       int          `json:"steps"`     // done, in the store
+	Unsettled   int          `json:"unsettled"` // of those, NotLogged: the next start asks the journal
 	Differences []Difference `json:"differences"`
 }
 
@@ -108,6 +109,10 @@ func (s *Store) CheckJournal(ctx context.Context, j JournalView) (*Report, error
 			step, err := s.stepAt(ctx, n)
 			if err != nil {
 				return nil, err
+			}
+			if step.LogIndex == NotLogged {
+				rep.Unsettled++
+				continue
 			}
 			rep.differs(StepWithoutResult, step, step.Outcome)
 		}

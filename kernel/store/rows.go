@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math"
 	"time"
 
 	"palyra/internal/canon"
@@ -106,10 +107,14 @@ type Step struct {
 	// the whole, zero if Output is the whole.
 	Output       []byte
 	OutputDigest canon.Digest
-	LogIndex     uint64 // of the result in the journal; valid in StepDone
+	LogIndex     uint64 // of the result in the journal, or NotLogged; valid in StepDone
 	Started      time.Time
 	Ended        time.Time
 }
+
+// NotLogged is the LogIndex of a step whose call the journal failed to take down:
+// what it says about the call, if anything, is found out when it is read again.
+const NotLogged uint64 = math.MaxInt64
 
 // Event is one entry of a run's tape.
 type Event struct {

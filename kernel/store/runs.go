@@ -186,6 +186,18 @@ func (tx *Tx) stepByCall(call string) (*Step, error) {
 	return one(tx, "step", call, selectStep+` WHERE call = ? AND call <> ''`, []any{call}, scanStep)
 }
 
+func (tx *Tx) unsettledSteps() ([]Step, error) {
+	var steps []Step
+	// The number stands in the text, as in the index: a parameter would hide it from SQLite.
+	err := tx.query("list unsettled steps", selectStep+` WHERE log_index = 9223372036854775807 ORDER BY n LIMIT 1000`, nil, func(r *sql.Rows) error {
+		var s Step
+		err := scanStep(r, &s)
+		steps = append(steps, s)
+		return err
+	})
+	return steps, err
+}
+
 func (tx *Tx) updateStep(s *Step, from StepState) error {
 	const op = "update step"
 	n, err := tx.exec(op, `UPDATE steps SET state = ?, call = ?, capsule = ?, outcome = ?, exit = ?, reason = ?, output = ?, artifact = ?,

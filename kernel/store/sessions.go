@@ -163,6 +163,16 @@ func (tx *Tx) sessions(f SessionFilter, p Page) ([]Session, error) {
 	return find(tx, "sessions", selectSession, "sessions", &l, p, scanSession)
 }
 
+func (tx *Tx) openSessions(principal string) (n int, err error) {
+	const op = "count open sessions"
+	if principal == "" {
+		_, err = tx.row(op, `SELECT count(*) FROM sessions WHERE state = 'open'`, nil, &n)
+		return n, err
+	}
+	_, err = tx.row(op, `SELECT count(*) FROM sessions WHERE state = 'open' AND principal = ?`, []any{principal}, &n)
+	return n, err
+}
+
 func (tx *Tx) updateSession(s *Session) error {
 	const op = "update session"
 	if s.State == SessionEnded {

@@ -67,6 +67,9 @@ func (tx *Tx) Sessions(f SessionFilter, p Page) ([]Session, error) { return tx.s
 // UpdateSession sets Title, State and Ended if s.Version is the current one, and increments it.
 func (tx *Tx) UpdateSession(s *Session) error { return tx.updateSession(s) }
 
+// OpenSessions counts the open sessions of a principal, or of all if it is "".
+func (tx *Tx) OpenSessions(principal string) (int, error) { return tx.openSessions(principal) }
+
 // CreateRun adds a run. It fills ID, State, Version and Created where they are
 // zero. An idempotency key that its principal used before is fault.Busy
 // "idempotency_key_used"; see RunByKey.
@@ -97,6 +100,9 @@ func (tx *Tx) Step(run string, index int) (*Step, error) { return tx.step(run, i
 
 // StepByCall returns the step with this call id.
 func (tx *Tx) StepByCall(callID string) (*Step, error) { return tx.stepByCall(callID) }
+
+// UnsettledSteps returns the oldest 1000 steps whose LogIndex is NotLogged.
+func (tx *Tx) UnsettledSteps() ([]Step, error) { return tx.unsettledSteps() }
 
 // UpdateStep sets everything but Tool and Input if the step is in state from.
 func (tx *Tx) UpdateStep(s *Step, from StepState) error { return tx.updateStep(s, from) }

@@ -16,7 +16,6 @@ import (
 	"palyra/authz/access"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
-	"palyra/internal/fault"
 	"palyra/kernel"
 	"palyra/kernel/hub"
 	"palyra/kernel/store"
@@ -132,6 +131,14 @@ func (h *house) stop() {
 	h.Hub = nil
 }
 
+// crash closes what cannot be closed well, and asks nobody.
+func (h *house) crash() {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = errors.Join(h.Close(now), h.st.Close(), h.k.Close()) // it is broken
+	h.Hub = nil
+}
+
 // oracle checks the store, the journal, and the one against the other.
 func (h *house) oracle() error {
 	h.t.Helper()
@@ -143,7 +150,7 @@ func (h *house) oracle() error {
 	if len(rep.Orphans) > 0 {
 		h.t.Errorf("intents without a result: %v", rep.Orphans)
 	}
-	diff, err := h.st.CheckJournal(ctx, results{h.k, h.st})
+	diff, err := h.st.CheckJournal(ctx, results{h.k})
 	if err != nil {
 		return err
 	}
@@ -154,14 +161,10 @@ func (h *house) oracle() error {
 }
 
 // results is the journal as the store's cross-check sees it.
-type results struct {
-	k  *kernel.Kernel
-	st *store.Store
-}
+type results struct{ k *kernel.Kernel }
 
-// Results implements store.JournalView. A statement does not name the run: it is
-// the one whose step has the call, and every call of a session belongs to one.
-func (r results) Results(ctx context.Context, f func(store.JournalResult) error) error {
+// Results implements store.JournalView.
+func (r results) Results(_ context.Context, f func(store.JournalResult) error) error {
 	s, err := r.k.JournalStatus()
 	if err != nil {
 		return err
@@ -182,23 +185,7 @@ func (r results) Results(ctx context.Context, f func(store.JournalResult) error)
 			continue
 		}
 		p := &st.Predicate
-		run, err := store.View(ctx, r.st, func(tx *store.Tx) (string, error) {
-			step, err := tx.StepByCall(p.CallID)
-			switch {
-			case fault.KindOf(err) == fault.NotFound && p.SessionID == "":
-				return "", nil
-			case fault.KindOf(err) == fault.NotFound:
-				return "no run", nil
-			}
-			if err != nil {
-				return "", err
-			}
-			return step.Run, nil
-		})
-		if err != nil {
-			return err
-		}
-		if err := f(store.JournalResult{LogIndex: rec.Index, Call: p.CallID, Run: run, Session: p.SessionID, Outcome: p.Outcome, Capsule: p.Capsule.Digest}); err != nil {
+		if err := f(store.JournalResult{LogIndex: rec.Index, Call: p.CallID, Run: p.RunID, Session: p.SessionID, Outcome: p.Outcome, Capsule: p.Capsule.Digest}); err != nil {
 			return err
 		}
 	}
