@@ -120,7 +120,8 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	}
 	hc := httpapi.Config{
 		Hub: c.hub, Keys: keystore.New(c.store), Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics,
-		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)), Drain: drainHTTP},
+		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)),
+			StreamsPerCaller: max(1, int(cfg.Limits.SSEReadersEach)), Drain: drainHTTP},
 	}
 	if c.api, err = httpapi.New(hc); err != nil {
 		return err

@@ -20,8 +20,9 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log,
 		Tools:     func() []hub.Tool { return tools(table) },
-		Bounds:    session.Bounds{Active: int(cfg.Limits.Concurrency), Queue: int(cfg.Limits.Queue)},
+		Bounds:    session.Bounds{Active: int(cfg.Limits.Concurrency), Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach)},
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
+		Sessions:  int(cfg.Limits.SessionsEach),
 		AllowSelf: cfg.Approvals.AllowSelf,
 
 		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
@@ -29,6 +30,15 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Mode: d.mode, Confinement: d.confinement, Warnings: d.warnings, Settings: d.settings,
 		Probe: func(ctx context.Context) (*probe.Report, error) { return d.starter.Probe(ctx) },
 	})
+}
+
+// orNone is a bound of the configuration for session.Bounds, where 0 is the
+// default and not none.
+func orNone(n int64) int {
+	if n == 0 {
+		return -1
+	}
+	return int(n)
 }
 
 func (d *daemon) mode() string {

@@ -109,8 +109,11 @@ type Workspace struct {
 type Limits struct {
 	Concurrency       int64 `key:"concurrency" unit:"calls" default:"8" min:"1" max:"1024" doc:"Calls that run at the same time." cost:"Each may use the memory and processors that its limits allow."`
 	Queue             int64 `key:"queue" unit:"calls" default:"64" min:"0" max:"65536" doc:"Calls that wait for a place. One more is refused as unavailable."`
+	QueueEach         int64 `key:"queue_per_principal" unit:"calls" default:"48" min:"0" max:"65536" doc:"Calls of one principal that wait for a place, whatever credentials it uses. One more is refused: 429, too_many_runs." cost:"One principal can take the whole queue."`
+	SessionsEach      int64 `key:"sessions_per_principal" unit:"sessions" default:"256" min:"1" max:"65536" doc:"Open sessions of one principal. One more is refused: 429, too_many_sessions."`
 	Body              Size  `key:"body" unit:"bytes" default:"1MiB" min:"4KiB" max:"64MiB" doc:"Largest body of a request." cost:"Each request in flight may hold as much memory."`
 	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at the same time." cost:"Each holds a descriptor and a few KiB."`
+	SSEReadersEach    int64 `key:"sse_readers_per_principal" unit:"connections" default:"512" min:"0" max:"65536" doc:"Readers of tapes of one principal. One more is refused: 429, too_many_streams." cost:"One principal can take the places of all."`
 	RequestsPerSecond int64 `key:"requests_per_second" unit:"requests/s" default:"100" min:"0" max:"100000" doc:"Requests of one client; 0: no bound." cost:"Without it one client can keep palyrad busy, and tokens can be tried at wire speed."`
 }
 

@@ -47,7 +47,7 @@ func TestFullDisk(t *testing.T) {
 	full := watch{slog.DiscardHandler, make(chan string, 1)}
 	h := &house{t: t, g: newGate(), dir: filepath.Join(dir, "store")}
 	h.reopen(func(c *Config) { c.Log = slog.New(full) })
-	s, err := session.Create(t.Context(), h.st, alice, "")
+	s, err := session.Create(t.Context(), h.st, alice, "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func open(t *testing.T, change func(*Config)) *house {
 	t.Helper()
 	h := &house{t: t, g: newGate(), dir: filepath.Join(t.TempDir(), "store")}
 	h.reopen(change)
-	s, err := session.Create(t.Context(), h.st, alice, "")
+	s, err := session.Create(t.Context(), h.st, alice, "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}

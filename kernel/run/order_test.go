@@ -105,7 +105,7 @@ func TestIdempotent(t *testing.T) {
 		}
 	}
 	// A key belongs to its user.
-	bob, err := session.Create(t.Context(), h.st, "uid:2", "")
+	bob, err := session.Create(t.Context(), h.st, "uid:2", "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}

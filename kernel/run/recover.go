@@ -67,7 +67,7 @@ func (e *Engine) recover(ctx context.Context) error {
 			j.ok = true
 			close(j.recorded)
 			e.jobs[j.id] = j
-			if e.lines.Restore(j.session, j.id) == session.Active {
+			if e.lines.Restore(j.session, j.id, j.user) == session.Active {
 				start = append(start, j.id)
 			}
 		}

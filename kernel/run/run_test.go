@@ -182,11 +182,11 @@ func TestOutputLost(t *testing.T) {
 
 func TestRefusedRequests(t *testing.T) {
 	h := open(t, nil)
-	other, err := session.Create(t.Context(), h.st, "uid:1", "")
+	other, err := session.Create(t.Context(), h.st, "uid:1", "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	over, err := session.Create(t.Context(), h.st, alice, "")
+	over, err := session.Create(t.Context(), h.st, alice, "", 100)
 	if err == nil {
 		_, err = session.End(t.Context(), h.st, over.ID, 0)
 	}

@@ -157,7 +157,7 @@ func (e *Engine) enter(j *job) (session.Place, error) {
 		d := &hub.DenialError{Denial: hub.Denial{Layer: hub.LayerStop, Reason: "stopped", Fix: "palyra stop --resume"}}
 		return session.Gone, fault.New(fault.Denied, "stopped", "start run", d).WithHint("an operator stopped this daemon and must let it go on")
 	}
-	place, err := e.lines.Enter(j.session, j.id)
+	place, err := e.lines.Enter(j.session, j.id, j.user)
 	if err != nil {
 		return place, err
 	}

@@ -7,10 +7,12 @@ import (
 	"palyra/internal/fault"
 )
 
-// Bounds are the sizes of Lines. Zero fields have the defaults.
+// Bounds are the sizes of Lines. Zero fields have the defaults, negative ones
+// are none.
 type Bounds struct {
 	Active int // runs at work at the same time; default 8
 	Queue  int // runs that wait, in all sessions together; default 64
+	Each   int // runs of one principal that wait; default 48
 	Line   int // runs that wait in one session; default 16
 	Paused int // runs that wait for a person and give their place to others meanwhile; default 256
 }
@@ -19,10 +21,11 @@ func (b Bounds) withDefaults() Bounds {
 	for _, f := range []struct {
 		v   *int
 		def int
-	}{{&b.Active, 8}, {&b.Queue, 64}, {&b.Line, 16}, {&b.Paused, 256}} {
+	}{{&b.Active, 8}, {&b.Queue, 64}, {&b.Each, 48}, {&b.Line, 16}, {&b.Paused, 256}} {
 		if *f.v == 0 {
 			*f.v = f.def
 		}
+		*f.v = max(*f.v, 0)
 	}
 	return b
 }
@@ -50,65 +53,79 @@ type Lines struct {
 	bounds  Bounds
 	lines   map[string][]string // run ids by session; the first is Head or Active
 	runs    map[string]*standing
-	heads   []string // runs in Head, the longest waiting first
-	active  int      // runs in Active that are not paused
-	paused  int      // runs in Active that gave their place away
-	waiting int      // runs in Queued or Head
+	heads   []string       // runs in Head, the longest waiting first
+	active  int            // runs in Active that are not paused
+	paused  int            // runs in Active that gave their place away
+	waiting int            // runs in Queued or Head
+	each    map[string]int // of those, by principal
 }
 
 type standing struct {
-	session string
-	place   Place
-	paused  bool
+	session   string
+	principal string
+	place     Place
+	paused    bool
 }
 
 // NewLines returns empty lines.
 func NewLines(b Bounds) *Lines {
-	return &Lines{bounds: b.withDefaults(), lines: make(map[string][]string), runs: make(map[string]*standing)}
+	return &Lines{bounds: b.withDefaults(), lines: make(map[string][]string), runs: make(map[string]*standing), each: make(map[string]int)}
 }
 
-// Enter puts a run at the end of its session's line and returns where it stands
-// then. No room is fault.Busy "queue_full".
-func (l *Lines) Enter(session, run string) (Place, error) {
+// Enter puts a run of a principal at the end of its session's line and returns
+// where it stands then. No room is fault.Busy "queue_full", none for this
+// principal "too_many_runs".
+func (l *Lines) Enter(session, run, principal string) (Place, error) {
 	line := l.lines[session]
 	if len(line) == 0 && l.active < l.bounds.Active && len(l.heads) == 0 {
-		l.add(session, run, Active)
+		l.add(session, run, principal, Active)
 		l.active++
 		return Active, nil
 	}
-	full := func(format string, a ...any) (Place, error) {
-		return Gone, fault.New(fault.Busy, "queue_full", "queue run", fmt.Errorf(format, a...)).
+	full := func(reason, format string, a ...any) (Place, error) {
+		return Gone, fault.New(fault.Busy, reason, "queue run", fmt.Errorf(format, a...)).
 			WithHint("try again when a run has ended, or cancel one")
 	}
 	switch {
+	case l.each[principal] >= l.bounds.Each:
+		return full("too_many_runs", "%d runs of %.80q wait already", l.bounds.Each, principal)
 	case l.waiting >= l.bounds.Queue:
-		return full("%d runs wait already", l.waiting)
+		return full("queue_full", "%d runs wait already", l.waiting)
 	case len(line) > l.bounds.Line:
-		return full("%d runs of this session wait already", l.bounds.Line)
+		return full("queue_full", "%d runs of this session wait already", l.bounds.Line)
 	}
 	l.waiting++
+	l.each[principal]++
 	if len(line) > 0 {
-		l.add(session, run, Queued)
+		l.add(session, run, principal, Queued)
 		return Queued, nil
 	}
-	l.add(session, run, Head)
+	l.add(session, run, principal, Head)
 	l.heads = append(l.heads, run)
 	return Head, nil
 }
 
 // Restore is Enter for a run that was accepted by an earlier process: it has
 // been promised, and so no bound keeps it out.
-func (l *Lines) Restore(session, run string) Place {
+func (l *Lines) Restore(session, run, principal string) Place {
 	b := l.bounds
-	l.bounds.Queue, l.bounds.Line = l.waiting+1, len(l.lines[session])+1
-	p, _ := l.Enter(session, run) // there is room
+	l.bounds.Queue, l.bounds.Each, l.bounds.Line = l.waiting+1, l.waiting+1, len(l.lines[session])+1
+	p, _ := l.Enter(session, run, principal) // there is room
 	l.bounds = b
 	return p
 }
 
-func (l *Lines) add(session, run string, p Place) {
+func (l *Lines) add(session, run, principal string, p Place) {
 	l.lines[session] = append(l.lines[session], run)
-	l.runs[run] = &standing{session: session, place: p}
+	l.runs[run] = &standing{session: session, principal: principal, place: p}
+}
+
+// turn takes a run off those that wait.
+func (l *Lines) turn(s *standing) {
+	l.waiting--
+	if l.each[s.principal]--; l.each[s.principal] == 0 {
+		delete(l.each, s.principal)
+	}
 }
 
 // Place returns where a run stands.
@@ -135,7 +152,7 @@ func (l *Lines) Leave(run string) Moves {
 	case s.place == Active:
 		l.active--
 	default:
-		l.waiting--
+		l.turn(s)
 	}
 	l.heads = slices.DeleteFunc(l.heads, func(id string) bool { return id == run })
 	var m Moves
@@ -185,7 +202,7 @@ func (l *Lines) fill() (got []string) {
 		l.heads = l.heads[1:]
 		l.runs[id].place = Active
 		l.active++
-		l.waiting--
+		l.turn(l.runs[id])
 		got = append(got, id)
 	}
 	return got

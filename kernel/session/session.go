@@ -1,7 +1,7 @@
 // Package session holds what a session is: a thing that belongs to one
 // principal, is open until it has ended, and makes one run at a time.
 //
-//	s, err := session.Create(ctx, st, "uid:1000", "deploy")
+//	s, err := session.Create(ctx, st, "uid:1000", "deploy", 256)
 //	s, err = session.End(ctx, st, s.ID, s.Version) // no run can be started in it any more
 //
 // [Lines] is the order in which runs get their turn: one active run per session,
@@ -31,13 +31,24 @@ var next = map[store.SessionState][]store.SessionState{
 	store.SessionEnded: {},
 }
 
-// Create opens a session of a principal.
-func Create(ctx context.Context, st *store.Store, principal, title string) (*store.Session, error) {
+// Create opens a session of a principal that has fewer than most open;
+// otherwise it is fault.Busy "too_many_sessions".
+func Create(ctx context.Context, st *store.Store, principal, title string, most int) (*store.Session, error) {
 	s, err := New(principal, title)
 	if err != nil {
 		return nil, err
 	}
-	if err := st.Update(ctx, func(tx *store.Tx) error { return tx.CreateSession(s) }); err != nil {
+	err = st.Update(ctx, func(tx *store.Tx) error {
+		switch n, err := tx.OpenSessions(principal); {
+		case err != nil:
+			return err
+		case n >= most:
+			return fault.New(fault.Busy, "too_many_sessions", "create session", fmt.Errorf("%.80q has %d open", principal, n)).
+				WithHint("end one: palyra sessions end")
+		}
+		return tx.CreateSession(s)
+	})
+	if err != nil {
 		return nil, err
 	}
 	return s, nil

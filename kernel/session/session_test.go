@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -35,23 +36,32 @@ func TestSession(t *testing.T) {
 	defer st.Close()
 	ctx := t.Context()
 	for _, title := range []string{strings.Repeat("x", MaxTitle+1), "\xff", "a\x00b"} {
-		if _, err := Create(ctx, st, "uid:1", title); fault.ReasonOf(err) != "bad_title" {
+		if _, err := Create(ctx, st, "uid:1", title, 1); fault.ReasonOf(err) != "bad_title" {
 			t.Errorf("title %q: %v", title, err)
 		}
 	}
-	if _, err := Create(ctx, st, "", ""); fault.KindOf(err) != fault.Denied {
+	if _, err := Create(ctx, st, "", "", 1); fault.KindOf(err) != fault.Denied {
 		t.Errorf("a session of nobody: %v", err)
 	}
-	s, err := Create(ctx, st, "uid:1", "title")
+	s, err := Create(ctx, st, "uid:1", "title", 1)
 	if err != nil || s.Version != 1 || s.ID == "" {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	if _, err := End(ctx, st, s.ID, 7); fault.ReasonOf(err) != "version_conflict" {
 		t.Errorf("another version: %v", err)
 	}
+	if _, err := Create(ctx, st, "uid:1", "one more", 1); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "too_many_sessions" {
+		t.Errorf("a session more than the bound: %v", err)
+	}
+	if _, err := Create(ctx, st, "uid:2", "of somebody else", 1); err != nil {
+		t.Error(err)
+	}
 	e, err := End(ctx, st, s.ID, 1)
 	if err != nil || e.State != store.SessionEnded || e.Ended.IsZero() || e.Version != 2 {
 		t.Fatalf("%+v, %v", e, err)
+	}
+	if _, err := Create(ctx, st, "uid:1", "in its place", 1); err != nil {
+		t.Error(err)
 	}
 	if again, err := End(ctx, st, s.ID, 1); err != nil || again.Version != 2 {
 		t.Errorf("again: %+v, %v", again, err)
@@ -65,7 +75,7 @@ func TestLines(t *testing.T) {
 	l := NewLines(Bounds{Active: 2, Queue: 3, Line: 2, Paused: 1})
 	enter := func(session, run string, want Place) {
 		t.Helper()
-		if got, err := l.Enter(session, run); got != want || (err == nil) != (want != Gone) || err != nil && fault.ReasonOf(err) != "queue_full" {
+		if got, err := l.Enter(session, run, "p"); got != want || (err == nil) != (want != Gone) || err != nil && fault.ReasonOf(err) != "queue_full" {
 			t.Fatalf("%s: %v, %v, want %v", run, got, err, want)
 		}
 	}
@@ -76,7 +86,7 @@ func TestLines(t *testing.T) {
 	enter("b", "b1", Active)
 	enter("c", "c1", Head)
 	enter("d", "d1", Gone) // the queue is full
-	if p := l.Restore("d", "d1"); p != Head {
+	if p := l.Restore("d", "d1", "p"); p != Head {
 		t.Fatalf("restored at %v", p)
 	}
 	if m := l.Leave("a1"); m.Head != "a2" || !slices.Equal(m.Active, []string{"c1"}) {
@@ -110,13 +120,42 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// TestLinesEach: the bound of one principal, over its sessions, is nobody else's.
+func TestLinesEach(t *testing.T) {
+	l := NewLines(Bounds{Active: 1, Queue: 4, Each: 2, Line: 2})
+	for _, e := range []struct {
+		session, run, principal string
+		want                    Place
+		reason                  string
+	}{
+		{"a", "a1", "p", Active, ""}, {"a", "a2", "p", Queued, ""}, {"b", "b1", "p", Head, ""},
+		{"c", "c1", "p", Gone, "too_many_runs"}, {"d", "d1", "q", Head, ""}, {"e", "e1", "q", Head, ""},
+		{"f", "f1", "r", Gone, "queue_full"}, {"d", "d2", "q", Gone, "too_many_runs"},
+	} {
+		got, err := l.Enter(e.session, e.run, e.principal)
+		if got != e.want || fault.ReasonOf(err) != e.reason {
+			t.Errorf("%s: %v, %v", e.run, got, err)
+		}
+	}
+	if p := l.Restore("c", "c1", "p"); p != Head { // it has been promised
+		t.Errorf("restored at %v", p)
+	}
+	l.Leave("a2")
+	l.Leave("b1")
+	l.Leave("d1")
+	if p, err := l.Enter("a", "a3", "p"); p != Queued || err != nil {
+		t.Errorf("a place again: %v, %v", p, err)
+	}
+}
+
 // TestLinesHold: whatever happens, in whichever order, a session has one active
 // run, the bounds hold, no place stays empty while somebody waits, and in a
 // session runs become active in the order in which they came.
 func TestLinesHold(t *testing.T) {
+	owner := func(session string) string { return map[bool]string{true: "p", false: "q"}[session < "c"] }
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		b := Bounds{Active: 1 + rng.IntN(3), Queue: 1 + rng.IntN(6), Line: 1 + rng.IntN(3), Paused: 1 + rng.IntN(2)}
+		b := Bounds{Active: 1 + rng.IntN(3), Queue: 1 + rng.IntN(6), Line: 1 + rng.IntN(3), Each: 1 + rng.IntN(4), Paused: 1 + rng.IntN(2)}
 		l := NewLines(b)
 		var live []string
 		order := make(map[string][]string) // by session: entered and not yet active
@@ -133,7 +172,7 @@ func TestLinesHold(t *testing.T) {
 			case 0, 1:
 				s := string(rune('a' + rng.IntN(4)))
 				run := fmt.Sprintf("%s%d", s, i)
-				p, err := l.Enter(s, run)
+				p, err := l.Enter(s, run, owner(s))
 				if err != nil {
 					continue
 				}
@@ -171,6 +210,7 @@ func TestLinesHold(t *testing.T) {
 			}
 			active := make(map[string]int)
 			n, waiting := 0, 0
+			each := make(map[string]int)
 			for _, run := range live {
 				switch s := l.runs[run]; s.place {
 				case Active:
@@ -180,7 +220,11 @@ func TestLinesHold(t *testing.T) {
 					}
 				default:
 					waiting++
+					each[s.principal]++
 				}
+			}
+			if !maps.Equal(each, l.each) || each["p"] > b.Each || each["q"] > b.Each {
+				t.Fatalf("seed %d: %v wait, lines say %v, the bound is %d", seed, each, l.each, b.Each)
 			}
 			for s, n := range active {
 				if n > 1 {

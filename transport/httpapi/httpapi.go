@@ -87,7 +87,7 @@ type Limits struct {
 	Conns            int // connections; 1024 and Streams
 	ConnsPerPeer     int // of one user or address; half of Conns
 	Streams          int // readers of tapes; 1024
-	StreamsPerCaller int // of one credential; half of Streams
+	StreamsPerCaller int // of one principal, whatever credentials it uses; half of Streams
 
 	HeaderTime time.Duration // for a request's header; 5 s
 	BodyTime   time.Duration // for a request; 30 s

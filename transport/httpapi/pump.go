@@ -239,7 +239,7 @@ func readTape(x *exchange) error {
 
 // stream makes a reader of the request.
 func (x *exchange) stream(run string, after, last uint64, media string) error {
-	s, key := x.s.streams, callerKey(x.caller)
+	s, key := x.s.streams, x.caller.User
 	if err := s.reserve(key); err != nil {
 		x.w.Header().Set("Retry-After", "5")
 		return err

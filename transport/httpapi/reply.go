@@ -133,7 +133,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 	h.Del("ETag")
 	h.Set("Content-Type", api.MediaProblem)
 	h.Set("Content-Length", strconv.Itoa(len(b)+1))
-	if p.Status == http.StatusServiceUnavailable && h.Get("Retry-After") == "" {
+	if (p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests) && h.Get("Retry-After") == "" {
 		h.Set("Retry-After", "1")
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lim.Write))

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -37,7 +38,7 @@ type streams struct {
 	reels  map[string]*reel                // guarded by mu; by run
 	slots  [beatSlots]map[*reader]struct{} // guarded by mu
 	n      int                             // guarded by mu; readers
-	each   map[string]int                  // guarded by mu; readers of a credential
+	each   map[string]int                  // guarded by mu; readers of a principal
 	serial int                             // guarded by mu
 }
 
@@ -77,7 +78,7 @@ type reader struct {
 	conn  io.WriteCloser
 	limit func(time.Time) error // sets the write deadline
 	sse   bool
-	key   string     // of the credential
+	key   string     // of the principal
 	who   hub.Caller // for reading again from the store
 	reel  *reel
 	slot  int
@@ -168,7 +169,10 @@ func (s *streams) reserve(key string) error {
 	switch {
 	case s.ctx == nil:
 		return fault.New(fault.Unavailable, "not_serving", "read tape", nil)
-	case s.n >= s.lim.Streams || s.each[key] >= s.lim.StreamsPerCaller:
+	case s.each[key] >= s.lim.StreamsPerCaller:
+		return fault.New(fault.Unavailable, "too_many_streams", "read tape", fmt.Errorf("%.80q has %d readers", key, s.each[key])).
+			WithHint("close a reader of a tape and try again")
+	case s.n >= s.lim.Streams:
 		return fault.New(fault.Unavailable, "too_many_streams", "read tape", nil).WithHint("close a reader of a tape and try again")
 	}
 	s.n++

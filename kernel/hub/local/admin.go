@@ -244,10 +244,7 @@ func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
 	}
 	s.Counts.RunsActive, s.Counts.RunsQueued = h.runs.Counts()
 	s.Counts.ApprovalsPending, s.Counts.TapeReaders = h.runs.Approvals().Waiting(), h.runs.Readers()
-	open, err := store.View(ctx, h.st, func(tx *store.Tx) (int, error) {
-		open, err := tx.Sessions(store.SessionFilter{State: store.SessionOpen}, store.Page{Limit: store.MaxPage})
-		return len(open), err
-	})
+	open, err := store.View(ctx, h.st, func(tx *store.Tx) (int, error) { return tx.OpenSessions("") })
 	if err != nil { // a full or broken disk is what status is asked about
 		s.Warnings = append(s.Warnings, "store: "+fault.ReasonOf(err))
 	}

@@ -58,6 +58,8 @@ type Config struct {
 	Bounds  session.Bounds // on runs
 	Budget  store.Budget   // of runs; see run.Config
 	Readers int            // of tapes; see run.Config
+	// Sessions bounds the open sessions of one principal. Default 256.
+	Sessions int
 	// Hold takes no runs while this process lives, and leaves those that had been
 	// accepted for the next: the daemon is in safe mode.
 	Hold bool
@@ -112,6 +114,9 @@ const tokenKey = "keys/access-token.key"
 func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Sessions <= 0 {
+		cfg.Sessions = 256
 	}
 	if cfg.Mode == nil {
 		cfg.Mode = func() string { return "normal" }
