@@ -48,11 +48,11 @@ func TestInsertions(t *testing.T) {
 
 func TestEndOfPolicy(t *testing.T) {
 	for text, want := range map[string]int{
-		`permit (principal);`:                              18,
-		"permit // ; not this\n;":                          21,
-		`@reason("a;b\";c") forbid;`:                       25,
-		`permit`:                                           -1,
-		"x == \"//;\" // \";\n;":                           17,
+		`permit (principal);`:        18,
+		"permit // ; not this\n;":    21,
+		`@reason("a;b\";c") forbid;`: 25,
+		`permit`:                     -1,
+		"x == \"//;\" // \";\n;":     17,
 		`permit when { context.first_arg like "*;\"*" };x`: 46,
 	} {
 		if got := endOfPolicy([]byte(text), 0); got != want {

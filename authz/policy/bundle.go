@@ -1,0 +1,141 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	cedar "github.com/cedar-policy/cedar-go"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// BundleVersion is the version of Bundle.
+const BundleVersion = 1
+
+// Bundle is a decision with all that it follows from: any Cedar engine can make
+// it again, without a word of ours. docs/formats/policy.md says how.
+type Bundle struct {
+	Version   int               `json:"version"`  // BundleVersion
+	Decision  string            `json:"decision"` // id, "" for none
+	PolicySet canon.Digest      `json:"policy_set"`
+	Schema    string            `json:"schema"`   // Cedar's own syntax
+	Policies  map[string]string `json:"policies"` // Cedar text by id
+	Request   Request           `json:"request"`  // as Palyra was asked
+	Kind      Kind              `json:"kind"`     // of the executable, and
+	Family    string            `json:"family"`   // its family, as Palyra classified it
+	Questions []BundleQuestion  `json:"questions"`
+	Answer    BundleAnswer      `json:"answer"` // what follows from the answers to the questions
+}
+
+// BundleQuestion is one request to Cedar, in the form that its engines take, and
+// what Cedar said.
+type BundleQuestion struct {
+	Principal BundleEntity    `json:"principal"`
+	Action    BundleEntity    `json:"action"`
+	Resource  BundleEntity    `json:"resource"`
+	Context   json.RawMessage `json:"context"`
+	Entities  []BundleRecord  `json:"entities"`
+	Allow     bool            `json:"allow"`    // Cedar's decision, and no policy failed
+	Policies  []string        `json:"policies"` // that determined it, sorted
+	Errors    []string        `json:"errors"`   // ids of policies that could not be evaluated, sorted
+}
+
+// BundleEntity is an entity's name.
+type BundleEntity struct {
+	Type string `json:"type"`
+	ID   string `json:"id"`
+}
+
+// BundleRecord is an entity as Cedar's entity documents spell it.
+type BundleRecord struct {
+	UID     BundleEntity   `json:"uid"`
+	Attrs   struct{}       `json:"attrs"`
+	Parents []BundleEntity `json:"parents"`
+}
+
+// BundleAnswer is Palyra's answer.
+type BundleAnswer struct {
+	Effect   Effect   `json:"effect"`
+	Reason   string   `json:"reason"`
+	Policies []string `json:"policies"`
+	Errors   []string `json:"errors"` // ids of policies
+}
+
+// Bundle decides r once more and returns it with all that the decision follows
+// from. A request that the schema does not know has none.
+func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
+	if err := r.check(); err != nil {
+		return nil, fault.New(fault.Usage, "request_invalid", "bundle decision", err)
+	}
+	d := s.Decide(r)
+	b := &Bundle{Version: BundleVersion, Decision: decision, PolicySet: s.digest, Schema: schemaText(), Policies: make(map[string]string), Request: r,
+		Answer: BundleAnswer{d.Effect, d.Reason, orEmpty(d.Policies), failedIDs(d.Errors)}}
+	b.Kind, b.Family = s.kindOf(&r)
+	for _, x := range s.rules {
+		text, err := s.policyText(x)
+		if err != nil {
+			return nil, err
+		}
+		b.Policies[x.id] = text
+	}
+	for _, q := range s.queries(&r) {
+		context, err := json.Marshal(q.Context)
+		if err != nil {
+			return nil, fault.New(fault.Internal, "context", "bundle decision", err)
+		}
+		x := BundleQuestion{Principal: named(q.Principal), Action: named(q.Action), Resource: named(q.Resource), Context: context,
+			Allow: q.answer.allow, Policies: orEmpty(q.answer.ids), Errors: failedIDs(q.answer.errors)}
+		for _, uid := range roleUIDs {
+			x.Entities = append(x.Entities, record(roleEntities[uid]))
+		}
+		principal := cedar.Entity{UID: q.Principal, Parents: roleParents[rolesOf(r.Principal.Roles)]}
+		x.Entities = append(x.Entities, record(principal), record(cedar.Entity{UID: q.Resource}))
+		b.Questions = append(b.Questions, x)
+	}
+	return b, nil
+}
+
+func orEmpty(ss []string) []string { return append([]string{}, ss...) }
+
+func named(uid cedar.EntityUID) BundleEntity { return BundleEntity{string(uid.Type), string(uid.ID)} }
+
+func record(e cedar.Entity) BundleRecord {
+	r := BundleRecord{UID: named(e.UID), Parents: []BundleEntity{}}
+	for p := range e.Parents.All() {
+		r.Parents = append(r.Parents, named(p))
+	}
+	slices.SortFunc(r.Parents, func(a, b BundleEntity) int { return strings.Compare(a.ID, b.ID) })
+	return r
+}
+
+var errorID = regexp.MustCompile(`^policy "([^"]*)": `)
+
+// failedIDs are the ids of the policies that evaluation errors are about.
+func failedIDs(errs []string) []string {
+	ids := []string{}
+	for _, e := range errs {
+		if m := errorID.FindStringSubmatch(e); m != nil {
+			ids = append(ids, m[1])
+		} else {
+			ids = append(ids, e) // no policy's
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// policyText is a policy as its file has it.
+func (s *Set) policyText(r *rule) (string, error) {
+	data := s.text(r.file)
+	from := r.policy.Position().Offset
+	end := endOfPolicy(data, from)
+	if end < 0 {
+		return "", r.fault("policy_text", errors.New("its end is not found"))
+	}
+	return string(bytes.TrimSpace(data[from : end+1])), nil
+}
