@@ -11,6 +11,9 @@ import (
 
 const mib = 1 << 20
 
+// inodeLimit is how many files a cell may have that asks for no other number.
+const inodeLimit = 16 << 10
+
 // bombCases are 79 to 83: more than one's share.
 func bombCases() []attackCase {
 	stopped := both("EAGAIN", "ENOMEM", "SIGKILL", "TIMEOUT")
@@ -46,9 +49,13 @@ func bombCases() []attackCase {
 				stopped: both(closed...), stage: func(s *stage) (scene, error) {
 					return scene{probe: "fill", args: []string{"dir=" + s.where(d.dir), "mib=600", "file=8"}, opt: options{timeout: 30 * time.Second}}, nil
 				}},
-			attackCase{number: 82, variant: d.variant, name: "inode-fill", attack: "make 30 000 files in " + d.dir + ", no workspace granted",
+			attackCase{number: 82, variant: d.variant, name: "inode-fill", attack: "have one file more than the 16 384 of a cell in " + d.dir + ", no workspace granted",
 				stopped: both(closed...), stage: func(s *stage) (scene, error) {
-					return scene{probe: "inodes", args: []string{"dir=" + s.where(d.dir), "count=30000"}, opt: options{timeout: 30 * time.Second}}, nil
+					stay := 0
+					if s.inside { // so that a directory that is sampled can be found too full
+						stay = 15
+					}
+					return scene{probe: "inodes", args: []string{"dir=" + s.where(d.dir), "count=" + strconv.Itoa(inodeLimit+1), "stay=" + strconv.Itoa(stay)}, opt: options{timeout: 30 * time.Second}}, nil
 				}})
 	}
 	out = append(out, attackCase{number: 81, variant: "one-file", name: "disk-fill", attack: "write a file of 200 MiB to the granted workspace, with --max-file 8M",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -174,7 +175,7 @@ func fill(a args) (string, error) {
 	return stop("", nil)
 }
 
-// inodes makes count empty files below dir.
+// inodes makes count empty files below dir and stays for some seconds.
 func inodes(a args) (string, error) {
 	dir, want := a.str("dir"), a.num("count")
 	for n := range want {
@@ -184,6 +185,7 @@ func inodes(a args) (string, error) {
 		}
 		unix.Close(fd)
 	}
+	time.Sleep(time.Duration(a.num("stay")) * time.Second)
 	return fmt.Sprintf("made %d files", want), nil
 }
 
