@@ -10,6 +10,7 @@ import (
 
 	"palyra/authz/approval"
 	"palyra/authz/policy"
+	"palyra/internal/canon"
 	"palyra/isolate"
 	"palyra/kernel/capsule"
 )
@@ -99,7 +100,22 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 			Argv: c.Argv, Executable: c.Executable.Path, Digest: c.Executable.Digest,
 			EnvNames: c.EnvNames(), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
 			Capabilities: capabilities(c), Tier: c.TierFloor.String(), Limits: limitsLine(c.Limits),
+			StdinDigest: c.Stdin.Digest, Network: c.Network, Sensitive: c.Sensitive,
+			Bounds: approval.Limits{Wall: int64(c.Limits.Wall), CPU: int64(c.Limits.CPU), Memory: c.Limits.Memory, PIDs: c.Limits.PIDs, Output: c.Limits.Output,
+				FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles, Disk: c.Limits.Disk, Inodes: c.Limits.Inodes},
 		},
+	}
+	// Of what cannot be put into canonical form there is no digest, and no pattern.
+	if env, err := canon.Marshal(c.Env); err == nil {
+		q.Call.EnvDigest = canon.Sum(env)
+	}
+	exe := executable(c)
+	kind, _ := policy.Classify(exe.Path, exe.Interpreter)
+	q.Call.Kind, q.Call.System = string(kind), exe.System
+	for _, u := range c.Unpinned {
+		if u.Kind != capsule.KindDirectory {
+			q.Call.Loose = append(q.Call.Loose, u.Path)
+		}
 	}
 	if len(c.Scripts) > 0 {
 		q.Call.Script, q.Call.ScriptDigest = c.Scripts[0].Path, c.Scripts[0].Digest

@@ -57,7 +57,8 @@ func (c *call) decided(d policy.Decision) {
 func (c *call) asked(v approval.View) {
 	c.out.Approval = &v
 	c.approval = &receipt.Approval{ID: v.ID, Answer: v.Answer, Approver: v.Approver, Surface: v.Surface, Scope: v.Scope,
-		Requested: stamp(v.Requested), Answered: stamp(v.Answered), Capsule: v.Capsule, PolicySet: v.PolicySet}
+		Requested: stamp(v.Requested), Answered: stamp(v.Answered), Capsule: v.Capsule, PolicySet: v.PolicySet,
+		Grant: v.Grant, Pattern: v.Pattern, Approvers: v.Approvers}
 }
 
 // stamp is a time as receipts spell it.

@@ -14,7 +14,9 @@
 //
 // A Record is bound to one decision, one capsule digest and one policy-set
 // digest, is good for one grant and expires. It cannot be made elsewhere: the
-// zero Record approves nothing.
+// zero Record approves nothing. That holds as well where the yes came before the
+// question: a [Standing] grant, for a session or a time, for one capsule or for a
+// [Pattern], is looked up by the Hub, and every use of it is a record of its own.
 //
 // What it does not protect against: an approver who does not read, and a
 // surface that lies about who answered. Authenticating the approver is the
@@ -63,6 +65,36 @@ type Call struct {
 	Capabilities []string  //
 	Tier         string    // floor
 	Limits       string    // one line, "wall 30s, memory 512 MiB"
+
+	// For patterns and for policy's word on the answer.
+	EnvDigest   canon.Digest // of the whole environment
+	StdinDigest canon.Digest // of a sealed one
+	Network     string       // "fresh" or "void"; neither leads anywhere
+	Bounds      Limits       //
+	Kind        string       // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown
+	System      bool         // every file of the program is root's, in root's folders, writable by nobody else
+	Sensitive   bool         // the tool is declared so
+	Loose       []string     // arguments that name something that is not held, as the program sees it
+}
+
+// Limits bound a call: wall and cpu in nanoseconds, memory, output, file_size and
+// disk in bytes.
+type Limits struct {
+	Wall      int64 `json:"wall"`
+	CPU       int64 `json:"cpu"`
+	Memory    int64 `json:"memory"`
+	PIDs      int64 `json:"pids"`
+	Output    int64 `json:"output"`
+	FileSize  int64 `json:"file_size"`
+	OpenFiles int64 `json:"open_files"`
+	Disk      int64 `json:"disk"`
+	Inodes    int64 `json:"inodes"`
+}
+
+// within reports whether no limit of l is above that of m.
+func (l *Limits) within(m *Limits) bool {
+	return l.Wall <= m.Wall && l.CPU <= m.CPU && l.Memory <= m.Memory && l.PIDs <= m.PIDs && l.Output <= m.Output &&
+		l.FileSize <= m.FileSize && l.OpenFiles <= m.OpenFiles && l.Disk <= m.Disk && l.Inodes <= m.Inodes
 }
 
 // Operand is a file operand of the call.
@@ -87,6 +119,11 @@ type Answer struct {
 	// hexadecimal digits. Such a surface judges by itself whether an answer was
 	// in time. Default: Resolve makes one up, and judges.
 	ID string
+
+	Scope     string       // ScopeOnce, the default, or that of the standing grant that Grant names
+	Grant     string       // id of the standing grant that this answer made or rests on; "" for once
+	Pattern   canon.Digest // of that grant, zero if it is for one capsule
+	Approvers []string     // all who said yes, where it took more than one
 }
 
 // Approver is a surface that can ask a person. Ask returns when there is an
@@ -111,8 +148,12 @@ const (
 	Unreachable = "unreachable" // nobody could be asked
 )
 
-// ScopeOnce is the only scope so far: exactly this call, once.
-const ScopeOnce = "once"
+// The scopes of a yes.
+const (
+	ScopeOnce    = "once"    // exactly this call, once
+	ScopeSession = "session" // further calls of its session
+	ScopeTimed   = "timed"   // further calls of its requester, for a time
+)
 
 // View is a Record as receipts and people see it.
 type View struct {
@@ -127,6 +168,9 @@ type View struct {
 	Capsule   canon.Digest `json:"capsule"`
 	PolicySet canon.Digest `json:"policy_set"`
 	Decision  string       `json:"decision"` // 32 hex digits
+	Grant     string       `json:"grant,omitempty"`
+	Pattern   canon.Digest `json:"pattern,omitzero"`
+	Approvers []string     `json:"approvers,omitempty"`
 }
 
 // Record is one answered request. Resolve makes it; the zero Record and a nil
@@ -203,6 +247,12 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	r.view.Approver, r.view.Surface = ans.Approver, ans.Surface
 	if ans.ID != "" {
 		r.view.ID = ans.ID
+	}
+	if ans.Approved {
+		r.view.Approvers = ans.Approvers
+	}
+	if ans.Approved && ans.Scope != "" {
+		r.view.Scope, r.view.Grant, r.view.Pattern = ans.Scope, ans.Grant, ans.Pattern
 	}
 	switch {
 	case ans.ID != "" && err == nil: // an answer that is on record

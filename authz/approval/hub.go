@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,6 +40,11 @@ type Entry struct {
 	Created  time.Time
 	Expires  time.Time // an answer after it does not count
 	Answered time.Time // zero: Pending
+
+	// Yes are those who have said yes while it is pending, where it takes more.
+	Yes []string
+
+	scoped *Standing // that its yes asked for; on its way to the call that waits
 }
 
 // Resolution is how an Entry ends.
@@ -46,6 +53,7 @@ type Resolution struct {
 	Approver string // must be there for Approved and Denied
 	Surface  string
 	Detail   string
+	Scope    string // of a yes; "" leaves it
 }
 
 // Book keeps entries durably.
@@ -56,6 +64,9 @@ type Book interface {
 	// what it is now when that is durable. If somebody was first it is fault.Busy
 	// "version_conflict", and a Book may return the entry with it.
 	Resolve(ctx context.Context, id string, version int64, r Resolution) (*Entry, error)
+	// Cover adds an entry that was approved before it was asked, by a standing
+	// grant. It returns when that is durable.
+	Cover(ctx context.Context, e *Entry, r Resolution) error
 	// Entry returns an entry without its Request, or fault.NotFound.
 	Entry(ctx context.Context, id string) (*Entry, error)
 	// Pending lists what has no answer.
@@ -71,20 +82,71 @@ type Book interface {
 // what was pending in an earlier process can never run, and [Hub.Expire], called
 // before the first question, says so in the Book.
 //
+// A yes may stand for further calls: see [Standing]. For looks for one before it
+// asks; each use of it is an entry of its own.
+//
 // Hub is safe for concurrent use.
 type Hub struct {
-	book Book
-	opt  HubOptions
+	book  Book
+	opt   HubOptions
+	shelf shelf
 
 	mu      sync.Mutex
-	waiting map[string]chan Entry // of capacity 1; guarded by mu
+	waiting map[string]*waiter // guarded by mu
 }
+
+// waiter is a call that waits for an answer.
+type waiter struct {
+	entry    Entry      // as it was asked; immutable
+	answered chan Entry // of capacity 1
+
+	mu   sync.Mutex // held through an answer: they are judged one after the other
+	yes  []vote     // so far, where it takes more than one; guarded by mu
+	done bool       // one has counted; guarded by mu
+}
+
+// vote is one person's yes where it takes more.
+type vote struct {
+	who   string
+	terms terms
+}
+
+// Question is what HubOptions.Judge is asked: may By say yes to this?
+type Question struct {
+	By      By
+	Subject Subject
+	Request *Request
+	Scope   string
+	Pattern bool // to every call that fits a pattern
+	// Approvers are those who have said yes, By among them. One is the usual number.
+	Approvers []string
+	// Use says that By said yes before, and a call is about to run because of it.
+	Use bool
+}
+
+// Verdict is Judge's answer. The zero Verdict is no.
+type Verdict int
+
+// The verdicts.
+const (
+	No   Verdict = iota // with an error that says why
+	More                // it counts, and another person must say yes as well
+	Yes
+)
 
 // HubOptions tune a Hub. The zero value is the strict one.
 type HubOptions struct {
 	// AllowSelf lets whoever asked for a call approve it. One credential is then
 	// enough for a sensitive call.
 	AllowSelf bool
+	// Judge says whether a yes counts, by the permission that By holds at this
+	// moment and by policy. Its error is given to whoever answers. With a Judge,
+	// who may approve their own calls is its to say, and AllowSelf is for it to
+	// read. Default: everybody but the requester.
+	Judge func(ctx context.Context, q Question) (Verdict, error)
+	// Record puts an act into the journal and returns when it is durable.
+	// Default: nowhere.
+	Record func(ctx context.Context, act, subject string, by By, detail map[string]string) error
 	// TestOnlyStep is called at the named steps "approval:asked" and
 	// "approval:answered", so that a test can kill the process there.
 	TestOnlyStep func(name string)
@@ -95,7 +157,30 @@ func NewHub(b Book, o HubOptions) *Hub {
 	if o.TestOnlyStep == nil {
 		o.TestOnlyStep = func(string) {}
 	}
-	return &Hub{book: b, opt: o, waiting: make(map[string]chan Entry)}
+	return &Hub{book: b, opt: o, waiting: make(map[string]*waiter)}
+}
+
+func (h *Hub) record(ctx context.Context, act, subject string, by By, detail map[string]string) error {
+	if h.opt.Record == nil {
+		return nil
+	}
+	return h.opt.Record(ctx, act, subject, by, detail)
+}
+
+func (h *Hub) judge(ctx context.Context, q Question) (Verdict, error) {
+	if h.opt.Judge != nil {
+		return h.opt.Judge(ctx, q)
+	}
+	if q.By.Principal == q.Subject.Requester && !h.opt.AllowSelf {
+		return No, ErrSelf()
+	}
+	return Yes, nil
+}
+
+// ErrSelf is fault.Denied "self_approval".
+func ErrSelf() error {
+	return fault.New(fault.Denied, "self_approval", "answer approval", errors.New("whoever asked for a call may not approve it")).
+		WithHint("another principal with the permission to approve must answer")
 }
 
 // For returns the Approver of one call.
@@ -111,14 +196,17 @@ type desk struct {
 func (d *desk) Ask(ctx context.Context, q Request) (Answer, error) {
 	h := d.hub
 	now := time.Now().UTC()
+	if ans, ok, err := h.covered(ctx, d.subject, &q, now); ok || err != nil {
+		return ans, err
+	}
 	e := &Entry{Subject: d.subject, ID: ident.New(ident.Approval), Request: q, Scope: ScopeOnce, State: Pending, Version: 1, Created: now, Expires: now.Add(q.Timeout)}
 	if end, ok := ctx.Deadline(); ok { // the caller's time may be over before
 		e.Expires = end.UTC()
 	}
 	// The waiter stands there before the question can be seen.
-	answered := make(chan Entry, 1)
+	w := &waiter{entry: *e, answered: make(chan Entry, 1)}
 	h.mu.Lock()
-	h.waiting[e.ID] = answered
+	h.waiting[e.ID] = w
 	h.mu.Unlock()
 	defer func() {
 		h.mu.Lock()
@@ -130,7 +218,7 @@ func (d *desk) Ask(ctx context.Context, q Request) (Answer, error) {
 	}
 	h.opt.TestOnlyStep("approval:asked")
 	select {
-	case got := <-answered:
+	case got := <-w.answered:
 		return got.answer(), nil
 	case <-ctx.Done():
 	}
@@ -142,6 +230,36 @@ func (d *desk) Ask(ctx context.Context, q Request) (Answer, error) {
 		return got.answer(), nil
 	}
 	return Answer{ID: e.ID}, ctx.Err()
+}
+
+// covered answers a question that a standing grant covers. Its giver must hold
+// what it takes to give it at this moment, and for this call.
+func (h *Hub) covered(ctx context.Context, sub Subject, q *Request, now time.Time) (Answer, bool, error) {
+	g := h.shelf.take(&sub, q, func(g *Standing) bool {
+		v, err := h.judge(ctx, Question{By: g.By, Subject: sub, Request: q, Scope: g.Scope, Pattern: g.Pattern != nil, Approvers: g.Approvers, Use: true})
+		return v == Yes && err == nil
+	})
+	if g == nil {
+		return Answer{}, false, nil
+	}
+	e := &Entry{Subject: sub, ID: ident.New(ident.Approval), Request: *q, Scope: g.Scope, State: Pending, Version: 1, Created: now, Expires: now.Add(q.Timeout)}
+	r := Resolution{State: Approved, Approver: g.By.Principal, Surface: g.By.Surface, Scope: g.Scope, Detail: "by grant " + g.ID}
+	if err := h.book.Cover(ctx, e, r); err != nil {
+		return Answer{}, false, err
+	}
+	if !h.shelf.has(g.Requester, g.ID) {
+		return Answer{}, false, fault.New(fault.NotApproved, "grant_revoked", "use grant", fmt.Errorf("%s ended meanwhile", g.ID))
+	}
+	return Answer{ID: e.ID, Approved: true, Approver: g.By.Principal, Surface: g.By.Surface, Scope: g.Scope, Grant: g.ID, Pattern: g.PatternDigest,
+		Approvers: several(g.Approvers)}, true, nil
+}
+
+// several is nil for a single name: the record has that one anyway.
+func several(names []string) []string {
+	if len(names) < 2 {
+		return nil
+	}
+	return names
 }
 
 // end closes the entry of a question whose ctx is over and returns what it has
@@ -163,20 +281,24 @@ func (h *Hub) end(ctx context.Context, e *Entry) (*Entry, error) {
 type By struct {
 	Principal string
 	Surface   string
+	Token     string // id of the token that was shown, "" for none
+	Device    string
 }
 
 // reasonConflict is the reason code of a change that was made for another version.
 const reasonConflict = "version_conflict"
 
 // Resolve answers a pending entry in the name of by and returns it as it is
-// then. version is the one that the answer was made for, 0 whichever there is.
+// then: pending still, where policy wants another person's yes as well. version
+// is the one that the answer was made for, 0 whichever there is.
 //
 // It is fault.Busy "version_conflict" if the entry has an answer, is over or has
 // changed, fault.Denied "self_approval" if by asked for the call and now says yes to it,
 // fault.NotApproved "approval_expired" after its time, and fault.NotApproved
 // "approval_abandoned" if no call waits for it any more. In all of these the
-// answer changed nothing.
-func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, approve bool, comment string) (*Entry, error) {
+// answer changed nothing. A yes for further calls that the journal does not take
+// is a yes to this call alone, and the journal's error.
+func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Reply) (*Entry, error) {
 	op := fmt.Sprintf("answer approval %.80q", id)
 	if by.Principal == "" {
 		return nil, fault.New(fault.Denied, "no_approver", op, errors.New("nobody is known to answer"))
@@ -188,32 +310,125 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, appr
 	if version == 0 {
 		version = e.Version
 	}
+	h.mu.Lock()
+	w := h.waiting[id]
+	h.mu.Unlock()
 	switch {
 	case e.State != Pending || e.Version != version:
 		return e, fault.New(fault.Busy, reasonConflict, op, fmt.Errorf("it is %s", e.State)).WithHint("read it again")
-	case approve && e.Requester == by.Principal && !h.opt.AllowSelf:
-		return e, fault.New(fault.Denied, "self_approval", op, errors.New("whoever asked for a call may not approve it")).
-			WithHint("another principal with the permission to approve must answer")
 	case !time.Now().Before(e.Expires):
 		return e, fault.New(fault.NotApproved, "approval_expired", op, nil)
-	}
-	h.mu.Lock()
-	waiter := h.waiting[id]
-	h.mu.Unlock()
-	if waiter == nil {
+	case w == nil:
 		return e, fault.New(fault.NotApproved, "approval_abandoned", op, errors.New("no call waits for it"))
 	}
-	r := Resolution{State: Denied, Approver: by.Principal, Surface: by.Surface, Detail: comment}
-	if approve {
-		r.State = Approved
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.done {
+		return e, fault.New(fault.Busy, reasonConflict, op, errors.New("it has an answer")).WithHint("read it again")
 	}
-	got, err := h.book.Resolve(ctx, id, version, r)
+	end := Resolution{State: Denied, Approver: by.Principal, Surface: by.Surface, Detail: r.Comment}
+	var g *Standing
+	var names []string
+	if r.Approve {
+		var more bool
+		if g, names, more, err = h.vote(ctx, w, by, &r); err != nil {
+			return e, err
+		}
+		if more {
+			e.Yes = names
+			return e, nil
+		}
+		end.State, end.Scope = Approved, ScopeOnce
+		if g != nil {
+			end.Scope = g.Scope
+		}
+		if len(names) > 1 {
+			end.Detail = strings.TrimSpace("yes of " + strings.Join(names, ", ") + ". " + r.Comment)
+		}
+	}
+	got, err := h.book.Resolve(ctx, id, version, end)
 	if err != nil {
 		return got, err
 	}
+	w.done = true
 	h.opt.TestOnlyStep("approval:answered")
-	waiter <- *got // the one that won; its place is free
+	out := *got
+	out.scoped, out.Yes = g, names
+	w.answered <- out // the one that won; its place is free
+	if g == nil {
+		return got, nil
+	}
+	g.By, g.Approvers, g.Created = by, names, got.Answered
+	g.Expires = got.Answered.Add(w.life(g, r.For))
+	if err := h.record(context.WithoutCancel(ctx), "approval.grant", g.ID, by, g.detail()); err != nil {
+		return got, err
+	}
+	h.shelf.put(g)
 	return got, nil
+}
+
+// life is how long a grant stands.
+func (w *waiter) life(g *Standing, asked time.Duration) time.Duration {
+	if g.Scope == ScopeTimed {
+		return asked
+	}
+	return MaxStanding
+}
+
+// vote judges a yes. It returns the grant that it asks for, who has said yes to
+// the same, and whether another person has to. The caller holds w.mu.
+func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing, names []string, more bool, err error) {
+	const op = "answer approval"
+	g, t, err := r.standing(&w.entry)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	if g != nil && h.shelf.full(w.entry.Requester) {
+		return nil, nil, false, fault.New(fault.Busy, "too_many_grants", op, fmt.Errorf("%q has %d", w.entry.Requester, maxPerRequester))
+	}
+	for _, v := range w.yes { // a yes counts with those to the same
+		if v.terms == t && v.who != by.Principal {
+			names = append(names, v.who)
+		}
+	}
+	names = append(names, by.Principal)
+	verdict, err := h.judge(ctx, Question{By: by, Subject: w.entry.Subject, Request: &w.entry.Request, Scope: t.scope, Pattern: t.bound, Approvers: names})
+	switch {
+	case err != nil:
+		return nil, nil, false, err
+	case verdict == Yes:
+		return g, names, false, nil
+	case verdict != More:
+		return nil, nil, false, fault.New(fault.Denied, "not_permitted", op, nil)
+	}
+	if slices.Contains(w.yes, vote{by.Principal, t}) {
+		return nil, names, true, nil
+	}
+	err = h.record(ctx, "approval.concur", w.entry.ID, by, map[string]string{"requester": w.entry.Requester, "capsule": w.entry.Request.Capsule.String(),
+		"scope": t.scope, "surface": by.Surface})
+	if err != nil {
+		return nil, nil, false, err
+	}
+	w.yes = append(w.yes, vote{by.Principal, t})
+	return nil, names, true, nil
+}
+
+// Yes returns who has said yes to a question that waits for more.
+func (h *Hub) Yes(id string) (names []string) {
+	h.mu.Lock()
+	w := h.waiting[id]
+	h.mu.Unlock()
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, v := range w.yes {
+		if !slices.Contains(names, v.who) {
+			names = append(names, v.who)
+		}
+	}
+	return names
 }
 
 // Expire ends everything that an earlier process left pending and returns how
@@ -241,5 +456,9 @@ func (h *Hub) Waiting() int {
 
 // answer is what the entry tells the call that waited. Only Approved is a yes.
 func (e *Entry) answer() Answer {
-	return Answer{ID: e.ID, Approved: e.State == Approved, Approver: e.Approver, Surface: e.Surface}
+	a := Answer{ID: e.ID, Approved: e.State == Approved, Approver: e.Approver, Surface: e.Surface, Approvers: several(e.Yes)}
+	if g := e.scoped; g != nil && a.Approved {
+		a.Scope, a.Grant, a.Pattern = g.Scope, g.ID, g.PatternDigest
+	}
+	return a
 }

@@ -47,9 +47,24 @@ func (m *memory) Resolve(_ context.Context, id string, version int64, r Resoluti
 		return nil, fault.New(fault.Busy, reasonConflict, "resolve", nil)
 	}
 	e.State, e.Approver, e.Surface, e.Detail, e.Answered = r.State, r.Approver, r.Surface, r.Detail, time.Now()
+	if r.Scope != "" {
+		e.Scope = r.Scope
+	}
 	e.Version++
 	c := *e
 	return &c, nil
+}
+
+func (m *memory) Cover(ctx context.Context, e *Entry, r Resolution) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	c := *e
+	c.State, c.Approver, c.Surface, c.Detail, c.Answered, c.Version = r.State, r.Approver, r.Surface, r.Detail, time.Now(), 2
+	m.entries[e.ID] = &c
+	return nil
 }
 
 func (m *memory) Entry(_ context.Context, id string) (*Entry, error) {
@@ -89,7 +104,7 @@ func TestHubAnswers(t *testing.T) {
 		h := NewHub(m, HubOptions{})
 		got := asking(t.Context(), h)
 		id := <-m.opened
-		e, err := h.Resolve(t.Context(), id, 1, By{"uid:0", "unix"}, yes, "because")
+		e, err := h.Resolve(t.Context(), id, 1, By{Principal: "uid:0", Surface: "unix"}, Reply{Approve: yes, Comment: "because"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +141,7 @@ func TestHubRace(t *testing.T) {
 		var won []*Entry
 		for i := range 20 {
 			wg.Go(func() {
-				e, err := h.Resolve(t.Context(), id, 0, By{"uid:" + string(rune('a'+i)), "unix"}, i%2 == 0, "")
+				e, err := h.Resolve(t.Context(), id, 0, By{Principal: "uid:" + string(rune('a'+i)), Surface: "unix"}, Reply{Approve: i%2 == 0})
 				switch {
 				case err == nil:
 					mu.Lock()
@@ -146,7 +161,7 @@ func TestHubRace(t *testing.T) {
 }
 
 func TestHubRefuses(t *testing.T) {
-	other := By{"uid:0", "unix"}
+	other := By{Principal: "uid:0", Surface: "unix"}
 	for _, test := range []struct {
 		name    string
 		opt     HubOptions
@@ -156,8 +171,8 @@ func TestHubRefuses(t *testing.T) {
 		kind    fault.Kind
 		reason  string
 	}{
-		{"self", HubOptions{}, 1, By{"uid:1000", "http"}, true, fault.Denied, "self_approval"},
-		{"nobody", HubOptions{AllowSelf: true}, 1, By{"", "http"}, true, fault.Denied, "no_approver"},
+		{"self", HubOptions{}, 1, By{Principal: "uid:1000", Surface: "http"}, true, fault.Denied, "self_approval"},
+		{"nobody", HubOptions{AllowSelf: true}, 1, By{Principal: "", Surface: "http"}, true, fault.Denied, "no_approver"},
 		{"another version", HubOptions{}, 2, other, true, fault.Busy, "version_conflict"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -166,7 +181,7 @@ func TestHubRefuses(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			got := asking(ctx, h)
 			id := <-m.opened
-			if _, err := h.Resolve(t.Context(), id, test.version, test.by, test.yes, ""); fault.KindOf(err) != test.kind || fault.ReasonOf(err) != test.reason {
+			if _, err := h.Resolve(t.Context(), id, test.version, test.by, Reply{Approve: test.yes}); fault.KindOf(err) != test.kind || fault.ReasonOf(err) != test.reason {
 				t.Errorf("got %v, want %s", err, test.reason)
 			}
 			if e, _ := m.Entry(ctx, id); e.State != Pending || h.Waiting() != 1 {
@@ -179,24 +194,24 @@ func TestHubRefuses(t *testing.T) {
 			if e, _ := m.Entry(t.Context(), id); e.State != Withdrawn {
 				t.Errorf("entry %+v", e)
 			}
-			if _, err := h.Resolve(t.Context(), id, 0, other, true, ""); fault.ReasonOf(err) != "version_conflict" {
+			if _, err := h.Resolve(t.Context(), id, 0, other, Reply{Approve: true}); fault.ReasonOf(err) != "version_conflict" {
 				t.Errorf("an answer after the withdrawal: %v", err)
 			}
 		})
 	}
 	h := NewHub(newMemory(), HubOptions{})
-	if _, err := h.Resolve(t.Context(), "apr_0", 0, other, true, ""); fault.KindOf(err) != fault.NotFound {
+	if _, err := h.Resolve(t.Context(), "apr_0", 0, other, Reply{Approve: true}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("an answer to nothing: %v", err)
 	}
 }
 
 func TestHubSelf(t *testing.T) {
-	self := By{"uid:1000", "unix"}
+	self := By{Principal: "uid:1000", Surface: "unix"}
 	// Saying no to oneself is nobody's loss.
 	m := newMemory()
 	h := NewHub(m, HubOptions{})
 	got := asking(t.Context(), h)
-	if _, err := h.Resolve(t.Context(), <-m.opened, 0, self, false, ""); err != nil {
+	if _, err := h.Resolve(t.Context(), <-m.opened, 0, self, Reply{Approve: false}); err != nil {
 		t.Error(err)
 	}
 	if v := (<-got).View(); v.Answer != Denied {
@@ -205,7 +220,7 @@ func TestHubSelf(t *testing.T) {
 	m = newMemory()
 	h = NewHub(m, HubOptions{AllowSelf: true})
 	got = asking(t.Context(), h)
-	if _, err := h.Resolve(t.Context(), <-m.opened, 0, self, true, ""); err != nil {
+	if _, err := h.Resolve(t.Context(), <-m.opened, 0, self, Reply{Approve: true}); err != nil {
 		t.Error(err)
 	}
 	if rec := <-got; !rec.Approved() {
@@ -230,7 +245,7 @@ func TestHubExpires(t *testing.T) {
 		if e, _ := m.Entry(t.Context(), id); e.State != Expired || e.Approver != "" {
 			t.Errorf("entry %+v", e)
 		}
-		if _, err := h.Resolve(t.Context(), id, 0, By{"uid:0", "unix"}, true, ""); err == nil {
+		if _, err := h.Resolve(t.Context(), id, 0, By{Principal: "uid:0", Surface: "unix"}, Reply{Approve: true}); err == nil {
 			t.Error("an answer after the end was taken")
 		}
 
@@ -263,7 +278,7 @@ func (l *late) Resolve(ctx context.Context, id string, version int64, r Resoluti
 // TestHubBookDecides: what the book has is what the record says, also where the
 // caller gives up at the same time.
 func TestHubBookDecides(t *testing.T) {
-	b := &late{newMemory(), By{"uid:0", "unix"}}
+	b := &late{newMemory(), By{Principal: "uid:0", Surface: "unix"}}
 	h := NewHub(b, HubOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	got := asking(ctx, h)
@@ -284,7 +299,7 @@ func TestHubAfterRestart(t *testing.T) {
 	id := <-m.opened
 	// Another process over the same book: the first one's calls are gone.
 	h := NewHub(m, HubOptions{})
-	if _, err := h.Resolve(t.Context(), id, 0, By{"uid:0", "unix"}, true, ""); fault.ReasonOf(err) != "approval_abandoned" {
+	if _, err := h.Resolve(t.Context(), id, 0, By{Principal: "uid:0", Surface: "unix"}, Reply{Approve: true}); fault.ReasonOf(err) != "approval_abandoned" {
 		t.Errorf("an answer that nobody waits for: %v", err)
 	}
 	if n, err := h.Expire(t.Context()); n != 1 || err != nil {
@@ -317,7 +332,7 @@ func TestHubBookFails(t *testing.T) {
 	m.mu.Lock()
 	m.fail = errors.New("disk full")
 	m.mu.Unlock()
-	if _, err := h.Resolve(ctx, id, 0, By{"uid:0", "unix"}, true, ""); err == nil {
+	if _, err := h.Resolve(ctx, id, 0, By{Principal: "uid:0", Surface: "unix"}, Reply{Approve: true}); err == nil {
 		t.Error("an answer that is not on record was taken")
 	}
 	cancel()

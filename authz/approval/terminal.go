@@ -132,6 +132,13 @@ func Card(r Request) string {
 	row("in", "%s", shown(c.Cwd))
 	row("workspace", "%s", workspace(c))
 	row("network", "%s", network(c))
+	for i, l := range c.Loose {
+		if i == maxOperands {
+			row("", "[and %d more NOT SHOWN]", len(c.Loose)-i)
+			break
+		}
+		row("NOT HELD", "%s may be another thing when it runs", shown(l))
+	}
 	if len(c.Capabilities) > 0 {
 		row("can", "%s", Escape(strings.Join(c.Capabilities, ", ")))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/operator"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
@@ -107,9 +108,27 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 	if ap.State != hub.ApprovalPending {
 		return nil, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", ap.State))
 	}
+	ans, err := reach(inv)
+	if err != nil {
+		return nil, err
+	}
+	var reaches string
+	if ans.Scope != "" || inv.Has("preview") {
+		v, err := h.PreviewApproval(ctx, hub.Caller{}, ap.ID, ans)
+		if err != nil {
+			return nil, err
+		}
+		reaches = previewText(&ans, &v)
+		if inv.Has("preview") {
+			return text(front.Document{"preview": v}, "%s", reaches), nil
+		}
+	}
 	digits := command.Value(inv, "capsule", "")
+	if digits != "" && reaches != "" { // who answers without a terminal is shown it all the same
+		fmt.Fprint(a.stderr, reaches)
+	}
 	if digits == "" {
-		if digits, err = a.ask(ctx, h, &ap); err != nil {
+		if digits, err = a.ask(ctx, h, &ap, reaches); err != nil {
 			return nil, err
 		}
 	}
@@ -118,7 +137,98 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 			WithHint("palyra approvals show " + ap.ID)
 	}
 	// Of exactly this version: what was shown is what is answered.
-	return a.resolve(ctx, h, ap.ID, ap.Version, hub.Answer{Approve: true, Comment: command.Value(inv, "comment", "")})
+	return a.resolve(ctx, h, ap.ID, ap.Version, ans)
+}
+
+// reach reads how far a yes shall reach.
+func reach(inv *command.Invocation) (hub.Answer, error) {
+	ans := hub.Answer{Approve: true, Comment: command.Value(inv, "comment", ""), For: command.Value(inv, "for", time.Duration(0)),
+		Uses: command.Value(inv, "uses", int64(0))}
+	if s := command.Value(inv, "scope", "once"); s != "once" {
+		ans.Scope = s
+	}
+	if ans.For != 0 {
+		if inv.Has("scope") {
+			return ans, fault.New(fault.Usage, "scope_twice", inv.Command.Name, errors.New("--scope and --for say the same"))
+		}
+		ans.Scope = "timed"
+	}
+	for _, p := range command.All[operator.Pattern](inv, "pattern") {
+		if ans.Pattern == nil {
+			ans.Pattern = &hub.Pattern{}
+		}
+		ans.Pattern.Within = append(ans.Pattern.Within, p.Within...)
+		ans.Pattern.Content = ans.Pattern.Content || p.Content
+	}
+	if ans.Scope == "" && (ans.Pattern != nil || ans.Uses != 0) {
+		return ans, need(inv, "scope")
+	}
+	return ans, nil
+}
+
+// previewText is what a yes would let through, as a person judges it.
+func previewText(ans *hub.Answer, v *hub.Preview) string {
+	var b strings.Builder
+	until := "until its session ends"
+	if ans.For != 0 {
+		until = "for " + ans.For.String()
+	}
+	if ans.Uses != 0 {
+		until += fmt.Sprintf(", at most %d calls", ans.Uses)
+	}
+	fmt.Fprintf(&b, "\nWithout being asked again, %s:\n%s\n", until, front.Escape(strings.TrimRight(v.Text, "\n")))
+	fmt.Fprintf(&b, "It would also have let through %d of the last %d other requests of this principal", len(v.Refused), v.Looked)
+	if len(v.Refused) == 0 {
+		b.WriteString(".\n")
+		return b.String()
+	}
+	b.WriteString(" that got no yes:\n")
+	l := newLines()
+	for i := range v.Refused {
+		r := &v.Refused[i]
+		l.row(" ", r.Approval, r.State, stamp(r.Created), r.Tool, strings.Join(r.Argv, " "))
+	}
+	return b.String() + l.String()
+}
+
+func (a *app) grants(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.Grants(ctx, hub.Caller{})
+	if err != nil {
+		return nil, err
+	}
+	l := newLines()
+	for i := range p.Items {
+		l.row(grantCells(&p.Items[i])...)
+	}
+	return text(front.Document{"grants": p.Items}, "%s", l), nil
+}
+
+func grantCells(g *hub.StandingGrant) []any {
+	bound := "capsule " + g.Capsule
+	if g.Pattern != "" {
+		bound = "pattern " + g.Pattern
+	}
+	uses := fmt.Sprintf("used %d", g.Uses)
+	if g.MaxUses > 0 {
+		uses += fmt.Sprintf(" of %d", g.MaxUses)
+	}
+	return []any{g.ID, g.Scope, g.Requester, "by " + strings.Join(g.Approvers, ","), "until " + stamp(g.Expires), uses, g.Tool, bound}
+}
+
+func (a *app) grantRevoke(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	g, err := h.RevokeGrant(ctx, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"grant": g}, "%s revoked\n", cell(g.ID)), nil
 }
 
 func (a *app) deny(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -134,12 +244,16 @@ func (a *app) resolve(ctx context.Context, h hub.Hub, id string, version int64, 
 	if err != nil {
 		return nil, err
 	}
-	return text(front.Document{"approval": ap}, "%s %s\n", cell(ap.ID), cell(ap.State)), nil
+	more := ""
+	if ap.State == hub.ApprovalPending {
+		more = fmt.Sprintf(": %s said yes, and another person must", strings.Join(ap.Yes, ", "))
+	}
+	return text(front.Document{"approval": ap}, "%s %s%s\n", cell(ap.ID), cell(ap.State), front.Escape(more)), nil
 }
 
 // ask shows the request on the controlling terminal and reads the digits there,
 // never from standard input, which may come from whoever wants the call.
-func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval) (string, error) {
+func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches string) (string, error) {
 	op := fmt.Sprintf("approve %s", ap.ID)
 	tty, err := os.OpenFile(a.terminal, os.O_RDWR, 0)
 	if err != nil {
@@ -147,7 +261,7 @@ func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval) (string, err
 			WithHint("name the capsule: --capsule DIGITS, from palyra approvals show " + ap.ID)
 	}
 	defer tty.Close()
-	fmt.Fprintf(tty, "%s%s\nto approve, type the first %d digits of the capsule: ", approvalText(ap), inputText(toolInput(ctx, h, ap)), minDigits)
+	fmt.Fprintf(tty, "%s%s%s\nto approve, type the first %d digits of the capsule: ", approvalText(ap), inputText(toolInput(ctx, h, ap)), reaches, minDigits)
 	answer := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(tty).ReadString('\n')

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +87,19 @@ func (f *fake) ResolveApproval(_ context.Context, _ hub.Caller, id string, versi
 		state = hub.ApprovalApproved
 	}
 	return hub.Approval{ID: id, State: state}, nil
+}
+
+func (f *fake) PreviewApproval(_ context.Context, _ hub.Caller, id string, a hub.Answer) (hub.Preview, error) {
+	return hub.Preview{Text: "the pattern\n", Looked: 9, Refused: []hub.PreviewCall{{Approval: "apr_0", State: "denied", Argv: []string{"x\x1b[2J"}}}}, nil
+}
+
+func (f *fake) Grants(context.Context, hub.Caller) (hub.Page[hub.StandingGrant], error) {
+	return hub.Page[hub.StandingGrant]{Items: []hub.StandingGrant{{ID: "grt_1", Scope: "timed", Approvers: []string{"uid:0"}, Pattern: "sha256:aa", Uses: 2, MaxUses: 5}}}, nil
+}
+
+func (f *fake) RevokeGrant(_ context.Context, _ hub.Caller, id string) (hub.StandingGrant, error) {
+	f.note("revoke " + id)
+	return hub.StandingGrant{ID: id}, nil
 }
 
 func (f *fake) Receipt(_ context.Context, _ hub.Caller, index uint64) ([]byte, error) {
@@ -244,6 +258,51 @@ func TestApprove(t *testing.T) {
 	status, out, _ := try(t, t.Context(), f, "approvals", "show", "apr_1")
 	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) || !strings.Contains(out, `"content": "what is \u202e written"`) {
 		t.Errorf("shown as %q", out)
+	}
+}
+
+// TestApproveForMore: what a wider yes would let through is shown before it is
+// given, on the terminal or beside the answer.
+func TestApproveForMore(t *testing.T) {
+	digest := strings.Repeat("ab", 32)
+	for _, test := range []struct {
+		args   string
+		status int
+		want   hub.Answer
+	}{
+		{"--scope session", 0, hub.Answer{Approve: true, Scope: "session"}},
+		{"--for 10m --uses 3", 0, hub.Answer{Approve: true, Scope: "timed", For: 10 * time.Minute, Uses: 3}},
+		{"--for 10m --pattern within=2,3 --pattern content", 0, hub.Answer{Approve: true, Scope: "timed", For: 10 * time.Minute,
+			Pattern: &hub.Pattern{Within: []int{2, 3}, Content: true}}},
+		{"--scope session --pattern same", 0, hub.Answer{Approve: true, Scope: "session", Pattern: &hub.Pattern{}}},
+		{"--scope once", 0, hub.Answer{Approve: true}},
+		{"--scope always", 2, hub.Answer{}},
+		{"--scope session --for 10m", 2, hub.Answer{}},
+		{"--pattern same", 2, hub.Answer{}},
+		{"--uses 3", 2, hub.Answer{}},
+		{"--for 25h", 2, hub.Answer{}},
+		{"--for 10m --pattern within=0", 2, hub.Answer{}},
+		{"--for 10m --pattern *", 2, hub.Answer{}},
+	} {
+		f := &fake{approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending, Version: 1, Capsule: "sha256:" + digest}}}
+		args := append([]string{"approvals", "approve", "--capsule", digest[:8]}, append(strings.Fields(test.args), "apr_1")...)
+		status, _, errs := try(t, t.Context(), f, args...)
+		if status != test.status || !reflect.DeepEqual(f.answer, test.want) {
+			t.Errorf("%s: status %d, answer %+v; %s", test.args, status, f.answer, errs)
+		}
+		if wider := test.want.Scope != ""; wider != strings.Contains(errs, "1 of the last 9") || strings.Contains(errs, "\x1b") {
+			t.Errorf("%s: shown %q", test.args, errs)
+		}
+	}
+	f := &fake{approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending, Capsule: "sha256:" + digest}}}
+	if status, out, _ := try(t, t.Context(), f, "approvals", "approve", "--for", "10m", "--preview", "apr_1"); status != 0 || len(f.calls) > 0 || !strings.Contains(out, "the pattern") {
+		t.Errorf("preview: %d, %q, %q", status, f.calls, out)
+	}
+	if status, out, _ := try(t, t.Context(), f, "approvals", "grants"); status != 0 || !strings.Contains(out, "grt_1") || !strings.Contains(out, "used 2 of 5") {
+		t.Errorf("grants: %d, %q", status, out)
+	}
+	if status, _, _ := try(t, t.Context(), f, "approvals", "revoke", "grt_1"); status != 0 || !slices.Equal(f.calls, []string{"revoke grt_1"}) {
+		t.Errorf("revoke: %d, %q", status, f.calls)
 	}
 }
 

@@ -115,5 +115,11 @@ func (c *core) drain(ctx context.Context) (cut bool) {
 	return ctx.Err() != nil
 }
 
-// reload reads the policies again.
-func (c *core) reload() error { return c.kernel.Reload() }
+// reload reads the policies again. Grants under other policies end.
+func (c *core) reload() error {
+	err := c.kernel.Reload()
+	if err == nil {
+		c.local.DropVoidGrants()
+	}
+	return err
+}

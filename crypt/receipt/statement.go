@@ -169,6 +169,14 @@ type Approval struct {
 	Answered  string       `json:"answered"`
 	Capsule   canon.Digest `json:"capsule"`
 	PolicySet canon.Digest `json:"policy_set"`
+
+	// The rest is absent where it is zero. Grant and Pattern name the standing
+	// grant that the yes made or rests on, and the digest of the pattern that it is
+	// bound to instead of the capsule; Approvers are all who said yes, where it took
+	// more than one.
+	Grant     string       `json:"grant,omitempty"`
+	Pattern   canon.Digest `json:"pattern,omitzero"`
+	Approvers []string     `json:"approvers,omitempty"`
 }
 
 // Error is why a call did not run or did not end well.
@@ -294,6 +302,9 @@ func (p *Predicate) checkResult() error {
 func (p *Predicate) checkApproval() error {
 	if p.Approval != nil && p.Approval.Capsule != p.Capsule.Digest {
 		return errors.New("the approval is for another capsule")
+	}
+	if a := p.Approval; a != nil && ((a.Grant != "") != (a.Scope == "session" || a.Scope == "timed") || a.Grant == "" && !a.Pattern.IsZero()) {
+		return fmt.Errorf("an approval of scope %q with grant %q", clip(a.Scope), clip(a.Grant))
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ const (
 	Run      = "run"
 	Approval = "apr"
 	Token    = "tok"
+	Grant    = "grt" // a standing grant
 )
 
 const digits = 32

@@ -286,9 +286,10 @@ type Approval struct {
 	CallID     string     `json:"call_id"`
 	Requester  string     `json:"requester"`
 	DecisionID string     `json:"decision_id"`
-	Capsule    string     `json:"capsule"`    // digest; what is approved is exactly this
-	PolicySet  string     `json:"policy_set"` // digest; another set in force voids the answer
-	Scope      string     `json:"scope"`      // "once"
+	Capsule    string     `json:"capsule"`       // digest; what is approved is exactly this
+	PolicySet  string     `json:"policy_set"`    // digest; another set in force voids the answer
+	Scope      string     `json:"scope"`         // "once", "session" or "timed"
+	Yes        []string   `json:"yes,omitempty"` // who said yes while it waits for another person's
 	Card       Card       `json:"card"`
 	Text       string     `json:"text"` // Card as lines of printable ASCII
 	Approver   string     `json:"approver,omitempty"`
@@ -319,6 +320,27 @@ type Card struct {
 	Tier         string        `json:"tier"`
 	Limits       string        `json:"limits"`
 	Why          []CardWhy     `json:"why"`
+	EnvDigest    string        `json:"env_digest,omitempty"`
+	StdinDigest  string        `json:"stdin_digest,omitempty"` // of a sealed one
+	Network      string        `json:"network,omitempty"`
+	Bounds       CardLimits    `json:"bounds,omitzero"`
+	Kind         string        `json:"kind,omitempty"`      // of the program: "shell", "interpreter", "loader", "wrapper" or "other"
+	System       bool          `json:"system,omitempty"`    // the program is root's, writable by nobody else
+	Sensitive    bool          `json:"sensitive,omitempty"` // the tool is declared so
+	Loose        []string      `json:"loose,omitempty"`     // arguments that name what is not held
+}
+
+// CardLimits are the limits of a call: durations in nanoseconds, sizes in bytes.
+type CardLimits struct {
+	Wall      int64 `json:"wall"`
+	CPU       int64 `json:"cpu"`
+	Memory    int64 `json:"memory"`
+	PIDs      int64 `json:"pids"`
+	Output    int64 `json:"output"`
+	FileSize  int64 `json:"file_size"`
+	OpenFiles int64 `json:"open_files"`
+	Disk      int64 `json:"disk"`
+	Inodes    int64 `json:"inodes"`
 }
 
 // CardOperand is a file that an argument names, with what was in it when the call was sealed.
@@ -346,4 +368,57 @@ type ApprovalQuery struct {
 type Answer struct {
 	Approve bool   `json:"approve"`
 	Comment string `json:"comment,omitempty"` // at most 500 bytes; kept
+
+	// How far a yes reaches. Anything but "once" makes a standing grant.
+	Scope   string        `json:"scope,omitempty"`   // "once", the default, "session" or "timed"
+	For     time.Duration `json:"for_ns,omitempty"`  // of "timed": a second to 24 hours
+	Uses    int64         `json:"uses,omitempty"`    // calls that it is good for, this one included; 0: not bounded
+	Pattern *Pattern      `json:"pattern,omitempty"` // further calls like this one; without it those of this very capsule
+}
+
+// Pattern says in what further calls may differ from the one that is asked about:
+// less of limits, egress and capabilities, other content of the files that it
+// names, and what stands here.
+type Pattern struct {
+	Within  []int `json:"within,omitempty"`  // positions in argv of paths that may be any in the working directory or below; 1 is the first argument
+	Content bool  `json:"content,omitempty"` // another standard input; of a built-in tool, other content to write
+}
+
+// Preview is what an answer would let through.
+type Preview struct {
+	Pattern string        `json:"pattern,omitempty"` // digest; "": bound to the capsule
+	Text    string        `json:"text"`              // as lines of printable ASCII
+	Looked  int           `json:"looked"`            // recent requests of the same requester that were looked at
+	Refused []PreviewCall `json:"refused"`           // those that had no yes and that it would have let through
+}
+
+// PreviewCall is one recent request for approval that ended without a yes.
+type PreviewCall struct {
+	Approval string    `json:"approval"`
+	State    string    `json:"state"`
+	Tool     string    `json:"tool"`
+	Argv     []string  `json:"argv"`
+	Created  time.Time `json:"created"`
+}
+
+// StandingGrant is a yes that stands for further calls of one requester. It ends
+// when it expires, is used up or revoked, when the policies change, with its
+// session, in an emergency stop, with the credential that gave it, and with the daemon.
+type StandingGrant struct {
+	ID        string    `json:"id"`
+	Approval  string    `json:"approval"` // that made it
+	Scope     string    `json:"scope"`
+	Session   string    `json:"session,omitempty"`
+	Requester string    `json:"requester"`
+	Approver  string    `json:"approver"`
+	Approvers []string  `json:"approvers"` // all who said yes
+	Tool      string    `json:"tool"`
+	Capsule   string    `json:"capsule,omitempty"` // digest that it is bound to
+	Pattern   string    `json:"pattern,omitempty"` // or digest of its pattern
+	Text      string    `json:"text,omitempty"`    // the pattern as lines of printable ASCII
+	PolicySet string    `json:"policy_set"`        // digest; another set in force voids it
+	Uses      int64     `json:"uses"`
+	MaxUses   int64     `json:"max_uses,omitempty"` // 0: not bounded
+	Created   time.Time `json:"created"`
+	Expires   time.Time `json:"expires"`
 }

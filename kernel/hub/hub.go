@@ -78,6 +78,13 @@ type Hub interface {
 	// ResolveApproval answers a pending request in the caller's name. A second
 	// answer is fault.Busy "version_conflict" and changes nothing.
 	ResolveApproval(ctx context.Context, c Caller, id string, version int64, a Answer) (Approval, error)
+	// PreviewApproval says what a yes would let through: the pattern, and which
+	// recent requests without a yes it would have covered. It changes nothing.
+	PreviewApproval(ctx context.Context, c Caller, id string, a Answer) (Preview, error)
+	// Grants lists the standing grants, oldest first.
+	Grants(ctx context.Context, c Caller) (Page[StandingGrant], error)
+	// RevokeGrant ends a standing grant. What runs because of it runs on.
+	RevokeGrant(ctx context.Context, c Caller, id string) (StandingGrant, error)
 
 	// Tools lists the tools.
 	Tools(ctx context.Context, c Caller) ([]Tool, error)

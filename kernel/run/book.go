@@ -59,7 +59,7 @@ func (b *book) Resolve(ctx context.Context, id string, version int64, q approval
 	}
 	var row *store.Approval
 	change := func(tx *store.Tx, r *store.Run) (err error) {
-		row, err = tx.ResolveApproval(id, version, store.Resolution{State: store.ApprovalState(q.State), Approver: q.Approver, Surface: q.Surface, Detail: q.Detail})
+		row, err = tx.ResolveApproval(id, version, store.Resolution{State: store.ApprovalState(q.State), Approver: q.Approver, Surface: q.Surface, Detail: q.Detail, Scope: q.Scope})
 		if err != nil || r.State != store.RunWaitingApproval {
 			return err
 		}
@@ -81,6 +81,31 @@ func (b *book) Resolve(ctx context.Context, id string, version int64, q approval
 		return nil, err
 	}
 	return entryOf(row), nil
+}
+
+// Cover implements approval.Book. The run does not wait: nobody is asked.
+func (b *book) Cover(ctx context.Context, a *approval.Entry, q approval.Resolution) error {
+	row := rowOf(a)
+	var err error
+	if row.Request, err = json.Marshal(cardOf(&a.Request)); err != nil {
+		return fault.New(fault.Internal, "card", "use grant", err)
+	}
+	j := b.e.job(a.Run)
+	if j == nil {
+		return fault.New(fault.Internal, "no_run", "use grant", nil)
+	}
+	return b.e.update(ctx, j, func(tx *store.Tx, r *store.Run) error {
+		if err := tx.CreateApproval(row); err != nil {
+			return err
+		}
+		_, err := tx.ResolveApproval(row.ID, row.Version, store.Resolution{State: store.ApprovalState(q.State), Approver: q.Approver, Surface: q.Surface,
+			Detail: q.Detail, Scope: q.Scope})
+		if err != nil {
+			return err
+		}
+		return event(tx, r.ID, hub.EventApprovalResolved,
+			hub.ApprovalResolved{Step: row.Step, Approval: row.ID, State: q.State, Approver: q.Approver, Surface: q.Surface})
+	})
 }
 
 // Entry implements approval.Book.

@@ -395,7 +395,7 @@ func TestApproval(t *testing.T) {
 		if q.Run != id || q.Requester != alice || q.Session != h.sess || q.Call == "" {
 			t.Errorf("%+v", q)
 		}
-		if _, err := h.Approvals().Resolve(t.Context(), q.ID, 0, approval.By{Principal: "uid:0", Surface: "unix"}, test.yes, ""); err != nil {
+		if _, err := h.Approvals().Resolve(t.Context(), q.ID, 0, approval.By{Principal: "uid:0", Surface: "unix"}, approval.Reply{Approve: test.yes}); err != nil {
 			t.Fatal(err)
 		}
 		r := h.ended(id)
@@ -428,7 +428,7 @@ func TestApprovalGivesPlace(t *testing.T) {
 	held := h.start(Request{User: alice, Steps: steps("hold")})
 	h.until(held, hub.EventRunInProgress)
 	q := h.question()
-	if _, err := h.Approvals().Resolve(t.Context(), q.ID, 0, approval.By{Principal: "uid:0"}, true, ""); err != nil {
+	if _, err := h.Approvals().Resolve(t.Context(), q.ID, 0, approval.By{Principal: "uid:0"}, approval.Reply{Approve: true}); err != nil {
 		t.Fatal(err)
 	}
 	if r := h.ended(id); r.State != hub.RunDone { // at once, beside the other
@@ -450,7 +450,7 @@ func TestApprovalWithdrawn(t *testing.T) {
 	if r := h.ended(id); r.State != hub.RunCancelled || r.Steps[0].Outcome != "not_approved" {
 		t.Errorf("%s, %+v", r.State, r.Steps[0])
 	}
-	if _, err := h.Approvals().Resolve(t.Context(), q.ID, 0, approval.By{Principal: "uid:0"}, true, ""); fault.ReasonOf(err) != "version_conflict" {
+	if _, err := h.Approvals().Resolve(t.Context(), q.ID, 0, approval.By{Principal: "uid:0"}, approval.Reply{Approve: true}); fault.ReasonOf(err) != "version_conflict" {
 		t.Errorf("an answer after the cancel: %v", err)
 	}
 	a, err := store.View(t.Context(), h.st, func(tx *store.Tx) (*store.Approval, error) { return tx.Approval(q.ID) })

@@ -91,6 +91,8 @@ func cardOf(q *approval.Request) card {
 		Script: c.Script, ScriptDigest: digest(c.ScriptDigest), Operands: []hub.CardOperand{}, EnvNames: some(c.EnvNames), Cwd: c.Cwd,
 		Workspace: c.Workspace, ReadOnly: c.ReadOnly, Stdin: c.Stdin, EgressHosts: some(c.EgressHosts), Capabilities: some(c.Capabilities),
 		Tier: c.Tier, Limits: c.Limits, Why: []hub.CardWhy{},
+		EnvDigest: digest(c.EnvDigest), StdinDigest: digest(c.StdinDigest), Network: c.Network, Bounds: hub.CardLimits(c.Bounds),
+		Kind: c.Kind, System: c.System, Sensitive: c.Sensitive, Loose: c.Loose,
 	}
 	for _, o := range c.Operands {
 		v.Operands = append(v.Operands, hub.CardOperand{Path: o.Path, Digest: digest(o.Digest)})
@@ -99,6 +101,26 @@ func cardOf(q *approval.Request) card {
 		v.Why = append(v.Why, hub.CardWhy(w))
 	}
 	return card{v, approval.Card(*q)}
+}
+
+// CallOf is the call that a card describes, so that patterns can be tried on it.
+// What an older card does not have is missing, and fits no pattern.
+func CallOf(v *hub.Card) (c approval.Call, err error) {
+	c = approval.Call{Argv: v.Argv, Executable: v.Executable, Script: v.Script, EnvNames: v.EnvNames, Cwd: v.Cwd, Workspace: v.Workspace, ReadOnly: v.ReadOnly,
+		Stdin: v.Stdin, EgressHosts: v.EgressHosts, Capabilities: v.Capabilities, Tier: v.Tier, Limits: v.Limits, Network: v.Network,
+		Bounds: approval.Limits(v.Bounds), Kind: v.Kind, System: v.System, Sensitive: v.Sensitive, Loose: v.Loose}
+	for _, d := range []struct {
+		to   *canon.Digest
+		text string
+	}{{&c.Digest, v.Digest}, {&c.ScriptDigest, v.ScriptDigest}, {&c.EnvDigest, v.EnvDigest}, {&c.StdinDigest, v.StdinDigest}} {
+		if d.text == "" {
+			continue
+		}
+		if *d.to, err = canon.ParseDigest(d.text); err != nil {
+			return c, fault.New(fault.Integrity, "card", "read card", err)
+		}
+	}
+	return c, nil
 }
 
 // digest is "" for none.

@@ -94,16 +94,17 @@ func (tx *Tx) resolveApproval(id string, version int64, r Resolution) (*Approval
 	case answer && !r.Time.Before(a.Expires):
 		return a, fault.New(fault.NotApproved, "approval_expired", op, nil)
 	}
-	n, err := tx.exec(op, `UPDATE approvals SET state = ?, approver = ?, surface = ?, detail = ?, answered = ?, version = version + 1
+	fill(&r.Scope, a.Scope)
+	n, err := tx.exec(op, `UPDATE approvals SET state = ?, approver = ?, surface = ?, detail = ?, scope = ?, answered = ?, version = version + 1
 		WHERE id = ? AND version = ? AND state = 'pending'`,
-		string(r.State), r.Approver, r.Surface, r.Detail, ns(r.Time), id, version)
+		string(r.State), r.Approver, r.Surface, r.Detail, r.Scope, ns(r.Time), id, version)
 	if err != nil {
 		return nil, err
 	}
 	if n == 0 {
 		return nil, conflict(op)
 	}
-	a.State, a.Approver, a.Surface, a.Detail, a.Answered = r.State, r.Approver, r.Surface, r.Detail, r.Time
+	a.State, a.Approver, a.Surface, a.Detail, a.Scope, a.Answered = r.State, r.Approver, r.Surface, r.Detail, r.Scope, r.Time
 	a.Version++
 	return a, nil
 }

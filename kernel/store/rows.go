@@ -167,6 +167,7 @@ type Resolution struct {
 	Approver string
 	Surface  string
 	Detail   string
+	Scope    string    // of a yes; "" leaves it
 	Time     time.Time // zero: now
 }
 

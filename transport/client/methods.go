@@ -122,6 +122,21 @@ func (c *Client) ResolveApproval(ctx context.Context, _ hub.Caller, id string, v
 	return ask[hub.Approval](ctx, c, post("resolve approval", "/approvals/"+url.PathEscape(id)+"/resolve").match(version).with(a))
 }
 
+// PreviewApproval implements hub.Hub.
+func (c *Client) PreviewApproval(ctx context.Context, _ hub.Caller, id string, a hub.Answer) (hub.Preview, error) {
+	return ask[hub.Preview](ctx, c, post("preview approval", "/approvals/"+url.PathEscape(id)+"/preview").with(a))
+}
+
+// Grants implements hub.Hub.
+func (c *Client) Grants(ctx context.Context, _ hub.Caller) (hub.Page[hub.StandingGrant], error) {
+	return ask[hub.Page[hub.StandingGrant]](ctx, c, get("list grants", "/grants"))
+}
+
+// RevokeGrant implements hub.Hub.
+func (c *Client) RevokeGrant(ctx context.Context, _ hub.Caller, id string) (hub.StandingGrant, error) {
+	return ask[hub.StandingGrant](ctx, c, post("revoke grant", "/grants/"+url.PathEscape(id)+"/revoke"))
+}
+
 // Tools implements hub.Hub.
 func (c *Client) Tools(ctx context.Context, _ hub.Caller) ([]hub.Tool, error) {
 	p, err := ask[hub.Page[hub.Tool]](ctx, c, get("list tools", "/tools"))

@@ -120,8 +120,16 @@ func approvalRoutes() []route {
 		{Operation: api.Operation{ID: "getApproval", Tag: "approvals", Method: get, Path: "/approvals/{approval}", Permission: permApprovalRead,
 			Summary: "Get a request for approval", Response: api.Type[hub.Approval](), ETag: true}, serve: getApproval},
 		{Operation: api.Operation{ID: "resolveApproval", Tag: "approvals", Method: post, Path: "/approvals/{approval}/resolve", Permission: permApprovalResolve,
-			Summary: "Answer a request for approval", Doc: "The first answer counts; a second one is refused with 412.",
+			Summary: "Answer a request for approval", Doc: "The first answer counts; a second one is refused with 412. Where policy wants more than one person the request stays " +
+				"pending and says who said yes. A yes for a session or a time makes a standing grant.",
 			Request: api.Type[hub.Answer](), Response: api.Type[hub.Approval](), ETag: true, IfMatch: true}, serve: resolveApproval},
+		{Operation: api.Operation{ID: "previewApproval", Tag: "approvals", Method: post, Path: "/approvals/{approval}/preview", Permission: permApprovalRead,
+			Summary: "Say what a yes would let through", Doc: "The pattern, and which recent requests without a yes it would have covered. It changes nothing.",
+			Request: api.Type[hub.Answer](), Response: api.Type[hub.Preview]()}, serve: previewApproval},
+		{Operation: api.Operation{ID: "listGrants", Tag: "approvals", Method: get, Path: "/grants", Permission: permApprovalRead,
+			Summary: "List the standing grants, oldest first", Response: api.Type[hub.Page[hub.StandingGrant]]()}, serve: listGrants},
+		{Operation: api.Operation{ID: "revokeGrant", Tag: "approvals", Method: post, Path: "/grants/{grant}/revoke", Permission: permApprovalResolve,
+			Summary: "End a standing grant", Doc: "What runs because of it runs on.", Response: api.Type[hub.StandingGrant]()}, serve: revokeGrant},
 	}
 }
 

@@ -92,6 +92,8 @@ func fillPath(p string) string {
 			return "run_" + hex
 		case "{approval}":
 			return "apr_" + hex
+		case "{grant}":
+			return "grt_" + hex
 		case "{token}":
 			return "tok_" + hex
 		case "{digest}":

@@ -261,6 +261,38 @@ func getApproval(x *exchange) error {
 	return x.versioned(x.rt.Status, a, a.Version)
 }
 
+func previewApproval(x *exchange) error {
+	id, err := x.id("approval", ident.Approval)
+	if err != nil {
+		return err
+	}
+	p, err := x.s.cfg.Hub.PreviewApproval(x.r.Context(), x.caller, id, *x.body.(*hub.Answer))
+	if err != nil {
+		return err
+	}
+	return x.json(p)
+}
+
+func listGrants(x *exchange) error {
+	p, err := x.s.cfg.Hub.Grants(x.r.Context(), x.caller)
+	if err != nil {
+		return err
+	}
+	return x.json(p)
+}
+
+func revokeGrant(x *exchange) error {
+	id, err := x.id("grant", ident.Grant)
+	if err != nil {
+		return err
+	}
+	g, err := x.s.cfg.Hub.RevokeGrant(x.r.Context(), x.caller, id)
+	if err != nil {
+		return err
+	}
+	return x.json(g)
+}
+
 func resolveApproval(x *exchange) error {
 	id, err := x.id("approval", ident.Approval)
 	if err != nil {

@@ -156,15 +156,32 @@ var approvals = []command.Command{
 		Examples: []command.Example{{Line: "palyra approvals ls", Does: "what waits for an answer"}}},
 	{Name: "approvals show", Operands: "ID", Min: 1, Max: 1, Short: "show what is asked",
 		Examples: []command.Example{{Line: "palyra approvals show apr_...", Does: "what will run, where, and which policy asks"}}},
-	{Name: "approvals approve", Operands: "ID", Min: 1, Max: 1, Short: "say yes to exactly one call",
+	{Name: "approvals approve", Operands: "ID", Min: 1, Max: 1, Short: "say yes to one call, or to others like it for a while",
 		Long: `
 Shows the request and asks on the controlling terminal for the first digits of
 the capsule's digest. Without a terminal --capsule must give at least 8 of
-them: who approves has seen what.`,
+them: who approves has seen what.
+
+A yes is for this call, once. With --scope session or --for it stands for
+further calls of whoever asked: those of this very capsule, or with --pattern
+those of this program, workspace, network and tier whose arguments are the
+same but for what the pattern says. What else such a yes would have let
+through lately is shown first. Shells, interpreters and programs that start
+others get no pattern.`,
 		Flags: []command.Flag{{Name: "capsule", Arg: "DIGITS", Help: "first hexadecimal digits of the capsule, as shown", Parse: parseDigits},
-			{Name: "comment", Arg: "TEXT", Help: "kept with the answer"}},
-		Exits:    []command.Exit{{Code: "5", Meaning: "not approved: the digits are not those of the request"}},
-		Examples: []command.Example{{Line: "palyra approvals approve apr_...", Does: "asks, then answers"}}},
+			{Name: "comment", Arg: "TEXT", Help: "kept with the answer"},
+			{Name: "scope", Arg: "SCOPE", Help: "once (default) or session", Parse: parseScope},
+			{Name: "for", Arg: "TIME", Help: "for a time: 1s to 24h, such as 10m", Parse: parseFor},
+			{Name: "uses", Arg: "N", Help: "for so many calls at most, this one included", Parse: command.Count(1 << 31)},
+			{Name: "pattern", Arg: "WHAT", Help: "same, within=2,3 (arguments that may be any path below the\nworking directory) or content (other input, other content)", Repeat: true, Parse: parsePattern},
+			{Name: "preview", Help: "show what the yes would let through, and stop"}},
+		Exits: []command.Exit{{Code: "5", Meaning: "not approved: the digits are not those of the request"}},
+		Examples: []command.Example{{Line: "palyra approvals approve apr_...", Does: "asks, then answers"},
+			{Line: "palyra approvals approve --for 10m --pattern within=2 apr_...", Does: "and whatever file the second argument names, for ten minutes"}}},
+	{Name: "approvals grants", Short: "list what was approved for a session or a time",
+		Examples: []command.Example{{Line: "palyra approvals grants", Does: "who may do what without being asked, and until when"}}},
+	{Name: "approvals revoke", Operands: "GRANT", Min: 1, Max: 1, Short: "take back what was approved for a session or a time",
+		Examples: []command.Example{{Line: "palyra approvals revoke grt_...", Does: "at once; what runs because of it runs on"}}},
 	{Name: "approvals deny", Operands: "ID", Min: 1, Max: 1, Short: "say no",
 		Flags:    []command.Flag{{Name: "comment", Arg: "TEXT", Help: "kept with the answer"}},
 		Examples: []command.Example{{Line: "palyra approvals deny apr_...", Does: "the call ends as not approved"}}},
@@ -268,6 +285,47 @@ func parseTTL(s string) (any, error) {
 }
 
 // parseDigits reads the beginning of a digest.
+func parseScope(s string) (any, error) {
+	if s != "once" && s != "session" {
+		return nil, fmt.Errorf("scope %q: want once or session; --for is for a time", s)
+	}
+	return s, nil
+}
+
+func parseFor(s string) (any, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < time.Second || d > 24*time.Hour {
+		return nil, fmt.Errorf("time %q: want 1s to 24h, such as 10m", s)
+	}
+	return d, nil
+}
+
+// Pattern is what one --pattern says.
+type Pattern struct {
+	Within  []int
+	Content bool
+}
+
+func parsePattern(s string) (any, error) {
+	switch list, ok := strings.CutPrefix(s, "within="); {
+	case s == "same":
+		return Pattern{}, nil
+	case s == "content":
+		return Pattern{Content: true}, nil
+	case ok:
+		var p Pattern
+		for n := range strings.SplitSeq(list, ",") {
+			i, err := strconv.Atoi(n)
+			if err != nil || i < 1 || i > 10000 {
+				return nil, fmt.Errorf("pattern %q: want positions of arguments, from 1", s)
+			}
+			p.Within = append(p.Within, i)
+		}
+		return p, nil
+	}
+	return nil, fmt.Errorf("pattern %q: want same, content or within=2,3", s)
+}
+
 func parseDigits(s string) (any, error) {
 	s = strings.ToLower(strings.TrimPrefix(s, "sha256:"))
 	if len(s) < 8 || len(s) > 64 || strings.Trim(s, "0123456789abcdef") != "" {

@@ -28,6 +28,9 @@ func Permissions() map[string]access.Permission {
 		"Approvals":       access.ApprovalRead,
 		"Approval":        access.ApprovalRead,
 		"ResolveApproval": access.ApprovalResolve,
+		"PreviewApproval": access.ApprovalRead,
+		"Grants":          access.ApprovalRead,
+		"RevokeGrant":     access.ApprovalResolve,
 
 		"Tools":         access.SessionRead,
 		"PolicyExplain": access.PolicyRead,

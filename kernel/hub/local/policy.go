@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,7 +92,8 @@ func (h *Hub) Reload(ctx context.Context, c hub.Caller) (hub.PolicyInfo, error) 
 		return hub.PolicyInfo{}, err
 	}
 	v := h.policyInfo()
-	_, err := h.record(context.WithoutCancel(ctx), c, "policy.reload", v.Digest, map[string]string{"was": old.String()})
+	grants := h.DropVoidGrants()
+	_, err := h.record(context.WithoutCancel(ctx), c, "policy.reload", v.Digest, map[string]string{"was": old.String(), "grants": strconv.Itoa(grants)})
 	return v, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"palyra/authz/approval"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/ident"
@@ -148,6 +149,7 @@ func (h *Hub) EndSession(ctx context.Context, c hub.Caller, id string, version i
 	if err != nil {
 		return hub.Session{}, err
 	}
+	h.runs.Approvals().Drop(func(g *approval.Standing) bool { return g.Session == id })
 	_, err = h.runs.CancelAll(ctx, run.Stop{Reason: reasonSessionEnded, By: c.User}, func(sess, _ string) bool { return sess == id })
 	if err != nil {
 		return hub.Session{}, err
@@ -352,7 +354,11 @@ func (h *Hub) approval(ctx context.Context, id string) (hub.Approval, error) {
 	if err != nil {
 		return hub.Approval{}, err
 	}
-	return run.ApprovalOf(a)
+	v, err := run.ApprovalOf(a)
+	if err == nil && v.State == hub.ApprovalPending {
+		v.Yes = h.runs.Approvals().Yes(id)
+	}
+	return v, err
 }
 
 // maxComment bounds the comment on an answer, in bytes.

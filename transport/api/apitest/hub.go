@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -415,6 +416,29 @@ func (h *Hub) ResolveApproval(_ context.Context, c hub.Caller, id string, versio
 	}
 	a.Version++
 	return *a, nil
+}
+
+// PreviewApproval implements hub.Hub.
+func (h *Hub) PreviewApproval(_ context.Context, _ hub.Caller, id string, an hub.Answer) (hub.Preview, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.approvals[id] == nil {
+		return hub.Preview{}, fault.New(fault.NotFound, "no_such_approval", "preview approval", nil)
+	}
+	return hub.Preview{Text: "exactly this, " + an.Scope, Looked: 3, Refused: []hub.PreviewCall{}}, nil
+}
+
+// Grants implements hub.Hub.
+func (h *Hub) Grants(context.Context, hub.Caller) (hub.Page[hub.StandingGrant], error) {
+	return hub.Page[hub.StandingGrant]{Items: []hub.StandingGrant{{ID: "grt_" + strings.Repeat("0", 32), Scope: "session"}}}, nil
+}
+
+// RevokeGrant implements hub.Hub.
+func (h *Hub) RevokeGrant(_ context.Context, _ hub.Caller, id string) (hub.StandingGrant, error) {
+	if id != "grt_"+strings.Repeat("0", 32) {
+		return hub.StandingGrant{}, fault.New(fault.NotFound, "no_such_grant", "revoke grant", nil)
+	}
+	return hub.StandingGrant{ID: id, Scope: "session"}, nil
 }
 
 // PutArtifact makes content that Artifact finds.

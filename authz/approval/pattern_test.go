@@ -1,0 +1,220 @@
+package approval
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// sealed is a call as the kernel describes it.
+func sealed() Call {
+	return Call{
+		Argv: []string{"wc", "-l", "docs/a.txt"}, Executable: "/usr/bin/wc", Digest: canon.Sum([]byte("wc")), Kind: "other", System: true,
+		EnvDigest: canon.Sum([]byte("env")), EnvNames: []string{"PATH"}, Cwd: "/workspace", Workspace: "/home/alice/src", Stdin: "none",
+		Capabilities: []string{"process_exec", "filesystem_write"}, Tier: "c", Network: "fresh",
+		Bounds: Limits{Wall: 60e9, CPU: 60e9, Memory: 1 << 30, PIDs: 256, Output: 16 << 20, FileSize: 1 << 20, OpenFiles: 1024, Disk: 1 << 20, Inodes: 100},
+	}
+}
+
+// TestPatternBounds changes one field of a call at a time: what can do more, or
+// something else, fits no pattern.
+func TestPatternBounds(t *testing.T) {
+	base := sealed()
+	p, err := NewPattern("process.run", &base, Loosen{Within: []int{2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type change struct {
+		name string
+		fits bool
+		f    func(*Call)
+	}
+	tests := []change{
+		{"nothing", true, func(*Call) {}},
+		{"another file", true, func(c *Call) { c.Argv[2] = "docs/b.txt" }},
+		{"a file of another folder below", true, func(c *Call) { c.Argv[2] = "x/y/z" }},
+		{"less memory", true, func(c *Call) { c.Bounds.Memory-- }},
+		{"fewer capabilities", true, func(c *Call) { c.Capabilities = c.Capabilities[:1] }},
+		{"a read-only workspace", true, func(c *Call) { c.ReadOnly = true }},
+		{"an exact argument", false, func(c *Call) { c.Argv[1] = "-c" }},
+		{"argv[0]", false, func(c *Call) { c.Argv[0] = "sh" }},
+		{"one argument more", false, func(c *Call) { c.Argv = append(c.Argv, "x") }},
+		{"one argument less", false, func(c *Call) { c.Argv = c.Argv[:2] }},
+		{"executable", false, func(c *Call) { c.Digest = canon.Sum([]byte("other")) }},
+		{"its path", false, func(c *Call) { c.Executable = "/usr/local/bin/wc" }},
+		{"a script", false, func(c *Call) { c.Script = "/home/alice/src/wc" }},
+		{"a shell", false, func(c *Call) { c.Kind = "shell" }},
+		{"an unknown kind", false, func(c *Call) { c.Kind = "" }},
+		{"environment", false, func(c *Call) { c.EnvDigest = canon.Sum([]byte("LD_X")) }},
+		{"cwd", false, func(c *Call) { c.Cwd = "/workspace/docs" }},
+		{"workspace", false, func(c *Call) { c.Workspace = "/home/alice" }},
+		{"no workspace", false, func(c *Call) { c.Workspace = "" }},
+		{"stdin", false, func(c *Call) { c.Stdin = "stream" }},
+		{"stdin's content", false, func(c *Call) { c.StdinDigest = canon.Sum([]byte("x")) }},
+		{"network", false, func(c *Call) { c.Network = "host" }},
+		{"egress", false, func(c *Call) { c.EgressHosts = []string{"example.org"} }},
+		{"a capability more", false, func(c *Call) { c.Capabilities = append(c.Capabilities, "network") }},
+		{"tier", false, func(c *Call) { c.Tier = "b" }},
+		{"no tier", false, func(c *Call) { c.Tier = "" }},
+		{"a file that is a link", false, func(c *Call) { c.Argv[2] = "docs/l"; c.Loose = []string{"/workspace/docs/l"} }},
+	}
+	for _, path := range []string{"", ".", "..", "../a", "a/../../b", "/etc/passwd", "-rf", "--files0-from=x", "a//b", "a/", "./a", "a\nb", "a\x1b[2J", "a\u202eb", "a\u200bb", "é", "a\x00b"} {
+		fits := path == "."
+		tests = append(tests, change{"the path " + path, fits, func(c *Call) { c.Argv[2] = path }})
+	}
+	for i, name := range []string{"wall", "cpu", "memory", "pids", "output", "file_size", "open_files", "disk", "inodes"} {
+		tests = append(tests, change{"more " + name, false, func(c *Call) {
+			l := &c.Bounds
+			*[]*int64{&l.Wall, &l.CPU, &l.Memory, &l.PIDs, &l.Output, &l.FileSize, &l.OpenFiles, &l.Disk, &l.Inodes}[i]++
+		}})
+	}
+	for _, test := range tests {
+		c := sealed()
+		test.f(&c)
+		if err := p.Match("process.run", &c); (err == nil) != test.fits {
+			t.Errorf("%q: %v, want fits %v", test.name, err, test.fits)
+		}
+	}
+	if err := p.Match("other.tool", &base); err == nil {
+		t.Error("another tool fits")
+	}
+	var none *Pattern
+	if none.Match("process.run", &base) == nil || (&Pattern{}).Match("process.run", &base) == nil {
+		t.Error("no pattern fits")
+	}
+}
+
+// TestInterpretersGetNoPattern: complaint 2. A yes to whoami must not become a
+// yes to whatever a shell is told.
+func TestInterpretersGetNoPattern(t *testing.T) {
+	for name, change := range map[string]func(*Call){
+		"shell":             func(c *Call) { c.Kind = "shell" },
+		"interpreter":       func(c *Call) { c.Kind = "interpreter" },
+		"loader":            func(c *Call) { c.Kind = "loader" },
+		"wrapper":           func(c *Call) { c.Kind = "wrapper" },
+		"unknown":           func(c *Call) { c.Kind = "" },
+		"script":            func(c *Call) { c.Script = "/x" },
+		"make":              func(c *Call) { c.Executable = "/usr/bin/make" },
+		"find":              func(c *Call) { c.Executable = "/usr/bin/find" },
+		"a version of gcc":  func(c *Call) { c.Executable = "/usr/bin/gcc-14" },
+		"not the system's":  func(c *Call) { c.System = false },
+		"a stream":          func(c *Call) { c.Stdin = "stream" },
+		"no environment":    func(c *Call) { c.EnvDigest = canon.Digest{} },
+		"no program digest": func(c *Call) { c.Digest = canon.Digest{} },
+		"no argv":           func(c *Call) { c.Argv = nil },
+	} {
+		c := sealed()
+		change(&c)
+		if p, err := NewPattern("process.run", &c, Loosen{}); p != nil || fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "pattern_refused" {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
+	}
+	// The table's tools are not chosen by whoever asks, and need not be root's file.
+	c := written("a.txt", "1")
+	if _, err := NewPattern("fs.write_file", &c, Loosen{}); err != nil {
+		t.Error(err)
+	}
+	c.Kind = "shell"
+	if _, err := NewPattern("fs.write_file", &c, Loosen{}); err == nil {
+		t.Error("a tool that is a shell has a pattern")
+	}
+}
+
+// written is a call of the built-in tool that writes files.
+func written(path, content string) Call {
+	c := sealed()
+	c.Argv = []string{"/opt/palyra-tool", "fs.write_file", "path=" + path, "mode=create", "size=1", "digest=" + canon.Sum([]byte(content)).String()}
+	c.Executable, c.System, c.Stdin, c.StdinDigest, c.Network = "/opt/palyra-tool", false, "sealed", canon.Sum([]byte("in"+content)), "void"
+	return c
+}
+
+func TestPatternOfTool(t *testing.T) {
+	c := written("src/a.go", "1")
+	p, err := NewPattern("fs.write_file", &c, Loosen{Within: []int{2}, Content: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := written("src/deep/b.go", "2")
+	if err := p.Match("fs.write_file", &other); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Call){
+		"a hook":            func(c *Call) { c.Argv = append(c.Argv, "flag=git_hook") },
+		"another mode":      func(c *Call) { c.Argv[3] = "mode=overwrite" },
+		"another tool":      func(c *Call) { c.Argv[1] = "fs.apply_patch" },
+		"out of the folder": func(c *Call) { c.Argv[2] = "path=../x" },
+		"a digest of words": func(c *Call) { c.Argv[5] = "digest=flag=x" },
+		"another field":     func(c *Call) { c.Argv[4] = "mode=1" },
+	} {
+		o := written("src/b.go", "2")
+		change(&o)
+		if p.Match("fs.write_file", &o) == nil {
+			t.Errorf("%s fits", name)
+		}
+	}
+	exact, err := NewPattern("fs.write_file", &c, Loosen{})
+	if err != nil || exact.Match("fs.write_file", &other) == nil {
+		t.Errorf("without content: %v", err)
+	}
+	for _, within := range [][]int{{0}, {1}, {6}, {-1}, {3, 99}} {
+		if _, err := NewPattern("fs.write_file", &c, Loosen{Within: within}); fault.ReasonOf(err) != "bad_position" {
+			t.Errorf("position %v: %v", within, err)
+		}
+	}
+}
+
+// TestPatternDigest: a pattern has one digest, and it depends on every field.
+func TestPatternDigest(t *testing.T) {
+	c := sealed()
+	a, _ := NewPattern("process.run", &c, Loosen{})
+	b, _ := NewPattern("process.run", &c, Loosen{Within: []int{2}})
+	da, err := a.Sum()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if db, _ := b.Sum(); da == db || da.IsZero() {
+		t.Error("two patterns with one digest")
+	}
+	raw, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Pattern
+	if err := json.Unmarshal(raw, &again); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := again.Sum(); d != da || again.Match("process.run", &c) != nil {
+		t.Error("a pattern that was written and read is another")
+	}
+	text := b.Text()
+	if !strings.Contains(text, "ANY FILE") || !strings.Contains(text, "WRITABLE") || !strings.Contains(text, "tier") {
+		t.Error(text)
+	}
+}
+
+// FuzzPattern: whatever a path is, if it fits, it stays in the working directory,
+// is no option and looks like what it is.
+func FuzzPattern(f *testing.F) {
+	for _, s := range []string{"a", "../a", "-x", "a/b", "/", "a\u202e", "a/../b", ""} {
+		f.Add(s)
+	}
+	base := sealed()
+	p, err := NewPattern("process.run", &base, Loosen{Within: []int{2}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		c := sealed()
+		c.Argv[2] = s
+		if p.Match("process.run", &c) != nil {
+			return
+		}
+		if s == "" || s[0] == '-' || s[0] == '/' || slices.Contains(strings.Split(s, "/"), "..") || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+			t.Errorf("%q fits", s)
+		}
+	})
+}
