@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"sync"
@@ -106,21 +105,9 @@ type killer interface {
 // parent-death signal is tied to the thread, not to the process. The channel is
 // closed once the process was reaped.
 func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, error) {
-	cmd := &exec.Cmd{
-		Path:       path,
-		Args:       []string{"palyra-cell"},
-		Env:        []string{},
-		Dir:        "/",
-		Stderr:     os.Stderr,
-		ExtraFiles: []*os.File{theirs}, // becomes descriptor 3
-		SysProcAttr: &syscall.SysProcAttr{
-			Pdeathsig: syscall.SIGKILL,
-			Setsid:    true,
-		},
-	}
+	a := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	root := sys.HasSysAdmin()
 	if t == tier.C || root {
-		a := cmd.SysProcAttr
 		// A PID namespace of its own: when palyra-cell dies, however, the kernel
 		// kills all that it ran. At tier B that needs root, since there may be no
 		// user namespaces.
@@ -131,7 +118,7 @@ func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, 
 			a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 		}
 	}
-	if cmd.SysProcAttr.Cloneflags == 0 {
+	if a.Cloneflags == 0 {
 		// The next best: orphans of a palyra-cell that died become our children.
 		if err := sys.SetSubreaper(); err != nil {
 			return nil, nil, fault.New(fault.Refused, "subreaper", "start palyra-cell", err)
@@ -139,16 +126,18 @@ func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, 
 	}
 	nest := newNest()
 	if nest != nil {
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(nest.Dir().Fd())
+		a.UseCgroupFD, a.CgroupFD = true, int(nest.Dir().Fd())
 	}
+	var c *child
 	started, gone := make(chan error, 1), make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, after the process
-		err := cmd.Start()
+		var err error
+		c, err = startChild(path, theirs, a)
 		started <- err
 		if err == nil {
-			cmd.Wait()
-			if cmd.SysProcAttr.Cloneflags == 0 {
+			c.wait()
+			if a.Cloneflags == 0 {
 				killStrays()
 			}
 		}
@@ -162,7 +151,7 @@ func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, 
 	if err := <-started; err != nil {
 		return nil, nil, startError(path, err)
 	}
-	return cmd.Process, gone, nil
+	return c, gone, nil
 }
 
 // newNest makes a place in the cgroup tree for palyra-cell, or returns nil where

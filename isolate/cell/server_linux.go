@@ -66,6 +66,7 @@ type server struct {
 // ends, and returns when everything it ran is dead.
 func Main(fd int) error {
 	syscall.Umask(0o022)
+	sys.Close(room)
 	// The heap is a few MiB and most of it one call's: collect less often.
 	debug.SetGCPercent(400)
 	f := os.NewFile(uintptr(fd), "palyra")
