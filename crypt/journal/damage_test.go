@@ -5,12 +5,14 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 
+	"palyra/crypt/keyring"
 	"palyra/internal/fault"
 )
 
@@ -72,13 +74,21 @@ func written(t testing.TB) (s *house, file []byte, ends []int64) {
 	return s, file, ends
 }
 
-// reload is what Open reads from a write-ahead file with these bytes.
+// reload is what Open reads from a write-ahead file with these bytes. Whoever has
+// only the public key must come to the same.
 func reload(s *house, file []byte) (*state, error) {
-	w, err := newWAL(&memory{b: file}, int64(len(file)))
-	if err != nil {
-		return nil, err
+	load := func(own *keyring.LogKey) (*state, error) {
+		w, err := newWAL(&memory{b: file}, int64(len(file)))
+		if err != nil {
+			return nil, err
+		}
+		return w.load(s.dir, s.ring.Log().VKey(), own, nil)
 	}
-	return w.load(s.dir, s.ring.Log().VKey(), nil)
+	st, err := load(s.ring.Log())
+	if _, other := load(nil); (err == nil) != (other == nil) {
+		return nil, fmt.Errorf("%v with the key, %v without", err, other)
+	}
+	return st, err
 }
 
 // TestTornAtEveryByte cuts the file at every byte of the last record, and puts

@@ -171,7 +171,7 @@ func (j *Journal) recover() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	s, err := w.load(j.dir, j.vkey, published)
+	s, err := w.load(j.dir, j.vkey, j.key, published)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func readOnce(dir, vkey string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := w.load(dir, vkey, seen)
+	st, err := w.load(dir, vkey, nil, seen)
 	if err != nil {
 		w.close()
 		return nil, err

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"palyra/crypt/keyring"
 	"palyra/internal/durable"
 )
 
@@ -99,8 +100,8 @@ type state struct {
 
 // load replays the write-ahead file. With a verifier key it holds the result to
 // the signed checkpoint and to the published one (nil: there is none); without,
-// it only reads.
-func (w *wal) load(dir, vkey string, published []byte) (*state, error) {
+// it only reads. own is the key itself, where it is at hand.
+func (w *wal) load(dir, vkey string, own *keyring.LogKey, published []byte) (*state, error) {
 	t, err := newTree(dir, w.header.base, w.header.edge)
 	if err != nil {
 		return nil, corrupt("wal_corrupt", err)
@@ -132,7 +133,8 @@ func (w *wal) load(dir, vkey string, published []byte) (*state, error) {
 	if vkey == "" {
 		return s, nil
 	}
-	if t.size > 0 {
+	// What is not as we would sign it is looked at for a reason.
+	if t.size > 0 && (own == nil || !own.Signed(s.note, t.size, t.root)) {
 		if err := holds(s.note, vkey, t.size, t.root); err != nil {
 			return nil, corrupt("wal_corrupt", err)
 		}

@@ -332,6 +332,26 @@ func FuzzPublicPEM(f *testing.F) {
 	})
 }
 
+// TestSigned: exactly the note of this tree by this key.
+func TestSigned(t *testing.T) {
+	k, other := open(t, private(t)).Log(), open(t, private(t)).Log()
+	root := [32]byte{1}
+	note := k.SignCheckpoint(7, root)
+	if !k.Signed(note, 7, root) {
+		t.Error("does not know its own note")
+	}
+	changed := bytes.Clone(note)
+	changed[len(changed)-9] ^= 1
+	for name, got := range map[string]bool{
+		"another size": k.Signed(note, 8, root), "another root": k.Signed(note, 7, [32]byte{2}), "another key": other.Signed(note, 7, root),
+		"another signature": k.Signed(changed, 7, root), "a byte more": k.Signed(append(bytes.Clone(note), '\n'), 7, root), "nothing": k.Signed(nil, 7, root),
+	} {
+		if got {
+			t.Errorf("takes the note of %s for its own", name)
+		}
+	}
+}
+
 func BenchmarkSignStatement(b *testing.B) {
 	k := open(b, private(b)).Attestation()
 	payload := append([]byte(statementStart), bytes.Repeat([]byte("x"), 4500)...)
