@@ -1,3 +1,9 @@
+// What palyra-cell does waits for the kernel: asking the cgroup how many processors
+// to use would only delay the first call.
+
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command palyra-cell is the only process of Palyra that forks. It is started by
 // palyra or palyrad with a socket on descriptor 3, holds no key but the one that
 // grants are checked with, and has no network.

@@ -1,3 +1,9 @@
+// Asking the cgroup how many processors to use, and again from time to time, is
+// for programs that run longer than one call.
+
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command palyra decides, confines and attests one tool call, and checks what
 // such calls left behind.
 //
