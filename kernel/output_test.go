@@ -120,19 +120,15 @@ func (w stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestOutputReaderStuck: nobody waits for a stuck reader past the deadline, and
-// what it missed is said.
+// TestOutputReaderStuck: nobody waits for a stuck reader for long after the
+// deadline, and what it missed is said. Until then the rest is read.
 func TestOutputReaderStuck(t *testing.T) {
 	w := stuck{make(chan struct{}), make(chan struct{})}
 	defer close(w.free)
 	s := newStreams(t, w, nil, nil, 10<<20)
 	data := strings.Repeat("x", chunk*(queueDepth+1)) // as much as the queue and the pipe take
 	tool(t, s, func(o, e io.Writer) { io.WriteString(o, data); <-w.entered })
-	start := time.Now()
-	got, delivered := s.drain(start)
-	if d := time.Since(start); d > 10*drainGrace {
-		t.Errorf("drain took %v", d)
-	}
+	got, delivered := s.drain(time.Now().Add(2 * time.Second))
 	if delivered || got.StdoutBytes != int64(len(data)) || got.StdoutDigest != canon.Sum([]byte(data)) {
 		t.Errorf("got %+v, %v", got, delivered)
 	}
@@ -142,18 +138,17 @@ func TestOutputReaderStuck(t *testing.T) {
 func TestOutputPipeHeld(t *testing.T) {
 	var mu sync.Mutex
 	var out bytes.Buffer // guarded by mu: who forwards is not waited for
+	forwarded := make(chan struct{}, 1)
 	s := newStreams(t, writerFunc(func(b []byte) (int, error) {
 		mu.Lock()
 		defer mu.Unlock()
+		defer func() { forwarded <- struct{}{} }()
 		return out.Write(b)
 	}), nil, nil, 100)
 	s.start()
 	io.WriteString(s.out[0].w, "hello") // and no release
-	start := time.Now()
-	got, _ := s.drain(start)
-	if d := time.Since(start); d > 10*drainGrace {
-		t.Errorf("drain took %v", d)
-	}
+	<-forwarded
+	got, _ := s.drain(time.Now()) // ends
 	mu.Lock()
 	defer mu.Unlock()
 	if got.Basis != evidence.Reported || got.StdoutBytes != 5 || out.String() != "hello" {
