@@ -93,7 +93,7 @@ func TestTerminalTimeout(t *testing.T) {
 			if r.View().Answer != Expired {
 				t.Errorf("got %+v", r.View())
 			}
-			if d := time.Since(start); d > 10*time.Second {
+			if d := time.Since(start); d > time.Minute {
 				t.Errorf("took %v", d)
 			}
 		})

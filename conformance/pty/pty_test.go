@@ -14,7 +14,7 @@ import (
 // TestTerminal types into a shell that reads /dev/tty while its standard input
 // is something else, as palyra's prompt does.
 func TestTerminal(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `printf 'name? ' >/dev/tty; read n </dev/tty; echo "hello $n" >&2; cat`)
 	cmd.Stdin = strings.NewReader("from stdin")

@@ -205,7 +205,7 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func onTerminal(ts *testscript.TestScript, want string, args []string, person func(context.Context, *pty.Terminal) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := command(ts, args)
 	var out bytes.Buffer
