@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -94,6 +95,39 @@ func TestCellCanWork(t *testing.T) {
 	}
 }
 
+// TestDaemonCanWork: what kept palyrad from working under systemd, seen in
+// conformance/lab, does not come back.
+func TestDaemonCanWork(t *testing.T) {
+	s := settings(t, "palyrad.service")
+	last := 0
+	for i, f := range s["SystemCallFilter"] {
+		if strings.HasPrefix(f, "~") {
+			last = i
+		}
+	}
+	// @ipc, which is taken away, has both; later lines give them back.
+	given := strings.Fields(strings.Join(s["SystemCallFilter"][last+1:], " "))
+	for _, call := range []string{"pipe2", "memfd_create"} {
+		if !slices.Contains(given, call) {
+			t.Errorf("palyrad.service does not allow %s: no call can be made", call)
+		}
+	}
+	// A Go program that panics or is aborted by the watchdog exits with 2.
+	for _, v := range s["RestartPreventExitStatus"] {
+		if slices.Contains(strings.Fields(v), "2") {
+			t.Errorf("palyrad.service is not started again after a crash: RestartPreventExitStatus=%s", v)
+		}
+	}
+	profile, err := os.ReadFile("apparmor.d/palyrad")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is in /proc of a process that cannot be dumped is root's.
+	if regexp.MustCompile(`(?m)^ *owner @\{PROC\}`).Match(profile) {
+		t.Error("the profile of palyrad gives it only what its user owns in /proc: it cannot confine itself")
+	}
+}
+
 // TestAgreement: units, users and configuration speak of the same places.
 func TestAgreement(t *testing.T) {
 	c, err := config.Load("palyrad.toml", []string{"STATE_DIRECTORY=/var/lib/palyra"})
@@ -130,7 +164,8 @@ func TestAgreement(t *testing.T) {
 }
 
 // TestAppArmor: the profiles parse. The second wants a parser that knows user
-// namespaces.
+// namespaces. That they fit what they confine is for conformance/lab, where the
+// kernel has AppArmor.
 func TestAppArmor(t *testing.T) {
 	parser, err := exec.LookPath("apparmor_parser")
 	if err != nil {
