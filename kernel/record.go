@@ -164,7 +164,10 @@ func (p *program) hashed(e *evidence.Evidence) {
 }
 
 func digestBasis(d digests.Digest) (basis, when string) {
-	if d.Cached {
+	switch {
+	case d.Cached && d.Verity:
+		return evidence.DigestVerity, stamp(d.Hashed)
+	case d.Cached:
 		return evidence.DigestCached, stamp(d.Hashed)
 	}
 	return evidence.DigestHashed, stamp(d.Hashed)

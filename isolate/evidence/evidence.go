@@ -157,6 +157,7 @@ type Cgroup struct {
 const (
 	DigestHashed = "hashed" // the file was read for this call
 	DigestCached = "cached" // it was read before, and by its times has not changed since
+	DigestVerity = "verity" // it was read before, and fs-verity has kept it from changing since
 )
 
 // Executable is what execveat was given, or a script that named it.

@@ -18,6 +18,10 @@
 //     of that; to others the file has to be as old as [writtenBack];
 //   - its file system does not keep times like that (see pin.KeepsTimes).
 //
+// The second does not count for files that fs-verity protects: nobody can have
+// those open for writing. The digest that fs-verity itself has of a file is of a
+// hash tree and not of the content, and therefore not what a capsule names.
+//
 // Calls that ask for one file at the same time wait for one of them to read it.
 //
 // # What it does not protect against
@@ -58,6 +62,7 @@ type Digest struct {
 	Sum    canon.Digest
 	Size   int64
 	Cached bool      // remembered, and not made for this call
+	Verity bool      // fs-verity kept the file from changing since it was read
 	Hashed time.Time // when the file was read
 }
 
@@ -132,7 +137,8 @@ func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
 		d.Cached = true
 		return d, nil
 	}
-	if !c.oldEnough(f, st) {
+	verity := pin.KeepsContent(f, st)
+	if !c.oldEnough(f, st, verity) {
 		c.mu.Unlock()
 		return hash(f, limit)
 	}
@@ -141,6 +147,7 @@ func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
 	c.mu.Unlock()
 
 	w.got, w.err = hash(f, limit)
+	w.got.Verity = verity
 	if w.err == nil {
 		w.err = pin.Changed(f, st)
 	}
@@ -163,7 +170,8 @@ func hash(f *os.File, limit int64) (d Digest, err error) {
 
 // oldEnough reports whether a change of f from now on will show in its times.
 // A time to come is not old: the clock was set back, or the file came so.
-func (c *Cache) oldEnough(f *os.File, st pin.Stat) bool {
+// No change of a file that verity keeps as it is needs to show.
+func (c *Cache) oldEnough(f *os.File, st pin.Stat, verity bool) bool {
 	now := time.Now()
 	if c.TestOnlyNow != nil {
 		now = c.TestOnlyNow()
@@ -171,6 +179,9 @@ func (c *Cache) oldEnough(f *os.File, st pin.Stat) bool {
 	age := now.Sub(time.Unix(0, max(st.MtimeNS, st.CtimeNS)))
 	if age <= settled {
 		return false
+	}
+	if verity {
+		return true
 	}
 	switch pin.WritersOf(f) {
 	case pin.WritersNone:

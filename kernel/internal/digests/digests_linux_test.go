@@ -280,6 +280,56 @@ func TestOpenForWriting(t *testing.T) {
 	}
 }
 
+// TestVerity: the word of a file system that does fs-verity itself counts more
+// than that somebody might write, which the kernel then forbids; here nothing is
+// protected, and the word is ours. conformance/lab makes a file that is.
+func TestVerity(t *testing.T) {
+	file := folder(t) + "/file"
+	must(t, os.WriteFile(file, []byte("x"), 0o755))
+	w, err := os.OpenFile(file, os.O_WRONLY, 0)
+	must(t, err)
+	defer w.Close()
+	settle(t, file)
+	var fs syscall.Statfs_t
+	must(t, syscall.Statfs(file, &fs))
+	knows := map[int64]bool{0xef53: true, 0x9123683e: true, 0xf2f52010: true}[int64(fs.Type)] // ext4, Btrfs, F2FS
+	for _, k := range []struct {
+		verity bool
+		now    func() time.Time
+		want   bool
+	}{
+		{false, nil, false},
+		{true, nil, knows},
+		{true, time.Now, false}, // a moment ago another file may have had its inode
+	} {
+		c := aged("", "")
+		if k.now != nil {
+			c.TestOnlyNow = k.now
+		}
+		ask := func() Digest {
+			h, err := pin.At(nil, file, pin.Anywhere)
+			must(t, err)
+			defer h.Close()
+			f, err := h.Open()
+			must(t, err)
+			defer f.Close()
+			h.Stat.Verity = k.verity
+			d, err := c.Of(f, h.Stat, 1<<30)
+			must(t, err)
+			return d
+		}
+		if d := ask(); d.Cached {
+			t.Errorf("%+v: cached at once", k)
+		}
+		if d := ask(); d.Cached != k.want || d.Verity != k.want {
+			t.Errorf("verity %v: %+v, want cached %v", k.verity, d, k.want)
+		}
+	}
+	if statOf(t, file).Verity {
+		t.Error("a file that was just written says that it cannot be")
+	}
+}
+
 // TestForeignFile: whoever may not ask for writers waits until none can hide.
 func TestForeignFile(t *testing.T) {
 	if os.Geteuid() == 0 {

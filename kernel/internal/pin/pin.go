@@ -54,6 +54,7 @@ type Stat struct {
 	BirthNS      int64  // 0 where the file system keeps none
 	Mount        uint64 // which mount it was found on; not given out again before Linux is started anew, since 6.8
 	HasOtherName bool   // more than one link
+	Verity       bool   // the file system says that fs-verity protects it; see KeepsContent
 }
 
 // Same reports whether both are the same file with the same content, as far as

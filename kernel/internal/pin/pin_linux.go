@@ -82,6 +82,7 @@ func statFD(fd int) (Stat, error) {
 	}
 	s := Stat{Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino, UID: st.Uid, GID: st.Gid, Size: int64(st.Size),
 		MtimeNS: nano(st.Mtime), CtimeNS: nano(st.Ctime), HasOtherName: st.Nlink > 1, Mode: fs.FileMode(st.Mode & 0o777)}
+	s.Verity = st.Attributes&unix.STATX_ATTR_VERITY != 0
 	if st.Mask&unix.STATX_BTIME != 0 {
 		s.BirthNS = nano(st.Btime)
 	}
@@ -192,6 +193,24 @@ func KeepsTimes(f *os.File) bool {
 	}
 	switch int64(st.Type) {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC:
+		return true
+	}
+	return false
+}
+
+// KeepsContent reports whether the kernel keeps f, which is as st says, from
+// ever having another content: fs-verity. Nobody can write to such a file nor
+// take that away from it, and what is read is checked against a hash tree, so
+// that a change of the disk itself is an error. It asks only file systems that
+// do that themselves; others may say so and hand on what they please.
+// (Documentation/filesystems/fsverity.rst; ext4 and f2fs since 5.4, Btrfs 5.15.)
+func KeepsContent(f *os.File, st Stat) bool {
+	var fs unix.Statfs_t
+	if !st.Verity || unix.Fstatfs(int(f.Fd()), &fs) != nil {
+		return false
+	}
+	switch int64(fs.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC:
 		return true
 	}
 	return false

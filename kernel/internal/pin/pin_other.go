@@ -35,6 +35,9 @@ func (h *Handle) System() bool { return false }
 // KeepsTimes is false: nothing is known.
 func KeepsTimes(*os.File) bool { return false }
 
+// KeepsContent knows no such file system.
+func KeepsContent(*os.File, Stat) bool { return false }
+
 // WritersOf knows nothing.
 func WritersOf(*os.File) Writers { return WritersUnknown }
 
