@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -38,10 +39,11 @@ type sealed struct {
 // state is the state directory, known the digests that need not be made again;
 // there may be neither.
 func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache) (_ *sealed, err error) {
-	if p.TierFloor == tier.None {
-		q := *p
+	q := *p
+	// Who proposed it may hold the same lists, and change them while a person thinks.
+	q.Argv, q.Env = slices.Clone(p.Argv), slices.Clone(p.Env)
+	if p = &q; q.TierFloor == tier.None {
 		q.TierFloor = tier.C
-		p = &q
 	}
 	limits, err := p.check()
 	if err != nil {
