@@ -73,7 +73,7 @@ func TestMintIsForOneself(t *testing.T) {
 	wants(t, err, fault.Denied, "permission_denied")
 	// Rotating another's token would hand its successor over.
 	_, theirs := o.mint(t, operator, time.Hour, SessionRead)
-	_, _, err = o.Rotate(ctx, owner, theirs.Token, 0)
+	_, _, err = o.Rotate(ctx, owner, theirs.Token, 0, 0)
 	wants(t, err, fault.NotFound, "no_such_token")
 }
 
@@ -92,7 +92,7 @@ func TestTokenMintsNoMore(t *testing.T) {
 		}
 		// Nor does it get there by rotating itself.
 		pass(30 * time.Minute)
-		_, next, err := o.Rotate(ctx, child, child.Token, 0)
+		_, next, err := o.Rotate(ctx, child, child.Token, 0, 0)
 		must(t, err)
 		if next.Expires.After(o.find(parent.Token).Expires) {
 			t.Errorf("rotated, the child ends at %v, after its parent", next.Expires)
@@ -117,9 +117,9 @@ func TestRevokedForGood(t *testing.T) {
 		for range 2 { // also after a restart
 			_, err = o.Authenticate(text)
 			wants(t, err, fault.Denied, "token_revoked")
-			_, _, err = o.Rotate(ctx, operator, h.Token, time.Hour)
+			_, _, err = o.Rotate(ctx, operator, h.Token, 0, time.Hour)
 			wants(t, err, fault.Denied, "token_revoked")
-			_, _, err = o.Rotate(ctx, h, h.Token, time.Hour)
+			_, _, err = o.Rotate(ctx, h, h.Token, 0, time.Hour)
 			wants(t, err, fault.Denied, "permission_denied")
 			n, err := o.Revoke(ctx, operator, h.Token)
 			if n != 0 || err != nil {
@@ -129,7 +129,7 @@ func TestRevokedForGood(t *testing.T) {
 		}
 		_, h = o.mint(t, operator, time.Minute, SessionRead)
 		pass(time.Minute)
-		_, _, err = o.Rotate(ctx, operator, h.Token, time.Hour)
+		_, _, err = o.Rotate(ctx, operator, h.Token, 0, time.Hour)
 		wants(t, err, fault.Denied, "token_expired")
 	})
 }
@@ -140,12 +140,12 @@ func TestRotate(t *testing.T) {
 		ctx := context.Background()
 		text, h := o.mint(t, operator, 10*time.Hour, TokenManage, SessionRead)
 		pass(5 * time.Hour)
-		s, next, err := o.Rotate(ctx, operator, h.Token, time.Hour)
+		s, next, err := o.Rotate(ctx, operator, h.Token, 0, time.Hour)
 		must(t, err)
 		if next.Scopes != o.find(h.Token).Scopes || next.Principal != operator.Principal || next.Expires.Sub(next.Created) != 10*time.Hour {
 			t.Errorf("the successor: %+v", next)
 		}
-		_, _, err = o.Rotate(ctx, operator, h.Token, time.Hour)
+		_, _, err = o.Rotate(ctx, operator, h.Token, 0, time.Hour)
 		wants(t, err, fault.Denied, "token_rotated")
 		for _, x := range []string{text, s.Reveal()} {
 			if _, err := o.Authenticate(x); err != nil {
@@ -160,12 +160,22 @@ func TestRotate(t *testing.T) {
 		}
 		// At once: rotated in the second in which it was minted, without overlap.
 		text, h = o.mint(t, operator, time.Hour, SessionRead)
-		_, _, err = o.Rotate(ctx, operator, h.Token, 0)
+		_, _, err = o.Rotate(ctx, operator, h.Token, 0, 0)
 		must(t, err)
 		pass(time.Second)
 		_, err = o.Authenticate(text)
 		wants(t, err, fault.Denied, "token_expired")
-		_, _, err = o.Rotate(ctx, operator, next.ID, -1)
+		_, third, err := o.Rotate(ctx, operator, next.ID, time.Minute, 0)
+		must(t, err)
+		if third.Expires.Sub(third.Created) != time.Minute {
+			t.Errorf("a successor for a minute: %+v", third)
+		}
+		next = third
+		for _, life := range []time.Duration{-1, time.Millisecond, MaxLifetime + 1} {
+			_, _, err = o.Rotate(ctx, operator, next.ID, life, 0)
+			wants(t, err, fault.Usage, "bad_lifetime")
+		}
+		_, _, err = o.Rotate(ctx, operator, next.ID, 0, -1)
 		wants(t, err, fault.Usage, "bad_overlap")
 	})
 }
@@ -183,7 +193,7 @@ func TestScopelessStaysSo(t *testing.T) {
 	}
 	_, _, err = o.Mint(ctx, got, Request{Scopes: bit(SessionRead), Lifetime: time.Minute})
 	wants(t, err, fault.Denied, "permission_denied")
-	s, next, err := o.Rotate(ctx, owner, h.Token, 0)
+	s, next, err := o.Rotate(ctx, owner, h.Token, 0, 0)
 	must(t, err)
 	if next.Scopes != 0 {
 		t.Errorf("rotated it holds %s", next.Scopes)
@@ -259,7 +269,7 @@ func TestDemotionCountsAtUse(t *testing.T) {
 	must(t, err)
 	wants(t, o.Allow(h, PolicyManage), fault.Denied, "permission_denied")
 	must(t, o.Allow(h, SessionRead))
-	_, _, err = o.Rotate(ctx, admin, h.Token, 0) // its scopes are more than the holder has now
+	_, _, err = o.Rotate(ctx, admin, h.Token, 0, 0) // its scopes are more than the holder has now
 	wants(t, err, fault.Denied, "exceeds_own_permissions")
 }
 

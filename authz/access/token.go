@@ -54,13 +54,16 @@ func (r *Registry) Mint(ctx context.Context, by Holder, q Request) (Secret, *Tok
 }
 
 // Rotate makes a successor of one of by's own tokens, with the same name and
-// scopes and a lifetime as long as the old one's; the old one ends after
-// overlap. What is revoked, expired or rotated already cannot be: it does not
+// scopes, for life, or as long as the old one's was if life is 0; the old one ends
+// after overlap. What is revoked, expired or rotated already cannot be: it does not
 // come back. The scopes must still be among what by holds.
-func (r *Registry) Rotate(ctx context.Context, by Holder, id string, overlap time.Duration) (Secret, *Token, error) {
+func (r *Registry) Rotate(ctx context.Context, by Holder, id string, life, overlap time.Duration) (Secret, *Token, error) {
 	const op = "rotate token"
 	if overlap < 0 || overlap > MaxOverlap {
 		return Secret{}, nil, fault.New(fault.Usage, "bad_overlap", op, fmt.Errorf("%v is not between 0 and %v", overlap, MaxOverlap))
+	}
+	if life != 0 && (life < time.Second || life > MaxLifetime) {
+		return Secret{}, nil, fault.New(fault.Usage, "bad_lifetime", op, fmt.Errorf("%v is not between a second and %v", life, MaxLifetime))
 	}
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -88,7 +91,10 @@ func (r *Registry) Rotate(ctx context.Context, by Holder, id string, overlap tim
 	if missing := old.Scopes &^ held; missing != 0 {
 		return Secret{}, nil, exceeds(op, by, missing)
 	}
-	t, s := r.newToken(by, old.Name, old.Scopes, old.Expires.Sub(old.Created))
+	if life == 0 {
+		life = old.Expires.Sub(old.Created)
+	}
+	t, s := r.newToken(by, old.Name, old.Scopes, life)
 	for _, limit := range []string{by.Token, old.Parent} { // a token renews itself, and gives no other more time than it has
 		if p := r.find(limit); p != nil && p.ID != old.ID {
 			t.Expires = earlier(t.Expires, p.Expires)

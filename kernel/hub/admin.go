@@ -197,7 +197,7 @@ type TokenQuery struct {
 // Rotation says how a token is succeeded.
 type Rotation struct {
 	Version int64         `json:"version,omitempty"`
-	TTL     time.Duration `json:"ttl_ns,omitempty"`     // not used: the successor lives as long as the old one did
+	TTL     time.Duration `json:"ttl_ns,omitempty"`     // how long the successor lives; 0: as long as the old one did
 	Overlap time.Duration `json:"overlap_ns,omitempty"` // how long the old one stays good
 }
 

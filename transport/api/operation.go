@@ -96,5 +96,6 @@ type MemberChange struct {
 
 // RotationRequest is hub.Rotation without the version, which If-Match has.
 type RotationRequest struct {
+	TTL     time.Duration `json:"ttl_ns,omitempty"`
 	Overlap time.Duration `json:"overlap_ns,omitempty"`
 }

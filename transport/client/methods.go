@@ -221,7 +221,7 @@ func (c *Client) RevokeToken(ctx context.Context, _ hub.Caller, id string, versi
 // RotateToken implements hub.Hub.
 func (c *Client) RotateToken(ctx context.Context, _ hub.Caller, id string, r hub.Rotation) (hub.TokenSecret, error) {
 	return ask[hub.TokenSecret](ctx, c, post("rotate token", "/tokens/"+url.PathEscape(id)+"/rotate").keyed("").match(r.Version).
-		with(api.RotationRequest{Overlap: r.Overlap}))
+		with(api.RotationRequest{TTL: r.TTL, Overlap: r.Overlap}))
 }
 
 // Members implements hub.Hub.

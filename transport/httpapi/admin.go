@@ -214,7 +214,7 @@ func rotateToken(x *exchange) error {
 	}
 	return x.secret(func() (hub.TokenSecret, error) {
 		r := x.body.(*api.RotationRequest)
-		return x.s.cfg.Hub.RotateToken(x.r.Context(), x.caller, id, hub.Rotation{Version: x.version, Overlap: r.Overlap})
+		return x.s.cfg.Hub.RotateToken(x.r.Context(), x.caller, id, hub.Rotation{Version: x.version, TTL: r.TTL, Overlap: r.Overlap})
 	})
 }
 

@@ -31,9 +31,8 @@ const maxToken = 512
 // brings, or by the peer of its unix socket.
 func (s *Server) authenticate(x *exchange) error {
 	p := peerOf(x.r)
-	addr := ""
+	addr := p.key // of a unix socket the user: who guesses there is limited as well
 	if !p.unix {
-		addr = p.key
 		if wait, ok := s.peers.take(addr); !ok {
 			return tooMany(x, "limit address", wait)
 		}
@@ -48,7 +47,7 @@ func (s *Server) authenticate(x *exchange) error {
 	case token != "":
 		// An address that guesses is not listened to any more, but for tokens
 		// that were good from there before: on loopback all share one.
-		if addr != "" && !s.failures.has(addr) && !s.proven.has(addr, token) {
+		if !s.failures.has(addr) && !s.proven.has(addr, token) {
 			return tooMany(x, "authenticate", time.Second)
 		}
 	case p.unix && p.err == nil:
@@ -63,14 +62,14 @@ func (s *Server) authenticate(x *exchange) error {
 			return err
 		}
 		s.metrics.unauthenticated.Add(1)
-		if addr != "" {
+		if token != "" {
 			s.failures.take(addr)
 			s.proven.forget(addr, token)
 		}
 		x.w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
 		return err
 	}
-	if addr != "" {
+	if token != "" {
 		s.proven.add(addr, token)
 	}
 	x.known = true

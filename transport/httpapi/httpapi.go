@@ -68,6 +68,10 @@ type Config struct {
 	Ready func(context.Context) error
 	// Metrics adds metrics of others to /metrics. Default: none.
 	Metrics func(io.Writer)
+	// Check returns nil if who was let in may still follow tapes. It is asked twice
+	// a second for each reader, and must be quick. Default: a reader is looked at
+	// when this server changes tokens or members, and when its time is over.
+	Check func(hub.Caller) error
 	// HealthOnly serves /livez, /readyz and /metrics to anybody and nothing else.
 	HealthOnly bool
 	Limits     Limits
@@ -173,7 +177,7 @@ func New(cfg Config) (*Server, error) {
 	s.callers, s.peers = newBuckets(s.lim.Rate, s.lim.Burst), newBuckets(s.lim.Address, int(2*s.lim.Address))
 	s.failures, s.proven = newBuckets(failureRate, failureBurst), newProven()
 	s.routes = table()
-	s.streams = newStreams(cfg.Hub, s.lim, s.log)
+	s.streams = newStreams(cfg.Hub, cfg.Check, s.lim, s.log)
 	s.metrics = newMetrics(s.routes)
 	s.openapi = sync.OnceValues(func() ([]byte, error) { return api.Document(Operations()) })
 	s.register()

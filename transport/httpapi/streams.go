@@ -23,9 +23,10 @@ import (
 //
 // Locks are taken in the order streams.mu, reel.mu.
 type streams struct {
-	hub hub.Hub
-	lim Limits
-	log *slog.Logger
+	hub   hub.Hub
+	check func(hub.Caller) error // nil: see Config.Check
+	lim   Limits
+	log   *slog.Logger
 
 	slow atomic.Uint64 // readers that were cut off
 	// buffers spares 10,000 readers of one event 10,000 allocations.
@@ -94,8 +95,8 @@ type reader struct {
 	gone    bool // guarded by reel.mu
 }
 
-func newStreams(h hub.Hub, lim Limits, log *slog.Logger) *streams {
-	s := &streams{hub: h, lim: lim, log: log, nudge: make(chan struct{}, 1), reels: make(map[string]*reel), each: make(map[string]int),
+func newStreams(h hub.Hub, check func(hub.Caller) error, lim Limits, log *slog.Logger) *streams {
+	s := &streams{hub: h, check: check, lim: lim, log: log, nudge: make(chan struct{}, 1), reels: make(map[string]*reel), each: make(map[string]int),
 		buffers: sync.Pool{New: func() any { return new(buffer) }}}
 	for i := range s.slots {
 		s.slots[i] = make(map[*reader]struct{})
@@ -110,26 +111,38 @@ func (s *streams) run(ctx context.Context, stop <-chan struct{}) {
 	s.mu.Lock()
 	s.ctx = ctx
 	s.mu.Unlock()
-	var tick <-chan time.Time // nil while there is nobody to send to
-	var ticker *time.Ticker
+	var tick, look <-chan time.Time // nil while there is nobody to send to
+	var ticker, looker *time.Ticker
 	for turn := 0; ; {
 		select {
 		case <-s.nudge:
 			if tick == nil {
 				ticker = time.NewTicker(s.lim.Heartbeat / beatSlots)
 				tick = ticker.C
+				if s.check != nil {
+					looker = time.NewTicker(lookEvery)
+					look = looker.C
+				}
 			}
+		case <-look:
+			s.look()
 		case <-tick:
 			s.beats(turn)
 			turn = (turn + 1) % beatSlots
 			if s.count() == 0 {
 				ticker.Stop()
-				tick = nil
+				if looker != nil {
+					looker.Stop()
+				}
+				tick, look = nil, nil
 				s.nudgeIfAny() // somebody may have come since count
 			}
 		case <-stop:
 			if ticker != nil {
 				ticker.Stop()
+			}
+			if looker != nil {
+				looker.Stop()
 			}
 			s.mu.Lock()
 			s.ctx = nil // nobody comes any more
@@ -322,6 +335,27 @@ func (s *streams) beats(turn int) {
 		r.beat = true
 		s.wakeLocked(ctx, r)
 		r.reel.mu.Unlock()
+	}
+}
+
+// lookEvery is how often it is asked whether readers may go on: who revokes a
+// token, on whatever surface, has its tapes cut within a second.
+const lookEvery = 500 * time.Millisecond
+
+// look cuts off the readers that may read no more.
+func (s *streams) look() {
+	s.mu.Lock()
+	rs := make([]*reader, 0, s.n)
+	for _, slot := range s.slots {
+		for r := range slot {
+			rs = append(rs, r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range rs {
+		if s.check(r.who) != nil {
+			s.drop(r)
+		}
 	}
 }
 

@@ -147,7 +147,7 @@ func (h *Hub) RevokeToken(ctx context.Context, c hub.Caller, id string, version 
 	return t, nil
 }
 
-// RotateToken implements hub.Hub. The successor lives as long as the old one did.
+// RotateToken implements hub.Hub.
 func (h *Hub) RotateToken(ctx context.Context, c hub.Caller, id string, r hub.Rotation) (hub.TokenSecret, error) {
 	if err := h.ask(c, "RotateToken"); err != nil {
 		return hub.TokenSecret{}, err
@@ -155,7 +155,7 @@ func (h *Hub) RotateToken(ctx context.Context, c hub.Caller, id string, r hub.Ro
 	if _, err := h.token(c, id, r.Version); err != nil {
 		return hub.TokenSecret{}, err
 	}
-	secret, t, err := h.access.Rotate(ctx, holder(c), id, r.Overlap)
+	secret, t, err := h.access.Rotate(ctx, holder(c), id, r.TTL, r.Overlap)
 	if err != nil {
 		return hub.TokenSecret{}, err
 	}

@@ -129,7 +129,11 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.access, err = access.Open(ctx, access.Config{Storage: cfg.Store.Access(), Key: key, Record: h.recordAccess}); err != nil {
+	floor, err := accessFloor(cfg.Kernel)
+	if err != nil {
+		return nil, err
+	}
+	if h.access, err = access.Open(ctx, access.Config{Storage: cfg.Store.Access(), Key: key, Record: h.recordAccess, Floor: floor}); err != nil {
 		return nil, err
 	}
 	if err := h.bootstrap(ctx); err != nil {
@@ -179,7 +183,7 @@ func (h *Hub) bootstrap(ctx context.Context) error {
 
 // recordAccess puts a change of members or tokens into the journal.
 func (h *Hub) recordAccess(ctx context.Context, c access.Change) (uint64, error) {
-	detail := map[string]string{"generation": strconv.FormatUint(c.Generation, 10)}
+	detail := map[string]string{generation: strconv.FormatUint(c.Generation, 10)}
 	for name, text := range c.Detail {
 		detail[name] = text
 	}

@@ -1,0 +1,63 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"palyra/authz/access"
+	"palyra/internal/fault"
+)
+
+// TestOlderRegistry puts an older copy of the store in place, as somebody would
+// who was a member then, or whose token was not revoked: palyrad does not start.
+func TestOlderRegistry(t *testing.T) {
+	h := newHouse(t, nil)
+	h.member(1001, access.Admin)
+	h.stop()
+	old := filepath.Join(t.TempDir(), "store")
+	if err := os.CopyFS(old, os.DirFS(filepath.Join(h.base, "store"))); err != nil {
+		t.Fatal(err)
+	}
+	h.reopen(nil)
+	if err := h.RemoveMember(t.Context(), h.owner, "uid:1001", 0); err != nil {
+		t.Fatal(err)
+	}
+	h.call(h.owner, step("palyra.echo", obj{"text": "later"}))
+	h.stop()
+	now := filepath.Join(h.base, "store")
+	if err := errors.Join(os.Rename(now, now+".new"), os.CopyFS(now, os.DirFS(old))); err != nil {
+		t.Fatal(err)
+	}
+	chmod(t, now)
+	if _, err := open(context.Background(), h.base, bin(t), nil); fault.ReasonOf(err) != "access_rolled_back" || fault.KindOf(err) != fault.Integrity {
+		t.Errorf("an older registry: %v", err)
+	}
+	// The newest one is taken.
+	if err := errors.Join(os.RemoveAll(now), os.Rename(now+".new", now)); err != nil {
+		t.Fatal(err)
+	}
+	h.reopen(nil)
+	if h.access.Role("uid:1001") != "" {
+		t.Error("the removed member is back")
+	}
+}
+
+// chmod gives a copy the modes that a store has.
+func chmod(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return os.Chmod(path, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

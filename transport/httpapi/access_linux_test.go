@@ -1,0 +1,337 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/authz/access"
+	"palyra/internal/fault"
+	"palyra/kernel"
+	"palyra/kernel/hub"
+	"palyra/kernel/hub/local"
+	"palyra/kernel/store"
+	"palyra/transport/api"
+)
+
+// routesPage is printed from the table, with the tests below.
+const routesPage = "../../docs/ROUTES.md"
+
+// office is the real hub without anything that could run a call.
+func office(t *testing.T) *local.Hub {
+	t.Helper()
+	base := t.TempDir()
+	k, err := kernel.Open(t.Context(), kernel.Config{StateDir: filepath.Join(base, "state")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(filepath.Join(base, "store"), store.Options{})
+	if err != nil {
+		t.Fatal(errors.Join(err, k.Close()))
+	}
+	h, err := local.Open(t.Context(), local.Config{Kernel: k, Store: st})
+	if err != nil {
+		t.Fatal(errors.Join(err, st.Close(), k.Close()))
+	}
+	t.Cleanup(func() {
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := errors.Join(h.Close(now), st.Close(), k.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// callerOf is somebody who comes through the socket.
+func callerOf(t *testing.T, h *local.Hub, uid uint32) hub.Caller {
+	t.Helper()
+	c, err := h.Authenticate(t.Context(), hub.Credential{PeerUID: &uid, Surface: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// tokenOf mints a token with these scopes for a principal.
+func tokenOf(t *testing.T, h *local.Hub, c hub.Caller, scopes []access.Permission) hub.TokenSecret {
+	t.Helper()
+	n := hub.NewToken{Name: "t", Scopes: []string{}, TTL: time.Hour}
+	for _, p := range scopes {
+		n.Scopes = append(n.Scopes, string(p))
+	}
+	s, err := h.CreateToken(t.Context(), c, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestRoutes asks for every route as every role, through a token with all that
+// the role holds; without the route's permission, with everything else; and as
+// somebody who is no member any more. Who may gets past the door, whatever the
+// hub then says of an empty request; who may not is told which permission is
+// missing, and nothing else.
+func TestRoutes(t *testing.T) {
+	h := office(t)
+	r := newRig(t, func(c *Config) { c.Hub, c.Check, c.Limits.Rate, c.Limits.Address = h, h.MayFollow, -1, -1 })
+	r.failures = newBuckets(-1, 0) // all come from one address, and many are refused
+	root := callerOf(t, h, uint32(os.Geteuid()))
+	member := func(uid uint32, role access.Role) hub.Caller {
+		c := callerOf(t, h, uid)
+		if _, err := h.PutMember(t.Context(), root, hub.Member{Principal: c.User, Role: string(role)}); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ask := func(rt *route, token string) answer {
+		body := ""
+		if rt.Request != nil {
+			body = "{}"
+		}
+		if rt.ID == "stop" {
+			body = `{"all":false,"deny_new":false}`
+		}
+		return r.sendTCP(rt.Method, fillPath(rt.Full()), body, "Authorization: Bearer "+token)
+	}
+	for i, role := range []access.Role{access.Owner, access.Admin, access.Operator} {
+		token := tokenOf(t, h, member(uint32(2001+i), role), role.Permissions().List()).Secret
+		for _, rt := range table() {
+			t.Run(string(role)+"/"+rt.ID, func(t *testing.T) {
+				r.t = t
+				a := ask(&rt, token)
+				may := rt.Permission == api.Public || rt.Permission == api.Authenticated || role.Permissions().Has(access.Permission(rt.Permission))
+				if may && (a.status == 401 || a.status == 403) {
+					t.Errorf("%s holds %s and gets %d: %s", role, rt.Permission, a.status, a.body)
+				}
+				if !may {
+					if p := r.refused(a, 403, "scope_missing"); p.Permission != rt.Permission || p.Layer != hub.LayerAccess {
+						t.Errorf("refused with %+v", p)
+					}
+				}
+			})
+		}
+	}
+	gone := member(2009, access.Operator)
+	former := tokenOf(t, h, gone, access.Operator.Permissions().List()).Secret
+	if err := h.RemoveMember(t.Context(), root, gone.User, 0); err != nil {
+		t.Fatal(err)
+	}
+	owner := member(2010, access.Owner)
+	for _, rt := range table() {
+		t.Run("without/"+rt.ID, func(t *testing.T) {
+			r.t = t
+			var rest []access.Permission
+			for _, p := range access.All().List() {
+				if string(p) != rt.Permission {
+					rest = append(rest, p)
+				}
+			}
+			a := ask(&rt, tokenOf(t, h, owner, rest).Secret)
+			switch rt.Permission {
+			case api.Public, api.Authenticated:
+				if a.status == 401 || a.status == 403 {
+					t.Errorf("status %d", a.status)
+				}
+			default:
+				if p := r.refused(a, 403, "scope_missing"); p.Permission != rt.Permission {
+					t.Errorf("refused with %+v", p)
+				}
+			}
+			if rt.Permission != api.Public {
+				r.refused(ask(&rt, former), 401, "unauthenticated")
+				r.refused(r.sendTCP(rt.Method, fillPath(rt.Full()), ""), 401, "unauthenticated")
+			}
+		})
+	}
+	r.t = t
+}
+
+// TestRoutesPage holds docs/ROUTES.md to the table.
+func TestRoutesPage(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Routes\n\nEvery route of the HTTP API, printed from the table in transport/httpapi by `go test ./transport/httpapi -run TestRoutesPage -update`:\n" +
+		"the permission that it asks for, the least role that holds it, and the subtests that get in and are kept out. The hub asks for the\n" +
+		"same permission again (`TestPermissionsAreTheHubs`, and `TestPermissions` in kernel/hub/local). There are no other surfaces yet.\n\n" +
+		"| route | operation | permission | least role | allowed: TestRoutes/… | denied: TestRoutes/… |\n|---|---|---|---|---|---|\n")
+	for _, rt := range table() {
+		least, allowed, denied := "anybody", "operator/"+rt.ID, "–"
+		switch rt.Permission {
+		case api.Public:
+		case api.Authenticated:
+			least, denied = "any credential", "without/"+rt.ID
+		default:
+			for _, role := range []access.Role{access.Operator, access.Admin, access.Owner} {
+				if role.Permissions().Has(access.Permission(rt.Permission)) {
+					least = string(role)
+					break
+				}
+			}
+			allowed, denied = least+"/"+rt.ID, "without/"+rt.ID
+		}
+		fmt.Fprintf(&b, "| `%s %s` | %s | `%s` | %s | %s | %s |\n", rt.Method, rt.Full(), rt.ID, rt.Permission, least, allowed, denied)
+	}
+	if *update {
+		if err := os.WriteFile(routesPage, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(routesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != b.String() {
+		t.Errorf("%s is stale: go test ./transport/httpapi -run TestRoutesPage -update", routesPage)
+	}
+}
+
+// TestRevokedTokenCutsTapes: whoever loses a right, on whatever surface it was
+// taken, reads no further; whoever does not reads on.
+func TestRevokedTokenCutsTapes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short mode")
+	}
+	h, _ := newHouse(t)
+	r := newRig(t, func(c *Config) { c.Hub, c.Check = h, h.MayFollow })
+	ctx := t.Context()
+	root := callerOf(t, h, uint32(os.Geteuid()))
+	read := []access.Permission{access.SessionRead}
+	s, err := h.CreateSession(ctx, root, hub.NewSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := h.StartRun(ctx, root, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: "palyra.sleep", Input: []byte(`{"ms":60000}`)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := run.ID + "/tape"
+	for name, take := range map[string]func(tok hub.TokenSecret) error{
+		"revoked": func(tok hub.TokenSecret) error { _, err := h.RevokeToken(ctx, root, tok.ID, 0); return err },
+		"rotated": func(tok hub.TokenSecret) error {
+			_, err := h.RotateToken(ctx, root, tok.ID, hub.Rotation{})
+			return err
+		},
+		"expiring": func(hub.TokenSecret) error { return nil },
+	} {
+		n := hub.NewToken{Name: name, Scopes: []string{string(read[0])}, TTL: time.Hour}
+		if name == "expiring" {
+			n.TTL = 2 * time.Second
+		}
+		tok, err := h.CreateToken(ctx, root, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := tokenOf(t, h, root, read)
+		_, resp := r.follow(path, api.MediaSSE, "Authorization: Bearer "+tok.Secret)
+		_, stays := r.follow(path, api.MediaSSE, "Authorization: Bearer "+other.Secret)
+		if resp.StatusCode != 200 || stays.StatusCode != 200 {
+			t.Fatalf("status %d and %d", resp.StatusCode, stays.StatusCode)
+		}
+		if err := take(tok); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if _, _, err := events(t, resp.Body, true, -1); err == nil || err == io.EOF { // EOF is a tape's own end
+			t.Errorf("%s: the tape ended with %v", name, err)
+		}
+		t.Logf("%s: cut after %v", name, time.Since(start))
+		// The other one still sees what comes.
+		if evs, _, err := events(t, stays.Body, true, 1); err != nil || len(evs) != 1 {
+			t.Errorf("%s: the other reader: %v", name, err)
+		}
+		_, again := r.follow(path, api.MediaSSE, "Authorization: Bearer "+tok.Secret)
+		if again.StatusCode != 401 {
+			t.Errorf("%s: the token opens a tape again: %d", name, again.StatusCode)
+		}
+	}
+	if _, err := h.CancelRun(ctx, root, run.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClaims: nothing but the credential says who asks; what else claims so is
+// refused or means nothing.
+func TestClaims(t *testing.T) {
+	h := office(t)
+	r := newRig(t, func(c *Config) { c.Hub = h })
+	root := callerOf(t, h, uint32(os.Geteuid()))
+	c := callerOf(t, h, 2001)
+	if _, err := h.PutMember(t.Context(), root, hub.Member{Principal: c.User, Role: "operator"}); err != nil {
+		t.Fatal(err)
+	}
+	tok := tokenOf(t, h, c, access.Operator.Permissions().List()).Secret
+	auth := "Authorization: Bearer " + tok
+	who := func(headers ...string) hub.Caller {
+		t.Helper()
+		var s hub.Status
+		a := r.want(r.sendTCP(get, "/api/v1/status", "", append(headers, auth)...), 200)
+		a.into(t, &s)
+		return s.Caller
+	}
+	plain := who()
+	if plain.User != c.User || plain.Role != "operator" {
+		t.Fatalf("%+v", plain)
+	}
+	for _, claim := range []string{"X-Forwarded-User: uid:0", "X-Remote-User: uid:0", "Palyra-User: uid:0", "Palyra-Principal: uid:0", "X-Real-IP: 127.0.0.1",
+		"X-Forwarded-For: 10.0.0.1", "Forwarded: for=10.0.0.1;by=uid:0", "Cookie: session=uid:0; palyra_user=uid:0; token=palyra_x", "X-Original-URL: /api/v1/members",
+		"X-HTTP-Method-Override: DELETE", "From: root@localhost"} {
+		if got := who(claim); got.User != plain.User || got.Role != plain.Role || !slices.Equal(got.Scopes, plain.Scopes) || got.Address != plain.Address {
+			t.Errorf("%s: the caller is %+v", claim, got)
+		}
+	}
+	// Two credentials are none; so is one in the URL or in a cookie alone.
+	r.refused(r.sendTCP(get, "/api/v1/status", "", auth, auth), 401, "unauthenticated")
+	r.refused(r.sendTCP(get, "/api/v1/status", "", "Cookie: Authorization=Bearer "+tok), 401, "unauthenticated")
+	r.refused(r.sendTCP(get, "/api/v1/status?token="+tok, "", auth), 400, "unknown_parameter")
+	r.refused(r.sendTCP(get, "/api/v1/status?access_token="+tok, ""), 401, "unauthenticated")
+	// Bodies: a principal that is not the caller's, and members that are not there.
+	for _, body := range []string{`{"title":"x","principal":"uid:0"}`, `{"title":"x","user":"uid:0"}`, `{"title":"x","caller":{"user":"uid:0"}}`, `{"title":"x","TITLE":"y"}`} {
+		if a := r.sendTCP(post, "/api/v1/sessions", body, auth, r.key()); a.status != 400 {
+			t.Errorf("%s: %d", body, a.status)
+		}
+	}
+	r.refused(r.sendTCP(post, "/api/v1/tokens", `{"name":"x","principal":"uid:0","scopes":["session.read"],"ttl_ns":3600000000000}`, auth, r.key()), 403, "not_own_principal")
+	r.refused(r.sendTCP(http.MethodPut, "/api/v1/members/"+c.User, `{"role":"owner"}`, auth, `If-Match: "v2"`), 403, "scope_missing")
+}
+
+// TestGuessing: an address or a user of the socket that guesses is not listened to
+// for long, and what is guessed is not even looked up then. Tokens that were
+// good from there stay good.
+func TestGuessing(t *testing.T) {
+	h := office(t)
+	r := newRig(t, func(c *Config) { c.Hub, c.Limits.Rate, c.Limits.Address = h, -1, -1 })
+	root := callerOf(t, h, uint32(os.Geteuid()))
+	good := tokenOf(t, h, root, []access.Permission{access.ConfigRead})
+	late := tokenOf(t, h, root, []access.Permission{access.ConfigRead})
+	for name, send := range map[string]func(method, path, body string, headers ...string) answer{"tcp": r.sendTCP, "unix": r.send} {
+		r.want(send(get, "/api/v1/status", "", "Authorization: Bearer "+good.Secret), 200)
+		count := map[int]int{}
+		for i := range 200 {
+			b := []byte(late.Secret)
+			if c := &b[len("palyra_")+40+i%10]; *c == 'a' {
+				*c = 'b'
+			} else {
+				*c = 'a'
+			}
+			count[send(get, "/api/v1/status", "", "Authorization: Bearer "+string(b)).status]++
+		}
+		// The burst, and one a second.
+		if count[401] < failureBurst/2 || count[401] > 150 || count[429] < 50 || count[200] > 0 {
+			t.Errorf("%s: answers %v", name, count)
+		}
+		if a := send(get, "/api/v1/status", "", "Authorization: Bearer "+good.Secret); a.status != 200 {
+			t.Errorf("%s: a token that was good before: %d", name, a.status)
+		}
+	}
+	if _, err := h.Authenticate(t.Context(), hub.Credential{Token: late.Secret, Surface: "http"}); err != nil {
+		t.Errorf("the token that was guessed at: %v", fault.ReasonOf(err))
+	}
+}
