@@ -22,8 +22,11 @@ func connector(path string) (driver.Connector, error) {
 		"_defensive": {"1"},
 		"_dqs":       {"0"},
 		"_error_rc":  {"1"},
-		"_pragma":    {"trusted_schema(off)", "cell_size_check(on)", "secure_delete(on)", "journal_size_limit(67108864)"},
-		"mode":       {"rw"}, // never creates the file: we did, with our mode
+		"_pragma": {"trusted_schema(off)", "cell_size_check(on)", "secure_delete(on)", "journal_size_limit(67108864)",
+			// A savepoint that has changed more than 64 KiB would go on in a file in
+			// /tmp, which a confined palyrad cannot open: every commit would fail.
+			"temp_store(memory)"},
+		"mode": {"rw"}, // never creates the file: we did, with our mode
 	}
 	u := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: q.Encode()}
 	return sqlite.NewConnector(u.String())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -96,4 +97,30 @@ func TestUpdateCancel(t *testing.T) {
 	wants(t, s.Update(context.Background(), func(*Tx) error { return nil }), fault.Busy, "store_closed")
 	_, err := View(context.Background(), s, func(*Tx) (int, error) { return 0, nil })
 	wants(t, err, fault.Busy, "store_closed")
+}
+
+// TestNoTemporaryFiles: no connection puts anything into files outside of the
+// store. What happens otherwise shows in cmd/palyrad's TestCellKillUnderLoad.
+func TestNoTemporaryFiles(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "store"), Options{Readers: 2})
+	const memory = 2 // https://www.sqlite.org/pragma.html#pragma_temp_store
+	ask := func(tx *Tx) (n int, err error) {
+		_, err = tx.row("ask for temp_store", `PRAGMA temp_store`, nil, &n)
+		return n, err
+	}
+	for range 4 {
+		if n := see(t, s, ask); n != memory {
+			t.Errorf("a reader has temp_store %d", n)
+		}
+	}
+	err := s.Update(t.Context(), func(tx *Tx) error {
+		n, err := ask(tx)
+		if n != memory {
+			t.Errorf("the writer has temp_store %d", n)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
