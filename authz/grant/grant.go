@@ -43,9 +43,14 @@ type Verifier struct {
 	key Key
 	now func() time.Time
 
-	mu   sync.Mutex
-	used map[[16]byte]time.Time // nonce → not-after; swept as they expire
+	mu    sync.Mutex
+	used  map[[16]byte]time.Time // nonce → not-after; swept as they expire
+	swept time.Time              // when it was
 }
+
+// sweepEvery is how often expired nonces are looked for: thousands may be in
+// force, and each call would look at them all.
+const sweepEvery = time.Second
 
 // NewVerifier returns a Verifier for grants minted under key.
 func NewVerifier(key Key) *Verifier {
@@ -70,9 +75,12 @@ func (v *Verifier) Verify(g Grant, capsule, spec canon.Digest) error {
 	if _, ok := v.used[b.Nonce]; ok {
 		return ErrReplayed
 	}
-	for n, t := range v.used {
-		if now.After(t) {
-			delete(v.used, n)
+	if now.Sub(v.swept) >= sweepEvery {
+		v.swept = now
+		for n, t := range v.used {
+			if now.After(t) {
+				delete(v.used, n)
+			}
 		}
 	}
 	v.used[b.Nonce] = b.NotAfter
