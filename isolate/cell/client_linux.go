@@ -3,11 +3,11 @@ package cell
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -36,17 +36,24 @@ const answerGrace = 10 * time.Second
 // use. Close it to end the process and everything it runs.
 type Client struct {
 	cfg  Config
-	conn *net.UnixConn
+	conn *os.File // the socket; it blocks
+	raw  syscall.RawConn
 	proc killer
 	gone <-chan struct{} // closed once the process was reaped
 
 	hostNS map[string]uint64 // namespaces of this process, for the evidence
 
+	// One of those who wait for an answer reads, for all of them: the thread that
+	// the kernel wakes is mostly the one that the answer is for.
+	buf []byte // of who reads
+
 	mu      sync.Mutex
 	nextID  uint64
-	pending map[uint64]chan reply         // guarded by mu; each takes one reply
-	armed   map[uint64]*evidence.Evidence // guarded by mu; of cells that wait
-	dead    error                         // guarded by mu; set once by the reader
+	pending map[uint64]*question // guarded by mu
+	reading bool                 // guarded by mu
+	dead    error                // guarded by mu; set once
+	overdue *time.Timer          // guarded by mu; nil until the first question
+	alarm   time.Time            // guarded by mu: when overdue fires; zero if it does not
 }
 
 // Start starts palyra-cell and waits until it can serve. Where the host cannot
@@ -61,14 +68,13 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fault.New(fault.Unavailable, "socketpair", "start palyra-cell", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "cell")
-	ours := os.NewFile(uintptr(fds[0]), "palyra")
-	conn, err := net.FileConn(ours)
-	ours.Close()
-	if err != nil {
+	conn := os.NewFile(uintptr(fds[0]), "palyra")
+	c := &Client{cfg: cfg, conn: conn, buf: make([]byte, maxMessage), pending: make(map[uint64]*question)}
+	if c.raw, err = conn.SyscallConn(); err != nil {
+		conn.Close()
 		theirs.Close()
 		return nil, fault.New(fault.Internal, "socketpair", "start palyra-cell", err)
 	}
-	c := &Client{cfg: cfg, conn: conn.(*net.UnixConn), pending: make(map[uint64]chan reply), armed: make(map[uint64]*evidence.Evidence)}
 	ns, err := evidence.ReadNamespaces("/proc", os.Getpid())
 	if err != nil {
 		conn.Close()
@@ -92,7 +98,6 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		c.Close()
 		return nil, err
 	}
-	go c.read()
 	return c, nil
 }
 
@@ -199,7 +204,7 @@ func (c *Client) step(name string) {
 }
 
 func (c *Client) greet(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	stop := context.AfterFunc(ctx, c.shutdown)
 	defer stop()
 	key := c.cfg.Key.Bytes()
 	msg, err := json.Marshal(hello{Version: wireVersion, Tier: c.cfg.Tier, Key: key[:], Pool: c.cfg.Pool})
@@ -213,16 +218,15 @@ func (c *Client) greet(ctx context.Context) error {
 		return fault.New(fault.Refused, "cell_died", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), err).
 			WithHint("is it the palyra-cell that was built with this palyra?")
 	}
-	if _, err := c.conn.Write(msg); err != nil {
+	if err := c.send(msg, nil); err != nil {
 		return died(err)
 	}
-	buf := make([]byte, maxMessage)
-	n, err := c.conn.Read(buf)
+	b, err := c.receive()
 	if err != nil {
 		return died(err)
 	}
 	var h hello
-	if err := decode(buf[:n], &h); err != nil {
+	if err := decode([]byte(b), &h); err != nil {
 		return died(err)
 	}
 	if h.Error != nil {
@@ -234,91 +238,65 @@ func (c *Client) greet(ctx context.Context) error {
 	return nil
 }
 
-// read hands replies to the waiting runs until the connection ends.
-func (c *Client) read() {
-	buf := make([]byte, maxMessage)
-	for {
-		n, err := c.conn.Read(buf)
-		var r reply
-		if err == nil {
-			err = decode(buf[:n], &r)
-		}
-		c.mu.Lock()
-		if err != nil {
-			c.dead = fault.New(fault.Internal, "cell_died", "read from palyra-cell", err)
-			for id, ch := range c.pending {
-				ch <- reply{Error: &wireErr{Kind: fault.Internal, Reason: "cell_died", Op: "run in palyra-cell", Text: "palyra-cell died during the run"}}
-				delete(c.pending, id)
-			}
-			c.mu.Unlock()
-			return
-		}
-		switch {
-		case r.Armed != 0:
-			if r.Result != nil && r.Result.Evidence != nil {
-				c.armed[r.Armed] = r.Result.Evidence
-			}
-		case r.Gone != 0:
-			delete(c.armed, r.Gone)
-		case r.Warm != nil:
-			if e := c.armed[r.Warm.Armed]; e != nil {
-				r.Result = r.Warm.extend(e)
-			} else {
-				r.Error = &wireErr{Kind: fault.Internal, Reason: "cell_protocol", Op: "run in palyra-cell", Text: "the answer names a cell that was not announced"}
-			}
-			delete(c.armed, r.Warm.Armed)
-		}
-		if ch, ok := c.pending[r.ID]; ok {
-			ch <- r
-			delete(c.pending, r.ID)
-		}
-		c.mu.Unlock()
+// ask sends a run, or a request to explain one.
+func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f *isolate.Files) (id uint64, q *question, err error) {
+	spec, err := canon.Marshal(s)
+	if err != nil {
+		return 0, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
 	}
-}
-
-// ask sends a request and returns where its answer will come.
-func (c *Client) ask(op string, s *isolate.Spec, g []byte, f *isolate.Files) (id uint64, ch chan reply, err error) {
-	r, fds, err := marshalRun(s, f)
+	if len(spec) > maxSpec {
+		return 0, nil, fault.New(fault.Usage, "spec_too_large", fmt.Sprintf("send spec of %d bytes to palyra-cell", len(spec)), nil)
+	}
+	has, fds, err := descriptors(f)
 	if err != nil {
 		return 0, nil, err
 	}
-	r.Op, r.Grant = op, g
-	id, ch, err = c.put(r, fds)
+	if len(spec) > maxInline {
+		memory, err := sys.SealedFile("palyra-spec", bytes.NewReader(spec))
+		if err != nil {
+			return 0, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
+		}
+		defer memory.Close()
+		has, fds, spec = has|hasSpec, slices.Insert(fds, 0, int(memory.Fd())), nil
+	}
+	id, q, err = c.put(due, fds, func(id uint64) ([]byte, error) {
+		b := appendRun(make([]byte, 0, runHead+len(spec)), kind, id, has, len(f.Operands), g)
+		return append(b, spec...), nil
+	})
 	runtime.KeepAlive(f)
-	return id, ch, err
+	return id, q, err
 }
 
-// put sends a request with descriptors.
-func (c *Client) put(r *request, fds []int) (id uint64, ch chan reply, err error) {
-	ch = make(chan reply, 1)
-	c.mu.Lock()
-	if c.dead != nil {
-		c.mu.Unlock()
-		return 0, nil, c.dead
-	}
-	c.nextID++
-	id = c.nextID
-	c.pending[id] = ch
-	c.mu.Unlock()
-
-	r.ID = id
-	msg, err := json.Marshal(r)
-	if err == nil {
-		if len(r.spec) > 0 {
-			msg = append(append(msg, 0), r.spec...)
+// descriptors returns those of a run, in the order of the protocol.
+func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
+	fds = make([]int, 0, 8+len(f.Operands))
+	add := func(name string, file *os.File) {
+		if file == nil {
+			err = fault.New(fault.Internal, "spec_files", "send to palyra-cell: no descriptor for "+name, nil)
+			return
 		}
-		_, _, err = c.conn.WriteMsgUnix(msg, syscall.UnixRights(fds...), nil)
+		// Fd makes the description blocking, which is what a program expects.
+		fds = append(fds, int(file.Fd()))
 	}
-	if r.memory != nil {
-		r.memory.Close()
+	add("exec", f.Exec)
+	add("stdout", f.Stdout)
+	add("stderr", f.Stderr)
+	for _, o := range [...]struct {
+		bit  uint8
+		file *os.File
+	}{{hasScript, f.Script}, {hasWorkspace, f.Workspace}, {hasStdin, f.Stdin}} {
+		if o.file != nil {
+			has |= o.bit
+			fds = append(fds, int(o.file.Fd()))
+		}
 	}
-	if err != nil {
-		c.mu.Lock()
-		delete(c.pending, id)
-		c.mu.Unlock()
-		return 0, nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
+	for _, o := range f.Operands {
+		add("operand", o)
 	}
-	return id, ch, nil
+	if err == nil && len(fds) > maxFiles {
+		err = fault.New(fault.Usage, "too_many_operands", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(fds), maxFiles), nil)
+	}
+	return has, fds, err
 }
 
 // Run implements isolate.Runner.
@@ -327,27 +305,31 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	if err != nil {
 		return nil, err
 	}
-	id, ch, err := c.ask("run", s, gb, f)
+	// palyra-cell keeps the deadline. One that does not answer is killed.
+	id, q, err := c.ask(opRun, s.Limits.Wall+answerGrace, s, gb, f)
 	if err != nil {
 		return nil, err
 	}
 	c.step("run_sent")
-	// palyra-cell keeps the deadline. One that does not answer is killed, and with
-	// it what it runs; the answer is then that it died.
-	overdue := time.AfterFunc(s.Limits.Wall+answerGrace, func() { c.proc.Kill() })
-	defer overdue.Stop()
-	var r reply
-	select {
-	case r = <-ch:
-	case <-ctx.Done():
+	if ctx.Done() != nil {
 		// The answer still comes: palyra-cell kills the run and says so.
-		overdue.Reset(answerGrace)
-		if msg, err := json.Marshal(request{Op: "cancel", ID: id}); err == nil {
-			c.conn.Write(msg)
-		}
-		r = <-ch
+		stop := context.AfterFunc(ctx, func() {
+			c.mu.Lock()
+			c.expectLocked(q, answerGrace)
+			c.mu.Unlock()
+			c.send(binary.LittleEndian.AppendUint64([]byte{opCancel}, id), nil)
+		})
+		defer stop()
 	}
+	msg, err := c.await(q)
 	c.step("run_answered")
+	if err != nil {
+		return nil, err
+	}
+	r, err := parseReply(msg)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "cell_protocol", "run in palyra-cell", err)
+	}
 	if r.Result != nil && r.Result.Evidence != nil {
 		e := r.Result.Evidence
 		e.Namespaces.Host = c.hostNS
@@ -360,65 +342,20 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	return r.Result, r.Error.err()
 }
 
-// marshalRun makes a request of a Spec and its files.
-func marshalRun(s *isolate.Spec, f *isolate.Files) (*request, []int, error) {
-	b, err := canon.Marshal(s)
-	if err != nil {
-		return nil, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
-	}
-	if len(b) > maxSpec {
-		return nil, nil, fault.New(fault.Usage, "spec_too_large", fmt.Sprintf("send spec of %d bytes to palyra-cell", len(b)), nil)
-	}
-	r := &request{spec: b}
-	var fds []int
-	if len(b) > maxInline {
-		r.spec = nil
-		if r.memory, err = sys.SealedFile("palyra-spec", bytes.NewReader(b)); err != nil {
-			return nil, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
-		}
-		fds = append(fds, int(r.memory.Fd()))
-	}
-	add := func(name string, file *os.File) {
-		r.Files = append(r.Files, name)
-		if file == nil {
-			err = fault.New(fault.Internal, "spec_files", "send to palyra-cell: no descriptor for "+name, nil)
-			return
-		}
-		// Fd makes the description blocking, which is what a program expects.
-		fds = append(fds, int(file.Fd()))
-	}
-	add("exec", f.Exec)
-	add("stdout", f.Stdout)
-	add("stderr", f.Stderr)
-	for _, o := range []struct {
-		name string
-		file *os.File
-	}{{"script", f.Script}, {"workspace", f.Workspace}, {"stdin", f.Stdin}} {
-		if o.file != nil {
-			add(o.name, o.file)
-		}
-	}
-	for _, o := range f.Operands {
-		add("operand", o)
-	}
-	if err == nil && len(r.Files) > maxFiles {
-		err = fault.New(fault.Usage, "too_many_operands", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(r.Files), maxFiles), nil)
-	}
-	if err != nil && r.memory != nil {
-		r.memory.Close()
-	}
-	return r, fds, err
-}
-
 // Close ends palyra-cell and with it every run, and waits until it is gone.
 func (c *Client) Close() error {
-	err := c.conn.Close()
+	c.shutdown()
 	// palyra-cell ends by itself when the connection does, having killed what it
 	// ran; at tier C the kernel does that for it.
 	t := time.AfterFunc(closeGrace, func() { c.proc.Kill() })
 	defer t.Stop()
 	<-c.gone
-	return err
+	c.mu.Lock()
+	if c.overdue != nil {
+		c.overdue.Stop()
+	}
+	c.mu.Unlock()
+	return c.conn.Close()
 }
 
 // Died is closed when palyra-cell is gone.

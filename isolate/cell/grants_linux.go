@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"palyra/internal/fault"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native/landlock"
@@ -63,7 +64,11 @@ func (s *server) grantStatic(root *os.File) error {
 func (r *run) restrict(extra []landGrant, fd *int) error {
 	var grants []landlock.Grant
 	if !r.ahead && !r.executable() {
-		extra = append(extra, landGrant{file: r.files.byName["exec"], path: r.spec.Exec.Path, access: "rx"})
+		f, err := r.borrow(r.files.exec, "exec")
+		if err != nil {
+			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
+		}
+		extra = append(extra, landGrant{file: f, path: r.spec.Exec.Path, access: "rx"})
 	}
 	for _, g := range append(append([]landGrant(nil), r.s.static...), extra...) {
 		path := g.path
@@ -79,7 +84,7 @@ func (r *run) restrict(extra []landGrant, fd *int) error {
 	}
 	r.hold(f)
 	runtime.KeepAlive(grants)
-	if *fd, err = r.raise(f); err != nil {
+	if *fd, err = r.raiseFile(f); err != nil {
 		return err
 	}
 	r.ev.Degraded = append(r.ev.Degraded, degraded...)
@@ -96,10 +101,6 @@ func (r *run) executable() bool {
 	if r.spec.Exec.Pinned == "sealed" {
 		return true
 	}
-	f := r.files.byName["exec"]
-	if f == nil {
-		return false
-	}
-	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(r.files.exec))
 	return err == nil && strings.HasPrefix(path, "/usr/")
 }

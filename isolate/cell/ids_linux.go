@@ -64,7 +64,7 @@ func writeIDMaps(pid int, innerUID, outerUID, innerGID, outerGID uint32) error {
 // mapNamespace returns a user namespace whose only content is an id map from
 // owner (the workspace's, on disk) to the cell's host id, for an id-mapped
 // mount. The child that creates it waits for the map and ends.
-func (s *server) mapNamespace(ownerUID, ownerGID, uid, gid uint32) (*os.File, error) {
+func (r *run) mapNamespace(ownerUID, ownerGID uint32) (*os.File, error) {
 	gateR, gateW, err := sys.Pipe()
 	if err != nil {
 		return nil, err
@@ -80,8 +80,8 @@ func (s *server) mapNamespace(ownerUID, ownerGID, uid, gid uint32) (*os.File, er
 	}
 	defer a.Free()
 	var pid, pidfd int
-	s.launch.run(func() {
-		if err = s.unsettled; err == nil {
+	r.at.run(func(t *thread) {
+		if err = t.enter(); err == nil {
 			pid, pidfd, err = a.Start(sys.CloneFlagUser, -1)
 		}
 	})
@@ -91,7 +91,7 @@ func (s *server) mapNamespace(ownerUID, ownerGID, uid, gid uint32) (*os.File, er
 	}
 	defer sys.Close(pidfd)
 	var ns *os.File
-	if err = writeIDMaps(pid, ownerUID, uid, ownerGID, gid); err == nil {
+	if err = writeIDMaps(pid, ownerUID, r.uid, ownerGID, r.gid); err == nil {
 		ns, err = os.Open("/proc/" + strconv.Itoa(pid) + "/ns/user")
 	}
 	sys.KillPidfd(pidfd)

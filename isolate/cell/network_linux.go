@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
+	"sync"
 
 	"palyra/isolate"
 	"palyra/isolate/evidence"
@@ -14,23 +14,39 @@ import (
 	"palyra/isolate/tier"
 )
 
-// networks are the network namespaces that cells do not make themselves. It is
-// used on the launcher thread only.
+// networks are the network namespaces that cells do not make themselves.
 //
-// The void namespace is the thread's own, entered once and for ever, so that a
-// cell which is cloned without a new one inherits it. Only calls whose filter
+// The void namespace is that of threads that clone, entered once and for ever, so
+// that a cell which is cloned without a new one inherits it. Only calls whose filter
 // lets them make no socket at all do (filterFor): what is left of a network
 // namespace without sockets is a table that nobody can change and counters that
 // nobody can move.
 type networks struct {
-	void network // zero until the thread is in it
-	// voidID is void.id, for everybody else.
-	voidID atomic.Uint64
+	mu   sync.Mutex
+	void network // guarded by mu; set once
 }
 
-// enterVoid moves the launcher thread into the void namespace.
-func (n *networks) enterVoid() error {
+// voidID returns the inode number of the void namespace, 0 while there is none.
+func (n *networks) voidID() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.void.id
+}
+
+// enterVoid moves the thread into the void namespace, which the first to come
+// makes.
+func (t *thread) enterVoid() error {
+	if t.void {
+		return nil
+	}
+	n := &t.s.nets
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.void.file != nil {
+		if err := sys.EnterNetwork(n.void.file); err != nil {
+			return refuse("network_namespace", "enter the void network namespace", err)
+		}
+		t.void = true
 		return nil
 	}
 	const op = "make the void network namespace"
@@ -49,7 +65,7 @@ func (n *networks) enterVoid() error {
 		return refuse("network_namespace", op, err)
 	}
 	n.void = network{f, id}
-	n.voidID.Store(id)
+	t.void = true
 	return nil
 }
 
@@ -68,27 +84,26 @@ func (n *network) close() {
 }
 
 // network says which namespace the call gets, and prepares the thread for it.
-// It runs on the launcher thread right before the clone; back must be called
-// right after it.
-func (r *run) network() (back func() error, err error) {
+// It runs on the thread right before the clone; back must be called right after
+// it.
+func (r *run) network(t *thread) (back func() error, err error) {
 	stay := func() error { return nil }
 	if r.s.tier != tier.C {
 		return stay, nil
 	}
-	nets := &r.s.nets
 	r.ns = native.SharedNetwork
 	if r.spec.Network == isolate.NetworkVoid {
-		if err := nets.enterVoid(); err != nil {
+		if err := t.enterVoid(); err != nil {
 			return nil, err
 		}
 		r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkVoid}
-		r.net.id = nets.void.id
+		r.net.id = r.s.nets.voidID()
 		return stay, nil
 	}
 	if r.net.file == nil {
 		r.net = r.s.pool.network()
 	}
-	if r.net.file == nil || nets.void.file == nil { // without the void one there is no way back
+	if r.net.file == nil || t.enterVoid() != nil { // without the void one there is no way back
 		r.net.close()
 		r.net.id = 0
 		r.ns = native.Namespaces
@@ -101,7 +116,8 @@ func (r *run) network() (back func() error, err error) {
 	r.net.close() // the cell keeps it alive, and nobody else
 	r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkPooled}
 	return func() error {
-		if err := sys.EnterNetwork(nets.void.file); err != nil {
+		t.void = false
+		if err := t.enterVoid(); err != nil {
 			return refuse("network_namespace", "leave the network namespace of a cell", err)
 		}
 		return nil

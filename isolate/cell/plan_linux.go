@@ -3,12 +3,9 @@ package cell
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"time"
 
-	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
@@ -20,28 +17,24 @@ import (
 // Explain returns what Run would do with s and f. Nothing runs, so it takes no
 // grant. Where the call would be refused for want of a control, so is this.
 func (c *Client) Explain(ctx context.Context, s *isolate.Spec, f *isolate.Files) (*Plan, error) {
-	_, ch, err := c.ask("explain", s, nil, f)
+	_, q, err := c.ask(opExplain, answerGrace, s, make([]byte, grantSize), f)
 	if err != nil {
 		return nil, err
 	}
-	overdue := time.AfterFunc(answerGrace, func() { c.proc.Kill() })
-	defer overdue.Stop()
-	select {
-	case r := <-ch:
-		return r.Plan, r.Error.err()
-	case <-ctx.Done():
-		// The answer comes all the same and is dropped: ch has room for it.
-		return nil, fault.New(fault.Canceled, "canceled", "explain in palyra-cell", context.Cause(ctx))
+	r, err := c.later(ctx, "explain in palyra-cell", q)
+	if err != nil {
+		return nil, err
 	}
+	return r.Plan, r.Error.err()
 }
 
 // explain prepares a call, says what it made and lets go of it.
-func (s *server) explain(r *request, fds []*os.File) (*Plan, error) {
+func (s *server) explain(r *request, fds []int) (*Plan, error) {
 	spec, _, f, err := s.admit("explain in palyra-cell", r, fds)
 	if err != nil {
 		return nil, err
 	}
-	x := &run{s: s, spec: spec, files: f, status: -1, gate: -1, mounts: -1}
+	x := &run{s: s, at: s.launch, spec: spec, files: f, status: -1, gate: -1, mounts: -1}
 	defer x.release()
 	if err := x.prepare(); err != nil {
 		return nil, err
@@ -58,8 +51,8 @@ func (s *server) explain(r *request, fds []*os.File) (*Plan, error) {
 	}
 	// Of the thread that clones, since its mounts are what a cell starts from.
 	var mounts evidence.Mounts
-	s.launch.run(func() {
-		if err = s.unsettled; err == nil {
+	s.launch.run(func(t *thread) {
+		if err = t.enter(); err == nil {
 			mounts, err = evidence.ReadMounts("/proc/self/task", sys.ThreadID())
 		}
 	})
@@ -71,10 +64,10 @@ func (s *server) explain(r *request, fds []*os.File) (*Plan, error) {
 // its clone and the user namespace, which the tape makes.
 func (s *server) planNetwork(x *run) (string, []string, error) {
 	var err error
-	s.launch.run(func() {
+	s.launch.run(func(t *thread) {
 		var back func() error
-		if back, err = x.network(); err == nil {
-			s.unsettled = back()
+		if back, err = x.network(t); err == nil {
+			t.lost = back()
 		}
 	})
 	if err != nil {

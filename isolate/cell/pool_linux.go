@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"palyra/isolate"
-	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/tier"
 )
@@ -30,14 +29,12 @@ type pool struct {
 	idle   chan struct{} // a call has ended; holds one
 	nets   chan network  // holds at most max.Networks
 	maker  *launcher     // makes network namespaces; it clones nothing
-	home   network       // where maker is in between: the void
 
 	making sync.Mutex // held while one thing is made
 	mu     sync.Mutex
 	kinds  []kind              // guarded by mu: the calls last seen, latest first
 	cells  map[kind][]*waiting // guarded by mu; oldest first
 	count  Stats               // guarded by mu
-	last   uint64              // guarded by making: the id of a cell
 }
 
 // startPool starts to fill a pool, or returns nil if there is none.
@@ -107,14 +104,8 @@ func (p *pool) take(spec *isolate.Spec, f *files) *waiting {
 		if w == nil || w.alive() {
 			return w
 		}
-		p.discard(w)
+		w.discard()
 	}
-}
-
-// discard ends a cell that gets no call, and says so.
-func (p *pool) discard(w *waiting) {
-	w.discard()
-	p.s.answer(reply{Gone: w.id})
 }
 
 func (p *pool) pop(k kind) *waiting {
@@ -176,14 +167,11 @@ func (p *pool) prepare() (err error) {
 	if p.maker != nil {
 		return nil
 	}
-	p.s.launch.run(func() {
-		err = p.s.nets.enterVoid()
-		p.home = p.s.nets.void
-	})
+	p.s.launch.run(func(t *thread) { err = t.enterVoid() })
 	if err != nil {
 		return err
 	}
-	p.maker, err = newLauncher(func() error { return sys.Nice(10) })
+	p.maker, err = p.s.newLauncher(func() error { return sys.Nice(10) })
 	return err
 }
 
@@ -201,7 +189,7 @@ func (p *pool) one() bool {
 	}
 	k, surplus, ok := p.missing()
 	if surplus != nil {
-		p.discard(surplus)
+		surplus.discard()
 	}
 	return ok && p.arm(k) == nil // an error ends it until the next call
 }
@@ -219,10 +207,6 @@ func (p *pool) arm(k kind) error {
 	if err != nil {
 		return err
 	}
-	p.last++
-	w.id = p.last
-	p.s.answer(reply{Armed: w.id, Result: &isolate.Result{Evidence: &w.ev}})
-	w.ev = evidence.Evidence{} // the client has it now
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cells[k] = append(p.cells[k], w)
@@ -280,11 +264,12 @@ func (p *pool) missing() (next kind, surplus *waiting, ok bool) {
 
 // makeNetwork makes a network namespace. making is held.
 func (p *pool) makeNetwork() (n network, err error) {
-	p.maker.run(func() {
+	p.maker.run(func(t *thread) {
 		if err = sys.UnshareNetwork(); err == nil {
 			n.file, n.id, err = sys.Network()
 			// The thread must not keep alive what a cell has had.
-			err = errors.Join(err, sys.EnterNetwork(p.home.file))
+			t.void = false
+			err = errors.Join(err, t.enterVoid())
 		}
 	})
 	return n, err
@@ -310,7 +295,7 @@ func (p *pool) expire() {
 	p.count.Expired += uint64(len(old))
 	p.mu.Unlock()
 	for _, w := range old {
-		p.discard(w)
+		w.discard()
 	}
 }
 

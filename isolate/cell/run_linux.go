@@ -2,13 +2,10 @@ package cell
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
+	"sync"
 	"time"
 
 	"palyra/internal/fault"
@@ -21,9 +18,11 @@ import (
 	"palyra/isolate/tier"
 )
 
-// run is one call inside palyra-cell. It is owned by one goroutine.
+// run is one call inside palyra-cell. It is owned by one goroutine; others may
+// cancel it.
 type run struct {
 	s     *server
+	at    cloner
 	spec  *isolate.Spec
 	files *files
 
@@ -46,23 +45,42 @@ type run struct {
 	fds     steps.FDs
 	ev      evidence.Evidence
 
-	ahead  bool   // made before its call: spec has limits, directory and network only
-	armed  uint64 // the cell that was announced and served this call; 0 if it was made for it
-	mounts int    // the cell's mount namespace, held until the answer is out; or -1
+	ahead  bool      // made before its call: spec has limits, directory and network only
+	form   *cellForm // of the cell that waited and served this call; nil if it was made for it
+	mounts int       // the cell's mount namespace, held until the answer is out; or -1
 	after  []func()
 	net    network // the namespace that it was cloned into, if it was made before
+
+	deadline time.Time
+	late     bool          // killed for its deadline
+	stop     chan struct{} // tier B: closed with gone
+	mu       sync.Mutex
+	gone     bool     // guarded by mu: the caller has given up
+	proc     *process // guarded by mu: what runs, once it does
+}
+
+// cause says why a run was ended from outside, if it was.
+func (r *run) cause() error {
+	if r.late {
+		return context.DeadlineExceeded
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		return context.Canceled
+	}
+	return nil
 }
 
 // do prepares, launches, observes and waits. A non-nil Result comes back
 // whenever a process existed.
-func (r *run) do(ctx context.Context) (*isolate.Result, error) {
+func (r *run) do() (*isolate.Result, error) {
 	start := time.Now()
-	ctx, cancel := context.WithDeadline(ctx, start.Add(r.spec.Limits.Wall))
-	defer cancel()
+	r.deadline = start.Add(r.spec.Limits.Wall)
 	if w := r.s.pool.take(r.spec, r.files); w != nil {
-		r.armed = w.id
+		r.form = w.form
 		r.after = append(r.after, w.clean)
-		return w.call(ctx, r.spec, r.files, start)
+		return w.serve(r, start)
 	}
 	if r.s.tier != tier.C || r.s.groups != nil {
 		defer r.release() // what others can see goes before the answer
@@ -76,7 +94,7 @@ func (r *run) do(ctx context.Context) (*isolate.Result, error) {
 	}
 	r.after = append(r.after, p.free)
 	p.start = start
-	return p.supervise(ctx)
+	return p.supervise()
 }
 
 // clean gives up what the run still has, when its answer is out.
@@ -100,13 +118,15 @@ func (r *run) launch() (*process, error) {
 	if r.leaf != nil {
 		group = int(r.leaf.Dir().Fd())
 	}
-	p := &process{run: r, arena: arena, pidfd: -1}
-	r.s.launch.run(func() {
-		if err = r.s.unsettled; err != nil {
+	p := &process{run: r, call: r, arena: arena, pidfd: -1}
+	r.at.run(func(t *thread) {
+		if err = t.enter(); err != nil {
 			return
 		}
+		r.s.cloning.RLock()
+		defer r.s.cloning.RUnlock()
 		var back func() error
-		if back, err = r.network(); err != nil {
+		if back, err = r.network(t); err != nil {
 			return
 		}
 		flags := r.ns
@@ -117,7 +137,7 @@ func (r *run) launch() (*process, error) {
 			err = refuse("clone", "start cell", err)
 		}
 		// A thread that is not where it belongs clones nothing more.
-		r.s.unsettled = back()
+		t.lost = back()
 	})
 	r.closeChildEnds()
 	if err != nil {
@@ -149,6 +169,14 @@ func (r *run) release() {
 	}
 }
 
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
 func (r *run) closeChildEnds() {
 	for _, fd := range r.high {
 		sys.Close(fd)
@@ -156,14 +184,29 @@ func (r *run) closeChildEnds() {
 	r.high = nil
 }
 
-// raise duplicates f to a high number for the child.
-func (r *run) raise(f *os.File) (int, error) {
-	fd, err := sys.DupHigh(int(f.Fd()))
-	runtime.KeepAlive(f)
+// raise duplicates a descriptor to a high number for the child.
+func (r *run) raise(fd int) (int, error) {
+	fd, err := sys.DupHigh(fd)
 	if err == nil {
 		r.high = append(r.high, fd)
 	}
 	return fd, err
+}
+
+// raiseFile is raise for a file.
+func (r *run) raiseFile(f *os.File) (int, error) {
+	fd, err := r.raise(int(f.Fd()))
+	runtime.KeepAlive(f)
+	return fd, err
+}
+
+// borrow makes a file of one of the call's descriptors, until the run ends.
+func (r *run) borrow(fd int, name string) (*os.File, error) {
+	f, err := sys.Borrow(fd, name)
+	if err != nil {
+		return nil, err
+	}
+	return r.hold(f), nil
 }
 
 func (r *run) hold(f *os.File) *os.File {
@@ -225,22 +268,19 @@ func (r *run) pipes() error {
 // standard raises what the program gets.
 func (r *run) standard() error {
 	var err error
-	stdin := r.files.byName["stdin"]
-	if stdin == nil {
+	stdin := r.files.stdin
+	if stdin < 0 {
 		stdin = r.s.empty
 	}
-	for _, d := range []struct {
-		f  *os.File
+	for _, d := range [...]struct {
+		fd int
 		to *int
-	}{{stdin, &r.fds.Stdin}, {r.files.byName["stdout"], &r.fds.Stdout}, {r.files.byName["stderr"], &r.fds.Stderr},
-		{r.files.byName["exec"], &r.fds.Exec}, {r.files.byName["script"], &r.fds.Script}} {
-		if d.f == nil {
-			if d.to == &r.fds.Script {
-				continue
-			}
-			return errors.New("a descriptor is missing")
+	}{{stdin, &r.fds.Stdin}, {r.files.stdout, &r.fds.Stdout}, {r.files.stderr, &r.fds.Stderr},
+		{r.files.exec, &r.fds.Exec}, {r.files.script, &r.fds.Script}} {
+		if d.fd < 0 {
+			continue // no script
 		}
-		if *d.to, err = r.raise(d.f); err != nil {
+		if *d.to, err = r.raise(d.fd); err != nil {
 			return err
 		}
 	}
@@ -261,7 +301,7 @@ func (r *run) prepareC() error {
 	var grants []landGrant
 	attach := func(label, path string, m *os.File, access string) error {
 		r.hold(m)
-		fd, err := r.raise(m)
+		fd, err := r.raiseFile(m)
 		if err != nil {
 			return err
 		}
@@ -336,135 +376,6 @@ func (r *run) group() error {
 	}
 	r.ev.Cgroup = evidence.Cgroup{Basis: evidence.Observed, State: cgroup.State(nil), Values: values}
 	return nil
-}
-
-// workspace clones the declared directory as a detached mount. The path is
-// looked up again, in our copy of the host's mounts and without following any
-// link, and must be the directory that was sealed.
-func (r *run) workspace() (*os.File, error) {
-	w := r.spec.Workspace
-	op := fmt.Sprintf("mount workspace %q", w.Source)
-	dir, err := sys.OpenDirNoLinks(w.Source)
-	if err != nil {
-		return nil, fault.New(fault.Usage, "workspace_changed", op, err)
-	}
-	defer dir.Close()
-	same, err := sys.SameFile(dir, r.files.byName["workspace"])
-	if err != nil {
-		return nil, fault.New(fault.Internal, "workspace_stat", op, err)
-	}
-	if !same {
-		return nil, fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
-	}
-	m, err := sys.OpenTree(int(dir.Fd()), "", true)
-	if err != nil {
-		return nil, refuse("workspace_mount", op, err)
-	}
-	attrs := uint64(sys.AttrNoSUID | sys.AttrNoDev)
-	if w.ReadOnly {
-		attrs |= sys.AttrReadOnly
-	}
-	if err := sys.SetAttr(m, attrs); err != nil {
-		m.Close()
-		return nil, refuse("workspace_mount", op, err)
-	}
-	if !r.s.root {
-		return m, nil
-	}
-	ns, err := r.s.mapNamespace(w.UID, w.GID, r.uid, r.gid)
-	if err != nil {
-		m.Close()
-		return nil, refuse("userns_unavailable", op, err)
-	}
-	defer ns.Close()
-	if err := sys.IDMap(m, ns); err != nil {
-		m.Close()
-		return nil, refuse("idmapped_mount", op, err).
-			WithHint("as root the workspace must lie on a file system with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
-	}
-	return m, nil
-}
-
-// operands copies the sealed bytes into a tmpfs of our own, one file each, and
-// clones each as a read-only mount for the tape to cover the original with.
-func (r *run) operands(c *native.Cell, grants *[]landGrant) error {
-	if len(r.spec.Operands) == 0 {
-		return nil
-	}
-	copies, err := r.copyOperands()
-	if err != nil {
-		return fault.New(fault.Unavailable, "operand_copy", "seal operands", err)
-	}
-	for i, o := range r.spec.Operands {
-		rel, ok := strings.CutPrefix(o.Path, native.WorkspaceDir+"/")
-		if !ok {
-			return fault.New(fault.Internal, "operand_path", fmt.Sprintf("cover operand %q", o.Path), errors.New("not beneath the workspace"))
-		}
-		fd, err := r.raise(copies[i])
-		if err != nil {
-			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
-		}
-		c.Operands = append(c.Operands, native.Operand{FD: fd, Path: rel})
-		*grants = append(*grants, landGrant{file: copies[i], access: "rx"})
-	}
-	return nil
-}
-
-func (r *run) copyOperands() ([]*os.File, error) {
-	var copies []*os.File
-	var total int64
-	for _, o := range r.spec.Operands {
-		total += o.Size + 4096
-	}
-	opts := []string{"mode", "0755", "uid", utoa(r.uid), "gid", utoa(r.gid), "size", strconv.FormatInt(total+1<<20, 10)}
-	fs, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, opts...)
-	if err != nil {
-		return nil, err
-	}
-	r.hold(fs)
-	for i, o := range r.spec.Operands {
-		f, err := sys.CreateAt(fs, strconv.Itoa(i))
-		if err != nil {
-			return copies, err
-		}
-		n, err := io.Copy(f, io.NewSectionReader(r.files.operands[i], 0, o.Size+1))
-		if err == nil && n != o.Size {
-			err = fmt.Errorf("operand has %d bytes, not %d", n, o.Size)
-		}
-		if err == nil {
-			// As executable as the sealed copy, which carries the original's mode.
-			if fi, serr := r.files.operands[i].Stat(); serr == nil {
-				err = f.Chmod(fi.Mode().Perm() &^ 0o222)
-			}
-		}
-		f.Close()
-		if err != nil {
-			return copies, err
-		}
-	}
-	// A file of a detached mount can be cloned from kernel 6.15 on; before, the
-	// mount must be in the namespace. The template's /tmp is empty and ours while
-	// nothing is cloned, which the launcher thread guarantees.
-	r.s.launch.run(func() {
-		if err = sys.MoveMount(fs, "/tmp"); err != nil {
-			return
-		}
-		for i := range r.spec.Operands {
-			var m *os.File
-			if m, err = sys.OpenTree(-100, "/tmp/"+strconv.Itoa(i), false); err != nil {
-				break
-			}
-			copies = append(copies, m)
-		}
-		err = errors.Join(err, sys.Detach("/tmp"))
-	})
-	for _, m := range copies {
-		r.hold(m)
-		if err == nil {
-			err = sys.SetAttr(m, sys.AttrReadOnly|sys.AttrNoSUID|sys.AttrNoDev)
-		}
-	}
-	return copies, err
 }
 
 func utoa(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

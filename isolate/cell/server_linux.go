@@ -1,14 +1,11 @@
 package cell
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -31,11 +28,11 @@ import (
 
 // server is palyra-cell.
 type server struct {
-	conn     *net.UnixConn
+	conn     int // the socket
 	tier     tier.Tier
 	root     bool // we have the host's capabilities
 	reader   *evidence.Reader
-	empty    *os.File // /dev/null, what a program without input reads
+	empty    int // /dev/null, what a program without input reads
 	verifier *grant.Verifier
 	launch   *launcher
 	static   []landGrant // what every cell may reach
@@ -52,14 +49,27 @@ type server struct {
 	groupState string       // why not
 	nextLeaf   atomic.Uint64
 
-	writeMu sync.Mutex // orders replies on conn
+	uids   idPool
+	serial chan struct{} // tier B: one run at a time
+
+	// The template: where threads go that clone. Both are set once, before settled
+	// is closed.
+	settled   chan struct{}
+	template  *os.File // its mount namespace; nil at tier B
+	unsettled error    // why nothing can be cloned
+	// cloning is held for reading by who clones into a new mount namespace, and
+	// for writing by who has something of a call mounted in the template.
+	cloning sync.RWMutex
+
+	reading atomic.Int32 // workers that wait for a message
 	mu      sync.Mutex
-	runs    map[uint64]context.CancelFunc // guarded by mu
-	uids    idPool
-	// unsettled says why nothing can be cloned. It is written and read on the
-	// launcher thread only.
-	unsettled error
-	serial    chan struct{} // tier B: one run at a time
+	ended   sync.Cond           // mu; a run has ended, or the connection
+	runs    map[uint64]*run     // guarded by mu
+	early   map[uint64]struct{} // guarded by mu: cancelled before they were known
+	latest  uint64              // guarded by mu: the largest id of a run
+	closed  bool                // guarded by mu: the connection has ended
+	failed  error               // guarded by mu: why, if not in order
+	forms   map[string]string   // guarded by mu: what waiting cells have in common
 }
 
 // Main is palyra-cell: it serves the connection on descriptor fd until that
@@ -69,46 +79,40 @@ func Main(fd int) error {
 	sys.Close(room)
 	// The heap is a few MiB and most of it one call's: collect less often.
 	debug.SetGCPercent(400)
-	f := os.NewFile(uintptr(fd), "palyra")
-	c, err := net.FileConn(f)
-	f.Close()
-	if err != nil {
+	if err := sys.SetBlocking(fd); err != nil {
 		return fmt.Errorf("palyra-cell is started by palyra, which hands it a socket: %w", err)
 	}
-	conn, ok := c.(*net.UnixConn)
-	if !ok {
-		return errors.New("palyra-cell is started by palyra, which hands it a unix socket")
-	}
-	defer conn.Close()
-	buf := make([]byte, maxMessage)
-	n, err := conn.Read(buf)
+	buf := make([]byte, maxRequest)
+	n, _, err := sys.ReceivePacket(fd, buf, nil)
 	if err != nil {
-		return fmt.Errorf("read hello: %w", err)
+		return fmt.Errorf("palyra-cell is started by palyra, which hands it a socket: read hello: %w", err)
 	}
 	var h hello
 	if err := decode(buf[:n], &h); err != nil {
 		return err
 	}
-	s, err := newServer(conn, h)
+	s, err := newServer(fd, h)
 	answer := hello{Version: wireVersion, Tier: h.Tier, Error: toWire(err)}
 	b, merr := json.Marshal(answer)
 	if merr != nil {
 		return merr
 	}
-	if _, werr := conn.Write(b); werr != nil || err != nil {
+	if werr := sys.SendPacket(fd, b, nil); werr != nil || err != nil {
 		return err
 	}
 	s.startPool(h.Pool)
-	return s.serve(buf)
+	return s.serve()
 }
 
-func newServer(conn *net.UnixConn, h hello) (*server, error) {
+func newServer(conn int, h hello) (*server, error) {
 	if h.Version != wireVersion || len(h.Key) != 32 {
 		return nil, fault.New(fault.Refused, "cell_version", "greet palyra", fmt.Errorf("it speaks version %d", h.Version))
 	}
 	s := &server{conn: conn, tier: h.Tier, root: sys.HasSysAdmin() && hostRoot(),
 		verifier: grant.NewVerifier(grant.KeyFromBytes([32]byte(h.Key))),
-		lastCap:  sys.LastCap(), runs: make(map[uint64]context.CancelFunc), serial: make(chan struct{}, 1)}
+		lastCap:  sys.LastCap(), serial: make(chan struct{}, 1), settled: make(chan struct{}),
+		runs: make(map[uint64]*run), early: make(map[uint64]struct{}), forms: make(map[string]string)}
+	s.ended.L = &s.mu
 	var err error
 	// A child shares our memory until it executes the program, and so whether
 	// others may look at it. Without capabilities of our own (tier B of a user)
@@ -122,7 +126,7 @@ func newServer(conn *net.UnixConn, h hello) (*server, error) {
 	if s.ignored, err = ignoredSignals(); err != nil {
 		return nil, refuse("proc_unavailable", "read ignored signals", err)
 	}
-	if s.empty, err = os.Open(os.DevNull); err != nil {
+	if s.empty, err = sys.OpenNull(); err != nil {
 		return nil, refuse("dev_null", "open an empty input", err)
 	}
 	if s.abi, err = landlock.ABI(); err != nil || s.abi < 1 {
@@ -258,7 +262,7 @@ func (s *server) setupC() error {
 	}
 	s.findCgroup()
 	var root *os.File
-	s.launch, err = newLauncher(func() error {
+	s.launch, err = s.newLauncher(func() error {
 		if err := sys.UnshareMounts(); err != nil {
 			return err
 		}
@@ -270,8 +274,13 @@ func (s *server) setupC() error {
 	}
 	// Detaching the host's mounts waits for an RCU grace period. The thread does
 	// it while we greet, and before it clones anything.
-	s.launch.later(func() {
-		if err := settle(); err != nil {
+	s.launch.later(func(*thread) {
+		defer close(s.settled)
+		err := settle()
+		if err == nil {
+			s.template, err = os.Open("/proc/thread-self/ns/mnt")
+		}
+		if err != nil {
 			s.unsettled = refuse("template", "settle the template", err)
 		}
 	})
@@ -322,100 +331,9 @@ func (s *server) setupB() error {
 	if s.reader, err = evidence.NewReader("/proc"); err != nil {
 		return refuse("proc_unavailable", "open proc", err)
 	}
-	if s.launch, err = newLauncher(func() error { return nil }); err != nil {
+	if s.launch, err = s.newLauncher(func() error { return nil }); err != nil {
 		return err
 	}
+	close(s.settled)
 	return s.grantStatic(nil)
-}
-
-// serve answers requests until the connection ends.
-func (s *server) serve(buf []byte) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer s.cancelAll()
-	oob := make([]byte, syscall.CmsgSpace(4*(maxFiles+1)))
-	for {
-		n, oobn, _, _, err := s.conn.ReadMsgUnix(buf, oob)
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return fmt.Errorf("read request: %w", err)
-		}
-		if n == 0 {
-			return nil
-		}
-		fds, err := rights(oob[:oobn])
-		if err != nil {
-			return err
-		}
-		r, err := decodeRequest(buf[:n])
-		if err != nil {
-			closeAll(fds)
-			return err
-		}
-		switch r.Op {
-		case "cancel":
-			closeAll(fds)
-			s.mu.Lock()
-			if cancel := s.runs[r.ID]; cancel != nil {
-				cancel()
-			}
-			s.mu.Unlock()
-		case "explain":
-			wg.Go(func() {
-				defer closeAll(fds)
-				plan, err := s.explain(&r, fds)
-				s.answer(reply{ID: r.ID, Plan: plan, Error: toWire(err)})
-			})
-		case "stats", "expect":
-			closeAll(fds)
-			wg.Go(func() {
-				var err error
-				if r.Op == "expect" {
-					err = s.expect(&r)
-				}
-				st := s.pool.stats()
-				s.answer(reply{ID: r.ID, Stats: &st, Error: toWire(err)})
-			})
-		case "run":
-			s.pool.begin()
-			ctx, cancel := context.WithCancel(context.Background())
-			s.mu.Lock()
-			s.runs[r.ID] = cancel
-			s.mu.Unlock()
-			wg.Go(func() {
-				defer closeAll(fds)
-				answer, after := s.handle(ctx, &r, fds)
-				s.mu.Lock()
-				delete(s.runs, r.ID)
-				s.mu.Unlock()
-				cancel()
-				s.answer(answer)
-				after()
-				s.pool.end()
-			})
-		default:
-			closeAll(fds)
-			return fmt.Errorf("read request: unknown operation %q", r.Op)
-		}
-	}
-}
-
-func (s *server) cancelAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, cancel := range s.runs {
-		cancel()
-	}
-}
-
-func (s *server) answer(r reply) {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic("cell: internal error: encode reply: " + err.Error())
-	}
-	s.writeMu.Lock()
-	defer s.writeMu.Unlock()
-	s.conn.Write(b) // a client that is gone needs no answer
 }

@@ -297,6 +297,26 @@ func trusted(conn *net.UnixConn) bool {
 	return err == nil && cred != nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 
+// rights returns the descriptors of a message, closed on exec.
+func rights(oob []byte) ([]*os.File, error) {
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("parse control message: %w", err)
+	}
+	var files []*os.File
+	for _, m := range msgs {
+		fds, err := syscall.ParseUnixRights(&m)
+		if err != nil {
+			return nil, fmt.Errorf("parse rights: %w", err)
+		}
+		for _, fd := range fds {
+			syscall.CloseOnExec(fd)
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files, nil
+}
+
 // serveStarter starts the binary at path for each request, until the connection
 // ends; then it kills what is left and waits for it.
 func serveStarter(conn *net.UnixConn, path string) error {

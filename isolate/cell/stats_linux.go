@@ -2,8 +2,8 @@ package cell
 
 import (
 	"context"
+	"encoding/json"
 
-	"palyra/internal/fault"
 	"palyra/isolate"
 )
 
@@ -20,17 +20,20 @@ func (c *Client) Expect(ctx context.Context, network string, l isolate.Limits) (
 }
 
 func (c *Client) query(ctx context.Context, r *request) (Stats, error) {
-	_, ch, err := c.put(r, nil)
+	_, q, err := c.put(0, nil, func(id uint64) ([]byte, error) {
+		r.ID = id
+		b, err := json.Marshal(r)
+		return append([]byte{opQuery}, b...), err
+	})
 	if err != nil {
 		return Stats{}, err
 	}
-	select {
-	case r := <-ch:
-		if r.Stats == nil {
-			r.Stats = &Stats{}
-		}
-		return *r.Stats, r.Error.err()
-	case <-ctx.Done():
-		return Stats{}, fault.New(fault.Canceled, "canceled", "ask palyra-cell", context.Cause(ctx))
+	a, err := c.later(ctx, "ask palyra-cell", q)
+	if err != nil {
+		return Stats{}, err
 	}
+	if a.Stats == nil {
+		a.Stats = &Stats{}
+	}
+	return *a.Stats, a.Error.err()
 }

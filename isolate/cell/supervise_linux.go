@@ -25,15 +25,15 @@ import (
 // the program.
 type process struct {
 	*run
+	call    *run // whose deadline and caller count: run, or that of the call that a waiting cell got
 	arena   *sys.Arena
 	pid     int // the reaper, as palyra-cell sees it
 	pidfd   int
 	program int // the program, as palyra-cell sees it; 0 before the gate
 	start   time.Time
 
+	hit  string // the limit that we killed it for, "" if none
 	mu   sync.Mutex
-	hit  string // guarded by mu: the limit that we killed it for, "" if none
-	tick *time.Timer
 	over bool // guarded by mu: pid and pidfd may soon be somebody else's
 }
 
@@ -45,27 +45,29 @@ func (p *process) free() {
 
 // supervise takes the child through its rendezvous and waits for the end of
 // the tree. It never returns while a process of the run is alive.
-func (p *process) supervise(ctx context.Context) (*isolate.Result, error) {
-	err := p.toGate(ctx)
+func (p *process) supervise() (*isolate.Result, error) {
+	p.call.attach(p)
+	err := p.toGate()
 	if err != nil {
 		p.kill()
-		p.mu.Lock()
-		p.over = true
-		p.mu.Unlock()
 	}
-	return p.finish(ctx, err)
+	return p.finish(err)
 }
 
 // finish waits for the end of the tree. early is why the program will not start,
 // if that is known; the tree is being killed then.
-func (p *process) finish(ctx context.Context, early error) (*isolate.Result, error) {
+func (p *process) finish(early error) (*isolate.Result, error) {
 	err := early
 	if err == nil {
-		if err = p.await(ctx); err != nil {
-			p.killTree()
-		}
+		err = p.await()
 	}
-	cause := ctx.Err()
+	cause := p.call.cause()
+	p.mu.Lock()
+	p.over = true
+	if err != nil || p.reap {
+		p.killTree()
+	}
+	p.mu.Unlock()
 	_, ru, rerr := sys.Reap(p.pid)
 	if rerr != nil {
 		return nil, fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
@@ -84,16 +86,19 @@ func (p *process) finish(ctx context.Context, early error) (*isolate.Result, err
 
 // toGate serves the child's marks until it may execute the program. It returns an
 // error if the child ended before that.
-func (p *process) toGate(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, p.kill)
-	defer stop()
+func (p *process) toGate() error {
 	for {
-		mark, err := sys.ReadMark(p.status, p.pidfd, -1)
+		left := p.call.left(time.Hour)
+		mark, err := sys.ReadMark(p.status, p.pidfd, left)
 		if err != nil {
 			return err
 		}
 		switch mark {
 		case 0:
+			if p.call.left(time.Hour) == 0 {
+				p.call.late = true
+				return errors.New("the deadline passed before the gate")
+			}
 			if serr := p.arena.Failed(); serr != nil {
 				return serr
 			}
@@ -127,7 +132,7 @@ func (p *process) describe() {
 	p.ev.Executable = executable(p.spec)
 }
 
-// kill ends the tree unless it has ended.
+// kill ends the tree unless it has ended. Anybody may call it.
 func (p *process) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,57 +143,55 @@ func (p *process) kill() {
 
 // await waits until the program has ended, the deadline has passed or the
 // caller has given up, and the tree is dead or about to be.
-func (p *process) await(ctx context.Context) error {
-	watch, wait := p.pidfd, sys.WaitExit
+func (p *process) await() error {
+	watch := p.pidfd
 	if p.reap {
 		// The reaper stays for what the program leaves behind, which we must kill.
 		fd, err := sys.PidfdOpen(p.program)
 		if err != nil {
-			p.killTree() // it has ended and was reaped already, but not what it left behind
-			return nil
+			return nil // it has ended and was reaped already, but not what it left behind
 		}
 		defer sys.Close(fd)
-		watch, wait = fd, func(fd int) error { _, err := sys.WaitPidfd(fd, -1); return err }
+		watch = fd
 	}
-	stop := context.AfterFunc(ctx, p.kill)
-	defer stop()
-	p.mu.Lock()
-	p.tick = time.AfterFunc(sampleEvery, p.sample)
-	p.mu.Unlock()
-	if err := wait(watch); err != nil {
-		return err
+	for {
+		every := time.Hour
+		if p.leaf == nil || p.private != "" && !p.mounted {
+			every = sampleEvery
+		}
+		left := -1
+		if !p.call.late {
+			left = p.call.left(every)
+		}
+		switch ended, err := sys.WaitPidfd(watch, left); {
+		case err != nil:
+			return err
+		case ended:
+			return nil
+		case left >= 0 && p.call.left(every) == 0:
+			p.call.late = true
+			p.kill()
+		case left >= 0:
+			p.sample()
+		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over = true
-	p.tick.Stop()
-	if p.reap {
-		p.killTree()
-	}
-	return nil
 }
 
 // sample kills a run that uses more than its limits where nothing else bounds
 // it: memory without a cgroup, the private directory without a quota.
 func (p *process) sample() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.over {
-		return
-	}
 	if p.leaf == nil {
 		used := treeMemory(p.pid)
 		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, used)
 		if used > p.spec.Limits.Memory && p.hit == "" {
 			p.hit = "memory"
-			p.killTree()
+			p.kill()
 		}
 	}
 	if p.private != "" && !p.mounted && p.hit == "" && overQuota(p.private, p.spec.Limits.Disk, p.spec.Limits.Inodes) {
 		p.hit = "disk"
-		p.killTree()
+		p.kill()
 	}
-	p.tick.Reset(sampleEvery)
 }
 
 // killTree kills every process of the run and returns when the reaper is about
@@ -284,7 +287,7 @@ func (p *process) observe() error {
 	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
 	p.ev.Executable = evidence.Executable{Basis: evidence.Reported, Path: p.spec.Exec.Path, Digest: p.spec.Exec.Digest, Pinned: p.spec.Exec.Pinned}
 	if p.s.tier == tier.C {
-		if err := checkNamespaces(&p.ev, p.s.own, p.net.id, p.s.nets.voidID.Load()); err != nil {
+		if err := checkNamespaces(&p.ev, p.s.own, p.net.id, p.s.nets.voidID()); err != nil {
 			return err
 		}
 	}

@@ -37,18 +37,22 @@ func (r *run) prepareB() error {
 	}
 	r.uid, r.gid = uid, gid
 	p.UID, p.GID = int(uid), int(gid)
-	dir := r.files.byName["workspace"]
+	var dir *os.File
+	var err error
 	access := "rwx"
-	if dir == nil {
-		var err error
+	if r.files.workspace >= 0 {
+		if dir, err = r.borrow(r.files.workspace, r.spec.Workspace.Source); err != nil {
+			return fault.New(fault.Unavailable, "cell_descriptors", "prepare process", err)
+		}
+	} else {
 		if dir, err = r.privateDir(uid, gid); err != nil {
 			return fault.New(fault.Unavailable, "private_directory", "make private workspace", err)
 		}
-	} else if r.spec.Workspace.ReadOnly {
+	}
+	if w := r.spec.Workspace; w != nil && w.ReadOnly {
 		access = "rx"
 	}
-	var err error
-	if p.Workspace, err = r.raise(dir); err != nil {
+	if p.Workspace, err = r.raiseFile(dir); err != nil {
 		return fault.New(fault.Unavailable, "cell_descriptors", "prepare process", err)
 	}
 	if err := r.restrict([]landGrant{{file: dir, access: access}}, &p.Ruleset); err != nil {

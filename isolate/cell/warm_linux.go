@@ -1,7 +1,6 @@
 package cell
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"syscall"
@@ -43,14 +42,14 @@ type waiting struct {
 	*process
 	kind  kind
 	since time.Time
-	id    uint64 // by which its evidence was announced
-	text  string // the tape so far
-	steps int    // their number
+	form  *cellForm // its evidence
+	text  string    // the tape so far
+	steps int       // their number
 }
 
 // arm makes a waiting cell, in the network namespace n if it is one.
 func (s *server) arm(k kind, n network) (*waiting, error) {
-	r := &run{s: s, files: &files{}, status: -1, gate: -1, mounts: -1, ahead: true, net: n,
+	r := &run{s: s, at: s.launch, files: noFiles(), status: -1, gate: -1, mounts: -1, ahead: true, net: n,
 		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: k.limits, Network: k.network}}
 	w, err := r.arm()
 	r.release() // what it holds while it is being made
@@ -58,6 +57,8 @@ func (s *server) arm(k kind, n network) (*waiting, error) {
 		return nil, err
 	}
 	w.kind, w.since = k, time.Now()
+	w.form = s.formOf(&w.ev)
+	w.ev = evidence.Evidence{}
 	return w, nil
 }
 
@@ -130,16 +131,17 @@ func (w *waiting) alive() bool {
 	return !ended && err == nil
 }
 
-// call gives the cell its call. The caller cleans up.
-func (w *waiting) call(ctx context.Context, spec *isolate.Spec, f *files, start time.Time) (*isolate.Result, error) {
+// serve gives the cell its call. The caller cleans up.
+func (w *waiting) serve(r *run, start time.Time) (*isolate.Result, error) {
 	w.after = append(w.after, w.free)
-	w.spec, w.files, w.start = spec, f, start
+	w.spec, w.files, w.start, w.process.call = r.spec, r.files, start, r
 	if err := w.resume(); err != nil {
 		sys.KillPidfd(w.pidfd)
 		sys.Reap(w.pid)
 		return nil, fault.New(fault.Unavailable, "cell_descriptors", "start cell", err)
 	}
-	return w.finish(ctx, nil)
+	r.attach(w.process)
+	return w.finish(nil)
 }
 
 func (w *waiting) resume() error {

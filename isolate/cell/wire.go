@@ -4,34 +4,51 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 
 	"palyra/internal/fault"
 	"palyra/isolate"
-	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 )
 
 // The protocol between palyra and palyra-cell: one SOCK_SEQPACKET connection,
-// one JSON document a message. The client's first message is a hello, which the
-// server answers with a hello once it can serve. Then the client sends requests
-// and the server answers each once, in the order in which the runs end.
+// which blocks on both sides. The client's first message is a hello, in JSON,
+// which the server answers with a hello once it can serve. Then the client sends
+// requests and the server answers each once, in the order in which the runs end;
+// it sends nothing else.
 //
-// A run request carries descriptors (SCM_RIGHTS), the files in the order of
-// request.Files. Behind its document and a zero byte stands the canonical JSON of
-// the Spec, whose digest the grant is bound to; one that is too large for a
-// message, since arguments may be, is a sealed memfd before the files.
+// A message begins with its kind. A run's request and its answer, which stand
+// between a caller and its program, have a fixed layout (codec.go); everything
+// else is JSON behind the kind.
 //
-// The server announces each cell that waits, with its evidence, and each one that
-// it threw away. The answer of a warm call names its cell and has only what the
-// announcement could not say: to read evidence takes as long as a small program.
+//	'R' id has operands grant spec   run; what descriptors come with it is in has
+//	'E' id has operands grant spec   explain: a run up to the clone, with no grant
+//	'X' id                           cancel, not answered
+//	'Q' json                         stats, expect
+//	'A' id result                    the Result of a run that had no error
+//	'J' json                         any other answer
+//
+// A run carries descriptors (SCM_RIGHTS): exec, stdout, stderr, then those of
+// has, then the operands. What follows the grant is the canonical JSON of the
+// Spec, whose digest the grant is bound to; one that is too large for a message,
+// since arguments may be, is a sealed memfd before the other descriptors.
 
 const (
-	wireVersion = 1
-	maxMessage  = 1 << 18 // bytes; a reply with its mount table is some 8 KiB
+	wireVersion = 2
+	maxMessage  = 1 << 18 // bytes of an answer; one with its mount table is some 4 KiB
+	maxRequest  = 1 << 15 // bytes of a request
 	maxInline   = 1 << 14 // bytes of a Spec in a message
 	maxSpec     = 16 << 20
 	maxFiles    = 250 // SCM_MAX_FD is 253
+)
+
+// The kinds of messages.
+const (
+	opRun     = 'R'
+	opExplain = 'E'
+	opCancel  = 'X'
+	opQuery   = 'Q'
+	opResult  = 'A'
+	opReply   = 'J'
 )
 
 type hello struct {
@@ -43,49 +60,26 @@ type hello struct {
 }
 
 type request struct {
-	Op    string   `json:"op"` // "stats", "expect", "run", "cancel" or "explain", which is a run up to the clone, without a grant
-	ID    uint64   `json:"id"`
-	Files []string `json:"files,omitempty"` // what each descriptor after the body is
+	Op string `json:"op,omitempty"` // of a query: "stats" or "expect"
+	ID uint64 `json:"id"`
 
 	Network string          `json:"network,omitempty"` // "expect": of calls that come
 	Limits  *isolate.Limits `json:"limits,omitempty"`
 
-	Grant  []byte   `json:"grant,omitempty"`
-	spec   []byte   // behind the document; empty if it is the first descriptor
-	memory *os.File // the client's side of that descriptor
+	// Of a run.
+	kind     byte
+	grant    []byte
+	has      uint8
+	operands int
+	spec     []byte // empty if it is the first descriptor
 }
 
 type reply struct {
 	ID     uint64          `json:"id"`
 	Result *isolate.Result `json:"result,omitempty"`
-	Warm   *warmResult     `json:"warm,omitempty"`
-	Armed  uint64          `json:"armed,omitempty"` // the cell whose evidence Result has
-	Gone   uint64          `json:"gone,omitempty"`  // a cell that was thrown away
 	Plan   *Plan           `json:"plan,omitempty"`
 	Stats  *Stats          `json:"stats,omitempty"`
 	Error  *wireErr        `json:"error,omitempty"`
-}
-
-// warmResult is the Result of a warm call but for what was announced of its cell.
-type warmResult struct {
-	Armed      uint64              `json:"armed"`
-	Outcome    isolate.Outcome     `json:"outcome"`
-	Cell       evidence.Cell       `json:"cell"`
-	Executable evidence.Executable `json:"executable"`
-	Tape       evidence.Tape       `json:"tape"`
-	Exit       evidence.Exit       `json:"exit"`
-	Usage      evidence.Usage      `json:"usage"`
-}
-
-func shorten(armed uint64, r *isolate.Result) *warmResult {
-	e := r.Evidence
-	return &warmResult{armed, r.Outcome, e.Cell, e.Executable, e.Tape, e.Exit, e.Usage}
-}
-
-// extend undoes shorten.
-func (w *warmResult) extend(e *evidence.Evidence) *isolate.Result {
-	e.Cell, e.Executable, e.Tape, e.Exit, e.Usage = w.Cell, w.Executable, w.Tape, w.Exit, w.Usage
-	return &isolate.Result{Outcome: w.Outcome, Evidence: e}
 }
 
 // wireErr is a fault.Error without its causes: what crosses the border is the

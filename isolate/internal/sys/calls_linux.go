@@ -322,12 +322,12 @@ func OpenPath(path string) (*os.File, error) {
 }
 
 // SameFile reports whether two descriptors are the same inode.
-func SameFile(a, b *os.File) (bool, error) {
+func SameFile(a, b int) (bool, error) {
 	var x, y unix.Stat_t
-	if err := unix.Fstat(int(a.Fd()), &x); err != nil {
+	if err := unix.Fstat(a, &x); err != nil {
 		return false, fmt.Errorf("fstat: %w", err)
 	}
-	if err := unix.Fstat(int(b.Fd()), &y); err != nil {
+	if err := unix.Fstat(b, &y); err != nil {
 		return false, fmt.Errorf("fstat: %w", err)
 	}
 	return x.Dev == y.Dev && x.Ino == y.Ino, nil

@@ -1,0 +1,216 @@
+package cell
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/isolate/internal/sys"
+)
+
+// question is a request that was sent. Its fields are guarded by Client.mu.
+type question struct {
+	due      time.Time     // when palyra-cell is killed for want of an answer
+	turn     chan struct{} // holds one: look again
+	answered bool
+	answer   string // the message
+}
+
+// send sends a message.
+func (c *Client) send(msg []byte, fds []int) error {
+	var err error
+	if cerr := c.raw.Control(func(fd uintptr) { err = sys.SendPacket(int(fd), msg, fds) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// receive receives the next message. The end of the connection is an error.
+func (c *Client) receive() (msg string, err error) {
+	cerr := c.raw.Control(func(fd uintptr) {
+		var n int
+		if n, _, err = sys.ReceivePacket(int(fd), c.buf, nil); err == nil && n == 0 {
+			err = io.EOF
+		}
+		msg = string(c.buf[:n])
+	})
+	if cerr != nil {
+		return "", cerr
+	}
+	return msg, err
+}
+
+// shutdown ends the connection for whoever waits in it.
+func (c *Client) shutdown() {
+	c.raw.Control(func(fd uintptr) { sys.Shutdown(int(fd)) })
+}
+
+// put sends a message that msg makes of its id. due is how long palyra-cell may
+// take to answer; zero is for ever.
+func (c *Client) put(due time.Duration, fds []int, msg func(id uint64) ([]byte, error)) (id uint64, q *question, err error) {
+	q = &question{turn: make(chan struct{}, 1)}
+	c.mu.Lock()
+	if c.dead != nil {
+		c.mu.Unlock()
+		return 0, nil, c.dead
+	}
+	c.nextID++
+	id = c.nextID
+	c.pending[id] = q
+	if due > 0 {
+		c.expectLocked(q, due)
+	}
+	c.mu.Unlock()
+
+	b, err := msg(id)
+	if err == nil {
+		err = c.send(b, fds)
+	}
+	if err != nil {
+		c.mu.Lock()
+		delete(c.pending, id)
+		c.mu.Unlock()
+		return 0, nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
+	}
+	return id, q, nil
+}
+
+// expectLocked sets how long the answer to q may take.
+func (c *Client) expectLocked(q *question, within time.Duration) {
+	q.due = time.Now().Add(within)
+	// An alarm that is set stays: it looks what is due when it fires. So a call
+	// that is answered costs no timer.
+	if c.alarm.IsZero() || q.due.Before(c.alarm) {
+		c.alarm = q.due
+		if c.overdue == nil {
+			c.overdue = time.AfterFunc(within, c.ring)
+		} else {
+			c.overdue.Reset(within)
+		}
+	}
+}
+
+// ring kills a palyra-cell that owes an answer, and with it what it runs; the
+// answer is then that it died.
+func (c *Client) ring() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, next := time.Now(), time.Time{}
+	for _, q := range c.pending {
+		switch {
+		case q.due.IsZero():
+		case !q.due.After(now):
+			c.proc.Kill()
+		case next.IsZero() || q.due.Before(next):
+			next = q.due
+		}
+	}
+	if c.alarm = next; !next.IsZero() {
+		c.overdue.Reset(time.Until(next))
+	}
+}
+
+// await waits for the answer to q, and reads for others meanwhile if nobody else
+// does.
+func (c *Client) await(q *question) (string, error) {
+	for {
+		c.mu.Lock()
+		switch {
+		case q.answered:
+			c.mu.Unlock()
+			return q.answer, nil
+		case c.dead != nil:
+			c.mu.Unlock()
+			return "", fault.New(fault.Internal, "cell_died", "run in palyra-cell", errors.New("palyra-cell died during the run"))
+		case c.reading:
+			c.mu.Unlock()
+			<-q.turn
+			continue
+		}
+		c.reading = true
+		c.mu.Unlock()
+		msg, err := c.receive()
+		id, bad := answerID(msg)
+		if err == nil {
+			err = bad
+		}
+		c.mu.Lock()
+		c.reading = false
+		if err != nil {
+			c.dead = fault.New(fault.Internal, "cell_died", "read from palyra-cell", err)
+			for _, other := range c.pending {
+				other.wake()
+			}
+		} else if a := c.pending[id]; a != nil {
+			delete(c.pending, id)
+			a.answered, a.answer = true, msg
+			a.wake()
+		}
+		if q.answered {
+			for _, other := range c.pending {
+				other.wake() // it reads from here on
+				break
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+func (q *question) wake() {
+	select {
+	case q.turn <- struct{}{}:
+	default:
+	}
+}
+
+// answerID returns the id of the request that a message answers.
+func answerID(msg string) (uint64, error) {
+	switch {
+	case len(msg) >= 9 && msg[0] == opResult:
+		return binary.LittleEndian.Uint64([]byte(msg[1:9])), nil
+	case len(msg) > 0 && msg[0] == opReply:
+		var r struct {
+			ID uint64 `json:"id"`
+		}
+		err := decode([]byte(msg[1:]), &r)
+		return r.ID, err
+	}
+	return 0, errCodec
+}
+
+// parseReply reads an answer.
+func parseReply(msg string) (r reply, err error) {
+	if msg[0] == opResult {
+		r.Result, err = parseResult(msg[9:])
+		return r, err
+	}
+	err = decode([]byte(msg[1:]), &r)
+	return r, err
+}
+
+// later waits for an answer that may be given up: it comes all the same and is
+// dropped then.
+func (c *Client) later(ctx context.Context, op string, q *question) (reply, error) {
+	type result struct {
+		r   reply
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		msg, err := c.await(q)
+		var r reply
+		if err == nil {
+			r, err = parseReply(msg)
+		}
+		done <- result{r, err}
+	}()
+	select {
+	case x := <-done:
+		return x.r, x.err
+	case <-ctx.Done():
+		return reply{}, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,173 @@
+package cell
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"palyra/internal/fault"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
+)
+
+// workspace clones the declared directory as a detached mount. The path is
+// looked up again, in our copy of the host's mounts and without following any
+// link, and must be the directory that was sealed.
+func (r *run) workspace() (*os.File, error) {
+	w := r.spec.Workspace
+	op := fmt.Sprintf("mount workspace %q", w.Source)
+	var m *os.File
+	var err error
+	elsewhere(func() { m, err = cloneDirectory(w.Source, r.files.workspace, op) })
+	if err != nil {
+		return nil, err
+	}
+	attrs := uint64(sys.AttrNoSUID | sys.AttrNoDev)
+	if w.ReadOnly {
+		attrs |= sys.AttrReadOnly
+	}
+	if err := sys.SetAttr(m, attrs); err != nil {
+		m.Close()
+		return nil, refuse("workspace_mount", op, err)
+	}
+	if !r.s.root {
+		return m, nil
+	}
+	ns, err := r.mapNamespace(w.UID, w.GID)
+	if err != nil {
+		m.Close()
+		return nil, refuse("userns_unavailable", op, err)
+	}
+	defer ns.Close()
+	if err := sys.IDMap(m, ns); err != nil {
+		m.Close()
+		return nil, refuse("idmapped_mount", op, err).
+			WithHint("as root the workspace must lie on a file system with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
+	}
+	return m, nil
+}
+
+// elsewhere runs f on a thread that clones nothing, and so has palyra-cell's own
+// copy of the host's mounts: a thread that a goroutine which is locked to its own
+// starts never is one that left them.
+func elsewhere(f func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	<-done
+}
+
+// cloneDirectory clones the directory at path, if it is the one behind sealed.
+func cloneDirectory(path string, sealed int, op string) (*os.File, error) {
+	dir, err := sys.OpenDirNoLinks(path)
+	if err != nil {
+		return nil, fault.New(fault.Usage, "workspace_changed", op, err)
+	}
+	defer dir.Close()
+	same, err := sys.SameFile(int(dir.Fd()), sealed)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "workspace_stat", op, err)
+	}
+	if !same {
+		return nil, fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
+	}
+	m, err := sys.OpenTree(int(dir.Fd()), "", true)
+	if err != nil {
+		return nil, refuse("workspace_mount", op, err)
+	}
+	return m, nil
+}
+
+// operands copies the sealed bytes into a tmpfs of our own, one file each, and
+// clones each as a read-only mount for the tape to cover the original with.
+func (r *run) operands(c *native.Cell, grants *[]landGrant) error {
+	if len(r.spec.Operands) == 0 {
+		return nil
+	}
+	copies, err := r.copyOperands()
+	if err != nil {
+		return fault.New(fault.Unavailable, "operand_copy", "seal operands", err)
+	}
+	for i, o := range r.spec.Operands {
+		rel, ok := strings.CutPrefix(o.Path, native.WorkspaceDir+"/")
+		if !ok {
+			return fault.New(fault.Internal, "operand_path", fmt.Sprintf("cover operand %q", o.Path), errors.New("not beneath the workspace"))
+		}
+		fd, err := r.raiseFile(copies[i])
+		if err != nil {
+			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
+		}
+		c.Operands = append(c.Operands, native.Operand{FD: fd, Path: rel})
+		*grants = append(*grants, landGrant{file: copies[i], access: "rx"})
+	}
+	return nil
+}
+
+func (r *run) copyOperands() ([]*os.File, error) {
+	var copies []*os.File
+	var total int64
+	for _, o := range r.spec.Operands {
+		total += o.Size + 4096
+	}
+	opts := []string{"mode", "0755", "uid", utoa(r.uid), "gid", utoa(r.gid), "size", strconv.FormatInt(total+1<<20, 10)}
+	fs, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, opts...)
+	if err != nil {
+		return nil, err
+	}
+	r.hold(fs)
+	for i, o := range r.spec.Operands {
+		f, err := sys.CreateAt(fs, strconv.Itoa(i))
+		if err != nil {
+			return copies, err
+		}
+		sealed, err := r.borrow(r.files.operands[i], "operand")
+		if err != nil {
+			f.Close()
+			return copies, err
+		}
+		n, err := io.Copy(f, io.NewSectionReader(sealed, 0, o.Size+1))
+		if err == nil && n != o.Size {
+			err = fmt.Errorf("operand has %d bytes, not %d", n, o.Size)
+		}
+		if err == nil {
+			// As executable as the sealed copy, which carries the original's mode.
+			if fi, serr := sealed.Stat(); serr == nil {
+				err = f.Chmod(fi.Mode().Perm() &^ 0o222)
+			}
+		}
+		f.Close()
+		if err != nil {
+			return copies, err
+		}
+	}
+	// A file of a detached mount can be cloned from kernel 6.15 on; before, the
+	// mount must be in the namespace. The template's /tmp is empty, and ours while
+	// nothing is cloned.
+	r.s.launch.run(func(t *thread) {
+		if err = t.enter(); err != nil {
+			return
+		}
+		r.s.cloning.Lock()
+		defer r.s.cloning.Unlock()
+		if err = sys.MoveMount(fs, "/tmp"); err != nil {
+			return
+		}
+		for i := range r.spec.Operands {
+			var m *os.File
+			if m, err = sys.OpenTree(-100, "/tmp/"+strconv.Itoa(i), false); err != nil {
+				break
+			}
+			copies = append(copies, m)
+		}
+		err = errors.Join(err, sys.Detach("/tmp"))
+	})
+	for _, m := range copies {
+		r.hold(m)
+		if err == nil {
+			err = sys.SetAttr(m, sys.AttrReadOnly|sys.AttrNoSUID|sys.AttrNoDev)
+		}
+	}
+	return copies, err
+}
