@@ -57,7 +57,7 @@ func TestAccess(t *testing.T) {
 	if _, err := reg.Revoke(ctx, owner, toks[1].ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := reg.Rotate(ctx, access.Holder{Principal: "user:a"}, toks[2].ID, time.Minute); err != nil {
+	if _, _, err := reg.Rotate(ctx, access.Holder{Principal: "user:a"}, toks[2].ID, 0, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if err := reg.RemoveMember(ctx, owner, "user:b", reg.Members(owner)[2].Version); err != nil {

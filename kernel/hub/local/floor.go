@@ -1,62 +1,105 @@
 package local
 
 import (
-	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
 	"strconv"
 
 	"palyra/crypt/receipt"
-	"palyra/kernel"
+	"palyra/internal/fault"
+	"palyra/kernel/store"
 )
 
-// maxFloor is how many of the newest entries of the journal are looked at for the
-// newest change of members or tokens: it bounds how long a start takes.
-const maxFloor = 20_000
+// The registry of members and tokens lies in the store, and every change of it is
+// in the journal. So an older copy of the store that was put in place of the
+// newest shows: the journal knows of a change that it does not have. To find
+// that out without reading the whole journal, the store notes now and then how
+// far the journal had come; a change is durable in the store before it is
+// logged, so each store has all changes that were logged before its own note.
+// An older copy has an older note, and the search begins there.
+const seenSetting = "hub.journal_seen"
 
-// accessFloor returns the generation that the newest act about members or tokens
-// made, 0 if there is none among the newest entries. A registry of a lower
-// generation is an older copy that somebody put in place.
-func accessFloor(k *kernel.Kernel) (uint64, error) {
-	s, err := k.JournalStatus()
+// journalNote is the value of seenSetting.
+type journalNote struct {
+	Size uint64 `json:"size"` // entries
+}
+
+// accessFloor returns the highest generation of the registry that the journal
+// knows of and the store's note does not speak for, 0 for none.
+func (h *Hub) accessFloor(ctx context.Context) (floor uint64, err error) {
+	const op = "look for changes of members and tokens in the journal"
+	n, _, err := h.readNote(ctx)
 	if err != nil {
 		return 0, err
 	}
-	const chunk = 256
-	for to := s.Size; to > 0 && s.Size-to < maxFloor; {
-		from := to - min(chunk, to)
-		var floor uint64
-		for rec, err := range k.JournalEntries(from, to) {
-			if err != nil {
-				return 0, err
-			}
-			if rec.Erased {
-				continue
-			}
-			env, err := receipt.ParseEnvelope(rec.Content)
-			if err != nil {
-				return 0, err
-			}
-			if !bytes.Contains(env.Payload, []byte(receipt.ActType)) {
-				continue
-			}
-			_, act, err := receipt.ParsePayload(env.Payload)
-			if err != nil {
-				return 0, err
-			}
-			if act == nil {
-				continue
-			}
-			if n, err := strconv.ParseUint(act.Detail[generation], 10, 63); err == nil {
-				floor = max(floor, n)
-			}
-		}
-		if floor > 0 {
-			return floor, nil
-		}
-		to = from
+	j, err := h.k.JournalStatus()
+	if err != nil {
+		return 0, err
 	}
-	return 0, nil
+	if n.Size > j.Size { // another journal than the note is about
+		n.Size = 0
+	}
+	for rec, err := range h.k.JournalEntries(n.Size, j.Size) {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return 0, err
+		}
+		if rec.Erased {
+			continue
+		}
+		env, err := receipt.ParseEnvelope(rec.Content)
+		if err != nil {
+			return 0, err
+		}
+		_, act, err := receipt.ParsePayload(env.Payload)
+		if err != nil {
+			return 0, err
+		}
+		if act == nil || act.Detail[generation] == "" {
+			continue
+		}
+		g, err := strconv.ParseUint(act.Detail[generation], 10, 64)
+		if err != nil {
+			return 0, fault.New(fault.Integrity, "bad_generation", op, fmt.Errorf("entry %d: %w", rec.Index, err))
+		}
+		floor = max(floor, g)
+	}
+	return floor, nil
 }
 
 // generation is the detail of acts about members and tokens that says which
-// generation of the registry they made.
+// generation of the registry they made. Only recordAccess writes it.
 const generation = "generation"
+
+// noteJournal writes down how far the journal has come.
+func (h *Hub) noteJournal(ctx context.Context) error {
+	j, err := h.k.JournalStatus()
+	if err != nil {
+		return err
+	}
+	n, s, err := h.readNote(ctx)
+	if err != nil || n.Size == j.Size {
+		return err
+	}
+	if s.Value, err = json.Marshal(journalNote{j.Size}); err != nil {
+		return fault.New(fault.Internal, "setting", "write setting "+seenSetting, err)
+	}
+	return h.st.Update(ctx, func(tx *store.Tx) error { return tx.PutSetting(s) })
+}
+
+func (h *Hub) readNote(ctx context.Context) (n journalNote, s *store.Setting, err error) {
+	s, err = store.View(ctx, h.st, func(tx *store.Tx) (*store.Setting, error) { return tx.Setting(seenSetting) })
+	if fault.KindOf(err) == fault.NotFound {
+		return n, &store.Setting{Key: seenSetting}, nil
+	}
+	if err != nil {
+		return n, nil, err
+	}
+	if err := json.Unmarshal(s.Value, &n); err != nil {
+		return n, nil, fault.New(fault.Integrity, "setting", "read setting "+seenSetting, err)
+	}
+	return n, s, nil
+}

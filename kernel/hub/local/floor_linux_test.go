@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -59,5 +60,51 @@ func chmod(t *testing.T, dir string) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRolledBack: an older copy of the store in the place of the newest is
+// refused if it lacks a change of the registry, and taken if it lacks none.
+func TestRolledBack(t *testing.T) {
+	h := newHouse(t, nil)
+	copies := t.TempDir()
+	keep := func(name string) { // as it is after an orderly end
+		t.Helper()
+		h.stop()
+		if err := os.CopyFS(filepath.Join(copies, name), os.DirFS(filepath.Join(h.base, "store"))); err != nil {
+			t.Fatal(err)
+		}
+		h.reopen(nil)
+	}
+	put := func(name string) {
+		t.Helper()
+		dir := filepath.Join(h.base, "store")
+		err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(filepath.Join(copies, name))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chmod(t, dir)
+	}
+	h.call(h.owner, argv("true"))
+	keep("before")
+	h.member(4242, access.Operator)
+	keep("member")
+	for i := range 3 { // entries that are no changes
+		h.call(h.owner, argv("echo", fmt.Sprint(i)))
+	}
+	h.stop()
+	for _, test := range []struct{ name, want string }{{"before", "access_rolled_back"}, {"member", ""}} {
+		put(test.name)
+		got, err := open(context.Background(), h.base, bin(t), nil)
+		if err == nil {
+			if m, err := got.Members(t.Context(), h.owner); err != nil || len(m.Items) < 2 {
+				t.Errorf("the copy %q: %+v, %v", test.name, m, err)
+			}
+			h.Hub = got
+			h.crash() // steps of the calls are missing
+		}
+		if fault.ReasonOf(err) != test.want || err != nil && (fault.KindOf(err) != fault.Integrity || fault.HintOf(err) == "") {
+			t.Errorf("the copy %q: %v", test.name, err)
+		}
 	}
 }

@@ -14,7 +14,9 @@
 // those.
 //
 // Open resolves what an earlier process left (palyra/kernel/run), and makes the
-// daemon's own user and root owners if there is no member yet. An emergency stop
+// daemon's own user and root owners if there is no member yet. A store that
+// lacks a change of members or tokens that the journal has is
+// fault.Integrity "access_rolled_back". An emergency stop
 // with DenyNew outlives the process. Administrative acts are in the journal
 // before they are reported; a stop takes effect first and is logged then.
 //
@@ -129,7 +131,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	floor, err := accessFloor(cfg.Kernel)
+	floor, err := h.accessFloor(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -151,6 +153,9 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 		return nil, err
 	}
 	h.denyNew = denied
+	if err := h.noteJournal(ctx); err != nil { // on a full disk, say: the next search begins where this one did
+		h.cfg.Log.Warn("note the size of the journal", "error", err)
+	}
 	return h, nil
 }
 
@@ -158,12 +163,14 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 // them then. It closes neither kernel nor store.
 func (h *Hub) Close(ctx context.Context) error {
 	err := h.runs.Close(ctx)
-	return errors.Join(err, h.access.Flush(context.WithoutCancel(ctx)))
+	return errors.Join(err, h.Flush(context.WithoutCancel(ctx)))
 }
 
 // Flush makes durable what need not be durable at once: when tokens were last
-// used. Call it now and then.
-func (h *Hub) Flush(ctx context.Context) error { return h.access.Flush(ctx) }
+// used, and how far the journal has come. Call it now and then.
+func (h *Hub) Flush(ctx context.Context) error {
+	return errors.Join(h.access.Flush(ctx), h.noteJournal(ctx))
+}
 
 // bootstrap makes the user of this process, and root, the first owners.
 func (h *Hub) bootstrap(ctx context.Context) error {
