@@ -41,6 +41,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -71,6 +72,9 @@ type Config struct {
 	// Warm is the tier whose palyra-cell Open starts in the background, so that
 	// the first call need not wait for it. Default: none.
 	Warm tier.Tier
+	// Once says that there will be one call, or few, and never two at a time: each
+	// palyra-cell is ended when it has run one, while the result is recorded.
+	Once bool
 	// Pool is what each palyra-cell makes ahead of calls. Default: nothing.
 	Pool cell.Pool
 	// Tools is the table of tools. Default: process.run with its own argv.
@@ -99,6 +103,7 @@ type Kernel struct {
 	state *state
 
 	calls sync.WaitGroup // one for each call
+	dying sync.WaitGroup // one for each lane that was dismissed
 
 	mu     sync.Mutex
 	set    *policy.Set         // guarded by mu; swapped, never mutated
@@ -145,7 +150,8 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 		k.cfg.Principal = localUser()
 	}
 	if cfg.Warm != tier.None {
-		k.lane(cfg.Warm) // starts while the rest is opened: it takes longest
+		k.lane(cfg.Warm)  // starts while the rest is opened: it takes longest,
+		runtime.Gosched() // and so goes first
 	}
 	if k.set, err = loadSet(cfg.PolicyDir); err == nil {
 		k.state, err = openState(cfg.StateDir, k.step)
@@ -211,7 +217,11 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		return c.end(ctx, receipt.Denied, fault.New(fault.Denied, d.View().Reason, "decide call", nil))
 	}
 	// Before a person is bothered: can it run at all?
-	if err := lane.wait(); err != nil {
+	if err := lane.wait(func() {
+		if effect == policy.Allow {
+			_ = c.draft() // intend tries again, and says why not
+		}
+	}); err != nil {
 		k.retire(lane)
 		return c.end(ctx, receipt.Refused, err)
 	}
@@ -267,6 +277,9 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	outcome, err := c.execute(ctx, lane, g, spec, stdio)
 	k.step("executed")
 	c.observe(Event{Step: StepExecuted})
+	if k.cfg.Once {
+		k.dismiss(lane)
+	}
 
 	// Result and receipt.
 	return c.end(ctx, outcome, err)
@@ -298,9 +311,8 @@ func (k *Kernel) Close() error {
 		return nil
 	}
 	k.calls.Wait()
-	var dying sync.WaitGroup
-	dying.Go(k.closeLanes) // the end of its namespaces takes a while
+	k.dying.Go(k.closeLanes) // the end of its namespaces takes a while
 	err := k.state.close()
-	dying.Wait()
+	k.dying.Wait()
 	return err
 }

@@ -32,6 +32,7 @@ type call struct {
 	out      *Outcome
 	session  string
 	run      string
+	signed   *receipt.Envelope // the intent, once it is signed
 	intent   *uint64
 	decision receipt.Decision
 	approval *receipt.Approval
@@ -108,12 +109,24 @@ func receiptFile(f capsule.File) receipt.File {
 // intend logs that the call is about to happen. Whatever fails here, nothing ran.
 // A caller that gives up does not interrupt it: the run then ends with a record.
 func (c *call) intend(ctx context.Context) error {
-	i, _, err := c.k.state.log(context.WithoutCancel(ctx), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}), nil)
+	if c.signed == nil {
+		if err := c.draft(); err != nil {
+			return err
+		}
+	}
+	i, err := c.k.state.append(context.WithoutCancel(ctx), c.signed, true, nil)
 	if err != nil {
 		return err
 	}
 	c.intent, c.out.Intent = &i, &i
 	return nil
+}
+
+// draft signs the intent, for intend to log. A call that nobody has to approve may
+// be there early, while it waits for palyra-cell.
+func (c *call) draft() (err error) {
+	c.signed, err = receipt.Sign(c.k.state.ring.Attestation(), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}))
+	return err
 }
 
 // execute runs the call and says how that ended.

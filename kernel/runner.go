@@ -69,12 +69,14 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 	return l
 }
 
-// wait returns why nothing can run here, if that is so.
-func (l *lane) wait() error {
+// wait returns why nothing can run here, if that is so. Where there is time until
+// then, which the first call has, meanwhile is done.
+func (l *lane) wait(meanwhile func()) error {
 	select {
 	case <-l.ready:
 	default:
-		prepare() // only the first call finds it not ready
+		meanwhile()
+		prepare()
 		<-l.ready
 	}
 	return l.err
@@ -92,14 +94,24 @@ func prepare() {
 
 // retire takes a lane out of use, so that the next call starts another.
 func (k *Kernel) retire(dead *lane) {
+	k.remove(dead)
+	dead.close()
+}
+
+// dismiss is retire in the background. Close waits for it.
+func (k *Kernel) dismiss(done *lane) {
+	k.remove(done)
+	k.dying.Go(done.close)
+}
+
+func (k *Kernel) remove(lane *lane) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	for t, l := range k.lanes {
-		if l == dead {
+		if l == lane {
 			delete(k.lanes, t)
 		}
 	}
-	k.mu.Unlock()
-	dead.close()
 }
 
 func (l *lane) close() {

@@ -82,7 +82,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 	}
 	k, err := kernel.Open(ctx, kernel.Config{
 		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell,
-		Warm: command.Value(inv, "tier", tier.C), Approver: a.approver(),
+		Warm: command.Value(inv, "tier", tier.C), Once: true, Approver: a.approver(),
 	})
 	if err != nil {
 		return nil, nil, err
