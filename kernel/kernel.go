@@ -49,6 +49,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/grant"
 	"palyra/authz/policy"
+	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -87,6 +88,10 @@ type Config struct {
 	// Principal is who makes the calls of Call, as its surface authenticated it.
 	// Default: the user that this process runs as, by number.
 	Principal policy.Entity
+
+	// JournalWaited, if not nil, is told for each entry of the journal how long it
+	// waited for the group that it is written in; see journal.Options.
+	JournalWaited func(time.Duration)
 
 	// TestOnlyStep is called at each named step, so that a test can kill the
 	// process there: "sealed", "decided", "approved", "granted", "intent",
@@ -154,7 +159,7 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 		runtime.Gosched() // and so goes first
 	}
 	if k.set, err = loadSet(cfg.PolicyDir); err == nil {
-		k.state, err = openState(cfg.StateDir, k.step)
+		k.state, err = openState(cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step})
 	}
 	if err != nil {
 		k.closeLanes()

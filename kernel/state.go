@@ -30,7 +30,7 @@ type state struct {
 }
 
 // openState opens dir, and makes it and its keys on first use.
-func openState(dir string, step func(string)) (_ *state, err error) {
+func openState(dir string, o journal.Options) (_ *state, err error) {
 	op := fmt.Sprintf("open state directory %q", dir)
 	if !filepath.IsAbs(dir) {
 		return nil, fault.New(fault.BadState, "state_not_absolute", op, nil)
@@ -55,7 +55,7 @@ func openState(dir string, step func(string)) (_ *state, err error) {
 		return nil, err
 	}
 	s.trust = receipt.TrustIn(s.ring)
-	s.journal, err = journal.Open(filepath.Join(dir, "journal"), s.ring.Log(), journal.Options{TestOnlyStep: step})
+	s.journal, err = journal.Open(filepath.Join(dir, "journal"), s.ring.Log(), o)
 	return s, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -18,6 +19,7 @@ type request struct {
 	entry Entry
 	turn  chan bool // true: lead the next group; false: index and err are set
 	leads bool      // true was sent on turn; guarded by queue.mu
+	since time.Time // when it began to wait, if somebody wants to know
 	index uint64
 	err   error
 }
@@ -38,6 +40,9 @@ func (j *Journal) enqueue(ctx context.Context, r *request) error {
 	q := &j.queue
 	if err := ctx.Err(); err != nil {
 		return gaveUp(err)
+	}
+	if j.told != nil {
+		r.since = time.Now()
 	}
 	q.mu.Lock()
 	q.waiting = append(q.waiting, r)
@@ -90,6 +95,12 @@ func (j *Journal) lead() {
 	q.waiting = slices.Delete(q.waiting, 0, n)
 	q.mu.Unlock()
 
+	if j.told != nil {
+		now := time.Now()
+		for _, r := range batch {
+			j.told(now.Sub(r.since))
+		}
+	}
 	j.commit(batch)
 	j.writer.Unlock()
 

@@ -48,6 +48,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"palyra/crypt/keyring"
 	"palyra/internal/durable"
@@ -83,6 +84,10 @@ type Position struct{ Index uint64 }
 
 // Options tune a Journal. The zero value is right for all but tests.
 type Options struct {
+	// Waited, if not nil, is told for each entry how long it waited for its group:
+	// from Append until the group begins to be written, which is how long earlier
+	// groups took. It is called by whoever writes, and must not block.
+	Waited func(time.Duration)
 	// TestOnlyStep is called with the name of each durable step, so that a test
 	// can kill the process there.
 	TestOnlyStep func(name string)
@@ -94,6 +99,7 @@ type Journal struct {
 	key  *keyring.LogKey
 	vkey string
 	step func(string)
+	told func(time.Duration) // Options.Waited; may be nil
 	lock *durable.FileLock
 
 	queue queue // of appends waiting for their group
@@ -141,7 +147,7 @@ func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, key: key, vkey: key.VKey(), lock: lock, step: o.TestOnlyStep}
+	j := &Journal{dir: dir, key: key, vkey: key.VKey(), lock: lock, step: o.TestOnlyStep, told: o.Waited}
 	if j.step == nil {
 		j.step = func(string) {}
 	}

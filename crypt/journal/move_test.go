@@ -7,13 +7,21 @@ import (
 )
 
 // TestMove: while complete tiles are moved out of the write-ahead file, appends
-// and proofs go on; what was appended meanwhile is in the new one.
+// and proofs go on, whatever the mover is at; what was appended meanwhile is in
+// the new one.
 func TestMove(t *testing.T) {
+	for step, base := range map[string]uint64{"seal:tile:begin": 0, "seal:checkpoint:begin": 0, "seal:swept": maxBacklog} {
+		t.Run(step, func(t *testing.T) { testMove(t, step, base) })
+	}
+}
+
+// testMove has the mover stand still at a step, when the file begins at base.
+func testMove(t *testing.T, step string, base uint64) {
 	s := newHouse(t)
 	reached, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	j := s.open(t, Options{TestOnlyStep: func(name string) {
-		if name == "seal:tile:begin" {
+		if name == step {
 			once.Do(func() { close(reached); <-release })
 		}
 	}})
@@ -31,9 +39,10 @@ func TestMove(t *testing.T) {
 	if _, err := j.Append(context.Background(), Entry{Leaf: []byte("result"), Closes: &zero}); err != nil {
 		t.Error(err)
 	}
-	if base := j.tree.base; base != 0 {
-		t.Errorf("moved up to %d already", base)
+	if got := j.tree.base; got != base {
+		t.Errorf("moved up to %d at %s, want %d", got, step, base)
 	}
+	s.check(t)
 	close(release)
 	j.movers.Wait()
 	if base := j.tree.base; base != maxBacklog {

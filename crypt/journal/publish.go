@@ -34,6 +34,9 @@ func (j *Journal) publish(lasting bool, st *staged) error {
 		if err := j.finish(st); err != nil {
 			return err
 		}
+		if err := j.sweep(st); err != nil {
+			return err
+		}
 		if j.tree.size-j.tree.base < tileWidth {
 			break
 		}
@@ -125,20 +128,21 @@ func (j *Journal) headTile() ([]byte, error) {
 //  5. partial tiles that complete ones replace are removed
 //
 // Everything is flushed before the next step, and until step 4 the old
-// write-ahead file still holds all of it. Steps 1 and 2 write what can never
-// change and take the longest; appends go on meanwhile. The rest is short.
+// write-ahead file still holds all of it. Appends go on meanwhile, except during
+// step 4: what they wrote since step 1 goes into the new file, too.
 
 // staged is what stage has written and finish has to make the log's.
 type staged struct {
 	from, to uint64
+	note     []byte // the checkpoint at to
 	tiles    []tlog.Tile
 	open     []uint64 // entries that were open at to
 	next     uint64   // the first entry of the record that holds entry to, and
 	at       int64    // where that record stands in the write-ahead file
 }
 
-// stage writes bundles, contents and tiles of all that is complete. The caller
-// holds sealing. It returns nil if there is none.
+// stage is steps 1 to 3 for all that is complete. The caller holds sealing, and
+// all of it is durable. It returns nil if there is none.
 func (j *Journal) stage() (*staged, error) {
 	j.mu.RLock()
 	tree, w := *j.tree, &wal{file: j.wal.file, header: j.wal.header, end: j.wal.start, size: j.wal.end}
@@ -160,6 +164,17 @@ func (j *Journal) stage() (*staged, error) {
 			return nil, err
 		}
 	}
+	root, err := tree.rootAt(st.to)
+	if err != nil {
+		return nil, err
+	}
+	st.note = j.key.SignCheckpoint(st.to, root)
+	if err := j.writeFile("seal:checkpoint", checkpointFile, st.note); err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	j.published = st.to
+	j.mu.Unlock()
 	return st, nil
 }
 
@@ -207,8 +222,8 @@ func (j *Journal) stageEntries(w *wal, st *staged) error {
 	return err
 }
 
-// finish makes what was staged part of the log and begins a new write-ahead file
-// behind it. The caller holds sealing and writer. nil is nothing to do.
+// finish is step 4: it makes what was staged part of the log and begins a new
+// write-ahead file behind it. The caller holds sealing and writer. nil is nothing to do.
 func (j *Journal) finish(st *staged) error {
 	if st == nil {
 		return nil
@@ -221,25 +236,11 @@ func (j *Journal) finish(st *staged) error {
 	if err != nil {
 		return err
 	}
-	root, err := nt.rootAt(st.to)
-	if err != nil {
-		return err
-	}
-	note := j.key.SignCheckpoint(st.to, root)
-	if err := j.writeFile("seal:checkpoint", checkpointFile, note); err != nil {
-		return err
-	}
-	j.mu.Lock()
-	j.published = st.to
-	j.mu.Unlock()
 	edge, err := nt.ReadHashes(edgeIndexes(st.to))
 	if err != nil {
 		return err
 	}
-	if err := j.swap(nt, edge, st.open, note, rest); err != nil {
-		return err
-	}
-	return j.sweep(st.tiles, st.from, st.to)
+	return j.swap(nt, edge, st.open, st.note, rest)
 }
 
 // after reads the groups behind what was staged.
@@ -266,7 +267,7 @@ func (j *Journal) after(st *staged) (rest []*group, err error) {
 	return rest, err
 }
 
-// move is stage and finish in the background, for a log that nobody publishes.
+// move is steps 1 to 5 in the background, for a log that nobody publishes.
 // Its failure is nobody's: the next one, Close and Publish try again.
 func (j *Journal) move() {
 	j.sealing.Lock()
@@ -278,12 +279,17 @@ func (j *Journal) move() {
 	if !closed {
 		st, _ = j.stage()
 	}
+	if j.replace(st) {
+		_ = j.sweep(st)
+	}
+}
+
+// replace is finish for move, and says whether it was done.
+func (j *Journal) replace(st *staged) bool {
 	j.writer.Lock()
 	defer j.writer.Unlock()
 	j.moving = false
-	if !j.closed && j.broken == nil {
-		_ = j.finish(st)
-	}
+	return !j.closed && j.broken == nil && j.finish(st) == nil
 }
 
 // swap begins a new write-ahead file at the tree nt, with the groups after it.
@@ -319,10 +325,14 @@ func (j *Journal) swap(nt *tree, edge []tlog.Hash, open []uint64, note []byte, r
 }
 
 // sweep removes partial tiles that are not the log's any more, and temporary
-// files. It is housekeeping: what it leaves after a crash is swept next time.
-func (j *Journal) sweep(tiles []tlog.Tile, from, to uint64) error {
+// files. It is housekeeping: what it leaves after a crash is swept next time. The
+// caller holds sealing. nil is nothing to do.
+func (j *Journal) sweep(st *staged) error {
+	if st == nil {
+		return nil
+	}
 	dirs := make(map[string]bool)
-	for _, t := range tiles {
+	for _, t := range st.tiles {
 		path := filepath.Join(j.dir, filepath.FromSlash(tilePath(t)))
 		dirs[filepath.Dir(path)] = true
 		if t.W < tileWidth {
@@ -335,7 +345,7 @@ func (j *Journal) sweep(tiles []tlog.Tile, from, to uint64) error {
 			return err
 		}
 	}
-	for n := from / tileWidth; n < to/tileWidth; n++ {
+	for n := st.from / tileWidth; n < st.to/tileWidth; n++ {
 		for _, p := range []string{bundlePath(int64(n), tileWidth), contentPath(int64(n))} {
 			path := filepath.Join(j.dir, filepath.FromSlash(p))
 			dirs[filepath.Dir(path)] = true
