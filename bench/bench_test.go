@@ -27,7 +27,7 @@ func sample() *results {
 		{Path: pathCellC, Program: programNoop, Concurrency: sustainedCell, Seconds: 20, Calls: 10, PerSecond: 1500, Load: measure.Load{Settled: true, Rest: 2}},
 		{Path: pathBwrap, Program: programNoop, Concurrency: sustainedCell, PerSecond: 500},
 		{Path: pathCall, Program: programNoop, Concurrency: 1, PerSecond: 200},
-		{Path: pathCall, Program: programNoop, Concurrency: callsAtOnce, PerSecond: 900},
+		{Path: pathCall, Program: programNoop, Concurrency: callsAtOnce, PerSecond: 900, Group: &measure.Waits{N: 20, P50: 300, P99: 900, Max: 5100}},
 	}
 	r.Waiting = []selfbench.Waiting{{Kind: selfbench.WaitingVoid, Cells: 500, Each: 42.5, Slab: 10000}, {Kind: selfbench.WaitingFresh, Cells: 499, Each: 1}}
 	r.Parts = []selfbench.Parts{{Path: pathCall, Rows: []selfbench.Share{{Part: "seal", P50: 1, P99: 2, Share: 0.5}}}}
@@ -45,6 +45,7 @@ func TestJudge(t *testing.T) {
 		"sustained at concurrency 4, fresh netns, noop: calls per second to bwrap's ≥": missed,
 		"the same: slab and network namespaces back to the start":                      met,
 		"whole call, noop, concurrency 8 to 1":                                         met,
+		"wait of a call for its group ≤ 5 ms":                                          missed,
 		"waiting cell, of 500: memory":                                                 met,
 		"waiting cell with its own network namespace, of 500: memory":                  notMeasured,
 		"cold, pooled netns, noop, 8 ms gap: ratio":                                    notMeasured,

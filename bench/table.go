@@ -42,6 +42,13 @@ func tables(r *results) []measure.Table {
 			fmt.Sprint(l.NetNSAfter), fmt.Sprint(l.NetNSRest), fmt.Sprint(l.SlabBefore), fmt.Sprint(l.SlabPeak), fmt.Sprint(l.SlabAfter),
 			fmt.Sprint(l.SlabRest), fmt.Sprintf("%.1f", l.Rest), ok})
 	}
+	group := measure.Table{Title: "Wait for a group of the journal", Left: 2, Head: []string{"path", "program", "at once", "entries", "p50 µs", "p99 µs", "max µs"}}
+	for _, x := range r.Sustained {
+		if g := x.Group; g != nil {
+			group.Rows = append(group.Rows, []string{x.Path, x.Program, fmt.Sprint(x.Concurrency), fmt.Sprint(g.N),
+				fmt.Sprintf("%.0f", g.P50), fmt.Sprintf("%.0f", g.P99), fmt.Sprintf("%.0f", g.Max)})
+		}
+	}
 	memory := measure.Table{Title: "Memory of cells that wait", Left: 1, Head: []string{"kind", "cells", "KiB each", "slab", "stacks and page tables", "other"}}
 	for _, x := range r.Waiting {
 		per := func(kb int64) string { return fmt.Sprintf("%.1f", measure.Over(float64(kb), float64(x.Cells))) }
@@ -51,7 +58,11 @@ func tables(r *results) []measure.Table {
 	for _, v := range judge(r) {
 		aims.Rows = append(aims.Rows, []string{v.Goal, v.Verdict, v.Value})
 	}
-	out = append(out, rate, left, memory, aims)
+	out = append(out, rate, left)
+	if len(group.Rows) > 0 {
+		out = append(out, group)
+	}
+	out = append(out, memory, aims)
 	if len(r.Absent) > 0 {
 		t := measure.Table{Title: "Not measured", Left: 3, Head: []string{"path", "program", "why"}}
 		for _, a := range r.Absent {

@@ -27,6 +27,9 @@ type Path struct {
 	// that took. ErrUnfit is no failure: the call was not of the kind that the
 	// path is about, and does not count.
 	Once func() (time.Duration, error)
+	// Waits returns how long calls waited for others at the step that has a goal of
+	// its own, and forgets it; may be nil.
+	Waits func() []time.Duration
 	// Close is called when the set is done; may be nil.
 	Close func() error
 }

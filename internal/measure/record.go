@@ -31,7 +31,16 @@ type Sustained struct {
 	P50         float64 `json:"p50_us"`
 	P99         float64 `json:"p99_us"`
 	Max         float64 `json:"max_us"`
+	Group       *Waits  `json:"group,omitempty"` // of calls for their group in the journal; absent for paths without one
 	Load        Load    `json:"load"`
+}
+
+// Waits is how long some step had to wait for others.
+type Waits struct {
+	N   int     `json:"n"`
+	P50 float64 `json:"p50_us"`
+	P99 float64 `json:"p99_us"`
+	Max float64 `json:"max_us"`
 }
 
 // Load is what a sustained run leaves in the kernel. Counts of namespaces are

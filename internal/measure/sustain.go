@@ -6,6 +6,9 @@ import "time"
 // waits at most rest.
 func Sustain(p Path, program string, concurrency int, atLeast, rest time.Duration) (Sustained, error) {
 	before := readLoad()
+	if p.Waits != nil {
+		p.Waits()
+	}
 	stop, peak := make(chan struct{}), make(chan counts)
 	go func() {
 		most := before
@@ -32,6 +35,10 @@ func Sustain(p Path, program string, concurrency int, atLeast, rest time.Duratio
 		PerSecond: float64(s.N) / took.Seconds(), P50: s.P50, P99: s.P99, Max: s.Max,
 		Load: Load{NetNSBefore: before.netns, NetNSPeak: most.max(after).netns, NetNSAfter: after.netns,
 			SlabBefore: before.slab, SlabPeak: most.max(after).slab, SlabAfter: after.slab}}
+	if p.Waits != nil {
+		w := Summarize(p.Waits())
+		out.Group = &Waits{N: w.N, P50: w.P50, P99: w.P99, Max: w.Max}
+	}
 	ended, now := time.Now(), after
 	for !settled(before, now) && time.Since(ended) < rest {
 		time.Sleep(250 * time.Millisecond)

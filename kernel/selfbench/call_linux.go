@@ -41,7 +41,7 @@ func (l *Lab) addCalls(s *Set, program string) error {
 		{CallWarm, "warm", evidence.CellWarm, cell.Pool{Cells: 8, MaxAge: 10 * time.Minute}},
 	} {
 		r := newRecorder()
-		cfg := kernel.Config{StateDir: filepath.Join(dir, x.state), PolicyDir: policies, CellPath: l.cell, Warm: tier.C, Pool: x.pool, TestOnlyStep: r.step}
+		cfg := kernel.Config{StateDir: filepath.Join(dir, x.state), PolicyDir: policies, CellPath: l.cell, Warm: tier.C, Pool: x.pool, JournalWaited: r.waited, TestOnlyStep: r.step}
 		p, err := l.callPath(x.name, x.mode, program, cfg, r)
 		switch {
 		case fault.KindOf(err) == fault.Refused:
@@ -97,7 +97,7 @@ func (l *Lab) callPath(name, mode, program string, cfg kernel.Config, r *recorde
 	if err != nil {
 		return measure.Path{}, errors.Join(err, k.Close())
 	}
-	return measure.Path{Name: name, Close: k.Close, Once: once}, nil
+	return measure.Path{Name: name, Close: k.Close, Waits: r.takeWaits, Once: once}, nil
 }
 
 // flushes is what two durable records cost at the least: a write of 4 KiB at the

@@ -70,6 +70,8 @@ type recorder struct {
 	start time.Time // guarded by mu
 	now   []mark    // guarded by mu
 	calls [][]mark  // guarded by mu
+
+	waits []time.Duration // guarded by mu: for groups of the journal, on or not
 }
 
 func newRecorder() *recorder {
@@ -87,6 +89,22 @@ func (r *recorder) step(name string) {
 	if r.on && r.known[name] {
 		r.now = append(r.now, mark{name, time.Since(r.start)})
 	}
+}
+
+// waited is a kernel's Config.JournalWaited.
+func (r *recorder) waited(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waits = append(r.waits, d)
+}
+
+// takeWaits returns what waited was told and forgets it.
+func (r *recorder) takeWaits() []time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.waits
+	r.waits = nil
+	return w
 }
 
 func (r *recorder) begin() {
