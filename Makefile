@@ -67,7 +67,7 @@ bench-baseline: build
 bench-compare:
 	@go build -o $(TOOLS)/bench ./bench && $(TOOLS)/bench -compare
 .PHONY: bench-full bench-baseline bench-compare
-lab: ## the cell's tests on another kernel with a delegated cgroup, in an emulated machine
+lab: ## emulated machines: the cell on other kernels and arm64, the units under systemd
 	go run ./conformance/lab
 demo: build ## the whole path in a minute
 	conformance/demo/run

@@ -10,61 +10,99 @@ import (
 	"strings"
 )
 
-// programs are those that the tests start.
-var programs = []string{"cat", "chmod", "cp", "cut", "dd", "echo", "env", "false", "grep", "head", "id", "ln", "ls", "mkdir", "mv",
-	"printf", "pwd", "rm", "seq", "setsid", "sh", "sleep", "sort", "tail", "touch", "tr", "true", "wc"}
-
 // buildDisk makes an ext4 file system: as root, tier C wants one that has
 // id-mapped mounts, which tmpfs got in 6.3 only.
-func (l *lab) buildDisk(disk string) error {
-	root, err := os.MkdirTemp(l.work, "root-")
+func (l *lab) buildDisk(a *archive, m machine, disk string) error {
+	debs, err := a.with(m.packages()...)
 	if err != nil {
 		return err
 	}
-	err = os.Chmod(root, 0o755)
-	for _, d := range []string{"proc", "sys", "dev", "tmp", "etc", "run", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/lib/palyra"} {
-		err = errors.Join(err, os.MkdirAll(filepath.Join(root, d), 0o755))
+	root := strings.TrimSuffix(disk, ".disk") + ".root"
+	if _, err := os.Stat(root); err != nil {
+		part := root + ".part"
+		if err := errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755), unpack(part, debs), settle(part)); err != nil {
+			return err
+		}
+		if err := os.Rename(part, root); err != nil {
+			return err
+		}
 	}
-	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
-		err = errors.Join(err, os.Symlink("usr/"+d, filepath.Join(root, d)))
+	if m.service {
+		err = l.addService(m, root)
+	} else {
+		err = l.addTests(m, root)
 	}
-	err = errors.Join(err, os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0::/:/bin/sh\nlab:x:1000:1000::/tmp:/bin/sh\n"), 0o644))
 	if err != nil {
 		return err
 	}
-	for _, p := range programs {
-		path, err := exec.LookPath(p)
-		if err != nil {
-			return err
-		}
-		libs, err := libraries(path)
-		if err != nil {
-			return err
-		}
-		to := map[string]string{path: "usr/bin/" + p}
-		for _, lib := range libs {
-			to[lib] = "usr" + strings.TrimPrefix(lib, "/usr")
-		}
-		for from, name := range to {
-			if err := copyFile(from, filepath.Join(root, name)); err != nil {
-				return err
-			}
-		}
+	// Nobody but root may own the files of a machine; who is not root here makes
+	// the disk in a user namespace in which it is. 5.10 does not know what newer
+	// versions of mke2fs turn on.
+	cmd := exec.Command("/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal,^orphan_file,^metadata_csum_seed,verity",
+		"-E", "root_owner=0:0", "-d", root, disk, "1G")
+	if err := os.Remove(disk); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
+	asRoot(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mke2fs: %w: %s", err, out)
+	}
+	return nil
+}
+
+// settle makes of unpacked packages a system: what their scripts would do.
+func settle(root string) error {
+	var errs []error
+	for _, d := range []string{"proc", "sys", "dev", "tmp", "etc", "run", "root", "home", "srv", "var/lib", "var/log", "var/tmp"} {
+		errs = append(errs, os.MkdirAll(filepath.Join(root, d), 0o755))
+	}
+	for _, f := range []string{"passwd", "group"} {
+		b, err := os.ReadFile(filepath.Join(root, "usr/share/base-passwd", f+".master"))
+		errs = append(errs, err, os.WriteFile(filepath.Join(root, "etc", f), b, 0o644))
+	}
+	if _, err := os.Lstat(filepath.Join(root, "usr/bin/sh")); err != nil {
+		errs = append(errs, os.Symlink("dash", filepath.Join(root, "usr/bin/sh")))
+	}
+	return errors.Join(errs...)
+}
+
+// addTests adds what machines of cells run.
+func (l *lab) addTests(m machine, root string) error {
 	to := filepath.Join(root, "usr/lib/palyra")
-	err = command(".", "go", "build", "-o", to+"/palyra-cell", "palyra/cmd/palyra-cell")
-	if err == nil {
-		err = command(".", "go", "test", "-c", "-o", to+"/cell.test", "palyra/isolate/cell")
-	}
-	if err != nil {
+	err := errors.Join(m.build(to, "palyra/cmd/palyra", "palyra/cmd/palyra-cell", "palyra/conformance/escape", "palyra/conformance/escape/attack",
+		"palyra/conformance/escape/warm"),
+		os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0::/:/bin/sh\nlab:x:1000:1000::/tmp:/bin/sh\n"), 0o644))
+	return errors.Join(err, m.golang("test", "-c", "-o", filepath.Join(to, "cell.test"), "palyra/isolate/cell"))
+}
+
+// build builds programs for the machine, static.
+func (m machine) build(to string, packages ...string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	return command(".", "/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0", "-d", root, disk, "512M")
+	return m.golang(append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", to + "/"}, packages...)...)
+}
+
+func (m machine) golang(args ...string) error {
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+m.arch, "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w: %s", args[0], err, out)
+	}
+	return nil
 }
 
 // buildInitrd writes an archive in cpio's "newc" format: this program as /init
 // and the modules, in the order to load them.
-func buildInitrd(path string, modules []string) error {
+func (l *lab) buildInitrd(m machine, path string, modules []string) error {
+	dir := filepath.Join(l.work, "init-"+m.arch)
+	if err := m.build(dir, "palyra/conformance/lab"); err != nil {
+		return err
+	}
+	init, err := os.ReadFile(filepath.Join(dir, "lab"))
+	if err != nil {
+		return err
+	}
 	var b bytes.Buffer
 	n := 0
 	add := func(name string, mode int, data []byte) {
@@ -74,80 +112,20 @@ func buildInitrd(path string, modules []string) error {
 		b.Write(data)
 		b.Write(make([]byte, -b.Len()&3))
 	}
-	init, err := os.ReadFile("/proc/self/exe") // static: it uses neither net nor os/user
-	if err != nil {
-		return err
+	for _, d := range []string{"dev", "disk", "modules"} {
+		add(d, 0o040755, nil)
 	}
-	const insmod = "/sbin/insmod" // reads compressed modules, too
-	files, err := libraries(insmod)
-	if err != nil {
-		return err
-	}
-	files = append(files, insmod)
-	made := make(map[string]bool)
-	mkdirs := func(path string) {
-		for i, c := range path {
-			if dir := path[:i]; c == '/' && !made[dir] {
-				made[dir] = true
-				add(dir, 0o040755, nil)
-			}
-		}
-	}
-	mkdirs("disk/")
-	mkdirs("modules/")
-	mkdirs("dev/")
 	add("init", 0o100755, init)
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			return err
+	for i, name := range modules {
+		data, err := os.ReadFile(name)
+		if err == nil && strings.HasSuffix(name, ".xz") {
+			data, err = exec.Command("xz", "-dc", name).Output()
 		}
-		mkdirs(f[1:])
-		add(f[1:], 0o100755, data)
-	}
-	for i, m := range modules {
-		data, err := os.ReadFile(m)
 		if err != nil {
-			return err
+			return fmt.Errorf("module %s: %w", filepath.Base(name), err)
 		}
-		add(fmt.Sprintf("modules/%02d-%s", i, filepath.Base(m)), 0o100644, data)
+		add(fmt.Sprintf("modules/%02d-%s", i, strings.TrimSuffix(filepath.Base(name), ".xz")), 0o100644, data)
 	}
 	add("TRAILER!!!", 0, nil)
 	return os.WriteFile(path, b.Bytes(), 0o644)
-}
-
-func command(dir, name string, args ...string) error {
-	cmd := exec.Command(name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64")
-	cmd.Stderr = os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
-}
-
-func copyFile(from, to string) error {
-	b, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(to, b, 0o755)
-}
-
-// libraries lists what a program is linked with, as this host finds it.
-func libraries(program string) (libs []string, err error) {
-	out, err := exec.Command("ldd", program).Output()
-	if err != nil {
-		return nil, fmt.Errorf("ldd %s: %w", program, err)
-	}
-	for _, f := range strings.Fields(string(out)) {
-		if strings.HasPrefix(f, "/") {
-			libs = append(libs, f)
-		}
-	}
-	return libs, nil
 }

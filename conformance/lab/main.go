@@ -1,35 +1,40 @@
-// Command lab runs the tests of isolate/cell on another kernel, in a virtual
-// machine that delegates a cgroup.
+// Command lab runs Palyra on other kernels, architectures and service managers,
+// in emulated machines.
 //
-//	go run ./conformance/lab                                        # the distribution's kernel
-//	go run ./conformance/lab -kernel linux-image-6.12-cloud-amd64   # another package's
+//	go run ./conformance/lab                    # every machine of the matrix
+//	go run ./conformance/lab -run trixie        # those whose name matches
+//	go run ./conformance/lab -work DIR          # keep what is downloaded and built
+//	go run ./conformance/lab -accept            # write expect/*.json anew
 //
-// What it proves, as root and as a user: the contract of isolate.Runner and
-// TestCgroup hold where cgroup v2 is delegated, in the manner of systemd's
-// Delegate= and of DelegateSubgroup=palyra-main: limits are read back, a tree
-// that uses more memory than it may is killed and nothing else is, pids.max
-// stops forks, and no group is left. Where something else is in the delegated
-// group, evidence says so and calls work without. On a kernel older than the
-// host's it also shows what is missing there.
+// A machine is a kernel of Debian's archive, an initramfs that is this program,
+// and an ext4 disk made of the archive's packages. The archive is where this
+// machine's apt says; a package is used only if its digest is in an index that
+// Debian signed. There are two kinds:
 //
-// The machine boots a kernel package that apt finds, unpacked and not installed,
-// an initramfs that is this program, and an ext4 disk with a few programs of
-// this host. It has no network. It is emulated (qemu's tcg), so it needs nothing
-// of the host but qemu-system-x86_64, kmod and mke2fs, and its times mean
-// nothing. It says nothing about other architectures.
+//   - cells: this program is the first process. It delegates a cgroup as systemd
+//     does, runs the tests of isolate/cell, the prober and a part of the attack
+//     battery, as root and as a user, and looks at what is left.
+//   - service: systemd is the first process. docs/OPERATIONS.md is followed to
+//     the letter, and then the units are made to do what they promise.
+//
+// Each check prints one JSON line on the console. What it must say is in
+// expect/MACHINE.json; any difference fails, a check that did not run too.
+//
+// Machines have no network. They are emulated (qemu's tcg), so that this needs
+// nothing of the host but apt, dpkg, xz, mke2fs and qemu; times in it mean
+// nothing.
+//
+// What it does not prove: what other kernels of the same version, built with
+// other options, enforce.
 package main
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"time"
 )
 
@@ -37,155 +42,89 @@ func main() {
 	if os.Getpid() == 1 {
 		guest() // does not return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "service" {
+		service() // does not return
+	}
 	var l lab
-	flag.StringVar(&l.kernel, "kernel", "linux-image-cloud-amd64", "package whose kernel to boot; found through apt")
+	run := flag.String("run", "", "machines to boot, as a regular expression (default: all)")
 	flag.StringVar(&l.work, "work", "", "directory for what is downloaded and built (default: a temporary one)")
-	flag.DurationVar(&l.timeout, "timeout", 120*time.Second, "longest time that a boot may take")
+	flag.StringVar(&l.expect, "expect", "conformance/lab/expect", "directory with what is expected")
+	flag.DurationVar(&l.timeout, "timeout", 600*time.Second, "longest time that a machine may take")
+	flag.BoolVar(&l.accept, "accept", false, "write down what came out as what is expected")
+	flag.BoolVar(&l.verbose, "v", false, "show the consoles")
+	flag.StringVar(&l.only, "parts", "", "play only these parts, separated by commas, and expect nothing of others")
 	flag.Parse()
-	if err := l.do(); err != nil {
+	if err := l.do(*run); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
 }
 
 type lab struct {
-	kernel, work string
-	timeout      time.Duration
+	work, expect, only string
+	timeout            time.Duration
+	accept, verbose    bool
 }
 
-func (l *lab) do() error {
-	if l.work == "" {
-		dir, err := os.MkdirTemp("", "palyra-lab-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		l.work = dir
-	}
-	vmlinuz, modules, err := l.fetch()
+func (l *lab) do(run string) error {
+	which, err := regexp.Compile(run)
 	if err != nil {
 		return err
 	}
-	initrd, disk := filepath.Join(l.work, "initrd"), filepath.Join(l.work, "disk")
-	if err := l.buildDisk(disk); err != nil {
-		return fmt.Errorf("make disk: %w", err)
-	}
-	if err := buildInitrd(initrd, modules); err != nil {
-		return fmt.Errorf("make initramfs: %w", err)
+	if l.work == "" {
+		if l.work, err = os.MkdirTemp("", "palyra-lab-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(l.work)
+	} else if l.work, err = filepath.Abs(l.work); err != nil {
+		return err
 	}
 	var errs []error
-	for i, s := range scenes {
-		for _, uid := range []int{0, 1000} {
-			if err := l.boot(vmlinuz, initrd, disk, i, uid); err != nil {
-				errs = append(errs, fmt.Errorf("%s, %s as user %d: %w", l.kernel, s.test, uid, err))
-			}
+	n := 0
+	for _, m := range machines {
+		if !which.MatchString(m.name) {
+			continue
 		}
+		n++
+		start := time.Now()
+		checks, took, err := l.play(m)
+		verdict := "ok"
+		if err != nil {
+			verdict = "FAIL"
+			errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
+		}
+		fmt.Printf("%-22s %-4s %3d checks, booted for %.0f s, %.0f s in all\n", m.name, verdict, checks, took.Seconds(), time.Since(start).Seconds())
+	}
+	if n == 0 {
+		return fmt.Errorf("no machine is called %q", run)
 	}
 	return errors.Join(errs...)
 }
 
-// scene is one boot: a way to be started and what must come of it.
-type scene struct {
-	test     string // pattern
-	enforced bool   // the tests must have a cgroup
-	inner    string // group below the delegated one to start in
-	crowded  bool   // a stranger is in the delegated group
-	want     string // what the output must hold
-}
-
-var scenes = []scene{
-	{test: "TestContractTierB", enforced: true},
-	{test: "TestContractTierC", enforced: true},
-	{test: "TestCgroup|TestDeath|TestStart", enforced: true},
-	{test: "TestCgroup$", inner: "palyra-main", enforced: true},
-	{test: "TestCgroup$|TestContractTierC/Ends", crowded: true, want: "unavailable: other processes are in the delegated cgroup"},
-	{test: "TestCgroup$|TestContractTierC/Ends", inner: "session", want: "unavailable: cgroup v2 controllers cpu, memory, pids are not delegated"},
-}
-
-// fetch unpacks the kernel of a package without installing it.
-func (l *lab) fetch() (vmlinuz string, modules []string, err error) {
-	dir := filepath.Join(l.work, l.kernel)
-	if _, err := os.Stat(dir); err != nil {
-		name, err := l.resolve()
-		if err != nil {
-			return "", nil, err
-		}
-		if err := command(l.work, "apt-get", "download", "-q", name); err != nil {
-			return "", nil, err
-		}
-		debs, err := filepath.Glob(filepath.Join(l.work, name+"_*.deb"))
-		if err != nil || len(debs) != 1 {
-			return "", nil, fmt.Errorf("download %s: %d packages, %v", name, len(debs), err)
-		}
-		if err := command(l.work, "dpkg-deb", "-x", debs[0], dir); err != nil {
-			return "", nil, err
-		}
-	}
-	found, err := filepath.Glob(filepath.Join(dir, "boot/vmlinuz-*"))
-	if err != nil || len(found) != 1 {
-		return "", nil, fmt.Errorf("%s has %d kernels, %v", l.kernel, len(found), err)
-	}
-	// Both places: /usr is merged from Debian 13 on. A module that is missing is built in.
-	for _, name := range []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"} {
-		err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-			if base := filepath.Base(path); base == name+".ko" || base == name+".ko.xz" {
-				modules = append(modules, path)
-			}
-			return err
-		})
-		if err != nil {
-			return "", nil, err
-		}
-	}
-	return found[0], modules, nil
-}
-
-// resolve follows a meta package to the one that holds a kernel.
-func (l *lab) resolve() (string, error) {
-	out, err := exec.Command("apt-cache", "depends", l.kernel).Output()
+// play makes a machine, boots it and compares what it says with what is
+// expected.
+func (l *lab) play(m machine) (checks int, took time.Duration, err error) {
+	a, err := l.open(m.suite, m.arch)
 	if err != nil {
-		return "", fmt.Errorf("apt-cache depends %q: %w", l.kernel, err)
+		return 0, 0, err
 	}
-	for line := range strings.Lines(string(out)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: linux-image-"); ok {
-			return "linux-image-" + name, nil
-		}
-	}
-	return l.kernel, nil
-}
-
-// boot runs the machine and judges its console.
-func (l *lab) boot(vmlinuz, initrd, disk string, scene, uid int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "1536", "-smp", "2",
-		"-nographic", "-no-reboot", "-nic", "none", "-kernel", vmlinuz, "-initrd", initrd,
-		"-drive", "if=virtio,format=raw,snapshot=on,file="+disk,
-		"-append", fmt.Sprintf("console=ttyS0 panic=-1 quiet lab_uid=%d lab_scene=%d", uid, scene))
-	out, err := cmd.StdoutPipe()
+	dir, err := a.kernel(m.flavour)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return err
+	vmlinuz, modules, err := image(dir, m.modules())
+	if err != nil {
+		return 0, 0, err
 	}
-	verdict := "it ended early"
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		line := strings.TrimRight(lines.Text(), "\r")
-		fmt.Println(line)
-		if _, v, ok := strings.Cut(line, "LAB verdict "); ok { // the firmware may stand before it
-			verdict = v
-		}
+	disk, initrd := filepath.Join(l.work, m.root()+".disk"), filepath.Join(l.work, m.name+".initrd")
+	if err := l.buildDisk(a, m, disk); err != nil {
+		return 0, 0, fmt.Errorf("make disk: %w", err)
 	}
-	err = cmd.Wait()
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("not done after %v", l.timeout)
-	case err != nil:
-		return err
-	case verdict != "<nil>":
-		return errors.New(verdict)
+	if err := l.buildInitrd(m, initrd, modules); err != nil {
+		return 0, 0, fmt.Errorf("make initramfs: %w", err)
 	}
-	return nil
+	start := time.Now()
+	got, err := l.boot(m, vmlinuz, initrd, disk)
+	took = time.Since(start)
+	return len(got), took, errors.Join(err, l.judge(m, got, err))
 }

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// result is what one check says: "ok", or what was seen where that depends on
+// the kernel, or "failed: " and why, which is never expected. On the console it
+// is a line that begins with [mark].
+type result struct {
+	Check string `json:"check"`
+	Got   string `json:"got"`
+	Note  string `json:"note,omitempty"` // for people; not compared
+}
+
+const mark = "LAB "
+
+// boot runs the machine and collects the results from its console.
+func (l *lab) boot(m machine, vmlinuz, initrd, disk string) ([]result, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
+	defer cancel()
+	args := append(m.emulator(), "-accel", "tcg,thread=multi", "-m", "1536", "-smp", "2", "-nographic", "-no-reboot", "-nic", "none",
+		"-kernel", vmlinuz, "-initrd", initrd, "-drive", "if=virtio,format=raw,snapshot=on,file="+disk, "-append", m.cmdline(l.only))
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	var got []result
+	var console bytes.Buffer
+	done := false
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := strings.TrimRight(lines.Text(), "\r")
+		fmt.Fprintln(&console, line)
+		if l.verbose {
+			fmt.Println(line)
+		}
+		_, doc, ok := strings.Cut(line, mark) // the firmware may stand before it
+		var r result
+		if !ok || json.Unmarshal([]byte(doc), &r) != nil {
+			continue
+		}
+		done = done || r.Check == "done"
+		if r.Check != "done" {
+			got = append(got, r)
+		}
+	}
+	err = errors.Join(lines.Err(), cmd.Wait())
+	switch {
+	case ctx.Err() != nil:
+		err = fmt.Errorf("not done after %v", l.timeout)
+	case err == nil && !done:
+		err = errors.New("it ended early")
+	}
+	if err != nil && !l.verbose {
+		fmt.Printf("%s\n", console.Bytes())
+	}
+	return got, err
+}
+
+// judge compares the results with what is expected, or writes that.
+func (l *lab) judge(m machine, got []result, broken error) error {
+	file := filepath.Join(l.expect, m.name+".json")
+	said := make(map[string]string)
+	var errs []error
+	for _, r := range got {
+		if _, ok := said[r.Check]; ok {
+			errs = append(errs, fmt.Errorf("%s: said twice", r.Check))
+		}
+		said[r.Check] = r.Got
+		if strings.HasPrefix(r.Got, "failed: ") {
+			errs = append(errs, fmt.Errorf("%s: %s %s", r.Check, r.Got, r.Note))
+		}
+	}
+	if l.accept {
+		if len(errs) > 0 || broken != nil || l.only != "" {
+			return errors.Join(append(errs, errors.New("not accepted"))...)
+		}
+		b, err := json.MarshalIndent(said, "", "  ")
+		return errors.Join(err, os.MkdirAll(l.expect, 0o755), os.WriteFile(file, append(b, '\n'), 0o644))
+	}
+	b, err := os.ReadFile(file)
+	want := make(map[string]string)
+	if err == nil {
+		err = json.Unmarshal(b, &want)
+	}
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, r := range got {
+		if w, ok := want[r.Check]; !ok {
+			errs = append(errs, fmt.Errorf("%s: %s; nothing is expected of it", r.Check, r.Got))
+		} else if w != r.Got && !strings.HasPrefix(r.Got, "failed: ") {
+			errs = append(errs, fmt.Errorf("%s: %s; expected %s %s", r.Check, r.Got, w, r.Note))
+		}
+	}
+	for _, c := range sorted(want) {
+		part, _, _ := strings.Cut(c, "/")
+		if _, ok := said[c]; !ok && (l.only == "" || slices.Contains(strings.Split(l.only, ","), part)) {
+			errs = append(errs, fmt.Errorf("%s: said nothing; expected %s", c, want[c]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func sorted(m map[string]string) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// facts: what this kernel has, and what becomes of one call of each tier on it.
+// That is the ladder of degradations.
+func facts() {
+	told("facts/kernel", func() (string, error) {
+		var u syscall.Utsname
+		err := syscall.Uname(&u)
+		return series(text(u.Release[:])) + " " + text(u.Machine[:]), err
+	})
+	for _, u := range users {
+		told("facts/probe/"+u.name, func() (string, error) { return probe(place{delegated: true}, u.uid) })
+		for _, tier := range []string{"b", "c"} {
+			told("facts/call/"+tier+"/"+u.name, func() (string, error) { return call(place{delegated: true}, u.uid, "--tier", tier) })
+		}
+	}
+}
+
+func text(c any) string {
+	var s strings.Builder
+	switch c := c.(type) {
+	case []int8:
+		for _, b := range c {
+			s.WriteByte(byte(b))
+		}
+	case []uint8:
+		s.Write(c)
+	}
+	return strings.TrimRight(s.String(), "\x00")
+}
+
+// contract: every runner keeps what isolate.Runner promises.
+func contract() {
+	for _, c := range []struct {
+		test  string
+		users []string
+	}{{"TestContractTierB", []string{"user"}}, {"TestContractTierC", []string{"root", "user"}}} {
+		for _, u := range users {
+			if slices.Contains(c.users, u.name) {
+				told("contract/"+c.test+"/"+u.name, func() (string, error) {
+					return place{delegated: true}.tests(u.uid, enforced, "cell.test", "^"+c.test+"$")
+				})
+			}
+		}
+	}
+}
+
+// enforced turns a skip for want of a cgroup into a failure.
+var enforced = []string{"PALYRA_TEST_CGROUP=1"}
+
+// cgroup: limits are read back, kill what is over them and nothing else, and
+// leave no group; where palyra has no group of its own calls say so.
+func cgroup() {
+	for _, u := range users {
+		own, beneath := place{delegated: true}, place{delegated: true, inner: "palyra-main"}
+		told("cgroup/own/"+u.name, func() (string, error) {
+			return own.tests(u.uid, enforced, "cell.test", "TestCgroup|TestDeath|TestStartRefuses")
+		})
+		told("cgroup/subgroup/"+u.name, func() (string, error) { return beneath.tests(u.uid, enforced, "cell.test", "TestCgroup$") })
+		for name, p := range map[string]place{"crowded": {delegated: true, crowded: true}, "session": {delegated: true, inner: "session"}, "undelegated": {inner: "session"}} {
+			told("cgroup/"+name+"/"+u.name, func() (string, error) { return call(p, u.uid) })
+		}
+	}
+}
+
+// pool: cells that wait, where there is no group, and where there is one, in
+// which none may wait (docs/THREAT_MODEL.md): those tests hold palyra to it.
+func pool() {
+	for _, u := range users {
+		told("pool/no-cgroup/"+u.name, func() (string, error) {
+			return place{inner: "session"}.tests(u.uid, nil, "cell.test", "TestPoolServes|TestPoolKinds|TestPoolExpires|TestPoolCellDies|TestPoolNetworks")
+		})
+		told("pool/cgroup/"+u.name, func() (string, error) {
+			return place{delegated: true}.tests(u.uid, enforced, "cell.test", "TestPoolNetworks|TestCgroup$")
+		})
+	}
+}
+
+// cases runs cases of the attack battery, and says what did not pass.
+func cases(which string, limit time.Duration, args ...string) (string, error) {
+	const out = "/tmp/lab/battery.json"
+	argv := append([]string{programs + "/escape", "-palyra", programs + "/palyra", "-attack", programs + "/attack", "-warm", programs + "/warm", "-j", "2",
+		"-uid", "1000", "-out", out, "-case", which}, args...)
+	said, err := place{inner: "session"}.run(0, limit, nil, argv...)
+	var end *exec.ExitError
+	if err != nil && !errors.As(err, &end) {
+		return "", fmt.Errorf("%w: %s", err, said[max(0, len(said)-2000):])
+	}
+	var doc struct {
+		Passed, Open, Hung, Failed int
+		Cases                      []struct{ Case, Tier, Mode, User, Control, Verdict, Detail string }
+	}
+	b, err := os.ReadFile(out)
+	if err == nil {
+		err = json.Unmarshal(b, &doc)
+	}
+	if err == nil && doc.Passed == 0 {
+		err = fmt.Errorf("nothing passed: %s", said[max(0, len(said)-2000):])
+	}
+	var rest []string
+	for _, c := range doc.Cases {
+		switch c.Verdict {
+		case "passed", "not_applicable":
+		case "inconclusive":
+			rest = append(rest, c.Case+" "+c.User+" "+c.Control)
+		default:
+			err = errors.Join(err, fmt.Errorf("case %s at %s %s as %s is %s %s", c.Case, c.Tier, c.Mode, c.User, c.Verdict, c.Detail))
+		}
+	}
+	slices.Sort(rest)
+	if err != nil {
+		return "", err
+	}
+	return "none open; inconclusive: " + strings.Join(slices.Compact(rest), ", "), nil
+}
+
+// vsock: the loopback of vsock is there, and no cell reaches it.
+func vsock() {
+	told("vsock/cases", func() (string, error) { return cases("45", 60*time.Second) })
+}
+
+// battery is the part of the attack battery that says more on a kernel like this
+// than on a host in a container.
+func battery() {
+	told("battery/cases", func() (string, error) {
+		return cases("1/open,7,9,42,46,55,57,64,66,67,86", 300*time.Second, "-mode", "cold")
+	})
+}
+
+// noUserns: without user namespaces there is no tier C, and it says so; tier B
+// works.
+func noUserns() {
+	const most = "/proc/sys/user/max_user_namespaces"
+	old, err := os.ReadFile(most)
+	if err != nil {
+		say("nouserns", verdict(err), "")
+		return
+	}
+	settings := map[string][2]string{"max": {most, string(old)}}
+	if b, err := os.ReadFile("/proc/sys/kernel/unprivileged_userns_clone"); err == nil { // Debian's
+		settings["unprivileged"] = [2]string{"/proc/sys/kernel/unprivileged_userns_clone", string(b)}
+	}
+	for name, s := range settings {
+		if err := os.WriteFile(s[0], []byte("0"), 0); err != nil {
+			say("nouserns/"+name, verdict(err), "")
+			continue
+		}
+		for _, u := range users {
+			for _, tier := range []string{"b", "c"} {
+				told("nouserns/"+name+"/"+tier+"/"+u.name, func() (string, error) { return call(place{delegated: true}, u.uid, "--tier", tier) })
+			}
+		}
+		if err := os.WriteFile(s[0], []byte(s[1]), 0); err != nil {
+			say("nouserns/"+name, verdict(err), "")
+		}
+	}
+}
