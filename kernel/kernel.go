@@ -95,7 +95,8 @@ type Config struct {
 
 	// TestOnlyStep is called at each named step, so that a test can kill the
 	// process there: "sealed", "decided", "approved", "granted", "intent",
-	// "executed", "result" and "receipt", and the steps of journal and cell.
+	// "executed", "result" and "receipt", "loaded" in a Reload, and the steps of
+	// journal and cell.
 	TestOnlyStep func(name string)
 	// testOnlyStart replaces palyra-cell.
 	testOnlyStart func(ctx context.Context, t tier.Tier, key grant.Key) (runner, error)

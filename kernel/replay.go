@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -159,4 +160,79 @@ func FindDecision(read Entries, size, scan uint64, id string) (Decided, error) {
 		}
 	}
 	return Decided{}, fault.New(fault.NotFound, "no_such_decision", op, fmt.Errorf("it is not in the newest %d entries of the journal", min(scan, size)))
+}
+
+// MaxReplay is how many decisions Replay makes again at most.
+const MaxReplay = 10000
+
+// Replayed is what became of decisions that were made again.
+type Replayed struct {
+	Decided int      // made again, by both sets
+	Skipped int      // that are not recorded in full
+	Changed []Change // that the second set makes otherwise, newest first
+}
+
+// Change is a decision that two sets make differently.
+type Change struct {
+	Decided
+	Before, After policy.Decision // without id and fix
+}
+
+// Replay makes the newest last decisions of a journal again, by two sets, and
+// says which differ in effect, reason or policies. Nothing runs and nobody is
+// asked: policy is asked what it was asked then.
+func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *policy.Set) (Replayed, error) {
+	const op = "decide recent calls again"
+	out := Replayed{Changed: []Change{}}
+	if last < 1 || last > MaxReplay {
+		return out, fault.New(fault.Usage, "bad_limit", op, fmt.Errorf("between 1 and %d calls are decided again", MaxReplay))
+	}
+	for d, err := range Decisions(read, size, size) {
+		if err == nil && ctx.Err() != nil {
+			err = fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+		}
+		if err != nil {
+			return out, err
+		}
+		q, err := QuestionOf(&d.Statement.Predicate)
+		switch {
+		case fault.KindOf(err) == fault.Unsupported:
+			out.Skipped++
+		case err != nil:
+			return out, err
+		default:
+			out.Decided++
+			before, after := from.Repeat(q), to.Repeat(q)
+			if before.Effect != after.Effect || before.Reason != after.Reason || !slices.Equal(before.Policies, after.Policies) {
+				out.Changed = append(out.Changed, Change{d, before, after})
+			}
+		}
+		if out.Decided+out.Skipped == last {
+			break
+		}
+	}
+	return out, nil
+}
+
+// Export is the bundle of a recorded decision. set must be the one that made it,
+// and must still make it so.
+func Export(d *Decided, set *policy.Set) (*policy.Bundle, error) {
+	p := &d.Statement.Predicate
+	op := fmt.Sprintf("export decision %.12s", d.ID())
+	if set.Digest() != p.Decision.PolicySet {
+		return nil, fault.New(fault.NotFound, "policy_set_gone", op, fmt.Errorf("it was made by policy set %s, this is %s", p.Decision.PolicySet, set.Digest())).
+			WithHint("give the policy directory as it was then: --policy DIR")
+	}
+	q, err := QuestionOf(p)
+	if err != nil {
+		return nil, err
+	}
+	b, err := set.Bundle(q, d.ID())
+	if err != nil {
+		return nil, err
+	}
+	if a := b.Answer; a.Effect.String() != p.Decision.Effect || a.Reason != p.Decision.Reason || !slices.Equal(a.Policies, p.Decision.Policies) {
+		return nil, fault.New(fault.Integrity, "decision_differs", op, fmt.Errorf("made again it is %s %s by %v", a.Effect, a.Reason, a.Policies))
+	}
+	return b, nil
 }

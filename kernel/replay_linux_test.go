@@ -1,9 +1,12 @@
 package kernel
 
 import (
+	"fmt"
 	"iter"
+	"os"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"palyra/authz/policy"
@@ -121,5 +124,56 @@ func TestDecisions(t *testing.T) {
 	}
 	if _, err := FindDecision(erased, 1, 1, ids[0]); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("an erased entry: %v", err)
+	}
+}
+
+// TestDecisionsGoOnDuringReload: while a set of ten thousand policies has been
+// read and checked and is not in force yet, calls are decided by the old set;
+// afterwards by the new.
+func TestDecisionsGoOnDuringReload(t *testing.T) {
+	dir := t.TempDir()
+	os.Chmod(dir, 0o755)
+	put(t, dir+"/a.cedar", `@id("all") permit (principal, action, resource);`, 0o644)
+	var h *house
+	var during, reloading atomic.Int64
+	cfg := Config{PolicyDir: dir, TestOnlyStep: func(step string) {
+		if step != "loaded" {
+			return
+		}
+		reloading.Add(1)
+		for range 100 { // on the way of Reload itself: a lock that it held would stop the test here
+			if d, err := h.Question(t.Context(), Caller{Principal: policy.LocalUser("u")}, *proposal("true"), nil); err != nil {
+				t.Error(err)
+			} else if a := h.PolicySet().Decide(d); a.Effect == policy.Allow && len(h.PolicySet().Policies()) == 1 {
+				during.Add(1)
+			}
+		}
+		if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed || len(o.Decision.Policies) != 1 {
+			t.Errorf("a call during a reload: %s by %v", o.Outcome, o.Decision.Policies)
+		}
+	}}
+	h = openHouse(t, cfg)
+	old := h.PolicySet().Digest()
+	var b strings.Builder
+	for i := range 9999 {
+		fmt.Fprintf(&b, "@id(\"p%d\") permit (principal == Palyra::User::\"u%d\", action == Palyra::Action::\"tool.execute\", resource) when { context.limits.pids < %d };\n", i, i, i)
+	}
+	text := b.String()
+	put(t, dir+"/b.cedar", text[:strings.LastIndex(text[:len(text)/2], "\n")+1], 0o644)
+	put(t, dir+"/c.cedar", text[strings.LastIndex(text[:len(text)/2], "\n")+1:], 0o644)
+	if err := h.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if during.Load() != 100 || reloading.Load() != 1 {
+		t.Errorf("%d decisions by the old set during %d reloads, want 100 during one", during.Load(), reloading.Load())
+	}
+	if s := h.PolicySet(); s.Digest() == old || len(s.Policies()) != 10000 {
+		t.Errorf("%d policies in force", len(s.Policies()))
+	}
+	// A set that does not load leaves the old one, and decides nothing meanwhile.
+	put(t, dir+"/d.cedar", `permit;`, 0o644)
+	now := h.PolicySet()
+	if err := h.Reload(); err == nil || h.PolicySet() != now {
+		t.Errorf("a set that does not load: %v", err)
 	}
 }

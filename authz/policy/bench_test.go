@@ -2,6 +2,8 @@ package policy
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -100,7 +102,46 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
+// manyPolicies is a directory of n policies that loads: the default set and
+// policies of the shape of benchSet's.
+func manyPolicies(tb testing.TB, n int) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	write := func(name string, data []byte) {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	for name, data := range Default().Files() {
+		write(name, data)
+	}
+	var b strings.Builder
+	for i := len(Default().rules); i < n; i++ {
+		effect := []string{"permit", "forbid"}[i%2]
+		fmt.Fprintf(&b, `@id("p%d") @untested("generated") %s (principal == Palyra::User::"user%d", action == Palyra::Action::"tool.execute",
+			resource == Palyra::Tool::"tool%d") when { context.tier == "c" && context.limits.memory < %d };`+"\n", i, effect, i%97, i, i)
+		if i%1000 == 999 || i == n-1 {
+			write(fmt.Sprintf("90-generated-%05d.cedar", i), []byte(b.String()))
+			b.Reset()
+		}
+	}
+	return dir
+}
+
 func BenchmarkLoad(b *testing.B) {
+	b.Run("10000", func(b *testing.B) { // what palyrad does when it is told to reload
+		dir := manyPolicies(b, 10000)
+		b.ReportAllocs()
+		for b.Loop() {
+			s, err := Load(dir)
+			if err != nil || len(s.rules) != 10000 {
+				b.Fatal(len(s.rules), err)
+			}
+		}
+	})
 	b.Run("default", func(b *testing.B) {
 		for b.Loop() {
 			if _, err := LoadFS(DefaultFS()); err != nil {

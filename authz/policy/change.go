@@ -61,3 +61,7 @@ func (s *Set) changed(r *Request, c *change) *evaluation {
 	e.change = c
 	return e
 }
+
+// Repeat is Decide for analyses: without id, digests and fix, which is most of
+// what a denial costs.
+func (s *Set) Repeat(r Request) Decision { return s.trial(&r, &change{}) }

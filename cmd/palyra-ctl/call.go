@@ -192,10 +192,15 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 	l := newLines()
 	switch {
 	case s.Denial != nil:
-		l.row("palyra: "+dash(s.Outcome)+": "+s.Denial.Reason, "by "+s.Denial.Layer, fmt.Sprint(s.Denial.Policies))
+		l.row("palyra: "+dash(s.Outcome)+": "+dash(s.Denial.Reason), "by "+s.Denial.Layer, fmt.Sprint(s.Denial.Policies))
 		io.WriteString(a.stderr, l.String())
-		if s.Denial.Fix != "" { // Cedar text has lines
+		if s.Denial.Layer == hub.LayerPolicy {
+			io.WriteString(a.stderr, fixText(s.Denial.Fix, s.Denial.DecisionID))
+		} else if s.Denial.Fix != "" {
 			fmt.Fprintf(a.stderr, "hint: %s\n", front.Escape(strings.TrimRight(s.Denial.Fix, "\n")))
+		}
+		if s.Denial.DecisionID != "" {
+			fmt.Fprintf(a.stderr, "hint: palyra policy why %s says who decided it\n", cell(s.Denial.DecisionID))
 		}
 		return
 	case s.Outcome != "executed":

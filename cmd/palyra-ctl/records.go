@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -149,60 +147,4 @@ func policyResult(p *hub.PolicyInfo) *result {
 		l.row("  "+q.Effect, q.ID, fmt.Sprintf("%s:%d", q.File, q.Line), q.Reason)
 	}
 	return text(front.Document{"policy": p}, "%s", l)
-}
-
-// A policy directory is small; more than this is not one.
-const (
-	maxPolicyFiles = 1000
-	maxPolicyBytes = 8 << 20
-)
-
-func (a *app) policyDiff(ctx context.Context, inv *command.Invocation) (*result, error) {
-	set, err := readPolicies(inv.Operands[0])
-	if err != nil {
-		return nil, err
-	}
-	h, err := a.connect(inv)
-	if err != nil {
-		return nil, err
-	}
-	d, err := h.PolicyDiff(ctx, hub.Caller{}, hub.PolicyDiffQuery{Candidate: set, Last: int(command.Value(inv, "last", int64(0)))})
-	if err != nil {
-		return nil, err
-	}
-	l := newLines()
-	l.row(fmt.Sprintf("%d calls decided again, %d skipped, %d would change", d.Replayed, d.Skipped, len(d.Changed)))
-	for _, c := range d.Changed {
-		l.row("  "+c.Run, c.Step, c.Tool, c.Before.Effect+" -> "+c.After.Effect, fmt.Sprint(c.After.Policies))
-	}
-	r := text(front.Document{"diff": d}, "%s", l)
-	if len(d.Changed) > 0 {
-		r.Exit = front.Findings
-	}
-	return r, nil
-}
-
-// readPolicies reads a policy directory as it is; the daemon judges it.
-func readPolicies(dir string) (hub.PolicySet, error) {
-	set := hub.PolicySet{Files: map[string]string{}}
-	op := fmt.Sprintf("read policy directory %q", dir)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return set, fault.New(fault.Usage, "policy_missing", op, err)
-	}
-	total := 0
-	for _, e := range entries {
-		if e.IsDir() || e.Name()[0] == '.' {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			return set, fault.New(fault.Usage, "policy_missing", op, err)
-		}
-		set.Files[e.Name()] = string(b)
-		if total += len(b); total > maxPolicyBytes || len(set.Files) > maxPolicyFiles {
-			return set, fault.New(fault.Usage, "policy_too_large", op, fmt.Errorf("more than %d files or %d bytes", maxPolicyFiles, maxPolicyBytes))
-		}
-	}
-	return set, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"palyra/cmd/internal/command"
@@ -180,7 +181,10 @@ func runText(r *hub.Run) string {
 		}
 		if d := s.Denial; d != nil {
 			l.row("", "  denied by "+d.Layer, d.Reason, fmt.Sprint(d.Policies))
-			if d.Fix != "" {
+			switch {
+			case strings.HasPrefix(d.Fix, "--- "): // a diff has lines
+				l.row("", "  fix", "palyra policy why "+d.DecisionID)
+			case d.Fix != "":
 				l.row("", "  fix", d.Fix)
 			}
 		}

@@ -138,11 +138,14 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 	switch out.Outcome {
 	case receipt.Executed:
 	case receipt.Denied:
-		line("denied: %s", out.Decision.Reason)
-		b.WriteString(determining(&out.Decision, set))
+		line("denied by policy: %s", out.Decision.Reason)
+		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set))
 	case receipt.NotApproved:
-		line("denied: %s", approvalText(out.Approval))
-		b.WriteString(determining(&out.Decision, set))
+		line("denied by approval: %s", approvalText(out.Approval))
+		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set))
+	case receipt.Refused:
+		line("refused by isolation: %s", why)
+		b.WriteString(decisionRow(&out.Decision))
 	case receipt.TimedOut:
 		line("timed out: %s", why)
 	default:
@@ -158,7 +161,7 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 	case out.Error != nil && out.Error.Hint != "":
 		fmt.Fprintf(&b, "hint: %s\n", front.Escape(out.Error.Hint))
 	case out.Outcome == receipt.Denied:
-		b.WriteString("hint: palyra policy explain -- CMD shows what each policy says\n")
+		fmt.Fprintf(&b, "hint: palyra policy why %x shows this again, palyra policy explain -- CMD what each policy says\n", out.Decision.ID)
 	case out.Outcome == receipt.NotApproved && out.Approval != nil && out.Approval.Answer == approval.Unreachable:
 		b.WriteString("hint: run it on a terminal, or let a policy permit it\n")
 	}
@@ -178,6 +181,13 @@ func approvalText(v *approval.View) string {
 	return "needs approval: " + v.Answer
 }
 
+// decisionRow names a decision.
+func decisionRow(d *policy.Decision) string {
+	var r rows
+	r.add("decision", "%x", d.ID)
+	return r.b.String()
+}
+
 // determining lists the policies that determined a decision, with their
 // reasons, and the smallest change that would have allowed the call.
 func determining(d *policy.Decision, set *policy.Set) string {
@@ -193,13 +203,7 @@ func determining(d *policy.Decision, set *policy.Set) string {
 		r.add("error", "%s", e)
 	}
 	r.add("policy set", "%s", d.PolicySet)
-	if d.Fix != "" {
-		r.b.WriteString("  smallest change that would allow it:\n")
-		for _, l := range bytes.Split(bytes.TrimRight([]byte(d.Fix), "\n"), []byte("\n")) {
-			fmt.Fprintf(&r.b, "    %s\n", front.Escape(string(l)))
-		}
-	}
-	return r.b.String()
+	return r.b.String() + fixText(d.Fix)
 }
 
 // decisionFields is a decision in a document.

@@ -75,7 +75,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case inv.Help:
 		fmt.Fprint(a.stdout, a.table.Describe(inv.Command))
 		return 0
-	case operator.Serves(inv.Command.Name):
+	case operator.Serves(inv.Command.Name) && !a.here(inv):
 		return a.operate(args)
 	}
 	return a.dispatch(ctx, inv)
@@ -117,6 +117,20 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "policy.explain", func(inv *command.Invocation) (*front.Report, error) { return a.policyExplain(ctx, inv) })
 	case "policy test":
 		return a.admin(inv, "policy.test", a.policyTest)
+	case "policy lint":
+		return a.admin(inv, "policy.lint", a.policyLint)
+	case "policy coverage":
+		return a.admin(inv, "policy.coverage", a.policyCoverage)
+	case "policy mutate":
+		return a.admin(inv, "policy.mutate", a.policyMutate)
+	case "policy why":
+		return a.admin(inv, "policy.why", a.policyWhy)
+	case "policy diff":
+		return a.admin(inv, "policy.diff", func(inv *command.Invocation) (*front.Report, error) { return a.policyDiff(ctx, inv) })
+	case "policy try":
+		return a.admin(inv, "policy.try", func(inv *command.Invocation) (*front.Report, error) { return a.policyTry(ctx, inv) })
+	case "policy export":
+		return a.admin(inv, "policy.export", a.policyExport)
 	case "sandbox probe":
 		return a.admin(inv, "sandbox.probe", func(*command.Invocation) (*front.Report, error) { return a.sandboxProbe(ctx) })
 	case "completion":

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -10,6 +12,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/internal/fault"
 	"palyra/kernel"
+	"palyra/kernel/tool"
 )
 
 // loadPolicy loads dir, or the built-in set where dir is empty.
@@ -73,7 +76,16 @@ func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*fron
 	if err != nil {
 		return nil, err
 	}
-	x, set, err := kernel.Explain(ctx, kernel.Config{StateDir: state, PolicyDir: command.Value(inv, "policy", "")}, *p, stdin)
+	cfg := kernel.Config{StateDir: state, PolicyDir: command.Value(inv, "policy", "")}
+	switch {
+	case inv.Has("tool"):
+		if p, cfg.Tools, err = a.toolCall(inv, p); err != nil {
+			return nil, err
+		}
+	case len(inv.Operands) == 0:
+		return nil, fault.New(fault.Usage, "missing_operand", "policy explain", errors.New("want CMD, or --tool NAME")).WithHint("see palyra help policy explain")
+	}
+	x, set, err := kernel.Explain(ctx, cfg, *p, stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -86,14 +98,39 @@ func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*fron
 		b.WriteString(traceText(&t))
 	}
 	r := &front.Report{Text: b.String(), Fields: front.Document{"decision": decisionFields(d), "explanation": x}}
-	switch d.Effect {
-	case policy.Allow:
-	case policy.NeedsApproval:
-		r.Exit = front.Exit(fault.New(fault.NotApproved, "", "", nil))
-	default:
-		r.Exit = front.Exit(fault.New(fault.Denied, "", "", nil))
-	}
+	r.Exit = decided(d.Effect)
 	return r, nil
+}
+
+// toolCall is the proposal of a tool's call, and the table that it is made by.
+// It goes through the same path as a call of palyrad: the table says what runs.
+func (a *app) toolCall(inv *command.Invocation, flags *kernel.Proposal) (*kernel.Proposal, kernel.Tools, error) {
+	const op = "explain call of a tool"
+	if inv.Has("env") || inv.Has("network") {
+		return nil, nil, fault.New(fault.Usage, "tool_with_command", op, errors.New("the tool says what runs: --env and --network are a command's"))
+	}
+	if len(inv.Operands) > 1 {
+		return nil, nil, fault.New(fault.Usage, "extra_operand", op, errors.New("want one JSON object behind --"))
+	}
+	input := []byte("{}")
+	if len(inv.Operands) == 1 {
+		input = []byte(inv.Operands[0])
+	}
+	exe, err := a.executable()
+	if err != nil {
+		return nil, nil, fault.New(fault.Internal, "no_executable", op, err)
+	}
+	cfg := tool.Config{}
+	if cfg.Program, err = helperPath(exe, "palyra-tool", "tool"); err != nil {
+		return nil, nil, err
+	}
+	var named struct {
+		Workspace string `json:"workspace"`
+	}
+	if json.Unmarshal(input, &named) == nil && flags.Workspace != "" { // the table decodes it strictly
+		cfg.Workspaces = map[string]tool.Workspace{named.Workspace: {Path: flags.Workspace, ReadOnly: flags.WorkspaceReadOnly}}
+	}
+	return &kernel.Proposal{Tool: command.Value(inv, "tool", ""), Input: input, TierFloor: flags.TierFloor}, tool.New(cfg), nil
 }
 
 // traceText is what one policy had to say, with the condition that stopped it.

@@ -36,7 +36,7 @@ func table() *command.Table {
 		Summary: "decide, confine and attest the tool calls of agents",
 		Commands: append([]command.Command{
 			execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
-			policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
+			policyCheckCommand, policyExplainCommand, policyTestCommand, policyLintCommand, policyCoverageCommand, policyMutateCommand, sandboxProbeCommand, sandboxExplainCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
 		}, operator.Commands()...),
 	}
 }
@@ -150,20 +150,26 @@ syntax error, unknown action or failing policy test refuses the whole directory.
 }
 
 var policyExplainCommand = command.Command{
-	Name: "policy explain", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true,
+	Name: "policy explain", Operands: "-- CMD ARG...", Min: 0, Max: -1, Rest: true,
 	Short: "say how a call would be decided, and why; runs nothing",
 	Long: `
 Seals and decides the call as palyra exec would, and stops there: effect,
 determining policies, and the smallest change that would allow a denied call.
-Nothing runs, nobody is asked and nothing is written to the journal.`,
+Nothing runs, nobody is asked and nothing is written to the journal.
+
+With --tool the call is one of that tool, as palyrad would make it; behind -- is
+its input, a JSON object (default {}), and the workspace that the input names is
+that of --workspace.`,
 	Flags: []command.Flag{flagPolicy,
+		{Name: "tool", Arg: "NAME", Help: "explain a call of a tool, such as fs.read_file"},
 		{Name: "tier", Arg: "b|c", Help: "tier floor (default c)", Parse: parseTier},
 		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace", Parse: parseWorkspace},
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		flagNetwork, flagState, flagJSON},
 	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD not found, or cannot be sealed"}, exitUsage,
 		{Code: "4", Meaning: "denied"}, {Code: "5", Meaning: "needs approval"}, exitState},
-	Examples: []command.Example{{Line: "palyra policy explain -- bash -c id", Does: "shows which policy forbids bash"}},
+	Examples: []command.Example{{Line: "palyra policy explain -- bash -c id", Does: "shows which policy forbids bash"},
+		{Line: `palyra policy explain --tool palyra.echo -- {"text":"hello"}`, Does: "a call of a tool; quote its input for your shell"}},
 }
 
 var policyTestCommand = command.Command{

@@ -11,6 +11,10 @@
 // request. Everything follows from -seed. At the end some answers are falsified,
 // and the script must find each of them.
 //
+// Then decisions are exported as bundles (palyra policy export), those of calls
+// read back from a journal among them, and conformance/cedar-js/bundle.mjs makes
+// each again from the bundle alone; falsified ones must be found, too.
+//
 // What the two share, and this cannot see: the text of the policies, the schema,
 // and policy.Classify, whose answer the script is told.
 //
@@ -124,7 +128,7 @@ func run(js string, seed uint64, sets, perSet int) error {
 	if status != 1 || !strings.HasSuffix(out, want) {
 		return fmt.Errorf("%w, or the script does not see that they do: of %d falsified answers it says %q", errDiffer, len(wrong.Asked), out)
 	}
-	return nil
+	return exported(node, js, dir, g)
 }
 
 // install asks npm for what package-lock.json names, without running scripts.

@@ -79,10 +79,13 @@ type PolicyFailure struct {
 	Text string `json:"text"`
 }
 
-// PolicyDiffQuery says what to decide again.
+// PolicyDiffQuery says what to decide again. Exactly one of Candidate, Diff and
+// Fix names the candidate.
 type PolicyDiffQuery struct {
-	Candidate PolicySet `json:"candidate"`
-	Last      int       `json:"last,omitempty"` // how many of the newest calls; 0 is 100, at most 1000
+	Candidate PolicySet `json:"candidate,omitzero"`
+	Diff      string    `json:"diff,omitempty"` // unified diff against the set in force
+	Fix       string    `json:"fix,omitempty"`  // the change that the decision with this id offers
+	Last      int       `json:"last,omitempty"` // how many of the newest decisions; 0 is 100, at most 10000
 }
 
 // PolicyDiff is which calls a candidate would have decided otherwise.
@@ -90,18 +93,38 @@ type PolicyDiff struct {
 	From     string         `json:"from"` // digest of the set in force
 	To       string         `json:"to"`   // digest of the candidate
 	Replayed int            `json:"replayed"`
-	Skipped  int            `json:"skipped"` // calls that cannot be asked about again as they were
-	Changed  []PolicyChange `json:"changed"`
+	Skipped  int            `json:"skipped"` // that an older version recorded, without all that policy was asked
+	Changed  []PolicyChange `json:"changed"` // newest first
 }
 
 // PolicyChange is one call that would be decided otherwise.
 type PolicyChange struct {
-	Run    string  `json:"run"`
-	Step   int     `json:"step"`
-	CallID string  `json:"call_id"`
-	Tool   string  `json:"tool"`
-	Before Verdict `json:"before"`
-	After  Verdict `json:"after"`
+	DecisionID string   `json:"decision_id"`
+	CallID     string   `json:"call_id"`
+	LogIndex   uint64   `json:"log_index"`
+	Time       string   `json:"time"`
+	Principal  string   `json:"principal"` // as Cedar writes it
+	Tool       string   `json:"tool"`
+	Argv       []string `json:"argv"`
+	Run        string   `json:"run,omitempty"`
+	Before     Verdict  `json:"before"`
+	After      Verdict  `json:"after"`
+}
+
+// DecisionReport is all that is known of a decision.
+type DecisionReport struct {
+	Denial
+	Effect    string   `json:"effect"`            // "allow", "needs_approval" or "deny"
+	Rules     []Policy `json:"rules"`             // of Policies, those that the set in force still has as they were
+	Outcome   string   `json:"outcome,omitempty"` // of the call; "" if there is none, or none yet
+	CallID    string   `json:"call_id,omitempty"`
+	LogIndex  *uint64  `json:"log_index,omitempty"`
+	Time      string   `json:"time"`
+	Principal string   `json:"principal"`
+	Session   string   `json:"session,omitempty"`
+	Run       string   `json:"run,omitempty"`
+	Tool      string   `json:"tool,omitempty"`
+	Argv      []string `json:"argv,omitempty"`
 }
 
 // Verdict is a decision in short.

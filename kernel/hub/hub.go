@@ -93,6 +93,13 @@ type Hub interface {
 	PolicyExplain(ctx context.Context, c Caller, n NewCall) (Explanation, error)
 	// PolicyTest runs the policy tests of a candidate, of the set in force if nil.
 	PolicyTest(ctx context.Context, c Caller, candidate *PolicySet) (PolicyReport, error)
+	// PolicyWhy returns a decision by its id, or by eight or more of its first
+	// digits: of a call that the caller may see, from the journal; of a denial that
+	// is none of a call, as long as the process remembers it.
+	PolicyWhy(ctx context.Context, c Caller, id string) (DecisionReport, error)
+	// PolicyExport returns the bundle of a call's decision, JSON: all that it
+	// follows from, for another Cedar engine.
+	PolicyExport(ctx context.Context, c Caller, id string) ([]byte, error)
 	// PolicyDiff decides recent calls again, by a candidate.
 	PolicyDiff(ctx context.Context, c Caller, q PolicyDiffQuery) (PolicyDiff, error)
 	// PolicyInfo lists the policies in force.

@@ -138,6 +138,12 @@ func TestEveryMethod(t *testing.T) {
 				t.Errorf("diff %+v", got)
 			}
 			must[hub.PolicyInfo](t)(c.PolicyInfo(ctx, nobody))
+			if got := must[hub.DecisionReport](t)(c.PolicyWhy(ctx, nobody, "00112233")); got.Fix != "permit it" || got.Effect != "deny" {
+				t.Errorf("decision %+v", got)
+			}
+			if b := must[[]byte](t)(c.PolicyExport(ctx, nobody, "00112233445566778899aabbccddeeff")); !bytes.Contains(b, []byte("version")) {
+				t.Errorf("bundle %s", b)
+			}
 			if b := must[[]byte](t)(c.Receipt(ctx, nobody, 0)); !bytes.Contains(b, []byte("sigstore")) {
 				t.Errorf("receipt %s", b)
 			}

@@ -153,6 +153,16 @@ func (c *Client) PolicyTest(ctx context.Context, _ hub.Caller, candidate *hub.Po
 	return ask[hub.PolicyReport](ctx, c, post("test policy", "/policy/test").with(api.PolicyTestRequest{Candidate: candidate}))
 }
 
+// PolicyWhy implements hub.Hub.
+func (c *Client) PolicyWhy(ctx context.Context, _ hub.Caller, id string) (hub.DecisionReport, error) {
+	return ask[hub.DecisionReport](ctx, c, get("read decision", "/policy/decisions/"+url.PathEscape(id)))
+}
+
+// PolicyExport implements hub.Hub.
+func (c *Client) PolicyExport(ctx context.Context, _ hub.Caller, id string) ([]byte, error) {
+	return c.askBytes(ctx, get("export decision", "/policy/decisions/"+url.PathEscape(id)+"/bundle"))
+}
+
 // PolicyDiff implements hub.Hub.
 func (c *Client) PolicyDiff(ctx context.Context, _ hub.Caller, q hub.PolicyDiffQuery) (hub.PolicyDiff, error) {
 	return ask[hub.PolicyDiff](ctx, c, post("diff policy", "/policy/diff").with(q))

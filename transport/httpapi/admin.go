@@ -45,6 +45,39 @@ func testPolicy(x *exchange) error {
 	return x.json(r)
 }
 
+// decision reads the path parameter {decision}.
+func (x *exchange) decision() (string, error) {
+	id := x.r.PathValue("decision")
+	if len(id) < 8 || len(id) > 32 || strings.Trim(id, "0123456789abcdef") != "" {
+		return "", usage("bad_decision_id", "parse decision", errors.New("want 8 to 32 lower-case hexadecimal digits"))
+	}
+	return id, nil
+}
+
+func getDecision(x *exchange) error {
+	id, err := x.decision()
+	if err != nil {
+		return err
+	}
+	r, err := x.s.cfg.Hub.PolicyWhy(x.r.Context(), x.caller, id)
+	if err != nil {
+		return err
+	}
+	return x.json(r)
+}
+
+func exportDecision(x *exchange) error {
+	id, err := x.decision()
+	if err != nil {
+		return err
+	}
+	b, err := x.s.cfg.Hub.PolicyExport(x.r.Context(), x.caller, id)
+	if err != nil {
+		return err
+	}
+	return x.bytes(x.rt.Status, api.MediaJSON, b)
+}
+
 func diffPolicy(x *exchange) error {
 	d, err := x.s.cfg.Hub.PolicyDiff(x.r.Context(), x.caller, *x.body.(*hub.PolicyDiffQuery))
 	if err != nil {

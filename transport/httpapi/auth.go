@@ -112,9 +112,12 @@ func trusted(c hub.Caller) bool {
 
 func holds(scopes []string, permission string) bool { return slices.Contains(scopes, permission) }
 
-func denied(permission string) error {
+// denied is a refusal of our own: the hub is not asked. Its decision has the id
+// of the request, which is the one in the log.
+func denied(permission, id string) error {
 	return fault.New(fault.Denied, "scope_missing", "authorize", &hub.DenialError{Denial: hub.Denial{
-		Layer: hub.LayerAccess, Reason: "scope_missing", Permission: permission,
+		DecisionID: id, Layer: hub.LayerAccess, Reason: "scope_missing", Policies: []string{"permission:" + permission}, Permission: permission,
+		Fix: "use a token with the scope " + permission,
 	}}).WithHint("use a token with the scope " + permission)
 }
 

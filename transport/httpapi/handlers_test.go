@@ -54,6 +54,12 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/policy/test", `{}`)
 	ask(200, post, "/api/v1/policy/test", `{"candidate":{"files":{"a.cedar":"permit(principal,action,resource);"}}}`)
 	ask(200, post, "/api/v1/policy/diff", `{"candidate":{"files":{}},"last":3}`)
+	ask(200, post, "/api/v1/policy/diff", `{"diff":"--- /dev/null","last":3}`)
+	ask(200, get, "/api/v1/policy/decisions/00112233", "")
+	ask(404, get, "/api/v1/policy/decisions/ffffffff", "")
+	ask(400, get, "/api/v1/policy/decisions/0011", "")
+	ask(400, get, "/api/v1/policy/decisions/00112233445566778899AABBCCDDEEFF/bundle", "")
+	ask(200, get, "/api/v1/policy/decisions/00112233445566778899aabbccddeeff/bundle", "")
 	ask(500, post, "/api/v1/reload", "")
 	ask(200, get, "/api/v1/receipts/0", "")
 	ask(200, get, "/api/v1/journal", "")
@@ -111,6 +117,13 @@ func TestProblems(t *testing.T) {
 	if p.Decision != "00112233445566778899aabbccddeeff" || p.Kind != "denied" || p.Layer+p.Fix+p.Hint+p.Detail != "" || p.Rules != nil {
 		t.Errorf("denial for a token without policy.read: %+v", p)
 	}
+	// The operator gets the rest by the id; who may not read policy does not.
+	var why hub.DecisionReport
+	r.want(r.sendTCP(get, "/api/v1/policy/decisions/"+p.Decision, "", owner), 200).into(t, &why)
+	if why.DecisionID != p.Decision || why.Fix != "permit it" || len(why.Rules) != 1 {
+		t.Errorf("decision for an owner: %+v", why)
+	}
+	r.refused(r.sendTCP(get, "/api/v1/policy/decisions/"+p.Decision, "", weak), 403, "scope_missing")
 	for _, who := range []string{owner, weak} {
 		a := r.sendTCP(post, "/api/v1/runs", body(apitest.ToolBug), who, r.key())
 		p = r.refused(a, 500, "internal")

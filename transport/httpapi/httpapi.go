@@ -299,7 +299,7 @@ func (s *Server) authorize(x *exchange) error {
 		return tooMany(x, "limit caller", wait)
 	}
 	if p := x.rt.Permission; p != api.Authenticated && x.caller.Scopes != nil && !holds(x.caller.Scopes, p) {
-		return denied(p)
+		return denied(p, idOf(x.r))
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ var methods = map[string]string{
 	"startRun": "StartRun", "listRuns": "Runs", "getRun": "Run", "cancelRun": "CancelRun", "readTape": "Tape", "getArtifact": "Artifact", "call": "Call",
 	"listTools": "Tools", "listApprovals": "Approvals", "getApproval": "Approval", "resolveApproval": "ResolveApproval",
 	"previewApproval": "PreviewApproval", "listGrants": "Grants", "revokeGrant": "RevokeGrant",
-	"getPolicy": "PolicyInfo", "explainPolicy": "PolicyExplain", "testPolicy": "PolicyTest", "diffPolicy": "PolicyDiff", "reload": "Reload",
+	"getPolicy": "PolicyInfo", "explainPolicy": "PolicyExplain", "testPolicy": "PolicyTest", "diffPolicy": "PolicyDiff", "getDecision": "PolicyWhy", "exportDecision": "PolicyExport", "reload": "Reload",
 	"getReceipt": "Receipt", "getJournal": "JournalStatus", "listJournalEntries": "JournalEntries", "proveJournalEntry": "JournalProof",
 	"proveJournalConsistency": "JournalConsistency", "getCheckpoint": "JournalCheckpoint", "getTile": "JournalTile",
 	"createToken": "CreateToken", "listTokens": "Tokens", "revokeToken": "RevokeToken", "rotateToken": "RotateToken",

@@ -98,6 +98,8 @@ func fillPath(p string) string {
 			return "tok_" + hex
 		case "{digest}":
 			return "sha256:" + hex + hex
+		case "{decision}":
+			return "00112233"
 		case "{index}":
 			return "0"
 		case "{name...}":
@@ -134,8 +136,9 @@ func TestNobodyGetsInWithout(t *testing.T) {
 			a := r.sendTCP(rt.Method, path, "", "Authorization: Bearer "+apitest.WeakToken)
 			lacks := rt.Permission != api.Public && rt.Permission != api.Authenticated && !slices.Contains(weak, rt.Permission)
 			if lacks {
-				if p := r.refused(a, 403, "scope_missing"); p.Permission != rt.Permission || p.Layer != "access" {
-					t.Errorf("problem %+v does not name the permission %q", p, rt.Permission)
+				if p := r.refused(a, 403, "scope_missing"); p.Permission != rt.Permission || p.Layer != "access" || len(p.Decision) != 32 ||
+					!strings.HasSuffix(p.Instance, p.Decision) || len(p.Rules) != 1 || p.Fix == "" {
+					t.Errorf("problem %+v does not name the permission %q, or its decision", p, rt.Permission)
 				}
 			} else if a.status == 401 || a.status == 403 {
 				t.Errorf("status %d with the permission: %s", a.status, a.body)

@@ -192,12 +192,56 @@ JSON document per line (NDJSON).`,
 		Examples: []command.Example{{Line: "palyra approvals watch", Does: "for the second terminal"}}},
 }
 
+// The flags of what looks back at decisions. palyra itself serves it where they
+// are given, from the journal in a state directory; else palyrad is asked.
+var recall = []command.Flag{
+	{Name: "local", Help: "what palyra exec decided, from this user's state\ndirectory, instead of asking palyrad"},
+	{Name: "state", Arg: "DIR", Help: "the same, from that state directory"},
+	{Name: "policy", Arg: "DIR", Help: "with --local or --state: the policy directory that is in\nforce (default: the built-in set)"},
+}
+
+var flagLast = command.Flag{Name: "last", Arg: "N", Help: "how many of the newest decisions (default 100)", Parse: command.Count(10000)}
+
 var policies = []command.Command{
 	{Name: "policy ls", Short: "list the policies that palyrad decides by", Examples: []command.Example{{Line: "palyra policy ls", Does: "and the digest of the set"}}},
+	{Name: "policy why", Operands: "DECISION", Min: 1, Max: 1, Short: "say why something was denied or allowed, and what would change it",
+		Long: `
+DECISION is the id that every denial carries, or its first eight digits or more.
+Prints who said no, by which rules, and the smallest change that would allow
+exactly that call, as a diff. Looks into this user's state directory first, then
+asks palyrad.`,
+		Flags:    recall,
+		Exits:    []command.Exit{{Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "state or policies cannot be used"}},
+		Examples: []command.Example{{Line: "palyra policy why 5c0ffee0", Does: "what the denial named, in full"}}},
 	{Name: "policy diff", Operands: "DIR", Min: 1, Max: 1, Short: "decide recent calls again by a candidate",
-		Flags:    []command.Flag{{Name: "last", Arg: "N", Help: "how many calls (default 100)", Parse: command.Count(1000)}},
-		Exits:    []command.Exit{{Code: "3", Meaning: "some would be decided otherwise"}},
+		Long: `
+Asks policy again what it was asked about the newest calls, once by the set in
+force and once by the candidate in DIR, and lists what differs. Nothing runs.`,
+		Flags:    append([]command.Flag{flagLast}, recall...),
+		Exits:    []command.Exit{{Code: "3", Meaning: "some would be decided otherwise"}, {Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "the candidate cannot be used"}},
 		Examples: []command.Example{{Line: "palyra policy diff ./policy", Does: "before it is put into force"}}},
+	{Name: "policy try", Short: "decide recent calls again with a change, before it is applied",
+		Long: `
+Like policy diff, for a directory, for a unified diff against the set in force,
+or for the change that a denial offers. The candidate must load: its own policy
+tests are run, too.`,
+		Flags: append([]command.Flag{
+			{Name: "candidate", Arg: "DIR", Help: "a policy directory"},
+			{Name: "diff", Arg: "FILE", Help: "a unified diff; - reads standard input"},
+			{Name: "fix", Arg: "DECISION", Help: "the change that the denial with this id offers"},
+			flagLast}, recall...),
+		Exits: []command.Exit{{Code: "3", Meaning: "some would be decided otherwise"}, {Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "the candidate cannot be used"}},
+		Examples: []command.Example{
+			{Line: "palyra policy try --fix 5c0ffee0", Does: "what else that change would let through"},
+			{Line: "palyra policy try --local --diff fix.diff", Does: "against what palyra exec decided"}}},
+	{Name: "policy export", Operands: "DECISION", Min: 1, Max: 1, Short: "write a decision so that another Cedar engine can make it again",
+		Long: `
+One JSON document: policies, schema, entities, the request, each question to
+Cedar with its answer, and what followed. Looks into this user's state directory
+first, then asks palyrad.`,
+		Flags:    append([]command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}}, recall...),
+		Exits:    []command.Exit{{Code: "8", Meaning: "made again it is another decision"}, {Code: "78", Meaning: "state or policies cannot be used"}},
+		Examples: []command.Example{{Line: "palyra policy export --out decision.json 5c0ffee0", Does: "node conformance/cedar-js/bundle.mjs decision.json makes it again"}}},
 	{Name: "policy reload", Short: "read the policies again; on an error the old ones stay",
 		Examples: []command.Example{{Line: "palyra policy reload", Does: "as SIGHUP does, and prints what is in force"}}},
 }

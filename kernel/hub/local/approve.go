@@ -30,10 +30,12 @@ func (h *Hub) ResolveApproval(ctx context.Context, c hub.Caller, id string, vers
 		return hub.Approval{}, fault.New(fault.Usage, "bad_comment", "answer approval", fmt.Errorf("a comment is at most %d bytes of UTF-8", maxComment))
 	}
 	if _, err := h.runs.Approvals().Resolve(ctx, id, version, answerer(c), reply(a)); err != nil {
-		if fault.KindOf(err) == fault.Denied && hub.DenialOf(err) == nil {
+		switch d := hub.DenialOf(err); {
+		case d != nil:
+			h.remember(c, "answer approval", *d)
+		case fault.KindOf(err) == fault.Denied:
 			reason := fault.ReasonOf(err)
-			err = fault.New(fault.Denied, reason, "answer approval", &hub.DenialError{Denial: hub.Denial{
-				Layer: hub.LayerApproval, Reason: reason, Fix: fault.HintOf(err)}}).WithHint(fault.HintOf(err))
+			err = h.refuse(c, reason, "answer approval", fault.HintOf(err), hub.Denial{Layer: hub.LayerApproval, Reason: reason, Fix: fault.HintOf(err)})
 		}
 		return hub.Approval{}, err
 	}

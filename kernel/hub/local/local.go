@@ -99,6 +99,7 @@ type Hub struct {
 
 	permissions map[string]access.Permission // immutable
 
+	refused  refusals
 	stopping sync.Mutex // held through Stop and Resume
 
 	mu        sync.Mutex

@@ -37,6 +37,8 @@ func Permissions() map[string]access.Permission {
 		"PolicyTest":    access.PolicyRead,
 		"PolicyDiff":    access.PolicyManage, // it shows what others asked for
 		"PolicyInfo":    access.PolicyRead,
+		"PolicyWhy":     access.PolicyRead,
+		"PolicyExport":  access.PolicyRead,
 
 		"Receipt":            access.JournalRead,
 		"JournalStatus":      access.JournalRead,
@@ -89,8 +91,8 @@ func (h *Hub) need(c hub.Caller, p access.Permission) error {
 		return nil
 	}
 	hint := fault.HintOf(err)
-	return fault.New(fault.Denied, fault.ReasonOf(err), "check permission", &hub.DenialError{Denial: hub.Denial{
-		Layer: hub.LayerAccess, Reason: fault.ReasonOf(err), Permission: string(p), Fix: hint}}).WithHint(hint)
+	return h.refuse(c, fault.ReasonOf(err), "check permission", hint, hub.Denial{Layer: hub.LayerAccess, Reason: fault.ReasonOf(err),
+		Policies: []string{"permission:" + string(p)}, Permission: string(p), Fix: hint})
 }
 
 // sees reports whether the caller sees what belongs to a principal.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,7 +19,6 @@ import (
 	"palyra/internal/fault"
 	"palyra/kernel"
 	"palyra/kernel/hub"
-	"palyra/kernel/store"
 )
 
 // PolicyExplain implements hub.Hub.
@@ -121,94 +121,65 @@ func (h *Hub) PolicyTest(_ context.Context, c hub.Caller, candidate *hub.PolicyS
 	return v, nil
 }
 
-// maxReplay bounds how many calls PolicyDiff decides again.
-const maxReplay = 1000
-
-// PolicyDiff implements hub.Hub. A call is decided again as it would be now:
-// what its program and its files are by now is what both sets are asked about.
-// Tools with an input alone can be; that is all that runs make.
+// PolicyDiff implements hub.Hub.
 func (h *Hub) PolicyDiff(ctx context.Context, c hub.Caller, q hub.PolicyDiffQuery) (hub.PolicyDiff, error) {
 	if err := h.ask(c, "PolicyDiff"); err != nil {
 		return hub.PolicyDiff{}, err
 	}
-	if q.Last < 0 || q.Last > maxReplay {
-		return hub.PolicyDiff{}, fault.New(fault.Usage, "bad_limit", "compare policies", fmt.Errorf("between 1 and %d calls are decided again", maxReplay))
+	now := h.k.PolicySet()
+	set, err := h.candidate(c, now, &q)
+	if err != nil {
+		return hub.PolicyDiff{}, err
 	}
 	if q.Last == 0 {
 		q.Last = 100
 	}
-	set, err := load(&q.Candidate)
+	s, err := h.k.JournalStatus()
 	if err != nil {
 		return hub.PolicyDiff{}, err
 	}
-	now := h.k.PolicySet()
-	v := hub.PolicyDiff{From: now.Digest().String(), To: set.Digest().String(), Changed: []hub.PolicyChange{}}
-	steps, err := h.recent(ctx, q.Last)
+	r, err := kernel.Replay(ctx, h.k.JournalEntries, s.Size, q.Last, now, set)
 	if err != nil {
 		return hub.PolicyDiff{}, err
 	}
-	for _, s := range steps {
-		if err := ctx.Err(); err != nil {
-			return v, fault.New(fault.Canceled, "canceled", "compare policies", err)
-		}
-		who, err := h.entity(ctx, s.principal)
-		if err != nil { // no member any more: there is nothing to decide
-			v.Skipped++
-			continue
-		}
-		question, err := h.k.Question(ctx, kernel.Caller{Principal: who, Channel: s.channel}, proposal(s.Tool, s.Input, s.session, s.Run), nil)
-		if err != nil {
-			v.Skipped++
-			continue
-		}
-		v.Replayed++
-		before, after := now.Decide(question), set.Decide(question)
-		if a, b := verdict(before), verdict(after); a.Effect != b.Effect || a.Reason != b.Reason || !slices.Equal(a.Policies, b.Policies) {
-			v.Changed = append(v.Changed, hub.PolicyChange{Run: s.Run, Step: s.Index, CallID: s.CallID, Tool: s.Tool, Before: a, After: b})
-		}
+	v := hub.PolicyDiff{From: now.Digest().String(), To: set.Digest().String(), Replayed: r.Decided, Skipped: r.Skipped, Changed: []hub.PolicyChange{}}
+	for _, x := range r.Changed {
+		p := &x.Statement.Predicate
+		v.Changed = append(v.Changed, hub.PolicyChange{DecisionID: x.ID(), CallID: p.CallID, LogIndex: x.Index, Time: p.Time, Principal: p.Principal,
+			Tool: p.Tool, Argv: p.Capsule.Argv, Run: p.RunID, Before: verdict(x.Before), After: verdict(x.After)})
 	}
 	return v, nil
 }
 
+// candidate is the set that exactly one of a query's members names.
+func (h *Hub) candidate(c hub.Caller, now *policy.Set, q *hub.PolicyDiffQuery) (*policy.Set, error) {
+	given := 0
+	for _, has := range []bool{len(q.Candidate.Files) > 0, q.Diff != "", q.Fix != ""} {
+		if has {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return nil, fault.New(fault.Usage, "no_candidate", "compare policies", errors.New("want one of candidate, diff and fix"))
+	case q.Diff != "":
+		return now.Patch([]byte(q.Diff))
+	case q.Fix == "":
+		return load(&q.Candidate)
+	}
+	d, err := h.decision(c, q.Fix)
+	if err != nil {
+		return nil, err
+	}
+	fix := d.Statement.Predicate.Decision.Fix
+	if !strings.HasPrefix(fix, "--- ") {
+		return nil, fault.New(fault.NotFound, "no_fix", "compare policies", fmt.Errorf("decision %s offers no change that can be applied", d.ID()))
+	}
+	return now.Patch([]byte(fix))
+}
+
 func verdict(d policy.Decision) hub.Verdict {
 	return hub.Verdict{Effect: d.Effect.String(), Reason: d.Reason, Policies: some(d.Policies)}
-}
-
-// asked is a step of a run, with who made it.
-type asked struct {
-	store.Step
-	principal, session, channel string
-}
-
-// recent returns the newest steps, at most n of them.
-func (h *Hub) recent(ctx context.Context, n int) ([]asked, error) {
-	return store.View(ctx, h.st, func(tx *store.Tx) (out []asked, err error) {
-		for after := ""; len(out) < n; {
-			runs, err := tx.Runs(store.RunFilter{}, store.Page{After: after, Limit: min(n, store.MaxPage)})
-			if err != nil || len(runs) == 0 {
-				return out, err
-			}
-			for _, r := range runs {
-				steps, err := tx.Steps(r.ID)
-				if err != nil {
-					return nil, err
-				}
-				var plan struct {
-					Surface string `json:"surface"`
-				}
-				if err := json.Unmarshal(r.Plan, &plan); err != nil {
-					return nil, fault.New(fault.Integrity, "plan", "read plan of run "+r.ID, err)
-				}
-				for _, s := range steps {
-					if len(out) < n {
-						out = append(out, asked{s, r.Principal, r.Session, plan.Surface})
-					}
-				}
-			}
-			after = runs[len(runs)-1].ID
-		}
-		return out, nil
-	})
 }
 
 // load checks a candidate as a policy directory is checked.

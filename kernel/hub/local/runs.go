@@ -203,7 +203,7 @@ func (h *Hub) StartRun(ctx context.Context, c hub.Caller, n hub.NewRun) (hub.Run
 	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device,
 		Steps: n.Steps, Budget: n.Budget, KeepGoing: n.KeepGoing, Key: n.IdempotencyKey})
 	if err != nil {
-		return hub.Run{}, err
+		return hub.Run{}, h.named(c, err)
 	}
 	return h.runs.Read(ctx, id)
 }
@@ -301,7 +301,7 @@ func (h *Hub) Call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, e
 	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device,
 		Steps: []hub.Step{{Tool: n.Tool, Input: n.Input}}, Budget: n.Budget, Key: n.IdempotencyKey, Attended: true})
 	if err != nil {
-		return hub.Run{}, err
+		return hub.Run{}, h.named(c, err)
 	}
 	if err := h.runs.Wait(ctx, id); err != nil {
 		if ctx.Err() != nil && n.IdempotencyKey == "" { // nobody will ask for it again

@@ -3,6 +3,7 @@ package apitest
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"palyra/internal/fault"
@@ -27,6 +28,23 @@ func (h *Hub) PolicyTest(_ context.Context, _ hub.Caller, candidate *hub.PolicyS
 		n += len(candidate.Files)
 	}
 	return hub.PolicyReport{Tests: n}, nil
+}
+
+// PolicyWhy implements hub.Hub. It knows the decision of ToolDeny.
+func (h *Hub) PolicyWhy(_ context.Context, _ hub.Caller, id string) (hub.DecisionReport, error) {
+	if !strings.HasPrefix("00112233445566778899aabbccddeeff", id) {
+		return hub.DecisionReport{}, fault.New(fault.NotFound, "no_such_decision", "look up decision", nil)
+	}
+	return hub.DecisionReport{Denial: hub.Denial{DecisionID: "00112233445566778899aabbccddeeff", Layer: hub.LayerPolicy, Reason: "policy_denied",
+		Policies: []string{"never"}, Fix: "permit it"}, Effect: "deny", Rules: []hub.Policy{{ID: "never", Effect: "forbid"}}}, nil
+}
+
+// PolicyExport implements hub.Hub.
+func (h *Hub) PolicyExport(ctx context.Context, c hub.Caller, id string) ([]byte, error) {
+	if _, err := h.PolicyWhy(ctx, c, id); err != nil {
+		return nil, err
+	}
+	return []byte(`{"version":1}`), nil
 }
 
 // PolicyDiff implements hub.Hub.

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"palyra/authz/policy"
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+	"palyra/kernel"
+)
+
+// What looks back at decisions that a state directory has recorded: why, diff,
+// try, export. Without --local or --state palyrad is asked (operator).
+
+// looksBack reports whether a command reads what was decided.
+func looksBack(name string) bool {
+	return name == "policy why" || name == "policy diff" || name == "policy try" || name == "policy export"
+}
+
+// here reports whether a command that looks back is about this user's or the
+// named state directory and not about palyrad. A decision that is asked for by
+// its id alone is looked for here first: an id is of one journal only.
+func (a *app) here(inv *command.Invocation) bool {
+	switch {
+	case !looksBack(inv.Command.Name) || inv.Has("socket") || inv.Has("url"):
+		return false
+	case inv.Has("local") || inv.Has("state"):
+		return true
+	case inv.Command.Name != "policy why" && inv.Command.Name != "policy export":
+		return false
+	}
+	r, err := a.recall(inv)
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+	_, err = a.findDecision(r, inv.Operands[0])
+	return err == nil
+}
+
+// recall opens the journal of the state directory for reading.
+func (a *app) recall(inv *command.Invocation) (*journal.Reader, error) {
+	dir, err := a.journalDir(inv)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.New(fault.NotFound, "no_journal", fmt.Sprintf("open journal %q", dir), errors.New("no call was made with this state directory")).
+			WithHint("without --local and --state palyrad is asked")
+	}
+	return journal.OpenReader(dir)
+}
+
+func (a *app) findDecision(r *journal.Reader, id string) (kernel.Decided, error) {
+	return kernel.FindDecision(r.Entries, r.Size(), r.Size(), id)
+}
+
+func (a *app) policyWhy(inv *command.Invocation) (*front.Report, error) {
+	r, err := a.recall(inv)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	d, err := a.findDecision(r, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	set, err := loadPolicy(command.Value(inv, "policy", ""))
+	if err != nil {
+		return nil, err
+	}
+	p := &d.Statement.Predicate
+	rules := []policy.Info{}
+	if set.Digest() == p.Decision.PolicySet {
+		for _, id := range p.Decision.Policies {
+			if info, ok := set.Policy(id); ok {
+				rules = append(rules, info)
+			}
+		}
+	}
+	outcome := p.Outcome
+	if outcome == "" {
+		outcome = "under way"
+	}
+	var b rows
+	b.add("outcome", "%s (entry %d of the journal)", outcome, d.Index)
+	b.add("decision", "%s: %s, layer %s", p.Decision.Effect, p.Decision.Reason, layer(p))
+	b.add("asked by", "%s, %s", p.Principal, p.Time)
+	if p.Tool != kernel.ToolRun {
+		b.add("tool", "%s", p.Tool)
+	}
+	b.add("command", "%s", quoted(p.Capsule.Argv))
+	b.add("capsule", "%s", p.Capsule.Digest)
+	text := "decision " + front.Escape(d.ID()) + "\n" + b.b.String() + determiningOf(&p.Decision, rules)
+	if isDiff(p.Decision.Fix) {
+		text += fmt.Sprintf("what else it would change: palyra policy try --fix %s %s\n", d.ID(), place(inv))
+	}
+	return &front.Report{Text: text, Fields: front.Document{"decision": p.Decision, "layer": layer(p), "rules": rules, "call_id": p.CallID, "outcome": p.Outcome,
+		"tool": p.Tool, "principal": p.Principal, "time": p.Time, "argv": p.Capsule.Argv, "capsule": p.Capsule.Digest, "log_index": d.Index,
+		"session": p.SessionID, "run": p.RunID}}, nil
+}
+
+// place is how an invocation said which journal it means.
+func place(inv *command.Invocation) string {
+	if s := command.Value(inv, "state", ""); s != "" {
+		return "--state " + front.Escape(oneLine(s))
+	}
+	return "--local"
+}
+
+// layer is who said no, of those that a call goes through, or "policy".
+func layer(p *receipt.Predicate) string {
+	switch p.Outcome {
+	case receipt.NotApproved:
+		return "approval"
+	case receipt.Refused:
+		return "isolation"
+	}
+	return "policy"
+}
+
+// determiningOf is determining for a recorded decision; rules are those of its
+// policies of which more than the id is known.
+func determiningOf(d *receipt.Decision, rules []policy.Info) string {
+	var r rows
+	known := make(map[string]policy.Info)
+	for _, i := range rules {
+		known[i.ID] = i
+	}
+	for _, id := range d.Policies {
+		if i, ok := known[id]; ok {
+			r.add("policy", "%s: %s (%s:%d)", id, orElse(i.Reason, i.Effect), i.File, i.Line)
+		} else {
+			r.add("policy", "%s (of another policy set than is looked at: --policy DIR)", id)
+		}
+	}
+	for _, e := range d.Errors {
+		r.add("error", "%s", e)
+	}
+	r.add("policy set", "%s", d.PolicySet)
+	return r.b.String() + fixText(d.Fix)
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// isDiff reports whether a fix is something to apply and not a comment.
+func isDiff(fix string) bool { return strings.HasPrefix(fix, "--- ") }
+
+// fixText is a fix as people are shown it.
+func fixText(fix string) string {
+	if fix == "" {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("  smallest change that would allow it:\n")
+	for l := range strings.SplitSeq(strings.TrimRight(fix, "\n"), "\n") {
+		fmt.Fprintf(&b, "    %s\n", front.Escape(l))
+	}
+	return b.String()
+}
+
+func (a *app) policyDiff(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	candidate, err := policy.Load(inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	base, err := loadPolicy(command.Value(inv, "policy", ""))
+	if err != nil {
+		return nil, err
+	}
+	return a.replay(ctx, inv, base, candidate)
+}
+
+func (a *app) policyTry(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	base, err := loadPolicy(command.Value(inv, "policy", ""))
+	if err != nil {
+		return nil, err
+	}
+	candidate, err := a.candidate(inv, base)
+	if err != nil {
+		return nil, err
+	}
+	return a.replay(ctx, inv, base, candidate)
+}
+
+// candidate is what exactly one of three flags names.
+func (a *app) candidate(inv *command.Invocation, base *policy.Set) (*policy.Set, error) {
+	given := 0
+	for _, f := range []string{"candidate", "diff", "fix"} {
+		if inv.Has(f) {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return nil, fault.New(fault.Usage, "missing_flag", "policy try", errors.New("want one of --candidate, --diff and --fix")).WithHint("see palyra help policy try")
+	case inv.Has("candidate"):
+		return policy.Load(command.Value(inv, "candidate", ""))
+	case inv.Has("diff"):
+		diff, err := a.readDiff(command.Value(inv, "diff", ""))
+		if err != nil {
+			return nil, err
+		}
+		return base.Patch(diff)
+	}
+	r, err := a.recall(inv)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	d, err := a.findDecision(r, command.Value(inv, "fix", ""))
+	if err != nil {
+		return nil, err
+	}
+	fix := d.Statement.Predicate.Decision.Fix
+	if !isDiff(fix) {
+		return nil, fault.New(fault.NotFound, "no_fix", fmt.Sprintf("try the fix of decision %.12s", d.ID()), errors.New("it has none that can be applied")).
+			WithHint("see palyra policy why " + d.ID() + " " + place(inv))
+	}
+	return base.Patch([]byte(fix))
+}
+
+// maxDiff bounds a diff, in bytes. It is that of a policy directory.
+const maxDiff = 16 << 20
+
+func (a *app) readDiff(name string) ([]byte, error) {
+	in := a.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fault.New(fault.Usage, "diff_unreadable", fmt.Sprintf("read diff %q", name), err)
+		}
+		defer f.Close()
+		in = f
+	}
+	op := fmt.Sprintf("read diff %q", name)
+	b, err := io.ReadAll(io.LimitReader(in, maxDiff+1))
+	switch {
+	case err != nil:
+		return nil, fault.New(fault.Usage, "diff_unreadable", op, err)
+	case len(b) > maxDiff:
+		return nil, fault.New(fault.Usage, "diff_too_large", op, fmt.Errorf("more than %d bytes", maxDiff))
+	}
+	return b, nil
+}
+
+func (a *app) replay(ctx context.Context, inv *command.Invocation, base, candidate *policy.Set) (*front.Report, error) {
+	r, err := a.recall(inv)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	res, err := kernel.Replay(ctx, r.Entries, r.Size(), int(command.Value(inv, "last", int64(100))), base, candidate)
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d decisions made again, %d skipped, %d would change\n", res.Decided, res.Skipped, len(res.Changed))
+	changed := []front.Document{}
+	for _, c := range res.Changed {
+		p := &c.Statement.Predicate
+		fmt.Fprintf(&b, "  %.12s %s  %s -> %s by %s  %s\n", front.Escape(c.ID()), front.Escape(p.Time), c.Before.Effect, c.After.Effect,
+			front.Escape(orNone(c.After.Policies)), quoted(p.Capsule.Argv))
+		changed = append(changed, front.Document{"decision_id": c.ID(), "call_id": p.CallID, "log_index": c.Index, "time": p.Time, "principal": p.Principal,
+			"tool": p.Tool, "argv": p.Capsule.Argv, "run": p.RunID, "before": verdictFields(&c.Before), "after": verdictFields(&c.After)})
+	}
+	rep := &front.Report{Text: b.String(), Fields: front.Document{"from": base.Digest(), "to": candidate.Digest(), "replayed": res.Decided,
+		"skipped": res.Skipped, "changed": changed}}
+	if len(changed) > 0 {
+		rep.Exit = front.Findings
+	}
+	return rep, nil
+}
+
+func verdictFields(d *policy.Decision) front.Document {
+	return front.Document{"effect": d.Effect, "reason": d.Reason, "policies": append([]string{}, d.Policies...)}
+}
+
+func (a *app) policyExport(inv *command.Invocation) (*front.Report, error) {
+	r, err := a.recall(inv)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	d, err := a.findDecision(r, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	set, err := loadPolicy(command.Value(inv, "policy", ""))
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := kernel.Export(&d, set)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := json.MarshalIndent(bundle, "", "  ")
+	if err != nil {
+		return nil, fault.New(fault.Internal, "bundle", "export decision", err)
+	}
+	doc = append(doc, '\n')
+	path := command.Value(inv, "out", "")
+	if path == "" && !inv.Has("json") {
+		return &front.Report{Text: string(doc)}, nil
+	}
+	fields := front.Document{"decision_id": d.ID(), "policy_set": set.Digest(), "file": path}
+	if path == "" {
+		fields["bundle"] = bundle
+		return &front.Report{Fields: fields}, nil
+	}
+	if path, err = filepath.Abs(path); err == nil {
+		err = durable.WriteFile(path, doc, 0o600)
+	}
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "bundle_not_written", fmt.Sprintf("write bundle %q", path), err)
+	}
+	return &front.Report{Text: front.Escape(path) + "\n", Fields: fields}, nil
+}
