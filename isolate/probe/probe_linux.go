@@ -83,9 +83,8 @@ func start(ctx context.Context, helper *os.File, name string, namespaces uint64,
 	out := &limited{}
 	cmd.Stdout = out
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
-	// clone(2) has no bit for a time namespace; unshare(2) has.
+	// clone(2) has no bit for a time namespace; the child makes that itself.
 	attr.Cloneflags = uintptr(namespaces &^ newTime)
-	attr.Unshareflags = uintptr(namespaces & newTime)
 	if namespaces&newUser != 0 {
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
@@ -145,11 +144,11 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 // namespaceLink returns the text that identifies this process's namespace of a
-// kind, "net:[4026531840]". /proc/self is right in a new PID namespace, too,
+// kind, "net:[4026531840]", of its thread. /proc/thread-self is right in a new PID namespace, too,
 // where the process's number is not the one that this /proc shows it under.
 func namespaceLink(kind string) (string, error) {
 	if kind == "time" {
 		kind = "time_for_children"
 	}
-	return os.Readlink("/proc/self/ns/" + kind)
+	return os.Readlink("/proc/thread-self/ns/" + kind)
 }
