@@ -43,22 +43,31 @@ func operated(ctx context.Context, d *demo) {
 	}
 	defer p.kill()
 	p.statusAndCall(ctx)
-	p.approval(ctx)
+	if secondUser() {
+		p.people(ctx)
+	} else {
+		p.approval(ctx)
+	}
 	p.cancel(ctx)
+	p.emergency(ctx)
 	p.crash(ctx)
 	p.stop(ctx)
 }
 
-// newDaemon writes a configuration: one workspace, and the person at the second
-// terminal may be the one who asked, because the demo has no second user.
+// newDaemon writes a configuration: one workspace, and where the demo has no
+// second user, the person at the second terminal may be the one who asked.
 func newDaemon(d *demo) (*daemon, error) {
 	p := &daemon{demo: d, dir: filepath.Join(d.dir, "daemon"), config: filepath.Join(d.dir, "etc", "palyrad.toml"), socket: filepath.Join(d.dir, "d.sock")}
 	ws := filepath.Join(d.dir, "project")
 	if err := errors.Join(os.Mkdir(ws, 0o755), os.Mkdir(filepath.Dir(p.config), 0o755)); err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("profile = \"local\"\n[listen]\nsocket = %q\nhttp = \"off\"\n[state]\ndir = %q\n[approvals]\nallow_self = true\n[workspaces.project]\npath = %q\nread_only = false\n",
-		p.socket, p.dir, ws)
+	group := ""
+	if secondUser() {
+		group = fmt.Sprintf("socket_group = \"%d\"\n", agent)
+	}
+	text := fmt.Sprintf("profile = \"local\"\n[listen]\nsocket = %q\n%shttp = \"off\"\n[state]\ndir = %q\n[approvals]\nallow_self = %v\n[workspaces.project]\npath = %q\nread_only = false\n",
+		p.socket, group, p.dir, !secondUser(), ws)
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -81,7 +81,7 @@ var steps = []struct {
 	{"A call that policy forbids is denied, with the reason and the fix", forbidden},
 	{"A sensitive call waits for a person; what was approved is what runs", approved},
 	{"A hostile program, outside and inside", attacked},
-	{"A daemon: a call that waits, an answer from elsewhere, a cancel, a kill in the middle", operated},
+	{"A daemon: a call that waits, a second principal who answers, the emergency stop, a kill in the middle", operated},
 	{"Every receipt, verified by Palyra and by a verifier that is not ours", verified},
 }
 

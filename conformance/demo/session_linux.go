@@ -1,5 +1,19 @@
 package main
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 func session() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
+// agent is the second principal of the demo: a user id that nobody has.
+const agent = 42420
+
+// secondUser says whether the demo can be two users.
+func secondUser() bool { return os.Geteuid() == 0 }
+
+// asAgent is session for the second principal.
+func asAgent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: agent, Gid: agent}}
+}

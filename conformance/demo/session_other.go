@@ -5,3 +5,9 @@ package main
 import "syscall"
 
 func session() *syscall.SysProcAttr { return nil }
+
+const agent = 0
+
+func secondUser() bool { return false }
+
+func asAgent() *syscall.SysProcAttr { return nil }
