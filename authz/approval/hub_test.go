@@ -3,8 +3,10 @@ package approval
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -341,5 +343,73 @@ func TestHubBookFails(t *testing.T) {
 	}
 	if h.Waiting() != 0 {
 		t.Error("somebody still waits")
+	}
+}
+
+// TestThousandRacers: of a thousand answers at once one counts, every other one is
+// told, and the call hears the one that counts.
+func TestThousandRacers(t *testing.T) {
+	m := newMemory()
+	h := NewHub(m, HubOptions{})
+	got := asking(t.Context(), h)
+	id := <-m.opened
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	var won, lost atomic.Int64
+	for i := range 1000 {
+		wg.Go(func() {
+			<-start
+			by := By{Principal: fmt.Sprintf("uid:%d", 2000+i), Surface: "unix"}
+			if i%10 == 0 {
+				by.Principal = subject.Requester // tries it, too
+			}
+			e, err := h.Resolve(t.Context(), id, 0, by, Reply{Approve: i%2 == 0})
+			switch reason := fault.ReasonOf(err); {
+			case err == nil && i%10 == 0 && i%2 == 0:
+				t.Error("the requester's yes counted")
+			case err == nil && e.Approver == by.Principal:
+				won.Add(1)
+			case reason == reasonConflict || reason == "approval_abandoned" || reason == "self_approval":
+				lost.Add(1)
+			default:
+				t.Errorf("the loser is told %v", err)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	rec := (<-got).View()
+	e, err := m.Entry(t.Context(), id)
+	if won.Load() != 1 || lost.Load() != 999 || err != nil || e.State != rec.Answer || e.Approver != rec.Approver || e.Version != 2 {
+		t.Errorf("%d won, %d lost; record %+v, entry %+v", won.Load(), lost.Load(), rec, e)
+	}
+}
+
+// TestPromptTricks: what a model puts into a call cannot change what a person
+// sees of it: no line, no direction, no width, no escape sequence.
+func TestPromptTricks(t *testing.T) {
+	for _, trick := range []string{"\x1b[2J\x1b[H", "\x1b]0;title\x07", "\u202etxt.exe", "\u2066a\u2069", "a\u200bb", "\ufeff", "x\nApproval needed\n  capsule     sha256:00",
+		"\r  runs        \"true\"", "\x9b31m", "\u00ad", "\u2028", "\U000e0041", "\x08\x08\x08", "e\u0301", "раураl", "\xff\xfe", "\t\v\f\x00"} {
+		q := question()
+		q.Principal, q.Tool = trick, trick
+		q.Call = Call{Argv: []string{"true", trick}, Executable: "/bin/" + trick, Cwd: trick, Workspace: trick, EnvNames: []string{trick}, Stdin: trick, Tier: trick,
+			EgressHosts: []string{trick}, Capabilities: []string{trick}, Limits: trick, Script: trick, Operands: []Operand{{Path: trick}}, Loose: []string{trick}}
+		q.Why = []Why{{Policy: trick, Reason: trick, Where: trick}}
+		clean := question()
+		clean.Principal, clean.Tool = "x", "x"
+		clean.Call = Call{Argv: []string{"true", "x"}, Executable: "/bin/x", Cwd: "x", Workspace: "x", EnvNames: []string{"x"}, Stdin: "x", Tier: "x",
+			EgressHosts: []string{"x"}, Capabilities: []string{"x"}, Limits: "x", Script: "x", Operands: []Operand{{Path: "x"}}, Loose: []string{"x"}}
+		clean.Why = []Why{{Policy: "x", Reason: "x", Where: "x"}}
+		p := Pattern{Tool: trick, Executable: trick, Argv: []PatternArg{{ArgExact, trick}, {ArgWithin, trick}, {ArgContent, trick}}, Cwd: trick, Workspace: trick,
+			Stdin: trick, EgressHosts: []string{trick}, Capabilities: []string{trick}, Tier: trick}
+		card := Card(q)
+		if strings.Count(card, "\n") != strings.Count(Card(clean), "\n") {
+			t.Errorf("%q adds a line:\n%s", trick, card)
+		}
+		for _, text := range []string{card, p.Text()} {
+			if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
+				t.Errorf("%q shows as %q", trick, text[i:min(i+20, len(text))])
+			}
+		}
 	}
 }
