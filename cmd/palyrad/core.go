@@ -53,7 +53,8 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 			return nil, err
 		}
 	}
-	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{ArtifactQuota: int64(cfg.State.ArtifactQuota)}); err != nil {
+	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{
+		ArtifactQuota: int64(cfg.State.ArtifactQuota), TestOnlyStep: d.testOnlyStep}); err != nil {
 		return nil, err
 	}
 	c.closers = append(c.closers, c.store.Close)
@@ -61,7 +62,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	kc := kernel.Config{
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
 		Pool:  cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
-		Tools: table, ApprovalTimeout: cfg.Approvals.Timeout.Std(),
+		Tools: table, ApprovalTimeout: cfg.Approvals.Timeout.Std(), TestOnlyStep: d.testOnlyStep,
 	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.

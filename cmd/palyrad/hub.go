@@ -18,7 +18,7 @@ import (
 // ends them.
 func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table) (*local.Hub, error) {
 	return local.Open(ctx, local.Config{
-		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log,
+		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
 		Tools:     func() []hub.Tool { return tools(table) },
 		Bounds:    session.Bounds{Active: int(cfg.Limits.Concurrency), Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach)},
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),

@@ -472,3 +472,36 @@ func TestSplit(t *testing.T) {
 	}
 	gone(t, p.bin, 0)
 }
+
+// TestOlderStore: a store from before the newest change of tokens does not
+// start.
+func TestOlderStore(t *testing.T) {
+	p := newPlace(t, "")
+	r := p.start()
+	stop := func() {
+		t.Helper()
+		r.signal(syscall.SIGTERM)
+		if code := r.exit(); code != 0 {
+			t.Fatalf("status %d\n%s", code, r.log)
+		}
+	}
+	stop()
+	now, old := filepath.Join(p.dir, "state", "store"), filepath.Join(p.dir, "old")
+	if out, err := exec.Command("cp", "-a", now, old).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	r = p.start()
+	r.must(201, "POST", "/api/v1/tokens", `{"name":"x","scopes":["config.read"],"ttl_ns":3600000000000}`, nil)
+	r.call(echo)
+	stop()
+	if err := os.Rename(now, now+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(old, now); err != nil {
+		t.Fatal(err)
+	}
+	r = p.launch()
+	if code := r.exit(); code != 8 || !strings.Contains(r.log.String(), "older copy") {
+		t.Errorf("status %d with an older store\n%s", code, r.log)
+	}
+}

@@ -40,6 +40,8 @@ type program struct {
 	stdout, stderr io.Writer
 	environ        []string
 	executable     func() (string, error)
+
+	testOnlyStep func(name string) // nil: nobody; called at the named steps of kernel, store and hub
 }
 
 func main() {

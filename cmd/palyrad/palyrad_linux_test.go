@@ -38,6 +38,9 @@ var binaries = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(asVictim); spec != "" {
+		os.Exit(beVictim(spec))
+	}
 	code := m.Run()
 	if os.Getenv("PALYRA_TEST_BIN") == "" {
 		if dir, _ := binaries(); dir != "" {
@@ -118,6 +121,12 @@ func (b *buffer) String() string {
 // launch starts palyrad with a service manager that listens.
 func (p *place) launch(env ...string) *running {
 	p.t.Helper()
+	return p.launchAs(exec.Command(filepath.Join(p.bin, "palyrad"), "--config", p.config), env...)
+}
+
+// launchAs is launch for a command that is palyrad in the end.
+func (p *place) launchAs(cmd *exec.Cmd, env ...string) *running {
+	p.t.Helper()
 	notify := filepath.Join(p.dir, "n")
 	os.Remove(notify)
 	m, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
@@ -136,7 +145,7 @@ func (p *place) launch(env ...string) *running {
 			r.states <- string(buf[:n])
 		}
 	}()
-	r.cmd = exec.Command(filepath.Join(p.bin, "palyrad"), "--config", p.config)
+	r.cmd = cmd
 	r.cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + p.dir, "NOTIFY_SOCKET=" + notify}, env...)
 	r.cmd.Stderr = r.log
 	if err := r.cmd.Start(); err != nil {

@@ -150,7 +150,7 @@ func (h *house) oracle() error {
 	if len(rep.Orphans) > 0 {
 		h.t.Errorf("intents without a result: %v", rep.Orphans)
 	}
-	diff, err := h.st.CheckJournal(ctx, results{h.k})
+	diff, err := h.st.CheckJournal(ctx, JournalResults(h.k))
 	if err != nil {
 		return err
 	}
@@ -158,38 +158,6 @@ func (h *house) oracle() error {
 		h.t.Errorf("store and journal differ: %+v", d)
 	}
 	return h.st.Check(ctx)
-}
-
-// results is the journal as the store's cross-check sees it.
-type results struct{ k *kernel.Kernel }
-
-// Results implements store.JournalView.
-func (r results) Results(_ context.Context, f func(store.JournalResult) error) error {
-	s, err := r.k.JournalStatus()
-	if err != nil {
-		return err
-	}
-	for rec, err := range r.k.JournalEntries(0, s.Size) {
-		if err != nil {
-			return err
-		}
-		env, err := receipt.ParseEnvelope(rec.Content)
-		if err != nil {
-			return err
-		}
-		st, _, err := receipt.ParsePayload(env.Payload)
-		if err != nil {
-			return err
-		}
-		if st == nil || st.IsIntent() {
-			continue
-		}
-		p := &st.Predicate
-		if err := f(store.JournalResult{LogIndex: rec.Index, Call: p.CallID, Run: p.RunID, Session: p.SessionID, Outcome: p.Outcome, Capsule: p.Capsule.Digest}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // peer is a caller that came through the socket.
