@@ -59,6 +59,7 @@ const (
 // Tree is a subtree in which groups can be made. It is immutable after Find.
 type Tree struct {
 	dir          string
+	root         *os.Root         // dir, opened by Inherit for as long as the process lives: its threads move to where no path leads to it
 	testOnlyMade func(dir string) // a directory was made; the kernel would fill it
 }
 
@@ -104,7 +105,11 @@ func Inherit(proc string) (*Tree, error) {
 		return nil, unavailable(err)
 	}
 	if filepath.Base(dir) == own {
-		return &Tree{dir: filepath.Dir(dir)}, nil
+		root, err := os.OpenRoot(filepath.Dir(dir))
+		if err != nil {
+			return nil, unavailable(reason(err))
+		}
+		return &Tree{dir: filepath.Dir(dir), root: root}, nil
 	}
 	t, err := Find(proc)
 	if err != nil {
@@ -273,8 +278,9 @@ func reason(err error) error {
 	return err
 }
 
-func read(dir, name string) (string, error) {
-	f, err := os.Open(filepath.Join(dir, name))
+func read(dir, name string) (string, error) { return content(os.Open(filepath.Join(dir, name))) }
+
+func content(f *os.File, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
@@ -291,6 +297,10 @@ func words(dir, name string) ([]string, error) {
 // write never creates: a control file that is not there is a missing control.
 func write(dir, name, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+	return stored(f, err, value)
+}
+
+func stored(f *os.File, err error, value string) error {
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func TestLeaf(t *testing.T) {
 	if err := leaf.Kill(); err != nil {
 		t.Error(err)
 	}
-	if s, _ := read(leaf.path, "cgroup.kill"); s != "1" {
+	if s, _ := leaf.read("cgroup.kill"); s != "1" {
 		t.Errorf("cgroup.kill: %q", s)
 	}
 	if leaf.Dir() == nil {
@@ -140,6 +140,46 @@ func TestLeaf(t *testing.T) {
 	}
 	if err := leaf.Remove(); err == nil { // the fake is a directory with files in it
 		t.Error("removed a group that the kernel would call busy")
+	}
+}
+
+// TestMoved: palyra-cell's threads enter a mount namespace in which no path leads
+// to a cgroup. Here the path changes instead.
+func TestMoved(t *testing.T) {
+	f := newFake(t, "cpu memory pids")
+	nest := filepath.Join(f.mount, "user.slice/palyra.scope/cell-1")
+	put(t, filepath.Join(nest, own, "cgroup.procs"), "")
+	put(t, filepath.Join(f.proc, "self/cgroup"), "0::/user.slice/palyra.scope/cell-1/"+own+"\n")
+	tree, err := Inherit(f.proc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := filepath.Join(f.mount, "elsewhere")
+	if err := os.Rename(nest, moved); err != nil {
+		t.Fatal(err)
+	}
+	tree.testOnlyMade = func(string) { fill(t)(filepath.Join(moved, "call-1")) }
+	leaf, err := tree.New("call-1", Limits{1 << 20, 1, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := leaf.Peak(); p != 4096 || err != nil {
+		t.Errorf("peak %d, %v", p, err)
+	}
+	if v, err := leaf.Values(); err != nil || v["memory.max"] != "1048576" {
+		t.Errorf("limits %v, %v", v, err)
+	}
+	if err := os.RemoveAll(filepath.Join(moved, "call-1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(moved, "call-1"), 0o755); err != nil { // as the kernel sees a group: nothing in it is in the way
+		t.Fatal(err)
+	}
+	if err := leaf.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(moved, "call-1")); err == nil {
+		t.Error("the group is left")
 	}
 }
 
@@ -224,6 +264,7 @@ func TestPrepareCrowded(t *testing.T) {
 func TestInherit(t *testing.T) {
 	f := newFake(t, "cpu memory pids")
 	group := filepath.Join(f.mount, "user.slice/palyra.scope")
+	put(t, filepath.Join(group, "cell-x/palyra-cell/cgroup.procs"), "")
 	for _, tt := range []struct{ group, procs, dir, want string }{
 		{"/user.slice/palyra.scope/cell-x/palyra-cell", "", group + "/cell-x", "enforced"},
 		{"/user.slice/palyra.scope", "0\n1\n", "", "unavailable: palyra made no group for palyra-cell"},

@@ -10,15 +10,26 @@ import (
 )
 
 // Leaf is the group of one cell. Its owner calls Remove when no process is left.
+// It is used by descriptor, from any thread.
 type Leaf struct {
-	path string
-	dir  *os.File
+	name string
+	tree *os.Root // where it is
+	in   *os.Root // itself
+	dir  *os.File // the same, for clone3
 }
 
 // Events counts what the limits did.
 type Events struct {
 	OOMKill int64 // processes killed because memory.max was reached
 	PIDsMax int64 // forks refused because pids.max was reached
+}
+
+// open returns a descriptor of the tree that the caller closes.
+func (t *Tree) open() (*os.Root, error) {
+	if t.root != nil {
+		return t.root.OpenRoot(".")
+	}
+	return os.OpenRoot(t.dir)
 }
 
 // New makes a leaf and sets its limits before anything can be in it.
@@ -29,14 +40,22 @@ func (t *Tree) New(name string, l Limits) (*Leaf, error) {
 	if name == "" || name == own || name != filepath.Base(name) || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "cgroup.") {
 		return nil, fmt.Errorf("make cgroup %q: not a name", name)
 	}
-	dir := filepath.Join(t.dir, name)
-	if _, err := os.Lstat(dir); err == nil {
-		return nil, fmt.Errorf("make cgroup %q: it exists", name) // never share a group between cells
-	}
-	if err := t.mkdir(name); err != nil {
+	tree, err := t.open()
+	if err != nil {
 		return nil, fmt.Errorf("make cgroup %q: %w", name, reason(err))
 	}
-	leaf := &Leaf{path: dir}
+	// Mkdir fails if there is one: a group is never shared between cells.
+	if err := tree.Mkdir(name, 0o755); err != nil {
+		tree.Close()
+		return nil, fmt.Errorf("make cgroup %q: %w", name, reason(err))
+	}
+	if t.testOnlyMade != nil {
+		t.testOnlyMade(filepath.Join(t.dir, name))
+	}
+	leaf := &Leaf{name: name, tree: tree}
+	if leaf.in, err = tree.OpenRoot(name); err != nil {
+		return nil, errors.Join(fmt.Errorf("open cgroup %q: %w", name, reason(err)), leaf.Remove())
+	}
 	const period = 100_000 // µs, the kernel's default
 	for _, v := range [][2]string{
 		{"memory.max", strconv.FormatInt(l.Memory, 10)},
@@ -45,7 +64,7 @@ func (t *Tree) New(name string, l Limits) (*Leaf, error) {
 		{"pids.max", strconv.FormatInt(l.PIDs, 10)},
 		{"cpu.max", fmt.Sprintf("%d %d", l.MilliCPU*period/1000, period)},
 	} {
-		err := write(dir, v[0], v[1])
+		err := leaf.write(v[0], v[1])
 		if errors.Is(err, os.ErrNotExist) && v[0] == "memory.swap.max" {
 			continue // a kernel without swap
 		}
@@ -53,8 +72,7 @@ func (t *Tree) New(name string, l Limits) (*Leaf, error) {
 			return nil, errors.Join(fmt.Errorf("limit cgroup %q: %w", name, reason(err)), leaf.Remove())
 		}
 	}
-	var err error
-	if leaf.dir, err = os.Open(dir); err != nil {
+	if leaf.dir, err = leaf.in.Open("."); err != nil {
 		return nil, errors.Join(fmt.Errorf("open cgroup %q: %w", name, reason(err)), leaf.Remove())
 	}
 	return leaf, nil
@@ -65,7 +83,14 @@ func (l *Leaf) Dir() *os.File { return l.dir }
 
 // Kill kills every process in the leaf (cgroup.kill, kernel 5.14). Forks that
 // race with it die, too.
-func (l *Leaf) Kill() error { return write(l.path, "cgroup.kill", "1") }
+func (l *Leaf) Kill() error { return l.write("cgroup.kill", "1") }
+
+func (l *Leaf) read(name string) (string, error) { return content(l.in.Open(name)) }
+
+func (l *Leaf) write(name, value string) error {
+	f, err := l.in.OpenFile(name, os.O_WRONLY, 0)
+	return stored(f, err, value)
+}
 
 // Populated reports whether a process is left.
 func (l *Leaf) Populated() (bool, error) {
@@ -75,7 +100,7 @@ func (l *Leaf) Populated() (bool, error) {
 
 // Peak returns the most memory that the leaf used, in bytes (kernel 5.19).
 func (l *Leaf) Peak() (int64, error) {
-	s, err := read(l.path, "memory.peak")
+	s, err := l.read("memory.peak")
 	if err != nil {
 		return 0, reason(err)
 	}
@@ -93,7 +118,7 @@ func (l *Leaf) Events() (e Events, err error) {
 
 // count reads one value of a file with lines "name value".
 func (l *Leaf) count(file, name string) (int64, error) {
-	s, err := read(l.path, file)
+	s, err := l.read(file)
 	if err != nil {
 		return 0, reason(err)
 	}
@@ -109,7 +134,7 @@ func (l *Leaf) count(file, name string) (int64, error) {
 func (l *Leaf) Values() (map[string]string, error) {
 	out := make(map[string]string)
 	for _, name := range []string{"memory.max", "memory.swap.max", "pids.max", "cpu.max"} {
-		s, err := read(l.path, name)
+		s, err := l.read(name)
 		if errors.Is(err, os.ErrNotExist) && name == "memory.swap.max" {
 			continue
 		}
@@ -127,7 +152,15 @@ func (l *Leaf) Remove() error {
 		l.dir.Close()
 		l.dir = nil
 	}
-	if err := remove(l.path); err != nil {
+	if l.in != nil {
+		l.in.Close()
+		l.in = nil
+	}
+	err := patiently(func() error { return l.tree.Remove(l.name) })
+	if err == nil {
+		l.tree.Close()
+	}
+	if err != nil {
 		return fmt.Errorf("remove cgroup: %w", reason(err))
 	}
 	return nil

@@ -28,7 +28,7 @@ func (t *Tree) Nest() (*Nest, error) {
 	n := &Nest{path: filepath.Join(t.dir, name)}
 	err := write(n.path, "cgroup.subtree_control", everything())
 	if err == nil {
-		err = (&Tree{n.path, t.testOnlyMade}).mkdir(own)
+		err = (&Tree{dir: n.path, testOnlyMade: t.testOnlyMade}).mkdir(own)
 	}
 	if err == nil {
 		n.dir, err = os.Open(filepath.Join(n.path, own))
@@ -74,9 +74,11 @@ const patience = time.Second
 
 // remove removes a group. The kernel may count a process that was killed, or
 // even reaped, as a member until it was scheduled for the last time.
-func remove(path string) error {
+func remove(path string) error { return patiently(func() error { return os.Remove(path) }) }
+
+func patiently(remove func() error) error {
 	for pause := time.Millisecond; ; pause *= 2 {
-		err := os.Remove(path)
+		err := remove()
 		if !errors.Is(err, syscall.EBUSY) || pause > patience/2 {
 			return err
 		}
