@@ -3,7 +3,6 @@ package cell
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"os"
 	"strconv"
 	"sync"
@@ -40,21 +39,18 @@ func (p *idPool) take() uint32 {
 
 // writeIDMaps maps one id of a child's user namespace to one of ours:
 // user_namespaces(7). The child must be waiting.
-func writeIDMaps(pid int, innerUID, outerUID, innerGID, outerGID uint32) error {
-	dir := "/proc/" + strconv.Itoa(pid)
-	for _, w := range []struct{ name, text string }{
-		{"/setgroups", "deny"},
-		{"/uid_map", fmt.Sprintf("%d %d 1", innerUID, outerUID)},
-		{"/gid_map", fmt.Sprintf("%d %d 1", innerGID, outerGID)},
+func (s *server) writeIDMaps(pid int, innerUID, outerUID, innerGID, outerGID uint32) error {
+	dir, err := s.reader.Process(pid)
+	if err != nil {
+		return err
+	}
+	defer sys.Close(dir)
+	for _, w := range [...]struct{ name, text string }{
+		{"setgroups", "deny"},
+		{"uid_map", utoa(innerUID) + " " + utoa(outerUID) + " 1"},
+		{"gid_map", utoa(innerGID) + " " + utoa(outerGID) + " 1"},
 	} {
-		// No O_CREAT: WriteFile's would be an error here in some kernels.
-		f, err := os.OpenFile(dir+w.name, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		_, err = f.WriteString(w.text)
-		f.Close()
-		if err != nil {
+		if err := sys.WriteAt(dir, w.name, w.text); err != nil {
 			return err
 		}
 	}
@@ -73,7 +69,7 @@ func (r *run) mapNamespace(ownerUID, ownerGID uint32) (*os.File, error) {
 	t := sys.Tape{{Call: "read", Args: []sys.Arg{sys.FD("gate", gateR), sys.Bytes("answer", make([]byte, 1), "1"), sys.Int(1)},
 		Why: "carry a user namespace until its id map is written"},
 		{Call: "close", Args: []sys.Arg{sys.Int(-1)}, Why: "end: this always fails"}}
-	a, err := sys.NewArena(t, false)
+	a, err := r.s.memory.NewArena(t, false)
 	if err != nil {
 		sys.Close(gateW)
 		return nil, err
@@ -91,7 +87,7 @@ func (r *run) mapNamespace(ownerUID, ownerGID uint32) (*os.File, error) {
 	}
 	defer sys.Close(pidfd)
 	var ns *os.File
-	if err = writeIDMaps(pid, ownerUID, r.uid, ownerGID, r.gid); err == nil {
+	if err = r.s.writeIDMaps(pid, ownerUID, r.uid, ownerGID, r.gid); err == nil {
 		ns, err = os.Open("/proc/" + strconv.Itoa(pid) + "/ns/user")
 	}
 	sys.KillPidfd(pidfd)

@@ -110,7 +110,7 @@ func (r *run) clean() {
 
 // launch clones a child that walks the run's tape.
 func (r *run) launch() (*process, error) {
-	arena, err := sys.NewArena(r.tape, r.reap)
+	arena, err := r.s.memory.NewArena(r.tape, r.reap)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "cell_memory", "encode tape", err)
 	}
@@ -297,7 +297,7 @@ func (r *run) prepareC() error {
 	}
 	r.uid, r.gid = uid, gid
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
-		Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored}
+		Root: r.s.root, Fixed: r.s.fixed}
 	var grants []landGrant
 	attach := func(label, path string, m *os.File, access string) error {
 		r.hold(m)

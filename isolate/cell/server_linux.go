@@ -20,6 +20,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
 	"palyra/isolate/native/cgroup"
 	"palyra/isolate/native/landlock"
 	"palyra/isolate/native/seccomp"
@@ -44,11 +45,13 @@ type server struct {
 	cookie   uint64
 	lastCap  int
 	ignored  []int
+	fixed    *native.Fixed
 
 	groups     *cgroup.Tree // nil where cgroup v2 is not delegated to us
 	groupState string       // why not
 	nextLeaf   atomic.Uint64
 
+	memory sys.Memory
 	uids   idPool
 	serial chan struct{} // tier B: one run at a time
 
@@ -69,7 +72,7 @@ type server struct {
 	latest  uint64              // guarded by mu: the largest id of a run
 	closed  bool                // guarded by mu: the connection has ended
 	failed  error               // guarded by mu: why, if not in order
-	forms   map[string]string   // guarded by mu: what waiting cells have in common
+	forms   map[string]string   // guarded by mu: texts that waiting cells have in common
 }
 
 // Main is palyra-cell: it serves the connection on descriptor fd until that
@@ -126,6 +129,7 @@ func newServer(conn int, h hello) (*server, error) {
 	if s.ignored, err = ignoredSignals(); err != nil {
 		return nil, refuse("proc_unavailable", "read ignored signals", err)
 	}
+	s.fixed = native.NewFixed(s.lastCap, s.ignored)
 	if s.empty, err = sys.OpenNull(); err != nil {
 		return nil, refuse("dev_null", "open an empty input", err)
 	}

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -82,19 +83,21 @@ func children(pid int) (out []int) {
 	return out
 }
 
-// childrenOf lists the children of a process of one thread.
-func childrenOf(pid int) (out []int, err error) {
-	n := strconv.Itoa(pid)
-	b, err := os.ReadFile("/proc/" + n + "/task/" + n + "/children")
+// onlyChild returns the child of a process of one thread, which must have one.
+func (s *server) onlyChild(pid int) (int, error) {
+	dir, err := s.reader.Process(pid)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	for f := range strings.FieldsSeq(string(b)) {
-		child, err := strconv.Atoi(f)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, child)
+	defer sys.Close(dir)
+	buf := make([]byte, 64) // it is replaced if it is too small
+	b, err := sys.ReadAt(dir, "task/"+strconv.Itoa(pid)+"/children", &buf)
+	if err != nil {
+		return 0, err
 	}
-	return out, nil
+	child, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0, fmt.Errorf("it has children %q, want one", b)
+	}
+	return child, nil
 }

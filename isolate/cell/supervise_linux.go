@@ -104,7 +104,7 @@ func (p *process) toGate() error {
 			}
 			return errors.New("the child ended before the gate")
 		case steps.MarkIDs:
-			if err := writeIDMaps(p.pid, native.InnerID, p.uid, native.InnerID, p.gid); err != nil {
+			if err := p.s.writeIDMaps(p.pid, native.InnerID, p.uid, native.InnerID, p.gid); err != nil {
 				return fmt.Errorf("write id maps: %w", err)
 			}
 		case steps.MarkGate:
@@ -251,11 +251,10 @@ func (p *process) leafUsage() {
 // gate: after the last step of confinement, before the program's first
 // instruction.
 func (p *process) observe() error {
-	kids, err := childrenOf(p.pid)
-	if err != nil || len(kids) != 1 {
-		return fmt.Errorf("the reaper has %d children at the gate", len(kids))
+	var err error
+	if p.program, err = p.s.onlyChild(p.pid); err != nil {
+		return fmt.Errorf("look for the program's process: %w", err)
 	}
-	p.program = kids[0]
 	pidfd, err := sys.PidfdOpen(p.program)
 	if err != nil {
 		return err
@@ -284,8 +283,6 @@ func (p *process) observe() error {
 	if err := p.readBackFilter(); err != nil {
 		return err
 	}
-	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
-	p.ev.Executable = evidence.Executable{Basis: evidence.Reported, Path: p.spec.Exec.Path, Digest: p.spec.Exec.Digest, Pinned: p.spec.Exec.Pinned}
 	if p.s.tier == tier.C {
 		if err := checkNamespaces(&p.ev, p.s.own, p.net.id, p.s.nets.voidID()); err != nil {
 			return err

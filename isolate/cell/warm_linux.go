@@ -84,7 +84,11 @@ func (r *run) arm() (*waiting, error) {
 		return nil, err
 	}
 	lines := r.tape.Lines()
-	w.text, w.steps = strings.Join(lines, "\n")+"\n", len(lines)
+	w.text, w.steps = r.s.share(strings.Join(lines, "\n")+"\n"), len(lines)
+	if err := p.arena.Trim(); err != nil {
+		w.discard()
+		return nil, err
+	}
 	r.tape = nil
 	r.fds = noFDs() // those that it was made with are closed now
 	return w, nil
@@ -100,7 +104,7 @@ func (w *waiting) toWait() error {
 		}
 		switch mark {
 		case steps.MarkIDs:
-			if err := writeIDMaps(w.pid, native.InnerID, w.uid, native.InnerID, w.gid); err != nil {
+			if err := w.s.writeIDMaps(w.pid, native.InnerID, w.uid, native.InnerID, w.gid); err != nil {
 				return err
 			}
 			if _, err := syscall.Write(w.gate, []byte{1}); err != nil {
@@ -135,26 +139,34 @@ func (w *waiting) alive() bool {
 func (w *waiting) serve(r *run, start time.Time) (*isolate.Result, error) {
 	w.after = append(w.after, w.free)
 	w.spec, w.files, w.start, w.process.call = r.spec, r.files, start, r
-	if err := w.resume(); err != nil {
+	rest, err := w.resume()
+	if err != nil {
 		sys.KillPidfd(w.pidfd)
 		sys.Reap(w.pid)
 		return nil, fault.New(fault.Unavailable, "cell_descriptors", "start cell", err)
 	}
+	// While it starts.
+	w.describeRest(rest)
 	r.attach(w.process)
 	return w.finish(nil)
 }
 
-func (w *waiting) resume() error {
+// resume lets the program's process go on.
+func (w *waiting) resume() (sys.Tape, error) {
 	if err := w.standard(); err != nil {
-		return err
+		return nil, err
 	}
 	rest := native.Rest(&native.Cell{Spec: w.spec, FDs: w.fds, Cookie: w.s.cookie})
-	lines := rest.Lines()
 	w.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellWarm, ArmedNS: time.Since(w.since).Nanoseconds()}
+	return rest, w.arena.Resume(rest)
+}
+
+// describeRest is describe for the steps of the call.
+func (w *waiting) describeRest(rest sys.Tape) {
+	lines := rest.Lines()
 	w.ev.Executable = executable(w.spec)
 	w.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: canon.Sum([]byte(w.text + strings.Join(lines, "\n") + "\n")),
 		Steps: w.steps + len(lines)}
-	return w.arena.Resume(rest)
 }
 
 // expect makes a cell ready for calls of a kind.

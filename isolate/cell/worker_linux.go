@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"palyra/internal/fault"
@@ -240,17 +241,23 @@ func (s *server) answer(r reply) {
 // kept once.
 func (s *server) formOf(e *evidence.Evidence) *cellForm {
 	own, common := formOf(e)
+	return &cellForm{own: slices.Clone(own), common: s.share(string(common))}
+}
+
+// share returns the same string for equal ones: most of what a waiting cell keeps
+// is what others keep, too.
+func (s *server) share(text string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shared, ok := s.forms[string(common)]
+	shared, ok := s.forms[text]
 	if !ok {
 		if len(s.forms) >= 4*maxKinds {
 			clear(s.forms)
 		}
-		shared = string(common)
-		s.forms[shared] = shared
+		shared = text
+		s.forms[text] = text
 	}
-	return &cellForm{own: own, common: shared}
+	return shared
 }
 
 // cancel ends the run, now or when it begins: its caller has given up.

@@ -84,6 +84,9 @@ func (r *Reader) read(e *Evidence, pid, pidfd int, descriptors bool) error {
 	return nil
 }
 
+// Process opens the folder of a process, as O_PATH.
+func (r *Reader) Process(pid int) (int, error) { return sys.OpenDirAt(r.proc, strconv.Itoa(pid)) }
+
 // Read reads one process as Reader.Read does. proc is where a proc file system
 // is mounted that shows pid.
 func Read(e *Evidence, proc string, pid int) error {

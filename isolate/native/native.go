@@ -88,8 +88,23 @@ type Cell struct {
 	// Root says that palyra-cell has the host's capabilities. It drops the
 	// supplementary groups; without them they cannot be dropped.
 	Root    bool
-	LastCap int   // highest capability of this kernel
-	Ignored []int // signals that palyra-cell ignores
+	LastCap int    // highest capability of this kernel
+	Ignored []int  // signals that palyra-cell ignores
+	Fixed   *Fixed // of these two, if they were made before; may be nil
+}
+
+// Fixed are the steps that are the same for every cell of a palyra-cell. They are
+// made once and not changed.
+type Fixed struct{ proc, capabilities, signals sys.Tape }
+
+// NewFixed makes them for the kernel's highest capability and the signals that
+// palyra-cell ignores.
+func NewFixed(lastCap int, ignored []int) *Fixed {
+	c := steps.DropBounding(lastCap)
+	c = append(c, steps.EmptyCapabilities()...)
+	c = append(c, steps.NoNewPrivileges()...)
+	c = append(c, steps.DieWithParent("palyra-cell")...)
+	return &Fixed{proc(), c, steps.Signals(ignored)}
 }
 
 // fsconfig(2) and mount attributes.
@@ -133,8 +148,11 @@ func Rest(c *Cell) sys.Tape {
 
 // confine are the steps of both processes of a cell.
 func confine(c *Cell) sys.Tape {
-	var t sys.Tape
-	t = append(t, proc()...)
+	fixed := c.Fixed
+	if fixed == nil {
+		fixed = NewFixed(c.LastCap, c.Ignored)
+	}
+	t := append(make(sys.Tape, 0, 128), fixed.proc...)
 	t = append(t, sys.Step{Call: "sethostname", Args: []sys.Arg{sys.Str(Hostname), sys.Int(len(Hostname))},
 		Why: "the cell does not know the host's name"})
 	for _, m := range c.Mounts {
@@ -153,12 +171,9 @@ func confine(c *Cell) sys.Tape {
 	t = append(t, steps.Become(InnerID, InnerID)...)
 	// One more process than the program may have: the reaper counts too.
 	t = append(t, steps.SetLimits(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1))...)
-	t = append(t, steps.DropBounding(c.LastCap)...)
-	t = append(t, steps.EmptyCapabilities()...)
-	t = append(t, steps.NoNewPrivileges()...)
-	t = append(t, steps.DieWithParent("palyra-cell")...)
+	t = append(t, fixed.capabilities...)
 	t = append(t, steps.Restrict(c.Ruleset)...)
-	t = append(t, steps.Signals(c.Ignored)...)
+	t = append(t, fixed.signals...)
 	return append(t, steps.Filter(c.Filter)...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -23,7 +24,7 @@ type rawStep struct {
 
 // rawStatus is what a child leaves behind. The assembly knows the offsets:
 // where 0, errno 8, pid 16, done 24, mode 32, wstatus 40, usage 48, wake 192,
-// next 200.
+// next 200, parked 208, reaping 216.
 type rawStatus struct {
 	where   uintptr // address of the step that failed, or 0
 	errno   uintptr
@@ -35,6 +36,8 @@ type rawStatus struct {
 	wake    uint32  // futex: not 0 once a parked child shall go on
 	_       uint32  //
 	next    uintptr // where a parked child goes on
+	parked  uintptr // 1 once the child is in its step Park, and reads its tape no more
+	reaping uintptr // 1 once the reaper is in its last step
 }
 
 const (
@@ -56,7 +59,58 @@ type Arena struct {
 	status *rawStatus
 	tape   uintptr
 	slots  map[string]uintptr
-	lines  map[uintptr]Step // address of an encoded step → the step
+	parts  []encoded
+	from   *Memory // where mem goes; may be nil
+}
+
+// Memory keeps memory of arenas that are free for the next ones: to map and to
+// unmap it costs more than the clone of a small process. Its zero value is empty.
+// It is safe for concurrent use.
+type Memory struct {
+	mu   sync.Mutex
+	free [][]byte // guarded by mu; blocks of arenaSize, all zero
+}
+
+// arenaSize is enough for the tape of most cells, and keepArenas how many stay.
+const (
+	arenaSize  = 16 << 10
+	keepArenas = 8
+)
+
+func (m *Memory) take(size int) []byte {
+	if m == nil || size > arenaSize {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := len(m.free) - 1
+	if n < 0 {
+		return nil
+	}
+	b := m.free[n]
+	m.free = m.free[:n]
+	return b
+}
+
+// give keeps a block, or reports that it does not.
+func (m *Memory) give(b []byte) bool {
+	if m == nil || len(b) != arenaSize {
+		return false
+	}
+	clear(b)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.free) >= keepArenas {
+		return false
+	}
+	m.free = append(m.free, b)
+	return true
+}
+
+// encoded says where a tape was encoded to.
+type encoded struct {
+	at   uintptr
+	tape Tape
 }
 
 // errArena is our own bug: the size is computed from the same tape.
@@ -67,11 +121,13 @@ var errArena = errors.New("tape arena: too small")
 func sizeOf(t Tape) int {
 	const piece = 16 + 15
 	n := int(unsafe.Sizeof(rawStep{}))*len(t) + piece
-	for _, s := range t {
+	for i := range t {
+		s := &t[i]
 		if s.Out != "" {
 			n += piece
 		}
-		for _, a := range s.Args {
+		for j := range s.Args {
+			a := &s.Args[j]
 			switch a.kind {
 			case argBytes:
 				n += len(a.data) + piece
@@ -95,8 +151,11 @@ func sizeOf(t Tape) int {
 
 // NewArena encodes t. With wait set, a reaper stays until every descendant is
 // gone; otherwise it ends with the program (and takes its PID namespace along).
-func NewArena(t Tape, wait bool) (*Arena, error) {
-	a := &Arena{slots: make(map[string]uintptr), lines: make(map[uintptr]Step)}
+func NewArena(t Tape, wait bool) (*Arena, error) { return (*Memory)(nil).NewArena(t, wait) }
+
+// NewArena is NewArena with memory of m, to which Free returns it.
+func (m *Memory) NewArena(t Tape, wait bool) (*Arena, error) {
+	a := &Arena{from: m, slots: make(map[string]uintptr)}
 	err := a.grow(sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 2048)
 	if err != nil {
 		return nil, err
@@ -117,14 +176,45 @@ func NewArena(t Tape, wait bool) (*Arena, error) {
 // grow adds memory of at least size bytes, in whole pages.
 func (a *Arena) grow(size int) error {
 	page := os.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-	if err != nil {
-		return fmt.Errorf("mmap: %w", err)
+	mem := a.from.take(size)
+	if mem == nil {
+		var err error
+		if mem, err = mapShared((max(size, arenaSize) + page - 1) / page * page); err != nil {
+			return err
+		}
 	}
 	if a.mem != nil {
 		a.full = append(a.full, a.mem)
 	}
 	a.mem, a.used = mem, 0
+	return nil
+}
+
+func mapShared(size int) ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	return mem, nil
+}
+
+// Trim gives up the tape of a child that waits in its step Park, and of its
+// reaper, which waits for it: both read nothing any more but the status block.
+// What Resume brings comes in its place. It does nothing while one of the two is
+// still on its way there.
+func (a *Arena) Trim() error {
+	if atomic.LoadUintptr(&a.status.parked) != 1 || atomic.LoadUintptr(&a.status.reaping) != 1 {
+		return nil
+	}
+	a.parts, a.slots = nil, make(map[string]uintptr)
+	a.used = int(unsafe.Sizeof(rawStatus{}))
+	page := os.Getpagesize()
+	clear(a.mem[a.used:page])
+	if len(a.mem) > page {
+		if err := unix.Madvise(a.mem[page:], unix.MADV_REMOVE); err != nil {
+			return fmt.Errorf("madvise: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -167,6 +257,7 @@ func (a *Arena) addr(off int) uintptr {
 func (a *Arena) put(b []byte) uintptr {
 	off := a.take(len(b) + 1)
 	copy(a.mem[off:], b)
+	a.mem[off+len(b)] = 0
 	return a.addr(off)
 }
 
@@ -190,7 +281,8 @@ func (a *Arena) slot(name string) uintptr {
 func (a *Arena) encode(t Tape) (uintptr, error) {
 	const stepSize = int(unsafe.Sizeof(rawStep{}))
 	base := a.take(stepSize * len(t))
-	for i, s := range t {
+	for i := range t {
+		s := &t[i]
 		nr, ok := numbers[s.Call]
 		if !ok {
 			return 0, fmt.Errorf("tape step %d: unknown system call %q", i, s.Call)
@@ -199,7 +291,8 @@ func (a *Arena) encode(t Tape) (uintptr, error) {
 			return 0, fmt.Errorf("tape step %d: %s with %d arguments", i, s.Call, len(s.Args))
 		}
 		r := rawStep{nr: nr}
-		for j, arg := range s.Args {
+		for j := range s.Args {
+			arg := &s.Args[j]
 			switch arg.kind {
 			case argInt, argFD, argSecret:
 				r.args[j] = uintptr(arg.val)
@@ -237,8 +330,8 @@ func (a *Arena) encode(t Tape) (uintptr, error) {
 		}
 		off := base + i*stepSize
 		*(*rawStep)(unsafe.Pointer(&a.mem[off])) = r // in bounds: base reserved len(t) steps
-		a.lines[a.addr(off)] = s
 	}
+	a.parts = append(a.parts, encoded{a.addr(base), t})
 	return a.addr(base), nil
 }
 
@@ -292,7 +385,13 @@ func (a *Arena) Failed() *StepError {
 	if e == 0 {
 		return nil
 	}
-	s := a.lines[atomic.LoadUintptr(&a.status.where)]
+	where := atomic.LoadUintptr(&a.status.where)
+	var s Step
+	for _, p := range a.parts {
+		if i := (where - p.at) / unsafe.Sizeof(rawStep{}); where >= p.at && i < uintptr(len(p.tape)) {
+			s = p.tape[i]
+		}
+	}
 	return &StepError{Step: s.Call, Line: s.String(), Errno: unix.Errno(e)}
 }
 
@@ -311,7 +410,7 @@ func (a *Arena) Free() {
 	for _, m := range a.full {
 		unix.Munmap(m)
 	}
-	if a.mem != nil {
+	if a.mem != nil && !a.from.give(a.mem) {
 		unix.Munmap(a.mem)
 	}
 	a.mem, a.full = nil, nil

@@ -147,3 +147,16 @@ func MountNamespace(pidfd int) int {
 	}
 	return fd
 }
+
+// WriteAt writes text to a file beneath dir, which must exist, in one call.
+func WriteAt(dir int, name, text string) error {
+	fd, err := openAt(dir, name, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(text)); err != nil {
+		return fmt.Errorf("write %q: %w", name, err)
+	}
+	return nil
+}

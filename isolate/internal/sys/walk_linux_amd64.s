@@ -98,6 +98,7 @@ next:
 	// A cell that waits for its call: sleep while the word wake is 0, then go on
 	// at the step whose address is in next, which was written before.
 park:
+	MOVQ $1, 208(R13)
 	LEAQ 192(R13), DI
 	MOVL (DI), AX
 	TESTL AX, AX
@@ -118,6 +119,7 @@ resume:
 	// The reaper: wait4(-1) until the program is among the dead, keep its wait
 	// status and usage, then end, or (mode 1) go on reaping until nobody is left.
 init:
+	MOVQ $1, 216(R13)
 	MOVQ $-1, DI
 	LEAQ 40(R13), SI
 	MOVQ $0x40000000, DX // __WALL

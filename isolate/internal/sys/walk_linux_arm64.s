@@ -85,6 +85,9 @@ next:
 	// A cell that waits for its call: sleep while the word wake is 0, then go on
 	// at the step whose address is in next, which was written before.
 park:
+	MOVD  $1, R22
+	ADD   $208, R20, R0
+	STLR  R22, (R0)
 	ADD   $192, R20, R0
 	LDARW (R0), R22
 	CBNZ  R22, resume
@@ -104,6 +107,9 @@ resume:
 	// The reaper: wait4(-1) until the program is among the dead, keep its wait
 	// status and usage, then end, or (mode 1) go on reaping until nobody is left.
 init:
+	MOVD $1, R22
+	ADD  $216, R20, R0
+	STLR R22, (R0)
 	MOVD $-1, R0
 	ADD  $40, R20, R1
 	MOVD $0x40000000, R2 // __WALL
