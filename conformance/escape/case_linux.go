@@ -68,6 +68,9 @@ type options struct {
 	wrap      []string // what to run the launcher under
 	userns    bool     // run all of it in a user namespace, as its root
 	watch     bool     // sample the run's processes
+	// spend ends the run when one of its processes has had so much processor time;
+	// 0: never. However busy the machine is, a process that had it was not limited.
+	spend time.Duration
 }
 
 // tiers is a list of outcomes for both tiers; the first words are C's.

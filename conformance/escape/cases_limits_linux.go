@@ -130,9 +130,13 @@ func limitCases() []attackCase {
 	for _, how := range []string{"fifo", "rr", "setscheduler", "nice"} {
 		out = append(out, call(85, how, "cpu-hog-realtime", "run before everybody else: "+how, both("EPERM", "EACCES", "ENOSYS", "SIGSYS"), "realtime", "how="+how))
 	}
-	out = append(out, attackCase{number: 85, variant: "spin", name: "cpu-hog-realtime", attack: "two processes spin, deaf to SIGXCPU, with --cpu 1s and --timeout 20s",
+	out = append(out, attackCase{number: 85, variant: "spin", name: "cpu-hog-realtime", attack: "two processes spin, deaf to SIGXCPU, with --cpu 1s and --timeout 60s",
 		stopped: both("SIGKILL", "SIGXCPU"), stage: func(s *stage) (scene, error) {
-			return scene{probe: "spin", args: []string{"count=2"}, opt: options{cpu: "1s", timeout: 20 * time.Second, deadline: 9 * time.Second}, lasting: true}, nil
+			const more = 3 * time.Second // than the hard limit, which is a second above what was asked for
+			return scene{probe: "spin", args: []string{"count=2"}, opt: options{cpu: "1s", timeout: time.Minute, deadline: 3 * time.Minute, spend: more},
+				canary: func(o *outcome) (bool, string) {
+					return o.spent >= more, fmt.Sprintf("a process had the processor for %v, seen from the host", o.spent)
+				}}, nil
 		}})
 	for _, l := range []string{"nofile", "nproc", "fsize", "core"} {
 		out = append(out, call(86, l, "rlimit-raise", "raise the hard limit "+l, both("EPERM", "EINVAL"), "rlimit", "limit="+l))

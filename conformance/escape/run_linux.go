@@ -32,9 +32,10 @@ type outcome struct {
 	exit      int
 	signaled  string // signal that ended the launcher itself
 	hung      bool
-	survivors []int // processes of the probe that were left, killed by now
-	most      int   // processes of the probe at once, where watched
-	memory    int64 // bytes resident of all of them at once, where watched
+	survivors []int         // processes of the probe that were left, killed by now
+	most      int           // processes of the probe at once, where watched
+	memory    int64         // bytes resident of all of them at once, where watched
+	spent     time.Duration // processor time of the one that had most, where it matters
 	took      time.Duration
 	args      []string
 }
@@ -179,6 +180,10 @@ func signalName(s syscall.Signal) string {
 	return "SIG" + strconv.Itoa(int(s))
 }
 
+// waitDelay is how long what a run wrote may take to arrive after its end. Only a
+// run whose descriptors somebody keeps takes that long.
+const waitDelay = 2 * time.Second
+
 // start runs the command to its end, or to the deadline.
 func (s *stage) start(sc scene) (*outcome, error) {
 	o := sc.opt
@@ -187,6 +192,9 @@ func (s *stage) start(sc scene) (*outcome, error) {
 	}
 	if o.deadline == 0 {
 		o.deadline = o.timeout + 5*time.Second
+	}
+	if s.inside {
+		o.deadline += 15 * time.Second // of a busy machine; what is over has not hung
 	}
 	attack := s.b.attack
 	if o.attack != "" {
@@ -218,7 +226,7 @@ func (s *stage) start(sc scene) (*outcome, error) {
 	cmd.Dir = cwd
 	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + s.user.home}, o.hostEnv...)
 	cmd.Stdout, cmd.Stderr = &out.stdout, &out.stderr
-	cmd.WaitDelay = 300 * time.Millisecond
+	cmd.WaitDelay = waitDelay
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: s.user.credential()}
 	if o.userns {
 		asRootOfUserns(cmd.SysProcAttr, s.user)
@@ -282,6 +290,11 @@ func (s *stage) wait(cmd *exec.Cmd, out *outcome, o options) error {
 		case <-tick.C:
 			if o.watch {
 				out.sample(s.processes())
+			}
+			if o.spend > 0 && out.spent < o.spend {
+				if out.spend(s.processes()); out.spent >= o.spend {
+					s.end(cmd)
+				}
 			}
 		case <-deadline:
 			out.hung = true
@@ -372,6 +385,24 @@ func (o *outcome) sample(pids []int) {
 	o.most, o.memory = max(o.most, len(pids)), max(o.memory, sum)
 }
 
+// spend notes the processor time of the process that had most.
+func (o *outcome) spend(pids []int) {
+	for _, p := range pids {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/stat")
+		if err != nil {
+			continue
+		}
+		// proc_pid_stat(5): behind the name, utime and stime are the 12th and 13th,
+		// in ticks of 10 ms.
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if f := strings.Fields(rest); len(f) > 12 {
+			u, _ := strconv.ParseInt(f[11], 10, 64)
+			k, _ := strconv.ParseInt(f[12], 10, 64)
+			o.spent = max(o.spent, time.Duration(u+k)*10*time.Millisecond)
+		}
+	}
+}
+
 // parse finds the probe's lines in what came out.
 func (o *outcome) parse() {
 	for line := range bytes.Lines(o.stdout.kept) {
@@ -389,9 +420,9 @@ func (o *outcome) parse() {
 // workspace after the attempt.
 func (s *stage) exec(o options, argv ...string) (*outcome, error) {
 	if o.timeout == 0 {
-		o.timeout = 3 * time.Second
+		o.timeout = 10 * time.Second
 	}
-	o.deadline = o.timeout + 3*time.Second
+	o.deadline = o.timeout + 5*time.Second
 	line, err := s.b.sandbox.command(s, &o, argv)
 	if err != nil {
 		return nil, err
@@ -400,7 +431,7 @@ func (s *stage) exec(o options, argv ...string) (*outcome, error) {
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Dir = s.dir
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + s.user.home}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out.stdout, &out.stderr, 300*time.Millisecond
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out.stdout, &out.stderr, waitDelay
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: s.user.credential()}
 	if err := s.wait(cmd, out, o); err != nil {
 		return nil, errors.Join(err, fmt.Errorf("run %q", line))

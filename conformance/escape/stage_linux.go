@@ -159,8 +159,31 @@ func appeared(path string) func(*outcome) (bool, string) {
 	}
 }
 
+// patience is how long to look for what the attempt should have done: it was
+// done before the run ended, but a busy machine may take a moment to show it.
+// Outside, where it is sure to come, there is no hurry.
+func (s *stage) patience() time.Duration {
+	if s.inside {
+		return pause
+	}
+	return 10 * time.Second
+}
+
+// seen looks until it is so, or patience is at its end.
+func (s *stage) seen(is func() bool) bool {
+	for end := time.Now().Add(s.patience()); ; time.Sleep(2 * time.Millisecond) {
+		if is() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
+}
+
 // listenerOf is a socket of the host that notes what it is told.
 type listenerOf struct {
+	s    *stage
 	mu   sync.Mutex
 	told bytes.Buffer // guarded by mu
 }
@@ -179,17 +202,16 @@ func (l *listenerOf) hear(r io.Reader) {
 }
 
 // heard is the canary of a listener. What was sent before the run ended is in
-// the socket's queue; give the reader a moment to take it.
+// the socket's queue, from where the reader takes it.
 func (l *listenerOf) heard(token string) func(*outcome) (bool, string) {
 	return func(*outcome) (bool, string) {
-		for range 20 {
+		found := l.s.seen(func() bool {
 			l.mu.Lock()
-			found := strings.Contains(l.told.String(), token)
-			l.mu.Unlock()
-			if found {
-				return true, "the host's listener was reached"
-			}
-			time.Sleep(5 * time.Millisecond)
+			defer l.mu.Unlock()
+			return strings.Contains(l.told.String(), token)
+		})
+		if found {
+			return true, "the host's listener was reached"
 		}
 		return false, ""
 	}
@@ -197,7 +219,7 @@ func (l *listenerOf) heard(token string) func(*outcome) (bool, string) {
 
 // listen opens a stream or datagram socket of the host and listens to it.
 func (s *stage) listen(network, address string) (*listenerOf, net.Addr, error) {
-	l := new(listenerOf)
+	l := &listenerOf{s: s}
 	switch network {
 	case "tcp4", "tcp6", "unix":
 		ln, err := net.Listen(network, address)
@@ -301,6 +323,7 @@ func (s *stage) plant(what, name string) (secret string, err error) {
 // victim is a process of the host that has something to lose.
 type victim struct {
 	*hand
+	s      *stage
 	pid    int
 	addr   string // where in its memory the secret is
 	secret string // in memory
@@ -310,7 +333,7 @@ type victim struct {
 }
 
 func (s *stage) victim() (*victim, error) {
-	v := &victim{secret: "secret-" + rand.Text(), args: "secret-" + rand.Text(), env: "secret-" + rand.Text()}
+	v := &victim{s: s, secret: "secret-" + rand.Text(), args: "secret-" + rand.Text(), env: "secret-" + rand.Text()}
 	path, file, err := s.secret()
 	if err != nil {
 		return nil, err
@@ -346,18 +369,16 @@ func (s *stage) handWithFile(path string, env []string, probe string, args ...st
 	return h, detail, err
 }
 
-// dead is the canary of the victim's life.
+// dead is the canary of the victim's life. A signal sent by the run has arrived,
+// but to die takes the processor.
 func (v *victim) dead(*outcome) (bool, string) {
-	// A signal sent by the run has arrived, but a dying process may take a moment.
-	for range 20 {
+	died := v.s.seen(func() bool {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(v.pid) + "/stat")
-		if err != nil {
-			return true, "the victim is gone"
-		}
-		if _, rest, ok := strings.Cut(string(b), ") "); ok && strings.HasPrefix(rest, "Z") {
-			return true, "the victim died"
-		}
-		time.Sleep(2 * time.Millisecond)
+		_, rest, ok := strings.Cut(string(b), ") ")
+		return err != nil || ok && strings.HasPrefix(rest, "Z")
+	})
+	if died {
+		return true, "the victim died"
 	}
 	return false, ""
 }

@@ -125,7 +125,7 @@ func memoryTree(want, children int) (string, error) {
 	b := []byte{0}
 	poll := []unix.PollFd{{Fd: int32(p[0]), Events: unix.POLLIN}}
 	for have < children {
-		if n, err := unix.Poll(poll, 2000); err != nil && err != unix.EINTR || n == 0 && err == nil {
+		if n, err := unix.Poll(poll, 10000); err != nil && err != unix.EINTR || n == 0 && err == nil {
 			break
 		}
 		if n, err := unix.Read(p[0], b); err != nil || n == 0 {
