@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -37,6 +38,9 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) ([]result, error) {
 		return nil, err
 	}
 	cmd.Stderr = os.Stderr
+	runtime.LockOSThread() // whose end is the machine's
+	defer runtime.UnlockOSThread()
+	dieWithUs(cmd)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -14,3 +14,6 @@ func asRoot(cmd *exec.Cmd) {
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}}
 	}
 }
+
+// dieWithUs kills a command when the thread that starts it ends.
+func dieWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
