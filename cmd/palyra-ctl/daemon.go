@@ -26,6 +26,7 @@ func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, err
 	l.row("  runs", s.Counts.RunsActive, "active", s.Counts.RunsQueued, "queued")
 	l.row("  approvals", s.Counts.ApprovalsPending, "pending")
 	l.row("  pool", s.Pool.Cells, "cells", s.Pool.Networks, "networks")
+	l.row("  retention", kept(s.Retention), s.Retention.RemovedRuns, "runs removed", s.Retention.Failed)
 	for _, c := range s.Confinement.Controls {
 		on := "off"
 		if c.On {
@@ -41,6 +42,14 @@ func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, err
 	}
 	l.row("  you are", s.Caller.User, dash(s.Caller.Role))
 	return text(front.Document{"status": s}, "%s", l), nil
+}
+
+// kept says how long an ended run stays.
+func kept(r hub.Retention) string {
+	if r.Runs == 0 {
+		return "runs for ever"
+	}
+	return "runs " + r.Runs.String()
 }
 
 func (a *app) doctor(ctx context.Context, inv *command.Invocation) (*result, error) {

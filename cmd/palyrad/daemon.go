@@ -232,6 +232,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 		return err
 	}
 	wg.Go(func() { d.watch(ctx, beat) })
+	wg.Go(func() { d.retain(ctx) })
 
 	d.ready("")
 	good := time.NewTimer(d.cfg.Load().Daemon.ReadyAfter.Std())

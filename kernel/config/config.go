@@ -58,6 +58,7 @@ type Config struct {
 	Approvals  Approvals            `key:"approvals" doc:"Questions to people."`
 	Access     Access               `key:"access" doc:"Credentials of clients that do not come through the socket."`
 	Journal    Journal              `key:"journal" doc:"The log of intents and results."`
+	Retention  Retention            `key:"retention" doc:"What is removed of what has ended, and when. A run that has not ended is never touched, nor is the journal: it has the receipt of every call for ever, and says what was removed."`
 	Daemon     Daemon               `key:"daemon" doc:"How the process lives."`
 
 	path   string            // "" if there was no file
@@ -138,6 +139,13 @@ type Access struct {
 // Journal is the log of intents and results.
 type Journal struct {
 	MinFree Size `key:"min_free" unit:"bytes" default:"64MiB" min:"0" max:"1024GiB" doc:"With less free space on the state directory's disk palyrad says that it is not ready and takes no new calls; reads go on." cost:"On a full disk an intent cannot be logged, so that calls are refused in their middle instead of at the door."`
+}
+
+// Retention is what is removed of what has ended.
+type Retention struct {
+	Runs          Duration `key:"runs" unit:"duration" default:"720h" min:"0s" max:"87600h" reload:"yes" doc:"How long an ended run is kept, with its tape, its questions and its artifacts. 0s: for ever. An idempotency key is forgotten with its run." cost:"With 0s the store grows for as long as palyrad is used."`
+	ArtifactBytes Size     `key:"artifact_bytes" unit:"bytes" default:"768MiB" min:"0" max:"1024GiB" reload:"yes" doc:"While all artifacts take more, the runs that ended first lose theirs. 0: no bound but state.artifact_quota." cost:"At state.artifact_quota the next result that would need space is lost."`
+	Every         Duration `key:"every" unit:"duration" default:"1h" min:"1s" max:"168h" reload:"yes" doc:"How often it is looked what can go. It is removed in small transactions."`
 }
 
 // Daemon is how the process lives.

@@ -254,10 +254,24 @@ type Status struct {
 	Confinement Confinement   `json:"confinement"`
 	Pool        Pool          `json:"pool"`
 	Counts      Counts        `json:"counts"`
+	Retention   Retention     `json:"retention"`
 	Journal     JournalCounts `json:"journal"`
 	DenyNew     bool          `json:"deny_new"`
 	Warnings    []string      `json:"warnings"` // settings weaker than they could be, and what is wrong; never null
 	Caller      Caller        `json:"caller"`   // who asks, as the daemon sees it
+}
+
+// Retention is what is removed of what has ended, and what this daemon removed
+// since it started.
+type Retention struct {
+	Runs             time.Duration `json:"runs_ns"`        // how long an ended run is kept; 0: for ever
+	ArtifactBytes    int64         `json:"artifact_bytes"` // what all artifacts may take; 0: no bound but the quota
+	Every            time.Duration `json:"every_ns"`
+	Last             *time.Time    `json:"last,omitempty"`   // the last sweep
+	Failed           string        `json:"failed,omitempty"` // why it did not do all it should, a reason code
+	RemovedRuns      int64         `json:"removed_runs"`
+	RemovedArtifacts int64         `json:"removed_artifacts"`
+	RemovedBytes     int64         `json:"removed_bytes"`
 }
 
 // Confinement is how the daemon confines itself, as it observed it.

@@ -230,7 +230,7 @@ func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
 	if h.ask(c, "Status") != nil {
 		return s, nil
 	}
-	s.Profile, s.PID, s.User = h.cfg.Profile, os.Getpid(), peer(uint32(os.Geteuid()))
+	s.Profile, s.PID, s.User, s.Retention = h.cfg.Profile, os.Getpid(), self(), h.retained()
 	s.Started, s.Uptime, s.Pool = h.started, time.Since(h.started), h.cfg.Pool
 	s.PolicySet = h.k.PolicySet().Digest().String()
 	if h.cfg.Confinement != nil {

@@ -102,9 +102,12 @@ type Hub struct {
 	refused  refusals
 	stopping sync.Mutex // held through Stop and Resume
 
+	retaining sync.Mutex // held through Retain
+
 	mu        sync.Mutex
-	denyNew   bool      // guarded by mu
-	published time.Time // when the journal's tiles were last written; guarded by mu
+	denyNew   bool          // guarded by mu
+	published time.Time     // when the journal's tiles were last written; guarded by mu
+	retention hub.Retention // guarded by mu
 }
 
 var _ hub.Hub = (*Hub)(nil)
@@ -178,7 +181,7 @@ func (h *Hub) bootstrap(ctx context.Context) error {
 	if h.access.Generation() != 0 {
 		return nil
 	}
-	self := peer(uint32(os.Geteuid()))
+	self := self()
 	if err := h.access.Bootstrap(ctx, self); err != nil {
 		return err
 	}
@@ -197,6 +200,9 @@ func (h *Hub) recordAccess(ctx context.Context, c access.Change) (uint64, error)
 	}
 	return h.k.Record(ctx, kernel.Act{Act: c.Act, Principal: c.Actor, Subject: c.Subject, Detail: detail})
 }
+
+// self is the principal of this process.
+func self() string { return peer(uint32(os.Geteuid())) }
 
 // peer is the principal of a user of this machine.
 func peer(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }

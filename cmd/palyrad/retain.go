@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/kernel/hub/local"
+)
+
+// retain removes what the configuration does not keep, at once and then every
+// retention.every, until ctx is done. In safe mode nothing is removed.
+func (d *daemon) retain(ctx context.Context) {
+	if d.safe {
+		return
+	}
+	for {
+		c := d.cfg.Load().Retention
+		keep := local.Keep{Runs: c.Runs.Std(), ArtifactBytes: int64(c.ArtifactBytes), Every: c.Every.Std()}
+		if err := d.core.local.Retain(ctx, keep); err != nil && ctx.Err() == nil {
+			d.log.Warn("retention", "error", err.Error(), "reason", fault.ReasonOf(err))
+		}
+		t := time.NewTimer(keep.Every)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}

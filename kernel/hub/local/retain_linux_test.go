@@ -1,0 +1,137 @@
+package local
+
+import (
+	"testing"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+	"palyra/kernel/store"
+)
+
+// sweeps returns the details of the sweeps that the journal knows of.
+func (h *house) sweeps() (found []map[string]string) {
+	h.t.Helper()
+	p, err := h.JournalEntries(h.t.Context(), h.owner, 0, maxEntries)
+	if err != nil || p.Next != "" {
+		h.t.Fatal(p.Next, err)
+	}
+	for _, e := range p.Items {
+		if e.Act == actRetire {
+			b, err := h.Receipt(h.t.Context(), h.owner, e.Index)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			found = append(found, map[string]string{"receipt": string(b), "statement": string(e.Statement)})
+		}
+	}
+	return found
+}
+
+// TestRetain: what has ended goes when its time is over, and what has not stays;
+// the journal stays whole and knows of each sweep that removed something.
+func TestRetain(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	old := h.call(h.owner, argv("/usr/bin/seq", "5000"))
+	ended := h.start(h.owner, argv("true"), argv("false"))
+	h.ended(h.owner, ended.ID)
+	live := h.start(h.owner, argv("sleep", "60"))
+	h.until(h.owner, live.ID, hub.EventStepStarted)
+	size := func() uint64 {
+		s, err := h.JournalStatus(ctx, h.owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Size
+	}
+
+	before := size()
+	if err := h.Retain(ctx, Keep{Runs: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := h.Run(ctx, h.owner, old.ID); err != nil || r.State != hub.RunDone || len(h.sweeps()) != 0 {
+		t.Fatalf("too early: %+v, %v, %d sweeps", r, err, len(h.sweeps()))
+	}
+	if err := h.Retain(ctx, Keep{Runs: time.Nanosecond, Every: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{old.ID, ended.ID} {
+		if _, err := h.Run(ctx, h.owner, id); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("run %s: %v", id, err)
+		}
+	}
+	if _, err := h.Artifact(ctx, h.owner, old.ID, old.Steps[0].Stdout.Artifact); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("its artifact: %v", err)
+	}
+	if _, err := h.Session(ctx, h.owner, old.Session); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("its session: %v", err)
+	}
+	if _, err := h.Session(ctx, h.owner, ended.Session); err != nil { // open
+		t.Errorf("an open session: %v", err)
+	}
+	if r, err := h.Run(ctx, h.owner, live.ID); err != nil || r.State != hub.RunInProgress {
+		t.Errorf("the live run: %+v, %v", r, err)
+	}
+	h.verify(old.Steps[0]) // its receipt is there for ever
+	if n := len(h.sweeps()); n != 1 || size() < before+1 {
+		t.Errorf("the journal knows of %d sweeps", n)
+	}
+	s, err := h.Status(ctx, h.owner)
+	if r := s.Retention; err != nil || r.Last == nil || r.Failed != "" || r.RemovedRuns != 2 || r.RemovedArtifacts != 1 || r.Every != time.Minute {
+		t.Errorf("status says %+v, %v", r, err)
+	}
+	// Nothing more to remove: nothing to tell.
+	if err := h.Retain(ctx, Keep{Runs: time.Nanosecond}); err != nil || len(h.sweeps()) != 1 {
+		t.Errorf("again: %v, %d sweeps", err, len(h.sweeps()))
+	}
+	if _, err := h.CancelRun(ctx, h.owner, live.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	// A sweep that was cut off before it told the journal is told of later.
+	if err := h.st.Retire(ctx, store.Retention{Before: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	h.stop()
+	h.reopen(nil)
+	if err := h.Retain(ctx, Keep{}); err != nil || len(h.sweeps()) != 2 {
+		t.Errorf("after a restart: %v, %d sweeps", err, len(h.sweeps()))
+	}
+	h.stop() // asks the oracles, for which results without steps are known
+}
+
+// TestRetainArtifacts: with more bytes than allowed the oldest runs lose their
+// artifacts, and nothing else.
+func TestRetainArtifacts(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	var runs []hub.Run
+	for _, n := range []string{"4001", "4002", "4003", "4003"} { // the last two share theirs
+		runs = append(runs, h.call(h.owner, argv("/usr/bin/seq", n)))
+	}
+	total := runs[0].Steps[0].Stdout.Size + runs[1].Steps[0].Stdout.Size + runs[2].Steps[0].Stdout.Size
+	for _, test := range []struct {
+		most int64
+		left int // how many runs keep theirs
+	}{{total, 4}, {total - 1, 3}, {total / 2, 2}, {1, 0}} {
+		if err := h.Retain(ctx, Keep{ArtifactBytes: test.most}); err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range runs {
+			a, err := h.Artifact(ctx, h.owner, r.ID, r.Steps[0].Stdout.Artifact)
+			if err == nil {
+				a.Close()
+			}
+			if kept := i >= len(runs)-test.left; kept != (err == nil) {
+				t.Errorf("%d bytes: artifact of run %d: %v", test.most, i, err)
+			}
+			if now, err := h.Run(ctx, h.owner, r.ID); err != nil || now.State != hub.RunDone {
+				t.Errorf("%d bytes: run %d: %+v, %v", test.most, i, now, err)
+			}
+		}
+	}
+	if n := len(h.sweeps()); n != 3 {
+		t.Errorf("the journal knows of %d sweeps", n)
+	}
+}

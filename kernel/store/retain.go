@@ -1,0 +1,278 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+// Retention says what is kept of what has ended. The zero value keeps everything.
+type Retention struct {
+	// Before is the moment: runs that ended earlier go, with steps, tape, questions
+	// and artifacts, and ended sessions without runs. Zero: none.
+	Before time.Time
+	// ArtifactBytes is how much artifacts may take. While they take more, the runs
+	// that ended first lose theirs and stay otherwise. 0: as much as there is room for.
+	ArtifactBytes int64
+}
+
+// Retired is what a sweep removed.
+type Retired struct {
+	Runs          int64     `json:"runs"`
+	Steps         int64     `json:"steps"`
+	Approvals     int64     `json:"approvals"`
+	Sessions      int64     `json:"sessions"`
+	Emptied       int64     `json:"emptied"` // runs that stay without their artifacts
+	Artifacts     int64     `json:"artifacts"`
+	ArtifactBytes int64     `json:"artifact_bytes"`
+	First         time.Time `json:"first,omitzero"` // when the first of these runs ended,
+	Last          time.Time `json:"last,omitzero"`  // and when the last did
+}
+
+// Any reports whether anything was removed that somebody could look for.
+func (r Retired) Any() bool { return r.Runs+r.Sessions+r.Emptied > 0 }
+
+func (r *Retired) add(o Retired) {
+	r.Runs += o.Runs
+	r.Steps += o.Steps
+	r.Approvals += o.Approvals
+	r.Sessions += o.Sessions
+	r.Emptied += o.Emptied
+	r.Artifacts += o.Artifacts
+	r.ArtifactBytes += o.ArtifactBytes
+	if r.First.IsZero() || !o.First.IsZero() && o.First.Before(r.First) {
+		r.First = o.First
+	}
+	if o.Last.After(r.Last) {
+		r.Last = o.Last
+	}
+}
+
+// How much one transaction of a sweep removes: others wait for it.
+const (
+	retireRuns     = 16
+	retireSessions = 256
+)
+
+// retiredSetting is where the store remembers what it has removed: how many
+// results the journal has beyond its steps, and what nobody has put into the
+// journal yet.
+const retiredSetting = "store.retired"
+
+type retirement struct {
+	Results uint64  `json:"results"` // in the journal, of steps that are gone
+	Through uint64  `json:"through"` // all of them have a lower index
+	Owed    Retired `json:"owed"`
+}
+
+// Retire removes what a Retention does not keep, in small transactions, until
+// nothing is left to remove or ctx is done. Runs that have not ended are not
+// touched, nor is what they hold. What was removed is owed to the journal, in
+// the transaction that removed it: see OwedRetirement. During a backup artifacts
+// stay for the next time.
+func (s *Store) Retire(ctx context.Context, keep Retention) error {
+	for _, part := range []func(*Tx, Retention) (Retired, error){(*Tx).retireRuns, (*Tx).retireSessions} {
+		for more := !keep.Before.IsZero(); more; {
+			err := s.Update(ctx, func(tx *Tx) error {
+				gone, err := part(tx, keep)
+				more = gone.Runs+gone.Sessions > 0
+				if err != nil || !more {
+					return err
+				}
+				return tx.owe(gone)
+			})
+			if err != nil {
+				return err
+			}
+			s.step("retired")
+		}
+	}
+	if err := s.emptyRuns(ctx, keep.ArtifactBytes); err != nil {
+		return err
+	}
+	n, bytes, err := s.SweepArtifacts(ctx)
+	if fault.ReasonOf(err) == "backup_running" || err == nil && n == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.Update(ctx, func(tx *Tx) error { return tx.owe(Retired{Artifacts: int64(n), ArtifactBytes: bytes}) })
+}
+
+// OwedRetirement returns what was removed and is not in the journal yet.
+func (s *Store) OwedRetirement(ctx context.Context) (Retired, error) {
+	r, err := View(ctx, s, func(tx *Tx) (retirement, error) {
+		r, _, err := tx.retirement()
+		return r, err
+	})
+	return r.Owed, err
+}
+
+// PaidRetirement says that the journal has what OwedRetirement returned. Who
+// dies between the two puts it there again.
+func (s *Store) PaidRetirement(ctx context.Context, paid Retired) error {
+	return s.Update(ctx, func(tx *Tx) error {
+		r, row, err := tx.retirement()
+		if err != nil {
+			return err
+		}
+		o := &r.Owed
+		o.Runs, o.Steps, o.Approvals, o.Sessions = o.Runs-paid.Runs, o.Steps-paid.Steps, o.Approvals-paid.Approvals, o.Sessions-paid.Sessions
+		o.Emptied, o.Artifacts, o.ArtifactBytes = o.Emptied-paid.Emptied, o.Artifacts-paid.Artifacts, o.ArtifactBytes-paid.ArtifactBytes
+		if !o.Any() {
+			o.First, o.Last = time.Time{}, time.Time{}
+		}
+		return tx.putRetirement(r, row)
+	})
+}
+
+func (tx *Tx) retirement() (r retirement, row *Setting, err error) {
+	row, err = tx.setting(retiredSetting)
+	if fault.KindOf(err) == fault.NotFound {
+		return r, &Setting{Key: retiredSetting}, nil
+	}
+	if err == nil {
+		if err = json.Unmarshal(row.Value, &r); err != nil {
+			err = fault.New(fault.Integrity, "setting", "read setting "+retiredSetting, err)
+		}
+	}
+	return r, row, err
+}
+
+func (tx *Tx) putRetirement(r retirement, row *Setting) (err error) {
+	if row.Value, err = json.Marshal(r); err != nil {
+		return fault.New(fault.Internal, "setting", "write setting "+retiredSetting, err)
+	}
+	return tx.putSetting(row)
+}
+
+func (tx *Tx) owe(gone Retired) error {
+	r, row, err := tx.retirement()
+	if err != nil {
+		return err
+	}
+	r.Owed.add(gone)
+	return tx.putRetirement(r, row)
+}
+
+// retireRuns removes the runs that ended first, at most retireRuns.
+func (tx *Tx) retireRuns(keep Retention) (gone Retired, err error) {
+	const op = "remove old runs"
+	type old struct {
+		n, ended int64
+		id       string
+	}
+	var runs []old
+	err = tx.query(op, `SELECT n, id, ended FROM runs WHERE ended <> 0 AND ended < ? ORDER BY ended LIMIT ?`, []any{ns(keep.Before), retireRuns},
+		func(r *sql.Rows) error {
+			var o old
+			err := r.Scan(&o.n, &o.id, &o.ended)
+			runs = append(runs, o)
+			return err
+		})
+	if err != nil || len(runs) == 0 {
+		return gone, err
+	}
+	ret, row, err := tx.retirement()
+	if err != nil {
+		return gone, err
+	}
+	for _, o := range runs {
+		var results, through int64
+		// What the journal has of it is what CheckJournal will not find a step for.
+		if _, err := tx.row(op, `SELECT count(*), coalesce(max(log_index) + 1, 0) FROM steps WHERE run = ? AND state = 'done' AND log_index <> ?`,
+			[]any{o.id, int64(NotLogged)}, &results, &through); err != nil {
+			return gone, err
+		}
+		ret.Results, ret.Through = ret.Results+uint64(results), max(ret.Through, uint64(through))
+		var steps, approvals int64
+		for _, d := range []struct {
+			text  string
+			arg   any
+			count *int64
+		}{
+			{`DELETE FROM approvals WHERE run = ?`, o.id, &approvals},
+			{`DELETE FROM events WHERE run = ?`, o.n, new(int64)},
+			{`DELETE FROM steps WHERE run = ?`, o.id, &steps},
+			{`DELETE FROM artifact_holds WHERE holder = ?`, o.id, new(int64)},
+			{`DELETE FROM runs WHERE n = ? AND ended <> 0`, o.n, new(int64)},
+		} {
+			if *d.count, err = tx.exec(op, d.text, d.arg); err != nil {
+				return gone, err
+			}
+		}
+		gone.add(Retired{Runs: 1, Steps: steps, Approvals: approvals, First: at(o.ended), Last: at(o.ended)})
+	}
+	return gone, tx.putRetirement(ret, row)
+}
+
+// retireSessions removes sessions that ended long ago and have no run.
+func (tx *Tx) retireSessions(keep Retention) (gone Retired, err error) {
+	const op = "remove old sessions"
+	gone.Sessions, err = tx.exec(op, `DELETE FROM sessions WHERE n IN (SELECT n FROM sessions s WHERE ended <> 0 AND ended < ?
+		AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session = s.id) AND NOT EXISTS (SELECT 1 FROM approvals a WHERE a.session = s.id)
+		ORDER BY ended LIMIT ?)`, ns(keep.Before), retireSessions)
+	return gone, err
+}
+
+// emptyRuns takes artifacts from the runs that ended first until the others take
+// no more than most.
+func (s *Store) emptyRuns(ctx context.Context, most int64) error {
+	const op = "release old artifacts"
+	if most <= 0 {
+		return nil
+	}
+	s.artifacts.mu.Lock()
+	left := s.artifacts.bytes - most
+	s.artifacts.mu.Unlock()
+	for more := true; more && left > 0; {
+		err := s.Update(ctx, func(tx *Tx) error {
+			var gone Retired
+			type old struct {
+				id    string
+				ended int64
+			}
+			var runs []old
+			err := tx.query(op, `SELECT r.id, r.ended FROM (SELECT DISTINCT holder FROM artifact_holds) h JOIN runs r ON r.id = h.holder
+				WHERE r.ended <> 0 ORDER BY r.ended LIMIT ?`, []any{retireRuns}, func(r *sql.Rows) error {
+				var o old
+				err := r.Scan(&o.id, &o.ended)
+				runs = append(runs, o)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			more = len(runs) == retireRuns
+			for _, o := range runs {
+				if left <= 0 {
+					break
+				}
+				var frees int64 // what nobody else holds
+				if _, err := tx.row(op, `SELECT coalesce(sum(a.size), 0) FROM artifact_holds h JOIN artifacts a ON a.digest = h.digest
+					WHERE h.holder = ? AND NOT EXISTS (SELECT 1 FROM artifact_holds x WHERE x.digest = h.digest AND x.holder <> h.holder)`,
+					[]any{o.id}, &frees); err != nil {
+					return err
+				}
+				if err := tx.releaseArtifacts(o.id); err != nil {
+					return err
+				}
+				left -= frees
+				gone.add(Retired{Emptied: 1, First: at(o.ended), Last: at(o.ended)})
+			}
+			if gone.Emptied == 0 {
+				return nil
+			}
+			return tx.owe(gone)
+		})
+		if err != nil {
+			return err
+		}
+		s.step("emptied")
+	}
+	return nil
+}
