@@ -233,6 +233,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	}
 	wg.Go(func() { d.watch(ctx, beat) })
 	wg.Go(func() { d.retain(ctx) })
+	wg.Go(func() { d.expect(ctx) })
 
 	d.ready("")
 	good := time.NewTimer(d.cfg.Load().Daemon.ReadyAfter.Std())

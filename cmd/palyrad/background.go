@@ -29,3 +29,14 @@ func (d *daemon) retain(ctx context.Context) {
 		}
 	}
 }
+
+// expect has a cell made for the first call before it comes. Without one the
+// first call makes its own.
+func (d *daemon) expect(ctx context.Context) {
+	if d.safe || d.cfg.Load().Pool.Cells == 0 {
+		return
+	}
+	if err := d.core.kernel.Expect(ctx); err != nil && ctx.Err() == nil {
+		d.log.Warn("no cell waits for the first call", "error", err.Error(), "reason", fault.ReasonOf(err))
+	}
+}
