@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"filippo.io/age"
 
@@ -76,7 +77,10 @@ func Restore(ctx context.Context, r io.Reader, u Unlock, dir string) (_ *Manifes
 		return nil, fault.New(fault.Usage, "not_empty", op, fmt.Errorf("it holds %d files", len(es))).
 			WithHint("restore into a new directory, look at it, then put it in place")
 	}
-	tmp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".restoring-"+rand.Text())
+	if err := removeAbandoned(dir); err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	tmp := restoring(dir) + rand.Text()
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return nil, durable.Fault(op, err)
 	}
@@ -85,12 +89,20 @@ func Restore(ctx context.Context, r io.Reader, u Unlock, dir string) (_ *Manifes
 			_ = os.RemoveAll(tmp) // the error that brought us here is the one to report
 		}
 	}()
+	inUse, err := durable.Lock(filepath.Join(tmp, restoreLock))
+	if err != nil {
+		return nil, err
+	}
+	defer inUse.Unlock() // it has another name by then, or none
 	m, err := unpack(ctx, r, u, func(name string, r io.Reader) error { return place(tmp, name, r) })
 	if err != nil {
 		return nil, err
 	}
 	if err := inspect(ctx, tmp, m); err != nil {
 		return nil, err
+	}
+	if err := os.Remove(filepath.Join(tmp, restoreLock)); err != nil {
+		return nil, durable.Fault(op, err)
 	}
 	if err := syncTree(tmp); err != nil {
 		return nil, durable.Fault(op, err)
@@ -103,6 +115,48 @@ func Restore(ctx context.Context, r io.Reader, u Unlock, dir string) (_ *Manifes
 		return nil, durable.Fault(op, err)
 	}
 	return m, durable.Fault(op, durable.SyncDir(filepath.Dir(dir)))
+}
+
+// restoring is how the folders begin that a restore to dir is made in.
+func restoring(dir string) string {
+	return filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".restoring-")
+}
+
+// restoreLock is held in such a folder while somebody works there, and
+// abandonedAfter is how old one without it is at least that nobody works in: a
+// restore makes the folder, then the lock, and removes that just before the end.
+const (
+	restoreLock    = "restore.lock"
+	abandonedAfter = time.Hour
+)
+
+// removeAbandoned removes what restores to dir have left that were killed.
+func removeAbandoned(dir string) error {
+	es, err := os.ReadDir(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	for _, e := range es {
+		tmp := filepath.Join(filepath.Dir(dir), e.Name())
+		if !strings.HasPrefix(tmp, restoring(dir)) || !e.IsDir() || durable.CheckPrivate(tmp) != nil {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(tmp, restoreLock)); errors.Is(err, fs.ErrNotExist) {
+			if fi, err := e.Info(); err != nil || time.Since(fi.ModTime()) < abandonedAfter {
+				continue
+			}
+		} else {
+			l, err := durable.Lock(filepath.Join(tmp, restoreLock))
+			if err != nil { // somebody is at it
+				continue
+			}
+			defer l.Unlock()
+		}
+		if err := os.RemoveAll(tmp); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unpack reads a backup to its very end and calls each with every file but mark
