@@ -18,12 +18,16 @@ func (l *lab) buildDisk(a *archive, m machine, disk string) error {
 		return err
 	}
 	root := strings.TrimSuffix(disk, ".disk") + ".root"
-	if _, err := os.Stat(root); err != nil {
-		part := root + ".part"
-		if err := errors.Join(os.RemoveAll(part), os.Mkdir(part, 0o755), unpack(part, debs), settle(part)); err != nil {
-			return err
+	list, made := []byte(strings.Join(debs, "\n")), root+".packages"
+	if old, err := os.ReadFile(made); err != nil || !bytes.Equal(old, list) {
+		err := errors.Join(os.RemoveAll(root), os.RemoveAll(made), os.Mkdir(root, 0o755))
+		if err == nil {
+			err = errors.Join(unpack(root, debs), settle(root))
 		}
-		if err := os.Rename(part, root); err != nil {
+		if err == nil {
+			err = os.WriteFile(made, list, 0o644)
+		}
+		if err != nil {
 			return err
 		}
 	}
