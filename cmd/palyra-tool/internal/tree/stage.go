@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
+	"time"
 
 	"palyra/internal/fault"
 )
@@ -27,9 +29,15 @@ type Staged struct {
 // Name returns the path of the temporary file below the workspace.
 func (s *Staged) Name() string { return s.dir.Path(s.name) }
 
-// Stage writes content to a new temporary file of the folder and flushes it.
+// Stage writes content to a new temporary file of the folder and flushes it. What
+// was left by calls that were killed goes first.
 func (d *Dir) Stage(content []byte, perm fs.FileMode) (_ *Staged, err error) {
-	s := &Staged{dir: d, name: tempName()}
+	d.sweep(time.Now())
+	return d.stage(tempName(""), content, perm)
+}
+
+func (d *Dir) stage(name string, content []byte, perm fs.FileMode) (_ *Staged, err error) {
+	s := &Staged{dir: d, name: name}
 	op := fmt.Sprintf("write beside %q", d.Path("."))
 	f, err := d.root.OpenFile(s.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -60,16 +68,60 @@ func (d *Dir) Stage(content []byte, perm fs.FileMode) (_ *Staged, err error) {
 	return s, nil
 }
 
-func tempName() string { return tempPrefix + rand.Text() + tempSuffix }
+func tempName(kind string) string { return tempPrefix + kind + rand.Text() + tempSuffix }
+
+// kept is in the names of what was there before: nothing else may have it.
+const kept = "was-"
+
+// What sweep takes for abandoned: a staged file that was not touched for so
+// long, which is many times as long as a call may take. Among so many names it
+// looks for them.
+const (
+	abandoned  = time.Hour
+	sweepNames = 1024
+)
+
+// sweep removes what calls have staged in the folder that were killed: by its
+// name, ours, a plain file, and old. What they kept stays: it may be the only
+// former content there is. Whatever goes wrong is left to the next call.
+func (d *Dir) sweep(now time.Time) {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(sweepNames)
+	for _, name := range names {
+		if !staged(name) {
+			continue
+		}
+		fi, err := d.root.Lstat(name)
+		if err != nil || !fi.Mode().IsRegular() || !own(fi) {
+			continue
+		}
+		if _, changed := extra(fi); changed == 0 || now.Sub(time.Unix(0, changed)) < abandoned {
+			continue
+		}
+		_ = d.root.Remove(name)
+	}
+}
+
+// staged reports whether a name is one that Stage gives; see tempName and
+// rand.Text.
+func staged(name string) bool {
+	text, ok := strings.CutPrefix(name, tempPrefix)
+	text, end := strings.CutSuffix(text, tempSuffix)
+	return ok && end && len(text) == 26 && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
+}
 
 // Keep gives a file a second, temporary name, under which it stays when the
 // first is replaced or removed. Where the file system or the kernel
 // (fs.protected_hardlinks) does not allow that, it stages content instead, which
 // the caller has read from the file.
 func (d *Dir) Keep(base string, content []byte, perm fs.FileMode) (*Staged, error) {
-	s := &Staged{dir: d, name: tempName()}
+	s := &Staged{dir: d, name: tempName(kept)}
 	if err := d.root.Link(base, s.name); err != nil {
-		return d.Stage(content, perm)
+		return d.stage(s.name, content, perm)
 	}
 	st, err := d.Stat(s.name)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -172,5 +173,64 @@ func TestKeepWithoutLinks(t *testing.T) {
 	}
 	if err := errors.Join(s.Drop(), s.Drop()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSweep: what killed calls have staged goes with the next write to the
+// folder, and nothing that only looks like it, is young or was kept.
+func TestSweep(t *testing.T) {
+	base := t.TempDir()
+	tr, err := Open(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	d, err := tr.Dir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	const text = "ABCDEFGHIJKLMNOPQRSTUVWXY2"
+	plain := []string{".palyra-" + text + ".tmp", ".palyra-was-" + text + ".tmp", ".palyra-" + text[1:] + ".tmp", ".palyra-" + strings.ToLower(text) + ".tmp",
+		".palyra-" + text + ".tmp~", "palyra-" + text + ".tmp"}
+	for _, name := range plain {
+		if err := os.WriteFile(filepath.Join(base, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	folder, link := ".palyra-"+text[:25]+"3.tmp", ".palyra-"+text[:25]+"4.tmp"
+	if err := os.Mkdir(filepath.Join(base, folder), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(plain[0], filepath.Join(base, link)); err != nil {
+		t.Fatal(err)
+	}
+	there := func(name string) bool {
+		_, err := os.Lstat(filepath.Join(base, name))
+		return err == nil
+	}
+	d.sweep(time.Now()) // the time of a change cannot be set: the clock is moved instead
+	if !there(plain[0]) {
+		t.Error("a young one is gone")
+	}
+	d.sweep(time.Now().Add(2 * abandoned))
+	if there(plain[0]) {
+		t.Error("an old one is left")
+	}
+	for _, name := range append(plain[1:], folder, link) {
+		if !there(name) {
+			t.Errorf("%s is gone", name)
+		}
+	}
+	s, err := d.Stage([]byte("new"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !staged(s.Name()) {
+		t.Errorf("what is staged is called %s", s.Name())
+	}
+	k, err := d.Keep("palyra-"+text+".tmp", []byte("x"), 0o600)
+	if err != nil || staged(k.Name()) {
+		t.Errorf("what is kept is called %v, %v", k, err)
 	}
 }
