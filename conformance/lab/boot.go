@@ -108,7 +108,9 @@ func (l *lab) judge(m machine, got []result, broken error) error {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, r := range got {
-		if w, ok := want[r.Check]; !ok {
+		if w, ok := want[r.Check]; strings.HasPrefix(r.Check, "battery/") {
+			continue // it fails by itself; what proves nothing on a kernel is told
+		} else if !ok {
 			errs = append(errs, fmt.Errorf("%s: %s; nothing is expected of it", r.Check, r.Got))
 		} else if w != r.Got && !strings.HasPrefix(r.Got, "failed: ") {
 			errs = append(errs, fmt.Errorf("%s: %s; expected %s %s", r.Check, r.Got, w, r.Note))

@@ -12,7 +12,7 @@
 // Debian signed. There are two kinds:
 //
 //   - cells: this program is the first process. It delegates a cgroup as systemd
-//     does, runs the tests of isolate/cell, the prober and a part of the attack
+//     does, runs the tests of isolate/cell, the prober and a case of the attack
 //     battery, as root and as a user, and looks at what is left.
 //   - service: systemd is the first process. docs/OPERATIONS.md is followed to
 //     the letter, and then the units are made to do what they promise.
