@@ -21,7 +21,7 @@ var machines = []machine{
 	{name: "bullseye-5.10", suite: "bullseye", arch: "amd64", flavour: "cloud-amd64", parts: []string{"facts"}},
 	{name: "bookworm-6.1", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", parts: everyPart},
 	{name: "trixie-6.12", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", parts: everyPart},
-	{name: "trixie-6.12-arm64", suite: "trixie", arch: "arm64", flavour: "cloud-arm64", parts: []string{"facts", "contract", "cgroup"}},
+	{name: "trixie-6.12-arm64", suite: "trixie", arch: "arm64", flavour: "cloud-arm64", parts: []string{"facts", "contract"}},
 	{name: "bookworm-systemd", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", service: true},
 	{name: "trixie-systemd", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", service: true},
 }
