@@ -1,12 +1,14 @@
 package cell_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -138,7 +140,7 @@ func TestDeathOfPalyraCell(t *testing.T) {
 			}
 			defer exe.Close()
 			s := &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(name)), Tier: tr, Cwd: "/workspace", Stdin: "none",
-				Argv: []string{"sh", "-c", "(setsid sh -c 'echo up; sleep 600; : " + name + "' &); sleep 600; : " + name},
+				Argv: []string{"sh", "-c", "(setsid sh -c 'pwd; sleep 600; : " + name + "' &); sleep 600; : " + name},
 				Exec: isolate.File{Path: "/bin/sh", Pinned: "system"},
 				Limits: isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 28, PIDs: 20, Output: 1 << 20, FileSize: 1 << 20,
 					OpenFiles: 64, Disk: 1 << 20, Inodes: 100}}
@@ -149,7 +151,8 @@ func TestDeathOfPalyraCell(t *testing.T) {
 				w.Close()
 				done <- err
 			}()
-			if _, err := r.Read(make([]byte, 8)); err != nil {
+			cwd, err := bufio.NewReader(r).ReadString('\n')
+			if err != nil {
 				t.Fatal(err)
 			}
 			if n := len(running(t, name)); n < 2 {
@@ -167,6 +170,16 @@ func TestDeathOfPalyraCell(t *testing.T) {
 			}
 			if _, err := c.Run(context.Background(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: os.Stdout, Stderr: os.Stderr}); fault.ReasonOf(err) != "cell_died" {
 				t.Errorf("a run after its death: %v, want cell_died", err)
+			}
+			if tr == tier.B {
+				// What it could not remove the next one does, at the latest until it ends.
+				if !strings.HasPrefix(cwd, "/tmp/palyra-b-cell-") {
+					t.Errorf("it ran in %q, which is no private workspace: the test would prove nothing", cwd)
+				}
+				start(t, tr).Close()
+				if _, err := os.Lstat(strings.TrimSpace(cwd)); !os.IsNotExist(err) {
+					t.Errorf("the private workspace %q is left: %v", cwd, err)
+				}
 			}
 		})
 	}

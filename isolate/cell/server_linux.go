@@ -104,6 +104,11 @@ func Main(fd int) error {
 		return err
 	}
 	s.startPool(h.Pool)
+	if h.Tier == tier.B {
+		var sweep sync.WaitGroup
+		sweep.Go(func() { sweepPrivate(os.TempDir()) })
+		defer sweep.Wait()
+	}
 	return s.serve()
 }
 

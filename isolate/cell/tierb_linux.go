@@ -72,10 +72,12 @@ func (r *run) prepareB() error {
 // a mount namespace it is a tmpfs with the call's quota; elsewhere it is a
 // directory whose size is sampled.
 func (r *run) privateDir(uid, gid uint32) (*os.File, error) {
+	var lock *os.File
 	var err error
-	if r.private, err = os.MkdirTemp("", "palyra-b-"); err != nil {
+	if r.private, lock, err = makePrivate(os.TempDir()); err != nil {
 		return nil, err
 	}
+	r.hold(lock)
 	if os.Getpid() == 1 {
 		l := r.spec.Limits
 		m, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, "mode", "0700", "uid", utoa(uid), "gid", utoa(gid),
