@@ -46,6 +46,7 @@ type server struct {
 	lastCap  int
 	ignored  []int
 	fixed    *native.Fixed
+	rest     sys.Tape // native.Rest without what is a call's
 
 	groups     *cgroup.Tree // nil where cgroup v2 is not delegated to us
 	groupState string       // why not
@@ -144,6 +145,7 @@ func newServer(conn int, h hello) (*server, error) {
 	var b [8]byte
 	rand.Read(b[:])
 	s.cookie = binary.NativeEndian.Uint64(b[:])
+	s.rest = native.Rest(&native.Cell{Spec: new(isolate.Spec), FDs: noFDs(), Cookie: s.cookie})
 	s.filters = make(map[sockets]func() (*program, error))
 	for _, kind := range []sockets{noSockets, innerSockets, allSockets} {
 		s.filters[kind] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, kind) })

@@ -45,6 +45,7 @@ type waiting struct {
 	form  *cellForm // its evidence
 	text  string    // the tape so far
 	steps int       // their number
+	rest  *sys.Rest // what follows, without what is the call's
 }
 
 // arm makes a waiting cell, in the network namespace n if it is one.
@@ -85,7 +86,10 @@ func (r *run) arm() (*waiting, error) {
 	}
 	lines := r.tape.Lines()
 	w.text, w.steps = r.s.share(strings.Join(lines, "\n")+"\n"), len(lines)
-	if err := p.arena.Trim(); err != nil {
+	if err = p.arena.Trim(); err == nil {
+		w.rest, err = p.arena.Prepare(r.s.rest)
+	}
+	if err != nil {
 		w.discard()
 		return nil, err
 	}
@@ -156,9 +160,42 @@ func (w *waiting) resume() (sys.Tape, error) {
 	if err := w.standard(); err != nil {
 		return nil, err
 	}
-	rest := native.Rest(&native.Cell{Spec: w.spec, FDs: w.fds, Cookie: w.s.cookie})
 	w.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellWarm, ArmedNS: time.Since(w.since).Nanoseconds()}
-	return rest, w.arena.Resume(rest)
+	gone, err := w.letGo()
+	if err != nil {
+		return nil, err
+	}
+	rest := native.Rest(&native.Cell{Spec: w.spec, FDs: w.fds, Cookie: w.s.cookie})
+	if !gone {
+		err = w.arena.Resume(rest)
+	}
+	return rest, err
+}
+
+// letGo fills the call into the end of the tape and lets the process go on. It
+// reports false, and has done nothing, for a call that this end does not fit.
+func (w *waiting) letGo() (bool, error) {
+	n := 0
+	for _, v := range [...][]string{w.spec.Argv, w.spec.Env} {
+		for _, s := range v {
+			n += len(s)
+		}
+	}
+	if w.fds.Script >= 0 || !w.rest.Room(len(w.spec.Argv)+len(w.spec.Env), n) {
+		return false, nil
+	}
+	f := &w.fds
+	err := w.rest.FD("after", max(f.Stdin, f.Stdout, f.Stderr, f.Exec)+1)
+	for _, x := range [...]struct {
+		label string
+		fd    int
+	}{{"stdin", f.Stdin}, {"stdout", f.Stdout}, {"stderr", f.Stderr}, {"exec", f.Exec}} {
+		err = errors.Join(err, w.rest.FD(x.label, x.fd))
+	}
+	if err = errors.Join(err, w.rest.Strings("argv", w.spec.Argv), w.rest.Strings("env", w.spec.Env)); err != nil {
+		return false, err
+	}
+	return true, w.rest.Go()
 }
 
 // describeRest is describe for the steps of the call.

@@ -230,6 +230,10 @@ func (a *Arena) Resume(t Tape) error {
 	if err != nil {
 		return err
 	}
+	return a.wake(next)
+}
+
+func (a *Arena) wake(next uintptr) error {
 	atomic.StoreUintptr(&a.status.next, next)
 	atomic.StoreUint32(&a.status.wake, 1)
 	const futexWake = 1
@@ -269,6 +273,15 @@ func (a *Arena) putWords(w []uintptr) uintptr {
 	return a.addr(off)
 }
 
+// putStrings stores a NULL-terminated vector of strings.
+func (a *Arena) putStrings(vec []string) uintptr {
+	w := make([]uintptr, 0, 32)
+	for _, v := range vec {
+		w = append(w, a.put([]byte(v)))
+	}
+	return a.putWords(append(w, 0))
+}
+
 func (a *Arena) slot(name string) uintptr {
 	if p, ok := a.slots[name]; ok {
 		return p
@@ -305,11 +318,7 @@ func (a *Arena) encode(t Tape) (uintptr, error) {
 				*(*uintptr)(unsafe.Pointer(&a.mem[off+int(arg.val)])) = p // val is the offset of the pointer, 8-aligned
 				r.args[j] = a.addr(off)
 			case argVec:
-				w := make([]uintptr, 0, len(arg.vec)+1)
-				for _, v := range arg.vec {
-					w = append(w, a.put([]byte(v)))
-				}
-				r.args[j] = a.putWords(append(w, 0))
+				r.args[j] = a.putStrings(arg.vec)
 			case argSlot:
 				r.args[j] = a.slot(arg.label)
 				r.flags |= 1 << j

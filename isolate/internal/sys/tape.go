@@ -56,7 +56,7 @@ func Bytes(label string, b []byte, text string) Arg {
 
 // Strings is a pointer to a NULL-terminated vector, as execve(2) takes it.
 func Strings(label string, v []string) Arg {
-	return Arg{kind: argVec, vec: v, print: label + "[" + strconv.Itoa(len(v)) + "]"}
+	return Arg{kind: argVec, vec: v, label: label, print: label + "[" + strconv.Itoa(len(v)) + "]"}
 }
 
 // Slot is the result of an earlier step with that Out name.
