@@ -36,10 +36,9 @@ const (
 	tokenLen  = len(tokenMark) + idLen + 1 + secretLen + 1 + checkLen
 )
 
-// base32lower refuses bits that do not count when it is asked to re-encode; see parse.
-func base32lower() *base32.Encoding {
-	return base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
-}
+// base32lower refuses bits that do not count when it is asked to re-encode; see
+// parse. Immutable: each request with a token uses it.
+var base32lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // Secret is a token as its holder has it. It prints without the part that
 // matters; Reveal is the only way out.
@@ -88,9 +87,13 @@ func newSecret() (tokenID, [32]byte, Secret) {
 }
 
 func format(id tokenID, secret [32]byte) string {
-	enc := base32lower()
-	s := tokenMark + hex.EncodeToString(id[:]) + "_" + enc.EncodeToString(secret[:])
-	return s + "_" + enc.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(s))))
+	b := make([]byte, 0, tokenLen)
+	b = append(b, tokenMark...)
+	b = append(hex.AppendEncode(b, id[:]), '_')
+	b = base32lower.AppendEncode(b, secret[:])
+	var check [4]byte
+	binary.BigEndian.PutUint32(check[:], crc32.ChecksumIEEE(b))
+	return string(base32lower.AppendEncode(append(b, '_'), check[:]))
 }
 
 // parse reads a token. Its errors are fault.Denied "bad_token" and say nothing
@@ -106,9 +109,8 @@ func parse(text string) (id tokenID, secret [32]byte, err error) {
 	if rest[idLen] != '_' || rest[idLen+1+secretLen] != '_' {
 		return bad("it does not have the form of a token")
 	}
-	enc := base32lower()
 	b, err1 := hex.DecodeString(rest[:idLen])
-	s, err2 := enc.DecodeString(rest[idLen+1 : idLen+1+secretLen])
+	s, err2 := base32lower.DecodeString(rest[idLen+1 : idLen+1+secretLen])
 	if err1 != nil || err2 != nil || len(b) != len(id) || len(s) != len(secret) {
 		return bad("it does not have the form of a token")
 	}
