@@ -72,6 +72,7 @@ func (c *Client) put(due time.Duration, fds []int, msg func(id uint64) ([]byte, 
 	if err != nil {
 		c.mu.Lock()
 		delete(c.pending, id)
+		c.passOnLocked() // the reading, if it has come to this one
 		c.mu.Unlock()
 		return 0, nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
 	}
@@ -150,12 +151,17 @@ func (c *Client) await(q *question) (string, error) {
 			a.wake()
 		}
 		if q.answered {
-			for _, other := range c.pending {
-				other.wake() // it reads from here on
-				break
-			}
+			c.passOnLocked()
 		}
 		c.mu.Unlock()
+	}
+}
+
+// passOnLocked wakes somebody who reads from here on, unless somebody does.
+func (c *Client) passOnLocked() {
+	for _, other := range c.pending {
+		other.wake()
+		return
 	}
 }
 
