@@ -117,6 +117,11 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 			q.Call.Loose = append(q.Call.Loose, u.Path)
 		}
 	}
+	if s.stdin != nil {
+		head := make([]byte, min(c.Stdin.Size, approval.MaxStdinHead))
+		n, _ := s.stdin.File.ReadAt(head, 0) // a memfd of ours; less is shown as less
+		q.Call.StdinSize, q.Call.StdinHead = c.Stdin.Size, string(head[:n])
+	}
 	if len(c.Scripts) > 0 {
 		q.Call.Script, q.Call.ScriptDigest = c.Scripts[0].Path, c.Scripts[0].Digest
 	}

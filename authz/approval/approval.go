@@ -69,6 +69,8 @@ type Call struct {
 	// For patterns and for policy's word on the answer.
 	EnvDigest   canon.Digest // of the whole environment
 	StdinDigest canon.Digest // of a sealed one
+	StdinSize   int64        // bytes of a sealed one
+	StdinHead   string       // its first MaxStdinHead bytes, as they are: foreign
 	Network     string       // "fresh" or "void"; neither leads anywhere
 	Bounds      Limits       //
 	Kind        string       // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown
@@ -76,6 +78,9 @@ type Call struct {
 	Sensitive   bool         // the tool is declared so
 	Loose       []string     // arguments that name something that is not held, as the program sees it
 }
+
+// MaxStdinHead is how many bytes of a sealed input a person is shown.
+const MaxStdinHead = 2048
 
 // Limits bound a call: wall and cpu in nanoseconds, memory, output, file_size and
 // disk in bytes.

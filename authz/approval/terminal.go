@@ -146,6 +146,16 @@ func Card(r Request) string {
 		row("environment", "%s", shownAll(c.EnvNames))
 	}
 	row("stdin", "%s", Escape(orNone(c.Stdin)))
+	if !c.StdinDigest.IsZero() {
+		row("", "%d bytes, %s", c.StdinSize, c.StdinDigest)
+	}
+	if c.StdinHead != "" {
+		more := ""
+		if n := c.StdinSize - int64(len(c.StdinHead)); n > 0 {
+			more = fmt.Sprintf(" [and %d more bytes NOT SHOWN]", n)
+		}
+		row("", "%s%s", shown(c.StdinHead), more)
+	}
 	row("tier", "%s", Escape(orNone(c.Tier)))
 	if c.Limits != "" {
 		row("limits", "%s", Escape(c.Limits))

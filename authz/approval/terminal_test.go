@@ -109,13 +109,14 @@ func TestTerminalTimeout(t *testing.T) {
 
 func TestCard(t *testing.T) {
 	exe, script, operand := canon.Sum([]byte("exe")), canon.Sum([]byte("script")), canon.Sum([]byte("operand"))
+	stdin := canon.Sum([]byte("stdin"))
 	card := Card(Request{
 		Decision: decision, Capsule: capsule, PolicySet: policySet, Principal: `Palyra::User::"alice"`, Tool: "process.run",
 		Call: Call{
 			Argv: []string{"/usr/bin/cc", "-o", "a b", "evil\nApproval needed"}, Executable: "/usr/bin/x86_64-linux-gnu-gcc-14", Digest: exe,
 			Script: "/srv/tool", ScriptDigest: script, Operands: []Operand{{"/workspace/in.c", operand}}, EnvNames: []string{"LANG"},
 			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org"}, Capabilities: []string{"network", "process_exec"},
-			Stdin: "sealed", Tier: "c", Limits: "wall 30s",
+			Stdin: "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
 		},
 		Why: []Why{{"host_write_unless_approved", "the program can write", "30-sensitive.cedar:29"}, {"mine", "", "x.cedar:1"}},
 	})
@@ -123,6 +124,7 @@ func TestCard(t *testing.T) {
 		capsule.String(), policySet.String(), exe.String(), script.String(), operand.String(), // what is bound
 		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`, // what runs
 		`"/workspace"`, `"/home/alice/src", WRITABLE`, `"example.org"`, "network, process_exec", `"LANG"`, "sealed", "wall 30s", // where, with what
+		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]", // what it reads
 		"the program can write (policy host_write_unless_approved, 30-sensitive.cedar:29)", "gives no reason (policy mine", // why
 	} {
 		if !strings.Contains(card, want) {

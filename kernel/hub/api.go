@@ -322,6 +322,8 @@ type Card struct {
 	Why          []CardWhy     `json:"why"`
 	EnvDigest    string        `json:"env_digest,omitempty"`
 	StdinDigest  string        `json:"stdin_digest,omitempty"` // of a sealed one
+	StdinSize    int64         `json:"stdin_size,omitempty"`
+	StdinText    string        `json:"stdin_text,omitempty"` // its beginning, escaped to printable ASCII
 	Network      string        `json:"network,omitempty"`
 	Bounds       CardLimits    `json:"bounds,omitzero"`
 	Kind         string        `json:"kind,omitempty"`      // of the program: "shell", "interpreter", "loader", "wrapper" or "other"

@@ -91,7 +91,7 @@ func cardOf(q *approval.Request) card {
 		Script: c.Script, ScriptDigest: digest(c.ScriptDigest), Operands: []hub.CardOperand{}, EnvNames: some(c.EnvNames), Cwd: c.Cwd,
 		Workspace: c.Workspace, ReadOnly: c.ReadOnly, Stdin: c.Stdin, EgressHosts: some(c.EgressHosts), Capabilities: some(c.Capabilities),
 		Tier: c.Tier, Limits: c.Limits, Why: []hub.CardWhy{},
-		EnvDigest: digest(c.EnvDigest), StdinDigest: digest(c.StdinDigest), Network: c.Network, Bounds: hub.CardLimits(c.Bounds),
+		EnvDigest: digest(c.EnvDigest), StdinDigest: digest(c.StdinDigest), StdinSize: c.StdinSize, StdinText: approval.Escape(c.StdinHead), Network: c.Network, Bounds: hub.CardLimits(c.Bounds),
 		Kind: c.Kind, System: c.System, Sensitive: c.Sensitive, Loose: c.Loose,
 	}
 	for _, o := range c.Operands {
