@@ -283,21 +283,6 @@ func (r *running) sleeper(ms int) string {
 	return run.ID
 }
 
-// ended reads the tape of a run to its end and returns the run.
-func (r *running) ended(id string) (run hub.Run) {
-	r.t.Helper()
-	resp, err := r.client().Get("http://localhost/api/v1/runs/" + id + "/tape")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 {
-		r.t.Fatalf("tape of %s: %d %q, %v", id, resp.StatusCode, b, err)
-	}
-	r.must(200, "GET", "/api/v1/runs/"+id, "", &run)
-	return run
-}
-
 // problem is an RFC 9457 document, as far as these tests look at it.
 type problem struct {
 	Reason string `json:"reason"`
