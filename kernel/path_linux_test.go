@@ -186,26 +186,6 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// TestOnce: a palyra-cell serves one call, and the next call has another.
-func TestOnce(t *testing.T) {
-	h := openHouse(t, Config{Warm: tier.C, Once: true})
-	for range 2 {
-		if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed || o.Exit != 0 {
-			t.Fatalf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
-		}
-		h.mu.Lock()
-		left := len(h.lanes)
-		h.mu.Unlock()
-		if left != 0 {
-			t.Errorf("%d lanes are left after the call", left)
-		}
-	}
-	// Whether an intent was signed while the call waited or after it shows nowhere.
-	if r := h.audit(); r.Intents != 2 || r.Outcomes[receipt.Executed] != 2 || len(r.Orphans) != 0 {
-		t.Errorf("audit: %+v", r)
-	}
-}
-
 func TestDenied(t *testing.T) {
 	h := openHouse(t, Config{Approver: answer{yes: true}})
 	for _, argv := range [][]string{{"/bin/sh", "-c", "true"}, {"env", "true"}} {
