@@ -8,7 +8,7 @@
 // At tier C palyra-cell is the first process of a PID namespace of its own, so
 // when it dies, for whatever reason, the kernel kills every cell. It keeps the
 // host's mounts only in a private copy, from which workspaces are cloned; its
-// launcher thread, and so every cell, lives in a mount namespace that holds
+// threads that clone, and so every cell, live in a mount namespace that holds
 // nothing but the template (see template_linux.go). As root it keeps the host's
 // capabilities; otherwise it lives in a user namespace in which it is root and
 // which the kernel lets do no more than the user could.
