@@ -61,8 +61,7 @@ fuzz: ## each fuzz target for FUZZTIME (20s)
 	  grep -E 'elapsed' <<<"$$out" | tail -1; done
 bench: build ## cells, whole calls and palyra exec beside fork+exec, bwrap and other peers, interleaved
 	go run ./bench
-bench-full: build
-	go run ./bench -full
+bench-full: build ; go run ./bench -full
 bench-baseline: build
 	go run ./bench -accept
 bench-compare:

@@ -8,25 +8,30 @@ import (
 	"palyra/isolate/tier"
 )
 
-// Expect says that calls with the default limits come, at the tier that was made
-// warm, so that the pool has a cell for the first of them. It returns when one
-// waits, or at once where none can.
-func (k *Kernel) Expect(ctx context.Context) error {
+// Expect says that calls come at the tier that was made warm, with this network
+// and these limits (as in a Proposal: "" and zero are the defaults), so that the
+// pool has a cell for the first of them. It returns when one waits, or at once
+// where none can.
+func (k *Kernel) Expect(ctx context.Context, network string, l isolate.Limits) error {
 	if k.cfg.Warm == tier.None {
 		return nil
+	}
+	l, err := withDefaults(l)
+	if err != nil {
+		return err
 	}
 	if err := k.enter(); err != nil {
 		return err
 	}
 	defer k.calls.Done()
-	l := k.lane(k.cfg.Warm)
-	if err := l.wait(func() {}); err != nil {
+	lane := k.lane(k.cfg.Warm)
+	if err := lane.wait(func() {}); err != nil {
 		return err
 	}
-	c, ok := l.runner.(*cell.Client)
+	c, ok := lane.runner.(*cell.Client)
 	if !ok {
 		return nil
 	}
-	_, err := c.Expect(ctx, isolate.NetworkFresh, DefaultLimits())
+	_, err = c.Expect(ctx, network, l)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/kernel/hub/local"
 )
 
@@ -36,7 +37,7 @@ func (d *daemon) expect(ctx context.Context) {
 	if d.safe || d.cfg.Load().Pool.Cells == 0 {
 		return
 	}
-	if err := d.core.kernel.Expect(ctx); err != nil && ctx.Err() == nil {
+	if err := d.core.kernel.Expect(ctx, "", isolate.Limits{}); err != nil && ctx.Err() == nil {
 		d.log.Warn("no cell waits for the first call", "error", err.Error(), "reason", fault.ReasonOf(err))
 	}
 }

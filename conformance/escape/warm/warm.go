@@ -1,6 +1,5 @@
-// Command warm is palyra exec over a pool: it opens a kernel, makes calls of the
-// same kind until one of them has had a cell that was waiting, and then makes the
-// call of its command line. The battery runs its attacks through it, because a
+// Command warm is palyra exec over a pool: it opens a kernel, waits until a cell
+// for calls of its kind is waiting, and then makes the call of its command line. The battery runs its attacks through it, because a
 // one-shot palyra exec has nobody to make cells ahead for.
 //
 //	warm -cell FILE [flags of palyra exec] -- CMD ARG...
@@ -14,10 +13,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -79,7 +76,7 @@ func run(args []string) (int, error) {
 		return refused, err
 	}
 	defer k.Close()
-	if err := warmUp(k, p); err != nil {
+	if err := k.Expect(context.Background(), p.Network, p.Limits); err != nil {
 		return refused, err
 	}
 	out, err := k.Call(context.Background(), p, kernel.IO{Stdout: os.Stdout, Stderr: os.Stderr})
@@ -103,26 +100,6 @@ func run(args []string) (int, error) {
 		return refused, fmt.Errorf("the cell was %q", r.Evidence.Cell.Mode)
 	}
 	return out.Exit, nil
-}
-
-// warmUp makes calls that differ from p in nothing that a waiting cell depends
-// on, until one has had such a cell, and gives the pool time for the next.
-func warmUp(k *kernel.Kernel, p kernel.Proposal) error {
-	p.Argv, p.Env = []string{"/bin/true"}, nil
-	for range 100 {
-		out, err := k.Call(context.Background(), p, kernel.IO{Stdout: io.Discard, Stderr: io.Discard})
-		if err != nil {
-			return err
-		}
-		if out.Result == nil || out.Result.Evidence == nil {
-			return fmt.Errorf("warm up: %s: %+v", out.Outcome, out.Error)
-		}
-		time.Sleep(20 * time.Millisecond)
-		if out.Result.Evidence.Cell.Mode == evidence.CellWarm {
-			return nil
-		}
-	}
-	return errors.New("warm up: no call found a waiting cell")
 }
 
 // size reads bytes with K, M or G.
