@@ -24,20 +24,21 @@ build: ## every program into bin/, static
 test: build ## every Go test, with the race detector, in random order
 	go test -race -gcflags=modernc.org/...=-race=false -shuffle=on $(TESTFLAGS) ./...
 
-# Looking wants types, not fast code: no optimizing, one build for all of it, and memory for time.
-LOOK := CGO_ENABLED=0 GOGC=400 GOFLAGS="$(GOFLAGS) -trimpath '-gcflags=all=-N -l'"
-check: fmt vet arch lint vuln ## formatting, vet for each platform, the rules of the tree, staticcheck, govulncheck
+# Looking wants types, not fast code: no optimizing and no symbols, one build for all of it, and memory for time.
+LOOK := CGO_ENABLED=0 GOGC=400 GOFLAGS="$(GOFLAGS) -trimpath '-gcflags=all=-N -l -dwarf=false'"
+check: fmt ## formatting, vet for each platform, the rules of the tree, staticcheck, govulncheck
+	@$(MAKE) --no-print-directory -j2 -O vet lint arch vuln
 fmt:
 	@out=$$(gofmt -l cmd transport kernel authz isolate crypt internal conformance bench deploy); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
-vet:
-	@for p in $(PLATFORMS); do echo "vet $$p"; $(LOOK) GOOS=$${p%/*} GOARCH=$${p#*/} go vet ./...; done
-	@for m in $(NESTED); do echo "vet $$m"; (cd $$m && $(LOOK) go vet ./...); done
+vet: $(PLATFORMS) $(NESTED)
+$(PLATFORMS): ; @echo "vet $@"; $(LOOK) GOOS=$(@D) GOARCH=$(@F) go vet ./...
+$(NESTED): ; @echo "vet $@"; cd $@ && $(LOOK) go vet ./...
 arch:
 	$(LOOK) go test ./conformance/arch
 lint:
 	$(LOOK) go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 vuln: # exit status 3 is a finding; others mean that it could not look, which an offline machine may say and go on
-	@GOBIN=$(TOOLS) go install golang.org/x/vuln/cmd/govulncheck@v1.8.0
+	@$(LOOK) GOBIN=$(TOOLS) go install golang.org/x/vuln/cmd/govulncheck@v1.8.0
 	@out=$$($(TOOLS)/govulncheck ./... 2>&1) && rc=0 || rc=$$?; echo "$$out" | tail -40; case $$rc in 0) ;; \
 	  3) exit 3;; *) echo "$$out" | grep -q 'fetching vulnerabilities' || exit 1; echo "govulncheck: NOT CHECKED, its database is out of reach";; esac
 generate: ## rewrite the generated parts of docs and golden files
@@ -62,11 +63,10 @@ fuzz: ## each fuzz target for FUZZTIME (20s)
 bench: build ## cells, whole calls and palyra exec beside fork+exec, bwrap and other peers, interleaved
 	go run ./bench
 bench-full: build ; go run ./bench -full
-bench-baseline: build
-	go run ./bench -accept
+bench-baseline: build ; go run ./bench -accept
 bench-compare:
 	@go build -o $(TOOLS)/bench ./bench && $(TOOLS)/bench -compare
-.PHONY: bench-full bench-baseline bench-compare
+.PHONY: bench-full bench-baseline bench-compare $(PLATFORMS) $(NESTED)
 lab: ## emulated machines: the cell on other kernels and arm64, the units under systemd
 	go run ./conformance/lab
 demo: build ## the whole path in a minute
