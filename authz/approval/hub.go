@@ -353,18 +353,17 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	w.done = true
 	h.opt.TestOnlyStep("approval:answered")
 	out := *got
-	out.scoped, out.Yes = g, names
+	out.Yes = names
+	if g != nil { // no receipt names a grant that the journal does not have
+		g.By, g.Approvers, g.Created = by, names, got.Answered
+		g.Expires = got.Answered.Add(w.life(g, r.For))
+		if err = h.record(context.WithoutCancel(ctx), "approval.grant", g.ID, by, g.detail()); err == nil {
+			h.shelf.put(g)
+			out.scoped = g
+		}
+	}
 	w.answered <- out // the one that won; its place is free
-	if g == nil {
-		return got, nil
-	}
-	g.By, g.Approvers, g.Created = by, names, got.Answered
-	g.Expires = got.Answered.Add(w.life(g, r.For))
-	if err := h.record(context.WithoutCancel(ctx), "approval.grant", g.ID, by, g.detail()); err != nil {
-		return got, err
-	}
-	h.shelf.put(g)
-	return got, nil
+	return got, err
 }
 
 // life is how long a grant stands.

@@ -214,6 +214,9 @@ func TestStandingIsJournaledFirst(t *testing.T) {
 	if fault.ReasonOf(err) != "disk" || !rec.Approved() || len(h.Standing()) != 0 {
 		t.Errorf("%v, %+v, %d grants", err, rec.View(), len(h.Standing()))
 	}
+	if v := rec.View(); v.Grant != "" || v.Scope != ScopeOnce {
+		t.Errorf("the record names grant %q for %q, which the journal does not have", v.Grant, v.Scope)
+	}
 	// A use that cannot be put down runs nothing.
 	n.fail = nil
 	if _, _, err := askAnd(t, m, h, subject, callQuestion(nil), Reply{Approve: true, Scope: ScopeSession}); err != nil {
