@@ -346,24 +346,44 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 			end.Detail = strings.TrimSpace("yes of " + strings.Join(names, ", ") + ". " + r.Comment)
 		}
 	}
+	if g != nil {
+		h.shelf.reserve(g)
+	}
 	got, err := h.book.Resolve(ctx, id, version, end)
 	if err != nil {
+		if g != nil {
+			h.shelf.release(g)
+		}
 		return got, err
 	}
 	w.done = true
 	h.opt.TestOnlyStep("approval:answered")
 	out := *got
 	out.Yes = names
-	if g != nil { // no receipt names a grant that the journal does not have
-		g.By, g.Approvers, g.Created = by, names, got.Answered
-		g.Expires = got.Answered.Add(w.life(g, r.For))
-		if err = h.record(context.WithoutCancel(ctx), "approval.grant", g.ID, by, g.detail()); err == nil {
-			h.shelf.put(g)
+	if g != nil {
+		v := *g
+		v.By, v.Approvers, v.Created = by, names, got.Answered
+		v.Expires = got.Answered.Add(w.life(g, r.For))
+		if err = h.stand(context.WithoutCancel(ctx), g, v); err == nil && h.shelf.has(v.Requester, v.ID) {
 			out.scoped = g
 		}
 	}
 	w.answered <- out // the one that won; its place is free
 	return got, err
+}
+
+// stand makes the reserved g stand as v: first in the journal, so that no receipt
+// names a grant that it does not have. One that was taken away meanwhile does not
+// stand, and the journal says so.
+func (h *Hub) stand(ctx context.Context, g *Standing, v Standing) error {
+	if err := h.record(ctx, "approval.grant", v.ID, v.By, v.detail()); err != nil {
+		h.shelf.release(g)
+		return err
+	}
+	if h.shelf.put(g, v) {
+		return nil
+	}
+	return h.record(ctx, "approval.revoke", v.ID, v.By, map[string]string{"approval": v.Approval, "why": "grants were taken away while it was given"})
 }
 
 // life is how long a grant stands.

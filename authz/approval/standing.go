@@ -53,6 +53,8 @@ type Standing struct {
 	Expires       time.Time
 	Uses          int64 // so far
 	MaxUses       int64 // 0: not bounded
+
+	coming bool // on the shelf, and covers nothing: its answer or its entry in the journal is not durable yet
 }
 
 // terms is a Reply as more than one person must give it.
@@ -113,7 +115,7 @@ func (r *Reply) standing(e *Entry) (*Standing, terms, error) {
 // covers reports whether s is good for a call at this time.
 func (s *Standing) covers(sub *Subject, q *Request, at time.Time) bool {
 	switch {
-	case s.Requester != sub.Requester || s.Requester == "" || s.Scope == ScopeSession && s.Session != sub.Session,
+	case s.coming, s.Requester != sub.Requester || s.Requester == "" || s.Scope == ScopeSession && s.Session != sub.Session,
 		s.PolicySet != q.PolicySet || q.PolicySet.IsZero(), !at.Before(s.Expires), s.spent():
 		return false
 	case s.Pattern != nil:
@@ -182,17 +184,36 @@ func (s *shelf) take(sub *Subject, q *Request, may func(*Standing) bool) *Standi
 func (s *shelf) has(requester, id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.all[requester], func(g *Standing) bool { return g.ID == id && time.Now().Before(g.Expires) })
+	return slices.ContainsFunc(s.all[requester], func(g *Standing) bool { return g.ID == id && !g.coming && time.Now().Before(g.Expires) })
 }
 
-func (s *shelf) put(g *Standing) {
+// reserve puts g down as coming. From here on whoever takes grants away takes
+// this one as well: between the answer and its entry in the journal an emergency
+// stop must not miss it.
+func (s *shelf) reserve(g *Standing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	g.coming = true
 	if s.all == nil {
 		s.all = make(map[string][]*Standing)
 	}
 	s.all[g.Requester] = append(s.all[g.Requester], g)
 }
+
+// put makes what was reserved stand as v. It reports false if it was taken away meanwhile.
+func (s *shelf) put(g *Standing, v Standing) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.all[g.Requester], g) {
+		return false
+	}
+	v.coming = false
+	*g = v
+	return true
+}
+
+// release takes back what was reserved.
+func (s *shelf) release(g *Standing) { s.remove(func(o *Standing) bool { return o == g }) }
 
 // full reports whether a requester has as many as there may be.
 func (s *shelf) full(requester string) bool {
@@ -208,7 +229,7 @@ func (s *shelf) full(requester string) bool {
 	return n >= maxPerRequester
 }
 
-func expired(g *Standing) bool { return !time.Now().Before(g.Expires) }
+func expired(g *Standing) bool { return !g.coming && !time.Now().Before(g.Expires) }
 
 // spent reports whether g has no use left. It stays on the shelf until it
 // expires, so that its last use can be told from a revoked one.
@@ -240,7 +261,7 @@ func (s *shelf) list() (out []Standing) {
 	defer s.mu.Unlock()
 	for _, list := range s.all {
 		for _, g := range list {
-			if !g.spent() {
+			if !g.spent() && !g.coming {
 				out = append(out, *g)
 			}
 		}
@@ -268,7 +289,8 @@ func (h *Hub) Revoke(ctx context.Context, id string, by By) (Standing, error) {
 }
 
 // Drop ends the standing grants that which chooses, at once, and returns how many
-// they were. The journal has it from whoever calls, with what it is part of.
+// they were. One that is being given at this moment is among them: its yes is for
+// that call alone. The journal has it from whoever calls, with what it is part of.
 func (h *Hub) Drop(which func(*Standing) bool) int { return len(h.shelf.remove(which)) }
 
 // Preview returns the pattern that an answer to a pending question would let

@@ -232,8 +232,15 @@ func TestStandingIsJournaledFirst(t *testing.T) {
 func TestUsesRace(t *testing.T) {
 	var s shelf
 	q := callQuestion(nil)
-	s.put(&Standing{ID: "grt_1", Scope: ScopeTimed, Requester: subject.Requester, Capsule: q.Capsule, PolicySet: q.PolicySet,
-		Expires: time.Now().Add(time.Hour), Uses: 1, MaxUses: 11})
+	g := Standing{ID: "grt_1", Scope: ScopeTimed, Requester: subject.Requester, Capsule: q.Capsule, PolicySet: q.PolicySet,
+		Expires: time.Now().Add(time.Hour), Uses: 1, MaxUses: 11}
+	s.reserve(&g)
+	if s.take(&subject, &q, func(*Standing) bool { return true }) != nil || s.has(g.Requester, g.ID) || len(s.list()) != 0 {
+		t.Error("a grant that is only coming is in force")
+	}
+	if !s.put(&g, g) {
+		t.Fatal("it was taken away")
+	}
 	var wg sync.WaitGroup
 	var yes atomic.Int64
 	for range 100 {
@@ -321,7 +328,7 @@ func TestTooManyGrants(t *testing.T) {
 	m := newMemory()
 	h := NewHub(m, HubOptions{})
 	for i := range maxPerRequester {
-		h.shelf.put(&Standing{ID: fmt.Sprint(i), Requester: subject.Requester, Expires: time.Now().Add(time.Hour)})
+		h.shelf.reserve(&Standing{ID: fmt.Sprint(i), Requester: subject.Requester, Expires: time.Now().Add(time.Hour)})
 	}
 	if _, _, err := askAnd(t, m, h, subject, callQuestion(nil), Reply{Approve: true, Scope: ScopeSession}); fault.ReasonOf(err) != "too_many_grants" {
 		t.Error(err)

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -56,27 +55,6 @@ func BenchmarkCancel(b *testing.B) {
 		sum, worst = sum+d, max(worst, d)
 	}
 	b.ReportMetric(float64(sum.Microseconds())/float64(b.N)/1000, "ms/cancel")
-	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst")
-}
-
-// BenchmarkStop is the emergency stop with eight runs at work.
-func BenchmarkStop(b *testing.B) {
-	h := newHouse(b, nil)
-	var sum, worst time.Duration
-	for i := range b.N {
-		word := fmt.Sprintf("60%d.%d", i, os.Getpid())
-		for range 8 {
-			h.start(h.owner, argv("/bin/sleep", word))
-		}
-		waitFor(b, func() bool { return len(withWord(word)) >= 8 })
-		start := time.Now()
-		if _, err := h.Stop(context.Background(), h.owner, hub.StopRequest{All: true}); err != nil {
-			b.Fatal(err)
-		}
-		d := time.Since(start)
-		sum, worst = sum+d, max(worst, d)
-	}
-	b.ReportMetric(float64(sum.Microseconds())/float64(b.N)/1000, "ms/stop")
 	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst")
 }
 

@@ -37,8 +37,13 @@ func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.St
 		h.deny(true)
 	}
 	// What was approved ahead is approved no more.
-	grants := h.runs.Approvals().Drop(func(g *approval.Standing) bool { return r.All || g.Requester == c.User })
+	drop := func() int {
+		return h.runs.Approvals().Drop(func(g *approval.Standing) bool { return r.All || g.Requester == c.User })
+	}
+	grants := drop()
+	h.cfg.TestOnlyStep("stop:dropped")
 	n, err := h.runs.CancelAll(ctx, run.Stop{Reason: run.ReasonStopped, By: c.User}, func(_, user string) bool { return r.All || user == c.User })
+	grants += drop() // what was given while the calls that it was given for were ending; none of them waits any more
 	h.cfg.TestOnlyStep("stop:cancelled")
 	if err != nil {
 		return hub.Stopped{Cancelled: n}, err
