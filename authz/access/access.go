@@ -14,7 +14,9 @@
 // nothing; so does the zero Holder. Nobody gives more than they hold, whether it
 // is a role or a token's scope, and nobody changes a member who holds more.
 // There is always an owner once there was one. A token is for the principal that
-// minted it and for nobody else. A revoked token stays revoked.
+// minted it and for nobody else. A revoked token stays revoked. One whose time is
+// over stays so while the process lives, and after it if a token was minted or
+// used since, whatever the host's clock is set to.
 //
 // A change is durable and has its entry in the journal before anybody holds more
 // because of it; what takes something away counts as soon as it is durable. A
@@ -44,6 +46,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 )
 
@@ -135,6 +138,8 @@ type Config struct {
 	// Floor is the highest generation that the journal knows; a registry of a
 	// lower one is an older copy, fault.Integrity "access_rolled_back".
 	Floor uint64
+	// Clock is the host's, to end tokens by. Default: a new one.
+	Clock *clock.Clock
 }
 
 // Registry is the open registry. Its methods may be called concurrently.
@@ -180,6 +185,15 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 		return nil, fault.New(fault.Integrity, "access_rolled_back", "open access registry",
 			fmt.Errorf("it is at generation %d and the journal knows of %d", st.Generation, cfg.Floor)).
 			WithHint("an older copy of the store was put in place; restore the newest one")
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.New()
+	}
+	for _, t := range st.Tokens {
+		if t.Revoked.IsZero() {
+			cfg.Clock.AtLeast(t.Created)
+			cfg.Clock.AtLeast(t.LastUsed)
+		}
 	}
 	r := &Registry{cfg: cfg, unlogged: st.Unlogged, members: make(map[string]*Member, len(st.Members)),
 		tokens: make(map[tokenID]*token, len(st.Tokens)), used: make(map[tokenID]int64)}
@@ -244,7 +258,7 @@ func (r *Registry) commit(ctx context.Context, by Holder, c Change, widens bool)
 	r.mu.RLock()
 	c.Generation = r.generation + 1
 	r.mu.RUnlock()
-	c.Time = now()
+	c.Time = r.cfg.Clock.Now()
 	c.Actor = strings.TrimSpace(by.Principal + " " + by.Token)
 	for i := range c.Members {
 		c.Members[i].Version, c.Members[i].Changed, c.Members[i].AddedBy = c.Generation, c.Time, by.Principal
@@ -318,10 +332,10 @@ func (r *Registry) Authenticate(text string) (Holder, error) {
 	if !equal(hash, want) || t == nil {
 		return Holder{}, fault.New(fault.Denied, "bad_token", "authenticate", errBadToken)
 	}
-	switch at := now().Unix(); {
+	switch at := r.now().Unix(); {
 	case t.revoked != 0:
 		return Holder{}, fault.New(fault.Denied, "token_revoked", "authenticate", nil)
-	case at >= t.expires:
+	case at >= t.expires || at < t.created: // made by a clock that was ahead, it would live too long
 		return Holder{}, fault.New(fault.Denied, "token_expired", "authenticate", nil).WithHint("mint a new token")
 	case at-t.used.Load() >= int64(lastUseGrain/time.Second):
 		t.used.Store(at)
@@ -355,7 +369,10 @@ func (r *Registry) permissionsLocked(h Holder) Set {
 		return 0
 	}
 	t := r.tokens[id]
-	if t == nil || t.principal != h.Principal || t.revoked != 0 || now().Unix() >= t.expires {
+	if t == nil || t.principal != h.Principal || t.revoked != 0 {
+		return 0
+	}
+	if at := r.now().Unix(); at >= t.expires || at < t.created {
 		return 0
 	}
 	return set & t.scopes
@@ -441,9 +458,18 @@ func CheckPrincipal(p string) error {
 	return nil
 }
 
-// Times are kept to the second in memory.
+// now is the time by which tokens are made and end: a host whose clock goes back
+// prolongs none, and one that begins with a clock behind the last use of a token
+// brings none back.
+func (r *Registry) now() time.Time { return r.cfg.Clock.Latest() }
 
-func now() time.Time { return time.Now().UTC() }
+// Expired reports whether a token's time is over.
+func (r *Registry) Expired(t *Token) bool {
+	at := r.now()
+	return !at.Before(t.Expires) || at.Before(t.Created)
+}
+
+// Times are kept to the second in memory.
 
 func unix(t time.Time) int64 {
 	if t.IsZero() {

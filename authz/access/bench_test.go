@@ -12,14 +12,14 @@ func full() (*State, string, Key) {
 	key := Key{b: [32]byte{1}}
 	st := &State{Generation: 110_000, Members: make([]Member, 10_000), Tokens: make([]Token, 100_000)}
 	for i := range st.Members {
-		st.Members[i] = Member{Principal: fmt.Sprintf("user:person-%d", i), Role: Operator, AddedBy: "uid:0", Changed: now(), Version: uint64(i + 1)}
+		st.Members[i] = Member{Principal: fmt.Sprintf("user:person-%d", i), Role: Operator, AddedBy: "uid:0", Changed: time.Now().UTC(), Version: uint64(i + 1)}
 	}
 	st.Members[0].Role = Owner
 	var shown string
 	for i := range st.Tokens {
 		id, secret, text := newSecret()
 		st.Tokens[i] = Token{ID: id.String(), Principal: st.Members[i%len(st.Members)].Principal, Name: "token", Hash: key.hash(id, secret),
-			Scopes: Operator.Permissions(), Created: now(), Expires: now().Add(24 * time.Hour)}
+			Scopes: Operator.Permissions(), Created: time.Now().UTC(), Expires: time.Now().UTC().Add(24 * time.Hour)}
 		if i == len(st.Tokens)/2 {
 			shown = text.Reveal()
 		}

@@ -174,7 +174,7 @@ func BenchmarkOpen(b *testing.B) {
 	for i := range 100_000 {
 		id, secret, _ := newSecret()
 		mem.state.Tokens = append(mem.state.Tokens, Token{ID: id.String(), Principal: fmt.Sprint("uid:", i%10_000), Name: fmt.Sprint("token ", i),
-			Hash: key.hash(id, secret), Scopes: 1, Created: now(), Expires: now().Add(time.Hour)})
+			Hash: key.hash(id, secret), Scopes: 1, Created: time.Now().UTC(), Expires: time.Now().UTC().Add(time.Hour)})
 	}
 	heap := func() float64 {
 		var m runtime.MemStats

@@ -75,12 +75,12 @@ func (r *Registry) Rotate(ctx context.Context, by Holder, id string, life, overl
 	if old == nil || old.Principal != by.Principal {
 		return Secret{}, nil, noToken(op, id) // that of another is none of by's business
 	}
-	at := now()
+	at := r.now()
 	reason := ""
 	switch {
 	case !old.Revoked.IsZero():
 		reason = "token_revoked"
-	case !at.Before(old.Expires):
+	case r.Expired(old):
 		reason = "token_expired"
 	case old.Successor != "":
 		reason = "token_rotated"
@@ -197,7 +197,7 @@ func noToken(op, id string) error {
 // newToken makes a token for by. The caller bounds its life.
 func (r *Registry) newToken(by Holder, name string, scopes Set, life time.Duration) (Token, Secret) {
 	id, secret, s := newSecret()
-	created := now().Truncate(time.Second)
+	created := r.now().Truncate(time.Second)
 	return Token{ID: id.String(), Principal: by.Principal, Name: name, Hash: r.cfg.Key.hash(id, secret), Scopes: scopes, Parent: by.Token,
 		Created: created, Expires: created.Add(life.Truncate(time.Second))}, s
 }
@@ -223,7 +223,7 @@ func (r *Registry) find(id string) *Token {
 func (r *Registry) revoked(which func(*token) bool) []Token {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	at := now().Truncate(time.Second)
+	at := r.now().Truncate(time.Second)
 	var out []Token
 	for _, t := range r.order {
 		if which(t) && t.revoked == 0 {
