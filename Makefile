@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help build test check vet arch lint vuln generate conformance oracle sigstore cedar fuzz bench lab demo cross ci clean
 
+$(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
 VERSION ?= $(shell $(GIT) describe --always --dirty 2>/dev/null || echo unknown)
 # -buildvcs=false: stamping would ask git, which refuses a clone that somebody else owns; VERSION says it instead.

@@ -9,6 +9,7 @@ import (
 	"palyra/crypt/receipt"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
+	"palyra/isolate/knob"
 	"palyra/kernel/internal/digests"
 )
 
@@ -51,8 +52,12 @@ func openState(dir string, o journal.Options) (_ *state, err error) {
 	if s.lock, err = durable.Lock(filepath.Join(dir, "lock")); err != nil {
 		return nil, err
 	}
-	if s.ring, err = keyring.Open(dir); err != nil {
+	if s.ring, err = keyring.OpenOptions(dir, keyring.Options{Origin: knob.LogOrigin}); err != nil {
 		return nil, err
+	}
+	if s.ring.Log().Origin() == knob.Origin && knob.Build == "" {
+		return nil, fault.New(fault.BadState, "state_of_test_build", op, fmt.Errorf("its log is called %q", knob.Origin)).
+			WithHint("a build with " + knob.Tag + " made it, whose receipts prove nothing: use another directory")
 	}
 	s.trust = receipt.TrustIn(s.ring)
 	s.journal, err = journal.Open(filepath.Join(dir, "journal"), s.ring.Log(), o)

@@ -8,14 +8,20 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/internal/fault"
+	"palyra/isolate/knob"
 )
 
 func (a *app) version(*command.Invocation) (*front.Report, error) {
-	return &front.Report{
+	r := &front.Report{
 		Text: fmt.Sprintf("palyra %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		Fields: front.Document{"version": version, "go": runtime.Version(),
 			"os": runtime.GOOS, "arch": runtime.GOARCH},
-	}, nil
+	}
+	if knob.Build != "" {
+		r.Text += "test build " + knob.Build + ": its receipts prove nothing\n"
+		r.Fields["test_build"] = knob.Build
+	}
+	return r, nil
 }
 
 func (a *app) help(inv *command.Invocation) int {

@@ -29,6 +29,7 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/internal/fault"
+	"palyra/isolate/knob"
 	"palyra/kernel/config"
 )
 
@@ -143,6 +144,9 @@ func (p *program) configure(inv *command.Invocation) (*config.Config, error) {
 
 // serve is the serve command.
 func (p *program) serve(ctx context.Context, inv *command.Invocation) error {
+	if knob.Build != "" {
+		return fault.New(fault.Refused, "test_build", "serve", fmt.Errorf("this palyrad was built with %s", knob.Tag))
+	}
 	cfg, err := p.configure(inv)
 	if err != nil {
 		return err

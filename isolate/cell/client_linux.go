@@ -21,6 +21,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 	"palyra/isolate/native/cgroup"
 	"palyra/isolate/tier"
 )
@@ -231,6 +232,10 @@ func (c *Client) greet(ctx context.Context) error {
 	}
 	if h.Error != nil {
 		return h.Error.err()
+	}
+	if h.Build != knob.Build {
+		return fault.New(fault.Refused, "cell_test_build", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), fmt.Errorf("its build is %q, ours %q", h.Build, knob.Build)).
+			WithHint("install the palyra-cell that was built with this palyra; one built with " + knob.Tag + " confines nothing")
 	}
 	if h.Version != wireVersion || h.Tier != c.cfg.Tier {
 		return died(fmt.Errorf("it speaks version %d for tier %v", h.Version, h.Tier))

@@ -11,6 +11,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 	"palyra/isolate/native/landlock"
 	"palyra/isolate/tier"
 )
@@ -78,6 +79,7 @@ func (r *run) restrict(extra []landGrant, fd *int) error {
 		grants = append(grants, landlock.Grant{Access: g.access, Path: path, File: g.file})
 	}
 	rs, degraded := landlock.Plan(r.s.abi, grants)
+	rs = knob.Ruleset(rs)
 	f, err := landlock.Build(rs)
 	if err != nil {
 		return refuse("landlock_rules", "build landlock ruleset", err)

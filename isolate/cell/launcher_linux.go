@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 )
 
 // thread is what a thread that clones knows of itself. It is used on that thread
@@ -23,7 +24,7 @@ func (t *thread) enter() error {
 	if t.s.unsettled != nil {
 		return t.s.unsettled
 	}
-	if t.lost == nil && !t.home && t.s.template != nil {
+	if t.lost == nil && !t.home && t.s.template != nil && knob.Template() {
 		if err := sys.EnterMounts(t.s.template); err != nil {
 			t.lost = refuse("template", "enter the template", err)
 		}

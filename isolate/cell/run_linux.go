@@ -13,6 +13,7 @@ import (
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/steps"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 	"palyra/isolate/native"
 	"palyra/isolate/native/cgroup"
 	"palyra/isolate/tier"
@@ -76,7 +77,7 @@ func (r *run) cause() error {
 // whenever a process existed.
 func (r *run) do() (*isolate.Result, error) {
 	start := time.Now()
-	r.deadline = start.Add(r.spec.Limits.Wall)
+	r.deadline = start.Add(knob.Wall(r.spec.Limits.Wall))
 	if w := r.s.pool.take(r.spec, r.files); w != nil {
 		r.form = w.form
 		r.after = append(r.after, w.clean)
@@ -129,7 +130,7 @@ func (r *run) launch() (*process, error) {
 		if back, err = r.network(t); err != nil {
 			return
 		}
-		flags := r.ns
+		flags := knob.Clone(r.ns)
 		if r.ahead {
 			flags |= native.ShareFiles
 		}
@@ -220,6 +221,7 @@ func (r *run) prepare() error {
 	if r.filter, err = r.s.filterFor(r.spec); err != nil {
 		return err
 	}
+	r.ev.Degraded = knob.Note(r.ev.Degraded)
 	r.fds = noFDs()
 	if err = r.pipes(); err == nil && !r.ahead {
 		err = r.standard()

@@ -20,6 +20,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 	"palyra/isolate/native"
 	"palyra/isolate/native/cgroup"
 	"palyra/isolate/native/landlock"
@@ -96,7 +97,7 @@ func Main(fd int) error {
 		return err
 	}
 	s, err := newServer(fd, h)
-	answer := hello{Version: wireVersion, Tier: h.Tier, Error: toWire(err)}
+	answer := hello{Version: wireVersion, Tier: h.Tier, Build: knob.Build, Error: toWire(err)}
 	b, merr := json.Marshal(answer)
 	if merr != nil {
 		return merr

@@ -17,6 +17,7 @@ import (
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/steps"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 	"palyra/isolate/native"
 	"palyra/isolate/tier"
 )
@@ -108,7 +109,7 @@ func (p *process) toGate() error {
 				return fmt.Errorf("write id maps: %w", err)
 			}
 		case steps.MarkGate:
-			if err := p.observe(); err != nil {
+			if err := knob.Gate(p.observe()); err != nil {
 				return fmt.Errorf("read evidence: %w", err)
 			}
 		default:

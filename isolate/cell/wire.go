@@ -54,8 +54,9 @@ const (
 type hello struct {
 	Version int       `json:"version"`
 	Tier    tier.Tier `json:"tier"`
-	Key     []byte    `json:"key,omitempty"` // client to server: the grant key, 32 bytes
-	Pool    Pool      `json:"pool,omitzero"` // client to server
+	Key     []byte    `json:"key,omitempty"`   // client to server: the grant key, 32 bytes
+	Pool    Pool      `json:"pool,omitzero"`   // client to server
+	Build   string    `json:"build,omitempty"` // server to client: what knob.Build says
 	Error   *wireErr  `json:"error,omitempty"`
 }
 

@@ -25,6 +25,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/internal/steps"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 )
 
 // Executor is the name of this runner in evidence.
@@ -126,7 +127,7 @@ func Tape(c *Cell) sys.Tape {
 	program := steps.Session()
 	program = append(program, steps.Descriptors(c.FDs)...)
 	program = append(program, steps.Execute(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
-	return append(confine(c), steps.Split(program)...)
+	return knob.Tape(append(confine(c), steps.Split(program)...))
 }
 
 // Armed returns the tape of a cell that is made before its call: the whole
@@ -134,7 +135,7 @@ func Tape(c *Cell) sys.Tape {
 // that belongs to one call but limits and working directory. It is for
 // ShareFiles, and Rest is what follows.
 func Armed(c *Cell) sys.Tape {
-	return append(confine(c), steps.SplitParked(append(steps.Session(), steps.Wait(sys.FD("status", c.FDs.Status))...))...)
+	return knob.Tape(append(confine(c), steps.SplitParked(append(steps.Session(), steps.Wait(sys.FD("status", c.FDs.Status))...))...))
 }
 
 // Rest returns what the program's process of an armed cell does when its call
@@ -143,7 +144,7 @@ func Armed(c *Cell) sys.Tape {
 func Rest(c *Cell) sys.Tape {
 	t := steps.OwnDescriptors(c.FDs)
 	t = append(t, steps.Descriptors(c.FDs)...)
-	return append(t, steps.Exec(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
+	return knob.Tape(append(t, steps.Exec(c.Spec.Argv, c.Spec.Env, c.Cookie)...))
 }
 
 // confine are the steps of both processes of a cell.

@@ -21,6 +21,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/internal/steps"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
 )
 
 // Executor is the name of this runner in evidence.
@@ -68,5 +69,5 @@ func Tape(p *Process) sys.Tape {
 	program = append(program, steps.Filter(p.Filter)...)
 	program = append(program, steps.Descriptors(p.FDs)...)
 	program = append(program, steps.Execute(p.Spec.Argv, p.Spec.Env, p.Cookie)...)
-	return append(t, steps.Split(program, steps.Filter(p.Filter)...)...)
+	return knob.Tape(append(t, steps.Split(program, steps.Filter(p.Filter)...)...))
 }
