@@ -25,8 +25,9 @@ func (tx *Tx) beginIdempotent(i Idempotency) (*Idempotency, error) {
 	if i.Request == (canon.Digest{}) {
 		return nil, usage("no_digest", op, "no digest of the request is given")
 	}
-	// A key is forgotten at its time, whether or not somebody swept.
-	if _, err := tx.exec(op, `DELETE FROM idempotency WHERE principal = ? AND key = ? AND expires <= ?`, i.Principal, i.Key, ns(tx.now)); err != nil {
+	// A key is forgotten at its time, whether or not somebody swept. A step of the
+	// clock brings that no nearer: what was done once would be done again.
+	if _, err := tx.exec(op, `DELETE FROM idempotency WHERE principal = ? AND key = ? AND expires <= ?`, i.Principal, i.Key, ns(tx.forget)); err != nil {
 		return nil, err
 	}
 	n, err := tx.exec(op, `INSERT INTO idempotency (principal, key, request, response, created, expires) VALUES (?, ?, ?, NULL, ?, ?)
@@ -57,7 +58,7 @@ func (tx *Tx) abandonIdempotent(principal, key string) error {
 }
 
 func (tx *Tx) expireIdempotent() (int, error) {
-	n, err := tx.exec("expire idempotency keys", `DELETE FROM idempotency WHERE expires <= ?`, ns(tx.now))
+	n, err := tx.exec("expire idempotency keys", `DELETE FROM idempotency WHERE expires <= ?`, ns(tx.forget))
 	return int(n), err
 }
 

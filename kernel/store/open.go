@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"palyra/internal/canon"
+	"palyra/internal/clock"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
@@ -61,6 +62,9 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 		return nil, fault.New(fault.BadState, "state_not_absolute", op, nil)
 	}
 	s := &Store{dir: dir, opt: o, step: o.TestOnlyStep}
+	if o.Clock == nil {
+		o.Clock = clock.New()
+	}
 	if s.step == nil {
 		s.step = func(string) {}
 	}
@@ -101,7 +105,7 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 	if err != nil {
 		return nil, classify(op, err)
 	}
-	s.writer = &writer{conn: w, turn: make(chan struct{}, 1), step: s.step}
+	s.writer = &writer{conn: w, turn: make(chan struct{}, 1), step: s.step, clock: o.Clock}
 	s.writer.turn <- struct{}{}
 	if err := s.migrate(steps); err != nil {
 		return nil, classify(op, err)

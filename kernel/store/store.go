@@ -39,6 +39,7 @@ import (
 	"io"
 
 	"palyra/internal/canon"
+	"palyra/internal/clock"
 )
 
 // Options tune a Store. The zero value is right for all but tests.
@@ -50,6 +51,8 @@ type Options struct {
 	MaxArtifact int64
 	// Readers is how many Views run at the same time. Default 4.
 	Readers int
+	// Clock is the host's, to forget idempotency keys by. Default: a new one.
+	Clock *clock.Clock
 	// TestOnlyStep is called with the name of each durable step, so that a test
 	// can kill the process there.
 	TestOnlyStep func(name string)
@@ -176,7 +179,9 @@ func (tx *Tx) AbandonIdempotent(principal, key string) error {
 	return tx.abandonIdempotent(principal, key)
 }
 
-// ExpireIdempotent removes the keys whose time is over and returns how many.
+// ExpireIdempotent removes the keys whose time is over and returns how many. A
+// step of the host's clock brings no key's time nearer, until it has lasted for
+// clock.Settle.
 func (tx *Tx) ExpireIdempotent() (int, error) { return tx.expireIdempotent() }
 
 // Setting returns a setting, or fault.NotFound "no_such_setting".

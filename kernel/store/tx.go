@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 )
 
@@ -58,10 +59,11 @@ func (c *conn) exec(text string, args ...any) (int64, error) {
 // Tx is a transaction. It ends with the function it was given to and belongs to
 // that function's goroutine.
 type Tx struct {
-	conn  *conn
-	write bool
-	now   time.Time
-	err   error // of SQLite, after which the transaction may be gone
+	conn   *conn
+	write  bool
+	now    time.Time
+	forget time.Time // what is over by then may be forgotten
+	err    error     // of SQLite, after which the transaction may be gone
 }
 
 var errOver = errors.New("the transaction has ended")
@@ -152,9 +154,10 @@ type job struct {
 // jobs that wait, runs them one after the other in one transaction, each in a
 // savepoint, and commits them together: with many clients one fsync serves many.
 type writer struct {
-	turn chan struct{} // holds one element while nobody writes
-	conn *conn         // owned by the holder of the turn
-	step func(string)
+	turn  chan struct{} // holds one element while nobody writes
+	conn  *conn         // owned by the holder of the turn
+	step  func(string)
+	clock *clock.Clock
 
 	mu     sync.Mutex
 	queue  []*job // guarded by mu
@@ -261,7 +264,7 @@ func (w *writer) apply(j *job) error {
 	if _, err := w.conn.exec("SAVEPOINT one"); err != nil {
 		return err
 	}
-	tx := &Tx{conn: w.conn, write: true, now: time.Now().UTC()}
+	tx := &Tx{conn: w.conn, write: true, now: time.Now().UTC(), forget: w.clock.Earliest()}
 	func() {
 		defer func() {
 			if !j.ok {

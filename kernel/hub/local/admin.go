@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -44,12 +45,12 @@ func (h *Hub) CreateToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hu
 	if err != nil {
 		return hub.TokenSecret{}, err
 	}
-	return hub.TokenSecret{Token: tokenOf(t), Secret: secret.Reveal()}, nil
+	return hub.TokenSecret{Token: h.tokenOf(t), Secret: secret.Reveal()}, nil
 }
 
 // tokenOf is a token as clients see it. Its version counts what can happen to
 // one: it is rotated once and revoked once.
-func tokenOf(t *access.Token) hub.Token {
+func (h *Hub) tokenOf(t *access.Token) hub.Token {
 	v := hub.Token{ID: t.ID, Name: t.Name, Principal: t.Principal, Scopes: []string{}, State: "active", Successor: t.Successor, Version: 1,
 		Created: t.Created, Expires: t.Expires}
 	for _, p := range t.Scopes.List() {
@@ -59,7 +60,7 @@ func tokenOf(t *access.Token) hub.Token {
 		v.State = "rotated"
 		v.Version++
 	}
-	if !time.Now().Before(t.Expires) {
+	if h.access.Expired(t) {
 		v.State = "expired"
 	}
 	if !t.Revoked.IsZero() {
@@ -90,7 +91,7 @@ func (h *Hub) Tokens(_ context.Context, c hub.Caller, q hub.TokenQuery) (none hu
 		for i := range tokens {
 			p.After = tokens[i].ID
 			if q.Principal == "" || tokens[i].Principal == q.Principal {
-				v.Items = append(v.Items, tokenOf(&tokens[i]))
+				v.Items = append(v.Items, h.tokenOf(&tokens[i]))
 			}
 			if len(v.Items) == p.Limit {
 				v.Next = p.After
@@ -114,7 +115,7 @@ func (h *Hub) token(c hub.Caller, id string, version int64) (hub.Token, error) {
 			if after = tokens[i].ID; after != id {
 				continue
 			}
-			t := tokenOf(&tokens[i])
+			t := h.tokenOf(&tokens[i])
 			if version != 0 && version != t.Version {
 				return t, fault.New(fault.Busy, "version_conflict", "change token", nil).WithHint("read it again")
 			}
@@ -159,7 +160,7 @@ func (h *Hub) RotateToken(ctx context.Context, c hub.Caller, id string, r hub.Ro
 	if err != nil {
 		return hub.TokenSecret{}, err
 	}
-	return hub.TokenSecret{Token: tokenOf(t), Secret: secret.Reveal()}, nil
+	return hub.TokenSecret{Token: h.tokenOf(t), Secret: secret.Reveal()}, nil
 }
 
 // Members implements hub.Hub.
@@ -241,6 +242,9 @@ func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
 	}
 	if h.cfg.AllowSelf {
 		s.Warnings = append(s.Warnings, "approvals.allow_self: whoever asks for a call may approve it")
+	}
+	if d := h.cfg.Clock.Behind(); d >= time.Minute {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("clock: the host's is %v behind the newest time known; tokens end by the later", d.Truncate(time.Second)))
 	}
 	s.Counts.RunsActive, s.Counts.RunsQueued = h.runs.Counts()
 	s.Counts.ApprovalsPending, s.Counts.TapeReaders = h.runs.Approvals().Waiting(), h.runs.Readers()

@@ -41,6 +41,7 @@ import (
 	"palyra/authz/access"
 	"palyra/authz/approval"
 	"palyra/authz/policy"
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/isolate/probe"
 	"palyra/kernel"
@@ -83,6 +84,9 @@ type Config struct {
 	Probe func(ctx context.Context) (*probe.Report, error)
 
 	Log *slog.Logger // default: nobody
+	// Clock is the host's: tokens, standing grants and what is kept end by it.
+	// Default: a new one.
+	Clock *clock.Clock
 
 	// TestOnlyStep is called at the named steps of run, approval and stop.
 	TestOnlyStep func(name string)
@@ -130,6 +134,9 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if cfg.TestOnlyStep == nil {
 		cfg.TestOnlyStep = func(string) {}
 	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.New()
+	}
 	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions()}
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))
 	if err != nil {
@@ -139,7 +146,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.access, err = access.Open(ctx, access.Config{Storage: cfg.Store.Access(), Key: key, Record: h.recordAccess, Floor: floor}); err != nil {
+	if h.access, err = access.Open(ctx, access.Config{Storage: cfg.Store.Access(), Key: key, Record: h.recordAccess, Floor: floor, Clock: cfg.Clock}); err != nil {
 		return nil, err
 	}
 	if err := h.bootstrap(ctx); err != nil {

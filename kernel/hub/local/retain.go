@@ -23,13 +23,14 @@ type Keep struct {
 const actRetire = "retention.sweep"
 
 // Retain removes what keep does not keep and puts into the journal what that
-// was. It never touches the journal itself, or a run that has not ended.
+// was. It never touches the journal itself, or a run that has not ended. A clock
+// that was set forward removes nothing until that has lasted for clock.Settle.
 func (h *Hub) Retain(ctx context.Context, keep Keep) error {
 	h.retaining.Lock()
 	defer h.retaining.Unlock()
 	p := store.Retention{ArtifactBytes: keep.ArtifactBytes}
 	if keep.Runs > 0 {
-		p.Before = time.Now().Add(-keep.Runs)
+		p.Before = h.cfg.Clock.Earliest().Add(-keep.Runs)
 	}
 	err := h.st.Retire(ctx, p)
 	gone, oerr := h.recordRetired(ctx)

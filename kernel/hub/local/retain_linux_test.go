@@ -1,10 +1,14 @@
 package local
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"palyra/internal/clock"
 	"palyra/internal/fault"
+	"palyra/kernel"
 	"palyra/kernel/hub"
 	"palyra/kernel/store"
 )
@@ -99,6 +103,44 @@ func TestRetain(t *testing.T) {
 		t.Errorf("after a restart: %v, %d sweeps", err, len(h.sweeps()))
 	}
 	h.stop() // asks the oracles, for which results without steps are known
+}
+
+// TestRetainClock: a clock that is set forward removes nothing until it has
+// stayed so for a day; one that is set back is told of.
+func TestRetainClock(t *testing.T) {
+	const year, month = 365 * 24 * time.Hour, 30 * 24 * time.Hour
+	host, c := clock.TestOnlyNew(time.Now())
+	h := newHouse(t, func(cfg *Config, _ *kernel.Config) { cfg.Clock = c })
+	r := h.call(h.owner, argv("true"))
+	kept := func(when string, want bool) {
+		t.Helper()
+		if err := h.Retain(t.Context(), Keep{Runs: month}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Run(t.Context(), h.owner, r.ID); want != (err == nil) || err != nil && fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	warned := func() bool {
+		s, err := h.Status(t.Context(), h.owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.HasPrefix(w, "clock: ") })
+	}
+	kept("at first", true)
+	host.Step(-2 * year)
+	kept("two years behind", true)
+	if !warned() {
+		t.Error("status does not tell of a clock that is behind")
+	}
+	host.Step(4 * year)
+	kept("two years ahead", true)
+	if warned() {
+		t.Error("status says that a clock is behind which is ahead")
+	}
+	host.Pass(clock.Settle)
+	kept("two years ahead, for a day", false)
 }
 
 // TestRetainArtifacts: with more bytes than allowed the oldest runs lose their

@@ -3,8 +3,10 @@ package keystore
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"palyra/internal/canon"
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/kernel/store"
 	"palyra/transport/httpapi"
@@ -72,4 +74,40 @@ func TestKeys(t *testing.T) {
 	if _, err := New(st).Begin(t.Context(), "b", "op k 1", two); fault.ReasonOf(err) != "idempotency_key_in_progress" {
 		t.Errorf("under way when the process ended: %v", err)
 	}
+}
+
+// TestKeysClock: a step of the host's clock makes nobody's request happen twice.
+func TestKeysClock(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	host, c := clock.TestOnlyNew(time.Now())
+	st, err := store.Open(filepath.Join(t.TempDir(), "store"), store.Options{Clock: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	d := canon.Sum([]byte("1"))
+	k := New(st)
+	if _, err := k.Begin(t.Context(), "a", "k", d); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Finish(t.Context(), "a", "k", []byte("answer")); err != nil {
+		t.Fatal(err)
+	}
+	again := func(want string) {
+		t.Helper()
+		err := st.Update(t.Context(), func(tx *store.Tx) error { _, err := tx.ExpireIdempotent(); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := k.Begin(t.Context(), "a", "k", d); err != nil || string(b) != want {
+			t.Errorf("%q, %v, want %q", b, err, want)
+		}
+	}
+	host.Step(year)
+	again("answer")
+	host.Step(-2 * year)
+	again("answer")
+	host.Step(year)
+	host.Pass(life + time.Minute)
+	again("") // a day later it is forgotten
 }
