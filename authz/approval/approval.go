@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"palyra/internal/canon"
+	"palyra/internal/clock"
 )
 
 // Request is one question to a person. All text in it may come from a model;
@@ -182,6 +183,7 @@ type View struct {
 // one approve nothing. It must not be copied.
 type Record struct {
 	view     View
+	asked    time.Time // with monotonic reading
 	decision [16]byte
 	yes      bool
 	notAfter time.Time
@@ -228,11 +230,11 @@ func (r *Record) Use(decision [16]byte, capsule, policySet canon.Digest) error {
 // durably that it was in time: record and receipt then say the same, and the
 // caller who gave up runs nothing all the same.
 func Resolve(ctx context.Context, a Approver, q Request) *Record {
-	r := &Record{decision: q.Decision}
+	r := &Record{decision: q.Decision, asked: time.Now()}
 	var id [16]byte
 	rand.Read(id[:])
 	r.view = View{
-		ID: "apr_" + hex.EncodeToString(id[:]), Answer: Denied, Scope: ScopeOnce, Requested: now(),
+		ID: "apr_" + hex.EncodeToString(id[:]), Answer: Denied, Scope: ScopeOnce, Requested: spelled(r.asked),
 		Capsule: q.Capsule, PolicySet: q.PolicySet, Decision: hex.EncodeToString(q.Decision[:]),
 	}
 	if a == nil {
@@ -288,9 +290,9 @@ func ask(ctx context.Context, a Approver, q Request) (ans Answer, err error) {
 }
 
 func (r *Record) close(answer, detail string) *Record {
-	r.view.Answer, r.view.Detail, r.view.Answered = answer, detail, now()
+	r.view.Answer, r.view.Detail, r.view.Answered = answer, detail, spelled(clock.Since(r.asked, time.Now()))
 	return r
 }
 
-// now is the time as receipts spell it: UTC, whole milliseconds.
-func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+// spelled is a time as receipts spell it: UTC, whole milliseconds.
+func spelled(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }

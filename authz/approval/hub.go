@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/internal/ident"
 )
@@ -144,6 +145,8 @@ type HubOptions struct {
 	// who may approve their own calls is its to say, and AllowSelf is for it to
 	// read. Default: everybody but the requester.
 	Judge func(ctx context.Context, q Question) (Verdict, error)
+	// Clock is the host's. Default: a new one.
+	Clock *clock.Clock
 	// Record puts an act into the journal and returns when it is durable.
 	// Default: nowhere.
 	Record func(ctx context.Context, act, subject string, by By, detail map[string]string) error
@@ -157,7 +160,10 @@ func NewHub(b Book, o HubOptions) *Hub {
 	if o.TestOnlyStep == nil {
 		o.TestOnlyStep = func(string) {}
 	}
-	return &Hub{book: b, opt: o, waiting: make(map[string]*waiter)}
+	if o.Clock == nil {
+		o.Clock = clock.New()
+	}
+	return &Hub{book: b, opt: o, shelf: shelf{clock: o.Clock}, waiting: make(map[string]*waiter)}
 }
 
 func (h *Hub) record(ctx context.Context, act, subject string, by By, detail map[string]string) error {
@@ -195,13 +201,13 @@ type desk struct {
 // Ask implements Approver.
 func (d *desk) Ask(ctx context.Context, q Request) (Answer, error) {
 	h := d.hub
-	now := time.Now().UTC()
+	now := h.opt.Clock.Now()
 	if ans, ok, err := h.covered(ctx, d.subject, &q, now); ok || err != nil {
 		return ans, err
 	}
 	e := &Entry{Subject: d.subject, ID: ident.New(ident.Approval), Request: q, Scope: ScopeOnce, State: Pending, Version: 1, Created: now, Expires: now.Add(q.Timeout)}
-	if end, ok := ctx.Deadline(); ok { // the caller's time may be over before
-		e.Expires = end.UTC()
+	if end, ok := ctx.Deadline(); ok { // the caller's time may be over before, and its date may be one of a clock that was set since
+		e.Expires = now.Add(max(time.Until(end), time.Nanosecond))
 	}
 	// The waiter stands there before the question can be seen.
 	w := &waiter{entry: *e, answered: make(chan Entry, 1)}
@@ -316,7 +322,7 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	switch {
 	case e.State != Pending || e.Version != version:
 		return e, fault.New(fault.Busy, reasonConflict, op, fmt.Errorf("it is %s", e.State)).WithHint("read it again")
-	case !time.Now().Before(e.Expires):
+	case !h.opt.Clock.Now().Before(e.Expires): // a clock that was set forward; the call itself waits by another
 		return e, fault.New(fault.NotApproved, "approval_expired", op, nil)
 	case w == nil:
 		return e, fault.New(fault.NotApproved, "approval_abandoned", op, errors.New("no call waits for it"))
@@ -363,7 +369,8 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	if g != nil {
 		v := *g
 		v.By, v.Approvers, v.Created = by, names, got.Answered
-		v.Expires = got.Answered.Add(w.life(g, r.For))
+		life := w.life(g, r.For)
+		v.Expires, v.due = got.Answered.Add(life), h.opt.Clock.In(life)
 		if err = h.stand(context.WithoutCancel(ctx), g, v); err == nil && h.shelf.has(v.Requester, v.ID) {
 			out.scoped = g
 		}

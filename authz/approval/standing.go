@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"palyra/internal/canon"
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/internal/ident"
 )
@@ -54,7 +55,8 @@ type Standing struct {
 	Uses          int64 // so far
 	MaxUses       int64 // 0: not bounded
 
-	coming bool // on the shelf, and covers nothing: its answer or its entry in the journal is not durable yet
+	due    clock.Due // it ends at Expires or after as much time, whichever is first
+	coming bool      // on the shelf, and covers nothing: its answer or its entry in the journal is not durable yet
 }
 
 // terms is a Reply as more than one person must give it.
@@ -112,11 +114,11 @@ func (r *Reply) standing(e *Entry) (*Standing, terms, error) {
 	return s, t, err
 }
 
-// covers reports whether s is good for a call at this time.
-func (s *Standing) covers(sub *Subject, q *Request, at time.Time) bool {
+// covers reports whether s is good for a call at this moment.
+func (s *Standing) covers(sub *Subject, q *Request, c *clock.Clock) bool {
 	switch {
 	case s.coming, s.Requester != sub.Requester || s.Requester == "" || s.Scope == ScopeSession && s.Session != sub.Session,
-		s.PolicySet != q.PolicySet || q.PolicySet.IsZero(), !at.Before(s.Expires), s.spent():
+		s.PolicySet != q.PolicySet || q.PolicySet.IsZero(), c.Past(s.due), s.spent():
 		return false
 	case s.Pattern != nil:
 		return s.Pattern.Match(q.Tool, &q.Call) == nil
@@ -147,6 +149,8 @@ const maxDetail = 4096
 
 // shelf keeps the standing grants.
 type shelf struct {
+	clock *clock.Clock
+
 	mu  sync.Mutex
 	all map[string][]*Standing // by requester; guarded by mu, and so is what they point to
 }
@@ -157,7 +161,7 @@ func (s *shelf) take(sub *Subject, q *Request, may func(*Standing) bool) *Standi
 	s.mu.Lock()
 	var fit []*Standing
 	for _, g := range s.all[sub.Requester] {
-		if g.covers(sub, q, time.Now()) {
+		if g.covers(sub, q, s.clock) {
 			fit = append(fit, g)
 		}
 	}
@@ -167,7 +171,7 @@ func (s *shelf) take(sub *Subject, q *Request, may func(*Standing) bool) *Standi
 			continue
 		}
 		s.mu.Lock()
-		ok := slices.Contains(s.all[sub.Requester], g) && g.covers(sub, q, time.Now())
+		ok := slices.Contains(s.all[sub.Requester], g) && g.covers(sub, q, s.clock)
 		if ok {
 			g.Uses++
 		}
@@ -184,7 +188,7 @@ func (s *shelf) take(sub *Subject, q *Request, may func(*Standing) bool) *Standi
 func (s *shelf) has(requester, id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.all[requester], func(g *Standing) bool { return g.ID == id && !g.coming && time.Now().Before(g.Expires) })
+	return slices.ContainsFunc(s.all[requester], func(g *Standing) bool { return g.ID == id && !g.coming && !s.expired(g) })
 }
 
 // reserve puts g down as coming. From here on whoever takes grants away takes
@@ -217,7 +221,7 @@ func (s *shelf) release(g *Standing) { s.remove(func(o *Standing) bool { return 
 
 // full reports whether a requester has as many as there may be.
 func (s *shelf) full(requester string) bool {
-	s.remove(expired)
+	s.remove(s.expired)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -229,7 +233,7 @@ func (s *shelf) full(requester string) bool {
 	return n >= maxPerRequester
 }
 
-func expired(g *Standing) bool { return !g.coming && !time.Now().Before(g.Expires) }
+func (s *shelf) expired(g *Standing) bool { return !g.coming && s.clock.Past(g.due) }
 
 // spent reports whether g has no use left. It stays on the shelf until it
 // expires, so that its last use can be told from a revoked one.
@@ -256,7 +260,7 @@ func (s *shelf) remove(which func(*Standing) bool) (gone []Standing) {
 
 // list returns copies of what stands, oldest first.
 func (s *shelf) list() (out []Standing) {
-	s.remove(expired)
+	s.remove(s.expired)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, list := range s.all {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"palyra/internal/canon"
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 )
 
@@ -230,10 +231,10 @@ func TestStandingIsJournaledFirst(t *testing.T) {
 
 // TestUsesRace: of many calls at once no more than the uses run unasked.
 func TestUsesRace(t *testing.T) {
-	var s shelf
+	s := shelf{clock: clock.New()}
 	q := callQuestion(nil)
 	g := Standing{ID: "grt_1", Scope: ScopeTimed, Requester: subject.Requester, Capsule: q.Capsule, PolicySet: q.PolicySet,
-		Expires: time.Now().Add(time.Hour), Uses: 1, MaxUses: 11}
+		Expires: time.Now().Add(time.Hour), due: s.clock.In(time.Hour), Uses: 1, MaxUses: 11}
 	s.reserve(&g)
 	if s.take(&subject, &q, func(*Standing) bool { return true }) != nil || s.has(g.Requester, g.ID) || len(s.list()) != 0 {
 		t.Error("a grant that is only coming is in force")

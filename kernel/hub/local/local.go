@@ -158,7 +158,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	h.runs, err = run.Open(ctx, run.Config{
 		Store: cfg.Store, Gate: cfg.Kernel, Principal: h.entity, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
-		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
+		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {
 		return nil, err
