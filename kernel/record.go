@@ -16,6 +16,7 @@ import (
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
@@ -30,6 +31,7 @@ type call struct {
 	watch    func(Event) // nil: nobody
 	s        *sealed
 	out      *Outcome
+	began    time.Time // with monotonic reading
 	session  string
 	run      string
 	signed   *receipt.Envelope // the intent, once it is signed
@@ -42,7 +44,7 @@ func newCall(k *Kernel, who *Caller, s *sealed, p *Proposal, watch func(Event)) 
 	var id [16]byte
 	rand.Read(id[:])
 	return &call{
-		k: k, who: who, watch: watch, s: s, session: p.SessionID, run: p.RunID,
+		k: k, who: who, watch: watch, s: s, began: time.Now(), session: p.SessionID, run: p.RunID,
 		out: &Outcome{CallID: "call_" + hex.EncodeToString(id[:]), CapsuleDigest: s.id, Capsule: s.bytes, Delivered: true},
 	}
 }
@@ -65,11 +67,12 @@ func (c *call) asked(v approval.View) {
 // stamp is a time as receipts spell it.
 func stamp(t time.Time) string { return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano) }
 
-// predicate is what intent and result have in common.
+// predicate is what intent and result have in common. The result's time is not
+// before the intent's, whatever the host's clock was set to meanwhile.
 func (c *call) predicate() receipt.Predicate {
 	return receipt.Predicate{
 		Version: receipt.PredicateVersion, CallID: c.out.CallID,
-		Seq: c.k.state.journal.Size(), Time: stamp(time.Now()), BootID: c.k.state.boot,
+		Seq: c.k.state.journal.Size(), Time: stamp(clock.Since(c.began, time.Now())), BootID: c.k.state.boot,
 		Tool: c.s.capsule.Tool, Principal: principal(c.who.Principal), SessionID: c.session, RunID: c.run,
 		Capsule: summary(c.s), Question: whoAsks(c.who, c.s), Decision: c.decision, Approval: c.approval,
 	}

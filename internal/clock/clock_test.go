@@ -143,7 +143,7 @@ func TestHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := time.Now()
 		c := New()
-		time.Sleep(time.Minute) // of the bubble
+		<-time.After(time.Minute) // of the bubble
 		if got := c.Latest().Sub(first.UTC()); got != time.Minute || c.Earliest() != c.Latest() || c.Now() != c.Latest() || c.Behind() != 0 {
 			t.Errorf("Latest is %v, Earliest %v, Now %v", c.Latest(), c.Earliest(), c.Now())
 		}
