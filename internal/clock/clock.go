@@ -22,7 +22,7 @@
 // # What it does not protect against
 //
 // A clock that was wrong before the process began, but for what [Clock.AtLeast]
-// was told. Time in which the host was suspended is none for the monotonic clock.
+// and [Clock.Last] were told. Time in which the host was suspended is none for the monotonic clock.
 //
 // A Clock is safe for concurrent use; AtLeast is not, and comes first.
 package clock
@@ -76,6 +76,17 @@ func start(wall func() time.Time, mono func() time.Duration) *Clock {
 func (c *Clock) AtLeast(t time.Time) {
 	if m := c.mono(); t.After(c.high.at(m)) {
 		c.high = hand{t.UTC(), m}
+	}
+}
+
+// Last says that the last thing on disk was written at t. If that is over,
+// Earliest goes on from there: that the host's clock is ahead of it is a step, or
+// time in which nothing was written.
+func (c *Clock) Last(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !t.IsZero() && t.Before(c.low.wall) {
+		c.low = hand{t.UTC(), c.mono()}
 	}
 }
 

@@ -139,6 +139,29 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
+// TestLast: a process that begins long after the last thing was written removes
+// nothing for a day that it would not have removed then.
+func TestLast(t *testing.T) {
+	h, _ := TestOnlyNew(date)
+	h.Step(year)
+	c := h.Clock()
+	c.Last(date)
+	h.Pass(time.Hour)
+	if got := c.Earliest(); got.Sub(date) != time.Hour {
+		t.Errorf("an hour later: %v", got)
+	}
+	h.Pass(Settle)
+	if got := c.Earliest(); !got.Equal(c.Now()) {
+		t.Errorf("a day later: %v, the host says %v", got, c.Now())
+	}
+	c = h.Clock()
+	c.Last(time.Time{})
+	c.Last(c.Now().Add(year)) // written by a clock that was ahead
+	if got := c.Earliest(); !got.Equal(c.Now()) {
+		t.Errorf("Earliest is %v, the host says %v", got, c.Now())
+	}
+}
+
 func TestHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := time.Now()

@@ -30,6 +30,7 @@ type Store struct {
 	lock   *durable.FileLock
 	db     *sql.DB
 	writer *writer
+	clock  *clock.Clock
 
 	readers chan *conn // those that are free; closed by Close
 	pool    int        // how many readers there are
@@ -39,6 +40,9 @@ type Store struct {
 	closeOnce sync.Once
 	closeErr  error
 }
+
+// Clock returns the clock by which the store forgets.
+func (s *Store) Clock() *clock.Clock { return s.clock }
 
 // Open opens the store in dir, an absolute path, and makes it on first use with
 // mode 0700. It brings an older schema forward and keeps a copy of the database
@@ -113,6 +117,12 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 	if err := os.RemoveAll(filepath.Join(dir, stagingDir)); err != nil { // of a backup that a crash ended
 		return nil, durable.Fault(op, err)
 	}
+	last, err := s.writer.conn.last()
+	if err != nil {
+		return nil, classify(op, err)
+	}
+	s.clock = o.Clock
+	s.clock.Last(last)
 	n := o.Readers
 	if n <= 0 {
 		n = 4

@@ -51,7 +51,8 @@ type Options struct {
 	MaxArtifact int64
 	// Readers is how many Views run at the same time. Default 4.
 	Readers int
-	// Clock is the host's, to forget idempotency keys by. Default: a new one.
+	// Clock is the host's. Open tells it when the last thing was written.
+	// Default: a new one.
 	Clock *clock.Clock
 	// TestOnlyStep is called with the name of each durable step, so that a test
 	// can kill the process there.

@@ -85,7 +85,7 @@ type Config struct {
 
 	Log *slog.Logger // default: nobody
 	// Clock is the host's: tokens, standing grants and what is kept end by it.
-	// Default: a new one.
+	// Default: the store's.
 	Clock *clock.Clock
 
 	// TestOnlyStep is called at the named steps of run, approval and stop.
@@ -135,7 +135,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 		cfg.TestOnlyStep = func(string) {}
 	}
 	if cfg.Clock == nil {
-		cfg.Clock = clock.New()
+		cfg.Clock = cfg.Store.Clock()
 	}
 	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions()}
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))

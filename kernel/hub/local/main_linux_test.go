@@ -87,7 +87,7 @@ func open(ctx context.Context, base, bins string, change func(*Config, *kernel.C
 	if c.Kernel, err = kernel.Open(ctx, kc); err != nil {
 		return nil, err
 	}
-	if c.Store, err = store.Open(filepath.Join(base, "store"), store.Options{TestOnlyStep: c.TestOnlyStep}); err != nil {
+	if c.Store, err = store.Open(filepath.Join(base, "store"), store.Options{TestOnlyStep: c.TestOnlyStep, Clock: c.Clock}); err != nil {
 		return nil, errors.Join(err, c.Kernel.Close())
 	}
 	h, err := Open(ctx, c)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/internal/canon"
 	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/kernel"
@@ -141,6 +142,40 @@ func TestRetainClock(t *testing.T) {
 	}
 	host.Pass(clock.Settle)
 	kept("two years ahead, for a day", false)
+}
+
+// TestRetainClockRestart: nor does a clock that is ahead when palyrad starts.
+func TestRetainClockRestart(t *testing.T) {
+	h := newHouse(t, nil)
+	r := h.call(h.owner, argv("true"))
+	if err := h.st.Update(t.Context(), func(tx *store.Tx) error {
+		_, err := tx.BeginIdempotent(store.Idempotency{Principal: h.owner.User, Key: "k", Request: canon.Sum(nil), Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h.stop()
+	host, c := clock.TestOnlyNew(time.Now().Add(365 * 24 * time.Hour))
+	h.reopen(func(cfg *Config, _ *kernel.Config) { cfg.Clock = c })
+	if err := h.Retain(t.Context(), Keep{Runs: 30 * 24 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Run(t.Context(), h.owner, r.ID); err != nil {
+		t.Errorf("a run of today is gone: %v", err)
+	}
+	keys := func() (n int) {
+		if err := h.st.Update(t.Context(), func(tx *store.Tx) (err error) { n, err = tx.ExpireIdempotent(); return err }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := keys(); n != 0 {
+		t.Errorf("%d keys of today are forgotten", n)
+	}
+	host.Pass(clock.Settle)
+	if n := keys(); n != 1 {
+		t.Errorf("a day later %d keys are forgotten, want 1", n)
+	}
 }
 
 // TestRetainArtifacts: with more bytes than allowed the oldest runs lose their
