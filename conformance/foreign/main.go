@@ -10,6 +10,11 @@
 // hint and reads JSON and base64 more freely than we do). A receipt that ours
 // accepts and theirs does not is a bug of ours whatever was changed.
 //
+// Then it changes every byte and every field of three of conformance/vectors,
+// and of statement, log entry, proof and checkpoint inside: palyra must reject
+// every one, and what sigstore-js accepts must be of a kind in the table of
+// conformance/README.md, which says why, and say the same as the receipt.
+//
 // npm is asked for the verifier only if conformance/sigstore-js has none yet.
 // Exit status 0 if everything is as it must be, 1 if not, 2 if it could not look.
 package main
@@ -50,12 +55,17 @@ func main() {
 	palyra := flag.String("palyra", "bin/palyra", "`FILE` under test")
 	js := flag.String("js", "conformance/sigstore-js", "`FOLDER` of the foreign verifier")
 	flips := flag.Int("flips", 200, "changed bits per receipt")
+	vectors := flag.String("vectors", "conformance/vectors/receipt", "`FOLDER` of receipts to change everywhere")
+	readme := flag.String("readme", "conformance/README.md", "`FILE` with the table of known disagreements")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "palyra-foreign-")
 	if err == nil {
 		defer os.RemoveAll(dir)
 		b := &bench{palyra: *palyra, js: *js, dir: dir}
-		if err = b.run(*flips); err == nil && b.problems > 0 {
+		if err = b.run(*flips); err == nil {
+			err = b.mutants(*vectors, *readme)
+		}
+		if err == nil && b.problems > 0 {
 			fmt.Fprintf(os.Stderr, "foreign: %d problems\n", b.problems)
 			os.RemoveAll(dir)
 			os.Exit(1)
