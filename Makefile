@@ -52,6 +52,7 @@ sigstore: build
 	go run ./conformance/foreign
 cedar:
 	go run ./conformance/cedardiff
+	go test -count 1 -v -run '^TestCorpus$$' ./authz/policy
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@# go test sometimes fails with its own deadline, which is no finding: a finding writes its input.
