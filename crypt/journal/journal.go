@@ -366,6 +366,7 @@ func (j *Journal) Publish() error {
 		return errClosed(op)
 	}
 	st, err := j.stage()
+	defer st.discard()
 	if err != nil {
 		return durable.Fault(op, err)
 	}

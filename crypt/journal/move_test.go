@@ -10,7 +10,7 @@ import (
 // and proofs go on, whatever the mover is at; what was appended meanwhile is in
 // the new one.
 func TestMove(t *testing.T) {
-	for step, base := range map[string]uint64{"seal:tile:begin": 0, "seal:checkpoint:begin": 0, "seal:swept": maxBacklog} {
+	for step, base := range map[string]uint64{"seal:tile:begin": 0, "seal:checkpoint:begin": 0, "seal:wal:synced": 0, "seal:swept": maxBacklog} {
 		t.Run(step, func(t *testing.T) { testMove(t, step, base) })
 	}
 }
@@ -31,7 +31,9 @@ func testMove(t *testing.T, step string, base uint64) {
 	}
 	fill(t, j, 1, maxBacklog)
 	<-reached
-	add(t, j, maxBacklog, maxBacklog+300) // more than a tile, with the mover standing still
+	// More than a tile, with the mover standing still.
+	fill(t, j, maxBacklog, maxBacklog+290)
+	add(t, j, maxBacklog+290, maxBacklog+300)
 	if _, err := j.Prove(7); err != nil {
 		t.Error(err)
 	}

@@ -123,13 +123,15 @@ func (j *Journal) headTile() ([]byte, error) {
 //  1. entry bundles and contents, from the write-ahead file
 //  2. tiles, lowest level first; a tile that is there already must be equal
 //  3. the checkpoint of exactly these tiles: from here on readers may look for them
-//  4. the new write-ahead file, renamed over the old one: from here on the log
-//     needs them
-//  5. partial tiles that complete ones replace are removed
+//  4. the new write-ahead file, beside the old one, with what was appended until
+//     then
+//  5. to which is added what was appended since; renamed over the old one: from
+//     here on the log needs the tiles
+//  6. partial tiles that complete ones replace are removed
 //
-// Everything is flushed before the next step, and until step 4 the old
+// Everything is flushed before the next step, and until step 5 the old
 // write-ahead file still holds all of it. Appends go on meanwhile, except during
-// step 4: what they wrote since step 1 goes into the new file, too.
+// step 5, which is short: two flushes of little.
 
 // staged is what stage has written and finish has to make the log's.
 type staged struct {
@@ -137,11 +139,23 @@ type staged struct {
 	note     []byte // the checkpoint at to
 	tiles    []tlog.Tile
 	open     []uint64 // entries that were open at to
-	next     uint64   // the first entry of the record that holds entry to, and
+	next     uint64   // the first entry of the first record that is not in file, or holds entry to, and
 	at       int64    // where that record stands in the write-ahead file
+
+	file   *durable.Staged // the new write-ahead file
+	header *header         // of file
+	places []place         // of the entries in file
+	end    int64           // of file
 }
 
-// stage is steps 1 to 3 for all that is complete. The caller holds sealing, and
+// discard takes back a new write-ahead file that is not in its place.
+func (st *staged) discard() {
+	if st != nil {
+		st.file.Discard()
+	}
+}
+
+// stage is steps 1 to 4 for all that is complete. The caller holds sealing, and
 // all of it is durable. It returns nil if there is none.
 func (j *Journal) stage() (*staged, error) {
 	j.mu.RLock()
@@ -175,7 +189,43 @@ func (j *Journal) stage() (*staged, error) {
 	j.mu.Lock()
 	j.published = st.to
 	j.mu.Unlock()
+	edge, err := tree.ReadHashes(edgeIndexes(st.to))
+	if err != nil {
+		return nil, err
+	}
+	if err := j.draft(st, edge); err != nil {
+		return nil, err
+	}
 	return st, nil
+}
+
+// draft is step 4.
+func (j *Journal) draft(st *staged, edge []tlog.Hash) (err error) {
+	if st.header, err = newHeader(st.to, edge, st.open, st.note); err != nil {
+		return err
+	}
+	b := st.header.encode()
+	j.mu.RLock()
+	w := &wal{file: j.wal.file, header: j.wal.header, size: j.wal.end}
+	j.mu.RUnlock()
+	rest, err := st.after(w)
+	if err != nil {
+		return err
+	}
+	b = st.add(b, 0, rest)
+	j.step("seal:wal:begin")
+	st.file, err = durable.Stage(filepath.Join(j.dir, walFile), b, 0o600, func(s string) { j.step("seal:wal:" + s) })
+	return err
+}
+
+// add encodes groups for the new file behind b, which stands at offset off of it.
+func (st *staged) add(b []byte, off int64, groups []*group) []byte {
+	for _, g := range groups {
+		rec, places := st.header.encodeGroup(off+int64(len(b)), g)
+		b, st.places = append(b, rec...), append(st.places, places...)
+	}
+	st.end = off + int64(len(b))
+	return b
 }
 
 // stageEntries writes entry bundles and contents up to entry st.to.
@@ -222,13 +272,14 @@ func (j *Journal) stageEntries(w *wal, st *staged) error {
 	return err
 }
 
-// finish is step 4: it makes what was staged part of the log and begins a new
-// write-ahead file behind it. The caller holds sealing and writer. nil is nothing to do.
+// finish is step 5: it makes what was staged part of the log. The caller holds
+// sealing and writer. nil is nothing to do.
 func (j *Journal) finish(st *staged) error {
 	if st == nil {
 		return nil
 	}
-	rest, err := j.after(st)
+	defer st.discard()
+	rest, err := st.after(&wal{file: j.wal.file, header: j.wal.header, size: j.wal.end})
 	if err != nil {
 		return err
 	}
@@ -236,16 +287,22 @@ func (j *Journal) finish(st *staged) error {
 	if err != nil {
 		return err
 	}
-	edge, err := nt.ReadHashes(edgeIndexes(st.to))
-	if err != nil {
-		return err
+	if len(rest) > 0 {
+		off := st.end
+		if _, err := st.file.File.WriteAt(st.add(nil, off, rest), off); err != nil {
+			return fmt.Errorf("write new write-ahead file: %w", err)
+		}
+		if err := durable.Datasync(st.file.File); err != nil {
+			return fmt.Errorf("sync new write-ahead file: %w", err)
+		}
+		j.step("seal:wal:extended")
 	}
-	return j.swap(nt, edge, st.open, st.note, rest)
+	return j.swap(st, nt)
 }
 
-// after reads the groups behind what was staged.
-func (j *Journal) after(st *staged) (rest []*group, err error) {
-	w := &wal{file: j.wal.file, header: j.wal.header, end: st.at, size: j.wal.end}
+// after reads the groups behind what was staged, and moves on behind them.
+func (st *staged) after(w *wal) (rest []*group, err error) {
+	w.end = st.at
 	next := st.next
 	err = w.scanFrom(next, func(g *group, _ []place) error {
 		tail := &group{note: bytes.Clone(g.note)}
@@ -264,10 +321,11 @@ func (j *Journal) after(st *staged) (rest []*group, err error) {
 		}
 		return nil
 	})
+	st.next, st.at = next, w.end
 	return rest, err
 }
 
-// move is steps 1 to 5 in the background, for a log that nobody publishes.
+// move is steps 1 to 6 in the background, for a log that nobody publishes.
 // Its failure is nobody's: the next one, Close and Publish try again.
 func (j *Journal) move() {
 	j.sealing.Lock()
@@ -279,6 +337,7 @@ func (j *Journal) move() {
 	if !closed {
 		st, _ = j.stage()
 	}
+	defer st.discard()
 	if j.replace(st) {
 		_ = j.sweep(st)
 	}
@@ -292,34 +351,27 @@ func (j *Journal) replace(st *staged) bool {
 	return !j.closed && j.broken == nil && j.finish(st) == nil
 }
 
-// swap begins a new write-ahead file at the tree nt, with the groups after it.
-func (j *Journal) swap(nt *tree, edge []tlog.Hash, open []uint64, note []byte, rest []*group) error {
-	h, err := newHeader(nt.base, edge, open, note)
-	if err != nil {
+// swap puts the new write-ahead file, which continues the tree nt, in the place
+// of the old one.
+func (j *Journal) swap(st *staged, nt *tree) error {
+	placed, err := st.file.Commit()
+	if !placed {
 		return err
 	}
-	b := h.encode()
-	start := int64(len(b))
-	var places []place
-	for _, g := range rest {
-		rec, p := h.encodeGroup(int64(len(b)), g)
-		b = append(b, rec...)
-		places = append(places, p...)
+	var f *os.File
+	if err == nil {
+		f, err = os.OpenFile(filepath.Join(j.dir, walFile), os.O_RDWR, 0)
 	}
-	if err := j.writeFile("seal:wal", walFile, b); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(j.dir, walFile), os.O_RDWR, 0)
 	if err != nil {
 		// The old descriptor leads to a file without a name now. Nothing more may
 		// be appended through it; reading goes on until Close.
-		j.broken = fmt.Errorf("open new write-ahead file: %w", err)
+		j.broken = fmt.Errorf("begin new write-ahead file: %w", err)
 		return j.broken
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.wal.close()
-	j.wal = &wal{file: disk{f}, header: h, start: start, end: int64(len(b)), places: places}
+	j.wal = &wal{file: disk{f}, header: st.header, start: int64(len(st.header.encode())), end: st.end, places: st.places}
 	j.tree = nt
 	return nil
 }

@@ -57,18 +57,39 @@ func Replace(path string, data []byte, perm fs.FileMode) error {
 	return replace(path, data, perm, false, func(string) {})
 }
 
-func replace(path string, data []byte, perm fs.FileMode, sync bool, step func(string)) (err error) {
+func replace(path string, data []byte, perm fs.FileMode, sync bool, step func(string)) error {
+	s, err := stage(path, data, perm, sync, step)
+	if err != nil {
+		return err
+	}
+	defer s.Discard()
+	_, err = s.rename()
+	return err
+}
+
+// Staged is a file that stands beside the place that it is for. Its owner may
+// write more to File, and then flushes it.
+type Staged struct {
+	File *os.File
+	path string
+	step func(string)
+	over bool // File is closed and has no temporary name any more
+}
+
+// Stage is the first half of WriteFileSteps: what costs most of the time and
+// changes nothing yet. Commit is the other half; Discard it in any case.
+func Stage(path string, data []byte, perm fs.FileMode, step func(string)) (*Staged, error) {
+	return stage(path, data, perm, true, step)
+}
+
+func stage(path string, data []byte, perm fs.FileMode, sync bool, step func(string)) (_ *Staged, err error) {
 	dir, base := filepath.Split(path)
 	tmp := filepath.Join(dir, "."+base+tempMark+rand.Text())
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm.Perm())
 	if err != nil {
-		return fmt.Errorf("create file beside %q: %w", path, cause(err))
+		return nil, fmt.Errorf("create file beside %q: %w", path, cause(err))
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp) // best effort: the error that brought us here is the one to report
-		}
-	}()
+	s := &Staged{File: f, path: path, step: step}
 	step("created")
 	_, err = f.Write(data)
 	if err == nil {
@@ -79,17 +100,48 @@ func replace(path string, data []byte, perm fs.FileMode, sync bool, step func(st
 		err = f.Sync()
 		step("synced")
 	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
 	if err != nil {
-		return fmt.Errorf("write %q: %w", path, cause(err))
+		s.Discard()
+		return nil, fmt.Errorf("write %q: %w", path, cause(err))
 	}
-	if err = os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("rename onto %q: %w", path, cause(err))
+	return s, nil
+}
+
+// Commit puts the file in its place, durably. placed says that it is there, and
+// may come with an error: then a power failure could take it back.
+func (s *Staged) Commit() (placed bool, err error) {
+	if placed, err = s.rename(); err != nil {
+		return placed, err
 	}
-	step("renamed")
-	return nil
+	if err := SyncDir(filepath.Dir(s.path)); err != nil {
+		return true, err
+	}
+	s.step("durable")
+	return true, nil
+}
+
+// rename closes the file first: some systems rename none that is open.
+func (s *Staged) rename() (placed bool, err error) {
+	if err := s.File.Close(); err != nil {
+		return false, fmt.Errorf("write %q: %w", s.path, cause(err))
+	}
+	if err := os.Rename(s.File.Name(), s.path); err != nil {
+		return false, fmt.Errorf("rename onto %q: %w", s.path, cause(err))
+	}
+	s.over = true
+	s.step("renamed")
+	return true, nil
+}
+
+// Discard removes a file that was not committed. It may be called again, and on
+// nil.
+func (s *Staged) Discard() {
+	if s == nil || s.over {
+		return
+	}
+	s.over = true
+	s.File.Close()
+	_ = os.Remove(s.File.Name()) // best effort: what is left behind is swept by RemoveTemps
 }
 
 // cause drops the path and operation that package os adds: temporary names say

@@ -257,3 +257,74 @@ func TestFault(t *testing.T) {
 		t.Error("no error is an error")
 	}
 }
+
+// TestStage: what is staged is in nobody's way until it is committed, and leaves
+// nothing behind if it never is.
+func TestStage(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names := func() (out []string) {
+		es, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range es {
+			out = append(out, e.Name())
+		}
+		return out
+	}
+	holds := func(want string) {
+		t.Helper()
+		if b, err := os.ReadFile(path); err != nil || string(b) != want {
+			t.Errorf("%q, %v; want %q", b, err, want)
+		}
+	}
+	var steps []string
+	stage := func() *Staged {
+		t.Helper()
+		s, err := Stage(path, []byte("new"), 0o640, func(s string) { steps = append(steps, s) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds("old")
+		if n := names(); len(n) != 2 || !IsTemp(n[0]) {
+			t.Errorf("staged: %q", n)
+		}
+		return s
+	}
+
+	s := stage()
+	s.Discard()
+	s.Discard()
+	(*Staged)(nil).Discard()
+	if n := names(); len(n) != 1 {
+		t.Errorf("discarded: %q", n)
+	}
+	holds("old")
+
+	s, steps = stage(), nil
+	if _, err := s.File.WriteAt([]byte("er"), 3); err != nil {
+		t.Fatal(err)
+	}
+	if placed, err := s.Commit(); !placed || err != nil {
+		t.Fatal(placed, err)
+	}
+	holds("newer")
+	if s.Discard(); len(names()) != 1 || !slices.Equal(steps, []string{"renamed", "durable"}) {
+		t.Errorf("committed: %q, steps %q", names(), steps)
+	}
+	holds("newer")
+
+	s = func() *Staged { s, _ := Stage(path, nil, 0o600, func(string) {}); return s }()
+	if err := os.Remove(s.File.Name()); err != nil { // somebody swept it away
+		t.Fatal(err)
+	}
+	if placed, err := s.Commit(); placed || err == nil {
+		t.Errorf("a file that is gone: %v, %v", placed, err)
+	}
+	s.Discard()
+	holds("newer")
+}
