@@ -22,7 +22,7 @@
 // # What it does not protect against
 //
 // A clock that was wrong before the process began, but for what [Clock.AtLeast]
-// and [Clock.Last] were told. Time in which the host was suspended is none for the monotonic clock.
+// and [Clock.Remember] were told. Time in which the host was suspended is none for the monotonic clock.
 //
 // A Clock is safe for concurrent use; AtLeast is not, and comes first.
 package clock
@@ -79,14 +79,35 @@ func (c *Clock) AtLeast(t time.Time) {
 	}
 }
 
-// Last says that the last thing on disk was written at t. If that is over,
-// Earliest goes on from there: that the host's clock is ahead of it is a step, or
-// time in which nothing was written.
-func (c *Clock) Last(t time.Time) {
+// Memory is what Earliest knows, for the next process.
+type Memory struct {
+	Earliest time.Time `json:"earliest"`
+	Ahead    time.Time `json:"ahead,omitzero"` // by the host's clock, since when that is ahead of Earliest; zero: it is not
+}
+
+// Memory returns what is to be kept.
+func (c *Clock) Memory() Memory {
+	m := Memory{Earliest: c.Earliest()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !t.IsZero() && t.Before(c.low.wall) {
-		c.low = hand{t.UTC(), c.mono()}
+	if c.ahead {
+		m.Ahead = c.wall().Add(c.since - c.mono())
+	}
+	return m
+}
+
+// Remember goes on from what an earlier process kept: that the host's clock is
+// ahead of it is a step, or time in which none ran.
+func (c *Clock) Remember(m Memory) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wall, mono := c.wall(), c.mono()
+	if m.Earliest.IsZero() || !wall.After(m.Earliest.Add(slack)) {
+		return
+	}
+	c.low, c.ahead, c.since = hand{m.Earliest.UTC(), mono}, true, mono
+	if !m.Ahead.IsZero() {
+		c.since -= min(max(0, wall.Sub(m.Ahead)), Settle)
 	}
 }
 

@@ -139,26 +139,49 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
-// TestLast: a process that begins long after the last thing was written removes
-// nothing for a day that it would not have removed then.
-func TestLast(t *testing.T) {
-	h, _ := TestOnlyNew(date)
-	h.Step(year)
-	c := h.Clock()
-	c.Last(date)
+// TestRemember: a process that begins with a clock that is ahead removes nothing
+// for a day, however often there is another, and whatever they wrote meanwhile.
+func TestRemember(t *testing.T) {
+	h, c := TestOnlyNew(date)
 	h.Pass(time.Hour)
-	if got := c.Earliest(); got.Sub(date) != time.Hour {
-		t.Errorf("an hour later: %v", got)
+	m := c.Memory()
+	if m.Earliest.Sub(date) != time.Hour || !m.Ahead.IsZero() {
+		t.Errorf("memory is %+v", m)
 	}
-	h.Pass(Settle)
+	h.Step(year)
+	for i := range 23 { // an hour each, and an hour between
+		c = h.Clock()
+		c.Remember(m)
+		h.Pass(30 * time.Minute)
+		if got := c.Earliest(); got.After(date.Add(2 * Settle)) {
+			t.Fatalf("process %d, %v after the step: %v", i, time.Duration(i)*time.Hour, got)
+		}
+		h.Pass(30 * time.Minute)
+		m = c.Memory()
+	}
+	h.Pass(time.Hour) // nobody runs
+	c = h.Clock()
+	c.Remember(m)
 	if got := c.Earliest(); !got.Equal(c.Now()) {
 		t.Errorf("a day later: %v, the host says %v", got, c.Now())
 	}
+	if m = c.Memory(); !m.Ahead.IsZero() {
+		t.Errorf("memory is %+v", m)
+	}
+	// What a clock that was ahead wrote changes nothing, nor does no memory.
+	for _, m := range []Memory{{}, {Earliest: c.Now().Add(year), Ahead: c.Now()}} {
+		c = h.Clock()
+		c.Remember(m)
+		if got := c.Earliest(); !got.Equal(c.Now()) {
+			t.Errorf("Earliest is %v, the host says %v", got, c.Now())
+		}
+	}
+	// Set back after it was seen, and ahead again: that is another step.
 	c = h.Clock()
-	c.Last(time.Time{})
-	c.Last(c.Now().Add(year)) // written by a clock that was ahead
-	if got := c.Earliest(); !got.Equal(c.Now()) {
-		t.Errorf("Earliest is %v, the host says %v", got, c.Now())
+	c.Remember(Memory{Earliest: c.Now().Add(-year), Ahead: c.Now().Add(time.Hour)})
+	h.Pass(Settle - time.Minute)
+	if got := c.Earliest(); got.After(c.Now().Add(-year + slack)) {
+		t.Errorf("Earliest is %v", got)
 	}
 }
 

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"time"
-
 	"palyra/internal/canon"
 )
 
@@ -43,21 +41,6 @@ func (tx *Tx) beginIdempotent(i Idempotency) (*Idempotency, error) {
 		return nil, usage("idempotency_key_reused", op, "%.80q came with another request", i.Key)
 	}
 	return old, err
-}
-
-// last is when the newest run or key was put down, by the clock of then.
-func (c *conn) last() (newest time.Time, err error) {
-	tx := &Tx{conn: c}
-	for _, q := range []string{`SELECT created FROM runs ORDER BY n DESC LIMIT 1`, `SELECT coalesce(max(created), 0) FROM idempotency`} {
-		var created int64
-		if _, err := tx.row("find the newest time", q, nil, &created); err != nil {
-			return newest, err
-		}
-		if t := at(created); t.After(newest) {
-			newest = t
-		}
-	}
-	return newest, nil
 }
 
 func (tx *Tx) finishIdempotent(principal, key string, response []byte) error {

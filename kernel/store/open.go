@@ -117,12 +117,10 @@ func open(dir string, o Options, steps []string) (_ *Store, err error) {
 	if err := os.RemoveAll(filepath.Join(dir, stagingDir)); err != nil { // of a backup that a crash ended
 		return nil, durable.Fault(op, err)
 	}
-	last, err := s.writer.conn.last()
-	if err != nil {
+	s.clock = o.Clock
+	if err := s.rememberClock(); err != nil {
 		return nil, classify(op, err)
 	}
-	s.clock = o.Clock
-	s.clock.Last(last)
 	n := o.Readers
 	if n <= 0 {
 		n = 4

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"palyra/internal/clock"
 	"palyra/internal/fault"
 )
 
@@ -74,6 +75,9 @@ type retirement struct {
 // the transaction that removed it: see OwedRetirement. During a backup artifacts
 // stay for the next time.
 func (s *Store) Retire(ctx context.Context, keep Retention) error {
+	if err := s.keepClock(ctx); err != nil {
+		return err
+	}
 	for _, part := range []func(*Tx, Retention) (Retired, error){(*Tx).retireRuns, (*Tx).retireSessions} {
 		for more := !keep.Before.IsZero(); more; {
 			err := s.Update(ctx, func(tx *Tx) error {
@@ -101,6 +105,51 @@ func (s *Store) Retire(ctx context.Context, keep Retention) error {
 		return err
 	}
 	return s.Update(ctx, func(tx *Tx) error { return tx.owe(Retired{Artifacts: int64(n), ArtifactBytes: bytes}) })
+}
+
+// clockSetting is where the store keeps what its clock knows.
+const clockSetting = "store.clock"
+
+// rememberClock tells the clock what an earlier process kept. A store that has
+// nothing of the kind says when its newest run was put down.
+func (s *Store) rememberClock() error {
+	const op = "read clock"
+	tx := &Tx{conn: s.writer.conn}
+	row, err := tx.setting(clockSetting)
+	var m clock.Memory
+	switch {
+	case err == nil:
+		if err := json.Unmarshal(row.Value, &m); err != nil {
+			return fault.New(fault.Integrity, "setting", "read setting "+clockSetting, err)
+		}
+	case fault.KindOf(err) == fault.NotFound:
+		var created int64
+		if _, err := tx.row(op, `SELECT created FROM runs ORDER BY n DESC LIMIT 1`, nil, &created); err != nil {
+			return err
+		}
+		m.Earliest = at(created)
+	default:
+		return err
+	}
+	s.clock.Remember(m)
+	return nil
+}
+
+// keepClock keeps what the clock knows for the next process.
+func (s *Store) keepClock(ctx context.Context) error {
+	return s.Update(ctx, func(tx *Tx) error {
+		row, err := tx.setting(clockSetting)
+		if fault.KindOf(err) == fault.NotFound {
+			row, err = &Setting{Key: clockSetting}, nil
+		}
+		if err == nil {
+			row.Value, err = json.Marshal(s.clock.Memory())
+		}
+		if err != nil {
+			return err
+		}
+		return tx.putSetting(row)
+	})
 }
 
 // OwedRetirement returns what was removed and is not in the journal yet.

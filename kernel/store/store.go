@@ -51,7 +51,7 @@ type Options struct {
 	MaxArtifact int64
 	// Readers is how many Views run at the same time. Default 4.
 	Readers int
-	// Clock is the host's. Open tells it when the last thing was written.
+	// Clock is the host's. It goes on from what Retire kept of it.
 	// Default: a new one.
 	Clock *clock.Clock
 	// TestOnlyStep is called with the name of each durable step, so that a test

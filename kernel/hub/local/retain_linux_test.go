@@ -156,6 +156,15 @@ func TestRetainClockRestart(t *testing.T) {
 	}
 	h.stop()
 	host, c := clock.TestOnlyNew(time.Now().Add(365 * 24 * time.Hour))
+	for range 3 { // each makes a call, a year ahead
+		h.reopen(func(cfg *Config, _ *kernel.Config) { cfg.Clock = c })
+		if err := h.Retain(t.Context(), Keep{Runs: 30 * 24 * time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		h.call(h.owner, argv("true"))
+		h.stop()
+		c = host.Clock()
+	}
 	h.reopen(func(cfg *Config, _ *kernel.Config) { cfg.Clock = c })
 	if err := h.Retain(t.Context(), Keep{Runs: 30 * 24 * time.Hour}); err != nil {
 		t.Fatal(err)
