@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // keyring holds the keys that sign the archive's index; a package whose digest
@@ -36,35 +37,53 @@ func mirror() (string, error) {
 	return "", errors.New("apt knows no archive of Debian")
 }
 
-// open reads the signed index of a release.
-func (l *lab) open(suite, arch string) (*archive, error) {
-	a := &archive{dir: filepath.Join(l.work, "apt", suite+"-"+arch), arch: arch}
+// keep is how long an index and what was downloaded by it are used.
+const keep = 7 * 24 * time.Hour
+
+// newArchive is an archive whose state is in dir, which has nothing yet.
+func newArchive(dir, arch string) *archive {
+	a := &archive{dir: dir, arch: arch}
 	a.opts = []string{"-q", "-o", "Dir::Etc::sourcelist=" + a.dir + "/sources.list", "-o", "Dir::Etc::sourceparts=/dev/null",
 		"-o", "Dir::State=" + a.dir + "/state", "-o", "Dir::State::status=" + a.dir + "/status", "-o", "Dir::Cache=" + a.dir + "/cache",
 		"-o", "APT::Architecture=" + arch, "-o", "APT::Architectures::=" + arch, "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1",
 		"-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false", "-o", "Acquire::Languages=none", "-o", "APT::Install-Recommends=false",
 		// A release that is no longer changed has an index whose date has passed.
 		"-o", "Acquire::Check-Valid-Until=false"}
-	if _, err := os.Stat(filepath.Join(a.dir, "read")); err == nil {
+	return a
+}
+
+// open reads the signed index of a release, if that of an earlier run is too old.
+func (l *lab) open(suite, arch string) (*archive, error) {
+	a := newArchive(filepath.Join(l.work, "apt", suite+"-"+arch), arch)
+	if made, err := os.Stat(filepath.Join(a.dir, "read")); err == nil && time.Since(made.ModTime()) < keep {
 		return a, nil
+	}
+	// The archive forgets old packages, and the index of a week ago names them.
+	if err := os.RemoveAll(a.dir); err != nil {
+		return nil, err
 	}
 	uri, err := mirror()
 	if err != nil {
 		return nil, err
 	}
+	if err := a.read(suite, uri); err != nil {
+		return nil, fmt.Errorf("index of %s, %s: %w", suite, arch, err)
+	}
+	return a, os.WriteFile(filepath.Join(a.dir, "read"), nil, 0o644)
+}
+
+// read reads the signed index of a release from an address.
+func (a *archive) read(suite, uri string) (err error) {
 	for _, d := range []string{"state/lists/partial", "cache/archives/partial"} {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(a.dir, d), 0o755))
 	}
 	err = errors.Join(err, os.WriteFile(a.dir+"/status", nil, 0o644),
 		os.WriteFile(a.dir+"/sources.list", fmt.Appendf(nil, "deb [signed-by=%s] %s %s main\n", keyring, uri, suite), 0o644))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// Any index that could not be read or whose signature is not good is an error.
-	if err := quiet("apt-get", append(a.opts, "-o", "APT::Update::Error-Mode=any", "update")...); err != nil {
-		return nil, fmt.Errorf("index of %s, %s: %w", suite, arch, err)
-	}
-	return a, os.WriteFile(filepath.Join(a.dir, "read"), nil, 0o644)
+	return quiet("apt-get", append(slices.Clone(a.opts), "-o", "APT::Update::Error-Mode=any", "update")...)
 }
 
 // with downloads packages and what they depend on, as to an empty machine, and
@@ -137,6 +156,15 @@ func (a *archive) kernel(flavour string) (string, error) {
 		return "", err
 	}
 	return dir, os.Rename(tmp, dir)
+}
+
+// kernelPackage names what kernel has unpacked: "linux-image-6.1.0-9-amd64_6.1.27-1_amd64".
+func (a *archive) kernelPackage() string {
+	debs, err := filepath.Glob(filepath.Join(a.dir, "linux-image-*.deb"))
+	if err != nil || len(debs) != 1 {
+		return ""
+	}
+	return strings.TrimSuffix(filepath.Base(debs[0]), ".deb")
 }
 
 // image finds the kernel and the modules to load, in their order, in what

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // result is what one check says: "ok", or what was seen where that depends on
@@ -26,8 +27,9 @@ type result struct {
 
 const mark = "LAB "
 
-// boot runs the machine and collects the results from its console.
-func (l *lab) boot(m machine, vmlinuz, initrd, disk string) ([]result, error) {
+// boot runs the machine and collects the results from its console. first is how
+// long it took until there was one.
+func (l *lab) boot(m machine, vmlinuz, initrd, disk string) (got []result, first time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 	defer cancel()
 	args := append(m.emulator(), "-accel", "tcg,thread=multi", "-m", "1536", "-smp", "2", "-nographic", "-no-reboot", "-nic", "none",
@@ -35,16 +37,16 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) ([]result, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	cmd.Stderr = os.Stderr
 	runtime.LockOSThread() // whose end is the machine's
 	defer runtime.UnlockOSThread()
 	dieWithUs(cmd)
+	start := time.Now()
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	var got []result
 	var console bytes.Buffer
 	done := false
 	lines := bufio.NewScanner(out)
@@ -60,7 +62,9 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) ([]result, error) {
 		if !ok || json.Unmarshal([]byte(doc), &r) != nil {
 			continue
 		}
-		done = done || r.Check == "done"
+		if done = done || r.Check == "done"; first == 0 {
+			first = time.Since(start)
+		}
 		if r.Check != "done" {
 			got = append(got, r)
 		}
@@ -75,11 +79,12 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) ([]result, error) {
 	if err != nil && !l.verbose {
 		fmt.Printf("%s\n", console.Bytes())
 	}
-	return got, err
+	return got, first, err
 }
 
-// judge compares the results with what is expected, or writes that.
-func (l *lab) judge(m machine, got []result, broken error) error {
+// judge compares the results with what is expected, which it returns, or writes
+// that.
+func (l *lab) judge(m machine, got []result, broken error) (map[string]string, error) {
 	file := filepath.Join(l.expect, m.name+".json")
 	said := make(map[string]string)
 	var errs []error
@@ -94,10 +99,10 @@ func (l *lab) judge(m machine, got []result, broken error) error {
 	}
 	if l.accept {
 		if len(errs) > 0 || broken != nil || l.only != "" {
-			return errors.Join(append(errs, errors.New("not accepted"))...)
+			return nil, errors.Join(append(errs, errors.New("not accepted"))...)
 		}
 		b, err := json.MarshalIndent(said, "", "  ")
-		return errors.Join(err, os.MkdirAll(l.expect, 0o755), os.WriteFile(file, append(b, '\n'), 0o644))
+		return said, errors.Join(err, os.MkdirAll(l.expect, 0o755), os.WriteFile(file, append(b, '\n'), 0o644))
 	}
 	b, err := os.ReadFile(file)
 	want := make(map[string]string)
@@ -105,7 +110,7 @@ func (l *lab) judge(m machine, got []result, broken error) error {
 		err = json.Unmarshal(b, &want)
 	}
 	if err != nil {
-		return errors.Join(append(errs, err)...)
+		return nil, errors.Join(append(errs, err)...)
 	}
 	for _, r := range got {
 		if w, ok := want[r.Check]; strings.HasPrefix(r.Check, "battery/") {
@@ -122,7 +127,7 @@ func (l *lab) judge(m machine, got []result, broken error) error {
 			errs = append(errs, fmt.Errorf("%s: said nothing; expected %s", c, want[c]))
 		}
 	}
-	return errors.Join(errs...)
+	return want, errors.Join(errs...)
 }
 
 func sorted(m map[string]string) (keys []string) {

@@ -43,14 +43,19 @@ func cells(names []string) {
 	}
 }
 
-// told runs a check and says how long it took, too.
+// told runs a check and says how long it took, too, and what follows the first
+// line of what it got.
 func told(check string, f func() (string, error)) {
 	start := time.Now()
 	got, err := f()
 	if err != nil {
 		got = verdict(err)
 	}
-	say(check, got, fmt.Sprintf("%.1f s", time.Since(start).Seconds()))
+	got, more, _ := strings.Cut(got, "\n")
+	if more != "" {
+		more = "; " + more
+	}
+	say(check, got, fmt.Sprintf("%.1f s%s", time.Since(start).Seconds(), more))
 }
 
 // place is a cgroup and how it is handed to a user.
@@ -143,6 +148,7 @@ func startIn(group string, uid int, cmd *exec.Cmd) error {
 
 var (
 	skipped = regexp.MustCompile(`(?m)^ *--- SKIP: (\S+)`)
+	because = regexp.MustCompile(`(?m)^ +\S+_test\.go:\d+: (.*)\n *--- SKIP`)
 	broken  = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
 	passes  = regexp.MustCompile(`(?m)^--- PASS: (\S+)`)
 )
@@ -164,6 +170,13 @@ func (p place) tests(uid int, env []string, program, pattern string, args ...str
 	got := "ok"
 	for _, m := range skipped.FindAllStringSubmatch(out, -1) {
 		got += ", skipped " + m[1]
+	}
+	var why []string
+	for _, m := range because.FindAllStringSubmatch(out, -1) {
+		why = append(why, strings.TrimSpace(m[1]))
+	}
+	if len(why) > 0 {
+		got += "\n" + strings.Join(why, "; ")
 	}
 	return got, nil
 }

@@ -3,7 +3,7 @@
 //
 //	go run ./conformance/lab                    # every machine of the matrix
 //	go run ./conformance/lab -run trixie        # those whose name matches
-//	go run ./conformance/lab -work DIR          # keep what is downloaded and built
+//	go run ./conformance/lab -work DIR          # elsewhere than in bin/lab: what is downloaded and built
 //	go run ./conformance/lab -accept            # write expect/*.json anew
 //
 // A machine is a kernel of Debian's archive, an initramfs that is this program,
@@ -18,7 +18,9 @@
 //     the letter, and then the units are made to do what they promise.
 //
 // Each check prints one JSON line on the console. What it must say is in
-// expect/MACHINE.json; any difference fails, a check that did not run too.
+// expect/MACHINE.json; any difference fails, a check that did not run too. The
+// records of a run of every machine are conformance/results/lab.json, as
+// conformance/README.md describes them.
 //
 // Machines have no network. They are emulated (qemu's tcg), so that this needs
 // nothing of the host but apt, dpkg, xz, mke2fs and qemu; times in it mean
@@ -47,7 +49,8 @@ func main() {
 	}
 	var l lab
 	run := flag.String("run", "", "machines to boot, as a regular expression (default: all)")
-	flag.StringVar(&l.work, "work", "", "directory for what is downloaded and built (default: a temporary one)")
+	flag.StringVar(&l.work, "work", "bin/lab", "directory for what is downloaded and built; what is there is used for a week")
+	flag.StringVar(&l.out, "out", "conformance/results/lab.json", "where to write the records")
 	flag.StringVar(&l.expect, "expect", "conformance/lab/expect", "directory with what is expected")
 	flag.DurationVar(&l.timeout, "timeout", 600*time.Second, "longest time that a machine may take")
 	flag.BoolVar(&l.accept, "accept", false, "write down what came out as what is expected")
@@ -61,9 +64,9 @@ func main() {
 }
 
 type lab struct {
-	work, expect, only string
-	timeout            time.Duration
-	accept, verbose    bool
+	work, expect, only, out string
+	timeout                 time.Duration
+	accept, verbose         bool
 }
 
 func (l *lab) do(run string) error {
@@ -71,60 +74,66 @@ func (l *lab) do(run string) error {
 	if err != nil {
 		return err
 	}
-	if l.work == "" {
-		if l.work, err = os.MkdirTemp("", "palyra-lab-"); err != nil {
-			return err
-		}
-		defer os.RemoveAll(l.work)
-	} else if l.work, err = filepath.Abs(l.work); err != nil {
+	if l.work, err = filepath.Abs(l.work); err != nil {
 		return err
 	}
 	var errs []error
-	n := 0
-	for _, m := range machines {
+	all := report{Version: 1}
+	plays := []machine{{name: "archive"}} // no machine, but what all of them are made of
+	for _, m := range append(plays, machines...) {
 		if !which.MatchString(m.name) {
 			continue
 		}
-		n++
-		start := time.Now()
-		checks, took, err := l.play(m)
-		verdict := "ok"
+		play := l.play
+		if m.suite == "" {
+			play = func(machine) (*played, error) { return l.tampered() }
+		}
+		p, err := play(m)
+		p.Verdict = "ok"
 		if err != nil {
-			verdict = "FAIL"
+			p.Verdict, p.Error = "fail", err.Error()
 			errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
 		}
-		fmt.Printf("%-22s %-4s %3d checks, booted for %.0f s, %.0f s in all\n", m.name, verdict, checks, took.Seconds(), time.Since(start).Seconds())
+		p.print()
+		all.Machines = append(all.Machines, *p)
 	}
-	if n == 0 {
+	if len(all.Machines) == 0 {
 		return fmt.Errorf("no machine is called %q", run)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, all.write(l.out))...)
 }
 
 // play makes a machine, boots it and compares what it says with what is
 // expected.
-func (l *lab) play(m machine) (checks int, took time.Duration, err error) {
+func (l *lab) play(m machine) (*played, error) {
+	p := &played{Machine: m.name, Suite: m.suite, Arch: m.arch, Init: "lab"}
+	if m.service {
+		p.Init = "systemd"
+	}
 	a, err := l.open(m.suite, m.arch)
 	if err != nil {
-		return 0, 0, err
+		return p, err
 	}
 	dir, err := a.kernel(m.flavour)
 	if err != nil {
-		return 0, 0, err
+		return p, err
 	}
+	p.Package = a.kernelPackage()
 	vmlinuz, modules, err := image(dir, m.modules())
 	if err != nil {
-		return 0, 0, err
+		return p, err
 	}
 	disk, initrd := filepath.Join(l.work, m.root()+".disk"), filepath.Join(l.work, m.name+".initrd")
 	if err := l.buildDisk(a, m, disk); err != nil {
-		return 0, 0, fmt.Errorf("make disk: %w", err)
+		return p, fmt.Errorf("make disk: %w", err)
 	}
 	if err := l.buildInitrd(m, initrd, modules); err != nil {
-		return 0, 0, fmt.Errorf("make initramfs: %w", err)
+		return p, fmt.Errorf("make initramfs: %w", err)
 	}
 	start := time.Now()
-	got, err := l.boot(m, vmlinuz, initrd, disk)
-	took = time.Since(start)
-	return len(got), took, errors.Join(err, l.judge(m, got, err))
+	got, first, err := l.boot(m, vmlinuz, initrd, disk)
+	p.Seconds, p.Boot = time.Since(start).Seconds(), first.Seconds()
+	want, jerr := l.judge(m, got, err)
+	p.count(got, want)
+	return p, errors.Join(err, jerr)
 }
