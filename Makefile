@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test check vet arch lint vuln generate conformance oracle sigstore cedar fuzz bench lab demo cross ci clean
+.PHONY: help build test check vet arch lint vuln generate conformance oracle sigstore cedar fuzz fuzzers bench lab demo cross ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -45,8 +45,10 @@ generate: ## rewrite the generated parts of docs and golden files
 
 conformance: build oracle sigstore cedar ## the attack battery; receipts, journal and decisions under software that is not ours
 	go run ./conformance/escape -out conformance/results/latest.json
+	go run ./conformance/sysfuzz -calls 200000
 	PALYRA_TRIALS=20000 go test -count 1 -timeout 12m -run TestApprovedIsWhatRan ./kernel
 oracle: build
+	go test $(TESTFLAGS) ./conformance/powercut
 	@for m in $(NESTED); do (cd $$m && go test $(TESTFLAGS) ./...); done
 sigstore: build
 	go run ./conformance/foreign
@@ -54,12 +56,10 @@ cedar:
 	go run ./conformance/cedardiff
 	go test -count 1 -v -run '^TestCorpus$$' ./authz/policy
 
-fuzz: ## each fuzz target for FUZZTIME (20s)
-	@# go test sometimes fails with its own deadline, which is no finding: a finding writes its input.
-	@grep -rHoE '^func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r f t; do echo "$$t in $${f%/*}"; \
-	  out=$$(go test "$${f%/*}" -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x 2>&1) || \
-	    { grep -q '^    context deadline exceeded' <<<"$$out" && ! grep -q 'Failing input' <<<"$$out"; } || { echo "$$out"; exit 1; }; \
-	  grep -E 'elapsed' <<<"$$out" | tail -1; done
+fuzz: ## each fuzz target for FUZZTIME (20s): executions, new inputs, coverage
+	go run ./conformance/fuzz -time $(FUZZTIME)
+fuzzers: ## the targets as programs into bin/fuzz, for palyra fuzz
+	go run ./conformance/fuzz -build bin/fuzz
 bench: build ## cells, whole calls and palyra exec beside fork+exec, bwrap and other peers, interleaved
 	go run ./bench
 bench-full: build ; go run ./bench -full
