@@ -111,6 +111,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
 	"config show": (*app).configShow, "config validate": (*app).configValidate, "config explain": (*app).configExplain, "config schema": (*app).configSchema,
 	"backup create": (*app).backupCreate, "backup verify": (*app).backupVerify, "backup restore": (*app).backupRestore,
+	"fuzz": (*app).fuzz,
 }
 
 // need is a usage error for a flag that has no default.

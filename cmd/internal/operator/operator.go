@@ -37,7 +37,7 @@ func Serves(name string) bool {
 }
 
 func groups() [][]command.Command {
-	return [][]command.Command{daemon, work, approvals, policies, records, access, configs, backups}
+	return [][]command.Command{daemon, work, approvals, policies, records, access, configs, backups, proof}
 }
 
 // Commands returns every command that palyra-ctl serves.
@@ -45,7 +45,7 @@ func Commands() []command.Command {
 	var out []command.Command
 	for _, group := range groups() {
 		for _, c := range group {
-			if c.Name != "config validate" && c.Name != "config explain" && c.Name != "config schema" && c.Name != "backup verify" && c.Name != "backup restore" {
+			if c.Name != "config validate" && c.Name != "config explain" && c.Name != "config schema" && c.Name != "backup verify" && c.Name != "backup restore" && c.Name != "fuzz" {
 				c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], connection...)
 			}
 			c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], flagJSON)
@@ -315,10 +315,10 @@ func parseTTL(s string) (any, error) {
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		var n int
 		n, err = strconv.Atoi(days)
-		d = time.Duration(n) * 24 * time.Hour
-		if n > 400 {
-			err = strconv.ErrRange
+		if n < 1 || n > 400 { // before it is multiplied, which may overflow
+			n, err = 0, strconv.ErrRange
 		}
+		d = time.Duration(n) * 24 * time.Hour
 	} else {
 		d, err = time.ParseDuration(s)
 	}
