@@ -21,15 +21,19 @@ const (
 	ApprovalResolve Permission = "approval.resolve" // answer them
 	PolicyRead      Permission = "policy.read"      // see policy, explain, test
 	PolicyManage    Permission = "policy.manage"    // reload policy
-	TrustOperate    Permission = "trust.operate"    // keys, certificates, pairing
+	TrustOperate    Permission = "trust.operate"    // decide whom to trust: patterns for sensitive tools; keys, certificates, pairing
 	TokenManage     Permission = "token.manage"     // mint, rotate and revoke one's own tokens
 	MemberManage    Permission = "member.manage"    // members, and revoking tokens of others
 	ConfigRead      Permission = "config.read"      // see configuration, status in full, doctor
 	JournalRead     Permission = "journal.read"     // journal entries, proofs, receipts
 	ArtifactRead    Permission = "artifact.read"    // content of artifacts
 	BackupManage    Permission = "backup.manage"    // make backups, which hold everything
-	WorkspaceManage Permission = "workspace.manage" // declare workspaces
+	WorkspaceManage Permission = "workspace.manage" // let calls write into a workspace again and again; declare workspaces
+	VaultManage     Permission = "vault.manage"     // say yes to what is given secrets
 )
+
+// These three guard what is said yes to: no method of the hub asks for them, the
+// built-in policies do (authz/policy/default/20-roles.cedar).
 
 // Role is what a member is. The zero Role holds nothing.
 type Role string
@@ -63,6 +67,7 @@ var table = [...]struct {
 	{ArtifactRead, Operator},
 	{BackupManage, Owner},
 	{WorkspaceManage, Admin},
+	{VaultManage, Admin},
 }
 
 // rank orders roles: 0 is none.

@@ -93,7 +93,7 @@ func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 		for _, uid := range roleUIDs {
 			x.Entities = append(x.Entities, record(roleEntities[uid]))
 		}
-		principal := cedar.Entity{UID: q.Principal, Parents: roleParents[rolesOf(r.Principal.Roles)]}
+		principal := cedar.Entity{UID: q.Principal, Parents: parentsOf(rolesOf(r.Principal.Roles), held(&r.Principal))}
 		x.Entities = append(x.Entities, record(principal), record(cedar.Entity{UID: q.Resource}))
 		b.Questions = append(b.Questions, x)
 	}

@@ -25,8 +25,11 @@ func (c *change) apply(rules []*rule) []*rule {
 
 // rule is the rule with that id, as the evaluation has it.
 func (e *evaluation) rule(id string) *rule {
-	if e.change != nil {
-		for _, r := range e.change.extra {
+	for _, c := range [...]*change{e.change, e.implied} {
+		if c == nil {
+			continue
+		}
+		for _, r := range c.extra {
 			if r.id == id {
 				return r
 			}

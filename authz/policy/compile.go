@@ -90,6 +90,10 @@ func compile(files []file) (*Set, error) {
 	}
 	slices.SortFunc(s.rules, func(a, b *rule) int { return cmp.Compare(a.id, b.id) })
 	s.index = newIndex(s.rules)
+	var err error
+	if s.implied, err = s.impliedChange(); err != nil {
+		return nil, fault.New(fault.Internal, "implied", "compile policies", err)
+	}
 	return s, nil
 }
 
@@ -130,6 +134,7 @@ func (s *Set) addFile(f file) error {
 		r.tail = cedar.NewPolicyFromAST((*publicast.Policy)(&tail))
 		r.quick, r.reads = quicken(r.ast), mentions(r.ast)
 		s.want |= r.reads
+		s.permissions |= permissionsIn(r.ast)
 	}
 	return nil
 }

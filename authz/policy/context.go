@@ -50,6 +50,7 @@ const (
 	attrPattern
 	attrSensitiveCall
 	attrApprovers
+	attrFeatures
 	attrEnd
 
 	attrAll        = attrEnd - 1
@@ -59,12 +60,13 @@ const (
 	attrWorkspace = attrWorkspaceSource | attrWorkspaceReadOnly
 
 	// What the contexts of the actions have: attrOrigin, or of these.
-	attrOfAnswer = attrTool | attrRequester | attrApprover | attrScope | attrPattern | attrSensitiveCall | attrApprovers
+	attrOfAnswer = attrTool | attrRequester | attrApprover | attrScope | attrPattern | attrSensitiveCall | attrApprovers | attrFeatures
 	attrCall     = attrAll &^ attrOfAnswer
+	attrUse      = attrOrigin | attrFeatures
 	attrAnswer   = attrOrigin | attrExecutable | attrEgressHosts | attrCapabilities | attrTier | attrOfAnswer
 
 	attrBool = attrSensitive | attrApproved | attrInterpreterPermitted | attrExecSystem | attrWorkspaceReadOnly | attrPattern | attrSensitiveCall
-	attrText = attrAll &^ (attrBool | attrArgs | attrArgCount | attrEgressHosts | attrCapabilities | attrLimits | attrApprovers)
+	attrText = attrAll &^ (attrBool | attrArgs | attrArgCount | attrEgressHosts | attrCapabilities | attrLimits | attrApprovers | attrFeatures)
 )
 
 // leaf is where an attribute stands in the context: top, or top.sub.
@@ -78,7 +80,7 @@ var leaves = [...]leaf{
 	{"executable", "path"}, {"executable", "dir"}, {"executable", "name"}, {"executable", "digest"},
 	{"executable", "system"}, {"executable", "interpreter"}, {"executable", "kind"}, {"executable", "family"},
 	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"}, {"network", ""},
-	{"tool", ""}, {"requester", ""}, {"approver", ""}, {"scope", ""}, {"pattern", ""}, {"sensitive_call", ""}, {"approvers", ""},
+	{"tool", ""}, {"requester", ""}, {"approver", ""}, {"scope", ""}, {"pattern", ""}, {"sensitive_call", ""}, {"approvers", ""}, {"features", ""},
 }
 
 // attrNames are the attributes by path below context. A record's own path
@@ -143,8 +145,10 @@ func (f *facts) init(r *Request, want attr, m *memo) {
 		f.has = attrCall
 	case answers(r.Action):
 		f.has = attrAnswer
+	case r.Action == PermissionUse:
+		f.has = attrUse
 	}
-	if f.want = want & f.has; f.has == attrOrigin {
+	if f.want = want & f.has; f.has&attrExecutable == 0 {
 		return
 	}
 	f.kind, f.family = Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter)
@@ -200,6 +204,8 @@ func (f *facts) value(a attr) cedar.Value {
 		return stringSet(c.EgressHosts)
 	case attrCapabilities:
 		return stringSet(c.Capabilities)
+	case attrFeatures:
+		return stringSet(c.Features)
 	case attrLimits:
 		return limitsRecord(&c.Limits)
 	case attrApprovers:

@@ -118,7 +118,7 @@ func (s *Set) cover(r *Request, at map[*rule]*PolicyCoverage) {
 	e := s.newEvaluation(r, attrAll)
 	for _, q := range s.queries(r) {
 		env := eval.Env{Entities: &e.entities, Principal: q.Principal, Action: q.Action, Resource: q.Resource, Context: q.Context}
-		for _, rule := range s.index.candidates(nil, q.Principal, q.Resource, e.roles, q.Action.ID) {
+		for _, rule := range s.index.candidates(nil, q.Principal, q.Resource, e.roles, e.has, q.Action.ID) {
 			if !scopeHolds(env, ast.Policy{Principal: rule.ast.Principal, Action: rule.ast.Action, Resource: rule.ast.Resource}) {
 				continue
 			}

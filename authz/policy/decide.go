@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	cedar "github.com/cedar-policy/cedar-go"
+
+	"palyra/authz/access"
 )
 
 // actionType is the entity type of actions in the schema's namespace.
@@ -59,7 +61,9 @@ type evaluation struct {
 	facts    facts
 	entities store
 	roles    roleSet
+	has      access.Set // permissions that the principal holds, as far as they matter
 	action   cedar.String
+	implied  *change // of the set, for permission.use
 	change   *change // rules tried instead of the set's own; nil but for Fix and analyses
 
 	buf   [16]*rule
@@ -85,8 +89,20 @@ func (e *evaluation) init(want attr) {
 	r := &e.request
 	e.facts.init(r, want, e.set.memo)
 	e.roles, e.action = rolesOf(r.Principal.Roles), cedar.String(r.Action)
+	matter := e.set.permissions
+	e.implied = nil
+	if r.Action == PermissionUse {
+		one, err := access.ParseSet([]string{r.Resource.ID})
+		if err == nil {
+			matter |= one
+		}
+		e.implied = e.set.implied
+	}
+	if e.has = 0; matter != 0 {
+		e.has = held(&r.Principal) & matter
+	}
 	e.entities = store{
-		principal: cedar.Entity{UID: uid(r.Principal), Parents: roleParents[e.roles]},
+		principal: cedar.Entity{UID: uid(r.Principal), Parents: parentsOf(e.roles, e.has)},
 		resource:  cedar.Entity{UID: uid(r.Resource)},
 		facts:     &e.facts,
 	}
@@ -176,7 +192,10 @@ func (e *evaluation) answer(approved bool) answer {
 }
 
 func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved, byName bool) answer {
-	e.rules = e.set.index.candidates(e.buf[:0], e.entities.principal.UID, resource, e.roles, action)
+	e.rules = e.set.index.candidates(e.buf[:0], e.entities.principal.UID, resource, e.roles, e.has, action)
+	if e.implied != nil {
+		e.rules = e.implied.apply(e.rules)
+	}
 	if e.change != nil {
 		e.rules = e.change.apply(e.rules)
 	}

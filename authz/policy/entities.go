@@ -2,6 +2,9 @@ package policy
 
 import (
 	cedar "github.com/cedar-policy/cedar-go"
+	"github.com/cedar-policy/cedar-go/x/exp/ast"
+
+	"palyra/authz/access"
 )
 
 // roleSet is a set of roles, closed under the hierarchy.
@@ -56,6 +59,105 @@ var (
 		roleUIDs[2]: {UID: roleUIDs[2]},
 	}
 )
+
+// held is what a principal holds: the permissions of its roles, and of these
+// what its credential is limited to.
+func held(e *Entity) (s access.Set) {
+	for _, r := range e.Roles {
+		s |= access.Role(r).Permissions()
+	}
+	if e.Scopes != nil {
+		scopes, err := access.ParseSet(e.Scopes)
+		if err != nil { // check has looked
+			return 0
+		}
+		s &= scopes
+	}
+	return s
+}
+
+func permissionUID(p access.Permission) cedar.EntityUID {
+	return cedar.EntityUID{Type: TypePermission, ID: cedar.String(p)}
+}
+
+// parentsOf are the Cedar parents of a principal: its roles, and of the
+// permissions that it holds those in named. What no policy of a set names, and
+// is not asked about, cannot change an answer.
+func parentsOf(roles roleSet, has access.Set) cedar.EntityUIDSet {
+	if has == 0 {
+		return roleParents[roles]
+	}
+	var uids []cedar.EntityUID
+	for uid := range roleParents[roles].All() {
+		uids = append(uids, uid)
+	}
+	for _, p := range has.List() {
+		uids = append(uids, permissionUID(p))
+	}
+	return cedar.NewEntityUIDSet(uids...)
+}
+
+// permissionsIn are those that a policy names.
+func permissionsIn(p *ast.Policy) (s access.Set) {
+	add := func(uid cedar.EntityUID) {
+		if uid.Type == TypePermission {
+			if one, err := access.ParseSet([]string{string(uid.ID)}); err == nil {
+				s |= one
+			}
+		}
+	}
+	for _, scope := range [...]ast.IsScopeNode{p.Principal, p.Resource} {
+		if uid, ok := scopeEntity(scope); ok {
+			add(uid)
+		}
+	}
+	for _, c := range p.Conditions {
+		ast.Inspect(ast.NewNode(c.Body), func(n ast.IsNode) bool {
+			if v, ok := n.(ast.NodeValue); ok {
+				if uid, ok := v.Value.(cedar.EntityUID); ok {
+					add(uid)
+				}
+			}
+			return true
+		})
+	}
+	return s
+}
+
+// impliedText is the permit that a set has which permits permission.use by
+// nobody's name: holding a permission is enough to use it, and policies can only
+// take away. Otherwise a directory that is about tools would lock everybody out.
+const impliedText = `@id("holders_use_permissions")
+permit (principal, action == Palyra::Action::"permission.use", resource)
+when { principal in resource };
+`
+
+// implied is that change, nil for a set that permits permission.use itself.
+func (s *Set) impliedChange() (*change, error) {
+	for _, r := range s.rules {
+		if r.permits() && namesAction(r.ast.Action, PermissionUse) {
+			return nil, nil
+		}
+	}
+	return addition(impliedText)
+}
+
+// namesAction reports whether a scope names an action; "any" names none.
+func namesAction(scope ast.IsScopeNode, action cedar.String) bool {
+	switch a := scope.(type) {
+	case ast.ScopeTypeEq:
+		return a.Entity.ID == action
+	case ast.ScopeTypeIn:
+		return a.Entity.ID == action
+	case ast.ScopeTypeInSet:
+		for _, uid := range a.Entities {
+			if uid.ID == action {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // store is the entities of one request: the principal with its roles, the
 // resource, the role hierarchy, and what stands for the context (record.go).

@@ -60,6 +60,9 @@ func (empty) isFormula()    {}
 func holds(term, value string) formula { return truth{term + "∋" + value} }
 func roleHeld(role string) formula     { return truth{"principal∈" + role} }
 
+// permissionHeld is no role's: a credential can hold less than its principal's roles.
+func permissionHeld(p string) formula { return truth{"principal∈permission " + p} }
+
 // typeOf is the type of an entity term, as a term.
 func typeOf(term string) string { return "type of " + term }
 
@@ -82,6 +85,8 @@ func readerFor(action string) reader {
 		return reader{action, attrCall}
 	case answers(action):
 		return reader{action, attrAnswer}
+	case action == PermissionUse:
+		return reader{action, attrUse}
 	}
 	return reader{action, attrOrigin}
 }
@@ -135,10 +140,13 @@ func (x reader) equal(term string, uid cedar.EntityUID) formula {
 	return and{among{term, []string{uid.String()}}, x.is(term, uid.Type)}
 }
 
-// in is equality but for roles: nothing else has members.
+// in is equality but for roles and permissions: nothing else has members.
 func (x reader) in(term string, uid cedar.EntityUID) formula {
-	if term == "principal" && uid.Type == TypeRole {
+	switch {
+	case term == "principal" && uid.Type == TypeRole:
 		return roleHeld(string(uid.ID))
+	case term == "principal" && uid.Type == TypePermission:
+		return permissionHeld(string(uid.ID))
 	}
 	return x.equal(term, uid)
 }

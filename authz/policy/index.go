@@ -3,6 +3,8 @@ package policy
 import (
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
+
+	"palyra/authz/access"
 )
 
 // index finds the rules whose scope can match a request, so that a decision
@@ -84,10 +86,10 @@ func (x *index) number(scope ast.IsScopeNode) uint32 {
 }
 
 // candidates appends to buf the rules whose scope can match.
-func (x *index) candidates(buf []*rule, principal, resource cedar.EntityUID, roles roleSet, action cedar.String) []*rule {
-	var ps, rs [8]uint32 // the zero first: any
+func (x *index) candidates(buf []*rule, principal, resource cedar.EntityUID, roles roleSet, has access.Set, action cedar.String) []*rule {
+	var ps, rs [40]uint32 // the zero first: any; a Set has at most 32
 	np, nr := 1, 1
-	add := func(list *[8]uint32, n *int, uid cedar.EntityUID) {
+	add := func(list *[40]uint32, n *int, uid cedar.EntityUID) {
 		if num, ok := x.numbers[uid]; ok {
 			list[*n] = num
 			*n++
@@ -98,6 +100,11 @@ func (x *index) candidates(buf []*rule, principal, resource cedar.EntityUID, rol
 	for i, uid := range roleUIDs {
 		if roles&(1<<i) != 0 {
 			add(&ps, &np, uid)
+		}
+	}
+	if has != 0 {
+		for _, p := range has.List() {
+			add(&ps, &np, permissionUID(p))
 		}
 	}
 	add(&rs, &nr, cedar.EntityUID{Type: resource.Type})

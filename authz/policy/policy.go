@@ -52,6 +52,7 @@ import (
 	"slices"
 	"sync"
 
+	"palyra/authz/access"
 	"palyra/internal/canon"
 )
 
@@ -129,14 +130,18 @@ type Info struct {
 // Set is a checked set of policies. It is immutable but for memo, and safe for
 // concurrent use.
 type Set struct {
-	rules  []*rule // sorted by id
-	byID   map[string]*rule
-	index  index
-	want   attr // context attributes that any rule mentions
-	digest canon.Digest
-	memo   *memo
-	cases  []file // policy tests, read when they are run: Default need not pay for them
-	texts  []file // the policy files, for whoever changes or shows them
+	rules []*rule // sorted by id
+	byID  map[string]*rule
+	index index
+	want  attr // context attributes that any rule mentions
+	// permissions are those that any rule names; implied is the permit of a set that
+	// permits permission.use by no rule, else nil.
+	permissions access.Set
+	implied     *change
+	digest      canon.Digest
+	memo        *memo
+	cases       []file // policy tests, read when they are run: Default need not pay for them
+	texts       []file // the policy files, for whoever changes or shows them
 }
 
 //go:embed default

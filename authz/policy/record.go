@@ -58,14 +58,14 @@ func quicken(p *ast.Policy) *cedar.Policy {
 
 // exactScope reports whether every rule that the index yields for a scope is one
 // whose scope holds. It does not for an entity with an empty id, which shares
-// its number with its type; for == with a role, which a principal has but is
-// not; and for "is … in", filed by the entity alone.
+// its number with its type; for == with a role or permission, which a principal has but
+// is not; and for "is … in", filed by the entity alone.
 func exactScope(scope ast.IsScopeNode) bool {
 	switch s := scope.(type) {
 	case ast.ScopeTypeAll, ast.ScopeTypeIs:
 		return true
 	case ast.ScopeTypeEq:
-		return s.Entity.ID != "" && s.Entity.Type != TypeRole
+		return s.Entity.ID != "" && s.Entity.Type != TypeRole && s.Entity.Type != TypePermission
 	case ast.ScopeTypeIn:
 		return s.Entity.ID != ""
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"palyra/authz/access"
 	"palyra/internal/canon"
 )
 
@@ -21,6 +22,7 @@ const (
 	TypeSkill      = "Palyra::Skill"
 	TypeSecret     = "Palyra::Secret"
 	TypeWorkspace  = "Palyra::Workspace"
+	TypePermission = "Palyra::Permission" // the resource of permission.use
 	TypeExecutable = "Palyra::Executable" // only in policies: the resource of interpreter.run
 )
 
@@ -43,6 +45,7 @@ const (
 	ApprovalSelf    = "approval.self"
 	TrustOperate    = "trust.operate"
 	WorkspaceManage = "workspace.manage"
+	PermissionUse   = "permission.use" // a request to the daemon that takes a permission
 
 	// interpreterRun is asked by Decide itself, never by a caller.
 	interpreterRun = "interpreter.run"
@@ -84,6 +87,9 @@ type Entity struct {
 	Type  string   `json:"type"`            // "Palyra::User"
 	ID    string   `json:"id"`              //
 	Roles []string `json:"roles,omitempty"` // of a principal: "owner", "admin", "operator"
+	// Scopes are the permissions that the principal's credential is limited to.
+	// nil: it is not, and the principal holds all that its roles hold.
+	Scopes []string `json:"scopes,omitzero"`
 }
 
 // LocalUser is the principal of palyra exec: the user of this machine, who owns
@@ -116,6 +122,7 @@ type Context struct {
 	DeviceID          string       `json:"device_id,omitempty"`
 	ChannelID         string       `json:"channel_id,omitempty"`
 	Sensitive         bool         `json:"sensitive,omitempty"` // declared by whoever registered the tool
+	Features          []string     `json:"features,omitempty"`  // of PermissionUse, ApprovalResolve and ApprovalSelf: what this installation has not turned off
 	Answer            Answer       `json:"answer,omitzero"`     // of ApprovalResolve and ApprovalSelf, whose call the rest describes
 }
 
@@ -155,6 +162,7 @@ var resourceType = map[string]string{
 	ToolExecute: TypeTool, SkillExecute: TypeSkill, VaultGet: TypeSecret,
 	ToolList: TypeWorkspace, DaemonStatus: TypeWorkspace, MemorySearch: TypeWorkspace,
 	ApprovalResolve: TypeWorkspace, ApprovalSelf: TypeWorkspace, TrustOperate: TypeWorkspace, WorkspaceManage: TypeWorkspace,
+	PermissionUse: TypePermission,
 }
 
 // runsProgram reports whether the action's context is the schema's Call.
@@ -174,6 +182,7 @@ var (
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
+	vocabFeature      = access.FeatureNames()
 )
 
 // check says why a request is no question at all; such a request is denied.
@@ -194,8 +203,16 @@ func (r *Request) check() error {
 	if r.Principal.ID == "" || r.Resource.ID == "" {
 		return errors.New("principal or resource without id")
 	}
-	if len(r.Resource.Roles) > 0 {
-		return errors.New("a resource holds no roles")
+	if len(r.Resource.Roles) > 0 || r.Resource.Scopes != nil {
+		return errors.New("a resource holds no roles and no scopes")
+	}
+	if _, err := access.ParseSet(r.Principal.Scopes); err != nil {
+		return err
+	}
+	if r.Action == PermissionUse {
+		if _, err := access.ParseSet([]string{r.Resource.ID}); err != nil {
+			return err
+		}
 	}
 	for _, role := range r.Principal.Roles {
 		if !slices.Contains(vocabRole, role) {
@@ -225,6 +242,11 @@ func (c *Context) check(action string) error {
 		return fmt.Errorf("%d approvers", a.Approvers)
 	case *a != Answer{} && !answers(action):
 		return fmt.Errorf("action %q has no answer", action)
+	case len(c.Features) > 0 && !answers(action) && action != PermissionUse:
+		return fmt.Errorf("action %q has no features", action)
+	}
+	if _, err := access.ParseFeatures(c.Features); err != nil {
+		return err
 	}
 	for _, v := range c.Capabilities {
 		if !slices.Contains(vocabCapabilities[:], v) {

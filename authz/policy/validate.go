@@ -13,6 +13,7 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/schema/resolved"
 	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
 
+	"palyra/authz/access"
 	"palyra/internal/fault"
 )
 
@@ -127,6 +128,7 @@ var closedAttrs = map[string][]string{
 	"context.network":         vocabNetwork,
 	"context.scope":           vocabScope,
 	"context.capabilities":    vocabCapabilities[:], // a set: its elements
+	"context.features":        vocabFeature,         // a set as well
 }
 
 // checkLiterals refuses literals outside the closed vocabularies: unknown roles
@@ -184,6 +186,10 @@ func checkEntity(uid cedar.EntityUID) error {
 	case TypeRole:
 		if !slices.Contains(vocabRole, id) {
 			return fmt.Errorf("unknown role %q: want one of %s", id, strings.Join(vocabRole, ", "))
+		}
+	case TypePermission:
+		if _, err := access.ParseSet([]string{id}); err != nil {
+			return fmt.Errorf("unknown permission %q: want one of %s", id, access.All())
 		}
 	case TypeExecutable:
 		if _, ok := families()[id]; !ok && !strings.HasPrefix(id, "#!") {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -36,6 +37,9 @@ func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, err
 	}
 	if s.DenyNew {
 		l.row("  stopped", "new runs are refused; lift with: palyra resume")
+	}
+	if len(s.FeaturesOff) > 0 {
+		l.row("  features off", strings.Join(s.FeaturesOff, " "))
 	}
 	for _, w := range s.Warnings {
 		l.row("  warning", w)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"palyra/authz/access"
 	"palyra/internal/fault"
 	"palyra/isolate/probe"
 	"palyra/kernel/config"
@@ -17,6 +18,10 @@ import (
 // process before left, and starts those that had been accepted; in safe mode it
 // ends them.
 func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table) (*local.Hub, error) {
+	features, err := access.ParseFeatures(featuresOff(&cfg.Features))
+	if err != nil {
+		return nil, err
+	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
 		Tools:     func() []hub.Tool { return tools(table) },
@@ -24,12 +29,27 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
 		AllowSelf: cfg.Approvals.AllowSelf,
+		Features:  features,
 
 		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
 		Pool: hub.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
 		Mode: d.mode, Confinement: d.confinement, Warnings: d.warnings, Settings: d.settings,
 		Probe: func(ctx context.Context) (*probe.Report, error) { return d.starter.Probe(ctx) },
 	})
+}
+
+// featuresOff are the features that the configuration turns off.
+func featuresOff(f *config.Features) (off []string) {
+	for _, x := range [...]struct {
+		name access.Feature
+		on   bool
+	}{{access.Tokens, f.Tokens}, {access.HTTPApprovals, f.HTTPApprovals}, {access.HTTPAdmin, f.HTTPAdmin},
+		{access.StandingGrants, f.StandingGrants}, {access.PatternGrants, f.PatternGrants}} {
+		if !x.on {
+			off = append(off, string(x.name))
+		}
+	}
+	return off
 }
 
 // orNone is a bound of the configuration for session.Bounds, where 0 is the

@@ -23,6 +23,17 @@ const roles = [
   { uid: role('admin'), attrs: {}, parents: [role('operator')] },
   { uid: role('operator'), attrs: {}, parents: [] },
 ];
+// The table of docs/formats/policy.md is that of roles; each holds what the ones after it hold.
+const holds = {
+  operator: ['session.read', 'session.write', 'run.start', 'run.cancel', 'approval.read', 'approval.resolve', 'policy.read', 'token.manage', 'config.read',
+    'journal.read', 'artifact.read'],
+  admin: ['policy.manage', 'member.manage', 'workspace.manage', 'vault.manage'],
+  owner: ['trust.operate', 'backup.manage'],
+};
+const below = { owner: ['owner', 'admin', 'operator'], admin: ['admin', 'operator'], operator: ['operator'] };
+const permissions = (p) => [...new Set((p.roles ?? []).flatMap((r) => below[r].flatMap((b) => holds[b])))]
+  .filter((name) => p.scopes === undefined || p.scopes.includes(name)).map((name) => uid('Palyra::Permission', name));
+const holdersUse = 'permit (principal, action == Palyra::Action::"permission.use", resource) when { principal in resource };';
 const answers = (action) => action === 'approval.resolve' || action === 'approval.self';
 const runsProgram = (action) => action === 'tool.execute' || action === 'skill.execute';
 
@@ -32,6 +43,7 @@ function contextOf({ request, kind, family }, approved, interpreterPermitted) {
     session: c.session_id ?? '', run: c.run_id ?? '', device: c.device_id ?? '', channel: c.channel_id ?? '',
     sensitive: c.sensitive ?? false, approved,
   };
+  if (request.action === 'permission.use') return { ...origin, features: c.features ?? [] };
   if (!runsProgram(request.action) && !answers(request.action)) return origin;
   const x = c.executable ?? {};
   const path = x.path ?? '';
@@ -49,6 +61,7 @@ function contextOf({ request, kind, family }, approved, interpreterPermitted) {
       egress_hosts: c.egress_hosts ?? [], capabilities: c.capabilities ?? [], tier: c.tier ?? '',
       tool: a.tool ?? '', requester: a.requester ?? '', approver: a.approver ?? '', scope: a.scope || 'once',
       sensitive_call: a.sensitive ?? false, pattern: a.pattern ?? false, approvers: a.approvers ?? 0,
+      features: c.features ?? [],
     };
   }
   return {
@@ -75,7 +88,7 @@ function ask(asked, action, resource, approved, interpreterPermitted) {
     principal: uid(p.type, p.id), action: uid('Palyra::Action', action), resource,
     context: contextOf(asked, approved, interpreterPermitted),
     preparsedSchemaName: 'palyra', validateRequest: true, preparsedPolicySetId: 'set',
-    entities: [...roles, { uid: uid(p.type, p.id), attrs: {}, parents: (p.roles ?? []).map(role) }, { uid: resource, attrs: {}, parents: [] }],
+    entities: [...roles, { uid: uid(p.type, p.id), attrs: {}, parents: [...(p.roles ?? []).map(role), ...permissions(p)] }, { uid: resource, attrs: {}, parents: [] }],
   });
   if (answer.type !== 'success') stop(`${action} of ${JSON.stringify(asked.request)}`, answer.errors);
   const { decision, diagnostics } = answer.response;
@@ -120,6 +133,8 @@ if (schema.type !== 'success') stop('schema', schema.errors);
 let requests = 0;
 let agreed = 0;
 for (const { policies, asked } of lines.slice(1)) {
+  // A set that permits permission.use by no policy that names it has one more.
+  if (!Object.values(policies).some((t) => /\bpermit \(/.test(t) && /action[^,]*"permission\.use"/.test(t))) policies.holders_use_permissions = holdersUse;
   const parsed = cedar.preparsePolicySet('set', { staticPolicies: policies });
   if (parsed.type !== 'success') stop('policies', parsed.errors);
   const texts = Object.values(policies);

@@ -91,7 +91,7 @@ func (b *batch) ask(g *generator, s *policy.Set, requests int) {
 		r := g.request()
 		d := s.Decide(r)
 		a := asked{Request: r, Kind: policy.Other, Effect: d.Effect, Reason: d.Reason, Policies: d.Policies}
-		if r.Action == policy.ToolExecute || r.Action == policy.SkillExecute {
+		if slices.Contains([]string{policy.ToolExecute, policy.SkillExecute, policy.ApprovalResolve, policy.ApprovalSelf}, r.Action) {
 			a.Kind, a.Family = policy.Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter)
 		}
 		for _, e := range d.Errors {
@@ -115,6 +115,9 @@ func (g *generator) policy(id string, large bool) string {
 	if large && g.rng.IntN(50) != 0 {
 		principal = fmt.Sprintf(`principal == Palyra::User::"u%d"`, g.rng.IntN(300))
 	}
+	if g.rng.IntN(5) == 0 {
+		return g.authority(id, principal)
+	}
 	program := g.rng.IntN(4) != 0
 	action := pick(g, `action == Palyra::Action::"tool.execute"`, `action in [Palyra::Action::"tool.execute", Palyra::Action::"skill.execute"]`,
 		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`)
@@ -136,6 +139,36 @@ func (g *generator) policy(id string, large bool) string {
 	}
 	for range g.rng.IntN(3) {
 		fmt.Fprintf(&b, " %s { %s }", pick(g, "when", "unless"), g.condition(2, program))
+	}
+	return b.String() + ";\n"
+}
+
+// authority is a policy about answers and permissions.
+func (g *generator) authority(id, principal string) string {
+	principal = pick(g, principal, `principal in Palyra::Permission::"run.start"`, `principal in Palyra::Permission::"vault.manage"`, `principal`)
+	var b strings.Builder
+	fmt.Fprintf(&b, `@id(%q) @untested("generated") %s (%s, `, id, pick(g, "permit", "permit", "forbid"), principal)
+	held := []string{`principal in Palyra::Permission::"trust.operate"`, `principal in [Palyra::Permission::"run.start", Palyra::Permission::"vault.manage"]`,
+		`context.features.contains("tokens")`, `context.features.containsAll(["http_admin", "tokens"])`, `context.channel == "web"`, `context.sensitive`,
+		`context.device != ""`}
+	if g.rng.IntN(2) == 0 {
+		b.WriteString(`action == Palyra::Action::"permission.use", ` +
+			pick(g, `resource`, `resource == Palyra::Permission::"run.start"`, `resource is Palyra::Permission`, `resource in Palyra::Permission::"vault.manage"`) + ")")
+		held = append(held, `principal in resource`, `resource == Palyra::Permission::"trust.operate"`)
+	} else {
+		b.WriteString(pick(g, `action == Palyra::Action::"approval.resolve"`, `action in [Palyra::Action::"approval.resolve", Palyra::Action::"approval.self"]`) + ", " +
+			pick(g, `resource`, `resource == Palyra::Workspace::"r1"`, `resource is Palyra::Workspace`) + ")")
+		held = append(held, `context.scope == "once"`, `context.scope != "session"`, `context.pattern`, `context.sensitive_call`, `context.approvers >= 2`,
+			`context.approvers * 4611686018427387904 < 8`, `context.requester == context.approver`, `context.requester like "u*"`, `context.tool == "process.run"`,
+			`context.capabilities.contains("secrets_read")`, `context.egress_hosts.isEmpty()`, `context.executable.kind == "shell"`, `context.executable.system`,
+			`context.tier == "c"`, `context.approved`)
+	}
+	for range g.rng.IntN(3) {
+		c := pick(g, held...)
+		if g.rng.IntN(3) == 0 {
+			c = "(" + c + pick(g, " && ", " || ") + pick(g, held...) + ")"
+		}
+		fmt.Fprintf(&b, " %s { %s }", pick(g, "when", "unless"), c)
 	}
 	return b.String() + ";\n"
 }
@@ -175,16 +208,19 @@ func (g *generator) condition(depth int, program bool) string {
 }
 
 func (g *generator) request() policy.Request {
-	action := pick(g, policy.ToolExecute, policy.ToolExecute, policy.ToolExecute, policy.SkillExecute, policy.ToolList, policy.VaultGet)
+	action := pick(g, policy.ToolExecute, policy.ToolExecute, policy.ToolExecute, policy.SkillExecute, policy.ToolList, policy.VaultGet,
+		policy.ApprovalResolve, policy.ApprovalSelf, policy.PermissionUse)
 	resource := map[string]string{policy.ToolExecute: policy.TypeTool, policy.SkillExecute: policy.TypeSkill,
-		policy.ToolList: policy.TypeWorkspace, policy.VaultGet: policy.TypeSecret}[action]
+		policy.ToolList: policy.TypeWorkspace, policy.VaultGet: policy.TypeSecret, policy.ApprovalResolve: policy.TypeWorkspace,
+		policy.ApprovalSelf: policy.TypeWorkspace, policy.PermissionUse: policy.TypePermission}[action]
 	digest := func() canon.Digest {
 		return pick(g, canon.Digest{}, canon.Sum([]byte("1")), canon.Sum([]byte("2")))
 	}
-	return policy.Request{
+	r := policy.Request{
 		Principal: policy.Entity{Type: pick(g, policy.TypeUser, policy.TypeAgent, policy.TypeDevice), ID: pick(g, "u1", "u2", "u\"\\\u202e"),
 			Roles: pick(g, nil, []string{policy.RoleOwner}, []string{policy.RoleAdmin}, []string{policy.RoleOperator},
-				[]string{policy.RoleOperator, policy.RoleOwner})},
+				[]string{policy.RoleOperator, policy.RoleOwner}),
+			Scopes: pick(g, nil, nil, []string{}, []string{"run.start", "vault.manage"}, []string{"trust.operate", "session.read"})},
 		Action:   action,
 		Resource: policy.Entity{Type: resource, ID: pick(g, "r1", "process.run")},
 		Context: policy.Context{
@@ -204,4 +240,19 @@ func (g *generator) request() policy.Request {
 			Sensitive: pick(g, true, false, false),
 		},
 	}
+	switch action {
+	case policy.PermissionUse:
+		r.Resource.ID = pick(g, "run.start", "trust.operate", "vault.manage", "session.read")
+		r.Context.Features = g.features()
+	case policy.ApprovalResolve, policy.ApprovalSelf:
+		r.Context.Features = g.features()
+		r.Context.Answer = policy.Answer{Tool: pick(g, "", "process.run", "fs.write_file"), Requester: pick(g, "", "u1", "u2"), Approver: r.Principal.ID,
+			Scope: pick(g, "", policy.ScopeOnce, policy.ScopeSession, policy.ScopeTimed), Sensitive: pick(g, true, false), Pattern: pick(g, true, false),
+			Approvers: pick[int64](g, 0, 1, 2, 3)}
+	}
+	return r
+}
+
+func (g *generator) features() []string {
+	return pick(g, nil, []string{"tokens"}, []string{"http_admin", "tokens"}, []string{"standing_grants"})
 }

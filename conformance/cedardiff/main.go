@@ -13,7 +13,8 @@
 //
 // Then decisions are exported as bundles (palyra policy export), those of calls
 // read back from a journal among them, and conformance/cedar-js/bundle.mjs makes
-// each again from the bundle alone; falsified ones must be found, too.
+// each again from the bundle alone; falsified ones must be found, too. Answers to
+// approvals and uses of permissions are among the requests, under policies about them.
 //
 // What the two share, and this cannot see: the text of the policies, the schema,
 // and policy.Classify, whose answer the script is told.

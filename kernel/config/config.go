@@ -57,6 +57,7 @@ type Config struct {
 	Pool       Pool                 `key:"pool" doc:"Cells and network namespaces made ahead of calls."`
 	Approvals  Approvals            `key:"approvals" doc:"Questions to people."`
 	Access     Access               `key:"access" doc:"Credentials of clients that do not come through the socket."`
+	Features   Features             `key:"features" doc:"Surfaces that can be turned off for everybody, whatever they hold. What is off is refused as feature_off, stands in status and in the context of policies, and each change is in the journal."`
 	Journal    Journal              `key:"journal" doc:"The log of intents and results."`
 	Retention  Retention            `key:"retention" doc:"What is removed of what has ended, and when. A run that has not ended is never touched, nor is the journal: it has the receipt of every call for ever, and says what was removed."`
 	Daemon     Daemon               `key:"daemon" doc:"How the process lives."`
@@ -134,6 +135,16 @@ type Approvals struct {
 // Access is about credentials.
 type Access struct {
 	TokenMaxAge Duration `key:"token_max_age" unit:"duration" default:"2160h" min:"1m" max:"8760h" doc:"Longest life that a new API token can be given." cost:"A token that leaked stays good for as long."`
+}
+
+// Features are surfaces that can be turned off; the keys are the names of
+// access.Feature.
+type Features struct {
+	Tokens         bool `key:"tokens" default:"true" doc:"API tokens are minted and rotated. Those that there are stay good."`
+	HTTPApprovals  bool `key:"http_approvals" default:"true" doc:"Approvals are answered through HTTP, and not through the socket alone." cost:"With true a token that leaked, with approval.resolve among its scopes, can say yes."`
+	HTTPAdmin      bool `key:"http_admin" default:"true" doc:"Members, policies and backups are managed through HTTP, and not through the socket alone." cost:"With true a token that leaked, with such a scope, can manage them."`
+	StandingGrants bool `key:"standing_grants" default:"true" doc:"A yes can stand for further calls, for a session or a time." cost:"With true one yes lets more than one call through."`
+	PatternGrants  bool `key:"pattern_grants" default:"true" doc:"Such a yes can be to the calls that fit a pattern." cost:"With true one yes lets calls through that nobody has seen."`
 }
 
 // Journal is the log of intents and results.

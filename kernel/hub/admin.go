@@ -257,8 +257,9 @@ type Status struct {
 	Retention   Retention     `json:"retention"`
 	Journal     JournalCounts `json:"journal"`
 	DenyNew     bool          `json:"deny_new"`
-	Warnings    []string      `json:"warnings"` // settings weaker than they could be, and what is wrong; never null
-	Caller      Caller        `json:"caller"`   // who asks, as the daemon sees it
+	FeaturesOff []string      `json:"features_off"` // what this installation has turned off; never null
+	Warnings    []string      `json:"warnings"`     // settings weaker than they could be, and what is wrong; never null
+	Caller      Caller        `json:"caller"`       // who asks, as the daemon sees it
 }
 
 // Retention is what is removed of what has ended, and what this daemon removed

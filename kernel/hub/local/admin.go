@@ -220,7 +220,7 @@ func (h *Hub) Config(_ context.Context, c hub.Caller) ([]hub.Setting, error) {
 // Status implements hub.Hub. Whoever lacks the permission learns that the
 // daemon is there, in which version and mode, and as whom it knows them.
 func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
-	s := hub.Status{Version: h.cfg.Version, Mode: h.cfg.Mode(), DenyNew: h.denies(), Warnings: []string{}, Caller: c}
+	s := hub.Status{Version: h.cfg.Version, Mode: h.cfg.Mode(), DenyNew: h.denies(), FeaturesOff: []string{}, Warnings: []string{}, Caller: c}
 	s.Confinement.Controls = []hub.ConfinedControl{}
 	if s.DenyNew && s.Mode == "normal" {
 		s.Mode = "stopped"
@@ -233,7 +233,7 @@ func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
 	}
 	s.Profile, s.PID, s.User, s.Retention = h.cfg.Profile, os.Getpid(), self(), h.retained()
 	s.Started, s.Uptime, s.Pool = h.started, time.Since(h.started), h.cfg.Pool
-	s.PolicySet = h.k.PolicySet().Digest().String()
+	s.PolicySet, s.FeaturesOff = h.k.PolicySet().Digest().String(), h.cfg.Features.Off()
 	if h.cfg.Confinement != nil {
 		s.Confinement = h.cfg.Confinement()
 	}

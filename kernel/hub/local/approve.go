@@ -29,6 +29,9 @@ func (h *Hub) ResolveApproval(ctx context.Context, c hub.Caller, id string, vers
 	if len(a.Comment) > maxComment || !utf8.ValidString(a.Comment) {
 		return hub.Approval{}, fault.New(fault.Usage, "bad_comment", "answer approval", fmt.Errorf("a comment is at most %d bytes of UTF-8", maxComment))
 	}
+	if off := h.answerOff(a); off != "" {
+		return hub.Approval{}, h.refuseFeature(c, "answer approval", off)
+	}
 	if _, err := h.runs.Approvals().Resolve(ctx, id, version, answerer(c), reply(a)); err != nil {
 		switch d := hub.DenialOf(err); {
 		case d != nil:
@@ -108,6 +111,7 @@ func (h *Hub) answerRequest(ctx context.Context, q *approval.Question) (policy.R
 	if err != nil {
 		return policy.Request{}, err
 	}
+	who.Scopes = h.principal(q.By.Principal, q.By.Token).Scopes
 	call := &q.Request.Call
 	place := call.Workspace
 	if place == "" {
@@ -122,6 +126,7 @@ func (h *Hub) answerRequest(ctx context.Context, q *approval.Question) (policy.R
 		Context: policy.Context{
 			SessionID: q.Subject.Session, RunID: q.Subject.Run, DeviceID: q.By.Device, ChannelID: q.By.Surface,
 			Executable: exe, EgressHosts: call.EgressHosts, Capabilities: call.Capabilities, Tier: call.Tier,
+			Features: h.cfg.Features.On(),
 			Answer: policy.Answer{Tool: q.Request.Tool, Requester: q.Subject.Requester, Approver: q.By.Principal, Scope: q.Scope,
 				Sensitive: call.Sensitive, Pattern: q.Pattern, Approvers: int64(len(q.Approvers))},
 		},

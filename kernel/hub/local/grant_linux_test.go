@@ -225,7 +225,7 @@ func TestGrantEnds(t *testing.T) {
 	}
 	gone("stop", ses)
 	// The token that it was given with, and the one who gave it.
-	tok, err := h.CreateToken(ctx, h.owner, hub.NewToken{Name: "t", Scopes: []string{"approval.read", "approval.resolve"}, TTL: time.Hour})
+	tok, err := h.CreateToken(ctx, h.owner, hub.NewToken{Name: "t", Scopes: []string{"approval.read", "approval.resolve", "trust.operate", "workspace.manage"}, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

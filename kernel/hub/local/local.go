@@ -69,6 +69,9 @@ type Config struct {
 	// AllowSelf lets whoever asked for a call approve it: one credential is then
 	// enough for a sensitive call. Status warns of it.
 	AllowSelf bool
+	// Features are what this installation has turned off, for everybody. A change
+	// is journaled by the Open that brings it.
+	Features access.Features
 
 	// For Status, Config and Doctor. What is nil is not reported.
 	Version     string
@@ -164,6 +167,9 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 		return nil, err
 	}
 	h.denyNew = denied
+	if err := h.noteFeatures(ctx); err != nil {
+		return nil, errors.Join(err, h.runs.Close(ctx))
+	}
 	if err := h.noteJournal(ctx); err != nil { // on a full disk, say: the next search begins where this one did
 		h.cfg.Log.Warn("note the size of the journal", "error", err)
 	}

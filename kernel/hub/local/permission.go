@@ -1,9 +1,11 @@
 package local
 
 import (
+	"encoding/hex"
 	"fmt"
 
 	"palyra/authz/access"
+	"palyra/authz/policy"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
@@ -77,6 +79,9 @@ func (h *Hub) ask(c hub.Caller, method string) error {
 	if !ok {
 		return fault.New(fault.Internal, "no_permission", "check "+method, nil)
 	}
+	if off := h.turnedOff(c, method, p); off != "" {
+		return h.refuseFeature(c, method, off)
+	}
 	return h.need(c, p)
 }
 
@@ -84,15 +89,45 @@ func (h *Hub) ask(c hub.Caller, method string) error {
 // token, role and scopes are looked at as they are now. It waits for no disk.
 func (h *Hub) MayFollow(c hub.Caller) error { return h.ask(c, "Tape") }
 
-// need returns nil if the caller holds a permission.
+// need returns nil if the caller holds a permission and no policy forbids its use.
 func (h *Hub) need(c hub.Caller, p access.Permission) error {
 	err := h.access.Allow(holder(c), p)
 	if err == nil {
-		return nil
+		return h.mayUse(c, p)
 	}
 	hint := fault.HintOf(err)
 	return h.refuse(c, fault.ReasonOf(err), "check permission", hint, hub.Denial{Layer: hub.LayerAccess, Reason: fault.ReasonOf(err),
 		Policies: []string{"permission:" + string(p)}, Permission: string(p), Fix: hint})
+}
+
+// mayUse asks policy about a permission that the caller holds.
+func (h *Hub) mayUse(c hub.Caller, p access.Permission) error {
+	d := h.k.PolicySet().Decide(policy.Request{
+		Principal: h.principal(c.User, c.Token), Action: policy.PermissionUse, Resource: policy.Entity{Type: policy.TypePermission, ID: string(p)},
+		Context: policy.Context{DeviceID: c.Device, ChannelID: c.Surface, Features: h.cfg.Features.On()},
+	})
+	if d.Effect == policy.Allow {
+		return nil
+	}
+	return h.refuse(c, d.Reason, "check permission", "an owner can change the policies", hub.Denial{
+		DecisionID: hex.EncodeToString(d.ID[:]), Layer: hub.LayerPolicy, Reason: d.Reason, Policies: some(d.Policies),
+		PolicySet: d.PolicySet.String(), Permission: string(p), Errors: d.Errors, Fix: d.Fix})
+}
+
+// principal is a user as policy sees them, with the role of this moment and, if
+// they show a token, its scopes.
+func (h *Hub) principal(user, token string) policy.Entity {
+	e := policy.Entity{Type: policy.TypeUser, ID: user}
+	if role := h.access.Role(user); role != "" {
+		e.Roles = []string{string(role)}
+	}
+	if token != "" {
+		e.Scopes = []string{}
+		for _, p := range h.access.Permissions(access.Holder{Principal: user, Token: token}).List() {
+			e.Scopes = append(e.Scopes, string(p))
+		}
+	}
+	return e
 }
 
 // sees reports whether the caller sees what belongs to a principal.

@@ -1,0 +1,70 @@
+package access
+
+import (
+	"fmt"
+	"slices"
+
+	"palyra/internal/fault"
+)
+
+// Feature is a surface that an installation can turn off, for everybody and
+// whatever they hold. It takes away and never gives.
+type Feature string
+
+// The features.
+const (
+	Tokens         Feature = "tokens"          // API tokens are minted and rotated
+	HTTPApprovals  Feature = "http_approvals"  // approvals are answered through HTTP
+	HTTPAdmin      Feature = "http_admin"      // members, policies and backups through HTTP
+	StandingGrants Feature = "standing_grants" // a yes can stand for further calls
+	PatternGrants  Feature = "pattern_grants"  // and for calls that fit a pattern
+)
+
+// features is in the order of FeatureNames; the index is the bit, and append-only.
+var features = [...]Feature{Tokens, HTTPApprovals, HTTPAdmin, StandingGrants, PatternGrants}
+
+// Features is the set of those that are off. The zero value is all of them on:
+// what a feature guards has its own permission all the same.
+type Features struct{ off uint32 }
+
+// ParseFeatures returns the Features with these off, or fault.Usage "bad_feature".
+func ParseFeatures(off []string) (f Features, err error) {
+	for _, n := range off {
+		i := slices.Index(features[:], Feature(n))
+		if i < 0 {
+			return Features{}, fault.New(fault.Usage, "bad_feature", "parse features", fmt.Errorf("%.40q is no feature", n))
+		}
+		f.off |= 1 << i
+	}
+	return f, nil
+}
+
+// FeatureNames returns the names of all features.
+func FeatureNames() (names []string) {
+	for _, n := range features {
+		names = append(names, string(n))
+	}
+	return names
+}
+
+// Has reports whether a feature is on. One that is none is off.
+func (f Features) Has(n Feature) bool {
+	i := slices.Index(features[:], n)
+	return i >= 0 && f.off&(1<<i) == 0
+}
+
+// Off returns the names of those that are off.
+func (f Features) Off() []string { return f.list(false) }
+
+// On returns the names of those that are on.
+func (f Features) On() []string { return f.list(true) }
+
+func (f Features) list(on bool) []string {
+	out := []string{}
+	for _, n := range features {
+		if f.Has(n) == on {
+			out = append(out, string(n))
+		}
+	}
+	return out
+}
