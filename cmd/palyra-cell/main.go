@@ -21,12 +21,16 @@ import (
 	"os"
 
 	"palyra/isolate/cell"
+	"palyra/isolate/certify"
 	"palyra/isolate/probe"
 )
 
 func main() {
 	if len(os.Args) > 2 && os.Args[1] == "probe-child" {
 		os.Exit(probe.Main(os.Args[1:]))
+	}
+	if len(os.Args) > 2 && os.Args[1] == certify.Word {
+		os.Exit(certify.Main(os.Args[1:]))
 	}
 	serve := cell.Main
 	if len(os.Args) == 2 && os.Args[1] == "starter" {

@@ -141,6 +141,8 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "bench", func(inv *command.Invocation) (*front.Report, error) { return a.bench(ctx, inv) })
 	case "sandbox explain":
 		return a.admin(inv, "sandbox.explain", func(inv *command.Invocation) (*front.Report, error) { return a.sandboxExplain(ctx, inv) })
+	case "sandbox certify":
+		return a.admin(inv, "sandbox.certify", func(inv *command.Invocation) (*front.Report, error) { return a.sandboxCertify(ctx, inv) })
 	case "version":
 		return a.admin(inv, "version", a.version)
 	case "help":

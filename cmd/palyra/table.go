@@ -36,7 +36,7 @@ func table() *command.Table {
 		Summary: "decide, confine and attest the tool calls of agents",
 		Commands: append([]command.Command{
 			execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
-			policyCheckCommand, policyExplainCommand, policyTestCommand, policyLintCommand, policyCoverageCommand, policyMutateCommand, sandboxProbeCommand, sandboxExplainCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
+			policyCheckCommand, policyExplainCommand, policyTestCommand, policyLintCommand, policyCoverageCommand, policyMutateCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
 		}, operator.Commands()...),
 	}
 }

@@ -58,6 +58,13 @@ func Ruleset(rs landlock.Ruleset) landlock.Ruleset {
 	if isOff(LandlockFS) {
 		rs.HandledFS, rs.Rules = landlock.FSMakeBlock, nil
 	}
+	if isOff(Mount) && slices.ContainsFunc(rs.Rules, func(r landlock.Rule) bool { return r.Path == "/" }) {
+		// What the template's root may, now that the host's is in its place.
+		if root, err := os.Open("/"); err == nil {
+			rs.Rules = append(rs.Rules, landlock.Rule{Grant: landlock.Grant{Access: "r", Path: "/", File: root},
+				Rights: (landlock.FSReadFile | landlock.FSReadDir) & rs.HandledFS})
+		}
+	}
 	if isOff(LandlockNet) {
 		rs.HandledNet = 0
 	}
@@ -104,20 +111,28 @@ func Tape(t sys.Tape) sys.Tape {
 	if len(off()) == 0 {
 		return t
 	}
+	return without(t, slices.ContainsFunc(t, func(s sys.Step) bool { return s.Call == "unshare" }))
+}
+
+// without is Tape for steps of a cell: at tier C, if it is.
+func without(t sys.Tape, c bool) sys.Tape {
 	var out sys.Tape
 	for _, s := range t {
-		s.Child = Tape(s.Child)
-		out = append(out, step(s)...)
+		s.Child = without(s.Child, c)
+		out = append(out, step(s, c)...)
 	}
 	return out
 }
 
 // step returns what stands for a step.
-func step(s sys.Step) sys.Tape {
+func step(s sys.Step, c bool) sys.Tape {
 	text := s.String()
 	is := func(prefix string) bool { return strings.HasPrefix(text, prefix) }
 	switch {
-	case isOff(User) && (is("unshare(0x10000000") || is("write(fd:status, mark{U}") || is("read(fd:gate") || is("setresgid(") || is("setresuid(")):
+	case isOff(PID) && c && is("setsid("):
+		// Nobody else ends it when its reaper is killed.
+		return sys.Tape{s, {Call: "prctl", Args: []sys.Arg{sys.Int(1), sys.Int(9), sys.Int(0), sys.Int(0), sys.Int(0)}, Why: "knob: die with the reaper"}}
+	case isOff(User) && c && (is("unshare(0x10000000") || is("write(fd:status, mark{U}") || is("read(fd:gate") || is("setresgid(") || is("setresuid(")):
 		return nil // without a user namespace there is no id to become
 	case isOff(Mount) && is("move_mount(fd:workspace"):
 		return nil // the host has no such directory

@@ -1,0 +1,276 @@
+// Package certify tests the sandbox on this host, from both sides, and says what
+// the test proved.
+//
+// For each claim of palyra/isolate/certify the same attempt is made once outside,
+// as this user, where it must succeed, and once in a cell of each kind, where it
+// must be stopped in a way that the claim names. A verdict comes from the host
+// where the host can see (a datagram arrived, a program outlived its time), and
+// from the attempt where it cannot.
+//
+//	report, err := certify.Run(ctx, certify.Options{Cell: "/usr/libexec/palyra/palyra-cell"})
+//	index, err := k.Record(ctx, report.Act("uid:1000"))
+//
+// proven: the control succeeded and the attempt was stopped. refuted: it
+// succeeded inside. inconclusive: the control did not succeed, or the attempt
+// could not be made, so that nothing follows; the reason says why. A tier that
+// cannot be served here is refused, with the missing control, and claims nothing.
+//
+// What it does not prove: that other attempts fail. conformance/escape has some
+// four hundred; this has one for each mechanism, and takes seconds.
+package certify
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"palyra/internal/canon"
+	"palyra/isolate/certify"
+	"palyra/isolate/knob"
+	"palyra/kernel"
+)
+
+// Act is the name of the administrative act that a certificate is.
+const Act = "sandbox.certify"
+
+// Options are of Run.
+type Options struct {
+	Cell     string // path of palyra-cell
+	Program  string // path of the program that asks, for its digest
+	Progress func(text string)
+	Claims   []string // only these, by name; empty: all
+	Kinds    []string // only these, of Kinds; empty: all
+}
+
+// Verdict is what follows from a control and an attempt. The zero Verdict is
+// Inconclusive.
+type Verdict string
+
+// The verdicts; see the package comment.
+const (
+	Inconclusive Verdict = ""
+	Proven       Verdict = "proven"
+	Refuted      Verdict = "refuted"
+)
+
+// MarshalText spells Inconclusive out.
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// String returns "proven", "refuted" or "inconclusive".
+func (v Verdict) String() string {
+	if v == Inconclusive {
+		return "inconclusive"
+	}
+	return string(v)
+}
+
+// The kinds of cells that are tested.
+const (
+	KindB    = "b"      // tier B
+	KindCold = "c.cold" // tier C, built for the call
+	KindWarm = "c.warm" // tier C, waiting ahead
+	KindVoid = "c.void" // tier C, in the shared network namespace
+)
+
+// Kinds returns them.
+func Kinds() []string { return []string{KindB, KindCold, KindWarm, KindVoid} }
+
+// Report is what Run found. It serialises.
+type Report struct {
+	BootID   string       `json:"boot_id"`
+	Kernel   string       `json:"kernel"`  // uname -r
+	Machine  string       `json:"machine"` // uname -m
+	UID      int          `json:"uid"`
+	Program  canon.Digest `json:"palyra"`      // SHA-256 of the program that asked
+	Cell     canon.Digest `json:"palyra_cell"` // and of palyra-cell
+	Build    string       `json:"test_build"`  // of isolate/knob; "" for one that may be shipped
+	TookNS   int64        `json:"took_ns"`
+	Kinds    []Kind       `json:"kinds"`
+	Controls []Control    `json:"controls"`
+}
+
+// Kind is what was found in one kind of cell.
+type Kind struct {
+	Kind     string   `json:"kind"`
+	Tier     string   `json:"tier"`
+	Refused  string   `json:"refused"` // why there are no such cells; "" if there are
+	Tape     string   `json:"tape"`    // digest of the system calls that built them
+	Seccomp  string   `json:"seccomp"` // digest of the filter, without its cookie
+	Landlock int      `json:"landlock_abi"`
+	Degraded []string `json:"degradations"`
+	Results  []Result `json:"results"`
+}
+
+// Control is how an attempt ended outside.
+type Control struct {
+	Claim   string `json:"claim"`
+	Tier    string `json:"tier"` // whose attempt it is
+	Outcome string `json:"outcome"`
+	Detail  string `json:"detail"`
+}
+
+// Result is one claim in one kind of cell.
+type Result struct {
+	Claim   string  `json:"claim"`
+	Verdict Verdict `json:"verdict"`
+	Outcome string  `json:"outcome"` // of the attempt inside; "" if there was none
+	Reason  string  `json:"reason"`
+}
+
+// Count returns how many results have a verdict.
+func (k *Kind) Count(v Verdict) int {
+	n := 0
+	for _, r := range k.Results {
+		if r.Verdict == v {
+			n++
+		}
+	}
+	return n
+}
+
+// Tier says in a line how a tier did: "proven 17, refuted 0, inconclusive 0" over
+// all its kinds, or "refused: " and why.
+func (r *Report) Tier(t string) string {
+	var n [3]int
+	why, served := "not tried", false
+	for i := range r.Kinds {
+		k := &r.Kinds[i]
+		switch {
+		case k.Tier != t:
+		case k.Refused != "":
+			why = k.Refused
+		default:
+			served = true
+			for j, v := range []Verdict{Proven, Refuted, Inconclusive} {
+				n[j] += k.Count(v)
+			}
+		}
+	}
+	if !served {
+		return "refused: " + why
+	}
+	return fmt.Sprintf("proven %d, refuted %d, inconclusive %d", n[0], n[1], n[2])
+}
+
+// Holds reports whether cells of a tier can be had and no claim about any of them
+// is refuted.
+func (r *Report) Holds(t string) bool {
+	some := false
+	for i := range r.Kinds {
+		k := &r.Kinds[i]
+		if k.Tier == t && (k.Refused != "" || k.Count(Refuted) > 0) {
+			return false
+		}
+		some = some || k.Tier == t && k.Count(Proven) > 0
+	}
+	return some
+}
+
+// Act returns the report as the act that is signed and journaled. Boot id and
+// time are added there.
+func (r *Report) Act(principal string) kernel.Act {
+	d := map[string]string{
+		"kernel": r.Kernel, "machine": r.Machine, "uid": strconv.Itoa(r.UID), "palyra": r.Program.String(), "palyra-cell": r.Cell.String(),
+		"tier.b": r.Tier("b"), "tier.c": r.Tier("c"), "took_ms": strconv.FormatInt(r.TookNS/1e6, 10),
+	}
+	if r.Build != "" {
+		d["test_build"] = r.Build
+	}
+	claims := make(map[string][]string)
+	for i := range r.Kinds {
+		k := &r.Kinds[i]
+		if k.Refused != "" {
+			d["refused."+k.Kind] = short(k.Refused)
+			continue
+		}
+		d["tape."+k.Kind], d["seccomp."+k.Kind] = k.Tape, k.Seccomp
+		d["degraded."+k.Kind] = short(strings.Join(k.Degraded, "; "))
+		for _, res := range k.Results {
+			text := k.Kind + " " + res.Verdict.String()
+			if res.Outcome != "" {
+				text += " " + res.Outcome
+			}
+			if res.Verdict != Proven {
+				text += ": " + clip(res.Reason, 200)
+			}
+			claims[res.Claim] = append(claims[res.Claim], text)
+		}
+	}
+	for name, texts := range claims {
+		d["claim."+name] = short(strings.Join(texts, "; "))
+	}
+	for _, c := range r.Controls {
+		name := "control." + c.Claim
+		text := c.Tier + " " + c.Outcome
+		if d[name] != "" {
+			text = d[name] + "; " + text
+		}
+		d[name] = short(text)
+	}
+	return kernel.Act{Act: Act, Principal: principal, Subject: "palyra-cell", Detail: d}
+}
+
+// short keeps a text within what an act takes.
+func short(s string) string { return clip(s, 4000) }
+
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+// Text prints the report for people.
+func (r *Report) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "linux %s %s, uid %d, boot %s\n", r.Kernel, r.Machine, r.UID, r.BootID)
+	if r.Build != "" {
+		fmt.Fprintf(&b, "test build %s: this proves nothing\n", r.Build)
+	}
+	var served []*Kind
+	fmt.Fprintf(&b, "  %-18s", "claim")
+	for i := range r.Kinds {
+		if k := &r.Kinds[i]; k.Refused == "" {
+			served = append(served, k)
+			fmt.Fprintf(&b, "%-14s", k.Kind)
+		}
+	}
+	b.WriteString("a program cannot\n")
+	for _, c := range certify.Claims() {
+		row, any := "", false
+		for _, k := range served {
+			cell := "-"
+			if i := slices.IndexFunc(k.Results, func(x Result) bool { return x.Claim == c.Name }); i >= 0 {
+				cell, any = k.Results[i].Verdict.String(), true
+			}
+			row += fmt.Sprintf("%-14s", cell)
+		}
+		if any {
+			fmt.Fprintf(&b, "  %-18s%s%s\n", c.Name, row, c.Says)
+		}
+	}
+	for i := range r.Kinds {
+		k := &r.Kinds[i]
+		if k.Refused != "" {
+			fmt.Fprintf(&b, "  %s is refused: %s\n", k.Kind, k.Refused)
+		}
+		for _, res := range k.Results {
+			if res.Verdict != Proven {
+				fmt.Fprintf(&b, "  %s %s: %s: %s\n", k.Kind, res.Claim, res.Verdict, res.Reason)
+			}
+		}
+	}
+	for _, t := range []string{"b", "c"} {
+		fmt.Fprintf(&b, "tier %s: %s\n", t, r.Tier(t))
+	}
+	return b.String()
+}
+
+func wanted(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
+
+// newReport is an empty one, about this build.
+func newReport() *Report {
+	return &Report{Build: knob.Build, Machine: runtime.GOARCH, Kinds: []Kind{}, Controls: []Control{}}
+}

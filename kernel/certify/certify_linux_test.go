@@ -1,0 +1,100 @@
+package certify
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"palyra/crypt/keyring"
+	"palyra/crypt/receipt"
+	"palyra/isolate/certify"
+)
+
+func TestVerdict(t *testing.T) {
+	claim := &certify.Claim{Name: "x", Stopped: []string{"EPERM", certify.Other}, ABI: 4}
+	for _, c := range []struct {
+		name            string
+		control, inside string
+		abi             int
+		want            Verdict
+		reason          string
+	}{
+		{"stopped", certify.Open, "EPERM", 7, Proven, ""},
+		{"stopped without an errno", certify.Open, certify.Other, 4, Proven, ""},
+		{"it succeeds", certify.Open, certify.Open, 7, Refuted, ""},
+		{"it succeeds in both, control or not", "EPERM", certify.Open, 7, Refuted, ""},
+		{"stopped outside, too", "EPERM", "EPERM", 7, Inconclusive, "outside it is stopped"},
+		{"the control could not be made", certify.Untold, "EPERM", 7, Inconclusive, "outside it is stopped"},
+		{"stopped by luck", certify.Open, "ENOMEM", 7, Inconclusive, "proves nothing"},
+		{"not made", certify.Open, certify.Untold, 7, Inconclusive, "proves nothing"},
+		{"no answer", certify.Open, "", 7, Inconclusive, "proves nothing"},
+		{"an older kernel", certify.Open, "EPERM", 3, Inconclusive, "Landlock ABI 3"},
+		{"an older kernel, and it succeeds", certify.Open, certify.Open, 3, Inconclusive, "Landlock ABI 3"},
+	} {
+		got := verdict(claim, certify.Result{Outcome: c.control}, certify.Result{Outcome: c.inside}, c.abi)
+		if got.Verdict != c.want || !strings.Contains(got.Reason, c.reason) {
+			t.Errorf("%s: %v, %q; want %v, %q", c.name, got.Verdict, got.Reason, c.want, c.reason)
+		}
+	}
+}
+
+// full is a report with a result for every claim in every kind.
+func full(reason string) *Report {
+	r := newReport()
+	for _, k := range kinds() {
+		x := Kind{Kind: k.name, Tier: k.tier.String(), Degraded: []string{reason}}
+		for _, c := range certify.Claims() {
+			if strings.Contains(c.Tiers, x.Tier) {
+				x.Results = append(x.Results, Result{Claim: c.Name, Verdict: Proven, Outcome: "EPERM", Reason: reason})
+			}
+		}
+		r.Kinds = append(r.Kinds, x)
+	}
+	for _, c := range certify.Claims() {
+		r.Controls = append(r.Controls, Control{Claim: c.Name, Tier: "b", Outcome: certify.Open}, Control{Claim: c.Name, Tier: "c", Outcome: certify.Open})
+	}
+	return r
+}
+
+// TestActFits: what is signed stays within what an act may hold, whatever a host
+// answers.
+func TestActFits(t *testing.T) {
+	ring, err := keyring.Open(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := full(strings.Repeat("ü", 5000))
+	for i := range r.Kinds {
+		for j := range r.Kinds[i].Results {
+			r.Kinds[i].Results[j].Verdict = Refuted
+		}
+	}
+	for _, r := range []*Report{full("because"), r} {
+		a := r.Act("uid:0")
+		if _, err := receipt.SignAct(ring.Attestation(), receipt.Act{Version: receipt.ActVersion, Act: a.Act, Principal: a.Principal,
+			Subject: a.Subject, Detail: a.Detail, Time: "2026-01-02T03:04:05Z"}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestHolds(t *testing.T) {
+	r := full("")
+	if !r.Holds("b") || !r.Holds("c") || r.Tier("c") != "proven 51, refuted 0, inconclusive 0" {
+		t.Errorf("all proven: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
+	}
+	r.Kinds[2].Results[3].Verdict = Refuted
+	if !r.Holds("b") || r.Holds("c") || r.Tier("c") != "proven 50, refuted 1, inconclusive 0" {
+		t.Errorf("one refuted: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
+	}
+	r = full("")
+	for i := range r.Kinds[1:] {
+		r.Kinds[1+i] = Kind{Kind: r.Kinds[1+i].Kind, Tier: "c", Refused: "no user namespace"}
+	}
+	if !r.Holds("b") || r.Holds("c") || r.Tier("c") != "refused: no user namespace" {
+		t.Errorf("refused: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
+	}
+	if r := newReport(); r.Holds("c") || r.Holds("b") {
+		t.Error("an empty report holds")
+	}
+}
