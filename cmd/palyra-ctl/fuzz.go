@@ -80,7 +80,7 @@ func runFuzz(dir, corpus string, t fuzzTarget, length time.Duration) error {
 		return fault.New(fault.BadState, "corpus_unusable", op, err)
 	}
 	_, short, _ := strings.Cut(t.name, ".")
-	err = syscall.Exec(file, []string{t.file, "-test.run=^$", "-test.fuzz=^" + short + "$", "-test.fuzztime=" + length.String(),
+	err = syscall.Exec(file, []string{file, "-test.run=^$", "-test.fuzz=^" + short + "$", "-test.fuzztime=" + length.String(),
 		"-test.fuzzcachedir=" + filepath.Join(here, "cache")}, os.Environ())
 	return fault.New(fault.BadState, "fuzz_unusable", op, fmt.Errorf("execute %q: %w", file, err))
 }
