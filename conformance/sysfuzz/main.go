@@ -3,11 +3,12 @@
 //	make build
 //	go run ./conformance/sysfuzz -calls 400000          # what make conformance does
 //	go run ./conformance/sysfuzz -calls 10000000 -seed 7 -mode warm
+//	go run ./conformance/sysfuzz -third .               # Debian's trinity and stress-ng
 //
 // The program is inside.c.txt, static, built with gcc; one cell per slice of
 // calls, and the modes take turns: tier C in a cold cell, in one that waited, in
 // the shared network namespace (void), and tier B. A slice is a function of its
-// seed, which is printed with anything that goes wrong; -slice runs one again.
+// seed, which is printed with anything that goes wrong: -seed and -mode run one again.
 //
 // On the host stand canaries: files that must stay as they are, a process that
 // must live, TCP, UDP, unix and abstract sockets that must not be spoken to, a
@@ -23,6 +24,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -67,10 +69,11 @@ func main() {
 	slice := flag.Uint64("per", 50_000, "system calls per slice, which is one cell")
 	seed := flag.Uint64("seed", 1, "seed of the first slice; the next has the next")
 	only := flag.String("mode", "", "one of cold, warm, void, b; all by default")
+	third := flag.String("third", "", "run trinity and stress-ng instead, all or what this regular expression finds")
 	palyra := flag.String("palyra", "bin/palyra", "`FILE` under test")
 	flag.Parse()
 	r := &run{palyra: *palyra, cell: filepath.Join(filepath.Dir(*palyra), "palyra-cell"), totals: make(map[string]*total)}
-	err := r.run(*calls, *slice, *seed, *only)
+	err := r.run(*calls, *slice, *seed, *only, *third)
 	switch {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "sysfuzz:", err)
@@ -85,7 +88,7 @@ func (r *run) finding(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "sysfuzz: FINDING: "+format+"\n", args...)
 }
 
-func (r *run) run(calls, per, seed uint64, only string) (err error) {
+func (r *run) run(calls, per, seed uint64, only, third string) (err error) {
 	for _, p := range []*string{&r.palyra, &r.cell} {
 		if *p, err = filepath.Abs(*p); err != nil {
 			return err
@@ -107,6 +110,14 @@ func (r *run) run(calls, per, seed uint64, only string) (err error) {
 		return err
 	}
 	defer c.close()
+	watch := func(what string) {
+		for _, seen := range append(c.tripped(), log.bugs()...) {
+			r.finding("%s: %s", what, seen)
+		}
+	}
+	if third != "" {
+		return r.thirdParties(third, watch)
+	}
 	begin, done := time.Now(), uint64(0)
 	for i := uint64(0); done < calls; i++ {
 		m := modes[i%uint64(len(modes))]
@@ -120,9 +131,7 @@ func (r *run) run(calls, per, seed uint64, only string) (err error) {
 		if err != nil {
 			return err
 		}
-		for _, what := range append(c.tripped(), log.bugs()...) {
-			r.finding("mode %s, seed %d: %s", m.name, seed+i, what)
-		}
+		watch(fmt.Sprintf("mode %s, seed %d", m.name, seed+i))
 		done += max(n, per/50) // a slice that ended itself at once counts little, but counts
 	}
 	r.report(time.Since(begin), log)
@@ -149,28 +158,10 @@ func (r *run) build() error {
 
 // slice makes one cell and the calls in it.
 func (r *run) slice(m mode, seed, calls uint64) (uint64, error) {
-	argv := []string{r.palyra, "exec"}
-	if m.warm {
-		argv = []string{r.warm, "--cell", r.cell}
-	}
-	argv = append(argv, m.args...)
-	argv = append(argv, "--state", filepath.Join(r.dir, "state"), "--policy", filepath.Join(r.dir, "policy"), "--timeout", "60s", "--memory", "256M",
-		"--max-file", "16M", "--", r.inside, strconv.FormatUint(seed, 10), strconv.FormatUint(calls, 10))
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + r.dir}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
+	what := fmt.Sprintf("mode %s, seed %d", m.name, seed)
+	e, err := r.confined(m, what, time.Minute, r.inside, strconv.FormatUint(seed, 10), strconv.FormatUint(calls, 10))
+	if err != nil {
 		return 0, err
-	}
-	timer := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
-	err := cmd.Wait()
-	if !timer.Stop() {
-		r.finding("mode %s, seed %d: palyra hung", m.name, seed)
-	}
-	if errors.Is(err, exec.ErrWaitDelay) {
-		r.finding("mode %s, seed %d: somebody kept palyra's standard output", m.name, seed)
 	}
 	t := r.totals[m.name]
 	if t == nil {
@@ -178,23 +169,64 @@ func (r *run) slice(m mode, seed, calls uint64) (uint64, error) {
 		r.totals[m.name] = t
 	}
 	t.slices++
-	n := t.add(&stdout)
-	switch code := cmd.ProcessState.ExitCode(); {
-	case code == 0:
-		t.ended["done"]++
-	case code == 124:
-		t.ended["timed out"]++
-	case code > 128 && code < 193:
-		t.ended["ended by a signal of its own"]++
-	case code == 3 || strings.Contains(stderr.String(), "killed") || strings.Contains(stderr.String(), "limit"):
-		t.ended["ran into a limit"]++
-	default: // 125 is palyra's own trouble, -1 palyra's own end
-		r.finding("mode %s, seed %d: palyra ended with status %d: %.400s", m.name, seed, code, stderr.String())
+	t.ended[e.how]++
+	return t.add(&e.stdout), nil
+}
+
+// ending is how a program in a cell ended.
+type ending struct {
+	how            string
+	status         int
+	stdout, stderr bytes.Buffer
+}
+
+// confined runs a program in a cell of a mode. Whatever is wrong with how that
+// ends is a finding.
+func (r *run) confined(m mode, what string, timeout time.Duration, argv ...string) (*ending, error) {
+	mark := "PALYRA_FUZZ=" + rand.Text()
+	line := []string{r.palyra, "exec"}
+	if m.warm {
+		line = []string{r.warm, "--cell", r.cell}
 	}
-	for _, pid := range left(r.inside) {
-		r.finding("mode %s, seed %d: process %d outlived the cell", m.name, seed, pid)
+	line = append(line, m.args...)
+	line = append(line, "--state", filepath.Join(r.dir, "state"), "--policy", filepath.Join(r.dir, "policy"), "--timeout", timeout.String(),
+		"--memory", "256M", "--max-file", "16M", "--env", mark, "--")
+	line = append(line, argv...)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + r.dir}
+	e := new(ending)
+	cmd.Stdout, cmd.Stderr = &e.stdout, &e.stderr
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, err
 	}
-	return n, nil
+	timer := time.AfterFunc(timeout+2*time.Minute, func() { _ = cmd.Process.Kill() })
+	err := cmd.Wait()
+	if !timer.Stop() {
+		r.finding("%s: palyra hung", what)
+	}
+	if errors.Is(err, exec.ErrWaitDelay) {
+		r.finding("%s: somebody kept palyra's standard output", what)
+	}
+	e.status = cmd.ProcessState.ExitCode()
+	switch {
+	case e.status == 124:
+		e.how = "timed out"
+	case e.status == 125 || e.status == 126 || e.status < 0: // palyra's own trouble, or its end
+		r.finding("%s: palyra ended with status %d: %.400s", what, e.status, e.stderr.String())
+	case strings.Contains(e.stderr.String(), "palyra: killed"):
+		e.how = "ran into a limit"
+	case e.status > 128 && e.status < 193:
+		e.how = "ended by a signal of its own"
+	case e.status == 0:
+		e.how = "done"
+	default:
+		e.how = fmt.Sprintf("done, status %d", e.status)
+	}
+	for _, pid := range left(mark) {
+		r.finding("%s: process %d outlived the cell", what, pid)
+	}
+	return e, nil
 }
 
 // add reads what the program says of itself: the last sum counts.
@@ -221,15 +253,14 @@ func (t *total) add(out *bytes.Buffer) uint64 {
 	return sum[0]
 }
 
-// left returns the processes that run the program, after giving those that are
-// just dying a moment.
-func left(program string) (pids []int) {
+// left returns the processes that have the mark in their environment, after
+// giving those that are just dying a moment. Palyra itself has it in no environment.
+func left(mark string) (pids []int) {
 	for range 100 {
 		pids = nil
-		exes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-		for _, f := range exes {
-			line, err := os.ReadFile(f)
-			if first, _, _ := bytes.Cut(line, []byte{0}); err == nil && string(first) == program {
+		envs, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, f := range envs {
+			if env, err := os.ReadFile(f); err == nil && bytes.Contains(env, []byte(mark)) {
 				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 				pids = append(pids, pid)
 			}
