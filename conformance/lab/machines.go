@@ -1,6 +1,9 @@
 package main
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // machine is one boot.
 type machine struct {
@@ -9,6 +12,7 @@ type machine struct {
 	arch    string // as Debian calls it
 	flavour string // of the kernel
 	service bool   // systemd is the first process
+	clock   bool   // and somebody sets its clock
 	append  string // kernel parameters
 	parts   []string
 }
@@ -23,7 +27,7 @@ var machines = []machine{
 	{name: "trixie-6.12", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", parts: everyPart},
 	{name: "trixie-6.12-arm64", suite: "trixie", arch: "arm64", flavour: "cloud-arm64", parts: []string{"facts", "contract"}},
 	{name: "bookworm-systemd", suite: "bookworm", arch: "amd64", flavour: "cloud-amd64", service: true},
-	{name: "trixie-systemd", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", service: true},
+	{name: "trixie-systemd", suite: "trixie", arch: "amd64", flavour: "cloud-amd64", service: true, clock: true},
 }
 
 // root names the disk; machines of one name share it.
@@ -71,7 +75,7 @@ func (m machine) console() string {
 func (m machine) cmdline(only string) string {
 	words := []string{"console=" + m.console(), "panic=-1", "quiet", m.append}
 	if m.service {
-		words = append(words, "lab_service=1", "systemd.show_status=0", "systemd.journald.forward_to_console=0")
+		words = append(words, "lab_service=1", fmt.Sprintf("lab_clock=%v", m.clock), "systemd.show_status=0", "systemd.journald.forward_to_console=0")
 	} else {
 		if only == "" {
 			only = strings.Join(m.parts, ",")

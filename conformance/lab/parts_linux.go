@@ -69,8 +69,11 @@ func cgroup() {
 			return own.tests(u.uid, enforced, "cell.test", "TestCgroup|TestDeath|TestStartRefuses")
 		})
 		told("cgroup/subgroup/"+u.name, func() (string, error) { return beneath.tests(u.uid, enforced, "cell.test", "TestCgroup$") })
-		for name, p := range map[string]place{"crowded": {delegated: true, crowded: true}, "session": {delegated: true, inner: "session"}, "undelegated": {inner: "session"}} {
-			told("cgroup/"+name+"/"+u.name, func() (string, error) { return call(p, u.uid) })
+		for _, c := range []struct {
+			name string
+			place
+		}{{"crowded", place{delegated: true, crowded: true}}, {"session", place{delegated: true, inner: "session"}}, {"undelegated", place{inner: "session"}}} {
+			told("cgroup/"+c.name+"/"+u.name, func() (string, error) { return call(c.place, u.uid) })
 		}
 	}
 }
@@ -148,12 +151,13 @@ func noUserns() {
 		say("nouserns", verdict(err), "")
 		return
 	}
-	settings := map[string][2]string{"max": {most, string(old)}}
+	settings := [][3]string{{"max", most, string(old)}}
 	if b, err := os.ReadFile("/proc/sys/kernel/unprivileged_userns_clone"); err == nil { // Debian's
-		settings["unprivileged"] = [2]string{"/proc/sys/kernel/unprivileged_userns_clone", string(b)}
+		settings = append(settings, [3]string{"unprivileged", "/proc/sys/kernel/unprivileged_userns_clone", string(b)})
 	}
-	for name, s := range settings {
-		if err := os.WriteFile(s[0], []byte("0"), 0); err != nil {
+	for _, s := range settings {
+		name := s[0]
+		if err := os.WriteFile(s[1], []byte("0"), 0); err != nil {
 			say("nouserns/"+name, verdict(err), "")
 			continue
 		}
@@ -162,7 +166,7 @@ func noUserns() {
 				told("nouserns/"+name+"/"+tier+"/"+u.name, func() (string, error) { return call(place{delegated: true}, u.uid, "--tier", tier) })
 			}
 		}
-		if err := os.WriteFile(s[0], []byte(s[1]), 0); err != nil {
+		if err := os.WriteFile(s[1], []byte(s[2]), 0); err != nil {
 			say("nouserns/"+name, verdict(err), "")
 		}
 	}
