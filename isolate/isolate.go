@@ -140,13 +140,3 @@ type Result struct {
 type Runner interface {
 	Run(ctx context.Context, g grant.Grant, s *Spec, f *Files) (*Result, error)
 }
-
-// Digest returns the digest of the Spec's canonical JSON, the second value that
-// a grant is bound to.
-func (s *Spec) Digest() (canon.Digest, error) {
-	b, err := canon.Marshal(s)
-	if err != nil {
-		return canon.Digest{}, err
-	}
-	return canon.Sum(b), nil
-}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"palyra/authz/grant"
-	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
@@ -245,7 +244,7 @@ func (c *Client) greet(ctx context.Context) error {
 
 // ask sends a run, or a request to explain one.
 func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f *isolate.Files) (id uint64, q *question, err error) {
-	spec, err := canon.Marshal(s)
+	spec, err := s.Canonical()
 	if err != nil {
 		return 0, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
 	}
