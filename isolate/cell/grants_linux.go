@@ -21,6 +21,7 @@ type landGrant struct {
 	file   *os.File
 	path   string
 	access string // "r", "rx", "rw", "rwx"
+	kind   landlock.Kind
 }
 
 // grantStatic opens what every program may reach. At tier C that is the
@@ -58,12 +59,19 @@ func (s *server) grantStatic(root *os.File) error {
 			return err
 		}
 	}
+	for i := range s.static {
+		g := &s.static[i]
+		var err error
+		if g.kind, err = landlock.KindOf(g.file); err != nil {
+			return refuse("landlock_rules", "look at what programs may read", err)
+		}
+	}
 	return nil
 }
 
 // restrict builds the landlock ruleset of one call.
 func (r *run) restrict(extra []landGrant, fd *int) error {
-	var grants []landlock.Grant
+	grants := make([]landlock.Grant, 0, len(r.s.static)+len(extra)+1)
 	if !r.ahead && !r.executable() {
 		f, err := r.borrow(r.files.exec, "exec")
 		if err != nil {
@@ -71,12 +79,14 @@ func (r *run) restrict(extra []landGrant, fd *int) error {
 		}
 		extra = append(extra, landGrant{file: f, path: r.spec.Exec.Path, access: "rx"})
 	}
-	for _, g := range append(append([]landGrant(nil), r.s.static...), extra...) {
-		path := g.path
-		if path == "" {
-			path = g.file.Name()
+	for _, list := range [...][]landGrant{r.s.static, extra} {
+		for _, g := range list {
+			path := g.path
+			if path == "" {
+				path = g.file.Name()
+			}
+			grants = append(grants, landlock.Grant{Access: g.access, Path: path, File: g.file, Kind: g.kind})
 		}
-		grants = append(grants, landlock.Grant{Access: g.access, Path: path, File: g.file})
 	}
 	rs, degraded := landlock.Plan(r.s.abi, grants)
 	rs = knob.Ruleset(rs)

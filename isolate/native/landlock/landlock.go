@@ -102,6 +102,29 @@ type Grant struct {
 	Access string   // "r", "rx", "rw" or "rwx"
 	Path   string   // for the record only
 	File   *os.File // O_PATH is enough; Build uses it, the caller closes it
+	Kind   Kind     // of File, for who knows it
+}
+
+// Kind says whether a file is a directory.
+type Kind uint8
+
+// The kinds.
+const (
+	Unknown   Kind = iota // Build looks
+	Directory             // all rights can be granted on it
+	Other                 // only those of files can
+)
+
+// KindOf looks what a file is.
+func KindOf(f *os.File) (Kind, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return Unknown, err
+	}
+	if fi.IsDir() {
+		return Directory, nil
+	}
+	return Other, nil
 }
 
 // Rule is a Grant as far as the host's ABI can express it.

@@ -45,12 +45,14 @@ func Build(rs Ruleset) (*os.File, error) {
 }
 
 func add(ruleset int, r Rule) error {
-	fi, err := r.File.Stat()
-	if err != nil {
-		return err
+	kind, err := r.Kind, error(nil)
+	if kind == Unknown {
+		if kind, err = KindOf(r.File); err != nil {
+			return err
+		}
 	}
 	mask := r.Rights
-	if !fi.IsDir() {
+	if kind != Directory {
 		mask &= onFile
 	}
 	err = sys.LandlockAllow(ruleset, mask, int(r.File.Fd()))

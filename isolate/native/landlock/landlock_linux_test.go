@@ -53,7 +53,7 @@ func helper(confined bool) {
 	for name, access := range map[string]string{"r": "r", "rw": "rw", "rx": "rx", "only": "rw"} {
 		fd, err := unix.Open(in(name), unix.O_PATH|unix.O_CLOEXEC, 0)
 		die(err)
-		grants = append(grants, Grant{access, in(name), os.NewFile(uintptr(fd), name)})
+		grants = append(grants, Grant{Access: access, Path: in(name), File: os.NewFile(uintptr(fd), name)})
 	}
 	rs, _ := Plan(abi, grants)
 	f, err := Build(rs)
@@ -304,6 +304,43 @@ func TestConstants(t *testing.T) {
 	} {
 		if c[0] != c[1] {
 			t.Errorf("got %#x, want %#x", c[0], c[1])
+		}
+	}
+}
+
+// A kind that is given is believed: the kernel refuses rights of a directory on a
+// file, and a directory as something else gets those of files only.
+func TestKind(t *testing.T) {
+	abi, err := ABI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path string
+		give Kind
+		want Kind
+		ok   bool
+	}{{dir, Unknown, Directory, true}, {dir, Directory, Directory, true}, {path, Unknown, Other, true}, {path, Other, Other, true}, {path, Directory, Other, false}} {
+		f, err := os.Open(c.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if k, err := KindOf(f); err != nil || k != c.want {
+			t.Errorf("%s is %v, %v", c.path, k, err)
+		}
+		rs, _ := Plan(abi, []Grant{{Access: "rwx", Path: c.path, File: f, Kind: c.give}})
+		b, err := Build(rs)
+		if (err == nil) != c.ok {
+			t.Errorf("%s as %v: %v", c.path, c.give, err)
+		}
+		if err == nil {
+			b.Close()
 		}
 	}
 }

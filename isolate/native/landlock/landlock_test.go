@@ -74,7 +74,7 @@ func TestCheck(t *testing.T) {
 		"unknown access": func() Ruleset { r, _ := Plan(7, []Grant{{Access: "rz", File: null}}); return r }(),
 		"no file":        func() Ruleset { r, _ := Plan(7, []Grant{{Access: "r"}}); return r }(),
 		"no landlock":    func() Ruleset { r, _ := Plan(0, nil); return r }(),
-		"not handled":    {HandledFS: 1, Rules: []Rule{{Grant{"r", "/x", null}, 4}}},
+		"not handled":    {HandledFS: 1, Rules: []Rule{{Grant{Access: "r", Path: "/x", File: null}, 4}}},
 	} {
 		if err := rs.check(); err == nil {
 			t.Errorf("%s: passed", name)
