@@ -16,6 +16,7 @@ import (
 	"palyra/isolate/knob"
 	"palyra/isolate/native"
 	"palyra/isolate/native/cgroup"
+	"palyra/isolate/native/landlock"
 	"palyra/isolate/tier"
 )
 
@@ -34,8 +35,10 @@ type run struct {
 
 	filter  *program
 	tape    sys.Tape
-	ns      uint64 // CLONE_NEW* flags
-	uid     uint32 // id on palyra-cell's side that the program becomes
+	image   *sys.Image    // of the tape; may be nil
+	labels  []sys.FDValue // the tape's descriptors, with an image
+	ns      uint64        // CLONE_NEW* flags
+	uid     uint32        // id on palyra-cell's side that the program becomes
 	gid     uint32
 	reap    bool         // tier B: stay until the whole tree is gone
 	private string       // directory to remove in the end; "" if none
@@ -111,7 +114,7 @@ func (r *run) clean() {
 
 // launch clones a child that walks the run's tape.
 func (r *run) launch() (*process, error) {
-	arena, err := r.s.memory.NewArena(r.tape, r.reap)
+	arena, err := r.encode()
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "cell_memory", "encode tape", err)
 	}
@@ -185,8 +188,12 @@ func (r *run) closeChildEnds() {
 	r.high = nil
 }
 
-// raise duplicates a descriptor to a high number for the child.
+// raise makes sure that a descriptor, which stays open until the child has its
+// copy, has a number that is no number of the child's own.
 func (r *run) raise(fd int) (int, error) {
+	if fd >= sys.LowFD {
+		return fd, nil
+	}
 	fd, err := sys.DupHigh(fd)
 	if err == nil {
 		r.high = append(r.high, fd)
@@ -252,19 +259,11 @@ func (r *run) pipes() error {
 		return err
 	}
 	r.gate = gateW
-	ends := []int{statusW, gateR}
-	defer func() {
-		for _, fd := range ends {
-			sys.Close(fd)
-		}
-	}()
-	for i, to := range []*int{&r.fds.Status, &r.fds.Gate} {
-		if *to, err = sys.DupHigh(ends[i]); err != nil {
-			return err
-		}
-		r.high = append(r.high, *to)
+	r.high = append(r.high, statusW, gateR)
+	if r.fds.Status, err = r.raise(statusW); err == nil {
+		r.fds.Gate, err = r.raise(gateR)
 	}
-	return nil
+	return err
 }
 
 // standard raises what the program gets.
@@ -308,7 +307,7 @@ func (r *run) prepareC() error {
 			return err
 		}
 		c.Mounts = append(c.Mounts, native.Attach{Label: label, FD: fd, Path: path})
-		grants = append(grants, landGrant{file: m, access: access})
+		grants = append(grants, landGrant{file: m, access: access, kind: landlock.Directory})
 		return nil
 	}
 	for _, t := range []struct{ label, path, mode string }{{"tmp", "/tmp", "1777"}, {"shm", "/dev/shm", "1777"}, {"workspace", native.WorkspaceDir, "0700"}} {
@@ -348,12 +347,10 @@ func (r *run) prepareC() error {
 		return err
 	}
 	r.covered = c.Operands
-	if r.ahead {
-		r.tape = native.Armed(c)
-	} else {
-		r.tape = native.Tape(c)
-	}
 	r.ev.Executor = native.Executor
+	if err := r.plan(c); err != nil {
+		return fault.New(fault.Internal, "cell_tape", "plan cell", err)
+	}
 	return nil
 }
 

@@ -54,6 +54,7 @@ type server struct {
 	nextLeaf   atomic.Uint64
 
 	memory sys.Memory
+	images images
 	uids   idPool
 	serial chan struct{} // tier B: one run at a time
 
@@ -82,6 +83,9 @@ type server struct {
 func Main(fd int) error {
 	syscall.Umask(0o022)
 	sys.Close(room)
+	if err := sys.ReserveLow(); err != nil {
+		return fmt.Errorf("reserve descriptors: %w", err)
+	}
 	// The heap is a few MiB and most of it one call's: collect less often.
 	debug.SetGCPercent(400)
 	if err := sys.SetBlocking(fd); err != nil {

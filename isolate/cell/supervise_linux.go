@@ -33,13 +33,17 @@ type process struct {
 	program int // the program, as palyra-cell sees it; 0 before the gate
 	start   time.Time
 
-	hit  string // the limit that we killed it for, "" if none
-	mu   sync.Mutex
-	over bool // guarded by mu: pid and pidfd may soon be somebody else's
+	reaped bool   // by finish; otherwise free does it
+	hit    string // the limit that we killed it for, "" if none
+	mu     sync.Mutex
+	over   bool // guarded by mu: pid and pidfd may soon be somebody else's
 }
 
-// free gives up what is needed while the process lives. It is dead and reaped.
+// free gives up what is needed while the process lives. It is dead, or being killed.
 func (p *process) free() {
+	if !p.reaped {
+		sys.Reap(p.pid)
+	}
 	sys.Close(p.pidfd)
 	p.arena.Free()
 }
@@ -69,7 +73,7 @@ func (p *process) finish(early error) (*isolate.Result, error) {
 		p.killTree()
 	}
 	p.mu.Unlock()
-	_, ru, rerr := sys.Reap(p.pid)
+	user, system, rerr := p.usage()
 	if rerr != nil {
 		return nil, fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
 	}
@@ -82,7 +86,20 @@ func (p *process) finish(early error) (*isolate.Result, error) {
 	if serr := p.arena.Failed(); started && serr != nil {
 		started, err = false, serr // the last steps of a warm cell
 	}
-	return p.conclude(cause, started, err, time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()))
+	return p.conclude(cause, started, err, user, system)
+}
+
+// usage waits for the end of the reaper and returns what the run used. At tier C
+// all others are dead and reaped when it has ended (zap_pid_ns_processes), and it
+// needs no reaping for the answer; a group can be removed, and at tier B an orphan
+// be looked for, only after that.
+func (p *process) usage() (user, system time.Duration, err error) {
+	if !p.reap && p.leaf == nil {
+		return sys.Usage(p.pidfd)
+	}
+	p.reaped = true
+	_, ru, err := sys.Reap(p.pid)
+	return time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()), err
 }
 
 // toGate serves the child's marks until it may execute the program. It returns an
@@ -128,8 +145,11 @@ func (p *process) toGate() error {
 // describe adds to the evidence what does not depend on the process, while the
 // program starts.
 func (p *process) describe() {
-	lines := p.tape.Lines()
-	p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: canon.Sum([]byte(strings.Join(lines, "\n") + "\n")), Steps: len(lines)}
+	if im := p.image; im != nil {
+		p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: im.Digest, Steps: im.Steps}
+	} else {
+		p.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: p.tape.Digest(), Steps: p.tape.Steps()}
+	}
 	p.ev.Executable = executable(p.spec)
 }
 

@@ -84,8 +84,7 @@ func (r *run) arm() (*waiting, error) {
 		w.discard()
 		return nil, err
 	}
-	lines := r.tape.Lines()
-	w.text, w.steps = r.s.share(strings.Join(lines, "\n")+"\n"), len(lines)
+	w.text, w.steps = r.image.Text, r.image.Steps
 	if err = p.arena.Trim(); err == nil {
 		w.rest, err = p.arena.Prepare(r.s.rest)
 	}
@@ -93,7 +92,7 @@ func (r *run) arm() (*waiting, error) {
 		w.discard()
 		return nil, err
 	}
-	r.tape = nil
+	r.tape, r.image, r.labels = nil, nil, nil
 	r.fds = noFDs() // those that it was made with are closed now
 	return w, nil
 }
@@ -128,7 +127,6 @@ func (w *waiting) toWait() error {
 // discard ends a waiting cell that gets no call.
 func (w *waiting) discard() {
 	sys.KillPidfd(w.pidfd)
-	sys.Reap(w.pid)
 	w.free()
 	w.clean()
 }
@@ -146,7 +144,6 @@ func (w *waiting) serve(r *run, start time.Time) (*isolate.Result, error) {
 	rest, err := w.resume()
 	if err != nil {
 		sys.KillPidfd(w.pidfd)
-		sys.Reap(w.pid)
 		return nil, fault.New(fault.Unavailable, "cell_descriptors", "start cell", err)
 	}
 	// While it starts.

@@ -231,7 +231,7 @@ func OwnDescriptors(f FDs) sys.Tape {
 		Why: "a descriptor table of its own, with the call's descriptors in it"}}
 }
 
-// FDs are descriptor numbers in palyra-cell, all at or above sys.HighFD.
+// FDs are descriptor numbers in palyra-cell, all at or above sys.LowFD.
 // Script is -1 if there is none. Status and Gate are -1 for the rest of the tape
 // of a cell that was made ahead.
 type FDs struct {

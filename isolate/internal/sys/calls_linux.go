@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -137,8 +138,26 @@ func Pipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
-// HighFD is the first number that DupHigh hands out: the child puts its own
-// descriptors at small numbers and must not meet one it still needs.
+// LowFD is above every number at which a child puts its own descriptors: what it
+// still needs must not be met there.
+const LowFD = 8
+
+// ReserveLow opens /dev/null, for good, at every number below LowFD that is free.
+// What is opened after it can be handed to a child as it is.
+func ReserveLow() error {
+	for {
+		fd, err := OpenNull()
+		if err != nil {
+			return err
+		}
+		if fd >= LowFD {
+			unix.Close(fd)
+			return nil
+		}
+	}
+}
+
+// HighFD is the first number that DupHigh hands out.
 const HighFD = 64
 
 // DupHigh duplicates fd to a number of at least HighFD, closed on exec.
@@ -208,6 +227,23 @@ func Reap(pid int) (unix.WaitStatus, unix.Rusage, error) {
 			return 0, ru, fmt.Errorf("wait4: %w", err)
 		}
 		return ws, ru, nil
+	}
+}
+
+// Usage waits until the process behind pidfd, a child, has ended, and returns its
+// processor time and that of the descendants it waited for. It does not reap it,
+// which takes the kernel several times as long: waitid(2), P_PIDFD, 5.4.
+func Usage(pidfd int) (user, system time.Duration, err error) {
+	var ru unix.Rusage
+	for {
+		err := unix.Waitid(unix.P_PIDFD, pidfd, nil, unix.WEXITED|unix.WNOWAIT|unix.WALL, &ru)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, 0, fmt.Errorf("waitid: %w", err)
+		}
+		return time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano()), nil
 	}
 }
 
