@@ -207,6 +207,7 @@ func (p *pool) arm(k kind) error {
 	if err != nil {
 		return err
 	}
+	_ = p.s.reader.Forget() // it only saves memory, and time at the cell's end
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cells[k] = append(p.cells[k], w)

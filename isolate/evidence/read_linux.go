@@ -84,6 +84,12 @@ func (r *Reader) read(e *Evidence, pid, pidfd int, descriptors bool) error {
 	return nil
 }
 
+// Forget gives up what the kernel keeps of the processes that were read: some ten
+// entries of proc each, of a KiB each, that live as long as the process and are
+// torn down when it ends, while somebody waits for that. It needs CAP_SYS_ADMIN
+// over the proc file system.
+func (r *Reader) Forget() error { return sys.DropEntries(r.proc) }
+
 // Process opens the folder of a process, as O_PATH.
 func (r *Reader) Process(pid int) (int, error) { return sys.OpenDirAt(r.proc, strconv.Itoa(pid)) }
 

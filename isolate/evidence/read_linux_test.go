@@ -170,3 +170,21 @@ func TestReaderAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// What is forgotten is read again, and is the same.
+func TestForget(t *testing.T) {
+	r, err := NewReader("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 3 {
+		var e Evidence
+		if err := r.Read(&e, os.Getpid(), -1); err != nil || int(e.Process.HostUID) != os.Getuid() || len(e.Mounts.Table) == 0 {
+			t.Fatalf("%+v, %v", e, err)
+		}
+		if err := r.Forget(); err != nil && !errors.Is(err, syscall.EPERM) {
+			t.Errorf("forget: %v", err)
+		}
+	}
+}

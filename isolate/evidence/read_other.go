@@ -26,6 +26,9 @@ func (*Reader) Read(*Evidence, int, int) error { return unsupported("read eviden
 // ReadWaiting returns fault.Unsupported.
 func (*Reader) ReadWaiting(*Evidence, int, int) error { return unsupported("read evidence") }
 
+// Forget returns fault.Unsupported.
+func (*Reader) Forget() error { return unsupported("forget processes") }
+
 // ReadHost returns fault.Unsupported.
 func ReadHost(string) (Host, error) { return Host{}, unsupported("read host") }
 

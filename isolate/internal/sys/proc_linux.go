@@ -148,6 +148,22 @@ func MountNamespace(pidfd int) int {
 	return fd
 }
 
+// DropEntries drops the entries and inodes that the kernel keeps of the file
+// system instance whose root fd refers to, as far as nobody has them open: to
+// reconfigure an instance begins with that (reconfigure_super in fs/super.c), and
+// nothing else of it changes. fspick(2), fsconfig(2), 5.2.
+func DropEntries(fd int) error {
+	ctx, err := unix.Fspick(fd, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fspick: %w", err)
+	}
+	defer unix.Close(ctx)
+	if err := unix.FsconfigReconfigure(ctx); err != nil {
+		return fmt.Errorf("fsconfig reconfigure: %w", err)
+	}
+	return nil
+}
+
 // WriteAt writes text to a file beneath dir, which must exist, in one call.
 func WriteAt(dir int, name, text string) error {
 	fd, err := openAt(dir, name, unix.O_WRONLY)
