@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -157,4 +158,43 @@ func BenchmarkLoad(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkDecideWhileLoading is a decision by the set in force while 10,000
+// policies are read and checked, over and over, on another goroutine.
+func BenchmarkDecideWhileLoading(b *testing.B) {
+	dir := manyPolicies(b, 10000)
+	s, r := Default(), benchRequest()
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-stop:
+				done <- n
+				return
+			default:
+			}
+			if _, err := Load(dir); err != nil {
+				b.Error(err)
+			}
+			n++
+		}
+	}()
+	var all []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		if s.Decide(r).Effect != Allow {
+			b.Fatal("denied")
+		}
+		all = append(all, time.Since(start))
+	}
+	close(stop)
+	loads := <-done
+	slices.Sort(all)
+	b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1000, "µs-p50")
+	b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds())/1000, "µs-p99")
+	b.ReportMetric(float64(all[len(all)*999/1000].Nanoseconds())/1000, "µs-p99.9")
+	b.ReportMetric(float64(all[len(all)-1].Nanoseconds())/1e6, "ms-worst")
+	b.ReportMetric(float64(loads), "loads")
 }

@@ -195,8 +195,12 @@ func readFS(fsys fs.FS) ([]file, error) {
 		}
 		files = append(files, file{e.Name(), kind, data})
 	}
-	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
+	sortFiles(files)
 	return files, nil
+}
+
+func sortFiles(files []file) {
+	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
 }
 
 func readLimited(r io.Reader, size int64, name string) ([]byte, error) {

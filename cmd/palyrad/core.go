@@ -120,7 +120,7 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 		rate = -1 // httpapi's word for no bound
 	}
 	hc := httpapi.Config{
-		Hub: c.hub, Keys: keystore.New(c.store), Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics, Check: c.local.MayFollow,
+		Hub: c.hub, Keys: keystore.New(c.store), Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics, Check: c.local.MayFollow, Denied: c.local.Remember,
 		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)),
 			StreamsPerCaller: max(1, int(cfg.Limits.SSEReadersEach)), Drain: drainHTTP},
 	}

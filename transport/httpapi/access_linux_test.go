@@ -105,7 +105,9 @@ func member(t *testing.T, h *local.Hub, uid uint32, role string) hub.Caller {
 // missing, and nothing else.
 func TestRoutes(t *testing.T) {
 	h := office(t)
-	r := newRig(t, func(c *Config) { c.Hub, c.Check, c.Limits.Rate, c.Limits.Address = h, h.MayFollow, -1, -1 })
+	r := newRig(t, func(c *Config) {
+		c.Hub, c.Check, c.Denied, c.Limits.Rate, c.Limits.Address = h, h.MayFollow, h.Remember, -1, -1
+	})
 	r.failures = newBuckets(-1, 0) // all come from one address, and many are refused
 	root := callerOf(t, h, uint32(os.Geteuid()))
 	ask := func(rt *route, token string) answer {
@@ -156,8 +158,14 @@ func TestRoutes(t *testing.T) {
 					t.Errorf("status %d", a.status)
 				}
 			default:
-				if p := r.refused(a, 403, "scope_missing"); p.Permission != rt.Permission {
+				p := r.refused(a, 403, "scope_missing")
+				if p.Permission != rt.Permission {
 					t.Errorf("refused with %+v", p)
+				}
+				// The operator can ask why, by the id that the caller was given.
+				if why, err := h.PolicyWhy(t.Context(), root, p.Decision); err != nil || why.Permission != rt.Permission || why.Layer != hub.LayerAccess ||
+					why.Reason != "scope_missing" || why.Principal != owner.User || len(why.Policies) != 1 {
+					t.Errorf("why: %+v, %v", why, err)
 				}
 			}
 			if rt.Permission != api.Public {

@@ -72,6 +72,9 @@ type Config struct {
 	// a second for each reader, and must be quick. Default: a reader is looked at
 	// when this server changes tokens or members, and when its time is over.
 	Check func(hub.Caller) error
+	// Denied is told of what this server refuses by itself, so that who may can ask
+	// about it by its decision. Default: nobody.
+	Denied func(hub.Caller, hub.Denial)
 	// HealthOnly serves /livez, /readyz and /metrics to anybody and nothing else.
 	HealthOnly bool
 	Limits     Limits
@@ -299,7 +302,11 @@ func (s *Server) authorize(x *exchange) error {
 		return tooMany(x, "limit caller", wait)
 	}
 	if p := x.rt.Permission; p != api.Authenticated && x.caller.Scopes != nil && !holds(x.caller.Scopes, p) {
-		return denied(p, idOf(x.r))
+		err := denied(p, idOf(x.r))
+		if d := hub.DenialOf(err); d != nil && s.cfg.Denied != nil {
+			s.cfg.Denied(x.caller, *d)
+		}
+		return err
 	}
 	return nil
 }

@@ -213,8 +213,10 @@ func (h *Hub) PreviewApproval(ctx context.Context, c hub.Caller, id string, a hu
 
 // DropVoidGrants ends the standing grants that were given under other policies
 // than those in force, and returns how many. They cover nothing in any case; nor
-// shall they when the old policies are back. Call it after every reload.
+// shall they when the old policies are back. Call it after every reload: it keeps
+// the new policies for later, too.
 func (h *Hub) DropVoidGrants() int {
+	h.archive()
 	now := h.k.PolicySet().Digest()
 	return h.runs.Approvals().Drop(func(g *approval.Standing) bool { return g.PolicySet != now })
 }

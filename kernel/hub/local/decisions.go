@@ -66,6 +66,9 @@ func (h *Hub) refuseAs(kind fault.Kind, c hub.Caller, reason, op, hint string, d
 	return fault.New(kind, reason, op, &hub.DenialError{Denial: d}).WithHint(hint)
 }
 
+// Remember keeps a denial of a surface's own, so that [Hub.PolicyWhy] knows it.
+func (h *Hub) Remember(c hub.Caller, d hub.Denial) { h.remember(c, "authorize at "+c.Surface, d) }
+
 // remember keeps a denial that no journal has.
 func (h *Hub) remember(c hub.Caller, op string, d hub.Denial) {
 	h.refused.add(hub.DecisionReport{Denial: d, Effect: policy.Deny.String(), Rules: []hub.Policy{}, Principal: c.User,
@@ -120,7 +123,7 @@ func (h *Hub) PolicyWhy(_ context.Context, c hub.Caller, id string) (hub.Decisio
 		Effect: p.Decision.Effect, Rules: []hub.Policy{}, Outcome: p.Outcome, CallID: p.CallID, LogIndex: &d.Index, Time: p.Time,
 		Principal: p.Principal, Session: p.SessionID, Run: p.RunID, Tool: p.Tool, Argv: p.Capsule.Argv,
 	}
-	if set := h.k.PolicySet(); set.Digest() == p.Decision.PolicySet {
+	if set := h.setOf(p.Decision.PolicySet); set != nil {
 		for _, id := range p.Decision.Policies {
 			if info, ok := set.Policy(id); ok {
 				r.Rules = append(r.Rules, hub.Policy(info))
@@ -150,9 +153,9 @@ func (h *Hub) PolicyExport(_ context.Context, c hub.Caller, id string) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	set := h.k.PolicySet()
-	if built := policy.Default(); built.Digest() == d.Statement.Predicate.Decision.PolicySet {
-		set = built
+	set := h.setOf(d.Statement.Predicate.Decision.PolicySet)
+	if set == nil {
+		set = h.k.PolicySet() // which Export refuses, by name
 	}
 	b, err := kernel.Export(&d, set)
 	if err != nil {

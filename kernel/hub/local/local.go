@@ -110,6 +110,7 @@ type Hub struct {
 	stopping sync.Mutex // held through Stop and Resume
 
 	retaining sync.Mutex // held through Retain
+	archiving sync.Mutex // held through keepSet
 
 	mu        sync.Mutex
 	denyNew   bool          // guarded by mu
@@ -167,6 +168,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 		return nil, err
 	}
 	h.denyNew = denied
+	h.archive()
 	if err := h.noteFeatures(ctx); err != nil {
 		return nil, errors.Join(err, h.runs.Close(ctx))
 	}
