@@ -190,7 +190,7 @@ func (r *run) confined(m mode, what string, timeout time.Duration, argv ...strin
 	}
 	line = append(line, m.args...)
 	line = append(line, "--state", filepath.Join(r.dir, "state"), "--policy", filepath.Join(r.dir, "policy"), "--timeout", timeout.String(),
-		"--memory", "256M", "--max-file", "16M", "--env", mark, "--")
+		"--memory", "1G", "--max-file", "16M", "--env", mark, "--")
 	line = append(line, argv...)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + r.dir}

@@ -25,8 +25,10 @@ var classes = []string{"cpu", "cpu-cache", "device", "filesystem", "gpu", "inter
 // the other, a second each, for a minute at most. trinity is told to make no perf and socket
 // descriptors before it begins, because it tries until it has enough of them.
 func parties() (out []party) {
-	out = append(out, party{"trinity", "64-bit calls", 30 * time.Second, []string{"/usr/bin/trinity", "-a", "64", "-C", "2", "-N", "1000000", "-l", "off",
-		"-V", "/usr/share/zoneinfo", "--disable-fds=perf,sockets"}})
+	for seed := range 4 {
+		out = append(out, party{"trinity", fmt.Sprint("64-bit calls, seed ", seed+1), 30 * time.Second, []string{"/usr/bin/trinity", "-a", "64", "-C", "2", "-N", "1000000",
+			"-s", fmt.Sprint(seed + 1), "-l", "off", "-V", "/usr/share/zoneinfo", "--disable-fds=perf,sockets"}})
+	}
 	for _, c := range classes {
 		out = append(out, party{"stress-ng", c, time.Minute, []string{"/usr/bin/stress-ng", "--class", c, "--sequential", "1", "--timeout", "1s", "--verbose"}})
 	}
