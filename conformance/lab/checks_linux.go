@@ -113,7 +113,7 @@ func (m *manager) install() (string, error) {
 	if err == nil {
 		err = edit("/etc/palyra/palyrad.toml", func(s string) string {
 			return s + "\n[workspaces.reports]\npath = \"/srv/palyra/reports\"\nread_only = false\n" +
-				"[daemon]\ndrain_timeout = \"8s\"\n" // calls of this lab are short or are to be killed
+				"[daemon]\ndrain_timeout = \"6s\"\n" // calls of this lab are short or are to be killed
 		})
 	}
 	if err == nil {

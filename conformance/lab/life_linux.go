@@ -236,7 +236,7 @@ func (m *manager) cellService() (string, error) {
 // watchdog: palyrad keeps it, and is replaced when it hangs.
 func (m *manager) watchdog() (string, error) {
 	const dir = "/run/systemd/system/palyrad.service.d"
-	drop := "[Service]\nWatchdogSec=4\nTimeoutAbortSec=3\n"
+	drop := "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\n"
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/lab.conf", []byte(drop), 0o644)); err != nil {
 		return "", err
 	}
