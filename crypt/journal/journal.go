@@ -111,8 +111,9 @@ type Journal struct {
 
 	// writer is held by whoever changes the log: the leader of a group, and the
 	// holder of sealing. The fields below it are written only under it and mu.
-	writer sync.Mutex
-	moving bool // guarded by writer: there is a mover
+	writer  sync.Mutex
+	moving  bool   // guarded by writer: there is a mover
+	retired []*wal // guarded by writer: write-ahead files to be closed; see bury
 
 	mu        sync.RWMutex
 	closed    bool
@@ -328,6 +329,7 @@ func (j *Journal) Recovered() Recovery { return j.recovered }
 // means that the published tree is older than the log.
 func (j *Journal) Close() error {
 	err := j.close()
+	j.bury()
 	j.movers.Wait() // there is none or it sees that the journal is closed
 	return err
 }
@@ -365,6 +367,7 @@ func (j *Journal) Publish() error {
 	if closed {
 		return errClosed(op)
 	}
+	defer j.bury()
 	st, err := j.stage()
 	defer st.discard()
 	if err != nil {

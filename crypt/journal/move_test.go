@@ -50,6 +50,9 @@ func testMove(t *testing.T, step string, base uint64) {
 	if base := j.tree.base; base != maxBacklog {
 		t.Errorf("moved up to %d, want %d", base, maxBacklog)
 	}
+	if len(j.retired) != 0 {
+		t.Error("the write-ahead file that was replaced is still open")
+	}
 	if open := j.OpenEntries(); len(open) != 0 {
 		t.Errorf("open entries %v", open)
 	}
