@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,8 +85,6 @@ func Main(fd int) error {
 	if err := sys.ReserveLow(); err != nil {
 		return fmt.Errorf("reserve descriptors: %w", err)
 	}
-	// The heap is a few MiB and most of it one call's: collect less often.
-	debug.SetGCPercent(400)
 	if err := sys.SetBlocking(fd); err != nil {
 		return fmt.Errorf("palyra-cell is started by palyra, which hands it a socket: %w", err)
 	}
