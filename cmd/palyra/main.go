@@ -47,7 +47,7 @@ type app struct {
 func main() {
 	a := &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
-		executable: os.Executable, terminal: "/dev/tty", table: table(),
+		executable: os.Executable, terminal: "/dev/tty", table: tableFor(os.Args[1:]),
 		become: func(path string, argv []string) error { return syscall.Exec(path, argv, os.Environ()) },
 	}
 	ctx, stop := interruptible(context.Background(), os.Exit)

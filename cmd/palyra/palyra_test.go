@@ -252,3 +252,30 @@ func TestReceiptTarget(t *testing.T) {
 		t.Errorf("left behind: %q", left)
 	}
 }
+
+// TestTableForExec: what is left out for a call makes no difference to it.
+func TestTableForExec(t *testing.T) {
+	for _, args := range [][]string{
+		{"exec", "--tier", "b", "--env", "A=b", "--", "id", "-u"},
+		{"exec", "-h"},
+		{"exec"},
+		{"exec", "--tier", "a", "--", "id"},
+		{"exec", "--no-such", "--", "id"},
+		{"exec", "verify"},
+	} {
+		want, werr := table().Parse(args)
+		got, err := tableFor(args).Parse(args)
+		if (err == nil) != (werr == nil) || err != nil && (err.Error() != werr.Error() || fault.HintOf(err) != fault.HintOf(werr)) {
+			t.Errorf("%q: got %v, want %v", args, err, werr)
+		}
+		if got.Help != want.Help || !slices.Equal(got.Operands, want.Operands) || got.Has("env") != want.Has("env") ||
+			tableFor(args).Describe(got.Command) != table().Describe(want.Command) {
+			t.Errorf("%q: got %+v, want %+v", args, got, want)
+		}
+	}
+	for _, args := range [][]string{nil, {"help", "exec"}, {"help"}, {"execute"}, {"version"}} {
+		if got, want := len(tableFor(args).Commands), len(table().Commands); got != want {
+			t.Errorf("%q: %d commands, want %d", args, got, want)
+		}
+	}
+}

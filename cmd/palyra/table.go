@@ -41,6 +41,15 @@ func table() *command.Table {
 	}
 }
 
+// tableFor is table, or of it what a call needs: building the rest takes longer
+// than reading the call's flags.
+func tableFor(args []string) *command.Table {
+	if len(args) == 0 || args[0] != execCommand.Name {
+		return table()
+	}
+	return &command.Table{Program: "palyra", Commands: []command.Command{execCommand}}
+}
+
 var execCommand = command.Command{
 	Name: "exec", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true, UsageExit: execRefused,
 	Short: "decide, approve, run in a sandbox, and write a receipt",
