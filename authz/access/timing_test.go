@@ -194,20 +194,23 @@ func constantTime(f *ast.File) (n int) {
 }
 
 // BenchmarkTiming gives the medians for tokens that are right, and wrong at the
-// first byte of the secret, at the last, at all. They are within each other's noise.
+// first byte of the secret, at the last, at all. They take turns, so that what the
+// machine does beside it meets all alike. A refusal makes an error; a wrong byte's
+// place shows in none.
 func BenchmarkTiming(b *testing.B) {
 	o := newOffice(b)
 	tokens := shown(b, o)
-	for _, name := range []string{"good", "first byte", "last byte", "every byte", "unknown id"} {
-		b.Run(name, func(b *testing.B) {
-			var all []time.Duration
-			for b.Loop() {
-				start := time.Now()
-				_, _ = o.Authenticate(tokens[name])
-				all = append(all, time.Since(start))
-			}
-			slices.Sort(all)
-			b.ReportMetric(float64(all[len(all)/2].Nanoseconds()), "ns-p50")
-		})
+	names := []string{"good", "first byte", "last byte", "every byte", "unknown id"}
+	all := make([][]time.Duration, len(names))
+	for b.Loop() {
+		for i, name := range names {
+			start := time.Now()
+			_, _ = o.Authenticate(tokens[name])
+			all[i] = append(all[i], time.Since(start))
+		}
+	}
+	for i, name := range names {
+		slices.Sort(all[i])
+		b.ReportMetric(float64(all[i][len(all[i])/2].Nanoseconds()), "ns-p50-"+strings.ReplaceAll(name, " ", "-"))
 	}
 }

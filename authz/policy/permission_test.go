@@ -26,7 +26,7 @@ func TestPermissionsAreTheTable(t *testing.T) {
 		names = append(names, string(p))
 	}
 	scopes := [][]string{nil, {}, names}
-	for range 50 {
+	for range 6 {
 		rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		scopes = append(scopes, slices.Clone(names[:rng.IntN(len(names))]))
 	}
@@ -61,7 +61,7 @@ func TestPermissionsAreTheTable(t *testing.T) {
 			}
 		}
 	}
-	if allowed < 500 || denied < 500 {
+	if allowed < 100 || denied < 100 {
 		t.Errorf("%d allowed, %d denied", allowed, denied)
 	}
 }
