@@ -52,7 +52,7 @@ func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.
 		return policy.Request{}, err
 	}
 	defer s.close()
-	return question(&who, s, &p), nil
+	return k.question(&who, s, &p), nil
 }
 
 // existing returns a state directory, "" where there is none yet: nothing of it

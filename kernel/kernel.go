@@ -108,6 +108,8 @@ type Kernel struct {
 	step  func(string)
 	state *state
 
+	certified certificates // see certificate.go
+
 	calls sync.WaitGroup // one for each call
 	dying sync.WaitGroup // one for each lane that was dismissed
 
@@ -213,7 +215,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	lane := k.lane(s.capsule.TierFloor)
 	set := k.PolicySet()
 	auth := authz.New(set, lane.key)
-	d := auth.Decide(question(&who, s, &p))
+	d := auth.Decide(k.question(&who, s, &p))
 	c.decided(d.View())
 	k.step("decided")
 	decision := d.View()

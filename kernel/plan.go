@@ -39,7 +39,7 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 	}
 	defer s.close()
 	key := grant.NewKey() // of a palyra-cell that is never given a grant
-	out := &Confinement{Decision: authz.New(k.set, key).Decide(question(&Caller{Principal: k.cfg.Principal}, s, &p)).View()}
+	out := &Confinement{Decision: authz.New(k.set, key).Decide(k.question(&Caller{Principal: k.cfg.Principal}, s, &p)).View()}
 	if out.Decision.Effect == policy.NeedsApproval {
 		if err := s.holdOperands(); err != nil {
 			return out, err

@@ -52,6 +52,13 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	return q
 }
 
+// question is question with what this installation knows of its sandbox.
+func (k *Kernel) question(who *Caller, s *sealed, p *Proposal) policy.Request {
+	q := question(who, s, p)
+	q.Context.Certificate = k.certificate(s.capsule.TierFloor)
+	return q
+}
+
 // executable names a script by itself and by the binary that reads it, and
 // trusts it only as far as every file in the chain.
 func executable(c *capsule.Capsule) policy.Executable {

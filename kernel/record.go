@@ -74,7 +74,7 @@ func (c *call) predicate() receipt.Predicate {
 		Version: receipt.PredicateVersion, CallID: c.out.CallID,
 		Seq: c.k.state.journal.Size(), Time: stamp(clock.Since(c.began, time.Now())), BootID: c.k.state.boot,
 		Tool: c.s.capsule.Tool, Principal: principal(c.who.Principal), SessionID: c.session, RunID: c.run,
-		Capsule: summary(c.s), Question: whoAsks(c.who, c.s), Decision: c.decision, Approval: c.approval,
+		Capsule: summary(c.s), Question: whoAsks(c.who, c.s, c.k.certificate(c.s.capsule.TierFloor)), Decision: c.decision, Approval: c.approval,
 	}
 }
 

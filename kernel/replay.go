@@ -26,7 +26,7 @@ import (
 const maxAsker = 1024
 
 // whoAsks is what question was given besides the capsule.
-func whoAsks(who *Caller, s *sealed) *receipt.Question {
+func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
 	n := len(who.Device) + len(who.Channel)
 	for _, r := range who.Principal.Roles {
 		n += len(r)
@@ -34,7 +34,11 @@ func whoAsks(who *Caller, s *sealed) *receipt.Question {
 	if n > maxAsker {
 		return nil
 	}
-	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System}
+	if certificate == policy.CertificateNone {
+		certificate = "" // absent, as in what was written before there were any
+	}
+	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System,
+		Certificate: certificate}
 }
 
 // QuestionOf is what policy was asked about the call of a statement, exactly. A
@@ -70,8 +74,16 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	}
 	who := Caller{Principal: policy.Entity{Type: kind, ID: id, Roles: p.Question.Roles}, Device: p.Question.Device, Channel: p.Question.Channel}
 	q := question(&who, &sealed{capsule: c, id: s.Digest}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
-	q.Context.Executable.System = p.Question.System
+	q.Context.Executable.System, q.Context.Certificate = p.Question.System, orNone(p.Question.Certificate)
 	return q, nil
+}
+
+// orNone is what policy was told of a certificate.
+func orNone(certificate string) string {
+	if certificate == "" {
+		return policy.CertificateNone
+	}
+	return certificate
 }
 
 // Decided is a decision about a call, as the journal has it.

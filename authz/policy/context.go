@@ -43,6 +43,7 @@ const (
 	attrWorkspaceSource
 	attrWorkspaceReadOnly
 	attrNetwork
+	attrCertificate
 	attrTool
 	attrRequester
 	attrApprover
@@ -79,7 +80,7 @@ var leaves = [...]leaf{
 	{"cwd", ""}, {"egress_hosts", ""}, {"capabilities", ""}, {"tier", ""}, {"stdin", ""},
 	{"executable", "path"}, {"executable", "dir"}, {"executable", "name"}, {"executable", "digest"},
 	{"executable", "system"}, {"executable", "interpreter"}, {"executable", "kind"}, {"executable", "family"},
-	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"}, {"network", ""},
+	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"}, {"network", ""}, {"certificate", ""},
 	{"tool", ""}, {"requester", ""}, {"approver", ""}, {"scope", ""}, {"pattern", ""}, {"sensitive_call", ""}, {"approvers", ""}, {"features", ""},
 }
 
@@ -238,6 +239,8 @@ func (f *facts) text(a attr) string {
 		return orNone(c.Stdin)
 	case attrNetwork:
 		return orFresh(c.Network)
+	case attrCertificate:
+		return orNone(c.Certificate)
 	case attrExecPath:
 		return c.Executable.Path
 	case attrExecDir:

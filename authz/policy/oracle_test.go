@@ -110,7 +110,7 @@ func randomPolicy(rng *rand.Rand, id string) string {
 		`["cat", "bash"].contains(context.executable.name)`, `context.capabilities.containsAny(["network", "secrets_read"])`,
 		`(if context.sensitive then context.executable.system else context.arg_count < 2)`, `context.limits.memory < 2`,
 		`context.executable has path && context.executable.dir == "/usr/bin"`, `context.executable.interpreter != ""`,
-		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.network == "void"`, `context.limits == context.limits && context.executable.system`}
+		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.network == "void"`, `context.certificate == "proven"`, `context.limits == context.limits && context.executable.system`}
 	if !program {
 		action = pick(rng, "action", `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`)
 		conds = []string{`context.sensitive`, `context.approved`, `context.session == ""`, `principal in Palyra::Role::"admin"`}
@@ -140,6 +140,7 @@ func randomRequest(rng *rand.Rand) Request {
 	c := &r.Context
 	c.Sensitive = rng.IntN(2) == 0
 	c.Tier = pick(rng, "", "b", "c")
+	c.Certificate = pick(rng, "", CertificateProven, CertificateRefuted)
 	c.Executable = Executable{Path: pick(rng, "/usr/bin/cat", "/usr/bin/bash", "/usr/bin/python3"), System: rng.IntN(2) == 0,
 		Interpreter: pick(rng, "", "", "/bin/dash")}
 	c.Args = pick(rng, nil, []string{"-v"}, []string{"x", "-v", "x"})

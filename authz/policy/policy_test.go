@@ -133,6 +133,7 @@ func TestDefaultSet(t *testing.T) {
 		{"unknown role", with("/bin/true", func(r *Request) { r.Principal.Roles = []string{"root"} }), Deny, ReasonBadRequest},
 		{"roles on a resource", with("/bin/true", func(r *Request) { r.Resource.Roles = []string{RoleOwner} }), Deny, ReasonBadRequest},
 		{"unknown tier", with("/bin/true", func(r *Request) { r.Context.Tier = "d" }), Deny, ReasonBadRequest},
+		{"unknown certificate", with("/bin/true", func(r *Request) { r.Context.Certificate = "good" }), Deny, ReasonBadRequest},
 		{"unknown network", with("/bin/true", func(r *Request) { r.Context.Network = "host" }), Deny, ReasonBadRequest},
 		{"unknown stdin", with("/bin/true", func(r *Request) { r.Context.Stdin = "pipe" }), Deny, ReasonBadRequest},
 		{"unknown capability", with("/bin/true", func(r *Request) { r.Context.Capabilities = []string{"root"} }), Deny, ReasonBadRequest},

@@ -189,7 +189,7 @@ func (f *facts) newFact(a attr) cedar.Record {
 // work in one directory with a dozen programs. Arguments and digests are not,
 // and arguments may hold what should not be kept.
 const attrRecurring = attrDevice | attrChannel | attrCwd | attrTier | attrStdin | attrExecPath | attrExecDir |
-	attrExecName | attrExecInterpreter | attrExecKind | attrExecFamily | attrWorkspaceSource | attrNetwork
+	attrExecName | attrExecInterpreter | attrExecKind | attrExecFamily | attrWorkspaceSource | attrNetwork | attrCertificate
 
 // memo keeps records from call to call. It is a cache of a pure function: what
 // it holds can change how long an answer takes, not the answer. Its size is

@@ -65,6 +65,13 @@ const (
 	NetworkVoid  = "void"  // an empty one that all such calls share, in which no socket can be made
 )
 
+// What the sandbox certificate of this boot says of the tier that a call asks for.
+const (
+	CertificateNone    = "none"    // there is none of this boot, kernel and palyra-cell, or it says nothing of the tier
+	CertificateProven  = "proven"  // some claims about it are proven and none is refuted
+	CertificateRefuted = "refuted" // a claim about it is refuted
+)
+
 // The scopes of an approval.
 const (
 	ScopeOnce    = "once"
@@ -115,8 +122,9 @@ type Context struct {
 	Limits            Limits       `json:"limits,omitzero"`
 	WorkspaceSource   string       `json:"workspace_source,omitempty"` // host directory; "" is an empty private one
 	WorkspaceReadOnly bool         `json:"workspace_read_only,omitempty"`
-	Stdin             string       `json:"stdin,omitempty"`   // "none", "sealed", "stream"; "" is "none"
-	Network           string       `json:"network,omitempty"` // "fresh", "void"; "" is "fresh"
+	Stdin             string       `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
+	Network           string       `json:"network,omitempty"`     // "fresh", "void"; "" is "fresh"
+	Certificate       string       `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
 	SessionID         string       `json:"session_id,omitempty"`
 	RunID             string       `json:"run_id,omitempty"`
 	DeviceID          string       `json:"device_id,omitempty"`
@@ -178,6 +186,7 @@ var (
 	vocabTier         = []string{"a", "b", "c"}
 	vocabStdin        = []string{"none", "sealed", "stream"}
 	vocabNetwork      = []string{NetworkFresh, NetworkVoid}
+	vocabCertificate  = []string{CertificateNone, CertificateProven, CertificateRefuted}
 	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
@@ -234,6 +243,9 @@ func (c *Context) check(action string) error {
 	}
 	if c.Network != "" && !slices.Contains(vocabNetwork, c.Network) {
 		return fmt.Errorf("unknown network %q", c.Network)
+	}
+	if c.Certificate != "" && !slices.Contains(vocabCertificate, c.Certificate) {
+		return fmt.Errorf("unknown certificate %q", c.Certificate)
 	}
 	switch a := &c.Answer; {
 	case a.Scope != "" && !slices.Contains(vocabScope, a.Scope):

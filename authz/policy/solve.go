@@ -44,6 +44,7 @@ func domains(action string) map[string][]string {
 		"context.tier":            append([]string{""}, vocabTier...),
 		"context.stdin":           vocabStdin,
 		"context.network":         vocabNetwork,
+		"context.certificate":     vocabCertificate,
 		"context.scope":           append([]string{""}, vocabScope...),
 		typeOf("principal"):       {TypeUser, TypeDevice, TypeAgent},
 		typeOf("resource"):        {actionTypes()[action]},

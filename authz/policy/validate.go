@@ -126,6 +126,7 @@ var closedAttrs = map[string][]string{
 	"context.tier":            vocabTier,
 	"context.stdin":           vocabStdin,
 	"context.network":         vocabNetwork,
+	"context.certificate":     vocabCertificate,
 	"context.scope":           vocabScope,
 	"context.capabilities":    vocabCapabilities[:], // a set: its elements
 	"context.features":        vocabFeature,         // a set as well

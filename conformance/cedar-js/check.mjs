@@ -74,7 +74,7 @@ function contextOf({ request, kind, family }, approved, interpreterPermitted) {
     interpreter_permitted: interpreterPermitted,
     args: c.args ?? [], arg_count: (c.args ?? []).length, first_arg: c.args?.[0] ?? '',
     cwd: c.cwd ?? '', egress_hosts: c.egress_hosts ?? [], capabilities: c.capabilities ?? [],
-    tier: c.tier ?? '', stdin: c.stdin || 'none', network: c.network || 'fresh',
+    tier: c.tier ?? '', stdin: c.stdin || 'none', network: c.network || 'fresh', certificate: c.certificate || 'none',
     limits: {
       wall_ms: ms(l.wall), cpu_ms: ms(l.cpu), memory: l.memory ?? 0, pids: l.pids ?? 0, output: l.output ?? 0, file_size: l.file_size ?? 0,
     },

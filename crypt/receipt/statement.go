@@ -145,6 +145,9 @@ type Question struct {
 	Device  string   `json:"device"`  // that it asked from; "" is unknown
 	Channel string   `json:"channel"` // the surface that it came by
 	System  bool     `json:"system"`  // program and scripts are the system's own
+	// Certificate is what the sandbox certificate said of the tier, "proven" or
+	// "refuted"; absent: there was none.
+	Certificate string `json:"certificate,omitempty"`
 }
 
 // Decision is policy's answer.

@@ -33,7 +33,7 @@ import (
 )
 
 // Act is the name of the administrative act that a certificate is.
-const Act = "sandbox.certify"
+const Act = kernel.CertifyAct
 
 // Options are of Run.
 type Options struct {
