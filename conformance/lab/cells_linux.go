@@ -148,7 +148,7 @@ func startIn(group string, uid int, cmd *exec.Cmd) error {
 
 var (
 	skipped = regexp.MustCompile(`(?m)^ *--- SKIP: (\S+)`)
-	because = regexp.MustCompile(`(?m)^ +\S+_test\.go:\d+: (.*)\n *--- SKIP`)
+	because = regexp.MustCompile(`(?m)^=== \w+ +(\S+)\n +\S+\.go:\d+: (.*)$`)
 	broken  = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
 	passes  = regexp.MustCompile(`(?m)^--- PASS: (\S+)`)
 )
@@ -167,13 +167,17 @@ func (p place) tests(uid int, env []string, program, pattern string, args ...str
 		fmt.Println(out[max(0, len(out)-8000):])
 		return "", err
 	}
+	said := make(map[string]string) // the last words of a test
+	for _, m := range because.FindAllStringSubmatch(out, -1) {
+		said[m[1]] = strings.TrimSpace(m[2])
+	}
 	got := "ok"
+	var why []string
 	for _, m := range skipped.FindAllStringSubmatch(out, -1) {
 		got += ", skipped " + m[1]
-	}
-	var why []string
-	for _, m := range because.FindAllStringSubmatch(out, -1) {
-		why = append(why, strings.TrimSpace(m[1]))
+		if w := said[m[1]]; w != "" {
+			why = append(why, w)
+		}
 	}
 	if len(why) > 0 {
 		got += "\n" + strings.Join(why, "; ")
