@@ -23,6 +23,22 @@ type battery struct {
 	verbose bool
 	modes   []string
 	skips   []likeCold
+
+	mu   sync.Mutex
+	kept map[string]map[string]*observation // guarded by mu: controls by case, where they serve several runs; or nil
+}
+
+// controlsOf are the controls that were made of a case.
+func (b *battery) controlsOf(c *attackCase) map[string]*observation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kept == nil {
+		return make(map[string]*observation)
+	}
+	if b.kept[c.id()] == nil {
+		b.kept[c.id()] = make(map[string]*observation)
+	}
+	return b.kept[c.id()]
 }
 
 // The modes of a tier C cell.
@@ -179,7 +195,7 @@ func (b *battery) work(jobs []job, tiers []string, atOnce int, add func([]record
 // tiers differ in it.
 func (b *battery) do(c *attackCase, u *user, tiers []string) []record {
 	var out []record
-	controls := make(map[string]*observation)
+	controls := b.controlsOf(c)
 	for _, tier := range tiers {
 		key := ""
 		if c.perTier {

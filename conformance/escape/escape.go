@@ -8,6 +8,8 @@
 //	go run ./conformance/escape -out conformance/results/latest.json
 //	go run ./conformance/escape -case 7 -v          # one case, everything it saw
 //	go run ./conformance/escape -sandbox bwrap -v   # a sandbox that should fail some
+//	go run ./conformance/escape -attribute conformance/escape/recorded/attribution.json
+//	go run ./conformance/escape -summarize conformance/results/latest.json
 //
 // The verdict comes from the host wherever the host can see: did the secret
 // come out, was the listener reached, did the victim die, is there a set-user-id
@@ -37,6 +39,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"palyra/isolate/knob"
 )
 
 // config is the command line.
@@ -72,9 +76,20 @@ func main() {
 	flag.IntVar(&c.uid, "uid", 64321, "user id of the unprivileged user, where we are root")
 	flag.BoolVar(&c.verbose, "v", false, "say what every run did")
 	flag.BoolVar(&c.keep, "keep", false, "leave the stage directory")
+	trace := flag.String("attribute", "", "turn off one layer after the other, in builds for that, and bring `FILE` up to date")
+	knobs := flag.String("knobs", ","+strings.Join(knob.Names(), ","), "only without these layers, for -attribute; an empty name is all layers in force")
+	sum := flag.String("summarize", "", "write recorded/battery.json from result `FILES` of -out, separated by commas, and run nothing")
 	flag.Parse()
 	c.cases, c.tiers, c.users, c.modes = words(cases), words(tiers), words(users), words(modes)
-	ok, err := run(c)
+	ok, err := true, error(nil)
+	switch {
+	case *sum != "":
+		err = summarize(words(*sum), "conformance/escape/"+batteryFile)
+	case *trace != "":
+		err = attribute(c, *trace, strings.Split(*knobs, ","))
+	default:
+		ok, err = run(c)
+	}
 	switch {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "escape:", err)

@@ -5,3 +5,9 @@ package main
 import "errors"
 
 func run(config) (bool, error) { return false, errors.New("the attacks exist only on linux") }
+
+func attribute(config, string, []string) error { return errors.New("the attacks exist only on linux") }
+
+func summarize([]string, string) error { return errors.New("the attacks exist only on linux") }
+
+const batteryFile = ""

@@ -1,4 +1,4 @@
-//go:build !palyra_knobs
+//go:build !palyra_knobs || !linux
 
 package knob
 
