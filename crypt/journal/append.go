@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -105,16 +106,22 @@ func (j *Journal) lead() {
 	j.writer.Unlock()
 
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	for _, r := range batch[1:] {
 		r.turn <- false
 	}
-	if len(q.waiting) == 0 {
+	next := len(q.waiting) > 0
+	if next {
+		q.waiting[0].leads = true
+		q.waiting[0].turn <- true
+	} else {
 		q.leading = false
-		return
 	}
-	q.waiting[0].leads = true
-	q.waiting[0].turn <- true
+	q.mu.Unlock()
+	if next {
+		// Whoever leads now would otherwise run when this goroutine, which has a
+		// call to finish, next waits for something.
+		runtime.Gosched()
+	}
 }
 
 // commit makes a batch durable and sets the results. The caller holds writer.
