@@ -56,7 +56,7 @@ var listed = sync.OnceValues(func() ([]string, error) {
 		if d.IsDir() && ignored(rel) {
 			return fs.SkipDir
 		}
-		if d.Type().IsRegular() && path.Ext(rel) != ".test" {
+		if d.Type().IsRegular() {
 			out = append(out, rel)
 		}
 		return nil
