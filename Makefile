@@ -10,7 +10,6 @@ VERSION ?= $(shell $(GIT) describe --always --dirty 2>/dev/null || echo unknown)
 # -buildvcs=false: stamping would ask git, which refuses a clone that somebody else owns; VERSION says it instead.
 export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
 BUILD    = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
-TOOLS   := $(CURDIR)/bin/tools
 FUZZTIME ?= 20s
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 freebsd/amd64
 NESTED  := $(patsubst %/go.mod,%,$(wildcard conformance/*/go.mod))
@@ -23,6 +22,8 @@ build: ## every program into bin/, static
 	$(BUILD) -o bin/ ./cmd/...
 
 # SQLite is C made into Go, one goroutine to a connection: instrumenting it makes its users' tests four times as slow.
+# A process with the race detector in it sleeps before it ends, for late goroutines: a tenth of a second, not all of one.
+test: export GORACE ?= atexit_sleep_ms=100
 test: build ## every Go test, with the race detector, in random order
 	go test -race -gcflags=modernc.org/...=-race=false -shuffle=on $(TESTFLAGS) ./...
 
@@ -65,7 +66,7 @@ bench: build ## cells, whole calls and palyra exec beside fork+exec, bwrap and o
 bench-full: build ; go run ./bench -full
 bench-baseline: build ; go run ./bench -accept
 bench-compare:
-	@go build -o $(TOOLS)/bench ./bench && $(TOOLS)/bench -compare
+	@go build -o bin/tools/ ./bench && bin/tools/bench -compare
 lab: ## emulated machines: the cell on other kernels and arm64, the units under systemd
 	go run ./conformance/lab
 demo: build ## the whole path in a minute
