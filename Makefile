@@ -7,9 +7,9 @@ SHELL := /bin/bash
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
 VERSION ?= $(shell $(GIT) describe --always --dirty 2>/dev/null || echo unknown)
-# -buildvcs=false: stamping would ask git, which refuses a clone that somebody else owns; VERSION says it instead.
-export GOFLAGS := $(filter-out -buildvcs=%,$(GOFLAGS)) -buildvcs=false
-BUILD    = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+# VERSION says what stamping would ask git, which refuses others' clones. -trimpath: tests build from what build compiled.
+export GOFLAGS := $(filter-out -buildvcs=% -trimpath,$(GOFLAGS)) -buildvcs=false -trimpath
+BUILD    = CGO_ENABLED=0 go build -ldflags '-s -w -X main.version=$(VERSION)'
 FUZZTIME ?= 20s
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 freebsd/amd64
 NESTED  := $(patsubst %/go.mod,%,$(wildcard conformance/*/go.mod))
@@ -28,7 +28,7 @@ test: build ## every Go test, with the race detector, in random order
 	go test -race -gcflags=modernc.org/...=-race=false -shuffle=on $(TESTFLAGS) ./...
 
 # Looking wants types, not fast code: no optimizing and no symbols, one build for all of it, and memory for time.
-LOOK := CGO_ENABLED=0 GOGC=400 GOFLAGS="$(GOFLAGS) -trimpath '-gcflags=all=-N -l -dwarf=false'"
+LOOK := CGO_ENABLED=0 GOGC=400 GOFLAGS="$(GOFLAGS) '-gcflags=all=-N -l -dwarf=false'"
 check: fmt ## formatting, vet for each platform, the rules of the tree, staticcheck, govulncheck
 	@$(MAKE) --no-print-directory -j2 -O vet lint arch vuln
 fmt:
