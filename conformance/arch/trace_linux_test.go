@@ -164,7 +164,7 @@ func follows(t *testing.T, who string, calls []string, rows []row) {
 			return
 		}
 		at = j
-		if rows[j].n == 1 {
+		if rows[j].n == 1 && c != "rt_sigaction" { // of those there are as many as signals are ignored, two under nohup
 			at++
 		}
 	}
