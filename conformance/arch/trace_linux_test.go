@@ -142,10 +142,32 @@ func checkCell(t *testing.T, tasks map[int]*task, rows []row) {
 				calls = calls[:len(calls)-1]
 			}
 			follows(t, "reaper", calls, outside)
+			resets(t, k.lines)
 		}
 	}
 	if reaper != 1 || program != 1 {
 		t.Errorf("saw %d reapers and %d programs, want one of each", reaper, program)
+	}
+}
+
+var reset = regexp.MustCompile(`^rt_sigaction\((\w+), \{sa_handler=SIG_DFL,`)
+
+// resets wants every signal that is reset to be reset to its default, and once. Which
+// they are is for what palyra-cell was started with: none from a shell, SIGHUP
+// under nohup(1).
+func resets(t *testing.T, lines []string) {
+	t.Helper()
+	seen := make(map[string]bool)
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "rt_sigaction(") {
+			continue
+		}
+		m := reset.FindStringSubmatch(line)
+		if m == nil || seen[m[1]] {
+			t.Errorf("%s: want each signal at most once, and its default", line)
+			continue
+		}
+		seen[m[1]] = true
 	}
 }
 
@@ -164,7 +186,7 @@ func follows(t *testing.T, who string, calls []string, rows []row) {
 			return
 		}
 		at = j
-		if rows[j].n == 1 && c != "rt_sigaction" { // of those there are as many as signals are ignored, two under nohup
+		if rows[j].n == 1 && c != "rt_sigaction" { // resets looks at those
 			at++
 		}
 	}
