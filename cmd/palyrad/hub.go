@@ -139,7 +139,7 @@ func (c *core) drain(ctx context.Context) (cut bool) {
 func (c *core) reload() error {
 	err := c.kernel.Reload()
 	if err == nil {
-		c.local.DropVoidGrants()
+		c.local.PoliciesChanged()
 	}
 	return err
 }

@@ -211,11 +211,11 @@ func (h *Hub) PreviewApproval(ctx context.Context, c hub.Caller, id string, a hu
 	return v, nil
 }
 
-// DropVoidGrants ends the standing grants that were given under other policies
-// than those in force, and returns how many. They cover nothing in any case; nor
-// shall they when the old policies are back. Call it after every reload: it keeps
-// the new policies for later, too.
-func (h *Hub) DropVoidGrants() int {
+// PoliciesChanged is to be called after every reload. It keeps the new policies,
+// so that what they decide can be explained when they are replaced; it ends the
+// standing grants that were given under others, and returns how many. Those cover
+// nothing in any case; nor shall they when the old policies are back.
+func (h *Hub) PoliciesChanged() int {
 	h.archive()
 	now := h.k.PolicySet().Digest()
 	return h.runs.Approvals().Drop(func(g *approval.Standing) bool { return g.PolicySet != now })

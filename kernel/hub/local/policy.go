@@ -92,7 +92,7 @@ func (h *Hub) Reload(ctx context.Context, c hub.Caller) (hub.PolicyInfo, error) 
 		return hub.PolicyInfo{}, err
 	}
 	v := h.policyInfo()
-	grants := h.DropVoidGrants()
+	grants := h.PoliciesChanged()
 	_, err := h.record(context.WithoutCancel(ctx), c, "policy.reload", v.Digest, map[string]string{"was": old.String(), "grants": strconv.Itoa(grants)})
 	return v, err
 }
