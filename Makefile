@@ -21,11 +21,11 @@ help: ## this list
 build: ## every program into bin/, static
 	$(BUILD) -o bin/ ./cmd/...
 
-# Instrumented, SQLite's own code (C made Go, no goroutines) is four times as slow; leaving out what has generic code in
-# it (go.shape) would lend an uninstrumented sync.Map to all. GORACE: end 0.1 s after the last test, not a whole second.
+# Instrumented, SQLite's own code (C made Go, no goroutines) is four times as slow; leaving out what has generic code in it
+# (go.shape) would lend an uninstrumented sync.Map to all. GORACE: end 0.1 s after the last test, not 1 s. Check vets.
 test: export GORACE ?= atexit_sleep_ms=100
 test: build ## every Go test, with the race detector, in random order
-	go test -race -gcflags=modernc.org/sqlite/lib=-race=false -shuffle=on $(TESTFLAGS) ./...
+	go test -race -vet=off -gcflags=all=-dwarf=false '-gcflags=modernc.org/sqlite/lib=-race=false -dwarf=false' -shuffle=on $(TESTFLAGS) ./...
 
 # Looking wants types, not fast code: no optimizing and no symbols, one build for all of it, and memory for time.
 LOOK := CGO_ENABLED=0 GOGC=400 GOFLAGS="$(GOFLAGS) '-gcflags=all=-N -l -dwarf=false'"
