@@ -30,7 +30,7 @@ const Origin = "palyra-knobs.invalid"
 // as well turn it off there, too.
 const (
 	User         = "user"         // the user namespace of the cell
-	Mount        = "mount"        // the template: the cell sees the host's files, and its Landlock rule for / is about them
+	Mount        = "mount"        // the template: the cell sees the host's files. Landlock's rules stay what they are: the one about / is about the template's
 	PID          = "pid"          // the PID namespace of the cell
 	Net          = "net"          // its network namespace, fresh, pooled or void
 	IPC          = "ipc"          // its IPC namespace

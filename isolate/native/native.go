@@ -118,6 +118,7 @@ const (
 	atFDCWD        = -100
 	mntDetach      = 2
 	openPath       = 0x200000 // O_PATH
+	openWrite      = 0x1      // O_WRONLY
 	openCloexec    = 0x80000
 	resolveBeneath = 0x08 | 0x04 | 0x02 // RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS
 )
@@ -168,6 +169,7 @@ func confine(c *Cell) sys.Tape {
 	}
 	t = append(t, sys.Step{Call: "unshare", Args: []sys.Arg{sys.Int(cloneNewUser)},
 		Why: "a user namespace that owns none of the others, so after the mounts"})
+	t = append(t, nested()...)
 	t = append(t, steps.Rendezvous(steps.MarkIDs, sys.FD("status", c.FDs.Status), sys.FD("gate", c.FDs.Gate), "palyra-cell writes our id maps now")...)
 	t = append(t, steps.Become(InnerID, InnerID)...)
 	// One more process than the program may have: the reaper counts too.
@@ -194,6 +196,34 @@ func proc() sys.Tape {
 	}
 }
 
+// howSize is that of struct open_how, openat2(2).
+const howSize = 24
+
+// how is a struct open_how: flags, mode, resolve.
+func how(flags, resolve uint64, text string) sys.Arg {
+	b := binary.NativeEndian.AppendUint64(nil, flags|openCloexec)
+	b = binary.NativeEndian.AppendUint64(b, 0)
+	return sys.Bytes("how", binary.NativeEndian.AppendUint64(b, resolve), text)
+}
+
+// NestedLimit is the number of user namespaces that may be made in the cell's,
+// namespaces(7). Each user namespace has its own, and opening the file finds that
+// of whoever opens it, so that it must be opened in the cell, after the unshare.
+const NestedLimit = "/proc/sys/user/max_user_namespaces"
+
+// nested sets NestedLimit to none. The filter forbids user namespaces, too; this
+// holds where the filter were passed by, for most of what an attacker would do
+// there begins with capabilities in a user namespace of their own.
+func nested() sys.Tape {
+	return sys.Tape{
+		{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(NestedLimit), how(openWrite, 0, "O_WRONLY"), sys.Int(howSize)},
+			Out: "nested", Why: "how many user namespaces may be made in this one; CAP_SYS_RESOURCE is needed, which the next steps take"},
+		{Call: "write", Args: []sys.Arg{sys.Slot("nested"), sys.Bytes("nested", []byte{'0'}, "0"), sys.Int(1)},
+			Why: "none: nobody in the cell gets capabilities, even without the filter"},
+		{Call: "close", Args: []sys.Arg{sys.Slot("nested")}, Why: "no descriptor of it stays"},
+	}
+}
+
 // operands mounts sealed copies over workspace files. The target is resolved in
 // the cell's own view and beneath the workspace only, and then used as a
 // descriptor: a symlink swapped in by somebody who writes there is refused.
@@ -201,17 +231,11 @@ func operands(ops []Operand) sys.Tape {
 	if len(ops) == 0 {
 		return nil
 	}
-	// struct open_how: flags, mode, resolve.
-	how := func(resolve uint64, text string) sys.Arg {
-		b := binary.NativeEndian.AppendUint64(nil, openPath|openCloexec)
-		b = binary.NativeEndian.AppendUint64(b, 0)
-		return sys.Bytes("how", binary.NativeEndian.AppendUint64(b, resolve), text)
-	}
-	t := sys.Tape{{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(WorkspaceDir), how(0, "O_PATH"), sys.Int(24)},
+	t := sys.Tape{{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(WorkspaceDir), how(openPath, 0, "O_PATH"), sys.Int(howSize)},
 		Out: "workspace", Why: "the workspace, to resolve operands beneath it"}}
 	for _, o := range ops {
 		t = append(t,
-			sys.Step{Call: "openat2", Args: []sys.Arg{sys.Slot("workspace"), sys.Str(o.Path), how(resolveBeneath, "O_PATH,beneath,no-links"), sys.Int(24)},
+			sys.Step{Call: "openat2", Args: []sys.Arg{sys.Slot("workspace"), sys.Str(o.Path), how(openPath, resolveBeneath, "O_PATH,beneath,no-links"), sys.Int(howSize)},
 				Out: "operand", Why: "the file that a sealed copy covers"},
 			sys.Step{Call: "move_mount", Args: []sys.Arg{sys.FD("copy", o.FD), sys.Str(""), sys.Slot("operand"), sys.Str(""), sys.Int(fEmptyPath | tEmptyPath)},
 				Why: "cover it with the approved bytes"})

@@ -67,8 +67,10 @@ func TestOrder(t *testing.T) {
 		for _, r := range []struct{ before, after, why string }{
 			{"fsopen(", "unshare(", "proc belongs to the PID namespace's owner"},
 			{"move_mount(", "unshare(", "the cell's user namespace must not own its mounts"},
-			{"openat2(", "unshare(", "operands are covered while we may mount"},
+			{"openat2($workspace", "unshare(", "operands are covered while we may mount"},
 			{"unshare(", "write(fd:status, mark{U}", "the maps are written to the new namespace"},
+			{"unshare(", "openat2(-100, \"" + NestedLimit, "opened before, it is the host's limit"},
+			{"write($nested", "capset(", "the limit needs CAP_SYS_RESOURCE of the new namespace"},
 			{"write(fd:status, mark{U}", "setresuid(", "the id exists once it is mapped"},
 			{"setresgid(", "setresuid(", "a group cannot be changed by a user without capabilities"},
 			{"setresuid(", "prctl(0x1c", "securebits need CAP_SETPCAP of the new namespace, kept by the change of user"},
