@@ -179,13 +179,16 @@ type sockets int
 
 const (
 	noSockets    sockets = iota // none at all, for the void network
-	innerSockets                // TCP and UDP at tier C, connected pairs
+	innerSockets                // connected pairs
 	allSockets                  // unix sockets, too, at tier C
 )
 
-// filterOptions are those of compile, without a cookie.
+// filterOptions are those of compile, without a cookie. No cell gets sockets of
+// the Internet's families: no call has a network, so that they could do nothing
+// but what a hole in the network namespace would let them, and Landlock confines
+// UDP from ABI 10 on only.
 func filterOptions(t tier.Tier, kind sockets) seccomp.Options {
-	return seccomp.Options{Tier: t, AllowInet: t == tier.C && kind != noSockets, AllowUnix: kind == allSockets, NoPair: kind == noSockets}
+	return seccomp.Options{Tier: t, AllowUnix: kind == allSockets, NoPair: kind == noSockets}
 }
 
 func compile(t tier.Tier, cookie uint64, kind sockets) (*program, error) {

@@ -249,10 +249,14 @@ func (t *test) control(ctx context.Context, c *certify.Claim, at string) certify
 
 // given returns the socket that a scene gives as standard input, nil if none.
 func (sc *scene) stdin() (*os.File, error) {
-	if !sc.given {
+	if sc.given == 0 {
 		return nil, nil
 	}
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	kind := syscall.SOCK_DGRAM
+	if sc.given == syscall.AF_INET {
+		kind = syscall.SOCK_STREAM
+	}
+	fd, err := syscall.Socket(sc.given, kind|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}

@@ -19,8 +19,6 @@ type stage struct {
 	leak   int    // descriptor of it that is not closed on exec
 	host   string // the host's name
 
-	udp       int // socket on the loopback address
-	port      int
 	abstract  int // datagram socket at an abstract address
 	name      string
 	semaphore uintptr // id
@@ -41,7 +39,7 @@ const (
 )
 
 func newStage() (_ *stage, err error) {
-	s := &stage{secret: "secret-" + rand.Text(), leak: -1, udp: -1, abstract: -1}
+	s := &stage{secret: "secret-" + rand.Text(), leak: -1, abstract: -1}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -61,7 +59,7 @@ func newStage() (_ *stage, err error) {
 	if err := s.policies(); err != nil {
 		return nil, err
 	}
-	for _, f := range []func() error{s.leave, s.listenUDP, s.listenAbstract, s.raise} {
+	for _, f := range []func() error{s.leave, s.listenAbstract, s.raise} {
 		if err := f(); err != nil {
 			return nil, err
 		}
@@ -100,23 +98,6 @@ func (s *stage) leave() error {
 	}
 	s.leak = int(fd)
 	s.later(func() { syscall.Close(s.leak) })
-	return nil
-}
-
-func (s *stage) listenUDP() (err error) {
-	if s.udp, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0); err != nil {
-		s.udp = -1 // a host without IP: the control says so
-		return nil
-	}
-	s.later(func() { syscall.Close(s.udp) })
-	if err := syscall.Bind(s.udp, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return nil
-	}
-	if a, err := syscall.Getsockname(s.udp); err == nil {
-		if in, ok := a.(*syscall.SockaddrInet4); ok {
-			s.port = in.Port
-		}
-	}
 	return nil
 }
 
@@ -188,7 +169,7 @@ type scene struct {
 	attempt string
 	a, b    string
 	socket  int  // where the token must arrive; -1: the attempt's own word counts
-	given   bool // its standard input is a datagram socket of ours
+	given   int  // its standard input is a socket of ours of this family, AF_UNIX (datagrams) or AF_INET (TCP); 0: none
 	lasts   bool // it does not end by itself
 	mighty  bool // where the control is stopped, try it as root of a user namespace
 }
@@ -204,7 +185,8 @@ func (s *stage) scene(claim, tier string) scene {
 	case "pid_namespace":
 		x.attempt = "processes"
 	case "net_namespace":
-		x.attempt, x.a, x.b, x.socket = "datagram", strconv.Itoa(s.port), rand.Text(), s.udp
+		x.attempt, x.a = "namespace", "net"
+		x.b, _ = os.Readlink("/proc/self/ns/net")
 	case "ipc_namespace":
 		x.attempt, x.a, x.b = "semaphore", strconv.Itoa(s.key), strconv.Itoa(s.held)
 	case "uts_namespace":
@@ -225,9 +207,9 @@ func (s *stage) scene(claim, tier string) scene {
 			x.attempt, x.a, x.b = "write", "/proc/self/comm", "certify"
 		}
 	case "landlock_ports":
-		x.attempt = "listen"
+		x.attempt, x.given = "listen", syscall.AF_INET
 	case "landlock_scopes":
-		x.attempt, x.a, x.b, x.socket, x.given = "abstract", s.name, rand.Text(), s.abstract, true
+		x.attempt, x.a, x.b, x.socket, x.given = "abstract", s.name, rand.Text(), s.abstract, syscall.AF_UNIX
 	case "seccomp":
 		x.attempt = "calls"
 	case "descriptors":

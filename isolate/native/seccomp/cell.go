@@ -15,9 +15,10 @@ type Options struct {
 	// cell's own last step passes it, and the program cannot know it, because
 	// execve clears registers and memory. Zero: execveat never succeeds.
 	ExecCookie uint64
-	// AllowInet lets socket(2) make TCP and UDP sockets. It costs nothing in an
-	// empty network namespace and is ignored below tier C, where such a socket
-	// would reach the host's network.
+	// AllowInet lets socket(2) make TCP and UDP sockets. In an empty network
+	// namespace they reach nothing; without it there is a second layer that says
+	// so, which is the only one for UDP below Landlock's ABI 10. It is ignored
+	// below tier C, where such a socket would reach the host's network.
 	AllowInet bool
 	// AllowUnix lets socket(2) make unix sockets and socketpair(2) make datagram
 	// pairs. Both can reach a host process that listens in a directory which the

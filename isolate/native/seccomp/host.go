@@ -10,10 +10,13 @@ func hostRules(namespaces, pathMetadata bool) []Rule {
 // key.
 func objectRules(namespaces bool) []Rule {
 	ipc := []string{"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget",
-		"msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify",
-		"mq_getsetattr"}
+		"msgsnd", "msgrcv", "msgctl"}
+	queues := deny(ENOSYS, "message queues by name, which a namespace confines, too; hardly any program has a use for them",
+		"mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr")
 	if namespaces {
 		return []Rule{
+			queues,
+			// PostgreSQL and fakeroot need them.
 			allow("IPC objects of the cell's own namespace", ipc...),
 			allow("processes of the cell's own PID namespace",
 				"pidfd_open", "prlimit64", "setpriority", "ioprio_set", "sched_setparam"),
@@ -25,6 +28,7 @@ func objectRules(namespaces bool) []Rule {
 	}
 	const why = "only on the caller: other processes of the user are in reach"
 	return []Rule{
+		queues,
 		deny(ENOSYS, "IPC objects of the host", ipc...),
 		deny(EPERM, "processes of the host", "pidfd_open"),
 		self(0, why, "prlimit64"),

@@ -336,6 +336,8 @@ func TestCell(t *testing.T) {
 	b := Options{Tier: tier.B, ExecCookie: c.ExecCookie, AllowInet: true, AllowUnix: true}
 	noInet, noCookie, noUnix := c, c, c
 	noInet.AllowInet, noCookie.ExecCookie, noUnix.AllowUnix = false, 0, false
+	neither := noInet
+	neither.AllowUnix = false
 	const high = 0xdeadbeef << 32
 	for _, tt := range []struct {
 		o    Options
@@ -376,6 +378,15 @@ func TestCell(t *testing.T) {
 		{b, "socket", [6]uint64{2, 1, 6}, Errno(EAFNOSUPPORT)},
 		{b, "socketpair", [6]uint64{1, 1}, Allow},
 		{b, "socketpair", [6]uint64{1, 2}, Errno(EAFNOSUPPORT)}, // datagram
+		{noUnix, "connect", [6]uint64{}, Allow},
+		{noInet, "connect", [6]uint64{}, Allow},
+		{neither, "socket", [6]uint64{1, 1, 0}, Errno(EAFNOSUPPORT)},
+		{neither, "socketpair", [6]uint64{1, 1, 0}, Allow},
+		{neither, "bind", [6]uint64{}, Errno(EPERM)},
+		{c, "mq_open", [6]uint64{}, Errno(ENOSYS)},
+		{b, "mq_open", [6]uint64{}, Errno(ENOSYS)},
+		{c, "shmget", [6]uint64{}, Allow},
+		{b, "shmget", [6]uint64{}, Errno(ENOSYS)},
 		{b, "prlimit64", [6]uint64{0, 7}, Allow},
 		{b, "prlimit64", [6]uint64{high | 1, 7}, Errno(EPERM)},
 		{b, "chmod", [6]uint64{1, 0o644}, Errno(EPERM)},

@@ -42,6 +42,10 @@ func socketRules(noPair, namespaces, inet, unix bool) []Rule {
 		pair.Clauses = []Clause{each}
 		socket.Clauses = []Clause{each}
 	}
+	if !inet && !unix {
+		return []Rule{options, socket, pair,
+			deny(EPERM, "no socket that can be made here has anything to connect to", "connect", "bind", "listen", "accept", "accept4")}
+	}
 	if inet {
 		socket.Clauses = append(socket.Clauses,
 			when(Allow, is(0, afInet, afInet6), masked(1, sockType, sockStream), is(2, 0, protoTCP)),
