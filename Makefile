@@ -74,6 +74,6 @@ demo: build ## the whole path in a minute
 
 cross: ## static binaries for linux amd64 and arm64
 	@for a in amd64 arm64; do echo "linux/$$a"; GOOS=linux GOARCH=$$a $(BUILD) -o bin/linux-$$a/ ./cmd/...; done
-ci: check cross test demo conformance ## what .ci/run runs
+ci: check cross test demo conformance lab ## what .ci/run runs
 clean: ## remove what the targets made
 	rm -rf bin conformance/results bench/results
