@@ -154,7 +154,7 @@ func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, 
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, nil, startError(path, err)
+		return nil, nil, startError(path, err, a.Cloneflags&syscall.CLONE_NEWUSER != 0)
 	}
 	return c, gone, nil
 }
@@ -173,8 +173,9 @@ func newNest() *cgroup.Nest {
 	return nest
 }
 
-// startError says which control is missing when palyra-cell cannot be started.
-func startError(path string, err error) error {
+// startError says which control is missing when palyra-cell cannot be started,
+// in a user namespace of its own or in ours.
+func startError(path string, err error, userns bool) error {
 	op := fmt.Sprintf("start palyra-cell %q", path)
 	_, statErr := os.Stat(path)
 	switch {
@@ -182,11 +183,16 @@ func startError(path string, err error) error {
 		return fault.New(fault.Refused, "cell_missing", op, err).WithHint("install palyra-cell beside palyra")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EPERM) && !sys.HasSysAdmin():
 		return usernsFault(op, err)
+	case errors.Is(err, syscall.EACCES) && userns && syscall.Access(path, accessExecute) == nil:
+		return usernsFault(op, err) // by AppArmor (userns_create): the program itself may be executed
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
 		return fault.New(fault.Unavailable, "cell_start", op, err)
 	}
 	return fault.New(fault.Refused, "cell_start", op, err)
 }
+
+// accessExecute is X_OK of access(2).
+const accessExecute = 1
 
 // usernsFault says what to do on a host that gives no user namespaces.
 func usernsFault(op string, err error) *fault.Error {

@@ -78,7 +78,7 @@ func NewStarter(path string) (*Starter, error) {
 	theirs.Close()
 	if err != nil {
 		ours.Close()
-		return nil, startError(path, err)
+		return nil, startError(path, err, false)
 	}
 	return newStarter(ours), nil
 }
