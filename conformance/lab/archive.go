@@ -23,18 +23,31 @@ type archive struct {
 	opts      []string
 }
 
-// mirror is where this machine's apt finds Debian.
-func mirror() (string, error) {
-	out, err := exec.Command("apt-get", "indextargets", "--format", "$(LABEL) $(COMPONENT) $(REPO_URI)", "Created-By: Packages").Output()
-	if err != nil {
-		return "", fmt.Errorf("apt-get indextargets: %w", err)
-	}
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "Debian" && f[1] == "main" {
-			return f[2], nil
+// mirror is where this machine's apt finds Debian. An apt that has read no index
+// yet does not know which of its archives that is: it reads them then, into work.
+func mirror(work string) (string, error) {
+	lists := filepath.Join(work, "apt/lists")
+	own := []string{"-q", "-o", "Dir::State::Lists=" + lists, "-o", "Dir::Cache=" + lists, "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1",
+		"-o", "Acquire::Languages=none", "-o", "APT::Update::Error-Mode=any"}
+	var broken error
+	for _, opts := range [][]string{nil, own} {
+		if opts != nil {
+			if err := os.MkdirAll(lists+"/partial", 0o755); err != nil {
+				return "", err
+			}
+			broken = reach(quiet("apt-get", append(slices.Clone(opts), "update")...)) // perhaps of an archive that is not Debian's
+		}
+		out, err := exec.Command("apt-get", append(slices.Clone(opts), "indextargets", "--format", "$(LABEL) $(COMPONENT) $(REPO_URI)", "Created-By: Packages")...).Output()
+		if err != nil {
+			return "", fmt.Errorf("apt-get indextargets: %w", err)
+		}
+		for line := range strings.Lines(string(out)) {
+			if f := strings.Fields(line); len(f) == 3 && f[0] == "Debian" && f[1] == "main" {
+				return f[2], nil
+			}
 		}
 	}
-	return "", errors.New("apt knows no archive of Debian")
+	return "", errors.Join(errors.New("apt knows no archive of Debian"), broken)
 }
 
 // keep is how long an index and what was downloaded by it are used.
@@ -44,7 +57,7 @@ const keep = 7 * 24 * time.Hour
 func newArchive(dir, arch string) *archive {
 	a := &archive{dir: dir, arch: arch}
 	a.opts = []string{"-q", "-o", "Dir::Etc::sourcelist=" + a.dir + "/sources.list", "-o", "Dir::Etc::sourceparts=/dev/null",
-		"-o", "Dir::State=" + a.dir + "/state", "-o", "Dir::State::status=" + a.dir + "/status", "-o", "Dir::Cache=" + a.dir + "/cache",
+		"-o", "Dir::State=" + a.dir + "/state", "-o", "Dir::State::Lists=" + a.dir + "/state/lists", "-o", "Dir::State::status=" + a.dir + "/status", "-o", "Dir::Cache=" + a.dir + "/cache",
 		"-o", "APT::Architecture=" + arch, "-o", "APT::Architectures::=" + arch, "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1",
 		"-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false", "-o", "Acquire::Languages=none", "-o", "APT::Install-Recommends=false",
 		// A release that is no longer changed has an index whose date has passed.
@@ -58,16 +71,23 @@ func (l *lab) open(suite, arch string) (*archive, error) {
 	if made, err := os.Stat(filepath.Join(a.dir, "read")); err == nil && time.Since(made.ModTime()) < keep {
 		return a, nil
 	}
+	if l.gone != nil { // apt's patience is long, and there are seven machines
+		return nil, l.gone
+	}
 	// The archive forgets old packages, and the index of a week ago names them.
 	if err := os.RemoveAll(a.dir); err != nil {
 		return nil, err
 	}
-	uri, err := mirror()
-	if err != nil {
-		return nil, err
+	uri, err := mirror(l.work)
+	if err == nil {
+		err = a.read(suite, uri)
 	}
-	if err := a.read(suite, uri); err != nil {
-		return nil, fmt.Errorf("index of %s, %s: %w", suite, arch, err)
+	if err != nil {
+		err = fmt.Errorf("index of %s, %s: %w", suite, arch, err)
+		if away(err) != "" {
+			l.gone = err
+		}
+		return nil, err
 	}
 	return a, os.WriteFile(filepath.Join(a.dir, "read"), nil, 0o644)
 }
@@ -83,14 +103,14 @@ func (a *archive) read(suite, uri string) (err error) {
 		return err
 	}
 	// Any index that could not be read or whose signature is not good is an error.
-	return quiet("apt-get", append(slices.Clone(a.opts), "-o", "APT::Update::Error-Mode=any", "update")...)
+	return reach(quiet("apt-get", append(slices.Clone(a.opts), "-o", "APT::Update::Error-Mode=any", "update")...))
 }
 
 // with downloads packages and what they depend on, as to an empty machine, and
 // returns the files.
 func (a *archive) with(packages ...string) ([]string, error) {
 	args := append(slices.Clone(a.opts), "-y", "--download-only", "install")
-	if err := quiet("apt-get", append(args, packages...)...); err != nil {
+	if err := reach(quiet("apt-get", append(args, packages...)...)); err != nil {
 		return nil, err
 	}
 	out, err := exec.Command("apt-get", append(append(slices.Clone(a.opts), "-q", "--print-uris", "-y", "-o", "Dir::Cache::archives="+a.dir+"/none", "install"), packages...)...).Output()
@@ -145,7 +165,7 @@ func (a *archive) kernel(flavour string) (string, error) {
 	cmd := exec.Command("apt-get", append(slices.Clone(a.opts), "download", name)...)
 	cmd.Dir = a.dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("apt-get download %s: %w: %s", name, err, out)
+		return "", reach(fmt.Errorf("apt-get download %s: %w: %s", name, err, out))
 	}
 	debs, err := filepath.Glob(filepath.Join(a.dir, name+"_*.deb"))
 	if err != nil || len(debs) != 1 {

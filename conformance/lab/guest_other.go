@@ -11,3 +11,4 @@ func guest()              { os.Exit(1) }
 func service()            { os.Exit(1) }
 func asRoot(*exec.Cmd)    {}
 func dieWithUs(*exec.Cmd) {}
+func yield()              {}

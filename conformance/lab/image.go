@@ -42,7 +42,11 @@ func (l *lab) buildDisk(a *archive, m machine, disk string) error {
 	// Nobody but root may own the files of a machine; who is not root here makes
 	// the disk in a user namespace in which it is. 5.10 does not know what newer
 	// versions of mke2fs turn on.
-	cmd := exec.Command("/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal,^orphan_file,^metadata_csum_seed,verity",
+	mke2fs, err := lookPath("mke2fs")
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(mke2fs, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal,^orphan_file,^metadata_csum_seed,verity",
 		"-E", "root_owner=0:0", "-d", root, disk, "1G")
 	if err := os.Remove(disk); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -84,12 +88,12 @@ func (m machine) build(to string, packages ...string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	return m.golang(append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", to + "/"}, packages...)...)
+	return m.golang(append([]string{"build", "-ldflags", "-s -w", "-o", to + "/"}, packages...)...)
 }
 
 func (m machine) golang(args ...string) error {
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+m.arch, "GOFLAGS=-buildvcs=false")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+m.arch, "GOFLAGS=-buildvcs=false -trimpath")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w: %s", args[0], err, out)
 	}

@@ -17,3 +17,7 @@ func asRoot(cmd *exec.Cmd) {
 
 // dieWithUs kills a command when the thread that starts it ends.
 func dieWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+
+// yield leaves processors to whoever else wants them: to the machine that is
+// played, which has deadlines. It is this thread's, and what it starts inherits it.
+func yield() { _ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19) }

@@ -24,8 +24,8 @@ type played struct {
 	Package string   `json:"package"`           // of the kernel, with its version
 	Kernel  string   `json:"kernel"`            // what it says of itself
 	Init    string   `json:"init"`              // "lab" or "systemd"
-	Verdict string   `json:"verdict"`           // "ok" or "fail"
-	Error   string   `json:"error,omitempty"`   // why it failed
+	Verdict string   `json:"verdict"`           // "ok", "fail" or "not checked"
+	Error   string   `json:"error,omitempty"`   // why it failed or was not checked
 	Boot    float64  `json:"boot_seconds"`      // to the first check
 	Seconds float64  `json:"machine_seconds"`   // from its start to its end
 	Run     int      `json:"run"`               // checks
@@ -102,6 +102,10 @@ func unsure(r result) string {
 
 // print tells a person of a machine: in all, by user, and what is inconclusive.
 func (p *played) print() {
+	if p.Verdict == "not checked" {
+		fmt.Printf("%-18s NOT CHECKED: the archive cannot be reached: %s\n", p.Machine, p.Error)
+		return
+	}
 	fmt.Printf("%-18s %-4s %3d run, %3d passed, %d inconclusive, %d failed; first check after %.0f s, booted for %.0f s\n", p.Machine, p.Verdict, p.Run, p.Passed,
 		p.Unsure, p.Failed, p.Boot, p.Seconds)
 	for _, user := range []string{"root", "unprivileged"} {
@@ -120,6 +124,20 @@ func (p *played) print() {
 			fmt.Printf("    inconclusive       %s: %s\n", c.Check, c.Reason)
 		}
 	}
+}
+
+// print adds all machines up.
+func (r *report) print() {
+	var n played
+	ok := 0
+	for _, p := range r.Machines {
+		n.Run, n.Passed, n.Unsure, n.Failed = n.Run+p.Run, n.Passed+p.Passed, n.Unsure+p.Unsure, n.Failed+p.Failed
+		n.Missing = append(n.Missing, p.Missing...)
+		if p.Verdict == "ok" {
+			ok++
+		}
+	}
+	fmt.Printf("%d run, %d passed, %d inconclusive, %d failed, %d missing; %d of %d machines ok\n", n.Run, n.Passed, n.Unsure, n.Failed, len(n.Missing), ok, len(r.Machines))
 }
 
 // write puts the records beside those of the battery.
