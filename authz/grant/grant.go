@@ -4,7 +4,15 @@
 // make one that verifies. The zero Grant is refused everywhere.
 //
 // A grant binds a capsule digest, a Spec digest, a decision id, an expiry and a
-// nonce. [Verifier] checks all of them and refuses a nonce it has seen.
+// nonce. [Verifier] checks all of them and refuses a nonce it has seen. A grant
+// expires by the wall clock; its nonce is forgotten when that says so and the
+// monotonic clock, too, so that a clock which is set forward and back again
+// brings no grant back.
+//
+// # What it does not protect against
+//
+// A clock that is set back to before the end of a grant whose nonce was forgotten.
+// Only who holds the key, and can mint another, has the bytes of that grant.
 package grant
 
 import (
@@ -40,12 +48,19 @@ var (
 
 // Verifier checks grants for one runner. Make one with NewVerifier.
 type Verifier struct {
-	key Key
-	now func() time.Time
+	key  Key
+	wall func() time.Time
+	mono func() time.Duration // since some moment
 
 	mu    sync.Mutex
-	used  map[[16]byte]time.Time // nonce → not-after; swept as they expire
-	swept time.Time              // when it was
+	used  map[[16]byte]end // by nonce; guarded by mu; swept as they expire
+	swept time.Duration    // guarded by mu; when it was, by mono
+}
+
+// end is when a grant ends by each of the clocks.
+type end struct {
+	wall int64 // Unix seconds, the last one in which it is good
+	mono time.Duration
 }
 
 // sweepEvery is how often expired nonces are looked for: thousands may be in
@@ -54,7 +69,8 @@ const sweepEvery = time.Second
 
 // NewVerifier returns a Verifier for grants minted under key.
 func NewVerifier(key Key) *Verifier {
-	return &Verifier{key: key, now: time.Now, used: make(map[[16]byte]time.Time)}
+	began := time.Now()
+	return &Verifier{key: key, wall: time.Now, mono: func() time.Duration { return time.Since(began) }, used: make(map[[16]byte]end)}
 }
 
 // Verify accepts g once, for the Spec with this capsule and spec digest.
@@ -66,7 +82,7 @@ func (v *Verifier) Verify(g Grant, capsule, spec canon.Digest) error {
 	if b.Capsule != capsule || b.Spec != spec {
 		return ErrMismatch
 	}
-	now := v.now()
+	now, mono := v.wall().Round(0), v.mono()
 	if now.After(b.NotAfter) {
 		return ErrExpired
 	}
@@ -75,14 +91,14 @@ func (v *Verifier) Verify(g Grant, capsule, spec canon.Digest) error {
 	if _, ok := v.used[b.Nonce]; ok {
 		return ErrReplayed
 	}
-	if now.Sub(v.swept) >= sweepEvery {
-		v.swept = now
-		for n, t := range v.used {
-			if now.After(t) {
+	if mono-v.swept >= sweepEvery {
+		v.swept = mono
+		for n, e := range v.used {
+			if now.Unix() > e.wall && mono > e.mono {
 				delete(v.used, n)
 			}
 		}
 	}
-	v.used[b.Nonce] = b.NotAfter
+	v.used[b.Nonce] = end{b.NotAfter.Unix(), mono + b.NotAfter.Sub(now)}
 	return nil
 }
