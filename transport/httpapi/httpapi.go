@@ -298,7 +298,11 @@ func (s *Server) authorize(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	if wait, ok := s.callers.take(callerKey(x.caller)); !ok {
+	key := callerKey(x.caller)
+	if x.rt.brake {
+		key = "brake " + key
+	}
+	if wait, ok := s.callers.take(key); !ok {
 		return tooMany(x, "limit caller", wait)
 	}
 	if p := x.rt.Permission; p != api.Authenticated && x.caller.Scopes != nil && !holds(x.caller.Scopes, p) {

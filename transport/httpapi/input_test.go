@@ -285,6 +285,10 @@ func TestLimits(t *testing.T) {
 	if r.refused(a, 429, "too_many_requests"); a.header.Get("Retry-After") != "1000" {
 		t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
 	}
+	for range 3 { // the emergency stop is not used up by other requests, and is no way around the limit
+		r.want(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 200)
+	}
+	r.refused(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 429, "too_many_requests")
 	r.want(r.send(get, "/api/v1/status", "", "Authorization: Bearer "+apitest.OwnerToken), 200) // another credential
 	r.unix.CloseIdleConnections()
 	// Connections of one user: the fifth is closed at once; when one goes, there is a place.

@@ -29,6 +29,7 @@ const (
 type route struct {
 	api.Operation
 	health bool // served also where nobody authenticates
+	brake  bool // limited by a bucket of its own: other requests of the caller do not use it up
 	serve  func(*exchange) error
 }
 
@@ -210,7 +211,7 @@ func daemonRoutes() []route {
 		{Operation: api.Operation{ID: "getConfig", Tag: "daemon", Method: get, Path: "/config", Permission: permConfigRead,
 			Summary: "List the settings in force", Response: api.Type[hub.Page[hub.Setting]]()}, serve: getConfig},
 		{Operation: api.Operation{ID: "stop", Tag: "daemon", Method: post, Path: "/stop", Permission: permRunCancel,
-			Summary: "Emergency stop", Request: api.Type[hub.StopRequest](), Response: api.Type[hub.Stopped]()}, serve: stop},
+			Summary: "Emergency stop", Request: api.Type[hub.StopRequest](), Response: api.Type[hub.Stopped]()}, brake: true, serve: stop},
 		{Operation: api.Operation{ID: "resume", Tag: "daemon", Method: post, Path: "/resume", Permission: permPolicyManage,
 			Summary: "Take new runs again", Response: api.Type[hub.Stopped]()}, serve: resume},
 		{Operation: api.Operation{ID: "backup", Tag: "daemon", Method: post, Path: "/backup", Permission: permBackupManage,

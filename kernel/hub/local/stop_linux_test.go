@@ -1,16 +1,17 @@
 package local
 
 import (
-	"fmt"
 	"os"
-	"slices"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"palyra/authz/access"
+	"palyra/internal/fault"
 	"palyra/kernel"
 	"palyra/kernel/hub"
+	"palyra/kernel/run"
 )
 
 // TestStopMeetsAnswer: an emergency stop and a yes for a session meet at each
@@ -62,54 +63,71 @@ func TestStopMeetsAnswer(t *testing.T) {
 	}
 }
 
-// BenchmarkStop is the emergency stop from the moment at which its caller is
-// known until no process of a run is left, every run has ended durably and the
-// journal has it.
-func BenchmarkStop(b *testing.B) {
-	for _, n := range []int{1, 8, 16} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			cancelled := make(chan time.Time, 1)
-			h := newHouse(b, func(c *Config, _ *kernel.Config) {
-				c.Bounds.Active = 32
-				c.TestOnlyStep = func(name string) {
-					if name == "stop:cancelled" {
-						cancelled <- time.Now()
-					}
-				}
-			})
-			sessions := make([]string, n)
-			for i := range sessions {
-				sessions[i] = h.session(h.owner)
-			}
-			var all, ended []time.Duration
-			for i := range b.N {
-				word := fmt.Sprintf("60%d.%d", i, os.Getpid())
-				for _, s := range sessions {
-					if _, err := h.StartRun(b.Context(), h.owner, hub.NewRun{Session: s, Steps: []hub.Step{argv("/bin/sleep", word)}}); err != nil {
-						b.Fatal(err)
-					}
-				}
-				waitFor(b, func() bool { return len(withWord(word)) >= n })
-				start := time.Now()
-				if _, err := h.Stop(b.Context(), h.owner, hub.StopRequest{All: true}); err != nil {
-					b.Fatal(err)
-				}
-				all, ended = append(all, time.Since(start)), append(ended, (<-cancelled).Sub(start))
-				if left := withWord(word); len(left) > 0 {
-					b.Fatalf("%q", left)
-				}
-			}
-			report(b, "-to-ended", ended)
-			report(b, "-to-answer", all)
-		})
+// TestStopBeyondPolicy: policies that forbid everything to everybody leave an
+// owner at the socket the emergency stop, and nothing else to anybody.
+func TestStopBeyondPolicy(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "10-test.cedar"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-}
+	const anything = `@id("anything_runs") @untested("here")
+permit (principal, action == Palyra::Action::"tool.execute", resource);
+`
+	write(anything)
+	h := newHouse(t, func(_ *Config, k *kernel.Config) { k.PolicyDir = dir })
+	ctx := t.Context()
+	admin := h.member(1001, access.Admin)
+	s, err := h.CreateToken(ctx, h.owner, hub.NewToken{Name: "t", Scopes: []string{"run.cancel"}, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := func(surface string) hub.Caller {
+		c, err := h.Authenticate(ctx, hub.Credential{Token: s.Secret, Surface: surface})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	other := h.owner
+	other.Surface = "http"
+	r := h.start(h.owner, argv("/bin/sleep", "600"))
+	h.until(h.owner, r.ID, hub.EventStepDecided)
 
-// report gives median, 99th percentile and worst in milliseconds.
-func report(b *testing.B, what string, all []time.Duration) {
-	slices.Sort(all)
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	b.ReportMetric(ms(all[len(all)/2]), "ms-p50"+what)
-	b.ReportMetric(ms(all[len(all)*99/100]), "ms-p99"+what)
-	b.ReportMetric(ms(all[len(all)-1]), "ms-worst"+what)
+	write(`@id("nobody_does_anything") @untested("here")
+forbid (principal, action, resource);
+`)
+	if _, err := h.Reload(ctx, h.owner); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]hub.Caller{
+		"an admin at the socket": admin, "the owner's token": token("http"), "the owner's token at the socket": token("unix"), "an owner elsewhere": other,
+	} {
+		if _, err := h.Stop(ctx, c, hub.StopRequest{All: true, DenyNew: true}); fault.ReasonOf(err) != "forbidden" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := h.CancelRun(ctx, h.owner, r.ID); fault.ReasonOf(err) != "forbidden" {
+		t.Errorf("the owner cancels: %v", err)
+	}
+	got, err := h.Stop(ctx, h.owner, hub.StopRequest{All: true, DenyNew: true})
+	if err != nil || got.Cancelled != 1 || !got.DenyNew {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if _, err := h.Resume(ctx, h.owner); fault.ReasonOf(err) != "forbidden" {
+		t.Errorf("the stop is lifted: %v", err)
+	}
+	// Who corrects the policies on the host, and tells the daemon, has it back.
+	write(anything)
+	if err := h.k.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Resume(ctx, h.owner); err != nil {
+		t.Error(err)
+	}
+	if r := h.ended(h.owner, r.ID); r.State != hub.RunCancelled || r.Reason != run.ReasonStopped {
+		t.Errorf("%s %s", r.State, r.Reason)
+	}
 }
