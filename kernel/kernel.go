@@ -13,6 +13,7 @@
 //	question.go   the capsule as policy and approver see it
 //	runner.go     palyra-cell, started once and used for many calls
 //	output.go     what comes out of the program, counted and bounded
+//	planted.go    what it left in its workspace
 //	record.go     the statements that are signed and logged, and recovery
 //	state.go      the state directory
 //	observe.go    what an observer of a call is told
@@ -128,6 +129,9 @@ type Outcome struct {
 	Decision policy.Decision `json:"decision"`
 	Approval *approval.View  `json:"approval"` // null: nobody was asked
 	Result   *isolate.Result `json:"result"`   // null: nothing ran
+
+	// Planted is what lies in wait in the workspace afterwards; null: there was none to write to.
+	Planted *receipt.Planted `json:"planted"`
 
 	// Delivered says that the caller's writers took all output that was kept.
 	Delivered bool `json:"delivered"`
@@ -288,6 +292,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	if k.cfg.Once {
 		k.dismiss(lane)
 	}
+	c.lookAfter() // what lies in wait in the workspace now
 
 	// Result and receipt.
 	return c.end(ctx, outcome, err)

@@ -22,6 +22,7 @@ import (
 	"palyra/isolate/evidence"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
+	"palyra/kernel/internal/planted"
 )
 
 // call is a decided call on its way to its receipt. It is owned by Call.
@@ -38,6 +39,7 @@ type call struct {
 	intent   *uint64
 	decision receipt.Decision
 	approval *receipt.Approval
+	look     *planted.Look // at the workspace, since the program started; nil: it has none to write to
 }
 
 func newCall(k *Kernel, who *Caller, s *sealed, p *Proposal, watch func(Event)) *call {
@@ -152,6 +154,7 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 	if streams.stdin != nil {
 		files.Stdin = streams.stdin.r
 	}
+	c.lookBefore()
 	res, err := l.runner.Run(ctx, g, spec, files)
 	streams.release()
 	output, delivered := streams.drain(deadline)
@@ -253,7 +256,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	ctx = context.WithoutCancel(ctx)
 	c.out.Outcome, c.out.Exit = outcome, exitStatus(outcome, c.out.Result)
 	p := c.predicate()
-	p.Outcome, p.Intent = outcome, c.intent
+	p.Outcome, p.Intent, p.Planted = outcome, c.intent, c.out.Planted
 	if cause != nil {
 		c.out.Error = &Failure{Kind: fault.KindOf(cause).String(), Reason: reason(cause), Text: cause.Error(), Hint: fault.HintOf(cause)}
 		p.Error = &receipt.Error{Kind: c.out.Error.Kind, Reason: c.out.Error.Reason}
@@ -267,6 +270,9 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 		p.Evidence, stdout, stderr = e, r.Evidence.Output.StdoutDigest, r.Evidence.Output.StderrDigest
 	}
 	index, env, err := c.k.state.log(ctx, receipt.NewStatement(p, stdout, stderr), c.intent)
+	if less, ok := withoutList(p, err); ok {
+		index, env, err = c.k.state.log(ctx, receipt.NewStatement(less, stdout, stderr), c.intent)
+	}
 	if err != nil {
 		return c.out, err
 	}

@@ -154,6 +154,9 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 	if r := out.Result; r != nil && r.Evidence != nil && r.Evidence.Output.Cut > 0 {
 		line("output limit reached: %d bytes were dropped (--max-output)", r.Evidence.Output.Cut)
 	}
+	if p := out.Planted; p != nil && len(p.Kinds) > 0 {
+		line("left in the workspace, for whoever reads it: %s", plantedText(p))
+	}
 	if !out.Delivered {
 		line("some of the output could not be written")
 	}
@@ -223,6 +226,9 @@ func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buf
 		d["receipt"], d["log_index"], d["delivered"] = json.RawMessage(nullIfEmpty(out.Receipt)), out.LogIndex, out.Delivered
 		if out.Result != nil {
 			d["evidence"] = out.Result.Evidence
+		}
+		if out.Planted != nil {
+			d["planted"] = out.Planted
 		}
 		if out.Error != nil {
 			d["error"] = front.Document{"kind": out.Error.Kind, "reason": out.Error.Reason, "message": out.Error.Text, "hint": out.Error.Hint}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"palyra/authz/approval"
@@ -125,7 +126,55 @@ func describe(s *receipt.Statement) string {
 	if ev != nil {
 		evidenceRows(&r, ev)
 	}
+	if p.Planted != nil {
+		plantedRows(&r, p.Planted)
+	}
 	return r.b.String()
+}
+
+// plantedRows lists what a call left in wait in its workspace.
+func plantedRows(r *rows, p *receipt.Planted) {
+	if len(p.Kinds) == 0 {
+		r.add("planted", "nothing among %d entries of the workspace", p.Looked)
+	}
+	rest := make(map[string]int64)
+	for _, k := range p.Kinds {
+		rest[k.Kind] = k.Count
+	}
+	for _, f := range p.Found {
+		rest[f.Kind]--
+		line := fmt.Sprintf("%s %s, mode %s", f.Kind, f.Path, f.Mode)
+		if f.Target != "" {
+			line += ", to " + f.Target
+		}
+		if f.Moved {
+			line += ", moved here"
+		}
+		r.add("planted", "%s", line)
+	}
+	for _, k := range p.Kinds {
+		if n := rest[k.Kind]; n > 0 {
+			r.add("planted", "%s: %d more", k.Kind, n)
+		}
+	}
+	for _, u := range p.Incomplete {
+		r.add("unlooked", "%d folders: %s", u.Folders, u.Why)
+	}
+	if !p.TimesKept {
+		r.add("unlooked", "changes that the file system does not stamp")
+	}
+}
+
+// plantedText is the same in one line: how many of each kind, and the first one.
+func plantedText(p *receipt.Planted) string {
+	parts := make([]string, len(p.Kinds))
+	for i, k := range p.Kinds {
+		parts[i] = fmt.Sprintf("%d %s", k.Count, k.Kind)
+		if j := slices.IndexFunc(p.Found, func(f receipt.Finding) bool { return f.Kind == k.Kind }); j >= 0 {
+			parts[i] += " (" + p.Found[j].Path + ")"
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // ending is the outcome in words.

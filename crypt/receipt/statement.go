@@ -76,11 +76,12 @@ type Predicate struct {
 	Capsule   Capsule         `json:"capsule"`
 	Question  *Question       `json:"question,omitempty"` // absent: written before there was one, or too long
 	Decision  Decision        `json:"decision"`
-	Approval  *Approval       `json:"approval"` // null: nobody was asked
-	Outcome   string          `json:"outcome"`  // "" in an intent
-	Intent    *uint64         `json:"intent"`   // log index of the intent; null in intents, and where none was needed
-	Error     *Error          `json:"error"`    // null: none
-	Evidence  json.RawMessage `json:"evidence"` // isolate/evidence.Evidence; null: nothing ran
+	Approval  *Approval       `json:"approval"`          // null: nobody was asked
+	Outcome   string          `json:"outcome"`           // "" in an intent
+	Intent    *uint64         `json:"intent"`            // log index of the intent; null in intents, and where none was needed
+	Error     *Error          `json:"error"`             // null: none
+	Evidence  json.RawMessage `json:"evidence"`          // isolate/evidence.Evidence; null: nothing ran
+	Planted   *Planted        `json:"planted,omitempty"` // absent: no writable workspace, nobody looked, or written before anybody did
 }
 
 // Capsule summarises what was asked for; Digest is that of the whole.
@@ -225,6 +226,9 @@ func (s *Statement) normalise() {
 	if p.Evidence == nil {
 		p.Evidence = json.RawMessage("null")
 	}
+	if p.Planted != nil {
+		p.Planted.normalise()
+	}
 }
 
 // IsIntent reports whether the statement says what is about to happen.
@@ -269,8 +273,8 @@ func (s *Statement) check() error {
 
 func (p *Predicate) checkIntent() error {
 	switch {
-	case p.Outcome != "" || p.Intent != nil || p.Error != nil || !isNull(p.Evidence):
-		return errors.New("an intent has no outcome, intent, error or evidence")
+	case p.Outcome != "" || p.Intent != nil || p.Error != nil || !isNull(p.Evidence) || p.Planted != nil:
+		return errors.New("an intent has no outcome, intent, error, evidence or anything planted")
 	case p.Decision.Effect == "deny":
 		return errors.New("an intent for a call that policy denied")
 	case p.Decision.Effect == "needs_approval" && p.Approval == nil:
@@ -298,6 +302,9 @@ func (p *Predicate) checkResult() error {
 		return fmt.Errorf("outcome %q of a call that needs approval and has none", p.Outcome)
 	case p.Outcome == Executed && isNull(p.Evidence):
 		return errors.New("an executed call without evidence")
+	}
+	if err := p.checkPlanted(); err != nil {
+		return err
 	}
 	return p.checkApproval()
 }

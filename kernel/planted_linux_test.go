@@ -1,0 +1,92 @@
+package kernel
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+)
+
+// What a program leaves in wait is in its receipt, and a call without a folder to
+// write to has none of it.
+func TestPlanted(t *testing.T) {
+	policies := t.TempDir()
+	os.Chmod(policies, 0o755)
+	put(t, policies+"/all.cedar", `@id("all") permit (principal, action, resource);`, 0o644)
+	h := openHouse(t, Config{PolicyDir: policies})
+	ws := t.TempDir()
+	put(t, ws+"/.envrc", "was there", 0o644)
+	put(t, ws+"/.npmrc", "", 0o644)
+	// What is there before has to be past by the clock of files, which ticks.
+	for end := time.Now().Add(20 * time.Second); ; {
+		put(t, ws+"/tick", "", 0o644)
+		a, err1 := os.Stat(ws + "/tick")
+		b, err2 := os.Stat(ws + "/.npmrc")
+		if err1 != nil || err2 != nil || time.Now().After(end) {
+			t.Fatal(err1, err2)
+		}
+		if a.ModTime().Sub(b.ModTime()) > 50*time.Millisecond {
+			break
+		}
+	}
+	p := proposal("/bin/sh", "-c", `mkdir -p .git/hooks sub && echo x >.git/hooks/pre-commit && chmod 755 .git/hooks/pre-commit &&
+		echo >>.npmrc && ln -s /etc/passwd out && ln -s .. sub/in && ln .npmrc sub/n && mv tick 'a
+b'; exit 0`)
+	p.Workspace = ws
+	o := h.call(p, IO{})
+	if o.Outcome != receipt.Executed || o.Planted == nil {
+		t.Fatalf("%s, planted %v, %v", o.Outcome, o.Planted, o.Error)
+	}
+	var got []string
+	for _, f := range o.Planted.Found {
+		got = append(got, f.Kind+" "+f.Path)
+	}
+	want := []string{"hook .git/hooks/pre-commit", "hard_link .npmrc", "package .npmrc", "symlink out", "hard_link sub/n"}
+	if !slices.Equal(got, want) || len(o.Planted.Incomplete) > 0 {
+		t.Errorf("planted %q, incomplete %v; want %q", got, o.Planted.Incomplete, want)
+	}
+	if in := h.verify(o).Statement.Predicate.Planted; in == nil || !slices.Equal(in.Found, o.Planted.Found) {
+		t.Errorf("the receipt says %+v", in)
+	}
+
+	p = proposal("/bin/true")
+	p.Workspace = ws
+	if o = h.call(p, IO{}); o.Planted == nil || len(o.Planted.Found) != 0 || o.Planted.Looked == 0 {
+		t.Errorf("by true: %+v", o.Planted)
+	}
+	p.WorkspaceReadOnly = true
+	if o = h.call(p, IO{}); o.Planted != nil {
+		t.Errorf("read-only: %+v", o.Planted)
+	}
+	if o = h.call(proposal("/bin/true"), IO{}); o.Planted != nil {
+		t.Errorf("private: %+v", o.Planted)
+	}
+	h.audit()
+}
+
+// A statement that a long list would make too long is recorded without it.
+func TestPlantedTooLong(t *testing.T) {
+	fits := receipt.Predicate{Planted: &receipt.Planted{Kinds: []receipt.KindCount{{Kind: "hook", Count: 1}},
+		Found: []receipt.Finding{{Path: strings.Repeat("x", 100), Kind: "hook", Mode: "100644"}}}}
+	tooLong := fault.New(fault.Usage, "statement_size", "sign receipt", nil)
+	less, again := withoutList(fits, tooLong)
+	if !again || len(less.Planted.Found) != 0 || len(less.Planted.Kinds) != 1 || len(fits.Planted.Found) != 1 {
+		t.Errorf("%t, %+v", again, less.Planted)
+	}
+	if _, again = withoutList(less, tooLong); again {
+		t.Error("tried without end")
+	}
+	for _, err := range []error{nil, fault.New(fault.Unavailable, "journal_closed", "append", nil), fmt.Errorf("x")} {
+		if _, again = withoutList(fits, err); again {
+			t.Errorf("tried again after %v", err)
+		}
+	}
+	if _, again = withoutList(receipt.Predicate{}, tooLong); again {
+		t.Error("tried again without anything planted")
+	}
+}
