@@ -16,7 +16,6 @@ import (
 	"palyra/isolate/knob"
 	"palyra/isolate/native"
 	"palyra/isolate/native/cgroup"
-	"palyra/isolate/native/landlock"
 	"palyra/isolate/tier"
 )
 
@@ -49,6 +48,8 @@ type run struct {
 	fds     steps.FDs
 	ev      evidence.Evidence
 
+	wants  shape     // of the blank that calls like this one need; zero if none does
+	blank  *blank    // taken, and not adopted yet
 	ahead  bool      // made before its call: spec has limits, directory and network only
 	form   *cellForm // of the cell that waited and served this call; nil if it was made for it
 	mounts int       // the cell's mount namespace, held until the answer is out; or -1
@@ -230,7 +231,7 @@ func (r *run) prepare() error {
 	}
 	r.ev.Degraded = knob.Note(r.ev.Degraded)
 	r.fds = noFDs()
-	if err = r.pipes(); err == nil && !r.ahead {
+	if err = r.reach(); err == nil && !r.ahead {
 		err = r.standard()
 	}
 	if err != nil {
@@ -291,57 +292,19 @@ func (r *run) standard() error {
 // prepareC attaches nothing yet: it makes the detached mounts that the tape
 // attaches, the landlock ruleset that knows them, and the tape.
 func (r *run) prepareC() error {
-	uid, gid := uint32(0), uint32(0) // in our user namespace
-	if r.s.root {
-		uid = r.s.uids.take()
-		gid = uid
-	}
-	r.uid, r.gid = uid, gid
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Root: r.s.root, Fixed: r.s.fixed}
-	var grants []landGrant
-	attach := func(label, path string, m *os.File, access string) error {
-		r.hold(m)
-		fd, err := r.raiseFile(m)
+	if !r.adopt(c) {
+		grants, err := r.fileSystems(c)
+		if err == nil && r.spec.Workspace != nil {
+			grants, err = r.hostDirectory(c, grants)
+		}
 		if err != nil {
 			return err
 		}
-		c.Mounts = append(c.Mounts, native.Attach{Label: label, FD: fd, Path: path})
-		grants = append(grants, landGrant{file: m, access: access, kind: landlock.Directory})
-		return nil
-	}
-	for _, t := range []struct{ label, path, mode string }{{"tmp", "/tmp", "1777"}, {"shm", "/dev/shm", "1777"}, {"workspace", native.WorkspaceDir, "0700"}} {
-		if t.label == "workspace" && r.spec.Workspace != nil {
-			continue
-		}
-		l := r.spec.Limits
-		m, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, "mode", t.mode, "uid", utoa(uid), "gid", utoa(gid),
-			"size", strconv.FormatInt(l.Disk, 10), "nr_inodes", strconv.FormatInt(l.Inodes, 10))
-		if err != nil {
-			return refuse("tmpfs", "make "+t.path, err)
-		}
-		if err := attach(t.label, t.path, m, "rwx"); err != nil {
-			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
-		}
-	}
-	if r.spec.Workspace != nil {
-		m, err := r.workspace()
-		if err != nil {
+		if err := r.restrict(grants, &c.Ruleset); err != nil {
 			return err
 		}
-		access := "rwx"
-		if r.spec.Workspace.ReadOnly {
-			access = "rx"
-		}
-		if err := attach("workspace", native.WorkspaceDir, m, access); err != nil {
-			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
-		}
-		if err := r.operands(c, &grants); err != nil {
-			return err
-		}
-	}
-	if err := r.restrict(grants, &c.Ruleset); err != nil {
-		return err
 	}
 	if err := r.group(); err != nil {
 		return err
@@ -352,6 +315,26 @@ func (r *run) prepareC() error {
 		return fault.New(fault.Internal, "cell_tape", "plan cell", err)
 	}
 	return nil
+}
+
+// hostDirectory makes the workspace of a directory of the host, with what covers
+// files in it.
+func (r *run) hostDirectory(c *native.Cell, grants []landGrant) ([]landGrant, error) {
+	m, err := r.workspace()
+	if err != nil {
+		return nil, err
+	}
+	access := "rwx"
+	if r.spec.Workspace.ReadOnly {
+		access = "rx"
+	}
+	g, err := r.place(c, "workspace", native.WorkspaceDir, m, access)
+	if err != nil {
+		return nil, err
+	}
+	grants = append(grants, g)
+	err = r.operands(c, &grants)
+	return grants, err
 }
 
 // group makes the call's cgroup where one can be had, and names what is missing

@@ -54,6 +54,7 @@ type server struct {
 
 	memory sys.Memory
 	images images
+	blanks blanks
 	uids   idPool
 	serial chan struct{} // tier B: one run at a time
 

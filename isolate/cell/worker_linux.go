@@ -134,6 +134,7 @@ func (w *worker) message(b []byte, fds []int) error {
 		sys.CloseAll(fds) // before the answer: whoever reads the output finds its end
 		w.reply(r.ID, res, x.form, err)
 		x.clean()
+		x.replace()
 	} else {
 		sys.CloseAll(fds)
 	}

@@ -1,0 +1,94 @@
+package cell_test
+
+import (
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/evidence"
+	"palyra/isolate/tier"
+)
+
+// shell runs a script and returns its evidence and output.
+func shell(t *testing.T, c *cell.Client, s *isolate.Spec, script string) (*evidence.Evidence, string) {
+	t.Helper()
+	s.Argv = []string{"sh", "-c", script}
+	exe, err := os.Open(s.Exec.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+	w.Close()
+	if err != nil || res.Outcome != isolate.Exited {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	out, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.Evidence, string(out)
+}
+
+// Of one call the next, whose file systems may have been made before it came, finds
+// nothing; and it cannot be told by its evidence, or by what it may use, whether they
+// were.
+func TestColdCallsAreAlike(t *testing.T) {
+	for _, network := range []string{isolate.NetworkFresh, isolate.NetworkVoid} {
+		c := start(t, tier.C)
+		var first *evidence.Evidence
+		uids := make(map[uint32]bool)
+		for i := range 6 {
+			s := benchSpec("/usr/bin/dash", network)
+			if i == 3 { // another shape
+				s.Limits.Disk, s.Limits.Inodes = 1<<20, 64
+			}
+			e, out := shell(t, c, s, "ls -A /tmp /dev/shm /workspace; for d in /tmp /dev/shm /workspace; do echo mark > $d/mark || echo $d: no; done; grep Cpus_allowed_list: /proc/self/status")
+			out, cpus, _ := strings.Cut(out, "Cpus_allowed_list:")
+			if want := "/dev/shm:\n\n/tmp:\n\n/workspace:\n"; out != want {
+				t.Errorf("network %q, call %d: printed %q, want %q", network, i, out, want)
+			}
+			if own := allowed(t); strings.TrimSpace(cpus) != own {
+				t.Errorf("network %q, call %d: may run on processors %s, want ours, %s", network, i, cpus, own)
+			}
+			if os.Getuid() == 0 && uids[e.Process.HostUID] {
+				t.Errorf("network %q, call %d: has the user of an earlier one", network, i)
+			}
+			uids[e.Process.HostUID] = true
+			if first == nil {
+				first = e
+			}
+			sized := slices.ContainsFunc(e.Mounts.Table, func(l string) bool { return strings.Contains(l, "size=1024k,nr_inodes=64") })
+			switch {
+			case i == 3 && (!sized || e.Mounts.Digest == first.Mounts.Digest):
+				t.Errorf("network %q: %q; want the size that was asked for", network, e.Mounts.Table)
+			case i != 3 && (e.Mounts.Digest != first.Mounts.Digest || e.Tape != first.Tape):
+				t.Errorf("network %q, call %d: mounts %q and tape %+v, those of the first %q and %+v", network, i, e.Mounts.Table, e.Tape, first.Mounts.Table, first.Tape)
+			}
+			if !slices.Equal(e.Landlock.Rules, first.Landlock.Rules) || !slices.Equal(e.Degraded, first.Degraded) || e.Cell.Mode != evidence.CellCold {
+				t.Errorf("network %q, call %d: %+v, %q; the first %+v, %q", network, i, e.Landlock, e.Degraded, first.Landlock, first.Degraded)
+			}
+		}
+	}
+}
+
+// allowed says which processors this process may run on.
+func allowed(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(b), "Cpus_allowed_list:")
+	list, _, _ = strings.Cut(list, "\n")
+	return strings.TrimSpace(list)
+}
