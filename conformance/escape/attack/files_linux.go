@@ -1,14 +1,17 @@
 package main
 
 import (
+	"encoding/base64"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// fileProbes are cases 1 to 9: what is outside the grants, and what is left
+// fileProbes are cases 1 to 10: what is outside the grants, and what is left
 // behind inside them.
 var fileProbes = map[string]probe{
 	"read":     readOutside,
@@ -19,6 +22,7 @@ var fileProbes = map[string]probe{
 	"setid":    plantSetid,
 	"fifo":     plantFIFO,
 	"device":   plantDevice,
+	"trust":    plantTrusted,
 }
 
 // slurp reads the beginning of a file.
@@ -225,6 +229,52 @@ func plantDevice(a args) (string, error) {
 		kind, dev = unix.S_IFBLK, unix.Mkdev(7, 0)
 	}
 	return "", failed("mknod", unix.Mknod("device", kind|0o666, int(dev)))
+}
+
+// plantTrusted leaves a file that other programs of the host run or believe.
+func plantTrusted(a args) (string, error) {
+	b, err := base64.RawURLEncoding.DecodeString(a.str("path"))
+	if err != nil {
+		return "", err
+	}
+	path := string(b)
+	dir := filepath.Dir(path)
+	switch how := a.str("how"); how {
+	case "write", "flood":
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", failed("mkdir", err)
+		}
+		if err := os.WriteFile(path, []byte("#!/bin/sh\nid\n"), 0o755); err != nil {
+			return "", failed("write", err)
+		}
+		if how == "write" {
+			return "", nil
+		}
+		n, err := strconv.Atoi(a.str("n"))
+		if err != nil {
+			return "", err
+		}
+		for i := range n {
+			fd, err := unix.Open("flood"+strconv.Itoa(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+			if err != nil {
+				return "", failed("open O_CREAT", err)
+			}
+			unix.Close(fd)
+		}
+		return fmt.Sprintf("%d files", n), nil
+	case "link":
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", failed("mkdir", err)
+		}
+		return "", failed("symlink", unix.Symlink("../mine", path))
+	case "move": // the file is there already, in a folder of another name
+		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+			return "", failed("mkdir", err)
+		}
+		return "", failed("rename", unix.Rename("old", dir))
+	default:
+		return "", fmt.Errorf("no way to plant named %q", how)
+	}
 }
 
 // copySelf puts a copy of this program at path.
