@@ -102,7 +102,7 @@ type TestResult struct {
 
 // RunTests runs the set's own tests, in file order.
 func (s *Set) RunTests() []TestResult {
-	out, _, err := s.tests()
+	out, _, err := s.directory().tests()
 	if err != nil {
 		panic("policy: internal error: " + err.Error()) // Load has run them
 	}

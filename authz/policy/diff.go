@@ -129,11 +129,15 @@ func endOfPolicy(text []byte, from int) int {
 // files and policy tests. Errors of the diff are of kind Usage or Busy, those of
 // the result are Load's.
 func (s *Set) Patch(diff []byte) (*Set, error) {
-	files, err := s.patched(diff)
+	files, err := s.directory().patched(diff)
 	if err != nil {
 		return nil, err
 	}
-	return check(files)
+	next, err := check(files)
+	if err != nil || s.base == nil {
+		return next, err
+	}
+	return next.WithFloor()
 }
 
 func (s *Set) patched(diff []byte) ([]file, error) {
@@ -185,6 +189,7 @@ func (s *Set) patched(diff []byte) ([]file, error) {
 // must not be changed.
 func (s *Set) Files() map[string][]byte {
 	m := make(map[string][]byte)
+	s = s.directory()
 	for _, f := range slices.Concat(s.texts, s.cases) {
 		m[f.name] = f.data
 	}

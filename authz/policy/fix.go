@@ -89,7 +89,7 @@ func (s *Set) except(r *Request, c *change) (out []exception) {
 		found := false
 		for _, id := range a.ids {
 			f := s.byID[id]
-			if f == nil || f.permits() || slices.Contains(c.without, f) {
+			if f == nil || f.permits() || s.ofFloor(f) || slices.Contains(c.without, f) {
 				continue
 			}
 			x, err := s.exceptFrom(r, f)

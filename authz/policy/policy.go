@@ -142,6 +142,7 @@ type Set struct {
 	memo        *memo
 	cases       []file // policy tests, read when they are run: Default need not pay for them
 	texts       []file // the policy files, for whoever changes or shows them
+	base        *Set   // this set without its floor; nil: it has none
 }
 
 //go:embed default

@@ -67,8 +67,8 @@ const (
 
 // What the sandbox certificate of this boot says of the tier that a call asks for.
 const (
-	CertificateNone    = "none"    // there is none of this boot, kernel and palyra-cell, or it says nothing of the tier
-	CertificateProven  = "proven"  // some claims about it are proven and none is refuted
+	CertificateNone    = "none"    // there is none of this boot, kernel, user and palyra-cell, or it leaves a claim about the tier open
+	CertificateProven  = "proven"  // every claim about it is, but those for which this kernel has no mechanism
 	CertificateRefuted = "refuted" // a claim about it is refuted
 )
 

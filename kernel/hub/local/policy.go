@@ -165,7 +165,11 @@ func (h *Hub) candidate(c hub.Caller, now *policy.Set, q *hub.PolicyDiffQuery) (
 	case q.Diff != "":
 		return now.Patch([]byte(q.Diff))
 	case q.Fix == "":
-		return load(&q.Candidate)
+		set, err := load(&q.Candidate)
+		if err == nil && now.Floored() { // as it would be in force here
+			set, err = set.WithFloor()
+		}
+		return set, err
 	}
 	d, err := h.decision(c, q.Fix)
 	if err != nil {
