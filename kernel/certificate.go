@@ -1,14 +1,19 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
 	"palyra/internal/durable"
+	"palyra/internal/fault"
 	"palyra/isolate/knob"
 	"palyra/isolate/tier"
 	"palyra/kernel/internal/pin"
@@ -25,59 +30,142 @@ const CertifyAct = "sandbox.certify"
 func (k *Kernel) Self() string { return principal(k.cfg.Principal) }
 
 // certificates is what the sandbox certificate in the state directory says of the
-// tiers. It is read when it is first asked for, and stays: nobody else can make
-// another one while a Kernel holds the directory.
+// tiers. It is read when it is first asked for, and stays while palyra-cell is the
+// file that it is about: nobody else can make another certificate while a Kernel
+// holds the directory.
 type certificates struct {
-	once  sync.Once
-	tiers map[tier.Tier]string // guarded by once
+	mu    sync.Mutex
+	read  bool                 // guarded by mu
+	cell  os.FileInfo          // guarded by mu; palyra-cell as it was then
+	tiers map[tier.Tier]string // guarded by mu
+	why   error                // guarded by mu; why nothing is proven of some tier
 }
 
 // certificate returns what policy hears of the certificate: one of
 // policy.CertificateNone, CertificateProven and CertificateRefuted.
 func (k *Kernel) certificate(t tier.Tier) string {
-	k.certified.once.Do(func() { k.certified.tiers = k.readCertificate() })
-	if v := k.certified.tiers[t]; v != "" {
-		return v
+	v, _ := k.certificateOf(t)
+	return v
+}
+
+func (k *Kernel) certificateOf(t tier.Tier) (string, error) {
+	c := &k.certified
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Whoever has the right to replace palyra-cell is trusted, and may still forget.
+	if !c.read || c.tiers != nil && !sameFile(c.cell, k.cfg.CellPath) {
+		c.cell, _ = os.Stat(k.cfg.CellPath)
+		c.tiers, c.why = k.readCertificate()
+		c.read = true
+	}
+	if v := c.tiers[t]; v != "" {
+		return v, c.why
+	}
+	return policy.CertificateNone, c.why
+}
+
+// sameFile reports whether path is still the file that it was.
+func sameFile(was os.FileInfo, path string) bool {
+	now, err := os.Stat(path)
+	return err == nil && was != nil && os.SameFile(was, now) && was.Size() == now.Size() && was.ModTime().Equal(now.ModTime())
+}
+
+// readCertificate returns nothing for a certificate that is not there, not
+// genuine, or about another boot, kernel, user, palyra-cell or kind of build, and
+// why.
+func (k *Kernel) readCertificate() (map[tier.Tier]string, error) {
+	b, err := durable.ReadRegular(filepath.Join(k.cfg.StateDir, CertificateFile), receipt.MaxBundle)
+	if err != nil {
+		return nil, errors.New("there is none")
+	}
+	trust, err := receipt.LoadTrust(filepath.Join(k.cfg.StateDir, "trust"))
+	if err != nil {
+		return nil, errors.New("there are no keys to verify it with")
+	}
+	v, err := receipt.Verify(b, trust)
+	if err != nil || v.Act == nil || v.Act.Act != CertifyAct {
+		return nil, errors.New("it is not one that was signed here")
+	}
+	d := v.Act.Detail
+	for _, x := range []struct{ what, said, is string }{
+		{"boot", v.Act.BootID, bootID()},
+		{"kernel", d["kernel"], osRelease()},
+		{"user", d["uid"], strconv.Itoa(os.Geteuid())},
+		{"palyra-cell", d["palyra-cell"], k.cellDigest()},
+	} {
+		if x.is == "" || x.said != x.is {
+			return nil, fmt.Errorf("it is about another %s", x.what)
+		}
+	}
+	if d["test_build"] != knob.Build {
+		return nil, errors.New("it is about a build for tests")
+	}
+	tiers := make(map[tier.Tier]string)
+	var open []string
+	for t, kinds := range map[tier.Tier][]string{tier.B: {"b"}, tier.C: {"c.cold", "c.warm", "c.void"}} {
+		tiers[t] = saidOf(d["tier."+t.String()])
+		for _, kind := range kinds {
+			if tiers[t] == policy.CertificateProven && d["tape."+kind] == "" { // refused, or not tested
+				tiers[t] = policy.CertificateNone
+			}
+		}
+		if tiers[t] != policy.CertificateProven {
+			open = append(open, fmt.Sprintf("tier %s: %s", t, d["tier."+t.String()]))
+		}
+	}
+	if len(open) == 0 {
+		return tiers, nil
+	}
+	slices.Sort(open)
+	return tiers, errors.New("it says " + strings.Join(open, "; "))
+}
+
+// saidOf reads "proven 45, refuted 0, inconclusive 0, absent 6".
+func saidOf(text string) string {
+	var n [4]int
+	words := strings.Split(text, ", ")
+	if len(words) != len(n) { // "refused: …", or nothing
+		return policy.CertificateNone
+	}
+	for i, name := range []string{"proven ", "refuted ", "inconclusive ", "absent "} {
+		number, ok := strings.CutPrefix(words[i], name)
+		v, err := strconv.Atoi(number)
+		if !ok || err != nil || v < 0 {
+			return policy.CertificateNone
+		}
+		n[i] = v
+	}
+	switch {
+	case n[1] > 0:
+		return policy.CertificateRefuted
+	case n[0] > 0 && n[2] == 0:
+		return policy.CertificateProven
 	}
 	return policy.CertificateNone
 }
 
-// readCertificate returns nothing for a certificate that is not there, not
-// genuine, or about another boot, kernel, palyra-cell or kind of build.
-func (k *Kernel) readCertificate() map[tier.Tier]string {
-	b, err := durable.ReadRegular(filepath.Join(k.cfg.StateDir, CertificateFile), receipt.MaxBundle)
-	if err != nil {
+// Uncertified is why no call runs at a tier with Config.Floor, nil if calls may.
+func (k *Kernel) Uncertified(t tier.Tier) error {
+	said, why := k.certificateOf(t)
+	if !k.cfg.Floor || said == policy.CertificateProven {
 		return nil
 	}
-	trust, err := receipt.LoadTrust(filepath.Join(k.cfg.StateDir, "trust"))
-	if err != nil {
-		return nil
-	}
-	v, err := receipt.Verify(b, trust)
-	if err != nil || v.Act == nil || v.Act.Act != CertifyAct {
-		return nil
-	}
-	d := v.Act.Detail
-	if boot := bootID(); boot == "" || v.Act.BootID != boot || d["kernel"] == "" || d["kernel"] != osRelease() ||
-		d["test_build"] != knob.Build || d["palyra-cell"] == "" || d["palyra-cell"] != k.cellDigest() {
-		return nil
-	}
-	return map[tier.Tier]string{tier.B: saidOf(d["tier.b"]), tier.C: saidOf(d["tier.c"])}
+	return why
 }
 
-// saidOf reads "proven 51, refuted 0, inconclusive 0".
-func saidOf(text string) string {
-	words := strings.Split(text, ", ")
-	if len(words) != 3 || !strings.HasPrefix(words[0], "proven ") || !strings.HasPrefix(words[1], "refuted ") {
-		return policy.CertificateNone // "refused: …", or nothing
+// denial is why a call is denied. Where the floor alone stands in the way it is
+// the certificate, and that has a remedy.
+func (k *Kernel) denial(d policy.Decision, t tier.Tier) error {
+	if !slices.Equal(d.Policies, []string{policy.FloorCertificate}) {
+		return fault.New(fault.Denied, d.Reason, "decide call", nil)
 	}
-	switch {
-	case words[1] != "refuted 0":
-		return policy.CertificateRefuted
-	case words[0] == "proven 0":
-		return policy.CertificateNone
+	said, why := k.certificateOf(t)
+	reason := "certificate_missing"
+	if said == policy.CertificateRefuted {
+		reason = "certificate_refuted"
 	}
-	return policy.CertificateProven
+	return fault.New(fault.Denied, reason, fmt.Sprintf("decide call at tier %s by the sandbox certificate of this boot", t), why).
+		WithHint("palyra sandbox certify before palyrad starts; under systemd: systemctl restart palyra-certify.service")
 }
 
 // cellDigest is the digest of palyra-cell as it is now, "" if it cannot be had.

@@ -2,13 +2,19 @@ package kernel
 
 import (
 	"bytes"
+	"context"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
+	"palyra/authz/grant"
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
+	"palyra/internal/fault"
 	"palyra/isolate/tier"
 )
 
@@ -32,7 +38,8 @@ func TestCertificate(t *testing.T) {
 	cfg := Config{StateDir: state, PolicyDir: policies, CellPath: helper}
 	with := func(k *Kernel) string { return k.cellDigest() }
 	good := func(cell string) map[string]string {
-		return map[string]string{"kernel": osRelease(), "palyra-cell": cell, "tier.b": "refused: x", "tier.c": "proven 51, refuted 0, inconclusive 0"}
+		return map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()), "palyra-cell": cell, "tier.b": "refused: x",
+			"tier.c": "proven 51, refuted 0, inconclusive 0, absent 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01"}
 	}
 	for _, c := range []struct {
 		name   string
@@ -43,8 +50,16 @@ func TestCertificate(t *testing.T) {
 	}{
 		{"good", CertifyAct, nil, bytes.Clone, policy.CertificateProven},
 		{"none", CertifyAct, nil, nil, policy.CertificateNone},
-		{"something is refuted", CertifyAct, map[string]string{"tier.c": "proven 50, refuted 1, inconclusive 0"}, bytes.Clone, policy.CertificateRefuted},
-		{"nothing is proven", CertifyAct, map[string]string{"tier.c": "proven 0, refuted 0, inconclusive 51"}, bytes.Clone, policy.CertificateNone},
+		{"something is refuted", CertifyAct, map[string]string{"tier.c": "proven 50, refuted 1, inconclusive 0, absent 0"}, bytes.Clone, policy.CertificateRefuted},
+		{"something is refuted, and the kernel is old", CertifyAct, map[string]string{"tier.c": "proven 44, refuted 1, inconclusive 0, absent 6"}, bytes.Clone, policy.CertificateRefuted},
+		{"the kernel is old", CertifyAct, map[string]string{"tier.c": "proven 45, refuted 0, inconclusive 0, absent 6"}, bytes.Clone, policy.CertificateProven},
+		{"something is open", CertifyAct, map[string]string{"tier.c": "proven 50, refuted 0, inconclusive 1, absent 0"}, bytes.Clone, policy.CertificateNone},
+		{"of an older palyra", CertifyAct, map[string]string{"tier.c": "proven 51, refuted 0, inconclusive 0"}, bytes.Clone, policy.CertificateNone},
+		{"no number", CertifyAct, map[string]string{"tier.c": "proven 51, refuted 0, inconclusive 0, absent -1"}, bytes.Clone, policy.CertificateNone},
+		{"another user", CertifyAct, map[string]string{"uid": "4711"}, bytes.Clone, policy.CertificateNone},
+		{"no user", CertifyAct, map[string]string{"uid": ""}, bytes.Clone, policy.CertificateNone},
+		{"a kind of cells was not tested", CertifyAct, map[string]string{"tape.c.warm": ""}, bytes.Clone, policy.CertificateNone},
+		{"nothing is proven", CertifyAct, map[string]string{"tier.c": "proven 0, refuted 0, inconclusive 0, absent 51"}, bytes.Clone, policy.CertificateNone},
 		{"the tier is refused", CertifyAct, map[string]string{"tier.c": "refused: no user namespaces"}, bytes.Clone, policy.CertificateNone},
 		{"no word of the tier", CertifyAct, map[string]string{"tier.c": ""}, bytes.Clone, policy.CertificateNone},
 		{"another kernel", CertifyAct, map[string]string{"kernel": "1.0"}, bytes.Clone, policy.CertificateNone},
@@ -91,6 +106,10 @@ func TestCertificate(t *testing.T) {
 			if allowed := e.Decision.Effect == policy.Allow; err != nil || allowed != (c.want == policy.CertificateProven) {
 				t.Errorf("a policy that wants one: %v, %v", e.Decision.Effect, err)
 			}
+			if _, why := k.certificateOf(tier.C); why == nil { // tier B is refused at least
+				t.Error("nothing says why")
+			}
+			wantFloor(t, k, cfg, c.want)
 		})
 	}
 }
@@ -107,7 +126,8 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 	for _, boot := range []string{k.state.boot, "00000000-0000-0000-0000-000000000000"} {
 		env, err := receipt.SignAct(k.state.ring.Attestation(), receipt.Act{Version: receipt.ActVersion, Act: CertifyAct, Principal: k.Self(),
 			BootID: boot, Time: "2026-01-02T03:04:05Z", Seq: k.state.journal.Size(),
-			Detail: map[string]string{"kernel": osRelease(), "palyra-cell": k.cellDigest(), "tier.c": "proven 1, refuted 0, inconclusive 0"}})
+			Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()), "palyra-cell": k.cellDigest(),
+				"tier.c": "proven 3, refuted 0, inconclusive 0, absent 0", "tape.c.cold": "x", "tape.c.warm": "x", "tape.c.void": "x"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,8 +146,101 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		if boot == k.state.boot {
 			want = policy.CertificateProven
 		}
-		if got := k.readCertificate()[tier.C]; got != want && !(got == "" && want == policy.CertificateNone) {
+		tiers, why := k.readCertificate()
+		if got := tiers[tier.C]; got != want && !(got == "" && want == policy.CertificateNone) {
 			t.Errorf("boot %q: %q, want %q", boot, got, want)
 		}
+		if want == policy.CertificateNone && (why == nil || !strings.Contains(why.Error(), "boot")) {
+			t.Errorf("another boot: %v", why)
+		}
+	}
+}
+
+// wantFloor: with the floor a call that policy allows runs at tier C exactly
+// if the certificate is proven; without, whatever it says. k, which holds the
+// directory, is closed.
+func wantFloor(t *testing.T, k *Kernel, cfg Config, said string) {
+	t.Helper()
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.PolicyDir = t.TempDir()
+	const rule = `@id("all") permit (principal, action, resource);`
+	if err := os.WriteFile(filepath.Join(cfg.PolicyDir, "all.cedar"), []byte(rule), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, cfg.Floor = range []bool{false, true} {
+		// Whatever is allowed fails here: this palyra-cell is none.
+		cfg.testOnlyStart = func(context.Context, tier.Tier, grant.Key) (runner, error) {
+			return nil, fault.New(fault.Refused, "no_cell", "start palyra-cell", nil)
+		}
+		k, err := Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := k.Call(t.Context(), Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Dir: "/", TierFloor: tier.C}, IO{})
+		if err != nil || out.Error == nil {
+			t.Fatalf("floor %v: %+v, %v", cfg.Floor, out, err)
+		}
+		want := "no_cell"
+		if cfg.Floor && said != policy.CertificateProven {
+			want = map[string]string{policy.CertificateNone: "certificate_missing", policy.CertificateRefuted: "certificate_refuted"}[said]
+			if !slices.Equal(out.Decision.Policies, []string{policy.FloorCertificate}) || !strings.Contains(out.Error.Hint, "palyra sandbox certify") ||
+				out.Error.Kind != fault.Denied.String() || len(out.Receipt) == 0 {
+				t.Errorf("denied by %v: %+v", out.Decision.Policies, out.Error)
+			}
+		}
+		if out.Error.Reason != want {
+			t.Errorf("floor %v, certificate %s: %s: %s; want %s", cfg.Floor, said, out.Error.Reason, out.Error.Text, want)
+		}
+		if why := k.Uncertified(tier.C); (why != nil) != (cfg.Floor && said != policy.CertificateProven) {
+			t.Errorf("floor %v, certificate %s: uncertified: %v", cfg.Floor, said, why)
+		}
+		// The floor outlives a reload of the directory.
+		if err := k.Reload(); err != nil || k.PolicySet().Floored() != cfg.Floor {
+			t.Errorf("floor %v after a reload: %v, %v", cfg.Floor, k.PolicySet().Floored(), err)
+		}
+		if err := k.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCertificateOfReplacedCell: a certificate is about a file. When that was
+// replaced under a Kernel it says nothing any more.
+func TestCertificateOfReplacedCell(t *testing.T) {
+	dir := t.TempDir()
+	helper := filepath.Join(dir, "palyra-cell")
+	if err := os.WriteFile(helper, []byte("a palyra-cell"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	k, err := Open(t.Context(), Config{StateDir: filepath.Join(dir, "state"), CellPath: helper})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	i, err := k.Record(t.Context(), Act{Act: CertifyAct, Principal: k.Self(), Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()),
+		"palyra-cell": k.cellDigest(), "tier.b": "proven 8, refuted 0, inconclusive 0, absent 0", "tape.b": "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := k.Receipt(i)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(k.StateDir(), CertificateFile), b, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, why := k.certificateOf(tier.B); got != policy.CertificateProven {
+		t.Fatalf("%q: %v", got, why)
+	}
+	if err := os.WriteFile(helper+".new", []byte("other palyra-cell"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(helper+".new", helper); err != nil {
+		t.Fatal(err)
+	}
+	if got, why := k.certificateOf(tier.B); got != policy.CertificateNone || why == nil || !strings.Contains(why.Error(), "palyra-cell") {
+		t.Errorf("after it was replaced: %q, %v", got, why)
 	}
 }

@@ -20,7 +20,7 @@ func Explain(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (poli
 		k.cfg.Principal = localUser()
 	}
 	var err error
-	if k.set, err = loadSet(cfg.PolicyDir); err != nil {
+	if k.set, err = loadSet(&cfg); err != nil {
 		return policy.Explanation{}, nil, err
 	}
 	q, err := k.Question(ctx, Caller{Principal: k.cfg.Principal}, p, stdin)

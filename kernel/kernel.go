@@ -66,6 +66,9 @@ type Config struct {
 	StateDir string
 	// PolicyDir holds Cedar files. Default: the built-in set.
 	PolicyDir string
+	// Floor adds policy.FloorCertificate to them: no call runs at a tier that the
+	// sandbox certificate of this boot does not prove.
+	Floor bool
 	// CellPath is the palyra-cell binary. Without it every allowed call is refused.
 	CellPath string
 	// Starter starts it, for a process that has given up the right to start
@@ -165,7 +168,7 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 		k.lane(cfg.Warm)  // starts while the rest is opened: it takes longest,
 		runtime.Gosched() // and so goes first
 	}
-	if k.set, err = loadSet(cfg.PolicyDir); err == nil {
+	if k.set, err = loadSet(&cfg); err == nil {
 		k.state, err = openState(cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step})
 	}
 	if err != nil {
@@ -226,7 +229,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	c.observe(Event{Step: StepDecided, Decision: &decision})
 	effect := d.View().Effect
 	if effect != policy.Allow && effect != policy.NeedsApproval {
-		return c.end(ctx, receipt.Denied, fault.New(fault.Denied, d.View().Reason, "decide call", nil))
+		return c.end(ctx, receipt.Denied, k.denial(d.View(), s.capsule.TierFloor))
 	}
 	// Before a person is bothered: can it run at all?
 	if err := lane.wait(func() {

@@ -27,7 +27,7 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 	if k.cfg.Principal.ID == "" {
 		k.cfg.Principal = localUser()
 	}
-	if k.set, err = loadSet(cfg.PolicyDir); err != nil {
+	if k.set, err = loadSet(&cfg); err != nil {
 		return nil, err
 	}
 	if stdin, err = k.expand(ctx, k.cfg.Principal, &p, stdin); err != nil {

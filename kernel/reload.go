@@ -8,7 +8,7 @@ import "palyra/authz/policy"
 // as refused when the answer comes. While the new set is read and checked, which
 // for ten thousand policies takes a third of a second, calls are decided by the old.
 func (k *Kernel) Reload() error {
-	set, err := loadSet(k.cfg.PolicyDir)
+	set, err := loadSet(&k.cfg)
 	if err != nil {
 		return err
 	}
@@ -21,11 +21,15 @@ func (k *Kernel) Reload() error {
 	return nil
 }
 
-func loadSet(dir string) (*policy.Set, error) {
-	if dir == "" {
-		return policy.Default(), nil
+// loadSet is the set that a configuration names, with the floor if it wants one.
+func loadSet(cfg *Config) (set *policy.Set, err error) {
+	if set = policy.Default(); cfg.PolicyDir != "" {
+		set, err = policy.Load(cfg.PolicyDir)
 	}
-	return policy.Load(dir)
+	if err == nil && cfg.Floor {
+		set, err = set.WithFloor()
+	}
+	return set, err
 }
 
 // PolicySet returns the set that decides now.

@@ -23,8 +23,9 @@ var sandboxCertifyCommand = command.Command{
 	Long: `
 Makes one attempt for each mechanism of the sandbox, once outside, where it must
 succeed, and once in a cell of each kind, where it must be stopped. A claim is
-proven, refuted, or inconclusive with the reason; a tier that this host cannot
-give is refused and claims nothing. It takes seconds.
+proven, refuted, or inconclusive with the reason, or absent on a kernel that is
+older than the mechanism; a tier that this host cannot give is refused and
+claims nothing. It takes seconds.
 
 The result is signed and journaled as an administrative act, with boot id,
 kernel, and the digests of both programs and of the system calls that built the
@@ -34,7 +35,7 @@ attest verify checks it offline like any other.`,
 		Help: "only cells of this kind: b, c.cold, c.warm or c.void; may be\ngiven more than once. Then certificate.json stays as it is"},
 		{Name: "out", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}, flagJSON},
 	Exits: []command.Exit{{Code: "0", Meaning: "nothing is refuted, and tier C can be had"}, exitUsage,
-		{Code: "3", Meaning: "nothing is refuted; only tier B can be had"}, {Code: "7", Meaning: "a claim is refuted, or no tier can be had"},
+		{Code: "3", Meaning: "nothing is refuted; only tier B can be had, or a claim is\ninconclusive"}, {Code: "7", Meaning: "a claim is refuted, or no tier can be had"},
 		exitIntegrity, exitBusy, exitState},
 	Examples: []command.Example{
 		{Line: "palyra sandbox certify", Does: "prints a table of claims and kinds of cells"},
@@ -119,7 +120,7 @@ func certifyReport(r *certify.Report, index uint64, bundle []byte) (*front.Repor
 	switch {
 	case refuted, !r.Holds("b") && !r.Holds("c"):
 		out.Exit = front.Exit(fault.New(fault.Refused, "", "", nil))
-	case !r.Holds("c"):
+	case !r.Holds("c"), r.Open("b"), r.Open("c"):
 		out.Exit = front.Findings
 	}
 	return out, nil

@@ -12,8 +12,14 @@
 //
 // proven: the control succeeded and the attempt was stopped. refuted: it
 // succeeded inside. inconclusive: the control did not succeed, or the attempt
-// could not be made, so that nothing follows; the reason says why. A tier that
-// cannot be served here is refused, with the missing control, and claims nothing.
+// could not be made, so that nothing follows; the reason says why. absent: this
+// kernel is older than the mechanism, and nothing is claimed. A tier that cannot
+// be served here is refused, with the missing control, and claims nothing.
+//
+// Cells, controls and the test itself have what this process has: its user,
+// capabilities, system calls and cgroup. So a certificate is about palyra-cells
+// that are started like this process; deploy/systemd has a unit for it that is
+// what palyra-cell's is.
 //
 // What it does not prove: that other attempts fail. conformance/escape has some
 // four hundred; this has one for each mechanism, and takes seconds.
@@ -53,6 +59,7 @@ const (
 	Inconclusive Verdict = ""
 	Proven       Verdict = "proven"
 	Refuted      Verdict = "refuted"
+	Absent       Verdict = "absent"
 )
 
 // MarshalText spells Inconclusive out.
@@ -79,16 +86,19 @@ func Kinds() []string { return []string{KindB, KindCold, KindWarm, KindVoid} }
 
 // Report is what Run found. It serialises.
 type Report struct {
-	BootID   string       `json:"boot_id"`
-	Kernel   string       `json:"kernel"`  // uname -r
-	Machine  string       `json:"machine"` // uname -m
-	UID      int          `json:"uid"`
-	Program  canon.Digest `json:"palyra"`      // SHA-256 of the program that asked
-	Cell     canon.Digest `json:"palyra_cell"` // and of palyra-cell
-	Build    string       `json:"test_build"`  // of isolate/knob; "" for one that may be shipped
-	TookNS   int64        `json:"took_ns"`
-	Kinds    []Kind       `json:"kinds"`
-	Controls []Control    `json:"controls"`
+	BootID  string       `json:"boot_id"`
+	Kernel  string       `json:"kernel"`  // uname -r
+	Machine string       `json:"machine"` // uname -m
+	UID     int          `json:"uid"`
+	Program canon.Digest `json:"palyra"`      // SHA-256 of the program that asked
+	Cell    canon.Digest `json:"palyra_cell"` // and of palyra-cell
+	Build   string       `json:"test_build"`  // of isolate/knob; "" for one that may be shipped
+	TookNS  int64        `json:"took_ns"`
+	// Process is what the kernel says of the process that tested, whose palyra-cells
+	// are started with it: "cap_eff", "cap_bnd", "no_new_privs", "seccomp", "apparmor".
+	Process  map[string]string `json:"process"`
+	Kinds    []Kind            `json:"kinds"`
+	Controls []Control         `json:"controls"`
 }
 
 // Kind is what was found in one kind of cell.
@@ -99,6 +109,7 @@ type Kind struct {
 	Tape     string   `json:"tape"`    // digest of the system calls that built them
 	Seccomp  string   `json:"seccomp"` // digest of the filter, without its cookie
 	Landlock int      `json:"landlock_abi"`
+	Cgroup   string   `json:"cgroup"` // "enforced", or why there is none
 	Degraded []string `json:"degradations"`
 	Results  []Result `json:"results"`
 }
@@ -130,10 +141,10 @@ func (k *Kind) Count(v Verdict) int {
 	return n
 }
 
-// Tier says in a line how a tier did: "proven 17, refuted 0, inconclusive 0" over
-// all its kinds, or "refused: " and why.
+// Tier says in a line how a tier did: "proven 17, refuted 0, inconclusive 0,
+// absent 0" over all its kinds, or "refused: " and why.
 func (r *Report) Tier(t string) string {
-	var n [3]int
+	var n [4]int
 	why, served := "not tried", false
 	for i := range r.Kinds {
 		k := &r.Kinds[i]
@@ -143,7 +154,7 @@ func (r *Report) Tier(t string) string {
 			why = k.Refused
 		default:
 			served = true
-			for j, v := range []Verdict{Proven, Refuted, Inconclusive} {
+			for j, v := range []Verdict{Proven, Refuted, Inconclusive, Absent} {
 				n[j] += k.Count(v)
 			}
 		}
@@ -151,7 +162,18 @@ func (r *Report) Tier(t string) string {
 	if !served {
 		return "refused: " + why
 	}
-	return fmt.Sprintf("proven %d, refuted %d, inconclusive %d", n[0], n[1], n[2])
+	return fmt.Sprintf("proven %d, refuted %d, inconclusive %d, absent %d", n[0], n[1], n[2], n[3])
+}
+
+// Open reports whether a claim about a tier is neither proven nor absent, or a
+// kind of its cells cannot be had.
+func (r *Report) Open(t string) bool {
+	for i := range r.Kinds {
+		if k := &r.Kinds[i]; k.Tier == t && (k.Refused != "" || k.Count(Refuted)+k.Count(Inconclusive) > 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // Holds reports whether cells of a tier can be had and no claim about any of them
@@ -186,6 +208,7 @@ func (r *Report) Act(principal string) kernel.Act {
 			continue
 		}
 		d["tape."+k.Kind], d["seccomp."+k.Kind] = k.Tape, k.Seccomp
+		d["cgroup."+k.Kind] = short(k.Cgroup)
 		d["degraded."+k.Kind] = short(strings.Join(k.Degraded, "; "))
 		for _, res := range k.Results {
 			text := k.Kind + " " + res.Verdict.String()
@@ -197,6 +220,9 @@ func (r *Report) Act(principal string) kernel.Act {
 			}
 			claims[res.Claim] = append(claims[res.Claim], text)
 		}
+	}
+	for name, value := range r.Process {
+		d["process."+name] = short(value)
 	}
 	for name, texts := range claims {
 		d["claim."+name] = short(strings.Join(texts, "; "))
@@ -272,5 +298,5 @@ func wanted(list []string, name string) bool { return len(list) == 0 || slices.C
 
 // newReport is an empty one, about this build.
 func newReport() *Report {
-	return &Report{Build: knob.Build, Machine: runtime.GOARCH, Kinds: []Kind{}, Controls: []Control{}}
+	return &Report{Build: knob.Build, Machine: runtime.GOARCH, Process: map[string]string{}, Kinds: []Kind{}, Controls: []Control{}}
 }

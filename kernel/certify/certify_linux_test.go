@@ -28,8 +28,8 @@ func TestVerdict(t *testing.T) {
 		{"stopped by luck", certify.Open, "ENOMEM", 7, Inconclusive, "proves nothing"},
 		{"not made", certify.Open, certify.Untold, 7, Inconclusive, "proves nothing"},
 		{"no answer", certify.Open, "", 7, Inconclusive, "proves nothing"},
-		{"an older kernel", certify.Open, "EPERM", 3, Inconclusive, "Landlock ABI 3"},
-		{"an older kernel, and it succeeds", certify.Open, certify.Open, 3, Inconclusive, "Landlock ABI 3"},
+		{"an older kernel", certify.Open, "EPERM", 3, Absent, "Landlock ABI 3"},
+		{"an older kernel, and it succeeds", certify.Open, certify.Open, 3, Absent, "Landlock ABI 3"},
 	} {
 		got := verdict(claim, certify.Result{Outcome: c.control}, certify.Result{Outcome: c.inside}, c.abi)
 		if got.Verdict != c.want || !strings.Contains(got.Reason, c.reason) {
@@ -80,18 +80,24 @@ func TestActFits(t *testing.T) {
 
 func TestHolds(t *testing.T) {
 	r := full("")
-	if !r.Holds("b") || !r.Holds("c") || r.Tier("c") != "proven 51, refuted 0, inconclusive 0" {
+	if !r.Holds("b") || !r.Holds("c") || r.Tier("c") != "proven 51, refuted 0, inconclusive 0, absent 0" || r.Open("b") || r.Open("c") {
 		t.Errorf("all proven: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
 	}
 	r.Kinds[2].Results[3].Verdict = Refuted
-	if !r.Holds("b") || r.Holds("c") || r.Tier("c") != "proven 50, refuted 1, inconclusive 0" {
+	if !r.Holds("b") || r.Holds("c") || r.Tier("c") != "proven 50, refuted 1, inconclusive 0, absent 0" || r.Open("b") || !r.Open("c") {
 		t.Errorf("one refuted: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
+	}
+	for v, open := range map[Verdict]bool{Inconclusive: true, Absent: false} {
+		r = full("")
+		if r.Kinds[2].Results[3].Verdict = v; r.Open("c") != open || !r.Holds("c") {
+			t.Errorf("one %s: open %v, holds %v", v, r.Open("c"), r.Holds("c"))
+		}
 	}
 	r = full("")
 	for i := range r.Kinds[1:] {
 		r.Kinds[1+i] = Kind{Kind: r.Kinds[1+i].Kind, Tier: "c", Refused: "no user namespace"}
 	}
-	if !r.Holds("b") || r.Holds("c") || r.Tier("c") != "refused: no user namespace" {
+	if !r.Holds("b") || r.Holds("c") || !r.Open("c") || r.Tier("c") != "refused: no user namespace" {
 		t.Errorf("refused: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
 	}
 	if r := newReport(); r.Holds("c") || r.Holds("b") {

@@ -76,6 +76,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	start := time.Now()
 	t := &test{o: &o, report: newReport(), controls: make(map[string]certify.Result)}
 	t.report.UID, t.report.Kernel, t.report.BootID = os.Getuid(), line("osrelease"), line("random/boot_id")
+	t.report.Process = process()
 	if t.stage, err = newStage(); err != nil {
 		return nil, fault.New(fault.Unavailable, "certify_stage", "prepare the test of the sandbox", err)
 	}
@@ -111,6 +112,23 @@ func line(name string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// process says what this process may do, as far as palyra-cells that it starts
+// have it from it. What the kernel does not say is left out.
+func process() map[string]string {
+	p := make(map[string]string)
+	b, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(line, ":")
+		if as := map[string]string{"CapEff": "cap_eff", "CapBnd": "cap_bnd", "NoNewPrivs": "no_new_privs", "Seccomp": "seccomp"}[name]; as != "" {
+			p[as] = strings.TrimSpace(value)
+		}
+	}
+	if b, err := os.ReadFile("/proc/self/attr/apparmor/current"); err == nil {
+		p["apparmor"] = strings.TrimRight(string(b), "\n\x00")
+	}
+	return p
 }
 
 // open seals palyra-cell, so that what attempts is what was hashed.
@@ -199,6 +217,7 @@ func (t *test) claim(ctx context.Context, r *runner, c *certify.Claim, out *Kind
 // note keeps what evidence says of the kind.
 func (k *Kind) note(ev *evidence.Evidence) {
 	if k.Tape == "" {
+		k.Cgroup = ev.Cgroup.State
 		k.Tape, k.Seccomp, k.Landlock = ev.Tape.Digest.String(), ev.Seccomp.Policy.String(), ev.Landlock.ABI
 	}
 	for _, d := range ev.Degraded {
@@ -214,7 +233,7 @@ func verdict(c *certify.Claim, control, inside certify.Result, abi int) Result {
 	res := Result{Claim: c.Name, Outcome: inside.Outcome, Reason: inside.Detail}
 	switch {
 	case abi < c.ABI:
-		res.Reason = fmt.Sprintf("this kernel has Landlock ABI %d, and the mechanism came with %d", abi, c.ABI)
+		res.Verdict, res.Reason = Absent, fmt.Sprintf("this kernel has Landlock ABI %d, and the mechanism came with %d", abi, c.ABI)
 	case inside.Outcome == certify.Open:
 		res.Verdict = Refuted
 	case control.Outcome != certify.Open:
