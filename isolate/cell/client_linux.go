@@ -116,7 +116,7 @@ func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, 
 		// A PID namespace of its own: when palyra-cell dies, however, the kernel
 		// kills all that it ran. At tier B that needs root, since there may be no
 		// user namespaces.
-		a.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID
+		a.Cloneflags = knob.Outer(syscall.CLONE_NEWNS | syscall.CLONE_NEWPID)
 		if !root {
 			a.Cloneflags |= syscall.CLONE_NEWUSER
 			a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}

@@ -13,7 +13,7 @@ import (
 )
 
 // The template is the root that every cell is a copy of: one small read-only
-// tmpfs with the host's /usr, a few files of /etc, six device nodes and a proc.
+// tmpfs with the host's /usr, a few files of /etc, five device nodes and a proc.
 // It is built once, by the launcher thread in a mount namespace of its own.
 
 // etcFiles are what programs need from /etc and what holds nothing private.

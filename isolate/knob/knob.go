@@ -48,7 +48,22 @@ const (
 	Deadline     = "deadline"     // the kill at the wall clock limit
 )
 
-// Names returns the knobs.
+// Knobs of mechanisms that stand behind another one, so that no claim is lost
+// without them: the attack battery turns them off together with what is in front.
+const (
+	// OuterPID is the PID namespace of palyra-cell itself, which palyra makes for it:
+	// this knob is read by palyra, from palyra.knobs.
+	OuterPID = "outer_pid"
+	// Landlock is all of it, with what it forbids whatever its rules: mounts.
+	Landlock = "landlock"
+	// Nested is the limit of user namespaces in the cell's.
+	Nested = "nested_userns"
+)
+
+// Behind returns them.
+func Behind() []string { return []string{OuterPID, Landlock, Nested} }
+
+// Names returns the knobs that have a claim.
 func Names() []string {
 	return []string{User, Mount, PID, Net, IPC, UTS, Cgroup, Time, NoNewPrivs, Capabilities, Rlimits,
 		LandlockFS, LandlockNet, LandlockIPC, Seccomp, Descriptors, Deadline}

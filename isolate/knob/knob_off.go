@@ -21,6 +21,9 @@ func Tape(t sys.Tape) sys.Tape { return t }
 // Clone returns the CLONE_NEW* flags of a cell.
 func Clone(flags uint64) uint64 { return flags }
 
+// Outer returns the CLONE_NEW* flags of palyra-cell.
+func Outer(flags uintptr) uintptr { return flags }
+
 // Template reports that threads that clone enter the template.
 func Template() bool { return true }
 

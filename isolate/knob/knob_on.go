@@ -49,6 +49,14 @@ func Clone(flags uint64) uint64 {
 	return flags
 }
 
+// Outer leaves out the PID namespace of palyra-cell if that is off.
+func Outer(flags uintptr) uintptr {
+	if isOff(OuterPID) {
+		flags &^= uintptr(namespaces[PID])
+	}
+	return flags
+}
+
 // Template reports whether threads that clone enter the template.
 func Template() bool { return !isOff(Mount) }
 
@@ -122,7 +130,7 @@ func step(s sys.Step, c bool) sys.Tape {
 	text := s.String()
 	is := func(prefix string) bool { return strings.HasPrefix(text, prefix) }
 	switch {
-	case isOff(User) && c && strings.Contains(text, "$nested"):
+	case (isOff(User) || isOff(Nested)) && c && strings.Contains(text, "$nested"):
 		return nil // without a user namespace it would be the host's limit
 	case isOff(PID) && c && is("setsid("):
 		// Nobody else ends it when its reaper is killed.
@@ -131,8 +139,13 @@ func step(s sys.Step, c bool) sys.Tape {
 		return nil // without a user namespace there is no id to become
 	case isOff(Mount) && is("move_mount(fd:workspace"):
 		return nil // the host has no such directory
+	case isOff(Mount) && is("move_mount(fd:shm"):
+		return nil // it sees the host's
+	case isOff(Mount) && is("move_mount(fd:tmp"):
+		s.Args = slices.Clone(s.Args) // where it hides nothing of the host's, for what needs a place to write to
+		s.Args[3] = sys.Str("/mnt")
 	case isOff(Mount) && is("chdir("):
-		s.Args = []sys.Arg{sys.Str("/tmp")}
+		s.Args = []sys.Arg{sys.Str("/mnt")}
 	case isOff(UTS) && is("sethostname("):
 		return nil // it would be the host's
 	case isOff(NoNewPrivs) && (is("prctl(0x26") || is("capset(")):
@@ -148,6 +161,8 @@ func step(s sys.Step, c bool) sys.Tape {
 	case isOff(Rlimits) && is("prlimit64(0,"):
 		return nil
 	case isOff(Seccomp) && is("seccomp(1,"):
+		return nil
+	case isOff(Landlock) && is("landlock_restrict_self("):
 		return nil
 	case isOff(Descriptors) && is("close_range(") && !is("close_range(0,") && strings.HasSuffix(text, ", 0)"):
 		return nil

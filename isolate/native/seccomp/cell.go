@@ -29,9 +29,9 @@ type Options struct {
 	// socket of any kind can be made: for a network namespace that is shared,
 	// where even a pair shows in /proc/net/unix of everybody else.
 	NoPair bool
-	// AllowPathMetadata lets chmod, chown, utime and setxattr take paths below
+	// AllowPathMetadata lets chmod, chown and utime take paths below
 	// tier C. Landlock (up to ABI 10) does not see them, so the program can then
-	// change modes, times and attributes of every file of its user that the
+	// change modes and times of every file of its user that the
 	// host's file permissions let it reach. Without it ld(1) cannot mark its
 	// output as executable at tier B; the calls on descriptors always work.
 	// At tier C only the cell's own mounts are in reach and it has no effect.

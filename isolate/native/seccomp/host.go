@@ -53,7 +53,8 @@ func metadataRules(byPath bool) []Rule {
 		}
 		return []Rule{
 			mode(1, "chmod"), mode(2, "fchmodat", "fchmodat2"),
-			allow(why, xattr...), allow(why, owner...), allow(why, times...), allow(why, "utimensat"),
+			deny(ENOTSUP, "attributes of what is open can be set; by path hardly any program needs to, and only the mounts would stand before the host's files", xattr...),
+			allow(why, owner...), allow(why, times...), allow(why, "utimensat"),
 		}
 	}
 	const why = "Landlock does not see it, and every file of the user is in reach"

@@ -52,6 +52,7 @@ const (
 	ENOTTY          = 25
 	ENOSYS          = 38
 	EPROTONOSUPPORT = 93
+	ENOTSUP         = 95
 	EAFNOSUPPORT    = 97
 )
 
