@@ -16,7 +16,6 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/crypt/receipt"
-	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/isolate/tier"
 	"palyra/kernel"
@@ -35,11 +34,13 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 		stdio.Stdout = &pipeWriter{w: a.stdout, broken: gone}
 		stdio.Stderr = &pipeWriter{w: a.stderr, broken: gone}
 	}
-	out, set, err := a.call(ctx, inv, stdio)
+	kept := receiptFile{path: command.Value(inv, "receipt", "")}
+	defer kept.close()
+	out, set, err := a.call(ctx, inv, stdio, &kept)
 	status := execStatus(ctx, out, err)
 	if out != nil {
 		io.WriteString(a.stderr, told(out, set))
-		if werr := a.keep(inv, out); werr != nil {
+		if werr := kept.keep(out); werr != nil {
 			err, status = errors.Join(err, werr), execRefused
 		}
 	}
@@ -63,13 +64,13 @@ func lavish() {
 }
 
 // call opens the kernel and makes the one call.
-func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO) (*kernel.Outcome, *policy.Set, error) {
+func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO, kept *receiptFile) (*kernel.Outcome, *policy.Set, error) {
 	p, stdin, err := a.proposal(inv)
 	if err != nil {
 		return nil, nil, err
 	}
 	stdio.Stdin = stdin
-	if err := receiptTarget(command.Value(inv, "receipt", "")); err != nil {
+	if err := kept.open(); err != nil {
 		return nil, nil, err
 	}
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
@@ -89,18 +90,6 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 	}
 	out, err := k.Call(ctx, *p, stdio)
 	return out, k.PolicySet(), errors.Join(err, k.Close())
-}
-
-// keep writes the receipt to where it was asked for, and says if output was
-// lost on the way to us.
-func (a *app) keep(inv *command.Invocation, out *kernel.Outcome) error {
-	if path := command.Value(inv, "receipt", ""); path != "" && out.Receipt != nil {
-		if err := durable.WriteFile(path, out.Receipt, 0o644); err != nil {
-			return fault.New(fault.Unavailable, "receipt_not_written", fmt.Sprintf("write receipt %q", path), err).
-				WithHint(fmt.Sprintf("the call is entry %d of the journal: palyra journal show %d", out.LogIndex, out.LogIndex))
-		}
-	}
-	return nil
 }
 
 // execStatus is the exit status of a call.
