@@ -336,7 +336,7 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	if err != nil {
 		return nil, err
 	}
-	r, err := parseReply(msg)
+	r, err := q.parseReply(msg)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "cell_protocol", "run in palyra-cell", err)
 	}

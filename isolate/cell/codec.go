@@ -288,26 +288,42 @@ func (f *cellForm) fill(e *evidence.Evidence) error {
 	return nil
 }
 
-// appendResult appends a Result whose evidence is known, but for the cell's part
-// if that is in f.
-func appendResult(out []byte, r *isolate.Result, f *cellForm) []byte {
-	c := codec{out: out}
-	c.call(r)
+// appendCell appends the cell's part of evidence, from f if it is there.
+func appendCell(out []byte, e *evidence.Evidence, f *cellForm) []byte {
 	if f != nil {
-		return append(append(c.out, f.own...), f.common...)
+		return append(append(out, f.own...), f.common...)
 	}
-	c.own(r.Evidence)
-	c.common(r.Evidence)
+	c := codec{out: out}
+	c.own(e)
+	c.common(e)
 	return c.out
 }
 
-// parseResult is the inverse of appendResult. The Result shares b's memory.
-func parseResult(b string) (*isolate.Result, error) {
-	r := &isolate.Result{Evidence: new(evidence.Evidence)}
+// parseCell is the inverse of appendCell. The evidence shares b's memory.
+func parseCell(b string) (*evidence.Evidence, error) {
+	e := new(evidence.Evidence)
+	c := codec{in: b, reading: true}
+	c.own(e)
+	c.common(e)
+	if c.bad || c.in != "" {
+		return nil, errCodec
+	}
+	return e, nil
+}
+
+// appendCall appends what of a Result is not the cell's part of its evidence.
+func appendCall(out []byte, r *isolate.Result) []byte {
+	c := codec{out: out}
+	c.call(r)
+	return c.out
+}
+
+// parseCall is the inverse of appendCall: it adds to e, which is the Result's. The
+// Result shares b's memory.
+func parseCall(b string, e *evidence.Evidence) (*isolate.Result, error) {
+	r := &isolate.Result{Evidence: e}
 	c := codec{in: b, reading: true}
 	c.call(r)
-	c.own(r.Evidence)
-	c.common(r.Evidence)
 	if c.bad || c.in != "" {
 		return nil, errCodec
 	}

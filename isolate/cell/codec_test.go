@@ -67,15 +67,18 @@ func results() []*isolate.Result {
 // What travels in the fixed layout arrives as it was, every field of it.
 func TestResultTravels(t *testing.T) {
 	for i, want := range results() {
-		b := appendResult(nil, want, nil)
-		got, err := parseResult(string(b))
-		if err != nil || !reflect.DeepEqual(got, want) {
+		b, call := appendCell(nil, want.Evidence, nil), appendCall(nil, want)
+		e, err := parseCell(string(b))
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		if got, err := parseCall(string(call), e); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%d: %v\ngot  %+v\nwant %+v", i, err, got, want)
 		}
 		// In two parts, as of a cell that waited, it is the same.
 		own, common := formOf(want.Evidence)
 		form := &cellForm{own, string(common)}
-		if two := appendResult(nil, want, form); !bytes.Equal(two, b) {
+		if two := appendCell(nil, nil, form); !bytes.Equal(two, b) {
 			t.Errorf("%d: what a waiting cell answers is another message", i)
 		}
 		part := &isolate.Result{Outcome: want.Outcome, Evidence: new(evidence.Evidence)}
@@ -84,11 +87,19 @@ func TestResultTravels(t *testing.T) {
 			t.Errorf("%d: filled in: %v, %+v", i, err, part)
 		}
 		for n := range b {
-			if _, err := parseResult(string(b[:n])); err == nil {
-				t.Fatalf("%d: the first %d of %d bytes are a result, too", i, n, len(b))
+			if _, err := parseCell(string(b[:n])); err == nil {
+				t.Fatalf("%d: the first %d of %d bytes are a cell, too", i, n, len(b))
 			}
 		}
-		if _, err := parseResult(string(append(b, 0))); err == nil {
+		for n := range call {
+			if _, err := parseCall(string(call[:n]), new(evidence.Evidence)); err == nil {
+				t.Fatalf("%d: the first %d of %d bytes are a result, too", i, n, len(call))
+			}
+		}
+		if _, err := parseCell(string(append(b, 0))); err == nil {
+			t.Errorf("%d: a byte more of a cell is not noticed", i)
+		}
+		if _, err := parseCall(string(append(call, 0)), new(evidence.Evidence)); err == nil {
 			t.Errorf("%d: a byte more is not noticed", i)
 		}
 	}
@@ -96,15 +107,20 @@ func TestResultTravels(t *testing.T) {
 
 func FuzzResult(f *testing.F) {
 	for _, r := range results() {
-		f.Add(appendResult(nil, r, nil))
+		f.Add(appendCell(nil, r.Evidence, nil), appendCall(nil, r))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := parseResult(string(b))
-		if err != nil {
-			return
+	f.Fuzz(func(t *testing.T, cell, call []byte) {
+		e, err := parseCell(string(cell))
+		if err == nil {
+			if again := appendCell(nil, e, nil); !bytes.Equal(again, cell) {
+				t.Errorf("read cell %q\nmade %q", cell, again)
+			}
 		}
-		if again := appendResult(nil, r, nil); !bytes.Equal(again, b) {
-			t.Errorf("read %q\nmade %q", b, again)
+		r, err := parseCall(string(call), new(evidence.Evidence))
+		if err == nil {
+			if again := appendCall(nil, r); !bytes.Equal(again, call) {
+				t.Errorf("read %q\nmade %q", call, again)
+			}
 		}
 	})
 }

@@ -8,15 +8,20 @@ import (
 	"time"
 
 	"palyra/internal/fault"
+	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 )
 
-// question is a request that was sent. Its fields are guarded by Client.mu.
+// question is a request that was sent. Its fields are guarded by Client.mu but
+// where they say otherwise.
 type question struct {
 	due      time.Time     // when palyra-cell is killed for want of an answer
 	turn     chan struct{} // holds one: look again
 	answered bool
 	answer   string // the message
+	cell     string // the message that came before it; may be empty
+
+	known *evidence.Evidence // of cell; of who awaits the answer alone
 }
 
 // send sends a message.
@@ -139,13 +144,23 @@ func (c *Client) await(q *question) (string, error) {
 			err = bad
 		}
 		c.mu.Lock()
+		if err == nil && msg[0] == opCell {
+			err = c.tellLocked(id, msg)
+			if q.cell != "" && q.known == nil && err == nil && len(c.pending) == 1 {
+				// Nobody waits for who reads but the program itself.
+				c.mu.Unlock()
+				q.known, err = parseCell(q.cell[9:])
+				c.mu.Lock()
+			}
+			msg = ""
+		}
 		c.reading = false
 		if err != nil {
 			c.dead = fault.New(fault.Internal, "cell_died", "read from palyra-cell", err)
 			for _, other := range c.pending {
 				other.wake()
 			}
-		} else if a := c.pending[id]; a != nil {
+		} else if a := c.pending[id]; a != nil && msg != "" {
 			delete(c.pending, id)
 			a.answered, a.answer = true, msg
 			a.wake()
@@ -155,6 +170,20 @@ func (c *Client) await(q *question) (string, error) {
 		}
 		c.mu.Unlock()
 	}
+}
+
+// tellLocked notes what is known of a run's cell. One that was given up is none of
+// ours any more.
+func (c *Client) tellLocked(id uint64, msg string) error {
+	a := c.pending[id]
+	if a == nil {
+		return nil
+	}
+	if a.cell != "" {
+		return errCodec
+	}
+	a.cell = msg
+	return nil
 }
 
 // passOnLocked wakes somebody who reads from here on, unless somebody does.
@@ -175,7 +204,7 @@ func (q *question) wake() {
 // answerID returns the id of the request that a message answers.
 func answerID(msg string) (uint64, error) {
 	switch {
-	case len(msg) >= 9 && msg[0] == opResult:
+	case len(msg) >= 9 && (msg[0] == opResult || msg[0] == opCell):
 		return binary.LittleEndian.Uint64([]byte(msg[1:9])), nil
 	case len(msg) > 0 && msg[0] == opReply:
 		var r struct {
@@ -187,10 +216,18 @@ func answerID(msg string) (uint64, error) {
 	return 0, errCodec
 }
 
-// parseReply reads an answer.
-func parseReply(msg string) (r reply, err error) {
+// parseReply reads the answer to q.
+func (q *question) parseReply(msg string) (r reply, err error) {
 	if msg[0] == opResult {
-		r.Result, err = parseResult(msg[9:])
+		if q.known == nil {
+			if q.cell == "" {
+				return r, errCodec
+			}
+			if q.known, err = parseCell(q.cell[9:]); err != nil {
+				return r, err
+			}
+		}
+		r.Result, err = parseCall(msg[9:], q.known)
 		return r, err
 	}
 	err = decode([]byte(msg[1:]), &r)
@@ -209,7 +246,7 @@ func (c *Client) later(ctx context.Context, op string, q *question) (reply, erro
 		msg, err := c.await(q)
 		var r reply
 		if err == nil {
-			r, err = parseReply(msg)
+			r, err = q.parseReply(msg)
 		}
 		done <- result{r, err}
 	}()

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"reflect"
 	"runtime"
 	"syscall"
 	"testing"
@@ -75,5 +76,63 @@ func TestUnsentQuestionPassesTheReadingOn(t *testing.T) {
 		soon("the second", two)
 		c.conn.Close()
 		syscall.Close(fds[1])
+	}
+}
+
+// What is known of a cell comes before its answer and is the question's; a second
+// time it is the end of the connection, as is an answer without it.
+func TestCellComesFirst(t *testing.T) {
+	want := results()[0]
+	cell, call := appendCell(nil, want.Evidence, nil), appendCall(nil, want)
+	message := func(kind byte, id uint64, body []byte) []byte {
+		return append(binary.LittleEndian.AppendUint64([]byte{kind}, id), body...)
+	}
+	for _, c := range []struct {
+		name string
+		send [][]byte
+		ok   bool
+	}{
+		{"in order", [][]byte{message(opCell, 1, cell), message(opResult, 1, call)}, true},
+		{"of another, which was given up", [][]byte{message(opCell, 1, cell), message(opCell, 9, cell), message(opResult, 9, call), message(opResult, 1, call)}, true},
+		{"no cell", [][]byte{message(opResult, 1, call)}, false},
+		{"twice", [][]byte{message(opCell, 1, cell), message(opCell, 1, cell), message(opResult, 1, call)}, false},
+		{"cut", [][]byte{message(opCell, 1, cell[:len(cell)-1]), message(opResult, 1, call)}, false},
+		{"without an id", [][]byte{message(opCell, 1, cell)[:8], message(opResult, 1, call)}, false},
+	} {
+		for _, others := range []int{0, 1} { // with others waiting it is read later
+			fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := &Client{conn: os.NewFile(uintptr(fds[0]), "palyra"), buf: make([]byte, maxMessage), pending: make(map[uint64]*question)}
+			if k.raw, err = k.conn.SyscallConn(); err != nil {
+				t.Fatal(err)
+			}
+			ask := func(uint64) ([]byte, error) { return []byte{opQuery}, nil }
+			_, q, err := k.put(0, nil, ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range others {
+				if _, _, err := k.put(0, nil, ask); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, b := range c.send {
+				if err := sys.SendPacket(fds[1], b, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var r reply
+			msg, err := k.await(q)
+			if err == nil {
+				r, err = q.parseReply(msg)
+			}
+			if (err == nil) != c.ok || c.ok && !reflect.DeepEqual(r.Result, want) {
+				t.Errorf("%s, %d others: %+v, %v; want success %v", c.name, others, r.Result, err, c.ok)
+			}
+			k.conn.Close()
+			syscall.Close(fds[1])
+		}
 	}
 }

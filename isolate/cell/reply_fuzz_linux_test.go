@@ -3,6 +3,8 @@ package cell
 import (
 	"encoding/binary"
 	"testing"
+
+	"palyra/isolate/evidence"
 )
 
 // FuzzReply: an answer that has an id can be read or is an error, and says the
@@ -19,7 +21,10 @@ func FuzzReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r, err := parseReply(string(b))
+		if b[0] == opCell {
+			return
+		}
+		r, err := (&question{known: new(evidence.Evidence)}).parseReply(string(b))
 		if err == nil && b[0] == opReply && r.ID != id {
 			t.Errorf("the id is %d and %d", id, r.ID)
 		}

@@ -23,6 +23,8 @@ import (
 // cancel it.
 type run struct {
 	s     *server
+	id    uint64 // of the request
+	told  bool   // its cell is known to the client
 	at    cloner
 	spec  *isolate.Spec
 	files *files

@@ -136,6 +136,7 @@ func (p *process) toGate() error {
 			return fmt.Errorf("open gate: %w", err)
 		}
 		if mark == steps.MarkGate {
+			p.call.tell(&p.ev)
 			p.describe()
 			return nil // whether it could be executed shows at its end
 		}

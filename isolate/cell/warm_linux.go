@@ -146,9 +146,10 @@ func (w *waiting) serve(r *run, start time.Time) (*isolate.Result, error) {
 		sys.KillPidfd(w.pidfd)
 		return nil, fault.New(fault.Unavailable, "cell_descriptors", "start cell", err)
 	}
-	// While it starts.
-	w.describeRest(rest)
 	r.attach(w.process)
+	// While it starts.
+	r.tell(nil)
+	w.describeRest(rest)
 	return w.finish(nil)
 }
 

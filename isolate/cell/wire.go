@@ -13,8 +13,10 @@ import (
 // The protocol between palyra and palyra-cell: one SOCK_SEQPACKET connection,
 // which blocks on both sides. The client's first message is a hello, in JSON,
 // which the server answers with a hello once it can serve. Then the client sends
-// requests and the server answers each once, in the order in which the runs end;
-// it sends nothing else.
+// requests and the server answers each once, in the order in which the runs end.
+// Of a run it says before its Result what is known of the cell: as a rule when the
+// gate has been opened, so that this is written and read while the program runs.
+// It sends nothing else.
 //
 // A message begins with its kind. A run's request and its answer, which stand
 // between a caller and its program, have a fixed layout (codec.go); everything
@@ -24,6 +26,8 @@ import (
 //	'E' id has operands grant spec   explain: a run up to the clone, with no grant
 //	'X' id                           cancel, not answered
 //	'Q' json                         stats, expect
+//	'I' id evidence                  the cell of a run, once before 'A'; a run that
+//	                                 has an error after it has 'J' all the same
 //	'A' id result                    the Result of a run that had no error
 //	'J' json                         any other answer
 //
@@ -33,7 +37,7 @@ import (
 // since arguments may be, is a sealed memfd before the other descriptors.
 
 const (
-	wireVersion = 2
+	wireVersion = 3
 	maxMessage  = 1 << 18 // bytes of an answer; one with its mount table is some 4 KiB
 	maxRequest  = 1 << 15 // bytes of a request
 	maxInline   = 1 << 14 // bytes of a Spec in a message
@@ -47,6 +51,7 @@ const (
 	opExplain = 'E'
 	opCancel  = 'X'
 	opQuery   = 'Q'
+	opCell    = 'I'
 	opResult  = 'A'
 	opReply   = 'J'
 )

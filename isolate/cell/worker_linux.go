@@ -124,7 +124,7 @@ func (w *worker) message(b []byte, fds []int) error {
 		return nil
 	}
 	s.pool.begin()
-	x := &run{s: s, at: &w.thread, files: noFiles(), status: -1, gate: -1, mounts: -1}
+	x := &run{s: s, id: r.ID, at: &w.thread, files: noFiles(), status: -1, gate: -1, mounts: -1}
 	if s.tier == tier.B {
 		x.stop = make(chan struct{})
 	}
@@ -132,7 +132,7 @@ func (w *worker) message(b []byte, fds []int) error {
 		res, err := w.call(&r, x, fds)
 		s.finish(r.ID)
 		sys.CloseAll(fds) // before the answer: whoever reads the output finds its end
-		w.reply(r.ID, res, x.form, err)
+		w.reply(x, res, err)
 		x.clean()
 		x.replace()
 	} else {
@@ -212,22 +212,35 @@ func (w *worker) call(r *request, x *run, fds []int) (*isolate.Result, error) {
 	return x.do()
 }
 
-// reply answers a run. form is what was known of its cell before, nil if nothing
-// was.
-func (w *worker) reply(id uint64, res *isolate.Result, form *cellForm, err error) {
+// reply answers a run.
+func (w *worker) reply(x *run, res *isolate.Result, err error) {
 	if err == nil && res != nil {
-		w.out = append(w.out[:0], opResult)
-		w.out = binary.LittleEndian.AppendUint64(w.out, id)
-		w.out = appendResult(w.out, res, form)
+		if !x.told {
+			w.out = appendCell(x.head(w.out[:0], opCell), res.Evidence, x.form)
+			sys.SendPacket(w.s.conn, w.out, nil)
+		}
+		w.out = appendCall(x.head(w.out[:0], opResult), res)
 		sys.SendPacket(w.s.conn, w.out, nil) // a client that is gone needs no answer
 		return
 	}
-	if res != nil && form != nil {
-		if ferr := form.fill(res.Evidence); ferr != nil {
+	if res != nil && x.form != nil {
+		if ferr := x.form.fill(res.Evidence); ferr != nil {
 			panic("cell: internal error: " + ferr.Error())
 		}
 	}
-	w.s.answer(reply{ID: id, Result: res, Error: toWire(err)})
+	w.s.answer(reply{ID: x.id, Result: res, Error: toWire(err)})
+}
+
+// tell says what is known of the cell, while the program starts. It does not wait:
+// a client that does not read keeps no deadline from being kept, and is told with
+// the answer.
+func (r *run) tell(e *evidence.Evidence) {
+	r.told = sys.TrySendPacket(r.s.conn, appendCell(r.head(make([]byte, 0, 4096), opCell), e, r.form)) == nil
+}
+
+// head begins a message about the run.
+func (r *run) head(out []byte, kind byte) []byte {
+	return binary.LittleEndian.AppendUint64(append(out, kind), r.id)
 }
 
 func (s *server) answer(r reply) {

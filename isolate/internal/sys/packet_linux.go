@@ -32,6 +32,20 @@ func SendPacket(fd int, msg []byte, fds []int) error {
 	}
 }
 
+// TrySendPacket sends one message, or is an error (EAGAIN) where that would wait.
+func TrySendPacket(fd int, msg []byte) error {
+	for {
+		_, err := unix.SendmsgN(fd, msg, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("sendmsg: %w", err)
+		}
+		return nil
+	}
+}
+
 // RightsSpace is how much ReceivePacket needs for n descriptors.
 func RightsSpace(n int) int { return unix.CmsgSpace(4 * n) }
 
