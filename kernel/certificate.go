@@ -105,7 +105,7 @@ func (k *Kernel) readCertificate() (map[tier.Tier]string, error) {
 	for t, kinds := range map[tier.Tier][]string{tier.B: {"b"}, tier.C: {"c.cold", "c.warm", "c.void"}} {
 		tiers[t] = saidOf(d["tier."+t.String()])
 		for _, kind := range kinds {
-			if tiers[t] == policy.CertificateProven && d["tape."+kind] == "" { // refused, or not tested
+			if tiers[t] == policy.CertificateProven && d["tape."+kind] == "" && d["unmade."+kind] == "" { // refused, or not tested
 				tiers[t] = policy.CertificateNone
 			}
 		}

@@ -58,6 +58,8 @@ func TestCertificate(t *testing.T) {
 		{"no number", CertifyAct, map[string]string{"tier.c": "proven 51, refuted 0, inconclusive 0, absent -1"}, bytes.Clone, policy.CertificateNone},
 		{"another user", CertifyAct, map[string]string{"uid": "4711"}, bytes.Clone, policy.CertificateNone},
 		{"no user", CertifyAct, map[string]string{"uid": ""}, bytes.Clone, policy.CertificateNone},
+		{"a kind of cells is not made here", CertifyAct, map[string]string{"tape.c.warm": "", "unmade.c.warm": "cgroup"}, bytes.Clone, policy.CertificateProven},
+		{"a kind of cells is refused", CertifyAct, map[string]string{"tape.c.void": "", "refused.c.void": "x"}, bytes.Clone, policy.CertificateNone},
 		{"a kind of cells was not tested", CertifyAct, map[string]string{"tape.c.warm": ""}, bytes.Clone, policy.CertificateNone},
 		{"nothing is proven", CertifyAct, map[string]string{"tier.c": "proven 0, refuted 0, inconclusive 0, absent 51"}, bytes.Clone, policy.CertificateNone},
 		{"the tier is refused", CertifyAct, map[string]string{"tier.c": "refused: no user namespaces"}, bytes.Clone, policy.CertificateNone},

@@ -106,6 +106,7 @@ type Kind struct {
 	Kind     string   `json:"kind"`
 	Tier     string   `json:"tier"`
 	Refused  string   `json:"refused"` // why there are no such cells; "" if there are
+	Unmade   string   `json:"unmade"`  // why no call gets such a cell here; "" if they do
 	Tape     string   `json:"tape"`    // digest of the system calls that built them
 	Seccomp  string   `json:"seccomp"` // digest of the filter, without its cookie
 	Landlock int      `json:"landlock_abi"`
@@ -149,7 +150,7 @@ func (r *Report) Tier(t string) string {
 	for i := range r.Kinds {
 		k := &r.Kinds[i]
 		switch {
-		case k.Tier != t:
+		case k.Tier != t, k.Unmade != "":
 		case k.Refused != "":
 			why = k.Refused
 		default:
@@ -207,6 +208,10 @@ func (r *Report) Act(principal string) kernel.Act {
 			d["refused."+k.Kind] = short(k.Refused)
 			continue
 		}
+		if k.Unmade != "" {
+			d["unmade."+k.Kind] = short(k.Unmade)
+			continue
+		}
 		d["tape."+k.Kind], d["seccomp."+k.Kind] = k.Tape, k.Seccomp
 		d["cgroup."+k.Kind] = short(k.Cgroup)
 		d["degraded."+k.Kind] = short(strings.Join(k.Degraded, "; "))
@@ -258,7 +263,7 @@ func (r *Report) Text() string {
 	var served []*Kind
 	fmt.Fprintf(&b, "  %-18s", "claim")
 	for i := range r.Kinds {
-		if k := &r.Kinds[i]; k.Refused == "" {
+		if k := &r.Kinds[i]; k.Refused == "" && k.Unmade == "" {
 			served = append(served, k)
 			fmt.Fprintf(&b, "%-14s", k.Kind)
 		}
@@ -281,6 +286,9 @@ func (r *Report) Text() string {
 		k := &r.Kinds[i]
 		if k.Refused != "" {
 			fmt.Fprintf(&b, "  %s is refused: %s\n", k.Kind, k.Refused)
+		}
+		if k.Unmade != "" {
+			fmt.Fprintf(&b, "  %s is not made here: %s\n", k.Kind, k.Unmade)
 		}
 		for _, res := range k.Results {
 			if res.Verdict != Proven {

@@ -100,6 +100,12 @@ func TestHolds(t *testing.T) {
 	if !r.Holds("b") || r.Holds("c") || !r.Open("c") || r.Tier("c") != "refused: no user namespace" {
 		t.Errorf("refused: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
 	}
+	r = full("")
+	r.Kinds[2] = Kind{Kind: KindWarm, Tier: "c", Unmade: "no cells wait"}
+	if d := r.Act("uid:0").Detail; !r.Holds("c") || r.Open("c") || r.Tier("c") != "proven 34, refuted 0, inconclusive 0, absent 0" || d["unmade.c.warm"] != "no cells wait" ||
+		strings.Contains(d["claim.seccomp"], "warm") || d["tape.c.warm"] != "" {
+		t.Errorf("no waiting cells: holds %v, open %v, %q, %q", r.Holds("c"), r.Open("c"), r.Tier("c"), d["claim.seccomp"])
+	}
 	if r := newReport(); r.Holds("c") || r.Holds("b") {
 		t.Error("an empty report holds")
 	}

@@ -187,6 +187,9 @@ func (t *test) kind(ctx context.Context, k kind) error {
 		if err != nil {
 			return err
 		}
+		if out.Unmade != "" {
+			break
+		}
 		out.Results = append(out.Results, res)
 		if out.Refused != "" {
 			break
@@ -204,6 +207,10 @@ func (t *test) claim(ctx context.Context, r *runner, c *certify.Claim, out *Kind
 	if err != nil {
 		if ctx.Err() != nil {
 			return Result{}, fault.New(fault.Canceled, "canceled", "test "+c.Name, context.Cause(ctx))
+		}
+		if fault.ReasonOf(err) == noneWait {
+			out.Unmade = err.Error()
+			return Result{}, nil
 		}
 		if fault.KindOf(err) == fault.Refused { // the tier is not to be had, as its first call shows
 			out.Refused = err.Error()
@@ -407,6 +414,9 @@ func (t *test) inside(ctx context.Context, r *runner, sc *scene) (certify.Result
 	return t.word(sc, out, 50*time.Millisecond), res.Evidence, nil
 }
 
+// noneWait is the reason why no attempt is made in a waiting cell: there are none.
+const noneWait = "no_waiting_cells"
+
 // tries is how often a call is made again that found no waiting cell.
 const tries = 20
 
@@ -418,7 +428,11 @@ func (t *test) call(ctx context.Context, r *runner, spec *isolate.Spec, stdin *o
 	}
 	for range tries {
 		if r.pool.Cells > 0 {
-			if _, err := r.Expect(ctx, r.network, spec.Limits); err != nil {
+			have, err := r.Expect(ctx, r.network, spec.Limits)
+			if err == nil && have.Waiting == 0 {
+				err = fault.New(fault.Refused, noneWait, "wait for a cell", errors.New("palyra-cell makes none ahead, as where each has a cgroup that it is born in"))
+			}
+			if err != nil {
 				return nil, nil, err
 			}
 		}
