@@ -28,7 +28,7 @@ func newHouse(t *testing.T) (h *local.Hub, work string) {
 	bins := os.Getenv("PALYRA_TEST_BIN")
 	if bins == "" {
 		bins = t.TempDir()
-		cmd := exec.Command("go", "build", "-o", bins+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool")
+		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", bins+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("build: %v\n%s", err, out)
