@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -146,8 +147,16 @@ func ReadLimits(proc string, pid int) (Limits, error) { return one(proc, pid, (*
 // ReadMounts returns the mount table as the process sees it, beneath its root.
 func ReadMounts(proc string, pid int) (Mounts, error) { return one(proc, pid, (*process).mounts) }
 
+// knownLimits is a text of /proc/<pid>/limits with what it says: mostly it is the one
+// that was read before.
+type knownLimits struct {
+	text   string
+	limits Limits
+}
+
 // scratch is what one reading needs of memory.
 type scratch struct {
+	last knownLimits
 	buf  []byte // a file of /proc
 	line []byte // a line that is being made
 }
@@ -225,7 +234,7 @@ func (t *process) namespaces() (map[string]uint64, error) {
 }
 
 func (t *process) process(descriptors bool) (Process, error) {
-	b, err := sys.ReadAt(t.dir, "status", &t.buf)
+	b, err := sys.ReadRecordAt(t.dir, "status", &t.buf)
 	if err != nil {
 		return Process{}, fmt.Errorf("read process: %w", err)
 	}
@@ -233,7 +242,7 @@ func (t *process) process(descriptors bool) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	if b, err = sys.ReadAt(t.dir, "stat", &t.buf); err != nil {
+	if b, err = sys.ReadRecordAt(t.dir, "stat", &t.buf); err != nil {
 		return Process{}, fmt.Errorf("read process: %w", err)
 	}
 	id, session, tty, err := parseStat(b)
@@ -322,7 +331,7 @@ func (t *process) descriptor(lines []string, n int) ([]string, error) {
 	t.line = append(strconv.AppendInt(t.line[:0], int64(n), 10), ' ')
 	t.line = target(t.line, link)
 	at = strconv.AppendInt(append(name[:0], "fdinfo/"...), int64(n), 10)
-	b, err := sys.ReadAt(t.dir, string(at), &t.buf)
+	b, err := sys.ReadRecordAt(t.dir, string(at), &t.buf)
 	if errors.Is(err, fs.ErrNotExist) {
 		return lines, nil
 	}
@@ -340,15 +349,20 @@ func (t *process) descriptor(lines []string, n int) ([]string, error) {
 }
 
 func (t *process) limits() (Limits, error) {
-	b, err := sys.ReadAt(t.dir, "limits", &t.buf)
+	b, err := sys.ReadRecordAt(t.dir, "limits", &t.buf)
 	if err != nil {
 		return Limits{}, fmt.Errorf("read limits: %w", err)
+	}
+	if len(b) > 0 && string(b) == t.last.text {
+		l := t.last.limits
+		return Limits{Observed, maps.Clone(l.Soft), maps.Clone(l.Hard)}, nil
 	}
 	l, err := parseLimits(b)
 	if err != nil {
 		return Limits{}, err
 	}
 	l.Basis = Observed
+	t.last = knownLimits{string(b), Limits{Observed, maps.Clone(l.Soft), maps.Clone(l.Hard)}}
 	return l, nil
 }
 

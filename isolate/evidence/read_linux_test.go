@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"palyra/isolate/internal/sys"
 )
 
 // TestRead reads this very process and compares with what the process knows of
@@ -185,6 +187,73 @@ func TestForget(t *testing.T) {
 		}
 		if err := r.Forget(); err != nil && !errors.Is(err, syscall.EPERM) {
 			t.Errorf("forget: %v", err)
+		}
+	}
+}
+
+// Limits are what they are now, also right after another process had the same text
+// or somebody changed what an earlier reading gave them.
+func TestLimitsAreRead(t *testing.T) {
+	s := &scratch{buf: make([]byte, 16<<10)}
+	proc, err := sys.OpenDirAt(sys.AtCWD, "/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sys.Close(proc)
+	read := func(pid int) Limits {
+		t.Helper()
+		p, err := s.open(proc, pid, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		l, err := p.limits()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	want := read(os.Getpid())
+	for range 3 {
+		got := read(os.Getpid())
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		got.Soft["nofile"], got.Hard["nofile"] = -7, -7 // its reader's alone
+	}
+	cmd := exec.Command("/bin/sh", "-c", "ulimit -n 17; echo set; read x")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer in.Close()
+	if _, err := out.Read(make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(cmd.Process.Pid); got.Soft["nofile"] != 17 {
+		t.Errorf("of the child: %+v, want 17 files", got)
+	}
+	if got := read(os.Getpid()); !reflect.DeepEqual(got, want) {
+		t.Errorf("after the child: %+v, want %+v", got, want)
+	}
+	// A record is read whole, however small the buffer is at first.
+	for _, size := range []int{0, 1, 100, 4096} {
+		buf := make([]byte, size)
+		name := strconv.Itoa(os.Getpid()) + "/limits"
+		got, err := sys.ReadRecordAt(proc, name, &buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := parseLimits(got); err != nil || !reflect.DeepEqual(l.Soft, want.Soft) {
+			t.Errorf("with %d bytes at first: %+v, %v", size, l, err)
 		}
 	}
 }

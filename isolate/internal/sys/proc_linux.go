@@ -31,9 +31,20 @@ func openAt(dir int, name string, flags int) (int, error) {
 	}
 }
 
+// ReadRecordAt is ReadAt for a file of /proc that is one record: seq_file makes all
+// of it for the first read, which brings as much as there is room for. So one that
+// left room needs no second read, for the end.
+func ReadRecordAt(dir int, name string, buf *[]byte) ([]byte, error) {
+	return readAt(dir, name, buf, true)
+}
+
 // ReadAt reads a whole file beneath dir into buf, which it replaces by a larger
 // one where that is too small, and returns what it read as a part of buf.
 func ReadAt(dir int, name string, buf *[]byte) ([]byte, error) {
+	return readAt(dir, name, buf, false)
+}
+
+func readAt(dir int, name string, buf *[]byte, record bool) ([]byte, error) {
 	fd, err := openAt(dir, name, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -55,16 +66,23 @@ func ReadAt(dir int, name string, buf *[]byte) ([]byte, error) {
 			return (*buf)[:n], nil
 		default:
 			n += m
+			if record && n < len(*buf) {
+				return (*buf)[:n], nil
+			}
 		}
 	}
 }
 
 // ReadlinkAt reads a link beneath dir into buf and returns the target as a part
-// of buf. A target as long as buf is an error: it may have been cut.
+// of buf. A target as long as buf is an error: it may have been cut. No such link is
+// ENOENT itself.
 func ReadlinkAt(dir int, name string, buf []byte) ([]byte, error) {
 	n, err := unix.Readlinkat(dir, name, buf)
 	if err == nil && n == len(buf) {
 		err = unix.ENAMETOOLONG
+	}
+	if err == unix.ENOENT {
+		return nil, err // an answer like another, so without the cost of a text
 	}
 	if err != nil {
 		return nil, fmt.Errorf("readlinkat %q: %w", name, err)
