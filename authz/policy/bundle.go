@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -113,14 +112,14 @@ func record(e cedar.Entity) BundleRecord {
 	return r
 }
 
-var errorID = regexp.MustCompile(`^policy "([^"]*)": `)
-
-// failedIDs are the ids of the policies that evaluation errors are about.
+// failedIDs are the ids of the policies that evaluation errors are about: what
+// stands between quotes in `policy "…": …`.
 func failedIDs(errs []string) []string {
 	ids := []string{}
 	for _, e := range errs {
-		if m := errorID.FindStringSubmatch(e); m != nil {
-			ids = append(ids, m[1])
+		text, named := strings.CutPrefix(e, `policy "`)
+		if id, _, whole := strings.Cut(text, `"`); named && whole && strings.HasPrefix(text[len(id):], `": `) {
+			ids = append(ids, id)
 		} else {
 			ids = append(ids, e) // no policy's
 		}

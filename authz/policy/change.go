@@ -41,7 +41,8 @@ func (e *evaluation) rule(id string) *rule {
 // newExtra is a rule outside of any set. It has no quick form and no file.
 func newExtra(id string, p *ast.Policy) *rule {
 	written := cedar.NewPolicyFromAST((*publicast.Policy)(p))
-	return &rule{id: id, policy: written, tail: written, ast: p, reads: mentions(p)}
+	return &rule{id: id, policy: written, ast: p, reads: mentions(p),
+		tail: func() *cedar.Policy { return written }, quick: func() *cedar.Policy { return nil }}
 }
 
 // trial evaluates r with a change and returns the decision, without fix, id or

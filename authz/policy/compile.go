@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	cedar "github.com/cedar-policy/cedar-go"
 	publicast "github.com/cedar-policy/cedar-go/ast"
@@ -20,9 +21,9 @@ import (
 // rule is one policy of a set.
 type rule struct {
 	id     string
-	policy *cedar.Policy // as written
-	tail   *cedar.Policy // without its action scope, which the index has matched exactly
-	quick  *cedar.Policy // tail as Decide evaluates it, nil if it takes a context (record.go)
+	policy *cedar.Policy        // as written
+	tail   func() *cedar.Policy // without its action scope, which the index has matched exactly
+	quick  func() *cedar.Policy // tail as Decide evaluates it, nil if it takes a context (record.go)
 	reads  attr
 	ast    *ast.Policy
 	file   string
@@ -129,10 +130,15 @@ func (s *Set) addFile(f file) error {
 		}
 		s.byID[r.id] = r
 		s.rules = append(s.rules, r)
-		tail := *r.ast
-		tail.Action = ast.ScopeTypeAll{}
-		r.tail = cedar.NewPolicyFromAST((*publicast.Policy)(&tail))
-		r.quick, r.reads = quicken(r.ast), mentions(r.ast)
+		// Compiled when first asked for: most decisions need few of the rules, and
+		// most rules never as they are written.
+		r.tail = sync.OnceValue(func() *cedar.Policy {
+			tail := *r.ast
+			tail.Action = ast.ScopeTypeAll{}
+			return cedar.NewPolicyFromAST((*publicast.Policy)(&tail))
+		})
+		r.quick = sync.OnceValue(func() *cedar.Policy { return quicken(r.ast) })
+		r.reads = mentions(r.ast)
 		s.want |= r.reads
 		s.permissions |= permissionsIn(r.ast)
 	}

@@ -132,7 +132,7 @@ func (n *corpusCount) run(t *testing.T, files map[string][]byte, name string) {
 		e.set = s
 		for _, rule := range s.rules {
 			whole := *rule
-			whole.tail, whole.quick = rule.policy, nil
+			whole.tail, whole.quick = func() *cedar.Policy { return whole.policy }, func() *cedar.Policy { return nil }
 			e.rules = append(e.rules, &whole)
 		}
 		judge := func(how string) {

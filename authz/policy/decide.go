@@ -232,7 +232,7 @@ func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved
 // action's context does not have is evaluated as written, to fail as written;
 // the validator lets none through.
 func (e *evaluation) quick(r *rule) bool {
-	return r.quick != nil && r.reads&^e.facts.has == 0
+	return r.quick() != nil && r.reads&^e.facts.has == 0
 }
 
 // All hands the rules to Cedar. It implements cedar.PolicyIterator.
@@ -240,9 +240,11 @@ func (e *evaluation) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] { return e.a
 
 func (e *evaluation) each(yield func(cedar.PolicyID, *cedar.Policy) bool) {
 	for _, r := range e.rules {
-		p := r.tail
+		var p *cedar.Policy
 		if e.quick(r) {
-			p = r.quick
+			p = r.quick()
+		} else {
+			p = r.tail()
 		}
 		if !yield(cedar.PolicyID(r.id), p) {
 			return

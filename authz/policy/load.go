@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -188,7 +189,11 @@ func readFS(fsys fs.FS) ([]file, error) {
 		if err != nil {
 			return nil, unsafe(e.Name(), err)
 		}
-		data, err := readLimited(f, 0, e.Name())
+		var size int64 // as they say; what is read is bounded all the same
+		if info, err := f.Stat(); err == nil {
+			size = info.Size()
+		}
+		data, err := readLimited(f, size, e.Name())
 		f.Close()
 		if err != nil {
 			return nil, err
@@ -204,18 +209,18 @@ func sortFiles(files []file) {
 }
 
 func readLimited(r io.Reader, size int64, name string) ([]byte, error) {
-	var data []byte
-	var err error
+	var data bytes.Buffer
 	if size <= maxFile {
-		if data, err = io.ReadAll(io.LimitReader(r, maxFile+1)); err != nil {
+		data.Grow(int(max(size, 0)) + bytes.MinRead) // as much as ReadFrom wants to find
+		if _, err := data.ReadFrom(io.LimitReader(r, maxFile+1)); err != nil {
 			return nil, unsafe(name, err)
 		}
-		size = int64(len(data))
+		size = int64(data.Len())
 	}
 	if size > maxFile {
 		return nil, tooLarge(name, fmt.Errorf("file is larger than %d bytes", maxFile))
 	}
-	return data, nil
+	return data.Bytes(), nil
 }
 
 func tooLarge(name string, err error) error {
