@@ -78,16 +78,18 @@ func (c *compiler) encoder(t reflect.Type) encoder {
 	case reflect.TypeFor[Digest]():
 		return digestEncoder
 	}
-	ptr := reflect.PointerTo(t)
-	switch {
-	case t.Implements(reflect.TypeFor[json.Marshaler]()):
-		return marshalerEncoder
-	case ptr.Implements(reflect.TypeFor[json.Marshaler]()):
-		return nil // depends on whether the value has an address
-	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
-		return textEncoder
-	case ptr.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
-		return nil
+	if mayHaveMethods(t) {
+		ptr := reflect.PointerTo(t)
+		switch {
+		case t.Implements(reflect.TypeFor[json.Marshaler]()):
+			return marshalerEncoder
+		case ptr.Implements(reflect.TypeFor[json.Marshaler]()):
+			return nil // depends on whether the value has an address
+		case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+			return textEncoder
+		case ptr.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+			return nil
+		}
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -112,6 +114,17 @@ func (c *compiler) encoder(t reflect.Type) encoder {
 		return c.object(t)
 	}
 	return nil
+}
+
+// mayHaveMethods is false for string, []string and what else was not declared in
+// a package, which most members are: looking for methods, and for the type of a
+// pointer to it, takes most of the time of a process that makes each encoder once.
+func mayHaveMethods(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Interface, reflect.Pointer, reflect.Struct: // those of what is embedded, or pointed to
+		return true
+	}
+	return t.PkgPath() != ""
 }
 
 func appendText(b []byte, s string) ([]byte, bool) {
