@@ -211,6 +211,7 @@ func (j *Journal) write(g *group, open map[uint64]bool) error {
 	j.wal.dirty = false
 	j.wal.end += int64(len(b))
 	j.wal.places = append(j.wal.places, places...)
+	j.wal.leaves = appendLeaves(j.wal.leaves, g)
 	j.tree.apply(x)
 	j.note = g.note
 	for i, is := range open {

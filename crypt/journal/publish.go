@@ -73,14 +73,11 @@ func (j *Journal) publish(lasting bool, st *staged) error {
 // publishHead writes the partial entry bundle and the partial tile of leaf
 // hashes at the end of the log. Those of higher levels stand since seal.
 func (j *Journal) publishHead(bundle, tile string, put func(string, []byte) error) error {
-	b, err := j.headBundle()
+	if err := put(bundle, j.wal.leaves); err != nil {
+		return err
+	}
+	b, err := j.headTile()
 	if err != nil {
-		return err
-	}
-	if err := put(bundle, b); err != nil {
-		return err
-	}
-	if b, err = j.headTile(); err != nil {
 		return err
 	}
 	return put(tile, b)
@@ -95,21 +92,6 @@ func stem(name string) string {
 		return "tile"
 	}
 	return name
-}
-
-// headBundle is the partial entry bundle at the end of the log.
-func (j *Journal) headBundle() ([]byte, error) {
-	leaves := make([][]byte, len(j.wal.places))
-	for i, p := range j.wal.places {
-		leaves[i] = make([]byte, p.leafLen)
-		if _, err := j.wal.file.ReadAt(leaves[i], p.leaf); err != nil {
-			return nil, fmt.Errorf("read write-ahead file: %w", err)
-		}
-		if LeafHash(leaves[i]) != j.tree.recent[tlog.StoredHashIndex(0, int64(j.tree.base)+int64(i))-tlog.StoredHashIndex(0, int64(j.tree.base))] {
-			return nil, corrupt("wal_corrupt", fmt.Errorf("entry %d changed on disk", j.tree.base+uint64(i)))
-		}
-	}
-	return encodeBundle(leaves), nil
 }
 
 // headTile is the partial tile of leaf hashes at the end of the log.
@@ -145,6 +127,7 @@ type staged struct {
 	file   *durable.Staged // the new write-ahead file
 	header *header         // of file
 	places []place         // of the entries in file
+	leaves []byte          // of the entries in file
 	end    int64           // of file
 }
 
@@ -223,6 +206,7 @@ func (st *staged) add(b []byte, off int64, groups []*group) []byte {
 	for _, g := range groups {
 		rec, places := st.header.encodeGroup(off+int64(len(b)), g)
 		b, st.places = append(b, rec...), append(st.places, places...)
+		st.leaves = appendLeaves(st.leaves, g)
 	}
 	st.end = off + int64(len(b))
 	return b
@@ -372,7 +356,7 @@ func (j *Journal) swap(st *staged, nt *tree) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.retired = append(j.retired, j.wal)
-	j.wal = &wal{file: disk{f}, header: st.header, start: int64(len(st.header.encode())), end: st.end, places: st.places}
+	j.wal = &wal{file: disk{f}, header: st.header, start: int64(len(st.header.encode())), end: st.end, places: st.places, leaves: st.leaves}
 	j.tree = nt
 	return nil
 }

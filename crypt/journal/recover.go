@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -39,6 +38,7 @@ type wal struct {
 	start  int64   // where the first record is
 	end    int64   // where the next record goes
 	places []place // of the entries from header.base on
+	leaves []byte  // theirs as an entry bundle, for who writes; half a megabyte at most
 	dirty  bool    // there may be bytes after end that are no record
 }
 
@@ -110,7 +110,13 @@ func (w *wal) load(dir, vkey string, own *keyring.LogKey, published []byte) (*st
 	for _, i := range w.header.open {
 		s.open[i] = struct{}{}
 	}
+	if own != nil { // a leaf is a small part of a record
+		w.leaves = make([]byte, 0, (w.size-w.end)/8+1<<12)
+	}
 	err = w.scan(func(g *group, places []place) error {
+		if own != nil {
+			w.leaves = appendLeaves(w.leaves, g)
+		}
 		for i := range g.entries {
 			if err := t.add(tlog.RecordHash(g.entries[i].Leaf)); err != nil {
 				return err
@@ -187,8 +193,17 @@ func (w *wal) scanFrom(next uint64, each func(*group, []place) error) error {
 		if !ok || first != next || w.end+groupHead+int64(length) > w.size {
 			return w.tail(next, errors.New("write-ahead file: bytes that are no record"))
 		}
-		body = slices.Grow(body[:0], length)[:length]
-		if _, err := io.ReadFull(r, body); err != nil {
+		rest := 0 // of the record in the reader's buffer
+		if length <= r.Size() {
+			rest = length
+			if body, err = r.Peek(length); err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+		} else {
+			body = make([]byte, length)
+			_, err = io.ReadFull(r, body)
+		}
+		if err != nil {
 			return err
 		}
 		g, places, err := decodeBody(body, w.end+groupHead, first, count)
@@ -199,6 +214,9 @@ func (w *wal) scanFrom(next uint64, each func(*group, []place) error) error {
 			return corrupt("wal_corrupt", err)
 		}
 		if err := each(g, places); err != nil {
+			return err
+		}
+		if _, err := r.Discard(rest); err != nil {
 			return err
 		}
 		w.end += groupHead + int64(length)

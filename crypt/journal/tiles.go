@@ -83,10 +83,21 @@ func encodeBundle(leaves [][]byte) []byte {
 	}
 	b := make([]byte, 0, n)
 	for _, l := range leaves {
-		b = binary.BigEndian.AppendUint16(b, uint16(len(l)))
-		b = append(b, l...)
+		b = appendLeaf(b, l)
 	}
 	return b
+}
+
+// appendLeaves appends the leaves of a group to an entry bundle.
+func appendLeaves(b []byte, g *group) []byte {
+	for i := range g.entries {
+		b = appendLeaf(b, g.entries[i].Leaf)
+	}
+	return b
+}
+
+func appendLeaf(b, leaf []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(leaf))), leaf...)
 }
 
 // decodeBundle is the inverse of encodeBundle for a bundle of n leaves.
