@@ -1,4 +1,4 @@
-// Runs sigstore-js over conformance/vectors/receipt and receipt-run: it must accept what the
+// Runs sigstore-js over conformance/vectors/receipt, receipt-run and receipt-planted: it must accept what the
 // header says "sigstore: verified" of and refuse what it says "refused" of.
 //
 //   node vectors.mjs        exit status 0 if it does
@@ -7,7 +7,7 @@ import { verifierFor, verify } from './receipt.mjs';
 
 const count = { verified: 0, refused: 0 };
 let failed = 0;
-for (const folder of ['receipt', 'receipt-run']) {
+for (const folder of ['receipt', 'receipt-run', 'receipt-planted']) {
   const dir = new URL(`../vectors/${folder}/`, import.meta.url);
   const verifier = verifierFor(new URL('trust/trusted_root.json', dir), new URL('trust/att.pub', dir));
   for (const name of readdirSync(dir).filter((n) => n.endsWith('.txt'))) {

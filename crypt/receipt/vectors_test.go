@@ -18,11 +18,13 @@ import (
 var update = flag.String("update", "", "write new vectors, with new keys, into this folder of conformance/vectors")
 
 // The folders of vectors: calls that no run made, as all were in receipts of
-// versions that had no run_id, and calls of runs.
+// versions that had no run_id, calls of runs, and calls with a writable workspace
+// that was looked through.
 const (
 	vectorRoot = "../../conformance/vectors"
 	plain      = "receipt"
 	ofRuns     = "receipt-run"
+	ofPlants   = "receipt-planted"
 )
 
 // vector is a receipt with what must come of it: a header of lines
@@ -83,8 +85,10 @@ func TestVectors(t *testing.T) {
 		writeVectors(t)
 	case ofRuns:
 		writeRunVectors(t)
+	case ofPlants:
+		writePlantedVectors(t)
 	}
-	for _, dir := range []string{plain, ofRuns} {
+	for _, dir := range []string{plain, ofRuns, ofPlants} {
 		trust := vectorTrust(t, dir)
 		good := 0
 		for _, v := range readVectors(t, dir) {
@@ -96,6 +100,9 @@ func TestVectors(t *testing.T) {
 					got = "ok " + cmp.Or(ver.Outcome, "intent")
 					if run := ver.Statement.Predicate.RunID; (run != "") != (dir == ofRuns) {
 						t.Errorf("run %q", run)
+					}
+					if p := ver.Statement.Predicate; (p.Planted != nil) != (dir == ofPlants && p.Outcome != "" && p.Outcome != OutcomeUnknown) {
+						t.Errorf("planted %+v", p.Planted)
 					}
 				}
 				if got != v.expect {
@@ -155,6 +162,48 @@ func writeRunVectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	(&vector{ofRuns, "empty-run", "receipt_statement", "verified", w.receipt(t, w.append(t, e), e)}).write(t)
+}
+
+func writePlantedVectors(t *testing.T) {
+	w := newWorld(t)
+	writeTrust(t, w, ofPlants)
+	p, found := planting()
+	put := func(name, expect string, s Statement) {
+		i, e := w.log(t, s)
+		(&vector{ofPlants, name, expect, "verified", w.receipt(t, i, e)}).write(t)
+	}
+	put("intent", "ok intent", NewStatement(p, canon.Digest{}, canon.Digest{}))
+	put("outcome-unknown", "ok outcome_unknown", result(p, OutcomeUnknown, w.intent(t, p)))
+	after := p
+	after.Planted = found
+	put("executed", "ok executed", result(after, Executed, w.intent(t, p)))
+	after.Planted = &Planted{Looked: 1, TimesKept: true}
+	put("nothing", "ok timed_out", result(after, TimedOut, w.intent(t, p)))
+
+	// What others would sign: none of it is ours.
+	after.Planted = found
+	payload, err := canon.Marshal(result(after, Executed, w.intent(t, p)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, from, to string }{
+		{"null", `"times_kept":true}`, `"times_kept":null}`},
+		{"unknown-member", `"times_kept":true}`, `"times_kept":true,"z":0}`},
+		{"read-only", `"read_only":false`, `"read_only":true`},
+		{"uncounted", `{"count":3,"kind":"fifo"},`, ``},
+		{"control-character", `pre\\x0acommit`, `pre\ncommit`},
+		{"mode", `"mode":"100755"`, `"mode":"100788"`},
+	} {
+		spoiled := bytes.Replace(payload, []byte(c.from), []byte(c.to), 1)
+		if bytes.Equal(spoiled, payload) {
+			t.Fatalf("%s: no %s in %s", c.name, c.from, payload)
+		}
+		e, err := seal(w.ring.Attestation(), spoiled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		(&vector{ofPlants, c.name, "receipt_statement", "verified", w.receipt(t, w.append(t, e), e)}).write(t)
+	}
 }
 
 func writeVectors(t *testing.T) {
