@@ -22,8 +22,11 @@ type attribution struct {
 	Table  string   `json:"table"` // digest of the case table
 	Kernel string   `json:"kernel"`
 	User   string   `json:"user"`
-	Knobs  []string `json:"knobs"` // those that were tried
-	Cases  []traced `json:"cases"` // in the order of the table
+	Knobs  []string `json:"knobs"` // those that were tried alone, with every case
+	// Together are those of critical.json, "seccomp+nested_userns", that were tried
+	// with the cases that it names.
+	Together []string `json:"together"`
+	Cases    []traced `json:"cases"` // in the order of the table
 }
 
 // traced is one case at one tier, in a cold cell.
@@ -33,35 +36,46 @@ type traced struct {
 	Tier     string            `json:"tier"`
 	Inside   string            `json:"inside"`             // outcome with all layers
 	Verdict  string            `json:"verdict"`            // with all layers
-	Opens    []string          `json:"opens"`              // layers that it takes to stop it: without one it is open
-	Changes  map[string]string `json:"changes,omitempty"`  // outcome without a layer, where another stops it
+	Opens    []string          `json:"opens"`              // layers without one of which, or without all of which together, it is open
+	Changes  map[string]string `json:"changes,omitempty"`  // outcome without a layer, or some, where another stops it
 	Unproven map[string]string `json:"unproven,omitempty"` // what was no verdict without a layer
 }
 
 // layers says how many layers are known to stand in the way: 1 if taking one away
-// opens the case; 2 if none alone does and one was seen to be followed by
-// another; 0 if no knob made any difference (file permissions, or two at once).
+// opens the case; 2 if none alone does, and one was seen to be followed by
+// another, or it took several together to open the case or to change how it ends
+// (each of a smallest such set stops it with the others off); 0 if no knob made any
+// difference (file permissions, palyra's own code, or two that were not tried
+// together); -1 if the case proves nothing on this host.
 func (c *traced) layers() int {
 	switch {
 	case c.Verdict != passed:
 		return -1
-	case len(c.Opens) > 0:
+	case slices.ContainsFunc(c.Opens, func(k string) bool { return !strings.Contains(k, "+") }):
 		return 1
-	case len(c.Changes) > 0:
+	case len(c.Opens) > 0 || len(c.Changes) > 0:
 		return 2
 	}
 	return 0
 }
 
 // untraced are the cases that attribution leaves out: with their limits turned off
-// they would take the machine.
-func untraced(c *attackCase) bool { return c.alone || c.number == 90 }
+// they would take the machine. One makes 100,000 files each time, to no other end
+// than 10/git-hook.
+func untraced(c *attackCase) bool { return c.alone || c.number == 90 || c.id() == "10/flood" }
 
 // attribute brings the file up to date for some knobs, "" being none: all layers.
 func attribute(c config, path string, knobs []string) error {
+	d, err := loadCritical()
+	if err != nil {
+		return err
+	}
+	if knobs == nil {
+		knobs = d.knobs()
+	}
 	for _, k := range knobs {
-		if k != "" && !slices.Contains(knob.Names(), k) {
-			return fmt.Errorf("no knob %q: want some of %s", k, strings.Join(knob.Names(), ","))
+		if !slices.Contains(d.knobs(), k) {
+			return fmt.Errorf("no knob %q: want some of %s", k, strings.Join(d.knobs(), ","))
 		}
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "palyra-knobs-")
@@ -96,15 +110,18 @@ func attribute(c config, path string, knobs []string) error {
 	}
 	a.Table, a.Kernel, a.User = tableDigest(cases()), kernel(), c.users[0]
 	for _, k := range knobs {
-		if err := os.WriteFile(filepath.Join(dir, "palyra-cell.knobs"), []byte(k+"\n"), 0o644); err != nil {
-			return err
+		for _, program := range []string{"palyra", "palyra-cell"} {
+			if err := os.WriteFile(filepath.Join(dir, program+".knobs"), []byte(strings.ReplaceAll(k, "+", "\n")+"\n"), 0o644); err != nil {
+				return err
+			}
 		}
 		var jobs []job
 		for _, ac := range cases() {
-			if selected(c.cases, &ac) && !untraced(&ac) {
+			if selected(c.cases, &ac) && selected(d.casesOf(k), &ac) && !untraced(&ac) {
 				jobs = append(jobs, job{ac, users[0]})
 			}
 		}
+		b.bare = slices.Contains(strings.Split(k, "+"), knob.Mount)
 		var got []record
 		b.work(jobs, c.tiers, max(1, c.jobs), func(rs []record) { got = append(got, rs...) })
 		a.take(k, got)
@@ -133,9 +150,12 @@ func loadAttribution(path string) (*attribution, error) {
 
 // take adds what was seen without one layer, or with all.
 func (a *attribution) take(k string, got []record) {
-	if k != "" && !slices.Contains(a.Knobs, k) {
-		a.Knobs = append(a.Knobs, k)
-		slices.Sort(a.Knobs)
+	switch {
+	case k == "":
+	case slices.Contains(knob.Names(), k):
+		a.Knobs = noted(a.Knobs, k)
+	default:
+		a.Together = noted(a.Together, k)
 	}
 	byID := make(map[string]*record)
 	for i := range got {
@@ -165,6 +185,15 @@ func (a *attribution) take(k string, got []record) {
 			a.Cases = append(a.Cases, c)
 		}
 	}
+}
+
+// noted is a sorted list with k in it.
+func noted(list []string, k string) []string {
+	if !slices.Contains(list, k) {
+		list = append(list, k)
+		slices.Sort(list)
+	}
+	return list
 }
 
 func (c *traced) note(k string, r *record) {

@@ -23,6 +23,9 @@ type battery struct {
 	verbose bool
 	modes   []string
 	skips   []likeCold
+	// bare leaves out what needs a workspace: without the template there is no
+	// place for one.
+	bare bool
 
 	mu   sync.Mutex
 	kept map[string]map[string]*observation // guarded by mu: controls by case, where they serve several runs; or nil
@@ -75,6 +78,7 @@ type results struct {
 	Unexpected    int      `json:"unexpected_inconclusive"`
 	Sandbox       string   `json:"sandbox"`
 	Kernel        string   `json:"kernel"`
+	Table         string   `json:"table"` // digest of the case table
 	Records       []record `json:"cases"`
 }
 
@@ -92,7 +96,7 @@ func run(c config) (bool, error) {
 	} else {
 		defer os.RemoveAll(b.dir)
 	}
-	res := results{Sandbox: c.sandbox, Kernel: kernel()}
+	res := results{Sandbox: c.sandbox, Kernel: kernel(), Table: tableDigest(cases())}
 	order := make(map[string]int) // of the table, since cases end as they come
 	for i, ac := range cases() {
 		order[ac.id()] = i
@@ -265,6 +269,9 @@ func (b *battery) once(c *attackCase, u *user, tier, mode string, inside bool) (
 	sc, err := c.stage(s)
 	if err != nil {
 		return &observation{broken: fmt.Errorf("stage: %w", err)}, ""
+	}
+	if inside && b.bare && sc.opt.workspace != "" {
+		return nil, "needs a workspace"
 	}
 	if inside && (mode == modeWarm || mode == modeVoid) {
 		if why := reason(b.skips, c, &sc, mode); why != "" {

@@ -39,8 +39,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-
-	"palyra/isolate/knob"
 )
 
 // config is the command line.
@@ -77,7 +75,7 @@ func main() {
 	flag.BoolVar(&c.verbose, "v", false, "say what every run did")
 	flag.BoolVar(&c.keep, "keep", false, "leave the stage directory")
 	trace := flag.String("attribute", "", "turn off one layer after the other, in builds for that, and bring `FILE` up to date")
-	knobs := flag.String("knobs", ","+strings.Join(knob.Names(), ","), "only without these layers, for -attribute; an empty name is all layers in force")
+	knobs := flag.String("knobs", "all", "only without these layers, or these together (a+b), for -attribute; an empty name is all layers in force")
 	sum := flag.String("summarize", "", "write recorded/battery.json from result `FILES` of -out, separated by commas, and run nothing")
 	flag.Parse()
 	c.cases, c.tiers, c.users, c.modes = words(cases), words(tiers), words(users), words(modes)
@@ -86,7 +84,11 @@ func main() {
 	case *sum != "":
 		err = summarize(words(*sum), "conformance/escape/"+batteryFile)
 	case *trace != "":
-		err = attribute(c, *trace, strings.Split(*knobs, ","))
+		var only []string
+		if *knobs != "all" {
+			only = strings.Split(*knobs, ",")
+		}
+		err = attribute(c, *trace, only)
 	default:
 		ok, err = run(c)
 	}

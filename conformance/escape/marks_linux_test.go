@@ -140,11 +140,11 @@ func (c *cells) plant(nonce string) (s *seen, e func() *evidence.Evidence) {
 var mustPlant = []string{"file:/tmp", "file:/dev/shm", "file:/workspace", "sysv:shm", "sysv:sem", "sysv:msg",
 	"environment", "memory", "descriptor", "process", "cwd", "state:umask", "state:nofile", "state:nice", "state:ignored", "state:timer"}
 
-var mustPlantWithSockets = []string{"abstract", "proc-net-unix", "port:udp"}
+var mustPlantWithSockets = []string{"abstract", "proc-net-unix"}
 
 // mustNotPlant are those that no program may: where one could, the look of the
 // next cell would have to prove more.
-var mustNotPlant = []string{"key:user", "hostname", "mount", "cgroup"}
+var mustNotPlant = []string{"key:user", "hostname", "mount", "cgroup", "mqueue", "port:tcp", "port:udp"}
 
 // TestMarks plants marks in everything that a cell can touch and looks for them
 // in other cells of the same palyra-cell: while the first one lives, and after.

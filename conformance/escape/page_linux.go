@@ -84,6 +84,9 @@ func summarize(files []string, to string) error {
 		if s.Kernel = r.Kernel; r.Sandbox != "palyra" {
 			return fmt.Errorf("%s: a run of %s", name, r.Sandbox)
 		}
+		if r.Table != s.Table {
+			return fmt.Errorf("%s: a run of another table of cases: make conformance", name)
+		}
 		for _, rec := range r.Records {
 			latest[strings.Join([]string{rec.Case, rec.Tier, rec.Mode, rec.User}, " ")] = rec
 		}
@@ -187,6 +190,11 @@ they say, or if they are of another table of cases than the present one. How eac
 		b.WriteString("## The battery\n\nNo run of the whole battery is recorded yet.\n\n")
 	}
 	if haveA {
+		d, err := loadCritical()
+		if err != nil {
+			return "", err
+		}
+		d.write(&b, &a)
 		a.write(&b)
 	}
 	return strings.TrimRight(b.String(), "\n") + "\n", nil
@@ -218,7 +226,12 @@ func (s *summary) write(b *strings.Builder) {
 // knobOrder sorts layers as isolate/knob lists them.
 func knobOrder(names []string) []string {
 	all := knob.Names()
-	return slices.SortedFunc(slices.Values(names), func(x, y string) int { return slices.Index(all, x) - slices.Index(all, y) })
+	return slices.SortedFunc(slices.Values(names), func(x, y string) int {
+		if d := slices.Index(all, x) - slices.Index(all, y); d != 0 {
+			return d
+		}
+		return strings.Compare(x, y) // several together
+	})
 }
 
 // write prints which layer stops what. Cases that differ in nothing share a row.
@@ -229,15 +242,18 @@ func (a *attribution) write(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `## Which layer stops which case
 
-Each case in a cold cell, as %s on Linux %s, with each layer turned off alone, in binaries built for that: %s. A layer that
-*opens* a case when it is missing is the only one in its way. Where another outcome takes its place, a second layer stood behind the first.
-Where no single layer makes a difference, two stand side by side and answer alike, or file permissions do. Cases that would take
-the machine without their limits (79 to 87) and those about palyra's own parts (90) are left out. Without mount a cell has the
-host's root for a template, and the rule of Landlock that lets it read its root goes with it.
+Each case in a cold cell, as %s on Linux %s, with each layer turned off alone, in binaries built for that: %s; and some together, with the cases
+that are critical: %s. Of these, landlock is all of it, outer_pid the PID namespace of palyra-cell, in which that of the cell lies, and
+nested_userns the limit of 0 user namespaces in the cell's own. A layer that *opens* a case when it is missing is the only one in its way.
+Where another outcome takes its place, a second layer stood behind the first; where it takes several together, each of a smallest such set
+stops the case with the others off. Where nothing makes a difference, two stand side by side that were not turned off together, or file
+permissions and palyra's own code do. Cases that would take the machine without their limits (79 to 87), those about palyra's own parts
+(90) and 10/flood are left out. Without mount a cell sees the host's root, /tmp and /dev/shm, and has no workspace; Landlock's rules
+stay what they are, about files of the template.
 
 | tier | two layers or more: one was seen to follow another | no single layer makes a difference | one layer: without it the case is open | inconclusive |
 |---|--:|--:|--:|--:|
-`, a.User, a.Kernel, strings.Join(knobOrder(a.Knobs), ", "))
+`, a.User, a.Kernel, strings.Join(knobOrder(a.Knobs), ", "), strings.Join(a.Together, ", "))
 	for _, tier := range []string{"b", "c"} {
 		fmt.Fprintf(b, "| %s | %d | %d | %d | %d |\n", strings.ToUpper(tier), n[tier][2], n[tier][0], n[tier][1], n[tier][-1])
 	}
@@ -246,7 +262,7 @@ host's root for a template, and the rule of Landlock that lets it read its root 
 		if c.layers() != 1 {
 			return ""
 		}
-		return strings.Join(knobOrder(c.Opens), ", ")
+		return strings.Join(slices.DeleteFunc(knobOrder(c.Opens), func(k string) bool { return strings.Contains(k, "+") }), ", ")
 	})
 	b.WriteString("\n### Two layers or more\n\n| tier | stopped with all layers → without one | cases |\n|---|---|---|\n")
 	a.rows(b, func(c *traced) string {
@@ -256,6 +272,9 @@ host's root for a template, and the rule of Landlock that lets it read its root 
 		var out []string
 		for _, k := range knobOrder(slices.Collect(maps.Keys(c.Changes))) {
 			out = append(out, "without "+k+" "+c.Changes[k])
+		}
+		for _, k := range c.Opens {
+			out = append(out, "without "+k+" open")
 		}
 		return c.Inside + " → " + strings.Join(out, ", ")
 	})

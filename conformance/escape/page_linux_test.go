@@ -65,6 +65,18 @@ func TestRecorded(t *testing.T) {
 	if !slices.Equal(a.Knobs, names) {
 		t.Errorf("%s tried %v of %v", attributionFile, a.Knobs, names)
 	}
+	d, err := loadCritical()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var together []string
+	for _, x := range d.Together {
+		together = append(together, x.Knobs)
+	}
+	slices.Sort(together)
+	if !slices.Equal(a.Together, together) {
+		t.Errorf("%s tried %v together, want %v", attributionFile, a.Together, together)
+	}
 	for _, c := range cases() {
 		for _, tier := range []string{"b", "c"} {
 			has := slices.ContainsFunc(a.Cases, func(x traced) bool { return x.Case == c.id() && x.Tier == tier && x.Verdict != "" })
