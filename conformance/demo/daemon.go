@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"palyra/authz/policy"
 )
 
 // daemon is a palyrad of the demo's own.
@@ -21,10 +23,13 @@ type daemon struct {
 	dir     string // state
 	config  string
 	socket  string
+	url     string        // of the HTTP listener; "" if there is none
 	notify  *net.UnixConn // where palyrad says READY=1, as it would to systemd
 	process *exec.Cmd
 	ended   chan error // takes how the process ended; nil while there is none
 	log     bytes.Buffer
+
+	asAgent func(*exec.Cmd) // makes a command of palyra the agent's
 }
 
 // operated is the step of the daemon: a call that waits, an answer from
@@ -43,37 +48,56 @@ func operated(ctx context.Context, d *demo) {
 	}
 	defer p.kill()
 	p.statusAndCall(ctx)
-	if secondUser() {
-		p.people(ctx)
-	} else {
-		p.approval(ctx)
-	}
+	p.people(ctx)
 	p.cancel(ctx)
 	p.emergency(ctx)
 	p.crash(ctx)
 	p.stop(ctx)
 }
 
-// newDaemon writes a configuration: one workspace, and where the demo has no
-// second user, the person at the second terminal may be the one who asked.
+// newDaemon writes a configuration with one workspace.
 func newDaemon(d *demo) (*daemon, error) {
 	p := &daemon{demo: d, dir: filepath.Join(d.dir, "daemon"), config: filepath.Join(d.dir, "etc", "palyrad.toml"), socket: filepath.Join(d.dir, "d.sock")}
 	ws := filepath.Join(d.dir, "project")
 	if err := errors.Join(os.Mkdir(ws, 0o755), os.Mkdir(filepath.Dir(p.config), 0o755)); err != nil {
 		return nil, err
 	}
-	group := ""
-	if secondUser() {
-		group = fmt.Sprintf("socket_group = \"%d\"\n", agent)
+	how, err := p.configure()
+	if err != nil {
+		return nil, err
 	}
-	text := fmt.Sprintf("profile = \"local\"\n[listen]\nsocket = %q\n%shttp = \"off\"\n[state]\ndir = %q\n[approvals]\nallow_self = %v\n[workspaces.project]\npath = %q\nread_only = false\n",
-		p.socket, group, p.dir, !secondUser(), ws)
+	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\n%sstate.dir = %q\nworkspaces.project.path = %q\nworkspaces.project.read_only = false\n", p.socket, how, p.dir, ws)
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	var err error
 	p.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(d.dir, "n.sock"), Net: "unixgram"})
 	return p, err
+}
+
+// atTheSocket is what the demo adds to the built-in policies where it is one
+// user. A token that asked does not say yes to itself, whatever its scopes; who
+// sits at the socket may. What else runs as that user and reaches the socket may,
+// too: another user of the host is more.
+const atTheSocket = `@id("own_agent_at_the_socket")
+permit (principal in Palyra::Role::"owner", action == Palyra::Action::"approval.self", resource)
+when { context.channel == "unix" };
+`
+
+// configure returns the lines by which the agent comes in: as root through the
+// socket, which its group may use, and elsewhere by HTTP with a token.
+func (p *daemon) configure() (string, error) {
+	if secondUser() {
+		return fmt.Sprintf("listen.socket_group = \"%d\"\nlisten.http = \"off\"\n", agent), nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that nobody has, most likely not until palyrad has it either
+	if err != nil {
+		return "", err
+	}
+	at := l.Addr().String()
+	p.url = "http://" + at
+	dir := filepath.Join(p.demo.dir, "etc", "policy")
+	err = errors.Join(l.Close(), os.CopyFS(dir, policy.DefaultFS()), os.WriteFile(filepath.Join(dir, "50-demo.cedar"), []byte(atTheSocket), 0o644))
+	return fmt.Sprintf("listen.http = %q\npolicy.dir = %q\n", at, dir), err
 }
 
 // start starts palyrad and returns when it says that it is ready.
@@ -145,42 +169,6 @@ func (p *daemon) statusAndCall(ctx context.Context) {
 	p.expect(r.status == 0 && strings.Contains(r.stdout, "hello"), "a tool answers (status %d)", r.status)
 	r = p.ctl(ctx, "$", "attest", "verify", "--trust", filepath.Join(p.dir, "trust"), file)
 	p.expect(r.status == 0, "its receipt verifies with the daemon's public keys (status %d)", r.status)
-}
-
-// approval makes a call that waits and answers it from a second terminal.
-func (p *daemon) approval(ctx context.Context) {
-	input := `{"workspace":"project","path":"note.txt","mode":"create","content":"written by an agent\n"}`
-	argv := []string{p.palyra, "call", "--socket", p.socket, "fs.write_file", input}
-	fmt.Fprintf(p.out, "     $ %s\n", p.spell(argv))
-	cmd := p.command(ctx, p.demo.dir, argv...)
-	var stderr waitFor
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		p.expect(false, "call: %v", err)
-		return
-	}
-	stderr.wait(ctx, "waits for approval")
-	var list struct {
-		Approvals []struct{ ID, Capsule string }
-	}
-	if err := p.fields(ctx, &list, "approvals", "ls"); err != nil || len(list.Approvals) != 1 {
-		p.expect(false, "one request waits: %v, %d", err, len(list.Approvals))
-		cmd.Process.Kill()
-		cmd.Wait()
-		return
-	}
-	ask := list.Approvals[0]
-	_, err := os.Stat(filepath.Join(p.demo.dir, "project", "note.txt"))
-	p.expect(errors.Is(err, os.ErrNotExist), "while it waits nothing is written")
-	p.ctl(ctx, "second terminal $", "approvals", "show", "--socket", p.socket, ask.ID)
-	digits := strings.TrimPrefix(ask.Capsule, "sha256:")
-	if len(digits) > 8 {
-		digits = digits[:8]
-	}
-	p.ctl(ctx, "second terminal $", "approvals", "approve", "--socket", p.socket, "--capsule", digits, ask.ID)
-	err = cmd.Wait()
-	b, rerr := os.ReadFile(filepath.Join(p.demo.dir, "project", "note.txt"))
-	p.expect(status(err) == 0 && string(b) == "written by an agent\n", "approved elsewhere, it is written (status %d, %v)", status(err), rerr)
 }
 
 // sleep starts a run that sleeps and returns its id when the tool runs.

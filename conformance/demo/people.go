@@ -13,36 +13,38 @@ import (
 	"time"
 )
 
-// people is the part of the daemon's step that takes two principals: who asks may
-// not say yes, nobody makes themselves more than they are, and a yes may stand
-// for a while, for calls that fit a pattern. It takes a second user of the host,
-// which only root can be; who is not sees [daemon.approval] instead.
+// people is the part of the daemon's step that takes two who may do different
+// things: who asks may not say yes, nobody makes themselves more than they are,
+// and a yes may stand for a while, for calls that fit a pattern. As root the agent
+// is another user of the host, and so another principal. Elsewhere it is a token
+// of the one user that there is, over HTTP; what it asks for the user answers at
+// the socket, as the demo's policies permit (see [daemon.configure]).
 func (p *daemon) people(ctx context.Context) {
-	bin, err := p.binaries()
-	if err != nil {
-		p.expect(false, "the second user has a palyra: %v", err)
+	who, ok := "the owner, a second principal,", false
+	if secondUser() {
+		ok = p.secondMember(ctx)
+	} else {
+		who, ok = "the owner, at the socket,", p.agentToken(ctx)
+	}
+	if !ok {
 		return
 	}
-	id := fmt.Sprintf("uid:%d", agent)
-	r := p.agent(ctx, bin, "call", "palyra.echo", `{"text":"who am I"}`)
-	p.expect(r.status == 77 || r.status == 4, "a user of the host who is no member may ask for nothing (status %d)", r.status)
-	r = p.ctl(ctx, "#", "members", "set", "--socket", p.socket, id, "admin")
-	p.expect(r.status == 0, "the owner makes it an admin (status %d)", r.status)
 
 	// The agent asks, the agent says yes, the owner says yes.
-	call, stderr := p.waiting(ctx, bin, "agent.txt")
+	call, stderr := p.waiting(ctx, "agent.txt")
 	ask := p.pending(ctx)
 	if call == nil || ask == nil {
 		p.expect(false, "a request waits: %s", stderr)
 		return
 	}
-	r = p.agent(ctx, bin, "approvals", "approve", "--capsule", ask.digits(), ask.ID)
+	p.expect(!p.wrote("agent.txt"), "while it waits nothing is written")
+	r := p.agent(ctx, "approvals", "approve", "--capsule", ask.digits(), ask.ID)
 	p.expect(r.status != 0 && strings.Contains(r.stderr, "another principal"),
-		"the agent cannot approve its own call, admin or not (status %d)", r.status)
+		"the agent cannot approve its own call, whatever else it may (status %d)", r.status)
 	p.ctl(ctx, "#", "approvals", "approve", "--socket", p.socket, "--capsule", ask.digits(), "--for", "10m", "--pattern", "within=2", "--pattern", "content", ask.ID)
-	err = call.Wait()
-	p.expect(status(err) == 0 && p.wrote("agent.txt"), "the owner, a second principal, says yes, also for calls like it: it is written (status %d)", status(err))
-	r = p.agent(ctx, bin, "call", "fs.write_file", write("again.txt"))
+	err := call.Wait()
+	p.expect(status(err) == 0 && p.wrote("agent.txt"), "%s says yes, also for calls like it: it is written (status %d)", who, status(err))
+	r = p.agent(ctx, "call", "fs.write_file", write("again.txt"))
 	p.expect(r.status == 0 && p.wrote("again.txt"), "another file is written without a question, by the standing grant (status %d)", r.status)
 	var g struct{ Grants []struct{ ID string } }
 	if err := p.fields(ctx, &g, "approvals", "grants"); err != nil || len(g.Grants) != 1 {
@@ -50,16 +52,70 @@ func (p *daemon) people(ctx context.Context) {
 		return
 	}
 	p.ctl(ctx, "#", "approvals", "revoke", "--socket", p.socket, g.Grants[0].ID)
-	call, _ = p.waiting(ctx, bin, "third.txt")
+	call, _ = p.waiting(ctx, "third.txt")
 	ask = p.pending(ctx)
 	p.expect(ask != nil && !p.wrote("third.txt"), "revoked, the next one is asked about again")
 	if ask != nil {
 		p.ctl(ctx, "#", "approvals", "deny", "--socket", p.socket, ask.ID)
 		p.expect(status(call.Wait()) != 0 && !p.wrote("third.txt"), "and denied, nothing is written")
 	}
+	p.escalation(ctx)
+}
 
-	// Escalation.
-	r = p.agent(ctx, bin, "members", "set", id+"1", "owner")
+// secondMember makes another user of the host an admin, and the agent.
+func (p *daemon) secondMember(ctx context.Context) bool {
+	bin, err := p.binaries()
+	if err != nil {
+		p.expect(false, "the second user has a palyra: %v", err)
+		return false
+	}
+	p.asAgent = func(cmd *exec.Cmd) {
+		cmd.Path, cmd.Args[0] = bin, bin
+		cmd.Args, cmd.SysProcAttr = append(cmd.Args, "--socket", p.socket), asAgent()
+	}
+	r := p.agent(ctx, "call", "palyra.echo", `{"text":"who am I"}`)
+	p.expect(r.status == 77 || r.status == 4, "a user of the host who is no member may ask for nothing (status %d)", r.status)
+	r = p.ctl(ctx, "#", "members", "set", "--socket", p.socket, agentID(), "admin")
+	p.expect(r.status == 0, "the owner makes it an admin (status %d)", r.status)
+	return true
+}
+
+// agentToken mints a token, which is the agent.
+func (p *daemon) agentToken(ctx context.Context) bool {
+	file := filepath.Join(p.demo.dir, "agent.token")
+	if err := os.WriteFile(file, []byte("palyra_nobody\n"), 0o600); err != nil {
+		p.expect(false, "write a token: %v", err)
+		return false
+	}
+	p.asAgent = func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--url", p.url, "--token-file", file) }
+	r := p.agent(ctx, "call", "palyra.echo", `{"text":"who am I"}`)
+	p.expect(r.status != 0 && !strings.Contains(r.stdout, "who am I"), "without a good token nobody may ask for anything (status %d)", r.status)
+	mint := []string{"token", "create", "--socket", p.socket, "--ttl", "1h"}
+	for _, s := range []string{"run.start", "session.read", "session.write", "approval.read", "approval.resolve", "policy.read", "token.manage"} {
+		mint = append(mint, "--scope", s)
+	}
+	mint = append(mint, "agent")
+	fmt.Fprintf(p.out, "     # %s > agent.token\n", p.spell(append([]string{p.palyra}, mint...)))
+	r = p.quiet(ctx, append([]string{p.palyra}, mint...)...)
+	if err := os.WriteFile(file, []byte(r.stdout), 0o600); err != nil || r.status != 0 {
+		p.expect(false, "the owner mints a token: %v, %s", err, r.stderr)
+		return false
+	}
+	r = p.agent(ctx, "call", "palyra.echo", `{"text":"an agent"}`)
+	p.expect(r.status == 0 && strings.Contains(r.stdout, "an agent"), "with the token that the owner minted the agent calls (status %d)", r.status)
+	return true
+}
+
+// escalation is the agent that wants to be more than it is.
+func (p *daemon) escalation(ctx context.Context) {
+	if !secondUser() {
+		r := p.agent(ctx, "token", "create", "--ttl", "1h", "--scope", "member.manage", "more")
+		p.expect(r.status != 0 && strings.Contains(r.stderr, "does not hold"), "the agent's token cannot mint one that may do more (status %d)", r.status)
+		r = p.agent(ctx, "members", "set", agentID(), "owner")
+		p.expect(r.status != 0 && strings.Contains(r.stderr, "member.manage"), "nor make anybody an owner (status %d)", r.status)
+		return
+	}
+	r := p.agent(ctx, "members", "set", agentID()+"1", "owner")
 	p.expect(r.status != 0 && strings.Contains(r.stderr, "does not hold"), "the admin cannot invite an owner (status %d)", r.status)
 	var ms struct {
 		Members []struct {
@@ -71,12 +127,15 @@ func (p *daemon) people(ctx context.Context) {
 		p.expect(false, "members: %v", err)
 	}
 	for _, m := range ms.Members {
-		if m.Principal == id {
-			r = p.agent(ctx, bin, "members", "set", "--version", fmt.Sprint(m.Version), id, "owner")
+		if m.Principal == agentID() {
+			r = p.agent(ctx, "members", "set", "--version", fmt.Sprint(m.Version), agentID(), "owner")
 			p.expect(r.status != 0 && strings.Contains(r.stderr, "does not hold"), "nor make itself one (status %d)", r.status)
 		}
 	}
 }
+
+// agentID is a principal that is no member: as root, the agent before it is one.
+func agentID() string { return fmt.Sprintf("uid:%d", agent) }
 
 // emergency is the stop: every cell dead, every run ended, nothing new.
 func (p *daemon) emergency(ctx context.Context) {
@@ -124,16 +183,16 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// asAgent prepares a command of the second principal.
-func (p *daemon) asAgent(ctx context.Context, bin string, args ...string) *exec.Cmd {
+// agentCommand prepares a command of the agent.
+func (p *daemon) agentCommand(ctx context.Context, args ...string) *exec.Cmd {
 	fmt.Fprintf(p.out, "     agent $ %s\n", p.spell(append([]string{p.palyra}, args...)))
-	cmd := p.command(ctx, "/", append([]string{bin}, append(args, "--socket", p.socket)...)...)
-	cmd.SysProcAttr = asAgent()
+	cmd := p.command(ctx, "/", append([]string{p.palyra}, args...)...)
+	p.asAgent(cmd)
 	return cmd
 }
 
-func (p *daemon) agent(ctx context.Context, bin string, args ...string) ended {
-	cmd := p.asAgent(ctx, bin, args...)
+func (p *daemon) agent(ctx context.Context, args ...string) ended {
+	cmd := p.agentCommand(ctx, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	r := ended{status(cmd.Run()), stdout.String(), stderr.String()}
@@ -146,8 +205,8 @@ func write(path string) string {
 }
 
 // waiting starts a call of the agent that waits for a person.
-func (p *daemon) waiting(ctx context.Context, bin, path string) (*exec.Cmd, string) {
-	cmd := p.asAgent(ctx, bin, "call", "fs.write_file", write(path))
+func (p *daemon) waiting(ctx context.Context, path string) (*exec.Cmd, string) {
+	cmd := p.agentCommand(ctx, "call", "fs.write_file", write(path))
 	var stderr waitFor
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
