@@ -120,14 +120,14 @@ func (k *Kernel) readCertificate() (map[tier.Tier]string, error) {
 	return tiers, errors.New("it says " + strings.Join(open, "; "))
 }
 
-// saidOf reads "proven 45, refuted 0, inconclusive 0, absent 6".
+// saidOf reads "proven 42, refuted 0, inconclusive 0, absent 6, inherited 3".
 func saidOf(text string) string {
-	var n [4]int
+	var n [5]int
 	words := strings.Split(text, ", ")
 	if len(words) != len(n) { // "refused: …", or nothing
 		return policy.CertificateNone
 	}
-	for i, name := range []string{"proven ", "refuted ", "inconclusive ", "absent "} {
+	for i, name := range []string{"proven ", "refuted ", "inconclusive ", "absent ", "inherited "} {
 		number, ok := strings.CutPrefix(words[i], name)
 		v, err := strconv.Atoi(number)
 		if !ok || err != nil || v < 0 {

@@ -39,7 +39,7 @@ func TestCertificate(t *testing.T) {
 	with := func(k *Kernel) string { return k.cellDigest() }
 	good := func(cell string) map[string]string {
 		return map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()), "palyra-cell": cell, "tier.b": "refused: x",
-			"tier.c": "proven 51, refuted 0, inconclusive 0, absent 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01"}
+			"tier.c": "proven 51, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01"}
 	}
 	for _, c := range []struct {
 		name   string
@@ -50,18 +50,20 @@ func TestCertificate(t *testing.T) {
 	}{
 		{"good", CertifyAct, nil, bytes.Clone, policy.CertificateProven},
 		{"none", CertifyAct, nil, nil, policy.CertificateNone},
-		{"something is refuted", CertifyAct, map[string]string{"tier.c": "proven 50, refuted 1, inconclusive 0, absent 0"}, bytes.Clone, policy.CertificateRefuted},
-		{"something is refuted, and the kernel is old", CertifyAct, map[string]string{"tier.c": "proven 44, refuted 1, inconclusive 0, absent 6"}, bytes.Clone, policy.CertificateRefuted},
-		{"the kernel is old", CertifyAct, map[string]string{"tier.c": "proven 45, refuted 0, inconclusive 0, absent 6"}, bytes.Clone, policy.CertificateProven},
-		{"something is open", CertifyAct, map[string]string{"tier.c": "proven 50, refuted 0, inconclusive 1, absent 0"}, bytes.Clone, policy.CertificateNone},
+		{"something is refuted", CertifyAct, map[string]string{"tier.c": "proven 50, refuted 1, inconclusive 0, absent 0, inherited 0"}, bytes.Clone, policy.CertificateRefuted},
+		{"something is refuted, and the kernel is old", CertifyAct, map[string]string{"tier.c": "proven 44, refuted 1, inconclusive 0, absent 6, inherited 0"}, bytes.Clone, policy.CertificateRefuted},
+		{"the kernel is old", CertifyAct, map[string]string{"tier.c": "proven 45, refuted 0, inconclusive 0, absent 6, inherited 0"}, bytes.Clone, policy.CertificateProven},
+		{"something is inherited", CertifyAct, map[string]string{"tier.c": "proven 48, refuted 0, inconclusive 0, absent 0, inherited 3"}, bytes.Clone, policy.CertificateProven},
+		{"something is open, too", CertifyAct, map[string]string{"tier.c": "proven 47, refuted 0, inconclusive 1, absent 0, inherited 3"}, bytes.Clone, policy.CertificateNone},
+		{"something is open", CertifyAct, map[string]string{"tier.c": "proven 50, refuted 0, inconclusive 1, absent 0, inherited 0"}, bytes.Clone, policy.CertificateNone},
 		{"of an older palyra", CertifyAct, map[string]string{"tier.c": "proven 51, refuted 0, inconclusive 0"}, bytes.Clone, policy.CertificateNone},
-		{"no number", CertifyAct, map[string]string{"tier.c": "proven 51, refuted 0, inconclusive 0, absent -1"}, bytes.Clone, policy.CertificateNone},
+		{"no number", CertifyAct, map[string]string{"tier.c": "proven 51, refuted 0, inconclusive 0, absent -1, inherited 0"}, bytes.Clone, policy.CertificateNone},
 		{"another user", CertifyAct, map[string]string{"uid": "4711"}, bytes.Clone, policy.CertificateNone},
 		{"no user", CertifyAct, map[string]string{"uid": ""}, bytes.Clone, policy.CertificateNone},
 		{"a kind of cells is not made here", CertifyAct, map[string]string{"tape.c.warm": "", "unmade.c.warm": "cgroup"}, bytes.Clone, policy.CertificateProven},
 		{"a kind of cells is refused", CertifyAct, map[string]string{"tape.c.void": "", "refused.c.void": "x"}, bytes.Clone, policy.CertificateNone},
 		{"a kind of cells was not tested", CertifyAct, map[string]string{"tape.c.warm": ""}, bytes.Clone, policy.CertificateNone},
-		{"nothing is proven", CertifyAct, map[string]string{"tier.c": "proven 0, refuted 0, inconclusive 0, absent 51"}, bytes.Clone, policy.CertificateNone},
+		{"nothing is proven", CertifyAct, map[string]string{"tier.c": "proven 0, refuted 0, inconclusive 0, absent 51, inherited 0"}, bytes.Clone, policy.CertificateNone},
 		{"the tier is refused", CertifyAct, map[string]string{"tier.c": "refused: no user namespaces"}, bytes.Clone, policy.CertificateNone},
 		{"no word of the tier", CertifyAct, map[string]string{"tier.c": ""}, bytes.Clone, policy.CertificateNone},
 		{"another kernel", CertifyAct, map[string]string{"kernel": "1.0"}, bytes.Clone, policy.CertificateNone},
@@ -129,7 +131,7 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		env, err := receipt.SignAct(k.state.ring.Attestation(), receipt.Act{Version: receipt.ActVersion, Act: CertifyAct, Principal: k.Self(),
 			BootID: boot, Time: "2026-01-02T03:04:05Z", Seq: k.state.journal.Size(),
 			Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()), "palyra-cell": k.cellDigest(),
-				"tier.c": "proven 3, refuted 0, inconclusive 0, absent 0", "tape.c.cold": "x", "tape.c.warm": "x", "tape.c.void": "x"}})
+				"tier.c": "proven 3, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "x", "tape.c.warm": "x", "tape.c.void": "x"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +224,7 @@ func TestCertificateOfReplacedCell(t *testing.T) {
 	}
 	defer k.Close()
 	i, err := k.Record(t.Context(), Act{Act: CertifyAct, Principal: k.Self(), Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()),
-		"palyra-cell": k.cellDigest(), "tier.b": "proven 8, refuted 0, inconclusive 0, absent 0", "tape.b": "x"}})
+		"palyra-cell": k.cellDigest(), "tier.b": "proven 8, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.b": "x"}})
 	if err != nil {
 		t.Fatal(err)
 	}

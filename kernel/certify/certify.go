@@ -13,7 +13,9 @@
 // proven: the control succeeded and the attempt was stopped. refuted: it
 // succeeded inside. inconclusive: the control did not succeed, or the attempt
 // could not be made, so that nothing follows; the reason says why. absent: this
-// kernel is older than the mechanism, and nothing is claimed. A tier that cannot
+// kernel is older than the mechanism, and nothing is claimed. inherited: the
+// kernel says the same of the process that tests, and lets nobody take it back, so
+// that it is so in every cell, whoever saw to it: no_new_privs alone. A tier that cannot
 // be served here is refused, with the missing control, and claims nothing.
 //
 // Cells, controls and the test itself have what this process has: its user,
@@ -60,6 +62,7 @@ const (
 	Proven       Verdict = "proven"
 	Refuted      Verdict = "refuted"
 	Absent       Verdict = "absent"
+	Inherited    Verdict = "inherited"
 )
 
 // MarshalText spells Inconclusive out.
@@ -143,9 +146,9 @@ func (k *Kind) Count(v Verdict) int {
 }
 
 // Tier says in a line how a tier did: "proven 17, refuted 0, inconclusive 0,
-// absent 0" over all its kinds, or "refused: " and why.
+// absent 0, inherited 0" over all its kinds, or "refused: " and why.
 func (r *Report) Tier(t string) string {
-	var n [4]int
+	var n [5]int
 	why, served := "not tried", false
 	for i := range r.Kinds {
 		k := &r.Kinds[i]
@@ -155,7 +158,7 @@ func (r *Report) Tier(t string) string {
 			why = k.Refused
 		default:
 			served = true
-			for j, v := range []Verdict{Proven, Refuted, Inconclusive, Absent} {
+			for j, v := range []Verdict{Proven, Refuted, Inconclusive, Absent, Inherited} {
 				n[j] += k.Count(v)
 			}
 		}
@@ -163,10 +166,10 @@ func (r *Report) Tier(t string) string {
 	if !served {
 		return "refused: " + why
 	}
-	return fmt.Sprintf("proven %d, refuted %d, inconclusive %d, absent %d", n[0], n[1], n[2], n[3])
+	return fmt.Sprintf("proven %d, refuted %d, inconclusive %d, absent %d, inherited %d", n[0], n[1], n[2], n[3], n[4])
 }
 
-// Open reports whether a claim about a tier is neither proven nor absent, or a
+// Open reports whether a claim about a tier is refuted or inconclusive, or a
 // kind of its cells cannot be had.
 func (r *Report) Open(t string) bool {
 	for i := range r.Kinds {

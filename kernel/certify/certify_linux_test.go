@@ -30,10 +30,28 @@ func TestVerdict(t *testing.T) {
 		{"no answer", certify.Open, "", 7, Inconclusive, "proves nothing"},
 		{"an older kernel", certify.Open, "EPERM", 3, Absent, "Landlock ABI 3"},
 		{"an older kernel, and it succeeds", certify.Open, certify.Open, 3, Absent, "Landlock ABI 3"},
+		{"set outside, too, where another outcome is wanted", certify.Set, certify.Set, 7, Inconclusive, "outside it is stopped"},
 	} {
 		got := verdict(claim, certify.Result{Outcome: c.control}, certify.Result{Outcome: c.inside}, c.abi)
 		if got.Verdict != c.want || !strings.Contains(got.Reason, c.reason) {
 			t.Errorf("%s: %v, %q; want %v, %q", c.name, got.Verdict, got.Reason, c.want, c.reason)
+		}
+	}
+}
+
+// TestInherited: what the kernel says of a process that nothing takes back is so
+// in every cell; what stops an attempt outside in any other way proves nothing.
+func TestInherited(t *testing.T) {
+	claim := &certify.Claim{Name: "x", Stopped: []string{certify.Set}}
+	for _, c := range []struct {
+		control, inside string
+		want            Verdict
+	}{
+		{certify.Open, certify.Set, Proven}, {certify.Set, certify.Set, Inherited}, {certify.Set, certify.Open, Refuted}, {certify.Open, certify.Open, Refuted},
+		{certify.Untold, certify.Set, Inconclusive}, {"EPERM", certify.Set, Inconclusive}, {certify.Set, certify.Untold, Inconclusive},
+	} {
+		if got := verdict(claim, certify.Result{Outcome: c.control}, certify.Result{Outcome: c.inside}, 7); got.Verdict != c.want {
+			t.Errorf("outside %s, inside %s: %v, want %v", c.control, c.inside, got.Verdict, c.want)
 		}
 	}
 }
@@ -80,14 +98,14 @@ func TestActFits(t *testing.T) {
 
 func TestHolds(t *testing.T) {
 	r := full("")
-	if !r.Holds("b") || !r.Holds("c") || r.Tier("c") != "proven 51, refuted 0, inconclusive 0, absent 0" || r.Open("b") || r.Open("c") {
+	if !r.Holds("b") || !r.Holds("c") || r.Tier("c") != "proven 51, refuted 0, inconclusive 0, absent 0, inherited 0" || r.Open("b") || r.Open("c") {
 		t.Errorf("all proven: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
 	}
 	r.Kinds[2].Results[3].Verdict = Refuted
-	if !r.Holds("b") || r.Holds("c") || r.Tier("c") != "proven 50, refuted 1, inconclusive 0, absent 0" || r.Open("b") || !r.Open("c") {
+	if !r.Holds("b") || r.Holds("c") || r.Tier("c") != "proven 50, refuted 1, inconclusive 0, absent 0, inherited 0" || r.Open("b") || !r.Open("c") {
 		t.Errorf("one refuted: b %v, c %v, %q", r.Holds("b"), r.Holds("c"), r.Tier("c"))
 	}
-	for v, open := range map[Verdict]bool{Inconclusive: true, Absent: false} {
+	for v, open := range map[Verdict]bool{Inconclusive: true, Absent: false, Inherited: false} {
 		r = full("")
 		if r.Kinds[2].Results[3].Verdict = v; r.Open("c") != open || !r.Holds("c") {
 			t.Errorf("one %s: open %v, holds %v", v, r.Open("c"), r.Holds("c"))
@@ -102,7 +120,7 @@ func TestHolds(t *testing.T) {
 	}
 	r = full("")
 	r.Kinds[2] = Kind{Kind: KindWarm, Tier: "c", Unmade: "no cells wait"}
-	if d := r.Act("uid:0").Detail; !r.Holds("c") || r.Open("c") || r.Tier("c") != "proven 34, refuted 0, inconclusive 0, absent 0" || d["unmade.c.warm"] != "no cells wait" ||
+	if d := r.Act("uid:0").Detail; !r.Holds("c") || r.Open("c") || r.Tier("c") != "proven 34, refuted 0, inconclusive 0, absent 0, inherited 0" || d["unmade.c.warm"] != "no cells wait" ||
 		strings.Contains(d["claim.seccomp"], "warm") || d["tape.c.warm"] != "" {
 		t.Errorf("no waiting cells: holds %v, open %v, %q, %q", r.Holds("c"), r.Open("c"), r.Tier("c"), d["claim.seccomp"])
 	}

@@ -243,6 +243,8 @@ func verdict(c *certify.Claim, control, inside certify.Result, abi int) Result {
 		res.Verdict, res.Reason = Absent, fmt.Sprintf("this kernel has Landlock ABI %d, and the mechanism came with %d", abi, c.ABI)
 	case inside.Outcome == certify.Open:
 		res.Verdict = Refuted
+	case control.Outcome == certify.Set && inside.Outcome == certify.Set && slices.Contains(c.Stopped, certify.Set):
+		res.Verdict, res.Reason = Inherited, "outside it is set, too"
 	case control.Outcome != certify.Open:
 		res.Reason = fmt.Sprintf("outside it is stopped, too: %s: %s", control.Outcome, control.Detail)
 	case !slices.Contains(c.Stopped, inside.Outcome):
