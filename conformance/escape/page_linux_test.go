@@ -46,6 +46,9 @@ func TestRecorded(t *testing.T) {
 			if g.Open+g.Hung+g.Failed > 0 || g.Passed == 0 || g.Passed+g.Inconclusive != g.Run {
 				t.Errorf("%s: %+v", batteryFile, g)
 			}
+			if n := g.Run + g.NotApplicable; n != len(cases()) {
+				t.Errorf("%s: tier %s, %s, %s: %d cases of %d: it is of a part of the battery", batteryFile, g.Tier, g.Mode, g.User, n, len(cases()))
+			}
 		}
 		for _, p := range s.Proofs {
 			if p.Why == "" {

@@ -63,20 +63,23 @@ func runProgram(a args) (string, error) {
 		unix.Kill(pid, unix.SIGKILL)
 		unix.Wait4(pid, nil, 0, nil)
 	}()
-	line := ""
-	// The kernel closes what closes on exec a moment before it changes the identity.
-	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	// The kernel closes what closes on exec a moment before it changes the identity:
+	// it has done so when the program waits for something, or has ended, and that for
+	// a while.
+	line, still := "", 0
+	for end := time.Now().Add(20 * time.Second); still < 100 && time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
 			return "", err
 		}
 		for l := range strings.Lines(string(b)) {
-			f := strings.Fields(l)
-			if len(f) != 5 || f[0] != "Uid:" {
-				continue
-			}
-			if line = path + " " + strings.Join(f, " "); f[1] != f[2] || f[2] != f[3] {
-				return line, nil
+			switch f := strings.Fields(l); {
+			case len(f) > 1 && f[0] == "State:" && (f[1] == "S" || f[1] == "Z"):
+				still++
+			case len(f) == 5 && f[0] == "Uid:":
+				if line = path + " " + strings.Join(f, " "); f[1] != f[2] || f[2] != f[3] {
+					return line, nil
+				}
 			}
 		}
 	}
