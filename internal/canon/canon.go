@@ -59,7 +59,7 @@ func inner(n int) Limits { return Limits{Bytes: n, Depth: 1000} }
 // are errors; so is U+FFFD spelled as an escape by a MarshalJSON method, which
 // cannot be told from what encoding/json makes of invalid UTF-8.
 func Marshal(v any) ([]byte, error) {
-	if b, ok := direct(make([]byte, 0, 2048), v); ok {
+	if b, ok := encoders.print(v); ok {
 		return b, nil
 	}
 	return marshal(v)

@@ -31,7 +31,32 @@ var encoders = &memo{}
 
 // memo keeps the encoder of each type that was met, nil for those that go the
 // long way.
-type memo struct{ byType sync.Map } // reflect.Type → encoder
+type memo struct {
+	byType  sync.Map  // reflect.Type → encoder
+	scratch sync.Pool // *[]byte, to print into
+}
+
+// maxScratch bounds what is kept to print into, in bytes.
+const maxScratch = 64 << 10
+
+// print is direct into memory that is used again: what is returned is as large as
+// it needs to be, and what it grew through is no garbage.
+func (m *memo) print(v any) ([]byte, bool) {
+	s, _ := m.scratch.Get().(*[]byte)
+	if s == nil {
+		s = new(slices.Grow([]byte(nil), 8<<10))
+	}
+	b, ok := direct((*s)[:0], v)
+	if !ok {
+		return nil, false
+	}
+	out := slices.Clone(b)
+	if cap(b) <= maxScratch {
+		*s = b
+		m.scratch.Put(s)
+	}
+	return out, true
+}
 
 func (m *memo) of(t reflect.Type) encoder {
 	if e, ok := m.byType.Load(t); ok {
