@@ -41,7 +41,7 @@ type output struct {
 	r, w  *os.File // w is the program's end, until it was started
 	to    io.Writer
 	queue chan []byte   // reader to writer; closed by the reader
-	done  chan struct{} // closed by the writer
+	done  chan struct{} // closed by the writer, or by the reader if there is none
 
 	// Owned by the reader until reading.Wait returns.
 	kept hash.Hash
@@ -92,7 +92,6 @@ func openStreams(stdout, stderr io.Writer, stdin io.Reader, limit int64) (_ *str
 func (s *streams) start() {
 	for _, o := range s.out {
 		s.reading.Go(func() { o.read(s) })
-		go o.write() // ends with the queue, or when a stuck writer lets it
 	}
 	if s.stdin != nil {
 		go s.stdin.copy() // ends with the pipe, or when a stuck reader lets it
@@ -100,7 +99,13 @@ func (s *streams) start() {
 }
 
 func (o *output) read(s *streams) {
-	defer close(o.queue)
+	writing := false // most streams of most calls stay empty
+	defer func() {
+		close(o.queue)
+		if !writing {
+			close(o.done)
+		}
+	}()
 	buf := make([]byte, chunk/16)
 	for {
 		n, err := o.r.Read(buf)
@@ -110,6 +115,10 @@ func (o *output) read(s *streams) {
 			o.n += keep
 			o.kept.Write(buf[:keep])
 			b := bytes.Clone(buf[:keep]) // the writer's, which may be slow
+			if !writing {
+				writing = true
+				go o.write() // ends with the queue, or when a stuck writer lets it
+			}
 			select {
 			case o.queue <- b:
 			case <-s.giveUp:
