@@ -312,6 +312,26 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// With the bounds that calls have, more files than that hide no hook, and the look
+// says that it did not see them all.
+func TestFlood(t *testing.T) {
+	s := newSite(t)
+	l := s.begin()
+	s.file(".git/hooks/pre-commit")
+	for i := range 21_000 {
+		fd, err := unix.Open(s.at(fmt.Sprintf("f%d", i)), unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+		s.must(err)
+		unix.Close(fd)
+	}
+	p := l.End(true, Limits{Time: time.Hour})
+	if got := lines(p); !slices.Equal(got, []string{"hook .git/hooks/pre-commit"}) {
+		t.Errorf("found %v", got)
+	}
+	if len(p.Incomplete) != 1 || p.Incomplete[0].Why != overEntries || p.Looked < 20_000 || p.Looked > 20_100 {
+		t.Errorf("looked at %d, incomplete %v", p.Looked, p.Incomplete)
+	}
+}
+
 func TestDeep(t *testing.T) {
 	s := newSite(t)
 	l := s.begin()
