@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +17,7 @@ import (
 // scores are the highest exposures that the units may have, as systemd-analyze
 // security computes them: 0 is nothing, 10 is everything. What is missing to
 // less is named with its reason in README.md.
-var scores = map[string]float64{"palyrad.service": 1.2, "palyra-cell.service": 3.3}
+var scores = map[string]float64{"palyrad.service": 1.2, "palyra-cell.service": 3.3, "palyra-certify.service": 3.5}
 
 func TestExposure(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
@@ -92,6 +93,59 @@ func TestCellCanWork(t *testing.T) {
 		if v := settings(t, "palyrad.service")[k]; v != nil {
 			t.Errorf("palyrad.service has %s=%v", k, v)
 		}
+	}
+}
+
+// TestCertifyIsAlike: what is certified is what palyra-cell.service makes. The
+// two units differ in what README.md says they do, and in nothing else.
+func TestCertifyIsAlike(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cell, certify := settings(t, "palyra-cell.service"), settings(t, "palyra-certify.service")
+	differ := map[string][]string{ // what palyra-certify.service has; nil: nothing
+		// How it is run.
+		"Description": certify["Description"], "Documentation": certify["Documentation"], "Requires": nil, "After": {"local-fs.target"}, "Before": {"palyrad.service"},
+		"WantedBy": nil, "Type": {"oneshot"}, "RemainAfterExit": {"yes"}, "Restart": nil, "RestartSec": nil, "TimeoutStartSec": {"300"},
+		"ExecStart": {"/usr/bin/palyra sandbox certify --state /var/lib/palyra"},
+		// What it is run with.
+		"StateDirectory": {"palyra"}, "StateDirectoryMode": {"0700"}, "InaccessiblePaths": {"-/etc/palyra -/run/palyra"},
+		"NoNewPrivileges": nil, "IPAddressAllow": {"localhost"},
+	}
+	keys := slices.Collect(maps.Keys(cell))
+	for k := range certify {
+		if !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	for _, k := range keys {
+		want, known := differ[k]
+		if !known {
+			want = cell[k]
+		}
+		if !slices.Equal(certify[k], want) {
+			t.Errorf("palyra-certify.service has %s=%q, want %q as palyra-cell.service or as listed here", k, certify[k], want)
+		}
+		delete(differ, k)
+	}
+	if len(differ) > 0 {
+		t.Errorf("neither unit has %v", differ)
+	}
+	for _, k := range []string{"StateDirectory", "InaccessiblePaths", "NoNewPrivileges", "IPAddressAllow"} {
+		if !strings.Contains(string(readme), "`"+k+"`") {
+			t.Errorf("README.md does not say why palyra-certify.service differs in %s", k)
+		}
+	}
+	c, err := config.Load("palyrad.toml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := settings(t, "palyrad.service")
+	if !c.WantsCertificate() || !strings.Contains(certify["ExecStart"][0], "--state "+c.State.Dir) || !slices.Equal(d["PartOf"], []string{"palyra-certify.service"}) ||
+		!strings.Contains(strings.Join(d["Wants"], " "), "palyra-certify.service") || !strings.Contains(strings.Join(d["After"], " "), "palyra-certify.service") ||
+		!slices.Equal(certify["User"], d["User"]) {
+		t.Error("palyrad wants no certificate, or gets none before it starts")
 	}
 }
 

@@ -60,7 +60,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	c.closers = append(c.closers, c.store.Close)
 	table := tool.New(toolConfig(cfg, c))
 	kc := kernel.Config{
-		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
+		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
 		Pool:  cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
 		Tools: table, ApprovalTimeout: cfg.Approvals.Timeout.Std(), TestOnlyStep: d.testOnlyStep,
 	}

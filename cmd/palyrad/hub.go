@@ -7,6 +7,7 @@ import (
 	"palyra/authz/access"
 	"palyra/internal/fault"
 	"palyra/isolate/probe"
+	"palyra/isolate/tier"
 	"palyra/kernel/config"
 	"palyra/kernel/hub"
 	"palyra/kernel/hub/local"
@@ -90,6 +91,9 @@ func (d *daemon) warnings() []string {
 	}
 	if !d.confinement().Enforced {
 		out = append(out, "palyrad does not confine itself: see confinement")
+	}
+	if err := d.core.kernel.Uncertified(tier.C); err != nil {
+		out = append(out, "no call runs at tier C: the sandbox certificate: "+err.Error())
 	}
 	if s := d.waiting.Load(); s != nil {
 		out = append(out, *s)

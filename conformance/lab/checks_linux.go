@@ -44,11 +44,14 @@ func (m *manager) checks() []check {
 		{"start/profile", m.profiles},
 		{"start/confined", m.confined},
 		{"start/exposure", m.exposure},
+		{"start/certificate", m.certificate},
 		{"call/cgroup", m.call},
 		{"call/receipt", m.receipt},
 		{"call/approval", m.approval},
 		{"call/oom", m.oom},
 		{"call/verity", m.verity},
+		{"certificate/missing", m.uncertified},
+		{"certificate/again", m.recertified},
 		{"life/reload", m.reload},
 		{"life/restart", m.restart},
 		{"life/kill", m.kill},
@@ -156,7 +159,7 @@ func account(name string) (*syscall.Credential, error) {
 
 // active: palyrad said by sd_notify that it is ready, and what it does.
 func (m *manager) active() (string, error) {
-	for _, u := range []string{"palyra-cell.socket", "palyrad.socket", "palyrad-http.socket", "palyra-cell.service", "palyrad.service"} {
+	for _, u := range []string{"palyra-cell.socket", "palyrad.socket", "palyrad-http.socket", "palyra-cell.service", "palyra-certify.service", "palyrad.service"} {
 		if err := same(u, m.property(u, "ActiveState"), "active"); err != nil {
 			return "", err
 		}
@@ -225,7 +228,7 @@ func (m *manager) confined() (string, error) {
 // exposure is what systemd computes of the units that run.
 func (m *manager) exposure() (string, error) {
 	var all []string
-	for _, u := range []string{"palyrad.service", "palyra-cell.service"} {
+	for _, u := range []string{"palyrad.service", "palyra-cell.service", "palyra-certify.service"} {
 		out, err := m.do("systemd-analyze", "security", "--no-pager", u)
 		v := regexp.MustCompile(`exposure level for \S+: ([0-9.]+)`).FindStringSubmatch(out)
 		if err != nil || v == nil {

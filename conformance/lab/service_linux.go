@@ -41,12 +41,16 @@ func service() {
 	halt()
 }
 
+// patience is for one command: what starts palyrad tests the sandbox before it,
+// with a deadline of 20 s for each of a hundred attempts.
+const patience = 4 * time.Minute
+
 // do runs a command as root and returns what it wrote on standard output.
 func (m *manager) do(args ...string) (string, error) { return m.as(nil, args...) }
 
 // as runs a command as a user.
 func (m *manager) as(who *syscall.Credential, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin", "HOME=/tmp", "LANG=C.UTF-8"}

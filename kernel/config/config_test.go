@@ -241,6 +241,22 @@ func TestFloors(t *testing.T) {
 	}
 }
 
+// TestWantsCertificate: servers want one, a person's machine does not.
+func TestWantsCertificate(t *testing.T) {
+	for profile, want := range map[string]bool{"local": false, "single-vm": true, "worker-enabled": true} {
+		c, ps := parse(t, "profile = \""+profile+"\"\npolicy.dir = \"/etc/palyra/policy\"\naccess.token_max_age = \"24h\"\n")
+		if c == nil {
+			t.Fatalf("%s: %v", profile, ps)
+		}
+		if got := c.WantsCertificate(); got != want {
+			t.Errorf("%s: %v, want %v", profile, got, want)
+		}
+	}
+	if !(&Config{Profile: "worker-enabled"}).WantsCertificate() || (&Config{}).WantsCertificate() {
+		t.Error("a Config without a profile wants one, or the highest does not")
+	}
+}
+
 // TestFloorsHoldForVariables: a variable cannot go below a floor either.
 func TestFloorsHoldForVariables(t *testing.T) {
 	_, ps := parse(t, "profile = \"single-vm\"\n", "PALYRA_APPROVALS_ALLOW_SELF=true")

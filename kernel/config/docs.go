@@ -80,6 +80,17 @@ func applied(k Key) string {
 	return "at start"
 }
 
+const certificateDocs = `
+From single-vm on no call runs at a tier that the [sandbox certificate](certificate.md) of this boot does not prove; other profiles
+leave that to policy. It is the last of the policies, ` + "`palyra.floor.certificate`" + `, and a call that it alone stops is denied as
+certificate_missing or certificate_refuted. A certificate counts that ` + "`palyra sandbox certify`" + ` signed with this state directory's key, as this
+user, since this boot, about this kernel and this palyra-cell, and that leaves no claim about the tier open: each is proven in
+every kind of cell that is made here. Two exceptions. ` + "`no_new_privs`" + ` may be ` + "`inherited`" + `: systemd 252 sets it for a service whose system calls
+are filtered, so that it is set outside, too. On a kernel whose Landlock is older than a mechanism the claim about that is
+` + "`absent`" + `, which counts as nothing. That is so of ` + "`landlock_ports`" + ` (ABI 4) and ` + "`landlock_scopes`" + ` (ABI 6). At tier C the network namespace, with a claim of its own,
+does the same; at tier B nothing else keeps a program from the host's abstract sockets if it is given a socket.
+`
+
 // Docs returns docs/formats/config.md.
 func Docs() string {
 	var b strings.Builder
@@ -90,6 +101,7 @@ func Docs() string {
 	for _, f := range Floors() {
 		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", f.Profile, f.Key, f.Want, f.Why)
 	}
+	b.WriteString(certificateDocs)
 	b.WriteString("\nFor every profile: a listener beyond loopback needs TLS (1.3), authentication and a rate limit, or palyrad does not\nstart and names what is missing.\n")
 	names, docs := sections()
 	section := func(title, name, doc string) {

@@ -9,6 +9,13 @@ import (
 // those before it.
 var profiles = []string{"local", "single-vm", "worker-enabled"}
 
+// WantsCertificate reports whether calls run at tiers alone that the sandbox
+// certificate of this boot proves. It is no row of Floors, since it is about the
+// host and not about a value, and is looked at for each call.
+func (c *Config) WantsCertificate() bool {
+	return slices.Index(profiles, c.Profile) >= slices.Index(profiles, "single-vm")
+}
+
 // Floor is what a profile asks of one key.
 type Floor struct {
 	Profile string `json:"profile"` // the lowest one that it holds for; higher ones too
