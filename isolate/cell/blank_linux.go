@@ -14,9 +14,10 @@ import (
 	"palyra/isolate/tier"
 )
 
-// blanks are what calls at tier C with a private workspace need and what is the
-// same for all of them but for the shape: empty file systems, the Landlock ruleset
-// that knows them, the two pipes. One is made after an answer, while nobody waits
+// blanks are what calls at tier C need and what is the same for all of them but for
+// the shape: empty file systems, the Landlock ruleset that knows them where nothing
+// of the call has to be in it, the user namespace with the ids that a directory of
+// the host is mapped by, the two pipes. One is made after an answer, while nobody waits
 // for it, for the next call of its shape, which may have it alone and once. A call
 // that finds none makes its own.
 type blanks struct {
@@ -29,34 +30,51 @@ const maxBlanks = 4
 
 // shape is all that a blank depends on. The rest is palyra-cell's own and does not
 // change.
-type shape struct{ disk, inodes int64 }
+type shape struct {
+	disk, inodes int64
+	host         bool   // with a directory of the host, and so without a ruleset
+	uid, gid     uint32 // as root, whose it is
+}
 
-// shapeOf returns the shape of the blank that a run can use, if it can: one with a
-// directory of the host has another file system and rules of its own, and so has
-// one whose executable needs a rule.
+// shapeOf returns the shape of the blank that a run can use, if it can: the private
+// workspace comes with the ruleset, which knows no other executable than the usual.
 func (r *run) shapeOf() (shape, bool) {
-	l := &r.spec.Limits
-	return shape{l.Disk, l.Inodes}, r.s.tier == tier.C && !r.ahead && r.spec.Workspace == nil && r.executable()
+	k := shape{disk: r.spec.Limits.Disk, inodes: r.spec.Limits.Inodes}
+	if w := r.spec.Workspace; w != nil {
+		k.host = true
+		if r.s.root {
+			k.uid, k.gid = w.UID, w.GID
+		}
+	}
+	return k, r.s.tier == tier.C && !r.ahead && (k.host || r.executable())
 }
 
 // blank is one of them: a run that has not become a call's.
 type blank struct {
-	shape shape
-	run   *run
-	cell  native.Cell // with mounts and ruleset
+	shape  shape
+	run    *run
+	cell   native.Cell // with mounts, and ruleset unless it is for the host's directory
+	grants []landGrant // what the ruleset is to say of the mounts
 }
 
-func (s *server) newBlank(k shape) (*blank, error) {
-	r := &run{s: s, files: noFiles(), status: -1, gate: -1, mounts: -1, ahead: true, fds: noFDs(),
+// newBlank makes one on a thread that clones.
+func (s *server) newBlank(k shape, at cloner) (*blank, error) {
+	r := &run{s: s, at: at, files: noFiles(), status: -1, gate: -1, mounts: -1, ahead: true, fds: noFDs(),
 		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: isolate.Limits{Disk: k.disk, Inodes: k.inodes}}}
+	if k.host {
+		r.spec.Workspace = &isolate.Mount{UID: k.uid, GID: k.gid}
+	}
 	b := &blank{shape: k, run: r}
 	err := r.pipes()
-	var grants []landGrant
 	if err == nil {
-		grants, err = r.fileSystems(&b.cell)
+		b.grants, err = r.fileSystems(&b.cell)
 	}
-	if err == nil {
-		err = r.restrict(grants, &b.cell.Ruleset)
+	switch {
+	case err != nil:
+	case !k.host:
+		err = r.restrict(b.grants, &b.cell.Ruleset)
+	case s.root:
+		err = r.mapOwner()
 	}
 	if err != nil {
 		r.release()
@@ -96,7 +114,7 @@ func (r *run) replace() {
 	if r.wants == (shape{}) {
 		return
 	}
-	b, err := r.s.newBlank(r.wants)
+	b, err := r.s.newBlank(r.wants, r.at)
 	if err != nil {
 		return // the next call makes its own, and says what is missing
 	}
@@ -105,18 +123,20 @@ func (r *run) replace() {
 	}
 }
 
-// adopt makes what a blank has the run's. It reports whether there was one.
-func (r *run) adopt(c *native.Cell) bool {
+// base makes the run's own file systems, or takes over those of its blank. It
+// reports whether there is a ruleset, too; grants are what it has to say.
+func (r *run) base(c *native.Cell) (grants []landGrant, ruled bool, err error) {
 	b := r.blank
 	if b == nil {
-		return false
+		grants, err = r.fileSystems(c)
+		return grants, false, err
 	}
 	r.blank = nil
-	r.uid, r.gid = b.run.uid, b.run.gid
+	r.uid, r.gid, r.owner = b.run.uid, b.run.gid, b.run.owner
 	c.Mounts, c.Ruleset = b.cell.Mounts, b.cell.Ruleset
 	r.ev.Landlock = b.run.ev.Landlock
 	r.ev.Degraded = append(r.ev.Degraded, b.run.ev.Degraded...)
-	return true
+	return b.grants, !b.shape.host, nil
 }
 
 // reach makes the pipes through which child and palyra-cell tell each other

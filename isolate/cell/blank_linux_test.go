@@ -7,7 +7,7 @@ import (
 // A blank is handed out once, to a call of its shape, and few are kept.
 func TestBlanksOnce(t *testing.T) {
 	var m blanks
-	small, large := shape{1, 1}, shape{2, 1}
+	small, large := shape{disk: 1}, shape{disk: 1, host: true}
 	if m.take(small) != nil {
 		t.Fatal("one before any was made")
 	}

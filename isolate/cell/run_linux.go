@@ -51,7 +51,8 @@ type run struct {
 	ev      evidence.Evidence
 
 	wants  shape     // of the blank that calls like this one need; zero if none does
-	blank  *blank    // taken, and not adopted yet
+	blank  *blank    // taken, and not part of the run yet
+	owner  *os.File  // user namespace that maps the ids of a directory of the host; or nil
 	ahead  bool      // made before its call: spec has limits, directory and network only
 	form   *cellForm // of the cell that waited and served this call; nil if it was made for it
 	mounts int       // the cell's mount namespace, held until the answer is out; or -1
@@ -296,17 +297,15 @@ func (r *run) standard() error {
 func (r *run) prepareC() error {
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Root: r.s.root, Fixed: r.s.fixed}
-	if !r.adopt(c) {
-		grants, err := r.fileSystems(c)
-		if err == nil && r.spec.Workspace != nil {
-			grants, err = r.hostDirectory(c, grants)
-		}
-		if err != nil {
-			return err
-		}
-		if err := r.restrict(grants, &c.Ruleset); err != nil {
-			return err
-		}
+	grants, ruled, err := r.base(c)
+	if err == nil && r.spec.Workspace != nil {
+		grants, err = r.hostDirectory(c, grants)
+	}
+	if err == nil && !ruled {
+		err = r.restrict(grants, &c.Ruleset)
+	}
+	if err != nil {
+		return err
 	}
 	if err := r.group(); err != nil {
 		return err

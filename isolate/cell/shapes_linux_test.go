@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"palyra/isolate"
@@ -17,6 +18,12 @@ import (
 func shell(t *testing.T, c *cell.Client, s *isolate.Spec, script string) (*evidence.Evidence, string) {
 	t.Helper()
 	s.Argv = []string{"sh", "-c", script}
+	return runIn(t, c, s, nil)
+}
+
+// runIn runs what s says, in dir if it has a workspace.
+func runIn(t *testing.T, c *cell.Client, s *isolate.Spec, dir *os.File) (*evidence.Evidence, string) {
+	t.Helper()
 	exe, err := os.Open(s.Exec.Path)
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +34,7 @@ func shell(t *testing.T, c *cell.Client, s *isolate.Spec, script string) (*evide
 		t.Fatal(err)
 	}
 	defer r.Close()
-	res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+	res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w, Workspace: dir})
 	w.Close()
 	if err != nil || res.Outcome != isolate.Exited {
 		t.Fatalf("%+v, %v", res, err)
@@ -91,4 +98,54 @@ func allowed(t *testing.T) string {
 	_, list, _ := strings.Cut(string(b), "Cpus_allowed_list:")
 	list, _, _ = strings.Cut(list, "\n")
 	return strings.TrimSpace(list)
+}
+
+// So it is with a directory of the host: what a program makes in it belongs to its
+// owner, whose that may be in the call before.
+func TestColdCallsWithDirectories(t *testing.T) {
+	c := start(t, tier.C)
+	owners := []int{os.Getuid()}
+	if os.Getuid() == 0 {
+		owners = []int{65534, 1234}
+	}
+	var rules []string
+	for i := range 8 {
+		owner := owners[i/2%len(owners)]
+		dir := t.TempDir()
+		if err := os.Chown(dir, owner, -1); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Stat(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := benchSpec("/usr/bin/dash", isolate.NetworkFresh)
+		s.Workspace = &isolate.Mount{Source: dir, ReadOnly: i == 5, UID: uint32(owner), GID: fi.Sys().(*syscall.Stat_t).Gid}
+		s.Argv = []string{"sh", "-c", "ls -A /tmp /dev/shm /workspace; for d in /tmp /dev/shm /workspace; do echo mark > $d/mark; done 2>/dev/null"}
+		e, out := runIn(t, c, s, d)
+		d.Close()
+		if want := "/dev/shm:\n\n/tmp:\n\n/workspace:\n"; out != want {
+			t.Errorf("call %d: printed %q, want %q", i, out, want)
+		}
+		mark, err := os.Stat(dir + "/mark")
+		if s.Workspace.ReadOnly {
+			if err == nil {
+				t.Errorf("call %d wrote where it may only read", i)
+			}
+			continue
+		}
+		if err != nil || int(mark.Sys().(*syscall.Stat_t).Uid) != owner {
+			t.Errorf("call %d: %+v, %v; want a file of user %d", i, mark, err, owner)
+		}
+		if rules == nil {
+			rules = e.Landlock.Rules
+		}
+		if !slices.Equal(e.Landlock.Rules, rules) || e.Cell.Mode != evidence.CellCold {
+			t.Errorf("call %d: rules %q, of the first %q", i, e.Landlock.Rules, rules)
+		}
+	}
 }

@@ -36,18 +36,29 @@ func (r *run) workspace() (*os.File, error) {
 	if !r.s.root {
 		return m, nil
 	}
-	ns, err := r.mapNamespace(w.UID, w.GID)
-	if err != nil {
+	if err := r.mapOwner(); err != nil {
 		m.Close()
 		return nil, refuse("userns_unavailable", op, err)
 	}
-	defer ns.Close()
-	if err := sys.IDMap(m, ns); err != nil {
+	if err := sys.IDMap(m, r.owner); err != nil {
 		m.Close()
 		return nil, refuse("idmapped_mount", op, err).
 			WithHint("as root the workspace must lie on a file system with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
 	}
 	return m, nil
+}
+
+// mapOwner makes the namespace that maps the ids of the directory's owner to the
+// cell's, unless the run has it from its blank.
+func (r *run) mapOwner() error {
+	if r.owner != nil {
+		return nil
+	}
+	ns, err := r.mapNamespace(r.spec.Workspace.UID, r.spec.Workspace.GID)
+	if err == nil {
+		r.owner = r.hold(ns)
+	}
+	return err
 }
 
 // elsewhere runs f on a thread that clones nothing, and so has palyra-cell's own
