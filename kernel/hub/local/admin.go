@@ -34,8 +34,8 @@ func (h *Hub) CreateToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hu
 		return hub.TokenSecret{}, err
 	}
 	if n.Principal != "" && n.Principal != c.User {
-		return hub.TokenSecret{}, fault.New(fault.Denied, "not_own_principal", "mint token", nil).
-			WithHint("a token is for whoever mints it: let that principal do it")
+		return hub.TokenSecret{}, h.byRegistry(c, "create token", fault.New(fault.Denied, "not_own_principal", "mint token", nil).
+			WithHint("a token is for whoever mints it: let that principal do it"))
 	}
 	scopes, err := access.ParseSet(n.Scopes)
 	if err != nil {
@@ -43,7 +43,7 @@ func (h *Hub) CreateToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hu
 	}
 	secret, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: n.Name, Scopes: scopes, Lifetime: n.TTL})
 	if err != nil {
-		return hub.TokenSecret{}, err
+		return hub.TokenSecret{}, h.byRegistry(c, "create token", err)
 	}
 	return hub.TokenSecret{Token: h.tokenOf(t), Secret: secret.Reveal()}, nil
 }
@@ -137,7 +137,7 @@ func (h *Hub) RevokeToken(ctx context.Context, c hub.Caller, id string, version 
 		return hub.Token{}, err
 	}
 	if _, err := h.access.Revoke(ctx, holder(c), id); err != nil {
-		return hub.Token{}, err
+		return hub.Token{}, h.byRegistry(c, "revoke token", err)
 	}
 	if now, err := h.token(c, id, 0); err == nil {
 		return now, nil
@@ -158,7 +158,7 @@ func (h *Hub) RotateToken(ctx context.Context, c hub.Caller, id string, r hub.Ro
 	}
 	secret, t, err := h.access.Rotate(ctx, holder(c), id, r.TTL, r.Overlap)
 	if err != nil {
-		return hub.TokenSecret{}, err
+		return hub.TokenSecret{}, h.byRegistry(c, "rotate token", err)
 	}
 	return hub.TokenSecret{Token: h.tokenOf(t), Secret: secret.Reveal()}, nil
 }
@@ -186,7 +186,7 @@ func (h *Hub) PutMember(ctx context.Context, c hub.Caller, m hub.Member) (hub.Me
 	}
 	got, err := h.access.SetMember(ctx, holder(c), m.Principal, access.Role(m.Role), uint64(max(m.Version, 0)))
 	if err != nil {
-		return hub.Member{}, err
+		return hub.Member{}, h.byRegistry(c, "change member", err)
 	}
 	return memberOf(got), nil
 }
@@ -203,7 +203,7 @@ func (h *Hub) RemoveMember(ctx context.Context, c hub.Caller, principal string, 
 			}
 		}
 	}
-	return h.access.RemoveMember(ctx, holder(c), principal, uint64(max(version, 0)))
+	return h.byRegistry(c, "remove member", h.access.RemoveMember(ctx, holder(c), principal, uint64(max(version, 0))))
 }
 
 // Config implements hub.Hub.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -82,6 +83,18 @@ func (h *Hub) named(c hub.Caller, err error) error {
 		return h.refuseAs(fault.KindOf(err), c, fault.ReasonOf(err), "start run", fault.HintOf(err), *d)
 	}
 	return err
+}
+
+// byRegistry gives a denial by the registry of members and tokens, which knows no
+// decisions, an id, so that the operator can ask about it. Other errors are left
+// as they are.
+func (h *Hub) byRegistry(c hub.Caller, op string, err error) error {
+	if fault.KindOf(err) != fault.Denied || hub.DenialOf(err) != nil {
+		return err
+	}
+	reason, hint := fault.ReasonOf(err), fault.HintOf(err)
+	named := h.refuse(c, reason, op, hint, hub.Denial{Layer: hub.LayerAccess, Reason: reason, Fix: hint})
+	return fault.New(fault.Denied, reason, op, fmt.Errorf("%w: %v", &hub.DenialError{Denial: *hub.DenialOf(named)}, err)).WithHint(hint)
 }
 
 // decision finds the decision about a call that the caller may see.

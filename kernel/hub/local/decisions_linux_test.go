@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"palyra/authz/access"
 	"palyra/authz/policy"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
@@ -85,5 +87,55 @@ func TestWhyOfRefusals(t *testing.T) {
 	}
 	if n := len(h.refused.last); n > maxRefusals {
 		t.Errorf("%d denials are remembered", n)
+	}
+}
+
+// TestRegistryDenials: what the registry of members and tokens refuses has an id
+// that tells the operator why, and says still what it said.
+func TestRegistryDenials(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	admin := h.member(1001, access.Admin)
+	mint := func(c hub.Caller, n hub.NewToken) error {
+		n.Name, n.TTL = "t", time.Hour
+		_, err := h.CreateToken(ctx, c, n)
+		return err
+	}
+	own, err := h.CreateToken(ctx, admin, hub.NewToken{Name: "t", Scopes: []string{"session.read"}, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.RevokeToken(ctx, admin, own.Token.ID, 0); err != nil {
+		t.Fatal(err)
+	}
+	for reason, do := range map[string]func() error{
+		"exceeds_own_permissions": func() error { return mint(admin, hub.NewToken{Scopes: []string{"backup.manage"}}) },
+		"not_own_principal": func() error {
+			return mint(h.owner, hub.NewToken{Principal: admin.User, Scopes: []string{"session.read"}})
+		},
+		"token_revoked": func() error {
+			_, err := h.RotateToken(ctx, admin, own.Token.ID, hub.Rotation{TTL: time.Hour})
+			return err
+		},
+	} {
+		err := do()
+		d := hub.DenialOf(err)
+		if fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != reason || d == nil || len(d.DecisionID) != 32 || d.Layer != hub.LayerAccess || d.Reason != reason {
+			t.Errorf("%s: %v, %+v", reason, err, d)
+			continue
+		}
+		if why, err := h.PolicyWhy(ctx, h.owner, d.DecisionID); err != nil || why.Reason != reason {
+			t.Errorf("%s: %+v, %v", reason, why, err)
+		}
+	}
+	_, err = h.PutMember(ctx, admin, hub.Member{Principal: "uid:1002", Role: "owner"})
+	if d := hub.DenialOf(err); d == nil || !strings.Contains(err.Error(), "does not hold") || !strings.Contains(err.Error(), d.DecisionID) {
+		t.Errorf("%v", err)
+	}
+	if err := h.RemoveMember(ctx, admin, h.owner.User, 0); hub.DenialOf(err) == nil {
+		t.Errorf("%v", err)
+	}
+	if err := h.RemoveMember(ctx, h.owner, "uid:1002", 0); fault.KindOf(err) != fault.NotFound || hub.DenialOf(err) != nil {
+		t.Errorf("another error: %v", err)
 	}
 }
