@@ -295,7 +295,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	if k.cfg.Once {
 		k.dismiss(lane)
 	}
-	c.lookAfter() // what lies in wait in the workspace now
+	c.lookAfter(ctx) // what lies in wait in the workspace now
 
 	// Result and receipt.
 	return c.end(ctx, outcome, err)

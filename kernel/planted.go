@@ -1,6 +1,9 @@
 package kernel
 
 import (
+	"context"
+	"time"
+
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
 	"palyra/kernel/internal/planted"
@@ -17,14 +20,25 @@ func (c *call) lookBefore() {
 	}
 }
 
+// cut is how long the workspace of a call that was cancelled or stopped is looked
+// at: somebody waits for its end, who has seen danger.
+const cut = 5 * time.Millisecond
+
 // lookAfter lists what the program planted.
-func (c *call) lookAfter() {
+func (c *call) lookAfter(ctx context.Context) {
 	if c.look == nil {
 		return
 	}
 	r := c.out.Result
 	dead := r != nil && r.Evidence != nil && r.Evidence.Exit.TreeDead
-	c.out.Planted = c.look.End(dead, planted.Limits{})
+	c.out.Planted = c.look.End(dead, lookLimits(ctx))
+}
+
+func lookLimits(ctx context.Context) planted.Limits {
+	if ctx.Err() != nil {
+		return planted.Limits{Time: cut}
+	}
+	return planted.Limits{}
 }
 
 // withoutList returns p without the list of what was planted, if that is what

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
+	"palyra/kernel/internal/planted"
 )
 
 // What a program leaves in wait is in its receipt, and a call without a folder to
@@ -67,6 +69,18 @@ b'; exit 0`)
 		t.Errorf("private: %+v", o.Planted)
 	}
 	h.audit()
+}
+
+// Who stops a call does not wait for a large workspace to be looked through.
+func TestPlantedStopped(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	if l := lookLimits(ctx); l != (planted.Limits{}) {
+		t.Errorf("a call that ended by itself: %+v", l)
+	}
+	stop()
+	if l := lookLimits(ctx); l != (planted.Limits{Time: cut}) {
+		t.Errorf("a call that was stopped: %+v", l)
+	}
 }
 
 // A statement that a long list would make too long is recorded without it.
