@@ -143,7 +143,7 @@ func TestPatternOfTool(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*Call){
-		"a hook":            func(c *Call) { c.Argv = append(c.Argv, "flag=git_hook") },
+		"a hook":            func(c *Call) { c.Argv = append(c.Argv, "flag=hook") },
 		"another mode":      func(c *Call) { c.Argv[3] = "mode=overwrite" },
 		"another tool":      func(c *Call) { c.Argv[1] = "fs.apply_patch" },
 		"out of the folder": func(c *Call) { c.Argv[2] = "path=../x" },

@@ -418,7 +418,7 @@ func TestBrief(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := Brief(files)
-	if len(got) != maxBrief+2 || got[0] != "modify=f0" || got[maxBrief] != "and 51 more" || got[maxBrief+1] != "flag=git_hook" {
+	if len(got) != maxBrief+2 || got[0] != "modify=f0" || got[maxBrief] != "and 51 more" || got[maxBrief+1] != "flag=hook" {
 		t.Errorf("%d lines, %q", len(got), got[len(got)-3:])
 	}
 }

@@ -2,80 +2,110 @@ package toolproto
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
-// planted are paths at which a file is run, or decides what is run, by a
-// program that nobody asked: a version control system, an editor, a shell, an
-// agent, a build. A pattern is matched, without regard to case, at any depth.
-// Writing there is not refused, it is what some calls are for; whoever reads the
-// result or approves the call is told.
-var planted = []struct{ pattern, kind, why string }{
-	{".git/hooks/**/*", "git_hook", "git runs it"},
-	{".git/**/*", "git_config", "git's own files decide what git runs"},
-	{".git", "git_config", "leads git to another repository and its configuration"},
-	{".gitattributes", "git_config", "names filters and drivers that git runs"},
-	{".gitmodules", "git_config", "names repositories that git fetches"},
-	{".gitconfig", "git_config", "names programs that git runs"},
-	{".hg/**/*", "hg_config", "mercurial's own files decide what it runs"},
-	{".husky/**/*", "git_hook", "git runs it through husky"},
-	{".githooks/**/*", "git_hook", "git runs it if core.hooksPath says so"},
-	{".pre-commit-config.yaml", "git_hook", "pre-commit runs what it names"},
-	{"lefthook.yml", "git_hook", "lefthook runs what it names"},
-	{".envrc", "shell", "direnv runs it when somebody enters the folder"},
-	{".mise.toml", "shell", "mise runs what it names"},
-	{".bashrc", "shell", "a shell runs it"},
-	{".bash_profile", "shell", "a shell runs it"},
-	{".profile", "shell", "a shell runs it"},
-	{".zshrc", "shell", "a shell runs it"},
-	{".zshenv", "shell", "a shell runs it"},
-	{".ssh/**/*", "shell", "decides who may log in and what runs then"},
-	{".vscode/**/*", "editor", "the editor runs tasks and tools that it names"},
-	{".idea/**/*", "editor", "the editor runs tasks and tools that it names"},
-	{".devcontainer/**/*", "editor", "commands run when the container starts"},
-	{".vim/**/*", "editor", "the editor runs it"},
-	{".exrc", "editor", "the editor runs it"},
-	{".mcp.json", "agent", "an agent starts the servers that it names"},
-	{".claude/**/*", "agent", "an agent obeys it"},
-	{".cursor/**/*", "agent", "an agent obeys it"},
-	{".codex/**/*", "agent", "an agent obeys it"},
-	{".gemini/**/*", "agent", "an agent obeys it"},
-	{"claude.md", "agent", "an agent obeys it"},
-	{"agents.md", "agent", "an agent obeys it"},
-	{".github/workflows/**/*", "ci", "a build server runs it"},
-	{".github/actions/**/*", "ci", "a build server runs it"},
-	{".gitlab-ci.yml", "ci", "a build server runs it"},
-	{".circleci/**/*", "ci", "a build server runs it"},
-	{"jenkinsfile", "ci", "a build server runs it"},
-	{"makefile", "build", "make runs it"},
-	{"gnumakefile", "build", "make runs it"},
-	{"package.json", "build", "npm runs its scripts, some when it installs"},
-	{".npmrc", "build", "decides where npm fetches from"},
-	{"setup.py", "build", "pip runs it when it installs"},
-	{"conftest.py", "build", "pytest runs it"},
-	{"build.rs", "build", "cargo runs it when it builds"},
-	{".cargo/config.toml", "build", "names programs that cargo runs"},
-	{"*.pth", "build", "python runs it at every start"},
-	{"sitecustomize.py", "build", "python runs it at every start"},
+// The kinds of places.
+const (
+	PlaceHook    = "hook"    // run by git, or by what installs itself into git's hooks
+	PlaceGit     = "git"     // tells git what to run, or whose repository this is
+	PlaceHg      = "hg"      // the same of mercurial
+	PlaceShell   = "shell"   // read by a shell that starts or enters the folder
+	PlaceEditor  = "editor"  // settings and tasks of editors, some run when the folder is opened
+	PlaceAgent   = "agent"   // tools, permissions and instructions of coding agents
+	PlaceCI      = "ci"      // run by a build service, with its secrets, when it is pushed
+	PlacePackage = "package" // read by package managers before anything else: registries, hooks, wrappers
+	PlaceTool    = "tool"    // start-up files of other programs that can make them run something
+	PlaceBuild   = "build"   // run when somebody builds, tests or installs what lies there
+)
+
+// Place names files that a program of the host runs or believes because they lie
+// where they lie. Writing there is not refused, it is what some calls are for:
+// who approves a call of a tool that writes there is told, and the receipt of a
+// call lists what it left there.
+type Place struct {
+	Kind string
+
+	// Paths, separated by spaces, each in any folder of the workspace: "*" is any
+	// one name, or any with that end, "**" at the end everything beneath. ASCII letters match in either
+	// case: some file systems do that, and so does git.
+	Paths string
+
+	Why string // for whoever approves
+
+	// Asked: somebody has to build, or to configure more, before it does anything, or
+	// git itself writes there all the time. It is told of what a tool writes, where
+	// every path is meant; a receipt that lists it would list what the call was for.
+	Asked bool
 }
 
+// places is the union of what the sandboxes of Claude Code (sandbox-runtime:
+// .git/hooks, .git/config, .gitmodules, .gitconfig, shell start-up files,
+// .ripgreprc, .mcp.json, .vscode, .idea, .claude), of Codex (.git, .codex,
+// .agents) and openmoat (.git/config.worktree, worktrees, modules) deny writing
+// to, and what else of that sort was found to be read by itself: direnv, Dev
+// Containers, CI, package managers, debuggers.
+//
+// Left out: what can only choose among what is configured elsewhere
+// (.editorconfig). The first one that a path is of is the one that is told.
+var places = [...]Place{
+	{Kind: PlaceHook, Why: "git runs it, or what it names, as a hook",
+		Paths: ".git/hooks/* .husky/** .pre-commit-config.yaml lefthook.yml lefthook.yaml .lefthook.yml .lefthook.yaml"},
+	{Kind: PlaceGit, Why: "it decides what git runs, and whose repository this is",
+		Paths: ".git/config .git/config.worktree .git/commondir .git/objects/info/alternates " +
+			".git/worktrees/*/config.worktree .git/worktrees/*/commondir .gitmodules .gitconfig"},
+	{Kind: PlaceShell, Why: "a shell, or what watches a shell enter the folder, runs it",
+		Paths: ".envrc .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout " +
+			".kshrc .cshrc .tcshrc .login .config/fish/** mise.toml .mise.toml .config/mise/**"},
+	{Kind: PlaceEditor, Why: "the editor runs tasks and tools that it names",
+		Paths: ".vscode/** .idea/** .fleet/** .zed/** .vim/** .vimrc .exrc .nvimrc .nvim.lua .dir-locals.el .dir-locals-2.el " +
+			".devcontainer/** .devcontainer.json"},
+	{Kind: PlaceCI, Why: "a build server runs it",
+		Paths: ".github/workflows/** .github/actions/** .gitlab-ci.yml .gitlab/ci/** .circleci/** .buildkite/** .woodpecker/** .forgejo/** .gitea/** " +
+			".woodpecker.yml .drone.yml .travis.yml .cirrus.yml jenkinsfile azure-pipelines.yml bitbucket-pipelines.yml"},
+	{Kind: PlaceAgent, Why: "an agent obeys it, or starts what it names",
+		Paths: ".mcp.json .claude/** .codex/** .agents/** .cursor/** .gemini/** .windsurf/** .kiro/** .roo/** .continue/** .cline/** .amazonq/** .opencode/** " +
+			".cursorrules .windsurfrules .clinerules opencode.json claude.md claude.local.md agents.md gemini.md .github/copilot-instructions.md"},
+	{Kind: PlacePackage, Why: "it decides what a package manager fetches and runs",
+		Paths: ".npmrc .pnpmfile.cjs .pnpmfile.mjs .yarnrc .yarnrc.yml .yarn/releases/** .yarn/plugins/** bunfig.toml .cargo/config .cargo/config.toml " +
+			".bundle/** .gemrc .condarc .pypirc pip.conf .mvn/** sitecustomize.py"},
+	{Kind: PlaceTool, Why: "a program reads it when it starts, and runs what it says",
+		Paths: ".gdbinit .lldbinit .ripgreprc .curlrc .wgetrc .irbrc .pryrc .rprofile .tmux.conf .screenrc"},
+	{Kind: PlaceGit, Why: "git's own files decide what git runs", Paths: ".git .git/** .gitattributes", Asked: true},
+	{Kind: PlaceHook, Why: "git runs it if core.hooksPath says so", Paths: ".githooks/**", Asked: true},
+	{Kind: PlaceHg, Why: "mercurial's own files decide what it runs", Paths: ".hg/**", Asked: true},
+	{Kind: PlaceShell, Why: "it decides who may log in and what runs then", Paths: ".ssh/**", Asked: true},
+	{Kind: PlaceBuild, Why: "it is run by whoever builds, tests or installs this", Asked: true,
+		Paths: "makefile gnumakefile package.json setup.py conftest.py build.rs *.pth"},
+}
+
+// Places returns the list. It cannot be complete.
+func Places() []Place { return slices.Clone(places[:]) }
+
 // Planted returns the flag for a written path, unescaped, and whether there is
-// one. It is a list of known places and cannot be complete.
+// one.
 func Planted(name string) (Flag, bool) {
 	parts := strings.Split(strings.ToLower(name), "/")
-	for _, p := range planted {
-		for from := range parts {
-			rest := strings.Join(parts[from:], "/")
-			hit := false
-			if strings.Contains(p.pattern, "/") {
-				hit = MatchGlob(p.pattern, rest)
-			} else if from == len(parts)-1 {
-				hit, _ = path.Match(p.pattern, rest)
-			}
-			if hit {
-				return Flag{Path: Escape(name), Kind: p.kind, Why: p.why}, true
+	for _, p := range places {
+		for pattern := range strings.FieldsSeq(p.Paths) {
+			for from := range parts {
+				if p.matches(pattern, parts[from:]) {
+					return Flag{Path: Escape(name), Kind: p.Kind, Why: p.Why}, true
+				}
 			}
 		}
 	}
 	return Flag{}, false
+}
+
+func (p *Place) matches(pattern string, parts []string) bool {
+	if !strings.Contains(pattern, "/") {
+		hit, _ := path.Match(pattern, parts[0])
+		return hit && len(parts) == 1
+	}
+	if strings.HasSuffix(pattern, "/**") {
+		pattern += "/*"
+	}
+	return MatchGlob(pattern, strings.Join(parts, "/"))
 }

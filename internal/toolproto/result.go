@@ -99,7 +99,7 @@ type SearchResult struct {
 // without being asked.
 type Flag struct {
 	Path string `json:"path"`
-	Kind string `json:"kind"` // see Planted
+	Kind string `json:"kind"` // see Place
 	Why  string `json:"why"`
 }
 

@@ -226,14 +226,22 @@ func FuzzGlob(f *testing.F) {
 }
 
 func TestPlanted(t *testing.T) {
-	for name, want := range map[string]string{".git/hooks/pre-commit": "git_hook", "sub/.git/hooks/x": "git_hook", ".git/config": "git_config",
-		".GIT/HOOKS/x": "git_hook", ".git": "git_config", "a/.git": "git_config", ".github/workflows/ci.yml": "ci", ".github/README.md": "",
+	for name, want := range map[string]string{".git/hooks/pre-commit": "hook", "sub/.git/hooks/x": "hook", ".git/config": "git",
+		".GIT/HOOKS/x": "hook", ".git": "git", "a/.git": "git", ".git/index": "git", ".npmrc": "package", ".hg/hgrc": "hg", ".config/fish/a/b": "shell", ".github/workflows/ci.yml": "ci", ".github/README.md": "",
 		".envrc": "shell", "x/.envrc": "shell", "x.envrc": "", "Makefile": "build", "src/Makefile": "build", "Makefile.txt": "", "a.pth": "build",
 		"CLAUDE.md": "agent", ".vscode/tasks.json": "editor", "gitignore": "", ".gitignore": "", "x/.mcp.json": "agent", ".ssh/authorized_keys": "shell",
 		"package.json": "build", "x/package.json/y": ""} {
 		f, ok := Planted(name)
 		if f.Kind != want || ok != (want != "") {
 			t.Errorf("%s: got %q, want %q", name, f.Kind, want)
+		}
+	}
+	for _, p := range Places() {
+		for pattern := range strings.FieldsSeq(p.Paths) {
+			name := "a/" + strings.NewReplacer("**", "any/thing", "*", "some").Replace(pattern)
+			if f, ok := Planted(name); !ok || f.Kind != p.Kind || f.Why == "" {
+				t.Errorf("%s by %s: %+v, want %s", name, pattern, f, p.Kind)
+			}
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestCellWriting(t *testing.T) {
 	var w toolproto.WriteFileResult
 	o := b.do(toolproto.WriteFile, obj{"workspace": "src", "path": ".git/hooks/pre-commit", "mode": "create", "content": "#!/bin/sh\n",
 		"permissions": "0755", "parents": true}, &w)
-	if w.Action != "created" || len(w.Flags) != 1 || w.Flags[0].Kind != "git_hook" || get(t, b.dir+"/.git/hooks/pre-commit") != "#!/bin/sh\n" {
+	if w.Action != "created" || len(w.Flags) != 1 || w.Flags[0].Kind != "hook" || get(t, b.dir+"/.git/hooks/pre-commit") != "#!/bin/sh\n" {
 		t.Errorf("write: %+v", w)
 	}
 	if want := []string{"approved_tools", "host_write_unless_approved", "sensitive_unless_approved"}; !slices.Equal(o.Decision.Policies, want) {
@@ -83,7 +83,7 @@ func TestCellWriting(t *testing.T) {
 	if len(b.asked) != 1 {
 		t.Fatalf("asked %d questions", len(b.asked))
 	}
-	for _, want := range []string{"path=.git/hooks/pre-commit", "mode=create", "size=10", "flag=git_hook", "permissions=0755"} {
+	for _, want := range []string{"path=.git/hooks/pre-commit", "mode=create", "size=10", "flag=hook", "permissions=0755"} {
 		if !slices.Contains(b.asked[0].Call.Argv, want) {
 			t.Errorf("the question lacks %s: %q", want, b.asked[0].Call.Argv)
 		}

@@ -218,7 +218,7 @@ func TestFindsEachChange(t *testing.T) {
 			s.must(change(s))
 			p := l.End(true, Limits{})
 			if !slices.ContainsFunc(p.Found, func(f receipt.Finding) bool {
-				return f.Kind == Shell && strings.HasSuffix(f.Path, ".envrc") && !f.Moved
+				return f.Kind == toolproto.PlaceShell && strings.HasSuffix(f.Path, ".envrc") && !f.Moved
 			}) {
 				t.Errorf("found %v", lines(p))
 			}

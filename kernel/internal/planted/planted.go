@@ -12,7 +12,7 @@
 // openat2(2) and RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS and NO_XDEV, or
 // with statx(2) and AT_SYMLINK_NOFOLLOW. No FIFO is waited for and no device is
 // woken. What it finds goes into the receipt ([receipt.Planted]); the list of
-// names is in rules.go, with its reasons.
+// names is [toolproto.Places], with its reasons.
 //
 // # What counts as this call's
 //
@@ -58,7 +58,7 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// The kinds of findings. Those in rules.go are others' trust; these are types.
+// The kinds of findings. Those of [toolproto.Places] are others' trust; these are types.
 const (
 	Symlink    = "symlink"    // leads out of the workspace, or may: absolute, or with ".." beyond its top or behind a name
 	FIFO       = "fifo"       // whoever opens it to read waits

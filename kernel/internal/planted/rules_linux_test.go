@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"palyra/internal/toolproto"
 )
 
 // kindsOf returns the kinds of a file by its path, folder after folder as a look
@@ -28,45 +30,45 @@ func kindsOf(name string) (kinds []string) {
 
 func TestRules(t *testing.T) {
 	for _, c := range []struct{ path, kinds string }{
-		{".git/hooks/pre-commit", Hook},
-		{"a/b/c/.git/hooks/post-checkout", Hook},
-		{".GIT/Hooks/pre-commit", Hook},
+		{".git/hooks/pre-commit", toolproto.PlaceHook},
+		{"a/b/c/.git/hooks/post-checkout", toolproto.PlaceHook},
+		{".GIT/Hooks/pre-commit", toolproto.PlaceHook},
 		{".git/hooks/pre-commit.sample", ""},
 		{".git/hooks/PRE-COMMIT.SAMPLE", ""},
 		{".git/hooks/dir/x", ""},
-		{".git/hooks", Hook}, // a link, say
-		{".git", Git},        // a link, or a file that says where it is
-		{".git/config", Git},
-		{".git/config.worktree", Git},
-		{".git/worktrees/w/commondir", Git},
+		{".git/hooks", toolproto.PlaceHook}, // a link, say
+		{".git", toolproto.PlaceGit},        // a link, or a file that says where it is
+		{".git/config", toolproto.PlaceGit},
+		{".git/config.worktree", toolproto.PlaceGit},
+		{".git/worktrees/w/commondir", toolproto.PlaceGit},
 		{".git/worktrees/w/gitdir", ""},
-		{".git/objects/info/alternates", Git},
+		{".git/objects/info/alternates", toolproto.PlaceGit},
 		{".git/objects/ab/cdef", ""},
 		{".git/index", ""},
 		{".git/HEAD", ""},
-		{".gitmodules", Git},
+		{".gitmodules", toolproto.PlaceGit},
 		{".gitattributes", ""},
-		{".envrc", Shell},
-		{"sub/.envrc", Shell},
-		{".vscode/tasks.json", Editor},
-		{".vscode", Editor},
-		{".idea/a/b/c.xml", Editor},
-		{".devcontainer/devcontainer.json", Editor},
-		{".mcp.json", Agent},
-		{".claude/commands/x.md", Agent},
-		{".claude/.envrc", Agent + " " + Shell},
-		{"AGENTS.md", Agent},
-		{".github/workflows/ci.yml", CI},
-		{".github/copilot-instructions.md", Agent},
+		{".envrc", toolproto.PlaceShell},
+		{"sub/.envrc", toolproto.PlaceShell},
+		{".vscode/tasks.json", toolproto.PlaceEditor},
+		{".vscode", toolproto.PlaceEditor},
+		{".idea/a/b/c.xml", toolproto.PlaceEditor},
+		{".devcontainer/devcontainer.json", toolproto.PlaceEditor},
+		{".mcp.json", toolproto.PlaceAgent},
+		{".claude/commands/x.md", toolproto.PlaceAgent},
+		{".claude/.envrc", toolproto.PlaceAgent + " " + toolproto.PlaceShell},
+		{"AGENTS.md", toolproto.PlaceAgent},
+		{".github/workflows/ci.yml", toolproto.PlaceCI},
+		{".github/copilot-instructions.md", toolproto.PlaceAgent},
 		{".github/CODEOWNERS", ""},
-		{".gitlab-ci.yml", CI},
-		{".husky/pre-commit", Hook},
-		{".pre-commit-config.yaml", Hook},
-		{".npmrc", Package},
-		{".cargo/config.toml", Package},
+		{".gitlab-ci.yml", toolproto.PlaceCI},
+		{".husky/pre-commit", toolproto.PlaceHook},
+		{".pre-commit-config.yaml", toolproto.PlaceHook},
+		{".npmrc", toolproto.PlacePackage},
+		{".cargo/config.toml", toolproto.PlacePackage},
 		{".yarn/cache/x.zip", ""},
-		{".yarn/releases/yarn.cjs", Package},
-		{".gdbinit", Tool},
+		{".yarn/releases/yarn.cjs", toolproto.PlacePackage},
+		{".gdbinit", toolproto.PlaceTool},
 		{"Makefile", ""},
 		{"package.json", ""},
 		{"main.go", ""},
@@ -78,14 +80,17 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.path, got, c.kinds)
 		}
 	}
-	for _, r := range rules {
-		for p := range strings.FieldsSeq(r.paths) {
+	for _, r := range toolproto.Places() {
+		if r.Asked {
+			continue
+		}
+		for p := range strings.FieldsSeq(r.Paths) {
 			if p != lower(p) || path.Clean(p) != p {
 				t.Errorf("rule %q is not spelled in lower case and plainly", p)
 			}
 			file := strings.ReplaceAll(strings.ReplaceAll(p, "**", "any/thing"), "*", "some")
-			if got := kindsOf(file); !slices.Contains(got, r.kind) {
-				t.Errorf("%s by rule %s: %v, want %s", file, p, got, r.kind)
+			if got := kindsOf(file); !slices.Contains(got, r.Kind) {
+				t.Errorf("%s by rule %s: %v, want %s", file, p, got, r.Kind)
 			}
 		}
 	}
@@ -174,8 +179,11 @@ func FuzzLeadsOut(f *testing.F) {
 
 // FuzzRules holds the compiled rules to the rules read word by word.
 func FuzzRules(f *testing.F) {
-	for _, r := range rules {
-		for p := range strings.FieldsSeq(r.paths) {
+	for _, r := range toolproto.Places() {
+		if r.Asked {
+			continue
+		}
+		for p := range strings.FieldsSeq(r.Paths) {
 			f.Add("sub/" + p)
 		}
 	}
@@ -187,8 +195,11 @@ func FuzzRules(f *testing.F) {
 			return // no path that a look makes
 		}
 		want := false
-		for _, r := range rules {
-			for p := range strings.FieldsSeq(r.paths) {
+		for _, r := range toolproto.Places() {
+			if r.Asked {
+				continue
+			}
+			for p := range strings.FieldsSeq(r.Paths) {
 				want = want || slowly(strings.Split(p, "/"), strings.Split(lower(name), "/"))
 			}
 		}
