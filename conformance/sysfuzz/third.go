@@ -60,11 +60,17 @@ func (r *run) thirdParties(match string, watch func(string)) error {
 				return err
 			}
 			watch(what)
-			made, well, not := stressed(e.stdout.Bytes(), e.stderr.Bytes())
 			if p.name == "trinity" {
-				made, well, not = calls(e.stdout.Bytes())
+				made, well, not := calls(e.stdout.Bytes())
+				fmt.Printf("| %s | %s | %s | %s | %s | %s | %s |\n", p.name, p.what, tier, made, well, not, e.how)
+				continue
 			}
-			fmt.Printf("| %s | %s | %s | %s | %s | %s | %s |\n", p.name, p.what, tier, made, well, not, e.how)
+			s := stressed(e.stdout.Bytes(), e.stderr.Bytes())
+			fmt.Printf("| %s | %s | %s | %d of %d stressors | %d | %s | %s |\n", p.name, p.what, tier,
+				len(s.began), len(s.all), s.well(), strings.Join(s.unwell, " "), e.how)
+			if err := r.oneByOne(m, p, s.rest(strings.HasPrefix(e.how, "done")), watch); err != nil {
+				return err
+			}
 		}
 	}
 	fmt.Printf("%d findings\n", r.findings)
@@ -91,39 +97,96 @@ func calls(out []byte) (made, well, not string) {
 	return fmt.Sprintf("%d calls of %d names", n, len(names)), fmt.Sprint(ok), fmt.Sprintf("%d failed", failed)
 }
 
+// oneByOne runs the stressors of a class that were not reached, since one before
+// them met a limit that ends the cell or took the time, each in a cell of its own.
+func (r *run) oneByOne(m mode, p party, names []string, watch func(string)) error {
+	if len(names) == 0 {
+		return nil
+	}
+	began, well, ended := 0, 0, make(map[string][]string)
+	var unwell []string
+	for _, name := range names {
+		what := fmt.Sprintf("%s %s, tier %s", p.name, name, m.args[1])
+		e, err := r.confined(m, what, 15*time.Second, p.argv[0], "--"+name, "1", "--timeout", "1s", "--verbose")
+		if err != nil {
+			return err
+		}
+		watch(what)
+		s := stressed(e.stdout.Bytes(), e.stderr.Bytes())
+		began += len(s.began)
+		unwell = append(unwell, s.unwell...)
+		if !strings.HasPrefix(e.how, "done") {
+			ended[e.how] = append(ended[e.how], name)
+		} else {
+			well += s.well()
+		}
+	}
+	hows := []string{"done"}
+	for how, names := range ended {
+		hows = append(hows, fmt.Sprintf("%s: %s", how, strings.Join(names, " ")))
+	}
+	slices.Sort(hows[1:])
+	fmt.Printf("| %s | %s, a cell for each that was not reached | %s | %d of %d stressors | %d | %s | %s |\n", p.name, p.what, m.args[1],
+		began, len(names), well, strings.Join(unwell, " "), strings.Join(hows, "; "))
+	return nil
+}
+
 var (
 	dispatched = regexp.MustCompile(`dispatching hogs: (.*)$`)
-	started    = regexp.MustCompile(`: started \[`)
+	started    = regexp.MustCompile(`([\w-]+): started \[`)
 	unwell     = regexp.MustCompile(`process \[\d+\] \(([\w-]+)\) (?:terminated with an error|aborted early)|(?:info|warn): +\[\d+\] ([\w-]+):? .*(?:skip|not supported|not implemented|cannot)`)
 )
 
-// stressed counts stressors: how many stress-ng had, and names those that failed
-// or could not.
-func stressed(outs ...[]byte) (made, well, not string) {
-	bad := make(map[string]bool)
-	n, began := 0, 0
+// stressors are what stress-ng says of its own: which it has, which began, and
+// which failed or could not.
+type stressors struct{ all, began, unwell []string }
+
+// well is how many began and said nothing bad.
+func (s *stressors) well() int {
+	n := 0
+	for _, name := range s.began {
+		if !slices.Contains(s.unwell, name) {
+			n++
+		}
+	}
+	return n
+}
+
+// rest returns those that did not come to their end.
+func (s *stressors) rest(done bool) []string {
+	over := s.began
+	if !done && len(over) > 0 {
+		over = over[:len(over)-1]
+	}
+	return slices.DeleteFunc(slices.Clone(s.all), func(name string) bool { return done || slices.Contains(over, name) })
+}
+
+func stressed(outs ...[]byte) *stressors {
+	s := new(stressors)
+	add := func(to *[]string, name string) {
+		if !slices.Contains(*to, name) {
+			*to = append(*to, name)
+		}
+	}
 	for _, out := range outs {
 		sc := bufio.NewScanner(bytes.NewReader(out))
 		sc.Buffer(nil, 1<<22)
 		for sc.Scan() {
 			line := sc.Text()
 			if m := dispatched.FindStringSubmatch(line); m != nil {
-				n = len(strings.Split(m[1], ","))
+				for hog := range strings.SplitSeq(m[1], ", ") {
+					_, name, _ := strings.Cut(hog, " ")
+					add(&s.all, name)
+				}
 			}
-			if started.MatchString(line) {
-				began++
+			if m := started.FindStringSubmatch(line); m != nil {
+				add(&s.began, m[1])
 			}
-			if m := unwell.FindStringSubmatch(line); m != nil {
-				bad[m[1]+m[2]] = m[1]+m[2] != "dispatching"
+			if m := unwell.FindStringSubmatch(line); m != nil && m[1]+m[2] != "dispatching" {
+				add(&s.unwell, m[1]+m[2])
 			}
 		}
 	}
-	var names []string
-	for name, is := range bad {
-		if is {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return fmt.Sprintf("%d of %d stressors", min(began, n), n), fmt.Sprint(max(0, min(began, n)-len(names))), strings.Join(names, " ")
+	slices.Sort(s.unwell)
+	return s
 }
