@@ -62,7 +62,7 @@ func TestReceiptFileIsNotLedAway(t *testing.T) {
 		t.Errorf("onto a folder: %v", err)
 	}
 	kept.close()
-	if left, _ := filepath.Glob(at(".palyra*")); left != nil {
+	if left, _ := filepath.Glob(at(".*palyra*")); left != nil {
 		t.Errorf("left behind: %q", left)
 	}
 }

@@ -328,3 +328,44 @@ func TestStage(t *testing.T) {
 	s.Discard()
 	holds("newer")
 }
+
+func TestWriteIn(t *testing.T) {
+	at := t.TempDir()
+	held := filepath.Join(at, "held")
+	if err := os.MkdirAll(filepath.Join(held, "folder", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	outside := filepath.Join(at, "outside")
+	for _, err := range []error{os.WriteFile(outside, []byte("stays"), 0o644), os.Symlink(outside, filepath.Join(held, "link")),
+		os.WriteFile(filepath.Join(held, "file"), []byte("was longer"), 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"new", "file", "link"} {
+		if err := WriteIn(root, name, []byte("now"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Lstat(filepath.Join(held, name))
+		if err != nil || fi.Mode() != 0o640 || fi.Size() != 3 {
+			t.Errorf("%s: %v, %v", name, fi, err)
+		}
+	}
+	if b, err := os.ReadFile(outside); err != nil || string(b) != "stays" {
+		t.Errorf("what the link led to: %q, %v", b, err)
+	}
+	for _, name := range []string{"folder", "../outside", "link/x"} {
+		if err := WriteIn(root, name, []byte("now"), 0o640); err == nil {
+			t.Errorf("%s: written", name)
+		}
+	}
+	es, err := os.ReadDir(held)
+	if err != nil || len(es) != 4 {
+		t.Errorf("left: %v, %v", es, err)
+	}
+}
