@@ -69,8 +69,9 @@ func (n *Nest) Remove() error {
 	return nil
 }
 
-// patience bounds how long remove waits for the dead.
-const patience = time.Second
+// patience bounds how long remove waits for the dead. Nobody waits for remove: it
+// comes after the answer, or in what palyra-cell is given to end in.
+const patience = 4 * time.Second
 
 // remove removes a group. The kernel may count a process that was killed, or
 // even reaped, as a member until it was scheduled for the last time.
