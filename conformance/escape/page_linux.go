@@ -175,12 +175,13 @@ func conformancePage(dir string) (string, error) {
 	var b strings.Builder
 	b.WriteString(`# Conformance
 
-What was run against the sandbox and how it ended. Generated from conformance/escape/recorded/; a test fails if it is not what
-they say, or if they are of another table of cases than the present one. How each case works, and what the verdicts mean:
+What was run against the sandbox and how it ended. Generated from conformance/escape/recorded/ and conformance/lab/recorded.json; a test
+fails if it is not what they say, or if they are of other cases and expectations than the present ones. How each case works, and what the verdicts mean:
 [conformance/README.md](../conformance/README.md). To repeat it on your own host:
 
     palyra sandbox certify                             # seconds; one claim for each mechanism, signed
     make conformance                                   # minutes; every case, every kind of cell, root and not
+    make lab                                           # minutes; other kernels, emulated
 
 `)
 	writeClaims(&b)
@@ -188,6 +189,12 @@ they say, or if they are of another table of cases than the present one. How eac
 		s.write(&b)
 	} else {
 		b.WriteString("## The battery\n\nNo run of the whole battery is recorded yet.\n\n")
+	}
+	var k kernels
+	if have, err := read(filepath.Join(dir, labFile), &k); err != nil {
+		return "", err
+	} else if have {
+		k.write(&b)
 	}
 	if haveA {
 		d, err := loadCritical()

@@ -150,6 +150,7 @@ var (
 	skipped = regexp.MustCompile(`(?m)^ *--- SKIP: (\S+)`)
 	because = regexp.MustCompile(`(?m)^=== \w+ +(\S+)\n +\S+\.go:\d+: (.*)$`)
 	broken  = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
+	words   = regexp.MustCompile(`(?m)^ +(\S+_test\.go:\d+: .{1,300})`)
 	passes  = regexp.MustCompile(`(?m)^--- PASS: (\S+)`)
 )
 
@@ -159,6 +160,13 @@ func (p place) tests(uid int, env []string, program, pattern string, args ...str
 	out, err := p.run(uid, 150*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "140s", "-test.run", pattern}, args...)...)
 	for _, m := range broken.FindAllStringSubmatch(out, -1) {
 		err = errors.Join(err, errors.New(m[1]))
+	}
+	if err != nil {
+		for i, m := range words.FindAllStringSubmatch(out, -1) {
+			if i < 8 {
+				err = errors.Join(err, errors.New(m[1]))
+			}
+		}
 	}
 	if err == nil && !passes.MatchString(out) && !skipped.MatchString(out) {
 		err = errors.New("no test ran")

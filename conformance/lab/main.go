@@ -5,6 +5,7 @@
 //	go run ./conformance/lab -run trixie        # those whose name matches
 //	go run ./conformance/lab -work DIR          # elsewhere than in bin/lab: what is downloaded and built
 //	go run ./conformance/lab -accept            # write expect/*.json anew
+//	go run ./conformance/lab -summarize FILE    # write recorded.json from the records of every machine
 //
 // A machine is a kernel of Debian's archive, an initramfs that is this program,
 // and an ext4 disk made of the archive's packages. The archive is where this
@@ -43,6 +44,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -62,8 +64,18 @@ func main() {
 	flag.BoolVar(&l.accept, "accept", false, "write down what came out as what is expected")
 	flag.BoolVar(&l.verbose, "v", false, "show the consoles")
 	flag.StringVar(&l.only, "parts", "", "play only these parts, separated by commas, and expect nothing of others")
+	sum := flag.String("summarize", "", "write "+summaryFile+" from the records in `FILES`, separated by commas, and play nothing")
 	flag.Parse()
-	if err := l.do(*run); err != nil {
+	err := error(nil)
+	if *sum != "" {
+		var s *summary
+		if s, err = summarize(strings.Split(*sum, ","), l.expect); err == nil {
+			err = s.write(summaryFile)
+		}
+	} else {
+		err = l.do(*run)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
