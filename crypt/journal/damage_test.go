@@ -214,6 +214,46 @@ func TestNeverBehindPublished(t *testing.T) {
 	}
 }
 
+// TestDamagedWhileOpen changes a leaf on disk between its append and Close. What is
+// published is what was appended, and who opens the log next notices.
+func TestDamagedWhileOpen(t *testing.T) {
+	s := newHouse(t)
+	j := s.open(t, Options{})
+	add(t, j, 0, 5)
+	path := filepath.Join(s.dir, walFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(b, leafN(3))
+	if at < 0 {
+		t.Fatal("the leaf is not in the write-ahead file")
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte{b[at] ^ 1}, int64(at))
+	if err = errors.Join(err, f.Close(), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = os.ReadFile(filepath.Join(s.dir, "tile", "entries", "000.p", "5")); err != nil {
+		t.Fatal(err)
+	}
+	leaves, err := decodeBundle(b, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range leaves {
+		if !bytes.Equal(l, leafN(i)) {
+			t.Errorf("entry %d is published as %q", i, l)
+		}
+	}
+	if _, err := Open(s.dir, s.ring.Log(), Options{}); fault.ReasonOf(err) != "journal_wal_corrupt" {
+		t.Errorf("open: %v, want journal_wal_corrupt", err)
+	}
+}
+
 // TestDamagedFiles damages each file of a log with complete tiles and says who
 // must notice. Open looks at what it needs, Check at everything.
 func TestDamagedFiles(t *testing.T) {
