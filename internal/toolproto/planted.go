@@ -28,8 +28,8 @@ type Place struct {
 	Kind string
 
 	// Paths, separated by spaces, each in any folder of the workspace: "*" is any
-	// one name, or any with that end, "**" at the end everything beneath. ASCII letters match in either
-	// case: some file systems do that, and so does git.
+	// one name, or any with that end, "**" at the end everything beneath. ASCII
+	// letters match in either case: some file systems do that, and so does git.
 	Paths string
 
 	Why string // for whoever approves
