@@ -79,7 +79,12 @@ func listen(a args) (string, error) {
 				return "", failed("accept", err)
 			}
 			// Stay until the caller has gone, or it sees a reset and not us.
-			unix.Poll([]unix.PollFd{{Fd: int32(conn), Events: unix.POLLIN}}, 500)
+			stay := []unix.PollFd{{Fd: int32(conn), Events: unix.POLLIN}}
+			for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
+				if _, err := unix.Poll(stay, 500); err != unix.EINTR {
+					break
+				}
+			}
 			return "called", nil
 		}
 	}

@@ -179,19 +179,27 @@ func Close(fd int) {
 // WaitPidfd waits up to timeoutMS milliseconds (-1: without end) until the
 // process behind pidfd has ended. It does not reap it.
 func WaitPidfd(pidfd int, timeoutMS int) (ended bool, err error) {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(p, timeoutMS)
-		if errors.Is(err, unix.EINTR) && timeoutMS < 0 {
-			continue
+	n, err := poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, timeoutMS)
+	return n > 0, err
+}
+
+// poll is poll(2), whose whole timeout passes whatever signals this thread gets:
+// Go's scheduler sends them, and the kernel never restarts this call after one.
+func poll(p []unix.PollFd, timeoutMS int) (n int, err error) {
+	var began time.Time
+	if timeoutMS > 0 {
+		began = time.Now()
+	}
+	for left := timeoutMS; ; {
+		n, err := unix.Poll(p, left)
+		switch {
+		case err == nil:
+			return n, nil
+		case !errors.Is(err, unix.EINTR):
+			return 0, fmt.Errorf("poll: %w", err)
+		case timeoutMS > 0:
+			left = max(timeoutMS-int(time.Since(began)/time.Millisecond), 0)
 		}
-		if errors.Is(err, unix.EINTR) {
-			return false, nil
-		}
-		if err != nil {
-			return false, fmt.Errorf("poll pidfd: %w", err)
-		}
-		return n > 0, nil
 	}
 }
 
@@ -417,15 +425,8 @@ func WaitExit(pidfd int) error {
 // ended, or timeoutMS milliseconds passed, before there was one.
 func ReadMark(pipe, pidfd, timeoutMS int) (byte, error) {
 	p := []unix.PollFd{{Fd: int32(pipe), Events: unix.POLLIN}, {Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		_, err := unix.Poll(p, timeoutMS)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return 0, fmt.Errorf("poll: %w", err)
-		}
-		break
+	if _, err := poll(p, timeoutMS); err != nil {
+		return 0, err
 	}
 	if p[0].Revents&unix.POLLIN == 0 {
 		return 0, nil

@@ -50,3 +50,51 @@ func TestUsage(t *testing.T) {
 		t.Errorf("usage of a child that was reaped: %v, want ECHILD", err)
 	}
 }
+
+// A signal neither ends a wait before its time nor makes it longer.
+func TestWaitSignalled(t *testing.T) {
+	r, w, err := Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Close(r)
+	defer Close(w)
+	a, err := NewArena(Tape{{Call: "read", Args: []Arg{Int(r), Bytes("b", make([]byte, 1), ""), Int(1)}}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Free()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pid, pidfd, err := a.Start(0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer Reap(pid)
+	defer Close(pidfd)
+	tid, done, over := unix.Gettid(), make(chan bool), make(chan bool)
+	go func() {
+		defer close(over)
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			default:
+				// What the scheduler sends; a stray one does nothing.
+				unix.Tgkill(unix.Getpid(), tid, unix.SIGURG)
+				runtime.Gosched()
+			}
+			if n == 1000 {
+				KillPidfd(pidfd)
+			}
+		}
+	}()
+	if ended, err := WaitPidfd(pidfd, 60_000); !ended || err != nil {
+		t.Errorf("waited for a child that was killed: %v, %v", ended, err)
+	}
+	if b, err := ReadMark(r, r, 1); b != 0 || err != nil {
+		t.Errorf("waited for a pipe that nobody writes to: %d, %v", b, err)
+	}
+	close(done)
+	<-over
+}
