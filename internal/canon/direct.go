@@ -153,23 +153,22 @@ func mayHaveMethods(t reflect.Type) bool {
 }
 
 func appendText(b []byte, s string) ([]byte, bool) {
-	if !utf8.ValidString(s) {
+	n := plain(s)
+	if n < len(s) && !utf8.ValidString(s[n:]) {
 		return b, false
 	}
-	return appendString(b, s), true
+	return appendFrom(append(b, '"'), s, n), true
 }
 
 // maxExact is 2^53: below it a double holds every integer.
 const maxExact = 1 << 53
 
 func intEncoder(b []byte, v reflect.Value, _ int) ([]byte, bool) {
-	n := v.Int()
-	return strconv.AppendInt(b, n, 10), -maxExact < n && n < maxExact
+	return appendInt(b, v.Int())
 }
 
 func uintEncoder(b []byte, v reflect.Value, _ int) ([]byte, bool) {
-	n := v.Uint()
-	return strconv.AppendUint(b, n, 10), n < maxExact
+	return appendUint(b, v.Uint())
 }
 
 func floatEncoder(b []byte, v reflect.Value, _ int) ([]byte, bool) {
@@ -292,6 +291,9 @@ func bytesEncoder(b []byte, v reflect.Value, _ int) ([]byte, bool) {
 }
 
 func (c *compiler) dict(t reflect.Type) encoder {
+	if enc := mapEncoder(t); enc != nil {
+		return enc
+	}
 	elem := c.encoder(t.Elem())
 	if elem == nil || t.Key().Kind() != reflect.String || t.Key().Implements(reflect.TypeFor[encoding.TextMarshaler]()) ||
 		reflect.PointerTo(t.Key()).Implements(reflect.TypeFor[encoding.TextMarshaler]()) {

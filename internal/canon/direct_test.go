@@ -224,3 +224,59 @@ func TestMembers(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// TestPlain compares the way that looks at eight bytes at a time with one that
+// looks at each, for every byte at every place.
+func TestPlain(t *testing.T) {
+	slow := func(s string) int {
+		for i := range len(s) {
+			if c := s[i]; c < ' ' || c > '~'+1 || c == '"' || c == '\\' {
+				return i
+			}
+		}
+		return len(s)
+	}
+	for _, fill := range []byte{' ', '!', '#', 'a', '[', ']', 0x7f} {
+		for n := range 27 {
+			for at := range n {
+				for c := range 256 {
+					b := bytes.Repeat([]byte{fill}, n)
+					b[at] = byte(c)
+					if got, want := plain(b), slow(string(b)); got != want || plain(string(b)) != want {
+						t.Fatalf("%q: got %d, want %d", b, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestMaps: the maps with an encoder of their own are printed as the long way
+// prints them, and given up where that refuses.
+func TestMaps(t *testing.T) {
+	type labels map[string]string
+	many := map[string]uint64{}
+	for i := range 40 {
+		many[strings.Repeat("k", i%7)+string(rune('a'+i))] = uint64(i) << 40
+	}
+	for _, x := range []struct {
+		v  any
+		ok bool
+	}{
+		{map[string]string{"b": "\"\\\n\u00fc", "a": "", "\U0001F600": "x", "\ufb33": "y"}, true},
+		{map[string]int64{"max": 1<<53 - 1, "min": -(1<<53 - 1), "zero": 0}, true},
+		{many, true},
+		{map[string]string(nil), true}, {map[string]int64{}, true},
+		{labels{"a": "b"}, true},
+		{map[string]int64{"a": 1 << 53}, false}, {map[string]int64{"a": -1 << 53}, false}, {map[string]uint64{"a": 1 << 53}, false},
+		{map[string]string{"a": "\xff"}, false}, {map[string]int64{"\xff": 1}, false},
+	} {
+		got, ok := direct(nil, x.v)
+		if ok != x.ok {
+			t.Errorf("%v: printed %v, want %v", x.v, ok, x.ok)
+		}
+		if want, err := marshal(x.v); ok && (err != nil || !bytes.Equal(got, want)) {
+			t.Errorf("got %s, want %s, %v", got, want, err)
+		}
+	}
+}

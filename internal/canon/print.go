@@ -61,11 +61,14 @@ func appendNumber(b []byte, f float64) []byte {
 
 // appendString prints s as RFC 8785 §3.2.2.2 says: the short escapes where JSON
 // has one, \u00xx in lower case for other control characters, all else as it is.
-func appendString(b []byte, s string) []byte {
+func appendString(b []byte, s string) []byte { return appendFrom(append(b, '"'), s, plain(s)) }
+
+// appendFrom is appendString behind the opening quote, for who knows that the
+// first n bytes of s are plain.
+func appendFrom(b []byte, s string, n int) []byte {
 	const hex = "0123456789abcdef"
-	b = append(b, '"')
 	from := 0
-	for i := range len(s) {
+	for i := n; i < len(s); i++ {
 		c := s[i]
 		if c >= ' ' && c != '"' && c != '\\' {
 			continue

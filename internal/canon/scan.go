@@ -85,8 +85,8 @@ func (s *scanner) object() bool {
 	if !s.take('}') {
 		var last []byte
 		for first := true; ; first = false {
-			name, plain, ok := s.str()
-			if !ok || !plain || !first && compareUTF16(last, name) >= 0 || !s.take(':') || !s.value() {
+			name, unescaped, ok := s.str()
+			if !ok || !unescaped || !first && compareUTF16(last, name) >= 0 || !s.take(':') || !s.value() {
 				return false
 			}
 			last = name
@@ -121,29 +121,34 @@ func (s *scanner) integer() bool {
 	return true
 }
 
-// str takes a string. plain says that there is no escape in it.
-func (s *scanner) str() (text []byte, plain, ok bool) {
+// str takes a string. unescaped says that there is no escape in it.
+func (s *scanner) str() (text []byte, unescaped, ok bool) {
 	if !s.take('"') {
 		return nil, false, false
 	}
-	start := s.at
-	plain = true
-	for s.at < len(s.in) {
+	start, ascii := s.at, true
+	unescaped = true
+	for {
+		s.at += plain(s.in[s.at:])
+		if s.at >= len(s.in) {
+			return nil, false, false
+		}
 		c := s.in[s.at]
 		s.at++
 		switch {
 		case c == '"':
 			text = s.in[start : s.at-1]
-			return text, plain, utf8.Valid(text)
+			return text, unescaped, ascii || utf8.Valid(text)
 		case c < ' ':
 			return nil, false, false
 		case c == '\\':
-			if plain = false; !s.escape() {
+			if unescaped = false; !s.escape() {
 				return nil, false, false
 			}
+		default:
+			ascii = false
 		}
 	}
-	return nil, false, false
 }
 
 // escape takes what stands behind a backslash, in the spelling of appendString.
