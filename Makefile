@@ -42,7 +42,7 @@ arch: ; $(LOOK) go test ./conformance/arch
 lint: ; $(LOOK) go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
 vuln: ; @$(LOOK) bash .ci/vuln $(VULNDB)
 generate: ## rewrite the generated parts of docs and golden files
-	go test ./conformance/arch ./kernel/config -update
+	go test ./conformance/arch ./kernel/config ./isolate/native/seccomp -update
 
 conformance: build oracle sigstore cedar ## the attack battery; receipts, journal and decisions under software that is not ours
 	go run ./conformance/escape -out conformance/results/latest.json
