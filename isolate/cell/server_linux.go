@@ -153,8 +153,6 @@ func newServer(conn int, h hello) (*server, error) {
 	for _, kind := range []sockets{noSockets, innerSockets, allSockets} {
 		s.filters[kind] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, kind) })
 	}
-	// Compiling takes half a millisecond, in which the template can be built.
-	go s.filterFor(&isolate.Spec{})
 	s.uids.init()
 	switch h.Tier {
 	case tier.B:
@@ -198,16 +196,12 @@ func compile(t tier.Tier, cookie uint64, kind sockets) (*program, error) {
 		return nil, refuse("seccomp_unavailable", "choose seccomp architecture", err)
 	}
 	o := filterOptions(t, kind)
-	plain, err := seccomp.Compile(seccomp.Cell(o), arch)
-	if err != nil {
-		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
-	}
 	o.ExecCookie = cookie
-	f, err := seccomp.Compile(seccomp.Cell(o), arch)
+	f, policy, err := seccomp.ForCell(o, arch)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)
 	}
-	return &program{filter: f, bytes: f.Bytes(), digest: f.Digest(), policy: plain.Digest()}, nil
+	return &program{filter: f, bytes: f.Bytes(), digest: f.Digest(), policy: policy}, nil
 }
 
 // unixABI is the landlock ABI from which sockets in the file system are
