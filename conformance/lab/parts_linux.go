@@ -78,15 +78,20 @@ func cgroup() {
 	}
 }
 
-// pool: cells that wait, where there is no group, and where there is one, in
-// which none may wait (docs/THREAT_MODEL.md): those tests hold palyra to it.
+// pool: cells that wait, where there is no group, and where each is in one of its
+// own.
 func pool() {
+	const tests = "TestPoolServes|TestPoolKinds|TestPoolExpires|TestPoolCellDies|TestPoolNetworks"
 	for _, u := range users {
+		grouped := tests + "|TestPoolDescriptors|TestPoolDeadline|TestCgroupWarm"
+		if u.uid == 0 {
+			grouped += "|TestPoolDeath|TestContractWarm"
+		}
 		told("pool/no-cgroup/"+u.name, func() (string, error) {
-			return place{inner: "session"}.tests(u.uid, nil, "cell.test", "TestPoolServes|TestPoolKinds|TestPoolExpires|TestPoolCellDies|TestPoolNetworks")
+			return place{inner: "session"}.tests(u.uid, nil, "cell.test", tests)
 		})
 		told("pool/cgroup/"+u.name, func() (string, error) {
-			return place{delegated: true}.tests(u.uid, enforced, "cell.test", "TestPoolNetworks|TestCgroup$")
+			return place{delegated: true}.tests(u.uid, enforced, "cell.test", grouped)
 		})
 	}
 }

@@ -51,7 +51,7 @@ type Config struct {
 // or does not fit it, is made for the call at once: no call waits for the pool.
 // Everything in it is used for one call and then gone.
 type Pool struct {
-	Cells    int           `json:"cells,omitempty"`    // waiting cells; some 110 KiB each, and 300 with a network of their own
+	Cells    int           `json:"cells,omitempty"`    // waiting cells; some 110 KiB each, 200 more with a network of their own and 130 more in a cgroup
 	Networks int           `json:"networks,omitempty"` // network namespaces for cells that are not made ahead; some 210 KiB each
 	MaxAge   time.Duration `json:"max_age,omitempty"`  // ns; what waited longer is thrown away. Zero: a minute
 }

@@ -14,12 +14,19 @@ import (
 	"palyra/internal/canon"
 	"palyra/isolate"
 	"palyra/isolate/cell"
+	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 )
 
-// bounded runs a shell script in c with limits that only a cgroup can hold: 512
-// MiB and 24 processes for the whole tree. It calls up, if not nil, once the
-// script has written something.
+// ofTree are limits that only a cgroup can hold: 512 MiB and 24 processes for the
+// whole tree.
+func ofTree() isolate.Limits {
+	return isolate.Limits{Wall: 20 * time.Second, CPU: 20 * time.Second, Memory: 512 << 20, PIDs: 24, Output: 1 << 20, FileSize: 1 << 30,
+		OpenFiles: 64, Disk: 1 << 30, Inodes: 100}
+}
+
+// bounded runs a shell script in c with limits ofTree. It calls up, if not nil,
+// once the script has written something.
 func bounded(t *testing.T, c *cell.Client, script string, up func()) (*isolate.Result, string) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -34,9 +41,7 @@ func bounded(t *testing.T, c *cell.Client, script string, up func()) (*isolate.R
 	defer exe.Close()
 	s := &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(t.Name())), Tier: tier.C, Cwd: "/workspace", Stdin: "none",
 		Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"},
-		Exec: isolate.File{Path: "/bin/sh", Pinned: "system"},
-		Limits: isolate.Limits{Wall: 20 * time.Second, CPU: 20 * time.Second, Memory: 512 << 20, PIDs: 24, Output: 1 << 20, FileSize: 1 << 30,
-			OpenFiles: 64, Disk: 1 << 30, Inodes: 100}}
+		Exec: isolate.File{Path: "/bin/sh", Pinned: "system"}, Limits: ofTree()}
 	g := mint(t, testKey, s)
 	out := make(chan string, 1)
 	go func() {
@@ -74,9 +79,9 @@ func groups(t *testing.T) (dirs []string) {
 
 // inGroup starts a palyra-cell whose cells have a cgroup each, and returns the
 // first result. conformance/lab runs these tests where one is delegated.
-func inGroup(t *testing.T) (*cell.Client, *isolate.Result) {
+func inGroup(t *testing.T, p cell.Pool) (*cell.Client, *isolate.Result) {
 	t.Helper()
-	c := start(t, tier.C)
+	c := startPool(t, tier.C, p)
 	res, _ := bounded(t, c, "exit 3", nil)
 	if state := res.Evidence.Cgroup.State; state != "enforced" {
 		if os.Getenv("PALYRA_TEST_CGROUP") != "" {
@@ -89,7 +94,7 @@ func inGroup(t *testing.T) (*cell.Client, *isolate.Result) {
 
 func TestCgroup(t *testing.T) {
 	before := groups(t)
-	c, res := inGroup(t)
+	c, res := inGroup(t, cell.Pool{})
 	e := res.Evidence
 	for name, want := range map[string]string{"memory.max": "536870912", "memory.swap.max": "0", "pids.max": "25"} {
 		if got, ok := e.Cgroup.Values[name]; got != want && (ok || name != "memory.swap.max") {
@@ -111,7 +116,7 @@ func TestCgroup(t *testing.T) {
 
 // What a cgroup does against a cell that wants too much.
 func TestCgroupLimits(t *testing.T) {
-	c, _ := inGroup(t)
+	c, _ := inGroup(t, cell.Pool{})
 	idle := groups(t)
 	for _, b := range []struct{ name, script string }{
 		// Each process stays below the limit of one: together they do not.
@@ -152,5 +157,44 @@ func TestCgroupLimits(t *testing.T) {
 	}
 	if left := groups(t); !slices.Equal(left, idle) {
 		t.Errorf("groups %v are left, want %v", left, idle)
+	}
+}
+
+// A cell that waits has a memory of its own and is in its own group from its birth:
+// what its call does there hits neither palyra-cell nor the cell that waits beside
+// it. A call that cannot be told to such a cell gets one that is made for it.
+func TestCgroupWarm(t *testing.T) {
+	before := groups(t)
+	c, res := inGroup(t, cell.Pool{Cells: 2})
+	if e := res.Evidence; e.Cell.Mode != evidence.CellCold {
+		t.Errorf("the first call: %+v, want cold", e.Cell)
+	}
+	waiting := func() { until(t, c, "two cells", func(s cell.Stats) bool { return s.Waiting == 2 }) }
+	run := func(script, mode string) *isolate.Result {
+		t.Helper()
+		waiting()
+		res, _ := bounded(t, c, script, nil)
+		if e := res.Evidence; e.Cell.Mode != mode || e.Cgroup.State != "enforced" || e.Cgroup.Values["memory.max"] != "536870912" || !e.Exit.TreeDead {
+			t.Errorf("%.20q: %+v, cgroup %+v, exit %+v; want a %s cell in a group", script, e.Cell, e.Cgroup, e.Exit, mode)
+		}
+		return res
+	}
+	if e := run("exit 3", evidence.CellWarm).Evidence; e.Exit.Code != 3 || e.Usage.PeakMemory <= 0 {
+		t.Errorf("exit 3: %+v, %+v", e.Exit, e.Usage)
+	}
+	bomb := run("for i in 1 2 3 4; do dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 15 & done; wait", evidence.CellWarm)
+	if bomb.Outcome != isolate.Killed || bomb.Evidence.Exit.LimitHit != "memory" {
+		t.Errorf("memory: %s, %+v; want killed by memory", bomb.Outcome, bomb.Evidence.Exit)
+	}
+	if res, _ := bounded(t, c, "exit 4", nil); res.Evidence.Exit.Code != 4 || res.Evidence.Cell.Mode != evidence.CellWarm {
+		t.Errorf("the one beside it: %s, %+v, %+v; want a warm call that exits with 4", res.Outcome, res.Evidence.Exit, res.Evidence.Cell)
+	}
+	if e := run("exit 5 #"+strings.Repeat("x", 100<<10), evidence.CellCold).Evidence; e.Exit.Code != 5 {
+		t.Errorf("a long argument: %+v", e.Exit)
+	}
+	waiting()
+	c.Close()
+	if left := groups(t); !slices.Equal(left, before) {
+		t.Errorf("groups %v are left, want %v", left, before)
 	}
 }

@@ -69,7 +69,7 @@ func (r *run) mapNamespace(ownerUID, ownerGID uint32) (*os.File, error) {
 	t := sys.Tape{{Call: "read", Args: []sys.Arg{sys.FD("gate", gateR), sys.Bytes("answer", make([]byte, 1), "1"), sys.Int(1)},
 		Why: "carry a user namespace until its id map is written"},
 		{Call: "close", Args: []sys.Arg{sys.Int(-1)}, Why: "end: this always fails"}}
-	a, err := r.s.memory.NewArena(t, false)
+	a, err := r.s.memory.NewArena(t, false, 0)
 	if err != nil {
 		sys.Close(gateW)
 		return nil, err

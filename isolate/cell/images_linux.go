@@ -89,14 +89,22 @@ func (r *run) plan(c *native.Cell) (err error) {
 	return nil
 }
 
+// laterRoom is how much of its call a cell that waits with a memory of its own can
+// be told, in bytes: steps, arguments and environment.
+const laterRoom = 32 << 10
+
 // encode makes the memory of the child that walks the tape.
 func (r *run) encode() (*sys.Arena, error) {
+	room := 0
+	if r.ahead && r.s.groups != nil {
+		room = laterRoom
+	}
 	if r.image == nil {
-		return r.s.memory.NewArena(r.tape, r.reap)
+		return r.s.memory.NewArena(r.tape, r.reap, room)
 	}
 	var lists []sys.StringsValue
 	if !r.ahead {
 		lists = []sys.StringsValue{{Label: "argv", Value: r.spec.Argv}, {Label: "env", Value: r.spec.Env}}
 	}
-	return r.s.memory.Copy(r.image, r.labels, lists)
+	return r.s.memory.Copy(r.image, r.labels, lists, room)
 }

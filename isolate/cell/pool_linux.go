@@ -45,11 +45,6 @@ func (s *server) startPool(max Pool) {
 	if max.MaxAge <= 0 {
 		max.MaxAge = time.Minute
 	}
-	if s.groups != nil {
-		// With a cgroup a child must not share our memory (sys.Arena.Start), so it
-		// cannot be handed a call that came after it was made.
-		max.Cells = 0
-	}
 	p := &pool{s: s, max: max, idle: make(chan struct{}, 1),
 		nets: make(chan network, max.Networks), cells: make(map[kind][]*waiting)}
 	s.pool = p
@@ -100,7 +95,7 @@ func (p *pool) take(spec *isolate.Spec, f *files) *waiting {
 		return nil
 	}
 	for {
-		w := p.pop(k)
+		w := p.pop(k, func(w *waiting) bool { return w.fits(spec, f) })
 		if w == nil || w.alive() {
 			return w
 		}
@@ -108,12 +103,14 @@ func (p *pool) take(spec *isolate.Spec, f *files) *waiting {
 	}
 }
 
-func (p *pool) pop(k kind) *waiting {
+// pop takes the cell of a kind that has waited for longest, unless the call does
+// not fit into it, as then into no other.
+func (p *pool) pop(k kind, fits func(*waiting) bool) *waiting {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expect(k)
 	list := p.cells[k]
-	if len(list) == 0 {
+	if len(list) == 0 || !fits(list[0]) {
 		p.count.Cold++
 		return nil
 	}
@@ -203,6 +200,7 @@ func (p *pool) arm(k kind) error {
 			return err
 		}
 	}
+	p.s.keepMemory()
 	w, err := p.s.arm(k, n)
 	if err != nil {
 		return err

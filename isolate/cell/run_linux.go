@@ -88,6 +88,9 @@ func (r *run) do() (*isolate.Result, error) {
 	if w := r.s.pool.take(r.spec, r.files); w != nil {
 		r.form = w.form
 		r.after = append(r.after, w.clean)
+		if w.leaf != nil {
+			defer w.release()
+		}
 		return w.serve(r, start)
 	}
 	if r.s.tier != tier.C || r.s.groups != nil {

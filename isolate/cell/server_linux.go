@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/metrics"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,8 +49,9 @@ type server struct {
 	fixed    *native.Fixed
 	rest     sys.Tape // native.Rest without what is a call's
 
-	groups     *cgroup.Tree // nil where cgroup v2 is not delegated to us
-	groupState string       // why not
+	groups     *cgroup.Tree  // nil where cgroup v2 is not delegated to us
+	kept       atomic.Uint64 // bytes that Go had mapped at the last keepMemory
+	groupState string        // why not
 	nextLeaf   atomic.Uint64
 
 	memory sys.Memory
@@ -320,6 +322,23 @@ func (s *server) findCgroup() {
 	tree, err := cgroup.Inherit("/proc")
 	s.groups = tree
 	s.groupState = cgroup.State(err)
+	s.keepMemory()
+}
+
+// keepMemory keeps our memory from cells that get one of their own, as far as Go
+// has mapped it by now. It is for speed: what is not kept is copied, until the
+// program is executed.
+func (s *server) keepMemory() {
+	if s.groups == nil {
+		return
+	}
+	mapped := []metrics.Sample{{Name: "/memory/classes/total:bytes"}}
+	if metrics.Read(mapped); mapped[0].Value.Kind() != metrics.KindUint64 {
+		return
+	}
+	if n := mapped[0].Value.Uint64(); s.kept.Swap(n) != n {
+		_ = sys.KeepMemory()
+	}
 }
 
 // setupB prepares a host without namespaces. As root palyra-cell itself has a PID

@@ -53,10 +53,15 @@ func (s *server) arm(k kind, n network) (*waiting, error) {
 	r := &run{s: s, at: s.launch, files: noFiles(), status: -1, gate: -1, mounts: -1, ahead: true, net: n,
 		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: k.limits, Network: k.network}}
 	w, err := r.arm()
+	leaf := r.leaf
+	if err == nil {
+		r.leaf = nil // the cell is in it
+	}
 	r.release() // what it holds while it is being made
 	if err != nil {
 		return nil, err
 	}
+	r.leaf = leaf
 	w.kind, w.since = k, time.Now()
 	w.form = s.formOf(&w.ev)
 	w.ev = evidence.Evidence{}
@@ -170,16 +175,27 @@ func (w *waiting) resume() (sys.Tape, error) {
 	return rest, err
 }
 
-// letGo fills the call into the end of the tape and lets the process go on. It
-// reports false, and has done nothing, for a call that this end does not fit.
-func (w *waiting) letGo() (bool, error) {
+// prepared reports whether a call fits into the end of the tape as it is.
+func (w *waiting) prepared(spec *isolate.Spec, f *files) bool {
 	n := 0
-	for _, v := range [...][]string{w.spec.Argv, w.spec.Env} {
+	for _, v := range [...][]string{spec.Argv, spec.Env} {
 		for _, s := range v {
 			n += len(s)
 		}
 	}
-	if w.fds.Script >= 0 || !w.rest.Room(len(w.spec.Argv)+len(w.spec.Env), n) {
+	return f.script < 0 && w.rest.Room(len(spec.Argv)+len(spec.Env), n)
+}
+
+// fits reports whether the cell can serve a call of its kind. One with a memory of
+// its own can be told only what fits into the end of its tape.
+func (w *waiting) fits(spec *isolate.Spec, f *files) bool {
+	return w.leaf == nil || w.prepared(spec, f)
+}
+
+// letGo fills the call into the end of the tape and lets the process go on. It
+// reports false, and has done nothing, for a call that this end does not fit.
+func (w *waiting) letGo() (bool, error) {
+	if !w.prepared(w.spec, w.files) {
 		return false, nil
 	}
 	f := &w.fds

@@ -135,6 +135,7 @@ func (w *worker) message(b []byte, fds []int) error {
 		w.reply(x, res, err)
 		x.clean()
 		x.replace()
+		s.keepMemory()
 	} else {
 		sys.CloseAll(fds)
 	}

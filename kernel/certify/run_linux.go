@@ -432,7 +432,7 @@ func (t *test) call(ctx context.Context, r *runner, spec *isolate.Spec, stdin *o
 		if r.pool.Cells > 0 {
 			have, err := r.Expect(ctx, r.network, spec.Limits)
 			if err == nil && have.Waiting == 0 {
-				err = fault.New(fault.Refused, noneWait, "wait for a cell", errors.New("palyra-cell makes none ahead, as where each has a cgroup that it is born in"))
+				err = fault.New(fault.Refused, noneWait, "wait for a cell", errors.New("palyra-cell makes none ahead"))
 			}
 			if err != nil {
 				return nil, nil, err

@@ -61,6 +61,7 @@ type Arena struct {
 	slots  map[string]uintptr
 	parts  []encoded
 	from   *Memory // where mem goes; may be nil
+	apart  bool    // the child has a memory of its own: it sees what was mapped before it was
 }
 
 // Memory keeps memory of arenas that are free for the next ones: to map and to
@@ -116,6 +117,10 @@ type encoded struct {
 // errArena is our own bug: the size is computed from the same tape.
 var errArena = errors.New("tape arena: too small")
 
+// errApart is returned for a tape that does not fit into what a child with a
+// memory of its own can see.
+var errApart = errors.New("tape arena: no room, and the child would not see more")
+
 // sizeOf is how much memory encode takes for t, at most. Each piece is aligned to
 // 16 bytes.
 func sizeOf(t Tape) int {
@@ -151,12 +156,14 @@ func sizeOf(t Tape) int {
 
 // NewArena encodes t. With wait set, a reaper stays until every descendant is
 // gone; otherwise it ends with the program (and takes its PID namespace along).
-func NewArena(t Tape, wait bool) (*Arena, error) { return (*Memory)(nil).NewArena(t, wait) }
+func NewArena(t Tape, wait bool) (*Arena, error) { return (*Memory)(nil).NewArena(t, wait, 0) }
 
-// NewArena is NewArena with memory of m, to which Free returns it.
-func (m *Memory) NewArena(t Tape, wait bool) (*Arena, error) {
+// NewArena is NewArena with memory of m, to which Free returns it, and room for
+// what Resume or Prepare bring later, in bytes. Without room they map more, which
+// a child with a memory of its own does not see.
+func (m *Memory) NewArena(t Tape, wait bool, room int) (*Arena, error) {
 	a := &Arena{from: m, slots: make(map[string]uintptr)}
-	err := a.grow(sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 2048)
+	err := a.grow(sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 2048 + room)
 	if err != nil {
 		return nil, err
 	}
@@ -175,6 +182,9 @@ func (m *Memory) NewArena(t Tape, wait bool) (*Arena, error) {
 
 // grow adds memory of at least size bytes, in whole pages.
 func (a *Arena) grow(size int) error {
+	if a.apart {
+		return errApart
+	}
 	page := os.Getpagesize()
 	mem := a.from.take(size)
 	if mem == nil {
@@ -219,7 +229,8 @@ func (a *Arena) Trim() error {
 }
 
 // Resume lets a child that waits in its step Park go on with t, which it has not
-// seen before. It can be called once.
+// seen before. It can be called once. It fails for a child with a memory of its
+// own (see Start) if the arena has no room for t.
 func (a *Arena) Resume(t Tape) error {
 	if need := sizeOf(t); a.used+need > len(a.mem) {
 		if err := a.grow(need); err != nil {
@@ -361,7 +372,7 @@ func startTape(args, size, tape, status uintptr) (pid uintptr)
 // one the child shares the caller's memory (CLONE_VM). With one it gets a copy:
 // when the group runs out of memory the kernel kills every process that shares
 // a victim's memory, wherever it is (__oom_kill_process in mm/oom_kill.c), and
-// the caller must not be among them.
+// the caller must not be among them. KeepMemory makes that copy a small one.
 func (a *Arena) Start(flags uint64, cgroup int) (pid, pidfd int, err error) {
 	var fd int32 = -1
 	// CLONE_CLEAR_SIGHAND (5.5): Go's handlers must never run in the child.
@@ -372,7 +383,9 @@ func (a *Arena) Start(flags uint64, cgroup int) (pid, pidfd int, err error) {
 	if cgroup >= 0 {
 		args.flags |= unix.CLONE_INTO_CGROUP
 		args.cgroup = uint64(cgroup)
-	} else {
+		a.apart = true
+	}
+	if !a.apart {
 		args.flags |= unix.CLONE_VM
 	}
 	var pin runtime.Pinner

@@ -58,7 +58,7 @@ func TestImage(t *testing.T) {
 				b.ReadFrom(r)
 				out <- b.Bytes()
 			}()
-			a, err := m.Copy(im, []FDValue{{"out", int(w.Fd())}, {"program", int(program.Fd())}}, []StringsValue{{"argv", []string{"env"}}, {"env", env}})
+			a, err := m.Copy(im, []FDValue{{"out", int(w.Fd())}, {"program", int(program.Fd())}}, []StringsValue{{"argv", []string{"env"}}, {"env", env}}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +94,7 @@ func TestImageFails(t *testing.T) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	a, err := new(Memory).Copy(im, []FDValue{{"none", -1}}, nil)
+	a, err := new(Memory).Copy(im, []FDValue{{"none", -1}}, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,12 +125,12 @@ func TestImageIncomplete(t *testing.T) {
 		fds   []FDValue
 		lists []StringsValue
 	}{"no descriptor": {all[:1], lists}, "no list": {all, lists[:1]}, "nothing": {nil, nil}, "one twice": {append(all, all[0]), lists}} {
-		if a, err := m.Copy(im, c.fds, c.lists); err == nil {
+		if a, err := m.Copy(im, c.fds, c.lists, 0); err == nil {
 			a.Free()
 			t.Errorf("%s: no error", name)
 		}
 	}
-	a, err := m.Copy(im, all, lists)
+	a, err := m.Copy(im, all, lists, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,10 +106,10 @@ type StringsValue struct {
 }
 
 // Copy makes an arena of the image. Every descriptor and every list of strings of
-// the tape must be given, and nothing else.
-func (m *Memory) Copy(im *Image, fds []FDValue, lists []StringsValue) (*Arena, error) {
+// the tape must be given, and nothing else. room is as for NewArena.
+func (m *Memory) Copy(im *Image, fds []FDValue, lists []StringsValue, room int) (*Arena, error) {
 	const piece = 16 + 15
-	need := len(im.data) + 2*piece
+	need := len(im.data) + 2*piece + room
 	for _, l := range lists {
 		need += 8*(len(l.Value)+1) + piece
 		for _, s := range l.Value {

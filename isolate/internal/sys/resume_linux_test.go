@@ -54,7 +54,7 @@ func TestPrepared(t *testing.T) {
 	}
 	var m Memory
 	for range 2 {
-		a, err := m.NewArena(tape(1, 2, []string{"x"}, nil), false)
+		a, err := m.NewArena(tape(1, 2, []string{"x"}, nil), false, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -159,15 +159,20 @@ func TestLinesHideSecretsAndNumbers(t *testing.T) {
 
 // A parked child sleeps until it is given the rest of its tape, however large
 // that is, shares the descriptors that it was cloned with until then, and names
-// the step of the rest that failed.
+// the step of the rest that failed. One with a memory of its own must have room for
+// the rest from the start.
 func TestPark(t *testing.T) {
-	for _, size := range []int{1, 100 << 10} {
-		big := strings.Repeat("x", size)
-		a, err := NewArena(Tape{{Call: "write", Args: []Arg{FD("none", -1), Bytes("b", []byte("x"), ""), Int(1)}, MayFail: true}, {Call: Park}}, false)
+	for _, c := range []struct {
+		size, room int
+		apart      bool
+	}{{size: 1}, {size: 100 << 10}, {size: 1, apart: true}, {size: 100 << 10, room: 101 << 10, apart: true}} {
+		size, big := c.size, strings.Repeat("x", c.size)
+		a, err := new(Memory).NewArena(Tape{{Call: "write", Args: []Arg{FD("none", -1), Bytes("b", []byte("x"), ""), Int(1)}, MayFail: true}, {Call: Park}}, false, c.room)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(a.Free)
+		a.apart = c.apart
 		runtime.LockOSThread()
 		pid, pidfd, err := a.Start(unix.CLONE_FILES, -1)
 		runtime.UnlockOSThread()
@@ -190,6 +195,11 @@ func TestPark(t *testing.T) {
 			b, _ := io.ReadAll(rf)
 			done <- b
 		}()
+		if tooMuch := (Tape{{Call: "write", Args: []Arg{Int(0), Bytes("b", make([]byte, 200<<10), ""), Int(1)}}}); c.apart {
+			if err := a.Resume(tooMuch); !errors.Is(err, errApart) {
+				t.Errorf("more than there is room for: %v, want %v", err, errApart)
+			}
+		}
 		err = a.Resume(Tape{
 			{Call: "close_range", Args: []Arg{Int(w + 1), Int(^uint32(0)), Int(unix.CLOSE_RANGE_UNSHARE)}},
 			{Call: "dup3", Args: []Arg{FD("w", w), Int(w + 1), Int(0)}},
