@@ -23,23 +23,21 @@ func InstalledFilter(pid, instrs int) ([]byte, error) {
 	if err := ptrace(unix.PTRACE_SEIZE, pid, 0, 0); err != nil {
 		return nil, fmt.Errorf("ptrace PTRACE_SEIZE: %w", err)
 	}
+	ended := false // it was waited for as one that has ended: nobody is traced any more
+	defer func() {
+		// One that is killed meanwhile cannot be let go of, and until its tracer has
+		// waited for it, it is a zombie that its parent cannot reap.
+		for !ended && ptrace(unix.PTRACE_DETACH, pid, 0, 0) != nil {
+			ended = awaitTraced(pid) != nil
+		}
+	}()
 	if err := ptrace(unix.PTRACE_INTERRUPT, pid, 0, 0); err != nil {
 		return nil, fmt.Errorf("ptrace PTRACE_INTERRUPT: %w", err)
 	}
-	var ws unix.WaitStatus
-	for {
-		_, err := unix.Wait4(pid, &ws, unix.WALL, nil)
-		if err == nil {
-			break
-		}
-		if err != unix.EINTR {
-			return nil, fmt.Errorf("wait4: %w", err)
-		}
+	if err := awaitTraced(pid); err != nil {
+		ended = true
+		return nil, err
 	}
-	if !ws.Stopped() {
-		return nil, fmt.Errorf("wait4: the process ended instead of stopping: %#x", uint32(ws))
-	}
-	defer ptrace(unix.PTRACE_DETACH, pid, 0, 0)
 	// The kernel says how many instructions there are if the buffer is null.
 	n, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SECCOMP_GET_FILTER, uintptr(pid), 0, 0, 0, 0)
 	if e != 0 {
@@ -55,6 +53,24 @@ func InstalledFilter(pid, instrs int) ([]byte, error) {
 		return nil, fmt.Errorf("ptrace PTRACE_SECCOMP_GET_FILTER: %w", e)
 	}
 	return buf, nil
+}
+
+// awaitTraced returns when a traced process has stopped. An error says that it
+// has ended, or is not ours to wait for.
+func awaitTraced(pid int) error {
+	var ws unix.WaitStatus
+	for {
+		_, err := unix.Wait4(pid, &ws, unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return fmt.Errorf("wait4: %w", err)
+		case !ws.Stopped():
+			return fmt.Errorf("wait4: the process ended instead of stopping: %#x", uint32(ws))
+		default:
+			return nil
+		}
+	}
 }
 
 func ptrace(req, pid int, addr, data uintptr) error {
