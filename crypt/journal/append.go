@@ -23,6 +23,8 @@ type request struct {
 	since time.Time // when it began to wait, if somebody wants to know
 	index uint64
 	err   error
+
+	meanwhile func(prove func() (Proof, error)) // see AppendMeanwhile; may be nil
 }
 
 // queue collects appends while a group is being written. The first to come
@@ -141,7 +143,11 @@ func (j *Journal) commit(batch []*request) {
 	if len(good) == 0 {
 		return
 	}
-	if err := j.write(g, open); err != nil {
+	var meanwhile func(func() (Proof, error))
+	if len(batch) == 1 { // the caller's own
+		meanwhile = batch[0].meanwhile
+	}
+	if err := j.write(g, open, meanwhile); err != nil {
 		err = durable.Fault("append to journal", err)
 		for _, r := range good {
 			r.index, r.err = 0, err
@@ -180,7 +186,7 @@ func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
 // write signs, writes and flushes one group and then makes it part of the log.
 // If that fails the log is as before; what may stand after its end is cut off
 // before the next group is written.
-func (j *Journal) write(g *group, open map[uint64]bool) error {
+func (j *Journal) write(g *group, open map[uint64]bool, meanwhile func(func() (Proof, error))) error {
 	if err := j.repair(); err != nil {
 		return err
 	}
@@ -201,7 +207,14 @@ func (j *Journal) write(g *group, open map[uint64]bool) error {
 	b, places := j.wal.header.encodeGroup(j.wal.end, g)
 	j.step("append:begin")
 	j.wal.dirty = true
-	if err := j.store(b); err != nil {
+	if meanwhile == nil {
+		err = j.store(b, nil)
+	} else {
+		err = j.store(b, func() {
+			meanwhile(func() (Proof, error) { return j.tree.proveIn(x, g.first, g.note) })
+		})
+	}
+	if err != nil {
 		_ = j.repair() // now if possible; else before the next group
 		return err
 	}
@@ -224,11 +237,17 @@ func (j *Journal) write(g *group, open map[uint64]bool) error {
 	return nil
 }
 
-func (j *Journal) store(b []byte) error {
+// store writes a record and flushes it, with something to do while the disk is
+// at work, or nil.
+func (j *Journal) store(b []byte, meanwhile func()) error {
 	if _, err := j.wal.file.WriteAt(b, j.wal.end); err != nil {
 		return fmt.Errorf("write write-ahead file: %w", err)
 	}
 	j.step("append:written")
+	if meanwhile != nil {
+		j.wal.file.StartWriting(j.wal.end, int64(len(b)))
+		meanwhile()
+	}
 	if err := j.wal.file.Sync(); err != nil {
 		return fmt.Errorf("sync write-ahead file: %w", err)
 	}

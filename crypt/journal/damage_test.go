@@ -44,8 +44,9 @@ func (m *memory) Truncate(n int64) error {
 	m.b = m.b[:n]
 	return nil
 }
-func (m *memory) Sync() error  { return m.syncErr }
-func (m *memory) Close() error { return nil }
+func (m *memory) StartWriting(int64, int64) {}
+func (m *memory) Sync() error               { return m.syncErr }
+func (m *memory) Close() error              { return nil }
 
 // written is a write-ahead file of five groups, none published, and where each
 // begins and ends.

@@ -224,10 +224,21 @@ func (j *Journal) create() error {
 // or failing; the log is as it was and may be appended to later) or the reason
 // why ctx ended.
 func (j *Journal) Append(ctx context.Context, e Entry) (Position, error) {
+	return j.AppendMeanwhile(ctx, e, nil)
+}
+
+// AppendMeanwhile is Append that has something else done while the disk writes:
+// meanwhile is called at most once, after the entry was handed to the disk and
+// before that has said that it is durable. prove gives the proof that Prove will
+// give for the entry then, and must not be called later. The entry may still fail:
+// nothing that meanwhile made may be used unless there was no error. It is not
+// called where the entry shares its group with others, who should not wait for it.
+// It must not block or call the journal, which is locked.
+func (j *Journal) AppendMeanwhile(ctx context.Context, e Entry, meanwhile func(prove func() (Proof, error))) (Position, error) {
 	if err := e.check(); err != nil {
 		return Position{}, err
 	}
-	r := &request{entry: e, turn: make(chan bool, 1)}
+	r := &request{entry: e, turn: make(chan bool, 1), meanwhile: meanwhile}
 	if err := j.enqueue(ctx, r); err != nil {
 		return Position{}, err
 	}

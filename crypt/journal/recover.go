@@ -16,11 +16,12 @@ import (
 )
 
 // storage is what the write-ahead file needs of *os.File; a test puts a disk
-// that fails in its place.
+// that fails in its place. StartWriting is a hint.
 type storage interface {
 	io.ReaderAt
 	io.WriterAt
 	Truncate(size int64) error
+	StartWriting(off, n int64)
 	Sync() error
 	Close() error
 }
@@ -29,6 +30,9 @@ type storage interface {
 type disk struct{ *os.File }
 
 func (d disk) Sync() error { return durable.Datasync(d.File) }
+
+// StartWriting lets the disk work while this process has something else to do.
+func (d disk) StartWriting(off, n int64) { durable.StartWriting(d.File, off, n) }
 
 // wal is an open write-ahead file.
 type wal struct {

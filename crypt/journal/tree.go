@@ -212,21 +212,34 @@ func (t *tree) rebase(base uint64) (*tree, error) {
 // prove returns a proof under the tree's own root, after checking it: a tile
 // that somebody changed shows here, not at whoever verifies the receipt.
 func (t *tree) prove(index uint64) (Proof, error) {
-	if index >= t.size {
-		return Proof{}, notFound(index, t.size)
+	return proveWith(t, index, t.size, t.root)
+}
+
+// proveIn is prove for the tree that t and an extension of it make, with the
+// checkpoint of that.
+func (t *tree) proveIn(x *extension, index uint64, note []byte) (Proof, error) {
+	r := tlog.HashReaderFunc(func(idx []int64) ([]tlog.Hash, error) { return t.read(idx, x.hashes) })
+	p, err := proveWith(r, index, x.size, x.root)
+	p.Checkpoint = note
+	return p, err
+}
+
+func proveWith(r tlog.HashReader, index, size uint64, root tlog.Hash) (Proof, error) {
+	if index >= size {
+		return Proof{}, notFound(index, size)
 	}
-	rp, err := tlog.ProveRecord(int64(t.size), int64(index), t)
+	rp, err := tlog.ProveRecord(int64(size), int64(index), r)
 	if err != nil {
 		return Proof{}, err
 	}
-	leaf, err := t.ReadHashes([]int64{tlog.StoredHashIndex(0, int64(index))})
+	leaf, err := r.ReadHashes([]int64{tlog.StoredHashIndex(0, int64(index))})
 	if err != nil {
 		return Proof{}, err
 	}
-	if err := tlog.CheckRecord(rp, int64(t.size), t.root, int64(index), leaf[0]); err != nil {
+	if err := tlog.CheckRecord(rp, int64(size), root, int64(index), leaf[0]); err != nil {
 		return Proof{}, corrupt("tile_corrupt", fmt.Errorf("tiles do not lead from entry %d to the root", index))
 	}
-	p := Proof{Index: index, Size: t.size, Root: t.root, Hashes: make([][32]byte, len(rp))}
+	p := Proof{Index: index, Size: size, Root: root, Hashes: make([][32]byte, len(rp))}
 	for i, h := range rp {
 		p.Hashes[i] = h
 	}

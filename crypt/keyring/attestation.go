@@ -94,15 +94,21 @@ func parseAttestationKey(b []byte) (*AttestationKey, error) {
 // allowed and ran. Only the kernel room holds it. The nonce is deterministic
 // (RFC 6979): a bad random generator cannot give the key away.
 func (k *AttestationKey) SignStatement(payload []byte) ([]byte, error) {
+	sig, _, err := k.SignStatementDigest(payload)
+	return sig, err
+}
+
+// SignStatementDigest is SignStatement that also returns what it signed, the
+// PAEDigest of the statement.
+func (k *AttestationKey) SignStatementDigest(payload []byte) (sig []byte, digest [32]byte, err error) {
 	if !bytes.HasPrefix(payload, []byte(statementStart)) {
-		return nil, errors.New("sign statement: not the canonical JSON of an in-toto Statement v1")
+		return nil, digest, errors.New("sign statement: not the canonical JSON of an in-toto Statement v1")
 	}
-	d := PAEDigest(StatementType, payload)
-	sig, err := k.priv.Sign(nil, d[:], crypto.SHA256)
-	if err != nil {
-		return nil, fmt.Errorf("sign statement: %w", err)
+	digest = PAEDigest(StatementType, payload)
+	if sig, err = k.priv.Sign(nil, digest[:], crypto.SHA256); err != nil {
+		return nil, digest, fmt.Errorf("sign statement: %w", err)
 	}
-	return sig, nil
+	return sig, digest, nil
 }
 
 // VerifyStatement reports whether sig is a signature by the key with this

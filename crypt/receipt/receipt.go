@@ -8,11 +8,10 @@
 // envelope and proof into a Sigstore bundle v0.3, which verifiers that are not
 // ours check offline.
 //
-//	env, err := receipt.Sign(ring.Attestation(), statement)
-//	leaf, err := receipt.Leaf(env, ring.Attestation())
-//	pos, err := j.Append(ctx, journal.Entry{Leaf: leaf, Content: env.Encode()})
+//	e, err := receipt.SignEntry(ring.Attestation(), statement)
+//	pos, err := j.Append(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content()})
 //	proof, err := j.Prove(pos.Index)
-//	bundle, err := receipt.Bundle(env, proof, trust)
+//	bundle, err := e.Bundle(proof, trust)
 //
 //	v, err := receipt.Verify(bundle, trust)
 //
@@ -72,6 +71,15 @@ type Signature struct {
 
 // Sign checks a statement and signs it.
 func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
+	payload, err := payloadOf(s)
+	if err != nil {
+		return nil, err
+	}
+	return seal(k, payload)
+}
+
+// payloadOf checks a statement and returns its canonical JSON.
+func payloadOf(s Statement) ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
 	}
@@ -79,31 +87,38 @@ func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
 	if err != nil {
 		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
 	}
-	return seal(k, payload)
+	return payload, nil
 }
 
 // seal signs the canonical JSON of a checked statement.
 func seal(k *keyring.AttestationKey, payload []byte) (*Envelope, error) {
+	e, _, err := sealDigest(k, payload)
+	return e, err
+}
+
+// sealDigest is seal that also returns the digest that was signed.
+func sealDigest(k *keyring.AttestationKey, payload []byte) (_ *Envelope, digest [32]byte, err error) {
 	if len(payload) > maxPayload {
-		return nil, fault.New(fault.Usage, "statement_size", "sign receipt", fmt.Errorf("statement of %d bytes, limit %d", len(payload), maxPayload))
+		return nil, digest, fault.New(fault.Usage, "statement_size", "sign receipt", fmt.Errorf("statement of %d bytes, limit %d", len(payload), maxPayload))
 	}
-	sig, err := k.SignStatement(payload)
+	sig, digest, err := k.SignStatementDigest(payload)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "sign", "sign receipt", err)
+		return nil, digest, fault.New(fault.Internal, "sign", "sign receipt", err)
 	}
-	return &Envelope{Payload: payload, PayloadType: keyring.StatementType, Signatures: []Signature{{Sig: sig}}}, nil
+	return &Envelope{Payload: payload, PayloadType: keyring.StatementType, Signatures: []Signature{{Sig: sig}}}, digest, nil
 }
 
 // Prepare makes ready what signing the first statement of a process would have to
 // work out about types. It is for a process that waits for something else.
 func Prepare() {
-	for _, v := range []any{Statement{}, Envelope{}, record{}, bundle{Verification: material{TLog: []entry{{}}}}} {
-		_, _ = canon.Marshal(v) // for what it leaves behind
-	}
+	_, _ = canon.Marshal(Statement{}) // for what it leaves behind
 }
 
 // Encode returns the envelope as canonical JSON.
 func (e *Envelope) Encode() []byte {
+	if b, ok := encodeEnvelope(e); ok {
+		return b
+	}
 	b, err := canon.Marshal(e)
 	if err != nil {
 		panic("receipt: internal error: an envelope is base64 and a constant: " + err.Error())
@@ -182,12 +197,15 @@ func leafOf(e *Envelope, spki []byte) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, broken("envelope", err)
 	}
-	d := keyring.PAEDigest(e.PayloadType, e.Payload)
-	return canon.Marshal(record{APIVersion: leafVersion, Kind: leafKind, Spec: recordSpec{hashed{
-		Data: recordData{Algorithm: hashAlgorithm, Digest: d[:]},
-		Signature: recordSignature{Content: e.Signatures[0].Sig,
+	return encodeLeaf(keyring.PAEDigest(e.PayloadType, e.Payload), e.Signatures[0].Sig, spki)
+}
+
+func recordOf(digest [32]byte, sig, spki []byte) record {
+	return record{APIVersion: leafVersion, Kind: leafKind, Spec: recordSpec{hashed{
+		Data: recordData{Algorithm: hashAlgorithm, Digest: digest[:]},
+		Signature: recordSignature{Content: sig,
 			Verifier: recordVerifier{KeyDetails: keyDetails, PublicKey: recordKey{RawBytes: spki}}},
-	}}})
+	}}}
 }
 
 // broken is the error for everything that does not check.
