@@ -25,7 +25,7 @@ func TestCancelAnywhere(t *testing.T) {
 		defer exe.Close()
 		s := benchSpec("/usr/bin/sleep", "")
 		s.Argv = []string{"sleep", "600"}
-		for n := range 400 {
+		for n := range 250 {
 			g := mint(t, testKey, s)
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Duration(rand.IntN(4000))*time.Microsecond, cancel)
