@@ -135,7 +135,11 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i, err := k.state.append(t.Context(), env, false, nil)
+		e, err := env.Entry(k.state.ring.Attestation())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, err := k.state.append(t.Context(), e, false, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

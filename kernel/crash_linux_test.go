@@ -199,11 +199,11 @@ func checkRecovered(t *testing.T, v victim, got []told) {
 			t.Errorf("entry %d, which somebody has a receipt for: %v", x.Index, err)
 			continue
 		}
-		env, err := receipt.ParseEnvelope(content)
+		e, err := h.state.logged(content)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := h.state.receipt(x.Index, env)
+		b, err := h.state.receipt(x.Index, e)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -279,7 +279,10 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	}
 
 	// Intent: on disk before anything happens.
-	if err := c.intend(ctx); err != nil {
+	defer c.close()
+	if err := c.intend(ctx, func() {
+		_ = c.connect(spec, stdio) // execute tries again, and says why not
+	}); err != nil {
 		return nil, err
 	}
 	k.step("intent")

@@ -36,7 +36,11 @@ func (k *Kernel) Record(ctx context.Context, a Act) (index uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return s.append(ctx, env, false, nil)
+	e, err := env.Entry(s.ring.Attestation())
+	if err != nil {
+		return 0, err
+	}
+	return s.append(ctx, e, false, nil, nil)
 }
 
 // StateDir returns the state directory.
@@ -51,11 +55,11 @@ func (k *Kernel) Receipt(index uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	env, err := receipt.ParseEnvelope(content)
+	e, err := k.state.logged(content)
 	if err != nil {
 		return nil, err
 	}
-	return k.state.receipt(index, env)
+	return k.state.receipt(index, e)
 }
 
 // JournalStatus is the state of the journal. It serialises.

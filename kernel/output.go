@@ -19,6 +19,12 @@ import (
 // to reach our readers if the deadline is past or near.
 const drainGrace = 250 * time.Millisecond
 
+// patience is how long a program runs before somebody reads what it prints. Most
+// have ended by then, and what they left in their pipes is read at once, by the
+// call itself: to have others wait for it costs more than all the reading. One
+// that fills a pipe before has to wait for the rest of that time, once.
+const patience = 2 * time.Millisecond
+
 // streams are the pipes of one run. Bytes are kept up to the limit, which
 // stdout and stderr share, hashed and passed on as they come; the rest is
 // counted and dropped. The program is never killed for what it prints.
@@ -34,21 +40,30 @@ type streams struct {
 	left    atomic.Int64  // bytes that may still be kept
 	giveUp  chan struct{} // closed when nobody waits for our readers any more
 	reading sync.WaitGroup
+	later   *time.Timer // calls attend; set by start
+
+	mu       sync.Mutex
+	attended bool // guarded by mu
 }
 
 // output is one of stdout and stderr.
 type output struct {
-	r, w  *os.File // w is the program's end, until it was started
-	to    io.Writer
+	in    intake
+	w     *os.File      // the program's end, until it was started
+	to    io.Writer     // nil: nobody
 	queue chan []byte   // reader to writer; closed by the reader
 	done  chan struct{} // closed by the writer, or by the reader if there is none
 
-	// Owned by the reader until reading.Wait returns.
-	kept hash.Hash
-	n    int64 // bytes kept
-	cut  int64 // bytes beyond the limit
-	lost bool  // some of what was kept was not passed on
-	held bool  // reading did not end with the pipe: somebody still had it
+	// Owned by who reads: the caller of drain, or from attend on a goroutine until
+	// reading.Wait returns.
+	buf     []byte
+	writing bool // there is a writer
+	ended   bool
+	kept    hash.Hash
+	n       int64 // bytes kept
+	cut     int64 // bytes beyond the limit
+	lost    bool  // some of what was kept was not passed on
+	held    bool  // reading did not end with the pipe: somebody still had it
 
 	// Owned by the writer, which may outlive the call, until done is closed.
 	failed bool // to did not take everything
@@ -69,72 +84,115 @@ func openStreams(stdout, stderr io.Writer, stdin io.Reader, limit int64) (_ *str
 		}
 	}()
 	for i, to := range []io.Writer{stdout, stderr} {
-		if to == nil {
-			to = io.Discard
-		}
 		o := &output{to: to, kept: sha256.New(), queue: make(chan []byte, queueDepth), done: make(chan struct{})}
-		if o.r, o.w, err = pipe(0); err != nil {
+		if o.in, o.w, err = newIntake(); err != nil {
 			return nil, fault.New(fault.Unavailable, "pipe", "make pipes", err)
 		}
 		s.out[i] = o
 	}
 	if stdin != nil {
 		s.stdin = &feed{from: stdin}
-		if s.stdin.r, s.stdin.w, err = pipe(1); err != nil {
+		if s.stdin.r, s.stdin.w, err = feedPipe(); err != nil {
 			return nil, fault.New(fault.Unavailable, "pipe", "make pipes", err)
 		}
 	}
 	return s, nil
 }
 
-// start begins to read. It is called before the run, since a program may write
-// before the runner has answered.
+// start has the program's output read, should it run for longer than patience. It
+// is called before the run, since a program may write before the runner has
+// answered.
 func (s *streams) start() {
-	for _, o := range s.out {
-		s.reading.Go(func() { o.read(s) })
-	}
+	s.later = time.AfterFunc(patience, s.attend)
 	if s.stdin != nil {
 		go s.stdin.copy() // ends with the pipe, or when a stuck reader lets it
 	}
 }
 
-func (o *output) read(s *streams) {
-	writing := false // most streams of most calls stay empty
-	defer func() {
+// attend reads what comes until the pipes end. It may be called again.
+func (s *streams) attend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.attended {
+		return
+	}
+	s.attended = true
+	for _, o := range s.out {
+		if !o.ended {
+			o.in.wait()
+			s.reading.Go(func() {
+				for !o.read(s, o.in.Read) {
+				}
+			})
+		}
+	}
+}
+
+// collect reads what a program left that is gone, and reports whether that was
+// all. It does not wait: of a pipe that somebody still holds the rest is for
+// attend. Nor does it fill the queue, which takes more than a pipe does.
+func (s *streams) collect() (all bool) {
+	all = true
+	for _, o := range s.out {
+		for range queueDepth {
+			if o.read(s, o.in.ReadNow) {
+				break
+			}
+		}
+		all = all && o.ended
+	}
+	return all
+}
+
+// read reads once and passes on what came. It reports whether there is nothing
+// more to be done: the output has ended, or nothing is there yet.
+func (o *output) read(s *streams, from func([]byte) (int, error)) bool {
+	if o.buf == nil {
+		o.buf = make([]byte, chunk/16) // most programs print little
+	}
+	n, err := from(o.buf)
+	if err == errNothingYet {
+		return true
+	}
+	o.pass(s, o.buf[:n])
+	if err != nil {
+		o.ended, o.held = true, err != io.EOF
 		close(o.queue)
-		if !writing {
+		if !o.writing {
 			close(o.done)
 		}
-	}()
-	buf := make([]byte, chunk/16)
-	for {
-		n, err := o.r.Read(buf)
-		keep := take(&s.left, int64(n))
-		o.cut += int64(n) - keep
-		if keep > 0 {
-			o.n += keep
-			o.kept.Write(buf[:keep])
-			b := bytes.Clone(buf[:keep]) // the writer's, which may be slow
-			if !writing {
-				writing = true
-				go o.write() // ends with the queue, or when a stuck writer lets it
-			}
-			select {
-			case o.queue <- b:
-			case <-s.giveUp:
-				select { // there may be room all the same
-				case o.queue <- b:
-				default:
-					o.lost = true
-				}
-			}
-		}
-		if err != nil {
-			o.held = err != io.EOF
-			return
-		}
-		if n == len(buf) && n < chunk {
-			buf = make([]byte, chunk) // most programs print little
+		return true
+	}
+	if n == len(o.buf) && n < chunk {
+		o.buf = make([]byte, chunk)
+	}
+	return false
+}
+
+// pass keeps of b what may be kept, and hands it on.
+func (o *output) pass(s *streams, b []byte) {
+	keep := take(&s.left, int64(len(b)))
+	o.cut += int64(len(b)) - keep
+	if keep == 0 {
+		return
+	}
+	o.n += keep
+	o.kept.Write(b[:keep])
+	if o.to == nil {
+		return
+	}
+	if !o.writing { // most streams of most calls stay empty
+		o.writing = true
+		go o.write() // ends with the queue, or when a stuck writer lets it
+	}
+	b = bytes.Clone(b[:keep]) // the writer's, which may be slow
+	select {
+	case o.queue <- b:
+	case <-s.giveUp:
+		select { // there may be room all the same
+		case o.queue <- b:
+		default:
+			o.lost = true
 		}
 	}
 }
@@ -182,13 +240,20 @@ func (s *streams) drain(deadline time.Time) (out evidence.Output, delivered bool
 	if s.stdin != nil {
 		s.stdin.w.Close()
 	}
+	ended := s.later.Stop() && s.collect()
+	if ended && s.finished() {
+		return s.report()
+	}
 	giveUp := time.AfterFunc(time.Until(deadline), func() { close(s.giveUp) })
 	// No process of the run is left, so the pipes end. Should somebody hold one
 	// all the same, reading ends here.
-	for _, o := range s.out {
-		_ = o.r.SetReadDeadline(deadline.Add(drainGrace)) // pipes have deadlines wherever runners exist
+	if !ended {
+		s.attend()
+		for _, o := range s.out {
+			o.in.SetReadDeadline(deadline.Add(drainGrace))
+		}
+		s.reading.Wait()
 	}
-	s.reading.Wait()
 	for _, o := range s.out {
 		select {
 		case <-o.done:
@@ -199,6 +264,18 @@ func (s *streams) drain(deadline time.Time) (out evidence.Output, delivered bool
 		close(s.giveUp)
 	}
 	return s.report()
+}
+
+// finished reports whether all was read and passed on.
+func (s *streams) finished() bool {
+	for _, o := range s.out {
+		select {
+		case <-o.done:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 func (s *streams) report() (r evidence.Output, delivered bool) {
@@ -223,8 +300,8 @@ func (s *streams) report() (r evidence.Output, delivered bool) {
 // close closes every end that is still open.
 func (s *streams) close() {
 	for _, o := range s.out {
-		if o != nil && o.r != nil {
-			o.r.Close()
+		if o != nil {
+			o.in.Close()
 			o.w.Close()
 		}
 	}

@@ -134,6 +134,56 @@ func TestOutputReaderStuck(t *testing.T) {
 	}
 }
 
+// TestOutputAtOnce: what a program left that is gone is read without anybody
+// waiting for it, whatever fits into its pipes, and passed on as ever.
+func TestOutputAtOnce(t *testing.T) {
+	for _, n := range []int{0, 1, chunk / 16, chunk/16 + 1, chunk - 1, chunk} {
+		var out bytes.Buffer
+		s := newStreams(t, &out, nil, nil, chunk)
+		s.later = time.AfterFunc(time.Hour, s.attend)
+		data := make([]byte, n)
+		rand.Read(data)
+		for _, o := range s.out { // more than the limit, together
+			if _, err := o.w.Write(data); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.release()
+		got, delivered := s.drain(later())
+		want := evidence.Output{Basis: evidence.Observed, StdoutBytes: int64(n), StderrBytes: int64(min(n, chunk-n)), Cut: int64(n - min(n, chunk-n)),
+			StdoutDigest: canon.Sum(data), StderrDigest: canon.Sum(data[:min(n, chunk-n)])}
+		if got != want || !delivered || !bytes.Equal(out.Bytes(), data) {
+			t.Errorf("%d bytes: got %+v, %v, want %+v", n, got, delivered, want)
+		}
+		if s.attended {
+			t.Errorf("%d bytes: somebody waited for them", n)
+		}
+	}
+}
+
+// TestOutputHeldAtOnce: of a pipe that does not end what is there is read, and
+// then waited for the rest, but not for ever. Whoever floods it is cut off, too.
+func TestOutputHeldAtOnce(t *testing.T) {
+	s := newStreams(t, nil, nil, nil, 1<<30)
+	s.later = time.AfterFunc(time.Hour, s.attend)
+	io.WriteString(s.out[0].w, "hello")
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for b := make([]byte, chunk); ; {
+			if _, err := s.out[1].w.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	got, _ := s.drain(time.Now()) // ends
+	if got.Basis != evidence.Reported || got.StdoutBytes != 5 || got.StdoutDigest != canon.Sum([]byte("hello")) {
+		t.Errorf("got %+v", got)
+	}
+	s.close()
+	<-over
+}
+
 // TestOutputPipeHeld: somebody keeps the program's end open.
 func TestOutputPipeHeld(t *testing.T) {
 	var mu sync.Mutex

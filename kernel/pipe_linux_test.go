@@ -2,49 +2,76 @@ package kernel
 
 import (
 	"errors"
+	"io"
 	"os"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// TestPipe: the program's end is as a program expects it, ours can be waited for
-// with a deadline.
+// TestPipe: the program's end is as a program expects it, ours does not block.
 func TestPipe(t *testing.T) {
 	for ours := range 2 {
-		r, w, err := pipe(ours)
+		fds, err := pipe(ours)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Close()
-		defer w.Close()
-		for i, f := range []*os.File{r, w} {
-			raw, err := f.SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var flags, fd uintptr
-			raw.Control(func(n uintptr) {
-				flags, _, _ = syscall.Syscall(syscall.SYS_FCNTL, n, syscall.F_GETFL, 0)
-				fd, _, _ = syscall.Syscall(syscall.SYS_FCNTL, n, syscall.F_GETFD, 0)
-			})
-			if nonblock := flags&syscall.O_NONBLOCK != 0; nonblock != (i == ours) || fd&syscall.FD_CLOEXEC == 0 {
+		for i, n := range fds {
+			defer syscall.Close(n)
+			flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, uintptr(n), syscall.F_GETFL, 0)
+			fd, _, _ := syscall.Syscall(syscall.SYS_FCNTL, uintptr(n), syscall.F_GETFD, 0)
+			if nonblock := flags&syscall.O_NONBLOCK != 0; nonblock != (i == ours) || int(flags&syscall.O_ACCMODE) != i || fd&syscall.FD_CLOEXEC == 0 {
 				t.Errorf("pipe(%d): end %d: flags %#x, descriptor flags %#x", ours, i, flags, fd)
 			}
 		}
-		end := []*os.File{r, w}[ours]
-		if err := end.SetDeadline(time.Now().Add(-time.Second)); err != nil {
-			t.Errorf("pipe(%d): %v", ours, err)
-		}
 	}
-	r, w, err := pipe(0)
+	r, w, err := feedPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	defer w.Close()
-	r.SetReadDeadline(time.Unix(1, 0))
-	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := w.SetDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestIntake reads first without waiting and then with a deadline.
+func TestIntake(t *testing.T) {
+	in, w, err := newIntake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	b := make([]byte, 10)
+	if n, err := in.ReadNow(b); n != 0 || err != errNothingYet {
+		t.Errorf("empty: %d, %v", n, err)
+	}
+	io.WriteString(w, "hello")
+	if n, err := in.ReadNow(b[:3]); string(b[:n]) != "hel" || err != nil {
+		t.Errorf("got %q, %v", b[:n], err)
+	}
+	in.wait()
+	in.wait()
+	if n, err := in.Read(b); string(b[:n]) != "lo" || err != nil {
+		t.Errorf("got %q, %v", b[:n], err)
+	}
+	in.SetReadDeadline(time.Unix(1, 0))
+	if _, err := in.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read past the deadline: %v", err)
 	}
+	in.Close()
+	if _, err := w.Write(b); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("write to a pipe without a reader: %v", err)
+	}
+	w.Close()
+	if in, w, err = newIntake(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if n, err := in.ReadNow(b); n != 0 || err != io.EOF {
+		t.Errorf("at the end: %d, %v", n, err)
+	}
+	in.Close()
+	in.Close()
 }

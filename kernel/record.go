@@ -35,7 +35,8 @@ type call struct {
 	began    time.Time // with monotonic reading
 	session  string
 	run      string
-	signed   *receipt.Envelope // the intent, once it is signed
+	signed   *receipt.Entry // the intent, once it is signed
+	streams  *streams       // what the program's output comes through, once made
 	intent   *uint64
 	decision receipt.Decision
 	approval *receipt.Approval
@@ -113,13 +114,14 @@ func receiptFile(f capsule.File) receipt.File {
 
 // intend logs that the call is about to happen. Whatever fails here, nothing ran.
 // A caller that gives up does not interrupt it: the run then ends with a record.
-func (c *call) intend(ctx context.Context) error {
+// meanwhile may be done, once, while the disk is at work.
+func (c *call) intend(ctx context.Context, meanwhile func()) error {
 	if c.signed == nil {
 		if err := c.draft(); err != nil {
 			return err
 		}
 	}
-	i, err := c.k.state.append(context.WithoutCancel(ctx), c.signed, true, nil)
+	i, err := c.k.state.append(context.WithoutCancel(ctx), c.signed, true, nil, func(func() (journal.Proof, error)) { meanwhile() })
 	if err != nil {
 		return err
 	}
@@ -130,12 +132,15 @@ func (c *call) intend(ctx context.Context) error {
 // draft signs the intent, for intend to log. A call that nobody has to approve may
 // be there early, while it waits for palyra-cell.
 func (c *call) draft() (err error) {
-	c.signed, err = receipt.Sign(c.k.state.ring.Attestation(), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}))
+	c.signed, err = receipt.SignEntry(c.k.state.ring.Attestation(), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}))
 	return err
 }
 
-// execute runs the call and says how that ended.
-func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolate.Spec, stdio IO) (string, error) {
+// connect makes what output comes through, unless it is there.
+func (c *call) connect(spec *isolate.Spec, stdio IO) (err error) {
+	if c.streams != nil {
+		return nil
+	}
 	stdin := stdio.Stdin
 	switch {
 	case spec.Stdin != capsule.StdinStream:
@@ -143,11 +148,23 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 	case stdin == nil:
 		stdin = bytes.NewReader(nil)
 	}
-	streams, err := openStreams(stdio.Stdout, stdio.Stderr, stdin, spec.Limits.Output)
-	if err != nil {
+	c.streams, err = openStreams(stdio.Stdout, stdio.Stderr, stdin, spec.Limits.Output)
+	return err
+}
+
+// close closes what is still open.
+func (c *call) close() {
+	if c.streams != nil {
+		c.streams.close()
+	}
+}
+
+// execute runs the call and says how that ended.
+func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolate.Spec, stdio IO) (string, error) {
+	if err := c.connect(spec, stdio); err != nil {
 		return receipt.Failed, err
 	}
-	defer streams.close()
+	streams := c.streams
 	deadline := time.Now().Add(spec.Limits.Wall)
 	streams.start()
 	files := c.s.files(nil, streams.out[0].w, streams.out[1].w)
@@ -269,18 +286,30 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 		}
 		p.Evidence, stdout, stderr = e, r.Evidence.Output.StdoutDigest, r.Evidence.Output.StderrDigest
 	}
-	index, env, err := c.k.state.log(ctx, receipt.NewStatement(p, stdout, stderr), c.intent)
+	entry, err := c.k.state.sign(receipt.NewStatement(p, stdout, stderr))
 	if less, ok := withoutList(p, err); ok {
-		index, env, err = c.k.state.log(ctx, receipt.NewStatement(less, stdout, stderr), c.intent)
+		entry, err = c.k.state.sign(receipt.NewStatement(less, stdout, stderr))
 	}
+	if err != nil {
+		return c.out, err
+	}
+	var bundle []byte // made while the disk writes; nobody sees it before that is done
+	index, err := c.k.state.append(ctx, entry, false, c.intent, func(prove func() (journal.Proof, error)) {
+		if p, err := prove(); err == nil {
+			bundle, _ = entry.Bundle(p, c.k.state.trust) // tried again below, which says why not
+		}
+	})
 	if err != nil {
 		return c.out, err
 	}
 	c.out.LogIndex = index
 	c.k.step("result")
-	if c.out.Receipt, err = c.k.state.receipt(index, env); err != nil {
-		return c.out, err
+	if bundle == nil {
+		if bundle, err = c.k.state.receipt(index, entry); err != nil {
+			return c.out, err
+		}
 	}
+	c.out.Receipt = bundle
 	c.k.step("receipt")
 	c.observe(Event{Step: StepResult, Outcome: outcome, LogIndex: &index})
 	return c.out, nil
@@ -327,32 +356,32 @@ func exitStatus(outcome string, r *isolate.Result) int {
 	return exitRefused
 }
 
-// log signs a statement and appends it. closes is the intent that it answers.
-func (s *state) log(ctx context.Context, st receipt.Statement, closes *uint64) (uint64, *receipt.Envelope, error) {
-	env, err := receipt.Sign(s.ring.Attestation(), st)
-	if err != nil {
-		return 0, nil, err
-	}
-	index, err := s.append(ctx, env, st.IsIntent(), closes)
-	return index, env, err
+func (s *state) sign(st receipt.Statement) (*receipt.Entry, error) {
+	return receipt.SignEntry(s.ring.Attestation(), st)
 }
 
-// append logs a signed statement.
-func (s *state) append(ctx context.Context, env *receipt.Envelope, opens bool, closes *uint64) (uint64, error) {
-	leaf, err := receipt.Leaf(env, s.ring.Attestation())
-	if err != nil {
-		return 0, err
-	}
-	pos, err := s.journal.Append(ctx, journal.Entry{Leaf: leaf, Content: env.Encode(), Opens: opens, Closes: closes})
+// append logs a signed statement. opens says that it is an intent, closes which one
+// it answers. meanwhile is for journal.AppendMeanwhile, and may be nil.
+func (s *state) append(ctx context.Context, e *receipt.Entry, opens bool, closes *uint64, meanwhile func(func() (journal.Proof, error))) (uint64, error) {
+	pos, err := s.journal.AppendMeanwhile(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content(), Opens: opens, Closes: closes}, meanwhile)
 	return pos.Index, err
 }
 
-func (s *state) receipt(index uint64, env *receipt.Envelope) ([]byte, error) {
+func (s *state) receipt(index uint64, e *receipt.Entry) ([]byte, error) {
 	p, err := s.journal.Prove(index)
 	if err != nil {
 		return nil, err
 	}
-	return receipt.Bundle(env, p, s.trust)
+	return e.Bundle(p, s.trust)
+}
+
+// logged is the entry of the journal with this content.
+func (s *state) logged(content []byte) (*receipt.Entry, error) {
+	env, err := receipt.ParseEnvelope(content)
+	if err != nil {
+		return nil, err
+	}
+	return env.Entry(s.ring.Attestation())
 }
 
 // closeOrphans writes the result of every intent that has none: a crash came
@@ -364,11 +393,11 @@ func (s *state) closeOrphans(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		env, err := receipt.ParseEnvelope(content)
+		e, err := s.logged(content)
 		if err != nil {
 			return err
 		}
-		b, err := s.receipt(i, env)
+		b, err := s.receipt(i, e)
 		if err != nil {
 			return err
 		}
@@ -384,7 +413,10 @@ func (s *state) closeOrphans(ctx context.Context) error {
 		p.Outcome, p.Intent = receipt.OutcomeUnknown, &i
 		p.Seq, p.Time, p.BootID = s.journal.Size(), stamp(time.Now()), s.boot
 		p.Error = &receipt.Error{Kind: fault.Internal.String(), Reason: "crashed"}
-		if _, _, err := s.log(ctx, receipt.NewStatement(p, canon.Digest{}, canon.Digest{}), &i); err != nil {
+		if e, err = s.sign(receipt.NewStatement(p, canon.Digest{}, canon.Digest{})); err != nil {
+			return err
+		}
+		if _, err := s.append(ctx, e, false, &i, nil); err != nil {
 			return err
 		}
 	}
