@@ -54,9 +54,9 @@ func (a Arch) Number(name string) (nr uint32, ok bool) {
 func (a Arch) numbers() map[string]uint32 {
 	switch a {
 	case AMD64:
-		return numbersAMD64
+		return numbersAMD64()
 	case ARM64:
-		return numbersARM64
+		return numbersARM64()
 	}
 	return nil
 }

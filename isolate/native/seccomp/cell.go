@@ -48,7 +48,7 @@ func Cell(o Options) Policy {
 	}
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
-		allowed, deniedRules(), processRules(o.ExecCookie), fileRules(),
+		allowedRules(), deniedRules(), processRules(o.ExecCookie), fileRules(),
 		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix),
 		hostRules(namespaces, namespaces || o.AllowPathMetadata),
 	} {

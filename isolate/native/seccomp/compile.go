@@ -62,8 +62,8 @@ func (p Policy) check(a Arch) (map[uint32]*Rule, error) {
 				return nil, fmt.Errorf("system call %q is named twice", name)
 			}
 			seen[name] = true
-			_, amd := numbersAMD64[name]
-			_, arm := numbersARM64[name]
+			_, amd := AMD64.Number(name)
+			_, arm := ARM64.Number(name)
 			if !amd && !arm {
 				return nil, fmt.Errorf("no architecture has a system call %q", name)
 			}

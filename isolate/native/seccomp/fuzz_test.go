@@ -112,7 +112,7 @@ func fromBytes(b []byte) Policy {
 
 func sortedNames() []string {
 	var names []string
-	for n := range numbersAMD64 {
+	for n := range AMD64.numbers() {
 		names = append(names, n)
 	}
 	slices.Sort(names)
