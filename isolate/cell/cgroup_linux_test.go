@@ -94,6 +94,13 @@ func inGroup(t *testing.T, p cell.Pool) (*cell.Client, *isolate.Result) {
 
 func TestCgroup(t *testing.T) {
 	before := groups(t)
+	// A palyra-cell that could not be started leaves nothing, either.
+	if _, err := cell.Start(t.Context(), cell.Config{Path: "/etc/passwd", Tier: tier.C, Key: testKey}); err == nil {
+		t.Error("/etc/passwd was started")
+	}
+	if left := groups(t); !slices.Equal(left, before) {
+		t.Errorf("groups %v are left after a failed start, want %v", left, before)
+	}
 	c, res := inGroup(t, cell.Pool{})
 	e := res.Evidence
 	for name, want := range map[string]string{"memory.max": "536870912", "memory.swap.max": "0", "pids.max": "25"} {

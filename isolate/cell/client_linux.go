@@ -137,21 +137,24 @@ func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, 
 	started, gone := make(chan error, 1), make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, after the process
-		var err error
-		c, err = startChild(path, theirs, a)
-		started <- err
-		if err == nil {
-			c.wait()
-			if a.Cloneflags == 0 {
-				killStrays()
+		remove := func() {
+			if nest != nil {
+				nest.Remove() // what is left then is a group without processes
 			}
 		}
-		if nest != nil {
-			nest.Remove() // what is left then is a group without processes
+		var err error
+		if c, err = startChild(path, theirs, a); err != nil {
+			remove() // before anybody knows, and may end
+			started <- err
+			return
 		}
-		if err == nil {
-			close(gone)
+		started <- nil
+		c.wait()
+		if a.Cloneflags == 0 {
+			killStrays()
 		}
+		remove()
+		close(gone)
 	}()
 	if err := <-started; err != nil {
 		return nil, nil, startError(path, err, a.Cloneflags&syscall.CLONE_NEWUSER != 0)
