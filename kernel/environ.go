@@ -13,7 +13,8 @@ import (
 // would choose the program.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// baseEnv is the environment of every call. Nothing of the caller's is in it.
+// baseEnv is the environment of every call, sorted by name. Nothing of the
+// caller's is in it.
 func baseEnv() []string {
 	return []string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=" + searchPath, "TMPDIR=/tmp"}
 }
@@ -44,6 +45,9 @@ var refusedNames = []string{
 
 // environment returns the complete environment of a call, sorted by name.
 func environment(added []string) ([]string, error) {
+	if len(added) == 0 {
+		return baseEnv(), nil
+	}
 	env := make(map[string]string)
 	for _, e := range baseEnv() {
 		env[capsule.Name(e)] = e

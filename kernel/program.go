@@ -191,10 +191,11 @@ func (p *place) lookup(name string) (*pin.Handle, error) {
 	} else {
 		h, err = p.search(name)
 	}
+	if err == nil {
+		return h, nil
+	}
 	op := fmt.Sprintf("find program %q", clip(name))
 	switch {
-	case err == nil:
-		return h, nil
 	case fault.KindOf(err) == fault.Unsupported:
 		return nil, err
 	case absent(err), errors.Is(err, syscall.ENAMETOOLONG):
@@ -215,8 +216,9 @@ func (p *place) lookup(name string) (*pin.Handle, error) {
 
 // open checks that a found file is one to run and opens it.
 func (p *place) open(h *pin.Handle) (*os.File, error) {
-	op := fmt.Sprintf("open program %q", p.shown(h))
-	no := func(reason string, err error) error { return fault.New(fault.NotExec, reason, op, err) }
+	no := func(reason string, err error) error {
+		return fault.New(fault.NotExec, reason, fmt.Sprintf("open program %q", p.shown(h)), err)
+	}
 	switch m := h.Stat.Mode; {
 	case m.IsDir():
 		return nil, no("program_is_directory", errors.New("is a directory"))
@@ -242,7 +244,7 @@ func (p *place) open(h *pin.Handle) (*os.File, error) {
 // file to use; if that is a sealed copy, f is closed.
 func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (held, *pin.Sealed, error) {
 	r := capsule.File{Path: p.shown(h)}
-	op := fmt.Sprintf("read %s %q", what, r.Path)
+	op := func() string { return fmt.Sprintf("read %s %q", what, r.Path) }
 	if h.System() && !p.inWorkspace(h) {
 		r.Pinned = capsule.PinnedSystem
 		d, err := p.digests.Of(f, h.Stat, maxExecutable)
@@ -251,7 +253,7 @@ func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (h
 		}
 		if err != nil {
 			f.Close()
-			return held{}, nil, fault.New(fault.Unavailable, "program_changed", op, err)
+			return held{}, nil, fault.New(fault.Unavailable, "program_changed", op(), err)
 		}
 		r.Digest, r.Size = d.Sum, d.Size
 		return held{what, f, h.Stat, r, d}, nil, nil
@@ -260,11 +262,11 @@ func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (h
 	now := time.Now()
 	s, err := pin.Seal("palyra-"+what, io.NewSectionReader(f, 0, 1<<62), maxExecutable, perm)
 	if err != nil {
-		return held{}, nil, sealFault(op, err)
+		return held{}, nil, sealFault(op(), err)
 	}
 	if s.Size == 0 {
 		s.File.Close()
-		return held{}, nil, fault.New(fault.NotExec, "program_empty", op, errors.New("is empty"))
+		return held{}, nil, fault.New(fault.NotExec, "program_empty", op(), errors.New("is empty"))
 	}
 	r.Pinned, r.Digest, r.Size = capsule.PinnedSealed, s.Digest, s.Size
 	return held{what, s.File, h.Stat, r, digests.Digest{Sum: s.Digest, Size: s.Size, Hashed: now}}, s, nil
@@ -310,7 +312,9 @@ func (p *place) program(argv []string) (_ *program, err error) {
 		if !isScript(head) {
 			// The file may have become a script meanwhile, whose interpreter nobody
 			// would have seen: look again at what was pinned.
-			if prog.exec, _, err = p.pin(h, f, "program", 0o555); err == nil {
+			// Where the digest was known it has not changed since it was found, before
+			// that first look.
+			if prog.exec, _, err = p.pin(h, f, "program", 0o555); err == nil && !prog.exec.digest.Cached {
 				head, err = p.head(prog.exec.file, h)
 			}
 			if err == nil {

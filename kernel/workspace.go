@@ -59,6 +59,9 @@ func (p *place) close() {
 
 // checkCwd wants the working directory to be a real folder of the workspace.
 func (p *place) checkCwd() error {
+	if p.cwd == p.view {
+		return nil
+	}
 	op := fmt.Sprintf("enter directory %q", clip(p.cwd))
 	rel, ok := below(p.view, p.cwd)
 	if !ok || path.Clean(p.cwd) != p.cwd {

@@ -117,7 +117,9 @@ func New(path, boot string) *Cache {
 // change f, and looks afterwards whether it is still as st says; only with that
 // the digest is of what f holds.
 func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
-	if c == nil || st.Size > limit || !pin.KeepsTimes(f) {
+	// What is remembered is of a mount whose file system keeps times. That is asked
+	// again only if another mount may have been given its number since.
+	if c == nil || st.Size > limit || !st.MountForGood && !pin.KeepsTimes(f) {
 		return hash(f, limit)
 	}
 	k := key{st.Dev, st.Ino, st.Mount, st.Size, st.MtimeNS, st.CtimeNS, st.BirthNS}
@@ -138,7 +140,7 @@ func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
 		return d, nil
 	}
 	verity := pin.KeepsContent(f, st)
-	if !c.oldEnough(f, st, verity) {
+	if st.MountForGood && !pin.KeepsTimes(f) || !c.oldEnough(f, st, verity) {
 		c.mu.Unlock()
 		return hash(f, limit)
 	}

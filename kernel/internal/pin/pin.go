@@ -52,7 +52,8 @@ type Stat struct {
 	MtimeNS      int64
 	CtimeNS      int64
 	BirthNS      int64  // 0 where the file system keeps none
-	Mount        uint64 // which mount it was found on; not given out again before Linux is started anew, since 6.8
+	Mount        uint64 // which mount it was found on
+	MountForGood bool   // Mount is not given out again before Linux is started anew: since 6.8
 	HasOtherName bool   // more than one link
 	Verity       bool   // the file system says that fs-verity protects it; see KeepsContent
 }
@@ -81,18 +82,18 @@ func (s Stat) SameFile(o Stat) bool { return s.Dev == o.Dev && s.Ino == o.Ino }
 type Handle struct {
 	Stat Stat
 	Path string // where the kernel says it is, links resolved
-	file *os.File
+	held descriptor
 }
 
 // File returns the O_PATH descriptor. It belongs to h.
-func (h *Handle) File() *os.File { return h.file }
+func (h *Handle) File() *os.File { return h.held.File(h.Path) }
 
 // Close lets go. A nil Handle is closed.
 func (h *Handle) Close() error {
 	if h == nil {
 		return nil
 	}
-	return h.file.Close()
+	return h.held.Close()
 }
 
 // Sealed is a copy in memory that nobody can change.

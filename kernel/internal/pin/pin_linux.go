@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +27,7 @@ func At(dir *Handle, name string, how How) (*Handle, error) {
 	at := unix.AT_FDCWD
 	switch {
 	case dir != nil:
-		at = int(dir.file.Fd())
+		at = dir.held.fd()
 	case how != Anywhere || !path.IsAbs(name):
 		panic("pin: internal error: relative lookup without a directory")
 	}
@@ -47,9 +46,9 @@ func open(at int, name string, oh *unix.OpenHow) (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handle{file: os.NewFile(uintptr(fd), name)}
-	if h.Stat, err = stat(h.file); err == nil {
-		h.Path, err = os.Readlink(procFD(h.file))
+	h := &Handle{held: descriptor{n: fd}}
+	if h.Stat, err = statx(fd, "", unix.AT_EMPTY_PATH); err == nil {
+		h.Path, err = os.Readlink(procFD(fd))
 	}
 	if err != nil {
 		h.Close()
@@ -68,16 +67,46 @@ func openat2(at int, name string, oh *unix.OpenHow) (int, error) {
 	}
 }
 
-func procFD(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// descriptor is an open one, without an *os.File until somebody wants that: to
+// make one costs more than to open most files.
+type descriptor struct {
+	n    int // -1: closed
+	file *os.File
+}
+
+func (d *descriptor) fd() int { return d.n }
+
+// File is not safe for concurrent use.
+func (d *descriptor) File(name string) *os.File {
+	if d.file == nil && d.n >= 0 {
+		d.file = os.NewFile(uintptr(d.n), name)
+	}
+	return d.file
+}
+
+// Close may be called again.
+func (d *descriptor) Close() error {
+	if d.n < 0 {
+		return os.ErrClosed
+	}
+	n := d.n
+	d.n = -1
+	if d.file != nil {
+		return d.file.Close()
+	}
+	return os.NewSyscallError("close", unix.Close(n))
+}
 
 // statx asks for the birth time and the mount besides what fstat tells.
 const wanted = unix.STATX_BASIC_STATS | unix.STATX_BTIME | unix.STATX_MNT_ID | unix.STATX_MNT_ID_UNIQUE
 
-func stat(f *os.File) (Stat, error) { return statFD(int(f.Fd())) }
+func stat(f *os.File) (Stat, error) { return statx(int(f.Fd()), "", unix.AT_EMPTY_PATH) }
 
-func statFD(fd int) (Stat, error) {
+func statx(at int, name string, flags int) (Stat, error) {
 	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, wanted, &st); err != nil {
+	if err := unix.Statx(at, name, flags, wanted, &st); err != nil {
 		return Stat{}, os.NewSyscallError("statx", err)
 	}
 	s := Stat{Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino, UID: st.Uid, GID: st.Gid, Size: int64(st.Size),
@@ -87,7 +116,7 @@ func statFD(fd int) (Stat, error) {
 		s.BirthNS = nano(st.Btime)
 	}
 	if st.Mask&(unix.STATX_MNT_ID|unix.STATX_MNT_ID_UNIQUE) != 0 {
-		s.Mount = st.Mnt_id
+		s.Mount, s.MountForGood = st.Mnt_id, st.Mask&unix.STATX_MNT_ID_UNIQUE != 0
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -113,7 +142,7 @@ func (h *Handle) Open() (*os.File, error) {
 	if !h.Stat.Mode.IsRegular() {
 		return nil, ErrNotRegular
 	}
-	fd, err := unix.Open(procFD(h.file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open(procFD(h.held.fd()), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("open", err)
 	}
@@ -128,7 +157,7 @@ func (h *Handle) Open() (*os.File, error) {
 // Executable reports whether the caller may execute the held file, by effective
 // ids and the mount's flags.
 func (h *Handle) Executable() error {
-	err := unix.Faccessat2(int(h.file.Fd()), "", unix.X_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH)
+	err := unix.Faccessat2(h.held.fd(), "", unix.X_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH)
 	return os.NewSyscallError("faccessat2", err)
 }
 
@@ -155,29 +184,24 @@ func (h *Handle) System() bool {
 	if !h.Stat.Mode.IsRegular() || !ours(h.Stat) || !path.IsAbs(h.Path) {
 		return false
 	}
-	dir, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return false
-	}
-	defer func() { unix.Close(dir) }()
-	here, err := statFD(dir)
-	step := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	for p := range strings.SplitSeq(h.Path[1:], "/") {
-		if err != nil || !here.Mode.IsDir() || !ours(here) {
-			return false
+	// Each folder is looked at by its name, before what is in it: what the one
+	// before holds under that name only root can change, so the names that lead
+	// there still lead to what was looked at. No link is followed.
+	for i := range len(h.Path) {
+		if h.Path[i] != '/' {
+			continue
 		}
-		next, err := openat2(dir, p, &step)
-		if err != nil {
-			return false
-		}
-		unix.Close(dir)
-		dir = next
-		if here, err = statFD(dir); err != nil {
+		if dir, err := statAt(h.Path[:max(i, 1)]); err != nil || !dir.Mode.IsDir() || !ours(dir) {
 			return false
 		}
 	}
-	return here.SameFile(h.Stat)
+	here, err := statAt(h.Path)
+	return err == nil && here.SameFile(h.Stat)
+}
+
+// statAt looks at what an absolute name leads to, itself if it is a link.
+func statAt(name string) (Stat, error) {
+	return statx(unix.AT_FDCWD, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
 }
 
 // KeepsTimes reports whether the file system of f moves a file's ctime with
@@ -292,7 +316,7 @@ func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, err
 		return nil, err
 	}
 	// A description of its own: read-only, and with an offset at the beginning.
-	ro, err := unix.Open(procFD(w), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	ro, err := unix.Open(procFD(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("open", err)
 	}

@@ -240,6 +240,26 @@ func TestSystem(t *testing.T) {
 	if old.System() {
 		t.Error("a file that is no longer at its path is still trusted")
 	}
+	// Links on the way, to the very same file.
+	h, err = At(nil, file, Anywhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for _, name := range []string{base + "/sub", file} {
+		if err := errors.Join(os.Rename(name, name+".moved"), os.Symlink(name+".moved", name)); err != nil {
+			t.Fatal(err)
+		}
+		if h.System() {
+			t.Errorf("trusted though %s is a link", name)
+		}
+		if err := errors.Join(os.Remove(name), os.Rename(name+".moved", name)); err != nil {
+			t.Fatal(err)
+		}
+		if !h.System() {
+			t.Errorf("not trusted again without the link %s", name)
+		}
+	}
 }
 
 func TestSeal(t *testing.T) {
@@ -259,7 +279,7 @@ func TestSeal(t *testing.T) {
 		if _, err := s.File.Write([]byte("x")); err == nil {
 			t.Error("write on the descriptor passed")
 		}
-		if w, err := os.OpenFile(procFD(s.File), os.O_RDWR, 0); err == nil {
+		if w, err := os.OpenFile(procFD(int(s.File.Fd())), os.O_RDWR, 0); err == nil {
 			if _, err := w.Write([]byte("x")); !errors.Is(err, syscall.EPERM) {
 				t.Errorf("write on a new descriptor: %v", err)
 			}

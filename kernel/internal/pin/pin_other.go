@@ -32,6 +32,15 @@ func (h *Handle) Executable() error { return unsupported("faccessat2") }
 // System is false: nothing is trusted.
 func (h *Handle) System() bool { return false }
 
+// descriptor holds nothing.
+type descriptor struct{}
+
+// File returns nil.
+func (*descriptor) File(string) *os.File { return nil }
+
+// Close does nothing.
+func (*descriptor) Close() error { return nil }
+
 // KeepsTimes is false: nothing is known.
 func KeepsTimes(*os.File) bool { return false }
 
