@@ -46,7 +46,10 @@ func (m *memo) print(v any) ([]byte, bool) {
 	if s == nil {
 		s = new(slices.Grow([]byte(nil), 8<<10))
 	}
-	b, ok := direct((*s)[:0], v)
+	b, ok := own((*s)[:0], v)
+	if !ok {
+		b, ok = direct((*s)[:0], v)
+	}
 	if !ok {
 		return nil, false
 	}
@@ -56,6 +59,17 @@ func (m *memo) print(v any) ([]byte, bool) {
 		m.scratch.Put(s)
 	}
 	return out, true
+}
+
+// own is for types that print themselves.
+func own(b []byte, v any) ([]byte, bool) {
+	p, ok := v.(Printer)
+	if !ok || reflect.ValueOf(v).IsZero() { // a nil pointer has no members
+		return b, false
+	}
+	w := Writer{b: b}
+	p.PrintCanonical(&w)
+	return w.b, !w.bad
 }
 
 func (m *memo) of(t reflect.Type) encoder {
