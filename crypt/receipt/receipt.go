@@ -83,7 +83,7 @@ func payloadOf(s Statement) ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
 	}
-	payload, err := canon.Marshal(s)
+	payload, err := canon.Marshal(&s)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
 	}
