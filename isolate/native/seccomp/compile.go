@@ -12,8 +12,9 @@ import (
 // The program is a balanced binary search over system call numbers, because
 // the kernel runs a filter once for every number when it is installed (to find
 // the calls that are always allowed, kernel 5.11) and a linear list makes that
-// more expensive than the launch of a process. Rules with conditions are
-// blocks of comparisons at the leaves; every path ends in a RET.
+// more expensive than the launch of a process. It ends in short lists, because the
+// kernel also compiles it each time, and a list takes fewer instructions. Rules with
+// conditions are blocks of comparisons at the leaves; every path ends in a RET.
 func Compile(p Policy, a Arch) (Filter, error) {
 	rules, err := p.check(a)
 	if err != nil {
@@ -21,12 +22,8 @@ func Compile(p Policy, a Arch) (Filter, error) {
 	}
 	g := &generator{rets: make(map[Action]int), memo: make(map[node]int)}
 	entry := g.search(p.segments(a, rules, g))
-	kill := g.ret(KillProcess)
-	if a == AMD64 {
-		entry = g.jump(jgeK, x32Bit, kill, entry)
-	}
 	entry = g.load(offNr, entry)
-	entry = g.jump(jeqK, a.Audit(), entry, kill)
+	entry = g.jump(jeqK, a.Audit(), entry, g.ret(KillProcess))
 	g.load(offArch, entry)
 	if g.err != nil {
 		return Filter{}, fmt.Errorf("compile seccomp policy %q for %s: %w", p.Name, a, g.err)
@@ -130,6 +127,9 @@ func (p Policy) segments(a Arch, rules map[uint32]*Rule, g *generator) []segment
 		next = nr + 1
 	}
 	add(next, p.Unknown, unknown)
+	if a == AMD64 {
+		add(x32Bit, KillProcess, func() int { return g.ret(KillProcess) })
+	}
 	return segs
 }
 

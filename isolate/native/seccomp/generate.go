@@ -1,6 +1,9 @@
 package seccomp
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // BPF codes, linux/bpf_common.h.
 const (
@@ -23,6 +26,7 @@ const (
 const (
 	maxInstrs = 4096 // BPF_MAXINSNS
 	maxJump   = 255  // conditional jumps have eight bits
+	maxWalk   = 12   // segments; more make the way of a number longer, fewer the program
 )
 
 // generator writes a program backwards, so that the target of every jump exists
@@ -49,19 +53,53 @@ type segment struct {
 	gen func() int // writes what the range leads to and returns its entry
 }
 
-// search writes a binary search for A in segs and returns its entry.
+// search writes a search for A in segs and returns its entry: a binary one, down to
+// few enough segments to walk them.
 func (g *generator) search(segs []segment) int {
 	switch {
 	case len(segs) == 1:
 		return segs[0].gen()
-	case len(segs) == 3 && segs[0].key == segs[2].key && segs[2].lo == segs[1].lo+1:
-		out := segs[0].gen()
-		return g.jump(jeqK, segs[1].lo, segs[1].gen(), out)
+	case len(segs) <= maxWalk:
+		return g.walk(segs)
 	}
 	mid := len(segs) / 2
 	right := g.search(segs[mid:])
 	left := g.search(segs[:mid])
 	return g.jump(jgeK, segs[mid].lo, right, left)
+}
+
+// walk writes a search that takes segments one by one: first single numbers in the
+// midst of something else, which then is one piece, and then the rest from above.
+// The kernel makes two instructions of a jump that goes elsewhere in both cases.
+// Here that is the last one only; in a tree it would be half of them.
+func (g *generator) walk(segs []segment) int {
+	type test struct {
+		code uint16
+		segment
+	}
+	var tests []test
+	rest := slices.Clone(segs)
+	for i := 1; i < len(rest)-1; {
+		if rest[i-1].key != rest[i+1].key || rest[i+1].lo != rest[i].lo+1 {
+			i++
+			continue
+		}
+		tests = append(tests, test{jeqK, rest[i]})
+		rest = slices.Delete(rest, i, i+2)
+		i = max(i-1, 1) // what is before it may be one now
+	}
+	for _, s := range slices.Backward(rest[1:]) {
+		tests = append(tests, test{jgeK, s})
+	}
+	to := make([]int, len(tests))
+	for i, t := range slices.Backward(tests) {
+		to[i] = t.gen()
+	}
+	entry := rest[0].gen()
+	for i, t := range slices.Backward(tests) {
+		entry = g.jump(t.code, t.lo, to[i], entry)
+	}
+	return entry
 }
 
 // ret returns a RET of the action that is near enough to jump to.

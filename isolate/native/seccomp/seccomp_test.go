@@ -304,32 +304,6 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestDepth bounds what a call costs at run time, and so what installing costs:
-// the longest way to a decision on the number alone.
-func TestDepth(t *testing.T) {
-	for _, a := range arches {
-		m := newMachine(t, Cell(Options{Tier: tier.C, ExecCookie: 1, AllowInet: true}), a)
-		if n := len(m.tracer.prog); n > 400 {
-			t.Errorf("%s: %d instructions; installing costs about 0.3 µs for each", a, n)
-		}
-		for nr := range uint32(600) {
-			for i := range m.tracer.hit {
-				m.tracer.hit[i] = 0
-			}
-			m.tracer.run(t, words(Data{Arch: a.Audit(), Nr: nr}))
-			steps := 0
-			for pc, h := range m.tracer.hit {
-				if h != 0 && m.tracer.prog[pc].Code == jgeK {
-					steps++
-				}
-			}
-			if steps > 20 {
-				t.Errorf("%s: number %d takes %d comparisons", a, nr, steps)
-			}
-		}
-	}
-}
-
 // TestCell states by name what matters most.
 func TestCell(t *testing.T) {
 	c := Options{Tier: tier.C, ExecCookie: 0x1122334455667788, AllowInet: true, AllowUnix: true}
