@@ -213,8 +213,8 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
 	c := newCall(k, &who, s, &p, stdio.Observe)
+	defer c.close()
 	k.step("sealed")
 	c.observe(Event{Step: StepSealed})
 
@@ -279,7 +279,6 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	}
 
 	// Intent: on disk before anything happens.
-	defer c.close()
 	if err := c.intend(ctx, func() {
 		_ = c.connect(spec, stdio) // execute tries again, and says why not
 	}); err != nil {

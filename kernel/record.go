@@ -152,11 +152,12 @@ func (c *call) connect(spec *isolate.Spec, stdio IO) (err error) {
 	return err
 }
 
-// close closes what is still open.
+// close closes what the call still has open. It may be called again.
 func (c *call) close() {
 	if c.streams != nil {
 		c.streams.close()
 	}
+	c.s.close()
 }
 
 // execute runs the call and says how that ended.
@@ -298,6 +299,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 		if p, err := prove(); err == nil {
 			bundle, _ = entry.Bundle(p, c.k.state.trust) // tried again below, which says why not
 		}
+		c.close()
 	})
 	if err != nil {
 		return c.out, err

@@ -137,7 +137,7 @@ func sealStdin(ctx context.Context, r io.Reader) (*pin.Sealed, error) {
 	return s, nil
 }
 
-// close closes every file of s.
+// close closes every file of s. It may be called again.
 func (s *sealed) close() {
 	if s.place != nil {
 		s.place.close()

@@ -48,7 +48,7 @@ func open(at int, name string, oh *unix.OpenHow) (*Handle, error) {
 	}
 	h := &Handle{held: descriptor{n: fd}}
 	if h.Stat, err = statx(fd, "", unix.AT_EMPTY_PATH); err == nil {
-		h.Path, err = os.Readlink(procFD(fd))
+		h.Path, err = pathOf(fd)
 	}
 	if err != nil {
 		h.Close()
@@ -65,6 +65,15 @@ func openat2(at int, name string, oh *unix.OpenHow) (int, error) {
 			return fd, os.NewSyscallError("openat2", err)
 		}
 	}
+}
+
+// pathOf says where the kernel has an open file.
+func pathOf(fd int) (string, error) {
+	var short [256]byte // enough for most
+	if n, err := unix.Readlink(procFD(fd), short[:]); err == nil && n < len(short) {
+		return string(short[:n]), nil
+	}
+	return os.Readlink(procFD(fd))
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -156,6 +156,32 @@ func TestChanged(t *testing.T) {
 	}
 }
 
+// TestPathLength: a path is told whole, however long.
+func TestPathLength(t *testing.T) {
+	d, _ := dir(t)
+	for n := range 6 {
+		d += "/" + strings.Repeat("x", 40+n*7)
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, pad := range []int{255 - len(d) - 1, 256 - len(d) - 1, 257 - len(d) - 1, 200} {
+			if pad < 1 || pad > 255 {
+				continue
+			}
+			name := d + "/" + strings.Repeat("f", pad)
+			write(t, name, "x", 0o644)
+			h, err := At(nil, name, Anywhere)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want, err := filepath.EvalSymlinks(name); err != nil || h.Path != want {
+				t.Errorf("%d bytes: at %q, want %q, %v", len(name), h.Path, want, err)
+			}
+			h.Close()
+		}
+	}
+}
+
 func TestSystem(t *testing.T) {
 	for _, c := range []struct {
 		name string
