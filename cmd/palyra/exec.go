@@ -88,6 +88,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 	if err != nil {
 		return nil, nil, err
 	}
+	a.armed() // from here on there may be something to end
 	out, err := k.Call(ctx, *p, stdio)
 	return out, k.PolicySet(), errors.Join(err, k.Close())
 }

@@ -25,18 +25,25 @@ func (e signalError) exit() int { return execSignal + int(e.sig) }
 //
 // SIGPIPE is taken over so that a reader who leaves ends the call in the same
 // orderly way (see pipeWriter) instead of ending palyra in the middle of it.
-func interruptible(parent context.Context, exit func(int)) (context.Context, func()) {
+//
+// Taking the signals over costs a thread and several switches between threads, a
+// third of a millisecond, and so goes on while the caller does something else.
+// Until armed has returned a signal may still end palyra, as it ends any program:
+// nothing must have begun by then that needs an orderly end. The signals stay
+// taken until the process ends.
+func interruptible(parent context.Context, exit func(int)) (ctx context.Context, armed func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	ch := make(chan os.Signal, 4)
-	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
-		// Whoever started us with a signal ignored (nohup, a shell's background
-		// job) means it.
-		if sig == syscall.SIGPIPE || !signal.Ignored(sig) {
-			signal.Notify(ch, sig)
+	ready := make(chan struct{})
+	go func() {
+		ch := make(chan os.Signal, 4)
+		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
+			// Whoever started us with a signal ignored (nohup, a shell's background
+			// job) means it.
+			if sig == syscall.SIGPIPE || !signal.Ignored(sig) {
+				signal.Notify(ch, sig)
+			}
 		}
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
+		close(ready)
 		n := 0
 		for s := range ch {
 			sig, ok := s.(syscall.Signal)
@@ -48,13 +55,8 @@ func interruptible(parent context.Context, exit func(int)) (context.Context, fun
 			}
 			cancel(signalError{sig})
 		}
-	})
-	return ctx, func() {
-		signal.Stop(ch)
-		close(ch)
-		wg.Wait()
-		cancel(nil)
-	}
+	}()
+	return ctx, func() { <-ready }
 }
 
 // interruption returns the status for a call that ctx ended, and whether it did.

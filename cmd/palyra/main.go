@@ -41,6 +41,7 @@ type app struct {
 	executable     func() (string, error) // path of this program
 	terminal       string                 // what an approval is asked on
 	become         func(path string, argv []string) error
+	armed          func() // waits until a signal ends the context and nothing else; see interruptible
 	table          *command.Table
 }
 
@@ -50,10 +51,9 @@ func main() {
 		executable: os.Executable, terminal: "/dev/tty", table: tableFor(os.Args[1:]),
 		become: func(path string, argv []string) error { return syscall.Exec(path, argv, os.Environ()) },
 	}
-	ctx, stop := interruptible(context.Background(), os.Exit)
-	status := a.run(ctx, os.Args[1:])
-	stop()
-	os.Exit(status)
+	var ctx context.Context
+	ctx, a.armed = interruptible(context.Background(), os.Exit)
+	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
 // run parses args, runs the command they name and returns the exit status.
@@ -100,9 +100,11 @@ func (a *app) operate(args []string) int {
 // not in the table because they print from it, and because a table that is data
 // can be compared with the documents.
 func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
+	if inv.Command.Name == "exec" {
+		return a.exec(ctx, inv) // waits when it has to
+	}
+	a.armed()
 	switch inv.Command.Name {
-	case "exec":
-		return a.exec(ctx, inv)
 	case "attest verify":
 		return a.admin(inv, "attest.verify", a.attestVerify)
 	case "attest show":

@@ -24,7 +24,7 @@ func newApp(t *testing.T, env map[string]string) (a *app, stdout, stderr *bytes.
 		stdin: strings.NewReader(""), stdout: stdout, stderr: stderr,
 		getenv:     func(k string) string { return env[k] },
 		executable: func() (string, error) { return filepath.Join(t.TempDir(), "palyra"), nil },
-		terminal:   filepath.Join(t.TempDir(), "no-tty"), table: table(),
+		terminal:   filepath.Join(t.TempDir(), "no-tty"), table: table(), armed: func() {},
 	}, stdout, stderr
 }
 
