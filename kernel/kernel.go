@@ -115,7 +115,7 @@ type Kernel struct {
 	certified certificates // see certificate.go
 
 	calls sync.WaitGroup // one for each call
-	dying sync.WaitGroup // one for each lane that was dismissed
+	dying sync.WaitGroup // one for each lane that was dismissed, and for a prepare
 
 	mu     sync.Mutex
 	set    *policy.Set         // guarded by mu; swapped, never mutated
@@ -235,6 +235,9 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	if err := lane.wait(func() {
 		if effect == policy.Allow {
 			_ = c.draft() // intend tries again, and says why not
+		}
+		if !k.cfg.Once {
+			prepare()
 		}
 	}); err != nil {
 		k.retire(lane)

@@ -173,6 +173,11 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		files.Stdin = streams.stdin.r
 	}
 	c.lookBefore()
+	if c.k.cfg.Once {
+		// Until the program has ended there is nothing else to do; before, palyra
+		// and palyra-cell have all processors of a small machine to themselves.
+		c.k.dying.Go(prepare)
+	}
 	res, err := l.runner.Run(ctx, g, spec, files)
 	streams.release()
 	output, delivered := streams.drain(deadline)

@@ -76,13 +76,12 @@ func (l *lane) wait(meanwhile func()) error {
 	case <-l.ready:
 	default:
 		meanwhile()
-		prepare()
 		<-l.ready
 	}
 	return l.err
 }
 
-// prepare does what the call would otherwise do after the wait: printing and
+// prepare does what recording the result would otherwise do first: printing and
 // reading types for the first time.
 func prepare() {
 	receipt.Prepare()
