@@ -310,7 +310,7 @@ func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, err
 	defer w.Close()
 	s := &Sealed{}
 	hash := sha256.New()
-	s.Size, err = io.CopyBuffer(io.MultiWriter(w, hash), io.LimitReader(r, limit+1), make([]byte, 64<<10))
+	s.Size, err = pour(io.MultiWriter(w, hash), io.LimitReader(r, limit+1))
 	switch {
 	case err != nil:
 		return nil, err
@@ -331,6 +331,30 @@ func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, err
 	}
 	s.File = os.NewFile(uintptr(ro), name)
 	return s, nil
+}
+
+// pour is io.Copy with a buffer that is small for what is small: to clear a large
+// one takes longer than to copy most scripts and inputs.
+func pour(w io.Writer, r io.Reader) (n int64, err error) {
+	const first, rest = 4 << 10, 64 << 10
+	buf := make([]byte, first)
+	for {
+		m, err := r.Read(buf)
+		if m > 0 {
+			k, werr := w.Write(buf[:m])
+			if n += int64(k); werr != nil {
+				return n, werr
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return n, nil
+		case err != nil:
+			return n, err
+		case m == first && len(buf) == first:
+			buf = make([]byte, rest)
+		}
+	}
 }
 
 // sealTries bounds addSeals. A try that finds a page busy has itself waited for

@@ -1,13 +1,16 @@
 package pin
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 
 	"palyra/internal/canon"
 )
@@ -285,6 +288,37 @@ func TestSystem(t *testing.T) {
 		if !h.System() {
 			t.Errorf("not trusted again without the link %s", name)
 		}
+	}
+}
+
+// TestSealSizes: what is sealed is what was read, whatever its length.
+func TestSealSizes(t *testing.T) {
+	for _, n := range []int{0, 1, 4095, 4096, 4097, 8192, 65536, 65537, 69632, 69633, 300000} {
+		data := make([]byte, n)
+		for i := range data {
+			data[i] = byte(i * 7 >> 3)
+		}
+		for what, r := range map[string]io.Reader{"whole": bytes.NewReader(data), "halves": iotest.HalfReader(bytes.NewReader(data)),
+			"end with data": iotest.DataErrReader(bytes.NewReader(data))} {
+			s, err := Seal("test", r, 300000, 0o444)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(s.File)
+			if err != nil || !bytes.Equal(got, data) || s.Size != int64(n) || s.Digest != canon.Sum(data) {
+				t.Errorf("%d bytes, %s: %d bytes, size %d, %v", n, what, len(got), s.Size, err)
+			}
+			s.File.Close()
+		}
+		if n > 0 {
+			if _, err := Seal("test", bytes.NewReader(data), int64(n-1), 0o444); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("%d bytes with a limit of one less: %v", n, err)
+			}
+		}
+	}
+	broken := errors.New("broken")
+	if _, err := Seal("test", iotest.ErrReader(broken), 10, 0o444); !errors.Is(err, broken) {
+		t.Errorf("a reader that fails: %v", err)
 	}
 }
 
