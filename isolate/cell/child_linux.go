@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -26,21 +27,24 @@ type child struct {
 }
 
 // startChild executes the palyra-cell at path with theirs as descriptor 3, in the
-// folder / and without an environment. It must be called on the thread that the
-// parent-death signal is to be tied to.
+// folder / and with an environment that only holds GOMAXPROCS, with the number that
+// Go would choose: else it reads all mounts and its cgroup's limits first, even
+// where package main has settings that ignore them. It must be called on the thread
+// that the parent-death signal is to be tied to.
 func startChild(path string, theirs *os.File, attr *syscall.SysProcAttr) (*child, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
+	env := []string{"GOMAXPROCS=" + strconv.Itoa(runtime.NumCPU())}
 	none := ^uintptr(0)
 	files := slices.Repeat([]uintptr{none}, room+1)
 	copy(files, []uintptr{null.Fd(), null.Fd(), os.Stderr.Fd(), theirs.Fd()})
 	files[room] = null.Fd()
 	c := &child{pidfd: -1}
 	attr.PidFD = &c.pidfd
-	c.pid, err = syscall.ForkExec(path, []string{"palyra-cell"}, &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: attr})
+	c.pid, err = syscall.ForkExec(path, []string{"palyra-cell"}, &syscall.ProcAttr{Dir: "/", Env: env, Files: files, Sys: attr})
 	runtime.KeepAlive(theirs)
 	if err != nil {
 		return nil, &os.PathError{Op: "fork/exec", Path: path, Err: err}

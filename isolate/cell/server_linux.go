@@ -98,6 +98,9 @@ func Main(fd int) error {
 	if err != nil {
 		return fmt.Errorf("palyra-cell is started by palyra, which hands it a socket: read hello: %w", err)
 	}
+	if n == 0 {
+		return nil // palyra has ended before it said anything
+	}
 	var h hello
 	if err := decode(buf[:n], &h); err != nil {
 		return err
@@ -110,6 +113,9 @@ func Main(fd int) error {
 	}
 	if werr := sys.SendPacket(fd, b, nil); werr != nil || err != nil {
 		return err
+	}
+	if h.Tier == tier.C {
+		s.findCgroup() // the answer does not depend on it, and palyra has something to do yet
 	}
 	s.startPool(h.Pool)
 	if h.Tier == tier.B {
@@ -275,7 +281,6 @@ func (s *server) setupC() error {
 	if s.own, err = evidence.ReadNamespaces("/proc", os.Getpid()); err != nil {
 		return refuse("proc_unavailable", "read own namespaces", err)
 	}
-	s.findCgroup()
 	var root *os.File
 	s.launch, err = s.newLauncher(func() error {
 		if err := sys.UnshareMounts(); err != nil {
