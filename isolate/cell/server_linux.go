@@ -70,8 +70,6 @@ type server struct {
 	cloning sync.RWMutex
 
 	reading atomic.Int32 // workers that wait for a message
-	calls   atomic.Int32 // runs that are under way, or cleaned up after
-	crowded atomic.Int64 // until when no worker stays awake, in ns since 1970; see process.awake
 	mu      sync.Mutex
 	ended   sync.Cond           // mu; a run has ended, or the connection
 	runs    map[uint64]*run     // guarded by mu

@@ -176,9 +176,6 @@ func (p *process) await() error {
 		defer sys.Close(fd)
 		watch = fd
 	}
-	if ended, err := p.awake(watch); ended || err != nil {
-		return err
-	}
 	for {
 		every := time.Hour
 		if p.leaf == nil || p.private != "" && !p.mounted {

@@ -158,26 +158,6 @@ func (w *waiting) serve(r *run, start time.Time) (*isolate.Result, error) {
 	return w.finish(nil)
 }
 
-// maxAwake is how long a worker waits without sleep for a program that was handed to
-// a waiting cell: longer than a small one takes from there to the end of its reaper.
-// crowdedFor is for how long none does after one of them had to wait for a processor.
-const maxAwake, crowdedFor = 150 * time.Microsecond, 200 * time.Millisecond
-
-// awake waits for a moment and without sleep until the process behind pidfd has ended.
-// A call that is alone may have a processor which nobody else needs: several would
-// keep each other's, and on a busy host it would be somebody's. A program whose cell is
-// built for it takes too long for that.
-func (p *process) awake(pidfd int) (ended bool, err error) {
-	if p.call.form == nil || p.s.calls.Load() > 1 || time.Now().UnixNano() < p.s.crowded.Load() {
-		return false, nil
-	}
-	ended, crowded, err := sys.AwaitPidfd(pidfd, maxAwake)
-	if crowded {
-		p.s.crowded.Store(time.Now().Add(crowdedFor).UnixNano())
-	}
-	return ended, err
-}
-
 // resume lets the program's process go on.
 func (w *waiting) resume() (sys.Tape, error) {
 	if err := w.standard(); err != nil {

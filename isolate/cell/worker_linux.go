@@ -124,7 +124,6 @@ func (w *worker) message(b []byte, fds []int) error {
 		return nil
 	}
 	s.pool.begin()
-	s.calls.Add(1)
 	x := &run{s: s, id: r.ID, at: &w.thread, files: noFiles(), status: -1, gate: -1, mounts: -1}
 	if s.tier == tier.B {
 		x.stop = make(chan struct{})
@@ -140,7 +139,6 @@ func (w *worker) message(b []byte, fds []int) error {
 	} else {
 		sys.CloseAll(fds)
 	}
-	s.calls.Add(-1)
 	s.pool.end()
 	return nil
 }

@@ -183,27 +183,6 @@ func WaitPidfd(pidfd int, timeoutMS int) (ended bool, err error) {
 	return n > 0, err
 }
 
-// AwaitPidfd waits up to within until the process behind pidfd has ended, as
-// WaitPidfd does, but asks again and again instead of sleeping, and lets whoever else
-// has something to do have the processor in between: sched_yield(2). It is for what
-// will end very soon or else be slept for, since a processor that has gone idle takes
-// longer to wake, in a virtual machine above all, than a small program takes to run.
-// crowded says that it took four times as long and more: who has yielded to somebody busy
-// is not woken, and does better to sleep. Nothing can be missed: that a process has
-// ended is a state and not an event.
-func AwaitPidfd(pidfd int, within time.Duration) (ended, crowded bool, err error) {
-	if within <= 0 {
-		return false, false, nil
-	}
-	for began := time.Now(); ; {
-		ended, err = WaitPidfd(pidfd, 0)
-		if took := time.Since(began); ended || err != nil || took >= within {
-			return ended, took > 4*within, err
-		}
-		unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-	}
-}
-
 // poll is poll(2), whose whole timeout passes whatever signals this thread gets:
 // Go's scheduler sends them, and the kernel never restarts this call after one.
 func poll(p []unix.PollFd, timeoutMS int) (n int, err error) {

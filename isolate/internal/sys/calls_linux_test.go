@@ -4,7 +4,6 @@ import (
 	"errors"
 	"runtime"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,40 +97,4 @@ func TestWaitSignalled(t *testing.T) {
 	}
 	close(done)
 	<-over
-}
-
-func TestAwait(t *testing.T) {
-	r, w, err := Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer Close(r)
-	defer Close(w)
-	a, err := NewArena(Tape{{Call: "read", Args: []Arg{Int(r), Bytes("b", make([]byte, 1), ""), Int(1)}}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Free()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	pid, pidfd, err := a.Start(0, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer Reap(pid)
-	defer Close(pidfd)
-	if ended, crowded, err := AwaitPidfd(pidfd, 0); ended || crowded || err != nil {
-		t.Errorf("for no time: %v, %v, %v", ended, crowded, err)
-	}
-	// No question takes less than four nanoseconds.
-	if ended, crowded, err := AwaitPidfd(pidfd, 1); ended || !crowded || err != nil {
-		t.Errorf("for a nanosecond: %v, %v, %v; want crowded", ended, crowded, err)
-	}
-	if ended, _, err := AwaitPidfd(pidfd, time.Millisecond); ended || err != nil {
-		t.Errorf("a child that waits has ended: %v, %v", ended, err)
-	}
-	KillPidfd(pidfd)
-	if ended, crowded, err := AwaitPidfd(pidfd, time.Minute); !ended || crowded || err != nil {
-		t.Errorf("a child that was killed: %v, %v, %v; want ended", ended, crowded, err)
-	}
 }
