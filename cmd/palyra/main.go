@@ -75,7 +75,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case inv.Help:
 		fmt.Fprint(a.stdout, a.table.Describe(inv.Command))
 		return 0
-	case operator.Serves(inv.Command.Name) && !a.here(inv):
+	case inv.Command.Name != execCommand.Name && operator.Serves(inv.Command.Name) && !a.here(inv):
 		return a.operate(args)
 	}
 	return a.dispatch(ctx, inv)
@@ -100,11 +100,12 @@ func (a *app) operate(args []string) int {
 // not in the table because they print from it, and because a table that is data
 // can be compared with the documents.
 func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
-	if inv.Command.Name == "exec" {
-		return a.exec(ctx, inv) // waits when it has to
+	if inv.Command.Name != execCommand.Name { // which waits when it has to
+		a.armed()
 	}
-	a.armed()
 	switch inv.Command.Name {
+	case "exec":
+		return a.exec(ctx, inv)
 	case "attest verify":
 		return a.admin(inv, "attest.verify", a.attestVerify)
 	case "attest show":

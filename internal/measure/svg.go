@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"encoding/xml"
 	"fmt"
 	"io"
 	"math"
@@ -110,8 +109,8 @@ func tickName(us float64) string {
 	return fmt.Sprintf("%.3g µs", us)
 }
 
+// escape writes a text as XML. It is not encoding/xml's, whose tables every start of
+// palyra would make.
 func escape(s string) string {
-	var b strings.Builder
-	xml.EscapeText(&b, []byte(s)) // a strings.Builder takes everything
-	return b.String()
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(s)
 }

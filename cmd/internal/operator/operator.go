@@ -37,7 +37,7 @@ func Serves(name string) bool {
 }
 
 func groups() [][]command.Command {
-	return [][]command.Command{daemon, work, approvals, policies, records, access, configs, backups, proof}
+	return [][]command.Command{daemon(), work(), approvals(), policies(), records(), access(), configs(), backups(), proof()}
 }
 
 // Commands returns every command that palyra-ctl serves.
@@ -78,86 +78,91 @@ var (
 	}
 )
 
-var daemon = []command.Command{
-	{Name: "status", Short: "how palyrad is: mode, confinement, pools, counts",
-		Examples: []command.Example{{Line: "palyra status --json", Does: "for a monitor"}}},
-	{Name: "doctor", Short: "each missing control of the host, what that costs and what fixes it",
-		Exits:    []command.Exit{{Code: "3", Meaning: "something is missing"}},
-		Examples: []command.Example{{Line: "palyra doctor", Does: "lists findings; the fix is a command where one is known"}}},
-	{Name: "stop", Short: "end every run at once",
-		Long: `
+func daemon() []command.Command {
+	return []command.Command{
+		{Name: "status", Short: "how palyrad is: mode, confinement, pools, counts",
+			Examples: []command.Example{{Line: "palyra status --json", Does: "for a monitor"}}},
+		{Name: "doctor", Short: "each missing control of the host, what that costs and what fixes it",
+			Exits:    []command.Exit{{Code: "3", Meaning: "something is missing"}},
+			Examples: []command.Example{{Line: "palyra doctor", Does: "lists findings; the fix is a command where one is known"}}},
+		{Name: "stop", Short: "end every run at once",
+			Long: `
 Every run of everybody ends within 100 ms, processes included. With --deny-new
 palyrad refuses new runs and calls until palyra resume, also after a restart.
 The stop is an entry in the journal.`,
-		Flags: []command.Flag{{Name: "all", Help: "required: all runs of everybody"},
-			{Name: "deny-new", Help: "and refuse new ones until palyra resume"}},
-		Examples: []command.Example{{Line: "palyra stop --all --deny-new", Does: "the emergency stop"}}},
-	{Name: "resume", Short: "take new runs again after stop --deny-new",
-		Examples: []command.Example{{Line: "palyra resume", Does: "lifts the stop"}}},
+			Flags: []command.Flag{{Name: "all", Help: "required: all runs of everybody"},
+				{Name: "deny-new", Help: "and refuse new ones until palyra resume"}},
+			Examples: []command.Example{{Line: "palyra stop --all --deny-new", Does: "the emergency stop"}}},
+		{Name: "resume", Short: "take new runs again after stop --deny-new",
+			Examples: []command.Example{{Line: "palyra resume", Does: "lifts the stop"}}},
+	}
 }
 
-var work = []command.Command{
-	{Name: "call", Operands: "TOOL [JSON]", Min: 1, Max: 2, Short: "call a tool and wait for it",
-		Long: `
+func work() []command.Command {
+	return []command.Command{
+		{Name: "call", Operands: "TOOL [JSON]", Min: 1, Max: 2, Short: "call a tool and wait for it",
+			Long: `
 JSON is the tool's input, an object; - reads it from standard input. What the
 tool writes goes to standard output and standard error as it is. A call that
 needs approval waits, and says on standard error what is asked. Interrupted, it
 cancels the call.`,
-		Flags: []command.Flag{
-			{Name: "session", Arg: "ID", Help: "session to call in (default: one of its own)"},
-			{Name: "key", Arg: "KEY", Help: "idempotency key: the same call again is not made again"},
-			{Name: "max-wall", Arg: "D", Help: "end it after this long, waiting included", Parse: command.Duration},
-			{Name: "receipt", Arg: "FILE", Help: "write the receipt (a Sigstore bundle) to FILE"}},
-		Exits: []command.Exit{{Code: "0-123", Meaning: "the tool's own status"}, {Code: "124", Meaning: "timed out"},
-			{Code: "125", Meaning: "refused, or it failed to start"}, {Code: "126", Meaning: "denied by policy or by the approver"},
-			{Code: "128+n", Meaning: "the tool ended by signal n"}},
-		Examples: []command.Example{
-			{Line: `palyra call palyra.echo '{"text":"hello"}'`, Does: "the smallest call"},
-			{Line: `palyra call process.run '{"argv":["/usr/bin/id"]}'`, Does: "runs a program in a cell"}}},
-	{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
-		Examples: []command.Example{{Line: "palyra sessions ls --state open", Does: "newest first"}}},
-	{Name: "sessions new", Operands: "[TITLE]", Max: 1, Short: "open a session and print its id",
-		Examples: []command.Example{{Line: "palyra sessions new nightly-build", Does: "prints ses_..."}}},
-	{Name: "sessions show", Operands: "ID", Min: 1, Max: 1, Short: "show a session and its runs",
-		Examples: []command.Example{{Line: "palyra sessions show ses_...", Does: "state, owner, runs"}}},
-	{Name: "sessions end", Operands: "ID", Min: 1, Max: 1, Short: "cancel a session's runs and end it", Flags: []command.Flag{flagVersion},
-		Examples: []command.Example{{Line: "palyra sessions end ses_...", Does: "ending twice is no error"}}},
-	{Name: "runs ls", Short: "list runs", Flags: append(paging[:2:2], command.Flag{Name: "session", Arg: "ID", Help: "only those of a session"},
-		command.Flag{Name: "state", Arg: "STATE", Help: "pending, accepted, in_progress, waiting_approval, done,\nfailed or cancelled; may be given more than once", Repeat: true}),
-		Examples: []command.Example{{Line: "palyra runs ls --state in_progress", Does: "what runs now"}}},
-	{Name: "runs start", Operands: "FILE", Min: 1, Max: 1, Short: "queue a run and print its id",
-		Long: `
+			Flags: []command.Flag{
+				{Name: "session", Arg: "ID", Help: "session to call in (default: one of its own)"},
+				{Name: "key", Arg: "KEY", Help: "idempotency key: the same call again is not made again"},
+				{Name: "max-wall", Arg: "D", Help: "end it after this long, waiting included", Parse: command.Duration},
+				{Name: "receipt", Arg: "FILE", Help: "write the receipt (a Sigstore bundle) to FILE"}},
+			Exits: []command.Exit{{Code: "0-123", Meaning: "the tool's own status"}, {Code: "124", Meaning: "timed out"},
+				{Code: "125", Meaning: "refused, or it failed to start"}, {Code: "126", Meaning: "denied by policy or by the approver"},
+				{Code: "128+n", Meaning: "the tool ended by signal n"}},
+			Examples: []command.Example{
+				{Line: `palyra call palyra.echo '{"text":"hello"}'`, Does: "the smallest call"},
+				{Line: `palyra call process.run '{"argv":["/usr/bin/id"]}'`, Does: "runs a program in a cell"}}},
+		{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
+			Examples: []command.Example{{Line: "palyra sessions ls --state open", Does: "newest first"}}},
+		{Name: "sessions new", Operands: "[TITLE]", Max: 1, Short: "open a session and print its id",
+			Examples: []command.Example{{Line: "palyra sessions new nightly-build", Does: "prints ses_..."}}},
+		{Name: "sessions show", Operands: "ID", Min: 1, Max: 1, Short: "show a session and its runs",
+			Examples: []command.Example{{Line: "palyra sessions show ses_...", Does: "state, owner, runs"}}},
+		{Name: "sessions end", Operands: "ID", Min: 1, Max: 1, Short: "cancel a session's runs and end it", Flags: []command.Flag{flagVersion},
+			Examples: []command.Example{{Line: "palyra sessions end ses_...", Does: "ending twice is no error"}}},
+		{Name: "runs ls", Short: "list runs", Flags: append(paging[:2:2], command.Flag{Name: "session", Arg: "ID", Help: "only those of a session"},
+			command.Flag{Name: "state", Arg: "STATE", Help: "pending, accepted, in_progress, waiting_approval, done,\nfailed or cancelled; may be given more than once", Repeat: true}),
+			Examples: []command.Example{{Line: "palyra runs ls --state in_progress", Does: "what runs now"}}},
+		{Name: "runs start", Operands: "FILE", Min: 1, Max: 1, Short: "queue a run and print its id",
+			Long: `
 FILE holds a JSON array of steps, [{"tool":NAME,"input":{...}}, ...]; - reads
 standard input.`,
-		Flags: []command.Flag{
-			{Name: "session", Arg: "ID", Help: "session to run in (required)"},
-			{Name: "key", Arg: "KEY", Help: "idempotency key: the same run again is not started again"},
-			{Name: "keep-going", Help: "go on after a step that did not end well"},
-			{Name: "max-calls", Arg: "N", Help: "budget: calls", Parse: command.Count(1 << 40)},
-			{Name: "max-wall", Arg: "D", Help: "budget: time, waiting included", Parse: command.Duration},
-			{Name: "max-bytes", Arg: "SIZE", Help: "budget: output", Parse: command.Size}},
-		Examples: []command.Example{{Line: "palyra runs start --session ses_... steps.json", Does: "prints run_..."}}},
-	{Name: "runs show", Operands: "ID", Min: 1, Max: 1, Short: "show a run with its steps",
-		Examples: []command.Example{{Line: "palyra runs show run_...", Does: "what became of each step"}}},
-	{Name: "runs cancel", Operands: "ID", Min: 1, Max: 1, Short: "end a run, down to its processes",
-		Examples: []command.Example{{Line: "palyra runs cancel run_...", Does: "cancelling one that has ended is no error"}}},
-	{Name: "runs tape", Operands: "ID", Min: 1, Max: 1, Short: "print a run's events, and follow until it has ended",
-		Long: `
+			Flags: []command.Flag{
+				{Name: "session", Arg: "ID", Help: "session to run in (required)"},
+				{Name: "key", Arg: "KEY", Help: "idempotency key: the same run again is not started again"},
+				{Name: "keep-going", Help: "go on after a step that did not end well"},
+				{Name: "max-calls", Arg: "N", Help: "budget: calls", Parse: command.Count(1 << 40)},
+				{Name: "max-wall", Arg: "D", Help: "budget: time, waiting included", Parse: command.Duration},
+				{Name: "max-bytes", Arg: "SIZE", Help: "budget: output", Parse: command.Size}},
+			Examples: []command.Example{{Line: "palyra runs start --session ses_... steps.json", Does: "prints run_..."}}},
+		{Name: "runs show", Operands: "ID", Min: 1, Max: 1, Short: "show a run with its steps",
+			Examples: []command.Example{{Line: "palyra runs show run_...", Does: "what became of each step"}}},
+		{Name: "runs cancel", Operands: "ID", Min: 1, Max: 1, Short: "end a run, down to its processes",
+			Examples: []command.Example{{Line: "palyra runs cancel run_...", Does: "cancelling one that has ended is no error"}}},
+		{Name: "runs tape", Operands: "ID", Min: 1, Max: 1, Short: "print a run's events, and follow until it has ended",
+			Long: `
 One line per event. With --json one JSON document per line (NDJSON).`,
-		Flags:    []command.Flag{{Name: "after", Arg: "SEQ", Help: "only events after this one", Parse: command.Count(1 << 53)}},
-		Examples: []command.Example{{Line: "palyra runs tape --after 7 run_...", Does: "goes on where another reader stopped"}}},
-	{Name: "tools ls", Short: "list the tools", Examples: []command.Example{{Line: "palyra tools ls", Does: "name, capabilities, what it does"}}},
-	{Name: "tools show", Operands: "NAME", Min: 1, Max: 1, Short: "show a tool with the schema of its input",
-		Examples: []command.Example{{Line: "palyra tools show fs.read_file", Does: "what its input may hold"}}},
+			Flags:    []command.Flag{{Name: "after", Arg: "SEQ", Help: "only events after this one", Parse: command.Count(1 << 53)}},
+			Examples: []command.Example{{Line: "palyra runs tape --after 7 run_...", Does: "goes on where another reader stopped"}}},
+		{Name: "tools ls", Short: "list the tools", Examples: []command.Example{{Line: "palyra tools ls", Does: "name, capabilities, what it does"}}},
+		{Name: "tools show", Operands: "NAME", Min: 1, Max: 1, Short: "show a tool with the schema of its input",
+			Examples: []command.Example{{Line: "palyra tools show fs.read_file", Does: "what its input may hold"}}},
+	}
 }
 
-var approvals = []command.Command{
-	{Name: "approvals ls", Short: "list requests for approval", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "pending (default), approved, denied, expired, withdrawn\nor all"}),
-		Examples: []command.Example{{Line: "palyra approvals ls", Does: "what waits for an answer"}}},
-	{Name: "approvals show", Operands: "ID", Min: 1, Max: 1, Short: "show what is asked",
-		Examples: []command.Example{{Line: "palyra approvals show apr_...", Does: "what will run, where, and which policy asks"}}},
-	{Name: "approvals approve", Operands: "ID", Min: 1, Max: 1, Short: "say yes to one call, or to others like it for a while",
-		Long: `
+func approvals() []command.Command {
+	return []command.Command{
+		{Name: "approvals ls", Short: "list requests for approval", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "pending (default), approved, denied, expired, withdrawn\nor all"}),
+			Examples: []command.Example{{Line: "palyra approvals ls", Does: "what waits for an answer"}}},
+		{Name: "approvals show", Operands: "ID", Min: 1, Max: 1, Short: "show what is asked",
+			Examples: []command.Example{{Line: "palyra approvals show apr_...", Does: "what will run, where, and which policy asks"}}},
+		{Name: "approvals approve", Operands: "ID", Min: 1, Max: 1, Short: "say yes to one call, or to others like it for a while",
+			Long: `
 Shows the request and asks on the controlling terminal for the first digits of
 the capsule's digest. Without a terminal --capsule must give at least 8 of
 them: who approves has seen what.
@@ -168,28 +173,29 @@ those of this program, workspace, network and tier whose arguments are the
 same but for what the pattern says. What else such a yes would have let
 through lately is shown first. Shells, interpreters and programs that start
 others get no pattern.`,
-		Flags: []command.Flag{{Name: "capsule", Arg: "DIGITS", Help: "first hexadecimal digits of the capsule, as shown", Parse: parseDigits},
-			{Name: "comment", Arg: "TEXT", Help: "kept with the answer"},
-			{Name: "scope", Arg: "SCOPE", Help: "once (default) or session", Parse: parseScope},
-			{Name: "for", Arg: "TIME", Help: "for a time: 1s to 24h, such as 10m", Parse: parseFor},
-			{Name: "uses", Arg: "N", Help: "for so many calls at most, this one included", Parse: command.Count(1 << 31)},
-			{Name: "pattern", Arg: "WHAT", Help: "same, within=2,3 (arguments that may be any path below the\nworking directory) or content (other input, other content)", Repeat: true, Parse: parsePattern},
-			{Name: "preview", Help: "show what the yes would let through, and stop"}},
-		Exits: []command.Exit{{Code: "5", Meaning: "not approved: the digits are not those of the request"}},
-		Examples: []command.Example{{Line: "palyra approvals approve apr_...", Does: "asks, then answers"},
-			{Line: "palyra approvals approve --for 10m --pattern within=2 apr_...", Does: "and whatever file the second argument names, for ten minutes"}}},
-	{Name: "approvals grants", Short: "list what was approved for a session or a time",
-		Examples: []command.Example{{Line: "palyra approvals grants", Does: "who may do what without being asked, and until when"}}},
-	{Name: "approvals revoke", Operands: "GRANT", Min: 1, Max: 1, Short: "take back what was approved for a session or a time",
-		Examples: []command.Example{{Line: "palyra approvals revoke grt_...", Does: "at once; what runs because of it runs on"}}},
-	{Name: "approvals deny", Operands: "ID", Min: 1, Max: 1, Short: "say no",
-		Flags:    []command.Flag{{Name: "comment", Arg: "TEXT", Help: "kept with the answer"}},
-		Examples: []command.Example{{Line: "palyra approvals deny apr_...", Does: "the call ends as not approved"}}},
-	{Name: "approvals watch", Short: "print requests as they come, until interrupted",
-		Long: `
+			Flags: []command.Flag{{Name: "capsule", Arg: "DIGITS", Help: "first hexadecimal digits of the capsule, as shown", Parse: parseDigits},
+				{Name: "comment", Arg: "TEXT", Help: "kept with the answer"},
+				{Name: "scope", Arg: "SCOPE", Help: "once (default) or session", Parse: parseScope},
+				{Name: "for", Arg: "TIME", Help: "for a time: 1s to 24h, such as 10m", Parse: parseFor},
+				{Name: "uses", Arg: "N", Help: "for so many calls at most, this one included", Parse: command.Count(1 << 31)},
+				{Name: "pattern", Arg: "WHAT", Help: "same, within=2,3 (arguments that may be any path below the\nworking directory) or content (other input, other content)", Repeat: true, Parse: parsePattern},
+				{Name: "preview", Help: "show what the yes would let through, and stop"}},
+			Exits: []command.Exit{{Code: "5", Meaning: "not approved: the digits are not those of the request"}},
+			Examples: []command.Example{{Line: "palyra approvals approve apr_...", Does: "asks, then answers"},
+				{Line: "palyra approvals approve --for 10m --pattern within=2 apr_...", Does: "and whatever file the second argument names, for ten minutes"}}},
+		{Name: "approvals grants", Short: "list what was approved for a session or a time",
+			Examples: []command.Example{{Line: "palyra approvals grants", Does: "who may do what without being asked, and until when"}}},
+		{Name: "approvals revoke", Operands: "GRANT", Min: 1, Max: 1, Short: "take back what was approved for a session or a time",
+			Examples: []command.Example{{Line: "palyra approvals revoke grt_...", Does: "at once; what runs because of it runs on"}}},
+		{Name: "approvals deny", Operands: "ID", Min: 1, Max: 1, Short: "say no",
+			Flags:    []command.Flag{{Name: "comment", Arg: "TEXT", Help: "kept with the answer"}},
+			Examples: []command.Example{{Line: "palyra approvals deny apr_...", Does: "the call ends as not approved"}}},
+		{Name: "approvals watch", Short: "print requests as they come, until interrupted",
+			Long: `
 One line per request that waits, and one when it is answered. With --json one
 JSON document per line (NDJSON).`,
-		Examples: []command.Example{{Line: "palyra approvals watch", Does: "for the second terminal"}}},
+			Examples: []command.Example{{Line: "palyra approvals watch", Does: "for the second terminal"}}},
+	}
 }
 
 // The flags of what looks back at decisions. palyra itself serves it where they
@@ -202,110 +208,120 @@ var recall = []command.Flag{
 
 var flagLast = command.Flag{Name: "last", Arg: "N", Help: "how many of the newest decisions (default 100)", Parse: command.Count(10000)}
 
-var policies = []command.Command{
-	{Name: "policy ls", Short: "list the policies that palyrad decides by", Examples: []command.Example{{Line: "palyra policy ls", Does: "and the digest of the set"}}},
-	{Name: "policy why", Operands: "DECISION", Min: 1, Max: 1, Short: "say why something was denied or allowed, and what would change it",
-		Long: `
+func policies() []command.Command {
+	return []command.Command{
+		{Name: "policy ls", Short: "list the policies that palyrad decides by", Examples: []command.Example{{Line: "palyra policy ls", Does: "and the digest of the set"}}},
+		{Name: "policy why", Operands: "DECISION", Min: 1, Max: 1, Short: "say why something was denied or allowed, and what would change it",
+			Long: `
 DECISION is the id that every denial carries, or its first eight digits or more.
 Prints who said no, by which rules, and the smallest change that would allow
 exactly that call, as a diff. Looks into this user's state directory first, then
 asks palyrad.`,
-		Flags:    recall,
-		Exits:    []command.Exit{{Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "state or policies cannot be used"}},
-		Examples: []command.Example{{Line: "palyra policy why 5c0ffee0", Does: "what the denial named, in full"}}},
-	{Name: "policy diff", Operands: "DIR", Min: 1, Max: 1, Short: "decide recent calls again by a candidate",
-		Long: `
+			Flags:    recall,
+			Exits:    []command.Exit{{Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "state or policies cannot be used"}},
+			Examples: []command.Example{{Line: "palyra policy why 5c0ffee0", Does: "what the denial named, in full"}}},
+		{Name: "policy diff", Operands: "DIR", Min: 1, Max: 1, Short: "decide recent calls again by a candidate",
+			Long: `
 Asks policy again what it was asked about the newest calls, once by the set in
 force and once by the candidate in DIR, and lists what differs. Nothing runs.`,
-		Flags:    append([]command.Flag{flagLast}, recall...),
-		Exits:    []command.Exit{{Code: "3", Meaning: "some would be decided otherwise"}, {Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "the candidate cannot be used"}},
-		Examples: []command.Example{{Line: "palyra policy diff ./policy", Does: "before it is put into force"}}},
-	{Name: "policy try", Short: "decide recent calls again with a change, before it is applied",
-		Long: `
+			Flags:    append([]command.Flag{flagLast}, recall...),
+			Exits:    []command.Exit{{Code: "3", Meaning: "some would be decided otherwise"}, {Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "the candidate cannot be used"}},
+			Examples: []command.Example{{Line: "palyra policy diff ./policy", Does: "before it is put into force"}}},
+		{Name: "policy try", Short: "decide recent calls again with a change, before it is applied",
+			Long: `
 Like policy diff, for a directory, for a unified diff against the set in force,
 or for the change that a denial offers. The candidate must load: its own policy
 tests are run, too.`,
-		Flags: append([]command.Flag{
-			{Name: "candidate", Arg: "DIR", Help: "a policy directory"},
-			{Name: "diff", Arg: "FILE", Help: "a unified diff; - reads standard input"},
-			{Name: "fix", Arg: "DECISION", Help: "the change that the denial with this id offers"},
-			flagLast}, recall...),
-		Exits: []command.Exit{{Code: "3", Meaning: "some would be decided otherwise"}, {Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "the candidate cannot be used"}},
-		Examples: []command.Example{
-			{Line: "palyra policy try --fix 5c0ffee0", Does: "what else that change would let through"},
-			{Line: "palyra policy try --local --diff fix.diff", Does: "against what palyra exec decided"}}},
-	{Name: "policy export", Operands: "DECISION", Min: 1, Max: 1, Short: "write a decision so that another Cedar engine can make it again",
-		Long: `
+			Flags: append([]command.Flag{
+				{Name: "candidate", Arg: "DIR", Help: "a policy directory"},
+				{Name: "diff", Arg: "FILE", Help: "a unified diff; - reads standard input"},
+				{Name: "fix", Arg: "DECISION", Help: "the change that the denial with this id offers"},
+				flagLast}, recall...),
+			Exits: []command.Exit{{Code: "3", Meaning: "some would be decided otherwise"}, {Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "the candidate cannot be used"}},
+			Examples: []command.Example{
+				{Line: "palyra policy try --fix 5c0ffee0", Does: "what else that change would let through"},
+				{Line: "palyra policy try --local --diff fix.diff", Does: "against what palyra exec decided"}}},
+		{Name: "policy export", Operands: "DECISION", Min: 1, Max: 1, Short: "write a decision so that another Cedar engine can make it again",
+			Long: `
 One JSON document: policies, schema, entities, the request, each question to
 Cedar with its answer, and what followed. Looks into this user's state directory
 first, then asks palyrad.`,
-		Flags:    append([]command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}}, recall...),
-		Exits:    []command.Exit{{Code: "8", Meaning: "made again it is another decision"}, {Code: "78", Meaning: "state or policies cannot be used"}},
-		Examples: []command.Example{{Line: "palyra policy export --out decision.json 5c0ffee0", Does: "node conformance/cedar-js/bundle.mjs decision.json makes it again"}}},
-	{Name: "policy reload", Short: "read the policies again; on an error the old ones stay",
-		Examples: []command.Example{{Line: "palyra policy reload", Does: "as SIGHUP does, and prints what is in force"}}},
+			Flags:    append([]command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}}, recall...),
+			Exits:    []command.Exit{{Code: "8", Meaning: "made again it is another decision"}, {Code: "78", Meaning: "state or policies cannot be used"}},
+			Examples: []command.Example{{Line: "palyra policy export --out decision.json 5c0ffee0", Does: "node conformance/cedar-js/bundle.mjs decision.json makes it again"}}},
+		{Name: "policy reload", Short: "read the policies again; on an error the old ones stay",
+			Examples: []command.Example{{Line: "palyra policy reload", Does: "as SIGHUP does, and prints what is in force"}}},
+	}
 }
 
-var records = []command.Command{
-	{Name: "attest get", Operands: "INDEX", Min: 1, Max: 1, Short: "fetch a receipt from palyrad",
-		Flags:    []command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}},
-		Examples: []command.Example{{Line: "palyra attest get --out r.json 12", Does: "then palyra attest verify r.json, anywhere"}}},
-	{Name: "journal ls", Short: "list palyrad's journal entries", Flags: []command.Flag{
-		{Name: "from", Arg: "INDEX", Help: "first entry (default: the newest 100)", Parse: command.Count(1 << 53)}, paging[0]},
-		Examples: []command.Example{{Line: "palyra journal ls", Does: "one line per entry"}}},
-	{Name: "journal status", Short: "size, origin and checkpoint of palyrad's journal",
-		Examples: []command.Example{{Line: "palyra journal status", Does: "the checkpoint is what a witness keeps"}}},
-	{Name: "artifact get", Operands: "RUN DIGEST", Min: 2, Max: 2, Short: "fetch output that was too large for a result",
-		Flags:    []command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}},
-		Examples: []command.Example{{Line: "palyra artifact get --out log.txt run_... sha256:...", Does: "checked against its digest"}}},
+func records() []command.Command {
+	return []command.Command{
+		{Name: "attest get", Operands: "INDEX", Min: 1, Max: 1, Short: "fetch a receipt from palyrad",
+			Flags:    []command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}},
+			Examples: []command.Example{{Line: "palyra attest get --out r.json 12", Does: "then palyra attest verify r.json, anywhere"}}},
+		{Name: "journal ls", Short: "list palyrad's journal entries", Flags: []command.Flag{
+			{Name: "from", Arg: "INDEX", Help: "first entry (default: the newest 100)", Parse: command.Count(1 << 53)}, paging[0]},
+			Examples: []command.Example{{Line: "palyra journal ls", Does: "one line per entry"}}},
+		{Name: "journal status", Short: "size, origin and checkpoint of palyrad's journal",
+			Examples: []command.Example{{Line: "palyra journal status", Does: "the checkpoint is what a witness keeps"}}},
+		{Name: "artifact get", Operands: "RUN DIGEST", Min: 2, Max: 2, Short: "fetch output that was too large for a result",
+			Flags:    []command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}},
+			Examples: []command.Example{{Line: "palyra artifact get --out log.txt run_... sha256:...", Does: "checked against its digest"}}},
+	}
 }
 
-var access = []command.Command{
-	{Name: "token create", Operands: "NAME", Min: 1, Max: 1, Short: "make an API token and print it once",
-		Flags: []command.Flag{
-			{Name: "scope", Arg: "PERMISSION", Help: "what it may do; may be given more than once, at least once", Repeat: true},
-			{Name: "ttl", Arg: "D", Help: "how long it is good, such as 12h or 30d (required)", Parse: parseTTL},
-			{Name: "principal", Arg: "NAME", Help: "whom it stands for (default: the caller)"}},
-		Examples: []command.Example{{Line: "palyra token create ci --scope run.start --scope session.read --ttl 30d", Does: "prints palyra_...; it cannot be shown again"}}},
-	{Name: "token ls", Short: "list tokens without their secrets", Flags: paging,
-		Examples: []command.Example{{Line: "palyra token ls", Does: "with expiry and last use"}}},
-	{Name: "token revoke", Operands: "ID", Min: 1, Max: 1, Short: "end a token for good", Flags: []command.Flag{flagVersion},
-		Examples: []command.Example{{Line: "palyra token revoke tok_...", Does: "at once, and not to be undone"}}},
-	{Name: "token rotate", Operands: "ID", Min: 1, Max: 1, Short: "make a token's successor and print it once",
-		Flags: []command.Flag{{Name: "ttl", Arg: "D", Help: "how long the new one is good (required)", Parse: parseTTL},
-			{Name: "overlap", Arg: "D", Help: "how long the old one stays good (default: not at all)", Parse: parseTTL}, flagVersion},
-		Examples: []command.Example{{Line: "palyra token rotate --ttl 30d --overlap 1h tok_...", Does: "the old one ends after an hour"}}},
-	{Name: "members ls", Short: "list who has which role", Examples: []command.Example{{Line: "palyra members ls", Does: "owners, admins, operators"}}},
-	{Name: "members set", Operands: "PRINCIPAL ROLE", Min: 2, Max: 2, Short: "give a principal a role", Flags: []command.Flag{flagVersion},
-		Examples: []command.Example{{Line: "palyra members set uid:1000 operator", Does: "nobody gives more than they have"}}},
-	{Name: "members rm", Operands: "PRINCIPAL", Min: 1, Max: 1, Short: "take a principal's role", Flags: []command.Flag{flagVersion},
-		Examples: []command.Example{{Line: "palyra members rm uid:1000", Does: "the last owner stays"}}},
+func access() []command.Command {
+	return []command.Command{
+		{Name: "token create", Operands: "NAME", Min: 1, Max: 1, Short: "make an API token and print it once",
+			Flags: []command.Flag{
+				{Name: "scope", Arg: "PERMISSION", Help: "what it may do; may be given more than once, at least once", Repeat: true},
+				{Name: "ttl", Arg: "D", Help: "how long it is good, such as 12h or 30d (required)", Parse: parseTTL},
+				{Name: "principal", Arg: "NAME", Help: "whom it stands for (default: the caller)"}},
+			Examples: []command.Example{{Line: "palyra token create ci --scope run.start --scope session.read --ttl 30d", Does: "prints palyra_...; it cannot be shown again"}}},
+		{Name: "token ls", Short: "list tokens without their secrets", Flags: paging,
+			Examples: []command.Example{{Line: "palyra token ls", Does: "with expiry and last use"}}},
+		{Name: "token revoke", Operands: "ID", Min: 1, Max: 1, Short: "end a token for good", Flags: []command.Flag{flagVersion},
+			Examples: []command.Example{{Line: "palyra token revoke tok_...", Does: "at once, and not to be undone"}}},
+		{Name: "token rotate", Operands: "ID", Min: 1, Max: 1, Short: "make a token's successor and print it once",
+			Flags: []command.Flag{{Name: "ttl", Arg: "D", Help: "how long the new one is good (required)", Parse: parseTTL},
+				{Name: "overlap", Arg: "D", Help: "how long the old one stays good (default: not at all)", Parse: parseTTL}, flagVersion},
+			Examples: []command.Example{{Line: "palyra token rotate --ttl 30d --overlap 1h tok_...", Does: "the old one ends after an hour"}}},
+		{Name: "members ls", Short: "list who has which role", Examples: []command.Example{{Line: "palyra members ls", Does: "owners, admins, operators"}}},
+		{Name: "members set", Operands: "PRINCIPAL ROLE", Min: 2, Max: 2, Short: "give a principal a role", Flags: []command.Flag{flagVersion},
+			Examples: []command.Example{{Line: "palyra members set uid:1000 operator", Does: "nobody gives more than they have"}}},
+		{Name: "members rm", Operands: "PRINCIPAL", Min: 1, Max: 1, Short: "take a principal's role", Flags: []command.Flag{flagVersion},
+			Examples: []command.Example{{Line: "palyra members rm uid:1000", Does: "the last owner stays"}}},
+	}
 }
 
-var configs = []command.Command{
-	{Name: "config show", Short: "the settings in force and where each comes from",
-		Examples: []command.Example{{Line: "palyra config show", Does: "default, file or environment"}}},
-	{Name: "config validate", Operands: "FILE", Min: 1, Max: 1, Short: "check a configuration file without a daemon",
-		Exits:    []command.Exit{{Code: "78", Meaning: "the file is wrong; the message names key and line"}},
-		Examples: []command.Example{{Line: "palyra config validate /etc/palyra/palyrad.toml", Does: "before a reload"}}},
-	{Name: "config explain", Operands: "KEY", Min: 1, Max: 1, Short: "what a key means, its default, and what turning it costs",
-		Examples: []command.Example{{Line: "palyra config explain pool.cells", Does: "from the struct that palyrad reads"}}},
-	{Name: "config schema", Short: "print the JSON Schema of the configuration",
-		Examples: []command.Example{{Line: "palyra config schema", Does: "for an editor"}}},
+func configs() []command.Command {
+	return []command.Command{
+		{Name: "config show", Short: "the settings in force and where each comes from",
+			Examples: []command.Example{{Line: "palyra config show", Does: "default, file or environment"}}},
+		{Name: "config validate", Operands: "FILE", Min: 1, Max: 1, Short: "check a configuration file without a daemon",
+			Exits:    []command.Exit{{Code: "78", Meaning: "the file is wrong; the message names key and line"}},
+			Examples: []command.Example{{Line: "palyra config validate /etc/palyra/palyrad.toml", Does: "before a reload"}}},
+		{Name: "config explain", Operands: "KEY", Min: 1, Max: 1, Short: "what a key means, its default, and what turning it costs",
+			Examples: []command.Example{{Line: "palyra config explain pool.cells", Does: "from the struct that palyrad reads"}}},
+		{Name: "config schema", Short: "print the JSON Schema of the configuration",
+			Examples: []command.Example{{Line: "palyra config schema", Does: "for an editor"}}},
+	}
 }
 
-var backups = []command.Command{
-	{Name: "backup create", Operands: "FILE", Min: 1, Max: 1, Short: "write an encrypted copy of palyrad's working state and journal",
-		Flags:    []command.Flag{{Name: "recipient", Arg: "AGE", Help: "age public key, age1...; may be given more than once,\nat least once", Repeat: true}},
-		Examples: []command.Example{{Line: "palyra backup create --recipient age1... state.age", Does: "without private keys"}}},
-	{Name: "backup verify", Operands: "FILE", Min: 1, Max: 1, Short: "read a backup whole and check every digest",
-		Flags:    []command.Flag{{Name: "identity", Arg: "FILE", Help: "file with the age identity (required)"}},
-		Exits:    []command.Exit{{Code: "8", Meaning: "it does not check"}},
-		Examples: []command.Example{{Line: "palyra backup verify --identity key.txt state.age", Does: "writes nothing"}}},
-	{Name: "backup restore", Operands: "FILE DIR", Min: 2, Max: 2, Short: "unpack a backup into an empty directory",
-		Flags:    []command.Flag{{Name: "identity", Arg: "FILE", Help: "file with the age identity (required)"}},
-		Exits:    []command.Exit{{Code: "8", Meaning: "it does not check"}},
-		Examples: []command.Example{{Line: "palyra backup restore --identity key.txt state.age /var/lib/palyra", Does: "refuses a directory that is not empty"}}},
+func backups() []command.Command {
+	return []command.Command{
+		{Name: "backup create", Operands: "FILE", Min: 1, Max: 1, Short: "write an encrypted copy of palyrad's working state and journal",
+			Flags:    []command.Flag{{Name: "recipient", Arg: "AGE", Help: "age public key, age1...; may be given more than once,\nat least once", Repeat: true}},
+			Examples: []command.Example{{Line: "palyra backup create --recipient age1... state.age", Does: "without private keys"}}},
+		{Name: "backup verify", Operands: "FILE", Min: 1, Max: 1, Short: "read a backup whole and check every digest",
+			Flags:    []command.Flag{{Name: "identity", Arg: "FILE", Help: "file with the age identity (required)"}},
+			Exits:    []command.Exit{{Code: "8", Meaning: "it does not check"}},
+			Examples: []command.Example{{Line: "palyra backup verify --identity key.txt state.age", Does: "writes nothing"}}},
+		{Name: "backup restore", Operands: "FILE DIR", Min: 2, Max: 2, Short: "unpack a backup into an empty directory",
+			Flags:    []command.Flag{{Name: "identity", Arg: "FILE", Help: "file with the age identity (required)"}},
+			Exits:    []command.Exit{{Code: "8", Meaning: "it does not check"}},
+			Examples: []command.Example{{Line: "palyra backup restore --identity key.txt state.age /var/lib/palyra", Does: "refuses a directory that is not empty"}}},
+	}
 }
 
 // parseTTL reads a duration up to 400 days; "30d" is 30 times 24 hours.
