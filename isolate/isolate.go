@@ -119,24 +119,25 @@ type Outcome string
 
 // The outcomes of a started or refused run.
 const (
-	Unknown  Outcome = ""          // never reported by a Runner; recovery writes "outcome_unknown"
+	Unknown  Outcome = ""          // it was handed over, and the runner died: it may have run, in part or to its end
 	Exited   Outcome = "executed"  // the program ended by itself, whatever its status
 	TimedOut Outcome = "timed_out" // Limits.Wall passed; the tree was killed
 	Killed   Outcome = "killed"    // by a limit (Evidence.Exit.LimitHit) or by cancel
-	Failed   Outcome = "failed"    // it could not be started (step and errno in the error)
+	Failed   Outcome = "failed"    // it could not be started (step and errno in the error), or a sealed operand was uncovered while it ran
 	Refused  Outcome = "refused"   // the host cannot enforce the tier, or the grant is no good
 )
 
 // Result is what a Runner observed.
 type Result struct {
 	Outcome  Outcome            `json:"outcome"`
-	Evidence *evidence.Evidence `json:"evidence"` // never nil once a process existed
+	Evidence *evidence.Evidence `json:"evidence"` // never nil once a process existed, unless that is Unknown
 }
 
 // Runner runs one Spec. Run returns a Result with every error that happened
-// after a process existed, and a fault.Error of kind Refused (with the missing
-// control as reason) when the host cannot enforce the Spec. After Run returns
-// no process of the run is left. A done ctx kills the run.
+// after a process existed, or may have (then its Outcome is Unknown), and a
+// fault.Error of kind Refused (with the missing control as reason) when the host
+// cannot enforce the Spec. After Run returns no process of the run is left. A
+// done ctx kills the run.
 type Runner interface {
 	Run(ctx context.Context, g grant.Grant, s *Spec, f *Files) (*Result, error)
 }

@@ -23,7 +23,8 @@
 // # Contract
 //
 // Call returns an Outcome with a receipt for every call that was decided:
-// executed, denied, not approved, refused, failed, timed out or killed. It
+// executed, denied, not approved, refused, failed, timed out or killed, and
+// outcome_unknown if palyra-cell died after the call was handed to it. It
 // returns an error and no Outcome for what never came to a decision (a malformed
 // proposal, a program that is not there), and an error beside the Outcome for
 // what could not be recorded. Nothing runs unless its intent is on disk. An
@@ -131,7 +132,7 @@ type Outcome struct {
 	Error    *Failure        `json:"error"`   // why it did not run or did not end by itself; null if it did
 	Decision policy.Decision `json:"decision"`
 	Approval *approval.View  `json:"approval"` // null: nobody was asked
-	Result   *isolate.Result `json:"result"`   // null: nothing ran
+	Result   *isolate.Result `json:"result"`   // null: nothing ran; without evidence: that is not known
 
 	// Planted is what lies in wait in the workspace afterwards; null: there was none to write to.
 	Planted *receipt.Planted `json:"planted"`

@@ -216,9 +216,13 @@ func digestBasis(d digests.Digest) (basis, when string) {
 }
 
 // outcomeOf turns what a runner returned into an outcome. Executed needs a
-// runner that says so, without an error, and evidence.
+// runner that says so, without an error, and evidence; that nothing ran needs one
+// that says so. What is neither may have run.
 func outcomeOf(res *isolate.Result, err error) (string, error) {
 	if res == nil {
+		if err == nil {
+			return mayHaveRun(fault.New(fault.Internal, "no_result", "run", nil))
+		}
 		switch fault.KindOf(err) {
 		case fault.Refused, fault.Unsupported, fault.Denied, fault.NotApproved, fault.Usage:
 			return receipt.Refused, err
@@ -227,18 +231,12 @@ func outcomeOf(res *isolate.Result, err error) (string, error) {
 		case fault.Timeout:
 			return receipt.TimedOut, err
 		}
-		if err == nil {
-			err = fault.New(fault.Internal, "no_result", "run", nil)
-		}
 		return receipt.Failed, err
 	}
 	switch res.Outcome {
 	case isolate.Exited:
-		switch {
-		case err != nil:
-			return receipt.Failed, err
-		case res.Evidence == nil:
-			return receipt.Failed, fault.New(fault.Internal, "no_evidence", "run", nil)
+		if err != nil || res.Evidence == nil {
+			return mayHaveRun(orElse(err, fault.New(fault.Internal, "no_evidence", "run", nil)))
 		}
 		return receipt.Executed, nil
 	case isolate.TimedOut:
@@ -251,8 +249,18 @@ func outcomeOf(res *isolate.Result, err error) (string, error) {
 		return receipt.Killed, orElse(err, fault.New(fault.Unavailable, reason, "run", limitError(reason)))
 	case isolate.Refused:
 		return receipt.Refused, orElse(err, fault.New(fault.Refused, "refused", "run", nil))
+	case isolate.Failed:
+		return receipt.Failed, orElse(err, fault.New(fault.Internal, "failed", "run", nil))
 	}
-	return receipt.Failed, orElse(err, fault.New(fault.Internal, "no_outcome", "run", fmt.Errorf("runner reported %q", string(res.Outcome))))
+	return mayHaveRun(orElse(err, fault.New(fault.Internal, "no_outcome", "run", fmt.Errorf("runner reported %q", string(res.Outcome)))))
+}
+
+// mayHaveRun is the outcome of a call of which nobody knows, with what to do about it.
+func mayHaveRun(err error) (string, error) {
+	if e, ok := errors.AsType[*fault.Error](err); ok && fault.HintOf(err) == "" {
+		err = e.WithHint("it may have run, in part or to its end: look at what it changes before it is called again")
+	}
+	return receipt.OutcomeUnknown, err
 }
 
 // limitError says which limit ended a run.

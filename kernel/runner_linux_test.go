@@ -63,13 +63,16 @@ func TestRunnerIsNotBelieved(t *testing.T) {
 		outcome string
 		reason  string
 	}{
-		{"nothing", nil, nil, receipt.Failed, "no_result"},
-		{"no evidence", &isolate.Result{Outcome: isolate.Exited}, nil, receipt.Failed, "no_evidence"},
-		{"no outcome", &isolate.Result{Evidence: some}, nil, receipt.Failed, "no_outcome"},
-		{"made up", &isolate.Result{Outcome: "fine", Evidence: some}, nil, receipt.Failed, "no_outcome"},
-		{"outcome_unknown", &isolate.Result{Outcome: "outcome_unknown", Evidence: some}, nil, receipt.Failed, "no_outcome"},
-		{"denied", &isolate.Result{Outcome: "denied", Evidence: some}, nil, receipt.Failed, "no_outcome"},
-		{"exited with error", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.Failed, "x"},
+		{"nothing", nil, nil, receipt.OutcomeUnknown, "no_result"},
+		{"no evidence", &isolate.Result{Outcome: isolate.Exited}, nil, receipt.OutcomeUnknown, "no_evidence"},
+		{"no outcome", &isolate.Result{Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
+		{"made up", &isolate.Result{Outcome: "fine", Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
+		{"outcome_unknown", &isolate.Result{Outcome: "outcome_unknown", Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
+		{"denied", &isolate.Result{Outcome: "denied", Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
+		{"died", &isolate.Result{}, fault.New(fault.Internal, "x", "run", nil), receipt.OutcomeUnknown, "x"},
+		{"failed", &isolate.Result{Outcome: isolate.Failed, Evidence: some}, nil, receipt.Failed, "failed"},
+		{"failed with error", &isolate.Result{Outcome: isolate.Failed, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.Failed, "x"},
+		{"exited with error", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.OutcomeUnknown, "x"},
 		{"plain error", nil, os.ErrInvalid, receipt.Failed, "internal"},
 		{"refused", nil, fault.New(fault.Refused, "landlock_unavailable", "run", nil), receipt.Refused, "landlock_unavailable"},
 		{"canceled", nil, fault.New(fault.Canceled, "canceled", "run", nil), receipt.Killed, "canceled"},
@@ -132,7 +135,7 @@ func TestSystemFileChanged(t *testing.T) {
 	}
 }
 
-// TestCellDies: the call that ran fails and says so, and the next one runs.
+// TestCellDies: nobody knows of the call that ran, it says so, and the next one runs.
 func TestCellDies(t *testing.T) {
 	h := openHouse(t, Config{Approver: answer{yes: true}})
 	kill := writerFunc(func(b []byte) (int, error) {
@@ -142,7 +145,7 @@ func TestCellDies(t *testing.T) {
 		return len(b), nil
 	})
 	o := h.call(proposal(unknown(t, "/usr/bin/yes")), IO{Stdout: kill})
-	if o.Outcome != receipt.Failed || o.Error.Reason != "cell_died" || o.Exit != 125 {
+	if o.Outcome != receipt.OutcomeUnknown || o.Error.Reason != "cell_died" || o.Exit != 125 {
 		t.Errorf("%s, %+v", o.Outcome, o.Error)
 	}
 	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {

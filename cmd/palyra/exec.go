@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"palyra/authz/approval"
@@ -103,7 +104,7 @@ func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
 		return execExit(err)
 	case err != nil:
 		return execRefused // what happened could not be recorded
-	case interrupted && (out.Outcome == receipt.Killed || out.Outcome == receipt.NotApproved || out.Outcome == receipt.Failed):
+	case interrupted && slices.Contains([]string{receipt.Killed, receipt.NotApproved, receipt.Failed, receipt.OutcomeUnknown}, out.Outcome):
 		return status
 	case !out.Delivered && out.Outcome == receipt.Executed:
 		if interrupted {

@@ -49,6 +49,8 @@ func TestExecStatus(t *testing.T) {
 		"unclassified":           {open, nil, errors.New("x"), 125},
 		"interrupted":            {interrupted, done(receipt.Killed, 137), nil, 130},
 		"interrupted at prompt":  {interrupted, done(receipt.NotApproved, 126), nil, 130},
+		"unknown":                {open, done(receipt.OutcomeUnknown, 125), nil, 125},
+		"interrupted, unknown":   {interrupted, done(receipt.OutcomeUnknown, 125), nil, 130},
 		"interrupted before":     {interrupted, nil, fault.New(fault.Canceled, "canceled", "x", nil), 130},
 		"interrupted too late":   {interrupted, done(receipt.Executed, 3), nil, 3},
 		"denied while signalled": {interrupted, done(receipt.Denied, 126), nil, 126},

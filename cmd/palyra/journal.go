@@ -60,7 +60,7 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 		r.add("finding", "intent %d (call %s) has no result: it runs now, or its outcome is unknown", o.Index, o.CallID)
 	}
 	if n := audit.Outcomes[receipt.OutcomeUnknown]; n > 0 {
-		r.add("finding", "%d calls were interrupted; recovery recorded their outcome as unknown", n)
+		r.add("finding", "%d calls were interrupted; their outcome is recorded as unknown", n)
 	}
 	rep := &front.Report{Text: "sound\n" + r.b.String(), Fields: front.Document{"sound": true, "findings": findings, "audit": audit,
 		"root": fmt.Sprintf("sha256:%x", j.Root)}}

@@ -183,6 +183,8 @@ func ending(s *receipt.Statement, ev *evidence.Evidence) string {
 	switch {
 	case s.IsIntent():
 		return "intent: this was about to happen"
+	case o == receipt.OutcomeUnknown:
+		return o + ", it may have run"
 	case ev == nil:
 		return o
 	case ev.Exit.LimitHit != "":

@@ -84,7 +84,7 @@ Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 	Exits: []command.Exit{
 		{Code: "0-123", Meaning: "the program's own status (and any other that it chose)"},
 		{Code: "124", Meaning: "timed out"},
-		{Code: "125", Meaning: "refused: usage, internal error, or the host cannot enforce the tier"},
+		{Code: "125", Meaning: "refused: usage, internal error, or the host cannot enforce the tier;\n         or outcome_unknown: palyra-cell died, and CMD may have run"},
 		{Code: "126", Meaning: "denied by policy or by the approver"},
 		{Code: "127", Meaning: "CMD not found"},
 		{Code: "128+n", Meaning: "the program, or palyra itself, ended by signal n (130 is ctrl-C)"},
@@ -127,10 +127,10 @@ var journalVerifyCommand = command.Command{
 	Short: "check the whole journal",
 	Long: `
 Recomputes every leaf, every tile and the root, checks every signature, and
-that each intent has exactly one result. An intent without a result is a
-finding: that call's outcome is unknown.`,
+that each intent has exactly one result. An intent without a result, or with the
+result outcome_unknown, is a finding: nobody saw how that call ended.`,
 	Flags: []command.Flag{flagTrust, flagState, flagJSON},
-	Exits: []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "sound, with findings: intents without a result"}, exitIntegrity, exitBusy, exitState},
+	Exits: []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "sound, with findings: intents without a result, or unknown outcomes"}, exitIntegrity, exitBusy, exitState},
 	Examples: []command.Example{
 		{Line: "palyra journal verify", Does: "checks this user's journal"},
 	},

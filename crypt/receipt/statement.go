@@ -26,10 +26,10 @@ const (
 	Denied         = "denied"          // policy said no
 	NotApproved    = "not_approved"    // the approver said no, or nobody answered
 	Refused        = "refused"         // the host cannot enforce what the call needs
-	Failed         = "failed"          // it could not be started
+	Failed         = "failed"          // it could not be started, or its sealed operands were uncovered while it ran
 	TimedOut       = "timed_out"       // killed at the deadline
 	Killed         = "killed"          // killed by a limit or by the caller
-	OutcomeUnknown = "outcome_unknown" // recovery found an intent without a result
+	OutcomeUnknown = "outcome_unknown" // palyra or palyra-cell died: it may have run, in part or to its end
 )
 
 // ran lists the outcomes that only a call can have that was about to happen.
@@ -80,7 +80,7 @@ type Predicate struct {
 	Outcome   string          `json:"outcome"`           // "" in an intent
 	Intent    *uint64         `json:"intent"`            // log index of the intent; null in intents, and where none was needed
 	Error     *Error          `json:"error"`             // null: none
-	Evidence  json.RawMessage `json:"evidence"`          // isolate/evidence.Evidence; null: nothing ran
+	Evidence  json.RawMessage `json:"evidence"`          // isolate/evidence.Evidence; null: nothing ran, or the outcome is unknown
 	Planted   *Planted        `json:"planted,omitempty"` // absent: no writable workspace, nobody looked, or written before anybody did
 }
 

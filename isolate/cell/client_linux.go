@@ -337,11 +337,11 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	msg, err := c.await(q)
 	c.step("run_answered")
 	if err != nil {
-		return nil, err
+		return &isolate.Result{Outcome: isolate.Unknown}, err // palyra-cell has it, and may have run it
 	}
 	r, err := q.parseReply(msg)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "cell_protocol", "run in palyra-cell", err)
+		return &isolate.Result{Outcome: isolate.Unknown}, fault.New(fault.Internal, "cell_protocol", "run in palyra-cell", err)
 	}
 	if r.Result != nil && r.Result.Evidence != nil {
 		e := r.Result.Evidence

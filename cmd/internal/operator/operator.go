@@ -112,7 +112,7 @@ cancels the call.`,
 				{Name: "max-wall", Arg: "D", Help: "end it after this long, waiting included", Parse: command.Duration},
 				{Name: "receipt", Arg: "FILE", Help: "write the receipt (a Sigstore bundle) to FILE"}},
 			Exits: []command.Exit{{Code: "0-123", Meaning: "the tool's own status"}, {Code: "124", Meaning: "timed out"},
-				{Code: "125", Meaning: "refused, or it failed to start"}, {Code: "126", Meaning: "denied by policy or by the approver"},
+				{Code: "125", Meaning: "refused, it failed to start, or its outcome is unknown"}, {Code: "126", Meaning: "denied by policy or by the approver"},
 				{Code: "128+n", Meaning: "the tool ended by signal n"}},
 			Examples: []command.Example{
 				{Line: `palyra call palyra.echo '{"text":"hello"}'`, Does: "the smallest call"},
