@@ -271,7 +271,8 @@ func (r *runners) Run(_ context.Context, _ grant.Grant, s *isolate.Spec, f *isol
 	x.(*trial).run(s, f)
 	return &isolate.Result{Outcome: isolate.Exited, Evidence: &evidence.Evidence{Tier: s.Tier.String()}}, nil
 }
-func (r *runners) Close() error { return nil }
+func (r *runners) Close() error          { return nil }
+func (r *runners) Died() <-chan struct{} { return nil }
 
 // The policies of the trials: everything needs a yes, interpreters are permitted.
 const trialPolicies = `

@@ -116,12 +116,13 @@ type Kernel struct {
 	certified certificates // see certificate.go
 
 	calls sync.WaitGroup // one for each call
-	dying sync.WaitGroup // one for each lane that was dismissed, and for a prepare
+	dying sync.WaitGroup // one for each lane, for each that was dismissed, and for a prepare
 
 	mu     sync.Mutex
 	set    *policy.Set         // guarded by mu; swapped, never mutated
 	closed bool                // guarded by mu
-	lanes  map[tier.Tier]*lane // guarded by mu
+	lanes  map[tier.Tier]*lane // guarded by mu; nil once closed
+	keep   keep                // guarded by mu; see runner.go
 }
 
 // Outcome is what became of a decided call. It serialises.
@@ -264,6 +265,10 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		if k.PolicySet() != set {
 			return c.end(ctx, receipt.Refused, fault.New(fault.Refused, "policy_changed", "ask for approval",
 				errors.New("the policies that asked are no longer in force")).WithHint("propose the call again"))
+		}
+		if lane.over() {
+			return c.end(ctx, receipt.Refused, fault.New(fault.Unavailable, "cell_died", "ask for approval",
+				errors.New("palyra-cell died meanwhile, and a grant is for one alone")).WithHint("propose the call again"))
 		}
 	}
 

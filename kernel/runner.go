@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type runner interface {
 	isolate.Runner
 	Close() error
+	Died() <-chan struct{} // closed when it can run nothing any more; nil: that never is
 }
 
 var _ runner = (*cell.Client)(nil)
@@ -31,9 +33,14 @@ const startTimeout = 10 * time.Second
 // lane is one palyra-cell and the key of the grants for it. A lane is made for a
 // tier when that is first needed and replaced when its process has died.
 type lane struct {
-	key grant.Key // that both sides share; immutable
+	// Immutable.
+	tier     tier.Tier
+	key      grant.Key  // that both sides share
+	expected []expected // before the lane was made
 
-	ready chan struct{} // closed once the fields below are set
+	once   sync.Once
+	closed chan struct{} // closed once nobody is to use the lane any more
+	ready  chan struct{} // closed once the fields below are set
 
 	// Immutable once ready is closed.
 	runner runner
@@ -44,12 +51,39 @@ type lane struct {
 func (k *Kernel) lane(t tier.Tier) *lane {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := k.lanes[t]
-	if l != nil {
+	if l := k.lanes[t]; l != nil && !l.over() {
 		return l
 	}
-	key := grant.NewKey()
-	l = &lane{key: key, ready: make(chan struct{})}
+	return k.startLocked(t)
+}
+
+// over reports whether a lane can run nothing any more.
+func (l *lane) over() bool {
+	select {
+	case <-l.ready:
+	default:
+		return false
+	}
+	if l.err != nil {
+		return true
+	}
+	select {
+	case <-l.runner.Died():
+		return true
+	default:
+		return false
+	}
+}
+
+// startLocked makes a lane in the place of what is there, which is over.
+func (k *Kernel) startLocked(t tier.Tier) *lane {
+	if old := k.lanes[t]; old != nil {
+		k.dying.Go(old.close)
+	}
+	l := &lane{tier: t, key: grant.NewKey(), closed: make(chan struct{}), ready: make(chan struct{})}
+	if t == k.cfg.Warm {
+		l.expected = slices.Clone(k.keep.expected)
+	}
 	k.lanes[t] = l
 	start := k.cfg.testOnlyStart
 	if start == nil {
@@ -57,16 +91,66 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 			return cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Starter: k.cfg.Starter, Tier: t, Key: key, Pool: k.cfg.Pool, TestOnlyStep: k.cfg.TestOnlyStep})
 		}
 	}
-	// It ends by itself: palyra-cell answers or dies. closeLanes waits for it.
-	go func() {
-		defer close(l.ready)
+	// It ends when the lane is closed or its palyra-cell has died.
+	k.dying.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-		defer cancel()
-		if l.runner, l.err = start(ctx, t, key); l.err != nil {
+		if l.runner, l.err = start(ctx, t, l.key); l.err != nil {
 			l.runner = nil
 		}
-	}()
+		cancel()
+		close(l.ready)
+		k.tend(l)
+	})
 	return l
+}
+
+// tend stays with a lane until its palyra-cell has died, and then starts the next
+// one if it is to be there before a call is.
+func (k *Kernel) tend(l *lane) {
+	began := time.Now()
+	if l.err == nil {
+		l.expectAgain()
+		select {
+		case <-l.runner.Died():
+		case <-l.closed:
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lanes == nil || k.cfg.Once || l.tier != k.cfg.Warm {
+		return // the next call starts one, if there is one
+	}
+	if l.err != nil || time.Since(began) < steady {
+		k.keep.wait = min(max(2*k.keep.wait, firstWait), maxWait)
+	} else {
+		k.keep.wait = 0
+	}
+	if k.keep.timer != nil {
+		k.keep.timer.Stop()
+	}
+	k.keep.timer = time.AfterFunc(k.keep.wait, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if now, open := k.lanes[l.tier], k.lanes != nil; open && (now == nil || now == l) { // no call was faster
+			k.startLocked(l.tier)
+		}
+	})
+}
+
+// How soon a palyra-cell that died is followed by the next: at once if it lived for
+// steady, else after a wait that doubles from firstWait to maxWait. A call does not
+// wait for that: it starts one itself.
+const (
+	steady    = 10 * time.Second
+	firstWait = 10 * time.Millisecond
+	maxWait   = time.Minute
+)
+
+// keep is what it takes to have a palyra-cell wait for calls.
+type keep struct {
+	expected []expected    // see expect.go
+	wait     time.Duration // before the last start
+	timer    *time.Timer   // of the next one; nil before the first death
 }
 
 // wait returns why nothing can run here, if that is so. Where there is time until
@@ -113,7 +197,9 @@ func (k *Kernel) remove(lane *lane) {
 	}
 }
 
+// close ends the lane's palyra-cell. It may be called again.
 func (l *lane) close() {
+	l.once.Do(func() { close(l.closed) })
 	<-l.ready
 	if l.runner != nil {
 		l.runner.Close()
@@ -125,6 +211,9 @@ func (k *Kernel) closeLanes() {
 	k.mu.Lock()
 	lanes := k.lanes
 	k.lanes = nil
+	if k.keep.timer != nil {
+		k.keep.timer.Stop() // one that fires nevertheless finds no lanes
+	}
 	k.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, l := range lanes {

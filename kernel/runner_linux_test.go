@@ -2,11 +2,7 @@ package kernel
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"palyra/authz/approval"
@@ -46,7 +42,8 @@ type fake struct {
 func (f *fake) Run(_ context.Context, _ grant.Grant, s *isolate.Spec, fs *isolate.Files) (*isolate.Result, error) {
 	return f.run(s, fs)
 }
-func (f *fake) Close() error { return nil }
+func (f *fake) Close() error          { return nil }
+func (f *fake) Died() <-chan struct{} { return nil }
 
 func withFake(run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)) Config {
 	return Config{testOnlyStart: func(context.Context, tier.Tier, grant.Key) (runner, error) { return &fake{run}, nil }}
@@ -133,46 +130,6 @@ func TestSystemFileChanged(t *testing.T) {
 	if r := h.audit(); r.Intents != 1 || r.Results != 1 || len(r.Orphans) != 0 {
 		t.Errorf("audit: %+v", r)
 	}
-}
-
-// TestCellDies: nobody knows of the call that ran, it says so, and the next one runs.
-func TestCellDies(t *testing.T) {
-	h := openHouse(t, Config{Approver: answer{yes: true}})
-	kill := writerFunc(func(b []byte) (int, error) {
-		for _, pid := range children(t) {
-			syscall.Kill(pid, syscall.SIGKILL)
-		}
-		return len(b), nil
-	})
-	o := h.call(proposal(unknown(t, "/usr/bin/yes")), IO{Stdout: kill})
-	if o.Outcome != receipt.OutcomeUnknown || o.Error.Reason != "cell_died" || o.Exit != 125 {
-		t.Errorf("%s, %+v", o.Outcome, o.Error)
-	}
-	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
-		t.Errorf("the next call: %s, %+v", o.Outcome, o.Error)
-	}
-}
-
-// children lists the processes that this process started.
-func children(t testing.TB) []int {
-	t.Helper()
-	tasks, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pids []int
-	for _, f := range tasks {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			continue // the thread ended
-		}
-		for _, s := range strings.Fields(string(b)) {
-			var pid int
-			fmt.Sscan(s, &pid)
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // TestOnce: a palyra-cell serves one call, and the next call has another.

@@ -145,34 +145,6 @@ func TestKill(t *testing.T) {
 	r.call(echo)
 }
 
-// TestCellDies: the next call gets another palyra-cell, although palyrad can
-// start nothing itself. Without the starter palyrad ends, to be started again.
-func TestCellDies(t *testing.T) {
-	p := newPlace(t, "")
-	r := p.start()
-	r.call(echo)
-	cells := p.children(r.cmd.Process.Pid)
-	if len(cells) != 1 {
-		t.Fatalf("palyrad has children %v, want its starter", cells)
-	}
-	starter := cells[0]
-	for _, c := range p.children(starter) {
-		syscall.Kill(c, syscall.SIGKILL)
-	}
-	// The call that finds it dead may fail; one that comes then does not.
-	if _, err := r.ask("POST", "/api/v1/calls", echo, nil); err != nil {
-		t.Fatal(err)
-	}
-	r.call(echo)
-	if err := syscall.Kill(starter, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if code := r.exit(); code != 75 {
-		t.Errorf("status %d without a starter\n%s", code, r.log)
-	}
-	gone(t, p.bin, 0)
-}
-
 func (p *place) children(pid int) (out []int) {
 	p.t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

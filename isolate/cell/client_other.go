@@ -43,6 +43,9 @@ func (*Client) Expect(context.Context, string, isolate.Limits) (Stats, error) {
 // Close does nothing.
 func (*Client) Close() error { return nil }
 
+// Died returns a channel that nobody closes.
+func (*Client) Died() <-chan struct{} { return nil }
+
 // Main fails: palyra-cell exists on Linux only.
 func Main(int) error { return unsupported() }
 

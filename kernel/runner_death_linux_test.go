@@ -1,0 +1,331 @@
+package kernel
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"palyra/authz/approval"
+	"palyra/authz/grant"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/tier"
+)
+
+// awaitDeath returns when the kernel knows that the palyra-cell of a tier is gone.
+func (h *house) awaitDeath(of tier.Tier) {
+	h.t.Helper()
+	h.mu.Lock()
+	l := h.lanes[of]
+	h.mu.Unlock()
+	if l == nil {
+		return // it was retired
+	}
+	<-l.ready
+	if l.err != nil {
+		return
+	}
+	select {
+	case <-l.runner.Died():
+	case <-time.After(20 * time.Second):
+		h.t.Fatal("palyra-cell does not die")
+	}
+}
+
+// TestCellDies: palyra-cell is killed when the program had its effect. The call
+// says that nobody knows what it did, and the next one runs.
+func TestCellDies(t *testing.T) {
+	for _, floor := range []tier.Tier{tier.B, tier.C} {
+		t.Run(floor.String(), func(t *testing.T) {
+			h := openHouse(t, Config{Approver: answer{yes: true}})
+			ws := t.TempDir()
+			if err := os.Chmod(ws, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if os.Geteuid() == 0 { // tier b does not become root for a workspace
+				if err := os.Chown(ws, 65534, 65534); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := proposal(unknown(t, "/bin/sh"), "-c", "echo x >>effect; echo done; sleep 600")
+			p.Workspace, p.TierFloor = ws, floor
+			o := h.call(p, IO{Stdout: writerFunc(func(b []byte) (int, error) {
+				killCells(t)
+				return len(b), nil
+			})})
+			if o.Outcome != receipt.OutcomeUnknown || o.Exit != exitRefused || o.Error.Reason != "cell_died" || !strings.Contains(o.Error.Hint, "may have run") {
+				t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+			}
+			if b, err := os.ReadFile(filepath.Join(ws, "effect")); string(b) != "x\n" {
+				t.Errorf("the effect is %q, %v: the test would prove nothing", b, err)
+			}
+			// As recovery tells of a palyra that died: an intent, and no evidence.
+			st := h.verify(o).Statement
+			if d := st.Predicate; d.Intent == nil || string(d.Evidence) != "null" || d.Error.Reason != "cell_died" || len(st.Subject) != 1 {
+				t.Errorf("the statement is %+v", st)
+			}
+			p = proposal("true")
+			p.TierFloor = floor
+			if o := h.call(p, IO{}); o.Outcome != receipt.Executed {
+				t.Errorf("the next call: %s, %+v", o.Outcome, o.Error)
+			}
+			if r := h.audit(); r.Outcomes[receipt.OutcomeUnknown] != 1 || r.Outcomes[receipt.Executed] != 1 || len(r.Orphans) != 0 {
+				t.Errorf("audit: %+v", r)
+			}
+		})
+	}
+}
+
+// TestCellDiesIdle: a palyra-cell that dies between two calls costs none of them.
+func TestCellDiesIdle(t *testing.T) {
+	h := openHouse(t, Config{})
+	for range 3 {
+		if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
+			t.Fatalf("%s, %+v", o.Outcome, o.Error)
+		}
+		if n := killCells(t); n != 1 {
+			t.Fatalf("%d palyra-cells", n)
+		}
+		h.awaitDeath(tier.C) // the default
+	}
+	if r := h.audit(); r.Outcomes[receipt.Executed] != 3 || r.Results != 3 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// TestCellDiesMeanwhile: palyra-cell dies while a person is asked. Nothing is about to
+// run then, and the call can be made again.
+func TestCellDiesMeanwhile(t *testing.T) {
+	var h *house
+	var asked int
+	h = openHouse(t, Config{Approver: answer{yes: true, while: func(approval.Request) {
+		if asked++; asked == 1 {
+			killCells(t)
+			h.awaitDeath(tier.C)
+		}
+	}}})
+	p := proposal(unknown(t, "/bin/true"))
+	if o := h.call(p, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "cell_died" || o.Intent != nil || o.Error.Hint == "" {
+		t.Errorf("%s, %+v, intent %v", o.Outcome, o.Error, o.Intent)
+	}
+	if o := h.call(p, IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("the next call: %s, %+v", o.Outcome, o.Error)
+	}
+	h.audit()
+}
+
+// late is a palyra-cell whose death nobody is told of, and that dies before it is
+// sent a call.
+type late struct{ *cell.Client }
+
+func (l *late) Died() <-chan struct{} { return nil }
+
+func (l *late) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
+	if err := l.TestOnlyKill(); err != nil {
+		return nil, err
+	}
+	<-l.Client.Died()
+	return l.Client.Run(ctx, g, s, f)
+}
+
+// TestSendFails: a call that cannot be handed to palyra-cell did not run, and says
+// so.
+func TestSendFails(t *testing.T) {
+	h := openHouse(t, Config{Approver: answer{yes: true}, testOnlyStart: func(ctx context.Context, tr tier.Tier, key grant.Key) (runner, error) {
+		c, err := cell.Start(ctx, cell.Config{Path: cellPath(t), Tier: tr, Key: key})
+		return &late{c}, err
+	}})
+	ws := t.TempDir()
+	p := proposal(unknown(t, "/bin/sh"), "-c", "echo x >effect")
+	p.Workspace = ws
+	for range 2 { // another palyra-cell each time
+		o := h.call(p, IO{})
+		if o.Outcome != receipt.Failed || o.Exit != exitRefused || o.Error.Reason != "cell_died" || o.Intent == nil || o.Result != nil {
+			t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(ws, "effect")); !os.IsNotExist(err) {
+		t.Errorf("it ran: %v", err)
+	}
+	if r := h.audit(); r.Outcomes[receipt.Failed] != 2 || len(r.Orphans) != 0 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// mortal is a runner that dies when it is told to, and notes what is expected of
+// it.
+type mortal struct {
+	fake
+	born     time.Time
+	died     chan struct{}
+	expected chan expected
+}
+
+func (m *mortal) Died() <-chan struct{} { return m.died }
+
+func (m *mortal) Expect(_ context.Context, network string, l isolate.Limits) (cell.Stats, error) {
+	m.expected <- expected{network, l}
+	return cell.Stats{}, nil
+}
+
+// TestRestart: the palyra-cell that is to be there before calls are is started
+// again when it dies, and told what to expect; one that keeps dying is waited with.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pass := func(d time.Duration) { <-time.After(d) } // of the bubble's time
+		starts := make(chan *mortal, 100)
+		kinds := make(chan expected, 100)
+		var refuse atomic.Bool
+		k := &Kernel{lanes: make(map[tier.Tier]*lane), cfg: Config{Warm: tier.C, testOnlyStart: func(context.Context, tier.Tier, grant.Key) (runner, error) {
+			m := &mortal{born: time.Now(), died: make(chan struct{}), expected: kinds}
+			starts <- m
+			if refuse.Load() {
+				return nil, fault.New(fault.Unavailable, "cell_start", "start palyra-cell", nil)
+			}
+			return m, nil
+		}}}
+		k.lane(tier.C)
+		m := <-starts
+		void := isolate.Limits{Wall: time.Minute}
+		for _, e := range []expected{{"", isolate.Limits{}}, {"void", void}, {"", isolate.Limits{}}} {
+			if err := k.Expect(t.Context(), e.network, e.limits); err != nil {
+				t.Fatal(err)
+			}
+		}
+		full, err := withDefaults(isolate.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fullVoid, err := withDefaults(void)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			<-kinds
+		}
+
+		// It lived for long: at once. It is told each kind once, the latest last.
+		pass(steady)
+		die := func() time.Duration {
+			t.Helper()
+			at := time.Now()
+			close(m.died)
+			m = <-starts
+			return m.born.Sub(at)
+		}
+		if d := die(); d != 0 {
+			t.Errorf("started after %v", d)
+		}
+		synctest.Wait()
+		if got := []expected{<-kinds, <-kinds}; !reflect.DeepEqual(got, []expected{{"void", fullVoid}, {"", full}}) || len(kinds) != 0 {
+			t.Errorf("expected %+v and %d more", got, len(kinds))
+		}
+		// It keeps dying: each wait is longer, up to a bound.
+		for want := firstWait; want < 2*maxWait; want *= 2 {
+			if d := die(); d != min(want, maxWait) {
+				t.Errorf("started after %v, want %v", d, min(want, maxWait))
+			}
+			<-kinds
+			<-kinds
+		}
+		// A call does not wait for that, and then nothing else is started.
+		close(m.died)
+		synctest.Wait()
+		if l := k.lane(tier.C); l.wait(func() {}) != nil || l.over() {
+			t.Error("a call found none")
+		}
+		m = <-starts
+		pass(2 * maxWait)
+		if len(starts) != 0 {
+			t.Errorf("%d were started beside it", len(starts))
+		}
+		// One that cannot be started is tried again, less and less often.
+		refuse.Store(true)
+		die()
+		pass(time.Hour)
+		if n := len(starts); n < 60 || n > 75 {
+			t.Errorf("%d starts in an hour", n)
+		}
+		// Another tier's waits for the next call.
+		refuse.Store(false)
+		pass(2 * maxWait)
+		for len(starts) > 0 {
+			<-starts
+		}
+		k.lane(tier.B)
+		b := <-starts
+		close(b.died)
+		pass(time.Hour)
+		if len(starts) != 0 {
+			t.Error("tier b was started without a call")
+		}
+		if k.lane(tier.B).over() {
+			t.Error("a palyra-cell that died is used")
+		}
+		<-starts
+		// And none is started once it is closed.
+		l := k.lane(tier.C)
+		k.closeLanes()
+		pass(time.Hour)
+		if !closed(l.closed) || len(starts) != 0 {
+			t.Error("started after the end")
+		}
+		k.dying.Wait()
+	})
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// armed is a palyra-cell that tells when it has a cell for what it was told of.
+type armed struct {
+	*cell.Client
+	stats chan cell.Stats
+}
+
+func (a *armed) Expect(ctx context.Context, network string, l isolate.Limits) (cell.Stats, error) {
+	st, err := a.Client.Expect(ctx, network, l)
+	a.stats <- st
+	return st, err
+}
+
+// TestCellsAgain: when palyra-cell has died, cells wait again without a call.
+func TestCellsAgain(t *testing.T) {
+	stats := make(chan cell.Stats, 100)
+	h := openHouse(t, Config{Warm: tier.C, testOnlyStart: func(ctx context.Context, tr tier.Tier, key grant.Key) (runner, error) {
+		c, err := cell.Start(ctx, cell.Config{Path: cellPath(t), Tier: tr, Key: key, Pool: cell.Pool{Cells: 1, MaxAge: time.Hour}})
+		return &armed{c, stats}, err
+	}})
+	if err := h.Expect(t.Context(), "", isolate.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	first := <-stats
+	if n := killCells(t); n != 1 {
+		t.Fatalf("%d palyra-cells", n)
+	}
+	select {
+	case again := <-stats:
+		if again.Waiting != first.Waiting {
+			t.Errorf("%d cells wait, %d did", again.Waiting, first.Waiting)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing is expected of the next one")
+	}
+	if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+}
