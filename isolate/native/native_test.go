@@ -56,28 +56,41 @@ func last(steps []sys.Step, prefix string) int {
 	return n
 }
 
+// resourceLimits are those that every cell has.
+var resourceLimits = [...]string{"cpu", "fsize", "data", "stack", "core", "nproc", "nofile", "memlock", "sigpending", "msgqueue", "nice", "rtprio"}
+
 // The order of confinement is DESIGN.md's and STYLE 33's. Each pair is a rule
 // that the kernel, or safety, needs.
 func TestOrder(t *testing.T) {
 	for _, root := range []bool{false, true} {
 		s := flat(Tape(cell(func(c *Cell) {
-			c.Root = root
+			c.Root, c.Ignored = root, []int{13, 17}
 			c.Operands = []Operand{{FD: 80, Path: "in.txt"}}
 		})))
 		for _, r := range []struct{ before, after, why string }{
 			{"fsopen(", "unshare(", "proc belongs to the PID namespace's owner"},
 			{"move_mount(", "unshare(", "the cell's user namespace must not own its mounts"},
 			{"openat2($workspace", "unshare(", "operands are covered while we may mount"},
+			{"move_mount(", "chdir(", "the working directory is a mount's, not what it covers"},
+			{"sethostname(", "unshare(", "the cell's user namespace must not own its host name"},
 			{"unshare(", "write(fd:status, mark{U}", "the maps are written to the new namespace"},
 			{"unshare(", "openat2(-100, \"" + NestedLimit, "opened before, it is the host's limit"},
 			{"write($nested", "capset(", "the limit needs CAP_SYS_RESOURCE of the new namespace"},
 			{"write(fd:status, mark{U}", "setresuid(", "the id exists once it is mapped"},
 			{"setresgid(", "setresuid(", "a group cannot be changed by a user without capabilities"},
 			{"setresuid(", "prctl(0x1c", "securebits need CAP_SETPCAP of the new namespace, kept by the change of user"},
+			{"unshare(", "prlimit64(", "earlier, the limit of processes would count those of palyra-cell's user, too (set_userns_rlimit_max)"},
+			{"setresuid(", "prlimit64(", "the number of processes is the program's user's"},
+			{"prlimit64(", "prctl(0x1c", "limits before capabilities"},
+			{"prlimit64(", "prctl(0x18", "limits before capabilities"},
 			{"prctl(0x18", "capset(", "dropping from the bounding set needs CAP_SETPCAP"},
 			{"capset(", "prctl(0x26", "no_new_privs after the capabilities"},
 			{"prctl(0x26", "landlock_restrict_self(", "landlock requires no_new_privs"},
 			{"setresuid(", "prctl(1, 9", "a credential change clears the death signal"},
+			{"landlock_restrict_self(", "rt_sigprocmask(", "signals after landlock"},
+			{"rt_sigprocmask(", "seccomp(", "the filter comes last"},
+			{"rt_sigaction(", "seccomp(", "the filter comes last"},
+			{"umask(", "seccomp(", "the filter comes last"},
 			{"landlock_restrict_self(", "seccomp(", "the filter comes last"},
 			{"seccomp(", "clone(", "both processes are filtered"},
 			{"clone(", "setsid(", "the session is the program's"},
@@ -88,6 +101,24 @@ func TestOrder(t *testing.T) {
 		} {
 			if a, b := last(s, r.before), index(t, s, r.after); a < 0 || a >= b {
 				t.Errorf("root %v: %q at %d is not before %q at %d: %s", root, r.before, a, r.after, b, r.why)
+			}
+		}
+		for prefix, want := range map[string]int{"unshare(": 1, "setresgid(": 1, "setresuid(": 1, "prlimit64(": len(resourceLimits), "prctl(0x1c, 0xef": 1,
+			"prctl(0x18": 41, "prctl(0x2f, 4": 1, "capset(": 1, "prctl(0x26, 1": 1, "prctl(1, 9": 1, "landlock_restrict_self(": 1,
+			"rt_sigprocmask(2, set{empty}": 1, "rt_sigaction(": 2, "umask(0x12": 1, "seccomp(1": 1, "setsid(": 1, "execveat(": 1} {
+			n := 0
+			for _, step := range s {
+				if strings.HasPrefix(step.String(), prefix) {
+					n++
+				}
+			}
+			if n != want {
+				t.Errorf("root %v: %d steps %q, want %d", root, n, prefix, want)
+			}
+		}
+		for _, name := range resourceLimits {
+			if !slices.ContainsFunc(s, func(s sys.Step) bool { return s.Call == "prlimit64" && strings.Contains(s.String(), " "+name+"{") }) {
+				t.Errorf("root %v: no limit of %s", root, name)
 			}
 		}
 		if got := s[len(s)-1].Call; got != "execveat" {
