@@ -349,7 +349,7 @@ func SealedFile(name string, r io.Reader) (*os.File, error) {
 // symbolic or magic link: openat2(2), 5.6.
 func OpenDirNoLinks(path string) (*os.File, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	fd, err := unshaken(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path, &how) })
 	if err != nil {
 		return nil, fmt.Errorf("openat2 %q: %w", path, err)
 	}
@@ -358,7 +358,7 @@ func OpenDirNoLinks(path string) (*os.File, error) {
 
 // OpenPath opens path as O_PATH, following links.
 func OpenPath(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	fd, err := unshaken(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
@@ -391,7 +391,9 @@ func ReadOnlyRoot() error {
 
 // CreateAt creates a new file in a directory given by descriptor.
 func CreateAt(dir *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := unshaken(func() (int, error) {
+		return unix.Openat(int(dir.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("openat %q: %w", name, err)
 	}

@@ -20,15 +20,11 @@ func OpenDirAt(dir int, name string) (int, error) {
 const AtCWD = unix.AT_FDCWD
 
 func openAt(dir int, name string, flags int) (int, error) {
-	for {
-		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
-		if err == nil {
-			return fd, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return -1, fmt.Errorf("openat %q: %w", name, err)
-		}
+	fd, err := unshaken(func() (int, error) { return unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return -1, fmt.Errorf("openat %q: %w", name, err)
 	}
+	return fd, nil
 }
 
 // ReadRecordAt is ReadAt for a file of /proc that is one record: seq_file makes all
