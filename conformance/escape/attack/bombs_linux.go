@@ -125,7 +125,11 @@ func memoryTree(want, children int) (string, error) {
 	b := []byte{0}
 	poll := []unix.PollFd{{Fd: int32(p[0]), Events: unix.POLLIN}}
 	for have < children {
-		if n, err := unix.Poll(poll, 10000); err != nil && err != unix.EINTR || n == 0 && err == nil {
+		n, err := unix.Poll(poll, 10000)
+		if err == unix.EINTR {
+			continue // no read without a timeout
+		}
+		if err != nil || n == 0 {
 			break
 		}
 		if n, err := unix.Read(p[0], b); err != nil || n == 0 {

@@ -40,14 +40,26 @@ func tcp(a args) (string, error) {
 	}
 	timeout := unix.Timeval{Sec: 2}
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
+	op, call := "connect", func() error { return unix.Connect(fd, addr) }
 	if how == "fastopen" {
-		return "", failed("sendto MSG_FASTOPEN", unix.Sendto(fd, token, unix.MSG_FASTOPEN, addr))
+		op, call = "sendto MSG_FASTOPEN", func() error { return unix.Sendto(fd, token, unix.MSG_FASTOPEN, addr) }
 	}
-	if err := unix.Connect(fd, addr); err != nil {
-		return "", failed("connect", err)
+	err = again(call)
+	// Connected is what an interrupted call may leave the new socket.
+	if err != nil && err != unix.EISCONN || err == nil && how == "fastopen" {
+		return "", failed(op, err)
 	}
-	_, err = unix.Write(fd, token)
-	return "", failed("write", err)
+	return "", failed("write", again(func() error { _, err := unix.Write(fd, token); return err }))
+}
+
+// again makes a call again for as long as a signal interrupts it. Of a socket
+// with SO_SNDTIMEO the kernel restarts none: signal(7).
+func again(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // listen waits for somebody of the host to call.
