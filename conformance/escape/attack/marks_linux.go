@@ -292,7 +292,8 @@ func (h *held) marks() []mark {
 			func(n string) (bool, error) { _, err := os.Lstat("/sys/fs/cgroup/" + n); return err == nil, err }},
 		stateMark("umask", func() error { unix.Umask(0o151); return nil }),
 		stateMark("nofile", func() error { return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 99, Max: 99}) }),
-		stateMark("nice", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, 7) }),
+		// The highest: nobody may go down, wherever the test itself is.
+		stateMark("nice", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, 19) }),
 		stateMark("affinity", func() error { var s unix.CPUSet; s.Set(0); return unix.SchedSetaffinity(0, &s) }),
 		stateMark("oom", func() error { return os.WriteFile("/proc/self/oom_score_adj", []byte("567"), 0o644) }),
 		stateMark("ignored", func() error { signal.Ignore(unix.SIGUSR2, unix.SIGWINCH); return nil }),
@@ -316,8 +317,9 @@ func stateMark(key string, change func() error) mark {
 		func(string) (bool, error) { return processState()[key] == changedState[key], nil }}
 }
 
-// changedState is what processState says after each stateMark.
-var changedState = map[string]string{"umask": "0151", "nofile": "99", "nice": "13", "affinity": "1", "oom": "567", "timer": "true",
+// changedState is what processState says after each stateMark. The system call
+// answers 20 less the nice value.
+var changedState = map[string]string{"umask": "0151", "nofile": "99", "nice": "1", "affinity": "1", "oom": "567", "timer": "true",
 	"timerslack": "12345", "coredump": "0000007f", "personality": "262144"}
 
 func turned(s string) string {
