@@ -49,11 +49,14 @@ type Config struct {
 
 // Pool bounds what palyra-cell keeps ready. What is not ready when a call comes,
 // or does not fit it, is made for the call at once: no call waits for the pool.
-// Everything in it is used for one call and then gone.
+// Everything in it is used for one call and then gone. It is bounded by numbers, and
+// with them in memory: at most Cells times 440 KiB and Networks times 210. Cells wait
+// for the kinds of calls that came last, and for none of which none has come for
+// ten times MaxAge.
 type Pool struct {
 	Cells    int           `json:"cells,omitempty"`    // waiting cells; some 110 KiB each, 200 more with a network of their own and 130 more in a cgroup
 	Networks int           `json:"networks,omitempty"` // network namespaces for cells that are not made ahead; some 210 KiB each
-	MaxAge   time.Duration `json:"max_age,omitempty"`  // ns; what waited longer is thrown away. Zero: a minute
+	MaxAge   time.Duration `json:"max_age,omitempty"`  // ns; what waited longer serves no call and is thrown away. Zero: a minute
 }
 
 // Stats says what a palyra-cell has ready and how it served calls of kinds that

@@ -19,7 +19,14 @@ const quiet = time.Millisecond
 // maxKinds is for how many kinds of calls cells wait, the ones last seen.
 const maxKinds = 8
 
-// pool holds what was made ahead of calls. One goroutine fills it, one thing at a
+// forgetAfter is for how many maximal ages without a call of a kind cells of that
+// kind are made again.
+const forgetAfter = 10
+
+// pool holds what was made ahead of calls. What a cell depends on besides its kind,
+// the template, the filters and what every cell may reach, does not change for as
+// long as palyra-cell lives, and policy decides before a call comes here; so a
+// palyra-cell is one generation, and what waits in it dies with it. One goroutine fills it, one thing at a
 // time, while nothing runs. A nil pool is empty.
 type pool struct {
 	s   *server
@@ -32,9 +39,15 @@ type pool struct {
 
 	making sync.Mutex // held while one thing is made
 	mu     sync.Mutex
-	kinds  []kind              // guarded by mu: the calls last seen, latest first
+	kinds  []expected          // guarded by mu: the calls last seen, latest first
 	cells  map[kind][]*waiting // guarded by mu; oldest first
 	count  Stats               // guarded by mu
+}
+
+// expected is a kind of calls, and when the last one came.
+type expected struct {
+	kind
+	last time.Time
 }
 
 // startPool starts to fill a pool, or returns nil if there is none.
@@ -103,30 +116,40 @@ func (p *pool) take(spec *isolate.Spec, f *files) *waiting {
 	}
 }
 
-// pop takes the cell of a kind that has waited for longest, unless the call does
-// not fit into it, as then into no other.
+// pop takes the cell of a kind that has waited for longest, but not for too long,
+// unless the call does not fit into it, as then into no other. Those that have are
+// left to fill: to discard them takes longer than to do without.
 func (p *pool) pop(k kind, fits func(*waiting) bool) *waiting {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expect(k)
 	list := p.cells[k]
-	if len(list) == 0 || !fits(list[0]) {
+	i := slices.IndexFunc(list, func(w *waiting) bool { return !p.tooOld(w) })
+	if i < 0 || !fits(list[i]) {
 		p.count.Cold++
 		return nil
 	}
-	w := list[0]
-	p.cells[k] = list[1:]
+	w := list[i]
+	p.cells[k] = slices.Delete(list, i, i+1)
 	p.count.Warm++
 	p.count.Waiting--
 	return w
 }
 
+func (p *pool) tooOld(w *waiting) bool { return time.Since(w.since) > p.max.MaxAge }
+
+// place returns how many kinds were seen later, or -1 for one that is not expected.
+// mu is held.
+func (p *pool) place(k kind) int {
+	return slices.IndexFunc(p.kinds, func(e expected) bool { return e.kind == k })
+}
+
 // expect notes that calls of a kind come. mu is held.
 func (p *pool) expect(k kind) {
-	if i := slices.Index(p.kinds, k); i >= 0 {
+	if i := p.place(k); i >= 0 {
 		p.kinds = slices.Delete(p.kinds, i, i+1)
 	}
-	p.kinds = slices.Insert(p.kinds, 0, k)
+	p.kinds = slices.Insert(p.kinds, 0, expected{k, time.Now()})
 	p.kinds = p.kinds[:min(len(p.kinds), maxKinds)]
 }
 
@@ -149,9 +172,9 @@ func (p *pool) fill() {
 			calm.Reset(quiet)
 			continue
 		case <-age.C:
-			p.expire()
 		case <-calm.C:
 		}
+		p.expire()
 		for p.active.Load() == 0 && p.one() {
 		}
 	}
@@ -191,7 +214,10 @@ func (p *pool) one() bool {
 	return ok && p.arm(k) == nil // an error ends it until the next call
 }
 
-// arm adds a cell. making is held.
+// arm adds a cell. making is held. Its processes are cloned at palyra-cell's own
+// priority, unlike network namespaces are made: a child inherits the niceness of the
+// thread that clones it, which without CAP_SYS_NICE over the host nobody could take
+// back, and the call would be slower for it. It is done while no call is under way.
 func (p *pool) arm(k kind) error {
 	var n network
 	if k.network == isolate.NetworkFresh {
@@ -244,18 +270,18 @@ func (p *pool) missing() (next kind, surplus *waiting, ok bool) {
 		return kind{}, nil, false
 	}
 	share := max(1, p.max.Cells/len(p.kinds))
-	i := slices.IndexFunc(p.kinds, func(k kind) bool { return len(p.cells[k]) < share })
+	i := slices.IndexFunc(p.kinds, func(e expected) bool { return len(p.cells[e.kind]) < share })
 	if i < 0 {
 		return kind{}, nil, false
 	}
 	if p.count.Waiting < p.max.Cells {
-		return p.kinds[i], nil, true
+		return p.kinds[i].kind, nil, true
 	}
 	for k, list := range p.cells {
-		if at := slices.Index(p.kinds, k); len(list) > share || len(list) > 0 && (at < 0 || at > i && len(list) == share && share == 1) {
+		if at := p.place(k); len(list) > share || len(list) > 0 && (at < 0 || at > i && len(list) == share && share == 1) {
 			p.cells[k] = list[1:]
 			p.count.Waiting--
-			return p.kinds[i], list[0], true
+			return p.kinds[i].kind, list[0], true
 		}
 	}
 	return kind{}, nil, false
@@ -277,11 +303,20 @@ func (p *pool) makeNetwork() (n network, err error) {
 // expire discards cells that waited for too long, or of a kind that is not
 // expected any more.
 func (p *pool) expire() {
-	var old []*waiting
+	for _, w := range p.expired() {
+		w.discard()
+	}
+}
+
+// expired forgets the kinds that no call has had for long, and takes out the cells
+// that are to be discarded.
+func (p *pool) expired() (old []*waiting) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kinds = slices.DeleteFunc(p.kinds, func(e expected) bool { return time.Since(e.last) > forgetAfter*p.max.MaxAge })
 	for k, list := range p.cells {
-		known := slices.Contains(p.kinds, k)
-		for len(list) > 0 && (!known || time.Since(list[0].since) > p.max.MaxAge) {
+		known := p.place(k) >= 0
+		for len(list) > 0 && (!known || p.tooOld(list[0])) {
 			old = append(old, list[0])
 			list = list[1:]
 		}
@@ -292,10 +327,7 @@ func (p *pool) expire() {
 	}
 	p.count.Waiting -= len(old)
 	p.count.Expired += uint64(len(old))
-	p.mu.Unlock()
-	for _, w := range old {
-		w.discard()
-	}
+	return old
 }
 
 // stats counts.

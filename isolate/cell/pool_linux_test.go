@@ -186,6 +186,21 @@ func TestPoolExpires(t *testing.T) {
 	until(t, c, "two cells to expire", func(s cell.Stats) bool { return s.Expired >= 2 })
 }
 
+// What waits is of one palyra-cell, with its template, filters and key: another one,
+// for other policies, say, has its own.
+func TestPoolIsOfOneProcess(t *testing.T) {
+	one, other := startPool(t, tier.C, cell.Pool{Cells: 1}), startPool(t, tier.C, cell.Pool{Cells: 1})
+	if st, err := one.Expect(t.Context(), "", limits()); err != nil || st.Waiting != 1 {
+		t.Fatalf("%+v, %v; want a cell that waits", st, err)
+	}
+	if e := quick(t, other, "", limits()); e.Cell.Mode != evidence.CellCold {
+		t.Errorf("a call was served %s by a palyra-cell that had nothing", e.Cell.Mode)
+	}
+	if e := quick(t, one, "", limits()); e.Cell.Mode != evidence.CellWarm {
+		t.Errorf("a call was served %s by the palyra-cell in which a cell waited", e.Cell.Mode)
+	}
+}
+
 // processes returns the PIDs of all processes that execute palyra-cell: itself,
 // and two for each cell that waits or is being made.
 func processes(t testing.TB) (pids []int) {

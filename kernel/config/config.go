@@ -121,9 +121,9 @@ type Limits struct {
 
 // Pool is what is made ahead of calls.
 type Pool struct {
-	Cells    int64    `key:"cells" unit:"cells" default:"4" min:"0" max:"64" doc:"Cells that wait in their last step before a call is known. 0: each call builds its own." cost:"Memory of each, whether it is used or not."`
-	Networks int64    `key:"networks" unit:"namespaces" default:"4" min:"0" max:"256" doc:"Empty network namespaces made ahead, each for one call."`
-	MaxAge   Duration `key:"max_age" unit:"duration" default:"5m" min:"1s" max:"24h" doc:"A cell that waited longer is thrown away."`
+	Cells    int64    `key:"cells" unit:"cells" default:"4" min:"0" max:"64" doc:"Cells that wait in their last step before a call is known. 0: each call builds its own." cost:"Memory of each, whether it is used or not: at most 440 KiB of the kernel's, 110 without a network and a cgroup of its own."`
+	Networks int64    `key:"networks" unit:"namespaces" default:"4" min:"0" max:"256" doc:"Empty network namespaces made ahead, each for one call." cost:"210 KiB of the kernel's memory for each."`
+	MaxAge   Duration `key:"max_age" unit:"duration" default:"5m" min:"1s" max:"24h" doc:"A cell that waited longer serves no call and is thrown away. None is made any more for calls that have not come for ten times as long."`
 }
 
 // Approvals are questions to people.
