@@ -13,6 +13,7 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/cell"
 	"palyra/isolate/tier"
 )
 
@@ -99,6 +100,39 @@ func TestPlanIsWhatRuns(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A step that fails is named by the number that the plan has it under.
+func TestFailedStepIsAsPlanned(t *testing.T) {
+	path := t.TempDir() + "/text"
+	if err := os.WriteFile(path, []byte("no program\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer text.Close()
+	f := &isolate.Files{Exec: text, Stdout: os.Stderr, Stderr: os.Stderr}
+	for _, tr := range []tier.Tier{tier.C, tier.B} {
+		s := benchSpec(path, "")
+		s.Tier, s.Exec.Pinned = tr, "sealed"
+		client := start(t, tr)
+		p, err := client.Explain(t.Context(), s, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.Run(t.Context(), mint(t, testKey, s), s, f)
+		if want := failedStep(p.Tape, "execveat"); fault.KindOf(err) != fault.NotExec || !strings.Contains(err.Error(), want) {
+			t.Errorf("tier %s: %v, want %q", tr, err, want)
+		}
+	}
+}
+
+// failedStep is how an error names the only step of a plan with that system call.
+func failedStep(p cell.PlanTape, call string) string {
+	i := slices.IndexFunc(p.Steps, func(s cell.PlanStep) bool { return strings.HasPrefix(s.Call, call+"(") })
+	return fmt.Sprintf("step %d: %s: ", p.Steps[i].Number, call)
 }
 
 // A plan needs no grant, and gives none: it refuses what Run would refuse, and

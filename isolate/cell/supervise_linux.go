@@ -432,9 +432,9 @@ func startFault(s *isolate.Spec, err error) error {
 		return fault.New(fault.NotExec, "exec", op, se)
 	}
 	if se.Step == "unshare" && (errors.Is(se.Errno, syscall.ENOSPC) || errors.Is(se.Errno, syscall.EPERM)) {
-		return usernsFault(op, se)
+		return usernsFault(op, fmt.Errorf("%s: %w", se.Step, se.Errno)) // whichever step it is
 	}
-	return fault.New(fault.Refused, "cell_step_"+se.Step, op, fmt.Errorf("%s: %w", se.Line, se.Errno))
+	return fault.New(fault.Refused, "cell_step_"+se.Step, op, fmt.Errorf("step %d: %s: %w", se.Number, se.Line, se.Errno))
 }
 
 // processesOf counts the processes of a host user.

@@ -60,6 +60,7 @@ type Arena struct {
 	tape   uintptr
 	slots  map[string]uintptr
 	parts  []encoded
+	steps  int     // of the tape that the child was started with, those of its own child included
 	from   *Memory // where mem goes; may be nil
 	apart  bool    // the child has a memory of its own: it sees what was mapped before it was
 }
@@ -110,8 +111,9 @@ func (m *Memory) give(b []byte) bool {
 
 // encoded says where a tape was encoded to.
 type encoded struct {
-	at   uintptr
-	tape Tape
+	at    uintptr
+	tape  Tape
+	first int // the number of its first step, see StepError
 }
 
 // errArena is our own bug: the size is computed from the same tape.
@@ -173,7 +175,8 @@ func (m *Memory) NewArena(t Tape, wait bool, room int) (*Arena, error) {
 		a.status.mode = 1
 	}
 	a.slots[PIDSlot] = uintptr(unsafe.Pointer(&a.status.pid))
-	if a.tape, err = a.encode(t); err != nil {
+	a.steps = t.Steps()
+	if a.tape, err = a.encode(t, 1); err != nil {
 		a.Free()
 		return nil, err
 	}
@@ -237,7 +240,7 @@ func (a *Arena) Resume(t Tape) error {
 			return err
 		}
 	}
-	next, err := a.encode(t)
+	next, err := a.encode(t, a.steps+1)
 	if err != nil {
 		return err
 	}
@@ -302,7 +305,8 @@ func (a *Arena) slot(name string) uintptr {
 	return p
 }
 
-func (a *Arena) encode(t Tape) (uintptr, error) {
+// encode puts down t, whose first step has that number.
+func (a *Arena) encode(t Tape, first int) (uintptr, error) {
 	const stepSize = int(unsafe.Sizeof(rawStep{}))
 	base := a.take(stepSize * len(t))
 	for i := range t {
@@ -342,7 +346,7 @@ func (a *Arena) encode(t Tape) (uintptr, error) {
 			r.out = a.slot(s.Out)
 		}
 		if s.Child != nil {
-			alt, err := a.encode(s.Child)
+			alt, err := a.encode(s.Child, first+t[:i].Steps()+1)
 			if err != nil {
 				return 0, err
 			}
@@ -351,7 +355,7 @@ func (a *Arena) encode(t Tape) (uintptr, error) {
 		off := base + i*stepSize
 		*(*rawStep)(unsafe.Pointer(&a.mem[off])) = r // in bounds: base reserved len(t) steps
 	}
-	a.parts = append(a.parts, encoded{a.addr(base), t})
+	a.parts = append(a.parts, encoded{a.addr(base), t, first})
 	return a.addr(base), nil
 }
 
@@ -409,12 +413,13 @@ func (a *Arena) Failed() *StepError {
 	}
 	where := atomic.LoadUintptr(&a.status.where)
 	var s Step
+	var number int
 	for _, p := range a.parts {
 		if i := (where - p.at) / unsafe.Sizeof(rawStep{}); where >= p.at && i < uintptr(len(p.tape)) {
-			s = p.tape[i]
+			s, number = p.tape[i], p.first+p.tape[:i].Steps()
 		}
 	}
-	return &StepError{Step: s.Call, Line: s.String(), Errno: unix.Errno(e)}
+	return &StepError{Number: number, Step: s.Call, Line: s.String(), Errno: unix.Errno(e)}
 }
 
 // Program returns the wait status and resource usage of the program, as its

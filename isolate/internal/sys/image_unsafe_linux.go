@@ -34,8 +34,9 @@ type imageArg struct {
 
 // imageBlock is where the steps of a tape, or of one within it, begin.
 type imageBlock struct {
-	at   int
-	tape Tape
+	at    int
+	tape  Tape
+	first int
 }
 
 // errImage is our own bug, or an address that is not a multiple of eight.
@@ -75,7 +76,7 @@ func NewImage(t Tape, wait bool) (*Image, error) {
 	}
 	for _, p := range a.parts {
 		base := int(p.at - a.addr(0))
-		im.blocks = append(im.blocks, imageBlock{base, p.tape})
+		im.blocks = append(im.blocks, imageBlock{base, p.tape, p.first})
 		for i := range p.tape {
 			for j, x := range p.tape[i].Args {
 				if x.kind == argFD || x.kind == argVec {
@@ -130,8 +131,9 @@ func (m *Memory) Copy(im *Image, fds []FDValue, lists []StringsValue, room int) 
 	a.status = (*rawStatus)(unsafe.Pointer(&a.mem[0]))
 	a.slots[PIDSlot] = uintptr(unsafe.Pointer(&a.status.pid))
 	a.tape = a.addr(im.blocks[len(im.blocks)-1].at) // encode notes a tape after those within it
+	a.steps = im.Steps
 	for _, b := range im.blocks {
-		a.parts = append(a.parts, encoded{a.addr(b.at), b.tape})
+		a.parts = append(a.parts, encoded{a.addr(b.at), b.tape, b.first})
 	}
 	set := 0
 	for _, v := range fds {

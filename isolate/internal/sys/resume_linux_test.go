@@ -62,7 +62,7 @@ func TestPrepared(t *testing.T) {
 			a.mem[a.used+i] = 0xff
 		}
 		want := tape(70, 66, []string{"a", "", "long argument"}, []string{})
-		at, err := a.encode(want)
+		at, err := a.encode(want, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func (a *Arena) Prepare(t Tape) (*Rest, error) {
 			return nil, err
 		}
 	}
-	at, err := a.encode(t)
+	at, err := a.encode(t, a.steps+1)
 	if err != nil {
 		return nil, err
 	}

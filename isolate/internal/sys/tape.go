@@ -157,8 +157,14 @@ func (t Tape) Lines() []string {
 	return out
 }
 
-// Steps counts the steps, those of children included.
-func (t Tape) Steps() int { return len(t.Lines()) }
+// Steps counts the steps, those of children included: the lines of Lines.
+func (t Tape) Steps() int {
+	n := len(t)
+	for i := range t {
+		n += t[i].Child.Steps()
+	}
+	return n
+}
 
 // Digest is the SHA-256 of Lines, each followed by a newline.
 func (t Tape) Digest() canon.Digest {
@@ -167,13 +173,16 @@ func (t Tape) Digest() canon.Digest {
 
 // StepError says which step of a tape ended the child.
 type StepError struct {
-	Step  string // the system call's name
-	Line  string // the step as printed
-	Errno error
+	// Number of the step among the lines of its tape, from 1. The rest that a cell
+	// which was made ahead gets with its call goes on where its tape ended.
+	Number int
+	Step   string // the system call's name
+	Line   string // the step as printed
+	Errno  error
 }
 
-// Error names the system call, as the C library's perror would.
-func (e *StepError) Error() string { return fmt.Sprintf("%s: %v", e.Step, e.Errno) }
+// Error names the step and its system call.
+func (e *StepError) Error() string { return fmt.Sprintf("step %d: %s: %v", e.Number, e.Step, e.Errno) }
 
 // Unwrap returns the errno.
 func (e *StepError) Unwrap() error { return e.Errno }

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -157,6 +158,60 @@ func TestLinesHideSecretsAndNumbers(t *testing.T) {
 	}
 }
 
+// Whichever step fails, its number is that of its line, in a tape of its own, in a
+// copy of an image and in what is brought later.
+func TestFailedStepIsNumbered(t *testing.T) {
+	call := func(n int) Step { return Step{Call: "dup3", Args: []Arg{Int(n), Int(0), Int(0)}} }
+	split := func(child ...Step) Step { return Step{Call: "clone", Args: []Arg{Int(0)}, Child: child} }
+	tape := Tape{call(10), split(call(11), split(call(12)), call(13), call(14)), call(15), split(call(16)), call(17), {Call: Init}}
+	rest := Tape{call(18), split(call(19)), call(20)}
+	check := func(what string, a *Arena, lines []string) {
+		t.Helper()
+		seen := 0
+		for _, p := range a.parts {
+			for i := range p.tape {
+				a.status.where, a.status.errno = p.at+uintptr(i)*unsafe.Sizeof(rawStep{}), uintptr(syscall.EBADF)
+				got := a.Failed()
+				if got.Number < 1 || got.Number > len(lines) || strings.TrimLeft(lines[got.Number-1], " ") != got.Line {
+					t.Errorf("%s: step %d is %s, not so in\n%s", what, got.Number, got.Line, strings.Join(lines, "\n"))
+				}
+				if want := fmt.Sprintf("step %d: %s: bad file descriptor", got.Number, p.tape[i].Call); got.Error() != want {
+					t.Errorf("%s: the error is %q, want %q", what, got, want)
+				}
+				seen++
+			}
+		}
+		if seen != len(lines) {
+			t.Errorf("%s: %d steps, want one for each of %d lines", what, seen, len(lines))
+		}
+	}
+	if got := tape.Steps(); got != len(tape.Lines()) {
+		t.Errorf("%d steps, want one for each of %d lines", got, len(tape.Lines()))
+	}
+	a, err := NewArena(tape, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Free()
+	check("a tape", a, tape.Lines())
+	im, err := NewImage(tape, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := new(Memory).Copy(im, nil, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Free()
+	check("a copy", b, tape.Lines())
+	for what, x := range map[string]*Arena{"the rest of a tape": a, "the rest of a copy": b} {
+		if _, err := x.Prepare(rest); err != nil {
+			t.Fatal(err)
+		}
+		check(what, x, append(tape.Lines(), rest.Lines()...))
+	}
+}
+
 // A parked child sleeps until it is given the rest of its tape, however large
 // that is, shares the descriptors that it was cloned with until then, and names
 // the step of the rest that failed. One with a memory of its own must have room for
@@ -217,8 +272,8 @@ func TestPark(t *testing.T) {
 		if got := <-done; string(got) != big {
 			t.Errorf("%d bytes arrived, want %d", len(got), size)
 		}
-		if serr := a.Failed(); serr == nil || serr.Step != "dup3" || !errors.Is(serr, syscall.EBADF) {
-			t.Errorf("failed step %v, want dup3: EBADF", serr)
+		if serr := a.Failed(); serr == nil || serr.Number != 6 || serr.Step != "dup3" || !errors.Is(serr, syscall.EBADF) {
+			t.Errorf("failed step %v, want step 6: dup3: EBADF", serr)
 		}
 	}
 }
