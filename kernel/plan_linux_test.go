@@ -9,6 +9,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
 	"palyra/isolate"
+	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 )
@@ -50,6 +51,37 @@ func TestConfineIsWhatTheReceiptSays(t *testing.T) {
 			}
 			if x.Plan.Seccomp.Policy != e.Seccomp.Policy || x.Plan.Network != e.Network.Mode {
 				t.Errorf("filter %s, network %s, the receipt says %s, %s", x.Plan.Seccomp.Policy, x.Plan.Network, e.Seccomp.Policy, e.Network.Mode)
+			}
+		})
+	}
+	// What a daemon's calls find, and tier B, where each call of root's palyra-cell is another user.
+	for _, c := range []struct {
+		name string
+		tier tier.Tier
+		cfg  Config
+		tape func(*cell.Plan) *cell.PlanTape
+	}{
+		{"warm", tier.C, Config{Warm: tier.C, Pool: cell.Pool{Cells: 1}}, func(p *cell.Plan) *cell.PlanTape { return p.Warm }},
+		{"tier b", tier.B, Config{}, func(p *cell.Plan) *cell.PlanTape { return &p.Tape }},
+	} {
+		if c.tier == tier.B && os.Getuid() != 0 {
+			continue // the limit of processes counts those of the user
+		}
+		t.Run(c.name, func(t *testing.T) {
+			h, p := openHouse(t, c.cfg), Proposal{Tool: ToolRun, TierFloor: c.tier, Argv: []string{"/bin/true"}}
+			x, err := Confine(t.Context(), Config{StateDir: h.dir, CellPath: cellPath(t)}, p, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Expect(t.Context(), "", isolate.Limits{}); err != nil {
+				t.Fatal(err)
+			}
+			var e evidence.Evidence
+			if err := json.Unmarshal(h.verify(h.call(&p, IO{})).Statement.Predicate.Evidence, &e); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.tape(x.Plan); got.Digest != e.Tape.Digest || len(got.Steps) != e.Tape.Steps || (e.Cell.Mode == evidence.CellWarm) != (c.cfg.Pool.Cells > 0) {
+				t.Errorf("tape %s of %d steps, the receipt of a %s cell says %s of %d", got.Digest, len(got.Steps), e.Cell.Mode, e.Tape.Digest, e.Tape.Steps)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ type Plan struct {
 	Namespaces []string          `json:"namespaces"` // kinds that are made for this call, sorted
 	Template   []string          `json:"template"`   // mounts before the tape, as evidence.Mounts.Table has them
 	Tape       PlanTape          `json:"tape"`
+	Warm       *PlanTape         `json:"warm,omitempty"` // of a cell that was made ahead; nil where none can be
 	Seccomp    PlanFilter        `json:"seccomp"`
 	Landlock   evidence.Landlock `json:"landlock"`
 	Limits     isolate.Limits    `json:"limits"`
@@ -27,9 +28,9 @@ type Plan struct {
 
 // PlanTape is the list of system calls between the clone and the program.
 type PlanTape struct {
-	// Digest is what evidence.Tape.Digest would be for a cell that is built when
-	// the call comes. At tier B as root, where each call is another user, and
-	// where a call gets a directory made for it, no two are alike.
+	// Digest is what evidence.Tape.Digest would be. For tier B of a user, or in a
+	// directory of one, no two need be alike: the limit of processes counts those
+	// that the user has at the moment.
 	Digest canon.Digest `json:"digest"`
 	Steps  []PlanStep   `json:"steps"`
 }

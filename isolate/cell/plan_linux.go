@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"palyra/internal/canon"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
@@ -43,6 +44,9 @@ func (s *server) explain(r *request, fds []int) (*Plan, error) {
 		Cgroup: x.ev.Cgroup, Degraded: x.ev.Degraded, Namespaces: []string{}, Template: []string{},
 		Tape: PlanTape{Digest: x.tape.Digest()}, Seccomp: s.planFilter(x)}
 	p.Tape.Steps = planSteps(nil, x.tape, 0)
+	if p.Warm, err = s.planWarm(x); err != nil {
+		return nil, err
+	}
 	if s.tier != tier.C {
 		return p, nil
 	}
@@ -58,6 +62,27 @@ func (s *server) explain(r *request, fds []int) (*Plan, error) {
 	})
 	p.Template = mounts.Table
 	return p, err
+}
+
+// planWarm is the tape of a cell that waits for calls like x, and the rest that it
+// gets with x, or nil if there are no such cells. One that its arguments do not
+// fit into (waiting.fits) is built for the call all the same.
+func (s *server) planWarm(x *run) (*PlanTape, error) {
+	k, ok := s.kindOf(x.spec)
+	if !ok || !x.executable() {
+		return nil, nil
+	}
+	w := s.ahead(k, network{})
+	defer w.release()
+	if err := w.prepare(); err != nil {
+		return nil, err
+	}
+	fds := x.fds
+	fds.Status, fds.Gate = -1, -1
+	rest := native.Rest(&native.Cell{Spec: x.spec, FDs: fds, Cookie: s.cookie})
+	lines := append(w.tape.Lines(), rest.Lines()...)
+	return &PlanTape{Digest: canon.Sum([]byte(strings.Join(lines, "\n") + "\n")),
+		Steps: planSteps(planSteps(nil, w.tape, 0), rest, 1)}, nil
 }
 
 // planNetwork says which namespaces a cell of x would have for itself: those of

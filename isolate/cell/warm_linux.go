@@ -48,10 +48,15 @@ type waiting struct {
 	rest  *sys.Rest // what follows, without what is the call's
 }
 
+// ahead is a run without a call.
+func (s *server) ahead(k kind, n network) *run {
+	return &run{s: s, at: s.launch, files: noFiles(), status: -1, gate: -1, mounts: -1, ahead: true, net: n,
+		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: k.limits, Network: k.network}}
+}
+
 // arm makes a waiting cell, in the network namespace n if it is one.
 func (s *server) arm(k kind, n network) (*waiting, error) {
-	r := &run{s: s, at: s.launch, files: noFiles(), status: -1, gate: -1, mounts: -1, ahead: true, net: n,
-		spec: &isolate.Spec{Version: 1, Tier: tier.C, Cwd: native.WorkspaceDir, Limits: k.limits, Network: k.network}}
+	r := s.ahead(k, n)
 	w, err := r.arm()
 	leaf := r.leaf
 	if err == nil {

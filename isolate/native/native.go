@@ -171,7 +171,7 @@ func confine(c *Cell) sys.Tape {
 		Why: "a user namespace that owns none of the others, so after the mounts"})
 	t = append(t, nested()...)
 	t = append(t, steps.Rendezvous(steps.MarkIDs, sys.FD("status", c.FDs.Status), sys.FD("gate", c.FDs.Gate), "palyra-cell writes our id maps now")...)
-	t = append(t, steps.Become(InnerID, InnerID)...)
+	t = append(t, steps.Become(sys.Int(InnerID), sys.Int(InnerID))...)
 	// One more process than the program may have: the reaper counts too.
 	t = append(t, steps.SetLimits(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1))...)
 	t = append(t, fixed.capabilities...)

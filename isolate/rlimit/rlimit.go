@@ -55,7 +55,8 @@ func Tape(p *Process) sys.Tape {
 	}
 	if p.Root {
 		t = append(t, sys.Step{Call: "setgroups", Args: []sys.Arg{sys.Int(0), sys.Int(0)}, Why: "no supplementary group"})
-		t = append(t, steps.Become(p.UID, p.GID)...)
+		// Evidence observes who it became. The tape is the same for everybody.
+		t = append(t, steps.Become(sys.ID("user", p.UID), sys.ID("group", p.GID))...)
 	}
 	t = append(t, steps.EmptyCapabilities()...)
 	t = append(t, steps.NoNewPrivileges()...)

@@ -138,10 +138,10 @@ func EmptyCapabilities() sys.Tape {
 }
 
 // Become changes group and user, real, effective and saved.
-func Become(uid, gid int) sys.Tape {
+func Become(uid, gid sys.Arg) sys.Tape {
 	return sys.Tape{
-		{Call: "setresgid", Args: ints(gid, gid, gid), Why: "stop being palyra-cell's group"},
-		{Call: "setresuid", Args: ints(uid, uid, uid), Why: "stop being palyra-cell's user"},
+		{Call: "setresgid", Args: []sys.Arg{gid, gid, gid}, Why: "stop being palyra-cell's group"},
+		{Call: "setresuid", Args: []sys.Arg{uid, uid, uid}, Why: "stop being palyra-cell's user"},
 	}
 }
 

@@ -322,7 +322,7 @@ func (a *Arena) encode(t Tape, first int) (uintptr, error) {
 		for j := range s.Args {
 			arg := &s.Args[j]
 			switch arg.kind {
-			case argInt, argFD, argSecret:
+			case argInt, argFD, argSecret, argID:
 				r.args[j] = uintptr(arg.val)
 			case argBytes:
 				r.args[j] = a.put(arg.data)

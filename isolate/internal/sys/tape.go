@@ -17,12 +17,13 @@ const (
 	argVec            // pointer to a NULL-terminated vector of strings
 	argSlot           // eight bytes that an earlier step stored
 	argSecret         // a number that is not printed
+	argID             // a user or group, printed by label: another one each time
 	argPtr            // absolute address in the arena, resolved by name
 	argReg            // pointer to a named region of the arena
 )
 
 // Arg is one argument of a step. Make it with Int, FD, Str, Bytes, Strings,
-// Slot or Secret.
+// Slot, Secret or ID.
 type Arg struct {
 	kind  argKind
 	val   uint64
@@ -65,6 +66,9 @@ func Slot(name string) Arg { return Arg{kind: argSlot, label: name} }
 // Secret is a number that must not be printed.
 func Secret(label string, v uint64) Arg { return Arg{kind: argSecret, val: v, label: label} }
 
+// ID is a user or group id that says nothing, as descriptors do: that of one call.
+func ID(label string, n int) Arg { return Arg{kind: argID, val: uint64(n), label: label} }
+
 // ptrIn is a pointer to bytes followed by pointers that are resolved when the
 // tape is encoded; it carries a structure with one embedded pointer.
 func ptrIn(label string, head []byte, at int, data []byte) Arg {
@@ -89,6 +93,8 @@ func (a Arg) String() string {
 		return "$" + a.label
 	case argSecret:
 		return "secret:" + a.label
+	case argID:
+		return "id:" + a.label
 	case argInt:
 		if a.val > 9 && int64(a.val) > 0 {
 			return "0x" + strconv.FormatUint(a.val, 16)
