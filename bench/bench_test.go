@@ -148,6 +148,31 @@ func TestRunCompare(t *testing.T) {
 	if _, err := runCompare(filepath.Join(dir, "none"), latest, io.Discard); err == nil {
 		t.Error("no baseline: no error")
 	}
+	// What was measured before the baseline cannot have become slower than it.
+	for at, older := range map[string]bool{"2026-01-02T03:04:04Z": true, "2026-01-02T04:04:04+01:00": true, "2026-01-02T03:04:06Z": false, "2026-01-02T03:04:05+01:00": true} {
+		r.Time = at
+		if err := r.write(latest); err != nil {
+			t.Fatal(err)
+		}
+		out.Reset()
+		code, err := runCompare(base, latest, &out)
+		if older && (code != 1 || err == nil || !strings.Contains(err.Error(), "older than the baseline") || !strings.Contains(err.Error(), "hint: run make bench first") || out.Len() > 0) {
+			t.Errorf("a run of %s: %d, %v, %s; want no judgement and a hint", at, code, err, &out)
+		}
+		if !older && (code != 3 || err != nil) {
+			t.Errorf("a run of %s: %d, %v; want a judgement", at, code, err)
+		}
+	}
+	if code, err := runCompare(base, filepath.Join(dir, "none"), io.Discard); code != 1 || err == nil || !strings.Contains(err.Error(), "hint: run make bench first") {
+		t.Errorf("no run: %d, %v; want the command that makes one", code, err)
+	}
+	r.Time = "yesterday"
+	if err := r.write(latest); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := runCompare(base, latest, io.Discard); code != 1 || err == nil {
+		t.Errorf("a run of %s: %d, %v; want an error", r.Time, code, err)
+	}
 }
 
 func TestTables(t *testing.T) {

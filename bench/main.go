@@ -98,8 +98,19 @@ func runCompare(baseline, latest string, w io.Writer) (int, error) {
 		return 1, err
 	}
 	is, err := readResults(latest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 1, fmt.Errorf("there is no run to compare: %w\nhint: run make bench first", err)
+	}
 	if err != nil {
 		return 1, err
+	}
+	older, err := is.before(was)
+	if err != nil {
+		return 1, err
+	}
+	if older {
+		return 1, fmt.Errorf("the last run (%s, %s) is older than the baseline (%s, %s) and says nothing of what came since\nhint: run make bench first",
+			is.Commit, is.Time, was.Commit, was.Time)
 	}
 	c := compare(was, is)
 	c.print(w, was, is)

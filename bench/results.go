@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"palyra/internal/canon"
 	"palyra/internal/measure"
@@ -107,6 +108,19 @@ func readResults(path string) (*results, error) {
 		return nil, fmt.Errorf("read %q: version %d, want %d", path, r.Version, formatVersion)
 	}
 	return &r, nil
+}
+
+// before reports whether a run began before another one.
+func (r *results) before(other *results) (bool, error) {
+	a, err := time.Parse(time.RFC3339, r.Time)
+	if err != nil {
+		return false, fmt.Errorf("time of a run: %w", err)
+	}
+	b, err := time.Parse(time.RFC3339, other.Time)
+	if err != nil {
+		return false, fmt.Errorf("time of a run: %w", err)
+	}
+	return a.Before(b), nil
 }
 
 // commit names the source tree, "unknown" outside of a clone.
