@@ -203,7 +203,8 @@ type memo struct {
 }
 
 const (
-	memoWays    = 32  // texts kept of an attribute
+	memoWays    = 64  // texts kept of an attribute
+	memoTries   = 4   // places in which a text may be: with one, of a dozen programs every fourth met another
 	memoLongest = 512 // bytes of a text that is worth keeping, at most
 )
 
@@ -232,9 +233,18 @@ func (m *memo) text(a attr, s string) cedar.Record {
 	if len(s) > memoLongest {
 		return recordOn(cedar.String(s))
 	}
-	slot := &m.texts[a.bit()][maphash.String(m.seed, s)%memoWays]
-	if t := slot.Load(); t != nil && t.text == s {
-		return t.record
+	slots, first := &m.texts[a.bit()], maphash.String(m.seed, s)
+	slot := &slots[first%memoWays] // of the text that goes, unless there is room
+	for i := range uint64(memoTries) {
+		try := &slots[(first+i)%memoWays]
+		t := try.Load()
+		if t == nil {
+			slot = try
+			break
+		}
+		if t.text == s {
+			return t.record
+		}
 	}
 	s = strings.Clone(s) // it may be a small part of something large
 	t := &memoText{s, recordOn(cedar.String(s))}
