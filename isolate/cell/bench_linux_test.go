@@ -140,6 +140,43 @@ func BenchmarkDirectory(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 }
 
+// BenchmarkArm makes a cell ahead and throws it away, which is not timed. The
+// message to palyra-cell and back is; the metric says what it takes alone.
+func BenchmarkArm(b *testing.B) {
+	for _, v := range []struct{ name, network string }{{"own network", isolate.NetworkFresh}, {"void network", isolate.NetworkVoid}} {
+		b.Run(v.name, func(b *testing.B) {
+			// Every cell is too old at once, and its kind forgotten.
+			c := startPool(b, tier.C, cell.Pool{Cells: 1, MaxAge: 1})
+			var asked []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				gone := func() bool {
+					start := time.Now()
+					st, err := c.Stats(b.Context())
+					if err != nil {
+						b.Fatal(err)
+					}
+					asked = append(asked, time.Since(start))
+					return st.Waiting == 0
+				}
+				for !gone() {
+					<-time.After(time.Millisecond)
+				}
+				b.StartTimer()
+				if _, err := c.Expect(b.Context(), v.network, limits()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			st, err := c.Stats(b.Context())
+			if err != nil || st.Armed < uint64(b.N) {
+				b.Errorf("%+v, %v; want a cell made for each of %d times", st, err, b.N)
+			}
+			slices.Sort(asked)
+			b.ReportMetric(float64(asked[len(asked)/2].Microseconds()), "ask-µs")
+		})
+	}
+}
+
 // BenchmarkWaiting reports what a cell costs while it waits, measured over 500 of
 // them: the kernel's memory and the arena. What Go's heap has for them is some KiB
 // and drowns in garbage. Its time means nothing; one variant at a time, because
