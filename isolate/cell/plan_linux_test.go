@@ -144,28 +144,30 @@ func TestFailedStepIsAsPlanned(t *testing.T) {
 	defer text.Close()
 	f := &isolate.Files{Exec: text, Stdout: os.Stderr, Stderr: os.Stderr}
 	for _, tr := range []tier.Tier{tier.C, tier.B} {
-		s := benchSpec(path, "")
-		s.Tier, s.Exec.Pinned = tr, "sealed"
-		client := startPool(t, tr, cell.Pool{Cells: 1})
-		p, err := client.Explain(t.Context(), s, f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = client.Run(t.Context(), mint(t, testKey, s), s, f)
-		if want := failedStep(p.Tape, "execveat"); fault.KindOf(err) != fault.NotExec || !strings.Contains(err.Error(), want) {
-			t.Errorf("tier %s: %v, want %q", tr, err, want)
-		}
-		if tr != tier.C {
-			continue
-		}
-		if _, err := client.Expect(t.Context(), s.Network, s.Limits); err != nil {
-			t.Fatal(err)
-		}
-		_, err = client.Run(t.Context(), mint(t, testKey, s), s, f)
-		want, cold := failedStep(*p.Warm, "execveat"), failedStep(p.Tape, "execveat")
-		if st, serr := client.Stats(t.Context()); serr != nil || st.Warm != 1 || want == cold || !strings.Contains(err.Error(), want) {
-			t.Errorf("warm: %v, %+v, want %q", err, st, want)
-		}
+		t.Run(tr.String(), func(t *testing.T) { // which closes one before the other starts
+			s := benchSpec(path, "")
+			s.Tier, s.Exec.Pinned = tr, "sealed"
+			client := startPool(t, tr, cell.Pool{Cells: 1})
+			p, err := client.Explain(t.Context(), s, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = client.Run(t.Context(), mint(t, testKey, s), s, f)
+			if want := failedStep(p.Tape, "execveat"); fault.KindOf(err) != fault.NotExec || !strings.Contains(err.Error(), want) {
+				t.Errorf("tier %s: %v, want %q", tr, err, want)
+			}
+			if tr != tier.C {
+				return
+			}
+			if _, err := client.Expect(t.Context(), s.Network, s.Limits); err != nil {
+				t.Fatal(err)
+			}
+			_, err = client.Run(t.Context(), mint(t, testKey, s), s, f)
+			want, cold := failedStep(*p.Warm, "execveat"), failedStep(p.Tape, "execveat")
+			if st, serr := client.Stats(t.Context()); serr != nil || st.Warm != 1 || want == cold || !strings.Contains(err.Error(), want) {
+				t.Errorf("warm: %v, %+v, want %q", err, st, want)
+			}
+		})
 	}
 }
 
