@@ -185,6 +185,51 @@ func TestDeathOfPalyraCell(t *testing.T) {
 	}
 }
 
+// What a palyra-cell of tier B leaves behind is looked for when it has ended, and
+// what another one runs is not that: neither a call nor the cells that wait.
+func TestEndBesideAnother(t *testing.T) {
+	c := startPool(t, tier.C, cell.Pool{Cells: 2})
+	s := benchSpec("/usr/bin/cat", "")
+	s.Argv, s.Stdin = []string{"cat"}, "stream"
+	if _, err := c.Expect(t.Context(), "", s.Limits); err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Open("/usr/bin/cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	var in, out [2]*os.File // read, write
+	for _, p := range []*[2]*os.File{&in, &out} {
+		if p[0], p[1], err = os.Pipe(); err != nil {
+			t.Fatal(err)
+		}
+		defer p[0].Close()
+		defer p[1].Close()
+	}
+	g := mint(t, testKey, s)
+	type end struct {
+		*isolate.Result
+		error
+	}
+	done := make(chan end, 1)
+	go func() {
+		res, err := c.Run(context.Background(), g, s, &isolate.Files{Exec: exe, Stdin: in[0], Stdout: out[1], Stderr: out[1]})
+		done <- end{res, err}
+	}()
+	if _, err := in[1].WriteString("x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out[0].Read(make([]byte, 1)); err != nil {
+		t.Fatal(err) // it runs now
+	}
+	start(t, tier.B).Close()
+	in[1].Close()
+	if e := <-done; e.error != nil || e.Outcome != isolate.Exited || e.Evidence.Exit.Code != 0 {
+		t.Errorf("a call of tier C beside the end of tier B: %+v, %v; want exit status 0", e.Result, e.error)
+	}
+}
+
 // running returns the host's processes with text in their command line.
 func running(t *testing.T, text string) (pids []string) {
 	t.Helper()

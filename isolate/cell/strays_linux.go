@@ -3,7 +3,6 @@ package cell
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -12,19 +11,17 @@ import (
 )
 
 // killStrays kills and reaps what a palyra-cell without a PID namespace left
-// behind when it died: descendants of this process that are confined. Nothing
-// else of ours is, and a confined process cannot lose the marks.
+// behind when it died. All of that is confined, which a process cannot undo, and
+// becomes a child of ours once nobody is left between. What another palyra-cell
+// runs is not: it has that one above it.
 func killStrays() {
 	for {
 		var found bool
-		for _, pid := range descendants(os.Getpid()) {
-			if !confined(pid) {
-				continue
-			}
-			found = true
-			sys.Kill(pid, int(syscall.SIGKILL))
-			if slices.Contains(children(os.Getpid()), pid) {
-				sys.Reap(pid)
+		for _, pid := range children(os.Getpid()) {
+			if confined(pid) {
+				found = true
+				sys.Kill(pid, int(syscall.SIGKILL))
+				sys.Reap(pid) // its children are ours by then
 			}
 		}
 		if !found {
