@@ -133,9 +133,11 @@ func killCells(t *testing.T) (n int) {
 			continue
 		}
 		for id := range strings.FieldsSeq(string(b)) {
-			comm, err := os.ReadFile("/proc/" + id + "/comm")
+			// PID (COMM) STATE: one that is dead and not reaped, as those of victims of
+			// other tests, which come to us as a subreaper, is none.
+			stat, err := os.ReadFile("/proc/" + id + "/stat")
 			pid, perr := strconv.Atoi(id)
-			if err == nil && perr == nil && strings.TrimSpace(string(comm)) == "palyra-cell" {
+			if err == nil && perr == nil && strings.Contains(string(stat), " (palyra-cell) ") && !strings.Contains(string(stat), " (palyra-cell) Z ") {
 				syscall.Kill(pid, syscall.SIGKILL)
 				n++
 			}
