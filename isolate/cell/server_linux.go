@@ -112,9 +112,7 @@ func Main(fd int) error {
 	if werr := sys.SendPacket(fd, b, nil); werr != nil || err != nil {
 		return err
 	}
-	if h.Tier == tier.C {
-		s.findCgroup() // the answer does not depend on it, and palyra has something to do yet
-	}
+	s.keepMemory() // palyra has something to do yet
 	s.startPool(h.Pool)
 	if h.Tier == tier.B {
 		var sweep sync.WaitGroup
@@ -279,6 +277,9 @@ func (s *server) setupC() error {
 	if s.own, err = evidence.ReadNamespaces("/proc", os.Getpid()); err != nil {
 		return refuse("proc_unavailable", "read own namespaces", err)
 	}
+	// Before there is a launcher: if that has our first thread, /proc/self shows the
+	// mounts of the template.
+	s.findCgroup()
 	var root *os.File
 	s.launch, err = s.newLauncher(func() error {
 		if err := sys.UnshareMounts(); err != nil {
@@ -327,7 +328,6 @@ func (s *server) findCgroup() {
 	tree, err := cgroup.Inherit("/proc")
 	s.groups = tree
 	s.groupState = cgroup.State(err)
-	s.keepMemory()
 }
 
 // keepMemory keeps our memory from cells that get one of their own, as far as Go
