@@ -96,12 +96,18 @@ func (p place) run(uid int, limit time.Duration, env []string, argv ...string) (
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = tmp, &out, &out
 	cmd.Env = append([]string{"PATH=/usr/bin", "HOME=" + tmp, "TMPDIR=" + tmp, "PALYRA_TEST_CELL=" + programs + "/palyra-cell"}, env...)
+	var then string
+	cmd.Cancel = func() error {
+		then = stuck()
+		return cmd.Process.Kill()
+	}
+	cmd.WaitDelay = 5 * time.Second // somebody may hold its output
 	err := startIn(start, uid, cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if ctx.Err() != nil {
-		err = fmt.Errorf("not done after %v", limit)
+		err = fmt.Errorf("not done after %v: %s; after it was killed: %s", limit, then, stuck())
 	}
 	if err == nil {
 		err = filepath.WalkDir(group, func(path string, d fs.DirEntry, err error) error {
@@ -112,6 +118,25 @@ func (p place) run(uid int, limit time.Duration, env []string, argv ...string) (
 		})
 	}
 	return out.String(), errors.Join(err, clear(group))
+}
+
+// stuck says where each thread of each process of ours waits in the kernel.
+func stuck() string {
+	var out []string
+	tasks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
+	for _, t := range tasks {
+		read := func(name string) string {
+			b, _ := os.ReadFile(t + "/" + name)
+			return strings.Join(strings.Fields(string(b)), " ")
+		}
+		comm := read("comm")
+		if !strings.HasPrefix(comm, "palyra") && !strings.HasSuffix(comm, ".test") {
+			continue
+		}
+		_, state, _ := strings.Cut(read("stat"), ") ")
+		out = append(out, fmt.Sprintf("%s %s %s in %s [%s]", strings.TrimPrefix(t, "/proc/"), comm, state[:min(1, len(state))], read("syscall"), read("stack")))
+	}
+	return strings.Join(out, "; ")
 }
 
 // clear kills what is in a group and removes it. A palyra that ended leaves its
