@@ -83,7 +83,7 @@ func cgroup() {
 func pool() {
 	const tests = "TestPoolServes|TestPoolKinds|TestPoolExpires|TestPoolCellDies|TestPoolNetworks"
 	for _, u := range users {
-		grouped := tests + "|TestPoolDescriptors|TestPoolDeadline|TestCgroupWarm"
+		grouped := tests + "|TestPoolDescriptors|TestPoolDeadline" // cgroup has TestCgroupWarm
 		if u.uid == 0 {
 			grouped += "|TestPoolDeath|TestContractWarm"
 		}
