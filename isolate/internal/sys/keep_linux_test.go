@@ -45,7 +45,7 @@ func TestKeepMemory(t *testing.T) {
 			t.Error(err)
 		}
 		if ws, _, err := Reap(pid); err != nil || ws.ExitStatus() != 127 || a.Failed() == nil || a.Failed().Step != "close" {
-			t.Errorf("reaped %#x, %v, %v; want a child that failed to close", uint32(ws), err, a.Failed())
+			t.Errorf("reaped %#x, %v, %v; want a child that its close ended", uint32(ws), err, a.Failed())
 		}
 		for line := range strings.Lines(string(maps)) {
 			var from, to uint64
