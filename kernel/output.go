@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"palyra/internal/canon"
@@ -29,6 +28,10 @@ const patience = 2 * time.Millisecond
 // stdout and stderr share, hashed and passed on as they come; the rest is
 // counted and dropped. The program is never killed for what it prints.
 //
+// Who reads one of the two leaves room for what waits in the other, up to half of
+// what there is: a program that says one line and then floods the other stream
+// is heard, whichever is read first.
+//
 // Our reader may be slow: the program then waits, as it would on any pipe, until
 // its deadline. It may be stuck or gone: bytes are then hashed and counted all
 // the same and its missing them is reported, but no call waits for it past the
@@ -37,18 +40,18 @@ type streams struct {
 	stdin *feed // nil unless streamed
 	out   [2]*output
 
-	left    atomic.Int64  // bytes that may still be kept
 	giveUp  chan struct{} // closed when nobody waits for our readers any more
 	reading sync.WaitGroup
 	later   *time.Timer // calls attend; set by start
 
 	mu       sync.Mutex
-	attended bool // guarded by mu
+	attended bool  // guarded by mu
+	left     int64 // guarded by mu: bytes that may still be kept
 }
 
 // output is one of stdout and stderr.
 type output struct {
-	in    intake
+	in    *intake
 	w     *os.File      // the program's end, until it was started
 	to    io.Writer     // nil: nobody
 	queue chan []byte   // reader to writer; closed by the reader
@@ -65,6 +68,9 @@ type output struct {
 	lost    bool  // some of what was kept was not passed on
 	held    bool  // reading did not end with the pipe: somebody still had it
 
+	due  int64 // guarded by streams.mu: of what is left, for what waits in this pipe; both together never more
+	full bool  // likewise: something was over the limit, and so is all behind it
+
 	// Owned by the writer, which may outlive the call, until done is closed.
 	failed bool // to did not take everything
 }
@@ -76,8 +82,7 @@ const (
 
 // openStreams makes the pipes. The caller closes what it returns.
 func openStreams(stdout, stderr io.Writer, stdin io.Reader, limit int64) (_ *streams, err error) {
-	s := &streams{giveUp: make(chan struct{})}
-	s.left.Store(limit)
+	s := &streams{giveUp: make(chan struct{}), left: limit}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -117,14 +122,24 @@ func (s *streams) attend() {
 		return
 	}
 	s.attended = true
-	for _, o := range s.out {
-		if !o.ended {
-			o.in.wait()
-			s.reading.Go(func() {
-				for !o.read(s, o.in.Read) {
-				}
-			})
+	for i, o := range s.out {
+		if o.ended {
+			continue
 		}
+		other := s.out[1-i]
+		if err := o.in.poll(); err != nil {
+			o.end(err)
+			continue
+		}
+		s.reading.Go(func() {
+			for !o.ended {
+				var r read
+				if err := o.in.Wait(func() bool { r = s.read(o, other); return r.err != errNothingYet }); err != nil {
+					r.err = err
+				}
+				o.take(s, r)
+			}
+		})
 	}
 }
 
@@ -133,9 +148,13 @@ func (s *streams) attend() {
 // attend. Nor does it fill the queue, which takes more than a pipe does.
 func (s *streams) collect() (all bool) {
 	all = true
-	for _, o := range s.out {
+	for i, o := range s.out {
 		for range queueDepth {
-			if o.read(s, o.in.ReadNow) {
+			r := s.read(o, s.out[1-i])
+			if r.err == errNothingYet {
+				break
+			}
+			if o.take(s, r); o.ended {
 				break
 			}
 		}
@@ -144,34 +163,65 @@ func (s *streams) collect() (all bool) {
 	return all
 }
 
-// read reads once and passes on what came. It reports whether there is nothing
-// more to be done: the output has ended, or nothing is there yet.
-func (o *output) read(s *streams, from func([]byte) (int, error)) bool {
+// read is what came of a pipe at once.
+type read struct {
+	n    int   // bytes, in buf
+	keep int64 // of them are within the limit
+	err  error // errNothingYet, io.EOF
+}
+
+// read reads once, without waiting, and takes of the limit what that needs. Both
+// in one step: what is neither in its pipe nor counted is not seen by the other.
+func (s *streams) read(o, other *output) (r read) {
 	if o.buf == nil {
 		o.buf = make([]byte, chunk/16) // most programs print little
 	}
-	n, err := from(o.buf)
-	if err == errNothingYet {
-		return true
-	}
-	o.pass(s, o.buf[:n])
-	if err != nil {
-		o.ended, o.held = true, err != io.EOF
-		close(o.queue)
-		if !o.writing {
-			close(o.done)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.n, r.err = o.in.ReadNow(o.buf); r.n == 0 {
+		if r.err != errNothingYet {
+			o.due = 0
 		}
-		return true
+		return r
 	}
-	if n == len(o.buf) && n < chunk {
-		o.buf = make([]byte, chunk)
+	if o.full {
+		return r
 	}
-	return false
+	n := int64(r.n)
+	if !other.full {
+		other.due = max(other.due, min(other.in.Unread(), (s.left-o.due)/2))
+	}
+	r.keep = min(n, s.left-other.due)
+	s.left -= r.keep
+	o.due -= min(o.due, n)
+	if r.keep < n {
+		o.full, o.due = true, 0
+	}
+	return r
 }
 
-// pass keeps of b what may be kept, and hands it on.
-func (o *output) pass(s *streams, b []byte) {
-	keep := take(&s.left, int64(len(b)))
+// take passes on what was read.
+func (o *output) take(s *streams, r read) {
+	o.pass(s, o.buf[:r.n], r.keep)
+	switch {
+	case r.err != nil:
+		o.end(r.err)
+	case r.n == len(o.buf) && r.n < chunk:
+		o.buf = make([]byte, chunk)
+	}
+}
+
+// end notes that nothing more will be read, and why.
+func (o *output) end(err error) {
+	o.ended, o.held = true, err != io.EOF
+	close(o.queue)
+	if !o.writing {
+		close(o.done)
+	}
+}
+
+// pass hands on what is kept of b.
+func (o *output) pass(s *streams, b []byte, keep int64) {
 	o.cut += int64(len(b)) - keep
 	if keep == 0 {
 		return
@@ -193,17 +243,6 @@ func (o *output) pass(s *streams, b []byte) {
 		case o.queue <- b:
 		default:
 			o.lost = true
-		}
-	}
-}
-
-// take reserves up to n of left.
-func take(left *atomic.Int64, n int64) int64 {
-	for {
-		have := left.Load()
-		got := min(have, n)
-		if got <= 0 || left.CompareAndSwap(have, have-got) {
-			return max(got, 0)
 		}
 	}
 }

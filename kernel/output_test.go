@@ -93,6 +93,58 @@ func TestOutputFlood(t *testing.T) {
 	}
 }
 
+// TestOutputHeard: what a program said on one stream before it flooded the other
+// is kept, whichever of them is read first and however much of the other is read
+// before anybody looks.
+func TestOutputHeard(t *testing.T) {
+	line := []byte("started\n")
+	flood := make([]byte, chunk)
+	for loud := range 2 {
+		for _, limit := range []int{2 * len(line), 100, chunk, 3*chunk + len(line), 3*chunk + 2*len(line) - 1} {
+			s := newStreams(t, nil, nil, nil, int64(limit))
+			s.out[1-loud].w.Write(line)
+			o, other := s.out[loud], s.out[1-loud]
+			for range 5 {
+				if _, err := o.w.Write(flood); err != nil {
+					t.Fatal(err)
+				}
+				for r := s.read(o, other); r.err == nil; r = s.read(o, other) {
+					o.take(s, r)
+				}
+			}
+			s.start()
+			s.release()
+			got, _ := s.drain(later())
+			quiet, digest, all := got.StdoutBytes, got.StdoutDigest, got.StdoutBytes+got.StderrBytes
+			if loud == 0 {
+				quiet, digest = got.StderrBytes, got.StderrDigest
+			}
+			if quiet != int64(len(line)) || digest != canon.Sum(line) || all != int64(limit) || got.Cut != int64(5*chunk+len(line)-limit) {
+				t.Errorf("flood of %d, limit %d: got %+v", loud, limit, got)
+			}
+		}
+	}
+}
+
+// TestOutputStolen: a program that reads back what it wrote changes nothing but
+// what is left for itself. What is kept is the beginning all the same.
+func TestOutputStolen(t *testing.T) {
+	s := newStreams(t, nil, nil, nil, 100)
+	o, other := s.out[0], s.out[1]
+	other.w.Write(make([]byte, 40))
+	o.w.Write(bytes.Repeat([]byte{1}, 70))
+	o.take(s, s.read(o, other))
+	if n, err := other.in.ReadNow(make([]byte, 100)); n != 40 || err != nil {
+		t.Fatal(n, err)
+	}
+	o.w.Write(bytes.Repeat([]byte{2}, 10))
+	s.start()
+	s.release()
+	if got, _ := s.drain(later()); got.StdoutBytes != 60 || got.StdoutDigest != canon.Sum(bytes.Repeat([]byte{1}, 60)) || got.Cut != 20 || got.StderrBytes != 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestOutputReaderGone(t *testing.T) {
 	s := newStreams(t, failing{}, nil, nil, 10<<20)
 	data := strings.Repeat("x", 4<<20)
@@ -150,9 +202,10 @@ func TestOutputAtOnce(t *testing.T) {
 		}
 		s.release()
 		got, delivered := s.drain(later())
-		want := evidence.Output{Basis: evidence.Observed, StdoutBytes: int64(n), StderrBytes: int64(min(n, chunk-n)), Cut: int64(n - min(n, chunk-n)),
-			StdoutDigest: canon.Sum(data), StderrDigest: canon.Sum(data[:min(n, chunk-n)])}
-		if got != want || !delivered || !bytes.Equal(out.Bytes(), data) {
+		kept := data[:min(n, chunk/2)] // neither takes what the other waits with
+		want := evidence.Output{Basis: evidence.Observed, StdoutBytes: int64(len(kept)), StderrBytes: int64(len(kept)), Cut: int64(2 * (n - len(kept))),
+			StdoutDigest: canon.Sum(kept), StderrDigest: canon.Sum(kept)}
+		if got != want || !delivered || !bytes.Equal(out.Bytes(), kept) {
 			t.Errorf("%d bytes: got %+v, %v, want %+v", n, got, delivered, want)
 		}
 		if s.attended {

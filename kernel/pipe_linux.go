@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // errNothingYet says that a pipe is empty and somebody may still write to it.
@@ -15,17 +17,18 @@ var errNothingYet = errors.New("nothing there yet")
 // program is gone: a file that can be waited for is made of it only if somebody
 // has to wait, since that registers it with the poller.
 type intake struct {
-	fd   int      // without waiting; -1 once there is a file, or if it is closed
-	file *os.File // after wait
+	fd   int             // -1 if it is closed
+	file *os.File        // of fd, after poll
+	conn syscall.RawConn // of file
 }
 
 // newIntake makes a pipe. The program's end is in the mode that it expects.
-func newIntake() (intake, *os.File, error) {
+func newIntake() (*intake, *os.File, error) {
 	fds, err := pipe(0)
 	if err != nil {
-		return intake{fd: -1}, nil, err
+		return nil, nil, err
 	}
-	return intake{fd: fds[0]}, os.NewFile(uintptr(fds[1]), "|1"), nil
+	return &intake{fd: fds[0]}, os.NewFile(uintptr(fds[1]), "|1"), nil
 }
 
 // ReadNow reads what is there. The error is errNothingYet if nothing is.
@@ -46,14 +49,29 @@ func (i *intake) ReadNow(b []byte) (int, error) {
 	}
 }
 
-// wait makes i one for Read, which waits, and SetReadDeadline.
-func (i *intake) wait() {
-	if i.file == nil && i.fd >= 0 {
-		i.file, i.fd = os.NewFile(uintptr(i.fd), "|0"), -1
+// Unread returns how many bytes are there to be read (pipe(7): FIONREAD, which is TIOCINQ), as far
+// as that can be told.
+func (i *intake) Unread() int64 {
+	n, err := unix.IoctlGetInt(i.fd, unix.TIOCINQ)
+	if err != nil {
+		return 0
 	}
+	return int64(n)
 }
 
-func (i *intake) Read(b []byte) (int, error) { return i.file.Read(b) }
+// poll makes i one for Wait and SetReadDeadline.
+func (i *intake) poll() (err error) {
+	if i.file != nil || i.fd < 0 {
+		return nil
+	}
+	i.file = os.NewFile(uintptr(i.fd), "|0")
+	i.conn, err = i.file.SyscallConn()
+	return err
+}
+
+// Wait calls try, and again whenever more may be there, until that returns true or
+// the deadline is past.
+func (i *intake) Wait(try func() bool) error { return i.conn.Read(func(uintptr) bool { return try() }) }
 
 // SetReadDeadline bounds all waiting of Read, if there is any.
 func (i *intake) SetReadDeadline(t time.Time) {
@@ -66,11 +84,10 @@ func (i *intake) SetReadDeadline(t time.Time) {
 func (i *intake) Close() {
 	if i.file != nil {
 		i.file.Close()
-	}
-	if i.fd >= 0 {
+	} else if i.fd >= 0 {
 		syscall.Close(i.fd)
-		i.fd = -1
 	}
+	i.fd = -1
 }
 
 // feedPipe makes the pipe of a program's input, which the program reads from r.

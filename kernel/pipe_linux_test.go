@@ -51,14 +51,18 @@ func TestIntake(t *testing.T) {
 	if n, err := in.ReadNow(b[:3]); string(b[:n]) != "hel" || err != nil {
 		t.Errorf("got %q, %v", b[:n], err)
 	}
-	in.wait()
-	in.wait()
-	if n, err := in.Read(b); string(b[:n]) != "lo" || err != nil {
-		t.Errorf("got %q, %v", b[:n], err)
+	if n := in.Unread(); n != 2 {
+		t.Errorf("%d bytes unread", n)
+	}
+	if err := errors.Join(in.poll(), in.poll()); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Wait(func() bool { n, err := in.ReadNow(b); return string(b[:n]) == "lo" && err == nil }); err != nil || in.Unread() != 0 {
+		t.Errorf("%v, %d bytes unread", err, in.Unread())
 	}
 	in.SetReadDeadline(time.Unix(1, 0))
-	if _, err := in.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("read past the deadline: %v", err)
+	if err := in.Wait(func() bool { return false }); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("waited past the deadline: %v", err)
 	}
 	in.Close()
 	if _, err := w.Write(b); !errors.Is(err, syscall.EPIPE) {

@@ -112,7 +112,7 @@ var homes = []home{
 	// More than one home: it is a kernel interface, not a mechanism to hide, and
 	// nobody above isolate may reach isolate/internal. kernel/internal/pin
 	// needs openat2 and memfd, kernel/internal/planted openat2 and statx; what attacks and what types at us stands outside anyway.
-	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel/internal/pin", "kernel/internal/planted", "conformance/escape", "conformance/lab", "conformance/pty"},
+	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "conformance/escape", "conformance/lab", "conformance/pty"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
 	{Module: "filippo.io/age", Dirs: []string{"kernel/store"}, Why: "encrypting backups in a format that other tools read"},
 	{Module: "modernc.org/sqlite", Dirs: []string{"kernel/store"}, Why: "the working state: SQLite without cgo"},
