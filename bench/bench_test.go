@@ -62,6 +62,16 @@ func TestJudge(t *testing.T) {
 	if v := judge(r); !slices.ContainsFunc(v, func(v verdict) bool { return strings.HasPrefix(v.Goal, "the same:") && v.Verdict == missed }) {
 		t.Error("a slab that never settled does not miss its goal")
 	}
+	for _, c := range []struct {
+		rate, busy float64
+		want       string
+	}{{799, 0.94, missed}, {799, 0.96, met}, {800, 0, met}} {
+		r.Sustained[3].PerSecond, r.Sustained[3].Busy = c.rate, c.busy
+		i := slices.IndexFunc(judge(r), func(v verdict) bool { return strings.HasPrefix(v.Goal, "whole call, noop, concurrency 8 to 1") })
+		if v := judge(r)[i]; v.Verdict != c.want || strings.Contains(v.Value, "busy") != (c.busy > 0.95) {
+			t.Errorf("%g calls/s to 200, processors %g busy: %+v", c.rate, c.busy, v)
+		}
+	}
 	r.Records = append(r.Records, measure.Record{Set: setCells, Path: pathCellWarm, Program: programNoop, Pattern: pattern8ms, N: 50, P50: 90, P99: 100, Ratio: 0.9})
 	if v := judge(r)[0]; v.Verdict != met || v.Value != "0.90 ×" {
 		t.Errorf("a warm path of 0.9: %+v", v)

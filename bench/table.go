@@ -28,12 +28,13 @@ func tables(r *results) []measure.Table {
 	for _, p := range r.Parts {
 		out = append(out, p.Table())
 	}
-	rate := measure.Table{Title: "Sustained", Left: 2, Head: []string{"path", "program", "at once", "s", "calls/s", "p50 µs", "p99 µs", "max µs"}}
+	rate := measure.Table{Title: "Sustained", Left: 2, Head: []string{"path", "program", "at once", "s", "calls/s", "p50 µs", "p99 µs", "max µs", "processors busy", "processor µs each"}}
 	left := measure.Table{Title: "What sustained runs leave in the kernel", Left: 1, Head: []string{"path", "at once", "netns before", "peak", "after", "at rest",
 		"slab before kB", "peak", "after", "at rest", "rest s", "settled"}}
 	for _, x := range r.Sustained {
 		rate.Rows = append(rate.Rows, []string{x.Path, x.Program, fmt.Sprint(x.Concurrency), fmt.Sprintf("%.0f", x.Seconds),
-			fmt.Sprintf("%.0f", x.PerSecond), fmt.Sprintf("%.0f", x.P50), fmt.Sprintf("%.0f", x.P99), fmt.Sprintf("%.0f", x.Max)})
+			fmt.Sprintf("%.0f", x.PerSecond), fmt.Sprintf("%.0f", x.P50), fmt.Sprintf("%.0f", x.P99), fmt.Sprintf("%.0f", x.Max),
+			known(x.Busy, "%.0f %%", 100), known(x.CPU, "%.0f", 1)})
 		l, ok := x.Load, "no"
 		if l.Settled {
 			ok = "yes"
@@ -71,6 +72,14 @@ func tables(r *results) []measure.Table {
 		out = append(out, t)
 	}
 	return out
+}
+
+// known is x times by, unless x is 0, which says that nobody could tell.
+func known(x float64, format string, by float64) string {
+	if x == 0 {
+		return "–"
+	}
+	return fmt.Sprintf(format, x*by)
 }
 
 // printText is what a run prints.

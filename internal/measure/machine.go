@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Machine says on what was measured, as far as files tell.
@@ -107,6 +108,48 @@ func slabObjects(slabinfo, cache string) int {
 		}
 	}
 	return -1
+}
+
+// processors is what all processors together did since the system began.
+type processors struct{ all, used, idle time.Duration }
+
+func (p processors) since(q processors) processors {
+	return processors{p.all - q.all, p.used - q.used, p.idle - q.idle}
+}
+
+// busy is the share of the time in which no processor was idle; what a host gave to
+// others counts as busy. It is 0 where it cannot be told.
+func (p processors) busy() float64 {
+	return Over(float64(p.all-p.idle), float64(p.all))
+}
+
+func readProcessors() processors { return processorTime(line("/proc/stat")) }
+
+// processorTime reads the first line of /proc/stat (proc_stat(5)), in ticks of 10 ms:
+// user, nice, system, idle, iowait, irq, softirq, steal. What guests of this system
+// had is in user already.
+func processorTime(stat string) (p processors) {
+	first, _, _ := strings.Cut(stat, "\n")
+	f := strings.Fields(first)
+	if len(f) < 9 || f[0] != "cpu" {
+		return processors{}
+	}
+	for i, s := range f[1:9] {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return processors{}
+		}
+		d := time.Duration(n) * 10 * time.Millisecond
+		p.all += d
+		switch i {
+		case 3, 4:
+			p.idle += d
+		case 7:
+		default:
+			p.used += d
+		}
+	}
+	return p
 }
 
 // The tolerance of settled: slab is shared with the rest of the machine, and of

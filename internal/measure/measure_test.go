@@ -187,6 +187,15 @@ func TestMachineFacts(t *testing.T) {
 	if got := slabObjects(slabs, "net_namespace"); got != 35 {
 		t.Errorf("slabObjects = %d, want 35", got)
 	}
+	was, is := processorTime("cpu  10 0 20 100 10 1 2 7 5 0\ncpu0 1"), processorTime("cpu  40 0 40 140 20 1 2 7 35 0\n")
+	if d := is.since(was); d.used != 500*time.Millisecond || d.busy() != 0.5 {
+		t.Errorf("processors: %+v, %g busy", d, d.busy())
+	}
+	for _, bad := range []string{"", "cpu", "cpu 1 2 3 4 5 6 7", "cpu 1 2 3 x 5 6 7 8", "cpu0 1 2 3 4 5 6 7 8"} {
+		if got := processorTime(bad); got != (processors{}) || got.busy() != 0 {
+			t.Errorf("processors of %q: %+v", bad, got)
+		}
+	}
 	if got := slabObjects("", "net_namespace"); got != -1 {
 		t.Errorf("slabObjects of nothing = %d, want -1", got)
 	}

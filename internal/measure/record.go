@@ -31,6 +31,8 @@ type Sustained struct {
 	P50         float64 `json:"p50_us"`
 	P99         float64 `json:"p99_us"`
 	Max         float64 `json:"max_us"`
+	Busy        float64 `json:"busy"`            // of all processors, while it ran: 1 is full; 0 is unknown
+	CPU         float64 `json:"cpu_us"`          // processor time of the whole machine for each call
 	Group       *Waits  `json:"group,omitempty"` // of calls for their group in the journal; absent for paths without one
 	Load        Load    `json:"load"`
 }

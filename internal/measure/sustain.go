@@ -24,7 +24,9 @@ func Sustain(p Path, program string, concurrency int, atLeast, rest time.Duratio
 			}
 		}
 	}()
+	idle := readProcessors()
 	samples, took, err := Storm(p, concurrency, atLeast)
+	spent := readProcessors().since(idle)
 	close(stop)
 	most, after := <-peak, readLoad()
 	if err != nil {
@@ -32,7 +34,7 @@ func Sustain(p Path, program string, concurrency int, atLeast, rest time.Duratio
 	}
 	s := Summarize(samples)
 	out := Sustained{Path: p.Name, Program: program, Concurrency: concurrency, Seconds: took.Seconds(), Calls: s.N,
-		PerSecond: float64(s.N) / took.Seconds(), P50: s.P50, P99: s.P99, Max: s.Max,
+		PerSecond: float64(s.N) / took.Seconds(), P50: s.P50, P99: s.P99, Max: s.Max, Busy: spent.busy(), CPU: Over(float64(spent.used.Microseconds()), float64(s.N)),
 		Load: Load{NetNSBefore: before.netns, NetNSPeak: most.max(after).netns, NetNSAfter: after.netns,
 			SlabBefore: before.slab, SlabPeak: most.max(after).slab, SlabAfter: after.slab}}
 	if p.Waits != nil {
