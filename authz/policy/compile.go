@@ -99,8 +99,8 @@ func compile(files []file) (*Set, error) {
 }
 
 func (s *Set) addFile(f file) error {
-	if line, err := checkNesting(f.data); err != nil {
-		return fault.New(fault.BadState, "policy_syntax", fmt.Sprintf("%s:%d", f.name, line), err)
+	if line, reason, err := checkDepth(f.data); err != nil {
+		return fault.New(fault.BadState, reason, fmt.Sprintf("%s:%d", f.name, line), err)
 	}
 	list, err := cedar.NewPolicyListFromBytes(f.name, f.data)
 	if err != nil {
@@ -123,8 +123,6 @@ func (s *Set) addFile(f file) error {
 		case s.byID[r.id] != nil:
 			first := s.byID[r.id]
 			return r.fault("policy_duplicate_id", fmt.Errorf("@id is already used at %s:%d", first.file, first.line))
-		case r.size > maxPolicy:
-			return r.fault("policy_too_large", fmt.Errorf("%d bytes of text, at most %d", r.size, maxPolicy))
 		case len(s.rules) == maxPolicies:
 			return r.fault("policy_too_large", fmt.Errorf("more than %d policies", maxPolicies))
 		}
@@ -157,23 +155,31 @@ func syntaxError(name string, err error) error {
 	return fault.New(fault.BadState, "policy_syntax", op, fmt.Errorf("syntax: %s", msg))
 }
 
-// checkNesting bounds how deep the recursive parser, compiler and evaluator of
-// cedar-go can be driven. They have no limit of their own, and a goroutine that
-// runs out of stack takes the process with it.
-func checkNesting(text []byte) (line int, err error) {
-	depth, line := 0, 1
+// checkDepth bounds how deep the recursive parser, compiler and evaluator of
+// cedar-go can be driven: by brackets, and by what one policy can chain without
+// them ("!!!…", "a || a || …"), which its length bounds. They have no limit of
+// their own, and a goroutine that runs out of stack takes the process with it.
+// Of names in a row ("context has a.a.…") the parser makes the square of their
+// number, so that they are bounded more closely.
+// It returns the line, and the reason code of the error.
+func checkDepth(text []byte) (line int, reason string, err error) {
+	depth, size, names, line := 0, 0, 0, 1
+	last, apart := byte(0), false // what stood before, and whether something lies between
 	for i := 0; i < len(text); i++ {
+		start := i
 		switch text[i] {
 		case '\n':
 			line++
 		case 0: // the scanner refuses it too, but does not say where
-			return line, errors.New("syntax: NUL character")
+			return line, "policy_syntax", errors.New("syntax: NUL character")
 		case '(', '[', '{':
 			if depth++; depth > maxNesting {
-				return line, fmt.Errorf("nested deeper than %d", maxNesting)
+				return line, "policy_syntax", fmt.Errorf("nested deeper than %d", maxNesting)
 			}
 		case ')', ']', '}':
 			depth--
+		case ';':
+			size = 0
 		case '"': // brackets in strings are text
 			for i++; i < len(text) && text[i] != '"'; i++ {
 				switch text[i] {
@@ -188,10 +194,32 @@ func checkNesting(text []byte) (line int, err error) {
 				for i+1 < len(text) && text[i+1] != '\n' {
 					i++
 				}
+				apart = true
+				continue
 			}
 		}
+		switch c := text[start]; {
+		case c <= ' ':
+			apart = true
+			continue
+		case c == '.':
+			if names++; names > maxPath {
+				return line, "policy_syntax", fmt.Errorf("more than %d names in a row", maxPath)
+			}
+		case !ofName(c), last != '.' && (apart || !ofName(last)): // what begins here goes on nothing
+			names = 0
+		}
+		last, apart = text[start], false
+		if size += i + 1 - start; size > maxPolicy {
+			return line, "policy_too_large", fmt.Errorf("a policy of more than %d bytes", maxPolicy)
+		}
 	}
-	return 0, nil
+	return 0, "", nil
+}
+
+// ofName reports whether c can be part of a name.
+func ofName(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
 // digestOf hashes what decides: a label, the schema, and name and bytes of every

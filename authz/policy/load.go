@@ -22,7 +22,7 @@ const (
 	maxTotal    = 16 << 20 // bytes per directory
 	maxFiles    = 1000     //
 	maxPolicies = 20000    //
-	maxPolicy   = 64 << 10 // bytes of text per policy
+	maxPolicy   = 64 << 10 // bytes per policy, without comments
 	maxNesting  = 64       // brackets
 )
 

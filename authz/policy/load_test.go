@@ -40,7 +40,7 @@ func TestRefused(t *testing.T) {
 		{"duplicate @id", map[string]string{"a.cedar": permitAll, "b.cedar": header + permitAll}, "policy_duplicate_id", []string{"b.cedar:3", `"all"`, "a.cedar:1"}},
 		{"no policy", map[string]string{"a.cedar": "// nothing\n"}, "policy_empty", nil},
 		{"empty directory", nil, "policy_empty", nil},
-		{"policy of 65 KiB", map[string]string{"a.cedar": `@id("x") permit (principal, action, resource) when { "` + strings.Repeat("x", 65<<10) + `" == "" };`}, "policy_too_large", []string{"a.cedar:1", `"x"`}},
+		{"policy of 65 KiB", map[string]string{"a.cedar": `@id("x") permit (principal, action, resource) when { "` + strings.Repeat("x", 65<<10) + `" == "" };`}, "policy_too_large", []string{"a.cedar:1", "65536 bytes"}},
 		{"file of 10 MB", map[string]string{"a.cedar": strings.Repeat(permitAll, 10<<20/len(permitAll))}, "policy_too_large", []string{"a.cedar"}},
 		{"typo in the file name", map[string]string{"a.cedar": permitAll, "deny.ceder": ""}, "policy_unexpected_file", []string{"deny.ceder"}},
 		{"hidden policy", map[string]string{"a.cedar": permitAll, ".b.cedar": ""}, "policy_unexpected_file", []string{".b.cedar"}},

@@ -227,13 +227,21 @@ func checkPair(a, b ast.IsNode) error {
 	return nil
 }
 
-// pathOf spells an attribute access, "context.executable.kind", or is "".
-func pathOf(n ast.IsNode) string {
+// pathOf spells an attribute access, "context.executable.kind", or is "". One of
+// more than maxPath names is in no schema of ours.
+func pathOf(n ast.IsNode) string { return pathWithin(n, maxPath) }
+
+const maxPath = 16
+
+func pathWithin(n ast.IsNode, most int) string {
 	switch n := n.(type) {
 	case ast.NodeTypeVariable:
 		return string(n.Name)
 	case ast.NodeTypeAccess:
-		if p := pathOf(n.Arg); p != "" {
+		if most == 1 {
+			return ""
+		}
+		if p := pathWithin(n.Arg, most-1); p != "" {
 			return p + "." + string(n.Value)
 		}
 	}
