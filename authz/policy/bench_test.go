@@ -125,7 +125,7 @@ func variedRequests() (out []Request) {
 		r := benchRequest()
 		r.Principal.ID = []string{"alice", "bob"}[i%2]
 		r.Resource = Tool([]string{"process.run", "fs.read_file", "fs.list_dir"}[i%3])
-		r.Context.Executable.Path = "/usr/bin/" + []string{"cat", "cut", "diff", "grep", "head", "ls", "sha256sum", "sort", "stat", "tail", "wc"}[i%11]
+		r.Context.Executable.Path = "/usr/bin/" + []string{"cat", "cut", "diff", "grep", "head", "ls", "sha256sum", "stat", "tac", "tail", "wc"}[i%11]
 		r.Context.Executable.Digest = canon.Sum([]byte(r.Context.Executable.Path))
 		r.Context.WorkspaceSource = fmt.Sprintf("/home/%s/%d", r.Principal.ID, i%7)
 		r.Context.CapsuleDigest = canon.Sum(fmt.Append(nil, i))

@@ -104,13 +104,13 @@ func TestDefaultSet(t *testing.T) {
 		{"ls", base("/bin/ls"), Allow, ReasonPermitted},
 		{"id", base("/usr/bin/id"), Allow, ReasonPermitted},
 		{"cat", base("/usr/bin/cat"), Allow, ReasonPermitted},
-		{"sort", base("/usr/bin/sort"), Allow, ReasonPermitted},
 		{"grep", base("/usr/bin/grep"), Allow, ReasonPermitted},
 		{"sha256sum", base("/usr/bin/sha256sum"), Allow, ReasonPermitted},
 		{"read-only workspace", with("/usr/bin/cat", func(r *Request) {
 			r.Context.WorkspaceSource, r.Context.WorkspaceReadOnly = "/srv", true
 		}), Allow, ReasonPermitted},
 		{"writable workspace", with("/usr/bin/cat", func(r *Request) { r.Context.WorkspaceSource = "/srv" }), NeedsApproval, ReasonApprovalRequired},
+		{"sort, which starts what --compress-program names", base("/usr/bin/sort"), NeedsApproval, ReasonApprovalRequired},
 		{"unlisted", base("/usr/bin/jq"), NeedsApproval, ReasonApprovalRequired},
 		{"listed name elsewhere", base("/usr/local/bin/cat"), NeedsApproval, ReasonApprovalRequired},
 		{"listed name, not root's", with("/usr/bin/cat", func(r *Request) { r.Context.Executable.System = false }), NeedsApproval, ReasonApprovalRequired},
