@@ -170,7 +170,14 @@ func (k *Kernel) denial(d policy.Decision, t tier.Tier) error {
 
 // cellDigest is the digest of palyra-cell as it is now, "" if it cannot be had.
 func (k *Kernel) cellDigest() string {
-	h, err := pin.At(nil, k.cfg.CellPath, pin.Anywhere)
+	if k.cfg.CellPath == "" {
+		return ""
+	}
+	file, err := filepath.Abs(k.cfg.CellPath)
+	if err != nil {
+		return ""
+	}
+	h, err := pin.At(nil, file, pin.Anywhere)
 	if err != nil {
 		return ""
 	}

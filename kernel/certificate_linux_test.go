@@ -3,6 +3,7 @@ package kernel
 import (
 	"bytes"
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -250,5 +251,47 @@ func TestCertificateOfReplacedCell(t *testing.T) {
 	}
 	if got, why := k.certificateOf(tier.B); got != policy.CertificateNone || why == nil || !strings.Contains(why.Error(), "palyra-cell") {
 		t.Errorf("after it was replaced: %q, %v", got, why)
+	}
+}
+
+// TestCertificateExplained: what explains a call hears of the certificate what the
+// call would hear, and without a palyra-cell that there is none.
+func TestCertificateExplained(t *testing.T) {
+	dir := t.TempDir()
+	state, policies, helper := filepath.Join(dir, "state"), filepath.Join(dir, "policy"), filepath.Join(dir, "palyra-cell")
+	if err := os.WriteFile(helper, []byte("a palyra-cell"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(policies, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	rule := `@id("certified") permit (principal, action == Palyra::Action::"tool.execute", resource) when { context.certificate == "proven" };`
+	if err := os.WriteFile(filepath.Join(policies, "all.cedar"), []byte(rule), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{StateDir: state, PolicyDir: policies, CellPath: helper}
+	k, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := k.Record(t.Context(), Act{Act: CertifyAct, Principal: k.Self(), Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()),
+		"palyra-cell": k.cellDigest(), "tier.c": "proven 8, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := k.Receipt(i)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(state, CertificateFile), b, 0o644)
+	}
+	if err = errors.Join(err, k.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for path, want := range map[string]policy.Effect{helper: policy.Allow, "palyra-cell": policy.Allow, "": policy.Deny, filepath.Join(dir, "none"): policy.Deny} {
+		cfg.CellPath = path
+		x, _, err := Explain(t.Context(), cfg, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Dir: dir, TierFloor: tier.C}, nil)
+		if err != nil || x.Decision.Effect != want {
+			t.Errorf("palyra-cell %q: %v, %v; want %v", path, x.Decision.Effect, err, want)
+		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 
 // Explain seals a proposal and decides it as Call would, and stops there: it
 // asks nobody, runs nothing and writes nothing, and needs no state directory to
-// exist. Of cfg it uses StateDir, PolicyDir, Tools and Principal. The Set is
+// exist. Of cfg it uses StateDir, PolicyDir, CellPath, Tools and Principal; without
+// CellPath there is no certificate of it. The Set is
 // returned with the Explanation, so that its policies can be named.
 func Explain(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (policy.Explanation, *policy.Set, error) {
 	k := &Kernel{cfg: cfg}

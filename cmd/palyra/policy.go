@@ -77,6 +77,9 @@ func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*fron
 		return nil, err
 	}
 	cfg := kernel.Config{StateDir: state, PolicyDir: command.Value(inv, "policy", "")}
+	if cfg.CellPath, err = a.cell(); err != nil {
+		cfg.CellPath = "" // then no certificate is about it, and nothing else asks
+	}
 	switch {
 	case inv.Has("tool"):
 		if p, cfg.Tools, err = a.toolCall(inv, p); err != nil {
