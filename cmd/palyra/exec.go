@@ -106,6 +106,8 @@ func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
 		return execRefused // what happened could not be recorded
 	case interrupted && slices.Contains([]string{receipt.Killed, receipt.NotApproved, receipt.Failed, receipt.OutcomeUnknown}, out.Outcome):
 		return status
+	case interrupted && out.Outcome == receipt.Refused && out.Error != nil && out.Error.Kind == fault.Canceled.String(): // before it began
+		return status
 	case !out.Delivered && out.Outcome == receipt.Executed:
 		if interrupted {
 			return status

@@ -30,6 +30,9 @@ func TestExecStatus(t *testing.T) {
 	done := func(outcome string, exit int) *kernel.Outcome {
 		return &kernel.Outcome{Outcome: outcome, Exit: exit, Delivered: true}
 	}
+	refused := func(kind string) *kernel.Outcome {
+		return &kernel.Outcome{Outcome: receipt.Refused, Exit: 125, Delivered: true, Error: &kernel.Failure{Kind: kind}}
+	}
 	lost := done(receipt.Executed, 0)
 	lost.Delivered = false
 	for name, tt := range map[string]struct {
@@ -52,6 +55,8 @@ func TestExecStatus(t *testing.T) {
 		"unknown":                {open, done(receipt.OutcomeUnknown, 125), nil, 125},
 		"interrupted, unknown":   {interrupted, done(receipt.OutcomeUnknown, 125), nil, 130},
 		"interrupted before":     {interrupted, nil, fault.New(fault.Canceled, "canceled", "x", nil), 130},
+		"interrupted, refused":   {interrupted, refused("canceled"), nil, 130},
+		"refused meanwhile":      {interrupted, refused("unavailable"), nil, 125},
 		"interrupted too late":   {interrupted, done(receipt.Executed, 3), nil, 3},
 		"denied while signalled": {interrupted, done(receipt.Denied, 126), nil, 126},
 		"reader left":            {gone, lost, nil, 141},

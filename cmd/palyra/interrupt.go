@@ -18,7 +18,7 @@ func (e signalError) Error() string { return "interrupted by " + e.sig.String() 
 // exit is the status that shells give a command which died of the signal.
 func (e signalError) exit() int { return execSignal + int(e.sig) }
 
-// interruptible returns a context that the first SIGINT, SIGTERM or SIGHUP
+// interruptible returns a context that the first SIGINT, SIGQUIT, SIGTERM or SIGHUP
 // ends: the call is then killed as a tree and still gets its receipt. A second
 // one ends palyra at once with the status of the signal; palyra-cell then sees
 // its connection close and kills the tree.
@@ -36,7 +36,7 @@ func interruptible(parent context.Context, exit func(int)) (ctx context.Context,
 	ready := make(chan struct{})
 	go func() {
 		ch := make(chan os.Signal, 4)
-		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
+		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
 			// Whoever started us with a signal ignored (nohup, a shell's background
 			// job) means it.
 			if sig == syscall.SIGPIPE || !signal.Ignored(sig) {
