@@ -3,11 +3,13 @@ package cell_test
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
@@ -147,5 +149,68 @@ func TestColdCallsWithDirectories(t *testing.T) {
 		if !slices.Equal(e.Landlock.Rules, rules) || e.Cell.Mode != evidence.CellCold {
 			t.Errorf("call %d: rules %q, of the first %q", i, e.Landlock.Rules, rules)
 		}
+	}
+}
+
+// What a program makes in a file system that is mounted in its workspace belongs to
+// the workspace's owner, too, or the workspace is refused.
+func TestNestedMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a tmpfs")
+	}
+	dir := t.TempDir()
+	for name, kind := range map[string]string{"can": "tmpfs", "cannot": "proc"} {
+		at := filepath.Join(dir, name, "sub")
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(filepath.Dir(at), 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mount("palyra-test", at, kind, 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	at := filepath.Join(dir, "can", "sub")
+	if err := os.Chown(at, 1234, 1234); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, tier.C) // which copies the host's mounts
+	in := func(name string) (*isolate.Spec, *os.File) {
+		s := benchSpec("/usr/bin/dash", isolate.NetworkFresh)
+		s.Workspace = &isolate.Mount{Source: filepath.Join(dir, name), UID: 1234, GID: 1234}
+		s.Argv = []string{"sh", "-c", "echo mark > /workspace/sub/mark"}
+		d, err := os.Open(s.Workspace.Source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		return s, d
+	}
+	s, d := in("can")
+	_, out := runIn(t, c, s, d)
+	fi, err := os.Stat(filepath.Join(at, "mark"))
+	if err != nil || fi.Sys().(*syscall.Stat_t).Uid != 1234 {
+		t.Errorf("in the file system mounted in it: %+v, %v, printed %q; want a file of user 1234", fi, err, out)
+	}
+	s, d = in("cannot")
+	exe, err := os.Open(s.Exec.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	_, err = c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: null, Stderr: null, Workspace: d})
+	if fault.ReasonOf(err) != "idmapped_mount" {
+		t.Errorf("with a proc mounted in it: %v, want it refused", err)
 	}
 }

@@ -43,7 +43,7 @@ func (r *run) workspace() (*os.File, error) {
 	if err := sys.IDMap(m, r.owner); err != nil {
 		m.Close()
 		return nil, refuse("idmapped_mount", op, err).
-			WithHint("as root the workspace must lie on a file system with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
+			WithHint("as root the workspace, with what is mounted in it, must lie on file systems with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
 	}
 	return m, nil
 }

@@ -44,10 +44,11 @@ func SetAttr(m *os.File, set uint64) error {
 	return mountSetattr(m, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: set, Propagation: unix.MS_PRIVATE})
 }
 
-// IDMap gives a detached mount the id mapping of a user namespace:
-// MOUNT_ATTR_IDMAP, 5.12; which file systems can is the kernel's table.
+// IDMap gives a detached mount, and those on it, the id mapping of a user namespace:
+// MOUNT_ATTR_IDMAP, 5.12; which file systems can is the kernel's table. If one of
+// them cannot, none is changed.
 func IDMap(m, userns *os.File) error {
-	return mountSetattr(m, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())})
+	return mountSetattr(m, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())})
 }
 
 func mountSetattr(m *os.File, flags uint, a *unix.MountAttr) error {
