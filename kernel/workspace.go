@@ -150,11 +150,25 @@ func checkWorkspace(op string, h *pin.Handle, readOnly bool, state string) error
 	return nil
 }
 
-// within reports whether h is root or lies beneath it, by inode along the way
-// up: a bind mount of a folder does not hide which one it is.
+// within reports whether h is root or lies beneath it: by inode along the way up,
+// and where that may have begun at the root of another mount of the same file
+// system, by the way from the file system's own root.
 func within(h, root *pin.Handle) (bool, error) {
 	if h.Stat.SameFile(root.Stat) {
 		return true, nil
+	}
+	if h.Stat.Dev == root.Stat.Dev && h.Stat.Mount != root.Stat.Mount {
+		there, err := root.Place()
+		if err != nil {
+			return false, err
+		}
+		here, err := h.Place()
+		if err != nil {
+			return false, err
+		}
+		if _, ok := below(there, here); ok {
+			return true, nil
+		}
 	}
 	for dir := h.Path; dir != "/"; {
 		dir = path.Dir(dir)

@@ -73,6 +73,45 @@ func TestWorkspaceRefused(t *testing.T) {
 	}
 }
 
+// TestWorkspaceIsStateElsewhere: a bind mount does not hide that a workspace is some
+// of the state directory, or holds it.
+func TestWorkspaceIsStateElsewhere(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes bind mounts")
+	}
+	base := t.TempDir()
+	state := base + "/outer/state"
+	for _, d := range []string{state + "/keys/deep", base + "/outer/beside", base + "/bound"} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ source, name, reason string }{
+		{state, "", "workspace_in_state"},
+		{state + "/keys", "", "workspace_in_state"},
+		{state + "/keys", "/deep", "workspace_in_state"},
+		{base + "/outer", "", "workspace_holds_state"},
+		{base + "/outer", "/state/keys", "workspace_in_state"},
+		{base + "/outer", "/beside", ""},
+	} {
+		if err := syscall.Mount(c.source, base+"/bound", "", syscall.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		p := proposal("true")
+		p.Workspace = base + "/bound" + c.name
+		s, err := seal(t.Context(), p, nil, state, nil)
+		if fault.ReasonOf(err) != c.reason {
+			t.Errorf("%s%s: got %v, want %q", strings.TrimPrefix(c.source, base), c.name, err, c.reason)
+		}
+		if err == nil {
+			s.close()
+		}
+		if err := syscall.Unmount(base+"/bound", 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestOperands(t *testing.T) {
 	ws := t.TempDir()
 	os.MkdirAll(ws+"/sub/deep", 0o755)

@@ -26,6 +26,9 @@ func Dir(string) (*Handle, error) { return nil, unsupported("openat2") }
 // Open fails.
 func (h *Handle) Open() (*os.File, error) { return nil, unsupported("open") }
 
+// Place fails.
+func (h *Handle) Place() (string, error) { return "", unsupported("place") }
+
 // Executable fails.
 func (h *Handle) Executable() error { return unsupported("faccessat2") }
 
