@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -133,6 +134,9 @@ func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 	} else {
 		parts = append(parts, "resource == "+uid(r.Resource).String())
 	}
+	if answers(r.Action) {
+		parts = append(append(parts, "context has requester"), sameYes(r)...) // no other action has it
+	}
 	clause := "unless { " + strings.Join(parts, " && ") + " }"
 	list, err := cedar.NewPolicyListFromBytes("fix", []byte("permit (principal, action, resource)\n"+clause+";"))
 	if err != nil || len(list) != 1 {
@@ -168,7 +172,8 @@ func (s *Set) kindOf(r *Request) (Kind, string) {
 }
 
 // permitText is the permit for exactly this call: this principal, action and
-// resource and, where the call has one, this capsule.
+// resource and, where the call has one, this capsule. Of a yes policy sees no
+// capsule: it is for the same program, tool, requester and scope.
 func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityUID, suffix string) string {
 	capsule := r.Context.CapsuleDigest
 	var b strings.Builder
@@ -177,8 +182,21 @@ func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityU
 	if !capsule.IsZero() && runsProgram(r.Action) {
 		fmt.Fprintf(&b, "\nwhen { context.capsule == %q }", capsule)
 	}
+	if answers(r.Action) {
+		fmt.Fprintf(&b, "\nwhen { %s }", strings.Join(sameYes(r), " && "))
+	}
 	b.WriteString(";\n")
 	return b.String()
+}
+
+// sameYes is what policy sees of a yes and the call that it is to.
+func sameYes(r *Request) (parts []string) {
+	c := r.Context
+	for _, p := range []struct{ name, value string }{{"tool", c.Answer.Tool}, {"requester", c.Answer.Requester},
+		{"scope", cmp.Or(c.Answer.Scope, ScopeOnce)}, {"executable.path", c.Executable.Path}, {"executable.digest", c.Executable.Digest.String()}} {
+		parts = append(parts, fmt.Sprintf("context.%s == %s", p.name, cedar.String(p.value).MarshalCedar()))
+	}
+	return parts
 }
 
 // fixID names what is added for a call.

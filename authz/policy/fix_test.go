@@ -57,6 +57,10 @@ func TestFix(t *testing.T) {
 		{"an action without capsule", call(func(r *Request) {
 			r.Action, r.Resource, r.Context = TrustOperate, Entity{Type: TypeWorkspace, ID: "local"}, Context{}
 		}), Deny, Allow, []string{`@id("allow_trust_operate")`}},
+		{"a yes", call(func(r *Request) {
+			r.Action, r.Resource, r.Principal.Roles = ApprovalResolve, Entity{Type: TypeWorkspace, ID: "local"}, nil
+			r.Context.Answer = Answer{Tool: "process.run", Requester: "uid:1", Approver: "alice", Approvers: 1}
+		}), Deny, Allow, []string{`action == Palyra::Action::"approval.resolve"`, `context.requester == "uid:1"`, `context.scope == "once"`, `context.executable.digest == "sha256:`}},
 		{"hostile names", call(func(r *Request) {
 			r.Principal = Entity{Type: TypeAgent, ID: "a\"); permit(principal,action,resource); //\n\u202e\x00*"}
 		}), Deny, Allow, []string{`\n`}},
@@ -87,6 +91,9 @@ func TestFix(t *testing.T) {
 			other.Context.CapsuleDigest = canon.Sum([]byte("other"))
 			if test.r.Context.CapsuleDigest.IsZero() {
 				other.Principal.ID = "mallory"
+			}
+			if answers(other.Action) { // where policy does not see the capsule, but the program
+				other.Context.Executable.Digest = canon.Sum([]byte("other"))
 			}
 			if got, want := s.Decide(other).Effect, Default().Decide(other).Effect; got != want {
 				t.Errorf("the fix is too wide: another call went from %v to %v", want, got)
