@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,16 @@ type result struct {
 
 const mark = "LAB "
 
+// lastWords are typed at the console of a machine that will not be done in time:
+// serial breaks ask the kernel for all its messages, for what its processors do and
+// which tasks are blocked (Linux, admin-guide/sysrq). Should that not answer, the
+// emulator's monitor has the registers. One at a time, the latest so long before the
+// end.
+var lastWords = []struct {
+	before time.Duration
+	keys   string
+}{{10 * time.Second, "\x01b9"}, {9 * time.Second, "\x01bl"}, {7 * time.Second, "\x01bw"}, {2 * time.Second, "\x01cinfo registers -a\n"}}
+
 // boot runs the machine and collects the results from its console. first is how
 // long it took until there was one.
 func (l *lab) boot(m machine, vmlinuz, initrd, disk string) (got []result, first time.Duration, err error) {
@@ -39,6 +50,11 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) (got []result, first
 	if err != nil {
 		return nil, 0, err
 	}
+	keys, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer keys.Close()
 	cmd.Stderr = os.Stderr
 	runtime.LockOSThread() // whose end is the machine's
 	defer runtime.UnlockOSThread()
@@ -46,6 +62,10 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) (got []result, first
 	start := time.Now()
 	if err := cmd.Start(); err != nil {
 		return nil, 0, err
+	}
+	for _, w := range lastWords {
+		ask := time.AfterFunc(l.timeout-w.before, func() { _, _ = io.WriteString(keys, w.keys) }) // one that is gone says nothing
+		defer ask.Stop()
 	}
 	var console bytes.Buffer
 	done := false

@@ -99,6 +99,7 @@ func (p place) run(uid int, limit time.Duration, env []string, argv ...string) (
 	var then string
 	cmd.Cancel = func() error {
 		then = stuck()
+		fmt.Println("not done after", limit, "and killed:", then) // now: what cannot be killed is waited for
 		return cmd.Process.Kill()
 	}
 	cmd.WaitDelay = 5 * time.Second // somebody may hold its output

@@ -73,7 +73,7 @@ func (m machine) console() string {
 // cmdline is what the kernel gets. Words with a point or without "=" that it
 // does not know reach the first process as arguments and environment.
 func (m machine) cmdline(only string) string {
-	words := []string{"console=" + m.console(), "panic=-1", "quiet", m.append}
+	words := []string{"console=" + m.console(), "panic=-1", "quiet", "sysrq_always_enabled", m.append}
 	if m.service {
 		words = append(words, "lab_service=1", fmt.Sprintf("lab_clock=%v", m.clock), "systemd.show_status=0", "systemd.journald.forward_to_console=0")
 	} else {
