@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -170,7 +171,9 @@ func udpScene(s *stage, ip, how string) (scene, error) {
 	return scene{probe: "udp", args: []string{"ip=" + ip, "how=" + how, fmt.Sprintf("port=%d", addr.(*net.UDPAddr).Port), "token=" + s.nonce}, canary: l.heard(s.nonce)}, nil
 }
 
-// listenScene calls the probe from the host while it listens.
+// listenScene calls the probe from the host while it listens. Who answers must know
+// the token: the port is nobody's until the probe has it, and another listener of
+// the host may be given it.
 func listenScene(s *stage) (scene, error) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -178,14 +181,13 @@ func listenScene(s *stage) (scene, error) {
 	}
 	port := ln.Addr().(*net.TCPAddr).Port
 	ln.Close()
-	sc := scene{probe: "listen", args: []string{"ip=4", fmt.Sprintf("port=%d", port)}}
+	sc := scene{probe: "listen", args: []string{"ip=4", fmt.Sprintf("port=%d", port), "token=" + s.nonce}}
 	var called atomic.Bool
 	stop := make(chan struct{})
 	s.later(func() { close(stop) })
 	go func() {
 		for {
-			if c, err := net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), pause); err == nil {
-				c.Close()
+			if answered(port, s.nonce) {
 				called.Store(true)
 				return
 			}
@@ -201,4 +203,17 @@ func listenScene(s *stage) (scene, error) {
 		return called.Load(), fmt.Sprintf("called from the host: %t", called.Load())
 	}
 	return sc, nil
+}
+
+// answered calls a port of the loopback and reports whether the token comes back.
+func answered(port int, token string) bool {
+	c, err := net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), pause)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(time.Second)) // a connection has deadlines
+	got := make([]byte, len(token))
+	_, err = io.ReadFull(c, got)
+	return err == nil && string(got) == token
 }

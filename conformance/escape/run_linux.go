@@ -184,6 +184,10 @@ func signalName(s syscall.Signal) string {
 // run whose descriptors somebody keeps takes that long.
 const waitDelay = 2 * time.Second
 
+// busy is how much longer a busy machine may take than a sandbox that keeps its
+// deadline: what is over by then has not hung.
+const busy = 15 * time.Second
+
 // start runs the command to its end, or to the deadline.
 func (s *stage) start(sc scene) (*outcome, error) {
 	o := sc.opt
@@ -194,7 +198,7 @@ func (s *stage) start(sc scene) (*outcome, error) {
 		o.deadline = o.timeout + 5*time.Second
 	}
 	if s.inside {
-		o.deadline += 15 * time.Second // of a busy machine; what is over has not hung
+		o.deadline += busy
 	}
 	attack := s.b.attack
 	if o.attack != "" {
@@ -422,7 +426,7 @@ func (s *stage) exec(o options, argv ...string) (*outcome, error) {
 	if o.timeout == 0 {
 		o.timeout = 10 * time.Second
 	}
-	o.deadline = o.timeout + 5*time.Second
+	o.deadline = o.timeout + 5*time.Second + busy
 	line, err := s.b.sandbox.command(s, &o, argv)
 	if err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ func again(call func() error) error {
 	}
 }
 
-// listen waits for somebody of the host to call.
+// listen waits for somebody of the host to call, and answers with the token.
 func listen(a args) (string, error) {
 	family, addr := sockaddr(a)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
@@ -89,6 +89,9 @@ func listen(a args) (string, error) {
 			conn, _, err := unix.Accept(fd)
 			if err != nil {
 				return "", failed("accept", err)
+			}
+			if err := again(func() error { _, err := unix.Write(conn, []byte(a.str("token"))); return err }); err != nil {
+				return "", failed("write", err)
 			}
 			// Stay until the caller has gone, or it sees a reset and not us.
 			stay := []unix.PollFd{{Fd: int32(conn), Events: unix.POLLIN}}
