@@ -116,8 +116,9 @@ func (p *daemon) start(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- p.process.Wait()
-		p.notify.SetReadDeadline(time.Unix(1, 0)) // nothing more will come
+		err := p.process.Wait()
+		p.notify.SetReadDeadline(time.Unix(1, 0)) // nothing more will come; before the next palyrad is waited for
+		ended <- err
 	}()
 	buf := make([]byte, 4096)
 	for {
