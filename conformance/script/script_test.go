@@ -117,6 +117,9 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	cmd := exec.CommandContext(ctx, path, args[1:]...)
 	ts.Defer(cancel)
+	// Each leads a session: what hangs is killed with all that it started.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
 	cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "XDG_STATE_HOME", "WORK", "TMPDIR", "PALYRA_NO_INPUT"} {
 		if v := ts.Getenv(name); v != "" {
