@@ -276,7 +276,8 @@ func testLimits(t *testing.T, h *harness) {
 	if o.err != nil || o.res.Outcome != isolate.Killed || o.res.Evidence.Exit.LimitHit != "cpu" {
 		t.Errorf("cpu limit: %s, %v; want killed by cpu", o, o.err)
 	}
-	c = h.shell(t, `n=0; while [ $n -lt 40 ]; do sleep 5 & n=$((n+1)); done; echo all; kill $(jobs -p)`)
+	// So many that those of the user's processes that end meanwhile leave no room for them.
+	c = h.shell(t, `n=0; while [ $n -lt 600 ]; do sleep 5 & n=$((n+1)); done; echo all; kill $(jobs -p)`)
 	c.spec.Limits.PIDs = 8
 	o = c.run()
 	if o.err != nil || strings.Contains(o.stdout, "all") {
@@ -470,7 +471,7 @@ func testConcurrent(t *testing.T, h *harness) {
 		wg.Go(func() {
 			o := c.runWith(t.Context(), g)
 			if o.err != nil || o.res.Evidence.Exit.Code != i || o.stdout != n+"\n" {
-				t.Errorf("call %d: %s, %v, stdout %q", i, o, o.err, o.stdout)
+				t.Errorf("call %d: %s, %v, stdout %q, stderr %q", i, o, o.err, o.stdout, o.stderr)
 			}
 		})
 	}
