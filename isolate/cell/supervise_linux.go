@@ -75,7 +75,12 @@ func (p *process) finish(early error) (*isolate.Result, error) {
 	p.mu.Unlock()
 	user, system, rerr := p.usage()
 	if rerr != nil {
-		return nil, fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
+		rerr = fault.New(fault.Internal, "cell_reap", "reap cell", rerr)
+		if early == nil {
+			return &isolate.Result{Outcome: isolate.Unknown}, rerr // it was let go, and nobody saw its end
+		}
+		p.ev.Exit.Code = -1
+		return &isolate.Result{Outcome: isolate.Failed, Evidence: &p.ev}, rerr // the gate stays shut
 	}
 	p.ev.Exit.TreeDead = p.treeGone()
 	if p.leaf != nil {

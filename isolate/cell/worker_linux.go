@@ -224,7 +224,7 @@ func (w *worker) reply(x *run, res *isolate.Result, err error) {
 		sys.SendPacket(w.s.conn, w.out, nil) // a client that is gone needs no answer
 		return
 	}
-	if res != nil && x.form != nil {
+	if res != nil && res.Evidence != nil && x.form != nil {
 		if ferr := x.form.fill(res.Evidence); ferr != nil {
 			panic("cell: internal error: " + ferr.Error())
 		}
