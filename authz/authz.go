@@ -56,12 +56,16 @@ func New(set *policy.Set, key grant.Key) *Authority {
 func (a *Authority) Set() *policy.Set { return a.set }
 
 // Decision is a policy.Decision that this package vouches for. The zero
-// Decision denies. It is good for one grant, copies included.
+// Decision denies. It is good for one grant, copies included, and for one more if
+// that never reached its runner ([Authority.Regrant]).
 type Decision struct {
 	view policy.Decision
 	by   *Authority
-	used *atomic.Bool
+	used *uses
 }
+
+// uses says which grants were minted for a decision.
+type uses struct{ granted, regranted atomic.Bool }
 
 // View returns the decision for receipts and people. Changing it changes nothing.
 func (d Decision) View() policy.Decision {
@@ -73,7 +77,7 @@ func (d Decision) View() policy.Decision {
 
 // Decide asks the policy set.
 func (a *Authority) Decide(r policy.Request) Decision {
-	return Decision{view: a.set.Decide(r), by: a, used: new(atomic.Bool)}
+	return Decision{view: a.set.Decide(r), by: a, used: new(uses)}
 }
 
 // Grant mints the permission to run spec, which was derived from capsule, once
@@ -104,9 +108,37 @@ func (a *Authority) Grant(d Decision, rec *approval.Record, capsule, spec canon.
 	default:
 		return grant.Grant{}, fault.New(fault.Denied, "policy_denied", op, fmt.Errorf("policy: %s", d.view.Reason))
 	}
-	if d.used.Swap(true) {
+	if d.used.granted.Swap(true) {
 		return grant.Grant{}, fault.New(fault.Internal, "decision_used", op, errors.New("a grant was minted for this decision before"))
 	}
-	// A grant's expiry has whole seconds and is cut, not rounded: add what is cut.
-	return mint.Mint(a.key, capsule, spec, d.view.ID, time.Now().Add(ttl+time.Second-time.Nanosecond)), nil
+	return mint.Mint(a.key, capsule, spec, d.view.ID, expiry(ttl)), nil
 }
+
+// Regrant mints the permission that d's grant was for another runner, that of a,
+// once. Its caller knows that the first runner is gone and never received the call:
+// nothing here can know. Policy and approval were asked for the first grant, without
+// which there is no second; the set must be the one that decided. spec may be another
+// than before, since less time is left for it. Refusals are of kind Internal, for a
+// caller that mixed up calls.
+func (a *Authority) Regrant(d Decision, capsule, spec canon.Digest, ttl time.Duration) (grant.Grant, error) {
+	const op = "mint grant again"
+	switch {
+	case d.by == nil || d.by == a || d.by.set != a.set:
+		return grant.Grant{}, fault.New(fault.Internal, "foreign_decision", op, errors.New("not a decision by the same policies for another runner"))
+	case capsule.IsZero() || spec.IsZero():
+		return grant.Grant{}, fault.New(fault.Internal, "no_capsule", op, errors.New("capsule or spec digest is missing"))
+	case d.view.Capsule != capsule:
+		return grant.Grant{}, fault.New(fault.Internal, "capsule_mismatch", op, errors.New("decision is about another capsule"))
+	case ttl <= 0 || ttl > MaxTTL:
+		return grant.Grant{}, fault.New(fault.Internal, "bad_ttl", op, fmt.Errorf("ttl %v: want at most %v", ttl, MaxTTL))
+	case !d.used.granted.Load():
+		return grant.Grant{}, fault.New(fault.Internal, "not_granted", op, errors.New("no grant was minted for this decision before"))
+	case d.used.regranted.Swap(true):
+		return grant.Grant{}, fault.New(fault.Internal, "decision_used", op, errors.New("a second grant was minted for this decision before"))
+	}
+	return mint.Mint(a.key, capsule, spec, d.view.ID, expiry(ttl)), nil
+}
+
+// expiry is when a grant that is to live for ttl ends. It has whole seconds and is
+// cut, not rounded: what is cut is added.
+func expiry(ttl time.Duration) time.Time { return time.Now().Add(ttl + time.Second - time.Nanosecond) }
