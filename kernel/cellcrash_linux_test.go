@@ -62,6 +62,8 @@ func killCellAt(t *testing.T, floor tier.Tier, step string, nth int) (steps []st
 	var mu sync.Mutex
 	var calls, count int
 	killed := 0
+	var h *house
+	var victim *lane
 	reached := func(name string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -71,11 +73,12 @@ func killCellAt(t *testing.T, floor tier.Tier, step string, nth int) (steps []st
 		steps = append(steps, name)
 		if name == step {
 			if count++; count == nth {
+				victim = h.now(floor)
 				killed = killCells(t)
 			}
 		}
 	}
-	h := openHouse(t, Config{TestOnlyStep: reached, Approver: answer{yes: true}})
+	h = openHouse(t, Config{TestOnlyStep: reached, Approver: answer{yes: true}})
 	// A program that is asked about, and that leaves a child behind.
 	p := proposal(unknown(t, "/bin/sh"), "-c", "echo out; sleep 0.05 & sleep 0.02; : "+word)
 	p.TierFloor = floor
@@ -109,7 +112,7 @@ func killCellAt(t *testing.T, floor tier.Tier, step string, nth int) (steps []st
 	q := proposal("/bin/true")
 	q.TierFloor = floor
 	if killed > 0 {
-		h.awaitDeath(floor)
+		h.awaitDeath(victim)
 	}
 	if next := h.call(q, IO{}); next.Outcome != receipt.Executed {
 		t.Errorf("the next call: %s, %+v", next.Outcome, next.Error)
@@ -122,7 +125,16 @@ func killCellAt(t *testing.T, floor tier.Tier, step string, nth int) (steps []st
 
 // killCells kills the palyra-cells that are children of this process, and says
 // how many there were.
-func killCells(t *testing.T) (n int) {
+func killCells(t *testing.T) int {
+	pids := cells(t)
+	for _, pid := range pids {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	return len(pids)
+}
+
+// cells lists the palyra-cells that are children of this process.
+func cells(t *testing.T) (pids []int) {
 	files, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
 		t.Error(err)
@@ -138,10 +150,9 @@ func killCells(t *testing.T) (n int) {
 			stat, err := os.ReadFile("/proc/" + id + "/stat")
 			pid, perr := strconv.Atoi(id)
 			if err == nil && perr == nil && strings.Contains(string(stat), " (palyra-cell) ") && !strings.Contains(string(stat), " (palyra-cell) Z ") {
-				syscall.Kill(pid, syscall.SIGKILL)
-				n++
+				pids = append(pids, pid)
 			}
 		}
 	}
-	return n
+	return pids
 }

@@ -11,7 +11,8 @@
 //	seal.go       everything named is opened once, hashed and pinned (program.go,
 //	              workspace.go, environ.go); the capsule is its name from here on
 //	question.go   the capsule as policy and approver see it
-//	runner.go     palyra-cell, started once and used for many calls
+//	runner.go     palyra-cell, started once and used for many calls (again.go: one
+//	              that was gone before it took a call)
 //	output.go     what comes out of the program, counted and bounded
 //	planted.go    what it left in its workspace
 //	record.go     the statements that are signed and logged, and recovery
@@ -300,11 +301,12 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	if err := s.recheck(); err != nil {
 		return c.end(ctx, receipt.Refused, err)
 	}
-	outcome, err := c.execute(ctx, lane, g, spec, stdio)
+	h := &handing{lane: lane, grant: g, set: set, decision: d}
+	outcome, err := c.execute(ctx, h, spec, stdio)
 	k.step("executed")
 	c.observe(Event{Step: StepExecuted})
 	if k.cfg.Once {
-		k.dismiss(lane)
+		k.dismiss(h.lane)
 	}
 	c.lookAfter(ctx) // what lies in wait in the workspace now
 

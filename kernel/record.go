@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"palyra/authz/approval"
-	"palyra/authz/grant"
 	"palyra/authz/policy"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
@@ -161,7 +160,7 @@ func (c *call) close() {
 }
 
 // execute runs the call and says how that ended.
-func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolate.Spec, stdio IO) (string, error) {
+func (c *call) execute(ctx context.Context, h *handing, spec *isolate.Spec, stdio IO) (string, error) {
 	if err := c.connect(spec, stdio); err != nil {
 		return receipt.Failed, err
 	}
@@ -178,11 +177,14 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		// and palyra-cell have all processors of a small machine to themselves.
 		c.k.dying.Go(prepare)
 	}
-	res, err := l.runner.Run(ctx, g, spec, files)
+	res, err := h.lane.runner.Run(ctx, h.grant, spec, files)
+	if res == nil && cellDied(err) {
+		res, err = c.again(ctx, h, spec, files, deadline, err)
+	}
 	streams.release()
 	output, delivered := streams.drain(deadline)
 	if cellDied(err) {
-		c.k.retire(l)
+		c.k.retire(h.lane)
 	}
 	c.out.Result, c.out.Delivered = res, delivered
 	if res != nil && res.Evidence != nil {

@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,14 +22,18 @@ import (
 	"palyra/isolate/tier"
 )
 
-// awaitDeath returns when the kernel knows that the palyra-cell of a tier is gone.
-func (h *house) awaitDeath(of tier.Tier) {
-	h.t.Helper()
+// now is the lane of a tier, or nil.
+func (h *house) now(of tier.Tier) *lane {
 	h.mu.Lock()
-	l := h.lanes[of]
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	return h.lanes[of]
+}
+
+// awaitDeath returns when the kernel knows that the palyra-cell of a lane is gone.
+func (h *house) awaitDeath(l *lane) {
+	h.t.Helper()
 	if l == nil {
-		return // it was retired
+		return // there was none
 	}
 	<-l.ready
 	if l.err != nil {
@@ -91,10 +97,11 @@ func TestCellDiesIdle(t *testing.T) {
 		if o := h.call(proposal("true"), IO{}); o.Outcome != receipt.Executed {
 			t.Fatalf("%s, %+v", o.Outcome, o.Error)
 		}
+		l := h.now(tier.C) // the default
 		if n := killCells(t); n != 1 {
 			t.Fatalf("%d palyra-cells", n)
 		}
-		h.awaitDeath(tier.C) // the default
+		h.awaitDeath(l)
 	}
 	if r := h.audit(); r.Outcomes[receipt.Executed] != 3 || r.Results != 3 {
 		t.Errorf("audit: %+v", r)
@@ -108,8 +115,9 @@ func TestCellDiesMeanwhile(t *testing.T) {
 	var asked int
 	h = openHouse(t, Config{Approver: answer{yes: true, while: func(approval.Request) {
 		if asked++; asked == 1 {
+			l := h.now(tier.C)
 			killCells(t)
-			h.awaitDeath(tier.C)
+			h.awaitDeath(l)
 		}
 	}}})
 	p := proposal(unknown(t, "/bin/true"))
@@ -123,40 +131,146 @@ func TestCellDiesMeanwhile(t *testing.T) {
 }
 
 // late is a palyra-cell whose death nobody is told of, and that dies before it is
-// sent a call.
-type late struct{ *cell.Client }
+// sent a call, if it is one of those that do.
+type late struct {
+	*cell.Client
+	dies bool
+}
 
 func (l *late) Died() <-chan struct{} { return nil }
 
 func (l *late) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
-	if err := l.TestOnlyKill(); err != nil {
-		return nil, err
+	if l.dies {
+		if err := l.TestOnlyKill(); err != nil {
+			return nil, err
+		}
+		<-l.Client.Died()
 	}
-	<-l.Client.Died()
 	return l.Client.Run(ctx, g, s, f)
 }
 
-// TestSendFails: a call that cannot be handed to palyra-cell did not run, and says
-// so.
-func TestSendFails(t *testing.T) {
-	h := openHouse(t, Config{Approver: answer{yes: true}, testOnlyStart: func(ctx context.Context, tr tier.Tier, key grant.Key) (runner, error) {
+// lateHouse is a kernel whose first palyra-cells die before they are sent a call.
+// starts counts them all.
+func lateHouse(t *testing.T, starts *atomic.Int64, dying int64) *house {
+	return openHouse(t, Config{Approver: answer{yes: true}, testOnlyStart: func(ctx context.Context, tr tier.Tier, key grant.Key) (runner, error) {
 		c, err := cell.Start(ctx, cell.Config{Path: cellPath(t), Tier: tr, Key: key})
-		return &late{c}, err
+		return &late{c, starts.Add(1) <= dying}, err
 	}})
+}
+
+// effect is a call that needs an approval and leaves a line in a file.
+func effect(t *testing.T) (p *Proposal, file string) {
 	ws := t.TempDir()
-	p := proposal(unknown(t, "/bin/sh"), "-c", "echo x >effect")
-	p.Workspace = ws
-	for range 2 { // another palyra-cell each time
-		o := h.call(p, IO{})
+	if err := os.Chmod(ws, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	p = proposal(unknown(t, "/bin/sh"), "-c", "cat >>effect")
+	p.Workspace, p.Stdin = ws, StdinStream
+	return p, filepath.Join(ws, "effect")
+}
+
+// TestSendFails: a call that cannot be handed to palyra-cell, nor to the next one, did
+// not run, and says so.
+func TestSendFails(t *testing.T) {
+	var starts atomic.Int64
+	h := lateHouse(t, &starts, 100)
+	p, file := effect(t)
+	for i := range int64(2) { // other palyra-cells each time
+		o := h.call(p, IO{Stdin: strings.NewReader("x\n")})
 		if o.Outcome != receipt.Failed || o.Exit != exitRefused || o.Error.Reason != "cell_died" || o.Intent == nil || o.Result != nil {
 			t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
 		}
+		if n := starts.Load(); n != 2*(i+1) {
+			t.Errorf("%d palyra-cells for %d calls, want two for each", n, i+1)
+		}
 	}
-	if _, err := os.Stat(filepath.Join(ws, "effect")); !os.IsNotExist(err) {
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("it ran: %v", err)
 	}
 	if r := h.audit(); r.Outcomes[receipt.Failed] != 2 || len(r.Orphans) != 0 {
 		t.Errorf("audit: %+v", r)
+	}
+}
+
+// TestHandedOverAgain: where palyra-cell is gone before it is sent the call, the next
+// one runs it: once, with all of its input and its one intent.
+func TestHandedOverAgain(t *testing.T) {
+	var starts atomic.Int64
+	h := lateHouse(t, &starts, 1)
+	p, file := effect(t)
+	if o := h.call(p, IO{Stdin: strings.NewReader("x\n")}); o.Outcome != receipt.Executed || o.Exit != 0 {
+		t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+	}
+	if b, err := os.ReadFile(file); string(b) != "x\n" || starts.Load() != 2 {
+		t.Errorf("the effect is %q, %v, of %d palyra-cells", b, err, starts.Load())
+	}
+	if r := h.audit(); r.Intents != 1 || r.Results != 1 || r.Outcomes[receipt.Executed] != 1 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// stopCells stops every thread of the palyra-cells, so that they take nothing any more.
+func stopCells(t *testing.T) {
+	t.Helper()
+	pids := cells(t)
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(20 * time.Second); ; {
+		running := 0
+		for _, pid := range pids {
+			stats, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
+			for _, f := range stats {
+				if b, err := os.ReadFile(f); err == nil && !strings.Contains(string(b), ") T ") {
+					running++
+				}
+			}
+		}
+		if running == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d threads do not stop", running)
+		}
+	}
+}
+
+// TestDiesUntaken: palyra-cell dies with the call in its queue. The kernel tells that
+// from one that was taken, so the next one runs it; TestCellDies has the other.
+func TestDiesUntaken(t *testing.T) {
+	for _, floor := range []tier.Tier{tier.B, tier.C} {
+		t.Run(floor.String(), func(t *testing.T) {
+			var armed atomic.Bool
+			h := openHouse(t, Config{Approver: answer{yes: true}, TestOnlyStep: func(step string) {
+				switch {
+				case step == "intent" && armed.Load():
+					stopCells(t)
+				case step == "run_sent" && armed.Swap(false):
+					killCells(t)
+				}
+			}})
+			p, file := effect(t)
+			p.TierFloor = floor
+			if os.Geteuid() == 0 { // tier b does not become root for a workspace
+				if err := os.Chown(p.Workspace, 65534, 65534); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, b := range []bool{false, true, false} {
+				armed.Store(b)
+				if o := h.call(p, IO{Stdin: strings.NewReader("x\n")}); o.Outcome != receipt.Executed || o.Exit != 0 {
+					t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
+				}
+			}
+			if b, err := os.ReadFile(file); string(b) != "x\nx\nx\n" || armed.Load() {
+				t.Errorf("the effects are %q, %v", b, err)
+			}
+			if r := h.audit(); r.Intents != 3 || r.Results != 3 || r.Outcomes[receipt.Executed] != 3 {
+				t.Errorf("audit: %+v", r)
+			}
+		})
 	}
 }
 

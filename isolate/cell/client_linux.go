@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +44,8 @@ type Client struct {
 
 	hostNS map[string]uint64 // namespaces of this process, for the evidence
 
+	begun, sent atomic.Uint64 // messages: handed to the kernel, and taken or refused by it
+
 	// One of those who wait for an answer reads, for all of them: the thread that
 	// the kernel wakes is mostly the one that the answer is for.
 	buf []byte // of who reads
@@ -52,6 +55,7 @@ type Client struct {
 	pending map[uint64]*question // guarded by mu
 	reading bool                 // guarded by mu
 	dead    error                // guarded by mu; set once
+	unread  uint64               // guarded by mu: the last message, if palyra-cell died without taking it; or 0
 	overdue *time.Timer          // guarded by mu; nil until the first question
 	alarm   time.Time            // guarded by mu: when overdue fires; zero if it does not
 }
@@ -227,7 +231,7 @@ func (c *Client) greet(ctx context.Context) error {
 		return fault.New(fault.Refused, "cell_died", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), err).
 			WithHint("is it the palyra-cell that was built with this palyra?")
 	}
-	if err := c.send(msg, nil); err != nil {
+	if _, err := c.send(msg, nil); err != nil {
 		return died(err)
 	}
 	b, err := c.receive()
@@ -312,7 +316,9 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	return has, fds, err
 }
 
-// Run implements isolate.Runner.
+// Run implements isolate.Runner. An error with the reason "cell_died" and without
+// a Result says that palyra-cell is gone and never took the call: what it was
+// granted can be run by another one.
 func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
 	gb, err := g.MarshalBinary()
 	if err != nil {
@@ -336,6 +342,9 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 	}
 	msg, err := c.await(q)
 	c.step("run_answered")
+	if errors.Is(err, errUnread) {
+		return nil, err
+	}
 	if err != nil {
 		return &isolate.Result{Outcome: isolate.Unknown}, err // palyra-cell has it, and may have run it
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"syscall"
 	"time"
 
 	"palyra/internal/fault"
@@ -21,16 +22,31 @@ type question struct {
 	answer   string // the message
 	cell     string // the message that came before it; may be empty
 
-	known *evidence.Evidence // of cell; of who awaits the answer alone
+	// Of who awaits the answer alone.
+	mark  uint64             // of the message that asks; 0: others were under way when it was sent
+	known *evidence.Evidence // of cell
 }
 
-// send sends a message.
-func (c *Client) send(msg []byte, fds []int) error {
-	var err error
-	if cerr := c.raw.Control(func(fd uintptr) { err = sys.SendPacket(int(fd), msg, fds) }); cerr != nil {
-		return cerr
+// errUnread says that a request never reached palyra-cell: it died with that in its
+// queue.
+var errUnread = errors.New("palyra-cell died before it took the call")
+
+// send sends a message, and returns its mark: messages of higher marks are behind it
+// in the queue, and all others before it. 0 says that others were being sent, which
+// may be on either side. After an error nothing was sent: a message is queued as
+// a whole or not at all.
+func (c *Client) send(msg []byte, fds []int) (mark uint64, err error) {
+	mark = c.begun.Add(1)
+	alone := c.sent.Load() == mark-1
+	cerr := c.raw.Control(func(fd uintptr) { err = sys.SendPacket(int(fd), msg, fds) })
+	c.sent.Add(1)
+	if !alone {
+		mark = 0
 	}
-	return err
+	if cerr != nil {
+		return 0, cerr
+	}
+	return mark, err
 }
 
 // receive receives the next message. The end of the connection is an error.
@@ -72,7 +88,7 @@ func (c *Client) put(due time.Duration, fds []int, msg func(id uint64) ([]byte, 
 
 	b, err := msg(id)
 	if err == nil {
-		err = c.send(b, fds)
+		q.mark, err = c.send(b, fds)
 	}
 	if err != nil {
 		c.mu.Lock()
@@ -129,8 +145,12 @@ func (c *Client) await(q *question) (string, error) {
 			c.mu.Unlock()
 			return q.answer, nil
 		case c.dead != nil:
+			err := errors.New("palyra-cell died during the run")
+			if q.mark != 0 && q.mark == c.unread {
+				err = errUnread
+			}
 			c.mu.Unlock()
-			return "", fault.New(fault.Internal, "cell_died", "run in palyra-cell", errors.New("palyra-cell died during the run"))
+			return "", fault.New(fault.Internal, "cell_died", "run in palyra-cell", err)
 		case c.reading:
 			c.mu.Unlock()
 			<-q.turn
@@ -157,6 +177,11 @@ func (c *Client) await(q *question) (string, error) {
 		c.reading = false
 		if err != nil {
 			c.dead = fault.New(fault.Internal, "cell_died", "read from palyra-cell", err)
+			if errors.Is(err, syscall.ECONNRESET) {
+				// Its socket was closed with messages in its queue (unix_release_sock in
+				// net/unix/af_unix.c), of which the last is the last that was sent.
+				c.unread = c.begun.Load()
+			}
 			for _, other := range c.pending {
 				other.wake()
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/internal/fault"
 	"palyra/isolate/internal/sys"
 )
 
@@ -134,5 +135,72 @@ func TestCellComesFirst(t *testing.T) {
 			k.conn.Close()
 			syscall.Close(fds[1])
 		}
+	}
+}
+
+// Of the requests that palyra-cell has in its queue when it dies, the last one that
+// was sent was certainly never taken. Of every other nobody knows.
+func TestUnread(t *testing.T) {
+	for name, c := range map[string]struct {
+		requests int
+		cancel   bool // the first one, last
+		overlap  bool // something else is being sent while the last one is
+		taken    int
+		unread   []bool // by request
+	}{
+		"not taken":              {1, false, false, 0, []bool{true}},
+		"taken":                  {1, false, false, 1, []bool{false}},
+		"the second not taken":   {2, false, false, 1, []bool{false, true}},
+		"none taken":             {2, false, false, 0, []bool{false, true}},
+		"both taken":             {2, false, false, 2, []bool{false, false}},
+		"canceled, neither":      {1, true, false, 0, []bool{false}},
+		"taken, then canceled":   {1, true, false, 1, []bool{false}},
+		"sent with another":      {1, false, true, 0, []bool{false}},
+		"the second beside more": {2, false, true, 1, []bool{false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := &Client{conn: os.NewFile(uintptr(fds[0]), "palyra"), buf: make([]byte, 64), pending: make(map[uint64]*question)}
+			defer client.conn.Close()
+			if client.raw, err = client.conn.SyscallConn(); err != nil {
+				t.Fatal(err)
+			}
+			var asked []*question
+			for i := range c.requests {
+				if c.overlap && i == c.requests-1 {
+					client.begun.Add(1) // as another thread's that has not come to its call
+				}
+				_, q, err := client.put(0, nil, func(id uint64) ([]byte, error) {
+					return binary.LittleEndian.AppendUint64([]byte{opCancel}, id), nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				asked = append(asked, q)
+			}
+			if c.cancel {
+				if _, err := client.send([]byte{opCancel}, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range c.taken {
+				if _, _, err := sys.ReceivePacket(fds[1], make([]byte, 64), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sys.Close(fds[1])
+			for i, q := range asked {
+				if _, err := client.await(q); fault.ReasonOf(err) != "cell_died" || errors.Is(err, errUnread) != c.unread[i] {
+					t.Errorf("request %d: %v, want unread %v", i, err, c.unread[i])
+				}
+			}
+			// What is sent from now on is never received either.
+			if _, _, err := client.put(0, nil, func(uint64) ([]byte, error) { return []byte{opQuery}, nil }); fault.ReasonOf(err) != "cell_died" {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
 	}
 }
