@@ -1,13 +1,9 @@
 package cell
 
 import (
-	"errors"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -15,25 +11,6 @@ import (
 // it. RLIMIT_DATA bounds each process exactly and at once; the samples bound
 // what processes use together and what they share.
 const sampleEvery = 50 * time.Millisecond
-
-// overQuota reports whether a directory holds more than bytes of allocated
-// blocks or more than inodes files. It stops at the first of the two.
-func overQuota(dir string, bytes, inodes int64) bool {
-	over := errors.New("over")
-	return filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // gone since, or not ours to read: what is unreadable is still bounded by the walk's count
-		}
-		inodes--
-		if fi, err := d.Info(); err == nil {
-			bytes -= fi.Sys().(*syscall.Stat_t).Blocks * 512
-		}
-		if inodes < 0 || bytes < 0 {
-			return over
-		}
-		return nil
-	}) == over
-}
 
 // treeMemory sums the anonymous, shared and swapped memory of the program and
 // its descendants, in bytes. Memory that two of them share counts twice: the

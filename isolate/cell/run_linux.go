@@ -44,6 +44,7 @@ type run struct {
 	reap    bool         // tier B: stay until the whole tree is gone
 	private string       // directory to remove in the end; "" if none
 	mounted bool         // private is a tmpfs
+	room    *os.File     // private, where nothing but samples bounds it; else nil
 	leaf    *cgroup.Leaf // nil where no cgroup can be made
 	covered []native.Operand
 	covers  covers

@@ -183,7 +183,7 @@ func (p *process) await() error {
 	}
 	for {
 		every := time.Hour
-		if p.leaf == nil || p.private != "" && !p.mounted {
+		if p.leaf == nil || p.room != nil {
 			every = sampleEvery
 		}
 		left := -1
@@ -215,7 +215,7 @@ func (p *process) sample() {
 			p.kill()
 		}
 	}
-	if p.private != "" && !p.mounted && p.hit == "" && overQuota(p.private, p.spec.Limits.Disk, p.spec.Limits.Inodes) {
+	if p.room != nil && p.hit == "" && overQuota(int(p.room.Fd()), p.spec.Limits.Disk, p.spec.Limits.Inodes) {
 		p.hit = "disk"
 		p.kill()
 	}

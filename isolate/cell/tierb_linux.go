@@ -94,6 +94,7 @@ func (r *run) privateDir(uid, gid uint32) (*os.File, error) {
 		if err := os.Chown(r.private, int(uid), int(gid)); err != nil {
 			return nil, err
 		}
+		r.room = lock
 		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of the private workspace is sampled")
 	}
 	dir, err := sys.OpenPath(r.private)
