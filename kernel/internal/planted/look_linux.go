@@ -65,6 +65,9 @@ func Begin(dir *os.File) *Look {
 	l := &Look{dir: dir, known: make(map[string]identity)}
 	l.remember(int(dir.Fd()), "", set().tree)
 	l.begun = now()
+	if stampsInOrder(dir) {
+		l.begun = edge(l.begun)
+	}
 	return l
 }
 

@@ -18,9 +18,13 @@
 //
 // A file whose ctime is not before Begin. A program can set a file's other times
 // but not this one, and every change moves it: content, mode, owner, links, a
-// new name. Begin reads the clock that the kernel stamps files with, and where
-// the host's clock was set back meanwhile, End uses the earlier reading. A file
-// system that keeps whole seconds is asked for those.
+// new name. Begin has the kernel stamp a file of its own: from Linux 6.13 on what
+// was changed before has an earlier stamp and what is changed later has not, on ext4,
+// XFS, Btrfs and tmpfs. Elsewhere it reads the clock that the kernel stamps files
+// with, which ticks (every 4 ms, or 1 to 10), so that what was changed in the tick
+// that the call began in is listed, too. Where the host's clock was set back
+// meanwhile, End uses the earlier reading. A file system that keeps whole seconds is
+// asked for those.
 //
 // A folder that is moved takes its files along without touching them, so
 // nothing of theirs shows. Begin therefore remembers which folders of the rules
