@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -229,5 +230,44 @@ func TestResultLost(t *testing.T) {
 	again := openHouse(t, cfg)
 	if r := again.audit(); r.Outcomes[receipt.OutcomeUnknown] != 1 || len(r.Orphans) != 0 {
 		t.Errorf("audit: %+v", r)
+	}
+}
+
+// TestStateWithoutJournal: keys never begin a second log of the same name.
+func TestStateWithoutJournal(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s, err := openState(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "journal"), filepath.Join(dir, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := openState(dir, journal.Options{}); fault.ReasonOf(err) != "journal_missing" || fault.HintOf(err) == "" {
+		t.Errorf("keys without their journal: %v, %v", s, err)
+	}
+	if err := os.Rename(filepath.Join(dir, "gone"), filepath.Join(dir, "journal")); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = openState(dir, journal.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	// A first use that ended between keys and journal goes on.
+	for _, name := range []string{"journal", "trust"} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s, err = openState(dir, journal.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
 	}
 }

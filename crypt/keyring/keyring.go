@@ -43,8 +43,10 @@ import (
 const (
 	keysDir  = "keys"
 	trustDir = "trust"
-	attFile  = "att.key"
-	logFile  = "log.key"
+
+	journalDir = "journal"
+	attFile    = "att.key"
+	logFile    = "log.key"
 )
 
 // maxKeyFile bounds what is read as a key, in bytes.
@@ -102,10 +104,31 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 		return nil, fault.New(fault.BadState, "origin_mismatch", op,
 			fmt.Errorf("the log is called %q, not %q", r.log.origin, o.Origin))
 	}
+	if err := withJournal(op, dir); err != nil {
+		return nil, err
+	}
 	if err := r.exportTrust(filepath.Join(dir, trustDir)); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// withJournal refuses keys without the folder of the journal that they signed:
+// another log of the same name would have other entries of the same numbers. On first
+// use that is made between keys/ and trust/.
+func withJournal(op, dir string) error {
+	journal := filepath.Join(dir, journalDir)
+	if _, err := os.Lstat(journal); !errors.Is(err, os.ErrNotExist) {
+		return durable.Fault(op, err)
+	}
+	switch _, err := os.Lstat(filepath.Join(dir, trustDir)); {
+	case errors.Is(err, os.ErrNotExist):
+		return durable.Fault(op, durable.MkdirAll0700(journal))
+	case err != nil:
+		return durable.Fault(op, err)
+	}
+	return fault.New(fault.BadState, "journal_missing", op, errors.New("there are keys but no journal")).
+		WithHint("restore journal/ from a backup; to begin a new one, begin a new state directory")
 }
 
 // load reads both keys; a directory with only one was tampered with, since
@@ -141,7 +164,7 @@ func load(keys string) (*Ring, error) {
 // create makes both keys in a folder beside keys/ and renames it into place. A
 // process that does the same at the same time wins or loses as a whole.
 func create(dir string, o Options) (err error) {
-	if _, err := os.Lstat(filepath.Join(dir, "journal")); err == nil {
+	if _, err := os.Lstat(filepath.Join(dir, journalDir)); err == nil {
 		return fault.New(fault.BadState, "keys_missing", fmt.Sprintf("open keys in %q", dir),
 			errors.New("there is a journal but no keys")).
 			WithHint("restore keys/ from a backup, or move the journal away to begin a new one")

@@ -49,10 +49,10 @@ func TestOpenTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(es) != 2 || es[0].Name() != "keys" || es[1].Name() != "trust" {
+	if len(es) != 3 || es[0].Name() != "journal" || es[1].Name() != "keys" || es[2].Name() != "trust" {
 		t.Errorf("state directory holds %v", es)
 	}
-	for name, want := range map[string]os.FileMode{".": 0o700, "keys": 0o700, "keys/att.key": 0o600, "keys/log.key": 0o600,
+	for name, want := range map[string]os.FileMode{".": 0o700, "journal": 0o700, "keys": 0o700, "keys/att.key": 0o600, "keys/log.key": 0o600,
 		"trust": 0o755, "trust/att.pub": 0o644, "trust/log.vkey": 0o644, "trust/trusted_root.json": 0o644} {
 		fi, err := os.Stat(filepath.Join(dir, name))
 		if err != nil || fi.Mode().Perm() != want {
@@ -176,12 +176,8 @@ func TestRefuses(t *testing.T) {
 		{"att.pub of another", edit("trust/att.pub", flip), fault.Integrity, "trust_mismatch"},
 		{"log.vkey of another", edit("trust/log.vkey", flip), fault.Integrity, "trust_mismatch"},
 		{"trusted_root of another", edit("trust/trusted_root.json", flip), fault.Integrity, "trust_mismatch"},
-		{"keys gone, journal there", func(t *testing.T, dir string) {
-			remove("keys")(t, dir)
-			if err := os.Mkdir(filepath.Join(dir, "journal"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-		}, fault.BadState, "keys_missing"},
+		{"keys gone, journal there", remove("keys"), fault.BadState, "keys_missing"},
+		{"journal gone, keys there", remove("journal"), fault.BadState, "journal_missing"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := private(t)
