@@ -25,7 +25,7 @@ var arches = []seccomp.Arch{seccomp.AMD64, seccomp.ARM64}
 // variants are all policies that Cell can give, up to the cookie.
 func variants() (ps []seccomp.Policy) {
 	for i, o := range []seccomp.Options{
-		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true},
+		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true}, {Tier: tier.B, ReadOnly: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowUnix: true},
 		{Tier: tier.C, AllowInet: true, AllowUnix: true}, {Tier: tier.C, NoPair: true},
 	} {

@@ -39,7 +39,7 @@ type server struct {
 	launch   *launcher
 	static   []landGrant // what every cell may reach
 	abi      int         // landlock
-	filters  map[sockets]func() (*program, error)
+	filters  map[filterKind]func() (*program, error)
 	nets     networks
 	pool     *pool             // nil: nothing is made ahead
 	own      map[string]uint64 // our namespaces, before the launcher thread left them
@@ -155,9 +155,11 @@ func newServer(conn int, h hello) (*server, error) {
 	rand.Read(b[:])
 	s.cookie = binary.NativeEndian.Uint64(b[:])
 	s.rest = native.Rest(&native.Cell{Spec: new(isolate.Spec), FDs: noFDs(), Cookie: s.cookie})
-	s.filters = make(map[sockets]func() (*program, error))
-	for _, kind := range []sockets{noSockets, innerSockets, allSockets} {
-		s.filters[kind] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, kind) })
+	s.filters = make(map[filterKind]func() (*program, error))
+	for _, sockets := range []sockets{noSockets, innerSockets, allSockets} {
+		for _, kind := range []filterKind{{sockets, false}, {sockets, true}} {
+			s.filters[kind] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, kind) })
+		}
 	}
 	s.uids.init()
 	switch h.Tier {
@@ -188,15 +190,21 @@ const (
 	allSockets                  // unix sockets, too, at tier C
 )
 
+// filterKind says which filter a call gets.
+type filterKind struct {
+	sockets  sockets
+	readOnly bool // its workspace is shown to be read, and no mount of ours says so
+}
+
 // filterOptions are those of compile, without a cookie. No cell gets sockets of
 // the Internet's families: no call has a network, so that they could do nothing
 // but what a hole in the network namespace would let them, and Landlock confines
 // UDP from ABI 10 on only.
-func filterOptions(t tier.Tier, kind sockets) seccomp.Options {
-	return seccomp.Options{Tier: t, AllowUnix: kind == allSockets, NoPair: kind == noSockets}
+func filterOptions(t tier.Tier, kind filterKind) seccomp.Options {
+	return seccomp.Options{Tier: t, AllowUnix: kind.sockets == allSockets, NoPair: kind.sockets == noSockets, ReadOnly: kind.readOnly}
 }
 
-func compile(t tier.Tier, cookie uint64, kind sockets) (*program, error) {
+func compile(t tier.Tier, cookie uint64, kind filterKind) (*program, error) {
 	arch, err := seccomp.ParseArch(runtime.GOARCH)
 	if err != nil {
 		return nil, refuse("seccomp_unavailable", "choose seccomp architecture", err)
@@ -216,7 +224,14 @@ const unixABI = 9
 
 // filterFor returns the filter of a call.
 func (s *server) filterFor(spec *isolate.Spec) (*program, error) {
-	return s.filters[s.socketsFor(spec)]()
+	return s.filters[s.filterKind(spec)]()
+}
+
+// filterKind chooses a filter. Below tier C only the filter keeps the metadata of a
+// workspace that is shown to be read.
+func (s *server) filterKind(spec *isolate.Spec) filterKind {
+	w := spec.Workspace
+	return filterKind{s.socketsFor(spec), s.tier != tier.C && w != nil && w.ReadOnly}
 }
 
 // socketsFor chooses a filter. In the void network no socket can be made.

@@ -36,6 +36,13 @@ type Options struct {
 	// output as executable at tier B; the calls on descriptors always work.
 	// At tier C only the cell's own mounts are in reach and it has no effect.
 	AllowPathMetadata bool
+	// ReadOnly keeps modes, owners, times and attributes of what is open as they
+	// are, for a workspace that is shown to be read: whoever may open a file to
+	// read it could change them through the descriptor, if it is its user's, and
+	// Landlock does not see that. A filter does not know which file a descriptor
+	// is of, so it holds for all of them. It excludes AllowPathMetadata. At tier C
+	// the mount is read-only and it has no effect.
+	ReadOnly bool
 }
 
 // Cell is the policy of tiers B and C: an allowlist that ordinary dynamically
@@ -48,9 +55,10 @@ func Cell(o Options) Policy {
 	}
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
-		allowedRules(), deniedRules(), processRules(o.ExecCookie), fileRules(),
+		allowedRules(), deniedRules(), processRules(o.ExecCookie), fileRules(namespaces),
 		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix),
-		hostRules(namespaces, namespaces || o.AllowPathMetadata),
+		objectRules(namespaces), viewRules(namespaces),
+		metadataRules(namespaces || o.AllowPathMetadata && !o.ReadOnly, o.ReadOnly && !namespaces),
 	} {
 		p.Rules = append(p.Rules, rules...)
 	}

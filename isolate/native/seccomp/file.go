@@ -1,11 +1,12 @@
 package seccomp
 
 const (
-	setIDs   = 0o6000     // S_ISUID | S_ISGID
-	creates  = 0o20000100 // O_CREAT | __O_TMPFILE: without them open ignores its mode
-	modeType = 0o170000   // S_IFMT
-	typeReg  = 0o100000   // S_IFREG
-	typeSock = 0o140000   // S_IFSOCK
+	setIDs     = 0o6000     // S_ISUID | S_ISGID
+	accessMode = 3          // O_ACCMODE: O_RDONLY, O_WRONLY, O_RDWR, and a fourth without a name
+	creates    = 0o20000100 // O_CREAT | __O_TMPFILE: without them open ignores its mode
+	modeType   = 0o170000   // S_IFMT
+	typeReg    = 0o100000   // S_IFREG
+	typeSock   = 0o140000   // S_IFSOCK
 )
 
 // ioctl(2) commands of files, pipes, sockets and terminals that ordinary
@@ -46,14 +47,24 @@ var ioctlDenied = []uint64{
 	0x5437, 0x5457, // TIOCVHANGUP, TIOCSLCKTRMIOS
 }
 
-func fileRules() []Rule {
+// fileRules are about what is opened and made. Without namespaces the files of
+// the host are in reach, and landlock stands alone before them.
+func fileRules(namespaces bool) []Rule {
 	noSetID := func(mode int, why string, calls ...string) Rule {
 		return Rule{Calls: calls, Else: Allow, Why: why,
 			Clauses: []Clause{when(Errno(EPERM), anyBit(mode, setIDs))}}
 	}
 	opens := func(flags int, call string) Rule {
-		return Rule{Calls: []string{call}, Else: Allow, Why: "open files, but not plant setuid ones",
+		r := Rule{Calls: []string{call}, Else: Allow, Why: "open files, but not plant setuid ones",
 			Clauses: []Clause{when(Errno(EPERM), anyBit(flags, creates), anyBit(flags+1, setIDs))}}
+		if !namespaces {
+			// The fourth access mode, neither to read nor to write, is for ioctl on
+			// devices. Landlock asks for no right then, whatever the file, and modes,
+			// times and attributes can be changed through the descriptor.
+			r.Why += ", nor without a right that landlock knows"
+			r.Clauses = append(r.Clauses, when(Errno(EACCES), masked(flags, accessMode, accessMode)))
+		}
+		return r
 	}
 	node := func(mode int, call string) Rule {
 		return Rule{Calls: []string{call}, Else: Errno(EPERM),
@@ -68,7 +79,6 @@ func fileRules() []Rule {
 		opens(2, "openat"),
 		noSetID(1, "create files and directories, but not setuid ones", "creat", "mkdir"),
 		noSetID(2, "create directories, but not setgid ones", "mkdirat"),
-		noSetID(1, "change modes, but not to setuid", "fchmod"),
 		node(1, "mknod"),
 		node(2, "mknodat"),
 		{Calls: []string{"ioctl"}, Else: Errno(ENOTTY),

@@ -130,7 +130,7 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 const (
-	eperm, enosys, enotty, einval, eafnosupport, eprotonosupport = 1, 38, 25, 22, 97, 93
+	eperm, eacces, enosys, enotty, einval, enotsup, eafnosupport, eprotonosupport = 1, 13, 38, 25, 22, 95, 97, 93
 )
 
 // denials are calls that must fail at tier C (and most at B) with exactly this
@@ -283,6 +283,13 @@ func TestDenied(t *testing.T) {
 		{Name: "bind", Args: [6]uintptr{bad}, Want: eperm},
 		{Name: "pidfd_open", Args: [6]uintptr{1, 0xffff}, Want: eperm},
 		{Name: "prlimit64", Args: [6]uintptr{0x7fffffff, 0xffff}, Want: eperm},
+		{Name: "sched_setaffinity", Args: [6]uintptr{0x7fffffff, 8, bad}, Want: eperm},
+		{Name: "sched_setscheduler", Args: [6]uintptr{0x7fffffff, 0, bad}, Want: eperm},
+		{Name: "openat", Args: [6]uintptr{bad, bad, 3}, Want: eacces},
+		{Name: "inotify_init1", Args: [6]uintptr{0xffff}, Want: enosys},
+		{Name: "inotify_add_watch", Args: [6]uintptr{bad, bad, 1}, Want: enosys},
+		{Name: "getxattr", Args: [6]uintptr{bad, bad, bad, 1}, Want: enotsup},
+		{Name: "llistxattr", Args: [6]uintptr{bad, bad, 1}, Want: enotsup},
 		{Name: "shmget", Args: [6]uintptr{1, 0, 0}, Want: enosys},
 		{Name: "mq_open", Args: [6]uintptr{bad}, Want: enosys},
 	})

@@ -26,7 +26,8 @@ var (
 
 // preparedFor are the options that have a program, up to the cookie.
 var preparedFor = [...]Options{
-	{Tier: tier.C, AllowUnix: true}, {Tier: tier.C}, {Tier: tier.C, NoPair: true}, {Tier: tier.B}, {Tier: tier.B, NoPair: true},
+	{Tier: tier.C, AllowUnix: true}, {Tier: tier.C}, {Tier: tier.C, NoPair: true},
+	{Tier: tier.B}, {Tier: tier.B, ReadOnly: true}, {Tier: tier.B, NoPair: true},
 }
 
 // preparedCookie is a cookie neither half of which any other instruction compares
@@ -58,8 +59,10 @@ func prepared(o Options, a Arch) (f Filter, policy canon.Digest, ok bool) {
 		return Filter{}, policy, false
 	}
 	o.ExecCookie = 0
-	if o.Tier != tier.C {
-		o.AllowUnix = false // is ignored
+	if o.Tier == tier.C { // what is ignored
+		o.ReadOnly = false
+	} else {
+		o.AllowUnix = false
 	}
 	var table string
 	switch a {

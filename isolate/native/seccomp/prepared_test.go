@@ -102,6 +102,7 @@ func TestForCell(t *testing.T) {
 	found := 0
 	for _, o := range []Options{
 		{Tier: tier.B}, {Tier: tier.B, AllowUnix: true}, {Tier: tier.B, NoPair: true}, {Tier: tier.B, AllowPathMetadata: true},
+		{Tier: tier.B, ReadOnly: true}, {Tier: tier.C, ReadOnly: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowUnix: true}, {Tier: tier.C, NoPair: true},
 		{Tier: tier.C, AllowInet: true, AllowUnix: true},
 	} {
@@ -121,7 +122,7 @@ func TestForCell(t *testing.T) {
 			}
 		}
 	}
-	if want := 6 * len(arches); found != want { // those that cells are made with, each with a cookie
+	if want := 8 * len(arches); found != want { // those that cells are made with, each with a cookie
 		t.Errorf("%d were compiled ahead, want %d", found, want)
 	}
 	if _, _, err := ForCell(Options{Tier: tier.C, ExecCookie: 1}, 0); err == nil {

@@ -90,9 +90,6 @@ func processRules(cookie uint64) []Rule {
 		{Calls: []string{"personality"}, Else: Errno(EPERM),
 			Clauses: []Clause{when(Allow, is(0, 0, 0xffffffff))}, // PER_LINUX and the query
 			Why:     "other personalities switch off address randomisation and no-execute"},
-		{Calls: []string{"sched_setscheduler"}, Else: Errno(EPERM),
-			Clauses: []Clause{when(Allow, masked(1, ^uint32(schedResetOnFork), 0, 3, 5))}, // OTHER, BATCH, IDLE
-			Why:     "no realtime class"},
 		{Calls: []string{"memfd_create"}, Else: Errno(ENOSYS),
 			Clauses: []Clause{when(Allow, anyBit(1, mfdNoexecSeal))},
 			Why:     "a file in memory must not be a way to execute what no mount allows"},

@@ -48,8 +48,10 @@ func Errno(e uint16) Action { return 0x00050000 | Action(e) } // SECCOMP_RET_ERR
 // Error numbers that policies use; they are the same on amd64 and arm64.
 const (
 	EPERM           = 1
+	EACCES          = 13
 	EINVAL          = 22
 	ENOTTY          = 25
+	EROFS           = 30
 	ENOSYS          = 38
 	EPROTONOSUPPORT = 93
 	ENOTSUP         = 95

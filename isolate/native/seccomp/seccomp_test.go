@@ -21,7 +21,7 @@ import (
 func variants() []Policy {
 	var ps []Policy
 	for i, o := range []Options{
-		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true},
+		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true}, {Tier: tier.B, ReadOnly: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowInet: true, AllowUnix: true},
 		{Tier: tier.C, NoPair: true},
 	} {
@@ -39,7 +39,8 @@ func variants() []Policy {
 func TestIgnored(t *testing.T) {
 	for _, o := range [][2]Options{
 		{{Tier: tier.B}, {Tier: tier.B, AllowInet: true}}, {{Tier: tier.B}, {Tier: tier.B, AllowUnix: true}},
-		{{Tier: tier.C}, {Tier: tier.C, AllowPathMetadata: true}},
+		{{Tier: tier.C}, {Tier: tier.C, AllowPathMetadata: true}}, {{Tier: tier.C}, {Tier: tier.C, ReadOnly: true}},
+		{{Tier: tier.B, ReadOnly: true}, {Tier: tier.B, ReadOnly: true, AllowPathMetadata: true}},
 		{{Tier: tier.None}, {Tier: tier.None, AllowInet: true}},
 	} {
 		a, err := Compile(Cell(o[0]), AMD64)
