@@ -15,6 +15,10 @@
 // be given twice unless the entry says so. "--" ends the flags. For a command
 // with Rest everything after "--" is an operand and nothing before it is.
 //
+// No flag's value is empty, and no operand but the arguments of a command that
+// is run: what a script's unset variable leaves behind would otherwise be taken
+// for "not given" and mean the default.
+//
 // A parse error is a fault of kind Usage with a hint; it never quotes more than
 // the word that is wrong.
 //
@@ -189,6 +193,11 @@ func (t *Table) parse(inv *Invocation, args []string) error {
 	case c.Max >= 0 && n > c.Max:
 		return t.usage("extra_operand", c.Name, "unexpected operand %q", inv.Operands[c.Max])
 	}
+	for i, o := range inv.Operands {
+		if o == "" && (i == 0 || !c.Rest) {
+			return t.usage("empty_operand", c.Name, "operand %d is empty: want %s", i+1, strings.TrimPrefix(c.Operands, "-- "))
+		}
+	}
 	return nil
 }
 
@@ -217,6 +226,10 @@ func (t *Table) flag(inv *Invocation, a string, args []string) ([]string, error)
 		return nil, t.usage("missing_value", c.Name, "flag --%s needs a value: --%s %s", name, name, f.Arg)
 	case !inline:
 		value, args = args[0], args[1:]
+	}
+	if value == "" {
+		return nil, t.usage("empty_value", c.Name, "flag --%s has an empty value: want --%s %s", name, name, f.Arg).
+			WithHint(fmt.Sprintf("leave --%s out, or give it a value: %s help %s", name, t.Program, c.Name))
 	}
 	var v any = value
 	if f.Parse != nil {

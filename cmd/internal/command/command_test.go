@@ -76,7 +76,8 @@ func TestParseRefuses(t *testing.T) {
 		{"run -stdin -- x", "unknown_flag"},
 		{"run -e A=1 -- x", "unknown_flag"},
 		{"run --memory 0 -- x", "bad_value"},
-		{"run --memory= -- x", "bad_value"},
+		{"run --memory= -- x", "empty_value"},
+		{"run --state= -- x", "empty_value"},
 		{"run --env A -- x", "bad_value"},
 	} {
 		inv, err := testTable().Parse(strings.Fields(tt.line))
@@ -89,6 +90,19 @@ func TestParseRefuses(t *testing.T) {
 		if strings.HasPrefix(tt.line, "run") && (inv == nil || inv.Command.UsageExit != 125) {
 			t.Errorf("%q: the command and its usage status are lost", tt.line)
 		}
+	}
+}
+
+// TestParseEmpty: an empty operand is not one that was left out; the arguments
+// of a command that is run may be empty, its name may not.
+func TestParseEmpty(t *testing.T) {
+	for _, args := range [][]string{{"log", "show", ""}, {"run", "--", ""}, {"run", "--", "", "x"}, {"run", "--state", "", "--", "x"}} {
+		if inv, err := testTable().Parse(args); fault.KindOf(err) != fault.Usage || fault.HintOf(err) == "" || inv == nil {
+			t.Errorf("%q: %v, hint %q", args, err, fault.HintOf(err))
+		}
+	}
+	if inv, err := testTable().Parse([]string{"run", "--", "x", ""}); err != nil || len(inv.Operands) != 2 {
+		t.Errorf("an empty argument: %v", err)
 	}
 }
 
