@@ -64,13 +64,14 @@ func kindOf(name string) (kind fileKind, ignore bool, err error) {
 // agree in every name, inode, size and time, else somebody is changing it.
 // Names are resolved beneath the directory only; os.Root refuses links out of it.
 func readDir(dir string) ([]file, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := openDir(dir)
 	if err != nil {
 		kind, reason := fault.BadState, "policy_unreadable"
 		if errors.Is(err, fs.ErrNotExist) {
 			kind, reason = fault.NotFound, "policy_missing"
 		}
-		return nil, fault.New(kind, reason, fmt.Sprintf("open policy directory %q", dir), errors.Unwrap(err))
+		return nil, fault.New(kind, reason, fmt.Sprintf("open policy directory %q", dir), errors.Unwrap(err)).
+			WithHint("name an existing directory with *.cedar files; without one the built-in set is used")
 	}
 	defer root.Close()
 	self, err := root.Stat(".")
@@ -104,6 +105,15 @@ func readDir(dir string) ([]file, error) {
 		return nil, fault.New(fault.Busy, "policy_changed", fmt.Sprintf("read policy directory %q", dir), errors.New("changed while it was read"))
 	}
 	return files, nil
+}
+
+// openDir opens what is a directory. os.OpenRoot alone would wait at a FIFO for
+// somebody to write to it.
+func openDir(dir string) (*os.Root, error) {
+	if fi, err := os.Stat(dir); err == nil && !fi.IsDir() {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
+	}
+	return os.OpenRoot(dir)
 }
 
 // listed is a name of the directory and what its file was at that moment.
