@@ -327,16 +327,12 @@ func (a *app) watch(ctx context.Context, inv *command.Invocation) (*result, erro
 }
 
 func (a *app) watched(inv *command.Invocation, ap *hub.Approval) error {
-	var err error
+	out := front.Stdout(a.stdout)
 	if inv.Has("json") {
-		err = json.NewEncoder(a.stdout).Encode(ap)
-	} else {
-		l := newLines()
-		l.row(approvalCells(ap)...)
-		_, err = a.stdout.Write([]byte(l.String()))
+		return json.NewEncoder(out).Encode(ap)
 	}
-	if err != nil {
-		return fault.New(fault.Unavailable, "write_failed", "write standard output", err)
-	}
-	return nil
+	l := newLines()
+	l.row(approvalCells(ap)...)
+	_, err := out.Write([]byte(l.String()))
+	return err
 }

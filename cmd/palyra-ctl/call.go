@@ -159,7 +159,7 @@ func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r 
 	for _, o := range []struct {
 		out hub.Output
 		w   io.Writer
-	}{{s.Stdout, a.stdout}, {s.Stderr, a.stderr}} {
+	}{{s.Stdout, front.Stdout(a.stdout)}, {s.Stderr, front.Stream{W: a.stderr, Name: "standard error"}}} {
 		if err := a.write(ctx, h, r.ID, o.out, o.w); err != nil {
 			return res, err
 		}

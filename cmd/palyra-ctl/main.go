@@ -53,8 +53,7 @@ func main() {
 func (a *app) run(ctx context.Context, args []string) int {
 	table := operator.Table()
 	if len(args) == 0 || (len(args) == 1 && (args[0] == "-h" || args[0] == "--help" || args[0] == "help")) {
-		fmt.Fprint(a.stdout, table.Help())
-		return 0
+		return front.Say(a.stdout, a.stderr, "palyra", table.Help())
 	}
 	inv, err := table.Parse(args)
 	switch {
@@ -62,8 +61,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		front.Complain(a.stderr, "palyra", err)
 		return front.Exit(err)
 	case inv.Help:
-		fmt.Fprint(a.stdout, table.Describe(inv.Command))
-		return 0
+		return front.Say(a.stdout, a.stderr, "palyra", table.Describe(inv.Command))
 	}
 	f, ok := commands[inv.Command.Name]
 	if !ok {

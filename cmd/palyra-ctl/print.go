@@ -93,7 +93,7 @@ func more(next string) string {
 func (a *app) deliver(inv *command.Invocation, write func(io.Writer) error) (string, error) {
 	path := command.Value(inv, "out", "")
 	if path == "" {
-		return "", write(a.stdout)
+		return "", write(front.Stdout(a.stdout))
 	}
 	return path, writeFile(path, write)
 }

@@ -214,7 +214,7 @@ func (a *app) runsTape(ctx context.Context, inv *command.Invocation) (*result, e
 		return nil, err
 	}
 	defer t.Close()
-	done := &result{streamed: true}
+	done, out := &result{streamed: true}, front.Stdout(a.stdout)
 	for {
 		e, err := t.Next(ctx)
 		switch {
@@ -224,12 +224,12 @@ func (a *app) runsTape(ctx context.Context, inv *command.Invocation) (*result, e
 			return done, err
 		}
 		if inv.Has("json") {
-			err = json.NewEncoder(a.stdout).Encode(e)
+			err = json.NewEncoder(out).Encode(e)
 		} else {
-			_, err = fmt.Fprintf(a.stdout, "%6d  %s  %-22s %s\n", e.Seq, stamp(e.Time), cell(e.Kind), cell(string(e.Data)))
+			_, err = fmt.Fprintf(out, "%6d  %s  %-22s %s\n", e.Seq, stamp(e.Time), cell(e.Kind), cell(string(e.Data)))
 		}
 		if err != nil {
-			return done, fault.New(fault.Unavailable, "write_failed", "write standard output", err)
+			return done, err
 		}
 	}
 }

@@ -32,6 +32,5 @@ func (a *app) help(inv *command.Invocation) int {
 		front.Complain(a.stderr, "palyra", err)
 		return front.Exit(err)
 	}
-	fmt.Fprint(a.stdout, text)
-	return 0
+	return front.Say(a.stdout, a.stderr, "palyra", text)
 }

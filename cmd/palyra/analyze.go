@@ -24,7 +24,7 @@ would refuse, policies that can never match, clauses that always or never hold,
 policies that another one shadows or overrules, and permits without a test.
 What it says is so; it may miss what hides in arithmetic.`,
 	Flags:    []command.Flag{flagJSON},
-	Exits:    []command.Exit{exitOK, exitUsage, exitFindings, exitState},
+	Exits:    []command.Exit{exitOK, exitNoDir, exitUsage, exitFindings, exitState},
 	Examples: []command.Example{{Line: "palyra policy lint ./policy", Does: "one line per finding: file, line, policy, what is wrong"}},
 }
 
@@ -36,7 +36,7 @@ Runs the tests of DIR (default: the built-in set) and counts, for each clause,
 how often it held and how often it did not. A clause is exercised if both were
 seen.`,
 	Flags:    []command.Flag{flagJSON},
-	Exits:    []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "a policy or a clause is not exercised"}, exitState},
+	Exits:    []command.Exit{exitOK, exitNoDir, exitUsage, {Code: "3", Meaning: "a policy or a clause is not exercised"}, exitState},
 	Examples: []command.Example{{Line: "palyra policy coverage ./policy", Does: "counts, then what no test exercises"}},
 }
 
@@ -48,7 +48,7 @@ Drops or widens one part of one policy of DIR (default: the built-in set) and
 runs the policy tests, for each part. What all tests pass without can get lost
 unnoticed. @survivor("CHANGE: why") on a policy explains what no test can show.`,
 	Flags:    []command.Flag{flagJSON},
-	Exits:    []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "a mutant survives, or an explained one does not"}, exitState},
+	Exits:    []command.Exit{exitOK, exitNoDir, exitUsage, {Code: "3", Meaning: "a mutant survives, or an explained one does not"}, exitState},
 	Examples: []command.Example{{Line: "palyra policy mutate ./policy", Does: "counts, then each survivor"}},
 }
 

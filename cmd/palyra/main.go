@@ -73,8 +73,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 		}
 		return front.Exit(err)
 	case inv.Help:
-		fmt.Fprint(a.stdout, a.table.Describe(inv.Command))
-		return 0
+		status := front.Say(a.stdout, a.stderr, "palyra", a.table.Describe(inv.Command))
+		if status != 0 && inv.Command.UsageExit != 0 {
+			return inv.Command.UsageExit
+		}
+		return status
 	case inv.Command.Name != execCommand.Name && operator.Serves(inv.Command.Name) && !a.here(inv):
 		return a.operate(args)
 	}

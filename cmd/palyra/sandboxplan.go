@@ -33,7 +33,7 @@ matter.`,
 	Flags: append(append(slices.DeleteFunc(slices.Clone(execCommand.Flags), func(f command.Flag) bool {
 		return f.Name == "receipt" || f.Name == "json" // exec holds the output in its document
 	}), flagJSON), command.Flag{Name: "warm", Help: "print the steps of a cell that waited for the call\ninstead; --json has both lists"}),
-	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "CMD not found, or cannot be sealed"}, exitUsage,
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
 		{Code: "7", Meaning: "refused: the host cannot enforce the tier"}, exitBusy, exitState},
 	Examples: []command.Example{
 		{Line: "palyra sandbox explain -- /bin/true", Does: "prints what stands between this host and true"},

@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/operator"
 	"palyra/isolate"
 	"palyra/isolate/tier"
@@ -24,21 +27,40 @@ var (
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
 	exitIntegrity = command.Exit{Code: "8", Meaning: "integrity failure: a signature, digest, proof or log does not check"}
-	exitBusy      = command.Exit{Code: "75", Meaning: "busy or out of a resource: try again"}
+	exitMissing   = command.Exit{Code: "1", Meaning: "what is named does not exist, or an internal error"}
+	exitNoDir     = command.Exit{Code: "1", Meaning: "no such directory"}
+	exitBusy      = command.Exit{Code: "75", Meaning: "busy, out of a resource, or the output cannot be written:\n         try again"}
 	exitState     = command.Exit{Code: "78", Meaning: "state directory, key or configuration unsafe or unreadable"}
 )
 
 // table is every command of palyra. Help, flags, parsing and the documented
 // exit statuses come from here and from nowhere else.
 func table() *command.Table {
-	return &command.Table{
-		Program: "palyra",
-		Summary: "decide, confine and attest the tool calls of agents",
-		Commands: append([]command.Command{
-			execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
-			policyCheckCommand, policyExplainCommand, policyTestCommand, policyLintCommand, policyCoverageCommand, policyMutateCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
-		}, operator.Commands()...),
+	own := []command.Command{
+		execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
+		policyCheckCommand, policyExplainCommand, policyTestCommand, policyLintCommand, policyCoverageCommand, policyMutateCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
 	}
+	for i := range own {
+		if own[i].UsageExit == 0 {
+			own[i].Exits = withCommon(own[i].Exits)
+		}
+	}
+	return &command.Table{Program: "palyra", Summary: "decide, confine and attest the tool calls of agents",
+		Commands: append(own, operator.Commands()...), Exits: front.Statuses()}
+}
+
+// withCommon adds to the statuses that a command documents those that each has,
+// in order.
+func withCommon(exits []command.Exit) []command.Exit {
+	out := slices.Clone(exits)
+	for _, e := range []command.Exit{exitMissing, exitBusy} {
+		if !slices.ContainsFunc(out, func(have command.Exit) bool { return have.Code == e.Code }) {
+			out = append(out, e)
+		}
+	}
+	number := func(e command.Exit) int { n, _ := strconv.Atoi(e.Code); return n }
+	slices.SortStableFunc(out, func(a, b command.Exit) int { return number(a) - number(b) })
+	return out
 }
 
 // tableFor is table, or of it what a call needs: building the rest takes longer
@@ -130,7 +152,7 @@ Recomputes every leaf, every tile and the root, checks every signature, and
 that each intent has exactly one result. An intent without a result, or with the
 result outcome_unknown, is a finding: nobody saw how that call ended.`,
 	Flags: []command.Flag{flagTrust, flagState, flagJSON},
-	Exits: []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "sound, with findings: intents without a result, or unknown outcomes"}, exitIntegrity, exitBusy, exitState},
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "there is no journal"}, exitUsage, {Code: "3", Meaning: "sound, with findings: intents without a result, or unknown outcomes"}, exitIntegrity, exitBusy, exitState},
 	Examples: []command.Example{
 		{Line: "palyra journal verify", Does: "checks this user's journal"},
 	},
@@ -143,7 +165,7 @@ var journalShowCommand = command.Command{
 Without INDEX one line per entry: index, time, kind, outcome, command. With
 INDEX that entry's statement. Nothing is verified; use journal verify for that.`,
 	Flags:    []command.Flag{flagState, flagJSON},
-	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "no such entry"}, exitUsage, exitIntegrity, exitState},
+	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "no journal, or no such entry"}, exitUsage, exitIntegrity, exitState},
 	Examples: []command.Example{{Line: "palyra journal show 3", Does: "shows the entry with index 3"}},
 }
 
@@ -154,7 +176,7 @@ var policyCheckCommand = command.Command{
 Loads DIR (default: the built-in set) exactly as palyra exec --policy would: any
 syntax error, unknown action or failing policy test refuses the whole directory.`,
 	Flags:    []command.Flag{flagJSON},
-	Exits:    []command.Exit{exitOK, exitUsage, exitState},
+	Exits:    []command.Exit{exitOK, exitNoDir, exitUsage, exitState},
 	Examples: []command.Example{{Line: "palyra policy check ./policy", Does: "says whether the directory can be used, and its digest"}},
 }
 
@@ -175,8 +197,9 @@ that of --workspace.`,
 		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace", Parse: parseWorkspace},
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		flagNetwork, flagState, flagJSON},
-	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD not found, or cannot be sealed"}, exitUsage,
-		{Code: "4", Meaning: "denied"}, {Code: "5", Meaning: "needs approval"}, exitState},
+	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
+		{Code: "4", Meaning: "denied"}, {Code: "5", Meaning: "needs approval"},
+		{Code: "7", Meaning: "with --tool: palyra-tool is missing or cannot be used"}, exitState},
 	Examples: []command.Example{{Line: "palyra policy explain -- bash -c id", Does: "shows which policy forbids bash"},
 		{Line: `palyra policy explain --tool palyra.echo -- {"text":"hello"}`, Does: "a call of a tool; quote its input for your shell"}},
 }
@@ -187,7 +210,7 @@ var policyTestCommand = command.Command{
 	Long: `
 The tests also run whenever the directory is loaded; this command lists them.`,
 	Flags:    []command.Flag{flagJSON},
-	Exits:    []command.Exit{exitOK, exitUsage, {Code: "3", Meaning: "a test failed"}, exitState},
+	Exits:    []command.Exit{exitOK, exitNoDir, exitUsage, {Code: "3", Meaning: "a test failed"}, exitState},
 	Examples: []command.Example{{Line: "palyra policy test ./policy", Does: "one line per test"}},
 }
 

@@ -68,16 +68,13 @@ func (p *program) run(ctx context.Context, args []string) int {
 		front.Complain(p.stderr, "palyrad", err)
 		return front.Exit(err)
 	case inv.Help:
-		fmt.Fprint(p.stdout, t.Describe(inv.Command))
-		return 0
+		return front.Say(p.stdout, p.stderr, "palyrad", t.Describe(inv.Command))
 	}
 	switch inv.Command.Name {
 	case "version":
-		fmt.Fprintf(p.stdout, "palyrad %s\n", version)
-		return 0
+		return front.Say(p.stdout, p.stderr, "palyrad", "palyrad "+version+"\n")
 	case "help":
-		fmt.Fprint(p.stdout, t.Help())
-		return 0
+		return front.Say(p.stdout, p.stderr, "palyrad", t.Help())
 	}
 	if err := p.serve(ctx, inv); err != nil {
 		front.Complain(p.stderr, "palyrad", err)

@@ -37,6 +37,7 @@ type Table struct {
 	Program  string
 	Summary  string // one line
 	Commands []Command
+	Exits    []Exit // what the statuses of the commands have in common, for the overview
 }
 
 // Command is one entry. Name may be two words ("attest verify").

@@ -16,6 +16,12 @@ func (t *Table) Help() string {
 	for _, c := range t.Commands {
 		fmt.Fprintf(&b, "  %-*s  %s\n", width, c.Name, c.Short)
 	}
+	if len(t.Exits) > 0 {
+		b.WriteString("\nExit status, where the help of a command says nothing else:\n")
+	}
+	for _, e := range t.Exits {
+		fmt.Fprintf(&b, "  %-6s %s\n", e.Code, e.Meaning)
+	}
 	fmt.Fprintf(&b, "\n%s help COMMAND shows flags, exit statuses and examples of one.\n", t.Program)
 	return b.String()
 }

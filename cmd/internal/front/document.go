@@ -46,7 +46,7 @@ func ErrorFields(err error) Document {
 		return nil
 	}
 	d := Document{"kind": fault.KindOf(err).String(), "reason": fault.ReasonOf(err), "message": err.Error()}
-	if h := fault.HintOf(err); h != "" {
+	if h := Hint(err); h != "" {
 		d["hint"] = h
 	}
 	return d

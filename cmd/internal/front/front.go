@@ -5,8 +5,9 @@
 //
 // Results go to standard output, what is for people goes to standard error, and
 // with --json a command prints exactly one JSON document. An error is one line,
-// then a "hint:" line where a hint is known; control characters and whatever
-// else could deceive a terminal are escaped in both.
+// then a "hint:" line (Hint); control characters and whatever else could deceive
+// a terminal are escaped in both. A result that could not be written is an error
+// like any other, whatever the result was.
 //
 // What it does not protect against: a report's text is printed as it is. Whoever
 // puts foreign bytes into one escapes them (Escape).
@@ -18,6 +19,7 @@ import (
 	"strings"
 
 	"palyra/authz/approval"
+	"palyra/cmd/internal/command"
 	"palyra/internal/fault"
 )
 
@@ -62,13 +64,57 @@ func Exit(err error) int {
 	return 1
 }
 
+// Statuses are those of all commands but exec and call, which have their own:
+// what Exit gives, and Findings.
+func Statuses() []command.Exit {
+	return []command.Exit{
+		{Code: "0", Meaning: "ok"},
+		{Code: "1", Meaning: "what is named does not exist or cannot be executed, or an internal error"},
+		{Code: "2", Meaning: "usage: the command line, or what it names, is wrong"},
+		{Code: "3", Meaning: "done, and something was found"},
+		{Code: "4", Meaning: "denied, by policy or for want of a permission"},
+		{Code: "5", Meaning: "not approved"},
+		{Code: "7", Meaning: "refused: this host cannot enforce what is needed"},
+		{Code: "8", Meaning: "integrity failure: a signature, digest, proof or log does not check"},
+		{Code: "75", Meaning: "busy, not reachable, out of a resource, or the output cannot be written: try again"},
+		{Code: "78", Meaning: "state directory, key, policy or configuration unsafe or unreadable"},
+		{Code: "124", Meaning: "a deadline passed"},
+		{Code: "130", Meaning: "interrupted"},
+	}
+}
+
 // Complain writes err for people: the error under the program's name, then a
-// hint if there is one.
+// hint.
 func Complain(w io.Writer, program string, err error) {
 	fmt.Fprintf(w, "%s: %s\n", program, Escape(err.Error()))
-	if h := fault.HintOf(err); h != "" {
+	if h := Hint(err); h != "" {
 		fmt.Fprintf(w, "hint: %s\n", Escape(h))
 	}
+}
+
+// Stream is a standard stream. What a command writes to it as it comes goes
+// through one, so that a lost write is an error of a known kind.
+type Stream struct {
+	W    io.Writer
+	Name string // "standard output"
+}
+
+// Write implements io.Writer.
+func (s Stream) Write(b []byte) (int, error) {
+	n, err := s.W.Write(b)
+	if err != nil {
+		err = fault.New(fault.Unavailable, "write_failed", "write "+s.Name, err)
+	}
+	return n, err
+}
+
+// Stdout is standard output as a Stream.
+func Stdout(w io.Writer) Stream { return Stream{w, "standard output"} }
+
+// Say prints text that is a command's whole result, such as its help, and
+// returns the exit status.
+func Say(stdout, stderr io.Writer, program, text string) int {
+	return Print(stdout, stderr, program, "", false, &Report{Text: text}, nil)
 }
 
 // Print writes the end of a command: r, or with json set one document that also
@@ -85,7 +131,8 @@ func Print(stdout, stderr io.Writer, program, schema string, json bool, r *Repor
 	if err != nil {
 		status = Exit(err)
 	}
-	var werr error
+	var lost error
+	out := Stdout(stdout)
 	if json {
 		fields := Document{"ok": status == 0}
 		for k, v := range r.Fields {
@@ -94,16 +141,18 @@ func Print(stdout, stderr io.Writer, program, schema string, json bool, r *Repor
 		if err != nil {
 			fields["error"] = ErrorFields(err)
 		}
-		werr = fields.Write(stdout, schema)
+		lost = fields.Write(out, schema)
 	} else {
-		_, werr = io.WriteString(stdout, r.Text)
+		_, lost = io.WriteString(out, r.Text)
 	}
-	if werr != nil && status == 0 {
-		lost := fault.New(fault.Unavailable, "write_failed", "write standard output", werr)
-		Complain(stderr, program, lost)
-		return Exit(lost)
+	if lost == nil {
+		return status
 	}
-	return status
+	Complain(stderr, program, lost)
+	if err != nil {
+		return status
+	}
+	return Exit(lost) // also where something was found: what, nobody knows
 }
 
 // Escape makes foreign text safe for a terminal and keeps its line breaks.

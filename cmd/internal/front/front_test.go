@@ -37,6 +37,25 @@ func TestExitTable(t *testing.T) {
 	}
 }
 
+// TestStatuses compares the list in the help with what Exit gives: each status is
+// documented once, and none that nothing gives.
+func TestStatuses(t *testing.T) {
+	want := map[string]bool{"0": true, strconv.Itoa(Findings): true}
+	for k := range exits {
+		want[strconv.Itoa(Exit(fault.New(k, "x", "x", nil)))] = true
+	}
+	got := map[string]bool{}
+	for _, e := range Statuses() {
+		if got[e.Code] || !want[e.Code] || e.Meaning == "" {
+			t.Errorf("status %s: twice, without meaning, or given by nothing", e.Code)
+		}
+		got[e.Code] = true
+	}
+	if len(got) != len(want) {
+		t.Errorf("documented %v, given %v", got, want)
+	}
+}
+
 // TestPrint: one document with --json even beside an error, and a lost standard
 // output is a status of its own.
 func TestPrint(t *testing.T) {
@@ -51,8 +70,22 @@ func TestPrint(t *testing.T) {
 	if strings.ContainsRune(errs.String(), 0x1b) || !strings.Contains(errs.String(), "\nhint: ask\n") {
 		t.Errorf("standard error %q", &errs)
 	}
-	if got := Print(broken{}, &errs, "palyra", "x", false, &Report{Text: "x"}, nil); got != 75 {
-		t.Errorf("lost output gives status %d", got)
+	for name, tt := range map[string]struct {
+		json bool
+		r    *Report
+		err  error
+		want int
+	}{
+		"text": {false, &Report{Text: "x"}, nil, 75}, "document": {true, &Report{}, nil, 75}, "findings": {false, &Report{Text: "x", Exit: Findings}, nil, 75},
+		"beside an error": {true, nil, fault.New(fault.Denied, "forbidden", "run", nil), 4},
+	} {
+		errs.Reset()
+		if got := Print(broken{}, &errs, "palyra", "x", tt.json, tt.r, tt.err); got != tt.want || !strings.Contains(errs.String(), "palyra: write standard output: gone\nhint: ") {
+			t.Errorf("lost output, %s: status %d, %q", name, got, &errs)
+		}
+	}
+	if got := Say(broken{}, &errs, "palyra", "help"); got != 75 {
+		t.Errorf("lost help gives status %d", got)
 	}
 	if got := Print(&out, &errs, "palyra", "x", false, &Report{Exit: Findings}, nil); got != 3 {
 		t.Errorf("findings give status %d", got)

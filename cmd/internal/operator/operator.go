@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
 )
 
 // Program is the binary that serves the commands, installed beside palyra.
@@ -21,7 +22,7 @@ const Program = "palyra-ctl"
 // Table returns the commands as palyra-ctl serves them. The program in its
 // synopses is palyra, because that is what is typed.
 func Table() *command.Table {
-	return &command.Table{Program: "palyra", Summary: "operate palyrad", Commands: Commands()}
+	return &command.Table{Program: "palyra", Summary: "operate palyrad", Commands: Commands(), Exits: front.Statuses()}
 }
 
 // Serves reports whether palyra-ctl serves the command with that name.
