@@ -108,11 +108,34 @@ func (a *app) membersSet(ctx context.Context, inv *command.Invocation) (*result,
 	if err != nil {
 		return nil, err
 	}
-	m, err := h.PutMember(ctx, hub.Caller{}, hub.Member{Principal: inv.Operands[0], Role: inv.Operands[1], Version: command.Value(inv, "version", int64(0))})
+	version := command.Value(inv, "version", int64(0))
+	if version == 0 {
+		if version, err = memberVersion(ctx, h, inv.Operands[0]); err != nil {
+			return nil, err
+		}
+	}
+	m, err := h.PutMember(ctx, hub.Caller{}, hub.Member{Principal: inv.Operands[0], Role: inv.Operands[1], Version: version})
 	if err != nil {
 		return nil, err
 	}
 	return text(front.Document{"member": m}, "%s %s\n", cell(m.Principal), cell(m.Role)), nil
+}
+
+// memberVersion is the version that a principal's membership has now, 0 if it has
+// none: without --version the change is to what there is at this moment, and is
+// still refused if somebody else is quicker. palyrad asks for a version because to
+// make a member and to change one are two different acts.
+func memberVersion(ctx context.Context, h hub.Hub, principal string) (int64, error) {
+	p, err := h.Members(ctx, hub.Caller{})
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range p.Items {
+		if m.Principal == principal {
+			return m.Version, nil
+		}
+	}
+	return 0, nil
 }
 
 func (a *app) membersRm(ctx context.Context, inv *command.Invocation) (*result, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -205,12 +206,10 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 		return
 	case s.Outcome != "executed":
 		l.row("palyra: " + dash(s.Outcome) + ": " + dash(s.Reason) + " " + s.Error)
-		if s.Hint != "" {
-			l.row("hint: " + s.Hint)
-		}
 		if r.Reason != "" {
 			l.row("palyra: the run " + r.State + ": " + r.Reason)
 		}
+		l.row("hint: " + cmp.Or(s.Hint, front.ReasonHint(s.Reason), "palyra runs show "+r.ID+" has all that is known"))
 	}
 	io.WriteString(a.stderr, l.String())
 }

@@ -207,9 +207,17 @@ func readPolicies(dir string) (hub.PolicySet, error) {
 		if e.IsDir() || e.Name()[0] == '.' {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		path := filepath.Join(dir, e.Name())
+		fi, err := os.Stat(path) // follows links, as palyra does within the directory
+		if err == nil && !fi.Mode().IsRegular() {
+			err = fmt.Errorf("%q is not a regular file", e.Name()) // a FIFO would be waited for
+		}
+		var b []byte
+		if err == nil {
+			b, err = os.ReadFile(path)
+		}
 		if err != nil {
-			return set, fault.New(fault.Usage, "policy_missing", op, err)
+			return set, fault.New(fault.Usage, "policy_unreadable", op, err)
 		}
 		set.Files[e.Name()] = string(b)
 		if total += len(b); total > maxPolicyBytes || len(set.Files) > maxPolicyFiles {

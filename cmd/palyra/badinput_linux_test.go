@@ -76,7 +76,7 @@ func TestBadInput(t *testing.T) {
 	dir, bad := badInputs(t)
 	t.Chdir(dir)
 	alone := filepath.Join(dir, "broken") // a palyra with nothing beside it: no call is made
-	const here = "\x00" // where the bad input goes
+	const here = "\x00"                   // where the bad input goes
 	var lines [][]string
 	add := func(words ...string) { lines = append(lines, words) }
 	for _, c := range table().Commands {

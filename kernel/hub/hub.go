@@ -135,7 +135,8 @@ type Hub interface {
 
 	// Members lists who has which role.
 	Members(ctx context.Context, c Caller) (Page[Member], error)
-	// PutMember gives a principal a role. Nobody gives more than they have.
+	// PutMember gives a principal a role. Nobody gives more than they have. Version
+	// is that of the member whom the caller saw; 0 means that there is none yet.
 	PutMember(ctx context.Context, c Caller, m Member) (Member, error)
 	// RemoveMember takes a principal's role. The last owner cannot be removed.
 	RemoveMember(ctx context.Context, c Caller, principal string, version int64) error

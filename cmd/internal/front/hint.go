@@ -19,11 +19,8 @@ func Hint(err error) string {
 	if h := fault.HintOf(err); h != "" {
 		return h
 	}
-	reason := fault.ReasonOf(err)
-	for i := range reasons {
-		if reasons[i].reason == reason {
-			return reasons[i].hint
-		}
+	if h := ReasonHint(fault.ReasonOf(err)); h != "" {
+		return h
 	}
 	for _, s := range system {
 		if errors.Is(err, s.err) {
@@ -34,6 +31,16 @@ func Hint(err error) string {
 		return kinds[k]
 	}
 	return kinds[fault.Internal]
+}
+
+// ReasonHint returns the hint of a reason code, or "" if it has none of its own.
+func ReasonHint(reason string) string {
+	for i := range reasons {
+		if reasons[i].reason == reason {
+			return reasons[i].hint
+		}
+	}
+	return ""
 }
 
 const (

@@ -68,7 +68,7 @@ var (
 		{Name: "limit", Arg: "N", Help: "how many at most (default 100, at most 1000)", Parse: command.Count(1000)},
 		{Name: "after", Arg: "CURSOR", Help: "go on after the page that ended with this cursor"},
 	}
-	flagVersion = command.Flag{Name: "version", Arg: "N", Help: "only if it is still this version", Parse: command.Count(1 << 53)}
+	flagVersion = command.Flag{Name: "version", Arg: "N", Help: "only if it is still this version (default: whichever it\nis now)", Parse: command.Count(1 << 53)}
 
 	exitOK    = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage = command.Exit{Code: "2", Meaning: "usage: the command line or what it names is wrong"}

@@ -18,6 +18,7 @@ that fails is written to testdata/fuzz beneath it, and the exit status is 1.`,
 				{Name: "for", Arg: "D", Help: "how long (default 1m)", Parse: command.Duration},
 				{Name: "from", Arg: "DIR", Help: "where the binaries are (default: fuzz beside palyra-ctl)"},
 				{Name: "corpus", Arg: "DIR", Help: "where inputs are kept (default $XDG_CACHE_HOME/palyra/fuzz,\nelse ~/.cache/palyra/fuzz)"}},
+			Exits: []command.Exit{{Code: "78", Meaning: "there are no fuzz targets, or the corpus folder cannot be used"}},
 			Examples: []command.Example{{Line: "palyra fuzz --list", Does: "one target per line"},
 				{Line: "palyra fuzz --target FuzzVerify --for 10m", Does: "looks for a receipt that breaks the verifier"}}},
 	}

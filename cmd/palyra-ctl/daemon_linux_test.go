@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"palyra/cmd/internal/operator"
+	"palyra/kernel"
+	"palyra/kernel/hub/local"
+	"palyra/kernel/store"
+	"palyra/transport/httpapi"
+)
+
+// office serves the real hub, without anything that could run a call, on a unix
+// socket, and returns what runs a command line against it. This user is its owner.
+func office(t *testing.T) func(args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	base := t.TempDir()
+	k, err := kernel.Open(t.Context(), kernel.Config{StateDir: filepath.Join(base, "state")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(filepath.Join(base, "store"), store.Options{})
+	if err != nil {
+		t.Fatal(errors.Join(err, k.Close()))
+	}
+	h, err := local.Open(t.Context(), local.Config{Kernel: k, Store: st})
+	if err != nil {
+		t.Fatal(errors.Join(err, st.Close(), k.Close()))
+	}
+	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: httpapi.Limits{Rate: -1, Address: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(base, "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, httpapi.Listener{Listener: l}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-served, h.Close(ctx), st.Close(), k.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return func(args ...string) (int, string, string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		a := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, terminal: filepath.Join(base, "no-tty"), dial: dial,
+			getenv: func(name string) string { return map[string]string{"PALYRA_SOCKET": socket}[name] }}
+		return a.run(t.Context(), args), out.String(), errs.String()
+	}
+}
+
+// TestMembers: a role is given, changed and taken without a version, which is then
+// the one that there is; with one, only if that is still it.
+func TestMembers(t *testing.T) {
+	palyra := office(t)
+	version := func() string {
+		t.Helper()
+		_, stdout, stderr := palyra("members", "ls")
+		m := regexp.MustCompile(`(?m)^uid:1234 .* version +(\d+)`).FindStringSubmatch(stdout)
+		if m == nil {
+			t.Fatalf("uid:1234 is no member: %s%s", stdout, stderr)
+		}
+		return m[1]
+	}
+	expect := func(status int, want string, args ...string) {
+		t.Helper()
+		if got, stdout, stderr := palyra(append([]string{"members"}, args...)...); got != status || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("palyra members %q: status %d, want %d with %q; %s%s", args, got, status, want, stdout, stderr)
+		}
+	}
+	const outdated = "hint: look at what it is now"
+	expect(0, "uid:1234 operator", "set", "uid:1234", "operator")
+	first := version()
+	expect(0, "uid:1234 admin", "set", "uid:1234", "admin")
+	second := version()
+	expect(75, outdated, "set", "--version", first, "uid:1234", "operator")
+	expect(0, "uid:1234 operator", "set", "--version", second, "uid:1234", "operator")
+	expect(75, outdated, "rm", "--version", second, "uid:1234")
+	expect(0, "uid:1234 has no role", "rm", "uid:1234")
+	expect(1, "hint: palyra members ls", "rm", "uid:1234")
+	expect(75, outdated, "set", "--version", second, "uid:1234", "operator")
+	expect(0, "uid:1234 operator", "set", "uid:1234", "operator")
+}
+
+// TestBadIDs gives every command that takes operands ids of nothing and of the
+// wrong kind, and files that are none: one error, a hint, and a status that the
+// command documents.
+func TestBadIDs(t *testing.T) {
+	palyra := office(t)
+	t.Chdir(t.TempDir())
+	if err := errors.Join(os.WriteFile("empty", nil, 0o644), os.Mkdir("policy", 0o755), syscall.Mkfifo("policy/p.cedar", 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	need := map[string][]string{"runs start": {"--session", "ses_0"}, "token create": {"--scope", "run.start", "--ttl", "1h"}, "token rotate": {"--ttl", "1h"},
+		"backup create": {"--recipient", "nobody"}, "backup verify": {"--identity", "empty"}, "backup restore": {"--identity", "empty"},
+		"approvals approve": {"--capsule", "00000000"}}
+	for _, c := range operator.Commands() {
+		switch c.Name {
+		case "sessions new", "token create", "config validate": // take any name; an empty file is a configuration
+			continue
+		}
+		var codes []string
+		for _, e := range c.Exits {
+			codes = append(codes, e.Code)
+		}
+		var lines [][]string
+		for _, id := range []string{"missing", "empty", "policy", "ses_00000000000000000000000000", "run_", "999999999", "/dev/null", "x\x1b[2J", "\xff", "uid:99999", ""} {
+			operands := []string{id, "sha256:" + strings.Repeat("0", 64)}
+			if c.Min > 0 {
+				lines = append(lines, append(append(strings.Fields(c.Name), need[c.Name]...), operands[:c.Min]...))
+			}
+			for _, f := range c.Flags {
+				if f.Arg != "" && f.Name != "after" && f.Name != "comment" && f.Name != "key" && c.Min == 0 {
+					lines = append(lines, append(strings.Fields(c.Name), "--"+f.Name, id))
+				}
+			}
+		}
+		for _, args := range lines {
+			status, _, stderr := palyra(args...)
+			switch {
+			case strings.Join(args, " ") == "journal ls --from 999999999": // nothing, from there on
+			case status == 0:
+				t.Errorf("palyra %q: status 0; %s", args, stderr)
+			case !strings.HasPrefix(stderr, "palyra: ") || !strings.Contains(stderr, "\nhint: ") || strings.ContainsAny(stderr, "\x1b\xff"):
+				t.Errorf("palyra %q: status %d, %q", args, status, stderr)
+			case !strings.Contains(" "+strings.Join(codes, " ")+" ", fmt.Sprintf(" %d ", status)):
+				t.Errorf("palyra %q: status %d, documented are %q; %q", args, status, codes, stderr)
+			}
+		}
+	}
+}
