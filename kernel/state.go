@@ -39,7 +39,7 @@ func openState(dir string, o journal.Options) (_ *state, err error) {
 	if err := durable.MkdirAll0700(dir); err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	if err := durable.CheckPrivate(dir); err != nil {
+	if err := durable.CheckOwn(dir, filepath.Join("keys", "att.key")); err != nil {
 		return nil, err
 	}
 	s := &state{dir: dir, boot: bootID()}

@@ -108,7 +108,7 @@ func (d *daemon) claim(cfg *config.Config) (err error) {
 	if err := durable.MkdirAll0700(cfg.State.Dir); err != nil {
 		return durable.Fault(fmt.Sprintf("make state directory %q", cfg.State.Dir), err)
 	}
-	if err := durable.CheckPrivate(cfg.State.Dir); err != nil {
+	if err := durable.CheckOwn(cfg.State.Dir, "palyrad.lock"); err != nil {
 		return err
 	}
 	if d.lock, err = durable.Lock(filepath.Join(cfg.State.Dir, "palyrad.lock")); err != nil {

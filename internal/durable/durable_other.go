@@ -23,6 +23,8 @@ func SyncDir(dir string) error {
 	return fault.New(fault.Unsupported, "durable_unsupported", fmt.Sprintf("sync directory %q", dir), errPlatform)
 }
 
+func isMount(string, fs.FileInfo) bool { return false }
+
 func checkOwner(op string, _ fs.FileInfo) error {
 	return fault.New(fault.Unsupported, "durable_unsupported", op, errPlatform)
 }

@@ -172,6 +172,56 @@ func TestPrivate(t *testing.T) {
 }
 
 // TestLock: exclusive between and within processes, gone with its process.
+// TestCheckOwn: the mode of a directory that was meant as the place of the state
+// is to be changed; where another was named by mistake, the name is.
+func TestCheckOwn(t *testing.T) {
+	base := t.TempDir()
+	dir := func(name string, mode os.FileMode, files ...string) string {
+		t.Helper()
+		d := filepath.Join(base, name)
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if err := os.WriteFile(filepath.Join(d, f), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(d, mode); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	const mode, other = "chmod 0700", "a directory of its own"
+	cases := []struct{ path, hint string }{
+		{dir("new", 0o755), mode},
+		{dir("used", 0o755, "keys", "x"), mode},
+		{dir("used sticky", 0o777|os.ModeSticky, "keys"), mode},
+		{dir("home", 0o755, "x"), other},
+		{dir("tmp", 0o777|os.ModeSticky), other},
+		{"/", other}, {"/dev", other},
+		{dir("sound", 0o700), ""}, {dir("sound home", 0o700, "x"), ""},
+	}
+	if os.Geteuid() == 0 {
+		for _, name := range []string{"theirs", "their state"} {
+			d := dir(name, 0o700, strings.Fields(map[string]string{"their state": "keys"}[name])...)
+			if err := os.Chown(d, 1234, 1234); err != nil {
+				t.Fatal(err)
+			}
+			cases = append(cases, struct{ path, hint string }{d, map[string]string{"theirs": other, "their state": "run as the owner"}[name]})
+		}
+	}
+	for _, c := range cases {
+		err := CheckOwn(c.path, "keys")
+		if got := fault.HintOf(err); (c.hint == "") != (err == nil) || !strings.Contains(got, c.hint) || (err != nil && fault.KindOf(err) != fault.BadState) {
+			t.Errorf("%q: %v, hint %q, want %q", c.path, err, got, c.hint)
+		}
+	}
+	if err := CheckOwn(filepath.Join(base, "missing"), "keys"); fault.ReasonOf(err) != "missing" {
+		t.Errorf("a missing one: %v", err)
+	}
+}
+
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	cmd := exec.Command(os.Args[0])

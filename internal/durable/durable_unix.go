@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"palyra/internal/fault"
@@ -42,6 +43,18 @@ func checkOwner(op string, fi fs.FileInfo) error {
 			WithHint("run as the owner, or choose another state directory")
 	}
 	return nil
+}
+
+// isMount reports whether dir, of which fi was read, is on another file system
+// than its parent. A bind mount of the same one is not found.
+func isMount(dir string, fi fs.FileInfo) bool {
+	up, err := os.Lstat(filepath.Dir(dir))
+	if err != nil {
+		return false
+	}
+	a, ok := fi.Sys().(*syscall.Stat_t)
+	b, ok2 := up.Sys().(*syscall.Stat_t)
+	return ok && ok2 && a.Dev != b.Dev
 }
 
 // FileLock is an exclusive lock on a file. It ends with Unlock or with the

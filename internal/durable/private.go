@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"palyra/internal/fault"
 )
@@ -40,6 +41,42 @@ func private(op string, fi fs.FileInfo) error {
 			WithHint("chmod " + want + " it, after making sure that nobody changed or read it")
 	}
 	return nil
+}
+
+// CheckOwn is CheckPrivate for a directory that a person named as the place of
+// what a program keeps. mine are names of which such a directory holds one as
+// soon as it was used. Where dir is plainly something else, the hint is to name
+// another: to change the mode of /tmp or of somebody's home would lock others out.
+func CheckOwn(dir string, mine ...string) error {
+	err := CheckPrivate(dir)
+	if e, ok := errors.AsType[*fault.Error](err); ok && foreign(dir, mine) {
+		return e.WithHint("name a directory of its own, which need not exist yet: it is made with mode 0700")
+	}
+	return err
+}
+
+// foreign reports whether dir is not meant for what mine names: it holds none of
+// that, and it is sticky, a root, a mount, another user's, or not empty.
+func foreign(dir string, mine []string) bool {
+	fi, err := os.Lstat(dir)
+	if err != nil || !fi.IsDir() {
+		return false // the error says what it is
+	}
+	for _, name := range mine {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return false
+		}
+	}
+	if fi.Mode()&fs.ModeSticky != 0 || filepath.Dir(filepath.Clean(dir)) == filepath.Clean(dir) || isMount(dir, fi) || checkOwner("", fi) != nil {
+		return true
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	_, err = f.Readdirnames(1)
+	return err != io.EOF
 }
 
 func kindOf(m fs.FileMode) string {

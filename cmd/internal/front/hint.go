@@ -92,6 +92,7 @@ var reasons = [...]struct{ reason, hint string }{
 	{"trust_mismatch", "trust/ does not belong to keys/: restore both from one backup, or begin anew in another directory: --state DIR"},
 	{"trust_corrupt", hintTrust},
 	{"state_not_absolute", "give the absolute path of the state directory"},
+	{"wrong_type", "name the thing itself, a regular file or a directory: no link, FIFO, socket or device"},
 	{"state_io", "look at what is there: ls -ld; the state is a directory of its own: --state DIR"},
 	{"receipt_unreadable", hintReceipt},
 	{"receipt_syntax", hintReceipt},
