@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -117,6 +118,14 @@ func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
 	return out.Exit
 }
 
+// hintOf is what can be done about the error of an outcome, "" if that has none.
+func hintOf(out *kernel.Outcome) string {
+	if out.Error == nil {
+		return ""
+	}
+	return cmp.Or(out.Error.Hint, front.ReasonHint(out.Error.Reason))
+}
+
 // told is what a person reads on standard error besides the program's own
 // output: nothing, if the program ran to its end.
 func told(out *kernel.Outcome, set *policy.Set) string {
@@ -153,9 +162,10 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 	if !out.Delivered {
 		line("some of the output could not be written")
 	}
+	hint := hintOf(out)
 	switch {
-	case out.Error != nil && out.Error.Hint != "":
-		fmt.Fprintf(&b, "hint: %s\n", front.Escape(out.Error.Hint))
+	case hint != "":
+		fmt.Fprintf(&b, "hint: %s\n", front.Escape(hint))
 	case out.Outcome == receipt.Denied:
 		fmt.Fprintf(&b, "hint: palyra policy why %x shows this again, palyra policy explain -- CMD what each policy says\n", out.Decision.ID)
 	case out.Outcome == receipt.NotApproved && out.Approval != nil && out.Approval.Answer == approval.Unreachable:
@@ -224,7 +234,7 @@ func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buf
 			d["planted"] = out.Planted
 		}
 		if out.Error != nil {
-			d["error"] = front.Document{"kind": out.Error.Kind, "reason": out.Error.Reason, "message": out.Error.Text, "hint": out.Error.Hint}
+			d["error"] = front.Document{"kind": out.Error.Kind, "reason": out.Error.Reason, "message": out.Error.Text, "hint": hintOf(out)}
 		}
 	}
 	if err != nil {

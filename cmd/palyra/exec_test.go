@@ -72,6 +72,11 @@ func TestToldSaysNothingOfSuccess(t *testing.T) {
 	if got := told(out, policy.Default()); got != "" {
 		t.Errorf("%q", got)
 	}
+	out.Error = &kernel.Failure{Kind: "refused", Reason: "program_changed", Text: "x"}
+	if got := told(out, policy.Default()); !strings.Contains(got, "hint: ") {
+		t.Errorf("an error without a hint of its own: %q", got)
+	}
+	out.Error = nil
 	out.Result.Evidence.Output.Cut = 5
 	if got := told(out, policy.Default()); !strings.Contains(got, "5 bytes were dropped") {
 		t.Errorf("%q", got)

@@ -171,7 +171,6 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestLock: exclusive between and within processes, gone with its process.
 // TestCheckOwn: the mode of a directory that was meant as the place of the state
 // is to be changed; where another was named by mistake, the name is.
 func TestCheckOwn(t *testing.T) {
@@ -222,6 +221,7 @@ func TestCheckOwn(t *testing.T) {
 	}
 }
 
+// TestLock: exclusive between and within processes, gone with its process.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	cmd := exec.Command(os.Args[0])
