@@ -153,8 +153,9 @@ func status(ts *testscript.TestScript, neg bool, args []string) {
 	// Without a terminal: what asks for approval is denied.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
-	if got := code(cmd.Run()); got != want {
-		ts.Fatalf("status %d, want %d", got, want)
+	err = cmd.Run()
+	if got := code(err); got != want {
+		ts.Fatalf("status %d (%v), want %d", got, err, want)
 	}
 }
 
