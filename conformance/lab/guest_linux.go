@@ -42,6 +42,10 @@ func guest() {
 	if err == nil {
 		err = mounts()
 	}
+	if err == nil {
+		say(booted, "", "")
+		err = processors()
+	}
 	if err != nil {
 		say("boot", verdict(err), "")
 		halt()
@@ -100,6 +104,15 @@ func mounts() error {
 		}
 	}
 	return errors.Join(os.Setenv("PATH", "/usr/bin"), os.Chmod("/tmp", 0o1777), os.Chmod("/dev/shm", 0o1777), os.Chmod("/run", 0o755))
+}
+
+// processors starts those that wait for it (maxcpus=1).
+func processors() error {
+	online, err := filepath.Glob("/sys/devices/system/cpu/cpu*/online")
+	for _, f := range online {
+		err = errors.Join(err, os.WriteFile(f, []byte("1"), 0o644))
+	}
+	return err
 }
 
 func mount(kind, on string) error {

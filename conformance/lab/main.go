@@ -25,8 +25,8 @@
 //
 // Machines have no network. They are emulated (qemu's tcg), so that this needs
 // nothing of the host but apt, dpkg, xz, mke2fs and qemu; times in it mean
-// nothing. What is missing is named with its package, and not installed. While
-// one machine is played the next one is made.
+// nothing. What is missing is named with its package, and not installed. Two
+// machines are played at once, while the next one is made.
 //
 // Where the archive cannot be reached and what is needed of it is not there from
 // an earlier run, a machine is NOT CHECKED, which is said and is no failure.
@@ -45,6 +45,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -105,36 +106,57 @@ func (l *lab) do(run string) error {
 		return err
 	}
 	var errs []error
-	all := report{Version: 1}
-	for m := range l.ahead(plays) {
-		err := m.err
-		if err == nil {
-			err = m.play(l)
-		}
-		why := away(err)
-		switch m.p.Verdict = "ok"; {
-		case why != "":
-			m.p.Verdict, m.p.Error = "not checked", why
-		case err != nil:
-			m.p.Verdict, m.p.Error = "fail", err.Error()
-			errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
-		}
-		m.p.print()
-		all.Machines = append(all.Machines, *m.p)
+	all := report{Version: 1, Machines: make([]played, len(plays))}
+	var mu sync.Mutex // of what is printed, and of errs
+	var lanes sync.WaitGroup
+	ready := l.ahead(plays)
+	for range min(atOnce, runtime.NumCPU()) {
+		lanes.Go(func() {
+			for m := range ready {
+				err := m.err
+				if err == nil {
+					err = m.play(l)
+				}
+				mu.Lock()
+				errs = append(errs, m.end(err))
+				all.Machines[m.at] = *m.p
+				mu.Unlock()
+			}
+		})
 	}
+	lanes.Wait()
 	all.print()
 	return errors.Join(append(errs, all.write(l.out))...)
+}
+
+// atOnce is how many machines are played at once: each has one processor of the
+// host's, see boot.
+const atOnce = 2
+
+// end notes and prints how a machine ended.
+func (x *made) end(err error) error {
+	why := away(err)
+	switch x.p.Verdict = "ok"; {
+	case why != "":
+		x.p.Verdict, x.p.Error, err = "not checked", why, nil
+	case err != nil:
+		x.p.Verdict, x.p.Error = "fail", err.Error()
+		err = fmt.Errorf("%s: %w", x.name, err)
+	}
+	x.p.print()
+	return err
 }
 
 // made is a machine that is ready to be booted, or why it is not.
 type made struct {
 	machine
+	at                    int // among those that are played
 	p                     *played
 	vmlinuz, initrd, disk string
 	err                   error
 }
 
-// ahead makes machines, each while the one before it is played. It ends with the
+// ahead makes machines, each while those before it are played. It ends with the
 // last one.
 func (l *lab) ahead(ms []machine) <-chan *made {
 	next := make(chan *made) // closed when all are made
@@ -142,8 +164,10 @@ func (l *lab) ahead(ms []machine) <-chan *made {
 		defer close(next)
 		runtime.LockOSThread() // whose niceness and end are those of what it starts
 		yield()
-		for _, m := range ms {
-			next <- l.make(m)
+		for i, m := range ms {
+			x := l.make(m)
+			x.at = i
+			next <- x
 		}
 	}()
 	return next

@@ -26,7 +26,7 @@ type played struct {
 	Init    string   `json:"init"`              // "lab" or "systemd"
 	Verdict string   `json:"verdict"`           // "ok", "fail" or "not checked"
 	Error   string   `json:"error,omitempty"`   // why it failed or was not checked
-	Boot    float64  `json:"boot_seconds"`      // to the first check
+	Boot    float64  `json:"boot_seconds"`      // until it was up; under systemd, to the first check
 	Seconds float64  `json:"machine_seconds"`   // from its start to its end
 	Run     int      `json:"run"`               // checks
 	Passed  int      `json:"passed"`            // of these, as expected
@@ -106,7 +106,7 @@ func (p *played) print() {
 		fmt.Printf("%-18s NOT CHECKED: the archive cannot be reached: %s\n", p.Machine, p.Error)
 		return
 	}
-	fmt.Printf("%-18s %-4s %3d run, %3d passed, %d inconclusive, %d failed; first check after %.0f s, booted for %.0f s\n", p.Machine, p.Verdict, p.Run, p.Passed,
+	fmt.Printf("%-18s %-4s %3d run, %3d passed, %d inconclusive, %d failed; first word after %.0f s, booted for %.0f s\n", p.Machine, p.Verdict, p.Run, p.Passed,
 		p.Unsure, p.Failed, p.Boot, p.Seconds)
 	for _, user := range []string{"root", "unprivileged"} {
 		n := make(map[string]int)
