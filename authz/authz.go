@@ -92,12 +92,9 @@ func (a *Authority) Grant(d Decision, rec *approval.Record, capsule, spec canon.
 		return grant.Grant{}, fault.New(fault.Denied, "denied_by_default", op, errors.New("the zero decision denies"))
 	case d.by != a:
 		return grant.Grant{}, fault.New(fault.Internal, "foreign_decision", op, errors.New("decision of another authority"))
-	case capsule.IsZero() || spec.IsZero():
-		return grant.Grant{}, fault.New(fault.Internal, "no_capsule", op, errors.New("capsule or spec digest is missing"))
-	case d.view.Capsule != capsule:
-		return grant.Grant{}, fault.New(fault.Internal, "capsule_mismatch", op, errors.New("decision is about another capsule"))
-	case ttl <= 0 || ttl > MaxTTL:
-		return grant.Grant{}, fault.New(fault.Internal, "bad_ttl", op, fmt.Errorf("ttl %v: want at most %v", ttl, MaxTTL))
+	}
+	if err := d.fits(op, capsule, spec, ttl); err != nil {
+		return grant.Grant{}, err
 	}
 	switch d.view.Effect {
 	case policy.Allow:
@@ -125,18 +122,30 @@ func (a *Authority) Regrant(d Decision, capsule, spec canon.Digest, ttl time.Dur
 	switch {
 	case d.by == nil || d.by == a || d.by.set != a.set:
 		return grant.Grant{}, fault.New(fault.Internal, "foreign_decision", op, errors.New("not a decision by the same policies for another runner"))
-	case capsule.IsZero() || spec.IsZero():
-		return grant.Grant{}, fault.New(fault.Internal, "no_capsule", op, errors.New("capsule or spec digest is missing"))
-	case d.view.Capsule != capsule:
-		return grant.Grant{}, fault.New(fault.Internal, "capsule_mismatch", op, errors.New("decision is about another capsule"))
-	case ttl <= 0 || ttl > MaxTTL:
-		return grant.Grant{}, fault.New(fault.Internal, "bad_ttl", op, fmt.Errorf("ttl %v: want at most %v", ttl, MaxTTL))
+	}
+	if err := d.fits(op, capsule, spec, ttl); err != nil {
+		return grant.Grant{}, err
+	}
+	switch {
 	case !d.used.granted.Load():
 		return grant.Grant{}, fault.New(fault.Internal, "not_granted", op, errors.New("no grant was minted for this decision before"))
 	case d.used.regranted.Swap(true):
 		return grant.Grant{}, fault.New(fault.Internal, "decision_used", op, errors.New("a second grant was minted for this decision before"))
 	}
 	return mint.Mint(a.key, capsule, spec, d.view.ID, expiry(ttl)), nil
+}
+
+// fits refuses to mint for another call than d is about, or for too long.
+func (d Decision) fits(op string, capsule, spec canon.Digest, ttl time.Duration) error {
+	switch {
+	case capsule.IsZero() || spec.IsZero():
+		return fault.New(fault.Internal, "no_capsule", op, errors.New("capsule or spec digest is missing"))
+	case d.view.Capsule != capsule:
+		return fault.New(fault.Internal, "capsule_mismatch", op, errors.New("decision is about another capsule"))
+	case ttl <= 0 || ttl > MaxTTL:
+		return fault.New(fault.Internal, "bad_ttl", op, fmt.Errorf("ttl %v: want at most %v", ttl, MaxTTL))
+	}
+	return nil
 }
 
 // expiry is when a grant that is to live for ttl ends. It has whole seconds and is
