@@ -24,13 +24,14 @@ type handing struct {
 // and no Result; without that the call may have run, and is not made again.
 //
 // It is the same call, with the intent that it has, the same descriptors, of which
-// nothing was read, and what is left of its time. died is the error that it has if
+// nothing was read, and what is left of its time. It waits no longer than a grant lives:
+// nothing runs on a permission that is older. died is the error that it has if
 // there is no other palyra-cell in time, or the policies have changed.
 func (c *call) again(ctx context.Context, h *handing, spec *isolate.Spec, files *isolate.Files, deadline time.Time, died error) (*isolate.Result, error) {
 	k := c.k
 	k.dismiss(h.lane)
 	next := k.lane(h.lane.tier)
-	late := time.NewTimer(time.Until(deadline))
+	late := time.NewTimer(min(time.Until(deadline), grantTTL))
 	defer late.Stop()
 	select {
 	case <-next.ready:
