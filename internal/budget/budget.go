@@ -1,0 +1,227 @@
+// Package budget counts what requests hold, so that no request, and no one
+// owner's requests together, can hold all there is.
+//
+// A [Pool] is the account of one resource: sealed bytes, connections, policy
+// work in progress. It has a total for the process, a share that bounds each
+// owner, and a reserve inside the total that only privileged owners reach. A
+// resource is counted where it is taken, before it is taken:
+//
+//	sealed := budget.New(budget.Limits{Name: "sealed", Total: 512 << 20, Each: 128 << 20, Reserve: 64 << 20})
+//	hold, err := sealed.Take(owner, size)
+//	if err != nil {
+//		return err // fault.Unavailable "budget_sealed"
+//	}
+//	defer hold.Release()
+//
+// [Pool.Take] answers at once. [Pool.Wait] stands in line until there is room or
+// ctx is done; a line is bounded, and one owner can't keep the others from the
+// front of it: whoever fits goes first.
+//
+// # What it does not protect against
+//
+// The pool believes the amounts that it is told. It frees no memory and closes
+// no file. Owners are names: a caller that can choose its name chooses its share.
+package budget
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"palyra/internal/fault"
+)
+
+// Limits are those of one Pool. All amounts are in the unit of the resource.
+type Limits struct {
+	Name    string // of the resource, snake_case; the reason code is "budget_" + Name
+	Total   int64  // the most that all owners hold together; at least 1
+	Each    int64  // the most that one owner holds; 0: Total - Reserve
+	Reserve int64  // the part of Total that only privileged owners can use
+	Line    int    // how many may stand in line; 0: nobody waits, Wait is Take
+}
+
+// Owner is who pays. Reserve is set for the installation's owner and the
+// emergency stop; it lifts neither Total nor Each.
+type Owner struct {
+	Name    string
+	Reserve bool
+}
+
+// Pool is the account of one resource. It is safe for concurrent use.
+type Pool struct {
+	limits Limits
+
+	mu      sync.Mutex
+	held    int64            // guarded by mu
+	owners  map[string]int64 // guarded by mu; amounts above 0
+	line    []*waiter        // guarded by mu; oldest first
+	refused uint64           // guarded by mu
+}
+
+type waiter struct {
+	owner Owner
+	n     int64
+	ready chan struct{} // closed, under Pool.mu, when the amount is taken
+}
+
+// Hold is an amount that an owner holds. Release gives it back.
+type Hold struct {
+	pool  *Pool
+	owner Owner
+
+	mu sync.Mutex
+	n  int64 // guarded by mu
+}
+
+// New returns an empty Pool. It panics if the limits contradict each other,
+// which is a bug of ours.
+func New(l Limits) *Pool {
+	if l.Each == 0 {
+		l.Each = l.Total - l.Reserve
+	}
+	if l.Name == "" || l.Total < 1 || l.Reserve < 0 || l.Reserve >= l.Total || l.Each < 1 || l.Each > l.Total || l.Line < 0 {
+		panic(fmt.Sprintf("budget: internal error: limits %+v", l))
+	}
+	return &Pool{limits: l, owners: make(map[string]int64)}
+}
+
+// Take takes n for o, or returns fault.Unavailable "budget_NAME" and takes
+// nothing. n may be 0, for a Hold that grows.
+func (p *Pool) Take(o Owner, n int64) (*Hold, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.takeLocked(o, n); err != nil {
+		p.refused++
+		return nil, err
+	}
+	return &Hold{pool: p, owner: o, n: n}, nil
+}
+
+// Wait is Take, but waits in line while there is no room. What can never fit and
+// a full line are refused at once; a done ctx is fault.Canceled.
+func (p *Pool) Wait(ctx context.Context, o Owner, n int64) (*Hold, error) {
+	p.mu.Lock()
+	err := p.takeLocked(o, n)
+	if err == nil {
+		p.mu.Unlock()
+		return &Hold{pool: p, owner: o, n: n}, nil
+	}
+	if len(p.line) >= p.limits.Line || p.limits.most(o) < n || ctx.Err() != nil {
+		p.refused++
+		p.mu.Unlock()
+		return nil, err
+	}
+	w := &waiter{owner: o, n: n, ready: make(chan struct{})}
+	p.line = append(p.line, w)
+	p.mu.Unlock()
+
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if i := slices.Index(p.line, w); i >= 0 {
+			p.line = slices.Delete(p.line, i, i+1)
+			return nil, fault.New(fault.Canceled, "canceled", "wait for "+p.limits.Name, context.Cause(ctx))
+		}
+		// It was given the amount meanwhile: the caller sees ctx soon enough.
+	}
+	return &Hold{pool: p, owner: o, n: n}, nil
+}
+
+// Held returns how much all owners hold.
+func (p *Pool) Held() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
+// Refused returns how often an amount was refused.
+func (p *Pool) Refused() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+// Limits returns the limits, with Each filled in.
+func (p *Pool) Limits() Limits { return p.limits }
+
+// Grow takes n more, or returns the error of Take and takes nothing.
+func (h *Hold) Grow(n int64) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.takeLocked(h.owner, n); err != nil {
+		p.refused++
+		return err
+	}
+	h.n += n
+	return nil
+}
+
+// Release gives back all of it. It may be called again, and on a nil Hold.
+func (h *Hold) Release() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	n := h.n
+	h.n = 0
+	h.mu.Unlock()
+	if n != 0 {
+		h.pool.giveBack(h.owner, n)
+	}
+}
+
+// most returns the most that o can ever hold.
+func (l *Limits) most(o Owner) int64 {
+	if o.Reserve {
+		return l.Each
+	}
+	return min(l.Each, l.Total-l.Reserve)
+}
+
+func (p *Pool) takeLocked(o Owner, n int64) error {
+	if n < 0 {
+		panic("budget: internal error: a negative amount")
+	}
+	total := p.limits.Total
+	if !o.Reserve {
+		total -= p.limits.Reserve
+	}
+	switch {
+	case n > p.limits.Each-p.owners[o.Name]:
+		return p.full(errors.New("this caller holds its share"), "wait until your other requests have ended, or ask for less")
+	case n > total-p.held:
+		return p.full(errors.New("all of it is in use"), "try again later")
+	}
+	if n > 0 {
+		p.held += n
+		p.owners[o.Name] += n
+	}
+	return nil
+}
+
+func (p *Pool) full(err error, hint string) error {
+	return fault.New(fault.Unavailable, "budget_"+p.limits.Name, "take "+p.limits.Name, err).WithHint(hint)
+}
+
+func (p *Pool) giveBack(o Owner, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held -= n
+	if p.owners[o.Name] -= n; p.owners[o.Name] == 0 {
+		delete(p.owners, o.Name)
+	}
+	p.line = slices.DeleteFunc(p.line, func(w *waiter) bool {
+		if p.takeLocked(w.owner, w.n) != nil {
+			return false
+		}
+		close(w.ready)
+		return true
+	})
+}

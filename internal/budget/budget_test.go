@@ -1,0 +1,103 @@
+package budget
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"palyra/internal/fault"
+)
+
+func TestTake(t *testing.T) {
+	p := New(Limits{Name: "sealed", Total: 10, Each: 6, Reserve: 2})
+	a, root := Owner{Name: "a"}, Owner{Name: "root", Reserve: true}
+	var holds []*Hold
+	for _, tt := range []struct {
+		owner Owner
+		n     int64
+		ok    bool
+	}{
+		{a, 5, true},
+		{a, 2, false}, // its share
+		{a, 1, true},
+		{Owner{Name: "b"}, 3, false}, // the reserve
+		{Owner{Name: "b"}, 2, true},
+		{Owner{Name: "c"}, 1, false},
+		{root, 2, true},
+		{root, 1, false}, // everything is held
+	} {
+		h, err := p.Take(tt.owner, tt.n)
+		if (err == nil) != tt.ok {
+			t.Fatalf("%s takes %d: got %v", tt.owner.Name, tt.n, err)
+		}
+		if err != nil {
+			if k, r := fault.KindOf(err), fault.ReasonOf(err); k != fault.Unavailable || r != "budget_sealed" {
+				t.Fatalf("got %v %q", k, r)
+			}
+			continue
+		}
+		holds = append(holds, h)
+	}
+	for _, h := range holds {
+		h.Release()
+		h.Release()
+	}
+	if p.Held() != 0 || len(p.owners) != 0 || p.Refused() != 4 {
+		t.Fatalf("afterwards: held %d, owners %v, refused %d", p.Held(), p.owners, p.Refused())
+	}
+	(*Hold)(nil).Release()
+}
+
+func TestGrow(t *testing.T) {
+	p := New(Limits{Name: "x", Total: 4})
+	h, err := p.Take(Owner{Name: "a"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Grow(4); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Grow(1); err == nil {
+		t.Fatal("grew beyond the pool")
+	}
+	h.Release()
+	if p.Held() != 0 {
+		t.Fatalf("held %d", p.Held())
+	}
+}
+
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := New(Limits{Name: "x", Total: 4, Each: 3, Line: 2})
+		first, _ := p.Take(Owner{Name: "a"}, 3)
+		if _, err := p.Wait(ctx, Owner{Name: "a"}, 4); fault.ReasonOf(err) != "budget_x" {
+			t.Fatalf("more than can ever fit: %v", err)
+		}
+		got := make(chan string, 2)
+		var second *Hold
+		go func() { second, _ = p.Wait(ctx, Owner{Name: "b"}, 2); got <- "b" }()
+		synctest.Wait()
+		go func() {
+			if _, err := p.Wait(ctx, Owner{Name: "a"}, 3); fault.KindOf(err) == fault.Canceled {
+				got <- "canceled"
+			}
+		}()
+		synctest.Wait()
+		if _, err := p.Wait(ctx, Owner{Name: "c"}, 2); fault.ReasonOf(err) != "budget_x" {
+			t.Fatalf("a full line: %v", err)
+		}
+		first.Release()
+		if who := <-got; who != "b" {
+			t.Fatalf("%s was first", who)
+		}
+		cancel()
+		if who := <-got; who != "canceled" {
+			t.Fatal(who)
+		}
+		second.Release()
+		if p.Held() != 0 || len(p.line) != 0 {
+			t.Fatalf("held %d, %d in line", p.Held(), len(p.line))
+		}
+	})
+}
