@@ -122,7 +122,7 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases} {
 		all = append(all, f()...)
 	}
 	for i := range all {

@@ -235,13 +235,14 @@ func (s *server) filterKind(spec *isolate.Spec) filterKind {
 }
 
 // socketsFor chooses a filter. In the void network no socket can be made.
-// Elsewhere unix sockets are allowed where the cell shows no directory of the
-// host, or landlock keeps the program from sockets in it.
+// Elsewhere unix sockets are allowed where landlock keeps the program from the
+// host's: every cell shows the host's /usr, where a daemon may listen, and to
+// connect a read-only mount is no obstacle.
 func (s *server) socketsFor(spec *isolate.Spec) sockets {
 	switch {
 	case spec.Network == isolate.NetworkVoid:
 		return noSockets
-	case s.tier == tier.C && (spec.Workspace == nil || s.abi >= unixABI):
+	case s.tier == tier.C && s.abi >= unixABI:
 		return allSockets
 	}
 	return innerSockets

@@ -22,8 +22,8 @@ type Options struct {
 	AllowInet bool
 	// AllowUnix lets socket(2) make unix sockets and socketpair(2) make datagram
 	// pairs. Both can reach a host process that listens in a directory which the
-	// cell shows, and Landlock confines that only from ABI 9 on: allow it where
-	// there is such a Landlock, or no directory of the host. Ignored below tier C.
+	// cell shows, and every cell shows the host's /usr. Landlock confines that only
+	// from ABI 9 on: allow it where there is such a Landlock. Ignored below tier C.
 	AllowUnix bool
 	// NoPair denies socketpair(2), too, so that with the other options off no
 	// socket of any kind can be made: for a network namespace that is shared,
