@@ -46,7 +46,6 @@ type run struct {
 	mounted bool         // private is a tmpfs
 	room    *os.File     // private, where nothing but samples bounds it; else nil
 	leaf    *cgroup.Leaf // nil where no cgroup can be made
-	covered []native.Operand
 	covers  covers
 	fds     steps.FDs
 	ev      evidence.Evidence
@@ -314,7 +313,6 @@ func (r *run) prepareC() error {
 	if err := r.group(); err != nil {
 		return err
 	}
-	r.covered = c.Operands
 	r.ev.Executor = native.Executor
 	if err := r.plan(c); err != nil {
 		return fault.New(fault.Internal, "cell_tape", "plan cell", err)
@@ -338,7 +336,7 @@ func (r *run) hostDirectory(c *native.Cell, grants []landGrant) ([]landGrant, er
 		return nil, err
 	}
 	grants = append(grants, g)
-	err = r.operands(c, &grants)
+	err = r.operands(c, m, &grants)
 	return grants, err
 }
 

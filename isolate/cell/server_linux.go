@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"palyra/authz/grant"
+	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -54,11 +55,12 @@ type server struct {
 	groupState string        // why not
 	nextLeaf   atomic.Uint64
 
-	memory sys.Memory
-	images images
-	blanks blanks
-	uids   idPool
-	serial chan struct{} // tier B: one run at a time
+	memory  sys.Memory
+	images  images
+	blanks  blanks
+	uids    idPool
+	watches *budget.Pool
+	serial  chan struct{} // tier B: one run at a time
 
 	// The template: where threads go that clone. Both are set once, before settled
 	// is closed.
@@ -128,6 +130,7 @@ func newServer(conn int, h hello) (*server, error) {
 	}
 	s := &server{conn: conn, tier: h.Tier, root: sys.HasSysAdmin() && hostRoot(),
 		verifier: grant.NewVerifier(grant.KeyFromBytes([32]byte(h.Key))),
+		watches:  budget.New(budget.Limits{Name: "operand_watches", Total: watchInstances}),
 		lastCap:  sys.LastCap(), serial: make(chan struct{}, 1), settled: make(chan struct{}),
 		runs: make(map[uint64]*run), early: make(map[uint64]struct{}), forms: make(map[string]string)}
 	s.ended.L = &s.mu

@@ -190,11 +190,19 @@ func (p *process) await() error {
 		if !p.call.late {
 			left = p.call.left(every)
 		}
-		switch ended, err := sys.WaitPidfd(watch, left); {
+		guard := p.covers.fd()
+		if p.covers.events != 0 {
+			guard = -1 // it is being killed
+		}
+		switch ended, told, err := sys.WaitPidfdOr(watch, guard, left); {
 		case err != nil:
 			return err
 		case ended:
 			return nil
+		case told:
+			if p.covers.told() != nil { // which check says again
+				p.kill()
+			}
 		case left >= 0 && p.call.left(every) == 0:
 			p.call.late = true
 			p.kill()
@@ -297,7 +305,7 @@ func (p *process) observe() error {
 	// While somebody holds it the end of the cell need not wait until its mounts
 	// are gone, which takes an RCU grace period.
 	p.mounts = sys.MountNamespace(pidfd)
-	if err := p.covers.watch(p.program, p.covered); err != nil {
+	if err := p.covers.watch(p.program); err != nil {
 		return err
 	}
 	p.ev.Cell = evidence.Cell{Basis: evidence.Reported, Mode: evidence.CellCold}
@@ -423,6 +431,9 @@ func (p *process) conclude(cause error, started bool, runErr error, user, system
 // startFault says why a program could not be started.
 func startFault(s *isolate.Spec, err error) error {
 	op := fmt.Sprintf("start %q", s.Exec.Path)
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return f
+	}
 	se, ok := errors.AsType[*sys.StepError](err)
 	if !ok {
 		return fault.New(fault.Internal, "cell_start", op, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -92,8 +93,9 @@ func cloneDirectory(path string, sealed int, op string) (*os.File, error) {
 }
 
 // operands copies the sealed bytes into a tmpfs of our own, one file each, and
-// clones each as a read-only mount for the tape to cover the original with.
-func (r *run) operands(c *native.Cell, grants *[]landGrant) error {
+// clones each as a read-only mount for the tape to cover the original with, which
+// is watched from here on.
+func (r *run) operands(c *native.Cell, workspace *os.File, grants *[]landGrant) error {
 	if len(r.spec.Operands) == 0 {
 		return nil
 	}
@@ -101,6 +103,7 @@ func (r *run) operands(c *native.Cell, grants *[]landGrant) error {
 	if err != nil {
 		return fault.New(fault.Unavailable, "operand_copy", "seal operands", err)
 	}
+	var paths []string
 	for i, o := range r.spec.Operands {
 		rel, ok := strings.CutPrefix(o.Path, native.WorkspaceDir+"/")
 		if !ok {
@@ -110,10 +113,16 @@ func (r *run) operands(c *native.Cell, grants *[]landGrant) error {
 		if err != nil {
 			return fault.New(fault.Unavailable, "cell_descriptors", "prepare cell", err)
 		}
+		if err := r.covers.covered(copies[i], rel); err != nil {
+			return refuse("operand_watch", watchOp, err)
+		}
+		paths = append(paths, rel)
 		c.Operands = append(c.Operands, native.Operand{FD: fd, Path: rel})
 		*grants = append(*grants, landGrant{file: copies[i], access: "rx"})
 	}
-	return nil
+	err = r.covers.arm(r.s.watches, int(workspace.Fd()), paths)
+	runtime.KeepAlive(workspace)
+	return err
 }
 
 func (r *run) copyOperands() ([]*os.File, error) {

@@ -50,6 +50,7 @@ func Run(t *testing.T, sub Subject) {
 		{"Script", testScript},
 		{"Workspace", testWorkspace},
 		{"Operands", testOperands},
+		{"OperandsExchanged", testExchanged},
 		{"Limits", testLimits},
 		{"Deadline", testDeadline},
 		{"Cancel", testCancel},

@@ -1,6 +1,7 @@
 package isolatetest
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,12 +13,15 @@ import (
 	"palyra/isolate/tier"
 )
 
-// covering starts a call with a workspace whose file "in" is covered by a
+// covering starts a call with a workspace whose file name is covered by a
 // sealed copy with the content approved.
-func covering(t *testing.T, h *harness, script string) (c *call, dir string) {
+func covering(t *testing.T, h *harness, name, script string) (c *call, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "in"), []byte("changed since"), 0o644); err != nil {
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("changed since"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	approved := []byte("approved")
@@ -34,13 +38,13 @@ func covering(t *testing.T, h *harness, script string) (c *call, dir string) {
 	c.files.Workspace = os.NewFile(uintptr(fd), dir)
 	t.Cleanup(func() { c.files.Workspace.Close() })
 	c.spec.Workspace = &isolate.Mount{Source: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	c.spec.Operands = []isolate.File{{Path: "/workspace/in", Digest: canon.Sum(approved), Size: int64(len(approved)), Pinned: "sealed"}}
+	c.spec.Operands = []isolate.File{{Path: "/workspace/" + name, Digest: canon.Sum(approved), Size: int64(len(approved)), Pinned: "sealed"}}
 	c.files.Operands = []*os.File{f}
 	return c, dir
 }
 
 func testOperands(t *testing.T, h *harness) {
-	c, dir := covering(t, h, "cat in; echo more >> in; echo $?; rm -f in; mv in other; cat in")
+	c, dir := covering(t, h, "in", "cat in; echo more >> in; echo $?; rm -f in; mv in other; cat in")
 	o := c.run()
 	if h.sub.Tier == tier.B {
 		if fault.KindOf(o.err) != fault.Refused {
@@ -57,7 +61,7 @@ func testOperands(t *testing.T, h *harness) {
 	}
 	// Somebody outside replaces the file while the program runs: the kernel then
 	// drops the mount, and the run must not pass for what was approved.
-	c, dir = covering(t, h, "cat in; echo; while read line; do cat in; exit; done")
+	c, dir = covering(t, h, "in", "cat in; echo; while read line; do cat in; exit; done")
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -102,5 +106,91 @@ func testOperands(t *testing.T, h *harness) {
 	o = <-done
 	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_uncovered" || o.res == nil || o.res.Outcome != isolate.Failed {
 		t.Errorf("swapped during the run: %s, %v; want failed with operand_uncovered", o, o.err)
+	}
+}
+
+// testExchanged has another process of the host put the operand, or a folder above it,
+// out of the way and back while the program runs. The copy that covers the operand
+// moves with it and is where it was when the program has ended.
+func testExchanged(t *testing.T, h *harness) {
+	if h.sub.Tier == tier.B {
+		return // no operands
+	}
+	for _, tt := range []struct{ name, a, b string }{
+		{"folder", "deep/sub", "deep/evil"},
+		{"folder above", "deep", "other"},
+		{"file", "deep/sub/in", "deep/evil/in"},
+	} {
+		t.Run(tt.name, func(t *testing.T) { exchanged(t, h, tt.a, tt.b) })
+	}
+	// What happens beside the operand is no attack.
+	c, _ := covering(t, h, "deep/sub/in", "cat deep/sub/in; echo x > deep/sub/new; mv deep/sub/new deep/newer; mkdir deep/more; mv deep/more deep/sub; touch deep; cat deep/sub/in")
+	o := c.run()
+	o.exited(t, 0)
+	if o.stdout != "approvedapproved" {
+		t.Errorf("the program saw %q, want the approved bytes twice", o.stdout)
+	}
+}
+
+func exchanged(t *testing.T, h *harness, a, b string) {
+	c, dir := covering(t, h, "deep/sub/in", "cat deep/sub/in; read line; cat deep/sub/in; read line")
+	for _, name := range []string{"deep/evil/in", "other/sub/in"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("evil"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exchange := func(want string) {
+		t.Helper()
+		for _, m := range [][2]string{{a, "aside"}, {b, a}, {"aside", b}} {
+			if err := os.Rename(filepath.Join(dir, m[0]), filepath.Join(dir, m[1])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, "deep/sub/in")); err != nil || string(got) != want {
+			t.Fatalf("exchanged, the path leads to %q, %v outside; want %q: the test would prove nothing", got, err, want)
+		}
+	}
+	in, stdin, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer stdin.Close()
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	c.files.Stdin, c.files.Stdout, c.files.Stderr = in, stdout, stdout
+	done := make(chan outcome, 1)
+	g := c.grant()
+	go func() {
+		var o outcome
+		o.res, o.err = h.runner.Run(t.Context(), g, c.spec, c.files)
+		stdout.Close()
+		done <- o
+	}()
+	got := make([]byte, len("approved"))
+	if _, err := io.ReadFull(out, got); err != nil || string(got) != "approved" {
+		t.Fatalf("before: read %q, %v; want the approved bytes", got, err)
+	}
+	exchange("evil")
+	tell := func() {
+		t.Helper()
+		if _, err := stdin.WriteString("go\n"); err != nil { // should the program be dead by now, the pipe takes it
+			t.Fatal(err)
+		}
+	}
+	tell()
+	seen := make([]byte, len("evil"))
+	n, _ := io.ReadFull(out, seen) // the end, where the program was killed first
+	exchange("changed since")
+	tell()
+	o := <-done
+	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_moved" || o.res == nil || o.res.Outcome != isolate.Failed {
+		t.Errorf("exchanged and back during the run, when it saw %q: %s, %v; want failed with operand_moved", seen[:n], o, o.err)
 	}
 }
