@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"palyra/internal/budget"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
 )
@@ -22,7 +25,8 @@ import (
 //   - It unlinks or replaces the file: the mount on it vanishes (kernel 3.18 and
 //     later) and does not come back.
 //   - It renames the file or a folder above it: the mount goes along, and comes back
-//     with it. So inotify watches each component of each path from before the first
+//     with it. So inotify watches each component of each path, and of the
+//     way there that the arguments take, from before the first
 //     copy is mounted. An event ends the run.
 //
 // When the program has ended the cell's mount table is looked at and the events are
@@ -48,6 +52,41 @@ const maxWatches = 2048
 const watchInstances = 32
 
 const watchOp = "watch sealed operands"
+
+// leadingTo returns what else is on the way of the program to its operands, relative
+// to the workspace: the working directory, and folders that an argument names before
+// a "..". Were one of them put elsewhere, or a link in its place, the same argument
+// would lead to another file.
+func leadingTo(spec *isolate.Spec, operands []string) (folders []string) {
+	if rel, ok := strings.CutPrefix(spec.Cwd, native.WorkspaceDir+"/"); ok {
+		folders = append(folders, rel)
+	}
+	for _, arg := range spec.Argv {
+		// As the kernel room looks them up.
+		names := []string{arg}
+		if _, v, ok := strings.Cut(arg, "="); ok {
+			names = append(names, v)
+		}
+		for _, name := range names {
+			if !path.IsAbs(name) {
+				name = spec.Cwd + "/" + name
+			}
+			rel, ok := strings.CutPrefix(path.Clean(name), native.WorkspaceDir+"/")
+			if !ok || !slices.Contains(operands, rel) {
+				continue
+			}
+			at := "/"
+			for _, part := range strings.Split(name, "/") {
+				at = path.Join(at, part)
+				if folder, ok := strings.CutPrefix(at, native.WorkspaceDir+"/"); ok && folder != rel && part != ".." {
+					folders = append(folders, folder)
+				}
+			}
+		}
+	}
+	slices.Sort(folders)
+	return slices.Compact(folders)
+}
 
 // arm watches the components of paths, which are relative to the workspace behind
 // root. It is called before anything is mounted on them.

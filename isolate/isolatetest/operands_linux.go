@@ -116,12 +116,15 @@ func testExchanged(t *testing.T, h *harness) {
 	if h.sub.Tier == tier.B {
 		return // no operands
 	}
-	for _, tt := range []struct{ name, a, b string }{
-		{"folder", "deep/sub", "deep/evil"},
-		{"folder above", "deep", "other"},
-		{"file", "deep/sub/in", "deep/evil/in"},
+	const in = "deep/sub/in"
+	for _, x := range []exchange{
+		{name: "folder", arg: in, a: "deep/sub", b: "deep/evil"},
+		{name: "folder above", arg: in, a: "deep", b: "other"},
+		{name: "file", arg: in, a: in, b: "deep/evil/in"},
+		{name: "folder before ..", arg: "way/../" + in, a: "way", b: "trap"},
+		{name: "working directory", cwd: "room", arg: "../" + in, a: "room", b: "other/room", leads: "other/room/../" + in},
 	} {
-		t.Run(tt.name, func(t *testing.T) { exchanged(t, h, tt.a, tt.b) })
+		t.Run(x.name, func(t *testing.T) { x.during(t, h) })
 	}
 	// What happens beside the operand is no attack.
 	c, _ := covering(t, h, "deep/sub/in", "cat deep/sub/in; echo x > deep/sub/new; mv deep/sub/new deep/newer; mkdir deep/more; mv deep/more deep/sub; touch deep; cat deep/sub/in")
@@ -132,9 +135,34 @@ func testExchanged(t *testing.T, h *harness) {
 	}
 }
 
-func exchanged(t *testing.T, h *harness, a, b string) {
-	c, dir := covering(t, h, "deep/sub/in", "cat deep/sub/in; read line; cat deep/sub/in; read line")
-	for _, name := range []string{"deep/evil/in", "other/sub/in"} {
+// exchange is one way to put another file where the operand deep/sub/in is.
+type exchange struct {
+	name  string
+	cwd   string // below the workspace
+	arg   string // how the program names its operand
+	a, b  string // are exchanged
+	leads string // where arg leads then, as seen from the workspace; "": arg
+}
+
+// swap exchanges a and b in dir and looks, outside, where that leads.
+func (x *exchange) swap(t *testing.T, dir, leads, want string) {
+	t.Helper()
+	for _, m := range [][2]string{{x.a, "aside"}, {x.b, x.a}, {"aside", x.b}} {
+		if err := os.Rename(filepath.Join(dir, m[0]), filepath.Join(dir, m[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(dir + "/" + leads); err != nil || string(got) != want {
+		t.Fatalf("exchanged, %s leads to %q, %v outside; want %q: the test would prove nothing", leads, got, err, want)
+	}
+}
+
+// during makes the exchange while a program runs.
+func (x *exchange) during(t *testing.T, h *harness) {
+	c, dir := covering(t, h, "deep/sub/in", "cat $1; read line; cat $1; read line")
+	c.spec.Argv = append(c.spec.Argv, "sh", x.arg)
+	c.spec.Cwd = filepath.Join(c.spec.Cwd, x.cwd)
+	for _, name := range []string{"deep/evil/in", "other/sub/in", "other/deep/sub/in", "other/room/file", "way/file", "room/file"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -142,16 +170,8 @@ func exchanged(t *testing.T, h *harness, a, b string) {
 			t.Fatal(err)
 		}
 	}
-	exchange := func(want string) {
-		t.Helper()
-		for _, m := range [][2]string{{a, "aside"}, {b, a}, {"aside", b}} {
-			if err := os.Rename(filepath.Join(dir, m[0]), filepath.Join(dir, m[1])); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, err := os.ReadFile(filepath.Join(dir, "deep/sub/in")); err != nil || string(got) != want {
-			t.Fatalf("exchanged, the path leads to %q, %v outside; want %q: the test would prove nothing", got, err, want)
-		}
+	if err := os.Symlink("other/room", filepath.Join(dir, "trap")); err != nil {
+		t.Fatal(err)
 	}
 	in, stdin, err := os.Pipe()
 	if err != nil {
@@ -177,7 +197,11 @@ func exchanged(t *testing.T, h *harness, a, b string) {
 	if _, err := io.ReadFull(out, got); err != nil || string(got) != "approved" {
 		t.Fatalf("before: read %q, %v; want the approved bytes", got, err)
 	}
-	exchange("evil")
+	leads := x.leads
+	if leads == "" {
+		leads = x.arg
+	}
+	x.swap(t, dir, leads, "evil")
 	tell := func() {
 		t.Helper()
 		if _, err := stdin.WriteString("go\n"); err != nil { // should the program be dead by now, the pipe takes it
@@ -187,7 +211,7 @@ func exchanged(t *testing.T, h *harness, a, b string) {
 	tell()
 	seen := make([]byte, len("evil"))
 	n, _ := io.ReadFull(out, seen) // the end, where the program was killed first
-	exchange("changed since")
+	x.swap(t, dir, "deep/sub/in", "changed since")
 	tell()
 	o := <-done
 	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_moved" || o.res == nil || o.res.Outcome != isolate.Failed {

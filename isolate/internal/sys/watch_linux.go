@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -55,13 +56,19 @@ func Told(watch int) (mask uint32, err error) {
 }
 
 // Component opens one component of a path, a file or folder in dir, as O_PATH. A
-// link is opened itself and holds no component; a mount is EXDEV.
+// link is ELOOP, a mount EXDEV.
 func Component(dir int, name string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
 	fd, err := unshaken(func() (int, error) { return unix.Openat2(dir, name, &how) })
 	if err != nil {
 		return -1, fmt.Errorf("openat2: %w", err)
+	}
+	// With O_NOFOLLOW a link is opened itself, whatever RESOLVE_NO_SYMLINKS says.
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		unix.Close(fd)
+		return -1, fmt.Errorf("openat2: %w", cmp.Or(err, error(unix.ELOOP)))
 	}
 	return fd, nil
 }
