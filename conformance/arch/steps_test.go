@@ -139,6 +139,7 @@ var before = [][2]string{
 	{"capset", "landlock_restrict_self"},
 	{"move_mount", "landlock_restrict_self"},
 	{"landlock_restrict_self", "seccomp"},
+	{"prlimit64 nofile", "seccomp"},
 	{"seccomp", "execveat"},
 	{"setsid", "execveat"},
 	{"close_range", "execveat"},
@@ -164,6 +165,12 @@ func TestOrder(t *testing.T) {
 		last, first := make(map[string]int), make(map[string]int)
 		nnp := false
 		for i, r := range rows {
+			if strings.HasSuffix(r.line, "[may fail]") { // tries what a step forbids
+				continue
+			}
+			if strings.HasPrefix(r.line, "prlimit64(0, 7,") { // of descriptors: the table is still palyra-cell's
+				r.call = "prlimit64 nofile"
+			}
 			if _, ok := first[r.call]; !ok {
 				first[r.call] = i
 			}

@@ -182,6 +182,7 @@ func (c *codec) call(r *isolate.Result) {
 	integer(c, &dead)
 	x.TreeDead = dead == 1
 	c.bad = c.bad || dead > 1
+	text(c, &x.TreeBasis)
 	u := &e.Usage
 	text(c, &u.Basis)
 	integer(c, &u.WallNS)

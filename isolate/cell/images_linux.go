@@ -79,6 +79,7 @@ func (r *run) plan(c *native.Cell) (err error) {
 	}
 	r.tape = r.image.Tape
 	r.labels = []sys.FDValue{{Label: "status", FD: c.FDs.Status}, {Label: "gate", FD: c.FDs.Gate}, {Label: "ruleset", FD: c.Ruleset}}
+	r.labels = append(r.labels, sys.FDValue{Label: "outside", FD: c.Outside})
 	for _, m := range c.Mounts {
 		r.labels = append(r.labels, sys.FDValue{Label: m.Label, FD: m.FD})
 	}

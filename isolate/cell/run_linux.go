@@ -34,21 +34,23 @@ type run struct {
 	status int        // where the child's marks come out
 	gate   int        // where the answers go in; both are -1 if there is none
 
-	filter  *program
-	tape    sys.Tape
-	image   *sys.Image    // of the tape; may be nil
-	labels  []sys.FDValue // the tape's descriptors, with an image
-	ns      uint64        // CLONE_NEW* flags
-	uid     uint32        // id on palyra-cell's side that the program becomes
-	gid     uint32
-	reap    bool         // tier B: stay until the whole tree is gone
-	private string       // directory to remove in the end; "" if none
-	mounted bool         // private is a tmpfs
-	room    *os.File     // private, where nothing but samples bounds it; else nil
-	leaf    *cgroup.Leaf // nil where no cgroup can be made
-	covers  covers
-	fds     steps.FDs
-	ev      evidence.Evidence
+	filter   *program
+	tape     sys.Tape
+	image    *sys.Image    // of the tape; may be nil
+	labels   []sys.FDValue // the tape's descriptors, with an image
+	ns       uint64        // CLONE_NEW* flags
+	uid      uint32        // id on palyra-cell's side that the program becomes
+	gid      uint32
+	reap     bool         // tier B: stay until the whole tree is gone
+	private  string       // directory to remove in the end; "" if none
+	mounted  bool         // private is a tmpfs
+	room     *os.File     // private, where nothing but samples bounds it; else nil
+	leaf     *cgroup.Leaf // nil where no cgroup can be made
+	leafName string
+	nproc    int64 // the limit of processes
+	covers   covers
+	fds      steps.FDs
+	ev       evidence.Evidence
 
 	wants  shape     // of the blank that calls like this one need; zero if none does
 	blank  *blank    // taken, and not part of the run yet
@@ -300,6 +302,7 @@ func (r *run) standard() error {
 func (r *run) prepareC() error {
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Root: r.s.root, Fixed: r.s.fixed}
+	c.Outside = int(r.s.outside.Fd())
 	grants, ruled, err := r.base(c)
 	if err == nil && r.spec.Workspace != nil {
 		grants, err = r.hostDirectory(c, grants)
@@ -313,6 +316,7 @@ func (r *run) prepareC() error {
 	if err := r.group(); err != nil {
 		return err
 	}
+	r.nproc = r.spec.Limits.PIDs + 1 // the reaper
 	r.ev.Executor = native.Executor
 	if err := r.plan(c); err != nil {
 		return fault.New(fault.Internal, "cell_tape", "plan cell", err)
@@ -350,7 +354,8 @@ func (r *run) group() error {
 	}
 	var err error
 	// The reaper is one process more than the program may have.
-	r.leaf, err = r.s.groups.New(strconv.FormatUint(r.s.nextLeaf.Add(1), 10), cgroup.Limits{
+	r.leafName = strconv.FormatUint(r.s.nextLeaf.Add(1), 10)
+	r.leaf, err = r.s.groups.New(r.leafName, cgroup.Limits{
 		Memory: r.spec.Limits.Memory, PIDs: r.spec.Limits.PIDs + 1, MilliCPU: int64(runtime.NumCPU()) * 1000})
 	if err != nil {
 		return fault.New(fault.Unavailable, "cgroup", "limit cell", err)

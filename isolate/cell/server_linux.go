@@ -35,7 +35,8 @@ type server struct {
 	tier     tier.Tier
 	root     bool // we have the host's capabilities
 	reader   *evidence.Reader
-	empty    int // /dev/null, what a program without input reads
+	empty    int      // /dev/null, what a program without input reads
+	outside  *os.File // our /proc, which Landlock grants no program
 	verifier *grant.Verifier
 	launch   *launcher
 	static   []landGrant // what every cell may reach
@@ -50,6 +51,8 @@ type server struct {
 	fixed    *native.Fixed
 	rest     sys.Tape // native.Rest without what is a call's
 
+	shown      []shown       // of the host, in the template
+	ownGroup   string        // our cgroup, as /proc/self/cgroup has it
 	groups     *cgroup.Tree  // nil where cgroup v2 is not delegated to us
 	kept       atomic.Uint64 // bytes that Go had mapped at the last keepMemory
 	groupState string        // why not
@@ -285,13 +288,18 @@ func (s *server) setupC() error {
 		return refuse("template", "clone host directories for the template", err)
 	}
 	defer closeParts(parts)
+	for _, p := range parts {
+		if p.tree != nil {
+			s.shown = append(s.shown, shown{"/" + p.path, p.exec, strings.HasPrefix(p.path, "dev/")})
+		}
+	}
 	proc, err := s.ownProc()
 	if err != nil {
 		return err
 	}
 	defer proc.Close()
-	if s.reader, err = evidence.NewReader("/proc"); err != nil {
-		return refuse("proc_unavailable", "open proc", err)
+	if err = s.readProc(); err != nil {
+		return err
 	}
 	if s.own, err = evidence.ReadNamespaces("/proc", os.Getpid()); err != nil {
 		return refuse("proc_unavailable", "read own namespaces", err)
@@ -342,9 +350,33 @@ func (s *server) ownProc() (*os.File, error) {
 	return procs[1], nil
 }
 
+// readProc opens our /proc.
+func (s *server) readProc() (err error) {
+	if s.reader, err = evidence.NewReader("/proc"); err != nil {
+		return refuse("proc_unavailable", "open proc", err)
+	}
+	proc, err := sys.OpenPath("/proc")
+	if err != nil {
+		return refuse("proc_unavailable", "open proc", err)
+	}
+	defer proc.Close()
+	fd, err := sys.DupHigh(int(proc.Fd()))
+	if err != nil {
+		return refuse("proc_unavailable", "open proc", err)
+	}
+	s.outside = os.NewFile(uintptr(fd), "/proc")
+	return nil
+}
+
 // findCgroup finds the cgroup subtree that palyra made for us, if it did.
 func (s *server) findCgroup() {
 	tree, err := cgroup.Inherit("/proc")
+	if err == nil {
+		s.ownGroup, err = s.reader.Group(os.Getpid())
+	}
+	if err != nil {
+		tree = nil
+	}
 	s.groups = tree
 	s.groupState = cgroup.State(err)
 }
@@ -382,8 +414,8 @@ func (s *server) setupB() error {
 		proc.Close()
 	}
 	var err error
-	if s.reader, err = evidence.NewReader("/proc"); err != nil {
-		return refuse("proc_unavailable", "open proc", err)
+	if err = s.readProc(); err != nil {
+		return err
 	}
 	if s.launch, err = s.newLauncher(func() error { return nil }); err != nil {
 		return err

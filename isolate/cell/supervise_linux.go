@@ -82,7 +82,7 @@ func (p *process) finish(early error) (*isolate.Result, error) {
 		p.ev.Exit.Code = -1
 		return &isolate.Result{Outcome: isolate.Failed, Evidence: &p.ev}, rerr // the gate stays shut
 	}
-	p.ev.Exit.TreeDead = p.treeGone()
+	p.ev.Exit.TreeDead, p.ev.Exit.TreeBasis = p.treeGone()
 	if p.leaf != nil {
 		p.leafUsage()
 	}
@@ -265,11 +265,15 @@ func (p *process) killTree() {
 	}
 }
 
-// treeGone looks for survivors after the reaper was reaped. At tier C the kernel
-// has none left by then (pid_namespaces(7)); at tier B an orphan would have
-// become our child.
-func (p *process) treeGone() bool {
-	return !p.reap || len(descendants(os.Getpid())) == 0
+// treeGone says whether a process of the run is left after the reaper has ended, and
+// how we know. At tier C the kernel kills and reaps all others of a PID namespace before
+// its first process ends (pid_namespaces(7)), and we only saw that end; at tier B an
+// orphan would have become our child.
+func (p *process) treeGone() (bool, evidence.Basis) {
+	if p.reap {
+		return len(descendants(os.Getpid())) == 0, evidence.Observed
+	}
+	return true, evidence.Reported
 }
 
 // leafUsage reads what the cgroup saw.
@@ -318,12 +322,7 @@ func (p *process) observe() error {
 	if err := p.readBackFilter(); err != nil {
 		return err
 	}
-	if p.s.tier == tier.C {
-		if err := checkNamespaces(&p.ev, p.s.own, p.net.id, p.s.nets.voidID()); err != nil {
-			return err
-		}
-	}
-	return check(&p.ev, p.s.tier == tier.C || sys.HasSysAdmin())
+	return p.asOrdered()
 }
 
 func executable(s *isolate.Spec) evidence.Executable {
@@ -344,7 +343,7 @@ func (p *process) readBackFilter() error {
 		return err
 	}
 	if canon.Sum(got) != p.ev.Seccomp.Program {
-		return errors.New("the seccomp filter in force is not the one that was installed")
+		return shut("seccomp", errors.New("the seccomp filter in force is not the one that was installed"))
 	}
 	p.ev.Seccomp.Basis = evidence.Verified
 	return nil
@@ -357,15 +356,17 @@ func check(e *evidence.Evidence, bounded bool) error {
 	pr := &e.Process
 	switch {
 	case pr.NoNewPrivs != 1:
-		return errors.New("no_new_privs is not set")
+		return shut("no_new_privs", errors.New("no_new_privs is not set"))
 	case pr.Seccomp != 2 || pr.Filters < 1:
-		return errors.New("no seccomp filter is in force")
+		return shut("seccomp", errors.New("no seccomp filter is in force"))
 	case strings.Trim(pr.CapInh+pr.CapPrm+pr.CapEff+pr.CapAmb, "0") != "":
-		return errors.New("a capability set is not empty")
+		return shut("capabilities", errors.New("a capability set is not empty"))
 	case bounded && strings.Trim(pr.CapBnd, "0") != "":
-		return errors.New("the bounding set is not empty")
+		return shut("capabilities", errors.New("the bounding set is not empty"))
 	case pr.TTY != 0:
-		return errors.New("there is a controlling terminal")
+		return shut("terminal", errors.New("there is a controlling terminal"))
+	case pr.Session != 1:
+		return shut("session", errors.New("it has no session of its own"))
 	}
 	return nil
 }

@@ -48,6 +48,7 @@ type part struct {
 	tree *os.File // detached mount, or nil
 	link string   // symbolic link target, or ""
 	dir  bool     // whether tree is a directory
+	exec bool     // whether programs in tree can be executed
 	data []byte   // content of a plain file, if tree and link are empty
 }
 
@@ -70,7 +71,7 @@ func collect() (parts []part, err error) {
 			tree.Close()
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		parts = append(parts, part{path: path, tree: tree, dir: dir})
+		parts = append(parts, part{path: path, tree: tree, dir: dir, exec: exec})
 		return nil
 	}
 	defer func() {

@@ -15,6 +15,7 @@ import (
 func (r *run) prepareB() error {
 	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, NProc: r.spec.Limits.PIDs + 1}
+	p.Outside = int(r.s.outside.Fd())
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	switch w := r.spec.Workspace; {
 	case r.s.root && w != nil && !w.ReadOnly:
@@ -63,6 +64,7 @@ func (r *run) prepareB() error {
 			WithHint("use tier C")
 	}
 	r.ev.Degraded = append(r.ev.Degraded, "namespaces: none at tier B", "memory: the tree is sampled, each process is bounded")
+	r.nproc = p.NProc
 	r.tape, r.reap = rlimit.Tape(p), true
 	r.ev.Executor = rlimit.Executor
 	return nil

@@ -238,6 +238,9 @@ func (s *server) expect(r *request) error {
 		return nil
 	}
 	if err := s.pool.ensure(k); err != nil {
+		if f, ok := errors.AsType[*fault.Error](err); ok {
+			return f // the gate's, which names the control
+		}
 		return fault.New(fault.Unavailable, "cell_start", "make a cell ahead", err)
 	}
 	return nil

@@ -184,7 +184,11 @@ type Exit struct {
 	Code     int    `json:"code"`                // -1 if it did not exit by itself
 	Signal   int    `json:"signal,omitempty"`    // 0 if none
 	LimitHit string `json:"limit_hit,omitempty"` // "wall", "cpu", "memory", ... where known
-	TreeDead bool   `json:"tree_dead"`           // no process of the run was left when we looked
+	TreeDead bool   `json:"tree_dead"`           // no process of the run was left when the first one had ended
+	// TreeBasis says how TreeDead is known: observed, somebody looked for survivors; or
+	// reported, the end of the PID namespace's first process implies it. Absent in
+	// evidence of older builds.
+	TreeBasis Basis `json:"tree_basis,omitempty"`
 }
 
 // Usage is what it consumed.

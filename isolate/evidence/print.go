@@ -111,6 +111,10 @@ func printExit(w *canon.Writer, x *Exit) {
 		w.Raw(`,"signal":`)
 		w.Int(int64(x.Signal))
 	}
+	if x.TreeBasis != "" {
+		w.Raw(`,"tree_basis":`)
+		w.String(string(x.TreeBasis))
+	}
 	w.Raw(`,"tree_dead":`)
 	w.Bool(x.TreeDead)
 	w.Raw(`}`)

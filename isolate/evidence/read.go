@@ -43,6 +43,17 @@ func parseNamespace(link []byte) (uint64, error) {
 	return inode, nil
 }
 
+// parseGroup reads the line of version 2 in /proc/<pid>/cgroup, cgroups(7):
+// "0::/path". Those of version 1 have other numbers.
+func parseGroup(b []byte) (string, error) {
+	for line := range bytes.Lines(b) {
+		if group, ok := bytes.CutPrefix(line, []byte("0::/")); ok {
+			return "/" + string(plain(nil, bytes.TrimSuffix(group, []byte("\n")))), nil
+		}
+	}
+	return "", errors.New("parse cgroup: no line 0::")
+}
+
 // number parses an unsigned number of so many bits that is all of b.
 func number(b []byte, base, bits int) (uint64, bool) {
 	// The conversion does not allocate: no such number is longer than 32 bytes,

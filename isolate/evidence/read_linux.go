@@ -91,6 +91,18 @@ func (r *Reader) read(e *Evidence, pid, pidfd int, descriptors bool) error {
 // over the proc file system.
 func (r *Reader) Forget() error { return sys.DropEntries(r.proc) }
 
+// Group returns the cgroup v2 group of a process, as seen from our own cgroup
+// namespace: "/" or "/a/b".
+func (r *Reader) Group(pid int) (string, error) {
+	s := r.idle.Get().(*scratch)
+	defer r.idle.Put(s)
+	b, err := sys.ReadAt(r.proc, strconv.Itoa(pid)+"/cgroup", &s.buf)
+	if err != nil {
+		return "", fmt.Errorf("read cgroup: %w", err)
+	}
+	return parseGroup(b)
+}
+
 // Process opens the folder of a process, as O_PATH.
 func (r *Reader) Process(pid int) (int, error) { return sys.OpenDirAt(r.proc, strconv.Itoa(pid)) }
 

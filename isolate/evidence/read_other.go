@@ -26,6 +26,9 @@ func (*Reader) Read(*Evidence, int, int) error { return unsupported("read eviden
 // ReadWaiting returns fault.Unsupported.
 func (*Reader) ReadWaiting(*Evidence, int, int) error { return unsupported("read evidence") }
 
+// Group returns fault.Unsupported.
+func (*Reader) Group(int) (string, error) { return "", unsupported("read cgroup") }
+
 // Forget returns fault.Unsupported.
 func (*Reader) Forget() error { return unsupported("forget processes") }
 

@@ -162,6 +162,21 @@ func TestPlain(t *testing.T) {
 	}
 }
 
+func TestParseGroup(t *testing.T) {
+	for in, want := range map[string]string{
+		"0::/\n": "/", "0::/a/b\n": "/a/b", "4:memory:/x\n1:name=systemd:/y\n0::/z\n": "/z", "0::/../c": "/../c", "0::/a b\n": `/a\040b`,
+	} {
+		if got, err := parseGroup([]byte(in)); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", in, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "4:memory:/x\n", "0::\n", "10::/a\n"} {
+		if got, err := parseGroup([]byte(bad)); err == nil {
+			t.Errorf("%q: %q", bad, got)
+		}
+	}
+}
+
 func TestTarget(t *testing.T) {
 	for in, want := range map[string]string{
 		"pipe:[123]": "pipe", "socket:[9]": "socket", "/memfd:exec (deleted)": "memfd:exec",

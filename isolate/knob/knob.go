@@ -60,6 +60,10 @@ const (
 	Nested = "nested_userns"
 )
 
+// Omit with a number behind it leaves out that step of the tape, and nothing else: the
+// gate stays as it is, which is what is tried.
+const Omit = "omit:"
+
 // Behind returns them.
 func Behind() []string { return []string{OuterPID, Landlock, Nested} }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,8 +21,8 @@ const Build = Tag
 // LogOrigin is the name that a new log gets.
 const LogOrigin = Origin
 
-// off reads, once, what is turned off.
-var off = sync.OnceValue(func() []string {
+// words reads, once, what is turned off and left out.
+var words = sync.OnceValue(func() []string {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil
@@ -32,6 +33,42 @@ var off = sync.OnceValue(func() []string {
 	}
 	return strings.Fields(string(b))
 })
+
+// off is what is turned off.
+var off = sync.OnceValue(func() []string {
+	return slices.DeleteFunc(slices.Clone(words()), func(w string) bool { return strings.HasPrefix(w, Omit) })
+})
+
+// omitted is the number of the step that is left out, 0 for none.
+var omitted = sync.OnceValue(func() int {
+	for _, w := range words() {
+		if n, ok := strings.CutPrefix(w, Omit); ok {
+			n, _ := strconv.Atoi(n)
+			return n
+		}
+	}
+	return 0
+})
+
+// omit is t without its nth step, as Tape.Lines counts them. Of a clone the child is
+// left out, too.
+func omit(t sys.Tape, n int) sys.Tape {
+	var out sys.Tape
+	for _, s := range t {
+		n--
+		switch inner := s.Child.Steps(); {
+		case n == 0:
+			n = -1
+			continue
+		case n > 0 && n <= inner:
+			s.Child, n = omit(s.Child, n), -1
+		default:
+			n -= inner
+		}
+		out = append(out, s)
+	}
+	return out
+}
 
 func isOff(name string) bool { return slices.Contains(off(), name) }
 
@@ -94,7 +131,7 @@ func Gate(err error) error {
 // Note appends what this build is, and what is off, to the degradations.
 func Note(degraded []string) []string {
 	degraded = append(degraded, "test build "+Tag+": receipts of it prove nothing")
-	for _, name := range off() {
+	for _, name := range words() {
 		degraded = append(degraded, "knob: "+name+" is turned off")
 	}
 	return degraded
@@ -109,6 +146,9 @@ const (
 
 // Tape is t without the steps of what is off.
 func Tape(t sys.Tape) sys.Tape {
+	if n := omitted(); n > 0 {
+		t = omit(t, n)
+	}
 	if len(off()) == 0 {
 		return t
 	}
@@ -130,7 +170,7 @@ func step(s sys.Step, c bool) sys.Tape {
 	text := s.String()
 	is := func(prefix string) bool { return strings.HasPrefix(text, prefix) }
 	switch {
-	case (isOff(User) || isOff(Nested)) && c && strings.Contains(text, "$nested"):
+	case (isOff(User) || isOff(Nested)) && c && (strings.Contains(text, "$nested") || strings.Contains(text, "$again")):
 		return nil // without a user namespace it would be the host's limit
 	case isOff(PID) && c && is("setsid("):
 		// Nobody else ends it when its reaper is killed.

@@ -82,6 +82,7 @@ type Cell struct {
 	Spec     *isolate.Spec
 	FDs      steps.FDs
 	Ruleset  int      // landlock ruleset
+	Outside  int      // a folder that none of its rules grants
 	Filter   []byte   // seccomp program, sock_filter array
 	Cookie   uint64   // what opens the filter's execveat rule
 	Mounts   []Attach // in order
@@ -103,6 +104,7 @@ type Fixed struct{ proc, capabilities, signals sys.Tape }
 func NewFixed(lastCap int, ignored []int) *Fixed {
 	c := steps.DropBounding(lastCap)
 	c = append(c, steps.EmptyCapabilities()...)
+	c = append(c, steps.ReadSecurebits()...)
 	c = append(c, steps.NoNewPrivileges()...)
 	c = append(c, steps.DieWithParent("palyra-cell")...)
 	return &Fixed{proc(), c, steps.Signals(ignored)}
@@ -172,10 +174,13 @@ func confine(c *Cell) sys.Tape {
 	t = append(t, nested()...)
 	t = append(t, steps.Rendezvous(steps.MarkIDs, sys.FD("status", c.FDs.Status), sys.FD("gate", c.FDs.Gate), "palyra-cell writes our id maps now")...)
 	t = append(t, steps.Become(sys.Int(InnerID), sys.Int(InnerID))...)
+	t = append(t, steps.TryNested()...)
 	// One more process than the program may have: the reaper counts too.
-	t = append(t, steps.SetLimits(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1))...)
+	limits, files := steps.Files(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1))
+	t = append(t, steps.SetLimits(limits)...)
 	t = append(t, fixed.capabilities...)
-	t = append(t, steps.Restrict(c.Ruleset)...)
+	t = append(t, steps.RestrictWitnessed(c.Ruleset, c.Outside)...)
+	t = append(t, steps.SetLimits(files)...)
 	t = append(t, fixed.signals...)
 	return append(t, steps.Filter(c.Filter)...)
 }

@@ -33,6 +33,7 @@ type Process struct {
 	FDs       steps.FDs
 	Workspace int    // directory to start in, on the host
 	Ruleset   int    // landlock ruleset
+	Outside   int    // a folder that none of its rules grants
 	Filter    []byte // seccomp program, sock_filter array
 	Cookie    uint64 // what opens the filter's execveat rule
 	NProc     int64  // RLIMIT_NPROC: the call's processes and those the user has already
@@ -49,7 +50,8 @@ type Process struct {
 func Tape(p *Process) sys.Tape {
 	t := steps.Subreaper()
 	t = append(t, sys.Step{Call: "fchdir", Args: []sys.Arg{sys.FD("workspace", p.Workspace)}, Why: "the working directory, by descriptor"})
-	t = append(t, steps.SetLimits(steps.ResourceLimits(p.Spec.Limits, p.NProc))...)
+	limits, files := steps.Files(steps.ResourceLimits(p.Spec.Limits, p.NProc))
+	t = append(t, steps.SetLimits(limits)...)
 	if p.Privileged {
 		t = append(t, steps.DropBounding(p.LastCap)...)
 	}
@@ -59,9 +61,13 @@ func Tape(p *Process) sys.Tape {
 		t = append(t, steps.Become(sys.ID("user", p.UID), sys.ID("group", p.GID))...)
 	}
 	t = append(t, steps.EmptyCapabilities()...)
+	if p.Privileged {
+		t = append(t, steps.ReadSecurebits()...)
+	}
 	t = append(t, steps.NoNewPrivileges()...)
 	t = append(t, steps.DieWithParent("palyra-cell")...)
-	t = append(t, steps.Restrict(p.Ruleset)...)
+	t = append(t, steps.RestrictWitnessed(p.Ruleset, p.Outside)...)
+	t = append(t, steps.SetLimits(files)...)
 	t = append(t, steps.Signals(p.Ignored)...)
 	// The filter forbids changing the death signal, so each of the two processes
 	// installs it after having set its own.

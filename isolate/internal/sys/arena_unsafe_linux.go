@@ -404,6 +404,16 @@ func (a *Arena) Start(flags uint64, cgroup int) (pid, pidfd int, err error) {
 	return int(r), int(fd), nil
 }
 
+// Slot returns what a step of the child left, -errno if that failed. It is meaningful
+// once the child has told that it is behind that step, and until Trim.
+func (a *Arena) Slot(name string) (v int64, ok bool) {
+	at, ok := a.slots[name]
+	if !ok {
+		return 0, false
+	}
+	return int64(atomic.LoadUintptr((*uintptr)(unsafe.Pointer(&a.mem[at-a.addr(0)])))), true // in bounds: a slot of mem, which no tape has outgrown
+}
+
 // Failed returns the step that ended the child, or nil. It is meaningful once
 // the child closed its status pipe.
 func (a *Arena) Failed() *StepError {

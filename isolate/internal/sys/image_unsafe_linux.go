@@ -23,6 +23,7 @@ type Image struct {
 	words  []int  // offsets of words to which the arena's address is added
 	args   []imageArg
 	blocks []imageBlock
+	slots  map[string]int // their offsets
 }
 
 // imageArg is an argument that is set for each child: its label and its offset.
@@ -73,6 +74,10 @@ func NewImage(t Tape, wait bool) (*Image, error) {
 		}
 		im.words = append(im.words, at)
 		*wordAt(im.data, at) = x - a.addr(0)
+	}
+	im.slots = make(map[string]int, len(a.slots))
+	for name, at := range a.slots {
+		im.slots[name] = int(at - a.addr(0))
 	}
 	for _, p := range a.parts {
 		base := int(p.at - a.addr(0))
@@ -129,7 +134,9 @@ func (m *Memory) Copy(im *Image, fds []FDValue, lists []StringsValue, room int) 
 	}
 	// The block is at the start of a page, so it is aligned; it lives as long as mem.
 	a.status = (*rawStatus)(unsafe.Pointer(&a.mem[0]))
-	a.slots[PIDSlot] = uintptr(unsafe.Pointer(&a.status.pid))
+	for name, at := range im.slots {
+		a.slots[name] = a.addr(at)
+	}
 	a.tape = a.addr(im.blocks[len(im.blocks)-1].at) // encode notes a tape after those within it
 	a.steps = im.Steps
 	for _, b := range im.blocks {

@@ -1,0 +1,206 @@
+package cell_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/cell"
+	"palyra/isolate/evidence"
+	"palyra/isolate/knob"
+	"palyra/isolate/tier"
+)
+
+// unseen are the steps that a process at the gate shows no trace of, or that change
+// nothing there, and why a call runs without them. A step is named by how it begins.
+var unseen = []struct{ step, why string }{
+	{"setgroups(", "palyra-cell has no other groups unless its user has, and then the gate sees them"},
+	{"prlimit64(0, 0xc,", "the limit of message queues is the kernel's default, and is seen to be"},
+	{"prlimit64(0, 0xd,", "so is that of niceness"},
+	{"prlimit64(0, 0xe,", "so is that of real-time priority"},
+	{"read(fd:gate,", "it goes on before its ids are mapped, or after; they are seen at the gate"},
+	{"dup3(fd:std", "0, 1 and 2 are palyra-cell's own then, /dev/null and its log: the call's output is missing"},
+	{"execveat(", "no program runs"},
+	{"sethostname(", "a name; that the namespace is its own is seen"},
+	{"close($", "a descriptor more until close_range, which is seen to have closed it"},
+	{"close_range(0,", "the reaper runs no code but ours"},
+	{"close_range(3, 3, 0)", "there is nothing at 3 unless palyra-cell has a hole in its numbers"},
+	{"chdir(", "the program starts in the root of its own view"},
+	{"fchdir(", "the program starts where palyra-cell is, which Landlock keeps it from"},
+	{"prctl(0x2f, 4", "the ambient set is empty before, and is seen to be"},
+	{"prctl(1, 9", "the end of a PID namespace, and palyra at tier B, kill as well"},
+	{"prctl(0x24, 1", "tier B: palyra-cell is a subreaper itself, and looks among its descendants"},
+	{"rt_sigprocmask(", "what the program does with signals is its own business"},
+	{"rt_sigaction(", "as the mask"},
+	{"umask(", "a mode of the program's files, in its own places"},
+	{"write(5, mark{G}", "it waits for an answer that nobody gives: at the deadline it ends"},
+	{"read(6, answer", "the gate itself; that it is there is native's TestOrder"},
+	{"setresuid(0x3e8", "as a user, the cell's user is palyra's own; as root the gate sees it"},
+	{"setresgid(0x3e8", "as setresuid"},
+	{"init()", "the reaper ends after its last step, and the program with it"},
+}
+
+func whyUnseen(t *testing.T, tr tier.Tier, s cell.PlanStep) string {
+	for _, u := range unseen {
+		if strings.HasPrefix(s.Call, u.step) {
+			return u.why
+		}
+	}
+	if tr != tier.B {
+		return ""
+	}
+	if s.Depth == 0 && strings.HasPrefix(s.Call, "seccomp(") {
+		return "the reaper runs no code but ours"
+	}
+	if os.Getuid() != 0 && strings.HasPrefix(s.Call, "capset(") {
+		return "the sets are empty before, and are seen to be"
+	}
+	if number, ok := strings.CutPrefix(s.Call, "prctl(0x18, "); ok {
+		number, _, _ = strings.Cut(number, ",")
+		n, err := strconv.ParseUint(number, 0, 6)
+		p, err2 := evidence.ReadProcess("/proc", os.Getpid())
+		if err != nil || err2 != nil {
+			t.Fatal(s.Call, err, err2)
+		}
+		bounding, err := strconv.ParseUint(p.CapBnd, 16, 64)
+		if err == nil && bounding&(1<<n) == 0 {
+			return "a capability that we do not have either"
+		}
+	}
+	return ""
+}
+
+// TestEachStepIsSeen leaves out each step of confinement in turn, in a palyra-cell that
+// was built for that, and wants no program to run: a step that is missing keeps the gate
+// shut, or ends the child before. The test builds itself with the tag of such builds.
+func TestEachStepIsSeen(t *testing.T) {
+	if knob.Build == "" {
+		dir := t.TempDir()
+		for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+			if err := os.Chmod(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		test, helper := filepath.Join(dir, "test"), filepath.Join(dir, "palyra-cell")
+		for _, args := range [][]string{{"test", "-c", "-o", test, "palyra/isolate/cell"}, {"build", "-o", helper, "palyra/cmd/palyra-cell"}} {
+			cmd := exec.Command("go", append(args[:1:1], append([]string{"-tags", knob.Tag}, args[1:]...)...)...)
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}
+		cmd := exec.Command(test, "-test.run=^TestEachStepIsSeen$", "-test.v", "-test.timeout=5m")
+		cmd.Env = append(os.Environ(), "PALYRA_TEST_CELL="+helper)
+		out, err := cmd.CombinedOutput()
+		t.Logf("%s", out)
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	for _, way := range []struct {
+		name string
+		tier tier.Tier
+		pool cell.Pool
+	}{{"C", tier.C, cell.Pool{}}, {"C warm", tier.C, cell.Pool{Cells: 1}}, {"B", tier.B, cell.Pool{}}} {
+		t.Run(way.name, func(t *testing.T) { eachStep(t, way.tier, way.pool) })
+	}
+}
+
+func eachStep(t *testing.T, tr tier.Tier, pool cell.Pool) {
+	knobs := os.Getenv("PALYRA_TEST_CELL") + ".knobs"
+	t.Cleanup(func() { os.Remove(knobs) })
+	with := func(line string, f func(c *cell.Client)) {
+		if err := os.WriteFile(knobs, []byte(line), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c := startPool(t, tr, pool)
+		defer c.Close()
+		f(c)
+	}
+	warm := pool.Cells > 0
+	var plan *cell.Plan
+	with("", func(c *cell.Client) {
+		s, f := omitting(t, tr)
+		var err error
+		if plan, err = c.Explain(t.Context(), s, f); err != nil {
+			t.Fatal(err)
+		}
+		if res, reason := attempt(t, c, tr, warm); res == nil || res.Outcome != isolate.Exited {
+			t.Fatalf("with all steps: %+v, %s; the rest would prove nothing", res, reason)
+		}
+	})
+	steps := plan.Tape.Steps
+	if warm {
+		steps = plan.Warm.Steps
+	}
+	reasons := make(map[string]int)
+	for _, step := range steps {
+		if warm && strings.HasPrefix(step.Call, "close_range(fd:after") {
+			break // the call's own steps are those of a cold cell
+		}
+		with(knob.Omit+strconv.Itoa(step.Number), func(c *cell.Client) {
+			res, reason := attempt(t, c, tr, warm)
+			ran := res != nil && (res.Outcome == isolate.Exited || res.Evidence != nil && res.Evidence.Exit.Code >= 0)
+			why := whyUnseen(t, tr, step)
+			switch {
+			case ran && why == "":
+				t.Errorf("without step %d, %s, the program runs (%s)", step.Number, step.Call, res.Outcome)
+			case ran:
+				reasons["runs: "+why]++
+			case reason == "":
+				reasons["ended before it began: "+string(res.Outcome)]++
+			default:
+				reasons[reason]++
+			}
+		})
+	}
+	for reason, n := range reasons {
+		t.Logf("%d steps: %s", n, reason)
+	}
+}
+
+// omitting is a call whose every control differs from what palyra-cell itself has.
+func omitting(t *testing.T, tr tier.Tier) (*isolate.Spec, *isolate.Files) {
+	t.Helper()
+	s := benchSpec("/usr/bin/true", "")
+	s.Tier, s.Argv = tr, []string{"true"}
+	s.Limits.Wall = time.Second
+	s.Limits.PIDs = 333
+	exe, err := os.Open("/usr/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { exe.Close() })
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { null.Close() })
+	return s, &isolate.Files{Exec: exe, Stdout: null, Stderr: null}
+}
+
+// attempt makes the call and returns what came of it, and the reason if it was refused.
+func attempt(t *testing.T, c *cell.Client, tr tier.Tier, warm bool) (*isolate.Result, string) {
+	t.Helper()
+	s, f := omitting(t, tr)
+	if warm {
+		if _, err := c.Expect(t.Context(), s.Network, s.Limits); err != nil {
+			return nil, fault.ReasonOf(err)
+		}
+	}
+	res, err := c.Run(t.Context(), mint(t, testKey, s), s, f)
+	if err != nil {
+		return res, fault.ReasonOf(err)
+	}
+	if warm && res.Evidence != nil && res.Evidence.Cell.Mode != evidence.CellWarm {
+		t.Errorf("it ran in a cell that is not warm")
+	}
+	return res, ""
+}
