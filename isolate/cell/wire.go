@@ -37,7 +37,7 @@ import (
 // since arguments may be, is a sealed memfd before the other descriptors.
 
 const (
-	wireVersion = 3
+	wireVersion = 4
 	maxMessage  = 1 << 18 // bytes of an answer; one with its mount table is some 4 KiB
 	maxRequest  = 1 << 15 // bytes of a request
 	maxInline   = 1 << 14 // bytes of a Spec in a message
