@@ -68,43 +68,40 @@ func (j *Journal) enqueue(ctx context.Context, r *request) error {
 		}
 	}
 	if lead {
-		j.lead()
+		j.lead(ctx)
 	}
 	return nil
 }
+
+const reasonGaveUp = "gave_up"
 
 func gaveUp(err error) error {
 	k := fault.Canceled
 	if errors.Is(err, context.DeadlineExceeded) {
 		k = fault.Timeout
 	}
-	return fault.New(k, "gave_up", "wait for a place in the journal", err)
+	return fault.New(k, reasonGaveUp, "wait for a place in the journal", err)
 }
 
 // lead writes one group, which the caller's request is in, and passes the lead.
-func (j *Journal) lead() {
+// ctx is the caller's: it ends its wait for other processes.
+func (j *Journal) lead(ctx context.Context) {
 	q := &j.queue
 	j.writer.Lock()
-	q.mu.Lock()
-	n, size := 0, 0
-	for n < len(q.waiting) && n < maxGroup {
-		size += len(q.waiting[n].entry.Leaf) + len(q.waiting[n].entry.Content)
-		if n > 0 && size > maxBytes {
-			break
-		}
-		n++
-	}
-	batch := slices.Clone(q.waiting[:n])
-	q.waiting = slices.Delete(q.waiting, 0, n)
-	q.mu.Unlock()
-
+	err := j.take(ctx)
+	batch := j.batch(err)
 	if j.told != nil {
 		now := time.Now()
 		for _, r := range batch {
 			j.told(now.Sub(r.since))
 		}
 	}
-	j.commit(batch)
+	if err == nil {
+		j.commit(batch)
+	}
+	j.yield()
+	dead := j.retired
+	j.retired = nil
 	j.writer.Unlock()
 
 	q.mu.Lock()
@@ -124,6 +121,39 @@ func (j *Journal) lead() {
 		// call to finish, next waits for something.
 		runtime.Gosched()
 	}
+	closeAll(dead)
+}
+
+// batch takes those out of the queue that are served next, the caller first: a
+// group, or those that err is the answer for.
+func (j *Journal) batch(err error) []*request {
+	q := &j.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, size := 0, 0
+	switch {
+	case err == nil:
+		for n < len(q.waiting) && n < maxGroup {
+			size += len(q.waiting[n].entry.Leaf) + len(q.waiting[n].entry.Content)
+			if n > 0 && size > maxBytes {
+				break
+			}
+			n++
+		}
+	case fault.ReasonOf(err) == reasonGaveUp: // the caller alone has
+		n = 1
+	default: // the others would find the same, one after the other
+		n = len(q.waiting)
+	}
+	batch := slices.Clone(q.waiting[:n])
+	q.waiting = slices.Delete(q.waiting, 0, n)
+	if err != nil {
+		err = durable.Fault("append to journal", err)
+		for _, r := range batch {
+			r.err = err
+		}
+	}
+	return batch
 }
 
 // commit makes a batch durable and sets the results. The caller holds writer.
@@ -234,6 +264,7 @@ func (j *Journal) write(g *group, open map[uint64]bool, meanwhile func(func() (P
 			delete(j.open, i)
 		}
 	}
+	j.leaveWord()
 	return nil
 }
 

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim works on the journal and dies at its n-th step. It says on stdout what
+// victim works on the journal and dies at its n-th step, or at the n-th of a name. It says on stdout what
 // it was promised, before it relies on it.
 func victim(state, script string, n int) error {
 	ring, err := keyring.Open(state)
@@ -44,10 +44,13 @@ func victim(state, script string, n int) error {
 		return err
 	}
 	var mu sync.Mutex
-	count := 0
+	count, at := 0, os.Getenv("PALYRA_TEST_AT")
 	step := func(name string) {
 		mu.Lock()
 		defer mu.Unlock()
+		if at != "" && name != at {
+			return
+		}
 		if count++; count == n {
 			fmt.Println("dies at", name)
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -95,6 +98,10 @@ func victim(state, script string, n int) error {
 			})
 		}
 		wg.Wait()
+	default:
+		if err := work(j, script); err != nil {
+			return err
+		}
 	}
 	return j.Close()
 }

@@ -6,47 +6,26 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"palyra/crypt/keyring"
 	"palyra/internal/fault"
 )
 
-// memory is a write-ahead file in memory, which can be told to fail.
-type memory struct {
-	b        []byte
-	writeErr error // after half of the bytes
-	syncErr  error
-	cutErr   error
-}
+// memory is a write-ahead file in memory, for reading.
+type memory struct{ b []byte }
 
 func (m *memory) ReadAt(p []byte, off int64) (int, error) { return bytes.NewReader(m.b).ReadAt(p, off) }
 
-func (m *memory) WriteAt(p []byte, off int64) (int, error) {
-	n := len(p)
-	if m.writeErr != nil {
-		n /= 2
-	}
-	if need := int(off) + n; need > len(m.b) {
-		m.b = append(m.b, make([]byte, need-len(m.b))...)
-	}
-	return copy(m.b[off:], p[:n]), m.writeErr
-}
-
-func (m *memory) Truncate(n int64) error {
-	if m.cutErr != nil {
-		return m.cutErr
-	}
-	m.b = m.b[:n]
-	return nil
-}
-func (m *memory) StartWriting(int64, int64) {}
-func (m *memory) Sync() error               { return m.syncErr }
-func (m *memory) Close() error              { return nil }
+func (m *memory) WriteAt(p []byte, off int64) (int, error) { return 0, errors.ErrUnsupported }
+func (m *memory) Truncate(int64) error                     { return errors.ErrUnsupported }
+func (m *memory) StartWriting(int64, int64)                {}
+func (m *memory) Sync() error                              { return nil }
+func (m *memory) Close() error                             { return nil }
 
 // written is a write-ahead file of five groups, none published, and where each
 // begins and ends.
@@ -335,38 +314,67 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
+// failing is a write-ahead file whose disk fails, on which a write leaves half.
+type failing struct {
+	storage
+	writeErr, syncErr, cutErr error
+}
+
+func (f *failing) WriteAt(p []byte, off int64) (int, error) {
+	if f.writeErr != nil {
+		n, _ := f.storage.WriteAt(p[:len(p)/2], off)
+		return n, f.writeErr
+	}
+	return f.storage.WriteAt(p, off)
+}
+
+func (f *failing) Truncate(n int64) error {
+	if f.cutErr != nil {
+		return f.cutErr
+	}
+	return f.storage.Truncate(n)
+}
+
+func (f *failing) Sync() error {
+	if f.syncErr != nil {
+		return f.syncErr
+	}
+	return f.storage.Sync()
+}
+
 // TestFailingDisk lets writes and flushes fail: the append reports it, the log
-// is as before, reading goes on and a later append works.
+// is as before, reading goes on and a later append works. Other processes append
+// meanwhile, unless what failed could not be cut off.
 func TestFailingDisk(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		fail func(*memory)
+		fail failing
+		busy bool // for others, until the disk works again
 	}{
-		{"write", func(m *memory) { m.writeErr = syscall.ENOSPC }},
-		{"sync", func(m *memory) { m.syncErr = syscall.EIO }},
-		{"write and cut", func(m *memory) { m.writeErr, m.cutErr = syscall.ENOSPC, syscall.EIO }},
-		{"sync and cut", func(m *memory) { m.syncErr, m.cutErr = syscall.EIO, syscall.EIO }},
+		{"write", failing{writeErr: syscall.ENOSPC}, false},
+		{"sync", failing{syncErr: syscall.EIO}, true}, // the cut is flushed, too
+		{"write and cut", failing{writeErr: syscall.ENOSPC, cutErr: syscall.EIO}, true},
+		{"sync and cut", failing{syncErr: syscall.EIO, cutErr: syscall.EIO}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newHouse(t)
 			j := s.open(t, Options{})
 			defer j.Close()
+			other := s.open(t, Options{TestOnlyPatience: time.Millisecond})
+			defer other.Close()
 			real := j.wal.file
-			b, err := io.ReadAll(io.NewSectionReader(real, 0, j.wal.size))
-			if err != nil {
-				t.Fatal(err)
-			}
-			m := &memory{b: b}
-			j.wal.file = m
-			defer func() { j.wal.file = real; j.broken = errors.New("test over") }()
+			disk := &failing{storage: real}
+			j.wal.file = disk
 			add(t, j, 0, 2)
-			c.fail(m)
+			*disk = c.fail
+			disk.storage = real
+			n := 2
 			for range 3 {
 				_, err := j.Append(context.Background(), Entry{Leaf: []byte("lost"), Content: []byte("x")})
 				if fault.KindOf(err) != fault.Unavailable {
 					t.Fatalf("append: %v, want unavailable", err)
 				}
-				if j.Size() != 2 {
+				if j.Size() != uint64(n) {
 					t.Fatalf("size %d after a failed append", j.Size())
 				}
 				p, err := j.Prove(1)
@@ -377,12 +385,24 @@ func TestFailingDisk(t *testing.T) {
 				if got, err := j.Content(0); err != nil || !bytes.Equal(got, contentN(0)) {
 					t.Fatalf("content: %v", err)
 				}
+				pos, err := other.Append(context.Background(), Entry{Leaf: leafN(n), Content: contentN(n)})
+				switch {
+				case c.busy && fault.ReasonOf(err) != "journal_busy":
+					t.Fatalf("another process, behind what could not be cut off: %v", err)
+				case !c.busy && (err != nil || pos.Index != uint64(n)):
+					t.Fatalf("another process: %d, %v", pos.Index, err)
+				case !c.busy:
+					n++
+					if err := j.Refresh(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+				}
 			}
-			m.writeErr, m.syncErr, m.cutErr = nil, nil, nil
-			add(t, j, 2, 4)
-			st, err := reload(s, m.b)
-			if err != nil || st.tree.size != 4 || st.torn != 0 {
-				t.Fatalf("reload: %+v, %v", st, err)
+			*disk = failing{storage: real}
+			add(t, j, n, n+2)
+			add(t, other, n+2, n+4)
+			if r := s.check(t); r.Size != uint64(n+4) || r.Torn != 0 {
+				t.Fatalf("%+v", r)
 			}
 		})
 	}

@@ -20,6 +20,14 @@
 // file begins anew at that size. The partial tiles and the file "checkpoint" are made from the
 // write-ahead file on Close and Publish.
 //
+// # Several processes
+//
+// Any number of processes may have a journal open and append to it. They take
+// turns: a lock is held for one group, and whoever takes it reads what the others
+// have appended meanwhile, as Open would, before it writes. A Journal shows the log
+// as its process last saw it; Refresh looks again. An index is given once, and the
+// checkpoints of all processes are of one tree.
+//
 // # Crash and tampering
 //
 // Recovery is how Open always works: it reads the write-ahead file and rebuilds
@@ -42,6 +50,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,6 +100,8 @@ type Options struct {
 	// TestOnlyStep is called with the name of each durable step, so that a test
 	// can kill the process there.
 	TestOnlyStep func(name string)
+	// TestOnlyPatience replaces how long another process is waited for.
+	TestOnlyPatience time.Duration
 }
 
 // Journal is an open log. Its methods may be called concurrently.
@@ -100,18 +111,21 @@ type Journal struct {
 	vkey string
 	step func(string)
 	told func(time.Duration) // Options.Waited; may be nil
-	lock *durable.FileLock
+
+	gates gates // between processes
 
 	queue queue // of appends waiting for their group
 
 	// sealing is held by whoever moves complete tiles out of the write-ahead file,
-	// Publish and Close. It is taken before writer.
+	// Publish and Close. It is taken before gates.seal, that before writer, and that
+	// before gates.turn and gates.lock.
 	sealing sync.Mutex
 	movers  sync.WaitGroup // that run in the background; Close waits for them
 
 	// writer is held by whoever changes the log: the leader of a group, and the
 	// holder of sealing. The fields below it are written only under it and mu.
 	writer  sync.Mutex
+	held    bool   // guarded by writer: this process has gates.lock
 	moving  bool   // guarded by writer: there is a mover
 	retired []*wal // guarded by writer: write-ahead files to be closed; see bury
 
@@ -134,8 +148,9 @@ type Recovery struct {
 	Torn      int64  // bytes of an unfinished record that were cut off
 }
 
-// Open opens or creates the journal in dir for writing. The lock is exclusive:
-// a second writer is fault.Busy. A damaged log is fault.Integrity.
+// Open opens or creates the journal in dir for writing. Other processes may have
+// it open too. A damaged log is fault.Integrity; one that another process keeps
+// locked for longer than a write may take is fault.Busy "journal_busy".
 func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	op := fmt.Sprintf("open journal %q", dir)
 	if err := durable.MkdirAll0700(dir); err != nil {
@@ -144,58 +159,47 @@ func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	if err := durable.CheckPrivate(dir); err != nil {
 		return nil, err
 	}
-	lock, err := durable.Lock(filepath.Join(dir, "lock"))
-	if err != nil {
-		return nil, err
-	}
-	j := &Journal{dir: dir, key: key, vkey: key.VKey(), lock: lock, step: o.TestOnlyStep, told: o.Waited}
+	j := &Journal{dir: dir, key: key, vkey: key.VKey(), step: o.TestOnlyStep, told: o.Waited}
 	if j.step == nil {
 		j.step = func(string) {}
 	}
-	if err := j.recover(); err != nil {
+	err := j.gates.open(dir, cmp.Or(o.TestOnlyPatience, patience))
+	if err == nil {
+		err = j.recover()
+	}
+	if err != nil {
 		j.wal.close()
-		_ = lock.Unlock()
+		j.gates.close()
 		return nil, durable.Fault(op, err)
 	}
 	return j, nil
 }
 
 // recover is the only way a journal comes up: it reads the write-ahead file,
-// cuts off a torn end and rebuilds the tree.
+// cuts off a torn end and rebuilds the tree. Nothing else has the Journal yet.
 func (j *Journal) recover() error {
-	if err := durable.RemoveTemps(j.dir); err != nil {
+	alone, err := j.gates.seal.Try(durable.Exclusive)
+	if err != nil {
 		return err
+	}
+	defer j.gates.seal.Release()
+	if err := j.gates.take(context.Background()); err != nil {
+		return err
+	}
+	defer j.gates.release()
+	if alone { // with both locks: no process is putting a file in its place
+		if err := durable.RemoveTemps(j.dir); err != nil {
+			return err
+		}
 	}
 	if err := j.create(); err != nil {
 		return err
 	}
-	w, err := openWAL(j.dir, os.O_RDWR)
+	torn, err := j.reload()
 	if err != nil {
 		return err
 	}
-	j.wal = w
-	published, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	s, err := w.load(j.dir, j.vkey, j.key, published)
-	if err != nil {
-		return err
-	}
-	if s.torn > 0 {
-		j.step("recover:torn")
-		// The cut must be durable before something else is written there, or a
-		// second crash could leave sectors of both, which looks like tampering.
-		if err := w.cut(); err != nil {
-			return fmt.Errorf("cut off unfinished record: %w", err)
-		}
-		j.step("recover:cut")
-	}
-	j.tree, j.note, j.open, j.published = s.tree, s.note, s.open, s.published
-	// A checkpoint is published after the flush of what it covers. Entries beyond
-	// it were written by somebody who may have died before the flush.
-	j.unsynced = s.tree.size > max(s.tree.base, s.published)
-	j.recovered = Recovery{Size: s.tree.size, Published: s.published, Torn: s.torn}
+	j.recovered = Recovery{Size: j.tree.size, Published: j.published, Torn: torn}
 	return nil
 }
 
@@ -284,8 +288,8 @@ func (j *Journal) Prove(index uint64) (Proof, error) {
 	return p, nil
 }
 
-// settle makes what recovery found durable before a checkpoint over it is given
-// out: the process that wrote it may have died before its flush.
+// settle makes durable what a process wrote that may have died before its flush,
+// before a checkpoint over it is given out.
 func (j *Journal) settle() error {
 	j.mu.RLock()
 	unsynced := j.unsynced
@@ -312,6 +316,9 @@ func (j *Journal) flush() error {
 	j.mu.Lock()
 	j.unsynced = false
 	j.mu.Unlock()
+	if j.held {
+		j.leaveWord()
+	}
 	return nil
 }
 
@@ -335,58 +342,72 @@ func (j *Journal) Checkpoint() ([]byte, error) {
 // Recovered says what Open found.
 func (j *Journal) Recovered() Recovery { return j.recovered }
 
-// Close publishes partial tiles and the checkpoint for readers and gives the
-// lock back. What was appended is durable whatever Close returns: an error
-// means that the published tree is older than the log.
+// Close publishes partial tiles and the checkpoint for readers. What was appended
+// is durable whatever Close returns: an error means that the published tree is
+// older than the log. Where another process is at work on the published tree, or
+// keeps the log locked, that is left to it, and no error.
 func (j *Journal) Close() error {
-	err := j.close()
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	j.sealing.Lock()
+	err := j.publishAll(ctx, false)
+	j.writer.Lock()
+	j.mu.Lock()
+	again := j.closed
+	j.closed = true
+	j.mu.Unlock()
+	if !again {
+		j.wal.close()
+		j.gates.close()
+	}
+	j.writer.Unlock()
+	j.sealing.Unlock()
 	j.bury()
 	j.movers.Wait() // there is none or it sees that the journal is closed
-	return err
-}
-
-func (j *Journal) close() error {
-	j.sealing.Lock()
-	defer j.sealing.Unlock()
-	j.writer.Lock()
-	defer j.writer.Unlock()
-	if j.closed {
+	if again || fault.KindOf(err) == fault.Busy || fault.ReasonOf(err) == reasonGaveUp {
 		return nil
-	}
-	err := j.publish(false, nil)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.closed = true
-	j.wal.close()
-	if uerr := j.lock.Unlock(); err == nil {
-		err = uerr
 	}
 	return durable.Fault(fmt.Sprintf("close journal %q", j.dir), err)
 }
 
 // Publish writes tiles and checkpoint for the whole log, durably.
 func (j *Journal) Publish() error {
-	op := fmt.Sprintf("publish journal %q", j.dir)
-	if err := j.settle(); err != nil {
-		return durable.Fault(op, err)
-	}
 	j.sealing.Lock()
 	defer j.sealing.Unlock()
-	j.mu.RLock()
-	closed := j.closed
-	j.mu.RUnlock()
-	if closed {
-		return errClosed(op)
-	}
 	defer j.bury()
-	st, err := j.stage()
+	return durable.Fault(fmt.Sprintf("publish journal %q", j.dir), j.publishAll(context.Background(), true))
+}
+
+// publishAll is publish with what has to be held for it. The caller holds sealing.
+func (j *Journal) publishAll(ctx context.Context, lasting bool) error {
+	if err := j.gates.takeSeal(ctx); err != nil {
+		return err
+	}
+	defer j.gates.seal.Release()
+	st, err := j.stageAll(ctx)
 	defer st.discard()
 	if err != nil {
-		return durable.Fault(op, err)
+		return err
 	}
 	j.writer.Lock()
 	defer j.writer.Unlock()
-	return durable.Fault(op, j.publish(true, st))
+	if err := j.take(ctx); err != nil {
+		return err
+	}
+	defer j.yield()
+	return j.publish(lasting, st)
+}
+
+// stageAll is stage for the log as it is now. Only the holder of gates.seal replaces
+// the write-ahead file, so what this process sees now stays the beginning of it.
+func (j *Journal) stageAll(ctx context.Context) (*staged, error) {
+	if err := j.look(ctx); err != nil {
+		return nil, err
+	}
+	if err := j.settle(); err != nil {
+		return nil, err
+	}
+	return j.stage()
 }
 
 func errClosed(op string) error { return fault.New(fault.BadState, "journal_closed", op, nil) }

@@ -3,7 +3,10 @@ package journal
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -134,8 +137,9 @@ func TestConsistency(t *testing.T) {
 	}
 }
 
-// TestFlushesAfterDeath: what a dead writer may not have flushed is flushed
-// before it is proved, published or built upon, and only then.
+// TestFlushesAfterDeath: what a dead writer may not have flushed, since it left no
+// word that it had, is flushed before it is proved, published or built upon, and
+// only then.
 func TestFlushesAfterDeath(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -152,6 +156,9 @@ func TestFlushesAfterDeath(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _, _ := written(t)
+			if err := os.Truncate(filepath.Join(s.dir, lockFile), 0); err != nil {
+				t.Fatal(err)
+			}
 			j := s.open(t, Options{})
 			d := &counting{storage: j.wal.file}
 			j.wal.file = d
@@ -172,6 +179,43 @@ func TestFlushesAfterDeath(t *testing.T) {
 			}
 			if err := j.Close(); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestWordOfTheDead: a writer that was killed after its flush had left word of it,
+// which saves the next one a flush. A word about another file, of less, or that is
+// damaged counts for nothing.
+func TestWordOfTheDead(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(b []byte)
+		want   int
+	}{
+		{"as it is", func([]byte) {}, 0},
+		{"another file", func(b []byte) { b[4] ^= 1; binary.BigEndian.PutUint32(b[20:], crcOf(b[:20])) }, 1},
+		{"less", func(b []byte) { b[19]--; binary.BigEndian.PutUint32(b[20:], crcOf(b[:20])) }, 1},
+		{"damaged", func(b []byte) { b[12] ^= 1 }, 1},
+		{"no word", func(b []byte) { clear(b) }, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, _, _ := written(t)
+			lock := filepath.Join(s.dir, lockFile)
+			b, err := os.ReadFile(lock)
+			if err != nil || len(b) != wordLen {
+				t.Fatalf("word %x, %v", b, err)
+			}
+			c.change(b)
+			if err := os.WriteFile(lock, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j := s.open(t, Options{})
+			defer j.Close()
+			d := &counting{storage: j.wal.file}
+			j.wal.file = d
+			if _, err := j.Prove(0); err != nil || d.syncs != c.want {
+				t.Errorf("%d flushes, want %d, %v", d.syncs, c.want, err)
 			}
 		})
 	}

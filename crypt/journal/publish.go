@@ -2,12 +2,12 @@ package journal
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -17,14 +17,14 @@ import (
 )
 
 // publish writes what readers of the tlog-tiles layout need for the whole log.
-// The caller holds sealing and writer, and may have staged some. Complete tiles
+// The caller holds sealing, gates.seal, writer and the log, and may have staged some. Complete tiles
 // are always durable; the partial ones and the checkpoint only if asked for: they
 // can be made again.
 func (j *Journal) publish(lasting bool, st *staged) error {
 	if j.broken != nil {
 		return j.broken
 	}
-	if j.tree.size == 0 || j.tree.size == j.published && !lasting {
+	if j.tree.size == 0 || j.tree.size == j.published && !lasting && st == nil {
 		return nil
 	}
 	if err := j.flush(); err != nil { // never publish what a power failure could take back
@@ -117,6 +117,7 @@ func (j *Journal) headTile() ([]byte, error) {
 
 // staged is what stage has written and finish has to make the log's.
 type staged struct {
+	old      *header // of the write-ahead file that this was made from
 	from, to uint64
 	note     []byte // the checkpoint at to
 	tiles    []tlog.Tile
@@ -138,13 +139,13 @@ func (st *staged) discard() {
 	}
 }
 
-// stage is steps 1 to 4 for all that is complete. The caller holds sealing, and
-// all of it is durable. It returns nil if there is none.
+// stage is steps 1 to 4 for all that is complete. The caller holds sealing and
+// gates.seal and has caught up since, and all of it is durable. It returns nil if there is none.
 func (j *Journal) stage() (*staged, error) {
 	j.mu.RLock()
 	tree, w := *j.tree, &wal{file: j.wal.file, header: j.wal.header, end: j.wal.start, size: j.wal.end}
 	j.mu.RUnlock()
-	st := &staged{from: tree.base, to: tree.size / tileWidth * tileWidth}
+	st := &staged{old: w.header, from: tree.base, to: tree.size / tileWidth * tileWidth}
 	if st.from == st.to {
 		return nil, nil
 	}
@@ -257,12 +258,15 @@ func (j *Journal) stageEntries(w *wal, st *staged) error {
 }
 
 // finish is step 5: it makes what was staged part of the log. The caller holds
-// sealing and writer. nil is nothing to do.
+// sealing, gates.seal, writer and the log. nil is nothing to do.
 func (j *Journal) finish(st *staged) error {
 	if st == nil {
 		return nil
 	}
 	defer st.discard()
+	if st.old != j.wal.header {
+		return corrupt("wal_replaced", errors.New("the write-ahead file was replaced by a process without the lock for that"))
+	}
 	rest, err := st.after(&wal{file: j.wal.file, header: j.wal.header, size: j.wal.end})
 	if err != nil {
 		return err
@@ -310,22 +314,28 @@ func (st *staged) after(w *wal) (rest []*group, err error) {
 }
 
 // move is steps 1 to 6 in the background, for a log that nobody publishes.
-// Its failure is nobody's: the next one, Close and Publish try again.
+// Its failure is nobody's: the next one, Close and Publish try again. Where another
+// process is at it there is nothing to do.
 func (j *Journal) move() {
 	j.sealing.Lock()
 	defer j.sealing.Unlock()
-	j.mu.RLock()
-	closed := j.closed
-	j.mu.RUnlock()
-	var st *staged
-	if !closed {
-		st, _ = j.stage()
-	}
+	st := j.draftMove()
 	defer st.discard()
 	if j.replace(st) {
 		j.bury()
 		_ = j.sweep(st)
 	}
+	j.gates.seal.Release()
+}
+
+// draftMove is the part of move in which appends go on. It takes gates.seal, which
+// the caller gives back.
+func (j *Journal) draftMove() *staged {
+	if free, err := j.gates.seal.Try(durable.Exclusive); !free || err != nil {
+		return nil // at work, or closed
+	}
+	st, _ := j.stageAll(context.Background())
+	return st
 }
 
 // replace is finish for move, and says whether it was done.
@@ -333,7 +343,11 @@ func (j *Journal) replace(st *staged) bool {
 	j.writer.Lock()
 	defer j.writer.Unlock()
 	j.moving = false
-	return !j.closed && j.broken == nil && j.finish(st) == nil
+	if st == nil || j.take(context.Background()) != nil {
+		return false
+	}
+	defer j.yield()
+	return j.finish(st) == nil
 }
 
 // swap puts the new write-ahead file, which continues the tree nt, in the place
@@ -344,8 +358,14 @@ func (j *Journal) swap(st *staged, nt *tree) error {
 		return err
 	}
 	var f *os.File
+	var info os.FileInfo
 	if err == nil {
 		f, err = os.OpenFile(filepath.Join(j.dir, walFile), os.O_RDWR, 0)
+	}
+	if err == nil {
+		if info, err = f.Stat(); err != nil {
+			f.Close()
+		}
 	}
 	if err != nil {
 		// The old descriptor leads to a file without a name now. Nothing more may
@@ -356,20 +376,26 @@ func (j *Journal) swap(st *staged, nt *tree) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.retired = append(j.retired, j.wal)
-	j.wal = &wal{file: disk{f}, header: st.header, start: int64(len(st.header.encode())), end: st.end, places: st.places, leaves: st.leaves}
+	j.wal = &wal{file: disk{f}, info: info, header: st.header, start: int64(len(st.header.encode())), end: st.end, places: st.places, leaves: st.leaves}
 	j.tree = nt
+	j.leaveWord()
 	return nil
 }
 
 // bury closes the write-ahead files that were replaced. The last descriptor of a
 // file without a name takes its blocks with it, some 10 ms for 5 MB where the file
 // system tells the disk: no append must wait for that. The caller holds neither
-// writer nor mu.
+// writer nor mu. Nothing reads through them any more: reading is under mu, and
+// stage reads the one that only it replaces.
 func (j *Journal) bury() {
 	j.writer.Lock()
 	dead := j.retired
 	j.retired = nil
 	j.writer.Unlock()
+	closeAll(dead)
+}
+
+func closeAll(dead []*wal) {
 	for _, w := range dead {
 		w.close()
 	}
@@ -432,44 +458,4 @@ func keepOnly(dir string, width int) error {
 		}
 	}
 	return nil
-}
-
-// writeFile writes a file below the journal durably, with its folders.
-func (j *Journal) writeFile(step, name string, data []byte) error {
-	path := filepath.Join(j.dir, filepath.FromSlash(name))
-	if err := durable.MkdirAll0700(filepath.Dir(path)); err != nil {
-		return err
-	}
-	j.step(step + ":begin")
-	return durable.WriteFileSteps(path, data, 0o600, func(s string) { j.step(step + ":" + s) })
-}
-
-// replaceFile is writeFile without the flushes.
-func (j *Journal) replaceFile(step, name string, data []byte) error {
-	path := filepath.Join(j.dir, filepath.FromSlash(name))
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	j.step(step + ":begin")
-	if err := durable.Replace(path, data, 0o600); err != nil {
-		return err
-	}
-	j.step(step + ":renamed")
-	return nil
-}
-
-// writeOnce writes a file that never changes again. One that is there already
-// comes from a seal that a crash interrupted and must be the same.
-func (j *Journal) writeOnce(step, name string, data []byte) error {
-	path := filepath.Join(j.dir, filepath.FromSlash(name))
-	old, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return j.writeFile(step, name, data)
-	case err != nil:
-		return err
-	case !slices.Equal(old, data):
-		return corrupt("tile_corrupt", fmt.Errorf("%q is there already and different", path))
-	}
-	return durable.SyncDir(filepath.Dir(path))
 }

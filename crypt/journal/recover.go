@@ -37,7 +37,8 @@ func (d disk) StartWriting(off, n int64) { durable.StartWriting(d.File, off, n) 
 // wal is an open write-ahead file.
 type wal struct {
 	file   storage
-	size   int64 // of the file when it was opened
+	info   os.FileInfo // which file it is
+	size   int64       // of the file when it was opened
 	header *header
 	start  int64   // where the first record is
 	end    int64   // where the next record goes
@@ -71,6 +72,7 @@ func openWAL(dir string, flag int) (*wal, error) {
 		f.Close()
 		return nil, err
 	}
+	w.info = fi
 	return w, nil
 }
 

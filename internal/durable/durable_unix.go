@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"palyra/internal/fault"
@@ -62,51 +64,176 @@ func isMount(dir string, fi fs.FileInfo) bool {
 type FileLock struct{ f *os.File }
 
 // Lock takes an exclusive lock on the file at path, which it creates with mode
-// 0600 if it is missing. It does not wait: a lock that somebody holds is
+// 0600 if it is missing. It does not wait: a lock that another process holds is
 // fault.Busy. The file stays behind; only the lock matters.
 func Lock(path string) (*FileLock, error) {
 	op := fmt.Sprintf("lock %q", path)
 	for range 8 {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|noFollow, 0o600)
-		if isLoop(err) {
-			return nil, fault.New(fault.BadState, "wrong_type", op, errors.New("is a symbolic link"))
-		}
+		g, err := OpenGate(path)
 		if err != nil {
-			return nil, Fault(op, cause(err))
+			return nil, err
 		}
-		fi, err := f.Stat()
-		if err == nil {
-			err = private(op, fi)
-		}
-		if err == nil {
-			err = flock(f)
-		}
-		if err != nil {
-			f.Close()
-			if errors.Is(err, syscall.EWOULDBLOCK) {
-				return nil, fault.New(fault.Busy, "locked", op, errors.New("another process holds it")).
+		held, err := g.Try(Exclusive)
+		if err != nil || !held {
+			holder := g.Holder()
+			_ = g.Close() // it holds nothing
+			if err == nil {
+				err = fault.New(fault.Busy, "locked", op, heldBy(holder)).
 					WithHint("wait until the other Palyra on this state directory has ended, or use another one with --state")
 			}
 			return nil, Fault(op, err)
 		}
-		// Somebody may have removed the name while we waited for the descriptor:
-		// a lock on a file that nobody else can find is none.
-		if now, err := os.Lstat(path); err == nil && os.SameFile(fi, now) {
-			return &FileLock{f: f}, nil
+		// The name may have been removed since the file was opened: a lock on a file
+		// that no other process can find is none.
+		if g.named() {
+			return &FileLock{f: g.f}, nil
 		}
-		f.Close()
+		_ = g.Close()
 	}
 	return nil, fault.New(fault.Busy, "lock_unstable", op, errors.New("the file is replaced again and again"))
 }
 
-func flock(f *os.File) error {
+// Unlock gives the lock back.
+func (l *FileLock) Unlock() error { return l.f.Close() }
+
+// Gate is a lock file that stays open, to be locked again and again (flock(2)).
+// The lock belongs to the Gate: two Gates of one file exclude each other, in one
+// process too. It ends with Release, with Close, or with the process. One
+// goroutine at a time may use a Gate.
+type Gate struct {
+	f    *os.File
+	path string
+}
+
+// OpenGate opens the lock file at path, and creates it with mode 0600 if it is
+// missing. It locks nothing.
+func OpenGate(path string) (*Gate, error) {
+	op := fmt.Sprintf("lock %q", path)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|noFollow, 0o600)
+	if isLoop(err) {
+		return nil, fault.New(fault.BadState, "wrong_type", op, errors.New("is a symbolic link"))
+	}
+	if err != nil {
+		return nil, Fault(op, cause(err))
+	}
+	fi, err := f.Stat()
+	if err == nil {
+		err = private(op, fi)
+	}
+	if err != nil {
+		f.Close()
+		return nil, Fault(op, cause(err))
+	}
+	return &Gate{f: f, path: path}, nil
+}
+
+// named reports whether the file still has its name.
+func (g *Gate) named() bool {
+	was, err := g.f.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Lstat(g.path)
+	return err == nil && os.SameFile(was, now)
+}
+
+// Try takes the lock if that is possible at once. A Gate that has the lock may
+// ask for the other kind; where it is told false it has neither.
+func (g *Gate) Try(h Hold) (bool, error) {
+	how := syscall.LOCK_EX
+	if h == Shared {
+		how = syscall.LOCK_SH
+	}
+	switch err := g.flock(how | syscall.LOCK_NB); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return false, nil
+	default:
+		return false, Fault(fmt.Sprintf("lock %q", g.path), os.NewSyscallError("flock", err))
+	}
+}
+
+// Release gives the lock back. It may be called without one.
+func (g *Gate) Release() {
+	// Unlocking an open file does not fail; if it did, Close would do it.
+	_ = g.flock(syscall.LOCK_UN)
+}
+
+// Close gives the lock back and closes the file, which stays behind.
+func (g *Gate) Close() error {
+	if g == nil {
+		return nil
+	}
+	return g.f.Close()
+}
+
+func (g *Gate) flock(how int) error {
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(g.f.Fd()), how)
 		if err != syscall.EINTR {
 			return err
 		}
 	}
 }
 
-// Unlock gives the lock back.
-func (l *FileLock) Unlock() error { return l.f.Close() }
+// ReadAt and WriteAt reach the content of the lock file, in which whoever holds
+// the lock may leave a word for the next.
+func (g *Gate) ReadAt(b []byte, off int64) (int, error) { return g.f.ReadAt(b, off) }
+
+// WriteAt implements io.WriterAt; see ReadAt.
+func (g *Gate) WriteAt(b []byte, off int64) (int, error) { return g.f.WriteAt(b, off) }
+
+// Holder says which process holds the lock, "" if the kernel does not tell.
+func (g *Gate) Holder() string {
+	fi, err := g.f.Stat()
+	if err != nil {
+		return ""
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	b, err := os.ReadFile("/proc/locks") // Linux only, and not where /proc is hidden
+	if err != nil {
+		return ""
+	}
+	// "1: FLOCK  ADVISORY  WRITE 24415 fe:00:9978574 0 EOF" (proc_locks(5)); the
+	// device is that of the file system, which some file systems do not show in stat.
+	ino := ":" + strconv.FormatUint(uint64(st.Ino), 10)
+	for line := range strings.Lines(string(b)) {
+		w := strings.Fields(line)
+		if len(w) < 6 || w[1] != "FLOCK" || !strings.HasSuffix(w[5], ino) {
+			continue
+		}
+		if pid, err := strconv.Atoi(w[4]); err == nil && pid > 0 {
+			return fmt.Sprintf("process %d", pid)
+		}
+	}
+	return ""
+}
+
+// Live marks work that goes on, in a way that ends with the process that does it:
+// each piece locks the byte of a file that its key names (an open file description
+// lock, fcntl(2)), which is the kernel's to give back. The zero value is none.
+type Live struct {
+	f    *os.File
+	path string
+}
+
+// OpenLive opens the file at path, and creates it with mode 0600 if it is missing.
+func OpenLive(path string) (*Live, error) {
+	g, err := OpenGate(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Live{f: g.f, path: path}, nil
+}
+
+// Close gives back all marks.
+func (l *Live) Close() error {
+	if l == nil {
+		return nil
+	}
+	return l.f.Close()
+}

@@ -269,7 +269,7 @@ func copyJournal(ctx context.Context, from, to string) error {
 			return err
 		}
 		rel, err := filepath.Rel(from, p)
-		if err != nil || rel == "." || slices.Contains(first, rel) || rel == lockFile || durable.IsTemp(d.Name()) {
+		if err != nil || rel == "." || slices.Contains(first, rel) || journal.IsLock(rel) || durable.IsTemp(d.Name()) {
 			return err
 		}
 		if d.IsDir() {

@@ -1,0 +1,331 @@
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// A process that wants to write takes lock, catches up with what others wrote, and
+// gives lock back after its flush. flock(2) is not fair: a process that gives it
+// back and takes it again would keep it from all others. So turn is taken before
+// lock and given back once lock is held: the one that waits for lock has turn, and
+// the one that had lock cannot pass it.
+//
+// seal is held for longer, by the one process that moves complete tiles out of the
+// write-ahead file or publishes; others append meanwhile. Only its holder replaces
+// files, the write-ahead file among them.
+const (
+	lockFile = "lock"
+	turnFile = "turn"
+	sealFile = "seal"
+)
+
+// IsLock reports whether a file of this name in a journal's directory is a lock,
+// which no copy of the journal needs.
+func IsLock(name string) bool { return name == lockFile || name == turnFile || name == sealFile }
+
+const (
+	// patience bounds the wait for another process. Groups take a flush each, and
+	// there is one in front of us; a disk that needs this long is of no use.
+	patience = 10 * time.Second
+	// closePatience bounds the wait of Close, which has no need to publish.
+	closePatience = time.Second
+)
+
+// gates are the locks between processes. The holder of writer uses lock and turn,
+// the holder of sealing uses seal.
+type gates struct {
+	lock, turn, seal *durable.Gate
+	patience         time.Duration
+}
+
+func (g *gates) open(dir string, patience time.Duration) (err error) {
+	g.patience = patience
+	for name, to := range map[string]**durable.Gate{lockFile: &g.lock, turnFile: &g.turn, sealFile: &g.seal} {
+		if *to, err = durable.OpenGate(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close gives everything back.
+func (g *gates) close() {
+	_, _, _ = g.lock.Close(), g.turn.Close(), g.seal.Close() // nothing is buffered in them
+}
+
+// take takes lock.
+func (g *gates) take(ctx context.Context) error {
+	until := time.Now().Add(g.patience)
+	if err := g.wait(ctx, g.turn, g.patience); err != nil {
+		return err
+	}
+	defer g.turn.Release()
+	return g.wait(ctx, g.lock, time.Until(until))
+}
+
+func (g *gates) release() { g.lock.Release() }
+
+func (g *gates) takeSeal(ctx context.Context) error { return g.wait(ctx, g.seal, g.patience) }
+
+func (g *gates) wait(ctx context.Context, gate *durable.Gate, patience time.Duration) error {
+	err := gate.Take(ctx, durable.Exclusive, patience)
+	switch {
+	case err != nil && err == ctx.Err():
+		return gaveUp(err)
+	case fault.KindOf(err) == fault.Busy:
+		if gate == g.turn { // whose holder waits as we do
+			gate = g.lock
+		}
+		return fault.New(fault.Busy, "journal_busy", "write journal", fmt.Errorf("%s keeps it locked", cmp.Or(gate.Holder(), "another process"))).
+			WithHint("it stands still in the middle of a write: look what stopped it, or end it")
+	}
+	return err
+}
+
+// take gets the log for this process alone and brings what it knows up to date.
+// The caller holds writer, and gives the log back with yield.
+func (j *Journal) take(ctx context.Context) error {
+	switch {
+	case j.closed:
+		return errClosed("write journal")
+	case j.broken != nil:
+		return j.broken
+	case j.held: // since a write that failed
+		return nil
+	}
+	if err := j.gates.take(ctx); err != nil {
+		return err
+	}
+	j.held = true
+	if err := j.catchUp(); err != nil {
+		if fault.KindOf(err) == fault.Integrity {
+			j.broken = err
+		}
+		j.yield()
+		return err
+	}
+	return nil
+}
+
+// yield gives the log to other processes, unless a failed write stands at its end
+// that could not be cut off: the others would take it for an entry.
+func (j *Journal) yield() {
+	if j.held && !j.wal.dirty {
+		j.held = false
+		j.gates.release()
+	}
+}
+
+// Refresh looks what other processes have appended. It is fault.Busy
+// "journal_busy" if one of them keeps the log locked.
+func (j *Journal) Refresh(ctx context.Context) error {
+	if j.current() {
+		return nil
+	}
+	return durable.Fault("read journal", j.look(ctx))
+}
+
+// look is take and yield.
+func (j *Journal) look(ctx context.Context) error {
+	j.writer.Lock()
+	err := j.take(ctx)
+	j.yield()
+	j.writer.Unlock()
+	j.bury()
+	return err
+}
+
+// current reports whether the write-ahead file is as this process last saw it. It
+// says no where one of this process is at work on it.
+func (j *Journal) current() bool {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	fi, err := os.Lstat(filepath.Join(j.dir, walFile))
+	return !j.closed && err == nil && os.SameFile(fi, j.wal.info) && fi.Size() == j.wal.end
+}
+
+// catchUp reads what other processes have written. The caller holds writer and
+// the log.
+func (j *Journal) catchUp() error {
+	fi, err := os.Lstat(filepath.Join(j.dir, walFile))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return corrupt("wal_missing", errors.New("the write-ahead file is gone"))
+	case err != nil:
+		return err
+	case !os.SameFile(fi, j.wal.info):
+		_, err := j.reload()
+		return err
+	case fi.Size() < j.wal.end:
+		return corrupt("rolled_back", fmt.Errorf("the write-ahead file has %d bytes, it had %d", fi.Size(), j.wal.end))
+	case fi.Size() > j.wal.end:
+		return j.follow(fi.Size())
+	}
+	return nil
+}
+
+// reload reads the write-ahead file from its beginning, cuts off a torn end, and
+// makes it what this process knows. If it knew something before, that must be the
+// beginning of it.
+func (j *Journal) reload() (torn int64, err error) {
+	w, err := openWAL(j.dir, os.O_RDWR)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	published, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, err
+	}
+	s, err := w.load(j.dir, j.vkey, j.key, published)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.extends(j.tree); err != nil {
+		return 0, err
+	}
+	if s.torn > 0 {
+		if err := j.cutTorn(w); err != nil {
+			return 0, err
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.wal != nil {
+		j.retired = append(j.retired, j.wal)
+	}
+	j.wal, j.tree, j.note, j.open, j.published = w, s.tree, s.note, s.open, s.published
+	// A checkpoint is published after the flush of what it covers. Entries beyond it
+	// were written by a process that may have died before the flush.
+	j.unsynced = s.torn == 0 && s.tree.size > max(s.tree.base, s.published) && !j.flushed()
+	return s.torn, nil
+}
+
+// extends holds what was read to what was known before; nil is nothing.
+func (s *state) extends(old *tree) error {
+	if old == nil {
+		return nil
+	}
+	if s.tree.size < old.size {
+		return corrupt("rolled_back", fmt.Errorf("the log has %d entries, it had %d", s.tree.size, old.size))
+	}
+	root, err := s.tree.rootAt(old.size)
+	if err != nil {
+		return err
+	}
+	if root != old.root {
+		return corrupt("checkpoint_split", fmt.Errorf("the first %d entries have another root than they had", old.size))
+	}
+	return nil
+}
+
+// cutTorn removes what a process left that died in the middle of a record. The cut
+// must be durable before something else is written there, or a second crash could
+// leave sectors of both, which looks like tampering.
+func (j *Journal) cutTorn(w *wal) error {
+	j.step("recover:torn")
+	if err := w.cut(); err != nil {
+		return fmt.Errorf("cut off unfinished record: %w", err)
+	}
+	j.step("recover:cut")
+	return nil
+}
+
+// follow reads the records that other processes have added to the write-ahead
+// file, which has this size now.
+func (j *Journal) follow(size int64) error {
+	w := &wal{file: j.wal.file, header: j.wal.header, end: j.wal.end, size: size}
+	open := maps.Clone(j.open)
+	var hashes []tlog.Hash
+	var note, leaves []byte
+	next := j.tree.size
+	err := w.scanFrom(next, func(g *group, places []place) error {
+		for i := range g.entries {
+			if err := track(open, &g.entries[i], next); err != nil {
+				return corrupt("wal_corrupt", err)
+			}
+			hashes = append(hashes, tlog.RecordHash(g.entries[i].Leaf))
+			next++
+		}
+		leaves = appendLeaves(leaves, g)
+		w.places, note = append(w.places, places...), bytes.Clone(g.note)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	x, err := j.tree.extend(hashes)
+	if err != nil {
+		return err
+	}
+	if len(hashes) > 0 && !j.key.Signed(note, x.size, x.root) {
+		if err := holds(note, j.vkey, x.size, x.root); err != nil {
+			return corrupt("wal_corrupt", err)
+		}
+	}
+	torn := w.end < size
+	if torn {
+		if err := j.cutTorn(w); err != nil {
+			return err
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.wal.end = w.end
+	j.wal.places, j.wal.leaves = append(j.wal.places, w.places...), append(j.wal.leaves, leaves...)
+	if len(hashes) > 0 {
+		j.tree.apply(x)
+		j.note, j.open = note, open
+	}
+	j.unsynced = !torn && (j.unsynced || len(hashes) > 0) && !j.flushed()
+	return nil
+}
+
+// The lock file holds a word of the last writer for the next: how far it has
+// flushed the write-ahead file. Nothing flushes the word itself. It may be missing
+// or older than the file, and the next writer flushes once more; it is never wrong,
+// since what was flushed stays.
+//
+//	"PJL1" salt of the write-ahead file[8] end[8] crc[4]
+const (
+	wordMagic = "PJL1"
+	wordLen   = 24
+)
+
+// leaveWord notes that the write-ahead file is durable up to its end. The caller
+// holds the log. That it may fail costs the next writer a flush.
+func (j *Journal) leaveWord() {
+	b := append(make([]byte, 0, wordLen), wordMagic...)
+	b = append(b, j.wal.header.salt[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(j.wal.end))
+	_, _ = j.gates.lock.WriteAt(binary.BigEndian.AppendUint32(b, crcOf(b)), 0)
+}
+
+// flushed reports whether the last writer left word that the write-ahead file is
+// durable up to its end. The caller holds the log.
+func (j *Journal) flushed() bool {
+	var b [wordLen]byte
+	if _, err := j.gates.lock.ReadAt(b[:], 0); err != nil {
+		return false
+	}
+	return string(b[:4]) == wordMagic && bytes.Equal(b[4:12], j.wal.header.salt[:]) &&
+		binary.BigEndian.Uint64(b[12:]) >= uint64(j.wal.end) && binary.BigEndian.Uint32(b[20:]) == crcOf(b[:20])
+}
