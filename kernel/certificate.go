@@ -30,13 +30,13 @@ const CertifyAct = "sandbox.certify"
 func (k *Kernel) Self() string { return principal(k.cfg.Principal) }
 
 // certificates is what the sandbox certificate in the state directory says of the
-// tiers. It is read when it is first asked for, and stays while palyra-cell is the
-// file that it is about: nobody else can make another certificate while a Kernel
-// holds the directory.
+// tiers. It is read when it is first asked for, and again when it or palyra-cell is
+// another file.
 type certificates struct {
 	mu    sync.Mutex
 	read  bool                 // guarded by mu
 	cell  os.FileInfo          // guarded by mu; palyra-cell as it was then
+	file  os.FileInfo          // guarded by mu; the certificate as it was then, nil: none
 	tiers map[tier.Tier]string // guarded by mu
 	why   error                // guarded by mu; why nothing is proven of some tier
 }
@@ -53,8 +53,11 @@ func (k *Kernel) certificateOf(t tier.Tier) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Whoever has the right to replace palyra-cell is trusted, and may still forget.
-	if !c.read || c.tiers != nil && !sameFile(c.cell, k.cfg.CellPath) {
+	// Another process may make a certificate at any time.
+	file := filepath.Join(k.cfg.StateDir, CertificateFile)
+	if !c.read || c.tiers != nil && !sameFile(c.cell, k.cfg.CellPath) || !sameFile(c.file, file) && !(c.file == nil && absentFile(file)) {
 		c.cell, _ = os.Stat(k.cfg.CellPath)
+		c.file, _ = os.Stat(file)
 		c.tiers, c.why = k.readCertificate()
 		c.read = true
 	}
@@ -68,6 +71,11 @@ func (k *Kernel) certificateOf(t tier.Tier) (string, error) {
 func sameFile(was os.FileInfo, path string) bool {
 	now, err := os.Stat(path)
 	return err == nil && was != nil && os.SameFile(was, now) && was.Size() == now.Size() && was.ModTime().Equal(now.ModTime())
+}
+
+func absentFile(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // readCertificate returns nothing for a certificate that is not there, not

@@ -29,7 +29,13 @@
 // returns an error and no Outcome for what never came to a decision (a malformed
 // proposal, a program that is not there), and an error beside the Outcome for
 // what could not be recorded. Nothing runs unless its intent is on disk. An
-// intent whose result never came is closed by the next Open as outcome_unknown.
+// intent whose result never came is closed as outcome_unknown by the next Open or
+// CloseOrphans of any process: see below.
+//
+// Several processes may have one state directory open, each with a Kernel, and make
+// calls at the same time. A call is marked in the file "live" from before its intent
+// until after its result, with a lock that the operating system takes back when the
+// process dies: an intent without a result and without the mark is an orphan.
 //
 // A Proposal serialises and carries no authority. Who asks is said by whoever
 // opens the Kernel, never by the proposal.
@@ -172,7 +178,7 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 		runtime.Gosched() // and so goes first
 	}
 	if k.set, err = loadSet(&cfg); err == nil {
-		k.state, err = openState(cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step})
+		k.state, err = openState(ctx, cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step})
 	}
 	if err != nil {
 		k.closeLanes()
@@ -218,6 +224,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	}
 	c := newCall(k, &who, s, &p, stdio.Observe)
 	defer c.close()
+	defer c.over()
 	k.step("sealed")
 	c.observe(Event{Step: StepSealed})
 
@@ -327,6 +334,20 @@ func (k *Kernel) enter() error {
 	}
 	k.calls.Add(1)
 	return nil
+}
+
+// CloseOrphans closes the intents of calls that other processes have left since Open:
+// of a palyra exec that was killed, say. A process that runs for long calls it now and
+// then.
+func (k *Kernel) CloseOrphans(ctx context.Context) error {
+	if err := k.enter(); err != nil {
+		return err
+	}
+	defer k.calls.Done()
+	if err := k.state.journal.Refresh(ctx); err != nil {
+		return err
+	}
+	return k.state.closeOrphans(ctx)
 }
 
 // Close waits for the calls to end, stops palyra-cell and closes the state

@@ -49,8 +49,32 @@ func (k *Kernel) StateDir() string { return k.cfg.StateDir }
 // Trust returns whom a verifier of this kernel's receipts must believe.
 func (k *Kernel) Trust() *receipt.Trust { return k.state.trust }
 
+// look has the journal see what other processes have appended, for a reader who asks
+// for size entries. A process that stands still in the middle of a write must not keep
+// readers: then they get what is known.
+func (k *Kernel) look(size uint64) error {
+	if k.state.journal.Size() >= size {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readerPatience)
+	defer cancel()
+	err := k.state.journal.Refresh(ctx)
+	if kind := fault.KindOf(err); kind == fault.Busy || kind == fault.Timeout {
+		return nil
+	}
+	return err
+}
+
+const (
+	readerPatience = time.Second
+	wholeJournal   = ^uint64(0)
+)
+
 // Receipt returns the bundle of an entry, proved under the newest checkpoint.
 func (k *Kernel) Receipt(index uint64) ([]byte, error) {
+	if err := k.look(index + 1); err != nil {
+		return nil, err
+	}
 	content, err := k.state.journal.Content(index)
 	if err != nil {
 		return nil, err
@@ -67,11 +91,14 @@ type JournalStatus struct {
 	Origin     string   `json:"origin"`
 	Size       uint64   `json:"size"`
 	Checkpoint string   `json:"checkpoint"` // signed note over all of it; "" if it is empty
-	Open       []uint64 `json:"open"`       // intents without a result: calls that run now
+	Open       []uint64 `json:"open"`       // intents without a result: calls that run now, in any process
 }
 
 // JournalStatus returns the state of the journal.
 func (k *Kernel) JournalStatus() (JournalStatus, error) {
+	if err := k.look(wholeJournal); err != nil {
+		return JournalStatus{}, err
+	}
 	j := k.state.journal
 	note, err := j.Checkpoint()
 	if err != nil {
@@ -81,18 +108,24 @@ func (k *Kernel) JournalStatus() (JournalStatus, error) {
 }
 
 // JournalEntries reads the entries from index from up to but not including to,
-// or the end of the log if that comes first.
+// or the end of the log as JournalStatus saw it if that comes first.
 func (k *Kernel) JournalEntries(from, to uint64) iter.Seq2[journal.Record, error] {
 	return k.state.journal.Entries(from, min(to, k.state.journal.Size()))
 }
 
 // JournalProof proves an entry under the newest checkpoint.
 func (k *Kernel) JournalProof(index uint64) (journal.Proof, error) {
+	if err := k.look(index + 1); err != nil {
+		return journal.Proof{}, err
+	}
 	return k.state.journal.Prove(index)
 }
 
 // JournalConsistency proves that the log extends what it was at size old.
 func (k *Kernel) JournalConsistency(old uint64) (journal.Consistency, error) {
+	if err := k.look(old); err != nil {
+		return journal.Consistency{}, err
+	}
 	return k.state.journal.ProveConsistency(old)
 }
 

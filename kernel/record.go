@@ -120,6 +120,10 @@ func (c *call) intend(ctx context.Context, meanwhile func()) error {
 			return err
 		}
 	}
+	// Before the intent, or another process could take it for one that a crash left.
+	if err := c.k.state.live.Mark(c.out.CallID); err != nil {
+		return err
+	}
 	i, err := c.k.state.append(context.WithoutCancel(ctx), c.signed, true, nil, func(func() (journal.Proof, error)) { meanwhile() })
 	if err != nil {
 		return err
@@ -157,6 +161,14 @@ func (c *call) close() {
 		c.streams.close()
 	}
 	c.s.close()
+}
+
+// over says that no result of this call is to come any more. An intent that has none
+// may be closed from here on by whoever looks.
+func (c *call) over() {
+	if c.signed != nil {
+		c.k.state.live.Unmark(c.out.CallID)
+	}
 }
 
 // execute runs the call and says how that ended.
@@ -401,41 +413,73 @@ func (s *state) logged(content []byte) (*receipt.Entry, error) {
 	return env.Entry(s.ring.Attestation())
 }
 
-// closeOrphans writes the result of every intent that has none: a crash came
-// between the two, and what happened is not known.
+// orphan is an intent that has no result.
+type orphan struct {
+	index     uint64
+	predicate receipt.Predicate
+}
+
+// closeOrphans writes the result of every intent that has none and whose call is not
+// under way, here or in another process: a crash came between the two, and what
+// happened is not known.
 func (s *state) closeOrphans(ctx context.Context) error {
+	var open []orphan
+	var ids []string
 	for _, i := range s.journal.OpenEntries() {
-		op := fmt.Sprintf("close intent %d", i)
-		content, err := s.journal.Content(i)
+		p, err := s.intentAt(i)
 		if err != nil {
 			return err
 		}
-		e, err := s.logged(content)
-		if err != nil {
-			return err
+		open, ids = append(open, orphan{i, p}), append(ids, p.CallID)
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	// A call that is over by now has its result in the journal, where it is found
+	// before anything is written: an intent is closed once.
+	alive, err := s.live.Marked(ids)
+	if err != nil {
+		return err
+	}
+	for _, o := range open {
+		if alive[o.predicate.CallID] {
+			continue
 		}
-		b, err := s.receipt(i, e)
-		if err != nil {
-			return err
-		}
-		v, err := receipt.Verify(b, s.trust)
-		if err != nil {
-			return err
-		}
-		st := v.Statement
-		if !st.IsIntent() {
-			return fault.New(fault.Integrity, "orphan_not_intent", op, nil)
-		}
-		p := st.Predicate
-		p.Outcome, p.Intent = receipt.OutcomeUnknown, &i
+		p := o.predicate
+		p.Outcome, p.Intent = receipt.OutcomeUnknown, &o.index
 		p.Seq, p.Time, p.BootID = s.journal.Size(), stamp(time.Now()), s.boot
 		p.Error = &receipt.Error{Kind: fault.Internal.String(), Reason: "crashed"}
-		if e, err = s.sign(receipt.NewStatement(p, canon.Digest{}, canon.Digest{})); err != nil {
+		e, err := s.sign(receipt.NewStatement(p, canon.Digest{}, canon.Digest{}))
+		if err != nil {
 			return err
 		}
-		if _, err := s.append(ctx, e, false, &i, nil); err != nil {
+		if _, err := s.append(ctx, e, false, &o.index, nil); err != nil && fault.ReasonOf(err) != journal.ReasonNotOpen {
 			return err
 		}
 	}
 	return nil
+}
+
+// intentAt reads and verifies the intent at this index.
+func (s *state) intentAt(i uint64) (none receipt.Predicate, err error) {
+	content, err := s.journal.Content(i)
+	if err != nil {
+		return none, err
+	}
+	e, err := s.logged(content)
+	if err != nil {
+		return none, err
+	}
+	b, err := s.receipt(i, e)
+	if err != nil {
+		return none, err
+	}
+	v, err := receipt.Verify(b, s.trust)
+	if err != nil {
+		return none, err
+	}
+	if !v.Statement.IsIntent() {
+		return none, fault.New(fault.Integrity, "orphan_not_intent", fmt.Sprintf("close intent %d", i), nil)
+	}
+	return v.Statement.Predicate, nil
 }

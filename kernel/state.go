@@ -1,8 +1,12 @@
 package kernel
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"time"
 
 	"palyra/crypt/journal"
 	"palyra/crypt/keyring"
@@ -13,9 +17,10 @@ import (
 	"palyra/kernel/internal/digests"
 )
 
-// state is an open state directory:
+// state is an open state directory, which several processes may have open:
 //
-//	lock       held as long as this process uses it: one Palyra at a time
+//	lock       shared as long as a process uses it; exclusive while it is made
+//	live       a byte of it is locked for each call that is under way; see live
 //	keys/      private keys, 0600
 //	trust/     their public halves, for whoever verifies receipts
 //	journal/   the log of intents and results
@@ -23,15 +28,19 @@ import (
 type state struct {
 	dir     string
 	boot    string // this host's boot id, "" if it has none
-	lock    *durable.FileLock
+	lock    *durable.Gate
+	live    *durable.Live // calls of this process whose result is not durable yet, by call id
 	ring    *keyring.Ring
 	trust   *receipt.Trust
 	journal *journal.Journal
 	digests *digests.Cache
 }
 
+// makePatience bounds the wait for a process that makes the state directory.
+const makePatience = 10 * time.Second
+
 // openState opens dir, and makes it and its keys on first use.
-func openState(dir string, o journal.Options) (_ *state, err error) {
+func openState(ctx context.Context, dir string, o journal.Options) (_ *state, err error) {
 	op := fmt.Sprintf("open state directory %q", dir)
 	if !filepath.IsAbs(dir) {
 		return nil, fault.New(fault.BadState, "state_not_absolute", op, nil)
@@ -49,19 +58,70 @@ func openState(dir string, o journal.Options) (_ *state, err error) {
 			s.close()
 		}
 	}()
-	if s.lock, err = durable.Lock(filepath.Join(dir, "lock")); err != nil {
+	if s.lock, err = durable.OpenGate(filepath.Join(dir, "lock")); err != nil {
 		return nil, err
 	}
-	if s.ring, err = keyring.OpenOptions(dir, keyring.Options{Origin: knob.LogOrigin}); err != nil {
+	if s.live, err = durable.OpenLive(filepath.Join(dir, "live")); err != nil {
 		return nil, err
+	}
+	return s, s.enter(ctx, o)
+}
+
+// enter opens what is in the directory, under a share of its lock. On first use one
+// process has all of the lock while it makes it; the others wait for that.
+func (s *state) enter(ctx context.Context, o journal.Options) error {
+	for until := time.Now().Add(makePatience); ; {
+		if err := s.lock.Take(ctx, durable.Shared, time.Until(until)); err != nil {
+			return err
+		}
+		if s.made() {
+			return s.open(o)
+		}
+		if alone, err := s.lock.Try(durable.Exclusive); err != nil {
+			return err
+		} else if alone {
+			if err := s.open(o); err != nil {
+				return err
+			}
+			// Between the two kinds another process may look in, which then finds it made.
+			return s.lock.Take(ctx, durable.Shared, makePatience)
+		}
+		// Another process looks too, or makes it, or has it and something is missing.
+		if time.Now().After(until) {
+			return fault.New(fault.Busy, "locked", fmt.Sprintf("make state directory %q", s.dir), errors.New("it is not complete, and another process uses it")).
+				WithHint("end the other Palyra on this state directory; the next one says what is missing")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// made reports whether the first use came to its end: the write-ahead file is what
+// is made last.
+func (s *state) made() bool {
+	for _, name := range []string{"keys", filepath.Join("journal", "wal")} {
+		if _, err := os.Lstat(filepath.Join(s.dir, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// open opens keys and journal, and makes them where they are missing.
+func (s *state) open(o journal.Options) (err error) {
+	op := fmt.Sprintf("open state directory %q", s.dir)
+	if s.ring, err = keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin}); err != nil {
+		return err
 	}
 	if s.ring.Log().Origin() == knob.Origin && knob.Build == "" {
-		return nil, fault.New(fault.BadState, "state_of_test_build", op, fmt.Errorf("its log is called %q", knob.Origin)).
+		return fault.New(fault.BadState, "state_of_test_build", op, fmt.Errorf("its log is called %q", knob.Origin)).
 			WithHint("a build with " + knob.Tag + " made it, whose receipts prove nothing: use another directory")
 	}
 	s.trust = receipt.TrustIn(s.ring)
-	s.journal, err = journal.Open(filepath.Join(dir, "journal"), s.ring.Log(), o)
-	return s, err
+	s.journal, err = journal.Open(filepath.Join(s.dir, "journal"), s.ring.Log(), o)
+	return err
 }
 
 func (s *state) close() error {
@@ -73,9 +133,13 @@ func (s *state) close() error {
 		_ = s.digests.Save() // without it the next process hashes again
 		err = s.journal.Close()
 	}
+	_ = s.live.Close() // nothing is buffered in it
 	if s.lock != nil {
-		if uerr := s.lock.Unlock(); err == nil {
-			err = uerr
+		if alone, _ := s.lock.Try(durable.Exclusive); alone {
+			_ = s.digests.Sweep() // of a process that was killed
+		}
+		if cerr := s.lock.Close(); err == nil {
+			err = cerr
 		}
 	}
 	return err

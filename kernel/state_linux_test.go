@@ -2,17 +2,24 @@ package kernel
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	"palyra/authz/grant"
+	"palyra/authz/policy"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
+	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/tier"
 )
 
 func TestStateRefused(t *testing.T) {
@@ -86,20 +93,150 @@ func TestStateIsPrivate(t *testing.T) {
 	}
 }
 
-func TestStateBusy(t *testing.T) {
-	h := openHouse(t, Config{})
-	_, err := Open(t.Context(), Config{StateDir: h.dir, CellPath: "/none"})
-	if fault.KindOf(err) != fault.Busy || fault.HintOf(err) == "" {
-		t.Errorf("got %v", err)
+// TestStateShared: two kernels have one state directory, and each calls, lists and
+// proves what the other has recorded. Neither takes a call that is under way in the
+// other for an orphan.
+func TestStateShared(t *testing.T) {
+	running, release := make(chan struct{}), make(chan struct{})
+	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
+		close(running)
+		<-release
+		return nil, fault.New(fault.Internal, "x", "run", nil)
+	})
+	a := openHouse(t, cfg)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if o, err := a.Call(t.Context(), *proposal("true"), IO{}); err != nil || o.Outcome != receipt.Failed {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+	<-running
+	b := openHouse(t, Config{StateDir: a.dir, testOnlyStart: noCell})
+	for _, k := range []*house{b, a} {
+		if err := k.CloseOrphans(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := k.JournalStatus(); err != nil || fmt.Sprint(s.Open) != "[0]" {
+			t.Errorf("open: %v, %v", s.Open, err)
+		}
 	}
-	h.call(proposal("true"), IO{}) // not disturbed
-	if err := h.Close(); err != nil {
+	o, err := b.Call(t.Context(), *proposal("true"), IO{})
+	if err != nil || o.LogIndex != 1 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if _, err := a.Receipt(1); err != nil {
+		t.Errorf("receipt of a call of the other: %v", err)
+	}
+	close(release)
+	wg.Wait()
+	if _, err := b.JournalProof(2); err != nil {
+		t.Errorf("proof for a call of the other: %v", err)
+	}
+	if r, err := b.Audit(); err != nil || r.Intents != 1 || r.Results != 2 || len(r.Orphans) != 0 || r.Outcomes[receipt.OutcomeUnknown] != 0 {
+		t.Errorf("audit: %+v, %v", r, err)
+	}
+	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Call(t.Context(), *proposal("true"), IO{}); fault.ReasonOf(err) != "kernel_closed" {
+	if _, err := a.Call(t.Context(), *proposal("true"), IO{}); fault.ReasonOf(err) != "kernel_closed" {
 		t.Errorf("a closed kernel: %v", err)
 	}
-	openHouse(t, Config{StateDir: h.dir})
+	if o, err := b.Call(t.Context(), *proposal("true"), IO{}); err != nil || o.LogIndex != 3 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// noCell stands for a host on which nothing can run.
+func noCell(context.Context, tier.Tier, grant.Key) (runner, error) {
+	return nil, fault.New(fault.Refused, "no_cell", "start palyra-cell", nil)
+}
+
+// TestOrphanOfAnother: an intent whose process has gone is closed by a kernel that was
+// open all the time, once, and one whose call goes on is not.
+func TestOrphanOfAnother(t *testing.T) {
+	a := openHouse(t, Config{testOnlyStart: noCell})
+	b := openHouse(t, Config{StateDir: a.dir, testOnlyStart: noCell})
+	intent := func() *call {
+		t.Helper()
+		s, err := seal(t.Context(), proposal("true"), nil, b.dir, b.state.digests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newCall(b.Kernel, &Caller{}, s, proposal("true"), nil)
+		t.Cleanup(c.close)
+		c.decided(policy.Decision{Effect: policy.Allow})
+		if err := c.intend(t.Context(), func() {}); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	gone, going := intent(), intent()
+	gone.over()
+	for range 2 {
+		if err := a.CloseOrphans(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := a.JournalStatus(); err != nil || fmt.Sprint(s.Open) != "[1]" || s.Size != 3 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+	}
+	// The one that goes on is closed by its own result, whatever others would do now.
+	if _, err := going.end(t.Context(), receipt.Failed, nil); err != nil {
+		t.Error(err)
+	}
+	going.over()
+	// What b still takes for open was closed by a.
+	if err := b.state.closeOrphans(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := gone.end(t.Context(), receipt.Failed, nil); fault.ReasonOf(err) != journal.ReasonNotOpen {
+		t.Errorf("a second result: %v", err)
+	}
+	if r := a.audit(); r.Intents != 2 || r.Results != 2 || len(r.Orphans) != 0 || r.Outcomes[receipt.OutcomeUnknown] != 1 {
+		t.Errorf("audit: %+v", r)
+	}
+}
+
+// TestStateMadeOnce: of several that use a directory first, one makes it, and all
+// have the same keys.
+func TestStateMadeOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "state")
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	origins := make(map[string]int) // guarded by mu
+	for range 8 {
+		wg.Go(func() {
+			s, err := openState(t.Context(), dir, journal.Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			origins[s.trust.VKey()]++
+			mu.Unlock()
+			if err := s.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(origins) != 1 {
+		t.Errorf("%d sets of keys: %v", len(origins), origins)
+	}
+	// Exclusive work keeps others out, and they are told.
+	g, err := durable.OpenGate(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if ok, err := g.Try(durable.Exclusive); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := openState(ctx, dir, journal.Options{}); fault.KindOf(err) != fault.Timeout {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestStateDamaged: each private file, broken in turn, is found at Open or by
@@ -236,7 +373,7 @@ func TestResultLost(t *testing.T) {
 // TestStateWithoutJournal: keys never begin a second log of the same name.
 func TestStateWithoutJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	s, err := openState(dir, journal.Options{})
+	s, err := openState(t.Context(), dir, journal.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,13 +383,13 @@ func TestStateWithoutJournal(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "journal"), filepath.Join(dir, "gone")); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := openState(dir, journal.Options{}); fault.ReasonOf(err) != "journal_missing" || fault.HintOf(err) == "" {
+	if s, err := openState(t.Context(), dir, journal.Options{}); fault.ReasonOf(err) != "journal_missing" || fault.HintOf(err) == "" {
 		t.Errorf("keys without their journal: %v, %v", s, err)
 	}
 	if err := os.Rename(filepath.Join(dir, "gone"), filepath.Join(dir, "journal")); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = openState(dir, journal.Options{}); err != nil {
+	if s, err = openState(t.Context(), dir, journal.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.close(); err != nil {
@@ -264,7 +401,7 @@ func TestStateWithoutJournal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s, err = openState(dir, journal.Options{}); err != nil {
+	if s, err = openState(t.Context(), dir, journal.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.close(); err != nil {

@@ -246,6 +246,9 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 			if err := d.core.local.Flush(ctx); err != nil {
 				d.log.Warn("flush", "error", err.Error())
 			}
+			if err := d.core.kernel.CloseOrphans(ctx); err != nil {
+				d.log.Warn("close intents of processes that died", "error", err.Error())
+			}
 		case <-good.C:
 			if !d.safe {
 				d.counted()
@@ -267,8 +270,8 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	}
 }
 
-// flushEvery is how often the times of last use of tokens become durable. A
-// drain does it too.
+// flushEvery is how often the times of last use of tokens become durable, which a
+// drain does too, and intents are closed that a killed palyra exec left.
 const flushEvery = 10 * time.Minute
 
 func (d *daemon) counted() {

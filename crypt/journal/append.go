@@ -192,6 +192,10 @@ func (j *Journal) commit(batch []*request) {
 	}
 }
 
+// ReasonNotOpen is the reason of the error for an entry that closes one that is not
+// open: another was first.
+const ReasonNotOpen = "entry_not_open"
+
 // admit checks what only the log's state can tell.
 func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
 	if j.closed {
@@ -203,7 +207,7 @@ func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
 	if e.Closes != nil {
 		is, changed := open[*e.Closes]
 		if _, was := j.open[*e.Closes]; !(changed && is) && (changed || !was) {
-			return fault.New(fault.Usage, "entry_not_open", "append to journal", fmt.Errorf("entry %d is not open", *e.Closes))
+			return fault.New(fault.Usage, ReasonNotOpen, "append to journal", fmt.Errorf("entry %d is not open", *e.Closes))
 		}
 		open[*e.Closes] = false
 	}

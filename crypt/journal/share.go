@@ -83,10 +83,7 @@ func (g *gates) takeSeal(ctx context.Context) error { return g.wait(ctx, g.seal,
 
 func (g *gates) wait(ctx context.Context, gate *durable.Gate, patience time.Duration) error {
 	err := gate.Take(ctx, durable.Exclusive, patience)
-	switch {
-	case err != nil && err == ctx.Err():
-		return gaveUp(err)
-	case fault.KindOf(err) == fault.Busy:
+	if fault.KindOf(err) == fault.Busy {
 		if gate == g.turn { // whose holder waits as we do
 			gate = g.lock
 		}

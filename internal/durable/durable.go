@@ -158,13 +158,22 @@ func cause(err error) error {
 
 // RemoveTemps removes what interrupted writes left in dir. Only the holder of
 // the lock that protects dir may call it.
-func RemoveTemps(dir string) error {
+func RemoveTemps(dir string) error { return removeTemps(dir, ".") }
+
+// RemoveTempsOf is RemoveTemps for one file: it removes what interrupted writes of
+// path left beside it. Nothing may be writing path.
+func RemoveTempsOf(path string) error {
+	dir, base := filepath.Split(path)
+	return removeTemps(dir, "."+base+tempMark)
+}
+
+func removeTemps(dir, prefix string) error {
 	es, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("list %q: %w", dir, cause(err))
 	}
 	for _, e := range es {
-		if !IsTemp(e.Name()) {
+		if !IsTemp(e.Name()) || !strings.HasPrefix(e.Name(), prefix) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -78,8 +78,7 @@ func Lock(path string) (*FileLock, error) {
 			holder := g.Holder()
 			_ = g.Close() // it holds nothing
 			if err == nil {
-				err = fault.New(fault.Busy, "locked", op, heldBy(holder)).
-					WithHint("wait until the other Palyra on this state directory has ended, or use another one with --state")
+				err = fault.New(fault.Busy, "locked", op, heldBy(holder)).WithHint(busyHint)
 			}
 			return nil, Fault(op, err)
 		}

@@ -26,8 +26,9 @@ const (
 	lastPause  = time.Millisecond
 )
 
-// Take is Try that waits: until ctx is done, which is its error then, or for
-// patience, and then it is fault.Busy "locked" with the holder if that is known.
+// Take is Try that waits: until ctx is done, which is fault.Canceled or
+// fault.Timeout "gave_up", or for patience, and then it is fault.Busy "locked" with
+// the holder if that is known.
 func (g *Gate) Take(ctx context.Context, h Hold, patience time.Duration) error {
 	held, err := g.Try(h)
 	if held || err != nil {
@@ -39,19 +40,25 @@ func (g *Gate) Take(ctx context.Context, h Hold, patience time.Duration) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			kind := fault.Canceled
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				kind = fault.Timeout
+			}
+			return fault.New(kind, "gave_up", fmt.Sprintf("lock %q", g.path), ctx.Err())
 		case <-t.C:
 		}
 		if held, err := g.Try(h); held || err != nil {
 			return err
 		}
 		if time.Since(start) > patience {
-			return fault.New(fault.Busy, "locked", fmt.Sprintf("lock %q", g.path), heldBy(g.Holder()))
+			return fault.New(fault.Busy, "locked", fmt.Sprintf("lock %q", g.path), heldBy(g.Holder())).WithHint(busyHint)
 		}
 		pause = min(pause*3/2, lastPause)
 		t.Reset(pause)
 	}
 }
+
+const busyHint = "wait until the other Palyra on this state directory has ended, or use another one with --state"
 
 func heldBy(holder string) error {
 	if holder == "" {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -102,8 +101,8 @@ func (c *Cache) load() []record {
 // there is one that was not saved yet. The file is replaced at once and not
 // flushed: a crash of the host that could damage it also makes it worthless.
 //
-// The caller holds the lock of the folder that the file lies in, the state
-// directory, and the file is as private. Who can write it can have
+// Of several processes that save, the last one's digests stay. The file lies in the
+// state directory, and is as private. Who can write it can have
 // another digest shown, decided and recorded for a file of the system than it
 // has; but there they also reach the keys that sign what is recorded.
 func (c *Cache) Save() error {
@@ -115,12 +114,19 @@ func (c *Cache) Save() error {
 	if !c.unsaved {
 		return nil
 	}
-	_ = durable.RemoveTemps(filepath.Dir(c.path)) // of a process that was killed here
 	if err := durable.Replace(c.path, encode(c.boot, c.recordsLocked()), 0o600); err != nil {
 		return err
 	}
 	c.unsaved = false
 	return nil
+}
+
+// Sweep removes what a process left that was killed in Save. No other may be saving.
+func (c *Cache) Sweep() error {
+	if c == nil || c.path == "" {
+		return nil
+	}
+	return durable.RemoveTempsOf(c.path)
 }
 
 // records are the entries worth saving, the one used longest ago first.

@@ -33,7 +33,11 @@ func TestSaved(t *testing.T) {
 	}
 	first := of(t, c, file)
 	must(t, os.WriteFile(state+"/.digests.palyra-tmp-X", nil, 0o600)) // of one that was killed
+	other := state + "/.certificate.json.palyra-tmp-X"                // of one at work on another file
+	must(t, os.WriteFile(other, nil, 0o600))
 	must(t, c.Save())
+	must(t, c.Sweep())
+	must(t, os.Remove(other))
 	fi, err := os.Stat(saved)
 	must(t, err)
 	if fi.Mode() != 0o600 || fi.Size() != int64(headerSize+recordSize+32) {
