@@ -119,7 +119,8 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// TestCertificateOfAnotherBoot makes one that is genuine and of another boot.
+// TestCertificateOfAnotherBoot makes one that is genuine, and then one of another
+// boot, while a kernel is open.
 func TestCertificateOfAnotherBoot(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{StateDir: filepath.Join(dir, "state"), CellPath: "/bin/true"}
@@ -128,6 +129,9 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
+	if got := k.certificate(tier.C); got != policy.CertificateNone {
+		t.Errorf("without one: %q", got)
+	}
 	for _, boot := range []string{k.state.boot, "00000000-0000-0000-0000-000000000000"} {
 		env, err := receipt.SignAct(k.state.ring.Attestation(), receipt.Act{Version: receipt.ActVersion, Act: CertifyAct, Principal: k.Self(),
 			BootID: boot, Time: "2026-01-02T03:04:05Z", Seq: k.state.journal.Size(),
@@ -154,6 +158,9 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		want := policy.CertificateNone
 		if boot == k.state.boot {
 			want = policy.CertificateProven
+		}
+		if got := k.certificate(tier.C); got != want { // a kernel that had looked already
+			t.Errorf("boot %q: the kernel says %q, want %q", boot, got, want)
 		}
 		tiers, why := k.readCertificate()
 		if got := tiers[tier.C]; got != want && !(got == "" && want == policy.CertificateNone) {

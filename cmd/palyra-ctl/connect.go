@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"palyra/cmd/internal/command"
 	"palyra/internal/fault"
+	"palyra/kernel/config"
 	"palyra/kernel/hub"
 	"palyra/transport/client"
 )
@@ -29,9 +29,6 @@ func dial(t target) (hub.Hub, error) {
 	}
 	return c, nil
 }
-
-// systemSocket is where the unit in deploy/ puts the socket.
-const systemSocket = "/run/palyra/palyrad.sock"
 
 // connect finds the daemon by the flags, the environment and the usual places.
 func (a *app) connect(inv *command.Invocation) (hub.Hub, error) {
@@ -59,19 +56,12 @@ func (a *app) connect(inv *command.Invocation) (hub.Hub, error) {
 	return a.dial(t)
 }
 
-// socket is the default: PALYRA_SOCKET, else the user's own daemon if its socket
-// is there, else the system's.
+// socket is the default: PALYRA_SOCKET, else where palyrad is found.
 func (a *app) socket() string {
 	if s := a.getenv("PALYRA_SOCKET"); s != "" {
 		return s
 	}
-	if dir := a.getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		own := filepath.Join(dir, "palyra", "palyrad.sock")
-		if _, err := os.Stat(own); err == nil {
-			return own
-		}
-	}
-	return systemSocket
+	return config.FindSocket(a.getenv)
 }
 
 // readToken reads a token from a file that nobody else may read.

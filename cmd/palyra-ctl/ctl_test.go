@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,6 +17,7 @@ import (
 
 	"palyra/cmd/internal/operator"
 	"palyra/internal/fault"
+	"palyra/kernel/config"
 	"palyra/kernel/hub"
 )
 
@@ -340,14 +342,18 @@ func TestConnect(t *testing.T) {
 	os.WriteFile(open, []byte("palyra_x\n"), 0o644)
 	own := filepath.Join(dir, "palyra", "palyrad.sock")
 	os.MkdirAll(filepath.Dir(own), 0o700)
-	os.WriteFile(own, nil, 0o600)
+	if l, err := net.Listen("unix", own); err != nil {
+		t.Fatal(err)
+	} else {
+		defer l.Close()
+	}
 	for _, test := range []struct {
 		args []string
 		env  map[string]string
 		want target
 		ok   bool
 	}{
-		{nil, nil, target{Socket: systemSocket}, true},
+		{nil, nil, target{Socket: config.SystemSocket}, true},
 		{nil, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/a"}, true},
 		{nil, map[string]string{"XDG_RUNTIME_DIR": dir}, target{Socket: own}, true},
 		{[]string{"--socket", "/b"}, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/b"}, true},

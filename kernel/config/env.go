@@ -54,32 +54,72 @@ func (c *Config) resolve(env []string) {
 	get := func(name string) string {
 		for _, e := range slices.Backward(env) {
 			if v, ok := strings.CutPrefix(e, name+"="); ok {
-				// systemd lists several directories with colons between them.
-				if v, _, _ = strings.Cut(v, ":"); filepath.IsAbs(v) {
-					return filepath.Clean(v)
-				}
+				return v
 			}
 		}
 		return ""
 	}
 	if c.State.Dir == "" {
-		switch {
-		case get("STATE_DIRECTORY") != "":
-			c.State.Dir = get("STATE_DIRECTORY")
-		case get("XDG_STATE_HOME") != "":
-			c.State.Dir = filepath.Join(get("XDG_STATE_HOME"), "palyra")
-		case get("HOME") != "":
-			c.State.Dir = filepath.Join(get("HOME"), ".local", "state", "palyra")
+		c.State.Dir = stateDir(get)
+	}
+	if places := sockets(get, c.State.Dir); c.Listen.Socket == "" && len(places) > 0 {
+		c.Listen.Socket = places[0]
+	}
+}
+
+// SystemSocket is where the unit in deploy/ puts palyrad's socket.
+const SystemSocket = "/run/palyra/palyrad.sock"
+
+// FindSocket returns where a client in this environment finds palyrad: at the first
+// of the places where one without configuration would listen that has a socket of
+// this user, since palyrad may have been started from another shell; else at
+// SystemSocket.
+func FindSocket(getenv func(string) string) string {
+	for _, s := range sockets(getenv, stateDir(getenv)) {
+		if ownSocket(s) {
+			return s
 		}
 	}
-	if c.Listen.Socket == "" {
-		switch {
-		case get("RUNTIME_DIRECTORY") != "":
-			c.Listen.Socket = filepath.Join(get("RUNTIME_DIRECTORY"), "palyrad.sock")
-		case get("XDG_RUNTIME_DIR") != "":
-			c.Listen.Socket = filepath.Join(get("XDG_RUNTIME_DIR"), "palyra", "palyrad.sock")
-		case c.State.Dir != "":
-			c.Listen.Socket = filepath.Join(c.State.Dir, "palyrad.sock")
-		}
+	return SystemSocket
+}
+
+// stateDir returns where palyrad keeps its state without configuration, "" if the
+// environment does not say.
+func stateDir(getenv func(string) string) string {
+	if dir := directory(getenv, "STATE_DIRECTORY"); dir != "" {
+		return dir
 	}
+	if dir := directory(getenv, "XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "palyra")
+	}
+	if dir := directory(getenv, "HOME"); dir != "" {
+		return filepath.Join(dir, ".local", "state", "palyra")
+	}
+	return ""
+}
+
+// sockets lists where palyrad listens without configuration; it takes the first.
+func sockets(getenv func(string) string, state string) (out []string) {
+	if dir := directory(getenv, "RUNTIME_DIRECTORY"); dir != "" {
+		out = append(out, filepath.Join(dir, socketFile))
+	}
+	if dir := directory(getenv, "XDG_RUNTIME_DIR"); dir != "" {
+		out = append(out, filepath.Join(dir, "palyra", socketFile))
+	}
+	if state != "" {
+		out = append(out, filepath.Join(state, socketFile))
+	}
+	return out
+}
+
+const socketFile = "palyrad.sock"
+
+// directory returns the absolute path that a variable holds, "" if it holds none.
+// systemd lists several directories with colons between them; the first counts.
+func directory(getenv func(string) string, name string) string {
+	dir, _, _ := strings.Cut(getenv(name), ":")
+	if !filepath.IsAbs(dir) {
+		return ""
+	}
+	return filepath.Clean(dir)
 }

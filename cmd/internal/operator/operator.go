@@ -60,7 +60,7 @@ func Commands() []command.Command {
 var (
 	flagJSON   = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
 	connection = []command.Flag{
-		{Name: "socket", Arg: "PATH", Help: "palyrad's unix socket (default $PALYRA_SOCKET, else\n$XDG_RUNTIME_DIR/palyra/palyrad.sock or /run/palyra/palyrad.sock)"},
+		{Name: "socket", Arg: "PATH", Help: "palyrad's unix socket (default $PALYRA_SOCKET, else\nthe first there is of $XDG_RUNTIME_DIR/palyra/palyrad.sock,\npalyrad.sock in the state directory, /run/palyra/palyrad.sock)"},
 		{Name: "url", Arg: "URL", Help: "palyrad over HTTP instead, such as http://127.0.0.1:7142;\nneeds --token-file"},
 		{Name: "token-file", Arg: "FILE", Help: "file with an API token, for --url"},
 	}
