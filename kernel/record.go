@@ -413,73 +413,88 @@ func (s *state) logged(content []byte) (*receipt.Entry, error) {
 	return env.Entry(s.ring.Attestation())
 }
 
-// orphan is an intent that has no result.
-type orphan struct {
-	index     uint64
-	predicate receipt.Predicate
-}
-
 // closeOrphans writes the result of every intent that has none and whose call is not
 // under way, here or in another process: a crash came between the two, and what
 // happened is not known.
 func (s *state) closeOrphans(ctx context.Context) error {
-	var open []orphan
-	var ids []string
-	for _, i := range s.journal.OpenEntries() {
-		p, err := s.intentAt(i)
+	open := s.journal.OpenEntries()
+	calls := make([]string, len(open))
+	for n, i := range open {
+		id, err := s.callOf(i)
 		if err != nil {
 			return err
 		}
-		open, ids = append(open, orphan{i, p}), append(ids, p.CallID)
+		calls[n] = id
 	}
 	if len(open) == 0 {
 		return nil
 	}
 	// A call that is over by now has its result in the journal, where it is found
 	// before anything is written: an intent is closed once.
-	alive, err := s.live.Marked(ids)
+	alive, err := s.live.Marked(calls)
 	if err != nil {
 		return err
 	}
-	for _, o := range open {
-		if alive[o.predicate.CallID] {
+	for n, i := range open {
+		if alive[calls[n]] {
 			continue
 		}
-		p := o.predicate
-		p.Outcome, p.Intent = receipt.OutcomeUnknown, &o.index
-		p.Seq, p.Time, p.BootID = s.journal.Size(), stamp(time.Now()), s.boot
-		p.Error = &receipt.Error{Kind: fault.Internal.String(), Reason: "crashed"}
-		e, err := s.sign(receipt.NewStatement(p, canon.Digest{}, canon.Digest{}))
-		if err != nil {
-			return err
-		}
-		if _, err := s.append(ctx, e, false, &o.index, nil); err != nil && fault.ReasonOf(err) != journal.ReasonNotOpen {
+		if err := s.closeOrphan(ctx, i); err != nil && fault.ReasonOf(err) != journal.ReasonNotOpen {
 			return err
 		}
 	}
 	return nil
 }
 
-// intentAt reads and verifies the intent at this index.
-func (s *state) intentAt(i uint64) (none receipt.Predicate, err error) {
+// callOf reads the call id of the intent at this index, and verifies nothing.
+func (s *state) callOf(i uint64) (string, error) {
 	content, err := s.journal.Content(i)
 	if err != nil {
-		return none, err
+		return "", err
+	}
+	env, err := receipt.ParseEnvelope(content)
+	if err != nil {
+		return "", err
+	}
+	st, _, err := receipt.ParsePayload(env.Payload)
+	if err != nil {
+		return "", err
+	}
+	if st == nil {
+		return "", fault.New(fault.Integrity, "orphan_not_intent", fmt.Sprintf("read intent %d", i), nil)
+	}
+	return st.Predicate.CallID, nil
+}
+
+// closeOrphan verifies the intent at this index and writes its result.
+func (s *state) closeOrphan(ctx context.Context, i uint64) error {
+	content, err := s.journal.Content(i)
+	if err != nil {
+		return err
 	}
 	e, err := s.logged(content)
 	if err != nil {
-		return none, err
+		return err
 	}
 	b, err := s.receipt(i, e)
 	if err != nil {
-		return none, err
+		return err
 	}
 	v, err := receipt.Verify(b, s.trust)
 	if err != nil {
-		return none, err
+		return err
 	}
-	if !v.Statement.IsIntent() {
-		return none, fault.New(fault.Integrity, "orphan_not_intent", fmt.Sprintf("close intent %d", i), nil)
+	st := v.Statement
+	if !st.IsIntent() {
+		return fault.New(fault.Integrity, "orphan_not_intent", fmt.Sprintf("close intent %d", i), nil)
 	}
-	return v.Statement.Predicate, nil
+	p := st.Predicate
+	p.Outcome, p.Intent = receipt.OutcomeUnknown, &i
+	p.Seq, p.Time, p.BootID = s.journal.Size(), stamp(time.Now()), s.boot
+	p.Error = &receipt.Error{Kind: fault.Internal.String(), Reason: "crashed"}
+	if e, err = s.sign(receipt.NewStatement(p, canon.Digest{}, canon.Digest{})); err != nil {
+		return err
+	}
+	_, err = s.append(ctx, e, false, &i, nil)
+	return err
 }

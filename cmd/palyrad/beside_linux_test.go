@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"palyra/crypt/receipt"
 )
@@ -32,7 +33,7 @@ func TestBesideExec(t *testing.T) {
 	}()
 	var slow sync.WaitGroup // in palyrad, for as long as most of this takes
 	slow.Go(func() { r.call(`{"tool":"process.run","input":{"argv":["/bin/sleep","3"]}}`) })
-	const rounds, each = 3, 8
+	const rounds, each = 2, 8
 	var wg sync.WaitGroup
 	for who := range each {
 		wg.Go(func() {
@@ -89,4 +90,52 @@ func TestBesideExec(t *testing.T) {
 		t.Errorf("%+v, %v", rep, err)
 	}
 	t.Logf("%d calls were answered by palyrad, %v", len(c.told), rep.Outcomes)
+}
+
+// TestOrphanBeside: a palyrad that runs on closes the intent that a killed palyra exec
+// left, confined as it is, and none whose call goes on.
+func TestOrphanBeside(t *testing.T) {
+	p := newCrowdedPlace(t)
+	t.Setenv("PALYRA_TEST_FLUSH", "20ms")
+	r, _, _ := p.victim()
+	killed, slow := p.exec("sleep", "78"), p.exec("sleep", "3")
+	for _, cmd := range []*exec.Cmd{killed, slow} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(want int) {
+		t.Helper()
+		limit := time.Now().Add(patience)
+		for s := r.status(); s.Journal.Open != want; s = r.status() {
+			if time.Now().After(limit) {
+				t.Fatalf("%d intents are open, want %d\n%s", s.Journal.Open, want, r.log)
+			}
+		}
+	}
+	open(2)
+	if err := killed.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait()
+	open(1)
+	if err := slow.Wait(); err != nil {
+		t.Error(err)
+	}
+	open(0)
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("status %d\n%s", code, r.log)
+	}
+	trust, err := receipt.LoadTrust(filepath.Join(p.dir, "state", "trust"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep, err := receipt.Audit(filepath.Join(p.dir, "state", "journal"), trust)
+	if err != nil || rep.Outcomes[receipt.OutcomeUnknown] != 1 || rep.Outcomes[receipt.Executed] != 1 {
+		t.Errorf("%+v, %v", rep, err)
+	}
+	if strings.Contains(r.log.String(), "close intents") {
+		t.Error(r.log)
+	}
 }

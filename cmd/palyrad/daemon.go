@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -238,7 +239,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.ready("")
 	good := time.NewTimer(d.cfg.Load().Daemon.ReadyAfter.Std())
 	defer good.Stop()
-	flush := time.NewTicker(flushEvery)
+	flush := time.NewTicker(cmp.Or(d.testOnlyFlush, flushEvery))
 	defer flush.Stop()
 	for {
 		select {

@@ -70,8 +70,10 @@ func beVictim(spec string) int {
 	tell, wait := os.NewFile(3, "tell"), os.NewFile(4, "wait")
 	var mu sync.Mutex
 	seen := 0 // of the point that comes next; guarded by mu, as points is
+	flush, _ := time.ParseDuration(os.Getenv("PALYRA_TEST_FLUSH"))
 	p := &program{stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(),
-		executable: func() (string, error) { return filepath.Join(os.Getenv("PALYRA_TEST_BINS"), "palyrad"), nil },
+		executable:    func() (string, error) { return filepath.Join(os.Getenv("PALYRA_TEST_BINS"), "palyrad"), nil },
+		testOnlyFlush: flush,
 		testOnlyStep: func(name string) {
 			mu.Lock()
 			if len(points) == 0 || points[0].Step != name {
@@ -116,7 +118,7 @@ func (p *place) victim(points ...point) (r *running, at <-chan string, goOn func
 	}
 	cmd := exec.Command(exe, "--config", p.config)
 	cmd.ExtraFiles = []*os.File{told, waits}
-	r = p.launchAs(cmd, asVictim+"="+string(spec), "PALYRA_TEST_BINS="+p.bin)
+	r = p.launchAs(cmd, asVictim+"="+string(spec), "PALYRA_TEST_BINS="+p.bin, "PALYRA_TEST_FLUSH="+os.Getenv("PALYRA_TEST_FLUSH"))
 	told.Close()
 	waits.Close()
 	p.t.Cleanup(func() { tell.Close(); wait.Close() })

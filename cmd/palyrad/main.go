@@ -25,6 +25,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -42,7 +43,8 @@ type program struct {
 	environ        []string
 	executable     func() (string, error)
 
-	testOnlyStep func(name string) // nil: nobody; called at the named steps of kernel, store and hub
+	testOnlyStep  func(name string) // nil: nobody; called at the named steps of kernel, store and hub
+	testOnlyFlush time.Duration     // replaces flushEvery
 }
 
 func main() {

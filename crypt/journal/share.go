@@ -84,10 +84,11 @@ func (g *gates) takeSeal(ctx context.Context) error { return g.wait(ctx, g.seal,
 func (g *gates) wait(ctx context.Context, gate *durable.Gate, patience time.Duration) error {
 	err := gate.Take(ctx, durable.Exclusive, patience)
 	if fault.KindOf(err) == fault.Busy {
-		if gate == g.turn { // whose holder waits as we do
-			gate = g.lock
+		holder := gate.Holder()
+		if gate == g.turn { // it waits as we do, unless it is what stands still
+			holder = cmp.Or(g.lock.Holder(), holder)
 		}
-		return fault.New(fault.Busy, "journal_busy", "write journal", fmt.Errorf("%s keeps it locked", cmp.Or(gate.Holder(), "another process"))).
+		return fault.New(fault.Busy, "journal_busy", "write journal", fmt.Errorf("%s keeps it locked", cmp.Or(holder, "another process"))).
 			WithHint("it stands still in the middle of a write: look what stopped it, or end it")
 	}
 	return err
