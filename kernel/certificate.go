@@ -161,9 +161,16 @@ func (k *Kernel) Uncertified(t tier.Tier) error {
 	return why
 }
 
-// denial is why a call is denied. Where the floor alone stands in the way it is
+// denial is why a call is denied. Where variables of its environment are, they are
+// named. Where the floor alone stands in the way it is
 // the certificate, and that has a remedy.
-func (k *Kernel) denial(d policy.Decision, t tier.Tier) error {
+func (k *Kernel) denial(set *policy.Set, d policy.Decision, s *sealed) error {
+	t := s.capsule.TierFloor
+	if len(s.envCode) > 0 && len(d.Policies) > 0 && set.Reads("env_code", d.Policies...) {
+		return fault.New(fault.Denied, d.Reason, "decide call",
+			fmt.Errorf("%s: leads the program to code that the call, or others than root, can write", strings.Join(s.envCode, ", "))).
+			WithHint("leave it as it is, or set it to a folder of the system; a policy can permit it by name")
+	}
 	if !slices.Equal(d.Policies, []string{policy.FloorCertificate}) {
 		return fault.New(fault.Denied, d.Reason, "decide call", nil)
 	}

@@ -21,26 +21,116 @@ func baseEnv() []string {
 
 // refusedNames are variables that make a program load or run something, or read
 // its configuration elsewhere. Whoever may set them chooses the code that runs,
-// whatever program the policy allowed. A trailing * matches any rest. It is a
-// list of known ones and cannot be complete: policies see the names too.
+// whatever program the policy allowed. A * at an end matches any rest. It is a
+// list of known ones and cannot be complete: policies and the approver see
+// the value of every variable that is not the built one.
 var refusedNames = []string{
 	// The dynamic loader and the C library.
-	"LD_*", "DYLD_*", "GLIBC_TUNABLES", "MALLOC_*", "GCONV_PATH", "LOCPATH", "NLSPATH", "GETCONF_DIR",
+	"LD_*", "DYLD_*", "GLIBC_TUNABLES", "MALLOC_*", "GCONV_PATH", "LOCPATH", "LOCALE_ARCHIVE*", "NLSPATH", "GETCONF_DIR",
 	"HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", "RESOLV_HOST_CONF", "TZDIR", "NIS_PATH", "LIBC_FATAL_STDERR_",
 	// Shells.
 	"BASH_ENV", "BASH_FUNC_*", "BASHOPTS", "SHELLOPTS", "ENV", "IFS", "CDPATH", "GLOBIGNORE", "PS4",
-	"PROMPT_COMMAND", "ZDOTDIR", "FPATH", "KSH_ENV", "POSIXLY_CORRECT_ENV",
+	"PROMPT_COMMAND", "ZDOTDIR", "FPATH", "KSH_ENV", "POSIXLY_CORRECT_ENV", "CONFIG_SITE", "CONFIG_SHELL",
 	// Programs that others start, and their helpers.
-	"GIT_*", "SSH_ASKPASS", "SUDO_ASKPASS", "PAGER", "MANPAGER", "EDITOR", "VISUAL", "BROWSER", "LESSOPEN", "LESSCLOSE",
-	"LESS", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "TAR_OPTIONS", "RSYNC_RSH", "RIPGREP_CONFIG_PATH", "CVS_RSH",
-	"SVN_SSH", "TERMINFO", "TERMINFO_DIRS", "TERMCAP", "WGETRC", "CURL_HOME", "INPUTRC", "GREP_OPTIONS",
+	"GIT_*", "HGRCPATH", "*_ASKPASS", "PAGER", "MANPAGER", "*_PAGER", "EDITOR", "VISUAL", "*_EDITOR", "HGEDITOR", "CVSEDITOR", "FCEDIT",
+	"BROWSER", "LESS*", "MANOPT", "MANROFFOPT", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES", "MAKE", "TAR_OPTIONS", "ZIPOPT", "UNZIP",
+	"UNZIPOPT", "RSYNC_*", "RIPGREP_CONFIG_PATH", "FZF_*", "CVS_RSH", "SVN_SSH", "TERMINFO", "TERMINFO_DIRS", "TERMCAP", "WGETRC", "CURL_HOME",
+	"INPUTRC", "GREP_OPTIONS", "APT_CONFIG", "DPKG_*", "RPM_CONFIGDIR", "VIMINIT", "EXINIT", "GVIMINIT", "MYVIMRC", "NVIM_*", "EMACSLOADPATH",
+	"ANSIBLE_*", "MC_*", "PSQLRC", "SCREENRC", "MAILRC", "MAILCAPS",
 	// Interpreters and build tools.
-	"PYTHON*", "PERL5*", "PERLLIB", "PERL_*", "RUBYOPT", "RUBYLIB", "RUBYSHELL", "GEM_*", "BUNDLE_*", "NODE_*", "NPM_CONFIG_*",
-	"npm_config_*", "DENO_*", "BUN_*", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "CLASSPATH",
-	"MAVEN_OPTS", "GRADLE_OPTS", "LUA_INIT*", "LUA_PATH*", "LUA_CPATH*", "PHPRC", "PHP_INI_SCAN_DIR", "TCLLIBPATH",
-	"R_PROFILE*", "R_ENVIRON*", "DOTNET_*", "CORECLR_*", "COR_*", "ERL_*", "GUILE_*", "AWKPATH", "AWKLIBPATH", "GOFLAGS",
-	"GOPROXY", "GOENV", "RUSTC*", "RUSTFLAGS", "CARGO_*", "CC", "CXX", "LDFLAGS", "CFLAGS", "GCC_EXEC_PREFIX", "COMPILER_PATH",
-	"OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES", "GIO_MODULE_DIR", "GTK_*", "QT_PLUGIN_PATH", "XDG_CONFIG_*",
+	"PYTHON*", "IPYTHON*", "PYTEST_*", "PIP_*", "UV_*", "POETRY_*", "TOX_*", "PERL5*", "PERLLIB", "PERL_*", "PERLDB*", "RUBYOPT", "RUBYLIB", "RUBYSHELL",
+	"RAKEOPT", "IRBRC", "GEM_*", "BUNDLE_*", "NODE_*", "TS_NODE_*", "ELECTRON_*", "NPM_CONFIG_*", "npm_config_*", "YARN_*", "COREPACK_*",
+	"DENO_*", "BUN_*", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "*JAVA_OPTS", "CLASSPATH", "MAVEN_OPTS", "MAVEN_ARGS", "GRADLE_OPTS",
+	"ANT_OPTS", "ANT_ARGS", "SBT_OPTS", "JAVACMD", "LUA_INIT*", "LUA_PATH*", "LUA_CPATH*", "PHPRC", "PHP_INI_SCAN_DIR", "COMPOSER_*", "TCLLIBPATH",
+	"R_PROFILE*", "R_ENVIRON*", "R_LIBS*", "JULIA_*", "DOTNET_*", "CORECLR_*", "COR_*", "COMPlus_*", "ASPNETCORE_*", "MONO_*", "MSBUILD*",
+	"ERL_*", "ELIXIR_*", "MIX_*", "GUILE_*", "OCAML*", "CAML*", "AWKPATH", "AWKLIBPATH", "GOFLAGS", "GOPROXY", "GOENV", "GOCACHEPROG", "CGO_*",
+	"RUSTC*", "RUSTFLAGS", "RUSTDOC*", "CARGO_*", "CC", "CXX", "CPP", "AR", "AS", "LD", "NM", "FC", "F77", "LEX", "YACC", "RANLIB", "HOSTCC", "PKG_CONFIG",
+	"LDFLAGS", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "FFLAGS", "FCFLAGS", "ASFLAGS", "ARFLAGS", "LDLIBS", "LIBS", "GCC_EXEC_PREFIX", "COMPILER_PATH",
+	"AUTOCONF", "AUTOMAKE", "ACLOCAL", "AUTOM4TE", "CMAKE_*", "CTEST_*", "NIX_*",
+	"OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES", "SASL_PATH", "KRB5_CONFIG", "ODBCINI", "ODBCSYSINI", "GIO_*", "GTK_*", "GDK_PIXBUF_*", "GST_*",
+	"QT_*", "VK_*", "OCL_ICD_*", "LIBGL_DRIVERS_PATH", "ALSA_CONFIG*", "MAGICK_*", "GS_OPTIONS", "XDG_CONFIG_*",
+}
+
+// codeNames are variables whose value is a place, or several, where programs look
+// for code, or for configuration that names code. Harmless while the place is the
+// system's own: one that is not stands in context.env_code, which a policy of the
+// built-in set forbids.
+var codeNames = []string{
+	"PATH", "HOME", "SHELL", "XDG_*", "*_HOME", "GNUPGHOME", "MANPATH", "INFOPATH", "GOPATH", "GOROOT", "GOBIN", "GOTOOLDIR", "GOMODCACHE", "GOCACHE",
+	"GOWORK", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "RBENV_ROOT", "NVM_DIR", "SDKMAN_DIR", "ASDF_DIR", "ASDF_DATA_DIR", "VIM", "VIMRUNTIME",
+	"PKG_CONFIG_*", "ACLOCAL_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH", "SDKROOT", "SYSROOT",
+	"TEXINPUTS", "TEXMF*", "GS_LIB", "DOCKER_CONFIG", "KUBECONFIG", "AWS_CONFIG_FILE", "BOTO_CONFIG", "CLOUDSDK_CONFIG", "NETRC", "PGSYSCONFDIR",
+	"PGSERVICEFILE",
+}
+
+// changedEnv are the variables of a complete environment that do not have the
+// value that every call's have.
+func changedEnv(env []string) (out []string) {
+	built := baseEnv()
+	for _, e := range env {
+		if !slices.Contains(built, e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// shownEnv is changedEnv with those first that choose the code that runs: a card
+// has room for some.
+func shownEnv(env []string) []string {
+	out := changedEnv(env)
+	slices.SortStableFunc(out, func(a, b string) int { return rank(a) - rank(b) })
+	return out
+}
+
+// builtName reports whether every call's environment has the name.
+func builtName(name string) bool {
+	return slices.ContainsFunc(baseEnv(), func(b string) bool { return capsule.Name(b) == name })
+}
+
+func rank(e string) int {
+	name := capsule.Name(e)
+	switch {
+	case builtName(name):
+		return 0
+	case matchesName(codeNames, name):
+		return 1
+	}
+	return 2
+}
+
+// codeEnv are the names of the changed variables that lead a program to code that
+// is not the system's: to what the call can write, or others can. It is sorted, as env is.
+func (p *place) codeEnv(env []string) (names []string) {
+	for _, e := range changedEnv(env) {
+		name, value, _ := strings.Cut(e, "=")
+		if matchesName(codeNames, name) && !p.leadsToSystem(value) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// leadsToSystem reports whether a value is a place of the system's, or a list of
+// them, whatever separates them. An empty or relative one is not: it leads to
+// the working directory.
+func (p *place) leadsToSystem(value string) bool {
+	built := strings.Split(searchPath, ":")
+	if len(value) > 4095 {
+		return false
+	}
+	for _, list := range [][]string{{value}, strings.Split(value, ":")} {
+		for _, v := range list {
+			if slices.Contains(built, v) {
+				continue
+			}
+			// One name with a blank, comma or semicolon may be several to its reader.
+			if strings.ContainsAny(v, " \t\r\n,;|~$") || !p.settled(v) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // environment returns the complete environment of a call, sorted by name.
@@ -92,10 +182,18 @@ func validName(name string) bool {
 	return true
 }
 
-func refusedName(name string) bool {
-	return slices.ContainsFunc(refusedNames, func(r string) bool {
-		p, open := strings.CutSuffix(r, "*")
-		return open && strings.HasPrefix(name, p) || r == name
+func refusedName(name string) bool { return matchesName(refusedNames, name) }
+
+// matchesName reports whether a pattern of the list matches name.
+func matchesName(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(r string) bool {
+		if p, open := strings.CutSuffix(r, "*"); open {
+			return strings.HasPrefix(name, p)
+		}
+		if s, open := strings.CutPrefix(r, "*"); open {
+			return strings.HasSuffix(name, s)
+		}
+		return r == name
 	})
 }
 

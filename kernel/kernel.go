@@ -239,7 +239,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	c.observe(Event{Step: StepDecided, Decision: &decision})
 	effect := d.View().Effect
 	if effect != policy.Allow && effect != policy.NeedsApproval {
-		return c.end(ctx, receipt.Denied, k.denial(d.View(), s.capsule.TierFloor))
+		return c.end(ctx, receipt.Denied, k.denial(set, d.View(), s))
 	}
 	// Before a person is bothered: can it run at all?
 	if err := lane.wait(func() {

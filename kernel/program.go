@@ -2,14 +2,12 @@ package kernel
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -47,14 +45,20 @@ type program struct {
 	exec    held
 	scripts []capsule.Script
 	read    []digests.Digest // how the digests of scripts were obtained
-	held    []held           // scripts that are used as they are
-	script  *pin.Sealed      // the script that is not; at most one
-	argv    []string         // what execve of the binary gets
+	held    []held           // scripts and the loader, where they are used as they are
+	loader  *capsule.File    // of exec; nil: it is static
+
+	// libraries are the places where the loader looks for code that is not the
+	// system's.
+	libraries []string
+	script    *pin.Sealed // the script that is not; at most one
+	argv      []string    // what execve of the binary gets
 }
 
 // held is an open file with what it was when it was hashed.
 type held struct {
 	what   string
+	named  string // of a loader: the path that the kernel will open, else ""
 	file   *os.File
 	stat   pin.Stat
 	record capsule.File
@@ -66,7 +70,18 @@ func (h *held) recheck() error {
 	if h.record.Pinned != capsule.PinnedSystem {
 		return nil
 	}
-	if err := pin.Changed(h.file, h.stat); err != nil {
+	err := pin.Changed(h.file, h.stat)
+	if err == nil && h.named != "" {
+		// A file that was put in its place leaves the old one as it was.
+		var now *pin.Handle
+		if now, err = pin.At(nil, h.named, pin.Anywhere); err == nil {
+			if !now.Stat.Same(h.stat) {
+				err = pin.ErrChanged
+			}
+			now.Close()
+		}
+	}
+	if err != nil {
 		return fault.New(fault.Refused, "executable_changed", fmt.Sprintf("check %s %q", h.what, h.record.Path), err).
 			WithHint("a system update may be running; try again")
 	}
@@ -256,7 +271,7 @@ func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (h
 			return held{}, nil, fault.New(fault.Unavailable, "program_changed", op(), err)
 		}
 		r.Digest, r.Size = d.Sum, d.Size
-		return held{what, f, h.Stat, r, d}, nil, nil
+		return held{what: what, file: f, stat: h.Stat, record: r, digest: d}, nil, nil
 	}
 	defer f.Close()
 	now := time.Now()
@@ -269,7 +284,8 @@ func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (h
 		return held{}, nil, fault.New(fault.NotExec, "program_empty", op(), errors.New("is empty"))
 	}
 	r.Pinned, r.Digest, r.Size = capsule.PinnedSealed, s.Digest, s.Size
-	return held{what, s.File, h.Stat, r, digests.Digest{Sum: s.Digest, Size: s.Size, Hashed: now}}, s, nil
+	d := digests.Digest{Sum: s.Digest, Size: s.Size, Hashed: now}
+	return held{what: what, file: s.File, stat: h.Stat, record: r, digest: d}, s, nil
 }
 
 // sealFault classifies an error of pin.Seal.
@@ -310,17 +326,9 @@ func (p *place) program(argv []string) (_ *program, err error) {
 			return nil, err
 		}
 		if !isScript(head) {
-			// The file may have become a script meanwhile, whose interpreter nobody
-			// would have seen: look again at what was pinned.
-			// Where the digest was known it has not changed since it was found, before
-			// that first look.
-			if prog.exec, _, err = p.pin(h, f, "program", 0o555); err == nil && !prog.exec.digest.Cached {
-				head, err = p.head(prog.exec.file, h)
-			}
-			if err == nil {
-				if err = checkELF(head); err != nil {
-					err = fault.New(fault.NotExec, "program_format", fmt.Sprintf("read program %q", p.shown(h)), err)
-				}
+			// The file may have become another meanwhile: what counts is what was pinned.
+			if prog.exec, _, err = p.pin(h, f, "program", 0o555); err == nil {
+				err = p.image(prog)
 			}
 			return prog, err
 		}
@@ -472,22 +480,4 @@ func cstring(b []byte) string {
 		b = b[:i]
 	}
 	return string(b)
-}
-
-// checkELF refuses what is not a 64-bit ELF executable for this machine.
-func checkELF(head []byte) error {
-	machines := map[string]uint16{"amd64": 62, "arm64": 183}
-	switch {
-	case string(head[:4]) != "\x7fELF":
-		return errors.New("neither an ELF binary nor a script that begins with #! and names an interpreter")
-	case head[4] != 2 || head[5] != 1:
-		return errors.New("not a 64-bit little-endian binary")
-	}
-	if t := binary.LittleEndian.Uint16(head[16:]); t != 2 && t != 3 {
-		return fmt.Errorf("ELF type %d is not executable", t)
-	}
-	if m := binary.LittleEndian.Uint16(head[18:]); m != machines[runtime.GOARCH] {
-		return fmt.Errorf("built for machine %d, this is %s", m, runtime.GOARCH)
-	}
-	return nil
 }

@@ -20,7 +20,8 @@ import (
 func localUser() policy.Entity { return policy.LocalUser("uid:" + strconv.Itoa(os.Geteuid())) }
 
 // question is the capsule as policy sees it. Everything in it is read from the
-// sealed capsule, apart from who asks and in which session.
+// sealed capsule, apart from who asks and in which session, and from where
+// variables lead.
 func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	c := s.capsule
 	q := policy.Request{
@@ -44,6 +45,9 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			DeviceID:  who.Device,
 			ChannelID: who.Channel,
 			Sensitive: c.Sensitive,
+			Env:       changedEnv(c.Env),
+			EnvCode:   s.envCode,
+			Unpinned:  unpinnedKinds(c),
 		},
 	}
 	if w := c.Workspace; w != nil {
@@ -92,6 +96,17 @@ func capabilities(c *capsule.Capsule) []string {
 	return can
 }
 
+// unpinnedKinds are the kinds of what is named and not held, each once, sorted.
+func unpinnedKinds(c *capsule.Capsule) (kinds []string) {
+	for _, u := range c.Unpinned {
+		if !slices.Contains(kinds, u.Kind) {
+			kinds = append(kinds, u.Kind)
+		}
+	}
+	slices.Sort(kinds)
+	return kinds
+}
+
 // card is the capsule as the approver sees it.
 func (c *call) card(set *policy.Set) approval.Request {
 	s, d := c.s, c.out.Decision
@@ -105,7 +120,7 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 		Principal: who, Tool: c.Tool, Timeout: timeout,
 		Call: approval.Call{
 			Argv: c.Argv, Executable: c.Executable.Path, Digest: c.Executable.Digest,
-			EnvNames: c.EnvNames(), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
+			EnvNames: c.EnvNames(), EnvChanged: shownEnv(c.Env), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
 			Capabilities: capabilities(c), Tier: c.TierFloor.String(), Limits: limitsLine(c.Limits),
 			StdinDigest: c.Stdin.Digest, Network: c.Network, Sensitive: c.Sensitive,
 			Bounds: approval.Limits{Wall: int64(c.Limits.Wall), CPU: int64(c.Limits.CPU), Memory: c.Limits.Memory, PIDs: c.Limits.PIDs, Output: c.Limits.Output,
@@ -120,7 +135,13 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 	kind, _ := policy.Classify(exe.Path, exe.Interpreter)
 	q.Call.Kind, q.Call.System = string(kind), exe.System
 	for _, u := range c.Unpinned {
-		if u.Kind != capsule.KindDirectory {
+		switch u.Kind {
+		case capsule.KindDirectory:
+		case capsule.KindAbsent:
+			q.Call.Absent = append(q.Call.Absent, u.Path)
+		case capsule.KindLibrary:
+			q.Call.Libraries = append(q.Call.Libraries, u.Path)
+		default:
 			q.Call.Loose = append(q.Call.Loose, u.Path)
 		}
 	}

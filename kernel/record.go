@@ -94,6 +94,10 @@ func summary(s *sealed) receipt.Capsule {
 		f := receiptFile(c.Scripts[0].File)
 		r.Script = &f
 	}
+	if c.Loader != nil {
+		f := receiptFile(*c.Loader)
+		r.Loader = &f
+	}
 	for i, o := range c.Operands {
 		f := receiptFile(o)
 		if i < len(s.copies) {

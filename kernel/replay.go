@@ -31,6 +31,9 @@ func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
 	for _, r := range who.Principal.Roles {
 		n += len(r)
 	}
+	for _, name := range s.envCode {
+		n += len(name)
+	}
 	if n > maxAsker {
 		return nil
 	}
@@ -38,11 +41,21 @@ func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
 		certificate = "" // absent, as in what was written before there were any
 	}
 	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System,
-		Certificate: certificate}
+		Certificate: certificate, EnvOverridden: overridden(s.capsule), EnvCode: slices.Clone(s.envCode), Unpinned: unpinnedKinds(s.capsule)}
 }
 
-// QuestionOf is what policy was asked about the call of a statement, exactly. A
-// statement without a Question, of an older version, is fault.Unsupported
+// overridden are the variables of every call's environment that have another value.
+func overridden(c *capsule.Capsule) (names []string) {
+	for _, e := range changedEnv(c.Env) {
+		if builtName(capsule.Name(e)) {
+			names = append(names, capsule.Name(e))
+		}
+	}
+	return names
+}
+
+// QuestionOf is what policy was asked about the call of a statement, exactly, but
+// for the values of variables: only their names are recorded. A statement without a Question, of an older version, is fault.Unsupported
 // "question_not_recorded".
 func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	const op = "rebuild the question of a call"
@@ -75,7 +88,25 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	who := Caller{Principal: policy.Entity{Type: kind, ID: id, Roles: p.Question.Roles}, Device: p.Question.Device, Channel: p.Question.Channel}
 	q := question(&who, &sealed{capsule: c, id: s.Digest}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
 	q.Context.Executable.System, q.Context.Certificate = p.Question.System, orNone(p.Question.Certificate)
+	q.Context.EnvNames, q.Context.EnvCode, q.Context.Unpinned = slices.Clone(p.Question.EnvOverridden), p.Question.EnvCode, p.Question.Unpinned
+	for _, name := range s.EnvNames {
+		if !builtName(name) {
+			q.Context.EnvNames = append(q.Context.EnvNames, name)
+		}
+	}
 	return q, nil
+}
+
+// repeatable refuses a question that a set cannot be asked again: it reads the
+// values of variables, and they are not recorded.
+func repeatable(q *policy.Request, sets ...*policy.Set) error {
+	for _, s := range sets {
+		if len(q.Context.EnvNames) > 0 && s.Reads("env") {
+			return fault.New(fault.Unsupported, "environment_not_recorded", "rebuild the question of a call",
+				errors.New("a policy reads values of the environment, and the record has only names"))
+		}
+	}
+	return nil
 }
 
 // orNone is what policy was told of a certificate.
@@ -207,6 +238,9 @@ func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *
 			return out, err
 		}
 		q, err := QuestionOf(&d.Statement.Predicate)
+		if err == nil {
+			err = repeatable(&q, from, to)
+		}
 		switch {
 		case fault.KindOf(err) == fault.Unsupported:
 			out.Skipped++
@@ -236,6 +270,9 @@ func Export(d *Decided, set *policy.Set) (*policy.Bundle, error) {
 			WithHint("give the policy directory as it was then: --policy DIR")
 	}
 	q, err := QuestionOf(p)
+	if err == nil {
+		err = repeatable(&q, set)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ type sealed struct {
 	place    *place
 	program  *program
 	operands []operand
+	envCode  []string    // variables that lead to code that is not the system's
 	copies   []*os.File  // sealed copies of operands, made by holdOperands
 	stdin    *pin.Sealed // nil unless Stdin is sealed
 }
@@ -69,6 +70,7 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 	if err := checkArguments(s.program.argv, env); err != nil {
 		return nil, err
 	}
+	s.envCode = s.place.codeEnv(env)
 	c := &capsule.Capsule{
 		Version: capsule.Version, Tool: p.Tool, Argv: p.Argv,
 		Executable: s.program.exec.record, Scripts: append([]capsule.Script{}, s.program.scripts...),
@@ -76,6 +78,7 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: []string{},
 		Limits: limits, TierFloor: p.TierFloor,
 		Network: p.Network, Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
+		Loader: s.program.loader,
 	}
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID}
@@ -90,6 +93,10 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 	for _, o := range s.operands {
 		c.Operands = append(c.Operands, o.record)
 	}
+	for _, l := range s.program.libraries {
+		c.Unpinned = append(c.Unpinned, capsule.Unpinned{Path: l, Kind: capsule.KindLibrary})
+	}
+	slices.SortFunc(c.Unpinned, capsule.CompareUnpinned)
 	if p.Stdin == StdinSealed {
 		if s.stdin, err = sealStdin(ctx, stdin); err != nil {
 			return nil, err

@@ -188,14 +188,22 @@ func within(h, root *pin.Handle) (bool, error) {
 // File operands: every argument after the first, and what stands behind the
 // first "=" of an argument ("--file=x", "if=x"), is looked up in the workspace.
 // One that names a regular file there is an operand. One that names something
-// else there is listed as unpinned, so that policy's reader and the approver see
-// what nobody can hold. Names glued to a flag ("-fx"), taken apart by the program
+// else there is listed as unpinned, so that policy and the approver see what
+// cannot be held. Names glued to a flag ("-fx"), taken apart by the program
 // or reached through /proc are not found.
+//
+// An argument that names nothing is listed as absent: the program would read a
+// file that is made under that name after the yes. Any word may be such a name,
+// and whoever proposes the call chooses the word, so none is left out for its
+// looks; only one that begins with "-" is taken for an option, before "--". In a folder that
+// is not there either it counts as well. What is listed of them is bounded: beyond
+// maxAbsent the workspace itself is listed as absent, which stands for the rest.
 const (
 	maxHashed   = 256 << 20 // bytes of all operands together; the rest is unpinned
 	maxSealed   = 64 << 20  // bytes of all operands together, if a person is asked
 	maxOperands = 1024      // operands and unpinned ones
 	maxMounted  = 128       // operands, if a person is asked
+	maxAbsent   = 64        // absent names
 )
 
 // operand is a file operand and where to find it again.
@@ -211,8 +219,9 @@ func (p *place) operands(argv []string) ([]operand, []capsule.Unpinned, error) {
 	if p.workspace == nil {
 		return files, others, nil
 	}
-	seen, budget := make(map[string]bool), int64(maxHashed)
+	seen, budget, missing, options := make(map[string]bool), int64(maxHashed), 0, true
 	for _, arg := range argv[1:] {
+		options = options && arg != "--"
 		names := []string{arg}
 		if _, v, ok := strings.Cut(arg, "="); ok {
 			names = append(names, v)
@@ -230,11 +239,17 @@ func (p *place) operands(argv []string) ([]operand, []capsule.Unpinned, error) {
 			switch {
 			case err != nil:
 				return nil, nil, err
-			case kind == "":
+			case kind == "", kind == capsule.KindAbsent && name == arg && (name == "--" || options && name[0] == '-'):
 				continue
 			}
 			seen[shown] = true
-			if len(seen) > maxOperands {
+			if kind == capsule.KindAbsent {
+				if missing++; missing <= maxAbsent {
+					others = append(others, capsule.Unpinned{Path: shown, Kind: kind})
+				}
+				continue
+			}
+			if len(seen)-missing > maxOperands {
 				return nil, nil, usage("too_many_operands", "look up arguments",
 					fmt.Errorf("more than %d arguments name something in the workspace", maxOperands)).
 					WithHint("name the folder, or pass the list on standard input")
@@ -247,8 +262,10 @@ func (p *place) operands(argv []string) ([]operand, []capsule.Unpinned, error) {
 			}
 		}
 	}
+	if missing > maxAbsent {
+		others = append(others, capsule.Unpinned{Path: p.view, Kind: capsule.KindAbsent})
+	}
 	slices.SortFunc(files, func(a, b operand) int { return strings.Compare(a.record.Path, b.record.Path) })
-	slices.SortFunc(others, func(a, b capsule.Unpinned) int { return strings.Compare(a.Path, b.Path) })
 	return files, others, nil
 }
 
@@ -265,7 +282,9 @@ func (p *place) operand(rel string, budget *int64) (string, operand, error) {
 		return capsule.KindSymlink, operand{}, nil
 	case errors.Is(err, fs.ErrPermission):
 		return capsule.KindUnreadable, operand{}, nil
-	case absent(err), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EXDEV):
+	case absent(err):
+		return capsule.KindAbsent, operand{}, nil
+	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EXDEV):
 		return "", operand{}, nil
 	default:
 		return "", operand{}, fault.New(fault.Unavailable, "operand_lookup", fmt.Sprintf("look up %q in the workspace", clip(rel)), err)
@@ -310,9 +329,12 @@ func (p *place) sealOperands(ops []operand, others []capsule.Unpinned) (files []
 		return fault.New(fault.Refused, reason, fmt.Sprintf("seal %q for approval", clip(name)), err)
 	}
 	for _, o := range others {
-		// A folder cannot be held and the approver is told so. The others could
+		// A folder, a name without a file and a place for libraries cannot be held
+		// and the approver is told so. The others could
 		// be held if they were plain files, so being asked about them is a trap.
-		if o.Kind != capsule.KindDirectory {
+		switch o.Kind {
+		case capsule.KindDirectory, capsule.KindAbsent, capsule.KindLibrary:
+		default:
 			return nil, fault.New(fault.Refused, "operand_unpinnable", fmt.Sprintf("seal %q for approval", clip(o.Path)),
 				fmt.Errorf("is %s, which nobody can hold until the answer", o.Kind)).
 				WithHint("name a regular file, not larger than 64 MiB, that is readable and not a link")

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"palyra/authz/approval"
+	"palyra/authz/policy"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/tier"
@@ -143,7 +145,7 @@ func TestOperands(t *testing.T) {
 		{"empty", "", "/workspace/empty"},
 		{"-f", "", "/workspace/-f"},
 		{"--file=in", "", "/workspace/in"},
-		{"if=sub/in", "", "/workspace/sub/in"},
+		{"if=sub/in", "", "/workspace/sub/in, /workspace/if=sub/in absent"},
 		{"--file=/workspace/in", "", "/workspace/in"},
 		{"a=b", "", "/workspace/a=b, /workspace/b"},
 		{"--x=a=b", "", "/workspace/a=b"},
@@ -155,15 +157,20 @@ func TestOperands(t *testing.T) {
 		{"out", "", "/workspace/out symlink"},
 		{"sublink/in", "", "/workspace/sublink/in symlink"},
 		{"fifo", "", "/workspace/fifo special"},
-		{"none", "", ""},
-		{"in/x", "", ""},
+		{"none", "", "/workspace/none absent"},
+		{"none/x", "", "/workspace/none/x absent"},
+		{"in/x", "", "/workspace/in/x absent"},
+		{"--file=none", "", "/workspace/none absent"},
+		{"if=-none", "", "/workspace/-none absent, /workspace/if=-none absent"},
+		{"-none", "", ""},
 		{"", "", ""},
 		{"-fin", "", ""},
 		{"../x", "", ""},
 		{"/etc/passwd", "", ""},
 		{"/workspacex/in", "", ""},
 		{strings.Repeat("x", 5000), "", ""},
-		{"a\nb", "", ""},
+		{strings.Repeat("x", 300), "", ""},
+		{"a\nb", "", "/workspace/a\nb absent"},
 	} {
 		p := proposal("true", c.arg)
 		p.Workspace, p.Cwd = ws, c.cwd
@@ -201,6 +208,44 @@ func TestOperands(t *testing.T) {
 	// Without a workspace nothing is one.
 	if s := mustSeal(t, proposal("true", "/etc/passwd", "in")); len(s.capsule.Operands)+len(s.capsule.Unpinned) != 0 {
 		t.Errorf("no workspace: %+v", s.capsule)
+	}
+}
+
+// TestAbsent: a name without a file is said to be loose, however it looks, and a
+// call with many such names stays a call.
+func TestAbsent(t *testing.T) {
+	ws := t.TempDir()
+	seal := func(argv ...string) *sealed {
+		p := proposal(argv...)
+		p.Workspace = ws
+		return mustSeal(t, p)
+	}
+	if s := seal("true", "--", "-x", "late_in.txt"); len(s.capsule.Unpinned) != 2 || s.capsule.Unpinned[0].Path != "/workspace/-x" {
+		t.Errorf("behind --: %+v", s.capsule.Unpinned)
+	}
+	s := seal("true", "late_in.txt")
+	card := cardOf(s, policy.Decision{}, policy.Default(), "", 0)
+	if text := approval.Card(card); !strings.Contains(text, `NOT THERE   "/workspace/late_in.txt"`) {
+		t.Errorf("the card does not say it:\n%s", text)
+	}
+	if q := question(&Caller{}, s, proposal("true")); !slices.Equal(q.Context.Unpinned, []string{capsule.KindAbsent}) {
+		t.Errorf("policy sees %q", q.Context.Unpinned)
+	}
+	if err := s.holdOperands(); err != nil {
+		t.Errorf("it cannot be asked about: %v", err)
+	}
+	var words []string
+	for i := range 5000 {
+		words = append(words, fmt.Sprintf("word%d", i))
+	}
+	s = seal(append([]string{"true"}, words...)...)
+	all := capsule.Unpinned{Path: "/workspace", Kind: capsule.KindAbsent}
+	if n := len(s.capsule.Unpinned); n != maxAbsent+1 || !slices.Contains(s.capsule.Unpinned, all) {
+		t.Errorf("%d listed, the rest unsaid", n)
+	}
+	s = seal(append([]string{"true", "."}, words...)...)
+	if !slices.Contains(s.capsule.Unpinned, all) {
+		t.Error("a folder hides the rest")
 	}
 }
 

@@ -57,7 +57,8 @@ type Call struct {
 	Script       string       // path of a #! script; Executable is then its interpreter
 	ScriptDigest canon.Digest
 	Operands     []Operand // files named in arguments, pinned
-	EnvNames     []string  // never the values
+	EnvNames     []string  // of the whole environment
+	EnvChanged   []string  // "NAME=VALUE" of each variable that does not have the value that every call's has
 	Cwd          string    //
 	Workspace    string    // host directory; "" is an empty private one
 	ReadOnly     bool      // the workspace
@@ -78,6 +79,8 @@ type Call struct {
 	System      bool         // every file of the program is root's, in root's folders, writable by nobody else
 	Sensitive   bool         // the tool is declared so
 	Loose       []string     // arguments that name something that is not held, as the program sees it
+	Absent      []string     // arguments that name nothing yet
+	Libraries   []string     // places that are not the system's, where the program's loader looks for libraries
 }
 
 // MaxStdinHead is how many bytes of a sealed input a person is shown.

@@ -237,6 +237,7 @@ func (p *Pattern) Text() string {
 			row(fmt.Sprintf("argument %d", i), "%s", shown(a.Text))
 		}
 	}
+	row("environment", "exactly that of this call, %s", p.Env)
 	row("in", "%s", shown(p.Cwd))
 	row("workspace", "%s", workspace(&Call{Workspace: p.Workspace, ReadOnly: p.ReadOnly}))
 	row("network", "%s", network(&Call{EgressHosts: p.EgressHosts}))

@@ -139,11 +139,32 @@ func Card(r Request) string {
 		}
 		row("NOT HELD", "%s may be another thing when it runs", shown(l))
 	}
+	for i, l := range c.Libraries {
+		if i == maxOperands {
+			row("", "[and %d more NOT SHOWN]", len(c.Libraries)-i)
+			break
+		}
+		row("NOT HELD", "libraries from %s", shown(l))
+	}
+	if n := len(c.Absent); n > 0 {
+		more := ""
+		if n > maxAbsent {
+			more = fmt.Sprintf(" [and %d more NOT SHOWN]", n-maxAbsent)
+		}
+		row("NOT THERE", "%s%s: a file made under such a name would be read", shownAll(c.Absent[:min(n, maxAbsent)]), more)
+	}
 	if len(c.Capabilities) > 0 {
 		row("can", "%s", Escape(strings.Join(c.Capabilities, ", ")))
 	}
 	if len(c.EnvNames) > 0 {
 		row("environment", "%s", shownAll(c.EnvNames))
+	}
+	for i, e := range c.EnvChanged {
+		if i == maxOperands {
+			row("", "[and %d more that are not the usual ones NOT SHOWN]", len(c.EnvChanged)-i)
+			break
+		}
+		row("set to", "%s", shown(e))
 	}
 	row("stdin", "%s", Escape(orNone(c.Stdin)))
 	if !c.StdinDigest.IsZero() {
@@ -171,8 +192,12 @@ func Card(r Request) string {
 	return b.String()
 }
 
-// maxOperands is how many file operands are listed.
-const maxOperands = 32
+// maxOperands is how many file operands are listed, and variables; maxAbsent how
+// many names without a file.
+const (
+	maxOperands = 32
+	maxAbsent   = 8
+)
 
 func workspace(c *Call) string {
 	switch {

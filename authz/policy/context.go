@@ -44,6 +44,10 @@ const (
 	attrWorkspaceReadOnly
 	attrNetwork
 	attrCertificate
+	attrEnv
+	attrEnvNames
+	attrEnvCode
+	attrUnpinned
 	attrTool
 	attrRequester
 	attrApprover
@@ -67,7 +71,8 @@ const (
 	attrAnswer   = attrOrigin | attrExecutable | attrEgressHosts | attrCapabilities | attrTier | attrOfAnswer
 
 	attrBool = attrSensitive | attrApproved | attrInterpreterPermitted | attrExecSystem | attrWorkspaceReadOnly | attrPattern | attrSensitiveCall
-	attrText = attrAll &^ (attrBool | attrArgs | attrArgCount | attrEgressHosts | attrCapabilities | attrLimits | attrApprovers | attrFeatures)
+	attrSets = attrArgs | attrEgressHosts | attrCapabilities | attrFeatures | attrEnv | attrEnvNames | attrEnvCode | attrUnpinned
+	attrText = attrAll &^ (attrBool | attrSets | attrArgCount | attrLimits | attrApprovers)
 )
 
 // leaf is where an attribute stands in the context: top, or top.sub.
@@ -81,6 +86,7 @@ var leaves = [...]leaf{
 	{"executable", "path"}, {"executable", "dir"}, {"executable", "name"}, {"executable", "digest"},
 	{"executable", "system"}, {"executable", "interpreter"}, {"executable", "kind"}, {"executable", "family"},
 	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"}, {"network", ""}, {"certificate", ""},
+	{"env", ""}, {"env_names", ""}, {"env_code", ""}, {"unpinned", ""},
 	{"tool", ""}, {"requester", ""}, {"approver", ""}, {"scope", ""}, {"pattern", ""}, {"sensitive_call", ""}, {"approvers", ""}, {"features", ""},
 }
 
@@ -195,18 +201,12 @@ func (f *facts) value(a attr) cedar.Value {
 		return cedar.String(f.text(a))
 	case a&attrBool != 0:
 		return cedar.Boolean(f.truth(a))
+	case a&attrSets != 0:
+		return stringSet(f.elements(a))
 	}
 	switch a {
-	case attrArgs:
-		return stringSet(c.Args)
 	case attrArgCount:
 		return cedar.Long(len(c.Args))
-	case attrEgressHosts:
-		return stringSet(c.EgressHosts)
-	case attrCapabilities:
-		return stringSet(c.Capabilities)
-	case attrFeatures:
-		return stringSet(c.Features)
 	case attrLimits:
 		return limitsRecord(&c.Limits)
 	case attrApprovers:
@@ -270,6 +270,30 @@ func (f *facts) text(a attr) string {
 		return c.Answer.Scope
 	}
 	panic("policy: internal error: no such text")
+}
+
+// elements are the value of an attribute in attrSets.
+func (f *facts) elements(a attr) []string {
+	c := &f.request.Context
+	switch a {
+	case attrArgs:
+		return c.Args
+	case attrEgressHosts:
+		return c.EgressHosts
+	case attrCapabilities:
+		return c.Capabilities
+	case attrFeatures:
+		return c.Features
+	case attrEnv:
+		return c.Env
+	case attrEnvNames:
+		return c.envNames()
+	case attrEnvCode:
+		return c.EnvCode
+	case attrUnpinned:
+		return c.Unpinned
+	}
+	panic("policy: internal error: no such set")
 }
 
 // truth is the value of an attribute in attrBool.

@@ -57,6 +57,16 @@ func (s *Set) Explain(r Request) Explanation {
 	return x
 }
 
+// Reads reports whether a policy of the set reads context.NAME; with ids, whether
+// one of these does.
+func (s *Set) Reads(name string, ids ...string) bool {
+	want := attrNames[name]
+	if len(ids) == 0 {
+		return s.want&want != 0
+	}
+	return slices.ContainsFunc(ids, func(id string) bool { r := s.byID[id]; return r != nil && r.reads&want != 0 })
+}
+
 func (s *Set) traces(e *evaluation, action cedar.String, resource cedar.EntityUID, byName bool) []Trace {
 	env := eval.Env{
 		Entities:  &e.entities,

@@ -110,7 +110,8 @@ func randomPolicy(rng *rand.Rand, id string) string {
 		`["cat", "bash"].contains(context.executable.name)`, `context.capabilities.containsAny(["network", "secrets_read"])`,
 		`(if context.sensitive then context.executable.system else context.arg_count < 2)`, `context.limits.memory < 2`,
 		`context.executable has path && context.executable.dir == "/usr/bin"`, `context.executable.interpreter != ""`,
-		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.network == "void"`, `context.certificate == "proven"`, `context.limits == context.limits && context.executable.system`}
+		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.network == "void"`, `context.certificate == "proven"`, `context.env.contains("CI=1")`,
+		`["PATH"].containsAll(context.env_names)`, `!context.env_code.isEmpty()`, `context.unpinned.contains("absent")`, `context.limits == context.limits && context.executable.system`}
 	if !program {
 		action = pick(rng, "action", `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`)
 		conds = []string{`context.sensitive`, `context.approved`, `context.session == ""`, `principal in Palyra::Role::"admin"`}
@@ -145,6 +146,12 @@ func randomRequest(rng *rand.Rand) Request {
 		Interpreter: pick(rng, "", "", "/bin/dash")}
 	c.Args = pick(rng, nil, []string{"-v"}, []string{"x", "-v", "x"})
 	c.EgressHosts = pick(rng, nil, []string{"example.org"})
+	c.Env = pick(rng, nil, []string{"CI=1"}, []string{"CI=1", "PATH=/w"})
+	c.EnvNames = pick(rng, nil, []string{"PATH"})
+	if len(c.EnvNames) > 0 {
+		c.EnvCode = pick(rng, nil, []string{"PATH"})
+	}
+	c.Unpinned = pick(rng, nil, []string{"absent"}, []string{"directory", "library"})
 	c.Capabilities = pick(rng, nil, []string{CapNetwork, CapProcessExec})
 	c.WorkspaceSource = pick(rng, "", "/w")
 	c.WorkspaceReadOnly = rng.IntN(2) == 0

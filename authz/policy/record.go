@@ -179,7 +179,7 @@ func (f *facts) newFact(a attr) cedar.Record {
 		return f.memo.text(a, f.text(a))
 	case a == attrCapabilities:
 		return f.memo.capabilities(c.Capabilities)
-	case a == attrArgs && len(c.Args) == 0, a == attrEgressHosts && len(c.EgressHosts) == 0:
+	case a&attrSets != 0 && len(f.elements(a)) == 0:
 		return emptySetRecord
 	}
 	return recordOn(f.value(a))

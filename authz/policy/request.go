@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -130,6 +131,10 @@ type Context struct {
 	DeviceID          string       `json:"device_id,omitempty"`
 	ChannelID         string       `json:"channel_id,omitempty"`
 	Sensitive         bool         `json:"sensitive,omitempty"` // declared by whoever registered the tool
+	Env               []string     `json:"env,omitempty"`       // "NAME=VALUE" of the variables that do not have the value that every call's have
+	EnvNames          []string     `json:"env_names,omitempty"` // besides those of Env: of a record that keeps no values
+	EnvCode           []string     `json:"env_code,omitempty"`  // of these names, those that lead to code that is not the system's
+	Unpinned          []string     `json:"unpinned,omitempty"`  // kinds of what is named and not held, of vocabUnpinned
 	Features          []string     `json:"features,omitempty"`  // of PermissionUse, ApprovalResolve and ApprovalSelf: what this installation has not turned off
 	Answer            Answer       `json:"answer,omitzero"`     // of ApprovalResolve and ApprovalSelf, whose call the rest describes
 }
@@ -189,6 +194,7 @@ var (
 	vocabCertificate  = []string{CertificateNone, CertificateProven, CertificateRefuted}
 	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
+	vocabUnpinned     = []string{"absent", "directory", "library", "special", "symlink", "too_large", "unreadable"}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
 	vocabFeature      = access.FeatureNames()
@@ -265,6 +271,14 @@ func (c *Context) check(action string) error {
 			return fmt.Errorf("unknown capability %q", v)
 		}
 	}
+	for _, v := range c.Unpinned {
+		if !slices.Contains(vocabUnpinned, v) {
+			return fmt.Errorf("unknown kind %q of what is not held", v)
+		}
+	}
+	if err := c.checkEnv(); err != nil {
+		return err
+	}
 	if c.Executable.Path == "" && slices.Contains(c.Capabilities, CapProcessExec) && runsProgram(action) {
 		return errors.New("process_exec without an executable")
 	}
@@ -274,6 +288,34 @@ func (c *Context) check(action string) error {
 		}
 	}
 	return nil
+}
+
+func (c *Context) checkEnv() error {
+	for _, e := range c.Env {
+		if i := strings.IndexByte(e, '='); i < 1 {
+			return errors.New("env is not a list of NAME=VALUE")
+		}
+	}
+	if len(c.EnvCode) == 0 {
+		return nil
+	}
+	names := c.envNames()
+	for _, n := range c.EnvCode {
+		if !slices.Contains(names, n) {
+			return fmt.Errorf("env_code names %q, which env does not set", n)
+		}
+	}
+	return nil
+}
+
+// envNames are the names of the variables that differ.
+func (c *Context) envNames() []string {
+	names := slices.Clone(c.EnvNames)
+	for _, e := range c.Env {
+		name, _, _ := strings.Cut(e, "=")
+		names = append(names, name)
+	}
+	return names
 }
 
 // isResolved reports whether p can be the result of resolving a path: absolute
@@ -294,7 +336,7 @@ func (r *Request) checkText() error {
 			return errors.New("text is not UTF-8")
 		}
 	}
-	for _, ss := range [...][]string{c.Args, c.EgressHosts} {
+	for _, ss := range [...][]string{c.Args, c.EgressHosts, c.Env, c.EnvNames, c.EnvCode} {
 		for _, s := range ss {
 			if !utf8.ValidString(s) {
 				return errors.New("text is not UTF-8")

@@ -130,6 +130,7 @@ var closedAttrs = map[string][]string{
 	"context.scope":           vocabScope,
 	"context.capabilities":    vocabCapabilities[:], // a set: its elements
 	"context.features":        vocabFeature,         // a set as well
+	"context.unpinned":        vocabUnpinned,        // and this
 }
 
 // checkLiterals refuses literals outside the closed vocabularies: unknown roles

@@ -79,6 +79,8 @@ function contextOf({ request, kind, family }, approved, interpreterPermitted) {
       wall_ms: ms(l.wall), cpu_ms: ms(l.cpu), memory: l.memory ?? 0, pids: l.pids ?? 0, output: l.output ?? 0, file_size: l.file_size ?? 0,
     },
     workspace: { source: c.workspace_source ?? '', read_only: c.workspace_read_only ?? false },
+    env: c.env ?? [], env_names: [...(c.env_names ?? []), ...(c.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
+    env_code: c.env_code ?? [], unpinned: c.unpinned ?? [],
   };
 }
 

@@ -201,6 +201,8 @@ func (g *generator) condition(depth int, program bool) string {
 		`context.first_arg like "-*"`, `context.first_arg like "*\**"`, `context.arg_count > 1`, `context.arg_count + 1 <= 3`,
 		`context.egress_hosts.isEmpty()`, `context.egress_hosts.contains("example.org")`, `context.capabilities.contains("network")`,
 		`context.capabilities.containsAny(["secrets_read", "filesystem_write"])`, `context.cwd like "/w*"`, `context.stdin == "none"`, `context.network == "void"`, `context.certificate == "none"`,
+		`context.env.contains("PATH=/w")`, `["CI=1", "é=\u{202e}"].containsAll(context.env)`, `context.env_names.contains("PATH")`, `context.env_code.isEmpty()`,
+		`["PATH"].containsAll(context.env_code)`, `context.unpinned.contains("library")`, `context.unpinned.containsAny(["absent", "directory"])`,
 		`context.workspace.read_only`, `context.workspace.source != ""`, `context.limits.memory * 4611686018427387904 < 8`,
 		`context.limits.wall_ms - context.limits.cpu_ms > 0`, `context.limits.pids == 64`, `context.limits.output >= context.limits.file_size`,
 		`context.limits == context.limits && context.executable.system`, `context.workspace == {"source": "", "read_only": true}`,
@@ -235,10 +237,15 @@ func (g *generator) request() policy.Request {
 			Limits: policy.Limits{Wall: pick(g, 0, 1500*time.Microsecond, time.Minute), CPU: pick(g, 0, 10*time.Second), Memory: pick[int64](g, 0, 1, 512<<20),
 				PIDs: pick[int64](g, 0, 64), Output: pick[int64](g, 0, 1<<20), FileSize: pick[int64](g, 0, 1<<26)},
 			WorkspaceSource: pick(g, "", "/w"), WorkspaceReadOnly: pick(g, true, false), Stdin: pick(g, "", "none", "sealed", "stream"),
-			Network: pick(g, "", "fresh", "void"), Certificate: pick(g, "", "none", "proven", "refuted"),
+			Env: pick(g, nil, nil, []string{"CI=1"}, []string{"CI=1", "PATH=/w"}, []string{"é=\u202e"}), EnvNames: pick(g, nil, nil, []string{"PATH"}),
+			Unpinned: pick(g, nil, nil, []string{"library"}, []string{"absent", "directory"}),
+			Network:  pick(g, "", "fresh", "void"), Certificate: pick(g, "", "none", "proven", "refuted"),
 			SessionID: pick(g, "", "s1", "r1"), RunID: pick(g, "", "r1"), DeviceID: pick(g, "", "d1"), ChannelID: pick(g, "", "cli", "web"),
 			Sensitive: pick(g, true, false, false),
 		},
+	}
+	if slices.Contains(r.Context.EnvNames, "PATH") {
+		r.Context.EnvCode = pick(g, nil, []string{"PATH"})
 	}
 	switch action {
 	case policy.PermissionUse:

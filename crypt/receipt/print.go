@@ -141,6 +141,10 @@ func printCapsule(w *canon.Writer, x *Capsule) {
 	printFile(w, &x.Executable)
 	w.Raw(`,"limits":`)
 	printLimits(w, &x.Limits)
+	if x.Loader != nil {
+		w.Raw(`,"loader":`)
+		printFile(w, x.Loader)
+	}
 	if x.Network != "" {
 		w.Raw(`,"network":`)
 		w.String(x.Network)
@@ -221,10 +225,22 @@ func printQuestion(w *canon.Writer, x *Question) {
 	w.String(x.Channel)
 	w.Raw(`,"device":`)
 	w.String(x.Device)
+	if len(x.EnvCode) > 0 {
+		w.Raw(`,"env_code":`)
+		w.Strings(x.EnvCode)
+	}
+	if len(x.EnvOverridden) > 0 {
+		w.Raw(`,"env_overridden":`)
+		w.Strings(x.EnvOverridden)
+	}
 	w.Raw(`,"roles":`)
 	w.Strings(x.Roles)
 	w.Raw(`,"system":`)
 	w.Bool(x.System)
+	if len(x.Unpinned) > 0 {
+		w.Raw(`,"unpinned":`)
+		w.Strings(x.Unpinned)
+	}
 	w.Raw(`}`)
 }
 

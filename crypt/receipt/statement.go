@@ -103,6 +103,7 @@ type Capsule struct {
 	Network      string   `json:"network,omitempty"`      // "void": the network namespace that is shared and empty
 	Capabilities []string `json:"capabilities,omitempty"` // that the tool's table declares
 	Sensitive    bool     `json:"sensitive,omitempty"`    // the tool's table declares it so
+	Loader       *File    `json:"loader,omitempty"`       // dynamic loader of the executable; none too where written before it was recorded
 }
 
 // File is a file that was pinned.
@@ -149,6 +150,12 @@ type Question struct {
 	// Certificate is what the sandbox certificate said of the tier, "proven" or
 	// "refuted"; absent: there was none.
 	Certificate string `json:"certificate,omitempty"`
+	// The rest is absent where empty. Of the capsule's environment, the names that
+	// every call's has and whose value was another, and the names of what led to code
+	// that is not the system's; the kinds of what was named and not held.
+	EnvOverridden []string `json:"env_overridden,omitempty"`
+	EnvCode       []string `json:"env_code,omitempty"`
+	Unpinned      []string `json:"unpinned,omitempty"`
 }
 
 // Decision is policy's answer.

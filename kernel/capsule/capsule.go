@@ -12,12 +12,13 @@
 //
 // What it does not protect against: what a program reads that its capsule does
 // not name. Libraries, interpreters' modules and files of the workspace that no
-// argument names are outside; Unpinned lists arguments that name something that
-// could not be held.
+// argument names are outside; Unpinned lists what an argument or the program's
+// headers name and what could not be held.
 package capsule
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -51,7 +52,7 @@ type Capsule struct {
 	Workspace *Workspace `json:"workspace"` // null: an empty private one
 	Stdin     Stdin      `json:"stdin"`
 	Operands  []File     `json:"operands"` // arguments that name regular files beneath the workspace, sorted by path
-	Unpinned  []Unpinned `json:"unpinned"` // arguments that name something else there, sorted by path
+	Unpinned  []Unpinned `json:"unpinned"` // what else is named and not held, sorted by path and kind
 
 	EgressHosts []string `json:"egress_hosts"` // none is allowed yet
 	Secrets     []string `json:"secrets"`      // references; none is given yet
@@ -68,6 +69,9 @@ type Capsule struct {
 	Capabilities []string `json:"capabilities,omitempty"`
 	// Sensitive says that the tool's table declares the tool so.
 	Sensitive bool `json:"sensitive,omitempty"`
+	// Loader is the dynamic loader that Executable names (PT_INTERP), always of the
+	// system; absent where it names none, and in capsules of older versions.
+	Loader *File `json:"loader,omitempty"`
 }
 
 // File is a file that was opened and hashed.
@@ -117,8 +121,9 @@ type Stdin struct {
 	Size   int64        `json:"size"`
 }
 
-// Unpinned is an argument that names something beneath the workspace that is
-// not held: it may be another thing by the time it is used.
+// Unpinned is something that an argument names beneath the workspace, or the
+// executable's headers anywhere, and that is not held: it may be another thing by
+// the time it is used.
 type Unpinned struct {
 	Path string `json:"path"` // as the program sees it
 	Kind string `json:"kind"` // one of the kinds below
@@ -131,7 +136,19 @@ const (
 	KindSpecial    = "special"    // FIFO, socket, device
 	KindUnreadable = "unreadable" // by whoever sealed the call
 	KindTooLarge   = "too_large"  // together beyond what is hashed
+	KindAbsent     = "absent"     // nothing yet; of the workspace itself: more such names than are listed
+	KindLibrary    = "library"    // a place that is not the system's, from which the loader takes libraries
 )
+
+// CompareUnpinned orders by path, then by kind.
+func CompareUnpinned(a, b Unpinned) int {
+	return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Kind, b.Kind))
+}
+
+// Kinds are the kinds of Unpinned, sorted.
+func Kinds() []string {
+	return []string{KindAbsent, KindDirectory, KindLibrary, KindSpecial, KindSymlink, KindTooLarge, KindUnreadable}
+}
 
 // Seal checks c and returns its canonical JSON and digest.
 func (c *Capsule) Seal() ([]byte, canon.Digest, error) {
@@ -237,20 +254,24 @@ func (c *Capsule) checkFiles() error {
 			return bad("operands are not sorted")
 		}
 	}
+	if l := c.Loader; l != nil && (l.Pinned != PinnedSystem || l.Digest.IsZero() || l.Size <= 0 || !path.IsAbs(l.Path)) {
+		return bad("loader %q is not a file of the system", l.Path)
+	}
 	for i, u := range c.Unpinned {
-		switch u.Kind {
-		case KindDirectory, KindSymlink, KindSpecial, KindUnreadable, KindTooLarge:
-		default:
+		switch {
+		case !slices.Contains(Kinds(), u.Kind):
 			return bad("unpinned %q: unknown kind %q", u.Path, u.Kind)
+		case c.Workspace == nil && u.Kind != KindLibrary:
+			return bad("operands without a workspace")
 		}
-		if i > 0 && c.Unpinned[i-1].Path >= u.Path {
+		if i > 0 && CompareUnpinned(c.Unpinned[i-1], u) >= 0 {
 			return bad("unpinned is not sorted")
 		}
 	}
 	if w := c.Workspace; w != nil && (!path.IsAbs(w.Source) || path.Clean(w.Source) != w.Source) {
 		return bad("workspace %q is not absolute and clean", w.Source)
 	}
-	if c.Workspace == nil && len(c.Operands)+len(c.Unpinned) > 0 {
+	if c.Workspace == nil && len(c.Operands) > 0 {
 		return bad("operands without a workspace")
 	}
 	return nil

@@ -113,6 +113,26 @@ func TestEveryMemberCounts(t *testing.T) {
 	}
 }
 
+// TestOptional: what a capsule need not have has one spelling as well.
+func TestOptional(t *testing.T) {
+	c := example()
+	c.Loader = &File{"/usr/lib/ld.so", canon.Sum([]byte("ld")), 2, PinnedSystem}
+	c.Unpinned = append(c.Unpinned, Unpinned{"/workspace/build", KindLibrary}, Unpinned{"/workspace/none", KindAbsent})
+	b, id, err := c.Seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Parse(b); err != nil || !reflect.DeepEqual(got, c) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, plain, _ := example().Seal(); plain == id {
+		t.Error("the loader does not count")
+	}
+	if _, err := Parse(bytes.Replace(b, []byte(`"limits"`), []byte(`"loader":null,"limits"`), 1)); err == nil {
+		t.Error("a null loader is one more spelling")
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for name, spoil := range map[string]func(c *Capsule){
 		"version":            func(c *Capsule) { c.Version = 2 },
@@ -145,6 +165,12 @@ func TestRefused(t *testing.T) {
 		"not exact limit":    func(c *Capsule) { c.Limits.Memory = 1<<53 + 1 },
 		"workspace relative": func(c *Capsule) { c.Workspace.Source = "x" },
 		"operands, no place": func(c *Capsule) { c.Workspace = nil },
+		"absent, no place":   func(c *Capsule) { c.Workspace, c.Operands, c.Unpinned[0].Kind = nil, []File{}, KindAbsent },
+		"unpinned twice":     func(c *Capsule) { c.Unpinned = append(c.Unpinned, c.Unpinned[0]) },
+		"unsorted kinds":     func(c *Capsule) { c.Unpinned = append(c.Unpinned, Unpinned{"/workspace/build", KindAbsent}) },
+		"loader not pinned":  func(c *Capsule) { c.Loader = &File{Path: "/lib/ld.so", Digest: canon.Sum(nil), Size: 1} },
+		"loader sealed":      func(c *Capsule) { c.Loader = &File{"/lib/ld.so", canon.Sum(nil), 1, PinnedSealed} },
+		"loader, no digest":  func(c *Capsule) { c.Loader = &File{Path: "/lib/ld.so", Size: 1, Pinned: PinnedSystem} },
 	} {
 		c := example()
 		spoil(c)

@@ -26,6 +26,10 @@ func printCapsule(w *canon.Writer, x *Capsule) {
 	printFile(w, &x.Executable)
 	w.Raw(`,"limits":`)
 	printLimits(w, &x.Limits)
+	if x.Loader != nil {
+		w.Raw(`,"loader":`)
+		printFile(w, x.Loader)
+	}
 	if x.Network != "" {
 		w.Raw(`,"network":`)
 		w.String(x.Network)

@@ -311,6 +311,7 @@ type Card struct {
 	ScriptDigest string        `json:"script_digest,omitempty"`
 	Operands     []CardOperand `json:"operands"`
 	EnvNames     []string      `json:"env_names"`
+	EnvChanged   []string      `json:"env_changed,omitempty"` // "NAME=VALUE" of those that do not have the value that every call's have
 	Cwd          string        `json:"cwd"`
 	Workspace    string        `json:"workspace,omitempty"` // "": a private, empty one
 	ReadOnly     bool          `json:"read_only"`
@@ -330,6 +331,8 @@ type Card struct {
 	System       bool          `json:"system,omitempty"`    // the program is root's, writable by nobody else
 	Sensitive    bool          `json:"sensitive,omitempty"` // the tool is declared so
 	Loose        []string      `json:"loose,omitempty"`     // arguments that name what is not held
+	Absent       []string      `json:"absent,omitempty"`    // arguments that name nothing yet
+	Libraries    []string      `json:"libraries,omitempty"` // places that are not the system's, where the program's loader looks for libraries
 }
 
 // CardLimits are the limits of a call: durations in nanoseconds, sizes in bytes.

@@ -88,11 +88,11 @@ func cardOf(q *approval.Request) card {
 	c := &q.Call
 	v := hub.Card{
 		Principal: q.Principal, Tool: q.Tool, Argv: some(c.Argv), Executable: c.Executable, Digest: digest(c.Digest),
-		Script: c.Script, ScriptDigest: digest(c.ScriptDigest), Operands: []hub.CardOperand{}, EnvNames: some(c.EnvNames), Cwd: c.Cwd,
+		Script: c.Script, ScriptDigest: digest(c.ScriptDigest), Operands: []hub.CardOperand{}, EnvNames: some(c.EnvNames), EnvChanged: c.EnvChanged, Cwd: c.Cwd,
 		Workspace: c.Workspace, ReadOnly: c.ReadOnly, Stdin: c.Stdin, EgressHosts: some(c.EgressHosts), Capabilities: some(c.Capabilities),
 		Tier: c.Tier, Limits: c.Limits, Why: []hub.CardWhy{},
 		EnvDigest: digest(c.EnvDigest), StdinDigest: digest(c.StdinDigest), StdinSize: c.StdinSize, StdinText: approval.Escape(c.StdinHead), Network: c.Network, Bounds: hub.CardLimits(c.Bounds),
-		Kind: c.Kind, System: c.System, Sensitive: c.Sensitive, Loose: c.Loose,
+		Kind: c.Kind, System: c.System, Sensitive: c.Sensitive, Loose: c.Loose, Absent: c.Absent, Libraries: c.Libraries,
 	}
 	for _, o := range c.Operands {
 		v.Operands = append(v.Operands, hub.CardOperand{Path: o.Path, Digest: digest(o.Digest)})
@@ -106,9 +106,9 @@ func cardOf(q *approval.Request) card {
 // CallOf is the call that a card describes, so that patterns can be tried on it.
 // What an older card does not have is missing, and fits no pattern.
 func CallOf(v *hub.Card) (c approval.Call, err error) {
-	c = approval.Call{Argv: v.Argv, Executable: v.Executable, Script: v.Script, EnvNames: v.EnvNames, Cwd: v.Cwd, Workspace: v.Workspace, ReadOnly: v.ReadOnly,
+	c = approval.Call{Argv: v.Argv, Executable: v.Executable, Script: v.Script, EnvNames: v.EnvNames, EnvChanged: v.EnvChanged, Cwd: v.Cwd, Workspace: v.Workspace, ReadOnly: v.ReadOnly,
 		Stdin: v.Stdin, EgressHosts: v.EgressHosts, Capabilities: v.Capabilities, Tier: v.Tier, Limits: v.Limits, Network: v.Network,
-		Bounds: approval.Limits(v.Bounds), Kind: v.Kind, System: v.System, Sensitive: v.Sensitive, Loose: v.Loose}
+		Bounds: approval.Limits(v.Bounds), Kind: v.Kind, System: v.System, Sensitive: v.Sensitive, Loose: v.Loose, Absent: v.Absent, Libraries: v.Libraries}
 	for _, d := range []struct {
 		to   *canon.Digest
 		text string

@@ -187,10 +187,23 @@ func Changed(f *os.File, was Stat) error {
 // others (an ACL that lets others write shows in the group's bits), and so is
 // every folder from "/" to it. A sticky folder does not count: others can
 // create in it.
-func (h *Handle) System() bool {
+func (h *Handle) System() bool { return h.Stat.Mode.IsRegular() && h.Settled() }
+
+// Settled is System of a file of any type, a folder for one.
+func (h *Handle) Settled() bool { return h.settledBy(0) }
+
+// Unmapped is Settled in a user namespace that does not map the host's root: there
+// root's files and those of any other user that is not mapped belong to one owner,
+// who owns "/" too. It is false where root is mapped.
+func (h *Handle) Unmapped() bool {
+	root, err := statAt("/")
+	return err == nil && root.UID != 0 && h.settledBy(root.UID)
+}
+
+func (h *Handle) settledBy(owner uint32) bool {
 	const others = 0o022
-	ours := func(s Stat) bool { return s.UID == 0 && s.Mode.Perm()&others == 0 }
-	if !h.Stat.Mode.IsRegular() || !ours(h.Stat) || !path.IsAbs(h.Path) {
+	ours := func(s Stat) bool { return s.UID == owner && s.Mode.Perm()&others == 0 }
+	if !ours(h.Stat) || !path.IsAbs(h.Path) {
 		return false
 	}
 	// Each folder is looked at by its name, before what is in it: what the one

@@ -35,6 +35,12 @@ func (h *Handle) Executable() error { return unsupported("faccessat2") }
 // System is false: nothing is trusted.
 func (h *Handle) System() bool { return false }
 
+// Settled is false, too.
+func (h *Handle) Settled() bool { return false }
+
+// Unmapped is false, too.
+func (h *Handle) Unmapped() bool { return false }
+
 // descriptor holds nothing.
 type descriptor struct{}
 
