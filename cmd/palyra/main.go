@@ -26,6 +26,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/installed"
 	"palyra/cmd/internal/operator"
 	"palyra/internal/fault"
 )
@@ -90,7 +91,7 @@ func (a *app) operate(args []string) int {
 	exe, err := a.executable()
 	if err == nil {
 		var path string
-		if path, err = helperPath(exe, operator.Program, "ctl"); err == nil {
+		if path, err = installed.Find(exe, operator.Program, "ctl"); err == nil {
 			err = a.become(path, append([]string{operator.Program}, args...))
 			err = fault.New(fault.Refused, "ctl_unusable", fmt.Sprintf("execute %q", path), err)
 		}

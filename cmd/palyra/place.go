@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"palyra/cmd/internal/installed"
 	"palyra/internal/fault"
 )
 
@@ -27,40 +28,7 @@ func stateDir(flag string, getenv func(string) string) (string, error) {
 }
 
 // cellPath finds palyra-cell for the palyra at exe.
-func cellPath(exe string) (string, error) { return helperPath(exe, "palyra-cell", "cell") }
-
-// helperPath finds a program that was installed with the palyra at exe: beside
-// the file that exe resolves to, else where a packager puts helpers. It is never
-// looked up in PATH and no variable overrides it: whoever could set one would
-// run our forker. what begins the reason codes.
-func helperPath(exe, name, what string) (string, error) {
-	op := "find " + name
-	real, err := filepath.EvalSymlinks(exe)
-	if err != nil {
-		return "", fault.New(fault.Refused, what+"_missing", op, err)
-	}
-	dir := filepath.Dir(real)
-	tries := []string{filepath.Join(dir, name), filepath.Join(dir, "..", "libexec", "palyra", name)}
-	for _, p := range tries {
-		fi, err := os.Stat(p)
-		switch {
-		case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
-			continue
-		case err != nil:
-			return "", fault.New(fault.Refused, what+"_unusable", op, err)
-		case !fi.Mode().IsRegular() || fi.Mode().Perm()&0o111 == 0:
-			return "", fault.New(fault.Refused, what+"_unusable", fmt.Sprintf("%s: %q", op, p),
-				errors.New("not an executable file"))
-		case fi.Mode().Perm()&0o002 != 0:
-			return "", fault.New(fault.Refused, what+"_unusable", fmt.Sprintf("%s: %q", op, p),
-				errors.New("anybody may write to it")).WithHint("chmod o-w " + p)
-		}
-		return p, nil
-	}
-	return "", fault.New(fault.Refused, what+"_missing", op,
-		fmt.Errorf("neither %q nor %q exists", tries[0], filepath.Clean(tries[1]))).
-		WithHint(name + " is built and installed together with palyra: make build")
-}
+func cellPath(exe string) (string, error) { return installed.Find(exe, "palyra-cell", "cell") }
 
 // receiptTarget checks before anything runs that the receipt can be put there,
 // so that an effect is not followed by "cannot write the receipt".

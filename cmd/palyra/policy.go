@@ -10,6 +10,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/installed"
 	"palyra/internal/fault"
 	"palyra/kernel"
 	"palyra/kernel/tool"
@@ -124,7 +125,7 @@ func (a *app) toolCall(inv *command.Invocation, flags *kernel.Proposal) (*kernel
 		return nil, nil, fault.New(fault.Internal, "no_executable", op, err)
 	}
 	cfg := tool.Config{}
-	if cfg.Program, err = helperPath(exe, "palyra-tool", "tool"); err != nil {
+	if cfg.Program, err = installed.Find(exe, "palyra-tool", "tool"); err != nil {
 		return nil, nil, err
 	}
 	var named struct {

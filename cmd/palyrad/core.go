@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"palyra/authz/policy"
+	"palyra/cmd/internal/installed"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/cell"
@@ -48,10 +49,13 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 			c.close()
 		}
 	}()
-	if c.toolPath = cfg.Tools.Program; c.toolPath == "" {
-		if c.toolPath, err = d.helper("palyra-tool"); err != nil {
-			return nil, err
-		}
+	if cfg.Tools.Program != "" {
+		c.toolPath, err = installed.Check(cfg.Tools.Program, "tool")
+	} else {
+		c.toolPath, err = d.helper("palyra-tool")
+	}
+	if err != nil {
+		return nil, err
 	}
 	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{
 		ArtifactQuota: int64(cfg.State.ArtifactQuota), TestOnlyStep: d.testOnlyStep}); err != nil {

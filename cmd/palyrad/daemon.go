@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/cmd/internal/installed"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/internal/sdnotify"
@@ -127,10 +128,13 @@ func (d *daemon) claim(cfg *config.Config) (err error) {
 // startCell finds or starts what starts palyra-cells, before anything else runs
 // in this process that it could be harmed by.
 func (d *daemon) startCell(cfg *config.Config) (err error) {
-	if d.cellPath = cfg.Cell.Path; d.cellPath == "" {
-		if d.cellPath, err = d.helper("palyra-cell"); err != nil {
-			return err
-		}
+	if cfg.Cell.Path != "" {
+		d.cellPath, err = installed.Check(cfg.Cell.Path, "cell")
+	} else {
+		d.cellPath, err = d.helper("palyra-cell")
+	}
+	if err != nil {
+		return err
 	}
 	if cfg.Cell.Starter != "" {
 		d.starter, err = cell.DialStarter(cfg.Cell.Starter)
@@ -143,31 +147,13 @@ func (d *daemon) startCell(cfg *config.Config) (err error) {
 	return err
 }
 
-// helper finds a program that is installed with palyrad: beside it, or where a
-// packager puts helpers. It is not looked up in PATH.
+// helper finds a program that is installed with palyrad.
 func (d *daemon) helper(name string) (string, error) {
 	exe, err := d.executable()
-	if err == nil {
-		exe, err = filepath.EvalSymlinks(exe)
-	}
 	if err != nil {
 		return "", fault.New(fault.Refused, "helper_missing", "find "+name, err)
 	}
-	dir := filepath.Dir(exe)
-	for _, p := range []string{filepath.Join(dir, name), filepath.Join(dir, "..", "libexec", "palyra", name)} {
-		fi, err := os.Stat(p)
-		switch {
-		case err != nil:
-			continue
-		case !fi.Mode().IsRegular() || fi.Mode().Perm()&0o111 == 0:
-			return "", fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("use %q", p), errors.New("not an executable file"))
-		case fi.Mode().Perm()&0o002 != 0:
-			return "", fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("use %q", p), errors.New("anybody may write to it")).WithHint("chmod o-w " + p)
-		}
-		return p, nil
-	}
-	return "", fault.New(fault.Refused, "helper_missing", "find "+name, fmt.Errorf("not beside %q", exe)).
-		WithHint("it is built and installed together with palyrad: make build")
+	return installed.Find(exe, name, "helper")
 }
 
 // readable are the places whose files a call can name: programs and what they
