@@ -11,6 +11,7 @@ import (
 	"io"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 
 	"palyra/authz/approval"
@@ -141,6 +142,9 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 	case receipt.Executed:
 	case receipt.Denied:
 		line("denied by policy: %s", out.Decision.Reason)
+		if _, more, ok := strings.Cut(why, "decide call: "); ok && more != out.Decision.Reason {
+			fmt.Fprintf(&b, "  because    %s\n", front.Escape(more))
+		}
 		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set))
 	case receipt.NotApproved:
 		line("denied by approval: %s", approvalText(out.Approval))

@@ -65,6 +65,7 @@ type options struct {
 	receipt   string
 	binary    string   // another palyra than the one under test
 	attack    string   // another attack binary
+	policy    string   // another policy directory
 	wrap      []string // what to run the launcher under
 	userns    bool     // run all of it in a user namespace, as its root
 	watch     bool     // sample the run's processes
@@ -122,7 +123,7 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases} {
 		all = append(all, f()...)
 	}
 	for i := range all {

@@ -35,7 +35,11 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	case modeVoid:
 		c = append(c, "--network", "void")
 	}
-	c = append(c, "--tier", s.tier, "--state", s.user.state, "--policy", s.user.policy, "--timeout", o.timeout.String())
+	policy := s.user.policy
+	if o.policy != "" {
+		policy = o.policy
+	}
+	c = append(c, "--tier", s.tier, "--state", s.user.state, "--policy", policy, "--timeout", o.timeout.String())
 	if o.workspace != "" {
 		w := o.workspace
 		if o.readOnly {
