@@ -191,7 +191,7 @@ func TestPatternDigest(t *testing.T) {
 		t.Error("a pattern that was written and read is another")
 	}
 	text := b.Text()
-	if !strings.Contains(text, "ANY FILE") || !strings.Contains(text, "WRITABLE") || !strings.Contains(text, "tier") {
+	if !strings.Contains(text, "environment exactly that of this call, "+b.Env.String()) || !strings.Contains(text, "ANY FILE") || !strings.Contains(text, "WRITABLE") || !strings.Contains(text, "tier") {
 		t.Error(text)
 	}
 }

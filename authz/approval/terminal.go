@@ -113,6 +113,16 @@ func Card(r Request) string {
 	row := func(name, format string, a ...any) {
 		fmt.Fprintf(&b, "  %-11s "+format+"\n", append([]any{name}, a...)...)
 	}
+	list := func(name, format string, values []string) {
+		until := b.Len() + 4*maxShown
+		for i, v := range values {
+			if i == maxOperands || b.Len() > until {
+				row("", "[and %d more NOT SHOWN]", len(values)-i)
+				return
+			}
+			row(name, format, shown(v))
+		}
+	}
 	c := &r.Call
 	b.WriteString("\nApproval needed\n")
 	row("capsule", "%s", r.Capsule)
@@ -139,13 +149,7 @@ func Card(r Request) string {
 		}
 		row("NOT HELD", "%s may be another thing when it runs", shown(l))
 	}
-	for i, l := range c.Libraries {
-		if i == maxOperands {
-			row("", "[and %d more NOT SHOWN]", len(c.Libraries)-i)
-			break
-		}
-		row("NOT HELD", "libraries from %s", shown(l))
-	}
+	list("NOT HELD", "libraries from %s", c.Libraries)
 	if n := len(c.Absent); n > 0 {
 		more := ""
 		if n > maxAbsent {
@@ -159,13 +163,7 @@ func Card(r Request) string {
 	if len(c.EnvNames) > 0 {
 		row("environment", "%s", shownAll(c.EnvNames))
 	}
-	for i, e := range c.EnvChanged {
-		if i == maxOperands {
-			row("", "[and %d more that are not the usual ones NOT SHOWN]", len(c.EnvChanged)-i)
-			break
-		}
-		row("set to", "%s", shown(e))
-	}
+	list("set to", "%s", c.EnvChanged)
 	row("stdin", "%s", Escape(orNone(c.Stdin)))
 	if !c.StdinDigest.IsZero() {
 		row("", "%d bytes, %s", c.StdinSize, c.StdinDigest)

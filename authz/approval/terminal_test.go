@@ -114,7 +114,8 @@ func TestCard(t *testing.T) {
 		Decision: decision, Capsule: capsule, PolicySet: policySet, Principal: `Palyra::User::"alice"`, Tool: "process.run",
 		Call: Call{
 			Argv: []string{"/usr/bin/cc", "-o", "a b", "evil\nApproval needed"}, Executable: "/usr/bin/x86_64-linux-gnu-gcc-14", Digest: exe,
-			Script: "/srv/tool", ScriptDigest: script, Operands: []Operand{{"/workspace/in.c", operand}}, EnvNames: []string{"LANG"},
+			Script: "/srv/tool", ScriptDigest: script, Operands: []Operand{{"/workspace/in.c", operand}}, EnvNames: []string{"LANG"}, EnvChanged: []string{"PATH=/workspace/bin\n"},
+			Absent: []string{"/workspace/late"}, Libraries: []string{"/workspace/lib"},
 			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org"}, Capabilities: []string{"network", "process_exec"},
 			Stdin: "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
 		},
@@ -125,6 +126,7 @@ func TestCard(t *testing.T) {
 		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`, // what runs
 		`"/workspace"`, `"/home/alice/src", WRITABLE`, `"example.org"`, "network, process_exec", `"LANG"`, "sealed", "wall 30s", // where, with what
 		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]", // what it reads
+		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late": a file`, `NOT HELD    libraries from "/workspace/lib"`, // what is loose
 		"the program can write (policy host_write_unless_approved, 30-sensitive.cedar:29)", "gives no reason (policy mine", // why
 	} {
 		if !strings.Contains(card, want) {
@@ -141,6 +143,10 @@ func TestCard(t *testing.T) {
 	}
 	if !strings.Contains(long, `"/w", read-only`) {
 		t.Error("a read-only workspace is not shown as one")
+	}
+	words := slicesOf(5000, strings.Repeat("w", 1000))
+	if many := Card(Request{Call: Call{EnvChanged: words, Absent: words, Libraries: words}}); len(many) > 60_000 || strings.Count(many, "more NOT SHOWN]") != 3 {
+		t.Errorf("many variables: %d bytes of card", len(many))
 	}
 	many := Card(Request{Call: Call{Argv: slicesOf(5000, "argument"), Operands: make([]Operand, 100)}})
 	if !strings.Contains(many, "more NOT SHOWN]") || !strings.Contains(many, "68 more files NOT SHOWN") || len(many) > 50_000 {
