@@ -32,7 +32,6 @@ package patch
 
 import (
 	"fmt"
-	"slices"
 
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -252,49 +251,43 @@ func split(b []byte) [][]byte {
 	return out
 }
 
-// Brief returns one line for each file, for whoever has to decide without
-// reading the patch: "modify=PATH", "create=PATH", "delete=PATH" or
-// "rename=OLD -> NEW", paths spelled as package toolproto spells them, and
-// "flag=KIND" behind those that other programs run or obey. Of more than
-// maxBrief files, or maxBriefBytes, the rest is a number and its flags.
-func Brief(files []File) []string {
+// Brief returns the arguments that name every file of a patch, for policy and for
+// the person who decides without reading it: "modify=PATH", "create=PATH",
+// "delete=PATH" or "rename=OLD -> NEW", paths spelled as package toolproto spells
+// them, and "flag=KIND" behind each that other programs run or obey. Nothing is
+// left out: a patch whose arguments take more than MaxBrief bytes is fault.Usage
+// "patch_too_wide".
+func Brief(files []File) ([]string, error) {
 	var out []string
 	size := 0
+	add := func(s string) {
+		out = append(out, s)
+		size += len(s) + len(`"" `)
+	}
 	for i := range files {
-		if i == maxBrief || size > maxBriefBytes {
-			return append(append(out, fmt.Sprintf("and %d more", len(files)-i)), flags(files[i:])...)
-		}
-		size += len(files[i].Old) + len(files[i].New)
 		f := &files[i]
 		switch f.Op {
 		case Create:
-			out = append(out, "create="+toolproto.Escape(f.New))
+			add("create=" + toolproto.Escape(f.New))
 		case Delete:
-			out = append(out, "delete="+toolproto.Escape(f.Old))
+			add("delete=" + toolproto.Escape(f.Old))
 		case Rename:
-			out = append(out, "rename="+toolproto.Escape(f.Old)+" -> "+toolproto.Escape(f.New))
+			add("rename=" + toolproto.Escape(f.Old) + " -> " + toolproto.Escape(f.New))
 		default:
-			out = append(out, "modify="+toolproto.Escape(f.New))
+			add("modify=" + toolproto.Escape(f.New))
 		}
-		out = append(out, flags(files[i:i+1])...)
-	}
-	return out
-}
-
-// Bounds of Brief: a person reads no more, and arguments are no place for data.
-const (
-	maxBrief      = 100
-	maxBriefBytes = 16 << 10
-)
-
-// flags returns the flags of some files, each once.
-func flags(files []File) []string {
-	var out []string
-	for i := range files {
-		flag, ok := toolproto.Planted(files[i].Path())
-		if line := "flag=" + flag.Kind; ok && files[i].Op != Delete && !slices.Contains(out, line) {
-			out = append(out, line)
+		if flag, ok := toolproto.Planted(f.Path()); ok && f.Op != Delete {
+			add("flag=" + flag.Kind)
 		}
 	}
-	return out
+	if size > MaxBrief {
+		return nil, fault.New(fault.Usage, "patch_too_wide", "name the files of the patch",
+			fmt.Errorf("the names of %d files take %d bytes, at most %d can be shown to who decides", len(files), size, MaxBrief)).
+			WithHint("split the patch, and propose each part by itself")
+	}
+	return out, nil
 }
+
+// MaxBrief bounds the arguments of Brief in bytes, quotes and spaces included: a
+// person is shown all of them.
+const MaxBrief = 64 << 10

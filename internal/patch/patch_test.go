@@ -401,24 +401,42 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("%d bytes, want %d", len(got), want)
 			}
 		}
-		if n := len(Brief(files)); n == 0 {
-			t.Fatal("no brief")
+		if got, err := Brief(files); err == nil && len(got) < len(files) {
+			t.Fatalf("%d arguments for %d files", len(got), len(files))
 		}
 	})
 }
 
+// TestBrief: every file is named, however many stand before it, and each that
+// other programs obey has its flag behind it. A patch whose names are more than a
+// person can be shown is refused.
 func TestBrief(t *testing.T) {
-	var patch strings.Builder
-	for i := range 150 {
-		fmt.Fprintf(&patch, "--- a/f%d\n+++ b/f%d\n@@ -1 +1 @@\n-a\n+b\n", i, i)
+	modify := func(name string) string {
+		return fmt.Sprintf("--- a/%s\n+++ b/%s\n@@ -1 +1 @@\n-a\n+b\n", name, name)
 	}
-	patch.WriteString("--- a/.git/hooks/pre-push\n+++ b/.git/hooks/pre-push\n@@ -1 +1 @@\n-a\n+b\n")
+	var patch strings.Builder
+	for i := range 490 {
+		patch.WriteString(modify(fmt.Sprintf("junk/%03d", i)))
+	}
+	patch.WriteString(modify(".git/hooks/pre-push") + modify("prod.yaml"))
 	files, err := Parse([]byte(patch.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := Brief(files)
-	if len(got) != maxBrief+2 || got[0] != "modify=f0" || got[maxBrief] != "and 51 more" || got[maxBrief+1] != "flag=hook" {
-		t.Errorf("%d lines, %q", len(got), got[len(got)-3:])
+	got, err := Brief(files)
+	if err != nil || len(got) != 493 || got[0] != "modify=junk/000" || !slices.Equal(got[490:], []string{"modify=.git/hooks/pre-push", "flag=hook", "modify=prod.yaml"}) {
+		t.Errorf("%d arguments, %v", len(got), err)
+	}
+
+	patch.Reset()
+	for i := range 400 {
+		patch.WriteString(modify(fmt.Sprintf("%03d%s", i, strings.Repeat("x", 200))))
+	}
+	patch.WriteString(modify("prod.yaml"))
+	if files, err = Parse([]byte(patch.String())); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Brief(files); fault.ReasonOf(err) != "patch_too_wide" || !strings.Contains(fault.HintOf(err), "split") || got != nil {
+		t.Errorf("%d arguments, %v", len(got), err)
 	}
 }

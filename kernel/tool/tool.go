@@ -244,7 +244,10 @@ func patchBrief(in *toolproto.ApplyPatchInput) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	brief := patch.Brief(files)
+	brief, err := patch.Brief(files)
+	if err != nil {
+		return nil, err
+	}
 	if in.DryRun {
 		brief = append(brief, "dry_run")
 	}

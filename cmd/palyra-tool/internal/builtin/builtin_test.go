@@ -75,7 +75,10 @@ func brief(t testing.TB, tool string, data []byte) []string {
 		if err != nil {
 			return nil
 		}
-		lines := patch.Brief(files)
+		lines, err := patch.Brief(files)
+		if err != nil {
+			return nil
+		}
 		if in.DryRun {
 			lines = append(lines, "dry_run")
 		}

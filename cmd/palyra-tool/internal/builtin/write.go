@@ -108,7 +108,10 @@ func (e *Env) applyPatch(t *tree.Tree, in *toolproto.ApplyPatchInput, brief []st
 	if err != nil {
 		return nil, err
 	}
-	want := patch.Brief(files)
+	want, err := patch.Brief(files)
+	if err != nil {
+		return nil, err
+	}
 	if in.DryRun {
 		want = append(want, "dry_run")
 	}
