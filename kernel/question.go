@@ -11,6 +11,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/internal/canon"
+	"palyra/internal/toolproto"
 	"palyra/isolate"
 	"palyra/kernel/capsule"
 )
@@ -137,6 +138,7 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 	for _, u := range c.Unpinned {
 		switch u.Kind {
 		case capsule.KindDirectory:
+			q.Call.Folders = append(q.Call.Folders, u.Path)
 		case capsule.KindAbsent:
 			q.Call.Absent = append(q.Call.Absent, u.Path)
 		case capsule.KindLibrary:
@@ -144,6 +146,9 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 		default:
 			q.Call.Loose = append(q.Call.Loose, u.Path)
 		}
+	}
+	for _, f := range toolproto.Flagged(c.Tool, c.Argv) {
+		q.Call.Planted = append(q.Call.Planted, approval.Planted(f))
 	}
 	if s.stdin != nil {
 		head := make([]byte, min(c.Stdin.Size, approval.MaxStdinHead))

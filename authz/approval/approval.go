@@ -81,10 +81,19 @@ type Call struct {
 	Loose       []string     // arguments that name something that is not held, as the program sees it
 	Absent      []string     // arguments that name nothing yet
 	Libraries   []string     // places that are not the system's, where the program's loader looks for libraries
+	Folders     []string     // arguments that name folders
+	Planted     []Planted    // what a built-in tool is about to write where other programs run or obey it
 }
 
 // MaxStdinHead is how many bytes of a sealed input a person is shown.
 const MaxStdinHead = 2048
+
+// Planted is a file that other programs run or obey because it lies where it lies.
+type Planted struct {
+	Path string // as the tool was given it
+	Kind string // "hook", "editor", "agent", …: package toolproto lists them
+	Why  string // "git runs it, or what it names, as a hook"
+}
 
 // Limits bound a call: wall and cpu in nanoseconds, memory, output, file_size and
 // disk in bytes.
@@ -228,9 +237,10 @@ func (r *Record) Use(decision [16]byte, capsule, policySet canon.Digest) error {
 }
 
 // Resolve puts q to a and records the answer. It always returns a record; a nil
-// approver gives one that says nobody could be reached. A yes that arrives
-// together with the end of the time is a no, unless the surface has put down
-// durably that it was in time: record and receipt then say the same, and the
+// approver gives one that says nobody could be reached, and so does a question
+// whose card would be longer than MaxCard: nothing is left out of one. A yes that
+// arrives together with the end of the time is a no, unless the surface has put
+// down durably that it was in time: record and receipt then say the same, and the
 // caller who gave up runs nothing all the same.
 func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	r := &Record{decision: q.Decision, asked: time.Now()}
@@ -242,6 +252,9 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	}
 	if a == nil {
 		return r.close(Unreachable, "no approver reachable")
+	}
+	if n := len(Card(q)); n > MaxCard {
+		return r.close(Unreachable, fmt.Sprintf("nobody can read all of it: a card of %d bytes, at most %d; propose less at a time", n, MaxCard))
 	}
 	limit := q.Timeout
 	switch {

@@ -1,7 +1,6 @@
 package approval
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -16,25 +15,13 @@ func Escape(s string) string {
 	return q[1 : len(q)-1]
 }
 
-// maxShown bounds what one value may take of the screen.
-const maxShown = 4096
-
-// shown is Escape within quotes and bounded; what is cut is said, because the
-// digest covers it too.
-func shown(s string) string {
-	if len(s) <= maxShown {
-		return `"` + Escape(s) + `"`
-	}
-	return fmt.Sprintf(`"%s" [and %d bytes NOT SHOWN]`, Escape(s[:maxShown]), len(s)-maxShown)
-}
+// shown is Escape within quotes. Nothing is cut: a card that would be too long is
+// not shown at all, see MaxCard.
+func shown(s string) string { return `"` + Escape(s) + `"` }
 
 func shownAll(ss []string) string {
 	var b strings.Builder
 	for i, s := range ss {
-		if b.Len() > 4*maxShown {
-			fmt.Fprintf(&b, " [and %d more NOT SHOWN]", len(ss)-i)
-			break
-		}
 		if i > 0 {
 			b.WriteByte(' ')
 		}

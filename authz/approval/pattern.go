@@ -41,8 +41,8 @@ type Pattern struct {
 // PatternArg says what one argument may be.
 type PatternArg struct {
 	// Kind is "exact": Text; "within": Text and a relative path that stays beneath
-	// the working directory and is no option; or "content": Text and a size or
-	// digest of what AnyContent lets differ.
+	// the working directory and is no option, of process.run to no folder; or
+	// "content": Text and a size or digest of what AnyContent lets differ.
 	Kind string `json:"kind"`
 	Text string `json:"text"` // the argument, or what comes before the path or value ("path=")
 }
@@ -174,16 +174,16 @@ func (p *Pattern) Match(tool string, c *Call) error {
 		return no("number of arguments")
 	}
 	for i, a := range p.Argv {
-		if !a.match(c.Argv[i], c.Loose) {
+		if !a.match(tool, c.Argv[i], c) {
 			return no(fmt.Sprintf("argument %d", i))
 		}
 	}
 	return nil
 }
 
-// match reports whether one argument fits. loose are the paths of arguments that
-// name something which is not a plain file or folder.
-func (a PatternArg) match(s string, loose []string) bool {
+// match reports whether one argument of c fits. A program that its caller chose
+// gets no folder for a file: it may do to everything in it what it was to do to one.
+func (a PatternArg) match(tool, s string, c *Call) bool {
 	switch a.Kind {
 	case ArgExact:
 		return s == a.Text
@@ -192,7 +192,9 @@ func (a PatternArg) match(s string, loose []string) bool {
 		return ok && rest != "" && strings.Trim(rest, "0123456789abcdefsh:") == ""
 	case ArgWithin:
 		rest, ok := strings.CutPrefix(s, a.Text)
-		return ok && beneath(rest) && !slices.ContainsFunc(loose, func(l string) bool { return l == rest || strings.HasSuffix(l, "/"+rest) })
+		named := func(l string) bool { return l == rest || strings.HasSuffix(l, "/"+rest) }
+		return ok && beneath(rest) && !slices.ContainsFunc(c.Loose, named) &&
+			(tool != processRun || rest != "." && !slices.ContainsFunc(c.Folders, named))
 	}
 	return false
 }
@@ -230,7 +232,11 @@ func (p *Pattern) Text() string {
 	for i, a := range p.Argv {
 		switch a.Kind {
 		case ArgWithin:
-			row(fmt.Sprintf("argument %d", i), "%s ANY FILE in the working directory or below", shown(a.Text))
+			what := "ANY FILE"
+			if p.Tool != processRun {
+				what = "ANY FILE OR FOLDER"
+			}
+			row(fmt.Sprintf("argument %d", i), "%s %s in the working directory or below", shown(a.Text), what)
 		case ArgContent:
 			row(fmt.Sprintf("argument %d", i), "%s ANY", shown(a.Text))
 		default:

@@ -61,10 +61,11 @@ func TestPatternBounds(t *testing.T) {
 		{"tier", false, func(c *Call) { c.Tier = "b" }},
 		{"no tier", false, func(c *Call) { c.Tier = "" }},
 		{"a file that is a link", false, func(c *Call) { c.Argv[2] = "docs/l"; c.Loose = []string{"/workspace/docs/l"} }},
+		{"a folder", false, func(c *Call) { c.Argv[2] = "docs/d"; c.Folders = []string{"/workspace/docs/d"} }},
+		{"a file beside a folder", true, func(c *Call) { c.Argv[2] = "docs/f"; c.Folders = []string{"/workspace/docs/d", "/workspace/f"} }},
 	}
 	for _, path := range []string{"", ".", "..", "../a", "a/../../b", "/etc/passwd", "-rf", "--files0-from=x", "a//b", "a/", "./a", "a\nb", "a\x1b[2J", "a\u202eb", "a\u200bb", "é", "a\x00b"} {
-		fits := path == "."
-		tests = append(tests, change{"the path " + path, fits, func(c *Call) { c.Argv[2] = path }})
+		tests = append(tests, change{"the path " + path, false, func(c *Call) { c.Argv[2] = path }})
 	}
 	for i, name := range []string{"wall", "cpu", "memory", "pids", "output", "file_size", "open_files", "disk", "inodes"} {
 		tests = append(tests, change{"more " + name, false, func(c *Call) {

@@ -106,64 +106,66 @@ func readLine(in io.Reader) (string, error) {
 	}
 }
 
+// MaxCard is the longest card, in bytes. A call that needs a longer one is not put
+// to a person: see Resolve.
+const MaxCard = 256 << 10
+
 // Card is the request as plain ASCII text: what will run, with which digest,
-// where, what it can reach, and which policies ask.
+// where, what it can reach, and which policies ask. It names everything that
+// policy and person decide on, however much that is. Content is there by digest:
+// of files, and of a sealed standard input behind its first MaxStdinHead bytes.
 func Card(r Request) string {
 	var b strings.Builder
 	row := func(name, format string, a ...any) {
 		fmt.Fprintf(&b, "  %-11s "+format+"\n", append([]any{name}, a...)...)
 	}
-	list := func(name, format string, values []string) {
-		until := b.Len() + 4*maxShown
-		for i, v := range values {
-			if i == maxOperands || b.Len() > until {
-				row("", "[and %d more NOT SHOWN]", len(values)-i)
-				return
-			}
-			row(name, format, shown(v))
+	list := func(name string, items []string) { // a long one has a line for each item
+		if line := shownAll(items); len(line) <= maxLine {
+			row(name, "%s", line)
+			return
+		}
+		for _, s := range items {
+			row(name, "%s", shown(s))
+			name = ""
 		}
 	}
 	c := &r.Call
 	b.WriteString("\nApproval needed\n")
 	row("capsule", "%s", r.Capsule)
 	row("asked by", "%s for %s", Escape(r.Principal), Escape(r.Tool))
-	row("runs", "%s", shownAll(c.Argv))
+	list("runs", c.Argv)
 	row("program", "%s %s", shown(c.Executable), c.Digest)
 	if c.Script != "" {
 		row("script", "%s %s", shown(c.Script), c.ScriptDigest)
 	}
-	for i, o := range c.Operands {
-		if i == maxOperands {
-			row("", "[and %d more files NOT SHOWN]", len(c.Operands)-i)
-			break
-		}
+	for _, o := range c.Operands {
 		row("file", "%s %s", shown(o.Path), o.Digest)
 	}
 	row("in", "%s", shown(c.Cwd))
 	row("workspace", "%s", workspace(c))
+	for _, p := range c.Planted {
+		row("DANGER", "%s: %s (%s)", shown(p.Path), Escape(p.Why), Escape(p.Kind))
+	}
 	row("network", "%s", network(c))
-	for i, l := range c.Loose {
-		if i == maxOperands {
-			row("", "[and %d more NOT SHOWN]", len(c.Loose)-i)
-			break
-		}
+	for _, l := range c.Loose {
 		row("NOT HELD", "%s may be another thing when it runs", shown(l))
 	}
-	list("NOT HELD", "libraries from %s", c.Libraries)
-	if n := len(c.Absent); n > 0 {
-		more := ""
-		if n > maxAbsent {
-			more = fmt.Sprintf(" [and %d more NOT SHOWN]", n-maxAbsent)
-		}
-		row("NOT THERE", "%s%s: a file made under such a name would be read", shownAll(c.Absent[:min(n, maxAbsent)]), more)
+	for _, l := range c.Libraries {
+		row("NOT HELD", "libraries from %s", shown(l))
+	}
+	if len(c.Absent) > 0 {
+		list("NOT THERE", c.Absent)
+		row("", "a file made under such a name would be read")
 	}
 	if len(c.Capabilities) > 0 {
 		row("can", "%s", Escape(strings.Join(c.Capabilities, ", ")))
 	}
 	if len(c.EnvNames) > 0 {
-		row("environment", "%s", shownAll(c.EnvNames))
+		list("environment", c.EnvNames)
 	}
-	list("set to", "%s", c.EnvChanged)
+	if len(c.EnvChanged) > 0 {
+		list("set to", c.EnvChanged)
+	}
 	row("stdin", "%s", Escape(orNone(c.Stdin)))
 	if !c.StdinDigest.IsZero() {
 		row("", "%d bytes, %s", c.StdinSize, c.StdinDigest)
@@ -190,12 +192,8 @@ func Card(r Request) string {
 	return b.String()
 }
 
-// maxOperands is how many file operands are listed, and variables; maxAbsent how
-// many names without a file.
-const (
-	maxOperands = 32
-	maxAbsent   = 8
-)
+// maxLine is how long a row may be that holds more than one item, in bytes.
+const maxLine = 160
 
 func workspace(c *Call) string {
 	switch {

@@ -117,7 +117,8 @@ func TestCard(t *testing.T) {
 			Script: "/srv/tool", ScriptDigest: script, Operands: []Operand{{"/workspace/in.c", operand}}, EnvNames: []string{"LANG"}, EnvChanged: []string{"PATH=/workspace/bin\n"},
 			Absent: []string{"/workspace/late"}, Libraries: []string{"/workspace/lib"},
 			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org"}, Capabilities: []string{"network", "process_exec"},
-			Stdin: "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
+			Planted: []Planted{{".git/hooks/x\n", "hook", "git runs it"}},
+			Stdin:   "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
 		},
 		Why: []Why{{"host_write_unless_approved", "the program can write", "30-sensitive.cedar:29"}, {"mine", "", "x.cedar:1"}},
 	})
@@ -126,7 +127,8 @@ func TestCard(t *testing.T) {
 		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`, // what runs
 		`"/workspace"`, `"/home/alice/src", WRITABLE`, `"example.org"`, "network, process_exec", `"LANG"`, "sealed", "wall 30s", // where, with what
 		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]", // what it reads
-		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late": a file`, `NOT HELD    libraries from "/workspace/lib"`, // what is loose
+		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late"`, `NOT HELD    libraries from "/workspace/lib"`, // what is loose
+		`DANGER      ".git/hooks/x\n": git runs it (hook)`,
 		"the program can write (policy host_write_unless_approved, 30-sensitive.cedar:29)", "gives no reason (policy mine", // why
 	} {
 		if !strings.Contains(card, want) {
@@ -137,20 +139,40 @@ func TestCard(t *testing.T) {
 		t.Errorf("an argument forges a line:\n%s", card)
 	}
 
-	long := Card(Request{Call: Call{Argv: []string{strings.Repeat("x", 100_000)}, Executable: "/x", Workspace: "/w", ReadOnly: true}})
-	if !strings.Contains(long, "95904 bytes NOT SHOWN") || len(long) > 10_000 {
-		t.Errorf("long argument: %d bytes of card", len(long))
-	}
-	if !strings.Contains(long, `"/w", read-only`) {
+	if card := Card(Request{Call: Call{Executable: "/x", Workspace: "/w", ReadOnly: true}}); !strings.Contains(card, `"/w", read-only`) {
 		t.Error("a read-only workspace is not shown as one")
 	}
-	words := slicesOf(5000, strings.Repeat("w", 1000))
-	if many := Card(Request{Call: Call{EnvChanged: words, Absent: words, Libraries: words}}); len(many) > 60_000 || strings.Count(many, "more NOT SHOWN]") != 3 {
-		t.Errorf("many variables: %d bytes of card", len(many))
+}
+
+// TestCardHidesNothing: whatever is the last of many is on the card too. One that
+// nobody can be shown whole is not put to anybody.
+func TestCardHidesNothing(t *testing.T) {
+	last := "LAST ONE"
+	for name, c := range map[string]Call{
+		"argument":      {Argv: append(slicesOf(5000, "junk"), last)},
+		"long argument": {Argv: []string{strings.Repeat("x", 100_000) + last}},
+		"operand":       {Operands: append(make([]Operand, 100), Operand{Path: last})},
+		"loose":         {Loose: append(slicesOf(100, "junk"), last)},
+		"environment":   {EnvNames: append(slicesOf(5000, "JUNK"), last)},
+		"egress":        {EgressHosts: append(slicesOf(5000, "junk"), last)},
+		"variable":      {EnvChanged: append(slicesOf(5000, "junk"), last)},
+		"absent":        {Absent: append(slicesOf(5000, "junk"), last)},
+		"library":       {Libraries: append(slicesOf(5000, "junk"), last)},
+		"capability":    {Capabilities: append(slicesOf(5000, "junk"), last)},
+	} {
+		if card := Card(Request{Call: c}); !strings.Contains(card, last) || strings.Contains(card, "NOT SHOWN") {
+			t.Errorf("%s: the last is not on the card of %d bytes", name, len(card))
+		}
 	}
-	many := Card(Request{Call: Call{Argv: slicesOf(5000, "argument"), Operands: make([]Operand, 100)}})
-	if !strings.Contains(many, "more NOT SHOWN]") || !strings.Contains(many, "68 more files NOT SHOWN") || len(many) > 50_000 {
-		t.Errorf("many arguments: %d bytes of card", len(many))
+	q := question()
+	q.Call.Argv = []string{"x", strings.Repeat("y", MaxCard)}
+	asked := false
+	r := Resolve(t.Context(), approverFunc(func(context.Context, Request) (Answer, error) {
+		asked = true
+		return Answer{Approved: true}, nil
+	}), q)
+	if v := r.View(); asked || r.Approved() || v.Answer != Unreachable || !strings.Contains(v.Detail, "propose less at a time") {
+		t.Errorf("a card without end: asked %v, %+v", asked, v)
 	}
 }
 

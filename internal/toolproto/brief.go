@@ -1,7 +1,9 @@
 package toolproto
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 
 	"palyra/internal/canon"
 )
@@ -41,6 +43,43 @@ func (in *WriteFileInput) Brief() []string {
 		}
 	}
 	return out
+}
+
+// Flagged returns the flags that the brief of a writing tool carries, with the
+// paths and the reasons that go with them. argv is that of palyra-tool.
+func Flagged(tool string, argv []string) []Flag {
+	var out []Flag
+	if tool != WriteFile && tool != ApplyPatch {
+		return nil
+	}
+	path := "" // of the argument that a flag belongs to
+	for _, a := range argv[min(2, len(argv)):] {
+		name, text, _ := strings.Cut(a, "=")
+		switch {
+		case slices.Contains([]string{"path", "create", "modify", "rename"}, name):
+			path = text
+		case name == "flag":
+			out = append(out, flagged(path, text))
+		}
+	}
+	return out
+}
+
+// flagged finds the reason for a flag. Of a renamed file the new name counts,
+// which is behind one of the arrows in it.
+func flagged(path, kind string) Flag {
+	for rest := path; ; {
+		if name, err := Unescape(rest); err == nil {
+			if f, ok := Planted(name); ok && f.Kind == kind {
+				return Flag{Path: path, Kind: kind, Why: f.Why}
+			}
+		}
+		_, after, more := strings.Cut(rest, " -> ")
+		if !more {
+			return Flag{Path: path, Kind: kind, Why: "other programs run or obey it"}
+		}
+		rest = after
+	}
 }
 
 // Brief says which part of what is read.

@@ -333,6 +333,8 @@ type Card struct {
 	Loose        []string      `json:"loose,omitempty"`     // arguments that name what is not held
 	Absent       []string      `json:"absent,omitempty"`    // arguments that name nothing yet
 	Libraries    []string      `json:"libraries,omitempty"` // places that are not the system's, where the program's loader looks for libraries
+	Folders      []string      `json:"folders,omitempty"`   // arguments that name folders
+	Planted      []CardPlanted `json:"planted,omitempty"`   // what a tool is about to write where other programs run or obey it
 }
 
 // CardLimits are the limits of a call: durations in nanoseconds, sizes in bytes.
@@ -352,6 +354,13 @@ type CardLimits struct {
 type CardOperand struct {
 	Path   string `json:"path"`
 	Digest string `json:"digest"`
+}
+
+// CardPlanted is a file that other programs run or obey because it lies where it lies.
+type CardPlanted struct {
+	Path string `json:"path"`
+	Kind string `json:"kind"` // "hook", "editor", "agent", …
+	Why  string `json:"why"`  // in words
 }
 
 // CardWhy is one policy that asks.

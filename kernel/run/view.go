@@ -92,7 +92,10 @@ func cardOf(q *approval.Request) card {
 		Workspace: c.Workspace, ReadOnly: c.ReadOnly, Stdin: c.Stdin, EgressHosts: some(c.EgressHosts), Capabilities: some(c.Capabilities),
 		Tier: c.Tier, Limits: c.Limits, Why: []hub.CardWhy{},
 		EnvDigest: digest(c.EnvDigest), StdinDigest: digest(c.StdinDigest), StdinSize: c.StdinSize, StdinText: approval.Escape(c.StdinHead), Network: c.Network, Bounds: hub.CardLimits(c.Bounds),
-		Kind: c.Kind, System: c.System, Sensitive: c.Sensitive, Loose: c.Loose, Absent: c.Absent, Libraries: c.Libraries,
+		Kind: c.Kind, System: c.System, Sensitive: c.Sensitive, Loose: c.Loose, Absent: c.Absent, Libraries: c.Libraries, Folders: c.Folders,
+	}
+	for _, p := range c.Planted {
+		v.Planted = append(v.Planted, hub.CardPlanted(p))
 	}
 	for _, o := range c.Operands {
 		v.Operands = append(v.Operands, hub.CardOperand{Path: o.Path, Digest: digest(o.Digest)})
@@ -108,7 +111,8 @@ func cardOf(q *approval.Request) card {
 func CallOf(v *hub.Card) (c approval.Call, err error) {
 	c = approval.Call{Argv: v.Argv, Executable: v.Executable, Script: v.Script, EnvNames: v.EnvNames, EnvChanged: v.EnvChanged, Cwd: v.Cwd, Workspace: v.Workspace, ReadOnly: v.ReadOnly,
 		Stdin: v.Stdin, EgressHosts: v.EgressHosts, Capabilities: v.Capabilities, Tier: v.Tier, Limits: v.Limits, Network: v.Network,
-		Bounds: approval.Limits(v.Bounds), Kind: v.Kind, System: v.System, Sensitive: v.Sensitive, Loose: v.Loose, Absent: v.Absent, Libraries: v.Libraries}
+		Bounds: approval.Limits(v.Bounds), Kind: v.Kind, System: v.System, Sensitive: v.Sensitive, Loose: v.Loose, Absent: v.Absent,
+		Libraries: v.Libraries, Folders: v.Folders}
 	for _, d := range []struct {
 		to   *canon.Digest
 		text string

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
@@ -386,5 +387,43 @@ func TestCellNobody(t *testing.T) {
 	o, err = b.k.CallAs(t.Context(), stray, kernel.Proposal{Tool: toolproto.ReadFile, Input: []byte(`{"workspace":"src","path":"x"}`)}, kernel.IO{})
 	if err != nil || o.Outcome != receipt.Denied {
 		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestCardNamesHiddenFile: a file behind many others of a patch is on the card
+// that a person is shown, with what makes it dangerous, and it is an argument for
+// policy. A patch that is too wide for that asks nobody.
+func TestCardNamesHiddenFile(t *testing.T) {
+	b := newBench(t)
+	var text strings.Builder
+	add := func(name string) {
+		fmt.Fprintf(&text, "--- /dev/null\n+++ b/%s\n@@ -0,0 +1 @@\n+x\n", name)
+	}
+	for i := range 150 {
+		add(fmt.Sprintf("junk%03d", i))
+	}
+	add(".git/hooks/pre-commit")
+	add("prod.yaml")
+	var res toolproto.ApplyPatchResult
+	b.do(toolproto.ApplyPatch, map[string]any{"workspace": "src", "patch": text.String(), "dry_run": true}, &res)
+	if len(b.asked) != 1 || !slices.Contains(b.asked[0].Call.Argv, "create=prod.yaml") {
+		t.Fatalf("asked %d times", len(b.asked))
+	}
+	card := approval.Card(b.asked[0])
+	for _, want := range []string{`"create=prod.yaml"`, `DANGER      ".git/hooks/pre-commit": git runs it, or what it names, as a hook (hook)`} {
+		if !strings.Contains(card, want) {
+			t.Errorf("the card lacks %s", want)
+		}
+	}
+	if f := b.asked[0].Call.Planted; len(f) != 1 || len(res.Flags) != 1 || f[0].Why != res.Flags[0].Why || f[0].Kind != res.Flags[0].Kind {
+		t.Errorf("before %+v, after %+v", f, res.Flags)
+	}
+
+	for i := range 340 {
+		add(fmt.Sprintf("%03d%s", i, strings.Repeat("y", 200)))
+	}
+	o, _, err := b.call(toolproto.ApplyPatch, map[string]any{"workspace": "src", "patch": text.String()})
+	if fault.ReasonOf(err) != "patch_too_wide" || o != nil || len(b.asked) != 1 {
+		t.Errorf("too wide: %+v, %v, asked %d times", o, err, len(b.asked))
 	}
 }
