@@ -106,15 +106,19 @@ type waiter struct {
 	done bool       // one has counted; guarded by mu
 }
 
-// vote is one person's yes where it takes more.
+// vote is one person's yes where it takes more, with the credential that it was
+// given with: both are judged again when the last yes comes.
 type vote struct {
-	who   string
+	by    By
 	terms terms
 }
 
 // Question is what HubOptions.Judge is asked: may By say yes to this?
 type Question struct {
-	By      By
+	By By
+	// Against says that By says no. Whoever may not say yes to a call, alone or with
+	// others, may not end it for others either.
+	Against bool
 	Subject Subject
 	Request *Request
 	Scope   string
@@ -140,8 +144,9 @@ type HubOptions struct {
 	// AllowSelf lets whoever asked for a call approve it. One credential is then
 	// enough for a sensitive call.
 	AllowSelf bool
-	// Judge says whether a yes counts, by the permission that By holds at this
-	// moment and by policy. Its error is given to whoever answers. With a Judge,
+	// Judge says whether an answer counts, by the permission that By holds at this
+	// moment and by policy. A no counts where it does not say No. Its error is given
+	// to whoever answers. With a Judge,
 	// who may approve their own calls is its to say, and AllowSelf is for it to
 	// read. Default: everybody but the requester.
 	Judge func(ctx context.Context, q Question) (Verdict, error)
@@ -177,7 +182,7 @@ func (h *Hub) judge(ctx context.Context, q Question) (Verdict, error) {
 	if h.opt.Judge != nil {
 		return h.opt.Judge(ctx, q)
 	}
-	if q.By.Principal == q.Subject.Requester && !h.opt.AllowSelf {
+	if q.By.Principal == q.Subject.Requester && !h.opt.AllowSelf && !q.Against {
 		return No, ErrSelf()
 	}
 	return Yes, nil
@@ -238,12 +243,17 @@ func (d *desk) Ask(ctx context.Context, q Request) (Answer, error) {
 	return Answer{ID: e.ID}, ctx.Err()
 }
 
-// covered answers a question that a standing grant covers. Its giver must hold
-// what it takes to give it at this moment, and for this call.
+// covered answers a question that a standing grant covers. All who gave it must
+// hold what it takes to give it at this moment, and for this call.
 func (h *Hub) covered(ctx context.Context, sub Subject, q *Request, now time.Time) (Answer, bool, error) {
 	g := h.shelf.take(&sub, q, func(g *Standing) bool {
-		v, err := h.judge(ctx, Question{By: g.By, Subject: sub, Request: q, Scope: g.Scope, Pattern: g.Pattern != nil, Approvers: g.Approvers, Use: true})
-		return v == Yes && err == nil
+		for _, by := range g.Voters {
+			v, err := h.judge(ctx, Question{By: by, Subject: sub, Request: q, Scope: g.Scope, Pattern: g.Pattern != nil, Approvers: g.Approvers, Use: true})
+			if v != Yes || err != nil {
+				return false
+			}
+		}
+		return len(g.Voters) > 0
 	})
 	if g == nil {
 		return Answer{}, false, nil
@@ -334,12 +344,24 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	}
 	end := Resolution{State: Denied, Approver: by.Principal, Surface: by.Surface, Detail: r.Comment}
 	var g *Standing
+	var voters []By
 	var names []string
+	if !r.Approve {
+		q := w.question(by, terms{scope: ScopeOnce}, []By{by})
+		q.Against = true
+		switch verdict, err := h.judge(ctx, q); {
+		case err != nil:
+			return e, err
+		case verdict == No:
+			return e, fault.New(fault.Denied, "not_permitted", op, nil)
+		}
+	}
 	if r.Approve {
 		var more bool
-		if g, names, more, err = h.vote(ctx, w, by, &r); err != nil {
+		if g, voters, more, err = h.vote(ctx, w, by, &r); err != nil {
 			return e, err
 		}
+		names = namesOf(voters)
 		if more {
 			e.Yes = names
 			return e, nil
@@ -368,7 +390,7 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	out.Yes = names
 	if g != nil {
 		v := *g
-		v.By, v.Approvers, v.Created = by, names, got.Answered
+		v.By, v.Voters, v.Approvers, v.Created = by, voters, names, got.Answered
 		life := w.life(g, r.For)
 		v.Expires, v.due = got.Answered.Add(life), h.opt.Clock.In(life)
 		if err = h.stand(context.WithoutCancel(ctx), g, v); err == nil && h.shelf.has(v.Requester, v.ID) {
@@ -403,7 +425,7 @@ func (w *waiter) life(g *Standing, asked time.Duration) time.Duration {
 
 // vote judges a yes. It returns the grant that it asks for, who has said yes to
 // the same, and whether another person has to. The caller holds w.mu.
-func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing, names []string, more bool, err error) {
+func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing, voters []By, more bool, err error) {
 	const op = "answer approval"
 	g, t, err := r.standing(&w.entry)
 	if err != nil {
@@ -412,31 +434,62 @@ func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing
 	if g != nil && h.shelf.full(w.entry.Requester) {
 		return nil, nil, false, fault.New(fault.Busy, "too_many_grants", op, fmt.Errorf("%q has %d", w.entry.Requester, maxPerRequester))
 	}
-	for _, v := range w.yes { // a yes counts with those to the same
-		if v.terms == t && v.who != by.Principal {
-			names = append(names, v.who)
-		}
-	}
-	names = append(names, by.Principal)
-	verdict, err := h.judge(ctx, Question{By: by, Subject: w.entry.Subject, Request: &w.entry.Request, Scope: t.scope, Pattern: t.bound, Approvers: names})
+	voters = append(h.concurring(ctx, w, t, by.Principal), by)
+	verdict, err := h.judge(ctx, w.question(by, t, voters))
 	switch {
 	case err != nil:
 		return nil, nil, false, err
 	case verdict == Yes:
-		return g, names, false, nil
+		return g, voters, false, nil
 	case verdict != More:
 		return nil, nil, false, fault.New(fault.Denied, "not_permitted", op, nil)
 	}
-	if slices.Contains(w.yes, vote{by.Principal, t}) {
-		return nil, names, true, nil
+	if slices.Contains(w.yes, vote{by, t}) {
+		return nil, voters, true, nil
 	}
 	err = h.record(ctx, "approval.concur", w.entry.ID, by, map[string]string{"requester": w.entry.Requester, "capsule": w.entry.Request.Capsule.String(),
 		"scope": t.scope, "surface": by.Surface})
 	if err != nil {
 		return nil, nil, false, err
 	}
-	w.yes = append(w.yes, vote{by.Principal, t})
-	return nil, names, true, nil
+	w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by.Principal == by.Principal && v.terms == t })
+	w.yes = append(w.yes, vote{by, t})
+	return nil, voters, true, nil
+}
+
+// concurring returns who else has said yes to the same and may say so at this
+// moment, with the credential that they said it with. A yes of others is
+// forgotten: it takes another one. The caller holds w.mu.
+func (h *Hub) concurring(ctx context.Context, w *waiter, t terms, but string) []By {
+	var others []By
+	for _, v := range w.yes {
+		if v.terms == t && v.by.Principal != but {
+			others = append(others, v.by)
+		}
+	}
+	all := append(slices.Clone(others), By{Principal: but})
+	return slices.DeleteFunc(others, func(by By) bool {
+		verdict, err := h.judge(ctx, w.question(by, t, all))
+		gone := err != nil || verdict == No
+		if gone {
+			w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by == by })
+		}
+		return gone
+	})
+}
+
+// question is whether by may say yes, with voters.
+func (w *waiter) question(by By, t terms, voters []By) Question {
+	return Question{By: by, Subject: w.entry.Subject, Request: &w.entry.Request, Scope: t.scope, Pattern: t.bound, Approvers: namesOf(voters)}
+}
+
+func namesOf(voters []By) (names []string) {
+	for _, v := range voters {
+		if !slices.Contains(names, v.Principal) {
+			names = append(names, v.Principal)
+		}
+	}
+	return names
 }
 
 // Yes returns who has said yes to a question that waits for more.
@@ -449,12 +502,11 @@ func (h *Hub) Yes(id string) (names []string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, v := range w.yes {
-		if !slices.Contains(names, v.who) {
-			names = append(names, v.who)
-		}
+	voters := make([]By, len(w.yes))
+	for i, v := range w.yes {
+		voters[i] = v.by
 	}
-	return names
+	return namesOf(voters)
 }
 
 // Expire ends everything that an earlier process left pending and returns how

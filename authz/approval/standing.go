@@ -44,7 +44,8 @@ type Standing struct {
 	Session       string // of ScopeSession
 	Requester     string
 	By            By       // who said yes last
-	Approvers     []string // all of them
+	Voters        []By     // all who said yes, with what they said it with; judged again at each use
+	Approvers     []string // their names
 	Tool          string
 	Capsule       canon.Digest // that it is bound to, zero with a Pattern
 	Pattern       *Pattern

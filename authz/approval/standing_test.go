@@ -325,6 +325,54 @@ func TestTwoPeople(t *testing.T) {
 	}
 }
 
+// TestVotesAreJudgedAgain: the yes of a token that was revoked counts neither
+// with the next one nor in what stands.
+func TestVotesAreJudgedAgain(t *testing.T) {
+	m, revoked := newMemory(), map[string]bool{}
+	h := NewHub(m, HubOptions{Judge: func(_ context.Context, q Question) (Verdict, error) {
+		switch {
+		case revoked[q.By.Token]:
+			return No, errors.New("revoked")
+		case len(q.Approvers) < 2:
+			return More, nil
+		}
+		return Yes, nil
+	}})
+	got := asking(t.Context(), h)
+	id := <-m.opened
+	yes := func(who, token string) *Entry {
+		t.Helper()
+		e, err := h.Resolve(t.Context(), id, 0, By{Principal: who, Token: token}, Reply{Approve: true, Scope: ScopeSession})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	yes("uid:1", "tok_1")
+	revoked["tok_1"] = true
+	if e := yes("uid:2", "tok_2"); e.State != Pending || !slices.Equal(e.Yes, []string{"uid:2"}) {
+		t.Fatalf("a revoked token's yes counts: %+v", e)
+	}
+	if e := yes("uid:1", "tok_3"); e.State != Approved {
+		t.Fatalf("%+v", e)
+	}
+	if v := (<-got).View(); !slices.Equal(v.Approvers, []string{"uid:2", "uid:1"}) {
+		t.Errorf("%+v", v)
+	}
+	if !(<-asking(t.Context(), h)).Approved() {
+		t.Error("what two gave does not stand")
+	}
+	revoked["tok_2"] = true // the first of the two
+	got = asking(t.Context(), h)
+	id = <-m.opened
+	if _, err := h.Resolve(t.Context(), id, 0, By{Principal: "uid:1"}, Reply{}); err != nil {
+		t.Fatal(err)
+	}
+	if (<-got).Approved() {
+		t.Error("a grant outlived the right of the first who gave it")
+	}
+}
+
 func TestTooManyGrants(t *testing.T) {
 	m := newMemory()
 	h := NewHub(m, HubOptions{})

@@ -57,18 +57,18 @@ func reply(a hub.Answer) approval.Reply {
 	return r
 }
 
-// judge says whether a yes counts: whoever gave it must hold the permission and
-// have policy's word at this moment, for this call. It is asked when the answer
-// comes, and again each time that a standing grant is used.
+// judge says whether an answer counts: whoever gives it must hold the permission
+// and have policy's word at this moment, for this call. It is asked about each yes
+// when the last one comes, and again each time that a standing grant is used. A no
+// counts of whoever could say yes, alone or with others; requesters take back what
+// they asked for, and who manages members can end it anyway.
 func (h *Hub) judge(ctx context.Context, q approval.Question) (approval.Verdict, error) {
 	c := hub.Caller{User: q.By.Principal, Token: q.By.Token, Surface: q.By.Surface, Device: q.By.Device}
 	if err := h.need(c, access.ApprovalResolve); err != nil {
 		return approval.No, err
 	}
-	for _, who := range q.Approvers { // those who said yes before may have lost the right to
-		if who != q.By.Principal && !h.access.Permissions(access.Holder{Principal: who}).Has(access.ApprovalResolve) {
-			return approval.No, fault.New(fault.Denied, "approver_gone", "answer approval", fmt.Errorf("%q may not approve any more", who))
-		}
+	if q.Against && h.sees(c, q.Subject.Requester) {
+		return approval.Yes, nil
 	}
 	r, err := h.answerRequest(ctx, &q)
 	if err != nil {

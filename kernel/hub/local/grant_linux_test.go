@@ -296,21 +296,77 @@ when { context.sensitive_call && context.approvers < 2 };
 	if p := h.verify(r.Steps[0]).Statement.Predicate.Approval; r.State != hub.RunDone || p == nil || !slices.Equal(p.Approvers, []string{bob.User, h.owner.User}) {
 		t.Errorf("%s, the receipt names %+v", r.State, p)
 	}
-	// The first loses the right while the second thinks.
-	r = h.start(alice, writeFile("b", "x"))
-	h.until(alice, r.ID, hub.EventRunWaitingApproval)
-	q = h.question(h.owner)
-	if _, err := h.ResolveApproval(ctx, bob, q.ID, 0, hub.Answer{Approve: true}); err != nil {
-		t.Fatal(err)
+	// The first loses the right while the second thinks: it takes another person.
+	for name, lose := range map[string]func() (hub.Caller, func() error){
+		"token": func() (hub.Caller, func() error) {
+			s, err := h.CreateToken(ctx, bob, hub.NewToken{Name: "t", Scopes: []string{"approval.resolve"}, TTL: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := h.Authenticate(ctx, hub.Credential{Token: s.Secret, Surface: "tcp"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c, func() error { _, err := h.RevokeToken(ctx, bob, s.ID, 0); return err }
+		},
+		"role": func() (hub.Caller, func() error) {
+			c := h.member(1004, access.Admin)
+			return c, func() error {
+				all, err := h.Members(ctx, h.owner)
+				if err != nil {
+					return err
+				}
+				m := all.Items[slices.IndexFunc(all.Items, func(m hub.Member) bool { return m.Principal == c.User })]
+				m.Role = string(access.Operator)
+				_, err = h.PutMember(ctx, h.owner, m)
+				return err
+			}
+		},
+		"membership": func() (hub.Caller, func() error) {
+			c := h.member(1005, access.Admin)
+			return c, func() error { return h.RemoveMember(ctx, h.owner, c.User, 0) }
+		},
+	} {
+		first, loses := lose()
+		r = h.start(alice, writeFile("b-"+name, "x"))
+		h.until(alice, r.ID, hub.EventRunWaitingApproval)
+		q = h.question(h.owner)
+		if v, err := h.ResolveApproval(ctx, first, q.ID, 0, hub.Answer{Approve: true}); err != nil || v.State != hub.ApprovalPending {
+			t.Fatalf("%s: %+v, %v", name, v, err)
+		}
+		if err := loses(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		v, err := h.ResolveApproval(ctx, h.owner, q.ID, 0, hub.Answer{Approve: true})
+		if err != nil || v.State != hub.ApprovalPending || !slices.Equal(v.Yes, []string{h.owner.User}) {
+			t.Errorf("%s gone: the second yes makes it %s, with the yes of %q, %v", name, v.State, v.Yes, err)
+		}
+		if _, err := h.CancelRun(ctx, alice, r.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := h.RemoveMember(ctx, h.owner, bob.User, 0); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.ResolveApproval(ctx, h.owner, q.ID, 0, hub.Answer{Approve: true}); fault.ReasonOf(err) != "approver_gone" {
-		t.Errorf("with somebody who may approve no more: %v", err)
-	}
-	if _, err := h.CancelRun(ctx, alice, r.ID); err != nil {
-		t.Fatal(err)
+}
+
+// TestNoNeedsPolicy: a no ends another's call, and takes the right to a yes.
+// Requesters take back what they asked for themselves.
+func TestNoNeedsPolicy(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	alice, mallory, admin := h.member(1001, access.Operator), h.member(1002, access.Operator), h.member(1003, access.Admin)
+	for _, by := range []hub.Caller{alice, admin} {
+		r := h.start(alice, writeFile("a", "x"))
+		h.until(alice, r.ID, hub.EventRunWaitingApproval)
+		q := h.question(h.owner)
+		if v, err := h.ResolveApproval(ctx, mallory, q.ID, 0, hub.Answer{}); fault.KindOf(err) != fault.Denied {
+			t.Errorf("another operator's no: %s, %v", v.State, err)
+		}
+		if v, err := h.Approval(ctx, h.owner, q.ID); err != nil || v.State != hub.ApprovalPending {
+			t.Errorf("it is %s, %v", v.State, err)
+		}
+		if v, err := h.ResolveApproval(ctx, by, q.ID, 0, hub.Answer{}); err != nil || v.State != hub.ApprovalDenied {
+			t.Errorf("the no of %s: %s, %v", by.User, v.State, err)
+		}
+		h.ended(alice, r.ID)
 	}
 }
 
