@@ -154,7 +154,8 @@ type JournalEntry struct {
 	Closes    *uint64         `json:"closes,omitempty"`  // the intent that a result closes
 	Act       string          `json:"act,omitempty"`
 	Subject   string          `json:"subject,omitempty"`
-	Statement json.RawMessage `json:"statement"` // in-toto Statement; null if its content was erased
+	Statement json.RawMessage `json:"statement"`         // in-toto Statement; null if its content was erased, or the caller may not read policy
+	Reduced   bool            `json:"reduced,omitempty"` // it belongs to another principal: index, type and time are all that is told
 }
 
 // JournalProof proves that an entry is in the log.

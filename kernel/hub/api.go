@@ -204,6 +204,7 @@ type Denial struct {
 	Errors     []string `json:"errors,omitempty"`     // of evaluation
 	Fix        string   `json:"fix,omitempty"`        // Cedar text, a command or a sentence
 	Permission string   `json:"permission,omitempty"` // layer access: the one that is missing
+	Comment    string   `json:"comment,omitempty"`    // layer approval: what the person said with the no; foreign
 }
 
 // Event is one entry of a tape.
@@ -298,6 +299,7 @@ type Approval struct {
 	Created    time.Time  `json:"created"`
 	Expires    time.Time  `json:"expires"`
 	Answered   *time.Time `json:"answered,omitempty"`
+	Reduced    bool       `json:"reduced,omitempty"` // it is another's, and the caller could not answer it: times and digests are all that is told
 }
 
 // Card is what the person is shown.
@@ -381,7 +383,10 @@ type ApprovalQuery struct {
 // Answer is a person's answer. The zero Answer is no.
 type Answer struct {
 	Approve bool   `json:"approve"`
-	Comment string `json:"comment,omitempty"` // at most 500 bytes; kept
+	Comment string `json:"comment,omitempty"` // at most 500 bytes; kept, and a no's told to the caller
+	// Capsule is the digest of what the person was shown. An answer to another one
+	// is refused ("other_capsule"). Default: whatever the request is for.
+	Capsule string `json:"capsule,omitempty"`
 
 	// How far a yes reaches. Anything but "once" makes a standing grant.
 	Scope   string        `json:"scope,omitempty"`   // "once", the default, "session" or "timed"
@@ -435,4 +440,5 @@ type StandingGrant struct {
 	MaxUses   int64     `json:"max_uses,omitempty"` // 0: not bounded
 	Created   time.Time `json:"created"`
 	Expires   time.Time `json:"expires"`
+	Reduced   bool      `json:"reduced,omitempty"` // it is another's: times and digests are all that is told
 }

@@ -32,6 +32,12 @@ func (h *Hub) ResolveApproval(ctx context.Context, c hub.Caller, id string, vers
 	if off := h.answerOff(a); off != "" {
 		return hub.Approval{}, h.refuseFeature(c, "answer approval", off)
 	}
+	if this, err := h.approval(ctx, id); err != nil {
+		return hub.Approval{}, err
+	} else if a.Capsule != "" && a.Capsule != this.Capsule {
+		return hub.Approval{}, fault.New(fault.NotApproved, "other_capsule", "answer approval", fmt.Errorf("the answer is to capsule %.80q", a.Capsule)).
+			WithHint("read it again")
+	}
 	if _, err := h.runs.Approvals().Resolve(ctx, id, version, answerer(c), reply(a)); err != nil {
 		switch d := hub.DenialOf(err); {
 		case d != nil:
@@ -70,21 +76,33 @@ func (h *Hub) judge(ctx context.Context, q approval.Question) (approval.Verdict,
 	if q.Against && h.sees(c, q.Subject.Requester) {
 		return approval.Yes, nil
 	}
-	r, err := h.answerRequest(ctx, &q)
+	verdict, d, err := h.word(ctx, &q)
+	if err != nil || verdict != approval.No {
+		return verdict, err
+	}
+	return approval.No, fault.New(fault.Denied, d.Reason, "answer approval", &hub.DenialError{Denial: hub.Denial{
+		DecisionID: hex.EncodeToString(d.ID[:]), Layer: hub.LayerPolicy, Reason: d.Reason, Policies: some(d.Policies),
+		PolicySet: d.PolicySet.String(), Errors: d.Errors, Fix: d.Fix}}).WithHint("somebody whom the policies let approve must answer")
+}
+
+// word is policy's word on an answer, with the decision where it is no.
+func (h *Hub) word(ctx context.Context, q *approval.Question) (approval.Verdict, policy.Decision, error) {
+	none := policy.Decision{}
+	r, err := h.answerRequest(ctx, q)
 	if err != nil {
-		return approval.No, err
+		return approval.No, none, err
 	}
 	set := h.k.PolicySet()
 	if q.By.Principal == q.Subject.Requester && !h.cfg.AllowSelf {
 		self := r
 		self.Action = policy.ApprovalSelf
 		if d := set.Decide(self); d.Effect != policy.Allow {
-			return approval.No, approval.ErrSelf()
+			return approval.No, none, approval.ErrSelf()
 		}
 	}
 	d := set.Decide(r)
 	if d.Effect == policy.Allow {
-		return approval.Yes, nil
+		return approval.Yes, none, nil
 	}
 	if !q.Use { // would more people do?
 		more := r
@@ -93,13 +111,11 @@ func (h *Hub) judge(ctx context.Context, q approval.Question) (approval.Verdict,
 				break
 			}
 			if set.Decide(more).Effect == policy.Allow {
-				return approval.More, nil
+				return approval.More, none, nil
 			}
 		}
 	}
-	return approval.No, fault.New(fault.Denied, d.Reason, "answer approval", &hub.DenialError{Denial: hub.Denial{
-		DecisionID: hex.EncodeToString(d.ID[:]), Layer: hub.LayerPolicy, Reason: d.Reason, Policies: some(d.Policies),
-		PolicySet: d.PolicySet.String(), Errors: d.Errors, Fix: d.Fix}}).WithHint("somebody whom the policies let approve must answer")
+	return approval.No, d, nil
 }
 
 // maxApprovers bounds how many people a policy can ask for.
@@ -161,7 +177,11 @@ func (h *Hub) PreviewApproval(ctx context.Context, c hub.Caller, id string, a hu
 	if err := ident.Check(ident.Approval, id); err != nil {
 		return hub.Preview{}, err
 	}
-	if _, err := h.approval(ctx, id); err != nil {
+	this, err := h.approval(ctx, id)
+	if err == nil && !h.seesRequest(ctx, c, &this) {
+		err = noSuch("approval", id)
+	}
+	if err != nil {
 		return hub.Preview{}, err
 	}
 	p, asked, err := h.runs.Approvals().Preview(id, reply(a))
@@ -175,10 +195,6 @@ func (h *Hub) PreviewApproval(ctx context.Context, c hub.Caller, id string, a hu
 			return hub.Preview{}, err
 		}
 		v.Pattern, v.Text = sum.String(), p.Text()
-	}
-	this, err := h.approval(ctx, id)
-	if err != nil {
-		return hub.Preview{}, err
 	}
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) {
 		return tx.Approvals(store.ApprovalFilter{Requester: this.Requester}, store.Page{Limit: maxPreview})
@@ -205,6 +221,9 @@ func (h *Hub) PreviewApproval(ctx context.Context, c hub.Caller, id string, a hu
 			fits = err == nil && p.Match(past.Card.Tool, &call) == nil
 		}
 		if fits {
+			if !h.seesRequest(ctx, c, &past) {
+				past = reduced(&past)
+			}
 			v.Refused = append(v.Refused, hub.PreviewCall{Approval: past.ID, State: past.State, Tool: past.Card.Tool, Argv: past.Card.Argv, Created: past.Created})
 		}
 	}
@@ -228,9 +247,21 @@ func (h *Hub) Grants(_ context.Context, c hub.Caller) (hub.Page[hub.StandingGran
 		return v, err
 	}
 	for _, g := range h.runs.Approvals().Standing() {
-		v.Items = append(v.Items, grantOf(&g))
+		item := grantOf(&g)
+		if !h.seesGrant(c, &g) {
+			item = hub.StandingGrant{ID: item.ID, Scope: item.Scope, Approvers: []string{}, Capsule: item.Capsule, Pattern: item.Pattern,
+				PolicySet: item.PolicySet, Created: item.Created, Expires: item.Expires, Reduced: true}
+		}
+		v.Items = append(v.Items, item)
 	}
 	return v, nil
+}
+
+// reduced is what is told of a request to those who do not see it.
+func reduced(a *hub.Approval) hub.Approval {
+	return hub.Approval{ID: a.ID, State: a.State, Version: a.Version, Capsule: a.Capsule, PolicySet: a.PolicySet, Scope: a.Scope,
+		Card:    hub.Card{Argv: []string{}, Operands: []hub.CardOperand{}, EnvNames: []string{}, EgressHosts: []string{}, Capabilities: []string{}, Why: []hub.CardWhy{}},
+		Created: a.Created, Expires: a.Expires, Answered: a.Answered, Reduced: true}
 }
 
 func grantOf(g *approval.Standing) hub.StandingGrant {
@@ -244,14 +275,18 @@ func grantOf(g *approval.Standing) hub.StandingGrant {
 	return v
 }
 
-// RevokeGrant implements hub.Hub. Whoever may approve may take back what others
-// approved: it makes nobody able to do more.
+// RevokeGrant implements hub.Hub. Whoever sees a grant may take it back: for the
+// others it does not exist.
 func (h *Hub) RevokeGrant(ctx context.Context, c hub.Caller, id string) (hub.StandingGrant, error) {
 	if err := h.ask(c, "RevokeGrant"); err != nil {
 		return hub.StandingGrant{}, err
 	}
 	if err := ident.Check(ident.Grant, id); err != nil {
 		return hub.StandingGrant{}, err
+	}
+	all := h.runs.Approvals().Standing()
+	if !slices.ContainsFunc(all, func(g approval.Standing) bool { return g.ID == id && h.seesGrant(c, &g) }) {
+		return hub.StandingGrant{}, noSuch("grant", id)
 	}
 	g, err := h.runs.Approvals().Revoke(ctx, id, answerer(c))
 	return grantOf(&g), err

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
+	"palyra/authz/access"
+	"palyra/authz/policy"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
@@ -19,6 +22,23 @@ func (h *Hub) Receipt(_ context.Context, c hub.Caller, index uint64) ([]byte, er
 	}
 	if err := h.inLog(index); err != nil {
 		return nil, err
+	}
+	for rec, err := range h.k.JournalEntries(index, index+1) {
+		if err != nil {
+			return nil, err
+		}
+		e, err := entryOf(rec)
+		if err != nil {
+			return nil, err
+		}
+		if !h.sees(c, e.owner()) {
+			return nil, noSuch("entry", strconv.FormatUint(index, 10))
+		}
+		if e.Act == "" && e.Statement != nil { // it is signed as a whole, so it is told as a whole
+			if err := h.need(c, access.PolicyRead); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return h.k.Receipt(index)
 }
@@ -68,6 +88,7 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 		return v, nil
 	}
 	to := min(from+uint64(limit), s.Size)
+	policies := h.seesPolicy(c)
 	for rec, err := range h.k.JournalEntries(from, to) {
 		if err == nil {
 			err = ctx.Err()
@@ -79,7 +100,13 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 		if err != nil {
 			return none, err
 		}
-		v.Items = append(v.Items, e)
+		switch {
+		case !h.sees(c, e.owner()):
+			e.JournalEntry = hub.JournalEntry{Index: e.Index, Type: e.Type, Time: e.Time, Reduced: true}
+		case e.Act == "" && !policies:
+			e.Statement = nil
+		}
+		v.Items = append(v.Items, e.JournalEntry)
 	}
 	if to < s.Size {
 		v.Next = strconv.FormatUint(to, 10)
@@ -87,8 +114,25 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 	return v, nil
 }
 
-func entryOf(rec journal.Record) (hub.JournalEntry, error) {
-	e := hub.JournalEntry{Index: rec.Index}
+// entry is an entry of the journal as those see it who see everything.
+type entry struct{ hub.JournalEntry }
+
+// owner is the principal whom an entry belongs to: who asked for the call, or did
+// the act. "" is nobody: its content was erased.
+func (e *entry) owner() string {
+	kind, quoted, ok := strings.Cut(e.Principal, `::"`)
+	if !ok {
+		return e.Principal // of an act
+	}
+	id, err := strconv.Unquote(`"` + quoted)
+	if err != nil || kind != policy.TypeUser {
+		return ""
+	}
+	return id
+}
+
+func entryOf(rec journal.Record) (entry, error) {
+	e := entry{hub.JournalEntry{Index: rec.Index}}
 	if rec.Erased {
 		return e, nil
 	}

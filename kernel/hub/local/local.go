@@ -9,9 +9,9 @@
 //
 // Every method asks for one permission before it does anything, by the table in
 // permission.go; a test calls each without it. Beyond that what belongs to a
-// principal is seen by that principal and by who manages members; for anybody
-// else it does not exist. Requests for approval are seen by whoever may read
-// those.
+// principal is seen by that principal and by who manages members. The same file
+// says who else sees a request for approval, a standing grant and the policies
+// behind a decision, and what is told to the rest.
 //
 // Open resolves what an earlier process left (palyra/kernel/run), and makes the
 // daemon's own user and root owners if there is no member yet. A store that

@@ -1,13 +1,17 @@
 package local
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"palyra/authz/access"
+	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
+	"palyra/kernel/run"
 )
 
 // Permissions returns the permission that each method of hub.Hub asks for, by
@@ -102,16 +106,20 @@ func (h *Hub) need(c hub.Caller, p access.Permission) error {
 
 // mayUse asks policy about a permission that the caller holds.
 func (h *Hub) mayUse(c hub.Caller, p access.Permission) error {
-	d := h.k.PolicySet().Decide(policy.Request{
-		Principal: h.principal(c.User, c.Token), Action: policy.PermissionUse, Resource: policy.Entity{Type: policy.TypePermission, ID: string(p)},
-		Context: policy.Context{DeviceID: c.Device, ChannelID: c.Surface, Features: h.cfg.Features.On()},
-	})
+	d := h.decideUse(c, p)
 	if d.Effect == policy.Allow {
 		return nil
 	}
 	return h.refuse(c, d.Reason, "check permission", "an owner can change the policies", hub.Denial{
 		DecisionID: hex.EncodeToString(d.ID[:]), Layer: hub.LayerPolicy, Reason: d.Reason, Policies: some(d.Policies),
 		PolicySet: d.PolicySet.String(), Permission: string(p), Errors: d.Errors, Fix: d.Fix})
+}
+
+func (h *Hub) decideUse(c hub.Caller, p access.Permission) policy.Decision {
+	return h.k.PolicySet().Decide(policy.Request{
+		Principal: h.principal(c.User, c.Token), Action: policy.PermissionUse, Resource: policy.Entity{Type: policy.TypePermission, ID: string(p)},
+		Context: policy.Context{DeviceID: c.Device, ChannelID: c.Surface, Features: h.cfg.Features.On()},
+	})
 }
 
 // principal is a user as policy sees them, with the role of this moment and, if
@@ -130,9 +138,54 @@ func (h *Hub) principal(user, token string) policy.Entity {
 	return e
 }
 
+// Who sees what, once a permission lets the caller ask at all:
+//
+//   - what belongs to a principal (sessions, runs, tapes, artifacts, decisions,
+//     receipts, statements of the journal): that principal, and who manages members;
+//   - a request for approval: these, who has answered it, and, while it waits, who
+//     could answer it with policy's word;
+//   - a standing grant: these, and who gave it;
+//   - which policies decided, and what would change that: of those, who holds policy.read.
+//
+// For the rest a thing with an id does not exist, and a list has its time and its
+// digests. sees, seesRequest, seesGrant and seesPolicy are these four lines, and the
+// only places that say so.
+
 // sees reports whether the caller sees what belongs to a principal.
 func (h *Hub) sees(c hub.Caller, principal string) bool {
 	return c.User != "" && c.User == principal || h.seesAll(c)
+}
+
+// seesRequest reports whether the caller sees a request for approval.
+func (h *Hub) seesRequest(ctx context.Context, c hub.Caller, a *hub.Approval) bool {
+	if h.sees(c, a.Requester) || c.User != "" && (c.User == a.Approver || slices.Contains(a.Yes, c.User)) {
+		return true
+	}
+	if a.State != hub.ApprovalPending || !h.holds(c, access.ApprovalResolve) {
+		return false
+	}
+	call, err := run.CallOf(&a.Card)
+	if err != nil {
+		return false
+	}
+	verdict, _, err := h.word(ctx, &approval.Question{By: answerer(c), Scope: approval.ScopeOnce, Approvers: append(slices.Clone(a.Yes), c.User),
+		Subject: approval.Subject{Run: a.Run, Session: a.Session, Step: a.Step, CallID: a.CallID, Requester: a.Requester},
+		Request: &approval.Request{Tool: a.Card.Tool, Call: call}})
+	return err == nil && verdict != approval.No
+}
+
+// seesGrant reports whether the caller sees a standing grant.
+func (h *Hub) seesGrant(c hub.Caller, g *approval.Standing) bool {
+	return h.sees(c, g.Requester) || c.User != "" && slices.Contains(g.Approvers, c.User)
+}
+
+// seesPolicy reports whether the caller is told which policies decided.
+func (h *Hub) seesPolicy(c hub.Caller) bool { return h.holds(c, access.PolicyRead) }
+
+// holds reports whether the caller may use a permission. Unlike need it is no
+// attempt to: a no is not remembered.
+func (h *Hub) holds(c hub.Caller, p access.Permission) bool {
+	return h.access.Permissions(holder(c)).Has(p) && h.decideUse(c, p).Effect == policy.Allow
 }
 
 func (h *Hub) seesAll(c hub.Caller) bool {

@@ -335,7 +335,25 @@ func (h *Hub) Approvals(ctx context.Context, c hub.Caller, q hub.ApprovalQuery) 
 	if err != nil {
 		return none, err
 	}
-	return pageOf(rows, p.Limit, func(a *store.Approval) string { return a.ID }, run.ApprovalOf)
+	v, err := pageOf(rows, p.Limit, func(a *store.Approval) string { return a.ID }, func(a *store.Approval) (hub.Approval, error) {
+		return h.approvalFor(ctx, c, a)
+	})
+	if q.Run != "" || q.Session != "" { // to which run a reduced one belongs is not told either
+		v.Items = slices.DeleteFunc(v.Items, func(a hub.Approval) bool { return a.Reduced })
+	}
+	return v, err
+}
+
+// approvalFor is a request as the caller sees it.
+func (h *Hub) approvalFor(ctx context.Context, c hub.Caller, row *store.Approval) (hub.Approval, error) {
+	v, err := run.ApprovalOf(row)
+	if err == nil && v.State == hub.ApprovalPending {
+		v.Yes = h.runs.Approvals().Yes(v.ID)
+	}
+	if err == nil && !h.seesRequest(ctx, c, &v) {
+		v = reduced(&v)
+	}
+	return v, err
 }
 
 // Approval implements hub.Hub.
@@ -343,7 +361,11 @@ func (h *Hub) Approval(ctx context.Context, c hub.Caller, id string) (hub.Approv
 	if err := h.ask(c, "Approval"); err != nil {
 		return hub.Approval{}, err
 	}
-	return h.approval(ctx, id)
+	v, err := h.approval(ctx, id)
+	if err == nil && !h.seesRequest(ctx, c, &v) {
+		v = reduced(&v)
+	}
+	return v, err
 }
 
 func (h *Hub) approval(ctx context.Context, id string) (hub.Approval, error) {
