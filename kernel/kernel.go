@@ -268,7 +268,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		answer := rec.View()
 		c.observe(Event{Step: StepAnswered, Approval: &answer})
 		if !rec.Approved() {
-			return c.end(ctx, receipt.NotApproved, fault.New(fault.NotApproved, rec.View().Answer, "ask for approval", detail(rec)))
+			return c.end(ctx, receipt.NotApproved, notApproved(&answer))
 		}
 		if k.PolicySet() != set {
 			return c.end(ctx, receipt.Refused, fault.New(fault.Refused, "policy_changed", "ask for approval",

@@ -11,6 +11,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/internal/canon"
+	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 	"palyra/isolate"
 	"palyra/kernel/capsule"
@@ -192,10 +193,16 @@ func size(n int64) string {
 	return fmt.Sprintf("%d %s", n, units[i])
 }
 
-// detail is what went wrong with a question, nil if a person just said no.
-func detail(r *approval.Record) error {
-	if d := r.View().Detail; d != "" {
-		return errors.New(d)
+// notApproved is the error of a call that got no yes. What a person said with a no
+// is the caller's to read and no part of the error's text, which is recorded.
+func notApproved(v *approval.View) error {
+	var why error
+	if v.Detail != "" {
+		why = errors.New(v.Detail)
 	}
-	return nil
+	err := fault.New(fault.NotApproved, v.Answer, "ask for approval", why)
+	if v.Answer == approval.Denied {
+		return err.WithHint("a person said no to this call: propose another one")
+	}
+	return err
 }

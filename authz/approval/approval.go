@@ -29,8 +29,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"palyra/internal/canon"
 	"palyra/internal/clock"
@@ -142,7 +144,12 @@ type Answer struct {
 	Grant     string       // id of the standing grant that this answer made or rests on; "" for once
 	Pattern   canon.Digest // of that grant, zero if it is for one capsule
 	Approvers []string     // all who said yes, where it took more than one
+
+	Comment string // of a no, for whoever asked: foreign, at most MaxComment bytes count
 }
+
+// MaxComment is how much of a comment the caller is given, in bytes.
+const MaxComment = 500
 
 // Approver is a surface that can ask a person. Ask returns when there is an
 // answer, when it cannot get one (an error), or when ctx is done.
@@ -177,7 +184,8 @@ const (
 type View struct {
 	ID        string       `json:"id"` // "apr_" and 32 hex digits
 	Answer    string       `json:"answer"`
-	Detail    string       `json:"detail,omitempty"` // what went wrong, where something did
+	Detail    string       `json:"detail,omitempty"`  // what went wrong, where something did
+	Comment   string       `json:"comment,omitempty"` // what the person said with a no; not in receipts
 	Approver  string       `json:"approver"`
 	Surface   string       `json:"surface"`
 	Scope     string       `json:"scope"`
@@ -288,10 +296,22 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	case err != nil:
 		return r.close(Unreachable, err.Error())
 	case !ans.Approved:
+		r.view.Comment = clip(ans.Comment)
 		return r.close(Denied, "")
 	}
 	r.yes, r.notAfter = true, time.Now().Add(lifetime)
 	return r.close(Approved, "")
+}
+
+// clip bounds a comment, at a character.
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "\ufffd")
+	for n := MaxComment; len(s) > MaxComment; n-- {
+		if utf8.RuneStart(s[n]) {
+			s = s[:n]
+		}
+	}
+	return s
 }
 
 // ask calls the approver; a panic in a surface is an approver that could not be

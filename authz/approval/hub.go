@@ -535,6 +535,9 @@ func (h *Hub) Waiting() int {
 // answer is what the entry tells the call that waited. Only Approved is a yes.
 func (e *Entry) answer() Answer {
 	a := Answer{ID: e.ID, Approved: e.State == Approved, Approver: e.Approver, Surface: e.Surface, Approvers: several(e.Yes)}
+	if e.State == Denied {
+		a.Comment = e.Detail
+	}
 	if g := e.scoped; g != nil && a.Approved {
 		a.Scope, a.Grant, a.Pattern = g.Scope, g.ID, g.PatternDigest
 	}

@@ -200,6 +200,9 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 		} else if s.Denial.Fix != "" {
 			fmt.Fprintf(a.stderr, "hint: %s\n", front.Escape(strings.TrimRight(s.Denial.Fix, "\n")))
 		}
+		if s.Denial.Comment != "" {
+			fmt.Fprintf(a.stderr, "palyra: the person says: %s\n", cell(s.Denial.Comment))
+		}
 		if s.Denial.DecisionID != "" {
 			fmt.Fprintf(a.stderr, "hint: palyra policy why %s says who decided it\n", cell(s.Denial.DecisionID))
 		}

@@ -187,6 +187,9 @@ func runText(r *hub.Run) string {
 			case d.Fix != "":
 				l.row("", "  fix", d.Fix)
 			}
+			if d.Comment != "" {
+				l.row("", "  said", d.Comment)
+			}
 		}
 		for _, o := range []struct {
 			name string

@@ -148,6 +148,9 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set))
 	case receipt.NotApproved:
 		line("denied by approval: %s", approvalText(out.Approval))
+		if v := out.Approval; v != nil && v.Comment != "" {
+			line("%s says: %s", v.Approver, oneLine(v.Comment))
+		}
 		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set))
 	case receipt.Refused:
 		line("refused by isolation: %s", why)
@@ -238,6 +241,9 @@ func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buf
 			d["planted"] = out.Planted
 		}
 		if out.Error != nil {
+			if v := out.Approval; v != nil && v.Answer == approval.Denied {
+				d["denial"] = front.Document{"layer": "approval", "reason": out.Error.Reason, "comment": v.Comment}
+			}
 			d["error"] = front.Document{"kind": out.Error.Kind, "reason": out.Error.Reason, "message": out.Error.Text, "hint": hintOf(out)}
 		}
 	}

@@ -206,6 +206,9 @@ func (r *result) took(o *kernel.Outcome) {
 		den.Layer, den.Fix = hub.LayerPolicy, d.Fix
 	case receipt.NotApproved:
 		den.Layer, den.Fix = hub.LayerApproval, "propose the call again and have it approved: palyra approvals ls"
+		if a := o.Approval; a != nil && a.Answer == approval.Denied {
+			den.Fix, den.Comment = "a person said no to this call: propose another one", a.Comment
+		}
 	case receipt.Refused:
 		den.Layer, den.Fix = hub.LayerIsolation, r.Hint
 		if r.Reason == "policy_changed" {

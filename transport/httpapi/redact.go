@@ -23,7 +23,7 @@ func redactStep(s *hub.StepResult) {
 	if s.Denial == nil || s.Denial.Layer == hub.LayerAccess || s.Denial.Layer == hub.LayerBudget {
 		return // about the caller's own credential or run
 	}
-	s.Denial = &hub.Denial{DecisionID: s.Denial.DecisionID, Layer: s.Denial.Layer}
+	s.Denial = &hub.Denial{DecisionID: s.Denial.DecisionID, Layer: s.Denial.Layer, Comment: s.Denial.Comment} // which is for the caller
 	s.Reason, s.Error, s.Hint = "", "", ""
 }
 

@@ -69,12 +69,18 @@ func TestApproval(t *testing.T) {
 	// A no.
 	r = h.start(alice, step("fs.write_file", obj{"workspace": "src", "path": "b.txt", "mode": "create", "content": "x"}))
 	h.until(alice, r.ID, hub.EventRunWaitingApproval)
-	if _, err := h.ResolveApproval(ctx, bob, h.question(bob).ID, 0, hub.Answer{}); err != nil {
+	if _, err := h.ResolveApproval(ctx, h.owner, h.question(h.owner).ID, 0, hub.Answer{Comment: "use the vendored copy"}); err != nil {
 		t.Error(err)
 	}
+	ev := h.until(alice, r.ID, hub.EventStepEnded)
 	r = h.ended(alice, r.ID)
-	if d := r.Steps[0].Denial; r.State != hub.RunFailed || r.Reason != "denied" || d == nil || d.Layer != hub.LayerApproval {
-		t.Errorf("%s %s %+v", r.State, r.Reason, d)
+	d := r.Steps[0].Denial
+	if r.State != hub.RunFailed || r.Reason != "denied" || d == nil || d.Layer != hub.LayerApproval {
+		t.Fatalf("%s %s %+v", r.State, r.Reason, d)
+	}
+	// A no is an answer: the same call is not to be proposed again.
+	if d.Comment != "use the vendored copy" || strings.Contains(d.Fix, "again") || !strings.Contains(d.Fix, "said no") || !strings.Contains(string(ev.Data), d.Comment) {
+		t.Errorf("the caller is told %+v, on tape %s", d, ev.Data)
 	}
 	h.verify(r.Steps[0])
 }
