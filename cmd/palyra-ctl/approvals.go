@@ -329,7 +329,7 @@ func (a *app) watch(ctx context.Context, inv *command.Invocation) (*result, erro
 func (a *app) watched(inv *command.Invocation, ap *hub.Approval) error {
 	out := front.Stdout(a.stdout)
 	if inv.Has("json") {
-		return json.NewEncoder(out).Encode(ap)
+		return front.WriteJSON(out, ap, "")
 	}
 	l := newLines()
 	l.row(approvalCells(ap)...)

@@ -227,7 +227,7 @@ func (a *app) runsTape(ctx context.Context, inv *command.Invocation) (*result, e
 			return done, err
 		}
 		if inv.Has("json") {
-			err = json.NewEncoder(out).Encode(e)
+			err = front.WriteJSON(out, e, "")
 		} else {
 			_, err = fmt.Fprintf(out, "%6d  %s  %-22s %s\n", e.Seq, stamp(e.Time), cell(e.Kind), cell(string(e.Data)))
 		}

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -311,11 +311,11 @@ func (a *app) policyExport(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc, err := json.MarshalIndent(bundle, "", "  ")
-	if err != nil {
+	var text bytes.Buffer
+	if err := front.WriteJSON(&text, bundle, "  "); err != nil {
 		return nil, fault.New(fault.Internal, "bundle", "export decision", err)
 	}
-	doc = append(doc, '\n')
+	doc := text.Bytes()
 	path := command.Value(inv, "out", "")
 	if path == "" && !inv.Has("json") {
 		return &front.Report{Text: string(doc)}, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"palyra/internal/fault"
@@ -34,10 +35,40 @@ func (d Document) Write(w io.Writer, cmd string) error {
 	if err := dec.Decode(&generic); err != nil {
 		return fmt.Errorf("encode %s document: %w", cmd, err)
 	}
-	enc := json.NewEncoder(w)
+	return WriteJSON(w, generic, "  ")
+}
+
+// WriteJSON writes v and a line feed, on one line or indented. All JSON that a
+// command prints is written here: in printable ASCII, with \u for every other
+// character, so that a title or an argument in it draws nothing on a terminal.
+func WriteJSON(w io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(generic)
+	enc.SetIndent("", indent)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(plain(b.Bytes()))
+	return err
+}
+
+// plain spells the strings of a JSON text in printable ASCII. Outside of them
+// JSON has nothing else.
+func plain(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for _, r := range string(text) {
+		switch {
+		case r < 0x7f:
+			out = append(out, byte(r))
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, hi, lo)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
 }
 
 // ErrorFields is how an error appears in a document.

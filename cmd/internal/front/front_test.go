@@ -2,7 +2,9 @@ package front
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -115,6 +117,28 @@ func TestDocumentSortsKeys(t *testing.T) {
 	}
 	if !strings.Contains(b.String(), "4611686018427387905") || !strings.Contains(b.String(), "<&>") {
 		t.Errorf("number or text changed: %s", &b)
+	}
+}
+
+// TestJSONIsPlain: nothing in a document draws on a terminal, and it still says
+// the same.
+func TestJSONIsPlain(t *testing.T) {
+	title := "\u009b2J\u0085\u202e\u200b\x1b[H\x7f\u00e9 \U0001f600 <&>\u2028"
+	for name, write := range map[string]func(w io.Writer) error{
+		"document": func(w io.Writer) error { return Document{"title": title}.Write(w, "runs.show") },
+		"line":     func(w io.Writer) error { return WriteJSON(w, map[string]any{"title": title, "raw": json.RawMessage(`"\u00e9"`)}, "") },
+	} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		if i := strings.IndexFunc(b.String(), func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
+			t.Errorf("%s: %q", name, b.String()[i:])
+		}
+		var got map[string]any
+		if err := json.Unmarshal(b.Bytes(), &got); err != nil || got["title"] != title {
+			t.Errorf("%s: %q, %v", name, got["title"], err)
+		}
 	}
 }
 
