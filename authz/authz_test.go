@@ -3,9 +3,7 @@ package authz
 import (
 	"context"
 	"errors"
-	"io"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -38,10 +36,17 @@ const (
 	refused = "/usr/bin/bash"
 )
 
+// person answers with one word.
+type person string
+
+func (p person) Ask(context.Context, approval.Request) (approval.Answer, error) {
+	return approval.Answer{Approved: p == "yes\n", Approver: "bob", Surface: "terminal"}, nil
+}
+
 // resolve asks a person who types line about d.
 func resolve(d Decision, line string) *approval.Record {
 	v := d.View()
-	return approval.Resolve(context.Background(), &approval.Terminal{In: strings.NewReader(line), Out: io.Discard, Name: "bob"},
+	return approval.Resolve(context.Background(), person(line),
 		approval.Request{Decision: v.ID, Capsule: v.Capsule, PolicySet: v.PolicySet})
 }
 

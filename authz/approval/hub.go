@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -104,13 +103,6 @@ type waiter struct {
 	mu   sync.Mutex // held through an answer: they are judged one after the other
 	yes  []vote     // so far, where it takes more than one; guarded by mu
 	done bool       // one has counted; guarded by mu
-}
-
-// vote is one person's yes where it takes more, with the credential that it was
-// given with: both are judged again when the last yes comes.
-type vote struct {
-	by    By
-	terms terms
 }
 
 // Question is what HubOptions.Judge is asked: may By say yes to this?
@@ -421,92 +413,6 @@ func (w *waiter) life(g *Standing, asked time.Duration) time.Duration {
 		return asked
 	}
 	return MaxStanding
-}
-
-// vote judges a yes. It returns the grant that it asks for, who has said yes to
-// the same, and whether another person has to. The caller holds w.mu.
-func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing, voters []By, more bool, err error) {
-	const op = "answer approval"
-	g, t, err := r.standing(&w.entry)
-	if err != nil {
-		return nil, nil, false, err
-	}
-	if g != nil && h.shelf.full(w.entry.Requester) {
-		return nil, nil, false, fault.New(fault.Busy, "too_many_grants", op, fmt.Errorf("%q has %d", w.entry.Requester, maxPerRequester))
-	}
-	voters = append(h.concurring(ctx, w, t, by.Principal), by)
-	verdict, err := h.judge(ctx, w.question(by, t, voters))
-	switch {
-	case err != nil:
-		return nil, nil, false, err
-	case verdict == Yes:
-		return g, voters, false, nil
-	case verdict != More:
-		return nil, nil, false, fault.New(fault.Denied, "not_permitted", op, nil)
-	}
-	if slices.Contains(w.yes, vote{by, t}) {
-		return nil, voters, true, nil
-	}
-	err = h.record(ctx, "approval.concur", w.entry.ID, by, map[string]string{"requester": w.entry.Requester, "capsule": w.entry.Request.Capsule.String(),
-		"scope": t.scope, "surface": by.Surface})
-	if err != nil {
-		return nil, nil, false, err
-	}
-	w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by.Principal == by.Principal && v.terms == t })
-	w.yes = append(w.yes, vote{by, t})
-	return nil, voters, true, nil
-}
-
-// concurring returns who else has said yes to the same and may say so at this
-// moment, with the credential that they said it with. A yes of others is
-// forgotten: it takes another one. The caller holds w.mu.
-func (h *Hub) concurring(ctx context.Context, w *waiter, t terms, but string) []By {
-	var others []By
-	for _, v := range w.yes {
-		if v.terms == t && v.by.Principal != but {
-			others = append(others, v.by)
-		}
-	}
-	all := append(slices.Clone(others), By{Principal: but})
-	return slices.DeleteFunc(others, func(by By) bool {
-		verdict, err := h.judge(ctx, w.question(by, t, all))
-		gone := err != nil || verdict == No
-		if gone {
-			w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by == by })
-		}
-		return gone
-	})
-}
-
-// question is whether by may say yes, with voters.
-func (w *waiter) question(by By, t terms, voters []By) Question {
-	return Question{By: by, Subject: w.entry.Subject, Request: &w.entry.Request, Scope: t.scope, Pattern: t.bound, Approvers: namesOf(voters)}
-}
-
-func namesOf(voters []By) (names []string) {
-	for _, v := range voters {
-		if !slices.Contains(names, v.Principal) {
-			names = append(names, v.Principal)
-		}
-	}
-	return names
-}
-
-// Yes returns who has said yes to a question that waits for more.
-func (h *Hub) Yes(id string) (names []string) {
-	h.mu.Lock()
-	w := h.waiting[id]
-	h.mu.Unlock()
-	if w == nil {
-		return nil
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	voters := make([]By, len(w.yes))
-	for i, v := range w.yes {
-		voters[i] = v.by
-	}
-	return namesOf(voters)
 }
 
 // Expire ends everything that an earlier process left pending and returns how

@@ -2,55 +2,168 @@ package approval
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Terminal asks on a terminal. Only a line that says exactly "yes" approves;
-// anything else, an empty line, a longer line or the end of input denies.
+// Terminal asks on a terminal. A person approves by typing the digits that the
+// last line shows: they are drawn when the card has been shown and are nowhere
+// else, so neither the requester nor another program can know them before.
+// Anything else, an empty line or the end of input denies.
+//
+// A text that is longer than the screen is shown page by page, and the digits
+// come behind the last page: an answer is to something that was on the screen.
 //
 // It reads byte by byte and not past the line, so what follows on In is left
 // for others. Where In has a read deadline (a pollable file), the end of ctx
 // interrupts the read; where it has none, Ask returns and the read ends with
 // the next line, whose answer is thrown away.
 //
-// It cannot tell typed-ahead input from an answer: the caller discards pending
-// input of a real terminal before Ask, and must not give the program's own
-// stdin as In.
+// The caller keeps other programs of its own from writing to a real terminal
+// meanwhile, and must not give the program's own stdin as In.
 type Terminal struct {
 	In   io.Reader
 	Out  io.Writer
 	Name string // who sits there, for the record
+
+	Rows, Columns int    // of the screen; 0: it has no bounds
+	Discard       func() // throws away what was typed ahead; nil: nothing can be
 }
 
 var _ Approver = (*Terminal)(nil)
 
-// maxAnswer is the longest line that is looked at.
-const maxAnswer = 64
+// maxAnswer is the longest line that is looked at, in bytes.
+const maxAnswer = 512
 
-// Ask shows r and reads one line.
+// Ask shows r and reads one line. What is typed instead of the digits is the
+// comment on a no.
 func (t *Terminal) Ask(ctx context.Context, r Request) (Answer, error) {
-	none := Answer{Approver: t.Name, Surface: "terminal"}
+	ans := Answer{Approver: t.Name, Surface: "terminal"}
+	if r.Capsule.IsZero() {
+		return ans, errors.New("no capsule to approve")
+	}
+	yes, typed, err := t.Confirm(ctx, Card(r), "approve this call once; anything else is told to the caller, and denies: ")
+	switch {
+	case ctx.Err() != nil:
+		return ans, ctx.Err()
+	case err != nil:
+		return ans, err
+	}
+	if ans.Approved = yes; !yes {
+		ans.Comment = comment(typed)
+	}
+	t.say(map[bool]string{true: "approved\n\n", false: "denied\n\n"}[yes])
+	return ans, nil
+}
+
+// comment is what a line that is not the digits says beside no.
+func comment(line string) string {
+	line = strings.TrimSpace(line)
+	if strings.Trim(line, "0123456789") == "" { // digits of a slip
+		return ""
+	}
+	first, rest, _ := strings.Cut(line, " ")
+	switch strings.ToLower(strings.TrimRight(first, ":,.;")) {
+	case "n", "no", "y", "yes":
+		return strings.TrimSpace(rest)
+	}
+	return line
+}
+
+// Confirm shows text, which is printable, and asks for digits: "Type 4711 to
+// WHAT". It reports whether they were typed, and else what was.
+func (t *Terminal) Confirm(ctx context.Context, text, what string) (yes bool, typed string, err error) {
 	if t.In == nil || t.Out == nil {
-		return none, errors.New("no terminal")
+		return false, "", errors.New("no terminal")
 	}
-	if _, err := io.WriteString(t.Out, Card(r)+"Type \"yes\" to approve, anything else denies: "); err != nil {
-		return none, fmt.Errorf("write to terminal: %w", err)
+	pages := t.pages(text)
+	for i, page := range pages {
+		if err := t.say(page); err != nil {
+			return false, "", err
+		}
+		if i == len(pages)-1 {
+			break
+		}
+		line, ok, err := t.line(ctx, fmt.Sprintf("-- page %d of %d: Enter shows the next, anything else denies -- ", i+1, len(pages)))
+		if line != "" || !ok || err != nil {
+			return false, line, err
+		}
 	}
-	line, err := t.readLine(ctx)
+	code := newCode()
+	line, ok, err := t.line(ctx, fmt.Sprintf("\nType %s to %s", code, what))
+	return ok && err == nil && line == code, line, err
+}
+
+// newCode draws four digits.
+func newCode() string {
+	var b [4]byte
+	rand.Read(b[:])
+	return fmt.Sprintf("%04d", binary.BigEndian.Uint32(b[:])%10000)
+}
+
+func (t *Terminal) say(s string) error {
+	if _, err := io.WriteString(t.Out, s); err != nil {
+		return fmt.Errorf("write to terminal: %w", err)
+	}
+	return nil
+}
+
+// line prompts for one line. It is not ok if the input ended before the line did:
+// then no person finished it.
+func (t *Terminal) line(ctx context.Context, prompt string) (line string, ok bool, err error) {
+	if t.Discard != nil {
+		t.Discard()
+	}
+	if err := t.say(prompt); err != nil {
+		return "", false, err
+	}
+	line, err = t.readLine(ctx)
 	if ctx.Err() != nil {
-		io.WriteString(t.Out, "\nNo answer: denied.\n")
-		return none, ctx.Err()
+		_ = t.say("\nno answer: denied\n") // the end of ctx is the error
+		return "", false, ctx.Err()
 	}
 	if err != nil && err != io.EOF {
-		return none, fmt.Errorf("read from terminal: %w", err)
+		return "", false, fmt.Errorf("read from terminal: %w", err)
 	}
-	// A line that the input's end cut short was not finished by a person.
-	none.Approved = err == nil && strings.TrimSuffix(line, "\r") == "yes"
-	return none, nil
+	return strings.TrimSpace(line), err == nil, nil
+}
+
+// pages cuts a text for the screen. A line that is too long goes on behind a mark
+// which no row of a card begins with, so that none can be made to look like another.
+func (t *Terminal) pages(text string) []string {
+	if t.Rows == 0 || t.Columns == 0 {
+		return []string{text}
+	}
+	const mark = "    > "
+	width := max(t.Columns-1, len(mark)+16)
+	var rows []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		for cut, indent := width, ""; ; cut, indent = width-len(mark), mark {
+			if len(line) <= cut {
+				rows = append(rows, indent+line+"\n")
+				break
+			}
+			rows = append(rows, indent+line[:cut]+"\n")
+			line = line[cut:]
+		}
+	}
+	const prompt = 3 // rows that the question takes
+	height := max(t.Rows-prompt, 4)
+	var out []string
+	for page := range slices.Chunk(rows, height) {
+		out = append(out, strings.Join(page, ""))
+	}
+	if len(out) == 0 {
+		out = []string{""}
+	}
+	return out
 }
 
 // readLine reads up to a newline or the end of ctx.
@@ -86,7 +199,7 @@ func (t *Terminal) readLine(ctx context.Context) (string, error) {
 }
 
 // readLine returns the line without its newline. Of a long line the rest is
-// read and dropped, and what is returned is not "yes".
+// read and dropped.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
 	var b [1]byte

@@ -13,45 +13,136 @@ import (
 	"palyra/internal/canon"
 )
 
+// person is somebody at a terminal: reads what was shown, and types what answer
+// makes of it when there is a question.
+type person struct {
+	shown  strings.Builder
+	answer func(shown string) string
+	typed  *strings.Reader
+	at     int // how much was shown when it was typed
+}
+
+func (p *person) Write(b []byte) (int, error) { return p.shown.Write(b) }
+
+func (p *person) Read(b []byte) (int, error) {
+	if p.at != p.shown.Len() {
+		p.at, p.typed = p.shown.Len(), strings.NewReader(p.answer(p.shown.String()))
+	}
+	return p.typed.Read(b)
+}
+
+// code is what the last question asks for.
+func code(shown string) string {
+	_, rest, _ := strings.Cut(shown, "\nType ")
+	code, _, _ := strings.Cut(rest, " ")
+	return code
+}
+
 func TestTerminalAnswer(t *testing.T) {
-	for in, want := range map[string]bool{
-		"yes\n":                             true,
-		"yes\r\n":                           true,
-		"yes\nno\n":                         true,
-		"yes":                               false, // cut short by the end of input
-		"":                                  false,
-		"\n":                                false,
-		"y\n":                               false,
-		"Y\n":                               false,
-		"Yes\n":                             false,
-		"YES\n":                             false,
-		" yes\n":                            false,
-		"yes \n":                            false,
-		"yes please\n":                      false,
-		"no\nyes\n":                         false,
-		"\x1b[Ayes\n":                       false,
-		"yes\x00\n":                         false,
-		strings.Repeat("x", 99) + "\nyes\n": false,
-		"yes" + strings.Repeat("\r", 99) + "no\n": false,
+	for in, want := range map[string]struct {
+		yes     bool
+		comment string
+	}{
+		"CODE\n":              {true, ""},
+		" CODE\r\n":           {true, ""},
+		"CODE\nno\n":          {true, ""},
+		"CODE":                {false, ""}, // cut short by the end of input
+		"":                    {false, ""},
+		"\n":                  {false, ""},
+		"yes\n":               {false, ""},
+		"y\n":                 {false, ""},
+		"no\nCODE\n":          {false, ""},
+		"CODECODE\n":          {false, ""},
+		"00000\n":             {false, ""},
+		"CAPSULE\n":           {false, digits(capsule.Hex())}, // known to whoever proposes
+		"CODE please\n":       {false, "CODE please"},
+		"\x1b[ACODE\n":        {false, "\x1b[ACODE"},
+		"CODE\x00\n":          {false, "CODE\x00"},
+		"use the other one\n": {false, "use the other one"},
+		"No: use the other\n": {false, "use the other"},
+		strings.Repeat(" ", maxAnswer) + "CODE\n": {false, ""},
 	} {
-		var out strings.Builder
-		term := &Terminal{In: strings.NewReader(in), Out: &out, Name: "bob"}
-		a, err := term.Ask(context.Background(), question())
-		if err != nil || a.Approved != want || a.Approver != "bob" || a.Surface != "terminal" {
-			t.Errorf("%q: got %+v, %v, want %v", in, a, err, want)
+		var shown string
+		p := &person{answer: func(s string) string {
+			shown = s
+			return strings.NewReplacer("CODE", code(s), "CAPSULE", digits(capsule.Hex())).Replace(in)
+		}}
+		a, err := (&Terminal{In: p, Out: p, Name: "bob"}).Ask(t.Context(), question())
+		wanted := strings.ReplaceAll(want.comment, "CODE", code(shown))
+		if err != nil || a.Approved != want.yes || a.Comment != wanted || a.Approver != "bob" || a.Surface != "terminal" {
+			t.Errorf("%q: got %+v, %v, want %v %q", in, a, err, want.yes, wanted)
 		}
-		if !strings.Contains(out.String(), capsule.String()) {
+		if !strings.Contains(shown, capsule.String()) {
 			t.Errorf("%q: the capsule's digest was not shown", in)
 		}
 	}
 }
 
+// digits are the first four of what could be typed if the capsule counted.
+func digits(hex string) string { return hex[:4] }
+
+// TestCodeIsDrawn: the digits of one question are not those of the next, of the
+// same call.
+func TestCodeIsDrawn(t *testing.T) {
+	seen := map[string]bool{}
+	for range 64 {
+		p := &person{answer: func(string) string { return "\n" }}
+		if _, err := (&Terminal{In: p, Out: p}).Ask(t.Context(), question()); err != nil {
+			t.Fatal(err)
+		}
+		c := code(p.shown.String())
+		if len(c) != 4 || strings.Trim(c, "0123456789") != "" {
+			t.Fatalf("%q", c)
+		}
+		seen[c] = true
+	}
+	if len(seen) < 32 {
+		t.Errorf("64 questions had %d different codes", len(seen))
+	}
+}
+
+// TestPages: what does not fit the screen is shown in parts, the digits come
+// behind the last, and no long line can look like a row.
+func TestPages(t *testing.T) {
+	q := question()
+	q.Call.Argv = append(slicesOf(200, "junk"), "LAST", strings.Repeat(" ", 66)+`  network     none`)
+	turned := 0
+	p := &person{answer: func(s string) string {
+		if strings.HasSuffix(s, "-- ") {
+			turned++
+			if strings.Contains(s, "Type ") {
+				t.Error("the digits are there before the last page")
+			}
+			return "\n"
+		}
+		return code(s) + "\n"
+	}}
+	a, err := (&Terminal{In: p, Out: p, Rows: 24, Columns: 80}).Ask(t.Context(), q)
+	if err != nil || !a.Approved || turned < 8 || !strings.Contains(p.shown.String(), "LAST") {
+		t.Errorf("%+v, %v after %d pages", a, err, turned)
+	}
+	for line := range strings.Lines(p.shown.String()) {
+		if i := strings.LastIndex(line, " -- "); i >= 0 {
+			line = line[i+4:] // where Enter would have been shown
+		}
+		if len(line) > 81 && !strings.HasPrefix(line, "Type ") || strings.HasPrefix(line, "  network     none") && strings.Contains(line, `"`) {
+			t.Errorf("row %q", line)
+		}
+	}
+	for _, answer := range []string{"q\n", "0000\n", ""} {
+		p := &person{answer: func(string) string { return answer }}
+		if a, err := (&Terminal{In: p, Out: p, Rows: 24, Columns: 80}).Ask(t.Context(), q); err != nil || a.Approved || strings.Contains(p.shown.String(), "Type ") {
+			t.Errorf("%q on the first page: %+v, %v", answer, a, err)
+		}
+	}
+}
+
 func TestTerminalLeavesTheRest(t *testing.T) {
-	in := strings.NewReader("yes\nprogram input")
-	if _, err := (&Terminal{In: in, Out: io.Discard}).Ask(context.Background(), question()); err != nil {
+	p := &person{answer: func(s string) string { return code(s) + "\nprogram input" }}
+	if _, err := (&Terminal{In: p, Out: p}).Ask(t.Context(), question()); err != nil {
 		t.Fatal(err)
 	}
-	if rest, _ := io.ReadAll(in); string(rest) != "program input" {
+	if rest, _ := io.ReadAll(p.typed); string(rest) != "program input" {
 		t.Errorf("left %q", rest)
 	}
 }
@@ -99,12 +190,24 @@ func TestTerminalTimeout(t *testing.T) {
 		})
 	}
 	// A pollable terminal serves the next question.
-	if _, err := pollableEnd.WriteString("yes\n"); err != nil {
-		t.Fatal(err)
-	}
-	if r := Resolve(context.Background(), &Terminal{In: pollable, Out: io.Discard}, question()); !r.Approved() {
+	out := &asked{typed: pollableEnd}
+	if r := Resolve(context.Background(), &Terminal{In: pollable, Out: out}, question()); !r.Approved() {
 		t.Errorf("the question after a timeout: %+v", r.View())
 	}
+}
+
+// asked types the digits as soon as it is shown them.
+type asked struct {
+	shown strings.Builder
+	typed io.Writer
+}
+
+func (a *asked) Write(b []byte) (int, error) {
+	a.shown.Write(b)
+	if c := code(a.shown.String()); c != "" && strings.Contains(string(b), "Type ") {
+		io.WriteString(a.typed, c+"\n")
+	}
+	return len(b), nil
 }
 
 func TestCard(t *testing.T) {

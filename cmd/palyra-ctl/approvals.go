@@ -1,19 +1,18 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/terminal"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
@@ -92,9 +91,6 @@ func approvalText(ap *hub.Approval) string {
 	return l.String() + front.Escape(strings.TrimRight(ap.Text, "\n")) + "\n"
 }
 
-// minDigits is how many digits of a capsule make an answer.
-const minDigits = 8
-
 func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, error) {
 	h, err := a.connect(inv)
 	if err != nil {
@@ -123,20 +119,17 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 			return text(front.Document{"preview": v}, "%s", reaches), nil
 		}
 	}
-	digits := command.Value(inv, "capsule", "")
-	if digits != "" && reaches != "" { // who answers without a terminal is shown it all the same
-		fmt.Fprint(a.stderr, reaches)
-	}
-	if digits == "" {
-		if digits, err = a.ask(ctx, h, &ap, reaches); err != nil {
-			return nil, err
+	if digest := command.Value(inv, "capsule", ""); digest != "" {
+		fmt.Fprint(a.stderr, reaches) // who answers without a terminal is shown it all the same
+		if digest != strings.TrimPrefix(ap.Capsule, "sha256:") {
+			return nil, fault.New(fault.NotApproved, "other_capsule", op, errors.New("the digest is not that of this request")).
+				WithHint("palyra approvals show " + ap.ID)
 		}
+	} else if err := a.ask(ctx, h, &ap, reaches); err != nil {
+		return nil, err
 	}
-	if have := strings.TrimPrefix(ap.Capsule, "sha256:"); len(digits) < minDigits || !strings.HasPrefix(have, digits) {
-		return nil, fault.New(fault.NotApproved, "other_capsule", op, errors.New("the digits are not those of this request")).
-			WithHint("palyra approvals show " + ap.ID)
-	}
-	// Of exactly this version: what was shown is what is answered.
+	// Of exactly this version and capsule: what was shown is what is answered.
+	ans.Capsule = ap.Capsule
 	return a.resolve(ctx, h, ap.ID, ap.Version, ans)
 }
 
@@ -251,28 +244,28 @@ func (a *app) resolve(ctx context.Context, h hub.Hub, id string, version int64, 
 	return text(front.Document{"approval": ap}, "%s %s%s\n", cell(ap.ID), cell(ap.State), front.Escape(more)), nil
 }
 
-// ask shows the request on the controlling terminal and reads the digits there,
+// ask shows the request on the controlling terminal and reads the answer there,
 // never from standard input, which may come from whoever wants the call.
-func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches string) (string, error) {
+func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches string) error {
 	op := fmt.Sprintf("approve %s", ap.ID)
-	tty, err := os.OpenFile(a.terminal, os.O_RDWR, 0)
+	shown := approvalText(ap) + inputText(toolInput(ctx, h, ap)) + reaches
+	dev, err := terminal.Open(ctx, a.terminal)
 	if err != nil {
-		return "", fault.New(fault.Usage, "no_terminal", op, errors.New("no terminal to ask on")).
-			WithHint("name the capsule: --capsule DIGITS, from palyra approvals show " + ap.ID)
+		return fault.New(fault.Usage, "no_terminal", op, err).
+			WithHint("name the capsule: --capsule DIGEST, all of it, from palyra approvals show " + ap.ID)
 	}
-	defer tty.Close()
-	fmt.Fprintf(tty, "%s%s%s\nto approve, type the first %d digits of the capsule: ", approvalText(ap), inputText(toolInput(ctx, h, ap)), reaches, minDigits)
-	answer := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(tty).ReadString('\n')
-		answer <- strings.ToLower(strings.TrimSpace(line))
-	}()
-	select {
-	case <-ctx.Done():
-		return "", fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
-	case s := <-answer:
-		return s, nil
+	defer dev.Close()
+	yes, _, err := dev.Person("").Confirm(ctx, shown, "approve; anything else leaves it waiting: ")
+	switch {
+	case ctx.Err() != nil:
+		return fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	case err != nil:
+		return fault.New(fault.Unavailable, "no_terminal", op, err)
+	case !yes:
+		return fault.New(fault.NotApproved, "other_digits", op, errors.New("the digits are not those that were shown")).
+			WithHint("it still waits: palyra approvals approve " + ap.ID + ", or deny")
 	}
+	return nil
 }
 
 // watchEvery is how often watch asks. A person does not notice a second.

@@ -12,6 +12,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/terminal"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
@@ -157,10 +158,14 @@ func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r 
 	if inv.Has("json") {
 		return res, nil
 	}
+	stdout, stderr := a.stdout, a.stderr
+	if inv.Has("raw") {
+		stdout, stderr = terminal.Raw(stdout), terminal.Raw(stderr)
+	}
 	for _, o := range []struct {
 		out hub.Output
 		w   io.Writer
-	}{{s.Stdout, front.Stdout(a.stdout)}, {s.Stderr, front.Stream{W: a.stderr, Name: "standard error"}}} {
+	}{{s.Stdout, front.Stdout(stdout)}, {s.Stderr, front.Stream{W: stderr, Name: "standard error"}}} {
 		if err := a.write(ctx, h, r.ID, o.out, o.w); err != nil {
 			return res, err
 		}

@@ -231,12 +231,12 @@ func TestApprove(t *testing.T) {
 		status int
 		asked  bool
 	}{
-		{"right digits", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", digest[:8], "apr_1"}, 0, true},
+		{"all of it", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", digest, "apr_1"}, 0, true},
 		{"with prefix", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", "sha256:" + digest, "apr_1"}, 0, true},
-		{"other digits", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", "00000000", "apr_1"}, 5, false},
-		{"too few", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", "abab", "apr_1"}, 2, false},
+		{"other digits", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", strings.Repeat("00", 32), "apr_1"}, 5, false},
+		{"a part of it", hub.ApprovalPending, []string{"approvals", "approve", "--capsule", digest[:8], "apr_1"}, 2, false},
 		{"nobody to ask", hub.ApprovalPending, []string{"approvals", "approve", "apr_1"}, 2, false},
-		{"answered before", hub.ApprovalDenied, []string{"approvals", "approve", "--capsule", digest[:8], "apr_1"}, 75, false},
+		{"answered before", hub.ApprovalDenied, []string{"approvals", "approve", "--capsule", digest, "apr_1"}, 75, false},
 		{"deny needs no digits", hub.ApprovalPending, []string{"approvals", "deny", "apr_1"}, 0, true},
 		{"unknown", hub.ApprovalPending, []string{"approvals", "approve", "apr_2"}, 1, false},
 	} {
@@ -251,8 +251,8 @@ func TestApprove(t *testing.T) {
 			if test.asked && f.answer.Approve != (test.args[1] == "approve") {
 				t.Errorf("answer %+v", f.answer)
 			}
-			if test.asked && f.answer.Approve && f.version != 3 {
-				t.Errorf("answered version %d, not the one that was shown", f.version)
+			if test.asked && f.answer.Approve && (f.version != 3 || f.answer.Capsule != pending.Capsule) {
+				t.Errorf("answered version %d, capsule %s, not what was shown", f.version, f.answer.Capsule)
 			}
 		})
 	}
@@ -287,8 +287,11 @@ func TestApproveForMore(t *testing.T) {
 		{"--for 10m --pattern *", 2, hub.Answer{}},
 	} {
 		f := &fake{approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending, Version: 1, Capsule: "sha256:" + digest}}}
-		args := append([]string{"approvals", "approve", "--capsule", digest[:8]}, append(strings.Fields(test.args), "apr_1")...)
+		args := append([]string{"approvals", "approve", "--capsule", digest}, append(strings.Fields(test.args), "apr_1")...)
 		status, _, errs := try(t, t.Context(), f, args...)
+		if test.status == 0 {
+			test.want.Capsule = "sha256:" + digest
+		}
 		if status != test.status || !reflect.DeepEqual(f.answer, test.want) {
 			t.Errorf("%s: status %d, answer %+v; %s", test.args, status, f.answer, errs)
 		}

@@ -109,7 +109,7 @@ func TestBadIDs(t *testing.T) {
 	}
 	need := map[string][]string{"runs start": {"--session", "ses_0"}, "token create": {"--scope", "run.start", "--ttl", "1h"}, "token rotate": {"--ttl", "1h"},
 		"backup create": {"--recipient", "nobody"}, "backup verify": {"--identity", "empty"}, "backup restore": {"--identity", "empty"},
-		"approvals approve": {"--capsule", "00000000"}}
+		"approvals approve": {"--capsule", strings.Repeat("00", 32)}}
 	for _, c := range operator.Commands() {
 		switch c.Name {
 		case "sessions new", "token create", "config validate": // take any name; an empty file is a configuration

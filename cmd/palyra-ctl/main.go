@@ -12,8 +12,8 @@
 // Requests name the zero hub.Caller: the daemon finds out who it is.
 //
 // All text that comes from the daemon may have come from a model; it is escaped
-// before it reaches the terminal, except what a tool wrote, which "call" hands on
-// as it is.
+// before it reaches the terminal. What a tool wrote is handed on as it is where
+// the output is no terminal, or with --raw.
 package main
 
 import (
@@ -28,6 +28,7 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/terminal"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
@@ -43,8 +44,10 @@ type app struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial}
+	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
+	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial}
 	status := a.run(ctx, os.Args[1:])
+	_, _ = stdout.Flush(), stderr.Flush() // a lost write has been told; these are bytes of no character
 	stop()
 	os.Exit(status)
 }

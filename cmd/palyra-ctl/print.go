@@ -11,6 +11,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/terminal"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
@@ -93,7 +94,11 @@ func more(next string) string {
 func (a *app) deliver(inv *command.Invocation, write func(io.Writer) error) (string, error) {
 	path := command.Value(inv, "out", "")
 	if path == "" {
-		return "", write(front.Stdout(a.stdout))
+		stdout := a.stdout
+		if inv.Has("raw") {
+			stdout = terminal.Raw(stdout)
+		}
+		return "", write(front.Stdout(stdout))
 	}
 	return path, writeFile(path, write)
 }

@@ -18,6 +18,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/terminal"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
 	"palyra/isolate/tier"
@@ -34,8 +35,12 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 	stdio := kernel.IO{Stdout: &held[0], Stderr: &held[1]}
 	if !inv.Has("json") {
 		gone := func() { cancel(signalError{syscall.SIGPIPE}) }
-		stdio.Stdout = &pipeWriter{w: a.stdout, broken: gone}
-		stdio.Stderr = &pipeWriter{w: a.stderr, broken: gone}
+		stdout, stderr := a.stdout, a.stderr
+		if inv.Has("raw") {
+			stdout, stderr = terminal.Raw(stdout), terminal.Raw(stderr)
+		}
+		stdio.Stdout = &pipeWriter{w: stdout, broken: gone}
+		stdio.Stderr = &pipeWriter{w: stderr, broken: gone}
 	}
 	kept := receiptFile{path: command.Value(inv, "receipt", "")}
 	defer kept.close()

@@ -28,6 +28,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
 	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/terminal"
 	"palyra/internal/fault"
 )
 
@@ -48,13 +49,17 @@ type app struct {
 
 func main() {
 	a := &app{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
+		stdin: os.Stdin, getenv: os.Getenv,
 		executable: os.Executable, terminal: "/dev/tty", table: tableFor(os.Args[1:]),
 		become: func(path string, argv []string) error { return syscall.Exec(path, argv, os.Environ()) },
 	}
 	var ctx context.Context
 	ctx, a.armed = interruptible(context.Background(), os.Exit)
-	os.Exit(a.run(ctx, os.Args[1:]))
+	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
+	a.stdout, a.stderr = stdout, stderr
+	status := a.run(ctx, os.Args[1:])
+	_, _ = stdout.Flush(), stderr.Flush() // a lost write has been told; these are bytes of no character
+	os.Exit(status)
 }
 
 // run parses args, runs the command they name and returns the exit status.

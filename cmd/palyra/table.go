@@ -79,6 +79,7 @@ var execCommand = command.Command{
 Runs CMD with exactly these arguments, no shell between. Policy decides first.
 A sensitive call asks on the controlling terminal, never on standard input;
 without a terminal it is denied, and no flag answers instead of a person.
+On a terminal, control characters in CMD's output are shown as text.
 
 By default: tier C (namespaces, Landlock, seccomp), no network, no workspace
 but an empty private one, limits on everything. The workspace is /workspace
@@ -101,6 +102,7 @@ Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 		{Name: "max-file", Arg: "SIZE", Help: "bytes per file written (default 256MiB)", Parse: command.Size},
 		flagPolicy, flagState,
 		{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"},
+		operator.FlagRaw,
 		{Name: "json", Help: "print one JSON document instead of streaming: decision,\napproval, outcome, receipt, and stdout and stderr as\n{encoding, data} with encoding utf-8 or base64"},
 	},
 	Exits: []command.Exit{

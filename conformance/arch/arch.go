@@ -111,8 +111,9 @@ var homes = []home{
 	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
 	// More than one home: it is a kernel interface, not a mechanism to hide, and
 	// nobody above isolate may reach isolate/internal. kernel/internal/pin
-	// needs openat2 and memfd, kernel/internal/planted openat2 and statx; what attacks and what types at us stands outside anyway.
-	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "conformance/escape", "conformance/lab", "conformance/pty"},
+	// needs openat2 and memfd, kernel/internal/planted openat2 and statx, cmd/internal/terminal
+	// the ioctls and locks of terminals; what attacks and what types at us stands outside anyway.
+	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "conformance/escape", "conformance/lab", "conformance/pty"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
 	{Module: "filippo.io/age", Dirs: []string{"kernel/store"}, Why: "encrypting backups in a format that other tools read"},
 	{Module: "modernc.org/sqlite", Dirs: []string{"kernel/store"}, Why: "the working state: SQLite without cgo"},

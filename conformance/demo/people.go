@@ -38,10 +38,10 @@ func (p *daemon) people(ctx context.Context) {
 		return
 	}
 	p.expect(!p.wrote("agent.txt"), "while it waits nothing is written")
-	r := p.agent(ctx, "approvals", "approve", "--capsule", ask.digits(), ask.ID)
+	r := p.agent(ctx, "approvals", "approve", "--capsule", ask.Capsule, ask.ID)
 	p.expect(r.status != 0 && strings.Contains(r.stderr, "another principal"),
 		"the agent cannot approve its own call, whatever else it may (status %d)", r.status)
-	p.ctl(ctx, "#", "approvals", "approve", "--socket", p.socket, "--capsule", ask.digits(), "--for", "10m", "--pattern", "within=2", "--pattern", "content", ask.ID)
+	p.ctl(ctx, "#", "approvals", "approve", "--socket", p.socket, "--capsule", ask.Capsule, "--for", "10m", "--pattern", "within=2", "--pattern", "content", ask.ID)
 	err := call.Wait()
 	p.expect(status(err) == 0 && p.wrote("agent.txt"), "%s says yes, also for calls like it: it is written (status %d)", who, status(err))
 	r = p.agent(ctx, "call", "fs.write_file", write("again.txt"))
@@ -218,8 +218,6 @@ func (p *daemon) waiting(ctx context.Context, path string) (*exec.Cmd, string) {
 
 // request is one that waits.
 type request struct{ ID, Capsule string }
-
-func (r *request) digits() string { return strings.TrimPrefix(r.Capsule, "sha256:")[:8] }
 
 func (p *daemon) pending(ctx context.Context) *request {
 	var list struct{ Approvals []request }

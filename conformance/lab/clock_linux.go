@@ -154,7 +154,7 @@ func (m *manager) jump(d time.Duration, tokens string) (string, error) {
 	}
 	answer := "none" // a step back must not give it more time
 	if d > 0 {
-		_, err := m.do("palyra", "approvals", "approve", "--capsule", capsule[:8], question)
+		_, err := m.do("palyra", "approvals", "approve", "--capsule", capsule, question)
 		// On a host that is busy it may come after the end of the question by either.
 		if err == nil || !strings.Contains(err.Error(), "approval_expired") && !strings.Contains(err.Error(), "it is expired") {
 			return "", fmt.Errorf("a yes after the time: %v", err)

@@ -43,10 +43,10 @@ func (m *manager) answered(name, tool, input string) (run, error) {
 			return run{}, err
 		}
 	}
-	if out, err := m.as(m.alice, "palyra", "approvals", "approve", "--capsule", capsule[:8], id); err == nil {
+	if out, err := m.as(m.alice, "palyra", "approvals", "approve", "--capsule", capsule, id); err == nil {
 		return run{}, fmt.Errorf("alice approved her own call: %s", out)
 	}
-	if _, err := m.do("palyra", "approvals", "approve", "--capsule", capsule[:8], id); err != nil {
+	if _, err := m.do("palyra", "approvals", "approve", "--capsule", capsule, id); err != nil {
 		return run{}, err
 	}
 	e := <-done

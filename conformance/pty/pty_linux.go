@@ -27,6 +27,9 @@ func open() (master, slave *os.File, err error) {
 	err = conn.Control(func(fd uintptr) {
 		if opErr = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); opErr == nil {
 			n, opErr = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+			if opErr == nil { // a screen that a card fits on
+				opErr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 60, Col: 200})
+			}
 		}
 	})
 	if err == nil {

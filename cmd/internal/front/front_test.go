@@ -126,7 +126,9 @@ func TestJSONIsPlain(t *testing.T) {
 	title := "\u009b2J\u0085\u202e\u200b\x1b[H\x7f\u00e9 \U0001f600 <&>\u2028"
 	for name, write := range map[string]func(w io.Writer) error{
 		"document": func(w io.Writer) error { return Document{"title": title}.Write(w, "runs.show") },
-		"line":     func(w io.Writer) error { return WriteJSON(w, map[string]any{"title": title, "raw": json.RawMessage(`"\u00e9"`)}, "") },
+		"line": func(w io.Writer) error {
+			return WriteJSON(w, map[string]any{"title": title, "raw": json.RawMessage(`"\u00e9"`)}, "")
+		},
 	} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {

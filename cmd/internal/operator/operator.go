@@ -104,14 +104,15 @@ func work() []command.Command {
 		{Name: "call", Operands: "TOOL [JSON]", Min: 1, Max: 2, Short: "call a tool and wait for it",
 			Long: `
 JSON is the tool's input, an object; - reads it from standard input. What the
-tool writes goes to standard output and standard error as it is. A call that
-needs approval waits, and says on standard error what is asked. Interrupted, it
-cancels the call.`,
+tool writes goes to standard output and standard error as it is; on a terminal
+control characters in it are shown as text, and it waits while a question is on
+the same terminal. A call that needs approval waits, and says on standard error
+what is asked. Interrupted, it cancels the call.`,
 			Flags: []command.Flag{
 				{Name: "session", Arg: "ID", Help: "session to call in (default: one of its own)"},
 				{Name: "key", Arg: "KEY", Help: "idempotency key: the same call again is not made again"},
 				{Name: "max-wall", Arg: "D", Help: "end it after this long, waiting included", Parse: command.Duration},
-				{Name: "receipt", Arg: "FILE", Help: "write the receipt (a Sigstore bundle) to FILE"}},
+				{Name: "receipt", Arg: "FILE", Help: "write the receipt (a Sigstore bundle) to FILE"}, FlagRaw},
 			Exits: []command.Exit{{Code: "0-123", Meaning: "the tool's own status"}, {Code: "124", Meaning: "timed out"},
 				{Code: "125", Meaning: "refused, it failed to start, or its outcome is unknown"}, {Code: "126", Meaning: "denied by policy or by the approver"},
 				{Code: "128+n", Meaning: "the tool ended by signal n"}},
@@ -156,6 +157,9 @@ One line per event. With --json one JSON document per line (NDJSON).`,
 	}
 }
 
+// FlagRaw is of the commands that hand on what a program wrote.
+var FlagRaw = command.Flag{Name: "raw", Help: "let control characters in the output act on the terminal;\nfiles and pipes get every byte in any case"}
+
 func approvals() []command.Command {
 	return []command.Command{
 		{Name: "approvals ls", Short: "list requests for approval", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "pending (default), approved, denied, expired, withdrawn\nor all"}),
@@ -164,9 +168,9 @@ func approvals() []command.Command {
 			Examples: []command.Example{{Line: "palyra approvals show apr_...", Does: "what will run, where, and which policy asks"}}},
 		{Name: "approvals approve", Operands: "ID", Min: 1, Max: 1, Short: "say yes to one call, or to others like it for a while",
 			Long: `
-Shows the request and asks on the controlling terminal for the first digits of
-the capsule's digest. Without a terminal --capsule must give at least 8 of
-them: who approves has seen what.
+Shows the request on the controlling terminal, page by page if it is long, and
+asks for digits that are drawn then. Without a terminal --capsule must give the
+capsule's whole digest: who approves has seen what.
 
 A yes is for this call, once. With --scope session or --for it stands for
 further calls of whoever asked: those of this very capsule, or with --pattern
@@ -174,14 +178,14 @@ those of this program, workspace, network and tier whose arguments are the
 same but for what the pattern says. What else such a yes would have let
 through lately is shown first. Shells, interpreters and programs that start
 others get no pattern.`,
-			Flags: []command.Flag{{Name: "capsule", Arg: "DIGITS", Help: "first hexadecimal digits of the capsule, as shown", Parse: parseDigits},
+			Flags: []command.Flag{{Name: "capsule", Arg: "DIGEST", Help: "the capsule's digest, all of it; asks nobody", Parse: parseDigest},
 				{Name: "comment", Arg: "TEXT", Help: "kept with the answer"},
 				{Name: "scope", Arg: "SCOPE", Help: "once (default) or session", Parse: parseScope},
 				{Name: "for", Arg: "TIME", Help: "for a time: 1s to 24h, such as 10m", Parse: parseFor},
 				{Name: "uses", Arg: "N", Help: "for so many calls at most, this one included", Parse: command.Count(1 << 31)},
 				{Name: "pattern", Arg: "WHAT", Help: "same, within=2,3 (arguments that may be any path below the\nworking directory) or content (other input, other content)", Repeat: true, Parse: parsePattern},
 				{Name: "preview", Help: "show what the yes would let through, and stop"}},
-			Exits: []command.Exit{{Code: "5", Meaning: "not approved: the digits are not those of the request"}},
+			Exits: []command.Exit{{Code: "5", Meaning: "not approved: the digits or the digest are not those of the request"}},
 			Examples: []command.Example{{Line: "palyra approvals approve apr_...", Does: "asks, then answers"},
 				{Line: "palyra approvals approve --for 10m --pattern within=2 apr_...", Does: "and whatever file the second argument names, for ten minutes"}}},
 		{Name: "approvals grants", Short: "list what was approved for a session or a time",
@@ -266,7 +270,7 @@ func records() []command.Command {
 		{Name: "journal status", Short: "size, origin and checkpoint of palyrad's journal",
 			Examples: []command.Example{{Line: "palyra journal status", Does: "the checkpoint is what a witness keeps"}}},
 		{Name: "artifact get", Operands: "RUN DIGEST", Min: 2, Max: 2, Short: "fetch output that was too large for a result",
-			Flags:    []command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}},
+			Flags:    []command.Flag{{Name: "out", Arg: "FILE", Help: "write it to FILE (default: standard output)"}, FlagRaw},
 			Examples: []command.Example{{Line: "palyra artifact get --out log.txt run_... sha256:...", Does: "checked against its digest"}}},
 	}
 }
@@ -345,7 +349,6 @@ func parseTTL(s string) (any, error) {
 	return d, nil
 }
 
-// parseDigits reads the beginning of a digest.
 func parseScope(s string) (any, error) {
 	if s != "once" && s != "session" {
 		return nil, fmt.Errorf("scope %q: want once or session; --for is for a time", s)
@@ -387,10 +390,11 @@ func parsePattern(s string) (any, error) {
 	return nil, fmt.Errorf("pattern %q: want same, content or within=2,3", s)
 }
 
-func parseDigits(s string) (any, error) {
+// parseDigest reads a digest, all of it.
+func parseDigest(s string) (any, error) {
 	s = strings.ToLower(strings.TrimPrefix(s, "sha256:"))
-	if len(s) < 8 || len(s) > 64 || strings.Trim(s, "0123456789abcdef") != "" {
-		return nil, fmt.Errorf("digits %q: want 8 to 64 hexadecimal ones", s)
+	if len(s) != 64 || strings.Trim(s, "0123456789abcdef") != "" {
+		return nil, fmt.Errorf("digest %q: want 64 hexadecimal digits", s)
 	}
 	return s, nil
 }

@@ -48,9 +48,9 @@ func FuzzFlags(f *testing.F) {
 				}
 			}
 		}
-		if v, err := parseDigits(s); err == nil {
-			if d := v.(string); len(d) < 8 || len(d) > 64 || strings.Trim(d, "0123456789abcdef") != "" {
-				t.Errorf("digits %q are %q", s, d)
+		if v, err := parseDigest(s); err == nil {
+			if d := v.(string); len(d) != 64 || strings.Trim(d, "0123456789abcdef") != "" {
+				t.Errorf("digest %q is %q", s, d)
 			}
 		}
 	})
