@@ -38,6 +38,9 @@ func (a *app) approvalsLs(ctx context.Context, inv *command.Invocation) (*result
 }
 
 func approvalCells(ap *hub.Approval) []any {
+	if ap.Reduced {
+		return []any{ap.ID, ap.State, stamp(ap.Created), "another's"}
+	}
 	return []any{ap.ID, ap.State, stamp(ap.Created), ap.Requester, ap.Card.Tool, strings.Join(ap.Card.Argv, " ")}
 }
 
@@ -84,6 +87,10 @@ func inputText(in json.RawMessage) string {
 // printable ASCII; it is escaped again, because that is this program's duty.
 func approvalText(ap *hub.Approval) string {
 	l := newLines()
+	if ap.Reduced {
+		l.row(ap.ID, ap.State, "version", ap.Version, "another's", "until "+stamp(ap.Expires))
+		return l.String()
+	}
 	l.row(ap.ID, ap.State, "version", ap.Version, "by "+ap.Requester, "until "+stamp(ap.Expires))
 	if ap.Approver != "" {
 		l.row("answered", stampOf(ap.Answered), ap.Approver, ap.Surface)
@@ -101,8 +108,12 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 		return nil, err
 	}
 	op := fmt.Sprintf("approve %s", ap.ID)
-	if ap.State != hub.ApprovalPending {
+	switch {
+	case ap.State != hub.ApprovalPending:
 		return nil, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", ap.State))
+	case ap.Reduced: // there is nothing to say yes to
+		return nil, fault.New(fault.Denied, "not_permitted", op, errors.New("it is another's, and policy does not let this caller answer it")).
+			WithHint("somebody whom the policies let approve must answer")
 	}
 	ans, err := reach(inv)
 	if err != nil {
@@ -201,6 +212,9 @@ func (a *app) grants(ctx context.Context, inv *command.Invocation) (*result, err
 }
 
 func grantCells(g *hub.StandingGrant) []any {
+	if g.Reduced {
+		return []any{g.ID, g.Scope, "another's", "", "until " + stamp(g.Expires)}
+	}
 	bound := "capsule " + g.Capsule
 	if g.Pattern != "" {
 		bound = "pattern " + g.Pattern

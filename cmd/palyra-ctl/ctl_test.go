@@ -256,6 +256,11 @@ func TestApprove(t *testing.T) {
 			}
 		})
 	}
+	others := pending
+	others.Reduced, others.Text = true, ""
+	if status, _, errs := try(t, t.Context(), &fake{approvals: []hub.Approval{others}}, "approvals", "approve", "--capsule", digest, "apr_1"); status != 4 {
+		t.Errorf("a yes to what is not shown: status %d, %s", status, errs)
+	}
 	f := &fake{approvals: []hub.Approval{pending}, run: hub.Run{Steps: []hub.StepResult{{Input: json.RawMessage(`{"content":"what is \u202e written"}`)}}}}
 	status, out, _ := try(t, t.Context(), f, "approvals", "show", "apr_1")
 	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) || !strings.Contains(out, `"content": "what is \u202e written"`) {

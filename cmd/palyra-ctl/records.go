@@ -78,6 +78,8 @@ func (a *app) journalLs(ctx context.Context, inv *command.Invocation) (*result, 
 	for _, e := range p.Items {
 		what, about := e.Outcome, e.Tool
 		switch {
+		case e.Reduced:
+			what = "another's"
 		case e.Act != "":
 			what, about = e.Act, e.Subject
 		case what == "":

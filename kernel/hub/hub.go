@@ -71,7 +71,8 @@ type Hub interface {
 	// Call returns what became of it. Without a session it gets one of its own.
 	Call(ctx context.Context, c Caller, n NewCall) (Run, error)
 
-	// Approvals lists requests for approval, newest first.
+	// Approvals lists requests for approval, newest first. Those that the caller
+	// could not answer and that are another's are Reduced.
 	Approvals(ctx context.Context, c Caller, q ApprovalQuery) (Page[Approval], error)
 	// Approval returns one request.
 	Approval(ctx context.Context, c Caller, id string) (Approval, error)
@@ -81,7 +82,7 @@ type Hub interface {
 	// PreviewApproval says what a yes would let through: the pattern, and which
 	// recent requests without a yes it would have covered. It changes nothing.
 	PreviewApproval(ctx context.Context, c Caller, id string, a Answer) (Preview, error)
-	// Grants lists the standing grants, oldest first.
+	// Grants lists the standing grants, oldest first; those of others Reduced.
 	Grants(ctx context.Context, c Caller) (Page[StandingGrant], error)
 	// RevokeGrant ends a standing grant. What runs because of it runs on.
 	RevokeGrant(ctx context.Context, c Caller, id string) (StandingGrant, error)
@@ -105,11 +106,13 @@ type Hub interface {
 	// PolicyInfo lists the policies in force.
 	PolicyInfo(ctx context.Context, c Caller) (PolicyInfo, error)
 
-	// Receipt returns the receipt of a journal entry: a Sigstore bundle, JSON.
+	// Receipt returns the receipt of a journal entry: a Sigstore bundle, JSON. It is
+	// signed as a whole: of another principal's call there is none.
 	Receipt(ctx context.Context, c Caller, index uint64) ([]byte, error)
 	// JournalStatus returns size, origin and newest checkpoint.
 	JournalStatus(ctx context.Context, c Caller) (JournalStatus, error)
-	// JournalEntries lists entries from an index on, oldest first.
+	// JournalEntries lists entries from an index on, oldest first; those of others
+	// Reduced.
 	JournalEntries(ctx context.Context, c Caller, from uint64, limit int) (Page[JournalEntry], error)
 	// JournalProof proves an entry under the newest checkpoint.
 	JournalProof(ctx context.Context, c Caller, index uint64) (JournalProof, error)
