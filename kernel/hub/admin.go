@@ -109,6 +109,7 @@ type PolicyChange struct {
 	Run        string   `json:"run,omitempty"`
 	Before     Verdict  `json:"before"`
 	After      Verdict  `json:"after"`
+	Reduced    bool     `json:"reduced,omitempty"` // it is another's, and the caller manages no members: index, time and verdicts
 }
 
 // DecisionReport is all that is known of a decision.

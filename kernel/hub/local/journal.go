@@ -119,10 +119,13 @@ type entry struct{ hub.JournalEntry }
 
 // owner is the principal whom an entry belongs to: who asked for the call, or did
 // the act. "" is nobody: its content was erased.
-func (e *entry) owner() string {
-	kind, quoted, ok := strings.Cut(e.Principal, `::"`)
+func (e *entry) owner() string { return ownerOf(e.Principal) }
+
+// ownerOf is the user whom a statement names, as Cedar writes it or by itself.
+func ownerOf(principal string) string {
+	kind, quoted, ok := strings.Cut(principal, `::"`)
 	if !ok {
-		return e.Principal // of an act
+		return principal // of an act
 	}
 	id, err := strconv.Unquote(`"` + quoted)
 	if err != nil || kind != policy.TypeUser {

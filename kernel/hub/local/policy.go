@@ -145,8 +145,12 @@ func (h *Hub) PolicyDiff(ctx context.Context, c hub.Caller, q hub.PolicyDiffQuer
 	v := hub.PolicyDiff{From: now.Digest().String(), To: set.Digest().String(), Replayed: r.Decided, Skipped: r.Skipped, Changed: []hub.PolicyChange{}}
 	for _, x := range r.Changed {
 		p := &x.Statement.Predicate
-		v.Changed = append(v.Changed, hub.PolicyChange{DecisionID: x.ID(), CallID: p.CallID, LogIndex: x.Index, Time: p.Time, Principal: p.Principal,
-			Tool: p.Tool, Argv: p.Capsule.Argv, Run: p.RunID, Before: verdict(x.Before), After: verdict(x.After)})
+		change := hub.PolicyChange{DecisionID: x.ID(), CallID: p.CallID, LogIndex: x.Index, Time: p.Time, Principal: p.Principal,
+			Tool: p.Tool, Argv: p.Capsule.Argv, Run: p.RunID, Before: verdict(x.Before), After: verdict(x.After)}
+		if !h.sees(c, ownerOf(p.Principal)) {
+			change = hub.PolicyChange{LogIndex: x.Index, Time: p.Time, Argv: []string{}, Before: change.Before, After: change.After, Reduced: true}
+		}
+		v.Changed = append(v.Changed, change)
 	}
 	return v, nil
 }

@@ -103,6 +103,18 @@ func TestWhoSeesWhose(t *testing.T) {
 			t.Errorf("entry %d: %+v", e.Index, e)
 		}
 	}
+	// What another policy set would have changed, for a token that manages no members.
+	diff := hub.PolicyDiffQuery{Candidate: hub.PolicySet{Files: map[string]string{"none.cedar": "@id(\"none\") @untested(\"a test\") forbid (principal, action, resource);\n"}}}
+	changer, _ := h.token(admin, "policy.manage")
+	for who, want := range map[*hub.Caller]bool{&admin: true, &changer: false} {
+		d, err := h.PolicyDiff(ctx, *who, diff)
+		if err != nil || len(d.Changed) == 0 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if got := has(d, nil); got != want {
+			t.Errorf("policy diff: %s %q sees it: %v", who.User, who.Token, got)
+		}
+	}
 	// Without policy.read: the row, and not which policies decided.
 	p, err = h.JournalEntries(ctx, auditor, *ran.LogIndex, 1)
 	if err != nil || p.Items[0].Outcome != "executed" || p.Items[0].Statement != nil {
