@@ -9,18 +9,21 @@ import (
 
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
+
+	"palyra/internal/toolproto"
 )
 
 // maxFix bounds a fix, in bytes: it is part of every record of a denial. A diff
 // that is longer, because lines of the set are, gives way to names.
 const maxFix = 16 << 10
 
-// fix returns the smallest change that would give exactly this call a better
-// effect than d: a unified diff against the policy directory. Changes are tried
-// from small to large, and each is evaluated in the place of what it changes
-// before it is offered: permits to add; then exceptions, for this call alone,
-// to the forbids in the way; then both. If none helps the text is a Cedar
-// comment that names what stands in the way.
+// fix returns the smallest change that would give this call a better effect than
+// d, and with it the calls of its shape (shapeOf): a unified diff against the
+// policy directory, which says in a comment how wide it is and what the same for
+// this call alone would be. Changes are tried from small to large, and each is
+// evaluated in the place of what it changes before it is offered: permits to add;
+// then exceptions to the forbids in the way; then both. If none helps the text is
+// a Cedar comment that names what stands in the way.
 func (s *Set) fix(r *Request, d *Decision) string {
 	if d.Reason == ReasonPolicyError {
 		return ""
@@ -117,8 +120,9 @@ type parsedClause struct {
 	clause string
 }
 
-// exceptFrom is the clause that leaves r out of f: this principal and this
-// capsule; where there is no capsule, this principal, action and resource.
+// exceptFrom is the clause that leaves r out of f, and the calls of its shape; where
+// a call has no shape it is for this principal and this capsule, and where there is
+// no capsule for this principal, action and resource.
 func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 	var parts []string
 	capsule := r.Context.CapsuleDigest
@@ -129,15 +133,22 @@ func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 		parts = append(parts, "context has capsule") // the validator does not look behind it for other actions
 	}
 	parts = append(parts, "principal == "+uid(r.Principal).String())
+	label := ""
 	if !capsule.IsZero() && runsProgram(r.Action) {
-		parts = append(parts, fmt.Sprintf("context.capsule == %q", capsule))
+		one := fmt.Sprintf("context.capsule == %q", capsule)
+		if shape := shapeOf(r); shape != nil {
+			label = s.width(r, "unless { "+strings.Join(append(slices.Clone(parts), one), " && ")+" }")
+			parts = append(append(parts, "resource == "+uid(r.Resource).String()), shape...)
+		} else {
+			parts = append(parts, one)
+		}
 	} else {
 		parts = append(parts, "resource == "+uid(r.Resource).String())
 	}
 	if answers(r.Action) {
 		parts = append(append(parts, "context has requester"), sameYes(r)...) // no other action has it
 	}
-	clause := "unless { " + strings.Join(parts, " && ") + " }"
+	clause := label + "unless {\n  " + strings.Join(parts, " &&\n  ") + "\n}"
 	list, err := cedar.NewPolicyListFromBytes("fix", []byte("permit (principal, action, resource)\n"+clause+";"))
 	if err != nil || len(list) != 1 {
 		return parsedClause{}, errors.Join(err, errors.New("no clause"))
@@ -171,8 +182,8 @@ func (s *Set) kindOf(r *Request) (Kind, string) {
 	return Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter)
 }
 
-// permitText is the permit for exactly this call: this principal, action and
-// resource and, where the call has one, this capsule. Of a yes policy sees no
+// permitText is the permit for this call: this principal, action and resource and,
+// where the call has them, its shape or else its capsule. Of a yes policy sees no
 // capsule: it is for the same program, tool, requester and scope.
 func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityUID, suffix string) string {
 	capsule := r.Context.CapsuleDigest
@@ -180,7 +191,12 @@ func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityU
 	fmt.Fprintf(&b, "@id(%q)\npermit (\n  principal == %s,\n  action == %s,\n  resource == %s\n)",
 		s.freeID(fixID(r)+suffix), uid(r.Principal), cedar.EntityUID{Type: actionType, ID: action}, resource)
 	if !capsule.IsZero() && runsProgram(r.Action) {
-		fmt.Fprintf(&b, "\nwhen { context.capsule == %q }", capsule)
+		one := fmt.Sprintf("when { context.capsule == %q }", capsule)
+		if shape := shapeOf(r); shape != nil {
+			b.WriteString("\n" + s.width(r, one) + "when {\n  " + strings.Join(shape, " &&\n  ") + "\n}")
+		} else {
+			b.WriteString("\n" + one)
+		}
 	}
 	if answers(r.Action) {
 		fmt.Fprintf(&b, "\nwhen { %s }", strings.Join(sameYes(r), " && "))
@@ -188,6 +204,114 @@ func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityU
 	b.WriteString(";\n")
 	return b.String()
 }
+
+// shapeOf are the conditions, as Cedar, that a person would write to let calls like
+// r through: of process.run the program by its path (and its bytes, where it is not
+// the system's) and the subcommand, if its first argument looks like one; of a tool
+// that it writes no place that other programs run or obey; and of both the tier, the
+// workspace, the network and the capabilities. It is nil where none would: r itself
+// writes such a place, or policy does not know the program.
+func shapeOf(r *Request) []string {
+	c := &r.Context
+	quoted := func(v string) string { return string(cedar.String(v).MarshalCedar()) }
+	var parts []string
+	if namesProgram(r) {
+		if c.Executable.Path == "" {
+			return nil
+		}
+		parts = append(parts, "context.executable.path == "+quoted(c.Executable.Path))
+		if !c.Executable.System {
+			parts = append(parts, fmt.Sprintf("context.executable.digest == %q", c.Executable.Digest))
+		}
+		if sub := subcommand(c.Args); sub != "" {
+			parts = append(parts, "context.first_arg == "+quoted(sub))
+		}
+	} else {
+		var flags []string
+		for _, kind := range toolproto.PlaceKinds() {
+			flags = append(flags, `"flag=`+kind+`"`)
+		}
+		if slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "flag=") }) {
+			return nil
+		}
+		parts = append(parts, "!context.args.containsAny(["+strings.Join(flags, ", ")+"])")
+	}
+	if c.Tier != "" {
+		parts = append(parts, "context.tier == "+quoted(c.Tier))
+	}
+	parts = append(parts, "context.workspace.source == "+quoted(c.WorkspaceSource))
+	if c.WorkspaceSource != "" {
+		parts = append(parts, fmt.Sprintf("context.workspace.read_only == %v", c.WorkspaceReadOnly))
+	}
+	set := func(name string, values []string) {
+		if len(values) == 0 {
+			parts = append(parts, "context."+name+".isEmpty()")
+			return
+		}
+		var list []string
+		for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
+			list = append(list, quoted(v))
+		}
+		parts = append(parts, "context."+name+" == ["+strings.Join(list, ", ")+"]")
+	}
+	parts = append(parts, "context.network == "+quoted(cmp.Or(c.Network, NetworkFresh)))
+	set("egress_hosts", c.EgressHosts)
+	set("capabilities", c.Capabilities)
+	return parts
+}
+
+// namesProgram reports whether the caller names the program that is to run. The
+// kernel's other tools run one of ours.
+func namesProgram(r *Request) bool {
+	return r.Action == SkillExecute || r.Resource.ID == "process.run"
+}
+
+// subcommand is the first argument if it is a word as programs take to say what
+// they are to do: "status" of git. A file may be called so; then the rule is
+// narrower than it would have to be.
+func subcommand(args []string) string {
+	if len(args) == 0 || len(args[0]) > 32 || strings.Trim(args[0], "abcdefghijklmnopqrstuvwxyz-") != "" || strings.HasPrefix(args[0], "-") {
+		return ""
+	}
+	return args[0]
+}
+
+// width is the comment above a condition that says how many calls it is for, and
+// the condition for this call alone.
+func (s *Set) width(r *Request, one string) string {
+	c := &r.Context
+	var b strings.Builder
+	what := "every " + oneLine(r.Resource.ID) + " that writes nothing other programs run or obey"
+	if namesProgram(r) {
+		what = "every call of " + oneLine(c.Executable.Path)
+		if sub := subcommand(c.Args); sub != "" {
+			what += " " + sub
+		}
+		what += ", whatever its other arguments"
+		if kind, family := s.kindOf(r); kind.dangerous() {
+			what += ", so whatever " + oneLine(family) + " is told to do"
+		}
+	}
+	where := "without a workspace"
+	switch {
+	case c.WorkspaceSource != "" && c.WorkspaceReadOnly:
+		where = "reading " + oneLine(c.WorkspaceSource)
+	case c.WorkspaceSource != "":
+		where = "writing " + oneLine(c.WorkspaceSource)
+	}
+	fmt.Fprintf(&b, "// Width: %s, by %s, %s", what, oneLine(r.Principal.ID), where)
+	if c.Tier != "" {
+		fmt.Fprintf(&b, ", at tier %s", c.Tier)
+	}
+	fmt.Fprintf(&b, ".\n// For this call alone: %s\n", one)
+	if s.builtIn() {
+		b.WriteString("// The built-in set decided. Write it out first: palyra policy init DIR\n")
+	}
+	return b.String()
+}
+
+// builtIn reports whether s is the set that the program carries.
+func (s *Set) builtIn() bool { return s.directory() == Default() }
 
 // sameYes is what policy sees of a yes and the call that it is to.
 func sameYes(r *Request) (parts []string) {

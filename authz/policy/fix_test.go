@@ -36,7 +36,7 @@ func TestFix(t *testing.T) {
 		text   []string // must appear
 	}{
 		{"allowed", exec("/usr/bin/cat"), Allow, Allow, nil},
-		{"unlisted", exec("/usr/bin/jq"), NeedsApproval, Allow, []string{`action == Palyra::Action::"tool.execute"`, `context.capsule == "sha256:`}},
+		{"unlisted", exec("/usr/bin/jq"), NeedsApproval, Allow, []string{`action == Palyra::Action::"tool.execute"`, `For this call alone: when { context.capsule == "sha256:`, `+  context.executable.path == "/usr/bin/jq" &&`, "palyra policy init DIR"}},
 		{"interpreter", exec("/usr/bin/python3.11"), Deny, NeedsApproval, []string{`"interpreter.run"`, `Palyra::Executable::"python"`, "still needs"}},
 		{"script of an unknown interpreter", call(func(r *Request) {
 			r.Context.Executable.Path, r.Context.Executable.Interpreter = "/srv/x", "/srv/frob"
@@ -47,10 +47,10 @@ func TestFix(t *testing.T) {
 		{"stranger", call(func(r *Request) { r.Principal.Roles = nil }), Deny, Allow, []string{`principal == Palyra::User::"alice"`}},
 		{"another tool", call(func(r *Request) { r.Resource = Tool("x") }), Deny, Allow, []string{`Palyra::Tool::"x"`}},
 		{"writable workspace", call(func(r *Request) { r.Context.WorkspaceReadOnly = false }), NeedsApproval, Allow,
-			[]string{"+++ b/30-sensitive.cedar", `+unless { principal == Palyra::User::"alice" && context.capsule == "sha256:`}},
+			[]string{"+++ b/30-sensitive.cedar", `+  context.executable.path == `, `For this call alone: unless { principal == Palyra::User::"alice" && context.capsule == "sha256:`}},
 		{"two forbids and no permit", call(func(r *Request) {
 			r.Context.WorkspaceReadOnly, r.Context.Sensitive, r.Context.Executable.Path = false, true, "/usr/bin/jq"
-		}), NeedsApproval, Allow, []string{"+++ b/30-sensitive.cedar", "+++ b/90-allow_", "-unless { context.approved };", "+unless { context.approved }\n", "+unless { context has capsule && principal =="}},
+		}), NeedsApproval, Allow, []string{"+++ b/30-sensitive.cedar", "+++ b/90-allow_", "-unless { context.approved };", "+unless { context.approved }\n", "+unless {\n+  context has capsule &&\n+  principal =="}},
 		{"sensitive, without a capsule", call(func(r *Request) {
 			r.Action, r.Resource, r.Context = VaultGet, Entity{Type: TypeSecret, ID: "k"}, Context{Sensitive: true}
 		}), NeedsApproval, Allow, []string{`action == Palyra::Action::"vault.get"`, `resource == Palyra::Secret::"k"`}},
@@ -86,17 +86,43 @@ func TestFix(t *testing.T) {
 			if got := s.Decide(test.r); got.Effect != test.after {
 				t.Errorf("with the fix: got %v, want %v\n%s", got.Effect, test.after, d.Fix)
 			}
-			// Exactly this call: with another capsule or for somebody else the answer is the old one.
-			other := test.r
-			other.Context.CapsuleDigest = canon.Sum([]byte("other"))
-			if test.r.Context.CapsuleDigest.IsZero() {
-				other.Principal.ID = "mallory"
+			// The same with other arguments, where the call has a shape: it is what a person would have to be asked about again and again.
+			again := test.r
+			again.Context.CapsuleDigest = canon.Sum([]byte("other"))
+			again.Context.Args = []string{"--other"}
+			if got := s.Decide(again).Effect; runsProgram(again.Action) && got != test.after {
+				t.Errorf("the fix is for one capsule: the same with other arguments is %v, want %v\n%s", got, test.after, d.Fix)
 			}
-			if answers(other.Action) { // where policy does not see the capsule, but the program
-				other.Context.Executable.Digest = canon.Sum([]byte("other"))
+			// And no other shape: each of these is decided as it was.
+			for name, change := range map[string]func(r *Request){
+				"principal":    func(r *Request) { r.Principal.ID = "mallory" },
+				"program":      func(r *Request) { r.Context.Executable.Path += "x" },
+				"tier":         func(r *Request) { r.Context.Tier = "b" },
+				"workspace":    func(r *Request) { r.Context.WorkspaceSource += "/x" },
+				"mode":         func(r *Request) { r.Context.WorkspaceReadOnly = !r.Context.WorkspaceReadOnly },
+				"network":      func(r *Request) { r.Context.Network = NetworkVoid },
+				"hosts":        func(r *Request) { r.Context.EgressHosts = []string{"example.org"} },
+				"capabilities": func(r *Request) { r.Context.Capabilities = []string{CapProcessExec, CapSecretsRead} },
+				"bytes":        func(r *Request) { r.Context.Executable.Digest = canon.Sum([]byte("other")) },
+				"hook":         func(r *Request) { r.Context.Args = []string{"path=.git/hooks/x", "flag=hook"} },
+			} {
+				other := test.r
+				other.Context.CapsuleDigest = canon.Sum([]byte("other"))
+				other.Context.Executable.Interpreter = test.r.Context.Executable.Interpreter
+				change(&other)
+				switch {
+				case !runsProgram(other.Action) && name != "principal" && !(answers(other.Action) && (name == "program" || name == "bytes")):
+					continue // policy sees no more of it
+				case name == "bytes" && (other.Context.Executable.System || !namesProgram(&other)) && runsProgram(other.Action), name == "program" && runsProgram(other.Action) && !namesProgram(&other),
+					name == "hook" && (namesProgram(&other) || !runsProgram(other.Action)):
+					continue // the shape leaves it to the system, or to the kernel
+				}
+				if got, want := s.Decide(other).Effect, Default().Decide(other).Effect; got != want {
+					t.Errorf("the fix is too wide: a call with another %s went from %v to %v\n%s", name, want, got, d.Fix)
+				}
 			}
-			if got, want := s.Decide(other).Effect, Default().Decide(other).Effect; got != want {
-				t.Errorf("the fix is too wide: another call went from %v to %v", want, got)
+			if !strings.Contains(d.Fix, "Width: ") && runsProgram(test.r.Action) {
+				t.Errorf("the fix does not say how wide it is:\n%s", d.Fix)
 			}
 		})
 	}
@@ -143,6 +169,24 @@ func TestFixProperty(t *testing.T) {
 	}
 	if offered < 50 || excepted < 50 {
 		t.Errorf("%d fixes offered, %d with exceptions: the generator does not reach both", offered, excepted)
+	}
+}
+
+// TestFixOfPlanted: what other programs will run or obey is let through for one
+// content at a time.
+func TestFixOfPlanted(t *testing.T) {
+	r := benchRequest()
+	r.Resource, r.Context.Args, r.Context.WorkspaceReadOnly = Tool("fs.write_file"), []string{"path=.git/hooks/pre-commit", "flag=hook"}, false
+	d := Default().Decide(r)
+	if d.Effect != NeedsApproval || strings.Contains(d.Fix, "Width: ") || !strings.Contains(d.Fix, "context.capsule == ") {
+		t.Errorf("%v\n%s", d.Effect, d.Fix)
+	}
+	r.Context.Args = []string{"path=a.txt"}
+	d = Default().Decide(r)
+	if s := loadWith(t, Default(), d.Fix); !strings.Contains(d.Fix, "Width: ") || s.Decide(r).Effect != Allow {
+		t.Errorf("%v\n%s", d.Effect, d.Fix)
+	} else if r.Context.Args = append(r.Context.Args, "flag=ci"); s.Decide(r).Effect != NeedsApproval {
+		t.Errorf("the fix lets a build server's file through:\n%s", d.Fix)
 	}
 }
 

@@ -112,8 +112,8 @@ type Decision struct {
 	Errors    []string     // evaluation errors, sorted; any error means deny
 	PolicySet canon.Digest // of the Set that decided
 	Capsule   canon.Digest // from the request
-	// Fix is what would have to change for exactly this call to be allowed, or to
-	// be put to a person if that is all that a policy can do: Cedar text to add,
+	// Fix is what would have to change for this call and those of its shape to be
+	// allowed, or to be put to a person if that is all that a policy can do: a diff,
 	// or Cedar comments naming the policy that stands in the way. Empty for Allow.
 	Fix string
 }

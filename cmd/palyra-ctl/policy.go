@@ -72,7 +72,7 @@ func fixText(fix, id string) string {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString("smallest change that would allow it:\n")
+	b.WriteString("a change that would allow it:\n")
 	for line := range strings.SplitSeq(strings.TrimRight(fix, "\n"), "\n") {
 		b.WriteString("  " + front.Escape(line) + "\n")
 	}

@@ -207,7 +207,7 @@ func decisionRow(d *policy.Decision) string {
 }
 
 // determining lists the policies that determined a decision, with their
-// reasons, and the smallest change that would have allowed the call.
+// reasons, and the change that would have allowed the call.
 func determining(d *policy.Decision, set *policy.Set) string {
 	var r rows
 	for _, id := range d.Policies {

@@ -123,6 +123,8 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "journal.verify", a.journalVerify)
 	case "journal show":
 		return a.admin(inv, "journal.show", a.journalShow)
+	case "policy init":
+		return a.admin(inv, "policy.init", a.policyInit)
 	case "policy check":
 		return a.admin(inv, "policy.check", a.policyCheck)
 	case "policy explain":

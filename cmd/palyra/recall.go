@@ -169,7 +169,7 @@ func fixText(fix string) string {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString("  smallest change that would allow it:\n")
+	b.WriteString("  a change that would allow it:\n")
 	for l := range strings.SplitSeq(strings.TrimRight(fix, "\n"), "\n") {
 		fmt.Fprintf(&b, "    %s\n", front.Escape(l))
 	}

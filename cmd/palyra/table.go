@@ -38,7 +38,7 @@ var (
 func table() *command.Table {
 	own := []command.Command{
 		execCommand, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
-		policyCheckCommand, policyExplainCommand, policyTestCommand, policyLintCommand, policyCoverageCommand, policyMutateCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
+		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, policyLintCommand, policyCoverageCommand, policyMutateCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, benchCommand, completionCommand, manCommand, versionCommand, helpCommand,
 	}
 	for i := range own {
 		if own[i].UsageExit == 0 {
@@ -171,6 +171,20 @@ INDEX that entry's statement. Nothing is verified; use journal verify for that.`
 	Examples: []command.Example{{Line: "palyra journal show 3", Does: "shows the entry with index 3"}},
 }
 
+var policyInitCommand = command.Command{
+	Name: "policy init", Operands: "DIR", Min: 1, Max: 1,
+	Short: "write the built-in policies into a new directory, to change them",
+	Long: `
+Makes DIR, or takes one that is empty, and writes the built-in policies and
+their tests into it. A policy directory replaces the built-in set: what DIR
+says afterwards is all that holds, with palyra exec --policy DIR or as
+policy.dir in palyrad.toml. The change that a denial offers is a diff against
+such a directory.`,
+	Flags:    []command.Flag{{Name: "schema", Help: "write the schema, too, for other Cedar tools; a directory\nwith one is refused by a version with another schema"}, flagJSON},
+	Exits:    []command.Exit{exitOK, exitUsage, {Code: "78", Meaning: "DIR is not empty, or others can write to it"}},
+	Examples: []command.Example{{Line: "palyra policy init ./policy", Does: "then edit ./policy and palyra exec --policy ./policy -- CMD"}},
+}
+
 var policyCheckCommand = command.Command{
 	Name: "policy check", Operands: "[DIR]", Max: 1,
 	Short: "load a policy directory and run its tests",
@@ -187,7 +201,7 @@ var policyExplainCommand = command.Command{
 	Short: "say how a call would be decided, and why; runs nothing",
 	Long: `
 Seals and decides the call as palyra exec would, and stops there: effect,
-determining policies, and the smallest change that would allow a denied call.
+determining policies, and the change that would allow a denied call.
 Nothing runs, nobody is asked and nothing is written to the journal.
 
 With --tool the call is one of that tool, as palyrad would make it; behind -- is

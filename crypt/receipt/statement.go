@@ -166,7 +166,7 @@ type Decision struct {
 	Policies  []string     `json:"policies"` // that determined it, sorted
 	Errors    []string     `json:"errors"`   // of evaluation; any is a denial
 	PolicySet canon.Digest `json:"policy_set"`
-	Fix       string       `json:"fix"` // smallest change that would allow exactly this call
+	Fix       string       `json:"fix"` // a change that would allow this call, and those of its shape
 }
 
 // Approval is a person's answer.

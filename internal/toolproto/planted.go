@@ -109,3 +109,13 @@ func (p *Place) matches(pattern string, parts []string) bool {
 	}
 	return MatchGlob(pattern, strings.Join(parts, "/"))
 }
+
+// PlaceKinds are the kinds of places, sorted.
+func PlaceKinds() []string {
+	var out []string
+	for i := range places {
+		out = append(out, places[i].Kind)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -35,7 +35,7 @@ type Problem struct {
 	PolicySet  string   `json:"policy_set,omitempty"`
 	Capsule    string   `json:"capsule,omitempty"`
 	Errors     []string `json:"errors,omitempty"` // of evaluation
-	Fix        string   `json:"fix,omitempty"`    // the smallest change that would have allowed it
+	Fix        string   `json:"fix,omitempty"`    // a change that would have allowed it
 	Permission string   `json:"permission,omitempty"`
 
 	Hint string `json:"hint,omitempty"` // what a person can do

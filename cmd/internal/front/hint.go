@@ -129,7 +129,7 @@ var reasons = [...]struct{ reason, hint string }{
 	{"token_without_url", "add --url, or leave --token-file out"},
 	{"bad_identity", "name the file that age-keygen wrote, whose public key the backup was made for"},
 	{"backup_wrong_key", "name the identity whose public key the backup was made for: --identity FILE"},
-	{"not_empty", "name a directory that is empty or does not exist"},
+	{"not_empty", "name a directory that is empty, or one that does not exist in a folder that does"},
 	{"bad_file", "look at the path; a file is written to an existing folder that this user may write to"},
 	{"unknown_command", "palyra help lists the commands"},
 	{"certificate_missing", "palyra sandbox certify"},

@@ -219,9 +219,9 @@ func policies() []command.Command {
 		{Name: "policy why", Operands: "DECISION", Min: 1, Max: 1, Short: "say why something was denied or allowed, and what would change it",
 			Long: `
 DECISION is the id that every denial carries, or its first eight digits or more.
-Prints who said no, by which rules, and the smallest change that would allow
-exactly that call, as a diff. Looks into this user's state directory first, then
-asks palyrad.`,
+Prints who said no, by which rules, and a change that would allow calls of that
+shape, as a diff that says how wide it is, with the change for that call alone.
+Looks into this user's state directory first, then asks palyrad.`,
 			Flags:    recall,
 			Exits:    []command.Exit{{Code: "8", Meaning: "the journal does not check"}, {Code: "78", Meaning: "state or policies cannot be used"}},
 			Examples: []command.Example{{Line: "palyra policy why 5c0ffee0", Does: "what the denial named, in full"}}},
