@@ -12,7 +12,7 @@
 //
 // Then it changes every byte and every field of three of conformance/vectors,
 // and of statement, log entry, proof and checkpoint inside: palyra must reject
-// every one, and what sigstore-js accepts must be of a kind in the table of
+// every one but other JSON spellings of the same bundle, and what sigstore-js accepts must be of a kind in the table of
 // conformance/README.md, which says why, and say the same as the receipt.
 //
 // npm is asked for the verifier only if conformance/sigstore-js has none yet.

@@ -219,7 +219,9 @@ type Verified struct {
 // Verify checks a receipt: its form, the signature by the trusted attestation
 // key, the leaf that the log must hold for it, the proof that it does, the
 // checkpoint's signature and origin, and the statement. Every error is
-// fault.Integrity. There is exactly one byte form that passes.
+// fault.Integrity. The bundle is a container: any JSON spelling of it passes, what
+// jq makes of it too, if it holds exactly the members and values that we write. The
+// payload, and all else that is signed or hashed, is held to its bytes.
 func Verify(b []byte, t *Trust) (*Verified, error) {
 	var d bundle
 	if err := canon.Decode(b, &d, canon.Limits{Bytes: MaxBundle}); err != nil {
@@ -262,14 +264,18 @@ func Verify(b []byte, t *Trust) (*Verified, error) {
 	if s == nil {
 		s = new(Statement)
 	}
-	// Whatever is left (media type, kind, time "0", spelling, members that are
-	// missing) is held to the one form that we write.
+	// Whatever is left (media type, kind, time "0", spelling of base64 and numbers,
+	// members that are missing) is held to the values that we write.
 	again, err := encodeBundle(&d.Envelope, *p, leaf, t)
 	if err != nil {
 		return nil, broken("form", err)
 	}
-	if !bytes.Equal(again, b) {
-		return nil, broken("form", errors.New("not in the one form that a receipt has"))
+	plain, err := canon.Canonical(b) // Decode has bounded it
+	if err != nil {
+		return nil, broken("form", err)
+	}
+	if !bytes.Equal(again, plain) {
+		return nil, broken("form", errors.New("a member has not the value that a receipt has there, or is missing"))
 	}
 	return &Verified{Statement: *s, Act: act, Outcome: s.Predicate.Outcome, Index: p.Index, Size: p.Size, Root: p.Root,
 		Origin: t.log.Origin, KeyHint: t.KeyHint(), Payload: d.Envelope.Payload}, nil

@@ -148,13 +148,16 @@ func TestVerify(t *testing.T) {
 }
 
 // TestEveryByte changes, removes and doubles every byte of a receipt. None of
-// it may verify: there is one form.
+// it may verify but white space between the tokens of the bundle.
 func TestEveryByte(t *testing.T) {
 	w := newWorld(t)
 	b := w.sample(t)
 	try := func(what string, at int, m []byte) {
 		t.Helper()
 		if _, err := Verify(m, w.t); err == nil {
+			if plain, _ := canon.Canonical(m); (what == "space" || what == "newline") && bytes.Equal(plain, b) {
+				return
+			}
 			t.Errorf("%s at byte %d of %d verifies: %q", what, at, len(b), m[max(0, at-20):min(len(m), at+20)])
 		} else if fault.KindOf(err) != fault.Integrity {
 			t.Errorf("%s at byte %d: %v, want integrity", what, at, err)
