@@ -87,10 +87,10 @@ type Step struct {
 // NewRun is what a run is made from.
 type NewRun struct {
 	Session        string `json:"session"`
-	Steps          []Step `json:"steps"`                     // at least one
-	Budget         Budget `json:"budget,omitzero"`           //
-	KeepGoing      bool   `json:"keep_going,omitempty"`      // go on after a step that did not end well
-	IdempotencyKey string `json:"idempotency_key,omitempty"` // 1 to 128 printable ASCII characters; "" is none
+	Steps          []Step `json:"steps"`                // at least one
+	Budget         Budget `json:"budget,omitzero"`      //
+	KeepGoing      bool   `json:"keep_going,omitempty"` // go on after a step that did not end well
+	IdempotencyKey string `json:"-"`                    // 1 to 128 printable ASCII characters; "" is none. HTTP has it in a header
 }
 
 // NewCall is a run of one step.
@@ -99,7 +99,7 @@ type NewCall struct {
 	Tool           string          `json:"tool"`
 	Input          json.RawMessage `json:"input,omitempty"`
 	Budget         Budget          `json:"budget,omitzero"`
-	IdempotencyKey string          `json:"idempotency_key,omitempty"`
+	IdempotencyKey string          `json:"-"`
 }
 
 // The states of a run. The last three are final.

@@ -73,9 +73,7 @@ func (c *Client) EndSession(ctx context.Context, _ hub.Caller, id string, versio
 
 // StartRun implements hub.Hub.
 func (c *Client) StartRun(ctx context.Context, _ hub.Caller, n hub.NewRun) (hub.Run, error) {
-	key := n.IdempotencyKey
-	n.IdempotencyKey = ""
-	return ask[hub.Run](ctx, c, post("start run", "/runs").keyed(key).with(n))
+	return ask[hub.Run](ctx, c, post("start run", "/runs").keyed(n.IdempotencyKey).with(n))
 }
 
 // Run implements hub.Hub.
@@ -102,7 +100,6 @@ func (c *Client) Call(ctx context.Context, _ hub.Caller, n hub.NewCall) (hub.Run
 	r := post("call", "/calls")
 	if n.IdempotencyKey != "" {
 		r.keyed(n.IdempotencyKey)
-		n.IdempotencyKey = ""
 	}
 	return ask[hub.Run](ctx, c, r.with(n))
 }

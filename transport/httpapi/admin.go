@@ -27,9 +27,6 @@ func getPolicy(x *exchange) error {
 
 func explainPolicy(x *exchange) error {
 	n := x.body.(*hub.NewCall)
-	if err := x.bodyKey(n.IdempotencyKey); err != nil {
-		return err
-	}
 	e, err := x.s.cfg.Hub.PolicyExplain(x.r.Context(), x.caller, *n)
 	if err != nil {
 		return err

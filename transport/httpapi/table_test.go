@@ -46,6 +46,22 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// TestBodiesAreAccepted: a generated client may set each member that the document
+// has; what goes into headers is no member of a body.
+func TestBodiesAreAccepted(t *testing.T) {
+	for _, o := range Operations() {
+		if o.Request == nil {
+			continue
+		}
+		for i := range o.Request.NumField() {
+			name, _, _ := strings.Cut(o.Request.Field(i).Tag.Get("json"), ",")
+			if slices.Contains([]string{"idempotency_key", "version", "if_match"}, name) {
+				t.Errorf("%s: member %q, which belongs into a header", o.ID, name)
+			}
+		}
+	}
+}
+
 // permissions are those of authz/access, which transport does not import.
 var permissions = []string{"session.read", "session.write", "run.start", "run.cancel", "approval.read", "approval.resolve", "policy.read",
 	"policy.manage", "token.manage", "member.manage", "config.read", "journal.read", "artifact.read", "backup.manage"}

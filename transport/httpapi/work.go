@@ -106,19 +106,8 @@ func endSession(x *exchange) error {
 	return x.versioned(x.rt.Status, s, s.Version)
 }
 
-// bodyKey refuses a key in the body that is not that of the header.
-func (x *exchange) bodyKey(inBody string) error {
-	if inBody != "" && inBody != x.key {
-		return usage("idempotency_key_in_body", "read Idempotency-Key", errors.New("the key belongs into the header"))
-	}
-	return nil
-}
-
 func startRun(x *exchange) error {
 	n := x.body.(*hub.NewRun)
-	if err := x.bodyKey(n.IdempotencyKey); err != nil {
-		return err
-	}
 	if err := ident.Check(ident.Session, n.Session); err != nil {
 		return err
 	}
@@ -173,9 +162,6 @@ func cancelRun(x *exchange) error {
 
 func makeCall(x *exchange) error {
 	n := x.body.(*hub.NewCall)
-	if err := x.bodyKey(n.IdempotencyKey); err != nil {
-		return err
-	}
 	if n.Session != "" {
 		if err := ident.Check(ident.Session, n.Session); err != nil {
 			return err
