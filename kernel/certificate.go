@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
@@ -39,6 +40,7 @@ type certificates struct {
 	file  os.FileInfo          // guarded by mu; the certificate as it was then, nil: none
 	tiers map[tier.Tier]string // guarded by mu
 	why   error                // guarded by mu; why nothing is proven of some tier
+	made  time.Time            // guarded by mu; zero: there is none that counts
 }
 
 // certificate returns what policy hears of the certificate: one of
@@ -58,13 +60,22 @@ func (k *Kernel) certificateOf(t tier.Tier) (string, error) {
 	if !c.read || c.tiers != nil && !sameFile(c.cell, k.cfg.CellPath) || !sameFile(c.file, file) && !(c.file == nil && absentFile(file)) {
 		c.cell, _ = os.Stat(k.cfg.CellPath)
 		c.file, _ = os.Stat(file)
-		c.tiers, c.why = k.readCertificate()
+		c.tiers, c.made, c.why = k.readCertificate()
 		c.read = true
 	}
 	if v := c.tiers[t]; v != "" {
 		return v, c.why
 	}
 	return policy.CertificateNone, c.why
+}
+
+// Certified returns what the certificate says of a tier, as policy hears it, and
+// when it was made; the zero time if there is none that counts.
+func (k *Kernel) Certified(t tier.Tier) (said string, made time.Time) {
+	said, _ = k.certificateOf(t)
+	k.certified.mu.Lock()
+	defer k.certified.mu.Unlock()
+	return said, k.certified.made
 }
 
 // sameFile reports whether path is still the file that it was.
@@ -81,18 +92,18 @@ func absentFile(path string) bool {
 // readCertificate returns nothing for a certificate that is not there, not
 // genuine, or about another boot, kernel, user, palyra-cell or kind of build, and
 // why.
-func (k *Kernel) readCertificate() (map[tier.Tier]string, error) {
+func (k *Kernel) readCertificate() (_ map[tier.Tier]string, made time.Time, _ error) {
 	b, err := durable.ReadRegular(filepath.Join(k.cfg.StateDir, CertificateFile), receipt.MaxBundle)
 	if err != nil {
-		return nil, errors.New("there is none")
+		return nil, made, errors.New("there is none")
 	}
 	trust, err := receipt.LoadTrust(filepath.Join(k.cfg.StateDir, "trust"))
 	if err != nil {
-		return nil, errors.New("there are no keys to verify it with")
+		return nil, made, errors.New("there are no keys to verify it with")
 	}
 	v, err := receipt.Verify(b, trust)
 	if err != nil || v.Act == nil || v.Act.Act != CertifyAct {
-		return nil, errors.New("it is not one that was signed here")
+		return nil, made, errors.New("it is not one that was signed here")
 	}
 	d := v.Act.Detail
 	for _, x := range []struct{ what, said, is string }{
@@ -102,11 +113,11 @@ func (k *Kernel) readCertificate() (map[tier.Tier]string, error) {
 		{"palyra-cell", d["palyra-cell"], k.cellDigest()},
 	} {
 		if x.is == "" || x.said != x.is {
-			return nil, fmt.Errorf("it is about another %s", x.what)
+			return nil, made, fmt.Errorf("it is about another %s", x.what)
 		}
 	}
 	if d["test_build"] != knob.Build {
-		return nil, errors.New("it is about a build for tests")
+		return nil, made, errors.New("it is about a build for tests")
 	}
 	tiers := make(map[tier.Tier]string)
 	var open []string
@@ -121,11 +132,14 @@ func (k *Kernel) readCertificate() (map[tier.Tier]string, error) {
 			open = append(open, fmt.Sprintf("tier %s: %s", t, d["tier."+t.String()]))
 		}
 	}
+	if made, err = time.Parse(time.RFC3339Nano, v.Act.Time); err != nil {
+		return nil, made, errors.New("it does not say when it was made")
+	}
 	if len(open) == 0 {
-		return tiers, nil
+		return tiers, made, nil
 	}
 	slices.Sort(open)
-	return tiers, errors.New("it says " + strings.Join(open, "; "))
+	return tiers, made, errors.New("it says " + strings.Join(open, "; "))
 }
 
 // saidOf reads "proven 42, refuted 0, inconclusive 0, absent 6, inherited 3".

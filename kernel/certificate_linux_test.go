@@ -162,7 +162,7 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		if got := k.certificate(tier.C); got != want { // a kernel that had looked already
 			t.Errorf("boot %q: the kernel says %q, want %q", boot, got, want)
 		}
-		tiers, why := k.readCertificate()
+		tiers, _, why := k.readCertificate()
 		if got := tiers[tier.C]; got != want && !(got == "" && want == policy.CertificateNone) {
 			t.Errorf("boot %q: %q, want %q", boot, got, want)
 		}

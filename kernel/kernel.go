@@ -101,6 +101,9 @@ type Config struct {
 	// Default: the user that this process runs as, by number.
 	Principal policy.Entity
 
+	// Observe, if not nil, is told of each step of every call as it is done, and of
+	// each entry of the journal (observe.go). A slow one delays them.
+	Observe func(Event)
 	// JournalWaited, if not nil, is told for each entry of the journal how long it
 	// waited for the group that it is written in; see journal.Options.
 	JournalWaited func(time.Duration)
@@ -184,6 +187,7 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 		k.closeLanes()
 		return nil, err
 	}
+	k.state.observe = cfg.Observe
 	if err := k.state.closeOrphans(ctx); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -262,11 +266,12 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		}
 		q := c.card(set)
 		c.observe(Event{Step: StepAsked, Question: &q})
+		asked := time.Now()
 		rec = approval.Resolve(ctx, who.Approver, q)
 		c.asked(rec.View())
 		k.step("approved")
 		answer := rec.View()
-		c.observe(Event{Step: StepAnswered, Approval: &answer})
+		c.observe(Event{Step: StepAnswered, Approval: &answer, Took: time.Since(asked)})
 		if !rec.Approved() {
 			return c.end(ctx, receipt.NotApproved, notApproved(&answer))
 		}
@@ -309,9 +314,10 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		return c.end(ctx, receipt.Refused, err)
 	}
 	h := &handing{lane: lane, grant: g, set: set, decision: d}
+	began := time.Now()
 	outcome, err := c.execute(ctx, h, spec, stdio)
 	k.step("executed")
-	c.observe(Event{Step: StepExecuted})
+	c.observe(Event{Step: StepExecuted, Took: time.Since(began)})
 	if k.cfg.Once {
 		k.dismiss(h.lane)
 	}

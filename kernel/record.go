@@ -396,7 +396,11 @@ func (s *state) sign(st receipt.Statement) (*receipt.Entry, error) {
 // append logs a signed statement. opens says that it is an intent, closes which one
 // it answers. meanwhile is for journal.AppendMeanwhile, and may be nil.
 func (s *state) append(ctx context.Context, e *receipt.Entry, opens bool, closes *uint64, meanwhile func(func() (journal.Proof, error))) (uint64, error) {
+	began := time.Now()
 	pos, err := s.journal.AppendMeanwhile(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content(), Opens: opens, Closes: closes}, meanwhile)
+	if err == nil && s.observe != nil {
+		s.observe(Event{Step: StepLogged, LogIndex: &pos.Index, Took: time.Since(began)})
+	}
 	return pos.Index, err
 }
 

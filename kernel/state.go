@@ -34,6 +34,7 @@ type state struct {
 	trust   *receipt.Trust
 	journal *journal.Journal
 	digests *digests.Cache
+	observe func(Event) // Config.Observe
 }
 
 // makePatience bounds the wait for a process that makes the state directory.

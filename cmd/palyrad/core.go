@@ -36,6 +36,7 @@ type core struct {
 	api      *httpapi.Server
 	health   *httpapi.Server
 	toolPath string
+	meter    meter
 
 	closers []func() error
 }
@@ -66,7 +67,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	kc := kernel.Config{
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
 		Pool:  cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
-		Tools: table, ApprovalTimeout: cfg.Approvals.Timeout.Std(), TestOnlyStep: d.testOnlyStep,
+		Tools: table, ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, TestOnlyStep: d.testOnlyStep,
 	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.
@@ -152,6 +153,11 @@ func (d *daemon) metrics(w io.Writer) {
 	if free, err := freeBytes(d.cfg.Load().State.Dir); err == nil {
 		gauge("palyra_state_free_bytes", "Free space for journal and working state.", free)
 	}
+	if said, made := d.core.kernel.Certified(tier.C); !made.IsZero() {
+		gauge("palyra_certificate_age_seconds", "Age of the sandbox certificate of this boot; missing if there is none.", int64(time.Since(made).Seconds()))
+		gauge("palyra_certificate_proven", "1 if it proves every claim about tier C.", bit(said == policy.CertificateProven))
+	}
+	d.core.meter.write(w)
 }
 
 func bit(b bool) int {

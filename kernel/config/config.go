@@ -54,6 +54,7 @@ type Config struct {
 	Tools      Tools                `key:"tools" doc:"The built-in tools."`
 	Workspaces map[string]Workspace `key:"workspaces" doc:"The only directories of the host that a tool can reach, by the name that calls use. Names are 1 to 32 of a-z, 0-9 and -. They stand in the file only: no variable can add one."`
 	Limits     Limits               `key:"limits" doc:"Bounds on what clients can ask for. Each queue has one; what exceeds it is refused at once."`
+	Budget     Budget               `key:"budget" doc:"What a run may use that asks for nothing, and what none can ask for more than. A call of its own is a run of one step."`
 	Pool       Pool                 `key:"pool" doc:"Cells and network namespaces made ahead of calls."`
 	Approvals  Approvals            `key:"approvals" doc:"Questions to people."`
 	Access     Access               `key:"access" doc:"Credentials of clients that do not come through the socket."`
@@ -117,6 +118,13 @@ type Limits struct {
 	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at the same time." cost:"Each holds a descriptor and a few KiB."`
 	SSEReadersEach    int64 `key:"sse_readers_per_principal" unit:"connections" default:"512" min:"0" max:"65536" doc:"Readers of tapes of one principal. One more is refused: 429, too_many_streams." cost:"One principal can take the places of all."`
 	RequestsPerSecond int64 `key:"requests_per_second" unit:"requests/s" default:"100" min:"0" max:"100000" doc:"Requests of one client; 0: no bound." cost:"Without it one client can keep palyrad busy, and tokens can be tried at wire speed."`
+}
+
+// Budget is what a run may use.
+type Budget struct {
+	Calls int64    `key:"calls" unit:"calls" default:"256" min:"1" max:"1048576" doc:"Calls of a run. What comes after is refused as budget_calls." cost:"One run can keep a place for as many calls."`
+	Wall  Duration `key:"wall" unit:"duration" default:"1h" min:"1s" max:"168h" doc:"Time of a run, waiting for people included. The call at work is killed then." cost:"One run can keep a place for as long."`
+	Bytes Size     `key:"bytes" unit:"bytes" default:"256MiB" min:"1KiB" max:"1024GiB" doc:"Output of a run that is kept, of all its calls." cost:"One run can fill state.artifact_quota by as much."`
 }
 
 // Pool is what is made ahead of calls.

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/kernel/hub"
+)
+
+// TestBudgetAndMetrics: what a run may use is the configuration's, and what the
+// gate did stands in /metrics.
+func TestBudgetAndMetrics(t *testing.T) {
+	r := newPlace(t, "[budget]\ncalls = 2\nwall = \"5m\"\n[limits]\nrequests_per_second = 0\n").start()
+	var s hub.Session
+	r.must(201, "POST", "/api/v1/sessions", "{}", &s)
+	var run hub.Run
+	steps := strings.TrimSuffix(strings.Repeat(echo+",", 3), ",")
+	r.must(201, "POST", "/api/v1/runs", fmt.Sprintf(`{"session":%q,"steps":[%s],"budget":{"calls":100}}`, s.ID, steps), &run)
+	if run.Budget.Calls != 2 || run.Budget.Wall != 5*time.Minute || run.Budget.Bytes != 256<<20 {
+		t.Errorf("budget %+v", run.Budget)
+	}
+	for limit := time.Now().Add(patience); run.State != hub.RunFailed; {
+		if time.Now().After(limit) || run.State == hub.RunDone {
+			t.Fatalf("%+v\n%s", run, r.log)
+		}
+		r.must(200, "GET", "/api/v1/runs/"+run.ID, "", &run)
+	}
+	if run.Use.Calls != 2 || run.Reason != "budget_calls" {
+		t.Errorf("%+v", run)
+	}
+	resp, err := r.client().Get("http://localhost/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`palyra_decisions_total{effect="allow"} 2`, `palyra_calls_total{tier="c",outcome="executed"} 2`,
+		`palyra_execution_seconds_count{tier="c"} 2`, `palyra_approval_wait_seconds_count 0`} {
+		if !strings.Contains(string(b), want+"\n") {
+			t.Errorf("no %s in /metrics", want)
+		}
+	}
+	if strings.Contains(string(b), "palyra_journal_append_seconds_count 0\n") {
+		t.Error("no append was counted")
+	}
+}
