@@ -46,7 +46,7 @@ const MaxFile = 256 << 10
 // Config is palyrad's configuration. Make one with Load or Parse; it is
 // immutable then. The zero value is not a valid one.
 type Config struct {
-	Profile    string               `key:"profile" default:"local" oneof:"local single-vm worker-enabled" doc:"The floor that every other key is held to. It changes no value; it refuses weaker ones." cost:"A lower profile allows the settings that the floors of a higher one refuse."`
+	Profile    string               `key:"profile" default:"local" oneof:"local single-vm worker-enabled" aka:"local_desktop=local remote_vps=single-vm" doc:"The floor that every other key is held to. It changes no value; it refuses weaker ones." cost:"A lower profile allows the settings that the floors of a higher one refuse."`
 	Listen     Listen               `key:"listen" doc:"Where palyrad answers. Under socket activation the descriptors of systemd take the place of these addresses; the checks stay the same."`
 	State      State                `key:"state" doc:"What must survive a restart."`
 	Policy     Policy               `key:"policy" doc:"What decides."`

@@ -242,6 +242,31 @@ func TestFloors(t *testing.T) {
 }
 
 // TestWantsCertificate: servers want one, a person's machine does not.
+// TestProfileNames: the original's names mean ours, floors and all, and are not kept.
+func TestProfileNames(t *testing.T) {
+	env := []string{"HOME=/h"}
+	for name, want := range map[string]string{"local_desktop": "local", "remote_vps": "single-vm", "single-vm": "single-vm"} {
+		for how, src := range map[string]string{"file": "profile = \"" + name + "\"\n", "env": ""} {
+			e := env
+			if how == "env" {
+				e = append(slices.Clone(env), "PALYRA_PROFILE="+name)
+			}
+			c, err := Parse("c.toml", []byte(src), e)
+			if err != nil || c.Profile != want || c.WantsCertificate() != (want == "single-vm") {
+				t.Errorf("%s of %s: %v, %v", name, how, c, err)
+			}
+		}
+	}
+	if _, err := Parse("c.toml", []byte("profile = \"remote_vps\"\n[approvals]\nallow_self = true\n"), env); fault.ReasonOf(err) != "config_floor" {
+		t.Errorf("a floor of remote_vps does not hold: %v", err)
+	}
+	for _, name := range []string{"Local_Desktop", "local_desktop ", "local_desktop=local", ""} {
+		if _, err := Parse("c.toml", []byte("profile = \""+name+"\"\n"), env); fault.ReasonOf(err) != "config_bad_value" || !strings.Contains(fault.HintOf(err), "palyra config explain profile") {
+			t.Errorf("%q: %v, hint %q", name, err, fault.HintOf(err))
+		}
+	}
+}
+
 func TestWantsCertificate(t *testing.T) {
 	for profile, want := range map[string]bool{"local": false, "single-vm": true, "worker-enabled": true} {
 		c, ps := parse(t, "profile = \""+profile+"\"\npolicy.dir = \"/etc/palyra/policy\"\naccess.token_max_age = \"24h\"\n")
@@ -409,7 +434,7 @@ func TestSchema(t *testing.T) {
 	if s.Additional != false || s.Properties["listen"].Additional != false || s.Properties["workspaces"].Additional != false {
 		t.Error("the schema allows unknown keys")
 	}
-	if s.Properties["limits"].Properties["queue"]["type"] != "integer" || !reflect.DeepEqual(s.Properties["profile"].Enum, profiles) {
+	if s.Properties["limits"].Properties["queue"]["type"] != "integer" || !reflect.DeepEqual(s.Properties["profile"].Enum, append(slices.Clone(profiles), "local_desktop", "remote_vps")) {
 		t.Errorf("the schema is %s", Schema())
 	}
 	for pattern, w := range s.Properties["workspaces"].PatternProperties {

@@ -51,7 +51,12 @@ func matches(pattern, name string) bool {
 
 func kindOf(k Key) string {
 	if len(k.OneOf) > 0 {
-		return "one of " + strings.Join(k.OneOf, ", ")
+		text := "one of " + strings.Join(k.OneOf, ", ")
+		for _, a := range k.Aka {
+			other, value, _ := strings.Cut(a, "=")
+			text += fmt.Sprintf("; %s is %s", other, value)
+		}
+		return text
 	}
 	if k.Unit != "" && k.Unit != k.Type {
 		return k.Type + ", " + k.Unit
@@ -239,7 +244,12 @@ func schemaOf(k Key) map[string]any {
 	default:
 		s["type"], s["default"] = "string", k.Default
 		if len(k.OneOf) > 0 {
-			s["enum"] = k.OneOf
+			enum := slices.Clone(k.OneOf)
+			for _, a := range k.Aka {
+				other, _, _ := strings.Cut(a, "=")
+				enum = append(enum, other)
+			}
+			s["enum"] = enum
 		}
 	}
 	if k.each && k.Default == "" {

@@ -34,7 +34,7 @@ func (p *parser) variables(env []string) {
 			continue
 		}
 		if err := set(reflect.ValueOf(p.c).Elem().FieldByIndex(k.index), k, value); err != nil {
-			p.problems = append(p.problems, Problem{Reason: "config_bad_value", Key: k.Name, Text: fmt.Sprintf("from %s: %v", name, err)})
+			p.problems = append(p.problems, Problem{Reason: "config_bad_value", Key: k.Name, Text: fmt.Sprintf("from %s: %v", name, err), Fix: valueFix(k)})
 			continue
 		}
 		p.c.source[k.Name] = "env"

@@ -14,6 +14,7 @@ type Key struct {
 	Unit    string   `json:"unit,omitempty"`   //
 	Default string   `json:"default"`          // as it would be written; "" is the empty string
 	OneOf   []string `json:"one_of,omitempty"` // if there is a list of values
+	Aka     []string `json:"aka,omitempty"`    // "other=value": other names of such values, which are read and not kept
 	Min     string   `json:"min,omitempty"`    //
 	Max     string   `json:"max,omitempty"`    //
 	Reload  bool     `json:"reload"`           // SIGHUP applies it; others need a restart
@@ -73,7 +74,7 @@ func walk(t reflect.Type, section string, index []int, each bool) []Key {
 			keys = append(keys, walk(f.Type.Elem(), name+"."+workspaceName, nil, true)...)
 		default:
 			k := Key{Name: name, Type: typeName(f.Type), Unit: f.Tag.Get("unit"), Default: f.Tag.Get("default"),
-				OneOf: strings.Fields(f.Tag.Get("oneof")), Min: f.Tag.Get("min"), Max: f.Tag.Get("max"),
+				OneOf: strings.Fields(f.Tag.Get("oneof")), Aka: strings.Fields(f.Tag.Get("aka")), Min: f.Tag.Get("min"), Max: f.Tag.Get("max"),
 				Reload: f.Tag.Get("reload") == "yes", Doc: f.Tag.Get("doc"), Cost: f.Tag.Get("cost"),
 				section: section, index: at, each: each}
 			if !each {

@@ -231,11 +231,14 @@ func (p *parser) value(field reflect.Value, k Key, name string, v any) {
 		return
 	}
 	if err := set(field, k, text); err != nil {
-		p.add("config_bad_value", name, "", "%v", err)
+		p.add("config_bad_value", name, valueFix(k), "%v", err)
 		return
 	}
 	p.c.source[name] = "file"
 }
+
+// valueFix is what helps with a value that a key does not take.
+func valueFix(k Key) string { return "palyra config explain " + k.Name + " says which values it takes" }
 
 func article(kind string) string {
 	if strings.ContainsRune("aeiou", rune(kind[0])) {
@@ -268,6 +271,11 @@ func set(field reflect.Value, k Key, text string) error {
 	case "string":
 		if strings.IndexFunc(text, unicode.IsControl) >= 0 {
 			return errors.New("has a control character")
+		}
+		for _, a := range k.Aka {
+			if other, value, _ := strings.Cut(a, "="); text == other {
+				text = value
+			}
 		}
 		if len(k.OneOf) > 0 && !slices.Contains(k.OneOf, text) {
 			return fmt.Errorf("is none of %s", strings.Join(k.OneOf, ", "))
