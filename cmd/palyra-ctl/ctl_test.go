@@ -32,13 +32,20 @@ type fake struct {
 	answer    hub.Answer
 	version   int64
 	err       error
+	hidden    bool
+	doctor    hub.Doctor
 }
+
+func (f *fake) Doctor(context.Context, hub.Caller) (hub.Doctor, error) { return f.doctor, f.err }
 
 func (f *fake) note(s string) { f.calls = append(f.calls, s) }
 
 func (f *fake) Status(context.Context, hub.Caller) (hub.Status, error) {
 	f.note("status")
-	return hub.Status{Version: "v1\x1b[2J", Profile: "local", Mode: "normal", Uptime: time.Hour}, f.err
+	if f.hidden {
+		return hub.Status{Version: "v1", Mode: "normal", Hidden: true, Caller: hub.Caller{User: "uid:7"}}, f.err
+	}
+	return hub.Status{Version: "v1\x1b[2J", Mode: "normal", StatusDetail: &hub.StatusDetail{Profile: "local", Uptime: time.Hour}}, f.err
 }
 
 func (f *fake) CreateSession(_ context.Context, _ hub.Caller, n hub.NewSession) (hub.Session, error) {

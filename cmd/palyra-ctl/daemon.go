@@ -19,6 +19,15 @@ func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, err
 		return nil, err
 	}
 	l := newLines()
+	if s.StatusDetail == nil {
+		l.row("palyrad", s.Version, s.Mode)
+		if s.DenyNew {
+			l.row("  stopped", "new runs are refused; lift with: palyra resume")
+		}
+		l.row("  you are", s.Caller.User, dash(s.Caller.Role))
+		l.row("  hidden", "the rest takes config.read; ask an owner: palyra members set "+s.Caller.User+" operator")
+		return text(front.Document{"status": s}, "%s", l), nil
+	}
 	l.row("palyrad", s.Version, "profile "+s.Profile, s.Mode)
 	l.row("  process", s.PID, s.User, "up "+s.Uptime.Round(1e9).String())
 	l.row("  policy", s.PolicySet)
@@ -61,13 +70,38 @@ func (a *app) doctor(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
+	reach := a.reach(inv)
 	d, err := h.Doctor(ctx, hub.Caller{})
 	if err != nil {
+		// Why it cannot be asked is what it is asked for.
+		if r := text(front.Document{"reach": reach}, "%s", findings(newLines(), reach)); len(missing(reach)) > 0 {
+			return r, err
+		}
 		return nil, err
 	}
 	l := newLines()
 	l.row("linux", d.Kernel, d.Machine)
-	for _, f := range d.Findings {
+	all := append(d.Findings, reach...)
+	r := text(front.Document{"doctor": d, "reach": reach}, "%s", findings(l, all))
+	if none := append(missing(reach), d.Missing...); len(none) > 0 || !d.Healthy {
+		r.Text += "missing: " + cell(strings.Join(none, ", ")) + "\n"
+		r.Exit = front.Findings
+	}
+	return r, nil
+}
+
+// missing are the names of the findings whose no costs something.
+func missing(fs []hub.Finding) (names []string) {
+	for _, f := range fs {
+		if f.Answer == "no" && f.Cost != "" {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+func findings(l *lines, fs []hub.Finding) *lines {
+	for _, f := range fs {
 		l.row("  "+f.Answer, f.Name, f.Detail)
 		if f.Answer == "yes" {
 			continue
@@ -79,11 +113,7 @@ func (a *app) doctor(ctx context.Context, inv *command.Invocation) (*result, err
 			l.row("", "  fix", f.Fix)
 		}
 	}
-	r := text(front.Document{"doctor": d}, "%s", l)
-	if !d.Healthy {
-		r.Exit = front.Findings
-	}
-	return r, nil
+	return l
 }
 
 func (a *app) stop(ctx context.Context, inv *command.Invocation) (*result, error) {

@@ -37,7 +37,8 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
 		Pool: hub.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
 		Mode: d.mode, Confinement: d.confinement, Warnings: d.warnings, Settings: d.settings,
-		Probe: func(ctx context.Context) (*probe.Report, error) { return d.starter.Probe(ctx) },
+		Examine: func() []hub.Finding { return d.examine(c) },
+		Probe:   func(ctx context.Context) (*probe.Report, error) { return d.starter.Probe(ctx) },
 	})
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,14 @@ func TestBudgetAndMetrics(t *testing.T) {
 	}
 	if run.Use.Calls != 2 || run.Reason != "budget_calls" {
 		t.Errorf("%+v", run)
+	}
+	var d hub.Doctor
+	r.must(200, "GET", "/api/v1/doctor", "", &d)
+	for _, name := range []string{"policy", "disk", "clock", "certificate", "confinement"} {
+		at := slices.IndexFunc(d.Findings, func(f hub.Finding) bool { return f.Name == name })
+		if at < 0 || (d.Findings[at].Answer == "no") != (name == "certificate") || slices.Contains(d.Missing, name) {
+			t.Errorf("%s: %+v; missing %q", name, d.Findings, d.Missing)
+		}
 	}
 	resp, err := r.client().Get("http://localhost/metrics")
 	if err != nil {

@@ -243,11 +243,20 @@ type Setting struct {
 	Doc    string `json:"doc,omitempty"`
 }
 
-// Status is how the daemon is.
+// Status is how the daemon is. Whoever may not read it has no StatusDetail, whose
+// members are then left out and not zero.
 type Status struct {
-	Version     string        `json:"version"`
+	Version string `json:"version"`
+	Mode    string `json:"mode"` // "normal", "safe", "stopped" or "draining"
+	DenyNew bool   `json:"deny_new"`
+	Hidden  bool   `json:"hidden,omitempty"` // the rest is not for the caller
+	Caller  Caller `json:"caller"`           // who asks, as the daemon sees it
+	*StatusDetail
+}
+
+// StatusDetail is what a caller with the permission for Status sees besides.
+type StatusDetail struct {
 	Profile     string        `json:"profile"`
-	Mode        string        `json:"mode"` // "normal", "safe", "stopped" or "draining"
 	PID         int           `json:"pid"`
 	User        string        `json:"user"` // "uid:0"
 	Started     time.Time     `json:"started"`
@@ -258,10 +267,8 @@ type Status struct {
 	Counts      Counts        `json:"counts"`
 	Retention   Retention     `json:"retention"`
 	Journal     JournalCounts `json:"journal"`
-	DenyNew     bool          `json:"deny_new"`
 	FeaturesOff []string      `json:"features_off"` // what this installation has turned off; never null
 	Warnings    []string      `json:"warnings"`     // settings weaker than they could be, and what is wrong; never null
-	Caller      Caller        `json:"caller"`       // who asks, as the daemon sees it
 }
 
 // Retention is what is removed of what has ended, and what this daemon removed
@@ -313,15 +320,16 @@ type JournalCounts struct {
 	Open int    `json:"open"`
 }
 
-// Doctor is what the host can enforce.
+// Doctor is what the host can enforce, and how what decides and records is.
 type Doctor struct {
+	Missing  []string  `json:"missing"` // names of the findings whose no costs something; never null
 	Healthy  bool      `json:"healthy"` // every tier that is in use can be enforced
 	Kernel   string    `json:"kernel"`
 	Machine  string    `json:"machine"`
 	Findings []Finding `json:"findings"`
 }
 
-// Finding is one control of the host.
+// Finding is one control of the host, or one thing that is examined.
 type Finding struct {
 	Name   string   `json:"name"`
 	Answer string   `json:"answer"` // "yes", "no" or "unknown"

@@ -108,6 +108,11 @@ func (s *schemas) members(t reflect.Type, props object, required *[]string) {
 			s.members(f.Type, props, required)
 			continue
 		}
+		if f.Anonymous && name == "" && f.Type.Kind() == reflect.Pointer && f.Type.Elem().Kind() == reflect.Struct {
+			var none []string // all of them or none
+			s.members(f.Type.Elem(), props, &none)
+			continue
+		}
 		if !f.IsExported() || name == "-" {
 			continue
 		}

@@ -71,7 +71,7 @@ func getMetrics(x *exchange) error {
 	var b bytes.Buffer
 	x.s.writeMetrics(&b)
 	if x.known {
-		if s, err := x.s.cfg.Hub.Status(x.r.Context(), x.caller); err == nil {
+		if s, err := x.s.cfg.Hub.Status(x.r.Context(), x.caller); err == nil && s.StatusDetail != nil {
 			writeStatus(&b, s)
 		}
 	}

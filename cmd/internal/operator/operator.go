@@ -83,7 +83,12 @@ func daemon() []command.Command {
 	return []command.Command{
 		{Name: "status", Short: "how palyrad is: mode, confinement, pools, counts",
 			Examples: []command.Example{{Line: "palyra status --json", Does: "for a monitor"}}},
-		{Name: "doctor", Short: "each missing control of the host, what that costs and what fixes it",
+		{Name: "doctor", Short: "what is missing, what that costs and what fixes it",
+			Long: `
+Tries each control of the host, then looks at policies, disk, clock, sandbox
+certificate and palyrad's own confinement, and at the way from here to palyrad:
+its socket and the group that may use it. A no whose absence costs something is
+counted as missing.`,
 			Exits:    []command.Exit{{Code: "3", Meaning: "something is missing"}},
 			Examples: []command.Example{{Line: "palyra doctor", Does: "lists findings; the fix is a command where one is known"}}},
 		{Name: "stop", Short: "end every run at once",

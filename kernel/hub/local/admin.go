@@ -220,8 +220,7 @@ func (h *Hub) Config(_ context.Context, c hub.Caller) ([]hub.Setting, error) {
 // Status implements hub.Hub. Whoever lacks the permission learns that the
 // daemon is there, in which version and mode, and as whom it knows them.
 func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
-	s := hub.Status{Version: h.cfg.Version, Mode: h.cfg.Mode(), DenyNew: h.denies(), FeaturesOff: []string{}, Warnings: []string{}, Caller: c}
-	s.Confinement.Controls = []hub.ConfinedControl{}
+	s := hub.Status{Version: h.cfg.Version, Mode: h.cfg.Mode(), DenyNew: h.denies(), Caller: c}
 	if s.DenyNew && s.Mode == "normal" {
 		s.Mode = "stopped"
 	}
@@ -229,8 +228,10 @@ func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
 		return hub.Status{}, unauthenticated()
 	}
 	if h.ask(c, "Status") != nil {
+		s.Hidden = true
 		return s, nil
 	}
+	s.StatusDetail = &hub.StatusDetail{Warnings: []string{}, Confinement: hub.Confinement{Controls: []hub.ConfinedControl{}}}
 	s.Profile, s.PID, s.User, s.Retention = h.cfg.Profile, os.Getpid(), self(), h.retained()
 	s.Started, s.Uptime, s.Pool = h.started, time.Since(h.started), h.cfg.Pool
 	s.PolicySet, s.FeaturesOff = h.k.PolicySet().Digest().String(), h.cfg.Features.Off()
@@ -273,7 +274,7 @@ func (h *Hub) Doctor(ctx context.Context, c hub.Caller) (hub.Doctor, error) {
 	if err != nil {
 		return hub.Doctor{}, err
 	}
-	v := hub.Doctor{Healthy: true, Kernel: r.Kernel, Machine: r.Machine, Findings: []hub.Finding{}}
+	v := hub.Doctor{Missing: []string{}, Healthy: true, Kernel: r.Kernel, Machine: r.Machine, Findings: []hub.Finding{}}
 	for _, f := range r.Findings {
 		x := hub.Finding{Name: f.Name, Answer: f.Answer.String(), Detail: f.Detail, Since: f.Since, How: f.How, Needed: []string{}, Cost: f.Cost, Fix: f.Hint}
 		for _, t := range f.Needed {
@@ -283,6 +284,14 @@ func (h *Hub) Doctor(ctx context.Context, c hub.Caller) (hub.Doctor, error) {
 			v.Healthy = false
 		}
 		v.Findings = append(v.Findings, x)
+	}
+	if h.cfg.Examine != nil {
+		v.Findings = append(v.Findings, h.cfg.Examine()...)
+	}
+	for _, f := range v.Findings {
+		if f.Answer == "no" && f.Cost != "" || f.Answer != "yes" && len(f.Needed) > 0 {
+			v.Missing = append(v.Missing, f.Name)
+		}
 	}
 	return v, nil
 }

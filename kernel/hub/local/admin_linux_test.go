@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -161,8 +162,14 @@ func TestStatus(t *testing.T) {
 		s.Counts.SessionsOpen != 1 || s.Journal.Size == 0 || s.Mode != "normal" || len(s.Warnings) != 1 {
 		t.Errorf("%+v, %v", s, err)
 	}
+	// Whoever may not see the values is told so, and no false ones.
+	s, err = h.Status(ctx, hub.Caller{User: "uid:4242", Surface: "unix"})
+	if b, jerr := json.Marshal(s); err != nil || jerr != nil || s.StatusDetail != nil || !s.Hidden ||
+		string(b) != `{"version":"1.2","mode":"normal","deny_new":false,"hidden":true,"caller":{"user":"uid:4242","surface":"unix"}}` {
+		t.Errorf("%s, %v", b, err)
+	}
 	d, err := h.Doctor(ctx, h.owner)
-	if err != nil || d.Healthy || len(d.Findings) != 2 || d.Findings[1].Fix != "boot with lsm=landlock" || d.Findings[1].Answer != "no" || asked != 1 {
+	if err != nil || d.Healthy || len(d.Findings) != 2 || !slices.Equal(d.Missing, []string{"landlock"}) || d.Findings[1].Fix != "boot with lsm=landlock" || d.Findings[1].Answer != "no" || asked != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if c, err := h.Config(ctx, h.owner); err != nil || len(c) != 1 {

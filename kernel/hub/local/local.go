@@ -86,6 +86,9 @@ type Config struct {
 	// the probe's helper: it hands on what it found before.
 	Probe func(ctx context.Context) (*probe.Report, error)
 
+	// Examine finds out how the rest is, for Doctor. Default: nothing.
+	Examine func() []hub.Finding
+
 	Log *slog.Logger // default: nobody
 	// Clock is the host's: tokens, standing grants and what is kept end by it.
 	// Default: the store's.

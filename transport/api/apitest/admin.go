@@ -192,7 +192,7 @@ func (h *Hub) Config(context.Context, hub.Caller) ([]hub.Setting, error) {
 
 // Status implements hub.Hub.
 func (h *Hub) Status(_ context.Context, c hub.Caller) (hub.Status, error) {
-	return hub.Status{Version: "test", Profile: "local", Mode: "normal", Caller: c}, nil
+	return hub.Status{Version: "test", Mode: "normal", Caller: c, StatusDetail: &hub.StatusDetail{Profile: "local"}}, nil
 }
 
 // Doctor implements hub.Hub.

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"slices"
+
+	"palyra/cmd/internal/command"
+	"palyra/kernel/hub"
+)
+
+// reach looks at the way from here to palyrad: its socket, and whether this user
+// may use it. It connects to nothing.
+func (a *app) reach(inv *command.Invocation) []hub.Finding {
+	if command.Value(inv, "url", "") != "" {
+		return []hub.Finding{}
+	}
+	path := command.Value(inv, "socket", "")
+	if path == "" {
+		path = a.socket()
+	}
+	socket := hub.Finding{Name: "socket", Answer: "yes", Detail: path, How: "stat", Needed: []string{}}
+	fi, err := os.Stat(path)
+	switch {
+	case err != nil:
+		if !errors.Is(err, fs.ErrNotExist) {
+			socket.Answer, socket.Cost, socket.Fix = "no", "palyrad cannot be asked", "namei -l "+path
+		} else {
+			socket.Answer, socket.Cost, socket.Fix = "no", "palyrad cannot be asked", "start palyrad: systemctl start palyrad; or name its socket: --socket PATH, PALYRA_SOCKET"
+		}
+		socket.Detail = err.Error()
+		return []hub.Finding{socket}
+	case fi.Mode().Type() != fs.ModeSocket:
+		socket.Answer, socket.Cost, socket.Fix = "no", "palyrad cannot be asked", "name palyrad's socket: --socket PATH"
+		socket.Detail = path + " is no socket"
+		return []hub.Finding{socket}
+	}
+	return append([]hub.Finding{socket}, membership(path, fi)...)
+}
+
+// membership says whether this process may connect to the socket, and by what.
+func membership(path string, fi os.FileInfo) []hub.Finding {
+	uid, gid, ok := ownerOf(fi)
+	if !ok {
+		return nil
+	}
+	f := hub.Finding{Name: "group", Answer: "yes", How: "mode of the socket and groups of this process", Needed: []string{}}
+	group := fmt.Sprint(gid)
+	if g, err := user.LookupGroupId(group); err == nil {
+		group = g.Name
+	}
+	own, _ := os.Getgroups()
+	mode := fi.Mode().Perm()
+	switch {
+	case os.Geteuid() == 0:
+		f.Detail = "root may connect to any socket"
+	case os.Geteuid() == uid && mode&0o200 != 0:
+		f.Detail = "this user owns the socket"
+	case (os.Getegid() == gid || slices.Contains(own, gid)) && mode&0o020 != 0:
+		f.Detail = "this process is in group " + group
+	case mode&0o002 != 0:
+		f.Detail = "every user may connect"
+	default:
+		f.Answer, f.Detail = "no", fmt.Sprintf("this process is not in group %s (mode %04o of %s)", group, mode, path)
+		f.Cost, f.Fix = "palyrad cannot be asked", "usermod -aG "+group+" USER as root, then log in again"
+	}
+	return []hub.Finding{f}
+}

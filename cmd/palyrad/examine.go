@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"palyra/authz/policy"
+	"palyra/isolate/tier"
+	"palyra/kernel/config"
+	"palyra/kernel/hub"
+)
+
+// skew is how far the clock may be behind the newest time known before doctor
+// calls it wrong.
+const skew = time.Minute
+
+// examine is what doctor says besides what the host can enforce: whether that which
+// decides and records is as it should be. A "no" with a cost counts as missing.
+func (d *daemon) examine(c *core) []hub.Finding {
+	cfg := d.cfg.Load()
+	finding := func(name string, ok bool, detail, how, cost, fix string) hub.Finding {
+		f := hub.Finding{Name: name, Answer: "yes", Detail: detail, How: how, Needed: []string{}}
+		if !ok {
+			f.Answer, f.Cost, f.Fix = "no", cost, fix
+		}
+		return f
+	}
+	set := c.kernel.PolicySet()
+	from := "the built-in set"
+	if cfg.Policy.Dir != "" {
+		from = cfg.Policy.Dir
+	}
+	detail, ok := fmt.Sprintf("%d policies from %s", len(set.Policies()), from), true
+	if w := d.waiting.Load(); w != nil {
+		detail, ok = detail+"; not applied: "+*w, false
+	}
+	out := []hub.Finding{
+		finding("policy", ok, detail, "the last reload", "what is in force is older than the files", "palyra policy check DIR, then palyra policy reload; or restart palyrad"),
+		d.examineDisk(cfg, finding),
+	}
+	behind := c.store.Clock().Behind()
+	detail = "not behind the newest time known"
+	if behind >= skew {
+		detail = behind.Truncate(time.Second).String() + " behind the newest time known"
+	}
+	out = append(out, finding("clock", behind < skew, detail, "compared with the times in the store",
+		"tokens and grants end by the later time, receipts carry the earlier", "timedatectl status"))
+
+	said, made := c.kernel.Certified(tier.C)
+	detail, cost := said, ""
+	if !made.IsZero() {
+		detail += ", " + time.Since(made).Truncate(time.Second).String() + " old"
+	}
+	switch why := c.kernel.Uncertified(tier.C); {
+	case why != nil:
+		detail, cost = said+": "+why.Error(), "no call runs at tier C under profile "+cfg.Profile
+	case said != policy.CertificateProven:
+		detail += "; profile " + cfg.Profile + " wants none"
+	}
+	if said == policy.CertificateRefuted {
+		cost = "a claim about tier C does not hold on this host"
+	}
+	out = append(out, finding("certificate", said == policy.CertificateProven, detail, "the sandbox certificate of this boot", cost,
+		"palyra sandbox certify"))
+
+	conf := d.confinement()
+	detail = "every control on palyrad itself is in force"
+	if !conf.Enforced {
+		detail = "palyrad does not confine itself"
+	}
+	return append(out, finding("confinement", conf.Enforced, detail, "observed after palyrad had confined itself",
+		"an exploited palyrad may do all that its user may", "palyra status names the control; cell.confinement = \"enforce\" refuses to start without"))
+}
+
+func (d *daemon) examineDisk(cfg *config.Config, finding func(name string, ok bool, detail, how, cost, fix string) hub.Finding) hub.Finding {
+	const how, cost = "free space of the state directory", "no call is taken: its intent could not be logged"
+	free, err := freeBytes(cfg.State.Dir)
+	if err != nil {
+		return hub.Finding{Name: "disk", Answer: "unknown", Detail: err.Error(), How: how, Needed: []string{}}
+	}
+	detail := fmt.Sprintf("%d MiB free, journal.min_free is %v", free>>20, cfg.Journal.MinFree)
+	return finding("disk", uint64(free) >= uint64(cfg.Journal.MinFree), detail, how, cost, "df -h "+cfg.State.Dir)
+}
