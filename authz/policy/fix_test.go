@@ -53,7 +53,7 @@ func TestFix(t *testing.T) {
 		}), NeedsApproval, Allow, []string{"+++ b/30-sensitive.cedar", "+++ b/90-allow_", "-unless { context.approved };", "+unless { context.approved }\n", "+unless {\n+  context has capsule &&\n+  principal =="}},
 		{"sensitive, without a capsule", call(func(r *Request) {
 			r.Action, r.Resource, r.Context = VaultGet, Entity{Type: TypeSecret, ID: "k"}, Context{Sensitive: true}
-		}), NeedsApproval, Allow, []string{`action == Palyra::Action::"vault.get"`, `resource == Palyra::Secret::"k"`}},
+		}), Deny, NeedsApproval, []string{`action == Palyra::Action::"vault.get"`, `resource == Palyra::Secret::"k"`}},
 		{"an action without capsule", call(func(r *Request) {
 			r.Action, r.Resource, r.Context = TrustOperate, Entity{Type: TypeWorkspace, ID: "local"}, Context{}
 		}), Deny, Allow, []string{`@id("allow_trust_operate")`}},
