@@ -212,7 +212,8 @@ const MaxReplay = 10000
 type Replayed struct {
 	Decided int      // made again, by both sets
 	Skipped int      // that are not recorded in full
-	Changed []Change // that the second set makes otherwise, newest first
+	Changed []Change // that have another effect by the second set, newest first
+	Same    int      // that have the same effect, by other policies or for another reason
 }
 
 // Change is a decision that two sets make differently.
@@ -222,7 +223,7 @@ type Change struct {
 }
 
 // Replay makes the newest last decisions of a journal again, by two sets, and
-// says which differ in effect, reason or policies. Nothing runs and nobody is
+// says which differ in effect, and how many in nothing but why. Nothing runs and nobody is
 // asked: policy is asked what it was asked then.
 func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *policy.Set) (Replayed, error) {
 	const op = "decide recent calls again"
@@ -249,8 +250,11 @@ func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *
 		default:
 			out.Decided++
 			before, after := from.Repeat(q), to.Repeat(q)
-			if before.Effect != after.Effect || before.Reason != after.Reason || !slices.Equal(before.Policies, after.Policies) {
+			switch {
+			case before.Effect != after.Effect:
 				out.Changed = append(out.Changed, Change{d, before, after})
+			case before.Reason != after.Reason || !slices.Equal(before.Policies, after.Policies):
+				out.Same++
 			}
 		}
 		if out.Decided+out.Skipped == last {

@@ -177,7 +177,7 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, q hub.PolicyD
 		return nil, err
 	}
 	l := newLines()
-	l.row(fmt.Sprintf("%d decisions made again, %d skipped, %d would change", d.Replayed, d.Skipped, len(d.Changed)))
+	l.row(fmt.Sprintf("%d decisions made again, %d skipped, %d would change, %d stay for another reason", d.Replayed, d.Skipped, len(d.Changed), d.Same))
 	for _, c := range d.Changed {
 		l.row(fmt.Sprintf("  %.12s", c.DecisionID), c.Time, c.Tool, c.Before.Effect+" -> "+c.After.Effect, fmt.Sprint(c.After.Policies), fmt.Sprintf("%q", c.Argv))
 	}

@@ -272,7 +272,7 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, base, candida
 		return nil, err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d decisions made again, %d skipped, %d would change\n", res.Decided, res.Skipped, len(res.Changed))
+	fmt.Fprintf(&b, "%d decisions made again, %d skipped, %d would change, %d stay for another reason\n", res.Decided, res.Skipped, len(res.Changed), res.Same)
 	changed := []front.Document{}
 	for _, c := range res.Changed {
 		p := &c.Statement.Predicate
@@ -282,7 +282,7 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, base, candida
 			"tool": p.Tool, "argv": p.Capsule.Argv, "run": p.RunID, "before": verdictFields(&c.Before), "after": verdictFields(&c.After)})
 	}
 	rep := &front.Report{Text: b.String(), Fields: front.Document{"from": base.Digest(), "to": candidate.Digest(), "replayed": res.Decided,
-		"skipped": res.Skipped, "changed": changed}}
+		"skipped": res.Skipped, "same": res.Same, "changed": changed}}
 	if len(changed) > 0 {
 		rep.Exit = front.Findings
 	}

@@ -103,7 +103,7 @@ func TestDenialHelps(t *testing.T) {
 	}
 	for _, args := range [][]string{args("policy try --diff " + file), args("policy try --diff -"), args("policy try --candidate " + dir), args("policy diff " + dir)} {
 		status, stdout, stderr := h.run(why.Decision.Fix, args...)
-		if status != 3 || !strings.Contains(stdout, "2 decisions made again, 0 skipped, 1 would change\n  "+id[:12]) || !strings.Contains(stdout, "deny -> ") {
+		if status != 3 || !strings.Contains(stdout, "2 decisions made again, 0 skipped, 1 would change, 0 stay for another reason\n  "+id[:12]) || !strings.Contains(stdout, "deny -> ") {
 			t.Errorf("%q: status %d\n%s%s", args, status, stdout, stderr)
 		}
 	}

@@ -94,7 +94,8 @@ type PolicyDiff struct {
 	To       string         `json:"to"`   // digest of the candidate
 	Replayed int            `json:"replayed"`
 	Skipped  int            `json:"skipped"` // that an older version recorded, without all that policy was asked
-	Changed  []PolicyChange `json:"changed"` // newest first
+	Changed  []PolicyChange `json:"changed"` // those with another effect, newest first
+	Same     int            `json:"same"`    // that have the same effect for another reason, or by other policies
 }
 
 // PolicyChange is one call that would be decided otherwise.

@@ -46,6 +46,11 @@ func TestWhy(t *testing.T) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
+	// A call that stays as it is, by one policy more, has not changed.
+	same := "--- /dev/null\n+++ b/90-x.cedar\n@@ -0,0 +1 @@\n+@id(\"x\") @untested(\"a test\") permit (principal, action == Palyra::Action::\"tool.execute\", resource) when { context.executable.name == \"true\" };\n"
+	if v, err := h.PolicyDiff(ctx, h.owner, hub.PolicyDiffQuery{Diff: same}); err != nil || v.Replayed != 2 || len(v.Changed) != 0 || v.Same != 1 {
+		t.Errorf("%+v, %v", v, err)
+	}
 	b, err := h.PolicyExport(ctx, h.owner, d.DecisionID)
 	var bundle policy.Bundle
 	if err != nil || json.Unmarshal(b, &bundle) != nil || bundle.Decision != d.DecisionID || bundle.Answer.Effect != policy.Deny || len(bundle.Questions) < 2 {

@@ -142,7 +142,7 @@ func (h *Hub) PolicyDiff(ctx context.Context, c hub.Caller, q hub.PolicyDiffQuer
 	if err != nil {
 		return hub.PolicyDiff{}, err
 	}
-	v := hub.PolicyDiff{From: now.Digest().String(), To: set.Digest().String(), Replayed: r.Decided, Skipped: r.Skipped, Changed: []hub.PolicyChange{}}
+	v := hub.PolicyDiff{From: now.Digest().String(), To: set.Digest().String(), Replayed: r.Decided, Skipped: r.Skipped, Same: r.Same, Changed: []hub.PolicyChange{}}
 	for _, x := range r.Changed {
 		p := &x.Statement.Predicate
 		change := hub.PolicyChange{DecisionID: x.ID(), CallID: p.CallID, LogIndex: x.Index, Time: p.Time, Principal: p.Principal,
