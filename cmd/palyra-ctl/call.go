@@ -213,7 +213,11 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 		}
 		return
 	case s.Outcome != "executed":
-		l.row("palyra: " + dash(s.Outcome) + ": " + dash(s.Reason) + " " + s.Error)
+		why := cmp.Or(s.Error, s.Reason, "no reason is known")
+		if !strings.Contains(why, s.Reason) {
+			why += " (" + s.Reason + ")"
+		}
+		l.row("palyra: " + cmp.Or(s.Outcome, "not called") + ": " + why)
 		if r.Reason != "" {
 			l.row("palyra: the run " + r.State + ": " + r.Reason)
 		}

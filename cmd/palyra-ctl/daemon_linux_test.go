@@ -98,6 +98,39 @@ func TestMembers(t *testing.T) {
 	expect(0, "uid:1234 operator", "set", "uid:1234", "operator")
 }
 
+// doubled is a part of the first line of an error that it has twice.
+func doubled(stderr string) string {
+	line, _, _ := strings.Cut(stderr, "\n")
+	seen := map[string]bool{}
+	for _, part := range strings.Split(line, ": ") {
+		if part = strings.TrimSpace(part); seen[part] {
+			return part
+		}
+		seen[part] = true
+	}
+	return ""
+}
+
+// TestNothingTwice: no error names its program, operation or reason twice.
+func TestNothingTwice(t *testing.T) {
+	palyra := office(t)
+	for _, args := range [][]string{
+		{"stauts"}, {"--nothing"}, {"status", "--nothing"}, {"call", "bash"}, {"call", "palyra.echo", `{"txt":"x"}`}, {"call", "fs.read_file", `{"workspace":"none","path":"x"}`},
+		{"token", "create", "--scope", "no.such", "--ttl", "1h", "x"}, {"token", "create", "--scope", "run.start", "--ttl", "400d", "x"}, {"token", "create", "--principal", "uid:7", "--scope", "run.start", "--ttl", "1h", "x"},
+		{"members", "set", "uid:1", "king"}, {"members", "rm", "uid:77"}, {"members", "set", "nobody in particular", "owner"}, {"policy", "why", "00000000"}, {"policy", "reload", "x"},
+		{"attest", "get", "77"}, {"runs", "start", "--session", "ses_0", "/dev/null"}, {"journal", "ls", "--from", "x"}, {"config", "explain", "nothing"},
+	} {
+		status, _, stderr := palyra(args...)
+		if status == 0 || doubled(stderr) != "" || !strings.HasPrefix(stderr, "palyra: ") {
+			t.Errorf("palyra %q: status %d, twice %q: %s", args, status, doubled(stderr), stderr)
+		}
+		line, _, _ := strings.Cut(stderr, "\n")
+		if words := strings.Fields(line); len(words) > 2 && strings.Contains(words[2], "_") && words[2] == words[len(words)-1] {
+			t.Errorf("palyra %q says %q twice: %s", args, words[2], stderr)
+		}
+	}
+}
+
 // TestBadIDs gives every command that takes operands ids of nothing and of the
 // wrong kind, and files that are none: one error, a hint, and a status that the
 // command documents.
@@ -112,7 +145,7 @@ func TestBadIDs(t *testing.T) {
 		"approvals approve": {"--capsule", strings.Repeat("00", 32)}}
 	for _, c := range operator.Commands() {
 		switch c.Name {
-		case "sessions new", "token create", "config validate": // take any name; an empty file is a configuration
+		case "sessions new", "token create", "config validate", "backup keygen": // take any name; an empty file is a configuration
 			continue
 		}
 		var codes []string
@@ -133,6 +166,9 @@ func TestBadIDs(t *testing.T) {
 		}
 		for _, args := range lines {
 			status, _, stderr := palyra(args...)
+			if twice := doubled(stderr); twice != "" {
+				t.Errorf("palyra %q says %q twice: %s", args, twice, stderr)
+			}
 			switch {
 			case strings.Join(args, " ") == "journal ls --from 999999999": // nothing, from there on
 			case status == 0:

@@ -111,7 +111,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"token create": (*app).tokenCreate, "token ls": (*app).tokenLs, "token revoke": (*app).tokenRevoke, "token rotate": (*app).tokenRotate,
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
 	"config show": (*app).configShow, "config validate": (*app).configValidate, "config explain": (*app).configExplain, "config schema": (*app).configSchema,
-	"backup create": (*app).backupCreate, "backup verify": (*app).backupVerify, "backup restore": (*app).backupRestore,
+	"backup keygen": (*app).backupKeygen, "backup create": (*app).backupCreate, "backup verify": (*app).backupVerify, "backup restore": (*app).backupRestore,
 	"fuzz": (*app).fuzz,
 }
 

@@ -16,6 +16,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Kind is the class of a failure. The numbers go over the wire; they are
@@ -74,12 +75,18 @@ func (e *Error) WithHint(hint string) *Error {
 	return &c
 }
 
-// Error returns "op: cause", or "op: reason" where there is no cause.
+// Error returns "op: cause", or "op: reason" where there is no cause. A cause that
+// names the same operation already, as the answer of a daemon does to its client,
+// is not given it twice.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Op + ": " + e.Reason
 	}
-	return e.Op + ": " + e.Err.Error()
+	cause := e.Err.Error()
+	if strings.HasPrefix(cause, e.Op+": ") {
+		return cause
+	}
+	return e.Op + ": " + cause
 }
 
 // Unwrap returns the cause.

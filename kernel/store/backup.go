@@ -40,6 +40,17 @@ type BackupOptions struct {
 	testOnlyWork int // scrypt's work factor; 0: age's default
 }
 
+// NewBackupKey makes a key pair for backups: the text of an age identity file, as
+// age-keygen writes it, and the public key in it.
+func NewBackupKey() (identity, recipient string, err error) {
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		return "", "", fault.New(fault.Internal, "no_random", "make backup key", err)
+	}
+	recipient = id.Recipient().String()
+	return fmt.Sprintf("# created: %s\n# public key: %s\n%s\n", time.Now().UTC().Format(time.RFC3339), recipient, id), recipient, nil
+}
+
 // ManifestFile is one file of a backup.
 type ManifestFile struct {
 	Path   string       `json:"path"`
@@ -48,7 +59,7 @@ type ManifestFile struct {
 }
 
 // Manifest lists what is in a backup. Its canonical JSON is the last file in it,
-// and its digest names the backup.
+// and its digest names the content; the journal names the encrypted file.
 type Manifest struct {
 	Version     int            `json:"version"` // 1
 	Created     string         `json:"created"` // RFC 3339, UTC
@@ -58,7 +69,7 @@ type Manifest struct {
 	Files       []ManifestFile `json:"files"` // in the order of the archive
 }
 
-// Digest names the backup with this manifest.
+// Digest names the content of the backup with this manifest.
 func (m *Manifest) Digest() (canon.Digest, error) {
 	b, err := canon.Marshal(m)
 	return canon.Sum(b), err

@@ -86,7 +86,7 @@ func Statuses() []command.Exit {
 // Complain writes err for people: the error under the program's name, then a
 // hint.
 func Complain(w io.Writer, program string, err error) {
-	fmt.Fprintf(w, "%s: %s\n", program, Escape(err.Error()))
+	fmt.Fprintf(w, "%s: %s\n", program, Escape(strings.TrimPrefix(err.Error(), program+": ")))
 	if h := Hint(err); h != "" {
 		fmt.Fprintf(w, "hint: %s\n", Escape(h))
 	}

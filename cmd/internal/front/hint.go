@@ -127,7 +127,7 @@ var reasons = [...]struct{ reason, hint string }{
 	{"token_file", "name a file with one token and nothing else, that only you may read: palyra token create makes one"},
 	{"two_targets", "leave one of them out"},
 	{"token_without_url", "add --url, or leave --token-file out"},
-	{"bad_identity", "name the file that age-keygen wrote, whose public key the backup was made for"},
+	{"bad_identity", "name the file that palyra backup keygen or age-keygen wrote, whose public key the backup was made for"},
 	{"backup_wrong_key", "name the identity whose public key the backup was made for: --identity FILE"},
 	{"not_empty", "name a directory that is empty, or one that does not exist in a folder that does"},
 	{"bad_file", "look at the path; a file is written to an existing folder that this user may write to"},

@@ -46,7 +46,7 @@ func Commands() []command.Command {
 	var out []command.Command
 	for _, group := range groups() {
 		for _, c := range group {
-			if c.Name != "config validate" && c.Name != "config explain" && c.Name != "config schema" && c.Name != "backup verify" && c.Name != "backup restore" && c.Name != "fuzz" {
+			if c.Name != "config validate" && c.Name != "config explain" && c.Name != "config schema" && c.Name != "backup keygen" && c.Name != "backup verify" && c.Name != "backup restore" && c.Name != "fuzz" {
 				c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], connection...)
 			}
 			c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], flagJSON)
@@ -320,6 +320,12 @@ func configs() []command.Command {
 
 func backups() []command.Command {
 	return []command.Command{
+		{Name: "backup keygen", Operands: "FILE", Min: 1, Max: 1, Short: "make a key pair for backups and print the public key",
+			Long: `
+Writes the private key into FILE, which must not exist, as age-keygen would; it
+is the age identity that backup verify and restore want. Keep it away from
+the host: who has it reads every backup made for it, and without it none is read.`,
+			Examples: []command.Example{{Line: "palyra backup keygen key.txt", Does: "prints age1..., for backup create --recipient"}}},
 		{Name: "backup create", Operands: "FILE", Min: 1, Max: 1, Short: "write an encrypted copy of palyrad's working state and journal",
 			Flags:    []command.Flag{{Name: "recipient", Arg: "AGE", Help: "age public key, age1...; may be given more than once,\nat least once", Repeat: true}},
 			Examples: []command.Example{{Line: "palyra backup create --recipient age1... state.age", Does: "without private keys"}}},

@@ -108,7 +108,7 @@ func TestPermissions(t *testing.T) {
 		}
 		if m.Name == "Status" {
 			s, err := h.Status(t.Context(), nobody)
-			if err != nil || s.Caller.User != nobody.User || s.PID != 0 || s.PolicySet != "" {
+			if err != nil || s.Caller.User != nobody.User || s.StatusDetail != nil || !s.Hidden {
 				t.Errorf("status for nobody: %+v, %v", s, err)
 			}
 			continue
