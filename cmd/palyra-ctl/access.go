@@ -45,15 +45,16 @@ func (a *app) tokenLs(ctx context.Context, inv *command.Invocation) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
-	for i := range p.Items {
-		l.row(tokenCells(&p.Items[i])...)
-	}
-	return text(front.Document{"tokens": p.Items, "next": p.Next}, "%s%s", l, more(p.Next)), nil
+	return text(front.Document{"tokens": p.Items, "next": p.Next}, "%s%s", a.tokens(inv, p.Items), more(p.Next)), nil
 }
 
-func tokenCells(t *hub.Token) []any {
-	return []any{t.ID, t.State, t.Principal, "until " + stamp(t.Expires), "used " + stampOf(t.LastUse), strings.Join(t.Scopes, ","), t.Name}
+func (a *app) tokens(inv *command.Invocation, ts []hub.Token) string {
+	t := front.NewTable("TOKEN", "NAME", "STATE", "PRINCIPAL", "EXPIRES", "LAST USE", "SCOPES").Keep(0)
+	short := a.ids(inv, len(ts), func(i int) string { return ts[i].ID })
+	for i := range ts {
+		t.Row(short(ts[i].ID), ts[i].Name, ts[i].State, front.Principal(ts[i].Principal), stamp(ts[i].Expires), stampOf(ts[i].LastUse), strings.Join(ts[i].Scopes, ","))
+	}
+	return a.table(inv, t)
 }
 
 func (a *app) tokenRevoke(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -65,9 +66,7 @@ func (a *app) tokenRevoke(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
-	l.row(tokenCells(&t)...)
-	return text(front.Document{"token": t}, "%s", l), nil
+	return text(front.Document{"token": t}, "%s", a.tokens(inv, []hub.Token{t})), nil
 }
 
 func (a *app) tokenRotate(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -96,11 +95,11 @@ func (a *app) membersLs(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
+	t := front.NewTable("PRINCIPAL", "ROLE", "VERSION", "SINCE", "BY").Keep(0)
 	for _, m := range p.Items {
-		l.row(m.Principal, m.Role, "version", m.Version, stamp(m.Created), "by "+dash(m.By))
+		t.Row(m.Principal, m.Role, m.Version, stamp(m.Created), m.By)
 	}
-	return text(front.Document{"members": p.Items}, "%s", l), nil
+	return text(front.Document{"members": p.Items}, "%s", a.table(inv, t)), nil
 }
 
 func (a *app) membersSet(ctx context.Context, inv *command.Invocation) (*result, error) {

@@ -30,18 +30,25 @@ func (a *app) approvalsLs(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
+	t := front.NewTable("APPROVAL", "STATE", "CREATED", "REQUESTER", "TOOL", "ARGUMENTS").Keep(0)
+	short := a.ids(inv, len(p.Items), func(i int) string { return p.Items[i].ID })
 	for i := range p.Items {
-		l.row(approvalCells(&p.Items[i])...)
+		cells := approvalCells(&p.Items[i])
+		cells[0] = short(p.Items[i].ID)
+		t.Row(cells...)
 	}
-	return text(front.Document{"approvals": p.Items, "next": p.Next}, "%s%s", l, more(p.Next)), nil
+	return text(front.Document{"approvals": p.Items, "next": p.Next}, "%s%s", a.table(inv, t), more(p.Next)), nil
 }
 
 func approvalCells(ap *hub.Approval) []any {
 	if ap.Reduced {
-		return []any{ap.ID, ap.State, stamp(ap.Created), "another's"}
+		return []any{ap.ID, ap.State, stamp(ap.Created), "another's", "", ""}
 	}
-	return []any{ap.ID, ap.State, stamp(ap.Created), ap.Requester, ap.Card.Tool, strings.Join(ap.Card.Argv, " ")}
+	argv := ap.Card.Argv
+	if ap.Card.Tool != "process.run" && len(argv) > 2 { // the program of a tool is palyra-tool, and its first argument the tool
+		argv = argv[2:]
+	}
+	return []any{ap.ID, ap.State, stamp(ap.Created), front.Principal(ap.Requester), ap.Card.Tool, strings.Join(argv, " ")}
 }
 
 func (a *app) approvalsShow(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -204,11 +211,14 @@ func (a *app) grants(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
+	t := front.NewTable("GRANT", "SCOPE", "REQUESTER", "BY", "UNTIL", "USED", "TOOL", "BOUND").Keep(0)
+	short := a.ids(inv, len(p.Items), func(i int) string { return p.Items[i].ID })
 	for i := range p.Items {
-		l.row(grantCells(&p.Items[i])...)
+		cells := grantCells(&p.Items[i])
+		cells[0] = short(p.Items[i].ID)
+		t.Row(cells...)
 	}
-	return text(front.Document{"grants": p.Items}, "%s", l), nil
+	return text(front.Document{"grants": p.Items}, "%s", a.table(inv, t)), nil
 }
 
 func grantCells(g *hub.StandingGrant) []any {
@@ -219,11 +229,11 @@ func grantCells(g *hub.StandingGrant) []any {
 	if g.Pattern != "" {
 		bound = "pattern " + g.Pattern
 	}
-	uses := fmt.Sprintf("used %d", g.Uses)
+	uses := fmt.Sprint(g.Uses)
 	if g.MaxUses > 0 {
 		uses += fmt.Sprintf(" of %d", g.MaxUses)
 	}
-	return []any{g.ID, g.Scope, g.Requester, "by " + strings.Join(g.Approvers, ","), "until " + stamp(g.Expires), uses, g.Tool, bound}
+	return []any{g.ID, g.Scope, front.Principal(g.Requester), strings.Join(g.Approvers, ","), stamp(g.Expires), uses, g.Tool, bound}
 }
 
 func (a *app) grantRevoke(ctx context.Context, inv *command.Invocation) (*result, error) {

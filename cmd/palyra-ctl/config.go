@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"palyra/cmd/internal/command"
@@ -20,11 +19,11 @@ func (a *app) configShow(ctx context.Context, inv *command.Invocation) (*result,
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
+	t := front.NewTable("KEY", "VALUE", "SOURCE").Keep(0)
 	for _, s := range settings {
-		l.row(s.Key, fmt.Sprint(s.Value), s.Source)
+		t.Row(s.Key, s.Value, s.Source)
 	}
-	return text(front.Document{"settings": settings}, "%s", l), nil
+	return text(front.Document{"settings": settings}, "%s", a.table(inv, t)), nil
 }
 
 func (a *app) configValidate(_ context.Context, inv *command.Invocation) (*result, error) {

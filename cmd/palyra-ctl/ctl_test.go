@@ -33,6 +33,7 @@ type fake struct {
 	version   int64
 	err       error
 	hidden    bool
+	runs      []hub.Run
 	doctor    hub.Doctor
 }
 
@@ -46,6 +47,14 @@ func (f *fake) Status(context.Context, hub.Caller) (hub.Status, error) {
 		return hub.Status{Version: "v1", Mode: "normal", Hidden: true, Caller: hub.Caller{User: "uid:7"}}, f.err
 	}
 	return hub.Status{Version: "v1\x1b[2J", Mode: "normal", StatusDetail: &hub.StatusDetail{Profile: "local", Uptime: time.Hour}}, f.err
+}
+
+func (f *fake) Runs(_ context.Context, _ hub.Caller, q hub.RunQuery) (hub.Page[hub.Run], error) {
+	f.note("runs after " + q.After)
+	if q.After == "" {
+		return hub.Page[hub.Run]{Items: f.runs, Next: "more"}, f.err
+	}
+	return hub.Page[hub.Run]{Items: []hub.Run{{ID: "run_cc000000000000000000000000000000"}}}, f.err
 }
 
 func (f *fake) CreateSession(_ context.Context, _ hub.Caller, n hub.NewSession) (hub.Session, error) {
@@ -68,7 +77,12 @@ func (f *fake) Call(_ context.Context, _ hub.Caller, n hub.NewCall) (hub.Run, er
 	return f.run, f.err
 }
 
-func (f *fake) Run(context.Context, hub.Caller, string) (hub.Run, error) { return f.run, nil }
+func (f *fake) Run(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+	if f.runs != nil {
+		return hub.Run{ID: id}, f.err
+	}
+	return f.run, f.err
+}
 
 func (f *fake) CancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
 	f.note("cancel " + id)
@@ -315,7 +329,7 @@ func TestApproveForMore(t *testing.T) {
 	if status, out, _ := try(t, t.Context(), f, "approvals", "approve", "--for", "10m", "--preview", "apr_1"); status != 0 || len(f.calls) > 0 || !strings.Contains(out, "the pattern") {
 		t.Errorf("preview: %d, %q, %q", status, f.calls, out)
 	}
-	if status, out, _ := try(t, t.Context(), f, "approvals", "grants"); status != 0 || !strings.Contains(out, "grt_1") || !strings.Contains(out, "used 2 of 5") {
+	if status, out, _ := try(t, t.Context(), f, "approvals", "grants"); status != 0 || !strings.Contains(out, "grt_1") || !strings.Contains(out, "2 of 5") {
 		t.Errorf("grants: %d, %q", status, out)
 	}
 	if status, _, _ := try(t, t.Context(), f, "approvals", "revoke", "grt_1"); status != 0 || !slices.Equal(f.calls, []string{"revoke grt_1"}) {

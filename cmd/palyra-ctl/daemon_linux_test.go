@@ -72,7 +72,7 @@ func TestMembers(t *testing.T) {
 	version := func() string {
 		t.Helper()
 		_, stdout, stderr := palyra("members", "ls")
-		m := regexp.MustCompile(`(?m)^uid:1234 .* version +(\d+)`).FindStringSubmatch(stdout)
+		m := regexp.MustCompile(`(?m)^uid:1234 +\S+ +(\d+) `).FindStringSubmatch(stdout)
 		if m == nil {
 			t.Fatalf("uid:1234 is no member: %s%s", stdout, stderr)
 		}

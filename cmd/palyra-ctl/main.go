@@ -40,12 +40,13 @@ type app struct {
 	getenv         func(string) string
 	terminal       string // what an approval is confirmed on
 	dial           func(target) (hub.Hub, error)
+	columns        func(io.Writer) int // how wide an output is; 0: no terminal
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
-	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial}
+	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial, columns: terminal.Columns}
 	status := a.run(ctx, os.Args[1:])
 	_, _ = stdout.Flush(), stderr.Flush() // a lost write has been told; these are bytes of no character
 	stop()
@@ -70,7 +71,10 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if !ok {
 		panic("palyra-ctl: internal error: command " + inv.Command.Name + " has no function")
 	}
-	r, err := f(a, ctx, inv)
+	var r *result
+	if err = a.whole(ctx, inv); err == nil {
+		r, err = f(a, ctx, inv)
+	}
 	schema := strings.ReplaceAll(inv.Command.Name, " ", ".")
 	if r != nil && r.streamed {
 		// What there is to print was printed as it came.
@@ -112,7 +116,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
 	"config show": (*app).configShow, "config validate": (*app).configValidate, "config explain": (*app).configExplain, "config schema": (*app).configSchema,
 	"backup keygen": (*app).backupKeygen, "backup create": (*app).backupCreate, "backup verify": (*app).backupVerify, "backup restore": (*app).backupRestore,
-	"fuzz": (*app).fuzz,
+	"fuzz": (*app).fuzz, "complete": (*app).complete,
 }
 
 // need is a usage error for a flag that has no default.

@@ -46,7 +46,7 @@ func (a *app) policyWhy(ctx context.Context, inv *command.Invocation) (*result, 
 	l := newLines()
 	l.row("decision", d.DecisionID)
 	l.row("  "+d.Effect, d.Reason, "layer "+d.Layer, d.Outcome)
-	l.row("  asked by", d.Principal, d.Time)
+	l.row("  asked by", front.Principal(d.Principal), d.Time)
 	if d.Tool != "" {
 		l.row("  call", d.Tool, fmt.Sprintf("%q", d.Argv), d.Run)
 	}
@@ -178,10 +178,14 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, q hub.PolicyD
 	}
 	l := newLines()
 	l.row(fmt.Sprintf("%d decisions made again, %d skipped, %d would change, %d stay for another reason", d.Replayed, d.Skipped, len(d.Changed), d.Same))
+	t := front.NewTable("DECISION", "TIME", "CHANGE", "BY", "TOOL", "ARGUMENTS").Keep(0)
 	for _, c := range d.Changed {
-		l.row(fmt.Sprintf("  %.12s", c.DecisionID), c.Time, c.Tool, c.Before.Effect+" -> "+c.After.Effect, fmt.Sprint(c.After.Policies), fmt.Sprintf("%q", c.Argv))
+		t.Row(fmt.Sprintf("%.12s", c.DecisionID), c.Time, c.Before.Effect+" -> "+c.After.Effect, strings.Join(c.After.Policies, ","), c.Tool, fmt.Sprintf("%q", c.Argv))
 	}
 	r := text(front.Document{"diff": d}, "%s", l)
+	if len(d.Changed) > 0 {
+		r.Text += a.table(inv, t)
+	}
 	if len(d.Changed) > 0 {
 		r.Exit = front.Findings
 	}

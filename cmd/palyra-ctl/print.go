@@ -48,6 +48,48 @@ func (l *lines) String() string {
 	return strings.Join(out, "\n")
 }
 
+// table prints a table as wide as the output is, or whole with --wide.
+func (a *app) table(inv *command.Invocation, t *front.Table) string { return t.Text(a.width(inv)) }
+
+// width is how wide the output is, 0 where nothing is to be cut.
+func (a *app) width(inv *command.Invocation) int {
+	if inv.Has("wide") || a.columns == nil {
+		return 0
+	}
+	return a.columns(a.stdout)
+}
+
+// minShown is how much of an id is shown at least: its kind and eight digits.
+const minShown = len("ses_") + 8
+
+// ids shortens ids to what tells them apart in this list, where the output is a
+// terminal; every command takes the beginning of an id.
+func (a *app) ids(inv *command.Invocation, n int, id func(int) string) func(string) string {
+	if a.width(inv) == 0 {
+		return func(s string) string { return s }
+	}
+	size := minShown
+	for seen := map[string]bool{}; ; size++ {
+		clear(seen)
+		clash := false
+		for i := range n {
+			short := cut(id(i), size)
+			clash = clash || seen[short] && len(id(i)) > size
+			seen[short] = true
+		}
+		if !clash {
+			return func(s string) string { return cut(s, size) }
+		}
+	}
+}
+
+func cut(s string, n int) string {
+	if len(s) > n {
+		return s[:n]
+	}
+	return s
+}
+
 // cell makes one line of foreign text.
 func cell(s string) string {
 	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(front.Escape(s))

@@ -74,7 +74,7 @@ func (a *app) journalLs(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
+	t := front.NewTable("INDEX", "TIME", "WHAT", "ABOUT", "PRINCIPAL")
 	for _, e := range p.Items {
 		what, about := e.Outcome, e.Tool
 		switch {
@@ -85,9 +85,9 @@ func (a *app) journalLs(ctx context.Context, inv *command.Invocation) (*result, 
 		case what == "":
 			what = "intent"
 		}
-		l.row(e.Index, e.Time, what, about, e.Principal)
+		t.Row(e.Index, e.Time, what, about, front.Principal(e.Principal))
 	}
-	return text(front.Document{"entries": p.Items, "next": p.Next}, "%s%s", l, nextIndex(p.Next)), nil
+	return text(front.Document{"entries": p.Items, "next": p.Next}, "%s%s", a.table(inv, t), nextIndex(p.Next)), nil
 }
 
 func nextIndex(next string) string {
@@ -123,7 +123,7 @@ func (a *app) policyLs(ctx context.Context, inv *command.Invocation) (*result, e
 	if err != nil {
 		return nil, err
 	}
-	return policyResult(&p), nil
+	return a.policyResult(inv, &p), nil
 }
 
 func (a *app) policyReload(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -135,18 +135,17 @@ func (a *app) policyReload(ctx context.Context, inv *command.Invocation) (*resul
 	if err != nil {
 		return nil, err
 	}
-	return policyResult(&p), nil
+	return a.policyResult(inv, &p), nil
 }
 
-func policyResult(p *hub.PolicyInfo) *result {
-	l := newLines()
+func (a *app) policyResult(inv *command.Invocation, p *hub.PolicyInfo) *result {
 	source := p.Source
 	if source == "" {
 		source = "built in"
 	}
-	l.row(p.Digest, source)
+	t := front.NewTable("EFFECT", "POLICY", "WHERE", "REASON").Keep(1)
 	for _, q := range p.Policies {
-		l.row("  "+q.Effect, q.ID, fmt.Sprintf("%s:%d", q.File, q.Line), q.Reason)
+		t.Row(q.Effect, q.ID, fmt.Sprintf("%s:%d", q.File, q.Line), q.Reason)
 	}
-	return text(front.Document{"policy": p}, "%s", l)
+	return text(front.Document{"policy": p}, "policy set %s, %s\n%s", cell(p.Digest), cell(source), a.table(inv, t))
 }

@@ -25,11 +25,12 @@ func (a *app) sessionsLs(ctx context.Context, inv *command.Invocation) (*result,
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
+	t := front.NewTable("SESSION", "STATE", "CREATED", "PRINCIPAL", "TITLE").Keep(0)
+	short := a.ids(inv, len(p.Items), func(i int) string { return p.Items[i].ID })
 	for _, s := range p.Items {
-		l.row(s.ID, s.State, stamp(s.Created), s.Principal, s.Title)
+		t.Row(short(s.ID), s.State, stamp(s.Created), front.Principal(s.Principal), s.Title)
 	}
-	return text(front.Document{"sessions": p.Items, "next": p.Next}, "%s%s", l, more(p.Next)), nil
+	return text(front.Document{"sessions": p.Items, "next": p.Next}, "%s%s", a.table(inv, t), more(p.Next)), nil
 }
 
 func (a *app) sessionsNew(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -61,7 +62,7 @@ func (a *app) sessionsShow(ctx context.Context, inv *command.Invocation) (*resul
 	if err != nil {
 		return nil, err
 	}
-	return text(front.Document{"session": s, "runs": runs.Items, "next": runs.Next}, "%s%s", sessionLine(&s), runLines(runs.Items)), nil
+	return text(front.Document{"session": s, "runs": runs.Items, "next": runs.Next}, "%s%s", sessionLine(&s), a.runLines(inv, runs.Items)), nil
 }
 
 func (a *app) sessionsEnd(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -78,16 +79,24 @@ func (a *app) sessionsEnd(ctx context.Context, inv *command.Invocation) (*result
 
 func sessionLine(s *hub.Session) string {
 	l := newLines()
-	l.row(s.ID, s.State, "version", s.Version, "of "+s.Principal, stamp(s.Created), s.Title)
+	l.row("session", s.ID)
+	l.row("  state", s.State)
+	l.row("  version", s.Version)
+	l.row("  principal", front.Principal(s.Principal))
+	l.row("  created", stamp(s.Created))
+	if s.Title != "" {
+		l.row("  title", s.Title)
+	}
 	return l.String()
 }
 
-func runLines(runs []hub.Run) string {
-	l := newLines()
+func (a *app) runLines(inv *command.Invocation, runs []hub.Run) string {
+	t := front.NewTable("RUN", "STATE", "REASON", "CREATED", "CALLS", "PRINCIPAL").Keep(0)
+	short := a.ids(inv, len(runs), func(i int) string { return runs[i].ID })
 	for _, r := range runs {
-		l.row("  "+r.ID, r.State, dash(r.Reason), stamp(r.Created), fmt.Sprintf("%d calls", r.Use.Calls), r.Principal)
+		t.Row(short(r.ID), r.State, r.Reason, stamp(r.Created), r.Use.Calls, front.Principal(r.Principal))
 	}
-	return l.String()
+	return a.table(inv, t)
 }
 
 func (a *app) runsLs(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -99,7 +108,7 @@ func (a *app) runsLs(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
-	return text(front.Document{"runs": p.Items, "next": p.Next}, "%s%s", runLines(p.Items), more(p.Next)), nil
+	return text(front.Document{"runs": p.Items, "next": p.Next}, "%s%s", a.runLines(inv, p.Items), more(p.Next)), nil
 }
 
 // maxSteps bounds what is read of a file of steps.
@@ -151,7 +160,7 @@ func (a *app) runsShow(ctx context.Context, inv *command.Invocation) (*result, e
 	if err != nil {
 		return nil, err
 	}
-	return text(front.Document{"run": r}, "%s", runText(&r)), nil
+	return text(front.Document{"run": r}, "%s", a.runText(inv, &r)), nil
 }
 
 func (a *app) runsCancel(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -163,29 +172,37 @@ func (a *app) runsCancel(ctx context.Context, inv *command.Invocation) (*result,
 	if err != nil {
 		return nil, err
 	}
-	return text(front.Document{"run": r}, "%s", runText(&r)), nil
+	return text(front.Document{"run": r}, "%s", a.runText(inv, &r)), nil
 }
 
-// runText is a run with its steps.
-func runText(r *hub.Run) string {
+// runText is a run with its steps, and below what there is to say of each.
+func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 	l := newLines()
-	l.row(r.ID, r.State, dash(r.Reason), "session "+r.Session, fmt.Sprintf("%d calls, %d bytes, %v", r.Use.Calls, r.Use.Bytes, r.Use.Wall.Round(time.Millisecond)))
+	l.row("run", r.ID)
+	l.row("  state", r.State, r.Reason)
+	l.row("  session", r.Session)
+	l.row("  principal", front.Principal(r.Principal))
+	l.row("  used", fmt.Sprintf("%d calls, %d bytes, %v", r.Use.Calls, r.Use.Bytes, r.Use.Wall.Round(time.Millisecond)))
+	t, more := front.NewTable("STEP", "TOOL", "STATE", "OUTCOME", "EXIT", "RECEIPT"), newLines()
 	for _, s := range r.Steps {
-		at := "-"
-		if s.LogIndex != nil {
-			at = fmt.Sprintf("receipt %d", *s.LogIndex)
+		exit, at, step := "", "", fmt.Sprintf("step %d", s.Index)
+		if s.Outcome != "" {
+			exit = fmt.Sprint(s.Exit)
 		}
-		l.row(fmt.Sprintf("  %d", s.Index), s.Tool, s.State, dash(s.Outcome), fmt.Sprintf("exit %d", s.Exit), at)
+		if s.LogIndex != nil {
+			at = fmt.Sprint(*s.LogIndex)
+		}
+		t.Row(s.Index, s.Tool, s.State, s.Outcome, exit, at)
 		if s.Error != "" {
-			l.row("", "  error", s.Error)
+			more.row(step, "error", s.Error)
 		}
 		if d := s.Denial; d != nil {
-			l.row("", "  denied by "+d.Layer, d.Reason, fmt.Sprint(d.Policies))
+			more.row(step, "denied by "+d.Layer, d.Reason+" "+fmt.Sprint(d.Policies))
 			switch {
 			case strings.HasPrefix(d.Fix, "--- "): // a diff has lines
-				l.row("", "  fix", "palyra policy why "+d.DecisionID)
+				more.row(step, "fix", "palyra policy why "+d.DecisionID)
 			case d.Fix != "":
-				l.row("", "  fix", d.Fix)
+				more.row(step, "fix", d.Fix)
 			}
 			if d.Comment != "" {
 				l.row("", "  said", d.Comment)
@@ -197,13 +214,13 @@ func runText(r *hub.Run) string {
 		}{{"stdout", s.Stdout}, {"stderr", s.Stderr}} {
 			switch {
 			case o.out.Artifact != "":
-				l.row("", "  "+o.name, fmt.Sprintf("%d bytes", o.out.Size), o.out.Artifact)
+				more.row(step, o.name, fmt.Sprintf("%d bytes, artifact %s", o.out.Size, o.out.Artifact))
 			case o.out.Size > 0:
-				l.row("", "  "+o.name, fmt.Sprintf("%d bytes", o.out.Size), o.out.Text)
+				more.row(step, o.name, fmt.Sprintf("%d bytes: %s", o.out.Size, o.out.Text))
 			}
 		}
 	}
-	return l.String()
+	return l.String() + a.table(inv, t) + more.String()
 }
 
 // runsTape prints events as they come.
@@ -246,15 +263,15 @@ func (a *app) toolsLs(ctx context.Context, inv *command.Invocation) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	l := newLines()
+	table := front.NewTable("TOOL", "SENSITIVE", "DESCRIPTION").Keep(0)
 	for _, t := range tools {
-		ask := ""
+		sensitive := ""
 		if t.Sensitive {
-			ask = "sensitive"
+			sensitive = "yes"
 		}
-		l.row(t.Name, ask, t.Description)
+		table.Row(t.Name, sensitive, t.Description)
 	}
-	return text(front.Document{"tools": tools}, "%s", l), nil
+	return text(front.Document{"tools": tools}, "%s", a.table(inv, table)), nil
 }
 
 func (a *app) toolsShow(ctx context.Context, inv *command.Invocation) (*result, error) {

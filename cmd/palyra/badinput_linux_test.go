@@ -139,6 +139,9 @@ func works(args []string) bool {
 		last := args[len(args)-1]
 		return last != "" && last != "fifo" && last != "empty" && last != "empty/below" && last != "broken" && last != "loop" && last != "/dev/null"
 	case "policy":
+		if last := args[len(args)-1]; args[1] == "init" { // makes the directory
+			return !slices.Contains([]string{"", "fifo", "empty", "empty/below", "broken", "loop", "/dev/null", "missing/below", "open", "folder/file"}, last)
+		}
 		return strings.Contains(line, "--diff fifo") || // a pipe with a diff is one, and has a writer
 			strings.Contains(line, "--workspace folder") || strings.Contains(line, "--workspace open")
 	}

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -96,20 +95,19 @@ func (a *app) journalShow(inv *command.Invocation) (*front.Report, error) {
 	if one {
 		return showEntry(r, index)
 	}
-	var b strings.Builder
+	t := front.NewTable("INDEX", "TIME", "KIND", "OUTCOME", "COMMAND")
 	entries := []front.Document{}
 	for rec, err := range r.Entries(0, r.Size()) {
 		if err != nil {
 			return nil, err
 		}
-		line, fields, err := summarise(&rec)
+		fields, err := summarise(t, &rec)
 		if err != nil {
 			return nil, err
 		}
-		b.WriteString(line)
 		entries = append(entries, fields)
 	}
-	return &front.Report{Text: b.String(), Fields: front.Document{"size": r.Size(), "entries": entries}}, nil
+	return &front.Report{Text: t.Text(a.width(inv)), Fields: front.Document{"size": r.Size(), "entries": entries}}, nil
 }
 
 // parseIndex reads an optional entry number.
@@ -158,19 +156,20 @@ func statementOf(rec *journal.Record) (*statement, error) {
 	return statementIn(e.Payload)
 }
 
-// summarise is an entry on one line.
-func summarise(rec *journal.Record) (string, front.Document, error) {
+// summarise adds an entry to t, as one row.
+func summarise(t *front.Table, rec *journal.Record) (front.Document, error) {
 	if rec.Erased {
-		return fmt.Sprintf("%6d  erased\n", rec.Index), front.Document{"index": rec.Index, "erased": true}, nil
+		t.Row(rec.Index, "", "erased")
+		return front.Document{"index": rec.Index, "erased": true}, nil
 	}
 	s, err := statementOf(rec)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	if s.act != nil {
 		a := &s.act.Predicate
-		line := fmt.Sprintf("%6d  %-24.24s  act     %-15s  %s\n", rec.Index, front.Escape(a.Time), front.Escape(a.Act), front.Escape(a.Subject))
-		return line, front.Document{"index": rec.Index, "erased": false, "kind": "act", "act": a.Act, "time": a.Time,
+		t.Row(rec.Index, a.Time, "act", a.Act, a.Subject)
+		return front.Document{"index": rec.Index, "erased": false, "kind": "act", "act": a.Act, "time": a.Time,
 			"principal": a.Principal, "subject": a.Subject}, nil
 	}
 	p := &s.call.Predicate
@@ -178,7 +177,7 @@ func summarise(rec *journal.Record) (string, front.Document, error) {
 	if s.call.IsIntent() {
 		kind, outcome = "intent", ""
 	}
-	line := fmt.Sprintf("%6d  %-24.24s  %s  %-15s  %s\n", rec.Index, front.Escape(p.Time), kind, front.Escape(outcome), quoted(p.Capsule.Argv))
-	return line, front.Document{"index": rec.Index, "erased": false, "kind": kind, "outcome": outcome, "time": p.Time,
+	t.Row(rec.Index, p.Time, kind, outcome, quoted(p.Capsule.Argv))
+	return front.Document{"index": rec.Index, "erased": false, "kind": kind, "outcome": outcome, "time": p.Time,
 		"call_id": p.CallID, "capsule": p.Capsule.Digest, "argv": p.Capsule.Argv}, nil
 }

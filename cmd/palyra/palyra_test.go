@@ -279,3 +279,21 @@ func TestTableForExec(t *testing.T) {
 		}
 	}
 }
+
+// TestGroups: the overview has every command, once.
+func TestGroups(t *testing.T) {
+	table := table()
+	in := map[string]int{}
+	for _, g := range table.Groups {
+		for _, n := range g.Nouns {
+			in[n]++
+		}
+	}
+	help := table.Help()
+	for _, c := range table.Commands {
+		noun, _, _ := strings.Cut(c.Name, " ")
+		if in[noun] != 1 || strings.Count(help, "\n  "+c.Name+" ") != 1 {
+			t.Errorf("%s is in %d groups of the overview", c.Name, in[noun])
+		}
+	}
+}

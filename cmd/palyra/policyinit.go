@@ -77,6 +77,10 @@ func emptyDir(op, dir string) (*os.Root, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fault.New(fault.Usage, "bad_file", op, err)
 	}
+	// OpenRoot would wait at a FIFO for somebody to write to it.
+	if fi, err := os.Stat(dir); err == nil && !fi.IsDir() {
+		return nil, fault.New(fault.Usage, "bad_file", op, errors.New("it is no directory"))
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fault.New(fault.Usage, "bad_file", op, err)

@@ -14,6 +14,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/terminal"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/durable"
@@ -274,12 +275,15 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, base, candida
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d decisions made again, %d skipped, %d would change, %d stay for another reason\n", res.Decided, res.Skipped, len(res.Changed), res.Same)
 	changed := []front.Document{}
+	t := front.NewTable("DECISION", "TIME", "CHANGE", "BY", "ARGUMENTS").Keep(0)
 	for _, c := range res.Changed {
 		p := &c.Statement.Predicate
-		fmt.Fprintf(&b, "  %.12s %s  %s -> %s by %s  %s\n", front.Escape(c.ID()), front.Escape(p.Time), c.Before.Effect, c.After.Effect,
-			front.Escape(orNone(c.After.Policies)), quoted(p.Capsule.Argv))
+		t.Row(cut(c.ID(), 12), p.Time, fmt.Sprintf("%s -> %s", c.Before.Effect, c.After.Effect), strings.Join(c.After.Policies, ","), quoted(p.Capsule.Argv))
 		changed = append(changed, front.Document{"decision_id": c.ID(), "call_id": p.CallID, "log_index": c.Index, "time": p.Time, "principal": p.Principal,
 			"tool": p.Tool, "argv": p.Capsule.Argv, "run": p.RunID, "before": verdictFields(&c.Before), "after": verdictFields(&c.After)})
+	}
+	if len(changed) > 0 {
+		b.WriteString(t.Text(a.width(inv)))
 	}
 	rep := &front.Report{Text: b.String(), Fields: front.Document{"from": base.Digest(), "to": candidate.Digest(), "replayed": res.Decided,
 		"skipped": res.Skipped, "same": res.Same, "changed": changed}}
@@ -288,6 +292,17 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, base, candida
 	}
 	return rep, nil
 }
+
+// width is how wide the output is, 0 where nothing is to be cut.
+func (a *app) width(inv *command.Invocation) int {
+	if inv.Has("wide") {
+		return 0
+	}
+	return terminal.Columns(a.stdout)
+}
+
+// cut is the beginning of s.
+func cut(s string, n int) string { return s[:min(n, len(s))] }
 
 func verdictFields(d *policy.Decision) front.Document {
 	return front.Document{"effect": d.Effect, "reason": d.Reason, "policies": append([]string{}, d.Policies...)}

@@ -19,6 +19,7 @@ const maxPIDs = 4 << 20
 
 var (
 	flagJSON    = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
+	flagWide    = command.Flag{Name: "wide", Help: "cut nothing, as it is where the output is no terminal"}
 	flagState   = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
 	flagTrust   = command.Flag{Name: "trust", Arg: "DIR", Help: "directory with the public keys to verify against\n(default the trust folder of the state directory)"}
 	flagPolicy  = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
@@ -46,7 +47,14 @@ func table() *command.Table {
 		}
 	}
 	return &command.Table{Program: "palyra", Summary: "decide, confine and attest the tool calls of agents",
-		Commands: append(own, operator.Commands()...), Exits: front.Statuses()}
+		Commands: append(own, operator.Commands()...), Exits: front.Statuses(), Groups: []command.Group{
+			{Title: "Calls", Nouns: []string{"exec", "call", "tools", "sessions", "runs", "artifact"}},
+			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
+			{Title: "Evidence", Nouns: []string{"attest", "journal"}},
+			{Title: "The host", Nouns: []string{"sandbox", "bench", "fuzz"}},
+			{Title: "palyrad", Nouns: []string{"status", "doctor", "stop", "resume", "config", "backup", "members", "token"}},
+			{Title: "This program", Nouns: []string{"help", "man", "completion", "complete", "version"}},
+		}}
 }
 
 // withCommon adds to the statuses that a command documents those that each has,
@@ -166,7 +174,7 @@ var journalShowCommand = command.Command{
 	Long: `
 Without INDEX one line per entry: index, time, kind, outcome, command. With
 INDEX that entry's statement. Nothing is verified; use journal verify for that.`,
-	Flags:    []command.Flag{flagState, flagJSON},
+	Flags:    []command.Flag{flagState, flagWide, flagJSON},
 	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "no journal, or no such entry"}, exitUsage, exitIntegrity, exitState},
 	Examples: []command.Example{{Line: "palyra journal show 3", Does: "shows the entry with index 3"}},
 }
@@ -255,9 +263,12 @@ var completionCommand = command.Command{
 }
 
 var manCommand = command.Command{
-	Name: "man", Operands: "DIR", Min: 1, Max: 1, Short: "write a manual page for each command into a directory",
+	Name: "man", Operands: "DIR", Min: 1, Max: 1, Short: "write the manual pages into a directory",
+	Long: `
+One page for each command and palyra.1 for the whole, all of section 1. Those of
+palyrad and its configuration are written by palyrad man.`,
 	Flags: []command.Flag{flagJSON}, Exits: []command.Exit{exitOK, exitUsage, exitBusy},
-	Examples: []command.Example{{Line: "palyra man ./man1", Does: "writes palyra-exec.1 and the others"}},
+	Examples: []command.Example{{Line: "palyra man ./man1", Does: "writes palyra.1, palyra-exec.1 and the others"}},
 }
 
 var helpCommand = command.Command{

@@ -29,6 +29,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/terminal"
 	"palyra/internal/fault"
 	"palyra/isolate/knob"
 	"palyra/kernel/config"
@@ -75,6 +76,12 @@ func (p *program) run(ctx context.Context, args []string) int {
 	switch inv.Command.Name {
 	case "version":
 		return front.Say(p.stdout, p.stderr, "palyrad", "palyrad "+version+"\n")
+	case "man":
+		if err := p.man(t, inv); err != nil {
+			front.Complain(p.stderr, "palyrad", err)
+			return front.Exit(err)
+		}
+		return 0
 	case "help":
 		return front.Say(p.stdout, p.stderr, "palyrad", t.Help())
 	}
@@ -103,7 +110,7 @@ SIGTERM drains and ends with status 0. SIGHUP reads configuration and policies
 again and keeps the old ones on any error.`,
 				Flags: []command.Flag{
 					{Name: "config", Arg: "FILE", Help: "configuration file (default: none, every key has its default)"},
-					{Name: "profile", Arg: "NAME", Help: "local, single-vm or worker-enabled; in place of the file's"},
+					{Name: "profile", Arg: "NAME", Help: "local, single-vm or worker-enabled; in place of the file's", Values: "local|single-vm|worker-enabled"},
 					{Name: "check", Help: "check the configuration, print it, and start nothing"},
 				},
 				Exits: []command.Exit{
@@ -119,6 +126,9 @@ again and keeps the old ones on any error.`,
 					{Line: "palyrad --config palyrad.toml --check", Does: "say what is wrong with a file"},
 				},
 			},
+			{Name: "man", Operands: "DIR", Min: 1, Max: 1, Short: "write palyrad(8), palyra-cell(8) and palyrad.toml(5) below a directory",
+				Exits:    []command.Exit{{Code: "0", Meaning: "written"}, {Code: "75", Meaning: "the directory cannot be written to"}},
+				Examples: []command.Example{{Line: "palyrad man /usr/share/man", Does: "into man5 and man8 there"}}},
 			{Name: "version", Short: "print the version"},
 			{Name: "help", Short: "print the commands"},
 		},
@@ -151,9 +161,11 @@ func (p *program) serve(ctx context.Context, inv *command.Invocation) error {
 		return err
 	}
 	if inv.Has("check") {
+		table := front.NewTable("KEY", "VALUE", "SOURCE").Keep(0)
 		for _, v := range cfg.Values() {
-			fmt.Fprintf(p.stdout, "%-28s %-24q %s\n", v.Key, v.Value, v.Source)
+			table.Row(v.Key, v.Value, v.Source)
 		}
+		fmt.Fprint(p.stdout, table.Text(terminal.Columns(p.stdout)))
 		return nil
 	}
 	d := &daemon{program: p, again: func() (*config.Config, error) { return p.configure(inv) }}

@@ -27,6 +27,7 @@ package command
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"palyra/internal/fault"
@@ -37,7 +38,34 @@ type Table struct {
 	Program  string
 	Summary  string // one line
 	Commands []Command
-	Exits    []Exit // what the statuses of the commands have in common, for the overview
+	Exits    []Exit  // what the statuses of the commands have in common, for the overview
+	Groups   []Group // how the overview orders the commands; without any as they stand
+}
+
+// Group is a part of the overview: the commands with these first words, in their order.
+type Group struct {
+	Title string
+	Nouns []string
+}
+
+// group returns the commands of a group.
+func (t *Table) group(g Group) (out []*Command) {
+	for _, want := range g.Nouns {
+		for i := range t.Commands {
+			if noun, _, _ := strings.Cut(t.Commands[i].Name, " "); noun == want {
+				out = append(out, &t.Commands[i])
+			}
+		}
+	}
+	return out
+}
+
+// groups is Groups, or one of all commands.
+func (t *Table) groups() []Group {
+	if len(t.Groups) == 0 {
+		return []Group{{"Commands", t.nouns()}}
+	}
+	return t.Groups
 }
 
 // Command is one entry. Name may be two words ("attest verify").
@@ -48,6 +76,9 @@ type Command struct {
 	Rest     bool   // operands stand after a mandatory "--" and are not looked at
 	Short    string // one line, lower-case, no period
 	Long     string // paragraphs, wrapped at 78 columns
+	// Takes says what each operand is, for completion: a list of words "a|b|c", or
+	// "@kind" for what the program lists when it is asked "complete kind".
+	Takes    []string
 	Flags    []Flag
 	Exits    []Exit
 	Examples []Example
@@ -61,6 +92,7 @@ type Flag struct {
 	Arg    string // placeholder; "" makes it a switch
 	Help   string // one or more lines
 	Repeat bool   // may be given more than once
+	Values string // what it takes, as Command.Takes; "" is what Arg says: "a|b", or a path
 	// Parse checks and converts the value; nil keeps the string.
 	Parse func(string) (any, error)
 }
@@ -150,14 +182,68 @@ func (t *Table) split(args []string) (*Command, []string, error) {
 	case len(subs) == 0 && strings.HasPrefix(args[0], "-"):
 		return nil, nil, t.usage("unknown_flag", "", "unknown flag %q before the command", args[0])
 	case len(subs) == 0:
-		return nil, nil, t.usage("unknown_command", "", "unknown command %q", args[0])
+		return nil, nil, t.near(args[0], t.nouns(), t.usage("unknown_command", "", "unknown command %q", args[0]))
 	case len(args) == 1:
 		return nil, nil, t.usage("no_command", "", "%s: want one of %s", args[0], strings.Join(subs, ", "))
 	}
 	if c := t.Find(args[0] + " " + args[1]); c != nil {
 		return c, args[2:], nil
 	}
-	return nil, nil, t.usage("unknown_command", "", "%s: unknown command %q, want one of %s", args[0], args[1], strings.Join(subs, ", "))
+	return nil, nil, t.near(args[1], subs, t.usage("unknown_command", "", "%s: unknown command %q, want one of %s", args[0], args[1], strings.Join(subs, ", ")))
+}
+
+// nouns are the first words of the commands.
+func (t *Table) nouns() (out []string) {
+	for _, c := range t.Commands {
+		noun, _, _ := strings.Cut(c.Name, " ")
+		if !slices.Contains(out, noun) {
+			out = append(out, noun)
+		}
+	}
+	return out
+}
+
+// near adds to err the word that a mistyped one most likely meant.
+func (t *Table) near(word string, words []string, err *fault.Error) *fault.Error {
+	best, least := "", 1+max(1, len(word)/3)
+	for _, w := range words {
+		if d := distance(word, w); d < least {
+			best, least = w, d
+		}
+	}
+	if best == "" {
+		return err
+	}
+	return err.WithHint(fmt.Sprintf("did you mean %s? %s", best, err.Hint))
+}
+
+// distance is how many letters are to be changed, added, dropped or exchanged with
+// their neighbour. A word longer than any command is far from all.
+func distance(a, b string) int {
+	if len(a) > 32 || len(b) > 32 {
+		return 64
+	}
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			change := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			rows[i][j] = min(change, rows[i-1][j]+1, rows[i][j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
 }
 
 func (t *Table) parse(inv *Invocation, args []string) error {
@@ -215,7 +301,11 @@ func (t *Table) flag(inv *Invocation, a string, args []string) ([]string, error)
 	word, _, _ := strings.Cut(a, "=")
 	switch {
 	case f == nil:
-		return nil, t.usage("unknown_flag", c.Name, "unknown flag %q", word)
+		var flags []string
+		for _, f := range c.Flags {
+			flags = append(flags, "--"+f.Name)
+		}
+		return nil, t.near(word, flags, t.usage("unknown_flag", c.Name, "unknown flag %q", word))
 	case inv.Has(name) && !f.Repeat:
 		return nil, t.usage("repeated_flag", c.Name, "flag --%s given twice", name)
 	case f.Arg == "" && inline:

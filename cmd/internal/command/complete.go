@@ -11,10 +11,11 @@ var Shells = []string{"bash", "zsh", "fish"}
 
 // node is a word of the command line and what may follow it.
 type node struct {
-	word  string // "" for the program itself, "exec", "journal", "journal show"
-	next  []next // verbs, for a noun
-	flags []Flag // of a command
-	rest  bool   // after "--" comes another command line
+	word  string   // "" for the program itself, "exec", "journal", "journal show"
+	next  []next   // verbs, for a noun
+	flags []Flag   // of a command
+	takes []string // of a command's operands
+	rest  bool     // after "--" comes another command line
 }
 
 type next struct{ word, short string }
@@ -34,7 +35,7 @@ func (t *Table) nodes() []node {
 	}
 	for _, c := range t.Commands {
 		at := add(c.Name)
-		out[at].flags, out[at].rest = c.Flags, c.Rest
+		out[at].flags, out[at].takes, out[at].rest = c.Flags, c.Takes, c.Rest
 		noun, verb, two := strings.Cut(c.Name, " ")
 		if two {
 			n := add(noun)
@@ -83,34 +84,74 @@ func (t *Table) Complete(shell string) (string, error) {
 	return "", t.usage("unknown_shell", "completion", "unknown shell %q, want one of %s", shell, strings.Join(Shells, ", "))
 }
 
+// candidates is what a flag takes, in a shell's words: a list, or a command that
+// lists; "" if neither is known. Arg says it where it is a choice, "fresh|void".
+func (t *Table) candidates(values string) string {
+	if kind, ok := strings.CutPrefix(values, "@"); ok {
+		return fmt.Sprintf("$(%s complete %s 2>/dev/null)", t.Program, kind)
+	}
+	if strings.Contains(values, "|") {
+		return strings.ReplaceAll(values, "|", " ")
+	}
+	return ""
+}
+
+func (f *Flag) takes() string {
+	if f.Values != "" {
+		return f.Values
+	}
+	if strings.Trim(f.Arg, "abcdefghijklmnopqrstuvwxyz|-") == "" {
+		return f.Arg
+	}
+	return ""
+}
+
 func (t *Table) completeBash() string {
 	fn := "_" + strings.ReplaceAll(t.Program, "-", "_")
+	nodes := t.nodes()
+	var known, valued []string
+	for _, n := range nodes[1:] {
+		known = append(known, "'"+n.word+"'")
+		for _, f := range n.flags {
+			if f.Arg != "" {
+				valued = append(valued, "'"+n.word+"/--"+f.Name+"'")
+			}
+		}
+	}
+	if len(valued) == 0 {
+		valued = []string{"/"}
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `# bash completion for %[1]s, made by: %[1]s completion bash
 %[2]s() {
-	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} node= words= i w
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} node= words= i w n=0
 	COMPREPLY=()
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		w=${COMP_WORDS[i]}
 		case $w in
 		--) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-		-*) continue ;;
+		-*) case "$node/$w" in %[4]s) ((i++)) ;; esac; continue ;;
 		esac
 		case "$node${node:+ }$w" in
-`, t.Program, fn)
-	nodes := t.nodes()
-	var known []string
-	for _, n := range nodes[1:] {
-		known = append(known, "'"+n.word+"'")
-	}
-	fmt.Fprintf(&b, "\t\t%s) node=\"$node${node:+ }$w\" ;;\n\t\tesac\n\tdone\n\tcase \"$node/$prev\" in\n", strings.Join(known, "|"))
+		%[3]s) node="$node${node:+ }$w" ;;
+		*) ((n++)) ;;
+		esac
+	done
+	case "$node/$prev" in
+`, t.Program, fn, strings.Join(known, "|"), strings.Join(valued, "|"))
 	for _, n := range nodes {
 		for _, f := range n.flags {
+			words := t.candidates(f.takes())
 			switch {
+			case f.Arg == "":
+			case words != "":
+				fmt.Fprintf(&b, "\t'%s/--%s') COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n", n.word, f.Name, words)
 			case strings.HasPrefix(f.Arg, "DIR"):
 				fmt.Fprintf(&b, "\t'%s/--%s') COMPREPLY=($(compgen -d -- \"$cur\")); return ;;\n", n.word, f.Name)
-			case f.Arg != "":
+			case strings.Contains(f.Arg, "FILE") || f.Arg == "PATH":
 				fmt.Fprintf(&b, "\t'%s/--%s') COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n", n.word, f.Name)
+			default: // a number, a time, a text: no file is meant
+				fmt.Fprintf(&b, "\t'%s/--%s') return ;;\n", n.word, f.Name)
 			}
 		}
 	}
@@ -119,6 +160,11 @@ func (t *Table) completeBash() string {
 		fmt.Fprintf(&b, "\t'%s') ", n.word)
 		if n.next != nil {
 			fmt.Fprintf(&b, "words='%s'; ", n.words())
+		}
+		for i, takes := range n.takes {
+			if words := t.candidates(takes); words != "" {
+				fmt.Fprintf(&b, "((n == %d)) && { COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); [[ $cur == -* ]] || return; }; ", i, words)
+			}
 		}
 		if n.word != "" {
 			fmt.Fprintf(&b, "[[ $cur == -* ]] && words='%s'; ", n.flagWords())
@@ -152,9 +198,17 @@ func (t *Table) completeFish() string {
 		for _, v := range n.next {
 			fmt.Fprintf(&b, "complete -c %s -n '%s' -f -a %s -d %s\n", p, seen, v.word, fishQuote(v.short))
 		}
+		for _, takes := range n.takes {
+			if words := t.fishWords(takes); words != "" {
+				fmt.Fprintf(&b, "complete -c %s -n '%s' -f -a %s\n", p, seen, words)
+			}
+		}
 		for _, f := range n.flags {
 			arg := ""
-			if f.Arg != "" {
+			switch words := t.fishWords(f.takes()); {
+			case words != "":
+				arg = " -x -a " + words
+			case f.Arg != "":
 				arg = " -r"
 			}
 			help, _, _ := strings.Cut(f.Help, "\n")
@@ -162,6 +216,17 @@ func (t *Table) completeFish() string {
 		}
 	}
 	return b.String()
+}
+
+// fishWords is candidates for fish, quoted.
+func (t *Table) fishWords(values string) string {
+	if kind, ok := strings.CutPrefix(values, "@"); ok {
+		return fishQuote(fmt.Sprintf("(%s complete %s 2>/dev/null)", t.Program, kind))
+	}
+	if words := t.candidates(values); words != "" {
+		return fishQuote(words)
+	}
+	return ""
 }
 
 // fishQuote quotes for fish, where only \ and ' are special within ”.

@@ -11,6 +11,8 @@ var sample = Table{Program: "pal", Summary: "s", Commands: []Command{
 	{Name: "exec", Operands: "-- CMD", Rest: true, Min: 1, Max: -1, Short: "run it", Flags: []Flag{{Name: "state", Arg: "DIR", Help: "where\nmore"}, {Name: "json", Help: "it's"}}},
 	{Name: "journal show", Short: "list", Long: "One.\n\n.two - 'x' \\ y", Flags: []Flag{{Name: "json", Help: "x"}}, Exits: []Exit{{"0", "ok"}}, Examples: []Example{{"pal journal show", "lists"}}},
 	{Name: "journal verify", Short: "check"},
+	{Name: "members set", Short: "give", Takes: []string{"@member", "owner|admin"}, Flags: []Flag{{Name: "scope", Arg: "PERMISSION", Values: "run.start|run.cancel"},
+		{Name: "tier", Arg: "b|c"}, {Name: "session", Arg: "ID", Values: "@session"}, {Name: "limit", Arg: "N"}}},
 }}
 
 // TestCompleteBash asks a real bash what it would offer.
@@ -27,7 +29,15 @@ func TestCompleteBash(t *testing.T) {
 		line string // the last word is the one to complete
 		want []string
 	}{
-		{"pal ", []string{"exec", "journal"}},
+		{"pal ", []string{"exec", "journal", "members"}},
+		{"pal members set --tier ", []string{"b", "c"}},
+		{"pal members set --scope run.c", []string{"run.cancel"}},
+		{"pal members set --limit ", nil},
+		{"pal members set ", []string{"uid:1", "uid:2"}},
+		{"pal members set --tier b uid:1 o", []string{"owner"}},
+		{"pal members set --session ses_1 ", []string{"uid:1", "uid:2"}},
+		{"pal members set --session ", []string{"ses_1"}},
+		{"pal members set --t", []string{"--tier"}},
 		{"pal j", []string{"journal"}},
 		{"pal journal ", []string{"show", "verify"}},
 		{"pal journal v", []string{"verify"}},
@@ -40,6 +50,7 @@ func TestCompleteBash(t *testing.T) {
 	} {
 		words := strings.Split(c.line, " ")
 		cmd := exec.Command(bash, "--norc", "-c", script+`
+pal() { [[ $* == "complete member" ]] && printf 'uid:1\nuid:2\n'; [[ $* == "complete session" ]] && echo ses_1; }
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _pal; printf '%s\n' "${COMPREPLY[@]}"`, "bash")
 		cmd.Args = append(cmd.Args, words...)
 		out, err := cmd.Output()
@@ -63,6 +74,7 @@ func TestCompleteOthers(t *testing.T) {
 		"complete -c pal -n '__fish_seen_subcommand_from journal; and not __fish_seen_subcommand_from show verify' -f -a verify -d 'check'\n",
 		"complete -c pal -n '__fish_seen_subcommand_from exec' -l state -r -d 'where'\n",
 		`-l json -d 'it\'s'`,
+		"-l tier -x -a 'b c'", "-f -a '(pal complete member 2>/dev/null)'\n",
 	} {
 		if err != nil || !strings.Contains(fish, want) {
 			t.Errorf("fish: no line %q in\n%s", want, fish)

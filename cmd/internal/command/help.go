@@ -8,13 +8,16 @@ import (
 // Help returns the overview of all commands.
 func (t *Table) Help() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s - %s\n\nUsage: %s COMMAND [FLAG]... [OPERAND]...\n\nCommands:\n", t.Program, t.Summary, t.Program)
+	fmt.Fprintf(&b, "%s - %s\n\nUsage: %s COMMAND [FLAG]... [OPERAND]...\n", t.Program, t.Summary, t.Program)
 	width := 0
 	for _, c := range t.Commands {
 		width = max(width, len(c.Name))
 	}
-	for _, c := range t.Commands {
-		fmt.Fprintf(&b, "  %-*s  %s\n", width, c.Name, c.Short)
+	for _, g := range t.groups() {
+		fmt.Fprintf(&b, "\n%s:\n", g.Title)
+		for _, c := range t.group(g) {
+			fmt.Fprintf(&b, "  %-*s  %s\n", width, c.Name, c.Short)
+		}
 	}
 	if len(t.Exits) > 0 {
 		b.WriteString("\nExit status, where the help of a command says nothing else:\n")

@@ -47,6 +47,55 @@ func (t *Table) Man(c *Command) string {
 	return b.String()
 }
 
+// ManOverview returns the page of the program itself, in a section: what it is,
+// its commands, and more, which is text in man(7)'s language.
+func (t *Table) ManOverview(section int, more string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, ".TH %s %d \"\" \"%s\" \"\"\n", roff(strings.ToUpper(t.Program)), section, roff(t.Program))
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(t.Program), roff(t.Summary))
+	fmt.Fprintf(&b, ".SH SYNOPSIS\n\\fB%s\\fR \\fICOMMAND\\fR [\\fIFLAG\\fR]... [\\fIOPERAND\\fR]...\n", roff(t.Program))
+	for _, g := range t.groups() {
+		fmt.Fprintf(&b, ".SH %s\n", roff(strings.ToUpper(g.Title)))
+		for _, c := range t.group(g) {
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", roff(c.Name), roff(c.Short))
+		}
+	}
+	if len(t.Exits) > 0 {
+		b.WriteString(".SH EXIT STATUS\nWhere the page of a command says nothing else:\n")
+	}
+	for _, e := range t.Exits {
+		fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", roff(e.Code), roff(e.Meaning))
+	}
+	return b.String() + more
+}
+
+// ManPage returns a page made of paragraphs under headings: a text in which a line
+// that begins with "# " is a heading, and lines of four spaces stand as they are.
+func ManPage(name string, section int, short, text string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, ".TH %s %d \"\" \"palyra\" \"\"\n.SH NAME\n%s \\- %s\n", roff(strings.ToUpper(name)), section, roff(name), roff(short))
+	literal := false
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+		code := strings.HasPrefix(line, "    ")
+		if code != literal && (code || line != "") {
+			b.WriteString(map[bool]string{true: ".nf\n", false: ".fi\n"}[code])
+			literal = code
+		}
+		switch title, heading := strings.CutPrefix(line, "# "); {
+		case heading:
+			fmt.Fprintf(&b, ".SH %s\n", roff(strings.ToUpper(title)))
+		case line == "" && !literal:
+			b.WriteString(".PP\n")
+		default:
+			fmt.Fprintf(&b, "%s\n", roff(line))
+		}
+	}
+	if literal {
+		b.WriteString(".fi\n")
+	}
+	return b.String()
+}
+
 // ManName is the file name of c's page.
 func (t *Table) ManName(c *Command) string {
 	return t.Program + "-" + strings.ReplaceAll(c.Name, " ", "-") + ".1"

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/authz/access"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 )
@@ -37,8 +38,50 @@ func Serves(name string) bool {
 	return false
 }
 
+// tabled are the commands that print a table.
+var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
+	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
+	"journal ls": true, "token ls": true, "token revoke": true, "members ls": true, "config show": true}
+
+// takes says what the operands of commands are; see command.Command.
+var takes = map[string][]string{
+	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"},
+	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
+	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "members set": {"@member", roles}, "members rm": {"@member"},
+	"config explain": {"@key"}, "complete": {"approval|grant|key|member|run|session|token|tool"},
+}
+
+// valuesOf says what a flag takes that does not say it itself.
+func valuesOf(command, flag string) string {
+	switch command + " --" + flag {
+	case "call --session", "runs ls --session", "runs start --session":
+		return "@session"
+	case "token create --principal":
+		return "@member"
+	case "sessions ls --state":
+		return "open|ended"
+	case "runs ls --state":
+		return "pending|accepted|in_progress|waiting_approval|done|failed|cancelled"
+	case "approvals ls --state":
+		return "pending|approved|denied|expired|withdrawn|all"
+	case "approvals approve --scope":
+		return "once|session"
+	case "approvals approve --pattern":
+		return "same|content|within="
+	case "token create --scope":
+		var names []string
+		for _, p := range access.All().List() {
+			names = append(names, string(p))
+		}
+		return strings.Join(names, "|")
+	}
+	return ""
+}
+
+const roles = "operator|admin|owner"
+
 func groups() [][]command.Command {
-	return [][]command.Command{daemon(), work(), approvals(), policies(), records(), access(), configs(), backups(), proof()}
+	return [][]command.Command{daemon(), work(), approvals(), policies(), records(), members(), configs(), backups(), completions(), proof()}
 }
 
 // Commands returns every command that palyra-ctl serves.
@@ -49,7 +92,16 @@ func Commands() []command.Command {
 			if c.Name != "config validate" && c.Name != "config explain" && c.Name != "config schema" && c.Name != "backup keygen" && c.Name != "backup verify" && c.Name != "backup restore" && c.Name != "fuzz" {
 				c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], connection...)
 			}
+			if tabled[c.Name] {
+				c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], flagWide)
+			}
 			c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], flagJSON)
+			c.Takes = takes[c.Name]
+			for i := range c.Flags {
+				if v := valuesOf(c.Name, c.Flags[i].Name); v != "" {
+					c.Flags[i].Values = v
+				}
+			}
 			c.Exits = append(append([]command.Exit{exitOK, exitUsage}, c.Exits...), exits...)
 			out = append(out, c)
 		}
@@ -59,6 +111,7 @@ func Commands() []command.Command {
 
 var (
 	flagJSON   = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
+	flagWide   = command.Flag{Name: "wide", Help: "cut nothing, and show ids whole, as it is where the output\nis no terminal"}
 	connection = []command.Flag{
 		{Name: "socket", Arg: "PATH", Help: "palyrad's unix socket (default $PALYRA_SOCKET, else\nthe first there is of $XDG_RUNTIME_DIR/palyra/palyrad.sock,\npalyrad.sock in the state directory, /run/palyra/palyrad.sock)"},
 		{Name: "url", Arg: "URL", Help: "palyrad over HTTP instead, such as http://127.0.0.1:7142;\nneeds --token-file"},
@@ -280,7 +333,7 @@ func records() []command.Command {
 	}
 }
 
-func access() []command.Command {
+func members() []command.Command {
 	return []command.Command{
 		{Name: "token create", Operands: "NAME", Min: 1, Max: 1, Short: "make an API token and print it once",
 			Flags: []command.Flag{
@@ -315,6 +368,16 @@ func configs() []command.Command {
 			Examples: []command.Example{{Line: "palyra config explain pool.cells", Does: "from the struct that palyrad reads"}}},
 		{Name: "config schema", Short: "print the JSON Schema of the configuration",
 			Examples: []command.Example{{Line: "palyra config schema", Does: "for an editor"}}},
+	}
+}
+
+func completions() []command.Command {
+	return []command.Command{
+		{Name: "complete", Operands: "KIND", Min: 1, Max: 1, Short: "list ids of a kind, one a line, for completion scripts",
+			Long: `
+KIND is approval, grant, key, member, run, session, token or tool. palyrad is
+asked, for a second at most; key is of the configuration.`,
+			Examples: []command.Example{{Line: "palyra complete run", Does: "what palyra runs show can be given; the scripts of palyra completion ask so"}}},
 	}
 }
 

@@ -77,6 +77,19 @@ func Raw(w io.Writer) io.Writer {
 	return w
 }
 
+// Columns is how wide the terminal is that w writes to; 0: it writes to none.
+func Columns(w io.Writer) int {
+	if g, ok := w.(*Writer); ok {
+		w = g.to
+	}
+	f, ok := w.(*os.File)
+	if !ok || streamOf(f) == nil {
+		return 0
+	}
+	_, n := size(f)
+	return n
+}
+
 // Write implements io.Writer.
 func (w *Writer) Write(b []byte) (int, error) {
 	if w.dev == nil {
