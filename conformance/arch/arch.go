@@ -162,9 +162,6 @@ var skipReasons = []string{
 	"vector disabled",        // followed by the vector's reason
 }
 
-// longFiles are files over 500 lines, with the reason. Over 800 there is none.
-var longFiles = map[string]string{}
-
 // sleepers are test files that may call time.Sleep, with the reason.
 var sleepers = map[string]string{}
 

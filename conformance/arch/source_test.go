@@ -122,23 +122,11 @@ func docSource(g *ast.CommentGroup) string {
 	return b.String()
 }
 
-// TestFileLength asks at 500 lines and refuses at 800.
+// TestFileLength: a long file is split by subject.
 func TestFileLength(t *testing.T) {
-	for p := range longFiles {
-		if !slices.ContainsFunc(tree(t), func(f *file) bool { return f.path == p }) {
-			t.Errorf("%s is in longFiles and not in the tree", p)
-		}
-	}
 	for _, f := range tree(t) {
-		n := bytes.Count(f.src, []byte("\n"))
-		why := longFiles[f.path]
-		switch {
-		case n > 800:
+		if n := bytes.Count(f.src, []byte("\n")); n > 800 {
 			t.Errorf("%s has %d lines, limit 800", f.path, n)
-		case n > 500 && why == "":
-			t.Errorf("%s has %d lines: split it, or give the reason in longFiles", f.path, n)
-		case n <= 500 && why != "":
-			t.Errorf("%s is in longFiles and has %d lines", f.path, n)
 		}
 	}
 }
