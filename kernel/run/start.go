@@ -83,11 +83,9 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if q.Key != "" { // also when the queue is full
-		old, err := store.View(ctx, e.store, func(tx *store.Tx) (*store.Run, error) { return tx.RunByKey(q.User, q.Key) })
-		if fault.KindOf(err) != fault.NotFound {
-			return existing(old, p, err)
-		}
+	old, err := e.look(ctx, &q)
+	if err != nil || old != nil {
+		return existing(old, p, err)
 	}
 	sess := q.Session
 	if p.Ephemeral {
@@ -98,7 +96,6 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var old *store.Run
 	err = e.store.Update(ctx, func(tx *store.Tx) (err error) {
 		if q.Key != "" {
 			if old, err = tx.RunByKey(q.User, q.Key); fault.KindOf(err) != fault.NotFound {
@@ -126,6 +123,36 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	}
 	e.tapes.ring(j.id)
 	return j.id, nil
+}
+
+// look returns the run that was started with the same key before, if there is
+// one, also when the queue is full, and otherwise refuses a session that is not
+// the user's: nothing of the session is taken before it is known whose it is. The
+// owner of a session never changes.
+func (e *Engine) look(ctx context.Context, q *Request) (*store.Run, error) {
+	if q.Key == "" && q.Session == "" {
+		return nil, nil
+	}
+	return store.View(ctx, e.store, func(tx *store.Tx) (*store.Run, error) {
+		if q.Key != "" {
+			if r, err := tx.RunByKey(q.User, q.Key); fault.KindOf(err) != fault.NotFound {
+				return r, err
+			}
+		}
+		if q.Session == "" {
+			return nil, nil
+		}
+		return nil, ownSession(tx, q.Session, q.User)
+	})
+}
+
+// ownSession refuses a session of another as if it did not exist.
+func ownSession(tx *store.Tx, id, user string) error {
+	s, err := tx.Session(id)
+	if err == nil && s.Principal != user {
+		err = fault.New(fault.NotFound, "no_such_session", "start run", nil)
+	}
+	return err
 }
 
 func existing(r *store.Run, p *plan, err error) (string, error) {
@@ -253,10 +280,8 @@ func (e *Engine) create(tx *store.Tx, j *job, place session.Place, key string) e
 		if err := tx.CreateSession(s); err != nil {
 			return err
 		}
-	} else if s, err := tx.Session(j.session); err != nil {
+	} else if err := ownSession(tx, j.session, j.user); err != nil {
 		return err
-	} else if s.Principal != j.user { // as if it did not exist
-		return fault.New(fault.NotFound, "no_such_session", "start run", nil)
 	}
 	b, err := j.plan.encode()
 	if err != nil {
