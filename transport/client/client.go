@@ -10,7 +10,8 @@
 // The hub.Caller that a method takes is ignored: who asks is said by the socket
 // or by the token, and the daemon tells in Status who that is. Errors are those
 // of the daemon, with kind, reason, hint and denial; what the way itself adds is
-// fault.Unavailable ("daemon_unreachable", "connection_lost"), fault.Denied
+// fault.Unavailable ("daemon_unreachable", "connection_closed" before an answer,
+// "connection_lost" within one), fault.Denied
 // ("socket_forbidden"), fault.Canceled, fault.Timeout, and fault.Integrity for
 // an answer that is not one.
 //
@@ -42,6 +43,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"palyra/internal/fault"
@@ -197,7 +199,17 @@ func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
+	for n := 0; err != nil && n < attempts && closed(err) && r.repeatable() && wait(ctx, n); n++ {
+		if req.GetBody != nil {
+			req.Body, _ = req.GetBody() // of a bytes.Reader: never fails
+		}
+		resp, err = c.http.Do(req)
+	}
 	if err != nil {
+		if ctx.Err() == nil && closed(err) {
+			return nil, fault.New(fault.Unavailable, "connection_closed", r.op, errors.New("palyrad closed the connection before it answered")).
+				WithHint("its connections may all be in use, or it is ending: try again; systemctl stop palyrad, or SIGTERM, also ends every call")
+		}
 		return nil, c.lost(ctx, r.op, err)
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
@@ -205,6 +217,33 @@ func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
 	}
 	defer resp.Body.Close()
 	return nil, problem(resp, r.op)
+}
+
+// attempts is how often a request that may be sent again is, at most, when its
+// connection is closed before an answer.
+const attempts = 4
+
+// closed reports whether the daemon closed a connection that it had accepted.
+func closed(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// repeatable reports whether sending the request twice is sending it once. To
+// stop what is stopped changes nothing.
+func (r *request) repeatable() bool {
+	return r.method == http.MethodGet || r.header.Get("Idempotency-Key") != "" || r.path == "/stop"
+}
+
+// wait waits before the next attempt, and reports whether there is to be one.
+func wait(ctx context.Context, n int) bool {
+	t := time.NewTimer(20 * time.Millisecond << n)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // problem makes an error of an answer that is no success.
@@ -236,7 +275,8 @@ func (c *Client) lost(ctx context.Context, op string, err error) error {
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
 		return fault.New(fault.Unavailable, "daemon_unreachable", op, err).WithHint("is palyrad running? systemctl status palyrad")
 	}
-	return fault.New(fault.Unavailable, "connection_lost", op, err)
+	return fault.New(fault.Unavailable, "connection_lost", op, err).
+		WithHint("palyrad may have ended, or this reader was too slow: what was asked for may have happened, so look before asking again")
 }
 
 // ask sends a request and reads the JSON answer.

@@ -31,7 +31,7 @@ func serve(t *testing.T, lim httpapi.Limits) (h *apitest.Hub, socket, tcp string
 	t.Helper()
 	h = apitest.NewHub()
 	if lim.Rate == 0 {
-		lim.Rate, lim.Address = -1, -1
+		lim.Rate = -1
 	}
 	lim.Drain = time.Second
 	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: lim})
