@@ -60,8 +60,8 @@ func beServer(dir string) (err error) {
 		cancel()
 		err = errors.Join(err, h.Close(now))
 	}()
-	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: httpapi.Limits{Rate: -1, Address: -1,
-		Streams: streams, StreamsPerCaller: streams, Conns: 2 * streams, ConnsPerPeer: 2 * streams}})
+	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: httpapi.Limits{Rate: -1,
+		Streams: streams, StreamsPerCaller: streams, Conns: 2 * streams, ConnsPerCaller: 2 * streams}})
 	if err != nil {
 		return err
 	}

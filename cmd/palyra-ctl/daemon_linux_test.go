@@ -38,7 +38,7 @@ func office(t *testing.T) func(args ...string) (status int, stdout, stderr strin
 	if err != nil {
 		t.Fatal(errors.Join(err, st.Close(), k.Close()))
 	}
-	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: httpapi.Limits{Rate: -1, Address: -1}})
+	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: httpapi.Limits{Rate: -1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,8 +126,9 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	}
 	hc := httpapi.Config{
 		Hub: c.hub, Keys: keystore.New(c.store), Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics, Check: c.local.MayFollow, Denied: c.local.Remember,
+		Role: c.local.RoleOf,
 		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)),
-			StreamsPerCaller: max(1, int(cfg.Limits.SSEReadersEach)), Drain: drainHTTP},
+			StreamsPerCaller: max(1, int(cfg.Limits.SSEReadersEach)), Drain: drainHTTP, Files: connectionFiles(cfg)},
 	}
 	if c.api, err = httpapi.New(hc); err != nil {
 		return err
@@ -136,6 +137,20 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	c.health, err = httpapi.New(hc)
 	return err
 }
+
+// connectionFiles is how many descriptors connections may take: what the host
+// gives this process, without those of store, journal and cells.
+func connectionFiles(cfg *config.Config) int {
+	return max(minFiles, maxFiles()-ownFiles-callFiles*int(cfg.Limits.Concurrency))
+}
+
+// How many descriptors this process needs for itself and for each call at work,
+// and connections at least.
+const (
+	ownFiles  = 128
+	callFiles = 24
+	minFiles  = 64
+)
 
 // drainHTTP is how long requests have to end once the calls that they waited for
 // have.

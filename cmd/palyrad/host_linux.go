@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"syscall"
 
 	"palyra/internal/fault"
@@ -8,6 +9,16 @@ import (
 
 // setUmask keeps what palyrad makes from everybody else.
 func setUmask() { syscall.Umask(0o077) }
+
+// maxFiles returns how many descriptors this process may have. Go has raised the
+// soft limit to the hard one by now.
+func maxFiles() int {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return int(l.Cur)
+}
 
 // freeBytes returns the space that this user can still fill on the file system
 // of dir.

@@ -11,3 +11,6 @@ func setUmask() {}
 func freeBytes(string) (uint64, error) {
 	return 0, fault.New(fault.Unsupported, "platform_unsupported", "read free space", nil)
 }
+
+// maxFiles is none: nothing is served.
+func maxFiles() int { return 0 }

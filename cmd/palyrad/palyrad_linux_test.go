@@ -41,6 +41,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(asVictim); spec != "" {
 		os.Exit(beVictim(spec))
 	}
+	if targets := os.Getenv(asFlood); targets != "" {
+		os.Exit(beFlood(targets))
+	}
 	code := m.Run()
 	if os.Getenv("PALYRA_TEST_BIN") == "" {
 		if dir, _ := binaries(); dir != "" {

@@ -92,6 +92,7 @@ var reasons = map[string]int{
 	"too_many_readers":            429,
 	"too_many_runs":               429,
 	"too_many_sessions":           429,
+	"budget_connections":          429,
 	"queue_full":                  503,
 	"http_version":                505,
 	"cross_origin":                403,

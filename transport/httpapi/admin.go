@@ -374,7 +374,9 @@ func livez(x *exchange) error { return x.bytes(x.rt.Status, api.MediaText, []byt
 // readyz says no more than the class of what is wrong: anybody may ask.
 func readyz(x *exchange) error {
 	if err := x.s.cfg.Ready(x.r.Context()); err != nil {
-		x.s.log.Warn("not ready", "request", idOf(x.r), "error", err)
+		if _, ok := x.s.noise.take("not ready"); ok {
+			x.s.log.Warn("not ready", "request", idOf(x.r), "error", err)
+		}
 		return fault.New(fault.Unavailable, "not_ready", "check readiness", errors.New("see the log of palyrad"))
 	}
 	return x.bytes(x.rt.Status, api.MediaText, []byte("ok\n"))

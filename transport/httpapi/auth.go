@@ -9,52 +9,47 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
 
-// Failed authentications of one TCP address: this many at once, then this many
-// a second.
+// Failed authentications by one key: this many at once, then this many a second
+// are told that they failed, and further ones that they are too many.
 const (
 	failureRate  = 1
 	failureBurst = 20
+)
+
+// What strangers can put into the log: this many lines at once, then this many a
+// second.
+const (
+	noiseRate  = 1
+	noiseBurst = 20
 )
 
 // maxToken bounds the text of a token.
 const maxToken = 512
 
 // authenticate asks the hub who is calling: by the token that the request
-// brings, or by the peer of its unix socket.
+// brings, or by the peer of its unix socket. A good credential is never kept out
+// by what others sent before: it is looked at first, which costs microseconds,
+// and only failures are counted.
 func (s *Server) authenticate(x *exchange) error {
 	p := peerOf(x.r)
-	addr := p.key // of a unix socket the user: who guesses there is limited as well
-	if !p.unix {
-		if wait, ok := s.peers.take(addr); !ok {
-			return tooMany(x, "limit address", wait)
-		}
-	}
 	token, err := bearer(x.r)
 	if err != nil {
-		x.w.Header().Set("WWW-Authenticate", "Bearer")
-		return err
+		return s.unknown(x, "Bearer", err)
 	}
 	c := hub.Credential{Token: token, Address: p.address, Surface: p.surface()}
 	switch {
 	case token != "":
-		// An address that guesses is not listened to any more, but for tokens
-		// that were good from there before: on loopback all share one.
-		if !s.failures.has(addr) && !s.proven.has(addr, token) {
-			return tooMany(x, "authenticate", time.Second)
-		}
 	case p.unix && p.err == nil:
 		c.PeerUID, c.PeerPID = &p.uid, p.pid
 	default:
-		x.w.Header().Set("WWW-Authenticate", "Bearer")
-		return fault.New(fault.Denied, "unauthenticated", "authenticate", p.err).WithHint("send Authorization: Bearer palyra_…")
+		return s.unknown(x, "Bearer",
+			fault.New(fault.Denied, "unauthenticated", "authenticate", p.err).WithHint("send Authorization: Bearer palyra_…"))
 	}
 	x.caller, err = s.cfg.Hub.Authenticate(x.r.Context(), c)
 	if err != nil {
@@ -62,19 +57,35 @@ func (s *Server) authenticate(x *exchange) error {
 			return err
 		}
 		s.metrics.unauthenticated.Add(1)
-		if token != "" {
-			s.failures.take(addr)
-			s.proven.forget(addr, token)
+		if wait, ok := s.failures.take(failureKey(p, token)); !ok {
+			x.w.Header().Set("Connection", "close")
+			return tooMany(x, "authenticate", wait)
 		}
-		x.w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
-		return err
-	}
-	if token != "" {
-		s.proven.add(addr, token)
+		return s.unknown(x, `Bearer error="invalid_token"`, err)
 	}
 	x.known = true
 	return nil
 }
+
+// unknown refuses a request whose caller is not known, and its connection with it.
+func (s *Server) unknown(x *exchange, challenge string, err error) error {
+	h := x.w.Header()
+	h.Set("WWW-Authenticate", challenge)
+	h.Set("Connection", "close")
+	return err
+}
+
+// failureKey is what failed authentications are counted by: the peer and, where
+// all share one, the id of the token.
+func failureKey(p *peer, token string) string {
+	if p.loopback && len(token) > tokenIDEnd {
+		return p.key + " " + token[:tokenIDEnd]
+	}
+	return p.key
+}
+
+// tokenIDEnd is where the id in a token's text ends: "palyra_" and 32 digits.
+const tokenIDEnd = 39
 
 // bearer returns the token of a request, "" if it brings no credential.
 func bearer(r *http.Request) (string, error) {
@@ -94,10 +105,15 @@ func bearer(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// callerKey names a credential for limits: the token, or the user without one.
-func callerKey(c hub.Caller) string {
-	if c.Token != "" {
-		return "token " + c.Token
+// callerKey names a caller for the rate of its requests: the tokens of a principal
+// have one together, and the principal at the socket has its own, which a token
+// does not use up. Each credential has its own for the brake.
+func callerKey(c hub.Caller, brake bool) string {
+	switch {
+	case brake:
+		return "brake " + c.User + " " + c.Token
+	case c.Token != "":
+		return "tokens " + c.User
 	}
 	return c.User
 }
@@ -125,57 +141,6 @@ func denied(permission, id string) error {
 func tooMany(x *exchange, op string, wait time.Duration) error {
 	x.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait.Seconds())))))
 	return fault.New(fault.Unavailable, "too_many_requests", op, nil)
-}
-
-// proven remembers which tokens were good from which address, by digest. It
-// decides only whether a token is looked at while its address is being shut
-// out; the hub still says whether it is good.
-type proven struct {
-	mu sync.Mutex
-	m  map[provenKey]time.Time // guarded by mu; last use
-}
-
-type provenKey struct {
-	addr  string
-	token canon.Digest
-}
-
-// maxProven bounds what is remembered.
-const maxProven = 1024
-
-func newProven() *proven { return &proven{m: make(map[provenKey]time.Time)} }
-
-func provenBy(addr, token string) provenKey { return provenKey{addr, canon.Sum([]byte(token))} }
-
-func (p *proven) has(addr, token string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, ok := p.m[provenBy(addr, token)]
-	return ok
-}
-
-func (p *proven) add(addr, token string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.m[provenBy(addr, token)] = time.Now()
-	if len(p.m) <= maxProven {
-		return
-	}
-	var oldest provenKey
-	at := time.Now()
-	for k, t := range p.m {
-		if !t.After(at) {
-			oldest, at = k, t
-		}
-	}
-	delete(p.m, oldest)
-}
-
-// forget is for a token that is good no longer.
-func (p *proven) forget(addr, token string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.m, provenBy(addr, token))
 }
 
 // checkHost refuses names that only a page of somebody else would use: on a

@@ -1,24 +1,32 @@
 package httpapi
 
 import (
+	"container/list"
 	"context"
+	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
+
+	"palyra/internal/budget"
+	"palyra/internal/fault"
 )
 
 // peer is who is at the other end of a connection, as the host says. Immutable
 // after accept.
 type peer struct {
-	unix    bool
-	key     string // what limits count by: "uid:1000" or an address
-	uid     uint32 // of a unix peer, if err is nil
-	pid     int32
-	err     error    // why uid is not known
-	address string   // for the log; "" of a unix peer
-	names   []string // that a Host header may have; nil: any
+	unix     bool
+	loopback bool   // a TCP peer on this host, which chooses its address
+	key      string // what limits count by: "uid:1000" or a network
+	uid      uint32 // of a unix peer, if err is nil
+	pid      int32
+	err      error    // why uid is not known
+	address  string   // for the log; "" of a unix peer
+	names    []string // that a Host header may have; nil: any
 }
 
 func (p *peer) surface() string {
@@ -28,123 +36,350 @@ func (p *peer) surface() string {
 	return "http"
 }
 
-type peerKey struct{}
-
 // nobody is the peer of a request that did not come through Serve: it can
 // authenticate with a token only.
 func nobody() *peer { return &peer{key: "unknown"} }
 
+// newPeer finds out who connected.
+func newPeer(c net.Conn, unix bool, names []string) *peer {
+	p := &peer{unix: unix, names: names, key: "unknown"}
+	if unix {
+		if p.uid, p.pid, p.err = peerCredentials(c); p.err == nil {
+			p.key = "uid:" + strconv.FormatUint(uint64(p.uid), 10)
+		}
+		return p
+	}
+	p.address = c.RemoteAddr().String()
+	if at, err := netip.ParseAddrPort(p.address); err == nil {
+		p.key, p.loopback = network(at.Addr())
+	}
+	return p
+}
+
+// network is what counts as one peer: all of loopback, where a client chooses
+// its address, and an IPv6 /64, which is what one host is given.
+func network(a netip.Addr) (key string, loopback bool) {
+	a = a.Unmap().WithZone("")
+	switch {
+	case a.IsLoopback():
+		return "loopback", true
+	case a.Is6():
+		p, _ := a.Prefix(64) // an IPv6 address has 128 bits
+		return p.String(), false
+	}
+	return a.String(), false
+}
+
+type connKey struct{}
+
+// connOf returns the connection of a request, nil if it did not come through Serve.
+func connOf(r *http.Request) *conn {
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	return c
+}
+
 // peerOf returns who is at the other end.
 func peerOf(r *http.Request) *peer {
-	if p, ok := r.Context().Value(peerKey{}).(*peer); ok {
-		return p
+	if c := connOf(r); c != nil {
+		return c.peer
 	}
 	return nobody()
 }
 
-// gate counts connections, over all listeners and by peer.
-type gate struct {
-	total, each int
-	refused     atomic.Uint64
+// rooms are the places that connections have. A connection is a guest until it
+// shows who it is, and then a member's. A guest always finds a place: the oldest
+// one loses its own to it, of the same peer if that has one. So guests keep out
+// nobody, however many there are, and members not at all. A member's connection
+// finds a place while its principal has not used up its share of those that are
+// at work: idle ones give way.
+type rooms struct {
+	evicted, refused atomic.Uint64
 
-	mu    sync.Mutex
-	n     int            // guarded by mu
-	peers map[string]int // guarded by mu
+	mu      sync.Mutex
+	unix    room // guarded by mu; guests of the unix socket
+	tcp     room // guarded by mu; guests of TCP listeners
+	members room // guarded by mu
 }
 
-func newGate(total, each int) *gate {
-	return &gate{total: total, each: each, peers: make(map[string]int)}
+// room is the places of one kind.
+type room struct {
+	pool   *budget.Pool
+	guests bool      // one at work gives way, too
+	conns  list.List // of *conn; the one that gives way first is in front
 }
 
-func (g *gate) enter(key string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.n >= g.total || g.peers[key] >= g.each {
-		g.refused.Add(1)
-		return false
+func newRooms(l Limits) *rooms {
+	guests := func() *budget.Pool {
+		return budget.New(budget.Limits{Name: "connections", Total: int64(l.Guests), Each: int64(l.GuestsPerPeer)})
 	}
-	g.n++
-	g.peers[key]++
-	return true
-}
-
-func (g *gate) leave(key string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.n--
-	if g.peers[key]--; g.peers[key] == 0 {
-		delete(g.peers, key)
+	return &rooms{
+		unix: room{pool: guests(), guests: true},
+		tcp:  room{pool: guests(), guests: true},
+		members: room{pool: budget.New(budget.Limits{Name: "connections", Total: int64(l.Conns), Each: int64(l.ConnsPerCaller),
+			Reserve: int64(l.Conns / ownersPart)})},
 	}
 }
 
-func (g *gate) count() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.n
+// ownersPart is which part of the places of members only owners at the socket have.
+const ownersPart = 8
+
+// count returns how many connections there are.
+func (rs *rooms) count() int64 {
+	return rs.unix.pool.Held() + rs.tcp.pool.Held() + rs.members.pool.Held()
 }
 
-// listener accepts connections that the gate lets in and finds out who they are.
+// enter gives a new connection its place: that of a member if role is not "",
+// and there is one, or that of a guest.
+func (rs *rooms) enter(c *conn, role string) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if role != "" && rs.place(&rs.members, c, c.ownerLocked(c.peer.key, role)) == nil {
+		return true
+	}
+	guests := &rs.tcp
+	if c.peer.unix {
+		guests = &rs.unix
+	}
+	if rs.place(guests, c, budget.Owner{Name: c.peer.key}) == nil {
+		return true
+	}
+	rs.refused.Add(1)
+	return false
+}
+
+// promote makes a guest's connection one of a principal, or returns
+// fault.Unavailable "budget_connections" and leaves it a guest's.
+func (rs *rooms) promote(c *conn, principal, role string) error {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if c.room == nil || c.room == &rs.members {
+		return nil // it is gone, which its reader will find out, or somebody's
+	}
+	from, at, hold := c.room, c.at, c.hold
+	if err := rs.place(&rs.members, c, c.ownerLocked(principal, role)); err != nil {
+		rs.refused.Add(1)
+		return err
+	}
+	from.conns.Remove(at)
+	hold.Release()
+	return nil
+}
+
+// pin keeps a guest's connection until it is closed: the emergency stop answers
+// on it.
+func (rs *rooms) pin(c *conn) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	c.pinned = true
+}
+
+// guest reports whether nobody has shown who they are on c.
+func (rs *rooms) guest(c *conn) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return c.room != &rs.members
+}
+
+// use notes whether a connection is at work.
+func (rs *rooms) use(c *conn, busy bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	c.busy = busy
+	if c.room == &rs.members {
+		c.room.conns.MoveToBack(c.at)
+	}
+}
+
+// relieve closes a connection to get its descriptor, and reports whether there
+// was one to close.
+func (rs *rooms) relieve() bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, r := range []*room{&rs.tcp, &rs.unix, &rs.members} {
+		if v, _ := r.victim(budget.Owner{Reserve: true}); v != nil {
+			rs.evict(v)
+			return true
+		}
+	}
+	return false
+}
+
+// leave takes a connection out.
+func (rs *rooms) leave(c *conn) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.leaveLocked(c)
+}
+
+func (rs *rooms) leaveLocked(c *conn) {
+	if c.room != nil {
+		c.room.conns.Remove(c.at)
+		c.hold.Release()
+		c.room = nil
+	}
+}
+
+func (rs *rooms) evict(v *conn) {
+	rs.evicted.Add(1)
+	rs.leaveLocked(v)
+	_ = v.Conn.Close() // whoever serves it finds out; closing waits for nobody
+}
+
+// place takes a place for c, if need be that of another. rs.mu is held.
+func (rs *rooms) place(r *room, c *conn, o budget.Owner) error {
+	for {
+		hold, err := r.pool.Take(o, 1)
+		if err == nil {
+			c.room, c.hold, c.owner, c.at = r, hold, o, r.conns.PushBack(c)
+			return nil
+		}
+		own, other := r.victim(o)
+		switch {
+		case own != nil:
+			rs.evict(own)
+		case other != nil:
+			rs.evict(other)
+		default:
+			return err
+		}
+	}
+}
+
+// victim returns the connections that would give way to one of o: the first of
+// its own and, where that would help, the first of any other.
+func (r *room) victim(o budget.Owner) (own, other *conn) {
+	var n int64
+	for e := r.conns.Front(); e != nil; e = e.Next() {
+		v := e.Value.(*conn)
+		mine := v.owner.Name == o.Name
+		if mine {
+			n++
+		}
+		switch {
+		case v.pinned || v.busy && !r.guests:
+		case mine:
+			return v, other
+		case other == nil && (o.Reserve || !v.owner.Reserve):
+			other = v
+		}
+	}
+	if n >= r.pool.Limits().Each { // its share is full, and it is at work with all of it
+		return nil, nil
+	}
+	return nil, other
+}
+
+// listener accepts connections and gives them their places.
 type listener struct {
 	net.Listener
-	gate  *gate
+	rooms *rooms
+	role  func(uid uint32) string // nil: nobody is known
 	unix  bool
 	names []string
 }
 
 // Accept returns the next connection that has a place. One that has not is
 // closed: it cost nothing but the accept, and an answer would have to be
-// written to somebody who may not read.
+// written to somebody who may not read. Without descriptors a connection that
+// gives way makes room; without such a one net/http tries again, later and later.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		nc, err := l.Listener.Accept()
+		if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.rooms.relieve() {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		p := &peer{unix: l.unix, names: l.names}
-		if l.unix {
-			p.uid, p.pid, p.err = peerCredentials(c)
-			p.key = "uid:" + strconv.FormatUint(uint64(p.uid), 10)
-			if p.err != nil {
-				p.key = "unknown"
-			}
-		} else {
-			p.address = c.RemoteAddr().String()
-			p.key = p.address
-			if host, _, err := net.SplitHostPort(p.address); err == nil {
-				p.key = host
-			}
+		c := &conn{Conn: nc, peer: newPeer(nc, l.unix, l.names), rooms: l.rooms}
+		role := ""
+		if l.unix && c.peer.err == nil && l.role != nil {
+			role = l.role(c.peer.uid)
 		}
-		if l.gate.enter(p.key) {
-			return &conn{Conn: c, peer: p, gate: l.gate}, nil
+		if l.rooms.enter(c, role) {
+			return c, nil
 		}
-		_ = c.Close()
+		_ = nc.Close()
 	}
 }
 
 // conn gives its place back when it is closed, also after a hijack.
 type conn struct {
 	net.Conn
-	peer *peer
-	gate *gate
-	once sync.Once
+	peer  *peer
+	rooms *rooms
+
+	// Guarded by rooms.mu.
+	room   *room // nil: it has no place any more
+	at     *list.Element
+	hold   *budget.Hold
+	owner  budget.Owner
+	busy   bool // there is a request, or a tape
+	pinned bool
 }
+
+// ownerLocked is a principal as the members' room counts it. The reserve is for
+// owners that the kernel has named.
+func (c *conn) ownerLocked(principal, role string) budget.Owner {
+	return budget.Owner{Name: principal, Reserve: c.peer.unix && role == roleOwner && principal == c.peer.key}
+}
+
+// roleOwner is the role of hub.Caller that has the reserve.
+const roleOwner = "owner"
 
 // Close closes the connection.
 func (c *conn) Close() error {
-	c.once.Do(func() { c.gate.leave(c.peer.key) })
+	c.rooms.leave(c)
 	return c.Conn.Close()
 }
 
-// connContext gives requests the peer of their connection.
-func connContext(ctx context.Context, c net.Conn) context.Context {
+// beneath returns the conn that net/http has, maybe within TLS; nil: it is none.
+func beneath(c net.Conn) *conn {
 	for {
 		switch v := c.(type) {
 		case *conn:
-			return context.WithValue(ctx, peerKey{}, v.peer)
+			return v
 		case interface{ NetConn() net.Conn }: // tls.Conn
 			c = v.NetConn()
 		default:
-			return ctx
+			return nil
 		}
 	}
+}
+
+// connContext gives requests their connection.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	if v := beneath(c); v != nil {
+		return context.WithValue(ctx, connKey{}, v)
+	}
+	return ctx
+}
+
+// connState notes which connections are at work.
+func connState(c net.Conn, s http.ConnState) {
+	if v := beneath(c); v != nil && (s == http.StateActive || s == http.StateIdle) {
+		v.rooms.use(v, s == http.StateActive)
+	}
+}
+
+// identify makes the connection of a request one of its caller, who has shown
+// who they are. Without a place for it only the brake is served, and the
+// connection is closed then.
+func (s *Server) identify(x *exchange) error {
+	c := connOf(x.r)
+	if c == nil || x.caller.Role == "" { // who is no member remains a guest
+		return nil
+	}
+	err := s.rooms.promote(c, x.caller.User, x.caller.Role)
+	switch {
+	case err == nil:
+		x.w.Header().Del("Connection")
+	case x.rt.brake:
+		s.rooms.pin(c)
+		return nil
+	default:
+		x.w.Header().Set("Retry-After", "1")
+		err = fault.New(fault.Unavailable, "budget_connections", "serve connection", err).WithHint("close connections that wait, or wait until a call or a tape has ended")
+	}
+	return err
 }

@@ -35,7 +35,7 @@ func FuzzRequest(f *testing.F) {
 	} {
 		f.Add(s.method, s.target, s.body, s.header)
 	}
-	s, err := New(Config{Hub: apitest.NewHub(), Limits: Limits{Rate: -1, Address: -1}})
+	s, err := New(Config{Hub: apitest.NewHub(), Limits: Limits{Rate: -1}})
 	if err != nil {
 		f.Fatal(err)
 	}

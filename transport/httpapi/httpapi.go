@@ -75,6 +75,11 @@ type Config struct {
 	// Denied is told of what this server refuses by itself, so that who may can ask
 	// about it by its decision. Default: nobody.
 	Denied func(hub.Caller, hub.Denial)
+	// Role returns the role of a user of this machine, "" for none. It is asked for
+	// each connection to the unix socket, which then has a member's place from the
+	// beginning, and must be quick. Default: a connection is a guest's until its
+	// first request is authenticated.
+	Role func(uid uint32) string
 	// HealthOnly serves /livez, /readyz and /metrics to anybody and nothing else.
 	HealthOnly bool
 	Limits     Limits
@@ -87,16 +92,18 @@ type Limits struct {
 	Header int   // bytes of a request's header; 16 KiB
 	Depth  int   // nesting of JSON; 32
 
-	Rate    float64 // requests a second of one credential; 100, negative: no bound
-	Burst   int     // requests of one credential at once; twice Rate
-	Address float64 // requests a second of one TCP address; four times Rate
+	Rate  float64 // requests a second of one principal's tokens, and as many of it on the socket; 100, negative: no bound
+	Burst int     // such requests at once; twice Rate
 
-	Conns            int // connections; 1024 and Streams
-	ConnsPerPeer     int // of one user or address; half of Conns
+	Conns            int // connections of members; 1024 and Streams
+	ConnsPerCaller   int // of one principal; half of Conns
+	Guests           int // connections to the unix socket, and as many over TCP, of which it is not known whose they are; 512
+	GuestsPerPeer    int // of one user or network; half of Guests
+	Files            int // descriptors that all of these may take; they are fewer if it is less. Default: no bound
 	Streams          int // readers of tapes; 1024
 	StreamsPerCaller int // of one principal, whatever credentials it uses; half of Streams
 
-	HeaderTime time.Duration // for a request's header; 5 s
+	HeaderTime time.Duration // for a request's header, and for a new connection to send it; 5 s
 	BodyTime   time.Duration // for a request; 30 s
 	Idle       time.Duration // a connection between requests; 2 min
 	Write      time.Duration // for the client to take an answer, or the next piece of it; 10 s
@@ -125,12 +132,16 @@ func (l Limits) orDefaults() Limits {
 		l.Rate = 100
 	}
 	num(&l.Burst, max(1, int(2*l.Rate)))
-	if l.Address == 0 {
-		l.Address = 4 * l.Rate
-	}
 	num(&l.Streams, 1024)
 	num(&l.Conns, 1024+l.Streams)
-	num(&l.ConnsPerPeer, max(1, l.Conns/2))
+	num(&l.Guests, 512)
+	if all := l.Conns + 2*l.Guests; l.Files > 0 && all > l.Files {
+		l.Conns, l.Guests = l.Conns*l.Files/all, l.Guests*l.Files/all
+	}
+	l.Conns, l.Guests = max(l.Conns, 2), max(l.Guests, 2)
+	num(&l.ConnsPerCaller, l.Conns/2)
+	num(&l.GuestsPerPeer, l.Guests/2)
+	l.ConnsPerCaller, l.GuestsPerPeer = min(l.ConnsPerCaller, l.Conns), min(l.GuestsPerPeer, l.Guests)
 	num(&l.StreamsPerCaller, max(1, l.Streams/2))
 	set(&l.HeaderTime, 5*time.Second)
 	set(&l.BodyTime, 30*time.Second)
@@ -154,10 +165,10 @@ type Server struct {
 	metrics *metrics
 	openapi func() ([]byte, error)
 
-	callers  *buckets // by credential
-	peers    *buckets // by TCP address
-	failures *buckets // failed authentications, by TCP address
-	proven   *proven  // tokens that were good, by address
+	rooms    *rooms
+	callers  *buckets // requests, by principal
+	failures *buckets // failed authentications; see failureKey
+	noise    *buckets // lines of the log that anybody can cause
 }
 
 var _ http.Handler = (*Server)(nil)
@@ -177,8 +188,8 @@ func New(cfg Config) (*Server, error) {
 	if s.cfg.Ready == nil {
 		s.cfg.Ready = func(context.Context) error { return nil }
 	}
-	s.callers, s.peers = newBuckets(s.lim.Rate, s.lim.Burst), newBuckets(s.lim.Address, int(2*s.lim.Address))
-	s.failures, s.proven = newBuckets(failureRate, failureBurst), newProven()
+	s.rooms, s.callers = newRooms(s.lim), newBuckets(s.lim.Rate, s.lim.Burst)
+	s.failures, s.noise = newBuckets(failureRate, failureBurst), newBuckets(noiseRate, noiseBurst)
 	s.routes = table()
 	s.streams = newStreams(cfg.Hub, cfg.Check, s.lim, s.log)
 	s.metrics = newMetrics(s.routes)
@@ -235,6 +246,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("X-Content-Type-Options", "nosniff")
 	if r.TLS != nil {
 		head.Set("Strict-Transport-Security", "max-age=63072000")
+	}
+	if c := connOf(r); c != nil && s.rooms.guest(c) {
+		head.Set("Connection", "close") // a guest has one request; see identify
 	}
 	defer func() {
 		switch v := recover(); v {
@@ -298,11 +312,10 @@ func (s *Server) authorize(x *exchange) error {
 	if err := s.authenticate(x); err != nil {
 		return err
 	}
-	key := callerKey(x.caller)
-	if x.rt.brake {
-		key = "brake " + key
+	if err := s.identify(x); err != nil {
+		return err
 	}
-	if wait, ok := s.callers.take(key); !ok {
+	if wait, ok := s.callers.take(callerKey(x.caller, x.rt.brake)); !ok {
 		return tooMany(x, "limit caller", wait)
 	}
 	if p := x.rt.Permission; p != api.Authenticated && x.caller.Scopes != nil && !holds(x.caller.Scopes, p) {

@@ -262,23 +262,23 @@ func TestTokens(t *testing.T) {
 	if !limited {
 		t.Error("guessing is not limited")
 	}
-	// On loopback everybody has the guesser's address.
+	// On loopback everybody has the guesser's address. A token is looked at first,
+	// also one that was never used before.
 	r.want(r.sendTCP(get, "/api/v1/status", "", owner), 200)
-	r.refused(r.sendTCP(get, "/api/v1/status", "", "Authorization: Bearer "+apitest.WeakToken), 429, "too_many_requests")
+	r.want(r.sendTCP(get, "/api/v1/status", "", "Authorization: Bearer "+apitest.WeakToken), 200)
 	r.hub.Revoke(apitest.OwnerToken)
-	r.refused(r.sendTCP(get, "/api/v1/status", "", owner), 401, "unauthenticated")
-	r.refused(r.sendTCP(get, "/api/v1/status", "", owner), 429, "too_many_requests")
+	if a := r.sendTCP(get, "/api/v1/status", "", owner); a.status != 401 && a.status != 429 {
+		t.Errorf("a token that was revoked: %d", a.status)
+	}
 	if strings.Contains(r.log.String(), apitest.OwnerToken) || strings.Contains(r.log.String(), "palyra_guess") {
 		t.Error("a token is in the log")
 	}
 }
 
-// TestLimits: rates and connections.
-func TestLimits(t *testing.T) {
-	r := newRig(t, func(c *Config) {
-		c.Limits.Rate, c.Limits.Burst = 0.001, 3
-		c.Limits.Conns, c.Limits.ConnsPerPeer = 6, 4
-	})
+// TestRates: requests are counted by principal, on the socket and by tokens, and
+// the brake has a rate of its own.
+func TestRates(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Limits.Rate, c.Limits.Burst = 0.001, 3 })
 	for range 3 {
 		r.want(r.send(get, "/api/v1/status", ""), 200)
 	}
@@ -290,42 +290,7 @@ func TestLimits(t *testing.T) {
 		r.want(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 200)
 	}
 	r.refused(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 429, "too_many_requests")
-	r.want(r.send(get, "/api/v1/status", "", "Authorization: Bearer "+apitest.OwnerToken), 200) // another credential
-	r.unix.CloseIdleConnections()
-	// Connections of one user: the fifth is closed at once; when one goes, there is a place.
-	open := map[net.Conn]bool{}
-	refused := 0
-	for range 8 {
-		c := r.dial("unix")
-		if _, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			refused++
-			continue
-		}
-		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
-			refused++
-			continue
-		}
-		open[c] = true
-	}
-	if len(open) > 4 || refused < 4 {
-		t.Errorf("%d connections of one user, %d refused", len(open), refused)
-	}
-	for c := range open {
-		c.Close()
-	}
-	start := time.Now()
-	for { // the server sees the end of a connection a moment later
-		c := r.dial("unix")
-		_, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-		if err == nil {
-			if _, err = http.ReadResponse(bufio.NewReader(c), nil); err == nil {
-				break
-			}
-		}
-		if time.Since(start) > 10*time.Second {
-			t.Fatal("no place although connections were closed")
-		}
-	}
+	r.want(r.send(get, "/api/v1/status", "", "Authorization: Bearer "+apitest.OwnerToken), 200) // of another principal
 }
 
 // TestPanic: a bug in one request is an error with an id, and the next request is served.

@@ -26,7 +26,6 @@ type metrics struct {
 	inflight        atomic.Int64
 	unauthenticated atomic.Uint64
 	statuses        [600]atomic.Uint64 // of refusals
-	gate            atomic.Pointer[gate]
 }
 
 type routeMetrics struct {
@@ -124,10 +123,9 @@ func (s *Server) writeMetrics(w io.Writer) {
 	}
 	one("palyra_http_in_flight", "gauge", "Requests that are being answered.", m.inflight.Load())
 	one("palyra_http_unauthenticated_total", "counter", "Credentials that were refused.", m.unauthenticated.Load())
-	if g := m.gate.Load(); g != nil {
-		one("palyra_http_connections", "gauge", "Open connections.", g.count())
-		one("palyra_http_connections_refused_total", "counter", "Connections closed because there were too many.", g.refused.Load())
-	}
+	one("palyra_http_connections", "gauge", "Open connections.", s.rooms.count())
+	one("palyra_http_connections_evicted_total", "counter", "Connections closed to make room for others.", s.rooms.evicted.Load())
+	one("palyra_http_connections_refused_total", "counter", "Connections for which there was no room.", s.rooms.refused.Load())
 	one("palyra_tape_readers", "gauge", "Readers of tapes.", s.streams.count())
 	one("palyra_tape_readers_cut_total", "counter", "Readers cut off because they did not read.", s.streams.slow.Load())
 	one("go_goroutines", "gauge", "Goroutines.", runtime.NumGoroutine())

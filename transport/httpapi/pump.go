@@ -239,25 +239,26 @@ func readTape(x *exchange) error {
 
 // stream makes a reader of the request.
 func (x *exchange) stream(run string, after, last uint64, media string) error {
-	s, key := x.s.streams, x.caller.User
-	if err := s.reserve(key); err != nil {
+	s := x.s.streams
+	place, err := s.reserve(x.caller.User)
+	if err != nil {
 		x.w.Header().Set("Retry-After", "5")
 		return err
 	}
 	tape, err := x.s.cfg.Hub.Tape(x.r.Context(), x.caller, run, after) // whether they may
 	if err != nil {
-		s.release(key)
+		place.Release()
 		return err
 	}
 	conn, head, err := x.hijack(media)
 	if err != nil {
-		s.release(key)
+		place.Release()
 		return errors.Join(err, tape.Close())
 	}
-	r := &reader{conn: conn, limit: conn.SetWriteDeadline, sse: media == api.MediaSSE, key: key, who: x.caller, tape: tape,
+	r := &reader{conn: conn, limit: conn.SetWriteDeadline, sse: media == api.MediaSSE, who: x.caller, place: place, tape: tape,
 		seq: after, head: head, until: time.Now().Add(s.lim.StreamAge)}
 	if err := s.join(r, run, last); err != nil {
-		s.release(key)
+		place.Release()
 		_ = tape.Close()
 		_ = conn.Close()
 	}

@@ -115,6 +115,11 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 	level := slog.LevelDebug
 	if p.Status >= 500 {
 		level = slog.LevelError
+		if x == nil || !x.known { // anybody can make us write it
+			if _, ok := s.noise.take("problem"); !ok {
+				level = slog.LevelDebug
+			}
+		}
 	}
 	op, user := "", ""
 	if x != nil {

@@ -42,18 +42,17 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 		MaxHeaderBytes:    s.lim.Header,
 		Protocols:         &protocols,
 		ConnContext:       connContext,
+		ConnState:         connState,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ErrorLog:          log.New(lines{s.log}, "", 0),
 	}
-	g := newGate(s.lim.Conns, s.lim.ConnsPerPeer)
-	s.metrics.gate.Store(g)
 	var wg sync.WaitGroup
 	stopStreams := make(chan struct{})
 	wg.Go(func() { s.streams.run(base, stopStreams) })
 	broken := make(chan error, len(on))
 	for _, l := range on {
 		_, tcp := l.Addr().(*net.TCPAddr)
-		gl := &listener{Listener: l.Listener, gate: g, unix: l.Addr().Network() == "unix"}
+		gl := &listener{Listener: l.Listener, rooms: s.rooms, role: s.cfg.Role, unix: l.Addr().Network() == "unix"}
 		if tcp {
 			gl.names = hostNames(l.Addr(), l.Names)
 		}

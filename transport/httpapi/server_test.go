@@ -55,7 +55,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, hub: apitest.NewHub(), log: new(syncBuffer)}
 	cfg := Config{Hub: r.hub, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Limits: Limits{Rate: -1, Address: -1, Drain: 2 * time.Second}}
+		Limits: Limits{Rate: -1, Drain: 2 * time.Second}}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -109,6 +109,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   []byte
+	closed bool // the connection
 }
 
 // into decodes the body.
@@ -188,7 +189,7 @@ func (r *rig) do(c *http.Client, base, method, path, body string, headers []stri
 			r.t.Errorf("live traffic: accepted request: %v\n%s", err, body)
 		}
 	}
-	return answer{resp.StatusCode, resp.Header, b}
+	return answer{resp.StatusCode, resp.Header, b, resp.Close}
 }
 
 // want fails unless the answer has this status.

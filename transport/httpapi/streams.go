@@ -3,13 +3,13 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 )
@@ -28,7 +28,8 @@ type streams struct {
 	lim   Limits
 	log   *slog.Logger
 
-	slow atomic.Uint64 // readers that were cut off
+	places *budget.Pool  // readers, by principal
+	slow   atomic.Uint64 // readers that were cut off
 	// buffers spares 10,000 readers of one event 10,000 allocations.
 	buffers sync.Pool
 	wg      sync.WaitGroup // follow and pump; ends before run does
@@ -38,8 +39,6 @@ type streams struct {
 	ctx    context.Context                 // guarded by mu; of run, nil while it does not run
 	reels  map[string]*reel                // guarded by mu; by run
 	slots  [beatSlots]map[*reader]struct{} // guarded by mu
-	n      int                             // guarded by mu; readers
-	each   map[string]int                  // guarded by mu; readers of a principal
 	serial int                             // guarded by mu
 }
 
@@ -79,8 +78,8 @@ type reader struct {
 	conn  io.WriteCloser
 	limit func(time.Time) error // sets the write deadline
 	sse   bool
-	key   string     // of the principal
 	who   hub.Caller // for reading again from the store
+	place *budget.Hold
 	reel  *reel
 	slot  int
 	until time.Time
@@ -96,7 +95,8 @@ type reader struct {
 }
 
 func newStreams(h hub.Hub, check func(hub.Caller) error, lim Limits, log *slog.Logger) *streams {
-	s := &streams{hub: h, check: check, lim: lim, log: log, nudge: make(chan struct{}, 1), reels: make(map[string]*reel), each: make(map[string]int),
+	s := &streams{hub: h, check: check, lim: lim, log: log, nudge: make(chan struct{}, 1), reels: make(map[string]*reel),
+		places:  budget.New(budget.Limits{Name: "streams", Total: int64(lim.Streams), Each: int64(min(lim.StreamsPerCaller, lim.Streams))}),
 		buffers: sync.Pool{New: func() any { return new(buffer) }}}
 	for i := range s.slots {
 		s.slots[i] = make(map[*reader]struct{})
@@ -169,42 +169,20 @@ func (s *streams) wakeRun() {
 }
 
 // count returns the number of readers.
-func (s *streams) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.n
-}
+func (s *streams) count() int64 { return s.places.Held() }
 
 // reserve takes a place for a reader, or says why there is none.
-func (s *streams) reserve(key string) error {
+func (s *streams) reserve(principal string) (*budget.Hold, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.ctx == nil:
-		return fault.New(fault.Unavailable, "not_serving", "read tape", nil)
-	case s.each[key] >= s.lim.StreamsPerCaller:
-		return fault.New(fault.Unavailable, "too_many_streams", "read tape", fmt.Errorf("%.80q has %d readers", key, s.each[key])).
-			WithHint("close a reader of a tape and try again")
-	case s.n >= s.lim.Streams:
-		return fault.New(fault.Unavailable, "too_many_streams", "read tape", nil).WithHint("close a reader of a tape and try again")
+	if s.ctx == nil {
+		return nil, fault.New(fault.Unavailable, "not_serving", "read tape", nil)
 	}
-	s.n++
-	s.each[key]++
-	return nil
-}
-
-// release gives a place back.
-func (s *streams) release(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.releaseLocked(key)
-}
-
-func (s *streams) releaseLocked(key string) {
-	s.n--
-	if s.each[key]--; s.each[key] == 0 {
-		delete(s.each, key)
+	place, err := s.places.Take(budget.Owner{Name: principal}, 1)
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "too_many_streams", "read tape", err).WithHint("close a reader of a tape and try again")
 	}
+	return place, nil
 }
 
 // join adds a reader with a reserved place to the readers of a run whose newest
@@ -345,7 +323,7 @@ const lookEvery = 500 * time.Millisecond
 // look cuts off the readers that may read no more.
 func (s *streams) look() {
 	s.mu.Lock()
-	rs := make([]*reader, 0, s.n)
+	rs := make([]*reader, 0, s.count())
 	for _, slot := range s.slots {
 		for r := range slot {
 			rs = append(rs, r)
@@ -400,7 +378,7 @@ func (s *streams) remove(r *reader) bool {
 	r.gone = true
 	delete(l.readers, r)
 	delete(s.slots[r.slot], r)
-	s.releaseLocked(r.key)
+	r.place.Release()
 	if len(l.readers) == 0 && s.reels[l.run] == l {
 		delete(s.reels, l.run)
 		l.cancel()

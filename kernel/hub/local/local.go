@@ -110,6 +110,7 @@ type Hub struct {
 	permissions map[string]access.Permission // immutable
 
 	refused  refusals
+	noise    noise
 	stopping sync.Mutex // held through Stop and Resume
 
 	retaining sync.Mutex // held through Retain
@@ -234,7 +235,9 @@ func (h *Hub) Authenticate(_ context.Context, c hub.Credential) (hub.Caller, err
 	case c.Token != "" && c.PeerUID == nil:
 		holder, err := h.access.Authenticate(c.Token)
 		if err != nil { // which of its ways to be no good it is, is nobody's business
-			h.cfg.Log.Info("token refused", "reason", fault.ReasonOf(err), "surface", c.Surface, "address", c.Address)
+			if h.noise.take(time.Now()) {
+				h.cfg.Log.Info("token refused", "reason", fault.ReasonOf(err), "surface", c.Surface, "address", c.Address)
+			}
 			return hub.Caller{}, unauthenticated()
 		}
 		out.User, out.Token, out.Scopes = holder.Principal, holder.Token, []string{}
@@ -248,8 +251,33 @@ func (h *Hub) Authenticate(_ context.Context, c hub.Credential) (hub.Caller, err
 	return out, nil
 }
 
+// RoleOf returns the role of a user of this machine, "" for none. It waits for
+// nothing: it is asked for each connection to the socket.
+func (h *Hub) RoleOf(uid uint32) string { return string(h.access.Role(peer(uid))) }
+
 func unauthenticated() error {
 	return fault.New(fault.Denied, "unauthenticated", "authenticate", nil).WithHint("a valid token is needed, or a connection through the unix socket")
+}
+
+// noise bounds the lines of the log that anybody can cause.
+type noise struct {
+	mu     sync.Mutex
+	second int64 // guarded by mu
+	lines  int   // in that second; guarded by mu
+}
+
+// noiseLines is how many such lines a second has.
+const noiseLines = 5
+
+// take reports whether there may be one more now.
+func (n *noise) take(now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s := now.Unix(); s != n.second {
+		n.second, n.lines = s, 0
+	}
+	n.lines++
+	return n.lines <= noiseLines
 }
 
 // entity is a user as policy sees them, with the role of this moment.

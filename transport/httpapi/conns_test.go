@@ -1,0 +1,207 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"palyra/transport/api/apitest"
+)
+
+// idle opens n connections that say nothing. What it returns waits until no more
+// than most of them are open, and fails if they stay or none is left.
+func (r *rig) idle(n int, dial func() net.Conn) (atMost func(most int)) {
+	r.t.Helper()
+	ended := make(chan struct{}, n)
+	for range n {
+		c := dial()
+		r.t.Cleanup(func() { c.Close() })
+		go func() {
+			io.Copy(io.Discard, c)
+			ended <- struct{}{}
+		}()
+	}
+	return func(most int) {
+		r.t.Helper()
+		for start := time.Now(); n-len(ended) > most; {
+			if time.Since(start) > 10*time.Second {
+				r.t.Fatalf("%d idle connections stay, want %d", n-len(ended), most)
+			}
+		}
+		if len(ended) == n {
+			r.t.Error("no idle connection stays")
+		}
+	}
+}
+
+// from dials TCP from an address of loopback.
+func (r *rig) from(ip string) func() net.Conn {
+	return func() net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		c, err := d.DialContext(context.Background(), "tcp", r.tcp)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return c
+	}
+}
+
+// TestIdleFlood: connections that say nothing keep out nobody, wherever on this
+// host they come from and however many there are.
+func TestIdleFlood(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.Limits.Conns, c.Limits.Guests = 16, 8
+		c.Role = func(uint32) string { return "owner" }
+	})
+	owner := "Authorization: Bearer " + apitest.OwnerToken
+	for _, ip := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
+		atMost := r.idle(200, r.from(ip))
+		for range 20 {
+			r.want(r.sendTCP(get, "/api/v1/status", "", owner), 200)
+			r.web.CloseIdleConnections()
+			r.want(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 200)
+			r.unix.CloseIdleConnections()
+		}
+		atMost(8)
+	}
+	if r.rooms.evicted.Load() < 500 {
+		t.Errorf("%d connections made room", r.rooms.evicted.Load())
+	}
+}
+
+// TestSocketFlood: on the unix socket a user without a role keeps out no member,
+// and members not the owner.
+func TestSocketFlood(t *testing.T) {
+	var role atomic.Value // of who connects
+	role.Store("")
+	r := newRig(t, func(c *Config) {
+		c.Limits.Conns, c.Limits.ConnsPerCaller, c.Limits.Guests = 16, 16, 8
+		c.Role = func(uint32) string { return role.Load().(string) }
+	})
+	unix := func() net.Conn { return r.dial("unix") }
+	strangers := r.idle(100, unix)
+	strangers(8)
+	role.Store("owner")
+	r.want(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 200)
+	r.unix.CloseIdleConnections()
+	members := r.idle(100, unix)
+	r.want(r.send(get, "/api/v1/status", ""), 200)
+	members(16)
+}
+
+// TestShareAtWork: a principal whose places are all at work gets no further one,
+// but for the brake; another one gets what it needs.
+func TestShareAtWork(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Limits.Conns, c.Limits.ConnsPerCaller = 8, 3 })
+	for range 3 {
+		c := r.dial("unix")
+		if _, err := io.WriteString(c, "POST /api/v1/calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"tool\":\"test.wait\"}"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for start := time.Now(); r.rooms.members.pool.Held() < 3; {
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("%d calls have places", r.rooms.members.pool.Held())
+		}
+	}
+	p := r.refused(r.send(get, "/api/v1/status", ""), 429, "budget_connections")
+	if p.Hint == "" {
+		t.Error("no hint")
+	}
+	a := r.want(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 200)
+	if !a.closed {
+		t.Error("the brake's connection stays")
+	}
+	r.want(r.sendTCP(get, "/api/v1/status", "", "Authorization: Bearer "+apitest.OwnerToken), 200)
+}
+
+// TestGuestsHaveOneRequest: a connection of which it is not known whose it is ends
+// with its first answer; one that is a member's stays.
+func TestGuestsHaveOneRequest(t *testing.T) {
+	r := newRig(t)
+	ask := func(network, head string) (*http.Response, error) {
+		t.Helper()
+		c := r.dial(network)
+		br := bufio.NewReader(c)
+		for range 2 {
+			if _, err := io.WriteString(c, head+"Host: "+r.tcp+"\r\n\r\n"); err != nil {
+				return nil, err
+			}
+			resp, err := http.ReadResponse(br, nil)
+			if err != nil {
+				return nil, err
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+	auth := "Authorization: Bearer " + apitest.OwnerToken + "\r\n"
+	for name, tt := range map[string]struct {
+		network, head string
+		stays         bool
+	}{
+		"livez":           {"tcp", "GET /livez HTTP/1.1\r\n", false},
+		"livez on unix":   {"unix", "GET /livez HTTP/1.1\r\n", false},
+		"no credential":   {"tcp", "GET /api/v1/status HTTP/1.1\r\n", false},
+		"no such path":    {"tcp", "GET /x HTTP/1.1\r\n", false},
+		"token":           {"tcp", "GET /api/v1/status HTTP/1.1\r\n" + auth, true},
+		"peer":            {"unix", "GET /api/v1/status HTTP/1.1\r\n", true},
+		"a guess at last": {"tcp", "GET /api/v1/status HTTP/1.1\r\nAuthorization: Bearer palyra_x\r\n", false},
+	} {
+		if _, err := ask(tt.network, tt.head); (err == nil) != tt.stays {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRoomsAreGivenBack: no connection leaves its place behind.
+func TestRoomsAreGivenBack(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Limits.Conns, c.Limits.Guests = 8, 4 })
+	for range 50 {
+		r.want(r.send(get, "/api/v1/status", ""), 200)
+		r.want(r.sendTCP(get, "/livez", ""), 200)
+		r.dial("tcp").Close()
+		r.dial("unix")
+		r.unix.CloseIdleConnections()
+	}
+	r.stop()
+	for _, room := range []*room{&r.rooms.unix, &r.rooms.tcp, &r.rooms.members} {
+		if room.pool.Held() != 0 || room.conns.Len() != 0 {
+			t.Errorf("%d places are held, by %d connections", room.pool.Held(), room.conns.Len())
+		}
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	for _, tt := range []struct {
+		a, want  string
+		loopback bool
+	}{
+		{"127.0.0.1", "loopback", true}, {"127.255.3.4", "loopback", true}, {"::1", "loopback", true}, {"::ffff:127.0.0.9", "loopback", true},
+		{"192.0.2.7", "192.0.2.7", false}, {"::ffff:192.0.2.7", "192.0.2.7", false},
+		{"2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64", false}, {"fe80::1%eth0", "fe80::/64", false},
+	} {
+		if got, l := network(netip.MustParseAddr(tt.a)); got != tt.want || l != tt.loopback {
+			t.Errorf("%s: %s, %v", tt.a, got, l)
+		}
+	}
+}
+
+// TestLimitsFit: connections take no more descriptors than they may.
+func TestLimitsFit(t *testing.T) {
+	for _, files := range []int{1, 64, 700, 5000, 0} {
+		l := Limits{Files: files}.orDefaults()
+		if all := l.Conns + 2*l.Guests; files >= 64 && all > files || l.ConnsPerCaller > l.Conns || l.GuestsPerPeer > l.Guests {
+			t.Errorf("%d files: %+v", files, l)
+		}
+		newRooms(l) // panics for limits that contradict each other
+	}
+}
