@@ -52,6 +52,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"palyra/authz"
@@ -123,7 +124,8 @@ type Kernel struct {
 	step  func(string)
 	state *state
 
-	certified certificates // see certificate.go
+	certified certificates                                      // see certificate.go
+	told      atomic.Pointer[func(principal string, bytes int)] // see OnLogged
 
 	calls sync.WaitGroup // one for each call
 	dying sync.WaitGroup // one for each lane, for each that was dismissed, and for a prepare

@@ -40,7 +40,21 @@ func (k *Kernel) Record(ctx context.Context, a Act) (index uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return s.append(ctx, e, false, nil, nil)
+	if index, err = s.append(ctx, e, false, nil, nil); err == nil {
+		who, _, _ := strings.Cut(a.Principal, " ") // the token that it used follows
+		k.logged(who, e)
+	}
+	return index, err
+}
+
+// OnLogged has f told of each further entry of the journal, once it is durable:
+// whose call or act it is about, and how many bytes it has. There is one f.
+func (k *Kernel) OnLogged(f func(principal string, bytes int)) { k.told.Store(&f) }
+
+func (k *Kernel) logged(principal string, e *receipt.Entry) {
+	if f := k.told.Load(); f != nil {
+		(*f)(principal, len(e.Leaf())+len(e.Content()))
+	}
 }
 
 // StateDir returns the state directory.

@@ -132,6 +132,7 @@ func (c *call) intend(ctx context.Context, meanwhile func()) error {
 	if err != nil {
 		return err
 	}
+	c.k.logged(c.who.Principal.ID, c.signed)
 	c.intent, c.out.Intent = &i, &i
 	return nil
 }
@@ -335,6 +336,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	if err != nil {
 		return c.out, err
 	}
+	c.k.logged(c.who.Principal.ID, entry)
 	c.out.LogIndex = index
 	c.k.step("result")
 	if bundle == nil {

@@ -138,6 +138,9 @@ type Config struct {
 	// Floor is the highest generation that the journal knows; a registry of a
 	// lower one is an older copy, fault.Integrity "access_rolled_back".
 	Floor uint64
+	// Each bounds the tokens of one principal that are good at a time, and those that
+	// it makes in a day. Default 256.
+	Each int
 	// Clock is the host's, to end tokens by. Default: a new one.
 	Clock *clock.Clock
 }
@@ -192,6 +195,9 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = clock.New()
+	}
+	if cfg.Each <= 0 {
+		cfg.Each = 256
 	}
 	for _, t := range st.Tokens {
 		if t.Revoked.IsZero() {

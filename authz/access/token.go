@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -37,6 +38,9 @@ func (r *Registry) Mint(ctx context.Context, by Holder, q Request) (Secret, *Tok
 	}
 	if missing := q.Scopes &^ held; missing != 0 {
 		return Secret{}, nil, exceeds(op, by, missing)
+	}
+	if err := r.room(op, by.Principal, r.cfg.Each); err != nil {
+		return Secret{}, nil, err
 	}
 	t, s := r.newToken(by, q.Name, q.Scopes, q.Lifetime)
 	if p := r.find(by.Token); p != nil {
@@ -90,6 +94,9 @@ func (r *Registry) Rotate(ctx context.Context, by Holder, id string, life, overl
 	}
 	if missing := old.Scopes &^ held; missing != 0 {
 		return Secret{}, nil, exceeds(op, by, missing)
+	}
+	if err := r.room(op, by.Principal, math.MaxInt); err != nil {
+		return Secret{}, nil, err
 	}
 	if life == 0 {
 		life = old.Expires.Sub(old.Created)
@@ -188,6 +195,35 @@ func (r *Registry) Tokens(by Holder, after string, limit int) ([]Token, error) {
 		}
 	}
 	return out, nil
+}
+
+// room returns fault.Unavailable "quota_tokens" if a principal has most tokens
+// that are good, or made Config.Each within a day.
+func (r *Registry) room(op, principal string, most int) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	now := r.now().Unix()
+	good, made := 0, 0
+	for _, t := range r.order {
+		if t.principal != principal {
+			continue
+		}
+		if t.revoked == 0 && t.expires > now {
+			good++
+		}
+		if t.created > now-int64(24*time.Hour/time.Second) {
+			made++
+		}
+	}
+	switch {
+	case good >= most:
+		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("%.80q has %d tokens that are good", principal, good)).
+			WithHint("revoke one, or give tokens a shorter life: palyra token ls")
+	case made >= r.cfg.Each:
+		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("%.80q has made %d tokens within a day", principal, made)).
+			WithHint("use those that there are, or wait")
+	}
+	return nil
 }
 
 func noToken(op, id string) error {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"palyra/authz/policy"
@@ -37,6 +38,7 @@ type core struct {
 	health   *httpapi.Server
 	toolPath string
 	meter    meter
+	owner    atomic.Pointer[func(principal string) bool] // nil until the hub is open
 
 	closers []func() error
 }
@@ -59,7 +61,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	if c.store, err = store.Open(filepath.Join(cfg.State.Dir, "store"), store.Options{
-		ArtifactQuota: int64(cfg.State.ArtifactQuota), TestOnlyStep: d.testOnlyStep}); err != nil {
+		ArtifactQuota: int64(cfg.State.ArtifactQuota), ArtifactShare: c.share(cfg), TestOnlyStep: d.testOnlyStep}); err != nil {
 		return nil, err
 	}
 	c.closers = append(c.closers, c.store.Close)
@@ -80,6 +82,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	if c.local, err = d.openHub(ctx, cfg, c, table); err != nil {
 		return nil, err
 	}
+	c.owner.Store(new(c.local.Owner))
 	// For ends that were no drain: it has nothing left to do after one.
 	c.closers = append(c.closers, func() error {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -96,6 +99,16 @@ func toolConfig(cfg *config.Config, c *core) tool.Config {
 		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly}
 	}
 	return t
+}
+
+// share is how many bytes of artifacts a principal may hold: an owner all.
+func (c *core) share(cfg *config.Config) func(principal string) int64 {
+	return func(principal string) int64 {
+		if owner := c.owner.Load(); owner != nil && (*owner)(principal) {
+			return int64(cfg.State.ArtifactQuota)
+		}
+		return int64(cfg.State.ArtifactEach)
+	}
 }
 
 // shelf gives tools the content of the artifacts that the caller's own runs made.

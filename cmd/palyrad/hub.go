@@ -32,7 +32,9 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
 		AllowSelf: cfg.Approvals.AllowSelf,
-		Features:  features,
+
+		JournalEach: int64(cfg.Journal.QuotaEach), TokensEach: int(cfg.Access.TokensEach),
+		Features: features,
 
 		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
 		Pool: hub.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},

@@ -83,6 +83,7 @@ type Listen struct {
 type State struct {
 	Dir           string `key:"dir" unit:"path" doc:"Keys, journal, working state and artifacts, 0700. Empty: STATE_DIRECTORY, else XDG_STATE_HOME/palyra, else HOME/.local/state/palyra."`
 	ArtifactQuota Size   `key:"artifact_quota" unit:"bytes" default:"1GiB" min:"1MiB" max:"1024GiB" doc:"Space for results that are kept by digest. A full quota refuses the next result that would need it."`
+	ArtifactEach  Size   `key:"artifact_quota_per_principal" unit:"bytes" default:"512MiB" min:"1MiB" max:"1024GiB" doc:"The part of it that one principal's runs hold, whatever credentials it uses. The next result that would need more is lost: quota_artifacts. Owners have all of it." cost:"One principal can take the space of all."`
 }
 
 // Policy is what decides.
@@ -142,6 +143,7 @@ type Approvals struct {
 
 // Access is about credentials.
 type Access struct {
+	TokensEach  int64    `key:"tokens_per_principal" unit:"tokens" default:"256" min:"1" max:"65536" doc:"API tokens of one principal that are good at a time, and that it makes or rotates in a day. One more is refused: 429, quota_tokens." cost:"Each is kept in memory and on disk, and looked at when a registry is opened."`
 	TokenMaxAge Duration `key:"token_max_age" unit:"duration" default:"2160h" min:"1m" max:"8760h" doc:"Longest life that a new API token can be given." cost:"A token that leaked stays good for as long."`
 }
 
@@ -157,13 +159,14 @@ type Features struct {
 
 // Journal is the log of intents and results.
 type Journal struct {
-	MinFree Size `key:"min_free" unit:"bytes" default:"64MiB" min:"0" max:"1024GiB" doc:"With less free space on the state directory's disk palyrad says that it is not ready and takes no new calls; reads go on." cost:"On a full disk an intent cannot be logged, so that calls are refused in their middle instead of at the door."`
+	MinFree   Size `key:"min_free" unit:"bytes" default:"64MiB" min:"0" max:"1024GiB" doc:"With less free space on the state directory's disk palyrad says that it is not ready and takes no new calls; reads go on." cost:"On a full disk an intent cannot be logged, so that calls are refused in their middle instead of at the door."`
+	QuotaEach Size `key:"quota_per_principal" unit:"bytes a day" default:"1GiB" min:"0" max:"1024GiB" doc:"What one principal may add to the journal and the working state in a day, whatever credentials it uses: calls, denied ones too, their arguments and output, sessions, and acts such as making tokens. One call or session more is refused: 429, quota_journal. What was added is forgotten evenly over a day, and not by a restart. Owners are not bound. 0: no bound." cost:"The journal is never trimmed: one principal can fill the disk, and then no call is made."`
 }
 
 // Retention is what is removed of what has ended.
 type Retention struct {
 	Runs          Duration `key:"runs" unit:"duration" default:"720h" min:"0s" max:"87600h" reload:"yes" doc:"How long an ended run is kept, with its tape, its questions and its artifacts. 0s: for ever. An idempotency key is forgotten with its run." cost:"With 0s the store grows for as long as palyrad is used."`
-	ArtifactBytes Size     `key:"artifact_bytes" unit:"bytes" default:"768MiB" min:"0" max:"1024GiB" reload:"yes" doc:"While all artifacts take more, the runs that ended first lose theirs. 0: no bound but state.artifact_quota." cost:"At state.artifact_quota the next result that would need space is lost."`
+	ArtifactBytes Size     `key:"artifact_bytes" unit:"bytes" default:"768MiB" min:"0" max:"1024GiB" reload:"yes" doc:"While all artifacts take more, ended runs of the principal that holds most lose theirs, the oldest first. 0: no bound but state.artifact_quota." cost:"At state.artifact_quota the next result that would need space is lost."`
 	Every         Duration `key:"every" unit:"duration" default:"1h" min:"1s" max:"168h" reload:"yes" doc:"How often it is looked what can go. It is removed in small transactions."`
 }
 

@@ -181,6 +181,7 @@ type Output struct {
 	Base64   []byte `json:"base64,omitempty"`   // instead of Text where it is not UTF-8
 	Artifact string `json:"artifact,omitempty"` // digest of the whole where Text or Base64 is not the whole
 	Lost     bool   `json:"lost,omitempty"`     // the whole could not be kept: no space
+	LostWhy  string `json:"lost_why,omitempty"` // reason code: quota_artifacts, artifact_quota, disk_full …
 }
 
 // The layers that can say no.

@@ -29,6 +29,7 @@ func (b *book) Open(ctx context.Context, a *approval.Entry) error {
 	if j == nil {
 		return fault.New(fault.Internal, "no_run", "ask for approval", nil)
 	}
+	b.e.cfg.Quota.Spend(j.user, int64(2*len(request))) // in its row, and on the tape
 	err = b.e.update(ctx, j, func(tx *store.Tx, r *store.Run) error {
 		if err := tx.CreateApproval(row); err != nil {
 			return err

@@ -79,7 +79,7 @@ func (c *capture) close() hub.Output {
 		_ = c.pipe.Close()
 		k := <-c.kept
 		if k.err != nil {
-			o.Lost = true
+			o.Lost, o.LostWhy = true, reasonOf(k.err)
 			c.e.cfg.Log.Warn("keep output", "run", c.j.id, "error", k.err)
 		} else {
 			o.Artifact = k.digest.String()

@@ -62,6 +62,18 @@ type Gate interface {
 
 var _ Gate = (*kernel.Kernel)(nil)
 
+// Quota bounds what users leave behind for good.
+type Quota interface {
+	Check(user string) error
+	Spend(user string, bytes int64)
+}
+
+// noQuota bounds nothing.
+type noQuota struct{}
+
+func (noQuota) Check(string) error  { return nil }
+func (noQuota) Spend(string, int64) {}
+
 // Config says how to open an Engine.
 type Config struct {
 	Store *store.Store
@@ -69,6 +81,9 @@ type Config struct {
 	// Principal returns who a user is for policy, with the roles of this moment.
 	// It is asked when a run begins, not when it is queued.
 	Principal func(ctx context.Context, user string) (policy.Entity, error)
+	// Quota says whether a user may leave more behind, and is told how much each
+	// run leaves in the store. It waits for nothing. Default: no bound.
+	Quota Quota
 	// Bounds are on runs at work and runs that wait.
 	Bounds session.Bounds
 	// Budget is what a run has that asks for nothing, and what none exceeds.
@@ -126,6 +141,9 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	if cfg.Readers <= 0 {
 		cfg.Readers = 1024
+	}
+	if cfg.Quota == nil {
+		cfg.Quota = noQuota{}
 	}
 	if cfg.TestOnlyStep == nil {
 		cfg.TestOnlyStep = func(string) {}

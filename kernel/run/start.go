@@ -87,6 +87,9 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	if err != nil || old != nil {
 		return existing(old, p, err)
 	}
+	if err := e.cfg.Quota.Check(q.User); err != nil {
+		return "", err
+	}
 	sess := q.Session
 	if p.Ephemeral {
 		sess = ident.New(ident.Session)
@@ -287,6 +290,7 @@ func (e *Engine) create(tx *store.Tx, j *job, place session.Place, key string) e
 	if err != nil {
 		return fault.New(fault.Internal, "plan", "start run", err)
 	}
+	e.cfg.Quota.Spend(j.user, int64(len(b)))
 	r := &store.Run{ID: j.id, Session: j.session, Principal: j.user, Plan: b, Budget: j.budget, IdempotencyKey: key, State: store.RunPending}
 	if err := tx.CreateRun(r); err != nil {
 		return err

@@ -125,6 +125,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	row := j.current
 	res := result{StepResult: hub.StepResult{State: string(store.StepFailed)}, from: j.from}
 	who, err := e.cfg.Principal(ctx, j.user)
+	if err == nil {
+		err = e.cfg.Quota.Check(j.user)
+	}
 	if err != nil {
 		res.fail(err)
 		return res
@@ -159,6 +162,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		timer.Stop()
 	}
 	res.Stdout, res.Stderr = stdout.close(), stderr.close()
+	e.cfg.Quota.Spend(j.user, int64(len(row.Input)+2*(len(stdout.head)+len(stderr.head)))) // in the step, and on the tape
 	if o != nil {
 		res.took(o)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"mime"
 	"os"
 	"path/filepath"
@@ -36,8 +37,9 @@ type shelf struct {
 	// mu is held while files get or lose their final names, so that a sweep, a
 	// check and a backup see files and rows agree.
 	mu      sync.Mutex
-	bytes   int64 // of all artifacts; guarded by mu
-	backups int   // under way; nothing is swept meanwhile; guarded by mu
+	bytes   int64            // of all artifacts; guarded by mu
+	held    map[string]int64 // of them, by the principals whose runs hold them; guarded by mu
+	backups int              // under way; nothing is swept meanwhile; guarded by mu
 }
 
 // artifactPath is where the artifact of a digest stands, below the shelf.
@@ -72,10 +74,50 @@ func (s *Store) openShelf() error {
 
 func (s *Store) countLocked() (err error) {
 	s.artifacts.bytes, err = View(context.Background(), s, func(tx *Tx) (n int64, err error) {
-		_, err = tx.row("count artifacts", `SELECT coalesce(sum(size), 0) FROM artifacts`, nil, &n)
+		const op = "count artifacts"
+		if _, err = tx.row(op, `SELECT coalesce(sum(size), 0) FROM artifacts`, nil, &n); err != nil {
+			return 0, err
+		}
+		s.artifacts.held = make(map[string]int64)
+		err = tx.query(op, `SELECT x.principal, sum(a.size) FROM (SELECT DISTINCT r.principal AS principal, h.digest AS digest
+			FROM artifact_holds h JOIN runs r ON r.id = h.holder) x JOIN artifacts a ON a.digest = x.digest GROUP BY x.principal`, nil,
+			func(r *sql.Rows) error {
+				var who string
+				var bytes int64
+				err := r.Scan(&who, &bytes)
+				s.artifacts.held[who] = bytes
+				return err
+			})
 		return n, err
 	})
 	return err
+}
+
+// share returns whose run holder is, "" if it is none, and how many bytes more
+// that principal's runs may hold.
+func (s *Store) share(ctx context.Context, holder string) (principal string, left int64, err error) {
+	principal, err = View(ctx, s, func(tx *Tx) (who string, err error) {
+		_, err = tx.row("look up holder", `SELECT principal FROM runs WHERE id = ?`, []any{holder}, &who)
+		return who, err
+	})
+	if err != nil || principal == "" || s.opt.ArtifactShare == nil {
+		return principal, math.MaxInt64, err
+	}
+	s.artifacts.mu.Lock()
+	defer s.artifacts.mu.Unlock()
+	return principal, max(0, s.opt.ArtifactShare(principal)-s.artifacts.held[principal]), nil
+}
+
+// hold counts what a principal holds more. mu is held.
+func (a *shelf) hold(principal string, bytes int64) {
+	if principal != "" {
+		a.held[principal] += bytes
+	}
+}
+
+func overShare(op, principal string) error {
+	return fault.New(fault.Unavailable, "quota_artifacts", op, fmt.Errorf("%.80q holds its share of the space for artifacts", principal)).
+		WithHint("wait until older runs lose theirs (retention.*), or raise state.artifact_quota_per_principal")
 }
 
 func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.Reader) (_ *Artifact, err error) {
@@ -87,6 +129,10 @@ func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.
 		mediaType = octets
 	}
 	a := &s.artifacts
+	principal, left, err := s.share(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
 	// The name is one that durable.RemoveTemps sweeps after a crash.
 	tmp := filepath.Join(a.dir, ".artifact.palyra-tmp-"+rand.Text())
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -102,10 +148,13 @@ func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.
 	}()
 	s.step("artifact_created")
 	h := sha256.New()
-	limit := min(a.max, a.quota)
+	limit := min(a.max, a.quota, left)
 	size, err := io.Copy(io.MultiWriter(f, h), &ctxReader{ctx: ctx, r: io.LimitReader(r, limit+1)})
 	if err != nil {
 		return nil, classify(op, err)
+	}
+	if size > limit && limit == left {
+		return nil, overShare(op, principal)
 	}
 	if size > limit {
 		return nil, usage("too_large", op, "more than %d bytes", limit)
@@ -119,14 +168,29 @@ func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	row, err := View(ctx, s, func(tx *Tx) (*Artifact, error) { return tx.artifact(d) })
+	more := size // that the principal holds with it
+	row, err := View(ctx, s, func(tx *Tx) (*Artifact, error) {
+		row, err := tx.artifact(d)
+		if err == nil {
+			var owns bool
+			if owns, err = tx.ownsArtifact(d, principal); owns {
+				more = 0
+			}
+		}
+		return row, err
+	})
+	if err != nil && fault.KindOf(err) != fault.NotFound {
+		return nil, err
+	}
+	if s.opt.ArtifactShare != nil && principal != "" && a.held[principal]+more > s.opt.ArtifactShare(principal) { // others came meanwhile
+		return nil, overShare(op, principal)
+	}
 	if err == nil { // we have it
-		err = s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(d, holder) })
+		if err = s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(d, holder) }); err == nil {
+			a.hold(principal, more)
+		}
 		row.Refs++
 		return row, err
-	}
-	if fault.KindOf(err) != fault.NotFound {
-		return nil, err
 	}
 	if a.bytes+size > a.quota {
 		return nil, fault.New(fault.Unavailable, "artifact_quota", op, fmt.Errorf("%d bytes, with %d of %d in use", size, a.bytes, a.quota)).
@@ -149,6 +213,7 @@ func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.
 		return nil, err
 	}
 	a.bytes += size
+	a.hold(principal, size)
 	s.step("artifact_recorded")
 	return row, nil
 }

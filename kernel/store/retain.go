@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"maps"
 	"time"
 
 	"palyra/internal/clock"
@@ -15,8 +16,9 @@ type Retention struct {
 	// Before is the moment: runs that ended earlier go, with steps, tape, questions
 	// and artifacts, and ended sessions without runs. Zero: none.
 	Before time.Time
-	// ArtifactBytes is how much artifacts may take. While they take more, the runs
-	// that ended first lose theirs and stay otherwise. 0: as much as there is room for.
+	// ArtifactBytes is how much artifacts may take. While they take more, runs of the
+	// principal that holds most lose theirs, the one that ended first before the
+	// others, and stay otherwise. 0: as much as there is room for.
 	ArtifactBytes int64
 }
 
@@ -268,60 +270,92 @@ func (tx *Tx) retireSessions(keep Retention) (gone Retired, err error) {
 	return gone, err
 }
 
-// emptyRuns takes artifacts from the runs that ended first until the others take
-// no more than most.
+// emptyRuns takes artifacts from runs until the others take no more than most:
+// from those of the principal that holds most, the one that ended first before the
+// others. So whoever holds little keeps it, whatever others make.
 func (s *Store) emptyRuns(ctx context.Context, most int64) error {
-	const op = "release old artifacts"
 	if most <= 0 {
 		return nil
 	}
 	s.artifacts.mu.Lock()
 	left := s.artifacts.bytes - most
+	held := maps.Clone(s.artifacts.held)
 	s.artifacts.mu.Unlock()
-	for more := true; more && left > 0; {
-		err := s.Update(ctx, func(tx *Tx) error {
-			var gone Retired
-			type old struct {
-				id    string
-				ended int64
+	for left > 0 && len(held) > 0 {
+		who := ""
+		for p := range held {
+			if who == "" || held[p] > held[who] || held[p] == held[who] && p < who {
+				who = p
 			}
-			var runs []old
-			err := tx.query(op, `SELECT r.id, r.ended FROM (SELECT DISTINCT holder FROM artifact_holds) h JOIN runs r ON r.id = h.holder
-				WHERE r.ended <> 0 ORDER BY r.ended LIMIT ?`, []any{retireRuns}, func(r *sql.Rows) error {
-				var o old
-				err := r.Scan(&o.id, &o.ended)
-				runs = append(runs, o)
+		}
+		var next int64 // what the one after it holds
+		for p, n := range held {
+			if p != who {
+				next = max(next, n)
+			}
+		}
+		var e emptied
+		if err := s.Update(ctx, func(tx *Tx) (err error) {
+			if e, err = tx.emptyRunsOf(who, left, held[who]-next); err != nil || e.gone.Emptied == 0 {
 				return err
-			})
-			if err != nil {
-				return err
 			}
-			more = len(runs) == retireRuns
-			for _, o := range runs {
-				if left <= 0 {
-					break
-				}
-				var frees int64 // what nobody else holds
-				if _, err := tx.row(op, `SELECT coalesce(sum(a.size), 0) FROM artifact_holds h JOIN artifacts a ON a.digest = h.digest
-					WHERE h.holder = ? AND NOT EXISTS (SELECT 1 FROM artifact_holds x WHERE x.digest = h.digest AND x.holder <> h.holder)`,
-					[]any{o.id}, &frees); err != nil {
-					return err
-				}
-				if err := tx.releaseArtifacts(o.id); err != nil {
-					return err
-				}
-				left -= frees
-				gone.add(Retired{Emptied: 1, First: at(o.ended), Last: at(o.ended)})
-			}
-			if gone.Emptied == 0 {
-				return nil
-			}
-			return tx.owe(gone)
-		})
-		if err != nil {
+			return tx.owe(e.gone)
+		}); err != nil {
 			return err
 		}
 		s.step("emptied")
+		left -= e.freed
+		if held[who] -= e.released; e.gone.Emptied == 0 {
+			delete(held, who)
+		}
 	}
 	return nil
+}
+
+// emptied is what emptyRunsOf did.
+type emptied struct {
+	gone     Retired
+	freed    int64 // bytes that no run holds any more
+	released int64 // bytes that no run of the principal does
+}
+
+// emptyRunsOf takes the artifacts of the runs of a principal that ended first, at
+// most retireRuns, until left bytes are free, or it holds lead bytes less: then
+// another holds as much.
+func (tx *Tx) emptyRunsOf(principal string, left, lead int64) (e emptied, err error) {
+	const op = "release old artifacts"
+	type old struct {
+		id    string
+		ended int64
+	}
+	var runs []old
+	err = tx.query(op, `SELECT r.id, r.ended FROM (SELECT DISTINCT holder FROM artifact_holds) h JOIN runs r ON r.id = h.holder
+		WHERE r.ended <> 0 AND r.principal = ? ORDER BY r.ended LIMIT ?`, []any{principal, retireRuns}, func(r *sql.Rows) error {
+		var o old
+		err := r.Scan(&o.id, &o.ended)
+		runs = append(runs, o)
+		return err
+	})
+	for _, o := range runs {
+		if err != nil || e.freed >= left || e.released > lead {
+			break
+		}
+		var freed, released int64
+		if _, err = tx.row(op, `SELECT coalesce(sum(a.size), 0) FROM artifact_holds h JOIN artifacts a ON a.digest = h.digest
+			WHERE h.holder = ? AND NOT EXISTS (SELECT 1 FROM artifact_holds x WHERE x.digest = h.digest AND x.holder <> h.holder)`,
+			[]any{o.id}, &freed); err != nil {
+			break
+		}
+		if _, err = tx.row(op, `SELECT coalesce(sum(a.size), 0) FROM artifact_holds h JOIN artifacts a ON a.digest = h.digest
+			WHERE h.holder = ?1 AND NOT EXISTS (SELECT 1 FROM artifact_holds x JOIN runs r ON r.id = x.holder
+				WHERE x.digest = h.digest AND x.holder <> h.holder AND r.principal = ?2)`, []any{o.id, principal}, &released); err != nil {
+			break
+		}
+		if err = tx.releaseArtifacts(o.id); err != nil {
+			break
+		}
+		e.freed, e.released = e.freed+freed, e.released+released
+		e.gone.add(Retired{Emptied: 1, First: at(o.ended), Last: at(o.ended)})
+	}
+	return e, err
 }

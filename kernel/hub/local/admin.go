@@ -38,9 +38,13 @@ func (h *Hub) CreateToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hu
 			WithHint("a token is for whoever mints it: let that principal do it"))
 	}
 	scopes, err := access.ParseSet(n.Scopes)
+	if err == nil {
+		err = quota{h}.Check(c.User)
+	}
 	if err != nil {
 		return hub.TokenSecret{}, err
 	}
+	quota{h}.Spend(c.User, rowBytes)
 	secret, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: n.Name, Scopes: scopes, Lifetime: n.TTL})
 	if err != nil {
 		return hub.TokenSecret{}, h.byRegistry(c, "create token", err)

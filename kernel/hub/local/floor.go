@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"palyra/crypt/receipt"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/kernel/store"
 )
@@ -22,7 +23,8 @@ const seenSetting = "hub.journal_seen"
 
 // journalNote is the value of seenSetting.
 type journalNote struct {
-	Size uint64 `json:"size"` // entries
+	Size uint64                `json:"size"`           // entries
+	Used map[string]budget.Use `json:"used,omitempty"` // by principals, when it had them; see quota.go
 }
 
 // accessFloor returns the highest generation of the registry that the journal
@@ -40,6 +42,7 @@ func (h *Hub) accessFloor(ctx context.Context) (floor uint64, err error) {
 	if n.Size > j.Size { // another journal than the note is about
 		n.Size = 0
 	}
+	h.written.Restore(n.Used)
 	for rec, err := range h.k.JournalEntries(n.Size, j.Size) {
 		if err == nil {
 			err = ctx.Err()
@@ -54,9 +57,12 @@ func (h *Hub) accessFloor(ctx context.Context) (floor uint64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		_, act, err := receipt.ParsePayload(env.Payload)
+		st, act, err := receipt.ParsePayload(env.Payload)
 		if err != nil {
 			return 0, err
+		}
+		if who := spender(st, act); who != "" {
+			h.written.Spend(who, int64(len(rec.Leaf)+len(rec.Content)), timeOf(st, act))
 		}
 		if act == nil || act.Detail[generation] == "" {
 			continue
@@ -80,14 +86,24 @@ func (h *Hub) noteJournal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	used, changes := h.written.Used(h.cfg.Clock.Earliest())
 	n, s, err := h.readNote(ctx)
-	if err != nil || n.Size == j.Size {
+	h.mu.Lock()
+	same := h.noted == changes
+	h.mu.Unlock()
+	if err != nil || n.Size == j.Size && same {
 		return err
 	}
-	if s.Value, err = json.Marshal(journalNote{j.Size}); err != nil {
+	if s.Value, err = json.Marshal(journalNote{j.Size, used}); err != nil {
 		return fault.New(fault.Internal, "setting", "write setting "+seenSetting, err)
 	}
-	return h.st.Update(ctx, func(tx *store.Tx) error { return tx.PutSetting(s) })
+	if err := h.st.Update(ctx, func(tx *store.Tx) error { return tx.PutSetting(s) }); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.noted = changes
+	h.mu.Unlock()
+	return nil
 }
 
 func (h *Hub) readNote(ctx context.Context) (n journalNote, s *store.Setting, err error) {

@@ -41,6 +41,7 @@ import (
 	"palyra/authz/access"
 	"palyra/authz/approval"
 	"palyra/authz/policy"
+	"palyra/internal/budget"
 	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/isolate/probe"
@@ -63,6 +64,11 @@ type Config struct {
 	Readers int            // of tapes; see run.Config
 	// Sessions bounds the open sessions of one principal. Default 256.
 	Sessions int
+	// JournalEach bounds what one principal adds to journal and store in a day, in
+	// bytes; owners are not bound. 0: no bound.
+	JournalEach int64
+	// TokensEach bounds the tokens of one principal; see access.Config.
+	TokensEach int
 	// Hold takes no runs while this process lives, and leaves those that had been
 	// accepted for the next: the daemon is in safe mode.
 	Hold bool
@@ -111,7 +117,8 @@ type Hub struct {
 
 	refused  refusals
 	noise    noise
-	stopping sync.Mutex // held through Stop and Resume
+	written  *budget.Allowance // journal and store, by principal
+	stopping sync.Mutex        // held through Stop and Resume
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -120,6 +127,7 @@ type Hub struct {
 	denyNew   bool          // guarded by mu
 	published time.Time     // when the journal's tiles were last written; guarded by mu
 	retention hub.Retention // guarded by mu
+	noted     uint64        // changes of written that are in the store; guarded by mu
 }
 
 var _ hub.Hub = (*Hub)(nil)
@@ -145,7 +153,9 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = cfg.Store.Clock()
 	}
-	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions()}
+	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions(),
+		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
+	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))
 	if err != nil {
 		return nil, err
@@ -154,7 +164,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.access, err = access.Open(ctx, access.Config{Storage: cfg.Store.Access(), Key: key, Record: h.recordAccess, Floor: floor, Clock: cfg.Clock}); err != nil {
+	if h.access, err = access.Open(ctx, access.Config{Storage: cfg.Store.Access(), Key: key, Record: h.recordAccess, Floor: floor, Clock: cfg.Clock, Each: cfg.TokensEach}); err != nil {
 		return nil, err
 	}
 	if err := h.bootstrap(ctx); err != nil {
@@ -165,7 +175,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 		return nil, err
 	}
 	h.runs, err = run.Open(ctx, run.Config{
-		Store: cfg.Store, Gate: cfg.Kernel, Principal: h.entity, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
+		Store: cfg.Store, Gate: cfg.Kernel, Principal: h.entity, Quota: quota{h}, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {

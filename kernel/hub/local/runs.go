@@ -69,10 +69,14 @@ func (h *Hub) CreateSession(ctx context.Context, c hub.Caller, n hub.NewSession)
 	if err := h.ask(c, "CreateSession"); err != nil {
 		return hub.Session{}, err
 	}
+	if err := (quota{h}).Check(c.User); err != nil {
+		return hub.Session{}, err
+	}
 	s, err := session.Create(ctx, h.st, c.User, n.Title, h.cfg.Sessions)
 	if err != nil {
 		return hub.Session{}, err
 	}
+	quota{h}.Spend(c.User, rowBytes)
 	return sessionOf(s)
 }
 

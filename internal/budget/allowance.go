@@ -1,0 +1,128 @@
+package budget
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+// Allowance is the account of what owners use up for good: bytes of a log that
+// is never trimmed. Each owner may use Each in any Period, on average: what it
+// used is forgotten evenly, Each in a Period.
+//
+//	written := budget.NewAllowance(budget.Rate{Name: "journal", Each: 1 << 30, Period: 24 * time.Hour})
+//	if err := written.Check(owner, now); err != nil {
+//		return err // fault.Unavailable "quota_journal"
+//	}
+//	n := write()
+//	written.Spend(owner.Name, n, now)
+//
+// It is paid afterwards, since what something takes is known then, so an owner
+// can exceed it by what it has begun. [Allowance.Used] and [Allowance.Restore]
+// carry the account over a restart. A time before the last one counts as that
+// one: a clock that is set back gives nothing back sooner, and stops nothing.
+type Allowance struct {
+	rate Rate
+
+	mu      sync.Mutex
+	used    map[string]Use // guarded by mu; amounts above 0
+	changes uint64         // guarded by mu
+	refused uint64         // guarded by mu
+}
+
+// Rate is how much owners may use of what. With Each 0 it is only counted.
+type Rate struct {
+	Name   string // of the resource, snake_case; the reason code is "quota_" + Name
+	Each   int64
+	Period time.Duration
+}
+
+// Use is what an owner has used at a time. It serialises.
+type Use struct {
+	Amount float64   `json:"amount"`
+	At     time.Time `json:"at"`
+}
+
+// NewAllowance returns an Allowance of which nothing is used.
+func NewAllowance(r Rate) *Allowance {
+	if r.Name == "" || r.Each < 0 || r.Period <= 0 {
+		panic(fmt.Sprintf("budget: internal error: rate %+v", r))
+	}
+	return &Allowance{rate: r, used: make(map[string]Use)}
+}
+
+// Check returns fault.Unavailable "quota_NAME" if o has used all that it may.
+// An Owner with Reserve always may.
+func (a *Allowance) Check(o Owner, now time.Time) error {
+	if o.Reserve || a.rate.Each == 0 {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.atLocked(o.Name, now)
+	over := u.Amount - float64(a.rate.Each)
+	if over < 0 {
+		return nil
+	}
+	a.used[o.Name] = u
+	a.refused++
+	wait := time.Duration((over + 1) / float64(a.rate.Each) * float64(a.rate.Period)).Round(time.Second)
+	return fault.New(fault.Unavailable, "quota_"+a.rate.Name, "use "+a.rate.Name,
+		errors.New("this caller has used up what it may")).WithHint(fmt.Sprintf("there is room again in %v; an administrator can raise the quota", max(wait, time.Second)))
+}
+
+// Spend notes that an owner has used n.
+func (a *Allowance) Spend(owner string, n int64, now time.Time) {
+	if n <= 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u := a.atLocked(owner, now)
+	u.Amount += float64(n)
+	a.used[owner] = u
+	a.changes++
+}
+
+// Used returns what each owner has used, and a number that differs after each
+// Spend.
+func (a *Allowance) Used(now time.Time) (map[string]Use, uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.used {
+		if u := a.atLocked(name, now); u.Amount > 0 {
+			a.used[name] = u
+		} else {
+			delete(a.used, name)
+		}
+	}
+	return maps.Clone(a.used), a.changes
+}
+
+// Restore puts back what Used returned to an earlier process.
+func (a *Allowance) Restore(used map[string]Use) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.Copy(a.used, used)
+}
+
+// Refused returns how often an owner had used all that it may.
+func (a *Allowance) Refused() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.refused
+}
+
+// atLocked is what an owner has used, less what is forgotten by now.
+func (a *Allowance) atLocked(owner string, now time.Time) Use {
+	u := a.used[owner]
+	if d := now.Sub(u.At); d > 0 {
+		u.Amount = max(0, u.Amount-float64(d)/float64(a.rate.Period)*float64(a.rate.Each))
+	}
+	u.At = now
+	return u
+}
