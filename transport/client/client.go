@@ -225,6 +225,9 @@ const attempts = 4
 
 // closed reports whether the daemon closed a connection that it had accepted.
 func closed(err error) bool {
+	if strings.HasSuffix(err.Error(), "http: server closed idle connection") { // which net/http does not export
+		return true
+	}
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
