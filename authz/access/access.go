@@ -125,6 +125,8 @@ type Storage interface {
 	Logged(ctx context.Context, generation, index uint64) error
 	// Touch records when tokens were last used.
 	Touch(ctx context.Context, used map[string]time.Time) error
+	// Forget removes tokens that ended and are no other's parent, all or none.
+	Forget(ctx context.Context, ids []string) error
 }
 
 // Config says how to open a Registry.

@@ -77,6 +77,13 @@ func (m *memory) Logged(_ context.Context, generation, index uint64) error {
 	return nil
 }
 
+func (m *memory) Forget(_ context.Context, ids []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.Tokens = slices.DeleteFunc(m.state.Tokens, func(t Token) bool { return slices.Contains(ids, t.ID) })
+	return nil
+}
+
 func (m *memory) Touch(_ context.Context, used map[string]time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -226,6 +226,63 @@ func (r *Registry) room(op, principal string, most int) error {
 	return nil
 }
 
+// keepEnded is how long a token that ended is known: its holder learns why it is
+// good no longer, and lists have it. The journal has it for ever.
+const keepEnded = 30 * 24 * time.Hour
+
+// forgetMost bounds how many tokens are forgotten at once.
+const forgetMost = 64
+
+// Forget forgets tokens that ended long ago, a few at a time. One that minted
+// or rotated another stays until that has gone: revoking it ends the other. Call
+// it now and then.
+func (r *Registry) Forget(ctx context.Context) error {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	if len(r.unlogged) > 0 { // the journal does not have all of them
+		return nil
+	}
+	before := r.cfg.Clock.Earliest().Add(-keepEnded).Unix()
+	named := make(map[tokenID]bool)
+	gone := make(map[tokenID]bool)
+	var ids []string
+	r.mu.RLock()
+	for _, t := range r.order {
+		named[t.parent] = true
+	}
+	for _, t := range r.order {
+		end := t.expires
+		if t.revoked != 0 {
+			end = min(end, t.revoked)
+		}
+		if end < before && !named[t.id] && len(ids) < forgetMost {
+			gone[t.id] = true
+			ids = append(ids, t.id.String())
+		}
+	}
+	r.mu.RUnlock()
+	if len(ids) == 0 {
+		return nil
+	}
+	if err := r.cfg.Storage.Forget(ctx, ids); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range gone {
+		delete(r.tokens, id)
+	}
+	kept := make([]*token, 0, len(r.order)-len(gone))
+	for _, t := range r.order {
+		if !gone[t.id] {
+			t.place = len(kept)
+			kept = append(kept, t)
+		}
+	}
+	r.order = kept
+	return nil
+}
+
 func noToken(op, id string) error {
 	return fault.New(fault.NotFound, "no_such_token", op, fmt.Errorf("%.80q", id))
 }

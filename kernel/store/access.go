@@ -130,6 +130,18 @@ func (r *registry) Logged(ctx context.Context, generation, index uint64) error {
 	})
 }
 
+// Forget removes tokens that ended.
+func (r *registry) Forget(ctx context.Context, ids []string) error {
+	return (*Store)(r).Update(ctx, func(tx *Tx) error {
+		for _, id := range ids {
+			if _, err := tx.exec("forget token", `DELETE FROM tokens WHERE id = ?`, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // Touch records when tokens were last used. An older time changes nothing.
 func (r *registry) Touch(ctx context.Context, used map[string]time.Time) error {
 	return (*Store)(r).Update(ctx, func(tx *Tx) error {

@@ -133,7 +133,23 @@ func TestAccessSchema(t *testing.T) {
 	longer := tok
 	longer.Expires = time.Unix(200, 0)
 	wants(t, apply(access.Change{Tokens: []access.Token{longer}}), fault.Usage, "not_storable")
-	for _, q := range []string{`DELETE FROM tokens`, `UPDATE tokens SET principal = 'uid:1'`, `UPDATE tokens SET scopes = 'run.start'`,
+	// Neither a token that is good nor one that minted another can be deleted.
+	names := func(id, parent string, expires time.Time) access.Token {
+		return access.Token{ID: id, Principal: "uid:0", Created: time.Unix(1, 0), Expires: expires, Parent: parent, Successor: "tok_4"}
+	}
+	ended := time.Unix(100, 0)
+	if err := apply(access.Change{Tokens: []access.Token{names("tok_2", "", time.Now().Add(time.Hour)), names("tok_3", "", ended), names("tok_4", "tok_3", ended)}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"tok_2", "tok_3"} {
+		wants(t, s.Access().Forget(ctx, []string{id}), fault.Usage, "not_storable")
+	}
+	for _, id := range []string{"tok_4", "tok_3"} {
+		if err := s.Access().Forget(ctx, []string{id}); err != nil {
+			t.Errorf("forget %s: %v", id, err)
+		}
+	}
+	for _, q := range []string{`UPDATE tokens SET principal = 'uid:1'`, `UPDATE tokens SET scopes = 'run.start'`,
 		`UPDATE tokens SET hash = randomblob(32)`, `UPDATE tokens SET revoked = 0`} {
 		wants(t, s.Update(ctx, func(tx *Tx) error { _, err := tx.exec("test", q); return err }), fault.Usage, "not_storable")
 	}

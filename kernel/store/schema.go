@@ -2,11 +2,11 @@ package store
 
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
-func migrations() []string { return []string{schema1, schema2} }
+func migrations() []string { return []string{schema1, schema2, schema3} }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "615ea0ec6af9d7776924112f75893204214b4f8c265be5ad6060f5d9a23f1a39"
+const schemaDigest = "c801597b059a83a388f9257758b5d4ff64e665b6fdd1cd09ca5c8266fe287f0d"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -200,4 +200,14 @@ CREATE INDEX runs_ended      ON runs (ended) WHERE ended <> 0;
 CREATE INDEX sessions_ended  ON sessions (ended) WHERE ended <> 0;
 CREATE INDEX sessions_open   ON sessions (principal) WHERE state = 'open';
 CREATE INDEX steps_unsettled ON steps (n) WHERE log_index = 9223372036854775807;
+`
+
+// schema3 lets tokens be forgotten that ended, but for those that minted others:
+// whoever revokes a token ends what was made with it.
+const schema3 = `
+DROP TRIGGER tokens_stay;
+CREATE TRIGGER tokens_stay BEFORE DELETE ON tokens
+	WHEN (old.revoked = 0 AND old.expires > unixepoch() * 1000000000)
+		OR EXISTS (SELECT 1 FROM tokens t WHERE t.parent = old.id)
+	BEGIN SELECT raise(ABORT, 'tokens are forgotten when they have ended, leaves first'); END;
 `

@@ -200,9 +200,10 @@ func (h *Hub) Close(ctx context.Context) error {
 }
 
 // Flush makes durable what need not be durable at once: when tokens were last
-// used, and how far the journal has come. Call it now and then.
+// used, and how far the journal has come; and forgets tokens that ended long ago.
+// Call it now and then.
 func (h *Hub) Flush(ctx context.Context) error {
-	return errors.Join(h.access.Flush(ctx), h.noteJournal(ctx))
+	return errors.Join(h.access.Flush(ctx), h.access.Forget(ctx), h.noteJournal(ctx))
 }
 
 // bootstrap makes the user of this process, and root, the first owners.
