@@ -25,7 +25,7 @@ import (
 const routesPage = "../../docs/ROUTES.md"
 
 // office is the real hub without anything that could run a call.
-func office(t *testing.T) *local.Hub {
+func office(t *testing.T, change ...func(*local.Config)) *local.Hub {
 	t.Helper()
 	base := t.TempDir()
 	k, err := kernel.Open(t.Context(), kernel.Config{StateDir: filepath.Join(base, "state")})
@@ -36,7 +36,11 @@ func office(t *testing.T) *local.Hub {
 	if err != nil {
 		t.Fatal(errors.Join(err, k.Close()))
 	}
-	h, err := local.Open(t.Context(), local.Config{Kernel: k, Store: st})
+	cfg := local.Config{Kernel: k, Store: st}
+	for _, c := range change {
+		c(&cfg)
+	}
+	h, err := local.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(errors.Join(err, st.Close(), k.Close()))
 	}
@@ -372,4 +376,23 @@ func TestRatesOfTokens(t *testing.T) {
 		t.Errorf("six tokens: %d requests, want 6", good)
 	}
 	r.want(r.send(get, "/api/v1/status", ""), 200) // the principal itself is not kept out by its tokens
+}
+
+// TestQuotaKeepsNoKey: a request that a quota refuses leaves no idempotency key
+// behind, and can be repeated.
+func TestQuotaKeepsNoKey(t *testing.T) {
+	h := office(t, func(c *local.Config) { c.TokensEach = 1 })
+	keys := NewMemoryKeys()
+	r := newRig(t, func(c *Config) { c.Hub, c.Keys = h, keys })
+	const body = `{"name":"x","scopes":["config.read"],"ttl_ns":3600000000000}`
+	r.want(r.send(post, "/api/v1/tokens", body, "Idempotency-Key: one"), 201)
+	for range 2 {
+		a := r.send(post, "/api/v1/tokens", body, "Idempotency-Key: two")
+		if p := r.refused(a, 429, "quota_tokens"); p.Hint == "" || a.header.Get("Retry-After") == "" {
+			t.Errorf("%+v", p)
+		}
+	}
+	if len(keys.m) != 1 {
+		t.Errorf("%d keys are kept", len(keys.m))
+	}
 }

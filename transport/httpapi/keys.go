@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ func (x *exchange) once(do func() (answer any, keep any, err error)) (any, []byt
 	v, keep, err := do()
 	if err != nil {
 		// An error that may have come after the deed leaves the key reserved.
-		if k := fault.KindOf(err); k == fault.Internal || k == fault.Unavailable || k == fault.Timeout || k == fault.Canceled {
+		if mayHaveHappened(err) {
 			return nil, nil, err
 		}
 		return nil, nil, errors.Join(err, x.s.cfg.Keys.Abandon(ctx, who, key))
@@ -55,6 +56,22 @@ func (x *exchange) once(do func() (answer any, keep any, err error)) (any, []byt
 		x.s.log.Error("answer not recorded under its key", "request", idOf(x.r), "operation", x.rt.ID, "error", err)
 	}
 	return v, nil, nil
+}
+
+// mayHaveHappened reports whether err may have come after the deed. What is said
+// at the door came before it, and leaves no key behind: keys are kept for a day.
+func mayHaveHappened(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.Internal, fault.Timeout, fault.Canceled:
+		return true
+	case fault.Unavailable:
+		switch r := fault.ReasonOf(err); {
+		case r == "draining", r == "safe_mode", r == "disk_low", strings.HasPrefix(r, "quota_"), strings.HasPrefix(r, "budget_"):
+			return false
+		}
+		return true
+	}
+	return false
 }
 
 // digest names the request: the same operation on the same thing with the same body.
