@@ -15,6 +15,7 @@ type Bounds struct {
 	Each   int // runs of one principal that wait; default 48
 	Line   int // runs that wait in one session; default 16
 	Paused int // runs that wait for a person and give their place to others meanwhile; default 256
+	Begun  int // runs of one principal that are at work or paused; default Active and a quarter of Paused
 }
 
 func (b Bounds) withDefaults() Bounds {
@@ -26,6 +27,9 @@ func (b Bounds) withDefaults() Bounds {
 			*f.v = f.def
 		}
 		*f.v = max(*f.v, 0)
+	}
+	if b.Begun <= 0 {
+		b.Begun = b.Active + max(b.Paused/4, min(b.Paused, 4))
 	}
 	return b
 }
@@ -58,6 +62,7 @@ type Lines struct {
 	paused  int            // runs in Active that gave their place away
 	waiting int            // runs in Queued or Head
 	each    map[string]int // of those, by principal
+	begun   map[string]int // runs in Active, paused or not, by principal
 }
 
 type standing struct {
@@ -69,7 +74,7 @@ type standing struct {
 
 // NewLines returns empty lines.
 func NewLines(b Bounds) *Lines {
-	return &Lines{bounds: b.withDefaults(), lines: make(map[string][]string), runs: make(map[string]*standing), each: make(map[string]int)}
+	return &Lines{bounds: b.withDefaults(), lines: make(map[string][]string), runs: make(map[string]*standing), each: make(map[string]int), begun: make(map[string]int)}
 }
 
 // Enter puts a run of a principal at the end of its session's line and returns
@@ -77,9 +82,11 @@ func NewLines(b Bounds) *Lines {
 // principal "too_many_runs".
 func (l *Lines) Enter(session, run, principal string) (Place, error) {
 	line := l.lines[session]
-	if len(line) == 0 && l.active < l.bounds.Active && len(l.heads) == 0 {
+	// With a place free no head can take it: fill would have given it one.
+	if len(line) == 0 && l.active < l.bounds.Active && l.mayBegin(principal) {
 		l.add(session, run, principal, Active)
 		l.active++
+		l.begun[principal]++
 		return Active, nil
 	}
 	full := func(reason, format string, a ...any) (Place, error) {
@@ -154,6 +161,11 @@ func (l *Lines) Leave(run string) Moves {
 	default:
 		l.turn(s)
 	}
+	if s.place == Active {
+		if l.begun[s.principal]--; l.begun[s.principal] == 0 {
+			delete(l.begun, s.principal)
+		}
+	}
 	l.heads = slices.DeleteFunc(l.heads, func(id string) bool { return id == run })
 	var m Moves
 	if len(line) == 0 {
@@ -195,18 +207,27 @@ func (l *Lines) Resume(run string) {
 	l.active++
 }
 
-// fill gives free places to the heads.
+// fill gives free places to the heads that may begin.
 func (l *Lines) fill() (got []string) {
-	for l.active < l.bounds.Active && len(l.heads) > 0 {
-		id := l.heads[0]
-		l.heads = l.heads[1:]
-		l.runs[id].place = Active
+	l.heads = slices.DeleteFunc(l.heads, func(id string) bool {
+		s := l.runs[id]
+		if l.active >= l.bounds.Active || !l.mayBegin(s.principal) {
+			return false
+		}
+		s.place = Active
 		l.active++
-		l.turn(l.runs[id])
+		l.begun[s.principal]++
+		l.turn(s)
 		got = append(got, id)
-	}
+		return true
+	})
 	return got
 }
+
+// mayBegin reports whether a principal may have one run more that is at work or
+// waits for a person. Without that bound the questions of one, which nobody
+// answers, would use up Paused, and the next ones would keep their places.
+func (l *Lines) mayBegin(principal string) bool { return l.begun[principal] < l.bounds.Begun }
 
 // Counts returns how many runs are at work, those that wait for a person
 // included, and how many wait for their turn.

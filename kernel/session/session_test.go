@@ -240,3 +240,36 @@ func TestLinesHold(t *testing.T) {
 		}
 	}
 }
+
+// TestLinesBegun: one principal's runs that wait for a person, however many they
+// are, leave places to others; when one of them goes the next one begins.
+func TestLinesBegun(t *testing.T) {
+	l := NewLines(Bounds{Active: 2, Paused: 8, Each: 100})
+	var first string
+	for i := range 20 {
+		id := fmt.Sprint("x", i)
+		p, err := l.Enter("session of "+id, id, "uid:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p == Active {
+			if first == "" {
+				first = id
+			}
+			if m := l.Pause(id); len(m.Active) != 0 {
+				t.Errorf("%s made room for %v", id, m.Active)
+			}
+		}
+	}
+	for i := range 2 {
+		if p, err := l.Enter(fmt.Sprint("y", i), fmt.Sprint("y", i), "uid:2"); p != Active || err != nil {
+			t.Errorf("another's run %d: place %v, %v", i, p, err)
+		}
+	}
+	if m := l.Leave("y0"); len(m.Active) != 0 {
+		t.Errorf("runs %v of one that has as many as it may", m.Active)
+	}
+	if m := l.Leave(first); len(m.Active) != 1 || m.Active[0] != "x6" {
+		t.Errorf("when one went, %v began", m.Active)
+	}
+}
