@@ -182,7 +182,8 @@ func (p *Pattern) Match(tool string, c *Call) error {
 }
 
 // match reports whether one argument of c fits. A program that its caller chose
-// gets no folder for a file: it may do to everything in it what it was to do to one.
+// gets no folder for a file, and nothing that can become one before it runs: it may do
+// to everything in a folder what it was to do to one file.
 func (a PatternArg) match(tool, s string, c *Call) bool {
 	switch a.Kind {
 	case ArgExact:
@@ -194,7 +195,7 @@ func (a PatternArg) match(tool, s string, c *Call) bool {
 		rest, ok := strings.CutPrefix(s, a.Text)
 		named := func(l string) bool { return l == rest || strings.HasSuffix(l, "/"+rest) }
 		return ok && beneath(rest) && !slices.ContainsFunc(c.Loose, named) &&
-			(tool != processRun || rest != "." && !slices.ContainsFunc(c.Folders, named))
+			(tool != processRun || rest != "." && !slices.ContainsFunc(c.Folders, named) && !slices.ContainsFunc(c.Absent, named))
 	}
 	return false
 }

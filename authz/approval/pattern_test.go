@@ -62,6 +62,7 @@ func TestPatternBounds(t *testing.T) {
 		{"no tier", false, func(c *Call) { c.Tier = "" }},
 		{"a file that is a link", false, func(c *Call) { c.Argv[2] = "docs/l"; c.Loose = []string{"/workspace/docs/l"} }},
 		{"a folder", false, func(c *Call) { c.Argv[2] = "docs/d"; c.Folders = []string{"/workspace/docs/d"} }},
+		{"a name that is not there", false, func(c *Call) { c.Argv[2] = "docs/n"; c.Absent = []string{"/workspace/docs/n"} }},
 		{"a file beside a folder", true, func(c *Call) { c.Argv[2] = "docs/f"; c.Folders = []string{"/workspace/docs/d", "/workspace/f"} }},
 	}
 	for _, path := range []string{"", ".", "..", "../a", "a/../../b", "/etc/passwd", "-rf", "--files0-from=x", "a//b", "a/", "./a", "a\nb", "a\x1b[2J", "a\u202eb", "a\u200bb", "é", "a\x00b"} {
