@@ -137,7 +137,7 @@ type Journal struct {
 	open      map[uint64]struct{} // entries that wait to be closed
 	published uint64              // size of the checkpoint file; 0 if none
 	broken    error               // why nothing can be appended any more
-	unsynced  bool                // the end of the write-ahead file may not be durable yet
+	unsynced  bool                // the end of the write-ahead file, or its name, may not be durable yet
 	recovered Recovery
 }
 
@@ -192,12 +192,17 @@ func (j *Journal) recover() error {
 			return err
 		}
 	}
-	if err := j.create(); err != nil {
+	made, err := j.create()
+	if err != nil {
 		return err
 	}
 	torn, err := j.reload()
 	if err != nil {
 		return err
+	}
+	if made {
+		j.unsynced = false
+		j.leaveWord()
 	}
 	j.recovered = Recovery{Size: j.tree.size, Published: j.published, Torn: torn}
 	return nil
@@ -205,20 +210,20 @@ func (j *Journal) recover() error {
 
 // create makes the write-ahead file of a new log. A missing one in a directory
 // that has tiles or a checkpoint is not a new log.
-func (j *Journal) create() error {
+func (j *Journal) create() (made bool, err error) {
 	if _, err := os.Lstat(filepath.Join(j.dir, walFile)); !errors.Is(err, os.ErrNotExist) {
-		return err
+		return false, err
 	}
 	for _, name := range []string{checkpointFile, "tile", contentDir} {
 		if _, err := os.Lstat(filepath.Join(j.dir, name)); err == nil {
-			return corrupt("wal_missing", fmt.Errorf("there is %q but no write-ahead file", name))
+			return false, corrupt("wal_missing", fmt.Errorf("there is %q but no write-ahead file", name))
 		}
 	}
 	h, err := newHeader(0, nil, nil, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return j.writeFile("create", walFile, h.encode())
+	return true, j.writeFile("create", walFile, h.encode())
 }
 
 // Append adds an entry and returns when it is durable. ctx bounds the wait for
@@ -312,6 +317,9 @@ func (j *Journal) flush() error {
 	}
 	if err := j.wal.file.Sync(); err != nil {
 		return fmt.Errorf("sync write-ahead file: %w", err)
+	}
+	if err := durable.SyncDir(j.dir); err != nil {
+		return err
 	}
 	j.mu.Lock()
 	j.unsynced = false

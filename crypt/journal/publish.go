@@ -30,6 +30,7 @@ func (j *Journal) publish(lasting bool, st *staged) error {
 	if err := j.flush(); err != nil { // never publish what a power failure could take back
 		return err
 	}
+	j.leaveWord()
 	for {
 		if err := j.finish(st); err != nil {
 			return err

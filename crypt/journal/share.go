@@ -212,8 +212,10 @@ func (j *Journal) reload() (torn int64, err error) {
 	}
 	j.wal, j.tree, j.note, j.open, j.published = w, s.tree, s.note, s.open, s.published
 	// A checkpoint is published after the flush of what it covers. Entries beyond it
-	// were written by a process that may have died before the flush.
-	j.unsynced = s.torn == 0 && s.tree.size > max(s.tree.base, s.published) && !j.flushed()
+	// were written by a process that may have died before the flush, or before that of
+	// the file's name.
+	end, ok := j.word()
+	j.unsynced = !ok || end < w.end && s.tree.size > max(s.tree.base, s.published)
 	return s.torn, nil
 }
 
@@ -293,14 +295,16 @@ func (j *Journal) follow(size int64) error {
 		j.tree.apply(x)
 		j.note, j.open = note, open
 	}
-	j.unsynced = !torn && (j.unsynced || len(hashes) > 0) && !j.flushed()
+	if end, ok := j.word(); !ok || end < w.end && len(hashes) > 0 {
+		j.unsynced = true
+	}
 	return nil
 }
 
-// The lock file holds a word of the last writer for the next: how far it has
-// flushed the write-ahead file. Nothing flushes the word itself. It may be missing
-// or older than the file, and the next writer flushes once more; it is never wrong,
-// since what was flushed stays.
+// The lock file holds a word of the last writer for the next: which write-ahead file
+// has its name durably, and how far it is flushed. Nothing flushes the word itself. It
+// may be missing or older than the file, and the next writer flushes once more; it is
+// never wrong, since what was flushed stays.
 //
 //	"PJL1" salt of the write-ahead file[8] end[8] crc[4]
 const (
@@ -308,8 +312,8 @@ const (
 	wordLen   = 24
 )
 
-// leaveWord notes that the write-ahead file is durable up to its end. The caller
-// holds the log. That it may fail costs the next writer a flush.
+// leaveWord notes that the write-ahead file is durable up to its end, and its name. The
+// caller holds the log. That it may fail costs the next writer a flush.
 func (j *Journal) leaveWord() {
 	b := append(make([]byte, 0, wordLen), wordMagic...)
 	b = append(b, j.wal.header.salt[:]...)
@@ -317,13 +321,15 @@ func (j *Journal) leaveWord() {
 	_, _ = j.gates.lock.WriteAt(binary.BigEndian.AppendUint32(b, crcOf(b)), 0)
 }
 
-// flushed reports whether the last writer left word that the write-ahead file is
-// durable up to its end. The caller holds the log.
-func (j *Journal) flushed() bool {
+// word returns up to where the write-ahead file is durable by the word of the last
+// writer, if that is about this file. The caller holds the log.
+func (j *Journal) word() (end int64, ok bool) {
 	var b [wordLen]byte
 	if _, err := j.gates.lock.ReadAt(b[:], 0); err != nil {
-		return false
+		return 0, false
 	}
-	return string(b[:4]) == wordMagic && bytes.Equal(b[4:12], j.wal.header.salt[:]) &&
-		binary.BigEndian.Uint64(b[12:]) >= uint64(j.wal.end) && binary.BigEndian.Uint32(b[20:]) == crcOf(b[:20])
+	if string(b[:4]) != wordMagic || !bytes.Equal(b[4:12], j.wal.header.salt[:]) || binary.BigEndian.Uint32(b[20:]) != crcOf(b[:20]) {
+		return 0, false
+	}
+	return int64(binary.BigEndian.Uint64(b[12:])), true
 }
