@@ -37,7 +37,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("socket: %v, %v", fi.Mode(), err)
 	}
 	second := p.launch()
-	if code := second.exit(); code != 75 || !strings.Contains(second.log.String(), "another process holds it") {
+	if code := second.exit(); code != 75 || !strings.Contains(second.log.String(), " holds it") {
 		t.Errorf("second instance: status %d\n%s", code, second.log)
 	}
 	// The first one is not disturbed, and its manager hears it still: the second
