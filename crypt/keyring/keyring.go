@@ -79,7 +79,8 @@ type Options struct {
 // or fault.Unavailable (disk full).
 func Open(dir string) (*Ring, error) { return OpenOptions(dir, Options{}) }
 
-// OpenOptions is Open with choices for the first use.
+// OpenOptions is Open with choices for the first use. While one process uses a
+// directory first, its caller sees to it that no other opens it.
 func OpenOptions(dir string, o Options) (*Ring, error) {
 	op := fmt.Sprintf("open keys in %q", dir)
 	if err := durable.MkdirAll0700(dir); err != nil {

@@ -66,7 +66,7 @@ const (
 type Predicate struct {
 	Version   int             `json:"version"` // PredicateVersion
 	CallID    string          `json:"call_id"`
-	Seq       uint64          `json:"seq"`  // size of the journal when the statement was made
+	Seq       uint64          `json:"seq"`  // size of the journal, as this process knew it, when the statement was made
 	Time      string          `json:"time"` // RFC 3339, UTC; a clock's claim, not evidence
 	BootID    string          `json:"boot_id"`
 	Tool      string          `json:"tool"`

@@ -216,8 +216,8 @@ func (h *Hub) JournalCheckpoint(_ context.Context, c hub.Caller) ([]byte, error)
 	if err := h.ask(c, "JournalCheckpoint"); err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.publishing.Lock()
+	defer h.publishing.Unlock()
 	if time.Since(h.published) >= publishEvery {
 		if err := h.k.PublishJournal(); err != nil {
 			return nil, err

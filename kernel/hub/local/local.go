@@ -123,9 +123,11 @@ type Hub struct {
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
 
+	publishing sync.Mutex // held through JournalCheckpoint, which may wait for another process
+	published  time.Time  // when the journal's tiles were last written; guarded by publishing
+
 	mu        sync.Mutex
 	denyNew   bool          // guarded by mu
-	published time.Time     // when the journal's tiles were last written; guarded by mu
 	retention hub.Retention // guarded by mu
 	noted     uint64        // changes of written that are in the store; guarded by mu
 }
