@@ -12,7 +12,9 @@
 //	err := durable.WriteFile(filepath.Join(dir, "log.vkey"), key, 0o644)
 //
 // [CheckPrivate] and [ReadPrivate] refuse what somebody else owns, can read or
-// has put a link in the place of. [Lock] is a lock that dies with its process.
+// has put a link in the place of. [Lock] is a lock that dies with its process,
+// [Gate] one that is taken again and again, and [Live] any number, one for each
+// piece of work.
 //
 // What it does not protect against: a disk that acknowledges a flush it did not
 // do, and an attacker who runs as the owner of the files. A sector of 512 bytes
