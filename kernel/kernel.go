@@ -9,7 +9,7 @@
 //	proposal.go   what may be asked for, and what is refused without looking
 //	tools.go      what a tool and its input become
 //	seal.go       everything named is opened once, hashed and pinned (program.go,
-//	              workspace.go, environ.go); the capsule is its name from here on
+//	              loader.go, workspace.go, environ.go); the capsule is its name from here on
 //	question.go   the capsule as policy and approver see it
 //	runner.go     palyra-cell, started once and used for many calls (again.go: one
 //	              that was gone before it took a call)

@@ -280,7 +280,8 @@ func TestEnvironment(t *testing.T) {
 		"LD_PRELOAD=/x": "env_refused", "LD_LIBRARY_PATH=x": "env_refused", "BASH_ENV=x": "env_refused", "GIT_SSH_COMMAND=x": "env_refused",
 		"PYTHONSTARTUP=x": "env_refused", "PYTHONPATH=x": "env_refused", "NODE_OPTIONS=x": "env_refused", "PERL5OPT=x": "env_refused",
 		"RUBYOPT=x": "env_refused", "JAVA_TOOL_OPTIONS=x": "env_refused", "GLIBC_TUNABLES=x": "env_refused", "IFS=x": "env_refused",
-		"BASH_FUNC_x%%=x": "env_bad_name", "LD_X=": "env_refused",
+		"BASH_FUNC_x%%=x": "env_bad_name", "LD_X=": "env_refused", "MAKEFILES=x": "env_refused", "CONFIG_SITE=x": "env_refused",
+		"GOCACHEPROG=x": "env_refused", "SYSTEMD_EDITOR=x": "env_refused", "GH_PAGER=x": "env_refused", "SSH_ASKPASS=x": "env_refused", "XDG_CONFIG_HOME=/x": "env_refused",
 		"A=\x00": "nul_byte", "A=\xff": "not_utf8",
 	} {
 		p := proposal("true")
@@ -288,6 +289,9 @@ func TestEnvironment(t *testing.T) {
 		if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != reason || fault.KindOf(err) != fault.Usage {
 			t.Errorf("%q: got %v", e, err)
 		}
+	}
+	if _, err := environment([]string{"CGO_ENABLED=0", "GOOS=linux", "MIX_ENV=test", "LESSCHARSET=utf-8", "QT_QPA_PLATFORM=offscreen", "EDITORS=x", "LC_ALL=C"}); err != nil {
+		t.Errorf("usual ones: %v", err)
 	}
 	if _, err := environment([]string{"A=1", "A=2"}); fault.ReasonOf(err) != "env_repeated" {
 		t.Errorf("repeated: %v", err)
