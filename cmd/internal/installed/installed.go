@@ -69,7 +69,7 @@ func Check(path, what string) (string, error) {
 		if fi, err = os.Lstat(p); err != nil {
 			return "", fault.New(fault.Refused, what+"_unusable", op, err)
 		}
-		if err, hint := ours(p, fi); err != nil {
+		if hint, err := ours(p, fi); err != nil {
 			return "", fault.New(fault.Refused, what+"_unusable", op, err).WithHint(hint)
 		}
 		if p == filepath.Dir(p) {

@@ -21,15 +21,15 @@ func rootOwner() uint32 {
 
 // ours refuses a file or folder that another user than root and this one can
 // change, with what to do about it.
-func ours(path string, fi fs.FileInfo) (err error, hint string) {
+func ours(path string, fi fs.FileInfo) (hint string, err error) {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	switch {
 	case !ok:
-		return fmt.Errorf("owner of %q unknown", path), ""
+		return "", fmt.Errorf("owner of %q unknown", path)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid() && st.Uid != rootOwner():
-		return fmt.Errorf("user %d owns %q, want 0 or %d", st.Uid, path, os.Geteuid()), "chown root " + path
+		return "chown root " + path, fmt.Errorf("user %d owns %q, want 0 or %d", st.Uid, path, os.Geteuid())
 	case fi.Mode().Perm()&0o022 != 0 && (!fi.IsDir() || fi.Mode()&fs.ModeSticky == 0):
-		return fmt.Errorf("others can write %q (mode %04o)", path, fi.Mode().Perm()), "chmod go-w " + path
+		return "chmod go-w " + path, fmt.Errorf("others can write %q (mode %04o)", path, fi.Mode().Perm())
 	}
-	return nil, ""
+	return "", nil
 }
