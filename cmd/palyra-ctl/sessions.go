@@ -234,6 +234,9 @@ func (a *app) runsTape(ctx context.Context, inv *command.Invocation) (*result, e
 		return nil, err
 	}
 	defer t.Close()
+	if inv.Has("tools") {
+		t = hub.ToolView(h, hub.Caller{}, inv.Operands[0], t)
+	}
 	done, out := &result{streamed: true}, front.Stdout(a.stdout)
 	for {
 		e, err := t.Next(ctx)
