@@ -306,7 +306,7 @@ func setup(c config) (*battery, []*user, error) {
 			return nil, nil, fmt.Errorf("%w; make build first", err)
 		}
 		p := palyra{binary: b.palyra, cell: filepath.Join(filepath.Dir(b.palyra), "palyra-cell")}
-		if slices.Contains(c.modes, modeWarm) {
+		if slices.Contains(c.modes, modeWarm) || c.warm != "" {
 			p.warm = filepath.Join(dir, "warm")
 			if err := b.build(p.warm, c.warm, "palyra/conformance/escape/warm"); err != nil {
 				return nil, nil, err

@@ -68,6 +68,7 @@ type options struct {
 	policy    string   // another policy directory
 	wrap      []string // what to run the launcher under
 	userns    bool     // run all of it in a user namespace, as its root
+	asked     bool     // the call is one that a person approves
 	watch     bool     // sample the run's processes
 	// spend ends the run when one of its processes has had so much processor time;
 	// 0: never. However busy the machine is, a process that had it was not limited.

@@ -1,19 +1,91 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// cellCases are 100: what is wrong is in what the template shows of the host.
+// operandExchange is the name of 95/exchange-*.
+const operandExchange = "operand-exchange"
+
+// cellCases are 95/exchange-*, the bytes that were approved, and 100, what the template
+// shows of the host.
 func cellCases() []attackCase {
 	var out []attackCase
+	for _, v := range []struct{ variant, what, a, b string }{
+		{"exchange-folder", "the folder of an approved file", "sub", "evil"},
+		{"exchange-above", "a folder above it", "top", "other"},
+		{"exchange-file", "the file itself", "top/sub/in", "top/evil/in"},
+	} {
+		out = append(out, attackCase{number: 95, variant: v.variant, name: operandExchange,
+			attack:  "exchange " + v.what + " with another and back, again and again, while the program reads it",
+			stopped: at([]string{refused}, []string{"OPEN", "NONE", "SIGKILL", "ENOENT", refused}),
+			note:    "the call may have read the other bytes: it must not pass for executed",
+			stage:   func(s *stage) (scene, error) { return exchangeScene(s, v.a, v.b) }})
+	}
 	for _, kind := range []string{"stream", "dgram"} {
 		out = append(out, attackCase{number: 100, variant: kind, name: "usr-unix", attack: "reach a host process that listens below /usr, which every cell shows",
 			stopped: both("ECONNREFUSED", "EPERM", "EACCES", "EAFNOSUPPORT", "ENOSYS", "SIGSYS"),
 			stage:   func(s *stage) (scene, error) { return systemSocketScene(s, kind) }})
 	}
 	return out
+}
+
+// exchangeScene has the host exchange a and b in the workspace for as long as the
+// program runs. It is told apart from a call that was approved and did what was approved
+// by its status.
+func exchangeScene(s *stage, a, b string) (scene, error) {
+	ws, err := s.workspace()
+	if err != nil {
+		return scene{}, err
+	}
+	if a == "sub" {
+		a, b = "top/sub", "top/evil"
+	}
+	for _, f := range []struct{ name, text string }{{"top/sub/in", "approved"}, {"top/evil/in", "evil " + s.nonce}, {"other/sub/in", "evil " + s.nonce}} {
+		path := filepath.Join(ws, f.name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return scene{}, err
+		}
+		if err := s.write(path, f.text, 0o644); err != nil {
+			return scene{}, err
+		}
+	}
+	err = filepath.WalkDir(ws, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chown(path, s.user.uid, s.user.gid), s.give(path))
+	})
+	if err != nil {
+		return scene{}, err
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		exchange := func() {
+			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(ws, a), unix.AT_FDCWD, filepath.Join(ws, b), unix.RENAME_EXCHANGE)
+		}
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(400 * time.Millisecond): // that the call be approved, and begin, first
+			}
+			exchange()
+			time.Sleep(20 * time.Millisecond)
+			exchange()
+		}
+	}()
+	s.later(func() { close(stop); <-done })
+	return scene{probe: "reread", args: []string{"file=top/sub/in", "token=" + s.nonce}, opt: options{workspace: ws, asked: true, timeout: 10 * time.Second},
+		because: "seal",
+		canary: func(o *outcome) (bool, string) {
+			return o.exit == 0 && bytes.Contains(o.stdout.kept, []byte(`"OPEN"`)), "it read other bytes, and the call was executed"
+		}}, nil
 }
 
 // systemSocketScene has the host listen in a folder of /usr/local, as software does

@@ -35,6 +35,15 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	case modeVoid:
 		c = append(c, "--network", "void")
 	}
+	if o.asked {
+		if p.warm == "" {
+			return nil, errors.New("no launcher that answers")
+		}
+		c = []string{p.warm, "--cell", p.cell, "--asked"}
+		if s.mode == modeVoid {
+			c = append(c, "--network", "void")
+		}
+	}
 	policy := s.user.policy
 	if o.policy != "" {
 		policy = o.policy
@@ -65,7 +74,7 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 type bwrap struct{}
 
 func (bwrap) command(s *stage, o *options, argv []string) ([]string, error) {
-	if o.binary != "" || s.tier != "c" {
+	if o.binary != "" || o.asked || s.tier != "c" {
 		return nil, errors.New("bwrap has no such configuration")
 	}
 	c := []string{"timeout", "-s", "KILL", fmt.Sprint(o.timeout.Seconds()), "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",

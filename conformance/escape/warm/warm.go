@@ -8,6 +8,9 @@
 // far as the battery reads them. A call that got a cold cell after all ends with
 // status 125: it would prove nothing about warm ones.
 //
+// With -asked it makes a call that the built-in policy asks about, in a cold cell, and
+// approves it: palyra exec wants a terminal for that.
+//
 // What it does not show: that palyrad opens its pool likewise.
 package main
 
@@ -20,8 +23,8 @@ import (
 	"strings"
 	"time"
 
+	"palyra/authz/approval"
 	"palyra/internal/fault"
-
 	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
@@ -47,6 +50,7 @@ func run(args []string) (int, error) {
 	f.StringVar(&cfg.CellPath, "cell", "", "palyra-cell")
 	f.StringVar(&cfg.StateDir, "state", "", "state directory")
 	f.StringVar(&cfg.PolicyDir, "policy", "", "policy directory")
+	asked := f.Bool("asked", false, "have the built-in policy ask, say yes, and let no cell wait")
 	f.StringVar(&receipt, "receipt", "", "file for the receipt")
 	f.StringVar(&p.Network, "network", "", "fresh or void")
 	f.DurationVar(&p.Limits.Wall, "timeout", 0, "wall clock limit")
@@ -71,13 +75,18 @@ func run(args []string) (int, error) {
 	}
 	p.Dir = dir
 	cfg.Pool, cfg.Warm = cell.Pool{Cells: 2, MaxAge: time.Minute}, tier.C
+	if *asked {
+		cfg.Pool, cfg.Warm, cfg.PolicyDir, cfg.Approver = cell.Pool{}, 0, "", yes{}
+	}
 	k, err := kernel.Open(context.Background(), cfg)
 	if err != nil {
 		return refused, err
 	}
 	defer k.Close()
-	if err := k.Expect(context.Background(), p.Network, p.Limits); err != nil {
-		return refused, err
+	if !*asked {
+		if err := k.Expect(context.Background(), p.Network, p.Limits); err != nil {
+			return refused, err
+		}
 	}
 	out, err := k.Call(context.Background(), p, kernel.IO{Stdout: os.Stdout, Stderr: os.Stderr})
 	switch {
@@ -96,10 +105,17 @@ func run(args []string) (int, error) {
 	if out.Error != nil {
 		fmt.Fprintf(os.Stderr, "palyra: %s: %s\n", strings.ReplaceAll(out.Outcome, "_", " "), out.Error.Text)
 	}
-	if r := out.Result; r != nil && r.Evidence != nil && r.Evidence.Cell.Mode != evidence.CellWarm {
+	if r := out.Result; !*asked && r != nil && r.Evidence != nil && r.Evidence.Cell.Mode != evidence.CellWarm {
 		return refused, fmt.Errorf("the cell was %q", r.Evidence.Cell.Mode)
 	}
 	return out.Exit, nil
+}
+
+// yes approves every call, as a person would who was shown nothing wrong.
+type yes struct{}
+
+func (yes) Ask(context.Context, approval.Request) (approval.Answer, error) {
+	return approval.Answer{Approved: true, Approver: "battery", Surface: "test"}, nil
 }
 
 // size reads bytes with K, M or G.
