@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -217,13 +218,13 @@ func (k *Kernel) cellDigest() string {
 	}
 	defer f.Close()
 	if k.state == nil || !h.System() { // what somebody can change is read each time
-		d, _, err := pin.Digest(f, maxExecutable)
+		d, _, err := pin.Digest(context.Background(), f, maxExecutable)
 		if err != nil {
 			return ""
 		}
 		return d.String()
 	}
-	d, err := k.state.digests.Of(f, h.Stat, maxExecutable)
+	d, err := k.state.digests.Of(context.Background(), f, h.Stat, maxExecutable)
 	if err != nil || pin.Changed(f, h.Stat) != nil {
 		return ""
 	}

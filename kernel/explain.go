@@ -16,10 +16,7 @@ import (
 // CellPath there is no certificate of it. The Set is
 // returned with the Explanation, so that its policies can be named.
 func Explain(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (policy.Explanation, *policy.Set, error) {
-	k := &Kernel{cfg: cfg}
-	if k.cfg.Principal.ID == "" {
-		k.cfg.Principal = localUser()
-	}
+	k := newKernel(cfg)
 	var err error
 	if k.set, err = loadSet(&cfg); err != nil {
 		return policy.Explanation{}, nil, err
@@ -44,16 +41,12 @@ func (k *Kernel) Explain(ctx context.Context, who Caller, p Proposal, stdin io.R
 // Question seals a proposal and returns what policy would be asked about it, so
 // that another set can be tried on it.
 func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.Reader) (policy.Request, error) {
-	stdin, err := k.expand(ctx, who.Principal, &p, stdin)
-	if err != nil {
-		return policy.Request{}, err
-	}
-	s, err := seal(ctx, &p, stdin, existing(k.cfg.StateDir), nil)
+	s, made, err := k.sealAside(ctx, &who, p, stdin)
 	if err != nil {
 		return policy.Request{}, err
 	}
 	defer s.close()
-	return k.question(&who, s, &p), nil
+	return k.question(&who, s, made), nil
 }
 
 // existing returns a state directory, "" where there is none yet: nothing of it

@@ -105,12 +105,16 @@ type Config struct {
 	// Observe, if not nil, is told of each step of every call as it is done, and of
 	// each entry of the journal (observe.go). A slow one delays them.
 	Observe func(Event)
+	// Budgets are the accounts that calls are on before they are decided. Default:
+	// those of a process that makes its own user's calls.
+	Budgets *Budgets
+
 	// JournalWaited, if not nil, is told for each entry of the journal how long it
 	// waited for the group that it is written in; see journal.Options.
 	JournalWaited func(time.Duration)
 
 	// TestOnlyStep is called at each named step, so that a test can kill the
-	// process there: "sealed", "decided", "approved", "granted", "intent",
+	// process there: "sealing", "sealed", "decided", "approved", "granted", "intent",
 	// "executed", "result" and "receipt", "loaded" in a Reload, and the steps of
 	// journal and cell.
 	TestOnlyStep func(name string)
@@ -168,16 +172,26 @@ type Failure struct {
 	Hint   string `json:"hint"`
 }
 
-// Open opens the state directory, loads the policies, recovers the journal and
-// closes the intents that a crash left open.
-func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
-	k := &Kernel{cfg: cfg, step: cfg.TestOnlyStep, lanes: make(map[tier.Tier]*lane)}
+// newKernel fills the defaults in.
+func newKernel(cfg Config) *Kernel {
+	k := &Kernel{cfg: cfg, step: cfg.TestOnlyStep}
 	if k.step == nil {
 		k.step = func(string) {}
 	}
 	if k.cfg.Principal.ID == "" {
 		k.cfg.Principal = localUser()
 	}
+	if k.cfg.Budgets == nil {
+		k.cfg.Budgets = ownBudgets()
+	}
+	return k
+}
+
+// Open opens the state directory, loads the policies, recovers the journal and
+// closes the intents that a crash left open.
+func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
+	k := newKernel(cfg)
+	k.lanes = make(map[tier.Tier]*lane)
 	if cfg.Warm != tier.None {
 		k.lane(cfg.Warm)  // starts while the rest is opened: it takes longest,
 		runtime.Gosched() // and so goes first
@@ -201,6 +215,7 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 type Caller struct {
 	Principal policy.Entity     // without one everything is denied
 	Approver  approval.Approver // nil: nobody can be asked, which denies sensitive calls
+	Reserve   bool              // may use what budgets keep for the installation's owner
 	Device    string            // for policy: the device that asks, and
 	Channel   string            // the surface that it came by; "" is unknown
 }
@@ -220,14 +235,11 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	defer k.calls.Done()
 
 	// Seal: from here on the call is the capsule, and no name is looked up again.
-	stdin, err := k.expand(ctx, who.Principal, &p, stdio.Stdin)
+	s, made, err := k.sealAside(ctx, &who, p, stdio.Stdin)
 	if err != nil {
 		return nil, err
 	}
-	s, err := seal(ctx, &p, stdin, k.state.dir, k.state.digests)
-	if err != nil {
-		return nil, err
-	}
+	p = *made
 	c := newCall(k, &who, s, &p, stdio.Observe)
 	defer c.close()
 	defer c.over()
@@ -263,7 +275,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	// Approve. What the person is asked about is held until it runs.
 	var rec *approval.Record
 	if effect == policy.NeedsApproval {
-		if err := s.holdOperands(); err != nil {
+		if err := k.holdOperands(ctx, &who, s); err != nil {
 			return c.end(ctx, receipt.Refused, err)
 		}
 		q := c.card(set)
@@ -310,6 +322,11 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	}
 	k.step("intent")
 	c.observe(Event{Step: StepIntent, LogIndex: c.intent})
+
+	// A stop that came while the disk wrote finds nothing running.
+	if ctx.Err() != nil {
+		return c.end(ctx, receipt.Refused, fault.New(fault.Canceled, "canceled", "run", context.Cause(ctx)))
+	}
 
 	// Execute, unless what would be used as it is has changed since.
 	if err := s.recheck(); err != nil {

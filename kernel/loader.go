@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -22,7 +23,7 @@ import (
 // then looks for libraries is listed, unless that is the system's own.
 
 // image looks at what the kernel and the loader will make of the pinned binary.
-func (p *place) image(prog *program) error {
+func (p *place) image(ctx context.Context, prog *program) error {
 	name := prog.exec.record.Path
 	x, err := elf.Read(prog.exec.file, prog.exec.record.Size)
 	if err != nil {
@@ -31,7 +32,7 @@ func (p *place) image(prog *program) error {
 	if x.Loader == "" {
 		return nil
 	}
-	l, err := p.loader(name, x.Loader)
+	l, err := p.loader(ctx, name, x.Loader)
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func (p *place) image(prog *program) error {
 }
 
 // loader opens and hashes the loader that a program names.
-func (p *place) loader(program, name string) (held, error) {
+func (p *place) loader(ctx context.Context, program, name string) (held, error) {
 	no := func(reason string, err error) (held, error) {
 		return held{}, fault.New(fault.NotExec, reason, fmt.Sprintf("find loader %q of program %q", clip(name), program), err).
 			WithHint("link the program statically or to the loader of the system (PT_INTERP)")
@@ -80,16 +81,17 @@ func (p *place) loader(program, name string) (held, error) {
 	l := held{what: "loader", named: name, file: f, stat: h.Stat,
 		record: capsule.File{Path: h.Path, Pinned: capsule.PinnedSystem}}
 	if h.System() {
-		l.digest, err = p.digests.Of(f, h.Stat, maxExecutable)
+		l.digest, err = p.digests.Of(ctx, f, h.Stat, maxExecutable)
 	} else { // what is not is read each time
-		l.digest.Sum, l.digest.Size, err = pin.Digest(f, maxExecutable)
+		l.digest.Sum, l.digest.Size, err = pin.Digest(ctx, f, maxExecutable)
 	}
 	if err == nil {
 		err = pin.Changed(f, h.Stat)
 	}
 	if err != nil {
 		f.Close()
-		return held{}, fault.New(fault.Unavailable, "program_changed", fmt.Sprintf("read loader %q", h.Path), err)
+		op := fmt.Sprintf("read loader %q", h.Path)
+		return held{}, orCanceled(op, err, fault.New(fault.Unavailable, "program_changed", op, err))
 	}
 	l.record.Digest, l.record.Size = l.digest.Sum, l.digest.Size
 	return l, nil

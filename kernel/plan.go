@@ -23,25 +23,20 @@ type Confinement struct {
 // state directory; a denied call is planned as if it had been allowed. Of cfg it
 // uses StateDir, PolicyDir, CellPath, Tools and Principal.
 func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *Confinement, err error) {
-	k := &Kernel{cfg: cfg}
-	if k.cfg.Principal.ID == "" {
-		k.cfg.Principal = localUser()
-	}
+	k := newKernel(cfg)
 	if k.set, err = loadSet(&cfg); err != nil {
 		return nil, err
 	}
-	if stdin, err = k.expand(ctx, k.cfg.Principal, &p, stdin); err != nil {
-		return nil, err
-	}
-	s, err := seal(ctx, &p, stdin, existing(k.cfg.StateDir), nil)
+	who := Caller{Principal: k.cfg.Principal}
+	s, made, err := k.sealAside(ctx, &who, p, stdin)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
 	key := grant.NewKey() // of a palyra-cell that is never given a grant
-	out := &Confinement{Decision: authz.New(k.set, key).Decide(k.question(&Caller{Principal: k.cfg.Principal}, s, &p)).View()}
+	out := &Confinement{Decision: authz.New(k.set, key).Decide(k.question(&who, s, made)).View()}
 	if out.Decision.Effect == policy.NeedsApproval {
-		if err := s.holdOperands(); err != nil {
+		if err := k.holdOperands(ctx, &who, s); err != nil {
 			return out, err
 		}
 	}

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/kernel/capsule"
@@ -107,6 +109,7 @@ type place struct {
 	view      string      // where the program sees the workspace
 	cwd       string      // where the program starts, beneath view
 	digests   *digests.Cache
+	hold      *budget.Hold // pays for sealed copies
 }
 
 // below returns the part of name beneath root.
@@ -257,25 +260,31 @@ func (p *place) open(h *pin.Handle) (*os.File, error) {
 
 // pin hashes an open file and decides how it is held. The returned held has the
 // file to use; if that is a sealed copy, f is closed.
-func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (held, *pin.Sealed, error) {
+func (p *place) pin(ctx context.Context, h *pin.Handle, f *os.File, what string, perm fs.FileMode) (held, *pin.Sealed, error) {
 	r := capsule.File{Path: p.shown(h)}
 	op := func() string { return fmt.Sprintf("read %s %q", what, r.Path) }
 	if h.System() && !p.inWorkspace(h) {
 		r.Pinned = capsule.PinnedSystem
-		d, err := p.digests.Of(f, h.Stat, maxExecutable)
+		d, err := p.digests.Of(ctx, f, h.Stat, maxExecutable)
 		if err == nil {
 			err = pin.Changed(f, h.Stat)
 		}
 		if err != nil {
 			f.Close()
-			return held{}, nil, fault.New(fault.Unavailable, "program_changed", op(), err)
+			return held{}, nil, orCanceled(op(), err, fault.New(fault.Unavailable, "program_changed", op(), err))
 		}
 		r.Digest, r.Size = d.Sum, d.Size
 		return held{what: what, file: f, stat: h.Stat, record: r, digest: d}, nil, nil
 	}
 	defer f.Close()
-	now := time.Now()
-	s, err := pin.Seal("palyra-"+what, io.NewSectionReader(f, 0, 1<<62), maxExecutable, perm)
+	now, size := time.Now(), h.Stat.Size // at most maxExecutable: see open
+	if err := p.hold.Grow(size); err != nil {
+		return held{}, nil, err
+	}
+	s, err := pin.Seal(ctx, "palyra-"+what, io.NewSectionReader(f, 0, 1<<62), size, perm)
+	if errors.Is(err, pin.ErrTooLarge) {
+		return held{}, nil, fault.New(fault.Unavailable, "program_changed", op(), pin.ErrChanged)
+	}
 	if err != nil {
 		return held{}, nil, sealFault(op(), err)
 	}
@@ -288,22 +297,8 @@ func (p *place) pin(h *pin.Handle, f *os.File, what string, perm fs.FileMode) (h
 	return held{what: what, file: s.File, stat: h.Stat, record: r, digest: d}, s, nil
 }
 
-// sealFault classifies an error of pin.Seal.
-func sealFault(op string, err error) error {
-	switch {
-	case errors.Is(err, pin.ErrTooLarge):
-		return fault.New(fault.NotExec, "program_too_large", op, err)
-	case errors.Is(err, syscall.EACCES):
-		return fault.New(fault.Refused, "memfd_exec_forbidden", op, err).
-			WithHint("vm.memfd_noexec is 2 on this host; set it to 1 or run programs of the system only")
-	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
-		return fault.New(fault.Unavailable, "seal_memory", op, err)
-	}
-	return fault.New(fault.Unavailable, "seal", op, err)
-}
-
 // program finds, opens and pins what argv names.
-func (p *place) program(argv []string) (_ *program, err error) {
+func (p *place) program(ctx context.Context, argv []string) (_ *program, err error) {
 	prog := &program{argv: argv}
 	defer func() {
 		if err != nil {
@@ -327,8 +322,8 @@ func (p *place) program(argv []string) (_ *program, err error) {
 		}
 		if !isScript(head) {
 			// The file may have become another meanwhile: what counts is what was pinned.
-			if prog.exec, _, err = p.pin(h, f, "program", 0o555); err == nil {
-				err = p.image(prog)
+			if prog.exec, _, err = p.pin(ctx, h, f, "program", 0o555); err == nil {
+				err = p.image(ctx, prog)
 			}
 			return prog, err
 		}
@@ -337,7 +332,7 @@ func (p *place) program(argv []string) (_ *program, err error) {
 			return nil, fault.New(fault.NotExec, "script_too_deep", fmt.Sprintf("read script %q", p.shown(h)),
 				fmt.Errorf("more than %d scripts, or a loop", maxScripts))
 		}
-		next, err := p.addScript(prog, h, f)
+		next, err := p.addScript(ctx, prog, h, f)
 		if err != nil {
 			return nil, err
 		}
@@ -358,8 +353,8 @@ func (p *place) head(f *os.File, h *pin.Handle) ([]byte, error) {
 func isScript(head []byte) bool { return head[0] == '#' && head[1] == '!' }
 
 // addScript pins the script f and finds its interpreter.
-func (p *place) addScript(prog *program, h *pin.Handle, f *os.File) (*pin.Handle, error) {
-	got, sealed, err := p.pin(h, f, "script", 0o444)
+func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *os.File) (*pin.Handle, error) {
+	got, sealed, err := p.pin(ctx, h, f, "script", 0o444)
 	if err != nil {
 		return nil, err
 	}

@@ -3,11 +3,16 @@ package kernel
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
 
+	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -30,16 +35,27 @@ type sealed struct {
 	place    *place
 	program  *program
 	operands []operand
-	envCode  []string    // variables that lead to code that is not the system's
-	copies   []*os.File  // sealed copies of operands, made by holdOperands
-	stdin    *pin.Sealed // nil unless Stdin is sealed
+	envCode  []string     // variables that lead to code that is not the system's
+	copies   []*os.File   // sealed copies of operands, made by holdOperands
+	stdin    *pin.Sealed  // nil unless Stdin is sealed
+	hold     *budget.Hold // the memory of all copies
+
+	closing sync.Once
+	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 it is closed
 }
 
 // seal opens and hashes everything that p names. Nothing is looked up by name
 // afterwards, except operands, whose content is then compared with the capsule.
 // state is the state directory, known the digests that need not be made again;
-// there may be neither.
-func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache) (_ *sealed, err error) {
+// there may be neither. hold pays for the copies, and is given back with them.
+func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache, hold *budget.Hold) (_ *sealed, err error) {
+	s := &sealed{hold: hold}
+	defer func() {
+		if err != nil {
+			s.close()
+			s = nil
+		}
+	}()
 	q := *p
 	// Who proposed it may hold the same lists, and change them while a person thinks.
 	q.Argv, q.Env = slices.Clone(p.Argv), slices.Clone(p.Env)
@@ -54,17 +70,11 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 	if err != nil {
 		return nil, err
 	}
-	s := &sealed{}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
 	if s.place, err = openPlace(p, state); err != nil {
 		return nil, err
 	}
-	s.place.digests = known
-	if s.program, err = s.place.program(p.Argv); err != nil {
+	s.place.digests, s.place.hold = known, hold
+	if s.program, err = s.place.program(ctx, p.Argv); err != nil {
 		return nil, err
 	}
 	if err := checkArguments(s.program.argv, env); err != nil {
@@ -87,7 +97,7 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 	if p.tool != nil && p.tool.LeaveOperands {
 		named = named[:1]
 	}
-	if s.operands, c.Unpinned, err = s.place.operands(named); err != nil {
+	if s.operands, c.Unpinned, err = s.place.operands(ctx, named); err != nil {
 		return nil, err
 	}
 	for _, o := range s.operands {
@@ -98,7 +108,7 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 	}
 	slices.SortFunc(c.Unpinned, capsule.CompareUnpinned)
 	if p.Stdin == StdinSealed {
-		if s.stdin, err = sealStdin(ctx, stdin); err != nil {
+		if s.stdin, err = sealStdin(ctx, stdin, hold); err != nil {
 			return nil, err
 		}
 		c.Stdin.Digest, c.Stdin.Size = s.stdin.Digest, s.stdin.Size
@@ -110,7 +120,7 @@ func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known
 
 // sealStdin reads all of r. A reader that does not end keeps the goroutine that
 // reads it after ctx is done; nothing else can be done about an io.Reader.
-func sealStdin(ctx context.Context, r io.Reader) (*pin.Sealed, error) {
+func sealStdin(ctx context.Context, r io.Reader, hold *budget.Hold) (*pin.Sealed, error) {
 	const op = "read standard input"
 	if r == nil {
 		r = bytes.NewReader(nil)
@@ -137,15 +147,25 @@ func sealStdin(ctx context.Context, r io.Reader) (*pin.Sealed, error) {
 		return nil, usage("stdin_too_large", op, fmt.Errorf("more than %d bytes", maxStdin)).
 			WithHint("declare it a stream, which is decided without having been seen")
 	}
-	s, err := pin.Seal("palyra-stdin", bytes.NewReader(got.b), maxStdin, 0o444)
+	if err := hold.Grow(int64(len(got.b))); err != nil {
+		return nil, err
+	}
+	s, err := pin.Seal(ctx, "palyra-stdin", bytes.NewReader(got.b), maxStdin, 0o444)
 	if err != nil {
 		return nil, sealFault(op, err)
 	}
 	return s, nil
 }
 
-// close closes every file of s. It may be called again.
-func (s *sealed) close() {
+// close gives s up. It may be called again.
+func (s *sealed) close() { s.closing.Do(s.giveBack) }
+
+// giveBack closes every file once neither the owner nor a goroutine that s was
+// lent to uses them.
+func (s *sealed) giveBack() {
+	if s.lent.Add(-1) >= 0 {
+		return
+	}
 	if s.place != nil {
 		s.place.close()
 	}
@@ -158,17 +178,31 @@ func (s *sealed) close() {
 	if s.stdin != nil {
 		s.stdin.File.Close()
 	}
+	s.hold.Release()
 }
 
-// holdOperands seals copies of the operands, because a person will be asked.
-func (s *sealed) holdOperands() (err error) {
+// holdOperands seals copies of the operands, because a person will be asked. It
+// returns when ctx is done, whatever the file system does.
+func (k *Kernel) holdOperands(ctx context.Context, who *Caller, s *sealed) (err error) {
 	if s.capsule.TierFloor == tier.B && len(s.operands) > 0 {
 		// Without a mount namespace nothing can be laid over a file.
 		return fault.New(fault.Refused, "operands_need_tier_c", "seal files for approval",
 			fmt.Errorf("at tier b a file can change between approval and use")).
 			WithHint("use tier c, or pass the content on standard input")
 	}
-	s.copies, err = s.place.sealOperands(s.operands, s.capsule.Unpinned)
+	place, err := k.cfg.Budgets.Sealing.Wait(ctx, who.owner(), 1)
+	if err != nil {
+		return err
+	}
+	s.lent.Add(1)
+	s.copies, err = aside(ctx, place, "seal files for approval", func() ([]*os.File, error) {
+		defer s.giveBack()
+		return s.place.sealOperands(ctx, s.operands, s.capsule.Unpinned)
+	}, func(files []*os.File) {
+		for _, f := range files {
+			f.Close()
+		}
+	})
 	return err
 }
 
@@ -224,4 +258,28 @@ func (s *sealed) files(stdin, stdout, stderr *os.File) *isolate.Files {
 		f.Stdin = s.stdin.File
 	}
 	return f
+}
+
+// orCanceled is other, unless err says that the caller has left.
+func orCanceled(op string, err error, other error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fault.New(fault.Canceled, "canceled", op, err)
+	}
+	return other
+}
+
+// sealFault classifies an error of pin.Seal.
+func sealFault(op string, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fault.New(fault.Canceled, "canceled", op, err)
+	case errors.Is(err, pin.ErrTooLarge):
+		return fault.New(fault.NotExec, "program_too_large", op, err)
+	case errors.Is(err, syscall.EACCES):
+		return fault.New(fault.Refused, "memfd_exec_forbidden", op, err).
+			WithHint("vm.memfd_noexec is 2 on this host; set it to 1 or run programs of the system only")
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
+		return fault.New(fault.Unavailable, "seal_memory", op, err)
+	}
+	return fault.New(fault.Unavailable, "seal", op, err)
 }

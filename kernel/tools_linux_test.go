@@ -76,7 +76,7 @@ func TestToolQuestion(t *testing.T) {
 	tools := table(func(string, []byte) (*Expansion, error) {
 		return &Expansion{Argv: []string{"/bin/cat", "x"}, Workspace: dir, Capabilities: []string{policy.CapSecretsRead}, Sensitive: true}, nil
 	})
-	k := &Kernel{cfg: Config{Tools: tools}}
+	k := newKernel(Config{Tools: tools})
 	who := Caller{Principal: policy.LocalUser("u"), Device: "d", Channel: "c"}
 	q, err := k.Question(t.Context(), who, Proposal{Tool: "test.echo", RunID: "r"}, nil)
 	if err != nil {
@@ -141,7 +141,7 @@ func TestToolRefused(t *testing.T) {
 			return &Expansion{Argv: []string{"true"}, Network: "host"}, nil
 		}), Proposal{Tool: "x"}, "unknown_network"},
 	} {
-		k := &Kernel{cfg: Config{Tools: c.tools}}
+		k := newKernel(Config{Tools: c.tools})
 		if _, err := k.Question(t.Context(), Caller{}, c.p, nil); fault.ReasonOf(err) != c.reason {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -157,7 +157,7 @@ func TestToolFloor(t *testing.T) {
 		tools := table(func(string, []byte) (*Expansion, error) {
 			return &Expansion{Argv: []string{"true"}, TierFloor: c.tool, Limits: isolate.Limits{PIDs: 5}}, nil
 		})
-		k := &Kernel{cfg: Config{Tools: tools}}
+		k := newKernel(Config{Tools: tools})
 		p := Proposal{Tool: "x", TierFloor: c.asked, Limits: isolate.Limits{PIDs: 7, Wall: time.Second}}
 		if _, err := k.expand(t.Context(), k.cfg.Principal, &p, nil); err != nil {
 			t.Fatal(err)

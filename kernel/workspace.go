@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -214,7 +215,7 @@ type operand struct {
 }
 
 // operands looks every argument up.
-func (p *place) operands(argv []string) ([]operand, []capsule.Unpinned, error) {
+func (p *place) operands(ctx context.Context, argv []string) ([]operand, []capsule.Unpinned, error) {
 	files, others := []operand{}, []capsule.Unpinned{}
 	if p.workspace == nil {
 		return files, others, nil
@@ -235,7 +236,7 @@ func (p *place) operands(argv []string) ([]operand, []capsule.Unpinned, error) {
 			if seen[shown] {
 				continue
 			}
-			kind, f, err := p.operand(rel, &budget)
+			kind, f, err := p.operand(ctx, rel, &budget)
 			switch {
 			case err != nil:
 				return nil, nil, err
@@ -273,7 +274,7 @@ const kindFile = "file"
 
 // operand looks one name up. The kind is "" for nothing, kindFile, or one of
 // the capsule's kinds.
-func (p *place) operand(rel string, budget *int64) (string, operand, error) {
+func (p *place) operand(ctx context.Context, rel string, budget *int64) (string, operand, error) {
 	h, err := pin.At(p.workspace, rel, pin.Plain)
 	switch {
 	case err == nil:
@@ -303,10 +304,12 @@ func (p *place) operand(rel string, budget *int64) (string, operand, error) {
 	}
 	defer f.Close()
 	o := operand{rel: rel, mode: h.Stat.Mode.Perm(), record: capsule.File{Pinned: capsule.PinnedOnApproval}}
-	o.record.Digest, o.record.Size, err = pin.Digest(f, *budget)
+	o.record.Digest, o.record.Size, err = pin.Digest(ctx, f, *budget)
 	switch {
 	case errors.Is(err, pin.ErrTooLarge): // it grew
 		return capsule.KindTooLarge, operand{}, nil
+	case ctx.Err() != nil:
+		return "", operand{}, fault.New(fault.Canceled, "canceled", fmt.Sprintf("read %q in the workspace", clip(rel)), context.Cause(ctx))
 	case err != nil:
 		return capsule.KindUnreadable, operand{}, nil
 	}
@@ -316,7 +319,7 @@ func (p *place) operand(rel string, budget *int64) (string, operand, error) {
 
 // sealOperands makes the copies that an approved call reads. What it copies must
 // be what the capsule names; it is called before the person is asked.
-func (p *place) sealOperands(ops []operand, others []capsule.Unpinned) (files []*os.File, err error) {
+func (p *place) sealOperands(ctx context.Context, ops []operand, others []capsule.Unpinned) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			for _, f := range files {
@@ -348,6 +351,9 @@ func (p *place) sealOperands(ops []operand, others []capsule.Unpinned) (files []
 		if o.record.Size > budget {
 			return files, refuse("operands_too_large", o.record.Path, fmt.Errorf("more than %d bytes in all", maxSealed))
 		}
+		if err := p.hold.Grow(o.record.Size); err != nil {
+			return files, err
+		}
 		h, err := pin.At(p.workspace, o.rel, pin.Plain)
 		if err != nil {
 			return files, refuse("operand_changed", o.record.Path, err)
@@ -357,8 +363,11 @@ func (p *place) sealOperands(ops []operand, others []capsule.Unpinned) (files []
 		if err != nil {
 			return files, refuse("operand_changed", o.record.Path, err)
 		}
-		s, err := pin.Seal("palyra-operand", f, budget, o.mode&0o555|0o444)
+		s, err := pin.Seal(ctx, "palyra-operand", f, o.record.Size, o.mode&0o555|0o444)
 		f.Close()
+		if errors.Is(err, pin.ErrTooLarge) {
+			return files, refuse("operand_changed", o.record.Path, pin.ErrChanged)
+		}
 		if err != nil {
 			return files, sealFault(fmt.Sprintf("seal %q for approval", clip(o.record.Path)), err)
 		}

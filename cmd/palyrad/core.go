@@ -12,6 +12,7 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/cmd/internal/installed"
+	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/cell"
@@ -68,8 +69,9 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	table := tool.New(toolConfig(cfg, c))
 	kc := kernel.Config{
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
-		Pool:  cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
-		Tools: table, ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, TestOnlyStep: d.testOnlyStep,
+		Pool:    cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
+		Budgets: kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach)),
+		Tools:   table, ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, TestOnlyStep: d.testOnlyStep,
 	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.
@@ -178,6 +180,9 @@ func (d *daemon) metrics(w io.Writer) {
 	gauge("palyra_draining", "1 while palyrad is about to end.", bit(d.draining.Load()))
 	confined := d.conf.Load()
 	gauge("palyra_confined", "1 if every control on palyrad itself is in force.", bit(confined != nil && confined.Enforced))
+	if d.core != nil && d.core.local != nil {
+		writePools(w, d.core.local.Pools())
+	}
 	if free, err := freeBytes(d.cfg.Load().State.Dir); err == nil {
 		gauge("palyra_state_free_bytes", "Free space for journal and working state.", free)
 	}
@@ -186,6 +191,20 @@ func (d *daemon) metrics(w io.Writer) {
 		gauge("palyra_certificate_proven", "1 if it proves every claim about tier C.", bit(said == policy.CertificateProven))
 	}
 	d.core.meter.write(w)
+}
+
+// writePools writes what requests hold of each resource that is counted.
+func writePools(w io.Writer, pools []*budget.Pool) {
+	family := func(name, kind, help string, of func(*budget.Pool) any) {
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+		for _, p := range pools {
+			fmt.Fprintf(w, "%s{budget=%q} %v\n", name, p.Limits().Name, of(p))
+		}
+	}
+	family("palyra_budget_held", "gauge", "What requests hold, in the budget's unit.", func(p *budget.Pool) any { return p.Held() })
+	family("palyra_budget_limit", "gauge", "The most that they hold together.", func(p *budget.Pool) any { return p.Limits().Total })
+	family("palyra_budget_limit_per_principal", "gauge", "The most that one principal holds.", func(p *budget.Pool) any { return p.Limits().Each })
+	family("palyra_budget_refused_total", "counter", "Requests that were refused for want of it.", func(p *budget.Pool) any { return p.Refused() })
 }
 
 func bit(b bool) int {

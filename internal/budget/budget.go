@@ -14,8 +14,14 @@
 //	defer hold.Release()
 //
 // [Pool.Take] answers at once. [Pool.Wait] stands in line until there is room or
-// ctx is done; a line is bounded, and one owner can't keep the others from the
-// front of it: whoever fits goes first.
+// ctx is done. A line is bounded, one owner has at most half of it, and the first
+// that fits goes first, so that no owner keeps the others from the front.
+//
+// What a request holds until its answer has been written is left to it:
+//
+//	ctx, end := budget.Request(ctx) // around each request of a surface
+//	defer end()
+//	defer hold.Keep(ctx)()          // where the answer is made
 //
 // # What it does not protect against
 //
@@ -39,7 +45,7 @@ type Limits struct {
 	Total   int64  // the most that all owners hold together; at least 1
 	Each    int64  // the most that one owner holds; 0: Total - Reserve
 	Reserve int64  // the part of Total that only privileged owners can use
-	Line    int    // how many may stand in line; 0: nobody waits, Wait is Take
+	Line    int    // how many may stand in line, at most half of them of one owner; 0: Wait is Take
 }
 
 // Owner is who pays. Reserve is set for the installation's owner and the
@@ -108,7 +114,11 @@ func (p *Pool) Wait(ctx context.Context, o Owner, n int64) (*Hold, error) {
 		p.mu.Unlock()
 		return &Hold{pool: p, owner: o, n: n}, nil
 	}
-	if len(p.line) >= p.limits.Line || p.limits.most(o) < n || ctx.Err() != nil {
+	if ctx.Err() != nil {
+		p.mu.Unlock()
+		return nil, p.left(ctx)
+	}
+	if !p.admitsLocked(o) || p.limits.most(o) < n {
 		p.refused++
 		p.mu.Unlock()
 		return nil, err
@@ -124,11 +134,26 @@ func (p *Pool) Wait(ctx context.Context, o Owner, n int64) (*Hold, error) {
 		defer p.mu.Unlock()
 		if i := slices.Index(p.line, w); i >= 0 {
 			p.line = slices.Delete(p.line, i, i+1)
-			return nil, fault.New(fault.Canceled, "canceled", "wait for "+p.limits.Name, context.Cause(ctx))
+			return nil, p.left(ctx)
 		}
 		// It was given the amount meanwhile: the caller sees ctx soon enough.
 	}
 	return &Hold{pool: p, owner: o, n: n}, nil
+}
+
+func (p *Pool) left(ctx context.Context) error {
+	return fault.New(fault.Canceled, "canceled", "wait for "+p.limits.Name, context.Cause(ctx))
+}
+
+// admitsLocked reports whether o may stand in line.
+func (p *Pool) admitsLocked(o Owner) bool {
+	mine := 0
+	for _, w := range p.line {
+		if w.owner.Name == o.Name {
+			mine++
+		}
+	}
+	return len(p.line) < p.limits.Line && mine < (p.limits.Line+1)/2
 }
 
 // Held returns how much all owners hold.
@@ -161,6 +186,46 @@ func (h *Hold) Grow(n int64) error {
 	}
 	h.n += n
 	return nil
+}
+
+// Keep leaves h to the request of ctx, whose end gives it back. Without a request
+// the function that it returns does; with one that does nothing.
+func (h *Hold) Keep(ctx context.Context) (release func()) {
+	r, _ := ctx.Value(requestKey{}).(*request)
+	if r == nil {
+		return h.Release
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return h.Release
+	}
+	r.holds = append(r.holds, h)
+	return func() {}
+}
+
+// request is what one request was left to hold.
+type request struct {
+	mu    sync.Mutex
+	holds []*Hold // guarded by mu
+	over  bool    // guarded by mu
+}
+
+type requestKey struct{}
+
+// Request returns a ctx for one request, and what to call when its answer has
+// been written: it gives back what [Hold.Keep] left to the request.
+func Request(ctx context.Context) (_ context.Context, end func()) {
+	r := &request{}
+	return context.WithValue(ctx, requestKey{}, r), func() {
+		r.mu.Lock()
+		holds := r.holds
+		r.holds, r.over = nil, true
+		r.mu.Unlock()
+		for _, h := range holds {
+			h.Release()
+		}
+	}
 }
 
 // Release gives back all of it. It may be called again, and on a nil Hold.

@@ -87,6 +87,9 @@ func TestWait(t *testing.T) {
 		if _, err := p.Wait(ctx, Owner{Name: "c"}, 2); fault.ReasonOf(err) != "budget_x" {
 			t.Fatalf("a full line: %v", err)
 		}
+		if _, err := p.Wait(ctx, Owner{Name: "a"}, 2); fault.ReasonOf(err) != "budget_x" {
+			t.Fatalf("more than half of a line: %v", err)
+		}
 		first.Release()
 		if who := <-got; who != "b" {
 			t.Fatalf("%s was first", who)
@@ -100,4 +103,28 @@ func TestWait(t *testing.T) {
 			t.Fatalf("held %d, %d in line", p.Held(), len(p.line))
 		}
 	})
+}
+
+// TestKeep: what is left to a request is given back when that ends, and at once
+// where there is none.
+func TestKeep(t *testing.T) {
+	p := New(Limits{Name: "x", Total: 4})
+	take := func() *Hold {
+		h, err := p.Take(Owner{Name: "a"}, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	ctx, end := Request(t.Context())
+	take().Keep(ctx)()
+	take().Keep(t.Context())()
+	if p.Held() != 2 {
+		t.Errorf("held %d while the request goes on", p.Held())
+	}
+	end()
+	take().Keep(ctx)() // too late: the caller's own
+	if p.Held() != 0 {
+		t.Errorf("held %d", p.Held())
+	}
 }

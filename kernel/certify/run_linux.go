@@ -138,7 +138,7 @@ func (t *test) open() error {
 		return fault.New(fault.Refused, "cell_missing", fmt.Sprintf("open %q", t.o.Cell), err).WithHint("install palyra-cell beside palyra")
 	}
 	defer f.Close()
-	s, err := pin.Seal("palyra-cell", f, maxBinary, 0o555)
+	s, err := pin.Seal(context.Background(), "palyra-cell", f, maxBinary, 0o555)
 	if err != nil {
 		return fault.New(fault.Unavailable, "certify_stage", fmt.Sprintf("seal %q", t.o.Cell), err)
 	}
@@ -153,7 +153,7 @@ func (t *test) open() error {
 		return fault.New(fault.Unavailable, "certify_stage", fmt.Sprintf("open %q", t.o.Program), err)
 	}
 	defer p.Close()
-	t.report.Program, _, err = pin.Digest(p, maxBinary)
+	t.report.Program, _, err = pin.Digest(context.Background(), p, maxBinary)
 	return err
 }
 

@@ -118,6 +118,8 @@ type Limits struct {
 	Body              Size  `key:"body" unit:"bytes" default:"1MiB" min:"4KiB" max:"64MiB" doc:"Largest body of a request." cost:"Each request in flight may hold as much memory."`
 	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at the same time." cost:"Each holds a descriptor and a few KiB."`
 	SSEReadersEach    int64 `key:"sse_readers_per_principal" unit:"connections" default:"512" min:"0" max:"65536" doc:"Readers of tapes of one principal. One more is refused: 429, too_many_streams." cost:"One principal can take the places of all."`
+	Sealed            Size  `key:"sealed" unit:"bytes" default:"0" min:"0" max:"1024GiB" doc:"Memory of sealed copies of files, of all calls together, those that wait for an answer included; an eighth of it is for owners at the socket alone. One more copy is refused: 503, budget_sealed. 0: half of what the unit's MemoryMax leaves, else a quarter of the host's memory, at most 2GiB." cost:"The files that calls name can take as much memory."`
+	SealedEach        Size  `key:"sealed_per_principal" unit:"bytes" default:"0" min:"0" max:"1024GiB" doc:"The same of one principal. 0: half of what is for all." cost:"One principal can take the share of all."`
 	RequestsPerSecond int64 `key:"requests_per_second" unit:"requests/s" default:"100" min:"0" max:"100000" doc:"Requests of one client; 0: no bound." cost:"Without it one client can keep palyrad busy, and tokens can be tried at wire speed."`
 }
 

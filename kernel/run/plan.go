@@ -26,6 +26,7 @@ type Request struct {
 	User      string // principal, as the surface authenticated it
 	Surface   string
 	Device    string
+	Reserve   bool // may use what budgets keep for the installation's owner
 	Steps     []hub.Step
 	Budget    hub.Budget
 	KeepGoing bool
@@ -40,6 +41,7 @@ type plan struct {
 	Digest    canon.Digest `json:"digest"` // of what makes two requests the same
 	Surface   string       `json:"surface"`
 	Device    string       `json:"device,omitempty"`
+	Reserve   bool         `json:"reserve,omitempty"`
 	Steps     []hub.Step   `json:"steps"`
 	KeepGoing bool         `json:"keep_going,omitempty"`
 	Attended  bool         `json:"attended,omitempty"`
@@ -64,7 +66,7 @@ func (q *Request) check() (*plan, error) {
 	case q.Budget.Calls < 0 || q.Budget.Wall < 0 || q.Budget.Bytes < 0:
 		return bad("bad_budget", "a bound is negative")
 	}
-	p := &plan{Surface: q.Surface, Device: q.Device, KeepGoing: q.KeepGoing, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
+	p := &plan{Surface: q.Surface, Device: q.Device, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
 	total := 0
 	for i, s := range q.Steps {
 		if s.Tool == "" || len(s.Tool) > 128 || !printable(s.Tool) {

@@ -151,7 +151,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	stdout, stderr := e.capture(j), e.capture(j)
 	o, err := e.cfg.Gate.CallAs(ctx,
 		kernel.Caller{
-			Principal: who, Device: j.plan.Device, Channel: j.plan.Surface,
+			Principal: who, Device: j.plan.Device, Channel: j.plan.Surface, Reserve: j.plan.Reserve,
 			Approver: approverFunc(func(ctx context.Context, q approval.Request) (approval.Answer, error) {
 				return e.approvals.For(subject).Ask(ctx, q)
 			}),

@@ -111,7 +111,7 @@ func (l *Lab) open(program string) (*os.File, isolate.File, error) {
 	}
 	if program == Noop {
 		defer f.Close()
-		s, err := pin.Seal("noop", f, 1<<20, 0o555)
+		s, err := pin.Seal(context.Background(), "noop", f, 1<<20, 0o555)
 		if err != nil {
 			return nil, file, err
 		}

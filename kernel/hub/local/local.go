@@ -118,7 +118,8 @@ type Hub struct {
 	refused  refusals
 	noise    noise
 	written  *budget.Allowance // journal and store, by principal
-	stopping sync.Mutex        // held through Stop and Resume
+	pools    *pools
+	stopping sync.Mutex // held through Stop and Resume
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -155,7 +156,7 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = cfg.Store.Clock()
 	}
-	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions(),
+	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions(), pools: newPools(),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
 	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))
@@ -303,10 +304,24 @@ func (h *Hub) entity(_ context.Context, user string) (policy.Entity, error) {
 	return policy.Entity{Type: policy.TypeUser, ID: user, Roles: []string{string(role)}}, nil
 }
 
+// privileged reports whether a caller is an owner of the installation whom the
+// kernel has named: for them budgets have a reserve, and the stop knows no policy.
+func (h *Hub) privileged(c hub.Caller) bool {
+	return c.Token == "" && c.Surface == surfaceUnix && h.access.Role(c.User) == access.Owner
+}
+
+// payer is who pays for what a request of the hub's own holds.
+func (h *Hub) payer(c hub.Caller) budget.Owner {
+	return budget.Owner{Name: c.User, Reserve: h.privileged(c)}
+}
+
+// Pools are the budgets of kernel and hub, for metrics.
+func (h *Hub) Pools() []*budget.Pool { return append(h.k.Budgets().Pools(), h.pools.all()...) }
+
 // caller is a Caller as the kernel knows it, for decisions without a call.
 func (h *Hub) caller(ctx context.Context, c hub.Caller) (kernel.Caller, error) {
 	e, err := h.entity(ctx, c.User)
-	return kernel.Caller{Principal: e, Device: c.Device, Channel: c.Surface}, err
+	return kernel.Caller{Principal: e, Device: c.Device, Channel: c.Surface, Reserve: h.privileged(c)}, err
 }
 
 // denySetting is where an emergency stop outlives the process.

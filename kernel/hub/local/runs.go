@@ -204,7 +204,7 @@ func (h *Hub) StartRun(ctx context.Context, c hub.Caller, n hub.NewRun) (hub.Run
 	if err := ident.Check(ident.Session, n.Session); err != nil {
 		return hub.Run{}, err
 	}
-	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device,
+	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device, Reserve: h.privileged(c),
 		Steps: n.Steps, Budget: n.Budget, KeepGoing: n.KeepGoing, Key: n.IdempotencyKey})
 	if err != nil {
 		return hub.Run{}, h.named(c, err)
@@ -302,7 +302,7 @@ func (h *Hub) Call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, e
 			return hub.Run{}, err
 		}
 	}
-	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device,
+	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device, Reserve: h.privileged(c),
 		Steps: []hub.Step{{Tool: n.Tool, Input: n.Input}}, Budget: n.Budget, Key: n.IdempotencyKey, Attended: true})
 	if err != nil {
 		return hub.Run{}, h.named(c, err)

@@ -5,7 +5,6 @@ import (
 	"io"
 	"strconv"
 
-	"palyra/authz/access"
 	"palyra/authz/approval"
 	"palyra/internal/fault"
 	"palyra/kernel"
@@ -66,7 +65,7 @@ func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.St
 // and for an owner's token, it is a permission like any other. The daemon's own
 // signals remain where there is no owner.
 func (h *Hub) askStop(c hub.Caller) error {
-	if c.Token == "" && c.Surface == surfaceUnix && h.access.Role(c.User) == access.Owner {
+	if h.privileged(c) {
 		return nil
 	}
 	return h.ask(c, "Stop")

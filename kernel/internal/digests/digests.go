@@ -2,7 +2,7 @@
 // that an interpreter of 90 MB is not read again for each call.
 //
 //	c := digests.New(filepath.Join(state, "digests"), bootID)
-//	r, err := c.Of(f, handle.Stat, limit) // the caller has asked handle.System
+//	r, err := c.Of(ctx, f, handle.Stat, limit) // the caller has asked handle.System
 //	c.Save()
 //
 // A digest is remembered under what the kernel says of the file: mount, device,
@@ -32,6 +32,7 @@
 package digests
 
 import (
+	"context"
 	"os"
 	"sync"
 	"time"
@@ -116,11 +117,11 @@ func New(path, boot string) *Cache {
 // says when it was opened. The caller has made sure that nobody but root can
 // change f, and looks afterwards whether it is still as st says; only with that
 // the digest is of what f holds.
-func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
+func (c *Cache) Of(ctx context.Context, f *os.File, st pin.Stat, limit int64) (Digest, error) {
 	// What is remembered is of a mount whose file system keeps times. That is asked
 	// again only if another mount may have been given its number since.
 	if c == nil || st.Size > limit || !st.MountForGood && !pin.KeepsTimes(f) {
-		return hash(f, limit)
+		return hash(ctx, f, limit)
 	}
 	k := key{st.Dev, st.Ino, st.Mount, st.Size, st.MtimeNS, st.CtimeNS, st.BirthNS}
 	c.mu.Lock()
@@ -131,9 +132,13 @@ func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
 	}
 	if w := c.flights[k]; w != nil {
 		c.mu.Unlock()
-		<-w.done
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			return Digest{}, ctx.Err()
+		}
 		if w.err != nil {
-			return hash(f, limit) // the other's error is not ours
+			return hash(ctx, f, limit) // the other's error is not ours
 		}
 		d := w.got
 		d.Cached = true
@@ -142,13 +147,13 @@ func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
 	verity := pin.KeepsContent(f, st)
 	if st.MountForGood && !pin.KeepsTimes(f) || !c.oldEnough(f, st, verity) {
 		c.mu.Unlock()
-		return hash(f, limit)
+		return hash(ctx, f, limit)
 	}
 	w := &flight{done: make(chan struct{})}
 	c.flights[k] = w
 	c.mu.Unlock()
 
-	w.got, w.err = hash(f, limit)
+	w.got, w.err = hash(ctx, f, limit)
 	w.got.Verity = verity
 	if w.err == nil {
 		w.err = pin.Changed(f, st)
@@ -164,9 +169,9 @@ func (c *Cache) Of(f *os.File, st pin.Stat, limit int64) (Digest, error) {
 	return w.got, w.err
 }
 
-func hash(f *os.File, limit int64) (d Digest, err error) {
+func hash(ctx context.Context, f *os.File, limit int64) (d Digest, err error) {
 	d.Hashed = time.Now()
-	d.Sum, d.Size, err = pin.Digest(f, limit)
+	d.Sum, d.Size, err = pin.Digest(ctx, f, limit)
 	return d, err
 }
 

@@ -2,6 +2,7 @@ package digests
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -78,7 +79,7 @@ func of(t testing.TB, c *Cache, name string) Digest {
 	f, err := h.Open()
 	must(t, err)
 	defer f.Close()
-	d, err := c.Of(f, h.Stat, 1<<30)
+	d, err := c.Of(context.Background(), f, h.Stat, 1<<30)
 	must(t, err)
 	must(t, pin.Changed(f, h.Stat))
 	return d
@@ -314,7 +315,7 @@ func TestVerity(t *testing.T) {
 			must(t, err)
 			defer f.Close()
 			h.Stat.Verity = k.verity
-			d, err := c.Of(f, h.Stat, 1<<30)
+			d, err := c.Of(context.Background(), f, h.Stat, 1<<30)
 			must(t, err)
 			return d
 		}
@@ -417,7 +418,7 @@ func TestChangedWhileRead(t *testing.T) {
 	defer f.Close()
 	overwrite(t, file, "other") // after the lookup, before the digest
 	c := aged("", "")
-	if _, err := c.Of(f, h.Stat, 100); err == nil {
+	if _, err := c.Of(context.Background(), f, h.Stat, 100); err == nil {
 		t.Error("no error")
 	}
 	if len(c.entries) != 0 || len(c.flights) != 0 {
@@ -451,10 +452,10 @@ func TestTooLarge(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	c := aged("", "")
-	if _, err := c.Of(f, h.Stat, 100); err != nil {
+	if _, err := c.Of(context.Background(), f, h.Stat, 100); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Of(f, h.Stat, 99); err == nil {
+	if _, err := c.Of(context.Background(), f, h.Stat, 99); err == nil {
 		t.Error("a remembered file passes a limit that it is over")
 	}
 }

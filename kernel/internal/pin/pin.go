@@ -8,7 +8,7 @@
 //
 //	h, err := pin.At(workspace, "data/in.csv", pin.Plain)
 //	f, err := h.Open()            // the same file, whatever the path names now
-//	s, err := pin.Seal("in.csv", f, limit, 0o444)
+//	s, err := pin.Seal(ctx, "in.csv", f, limit, 0o444)
 //
 // Lookups go through openat2(2) and never follow a magic link of /proc. Looking
 // does not open: FIFOs are not waited for and devices are not woken.

@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -289,11 +290,26 @@ func buffer(f *os.File) []byte {
 	return make([]byte, min(max(s.Size+1, least), most))
 }
 
+// until is a Reader that ends with the error of ctx. Each read is one chunk, so
+// that a done ctx ends a copy within the time of one chunk; a read that hangs in
+// the file system ends when that does.
+type until struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u until) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(p)
+}
+
 // Digest hashes an open file of at most limit bytes from its beginning, without
-// moving its offset.
-func Digest(f *os.File, limit int64) (canon.Digest, int64, error) {
+// moving its offset. A done ctx ends it, with the error of ctx.
+func Digest(ctx context.Context, f *os.File, limit int64) (canon.Digest, int64, error) {
 	hash := sha256.New()
-	n, err := io.CopyBuffer(hash, io.LimitReader(io.NewSectionReader(f, 0, 1<<62), limit+1), buffer(f))
+	n, err := io.CopyBuffer(hash, until{ctx, io.LimitReader(io.NewSectionReader(f, 0, 1<<62), limit+1)}, buffer(f))
 	if err == nil && n > limit {
 		err = ErrTooLarge
 	}
@@ -305,8 +321,11 @@ const allSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix
 // Seal copies r, at most limit bytes of it, into a sealed memory file with the
 // given permissions, and hashes what it wrote. Without an execute bit in perm
 // the file can never be executed, where the kernel knows how (6.3). With one
-// the error is EACCES where vm.memfd_noexec forbids it.
-func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, error) {
+// the error is EACCES where vm.memfd_noexec forbids it. A done ctx ends it, with
+// the error of ctx.
+//
+// Holes of a sparse file become memory. The caller has reserved limit bytes.
+func Seal(ctx context.Context, name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, error) {
 	kind, seals := unix.MFD_NOEXEC_SEAL, allSeals|unix.F_SEAL_EXEC
 	if perm&0o111 != 0 {
 		kind, seals = unix.MFD_EXEC, allSeals
@@ -323,7 +342,7 @@ func Seal(name string, r io.Reader, limit int64, perm fs.FileMode) (*Sealed, err
 	defer w.Close()
 	s := &Sealed{}
 	hash := sha256.New()
-	s.Size, err = pour(io.MultiWriter(w, hash), io.LimitReader(r, limit+1))
+	s.Size, err = pour(io.MultiWriter(w, hash), until{ctx, io.LimitReader(r, limit+1)})
 	switch {
 	case err != nil:
 		return nil, err
@@ -397,7 +416,7 @@ func (s *Sealed) Verify() error {
 	if got&allSeals != allSeals {
 		return fmt.Errorf("seals %#x, want %#x", got, allSeals)
 	}
-	d, n, err := Digest(s.File, s.Size)
+	d, n, err := Digest(context.Background(), s.File, s.Size)
 	if err != nil {
 		return err
 	}

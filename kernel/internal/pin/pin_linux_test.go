@@ -102,7 +102,7 @@ func TestOpenIsTheSameFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	if sum, n, err := Digest(o, 100); err != nil || n != 5 || sum != canon.Sum([]byte("first")) {
+	if sum, n, err := Digest(t.Context(), o, 100); err != nil || n != 5 || sum != canon.Sum([]byte("first")) {
 		t.Errorf("got %v, %d, %v", sum, n, err)
 	}
 }
@@ -300,7 +300,7 @@ func TestSealSizes(t *testing.T) {
 		}
 		for what, r := range map[string]io.Reader{"whole": bytes.NewReader(data), "halves": iotest.HalfReader(bytes.NewReader(data)),
 			"end with data": iotest.DataErrReader(bytes.NewReader(data))} {
-			s, err := Seal("test", r, 300000, 0o444)
+			s, err := Seal(t.Context(), "test", r, 300000, 0o444)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -311,20 +311,20 @@ func TestSealSizes(t *testing.T) {
 			s.File.Close()
 		}
 		if n > 0 {
-			if _, err := Seal("test", bytes.NewReader(data), int64(n-1), 0o444); !errors.Is(err, ErrTooLarge) {
+			if _, err := Seal(t.Context(), "test", bytes.NewReader(data), int64(n-1), 0o444); !errors.Is(err, ErrTooLarge) {
 				t.Errorf("%d bytes with a limit of one less: %v", n, err)
 			}
 		}
 	}
 	broken := errors.New("broken")
-	if _, err := Seal("test", iotest.ErrReader(broken), 10, 0o444); !errors.Is(err, broken) {
+	if _, err := Seal(t.Context(), "test", iotest.ErrReader(broken), 10, 0o444); !errors.Is(err, broken) {
 		t.Errorf("a reader that fails: %v", err)
 	}
 }
 
 func TestSeal(t *testing.T) {
 	for _, perm := range []fs.FileMode{0o555, 0o444} {
-		s, err := Seal("test", strings.NewReader("content"), 7, perm)
+		s, err := Seal(t.Context(), "test", strings.NewReader("content"), 7, perm)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -356,10 +356,10 @@ func TestSeal(t *testing.T) {
 			t.Errorf("mode %v, %v", st.Mode(), err)
 		}
 	}
-	if _, err := Seal("test", strings.NewReader("content"), 6, 0o444); !errors.Is(err, ErrTooLarge) {
+	if _, err := Seal(t.Context(), "test", strings.NewReader("content"), 6, 0o444); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("over the limit: %v", err)
 	}
-	s, err := Seal("test", strings.NewReader(""), 0, 0o444)
+	s, err := Seal(t.Context(), "test", strings.NewReader(""), 0, 0o444)
 	if err != nil || s.Size != 0 || s.Verify() != nil {
 		t.Errorf("empty: %v, %v", s, err)
 	}
@@ -379,7 +379,7 @@ func TestVerifyRefuses(t *testing.T) {
 	if s.Verify() == nil {
 		t.Error("Verify of an ordinary file passed")
 	}
-	m, err := Seal("test", strings.NewReader("content"), 7, 0o444)
+	m, err := Seal(t.Context(), "test", strings.NewReader("content"), 7, 0o444)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package pin
 
 import (
+	"context"
 	"io"
 	"io/fs"
 	"os"
@@ -63,12 +64,12 @@ func WritersOf(*os.File) Writers { return WritersUnknown }
 func Changed(*os.File, Stat) error { return unsupported("fstat") }
 
 // Digest fails.
-func Digest(*os.File, int64) (canon.Digest, int64, error) {
+func Digest(context.Context, *os.File, int64) (canon.Digest, int64, error) {
 	return canon.Digest{}, 0, unsupported("digest")
 }
 
 // Seal fails.
-func Seal(string, io.Reader, int64, fs.FileMode) (*Sealed, error) {
+func Seal(context.Context, string, io.Reader, int64, fs.FileMode) (*Sealed, error) {
 	return nil, unsupported("memfd_create")
 }
 

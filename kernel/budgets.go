@@ -1,0 +1,133 @@
+package kernel
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+
+	"palyra/internal/budget"
+	"palyra/internal/fault"
+	"palyra/kernel/internal/digests"
+)
+
+// Budgets are the accounts of what calls hold before policy has said anything
+// about them. A process has one of each.
+type Budgets struct {
+	// Sealed is the memory of sealed copies, in bytes. A call reserves the size of
+	// a file before it is copied and holds it until the call is over, however long
+	// a question waits.
+	Sealed *budget.Pool
+	// Sealing counts the calls that are being sealed. One that hangs in a file
+	// system keeps its place, though its caller has left.
+	Sealing *budget.Pool
+}
+
+// maxSealedMemory bounds what Budgets take by default, in bytes.
+const maxSealedMemory = 2 << 30
+
+// NewBudgets returns Budgets of sealed bytes for the process and for one
+// principal. 0 is half of the memory that a cgroup leaves this process, else a
+// quarter of the host's, and at most 2 GiB; and for a principal half of that. An
+// eighth of all is kept for the installation's owner.
+func NewBudgets(sealed, each int64) *Budgets {
+	if sealed <= 0 {
+		all, limited := budget.Memory()
+		if sealed = all / 4; limited {
+			sealed = all / 2
+		}
+		sealed = min(max(sealed, 16<<20), maxSealedMemory)
+	}
+	reserve := sealed / 8
+	if each <= 0 {
+		each = (sealed - reserve) / 2
+	}
+	return newBudgets(sealed, min(each, sealed), reserve)
+}
+
+// ownBudgets are those of a process that makes the calls of its own user.
+func ownBudgets() *Budgets {
+	b := NewBudgets(0, 0).Sealed.Limits()
+	return newBudgets(b.Total, b.Total, 0)
+}
+
+func newBudgets(sealed, each, reserve int64) *Budgets {
+	return &Budgets{
+		Sealed:  budget.New(budget.Limits{Name: "sealed", Total: sealed, Each: each, Reserve: reserve}),
+		Sealing: budget.New(budget.Limits{Name: "sealing", Total: 64, Each: 24, Reserve: 8, Line: 2048}),
+	}
+}
+
+// owner is who pays for what a caller's call holds.
+func (who *Caller) owner() budget.Owner {
+	return budget.Owner{Name: principal(who.Principal), Reserve: who.Reserve}
+}
+
+// Pools are all of them, for metrics.
+func (b *Budgets) Pools() []*budget.Pool { return []*budget.Pool{b.Sealed, b.Sealing} }
+
+// Budgets returns those of this Kernel.
+func (k *Kernel) Budgets() *Budgets { return k.cfg.Budgets }
+
+// aside runs f in a goroutine of its own and returns when it has, or when ctx is
+// done: what f was waiting for, a read of a file system that hangs, must not keep
+// the caller. What f made is then for drop, and its place is given back when it
+// returns. place is one in Budgets.Sealing.
+func aside[T any](ctx context.Context, place *budget.Hold, op string, f func() (T, error), drop func(T)) (none T, err error) {
+	var v T
+	done := make(chan struct{}) // closed when v and err are set
+	var first atomic.Bool       // set by whoever ends the wait: f's end, or ctx
+	go func() {
+		defer place.Release()
+		got, gerr := f()
+		if !first.CompareAndSwap(false, true) {
+			drop(got)
+			return
+		}
+		v, err = got, gerr
+		close(done)
+	}()
+	select {
+	case <-done:
+		return v, err
+	case <-ctx.Done():
+	}
+	if first.CompareAndSwap(false, true) {
+		return none, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	}
+	<-done
+	return v, err
+}
+
+// sealAside is expand and seal, in a goroutine that the caller need not wait for.
+func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin io.Reader) (*sealed, *Proposal, error) {
+	type made struct {
+		s *sealed
+		p Proposal
+	}
+	place, err := k.cfg.Budgets.Sealing.Wait(ctx, who.owner(), 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := aside(ctx, place, "seal call", func() (m made, err error) {
+		k.step("sealing")
+		if stdin, err = k.expand(ctx, who.Principal, &p, stdin); err != nil {
+			return m, err
+		}
+		hold, err := k.cfg.Budgets.Sealed.Take(who.owner(), 0)
+		if err != nil {
+			return m, err
+		}
+		state, known := existing(k.cfg.StateDir), (*digests.Cache)(nil)
+		if k.state != nil {
+			state, known = k.state.dir, k.state.digests
+		}
+		m.s, err = sealWith(ctx, &p, stdin, state, known, hold)
+		m.p = p
+		return m, err
+	}, func(m made) {
+		if m.s != nil {
+			m.s.close()
+		}
+	})
+	return m.s, &m.p, err
+}

@@ -1,0 +1,159 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"palyra/authz/policy"
+	"palyra/internal/fault"
+	"palyra/kernel/internal/digests"
+)
+
+// seal is sealWith for a process of its own.
+func seal(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache) (*sealed, error) {
+	hold, err := ownBudgets().Sealed.Take((&Caller{}).owner(), 0)
+	if err != nil {
+		return nil, err
+	}
+	return sealWith(ctx, p, stdin, state, known, hold)
+}
+
+// holdOperands is Kernel.holdOperands for a process of its own.
+func (s *sealed) holdOperands() error {
+	return newKernel(Config{}).holdOperands(context.Background(), &Caller{}, s)
+}
+
+// givenBack waits until no call holds anything.
+func (k *Kernel) givenBack(t *testing.T) {
+	t.Helper()
+	late := time.After(5 * time.Second)
+	for range time.Tick(time.Millisecond) {
+		held := int64(0)
+		for _, p := range k.Budgets().Pools() {
+			held += p.Held()
+		}
+		if held == 0 {
+			return
+		}
+		select {
+		case <-late:
+			t.Fatalf("%d are held", held)
+		default:
+		}
+	}
+}
+
+// sparse makes an executable of this size, most of which is a hole.
+func sparse(t testing.TB, size int64) string {
+	t.Helper()
+	head, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "big")
+	if err := errors.Join(os.WriteFile(name, head[:4096], 0o755), os.Truncate(name, size)); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestSealedBudget: the memory of sealed copies is bounded, for each principal and
+// in all, with a part that is kept for the owner. It is reserved before a byte is
+// copied and held for as long as the call is.
+func TestSealedBudget(t *testing.T) {
+	const unit = 1 << 20
+	k := newKernel(Config{Budgets: NewBudgets(8*unit, 4*unit)}) // 7 are for all
+	p := *proposal(sparse(t, 3*unit))
+	who := func(id string) *Caller { return &Caller{Principal: policy.LocalUser(id)} }
+	owner := who("owner")
+	owner.Reserve = true
+	var held []*sealed
+	for i, c := range []struct {
+		who    *Caller
+		reason string
+	}{
+		{who("a"), ""},
+		{who("a"), "budget_sealed"}, // its share
+		{who("b"), ""},
+		{who("c"), "budget_sealed"}, // all of it
+		{owner, "budget_sealed"},    // there are 2 left, and it needs 3
+	} {
+		s, _, err := k.sealAside(t.Context(), c.who, p, nil)
+		if fault.ReasonOf(err) != c.reason {
+			t.Fatalf("%d: %v, want %q", i, err, c.reason)
+		}
+		if err == nil {
+			held = append(held, s)
+		} else if fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "" {
+			t.Errorf("%d: %v, hint %q", i, fault.KindOf(err), fault.HintOf(err))
+		}
+	}
+	if n := k.Budgets().Sealed.Held(); n != 6*unit {
+		t.Errorf("%d bytes are held", n)
+	}
+	held[0].close()
+	held[0].close() // it may be called again
+	if n := k.Budgets().Sealed.Held(); n != 3*unit {
+		t.Errorf("%d bytes are held", n)
+	}
+	s, _, err := k.sealAside(t.Context(), owner, p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	held[1].close()
+	if n, m := k.Budgets().Sealed.Held(), k.Budgets().Sealing.Held(); n != 0 || m != 0 {
+		t.Errorf("%d bytes and %d places are held", n, m)
+	}
+}
+
+// TestSealCanceled: whoever leaves while a large file is hashed is not waited for,
+// and the hashing ends.
+func TestSealCanceled(t *testing.T) {
+	k := newKernel(Config{Budgets: NewBudgets(1<<30, 1<<30)})
+	for name, p := range map[string]*Proposal{"program": proposal(sparse(t, 500<<20)), "operand": operandOf(t, 250<<20)} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var left time.Time
+		time.AfterFunc(30*time.Millisecond, func() { left = time.Now(); cancel() })
+		_, _, err := k.sealAside(ctx, &Caller{Principal: policy.LocalUser("a")}, *p, nil)
+		if d := time.Since(left); left.IsZero() || fault.KindOf(err) != fault.Canceled || d > 500*time.Millisecond {
+			t.Errorf("%s: %v, %v after its caller left", name, err, d)
+		}
+		k.givenBack(t)
+	}
+}
+
+func operandOf(t *testing.T, size int64) *Proposal {
+	big := sparse(t, size)
+	p := proposal("/bin/cat", filepath.Base(big))
+	p.Workspace = filepath.Dir(big)
+	return p
+}
+
+// TestSealHangs: a file system that does not answer keeps neither the caller nor
+// more than one place of its share.
+func TestSealHangs(t *testing.T) {
+	hang, entered := make(chan struct{}), make(chan struct{}, 1)
+	k := newKernel(Config{TestOnlyStep: func(name string) {
+		if name == "sealing" {
+			entered <- struct{}{}
+			<-hang
+		}
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	who := &Caller{Principal: policy.LocalUser("a")}
+	go func() { <-entered; cancel() }()
+	if _, _, err := k.sealAside(ctx, who, *proposal("/bin/true"), nil); fault.KindOf(err) != fault.Canceled {
+		t.Errorf("%v", err)
+	}
+	if n := k.Budgets().Sealing.Held(); n != 1 {
+		t.Errorf("%d places while it hangs", n)
+	}
+	close(hang)
+	k.givenBack(t)
+}
