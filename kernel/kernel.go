@@ -325,11 +325,13 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 
 	// A stop that came while the disk wrote finds nothing running.
 	if ctx.Err() != nil {
+		c.observe(Event{Step: StepExecuted})
 		return c.end(ctx, receipt.Refused, fault.New(fault.Canceled, "canceled", "run", context.Cause(ctx)))
 	}
 
 	// Execute, unless what would be used as it is has changed since.
 	if err := s.recheck(); err != nil {
+		c.observe(Event{Step: StepExecuted})
 		return c.end(ctx, receipt.Refused, err)
 	}
 	h := &handing{lane: lane, grant: g, set: set, decision: d}

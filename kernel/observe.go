@@ -17,7 +17,7 @@ const (
 	StepAsked    = "asked"    // a person is about to be asked: Question
 	StepAnswered = "answered" // there is an answer, or will be none: Approval, Took
 	StepIntent   = "intent"   // the intent is durable and the program starts: LogIndex
-	StepExecuted = "executed" // the program is gone: Took
+	StepExecuted = "executed" // the program is gone, or will not start after all: Took
 	StepResult   = "result"   // the result is durable: Outcome, LogIndex
 )
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 
 	"palyra/cmd/internal/command"
@@ -128,7 +130,17 @@ func (a *app) stop(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
-	r := text(front.Document{"stopped": s}, "stopped %d runs, entry %d of the journal\n", s.Cancelled, s.LogIndex)
+	entry := fmt.Sprintf("entry %d of the journal", s.LogIndex)
+	if slices.Contains(s.Pending, "journal") {
+		entry = "not in the journal yet"
+	}
+	r := text(front.Document{"stopped": s}, "stopped %d runs, %s\n", s.Cancelled, entry)
+	if s.Left > 0 {
+		r.Text += fmt.Sprintf("%d of them were killed and may still have processes\n", s.Left)
+	}
+	if len(s.Pending) > 0 {
+		r.Text += "not written down yet: " + strings.Join(s.Pending, ", ") + "; palyrad goes on trying\n"
+	}
 	if s.DenyNew {
 		r.Text += "new runs are refused; lift with: palyra resume\n"
 	}

@@ -352,7 +352,14 @@ type StopRequest struct {
 type Stopped struct {
 	Cancelled int    `json:"cancelled"` // runs that it ended
 	DenyNew   bool   `json:"deny_new"`
-	LogIndex  uint64 `json:"log_index"` // of the administrative act
+	LogIndex  uint64 `json:"log_index"` // of the administrative act; 0 while that is pending
+	// Left counts the runs of which a program may still be there, killed but not
+	// seen to be gone within two seconds.
+	Left int `json:"left,omitempty"`
+	// Pending names where the stop is not written down yet: "brake" (with it, and
+	// without the store, a restart forgets that new runs are denied), "store",
+	// "journal". It is tried until it is.
+	Pending []string `json:"pending,omitempty"`
 }
 
 // BackupRequest says for whom a backup is encrypted.

@@ -216,6 +216,7 @@ func (e *Engine) persist(j *job) error {
 			return nil
 		}
 		e.cfg.Log.Error("write down what a run did", "run", j.id, "error", err)
+		j.stuckOnce.Do(func() { close(j.stuck) })
 		if k := fault.KindOf(err); k == fault.Internal || k == fault.Usage || k == fault.Integrity || fault.ReasonOf(err) == "store_closed" {
 			return err
 		}

@@ -245,21 +245,26 @@ func (e *Engine) Cancel(ctx context.Context, id string, s Stop) error {
 // CancelAll cancels the runs that match chooses, by session and user, as Cancel
 // does, all at once. It returns how many they were. match is called with locks held.
 func (e *Engine) CancelAll(ctx context.Context, s Stop, match func(session, user string) bool) (int, error) {
+	chosen := e.cancel(s, match)
+	var errs []error
+	for _, j := range chosen {
+		errs = append(errs, j.wait(ctx))
+	}
+	return len(chosen), errors.Join(errs...)
+}
+
+// cancel cancels the runs that match chooses.
+func (e *Engine) cancel(s Stop, match func(session, user string) bool) (chosen []*job) {
 	s.settle()
-	var chosen []*job
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, j := range e.jobs {
 		if match(j.session, j.user) {
 			e.cancelLocked(j, &s)
 			chosen = append(chosen, j)
 		}
 	}
-	e.mu.Unlock()
-	var errs []error
-	for _, j := range chosen {
-		errs = append(errs, j.wait(ctx))
-	}
-	return len(chosen), errors.Join(errs...)
+	return chosen
 }
 
 // cancelLocked ends an active run through its ctx, and a queued one itself.

@@ -42,14 +42,18 @@ type job struct {
 	from    uint64      // an index that the journal had not passed when it began
 	ops     []op        // what the next commit is to do
 
+	stuck     chan struct{} // closed when what it did could not be written down, for the first time
+	stuckOnce sync.Once
+
 	commit sync.Mutex // held during a commit: one after the other
 	mu     sync.Mutex
-	notes  []note // events that go into the next commit, before its own; guarded by mu
+	notes  []note        // events that go into the next commit, before its own; guarded by mu
+	alive  chan struct{} // closed when the program that may be running is gone; nil: none is; guarded by mu
 }
 
 func newJob(id, session, user string, p *plan, b store.Budget) *job {
 	j := &job{id: id, session: session, user: user, plan: p, src: p.source(), budget: b,
-		recorded: make(chan struct{}), ended: make(chan struct{})}
+		recorded: make(chan struct{}), ended: make(chan struct{}), stuck: make(chan struct{})}
 	j.ctx, j.cancel = context.WithCancelCause(context.Background())
 	j.left.n.Store(b.Bytes)
 	return j

@@ -145,7 +145,10 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		case kernel.StepAnswered:
 			e.resume(j)
 		case kernel.StepIntent:
+			j.begins() // before the gate looks at ctx for the last time
 			timer = time.AfterFunc(flushAfter, func() { e.flush(j) })
+		case kernel.StepExecuted:
+			j.gone()
 		}
 	}
 	stdout, stderr := e.capture(j), e.capture(j)
@@ -158,6 +161,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		},
 		kernel.Proposal{Tool: row.Tool, Input: row.Input, SessionID: j.session, RunID: j.id},
 		kernel.IO{Stdout: stdout, Stderr: stderr, Observe: observe})
+	j.gone()
 	if timer != nil {
 		timer.Stop()
 	}

@@ -224,7 +224,7 @@ func (h *Hub) Config(_ context.Context, c hub.Caller) ([]hub.Setting, error) {
 // Status implements hub.Hub. Whoever lacks the permission learns that the
 // daemon is there, in which version and mode, and as whom it knows them.
 func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
-	s := hub.Status{Version: h.cfg.Version, Mode: h.cfg.Mode(), DenyNew: h.denies(), Caller: c}
+	s := hub.Status{Version: h.cfg.Version, Mode: h.cfg.Mode(), DenyNew: h.brake.denies(), Caller: c}
 	if s.DenyNew && s.Mode == "normal" {
 		s.Mode = "stopped"
 	}
@@ -244,6 +244,9 @@ func (h *Hub) Status(ctx context.Context, c hub.Caller) (hub.Status, error) {
 	}
 	if h.cfg.Warnings != nil {
 		s.Warnings = append(s.Warnings, h.cfg.Warnings()...)
+	}
+	if !h.brake.hasFile() {
+		s.Warnings = append(s.Warnings, "stop: on a full disk it would not outlive a restart: its file could not be made")
 	}
 	if h.cfg.AllowSelf {
 		s.Warnings = append(s.Warnings, "approvals.allow_self: whoever asks for a call may approve it")

@@ -370,7 +370,7 @@ func (v victim) recovered(t *testing.T, got told) {
 		t.Errorf("%d questions are open, %v", len(q.Items), err)
 	}
 	// It works as if nothing had been.
-	if h.denies() {
+	if h.brake.denies() {
 		if _, err := h.Resume(t.Context(), h.owner); err != nil {
 			t.Error(err)
 		}

@@ -17,8 +17,9 @@
 // daemon's own user and root owners if there is no member yet. A store that
 // lacks a change of members or tokens that the journal has is
 // fault.Integrity "access_rolled_back". An emergency stop
-// with DenyNew outlives the process. Administrative acts are in the journal
-// before they are reported; a stop takes effect first and is logged then.
+// with DenyNew outlives the process, also where the disk is full. Administrative
+// acts are in the journal before they are reported; a stop takes effect first, is
+// logged then, and answers within seconds, whatever requests hold (brake.go).
 //
 // # What it does not protect against
 //
@@ -115,11 +116,12 @@ type Hub struct {
 
 	permissions map[string]access.Permission // immutable
 
-	refused  refusals
-	noise    noise
-	written  *budget.Allowance // journal and store, by principal
-	pools    *pools
-	stopping sync.Mutex // held through Stop and Resume
+	refused refusals
+	noise   noise
+	written *budget.Allowance // journal and store, by principal
+	pools   *pools
+	works   works
+	brake   *brake
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -128,7 +130,6 @@ type Hub struct {
 	published  time.Time  // when the journal's tiles were last written; guarded by publishing
 
 	mu        sync.Mutex
-	denyNew   bool          // guarded by mu
 	retention hub.Retention // guarded by mu
 	noted     uint64        // changes of written that are in the store; guarded by mu
 }
@@ -140,7 +141,7 @@ const tokenKey = "keys/access-token.key"
 
 // Open opens the registry, resolves what an earlier process left, and starts
 // the runs that had been accepted.
-func Open(ctx context.Context, cfg Config) (*Hub, error) {
+func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -173,10 +174,19 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if err := h.bootstrap(ctx); err != nil {
 		return nil, err
 	}
-	denied, err := h.readDeny(ctx)
+	inStore, err := h.readDeny(ctx)
 	if err != nil {
 		return nil, err
 	}
+	if h.brake, err = openBrake(cfg.Kernel.StateDir(), cfg.Log); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			h.brake.close()
+		}
+	}()
+	denied := inStore || h.brake.denies()
 	h.runs, err = run.Open(ctx, run.Config{
 		Store: cfg.Store, Gate: cfg.Kernel, Principal: h.entity, Quota: quota{h}, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
@@ -184,7 +194,9 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.denyNew = denied
+	h.brake.row, h.brake.allow = h.writeDeny, func(on bool) { h.runs.DenyNew(!on) }
+	h.brake.record = h.k.Record
+	h.brake.start(inStore)
 	h.archive()
 	if err := h.noteFeatures(ctx); err != nil {
 		return nil, errors.Join(err, h.runs.Close(ctx))
@@ -198,8 +210,9 @@ func Open(ctx context.Context, cfg Config) (*Hub, error) {
 // Close takes no new runs, waits for those at work until ctx is done, and ends
 // them then. It closes neither kernel nor store.
 func (h *Hub) Close(ctx context.Context) error {
-	err := h.runs.Close(ctx)
-	return errors.Join(err, h.Flush(context.WithoutCancel(ctx)))
+	err := errors.Join(h.runs.Close(ctx), h.Flush(context.WithoutCancel(ctx)))
+	h.brake.close()
+	return err
 }
 
 // Flush makes durable what need not be durable at once: when tokens were last

@@ -30,6 +30,13 @@ func (h *Hub) PolicyExplain(ctx context.Context, c hub.Caller, n hub.NewCall) (h
 	if err != nil {
 		return hub.Explanation{}, err
 	}
+	ctx, done := h.works.begin(ctx, c)
+	defer done()
+	place, err := h.pools.explain.Wait(ctx, h.payer(c), 1)
+	if err != nil {
+		return hub.Explanation{}, err
+	}
+	defer place.Release()
 	x, _, err := h.k.Explain(ctx, who, proposal(n.Tool, n.Input, n.Session, ""), nil)
 	if err != nil {
 		return hub.Explanation{}, err

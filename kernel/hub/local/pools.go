@@ -1,6 +1,13 @@
 package local
 
-import "palyra/internal/budget"
+import (
+	"context"
+	"sync"
+
+	"palyra/internal/budget"
+	"palyra/internal/fault"
+	"palyra/kernel/hub"
+)
 
 // pools are the budgets of what the hub itself does for a request. Each is for
 // the process, with a share for each principal; the kernel has those of calls.
@@ -21,3 +28,49 @@ func newPools() *pools {
 }
 
 func (p *pools) all() []*budget.Pool { return []*budget.Pool{p.reads, p.policy, p.explain, p.probe} }
+
+// errStopped is the cause of a ctx that a stop has ended.
+var errStopped = fault.New(fault.Canceled, "stopped", "work", nil).WithHint("an emergency stop came; ask again")
+
+// works are the requests that work for somebody besides runs: what hashes, tests
+// or reads much, and should leave the processors to an emergency stop.
+type works struct {
+	mu   sync.Mutex
+	next uint64          // guarded by mu
+	all  map[uint64]work // guarded by mu
+}
+
+type work struct {
+	user   string
+	cancel context.CancelCauseFunc
+}
+
+// begin returns a ctx that a stop ends, and what to call at the end of the work.
+func (w *works) begin(ctx context.Context, c hub.Caller) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = make(map[uint64]work)
+	}
+	id := w.next
+	w.next++
+	w.all[id] = work{c.User, cancel}
+	return ctx, func() {
+		cancel(nil)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.all, id)
+	}
+}
+
+// stop ends the works of a user, "" of all.
+func (w *works) stop(user string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range w.all {
+		if user == "" || x.user == user {
+			x.cancel(errStopped)
+		}
+	}
+}

@@ -3,7 +3,9 @@ package local
 import (
 	"context"
 	"io"
+	"slices"
 	"strconv"
+	"time"
 
 	"palyra/authz/approval"
 	"palyra/internal/fault"
@@ -22,7 +24,8 @@ type artifact struct {
 func (a *artifact) Info() hub.ArtifactInfo { return a.info }
 
 // Stop implements hub.Hub. It acts first and writes then: what runs is told to
-// end, and nothing new begins, before anything waits for a disk.
+// end, and nothing new begins, before anything waits for a disk. It waits for no
+// lock, line or hash that a request holds, and for a bounded time for the rest.
 func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.Stopped, error) {
 	if err := h.askStop(c); err != nil {
 		return hub.Stopped{}, err
@@ -30,11 +33,16 @@ func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.St
 	if r.DenyNew && !r.All {
 		return hub.Stopped{}, fault.New(fault.Usage, "deny_new_needs_all", "stop", nil).WithHint("use both, --all and --deny-new")
 	}
-	h.stopping.Lock()
-	defer h.stopping.Unlock()
-	ctx = context.WithoutCancel(ctx) // once begun it is finished
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience) // once begun it is finished
+	defer cancel()
+	o, turn := &owed{Principal: c.User, Surface: c.Surface, Token: c.Token, Time: time.Now().UTC()}, uint64(0)
 	if r.DenyNew {
-		h.deny(true)
+		turn = h.brake.engage(o)
+	}
+	if r.All {
+		h.works.stop("")
+	} else {
+		h.works.stop(c.User)
 	}
 	// What was approved ahead is approved no more.
 	drop := func() int {
@@ -42,22 +50,32 @@ func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.St
 	}
 	grants := drop()
 	h.cfg.TestOnlyStep("stop:dropped")
-	n, err := h.runs.CancelAll(ctx, run.Stop{Reason: run.ReasonStopped, By: c.User}, func(_, user string) bool { return r.All || user == c.User })
+	halt := h.runs.Halt(run.Stop{Reason: run.ReasonStopped, By: c.User}, func(_, user string) bool { return r.All || user == c.User })
+	n := halt.Cancelled()
+	left, unrecorded := halt.Wait(ctx)
 	grants += drop() // what was given while the calls that it was given for were ending; none of them waits any more
 	h.cfg.TestOnlyStep("stop:cancelled")
-	if err != nil {
-		return hub.Stopped{Cancelled: n}, err
-	}
-	if r.DenyNew {
-		if err := h.writeDeny(ctx, true); err != nil {
-			return hub.Stopped{Cancelled: n, DenyNew: true}, err
-		}
-	}
+	pending := h.brake.await(ctx, turn, nil)
 	h.cfg.TestOnlyStep("stop:durable")
-	index, err := h.record(ctx, c, "stop", "", map[string]string{
-		"all": strconv.FormatBool(r.All), "deny_new": strconv.FormatBool(r.DenyNew), "cancelled": strconv.Itoa(n), "grants": strconv.Itoa(grants)})
-	return hub.Stopped{Cancelled: n, DenyNew: h.denies(), LogIndex: index}, err
+	a := &stopAct{act: o.act(map[string]string{
+		"all": strconv.FormatBool(r.All), "deny_new": strconv.FormatBool(r.DenyNew), "cancelled": strconv.Itoa(n), "grants": strconv.Itoa(grants)})}
+	if r.DenyNew {
+		a.owed = o
+	}
+	a = h.brake.logLater(a)
+	pending = append(pending, h.brake.await(ctx, 0, a)...)
+	if unrecorded > 0 && !slices.Contains(pending, pendingStore) {
+		pending = append(pending, pendingStore)
+	}
+	return hub.Stopped{Cancelled: n, DenyNew: h.brake.denies(), LogIndex: h.brake.indexOf(a), Left: left, Pending: pending}, nil
 }
+
+// stopPatience bounds how long a stop waits for programs to end and for disks to
+// write. What is not done by then its answer names, and is done later.
+const stopPatience = 2 * time.Second
+
+// resumePatience bounds the wait of a resume for the disks.
+const resumePatience = 10 * time.Second
 
 // askStop is ask for the stop, which no policy takes away from an owner at the
 // socket: the kernel says who that is, and a policy that forbids everything, by
@@ -79,31 +97,17 @@ func (h *Hub) Resume(ctx context.Context, c hub.Caller) (hub.Stopped, error) {
 	if err := h.ask(c, "Resume"); err != nil {
 		return hub.Stopped{}, err
 	}
-	h.stopping.Lock()
-	defer h.stopping.Unlock()
-	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumePatience)
+	defer cancel()
+	since := h.brake.since()
 	index, err := h.record(ctx, c, "resume", "", nil)
 	if err == nil {
-		err = h.writeDeny(ctx, false)
+		err = h.brake.release(ctx, since)
 	}
 	if err != nil {
-		return hub.Stopped{DenyNew: h.denies()}, err
+		return hub.Stopped{DenyNew: h.brake.denies()}, err
 	}
-	h.deny(false)
 	return hub.Stopped{LogIndex: index}, nil
-}
-
-func (h *Hub) deny(on bool) {
-	h.runs.DenyNew(on)
-	h.mu.Lock()
-	h.denyNew = on
-	h.mu.Unlock()
-}
-
-func (h *Hub) denies() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.denyNew
 }
 
 // record puts an act of a caller into the journal.

@@ -1,6 +1,8 @@
 package local
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -53,6 +55,57 @@ func (s *stopTrace) end() (last map[string]time.Duration, all []string) {
 	s.last["answer"] = time.Since(s.start)
 	s.start = time.Time{}
 	return s.last, s.all
+}
+
+// BenchmarkStopAmid is BenchmarkStop of eight runs while as many calls and four
+// explanations hash a file of 512 MiB. The goal is 100 ms for the 99th percentile.
+func BenchmarkStopAmid(b *testing.B) {
+	h := newHouse(b, func(c *Config, k *kernel.Config) {
+		c.Bounds.Active = 32
+		k.Budgets = kernel.NewBudgets(16<<30, 16<<30)
+	})
+	head, err := os.ReadFile("/proc/self/exe")
+	big := h.work() + "/big"
+	if err := errors.Join(err, os.WriteFile(big, head[:4096], 0o755), os.Truncate(big, 512<<20)); err != nil {
+		b.Fatal(err)
+	}
+	hashed := step("process.run", obj{"argv": []string{"./big"}, "workspace": "src"})
+	sessions := make([]string, 16)
+	for i := range sessions {
+		sessions[i] = h.session(h.owner)
+	}
+	start := func(session string, s hub.Step) {
+		if _, err := h.StartRun(b.Context(), h.owner, hub.NewRun{Session: session, Steps: []hub.Step{s}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var times []time.Duration
+	for i := range b.N {
+		word := fmt.Sprintf("61%d.%d", i, os.Getpid())
+		for _, s := range sessions[:8] {
+			start(s, argv("/bin/sleep", word))
+		}
+		waitFor(b, func() bool { return len(withWord(word)) >= 8 })
+		ctx, leave := context.WithCancel(b.Context())
+		var wg sync.WaitGroup
+		for _, s := range sessions[8:] {
+			start(s, hashed)
+		}
+		for range 4 {
+			wg.Go(func() { h.PolicyExplain(ctx, h.owner, hub.NewCall{Tool: hashed.Tool, Input: hashed.Input}) })
+		}
+		waitFor(b, func() bool { return h.k.Budgets().Sealed.Held() >= 8*512<<20 })
+		begin := time.Now()
+		s, err := h.Stop(b.Context(), h.owner, hub.StopRequest{All: true})
+		times = append(times, time.Since(begin))
+		if err != nil || s.Cancelled != 16 || s.Left+len(s.Pending) > 0 {
+			b.Fatalf("%+v, %v", s, err)
+		}
+		leave()
+		wg.Wait()
+		waitFor(b, func() bool { return h.k.Budgets().Sealed.Held() == 0 })
+	}
+	report(b, "-to-answer", times)
 }
 
 // BenchmarkStop is the emergency stop from the moment at which its caller is

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -292,7 +293,8 @@ func buffer(f *os.File) []byte {
 
 // until is a Reader that ends with the error of ctx. Each read is one chunk, so
 // that a done ctx ends a copy within the time of one chunk; a read that hangs in
-// the file system ends when that does.
+// the file system ends when that does. Between chunks it lets other goroutines go
+// first: a dozen large files must not keep an emergency stop off the processors.
 type until struct {
 	ctx context.Context
 	r   io.Reader
@@ -302,6 +304,7 @@ func (u until) Read(p []byte) (int, error) {
 	if err := u.ctx.Err(); err != nil {
 		return 0, err
 	}
+	runtime.Gosched()
 	return u.r.Read(p)
 }
 

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"palyra/crypt/receipt"
+	"palyra/kernel/hub"
+)
+
+// TestStopAmidEverything: the emergency stop answers while requests hold all that
+// they can hold, before any of it is released: files of which one hangs are being
+// sealed, policies are tested, questions wait, connections idle at their limit, an
+// answer is not read, and as root the disk is full. It is in force after kill -9.
+func TestStopAmidEverything(t *testing.T) {
+	p := newCrowdedPlace(t)
+	p.crowded("journal.min_free = 0\nlimits.concurrency = 64\nlimits.sealed = \"16GiB\"\nlimits.sealed_per_principal = \"8GiB\"\nlisten.http = \"127.0.0.1:0\"\n")
+	if err := os.WriteFile(filepath.Join(p.dir, "policy", "all.cedar"), []byte(`@id("most")
+permit (principal, action, resource) unless { resource == Palyra::Tool::"fs.write_file" };
+@id("asked")
+permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra::Tool::"fs.write_file") when { context.approved };
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(p.dir, "state")
+	root := os.Geteuid() == 0
+	if root {
+		if err := os.Mkdir(state, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mount("tmpfs", state, "tmpfs", 0, "size=24m,mode=0700"); err != nil {
+			t.Skip("needs root with CAP_SYS_ADMIN: mounts a tmpfs")
+		}
+		t.Cleanup(func() { syscall.Unmount(state, syscall.MNT_DETACH) })
+	}
+	head, err := os.ReadFile(filepath.Join(p.bin, "palyra-tool"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sparse = 512 << 20
+	big := filepath.Join(p.dir, "work", "big")
+	if err := errors.Join(os.WriteFile(big, head[:4096], 0o755), os.Truncate(big, sparse)); err != nil {
+		t.Fatal(err)
+	}
+	r, at, release := p.victim(point{"sealing", 1})
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait) // after the process is dead
+	t.Cleanup(func() { r.cmd.Process.Kill() })
+	inBackground := func(path, body string) {
+		wg.Go(func() { r.ask("POST", path, body, nil) })
+	}
+
+	// A file system that does not answer.
+	inBackground("/api/v1/calls", echo)
+	if step := <-at; step != "sealing" {
+		t.Fatalf("it is at %q\n%s", step, r.log)
+	}
+	// A program that runs, and one that waits for a person.
+	r.sleeper(60_000)
+	inBackground("/api/v1/calls", `{"tool":"fs.write_file","input":{"workspace":"w","path":"a","mode":"create","content":"x"}}`)
+	r.until("a question", func(s hub.Status) bool { return s.Counts.ApprovalsPending == 1 })
+	// Connections of somebody without a credential, and an answer that is not read.
+	addr := r.http()
+	for range 1200 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			break // at its limit
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	}
+	conn, err := net.Dial("unix", p.sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range 200 {
+		fmt.Fprint(conn, "GET /api/v1/journal/entries HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	}
+	// Policies that take their time, and large files that are hashed.
+	base := `"` + strings.Repeat(`a","`, 4000) + `a"`
+	var cases []string
+	for i := range 300 {
+		cases = append(cases, fmt.Sprintf(`{"name":"%d","request":{},"effect":"allow"}`, i))
+	}
+	file := fmt.Sprintf(`{"version":1,"base":{"principal":{"type":"Palyra::User","id":"u"},"action":"tool.execute","resource":{"type":"Palyra::Tool","id":"x"},"context":{"args":[%s]}},"tests":[%s]}`,
+		base, strings.Join(cases, ","))
+	candidate, err := json.Marshal(map[string]any{"files": map[string]string{"a.cedar": `@id("a") permit (principal, action, resource);`, "a.test.json": file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inBackground("/api/v1/policy/test", string(candidate))
+	call := `{"tool":"process.run","input":{"argv":["./big"],"workspace":"w"}}`
+	for range 4 {
+		inBackground("/api/v1/policy/explain", call)
+	}
+	for range 8 {
+		inBackground("/api/v1/calls", call)
+	}
+	r.until("calls that are sealed", func(s hub.Status) bool {
+		return s.Counts.RunsActive+s.Counts.ApprovalsPending >= 2 && r.held("sealed") > sparse
+	})
+
+	// A full disk.
+	var ballast *os.File
+	if root {
+		if ballast, err = os.Create(filepath.Join(state, "ballast")); err != nil {
+			t.Fatal(err)
+		}
+		defer ballast.Close()
+		for _, n := range []int{64 << 10, 4 << 10} {
+			for err = nil; err == nil; {
+				_, err = ballast.Write(make([]byte, n))
+			}
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+
+	began := time.Now()
+	var s hub.Stopped
+	r.stop(&s)
+	took := time.Since(began)
+	t.Logf("stopped after %v: %+v", took, s)
+	if took > time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+	if !s.DenyNew || s.Left != 0 || s.Cancelled < 3 || slices.Contains(s.Pending, "brake") {
+		t.Errorf("%+v", s)
+	}
+	if root && !slices.Contains(s.Pending, "store") { // the journal has room put by
+		t.Errorf("the disk is full, and this is pending: %q", s.Pending)
+	}
+	r.refused(403, "stopped", "POST", "/api/v1/calls", echo)
+	// A second one answers, too.
+	r.stop(&s)
+
+	r.signal(syscall.SIGKILL)
+	r.exit()
+	release() // nobody is there any more
+	if root {
+		if err := ballast.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.restarted()
+	r = p.start()
+	if s := r.status(); s.Mode != "stopped" || !s.DenyNew {
+		t.Errorf("after a restart: %q, %v", s.Mode, s.DenyNew)
+	}
+	r.refused(403, "stopped", "POST", "/api/v1/calls", echo)
+	logged := func() bool {
+		var j struct{ Items []hub.JournalEntry }
+		r.must(200, "GET", "/api/v1/journal/entries?limit=200", "", &j)
+		return slices.ContainsFunc(j.Items, func(e hub.JournalEntry) bool { return e.Type == receipt.ActType && e.Act == "stop" })
+	}
+	r.until("the stop in the journal", func(hub.Status) bool { return logged() })
+	r.must(200, "POST", "/api/v1/resume", "", &s)
+	r.call(echo)
+	r.signal(syscall.SIGTERM)
+	if code := r.exit(); code != 0 {
+		t.Errorf("status %d\n%s", code, r.log)
+	}
+	p.restarted()
+	r = p.start()
+	r.call(echo)
+}
+
+// stop is the emergency stop, which has no idempotency key.
+func (r *running) stop(s *hub.Stopped) {
+	r.t.Helper()
+	resp, err := r.client().Post("http://localhost/api/v1/stop", "application/json", strings.NewReader(`{"all":true,"deny_new":true}`))
+	if err != nil {
+		r.t.Fatalf("stop: %v\n%s", err, r.log)
+	}
+	defer resp.Body.Close()
+	*s = hub.Stopped{}
+	if err := json.NewDecoder(resp.Body).Decode(s); err != nil || resp.StatusCode != 200 {
+		r.t.Fatalf("stop: %d, %v", resp.StatusCode, err)
+	}
+}
+
+// until asks for the status until it is as wanted.
+func (r *running) until(what string, ok func(hub.Status) bool) {
+	r.t.Helper()
+	late := time.After(patience)
+	for range time.Tick(5 * time.Millisecond) {
+		if ok(r.status()) {
+			return
+		}
+		select {
+		case <-late:
+			r.t.Fatalf("%s: not in time\n%s", what, r.log)
+		default:
+		}
+	}
+}
+
+// held is what requests hold of a budget, by the metrics.
+func (r *running) held(budget string) (n int64) {
+	r.t.Helper()
+	resp, err := r.client().Get("http://localhost/metrics")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("metrics: %d", resp.StatusCode)
+	}
+	var b strings.Builder
+	if err := resp.Write(&b); err != nil {
+		r.t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(b.String(), fmt.Sprintf("\npalyra_budget_held{budget=%q} ", budget))
+	fmt.Sscan(after, &n)
+	return n
+}
