@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,14 +33,41 @@ type testCase struct {
 	effect  Effect
 }
 
+// maxTested bounds the requests of a directory's tests, in bytes: each test has
+// the base of its file once more. It is far above any real directory, and some
+// seconds of a processor.
+const maxTested = 16 << 20
+
+// tested counts the bytes of requests that tests were made of.
+type tested int64
+
+func (n *tested) add(f file, bytes int) error {
+	if *n += tested(bytes); *n > maxTested {
+		return fault.New(fault.BadState, "policy_tests_too_large", f.name, fmt.Errorf("the requests of the tests, each with the base of its file, have more than %d bytes", maxTested)).
+			WithHint("put what few tests need into those tests, or split the file")
+	}
+	return nil
+}
+
+// parseCases reads the tests of a file whole.
 func parseCases(f file) (testFile, error) {
+	t := testFile{name: f.name}
+	err := eachCase(context.Background(), f, new(tested), func(c *testCase) error {
+		t.cases = append(t.cases, *c)
+		return nil
+	})
+	return t, err
+}
+
+// eachCase reads the tests of a file and gives them to do, one after the other.
+func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) error) error {
 	var doc struct {
 		Version int             `json:"version"`
 		Base    json.RawMessage `json:"base"`
 		Tests   []testCase      `json:"tests"`
 	}
-	bad := func(what string, err error) (testFile, error) {
-		return testFile{}, fault.New(fault.BadState, "policy_test_syntax", f.name+what, err)
+	bad := func(what string, err error) error {
+		return fault.New(fault.BadState, "policy_test_syntax", f.name+what, err)
 	}
 	if err := canon.Decode(f.data, &doc, limits); err != nil {
 		return bad("", err)
@@ -47,8 +75,17 @@ func parseCases(f file) (testFile, error) {
 	if doc.Version != 1 {
 		return bad("", fmt.Errorf("version %d: want 1", doc.Version))
 	}
+	var base Request
+	if len(doc.Base) > 0 {
+		if err := canon.Decode(doc.Base, &base, limits); err != nil {
+			return bad(": base", err)
+		}
+	}
 	seen := make(map[string]bool)
 	for i := range doc.Tests {
+		if err := left(ctx, "run policy tests"); err != nil {
+			return err
+		}
 		c := &doc.Tests[i]
 		where := fmt.Sprintf(": test %d %q", i+1, c.Name)
 		if c.Name == "" || seen[c.Name] {
@@ -58,21 +95,47 @@ func parseCases(f file) (testFile, error) {
 		if len(c.Request) == 0 {
 			return bad(where, errors.New("request is missing"))
 		}
-		for _, part := range []json.RawMessage{doc.Base, c.Request} {
-			if len(part) == 0 {
-				continue
-			}
-			if err := canon.Decode(part, &c.request, limits); err != nil {
-				return bad(where, err)
-			}
+		if err := spent.add(f, len(doc.Base)+len(c.Request)); err != nil {
+			return err
 		}
-		var err error
+		c.request = base.clone()
+		err := canon.Decode(c.Request, &c.request, limits)
+		if err != nil {
+			return bad(where, err)
+		}
 		if c.effect, err = ParseEffect(c.Effect); err != nil {
 			return bad(where, err)
 		}
 		slices.Sort(c.Policies)
+		if err := do(c); err != nil {
+			return err
+		}
+		*c = testCase{} // it may be large
 	}
-	return testFile{f.name, doc.Tests}, nil
+	return nil
+}
+
+// clone returns a copy that shares nothing that a decoder would write to.
+func (r *Request) clone() Request {
+	c := *r
+	for _, s := range []*[]string{&c.Principal.Roles, &c.Principal.Scopes, &c.Resource.Roles, &c.Resource.Scopes, &c.Context.Args,
+		&c.Context.EgressHosts, &c.Context.Capabilities, &c.Context.Features} {
+		*s = slices.Clone(*s)
+	}
+	return c
+}
+
+// left is the error of a caller that no longer waits: the cause of ctx where that
+// is a fault, which says more.
+func left(ctx context.Context, op string) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	cause := context.Cause(ctx)
+	if fault.ReasonOf(cause) != "" {
+		return cause
+	}
+	return fault.New(fault.Canceled, "canceled", op, cause)
 }
 
 // ParseRequest reads a request as policy tests and palyra policy check spell it:
@@ -102,23 +165,30 @@ type TestResult struct {
 
 // RunTests runs the set's own tests, in file order.
 func (s *Set) RunTests() []TestResult {
-	out, _, err := s.directory().tests()
+	out, err := s.RunTestsContext(context.Background())
 	if err != nil {
 		panic("policy: internal error: " + err.Error()) // Load has run them
 	}
 	return out
 }
 
+// RunTestsContext is RunTests that a done ctx ends, with an error.
+func (s *Set) RunTestsContext(ctx context.Context) ([]TestResult, error) {
+	out, _, err := s.directory().tests(ctx)
+	return out, err
+}
+
+// Tests returns how many tests passed when the set was loaded. The built-in set is
+// not tested then.
+func (s *Set) Tests() int { return s.directory().tested }
+
 // tests also says which forbids were seen to fire in a passing test.
-func (s *Set) tests() ([]TestResult, map[string]bool, error) {
+func (s *Set) tests(ctx context.Context) ([]TestResult, map[string]bool, error) {
 	var out []TestResult
 	fired := make(map[string]bool)
+	var spent tested
 	for _, f := range s.cases {
-		parsed, err := parseCases(f)
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, c := range parsed.cases {
+		err := eachCase(ctx, f, &spent, func(c *testCase) error {
 			d := s.Decide(c.request)
 			res := TestResult{File: f.name, Name: c.Name, Passed: c.matches(d), Got: summary(d.Effect, d.Reason, d.Policies, d.Errors)}
 			if !res.Passed {
@@ -129,6 +199,10 @@ func (s *Set) tests() ([]TestResult, map[string]bool, error) {
 				}
 			}
 			out = append(out, res)
+			return nil
+		})
+		if err != nil {
+			return nil, nil, err
 		}
 	}
 	return out, fired, nil
@@ -152,16 +226,21 @@ func summary(e Effect, reason string, policies, errs []string) string {
 	if len(errs) > 0 {
 		fmt.Fprintf(&b, " errors %q", errs)
 	}
+	const most = 4 << 10 // bytes; there may be thousands
+	if b.Len() > most {
+		return strings.ToValidUTF8(b.String()[:most], "") + " …"
+	}
 	return b.String()
 }
 
 // runCases refuses the set if one of its tests fails, or if it has a forbid
 // that no test shows firing.
-func (s *Set) runCases() error {
-	results, fired, err := s.tests()
+func (s *Set) runCases(ctx context.Context) error {
+	results, fired, err := s.tests(ctx)
 	if err != nil {
 		return err
 	}
+	s.tested = len(results)
 	for _, r := range results {
 		if !r.Passed {
 			return fault.New(fault.BadState, "policy_test_failed", fmt.Sprintf("%s: test %q", r.File, r.Name),

@@ -159,7 +159,7 @@ func syntaxError(name string, err error) error {
 // cedar-go can be driven: by brackets, and by what one policy can chain without
 // them ("!!!…", "a || a || …"), which its length bounds. They have no limit of
 // their own, and a goroutine that runs out of stack takes the process with it.
-// Of names in a row ("context has a.a.…") the parser makes the square of their
+// Of names in a row ("context has a.a.…", "A::A::…") the parser makes the square of their
 // number, so that they are bounded more closely.
 // It returns the line, and the reason code of the error.
 func checkDepth(text []byte) (line int, reason string, err error) {
@@ -202,11 +202,12 @@ func checkDepth(text []byte) (line int, reason string, err error) {
 		case c <= ' ':
 			apart = true
 			continue
-		case c == '.':
+		case c == ':' && last != ':' && start+1 < len(text) && text[start+1] == ':': // half of what joins two names
+		case c == '.', c == ':' && last == ':':
 			if names++; names > maxPath {
 				return line, "policy_syntax", fmt.Errorf("more than %d names in a row", maxPath)
 			}
-		case !ofName(c), last != '.' && (apart || !ofName(last)): // what begins here goes on nothing
+		case !ofName(c), last != '.' && last != ':' && (apart || !ofName(last)): // what begins here goes on nothing
 			names = 0
 		}
 		last, apart = text[start], false

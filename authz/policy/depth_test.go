@@ -55,7 +55,7 @@ func TestDepth(t *testing.T) {
 			if _, err := LintFS(files); err != nil {
 				t.Errorf("lint: %v", err)
 			}
-			if rows := c.name == "member" || c.name == "spaced" || c.name == "has"; rows != (err != nil && strings.Contains(err.Error(), "names in a row")) {
+			if rows := c.name == "member" || c.name == "spaced" || c.name == "has" || c.name == "path"; rows != (err != nil && strings.Contains(err.Error(), "names in a row")) {
 				t.Errorf("of %d bytes: %v", maxPolicy, err)
 			}
 			if s == nil {

@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -128,12 +129,15 @@ func endOfPolicy(text []byte, from int) int {
 // is. The diff must apply exactly; it may add, change, rename and delete policy
 // files and policy tests. Errors of the diff are of kind Usage or Busy, those of
 // the result are Load's.
-func (s *Set) Patch(diff []byte) (*Set, error) {
+func (s *Set) Patch(diff []byte) (*Set, error) { return s.PatchContext(context.Background(), diff) }
+
+// PatchContext is Patch that a done ctx ends, as LoadFSContext is.
+func (s *Set) PatchContext(ctx context.Context, diff []byte) (*Set, error) {
 	files, err := s.directory().patched(diff)
 	if err != nil {
 		return nil, err
 	}
-	next, err := check(files)
+	next, err := check(ctx, files)
 	if err != nil || s.base == nil {
 		return next, err
 	}

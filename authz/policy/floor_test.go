@@ -24,7 +24,7 @@ func TestFloor(t *testing.T) {
 	if floored.Digest() == plain.Digest() {
 		t.Error("the floor is not part of the digest")
 	}
-	if err := floored.validate(); err != nil {
+	if err := floored.validate(t.Context()); err != nil {
 		t.Errorf("the floor is not valid against the schema: %v", err)
 	}
 	for _, program := range []string{"/usr/bin/true", "/usr/bin/cc"} { // allowed, and allowed if approved

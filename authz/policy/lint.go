@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -114,7 +115,7 @@ func (s *Set) invalid(v *validate.Validator, r *rule) *Finding {
 // lintTests names the tests that fail, forbids that none shows firing, and
 // permits that determine the answer of none.
 func (s *Set) lintTests() []Finding {
-	results, fired, err := s.tests()
+	results, fired, err := s.tests(context.Background())
 	if err != nil {
 		return []Finding{refused(err)}
 	}
@@ -145,17 +146,18 @@ func (s *Set) lintTests() []Finding {
 // permitsShown are the permits that let something through in a policy test.
 func (s *Set) permitsShown() (map[string]bool, error) {
 	shown := make(map[string]bool)
+	var spent tested
 	for _, f := range s.cases {
-		parsed, err := parseCases(f)
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range parsed.cases {
+		err := eachCase(context.Background(), f, &spent, func(c *testCase) error {
 			if d := s.Repeat(c.request); d.Effect == Allow && c.matches(d) {
 				for _, id := range d.Policies {
 					shown[id] = true
 				}
 			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return shown, nil

@@ -176,7 +176,7 @@ func TestDecideAgainstOracle(t *testing.T) {
 			texts[i] = randomPolicy(rng, "p"+string(rune('a'+i)))
 		}
 		s := mustCompile(t, strings.Join(texts, ""))
-		if err := s.validate(); err != nil && !strings.Contains(err.Error(), "never") {
+		if err := s.validate(t.Context()); err != nil && !strings.Contains(err.Error(), "never") {
 			t.Fatalf("the generator made an invalid policy: %v", err)
 		}
 		rng.Shuffle(n, func(i, j int) { texts[i], texts[j] = texts[j], texts[i] })

@@ -101,7 +101,7 @@ func TestPermissionsInPolicies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := mustCompile(t, c.text)
-			if err := s.validate(); err != nil {
+			if err := s.validate(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if c.change != nil {
@@ -129,7 +129,7 @@ func TestPermissionsUnknown(t *testing.T) {
 		`@id("p") permit (principal, action, resource == Palyra::Permission::"*");`,
 		`@id("p") permit (principal, action == Palyra::Action::"permission.use", resource) when { context.features.contains("token") };`,
 	} {
-		if err := mustCompile(t, text).validate(); fault.ReasonOf(err) != "policy_never_matches" {
+		if err := mustCompile(t, text).validate(t.Context()); fault.ReasonOf(err) != "policy_never_matches" {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -46,6 +46,7 @@
 package policy
 
 import (
+	"context"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -142,6 +143,7 @@ type Set struct {
 	memo        *memo
 	cases       []file // policy tests, read when they are run: Default need not pay for them
 	texts       []file // the policy files, for whoever changes or shows them
+	tested      int    // how many tests check ran; 0 for sets that it did not
 	base        *Set   // this set without its floor; nil: it has none
 }
 
@@ -180,29 +182,33 @@ func Load(dir string) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	return check(files)
+	return check(context.Background(), files)
 }
 
 // LoadFS is Load for a directory that is not on a disk, such as an embedded
 // one; there is no ownership to check.
-func LoadFS(fsys fs.FS) (*Set, error) {
+func LoadFS(fsys fs.FS) (*Set, error) { return LoadFSContext(context.Background(), fsys) }
+
+// LoadFSContext is LoadFS that a done ctx ends, after the policy or the test that
+// it is at.
+func LoadFSContext(ctx context.Context, fsys fs.FS) (*Set, error) {
 	files, err := readFS(fsys)
 	if err != nil {
 		return nil, err
 	}
-	return check(files)
+	return check(ctx, files)
 }
 
 // check compiles files and puts the result through everything that can refuse it.
-func check(files []file) (*Set, error) {
-	s, err := compile(files)
+func check(ctx context.Context, files []file) (*Set, error) {
+	s, err := compile(files) // of a file of maxFile: some seconds at most
 	if err != nil {
 		return nil, err
 	}
-	if err := s.validate(); err != nil {
+	if err := s.validate(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.runCases(); err != nil {
+	if err := s.runCases(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil

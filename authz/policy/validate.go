@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,10 +46,13 @@ var resolvedSchema = sync.OnceValue(func() *resolved.Schema {
 // validate refuses rules that Cedar would accept and that could never do what
 // they say: what does not fit the schema, what can never match, and literals
 // outside a closed vocabulary.
-func (s *Set) validate() error {
+func (s *Set) validate(ctx context.Context) error {
 	v := validate.New(resolvedSchema())
 	sound := make(map[string]bool) // shapes: the validator would say the same again
 	for _, r := range s.rules {
+		if err := left(ctx, "check policies"); err != nil {
+			return err
+		}
 		like := shape(s.source(r))
 		if !sound[like] {
 			if err := guarded(v, r.ast); err != nil {

@@ -105,27 +105,74 @@ func (h *Hub) Reload(ctx context.Context, c hub.Caller) (hub.PolicyInfo, error) 
 }
 
 // PolicyTest implements hub.Hub.
-func (h *Hub) PolicyTest(_ context.Context, c hub.Caller, candidate *hub.PolicySet) (hub.PolicyReport, error) {
+func (h *Hub) PolicyTest(ctx context.Context, c hub.Caller, candidate *hub.PolicySet) (hub.PolicyReport, error) {
 	if err := h.ask(c, "PolicyTest"); err != nil {
 		return hub.PolicyReport{}, err
 	}
+	ctx, done, err := h.policyWork(ctx, c, testTime)
+	if err != nil {
+		return hub.PolicyReport{}, err
+	}
+	defer done()
 	v := hub.PolicyReport{Failures: []hub.PolicyFailure{}}
 	set := h.k.PolicySet()
 	if candidate != nil {
-		var err error
-		if set, err = load(candidate); err != nil { // a test that fails refuses the set, too
+		set, err = load(ctx, candidate)
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return hub.PolicyReport{}, err
+		case err != nil: // a test that fails refuses the set, too
 			v.Failures = append(v.Failures, hub.PolicyFailure{Text: err.Error()})
 			return v, nil
 		}
+		v.Digest, v.Tests = set.Digest().String(), set.Tests()
+		return v, nil
 	}
 	v.Digest = set.Digest().String()
-	for _, t := range set.RunTests() {
+	results, err := set.RunTestsContext(ctx)
+	if err != nil {
+		return hub.PolicyReport{}, err
+	}
+	failed := 0
+	for _, t := range results {
 		v.Tests++
-		if !t.Passed {
+		if t.Passed {
+			continue
+		}
+		if failed++; failed <= maxFailures {
 			v.Failures = append(v.Failures, hub.PolicyFailure{Test: t.File + ": " + t.Name, Text: "got " + t.Got + ", want " + t.Want})
 		}
 	}
+	if failed > maxFailures {
+		v.Failures = append(v.Failures, hub.PolicyFailure{Text: fmt.Sprintf("and %d more", failed-maxFailures)})
+	}
 	return v, nil
+}
+
+// The bounds of work with policies. Sets are checked one at a time: to check one
+// may take all of a processor and hundreds of megabytes.
+const (
+	testTime    = 10 * time.Second // of a check, with the tests
+	diffTime    = 30 * time.Second // of a comparison, with the calls that are decided again
+	maxFailures = 100              // that a report names
+)
+
+// policyWork stands in line for a place to work with policies and returns a ctx
+// that ends with the caller, a stop, or after most.
+func (h *Hub) policyWork(ctx context.Context, c hub.Caller, most time.Duration) (context.Context, func(), error) {
+	ctx, over := h.works.begin(ctx, c)
+	place, err := h.pools.policy.Wait(ctx, h.payer(c), 1)
+	if err != nil {
+		over()
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fault.New(fault.Unavailable, "budget_policy_time", "check policies",
+		fmt.Errorf("it takes more than %v", most)).WithHint("make the policies, the tests or the number of calls smaller, or use palyra policy on a copy of them"))
+	return ctx, func() {
+		cancel()
+		place.Release()
+		over()
+	}, nil
 }
 
 // PolicyDiff implements hub.Hub.
@@ -133,8 +180,13 @@ func (h *Hub) PolicyDiff(ctx context.Context, c hub.Caller, q hub.PolicyDiffQuer
 	if err := h.ask(c, "PolicyDiff"); err != nil {
 		return hub.PolicyDiff{}, err
 	}
+	ctx, done, err := h.policyWork(ctx, c, diffTime)
+	if err != nil {
+		return hub.PolicyDiff{}, err
+	}
+	defer done()
 	now := h.k.PolicySet()
-	set, err := h.candidate(c, now, &q)
+	set, err := h.candidate(ctx, c, now, &q)
 	if err != nil {
 		return hub.PolicyDiff{}, err
 	}
@@ -163,7 +215,7 @@ func (h *Hub) PolicyDiff(ctx context.Context, c hub.Caller, q hub.PolicyDiffQuer
 }
 
 // candidate is the set that exactly one of a query's members names.
-func (h *Hub) candidate(c hub.Caller, now *policy.Set, q *hub.PolicyDiffQuery) (*policy.Set, error) {
+func (h *Hub) candidate(ctx context.Context, c hub.Caller, now *policy.Set, q *hub.PolicyDiffQuery) (*policy.Set, error) {
 	given := 0
 	for _, has := range []bool{len(q.Candidate.Files) > 0, q.Diff != "", q.Fix != ""} {
 		if has {
@@ -174,9 +226,9 @@ func (h *Hub) candidate(c hub.Caller, now *policy.Set, q *hub.PolicyDiffQuery) (
 	case given != 1:
 		return nil, fault.New(fault.Usage, "no_candidate", "compare policies", errors.New("want one of candidate, diff and fix"))
 	case q.Diff != "":
-		return now.Patch([]byte(q.Diff))
+		return now.PatchContext(ctx, []byte(q.Diff))
 	case q.Fix == "":
-		set, err := load(&q.Candidate)
+		set, err := load(ctx, &q.Candidate)
 		if err == nil && now.Floored() { // as it would be in force here
 			set, err = set.WithFloor()
 		}
@@ -190,7 +242,7 @@ func (h *Hub) candidate(c hub.Caller, now *policy.Set, q *hub.PolicyDiffQuery) (
 	if !strings.HasPrefix(fix, "--- ") {
 		return nil, fault.New(fault.NotFound, "no_fix", "compare policies", fmt.Errorf("decision %s offers no change that can be applied", d.ID()))
 	}
-	return now.Patch([]byte(fix))
+	return now.PatchContext(ctx, []byte(fix))
 }
 
 func verdict(d policy.Decision) hub.Verdict {
@@ -198,7 +250,9 @@ func verdict(d policy.Decision) hub.Verdict {
 }
 
 // load checks a candidate as a policy directory is checked.
-func load(c *hub.PolicySet) (*policy.Set, error) { return policy.LoadFS(files(c.Files)) }
+func load(ctx context.Context, c *hub.PolicySet) (*policy.Set, error) {
+	return policy.LoadFSContext(ctx, files(c.Files))
+}
 
 // files is a folder of texts, as fs.FS has it.
 type files map[string]string

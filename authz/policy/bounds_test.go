@@ -1,0 +1,84 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+// testsOf is a test file with n tests on a base that has this many arguments.
+func testsOf(n, args int) string {
+	var tests []string
+	for i := range n {
+		tests = append(tests, fmt.Sprintf(`{"name":"%d","request":{},"effect":"allow"}`, i))
+	}
+	return fmt.Sprintf(`{"version":1,"base":{"principal":{"type":"Palyra::User","id":"u"},"action":"tool.execute",`+
+		`"resource":{"type":"Palyra::Tool","id":"x"},"context":{"args":["a"%s]}},"tests":[%s]}`, strings.Repeat(`,"a"`, args-1), strings.Join(tests, ","))
+}
+
+const permitsAll = `@id("a") permit (principal, action, resource);`
+
+// TestTestsAreBounded: what tests cost is their number times the base of their
+// file, and that is bounded over all files.
+func TestTestsAreBounded(t *testing.T) {
+	for name, c := range map[string]struct {
+		files []string
+		tests int
+	}{
+		"few":          {[]string{testsOf(3, 100)}, 3},
+		"many":         {[]string{testsOf(1000, 100)}, 1000},
+		"large":        {[]string{testsOf(2, 100_000)}, 2},
+		"both":         {[]string{testsOf(120, 100_000)}, -1},
+		"in two files": {[]string{testsOf(30, 100_000), testsOf(30, 100_000)}, -1},
+	} {
+		dir := fstest.MapFS{"a.cedar": {Data: []byte(permitsAll)}}
+		for i, text := range c.files {
+			dir[fmt.Sprintf("%d.test.json", i)] = &fstest.MapFile{Data: []byte(text)}
+		}
+		s, err := LoadFS(dir)
+		switch {
+		case c.tests < 0:
+			if fault.ReasonOf(err) != "policy_tests_too_large" || fault.HintOf(err) == "" {
+				t.Errorf("%s: %v", name, err)
+			}
+		case err != nil || s.Tests() != c.tests:
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTestsEnd: a caller that leaves is not worked for.
+func TestTestsEnd(t *testing.T) {
+	dir := fstest.MapFS{"a.cedar": {Data: []byte(permitsAll)}, "a.test.json": {Data: []byte(testsOf(150, 20_000))}}
+	s, err := LoadFS(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, f := range map[string]func(context.Context) error{
+		"load":  func(ctx context.Context) error { _, err := LoadFSContext(ctx, dir); return err },
+		"tests": func(ctx context.Context) error { _, err := s.RunTestsContext(ctx); return err },
+		"patch": func(ctx context.Context) error {
+			_, err := s.PatchContext(ctx, []byte("--- /dev/null\n+++ b/x.cedar\n@@ -0,0 +1 @@\n+@id(\"x\") permit (principal, action, resource);\n"))
+			return err
+		},
+	} {
+		if err := f(ctx); fault.KindOf(err) != fault.Canceled {
+			t.Errorf("%s, canceled: %v", name, err)
+		}
+		why := fault.New(fault.Unavailable, "budget_x", "test", nil)
+		short, stop := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, why)
+		begin := time.Now()
+		err := f(short)
+		stop()
+		if d := time.Since(begin); fault.ReasonOf(err) != "budget_x" || d > 2*time.Second {
+			t.Errorf("%s, too slow: %v after %v", name, err, d)
+		}
+	}
+}
