@@ -121,6 +121,8 @@ func orNone(certificate string) string {
 type Decided struct {
 	Index     uint64            // of the entry
 	Statement receipt.Statement //
+
+	size int // of the statement, in bytes
 }
 
 // ID returns the decision's id, 32 hexadecimal digits.
@@ -130,8 +132,9 @@ func (d *Decided) ID() string { return d.Statement.Predicate.Decision.ID }
 // including another.
 type Entries func(from, to uint64) iter.Seq2[journal.Record, error]
 
-// replayChunk is how many entries are read at once, from the newest backwards.
-const replayChunk = 256
+// replayChunk is how many entries are read at once, from the newest backwards. Each
+// may have a megabyte.
+const replayChunk = 16
 
 // Decisions returns the decisions in a journal of that size, newest first, each
 // once: its result, or its intent while there is none. Of the newest entries it
@@ -183,7 +186,7 @@ func decidedIn(rec *journal.Record) (*Decided, error) {
 	if err != nil || act != nil {
 		return nil, err
 	}
-	return &Decided{rec.Index, *st}, nil
+	return &Decided{rec.Index, *st, len(env.Payload)}, nil
 }
 
 // FindDecision returns the decision with an id, or with an id that begins so:
@@ -204,6 +207,9 @@ func FindDecision(read Entries, size, scan uint64, id string) (Decided, error) {
 	}
 	return Decided{}, fault.New(fault.NotFound, "no_such_decision", op, fmt.Errorf("it is not in the newest %d entries of the journal", min(scan, size)))
 }
+
+// maxReplayed bounds the statements that Replayed holds, in bytes.
+const maxReplayed = 8 << 20
 
 // MaxReplay is how many decisions Replay makes again at most.
 const MaxReplay = 10000
@@ -227,7 +233,7 @@ type Change struct {
 // asked: policy is asked what it was asked then.
 func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *policy.Set) (Replayed, error) {
 	const op = "decide recent calls again"
-	out := Replayed{Changed: []Change{}}
+	out, bytes := Replayed{Changed: []Change{}}, 0
 	if last < 1 || last > MaxReplay {
 		return out, fault.New(fault.Usage, "bad_limit", op, fmt.Errorf("between 1 and %d calls are decided again", MaxReplay))
 	}
@@ -252,6 +258,10 @@ func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *
 			before, after := from.Repeat(q), to.Repeat(q)
 			switch {
 			case before.Effect != after.Effect:
+				if bytes += d.size; bytes > maxReplayed {
+					return out, fault.New(fault.Usage, "too_much_changed", op, fmt.Errorf("the calls that it changes have more than %d bytes of arguments", maxReplayed)).
+						WithHint("ask for fewer calls")
+				}
 				out.Changed = append(out.Changed, Change{d, before, after})
 			case before.Reason != after.Reason || !slices.Equal(before.Policies, after.Policies):
 				out.Same++

@@ -86,7 +86,7 @@ func (e *Engine) unfinished(ctx context.Context) (all []store.Run, err error) {
 	live := []store.RunState{store.RunPending, store.RunAccepted, store.RunInProgress, store.RunWaitingApproval}
 	for after := ""; ; {
 		page, err := store.View(ctx, e.store, func(tx *store.Tx) ([]store.Run, error) {
-			return tx.Runs(store.RunFilter{States: live}, store.Page{After: after, Limit: store.MaxPage, OldestFirst: true})
+			return tx.Runs(store.RunFilter{States: live, Plans: true}, store.Page{After: after, Limit: store.MaxPage, OldestFirst: true})
 		})
 		if err != nil || len(page) == 0 {
 			return all, err

@@ -163,9 +163,16 @@ func (r *Reader) fill(ctx context.Context) error {
 		if p.events, err = tx.Events(r.run, r.after, tapeBatch); err != nil || len(p.events) == tapeBatch {
 			return p, err
 		}
-		run, err := tx.Run(r.run)
-		if err == nil {
-			p.over = run.State.Terminal()
+		run, err := tx.RunHead(r.run)
+		if err != nil || !run.State.Terminal() {
+			return p, err
+		}
+		last, seen := uint64(0), r.after
+		if len(p.events) > 0 {
+			seen = p.events[len(p.events)-1].Seq
+		}
+		if last, err = tx.LastEvent(r.run); err == nil { // a batch ends early where events are large
+			p.over = seen >= last
 		}
 		return p, err
 	})

@@ -72,7 +72,7 @@ func (tx *Tx) approvals(f ApprovalFilter, p Page) ([]Approval, error) {
 	if len(f.States) == 1 && f.States[0] == ApprovalPending {
 		l.and("answered = 0") // follows, and lets SQLite take the small index
 	}
-	return find(tx, "approvals", selectApproval, "approvals", &l, p, scanApproval)
+	return find(tx, "approvals", selectApproval, "approvals", &l, p, scanApproval, func(a *Approval) int { return len(a.Request) + len(a.Detail) })
 }
 
 func (tx *Tx) resolveApproval(id string, version int64, r Resolution) (*Approval, error) {

@@ -202,6 +202,9 @@ type Page struct {
 	After       string // id of the last item already seen; "": from the beginning
 	Limit       int    // at most MaxPage; 0 means 100
 	OldestFirst bool
+	// Bytes ends the page with the row that goes beyond it; 0: no bound. It counts
+	// what rows have of foreign length. A page that it ended has others after it.
+	Bytes int
 }
 
 // MaxPage is the largest page.
@@ -218,6 +221,7 @@ type RunFilter struct {
 	Principal string
 	Session   string
 	States    []RunState
+	Plans     bool // with the plans, which are large; without it Plan is nil
 }
 
 // ApprovalFilter chooses approvals; zero fields choose all.

@@ -10,6 +10,10 @@ import (
 const selectRun = `SELECT id, session, principal, state, reason, plan, budget_calls, budget_wall, budget_bytes,
 	use_calls, use_wall, use_bytes, key, version, created, started, ended FROM runs`
 
+// selectRunOnly is selectRun for lists: without the plan, of up to 4 MiB.
+const selectRunOnly = `SELECT id, session, principal, state, reason, NULL, budget_calls, budget_wall, budget_bytes,
+	use_calls, use_wall, use_bytes, key, version, created, started, ended FROM runs`
+
 func scanRun(r scanner, v *Run) error {
 	var created, started, ended int64
 	err := r.Scan(&v.ID, &v.Session, &v.Principal, &v.State, &v.Reason, &v.Plan, &v.Budget.Calls, (*int64)(&v.Budget.Wall), &v.Budget.Bytes,
@@ -70,6 +74,19 @@ func (tx *Tx) run(id string) (*Run, error) {
 	return one(tx, "run", id, selectRun+` WHERE id = ?`, []any{id}, scanRun)
 }
 
+func (tx *Tx) runHead(id string) (*Run, error) {
+	return one(tx, "run", id, selectRunOnly+` WHERE id = ?`, []any{id}, scanRun)
+}
+
+func (tx *Tx) runBytes(id string) (n int64, err error) {
+	ok, err := tx.row("measure run", `SELECT length(plan) + (SELECT coalesce(sum(length(input) + length(output)), 0) FROM steps WHERE run = runs.id)
+		FROM runs WHERE id = ?`, []any{id}, &n)
+	if err == nil && !ok {
+		err = missing("run", id)
+	}
+	return n, err
+}
+
 func (tx *Tx) runByKey(principal, key string) (*Run, error) {
 	return one(tx, "run", key, selectRun+` WHERE principal = ? AND key = ? AND key <> ''`, []any{principal, key}, scanRun)
 }
@@ -86,7 +103,11 @@ func (tx *Tx) runs(f RunFilter, p Page) ([]Run, error) {
 	if live(f.States) {
 		l.and("ended = 0") // follows from the states, and lets SQLite take the small index
 	}
-	return find(tx, "runs", selectRun, "runs", &l, p, scanRun)
+	sel := selectRun
+	if !f.Plans {
+		sel = selectRunOnly
+	}
+	return find(tx, "runs", sel, "runs", &l, p, scanRun, func(r *Run) int { return len(r.Plan) + len(r.IdempotencyKey) })
 }
 
 func live(states []RunState) bool {
@@ -236,7 +257,11 @@ func (tx *Tx) appendEvent(run, kind string, payload []byte) (Event, error) {
 	return e, err
 }
 
+// maxEventBytes bounds a page of events: readers of tapes hold one each.
+const maxEventBytes = 128 << 10
+
 func (tx *Tx) events(run string, after uint64, limit int) ([]Event, error) {
+	bytes := 0
 	if limit <= 0 || limit > MaxPage {
 		limit = MaxPage
 	}
@@ -248,6 +273,9 @@ func (tx *Tx) events(run string, after uint64, limit int) ([]Event, error) {
 			err := r.Scan(&e.Seq, &e.Kind, &t, &e.Payload)
 			e.Time = at(t)
 			events = append(events, e)
+			if bytes += len(e.Payload); err == nil && bytes >= maxEventBytes {
+				return errEnough
+			}
 			return err
 		})
 	return events, err

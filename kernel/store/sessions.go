@@ -57,16 +57,20 @@ func (l *list) text(sel, table string, p Page) (string, []any) {
 	return q + " ORDER BY n " + order + " LIMIT ?", append(l.args, min(limit, MaxPage))
 }
 
-// find runs a query for a page and scans its rows.
-func find[T any](tx *Tx, what, sel, table string, l *list, p Page, scan func(scanner, *T) error) ([]T, error) {
+// find runs a query for a page and scans its rows. size is of a row, for Page.Bytes.
+func find[T any](tx *Tx, what, sel, table string, l *list, p Page, scan func(scanner, *T) error, size func(*T) int) ([]T, error) {
 	text, args := l.text(sel, table, p)
 	var items []T
+	bytes := 0
 	err := tx.query("list "+what, text, args, func(r *sql.Rows) error {
 		var v T
 		if err := scan(r, &v); err != nil {
 			return err
 		}
 		items = append(items, v)
+		if bytes += size(&v); p.Bytes > 0 && bytes >= p.Bytes {
+			return errEnough
+		}
 		return nil
 	})
 	if err != nil || len(items) > 0 || p.After == "" {
@@ -160,7 +164,7 @@ func (tx *Tx) sessions(f SessionFilter, p Page) ([]Session, error) {
 	if f.State != "" {
 		l.and("state = ?", string(f.State))
 	}
-	return find(tx, "sessions", selectSession, "sessions", &l, p, scanSession)
+	return find(tx, "sessions", selectSession, "sessions", &l, p, scanSession, func(s *Session) int { return len(s.Title) })
 }
 
 func (tx *Tx) openSessions(principal string) (n int, err error) {

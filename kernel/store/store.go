@@ -89,6 +89,12 @@ func (tx *Tx) Run(id string) (*Run, error) { return tx.run(id) }
 // RunByKey returns the run that principal started with this idempotency key.
 func (tx *Tx) RunByKey(principal, key string) (*Run, error) { return tx.runByKey(principal, key) }
 
+// RunHead is Run without the plan, which may be large.
+func (tx *Tx) RunHead(id string) (*Run, error) { return tx.runHead(id) }
+
+// RunBytes returns how much Run and Steps of a run read, in bytes.
+func (tx *Tx) RunBytes(id string) (int64, error) { return tx.runBytes(id) }
+
 // Runs lists runs.
 func (tx *Tx) Runs(f RunFilter, p Page) ([]Run, error) { return tx.runs(f, p) }
 
@@ -122,6 +128,7 @@ func (tx *Tx) AppendEvent(run, kind string, payload []byte) (Event, error) {
 }
 
 // Events returns at most limit events of a run with Seq > after, in order.
+// A page ends with the event that goes beyond 128 KiB.
 func (tx *Tx) Events(run string, after uint64, limit int) ([]Event, error) {
 	return tx.events(run, after, limit)
 }

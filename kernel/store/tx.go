@@ -116,6 +116,9 @@ func (tx *Tx) row(op, text string, args []any, dest ...any) (bool, error) {
 	return err == nil, tx.fail(op, err)
 }
 
+// errEnough is what scan returns for a row that is the last one wanted.
+var errEnough = errors.New("enough")
+
 // query calls scan for each row.
 func (tx *Tx) query(op, text string, args []any, scan func(*sql.Rows) error) error {
 	if err := tx.usable(false); err != nil {
@@ -131,6 +134,9 @@ func (tx *Tx) query(op, text string, args []any, scan func(*sql.Rows) error) err
 	}
 	for err == nil && rows.Next() {
 		err = scan(rows)
+	}
+	if err == errEnough {
+		err = nil
 	}
 	if cerr := rows.Close(); err == nil {
 		err = cerr

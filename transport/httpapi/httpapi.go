@@ -49,6 +49,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
 	"palyra/transport/api"
@@ -287,6 +288,9 @@ func (s *Server) admit(r *http.Request) error {
 // handler puts a request through the checks that its route asks for.
 func (s *Server) handler(rt *route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, end := budget.Request(r.Context()) // what its answer holds, until it is written
+		defer end()
+		r = r.WithContext(ctx)
 		done := s.metrics.begin(rt)
 		rec := &recorder{ResponseWriter: w}
 		defer func() { done(rec.status) }()

@@ -197,7 +197,7 @@ func (h *Hub) PreviewApproval(ctx context.Context, c hub.Caller, id string, a hu
 		v.Pattern, v.Text = sum.String(), p.Text()
 	}
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) {
-		return tx.Approvals(store.ApprovalFilter{Requester: this.Requester}, store.Page{Limit: maxPreview})
+		return tx.Approvals(store.ApprovalFilter{Requester: this.Requester}, store.Page{Limit: maxPreview, Bytes: listBytes})
 	})
 	if err != nil {
 		return hub.Preview{}, err

@@ -18,7 +18,7 @@ import (
 )
 
 // maxScan is how many of the newest journal entries are looked through for a
-// decision: some seconds at most.
+// decision, once: see decidedIndex.
 const maxScan = 100000
 
 // maxRefusals bounds how many denials that are none of a call are remembered.
@@ -98,12 +98,29 @@ func (h *Hub) byRegistry(c hub.Caller, op string, err error) error {
 }
 
 // decision finds the decision about a call that the caller may see.
-func (h *Hub) decision(c hub.Caller, id string) (kernel.Decided, error) {
+func (h *Hub) decision(ctx context.Context, c hub.Caller, id string) (kernel.Decided, error) {
+	if _, err := kernel.FindDecision(h.k.JournalEntries, 0, 0, id); fault.KindOf(err) == fault.Usage {
+		return kernel.Decided{}, err
+	}
+	ctx, over := h.works.begin(ctx, c)
+	defer over()
+	release, err := h.reads(ctx, c, scanBytes)
+	if err != nil {
+		return kernel.Decided{}, err
+	}
+	defer release()
 	s, err := h.k.JournalStatus()
 	if err != nil {
 		return kernel.Decided{}, err
 	}
-	d, err := kernel.FindDecision(h.k.JournalEntries, s.Size, maxScan, id)
+	at, ok, err := h.decided.find(ctx, h.k.JournalEntries, s.Size, id)
+	if err != nil {
+		return kernel.Decided{}, err
+	}
+	if !ok {
+		return kernel.Decided{}, noSuch("decision", id)
+	}
+	d, err := kernel.FindDecision(h.k.JournalEntries, at+1, 1, id)
 	if err != nil {
 		return d, err
 	}
@@ -115,7 +132,7 @@ func (h *Hub) decision(c hub.Caller, id string) (kernel.Decided, error) {
 }
 
 // PolicyWhy implements hub.Hub.
-func (h *Hub) PolicyWhy(_ context.Context, c hub.Caller, id string) (hub.DecisionReport, error) {
+func (h *Hub) PolicyWhy(ctx context.Context, c hub.Caller, id string) (hub.DecisionReport, error) {
 	if err := h.ask(c, "PolicyWhy"); err != nil {
 		return hub.DecisionReport{}, err
 	}
@@ -125,7 +142,7 @@ func (h *Hub) PolicyWhy(_ context.Context, c hub.Caller, id string) (hub.Decisio
 		}
 		return r, nil
 	}
-	d, err := h.decision(c, id)
+	d, err := h.decision(ctx, c, id)
 	if err != nil {
 		return hub.DecisionReport{}, err
 	}
@@ -158,11 +175,11 @@ func layerOf(p *receipt.Predicate) string {
 }
 
 // PolicyExport implements hub.Hub.
-func (h *Hub) PolicyExport(_ context.Context, c hub.Caller, id string) ([]byte, error) {
+func (h *Hub) PolicyExport(ctx context.Context, c hub.Caller, id string) ([]byte, error) {
 	if err := h.ask(c, "PolicyExport"); err != nil {
 		return nil, err
 	}
-	d, err := h.decision(c, id)
+	d, err := h.decision(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}

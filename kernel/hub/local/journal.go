@@ -65,7 +65,7 @@ func (h *Hub) JournalStatus(_ context.Context, c hub.Caller) (hub.JournalStatus,
 	return v, err
 }
 
-// maxEntries bounds a page of the journal: an entry can be large.
+// maxEntries bounds a page of the journal, and so does pageBytes: an entry can be large.
 const maxEntries = 200
 
 // JournalEntries implements hub.Hub.
@@ -79,6 +79,11 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 	if limit == 0 {
 		limit = 50
 	}
+	release, err := h.reads(ctx, c, listBytes)
+	if err != nil {
+		return none, err
+	}
+	defer release()
 	s, err := h.k.JournalStatus()
 	if err != nil {
 		return none, err
@@ -87,7 +92,7 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 	if from >= s.Size {
 		return v, nil
 	}
-	to := min(from+uint64(limit), s.Size)
+	to, bytes := min(from+uint64(limit), s.Size), 0
 	policies := h.seesPolicy(c)
 	for rec, err := range h.k.JournalEntries(from, to) {
 		if err == nil {
@@ -107,6 +112,10 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 			e.Statement = nil
 		}
 		v.Items = append(v.Items, e.JournalEntry)
+		if bytes += len(e.Statement); bytes >= pageBytes {
+			to = rec.Index + 1
+			break
+		}
 	}
 	if to < s.Size {
 		v.Next = strconv.FormatUint(to, 10)

@@ -121,6 +121,7 @@ type Hub struct {
 	written *budget.Allowance // journal and store, by principal
 	pools   *pools
 	works   works
+	decided *decidedIndex
 	brake   *brake
 
 	retaining sync.Mutex // held through Retain
@@ -132,6 +133,8 @@ type Hub struct {
 	mu        sync.Mutex
 	retention hub.Retention // guarded by mu
 	noted     uint64        // changes of written that are in the store; guarded by mu
+	probed    *probe.Report // the newest examination of the host, nil before the first; guarded by mu
+	probedAt  time.Time     // guarded by mu
 }
 
 var _ hub.Hub = (*Hub)(nil)
@@ -157,7 +160,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if cfg.Clock == nil {
 		cfg.Clock = cfg.Store.Clock()
 	}
-	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions(), pools: newPools(),
+	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), permissions: Permissions(), pools: newPools(), decided: newDecidedIndex(),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
 	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))

@@ -234,7 +234,7 @@ func (h *Hub) candidate(ctx context.Context, c hub.Caller, now *policy.Set, q *h
 		}
 		return set, err
 	}
-	d, err := h.decision(c, q.Fix)
+	d, err := h.decision(ctx, c, q.Fix)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,27 @@ func page(q hub.PageQuery) (store.Page, error) {
 	if q.Limit == 0 {
 		q.Limit = 100
 	}
-	return store.Page{After: q.After, Limit: q.Limit}, nil
+	return store.Page{After: q.After, Limit: q.Limit, Bytes: pageBytes}, nil
+}
+
+// What answers hold, for Hub.reads, in bytes. A page is what its rows have, decoded
+// and encoded again.
+const (
+	pageBytes    = 1 << 20 // of the rows of a page
+	listBytes    = 4 * pageBytes
+	runBytes     = 64 << 10 // of a small run
+	mostRunBytes = 20 << 20 // of any, with 256 steps
+	scanBytes    = 8 << 20  // of a look through the journal
+)
+
+// reads takes room for an answer, which the request has until that is written.
+// It waits for it in line.
+func (h *Hub) reads(ctx context.Context, c hub.Caller, n int64) (release func(), err error) {
+	hold, err := h.pools.reads.Wait(ctx, h.payer(c), n)
+	if err != nil {
+		return nil, err
+	}
+	return hold.Keep(ctx), nil
 }
 
 // oneOf returns fault.Usage "bad_state" for a state that is none of these.
@@ -40,8 +60,10 @@ func oneOf[S ~string](state string, known ...S) (S, error) {
 	return "", fault.New(fault.Usage, "bad_state", "list", fmt.Errorf("%.40q is none of %q", state, known))
 }
 
-// pageOf turns rows into a page. A full one may have another after it.
-func pageOf[R, T any](rows []R, limit int, id func(*R) string, of func(*R) (T, error)) (hub.Page[T], error) {
+// pageOf turns rows into a page. A full one, of limit rows or of pageBytes, may
+// have another after it.
+func pageOf[R, T any](rows []R, limit int, size func(*R) int, id func(*R) string, of func(*R) (T, error)) (hub.Page[T], error) {
+	bytes := 0
 	p := hub.Page[T]{Items: make([]T, 0, len(rows))}
 	for i := range rows {
 		v, err := of(&rows[i])
@@ -49,9 +71,10 @@ func pageOf[R, T any](rows []R, limit int, id func(*R) string, of func(*R) (T, e
 			return hub.Page[T]{Items: []T{}}, err
 		}
 		p.Items = append(p.Items, v)
+		bytes += size(&rows[i])
 	}
-	if len(rows) == limit {
-		p.Next = id(&rows[limit-1])
+	if n := len(rows); n > 0 && (n == limit || bytes >= pageBytes) {
+		p.Next = id(&rows[n-1])
 	}
 	return p, nil
 }
@@ -120,13 +143,18 @@ func (h *Hub) Sessions(ctx context.Context, c hub.Caller, q hub.SessionQuery) (n
 	if !h.only(c, &q.Principal) {
 		return hub.Page[hub.Session]{Items: []hub.Session{}}, nil
 	}
+	release, err := h.reads(ctx, c, listBytes)
+	if err != nil {
+		return none, err
+	}
+	defer release()
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Session, error) {
 		return tx.Sessions(store.SessionFilter{Principal: q.Principal, State: state}, p)
 	})
 	if err != nil {
 		return none, err
 	}
-	return pageOf(rows, p.Limit, func(s *store.Session) string { return s.ID }, sessionOf)
+	return pageOf(rows, p.Limit, func(s *store.Session) int { return len(s.Title) }, func(s *store.Session) string { return s.ID }, sessionOf)
 }
 
 // only narrows a filter to what the caller sees. It reports whether that can be anything.
@@ -220,6 +248,15 @@ func (h *Hub) Run(ctx context.Context, c hub.Caller, id string) (hub.Run, error)
 	if err := h.visible(ctx, c, id); err != nil {
 		return hub.Run{}, err
 	}
+	n, err := store.View(ctx, h.st, func(tx *store.Tx) (int64, error) { return tx.RunBytes(id) })
+	if err != nil {
+		return hub.Run{}, err
+	}
+	release, err := h.reads(ctx, c, min(2*n+runBytes, mostRunBytes)) // decoded, and encoded again
+	if err != nil {
+		return hub.Run{}, err
+	}
+	defer release()
 	return h.runs.Read(ctx, id)
 }
 
@@ -228,7 +265,7 @@ func (h *Hub) visible(ctx context.Context, c hub.Caller, id string) error {
 	if err := ident.Check(ident.Run, id); err != nil {
 		return err
 	}
-	r, err := store.View(ctx, h.st, func(tx *store.Tx) (*store.Run, error) { return tx.Run(id) })
+	r, err := store.View(ctx, h.st, func(tx *store.Tx) (*store.Run, error) { return tx.RunHead(id) })
 	if err == nil && !h.sees(c, r.Principal) {
 		return noSuch("run", id)
 	}
@@ -256,11 +293,16 @@ func (h *Hub) Runs(ctx context.Context, c hub.Caller, q hub.RunQuery) (none hub.
 		}
 		f.States = append(f.States, state)
 	}
+	release, err := h.reads(ctx, c, listBytes)
+	if err != nil {
+		return none, err
+	}
+	defer release()
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Run, error) { return tx.Runs(f, p) })
 	if err != nil {
 		return none, err
 	}
-	return pageOf(rows, p.Limit, func(r *store.Run) string { return r.ID }, func(r *store.Run) (hub.Run, error) { return run.Of(r), nil })
+	return pageOf(rows, p.Limit, func(r *store.Run) int { return len(r.IdempotencyKey) }, func(r *store.Run) string { return r.ID }, func(r *store.Run) (hub.Run, error) { return run.Of(r), nil })
 }
 
 // CancelRun implements hub.Hub.
@@ -335,11 +377,16 @@ func (h *Hub) Approvals(ctx context.Context, c hub.Caller, q hub.ApprovalQuery) 
 	if state != "" {
 		f.States = []store.ApprovalState{state}
 	}
+	release, err := h.reads(ctx, c, listBytes)
+	if err != nil {
+		return none, err
+	}
+	defer release()
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) { return tx.Approvals(f, p) })
 	if err != nil {
 		return none, err
 	}
-	v, err := pageOf(rows, p.Limit, func(a *store.Approval) string { return a.ID }, func(a *store.Approval) (hub.Approval, error) {
+	v, err := pageOf(rows, p.Limit, func(a *store.Approval) int { return len(a.Request) + len(a.Detail) }, func(a *store.Approval) string { return a.ID }, func(a *store.Approval) (hub.Approval, error) {
 		return h.approvalFor(ctx, c, a)
 	})
 	if q.Run != "" || q.Session != "" { // to which run a reduced one belongs is not told either
