@@ -27,7 +27,7 @@ func (k *Kernel) Expect(ctx context.Context, network string, l isolate.Limits) e
 	defer k.calls.Done()
 	k.remember(expected{network, l})
 	lane := k.lane(k.cfg.Warm)
-	if err := lane.wait(func() {}); err != nil {
+	if err := lane.wait(ctx, func() {}); err != nil {
 		return err
 	}
 	return lane.expect(ctx, expected{network, l})

@@ -260,7 +260,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		return c.end(ctx, receipt.Denied, k.denial(set, d.View(), s))
 	}
 	// Before a person is bothered: can it run at all?
-	if err := lane.wait(func() {
+	if err := lane.wait(ctx, func() {
 		if effect == policy.Allow {
 			_ = c.draft() // intend tries again, and says why not
 		}
@@ -268,7 +268,9 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 			prepare()
 		}
 	}); err != nil {
-		k.retire(lane)
+		if fault.KindOf(err) != fault.Canceled {
+			k.retire(lane)
+		}
 		return c.end(ctx, receipt.Refused, err)
 	}
 

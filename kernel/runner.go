@@ -153,16 +153,21 @@ type keep struct {
 	timer    *time.Timer   // of the next one; nil before the first death
 }
 
-// wait returns why nothing can run here, if that is so. Where there is time until
-// then, which the first call has, meanwhile is done.
-func (l *lane) wait(meanwhile func()) error {
+// wait returns why nothing can run here, if that is so, or that ctx is done. Where
+// there is time until then, which the first call has, meanwhile is done.
+func (l *lane) wait(ctx context.Context, meanwhile func()) error {
 	select {
 	case <-l.ready:
+		return l.err
 	default:
 		meanwhile()
-		<-l.ready
 	}
-	return l.err
+	select {
+	case <-l.ready:
+		return l.err
+	case <-ctx.Done():
+		return fault.New(fault.Canceled, "canceled", "wait for palyra-cell", context.Cause(ctx))
+	}
 }
 
 // prepare does what recording the result would otherwise do first: printing and

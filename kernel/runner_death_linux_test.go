@@ -353,7 +353,7 @@ func TestRestart(t *testing.T) {
 		// A call does not wait for that, and then nothing else is started.
 		close(m.died)
 		synctest.Wait()
-		if l := k.lane(tier.C); l.wait(func() {}) != nil || l.over() {
+		if l := k.lane(tier.C); l.wait(t.Context(), func() {}) != nil || l.over() {
 			t.Error("a call found none")
 		}
 		m = <-starts

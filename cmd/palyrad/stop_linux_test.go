@@ -192,6 +192,64 @@ func (r *running) stop(s *hub.Stopped) {
 	}
 }
 
+// TestStopOnFullDisk: on a full disk the emergency stop answers, and is in force
+// after kill -9.
+func TestStopOnFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a tmpfs")
+	}
+	p := newPlace(t, "journal.min_free = 0\n")
+	state := filepath.Join(p.dir, "state")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", state, "tmpfs", 0, "size=16m,mode=0700"); err != nil {
+		t.Skip("needs root with CAP_SYS_ADMIN: mounts a tmpfs")
+	}
+	t.Cleanup(func() { syscall.Unmount(state, syscall.MNT_DETACH) })
+	r := p.start()
+	r.sleeper(60_000)
+	ballast, err := os.Create(filepath.Join(state, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ballast.Close()
+	for _, n := range []int{64 << 10, 4 << 10, 1} {
+		for err = nil; err == nil; {
+			_, err = ballast.Write(make([]byte, n))
+		}
+	}
+	answered := make(chan hub.Stopped, 1)
+	go func() {
+		resp, err := r.client().Post("http://localhost/api/v1/stop", "application/json", strings.NewReader(`{"all":true,"deny_new":true}`))
+		if err != nil {
+			return
+		}
+		defer resp.Body.Close()
+		var s hub.Stopped
+		if json.NewDecoder(resp.Body).Decode(&s) == nil {
+			answered <- s
+		}
+	}()
+	select {
+	case s := <-answered:
+		if !s.DenyNew || s.Cancelled != 1 {
+			t.Errorf("%+v", s)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the stop does not answer")
+	}
+	r.signal(syscall.SIGKILL)
+	r.exit()
+	if err := ballast.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	p.restarted()
+	if s := p.start().status(); s.Mode != "stopped" || !s.DenyNew {
+		t.Errorf("after a restart: %q, %v", s.Mode, s.DenyNew)
+	}
+}
+
 // until asks for the status until it is as wanted.
 func (r *running) until(what string, ok func(hub.Status) bool) {
 	r.t.Helper()
