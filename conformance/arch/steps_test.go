@@ -40,7 +40,7 @@ func rowsC() []row { return tapeC(-1) }
 func scripted() []row { return tapeC(5) }
 
 func tapeC(script int) []row {
-	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, LastCap: lastCap, Ignored: []int{13},
+	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, Counted: true, LastCap: lastCap, Ignored: []int{13},
 		Mounts:   []native.Attach{{Label: "tmp", Path: "/tmp"}, {Label: "shm", Path: "/dev/shm"}, {Label: "workspace", Path: native.WorkspaceDir}},
 		Operands: []native.Operand{{Path: "names.txt"}}}
 	c.FDs.Script = script
@@ -159,6 +159,19 @@ func walked(rows []row) []row {
 	return out
 }
 
+// second gives a step another name that is made twice, for a reason of its own: as root a
+// cell leaves the host's user before it has a user namespace, and the program has a
+// Landlock domain within the cell's.
+func second(tier string, r row) string {
+	switch {
+	case tier == "c" && strings.HasPrefix(r.call, "setres") && strings.Contains(r.line, "(id:"):
+		return "leave " + r.call
+	case strings.HasPrefix(r.line, "landlock_restrict_self(fd:fence"):
+		return "fence"
+	}
+	return r.call
+}
+
 // TestOrder holds both tapes to the order of confinement.
 func TestOrder(t *testing.T) {
 	for tier, rows := range map[string][]row{"c": walked(rowsC()), "b": walked(rowsB())} {
@@ -171,6 +184,7 @@ func TestOrder(t *testing.T) {
 			if strings.HasPrefix(r.line, "prlimit64(0, 7,") { // of descriptors: the table is still palyra-cell's
 				r.call = "prlimit64 nofile"
 			}
+			r.call = second(tier, r)
 			if _, ok := first[r.call]; !ok {
 				first[r.call] = i
 			}

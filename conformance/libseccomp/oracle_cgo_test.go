@@ -27,7 +27,8 @@ func variants() (ps []seccomp.Policy) {
 	for i, o := range []seccomp.Options{
 		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true}, {Tier: tier.B, ReadOnly: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowUnix: true},
-		{Tier: tier.C, AllowInet: true, AllowUnix: true}, {Tier: tier.C, NoPair: true},
+		{Tier: tier.C, AllowInet: true, AllowUnix: true}, {Tier: tier.C, NoPair: true}, {Tier: tier.C, AllowUncounted: true}, {Tier: tier.C, AllowShared: true, AllowIPC: true},
+		{Tier: tier.B, AllowShared: true}, {Tier: tier.C, AllowUncounted: true, AllowShared: true, AllowIPC: true},
 	} {
 		for _, cookie := range []uint64{0, 0xfedcba9876543210} {
 			o.ExecCookie = cookie

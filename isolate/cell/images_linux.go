@@ -78,8 +78,8 @@ func (r *run) plan(c *native.Cell) (err error) {
 		return nil
 	}
 	r.tape = r.image.Tape
-	r.labels = []sys.FDValue{{Label: "status", FD: c.FDs.Status}, {Label: "gate", FD: c.FDs.Gate}, {Label: "ruleset", FD: c.Ruleset}}
-	r.labels = append(r.labels, sys.FDValue{Label: "outside", FD: c.Outside})
+	r.labels = []sys.FDValue{{Label: "status", FD: c.FDs.Status}, {Label: "gate", FD: c.FDs.Gate}, {Label: "ruleset", FD: c.Ruleset},
+		{Label: "outside", FD: c.Outside}, {Label: "fence", FD: c.Fence}, {Label: "user", FD: c.UID}, {Label: "group", FD: c.GID}}
 	for _, m := range c.Mounts {
 		r.labels = append(r.labels, sys.FDValue{Label: m.Label, FD: m.FD})
 	}

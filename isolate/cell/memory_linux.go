@@ -1,43 +1,397 @@
 package cell
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
+
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/knob"
+	"palyra/isolate/native"
+	"palyra/isolate/native/seccomp"
+	"palyra/isolate/tier"
 )
 
-// sampleEvery is how often a tree's memory is looked at where no cgroup bounds
-// it. RLIMIT_DATA bounds each process exactly and at once; the samples bound
-// what processes use together and what they share.
-const sampleEvery = 50 * time.Millisecond
+// Where no cgroup bounds a tree, RLIMIT_DATA bounds the private memory of each
+// process, exactly and at once. All else is counted in samples: what processes have
+// and share, and what the kernel holds for them. Memory that a sample could not see
+// is refused by the filter (seccomp.Options.AllowUncounted) or bounded by the IPC
+// namespace (native.Cell.Counted).
 
-// treeMemory sums the anonymous, shared and swapped memory of the program and
-// its descendants, in bytes. Memory that two of them share counts twice: the
-// sum errs towards the limit. The reaper is left out, whose memory is
-// palyra-cell's own.
-func treeMemory(reaper int) int64 {
-	var sum int64
-	for _, pid := range descendants(reaper) {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-		if err == nil {
-			sum += memoryOf(string(b))
-		}
-	}
-	return sum
+// A tree is sampled soon after its start, later every sampleEvery; and for no
+// more than a tenth of the time while it has used little of its limit.
+const (
+	sampleFirst = 4 * time.Millisecond
+	sampleEvery = 50 * time.Millisecond
+	sampleShare = 10
+)
+
+// The sizes of the kernel's objects, rounded up; slabinfo(5) of 6.18. The last two are
+// of any kind, with what belongs to them.
+const (
+	threadSize  = 32 << 10 // stack and task_struct
+	mappingSize = 256      // vm_area_struct
+	pipeSize    = 64 << 10 // which the filter keeps from growing
+	fileSize    = 1 << 10  // an open file and its inode
+	itemSize    = 256      // a line of fdinfo: a lock, a descriptor that epoll watches
+	inodeSize   = 1 << 10  // a file of a tmpfs, with its name
+)
+
+// usualLines is the number of lines of /proc/pid/fdinfo that every file has.
+const usualLines = 4
+
+// accounts is what counting depends on. It is made once.
+type accounts struct {
+	exact  bool   // we are the host's root, who sees how many pages a shared mapping has
+	shared string // the file system of memory that has no file, as /proc/pid/maps names it
+	socket int64  // what may be queued at a socket
 }
 
-// memoryOf adds up the lines of /proc/pid/status, proc_pid_status(5), in bytes.
-func memoryOf(status string) (sum int64) {
+// newAccounts looks at the host.
+func newAccounts(root bool) (accounts, error) {
+	a := accounts{exact: root, socket: 2 * 212992} // SO_SNDBUF doubles it
+	if b, err := os.ReadFile("/proc/sys/net/core/wmem_max"); err == nil {
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil {
+			a.socket = max(a.socket, 2*n)
+		}
+	}
+	f, err := sys.SealedFile("palyra", strings.NewReader(""))
+	if err != nil {
+		return a, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return a, err
+	}
+	dev := uint64(fi.Sys().(*syscall.Stat_t).Dev)
+	a.shared = fmt.Sprintf("%02x:%02x", sys.Major(dev), sys.Minor(dev))
+	return a, nil
+}
+
+// tally is one sample. It ends when the sum is over the limit.
+type tally struct {
+	accounts
+	limit, sum int64
+	hidden     bool // a mapping of which nobody can tell how much it holds
+	seen       map[string]bool
+}
+
+func (t *tally) over() bool { return t.sum > t.limit || t.hidden }
+
+// once reports whether an object that processes share is met for the first time.
+func (t *tally) once(object string) bool {
+	if t.seen[object] {
+		return false
+	}
+	t.seen[object] = true
+	return true
+}
+
+// tree adds up the program and its descendants. The reaper is left out, whose memory
+// is palyra-cell's own.
+func (t *tally) tree(reaper int) {
+	t.seen = make(map[string]bool)
+	for _, pid := range descendants(reaper) {
+		if t.over() {
+			return
+		}
+		if !sys.SameMemory(pid) { // it has not executed the program yet: that is ours
+			t.process(pid)
+		}
+	}
+}
+
+// process adds a process. It is looked at through a thread that lives: the first one
+// may have ended before the others, and then has no memory.
+func (t *tally) process(pid int) {
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		return
+	}
+	t.sum += int64(len(tasks)) * threadSize
+	for _, task := range tasks {
+		dir := "/proc/" + strconv.Itoa(pid) + "/task/" + task.Name()
+		b, err := os.ReadFile(dir + "/status")
+		if err != nil {
+			continue
+		}
+		if n, alive := memoryOf(string(b)); alive {
+			t.sum += n
+			t.mappings(dir)
+			t.descriptors(pid, dir)
+			return
+		}
+	}
+}
+
+// memoryOf adds up the lines of /proc/pid/status, proc_pid_status(5), in bytes, but
+// for RssShmem: that is of files, which count where they are, or of shared mappings,
+// which t.mappings counts once each. It reports whether the thread has any memory.
+func memoryOf(status string) (sum int64, alive bool) {
 	for line := range strings.Lines(status) {
 		name, value, _ := strings.Cut(line, ":")
 		switch name {
-		case "RssAnon", "RssShmem", "VmSwap":
+		case "VmSize":
+			alive = true
+		case "RssAnon", "VmSwap", "VmPTE":
 			n, _, _ := strings.Cut(strings.TrimSpace(value), " ")
 			if v, err := strconv.ParseInt(n, 10, 64); err == nil {
 				sum += v << 10
 			}
 		}
 	}
-	return sum
+	return sum, alive
+}
+
+// mappings adds the mappings and what the shared ones without a file hold, mapped or
+// not. dir is that of a thread.
+func (t *tally) mappings(dir string) {
+	f, err := os.Open(dir + "/maps")
+	if err != nil {
+		return // it has ended; at tier B of a user, it is not dumpable
+	}
+	defer f.Close()
+	lines := bufio.NewReaderSize(f, 16<<10)
+	for !t.over() {
+		line, err := lines.ReadSlice('\n')
+		if len(line) > 0 {
+			t.sum += mappingSize
+			t.mapping(dir, string(line))
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}
+
+// mapping adds what a line of maps stands for, if it is a shared one without a file:
+// "7f…-7f… rw-s 00000000 00:01 1170 /dev/zero (deleted)".
+func (t *tally) mapping(dir, line string) {
+	f := strings.Fields(line)
+	if len(f) < 6 || f[3] != t.shared || !strings.HasSuffix(f[1], "s") || !t.once("mapped:"+f[4]) {
+		return
+	}
+	switch {
+	case t.exact:
+		process, _, _ := strings.Cut(dir, "/task/")
+		if fi, err := os.Stat(process + "/map_files/" + f[0]); err == nil {
+			t.sum += fi.Sys().(*syscall.Stat_t).Blocks * 512
+			return
+		}
+		t.mapped(f[0]) // its first thread has ended, or it is gone
+	case strings.HasPrefix(f[5], "/SYSV"):
+		t.mapped(f[0]) // the IPC namespace bounds all of them
+	default:
+		// The filter refuses anonymous shared memory: it is /dev/zero. What was
+		// unmapped of it is held as long as the rest.
+		t.hidden = true
+	}
+}
+
+// mapped adds an address range, "7f…-7f…".
+func (t *tally) mapped(addresses string) {
+	from, to, _ := strings.Cut(addresses, "-")
+	a, err := strconv.ParseUint(from, 16, 64)
+	b, err2 := strconv.ParseUint(to, 16, 64)
+	if err == nil && err2 == nil && b > a {
+		t.sum += int64(b - a)
+	}
+}
+
+// descriptors adds what the open files of a process hold. Threads have the same: the
+// filter refuses others.
+func (t *tally) descriptors(pid int, dir string) {
+	fds, err := os.Open(dir + "/fd")
+	if err != nil {
+		// It made itself not dumpable, and we are not root: any may be a socket. The
+		// size is their number from 6.2 on.
+		if fi, err := os.Stat(dir + "/fd"); err == nil {
+			t.sum += fi.Size() * t.socket
+		}
+		return
+	}
+	defer fds.Close()
+	pidfd := -1
+	defer func() { sys.Close(pidfd) }()
+	for !t.over() {
+		names, err := fds.Readdirnames(128)
+		for _, name := range names {
+			t.sum += fileSize
+			link, err := os.Readlink(dir + "/fd/" + name)
+			if err != nil || !t.once(link) && strings.HasPrefix(link, "pipe:") {
+				continue
+			}
+			if strings.HasPrefix(link, "pipe:") {
+				t.sum += pipeSize
+				continue
+			}
+			b, err := os.ReadFile(dir + "/fdinfo/" + name)
+			if err != nil {
+				continue
+			}
+			t.items(string(b))
+			if strings.HasPrefix(link, "socket:") && t.once("queue:"+link) {
+				if pidfd < 0 {
+					pidfd, _ = sys.PidfdOpen(pid)
+				}
+				t.sum += t.queued(pidfd, name)
+			}
+		}
+		if err != nil || len(names) == 0 {
+			return
+		}
+	}
+}
+
+// items adds what fdinfo lists. Descriptors that are on their way through a socket
+// may be sockets themselves.
+func (t *tally) items(fdinfo string) {
+	n := 0
+	for line := range strings.Lines(fdinfo) {
+		n++
+		if v, ok := strings.CutPrefix(line, "scm_fds:"); ok {
+			if fds, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); err == nil {
+				t.sum += fds * t.socket
+			}
+		}
+	}
+	t.sum += int64(max(n-usualLines, 0)) * itemSize
+}
+
+// queued returns what a socket holds of what was sent through it, or the most that it
+// may if that cannot be seen.
+func (t *tally) queued(pidfd int, name string) int64 {
+	fd, err := strconv.Atoi(name)
+	if err == nil && pidfd >= 0 {
+		if n, err := sys.Queued(pidfd, fd); err == nil {
+			return int64(n)
+		}
+	}
+	return t.socket
+}
+
+// fileSystem adds what a file system in memory holds.
+func (t *tally) fileSystem(path string) {
+	var st syscall.Statfs_t
+	if syscall.Statfs(path, &st) == nil {
+		t.sum += int64(st.Blocks-st.Bfree)*int64(st.Bsize) + int64(st.Files-st.Ffree)*inodeSize
+	}
+}
+
+// tally takes a sample of the run.
+func (p *process) tally() *tally {
+	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory}
+	if p.s.tier == tier.C && knob.Template() { // else they are the host's
+		for _, path := range [...]string{"/tmp", "/dev/shm", native.WorkspaceDir} {
+			if path != native.WorkspaceDir || p.spec.Workspace == nil {
+				t.fileSystem("/proc/" + strconv.Itoa(p.pid) + "/root" + path)
+			}
+		}
+	} else if p.mounted {
+		t.fileSystem(p.private)
+	}
+	t.tree(p.pid)
+	return t
+}
+
+// pace says when the next sample is due: later each time, and later if the last one
+// took long, unless it found little room.
+type pace struct{ next time.Duration }
+
+func (c *pace) wait() time.Duration { return max(c.next, sampleFirst) }
+
+// took notes a sample that took d and found that a part of the limit, from 0 to 1, is left.
+func (c *pace) took(d time.Duration, left float64) {
+	c.next = max(min(2*c.wait(), sampleEvery), time.Duration(left*float64((sampleShare-1)*d)))
+}
+
+// ownsIPC reports whether the variables of an IPC namespace that palyra-cell makes are
+// its to write: those of the host's root always, others from 6.9 on.
+func ownsIPC(root bool) func() bool {
+	return sync.OnceValue(func() bool {
+		if root {
+			return true
+		}
+		done := make(chan bool)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with its namespace
+			done <- sys.UnshareIPC() == nil && writable(native.IPCLimit)
+		}()
+		return <-done
+	})
+}
+
+func writable(path string) bool {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
+}
+
+// counted completes the options of a filter: what may be had whose memory only a
+// cgroup, or root, sees. At tier B no call has a cgroup.
+func (s *server) counted(o seccomp.Options) seccomp.Options {
+	grouped := s.tier == tier.C && s.groups != nil
+	o.AllowUncounted = grouped
+	o.AllowShared = grouped || s.root
+	o.AllowIPC = s.tier == tier.C && (grouped || s.ownsIPC())
+	return o
+}
+
+// uncounted names what is refused for want of a cgroup.
+func (s *server) uncounted() string {
+	o := s.counted(seccomp.Options{})
+	text := "memory: refused, for only a cgroup counts it: memfds, larger pipes, Landlock rulesets"
+	if !o.AllowShared {
+		text += ", shared anonymous memory"
+	}
+	if s.tier == tier.C && !o.AllowIPC {
+		text += ", System V objects"
+	}
+	return text
+}
+
+// dumpableTries bounds how long unreadable waits, a millisecond each.
+const dumpableTries = 50
+
+// unreadable reports an error unless the memory that a child has before it executes
+// the program is closed to others: it is palyra-cell's, or a copy. Another child that
+// changes its user right now opens it for a moment (steps.NotDumpable), so it looks
+// again. As root the owner of /proc/pid/mem says it; else no child changes its user,
+// and our own flag does. At tier B of a user it is open: Landlock and the filter keep
+// the program from looking.
+func (p *process) unreadable() error {
+	if !p.s.root && p.s.tier != tier.C {
+		return nil
+	}
+	dir, err := p.s.reader.Process(p.program)
+	if err != nil {
+		return err
+	}
+	defer sys.Close(dir)
+	for range dumpableTries {
+		owner, err := sys.OwnerAt(dir, "mem")
+		if err != nil {
+			return err
+		}
+		flag, err := sys.Dumpable()
+		if err != nil {
+			return err
+		}
+		if owner == 0 && flag == 0 {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.New("the memory of palyra-cell, which the child shares, is open to others")
 }

@@ -115,7 +115,7 @@ func planSteps(out []PlanStep, t sys.Tape, depth int) []PlanStep {
 // planFilter is the filter without its cookie: the rule that the cookie opens
 // denies here, as it does to the program.
 func (s *server) planFilter(x *run) PlanFilter {
-	p := seccomp.Cell(filterOptions(s.tier, s.filterKind(x.spec)))
+	p := seccomp.Cell(s.filterOptions(s.filterKind(x.spec)))
 	out := PlanFilter{Policy: x.filter.policy, Name: p.Name, Instructions: x.filter.filter.Len(),
 		Default: p.Default.String(), Unknown: p.Unknown.String(), Rules: []PlanRule{}}
 	for _, r := range p.Rules {

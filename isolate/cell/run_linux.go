@@ -301,9 +301,10 @@ func (r *run) standard() error {
 // attaches, the landlock ruleset that knows them, and the tape.
 func (r *run) prepareC() error {
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
-		Root: r.s.root, Fixed: r.s.fixed}
+		Root: r.s.root, Fixed: r.s.fixed, Fence: r.s.fence, Counted: r.s.groups == nil, NoIPC: !r.s.ownsIPC()}
 	c.Outside = int(r.s.outside.Fd())
 	grants, ruled, err := r.base(c)
+	c.UID, c.GID = int(r.uid), int(r.gid)
 	if err == nil && r.spec.Workspace != nil {
 		grants, err = r.hostDirectory(c, grants)
 	}
@@ -349,7 +350,7 @@ func (r *run) hostDirectory(c *native.Cell, grants []landGrant) ([]landGrant, er
 func (r *run) group() error {
 	if r.s.groups == nil {
 		r.ev.Cgroup = evidence.Cgroup{Basis: evidence.Observed, State: r.s.groupState}
-		r.ev.Degraded = append(r.ev.Degraded, "cgroup: "+r.s.groupState, "memory: the tree is sampled, each process is bounded")
+		r.ev.Degraded = append(r.ev.Degraded, "cgroup: "+r.s.groupState, "memory: the tree is sampled, each process is bounded", r.s.uncounted())
 		return nil
 	}
 	var err error

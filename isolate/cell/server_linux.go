@@ -58,8 +58,11 @@ type server struct {
 	groupState string        // why not
 	nextLeaf   atomic.Uint64
 
-	memory  sys.Memory
-	images  images
+	memory sys.Memory
+	images images
+	accounts
+	ownsIPC func() bool
+	fence   int // landlock ruleset of steps.Fence, or -1
 	blanks  blanks
 	uids    idPool
 	watches *budget.Pool
@@ -164,10 +167,14 @@ func newServer(conn int, h hello) (*server, error) {
 	s.filters = make(map[filterKind]func() (*program, error))
 	for _, sockets := range []sockets{noSockets, innerSockets, allSockets} {
 		for _, kind := range []filterKind{{sockets, false}, {sockets, true}} {
-			s.filters[kind] = sync.OnceValues(func() (*program, error) { return compile(h.Tier, s.cookie, kind) })
+			s.filters[kind] = sync.OnceValues(func() (*program, error) { return s.compile(kind) })
 		}
 	}
 	s.uids.init()
+	s.ownsIPC = ownsIPC(s.root)
+	if s.accounts, err = newAccounts(s.root); err != nil {
+		return nil, refuse("memory_accounts", "learn how memory is counted", err)
+	}
 	switch h.Tier {
 	case tier.B:
 		err = s.setupB()
@@ -206,17 +213,19 @@ type filterKind struct {
 // the Internet's families: no call has a network, so that they could do nothing
 // but what a hole in the network namespace would let them, and Landlock confines
 // UDP from ABI 10 on only.
-func filterOptions(t tier.Tier, kind filterKind) seccomp.Options {
-	return seccomp.Options{Tier: t, AllowUnix: kind.sockets == allSockets, NoPair: kind.sockets == noSockets, ReadOnly: kind.readOnly}
+func (s *server) filterOptions(kind filterKind) seccomp.Options {
+	return s.counted(seccomp.Options{Tier: s.tier, AllowUnix: kind.sockets == allSockets, NoPair: kind.sockets == noSockets,
+		ReadOnly: kind.readOnly})
 }
 
-func compile(t tier.Tier, cookie uint64, kind filterKind) (*program, error) {
+// compile is called after setup, which finds out what counts memory.
+func (s *server) compile(kind filterKind) (*program, error) {
 	arch, err := seccomp.ParseArch(runtime.GOARCH)
 	if err != nil {
 		return nil, refuse("seccomp_unavailable", "choose seccomp architecture", err)
 	}
-	o := filterOptions(t, kind)
-	o.ExecCookie = cookie
+	o := s.filterOptions(kind)
+	o.ExecCookie = s.cookie
 	f, policy, err := seccomp.ForCell(o, arch)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "seccomp_compile", "compile filter", err)

@@ -181,10 +181,11 @@ func (p *process) await() error {
 		defer sys.Close(fd)
 		watch = fd
 	}
+	var due pace
 	for {
 		every := time.Hour
 		if p.leaf == nil || p.room != nil {
-			every = sampleEvery
+			every = due.wait()
 		}
 		left := -1
 		if !p.call.late {
@@ -207,18 +208,23 @@ func (p *process) await() error {
 			p.call.late = true
 			p.kill()
 		case left >= 0:
-			p.sample()
+			start := time.Now()
+			left := p.sample()
+			due.took(time.Since(start), left)
 		}
 	}
 }
 
 // sample kills a run that uses more than its limits where nothing else bounds
-// it: memory without a cgroup, the private directory without a quota.
-func (p *process) sample() {
+// it: memory without a cgroup, the private directory without a quota. It returns how much
+// of the memory limit is left, from 0 to 1.
+func (p *process) sample() (left float64) {
+	left = 1
 	if p.leaf == nil {
-		used := treeMemory(p.pid)
-		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, used)
-		if used > p.spec.Limits.Memory && p.hit == "" {
+		t := p.tally()
+		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, t.sum)
+		left = 1 - min(float64(t.sum)/float64(t.limit), 1)
+		if t.over() && p.hit == "" {
 			p.hit = "memory"
 			p.kill()
 		}
@@ -227,6 +233,7 @@ func (p *process) sample() {
 		p.hit = "disk"
 		p.kill()
 	}
+	return left
 }
 
 // killTree kills every process of the run and returns when the reaper is about
@@ -304,6 +311,9 @@ func (p *process) observe() error {
 		read = p.s.reader.ReadWaiting
 	}
 	if err := read(&p.ev, p.program, pidfd); err != nil {
+		return err
+	}
+	if err := p.unreadable(); err != nil {
 		return err
 	}
 	// While somebody holds it the end of the cell need not wait until its mounts

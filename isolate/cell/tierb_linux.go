@@ -14,7 +14,7 @@ import (
 // prepareB prepares a confined process: a directory to start in and the tape.
 func (r *run) prepareB() error {
 	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
-		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, NProc: r.spec.Limits.PIDs + 1}
+		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, Fence: r.s.fence, NProc: r.spec.Limits.PIDs + 1}
 	p.Outside = int(r.s.outside.Fd())
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	switch w := r.spec.Workspace; {
@@ -63,7 +63,7 @@ func (r *run) prepareB() error {
 		return refuse("sealed_operands", "seal operands", errors.New("tier B has no mounts to cover the originals with")).
 			WithHint("use tier C")
 	}
-	r.ev.Degraded = append(r.ev.Degraded, "namespaces: none at tier B", "memory: the tree is sampled, each process is bounded")
+	r.ev.Degraded = append(r.ev.Degraded, "namespaces: none at tier B", "memory: the tree is sampled, each process is bounded", r.s.uncounted())
 	r.nproc = p.NProc
 	r.tape, r.reap = rlimit.Tape(p), true
 	r.ev.Executor = rlimit.Executor

@@ -56,7 +56,7 @@ const (
 	OuterPID = "outer_pid"
 	// Landlock is all of it, with what it forbids whatever its rules: mounts.
 	Landlock = "landlock"
-	// Nested is the limit of user namespaces in the cell's.
+	// Nested are the limits of the cell's user namespace: of those within it, of inotify.
 	Nested = "nested_userns"
 )
 

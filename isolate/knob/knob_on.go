@@ -171,7 +171,9 @@ func step(s sys.Step, c bool) sys.Tape {
 	is := func(prefix string) bool { return strings.HasPrefix(text, prefix) }
 	switch {
 	case (isOff(User) || isOff(Nested)) && c && (strings.Contains(text, "$nested") || strings.Contains(text, "$again")):
-		return nil // without a user namespace it would be the host's limit
+		return nil // without a user namespace these would be the host's limits
+	case isOff(IPC) && strings.Contains(text, "$ipc"):
+		return nil // as would these without an IPC namespace
 	case isOff(PID) && c && is("setsid("):
 		// Nobody else ends it when its reaper is killed.
 		return sys.Tape{s, {Call: "prctl", Args: []sys.Arg{sys.Int(1), sys.Int(9), sys.Int(0), sys.Int(0), sys.Int(0)}, Why: "knob: die with the reaper"}}

@@ -21,6 +21,7 @@ package native
 
 import (
 	"encoding/binary"
+	"strconv"
 
 	"palyra/isolate"
 	"palyra/isolate/internal/steps"
@@ -89,10 +90,14 @@ type Cell struct {
 	Operands []Operand
 	// Root says that palyra-cell has the host's capabilities. It drops the
 	// supplementary groups; without them they cannot be dropped.
-	Root    bool
-	LastCap int    // highest capability of this kernel
-	Ignored []int  // signals that palyra-cell ignores
-	Fixed   *Fixed // of these two, if they were made before; may be nil
+	Root     bool
+	UID, GID int    // as root, the cell's own ids on the host
+	Fence    int    // landlock ruleset of steps.Fence; below 0 there is none
+	Counted  bool   // no cgroup counts what the kernel holds for the cell
+	NoIPC    bool   // the program can make no System V objects
+	LastCap  int    // highest capability of this kernel
+	Ignored  []int  // signals that palyra-cell ignores
+	Fixed    *Fixed // of these two, if they were made before; may be nil
 }
 
 // Fixed are the steps that are the same for every cell of a palyra-cell. They are
@@ -105,6 +110,7 @@ func NewFixed(lastCap int, ignored []int) *Fixed {
 	c := steps.DropBounding(lastCap)
 	c = append(c, steps.EmptyCapabilities()...)
 	c = append(c, steps.ReadSecurebits()...)
+	c = append(c, steps.NotDumpable()...)
 	c = append(c, steps.NoNewPrivileges()...)
 	c = append(c, steps.DieWithParent("palyra-cell")...)
 	return &Fixed{proc(), c, steps.Signals(ignored)}
@@ -127,7 +133,7 @@ const (
 
 // Tape returns the tape of c.
 func Tape(c *Cell) sys.Tape {
-	program := steps.Session()
+	program := append(steps.Fence(c.Fence), steps.Session()...)
 	program = append(program, steps.Descriptors(c.FDs)...)
 	program = append(program, steps.Execute(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
 	return knob.Tape(append(confine(c), steps.Split(program)...))
@@ -138,7 +144,9 @@ func Tape(c *Cell) sys.Tape {
 // that belongs to one call but limits and working directory. It is for
 // ShareFiles, and Rest is what follows.
 func Armed(c *Cell) sys.Tape {
-	return knob.Tape(append(confine(c), steps.SplitParked(append(steps.Session(), steps.Wait(sys.FD("status", c.FDs.Status))...))...))
+	program := append(steps.Fence(c.Fence), steps.Session()...)
+	program = append(program, steps.Wait(sys.FD("status", c.FDs.Status))...)
+	return knob.Tape(append(confine(c), steps.SplitParked(program)...))
 }
 
 // Rest returns what the program's process of an armed cell does when its call
@@ -159,6 +167,9 @@ func confine(c *Cell) sys.Tape {
 	t := append(make(sys.Tape, 0, 128), fixed.proc...)
 	t = append(t, sys.Step{Call: "sethostname", Args: []sys.Arg{sys.Str(Hostname), sys.Int(len(Hostname))},
 		Why: "the cell does not know the host's name"})
+	if c.Counted && !c.NoIPC {
+		t = append(t, objects(c.Spec.Limits.Memory)...)
+	}
 	for _, m := range c.Mounts {
 		t = append(t, sys.Step{Call: "move_mount",
 			Args: []sys.Arg{sys.FD(m.Label, m.FD), sys.Str(""), sys.Int(atFDCWD), sys.Str(m.Path), sys.Int(fEmptyPath)},
@@ -168,6 +179,7 @@ func confine(c *Cell) sys.Tape {
 	t = append(t, sys.Step{Call: "chdir", Args: []sys.Arg{sys.Str(c.Spec.Cwd)}, Why: "the working directory, as seen inside"})
 	if c.Root {
 		t = append(t, sys.Step{Call: "setgroups", Args: []sys.Arg{sys.Int(0), sys.Int(0)}, Why: "no supplementary group of the host; impossible after unshare"})
+		t = append(t, steps.BecomeHost(sys.ID("user", c.UID), sys.ID("group", c.GID))...)
 	}
 	t = append(t, sys.Step{Call: "unshare", Args: []sys.Arg{sys.Int(cloneNewUser)},
 		Why: "a user namespace that owns none of the others, so after the mounts"})
@@ -211,22 +223,69 @@ func how(flags, resolve uint64, text string) sys.Arg {
 	return sys.Bytes("how", binary.NativeEndian.AppendUint64(b, resolve), text)
 }
 
+// write sets one of the kernel's variables. slot names it, so that isolate/knob
+// finds the steps.
+func write(path, slot, value, why string) sys.Tape {
+	return sys.Tape{
+		{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(path), how(openWrite, 0, "O_WRONLY"), sys.Int(howSize)},
+			Out: slot, Why: why},
+		{Call: "write", Args: []sys.Arg{sys.Slot(slot), sys.Bytes(slot, []byte(value), value), sys.Int(len(value))},
+			Why: "set it"},
+		{Call: "close", Args: []sys.Arg{sys.Slot(slot)}, Why: "no descriptor of it stays"},
+	}
+}
+
 // NestedLimit is the number of user namespaces that may be made in the cell's,
 // namespaces(7). Each user namespace has its own, and opening the file finds that
 // of whoever opens it, so that it must be opened in the cell, after the unshare.
 const NestedLimit = "/proc/sys/user/max_user_namespaces"
 
+// What a cell may have of what the kernel counts for the user who owns its user
+// namespace as well: inotify(7). As root that is the cell's own; elsewhere it is
+// palyra's, who has 128 instances unless the host says otherwise, for all programs.
+const (
+	instancesLimit = "/proc/sys/user/max_inotify_instances"
+	watchesLimit   = "/proc/sys/user/max_inotify_watches"
+	maxInstances   = "16"
+	maxWatches     = "8192" // some 10 MiB of the kernel's memory
+)
+
 // nested sets NestedLimit to none. The filter forbids user namespaces, too; this
 // holds where the filter were passed by, for most of what an attacker would do
 // there begins with capabilities in a user namespace of their own.
 func nested() sys.Tape {
-	return sys.Tape{
-		{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(NestedLimit), how(openWrite, 0, "O_WRONLY"), sys.Int(howSize)},
-			Out: "nested", Why: "how many user namespaces may be made in this one; CAP_SYS_RESOURCE is needed, which the next steps take"},
-		{Call: "write", Args: []sys.Arg{sys.Slot("nested"), sys.Bytes("nested", []byte{'0'}, "0"), sys.Int(1)},
-			Why: "none: nobody in the cell gets capabilities, even without the filter"},
-		{Call: "close", Args: []sys.Arg{sys.Slot("nested")}, Why: "no descriptor of it stays"},
-	}
+	t := write(NestedLimit, "nested", "0",
+		"how many user namespaces may be made in this one: none, so nobody in the cell gets capabilities, even without the filter; CAP_SYS_RESOURCE is needed, which later steps take")
+	t = append(t, write(instancesLimit, "nested", maxInstances, "inotify instances, which count as those of the namespace's owner, too")...)
+	return append(t, write(watchesLimit, "nested", maxWatches, "and watches")...)
+}
+
+// The limits of System V objects in a cell that no cgroup counts. They belong to no
+// process, so that samples do not see them. With these values semaphores hold
+// 0.3 MiB and what they undo 4 MiB, messages 17 MiB, and shared memory a quarter of
+// the memory limit; 6.9 made the variables the IPC namespace owner's to write.
+const (
+	semLimit      = "/proc/sys/kernel/sem" // per set, in all, per call, sets
+	segmentsLimit = "/proc/sys/kernel/shmmni"
+	pagesLimit    = "/proc/sys/kernel/shmall"
+	queuesLimit   = "/proc/sys/kernel/msgmni"
+	maxSem        = "250 4096 32 128"
+	maxSegments   = "128"
+	maxQueues     = "16" // each holds at most 16384 messages, and as many bytes
+	sharedPart    = 4
+	pageSize      = 4 << 10 // the smallest; larger pages are fewer
+)
+
+// IPCLimit is one of the variables that a cell's IPC namespace gets, for palyra-cell
+// to try whether it may.
+const IPCLimit = semLimit
+
+// objects sets those limits. It comes before the change of user, who could not.
+func objects(memory int64) sys.Tape {
+	t := write(semLimit, "ipc", maxSem, "System V semaphores: the kernel holds them, and nothing counts that")
+	t = append(t, write(segmentsLimit, "ipc", maxSegments, "segments of shared memory")...)
+	t = append(t, write(pagesLimit, "ipc", strconv.FormatInt(max(memory/sharedPart/pageSize, 1), 10), "the pages of all of them")...)
+	return append(t, write(queuesLimit, "ipc", maxQueues, "message queues")...)
 }
 
 // operands mounts sealed copies over workspace files. The target is resolved in

@@ -16,7 +16,7 @@ func cell(mod func(*Cell)) *Cell {
 		Spec: &isolate.Spec{Version: 1, Argv: []string{"prog", "secret-arg"}, Env: []string{"TOKEN=secret-value"}, Cwd: WorkspaceDir,
 			Limits: isolate.Limits{Wall: time.Minute, CPU: time.Second, Memory: 1 << 20, PIDs: 5, Output: 1, FileSize: 9, OpenFiles: 77, Disk: 1, Inodes: 1}},
 		FDs:     steps.FDs{Stdin: 64, Stdout: 65, Stderr: 66, Script: -1, Exec: 67, Status: 68, Gate: 69},
-		Ruleset: 70, Filter: make([]byte, 80), Cookie: 0x1122334455667788, LastCap: 40,
+		Ruleset: 70, Fence: 73, Counted: true, UID: 0x70000001, GID: 0x70000001, Filter: make([]byte, 80), Cookie: 0x1122334455667788, LastCap: 40,
 		Mounts: []Attach{{"tmp", 71, "/tmp"}, {"workspace", 72, WorkspaceDir}},
 	}
 	if mod != nil {
@@ -68,7 +68,7 @@ func TestOrder(t *testing.T) {
 			c.Operands = []Operand{{FD: 80, Path: "in.txt"}}
 		})))
 		for _, r := range [][3]string{ // what is tried stands right behind what forbids it
-			{"setresuid(", "unshare(0x10000000) -> $again", "prctl(0x1c"},
+			{"setresuid(0x3e8", "unshare(0x10000000) -> $again", "prctl(0x1c, 0xef"},
 			{"capset(", "prctl(0x1b", "prctl(0x26"},
 			{"close($before", "landlock_restrict_self(", "openat2(fd:outside, \".\", how{O_RDONLY}, 0x18) -> $after"},
 			{"openat2(fd:outside, \".\", how{O_RDONLY}, 0x18) -> $after", "prlimit64(0, 7", "seccomp("},
@@ -87,24 +87,30 @@ func TestOrder(t *testing.T) {
 			{"unshare(", "write(fd:status, mark{U}", "the maps are written to the new namespace"},
 			{"unshare(", "openat2(-100, \"" + NestedLimit, "opened before, it is the host's limit"},
 			{"write($nested", "capset(", "the limit needs CAP_SYS_RESOURCE of the new namespace"},
-			{"write(fd:status, mark{U}", "setresuid(", "the id exists once it is mapped"},
-			{"setresgid(", "setresuid(", "a group cannot be changed by a user without capabilities"},
-			{"setresuid(", "prctl(0x1c", "securebits need CAP_SETPCAP of the new namespace, kept by the change of user"},
+			{"write(fd:status, mark{U}", "setresuid(0x3e8", "the id exists once it is mapped"},
+			{"setresgid(0x3e8", "setresuid(0x3e8", "a group cannot be changed by a user without capabilities"},
+			{"setresuid(0x3e8", "prctl(0x1c, 0xef", "securebits need CAP_SETPCAP of the new namespace, kept by the change of user"},
 			{"unshare(", "prlimit64(", "earlier, the limit of processes would count those of palyra-cell's user, too (set_userns_rlimit_max)"},
-			{"setresuid(", "prlimit64(", "the number of processes is the program's user's"},
-			{"prlimit64(0, 6", "prctl(0x1c", "limits before capabilities"},
+			{"setresuid(0x3e8", "prlimit64(", "the number of processes is the program's user's"},
+			{"prlimit64(0, 6", "prctl(0x1c, 0xef", "limits before capabilities"},
 			{"prlimit64(0, 2", "prctl(0x18", "limits before capabilities"},
 			{"prlimit64(", "seccomp(", "the limit of descriptors is for the program's"},
 			{"prctl(0x18", "capset(", "dropping from the bounding set needs CAP_SETPCAP"},
 			{"capset(", "prctl(0x26", "no_new_privs after the capabilities"},
-			{"prctl(0x26", "landlock_restrict_self(", "landlock requires no_new_privs"},
-			{"setresuid(", "prctl(1, 9", "a credential change clears the death signal"},
-			{"landlock_restrict_self(", "rt_sigprocmask(", "signals after landlock"},
+			{"prctl(0x26", "landlock_restrict_self(fd:ruleset", "landlock requires no_new_privs"},
+			{"setresuid(0x3e8", "prctl(1, 9", "a credential change clears the death signal"},
+			{"landlock_restrict_self(fd:ruleset", "rt_sigprocmask(", "signals after landlock"},
 			{"rt_sigprocmask(", "seccomp(", "the filter comes last"},
 			{"rt_sigaction(", "seccomp(", "the filter comes last"},
 			{"umask(", "seccomp(", "the filter comes last"},
-			{"landlock_restrict_self(", "seccomp(", "the filter comes last"},
+			{"landlock_restrict_self(fd:ruleset", "seccomp(", "the filter comes last"},
 			{"seccomp(", "clone(", "both processes are filtered"},
+			{"fsopen(", "openat2(-100, \"" + IPCLimit, "the variables are found in the cell's own proc"},
+			{"write($ipc", "unshare(", "they are the IPC namespace's owner's to write"},
+			{"unshare(", "openat2(-100, \"" + instancesLimit, "opened before, it is the host's limit"},
+			{"write($nested", "write(fd:status, mark{U}", "nothing else of the cell's uses inotify before"},
+			{"clone(", "landlock_restrict_self(fd:fence", "the reaper is outside of the program's domain"},
+			{"landlock_restrict_self(fd:fence", "write(5, mark{G}", "the evidence is of what the program gets"},
 			{"clone(", "setsid(", "the session is the program's"},
 			{"setsid(", "dup3(", "descriptors of the program"},
 			{"dup3(", "close_range(7", "nothing else stays open"},
@@ -115,8 +121,8 @@ func TestOrder(t *testing.T) {
 				t.Errorf("root %v: %q at %d is not before %q at %d: %s", root, r.before, a, r.after, b, r.why)
 			}
 		}
-		for prefix, want := range map[string]int{"unshare(": 1, "setresgid(": 1, "setresuid(": 1, "prlimit64(": len(resourceLimits), "prctl(0x1c, 0xef": 1,
-			"prctl(0x18": 41, "prctl(0x2f, 4": 1, "capset(": 1, "prctl(0x26, 1": 1, "prctl(1, 9": 1, "landlock_restrict_self(": 1,
+		for prefix, want := range map[string]int{"unshare(": 1, "setresgid(0x3e8": 1, "setresuid(0x3e8": 1, "prlimit64(": len(resourceLimits), "prctl(0x1c, 0xef": 1,
+			"prctl(0x18": 41, "prctl(0x2f, 4": 1, "capset(": 1, "prctl(0x26, 1": 1, "prctl(1, 9": 1, "landlock_restrict_self(fd:ruleset": 1, "landlock_restrict_self(fd:fence": 1,
 			"rt_sigprocmask(2, set{empty}": 1, "rt_sigaction(": 2, "umask(0x12": 1, "seccomp(1": 1, "setsid(": 1, "execveat(": 1} {
 			n := 0
 			for _, step := range s {
@@ -136,6 +142,15 @@ func TestOrder(t *testing.T) {
 		if got := s[len(s)-1].Call; got != "execveat" {
 			t.Errorf("the last step is %s, want execveat", got)
 		}
+		// A change of user or capabilities decides who may look into the memory of palyra-cell.
+		if closed := last(s, "prctl(4, 0"); closed < last(s, "setresuid(") || closed < last(s, "capset(") {
+			t.Errorf("root %v: the last prctl(4, 0) is step %d, before a change of user or capabilities", root, closed)
+		}
+		if root {
+			if to := index(t, s, "setresuid(id:user"); s[to+1].String() != "prctl(4, 0, 0, 0, 0)" || to > index(t, s, "unshare(") {
+				t.Errorf("the host's user is left in step %d, which is followed by %s", to, s[to+1])
+			}
+		}
 		if groups := last(s, "setgroups("); root != (groups >= 0) || groups > index(t, s, "unshare(") {
 			t.Errorf("root %v: setgroups at %d", root, groups)
 		}
@@ -152,8 +167,9 @@ func TestWarmOrder(t *testing.T) {
 	s := append(flat(armed), rest...)
 	for _, r := range []struct{ before, after, why string }{
 		{"capset(", "prctl(0x26", "no_new_privs after the capabilities"},
-		{"landlock_restrict_self(", "seccomp(", "the filter comes last"},
+		{"landlock_restrict_self(fd:ruleset", "seccomp(", "the filter comes last"},
 		{"seccomp(", "clone(", "both processes are filtered"},
+		{"landlock_restrict_self(fd:fence", "write(fd:status, mark{A}", "the evidence is of what the program gets"},
 		{"setsid(", "write(fd:status, mark{A}", "the evidence shows the session"},
 		{"write(fd:status, mark{A}", "park(", "palyra-cell reads the evidence of a cell that waits"},
 		{"park(", "close_range(fd:after", "nothing of a call is touched before there is one"},
@@ -187,7 +203,7 @@ func TestWarmOrder(t *testing.T) {
 	}
 	// Descriptors that a step before the split opens in palyra-cell's table are
 	// closed before it.
-	for _, name := range []string{"procfs", "proc", "before"} {
+	for _, name := range []string{"procfs", "proc", "nested", "ipc", "before"} {
 		if index(t, flat(armed), "close($"+name+")") > index(t, flat(armed), "seccomp(") {
 			t.Errorf("descriptor $%s stays open in palyra-cell", name)
 		}
@@ -230,6 +246,8 @@ func TestDigestTellsConfinementApart(t *testing.T) {
 		"an operand":        {func(c *Cell) { c.Operands = []Operand{{90, "x"}} }, false},
 		"other directory":   {func(c *Cell) { c.Spec.Cwd = "/tmp" }, false},
 		"as root":           {func(c *Cell) { c.Root = true }, false},
+		"other user":        {func(c *Cell) { c.UID, c.GID = 7, 7 }, true},
+		"a cgroup":          {func(c *Cell) { c.Counted = false }, false},
 		"a script":          {func(c *Cell) { c.FDs.Script = 77 }, false},
 	} {
 		if got := Tape(cell(c.mod)).Digest() == base; got != c.same {

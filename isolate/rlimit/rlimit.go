@@ -42,6 +42,7 @@ type Process struct {
 	// GID. Otherwise it stays who it is.
 	Privileged, Root bool
 	UID, GID         int
+	Fence            int // landlock ruleset of steps.Fence; below 0 there is none
 	LastCap          int
 	Ignored          []int
 }
@@ -64,6 +65,9 @@ func Tape(p *Process) sys.Tape {
 	if p.Privileged {
 		t = append(t, steps.ReadSecurebits()...)
 	}
+	if p.Root {
+		t = append(t, steps.NotDumpable()...)
+	}
 	t = append(t, steps.NoNewPrivileges()...)
 	t = append(t, steps.DieWithParent("palyra-cell")...)
 	t = append(t, steps.RestrictWitnessed(p.Ruleset, p.Outside)...)
@@ -71,7 +75,7 @@ func Tape(p *Process) sys.Tape {
 	t = append(t, steps.Signals(p.Ignored)...)
 	// The filter forbids changing the death signal, so each of the two processes
 	// installs it after having set its own.
-	program := steps.Session()
+	program := append(steps.Fence(p.Fence), steps.Session()...)
 	program = append(program, steps.DieWithParent("its reaper")...)
 	program = append(program, steps.Filter(p.Filter)...)
 	program = append(program, steps.Descriptors(p.FDs)...)

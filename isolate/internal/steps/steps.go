@@ -94,12 +94,14 @@ func itoa(v uint64) string {
 // prctl(2) options and securebits of capabilities(7).
 const (
 	prSetPdeathsig      = 1
+	prSetDumpable       = 4
 	prCapbsetDrop       = 24
 	prSetSecurebits     = 28
 	prSetNoNewPrivs     = 38
 	prSetChildSubreaper = 36
 	prCapAmbient        = 47
 	ambientClearAll     = 4
+	secbitNoSetuidFixup = 4
 	secbitsLocked       = 0xef // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE and every _LOCKED, KEEP_CAPS off and locked
 	capabilityV3        = 0x20080522
 	sigKill             = 9
@@ -143,6 +145,39 @@ func Become(uid, gid sys.Arg) sys.Tape {
 		{Call: "setresgid", Args: []sys.Arg{gid, gid, gid}, Why: "stop being palyra-cell's group"},
 		{Call: "setresuid", Args: []sys.Arg{uid, uid, uid}, Why: "stop being palyra-cell's user"},
 	}
+}
+
+// BecomeHost is Become with the capabilities kept, for what is still to be done
+// with them. The kernel then counts what is made from here on as that user's.
+func BecomeHost(uid, gid sys.Arg) sys.Tape {
+	t := sys.Tape{{Call: "prctl", Args: ints(prSetSecurebits, secbitNoSetuidFixup, 0, 0, 0), Why: "the next two steps keep the capabilities"}}
+	for _, s := range Become(uid, gid) {
+		s.Why = "the cell's own user of the host, who then owns its user namespace: what is counted there is counted as the owner's, too"
+		t = append(t, s)
+	}
+	return append(t, NotDumpable()...)
+}
+
+// NotDumpable keeps other processes from the memory that the child shares with
+// palyra-cell until it executes the program. A change of user sets the flag, which is
+// the memory's and so palyra-cell's, to fs.suid_dumpable (commit_creds), and
+// that may be 1. It comes after each such change; execve sets it for the program's
+// own memory.
+func NotDumpable() sys.Tape {
+	return sys.Tape{{Call: "prctl", Args: ints(prSetDumpable, 0, 0, 0, 0), Why: "nothing may look into the memory of palyra-cell, which this process shares; a change of user allows it where fs.suid_dumpable is 1"}}
+}
+
+// Fence puts the program, without its reaper, into a Landlock domain within the
+// cell's. The program may then look into no process outside of that, which the
+// reaper is: it has palyra-cell's memory, and in the short time between a change of
+// user and [NotDumpable], in whichever cell, that flag does not protect it. ruleset
+// forbids nothing that the cell's own does not forbid; below 0 there is none.
+func Fence(ruleset int) sys.Tape {
+	if ruleset < 0 {
+		return nil
+	}
+	return sys.Tape{{Call: "landlock_restrict_self", Args: []sys.Arg{sys.FD("fence", ruleset), sys.Int(0)},
+		Why: "a domain that the reaper, which has palyra-cell's memory, is not in: what is outside cannot be traced or read"}}
 }
 
 // Subreaper makes every orphan among the descendants a child of the reaper, so

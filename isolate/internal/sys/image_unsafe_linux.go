@@ -84,7 +84,7 @@ func NewImage(t Tape, wait bool) (*Image, error) {
 		im.blocks = append(im.blocks, imageBlock{base, p.tape, p.first})
 		for i := range p.tape {
 			for j, x := range p.tape[i].Args {
-				if x.kind == argFD || x.kind == argVec {
+				if x.kind == argFD || x.kind == argID || x.kind == argVec {
 					at := base + i*int(unsafe.Sizeof(rawStep{})) + int(unsafe.Offsetof(rawStep{}.args)) + j*word
 					im.args = append(im.args, imageArg{x.kind, x.label, at})
 				}
@@ -99,7 +99,7 @@ func NewImage(t Tape, wait bool) (*Image, error) {
 func wordAt(b []byte, at int) *uintptr { return (*uintptr)(unsafe.Pointer(&b[at : at+8][0])) }
 
 // FDValue and StringsValue are what is set in the copy of an image: the argument
-// with this label.
+// with this label. An ID is set as a descriptor is.
 type FDValue struct {
 	Label string
 	FD    int
@@ -144,7 +144,7 @@ func (m *Memory) Copy(im *Image, fds []FDValue, lists []StringsValue, room int) 
 	}
 	set := 0
 	for _, v := range fds {
-		set += a.fill(im, argFD, v.Label, uintptr(v.FD))
+		set += a.fill(im, argFD, v.Label, uintptr(v.FD)) + a.fill(im, argID, v.Label, uintptr(v.FD))
 	}
 	for _, l := range lists {
 		set += a.fill(im, argVec, l.Label, a.putStrings(l.Value))

@@ -95,6 +95,15 @@ func SizeAt(dir int, name string) (int64, error) {
 	return st.Size, nil
 }
 
+// OwnerAt returns the owner of a file beneath dir, as seen in our user namespace.
+func OwnerAt(dir int, name string) (uint32, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, 0); err != nil {
+		return 0, fmt.Errorf("newfstatat %q: %w", name, err)
+	}
+	return st.Uid, nil
+}
+
 // NamespaceInode returns the inode number of a namespace of the process behind
 // pidfd, by ioctl(2) PIDFD_GET_*_NAMESPACE (6.11), which asks for the same
 // permission as the links of /proc/<pid>/ns and makes no entry there that would

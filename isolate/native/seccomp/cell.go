@@ -43,6 +43,17 @@ type Options struct {
 	// is of, so it holds for all of them. It excludes AllowPathMetadata. At tier C
 	// the mount is read-only and it has no effect.
 	ReadOnly bool
+	// AllowUncounted lets a program make what holds memory that only a cgroup
+	// counts: files in memory, pipes of more than the usual size, Landlock rulesets,
+	// threads with descriptors of their own. Without it what a program can hold is
+	// what samples of its processes see (isolate/cell).
+	AllowUncounted bool
+	// AllowShared lets it make anonymous memory that processes share. The pages stay
+	// while any part of it is mapped; how many there are only the host's root can see.
+	AllowShared bool
+	// AllowIPC lets it make System V objects, whose memory belongs to no process: for
+	// an IPC namespace that has limits of its own, or a cgroup. Ignored below tier C.
+	AllowIPC bool
 }
 
 // Cell is the policy of tiers B and C: an allowlist that ordinary dynamically
@@ -55,9 +66,9 @@ func Cell(o Options) Policy {
 	}
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
-		allowedRules(), deniedRules(), processRules(o.ExecCookie), fileRules(namespaces),
+		allowedRules(), deniedRules(), processRules(o.ExecCookie, o.AllowUncounted), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
 		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix),
-		objectRules(namespaces), viewRules(namespaces),
+		objectRules(namespaces, namespaces && o.AllowIPC), viewRules(namespaces),
 		metadataRules(namespaces || o.AllowPathMetadata && !o.ReadOnly, o.ReadOnly && !namespaces),
 	} {
 		p.Rules = append(p.Rules, rules...)

@@ -47,7 +47,8 @@ func helper(mode string) {
 		die(err)
 		a, err := seccomp.ParseArch(runtime.GOARCH)
 		die(err)
-		f, err = seccomp.Compile(seccomp.Cell(seccomp.Options{Tier: tr, ExecCookie: cookie, AllowInet: true, AllowUnix: true, AllowPathMetadata: true}), a)
+		f, err = seccomp.Compile(seccomp.Cell(seccomp.Options{Tier: tr, ExecCookie: cookie, AllowInet: true, AllowUnix: true, AllowPathMetadata: true,
+			AllowUncounted: true, AllowShared: true, AllowIPC: true}), a)
 		die(err)
 	}
 	var calls []call

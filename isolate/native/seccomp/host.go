@@ -5,7 +5,7 @@ package seccomp
 
 // objectRules are about processes and IPC objects that are named by number or
 // key.
-func objectRules(namespaces bool) []Rule {
+func objectRules(namespaces, own bool) []Rule {
 	ipc := []string{"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget",
 		"msgsnd", "msgrcv", "msgctl"}
 	queues := deny(ENOSYS, "message queues by name, which a namespace confines, too; hardly any program has a use for them",
@@ -14,10 +14,13 @@ func objectRules(namespaces bool) []Rule {
 	ordinary := masked(1, ^uint32(schedResetOnFork), 0, 3, 5) // OTHER, BATCH, IDLE
 	if namespaces {
 		scheduler.Clauses = []Clause{when(Allow, ordinary)}
+		// PostgreSQL and fakeroot need them.
+		objects := allow("IPC objects of the cell's own namespace", ipc...)
+		if !own {
+			objects = deny(ENOSYS, "IPC objects, whose memory belongs to no process, in a namespace without limits", ipc...)
+		}
 		return []Rule{
-			queues, scheduler,
-			// PostgreSQL and fakeroot need them.
-			allow("IPC objects of the cell's own namespace", ipc...),
+			queues, scheduler, objects,
 			allow("processes of the cell's own PID namespace",
 				"pidfd_open", "prlimit64", "setpriority", "ioprio_set", "sched_setparam", "sched_setaffinity"),
 		}

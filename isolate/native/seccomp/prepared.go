@@ -24,10 +24,27 @@ var (
 	preparedARM64 string
 )
 
-// preparedFor are the options that have a program, up to the cookie.
-var preparedFor = [...]Options{
-	{Tier: tier.C, AllowUnix: true}, {Tier: tier.C}, {Tier: tier.C, NoPair: true},
-	{Tier: tier.B}, {Tier: tier.B, ReadOnly: true}, {Tier: tier.B, NoPair: true},
+// preparedFor are the options that have a program, up to the cookie: those of
+// isolate/cell.
+var preparedFor = prepareFor()
+
+// prepareFor combines the sockets that a call may make, at tier B with how its
+// workspace is shown, with what bounds memory: a cgroup, the counting of the host's root or
+// of a user, with System V objects or without.
+func prepareFor() (all []Options) {
+	for _, m := range []Options{{AllowUncounted: true, AllowShared: true, AllowIPC: true}, {AllowShared: true, AllowIPC: true}, {AllowIPC: true}, {}} {
+		for _, o := range []Options{{AllowUnix: true}, {}, {NoPair: true}} {
+			m.Tier, m.AllowUnix, m.NoPair = tier.C, o.AllowUnix, o.NoPair
+			all = append(all, m)
+		}
+	}
+	for _, shared := range []bool{true, false} {
+		for _, o := range []Options{{}, {ReadOnly: true}, {NoPair: true}} {
+			o.Tier, o.AllowShared = tier.B, shared
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 // preparedCookie is a cookie neither half of which any other instruction compares
@@ -62,7 +79,7 @@ func prepared(o Options, a Arch) (f Filter, policy canon.Digest, ok bool) {
 	if o.Tier == tier.C { // what is ignored
 		o.ReadOnly = false
 	} else {
-		o.AllowUnix = false
+		o.AllowUnix, o.AllowIPC = false, false
 	}
 	var table string
 	switch a {

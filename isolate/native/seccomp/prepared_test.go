@@ -104,7 +104,9 @@ func TestForCell(t *testing.T) {
 		{Tier: tier.B}, {Tier: tier.B, AllowUnix: true}, {Tier: tier.B, NoPair: true}, {Tier: tier.B, AllowPathMetadata: true},
 		{Tier: tier.B, ReadOnly: true}, {Tier: tier.C, ReadOnly: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowUnix: true}, {Tier: tier.C, NoPair: true},
-		{Tier: tier.C, AllowInet: true, AllowUnix: true},
+		{Tier: tier.C, AllowInet: true, AllowUnix: true}, {Tier: tier.C, AllowUncounted: true},
+		{Tier: tier.C, AllowUnix: true, AllowUncounted: true, AllowShared: true, AllowIPC: true},
+		{Tier: tier.C, AllowShared: true, AllowIPC: true}, {Tier: tier.C, AllowIPC: true}, {Tier: tier.B, AllowShared: true, AllowIPC: true},
 	} {
 		for _, a := range arches {
 			for _, o.ExecCookie = range []uint64{0, 0xfedcba9876543210} {
@@ -122,7 +124,7 @@ func TestForCell(t *testing.T) {
 			}
 		}
 	}
-	if want := 8 * len(arches); found != want { // those that cells are made with, each with a cookie
+	if want := 12 * len(arches); found != want { // those that cells are made with, each with a cookie
 		t.Errorf("%d were compiled ahead, want %d", found, want)
 	}
 	if _, _, err := ForCell(Options{Tier: tier.C, ExecCookie: 1}, 0); err == nil {

@@ -6,13 +6,13 @@ const (
 	// for it.
 	cloneNamespaces = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 	cloneParent     = 0x00008000 // CLONE_PARENT
+	cloneFiles      = 0x00000400 // CLONE_FILES
+	cloneThread     = 0x00010000 // CLONE_THREAD
 
 	schedResetOnFork = 0x40000000
 
 	seccompSetModeFilter   = 1
 	seccompFlagNewListener = 8
-
-	mfdNoexecSeal = 8 // MFD_NOEXEC_SEAL, kernel 6.3
 
 	sigKill = 9
 )
@@ -44,7 +44,6 @@ var prctlAllowed = []uint64{
 	63, 64, // PR_SME_SET_VL, PR_SME_GET_VL
 	65, 66, // PR_SET_MDWE, PR_GET_MDWE
 	68,         // PR_GET_MEMORY_MERGE
-	78,         // PR_FUTEX_HASH
 	0x41555856, // PR_GET_AUXV
 	0x53564d41, // PR_SET_VMA
 }
@@ -63,20 +62,25 @@ var prctlDenied = []uint64{
 	59,         // PR_SET_SYSCALL_USER_DISPATCH
 	62,         // PR_SCHED_CORE
 	67,         // PR_SET_MEMORY_MERGE: same-page merging tells what others hold
+	78,         // PR_FUTEX_HASH: a table of the kernel's, of any size; 1 GiB was had
 	0x59616d61, // PR_SET_PTRACER
 }
 
-func processRules(cookie uint64) []Rule {
+func processRules(cookie uint64, uncounted bool) []Rule {
 	execveat := Rule{Calls: []string{"execveat"}, Else: Errno(ENOSYS),
 		Why: "only the cell's last step, which knows the cookie; fexecve falls back to execve"}
 	if cookie != 0 {
 		execveat.Clauses = []Clause{when(Allow, Cond{Arg: 5, Wide: true, Values: []uint64{cookie}})}
 	}
+	clone := Rule{Calls: []string{"clone"}, Else: Allow,
+		Clauses: []Clause{when(Errno(EPERM), anyBit(0, cloneNamespaces|cloneParent))},
+		Why:     "processes and threads, but no namespaces, and no child that is palyra-cell's"}
+	if !uncounted {
+		clone.Why += "; a thread has the descriptors of its process, where they are counted"
+		clone.Clauses = append(clone.Clauses, when(Errno(EPERM), masked(0, cloneThread|cloneFiles, cloneThread)))
+	}
 	return []Rule{
-		execveat,
-		{Calls: []string{"clone"}, Else: Allow,
-			Clauses: []Clause{when(Errno(EPERM), anyBit(0, cloneNamespaces|cloneParent))},
-			Why:     "processes and threads, but no namespaces, and no child that is palyra-cell's"},
+		execveat, clone,
 		{Calls: []string{"prctl"}, Else: Errno(EINVAL), // what a kernel without the operation says
 			Clauses: []Clause{
 				when(Allow, is(0, 1), is(1, sigKill)), // PR_SET_PDEATHSIG that cannot weaken
@@ -90,8 +94,5 @@ func processRules(cookie uint64) []Rule {
 		{Calls: []string{"personality"}, Else: Errno(EPERM),
 			Clauses: []Clause{when(Allow, is(0, 0, 0xffffffff))}, // PER_LINUX and the query
 			Why:     "other personalities switch off address randomisation and no-execute"},
-		{Calls: []string{"memfd_create"}, Else: Errno(ENOSYS),
-			Clauses: []Clause{when(Allow, anyBit(1, mfdNoexecSeal))},
-			Why:     "a file in memory must not be a way to execute what no mount allows"},
 	}
 }

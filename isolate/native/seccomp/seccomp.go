@@ -48,6 +48,7 @@ func Errno(e uint16) Action { return 0x00050000 | Action(e) } // SECCOMP_RET_ERR
 // Error numbers that policies use; they are the same on amd64 and arm64.
 const (
 	EPERM           = 1
+	ENOMEM          = 12
 	EACCES          = 13
 	EINVAL          = 22
 	ENOTTY          = 25

@@ -23,7 +23,8 @@ func variants() []Policy {
 	for i, o := range []Options{
 		{Tier: tier.B}, {Tier: tier.B, AllowPathMetadata: true}, {Tier: tier.B, ReadOnly: true},
 		{Tier: tier.C}, {Tier: tier.C, AllowInet: true}, {Tier: tier.C, AllowInet: true, AllowUnix: true},
-		{Tier: tier.C, NoPair: true},
+		{Tier: tier.C, NoPair: true}, {Tier: tier.C, AllowUncounted: true}, {Tier: tier.C, AllowShared: true, AllowIPC: true},
+		{Tier: tier.B, AllowShared: true}, {Tier: tier.C, AllowUncounted: true, AllowShared: true, AllowIPC: true},
 	} {
 		for _, cookie := range []uint64{0, 0xfedcba9876543210} {
 			o.ExecCookie = cookie
@@ -38,7 +39,7 @@ func variants() []Policy {
 // TestIgnored holds options to the tier that they are for.
 func TestIgnored(t *testing.T) {
 	for _, o := range [][2]Options{
-		{{Tier: tier.B}, {Tier: tier.B, AllowInet: true}}, {{Tier: tier.B}, {Tier: tier.B, AllowUnix: true}},
+		{{Tier: tier.B}, {Tier: tier.B, AllowInet: true}}, {{Tier: tier.B}, {Tier: tier.B, AllowUnix: true}}, {{Tier: tier.B}, {Tier: tier.B, AllowIPC: true}},
 		{{Tier: tier.C}, {Tier: tier.C, AllowPathMetadata: true}}, {{Tier: tier.C}, {Tier: tier.C, ReadOnly: true}},
 		{{Tier: tier.B, ReadOnly: true}, {Tier: tier.B, ReadOnly: true, AllowPathMetadata: true}},
 		{{Tier: tier.None}, {Tier: tier.None, AllowInet: true}},
@@ -307,7 +308,8 @@ func TestProgram(t *testing.T) {
 
 // TestCell states by name what matters most.
 func TestCell(t *testing.T) {
-	c := Options{Tier: tier.C, ExecCookie: 0x1122334455667788, AllowInet: true, AllowUnix: true}
+	c := Options{Tier: tier.C, ExecCookie: 0x1122334455667788, AllowInet: true, AllowUnix: true,
+		AllowUncounted: true, AllowShared: true, AllowIPC: true}
 	b := Options{Tier: tier.B, ExecCookie: c.ExecCookie, AllowInet: true, AllowUnix: true}
 	noInet, noCookie, noUnix := c, c, c
 	noInet.AllowInet, noCookie.ExecCookie, noUnix.AllowUnix = false, 0, false

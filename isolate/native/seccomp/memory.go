@@ -1,0 +1,38 @@
+package seccomp
+
+const (
+	mapTypeAnonymous = 0x0f | 0x20 // MAP_TYPE | MAP_ANONYMOUS
+	mapShared        = 0x01 | 0x20 // MAP_SHARED
+	mapValidated     = 0x03 | 0x20 // MAP_SHARED_VALIDATE
+	mapHuge          = 0x40000     // MAP_HUGETLB
+
+	mfdHuge       = 4 // MFD_HUGETLB
+	mfdNoexecSeal = 8 // MFD_NOEXEC_SEAL, kernel 6.3
+
+	setPipeSize = 1031 // F_SETPIPE_SZ
+)
+
+// memoryRules are about memory that no limit of a process bounds.
+func memoryRules(uncounted, shared bool) []Rule {
+	const nothingCounts = "; without a cgroup nothing counts it"
+	pages := Rule{Calls: []string{"mmap"}, Else: Allow,
+		Clauses: []Clause{when(Errno(ENOMEM), anyBit(3, mapHuge))}, // what a host without such pages says
+		Why:     "memory and files, but none of the pages that the host has set aside, which no limit counts"}
+	memfd := Rule{Calls: []string{"memfd_create"}, Else: Errno(ENOSYS),
+		Clauses: []Clause{when(Errno(ENOSYS), anyBit(1, mfdHuge)), when(Allow, anyBit(1, mfdNoexecSeal))},
+		Why:     "a file in memory must not be a way to execute what no mount allows"}
+	control := Rule{Calls: []string{"fcntl"}, Else: Allow, Why: "handle descriptors"}
+	ruleset := allow("a program may confine itself further", "landlock_create_ruleset")
+	if !shared {
+		pages.Clauses = append(pages.Clauses, when(Errno(EPERM), masked(3, mapTypeAnonymous, mapShared, mapValidated)))
+		pages.Why += "; no anonymous memory that is shared, which stays when all but a page of it is unmapped" + nothingCounts
+	}
+	if !uncounted {
+		memfd.Clauses = nil
+		memfd.Why = "a file in memory that no process has mapped" + nothingCounts
+		control.Clauses = []Clause{when(Errno(EPERM), is(1, setPipeSize))} // what the kernel says beyond the user's limit
+		control.Why += ", but not enlarge pipes" + nothingCounts
+		ruleset = deny(ENOSYS, "a ruleset takes rules without end"+nothingCounts, "landlock_create_ruleset")
+	}
+	return []Rule{pages, memfd, control, ruleset}
+}
