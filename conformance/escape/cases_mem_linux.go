@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// memoryCases are 101 to 103: memory that no process maps, what the kernel counts for
+// the user whose cell it is, and the memory that a cell begins with.
+func memoryCases() []attackCase {
+	var out []attackCase
+	for _, v := range []struct{ how, attack string }{
+		{"memfd", "write to files in memory, with the flag that is allowed"},
+		{"shared", "unmap all but a page of shared mappings"},
+		{"zero", "the same with shared mappings of /dev/zero"},
+		{"semaphore", "make sets of semaphores"},
+		{"message", "leave empty messages in queues"},
+		{"segment", "make, fill and detach segments of shared memory"},
+		{"tables", "read a byte in every 2 MiB of an empty mapping: page tables"},
+		{"socket", "fill socket pairs"},
+		{"pipe", "fill pipes that were made larger"},
+		{"mapping", "cut a mapping into pieces, and have children with the same"},
+		{"lock", "lock every second byte of files"},
+	} {
+		mib, memory := 256, "64M"
+		switch v.how {
+		case "pipe":
+			mib, memory = 60, "48M" // the kernel's limit for a user without privileges is 64 MiB
+		case "lock":
+			mib, memory = 96, "48M" // the kernel looks through all of a file's each time
+		}
+		out = append(out, attackCase{number: 101, variant: v.how, name: "unmapped-memory", alone: true,
+			attack:  fmt.Sprintf("%s: %d MiB, with --memory %s", v.attack, mib, memory),
+			stopped: both("LIMIT", "SIGKILL", "ENOSYS", "EPERM", "ENOSPC", "EMFILE", "EAFNOSUPPORT"),
+			stage: func(s *stage) (scene, error) {
+				return scene{probe: "unmapped", args: []string{"how=" + v.how, "mib=" + strconv.Itoa(mib), "dir=" + s.where(".")},
+					opt: options{memory: memory, timeout: 30 * time.Second}}, nil
+			}})
+	}
+	for _, how := range []string{"instances", "watches"} {
+		out = append(out, inotifyCase(how))
+	}
+	return append(out, dumpableCase())
+}
+
+// manyInstances is more than a user of the host has by default.
+const manyInstances = 200
+
+// inotifyCase takes what the kernel counts for a user. The canary is a program outside
+// of the same user, who must still get its own: that is tried while the cell holds what
+// it got.
+func inotifyCase(how string) attackCase {
+	count := manyInstances
+	if how == "watches" {
+		count = 12 << 10
+	}
+	return attackCase{number: 102, variant: how, name: "inotify-exhaustion", alone: true,
+		attack:  fmt.Sprintf("have %d inotify %s", count, how),
+		stopped: at([]string{"ENOSYS"}, []string{"EMFILE", "ENOSPC"}), note: "at tier B there is no inotify",
+		stage: func(s *stage) (scene, error) {
+			dir := "."
+			if !s.inside {
+				dir = s.dir
+			}
+			return scene{probe: "inotify", args: []string{"how=" + how, "count=" + strconv.Itoa(count), "stay=100", "dir=" + dir},
+				opt: options{timeout: 30 * time.Second},
+				canary: func(o *outcome) (bool, string) {
+					r, _ := o.main()
+					var n int
+					fmt.Sscanf(r.Detail[max(strings.Index(r.Detail, "had "), 0):], "had %d", &n)
+					// All that a user has, or as many as were asked for.
+					return n >= count || how == "instances" && n > 100, fmt.Sprintf("%d %s in one cell", n, how)
+				}}, nil
+		}}
+}
+
+// suidDumpable is the variable that decides whether a process that changed its user may
+// be looked into.
+const suidDumpable = "/proc/sys/fs/suid_dumpable"
+
+// dumpableCase is the reaper's memory again, on a host that lets others look into
+// processes that changed their user. The variable is that for as long as one call takes.
+func dumpableCase() attackCase {
+	return attackCase{number: 103, name: "suid-dumpable", alone: true,
+		attack:  "read the memory of process 1 and of the parent, where fs.suid_dumpable is 1",
+		stopped: both("EACCES", "EPERM", "ENOENT", "ESRCH"),
+		stage: func(s *stage) (scene, error) {
+			v, err := s.victim()
+			if err == nil && s.inside && os.Geteuid() == 0 {
+				err = s.setDumpable()
+			}
+			return scene{probe: "reaper", args: []string{"file=mem", fmt.Sprintf("pids=%d", v.pid)}}, err
+		}}
+}
+
+// setDumpable sets the variable until the stage is closed. Its case runs alone.
+func (s *stage) setDumpable() error {
+	before, err := os.ReadFile(suidDumpable)
+	if err != nil {
+		return err
+	}
+	s.later(func() { os.WriteFile(suidDumpable, before, 0) })
+	return os.WriteFile(suidDumpable, []byte("1"), 0)
+}
