@@ -1,0 +1,77 @@
+package cell_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"palyra/isolate"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/tier"
+)
+
+// TestMemoryIsCounted: what a call holds, in whichever way, is in its usage, and ends it
+// when it is more than the limit. Without a cgroup palyra-cell counts, else the kernel.
+func TestMemoryIsCounted(t *testing.T) {
+	program := os.Getenv("PALYRA_TEST_HOLD") // a prebuilt one, where there is no go command
+	if program == "" {
+		program = filepath.Join(t.TempDir(), "hold")
+		cmd := exec.Command("go", "build", "-o", program, "./testdata/hold")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build hold: %v\n%s", err, out)
+		}
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := sys.SealedFile("hold", bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exe.Close()
+	const mib, limit = 1 << 20, 96
+	for _, tr := range []tier.Tier{tier.C, tier.B} {
+		c := start(t, tr)
+		for _, how := range []string{"tables", "leader", "file", "sockets"} {
+			if how == "file" && tr == tier.B {
+				continue // it has no file system of its own that a program could reach so
+			}
+			for _, held := range []int64{40, 200} {
+				t.Run(tr.String()+"/"+how+"/"+strconv.FormatInt(held, 10), func(t *testing.T) {
+					s := benchSpec("/hold", isolate.NetworkFresh)
+					s.Tier, s.Exec.Pinned, s.Argv = tr, "sealed", []string{"hold", how, strconv.FormatInt(held, 10)}
+					s.Limits.Memory, s.Limits.Disk, s.Limits.OpenFiles = limit*mib, 512*mib, 4096
+					s.Limits.FileSize = 512 * mib
+					if tr == tier.B {
+						s.Cwd = "/"
+					}
+					r, w, err := os.Pipe()
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer r.Close()
+					res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+					w.Close()
+					if err != nil {
+						t.Fatal(err)
+					}
+					x, peak := res.Evidence.Exit, res.Evidence.Usage.PeakMemory
+					over := held > limit
+					switch {
+					case !over && (res.Outcome != isolate.Exited || x.Code != 0 || peak < held*mib || peak > limit*mib):
+						t.Errorf("%s, exit %+v, with a peak of %d MiB; want executed, 0, from %d to %d", res.Outcome, x, peak/mib, held, limit)
+					case over && how == "leader" && res.Outcome == isolate.Exited && x.Code == 3:
+						// RLIMIT_DATA bounds what one process has: mmap said ENOMEM.
+					case over && (res.Outcome != isolate.Killed || x.LimitHit != "memory" || peak <= limit*mib*9/10):
+						t.Errorf("%s, exit %+v, with a peak of %d MiB; want killed for memory of more than %d", res.Outcome, x, peak/mib, limit)
+					}
+				})
+			}
+		}
+	}
+}

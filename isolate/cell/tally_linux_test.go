@@ -1,0 +1,79 @@
+package cell
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestPace(t *testing.T) {
+	var c pace
+	for i, step := range []struct {
+		took time.Duration
+		left float64
+		want time.Duration // until the next sample
+	}{
+		{0, 1, 8 * time.Millisecond},
+		{0, 1, 16 * time.Millisecond},
+		{0, 1, 32 * time.Millisecond},
+		{0, 1, sampleEvery},
+		{time.Millisecond, 1, sampleEvery},
+		{20 * time.Millisecond, 1, 180 * time.Millisecond}, // a tenth of the time
+		{20 * time.Millisecond, 0.5, 90 * time.Millisecond},
+		{20 * time.Millisecond, 0, sampleEvery}, // hardly any room is left
+	} {
+		if c.took(step.took, step.left); c.wait() != step.want {
+			t.Errorf("sample %d, which took %v: the next one is due after %v, want %v", i, step.took, c.wait(), step.want)
+		}
+	}
+}
+
+func TestItems(t *testing.T) {
+	const usual = "pos:\t0\nflags:\t02\nmnt_id:\t9\nino:\t7\n"
+	for _, c := range []struct {
+		text string
+		want int64
+	}{
+		{usual, 0},
+		{usual + "lock:\t1: POSIX  ADVISORY  WRITE 9 00:2a:7 0 0\nlock:\t2: POSIX\n", 2 * itemSize},
+		{usual + "scm_fds: 3\n", itemSize + 3*1000},
+		{"", 0},
+	} {
+		a := tally{accounts: accounts{socket: 1000}}
+		if a.items(c.text); a.sum != c.want {
+			t.Errorf("%q counts %d, want %d", c.text, a.sum, c.want)
+		}
+	}
+}
+
+// TestMappingOfNothing: of a shared mapping that was unmapped but for a page, and that
+// untouched, root counts all pages and others know that they cannot tell.
+func TestMappingOfNothing(t *testing.T) {
+	const size = 4 << 20
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < size; i += 4096 {
+		b[i] = 1
+	}
+	if err := unix.Madvise(b, unix.MADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+	for _, exact := range []bool{os.Getuid() == 0, false} {
+		a, err := newAccounts(exact)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := tally{accounts: a, limit: 1 << 40, seen: make(map[string]bool)}
+		x.mappings("/proc/self")
+		if exact && x.sum < size || !exact && !x.hidden {
+			t.Errorf("exact %t: %d bytes, hidden %t", exact, x.sum, x.hidden)
+		}
+	}
+	if err := unix.Munmap(b); err != nil {
+		t.Fatal(err)
+	}
+}
