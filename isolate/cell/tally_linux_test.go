@@ -2,10 +2,9 @@ package cell
 
 import (
 	"os"
+	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestPace(t *testing.T) {
@@ -52,14 +51,14 @@ func TestItems(t *testing.T) {
 // untouched, root counts all pages and others know that they cannot tell.
 func TestMappingOfNothing(t *testing.T) {
 	const size = 4 << 20
-	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON)
+	b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := 0; i < size; i += 4096 {
 		b[i] = 1
 	}
-	if err := unix.Madvise(b, unix.MADV_DONTNEED); err != nil {
+	if err := syscall.Madvise(b, syscall.MADV_DONTNEED); err != nil {
 		t.Fatal(err)
 	}
 	for _, exact := range []bool{os.Getuid() == 0, false} {
@@ -73,7 +72,7 @@ func TestMappingOfNothing(t *testing.T) {
 			t.Errorf("exact %t: %d bytes, hidden %t", exact, x.sum, x.hidden)
 		}
 	}
-	if err := unix.Munmap(b); err != nil {
+	if err := syscall.Munmap(b); err != nil {
 		t.Fatal(err)
 	}
 }

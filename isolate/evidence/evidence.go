@@ -198,7 +198,7 @@ type Usage struct {
 	UserNS     int64 `json:"user_ns"`
 	SystemNS   int64 `json:"system_ns"`
 	MaxRSS     int64 `json:"max_rss_bytes"`     // of the largest process
-	PeakMemory int64 `json:"peak_memory_bytes"` // of the tree; 0 if unknown
+	PeakMemory int64 `json:"peak_memory_bytes"` // the most that was counted of the tree (docs/THREAT_MODEL.md); 0 if it ended before that
 }
 
 // Output is what came out of the program, kept and dropped.
