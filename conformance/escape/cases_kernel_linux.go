@@ -62,7 +62,17 @@ func execCases() []attackCase {
 				return scene{probe: v.how, args: []string{"how=" + v.variant, "token=" + s.nonce}, canary: executed}, nil
 			}})
 	}
-	return out
+	// With the flag that the filter lets through: what a memfd of that kind holds is never
+	// executable. Outside it is made without, or the control would show nothing.
+	return append(out, attackCase{number: 58, variant: "sealed", name: "memfd-exec", attack: "execute one that is made with MFD_NOEXEC_SEAL, after a chmod",
+		stopped: both("EACCES", "EPERM", "ENOSYS"), note: "ENOSYS: without a cgroup there is no memfd",
+		stage: func(s *stage) (scene, error) {
+			how := "plain"
+			if s.inside {
+				how = "sealed"
+			}
+			return scene{probe: "memfd", args: []string{"how=" + how, "token=" + s.nonce}, canary: executed}, nil
+		}})
 }
 
 // executed is the canary of a program that must not have run.

@@ -87,8 +87,11 @@ func execArgv(a args) []string { return []string{"attack", "executed", "token=" 
 // memfdExec executes a program that is in no file system.
 func memfdExec(a args) (string, error) {
 	flags := 0
-	if a.str("how") == "exec" {
+	switch a.str("how") {
+	case "exec":
 		flags = unix.MFD_EXEC
+	case "sealed":
+		flags = unix.MFD_NOEXEC_SEAL
 	}
 	fd, err := unix.MemfdCreate("x", flags)
 	if err != nil {
@@ -100,6 +103,9 @@ func memfdExec(a args) (string, error) {
 	}
 	if _, err := unix.Write(fd, b); err != nil {
 		return "", failed("write", err)
+	}
+	if a.str("how") == "sealed" {
+		_ = unix.Fchmod(fd, 0o755) // refused: to execute it is, too
 	}
 	// Open for reading only and close the writer, else ETXTBSY.
 	ro, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY, 0)
