@@ -33,6 +33,11 @@ const (
 	sampleShare = 10
 )
 
+// sampleTries is how often a tree is counted in a sample in which one of its processes
+// ended meanwhile, and may have left what it held to a child that was not seen. The
+// largest sum counts.
+const sampleTries = 4
+
 // The sizes of the kernel's objects, rounded up; slabinfo(5) of 6.18. The last two are
 // of any kind, with what belongs to them.
 const (
@@ -80,7 +85,8 @@ func newAccounts(root bool) (accounts, error) {
 type tally struct {
 	accounts
 	limit, sum int64
-	hidden     bool // a mapping of which nobody can tell how much it holds
+	hidden     bool // a mapping that does not tell how much it holds
+	gone       bool // a process ended while it was looked at
 	seen       map[string]bool
 }
 
@@ -103,18 +109,19 @@ func (t *tally) tree(reaper int) {
 		if t.over() {
 			return
 		}
-		if !sys.SameMemory(pid) { // it has not executed the program yet: that is ours
-			t.process(pid)
+		if !sys.SameMemory(pid) && !t.process(pid) { // else it has not executed the program yet: that is ours
+			t.gone = true
 		}
 	}
 }
 
-// process adds a process. It is looked at through a thread that lives: the first one
-// may have ended before the others, and then has no memory.
-func (t *tally) process(pid int) {
+// process adds a process, and reports whether it was there to the end. It is looked at
+// through a thread that lives: the first one may have ended before the others, and then
+// has no memory.
+func (t *tally) process(pid int) bool {
 	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
-		return
+		return false
 	}
 	t.sum += int64(len(tasks)) * threadSize
 	for _, task := range tasks {
@@ -127,9 +134,11 @@ func (t *tally) process(pid int) {
 			t.sum += n
 			t.mappings(dir)
 			t.descriptors(pid, dir)
-			return
+			_, err := os.Lstat(dir)
+			return err == nil
 		}
 	}
+	return false
 }
 
 // memoryOf adds up the lines of /proc/pid/status, proc_pid_status(5), in bytes, but
@@ -298,7 +307,16 @@ func (p *process) tally() *tally {
 	} else if p.mounted {
 		t.fileSystem(p.private)
 	}
-	t.tree(p.pid)
+	base := t.sum
+	for range sampleTries {
+		before := t.sum
+		t.sum, t.gone = base, false
+		t.tree(p.pid)
+		t.sum = max(t.sum, before)
+		if !t.gone || t.over() {
+			break
+		}
+	}
 	return t
 }
 
