@@ -2,10 +2,12 @@ package cell_test
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"palyra/isolate"
@@ -16,24 +18,7 @@ import (
 // TestMemoryIsCounted: what a call holds, in whichever way, is in its usage, and ends it
 // when it is more than the limit. Without a cgroup palyra-cell counts, else the kernel.
 func TestMemoryIsCounted(t *testing.T) {
-	program := os.Getenv("PALYRA_TEST_HOLD") // a prebuilt one, where there is no go command
-	if program == "" {
-		program = filepath.Join(t.TempDir(), "hold")
-		cmd := exec.Command("go", "build", "-o", program, "./testdata/hold")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build hold: %v\n%s", err, out)
-		}
-	}
-	b, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exe, err := sys.SealedFile("hold", bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer exe.Close()
+	exe := hold(t)
 	const mib, limit = 1 << 20, 96
 	for _, tr := range []tier.Tier{tier.C, tier.B} {
 		c := start(t, tr)
@@ -74,4 +59,81 @@ func TestMemoryIsCounted(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestInotifyIsTheCells: a cell that takes all inotify instances that it can leaves
+// enough to our own user, and as root takes none of root's.
+func TestInotifyIsTheCells(t *testing.T) {
+	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := strconv.Atoi(string(bytes.TrimSpace(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What others of our user may have, and the 16 of the cell unless they are not ours.
+	want := all - 24
+	if os.Getuid() == 0 {
+		want = all - 12
+	}
+	exe := hold(t)
+	c := start(t, tier.C)
+	s := benchSpec("/hold", isolate.NetworkFresh)
+	s.Exec.Pinned, s.Argv, s.Limits.OpenFiles = "sealed", []string{"hold", "inotify", strconv.Itoa(all)}, int64(all)+100
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	g := mint(t, testKey, s)
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Run(t.Context(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+		w.Close()
+		done <- err
+	}()
+	line := make([]byte, 6)
+	if _, err := io.ReadFull(r, line); err != nil || string(line) != "ready\n" {
+		t.Fatalf("the cell said %q: %v", line, err)
+	}
+	var own []int
+	for len(own) < want {
+		fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC)
+		if err != nil {
+			t.Errorf("beside the cell we get %d instances of %d, want %d: %v", len(own), all, want, err)
+			break
+		}
+		own = append(own, fd)
+	}
+	for _, fd := range own {
+		syscall.Close(fd)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hold builds testdata/hold and seals it.
+func hold(t *testing.T) *os.File {
+	t.Helper()
+	program := os.Getenv("PALYRA_TEST_HOLD") // a prebuilt one, where there is no go command
+	if program == "" {
+		program = filepath.Join(t.TempDir(), "hold")
+		cmd := exec.Command("go", "build", "-o", program, "./testdata/hold")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build hold: %v\n%s", err, out)
+		}
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := sys.SealedFile("hold", bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { exe.Close() })
+	return exe
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Hold holds MIB mebibytes in the way HOW for half a second.
+// Hold holds MIB mebibytes in the way HOW for some tenths of a second.
 //
 //	hold HOW MIB
 package main
@@ -62,13 +62,20 @@ func main() {
 			}
 		}
 		rest(0)
+	case "inotify": // instances, as many as there are up to MIB
+		have := 0
+		for ; have < n && err == nil; have++ {
+			_, err = unix.InotifyInit1(0)
+		}
+		fmt.Println("ready")
+		rest(0)
 	default:
 		panic(os.Args[1])
 	}
 }
 
 func rest(status int) {
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(700 * time.Millisecond)
 	os.Exit(status)
 }
 
