@@ -89,8 +89,10 @@ func leadingTo(spec *isolate.Spec, operands []string) (folders []string) {
 }
 
 // arm watches the components of paths, which are relative to the workspace behind
-// root. It is called before anything is mounted on them.
-func (c *covers) arm(b *budget.Pool, root int, paths []string) error {
+// sealed, which is also that behind clone, the cell's. The first has the ids of the host,
+// by which we may read what the second hides from us; what is mounted within the second is
+// what the program sees. It is called before anything is mounted on them.
+func (c *covers) arm(b *budget.Pool, sealed, clone int, paths []string) error {
 	hold, err := b.Take(budget.Owner{Name: "calls"}, 1)
 	if err != nil {
 		return err
@@ -101,11 +103,11 @@ func (c *covers) arm(b *budget.Pool, root int, paths []string) error {
 			WithHint("raise fs.inotify.max_user_instances, or end what holds them")
 	}
 	c.hold = hold
-	places, err := c.look(root, paths)
+	places, err := c.look(sealed, paths)
 	if err != nil {
 		return err
 	}
-	return inPlace(root, paths, places)
+	return inPlace(clone, paths, places)
 }
 
 // look starts to watch the components of paths, and returns what it found at them.

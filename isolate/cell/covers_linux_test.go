@@ -63,7 +63,7 @@ func TestUnwatched(t *testing.T) {
 		{"gone", one(), plain, "a/c/in", "workspace_changed"},
 	} {
 		var w covers
-		err := w.arm(c.pool, int(c.root.Fd()), []string{c.path})
+		err := w.arm(c.pool, int(c.root.Fd()), int(c.root.Fd()), []string{c.path})
 		if fault.ReasonOf(err) != c.reason || (err == nil) != (c.reason == "") {
 			t.Errorf("%s: %v, want reason %q", c.name, err, c.reason)
 		}
@@ -91,7 +91,7 @@ func TestWatched(t *testing.T) {
 		for _, early := range []bool{true, false} {
 			dir := workspaceOf(t, append(paths, "evil/b/in", "evil/b/other", "evil/x")...)
 			var w covers
-			if err := w.arm(budget.New(budget.Limits{Name: "operand_watches", Total: 1}), int(dir.Fd()), paths); err != nil {
+			if err := w.arm(budget.New(budget.Limits{Name: "operand_watches", Total: 1}), int(dir.Fd()), int(dir.Fd()), paths); err != nil {
 				t.Fatal(err)
 			}
 			if err := w.told(); err != nil {

@@ -120,7 +120,7 @@ func (r *run) operands(c *native.Cell, workspace *os.File, grants *[]landGrant) 
 		c.Operands = append(c.Operands, native.Operand{FD: fd, Path: rel})
 		*grants = append(*grants, landGrant{file: copies[i], access: "rx"})
 	}
-	err = r.covers.arm(r.s.watches, int(workspace.Fd()), append(paths, leadingTo(r.spec, paths)...))
+	err = r.covers.arm(r.s.watches, r.files.workspace, int(workspace.Fd()), append(paths, leadingTo(r.spec, paths)...))
 	runtime.KeepAlive(workspace)
 	return err
 }

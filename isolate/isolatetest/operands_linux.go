@@ -1,6 +1,7 @@
 package isolatetest
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -58,6 +59,18 @@ func testOperands(t *testing.T, h *harness) {
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "in")); err != nil || string(b) != "changed since" {
 		t.Errorf("the file on the host is %q, %v; want it untouched", b, err)
+	}
+	// What the cell could not read of the workspace is read as it was approved.
+	if os.Getuid() == 0 {
+		c, dir = covering(t, h, "in", "cat in")
+		if err := errors.Join(os.Chown(filepath.Join(dir, "in"), 4242, 4242), os.Chmod(filepath.Join(dir, "in"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		o = c.run()
+		o.exited(t, 0)
+		if o.stdout != "approved" {
+			t.Errorf("of another user's file the program saw %q, want the approved bytes", o.stdout)
+		}
 	}
 	// Somebody outside replaces the file while the program runs: the kernel then
 	// drops the mount, and the run must not pass for what was approved.

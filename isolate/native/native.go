@@ -4,8 +4,8 @@
 // The order is the contract of DESIGN.md and is held by a test:
 //
 //	namespaces → mounts → user namespace and id maps → limits → capabilities →
-//	no_new_privs → landlock → signals → seccomp → reaper and program split →
-//	session, descriptors → gate → execveat
+//	no_new_privs → landlock → limit of descriptors → signals → seccomp →
+//	reaper and program split → session, descriptors → gate → execveat
 //
 // A cell that is made ahead ([Armed]) waits after the session, and that is its
 // gate: evidence is read there, and its descriptors come with the call ([Rest]).
