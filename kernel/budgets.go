@@ -73,29 +73,39 @@ func (k *Kernel) Budgets() *Budgets { return k.cfg.Budgets }
 // the caller. What f made is then for drop, and its place is given back when it
 // returns. place is one in Budgets.Sealing.
 func aside[T any](ctx context.Context, place *budget.Hold, op string, f func() (T, error), drop func(T)) (none T, err error) {
-	var v T
-	done := make(chan struct{}) // closed when v and err are set
-	var first atomic.Bool       // set by whoever ends the wait: f's end, or ctx
+	type result struct {
+		v     T
+		err   error
+		panic any // the caller's to have: it may stop at the border of a request
+	}
+	done := make(chan result, 1)
+	var first atomic.Bool // set by whoever ends the wait: f's end, or ctx
 	go func() {
 		defer place.Release()
-		got, gerr := f()
-		if !first.CompareAndSwap(false, true) {
-			drop(got)
-			return
+		var r result
+		func() {
+			defer func() { r.panic = recover() }()
+			r.v, r.err = f()
+		}()
+		if first.CompareAndSwap(false, true) {
+			done <- r
+		} else if r.panic == nil {
+			drop(r.v)
 		}
-		v, err = got, gerr
-		close(done)
 	}()
+	var r result
 	select {
-	case <-done:
-		return v, err
+	case r = <-done:
 	case <-ctx.Done():
+		if first.CompareAndSwap(false, true) {
+			return none, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+		}
+		r = <-done
 	}
-	if first.CompareAndSwap(false, true) {
-		return none, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	if r.panic != nil {
+		panic(r.panic)
 	}
-	<-done
-	return v, err
+	return r.v, r.err
 }
 
 // sealAside is expand and seal, in a goroutine that the caller need not wait for.
@@ -117,9 +127,12 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 		if err != nil {
 			return m, err
 		}
-		state, known := existing(k.cfg.StateDir), (*digests.Cache)(nil)
+		var state string
+		var known *digests.Cache
 		if k.state != nil {
 			state, known = k.state.dir, k.state.digests
+		} else {
+			state = existing(k.cfg.StateDir)
 		}
 		m.s, err = sealWith(ctx, &p, stdin, state, known, hold)
 		m.p = p

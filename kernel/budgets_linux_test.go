@@ -135,6 +135,21 @@ func operandOf(t *testing.T, size int64) *Proposal {
 	return p
 }
 
+// TestSealPanics: a bug in what reads foreign files is the caller's, who may be
+// behind a request that recovers, and nothing stays held.
+func TestSealPanics(t *testing.T) {
+	k := newKernel(Config{TestOnlyStep: func(string) { panic("bug") }})
+	func() {
+		defer func() {
+			if v := recover(); v != "bug" {
+				t.Errorf("got %v", v)
+			}
+		}()
+		k.sealAside(t.Context(), &Caller{Principal: policy.LocalUser("a")}, *proposal("/bin/true"), nil)
+	}()
+	k.givenBack(t)
+}
+
 // TestSealHangs: a file system that does not answer keeps neither the caller nor
 // more than one place of its share.
 func TestSealHangs(t *testing.T) {

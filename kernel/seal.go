@@ -44,7 +44,7 @@ type sealed struct {
 	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 it is closed
 }
 
-// seal opens and hashes everything that p names. Nothing is looked up by name
+// sealWith opens and hashes everything that p names. Nothing is looked up by name
 // afterwards, except operands, whose content is then compared with the capsule.
 // state is the state directory, known the digests that need not be made again;
 // there may be neither. hold pays for the copies, and is given back with them.
@@ -53,7 +53,6 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	defer func() {
 		if err != nil {
 			s.close()
-			s = nil
 		}
 	}()
 	q := *p

@@ -177,6 +177,11 @@ func (h *Hub) PreviewApproval(ctx context.Context, c hub.Caller, id string, a hu
 	if err := ident.Check(ident.Approval, id); err != nil {
 		return hub.Preview{}, err
 	}
+	release, err := h.reads(ctx, c, listBytes)
+	if err != nil {
+		return hub.Preview{}, err
+	}
+	defer release()
 	this, err := h.approval(ctx, id)
 	if err == nil && !h.seesRequest(ctx, c, &this) {
 		err = noSuch("approval", id)

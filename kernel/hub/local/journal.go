@@ -16,13 +16,18 @@ import (
 )
 
 // Receipt implements hub.Hub.
-func (h *Hub) Receipt(_ context.Context, c hub.Caller, index uint64) ([]byte, error) {
+func (h *Hub) Receipt(ctx context.Context, c hub.Caller, index uint64) ([]byte, error) {
 	if err := h.ask(c, "Receipt"); err != nil {
 		return nil, err
 	}
 	if err := h.inLog(index); err != nil {
 		return nil, err
 	}
+	release, err := h.reads(ctx, c, listBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	for rec, err := range h.k.JournalEntries(index, index+1) {
 		if err != nil {
 			return nil, err

@@ -193,6 +193,11 @@ func (h *Hub) PolicyDiff(ctx context.Context, c hub.Caller, q hub.PolicyDiffQuer
 	if q.Last == 0 {
 		q.Last = 100
 	}
+	release, err := h.reads(ctx, c, scanBytes)
+	if err != nil {
+		return hub.PolicyDiff{}, err
+	}
+	defer release()
 	s, err := h.k.JournalStatus()
 	if err != nil {
 		return hub.PolicyDiff{}, err

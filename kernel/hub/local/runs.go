@@ -412,6 +412,11 @@ func (h *Hub) Approval(ctx context.Context, c hub.Caller, id string) (hub.Approv
 	if err := h.ask(c, "Approval"); err != nil {
 		return hub.Approval{}, err
 	}
+	release, err := h.reads(ctx, c, listBytes)
+	if err != nil {
+		return hub.Approval{}, err
+	}
+	defer release()
 	v, err := h.approval(ctx, id)
 	if err == nil && !h.seesRequest(ctx, c, &v) {
 		v = reduced(&v)
