@@ -276,8 +276,8 @@ func Card(r Request) string {
 	if len(c.EnvNames) > 0 {
 		list("environment", c.EnvNames)
 	}
-	if len(c.EnvChanged) > 0 {
-		list("set to", c.EnvChanged)
+	for _, v := range c.EnvChanged {
+		row("set to", "%s", shown(v))
 	}
 	row("stdin", "%s", Escape(orNone(c.Stdin)))
 	if !c.StdinDigest.IsZero() {

@@ -50,7 +50,7 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 	}
 	const sparse = 512 << 20
 	big := filepath.Join(p.dir, "work", "big")
-	if err := errors.Join(os.WriteFile(big, head[:4096], 0o755), os.Truncate(big, sparse)); err != nil {
+	if err := errors.Join(os.WriteFile(big, head, 0o755), os.Truncate(big, sparse)); err != nil {
 		t.Fatal(err)
 	}
 	r, at, release := p.victim(point{"sealing", 1})
