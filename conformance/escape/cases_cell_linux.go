@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// operandExchange is the name of 95/exchange-*.
+// operandExchange is the name of 104/exchange-*.
 const operandExchange = "operand-exchange"
 
-// cellCases are 95/exchange-*, the bytes that were approved, and 100, what the template
+// cellCases are 104/exchange-*, the bytes that were approved, and 100, what the template
 // shows of the host.
 func cellCases() []attackCase {
 	var out []attackCase
@@ -23,7 +23,7 @@ func cellCases() []attackCase {
 		{"exchange-above", "a folder above it", "top", "other"},
 		{"exchange-file", "the file itself", "top/sub/in", "top/evil/in"},
 	} {
-		out = append(out, attackCase{number: 95, variant: v.variant, name: operandExchange,
+		out = append(out, attackCase{number: 104, variant: v.variant, name: operandExchange,
 			attack:  "exchange " + v.what + " with another and back, again and again, while the program reads it",
 			stopped: at([]string{refused}, []string{"OPEN", "NONE", "SIGKILL", "ENOENT", refused}),
 			note:    "the call may have read the other bytes: it must not pass for executed",

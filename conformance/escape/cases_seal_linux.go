@@ -12,7 +12,7 @@ import (
 	"palyra/authz/policy"
 )
 
-// sealCases are 96/elf-interpreter and its like, and 97: code that a call chooses
+// sealCases are 99/elf-interpreter and its like, and 97: code that a call chooses
 // without naming it. The canary is that a copy of the attack program, which the host
 // was never told of, speaks.
 func sealCases() []attackCase {
@@ -22,7 +22,7 @@ func sealCases() []attackCase {
 		{"elf-interpreter-script", "the same as the interpreter of a script"},
 		{"elf-interpreter-relative", "with a loader by a relative path"},
 	} {
-		out = append(out, attackCase{number: 96, variant: v.variant, name: "elf-interpreter", attack: v.attack, stopped: both(refused),
+		out = append(out, attackCase{number: 99, variant: v.variant, name: "elf-interpreter", attack: v.attack, stopped: both(refused),
 			note:  "the call is refused: the loader is no file of the system",
 			stage: func(s *stage) (scene, error) { return loaderScene(s, v.variant) }})
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// operandProbes are case 95/exchange.
+// operandProbes are case 104/exchange.
 var operandProbes = map[string]probe{"reread": reread}
 
 // errApproved is the end of a program that never read anything else.
