@@ -25,7 +25,7 @@ type expectations []expectation
 // likeCold says that a case in another mode is the same run as cold, or none at
 // all, so that it is left out.
 type likeCold struct {
-	Case   string `json:"case"` // "90/sleep-cell"; "*" any
+	Case   string `json:"case"` // "90/sleep-cell", "98"; "*" any
 	Mode   string `json:"mode"` // "warm", "void" or "*"
 	With   string `json:"with"` // "workspace": only scenes that grant one; "" any
 	Reason string `json:"reason"`
@@ -71,8 +71,9 @@ func loadFile() (*expectFile, error) {
 
 // reason says why a scene of a case need not be run in a mode, "" if it must.
 func reason(skips []likeCold, c *attackCase, sc *scene, mode string) string {
+	number, _, _ := strings.Cut(c.id(), "/")
 	for _, l := range skips {
-		if matches(l.Case, c.id()) && matches(l.Mode, mode) && (l.With == "" || sc.opt.workspace != "") {
+		if (matches(l.Case, c.id()) || l.Case == number) && matches(l.Mode, mode) && (l.With == "" || sc.opt.workspace != "") {
 			return l.Reason
 		}
 	}
