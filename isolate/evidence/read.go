@@ -51,7 +51,7 @@ func parseGroup(b []byte) (string, error) {
 			return "/" + string(plain(nil, bytes.TrimSuffix(group, []byte("\n")))), nil
 		}
 	}
-	return "", errors.New("parse cgroup: no line 0::")
+	return "", errors.New(`parse cgroup: no line of version 2 ("0::/")`)
 }
 
 // number parses an unsigned number of so many bits that is all of b.

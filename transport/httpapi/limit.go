@@ -47,16 +47,6 @@ func (b *buckets) take(key string) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// has reports whether take would succeed.
-func (b *buckets) has(key string) bool {
-	if b.rate <= 0 {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.bucketLocked(key).level >= 1
-}
-
 // bucketLocked returns the key's bucket, filled up to now.
 func (b *buckets) bucketLocked(key string) *bucket {
 	now := time.Now()
