@@ -42,6 +42,9 @@ func (p *process) asOrdered() error {
 		if err := p.slot(steps.SlotNested, -int64(syscall.ENOSPC)); err != nil {
 			return shut("nested_userns", err)
 		}
+		if err := p.checkVariables(); err != nil {
+			return shut("variables", err)
+		}
 		if err := p.checkMounts(e.Mounts.Table); err != nil {
 			return shut("mounts", err)
 		}
@@ -74,6 +77,11 @@ func (p *process) asOrdered() error {
 	if err := p.slot(steps.SlotAfter, -int64(syscall.EACCES)); err != nil {
 		return shut("landlock", err)
 	}
+	if p.s.fence >= 0 && p.s.abi >= scopeABI {
+		if err := p.slot(steps.SlotFenced, -int64(syscall.EPERM)); err != nil {
+			return shut("fence", err)
+		}
+	}
 	e.Landlock.Basis = evidence.Observed
 	return nil
 }
@@ -87,6 +95,26 @@ func (p *process) slot(name string, want int64) error {
 		return fmt.Errorf("step %q left %d, want %d", name, v, want)
 	}
 	return nil
+}
+
+// checkVariables compares what the child read back of the kernel's variables.
+func (p *process) checkVariables() error {
+	for _, v := range native.Variables(p.spec.Limits.Memory, p.s.groups == nil, p.s.ownsIPC()) {
+		if text, ok := p.arena.Room(v.Path); !ok || !slices.Equal(strings.Fields(text), strings.Fields(v.Value)) {
+			return fmt.Errorf("%s is %q, want %q", v.Path, text, v.Value)
+		}
+	}
+	return nil
+}
+
+// checkOwner wants the user namespace to be of the user whose quotas what is made in it
+// counts against: as root the cell's own.
+func (p *process) checkOwner(pidfd, dir int) error {
+	owner, err := sys.UserNamespaceOwner(pidfd, dir)
+	if err == nil && owner != p.uid {
+		err = fmt.Errorf("the user namespace is that of user %d, not of %d", owner, p.uid)
+	}
+	return err
 }
 
 // checkIdentity wants the user that the run was given and, as root, no other group.

@@ -73,8 +73,9 @@ func (s *server) grantStatic(root *os.File) error {
 }
 
 // newFence makes the ruleset of steps.Fence: it forbids to make block devices, for which
-// no program has the capability, so that the domain changes nothing but who may look at
-// whom. Moving files between folders is forbidden unless a rule allows it.
+// no program has the capability, and to signal the reaper, by which the program sees
+// whether it is in the domain. The rest of what it changes is who may look at whom. Moving
+// files between folders is forbidden unless a rule allows it.
 func (s *server) newFence(root *os.File) (int, error) {
 	rs := landlock.Ruleset{ABI: s.abi, HandledFS: landlock.FSMakeBlock}
 	if s.abi >= 2 {
@@ -89,7 +90,10 @@ func (s *server) newFence(root *os.File) (int, error) {
 		rs.HandledFS |= landlock.FSRefer
 		rs.Rules = []landlock.Rule{{Grant: landlock.Grant{Access: "rw", Path: "/", File: root}, Rights: landlock.FSRefer}}
 	}
-	f, err := landlock.Build(rs)
+	if s.abi >= scopeABI {
+		rs.Scoped = landlock.ScopeSignal
+	}
+	f, err := landlock.Build(knob.Ruleset(rs))
 	if err != nil {
 		return -1, err
 	}

@@ -237,6 +237,9 @@ func (s *server) compile(kind filterKind) (*program, error) {
 // confined (LANDLOCK_ACCESS_FS_RESOLVE_UNIX).
 const unixABI = 9
 
+// scopeABI is the landlock ABI from which signals can be confined.
+const scopeABI = 6
+
 // filterFor returns the filter of a call.
 func (s *server) filterFor(spec *isolate.Spec) (*program, error) {
 	return s.filters[s.filterKind(spec)]()

@@ -313,8 +313,18 @@ func (p *process) observe() error {
 	if err := read(&p.ev, p.program, pidfd); err != nil {
 		return err
 	}
-	if err := p.unreadable(); err != nil {
+	dir, err := p.s.reader.Process(p.program)
+	if err != nil {
 		return err
+	}
+	defer sys.Close(dir)
+	if err := p.unreadable(dir); err != nil {
+		return err
+	}
+	if p.s.tier == tier.C {
+		if err := p.checkOwner(pidfd, dir); err != nil {
+			return shut("identity", err)
+		}
 	}
 	// While somebody holds it the end of the cell need not wait until its mounts
 	// are gone, which takes an RCU grace period.

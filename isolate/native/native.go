@@ -126,7 +126,7 @@ const (
 	atFDCWD        = -100
 	mntDetach      = 2
 	openPath       = 0x200000 // O_PATH
-	openWrite      = 0x1      // O_WRONLY
+	openReadWrite  = 0x2      // O_RDWR
 	openCloexec    = 0x80000
 	resolveBeneath = 0x08 | 0x04 | 0x02 // RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS
 )
@@ -168,7 +168,7 @@ func confine(c *Cell) sys.Tape {
 	t = append(t, sys.Step{Call: "sethostname", Args: []sys.Arg{sys.Str(Hostname), sys.Int(len(Hostname))},
 		Why: "the cell does not know the host's name"})
 	if c.Counted && !c.NoIPC {
-		t = append(t, objects(c.Spec.Limits.Memory)...)
+		t = append(t, set("ipc", systemV(c.Spec.Limits.Memory))...)
 	}
 	for _, m := range c.Mounts {
 		t = append(t, sys.Step{Call: "move_mount",
@@ -183,7 +183,7 @@ func confine(c *Cell) sys.Tape {
 	}
 	t = append(t, sys.Step{Call: "unshare", Args: []sys.Arg{sys.Int(cloneNewUser)},
 		Why: "a user namespace that owns none of the others, so after the mounts"})
-	t = append(t, nested()...)
+	t = append(t, set("nested", nested[:])...)
 	t = append(t, steps.Rendezvous(steps.MarkIDs, sys.FD("status", c.FDs.Status), sys.FD("gate", c.FDs.Gate), "palyra-cell writes our id maps now")...)
 	t = append(t, steps.Become(sys.Int(InnerID), sys.Int(InnerID))...)
 	t = append(t, steps.TryNested()...)
@@ -223,16 +223,36 @@ func how(flags, resolve uint64, text string) sys.Arg {
 	return sys.Bytes("how", binary.NativeEndian.AppendUint64(b, resolve), text)
 }
 
-// write sets one of the kernel's variables. slot names it, so that isolate/knob
-// finds the steps.
-func write(path, slot, value, why string) sys.Tape {
-	return sys.Tape{
-		{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(path), how(openWrite, 0, "O_WRONLY"), sys.Int(howSize)},
-			Out: slot, Why: why},
-		{Call: "write", Args: []sys.Arg{sys.Slot(slot), sys.Bytes(slot, []byte(value), value), sys.Int(len(value))},
-			Why: "set it"},
-		{Call: "close", Args: []sys.Arg{sys.Slot(slot)}, Why: "no descriptor of it stays"},
+// variableSize is more than a variable's text has.
+const variableSize = 32
+
+// Variable is one of the kernel's that a cell has for itself. What is read back is left
+// in the room with the name of its path (sys.Arena.Room).
+type Variable struct{ Path, Value, why string }
+
+// Variables are those of a cell. counted says that no cgroup counts what the kernel holds
+// for it, and objects that it can make System V objects.
+func Variables(memory int64, counted, objects bool) []Variable {
+	if counted && objects {
+		return append(systemV(memory), nested[:]...)
 	}
+	return nested[:]
+}
+
+// set sets variables. slot names those of one kind, so that isolate/knob finds the steps.
+func set(slot string, variables []Variable) sys.Tape {
+	t := make(sys.Tape, 0, 4*len(variables))
+	for _, v := range variables {
+		t = append(t,
+			sys.Step{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(v.Path), how(openReadWrite, 0, "O_RDWR"), sys.Int(howSize)},
+				Out: slot, Why: v.why},
+			sys.Step{Call: "write", Args: []sys.Arg{sys.Slot(slot), sys.Bytes(slot, []byte(v.Value), v.Value), sys.Int(len(v.Value))},
+				Why: "set it"},
+			sys.Step{Call: "pread64", Args: []sys.Arg{sys.Slot(slot), sys.Room(v.Path, variableSize), sys.Int(variableSize), sys.Int(0)},
+				Why: "read it back, for palyra-cell at the gate"},
+			sys.Step{Call: "close", Args: []sys.Arg{sys.Slot(slot)}, Why: "no descriptor of it stays"})
+	}
+	return t
 }
 
 // NestedLimit is the number of user namespaces that may be made in the cell's,
@@ -250,14 +270,13 @@ const (
 	maxWatches     = "8192" // some 10 MiB of the kernel's memory
 )
 
-// nested sets NestedLimit to none. The filter forbids user namespaces, too; this
-// holds where the filter were passed by, for most of what an attacker would do
-// there begins with capabilities in a user namespace of their own.
-func nested() sys.Tape {
-	t := write(NestedLimit, "nested", "0",
-		"how many user namespaces may be made in this one: none, so nobody in the cell gets capabilities, even without the filter; CAP_SYS_RESOURCE is needed, which later steps take")
-	t = append(t, write(instancesLimit, "nested", maxInstances, "inotify instances, which count as those of the namespace's owner, too")...)
-	return append(t, write(watchesLimit, "nested", maxWatches, "and watches")...)
+// nested are the variables of the cell's user namespace. The filter forbids user
+// namespaces, too; NestedLimit holds where the filter were passed by, for most of what an
+// attacker would do there begins with capabilities in a user namespace of their own.
+var nested = [...]Variable{
+	{NestedLimit, "0", "how many user namespaces may be made in this one: none, so nobody in the cell gets capabilities, even without the filter; CAP_SYS_RESOURCE is needed, which later steps take"},
+	{instancesLimit, maxInstances, "inotify instances, which count as those of the namespace's owner, too"},
+	{watchesLimit, maxWatches, "and watches"},
 }
 
 // The limits of System V objects in a cell that no cgroup counts. They belong to no
@@ -280,12 +299,14 @@ const (
 // to try whether it may.
 const IPCLimit = semLimit
 
-// objects sets those limits. It comes before the change of user, who could not.
-func objects(memory int64) sys.Tape {
-	t := write(semLimit, "ipc", maxSem, "System V semaphores: the kernel holds them, and nothing counts that")
-	t = append(t, write(segmentsLimit, "ipc", maxSegments, "segments of shared memory")...)
-	t = append(t, write(pagesLimit, "ipc", strconv.FormatInt(max(memory/sharedPart/pageSize, 1), 10), "the pages of all of them")...)
-	return append(t, write(queuesLimit, "ipc", maxQueues, "message queues")...)
+// systemV are those limits. They are set before the change of user, who could not.
+func systemV(memory int64) []Variable {
+	return []Variable{
+		{semLimit, maxSem, "System V semaphores: the kernel holds them, and nothing counts that"},
+		{segmentsLimit, maxSegments, "segments of shared memory"},
+		{pagesLimit, strconv.FormatInt(max(memory/sharedPart/pageSize, 1), 10), "the pages of all of them"},
+		{queuesLimit, maxQueues, "message queues"},
+	}
 }
 
 // operands mounts sealed copies over workspace files. The target is resolved in

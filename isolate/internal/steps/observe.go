@@ -7,12 +7,14 @@ import (
 )
 
 // The slots in which a child leaves what it met, for palyra-cell to read at the gate.
-// The first and the last are of steps that must fail: a negative errno.
+// SlotNested, SlotAfter and SlotFenced are of steps that must fail: a negative errno.
 const (
 	SlotNested     = "again"      // of making one more user namespace
 	SlotSecurebits = "securebits" // as prctl(2) returns them
 	SlotBefore     = "before"     // of opening a folder before the landlock domain, or there is no cell
 	SlotAfter      = "after"      // and after
+	SlotFenced     = "fenced"     // of asking whether the reaper may be signalled
+	slotReaper     = "reaper"
 )
 
 // SecurebitsLocked is what SlotSecurebits must hold.
@@ -34,6 +36,14 @@ func TryNested() sys.Tape {
 func ReadSecurebits() sys.Tape {
 	return sys.Tape{{Call: "prctl", Args: ints(prGetSecbits, 0, 0, 0, 0), Out: SlotSecurebits,
 		Why: "read back what no file shows, for palyra-cell at the gate"}}
+}
+
+// TryFence asks whether the program may send its reaper a signal, and sends none. Only
+// the domain of [Fence] forbids it: both are the same user's.
+func TryFence() sys.Tape {
+	return sys.Tape{{Call: "getppid", Out: slotReaper, Why: "the reaper"},
+		{Call: "kill", Args: []sys.Arg{sys.Slot(slotReaper), sys.Int(0)}, Out: SlotFenced, MayFail: true,
+			Why: "must fail from Landlock ABI 6 on: palyra-cell looks at the gate whether it did"}}
 }
 
 // Files splits off the limit of descriptors, which RestrictWitnessed must come before:

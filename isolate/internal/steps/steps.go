@@ -170,14 +170,15 @@ func NotDumpable() sys.Tape {
 // Fence puts the program, without its reaper, into a Landlock domain within the
 // cell's. The program may then look into no process outside of that, which the
 // reaper is: it has palyra-cell's memory, and in the short time between a change of
-// user and [NotDumpable], in whichever cell, that flag does not protect it. ruleset
-// forbids nothing that the cell's own does not forbid; below 0 there is none.
+// user and [NotDumpable], in whichever cell, that flag does not protect it. Beyond what the
+// cell's own ruleset forbids, this one keeps the program from signalling its reaper
+// (Landlock ABI 6); below 0 there is none.
 func Fence(ruleset int) sys.Tape {
 	if ruleset < 0 {
 		return nil
 	}
-	return sys.Tape{{Call: "landlock_restrict_self", Args: []sys.Arg{sys.FD("fence", ruleset), sys.Int(0)},
-		Why: "a domain that the reaper, which has palyra-cell's memory, is not in: what is outside cannot be traced or read"}}
+	return append(sys.Tape{{Call: "landlock_restrict_self", Args: []sys.Arg{sys.FD("fence", ruleset), sys.Int(0)},
+		Why: "a domain that the reaper, which has palyra-cell's memory, is not in: what is outside cannot be traced or read"}}, TryFence()...)
 }
 
 // Subreaper makes every orphan among the descendants a child of the reaper, so

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -59,6 +60,7 @@ type Arena struct {
 	status *rawStatus
 	tape   uintptr
 	slots  map[string]uintptr
+	rooms  map[string]place
 	parts  []encoded
 	steps  int     // of the tape that the child was started with, those of its own child included
 	from   *Memory // where mem goes; may be nil
@@ -109,6 +111,12 @@ func (m *Memory) give(b []byte) bool {
 	return true
 }
 
+// place is where a step leaves bytes.
+type place struct {
+	at   int // offset in mem
+	size int
+}
+
 // encoded says where a tape was encoded to.
 type encoded struct {
 	at    uintptr
@@ -147,6 +155,8 @@ func sizeOf(t Tape) int {
 				}
 			case argSlot:
 				n += piece
+			case argRoom:
+				n += int(a.val) + piece
 			}
 		}
 		if s.Child != nil {
@@ -164,7 +174,7 @@ func NewArena(t Tape, wait bool) (*Arena, error) { return (*Memory)(nil).NewAren
 // what Resume or Prepare bring later, in bytes. Without room they map more, which
 // a child with a memory of its own does not see.
 func (m *Memory) NewArena(t Tape, wait bool, room int) (*Arena, error) {
-	a := &Arena{from: m, slots: make(map[string]uintptr)}
+	a := &Arena{from: m, slots: make(map[string]uintptr), rooms: make(map[string]place)}
 	err := a.grow(sizeOf(t) + int(unsafe.Sizeof(rawStatus{})) + 2048 + room)
 	if err != nil {
 		return nil, err
@@ -219,7 +229,7 @@ func (a *Arena) Trim() error {
 	if atomic.LoadUintptr(&a.status.parked) != 1 || atomic.LoadUintptr(&a.status.reaping) != 1 {
 		return nil
 	}
-	a.parts, a.slots = nil, make(map[string]uintptr)
+	a.parts, a.slots, a.rooms = nil, make(map[string]uintptr), make(map[string]place)
 	a.used = int(unsafe.Sizeof(rawStatus{}))
 	page := os.Getpagesize()
 	clear(a.mem[a.used:page])
@@ -305,6 +315,16 @@ func (a *Arena) slot(name string) uintptr {
 	return p
 }
 
+// roomFor is the address of room for n bytes.
+func (a *Arena) roomFor(name string, n int) uintptr {
+	r, ok := a.rooms[name]
+	if !ok || r.size != n {
+		r = place{a.take(n), n}
+		a.rooms[name] = r
+	}
+	return a.addr(r.at)
+}
+
 // encode puts down t, whose first step has that number.
 func (a *Arena) encode(t Tape, first int) (uintptr, error) {
 	const stepSize = int(unsafe.Sizeof(rawStep{}))
@@ -337,6 +357,8 @@ func (a *Arena) encode(t Tape, first int) (uintptr, error) {
 			case argSlot:
 				r.args[j] = a.slot(arg.label)
 				r.flags |= 1 << j
+			case argRoom:
+				r.args[j] = a.roomFor(arg.label, int(arg.val))
 			}
 		}
 		if s.MayFail {
@@ -412,6 +434,17 @@ func (a *Arena) Slot(name string) (v int64, ok bool) {
 		return 0, false
 	}
 	return int64(atomic.LoadUintptr((*uintptr)(unsafe.Pointer(&a.mem[at-a.addr(0)])))), true // in bounds: a slot of mem, which no tape has outgrown
+}
+
+// Room returns the text that a step of the child left in room of that name, up to the
+// first NUL. It is meaningful when Slot is.
+func (a *Arena) Room(name string) (text string, ok bool) {
+	r, ok := a.rooms[name]
+	if !ok {
+		return "", false
+	}
+	b, _, _ := bytes.Cut(a.mem[r.at:r.at+r.size], []byte{0})
+	return string(b), true
 }
 
 // Failed returns the step that ended the child, or nil. It is meaningful once

@@ -3,6 +3,7 @@ package sys
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"unsafe"
@@ -24,6 +25,7 @@ type Image struct {
 	args   []imageArg
 	blocks []imageBlock
 	slots  map[string]int // their offsets
+	rooms  map[string]place
 }
 
 // imageArg is an argument that is set for each child: its label and its offset.
@@ -79,6 +81,7 @@ func NewImage(t Tape, wait bool) (*Image, error) {
 	for name, at := range a.slots {
 		im.slots[name] = int(at - a.addr(0))
 	}
+	im.rooms = a.rooms
 	for _, p := range a.parts {
 		base := int(p.at - a.addr(0))
 		im.blocks = append(im.blocks, imageBlock{base, p.tape, p.first})
@@ -122,7 +125,7 @@ func (m *Memory) Copy(im *Image, fds []FDValue, lists []StringsValue, room int) 
 			need += len(s) + piece
 		}
 	}
-	a := &Arena{from: m, slots: make(map[string]uintptr)}
+	a := &Arena{from: m, slots: make(map[string]uintptr), rooms: maps.Clone(im.rooms)}
 	if err := a.grow(need); err != nil {
 		return nil, err
 	}

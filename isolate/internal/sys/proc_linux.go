@@ -111,6 +111,20 @@ func OwnerAt(dir int, name string) (uint32, error) {
 // are. NoNamespaceIoctl tells errors of a kernel
 // that cannot answer from others.
 func NamespaceInode(pidfd int, kind string) (uint64, error) {
+	fd, err := namespace(pidfd, kind)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("fstat: %w", err)
+	}
+	return st.Ino, nil
+}
+
+// namespace opens a namespace as NamespaceInode names them.
+func namespace(pidfd int, kind string) (int, error) {
 	var request uint
 	switch kind {
 	case "cgroup":
@@ -130,18 +144,32 @@ func NamespaceInode(pidfd int, kind string) (uint64, error) {
 	case "uts":
 		request = unix.PIDFD_GET_UTS_NAMESPACE
 	default:
-		return 0, fmt.Errorf("ioctl pidfd: no namespace %q", kind)
+		return -1, fmt.Errorf("ioctl pidfd: no namespace %q", kind)
 	}
 	fd, err := unix.IoctlRetInt(pidfd, request)
 	if err != nil {
-		return 0, fmt.Errorf("ioctl pidfd %s: %w", kind, err)
+		return -1, fmt.Errorf("ioctl pidfd %s: %w", kind, err)
+	}
+	return fd, nil
+}
+
+// UserNamespaceOwner returns the user who made the user namespace of a process, as seen
+// in our own: ioctl_nsfs(2) NS_GET_OWNER_UID. dir is the process's folder of proc, for
+// kernels without the ioctl of NamespaceInode.
+func UserNamespaceOwner(pidfd, dir int) (uint32, error) {
+	fd, err := namespace(pidfd, "user")
+	if NoNamespaceIoctl(err) {
+		fd, err = openAt(dir, "ns/user", unix.O_RDONLY)
+	}
+	if err != nil {
+		return 0, err
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, fmt.Errorf("fstat: %w", err)
+	uid, err := unix.IoctlGetUint32(fd, unix.NS_GET_OWNER_UID)
+	if err != nil {
+		return 0, fmt.Errorf("ioctl NS_GET_OWNER_UID: %w", err)
 	}
-	return st.Ino, nil
+	return uid, nil
 }
 
 // NoNamespaceIoctl reports whether err of NamespaceInode means that this kernel

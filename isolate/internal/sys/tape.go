@@ -18,12 +18,12 @@ const (
 	argSlot           // eight bytes that an earlier step stored
 	argSecret         // a number that is not printed
 	argID             // a user or group, printed by label: another one each time
-	argPtr            // absolute address in the arena, resolved by name
-	argReg            // pointer to a named region of the arena
+	argPtr            // pointer to a structure with a pointer in it
+	argRoom           // pointer to room that a step fills, val bytes
 )
 
 // Arg is one argument of a step. Make it with Int, FD, Str, Bytes, Strings,
-// Slot, Secret or ID.
+// Slot, Room, Secret or ID.
 type Arg struct {
 	kind  argKind
 	val   uint64
@@ -62,6 +62,12 @@ func Strings(label string, v []string) Arg {
 
 // Slot is the result of an earlier step with that Out name.
 func Slot(name string) Arg { return Arg{kind: argSlot, label: name} }
+
+// Room is a pointer to n bytes, all zero, that the step fills. Arena.Room returns what is
+// there. Steps with the same label and n have the same.
+func Room(label string, n int) Arg {
+	return Arg{kind: argRoom, val: uint64(n), label: label, print: label + "[" + strconv.Itoa(n) + "]"}
+}
 
 // Secret is a number that must not be printed.
 func Secret(label string, v uint64) Arg { return Arg{kind: argSecret, val: v, label: label} }
