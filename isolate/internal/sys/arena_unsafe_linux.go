@@ -77,7 +77,7 @@ type Memory struct {
 
 // arenaSize is enough for the tape of most cells, and keepArenas how many stay.
 const (
-	arenaSize  = 16 << 10
+	arenaSize  = 24 << 10
 	keepArenas = 8
 )
 
