@@ -88,6 +88,7 @@ type tally struct {
 	hidden     bool // a mapping that does not tell how much it holds
 	gone       bool // a process ended while it was looked at
 	seen       map[string]bool
+	buf        []byte // a file of /proc
 }
 
 func (t *tally) over() bool { return t.sum > t.limit || t.hidden }
@@ -119,14 +120,14 @@ func (t *tally) tree(reaper int) {
 // through a thread that lives: the first one may have ended before the others, and then
 // has no memory.
 func (t *tally) process(pid int) bool {
-	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	tasks, err := sys.ListAt(sys.AtCWD, "/proc/"+strconv.Itoa(pid)+"/task")
 	if err != nil {
 		return false
 	}
 	t.sum += int64(len(tasks)) * threadSize
 	for _, task := range tasks {
-		dir := "/proc/" + strconv.Itoa(pid) + "/task/" + task.Name()
-		b, err := os.ReadFile(dir + "/status")
+		dir := "/proc/" + strconv.Itoa(pid) + "/task/" + task
+		b, err := sys.ReadRecordAt(sys.AtCWD, dir+"/status", &t.buf)
 		if err != nil {
 			continue
 		}
@@ -242,7 +243,7 @@ func (t *tally) descriptors(pid int, dir string) {
 				t.sum += pipeSize
 				continue
 			}
-			b, err := os.ReadFile(dir + "/fdinfo/" + name)
+			b, err := sys.ReadRecordAt(sys.AtCWD, dir+"/fdinfo/"+name, &t.buf)
 			if err != nil {
 				continue
 			}
@@ -297,7 +298,7 @@ func (t *tally) fileSystem(path string) {
 
 // tally takes a sample of the run.
 func (p *process) tally() *tally {
-	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory}
+	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, buf: make([]byte, 4<<10)}
 	if p.s.tier == tier.C && knob.Template() { // else they are the host's
 		for _, path := range [...]string{"/tmp", "/dev/shm", native.WorkspaceDir} {
 			if path != native.WorkspaceDir || p.spec.Workspace == nil {

@@ -62,12 +62,13 @@ func descendants(pid int) []int {
 // children lists the children of all threads of pid.
 func children(pid int) (out []int) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task"
-	tasks, err := os.ReadDir(dir)
+	tasks, err := sys.ListAt(sys.AtCWD, dir)
 	if err != nil {
 		return nil
 	}
+	buf := make([]byte, 512) // it is replaced if it is too small
 	for _, t := range tasks {
-		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
+		b, err := sys.ReadAt(sys.AtCWD, dir+"/"+t+"/children", &buf)
 		if err != nil {
 			continue
 		}
