@@ -209,10 +209,15 @@ func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityU
 // r through: of process.run the program by its path (and its bytes, where it is not
 // the system's) and the subcommand, if its first argument looks like one; of a tool
 // that it writes no place that other programs run or obey; and of both the tier, the
-// workspace, the network and the capabilities. It is nil where none would: r itself
-// writes such a place, or policy does not know the program.
+// workspace, the network, the capabilities and an environment in which nothing differs
+// from every call's. It is nil where none would: r itself writes such a place or has
+// another environment, or policy does not know the program. Values of variables would
+// stand in the record of the denial, which keeps their names only.
 func shapeOf(r *Request) []string {
 	c := &r.Context
+	if len(c.envNames()) > 0 {
+		return nil
+	}
 	quoted := func(v string) string { return string(cedar.String(v).MarshalCedar()) }
 	var parts []string
 	if namesProgram(r) {
@@ -257,6 +262,7 @@ func shapeOf(r *Request) []string {
 	parts = append(parts, "context.network == "+quoted(cmp.Or(c.Network, NetworkFresh)))
 	set("egress_hosts", c.EgressHosts)
 	set("capabilities", c.Capabilities)
+	set("env_names", nil)
 	return parts
 }
 

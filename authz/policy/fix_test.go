@@ -190,6 +190,32 @@ func TestFixOfPlanted(t *testing.T) {
 	}
 }
 
+// TestFixOfEnvironment: a change offered for one call covers none with another
+// environment, and holds no value of a variable.
+func TestFixOfEnvironment(t *testing.T) {
+	plain := benchRequest()
+	plain.Context.Executable.Path = "/usr/bin/jq"
+	changed := func(env, code []string) Request {
+		r := plain
+		r.Context.Env, r.Context.EnvCode = env, code
+		r.Context.CapsuleDigest = canon.Sum([]byte(strings.Join(env, " ")))
+		return r
+	}
+	calls := []Request{plain, changed([]string{"HOME=/workspace"}, []string{"HOME"}), changed([]string{"X=zz9"}, nil), changed([]string{"X=zz8"}, nil)}
+	for i := range calls {
+		d := Default().Decide(calls[i])
+		s := loadWith(t, Default(), d.Fix)
+		if strings.Contains(d.Fix, "zz9") {
+			t.Errorf("the fix holds a value:\n%s", d.Fix)
+		}
+		for j := range calls {
+			if before, after := Default().Decide(calls[j]).Effect, s.Decide(calls[j]).Effect; (after > before) != (i == j) {
+				t.Errorf("offered for %v: of %v it makes %v from %v\n%s", calls[i].Context.Env, calls[j].Context.Env, after, before, d.Fix)
+			}
+		}
+	}
+}
+
 func TestFixFindsFreeID(t *testing.T) {
 	r := benchRequest()
 	r.Context.Executable.Path = "/usr/bin/jq"
