@@ -153,6 +153,31 @@ func (p *place) settled(name string) bool {
 	return p.settled(path.Dir(name))
 }
 
+// straight spells an absolute path without "..", as the kernel follows it: what
+// comes before one may be a link, and then the text alone leads elsewhere. It
+// is not ok where others than root can change what comes before.
+func (p *place) straight(name string) (plain string, ok bool) {
+	plain = "/"
+	for part := range strings.SplitSeq(name, "/") {
+		switch {
+		case part != "..":
+			plain = path.Join(plain, part)
+		case plain == "/" || plain == p.view: // neither is a link
+			plain = path.Dir(plain)
+		case !p.settled(plain):
+			return "", false
+		default:
+			h, err := pin.At(nil, plain, pin.Anywhere)
+			if err != nil { // nothing is there, so nothing is behind it
+				return plain, absent(err)
+			}
+			plain = path.Dir(h.Path)
+			h.Close()
+		}
+	}
+	return plain, true
+}
+
 // maxLibraries is how many places for libraries a program may name that are not
 // the system's own.
 const maxLibraries = 64
@@ -174,8 +199,12 @@ func (p *place) looseLibraries(program string, names []string) ([]string, error)
 			if !path.IsAbs(t) {
 				t = p.cwd + "/" + t
 			}
-			// Folders of the program itself are often left with "..".
-			if t = path.Clean(t); p.settled(t) || slices.Contains(out, t) {
+			if plain, ok := p.straight(t); ok {
+				if t = plain; p.settled(t) {
+					continue
+				}
+			}
+			if slices.Contains(out, t) {
 				continue
 			}
 			if err := checkText("names of libraries in the program", t); err != nil {

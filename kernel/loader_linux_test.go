@@ -4,7 +4,9 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -183,7 +185,7 @@ func withPlaces(loader string, tag elf.DynTag, places string) string {
 	}
 	head := make([]byte, header)
 	copy(head, "\x7fELF\x02\x01\x01")
-	le.PutUint16(head[16:], uint16(elf.ET_DYN))
+	le.PutUint16(head[16:], uint16(elf.ET_EXEC))
 	le.PutUint16(head[18:], map[string]uint16{"amd64": 62, "arm64": 183}[runtime.GOARCH])
 	le.PutUint64(head[32:], header)
 	le.PutUint16(head[54:], each)
@@ -191,11 +193,41 @@ func withPlaces(loader string, tag elf.DynTag, places string) string {
 	return string(append(head, b...))
 }
 
+// shallowLink is a link in a folder of the system to one that is less deep.
+func shallowLink(t *testing.T) (found string) {
+	t.Helper()
+	filepath.WalkDir("/usr", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.Type()&fs.ModeSymlink == 0 {
+			return nil
+		}
+		to, err := filepath.EvalSymlinks(name)
+		if err != nil || strings.Count(to, "/") >= strings.Count(name, "/") {
+			return nil
+		}
+		if fi, err := os.Stat(to); err != nil || !fi.IsDir() {
+			return nil
+		}
+		found = name
+		return fs.SkipAll
+	})
+	if found == "" {
+		t.Fatal("no folder of /usr has a link to a folder that is less deep")
+	}
+	return found
+}
+
 // TestLibraries: places of the workspace and others where the loader would look for
 // code are listed; those of the system are not.
 func TestLibraries(t *testing.T) {
 	loader := mustSeal(t, proposal("true")).capsule.Loader.Path
 	ws := t.TempDir()
+	// What follows a link and ".." is where the link leads, not where it stands.
+	link, up := shallowLink(t), ""
+	to, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up = link + strings.Repeat("/..", strings.Count(to, "/"))
 	for _, c := range []struct {
 		tag    elf.DynTag
 		places string
@@ -206,6 +238,9 @@ func TestLibraries(t *testing.T) {
 		{elf.DT_RUNPATH, "$ORIGIN/lib", []string{"/workspace/lib"}},
 		{elf.DT_RUNPATH, "${ORIGIN}/../lib", nil}, // /lib, from the workspace as well as from the root
 		{elf.DT_RUNPATH, "$ORIGIN/../workspace/l", []string{"/workspace/l"}},
+		{elf.DT_RUNPATH, up + "/workspace/lib", []string{"/workspace/lib"}},
+		{elf.DT_RUNPATH, "/usr/bin/../lib:/usr/none/../lib", nil},
+		{elf.DT_RUNPATH, "/workspace/sub/../../lib", []string{"/workspace/sub/../../lib"}},
 		{elf.DT_RPATH, "/tmp/x::rel", []string{"/tmp/x", "/workspace", "/workspace/rel"}},
 		{elf.DT_RPATH, "/workspace/lib:/usr/lib", []string{"/workspace/lib"}},
 		{elf.DT_RUNPATH, ws + "/lib", []string{ws + "/lib"}},

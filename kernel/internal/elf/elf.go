@@ -8,7 +8,9 @@
 //
 // It reads hostile files: at most 64 KiB of headers, of the dynamic section and
 // of names each, and follows no pointer out of the file. Headers that Linux
-// would refuse are refused, and those that could be read in two ways.
+// would refuse are refused, and those that could be read in two ways: the loader
+// reads memory, so a program that has one is refused where memory could hold
+// something else than the bytes of the file that are read here.
 //
 // What it does not protect against: a program that loads code by itself
 // (dlopen, mmap), and what its libraries ask for in their own headers.
@@ -16,10 +18,12 @@ package elf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -46,7 +50,7 @@ const (
 
 	typeExec, typeDyn = 2, 3
 
-	segLoad, segDynamic, segInterp = 1, 2, 3
+	segLoad, segDynamic, segInterp, segHeaders = 1, 2, 3, 6
 
 	dynNull, dynNeeded, dynStrtab, dynStrsz, dynRpath, dynRunpath = 0, 1, 5, 10, 15, 29
 
@@ -61,15 +65,24 @@ type segment struct {
 	offset, addr, size, inMem uint64
 }
 
+// table is where the program headers stand in the file.
+type table struct {
+	offset, size uint64
+	movable      bool // the kernel chooses the address of the program
+}
+
 // Read reads the headers of a 64-bit executable for this machine.
 func Read(f io.ReaderAt, size int64) (*Program, error) {
-	segments, err := segmentsOf(f, size)
+	segments, headers, err := segmentsOf(f, size)
 	if err != nil {
 		return nil, err
 	}
 	p := &Program{}
 	if p.Loader, err = loaderOf(f, segments); err != nil || p.Loader == "" {
 		return p, err // nothing reads the dynamic section of a program without a loader but itself
+	}
+	if err := checkMemory(segments, headers); err != nil {
+		return nil, err
 	}
 	p.Libraries, err = librariesOf(f, segments)
 	return p, err
@@ -93,36 +106,80 @@ func Check(head []byte) error {
 	return nil
 }
 
-func segmentsOf(f io.ReaderAt, size int64) ([]segment, error) {
+func segmentsOf(f io.ReaderAt, size int64) ([]segment, table, error) {
 	head := make([]byte, headerSize)
 	n, err := f.ReadAt(head, 0)
 	if err != nil && err != io.EOF {
-		return nil, err
+		return nil, table{}, err
 	}
 	if err := Check(head[:n]); err != nil {
-		return nil, err
+		return nil, table{}, err
 	}
 	if n < headerSize {
-		return nil, errors.New("ELF header cut short")
+		return nil, table{}, errors.New("ELF header cut short")
 	}
 	le := binary.LittleEndian
 	offset, each, count := le.Uint64(head[32:]), int(le.Uint16(head[54:])), int(le.Uint16(head[56:]))
 	switch {
 	case each != segmentSize || count == 0 || count*segmentSize > maxHeaders:
-		return nil, fmt.Errorf("%d program headers of %d bytes", count, each)
+		return nil, table{}, fmt.Errorf("%d program headers of %d bytes", count, each)
 	case offset > uint64(size):
-		return nil, errors.New("program headers lie outside the file")
+		return nil, table{}, errors.New("program headers lie outside the file")
 	}
 	b := make([]byte, count*segmentSize)
 	if err := readAll(f, b, offset); err != nil {
-		return nil, fmt.Errorf("program headers: %w", err)
+		return nil, table{}, fmt.Errorf("program headers: %w", err)
 	}
 	segments := make([]segment, count)
 	for i := range segments {
 		h := b[i*segmentSize:]
 		segments[i] = segment{kind: le.Uint32(h), offset: le.Uint64(h[8:]), addr: le.Uint64(h[16:]), size: le.Uint64(h[32:]), inMem: le.Uint64(h[40:])}
 	}
-	return segments, nil
+	return segments, table{offset, uint64(len(b)), le.Uint16(head[16:]) == typeDyn}, nil
+}
+
+// checkMemory refuses segments that could show the loader something else than what
+// stands in the file. The kernel maps whole pages, so what comes later covers what
+// shares a page with it. It hands the loader the address of the headers in memory,
+// by the last segment in which they begin, and the loader takes PT_PHDR for where
+// they ought to be: it looks for everything else as far from there.
+func checkMemory(segments []segment, headers table) error {
+	page := uint64(os.Getpagesize())
+	var end uint64
+	var in *segment
+	for i := range segments {
+		s := &segments[i]
+		if s.kind != segLoad {
+			continue
+		}
+		last := s.addr + s.inMem
+		switch {
+		case s.size > s.inMem || last < s.addr || last > 1<<62 || s.offset > 1<<62:
+			return errors.New("a segment lies outside of what can be loaded")
+		case s.addr&^(page-1) < end:
+			return errors.New("segments share a page, or do not ascend")
+		}
+		end = (last + page - 1) &^ (page - 1)
+		if headers.offset >= s.offset && headers.offset-s.offset < s.size {
+			in = s
+		}
+	}
+	if in == nil || headers.size > in.size-(headers.offset-in.offset) {
+		return errors.New("program headers are not in a segment that is loaded")
+	}
+	told := !headers.movable
+	for i := range segments {
+		if segments[i].kind != segHeaders {
+			continue
+		}
+		if told = true; segments[i].addr != in.addr+headers.offset-in.offset {
+			return errors.New("program headers are at another address than PT_PHDR says")
+		}
+	}
+	if !told {
+		return errors.New("has no PT_PHDR, without which the loader does not find it")
+	}
+	return nil
 }
 
 // loaderOf is the path in PT_INTERP. The kernel takes the first one and reads
@@ -166,18 +223,23 @@ func librariesOf(f io.ReaderAt, segments []segment) ([]string, error) {
 	if dynamic == nil {
 		return nil, nil
 	}
-	if dynamic.inMem > maxDynamic {
-		return nil, fmt.Errorf("dynamic section of %d bytes", dynamic.inMem)
-	}
-	b := make([]byte, dynamic.inMem&^15)
-	if err := readMemory(f, segments, b, dynamic.addr); err != nil {
-		return nil, fmt.Errorf("dynamic section: %w", err)
-	}
 	le := binary.LittleEndian
 	var table, length uint64
 	type name struct{ tag, at uint64 }
 	var names []name
-	for ; len(b) > 0; b = b[16:] {
+	var b []byte
+	for read := uint64(0); ; b = b[16:] { // it ends with dynNull, whatever size the header names
+		if len(b) < 16 {
+			if read >= maxDynamic {
+				return nil, errors.New("dynamic section is too long")
+			}
+			var err error
+			if b, err = readMemory(f, segments, dynamic.addr+read, 1024); err != nil || len(b) < 16 {
+				return nil, fmt.Errorf("dynamic section: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+			}
+			b = b[:len(b)&^15]
+			read += uint64(len(b))
+		}
 		tag, v := le.Uint64(b), le.Uint64(b[8:])
 		if tag == dynNull {
 			break
@@ -220,8 +282,8 @@ func librariesOf(f io.ReaderAt, segments []segment) ([]string, error) {
 func text(f io.ReaderAt, segments []segment, addr, most uint64) (string, error) {
 	var out []byte
 	for uint64(len(out)) < most {
-		b := make([]byte, min(256, most-uint64(len(out))))
-		if err := readMemory(f, segments, b, addr+uint64(len(out))); err != nil {
+		b, err := readMemory(f, segments, addr+uint64(len(out)), min(256, most-uint64(len(out))))
+		if err != nil {
 			return "", err
 		}
 		if i := bytes.IndexByte(b, 0); i >= 0 {
@@ -232,22 +294,19 @@ func text(f io.ReaderAt, segments []segment, addr, most uint64) (string, error) 
 	return "", errors.New("too long, or without an end")
 }
 
-// readMemory reads what the kernel maps at addr. Of segments that overlap the
-// later one counts; behind the bytes of the file there are zeros.
-func readMemory(f io.ReaderAt, segments []segment, b []byte, addr uint64) error {
-	for i := len(segments) - 1; i >= 0; i-- {
+// readMemory reads at most most bytes of what the kernel maps at addr, and at least
+// one: bytes of the file only. Behind them there may be zeros or not, by the
+// kernel's version and what may be written.
+func readMemory(f io.ReaderAt, segments []segment, addr, most uint64) ([]byte, error) {
+	for i := range segments {
 		s := &segments[i]
-		if s.kind != segLoad || addr < s.addr || addr-s.addr >= s.inMem || uint64(len(b)) > s.inMem-(addr-s.addr) {
-			continue
+		if s.kind == segLoad && addr >= s.addr && addr-s.addr < s.size {
+			at := addr - s.addr
+			b := make([]byte, min(most, s.size-at))
+			return b, readAll(f, b, s.offset+at)
 		}
-		at := addr - s.addr
-		clear(b)
-		if at >= s.size {
-			return nil
-		}
-		return readAll(f, b[:min(uint64(len(b)), s.size-at)], s.offset+at)
 	}
-	return errors.New("not in a segment that is loaded")
+	return nil, errors.New("not in a segment that is loaded")
 }
 
 func readAll(f io.ReaderAt, b []byte, offset uint64) error {

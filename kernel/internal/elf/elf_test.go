@@ -24,7 +24,7 @@ type image struct {
 
 func (m image) bytes() []byte {
 	le := binary.LittleEndian
-	count := len(m.loaders) + 1
+	count := len(m.loaders) + 2
 	if m.dynamic != nil {
 		count++
 	}
@@ -70,6 +70,9 @@ func (m image) bytes() []byte {
 	le.PutUint32(h, segLoad)
 	le.PutUint64(h[32:], uint64(len(b)))
 	le.PutUint64(h[40:], uint64(len(b)))
+	h = h[segmentSize:]
+	le.PutUint32(h, segHeaders)
+	le.PutUint64(h[16:], headerSize)
 	if m.spoil != nil {
 		b = m.spoil(b)
 	}
@@ -92,6 +95,10 @@ func TestRead(t *testing.T) {
 	first := func(at int, v uint64) func([]byte) []byte { // in the first program header
 		return func(b []byte) []byte { le.PutUint64(b[headerSize+at:], v); return b }
 	}
+	second := func(at int, v uint64) func([]byte) []byte { // in the second one
+		return first(segmentSize+at, v)
+	}
+	const dynDebug = 21
 	for name, c := range map[string]struct {
 		m         image
 		loader    string
@@ -128,6 +135,13 @@ func TestRead(t *testing.T) {
 		"name outside":        {m: image{[]string{ld}, dynamic(1, dynRunpath), "\x00/a\x00", nil}, err: "outside the table"},
 		"table outside":       {m: image{[]string{ld}, []uint64{dynStrtab, 1 << 40, dynStrsz, 9, dynRunpath, 1}, "\x00/a\x00", nil}, err: "not in a segment"},
 		"no table":            {m: image{[]string{ld}, []uint64{dynRunpath, 1}, "\x00/a\x00", nil}, err: "outside the table"},
+		"shown short":         {m: image{[]string{ld}, dynamic(4, dynRunpath), "\x00/a\x00", second(40, 0)}, loader: "/lib64/ld.so", libraries: "/a"},
+		"without an end":      {m: image{[]string{ld}, dynamic(4, dynRunpath), "\x00/a\x00", func(b []byte) []byte { b[len(b)-16] = dynDebug; return b }}, err: "dynamic section"},
+		"behind the file's":   {m: image{[]string{ld}, dynamic(4, dynRunpath), "\x00/a\x00", func(b []byte) []byte { le.PutUint64(b[headerSize+2*segmentSize+32:], uint64(len(b)-32)); return b }}, err: "dynamic section"},
+		"another's page":      {m: image{[]string{ld, ld}, dynamic(4, dynRunpath), "\x00/a\x00", first(0, segLoad)}, err: "share a page"},
+		"headers unloaded":    {m: image{loaders: []string{ld}, spoil: func(b []byte) []byte { le.PutUint64(b[headerSize+segmentSize+32:], 100); return b }}, err: "not in a segment"},
+		"headers elsewhere":   {m: image{loaders: []string{ld}, spoil: func(b []byte) []byte { le.PutUint64(b[headerSize+2*segmentSize+16:], 0x1040); return b }}, err: "PT_PHDR"},
+		"headers not said":    {m: image{loaders: []string{ld}, spoil: func(b []byte) []byte { b[headerSize+2*segmentSize] = 0; return b }}, err: "PT_PHDR"},
 		"names beyond bound":  {m: image{[]string{ld}, dynamic(1<<17, dynRunpath), "\x00" + strings.Repeat("x", 1<<17) + "\x00", nil}, err: "too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
