@@ -86,6 +86,13 @@ func locksOf(rdev uint64, paths ...string) (*locks, error) {
 	return nil, fmt.Errorf("terminal %d:%d cannot be opened, so other output could not be kept from it", unix.Major(rdev), unix.Minor(rdev))
 }
 
+// devices are the paths that may lead to the terminal of this number. One who asks
+// and one who writes take the first that does, or they would not have the same lock.
+func devices(rdev uint64) []string {
+	minor := unix.Minor(rdev)
+	return []string{fmt.Sprintf("/dev/pts/%d", minor), fmt.Sprintf("/dev/tty%d", minor), "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2", "/dev/console"}
+}
+
 // number returns f's descriptor if it is the device.
 func number(f *os.File, rdev uint64) (fd int, ok bool) {
 	control(f, func(n int) {
@@ -138,7 +145,10 @@ func streamOf(f *os.File) *stream {
 // a bounded piece of output.
 func (s *stream) enter(ctx context.Context) (leave func(), err error) {
 	s.once.Do(func() {
-		control(s.f, func(fd int) { s.locks, _ = locksOf(s.rdev, fmt.Sprintf("/proc/self/fd/%d", fd)) })
+		// A stream that is /dev/tty is not the device: it is found as who asks finds it.
+		control(s.f, func(fd int) {
+			s.locks, _ = locksOf(s.rdev, append(devices(s.rdev), fmt.Sprintf("/proc/self/fd/%d", fd))...)
+		})
 	})
 	l := s.locks
 	if l == nil { // nor can one that asks have them
@@ -176,8 +186,7 @@ func take(ctx context.Context, tty *os.File) (*hold, error) {
 	if !ok {
 		return nil, nil
 	}
-	minor := unix.Minor(rdev)
-	l, err := locksOf(rdev, fmt.Sprintf("/dev/pts/%d", minor), fmt.Sprintf("/dev/tty%d", minor), "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2", "/dev/console")
+	l, err := locksOf(rdev, devices(rdev)...)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,9 @@ import (
 // asHolder makes this test program hold the terminal that it names until it is killed.
 const asHolder = "PALYRA_TEST_HOLD"
 
+// asWriter makes it write to its controlling terminal, by this path, for a short time.
+const asWriter = "PALYRA_TEST_WRITE"
+
 func TestMain(m *testing.M) {
 	if path := os.Getenv(asHolder); path != "" {
 		dev, err := Open(context.Background(), path)
@@ -32,6 +36,16 @@ func TestMain(m *testing.M) {
 		fmt.Println("held")
 		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed
 		_ = dev.Close()
+		os.Exit(0)
+	}
+	if path := os.Getenv(asWriter); path != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*poll)
+		defer cancel()
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = io.WriteString(Raw(Guard(ctx, f)), "\x1b[2Jforged\n")
+		}
+		fmt.Print(err)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -235,6 +249,41 @@ func TestHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until(t, "the card\nafter it\n")
+}
+
+// TestHeldByAnyName: who writes to /dev/tty, and has no other descriptor of the
+// terminal, waits for the question as others do.
+func TestHeldByAnyName(t *testing.T) {
+	s := newScreen(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func() string {
+		cmd := exec.Command(exe)
+		cmd.Env = append(os.Environ(), asWriter+"=/dev/tty")
+		cmd.ExtraFiles = []*os.File{s.open(t)}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 3}
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	dev, err := Open(t.Context(), s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := write(); got != errHeld.Error() || s.text() != "" {
+		t.Errorf("during the question: %s, shown %q", got, s.text())
+	}
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := write(); got != "<nil>" {
+		t.Errorf("after it: %s", got)
+	}
+	s.until(t, "forged\n")
 }
 
 // TestHolderDies: nothing waits for a dead process.
