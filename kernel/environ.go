@@ -67,6 +67,11 @@ var codeNames = []string{
 	"PGSERVICEFILE",
 }
 
+// localeNames are variables with the name of a locale. With a slash it is a path to
+// the C library: to what it reads without checking, texts with formats for printf
+// among them. LANGUAGE climbs out of the folder of locales with "..", too.
+var localeNames = []string{"LANG", "LANGUAGE", "LC_*"}
+
 // changedEnv are the variables of a complete environment that do not have the
 // value that every call's have.
 func changedEnv(env []string) (out []string) {
@@ -108,7 +113,8 @@ func rank(e string) int {
 func (p *place) codeEnv(env []string) (names []string) {
 	for _, e := range changedEnv(env) {
 		name, value, _ := strings.Cut(e, "=")
-		if matchesName(codeNames, name) && !p.leadsToSystem(value) {
+		place := matchesName(codeNames, name) || matchesName(localeNames, name) && strings.Contains(value, "/")
+		if place && !p.leadsToSystem(value) {
 			names = append(names, name)
 		}
 	}

@@ -61,7 +61,13 @@ func TestCodeEnv(t *testing.T) {
 		{"TEXINPUTS=/usr/share;/workspace", true},
 		{"PKG_CONFIG_PATH=/workspace", true},
 		{"GOROOT=/workspace/go", true},
-		{"LANG=../../workspace", false}, // no place, to who reads it
+		{"LANG=de_DE.UTF-8", false},
+		{"LANG=/workspace", true},
+		{"LANGUAGE=de:en", false},
+		{"LANGUAGE=../../../workspace", true}, // below /usr/share/locale
+		{"LANGUAGE=de:../../../workspace", true},
+		{"LC_ALL=/usr/lib/locale/C.utf8", false},
+		{"LC_MESSAGES=/workspace/de", true},
 		{"CI=/workspace", false},
 	} {
 		p := proposal("true")
