@@ -194,6 +194,9 @@ func (a PatternArg) match(tool, s string, c *Call) bool {
 	case ArgWithin:
 		rest, ok := strings.CutPrefix(s, a.Text)
 		named := func(l string) bool { return l == rest || strings.HasSuffix(l, "/"+rest) }
+		if tool == processRun && slices.ContainsFunc(c.Absent, func(l string) bool { _, in := strings.CutPrefix(c.Cwd+"/", l+"/"); return in }) {
+			return false // more names have no file than the capsule lists: the workspace stands for them
+		}
 		return ok && beneath(rest) && !slices.ContainsFunc(c.Loose, named) &&
 			(tool != processRun || rest != "." && !slices.ContainsFunc(c.Folders, named) && !slices.ContainsFunc(c.Absent, named))
 	}
@@ -201,9 +204,11 @@ func (a PatternArg) match(tool, s string, c *Call) bool {
 }
 
 // beneath reports whether s is a relative path without tricks: clean, not going
-// up, no option, and of characters that a person sees as they are.
+// up, of characters that a person sees as they are, and no option nor what programs
+// take for more than the name of a file, which a file can have, too: "of=x" of dd,
+// "+cmd", "@list", "concat:a|b".
 func beneath(s string) bool {
-	if s == "" || s[0] == '/' || s[0] == '-' || path.Clean(s) != s || s == ".." || strings.HasPrefix(s, "../") {
+	if s == "" || strings.IndexByte("/-+@%!~", s[0]) >= 0 || strings.ContainsAny(s, "=:|") || path.Clean(s) != s || s == ".." || strings.HasPrefix(s, "../") {
 		return false
 	}
 	return Escape(s) == s // no control, bidi, zero-width or look-alike characters, no quotes
