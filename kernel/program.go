@@ -121,14 +121,19 @@ func below(root, name string) (rel string, ok bool) {
 }
 
 // beneath maps a path as the program spells it to one relative to the
-// workspace. Without ".." or where nothing before it is a link, that is exact;
-// where ".." leads out of the workspace and back, the text decides.
+// workspace. Without ".." or where nothing before it is a link of the workspace,
+// that is exact; where ".." leads out of the workspace and back, the text decides.
 func (p *place) beneath(name string) (string, bool) {
 	if p.workspace == nil {
 		return "", false
 	}
 	if !path.IsAbs(name) {
 		name = p.cwd + "/" + name
+	}
+	if strings.Contains(name, "..") {
+		if plain, ok := p.straight(name); ok {
+			name = plain
+		}
 	}
 	rel, ok := below(p.view, name)
 	if clean, inside := below(p.view, path.Clean(name)); !inside {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -126,6 +127,12 @@ func TestOperands(t *testing.T) {
 	os.Symlink("in", ws+"/link")
 	os.Symlink("/etc/passwd", ws+"/out")
 	os.Symlink("sub", ws+"/sublink")
+	shallow := shallowLink(t)
+	to, err := filepath.EvalSymlinks(shallow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := shallow + strings.Repeat("/..", strings.Count(to, "/")) // to who follows the link
 	syscall.Mkfifo(ws+"/fifo", 0o644)
 	for _, c := range []struct {
 		arg, cwd string
@@ -142,6 +149,9 @@ func TestOperands(t *testing.T) {
 		{"/../workspace/in", "", "/workspace/in"},
 		{"/usr/../workspace/in", "", "/workspace/in"},
 		{"../workspace/in", "", "/workspace/in"},
+		{root + "/workspace/in", "", "/workspace/in"},
+		{"--file=" + root + "/workspace/none", "", "/workspace/none absent"},
+		{".." + root + "/workspace/sub", "", "/workspace/sub directory"},
 		{"empty", "", "/workspace/empty"},
 		{"-f", "", "/workspace/-f"},
 		{"--file=in", "", "/workspace/in"},
