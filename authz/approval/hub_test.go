@@ -394,13 +394,13 @@ func TestPromptTricks(t *testing.T) {
 		q.Principal, q.Tool = trick, trick
 		q.Call = Call{Argv: []string{"true", trick}, Executable: "/bin/" + trick, Cwd: trick, Workspace: trick, EnvNames: []string{trick}, Stdin: trick, Tier: trick,
 			EgressHosts: []string{trick}, Capabilities: []string{trick}, Limits: trick, Script: trick, Operands: []Operand{{Path: trick}}, Loose: []string{trick},
-			EnvChanged: []string{trick}, Absent: []string{trick}, Libraries: []string{trick}}
+			EnvChanged: []string{trick}, Absent: []string{trick}, Libraries: []string{trick}, Folders: []string{trick}}
 		q.Why = []Why{{Policy: trick, Reason: trick, Where: trick}}
 		clean := question()
 		clean.Principal, clean.Tool = "x", "x"
 		clean.Call = Call{Argv: []string{"true", "x"}, Executable: "/bin/x", Cwd: "x", Workspace: "x", EnvNames: []string{"x"}, Stdin: "x", Tier: "x",
 			EgressHosts: []string{"x"}, Capabilities: []string{"x"}, Limits: "x", Script: "x", Operands: []Operand{{Path: "x"}}, Loose: []string{"x"},
-			EnvChanged: []string{"x"}, Absent: []string{"x"}, Libraries: []string{"x"}}
+			EnvChanged: []string{"x"}, Absent: []string{"x"}, Libraries: []string{"x"}, Folders: []string{"x"}}
 		clean.Why = []Why{{Policy: "x", Reason: "x", Where: "x"}}
 		p := Pattern{Tool: trick, Executable: trick, Argv: []PatternArg{{ArgExact, trick}, {ArgWithin, trick}, {ArgContent, trick}}, Cwd: trick, Workspace: trick,
 			Stdin: trick, EgressHosts: []string{trick}, Capabilities: []string{trick}, Tier: trick}

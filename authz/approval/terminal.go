@@ -263,6 +263,9 @@ func Card(r Request) string {
 	for _, l := range c.Loose {
 		row("NOT HELD", "%s may be another thing when it runs", shown(l))
 	}
+	for _, l := range c.Folders {
+		row("NOT HELD", "what is in %s when it runs", shown(l))
+	}
 	for _, l := range c.Libraries {
 		row("NOT HELD", "libraries from %s", shown(l))
 	}

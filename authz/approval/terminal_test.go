@@ -218,7 +218,7 @@ func TestCard(t *testing.T) {
 		Call: Call{
 			Argv: []string{"/usr/bin/cc", "-o", "a b", "evil\nApproval needed"}, Executable: "/usr/bin/x86_64-linux-gnu-gcc-14", Digest: exe,
 			Script: "/srv/tool", ScriptDigest: script, Operands: []Operand{{"/workspace/in.c", operand}}, EnvNames: []string{"LANG"}, EnvChanged: []string{"PATH=/workspace/bin\n"},
-			Absent: []string{"/workspace/late"}, Libraries: []string{"/workspace/lib"},
+			Absent: []string{"/workspace/late"}, Folders: []string{"/workspace/src"}, Libraries: []string{"/workspace/lib"},
 			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org"}, Capabilities: []string{"network", "process_exec"},
 			Planted: []Planted{{".git/hooks/x\n", "hook", "git runs it"}},
 			Stdin:   "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
@@ -230,7 +230,7 @@ func TestCard(t *testing.T) {
 		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`, // what runs
 		`"/workspace"`, `"/home/alice/src", WRITABLE`, `"example.org"`, "network, process_exec", `"LANG"`, "sealed", "wall 30s", // where, with what
 		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]", // what it reads
-		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late"`, `NOT HELD    libraries from "/workspace/lib"`, // what is loose
+		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late"`, `NOT HELD    what is in "/workspace/src" when it runs`, `NOT HELD    libraries from "/workspace/lib"`, // what is loose
 		`DANGER      ".git/hooks/x\n": git runs it (hook)`,
 		"the program can write (policy host_write_unless_approved, 30-sensitive.cedar:29)", "gives no reason (policy mine", // why
 	} {
@@ -260,6 +260,7 @@ func TestCardHidesNothing(t *testing.T) {
 		"egress":        {EgressHosts: append(slicesOf(5000, "junk"), last)},
 		"variable":      {EnvChanged: append(slicesOf(5000, "junk"), last)},
 		"absent":        {Absent: append(slicesOf(5000, "junk"), last)},
+		"folder":        {Folders: append(slicesOf(5000, "junk"), last)},
 		"library":       {Libraries: append(slicesOf(5000, "junk"), last)},
 		"capability":    {Capabilities: append(slicesOf(5000, "junk"), last)},
 	} {
