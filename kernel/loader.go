@@ -199,7 +199,8 @@ func (p *place) looseLibraries(program string, names []string) ([]string, error)
 			if !path.IsAbs(t) {
 				t = p.cwd + "/" + t
 			}
-			if plain, ok := p.straight(t); ok {
+			// $LIB and $PLATFORM may stand for several folders, which ".." then leaves.
+			if plain, ok := p.straight(t); ok && !(strings.Contains(t, "$") && strings.Contains(t, "..")) {
 				if t = plain; p.settled(t) {
 					continue
 				}

@@ -240,6 +240,7 @@ func TestLibraries(t *testing.T) {
 		{elf.DT_RUNPATH, "$ORIGIN/../workspace/l", []string{"/workspace/l"}},
 		{elf.DT_RUNPATH, up + "/workspace/lib", []string{"/workspace/lib"}},
 		{elf.DT_RUNPATH, "/usr/bin/../lib:/usr/none/../lib", nil},
+		{elf.DT_RUNPATH, "/usr/$LIB/../../../workspace/lib", []string{"/usr/$LIB/../../../workspace/lib"}},
 		{elf.DT_RUNPATH, "/workspace/sub/../../lib", []string{"/workspace/sub/../../lib"}},
 		{elf.DT_RPATH, "/tmp/x::rel", []string{"/tmp/x", "/workspace", "/workspace/rel"}},
 		{elf.DT_RPATH, "/workspace/lib:/usr/lib", []string{"/workspace/lib"}},
