@@ -182,6 +182,17 @@ func (p *place) straight(name string) (plain string, ok bool) {
 // the system's own.
 const maxLibraries = 64
 
+// longerOrigin reports whether a name has "$ORIGIN" as the beginning of a longer word.
+func longerOrigin(name string) bool {
+	word := func(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
+	for i, rest := range strings.Split(name, "$ORIGIN") {
+		if i > 0 && rest != "" && word(rest[0]) {
+			return true
+		}
+	}
+	return false
+}
+
 // looseLibraries are those of the places named in the headers of a program whose
 // content is not the system's, as the program sees them. $ORIGIN is the folder of
 // the program, or the root: a sealed copy lies in no folder.
@@ -193,6 +204,9 @@ func (p *place) looseLibraries(program string, names []string) ([]string, error)
 			tries = nil
 			for _, origin := range []string{path.Dir(program), "/"} {
 				tries = append(tries, strings.NewReplacer("$ORIGIN", origin, "${ORIGIN}", origin).Replace(name))
+			}
+			if longerOrigin(name) { // to glibc that is the name of a folder
+				tries = append(tries, name)
 			}
 		}
 		for _, t := range tries {

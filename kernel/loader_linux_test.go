@@ -236,6 +236,7 @@ func TestLibraries(t *testing.T) {
 		{elf.DT_NEEDED, "libc.so.6", nil},
 		{elf.DT_RUNPATH, "/usr/lib:/usr/lib/none:/usr/lib/$LIB", nil},
 		{elf.DT_RUNPATH, "$ORIGIN/lib", []string{"/workspace/lib"}},
+		{elf.DT_RUNPATH, "$ORIGINX/lib", []string{"/workspace/$ORIGINX/lib"}},
 		{elf.DT_RUNPATH, "${ORIGIN}/../lib", nil}, // /lib, from the workspace as well as from the root
 		{elf.DT_RUNPATH, "$ORIGIN/../workspace/l", []string{"/workspace/l"}},
 		{elf.DT_RUNPATH, up + "/workspace/lib", []string{"/workspace/lib"}},
