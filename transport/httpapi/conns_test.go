@@ -3,10 +3,12 @@ package httpapi
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -203,5 +205,58 @@ func TestLimitsFit(t *testing.T) {
 			t.Errorf("%d files: %+v", files, l)
 		}
 		newRooms(l) // panics for limits that contradict each other
+	}
+}
+
+// TestSlowBodies: bodies are counted before they are read. Who sends many, and
+// slowly, waits for their own; others do not, and the emergency stop for nothing.
+func TestSlowBodies(t *testing.T) {
+	const size = 64 << 10
+	r := newRig(t, func(c *Config) {
+		c.Limits.Body, c.Limits.Bodies, c.Limits.Write = size, 10*size, 200*time.Millisecond
+	})
+	body := `{"tool":"test.echo","input":{"text":"` + strings.Repeat("x", size-64) + `"}}`
+	var slow []net.Conn
+	for range 2 { // a fifth of all
+		c := r.dial("unix")
+		if _, err := fmt.Fprintf(c, "POST /api/v1/calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", size, body[:size/2]); err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, c)
+	}
+	for start := time.Now(); r.bodies.Held() < 2*size; {
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("%d bytes are counted", r.bodies.Held())
+		}
+	}
+	// One that does not say how much comes counts as the most.
+	for _, length := range []string{fmt.Sprintf("Content-Length: %d", len(body)), "Transfer-Encoding: chunked"} {
+		c := r.dial("unix")
+		if _, err := fmt.Fprintf(c, "POST /api/v1/calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n", length); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != 503 || !strings.Contains(string(b), `"budget_bodies"`) || !resp.Close {
+			t.Errorf("%s: %d %s, %v", length, resp.StatusCode, b, err)
+		}
+	}
+	r.want(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false}`), 200)
+	r.refused(r.send(post, "/api/v1/stop", `{"all":true,"deny_new":false`+strings.Repeat(" ", brakeBody)+`}`), 413, "body_too_large")
+	r.want(r.sendTCP(post, "/api/v1/calls", body, "Authorization: Bearer "+apitest.OwnerToken), 200)
+	for _, c := range slow {
+		c.Close()
+	}
+	for range 20 { // none is held on to
+		r.want(r.send(post, "/api/v1/calls", body), 200)
+		r.refused(r.send(post, "/api/v1/calls", body[:size/2]), 400, "json_syntax")
+	}
+	for start := time.Now(); r.bodies.Held() > 0; {
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("%d bytes stay counted", r.bodies.Held())
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/kernel/hub"
@@ -196,12 +199,26 @@ func (x *exchange) readBody() error {
 		return err
 	}
 	limit := x.s.lim.Body
+	if x.rt.brake {
+		limit = min(limit, brakeBody)
+	}
 	tooLarge := usage("body_too_large", "read body", fmt.Errorf("more than %d bytes", limit))
 	if x.r.ContentLength > limit {
 		x.w.Header().Set("Connection", "close") // what we do not read
 		return tooLarge
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, limit))
+	if !x.rt.brake { // which nothing that others send may hold up
+		if err := x.roomForBody(limit); err != nil {
+			x.w.Header().Set("Connection", "close")
+			return err
+		}
+	}
+	var in bytes.Buffer
+	if n := x.r.ContentLength; n > 0 {
+		in.Grow(int(n) + bytes.MinRead) // no more than was counted
+	}
+	_, err := in.ReadFrom(http.MaxBytesReader(x.w, x.r.Body, limit))
+	b := in.Bytes()
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return tooLarge
 	} else if err != nil {
@@ -219,6 +236,31 @@ func (x *exchange) readBody() error {
 		return fault.New(fault.Canceled, "connection_gone", "read body", err)
 	}
 	return nil
+}
+
+// brakeBody bounds the body of an emergency stop, which is not counted.
+const brakeBody = 4 << 10
+
+// roomForBody takes room for the body before any of it is read: a body that comes
+// slowly holds memory for as long as one that is worked on. It waits in line for as
+// long as a client has to take an answer.
+func (x *exchange) roomForBody(limit int64) error {
+	n := x.r.ContentLength
+	if n < 0 {
+		n = limit // it does not say
+	}
+	p := peerOf(x.r)
+	o := budget.Owner{Name: x.caller.User, Reserve: p.unix && x.caller.Role == roleOwner && x.caller.Token == ""}
+	ctx, cancel := context.WithTimeout(x.r.Context(), x.s.lim.Write)
+	defer cancel()
+	hold, err := x.s.bodies.Wait(ctx, o, n)
+	if err != nil && x.r.Context().Err() == nil && ctx.Err() != nil {
+		hold, err = x.s.bodies.Take(o, n) // or it says why not
+	}
+	if err == nil {
+		hold.Keep(x.r.Context())
+	}
+	return err
 }
 
 func checkContentType(h http.Header) error {

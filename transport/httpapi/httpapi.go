@@ -90,6 +90,7 @@ type Config struct {
 // its default.
 type Limits struct {
 	Body   int64 // bytes of a request's body; 1 MiB
+	Bodies int64 // of the bodies of all requests under way, a fifth of it for one principal, and a fifth for owners at the socket alone; 80 MiB or 10 bodies
 	Header int   // bytes of a request's header; 16 KiB
 	Depth  int   // nesting of JSON; 32
 
@@ -127,6 +128,10 @@ func (l Limits) orDefaults() Limits {
 	if l.Body <= 0 {
 		l.Body = 1 << 20
 	}
+	if l.Bodies <= 0 {
+		l.Bodies = 80 << 20
+	}
+	l.Bodies = max(l.Bodies, 10*l.Body)
 	num(&l.Header, 16<<10)
 	num(&l.Depth, 32)
 	if l.Rate == 0 {
@@ -167,9 +172,10 @@ type Server struct {
 	openapi func() ([]byte, error)
 
 	rooms    *rooms
-	callers  *buckets // requests, by principal
-	failures *buckets // failed authentications; see failureKey
-	noise    *buckets // lines of the log that anybody can cause
+	bodies   *budget.Pool // bytes of bodies, from before they are read until the answer is written
+	callers  *buckets     // requests, by principal
+	failures *buckets     // failed authentications; see failureKey
+	noise    *buckets     // lines of the log that anybody can cause
 }
 
 var _ http.Handler = (*Server)(nil)
@@ -190,6 +196,7 @@ func New(cfg Config) (*Server, error) {
 		s.cfg.Ready = func(context.Context) error { return nil }
 	}
 	s.rooms, s.callers = newRooms(s.lim), newBuckets(s.lim.Rate, s.lim.Burst)
+	s.bodies = budget.New(budget.Limits{Name: "bodies", Total: s.lim.Bodies, Each: s.lim.Bodies / 5, Reserve: s.lim.Bodies / 5, Line: 512})
 	s.failures, s.noise = newBuckets(failureRate, failureBurst), newBuckets(noiseRate, noiseBurst)
 	s.routes = table()
 	s.streams = newStreams(cfg.Hub, cfg.Check, s.lim, s.log)
@@ -198,6 +205,9 @@ func New(cfg Config) (*Server, error) {
 	s.register()
 	return s, nil
 }
+
+// Pools are the budgets of what requests hold here, for metrics.
+func (s *Server) Pools() []*budget.Pool { return []*budget.Pool{s.bodies} }
 
 // Operations is the table of what can be asked.
 func Operations() []api.Operation {
