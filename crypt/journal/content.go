@@ -246,16 +246,53 @@ func (j *Journal) Content(index uint64) ([]byte, error) {
 }
 
 // Entries reads the entries from index from up to but not including to. They
-// are not checked against the tree: Check does that. Nothing may be appended or
-// closed inside the loop.
+// are not checked against the tree: Check does that. What is appended inside the
+// loop is not in it. The loop holds up no append, however long it takes.
 func (j *Journal) Entries(from, to uint64) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		j.mu.RLock()
-		defer j.mu.RUnlock()
-		if j.closed {
-			yield(Record{}, errClosed("read journal"))
-			return
+		to = min(to, j.Size())
+		for {
+			batch, err := j.records(from, to)
+			for _, r := range batch {
+				if !yield(r, nil) {
+					return
+				}
+				from++
+			}
+			if err != nil {
+				yield(Record{Index: from}, err)
+				return
+			}
+			if from >= to {
+				return
+			}
 		}
-		j.snapshot().entries(from, to)(yield)
 	}
+}
+
+// A batch is as many records as are read under one lock: these, or the first that
+// bring its content to this many bytes.
+const (
+	batchRecords = 64
+	batchBytes   = 256 << 10
+)
+
+// records reads the next ones, at least one if there is no error.
+func (j *Journal) records(from, to uint64) (rs []Record, err error) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.closed {
+		return nil, errClosed("read journal")
+	}
+	bytes := 0
+	for r, e := range j.snapshot().entries(from, to) {
+		if e != nil {
+			return rs, e
+		}
+		rs = append(rs, r)
+		if bytes += len(r.Content); len(rs) == batchRecords || bytes >= batchBytes {
+			break
+		}
+	}
+	return rs, nil
 }

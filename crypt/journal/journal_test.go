@@ -396,3 +396,44 @@ func TestFirstUseFlushes(t *testing.T) {
 }
 
 func sum(parts ...[]byte) [32]byte { return sha256.Sum256(bytes.Join(parts, nil)) }
+
+// TestAppendWhileReading: whoever reads, and takes their time over it, holds up no
+// append, and gets what there was when they began.
+func TestAppendWhileReading(t *testing.T) {
+	h := newHouse(t)
+	j := h.open(t, Options{})
+	const n = 3 * tileWidth / 2 // in bundles and in the write-ahead file
+	fill(t, j, 0, n)
+	if err := j.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	next := 0
+	for rec, err := range j.Entries(1, 2*n) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next++; rec.Index != uint64(next) || !bytes.Equal(rec.Leaf, leafN(next)) || !bytes.Equal(rec.Content, contentN(next)) {
+			t.Fatalf("entry %d, want %d", rec.Index, next)
+		}
+		if next%100 != 0 {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := j.Append(ctx, Entry{Leaf: leafN(n), Content: contentN(n)})
+		cancel()
+		if err != nil {
+			t.Fatalf("while entry %d is read: %v", next, err)
+		}
+	}
+	if next != n-1 {
+		t.Errorf("the last entry was %d, want %d", next, n-1)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range j.Entries(0, 1) {
+		if fault.ReasonOf(err) != fault.ReasonOf(errClosed("read journal")) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}

@@ -89,6 +89,8 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 		return none, err
 	}
 	defer release()
+	ctx, over := h.works.begin(ctx, c)
+	defer over()
 	s, err := h.k.JournalStatus()
 	if err != nil {
 		return none, err
@@ -97,11 +99,11 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 	if from >= s.Size {
 		return v, nil
 	}
-	to, bytes := min(from+uint64(limit), s.Size), 0
+	to, bytes, looked := min(from+uint64(limit), s.Size), 0, 0
 	policies := h.seesPolicy(c)
 	for rec, err := range h.k.JournalEntries(from, to) {
-		if err == nil {
-			err = ctx.Err()
+		if err == nil && ctx.Err() != nil {
+			err = fault.New(fault.Canceled, "canceled", "list journal", context.Cause(ctx))
 		}
 		if err != nil {
 			return none, err
@@ -117,7 +119,8 @@ func (h *Hub) JournalEntries(ctx context.Context, c hub.Caller, from uint64, lim
 			e.Statement = nil
 		}
 		v.Items = append(v.Items, e.JournalEntry)
-		if bytes += len(e.Statement); bytes >= pageBytes {
+		bytes, looked = bytes+len(e.Statement), looked+len(rec.Content)
+		if bytes >= pageBytes || looked >= scanBytes { // what is left out costs, too
 			to = rec.Index + 1
 			break
 		}
