@@ -188,6 +188,9 @@ func (h *Hub) PutMember(ctx context.Context, c hub.Caller, m hub.Member) (hub.Me
 	if err := h.ask(c, "PutMember"); err != nil {
 		return hub.Member{}, err
 	}
+	if err := (quota{h}).Check(c.User); err != nil {
+		return hub.Member{}, err
+	}
 	got, err := h.access.SetMember(ctx, holder(c), m.Principal, access.Role(m.Role), uint64(max(m.Version, 0)))
 	if err != nil {
 		return hub.Member{}, h.byRegistry(c, "change member", err)
@@ -333,6 +336,9 @@ func (h *Hub) Doctor(ctx context.Context, c hub.Caller) (hub.Doctor, error) {
 // public keys, and no private key: that is for whoever is root on the machine.
 func (h *Hub) Backup(ctx context.Context, c hub.Caller, r hub.BackupRequest, w io.Writer) (hub.BackupInfo, error) {
 	if err := h.ask(c, "Backup"); err != nil {
+		return hub.BackupInfo{}, err
+	}
+	if err := (quota{h}).Check(c.User); err != nil {
 		return hub.BackupInfo{}, err
 	}
 	out := &counted{w: w}

@@ -325,19 +325,24 @@ func (b *brake) denies() bool {
 	return b.denied
 }
 
-// engage denies new runs from now on. It waits for nothing.
-func (b *brake) engage(o *owed) (turn uint64) {
+// engage denies new runs from now on, and reports whether they were not denied
+// before. One that was denied already and is not to be recorded leaves no trace. It
+// waits for nothing.
+func (b *brake) engage(o *owed, record bool) (turn uint64, changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	changed = !b.denied || !b.want
 	b.denied = true
 	b.allow(false)
 	if !b.want {
 		b.want = true
 		b.turn++
 	}
-	b.owed = o
+	if changed || record {
+		b.owed = o
+	}
 	b.orderLocked()
-	return b.turn
+	return b.turn, changed
 }
 
 // logLater puts a stop into the journal as soon as that takes it. deny is true for

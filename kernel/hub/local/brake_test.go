@@ -81,7 +81,7 @@ func within(d time.Duration) context.Context {
 // pull is a stop as Hub.Stop makes one.
 func pull(b *brake) []string {
 	o := &owed{Principal: "uid:7", Surface: "unix", Time: time.Unix(1, 0).UTC()}
-	turn := b.engage(o)
+	turn, _ := b.engage(o, true)
 	pending := b.await(within(time.Second), turn, nil)
 	a := b.logLater(&stopAct{owed: o, act: o.act(nil)})
 	return append(pending, b.await(within(time.Second), 0, a)...)

@@ -94,6 +94,9 @@ func (h *Hub) Reload(ctx context.Context, c hub.Caller) (hub.PolicyInfo, error) 
 	if err := h.ask(c, "Reload"); err != nil {
 		return hub.PolicyInfo{}, err
 	}
+	if err := (quota{h}).Check(c.User); err != nil {
+		return hub.PolicyInfo{}, err
+	}
 	old := h.k.PolicySet().Digest()
 	if err := h.k.Reload(); err != nil {
 		return hub.PolicyInfo{}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -167,5 +168,70 @@ func TestRetainFairly(t *testing.T) {
 	}
 	if has(bob, big[0]) || has(bob, big[1]) || !has(bob, big[2]) || !has(bob, big[3]) {
 		t.Error("whoever held most did not lose the oldest")
+	}
+}
+
+// TestJournalQuotaOfActs: what a principal does besides calls counts, too. Its
+// emergency stop works for ever; one that has nothing to do is not recorded then.
+func TestJournalQuotaOfActs(t *testing.T) {
+	h := newHouse(t, func(cfg *Config, _ *kernel.Config) { cfg.JournalEach = 32 << 10 })
+	ctx := t.Context()
+	size := func() uint64 {
+		s, err := h.JournalStatus(ctx, h.owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Size
+	}
+	alice, admin := h.member(2001, access.Operator), h.member(2003, access.Admin)
+	stop := func(r hub.StopRequest) hub.Stopped {
+		t.Helper()
+		s, err := h.Stop(ctx, alice, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	began := size()
+	for range 200 {
+		stop(hub.StopRequest{})
+	}
+	if n := size() - began; n == 0 || n > 100 {
+		t.Errorf("200 stops are %d entries", n)
+	}
+	if s := stop(hub.StopRequest{All: true, DenyNew: true}); !s.DenyNew || s.LogIndex == 0 {
+		t.Errorf("a stop that denies: %+v", s)
+	}
+	for range 2 {
+		if s := stop(hub.StopRequest{All: true, DenyNew: true}); !s.DenyNew || s.LogIndex != 0 {
+			t.Errorf("one that changes nothing: %+v", s)
+		}
+	}
+
+	began = size()
+	for range 200 {
+		m, err := h.PutMember(ctx, admin, hub.Member{Principal: "uid:2004", Role: "operator"})
+		if err == nil {
+			err = h.RemoveMember(ctx, admin, m.Principal, m.Version)
+		}
+		if fault.ReasonOf(err) == "quota_journal" {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := size() - began; n == 0 || n > 100 {
+		t.Errorf("changes of members are %d entries", n)
+	}
+	_, reload := h.Reload(ctx, admin)
+	_, resume := h.Resume(ctx, admin)
+	_, backup := h.Backup(ctx, admin, hub.BackupRequest{}, io.Discard)
+	for what, err := range map[string]error{"reload": reload, "resume": resume, "backup": backup} {
+		if r := fault.ReasonOf(err); r != "quota_journal" && (what != "backup" || r != "permission_denied") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if s, err := h.Resume(ctx, h.owner); err != nil || s.DenyNew {
+		t.Errorf("the owner's resume: %+v, %v", s, err)
 	}
 }

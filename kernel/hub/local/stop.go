@@ -25,7 +25,9 @@ func (a *artifact) Info() hub.ArtifactInfo { return a.info }
 
 // Stop implements hub.Hub. It acts first and writes then: what runs is told to
 // end, and nothing new begins, before anything waits for a disk. It waits for no
-// lock, line or hash that a request holds, and for a bounded time for the rest.
+// lock, line or hash that a request holds, and for a bounded time for the rest. No
+// quota keeps it from what it does; one that had nothing to do is not recorded of a
+// principal that has used up what it may leave in the journal.
 func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.Stopped, error) {
 	if err := h.askStop(c); err != nil {
 		return hub.Stopped{}, err
@@ -35,9 +37,11 @@ func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.St
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience) // once begun it is finished
 	defer cancel()
+	records := quota{h}.Check(c.User) == nil // also what comes to nothing
+	changed := false
 	o, turn := &owed{Principal: c.User, Surface: c.Surface, Token: c.Token, Time: time.Now().UTC()}, uint64(0)
 	if r.DenyNew {
-		turn = h.brake.engage(o)
+		turn, changed = h.brake.engage(o, records)
 	}
 	if r.All {
 		h.works.stop("")
@@ -57,6 +61,9 @@ func (h *Hub) Stop(ctx context.Context, c hub.Caller, r hub.StopRequest) (hub.St
 	h.cfg.TestOnlyStep("stop:cancelled")
 	pending := h.brake.await(ctx, turn, nil)
 	h.cfg.TestOnlyStep("stop:durable")
+	if !records && !changed && n == 0 && grants == 0 {
+		return hub.Stopped{DenyNew: h.brake.denies(), Left: left, Pending: pending}, nil
+	}
 	a := &stopAct{act: o.act(map[string]string{
 		"all": strconv.FormatBool(r.All), "deny_new": strconv.FormatBool(r.DenyNew), "cancelled": strconv.Itoa(n), "grants": strconv.Itoa(grants)})}
 	if r.DenyNew {
@@ -96,6 +103,9 @@ const surfaceUnix = "unix"
 func (h *Hub) Resume(ctx context.Context, c hub.Caller) (hub.Stopped, error) {
 	if err := h.ask(c, "Resume"); err != nil {
 		return hub.Stopped{}, err
+	}
+	if err := (quota{h}).Check(c.User); err != nil { // each resume, and the stop before it, stays in the journal
+		return hub.Stopped{DenyNew: h.brake.denies()}, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumePatience)
 	defer cancel()
