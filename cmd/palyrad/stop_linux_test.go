@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,10 +23,21 @@ import (
 // TestStopAmidEverything: the emergency stop answers while requests hold all that
 // they can hold, before any of it is released: files of which one hangs are being
 // sealed, policies are tested, questions wait, connections idle at their limit, an
-// answer is not read, and as root the disk is full. It is in force after kill -9.
+// answer is not read, and as root the disk is full, strangers fill the socket, and a
+// member does with bodies that do not come. So it does while another process keeps
+// the journal locked. It is in force after kill -9.
 func TestStopAmidEverything(t *testing.T) {
 	p := newCrowdedPlace(t)
-	p.crowded("journal.min_free = 0\nlimits.concurrency = 64\nlimits.sealed = \"16GiB\"\nlimits.sealed_per_principal = \"8GiB\"\nlisten.http = \"127.0.0.1:0\"\n")
+	root, more := os.Geteuid() == 0, ""
+	if root {
+		more = fmt.Sprintf("listen.socket_group = \"%d\"\n", strangers)
+		for dir := p.dir; dir != os.TempDir(); dir = filepath.Dir(dir) {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p.crowded(more + "journal.min_free = 0\nlimits.concurrency = 64\nlimits.sealed = \"16GiB\"\nlimits.sealed_per_principal = \"8GiB\"\nlisten.http = \"127.0.0.1:0\"\n")
 	if err := os.WriteFile(filepath.Join(p.dir, "policy", "all.cedar"), []byte(`@id("most")
 permit (principal, action, resource) unless { resource == Palyra::Tool::"fs.write_file" };
 @id("asked")
@@ -34,7 +46,6 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 		t.Fatal(err)
 	}
 	state := filepath.Join(p.dir, "state")
-	root := os.Geteuid() == 0
 	if root {
 		if err := os.Mkdir(state, 0o700); err != nil {
 			t.Fatal(err)
@@ -79,6 +90,17 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 		}
 		defer conn.Close()
 		fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	}
+	if root {
+		const member = strangers - 1
+		r.makeOperator(member)
+		for _, conn := range p.dialAs(strangers, 600) {
+			defer conn.Close()
+		}
+		for _, conn := range p.dialAs(member, 1100) {
+			defer conn.Close()
+			fmt.Fprint(conn, "POST /api/v1/calls HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{")
+		}
 	}
 	conn, err := net.Dial("unix", p.sock)
 	if err != nil {
@@ -144,11 +166,26 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 		t.Errorf("the disk is full, and this is pending: %q", s.Pending)
 	}
 	r.refused(403, "stopped", "POST", "/api/v1/calls", echo)
-	// A second one answers, too.
+	// A second one answers, too, while a process that stands still has the journal.
+	lock, err := os.OpenFile(filepath.Join(state, "journal", "lock"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
 	r.stop(&s)
+	if took := time.Since(began); took > 4*time.Second || !s.DenyNew || !slices.Contains(s.Pending, "journal") || slices.Contains(s.Pending, "brake") {
+		t.Errorf("while the journal is locked: after %v: %+v", took, s)
+	}
 
 	r.signal(syscall.SIGKILL)
 	r.exit()
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
 	release() // nobody is there any more
 	if root {
 		if err := ballast.Truncate(0); err != nil {
@@ -176,6 +213,57 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 	p.restarted()
 	r = p.start()
 	r.call(echo)
+}
+
+// makeOperator makes a user a member.
+func (r *running) makeOperator(uid int) {
+	r.t.Helper()
+	req, err := http.NewRequest("PUT", fmt.Sprintf("http://localhost/api/v1/members/uid:%d", uid), strings.NewReader(`{"role":"operator"}`))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("If-None-Match", "*")
+	resp, err := r.client().Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		r.t.Fatalf("make %d an operator: %d\n%s", uid, resp.StatusCode, r.log)
+	}
+}
+
+// strangers is a user without a role, and the group that may open the socket.
+const strangers = 65534
+
+// dialAs opens connections to the socket as another user, for which it must be root.
+// Only the thread that does it is that user, and ends with it.
+func (p *place) dialAs(uid uintptr, n int) (conns []net.Conn) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good
+		same := ^uintptr(0)
+		_, _, group := syscall.RawSyscall(syscall.SYS_SETRESGID, same, strangers, same)
+		_, _, user := syscall.RawSyscall(syscall.SYS_SETRESUID, same, uid, same)
+		if group != 0 || user != 0 {
+			done <- errors.Join(group, user)
+			return
+		}
+		for range n {
+			c, err := net.Dial("unix", p.sock)
+			if err != nil {
+				done <- err
+				return
+			}
+			conns = append(conns, c)
+		}
+		done <- nil
+	}()
+	if err := <-done; err != nil {
+		p.t.Fatal(err)
+	}
+	return conns
 }
 
 // stop is the emergency stop, which has no idempotency key.
