@@ -20,7 +20,14 @@ type Budgets struct {
 	// Sealing counts the calls that are being sealed. One that hangs in a file
 	// system keeps its place, though its caller has left.
 	Sealing *budget.Pool
+	// Files counts the descriptors of sealed copies of operands, of which one call
+	// can have many and none other knows: it holds them while a question waits.
+	Files *budget.Pool
 }
+
+// OperandFiles returns how many descriptors [Budgets.Files] are in a process that
+// may have so many: half, and enough for some calls in any case.
+func OperandFiles(most int64) int64 { return max(4*maxMounted, most/2) }
 
 // maxSealedMemory bounds what Budgets take by default, in bytes.
 const maxSealedMemory = 2 << 30
@@ -51,7 +58,13 @@ func ownBudgets() *Budgets {
 }
 
 func newBudgets(sealed, each, reserve int64) *Budgets {
+	files := budget.Limits{Name: "files", Total: OperandFiles(budget.Files())}
+	if reserve > 0 {
+		files.Reserve = files.Total / 8
+		files.Each = (files.Total - files.Reserve) / 2
+	}
 	return &Budgets{
+		Files:   budget.New(files),
 		Sealed:  budget.New(budget.Limits{Name: "sealed", Total: sealed, Each: each, Reserve: reserve}),
 		Sealing: budget.New(budget.Limits{Name: "sealing", Total: 64, Each: 24, Reserve: 8, Line: 2048}),
 	}
@@ -63,7 +76,7 @@ func (who *Caller) owner() budget.Owner {
 }
 
 // Pools are all of them, for metrics.
-func (b *Budgets) Pools() []*budget.Pool { return []*budget.Pool{b.Sealed, b.Sealing} }
+func (b *Budgets) Pools() []*budget.Pool { return []*budget.Pool{b.Sealed, b.Sealing, b.Files} }
 
 // Budgets returns those of this Kernel.
 func (k *Kernel) Budgets() *Budgets { return k.cfg.Budgets }

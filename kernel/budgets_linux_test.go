@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"palyra/authz/policy"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/kernel/internal/digests"
 )
@@ -170,5 +172,48 @@ func TestSealHangs(t *testing.T) {
 		t.Errorf("%d places while it hangs", n)
 	}
 	close(hang)
+	k.givenBack(t)
+}
+
+// TestFilesBudget: descriptors of sealed operands are bounded, for each principal
+// and in all, and held until the call is over.
+func TestFilesBudget(t *testing.T) {
+	dir := t.TempDir()
+	argv := []string{"true"}
+	for i := range 3 {
+		name := fmt.Sprintf("f%d", i)
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		argv = append(argv, name)
+	}
+	b := NewBudgets(0, 0)
+	if l := b.Files.Limits(); l.Each < maxMounted || l.Each > l.Total/2 || l.Reserve == 0 || l.Total > max(4*maxMounted, budget.Files()/2) {
+		t.Errorf("by default: %+v", l)
+	}
+	b.Files = budget.New(budget.Limits{Name: "files", Total: 10, Each: 5, Reserve: 3})
+	k := newKernel(Config{Budgets: b})
+	p := *proposal(argv...)
+	p.Workspace = dir
+	var held []*sealed
+	for i, c := range []struct{ who, reason string }{
+		{"a", ""}, {"a", "budget_files"}, {"b", ""}, {"c", "budget_files"},
+	} {
+		who := &Caller{Principal: policy.LocalUser(c.who)}
+		s, _, err := k.sealAside(t.Context(), who, p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, s)
+		if err := k.holdOperands(t.Context(), who, s); fault.ReasonOf(err) != c.reason {
+			t.Errorf("%d: %v, want %q", i, err, c.reason)
+		}
+	}
+	if n := b.Files.Held(); n != 6 {
+		t.Errorf("%d descriptors are held", n)
+	}
+	for _, s := range held {
+		s.close()
+	}
 	k.givenBack(t)
 }

@@ -39,6 +39,7 @@ type sealed struct {
 	copies   []*os.File   // sealed copies of operands, made by holdOperands
 	stdin    *pin.Sealed  // nil unless Stdin is sealed
 	hold     *budget.Hold // the memory of all copies
+	numbers  *budget.Hold // the descriptors of copies
 
 	closing sync.Once
 	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 it is closed
@@ -178,6 +179,7 @@ func (s *sealed) giveBack() {
 		s.stdin.File.Close()
 	}
 	s.hold.Release()
+	s.numbers.Release()
 }
 
 // holdOperands seals copies of the operands, because a person will be asked. It
@@ -188,6 +190,9 @@ func (k *Kernel) holdOperands(ctx context.Context, who *Caller, s *sealed) (err 
 		return fault.New(fault.Refused, "operands_need_tier_c", "seal files for approval",
 			fmt.Errorf("at tier b a file can change between approval and use")).
 			WithHint("use tier c, or pass the content on standard input")
+	}
+	if s.numbers, err = k.cfg.Budgets.Files.Take(who.owner(), int64(len(s.operands))); err != nil {
+		return err
 	}
 	place, err := k.cfg.Budgets.Sealing.Wait(ctx, who.owner(), 1)
 	if err != nil {

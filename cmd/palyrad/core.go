@@ -154,9 +154,9 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 }
 
 // connectionFiles is how many descriptors connections may take: what the host
-// gives this process, without those of store, journal and cells.
+// gives this process, without those of store, journal, cells and sealed operands.
 func connectionFiles(cfg *config.Config) int {
-	return max(minFiles, maxFiles()-ownFiles-callFiles*int(cfg.Limits.Concurrency))
+	return max(minFiles, maxFiles()-ownFiles-callFiles*int(cfg.Limits.Concurrency)-int(kernel.OperandFiles(int64(maxFiles()))))
 }
 
 // How many descriptors this process needs for itself and for each call at work,
