@@ -270,23 +270,26 @@ func (b *brake) mark(context.Context) error {
 // scribe makes the store say what is wanted and puts stops into the journal.
 func (b *brake) scribe(ctx context.Context) error {
 	var errs []error
-	b.mu.Lock()
-	want, turn, done := b.want, b.turn, b.rowed.done
-	b.mu.Unlock()
-	if done < turn {
-		err := b.row(ctx, want)
-		b.mu.Lock()
-		if err == nil {
-			b.rowed.done = turn
-			b.orderLocked() // the file may follow
-		} else {
-			b.rowed.tried, b.rowed.err = turn, err
-			errs = append(errs, err)
-			b.tellLocked()
-		}
-		b.mu.Unlock()
-	}
+	var failed uint64 // the turn that the store did not take
 	for {
+		// Before each act: while stops keep coming there is always one more.
+		b.mu.Lock()
+		want, turn, done := b.want, b.turn, b.rowed.done
+		b.mu.Unlock()
+		if done < turn && failed != turn {
+			err := b.row(ctx, want)
+			b.mu.Lock()
+			if err == nil {
+				b.rowed.done = turn
+				b.orderLocked() // the file may follow
+			} else {
+				failed = turn
+				b.rowed.tried, b.rowed.err = turn, err
+				errs = append(errs, err)
+				b.tellLocked()
+			}
+			b.mu.Unlock()
+		}
 		b.mu.Lock()
 		var a *stopAct
 		if len(b.acts) > 0 {

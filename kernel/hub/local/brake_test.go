@@ -205,3 +205,33 @@ func TestBrakeFile(t *testing.T) {
 		b.close()
 	}
 }
+
+// TestRowBetweenActs: the store has a stop before the journal has all that came
+// before it, however fast others come.
+func TestRowBetweenActs(t *testing.T) {
+	b, err := openBrake(t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := func(n int) {
+		for range n {
+			b.logLater(&stopAct{act: kernel.Act{Act: "stop", Principal: "uid:1", Detail: map[string]string{}}})
+		}
+	}
+	b.allow = func(bool) {}
+	rowed, recorded := false, 0
+	b.row = func(context.Context, bool) error { rowed = true; return nil }
+	b.record = func(context.Context, kernel.Act) (uint64, error) {
+		if recorded++; recorded == 1 {
+			b.engage(&owed{Principal: "uid:0"}, true)
+		} else if !rowed {
+			t.Fatal("another act is written first")
+		}
+		return 0, nil
+	}
+	more(8)
+	if err := b.scribe(t.Context()); err != nil || !rowed || recorded != 8 {
+		t.Errorf("%v, row %v, %d acts", err, rowed, recorded)
+	}
+	b.close()
+}
