@@ -28,9 +28,12 @@ import (
 //     with it. So inotify watches each component of each path, and of the
 //     way there that the arguments take, from before the first
 //     copy is mounted. An event ends the run.
+//   - It removes a folder that an argument names before a "..", on which nothing is
+//     mounted, and puts a link there. Removal is told when the last process has let go of
+//     the folder, which may be never. But it cannot be undone.
 //
-// When the program has ended the cell's mount table is looked at and the events are
-// read, in this order: a rename that is not told yet has not returned, so that it
+// When the program has ended the cell's mount table and the components are looked at and the
+// events are read, in this order: a rename that is not told yet has not returned, so that it
 // cannot have been undone when the table was looked at.
 //
 // That renaming is told is a property of the file system ([sys.TellsOfRenames]); on
@@ -39,9 +42,12 @@ import (
 type covers struct {
 	ns      *os.File          // the cell's mount namespace
 	mounts  map[uint64]string // where the copies are mounted, "/workspace/in.txt", by mount number
-	inotify int               // if hold is not nil
-	hold    *budget.Hold      // of inotify
-	events  uint32            // of inotify, so far
+	root    int               // the workspace by the ids of the host, as paths and places; if hold is not nil
+	paths   []string          // of what is watched
+	places  map[string]sys.Inode
+	inotify int          // if hold is not nil
+	hold    *budget.Hold // of inotify
+	events  uint32       // of inotify, so far
 }
 
 // maxWatches is how many files and folders one call may have watched.
@@ -107,6 +113,7 @@ func (c *covers) arm(b *budget.Pool, sealed, clone int, paths []string) error {
 	if err != nil {
 		return err
 	}
+	c.root, c.paths, c.places = sealed, paths, places
 	return inPlace(clone, paths, places)
 }
 
@@ -245,8 +252,12 @@ func (c *covers) check() error {
 	if err != nil {
 		return fault.New(fault.Integrity, "operand_unwatched", op, err)
 	}
+	moved := inPlace(c.root, c.paths, c.places)
 	if err := c.told(); err != nil {
 		return err
+	}
+	if moved != nil {
+		return fault.New(fault.Integrity, "operand_uncovered", op, moved).WithHint(othersHint)
 	}
 	for id, path := range c.mounts {
 		if table[id] != path {

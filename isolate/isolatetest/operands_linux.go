@@ -135,6 +135,7 @@ func testExchanged(t *testing.T, h *harness) {
 		{name: "folder above", arg: in, a: "deep", b: "other"},
 		{name: "file", arg: in, a: in, b: "deep/evil/in"},
 		{name: "folder before ..", arg: "way/../" + in, a: "way", b: "trap"},
+		{name: "removed folder before ..", arg: "gone/../" + in, a: "gone", removed: true},
 		{name: "working directory", cwd: "room", arg: "../" + in, a: "room", b: "other/room", leads: "other/room/../" + in},
 	} {
 		t.Run(x.name, func(t *testing.T) { x.during(t, h) })
@@ -155,12 +156,35 @@ type exchange struct {
 	arg   string // how the program names its operand
 	a, b  string // are exchanged
 	leads string // where arg leads then, as seen from the workspace; "": arg
+
+	removed bool     // a, an empty folder, is not exchanged but removed while held is open
+	held    *os.File // which keeps its removal from being told
 }
 
 // swap exchanges a and b in dir and looks, outside, where that leads.
 func (x *exchange) swap(t *testing.T, dir, leads, want string) {
 	t.Helper()
-	for _, m := range [][2]string{{x.a, "aside"}, {x.b, x.a}, {"aside", x.b}} {
+	a := filepath.Join(dir, x.a)
+	switch {
+	case x.removed && x.held == nil:
+		var err error
+		if x.held, err = os.Open(a); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.held.Close() })
+		if err := errors.Join(os.Remove(a), os.Symlink("other/room", a)); err != nil {
+			t.Fatal(err)
+		}
+	case x.removed:
+		if err := errors.Join(os.Remove(a), os.Mkdir(a, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renames := [][2]string{{x.a, "aside"}, {x.b, x.a}, {"aside", x.b}}
+	if x.removed {
+		renames = nil
+	}
+	for _, m := range renames {
 		if err := os.Rename(filepath.Join(dir, m[0]), filepath.Join(dir, m[1])); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +207,7 @@ func (x *exchange) during(t *testing.T, h *harness) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("other/room", filepath.Join(dir, "trap")); err != nil {
+	if err := errors.Join(os.Symlink("other/room", filepath.Join(dir, "trap")), os.Mkdir(filepath.Join(dir, "gone"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	in, stdin, err := os.Pipe()
@@ -227,7 +251,11 @@ func (x *exchange) during(t *testing.T, h *harness) {
 	x.swap(t, dir, "deep/sub/in", "changed since")
 	tell()
 	o := <-done
-	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != "operand_moved" || o.res == nil || o.res.Outcome != isolate.Failed {
-		t.Errorf("exchanged and back during the run, when it saw %q: %s, %v; want failed with operand_moved", seen[:n], o, o.err)
+	want := "operand_moved"
+	if x.removed {
+		want = "operand_uncovered"
+	}
+	if fault.KindOf(o.err) != fault.Integrity || fault.ReasonOf(o.err) != want || o.res == nil || o.res.Outcome != isolate.Failed {
+		t.Errorf("exchanged and back during the run, when it saw %q: %s, %v; want failed with %s", seen[:n], o, o.err, want)
 	}
 }
