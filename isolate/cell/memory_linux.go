@@ -2,6 +2,7 @@ package cell
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -47,6 +48,11 @@ const (
 	fileSize    = 1 << 10  // an open file and its inode
 	itemSize    = 256      // a line of fdinfo: a lock, a descriptor that epoll watches
 	inodeSize   = 1 << 10  // a file of a tmpfs, with its name
+	familySize  = 64       // anon_vma_chain
+	procSize    = 8 << 10  // an open file of /proc: a page for its text, and the inode
+	infoSize    = 1 << 20  // of fdinfo: as much text as the program can have it say between two samples
+	eventPart   = 2        // struct inotify_event_info for an inotify_event, at most
+	eventsSize  = 8 << 20  // a full queue, 16384 events
 )
 
 // usualLines is the number of lines of /proc/pid/fdinfo that every file has.
@@ -88,8 +94,16 @@ type tally struct {
 	hidden     bool // a mapping that does not tell how much it holds
 	gone       bool // a process ended while it was looked at
 	seen       map[string]bool
+	families   map[string]family
+	info       int64 // the longest text of fdinfo, in this sample or before
 	buf        []byte // a file of /proc
 }
+
+// family is processes that were forked from each other since one of them executed a
+// program. For each private mapping the kernel notes the processes that it came
+// through (anon_vma_chain), whether they live or not; but it takes the note of a dead
+// one again, so that there are about as many as processes live.
+type family struct{ processes, mappings int64 }
 
 func (t *tally) over() bool { return t.sum > t.limit || t.hidden }
 
@@ -105,7 +119,7 @@ func (t *tally) once(object string) bool {
 // tree adds up the program and its descendants. The reaper is left out, whose memory
 // is palyra-cell's own.
 func (t *tally) tree(reaper int) {
-	t.seen = make(map[string]bool)
+	t.seen, t.families = make(map[string]bool), make(map[string]family)
 	for _, pid := range descendants(reaper) {
 		if t.over() {
 			return
@@ -113,6 +127,9 @@ func (t *tally) tree(reaper int) {
 		if !sys.SameMemory(pid) && !t.process(pid) { // else it has not executed the program yet: that is ours
 			t.gone = true
 		}
+	}
+	for _, f := range t.families {
+		t.sum += f.mappings * (f.processes - 1) * familySize
 	}
 }
 
@@ -133,7 +150,10 @@ func (t *tally) process(pid int) bool {
 		}
 		if n, alive := memoryOf(string(b)); alive {
 			t.sum += n
-			t.mappings(dir)
+			kin := stackOf(dir)
+			f := t.families[kin]
+			f.processes, f.mappings = f.processes+1, f.mappings+t.mappings(dir)
+			t.families[kin] = f
 			t.descriptors(pid, dir)
 			_, err := os.Lstat(dir)
 			return err == nil
@@ -161,12 +181,27 @@ func memoryOf(status string) (sum int64, alive bool) {
 	return sum, alive
 }
 
+// stackOf returns where the stack of a process began, proc_pid_stat(5): a number that
+// is drawn at an exec and that children have, too.
+func stackOf(dir string) string {
+	b, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return ""
+	}
+	const after = 28 - 3 // the name, which may hold anything, is the second field
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) <= after {
+		return ""
+	}
+	return f[after]
+}
+
 // mappings adds the mappings and what the shared ones without a file hold, mapped or
-// not. dir is that of a thread.
-func (t *tally) mappings(dir string) {
+// not. dir is that of a thread. It returns how many are private.
+func (t *tally) mappings(dir string) (private int64) {
 	f, err := os.Open(dir + "/maps")
 	if err != nil {
-		return // it has ended; at tier B of a user, it is not dumpable
+		return 0 // it has ended; at tier B of a user, it is not dumpable
 	}
 	defer f.Close()
 	lines := bufio.NewReaderSize(f, 16<<10)
@@ -175,11 +210,15 @@ func (t *tally) mappings(dir string) {
 		if len(line) > 0 {
 			t.sum += mappingSize
 			t.mapping(dir, string(line))
+			if _, rest, _ := bytes.Cut(line, []byte(" ")); len(rest) > 3 && rest[3] == 'p' {
+				private++
+			}
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return
+			return private
 		}
 	}
+	return private
 }
 
 // mapping adds what a line of maps stands for, if it is a shared one without a file:
@@ -243,16 +282,21 @@ func (t *tally) descriptors(pid int, dir string) {
 				t.sum += pipeSize
 				continue
 			}
+			t.text(link)
 			b, err := sys.ReadRecordAt(sys.AtCWD, dir+"/fdinfo/"+name, &t.buf)
 			if err != nil {
 				continue
 			}
 			t.items(string(b))
-			if strings.HasPrefix(link, "socket:") && t.once("queue:"+link) {
-				if pidfd < 0 {
-					pidfd, _ = sys.PidfdOpen(pid)
-				}
+			socket := strings.HasPrefix(link, "socket:") && t.once("queue:"+link)
+			if (socket || link == watching) && pidfd < 0 {
+				pidfd, _ = sys.PidfdOpen(pid)
+			}
+			switch {
+			case socket:
 				t.sum += t.queued(pidfd, name)
+			case link == watching:
+				t.sum += untold(pidfd, name)
 			}
 		}
 		if err != nil || len(names) == 0 {
@@ -261,10 +305,39 @@ func (t *tally) descriptors(pid int, dir string) {
 	}
 }
 
+// watching is what an inotify instance is called in /proc/pid/fd.
+const watching = "anon_inode:inotify"
+
+// text adds what an open file of /proc keeps of what was read. That of fdinfo has one
+// line for each lock and watch, and keeps all lines while it is open, though the locks
+// be gone.
+func (t *tally) text(link string) {
+	switch {
+	case !strings.HasPrefix(link, "/proc/"):
+	case strings.Contains(link, "/fdinfo/"):
+		t.sum += max(infoSize, 2*t.info)
+	default:
+		t.sum += procSize
+	}
+}
+
+// untold returns what the events that wait in an inotify instance take. Descriptors of
+// the same instance count once each.
+func untold(pidfd int, name string) int64 {
+	fd, err := strconv.Atoi(name)
+	if err == nil && pidfd >= 0 {
+		if n, err := sys.Untold(pidfd, fd); err == nil {
+			return int64(n) * eventPart
+		}
+	}
+	return eventsSize
+}
+
 // items adds what fdinfo lists. Descriptors that are on their way through a socket
 // may be sockets themselves.
 func (t *tally) items(fdinfo string) {
 	n := 0
+	t.info = max(t.info, int64(len(fdinfo)))
 	for line := range strings.Lines(fdinfo) {
 		n++
 		if v, ok := strings.CutPrefix(line, "scm_fds:"); ok {
@@ -298,7 +371,7 @@ func (t *tally) fileSystem(path string) {
 
 // tally takes a sample of the run.
 func (p *process) tally() *tally {
-	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, buf: make([]byte, 4<<10)}
+	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, info: p.info, buf: make([]byte, 4<<10)}
 	if p.s.tier == tier.C && knob.Template() { // else they are the host's
 		for _, path := range [...]string{"/tmp", "/dev/shm", native.WorkspaceDir} {
 			if path != native.WorkspaceDir || p.spec.Workspace == nil {
@@ -318,6 +391,7 @@ func (p *process) tally() *tally {
 			break
 		}
 	}
+	p.info = t.info
 	return t
 }
 
@@ -370,7 +444,7 @@ func (s *server) counted(o seccomp.Options) seccomp.Options {
 // uncounted names what is refused for want of a cgroup.
 func (s *server) uncounted() string {
 	o := s.counted(seccomp.Options{})
-	text := "memory: refused, for only a cgroup counts it: memfds, larger pipes, Landlock rulesets"
+	text := "memory: refused, for only a cgroup counts it: memfds, larger pipes, sendfile, locks of open files, Landlock rulesets"
 	if !o.AllowShared {
 		text += ", shared anonymous memory"
 	}

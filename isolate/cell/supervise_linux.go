@@ -35,6 +35,7 @@ type process struct {
 
 	reaped bool   // by finish; otherwise free does it
 	hit    string // the limit that we killed it for, "" if none
+	info   int64  // the longest text of fdinfo that a sample met
 	mu     sync.Mutex
 	over   bool // guarded by mu: pid and pidfd may soon be somebody else's
 }

@@ -2,6 +2,8 @@ package cell
 
 import (
 	"os"
+	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -74,5 +76,43 @@ func TestMappingOfNothing(t *testing.T) {
 	}
 	if err := syscall.Munmap(b); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFamilies: what was forked from each other is one family, whose mappings count for
+// each other process of it; what an exec made anew is not of it.
+func TestFamilies(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	sh := exec.Command("sh", "-c", "exec 3<&0; (read x <&3; :) & (read x <&3; :) & cat; wait")
+	sh.Stdin = r
+	if err := sh.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Wait()
+	defer w.Close()
+	const processes = 4
+	for range 200 {
+		if len(descendants(sh.Process.Pid)) == processes-1 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond) // until cat is executed
+	a := tally{accounts: accounts{socket: 1000}, limit: 1 << 40}
+	a.tree(os.Getpid())
+	var sizes []int64
+	for kin, f := range a.families {
+		if kin == "" || kin == "0" || f.mappings < f.processes {
+			t.Errorf("family %q: %+v", kin, f)
+		}
+		sizes = append(sizes, f.processes)
+	}
+	slices.Sort(sizes)
+	if !slices.Equal(sizes, []int64{1, 3}) {
+		t.Errorf("families of %v processes, want 1 and 3", sizes)
 	}
 }

@@ -26,14 +26,25 @@ func UnshareIPC() error {
 // Queued returns how many bytes of the kernel's memory what was sent through a socket
 // of the process behind pidfd, and not received yet, takes.
 func Queued(pidfd, fd int) (int, error) {
+	return asked(pidfd, fd, unix.TIOCOUTQ) // SIOCOUTQ, unix(7)
+}
+
+// Untold returns how many bytes a read of all events of an inotify instance of the
+// process behind pidfd would give.
+func Untold(pidfd, fd int) (int, error) {
+	return asked(pidfd, fd, unix.TIOCINQ) // FIONREAD
+}
+
+// asked has a descriptor of another process answer an ioctl with a number.
+func asked(pidfd, fd int, request uint) (int, error) {
 	own, err := unix.PidfdGetfd(pidfd, fd, 0)
 	if err != nil {
 		return 0, fmt.Errorf("pidfd_getfd: %w", err)
 	}
 	defer unix.Close(own)
-	n, err := unix.IoctlGetInt(own, unix.TIOCOUTQ) // SIOCOUTQ, unix(7)
+	n, err := unix.IoctlGetInt(own, request)
 	if err != nil {
-		return 0, fmt.Errorf("ioctl SIOCOUTQ: %w", err)
+		return 0, fmt.Errorf("ioctl %#x: %w", request, err)
 	}
 	return n, nil
 }

@@ -7,7 +7,7 @@ func allowedRules() []Rule {
 	return []Rule{
 		allow("read and write what is open",
 			"read", "write", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2",
-			"lseek", "sendfile", "copy_file_range", "readahead", "fadvise64",
+			"lseek", "copy_file_range", "readahead", "fadvise64",
 			"fallocate", "ftruncate", "fsync", "fdatasync", "sync_file_range", "syncfs", "sync", "cachestat"),
 		allow("handle descriptors",
 			"close", "close_range", "dup", "dup2", "dup3", "flock", "pipe", "pipe2"),

@@ -10,6 +10,8 @@ const (
 	mfdNoexecSeal = 8 // MFD_NOEXEC_SEAL, kernel 6.3
 
 	setPipeSize = 1031 // F_SETPIPE_SZ
+
+	setOpenLock, setOpenLockWait = 37, 38 // F_OFD_SETLK, F_OFD_SETLKW
 )
 
 // memoryRules are about memory that no limit of a process bounds.
@@ -22,6 +24,7 @@ func memoryRules(uncounted, shared bool) []Rule {
 		Clauses: []Clause{when(Errno(ENOSYS), anyBit(1, mfdHuge)), when(Allow, anyBit(1, mfdNoexecSeal))},
 		Why:     "a file in memory must not be a way to execute what no mount allows"}
 	control := Rule{Calls: []string{"fcntl"}, Else: Allow, Why: "handle descriptors"}
+	send := allow("copy from a file in the kernel", "sendfile")
 	ruleset := allow("a program may confine itself further", "landlock_create_ruleset")
 	if !shared {
 		pages.Clauses = append(pages.Clauses, when(Errno(EPERM), masked(3, mapTypeAnonymous, mapShared, mapValidated)))
@@ -30,9 +33,13 @@ func memoryRules(uncounted, shared bool) []Rule {
 	if !uncounted {
 		memfd.Clauses = nil
 		memfd.Why = "a file in memory that no process has mapped" + nothingCounts
-		control.Clauses = []Clause{when(Errno(EPERM), is(1, setPipeSize))} // what the kernel says beyond the user's limit
-		control.Why += ", but not enlarge pipes" + nothingCounts
+		control.Clauses = []Clause{
+			when(Errno(EPERM), is(1, setPipeSize)), // what the kernel says beyond the user's limit
+			when(Errno(EINVAL), is(1, setOpenLock, setOpenLockWait)),
+		}
+		control.Why += ", but not enlarge pipes, nor lock for an open file, which a mapping keeps open with its locks when it has no descriptor" + nothingCounts
+		send = deny(EINVAL, "a byte in a pipe or socket holds the folio of the page cache that it is in, 2 MiB; programs fall back to copying"+nothingCounts, "sendfile")
 		ruleset = deny(ENOSYS, "a ruleset takes rules without end"+nothingCounts, "landlock_create_ruleset")
 	}
-	return []Rule{pages, memfd, control, ruleset}
+	return []Rule{pages, memfd, control, send, ruleset}
 }

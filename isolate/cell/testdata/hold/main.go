@@ -62,6 +62,39 @@ func main() {
 			}
 		}
 		rest(0)
+	case "events": // that nothing reads, of 512 bytes each
+		check(os.Mkdir("/tmp/watched", 0o700))
+		const instances = 16
+		for range instances {
+			fd, err := unix.InotifyInit1(0)
+			check(err)
+			_, err = unix.InotifyAddWatch(fd, "/tmp/watched", unix.IN_CREATE)
+			check(err)
+		}
+		for i := range min(n*mib/512/instances, 16384) {
+			name := fmt.Sprintf("/tmp/watched/%0255d", i)
+			fd, err := unix.Open(name, unix.O_CREAT|unix.O_WRONLY, 0o600)
+			check(err)
+			unix.Close(fd)
+			check(unix.Unlink(name))
+		}
+		rest(0)
+	case "texts": // of fdinfo, a MiB each, which stay when the locks that they tell of are gone
+		const locks = 10_000
+		fd, err := unix.Open("/proc/self/stat", unix.O_RDONLY, 0)
+		check(err)
+		for i := range int64(locks) { // backwards, so that each is the first of the list
+			check(unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Start: 2 * (locks - i), Len: 1}))
+		}
+		b := make([]byte, 1)
+		for range n {
+			info, err := unix.Open("/proc/self/fdinfo/"+strconv.Itoa(fd), unix.O_RDONLY, 0)
+			check(err)
+			_, err = unix.Read(info, b)
+			check(err)
+		}
+		check(unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}))
+		rest(0)
 	case "inotify": // instances, as many as there are up to MIB
 		have := 0
 		for ; have < n && err == nil; have++ {
