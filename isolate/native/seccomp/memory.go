@@ -12,6 +12,8 @@ const (
 	setPipeSize = 1031 // F_SETPIPE_SZ
 
 	setOpenLock, setOpenLockWait = 37, 38 // F_OFD_SETLK, F_OFD_SETLKW
+
+	setLease, notify, setDelegation = 1024, 1026, 1040 // F_SETLEASE, F_NOTIFY, F_SETDELEG
 )
 
 // memoryRules are about memory that no limit of a process bounds.
@@ -23,7 +25,9 @@ func memoryRules(uncounted, shared bool) []Rule {
 	memfd := Rule{Calls: []string{"memfd_create"}, Else: Errno(ENOSYS),
 		Clauses: []Clause{when(Errno(ENOSYS), anyBit(1, mfdHuge)), when(Allow, anyBit(1, mfdNoexecSeal))},
 		Why:     "a file in memory must not be a way to execute what no mount allows"}
-	control := Rule{Calls: []string{"fcntl"}, Else: Allow, Why: "handle descriptors"}
+	control := Rule{Calls: []string{"fcntl"}, Else: Allow,
+		Clauses: []Clause{when(Errno(EINVAL), is(1, setLease, notify, setDelegation))},
+		Why:     "handle descriptors; but no leases, for which others who open the file wait up to 45 s, and no notices, which are inotify's"}
 	send := allow("copy from a file in the kernel", "sendfile")
 	ruleset := allow("a program may confine itself further", "landlock_create_ruleset")
 	if !shared {
@@ -33,11 +37,10 @@ func memoryRules(uncounted, shared bool) []Rule {
 	if !uncounted {
 		memfd.Clauses = nil
 		memfd.Why = "a file in memory that no process has mapped" + nothingCounts
-		control.Clauses = []Clause{
+		control.Clauses = append(control.Clauses,
 			when(Errno(EPERM), is(1, setPipeSize)), // what the kernel says beyond the user's limit
-			when(Errno(EINVAL), is(1, setOpenLock, setOpenLockWait)),
-		}
-		control.Why += ", but not enlarge pipes, nor lock for an open file, which a mapping keeps open with its locks when it has no descriptor" + nothingCounts
+			when(Errno(EINVAL), is(1, setOpenLock, setOpenLockWait)))
+		control.Why += "; nor enlarge pipes, nor lock for an open file, which a mapping keeps open with its locks when it has no descriptor" + nothingCounts
 		send = deny(EINVAL, "a byte in a pipe or socket holds the folio of the page cache that it is in, 2 MiB; programs fall back to copying"+nothingCounts, "sendfile")
 		ruleset = deny(ENOSYS, "a ruleset takes rules without end"+nothingCounts, "landlock_create_ruleset")
 	}

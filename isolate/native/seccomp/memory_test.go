@@ -33,10 +33,13 @@ func TestMemory(t *testing.T) {
 		{"memfd_create", [6]uint64{}, Errno(ENOSYS), Errno(ENOSYS), Errno(ENOSYS)},
 		{"fcntl", [6]uint64{1: 3}, Allow, Allow, Allow},
 		{"fcntl", [6]uint64{1: 1031}, Allow, Errno(EPERM), Errno(EPERM)},
-		{"fcntl", [6]uint64{1: 6}, Allow, Allow, Allow},                         // F_SETLK
-		{"fcntl", [6]uint64{1: 36}, Allow, Allow, Allow},                        // F_OFD_GETLK
-		{"fcntl", [6]uint64{1: 37 | high}, Allow, Errno(EINVAL), Errno(EINVAL)}, // F_OFD_SETLK
-		{"fcntl", [6]uint64{1: 38}, Allow, Errno(EINVAL), Errno(EINVAL)},        // F_OFD_SETLKW
+		{"fcntl", [6]uint64{1: 6}, Allow, Allow, Allow},                                   // F_SETLK
+		{"fcntl", [6]uint64{1: 36}, Allow, Allow, Allow},                                  // F_OFD_GETLK
+		{"fcntl", [6]uint64{1: 37 | high}, Allow, Errno(EINVAL), Errno(EINVAL)},           // F_OFD_SETLK
+		{"fcntl", [6]uint64{1: 38}, Allow, Errno(EINVAL), Errno(EINVAL)},                  // F_OFD_SETLKW
+		{"fcntl", [6]uint64{1: 1024 | high}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)}, // F_SETLEASE
+		{"fcntl", [6]uint64{1: 1026}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)},        // F_NOTIFY
+		{"fcntl", [6]uint64{1: 1040}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)},        // F_SETDELEG
 		{"sendfile", [6]uint64{}, Allow, Errno(EINVAL), Errno(EINVAL)},
 		{"landlock_create_ruleset", [6]uint64{}, Allow, Errno(ENOSYS), Errno(ENOSYS)},
 		{"landlock_restrict_self", [6]uint64{}, Allow, Allow, Allow}, // the tape's own last one
