@@ -95,8 +95,10 @@ type tally struct {
 	gone       bool // a process ended while it was looked at
 	seen       map[string]bool
 	families   map[string]family
-	info       int64 // the longest text of fdinfo, in this sample or before
+	info       int64  // the longest text of fdinfo, in this sample or before
 	buf        []byte // a file of /proc
+
+	due time.Time // the deadline of the call, at which the sample ends
 }
 
 // family is processes that were forked from each other since one of them executed a
@@ -104,6 +106,10 @@ type tally struct {
 // through (anon_vma_chain), whether they live or not; but it takes the note of a dead
 // one again, so that there are about as many as processes live.
 type family struct{ processes, mappings int64 }
+
+// late reports whether the call's time is over. A tree that keeps all processors busy
+// makes a sample of it take seconds.
+func (t *tally) late() bool { return !t.due.IsZero() && !time.Now().Before(t.due) }
 
 func (t *tally) over() bool { return t.sum > t.limit || t.hidden }
 
@@ -121,7 +127,7 @@ func (t *tally) once(object string) bool {
 func (t *tally) tree(reaper int) {
 	t.seen, t.families = make(map[string]bool), make(map[string]family)
 	for _, pid := range descendants(reaper) {
-		if t.over() {
+		if t.over() || t.late() {
 			return
 		}
 		if !sys.SameMemory(pid) && !t.process(pid) { // else it has not executed the program yet: that is ours
@@ -371,7 +377,7 @@ func (t *tally) fileSystem(path string) {
 
 // tally takes a sample of the run.
 func (p *process) tally() *tally {
-	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, info: p.info, buf: make([]byte, 4<<10)}
+	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, info: p.info, buf: make([]byte, 4<<10), due: p.call.deadline}
 	if p.s.tier == tier.C && knob.Template() { // else they are the host's
 		for _, path := range [...]string{"/tmp", "/dev/shm", native.WorkspaceDir} {
 			if path != native.WorkspaceDir || p.spec.Workspace == nil {
@@ -387,7 +393,7 @@ func (p *process) tally() *tally {
 		t.sum, t.gone = base, false
 		t.tree(p.pid)
 		t.sum = max(t.sum, before)
-		if !t.gone || t.over() {
+		if !t.gone || t.over() || t.late() {
 			break
 		}
 	}

@@ -116,3 +116,22 @@ func TestFamilies(t *testing.T) {
 		t.Errorf("families of %v processes, want 1 and 3", sizes)
 	}
 }
+
+// TestLate: a sample ends at the call's deadline, however much there is to count.
+func TestLate(t *testing.T) {
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	defer child.Process.Kill()
+	for _, c := range []struct {
+		due  time.Time
+		want bool // counted
+	}{{time.Time{}, true}, {time.Now().Add(time.Hour), true}, {time.Now(), false}} {
+		a := tally{limit: 1 << 40, due: c.due}
+		if a.tree(os.Getpid()); (a.sum > 0) != c.want {
+			t.Errorf("due at %v: %d bytes counted", c.due, a.sum)
+		}
+	}
+}
