@@ -60,7 +60,7 @@ func (p *process) asOrdered() error {
 			return shut("securebits", err)
 		}
 	}
-	if err := checkLimitsHeld(&e.Limits, steps.ResourceLimits(p.spec.Limits, p.nproc)); err != nil {
+	if err := checkLimitsHeld(&e.Limits, steps.ResourceLimits(p.spec.Limits, p.nproc, p.s.core)); err != nil {
 		return shut("limits", err)
 	}
 	if err := p.checkCgroup(); err != nil {

@@ -237,7 +237,7 @@ func (r *run) prepare() error {
 	if r.filter, err = r.s.filterFor(r.spec); err != nil {
 		return err
 	}
-	r.ev.Degraded = knob.Note(r.ev.Degraded)
+	r.ev.Degraded = knob.Note(append(r.ev.Degraded, r.s.coreDegraded()...))
 	r.fds = noFDs()
 	if err = r.reach(); err == nil && !r.ahead {
 		err = r.standard()
@@ -301,7 +301,7 @@ func (r *run) standard() error {
 // attaches, the landlock ruleset that knows them, and the tape.
 func (r *run) prepareC() error {
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
-		Root: r.s.root, Fixed: r.s.fixed, Fence: r.s.fence, Counted: r.s.groups == nil, NoIPC: !r.s.ownsIPC()}
+		Root: r.s.root, Fixed: r.s.fixed, Fence: r.s.fence, Counted: r.s.groups == nil, NoIPC: !r.s.ownsIPC(), Core: r.s.core}
 	c.Outside = int(r.s.outside.Fd())
 	grants, ruled, err := r.base(c)
 	c.UID, c.GID = int(r.uid), int(r.gid)

@@ -48,6 +48,7 @@ type server struct {
 	cookie   uint64
 	lastCap  int
 	ignored  []int
+	core     uint64 // RLIMIT_CORE of every program
 	fixed    *native.Fixed
 	rest     sys.Tape // native.Rest without what is a call's
 
@@ -153,6 +154,7 @@ func newServer(conn int, h hello) (*server, error) {
 	if s.ignored, err = ignoredSignals(); err != nil {
 		return nil, refuse("proc_unavailable", "read ignored signals", err)
 	}
+	s.core = coreLimit()
 	s.fixed = native.NewFixed(s.lastCap, s.ignored)
 	if s.empty, err = sys.OpenNull(); err != nil {
 		return nil, refuse("dev_null", "open an empty input", err)

@@ -14,7 +14,7 @@ import (
 // prepareB prepares a confined process: a directory to start in and the tape.
 func (r *run) prepareB() error {
 	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
-		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, Fence: r.s.fence, NProc: r.spec.Limits.PIDs + 1}
+		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, Fence: r.s.fence, NProc: r.spec.Limits.PIDs + 1, Core: r.s.core}
 	p.Outside = int(r.s.outside.Fd())
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	switch w := r.spec.Workspace; {

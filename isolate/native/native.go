@@ -95,6 +95,7 @@ type Cell struct {
 	Fence    int    // landlock ruleset of steps.Fence; below 0 there is none
 	Counted  bool   // no cgroup counts what the kernel holds for the cell
 	NoIPC    bool   // the program can make no System V objects
+	Core     uint64 // RLIMIT_CORE: steps.NoCore, or 0 where it cannot be had
 	LastCap  int    // highest capability of this kernel
 	Ignored  []int  // signals that palyra-cell ignores
 	Fixed    *Fixed // of these two, if they were made before; may be nil
@@ -188,7 +189,7 @@ func confine(c *Cell) sys.Tape {
 	t = append(t, steps.Become(sys.Int(InnerID), sys.Int(InnerID))...)
 	t = append(t, steps.TryNested()...)
 	// One more process than the program may have: the reaper counts too.
-	limits, files := steps.Files(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1))
+	limits, files := steps.Files(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1, c.Core))
 	t = append(t, steps.SetLimits(limits)...)
 	t = append(t, fixed.capabilities...)
 	t = append(t, steps.RestrictWitnessed(c.Ruleset, c.Outside)...)

@@ -259,12 +259,12 @@ func TestDigestTellsConfinementApart(t *testing.T) {
 
 // The order of ptr arguments of the limits: RLIMIT_NPROC counts the reaper too.
 func TestLimits(t *testing.T) {
-	l := steps.ResourceLimits(cell(nil).Spec.Limits, 6)
+	l := steps.ResourceLimits(cell(nil).Spec.Limits, 6, steps.NoCore)
 	got := map[string][2]uint64{}
 	for _, r := range l {
 		got[r.Name] = [2]uint64{r.Soft, r.Hard}
 	}
-	for name, want := range map[string][2]uint64{"nproc": {6, 6}, "nofile": {77, 77}, "fsize": {9, 9}, "cpu": {1, 2}, "core": {0, 0}, "data": {1 << 20, 1 << 20}} {
+	for name, want := range map[string][2]uint64{"nproc": {6, 6}, "nofile": {77, 77}, "fsize": {9, 9}, "cpu": {1, 2}, "core": {1, 1}, "data": {1 << 20, 1 << 20}} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}

@@ -37,6 +37,7 @@ type Process struct {
 	Filter    []byte // seccomp program, sock_filter array
 	Cookie    uint64 // what opens the filter's execveat rule
 	NProc     int64  // RLIMIT_NPROC: the call's processes and those the user has already
+	Core      uint64 // RLIMIT_CORE: steps.NoCore, or 0 where it cannot be had
 	// Privileged says that palyra-cell has capabilities; the bounding set is then
 	// emptied. Root says that they are the host's; the program then becomes UID and
 	// GID. Otherwise it stays who it is.
@@ -51,7 +52,7 @@ type Process struct {
 func Tape(p *Process) sys.Tape {
 	t := steps.Subreaper()
 	t = append(t, sys.Step{Call: "fchdir", Args: []sys.Arg{sys.FD("workspace", p.Workspace)}, Why: "the working directory, by descriptor"})
-	limits, files := steps.Files(steps.ResourceLimits(p.Spec.Limits, p.NProc))
+	limits, files := steps.Files(steps.ResourceLimits(p.Spec.Limits, p.NProc, p.Core))
 	t = append(t, steps.SetLimits(limits)...)
 	if p.Privileged {
 		t = append(t, steps.DropBounding(p.LastCap)...)

@@ -108,7 +108,18 @@ func raiseLimit(a args) (string, error) {
 		return "unlimited already", nil
 	}
 	lim.Max++
-	return fmt.Sprintf("hard limit %d", lim.Max), failed("setrlimit", unix.Prlimit(0, res, &lim, nil))
+	if err := unix.Prlimit(0, res, &lim, nil); err != nil {
+		return "", failed("setrlimit", err)
+	}
+	// The filter says that a core file's was set, and lets nothing set it.
+	var got unix.Rlimit
+	if err := unix.Getrlimit(res, &got); err != nil {
+		return "", failed("getrlimit", err)
+	}
+	if got.Max != lim.Max {
+		return "", failed("setrlimit, which says it is done", unix.EPERM)
+	}
+	return fmt.Sprintf("hard limit %d", lim.Max), nil
 }
 
 // softLimit raises the soft limit of a file's size to the hard one and writes

@@ -35,6 +35,12 @@ const (
 	rlimitSIGPENDING, rlimitMSGQUEUE, rlimitNICE, rlimitRTPRIO  = 11, 12, 13, 14
 )
 
+// NoCore is the limit of a core file under which the kernel writes none and starts no
+// handler of cores: it is less than the smallest core, and the one value that
+// fs/coredump.c refuses a pipe for. Under 0 a handler that kernel.core_pattern names runs
+// as root of the host, outside of every cell.
+const NoCore = 1
+
 // ResourceLimits derives the rlimits from a Spec's limits. processes is what
 // RLIMIT_NPROC must be, which depends on who else shares the user.
 //
@@ -42,7 +48,9 @@ const (
 // space than they use, and RLIMIT_DATA counts what is private and writable
 // (kernel 4.7). It is per process; the tree is bounded by cgroup v2 where there
 // is one.
-func ResourceLimits(l isolate.Limits, processes int64) []Limit {
+//
+// core is [NoCore], or 0 where palyra-cell may not have that much.
+func ResourceLimits(l isolate.Limits, processes int64, core uint64) []Limit {
 	cpu := uint64((l.CPU + time.Second - 1) / time.Second)
 	same := func(name string, r int, v int64) Limit { return Limit{name, r, uint64(v), uint64(v)} }
 	return []Limit{
@@ -51,7 +59,7 @@ func ResourceLimits(l isolate.Limits, processes int64) []Limit {
 		same("fsize", rlimitFSIZE, l.FileSize),
 		same("data", rlimitDATA, l.Memory),
 		{"stack", rlimitSTACK, 8 << 20, 64 << 20},
-		same("core", rlimitCORE, 0),
+		{"core", rlimitCORE, core, core},
 		same("nproc", rlimitNPROC, processes),
 		same("nofile", rlimitNOFILE, l.OpenFiles),
 		same("memlock", rlimitMEMLOCK, 64<<10),

@@ -22,7 +22,7 @@ func objectRules(namespaces, own bool) []Rule {
 		return []Rule{
 			queues, scheduler, objects,
 			allow("processes of the cell's own PID namespace",
-				"pidfd_open", "prlimit64", "setpriority", "ioprio_set", "sched_setparam", "sched_setaffinity"),
+				"pidfd_open", "setpriority", "ioprio_set", "sched_setparam", "sched_setaffinity"),
 		}
 	}
 	self := func(pid int, why, call string) Rule {
@@ -39,7 +39,6 @@ func objectRules(namespaces, own bool) []Rule {
 		queues, scheduler,
 		deny(ENOSYS, "IPC objects of the host", ipc...),
 		deny(EPERM, "processes of the host", "pidfd_open"),
-		self(0, why, "prlimit64"),
 		self(0, why, "sched_setparam"),
 		self(0, why, "sched_setaffinity"),
 		{Calls: []string{"setpriority"}, Else: Errno(EPERM), Why: why,
