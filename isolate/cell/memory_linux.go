@@ -32,6 +32,7 @@ const (
 	sampleFirst = 4 * time.Millisecond
 	sampleEvery = 50 * time.Millisecond
 	sampleShare = 10
+	sampleLast  = 4 * sampleEvery // a program that is slow to count gets no longer
 )
 
 // sampleTries is how often a tree is counted in a sample in which one of its processes
@@ -409,7 +410,8 @@ func (c *pace) wait() time.Duration { return max(c.next, sampleFirst) }
 
 // took notes a sample that took d and found that a part of the limit, from 0 to 1, is left.
 func (c *pace) took(d time.Duration, left float64) {
-	c.next = max(min(2*c.wait(), sampleEvery), time.Duration(left*float64((sampleShare-1)*d)))
+	rest := min(time.Duration(left*float64((sampleShare-1)*d)), sampleLast)
+	c.next = max(min(2*c.wait(), sampleEvery), rest)
 }
 
 // ownsIPC reports whether the variables of an IPC namespace that palyra-cell makes are

@@ -44,6 +44,7 @@ var unseen = []struct{ step, why string }{
 	{"setresuid(0x3e8", "as a user, the cell's user is palyra's own; as root the gate sees it"},
 	{"setresgid(0x3e8", "as setresuid"},
 	{"prctl(0x1c, 4", "it keeps the right to unshare, where users have none: there no program runs; unshare resets the securebits"},
+	{"park()", "a cell that does not wait gets its call in time, or ends before"},
 	{"init()", "the reaper ends after its last step, and the program with it"},
 }
 

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -24,6 +25,7 @@ func TestPace(t *testing.T) {
 		{20 * time.Millisecond, 1, 180 * time.Millisecond}, // a tenth of the time
 		{20 * time.Millisecond, 0.5, 90 * time.Millisecond},
 		{20 * time.Millisecond, 0, sampleEvery}, // hardly any room is left
+		{time.Second, 1, sampleLast},
 	} {
 		if c.took(step.took, step.left); c.wait() != step.want {
 			t.Errorf("sample %d, which took %v: the next one is due after %v, want %v", i, step.took, c.wait(), step.want)
@@ -87,21 +89,21 @@ func TestFamilies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	sh := exec.Command("sh", "-c", "exec 3<&0; (read x <&3; :) & (read x <&3; :) & cat; wait")
+	// Each says that it is there, the last one from behind its exec.
+	sh := exec.Command("sh", "-c", "exec 3<&0; (echo; read x <&3; :) & (echo; read x <&3; :) & sh -c 'echo; read x <&3; :'; wait")
 	sh.Stdin = r
+	out, err := sh.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := sh.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer sh.Wait()
 	defer w.Close()
-	const processes = 4
-	for range 200 {
-		if len(descendants(sh.Process.Pid)) == processes-1 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // until cat is executed
 	a := tally{accounts: accounts{socket: 1000}, limit: 1 << 40}
 	a.tree(os.Getpid())
 	var sizes []int64

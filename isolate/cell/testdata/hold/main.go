@@ -107,8 +107,9 @@ func main() {
 	}
 }
 
+// rest waits for a sample; one that holds too much is killed before it ends.
 func rest(status int) {
-	time.Sleep(700 * time.Millisecond)
+	time.Sleep(3 * time.Second)
 	os.Exit(status)
 }
 
