@@ -41,8 +41,8 @@ var _ Approver = (*Terminal)(nil)
 // maxAnswer is the longest line that is looked at, in bytes.
 const maxAnswer = 512
 
-// Ask shows r and reads one line. What is typed instead of the digits is the
-// comment on a no.
+// Ask shows r and reads one line. A line that is not the digits is a no, and its
+// comment.
 func (t *Terminal) Ask(ctx context.Context, r Request) (Answer, error) {
 	ans := Answer{Approver: t.Name, Surface: "terminal"}
 	if r.Capsule.IsZero() {

@@ -247,8 +247,8 @@ func TestCard(t *testing.T) {
 	}
 }
 
-// TestCardHidesNothing: whatever is the last of many is on the card too. One that
-// nobody can be shown whole is not put to anybody.
+// TestCardHidesNothing: the last of many items is on the card too. A call whose card
+// would be too long is put to no approver.
 func TestCardHidesNothing(t *testing.T) {
 	last := "LAST ONE"
 	for name, c := range map[string]Call{

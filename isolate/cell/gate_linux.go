@@ -39,7 +39,9 @@ func (p *process) asOrdered() error {
 		if err := checkNamespaces(e, p.s.own, p.net.id, p.s.nets.voidID()); err != nil {
 			return shut("namespaces", err)
 		}
-		// EPERM: the host lets nobody without capabilities make one (unprivileged_userns_clone).
+		// Where the host lets no process without capabilities make one (Debian's
+		// unprivileged_userns_clone), EPERM comes before the limit is looked at.
+		// checkVariables has read that back, so it is seen in either case.
 		if err := p.slot(steps.SlotNested, -int64(syscall.ENOSPC), -int64(syscall.EPERM)); err != nil {
 			return shut("nested_userns", err)
 		}

@@ -17,7 +17,7 @@ type Table struct {
 // NewTable returns a table with these headings.
 func NewTable(heads ...string) *Table { return &Table{heads: heads, keep: map[int]bool{}} }
 
-// Keep says of columns, by number, that they are not to be cut: half an id is none.
+// Keep protects columns, by number, from being cut: half an id is useless.
 func (t *Table) Keep(columns ...int) *Table {
 	for _, c := range columns {
 		t.keep[c] = true
@@ -85,7 +85,7 @@ func (t *Table) Text(width int) string {
 	return b.String()
 }
 
-// Principal is who somebody is, in the one spelling that people are shown: as roles
+// Principal returns a principal in the one spelling that people are shown: as roles
 // and tokens name them ("uid:1000"), without Cedar's type and quotes. Of agents and
 // devices the type is kept, since their names may be a user's.
 func Principal(s string) string {

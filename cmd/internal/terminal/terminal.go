@@ -10,8 +10,8 @@
 //
 // Text that goes to a terminal through a [Writer] holds no control character but
 // line ends and tabs, and nothing that reorders or hides text: such characters are
-// spelled like "cat -v" spells them, or as \u and \x. What goes to a file or pipe
-// is as it was, byte for byte.
+// spelled like "cat -v" spells them, or as \u and \x. Output to a file or pipe
+// stays as it was, byte for byte.
 //
 // While a [Device] is open, no other process of Palyra writes to the same terminal:
 // each Writer waits. A device holds the terminal by a lock that the kernel takes
@@ -67,8 +67,8 @@ func Guard(ctx context.Context, f *os.File) *Writer {
 	return &Writer{ctx: ctx, to: f, dev: streamOf(f)}
 }
 
-// Raw returns a writer to the same stream that escapes nothing. Whoever reads the
-// terminal has asked for that; it waits for questions all the same. A w that is no
+// Raw returns a writer to the same stream that escapes nothing. The reader of
+// the terminal asked for that; it waits for questions all the same. A w that is no
 // Writer is returned as it is.
 func Raw(w io.Writer) io.Writer {
 	if g, ok := w.(*Writer); ok {
@@ -123,7 +123,7 @@ func (w *Writer) Flush() error {
 	return w.put(text)
 }
 
-// put writes while nobody is asked.
+// put writes text as soon as no question is on the terminal.
 func (w *Writer) put(text []byte) error {
 	leave, err := w.dev.enter(w.ctx)
 	if err != nil {

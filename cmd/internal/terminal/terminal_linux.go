@@ -49,7 +49,7 @@ func (l *locks) fcntl(cmd int, how int16, at int64) error {
 	return unix.FcntlFlock(uintptr(l.fd), cmd, &unix.Flock_t{Type: how, Whence: io.SeekStart, Start: at, Len: 1})
 }
 
-// lock reports whether it has a byte now. What is not "another has it" is an error.
+// lock reports whether it has a byte now. Any failure but "another has it" is an error.
 func (l *locks) lock(how int16, at int64) (bool, error) {
 	err := l.fcntl(l.set, how, at)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -141,7 +141,7 @@ func streamOf(f *os.File) *stream {
 	return nil
 }
 
-// enter waits until nobody is asked on the terminal. The caller calls leave after
+// enter waits until no question is on the terminal. The caller calls leave after
 // a bounded piece of output.
 func (s *stream) enter(ctx context.Context) (leave func(), err error) {
 	s.once.Do(func() {
