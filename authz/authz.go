@@ -14,9 +14,9 @@
 //	}
 //	g, err := a.Grant(d, rec, capsule, spec, time.Minute)
 //
-// What it does not protect against: a kernel that describes another call to
-// policy than the one it seals. The capsule digest ties the two together; that
-// the request is a faithful reading of the capsule is the kernel's promise.
+// The package doesn't protect against a kernel that describes another call to policy than
+// the one it seals. The capsule digest ties the two together; the kernel promises that the
+// request is a faithful reading of the capsule.
 package authz
 
 import (
@@ -56,16 +56,12 @@ func New(set *policy.Set, key grant.Key) *Authority {
 func (a *Authority) Set() *policy.Set { return a.set }
 
 // Decision is a policy.Decision that this package vouches for. The zero
-// Decision denies. It is good for one grant, copies included, and for one more if
-// that never reached its runner ([Authority.Regrant]).
+// Decision denies. It is good for one grant, copies included.
 type Decision struct {
 	view policy.Decision
 	by   *Authority
-	used *uses
+	used *atomic.Bool // a grant was minted
 }
-
-// uses says which grants were minted for a decision.
-type uses struct{ granted, regranted atomic.Bool }
 
 // View returns the decision for receipts and people. Changing it changes nothing.
 func (d Decision) View() policy.Decision {
@@ -77,7 +73,7 @@ func (d Decision) View() policy.Decision {
 
 // Decide asks the policy set.
 func (a *Authority) Decide(r policy.Request) Decision {
-	return Decision{view: a.set.Decide(r), by: a, used: new(uses)}
+	return Decision{view: a.set.Decide(r), by: a, used: new(atomic.Bool)}
 }
 
 // Grant mints the permission to run spec, which was derived from capsule, once
@@ -91,7 +87,7 @@ func (a *Authority) Grant(d Decision, rec *approval.Record, capsule, spec canon.
 	case d.by == nil:
 		return grant.Grant{}, fault.New(fault.Denied, "denied_by_default", op, errors.New("the zero decision denies"))
 	case d.by != a:
-		return grant.Grant{}, fault.New(fault.Internal, "foreign_decision", op, errors.New("decision of another authority"))
+		return grant.Grant{}, fault.New(fault.Internal, "internal", op, errors.New("decision of another authority"))
 	}
 	if err := d.fits(op, capsule, spec, ttl); err != nil {
 		return grant.Grant{}, err
@@ -105,32 +101,8 @@ func (a *Authority) Grant(d Decision, rec *approval.Record, capsule, spec canon.
 	default:
 		return grant.Grant{}, fault.New(fault.Denied, "policy_denied", op, fmt.Errorf("policy: %s", d.view.Reason))
 	}
-	if d.used.granted.Swap(true) {
-		return grant.Grant{}, fault.New(fault.Internal, "decision_used", op, errors.New("a grant was minted for this decision before"))
-	}
-	return mint.Mint(a.key, capsule, spec, d.view.ID, expiry(ttl)), nil
-}
-
-// Regrant mints the permission that d's grant was for another runner, that of a,
-// once. Its caller knows that the first runner is gone and never received the call:
-// nothing here can know. Policy and approval were asked for the first grant, without
-// which there is no second; the set must be the one that decided. spec may be another
-// than before, since less time is left for it. Refusals are of kind Internal, for a
-// caller that mixed up calls.
-func (a *Authority) Regrant(d Decision, capsule, spec canon.Digest, ttl time.Duration) (grant.Grant, error) {
-	const op = "mint grant again"
-	switch {
-	case d.by == nil || d.by == a || d.by.set != a.set:
-		return grant.Grant{}, fault.New(fault.Internal, "foreign_decision", op, errors.New("not a decision by the same policies for another runner"))
-	}
-	if err := d.fits(op, capsule, spec, ttl); err != nil {
-		return grant.Grant{}, err
-	}
-	switch {
-	case !d.used.granted.Load():
-		return grant.Grant{}, fault.New(fault.Internal, "not_granted", op, errors.New("no grant was minted for this decision before"))
-	case d.used.regranted.Swap(true):
-		return grant.Grant{}, fault.New(fault.Internal, "decision_used", op, errors.New("a second grant was minted for this decision before"))
+	if d.used.Swap(true) {
+		return grant.Grant{}, fault.New(fault.Internal, "internal", op, errors.New("a grant was minted for this decision before"))
 	}
 	return mint.Mint(a.key, capsule, spec, d.view.ID, expiry(ttl)), nil
 }
@@ -139,11 +111,11 @@ func (a *Authority) Regrant(d Decision, capsule, spec canon.Digest, ttl time.Dur
 func (d Decision) fits(op string, capsule, spec canon.Digest, ttl time.Duration) error {
 	switch {
 	case capsule.IsZero() || spec.IsZero():
-		return fault.New(fault.Internal, "no_capsule", op, errors.New("capsule or spec digest is missing"))
+		return fault.New(fault.Internal, "internal", op, errors.New("capsule or spec digest is missing"))
 	case d.view.Capsule != capsule:
-		return fault.New(fault.Internal, "capsule_mismatch", op, errors.New("decision is about another capsule"))
+		return fault.New(fault.Internal, "internal", op, errors.New("decision is about another capsule"))
 	case ttl <= 0 || ttl > MaxTTL:
-		return fault.New(fault.Internal, "bad_ttl", op, fmt.Errorf("ttl %v: want at most %v", ttl, MaxTTL))
+		return fault.New(fault.Internal, "internal", op, fmt.Errorf("ttl %v: want at most %v", ttl, MaxTTL))
 	}
 	return nil
 }

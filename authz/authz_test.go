@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,7 +58,7 @@ func TestGrant(t *testing.T) {
 		name   string
 		do     func() (grant.Grant, error)
 		kind   fault.Kind
-		reason string // "" is a grant
+		reason string // "" is a grant; of an error of ours, its text
 	}{
 		{"allowed", func() (grant.Grant, error) {
 			return a.Grant(a.Decide(request(allowed)), nil, capsule, spec, time.Minute)
@@ -99,24 +99,24 @@ func TestGrant(t *testing.T) {
 			fault.Denied, "denied_by_default"},
 		{"decision of another authority", func() (grant.Grant, error) {
 			return a.Grant(other.Decide(request(allowed)), nil, capsule, spec, time.Minute)
-		}, fault.Internal, "foreign_decision"},
+		}, fault.Internal, "decision of another authority"},
 		{"another capsule", func() (grant.Grant, error) {
 			return a.Grant(a.Decide(request(allowed)), nil, canon.Sum([]byte("x")), spec, time.Minute)
-		}, fault.Internal, "capsule_mismatch"},
+		}, fault.Internal, "decision is about another capsule"},
 		{"no capsule", func() (grant.Grant, error) {
 			r := request(allowed)
 			r.Context.CapsuleDigest = canon.Digest{}
 			return a.Grant(a.Decide(r), nil, canon.Digest{}, spec, time.Minute)
-		}, fault.Internal, "no_capsule"},
+		}, fault.Internal, "capsule or spec digest is missing"},
 		{"no spec", func() (grant.Grant, error) {
 			return a.Grant(a.Decide(request(allowed)), nil, capsule, canon.Digest{}, time.Minute)
-		}, fault.Internal, "no_capsule"},
+		}, fault.Internal, "capsule or spec digest is missing"},
 		{"no time", func() (grant.Grant, error) {
 			return a.Grant(a.Decide(request(allowed)), nil, capsule, spec, 0)
-		}, fault.Internal, "bad_ttl"},
+		}, fault.Internal, "ttl 0s"},
 		{"too much time", func() (grant.Grant, error) {
 			return a.Grant(a.Decide(request(allowed)), nil, capsule, spec, MaxTTL+1)
-		}, fault.Internal, "bad_ttl"},
+		}, fault.Internal, "ttl "},
 		{"decision used twice", func() (grant.Grant, error) {
 			d := a.Decide(request(allowed))
 			copied := d
@@ -124,7 +124,7 @@ func TestGrant(t *testing.T) {
 				return grant.Grant{}, err
 			}
 			return a.Grant(copied, nil, capsule, spec, time.Minute)
-		}, fault.Internal, "decision_used"},
+		}, fault.Internal, "was minted for this decision before"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -138,8 +138,12 @@ func TestGrant(t *testing.T) {
 				}
 				return
 			}
-			if fault.KindOf(err) != test.kind || fault.ReasonOf(err) != test.reason {
-				t.Errorf("got %v %s, want %v %s: %v", fault.KindOf(err), fault.ReasonOf(err), test.kind, test.reason, err)
+			why := fault.ReasonOf(err)
+			if test.kind == fault.Internal {
+				why = err.Error()
+			}
+			if fault.KindOf(err) != test.kind || !strings.Contains(why, test.reason) {
+				t.Errorf("got %v %s, want %v %s: %v", fault.KindOf(err), why, test.kind, test.reason, err)
 			}
 			if err := grant.NewVerifier(key).Verify(g, capsule, spec); !errors.Is(err, grant.ErrInvalid) {
 				t.Errorf("a refusal came with a grant: %v", err)
@@ -248,83 +252,5 @@ func TestViewIsACopy(t *testing.T) {
 	}
 	if _, err := a.Grant(d, nil, capsule, spec, time.Minute); fault.KindOf(err) != fault.Denied {
 		t.Errorf("got %v", err)
-	}
-}
-
-// A second grant is for another runner, for what was granted, by the same policies,
-// and the last one.
-func TestRegrant(t *testing.T) {
-	set := policy.Default()
-	again, err := policy.Restore(set.Texts(), set.Decide(request(allowed)).PolicySet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := grant.NewKey()
-	first, second := New(set, grant.NewKey()), New(set, key)
-	other := canon.Sum([]byte("less time"))
-	granted := func(path, line string) Decision {
-		d := first.Decide(request(path))
-		var rec *approval.Record
-		if line != "" {
-			rec = resolve(d, line)
-		}
-		_, _ = first.Grant(d, rec, capsule, spec, time.Minute)
-		return d
-	}
-	for _, path := range []string{allowed, asked} {
-		d := granted(path, "yes\n")
-		g, err := second.Regrant(d, capsule, other, time.Minute)
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		if err := grant.NewVerifier(key).Verify(g, capsule, other); err != nil || g.Body().Decision != d.View().ID {
-			t.Errorf("%s: %v", path, err)
-		}
-		for _, a := range []*Authority{second, New(set, key)} {
-			if _, err := a.Regrant(d, capsule, other, time.Minute); fault.ReasonOf(err) != "decision_used" {
-				t.Errorf("%s, a third time: %v", path, err)
-			}
-		}
-	}
-	fine := granted(allowed, "")
-	for name, c := range map[string]struct {
-		a       *Authority
-		d       Decision
-		capsule canon.Digest
-		spec    canon.Digest
-		ttl     time.Duration
-		reason  string
-	}{
-		"no decision":      {second, Decision{}, capsule, spec, time.Minute, "foreign_decision"},
-		"same runner":      {first, fine, capsule, spec, time.Minute, "foreign_decision"},
-		"another set":      {New(again, key), fine, capsule, spec, time.Minute, "foreign_decision"},
-		"another capsule":  {second, fine, spec, spec, time.Minute, "capsule_mismatch"},
-		"no spec":          {second, fine, capsule, canon.Digest{}, time.Minute, "no_capsule"},
-		"too much time":    {second, fine, capsule, spec, MaxTTL + 1, "bad_ttl"},
-		"never granted":    {second, first.Decide(request(allowed)), capsule, spec, time.Minute, "not_granted"},
-		"denied":           {second, granted(refused, ""), capsule, spec, time.Minute, "not_granted"},
-		"not approved":     {second, granted(asked, ""), capsule, spec, time.Minute, "not_granted"},
-		"approver said no": {second, granted(asked, "no\n"), capsule, spec, time.Minute, "not_granted"},
-	} {
-		g, err := c.a.Regrant(c.d, c.capsule, c.spec, c.ttl)
-		if fault.KindOf(err) != fault.Internal || fault.ReasonOf(err) != c.reason {
-			t.Errorf("%s: %v, want %s", name, err, c.reason)
-		}
-		if err := grant.NewVerifier(key).Verify(g, c.capsule, c.spec); !errors.Is(err, grant.ErrInvalid) {
-			t.Errorf("%s: a refusal came with a grant: %v", name, err)
-		}
-	}
-	// None of that used it up.
-	var wg sync.WaitGroup
-	var n atomic.Int64
-	for range 16 {
-		wg.Go(func() {
-			if _, err := second.Regrant(fine, capsule, spec, time.Minute); err == nil {
-				n.Add(1)
-			}
-		})
-	}
-	if wg.Wait(); n.Load() != 1 {
-		t.Errorf("%d second grants, want 1", n.Load())
 	}
 }

@@ -4,17 +4,16 @@ import (
 	"fmt"
 	"io"
 
-	"palyra/internal/measure"
+	"palyra/bench/measure"
 )
 
-// noise is how much a ratio may rise before it is called slower. It must also
-// leave the bounds within which the medians are known.
+// noise is the rise of a ratio that doesn't count as slower. A rise must also leave the bounds
+// of the medians.
 const noise = 0.15
 
-// fewest is the number of samples on either side below which nothing is said.
+// fewest is the number of samples on either side below which a path isn't judged.
 const fewest = 20
 
-// finding is a path whose ratio to the floor of its own run has changed.
 type finding struct {
 	Was, Is measure.Record
 }
@@ -24,15 +23,14 @@ func (f finding) String() string {
 		f.Is.Ratio, f.Was.Ratio, 100*(f.Is.Ratio/f.Was.Ratio-1))
 }
 
-// comparison is two runs beside each other.
 type comparison struct {
 	Slower, Faster []finding
 	Same           int
 	Unjudged       []string // in one run only, or too few samples
 }
 
-// compare judges by the ratio to the floor measured in the same run, so that the
-// two runs may have had different days.
+// compare judges by the ratio to the floor of the same run, so that a slower or faster day of
+// the machine cancels out.
 func compare(was, is *results) comparison {
 	var c comparison
 	for _, x := range is.Records {

@@ -3,34 +3,33 @@ package main
 import (
 	"fmt"
 
-	"palyra/internal/measure"
-	"palyra/kernel/selfbench"
+	"palyra/bench/measure"
+	"palyra/bench/selfbench"
 )
 
-// goal is one line of what the fast path is to reach, with where to look.
+// goal is one target of the fast path, and how to read its value.
 type goal struct {
 	text  string
 	limit float64
-	least bool // the value is to be at least limit; else at most
+	least bool // the value must be at least limit; else at most
 	unit  string
 	value func(*results) (float64, bool) // false: not measured
-	but   func(*results) string          // why a value that misses the limit does not miss the goal; "" if it does, nil: nothing can
+	// but says why a value beyond the limit still meets the goal; "" if it doesn't; may be nil.
+	but func(*results) string
 }
 
-// verdict is a goal beside what was measured.
 type verdict struct {
 	Goal, Value, Verdict string
 }
 
-// What a verdict says.
+// The verdicts.
 const (
 	met         = "met"
 	missed      = "missed"
 	notMeasured = "not measured"
 )
 
-// goals are those of the fast cell. A path that does not exist yet has no record,
-// and its goals are then "not measured".
+// goals are the targets of the fast cell. A path without a record gets "not measured".
 func goals() []goal {
 	ratio := func(path, program, pattern string) func(*results) (float64, bool) {
 		return func(r *results) (float64, bool) {
@@ -67,34 +66,34 @@ func goals() []goal {
 		return measure.Over(x.P99, x.P50), true
 	}
 	return []goal{
-		{"warm, noop, 8 ms gap: ratio", 1.0, false, "×", ratio(pathCellWarm, programNoop, pattern8ms), nil},
-		{"warm, /bin/true, 8 ms gap: ratio", 1.05, false, "×", ratio(pathCellWarm, programTrue, pattern8ms), nil},
+		{"warm, noop: ratio", 1.0, false, "×", ratio(pathCellWarm, programNoop, pattern8ms), nil},
+		{"warm, /bin/true: ratio", 1.05, false, "×", ratio(pathCellWarm, programTrue, pattern8ms), nil},
 		{"warm, noop, 100 ms gap: ratio", 1.15, false, "×", ratio(pathCellWarm, programNoop, pattern100ms), nil},
-		{"warm, noop, 8 ms gap: p99 to own median", 1.6, false, "×", tail, nil},
-		{"cold, everything fresh, noop, 8 ms gap: ratio", 4, false, "×", ratio(pathCellC, programNoop, pattern8ms), nil},
+		{"warm, noop: p99 to own median", 1.6, false, "×", tail, nil},
+		{"cold, everything fresh, noop: ratio", 4, false, "×", ratio(pathCellC, programNoop, pattern8ms), nil},
 		{"cold, everything fresh, noop, burst: ratio", 6, false, "×", ratio(pathCellC, programNoop, patternBurst), nil},
-		{"cold, everything fresh, noop, 8 ms gap: times faster than bwrap", 4.5, true, "×", bwrap(pathCellC, pattern8ms), nil},
-		{"cold, pooled netns, noop, 8 ms gap: ratio", 1.75, false, "×", ratio(pathCellPooled, programNoop, pattern8ms), nil},
-		{"cold, pooled netns, /bin/true, 8 ms gap: ratio", 1.3, false, "×", ratio(pathCellPooled, programTrue, pattern8ms), nil},
-		{"cold, pooled netns, noop, 8 ms gap: times faster than bwrap", 10, true, "×", bwrap(pathCellPooled, pattern8ms), nil},
-		{"cold, void netns, noop, 8 ms gap: ratio", 1.75, false, "×", ratio(pathCellVoid, programNoop, pattern8ms), nil},
-		{"cold, void netns, /bin/true, 8 ms gap: ratio", 1.3, false, "×", ratio(pathCellVoid, programTrue, pattern8ms), nil},
-		{"cold, void netns, noop, 8 ms gap: times faster than bwrap", 10, true, "×", bwrap(pathCellVoid, pattern8ms), nil},
-		{"sustained at concurrency 4, fresh netns, noop: calls per second to bwrap's", 4, true, "×", rate(pathCellC), nil},
-		{"the same: slab and network namespaces back to the start within 30 s, seconds", 30, false, "s", settling, nil},
-		{"sustained at concurrency 4, void netns, noop: calls per second to bwrap's", 12, true, "×", rate(pathCellVoid), nil},
+		{"cold, everything fresh, noop: times faster than bwrap", 4.5, true, "×", bwrap(pathCellC, pattern8ms), nil},
+		{"cold, pooled netns, noop: ratio", 1.75, false, "×", ratio(pathCellPooled, programNoop, pattern8ms), nil},
+		{"cold, pooled netns, /bin/true: ratio", 1.3, false, "×", ratio(pathCellPooled, programTrue, pattern8ms), nil},
+		{"cold, pooled netns, noop: times faster than bwrap", 10, true, "×", bwrap(pathCellPooled, pattern8ms), nil},
+		{"cold, void netns, noop: ratio", 1.75, false, "×", ratio(pathCellVoid, programNoop, pattern8ms), nil},
+		{"cold, void netns, /bin/true: ratio", 1.3, false, "×", ratio(pathCellVoid, programTrue, pattern8ms), nil},
+		{"cold, void netns, noop: times faster than bwrap", 10, true, "×", bwrap(pathCellVoid, pattern8ms), nil},
+		{"sustained, fresh netns, noop: calls/s to bwrap's", 4, true, "×", rate(pathCellC), nil},
+		{"the same: slab and netns back to the start after", 30, false, "s", settling, nil},
+		{"sustained, void netns, noop: calls/s to bwrap's", 12, true, "×", rate(pathCellVoid), nil},
 		{"waiting cell, of 500: memory", 50, false, "KiB", waiting(selfbench.WaitingVoid), nil},
 		{"waiting cell with its own network namespace, of 500: memory", 300, false, "KiB", waiting(selfbench.WaitingFresh), nil},
-		{"whole call, warm, /bin/true, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(pathCallWarm, programTrue), nil},
-		{"whole call, warm, noop, 8 ms gap: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(pathCallWarm, programNoop), nil},
-		{"whole call, noop, concurrency 8 to 1, until the cores are full: calls per second", 4, true, "×", grouped, full},
+		{"whole call, warm, /bin/true: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(pathCallWarm, programTrue), nil},
+		{"whole call, warm, noop: beyond fork+exec and two fsyncs", 250, false, "µs", beyond(pathCallWarm, programNoop), nil},
+		{"whole call, noop, concurrency 8 to 1, until the cores are full: calls/s", 4, true, "×", grouped, full},
 		{"wait of a call for its group", 5, false, "ms", groupWait, nil},
-		{"one-shot palyra exec, tier c, /bin/true, 8 ms gap: to bwrap", 1.5, false, "×", oneShot, nil},
+		{"one-shot palyra exec, tier c, /bin/true: to bwrap", 1.5, false, "×", oneShot, nil},
 	}
 }
 
-// groupWait is the longest that an entry of a call waited, of those whose calls
-// shared the journal's groups.
+// groupWait is the longest wait of a call's entry, of the calls that shared the journal's
+// groups.
 func groupWait(r *results) (float64, bool) {
 	x := r.findSustained(pathCall, programNoop, callsAtOnce)
 	if x == nil || x.Group == nil || x.Group.N == 0 {
@@ -103,8 +102,7 @@ func groupWait(r *results) (float64, bool) {
 	return x.Group.Max / 1000, true
 }
 
-// beyond is what the whole call costs besides fork and exec and the two flushes
-// that it cannot do without.
+// beyond is the cost of a whole call beyond fork, exec and its two flushes, in µs.
 func beyond(path, program string) func(*results) (float64, bool) {
 	return func(r *results) (float64, bool) {
 		call, floor, flush := r.find(setCall, path, program, pattern8ms), r.find(setCall, pathFloor, program, pattern8ms), r.find(setCall, pathFsync, program, pattern8ms)
@@ -123,11 +121,11 @@ func grouped(r *results) (float64, bool) {
 	return measure.Over(many.PerSecond, one.PerSecond), true
 }
 
-// fullFrom is the share of the processors' time from which they are full: some of
-// it is always lost between a wake and the run.
+// fullFrom is the busy share from which processors count as full: some time is always lost
+// between a wake and the run.
 const fullFrom = 0.95
 
-// full says that there was nothing left to share.
+// full says that no processor time was left to share.
 func full(r *results) string {
 	if x := r.findSustained(pathCall, programNoop, callsAtOnce); x != nil && x.Busy >= fullFrom {
 		return fmt.Sprintf("processors %.0f %% busy", 100*x.Busy)
@@ -143,7 +141,7 @@ func oneShot(r *results) (float64, bool) {
 	return 1 / x.Bwrap, true
 }
 
-// waiting is the memory of one waiting cell; fewer than 500 tell too little.
+// waiting is the memory of one waiting cell, in KiB. Fewer than 500 cells tell too little.
 func waiting(kind string) func(*results) (float64, bool) {
 	return func(r *results) (float64, bool) {
 		for _, x := range r.Waiting {
@@ -155,8 +153,8 @@ func waiting(kind string) func(*results) (float64, bool) {
 	}
 }
 
-// settling is judged by long runs only: a short one does not wait long enough to
-// say no, nor run long enough to say yes.
+// settling judges long runs only: a short one neither waits long enough to fail nor runs long
+// enough to pass.
 func settling(r *results) (float64, bool) {
 	x := r.findSustained(pathCellC, programNoop, sustainedCell)
 	if x == nil || x.Seconds < 19 {
@@ -168,7 +166,6 @@ func settling(r *results) (float64, bool) {
 	return x.Load.Rest, true
 }
 
-// judge puts every goal beside what was measured.
 func judge(r *results) []verdict {
 	var out []verdict
 	for _, g := range goals() {

@@ -7,11 +7,10 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
-	"palyra/internal/measure"
-	"palyra/kernel/selfbench"
+	"palyra/bench/measure"
+	"palyra/bench/selfbench"
 )
 
-// lab is selfbench's, and what starts from nothing.
 type lab struct {
 	*selfbench.Lab
 	bin string // folder of palyra and palyra-cell, absolute
@@ -29,13 +28,12 @@ func newLab(bin string) (*lab, error) {
 	return &lab{l, bin}, nil
 }
 
-// set makes the paths of a set, nil if it has none for the program.
 func (l *lab) set(name, program string) (*selfbench.Set, error) {
 	if name != setOneShot {
 		return l.Set(name, program)
 	}
 	if program == programNoop {
-		return nil, nil // as one-shots differ by milliseconds, one program tells
+		return nil, nil // one program is enough: one-shots differ by milliseconds
 	}
 	s := &selfbench.Set{Paths: l.oneShots(program)}
 	if len(s.Paths) < 2 {
@@ -44,7 +42,6 @@ func (l *lab) set(name, program string) (*selfbench.Set, error) {
 	return s, nil
 }
 
-// oneShots are all that starts from nothing, the floor first.
 func (l *lab) oneShots(program string) []measure.Path {
 	paths := []measure.Path{l.Spawner(pathFloor, func() []string { return []string{l.Host(program)} })}
 	add := func(p measure.Path, ok bool) {

@@ -2,9 +2,9 @@
 
 package main
 
-import "palyra/kernel/selfbench"
+import "palyra/bench/selfbench"
 
-// lab measures nothing here: cells exist on Linux only.
+// lab measures nothing on this platform: cells exist on Linux only.
 type lab struct{ *selfbench.Lab }
 
 func newLab(bin string) (*lab, error) {

@@ -1,4 +1,4 @@
-// Command bench measures what a confined call costs beside an unconfined one.
+// Command bench measures the cost of a confined call beside an unconfined one.
 //
 //	make bench            # under five minutes
 //	make bench-baseline   # the same, and then this run is the committed baseline
@@ -6,21 +6,18 @@
 //	make bench-compare    # the last run against bench/baseline.json
 //	go run ./bench -set cells -scale 0.1
 //
-// The paths of a set take turns in one process, in a new order each round, so
-// that what disturbs the machine disturbs all of them. A ratio is of two medians
-// of one set, one program and one arrival pattern; medians themselves are not
-// comparable between runs.
+// The paths of a set take turns in one process, in a new order each round, so that a
+// disturbance of the machine hits all of them. A ratio is of two medians of one set, one
+// program and one arrival pattern. Medians themselves aren't comparable between runs.
 //
-// It prints tables and writes records {set, path, program, pattern, n, p50_us,
-// p99_us, ratio, bwrap_ratio} with what else it found to
-// bench/results/latest.json and a histogram beside it. A peer that is not
-// installed is named and left out. README.md says what each path is and holds
-// the values of the committed baseline.
+// bench prints tables. It writes records {set, path, program, pattern, n, p50_us, p99_us,
+// ratio, bwrap_ratio} and its other findings to bench/results/latest.json, with a histogram
+// beside it. It names peers that aren't installed and leaves them out. README.md describes the
+// paths and has the values of the committed baseline.
 //
-// Exit status: 0; 1 if something went wrong; 2 usage; 3 if -compare finds that
-// something became slower.
+// Exit status: 0; 1 for an error; 2 for wrong usage; 3 if -compare finds a slower path.
 //
-// What it does not show: another machine.
+// It says nothing about other machines.
 package main
 
 import (
@@ -34,11 +31,10 @@ import (
 	"strings"
 	"time"
 
-	"palyra/internal/measure"
-	"palyra/kernel/selfbench"
+	"palyra/bench/measure"
+	"palyra/bench/selfbench"
 )
 
-// options are what the flags say.
 type options struct {
 	bin       string        // folder of palyra and palyra-cell
 	out       string        // file for the results
@@ -120,8 +116,8 @@ func runCompare(baseline, latest string, w io.Writer) (int, error) {
 	return 0, nil
 }
 
-// accept makes a run the committed baseline: its file, the pictures beside it and
-// the tables of the README beside it.
+// accept makes a run the committed baseline: its file, and the pictures and the README's tables
+// beside it.
 func accept(r *results, latest, baseline string) error {
 	if err := r.write(baseline); err != nil {
 		return err
@@ -158,12 +154,10 @@ func runDocument(baseline, readme string) error {
 	return os.WriteFile(readme, []byte(s), 0o644)
 }
 
-// wants reports whether a set is to be measured.
 func (o options) wants(name string) bool {
 	return o.sets == "" || strings.Contains(","+o.sets+",", ","+name+",")
 }
 
-// samples is how many of each path to take, unless scaled.
 func samples(set, pattern string) float64 {
 	n := map[string]float64{patternBurst: 300, pattern8ms: 150, pattern100ms: 30}[pattern]
 	if set == setOneShot { // its paths take a hundred times as long
@@ -172,7 +166,6 @@ func samples(set, pattern string) float64 {
 	return n
 }
 
-// run measures everything, prints it and writes it.
 func run(o options, w io.Writer) (*results, error) {
 	l, err := newLab(o.bin)
 	if err != nil {
@@ -213,7 +206,6 @@ func run(o options, w io.Writer) (*results, error) {
 	return r, r.write(o.out)
 }
 
-// picturePath is where the histogram of a program lies, beside the results.
 func picturePath(out, program string) string {
 	return strings.TrimSuffix(out, ".json") + "-" + filepath.Base(program) + ".svg"
 }
@@ -268,11 +260,11 @@ func one(o options, l *lab, name, program string, r *results, picture map[string
 	return nil
 }
 
-// aStorm names a path that is also run without pause by several at once.
+// aStorm names a path that is also run without pause by several callers at once.
 type aStorm struct {
 	path        string
 	concurrency int
-	long        bool // for all of the time: what it leaves behind is judged
+	long        bool // for the whole time, because its leftovers are judged
 }
 
 func storms(set, program string) []aStorm {

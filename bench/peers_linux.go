@@ -5,11 +5,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"palyra/kernel/selfbench"
+	"palyra/bench/selfbench"
 )
 
-// bundle writes an OCI bundle whose container runs a program of /usr: as near to
-// a tier C cell as it can get. It has neither seccomp filter nor Landlock.
+// bundle writes an OCI bundle whose container runs a program of /usr, as near to a tier C cell
+// as OCI allows. It has neither seccomp filter nor Landlock.
 func bundle(base, program string) (string, error) {
 	type m = map[string]any
 	dir := filepath.Join(base, "oci")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The README's figures are those of the committed baseline.
+// TestReadme: the README's figures are those of the committed baseline.
 func TestReadme(t *testing.T) {
 	r, err := readResults("baseline.json")
 	if err != nil {

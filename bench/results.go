@@ -9,16 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"palyra/bench/measure"
+	"palyra/bench/selfbench"
 	"palyra/internal/canon"
-	"palyra/internal/measure"
-	"palyra/kernel/selfbench"
 )
 
-// formatVersion is of the file of results.
 const formatVersion = 1
 
-// Names that records, goals and tables share with those of selfbench. The first
-// path of each set is the floor.
+// The names that records, goals and tables share with selfbench. The first path of each set is
+// the floor.
 const (
 	pathFloor      = selfbench.Floor
 	pathCellC      = selfbench.CellC
@@ -44,24 +43,23 @@ const (
 	pattern8ms     = measure.Gap8ms
 	pattern100ms   = measure.Gap100ms
 	sustainedCell  = 4 // concurrency of the sustained runs
-	callsAtOnce    = 8 // and of the whole calls that share the journal's groups
+	callsAtOnce    = 8 // concurrency of the whole calls that share the journal's groups
 )
 
 // results is the file that a run writes and bench-compare reads.
 type results struct {
 	Version   int                 `json:"version"`
 	Time      string              `json:"time"`   // RFC 3339, when the run began
-	Commit    string              `json:"commit"` // of the source tree, "-dirty" if it was changed
+	Commit    string              `json:"commit"` // of the source tree; "-dirty" if it was changed
 	Full      bool                `json:"full"`   // make bench-full
 	Machine   measure.Machine     `json:"machine"`
 	Records   []measure.Record    `json:"records"`
 	Sustained []measure.Sustained `json:"sustained"`
-	Waiting   []selfbench.Waiting `json:"waiting"` // memory of cells that wait
+	Waiting   []selfbench.Waiting `json:"waiting"` // memory of waiting cells
 	Parts     []selfbench.Parts   `json:"parts"`
-	Absent    []measure.Absent    `json:"absent"` // what was not measured, and why
+	Absent    []measure.Absent    `json:"absent"` // paths that were not measured, and why
 }
 
-// find returns the record of a path, nil if it was not measured.
 func (r *results) find(set, path, program, pattern string) *measure.Record {
 	for i := range r.Records {
 		x := &r.Records[i]
@@ -72,7 +70,6 @@ func (r *results) find(set, path, program, pattern string) *measure.Record {
 	return nil
 }
 
-// findSustained returns a sustained run, nil if there was none.
 func (r *results) findSustained(path, program string, concurrency int) *measure.Sustained {
 	for i := range r.Sustained {
 		x := &r.Sustained[i]
@@ -94,7 +91,6 @@ func (r *results) write(path string) error {
 	return os.WriteFile(path, append(b, '\n'), 0o644)
 }
 
-// readResults reads a file that write wrote.
 func readResults(path string) (*results, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -110,7 +106,6 @@ func readResults(path string) (*results, error) {
 	return &r, nil
 }
 
-// before reports whether a run began before another one.
 func (r *results) before(other *results) (bool, error) {
 	a, err := time.Parse(time.RFC3339, r.Time)
 	if err != nil {

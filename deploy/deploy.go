@@ -8,6 +8,6 @@
 //	deploy/apparmor.d  profiles
 //	deploy/palyrad.toml
 //
-// What it does not protect against: a host on which the files were edited. The
-// tests look at these, not at those.
+// The package doesn't protect against a host on which the files were edited: the tests look
+// at these files only.
 package deploy

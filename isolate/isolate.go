@@ -19,9 +19,10 @@ package isolate
 import (
 	"context"
 	"os"
-	"time"
+	"strconv"
 
 	"palyra/authz/grant"
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
@@ -43,6 +44,10 @@ type Spec struct {
 	// Cwd is the working directory as the program sees it, "/workspace" by
 	// default. At tier B it is a path on the host.
 	Cwd string `json:"cwd"`
+	// CwdInode is the folder that Cwd named when the call was sealed, as [Inode]
+	// prints it, if that is one in the workspace; else "". Whoever sealed the call
+	// keeps the folder open until the run is over: else its number may be another's.
+	CwdInode string `json:"cwd_inode,omitempty"`
 
 	Exec      File   `json:"exec"`             // what Files.Exec must be
 	Workspace *Mount `json:"workspace"`        // nil: a private empty one (tmpfs at tier C)
@@ -52,6 +57,12 @@ type Spec struct {
 	Stdin     string `json:"stdin"` // "none" (empty), "sealed" or "stream"
 	// Network is NetworkFresh or NetworkVoid; the latter at tier C only.
 	Network string `json:"network,omitempty"`
+}
+
+// Inode prints what identifies a file while somebody holds it: device and inode, as
+// stat(2) has them. A JSON number holds neither.
+func Inode(dev, ino uint64) string {
+	return strconv.FormatUint(dev, 10) + ":" + strconv.FormatUint(ino, 10)
 }
 
 // The values of Spec.Network.
@@ -68,37 +79,14 @@ const (
 // as execveat(2) would have done it for a script opened by descriptor.
 const ScriptFD = 3
 
-// File identifies an opened file and says how its content was pinned.
-type File struct {
-	Path   string       `json:"path"`   // as the program sees it ("/usr/bin/true", "/workspace/in.txt")
-	Digest canon.Digest `json:"digest"` // of the content that was hashed
-	Size   int64        `json:"size"`   // bytes
-	// Pinned is "sealed" (descriptor is a memfd with all seals: nobody can
-	// change the bytes) or "system" (root-owned, writable by nobody else, in a
-	// path likewise: descriptor is the file itself).
-	Pinned string `json:"pinned"`
-}
+// File is a file of the call, as its capsule has it.
+type File = call.File
 
-// Mount is the host directory shown at /workspace (tier B: used in place).
-type Mount struct {
-	Source   string `json:"source"`    // for the record only; Files.Workspace is what is mounted
-	ReadOnly bool   `json:"read_only"` //
-	UID      uint32 `json:"uid"`       // owner on the host: what the program writes belongs to it
-	GID      uint32 `json:"gid"`       //
-}
+// Mount is the workspace. Files.Workspace is what is mounted.
+type Mount = call.Workspace
 
-// Limits bound one call. Zero in any field is an error, never "unlimited".
-type Limits struct {
-	Wall      time.Duration `json:"wall"`       // ns; from start until reaped and drained
-	CPU       time.Duration `json:"cpu"`        // ns; per process, whole seconds rounded up (RLIMIT_CPU)
-	Memory    int64         `json:"memory"`     // bytes; whole tree where the host can (cgroup v2), else per process
-	PIDs      int64         `json:"pids"`       // processes and threads
-	Output    int64         `json:"output"`     // bytes of stdout plus stderr kept; the rest is counted and dropped
-	FileSize  int64         `json:"file_size"`  // bytes per file written (RLIMIT_FSIZE)
-	OpenFiles int64         `json:"open_files"` // RLIMIT_NOFILE
-	Disk      int64         `json:"disk"`       // bytes in each private tmpfs (/tmp, /dev/shm, private workspace)
-	Inodes    int64         `json:"inodes"`     // files in each private tmpfs
-}
+// Limits bound the call.
+type Limits = call.Limits
 
 // Files are the descriptors that belong to a Spec. The Runner does not close
 // them. Stdin may be nil (empty stdin); Stdout and Stderr are required and are

@@ -27,8 +27,8 @@ import (
 	"palyra/isolate/tier"
 )
 
-// trials is how many calls TestApprovedIsWhatRan makes. PALYRA_TRIALS asks for
-// more; make conformance does, for 20,000. 100,000 take ten minutes of two cores.
+// trials is the number of calls that TestApprovedIsWhatRan makes. PALYRA_TRIALS sets it; make
+// conformance asks for 20,000. 100,000 take ten minutes of two cores.
 func trials(t *testing.T) int {
 	s := os.Getenv("PALYRA_TRIALS")
 	if s == "" {
@@ -41,7 +41,6 @@ func trials(t *testing.T) int {
 	return n
 }
 
-// pages is an approval.Book in memory.
 type pages struct {
 	mu  sync.Mutex
 	all map[string]*approval.Entry
@@ -84,7 +83,7 @@ func (b *pages) Entry(_ context.Context, id string) (*approval.Entry, error) {
 
 func (b *pages) Pending(context.Context) ([]approval.Entry, error) { return nil, nil }
 
-// trial is one call, what somebody does while it waits, and what ran.
+// trial is one call, the interference while it waits, and what ran.
 type trial struct {
 	t    *testing.T
 	rng  *rand.Rand
@@ -93,12 +92,12 @@ type trial struct {
 	h    *approval.Hub
 
 	card   approval.Request // as it was shown, copied
-	yes    atomic.Bool      // somebody who may said yes, and was told that it counts
+	yes    atomic.Bool      // a permitted approver said yes, and was told that it counts
 	ran    atomic.Int32
 	differ atomic.Pointer[string]
 }
 
-// approver copies the card before anybody can change what it points to.
+// Ask is the approver. It copies the card before any goroutine can change what it points to.
 func (x *trial) Ask(ctx context.Context, q approval.Request) (approval.Answer, error) {
 	x.card = q
 	c := &x.card.Call
@@ -106,7 +105,6 @@ func (x *trial) Ask(ctx context.Context, q approval.Request) (approval.Answer, e
 	return x.h.For(approval.Subject{Run: x.base, Session: "ses", Requester: "uid:1000"}).Ask(ctx, q)
 }
 
-// meddle changes something that the call depends on.
 func (x *trial) meddle() {
 	ws := filepath.Join(x.base, "ws")
 	name := pickOne(x.rng, "run", "tool", "a.txt", "b.txt")
@@ -129,7 +127,7 @@ func (x *trial) meddle() {
 	case 5: // the folder, by another
 		os.Rename(ws, ws+".was")
 		os.Rename(filepath.Join(x.base, "other"), ws)
-	case 6: // what the caller still holds of its proposal
+	case 6: // the caller's copy of its proposal
 		for i := range x.p.Argv[1:] {
 			x.p.Argv[i+1] = "evil"
 		}
@@ -149,7 +147,7 @@ func (x *trial) meddle() {
 
 func pickOne[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 
-// answer is what comes in while the call waits, from one surface or several.
+// answer sends the answers that come while the call waits, from one surface or several.
 func (x *trial) answer(cancel context.CancelFunc, reload func(), id string) {
 	for range 1 + x.rng.IntN(3) {
 		x.meddle()
@@ -199,8 +197,8 @@ func (x *trial) fail(format string, a ...any) {
 	x.differ.CompareAndSwap(nil, &s)
 }
 
-// run is the runner: it reads what it would execute, and compares it with what
-// the person was shown.
+// run is the runner: it reads what it would execute, and compares that with what the person was
+// shown.
 func (x *trial) run(s *isolate.Spec, f *isolate.Files) {
 	x.ran.Add(1)
 	c := &x.card.Call
@@ -241,11 +239,8 @@ func (x *trial) run(s *isolate.Spec, f *isolate.Files) {
 	} else if f.Stdin != nil {
 		content("stdin", f.Stdin, c.StdinDigest)
 	}
-	l := s.Limits
-	got := approval.Limits{Wall: int64(l.Wall), CPU: int64(l.CPU), Memory: l.Memory, PIDs: l.PIDs, Output: l.Output, FileSize: l.FileSize,
-		OpenFiles: l.OpenFiles, Disk: l.Disk, Inodes: l.Inodes}
-	if s.Cwd != c.Cwd || s.Tier.String() != c.Tier || got != c.Bounds || s.Network != "" && s.Network != c.Network {
-		x.fail("cwd %s, tier %s, network %q, limits %+v; shown was %+v", s.Cwd, s.Tier, s.Network, got, c)
+	if s.Cwd != c.Cwd || s.Tier.String() != c.Tier || s.Limits != isolate.Limits(c.Bounds) || s.Network != "" && s.Network != c.Network {
+		x.fail("cwd %s, tier %s, network %q, limits %+v; shown was %+v", s.Cwd, s.Tier, s.Network, s.Limits, c)
 	}
 	if s.Workspace == nil || s.Workspace.Source != c.Workspace || s.Workspace.ReadOnly != c.ReadOnly || len(c.EgressHosts) > 0 {
 		x.fail("workspace %+v, shown was %q", s.Workspace, c.Workspace)
@@ -260,7 +255,6 @@ func (x *trial) run(s *isolate.Spec, f *isolate.Files) {
 	}
 }
 
-// runners finds the trial that a spec belongs to.
 type runners struct{ by sync.Map } // capsule → *trial
 
 func (r *runners) Run(_ context.Context, _ grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
@@ -281,10 +275,10 @@ const trialPolicies = `
 @id("number_%d") permit (principal, action == Palyra::Action::"tool.list", resource);
 `
 
-// TestApprovedIsWhatRan: while a call waits, whoever can changes script,
-// executable, operands, workspace, arguments, environment, tier, limits and
-// policy, answers come from the wrong people, twice, and together with the end:
-// what ran is what was shown and approved, or nothing ran.
+// TestApprovedIsWhatRan: while a call waits, script, executable, operands, workspace,
+// arguments, environment, tier, limits and policy change, and answers come from the wrong
+// people, twice, and together with the end. Either the call that was shown and approved ran, or
+// nothing did.
 func TestApprovedIsWhatRan(t *testing.T) {
 	n := trials(t)
 	root := t.TempDir()
@@ -341,7 +335,7 @@ func TestApprovedIsWhatRan(t *testing.T) {
 	}
 }
 
-// play makes one call. It returns the index of what became of it.
+// play makes one call. It returns the index of its outcome in counts.
 func (x *trial) play(k *house, all *runners, book *pages, reload func()) int {
 	for _, d := range []string{"ws", "other"} {
 		os.MkdirAll(filepath.Join(x.base, d), 0o755)

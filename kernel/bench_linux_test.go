@@ -8,7 +8,7 @@ import (
 	"palyra/isolate"
 )
 
-// BenchmarkGateParallel is the whole path without a program, so many calls at a
+// BenchmarkGateParallel measures the whole path without a program, with several calls at a
 // time.
 func BenchmarkGateParallel(b *testing.B) {
 	some := usual()

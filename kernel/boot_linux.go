@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// bootID is the random id of this boot (random(4)), "" if /proc does not say.
+// bootID returns the random id of this boot (random(4)), "" if /proc doesn't have it.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

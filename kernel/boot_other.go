@@ -2,5 +2,5 @@
 
 package kernel
 
-// bootID is "": no such id here.
+// bootID returns "": this platform has no such id.
 func bootID() string { return "" }

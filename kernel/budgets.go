@@ -13,9 +13,10 @@ import (
 // Budgets are the accounts of what calls hold before policy has said anything
 // about them. A process has one of each.
 type Budgets struct {
-	// Sealed is the memory of sealed copies, in bytes. A call reserves the size of
-	// a file before it is copied and holds it until the call is over, however long
-	// a question waits.
+	// Sealed is memory, in bytes: of sealed files whole pages and 2 KiB each, of each call
+	// eight times its capsule, and what a daemon's runs keep. A call reserves what a file
+	// needs before copying it, and holds it until the call is over, however long a question
+	// waits.
 	Sealed *budget.Pool
 	// Sealing counts the calls that are being sealed. One that hangs in a file
 	// system keeps its place, though its caller has left.
@@ -33,14 +34,14 @@ func OperandFiles(most int64) int64 { return max(4*maxMounted, most/2) }
 const maxSealedMemory = 2 << 30
 
 // NewBudgets returns Budgets of sealed bytes for the process and for one
-// principal. 0 is half of the memory that a cgroup leaves this process, else a
+// principal. 0 is three eighths of the memory that a cgroup leaves this process, else a
 // quarter of the host's, and at most 2 GiB; and for a principal half of that. An
 // eighth of all is kept for the installation's owner.
 func NewBudgets(sealed, each int64) *Budgets {
 	if sealed <= 0 {
 		all, limited := budget.Memory()
 		if sealed = all / 4; limited {
-			sealed = all / 2
+			sealed = all / 8 * 3
 		}
 		sealed = min(max(sealed, 16<<20), maxSealedMemory)
 	}
@@ -76,7 +77,9 @@ func (who *Caller) owner() budget.Owner {
 }
 
 // Pools are all of them, for metrics.
-func (b *Budgets) Pools() []*budget.Pool { return []*budget.Pool{b.Sealed, b.Sealing, b.Files} }
+func (b *Budgets) Pools() []budget.Account {
+	return []budget.Account{b.Sealed, b.Sealing, b.Files}
+}
 
 // Budgets returns those of this Kernel.
 func (k *Kernel) Budgets() *Budgets { return k.cfg.Budgets }

@@ -21,31 +21,30 @@ import (
 	"palyra/kernel/internal/pin"
 )
 
-// CertificateFile is the name, in the state directory, of the receipt of the
-// newest sandbox certificate (kernel/certify).
+// CertificateFile is the name, in the state directory, of the newest sandbox certificate's
+// receipt (kernel/certify).
 const CertificateFile = "certificate.json"
 
-// CertifyAct is the name of the administrative act that a sandbox certificate is.
+// CertifyAct is the name of the administrative act that makes a sandbox certificate.
 const CertifyAct = "sandbox.certify"
 
-// Self names whom Call is for, as receipts name principals.
+// Self is the principal of Call, as receipts name principals.
 func (k *Kernel) Self() string { return principal(k.cfg.Principal) }
 
-// certificates is what the sandbox certificate in the state directory says of the
-// tiers. It is read when it is first asked for, and again when it or palyra-cell is
-// another file.
+// certificates caches what the sandbox certificate in the state directory says of the tiers.
+// It's read on first use, and again when the certificate or palyra-cell is another file.
 type certificates struct {
 	mu    sync.Mutex
 	read  bool                 // guarded by mu
 	cell  os.FileInfo          // guarded by mu; palyra-cell as it was then
-	file  os.FileInfo          // guarded by mu; the certificate as it was then, nil: none
+	file  os.FileInfo          // guarded by mu; the certificate as it was then; nil for none
 	tiers map[tier.Tier]string // guarded by mu
-	why   error                // guarded by mu; why nothing is proven of some tier
-	made  time.Time            // guarded by mu; zero: there is none that counts
+	why   error                // guarded by mu; why some tier isn't proven
+	made  time.Time            // guarded by mu; zero: no certificate counts
 }
 
-// certificate returns what policy hears of the certificate: one of
-// policy.CertificateNone, CertificateProven and CertificateRefuted.
+// certificate returns the attribute for policy: policy.CertificateNone, CertificateProven or
+// CertificateRefuted.
 func (k *Kernel) certificate(t tier.Tier) string {
 	v, _ := k.certificateOf(t)
 	return v
@@ -55,8 +54,8 @@ func (k *Kernel) certificateOf(t tier.Tier) (string, error) {
 	c := &k.certified
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Whoever has the right to replace palyra-cell is trusted, and may still forget.
-	// Another process may make a certificate at any time.
+	// The user who may replace palyra-cell is trusted, but may forget to certify it. Another
+	// process may make a certificate at any time.
 	file := filepath.Join(k.cfg.StateDir, CertificateFile)
 	if !c.read || c.tiers != nil && !sameFile(c.cell, k.cfg.CellPath) || !sameFile(c.file, file) && !(c.file == nil && absentFile(file)) {
 		c.cell, _ = os.Stat(k.cfg.CellPath)
@@ -70,8 +69,8 @@ func (k *Kernel) certificateOf(t tier.Tier) (string, error) {
 	return policy.CertificateNone, c.why
 }
 
-// Certified returns what the certificate says of a tier, as policy hears it, and
-// when it was made; the zero time if there is none that counts.
+// Certified returns the certificate's word on a tier, as policy gets it, and when the
+// certificate was made; the zero time if none counts.
 func (k *Kernel) Certified(t tier.Tier) (said string, made time.Time) {
 	said, _ = k.certificateOf(t)
 	k.certified.mu.Lock()
@@ -79,7 +78,6 @@ func (k *Kernel) Certified(t tier.Tier) (said string, made time.Time) {
 	return said, k.certified.made
 }
 
-// sameFile reports whether path is still the file that it was.
 func sameFile(was os.FileInfo, path string) bool {
 	now, err := os.Stat(path)
 	return err == nil && was != nil && os.SameFile(was, now) && was.Size() == now.Size() && was.ModTime().Equal(now.ModTime())
@@ -90,9 +88,9 @@ func absentFile(path string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// readCertificate returns nothing for a certificate that is not there, not
-// genuine, or about another boot, kernel, user, palyra-cell or kind of build, and
-// why.
+// readCertificate returns the tiers of the certificate. It returns none, and an error, if the
+// certificate is missing, not genuine, or about another boot, kernel, user, palyra-cell or kind
+// of build.
 func (k *Kernel) readCertificate() (_ map[tier.Tier]string, made time.Time, _ error) {
 	b, err := durable.ReadRegular(filepath.Join(k.cfg.StateDir, CertificateFile), receipt.MaxBundle)
 	if err != nil {
@@ -125,7 +123,8 @@ func (k *Kernel) readCertificate() (_ map[tier.Tier]string, made time.Time, _ er
 	for t, kinds := range map[tier.Tier][]string{tier.B: {"b"}, tier.C: {"c.cold", "c.warm", "c.void"}} {
 		tiers[t] = saidOf(d["tier."+t.String()])
 		for _, kind := range kinds {
-			if tiers[t] == policy.CertificateProven && d["tape."+kind] == "" && d["unmade."+kind] == "" { // refused, or not tested
+			// Without either, the tape was refused or not tested.
+			if tiers[t] == policy.CertificateProven && d["tape."+kind] == "" && d["unmade."+kind] == "" {
 				tiers[t] = policy.CertificateNone
 			}
 		}
@@ -143,7 +142,6 @@ func (k *Kernel) readCertificate() (_ map[tier.Tier]string, made time.Time, _ er
 	return tiers, made, errors.New("it says " + strings.Join(open, "; "))
 }
 
-// saidOf reads "proven 42, refuted 0, inconclusive 0, absent 6, inherited 3".
 func saidOf(text string) string {
 	var n [5]int
 	words := strings.Split(text, ", ")
@@ -167,7 +165,7 @@ func saidOf(text string) string {
 	return policy.CertificateNone
 }
 
-// Uncertified is why no call runs at a tier with Config.Floor, nil if calls may.
+// Uncertified returns why Config.Floor lets no call run at a tier, nil if calls may run.
 func (k *Kernel) Uncertified(t tier.Tier) error {
 	said, why := k.certificateOf(t)
 	if !k.cfg.Floor || said == policy.CertificateProven {
@@ -176,9 +174,8 @@ func (k *Kernel) Uncertified(t tier.Tier) error {
 	return why
 }
 
-// denial is why a call is denied. Where variables of its environment are, they are
-// named. Where the floor alone stands in the way it is
-// the certificate, and that has a remedy.
+// denial is the error of a denied call. It names the environment variables that caused the
+// denial. If the floor alone stands in the way it gives the certificate's state and the remedy.
 func (k *Kernel) denial(set *policy.Set, d policy.Decision, s *sealed) error {
 	t := s.capsule.TierFloor
 	if len(s.envCode) > 0 && len(d.Policies) > 0 && set.Reads("env_code", d.Policies...) {
@@ -198,7 +195,7 @@ func (k *Kernel) denial(set *policy.Set, d policy.Decision, s *sealed) error {
 		WithHint("palyra sandbox certify before palyrad starts; under systemd: systemctl restart palyra-certify.service")
 }
 
-// cellDigest is the digest of palyra-cell as it is now, "" if it cannot be had.
+// cellDigest returns the digest of palyra-cell's present file, "" if it can't be read.
 func (k *Kernel) cellDigest() string {
 	if k.cfg.CellPath == "" {
 		return ""
@@ -217,7 +214,7 @@ func (k *Kernel) cellDigest() string {
 		return ""
 	}
 	defer f.Close()
-	if k.state == nil || !h.System() { // what somebody can change is read each time
+	if k.state == nil || !h.System() { // a file that others can change is read each time
 		d, _, err := pin.Digest(context.Background(), f, maxExecutable)
 		if err != nil {
 			return ""
@@ -231,7 +228,7 @@ func (k *Kernel) cellDigest() string {
 	return d.Sum.String()
 }
 
-// osRelease is uname -r, "" if /proc does not say.
+// osRelease returns uname -r, "" if /proc doesn't have it.
 func osRelease() string {
 	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"palyra/isolate/tier"
 )
 
-// TestCertificate: what policy hears of a certificate that is in the state
-// directory, and that one about anything else than this boot's sandbox is none.
+// TestCertificate: policy's attribute for a certificate in the state directory. A certificate
+// about anything but this boot's sandbox is none.
 func TestCertificate(t *testing.T) {
 	dir := t.TempDir()
 	state, helper := filepath.Join(dir, "state"), filepath.Join(dir, "palyra-cell")
@@ -46,7 +46,7 @@ func TestCertificate(t *testing.T) {
 		name   string
 		act    string
 		change map[string]string
-		spoil  func(b []byte) []byte // the file; nil: none is written
+		spoil  func(b []byte) []byte // of the file; nil: none is written
 		want   string
 	}{
 		{"good", CertifyAct, nil, bytes.Clone, policy.CertificateProven},
@@ -87,7 +87,7 @@ func TestCertificate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := k.Receipt(i)
+			b, err := k.Receipt(t.Context(), i)
 			if err == nil {
 				err = k.Close()
 			}
@@ -119,8 +119,8 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// TestCertificateOfAnotherBoot makes one that is genuine, and then one of another
-// boot, while a kernel is open.
+// TestCertificateOfAnotherBoot makes a genuine certificate, and then one of another boot, while
+// a kernel is open.
 func TestCertificateOfAnotherBoot(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{StateDir: filepath.Join(dir, "state"), CellPath: "/bin/true"}
@@ -148,7 +148,7 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := k.Receipt(i)
+		b, err := k.Receipt(t.Context(), i)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(cfg.StateDir, CertificateFile), b, 0o644)
 		}
@@ -172,9 +172,8 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 	}
 }
 
-// wantFloor: with the floor a call that policy allows runs at tier C exactly
-// if the certificate is proven; without, whatever it says. k, which holds the
-// directory, is closed.
+// wantFloor: with the floor a call that policy allows runs at tier C only if the certificate is
+// proven; without it, whatever the certificate. wantFloor closes k, which holds the directory.
 func wantFloor(t *testing.T, k *Kernel, cfg Config, said string) {
 	t.Helper()
 	if err := k.Close(); err != nil {
@@ -186,7 +185,7 @@ func wantFloor(t *testing.T, k *Kernel, cfg Config, said string) {
 		t.Fatal(err)
 	}
 	for _, cfg.Floor = range []bool{false, true} {
-		// Whatever is allowed fails here: this palyra-cell is none.
+		// Every allowed call fails here: this palyra-cell can't start.
 		cfg.testOnlyStart = func(context.Context, tier.Tier, grant.Key) (runner, error) {
 			return nil, fault.New(fault.Refused, "no_cell", "start palyra-cell", nil)
 		}
@@ -222,8 +221,8 @@ func wantFloor(t *testing.T, k *Kernel, cfg Config, said string) {
 	}
 }
 
-// TestCertificateOfReplacedCell: a certificate is about a file. When that was
-// replaced under a Kernel it says nothing any more.
+// TestCertificateOfReplacedCell: a certificate is about a file. When that is replaced under a
+// Kernel, the certificate doesn't count any more.
 func TestCertificateOfReplacedCell(t *testing.T) {
 	dir := t.TempDir()
 	helper := filepath.Join(dir, "palyra-cell")
@@ -240,7 +239,7 @@ func TestCertificateOfReplacedCell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := k.Receipt(i)
+	b, err := k.Receipt(t.Context(), i)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(k.StateDir(), CertificateFile), b, 0o644)
 	}
@@ -261,8 +260,8 @@ func TestCertificateOfReplacedCell(t *testing.T) {
 	}
 }
 
-// TestCertificateExplained: what explains a call hears of the certificate what the
-// call would hear, and without a palyra-cell that there is none.
+// TestCertificateExplained: an explanation of a call uses the certificate that the call would
+// use, and none without a palyra-cell.
 func TestCertificateExplained(t *testing.T) {
 	dir := t.TempDir()
 	state, policies, helper := filepath.Join(dir, "state"), filepath.Join(dir, "policy"), filepath.Join(dir, "palyra-cell")
@@ -286,7 +285,7 @@ func TestCertificateExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := k.Receipt(i)
+	b, err := k.Receipt(t.Context(), i)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(state, CertificateFile), b, 0o644)
 	}

@@ -10,9 +10,9 @@ import (
 	"palyra/isolate"
 )
 
-// TestCrashBeside kills a process at the steps of its calls while another, which has a
-// call under way, uses the same state directory. The other goes on, closes what the
-// dead one left and nothing else, and everything that was acknowledged is there.
+// TestCrashBeside kills a process at the steps of its calls while another, with a call under
+// way, uses the same state directory. The other goes on, closes the dead one's intents and no
+// others, and everything that was acknowledged is there.
 func TestCrashBeside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short mode")
@@ -50,11 +50,11 @@ func TestCrashBeside(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if s, err := h.JournalStatus(); err != nil || fmt.Sprint(s.Open) != "[0]" {
+			if s, err := h.JournalStatus(t.Context()); err != nil || fmt.Sprint(s.Open) != "[0]" {
 				t.Errorf("open: %v, %v, want the call that goes on", s.Open, err)
 			}
 			for _, x := range got {
-				if _, err := h.Receipt(x.Index); err != nil {
+				if _, err := h.Receipt(t.Context(), x.Index); err != nil {
 					t.Errorf("entry %d, which somebody has a receipt for: %v", x.Index, err)
 				}
 			}

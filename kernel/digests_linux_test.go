@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,9 +14,10 @@ import (
 	"palyra/isolate/evidence"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
+	"palyra/kernel/internal/pin"
 )
 
-// rootsOwn is a folder that only root can write, and a program in it.
+// rootsOwn makes a folder that only root can write, with a program in it.
 func rootsOwn(t *testing.T, size int) (dir, tool string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -31,11 +33,11 @@ func rootsOwn(t *testing.T, size int) (dir, tool string) {
 	return dir, put(t, dir+"/tool", body+strings.Repeat("\x00", max(0, size-len(body))), 0o755)
 }
 
-// inAnHour is when every file is old.
+// inAnHour is a time when every file is old.
 func inAnHour() time.Time { return time.Now().Add(time.Hour) }
 
-// TestDigestRemembered: a digest is only remembered, and only used, while nobody
-// but root can change the file.
+// TestDigestRemembered: a digest is remembered and used only while root alone can change the
+// file.
 func TestDigestRemembered(t *testing.T) {
 	dir, tool := rootsOwn(t, 0)
 	c := digests.New("", "")
@@ -84,16 +86,56 @@ func TestDigestRemembered(t *testing.T) {
 			t.Errorf("%s, mended: %s, cached %v, same capsule %v", k.name, e.record.Pinned, e.digest.Cached, s.id == first.id)
 		}
 	}
-	// The workspace is the program's to write, whoever owns it.
+	// The program can write the workspace, whatever its owner.
 	p := proposal("./tool")
 	p.Workspace = dir
-	if e := sealTool(p).program.exec; e.record.Pinned != capsule.PinnedSealed || e.digest.Cached {
-		t.Errorf("in the workspace: %+v", e)
+	for range 3 {
+		if e := sealTool(p).program.exec; e.record.Pinned != capsule.PinnedSealed || e.digest.Cached {
+			t.Errorf("in the workspace: %+v", e)
+		}
 	}
-	// Another content, another call.
 	put(t, tool, trueBinary(t)+"x", 0o755)
 	if s := sealTool(proposal(tool)); s.program.exec.digest.Cached || s.id == first.id {
 		t.Error("rewritten, and the same call")
+	}
+}
+
+// TestProgramCopied: a program that users other than root can change is hashed for its first
+// two calls, and then copied. It's the same call each time.
+func TestProgramCopied(t *testing.T) {
+	c := digests.New("", "")
+	c.TestOnlyNow = inAnHour
+	var dir string
+	for _, in := range []string{os.TempDir(), "/var/tmp", "."} { // on a file system that keeps times
+		at, err := os.MkdirTemp(in, "kernel-test-")
+		if err != nil {
+			continue
+		}
+		t.Cleanup(func() { os.RemoveAll(at) })
+		if f, err := os.Open(at); err == nil && pin.KeepsTimes(f) {
+			dir, _ = filepath.Abs(at)
+			f.Close()
+			break
+		}
+	}
+	if dir == "" {
+		t.Skip("host control missing: a file system that keeps times")
+	}
+	os.Chmod(dir, 0o777) // now another user may replace the file
+	tool := put(t, dir+"/tool", trueBinary(t), 0o755)
+	var first *sealed
+	for i := range 4 {
+		s, err := seal(t.Context(), proposal(tool), nil, "", c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		if first == nil {
+			first = s
+		}
+		if e := s.program.exec; s.id != first.id || e.record.Pinned != capsule.PinnedSealed || e.digest.Cached != (i > 1) {
+			t.Errorf("call %d: %+v, cached %v", i, e.record, e.digest.Cached)
+		}
 	}
 }
 
@@ -101,7 +143,7 @@ func TestDigestRemembered(t *testing.T) {
 func TestReceiptSaysHowItWasHashed(t *testing.T) {
 	dir, tool := rootsOwn(t, 300<<10)
 	script := put(t, dir+"/script", "#!"+tool+"\n", 0o755)
-	const odd = "a<b>&\u2028\"\\" // what encoding/json escapes and canonical JSON does not
+	const odd = "a<b>&\u2028\"\\" // escaped by encoding/json but not in canonical JSON
 	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
 		return &isolate.Result{Outcome: isolate.Exited, Evidence: &evidence.Evidence{Tier: "c", Degraded: []string{odd}}}, nil
 	})
@@ -144,7 +186,7 @@ func TestReceiptSaysHowItWasHashed(t *testing.T) {
 	}
 	h.audit() // closes
 
-	// The next process: the large file was saved, the small one is read again.
+	// The next process finds the saved digest of the large file, and reads the small one again.
 	h = openHouse(t, cfg)
 	if third := ask(h, "cached", "hashed"); third.Executable.DigestTime != first.Executable.DigestTime {
 		t.Errorf("hashed at %s, then at %s", first.Executable.DigestTime, third.Executable.DigestTime)
@@ -166,7 +208,7 @@ func TestReceiptSaysHowItWasHashed(t *testing.T) {
 	ask(h, "cached", "hashed")
 }
 
-// TestDigestsConcurrent: many calls of one program, of which one reads it.
+// TestDigestsConcurrent: of many calls of one program, one reads it.
 func TestDigestsConcurrent(t *testing.T) {
 	_, tool := rootsOwn(t, 8<<20)
 	var mu sync.Mutex
@@ -199,7 +241,7 @@ func TestDigestsConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkSeal is what it costs to seal a call of a program of the system.
+// BenchmarkSeal measures the sealing of a call of a system program.
 func BenchmarkSeal(b *testing.B) {
 	for name, c := range map[string]*digests.Cache{"hashed": nil, "cached": digests.New("", "")} {
 		b.Run(name, func(b *testing.B) {

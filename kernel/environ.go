@@ -8,22 +8,20 @@ import (
 	"palyra/kernel/capsule"
 )
 
-// searchPath is where programs that are named without a slash are looked up,
-// and the PATH that they see. The caller's PATH is foreign: whoever sets it
-// would choose the program.
+// searchPath is where bare program names are looked up, and the PATH that programs see. The
+// caller's PATH is foreign: its author would choose the program.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// baseEnv is the environment of every call, sorted by name. Nothing of the
-// caller's is in it.
+// baseEnv is the environment of every call, sorted by name. Nothing in it comes from the
+// caller.
 func baseEnv() []string {
 	return []string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=" + searchPath, "TMPDIR=/tmp"}
 }
 
-// refusedNames are variables that make a program load or run something, or read
-// its configuration elsewhere. Whoever may set them chooses the code that runs,
-// whatever program the policy allowed. A * at an end matches any rest. It is a
-// list of known ones and cannot be complete: policies and the approver see
-// the value of every variable that is not the built one.
+// refusedNames are variables that make a program load or run code, or read its configuration
+// elsewhere. A caller who sets one chooses the code that runs, whatever program the policy
+// allowed. A * at either end matches any text. The list can't be complete: policies and the
+// approver see the value of every variable that differs from the built one.
 var refusedNames = []string{
 	// The dynamic loader and the C library.
 	"LD_*", "DYLD_*", "GLIBC_TUNABLES", "MALLOC_*", "GCONV_PATH", "LOCPATH", "LOCALE_ARCHIVE*", "NLSPATH", "GETCONF_DIR",
@@ -34,7 +32,7 @@ var refusedNames = []string{
 	// Programs that others start, and their helpers.
 	"GIT_*", "HGRCPATH", "*_ASKPASS", "PAGER", "MANPAGER", "*_PAGER", "EDITOR", "VISUAL", "*_EDITOR", "HGEDITOR", "CVSEDITOR", "FCEDIT", "LESSEDIT",
 	"BROWSER", "LESS", "LESSOPEN", "LESSCLOSE", "LESSKEY*", "MANOPT", "MANROFFOPT", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES", "MAKE",
-	"TAR_OPTIONS", "ZIPOPT", "UNZIP", "UNZIPOPT", "RSYNC_RSH", "RSYNC_CONNECT_PROG", "RSYNC_SHELL", "RIPGREP_CONFIG_PATH", "FZF_DEFAULT_*", "CVS_RSH", "SVN_SSH",
+	"TAR_OPTIONS", "ZIP", "ZIPOPT", "UNZIP", "UNZIPOPT", "GROFF_*", "RSYNC_RSH", "RSYNC_CONNECT_PROG", "RSYNC_SHELL", "RIPGREP_CONFIG_PATH", "FZF_DEFAULT_*", "CVS_RSH", "SVN_SSH",
 	"TERMINFO", "TERMINFO_DIRS", "TERMCAP", "WGETRC", "CURL_HOME", "INPUTRC", "GREP_OPTIONS", "APT_CONFIG", "RPM_CONFIGDIR", "VIMINIT", "EXINIT", "GVIMINIT",
 	"MYVIMRC", "NVIM_APPNAME", "EMACSLOADPATH", "ANSIBLE_CONFIG", "ANSIBLE_LIBRARY", "*_PLUGINS", "PSQLRC", "SCREENRC", "MAILRC", "MAILCAPS",
 	// Interpreters and build tools.
@@ -55,10 +53,9 @@ var refusedNames = []string{
 	"XDG_CONFIG_*",
 }
 
-// codeNames are variables whose value is a place, or several, where programs look
-// for code, or for configuration that names code. Harmless while the place is the
-// system's own: one that is not stands in context.env_code, which a policy of the
-// built-in set forbids.
+// codeNames are variables that hold one or more places where programs look for code, or for
+// configuration that names code. They are harmless while the places are the system's own. Other
+// ones are in context.env_code, which a policy of the built-in set forbids.
 var codeNames = []string{
 	"PATH", "HOME", "SHELL", "XDG_DATA_*", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "*_HOME", "GNUPGHOME", "MANPATH", "INFOPATH",
 	"GOPATH", "GOROOT", "GOTOOLDIR", "GOMODCACHE", "GOCACHE", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "RBENV_ROOT", "NVM_DIR", "SDKMAN_DIR", "ASDF_DIR", "ASDF_DATA_DIR", "VIM", "VIMRUNTIME",
@@ -67,13 +64,11 @@ var codeNames = []string{
 	"PGSERVICEFILE",
 }
 
-// localeNames are variables with the name of a locale. With a slash it is a path to
-// the C library: to what it reads without checking, texts with formats for printf
-// among them. LANGUAGE climbs out of the folder of locales with "..", too.
+// localeNames are variables that hold the name of a locale. A name with a slash is a path to
+// the C library, which reads files there unchecked, among them texts with printf formats.
+// LANGUAGE also leaves the folder of locales with "..".
 var localeNames = []string{"LANG", "LANGUAGE", "LC_*"}
 
-// changedEnv are the variables of a complete environment that do not have the
-// value that every call's have.
 func changedEnv(env []string) (out []string) {
 	built := baseEnv()
 	for _, e := range env {
@@ -84,15 +79,14 @@ func changedEnv(env []string) (out []string) {
 	return out
 }
 
-// shownEnv is changedEnv with those first that choose the code that runs: a card
-// has room for some.
+// shownEnv is changedEnv with the variables that choose code first, because a card has room for
+// only some.
 func shownEnv(env []string) []string {
 	out := changedEnv(env)
 	slices.SortStableFunc(out, func(a, b string) int { return rank(a) - rank(b) })
 	return out
 }
 
-// builtName reports whether every call's environment has the name.
 func builtName(name string) bool {
 	return slices.ContainsFunc(baseEnv(), func(b string) bool { return capsule.Name(b) == name })
 }
@@ -108,8 +102,8 @@ func rank(e string) int {
 	return 2
 }
 
-// codeEnv are the names of the changed variables that lead a program to code that
-// is not the system's: to what the call can write, or others can. It is sorted, as env is.
+// codeEnv returns the names of the changed variables that lead a program to code that the call,
+// or a user other than root, can write. It's sorted, as env is.
 func (p *place) codeEnv(env []string) (names []string) {
 	for _, e := range changedEnv(env) {
 		name, value, _ := strings.Cut(e, "=")
@@ -121,9 +115,8 @@ func (p *place) codeEnv(env []string) (names []string) {
 	return names
 }
 
-// leadsToSystem reports whether a value is a place of the system's, or a list of
-// them, whatever separates them. An empty or relative one is not: it leads to
-// the working directory.
+// leadsToSystem reports whether a value is one of the system's places, or a list of them. An
+// empty or relative place isn't: it leads to the working directory.
 func (p *place) leadsToSystem(value string) bool {
 	built := strings.Split(searchPath, ":")
 	if len(value) > 4095 {
@@ -134,7 +127,7 @@ func (p *place) leadsToSystem(value string) bool {
 			if slices.Contains(built, v) {
 				continue
 			}
-			// One name with a blank, comma or semicolon may be several to its reader.
+			// A reader may split one name at a blank, comma or semicolon.
 			if strings.ContainsAny(v, " \t\r\n,;|~$") || !p.settled(v) {
 				return false
 			}
@@ -143,7 +136,6 @@ func (p *place) leadsToSystem(value string) bool {
 	return true
 }
 
-// environment returns the complete environment of a call, sorted by name.
 func environment(added []string) ([]string, error) {
 	if len(added) == 0 {
 		return baseEnv(), nil
@@ -157,12 +149,12 @@ func environment(added []string) ([]string, error) {
 		name, _, ok := strings.Cut(e, "=")
 		switch {
 		case !ok:
-			return nil, usage("env_no_value", fmt.Sprintf("set environment %q", clip(name)), fmt.Errorf("not of the form NAME=VALUE"))
+			return nil, usage("invalid_input", fmt.Sprintf("set environment %q", clip(name)), fmt.Errorf("not of the form NAME=VALUE"))
 		case !validName(name):
-			return nil, usage("env_bad_name", fmt.Sprintf("set environment %q", clip(name)),
+			return nil, usage("invalid_input", fmt.Sprintf("set environment %q", clip(name)),
 				fmt.Errorf("a name is letters, digits and _, and does not begin with a digit"))
 		case seen[name]:
-			return nil, usage("env_repeated", fmt.Sprintf("set environment %q", clip(name)), fmt.Errorf("set twice"))
+			return nil, usage("invalid_input", fmt.Sprintf("set environment %q", clip(name)), fmt.Errorf("set twice"))
 		case refusedName(name):
 			return nil, usage("env_refused", fmt.Sprintf("set environment %q", clip(name)),
 				fmt.Errorf("it makes programs load code or configuration")).
@@ -194,7 +186,6 @@ func validName(name string) bool {
 
 func refusedName(name string) bool { return matchesName(refusedNames, name) }
 
-// matchesName reports whether a pattern of the list matches name.
 func matchesName(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(r string) bool {
 		if p, open := strings.CutSuffix(r, "*"); open {

@@ -14,8 +14,8 @@ import (
 	"palyra/kernel/capsule"
 )
 
-// TestCodeEnv: a variable that leads a program to code is harmless only while it
-// leads to what is the system's own.
+// TestCodeEnv: a variable that leads a program to code is harmless only while it leads to the
+// system's own.
 func TestCodeEnv(t *testing.T) {
 	ws := t.TempDir()
 	os.Mkdir(ws+"/bin", 0o755)
@@ -86,8 +86,8 @@ func TestCodeEnv(t *testing.T) {
 	}
 }
 
-// TestEnvironmentIsSeen: policy and approver see names and values that differ, and
-// no more; what leads to code of the workspace is denied by its name.
+// TestEnvironmentIsSeen: policy and approver see the names and values that differ, and no
+// others. A variable that leads to code of the workspace causes a denial that names it.
 func TestEnvironmentIsSeen(t *testing.T) {
 	ws := t.TempDir()
 	p := proposal("find", "/usr", "-maxdepth", "0", "-exec", "ls", "-d", "{}", "+")
@@ -119,14 +119,14 @@ func TestEnvironmentIsSeen(t *testing.T) {
 	}
 }
 
-// TestReplayWithoutValues: a recorded call that set variables is decided again by
-// sets that do not read their values, and by no other.
+// TestReplayWithoutValues: sets that don't read variables' values can decide a recorded call
+// that set variables again; others can't.
 func TestReplayWithoutValues(t *testing.T) {
 	h := openHouse(t, Config{})
 	h.call(&Proposal{Tool: ToolRun, Argv: []string{"true"}, Env: []string{"CI=1", "HOME=/nonexistent"}}, IO{})
 	h.call(&Proposal{Tool: ToolRun, Argv: []string{"true"}, Env: []string{"HOME=/tmp/x"}}, IO{})
 	h.call(proposal("true"), IO{})
-	st, err := h.JournalStatus()
+	st, err := h.JournalStatus(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

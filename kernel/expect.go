@@ -9,10 +9,9 @@ import (
 	"palyra/isolate/tier"
 )
 
-// Expect says that calls come at the tier that was made warm, with this network
-// and these limits (as in a Proposal: "" and zero are the defaults), so that the
-// pool has a cell for the first of them, also when palyra-cell has died and was
-// started again. It returns when one waits, or at once where none can.
+// Expect announces calls at the warm tier with this network and these limits ("" and zero are a
+// Proposal's defaults), so that the pool has a cell for the first of them, even if palyra-cell
+// dies and is started again. It returns when a cell waits, or at once if none can.
 func (k *Kernel) Expect(ctx context.Context, network string, l isolate.Limits) error {
 	if k.cfg.Warm == tier.None {
 		return nil
@@ -33,14 +32,13 @@ func (k *Kernel) Expect(ctx context.Context, network string, l isolate.Limits) e
 	return lane.expect(ctx, expected{network, l})
 }
 
-// expected is a kind of calls that come.
 type expected struct {
 	network string
 	limits  isolate.Limits
 }
 
-// maxExpected is how many kinds are remembered, the ones last named: a pool keeps
-// cells for as many.
+// maxExpected bounds the kinds that are remembered, the last named ones: a pool keeps cells for
+// as many.
 const maxExpected = 8
 
 func (k *Kernel) remember(e expected) {
@@ -51,14 +49,13 @@ func (k *Kernel) remember(e expected) {
 	k.keep.expected = k.keep.expected[max(0, len(k.keep.expected)-maxExpected):]
 }
 
-// expecter is a runner that can make something ahead: a *cell.Client, or a test's.
+// expecter is a runner that can make cells ahead: a *cell.Client, or a test's.
 type expecter interface {
 	Expect(ctx context.Context, network string, l isolate.Limits) (cell.Stats, error)
 }
 
 var _ expecter = (*cell.Client)(nil)
 
-// expect tells the runner of a lane that is ready.
 func (l *lane) expect(ctx context.Context, e expected) error {
 	r, ok := l.runner.(expecter)
 	if !ok {
@@ -68,8 +65,8 @@ func (l *lane) expect(ctx context.Context, e expected) error {
 	return err
 }
 
-// expectAgain tells it what was expected before it was there, the latest last. What
-// does not work is left to the calls, which then find no cell.
+// expectAgain repeats earlier announcements to a new runner, the latest last. If one fails,
+// calls go without a waiting cell.
 func (l *lane) expectAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"palyra/isolate/tier"
 )
 
-// TestExpect: the first call of all finds a cell, if somebody said that it comes.
+// TestExpect: even the first call finds a cell if it was announced.
 func TestExpect(t *testing.T) {
 	h := openHouse(t, Config{Warm: tier.C, Pool: cell.Pool{Cells: 1, Networks: 1}})
 	if err := h.Expect(t.Context(), "", isolate.Limits{}); err != nil {
@@ -18,7 +18,7 @@ func TestExpect(t *testing.T) {
 	if o := h.call(proposal("/bin/true"), IO{}); o.Result.Evidence.Cell.Mode != evidence.CellWarm {
 		t.Errorf("the cell is %+v", o.Result.Evidence.Cell)
 	}
-	// Without a tier to keep ready there is nothing to wait for.
+	// Without a warm tier there is nothing to wait for.
 	if err := openHouse(t, Config{}).Expect(t.Context(), "", isolate.Limits{}); err != nil {
 		t.Error(err)
 	}

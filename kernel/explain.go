@@ -10,11 +10,10 @@ import (
 	"palyra/authz/policy"
 )
 
-// Explain seals a proposal and decides it as Call would, and stops there: it
-// asks nobody, runs nothing and writes nothing, and needs no state directory to
-// exist. Of cfg it uses StateDir, PolicyDir, CellPath, Tools and Principal; without
-// CellPath there is no certificate of it. The Set is
-// returned with the Explanation, so that its policies can be named.
+// Explain seals and decides a proposal as Call would, and stops there: it asks no person, runs
+// and writes nothing, and needs no state directory. Of cfg it uses StateDir, PolicyDir,
+// CellPath, Tools and Principal; without CellPath no certificate counts. It also returns the
+// Set, so that the caller can name its policies.
 func Explain(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (policy.Explanation, *policy.Set, error) {
 	k := newKernel(cfg)
 	var err error
@@ -38,8 +37,8 @@ func (k *Kernel) Explain(ctx context.Context, who Caller, p Proposal, stdin io.R
 	return set.Explain(q), set, nil
 }
 
-// Question seals a proposal and returns what policy would be asked about it, so
-// that another set can be tried on it.
+// Question seals a proposal and returns policy's question about it, so that another set can be
+// asked.
 func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.Reader) (policy.Request, error) {
 	s, made, err := k.sealAside(ctx, &who, p, stdin)
 	if err != nil {
@@ -49,8 +48,8 @@ func (k *Kernel) Question(ctx context.Context, who Caller, p Proposal, stdin io.
 	return k.question(&who, s, made), nil
 }
 
-// existing returns a state directory, "" where there is none yet: nothing of it
-// can lie in the workspace.
+// existing returns a state directory, "" if it doesn't exist yet: then nothing of it can be in
+// the workspace.
 func existing(state string) string {
 	if _, err := os.Lstat(state); errors.Is(err, fs.ErrNotExist) {
 		return ""

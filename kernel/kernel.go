@@ -1,55 +1,59 @@
-// Package kernel is the gate: the one path on which a tool call is decided,
-// approved, run and recorded. This file is the one to read first.
+// Package kernel is the gate: the one path on which a tool call is decided, approved, run and
+// recorded. Read this file first.
 //
 //	propose → seal → decide → approve → grant → intent → execute → result → receipt
 //
-// Each step is finished, and where it leaves something on disk durable, before
-// the next begins. [Kernel.Call] is the order; one file per step holds the rest:
+// Each step is finished, and durable if it writes to disk, before the next begins.
+// [Kernel.CallAs] is the order; one file per step holds the rest:
 //
-//	proposal.go   what may be asked for, and what is refused without looking
-//	tools.go      what a tool and its input become
+//	proposal.go   the bounds of a proposal, checked without touching a file
+//	tools.go      the program that a tool and its input become
+//	budgets.go    sealAside: tools.go and seal.go, within bounds
 //	seal.go       everything named is opened once, hashed and pinned (program.go,
-//	              loader.go, workspace.go, environ.go); the capsule is its name from here on
-//	question.go   the capsule as policy and approver see it
-//	runner.go     palyra-cell, started once and used for many calls (again.go: one
-//	              that was gone before it took a call)
-//	output.go     what comes out of the program, counted and bounded
-//	planted.go    what it left in its workspace
+//	              loader.go, workspace.go, reach.go, environ.go); the capsule is its
+//	              name from here on
+//	question.go   the capsule for policy and approver
+//	runner.go     palyra-cell, started once and used for many calls
+//	output.go     the program's output, counted and bounded
+//	planted.go    the program's leftovers in its workspace
 //	record.go     the statements that are signed and logged, and recovery
 //	state.go      the state directory
-//	observe.go    what an observer of a call is told
+//	observe.go    events for observers of a call
 //	reload.go     other policies, while calls run
+//	expect.go     cells that are made ahead for announced calls
+//	certificate.go this boot's sandbox certificate, for policy, and the error of a denied call
+//	explain.go    how a proposal would be decided; plan.go adds how it would be confined
+//	replay.go     recorded calls under other policies
 //	ledger.go     administrative acts, and the journal for readers
 //
 // # Contract
 //
-// Call returns an Outcome with a receipt for every call that was decided:
-// executed, denied, not approved, refused, failed, timed out or killed, and
-// outcome_unknown if palyra-cell died after the call was handed to it. It
-// returns an error and no Outcome for what never came to a decision (a malformed
-// proposal, a program that is not there), and an error beside the Outcome for
-// what could not be recorded. Nothing runs unless its intent is on disk. An
-// intent whose result never came is closed as outcome_unknown by the next Open or
-// CloseOrphans of any process: see below.
+// Call returns an Outcome with a receipt for a call that was decided: executed, denied, not
+// approved, refused, failed, timed out or killed, and outcome_unknown if palyra-cell died after
+// it got the call. It returns an error and no Outcome for a call that never came to a decision
+// (a malformed proposal, a program that doesn't exist), or whose intent couldn't be recorded:
+// neither ran. It returns an error beside the Outcome if the result couldn't be recorded.
+// Nothing runs unless its intent is on disk. The next Open or CloseOrphans of any process closes
+// an intent without a result as outcome_unknown, once its call is over.
 //
-// Several processes may have one state directory open, each with a Kernel, and make
-// calls at the same time. A call is marked in the file "live" from before its intent
-// until after its result, with a lock that the operating system takes back when the
-// process dies: an intent without a result and without the mark is an orphan.
+// Several processes may open one state directory, each with a Kernel, and make calls at the
+// same time. From before its intent until after its result, a call holds a mark in the file
+// "live": a lock that the operating system releases when the process dies. An intent without a
+// result and without a mark is an orphan.
 //
-// A Proposal serialises and carries no authority. Who asks is said by whoever
-// opens the Kernel, never by the proposal.
+// A Proposal serialises and carries no authority. The surface that makes the call names the
+// caller, never the proposal.
 //
 // # What it does not protect against
 //
-// The user who owns the state directory, and root: they hold the keys. A program
-// that is allowed to run and does what its arguments say. See
-// docs/THREAT_MODEL.md.
+// The user who owns the state directory, and root: they hold the keys. A program that is
+// allowed to run and does what its arguments say. See docs/THREAT_MODEL.md.
 package kernel
 
 import (
 	"context"
 	"errors"
+	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -70,53 +74,52 @@ import (
 
 // Config says how to open a Kernel.
 type Config struct {
-	// StateDir is an absolute path. It is created 0700 with its keys on first
-	// use, and refused if anybody else owns it or may look into it.
+	// StateDir is an absolute path. The first use creates it 0700 with its keys. It's refused
+	// if another user owns it or may look into it.
 	StateDir string
 	// PolicyDir holds Cedar files. Default: the built-in set.
 	PolicyDir string
-	// Floor adds policy.FloorCertificate to them: no call runs at a tier that the
-	// sandbox certificate of this boot does not prove.
+	// Floor adds policy.FloorCertificate to them: no call runs at a tier that this boot's
+	// sandbox certificate doesn't prove.
 	Floor bool
 	// CellPath is the palyra-cell binary. Without it every allowed call is refused.
 	CellPath string
-	// Starter starts it, for a process that has given up the right to start
-	// anything. Default: this process does.
+	// Starter starts palyra-cell for a process that has given up the right to. Default: this
+	// process does.
 	Starter *cell.Starter
-	// Warm is the tier whose palyra-cell Open starts in the background, so that
-	// the first call need not wait for it. Default: none.
+	// Warm is the tier whose palyra-cell Open starts in the background, so that the first call
+	// needn't wait for it. Default: none.
 	Warm tier.Tier
-	// Once says that there will be one call, or few, and never two at a time: each
-	// palyra-cell is ended when it has run one, while the result is recorded.
+	// Once announces a single call, or a few, never two at a time: each palyra-cell is ended
+	// after one call, while the result is recorded.
 	Once bool
-	// Pool is what each palyra-cell makes ahead of calls. Default: nothing.
+	// Pool bounds the cells that each palyra-cell makes ahead of calls. Default: none.
 	Pool cell.Pool
 	// Tools is the table of tools. Default: process.run with its own argv.
 	Tools Tools
-	// Approver is asked about the sensitive calls of Call. Default: nobody, which
-	// denies them.
+	// Approver is asked about the sensitive calls of Call. Default: no approver, which denies
+	// them.
 	Approver approval.Approver
 	// ApprovalTimeout bounds the wait for an answer. Default: approval.DefaultTimeout.
 	ApprovalTimeout time.Duration
-	// Principal is who makes the calls of Call, as its surface authenticated it.
-	// Default: the user that this process runs as, by number.
+	// Principal makes the calls of Call, as its surface authenticated it. Default: the user of
+	// this process, by number.
 	Principal policy.Entity
 
-	// Observe, if not nil, is told of each step of every call as it is done, and of
-	// each entry of the journal (observe.go). A slow one delays them.
+	// Observe, if not nil, gets each step of every call when it's done, and each entry of the
+	// journal (observe.go). A slow observer delays them.
 	Observe func(Event)
-	// Budgets are the accounts that calls are on before they are decided. Default:
-	// those of a process that makes its own user's calls.
+	// Budgets are charged for calls before they are decided. Default: those of a process that
+	// makes its own user's calls.
 	Budgets *Budgets
 
-	// JournalWaited, if not nil, is told for each entry of the journal how long it
-	// waited for the group that it is written in; see journal.Options.
+	// JournalWaited, if not nil, gets the time that each entry of the journal waited for its
+	// group; see journal.Options.
 	JournalWaited func(time.Duration)
 
-	// TestOnlyStep is called at each named step, so that a test can kill the
-	// process there: "sealing", "sealed", "decided", "approved", "granted", "intent",
-	// "executed", "result" and "receipt", "loaded" in a Reload, and the steps of
-	// journal and cell.
+	// TestOnlyStep is called at each named step, so that a test can kill the process there:
+	// "sealing", "sealed", "decided", "approved", "granted", "intent", "executed", "result" and
+	// "receipt", "loaded" in a Reload, and the steps of journal and cell.
 	TestOnlyStep func(name string)
 	// testOnlyStart replaces palyra-cell.
 	testOnlyStart func(ctx context.Context, t tier.Tier, key grant.Key) (runner, error)
@@ -132,7 +135,7 @@ type Kernel struct {
 	told      atomic.Pointer[func(principal string, bytes int)] // see OnLogged
 
 	calls sync.WaitGroup // one for each call
-	dying sync.WaitGroup // one for each lane, for each that was dismissed, and for a prepare
+	dying sync.WaitGroup // one for each lane, for each dismissed one, and for a prepare
 
 	mu     sync.Mutex
 	set    *policy.Set         // guarded by mu; swapped, never mutated
@@ -141,17 +144,21 @@ type Kernel struct {
 	keep   keep                // guarded by mu; see runner.go
 }
 
-// Outcome is what became of a decided call. It serialises.
+// Outcome is the end of a decided call. It serialises.
 type Outcome struct {
 	CallID   string          `json:"call_id"`
 	Outcome  string          `json:"outcome"` // one of receipt's outcomes
-	Exit     int             `json:"exit"`    // the exit status that stands for it; see exitStatus
-	Error    *Failure        `json:"error"`   // why it did not run or did not end by itself; null if it did
+	Exit     int             `json:"exit"`    // its exit status; see exitStatus
+	Error    *Failure        `json:"error"`   // why it didn't run or didn't end by itself; null if it did
 	Decision policy.Decision `json:"decision"`
-	Approval *approval.View  `json:"approval"` // null: nobody was asked
-	Result   *isolate.Result `json:"result"`   // null: nothing ran; without evidence: that is not known
+	Approval *approval.View  `json:"approval"` // null: no person was asked
+	// Question is policy's question, for policy.Set.Fix; nil if it allowed the call. It holds
+	// values of the environment.
+	Question *policy.Request `json:"-"`
+	Result   *isolate.Result `json:"result"` // null: nothing ran; without evidence: that is unknown
 
-	// Planted is what lies in wait in the workspace afterwards; null: there was none to write to.
+	// Planted lists the traps in the workspace after the call; null if the call had none to
+	// write to.
 	Planted *receipt.Planted `json:"planted"`
 
 	// Delivered says that the caller's writers took all output that was kept.
@@ -161,7 +168,7 @@ type Outcome struct {
 	Capsule       []byte       `json:"capsule"`   // canonical JSON; holds the values of the environment
 	Receipt       []byte       `json:"receipt"`   // Sigstore bundle, JSON; nil if it could not be recorded
 	LogIndex      uint64       `json:"log_index"` // of the result in the journal
-	Intent        *uint64      `json:"intent"`    // of the intent; null: nothing was about to run
+	Intent        *uint64      `json:"intent"`    // of the intent; null: no call was about to run
 }
 
 // Failure is an error in a form that serialises.
@@ -172,7 +179,6 @@ type Failure struct {
 	Hint   string `json:"hint"`
 }
 
-// newKernel fills the defaults in.
 func newKernel(cfg Config) *Kernel {
 	k := &Kernel{cfg: cfg, step: cfg.TestOnlyStep}
 	if k.step == nil {
@@ -187,8 +193,8 @@ func newKernel(cfg Config) *Kernel {
 	return k
 }
 
-// Open opens the state directory, loads the policies, recovers the journal and
-// closes the intents that a crash left open.
+// Open opens the state directory, loads the policies, recovers the journal and closes the
+// intents that a crash left open.
 func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	k := newKernel(cfg)
 	k.lanes = make(map[tier.Tier]*lane)
@@ -210,19 +216,39 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	return k, nil
 }
 
-// Caller is who makes a call, as its surface authenticated it. It is never
-// filled from what the caller says about itself.
+// Caller makes a call, as its surface authenticated it. It never comes from the caller's own
+// words.
 type Caller struct {
-	Principal policy.Entity     // without one everything is denied
-	Approver  approval.Approver // nil: nobody can be asked, which denies sensitive calls
-	Reserve   bool              // may use what budgets keep for the installation's owner
-	Device    string            // for policy: the device that asks, and
-	Channel   string            // the surface that it came by; "" is unknown
+	Principal policy.Entity     // without one every call is denied
+	Approver  approval.Approver // nil: sensitive calls are denied
+	Reserve   bool              // may use the part of budgets that is reserved for the installation's owner
+	// Still returns Principal as it is now, or why it may make no more calls. nil: neither
+	// changes.
+	Still   func() (policy.Entity, error)
+	Device  string // for policy: the asking device, and
+	Channel string // the surface that it came by; "" is unknown
 }
 
-// Call puts one proposal through the gate for the configured caller. A done ctx
-// withdraws a question that waits and kills a program that runs; the receipt is
-// written all the same.
+// still returns nil if the caller may still make calls, and policy would answer its present
+// principal the same.
+func (k *Kernel) still(who *Caller, s *sealed, p *Proposal, auth *authz.Authority, effect policy.Effect) error {
+	if who.Still == nil {
+		return nil
+	}
+	now := *who
+	var err error
+	if now.Principal, err = who.Still(); err != nil || reflect.DeepEqual(now.Principal, who.Principal) {
+		return err
+	}
+	if auth.Decide(k.question(&now, s, p)).View().Effect != effect {
+		return fault.New(fault.Denied, "requester_changed", "run",
+			errors.New("the policies decide otherwise about who asked, whose role has changed since")).WithHint("propose the call again")
+	}
+	return nil
+}
+
+// Call puts one proposal through the gate for the configured caller. A done ctx withdraws a
+// waiting question and kills a running program; the receipt is written all the same.
 func (k *Kernel) Call(ctx context.Context, p Proposal, stdio IO) (*Outcome, error) {
 	return k.CallAs(ctx, Caller{Principal: k.cfg.Principal, Approver: k.cfg.Approver}, p, stdio)
 }
@@ -246,12 +272,13 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	k.step("sealed")
 	c.observe(Event{Step: StepSealed})
 
-	// Decide. Whatever is not clearly a yes or a question is a no.
-	lane := k.lane(s.capsule.TierFloor)
+	// Decide. An answer that isn't clearly a yes or a question is a no.
+	lane := k.laneFor(s)
 	set := k.PolicySet()
 	auth := authz.New(set, lane.key)
-	d := auth.Decide(k.question(&who, s, &p))
-	c.decided(d.View())
+	question := k.question(&who, s, &p)
+	d := auth.Decide(question)
+	c.decided(question, d.View())
 	k.step("decided")
 	decision := d.View()
 	c.observe(Event{Step: StepDecided, Decision: &decision})
@@ -262,7 +289,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	// Before a person is bothered: can it run at all?
 	if err := lane.wait(ctx, func() {
 		if effect == policy.Allow {
-			_ = c.draft() // intend tries again, and says why not
+			_ = c.draft() // intend tries again, and reports the error
 		}
 		if !k.cfg.Once {
 			prepare()
@@ -274,7 +301,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		return c.end(ctx, receipt.Refused, err)
 	}
 
-	// Approve. What the person is asked about is held until it runs.
+	// Approve. The files that the person is asked about are held until the call runs.
 	var rec *approval.Record
 	if effect == policy.NeedsApproval {
 		if err := k.holdOperands(ctx, &who, s); err != nil {
@@ -282,12 +309,12 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		}
 		q := c.card(set)
 		c.observe(Event{Step: StepAsked, Question: &q})
-		asked := time.Now()
+		start := time.Now()
 		rec = approval.Resolve(ctx, who.Approver, q)
 		c.asked(rec.View())
 		k.step("approved")
 		answer := rec.View()
-		c.observe(Event{Step: StepAnswered, Approval: &answer, Took: time.Since(asked)})
+		c.observe(Event{Step: StepAnswered, Approval: &answer, Took: time.Since(start)})
 		if !rec.Approved() {
 			return c.end(ctx, receipt.NotApproved, notApproved(&answer))
 		}
@@ -299,6 +326,11 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 			return c.end(ctx, receipt.Refused, fault.New(fault.Unavailable, "cell_died", "ask for approval",
 				errors.New("palyra-cell died meanwhile, and a grant is for one alone")).WithHint("propose the call again"))
 		}
+	}
+
+	// The answer may have taken long, and the caller may have lost a role or right meanwhile.
+	if err := k.still(&who, s, &p, auth, effect); err != nil {
+		return c.end(ctx, receipt.Refused, err)
 	}
 
 	// Grant: only authz can make one, and only for exactly this Spec.
@@ -318,40 +350,39 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 
 	// Intent: on disk before anything happens.
 	if err := c.intend(ctx, func() {
-		_ = c.connect(spec, stdio) // execute tries again, and says why not
+		_ = c.connect(spec, stdio) // execute tries again, and reports the error
 	}); err != nil {
 		return nil, err
 	}
 	k.step("intent")
 	c.observe(Event{Step: StepIntent, LogIndex: c.intent})
 
-	// A stop that came while the disk wrote finds nothing running.
+	// A stop that came during the write finds nothing running.
 	if ctx.Err() != nil {
 		c.observe(Event{Step: StepExecuted})
 		return c.end(ctx, receipt.Refused, fault.New(fault.Canceled, "canceled", "run", context.Cause(ctx)))
 	}
 
-	// Execute, unless what would be used as it is has changed since.
+	// Execute, unless a file that is used in place has changed since.
 	if err := s.recheck(); err != nil {
 		c.observe(Event{Step: StepExecuted})
 		return c.end(ctx, receipt.Refused, err)
 	}
-	h := &handing{lane: lane, grant: g, set: set, decision: d}
 	began := time.Now()
-	outcome, err := c.execute(ctx, h, spec, stdio)
+	outcome, err := c.execute(ctx, lane, g, spec, stdio)
 	k.step("executed")
 	c.observe(Event{Step: StepExecuted, Took: time.Since(began)})
 	if k.cfg.Once {
-		k.dismiss(h.lane)
+		k.dismiss(lane)
 	}
-	c.lookAfter(ctx) // what lies in wait in the workspace now
+	c.lookAfter(ctx) // lists traps in the workspace
 
 	// Result and receipt.
 	return c.end(ctx, outcome, err)
 }
 
-// grantTTL is how long the runner may take to begin: a grant is made when
-// everything is ready.
+// grantTTL is the runner's time to begin. It's short because the grant is made when everything
+// is ready.
 const grantTTL = time.Minute
 
 // enter counts a call in, unless the Kernel is closed.
@@ -359,15 +390,14 @@ func (k *Kernel) enter() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		return fault.New(fault.Unavailable, "kernel_closed", "call", nil)
+		return fault.New(fault.Unavailable, "draining", "call", errors.New("the kernel is closed"))
 	}
 	k.calls.Add(1)
 	return nil
 }
 
-// CloseOrphans closes the intents of calls that other processes have left since Open:
-// of a palyra exec that was killed, say. A process that runs for long calls it now and
-// then.
+// CloseOrphans closes the intents that other processes left since Open, such as a killed palyra
+// exec. A long-running process calls it now and then.
 func (k *Kernel) CloseOrphans(ctx context.Context) error {
 	if err := k.enter(); err != nil {
 		return err
@@ -379,8 +409,7 @@ func (k *Kernel) CloseOrphans(ctx context.Context) error {
 	return k.state.closeOrphans(ctx)
 }
 
-// Close waits for the calls to end, stops palyra-cell and closes the state
-// directory.
+// Close waits for the calls to end, stops palyra-cell and closes the state directory.
 func (k *Kernel) Close() error {
 	k.mu.Lock()
 	again := k.closed

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"os"
 	"path/filepath"
@@ -16,13 +17,13 @@ import (
 // Act is an administrative act as its surface reports it. It serialises.
 type Act struct {
 	Act       string            `json:"act"`       // "policy.reload": lower-case letters, digits, '.', '_' and '-'
-	Principal string            `json:"principal"` // who did it
-	Subject   string            `json:"subject"`   // what it was done to; "" if to the whole
+	Principal string            `json:"principal"` // the principal that did it
+	Subject   string            `json:"subject"`   // the thing that it was done to; "" for the whole
 	Detail    map[string]string `json:"detail"`    // no secrets: it is logged for ever
 }
 
-// Record signs an administrative act and appends it to the journal. It returns
-// when the entry is durable.
+// Record signs an administrative act and appends it to the journal. It returns when the entry
+// is durable.
 func (k *Kernel) Record(ctx context.Context, a Act) (index uint64, err error) {
 	if err := k.enter(); err != nil {
 		return 0, err
@@ -47,8 +48,8 @@ func (k *Kernel) Record(ctx context.Context, a Act) (index uint64, err error) {
 	return index, err
 }
 
-// OnLogged has f told of each further entry of the journal, once it is durable:
-// whose call or act it is about, and how many bytes it has. There is one f.
+// OnLogged calls f for each further entry of the journal once it's durable, with the principal
+// of its call or act and its size in bytes. A new f replaces the old one.
 func (k *Kernel) OnLogged(f func(principal string, bytes int)) { k.told.Store(&f) }
 
 func (k *Kernel) logged(principal string, e *receipt.Entry) {
@@ -60,20 +61,19 @@ func (k *Kernel) logged(principal string, e *receipt.Entry) {
 // StateDir returns the state directory.
 func (k *Kernel) StateDir() string { return k.cfg.StateDir }
 
-// Trust returns whom a verifier of this kernel's receipts must believe.
+// Trust returns the keys that a verifier of this kernel's receipts must believe.
 func (k *Kernel) Trust() *receipt.Trust { return k.state.trust }
 
-// look has the journal see what other processes have appended, for a reader who asks
-// for size entries. A process that stands still in the middle of a write must not keep
-// readers: then they get what is known.
-func (k *Kernel) look(size uint64) error {
+// look makes the journal see other processes' entries, for a reader who asks for size entries.
+// A process that is stuck in a write doesn't block readers: they get the known entries.
+func (k *Kernel) look(ctx context.Context, size uint64) error {
 	if k.state.journal.Size() >= size {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readerPatience)
+	short, cancel := context.WithTimeout(ctx, readerPatience)
 	defer cancel()
-	err := k.state.journal.Refresh(ctx)
-	if kind := fault.KindOf(err); kind == fault.Busy || kind == fault.Timeout {
+	err := k.state.journal.Refresh(short)
+	if kind := fault.KindOf(err); (kind == fault.Busy || kind == fault.Timeout) && ctx.Err() == nil {
 		return nil
 	}
 	return err
@@ -85,8 +85,8 @@ const (
 )
 
 // Receipt returns the bundle of an entry, proved under the newest checkpoint.
-func (k *Kernel) Receipt(index uint64) ([]byte, error) {
-	if err := k.look(index + 1); err != nil {
+func (k *Kernel) Receipt(ctx context.Context, index uint64) ([]byte, error) {
+	if err := k.look(ctx, index+1); err != nil {
 		return nil, err
 	}
 	content, err := k.state.journal.Content(index)
@@ -97,7 +97,7 @@ func (k *Kernel) Receipt(index uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.state.receipt(index, e)
+	return k.state.receipt(ctx, index, e)
 }
 
 // JournalStatus is the state of the journal. It serialises.
@@ -109,64 +109,64 @@ type JournalStatus struct {
 }
 
 // JournalStatus returns the state of the journal.
-func (k *Kernel) JournalStatus() (JournalStatus, error) {
-	if err := k.look(wholeJournal); err != nil {
+func (k *Kernel) JournalStatus(ctx context.Context) (JournalStatus, error) {
+	if err := k.look(ctx, wholeJournal); err != nil {
 		return JournalStatus{}, err
 	}
 	j := k.state.journal
-	note, err := j.Checkpoint()
+	note, err := j.Checkpoint(ctx)
 	if err != nil {
 		return JournalStatus{}, err
 	}
 	return JournalStatus{Origin: k.state.trust.Origin(), Size: j.Size(), Checkpoint: string(note), Open: j.OpenEntries()}, nil
 }
 
-// JournalEntries reads the entries from index from up to but not including to,
-// or the end of the log as JournalStatus saw it if that comes first.
+// JournalEntries reads the entries from from up to but not including to, or to the end of the
+// log if that is known to come first.
 func (k *Kernel) JournalEntries(from, to uint64) iter.Seq2[journal.Record, error] {
 	return k.state.journal.Entries(from, min(to, k.state.journal.Size()))
 }
 
 // JournalProof proves an entry under the newest checkpoint.
-func (k *Kernel) JournalProof(index uint64) (journal.Proof, error) {
-	if err := k.look(index + 1); err != nil {
+func (k *Kernel) JournalProof(ctx context.Context, index uint64) (journal.Proof, error) {
+	if err := k.look(ctx, index+1); err != nil {
 		return journal.Proof{}, err
 	}
-	return k.state.journal.Prove(index)
+	return k.state.journal.Prove(ctx, index)
 }
 
-// JournalConsistency proves that the log extends what it was at size old.
-func (k *Kernel) JournalConsistency(old uint64) (journal.Consistency, error) {
-	if err := k.look(old); err != nil {
+// JournalConsistency proves that the log extends its state at size old.
+func (k *Kernel) JournalConsistency(ctx context.Context, old uint64) (journal.Consistency, error) {
+	if err := k.look(ctx, old); err != nil {
 		return journal.Consistency{}, err
 	}
-	return k.state.journal.ProveConsistency(old)
+	return k.state.journal.ProveConsistency(ctx, old)
 }
 
-// PublishJournal writes the tiles and the checkpoint that JournalFile serves for
-// the whole log. It flushes several files: it is for quiet moments.
-func (k *Kernel) PublishJournal() error { return k.state.journal.Publish() }
+// PublishJournal writes the tiles and the checkpoint of the whole log, for JournalFile. It
+// flushes several files, so call it in quiet moments.
+func (k *Kernel) PublishJournal(ctx context.Context) error { return k.state.journal.Publish(ctx) }
 
-// JournalFile returns a published file of the log by its C2SP name: "checkpoint"
-// or "tile/…". Nothing else below the journal's directory can be read with it.
+// JournalFile returns a published file of the log by its C2SP name: "checkpoint" or "tile/…".
+// It reads no other file below the journal's directory.
 func (k *Kernel) JournalFile(name string) ([]byte, error) {
 	if name != "checkpoint" && !strings.HasPrefix(name, "tile/") || !filepath.IsLocal(name) || filepath.ToSlash(filepath.Clean(name)) != name {
-		return nil, fault.New(fault.NotFound, "no_tile", "read journal file", nil)
+		return nil, fault.New(fault.NotFound, "no_such_entry", "read journal file", errors.New("there is no such tile"))
 	}
 	root, err := os.OpenRoot(k.JournalDir())
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "journal_unreadable", "read journal file", err)
+		return nil, fault.New(fault.Unavailable, "io_error", "read journal file", err)
 	}
 	defer root.Close()
 	b, err := root.ReadFile(filepath.FromSlash(name))
 	if err != nil {
-		return nil, fault.New(fault.NotFound, "no_tile", "read journal file", nil)
+		return nil, fault.New(fault.NotFound, "no_such_entry", "read journal file", errors.New("there is no such tile"))
 	}
 	return b, nil
 }
 
-// JournalDir returns the journal's directory, for readers such as
-// receipt.Audit. Whoever writes to it destroys the log.
+// JournalDir returns the journal's directory, for readers such as receipt.Audit. A write to it
+// destroys the log.
 func (k *Kernel) JournalDir() string { return filepath.Join(k.cfg.StateDir, "journal") }
 
 // Audit checks the whole journal and everything in it.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"sort"
 	"strings"
 
 	"palyra/internal/fault"
@@ -15,19 +16,18 @@ import (
 	"palyra/kernel/internal/pin"
 )
 
-// What the headers of a program make the kernel and the loader run besides it.
+// The headers of a program make the kernel and the loader run further code.
 //
-// A binary that is not static names its loader (PT_INTERP), which the kernel
-// starts in its place. The loader must be a file of the system: it is opened by
-// its path while the program starts, and no copy can stand in for it. Where it
-// then looks for libraries is listed, unless that is the system's own.
+// A binary that isn't static names its loader (PT_INTERP), which the kernel starts in its
+// place. The kernel opens the loader by its path while the program starts, so no sealed copy
+// can stand in for it, and it must be a file of the system. The capsule lists the places where
+// the loader looks for libraries, unless they are the system's own.
 
-// image looks at what the kernel and the loader will make of the pinned binary.
 func (p *place) image(ctx context.Context, prog *program) error {
 	name := prog.exec.record.Path
 	x, err := elf.Read(prog.exec.file, prog.exec.record.Size)
 	if err != nil {
-		return fault.New(fault.NotExec, "program_format", fmt.Sprintf("read program %q", name), err)
+		return fault.New(fault.NotExec, "program_not_executable", fmt.Sprintf("read program %q", name), err)
 	}
 	if x.Loader == "" {
 		return nil
@@ -41,7 +41,6 @@ func (p *place) image(ctx context.Context, prog *program) error {
 	return err
 }
 
-// loader opens and hashes the loader that a program names.
 func (p *place) loader(ctx context.Context, program, name string) (held, error) {
 	no := func(reason string, err error) (held, error) {
 		return held{}, fault.New(fault.NotExec, reason, fmt.Sprintf("find loader %q of program %q", clip(name), program), err).
@@ -58,7 +57,7 @@ func (p *place) loader(ctx context.Context, program, name string) (held, error) 
 	case fault.KindOf(err) == fault.Unsupported:
 		return held{}, err
 	case err != nil:
-		return no("loader_not_found", err)
+		return no("program_not_executable", err)
 	}
 	defer h.Close()
 	if !h.Stat.Mode.IsRegular() || !p.roots(h) {
@@ -71,7 +70,7 @@ func (p *place) loader(ctx context.Context, program, name string) (held, error) 
 	head, err := p.head(f, h)
 	if err == nil {
 		if err = elf.Check(head); err != nil {
-			_, err = no("loader_format", err)
+			_, err = no("program_not_executable", err)
 		}
 	}
 	if err != nil {
@@ -82,7 +81,7 @@ func (p *place) loader(ctx context.Context, program, name string) (held, error) 
 		record: capsule.File{Path: h.Path, Pinned: capsule.PinnedSystem}}
 	if h.System() {
 		l.digest, err = p.digests.Of(ctx, f, h.Stat, maxExecutable)
-	} else { // what is not is read each time
+	} else { // other files are read each time
 		l.digest.Sum, l.digest.Size, err = pin.Digest(ctx, f, maxExecutable)
 	}
 	if err == nil {
@@ -97,25 +96,30 @@ func (p *place) loader(ctx context.Context, program, name string) (held, error) 
 	return l, nil
 }
 
-// systemFolders are those in which only the host's root puts files.
+// systemFolders are folders in which only the host's root puts files.
 var systemFolders = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
-// roots reports whether a file or folder is root's alone and not in the workspace.
-// Where root is not mapped its files cannot be told from those of others by their
-// owner; in the folders of the system they are root's.
+// roots reports whether a file or folder belongs to root alone and isn't in the workspace. If
+// root isn't mapped, the owner doesn't tell its files from those of others; in the system's
+// folders they are root's.
 func (p *place) roots(h *pin.Handle) bool {
 	if p.inWorkspace(h) || p.changeable(h.Path) {
 		return false
 	}
+	return rootOwns(h)
+}
+
+// rootOwns is roots for a path of the host, whatever the program sees there.
+func rootOwns(h *pin.Handle) bool {
 	return h.Settled() || slices.ContainsFunc(systemFolders, func(dir string) bool { _, ok := below(dir, h.Path); return ok }) && h.Unmapped()
 }
 
-// writable are the folders of a cell that hold something else than the same
-// folders of the host, or that the program itself can write to.
+// writable are the folders of a cell whose content differs from the host's, or that the program
+// can write to.
 var writable = []string{"/tmp", "/dev", "/proc", view}
 
-// changeable reports whether an absolute path may lead, as the program sees it,
-// to what the call can write, by its text alone. With ".." it may.
+// changeable reports whether an absolute path may lead, as the program sees it, to a place that
+// the call can write. It goes by the text alone; with ".." it may.
 func (p *place) changeable(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
@@ -130,33 +134,55 @@ func (p *place) changeable(name string) bool {
 	return false
 }
 
-// settled reports whether neither the call nor another user of the host can
-// change what a path leads to: it is root's alone, as every folder above it is.
-// A path that leads to nothing is settled where only root can make it.
+// settled reports whether neither the call nor another user of the host can change where a path
+// leads: root alone owns it and every folder above it. A path that leads nowhere is settled if
+// only root can create it.
 func (p *place) settled(name string) bool {
-	if !path.IsAbs(name) || len(name) > 4095 || p.changeable(name) {
+	if !path.IsAbs(name) || len(name) > maxPath || p.changeable(name) || !p.step(strings.Count(name, "/")) {
 		return false
 	}
-	name = path.Clean(name)
-	h, err := pin.At(nil, name, pin.Anywhere)
-	if err == nil {
-		defer h.Close()
-		return p.roots(h)
-	}
-	if !absent(err) || name == "/" {
+	h, err := nearest(path.Clean(name))
+	if err != nil {
 		return false
 	}
-	// A link to nothing may lead to something where the program is.
-	if _, err := os.Lstat(name); err == nil || !absent(err) {
-		return false
-	}
-	return p.settled(path.Dir(name))
+	defer h.Close()
+	return p.roots(h)
 }
 
-// straight spells an absolute path without "..", as the kernel follows it: what
-// comes before one may be a link, and then the text alone leads elsewhere. It
-// is not ok where others than root can change what comes before.
+// fixed reports whether only the host's root can change where a path of the host leads.
+func (p *place) fixed(name string) bool {
+	h, err := nearest(name)
+	if err != nil {
+		return false
+	}
+	defer h.Close()
+	return rootOwns(h)
+}
+
+// nearest opens the file or folder at a clean path, or, if that is missing, the last existing
+// folder on the way.
+func nearest(name string) (*pin.Handle, error) {
+	h, err := pin.At(nil, name, pin.Anywhere)
+	if err == nil || !absent(err) {
+		return h, err
+	}
+	// The last existing element may be a dangling link that leads somewhere where the program
+	// is. Then it can't be opened.
+	way := elements(name)
+	there := sort.Search(len(way), func(i int) bool {
+		_, err := os.Lstat("/" + path.Join(way[:i+1]...))
+		return err != nil
+	})
+	return pin.At(nil, "/"+path.Join(way[:there]...), pin.Anywhere)
+}
+
+// straight spells an absolute path without "..", as the kernel follows it: an element before
+// ".." may be a link, and then the text alone leads elsewhere. It isn't ok if users other than
+// root can change that element.
 func (p *place) straight(name string) (plain string, ok bool) {
+	if len(name) > maxPath || !p.step(strings.Count(name, "/")) { // no program opens it, and each element costs
+		return "", false
+	}
 	plain = "/"
 	for part := range strings.SplitSeq(name, "/") {
 		switch {
@@ -168,7 +194,7 @@ func (p *place) straight(name string) (plain string, ok bool) {
 			return "", false
 		default:
 			h, err := pin.At(nil, plain, pin.Anywhere)
-			if err != nil { // nothing is there, so nothing is behind it
+			if err != nil { // it doesn't exist, so nothing is beyond it
 				return plain, absent(err)
 			}
 			plain = path.Dir(h.Path)
@@ -178,11 +204,11 @@ func (p *place) straight(name string) (plain string, ok bool) {
 	return plain, true
 }
 
-// maxLibraries is how many places for libraries a program may name that are not
-// the system's own.
+// maxLibraries bounds the places for libraries, other than the system's own, that a program may
+// name.
 const maxLibraries = 64
 
-// longerOrigin reports whether a name has "$ORIGIN" as the beginning of a longer word.
+// longerOrigin reports whether "$ORIGIN" begins a longer word in name.
 func longerOrigin(name string) bool {
 	word := func(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
 	for i, rest := range strings.Split(name, "$ORIGIN") {
@@ -193,19 +219,26 @@ func longerOrigin(name string) bool {
 	return false
 }
 
-// looseLibraries are those of the places named in the headers of a program whose
-// content is not the system's, as the program sees them. $ORIGIN is the folder of
-// the program, or the root: a sealed copy lies in no folder.
+// looseLibraries returns the places for libraries in a program's headers whose content, as the
+// program sees it, isn't the system's. $ORIGIN is the program's folder, or the root, because a
+// sealed copy is in no folder.
 func (p *place) looseLibraries(program string, names []string) ([]string, error) {
 	var out []string
 	for _, name := range names {
+		no := func(format string, n int) error {
+			return fault.New(fault.NotExec, "program_not_executable", fmt.Sprintf("read program %q", program), fmt.Errorf(format, n))
+		}
+		origins := strings.Count(name, "$ORIGIN") + strings.Count(name, "${ORIGIN}")
+		if len(name)+origins*len(program) > maxPath { // before they are expanded
+			return nil, no("names a place for libraries of more than %d bytes", maxPath)
+		}
 		tries := []string{name}
-		if strings.Contains(name, "$ORIGIN") || strings.Contains(name, "${ORIGIN}") {
+		if origins > 0 {
 			tries = nil
 			for _, origin := range []string{path.Dir(program), "/"} {
 				tries = append(tries, strings.NewReplacer("$ORIGIN", origin, "${ORIGIN}", origin).Replace(name))
 			}
-			if longerOrigin(name) { // to glibc that is the name of a folder
+			if longerOrigin(name) { // glibc takes that for the name of a folder
 				tries = append(tries, name)
 			}
 		}
@@ -213,7 +246,10 @@ func (p *place) looseLibraries(program string, names []string) ([]string, error)
 			if !path.IsAbs(t) {
 				t = p.cwd + "/" + t
 			}
-			// $LIB and $PLATFORM may stand for several folders, which ".." then leaves.
+			if err := p.tired("find the program's libraries"); err != nil {
+				return nil, err
+			}
+			// $LIB and $PLATFORM may stand for several folders, which a later ".." leaves.
 			if plain, ok := p.straight(t); ok && !(strings.Contains(t, "$") && strings.Contains(t, "..")) {
 				if t = plain; p.settled(t) {
 					continue
@@ -226,10 +262,9 @@ func (p *place) looseLibraries(program string, names []string) ([]string, error)
 				return nil, err
 			}
 			if out = append(out, t); len(out) > maxLibraries {
-				return nil, fault.New(fault.NotExec, "program_format", fmt.Sprintf("read program %q", program),
-					fmt.Errorf("names more than %d places for libraries that are not the system's", maxLibraries))
+				return nil, no("names more than %d places for libraries that are not the system's", maxLibraries)
 			}
 		}
 	}
-	return out, nil
+	return out, p.tired("find the program's libraries")
 }

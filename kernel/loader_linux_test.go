@@ -39,8 +39,8 @@ func withLoader(t *testing.T, raw string) string {
 	return ""
 }
 
-// TestLoader: the file that the kernel starts in the place of a program is held to
-// what programs of the system are held to, whoever names it.
+// TestLoader: the loader that the kernel starts in a program's place must meet the rules for
+// system programs, whichever program names it.
 func TestLoader(t *testing.T) {
 	host, err := os.ReadFile("/bin/true")
 	if err != nil {
@@ -77,12 +77,12 @@ func TestLoader(t *testing.T) {
 		{"/dev/fd/3\x00", "loader_not_system"},
 		{"/proc/self/fd/3\x00", "loader_not_system"},
 		{"/proc/self/cwd/ld.so\x00", "loader_not_system"},
-		{"/usr/lib/palyra-none.so\x00", "loader_not_found"},
+		{"/usr/lib/palyra-none.so\x00", "program_not_executable: find loader"},
 		{"/etc/passwd\x00", "program_not_executable"},
 		{"/usr\x00", "loader_not_system"},
-		{"/workspace/ld.so", "program_format"},
-		{real + "\x00/workspace/ld.so\x00", "program_format"},
-		{"/\xff\x00", "not_utf8"},
+		{"/workspace/ld.so", "program_not_executable: does not end with its only NUL"},
+		{real + "\x00/workspace/ld.so\x00", "program_not_executable: does not end with its only NUL"},
+		{"/\xff\x00", "invalid_input: loader: not UTF-8"},
 	} {
 		prog := put(t, ws+"/prog", withLoader(t, c.raw), 0o755)
 		script := put(t, ws+"/script", "#!/workspace/prog\n", 0o755)
@@ -96,7 +96,7 @@ func TestLoader(t *testing.T) {
 				}
 			}
 			s, err := sealIn(t, p, nil)
-			if fault.ReasonOf(err) != c.reason {
+			if !says(err, c.reason) {
 				t.Errorf("%q by %q: got %v, want %q", c.raw, argv, err, c.reason)
 			}
 			if err != nil {
@@ -122,7 +122,7 @@ func bytesOf(t *testing.T, name string) []byte {
 	return b
 }
 
-// TestLoaderIsChecked: a loader that was replaced since it was hashed is not used.
+// TestLoaderIsChecked: a loader that was replaced since it was hashed isn't used.
 func TestLoaderIsChecked(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes a file of the system")
@@ -156,8 +156,8 @@ func TestLoaderIsChecked(t *testing.T) {
 	}
 }
 
-// withPlaces is a dynamic program, of headers only, that names places for libraries
-// by the given tag.
+// withPlaces is a dynamic program, of headers only, that names places for libraries by the
+// given tag.
 func withPlaces(loader string, tag elf.DynTag, places string) string {
 	const header, each, count = 64, 56, 3
 	le, b := binary.LittleEndian, []byte(nil)
@@ -193,7 +193,7 @@ func withPlaces(loader string, tag elf.DynTag, places string) string {
 	return string(append(head, b...))
 }
 
-// shallowLink is a link in a folder of the system to one that is less deep.
+// shallowLink is a link in a folder of the system to a folder that is less deep.
 func shallowLink(t *testing.T) (found string) {
 	t.Helper()
 	filepath.WalkDir("/usr", func(name string, d fs.DirEntry, err error) error {
@@ -216,12 +216,42 @@ func shallowLink(t *testing.T) (found string) {
 	return found
 }
 
-// TestLibraries: places of the workspace and others where the loader would look for
-// code are listed; those of the system are not.
+// TestLongLibraries: the expanded size of places for libraries is checked before they are
+// expanded.
+func TestLongLibraries(t *testing.T) {
+	loader := mustSeal(t, proposal("true")).capsule.Loader.Path
+	ws := t.TempDir()
+	var many strings.Builder
+	for i := range 3500 {
+		fmt.Fprintf(&many, "/usr/lib/%d/../:", i)
+	}
+	var dots strings.Builder // one place, spelled in many ways
+	for i := range 30 {
+		fmt.Fprintf(&dots, "$ORIGIN%s%s/l:", strings.Repeat("/.", i), strings.Repeat("//.", 600))
+	}
+	for places, reason := range map[string]string{
+		strings.Repeat("$ORIGIN", 100):          "",
+		strings.Repeat("$ORIGIN", 9000):         "program_not_executable: a place for libraries",
+		strings.Repeat("x", maxPath+1):          "program_not_executable: a place for libraries",
+		strings.Repeat("/usr/lib/none/../:", 3): "",
+		dots.String():                           "too_large: elements of paths",
+		many.String():                           "too_large: elements of paths",
+	} {
+		put(t, ws+"/prog", withPlaces(loader, elf.DT_RUNPATH, places), 0o755)
+		p := proposal("./prog")
+		p.Workspace = ws
+		if _, err := sealIn(t, p, nil); !says(err, reason) {
+			t.Errorf("%.20s (%d bytes): %v, want %q", places, len(places), err, reason)
+		}
+	}
+}
+
+// TestLibraries: places in the workspace, and others where the loader would look for code, are
+// listed; the system's are not.
 func TestLibraries(t *testing.T) {
 	loader := mustSeal(t, proposal("true")).capsule.Loader.Path
 	ws := t.TempDir()
-	// What follows a link and ".." is where the link leads, not where it stands.
+	// ".." after a link leads from the link's target, not from the link.
 	link, up := shallowLink(t), ""
 	to, err := filepath.EvalSymlinks(link)
 	if err != nil {
@@ -280,7 +310,7 @@ func TestLibraries(t *testing.T) {
 			}
 		}
 	}
-	// Also where there is no workspace to put them into.
+	// They are listed even without a workspace to put them into.
 	s := mustSeal(t, proposal(put(t, ws+"/alone", withPlaces(loader, elf.DT_RUNPATH, "/tmp/lib"), 0o755)))
 	if got := fmt.Sprint(s.capsule.Unpinned); got != "[{/tmp/lib library}]" {
 		t.Errorf("got %s", got)
@@ -294,7 +324,7 @@ func TestLibraries(t *testing.T) {
 		many = append(many, fmt.Sprintf("/tmp/%d", i))
 	}
 	prog := put(t, ws+"/many", withPlaces(loader, elf.DT_RUNPATH, strings.Join(many, ":")), 0o755)
-	if _, err := sealIn(t, proposal(prog), nil); fault.ReasonOf(err) != "program_format" {
+	if _, err := sealIn(t, proposal(prog), nil); !says(err, "program_not_executable: names more than 64 places") {
 		t.Errorf("many: %v", err)
 	}
 }

@@ -9,29 +9,29 @@ import (
 	"palyra/isolate/tier"
 )
 
-// The steps of a call that IO.Observe is told of, in their order. A call that
-// ends early has no further ones but StepResult.
+// The steps of a call that IO.Observe gets, in order. A call that ends early skips to
+// StepResult.
 const (
 	StepSealed   = "sealed"   // the capsule is made: Capsule
 	StepDecided  = "decided"  // policy has answered: Decision
 	StepAsked    = "asked"    // a person is about to be asked: Question
-	StepAnswered = "answered" // there is an answer, or will be none: Approval, Took
+	StepAnswered = "answered" // an answer, or no more chance of one: Approval, Took
 	StepIntent   = "intent"   // the intent is durable and the program starts: LogIndex
-	StepExecuted = "executed" // the program is gone, or will not start after all: Took
+	StepExecuted = "executed" // the program is gone, or won't start after all: Took
 	StepResult   = "result"   // the result is durable: Outcome, LogIndex
 )
 
-// StepLogged is what Config.Observe is told of each entry of the journal, those of
-// calls and others, when it is durable: Took.
+// StepLogged is the step that Config.Observe gets for each durable entry of the journal, of a
+// call or not: Took.
 const StepLogged = "logged"
 
-// Event is one step of a call, at the time it was finished. It holds what the
-// comments of the steps name, and is the observer's to keep.
+// Event is one finished step of a call. It holds the fields that the steps' comments name. The
+// observer may keep it.
 type Event struct {
 	Step     string
 	CallID   string
 	Capsule  canon.Digest
-	Tier     tier.Tier // floor of the call
+	Tier     tier.Tier // the call's floor
 	Decision *policy.Decision
 	Question *approval.Request
 	Approval *approval.View
@@ -40,8 +40,8 @@ type Event struct {
 	Took     time.Duration
 }
 
-// observe tells of a step. The observer runs on the call's own goroutine: a slow
-// one delays the call, and none can change it.
+// observe passes a step to the observers, on the call's own goroutine. A slow observer delays
+// the call; none can change it.
 func (c *call) observe(e Event) {
 	e.CallID, e.Capsule, e.Tier = c.out.CallID, c.s.id, c.s.capsule.TierFloor
 	for _, watch := range [...]func(Event){c.k.cfg.Observe, c.watch} {

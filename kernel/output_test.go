@@ -14,7 +14,7 @@ import (
 	"palyra/isolate/evidence"
 )
 
-// tool writes as a program would and then lets its ends go.
+// tool writes as a program would and then closes its ends.
 func tool(t *testing.T, s *streams, f func(out, err io.Writer)) {
 	t.Helper()
 	s.start()
@@ -67,7 +67,7 @@ type failing struct{}
 func (failing) Read([]byte) (int, error)  { return 0, errors.New("broken") }
 func (failing) Write([]byte) (int, error) { return 0, errors.New("broken") }
 
-// TestOutputFlood: both streams share the limit, and what is beyond is counted.
+// TestOutputFlood: both streams share the limit, and the excess is counted.
 func TestOutputFlood(t *testing.T) {
 	const limit, each = 1 << 20, 8 << 20
 	var out, errs bytes.Buffer
@@ -93,55 +93,64 @@ func TestOutputFlood(t *testing.T) {
 	}
 }
 
-// TestOutputHeard: what a program said on one stream before it flooded the other
-// is kept, whichever of them is read first and however much of the other is read
-// before anybody looks.
+// TestOutputHeard: a program's line on one stream is kept however it floods the other, before
+// or after, and the flood gets the rest of the limit.
 func TestOutputHeard(t *testing.T) {
-	line := []byte("started\n")
-	flood := make([]byte, chunk)
+	line, flood := []byte("started\n"), make([]byte, 5*chunk)
+	rand.Read(flood)
 	for loud := range 2 {
-		for _, limit := range []int{2 * len(line), 100, chunk, 3*chunk + len(line), 3*chunk + 2*len(line) - 1} {
-			s := newStreams(t, nil, nil, nil, int64(limit))
-			s.out[1-loud].w.Write(line)
-			o, other := s.out[loud], s.out[1-loud]
-			for range 5 {
-				if _, err := o.w.Write(flood); err != nil {
-					t.Fatal(err)
+		for _, first := range []bool{true, false} {
+			for _, limit := range []int{2 * len(line), 100, chunk, 3*chunk + len(line), 3*chunk + 2*len(line) - 1} {
+				var out [2]bytes.Buffer
+				s := newStreams(t, &out[0], &out[1], nil, int64(limit))
+				tool(t, s, func(o, e io.Writer) {
+					quiet, noisy := e, o
+					if loud == 1 {
+						quiet, noisy = o, e
+					}
+					if first {
+						quiet.Write(line)
+					}
+					if _, err := noisy.Write(flood); err != nil {
+						t.Error(err)
+					}
+					if !first {
+						quiet.Write(line)
+					}
+				})
+				got, delivered := s.drain(later())
+				want := evidence.Output{Basis: evidence.Observed, Cut: int64(len(flood) + len(line) - limit),
+					StdoutBytes: int64(len(line)), StdoutDigest: canon.Sum(line),
+					StderrBytes: int64(limit - len(line)), StderrDigest: canon.Sum(flood[:limit-len(line)])}
+				if loud == 0 {
+					want.StdoutBytes, want.StderrBytes = want.StderrBytes, want.StdoutBytes
+					want.StdoutDigest, want.StderrDigest = want.StderrDigest, want.StdoutDigest
 				}
-				for r := s.read(o, other); r.err == nil; r = s.read(o, other) {
-					o.take(s, r)
+				if got != want || !delivered || !bytes.Equal(out[1-loud].Bytes(), line) || !bytes.Equal(out[loud].Bytes(), flood[:limit-len(line)]) {
+					t.Errorf("flood of %d, limit %d, line first %v: got %+v, %v, want %+v", loud, limit, first, got, delivered, want)
 				}
-			}
-			s.start()
-			s.release()
-			got, _ := s.drain(later())
-			quiet, digest, all := got.StdoutBytes, got.StdoutDigest, got.StdoutBytes+got.StderrBytes
-			if loud == 0 {
-				quiet, digest = got.StderrBytes, got.StderrDigest
-			}
-			if quiet != int64(len(line)) || digest != canon.Sum(line) || all != int64(limit) || got.Cut != int64(5*chunk+len(line)-limit) {
-				t.Errorf("flood of %d, limit %d: got %+v", loud, limit, got)
 			}
 		}
 	}
 }
 
-// TestOutputStolen: a program that reads back what it wrote changes nothing but
-// what is left for itself. What is kept is the beginning all the same.
-func TestOutputStolen(t *testing.T) {
-	s := newStreams(t, nil, nil, nil, 100)
-	o, other := s.out[0], s.out[1]
-	other.w.Write(make([]byte, 40))
-	o.w.Write(bytes.Repeat([]byte{1}, 70))
-	o.take(s, s.read(o, other))
-	if n, err := other.in.ReadNow(make([]byte, 100)); n != 40 || err != nil {
-		t.Fatal(n, err)
-	}
-	o.w.Write(bytes.Repeat([]byte{2}, 10))
-	s.start()
-	s.release()
-	if got, _ := s.drain(later()); got.StdoutBytes != 60 || got.StdoutDigest != canon.Sum(bytes.Repeat([]byte{1}, 60)) || got.Cut != 20 || got.StderrBytes != 0 {
-		t.Errorf("got %+v", got)
+// TestOutputAlone: one stream gets the whole limit if the other is silent.
+func TestOutputAlone(t *testing.T) {
+	for _, limit := range []int{1, 2, 3, 100, chunk, 2*chunk + 1, 10 * chunk} {
+		for _, n := range []int{limit - 1, limit, limit + 1} {
+			var errs bytes.Buffer
+			s := newStreams(t, nil, &errs, nil, int64(limit))
+			data := make([]byte, n)
+			rand.Read(data)
+			tool(t, s, func(_, e io.Writer) { e.Write(data) })
+			got, delivered := s.drain(later())
+			kept := data[:min(n, limit)]
+			want := evidence.Output{Basis: evidence.Observed, StdoutDigest: canon.Sum(nil), StderrBytes: int64(len(kept)),
+				StderrDigest: canon.Sum(kept), Cut: int64(n - len(kept))}
+			if got != want || !delivered || !bytes.Equal(errs.Bytes(), kept) {
+				t.Errorf("limit %d, %d bytes: got %+v, %v, want %+v", limit, n, got, delivered, want)
+			}
+		}
 	}
 }
 
@@ -159,7 +168,7 @@ func TestOutputReaderGone(t *testing.T) {
 	}
 }
 
-// stuck takes one write and never returns from it until freed.
+// stuck takes one write and doesn't return from it until freed.
 type stuck struct{ entered, free chan struct{} }
 
 func (w stuck) Write(b []byte) (int, error) {
@@ -172,8 +181,8 @@ func (w stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestOutputReaderStuck: nobody waits for a stuck reader for long after the
-// deadline, and what it missed is said. Until then the rest is read.
+// TestOutputReaderStuck: a call doesn't wait for a stuck reader long after the deadline, and
+// reports the loss. Until then the rest is read.
 func TestOutputReaderStuck(t *testing.T) {
 	w := stuck{make(chan struct{}), make(chan struct{})}
 	defer close(w.free)
@@ -186,39 +195,29 @@ func TestOutputReaderStuck(t *testing.T) {
 	}
 }
 
-// TestOutputAtOnce: what a program left that is gone is read without anybody
-// waiting for it, whatever fits into its pipes, and passed on as ever.
-func TestOutputAtOnce(t *testing.T) {
+// TestOutputHalves: two streams that both exceed the limit get half of it each.
+func TestOutputHalves(t *testing.T) {
 	for _, n := range []int{0, 1, chunk / 16, chunk/16 + 1, chunk - 1, chunk} {
 		var out bytes.Buffer
 		s := newStreams(t, &out, nil, nil, chunk)
-		s.later = time.AfterFunc(time.Hour, s.attend)
 		data := make([]byte, n)
 		rand.Read(data)
-		for _, o := range s.out { // more than the limit, together
-			if _, err := o.w.Write(data); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s.release()
+		tool(t, s, func(o, e io.Writer) { o.Write(data); e.Write(data) })
 		got, delivered := s.drain(later())
-		kept := data[:min(n, chunk/2)] // neither takes what the other waits with
+		kept := data[:min(n, chunk/2)]
 		want := evidence.Output{Basis: evidence.Observed, StdoutBytes: int64(len(kept)), StderrBytes: int64(len(kept)), Cut: int64(2 * (n - len(kept))),
 			StdoutDigest: canon.Sum(kept), StderrDigest: canon.Sum(kept)}
 		if got != want || !delivered || !bytes.Equal(out.Bytes(), kept) {
 			t.Errorf("%d bytes: got %+v, %v, want %+v", n, got, delivered, want)
 		}
-		if s.attended {
-			t.Errorf("%d bytes: somebody waited for them", n)
-		}
 	}
 }
 
-// TestOutputHeldAtOnce: of a pipe that does not end what is there is read, and
-// then waited for the rest, but not for ever. Whoever floods it is cut off, too.
-func TestOutputHeldAtOnce(t *testing.T) {
+// TestOutputHeldFlood: the present content of a pipe that doesn't end is read, but not for
+// ever. A process that floods it is cut off too.
+func TestOutputHeldFlood(t *testing.T) {
 	s := newStreams(t, nil, nil, nil, 1<<30)
-	s.later = time.AfterFunc(time.Hour, s.attend)
+	s.start()
 	io.WriteString(s.out[0].w, "hello")
 	over := make(chan struct{})
 	go func() {
@@ -237,10 +236,10 @@ func TestOutputHeldAtOnce(t *testing.T) {
 	<-over
 }
 
-// TestOutputPipeHeld: somebody keeps the program's end open.
+// TestOutputPipeHeld: another process keeps the program's end open.
 func TestOutputPipeHeld(t *testing.T) {
 	var mu sync.Mutex
-	var out bytes.Buffer // guarded by mu: who forwards is not waited for
+	var out bytes.Buffer // guarded by mu: drain doesn't wait for the forwarder
 	forwarded := make(chan struct{}, 1)
 	s := newStreams(t, writerFunc(func(b []byte) (int, error) {
 		mu.Lock()
@@ -249,7 +248,7 @@ func TestOutputPipeHeld(t *testing.T) {
 		return out.Write(b)
 	}), nil, nil, 100)
 	s.start()
-	io.WriteString(s.out[0].w, "hello") // and no release
+	io.WriteString(s.out[0].w, "hello") // without a release
 	<-forwarded
 	got, _ := s.drain(time.Now()) // ends
 	mu.Lock()
@@ -271,7 +270,7 @@ func TestFeed(t *testing.T) {
 	s.drain(later())
 }
 
-// TestFeedUnread: a program that does not read its input ends all the same.
+// TestFeedUnread: a program that doesn't read its input ends all the same.
 func TestFeedUnread(t *testing.T) {
 	s := newStreams(t, nil, nil, strings.NewReader(strings.Repeat("x", 10<<20)), 100)
 	tool(t, s, func(io.Writer, io.Writer) {})
@@ -280,12 +279,11 @@ func TestFeedUnread(t *testing.T) {
 	}
 }
 
-// writerFunc makes a function an io.Writer.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// BenchmarkStreams is what it costs to collect the output of a silent program.
+// BenchmarkStreams measures collecting the output of a silent program.
 func BenchmarkStreams(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

@@ -15,17 +15,17 @@ import (
 	"time"
 
 	"palyra/authz/approval"
+	"palyra/authz/policy"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
-	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
 
-// cellBinary builds palyra-cell once. PALYRA_TEST_CELL names a prebuilt one,
-// where there is no go command.
+// cellBinary builds palyra-cell once. PALYRA_TEST_CELL names a prebuilt one, for hosts without
+// a go command.
 var cellBinary = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv("PALYRA_TEST_CELL"); path != "" {
 		return path, nil
@@ -50,7 +50,7 @@ func cellPath(t testing.TB) string {
 	return path
 }
 
-// answer is an approver that answers and lets the test do something meanwhile.
+// answer is an approver that lets the test act before it answers.
 type answer struct {
 	yes   bool
 	while func(approval.Request)
@@ -63,7 +63,6 @@ func (a answer) Ask(_ context.Context, q approval.Request) (approval.Answer, err
 	return approval.Answer{Approved: a.yes, Approver: "tester", Surface: "test"}, nil
 }
 
-// house is a state directory with a kernel over it.
 type house struct {
 	*Kernel
 	t   testing.TB
@@ -86,7 +85,7 @@ func openHouse(t testing.TB, cfg Config) *house {
 	return &house{k, t, cfg.StateDir}
 }
 
-// call makes a call and checks what must hold of every outcome.
+// call makes a call and checks the invariants of every outcome.
 func (h *house) call(p *Proposal, stdio IO) *Outcome {
 	h.t.Helper()
 	o, err := h.Call(h.t.Context(), *p, stdio)
@@ -97,7 +96,6 @@ func (h *house) call(p *Proposal, stdio IO) *Outcome {
 	return o
 }
 
-// verify checks a receipt as a stranger would, and against the outcome.
 func (h *house) verify(o *Outcome) *receipt.Verified {
 	h.t.Helper()
 	trust, err := receipt.LoadTrust(filepath.Join(h.dir, "trust"))
@@ -121,10 +119,10 @@ func (h *house) verify(o *Outcome) *receipt.Verified {
 		h.t.Errorf("%s with error %v", o.Outcome, o.Error)
 	}
 	h.repeat(&p)
+	h.fixed(o, v)
 	return v
 }
 
-// repeat puts the recorded question to policy again.
 func (h *house) repeat(p *receipt.Predicate) {
 	h.t.Helper()
 	q, err := QuestionOf(p)
@@ -133,8 +131,26 @@ func (h *house) repeat(p *receipt.Predicate) {
 	}
 	set := h.PolicySet()
 	if d := set.Decide(q); set.Digest() == p.Decision.PolicySet && (d.Effect.String() != p.Decision.Effect || d.Reason != p.Decision.Reason ||
-		!slices.Equal(d.Policies, p.Decision.Policies) || d.Fix != p.Decision.Fix) {
+		!slices.Equal(d.Policies, p.Decision.Policies)) {
 		h.t.Errorf("the recorded question is decided %v %v, the call was %v %v", d.Effect, d.Policies, p.Decision.Effect, p.Decision.Policies)
+	}
+}
+
+// fixed checks that an outcome and its receipt lead to the same fix, and that the receipt
+// itself has none.
+func (h *house) fixed(o *Outcome, v *receipt.Verified) {
+	h.t.Helper()
+	d, set := Decided{Statement: v.Statement}, h.PolicySet()
+	effect, fix := d.Statement.Predicate.Decision.Effect, d.Statement.Predicate.Decision.Fix
+	if (o.Question == nil) != (effect == "allow") || fix != "" {
+		h.t.Errorf("%s: a question: %t, the receipt's fix %q", effect, o.Question != nil, fix)
+	}
+	if o.Question == nil || set.Digest() != o.Decision.PolicySet || set.Reads("env") {
+		return
+	}
+	none := o.Decision.Reason == policy.ReasonBadRequest || o.Decision.Reason == policy.ReasonPolicyError
+	if got, err := d.Fix(set); err != nil || (got == "") != none || got != set.Fix(*o.Question) {
+		h.t.Errorf("the record leads to the fix %q (%v), the outcome to %q", got, err, set.Fix(*o.Question))
 	}
 }
 
@@ -193,7 +209,7 @@ func TestDenied(t *testing.T) {
 		if o.Outcome != receipt.Denied || o.Exit != 126 || o.Approval != nil || o.Result != nil || o.Error.Kind != "denied" {
 			t.Errorf("%q: %s, exit %d, %+v", argv, o.Outcome, o.Exit, o.Error)
 		}
-		if o.Decision.Fix == "" || len(o.Decision.Policies) == 0 {
+		if !strings.HasPrefix(h.PolicySet().Fix(*o.Question), "--- ") || len(o.Decision.Policies) == 0 {
 			t.Errorf("%q: no fix or no policy: %+v", argv, o.Decision)
 		}
 	}
@@ -206,7 +222,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// unknown is a program that the default set does not list: it needs approval.
+// unknown is a program that the default set doesn't list: it needs approval.
 func unknown(t *testing.T, of string) string {
 	t.Helper()
 	b, err := os.ReadFile(of)
@@ -252,7 +268,6 @@ func b2i(b bool) int {
 	return 0
 }
 
-// TestApprovedIsWhatRuns changes everything on disk while the approver thinks.
 func TestApprovedIsWhatRuns(t *testing.T) {
 	ws := t.TempDir()
 	put(t, ws+"/tool", contentAt(t, "/bin/cat"), 0o755)
@@ -271,13 +286,13 @@ func TestApprovedIsWhatRuns(t *testing.T) {
 	if o.Outcome != receipt.Executed || out.String() != "approved\napproved\n" {
 		t.Fatalf("%s, %q, %q, %+v", o.Outcome, out.String(), errs.String(), o.Error)
 	}
-	if asked.Capsule != o.CapsuleDigest || len(asked.Call.Operands) != 1 || asked.Call.Workspace != ws || len(asked.Why) == 0 || asked.Why[0].Reason == "" {
+	if asked.Capsule != o.CapsuleDigest || len(asked.Call.Operands) != 2 || asked.Call.Workspace != ws || len(asked.Call.Why) == 0 || asked.Call.Why[0].Reason == "" {
 		t.Errorf("asked: %+v", asked)
 	}
-	if f := h.verify(o).Statement.Predicate.Capsule.Operands; len(f) != 1 || f[0].Pinned != "sealed" {
+	if f := h.verify(o).Statement.Predicate.Capsule.Operands; len(f) != 2 || f[0].Pinned != "sealed" || f[1].Pinned != "sealed" {
 		t.Errorf("receipt: %+v", f)
 	}
-	// The host's file is what somebody made of it, not what the cell mounted.
+	// The host's file has the other's change; the cell's copy doesn't.
 	if got := contentAt(t, ws+"/in"); got != "changed\n" {
 		t.Errorf("the workspace holds %q", got)
 	}
@@ -322,7 +337,6 @@ func TestCallerGivesUp(t *testing.T) {
 	if o.Outcome != receipt.Killed || o.Exit == 0 {
 		t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
 	}
-	// Before the run: while the question waits.
 	ctx, cancel = context.WithCancel(t.Context())
 	h.cfg.Approver = answer{yes: true, while: func(approval.Request) { cancel() }}
 	o, err = h.Call(ctx, *p, IO{})
@@ -383,8 +397,8 @@ func TestStdinReachesTheProgram(t *testing.T) {
 	}
 }
 
-// TestScriptRuns: a sealed script is read from descriptor 3 and its argv is what
-// execve would have made.
+// TestScriptRuns: a sealed script is read from descriptor 3, and its argv is as execve would
+// have made it.
 func TestScriptRuns(t *testing.T) {
 	dir := t.TempDir()
 	policies := t.TempDir()
@@ -411,7 +425,7 @@ func TestNoReceiptForNonsense(t *testing.T) {
 	}
 	p := proposal("true")
 	p.Workspace = h.dir
-	if _, err := h.Call(t.Context(), *p, IO{}); fault.ReasonOf(err) != "workspace_in_state" {
+	if _, err := h.Call(t.Context(), *p, IO{}); !says(err, "workspace_refused: lies inside the state") {
 		t.Errorf("state as workspace: %v", err)
 	}
 	if n := h.state.journal.Size(); n != 0 {
@@ -440,8 +454,8 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkGate is the whole path without a program: what Palyra adds. It says
-// how long each step took, by the middle of all calls.
+// BenchmarkGate measures the whole path without a program, which is Palyra's own cost. It
+// reports the median time of each step.
 func BenchmarkGate(b *testing.B) {
 	some := usual()
 	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
@@ -462,7 +476,7 @@ func BenchmarkGate(b *testing.B) {
 	}
 }
 
-// usual is evidence as large as that of a call at tier C.
+// usual is evidence of the size of a tier C call's.
 func usual() *evidence.Evidence {
 	e := &evidence.Evidence{Executor: "sandbox_tier_c_linux_native", Tier: "c"}
 	e.Namespaces.Cell, e.Namespaces.Host = make(map[string]uint64), make(map[string]uint64)
@@ -482,7 +496,6 @@ func usual() *evidence.Evidence {
 	return e
 }
 
-// BenchmarkCall is the whole path with a cold cell.
 func BenchmarkCall(b *testing.B) { benchmarkCall(b, Config{Warm: tier.C}) }
 
 func benchmarkCall(b *testing.B, cfg Config) {

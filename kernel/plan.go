@@ -12,16 +12,16 @@ import (
 	"palyra/isolate/cell"
 )
 
-// Confinement is how a call would be confined.
+// Confinement describes how a call would be confined.
 type Confinement struct {
-	Decision policy.Decision `json:"decision"` // files are sealed for a call that is approved, and only for that
+	Decision policy.Decision `json:"decision"` // files are sealed only for a call that needs approval
+	Fix      string          `json:"fix"`      // see policy.Set.Fix
 	Plan     *cell.Plan      `json:"plan"`
 }
 
-// Confine seals a proposal, decides it and asks palyra-cell what it would do
-// with it. Like Explain it asks nobody, runs nothing of the call and needs no
-// state directory; a denied call is planned as if it had been allowed. Of cfg it
-// uses StateDir, PolicyDir, CellPath, Tools and Principal.
+// Confine seals and decides a proposal and asks palyra-cell for its plan. Like Explain it asks
+// no person, runs nothing of the call and needs no state directory. It plans a denied call as
+// if it were allowed. Of cfg it uses StateDir, PolicyDir, CellPath, Tools and Principal.
 func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *Confinement, err error) {
 	k := newKernel(cfg)
 	if k.set, err = loadSet(&cfg); err != nil {
@@ -33,8 +33,9 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 		return nil, err
 	}
 	defer s.close()
-	key := grant.NewKey() // of a palyra-cell that is never given a grant
-	out := &Confinement{Decision: authz.New(k.set, key).Decide(k.question(&who, s, made)).View()}
+	key := grant.NewKey() // of a palyra-cell that never gets a grant
+	q := k.question(&who, s, made)
+	out := &Confinement{Decision: authz.New(k.set, key).Decide(q).View(), Fix: k.set.Fix(q)}
 	if out.Decision.Effect == policy.NeedsApproval {
 		if err := k.holdOperands(ctx, &who, s); err != nil {
 			return out, err
@@ -42,7 +43,7 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return out, fault.New(fault.Unavailable, "open_null", "explain confinement", err)
+		return out, fault.New(fault.Unavailable, "resource_exhausted", "explain confinement", err)
 	}
 	defer null.Close()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)

@@ -14,8 +14,8 @@ import (
 	"palyra/isolate/tier"
 )
 
-// What Confine says of a call is what the receipt of the same call says, files
-// that are sealed for approval included.
+// TestConfineIsWhatTheReceiptSays: Confine's plan for a call agrees with the call's receipt,
+// files that are sealed for approval included.
 func TestConfineIsWhatTheReceiptSays(t *testing.T) {
 	ws := t.TempDir()
 	if err := os.WriteFile(filepath.Join(ws, "in.txt"), []byte("b\na\n"), 0o644); err != nil {
@@ -54,7 +54,8 @@ func TestConfineIsWhatTheReceiptSays(t *testing.T) {
 			}
 		})
 	}
-	// What a daemon's calls find, and tier B, where each call of root's palyra-cell is another user.
+	// The setting of a daemon's calls, and tier B, where root's palyra-cell runs each call as
+	// another user.
 	for _, c := range []struct {
 		name string
 		tier tier.Tier
@@ -65,7 +66,7 @@ func TestConfineIsWhatTheReceiptSays(t *testing.T) {
 		{"tier b", tier.B, Config{}, func(p *cell.Plan) *cell.PlanTape { return &p.Tape }},
 	} {
 		if c.tier == tier.B && os.Getuid() != 0 {
-			continue // the limit of processes counts those of the user
+			continue // the limit of processes counts the user's
 		}
 		t.Run(c.name, func(t *testing.T) {
 			h, p := openHouse(t, c.cfg), Proposal{Tool: ToolRun, TierFloor: c.tier, Argv: []string{"/bin/true"}}
@@ -85,7 +86,7 @@ func TestConfineIsWhatTheReceiptSays(t *testing.T) {
 			}
 		})
 	}
-	// A denied call is planned, too, and nothing of a state directory is made.
+	// A denied call is planned too, and no state directory is made.
 	dir := filepath.Join(t.TempDir(), "none")
 	x, err := Confine(t.Context(), Config{StateDir: dir, CellPath: cellPath(t)}, Proposal{Tool: ToolRun, Argv: []string{"bash", "-c", "id"}}, nil)
 	if err != nil || x.Decision.Effect != policy.Deny || x.Plan == nil {

@@ -14,8 +14,8 @@ import (
 	"palyra/kernel/internal/planted"
 )
 
-// What a program leaves in wait is in its receipt, and a call without a folder to
-// write to has none of it.
+// TestPlanted: the receipt lists a program's traps. A call without a folder to write to has no
+// such list.
 func TestPlanted(t *testing.T) {
 	policies := t.TempDir()
 	os.Chmod(policies, 0o755)
@@ -62,13 +62,13 @@ b'; exit 0`)
 	h.audit()
 }
 
-// passTick returns when what is there now is past by the clock of files, which ticks:
-// what has changed in the tick that a call begins in may be of the call.
+// passTick waits until files' present times are past. The clock of file times ticks, and
+// changes in the tick in which a call begins may be the call's.
 func passTick(t *testing.T) {
 	t.Helper()
 	name := t.TempDir() + "/tick"
 	var began time.Time
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		put(t, name, "", 0o644)
 		st, err := os.Stat(name)
 		if err != nil || time.Now().After(end) {
@@ -83,7 +83,7 @@ func passTick(t *testing.T) {
 	}
 }
 
-// Who stops a call does not wait for a large workspace to be looked through.
+// TestPlantedStopped: stopping a call doesn't wait for a look through a large workspace.
 func TestPlantedStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	if l := lookLimits(ctx); l != (planted.Limits{}) {
@@ -95,11 +95,12 @@ func TestPlantedStopped(t *testing.T) {
 	}
 }
 
-// A statement that a long list would make too long is recorded without it.
+// TestPlantedTooLong: a statement that a long list would make too large is recorded without the
+// list.
 func TestPlantedTooLong(t *testing.T) {
 	fits := receipt.Predicate{Planted: &receipt.Planted{Kinds: []receipt.KindCount{{Kind: "hook", Count: 1}},
 		Found: []receipt.Finding{{Path: strings.Repeat("x", 100), Kind: "hook", Mode: "100644"}}}}
-	tooLong := fault.New(fault.Usage, "statement_size", "sign receipt", nil)
+	tooLong := fault.New(fault.Usage, "too_large", "sign receipt", receipt.ErrTooLarge)
 	less, again := withoutList(fits, tooLong)
 	if !again || len(less.Planted.Found) != 0 || len(less.Planted.Kinds) != 1 || len(fits.Planted.Found) != 1 {
 		t.Errorf("%t, %+v", again, less.Planted)
@@ -107,7 +108,7 @@ func TestPlantedTooLong(t *testing.T) {
 	if _, again = withoutList(less, tooLong); again {
 		t.Error("tried without end")
 	}
-	for _, err := range []error{nil, fault.New(fault.Unavailable, "journal_closed", "append", nil), fmt.Errorf("x")} {
+	for _, err := range []error{nil, fault.New(fault.Unavailable, "draining", "append", nil), fmt.Errorf("x")} {
 		if _, again = withoutList(fits, err); again {
 			t.Errorf("tried again after %v", err)
 		}

@@ -9,72 +9,74 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
 	"palyra/kernel/internal/pin"
 )
 
+// ErrNoProgram marks the error of a call whose program doesn't exist.
+var ErrNoProgram = errors.New("no such program")
+
 // How a program is found, opened and pinned.
 //
-// Argv[0] without a slash is looked up in searchPath. With a slash it is a path
-// as the program's working directory sees it: beneath the workspace if the call
-// has one and the path leads there, with links followed as long as they stay
-// there; else on the host, relative to the caller's directory.
+// A bare Argv[0] is looked up in searchPath. With a slash it's a path as the program's working
+// directory sees it. If the call has a workspace and the path leads there, it's looked up
+// beneath the workspace, following links that stay there; else on the host, relative to the
+// caller's directory.
 //
-// The file is held by descriptor from then on. It is "system" and used as it is
-// if nobody but root can change it (pin.Handle.System) and it is not in the
-// workspace; everything else is copied into sealed memory and the copy runs.
+// The file is held by descriptor from then on. It's "system" and used in place if only root can
+// change it (pin.Handle.System) and it isn't in the workspace. Any other file is copied into
+// sealed memory, and the copy runs.
 //
-// A file that begins with #! is a script: its first line names an interpreter,
-// which is found, opened and pinned in turn, up to maxScripts of them. Anything
-// that is neither a script nor an ELF binary for this machine is refused: the
-// host's binfmt_misc could otherwise run an interpreter that nobody has seen.
+// A file that begins with #! is a script. Its first line names an interpreter, which is found,
+// opened and pinned in turn, up to maxScripts of them. A file that is neither a script nor an
+// ELF binary for this machine is refused: otherwise the host's binfmt_misc could run an
+// interpreter that was never checked.
 const (
 	maxScripts    = 4         // Linux stops at five (fs/exec.c, exec_binprm)
 	maxExecutable = 512 << 20 // bytes; a sealed copy is memory
 	shebangBytes  = 256       // BINPRM_BUF_SIZE
 )
 
-// program is a pinned program.
 type program struct {
 	exec    held
 	scripts []capsule.Script
-	read    []digests.Digest // how the digests of scripts were obtained
-	held    []held           // scripts and the loader, where they are used as they are
-	loader  *capsule.File    // of exec; nil: it is static
+	read    []digests.Digest // how scripts got their digests
+	held    []held           // scripts and the loader, if used in place
+	loader  *capsule.File    // of exec; nil if that is static
 
-	// libraries are the places where the loader looks for code that is not the
-	// system's.
+	// libraries are the places with code that isn't the system's where the loader looks.
 	libraries []string
-	script    *pin.Sealed // the script that is not; at most one
-	argv      []string    // what execve of the binary gets
+	script    *pin.Sealed // the sealed script; at most one
+	argv      []string    // the arguments of the binary's execve
 }
 
-// held is an open file with what it was when it was hashed.
+// held is an open file with its state when it was hashed.
 type held struct {
 	what   string
-	named  string // of a loader: the path that the kernel will open, else ""
+	named  string // a loader's path, which the kernel will open, else ""
 	file   *os.File
 	stat   pin.Stat
 	record capsule.File
 	digest digests.Digest // how record.Digest was obtained
 }
 
-// recheck refuses if a file that is used as it is has changed.
+// recheck refuses if a file that is used in place has changed.
 func (h *held) recheck() error {
 	if h.record.Pinned != capsule.PinnedSystem {
 		return nil
 	}
 	err := pin.Changed(h.file, h.stat)
 	if err == nil && h.named != "" {
-		// A file that was put in its place leaves the old one as it was.
+		// A file that replaced it leaves the old one unchanged.
 		var now *pin.Handle
 		if now, err = pin.At(nil, h.named, pin.Anywhere); err == nil {
 			if !now.Stat.Same(h.stat) {
@@ -102,17 +104,20 @@ func (p *program) close() {
 	}
 }
 
-// place is where paths of a call are looked up.
 type place struct {
 	dir       *pin.Handle // the caller's directory, nil if not given
 	workspace *pin.Handle // nil: private
 	view      string      // where the program sees the workspace
 	cwd       string      // where the program starts, beneath view
-	digests   *digests.Cache
-	hold      *budget.Hold // pays for sealed copies
+	folder    *pin.Handle // cwd, held so that no other folder gets its inode; nil if it is view
+	// found maps the operands' names to the places that they lead to, as the capsule lists
+	// them.
+	found   map[string]string
+	steps   int // elements of names looked at so far
+	digests *digests.Cache
+	hold    *budget.Hold // pays for sealed copies
 }
 
-// below returns the part of name beneath root.
 func below(root, name string) (rel string, ok bool) {
 	if name == root {
 		return ".", true
@@ -120,9 +125,10 @@ func below(root, name string) (rel string, ok bool) {
 	return strings.CutPrefix(name, strings.TrimSuffix(root, "/")+"/")
 }
 
-// beneath maps a path as the program spells it to one relative to the
-// workspace. Without ".." or where nothing before it is a link of the workspace,
-// that is exact; where ".." leads out of the workspace and back, the text decides.
+// beneath maps a path as the program spells it to one relative to the workspace. That is exact
+// without "..", or if no link of the workspace comes before it. If ".." leads out of the
+// workspace and back, the text decides. It's for programs alone, because the file that it finds
+// is the one that runs. See reach for operands.
 func (p *place) beneath(name string) (string, bool) {
 	if p.workspace == nil {
 		return "", false
@@ -147,7 +153,6 @@ func (p *place) beneath(name string) (string, bool) {
 	return rel, true
 }
 
-// shown is the path of a held file for capsule and policy.
 func (p *place) shown(h *pin.Handle) string {
 	if p.workspace != nil {
 		if rel, ok := below(p.workspace.Path, h.Path); ok {
@@ -157,16 +162,18 @@ func (p *place) shown(h *pin.Handle) string {
 	return h.Path
 }
 
-// inWorkspace reports whether the held file lies beneath the workspace.
 func (p *place) inWorkspace(h *pin.Handle) bool {
-	if p.workspace == nil {
-		return false
-	}
-	_, ok := below(p.workspace.Path, h.Path)
+	_, ok := p.ofWorkspace(h)
 	return ok
 }
 
-// find opens the file that a path with a slash names.
+func (p *place) ofWorkspace(h *pin.Handle) (rel string, ok bool) {
+	if p.workspace == nil {
+		return "", false
+	}
+	return below(p.workspace.Path, h.Path)
+}
+
 func (p *place) find(name string) (*pin.Handle, error) {
 	if rel, ok := p.beneath(name); ok {
 		return pin.At(p.workspace, rel, pin.Beneath)
@@ -180,8 +187,8 @@ func (p *place) find(name string) (*pin.Handle, error) {
 	return nil, fs.ErrNotExist
 }
 
-// search looks a bare name up as execvp does: the first file that can be
-// executed, and if there is none the first obstacle that is not absence.
+// search looks a bare name up as execvp does: it returns the first executable file, or the
+// first obstacle that isn't absence.
 func (p *place) search(name string) (*pin.Handle, error) {
 	obstacle := fs.ErrNotExist
 	for dir := range strings.SplitSeq(searchPath, ":") {
@@ -205,7 +212,6 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// lookup finds the program that argv[0] names.
 func (p *place) lookup(name string) (*pin.Handle, error) {
 	var h *pin.Handle
 	var err error
@@ -222,49 +228,64 @@ func (p *place) lookup(name string) (*pin.Handle, error) {
 	case fault.KindOf(err) == fault.Unsupported:
 		return nil, err
 	case absent(err), errors.Is(err, syscall.ENAMETOOLONG):
-		f := fault.New(fault.NotFound, "program_not_found", op, err)
+		f := fault.New(fault.NotFound, "program_not_found", op, fault.Mark(err, ErrNoProgram))
 		if !strings.Contains(name, "/") {
 			f = f.WithHint("bare names are looked up in " + searchPath + " only; name other programs by path")
 		}
 		return nil, f
 	case errors.Is(err, syscall.EXDEV):
-		return nil, fault.New(fault.NotExec, "program_outside_workspace", op, errors.New("a link leads out of the workspace"))
+		return nil, fault.New(fault.NotExec, "outside_workspace", op, errors.New("a link leads out of the workspace"))
 	case errors.Is(err, syscall.ELOOP):
-		return nil, fault.New(fault.NotExec, "program_link", op, errors.New("too many links, or one of /proc"))
+		return nil, fault.New(fault.NotExec, "program_not_executable", op, errors.New("too many links, or one of /proc")).
+			WithHint("name the file that the link means, not a link that leads to itself or through /proc")
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fault.New(fault.NotExec, "program_unreachable", op, err)
+		return nil, fault.New(fault.NotExec, "program_not_executable", op, err).
+			WithHint("look at the owner and mode of the file and of each folder above it: namei -l PATH")
 	}
-	return nil, fault.New(fault.NotExec, "program_lookup", op, err)
+	return nil, fault.New(fault.NotExec, "program_not_executable", op, err).
+		WithHint("look at the path: namei -l PATH")
 }
 
-// open checks that a found file is one to run and opens it.
+// open checks that a found file can be run and opens it.
 func (p *place) open(h *pin.Handle) (*os.File, error) {
 	no := func(reason string, err error) error {
 		return fault.New(fault.NotExec, reason, fmt.Sprintf("open program %q", p.shown(h)), err)
 	}
 	switch m := h.Stat.Mode; {
 	case m.IsDir():
-		return nil, no("program_is_directory", errors.New("is a directory"))
+		return nil, no("program_not_executable", errors.New("is a directory"))
 	case !m.IsRegular():
-		return nil, no("program_not_regular", errors.New("is a FIFO, socket or device"))
+		return nil, no("program_not_executable", errors.New("is a FIFO, socket or device"))
 	case h.Stat.Size == 0:
-		return nil, no("program_empty", errors.New("is empty"))
+		return nil, no("program_not_executable", errors.New("is empty"))
 	case h.Stat.Size > maxExecutable:
-		return nil, no("program_too_large", fmt.Errorf("%d bytes, limit %d", h.Stat.Size, maxExecutable))
+		return nil, no("too_large", fmt.Errorf("%d bytes, limit %d", h.Stat.Size, maxExecutable))
 	}
 	if err := h.Executable(); err != nil {
 		return nil, no("program_not_executable", err)
 	}
+	if rel, ok := p.ofWorkspace(h); ok && os.Geteuid() == 0 {
+		again, err := p.at(rel)
+		if err == nil {
+			defer again.Close()
+		}
+		switch {
+		case err != nil || !again.Stat.SameFile(h.Stat):
+			return nil, no("program_not_executable", errors.Join(errors.New("the workspace's owner may not read it"), err))
+		case !p.owners(h.Stat, 0o1):
+			return nil, no("program_not_executable", errors.New("the workspace's owner may not execute it"))
+		}
+	}
 	f, err := h.Open()
 	if err != nil {
-		// What cannot be read cannot be hashed, and what is not hashed does not run.
-		return nil, no("program_unreadable", err)
+		// A file that can't be read can't be hashed, and a file that isn't hashed doesn't run.
+		return nil, no("program_not_executable", err)
 	}
 	return f, nil
 }
 
-// pin hashes an open file and decides how it is held. The returned held has the
-// file to use; if that is a sealed copy, f is closed.
+// pin hashes an open file and decides how to hold it. The returned held has the file to use. If
+// that is a sealed copy, pin closes f.
 func (p *place) pin(ctx context.Context, h *pin.Handle, f *os.File, what string, perm fs.FileMode) (held, *pin.Sealed, error) {
 	r := capsule.File{Path: p.shown(h)}
 	op := func() string { return fmt.Sprintf("read %s %q", what, r.Path) }
@@ -282,11 +303,14 @@ func (p *place) pin(ctx context.Context, h *pin.Handle, f *os.File, what string,
 		return held{what: what, file: f, stat: h.Stat, record: r, digest: d}, nil, nil
 	}
 	defer f.Close()
-	now, size := time.Now(), h.Stat.Size // at most maxExecutable: see open
-	if err := p.hold.Grow(size); err != nil {
+	if err := p.hold.Grow(pin.Memory(h.Stat.Size)); err != nil { // at most maxExecutable: see open
 		return held{}, nil, err
 	}
-	s, err := pin.Seal(ctx, "palyra-"+what, io.NewSectionReader(f, 0, 1<<62), size, perm)
+	known := p.digests
+	if perm&0o111 == 0 || p.inWorkspace(h) {
+		known = nil // a script, or a file that another call may write
+	}
+	s, d, err := known.Seal(ctx, "palyra-"+what, f, h.Stat, perm)
 	if errors.Is(err, pin.ErrTooLarge) {
 		return held{}, nil, fault.New(fault.Unavailable, "program_changed", op(), pin.ErrChanged)
 	}
@@ -295,14 +319,12 @@ func (p *place) pin(ctx context.Context, h *pin.Handle, f *os.File, what string,
 	}
 	if s.Size == 0 {
 		s.File.Close()
-		return held{}, nil, fault.New(fault.NotExec, "program_empty", op(), errors.New("is empty"))
+		return held{}, nil, fault.New(fault.NotExec, "program_not_executable", op(), errors.New("is empty"))
 	}
 	r.Pinned, r.Digest, r.Size = capsule.PinnedSealed, s.Digest, s.Size
-	d := digests.Digest{Sum: s.Digest, Size: s.Size, Hashed: now}
 	return held{what: what, file: s.File, stat: h.Stat, record: r, digest: d}, s, nil
 }
 
-// program finds, opens and pins what argv names.
 func (p *place) program(ctx context.Context, argv []string) (_ *program, err error) {
 	prog := &program{argv: argv}
 	defer func() {
@@ -326,7 +348,7 @@ func (p *place) program(ctx context.Context, argv []string) (_ *program, err err
 			return nil, err
 		}
 		if !isScript(head) {
-			// The file may have become another meanwhile: what counts is what was pinned.
+			// The file may have changed since; only the pinned bytes count.
 			if prog.exec, _, err = p.pin(ctx, h, f, "program", 0o555); err == nil {
 				err = p.image(ctx, prog)
 			}
@@ -334,8 +356,9 @@ func (p *place) program(ctx context.Context, argv []string) (_ *program, err err
 		}
 		if depth == maxScripts {
 			f.Close()
-			return nil, fault.New(fault.NotExec, "script_too_deep", fmt.Sprintf("read script %q", p.shown(h)),
-				fmt.Errorf("more than %d scripts, or a loop", maxScripts))
+			return nil, fault.New(fault.NotExec, "script_interpreter", fmt.Sprintf("read script %q", p.shown(h)),
+				fmt.Errorf("more than %d scripts, or a loop", maxScripts)).
+				WithHint("let the first line of the script name a binary")
 		}
 		next, err := p.addScript(ctx, prog, h, f)
 		if err != nil {
@@ -346,18 +369,71 @@ func (p *place) program(ctx context.Context, argv []string) (_ *program, err err
 	}
 }
 
-// head reads what the kernel looks at: the first bytes, padded with zeros.
+// holdProgram makes a program of the workspace an operand: some programs, such as
+// self-extracting archives, open the file that they were called by, and must read the bytes
+// that run. If no copy can cover the file, or the program was called through a link,
+// holdProgram lists the name instead. An interpreted script is read by descriptor and needs
+// neither.
+func (s *sealed) holdProgram(c *capsule.Capsule) error {
+	exec, pl := &s.program.exec, s.place
+	rel, ok := below(pl.view, exec.record.Path)
+	if !ok || pl.workspace == nil || exec.record.Pinned != capsule.PinnedSealed {
+		return nil
+	}
+	loose := func(name string) {
+		c.Unpinned = append(c.Unpinned, capsule.Unpinned{Path: name, Kind: capsule.KindProgram})
+	}
+	called := s.program.argv[0]
+	if r, kind, ok := pl.reach(called); ok && (kind != "" || r != rel) {
+		if !path.IsAbs(called) {
+			called = pl.cwd + "/" + called
+		}
+		loose(called)
+	}
+	size := exec.record.Size
+	for _, o := range s.operands {
+		if o.rel == rel {
+			if o.record.Digest != exec.record.Digest {
+				return fault.New(fault.Unavailable, "program_changed", fmt.Sprintf("read program %q", exec.record.Path), pin.ErrChanged)
+			}
+			return nil
+		}
+		size += o.record.Size
+	}
+	if c.TierFloor == tier.B || size > maxSealed || len(s.operands) >= maxMounted {
+		loose(exec.record.Path)
+		return nil
+	}
+	own := operand{rel: rel, mode: exec.stat.Mode.Perm(), record: exec.record, held: exec.file}
+	own.record.Pinned = capsule.PinnedOnApproval
+	s.operands = append(s.operands, own)
+	slices.SortFunc(s.operands, func(a, b operand) int { return strings.Compare(a.record.Path, b.record.Path) })
+	return nil
+}
+
+// lineArgs returns the arguments in the scripts' #! lines in the order in which the binary gets
+// them: the last script's first.
+func lineArgs(scripts []capsule.Script) (args []string) {
+	for _, s := range slices.Backward(scripts) {
+		if s.Argument != nil {
+			args = append(args, *s.Argument)
+		}
+	}
+	return args
+}
+
+// head returns the bytes that the kernel looks at, the first ones, padded with zeros.
 func (p *place) head(f *os.File, h *pin.Handle) ([]byte, error) {
 	b := make([]byte, shebangBytes)
 	if _, err := f.ReadAt(b, 0); err != nil && err != io.EOF {
-		return nil, fault.New(fault.NotExec, "program_unreadable", fmt.Sprintf("read program %q", p.shown(h)), err)
+		return nil, fault.New(fault.NotExec, "program_not_executable", fmt.Sprintf("read program %q", p.shown(h)), err).
+			WithHint("what cannot be read cannot be hashed and does not run: chmod +r, or run as a user who may read it")
 	}
 	return b, nil
 }
 
 func isScript(head []byte) bool { return head[0] == '#' && head[1] == '!' }
 
-// addScript pins the script f and finds its interpreter.
 func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *os.File) (*pin.Handle, error) {
 	got, sealed, err := p.pin(ctx, h, f, "script", 0o444)
 	if err != nil {
@@ -368,12 +444,13 @@ func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *
 	} else if prog.script == nil && len(prog.scripts) == 0 {
 		prog.script = sealed
 	} else {
-		// One descriptor is handed to the program: that of the outermost script.
+		// The program gets one descriptor, for the outermost script.
 		sealed.File.Close()
-		return nil, fault.New(fault.NotExec, "script_interpreter_is_script", fmt.Sprintf("read script %q", got.record.Path),
-			errors.New("interprets another script and is not a file of the system"))
+		return nil, fault.New(fault.NotExec, "script_interpreter", fmt.Sprintf("read script %q", got.record.Path),
+			errors.New("interprets another script and is not a file of the system")).
+			WithHint("let the first line of the script name a binary")
 	}
-	// Parse what was pinned, not what was looked at before.
+	// Parse the pinned bytes, not those that were looked at before.
 	head, err := p.head(got.file, h)
 	if err != nil {
 		return nil, err
@@ -384,7 +461,8 @@ func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *
 		err = fmt.Errorf("interpreter %q is not an absolute path", clip(interp))
 	}
 	if err != nil {
-		return nil, fault.New(fault.NotExec, "script_line", op, err)
+		return nil, fault.New(fault.NotExec, "script_interpreter", op, err).
+			WithHint("the first line must be #! and the absolute path of an interpreter")
 	}
 	if arg != nil {
 		if err := checkText("argument in the script's first line", *arg); err != nil {
@@ -397,8 +475,8 @@ func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *
 	prog.scripts = append(prog.scripts, capsule.Script{File: got.record, Interpreter: interp, Argument: arg})
 	prog.read = append(prog.read, got.digest)
 
-	// As fs/binfmt_script.c does: argv[0] goes, and in its place come the
-	// interpreter, its argument and the path of the script.
+	// As fs/binfmt_script.c does: the interpreter, its argument and the script's path replace
+	// argv[0].
 	name := got.record.Path
 	if sealed != nil {
 		name = fmt.Sprintf("/dev/fd/%d", isolate.ScriptFD)
@@ -416,14 +494,14 @@ func (p *place) addScript(ctx context.Context, prog *program, h *pin.Handle, f *
 	return next, nil
 }
 
-// parseShebang reads a script's first line from the first shebangBytes of the
-// file, padded with zeros, as load_script in fs/binfmt_script.c does it.
+// parseShebang parses a script's first line from the first shebangBytes of the file, padded
+// with zeros, as load_script in fs/binfmt_script.c does.
 func parseShebang(buf []byte) (interp string, arg *string, err error) {
 	if len(buf) != shebangBytes || !isScript(buf) {
 		return "", nil, errors.New("does not begin with #! as scripts do")
 	}
 	blank := func(c byte) bool { return c == ' ' || c == '\t' }
-	// Both return last+1 if there is none; last is included, as in the kernel.
+	// Both return last+1 for none; last is included, as in the kernel.
 	nextText := func(from, last int) int {
 		for ; from <= last && blank(buf[from]); from++ {
 		}
@@ -435,7 +513,7 @@ func parseShebang(buf []byte) (interp string, arg *string, err error) {
 		return from
 	}
 	const last = shebangBytes - 1
-	// strnchr stops at a NUL: a newline beyond one does not count.
+	// strnchr stops at a NUL: a newline beyond one doesn't count.
 	text := buf
 	if i := bytes.IndexByte(buf, 0); i >= 0 {
 		text = buf[:i]
@@ -446,7 +524,7 @@ func parseShebang(buf []byte) (interp string, arg *string, err error) {
 		if start > last {
 			return "", nil, errors.New("no interpreter named")
 		}
-		// Without a blank or a NUL behind it the name may be cut off.
+		// Without a blank or a NUL after it the name may be cut off.
 		if nextEnd(start, last) > last {
 			return "", nil, fmt.Errorf("line is longer than %d bytes", shebangBytes)
 		}

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,48 +16,48 @@ import (
 	"palyra/kernel/capsule"
 )
 
-// ToolRun is the tool that runs a program with arguments. A proposal may bring
-// the arguments itself; every other tool is a name in the table (tools.go).
+// ToolRun is the tool that runs a program with arguments. A proposal may bring its arguments;
+// every other tool is a row of the table (tools.go).
 const ToolRun = "process.run"
 
-// Proposal is one call that somebody asks for. It serialises, holds no
-// authority and nothing in it can weaken what policy and tier demand.
+// Proposal asks for one call. It serialises, holds no authority, and can't weaken the demands
+// of policy and tier.
 type Proposal struct {
 	Tool string `json:"tool"`
 
-	// Input is the JSON that the tool gets. With an input, and for every tool but
-	// ToolRun, the table says what runs: then only Limits, which lower the tool's,
-	// TierFloor, which raises it, and the two ids may be set beside it.
+	// Input is the tool's JSON. With an input, and for every tool but ToolRun, the table
+	// decides what runs. Then only Limits, which lower the tool's, TierFloor, which raises it,
+	// and the two ids may be set beside it.
 	Input json.RawMessage `json:"input,omitempty"`
 
-	Argv []string `json:"argv"` // Argv[0] names the program; see program.go for how it is found
+	Argv []string `json:"argv"` // Argv[0] names the program; program.go says how it is found
 	Env  []string `json:"env"`  // "NAME=VALUE", on top of the built environment
 
-	// Dir is the caller's directory, absolute. A program named with a relative
-	// path is looked up there if the call has no workspace. Default: refused.
+	// Dir is the caller's directory, absolute. Relative program paths are looked up there if
+	// the call has no workspace. Default: they are refused.
 	Dir string `json:"dir"`
 
-	// Workspace is an absolute path of the host folder that the program sees at
-	// /workspace. Default: an empty private one.
+	// Workspace is the absolute path of the host folder that the program sees at /workspace.
+	// Default: an empty private one.
 	Workspace         string `json:"workspace"`
 	WorkspaceReadOnly bool   `json:"workspace_read_only"`
 
-	// Cwd is where the program starts, as it sees it: the workspace or a folder
+	// Cwd is the folder in which the program starts, as it sees it: the workspace or a folder
 	// in it. Default: the workspace.
 	Cwd string `json:"cwd"`
 
 	Stdin     StdinMode      `json:"stdin"`
 	TierFloor tier.Tier      `json:"tier_floor"` // default C
 	Network   string         `json:"network"`    // isolate.NetworkFresh, the default, or NetworkVoid
-	Limits    isolate.Limits `json:"limits"`     // zero fields have the defaults of DefaultLimits
+	Limits    isolate.Limits `json:"limits"`     // zero fields get DefaultLimits
 
-	SessionID string `json:"session_id"` // for policy and the receipt; the program does not see them
+	SessionID string `json:"session_id"` // for policy and the receipt; the program doesn't see them
 	RunID     string `json:"run_id"`
 
-	tool *Expansion // what the table made of Input; set by expand alone
+	tool *Expansion // made of Input; set by expand alone
 }
 
-// StdinMode says where the program's standard input comes from.
+// StdinMode is the source of the program's standard input.
 type StdinMode string
 
 // The modes. The zero StdinMode is StdinNone.
@@ -66,17 +67,17 @@ const (
 	StdinStream StdinMode = "stream" // IO.Stdin, copied while the program runs
 )
 
-// IO is where bytes come from and go to while a call runs.
+// IO holds the caller's streams for a call.
 type IO struct {
 	Stdin  io.Reader // nil is empty; not read for a tool with an input
 	Stdout io.Writer // nil drops
 	Stderr io.Writer // nil drops
 
-	// Observe, if not nil, is told of each step as it is done (observe.go).
+	// Observe, if not nil, gets each step when it's done (observe.go).
 	Observe func(Event)
 }
 
-// DefaultLimits are used for the limits that a proposal leaves zero.
+// DefaultLimits replace the zero limits of a proposal.
 func DefaultLimits() isolate.Limits {
 	return isolate.Limits{
 		Wall:      time.Minute,
@@ -91,8 +92,8 @@ func DefaultLimits() isolate.Limits {
 	}
 }
 
-// maxLimits bound what can be asked for. Those in bytes keep far from where a
-// double, which is what JSON has for numbers, stops being exact.
+// maxLimits bound a proposal's limits. Those in bytes stay far below 2^53, from which on JSON's
+// doubles aren't exact.
 func maxLimits() isolate.Limits {
 	return isolate.Limits{
 		Wall:      24 * time.Hour,
@@ -107,7 +108,7 @@ func maxLimits() isolate.Limits {
 	}
 }
 
-// withDefaults fills zero limits in and refuses nonsense.
+// withDefaults fills in zero limits and refuses those out of bounds.
 func withDefaults(l isolate.Limits) (isolate.Limits, error) {
 	d, m := DefaultLimits(), maxLimits()
 	for _, f := range []struct {
@@ -129,7 +130,7 @@ func withDefaults(l isolate.Limits) (isolate.Limits, error) {
 			*f.v = f.def
 		}
 		if *f.v < 0 || *f.v > f.most {
-			return l, usage("limit_out_of_range", "check limit "+f.name, fmt.Errorf("%d is not within 1 and %d", *f.v, f.most))
+			return l, usage("invalid_input", "check limit "+f.name, fmt.Errorf("%d is not within 1 and %d", *f.v, f.most))
 		}
 	}
 	return l, nil
@@ -137,25 +138,23 @@ func withDefaults(l isolate.Limits) (isolate.Limits, error) {
 
 func usage(reason, op string, err error) *fault.Error { return fault.New(fault.Usage, reason, op, err) }
 
-// The kernel's bounds on what execve takes (execve(2), "Limits on size of
-// arguments and environment"): a string has at most 32 pages, and all of them
-// with their pointers a quarter of the stack limit, for which we take the usual
-// 8 MiB.
+// The kernel's bounds on execve (execve(2), "Limits on size of arguments and environment"): 32
+// pages for a string, and a quarter of the stack limit for all of them with their pointers. We
+// take the usual stack limit of 8 MiB.
 const (
 	maxString  = 32 * 4096
 	maxStrings = 8 << 20 / 4
 	pointer    = 8
 )
 
-// checkArguments refuses what execve would refuse, before anything is written.
 func checkArguments(argv, env []string) error {
 	total := 2 * pointer // the two terminating nulls
 	for _, s := range slices.Concat(argv, env) {
 		if len(s)+1 > maxString {
-			return usage("argument_too_long", "check arguments", fmt.Errorf("a string of %d bytes, limit %d", len(s), maxString-1))
+			return usage("too_large", "check arguments", fmt.Errorf("a string of %d bytes, limit %d", len(s), maxString-1))
 		}
 		if total += len(s) + 1 + pointer; total > maxStrings {
-			return usage("argument_list_too_long", "check arguments",
+			return usage("too_large", "check arguments",
 				fmt.Errorf("arguments and environment need more than %d bytes", maxStrings)).
 				WithHint("pass data on standard input or in a file of the workspace")
 		}
@@ -163,28 +162,29 @@ func checkArguments(argv, env []string) error {
 	return nil
 }
 
-// checkText refuses what C strings or canonical JSON cannot hold. Bytes that
-// are not UTF-8 would have to be replaced, and two calls would share a digest.
+// checkText refuses strings that C strings or canonical JSON can't hold. Bytes that aren't
+// UTF-8 would have to be replaced, and two calls would share a digest.
 func checkText(what string, ss ...string) error {
 	for _, s := range ss {
 		if strings.IndexByte(s, 0) >= 0 {
-			return usage("nul_byte", "check "+what, fmt.Errorf("a NUL byte in it"))
+			return usage("invalid_input", "check "+what, fmt.Errorf("a NUL byte in it"))
 		}
 		if !utf8.ValidString(s) {
-			return usage("not_utf8", "check "+what, fmt.Errorf("not UTF-8")).
+			return usage("invalid_input", "check "+what, fmt.Errorf("not UTF-8")).
 				WithHint("only UTF-8 can be shown for approval and recorded faithfully")
 		}
 	}
 	return nil
 }
 
-// check is everything about a proposal that can be said without touching a file.
+// check makes all checks of a proposal that need no file.
 func (p *Proposal) check() (isolate.Limits, error) {
 	if p.Tool != ToolRun && p.tool == nil {
 		return isolate.Limits{}, usage("unknown_tool", fmt.Sprintf("check tool %q", p.Tool), nil)
 	}
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
-		return isolate.Limits{}, usage("no_program", "check arguments", fmt.Errorf("no program named"))
+		return isolate.Limits{}, usage("invalid_input", "check arguments", fmt.Errorf("no program named")).
+			WithHint("name what is to run behind --")
 	}
 	for _, t := range []struct {
 		what string
@@ -195,7 +195,7 @@ func (p *Proposal) check() (isolate.Limits, error) {
 		}
 	}
 	if max(len(p.SessionID), len(p.RunID)) > 128 {
-		return isolate.Limits{}, usage("id_too_long", "check ids", fmt.Errorf("longer than 128 bytes"))
+		return isolate.Limits{}, usage("invalid_input", "check ids", fmt.Errorf("longer than 128 bytes"))
 	}
 	if err := checkArguments(p.Argv, p.Env); err != nil {
 		return isolate.Limits{}, err
@@ -203,24 +203,23 @@ func (p *Proposal) check() (isolate.Limits, error) {
 	switch p.Stdin {
 	case StdinNone, StdinSealed, StdinStream:
 	default:
-		return isolate.Limits{}, usage("unknown_stdin_mode", fmt.Sprintf("check stdin mode %q", string(p.Stdin)), nil)
+		return isolate.Limits{}, usage("invalid_input", fmt.Sprintf("check stdin mode %q", string(p.Stdin)), errors.New("no such mode"))
 	}
 	if p.TierFloor == tier.A {
-		return isolate.Limits{}, usage("tier_not_for_processes", "check tier", fmt.Errorf("tier a runs WASM, not programs"))
+		return isolate.Limits{}, usage("invalid_input", "check tier", fmt.Errorf("tier a runs WASM, not programs"))
 	}
 	switch p.Network {
 	case isolate.NetworkFresh:
 	case isolate.NetworkVoid:
 		if p.TierFloor != tier.C {
-			return isolate.Limits{}, usage("network_needs_tier_c", "check network", fmt.Errorf("tier %s has no network namespace", p.TierFloor))
+			return isolate.Limits{}, usage("invalid_input", "check network", fmt.Errorf("tier %s has no network namespace", p.TierFloor))
 		}
 	default:
-		return isolate.Limits{}, usage("unknown_network", fmt.Sprintf("check network %q", clip(p.Network)), nil)
+		return isolate.Limits{}, usage("invalid_input", fmt.Sprintf("check network %q", clip(p.Network)), errors.New("no such mode"))
 	}
 	return withDefaults(p.Limits)
 }
 
-// mode is the capsule's name for a StdinMode.
 func (m StdinMode) mode() string {
 	if m == StdinNone {
 		return capsule.StdinNone

@@ -6,24 +6,26 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"palyra/authz/approval"
 	"palyra/authz/policy"
+	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 	"palyra/isolate"
+	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
 
-// localUser is the principal of a process that nobody else authenticated: the
-// user that the operating system says it is.
+// localUser is the principal of a process without a surface: the user that the operating system
+// names.
 func localUser() policy.Entity { return policy.LocalUser("uid:" + strconv.Itoa(os.Geteuid())) }
 
-// question is the capsule as policy sees it. Everything in it is read from the
-// sealed capsule, apart from who asks and in which session, and from where
-// variables lead.
+// question is policy's view of the capsule. Everything in it is read from the sealed capsule,
+// apart from the caller, the session and run, and where variables lead.
 func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	c := s.capsule
 	q := policy.Request{
@@ -33,7 +35,9 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 		Context: policy.Context{
 			CapsuleDigest: s.id,
 			Executable:    executable(c),
+			Argv0:         c.Argv[0],
 			Args:          c.Argv[1:],
+			LineArgs:      lineArgs(c.Scripts),
 			Cwd:           c.Cwd,
 			EgressHosts:   c.EgressHosts,
 			Capabilities:  capabilities(c),
@@ -58,15 +62,111 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	return q
 }
 
-// question is question with what this installation knows of its sandbox.
+// question adds this installation's sandbox certificate.
 func (k *Kernel) question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	q := question(who, s, p)
 	q.Context.Certificate = k.certificate(s.capsule.TierFloor)
 	return q
 }
 
-// executable names a script by itself and by the binary that reads it, and
-// trusts it only as far as every file in the chain.
+// maxAsker bounds a statement's description of the asker, in bytes. Device and channel are a
+// few words. A longer description leaves the question out of the record, and then the decision
+// can't be repeated.
+const maxAsker = 1024
+
+// whoAsks records the inputs of question that the capsule doesn't have.
+func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
+	n := len(who.Device) + len(who.Channel)
+	for _, r := range who.Principal.Roles {
+		n += len(r)
+	}
+	line := lineArgs(s.capsule.Scripts)
+	for _, text := range slices.Concat(s.envCode, line) {
+		n += len(text)
+	}
+	if n > maxAsker {
+		return nil
+	}
+	if certificate == policy.CertificateNone {
+		certificate = "" // absent, as in statements from before certificates
+	}
+	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System,
+		Certificate: certificate, EnvOverridden: overridden(s.capsule), EnvCode: slices.Clone(s.envCode), Unpinned: unpinnedKinds(s.capsule), LineArgs: line}
+}
+
+func overridden(c *capsule.Capsule) (names []string) {
+	for _, e := range changedEnv(c.Env) {
+		if builtName(capsule.Name(e)) {
+			names = append(names, capsule.Name(e))
+		}
+	}
+	return names
+}
+
+// QuestionOf rebuilds policy's question about the call of a statement. It's exact except for
+// the values of variables, of which only names are recorded. An older statement without a
+// Question is fault.Unsupported "question_not_recorded".
+func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
+	const op = "rebuild the question of a call"
+	if p.Question == nil {
+		return policy.Request{}, fault.New(fault.Unsupported, "question_not_recorded", op, errors.New("the statement does not say who asked in full"))
+	}
+	kind, quoted, ok := strings.Cut(p.Principal, `::"`)
+	id, err := strconv.Unquote(`"` + quoted)
+	if !ok || err != nil {
+		return policy.Request{}, fault.New(fault.Integrity, "receipt_statement", op, fmt.Errorf("principal %q", p.Principal)).
+			WithHint("principals look like \"uid:1000\", \"user:alice\" or \"service:ci\"")
+	}
+	floor, err := tier.Parse(p.Capsule.TierFloor)
+	if err != nil || len(p.Capsule.Argv) == 0 {
+		return policy.Request{}, fault.New(fault.Integrity, "receipt_statement", op, errors.Join(err, errors.New("no tier or no arguments")))
+	}
+	s := p.Capsule
+	c := &capsule.Capsule{
+		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
+		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: s.Executable,
+		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits),
+	}
+	if s.Script != nil {
+		c.Scripts = append(c.Scripts, capsule.Script{File: *s.Script})
+	}
+	if w := s.Workspace; w != nil {
+		c.Workspace = &capsule.Workspace{Source: w.Source, ReadOnly: w.ReadOnly}
+	}
+	who := Caller{Principal: policy.Entity{Type: kind, ID: id, Roles: p.Question.Roles}, Device: p.Question.Device, Channel: p.Question.Channel}
+	q := question(&who, &sealed{capsule: c, id: s.Digest}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
+	q.Context.Executable.System, q.Context.Certificate = p.Question.System, orNone(p.Question.Certificate)
+	q.Context.EnvNames, q.Context.EnvCode, q.Context.Unpinned = slices.Clone(p.Question.EnvOverridden), p.Question.EnvCode, p.Question.Unpinned
+	q.Context.LineArgs = p.Question.LineArgs
+	for _, name := range s.EnvNames {
+		if !builtName(name) {
+			q.Context.EnvNames = append(q.Context.EnvNames, name)
+		}
+	}
+	return q, nil
+}
+
+// repeatable refuses a question that a set can't be asked again, because the set reads values
+// of variables and those aren't recorded.
+func repeatable(q *policy.Request, sets ...*policy.Set) error {
+	for _, s := range sets {
+		if len(q.Context.EnvNames) > 0 && s.Reads("env") {
+			return fault.New(fault.Unsupported, "question_not_recorded", "rebuild the question of a call",
+				errors.New("a policy reads values of the environment, and the record has only names"))
+		}
+	}
+	return nil
+}
+
+func orNone(certificate string) string {
+	if certificate == "" {
+		return policy.CertificateNone
+	}
+	return certificate
+}
+
+// executable names a script by itself and by the binary that reads it. It's the system's only
+// if every file in the chain is.
 func executable(c *capsule.Capsule) policy.Executable {
 	e := policy.Executable{Path: c.Executable.Path, Digest: c.Executable.Digest, System: c.Executable.Pinned == capsule.PinnedSystem}
 	if len(c.Scripts) == 0 {
@@ -79,9 +179,9 @@ func executable(c *capsule.Capsule) policy.Executable {
 	return e
 }
 
-// capabilities are those that the capsule shows and those that the tool's table
-// declares. A tool of the table runs its own program and no other, so
-// process_exec is derived for process.run alone.
+// capabilities returns those that follow from the capsule and those that the tool's table
+// declares. A tool of the table runs its own program and no other, so process_exec is derived
+// for process.run alone.
 func capabilities(c *capsule.Capsule) []string {
 	var can []string
 	if c.Tool == ToolRun {
@@ -98,7 +198,7 @@ func capabilities(c *capsule.Capsule) []string {
 	return can
 }
 
-// unpinnedKinds are the kinds of what is named and not held, each once, sorted.
+// unpinnedKinds returns the kinds of named files that aren't held, each once, sorted.
 func unpinnedKinds(c *capsule.Capsule) (kinds []string) {
 	for _, u := range c.Unpinned {
 		if !slices.Contains(kinds, u.Kind) {
@@ -109,7 +209,6 @@ func unpinnedKinds(c *capsule.Capsule) (kinds []string) {
 	return kinds
 }
 
-// card is the capsule as the approver sees it.
 func (c *call) card(set *policy.Set) approval.Request {
 	s, d := c.s, c.out.Decision
 	return cardOf(s, d, set, principal(c.who.Principal), c.k.cfg.ApprovalTimeout)
@@ -118,23 +217,24 @@ func (c *call) card(set *policy.Set) approval.Request {
 func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout time.Duration) approval.Request {
 	c := s.capsule
 	q := approval.Request{
-		Decision: d.ID, Capsule: s.id, PolicySet: d.PolicySet,
-		Principal: who, Tool: c.Tool, Timeout: timeout,
+		Decision: d.ID, Capsule: s.id, PolicySet: d.PolicySet, Timeout: timeout,
 		Call: approval.Call{
-			Argv: c.Argv, Executable: c.Executable.Path, Digest: c.Executable.Digest,
+			Principal: who, Tool: c.Tool, Argv: c.Argv, Executable: c.Executable.Path, Digest: c.Executable.Digest,
 			EnvNames: c.EnvNames(), EnvChanged: shownEnv(c.Env), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
 			Capabilities: capabilities(c), Tier: c.TierFloor.String(), Limits: limitsLine(c.Limits),
 			StdinDigest: c.Stdin.Digest, Network: c.Network, Sensitive: c.Sensitive,
-			Bounds: approval.Limits{Wall: int64(c.Limits.Wall), CPU: int64(c.Limits.CPU), Memory: c.Limits.Memory, PIDs: c.Limits.PIDs, Output: c.Limits.Output,
-				FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles, Disk: c.Limits.Disk, Inodes: c.Limits.Inodes},
+			Bounds: approval.Limits(c.Limits),
 		},
 	}
-	// Of what cannot be put into canonical form there is no digest, and no pattern.
+	// An environment without a canonical form has no digest, and so no pattern.
 	if env, err := canon.Marshal(c.Env); err == nil {
 		q.Call.EnvDigest = canon.Sum(env)
 	}
 	exe := executable(c)
 	kind, _ := policy.Classify(exe.Path, exe.Interpreter)
+	if kind == policy.Other { // a program that is several goes by the name it's called by
+		kind, _ = policy.Classify(s.program.argv[0], "")
+	}
 	q.Call.Kind, q.Call.System = string(kind), exe.System
 	for _, u := range c.Unpinned {
 		switch u.Kind {
@@ -153,15 +253,20 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 	}
 	if s.stdin != nil {
 		head := make([]byte, min(c.Stdin.Size, approval.MaxStdinHead))
-		n, _ := s.stdin.File.ReadAt(head, 0) // a memfd of ours; less is shown as less
+		n, _ := s.stdin.File.ReadAt(head, 0) // a memfd of ours; a short read shows less
 		q.Call.StdinSize, q.Call.StdinHead = c.Stdin.Size, string(head[:n])
 	}
 	if len(c.Scripts) > 0 {
 		q.Call.Script, q.Call.ScriptDigest = c.Scripts[0].Path, c.Scripts[0].Digest
+		for _, f := range c.Scripts[1:] {
+			q.Call.Readers = append(q.Call.Readers, approval.Operand{Path: f.Path, Digest: f.Digest})
+		}
 	}
+	q.Call.Called = s.program.argv[:len(s.program.argv)-(len(c.Argv)-1)]
 	for _, o := range c.Operands {
 		q.Call.Operands = append(q.Call.Operands, approval.Operand{Path: o.Path, Digest: o.Digest})
 	}
+	q.Call.Name(func(name string) string { return s.place.found[name] })
 	if w := c.Workspace; w != nil {
 		q.Call.Workspace, q.Call.ReadOnly = w.Source, w.ReadOnly
 	}
@@ -170,12 +275,12 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 		if info, ok := set.Policy(id); ok {
 			why.Reason, why.Where = info.Reason, fmt.Sprintf("%s:%d", info.File, info.Line)
 		}
-		q.Why = append(q.Why, why)
+		q.Call.Why = append(q.Call.Why, why)
 	}
 	return q
 }
 
-// principal is an entity as Cedar writes it.
+// principal returns an entity as Cedar writes it.
 func principal(e policy.Entity) string { return e.Type + "::" + strconv.Quote(e.ID) }
 
 func limitsLine(l isolate.Limits) string {
@@ -183,7 +288,7 @@ func limitsLine(l isolate.Limits) string {
 		l.Wall, l.CPU, size(l.Memory), l.PIDs, size(l.Output), size(l.FileSize))
 }
 
-// size is a number of bytes in the largest binary unit that divides it.
+// size prints a number of bytes in the largest binary unit that divides it.
 func size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	i := 0
@@ -193,8 +298,8 @@ func size(n int64) string {
 	return fmt.Sprintf("%d %s", n, units[i])
 }
 
-// notApproved is the error of a call that got no yes. What a person said with a no
-// is the caller's to read and no part of the error's text, which is recorded.
+// notApproved is the error of a call that got no yes. A person's words with a no are for the
+// caller and aren't part of the error's text, which is recorded.
 func notApproved(v *approval.View) error {
 	var why error
 	if v.Detail != "" {

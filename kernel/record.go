@@ -7,10 +7,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"palyra/authz/approval"
+	"palyra/authz/grant"
 	"palyra/authz/policy"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
@@ -18,28 +20,29 @@ import (
 	"palyra/internal/clock"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
 	"palyra/kernel/internal/planted"
 )
 
-// call is a decided call on its way to its receipt. It is owned by Call.
+// call is a decided call on its way to its receipt. CallAs owns it.
 type call struct {
 	k        *Kernel
 	who      *Caller
-	watch    func(Event) // nil: nobody
+	watch    func(Event) // nil: no observer
 	s        *sealed
 	out      *Outcome
 	began    time.Time // with monotonic reading
 	session  string
 	run      string
-	signed   *receipt.Entry // the intent, once it is signed
-	streams  *streams       // what the program's output comes through, once made
+	signed   *receipt.Entry // the intent, when it is signed
+	streams  *streams       // the pipes of the program's output, when they are made
 	intent   *uint64
 	decision receipt.Decision
 	approval *receipt.Approval
-	look     *planted.Look // at the workspace, since the program started; nil: it has none to write to
+	look     *planted.Look // at the workspace, since the program started; nil if the call has none to write to
 }
 
 func newCall(k *Kernel, who *Caller, s *sealed, p *Proposal, watch func(Event)) *call {
@@ -51,14 +54,18 @@ func newCall(k *Kernel, who *Caller, s *sealed, p *Proposal, watch func(Event)) 
 	}
 }
 
-// decided records policy's answer.
-func (c *call) decided(d policy.Decision) {
+// decided records policy's answer to q. A call that isn't allowed keeps q, so that its caller
+// can ask the set for a fix.
+func (c *call) decided(q policy.Request, d policy.Decision) {
 	c.out.Decision = d
+	if d.Effect != policy.Allow {
+		asked := q // q itself would be allocated for every call
+		c.out.Question = &asked
+	}
 	c.decision = receipt.Decision{ID: hex.EncodeToString(d.ID[:]), Effect: d.Effect.String(), Reason: d.Reason,
-		Policies: d.Policies, Errors: d.Errors, PolicySet: d.PolicySet, Fix: d.Fix}
+		Policies: d.Policies, Errors: d.Errors, PolicySet: d.PolicySet}
 }
 
-// asked records that somebody was, or would have been, asked.
 func (c *call) asked(v approval.View) {
 	c.out.Approval = &v
 	c.approval = &receipt.Approval{ID: v.ID, Answer: v.Answer, Approver: v.Approver, Surface: v.Surface, Scope: v.Scope,
@@ -69,8 +76,8 @@ func (c *call) asked(v approval.View) {
 // stamp is a time as receipts spell it.
 func stamp(t time.Time) string { return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano) }
 
-// predicate is what intent and result have in common. The result's time is not
-// before the intent's, whatever the host's clock was set to meanwhile.
+// predicate is the common part of intent and result. The result's time isn't before the
+// intent's, even if the host's clock was set back.
 func (c *call) predicate() receipt.Predicate {
 	return receipt.Predicate{
 		Version: receipt.PredicateVersion, CallID: c.out.CallID,
@@ -80,30 +87,19 @@ func (c *call) predicate() receipt.Predicate {
 	}
 }
 
-// summary is what a receipt says of the capsule: no values of the environment.
 func summary(s *sealed) receipt.Capsule {
 	c := s.capsule
 	r := receipt.Capsule{
 		Digest: s.id, Bytes: int64(len(s.bytes)), Argv: c.Argv, EnvNames: c.EnvNames(), Cwd: c.Cwd, TierFloor: c.TierFloor.String(),
-		Executable: receiptFile(c.Executable), Stdin: receipt.Stdin{Mode: c.Stdin.Mode, Digest: c.Stdin.Digest, Size: c.Stdin.Size},
+		Executable: c.Executable, Stdin: c.Stdin, Limits: receipt.Limits(c.Limits), Loader: c.Loader,
 		EgressHosts: c.EgressHosts, Network: c.Network, Capabilities: c.Capabilities, Sensitive: c.Sensitive,
-		Limits: receipt.Limits{WallNS: int64(c.Limits.Wall), CPUNS: int64(c.Limits.CPU), Memory: c.Limits.Memory, PIDs: c.Limits.PIDs,
-			Output: c.Limits.Output, FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles, Disk: c.Limits.Disk, Inodes: c.Limits.Inodes},
 	}
 	if len(c.Scripts) > 0 {
-		f := receiptFile(c.Scripts[0].File)
-		r.Script = &f
+		r.Script = &c.Scripts[0].File
 	}
-	if c.Loader != nil {
-		f := receiptFile(*c.Loader)
-		r.Loader = &f
-	}
-	for i, o := range c.Operands {
-		f := receiptFile(o)
-		if i < len(s.copies) {
-			f.Pinned = capsule.PinnedSealed // it was asked about, so the program saw the copy
-		}
-		r.Operands = append(r.Operands, f)
+	r.Operands = slices.Clone(c.Operands)
+	for i := range s.copies {
+		r.Operands[i].Pinned = capsule.PinnedSealed // a person was asked, so the program saw the copy
 	}
 	if w := c.Workspace; w != nil {
 		r.Workspace = &receipt.Workspace{Source: w.Source, ReadOnly: w.ReadOnly}
@@ -111,20 +107,16 @@ func summary(s *sealed) receipt.Capsule {
 	return r
 }
 
-func receiptFile(f capsule.File) receipt.File {
-	return receipt.File{Path: f.Path, Digest: f.Digest, Size: f.Size, Pinned: f.Pinned}
-}
-
-// intend logs that the call is about to happen. Whatever fails here, nothing ran.
-// A caller that gives up does not interrupt it: the run then ends with a record.
-// meanwhile may be done, once, while the disk is at work.
+// intend logs that the call is about to happen. If it fails, nothing ran. A caller that gives
+// up doesn't interrupt it: the call then ends with a record. It may call meanwhile, once,
+// during the write.
 func (c *call) intend(ctx context.Context, meanwhile func()) error {
 	if c.signed == nil {
 		if err := c.draft(); err != nil {
 			return err
 		}
 	}
-	// Before the intent, or another process could take it for one that a crash left.
+	// Before the intent, or another process could take that for a crash's leftover.
 	if err := c.k.state.live.Mark(c.out.CallID); err != nil {
 		return err
 	}
@@ -137,14 +129,13 @@ func (c *call) intend(ctx context.Context, meanwhile func()) error {
 	return nil
 }
 
-// draft signs the intent, for intend to log. A call that nobody has to approve may
-// be there early, while it waits for palyra-cell.
+// draft signs the intent, for intend to log. A call that needs no approval may draft early,
+// while it waits for palyra-cell.
 func (c *call) draft() (err error) {
 	c.signed, err = receipt.SignEntry(c.k.state.ring.Attestation(), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}))
 	return err
 }
 
-// connect makes what output comes through, unless it is there.
 func (c *call) connect(spec *isolate.Spec, stdio IO) (err error) {
 	if c.streams != nil {
 		return nil
@@ -160,7 +151,7 @@ func (c *call) connect(spec *isolate.Spec, stdio IO) (err error) {
 	return err
 }
 
-// close closes what the call still has open. It may be called again.
+// close closes everything that the call still has open. It may be called again.
 func (c *call) close() {
 	if c.streams != nil {
 		c.streams.close()
@@ -168,16 +159,15 @@ func (c *call) close() {
 	c.s.close()
 }
 
-// over says that no result of this call is to come any more. An intent that has none
-// may be closed from here on by whoever looks.
+// over says that this call will get no further result. From here on any process may close its
+// intent if that has none.
 func (c *call) over() {
 	if c.signed != nil {
 		c.k.state.live.Unmark(c.out.CallID)
 	}
 }
 
-// execute runs the call and says how that ended.
-func (c *call) execute(ctx context.Context, h *handing, spec *isolate.Spec, stdio IO) (string, error) {
+func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolate.Spec, stdio IO) (string, error) {
 	if err := c.connect(spec, stdio); err != nil {
 		return receipt.Failed, err
 	}
@@ -190,18 +180,19 @@ func (c *call) execute(ctx context.Context, h *handing, spec *isolate.Spec, stdi
 	}
 	c.lookBefore()
 	if c.k.cfg.Once {
-		// Until the program has ended there is nothing else to do; before, palyra
-		// and palyra-cell have all processors of a small machine to themselves.
+		// There is nothing else to do until the program has ended; before, palyra and
+		// palyra-cell need all processors of a small machine.
 		c.k.dying.Go(prepare)
 	}
-	res, err := h.lane.runner.Run(ctx, h.grant, spec, files)
-	if res == nil && cellDied(err) {
-		res, err = c.again(ctx, h, spec, files, deadline, err)
-	}
+	res, err := l.runner.Run(ctx, g, spec, files)
 	streams.release()
 	output, delivered := streams.drain(deadline)
-	if cellDied(err) {
-		c.k.retire(h.lane)
+	if errors.Is(err, cell.ErrDied) {
+		c.k.dismiss(l)
+		// palyra-cell never took the call: see cell.Client.Run.
+		if e, ok := errors.AsType[*fault.Error](err); ok && res == nil {
+			err = e.WithHint("it did not run: propose the call again")
+		}
 	}
 	c.out.Result, c.out.Delivered = res, delivered
 	if res != nil && res.Evidence != nil {
@@ -211,9 +202,8 @@ func (c *call) execute(ctx context.Context, h *handing, spec *isolate.Spec, stdi
 	return outcomeOf(res, err)
 }
 
-// hashed adds to e how the digests of the program's files were obtained. It is
-// no part of the capsule: the same call has the same capsule, whether a file had
-// to be read for it or not.
+// hashed adds to e how the program's files got their digests. That isn't part of the capsule:
+// the same call has the same capsule, whether a file had to be read for it or not.
 func (p *program) hashed(e *evidence.Evidence) {
 	e.Executable.DigestBasis, e.Executable.DigestTime = digestBasis(p.exec.digest)
 	e.Scripts = nil
@@ -234,13 +224,13 @@ func digestBasis(d digests.Digest) (basis, when string) {
 	return evidence.DigestHashed, stamp(d.Hashed)
 }
 
-// outcomeOf turns what a runner returned into an outcome. Executed needs a
-// runner that says so, without an error, and evidence; that nothing ran needs one
-// that says so. What is neither may have run.
+// outcomeOf turns a runner's answer into an outcome. Executed takes an Exited without an error
+// and with evidence; an outcome that says that nothing ran takes a runner that says so. Any
+// other call may have run.
 func outcomeOf(res *isolate.Result, err error) (string, error) {
 	if res == nil {
 		if err == nil {
-			return mayHaveRun(fault.New(fault.Internal, "no_result", "run", nil))
+			return mayHaveRun(fault.New(fault.Internal, "internal", "run", errors.New("the runner returned neither a result nor an error")))
 		}
 		switch fault.KindOf(err) {
 		case fault.Refused, fault.Unsupported, fault.Denied, fault.NotApproved, fault.Usage:
@@ -255,7 +245,7 @@ func outcomeOf(res *isolate.Result, err error) (string, error) {
 	switch res.Outcome {
 	case isolate.Exited:
 		if err != nil || res.Evidence == nil {
-			return mayHaveRun(orElse(err, fault.New(fault.Internal, "no_evidence", "run", nil)))
+			return mayHaveRun(orElse(err, fault.New(fault.Internal, "internal", "run", errors.New("the runner returned no evidence"))))
 		}
 		return receipt.Executed, nil
 	case isolate.TimedOut:
@@ -267,14 +257,14 @@ func outcomeOf(res *isolate.Result, err error) (string, error) {
 		}
 		return receipt.Killed, orElse(err, fault.New(fault.Unavailable, reason, "run", limitError(reason)))
 	case isolate.Refused:
-		return receipt.Refused, orElse(err, fault.New(fault.Refused, "refused", "run", nil))
+		return receipt.Refused, orElse(err, fault.New(fault.Refused, "internal", "run", errors.New("refused")))
 	case isolate.Failed:
-		return receipt.Failed, orElse(err, fault.New(fault.Internal, "failed", "run", nil))
+		return receipt.Failed, orElse(err, fault.New(fault.Internal, "internal", "run", errors.New("the runner says only that it failed")))
 	}
-	return mayHaveRun(orElse(err, fault.New(fault.Internal, "no_outcome", "run", fmt.Errorf("runner reported %q", string(res.Outcome)))))
+	return mayHaveRun(orElse(err, fault.New(fault.Internal, "internal", "run", fmt.Errorf("runner reported %q", string(res.Outcome)))))
 }
 
-// mayHaveRun is the outcome of a call of which nobody knows, with what to do about it.
+// mayHaveRun is the outcome of a call whose end is unknown, with a hint.
 func mayHaveRun(err error) (string, error) {
 	if e, ok := errors.AsType[*fault.Error](err); ok && fault.HintOf(err) == "" {
 		err = e.WithHint("it may have run, in part or to its end: look at what it changes before it is called again")
@@ -282,7 +272,6 @@ func mayHaveRun(err error) (string, error) {
 	return receipt.OutcomeUnknown, err
 }
 
-// limitError says which limit ended a run.
 func limitError(limit string) error {
 	switch limit {
 	case "canceled":
@@ -300,8 +289,7 @@ func orElse(err, other error) error {
 	return other
 }
 
-// end logs the result and makes the receipt. The caller may have given up; the
-// record is made all the same.
+// end logs the result and makes the receipt, even if the caller has given up.
 func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, error) {
 	ctx = context.WithoutCancel(ctx)
 	c.out.Outcome, c.out.Exit = outcome, exitStatus(outcome, c.out.Result)
@@ -315,7 +303,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	if r := c.out.Result; r != nil && r.Evidence != nil {
 		e, err := canon.Marshal(r.Evidence)
 		if err != nil {
-			return c.out, fault.New(fault.Internal, "evidence", "record result", err)
+			return c.out, fault.New(fault.Internal, "internal", "record result", err)
 		}
 		p.Evidence, stdout, stderr = e, r.Evidence.Output.StdoutDigest, r.Evidence.Output.StderrDigest
 	}
@@ -326,10 +314,10 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	if err != nil {
 		return c.out, err
 	}
-	var bundle []byte // made while the disk writes; nobody sees it before that is done
+	var bundle []byte // made during the write; the caller gets it only after
 	index, err := c.k.state.append(ctx, entry, false, c.intent, func(prove func() (journal.Proof, error)) {
 		if p, err := prove(); err == nil {
-			bundle, _ = entry.Bundle(p, c.k.state.trust) // tried again below, which says why not
+			bundle, _ = entry.Bundle(p, c.k.state.trust) // tried again below, which reports the error
 		}
 		c.close()
 	})
@@ -340,7 +328,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	c.out.LogIndex = index
 	c.k.step("result")
 	if bundle == nil {
-		if bundle, err = c.k.state.receipt(index, entry); err != nil {
+		if bundle, err = c.k.state.receipt(ctx, index, entry); err != nil {
 			return c.out, err
 		}
 	}
@@ -350,7 +338,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	return c.out, nil
 }
 
-// reason is the code of an error; there is always one.
+// reason returns the code of an error; there is always one.
 func reason(err error) string {
 	if r := fault.ReasonOf(err); r != "" {
 		return r
@@ -358,7 +346,6 @@ func reason(err error) string {
 	return "internal"
 }
 
-// The exit statuses of a call that did not end by itself.
 const (
 	exitTimedOut = 124
 	exitRefused  = 125
@@ -366,8 +353,8 @@ const (
 	exitSignal   = 128
 )
 
-// exitStatus is the status that stands for an outcome: the program's own, 128+n
-// for signal n, 124 timed out, 126 denied or not approved, else 125.
+// exitStatus is the status that stands for an outcome: the program's own, 128+n for signal n,
+// 124 timed out, 126 denied or not approved, else 125.
 func exitStatus(outcome string, r *isolate.Result) int {
 	switch outcome {
 	case receipt.Denied, receipt.NotApproved:
@@ -385,7 +372,7 @@ func exitStatus(outcome string, r *isolate.Result) int {
 		case outcome == receipt.Executed && e.Code >= 0:
 			return e.Code
 		case outcome == receipt.Killed:
-			return exitSignal + 9 // ended by us, whatever the program would have said
+			return exitSignal + 9 // ended by us, whatever the program would have returned
 		}
 	}
 	return exitRefused
@@ -395,8 +382,8 @@ func (s *state) sign(st receipt.Statement) (*receipt.Entry, error) {
 	return receipt.SignEntry(s.ring.Attestation(), st)
 }
 
-// append logs a signed statement. opens says that it is an intent, closes which one
-// it answers. meanwhile is for journal.AppendMeanwhile, and may be nil.
+// append logs a signed statement. opens says that it's an intent; closes is the intent that it
+// answers. meanwhile is for journal.AppendMeanwhile, and may be nil.
 func (s *state) append(ctx context.Context, e *receipt.Entry, opens bool, closes *uint64, meanwhile func(func() (journal.Proof, error))) (uint64, error) {
 	began := time.Now()
 	pos, err := s.journal.AppendMeanwhile(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content(), Opens: opens, Closes: closes}, meanwhile)
@@ -406,15 +393,14 @@ func (s *state) append(ctx context.Context, e *receipt.Entry, opens bool, closes
 	return pos.Index, err
 }
 
-func (s *state) receipt(index uint64, e *receipt.Entry) ([]byte, error) {
-	p, err := s.journal.Prove(index)
+func (s *state) receipt(ctx context.Context, index uint64, e *receipt.Entry) ([]byte, error) {
+	p, err := s.journal.Prove(ctx, index)
 	if err != nil {
 		return nil, err
 	}
 	return e.Bundle(p, s.trust)
 }
 
-// logged is the entry of the journal with this content.
 func (s *state) logged(content []byte) (*receipt.Entry, error) {
 	env, err := receipt.ParseEnvelope(content)
 	if err != nil {
@@ -423,9 +409,8 @@ func (s *state) logged(content []byte) (*receipt.Entry, error) {
 	return env.Entry(s.ring.Attestation())
 }
 
-// closeOrphans writes the result of every intent that has none and whose call is not
-// under way, here or in another process: a crash came between the two, and what
-// happened is not known.
+// closeOrphans writes the result of every intent that has none and whose call isn't under way
+// in any process: a crash came between the two, so the outcome is unknown.
 func (s *state) closeOrphans(ctx context.Context) error {
 	open := s.journal.OpenEntries()
 	calls := make([]string, len(open))
@@ -439,8 +424,8 @@ func (s *state) closeOrphans(ctx context.Context) error {
 	if len(open) == 0 {
 		return nil
 	}
-	// A call that is over by now has its result in the journal, where it is found
-	// before anything is written: an intent is closed once.
+	// If a call ends meanwhile its result is in the journal, and append finds it there: an
+	// intent is closed once.
 	alive, err := s.live.Marked(calls)
 	if err != nil {
 		return err
@@ -449,14 +434,14 @@ func (s *state) closeOrphans(ctx context.Context) error {
 		if alive[calls[n]] {
 			continue
 		}
-		if err := s.closeOrphan(ctx, i); err != nil && fault.ReasonOf(err) != journal.ReasonNotOpen {
+		if err := s.closeOrphan(ctx, i); err != nil && !errors.Is(err, journal.ErrNotOpen) {
 			return err
 		}
 	}
 	return nil
 }
 
-// callOf reads the call id of the intent at this index, and verifies nothing.
+// callOf returns the call id of the intent at this index. It verifies nothing.
 func (s *state) callOf(i uint64) (string, error) {
 	content, err := s.journal.Content(i)
 	if err != nil {
@@ -471,12 +456,11 @@ func (s *state) callOf(i uint64) (string, error) {
 		return "", err
 	}
 	if st == nil {
-		return "", fault.New(fault.Integrity, "orphan_not_intent", fmt.Sprintf("read intent %d", i), nil)
+		return "", fault.New(fault.Integrity, "receipt_statement", fmt.Sprintf("read intent %d", i), errors.New("it is no intent"))
 	}
 	return st.Predicate.CallID, nil
 }
 
-// closeOrphan verifies the intent at this index and writes its result.
 func (s *state) closeOrphan(ctx context.Context, i uint64) error {
 	content, err := s.journal.Content(i)
 	if err != nil {
@@ -486,7 +470,7 @@ func (s *state) closeOrphan(ctx context.Context, i uint64) error {
 	if err != nil {
 		return err
 	}
-	b, err := s.receipt(i, e)
+	b, err := s.receipt(ctx, i, e)
 	if err != nil {
 		return err
 	}
@@ -496,7 +480,7 @@ func (s *state) closeOrphan(ctx context.Context, i uint64) error {
 	}
 	st := v.Statement
 	if !st.IsIntent() {
-		return fault.New(fault.Integrity, "orphan_not_intent", fmt.Sprintf("close intent %d", i), nil)
+		return fault.New(fault.Integrity, "receipt_statement", fmt.Sprintf("close intent %d", i), errors.New("it is no intent"))
 	}
 	p := st.Predicate
 	p.Outcome, p.Intent = receipt.OutcomeUnknown, &i

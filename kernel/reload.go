@@ -2,11 +2,10 @@ package kernel
 
 import "palyra/authz/policy"
 
-// Reload reads the policy directory again. On an error the old set stays. A set
-// that is as it was changes nothing. Calls that are decided keep their decision,
-// but nobody can approve any more what the old set asked about: such calls end
-// as refused when the answer comes. While the new set is read and checked, which
-// for ten thousand policies takes a third of a second, calls are decided by the old.
+// Reload reads the policy directory again. On an error the old set stays. An unchanged set
+// changes nothing. Decided calls keep their decision, but an approval that the old set asked
+// for is void: such a call ends as refused when the answer comes. The old set decides while
+// Reload reads and checks the new one, a third of a second for ten thousand policies.
 func (k *Kernel) Reload() error {
 	set, err := loadSet(&k.cfg)
 	if err != nil {
@@ -21,7 +20,6 @@ func (k *Kernel) Reload() error {
 	return nil
 }
 
-// loadSet is the set that a configuration names, with the floor if it wants one.
 func loadSet(cfg *Config) (set *policy.Set, err error) {
 	if set = policy.Default(); cfg.PolicyDir != "" {
 		set, err = policy.Load(cfg.PolicyDir)

@@ -16,8 +16,7 @@ import (
 	"palyra/isolate"
 )
 
-// TestQuestionOf: the statement of a call gives back exactly what policy was
-// asked, whatever the call.
+// TestQuestionOf: a call's statement gives back policy's exact question, whatever the call.
 func TestQuestionOf(t *testing.T) {
 	dir := t.TempDir()
 	script := put(t, t.TempDir()+"/script", "#!/bin/cat\n", 0o755)
@@ -35,6 +34,7 @@ func TestQuestionOf(t *testing.T) {
 		"denied":   {op, *proposal("/bin/sh", "-c", "true")},
 		"stranger": {Caller{Principal: policy.Entity{Type: policy.TypeDevice, ID: "x"}}, *proposal("true")},
 		"script":   {op, *proposal(script, "a", "\u00e9")},
+		"line":     {op, *proposal(put(t, t.TempDir()+"/line", "#!/bin/cat -c x\n", 0o755), "a")},
 		"tool":     {op, Proposal{Tool: "t", Input: []byte(`{}`), SessionID: "s", RunID: "r"}},
 		"folder": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceReadOnly: true, Cwd: "/workspace",
 			Stdin: StdinSealed, Network: isolate.NetworkVoid, SessionID: "s"}},
@@ -74,7 +74,7 @@ func TestQuestionOf(t *testing.T) {
 	}
 }
 
-// TestDecisions: newest first, each once, acts left out, as far as asked.
+// TestDecisions: newest first, each once, without acts, as far as asked.
 func TestDecisions(t *testing.T) {
 	h := openHouse(t, Config{})
 	var ids []string
@@ -88,7 +88,7 @@ func TestDecisions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := h.JournalStatus()
+	s, err := h.JournalStatus(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,8 +107,24 @@ func TestDecisions(t *testing.T) {
 	}
 	if d, err := FindDecision(h.JournalEntries, s.Size, 1000, ids[1][:12]); err != nil || d.ID() != ids[1] || d.Statement.Predicate.Outcome != receipt.Denied {
 		t.Errorf("%v, %v", d.ID(), err)
+	} else {
+		if fix, err := d.Fix(policy.Default()); err != nil || !strings.HasPrefix(fix, "--- ") {
+			t.Errorf("fix %q, %v", fix, err)
+		}
+		other, err := policy.Default().WithFloor()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fix, err := d.Fix(other); fault.ReasonOf(err) != "policy_set_gone" {
+			t.Errorf("by another set: fix %q, %v", fix, err)
+		}
+		// Older records have their own fix, whatever the set.
+		d.Statement.Predicate.Decision.Fix = "--- as it was"
+		if fix, err := d.Fix(other); err != nil || fix != "--- as it was" {
+			t.Errorf("of an older record: fix %q, %v", fix, err)
+		}
 	}
-	for id, reason := range map[string]string{ids[0]: "no_such_decision", "": "bad_decision_id", "zzzzzzzz": "bad_decision_id", ids[3] + "00": "bad_decision_id"} {
+	for id, reason := range map[string]string{ids[0]: "no_such_decision", "": "invalid_input", "zzzzzzzz": "invalid_input", ids[3] + "00": "invalid_input"} {
 		if _, err := FindDecision(h.JournalEntries, s.Size, 3, id); fault.ReasonOf(err) != reason {
 			t.Errorf("%q: %v, want %s", id, err, reason)
 		}
@@ -127,9 +143,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestDecisionsGoOnDuringReload: while a set of ten thousand policies has been
-// read and checked and is not in force yet, calls are decided by the old set;
-// afterwards by the new.
+// TestDecisionsGoOnDuringReload: the old set decides until a reloaded set of ten thousand
+// policies is in force.
 func TestDecisionsGoOnDuringReload(t *testing.T) {
 	dir := t.TempDir()
 	os.Chmod(dir, 0o755)
@@ -141,7 +156,7 @@ func TestDecisionsGoOnDuringReload(t *testing.T) {
 			return
 		}
 		reloading.Add(1)
-		for range 100 { // on the way of Reload itself: a lock that it held would stop the test here
+		for range 100 { // on Reload's own goroutine: a lock that it held would stop the test here
 			if d, err := h.Question(t.Context(), Caller{Principal: policy.LocalUser("u")}, *proposal("true"), nil); err != nil {
 				t.Error(err)
 			} else if a := h.PolicySet().Decide(d); a.Effect == policy.Allow && len(h.PolicySet().Policies()) == 1 {
@@ -170,7 +185,7 @@ func TestDecisionsGoOnDuringReload(t *testing.T) {
 	if s := h.PolicySet(); s.Digest() == old || len(s.Policies()) != 10000 {
 		t.Errorf("%d policies in force", len(s.Policies()))
 	}
-	// A set that does not load leaves the old one, and decides nothing meanwhile.
+	// A set that doesn't load leaves the old one, and never decides.
 	put(t, dir+"/d.cedar", `permit;`, 0o644)
 	now := h.PolicySet()
 	if err := h.Reload(); err == nil || h.PolicySet() != now {

@@ -17,37 +17,44 @@ import (
 	"palyra/isolate/tier"
 )
 
-// runner is a Runner that was given a grant key of ours: a *cell.Client, or a
-// test's.
+// runner is a Runner with a grant key of ours: a *cell.Client, or a test's.
 type runner interface {
 	isolate.Runner
 	Close() error
-	Died() <-chan struct{} // closed when it can run nothing any more; nil: that never is
+	Died() <-chan struct{} // closed when the runner dies; nil if it can't
 }
 
 var _ runner = (*cell.Client)(nil)
 
+// aging is a runner with the host's mounts from when it was started.
+type aging interface {
+	// Past reports whether they have changed in a workspace, or for all calls.
+	Past(workspace string) bool
+}
+
+var _ aging = (*cell.Client)(nil)
+
 // startTimeout bounds the start of a palyra-cell, which takes milliseconds.
 const startTimeout = 10 * time.Second
 
-// lane is one palyra-cell and the key of the grants for it. A lane is made for a
-// tier when that is first needed and replaced when its process has died.
+// lane is one palyra-cell and the key of its grants. A lane is made for a tier on first use and
+// replaced when its process has died.
 type lane struct {
 	// Immutable.
 	tier     tier.Tier
-	key      grant.Key  // that both sides share
-	expected []expected // before the lane was made
+	key      grant.Key  // shared by both sides
+	expected []expected // from before the lane was made
 
 	once   sync.Once
-	closed chan struct{} // closed once nobody is to use the lane any more
-	ready  chan struct{} // closed once the fields below are set
+	closed chan struct{} // closed when no call may use the lane any more
+	ready  chan struct{} // closed when the fields below are set
 
 	// Immutable once ready is closed.
 	runner runner
-	err    error // why there is no runner; what is granted then runs nowhere
+	err    error // why there is no runner; grants for this lane then run nowhere
 }
 
-// lane returns the lane of a tier. It does not wait for its runner.
+// lane returns the lane of a tier. It doesn't wait for its runner.
 func (k *Kernel) lane(t tier.Tier) *lane {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -57,7 +64,26 @@ func (k *Kernel) lane(t tier.Tier) *lane {
 	return k.startLocked(t)
 }
 
-// over reports whether a lane can run nothing any more.
+// laneFor is lane for a sealed call: as far as is known, its runner has the mounts that the
+// call was sealed with. Calls in an outdated lane finish there.
+func (k *Kernel) laneFor(s *sealed) *lane {
+	l := k.lane(s.capsule.TierFloor)
+	select {
+	case <-l.ready:
+	default:
+		return l // it is starting
+	}
+	workspace := ""
+	if w := s.capsule.Workspace; w != nil {
+		workspace = w.Source
+	}
+	if a, ok := l.runner.(aging); ok && a.Past(workspace) {
+		k.dismiss(l)
+		return k.lane(s.capsule.TierFloor)
+	}
+	return l
+}
+
 func (l *lane) over() bool {
 	select {
 	case <-l.ready:
@@ -75,7 +101,7 @@ func (l *lane) over() bool {
 	}
 }
 
-// startLocked makes a lane in the place of what is there, which is over.
+// startLocked makes a lane in place of the present one, which is over.
 func (k *Kernel) startLocked(t tier.Tier) *lane {
 	if old := k.lanes[t]; old != nil {
 		k.dying.Go(old.close)
@@ -104,8 +130,8 @@ func (k *Kernel) startLocked(t tier.Tier) *lane {
 	return l
 }
 
-// tend stays with a lane until its palyra-cell has died, and then starts the next
-// one if it is to be there before a call is.
+// tend stays with a lane until its palyra-cell has died, and then starts the next one if the
+// tier is to be kept warm.
 func (k *Kernel) tend(l *lane) {
 	began := time.Now()
 	if l.err == nil {
@@ -118,7 +144,7 @@ func (k *Kernel) tend(l *lane) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lanes == nil || k.cfg.Once || l.tier != k.cfg.Warm {
-		return // the next call starts one, if there is one
+		return // the next call starts a palyra-cell
 	}
 	if l.err != nil || time.Since(began) < steady {
 		k.keep.wait = min(max(2*k.keep.wait, firstWait), maxWait)
@@ -137,24 +163,23 @@ func (k *Kernel) tend(l *lane) {
 	})
 }
 
-// How soon a palyra-cell that died is followed by the next: at once if it lived for
-// steady, else after a wait that doubles from firstWait to maxWait. A call does not
-// wait for that: it starts one itself.
+// The wait before a warm palyra-cell that died is replaced: none if it lived for steady, else
+// doubling from firstWait to maxWait. A call doesn't wait for that: it starts one itself.
 const (
 	steady    = 10 * time.Second
 	firstWait = 10 * time.Millisecond
 	maxWait   = time.Minute
 )
 
-// keep is what it takes to have a palyra-cell wait for calls.
+// keep is the state that keeps a palyra-cell warm.
 type keep struct {
 	expected []expected    // see expect.go
 	wait     time.Duration // before the last start
 	timer    *time.Timer   // of the next one; nil before the first death
 }
 
-// wait returns why nothing can run here, if that is so, or that ctx is done. Where
-// there is time until then, which the first call has, meanwhile is done.
+// wait waits for the runner. It returns an error if there is none, or if ctx is done first. If
+// it has to wait, as for the first call, it calls meanwhile.
 func (l *lane) wait(ctx context.Context, meanwhile func()) error {
 	select {
 	case <-l.ready:
@@ -170,8 +195,8 @@ func (l *lane) wait(ctx context.Context, meanwhile func()) error {
 	}
 }
 
-// prepare does what recording the result would otherwise do first: printing and
-// reading types for the first time.
+// prepare does the one-time work of recording a result ahead: printing and reading types for
+// the first time.
 func prepare() {
 	receipt.Prepare()
 	_, _ = (&isolate.Spec{}).Digest()
@@ -211,13 +236,13 @@ func (l *lane) close() {
 	}
 }
 
-// closeLanes ends every palyra-cell and with it whatever still runs.
+// closeLanes ends every palyra-cell and the calls in it.
 func (k *Kernel) closeLanes() {
 	k.mu.Lock()
 	lanes := k.lanes
 	k.lanes = nil
 	if k.keep.timer != nil {
-		k.keep.timer.Stop() // one that fires nevertheless finds no lanes
+		k.keep.timer.Stop() // if it fires all the same it finds no lanes
 	}
 	k.mu.Unlock()
 	var wg sync.WaitGroup
@@ -226,6 +251,3 @@ func (k *Kernel) closeLanes() {
 	}
 	wg.Wait()
 }
-
-// cellDied reports whether an error says that palyra-cell is gone.
-func cellDied(err error) bool { return fault.ReasonOf(err) == "cell_died" }

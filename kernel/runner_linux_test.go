@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"palyra/authz/approval"
@@ -19,7 +20,7 @@ func TestRefusedWithoutCell(t *testing.T) {
 	h := openHouse(t, Config{CellPath: "/nonexistent/palyra-cell", Approver: answer{yes: true, while: func(approval.Request) { asked = true }}})
 	for _, p := range []*Proposal{proposal("true"), proposal(unknown(t, "/bin/true"))} {
 		o := h.call(p, IO{})
-		if o.Outcome != receipt.Refused || o.Exit != 125 || o.Error.Reason != "cell_missing" || o.Error.Hint == "" {
+		if o.Outcome != receipt.Refused || o.Exit != 125 || o.Error.Reason != "helper_unusable" || o.Error.Hint == "" {
 			t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
 		}
 	}
@@ -34,7 +35,7 @@ func TestRefusedWithoutCell(t *testing.T) {
 	}
 }
 
-// fake is a runner that returns what it is told.
+// fake is a runner that returns given results.
 type fake struct {
 	run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)
 }
@@ -49,8 +50,8 @@ func withFake(run func(*isolate.Spec, *isolate.Files) (*isolate.Result, error)) 
 	return Config{testOnlyStart: func(context.Context, tier.Tier, grant.Key) (runner, error) { return &fake{run}, nil }}
 }
 
-// TestRunnerIsNotBelieved: no runner can make a receipt say executed without
-// evidence, or lose one by failing.
+// TestRunnerIsNotBelieved: no runner can get a receipt that says executed without evidence, or
+// prevent one by failing.
 func TestRunnerIsNotBelieved(t *testing.T) {
 	some := &evidence.Evidence{Tier: "c", Exit: evidence.Exit{Code: 0}}
 	for _, c := range []struct {
@@ -60,17 +61,17 @@ func TestRunnerIsNotBelieved(t *testing.T) {
 		outcome string
 		reason  string
 	}{
-		{"nothing", nil, nil, receipt.OutcomeUnknown, "no_result"},
-		{"no evidence", &isolate.Result{Outcome: isolate.Exited}, nil, receipt.OutcomeUnknown, "no_evidence"},
-		{"no outcome", &isolate.Result{Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
-		{"made up", &isolate.Result{Outcome: "fine", Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
-		{"outcome_unknown", &isolate.Result{Outcome: "outcome_unknown", Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
-		{"denied", &isolate.Result{Outcome: "denied", Evidence: some}, nil, receipt.OutcomeUnknown, "no_outcome"},
+		{"nothing", nil, nil, receipt.OutcomeUnknown, "internal: neither a result nor an error"},
+		{"no evidence", &isolate.Result{Outcome: isolate.Exited}, nil, receipt.OutcomeUnknown, "internal: returned no evidence"},
+		{"no outcome", &isolate.Result{Evidence: some}, nil, receipt.OutcomeUnknown, "internal: reported \"\""},
+		{"made up", &isolate.Result{Outcome: "fine", Evidence: some}, nil, receipt.OutcomeUnknown, "internal: reported \"fine\""},
+		{"outcome_unknown", &isolate.Result{Outcome: "outcome_unknown", Evidence: some}, nil, receipt.OutcomeUnknown, "internal: reported \"outcome_unknown\""},
+		{"denied", &isolate.Result{Outcome: "denied", Evidence: some}, nil, receipt.OutcomeUnknown, "internal: reported \"denied\""},
 		{"died", &isolate.Result{}, fault.New(fault.Internal, "x", "run", nil), receipt.OutcomeUnknown, "x"},
-		{"failed", &isolate.Result{Outcome: isolate.Failed, Evidence: some}, nil, receipt.Failed, "failed"},
+		{"failed", &isolate.Result{Outcome: isolate.Failed, Evidence: some}, nil, receipt.Failed, "internal: says only that it failed"},
 		{"failed with error", &isolate.Result{Outcome: isolate.Failed, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.Failed, "x"},
 		{"exited with error", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.OutcomeUnknown, "x"},
-		{"plain error", nil, os.ErrInvalid, receipt.Failed, "internal"},
+		{"plain error", nil, os.ErrInvalid, receipt.Failed, "internal: invalid argument"},
 		{"refused", nil, fault.New(fault.Refused, "landlock_unavailable", "run", nil), receipt.Refused, "landlock_unavailable"},
 		{"canceled", nil, fault.New(fault.Canceled, "canceled", "run", nil), receipt.Killed, "canceled"},
 		{"fine", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil, receipt.Executed, ""},
@@ -78,7 +79,8 @@ func TestRunnerIsNotBelieved(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := openHouse(t, withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) { return c.res, c.err }))
 			o := h.call(proposal("true"), IO{})
-			if o.Outcome != c.outcome || o.Error != nil && o.Error.Reason != c.reason || (o.Exit == 0) != (c.outcome == receipt.Executed) {
+			reason, text, _ := strings.Cut(c.reason, ": ")
+			if o.Outcome != c.outcome || o.Error != nil && (o.Error.Reason != reason || !strings.Contains(o.Error.Text, text)) || (o.Exit == 0) != (c.outcome == receipt.Executed) {
 				t.Errorf("%s, exit %d, %+v", o.Outcome, o.Exit, o.Error)
 			}
 			if r := h.audit(); r.Intents != 1 || r.Results != 1 {
@@ -103,8 +105,8 @@ func TestIntentBeforeEffect(t *testing.T) {
 	}
 }
 
-// TestSystemFileChanged: a file of the system is used as it is, so it is looked
-// at again right before.
+// TestSystemFileChanged: a file of the system is used in place, so it's checked again right
+// before use.
 func TestSystemFileChanged(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -146,8 +148,44 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%d lanes are left after the call", left)
 		}
 	}
-	// Whether an intent was signed while the call waited or after it shows nowhere.
+	// No record shows whether an intent was signed while the call waited or after it.
 	if r := h.audit(); r.Intents != 2 || r.Outcomes[receipt.Executed] != 2 || len(r.Orphans) != 0 {
 		t.Errorf("audit: %+v", r)
 	}
+}
+
+// aged is a runner with outdated mounts.
+type aged struct {
+	fake
+	of     string // the workspace
+	closed chan struct{}
+}
+
+func (a *aged) Past(workspace string) bool { a.of = workspace; return true }
+func (a *aged) Close() error               { close(a.closed); return nil }
+
+// TestPastRunner: a call doesn't go to a runner with outdated mounts.
+func TestPastRunner(t *testing.T) {
+	ran := func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
+		return &isolate.Result{Outcome: isolate.Exited, Evidence: new(evidence.Evidence)}, nil
+	}
+	old := &aged{fake: fake{func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
+		t.Error("the call ran with the mounts of another time")
+		return nil, nil
+	}}, closed: make(chan struct{})}
+	starts := 0
+	c := Config{testOnlyStart: func(context.Context, tier.Tier, grant.Key) (runner, error) {
+		if starts++; starts == 1 {
+			return old, nil
+		}
+		return &fake{ran}, nil
+	}, Approver: answer{yes: true}}
+	h := openHouse(t, c)
+	<-h.lane(tier.C).ready
+	p := proposal("true")
+	p.Workspace = t.TempDir()
+	if o := h.call(p, IO{}); o.Outcome != receipt.Executed || old.of != p.Workspace {
+		t.Errorf("%s, %+v; asked about %q, want %q", o.Outcome, o.Error, old.of, p.Workspace)
+	}
+	<-old.closed
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,7 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/crypt/receipt"
 	"palyra/internal/fault"
+	"palyra/isolate/evidence"
+	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
 
@@ -34,19 +40,19 @@ func TestScripts(t *testing.T) {
 		{script("arg", " /bin/sh\tx "), "", sh, []string{"/bin/sh", "x", "/dev/fd/3", "a"}, &x},
 		{script("local", local), "", local, []string{local, "/dev/fd/3", "a"}, nil},
 		{script("missing", "/none"), "script_interpreter", "", nil, nil},
-		{script("relative", "bin/sh"), "script_line", "", nil, nil},
-		{script("nothing", "  "), "script_line", "", nil, nil},
+		{script("relative", "bin/sh"), "script_interpreter: not an absolute path", "", nil, nil},
+		{script("nothing", "  "), "script_interpreter: no interpreter named", "", nil, nil},
 		{script("return", "/bin/sh\r"), "script_interpreter", "", nil, nil},
-		{script("long", "/"+strings.Repeat("x", 300)), "script_line", "", nil, nil},
+		{script("long", "/"+strings.Repeat("x", 300)), "script_interpreter: longer than 256 bytes", "", nil, nil},
 		{script("notexec", put(t, dir+"/plainfile", "x", 0o644)), "program_not_executable", "", nil, nil},
-		{script("data", put(t, dir+"/datafile", "x", 0o755)), "program_format", "", nil, nil},
-		{script("dir", dir), "program_is_directory", "", nil, nil},
-		{script("self", dir+"/self"), "script_interpreter_is_script", "", nil, nil},
-		{script("nested", plain), "script_interpreter_is_script", "", nil, nil},
-		{script("utf8", "/bin/sh \xff"), "not_utf8", "", nil, nil},
+		{script("data", put(t, dir+"/datafile", "x", 0o755)), "program_not_executable: neither an ELF binary nor a script", "", nil, nil},
+		{script("dir", dir), "program_not_executable: is a directory", "", nil, nil},
+		{script("self", dir+"/self"), "script_interpreter: interprets another script", "", nil, nil},
+		{script("nested", plain), "script_interpreter: interprets another script", "", nil, nil},
+		{script("utf8", "/bin/sh \xff"), "invalid_input: not UTF-8", "", nil, nil},
 	} {
 		s, err := sealIn(t, proposal(c.file, "a"), nil)
-		if fault.ReasonOf(err) != c.reason {
+		if !says(err, c.reason) {
 			t.Errorf("%s: got %v", c.file, err)
 		}
 		if err != nil {
@@ -73,8 +79,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestSystemScripts: scripts of the system are passed by path, and may
-// interpret each other up to a depth.
+// TestSystemScripts: scripts of the system are passed by path, and may interpret each other up
+// to a depth.
 func TestSystemScripts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -96,6 +102,26 @@ func TestSystemScripts(t *testing.T) {
 	if !slices.Equal(s.program.argv, want) || len(s.capsule.Scripts) != 2 || s.program.script != nil {
 		t.Errorf("got %q, scripts %+v", s.program.argv, s.capsule.Scripts)
 	}
+	// Every link of the chain is on the card, held, checked again, and in the receipt.
+	card := approval.Card(cardOf(s, policy.Decision{}, policy.Default(), "", 0))
+	for _, want := range []string{
+		fmt.Sprintf("  script      %q %s\n", dir+"/1", s.capsule.Scripts[0].Digest), fmt.Sprintf("  read by     %q %s\n", dir+"/0", s.capsule.Scripts[1].Digest),
+		fmt.Sprintf("  called      \"/bin/sh\" \"0\" %q \"1\" %q\n", dir+"/0", dir+"/1"),
+	} {
+		if !strings.Contains(card, want) {
+			t.Errorf("no %q in\n%s", want, card)
+		}
+	}
+	var e evidence.Evidence
+	s.program.hashed(&e)
+	if len(e.Scripts) != 2 || len(s.program.held) != 3 { // with the loader
+		t.Errorf("the receipt has %+v, %d files are checked again", e.Scripts, len(s.program.held))
+	}
+	for i, x := range e.Scripts {
+		if f := s.capsule.Scripts[i]; x.Path != f.Path || x.Digest != f.Digest || x.Pinned != capsule.PinnedSystem || s.program.held[i].digest.Sum != f.Digest {
+			t.Errorf("the receipt has %+v", x)
+		}
+	}
 	// The kernel builds the same.
 	put(t, dir+"/0", "#!"+link(t)+" 0\n", 0o755)
 	if got := kernelArgv(t, dir+"/1", "a"); !slices.Equal(got[1:], want[1:]) {
@@ -106,7 +132,7 @@ func TestSystemScripts(t *testing.T) {
 		t.Errorf("four deep: %d", len(s.capsule.Scripts))
 	}
 	for _, f := range []string{dir + "/4", dir + "/5", dir + "/loop"} {
-		if _, err := sealIn(t, proposal(f), nil); fault.ReasonOf(err) != "script_too_deep" {
+		if _, err := sealIn(t, proposal(f), nil); !says(err, "script_interpreter: more than 4 scripts") {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
@@ -121,6 +147,41 @@ func TestSystemScripts(t *testing.T) {
 	}
 }
 
+// TestNameOfProgram: the proposer chooses the name that a program is called by, and some
+// programs act on it. Policy and approver see a name that isn't the file's own.
+func TestNameOfProgram(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/usr/bin/cat", dir+"/sh"); err != nil {
+		t.Fatal(err)
+	}
+	script := put(t, dir+"/script", "#!"+dir+"/sh -x\n", 0o755)
+	for _, c := range []struct {
+		argv0  string
+		called []string
+		row    string
+	}{
+		{"cat", []string{"cat"}, ""},
+		{"/usr/bin/cat", []string{"/usr/bin/cat"}, ""},
+		{dir + "/sh", []string{dir + "/sh"}, fmt.Sprintf("  called      %q\n", dir+"/sh")},
+		{script, []string{dir + "/sh", "-x", "/dev/fd/3"}, fmt.Sprintf("  called      %q \"-x\" \"/dev/fd/3\"\n", dir+"/sh")},
+	} {
+		s := mustSeal(t, proposal(c.argv0, "a", "b"))
+		if r := question(&Caller{Principal: localUser()}, s, proposal("true")); r.Context.Argv0 != c.argv0 {
+			t.Errorf("policy sees %q, called %q", r.Context.Argv0, c.argv0)
+		}
+		q := cardOf(s, policy.Decision{}, policy.Default(), "", 0)
+		if sh := strings.HasSuffix(c.argv0, "/sh"); sh != (q.Call.Kind == "shell") {
+			t.Errorf("%s is of the kind %s", c.argv0, q.Call.Kind)
+		}
+		if q.Call.Executable != "/usr/bin/cat" || !slices.Equal(q.Call.Called, c.called) {
+			t.Errorf("%s: %s called %q", c.argv0, q.Call.Executable, q.Call.Called)
+		}
+		if card := approval.Card(q); !strings.Contains(card, c.row) || strings.Contains(card, "  called ") != (c.row != "") {
+			t.Errorf("%s: no %q in\n%s", c.argv0, c.row, card)
+		}
+	}
+}
+
 // link returns a short path, free of blanks, to a program that waits.
 func link(t *testing.T) string {
 	t.Helper()
@@ -131,8 +192,8 @@ func link(t *testing.T) string {
 	return name
 }
 
-// kernelArgv runs a script whose interpreter is link and returns the arguments
-// that it got from the host's kernel; nil if it did not run.
+// kernelArgv runs a script whose interpreter is link. It returns the arguments that link got
+// from the host's kernel, nil if the script didn't run.
 func kernelArgv(t *testing.T, script string, args ...string) []string {
 	t.Helper()
 	r, w, err := os.Pipe() // full after some writes, which makes it wait
@@ -147,8 +208,8 @@ func kernelArgv(t *testing.T, script string, args ...string) []string {
 	if err != nil {
 		return nil
 	}
-	// Start returns in the middle of the execve; arguments are in place once the
-	// program has said something.
+	// Start returns in the middle of the execve. The arguments are in place once the program
+	// has written something.
 	if _, err := r.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -161,8 +222,7 @@ func kernelArgv(t *testing.T, script string, args ...string) []string {
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 }
 
-// TestShebangAgainstTheKernel writes odd first lines and compares what we read
-// in them with what the kernel does.
+// TestShebangAgainstTheKernel compares our reading of odd first lines with the kernel's.
 func TestShebangAgainstTheKernel(t *testing.T) {
 	interp, dir := link(t), t.TempDir()
 	script := dir + "/script"
@@ -211,8 +271,8 @@ func TestShebangAgainstTheKernel(t *testing.T) {
 	}
 }
 
-// TestProgramTurnsIntoScript: a file that is a binary when it is looked at and a
-// script when it is copied must not run with an interpreter that nobody saw.
+// TestProgramTurnsIntoScript: a file that is a binary when it's checked and a script when it's
+// copied must not run with an unchecked interpreter.
 func TestProgramTurnsIntoScript(t *testing.T) {
 	prog := put(t, t.TempDir()+"/prog", trueBinary(t), 0o755)
 	f, err := os.OpenFile(prog, os.O_RDWR, 0)
@@ -252,7 +312,7 @@ func TestProgramTurnsIntoScript(t *testing.T) {
 	}
 	close(stop)
 	<-done
-	if seen["program_format"]+seen["script_line"] == 0 || len(seen) < 3 {
+	if seen["program_not_executable"]+seen["script_interpreter"] == 0 || len(seen) < 3 {
 		t.Errorf("the race never happened: %v", seen)
 	}
 }
@@ -272,4 +332,127 @@ func FuzzShebang(f *testing.F) {
 			t.Errorf("%q: %q %v", in, name, arg)
 		}
 	})
+}
+
+// TestLineArguments: a file that a script's #! line names is held or listed as if the call
+// named it, and policy sees the line's argument. The record gives it back.
+func TestLineArguments(t *testing.T) {
+	ws := t.TempDir()
+	put(t, ws+"/lib", "reviewed\n", 0o644)
+	os.Symlink("lib", ws+"/link")
+	os.Mkdir(ws+"/sub", 0o755)
+	for line, want := range map[string]string{
+		"lib":        "lib held",
+		"--file=lib": "lib held",
+		"link":       "/workspace/link symlink",
+		"none":       "/workspace/none absent",
+		"sub":        "/workspace/sub directory",
+		"-u":         "",
+		"--":         "",
+	} {
+		put(t, ws+"/run", "#!/bin/cat "+line+"\n", 0o755)
+		for _, leave := range []bool{false, true} { // a tool leaves alone only its own arguments
+			p := proposal("./run")
+			p.Workspace, p.tool = ws, &Expansion{LeaveOperands: leave}
+			s := mustSeal(t, p)
+			got := ""
+			for _, o := range s.operands {
+				got += o.rel + " held"
+			}
+			for _, u := range s.capsule.Unpinned {
+				got += u.Path + " " + u.Kind
+			}
+			if got != want {
+				t.Errorf("%q: got %q, want %q", line, got, want)
+			}
+			if q := question(&Caller{}, s, p).Context; !slices.Equal(q.LineArgs, []string{line}) || len(q.Args) != 0 {
+				t.Errorf("%q: policy sees %q, %q", line, q.LineArgs, q.Args)
+			}
+		}
+	}
+
+	// The interpreter reads the approved bytes.
+	policies := t.TempDir()
+	put(t, policies+"/all.cedar", "@id(\"all\") permit (principal, action == Palyra::Action::\"tool.execute\", resource) when { context.approved };\n"+
+		"@id(\"no_c\") @untested(\"here\") forbid (principal, action == Palyra::Action::\"tool.execute\", resource) when { context.args.contains(\"-c\") };\n", 0o644)
+	os.Chmod(policies, 0o755)
+	put(t, ws+"/run", "#!/bin/cat lib\n", 0o755)
+	h := openHouse(t, Config{PolicyDir: policies, Approver: answer{yes: true, while: func(approval.Request) {
+		put(t, ws+"/lib", "other\n", 0o644)
+	}}})
+	var out bytes.Buffer
+	p := proposal("./run")
+	p.Workspace = ws
+	if o := h.call(p, IO{Stdout: &out}); o.Outcome != receipt.Executed || !strings.HasPrefix(out.String(), "reviewed\n") {
+		t.Errorf("%s, %q, %+v", o.Outcome, out.String(), o.Error)
+	}
+	put(t, ws+"/run", "#!/bin/cat -c\n", 0o755)
+	if o := h.call(p, IO{}); o.Outcome != receipt.Denied || !slices.Equal(o.Decision.Policies, []string{"no_c"}) {
+		t.Errorf("%s by %q", o.Outcome, o.Decision.Policies)
+	}
+}
+
+// TestProgramReadsItself: a program of the workspace that opens the file by which it was called
+// reads the approved bytes. If nothing can cover the file, or a link leads there, the name is
+// listed.
+func TestProgramReadsItself(t *testing.T) {
+	ws := t.TempDir()
+	os.Mkdir(ws+"/sub", 0o755)
+	os.Symlink("../tool", ws+"/sub/link")
+	shell := contentAt(t, "/bin/sh")
+	put(t, ws+"/tool", shell+"approved", 0o755)
+	put(t, ws+"/big", "", 0o644)
+	if err := os.Truncate(ws+"/big", maxSealed); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		argv     []string
+		cwd      string
+		tier     tier.Tier
+		held     string
+		unpinned []capsule.Unpinned
+	}{
+		{[]string{"./tool"}, "", tier.C, "tool", nil},
+		{[]string{"../tool"}, view + "/sub", tier.C, "tool", nil},
+		{[]string{ws + "/tool"}, "", tier.C, "tool", nil},
+		{[]string{"./tool", "tool"}, "", tier.C, "tool", nil},
+		{[]string{"./link"}, view + "/sub", tier.C, "tool", []capsule.Unpinned{{Path: view + "/sub/./link", Kind: capsule.KindProgram}}},
+		{[]string{"./tool", "big"}, "", tier.C, "big", []capsule.Unpinned{{Path: view + "/tool", Kind: capsule.KindProgram}}},
+		{[]string{"./tool"}, "", tier.B, "", []capsule.Unpinned{{Path: ws + "/tool", Kind: capsule.KindProgram}}},
+		{[]string{"/bin/sh"}, "", tier.C, "", nil},
+	} {
+		p := proposal(c.argv...)
+		p.Workspace, p.Cwd, p.TierFloor = ws, c.cwd, c.tier
+		s := mustSeal(t, p)
+		var held []string
+		for _, o := range s.operands {
+			held = append(held, o.rel)
+		}
+		if strings.Join(held, " ") != c.held || !slices.Equal(s.capsule.Unpinned, c.unpinned) {
+			t.Errorf("%q: holds %q, lists %+v", c.argv, held, s.capsule.Unpinned)
+		}
+		if err := s.holdOperands(); err != nil {
+			t.Errorf("%q: nobody can be asked: %v", c.argv, err)
+		}
+		card := approval.Card(cardOf(s, policy.Decision{}, policy.Default(), "", 0))
+		for _, u := range c.unpinned {
+			if want := fmt.Sprintf("NOT HELD    %q", u.Path); !strings.Contains(card, want) {
+				t.Errorf("no %s in\n%s", want, card)
+			}
+		}
+		if q := question(&Caller{}, s, p); slices.Contains(q.Context.Unpinned, capsule.KindProgram) != (c.unpinned != nil) {
+			t.Errorf("%q: policy sees %q", c.argv, q.Context.Unpinned)
+		}
+	}
+
+	h := openHouse(t, Config{Approver: answer{yes: true, while: func(approval.Request) {
+		put(t, ws+"/new", shell+"replaced", 0o755)
+		os.Rename(ws+"/new", ws+"/tool")
+	}}})
+	var out, errs bytes.Buffer
+	p := proposal("./tool", "-c", `tail -c8 "$0"`) // a shell's $0 is its own argv[0]
+	p.Workspace = ws
+	if o := h.call(p, IO{Stdout: &out, Stderr: &errs}); o.Outcome != receipt.Executed || out.String() != "approved" {
+		t.Errorf("%s, %q, %q, %+v", o.Outcome, out.String(), errs.String(), o.Error)
+	}
 }

@@ -22,11 +22,11 @@ import (
 	"palyra/kernel/internal/pin"
 )
 
-// maxStdin is the most that is read of a standard input that is to be sealed.
+// maxStdin bounds a standard input that is sealed, in bytes.
 const maxStdin = 1 << 20
 
-// sealed is a call that cannot change any more: its capsule, and the open files
-// that the capsule names. Close it.
+// sealed is a call that can't change any more: its capsule, and the open files that the capsule
+// names. Close it.
 type sealed struct {
 	capsule *capsule.Capsule
 	bytes   []byte // canonical JSON of capsule
@@ -35,20 +35,20 @@ type sealed struct {
 	place    *place
 	program  *program
 	operands []operand
-	envCode  []string     // variables that lead to code that is not the system's
+	envCode  []string     // variables that lead to code that isn't the system's
 	copies   []*os.File   // sealed copies of operands, made by holdOperands
 	stdin    *pin.Sealed  // nil unless Stdin is sealed
 	hold     *budget.Hold // the memory of all copies
 	numbers  *budget.Hold // the descriptors of copies
 
 	closing sync.Once
-	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 it is closed
+	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 when closed
 }
 
-// sealWith opens and hashes everything that p names. Nothing is looked up by name
-// afterwards, except operands, whose content is then compared with the capsule.
-// state is the state directory, known the digests that need not be made again;
-// there may be neither. hold pays for the copies, and is given back with them.
+// sealWith opens and hashes everything that p names. Afterwards only operands are looked up by
+// name, and their content is compared with the capsule. state is the state directory ("":
+// none); known has the digests that needn't be computed again, and may be nil. hold pays for
+// the copies and is released with them.
 func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache, hold *budget.Hold) (_ *sealed, err error) {
 	s := &sealed{hold: hold}
 	defer func() {
@@ -57,7 +57,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		}
 	}()
 	q := *p
-	// Who proposed it may hold the same lists, and change them while a person thinks.
+	// The proposer may hold the same lists, and change them while a person thinks.
 	q.Argv, q.Env = slices.Clone(p.Argv), slices.Clone(p.Env)
 	if p = &q; q.TierFloor == tier.None {
 		q.TierFloor = tier.C
@@ -81,6 +81,9 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		return nil, err
 	}
 	s.envCode = s.place.codeEnv(env)
+	if err := s.place.tired("look at the environment"); err != nil {
+		return nil, err
+	}
 	c := &capsule.Capsule{
 		Version: capsule.Version, Tool: p.Tool, Argv: p.Argv,
 		Executable: s.program.exec.record, Scripts: append([]capsule.Script{}, s.program.scripts...),
@@ -93,11 +96,14 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID}
 	}
-	named := p.Argv
-	if p.tool != nil && p.tool.LeaveOperands {
-		named = named[:1]
+	named := lineArgs(c.Scripts)
+	if p.tool == nil || !p.tool.LeaveOperands {
+		named = append(named, p.Argv[1:]...)
 	}
 	if s.operands, c.Unpinned, err = s.place.operands(ctx, named); err != nil {
+		return nil, err
+	}
+	if err := s.holdProgram(c); err != nil {
 		return nil, err
 	}
 	for _, o := range s.operands {
@@ -107,19 +113,31 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		c.Unpinned = append(c.Unpinned, capsule.Unpinned{Path: l, Kind: capsule.KindLibrary})
 	}
 	slices.SortFunc(c.Unpinned, capsule.CompareUnpinned)
+	c.Unpinned = slices.Compact(c.Unpinned)
 	if p.Stdin == StdinSealed {
 		if s.stdin, err = sealStdin(ctx, stdin, hold); err != nil {
 			return nil, err
 		}
 		c.Stdin.Digest, c.Stdin.Size = s.stdin.Digest, s.stdin.Size
+		if p.tool != nil { // the tool's output for its input, and the input
+			if err := hold.Grow(2 * c.Stdin.Size); err != nil {
+				return nil, err
+			}
+		}
 	}
 	s.capsule = c
-	s.bytes, s.id, err = c.Seal()
-	return s, err
+	if s.bytes, s.id, err = c.Seal(); err != nil {
+		return s, err
+	}
+	return s, hold.Grow(perByte * int64(len(s.bytes)))
 }
 
-// sealStdin reads all of r. A reader that does not end keeps the goroutine that
-// reads it after ctx is done; nothing else can be done about an io.Reader.
+// perByte is the memory that a waiting call takes for each byte of its capsule: call, run and
+// card repeat it. 1 MB was measured for 125 KB of arguments.
+const perByte = 8
+
+// sealStdin reads all of r. A reader that doesn't end keeps its goroutine after ctx is done; an
+// io.Reader can't be interrupted.
 func sealStdin(ctx context.Context, r io.Reader, hold *budget.Hold) (*pin.Sealed, error) {
 	const op = "read standard input"
 	if r == nil {
@@ -142,12 +160,12 @@ func sealStdin(ctx context.Context, r io.Reader, hold *budget.Hold) (*pin.Sealed
 	}
 	switch {
 	case got.err != nil:
-		return nil, usage("stdin_read", op, got.err)
+		return nil, usage("bad_file", op, got.err)
 	case len(got.b) > maxStdin:
-		return nil, usage("stdin_too_large", op, fmt.Errorf("more than %d bytes", maxStdin)).
+		return nil, usage("too_large", op, fmt.Errorf("more than %d bytes", maxStdin)).
 			WithHint("declare it a stream, which is decided without having been seen")
 	}
-	if err := hold.Grow(int64(len(got.b))); err != nil {
+	if err := hold.Grow(pin.Memory(int64(len(got.b)))); err != nil {
 		return nil, err
 	}
 	s, err := pin.Seal(ctx, "palyra-stdin", bytes.NewReader(got.b), maxStdin, 0o444)
@@ -160,8 +178,7 @@ func sealStdin(ctx context.Context, r io.Reader, hold *budget.Hold) (*pin.Sealed
 // close gives s up. It may be called again.
 func (s *sealed) close() { s.closing.Do(s.giveBack) }
 
-// giveBack closes every file once neither the owner nor a goroutine that s was
-// lent to uses them.
+// giveBack closes every file when the owner and all goroutines that s was lent to are done.
 func (s *sealed) giveBack() {
 	if s.lent.Add(-1) >= 0 {
 		return
@@ -182,12 +199,12 @@ func (s *sealed) giveBack() {
 	s.numbers.Release()
 }
 
-// holdOperands seals copies of the operands, because a person will be asked. It
-// returns when ctx is done, whatever the file system does.
+// holdOperands seals copies of the operands, because a person will be asked. It returns when
+// ctx is done, even if the file system hangs.
 func (k *Kernel) holdOperands(ctx context.Context, who *Caller, s *sealed) (err error) {
 	if s.capsule.TierFloor == tier.B && len(s.operands) > 0 {
-		// Without a mount namespace nothing can be laid over a file.
-		return fault.New(fault.Refused, "operands_need_tier_c", "seal files for approval",
+		// Without a mount namespace no copy can cover a file.
+		return fault.New(fault.Refused, "operand_unpinnable", "seal files for approval",
 			fmt.Errorf("at tier b a file can change between approval and use")).
 			WithHint("use tier c, or pass the content on standard input")
 	}
@@ -210,8 +227,8 @@ func (k *Kernel) holdOperands(ctx context.Context, who *Caller, s *sealed) (err 
 	return err
 }
 
-// recheck refuses if a file of the system that will be used as it is changed
-// since it was hashed. It is the last thing before the grant.
+// recheck refuses if a file of the system that is used in place has changed since it was
+// hashed. It is the last check before execution.
 func (s *sealed) recheck() error {
 	for _, h := range append([]held{s.program.exec}, s.program.held...) {
 		if err := h.recheck(); err != nil {
@@ -221,32 +238,26 @@ func (s *sealed) recheck() error {
 	return nil
 }
 
-// spec derives what the runner gets.
 func (s *sealed) spec() *isolate.Spec {
 	c := s.capsule
 	x := &isolate.Spec{
 		Version: 1, Capsule: s.id, Tier: c.TierFloor,
 		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
-		Exec: specFile(c.Executable), Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
-		Network: c.Network,
+		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
+		Network: c.Network, Workspace: c.Workspace,
 	}
-	if c.Workspace != nil {
-		x.Workspace = &isolate.Mount{Source: c.Workspace.Source, ReadOnly: c.Workspace.ReadOnly, UID: c.Workspace.UID, GID: c.Workspace.GID}
+	if h := s.place.folder; h != nil {
+		x.CwdInode = isolate.Inode(h.Stat.Dev, h.Stat.Ino)
 	}
 	if s.program.script != nil {
-		f := specFile(c.Scripts[0].File)
-		x.Script = &f
+		x.Script = &c.Scripts[0].File
 	}
 	for i := range s.copies {
-		f := specFile(c.Operands[i])
+		f := c.Operands[i]
 		f.Pinned = capsule.PinnedSealed
 		x.Operands = append(x.Operands, f)
 	}
 	return x
-}
-
-func specFile(f capsule.File) isolate.File {
-	return isolate.File{Path: f.Path, Digest: f.Digest, Size: f.Size, Pinned: f.Pinned}
 }
 
 // files returns the descriptors of spec; those of the streams are the caller's.
@@ -264,7 +275,6 @@ func (s *sealed) files(stdin, stdout, stderr *os.File) *isolate.Files {
 	return f
 }
 
-// orCanceled is other, unless err says that the caller has left.
 func orCanceled(op string, err error, other error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fault.New(fault.Canceled, "canceled", op, err)
@@ -272,18 +282,18 @@ func orCanceled(op string, err error, other error) error {
 	return other
 }
 
-// sealFault classifies an error of pin.Seal.
 func sealFault(op string, err error) error {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fault.New(fault.Canceled, "canceled", op, err)
 	case errors.Is(err, pin.ErrTooLarge):
-		return fault.New(fault.NotExec, "program_too_large", op, err)
+		return fault.New(fault.NotExec, "too_large", op, err).
+			WithHint("at most 512 MiB run; name a smaller program, or one below /usr that starts it")
 	case errors.Is(err, syscall.EACCES):
 		return fault.New(fault.Refused, "memfd_exec_forbidden", op, err).
 			WithHint("vm.memfd_noexec is 2 on this host; set it to 1 or run programs of the system only")
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOSPC):
-		return fault.New(fault.Unavailable, "seal_memory", op, err)
+		return fault.New(fault.Unavailable, "resource_exhausted", op, err)
 	}
-	return fault.New(fault.Unavailable, "seal", op, err)
+	return fault.New(fault.Unavailable, "resource_exhausted", op, err)
 }

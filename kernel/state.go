@@ -17,19 +17,19 @@ import (
 	"palyra/kernel/internal/digests"
 )
 
-// state is an open state directory, which several processes may have open:
+// state is an open state directory. Several processes may have it open:
 //
-//	lock       shared as long as a process uses it; exclusive while it is made
-//	live       a byte of it is locked for each call that is under way; see live
+//	lock       shared while a process uses the directory; exclusive while one makes it
+//	live       has a locked byte for each call that is under way; see live
 //	keys/      private keys, 0600
-//	trust/     their public halves, for whoever verifies receipts
+//	trust/     their public halves, for verifiers of receipts
 //	journal/   the log of intents and results
-//	digests    digests of large files of the system; made again when lost
+//	digests    digests of large files of the system; computed again when lost
 type state struct {
 	dir     string
-	boot    string // this host's boot id, "" if it has none
+	boot    string // this host's boot id, "" for none
 	lock    *durable.Gate
-	live    *durable.Live // calls of this process whose result is not durable yet, by call id
+	live    *durable.Live // calls of this process whose result isn't durable yet, by call id
 	ring    *keyring.Ring
 	trust   *receipt.Trust
 	journal *journal.Journal
@@ -44,7 +44,8 @@ const makePatience = 10 * time.Second
 func openState(ctx context.Context, dir string, o journal.Options) (_ *state, err error) {
 	op := fmt.Sprintf("open state directory %q", dir)
 	if !filepath.IsAbs(dir) {
-		return nil, fault.New(fault.BadState, "state_not_absolute", op, nil)
+		return nil, fault.New(fault.BadState, "state_io", op, errors.New("the path is not absolute")).
+			WithHint("give the absolute path of the state directory")
 	}
 	if err := durable.MkdirAll0700(dir); err != nil {
 		return nil, durable.Fault(op, err)
@@ -68,8 +69,8 @@ func openState(ctx context.Context, dir string, o journal.Options) (_ *state, er
 	return s, s.enter(ctx, o)
 }
 
-// enter opens what is in the directory, under a share of its lock. On first use one
-// process has all of the lock while it makes it; the others wait for that.
+// enter opens the directory's content under a share of its lock. On first use one process makes
+// the content under all of the lock; the others wait for it.
 func (s *state) enter(ctx context.Context, o journal.Options) error {
 	for until := time.Now().Add(makePatience); ; {
 		if err := s.lock.Take(ctx, durable.Shared, time.Until(until)); err != nil {
@@ -84,10 +85,11 @@ func (s *state) enter(ctx context.Context, o journal.Options) error {
 			if err := s.open(o); err != nil {
 				return err
 			}
-			// Between the two kinds another process may look in, which then finds it made.
+			// Between exclusive and shared another process may look in; it finds the directory
+			// made.
 			return s.lock.Take(ctx, durable.Shared, makePatience)
 		}
-		// Another process looks too, or makes it, or has it and something is missing.
+		// Another process looks too, or makes it, or uses it although something is missing.
 		if time.Now().After(until) {
 			return fault.New(fault.Busy, "locked", fmt.Sprintf("make state directory %q", s.dir), errors.New("it is not complete, and another process uses it")).
 				WithHint("end the other Palyra on this state directory; the next one says what is missing")
@@ -99,8 +101,7 @@ func (s *state) enter(ctx context.Context, o journal.Options) error {
 	}
 }
 
-// made reports whether the first use came to its end: the write-ahead file is what
-// is made last.
+// made reports whether the first use is complete: the write-ahead file is made last.
 func (s *state) made() bool {
 	for _, name := range []string{"keys", filepath.Join("journal", "wal")} {
 		if _, err := os.Lstat(filepath.Join(s.dir, name)); err != nil {
@@ -110,14 +111,13 @@ func (s *state) made() bool {
 	return true
 }
 
-// open opens keys and journal, and makes them where they are missing.
 func (s *state) open(o journal.Options) (err error) {
 	op := fmt.Sprintf("open state directory %q", s.dir)
 	if s.ring, err = keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin}); err != nil {
 		return err
 	}
 	if s.ring.Log().Origin() == knob.Origin && knob.Build == "" {
-		return fault.New(fault.BadState, "state_of_test_build", op, fmt.Errorf("its log is called %q", knob.Origin)).
+		return fault.New(fault.BadState, "test_build", op, fmt.Errorf("its log is called %q", knob.Origin)).
 			WithHint("a build with " + knob.Tag + " made it, whose receipts prove nothing: use another directory")
 	}
 	s.trust = receipt.TrustIn(s.ring)
@@ -137,7 +137,7 @@ func (s *state) close() error {
 	_ = s.live.Close() // nothing is buffered in it
 	if s.lock != nil {
 		if alone, _ := s.lock.Try(durable.Exclusive); alone {
-			_ = s.digests.Sweep() // of a process that was killed
+			_ = s.digests.Sweep() // of a killed process
 		}
 		if cerr := s.lock.Close(); err == nil {
 			err = cerr

@@ -38,26 +38,26 @@ func TestStateRefused(t *testing.T) {
 	cases := []struct {
 		name, reason string
 	}{
-		{"relative", "state_not_absolute"},
-		{"", "state_not_absolute"},
-		{dir("open", 0o755), "wrong_mode"},
-		{dir("group", 0o750), "wrong_mode"},
+		{"relative", "state_io: not absolute"},
+		{"", "state_io: not absolute"},
+		{dir("open", 0o755), "unsafe_file: mode is 0755"},
+		{dir("group", 0o750), "unsafe_file: mode is 0750"},
 		{base + "/link", "wrong_type"},
 		{put(t, base+"/file", "", 0o600), "state_io"},
-		{"/proc/palyra", "missing"},
+		{"/proc/palyra", "state_missing"},
 	}
 	if os.Geteuid() == 0 {
 		d := dir("foreign", 0o700)
 		if err := os.Chown(d, 1234, 1234); err != nil {
 			t.Fatal(err)
 		}
-		cases = append(cases, struct{ name, reason string }{d, "wrong_owner"})
+		cases = append(cases, struct{ name, reason string }{d, "unsafe_file: belongs to user"})
 	} else {
 		cases = append(cases, struct{ name, reason string }{"/palyra-state", "permission_denied"})
 	}
 	for _, c := range cases {
 		k, err := Open(t.Context(), Config{StateDir: c.name, CellPath: "/none"})
-		if fault.KindOf(err) != fault.BadState || fault.ReasonOf(err) != c.reason {
+		if fault.KindOf(err) != fault.BadState || !says(err, c.reason) {
 			t.Errorf("%q: got %v (%s)", c.name, err, fault.ReasonOf(err))
 		}
 		if err == nil {
@@ -77,7 +77,7 @@ func TestStateIsPrivate(t *testing.T) {
 			return err
 		}
 		if p == h.dir+"/trust" {
-			return filepath.SkipDir // public, in a folder that is not
+			return filepath.SkipDir // public, in a private folder
 		}
 		fi, err := d.Info()
 		if err == nil && d.IsDir() && fi.Mode().Perm() != 0o700 {
@@ -93,9 +93,8 @@ func TestStateIsPrivate(t *testing.T) {
 	}
 }
 
-// TestStateShared: two kernels have one state directory, and each calls, lists and
-// proves what the other has recorded. Neither takes a call that is under way in the
-// other for an orphan.
+// TestStateShared: two kernels share a state directory. Each calls, lists and proves the
+// other's entries. Neither takes the other's running call for an orphan.
 func TestStateShared(t *testing.T) {
 	running, release := make(chan struct{}), make(chan struct{})
 	cfg := withFake(func(*isolate.Spec, *isolate.Files) (*isolate.Result, error) {
@@ -116,7 +115,7 @@ func TestStateShared(t *testing.T) {
 		if err := k.CloseOrphans(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := k.JournalStatus(); err != nil || fmt.Sprint(s.Open) != "[0]" {
+		if s, err := k.JournalStatus(t.Context()); err != nil || fmt.Sprint(s.Open) != "[0]" {
 			t.Errorf("open: %v, %v", s.Open, err)
 		}
 	}
@@ -124,12 +123,12 @@ func TestStateShared(t *testing.T) {
 	if err != nil || o.LogIndex != 1 {
 		t.Fatalf("%+v, %v", o, err)
 	}
-	if _, err := a.Receipt(1); err != nil {
+	if _, err := a.Receipt(t.Context(), 1); err != nil {
 		t.Errorf("receipt of a call of the other: %v", err)
 	}
 	close(release)
 	wg.Wait()
-	if _, err := b.JournalProof(2); err != nil {
+	if _, err := b.JournalProof(t.Context(), 2); err != nil {
 		t.Errorf("proof for a call of the other: %v", err)
 	}
 	if r, err := b.Audit(); err != nil || r.Intents != 1 || r.Results != 2 || len(r.Orphans) != 0 || r.Outcomes[receipt.OutcomeUnknown] != 0 {
@@ -138,7 +137,7 @@ func TestStateShared(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Call(t.Context(), *proposal("true"), IO{}); fault.ReasonOf(err) != "kernel_closed" {
+	if _, err := a.Call(t.Context(), *proposal("true"), IO{}); !says(err, "draining: the kernel is closed") {
 		t.Errorf("a closed kernel: %v", err)
 	}
 	if o, err := b.Call(t.Context(), *proposal("true"), IO{}); err != nil || o.LogIndex != 3 {
@@ -146,13 +145,13 @@ func TestStateShared(t *testing.T) {
 	}
 }
 
-// noCell stands for a host on which nothing can run.
+// noCell stands for a host on which no program can run.
 func noCell(context.Context, tier.Tier, grant.Key) (runner, error) {
 	return nil, fault.New(fault.Refused, "no_cell", "start palyra-cell", nil)
 }
 
-// TestOrphanOfAnother: an intent whose process has gone is closed by a kernel that was
-// open all the time, once, and one whose call goes on is not.
+// TestOrphanOfAnother: a kernel that was open all the time closes the intent of a dead process,
+// once, and not that of a running call.
 func TestOrphanOfAnother(t *testing.T) {
 	a := openHouse(t, Config{testOnlyStart: noCell})
 	b := openHouse(t, Config{StateDir: a.dir, testOnlyStart: noCell})
@@ -164,7 +163,7 @@ func TestOrphanOfAnother(t *testing.T) {
 		}
 		c := newCall(b.Kernel, &Caller{}, s, proposal("true"), nil)
 		t.Cleanup(c.close)
-		c.decided(policy.Decision{Effect: policy.Allow})
+		c.decided(policy.Request{}, policy.Decision{Effect: policy.Allow})
 		if err := c.intend(t.Context(), func() {}); err != nil {
 			t.Fatal(err)
 		}
@@ -176,20 +175,20 @@ func TestOrphanOfAnother(t *testing.T) {
 		if err := a.CloseOrphans(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := a.JournalStatus(); err != nil || fmt.Sprint(s.Open) != "[1]" || s.Size != 3 {
+		if s, err := a.JournalStatus(t.Context()); err != nil || fmt.Sprint(s.Open) != "[1]" || s.Size != 3 {
 			t.Fatalf("%+v, %v", s, err)
 		}
 	}
-	// The one that goes on is closed by its own result, whatever others would do now.
+	// The running call's own result closes its intent.
 	if _, err := going.end(t.Context(), receipt.Failed, nil); err != nil {
 		t.Error(err)
 	}
 	going.over()
-	// What b still takes for open was closed by a.
+	// a has closed the intent that b still takes for open.
 	if err := b.state.closeOrphans(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := gone.end(t.Context(), receipt.Failed, nil); fault.ReasonOf(err) != journal.ReasonNotOpen {
+	if _, err := gone.end(t.Context(), receipt.Failed, nil); !errors.Is(err, journal.ErrNotOpen) {
 		t.Errorf("a second result: %v", err)
 	}
 	if r := a.audit(); r.Intents != 2 || r.Results != 2 || len(r.Orphans) != 0 || r.Outcomes[receipt.OutcomeUnknown] != 1 {
@@ -197,8 +196,8 @@ func TestOrphanOfAnother(t *testing.T) {
 	}
 }
 
-// TestStateMadeOnce: of several that use a directory first, one makes it, and all
-// have the same keys.
+// TestStateMadeOnce: of several first users of a directory, one makes it, and all have the same
+// keys.
 func TestStateMadeOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "state")
 	var wg sync.WaitGroup
@@ -223,7 +222,7 @@ func TestStateMadeOnce(t *testing.T) {
 	if len(origins) != 1 {
 		t.Errorf("%d sets of keys: %v", len(origins), origins)
 	}
-	// Exclusive work keeps others out, and they are told.
+	// Exclusive work keeps others out, and they get an error.
 	g, err := durable.OpenGate(filepath.Join(dir, "lock"))
 	if err != nil {
 		t.Fatal(err)
@@ -239,8 +238,8 @@ func TestStateMadeOnce(t *testing.T) {
 	}
 }
 
-// TestStateDamaged: each private file, broken in turn, is found at Open or by
-// the oracle, and never repaired in silence.
+// TestStateDamaged: Open or the oracle finds each private file that is broken, and never
+// repairs one in silence.
 func TestStateDamaged(t *testing.T) {
 	for _, name := range []string{"keys/att.key", "keys/log.key", "trust/att.pub", "trust/log.vkey", "journal/wal", "journal/checkpoint"} {
 		t.Run(name, func(t *testing.T) {
@@ -282,8 +281,7 @@ func TestPolicyRefused(t *testing.T) {
 	}
 }
 
-// TestDiskFull: without an intent on disk nothing runs, and when there is room
-// again it goes on.
+// TestDiskFull: without an intent on disk nothing runs, and work resumes when there is room.
 func TestDiskFull(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -310,7 +308,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	var full int
-	for range 20 { // the page that the log ends in may still have room
+	for range 20 { // the log's last page may still have room
 		o, err := h.Call(t.Context(), *proposal("true"), IO{})
 		if err == nil {
 			continue
@@ -345,8 +343,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestResultLost: the program ran and its result could not be logged. The
-// outcome comes back with the error, and the next Open closes the intent.
+// TestResultLost: the program ran and its result could not be logged. The outcome comes back
+// with the error, and the next Open closes the intent.
 func TestResultLost(t *testing.T) {
 	var h *house
 	cfg := withFake(func(_ *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
@@ -383,7 +381,7 @@ func TestStateWithoutJournal(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "journal"), filepath.Join(dir, "gone")); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := openState(t.Context(), dir, journal.Options{}); fault.ReasonOf(err) != "journal_missing" || fault.HintOf(err) == "" {
+	if s, err := openState(t.Context(), dir, journal.Options{}); !says(err, "state_missing: journal") || fault.HintOf(err) == "" {
 		t.Errorf("keys without their journal: %v, %v", s, err)
 	}
 	if err := os.Rename(filepath.Join(dir, "gone"), filepath.Join(dir, "journal")); err != nil {

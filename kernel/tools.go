@@ -14,24 +14,23 @@ import (
 	"palyra/isolate/tier"
 )
 
-// maxInput bounds the input of a tool, in bytes.
 const maxInput = 1 << 20
 
-// Tools is the table of tools. Expand is given a name and an input that nobody
-// has looked at yet; it decodes strictly and returns what to run for it, or a
-// fault.Usage error that says what is wrong with them. It runs nothing. who is
-// the caller as the surface authenticated it: a table that reads what is kept for
-// callers (artifacts) gives each only their own.
+// Tools is the table of tools. Expand gets an unchecked name and input. It decodes strictly and
+// returns the program to run, or a fault.Usage error that names the mistake. It runs nothing.
+// who is the caller as the surface authenticated it: a table that reads callers' stored data
+// (artifacts) gives each caller only their own.
 type Tools interface {
 	Expand(ctx context.Context, who policy.Entity, tool string, input []byte) (*Expansion, error)
 }
 
-// Expansion is what a tool's call becomes. It is sealed and decided like every
-// call; the proposer has no say in it but through the tool's input.
+// Expansion is the call that a tool makes of its input. It's sealed and decided like every
+// call; the proposer controls only the tool's input.
 type Expansion struct {
 	Argv []string // Argv[0] is an absolute path, or a name for the search path
-	// LeaveOperands says that the arguments are text for policy and approver and
-	// not names of files: none is looked up in the workspace, none is held.
+	// LeaveOperands says that the arguments are text for policy and approver, not names of
+	// files: none is looked up in the workspace and none is held. Arguments of the program's
+	// own #! line are.
 	LeaveOperands bool
 	Env           []string // "NAME=VALUE", on top of the built environment
 	// Stdin is sealed and part of the capsule. nil: empty.
@@ -41,18 +40,17 @@ type Expansion struct {
 	WorkspaceReadOnly bool
 	Cwd               string
 
-	Limits    isolate.Limits // zero fields have the defaults of DefaultLimits
+	Limits    isolate.Limits // zero fields get DefaultLimits
 	TierFloor tier.Tier      // default C
-	Network   string         // one of isolate's
-	// Capabilities are those that the tool has by its nature, of policy's. What
-	// the rest shows (a writable workspace) is added to them.
+	Network   string         // isolate.NetworkFresh or NetworkVoid
+	// Capabilities are those of policy that the tool has by its nature. The gate adds those
+	// that the rest shows (a writable workspace).
 	Capabilities []string
 	Sensitive    bool // ask a person whatever else policy says
 }
 
-// expand makes of a proposal that names a tool with an input the proposal of
-// what the tool runs. It returns the standard input that belongs to it. A
-// proposal of process.run that brings its own argv is left as it is.
+// expand replaces a proposal that names a tool with an input by the proposal of the tool's
+// program, and returns its standard input. It leaves a process.run with its own argv as it is.
 func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, stdin io.Reader) (io.Reader, error) {
 	p.tool = nil
 	if p.Tool == ToolRun && len(p.Input) == 0 {
@@ -62,9 +60,9 @@ func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, std
 	switch {
 	case len(p.Argv)+len(p.Env) > 0 || p.Dir != "" || p.Workspace != "" || p.WorkspaceReadOnly || p.Cwd != "" ||
 		p.Stdin != StdinNone || p.Network != "":
-		return nil, usage("tool_with_command", op, errors.New("the tool says what runs, not the proposal"))
+		return nil, usage("invalid_input", op, errors.New("the tool says what runs, not the proposal"))
 	case len(p.Input) > maxInput:
-		return nil, usage("input_too_large", op, fmt.Errorf("input of %d bytes, limit %d", len(p.Input), maxInput))
+		return nil, usage("too_large", op, fmt.Errorf("input of %d bytes, limit %d", len(p.Input), maxInput))
 	case k.cfg.Tools == nil:
 		return nil, usage("unknown_tool", op, errors.New("there are no tools here"))
 	}
@@ -73,7 +71,7 @@ func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, std
 		return nil, err
 	}
 	if x == nil || len(x.Argv) == 0 {
-		return nil, fault.New(fault.Internal, "tool_empty", op, errors.New("the table gave nothing to run"))
+		return nil, fault.New(fault.Internal, "internal", op, errors.New("the table gave nothing to run"))
 	}
 	floor := x.TierFloor
 	if floor == tier.None {
@@ -94,7 +92,7 @@ func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, std
 	return bytes.NewReader(x.Stdin), nil
 }
 
-// lower returns the limits of l, each lowered to that of bound where it has one.
+// lower returns the limits of l, each lowered to bound's if that has one.
 func lower(l, bound isolate.Limits) isolate.Limits {
 	d := DefaultLimits()
 	for _, f := range []struct{ v, def, most *int64 }{
@@ -118,8 +116,8 @@ func lower(l, bound isolate.Limits) isolate.Limits {
 	return l
 }
 
-// declared are the capabilities that the tool's table gives, as a capsule has
-// them: sorted, each once, nil for none.
+// declared returns the capabilities of the tool's table in the capsule's form: sorted, each
+// once, nil for none.
 func (p *Proposal) declared() []string {
 	if p.tool == nil || len(p.tool.Capabilities) == 0 {
 		return nil

@@ -20,14 +20,13 @@ import (
 	"palyra/kernel/capsule"
 )
 
-// table is a table of tools made of one function.
 type table func(tool string, input []byte) (*Expansion, error)
 
 func (f table) Expand(_ context.Context, _ policy.Entity, tool string, input []byte) (*Expansion, error) {
 	return f(tool, input)
 }
 
-// allowTools is a policy directory that lets every tool of the table run.
+// allowTools is a policy directory that permits every tool of the table.
 func allowTools(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,8 +36,8 @@ func allowTools(t *testing.T) string {
 	return dir
 }
 
-// TestTool: a tool's table says what runs, the capsule names the tool and holds
-// its input, and nothing of the command comes from the proposer.
+// TestTool: a tool's table decides what runs, the capsule names the tool and holds its input,
+// and the proposer controls nothing of the command.
 func TestTool(t *testing.T) {
 	input := []byte(`{"say":"grüße"}`)
 	seen := 0
@@ -70,7 +69,7 @@ func TestTool(t *testing.T) {
 	}
 }
 
-// TestToolQuestion holds what policy is asked about a tool.
+// TestToolQuestion holds policy's question about a tool.
 func TestToolQuestion(t *testing.T) {
 	dir := t.TempDir()
 	tools := table(func(string, []byte) (*Expansion, error) {
@@ -93,8 +92,8 @@ func TestToolQuestion(t *testing.T) {
 	}
 }
 
-// TestToolOperands: arguments that a table declares to be text are not looked
-// up, so that nothing in a workspace can be mounted over what the tool writes.
+// TestToolOperands: arguments that a table declares as text aren't looked up, so nothing in a
+// workspace can be mounted over the tool's output.
 func TestToolOperands(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir+"/x", "content", 0o644)
@@ -111,8 +110,8 @@ func TestToolOperands(t *testing.T) {
 	}
 }
 
-// TestToolRefused: what a proposal may not have beside an input, and what a
-// table may not answer.
+// TestToolRefused: what a proposal may not have beside an input, and what a table may not
+// return.
 func TestToolRefused(t *testing.T) {
 	fine := table(func(string, []byte) (*Expansion, error) { return &Expansion{Argv: []string{"/bin/true"}}, nil })
 	for name, c := range map[string]struct {
@@ -120,36 +119,35 @@ func TestToolRefused(t *testing.T) {
 		p      Proposal
 		reason string
 	}{
-		"argv":         {fine, Proposal{Tool: "x", Argv: []string{"id"}}, "tool_with_command"},
-		"env":          {fine, Proposal{Tool: "x", Env: []string{"A=1"}}, "tool_with_command"},
-		"workspace":    {fine, Proposal{Tool: "x", Workspace: "/tmp"}, "tool_with_command"},
-		"cwd":          {fine, Proposal{Tool: "x", Cwd: "/workspace"}, "tool_with_command"},
-		"dir":          {fine, Proposal{Tool: "x", Dir: "/"}, "tool_with_command"},
-		"stdin":        {fine, Proposal{Tool: "x", Stdin: StdinStream}, "tool_with_command"},
-		"network":      {fine, Proposal{Tool: "x", Network: "void"}, "tool_with_command"},
-		"run and both": {fine, Proposal{Tool: ToolRun, Argv: []string{"id"}, Input: json.RawMessage("{}")}, "tool_with_command"},
-		"too large":    {fine, Proposal{Tool: "x", Input: bytes.Repeat([]byte(" "), maxInput+1)}, "input_too_large"},
+		"argv":         {fine, Proposal{Tool: "x", Argv: []string{"id"}}, "invalid_input: the tool says what runs"},
+		"env":          {fine, Proposal{Tool: "x", Env: []string{"A=1"}}, "invalid_input: the tool says what runs"},
+		"workspace":    {fine, Proposal{Tool: "x", Workspace: "/tmp"}, "invalid_input: the tool says what runs"},
+		"cwd":          {fine, Proposal{Tool: "x", Cwd: "/workspace"}, "invalid_input: the tool says what runs"},
+		"dir":          {fine, Proposal{Tool: "x", Dir: "/"}, "invalid_input: the tool says what runs"},
+		"stdin":        {fine, Proposal{Tool: "x", Stdin: StdinStream}, "invalid_input: the tool says what runs"},
+		"network":      {fine, Proposal{Tool: "x", Network: "void"}, "invalid_input: the tool says what runs"},
+		"run and both": {fine, Proposal{Tool: ToolRun, Argv: []string{"id"}, Input: json.RawMessage("{}")}, "invalid_input: the tool says what runs"},
+		"too large":    {fine, Proposal{Tool: "x", Input: bytes.Repeat([]byte(" "), maxInput+1)}, "too_large: input of "},
 		"no table":     {nil, Proposal{Tool: "x"}, "unknown_tool"},
-		"table says no": {table(func(string, []byte) (*Expansion, error) { return nil, usage("bad_input", "x", nil) }),
-			Proposal{Tool: "x"}, "bad_input"},
-		"nothing":        {table(func(string, []byte) (*Expansion, error) { return nil, nil }), Proposal{Tool: "x"}, "tool_empty"},
-		"negative limit": {fine, Proposal{Tool: "x", Limits: isolate.Limits{Wall: -1}}, "limit_out_of_range"},
+		"table says no": {table(func(string, []byte) (*Expansion, error) { return nil, usage("invalid_input", "x", nil) }),
+			Proposal{Tool: "x"}, "invalid_input"},
+		"nothing":        {table(func(string, []byte) (*Expansion, error) { return nil, nil }), Proposal{Tool: "x"}, "internal: the table gave nothing to run"},
+		"negative limit": {fine, Proposal{Tool: "x", Limits: isolate.Limits{Wall: -1}}, "invalid_input: check limit wall"},
 		"refused name": {table(func(string, []byte) (*Expansion, error) {
 			return &Expansion{Argv: []string{"true"}, Env: []string{"LD_PRELOAD=x"}}, nil
 		}), Proposal{Tool: "x"}, "env_refused"},
 		"unknown network": {table(func(string, []byte) (*Expansion, error) {
 			return &Expansion{Argv: []string{"true"}, Network: "host"}, nil
-		}), Proposal{Tool: "x"}, "unknown_network"},
+		}), Proposal{Tool: "x"}, "invalid_input: check network"},
 	} {
 		k := newKernel(Config{Tools: c.tools})
-		if _, err := k.Question(t.Context(), Caller{}, c.p, nil); fault.ReasonOf(err) != c.reason {
+		if _, err := k.Question(t.Context(), Caller{}, c.p, nil); !says(err, c.reason) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }
 
-// TestToolFloor: a proposal can raise the tool's tier and lower its limits, and
-// never the other way round.
+// TestToolFloor: a proposal can raise the tool's tier and lower its limits, never the reverse.
 func TestToolFloor(t *testing.T) {
 	for _, c := range []struct{ tool, asked, want tier.Tier }{
 		{tier.None, tier.None, tier.C}, {tier.None, tier.B, tier.C}, {tier.B, tier.None, tier.B}, {tier.B, tier.C, tier.C}, {tier.C, tier.B, tier.C},
@@ -168,8 +166,7 @@ func TestToolFloor(t *testing.T) {
 	}
 }
 
-// TestCallAs: who asks and whom to ask come with the call, and a caller that
-// nobody authenticated is denied.
+// TestCallAs: caller and approver come with the call. A caller without a principal is denied.
 func TestCallAs(t *testing.T) {
 	h := openHouse(t, Config{Approver: answer{yes: true}})
 	p := *proposal("/bin/true")
@@ -189,7 +186,7 @@ func TestCallAs(t *testing.T) {
 			t.Errorf("recorded %s", got)
 		}
 	}
-	// The configured approver is not this caller's.
+	// The configured approver isn't this caller's.
 	p.Argv = []string{"/usr/bin/mktemp"}
 	o, err := h.CallAs(t.Context(), Caller{Principal: policy.LocalUser("u")}, p, IO{})
 	if err != nil || o.Outcome != receipt.NotApproved || o.Approval.Answer != approval.Unreachable {
@@ -197,7 +194,7 @@ func TestCallAs(t *testing.T) {
 	}
 }
 
-// TestObserve: each step is told once, in order, with what it is about.
+// TestObserve: each step is observed once, in order, with its data.
 func TestObserve(t *testing.T) {
 	h := openHouse(t, Config{Approver: answer{yes: true}})
 	var got []Event
@@ -223,8 +220,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestReload: the next call is decided by the new set; a broken one is refused
-// and changes nothing; what the old set asked about cannot run any more.
+// TestReload: the new set decides the next call. A broken one is refused and changes nothing. A
+// call that the old set asked about can't run.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	os.Chmod(dir, 0o755)
@@ -276,7 +273,7 @@ func TestRecord(t *testing.T) {
 	if err != nil || i != 2 {
 		t.Fatalf("entry %d, %v", i, err)
 	}
-	b, err := h.Receipt(i)
+	b, err := h.Receipt(t.Context(), i)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +284,7 @@ func TestRecord(t *testing.T) {
 	if _, err := h.Record(t.Context(), Act{Act: "Bad Name", Principal: "u"}); fault.KindOf(err) != fault.Usage {
 		t.Errorf("got %v", err)
 	}
-	s, err := h.JournalStatus()
+	s, err := h.JournalStatus(t.Context())
 	if err != nil || s.Size != 3 || len(s.Open) != 0 || s.Checkpoint == "" || s.Origin == "" {
 		t.Errorf("status %+v, %v", s, err)
 	}
@@ -298,14 +295,14 @@ func TestRecord(t *testing.T) {
 		}
 		n++
 	}
-	p, err := h.JournalProof(1)
+	p, err := h.JournalProof(t.Context(), 1)
 	if err != nil || n != 2 || p.Size != 3 {
 		t.Errorf("%d entries, proof %+v, %v", n, p, err)
 	}
-	if c, err := h.JournalConsistency(1); err != nil || c.Verify(leafRoot(t, h, 0), p.Root) != nil {
+	if c, err := h.JournalConsistency(t.Context(), 1); err != nil || c.Verify(leafRoot(t, h, 0), p.Root) != nil {
 		t.Errorf("consistency: %+v, %v", c, err)
 	}
-	if err := h.PublishJournal(); err != nil {
+	if err := h.PublishJournal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for name, ok := range map[string]bool{"checkpoint": true, "tile/0/000.p/3": true, "tile/entries/000.p/3": true,
@@ -318,12 +315,12 @@ func TestRecord(t *testing.T) {
 		t.Errorf("audit %+v, %v", r, err)
 	}
 	h.Close()
-	if _, err := h.Record(t.Context(), Act{Act: "x", Principal: "u"}); fault.ReasonOf(err) != "kernel_closed" {
+	if _, err := h.Record(t.Context(), Act{Act: "x", Principal: "u"}); !says(err, "draining: the kernel is closed") {
 		t.Errorf("after Close: %v", err)
 	}
 }
 
-// leafRoot is the root of the log that has entry i alone.
+// leafRoot is the root of a log that has only entry i.
 func leafRoot(t *testing.T, h *house, i uint64) [32]byte {
 	t.Helper()
 	for rec, err := range h.JournalEntries(i, i+1) {
@@ -334,4 +331,35 @@ func leafRoot(t *testing.T, h *house, i uint64) [32]byte {
 	}
 	t.Fatalf("no entry %d", i)
 	return [32]byte{}
+}
+
+// TestCallerLosesTheRight: a call doesn't run if its caller has lost the right when the answer
+// comes.
+func TestCallerLosesTheRight(t *testing.T) {
+	var gone error
+	while := func(approval.Request) { gone = fault.New(fault.Denied, "not_a_member", "find role", nil) }
+	h := openHouse(t, Config{Approver: answer{yes: true, while: func(q approval.Request) { while(q) }}})
+	now := h.cfg.Principal
+	who := Caller{Principal: now, Approver: h.cfg.Approver, Still: func() (policy.Entity, error) { return now, gone }}
+	if o, err := h.CallAs(t.Context(), who, *proposal("true"), IO{}); err != nil || o.Outcome != receipt.Executed {
+		t.Fatalf("%s, %+v, %v", o.Outcome, o.Error, err)
+	}
+	p := proposal("touch", "x") // needs approval
+	p.Workspace = t.TempDir()
+	o, err := h.CallAs(t.Context(), who, *p, IO{})
+	if err != nil || o.Outcome != receipt.Refused || o.Error.Reason != "not_a_member" || o.Intent != nil || o.Result != nil {
+		t.Errorf("%s, %+v, %v", o.Outcome, o.Error, err)
+	}
+	// Another role, for which policy asks less, or more.
+	gone = nil
+	while = func(approval.Request) { now.Roles = append(slices.Clone(now.Roles), "admin") }
+	if o, err = h.CallAs(t.Context(), who, *p, IO{}); err != nil || o.Outcome != receipt.Executed {
+		t.Errorf("with one more role: %s, %+v, %v", o.Outcome, o.Error, err)
+	}
+	who.Principal = now
+	while = func(approval.Request) { now.Roles = nil }
+	o, err = h.CallAs(t.Context(), who, *p, IO{})
+	if err != nil || o.Outcome != receipt.Refused || o.Error.Reason != "requester_changed" || o.Intent != nil {
+		t.Errorf("with no role: %s, %+v, %v", o.Outcome, o.Error, err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -18,11 +19,11 @@ import (
 	"palyra/kernel/internal/pin"
 )
 
-// view is where the program sees its workspace at tier C.
+// view is the path of the workspace for the program at tier C.
 const view = "/workspace"
 
-// openPlace opens the workspace and the caller's directory and settles where
-// the program starts. state is the state directory.
+// openPlace opens the workspace and the caller's directory and decides where the program
+// starts. state is the state directory.
 func openPlace(p *Proposal, state string) (_ *place, err error) {
 	pl := &place{view: view}
 	defer func() {
@@ -35,15 +36,15 @@ func openPlace(p *Proposal, state string) (_ *place, err error) {
 			return nil, err
 		}
 		if p.TierFloor == tier.B {
-			pl.view = pl.workspace.Path // used in place: there is no namespace to show it elsewhere
+			pl.view = pl.workspace.Path // used in place: no namespace can show it elsewhere
 		}
 	}
 	if p.Dir != "" {
 		if !path.IsAbs(p.Dir) {
-			return nil, usage("path_not_absolute", fmt.Sprintf("open directory %q", p.Dir), nil)
+			return nil, usage("invalid_input", fmt.Sprintf("open directory %q", p.Dir), errors.New("the path is not absolute"))
 		}
 		if pl.dir, err = pin.At(nil, p.Dir, pin.Anywhere); err != nil {
-			return nil, fault.New(fault.NotFound, "directory", fmt.Sprintf("open directory %q", p.Dir), err)
+			return nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("open directory %q", p.Dir), err)
 		}
 	}
 	pl.cwd = p.Cwd
@@ -56,9 +57,11 @@ func openPlace(p *Proposal, state string) (_ *place, err error) {
 func (p *place) close() {
 	p.dir.Close()
 	p.workspace.Close()
+	p.folder.Close()
 }
 
-// checkCwd wants the working directory to be a real folder of the workspace.
+// checkCwd requires the working directory to be a real folder of the workspace, and holds it:
+// the runner starts the program in this folder or refuses.
 func (p *place) checkCwd() error {
 	if p.cwd == p.view {
 		return nil
@@ -66,30 +69,32 @@ func (p *place) checkCwd() error {
 	op := fmt.Sprintf("enter directory %q", clip(p.cwd))
 	rel, ok := below(p.view, p.cwd)
 	if !ok || path.Clean(p.cwd) != p.cwd {
-		return usage("cwd_outside_workspace", op, fmt.Errorf("want %s or a folder in it, spelled plainly", p.view))
+		return usage("outside_workspace", op, fmt.Errorf("want %s or a folder in it, spelled plainly", p.view))
 	}
 	if rel == "." {
 		return nil
 	}
 	if p.workspace == nil {
-		return usage("cwd_outside_workspace", op, errors.New("the private workspace is empty"))
+		return usage("outside_workspace", op, errors.New("the private workspace is empty"))
 	}
-	h, err := pin.At(p.workspace, rel, pin.Plain)
+	h, err := p.at(rel)
 	if err != nil {
-		return usage("cwd", op, err)
+		return usage("invalid_input", op, err)
 	}
-	defer h.Close()
+	p.folder = h // closed with p
 	if !h.Stat.Mode.IsDir() {
-		return usage("cwd", op, errors.New("not a directory"))
+		return usage("invalid_input", op, errors.New("not a directory"))
+	}
+	if os.Geteuid() == 0 && !p.owners(h.Stat, 1) {
+		return usage("invalid_input", op, syscall.EACCES)
 	}
 	return nil
 }
 
-// openWorkspace opens the folder and refuses those that must never be one.
 func openWorkspace(name string, readOnly bool, state string) (*pin.Handle, error) {
 	op := fmt.Sprintf("open workspace %q", name)
 	if !filepath.IsAbs(name) {
-		return nil, usage("path_not_absolute", op, nil)
+		return nil, usage("invalid_input", op, errors.New("the path is not absolute"))
 	}
 	// Cleaned, because "link/" would follow the link.
 	h, err := pin.Dir(filepath.Clean(name))
@@ -98,14 +103,15 @@ func openWorkspace(name string, readOnly bool, state string) (*pin.Handle, error
 	case fault.KindOf(err) == fault.Unsupported:
 		return nil, err
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, usage("workspace_missing", op, err)
+		return nil, usage("workspace_unusable", op, err)
 	case isLink(name):
-		return nil, usage("workspace_is_link", op, errors.New("is a symbolic link")).
+		return nil, usage("workspace_unusable", op, errors.New("is a symbolic link")).
 			WithHint("name the folder itself")
 	case errors.Is(err, syscall.ENOTDIR):
-		return nil, usage("workspace_not_directory", op, err)
+		return nil, usage("workspace_unusable", op, err)
 	default:
-		return nil, usage("workspace_unreachable", op, err)
+		return nil, usage("workspace_unusable", op, err).
+			WithHint("look at the owner and mode of the folder and of each above it: namei -l DIR")
 	}
 	if err := checkWorkspace(op, h, readOnly, state); err != nil {
 		h.Close()
@@ -121,39 +127,42 @@ func isLink(name string) bool {
 
 func checkWorkspace(op string, h *pin.Handle, readOnly bool, state string) error {
 	if h.Path == "/" {
-		return usage("workspace_is_root", op, errors.New("is the root directory"))
+		return usage("workspace_refused", op, errors.New("is the root directory"))
 	}
 	if state != "" {
 		s, err := pin.At(nil, state, pin.Anywhere)
 		if err != nil {
-			return usage("state_unreachable", op, err)
+			return usage("state_io", op, err)
 		}
 		defer s.Close()
 		inside, err := within(h, s)
 		if err != nil {
-			return usage("workspace_unreachable", op, err)
+			return usage("workspace_unusable", op, err).
+				WithHint("look at the owner and mode of the folder and of each above it: namei -l DIR")
 		}
 		holds, err := within(s, h)
 		if err != nil {
-			return usage("state_unreachable", op, err)
+			return usage("state_io", op, err)
 		}
 		switch {
 		case inside:
-			return usage("workspace_in_state", op, errors.New("lies inside the state directory"))
+			return usage("workspace_refused", op, errors.New("lies inside the state directory")).
+				WithHint("the program would see Palyra's keys: name an existing folder, with the agent's files and nothing else: --workspace DIR, or DIR:ro for read-only")
 		case holds:
-			return usage("workspace_holds_state", op, errors.New("contains the state directory"))
+			return usage("workspace_refused", op, errors.New("contains the state directory")).
+				WithHint("the program would see Palyra's keys: name a folder without the state directory, or move that: --state DIR")
 		}
 	}
 	if me := os.Geteuid(); !readOnly && me != 0 && h.Stat.UID != uint32(me) {
-		return usage("workspace_not_owned", op, fmt.Errorf("belongs to user %d, this is user %d", h.Stat.UID, me)).
+		return usage("workspace_refused", op, fmt.Errorf("belongs to user %d, this is user %d", h.Stat.UID, me)).
 			WithHint("use a folder of your own, or give it read-only with :ro")
 	}
 	return nil
 }
 
-// within reports whether h is root or lies beneath it: by inode along the way up,
-// and where that may have begun at the root of another mount of the same file
-// system, by the way from the file system's own root.
+// within reports whether h is root or lies beneath it. It compares inodes on the way up. If the
+// way may begin at another mount of the same file system, it compares the places from the file
+// system's own root.
 func within(h, root *pin.Handle) (bool, error) {
 	if h.Stat.SameFile(root.Stat) {
 		return true, nil
@@ -186,72 +195,111 @@ func within(h, root *pin.Handle) (bool, error) {
 	return false, nil
 }
 
-// File operands: every argument after the first, and what stands behind the
-// first "=" of an argument ("--file=x", "if=x"), is looked up in the workspace.
-// One that names a regular file there is an operand. One that names something
-// else there is listed as unpinned, so that policy and the approver see what
-// cannot be held. Names glued to a flag ("-fx"), taken apart by the program
-// or reached through /proc are not found.
+// File operands: the gate looks up in the workspace every argument after the first, those of a
+// script's #! line, and the part after an argument's first "=" ("--file=x", "if=x"). If it
+// names a regular file there it's an operand. If it names another thing there, or may lead
+// there (reach.go), it's listed as unpinned, so that policy and approver see what can't be
+// held. Names glued to a flag ("-fx") or taken apart by the program aren't found.
 //
-// An argument that names nothing is listed as absent: the program would read a
-// file that is made under that name after the yes. Any word may be such a name,
-// and whoever proposes the call chooses the word, so none is left out for its
-// looks; only one that begins with "-" is taken for an option, before "--". In a folder that
-// is not there either it counts as well. What is listed of them is bounded: beyond
-// maxAbsent the workspace itself is listed as absent, which stands for the rest.
+// An argument that names nothing is listed as absent: the program would read a file that is
+// made under that name after the yes. Any word may be such a name, and the proposer chooses the
+// word, so none is left out for its looks, even if its folder doesn't exist either. Only a word
+// that begins with "-", before "--", counts as an option. The list is bounded. For names beyond
+// maxAbsent, and for those too long for a file, the workspace itself is listed as absent and
+// stands for the rest.
 const (
 	maxHashed   = 256 << 20 // bytes of all operands together; the rest is unpinned
 	maxSealed   = 64 << 20  // bytes of all operands together, if a person is asked
 	maxOperands = 1024      // operands and unpinned ones
 	maxMounted  = 128       // operands, if a person is asked
 	maxAbsent   = 64        // absent names
+	maxSteps    = 1 << 14   // elements of all names of a call: each may be looked at before the decision
 )
 
-// operand is a file operand and where to find it again.
 type operand struct {
 	rel    string
 	mode   fs.FileMode
 	record capsule.File
+	held   *os.File // for the program itself: the copy that runs
 }
 
-// operands looks every argument up.
-func (p *place) operands(ctx context.Context, argv []string) ([]operand, []capsule.Unpinned, error) {
+// operands looks every argument up; args are without argv[0].
+func (p *place) operands(ctx context.Context, args []string) ([]operand, []capsule.Unpinned, error) {
 	files, others := []operand{}, []capsule.Unpinned{}
 	if p.workspace == nil {
 		return files, others, nil
 	}
-	seen, budget, missing, options := make(map[string]bool), int64(maxHashed), 0, true
-	for _, arg := range argv[1:] {
+	listed := make(map[string]string) // how the lists spell a place
+	budget, missing, more, options := int64(maxHashed), 0, false, true
+	for _, arg := range args {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, fault.New(fault.Canceled, "canceled", "look up arguments", err)
+		}
 		options = options && arg != "--"
 		names := []string{arg}
 		if _, v, ok := strings.Cut(arg, "="); ok {
 			names = append(names, v)
 		}
 		for _, name := range names {
-			rel, ok := p.beneath(name)
-			if !ok || name == "" || len(rel) > 4095 {
+			if name == "" {
 				continue
 			}
-			shown := path.Join(p.view, rel)
-			if seen[shown] {
+			option := name == arg && (name == "--" || options && name[0] == '-')
+			if len(name) > maxPath { // no program opens it as it stands
+				more = more || !option
 				continue
 			}
-			kind, f, err := p.operand(ctx, rel, &budget)
+			p.step(strings.Count(name, "/"))
+			rel, kind, ok := p.reach(name)
+			if err := p.tired("look up arguments"); err != nil {
+				return nil, nil, err
+			}
+			if !ok {
+				continue
+			}
+			if kind != "" && option && p.optionOnly(name) {
+				continue
+			}
+			shown, key := path.Join(p.view, rel), rel
+			if kind != "" {
+				if shown = name; !path.IsAbs(name) {
+					shown = p.cwd + "/" + name
+				}
+				key = shown
+			}
+			if at, seen := listed[key]; seen {
+				p.leads(name, at)
+				continue
+			}
+			var f operand
+			var err error
+			if kind == "" {
+				kind, f, err = p.operand(ctx, rel, &budget)
+			}
 			switch {
 			case err != nil:
 				return nil, nil, err
-			case kind == "", kind == capsule.KindAbsent && name == arg && (name == "--" || options && name[0] == '-'):
+			case kind == capsule.KindAbsent && option:
 				continue
-			}
-			seen[shown] = true
-			if kind == capsule.KindAbsent {
-				if missing++; missing <= maxAbsent {
-					others = append(others, capsule.Unpinned{Path: shown, Kind: kind})
+			case kind == kindTooLong:
+				more = more || !option
+				continue
+			case kind == capsule.KindAbsent:
+				if missing++; missing > maxAbsent {
+					continue
 				}
+				listed[key] = shown
+				p.leads(name, shown)
+				if strings.HasSuffix(rel, "/") { // no folder has this name; a file may
+					shown += "/"
+				}
+				others = append(others, capsule.Unpinned{Path: shown, Kind: kind})
 				continue
 			}
-			if len(seen)-missing > maxOperands {
-				return nil, nil, usage("too_many_operands", "look up arguments",
+			listed[key] = shown
+			p.leads(name, shown)
+			if len(listed)-min(missing, maxAbsent) > maxOperands {
+				return nil, nil, usage("too_large", "look up arguments",
 					fmt.Errorf("more than %d arguments name something in the workspace", maxOperands)).
 					WithHint("name the folder, or pass the list on standard input")
 			}
@@ -263,32 +311,77 @@ func (p *place) operands(ctx context.Context, argv []string) ([]operand, []capsu
 			}
 		}
 	}
-	if missing > maxAbsent {
+	if more || missing > maxAbsent {
 		others = append(others, capsule.Unpinned{Path: p.view, Kind: capsule.KindAbsent})
 	}
 	slices.SortFunc(files, func(a, b operand) int { return strings.Compare(a.record.Path, b.record.Path) })
-	return files, others, nil
+	slices.SortFunc(others, capsule.CompareUnpinned)
+	return files, slices.Compact(others), nil // "none" and "none/" were looked up as two
 }
 
-const kindFile = "file"
+// leads remembers where a name leads, if a list has the place. It shares the list's text,
+// because a name may be much shorter than its place and a waiting call keeps all this.
+func (p *place) leads(name, shown string) {
+	if p.found == nil {
+		p.found = make(map[string]string)
+	}
+	p.found[name] = shown
+}
 
-// operand looks one name up. The kind is "" for nothing, kindFile, or one of
-// the capsule's kinds.
+// step counts n elements of names, and reports whether they may be looked at.
+func (p *place) step(n int) bool {
+	p.steps += n
+	return p.steps <= maxSteps
+}
+
+// tired is the error of a call that names too much. Elements that step refused were treated as
+// the worst case.
+func (p *place) tired(op string) error {
+	if p.steps <= maxSteps {
+		return nil
+	}
+	return usage("too_large", op, fmt.Errorf("arguments, environment and program name more than %d elements of paths", maxSteps)).
+		WithHint("name the folder, or pass the list on standard input")
+}
+
+// optionOnly reports whether a name that looks like an option is one: nothing has its first
+// element's name.
+func (p *place) optionOnly(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	rel, _, ok := p.reach(first)
+	if !ok {
+		return false
+	}
+	h, err := p.at(rel)
+	if err == nil {
+		h.Close()
+	}
+	return err != nil && (absent(err) || errors.Is(err, syscall.ENAMETOOLONG))
+}
+
+// The results of operand besides the capsule's kinds.
+const (
+	kindFile    = "file"
+	kindTooLong = "too long" // for the name of a file
+)
+
 func (p *place) operand(ctx context.Context, rel string, budget *int64) (string, operand, error) {
-	h, err := pin.At(p.workspace, rel, pin.Plain)
+	h, err := p.at(rel)
 	switch {
 	case err == nil:
 		defer h.Close()
-	case errors.Is(err, syscall.ELOOP):
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.EXDEV):
 		return capsule.KindSymlink, operand{}, nil
 	case errors.Is(err, fs.ErrPermission):
 		return capsule.KindUnreadable, operand{}, nil
 	case absent(err):
 		return capsule.KindAbsent, operand{}, nil
-	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EXDEV):
-		return "", operand{}, nil
+	case errors.Is(err, syscall.ENAMETOOLONG) && nameless(rel):
+		return kindTooLong, operand{}, nil
+	case errors.Is(err, syscall.ENAMETOOLONG): // from its own folder the program may reach it
+		return capsule.KindUnreadable, operand{}, nil
 	default:
-		return "", operand{}, fault.New(fault.Unavailable, "operand_lookup", fmt.Sprintf("look up %q in the workspace", clip(rel)), err)
+		return "", operand{}, fault.New(fault.Unavailable, "io_error", fmt.Sprintf("look up %q in the workspace", clip(rel)), err)
 	}
 	switch m := h.Stat.Mode; {
 	case m.IsDir():
@@ -317,8 +410,8 @@ func (p *place) operand(ctx context.Context, rel string, budget *int64) (string,
 	return kindFile, o, nil
 }
 
-// sealOperands makes the copies that an approved call reads. What it copies must
-// be what the capsule names; it is called before the person is asked.
+// sealOperands makes the copies that an approved call reads, before the person is asked. Their
+// content must be what the capsule names.
 func (p *place) sealOperands(ctx context.Context, ops []operand, others []capsule.Unpinned) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -332,39 +425,44 @@ func (p *place) sealOperands(ctx context.Context, ops []operand, others []capsul
 		return fault.New(fault.Refused, reason, fmt.Sprintf("seal %q for approval", clip(name)), err)
 	}
 	for _, o := range others {
-		// A folder, a name without a file and a place for libraries cannot be held
-		// and the approver is told so. The others could
-		// be held if they were plain files, so being asked about them is a trap.
+		// The cell watches the way to each operand by the argument's text, and finds none here.
+		if clean := path.Clean(o.Path); o.Kind == capsule.KindAbsent && slices.Contains(elements(o.Path), "..") &&
+			slices.ContainsFunc(ops, func(op operand) bool { return op.record.Path == clean }) {
+			return nil, refuse("operand_unpinnable", o.Path, fmt.Errorf(`leads to %q once a folder is made before its ".."`, clip(clean)))
+		}
+		// A folder, a name without a file, a place for libraries, and a program that no copy
+		// can cover can't be held, and the approver is told so. The others could be held if
+		// they were plain files, so asking about them would be a trap.
 		switch o.Kind {
-		case capsule.KindDirectory, capsule.KindAbsent, capsule.KindLibrary:
+		case capsule.KindDirectory, capsule.KindAbsent, capsule.KindLibrary, capsule.KindProgram:
 		default:
-			return nil, fault.New(fault.Refused, "operand_unpinnable", fmt.Sprintf("seal %q for approval", clip(o.Path)),
-				fmt.Errorf("is %s, which nobody can hold until the answer", o.Kind)).
-				WithHint("name a regular file, not larger than 64 MiB, that is readable and not a link")
+			why := fmt.Errorf("is %s, which cannot be held until the answer", o.Kind)
+			if o.Kind == capsule.KindSymlink && slices.Contains(elements(o.Path), "..") {
+				why = errors.New(`has ".." behind a name that may be a link by the answer`)
+			}
+			return nil, fault.New(fault.Refused, "operand_unpinnable", fmt.Sprintf("seal %q for approval", clip(o.Path)), why).
+				WithHint("name a regular file, not larger than 64 MiB, that is readable and not a link, without .. behind a folder")
 		}
 	}
 	if len(ops) > maxMounted {
-		return nil, refuse("too_many_operands", p.view, fmt.Errorf("%d files, at most %d", len(ops), maxMounted))
+		return nil, refuse("too_large", p.view, fmt.Errorf("%d files, at most %d", len(ops), maxMounted))
 	}
 	budget := int64(maxSealed)
 	for _, o := range ops {
 		if o.record.Size > budget {
-			return files, refuse("operands_too_large", o.record.Path, fmt.Errorf("more than %d bytes in all", maxSealed))
+			return files, refuse("too_large", o.record.Path, fmt.Errorf("more than %d bytes in all", maxSealed))
 		}
-		if err := p.hold.Grow(o.record.Size); err != nil {
+		if err := p.hold.Grow(pin.Memory(o.record.Size)); err != nil {
 			return files, err
 		}
-		h, err := pin.At(p.workspace, o.rel, pin.Plain)
+		f, err := p.operandFile(&o)
 		if err != nil {
 			return files, refuse("operand_changed", o.record.Path, err)
 		}
-		f, err := h.Open()
-		h.Close()
-		if err != nil {
-			return files, refuse("operand_changed", o.record.Path, err)
+		s, err := pin.Seal(ctx, "palyra-operand", io.NewSectionReader(f, 0, 1<<62), o.record.Size, o.mode&0o555|0o444)
+		if f != o.held {
+			f.Close()
 		}
-		s, err := pin.Seal(ctx, "palyra-operand", f, o.record.Size, o.mode&0o555|0o444)
-		f.Close()
 		if errors.Is(err, pin.ErrTooLarge) {
 			return files, refuse("operand_changed", o.record.Path, pin.ErrChanged)
 		}
@@ -378,4 +476,66 @@ func (p *place) sealOperands(ctx context.Context, ops []operand, others []capsul
 		budget -= s.Size
 	}
 	return files, nil
+}
+
+func (p *place) operandFile(o *operand) (*os.File, error) {
+	if o.held != nil {
+		return o.held, nil
+	}
+	h, err := p.at(o.rel)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	return h.Open()
+}
+
+// at opens a place in the workspace for inspection, through no link. The program has the rights
+// of the workspace's owner, so a file that only root could read is neither hashed nor copied
+// for it. Access lists (acl(5)) aren't considered.
+func (p *place) at(rel string) (h *pin.Handle, err error) {
+	way := elements(rel)
+	if os.Geteuid() != 0 || len(way) == 0 {
+		return pin.At(p.workspace, rel, pin.Plain)
+	}
+	from := p.workspace
+	if p.folder != nil { // whose way checkCwd has walked
+		cwd, _ := below(p.view, p.cwd)
+		if rest, ok := below(cwd, rel); ok && len(elements(rest)) > 0 {
+			from, way = p.folder, elements(rest)
+		}
+	}
+	at := from
+	for i, e := range way {
+		last := i == len(way)-1
+		if last && strings.HasSuffix(rel, "/") {
+			e += "/"
+		}
+		h, err := pin.At(at, e, pin.Plain)
+		if at != from {
+			at.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		mode := h.Stat.Mode
+		if at = h; mode.IsDir() && !last && !p.owners(h.Stat, 1) || mode.IsRegular() && last && !p.owners(h.Stat, 4) {
+			h.Close()
+			return nil, &fs.PathError{Op: "open", Path: rel, Err: syscall.EACCES}
+		}
+	}
+	return at, nil
+}
+
+// owners reports whether a file's mode gives the workspace's owner a right: 4 to read, 1 to
+// execute or search.
+func (p *place) owners(st pin.Stat, right fs.FileMode) bool {
+	perm := st.Mode.Perm()
+	switch ws := p.workspace.Stat; {
+	case st.UID == ws.UID:
+		perm >>= 6
+	case st.GID == ws.GID:
+		perm >>= 3
+	}
+	return perm&right != 0
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/pin"
@@ -35,30 +37,30 @@ func TestWorkspaceRefused(t *testing.T) {
 		{base + "/good", ""},
 		{base + "/good/", ""},
 		{base + "/good/../good", ""},
-		{base + "/none", "workspace_missing"},
-		{base + "/file", "workspace_not_directory"},
-		{base + "/fifo", "workspace_not_directory"},
-		{base + "/link", "workspace_is_link"},
-		{base + "/link/", "workspace_is_link"},
-		{base + "/link/.", "workspace_is_link"},
-		{"/proc/self/cwd", "workspace_is_link"},
-		{"/", "workspace_is_root"},
-		{"/..", "workspace_is_root"},
-		{state, "workspace_in_state"},
-		{state + "/keys", "workspace_in_state"},
-		{base + "/tostate/state/keys", "workspace_in_state"},
-		{base + "/outer", "workspace_holds_state"},
-		{base, "workspace_holds_state"},
-		{"relative", "path_not_absolute"},
+		{base + "/none", "workspace_unusable: no such file"},
+		{base + "/file", "workspace_unusable: not a directory"},
+		{base + "/fifo", "workspace_unusable: not a directory"},
+		{base + "/link", "workspace_unusable: is a symbolic link"},
+		{base + "/link/", "workspace_unusable: is a symbolic link"},
+		{base + "/link/.", "workspace_unusable: is a symbolic link"},
+		{"/proc/self/cwd", "workspace_unusable: is a symbolic link"},
+		{"/", "workspace_refused: is the root directory"},
+		{"/..", "workspace_refused: is the root directory"},
+		{state, "workspace_refused: lies inside the state"},
+		{state + "/keys", "workspace_refused: lies inside the state"},
+		{base + "/tostate/state/keys", "workspace_refused: lies inside the state"},
+		{base + "/outer", "workspace_refused: contains the state"},
+		{base, "workspace_refused: contains the state"},
+		{"relative", "invalid_input: not absolute"},
 	}
 	if os.Geteuid() != 0 {
-		cases = append(cases, struct{ name, reason string }{"/usr/share", "workspace_not_owned"})
+		cases = append(cases, struct{ name, reason string }{"/usr/share", "workspace_refused: belongs to user"})
 	}
 	for _, c := range cases {
 		p := proposal("true")
 		p.Workspace = c.name
 		s, err := seal(t.Context(), p, nil, state, nil)
-		if fault.ReasonOf(err) != c.reason || err != nil && fault.KindOf(err) != fault.Usage {
+		if !says(err, c.reason) || err != nil && fault.KindOf(err) != fault.Usage {
 			t.Errorf("%s: got %v", c.name, err)
 		}
 		if err == nil {
@@ -68,7 +70,7 @@ func TestWorkspaceRefused(t *testing.T) {
 			s.close()
 		}
 	}
-	// Read-only it may belong to anybody.
+	// A read-only workspace may belong to any user.
 	p := proposal("true")
 	p.Workspace, p.WorkspaceReadOnly = "/usr/share", true
 	if s, err := sealIn(t, p, nil); err != nil || !s.capsule.Workspace.ReadOnly {
@@ -76,8 +78,8 @@ func TestWorkspaceRefused(t *testing.T) {
 	}
 }
 
-// TestWorkspaceIsStateElsewhere: a bind mount does not hide that a workspace is some
-// of the state directory, or holds it.
+// TestWorkspaceIsStateElsewhere: a bind mount doesn't hide that a workspace is in the state
+// directory, or holds it.
 func TestWorkspaceIsStateElsewhere(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes bind mounts")
@@ -90,11 +92,11 @@ func TestWorkspaceIsStateElsewhere(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ source, name, reason string }{
-		{state, "", "workspace_in_state"},
-		{state + "/keys", "", "workspace_in_state"},
-		{state + "/keys", "/deep", "workspace_in_state"},
-		{base + "/outer", "", "workspace_holds_state"},
-		{base + "/outer", "/state/keys", "workspace_in_state"},
+		{state, "", "workspace_refused: lies inside the state"},
+		{state + "/keys", "", "workspace_refused: lies inside the state"},
+		{state + "/keys", "/deep", "workspace_refused: lies inside the state"},
+		{base + "/outer", "", "workspace_refused: contains the state"},
+		{base + "/outer", "/state/keys", "workspace_refused: lies inside the state"},
 		{base + "/outer", "/beside", ""},
 	} {
 		if err := syscall.Mount(c.source, base+"/bound", "", syscall.MS_BIND, ""); err != nil {
@@ -103,7 +105,7 @@ func TestWorkspaceIsStateElsewhere(t *testing.T) {
 		p := proposal("true")
 		p.Workspace = base + "/bound" + c.name
 		s, err := seal(t.Context(), p, nil, state, nil)
-		if fault.ReasonOf(err) != c.reason {
+		if !says(err, c.reason) {
 			t.Errorf("%s%s: got %v, want %q", strings.TrimPrefix(c.source, base), c.name, err, c.reason)
 		}
 		if err == nil {
@@ -132,7 +134,7 @@ func TestOperands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := shallow + strings.Repeat("/..", strings.Count(to, "/")) // to who follows the link
+	root := shallow + strings.Repeat("/..", strings.Count(to, "/")) // for a process that follows the link
 	syscall.Mkfifo(ws+"/fifo", 0o644)
 	for _, c := range []struct {
 		arg, cwd string
@@ -145,7 +147,40 @@ func TestOperands(t *testing.T) {
 		{"../in", "/workspace/sub", "/workspace/in"},
 		{"/workspace/in", "", "/workspace/in"},
 		{"/workspace//in", "", "/workspace/in"},
-		{"/workspace/sub/../in", "", "/workspace/in"},
+		{"././/in", "", "/workspace/in"},
+		{"/workspace/sub/../in", "", "/workspace/sub/../in symlink"}, // sub may be a link by then
+		{"sub/../in", "", "/workspace/sub/../in symlink"},
+		{"sublink/../in", "", "/workspace/sublink/../in symlink"},
+		{"none/../in", "", "/workspace/none/../in absent"},
+		{"deep/../../in", "/workspace/sub", "/workspace/sub/deep/../../in symlink"},
+		{"../sub/in", "/workspace/sub", "/workspace/sub/in"},
+		{"../../workspace/in", "/workspace/sub/deep", "/workspace/workspace/in absent"},
+		{"../../../workspace/in", "/workspace/sub/deep", "/workspace/in"},
+		{"sublink/../../workspace/in", "", "/workspace/sublink/../../workspace/in symlink"},
+		{"--file=sub/../in", "", "/workspace/sub/../in symlink"},
+		{"/workspace/../workspace/in", "", "/workspace/in"},
+		{"/workspace/sub/../../workspace/in", "", "/workspace/sub/../../workspace/in symlink"},
+		{"in/", "", "/workspace/in/ absent"},
+		{"sub/.", "", "/workspace/sub directory"},
+		{"link/", "", "/workspace/link symlink"},
+		{"/proc/self/cwd/in", "", "/proc/self/cwd/in special"},
+		{"/proc/thread-self/cwd/in", "", "/proc/thread-self/cwd/in special"},
+		{"/proc/self/root/workspace/in", "", "/proc/self/root/workspace/in special"},
+		{"/proc/self/fd/../cwd/in", "", "/proc/self/fd/../cwd/in special"},
+		{"/dev/fd/../cwd/in", "", "/dev/fd/../cwd/in special"},
+		{"--file=/proc/1/cwd/in", "", "/proc/1/cwd/in special"},
+		{"../proc/self/cwd/in", "", "/workspace/../proc/self/cwd/in special"},
+		{"/usr/../proc/self/cwd/in", "", "/usr/../proc/self/cwd/in special"},
+		{"/dev/fd/0", "", ""},
+		{"/dev/stdin", "", ""},
+		{"/dev/null", "", ""},
+		{"/proc/self/fd/0", "", ""},
+		{"/proc/self/status", "", ""},
+		{"/proc/cpuinfo", "", ""},
+		{"/tmp/x", "", ""},
+		{"/tmp/../workspace/in", "", "/workspace/in"},
+		{"/tmp/x/../../workspace/in", "", "/tmp/x/../../workspace/in symlink"},
+		{strings.Repeat("./", 2040) + "in", "/workspace/sub", "/workspace/sub/in"}, // as long as a path can be
 		{"/../workspace/in", "", "/workspace/in"},
 		{"/usr/../workspace/in", "", "/workspace/in"},
 		{"../workspace/in", "", "/workspace/in"},
@@ -178,8 +213,11 @@ func TestOperands(t *testing.T) {
 		{"../x", "", ""},
 		{"/etc/passwd", "", ""},
 		{"/workspacex/in", "", ""},
-		{strings.Repeat("x", 5000), "", ""},
-		{strings.Repeat("x", 300), "", ""},
+		{strings.Repeat("x", 5000), "", "/workspace absent"},
+		{strings.Repeat("x", 300), "", "/workspace absent"},
+		{"-" + strings.Repeat("x", 300), "", ""},
+		{"-" + strings.Repeat("x", 5000), "", ""},
+		{"--file=" + strings.Repeat("x", 300), "", "/workspace absent"},
 		{"a\nb", "", "/workspace/a\nb absent"},
 	} {
 		p := proposal("true", c.arg)
@@ -215,14 +253,51 @@ func TestOperands(t *testing.T) {
 			t.Errorf("unreadable: %v", u)
 		}
 	}
-	// Without a workspace nothing is one.
 	if s := mustSeal(t, proposal("true", "/etc/passwd", "in")); len(s.capsule.Operands)+len(s.capsule.Unpinned) != 0 {
 		t.Errorf("no workspace: %+v", s.capsule)
 	}
 }
 
-// TestAbsent: a name without a file is said to be loose, however it looks, and a
-// call with many such names stays a call.
+// TestOperandsBesideOthers: one argument's spelling hides nothing that another one names.
+func TestOperandsBesideOthers(t *testing.T) {
+	ws := t.TempDir()
+	os.MkdirAll(ws+"/sub/dir", 0o755)
+	put(t, ws+"/f", "f", 0o644)
+	put(t, ws+"/sub/x", "x", 0o644)
+	os.Symlink("sub/dir", ws+"/link")
+	syscall.Mkfifo(ws+"/fifo", 0o644)
+	for args, want := range map[string]string{
+		"f/ f":            "/workspace/f, /workspace/f/ absent",
+		"f f/":            "/workspace/f, /workspace/f/ absent",
+		"f/. f":           "/workspace/f, /workspace/f/ absent",
+		"f/x/.. f":        "/workspace/f, /workspace/f/x/.. symlink",
+		"no/../f f":       "/workspace/f, /workspace/no/../f absent",
+		"--l=f/ f":        "/workspace/f, /workspace/f/ absent",
+		"x link/../x":     "/workspace/link/../x symlink, /workspace/x absent",
+		"sub link/../x":   "/workspace/link/../x symlink, /workspace/sub directory",
+		"no/../link link": "/workspace/link symlink, /workspace/no/../link absent",
+		"fifo/ fifo":      "/workspace/fifo special, /workspace/fifo/ absent",
+		"no/ no no/":      "/workspace/no absent, /workspace/no/ absent",
+		"sub sub/ sub/.":  "/workspace/sub directory",
+	} {
+		p := proposal(append([]string{"true"}, strings.Fields(args)...)...)
+		p.Workspace = ws
+		s := mustSeal(t, p)
+		var got []string
+		for _, o := range s.capsule.Operands {
+			got = append(got, o.Path)
+		}
+		for _, u := range s.capsule.Unpinned {
+			got = append(got, u.Path+" "+u.Kind)
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%q: got %q, want %q", args, got, want)
+		}
+	}
+}
+
+// TestAbsent: a name without a file is listed as absent, however it looks, and a call with many
+// such names remains possible.
 func TestAbsent(t *testing.T) {
 	ws := t.TempDir()
 	seal := func(argv ...string) *sealed {
@@ -259,8 +334,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestOperandContentCounts: policy and approver see the content, so the identity
-// must change with it.
+// TestOperandContentCounts: policy and approver see the content, so the identity must change
+// with it.
 func TestOperandContentCounts(t *testing.T) {
 	ws := t.TempDir()
 	put(t, ws+"/in", "one", 0o644)
@@ -277,7 +352,7 @@ func TestOperandContentCounts(t *testing.T) {
 	}
 }
 
-// TestHoldOperands: what a person is asked about is what the program will read.
+// TestHoldOperands: the program reads the bytes that the person was asked about.
 func TestHoldOperands(t *testing.T) {
 	newCall := func(t *testing.T) (string, *sealed) {
 		ws := t.TempDir()
@@ -371,15 +446,21 @@ func TestHoldOperandsRefused(t *testing.T) {
 		{[]string{"cat", "in", "dir"}, tier.C, ""},
 		{[]string{"cat", "link"}, tier.C, "operand_unpinnable"},
 		{[]string{"cat", "huge"}, tier.C, "operand_unpinnable"},
-		{[]string{"cat", "big"}, tier.C, "operands_too_large"},
-		{many, tier.C, "too_many_operands"},
+		{[]string{"cat", "dir/../in"}, tier.C, "operand_unpinnable"},
+		{[]string{"cat", "none/../in", "in"}, tier.C, "operand_unpinnable"},
+		{[]string{"cat", "none/../in"}, tier.C, ""},
+		{[]string{"cat", "in", "none/../in"}, tier.C, "operand_unpinnable"},
+		{[]string{"cat", "/proc/self/cwd/in"}, tier.C, "operand_unpinnable"},
+		{[]string{"cat", "/proc/cpuinfo", "/dev/stdin", "../usr/share/x"}, tier.C, ""},
+		{[]string{"cat", "big"}, tier.C, "too_large: bytes in all"},
+		{many, tier.C, "too_large: files, at most "},
 		{many[:maxMounted+1], tier.C, ""},
-		{[]string{"cat", "in"}, tier.B, "operands_need_tier_c"},
+		{[]string{"cat", "in"}, tier.B, "operand_unpinnable: at tier b"},
 		{[]string{"cat"}, tier.B, ""},
 	} {
 		p := &Proposal{Tool: ToolRun, Argv: c.argv, Workspace: ws, TierFloor: c.floor}
 		s := mustSeal(t, p)
-		if err := s.holdOperands(); fault.ReasonOf(err) != c.reason {
+		if err := s.holdOperands(); !says(err, c.reason) {
 			t.Errorf("%q: got %v", c.argv[:min(3, len(c.argv))], err)
 		}
 	}
@@ -390,13 +471,13 @@ func TestHoldOperandsRefused(t *testing.T) {
 		all = append(all, name)
 	}
 	p := &Proposal{Tool: ToolRun, Argv: append([]string{"cat"}, all...), Workspace: ws}
-	if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != "too_many_operands" || fault.KindOf(err) != fault.Usage {
+	if _, err := sealIn(t, p, nil); !says(err, "too_large: more than 1024 arguments") || fault.KindOf(err) != fault.Usage {
 		t.Errorf("%d operands: %v", len(all), err)
 	}
 }
 
-// TestWorkspaceRace swaps folders of the workspace for links while calls are
-// sealed: whatever is found lies beneath the workspace.
+// TestWorkspaceRace swaps folders of the workspace for links while calls are sealed. Every file
+// that is found lies beneath the workspace.
 func TestWorkspaceRace(t *testing.T) {
 	base := t.TempDir()
 	ws := base + "/ws"
@@ -453,5 +534,39 @@ func TestRefusedNamesAreDistinct(t *testing.T) {
 	slices.Sort(names)
 	if len(slices.Compact(names)) != len(refusedNames) {
 		t.Error("a name is listed twice")
+	}
+}
+
+// TestCwdIsSealed: the Spec identifies the working directory's folder, and the call holds it,
+// so that no other folder gets its inode number while the call waits.
+func TestCwdIsSealed(t *testing.T) {
+	ws := t.TempDir()
+	at := filepath.Join(ws, "scratch")
+	inode := func() string {
+		fi, err := os.Stat(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := fi.Sys().(*syscall.Stat_t)
+		return isolate.Inode(uint64(st.Dev), st.Ino)
+	}
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := proposal("true")
+	p.Workspace, p.WorkspaceReadOnly = ws, true
+	if got := mustSeal(t, p).spec().CwdInode; got != "" {
+		t.Errorf("in the workspace itself: inode %q", got)
+	}
+	p.Cwd = view + "/scratch"
+	s := mustSeal(t, p)
+	want := inode()
+	for range 20 {
+		if err := errors.Join(os.Remove(at), os.Mkdir(at, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		if x := s.spec(); x.CwdInode != want || inode() == want || x.Cwd != p.Cwd {
+			t.Fatalf("sealed was %s in %s, another folder at that name is %s; the spec says %s in %s", want, p.Cwd, inode(), x.CwdInode, x.Cwd)
+		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package access says who holds which permission: members with roles, and API
-// tokens that carry a part of what their holder may do.
+// Package access says who holds which permission: members with roles, and API tokens that
+// carry a part of their holder's permissions.
 //
 //	reg, err := access.Open(ctx, access.Config{Storage: st.Access(), Key: key, Record: journal})
 //	h, err := reg.Authenticate(bearer)                  // a token was shown
@@ -8,30 +8,28 @@
 //
 // # Contract
 //
-// What a holder may do is worked out anew at every use: the permissions of the
-// principal's role and, for a token, those of its scopes that are among them. A
-// principal without membership holds nothing; a token without scopes holds
-// nothing; so does the zero Holder. Nobody gives more than they hold, whether it
-// is a role or a token's scope, and nobody changes a member who holds more.
-// There is always an owner once there was one. A token is for the principal that
-// minted it and for nobody else. A revoked token stays revoked. One whose time is
-// over stays so while the process lives, and after it if a token was minted or
-// used since, whatever the host's clock is set to.
+// The registry works out a holder's permissions anew at every use: those of the principal's
+// role and, for a token, those of its scopes that are among them. A principal without
+// membership, a token without scopes and the zero Holder hold nothing. No holder gives more
+// than it holds, be it a role or a token's scope, and none changes a member who holds more.
+// Once there was an owner, there always is one. A token is for the principal that minted it
+// and for no other. A revoked token stays revoked. An expired token stays expired while the
+// process lives, whatever the host's clock is set to, and after that too if a token was
+// minted or used since.
 //
-// A change is durable and has its entry in the journal before anybody holds more
-// because of it; what takes something away counts as soon as it is durable. A
-// change that could not be journaled is journaled before the next one, or refuses it.
+// A change is durable and has its entry in the journal before any holder gains by it; a
+// change that takes something away counts as soon as it is durable. A change that couldn't
+// be journaled is journaled before the next one, or refuses it.
 //
-// Every error of Authenticate that a stranger can cause is the same
-// "bad_token"; only who knows the secret learns that a token is "token_expired"
-// or "token_revoked".
+// Every error of Authenticate that a stranger can cause is the same "unauthenticated". Only a
+// caller who knows the secret learns that a token is "token_expired" or "token_revoked".
 //
 // # What it does not protect against
 //
-// Whoever has a token is its holder; there is no binding to a device or address.
-// Guessing is not slowed down here: 256 bits are not guessed, and surfaces limit
-// rates. Whoever may write the state directory can add members; Config.Floor finds
-// an older copy put in place of the registry, not one that was edited.
+// A stolen token: it works for everyone who has it, on any device and from any address. The
+// package doesn't slow guessing down: 256 bits aren't guessed, and surfaces limit rates. A
+// user who may write the state directory can add members; Config.Floor finds an older copy
+// put in place of the registry, not an edited one.
 //
 // The format of a token: docs/formats/store.md.
 package access
@@ -57,14 +55,14 @@ const (
 	maxName     = 100
 )
 
-// lastUseGrain is how coarse the time of last use is.
+// lastUseGrain is the precision of the time of last use.
 const lastUseGrain = time.Minute
 
-// Holder is who asks, as a surface authenticated it. It carries no authority:
+// Holder is the asking principal, as a surface authenticated it. It carries no authority:
 // the Registry says what it may do. The zero Holder may do nothing.
 type Holder struct {
 	Principal string `json:"principal"`       // "uid:1000", "user:alice", …
-	Token     string `json:"token,omitempty"` // id of the token that was shown; "" for a peer on the socket
+	Token     string `json:"token,omitempty"` // id; "" for a peer on the socket
 }
 
 // Member is a principal with a role.
@@ -76,8 +74,7 @@ type Member struct {
 	Version   uint64    `json:"version"` // generation of the registry that changed it
 }
 
-// Token is what is known of an API token. Its secret is not: only a keyed hash
-// of it is kept.
+// Token describes an API token without its secret, of which only a keyed hash is kept.
 type Token struct {
 	ID        string    `json:"id"` // "tok_…"
 	Principal string    `json:"principal"`
@@ -106,7 +103,7 @@ type Change struct {
 	Tokens  []Token  // to add or update
 }
 
-// State is all that a Storage keeps.
+// State is everything that a Storage keeps.
 type State struct {
 	Generation uint64
 	Members    []Member
@@ -114,7 +111,7 @@ type State struct {
 	Unlogged   []Change // without an entry in the journal, oldest first; effects left out
 }
 
-// Storage keeps the registry. kernel/store has the one that lasts.
+// Storage keeps the registry. hub/store has the one that lasts.
 type Storage interface {
 	// Load returns everything.
 	Load(ctx context.Context) (*State, error)
@@ -123,7 +120,7 @@ type Storage interface {
 	Apply(ctx context.Context, c Change) error
 	// Logged says that the change of a generation is in the journal at index.
 	Logged(ctx context.Context, generation, index uint64) error
-	// Touch records when tokens were last used.
+	// Touch records the last use of tokens.
 	Touch(ctx context.Context, used map[string]time.Time) error
 	// Forget removes tokens that ended and are no other's parent, all or none.
 	Forget(ctx context.Context, ids []string) error
@@ -132,7 +129,7 @@ type Storage interface {
 // Config says how to open a Registry.
 type Config struct {
 	Storage Storage
-	// Key keys the hashes of secrets. With another key no token is any good.
+	// Key keys the hashes of secrets. With another key no token works.
 	Key Key
 	// Record writes a change into the journal and returns its index. nil: changes
 	// wait in the storage for a Registry that has one.
@@ -140,9 +137,11 @@ type Config struct {
 	// Floor is the highest generation that the journal knows; a registry of a
 	// lower one is an older copy, fault.Integrity "access_rolled_back".
 	Floor uint64
-	// Each bounds the tokens of one principal that are good at a time, and those that
-	// it makes in a day. Default 256.
+	// Each bounds the valid tokens of one principal, and those that it makes in a day.
+	// Default 256.
 	Each int
+	// Longest bounds the life of a new token. Default MaxLifetime.
+	Longest time.Duration
 	// Clock is the host's, to end tokens by. Default: a new one.
 	Clock *clock.Clock
 }
@@ -151,7 +150,7 @@ type Config struct {
 type Registry struct {
 	cfg Config
 
-	// What a shown secret goes through; a test counts it. Immutable after Open.
+	// The steps that check a shown secret; a test counts them. Immutable after Open.
 	hash  func(k Key, id tokenID, secret [32]byte) [32]byte
 	equal func(a, b [32]byte) bool
 
@@ -172,8 +171,8 @@ type Registry struct {
 // tokenID is the binary form of a token's id.
 type tokenID [16]byte
 
-// token is a Token as it is held in memory: small, since there may be many. All
-// but used is guarded by Registry.mu.
+// token is the form of a Token in memory: small, since there may be many. All but used is
+// guarded by Registry.mu.
 type token struct {
 	id, parent, successor     tokenID
 	principal, name           string
@@ -184,7 +183,7 @@ type token struct {
 	used                      atomic.Int64 // unix seconds
 }
 
-// Open loads the registry and journals what is not in the journal yet.
+// Open loads the registry and journals changes that the journal lacks.
 func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	st, err := cfg.Storage.Load(ctx)
 	if err != nil {
@@ -200,6 +199,9 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	}
 	if cfg.Each <= 0 {
 		cfg.Each = 256
+	}
+	if cfg.Longest <= 0 {
+		cfg.Longest = MaxLifetime
 	}
 	for _, t := range st.Tokens {
 		if t.Revoked.IsZero() {
@@ -227,7 +229,7 @@ func (r *Registry) apply(c Change) error {
 	}
 	for _, m := range c.Members {
 		if m.Role.Permissions() == 0 {
-			return fault.New(fault.Integrity, "unknown_role", "read members", fmt.Errorf("%.20q", m.Role))
+			return fault.New(fault.Integrity, "store_corrupt", "read members", fmt.Errorf("%.20q", m.Role))
 		}
 		if old := r.members[m.Principal]; old != nil && old.Role == Owner {
 			r.owners--
@@ -260,9 +262,9 @@ func (r *Registry) apply(c Change) error {
 	return nil
 }
 
-// commit makes c the next change. The caller holds r.changing, and c's Time,
-// Generation and Actor are set here. widens says that somebody holds more after
-// it: then it counts only once the journal has it.
+// commit makes c the next change. The caller holds r.changing, and c's Time, Generation and
+// Actor are set here. widens says that some holder holds more after it: then it counts only
+// once the journal has it.
 func (r *Registry) commit(ctx context.Context, by Holder, c Change, widens bool) error {
 	if err := r.log(ctx); err != nil {
 		return err
@@ -284,7 +286,7 @@ func (r *Registry) commit(ctx context.Context, by Holder, c Change, widens bool)
 		}
 	}
 	r.unlogged = append(r.unlogged, c)
-	// It is durable now. Whoever asked may give up; the entry is still owed.
+	// It is durable now. Even if the caller gives up, the entry is still owed.
 	return r.log(context.WithoutCancel(ctx))
 }
 
@@ -326,8 +328,8 @@ func (r *Registry) count(c Change) error {
 	return r.apply(c)
 }
 
-// Authenticate returns the holder of a token that is shown. It takes the same
-// time for every token that is not ours.
+// Authenticate returns the holder of a token. It takes the same time for every token that
+// isn't ours.
 func (r *Registry) Authenticate(text string) (Holder, error) {
 	id, secret, err := parse(text)
 	if err != nil {
@@ -342,12 +344,13 @@ func (r *Registry) Authenticate(text string) (Holder, error) {
 		want = t.hash
 	}
 	if !r.equal(hash, want) || t == nil {
-		return Holder{}, fault.New(fault.Denied, "bad_token", "authenticate", errBadToken)
+		return Holder{}, fault.New(fault.Denied, "unauthenticated", "authenticate", errBadToken)
 	}
 	switch at := r.now().Unix(); {
 	case t.revoked != 0:
 		return Holder{}, fault.New(fault.Denied, "token_revoked", "authenticate", nil)
-	case at >= t.expires || at < t.created: // made by a clock that was ahead, it would live too long
+	case at >= t.expires || at < t.created:
+		// Made by a clock that was ahead, it would live too long.
 		return Holder{}, fault.New(fault.Denied, "token_expired", "authenticate", nil).WithHint("mint a new token")
 	case at-t.used.Load() >= int64(lastUseGrain/time.Second):
 		t.used.Store(at)
@@ -388,6 +391,38 @@ func (r *Registry) permissionsLocked(h Holder) Set {
 		return 0
 	}
 	return set & t.scopes
+}
+
+// Stands returns nil if work that h began with p may go on: the role of its principal and
+// the scopes of its token still have p, and neither that token nor its successors have been
+// revoked. An expired token doesn't end the work that it began: rotating isn't revoking.
+func (r *Registry) Stands(h Holder, p Permission) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	m := r.members[h.Principal]
+	switch {
+	case m == nil:
+		return fault.New(fault.Denied, "not_a_member", fmt.Sprintf("find role of %.80q", h.Principal), nil).
+			WithHint("an owner can make it a member: palyra members set")
+	case !m.Role.Permissions().Has(p):
+		return denied(h, p)
+	case h.Token == "":
+		return nil
+	}
+	id, err := parseTokenID(h.Token)
+	if err != nil {
+		return denied(h, p)
+	}
+	t := r.tokens[id]
+	if t == nil || t.principal != h.Principal || !t.scopes.Has(p) {
+		return denied(h, p)
+	}
+	for ; t != nil; t = r.tokens[t.successor] {
+		if t.revoked != 0 {
+			return fault.New(fault.Denied, "token_revoked", "check permission", nil).WithHint("mint a new token")
+		}
+	}
+	return nil
 }
 
 // Allow returns nil if h holds p now, and fault.Denied "permission_denied" otherwise.
@@ -444,7 +479,7 @@ func (r *Registry) Flush(ctx context.Context) error {
 	return err
 }
 
-// CheckPrincipal returns fault.Usage "bad_principal" unless p is a principal in
+// CheckPrincipal returns fault.Usage "invalid_input" unless p is a principal in
 // its one spelling: "uid:" and a decimal number, or "user:", "service:",
 // "device:" or "agent:" and a name of lower-case letters, digits and "._-@",
 // which begins with a letter or digit. Two spellings of one principal would be
@@ -464,15 +499,14 @@ func CheckPrincipal(p string) error {
 		ok = false
 	}
 	if !ok {
-		return fault.New(fault.Usage, "bad_principal", "parse principal", fmt.Errorf("%.80q", p)).
+		return fault.New(fault.Usage, "invalid_input", "parse principal", fmt.Errorf("%.80q", p)).
 			WithHint(`principals look like "uid:1000", "user:alice" or "service:ci"`)
 	}
 	return nil
 }
 
-// now is the time by which tokens are made and end: a host whose clock goes back
-// prolongs none, and one that begins with a clock behind the last use of a token
-// brings none back.
+// now returns the time by which tokens begin and end. A clock that goes back prolongs no token,
+// and a process that begins with a clock behind a token's last use brings none back.
 func (r *Registry) now() time.Time { return r.cfg.Clock.Latest() }
 
 // Expired reports whether a token's time is over.

@@ -213,7 +213,7 @@ func TestRoles(t *testing.T) {
 		t.Errorf("no scopes are %s, %v", set, err)
 	}
 	_, err = ParseSet([]string{"run.start", "*"})
-	wants(t, err, fault.Usage, "bad_permission")
+	wants(t, err, fault.Usage, "invalid_input")
 }
 
 func TestAllow(t *testing.T) {
@@ -272,7 +272,7 @@ func TestAuthenticate(t *testing.T) {
 		secret[0]++
 		for _, bad := range []string{"", "palyra", text[:len(text)-1], text + "x", strings.ToUpper(text), foreign, format(id, secret)} {
 			_, err := o.Authenticate(bad)
-			wants(t, err, fault.Denied, "bad_token")
+			wants(t, err, fault.Denied, "unauthenticated")
 			if bad != "" && strings.Contains(err.Error(), bad) {
 				t.Errorf("the error repeats what was shown: %v", err)
 			}
@@ -371,9 +371,41 @@ func TestCheckPrincipal(t *testing.T) {
 	}
 	for _, p := range []string{"", "uid:", "uid:00", "uid:+1", "uid: 1", "uid:4294967296", "uid:-1", "user:", "user:Ada", "user:.a", "user:a b",
 		"user:é", "user:a\n", "root", "owner:a", "user", ":a", "USER:a", "user:" + strings.Repeat("a", 101)} {
-		wants(t, CheckPrincipal(p), fault.Usage, "bad_principal")
+		wants(t, CheckPrincipal(p), fault.Usage, "invalid_input")
 	}
 }
 
 // pass lets time go by in a synctest bubble.
 func pass(d time.Duration) { <-time.After(d) }
+
+// TestStands: who may begin nothing more, because a time is over, has what was
+// begun all the same; who lost the right has not.
+func TestStands(t *testing.T) {
+	o, ctx := newOffice(t), t.Context()
+	stands := func(h Holder, reason string) {
+		t.Helper()
+		err := o.Stands(h, RunStart)
+		if reason == "" {
+			must(t, err)
+			return
+		}
+		wants(t, err, fault.Denied, reason)
+	}
+	_, begun := o.mint(t, operator, time.Hour, RunStart)
+	_, other := o.mint(t, operator, time.Hour, SessionRead)
+	stands(operator, "")
+	stands(begun, "")
+	stands(other, "permission_denied")
+	stands(nobody, "not_a_member")
+	stands(Holder{Principal: admin.Principal, Token: begun.Token}, "permission_denied")
+	stands(Holder{Principal: operator.Principal, Token: "tok_"}, "permission_denied")
+	_, next, err := o.Rotate(ctx, operator, begun.Token, 0, 0) // the old one is over
+	must(t, err)
+	stands(begun, "")
+	_, err = o.Revoke(ctx, operator, next.ID)
+	must(t, err)
+	stands(begun, "token_revoked")
+	must(t, o.RemoveMember(ctx, owner, operator.Principal, o.version(operator.Principal)))
+	stands(operator, "not_a_member")
+	stands(begun, "not_a_member")
+}

@@ -13,7 +13,7 @@ import (
 // The known defects of the original that issue 5 wants ruled out, and others of
 // their kind.
 
-// TestAdminCannotBecomeOwner: nobody gives a role that holds more than they do,
+// TestAdminCannotBecomeOwner: a member can't give a role that holds more than they do,
 // neither to themselves nor to a second principal that would return the favour.
 func TestAdminCannotBecomeOwner(t *testing.T) {
 	o := newOffice(t)
@@ -27,11 +27,11 @@ func TestAdminCannotBecomeOwner(t *testing.T) {
 	wants(t, set(operator, operator.Principal, Admin), fault.Denied, "permission_denied")
 	wants(t, set(nobody, nobody.Principal, Operator), fault.Denied, "permission_denied")
 	wants(t, set(Holder{}, nobody.Principal, Operator), fault.Denied, "permission_denied")
-	// Nor does pulling somebody down raise them.
+	// Nor does pulling another member down raise them.
 	wants(t, set(admin, owner.Principal, Operator), fault.Denied, "exceeds_own_permissions")
 	wants(t, o.RemoveMember(ctx, admin, owner.Principal, o.version(owner.Principal)), fault.Denied, "exceeds_own_permissions")
 	wants(t, o.Bootstrap(ctx, admin.Principal), fault.Denied, "already_bootstrapped")
-	// What they may: their equals and below.
+	// They may manage their equals and below.
 	must(t, set(admin, "user:equal", Admin))
 	must(t, set(admin, "user:equal", Operator))
 	must(t, o.RemoveMember(ctx, admin, "user:equal", o.version("user:equal")))
@@ -146,7 +146,7 @@ func TestRotate(t *testing.T) {
 			t.Errorf("the successor: %+v", next)
 		}
 		_, _, err = o.Rotate(ctx, operator, h.Token, 0, time.Hour)
-		wants(t, err, fault.Denied, "token_rotated")
+		wants(t, err, fault.Denied, "token_revoked")
 		for _, x := range []string{text, s.Reveal()} {
 			if _, err := o.Authenticate(x); err != nil {
 				t.Errorf("during the overlap: %v", err)
@@ -173,10 +173,10 @@ func TestRotate(t *testing.T) {
 		next = third
 		for _, life := range []time.Duration{-1, time.Millisecond, MaxLifetime + 1} {
 			_, _, err = o.Rotate(ctx, operator, next.ID, life, 0)
-			wants(t, err, fault.Usage, "bad_lifetime")
+			wants(t, err, fault.Usage, "invalid_input")
 		}
 		_, _, err = o.Rotate(ctx, operator, next.ID, 0, -1)
-		wants(t, err, fault.Usage, "bad_overlap")
+		wants(t, err, fault.Usage, "invalid_input")
 	})
 }
 
@@ -217,7 +217,7 @@ func TestLastOwner(t *testing.T) {
 	}
 	for _, spelling := range []string{"uid:00", "uid:+0", " uid:0", "uid:0 ", "UID:0"} {
 		_, err := o.SetMember(ctx, owner, spelling, Owner, 0)
-		wants(t, err, fault.Usage, "bad_principal")
+		wants(t, err, fault.Usage, "invalid_input")
 	}
 	if o.owners != 1 {
 		t.Errorf("%d owners", o.owners)
@@ -351,16 +351,16 @@ func TestMintRefuses(t *testing.T) {
 	o := newOffice(t)
 	for _, q := range []Request{{}, {Lifetime: -1}, {Lifetime: MaxLifetime + 1}} {
 		_, _, err := o.Mint(context.Background(), owner, q)
-		wants(t, err, fault.Usage, "bad_lifetime")
+		wants(t, err, fault.Usage, "invalid_input")
 	}
 	for _, n := range []string{"a\nb", "\x1b[31m", "\u202e", "\u200b", "\xff", string(make([]byte, 101))} {
 		_, _, err := o.Mint(context.Background(), owner, Request{Name: n, Lifetime: time.Hour})
-		wants(t, err, fault.Usage, "bad_name")
+		wants(t, err, fault.Usage, "invalid_input")
 	}
 }
 
-// TestJournalBeforeMore: while the journal cannot be written nobody gains
-// anything and everybody can lose it; what is owed is written first.
+// TestJournalBeforeMore: while the journal can't be written, no holder gains anything and
+// every holder can lose it; owed entries are written first.
 func TestJournalBeforeMore(t *testing.T) {
 	o := newOffice(t)
 	ctx := context.Background()
@@ -436,4 +436,27 @@ func TestRolledBack(t *testing.T) {
 	wants(t, err, fault.Integrity, "access_rolled_back")
 	_, err = Open(ctx, Config{Storage: o.mem, Floor: o.Generation()})
 	must(t, err)
+}
+
+// TestLongest: no token lives longer than it may now, also not the successor of one
+// that was made when tokens could live longer.
+func TestLongest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t)
+		ctx := context.Background()
+		_, h := o.mint(t, operator, 90*24*time.Hour, TokenManage, SessionRead)
+		o.cfg.Longest = 24 * time.Hour // as the next Open would have it
+		for range 2 {
+			_, next, err := o.Rotate(ctx, operator, h.Token, 0, time.Hour)
+			must(t, err)
+			if got := next.Expires.Sub(next.Created); got != 24*time.Hour {
+				t.Errorf("a successor lives %v", got)
+			}
+			h.Token = next.ID
+		}
+		_, _, err := o.Rotate(ctx, operator, h.Token, 25*time.Hour, 0)
+		wants(t, err, fault.Usage, "invalid_input")
+		_, _, err = o.Mint(ctx, operator, Request{Name: "t", Scopes: bit(SessionRead), Lifetime: 25 * time.Hour})
+		wants(t, err, fault.Usage, "invalid_input")
+	})
 }

@@ -7,8 +7,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// Feature is a surface that an installation can turn off, for everybody and
-// whatever they hold. It takes away and never gives.
+// Feature is a surface that an installation can turn off, for every caller and whatever
+// they hold. It takes away and never gives.
 type Feature string
 
 // The features.
@@ -23,16 +23,16 @@ const (
 // features is in the order of FeatureNames; the index is the bit, and append-only.
 var features = [...]Feature{Tokens, HTTPApprovals, HTTPAdmin, StandingGrants, PatternGrants}
 
-// Features is the set of those that are off. The zero value is all of them on:
-// what a feature guards has its own permission all the same.
+// Features is the set of features that are off. In the zero value all are on: things that a
+// feature guards still have their own permission.
 type Features struct{ off uint32 }
 
-// ParseFeatures returns the Features with these off, or fault.Usage "bad_feature".
+// ParseFeatures returns the Features with these off, or fault.Usage "invalid_input".
 func ParseFeatures(off []string) (f Features, err error) {
 	for _, n := range off {
 		i := slices.Index(features[:], Feature(n))
 		if i < 0 {
-			return Features{}, fault.New(fault.Usage, "bad_feature", "parse features", fmt.Errorf("%.40q is no feature", n))
+			return Features{}, fault.New(fault.Usage, "invalid_input", "parse features", fmt.Errorf("%.40q is no feature", n))
 		}
 		f.off |= 1 << i
 	}
@@ -47,16 +47,16 @@ func FeatureNames() (names []string) {
 	return names
 }
 
-// Has reports whether a feature is on. One that is none is off.
+// Has reports whether a feature is on. An unknown one is off.
 func (f Features) Has(n Feature) bool {
 	i := slices.Index(features[:], n)
 	return i >= 0 && f.off&(1<<i) == 0
 }
 
-// Off returns the names of those that are off.
+// Off returns the names of the features that are off.
 func (f Features) Off() []string { return f.list(false) }
 
-// On returns the names of those that are on.
+// On returns the names of the features that are on.
 func (f Features) On() []string { return f.list(true) }
 
 func (f Features) list(on bool) []string {

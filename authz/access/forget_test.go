@@ -36,7 +36,8 @@ func TestForget(t *testing.T) {
 	good, goodBy := o.mint(t, operator, year, RunStart)
 	root, rootBy := o.mint(t, operator, 200*day, TokenManage, RunStart)
 	_, short := o.mint(t, rootBy, 100*day, TokenManage, RunStart)
-	rotated, _, err := o.Rotate(ctx, short, short.Token, 100*day, 0) // short has ended, and its successor's parent is it
+	// short has ended, and is its successor's parent.
+	rotated, _, err := o.Rotate(ctx, short, short.Token, 100*day, 0)
 	must(t, err)
 	forget(7)
 	h.Step(60 * day) // a clock that was set forward

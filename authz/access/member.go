@@ -10,8 +10,7 @@ import (
 	"palyra/internal/fault"
 )
 
-// Bootstrap makes principal the first owner. It can be done once, before
-// anybody is a member.
+// Bootstrap makes principal the first owner. It can be done once, while there is no member.
 func (r *Registry) Bootstrap(ctx context.Context, principal string) error {
 	if err := CheckPrincipal(principal); err != nil {
 		return err
@@ -27,10 +26,9 @@ func (r *Registry) Bootstrap(ctx context.Context, principal string) error {
 	}, true)
 }
 
-// SetMember gives principal a role, which replaces the one it has. version is
-// that of the Member that by saw, 0 if it is none yet: fault.Busy
-// "version_conflict" otherwise. by holds member.manage, all that the new role
-// holds and all that the old one holds.
+// SetMember gives principal a role, which replaces its old one. version is that of the
+// Member that by saw, 0 for none; another one is fault.Busy "version_conflict". by must
+// hold member.manage, and everything that the new role and the old one hold.
 func (r *Registry) SetMember(ctx context.Context, by Holder, principal string, role Role, version uint64) (*Member, error) {
 	const op = "set member"
 	if err := CheckPrincipal(principal); err != nil {
@@ -85,8 +83,8 @@ func (r *Registry) RemoveMember(ctx context.Context, by Holder, principal string
 		Removed: []string{principal}, Tokens: r.revoked(func(t *token) bool { return t.principal == principal })}, false)
 }
 
-// manage checks that by may change the membership of principal at all, and
-// returns it and the number of owners. The caller holds r.changing.
+// manage checks that by may change the membership of principal at all, and returns the
+// membership and the number of owners. The caller holds r.changing.
 func (r *Registry) manage(op string, by Holder, principal string, version uint64) (*Member, int, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -103,22 +101,22 @@ func (r *Registry) manage(op string, by Holder, principal string, version uint64
 		}
 	}
 	if version != have {
-		return nil, 0, fault.New(fault.Busy, "version_conflict", op, errors.New("somebody else changed it first"))
+		return nil, 0, fault.New(fault.Busy, "version_conflict", op, errors.New("another request changed it first"))
 	}
 	return old, r.owners, nil
 }
 
 func exceeds(op string, by Holder, missing Set) error {
 	return fault.New(fault.Denied, "exceeds_own_permissions", op, fmt.Errorf("%.80q does not hold %s", by.Principal, missing)).
-		WithHint("nobody gives, takes or changes more than they hold; ask an owner")
+		WithHint("members give, take and change only what they hold; ask an owner")
 }
 
 func lastOwner(op string) error {
-	return fault.New(fault.Denied, "last_owner", op, errors.New("nobody would be an owner")).WithHint("make somebody else an owner first")
+	return fault.New(fault.Denied, "last_owner", op, errors.New("no owner would be left")).WithHint("make another member an owner first")
 }
 
-// Members lists the members by name. by holds member.manage; without it the
-// list has by's own membership only.
+// Members lists the members by name. Without member.manage the list has only by's own
+// membership.
 func (r *Registry) Members(by Holder) []Member {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

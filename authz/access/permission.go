@@ -21,24 +21,28 @@ const (
 	ApprovalResolve Permission = "approval.resolve" // answer them
 	PolicyRead      Permission = "policy.read"      // see policy, explain, test
 	PolicyManage    Permission = "policy.manage"    // reload policy
-	TrustOperate    Permission = "trust.operate"    // decide whom to trust: patterns for sensitive tools; keys, certificates, pairing
-	TokenManage     Permission = "token.manage"     // mint, rotate and revoke one's own tokens
-	MemberManage    Permission = "member.manage"    // members, and revoking tokens of others
-	ConfigRead      Permission = "config.read"      // see configuration, status in full, doctor
-	JournalRead     Permission = "journal.read"     // journal entries, proofs, receipts
-	ArtifactRead    Permission = "artifact.read"    // content of artifacts
-	BackupManage    Permission = "backup.manage"    // make backups, which hold everything
-	WorkspaceManage Permission = "workspace.manage" // let calls write into a workspace again and again; declare workspaces
-	VaultManage     Permission = "vault.manage"     // say yes to what is given secrets
+	// TrustOperate: decide whom to trust, such as patterns for sensitive tools; keys,
+	// certificates, pairing.
+	TrustOperate Permission = "trust.operate"
+	TokenManage  Permission = "token.manage"  // mint, rotate and revoke one's own tokens
+	MemberManage Permission = "member.manage" // members, and revoking tokens of others
+	ConfigRead   Permission = "config.read"   // see configuration, status in full, doctor
+	JournalRead  Permission = "journal.read"  // journal entries, proofs, receipts
+	ArtifactRead Permission = "artifact.read" // content of artifacts
+	BackupManage Permission = "backup.manage" // make backups, which hold everything
+	// WorkspaceManage: let calls write into a workspace again and again; declare
+	// workspaces.
+	WorkspaceManage Permission = "workspace.manage"
+	VaultManage     Permission = "vault.manage" // say yes to what is given secrets
 )
 
-// These three guard what is said yes to: no method of the hub asks for them, the
-// built-in policies do (authz/policy/default/20-roles.cedar).
+// These three guard yeses: no method of the hub asks for them, but the built-in policies do
+// (authz/policy/default/20-roles.cedar).
 
-// Role is what a member is. The zero Role holds nothing.
+// Role is a member's role. The zero Role holds nothing.
 type Role string
 
-// The roles. Each holds what the ones after it hold.
+// The roles. Each holds everything that the ones after it hold.
 const (
 	Owner    Role = "owner"
 	Admin    Role = "admin"
@@ -83,7 +87,7 @@ func (r Role) rank() int {
 	return 0
 }
 
-// Permissions returns what a role holds; nothing if it is not a role.
+// Permissions returns a role's permissions; none for an unknown role.
 func (r Role) Permissions() (s Set) {
 	for i, row := range table {
 		if r.rank() >= row.least.rank() {
@@ -93,12 +97,13 @@ func (r Role) Permissions() (s Set) {
 	return s
 }
 
-// ParseRole returns the role of this name, or fault.Usage "bad_role".
+// ParseRole returns the role of this name, or fault.Usage "invalid_input".
 func ParseRole(s string) (Role, error) {
 	if r := Role(s); r.rank() > 0 {
 		return r, nil
 	}
-	return "", fault.New(fault.Usage, "bad_role", "parse role", fmt.Errorf("%.20q is not owner, admin or operator", s))
+	return "", fault.New(fault.Usage, "invalid_input", "parse role", fmt.Errorf("%.20q is not owner, admin or operator", s)).
+		WithHint("roles are operator, admin and owner")
 }
 
 // Set is a set of permissions. The zero Set is empty.
@@ -107,13 +112,13 @@ type Set uint32
 // All returns the set of every permission.
 func All() Set { return 1<<len(table) - 1 }
 
-// ParseSet returns the set of these names. One that is not known is fault.Usage
-// "bad_permission"; none at all is the empty set, never all.
+// ParseSet returns the set of these names. An unknown name is fault.Usage "invalid_input";
+// no names are the empty set, never all.
 func ParseSet(names []string) (s Set, err error) {
 	for _, n := range names {
 		b := bit(Permission(n))
 		if b == 0 {
-			return 0, fault.New(fault.Usage, "bad_permission", "parse scopes", fmt.Errorf("%.40q is no permission", n))
+			return 0, fault.New(fault.Usage, "invalid_input", "parse scopes", fmt.Errorf("%.40q is no permission", n))
 		}
 		s |= b
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"strings"
 
 	"palyra/internal/durable"
@@ -23,11 +24,10 @@ import (
 //
 //	palyra_<id>_<secret>_<check>
 //
-// id is 32 hexadecimal digits, that of "tok_<id>"; secret is 32 random bytes and
-// check the CRC-32 (IEEE, big-endian) of all before its underscore, both in
-// base32 (RFC 4648, lower case, no padding). There is one spelling. The check
-// says that a text is a token and not mistyped, to us and to secret scanners; it
-// authenticates nothing.
+// id is 32 hexadecimal digits, that of "tok_<id>"; secret is 32 random bytes and check the
+// CRC-32 (IEEE, big-endian) of all before its underscore, both in base32 (RFC 4648, lower
+// case, no padding). There is one spelling. The check tells us and secret scanners that a
+// text is a token and not mistyped; it authenticates nothing.
 const (
 	tokenMark = "palyra_"
 	idLen     = 32
@@ -40,8 +40,8 @@ const (
 // parse. Immutable: each request with a token uses it.
 var base32lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// Secret is a token as its holder has it. It prints without the part that
-// matters; Reveal is the only way out.
+// Secret is a token as its holder has it. It prints without its secret part; only Reveal
+// returns that.
 type Secret struct{ text string }
 
 // Reveal returns the token, to be shown once.
@@ -55,10 +55,10 @@ func (s Secret) String() string {
 	return s.text[:len(tokenMark)+idLen+1] + "…"
 }
 
-// Format prints what String returns, whatever the verb.
+// Format prints the result of String, whatever the verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// MarshalText gives what String returns.
+// MarshalText returns the text of String.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func (id tokenID) String() string {
@@ -74,7 +74,8 @@ func parseTokenID(s string) (id tokenID, err error) {
 	if b, err := hex.DecodeString(text); ok && err == nil && len(b) == len(id) && hex.EncodeToString(b) == text {
 		return tokenID(b), nil
 	}
-	return id, fault.New(fault.Usage, "bad_id", "parse token id", fmt.Errorf("%.80q", s))
+	return id, fault.New(fault.Usage, "invalid_input", "parse token id", fmt.Errorf("%.80q", s)).
+		WithHint("an id is what the command that lists such things prints, as a whole: ses_..., run_..., apr_..., tok_...")
 }
 
 // newSecret makes a token.
@@ -96,11 +97,11 @@ func format(id tokenID, secret [32]byte) string {
 	return string(base32lower.AppendEncode(append(b, '_'), check[:]))
 }
 
-// parse reads a token. Its errors are fault.Denied "bad_token" and say nothing
-// about what was given: it may be somebody's secret for something else.
+// parse reads a token. Its errors are fault.Denied "unauthenticated" and say nothing about the
+// text: it may be a secret of another service.
 func parse(text string) (id tokenID, secret [32]byte, err error) {
 	bad := func(why string) (tokenID, [32]byte, error) {
-		return tokenID{}, [32]byte{}, fault.New(fault.Denied, "bad_token", "authenticate", errors.New(why))
+		return tokenID{}, [32]byte{}, fault.New(fault.Denied, "unauthenticated", "authenticate", errors.New(why))
 	}
 	if len(text) != tokenLen || !strings.HasPrefix(text, tokenMark) {
 		return bad("it does not have the form of a token")
@@ -129,15 +130,15 @@ func LooksLikeToken(text string) bool {
 	return err == nil
 }
 
-// Key keys the hashes under which tokens are kept, so that who reads the
-// database cannot even tell whether a guess is right. It prints as nothing.
+// Key keys the hashes under which tokens are kept, so that a reader of the database can't
+// even tell whether a guess is right. It prints as nothing.
 type Key struct{ b [32]byte }
 
 // Format prints no part of the key, whatever the verb.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "access.Key") }
 
-// hash is HMAC-SHA-256 over a label, the id and the secret: the hash of one
-// token is no good for another's row.
+// hash is HMAC-SHA-256 over a label, the id and the secret: the hash of one token doesn't
+// fit another's row.
 func (k Key) hash(id tokenID, secret [32]byte) (h [32]byte) {
 	m := hmac.New(sha256.New, k.b[:])
 	m.Write([]byte("palyra/access/token/v1\x00"))
@@ -149,13 +150,13 @@ func (k Key) hash(id tokenID, secret [32]byte) (h [32]byte) {
 
 func equal(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }
 
-// OpenKey reads the key in the file at path, 64 hexadecimal digits and a line
-// end, mode 0600, and makes it if there is none. Without its key no token that
-// was made with it is any good: back it up, or mint new tokens.
+// OpenKey reads the key in the file at path, 64 hexadecimal digits and a line end, mode
+// 0600, and makes it if there is none. Tokens work only with the key that they were made
+// with: back it up, or mint new tokens.
 func OpenKey(path string) (k Key, err error) {
 	op := fmt.Sprintf("open token key %q", path)
 	b, err := durable.ReadPrivate(path, 128)
-	if fault.ReasonOf(err) == "missing" {
+	if errors.Is(err, fs.ErrNotExist) {
 		_, _ = rand.Read(k.b[:]) // never fails; see crypto/rand.Read
 		err = durable.WriteFile(path, []byte(hex.EncodeToString(k.b[:])+"\n"), 0o600)
 		return k, durable.Fault(op, err)
@@ -165,7 +166,7 @@ func OpenKey(path string) (k Key, err error) {
 	}
 	raw, err := hex.DecodeString(strings.TrimSuffix(string(b), "\n"))
 	if err != nil || len(raw) != len(k.b) || hex.EncodeToString(raw)+"\n" != string(b) {
-		return Key{}, fault.New(fault.BadState, "bad_token_key", op, errors.New("it is not 64 hexadecimal digits and a line end"))
+		return Key{}, fault.New(fault.BadState, "key_corrupt", op, errors.New("it is not 64 hexadecimal digits and a line end"))
 	}
 	copy(k.b[:], raw)
 	return k, nil

@@ -96,13 +96,13 @@ func TestKey(t *testing.T) {
 			continue
 		}
 		must(t, os.WriteFile(path, []byte(bad), 0o600))
-		if _, err := OpenKey(path); fault.ReasonOf(err) != "bad_token_key" && fault.ReasonOf(err) != "too_large" {
+		if _, err := OpenKey(path); fault.ReasonOf(err) != "key_corrupt" && fault.ReasonOf(err) != "too_large" {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	must(t, os.Chmod(path, 0o644))
 	_, err = OpenKey(path)
-	wants(t, err, fault.BadState, "wrong_mode")
+	wants(t, err, fault.BadState, "unsafe_file")
 }
 
 // FuzzParseToken: what parses has one spelling, and errors tell nothing.
@@ -116,7 +116,7 @@ func FuzzParseToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		id, secret, err := parse(s)
 		if err != nil {
-			if fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "bad_token" {
+			if fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "unauthenticated" {
 				t.Errorf("%v", err)
 			}
 			if len(s) > 10 && strings.Contains(err.Error(), s[7:]) {

@@ -70,7 +70,7 @@ func TestOnePathForEveryToken(t *testing.T) {
 		did = append(did, "equal")
 		return equal(a, b)
 	}
-	for name, want := range map[string]string{"good": "", "first byte": "bad_token", "last byte": "bad_token", "every byte": "bad_token", "unknown id": "bad_token",
+	for name, want := range map[string]string{"good": "", "first byte": "unauthenticated", "last byte": "unauthenticated", "every byte": "unauthenticated", "unknown id": "unauthenticated",
 		"revoked": "token_revoked", "expired": "token_expired"} {
 		did = nil
 		_, err := o.Authenticate(tokens[name])
@@ -80,7 +80,7 @@ func TestOnePathForEveryToken(t *testing.T) {
 		if !slices.Equal(did, []string{"hash", "equal"}) {
 			t.Errorf("%s: %q", name, did)
 		}
-		if want == "bad_token" {
+		if want == "unauthenticated" {
 			_, other := o.Authenticate(tokens["unknown id"])
 			if err.Error() != other.Error() {
 				t.Errorf("%s says %q, an unknown id %q", name, err, other)

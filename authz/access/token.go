@@ -12,23 +12,23 @@ import (
 	"palyra/internal/fault"
 )
 
-// Request is what a new token shall be.
+// Request describes a new token.
 type Request struct {
 	Name     string        // for people; at most 100 printable characters
 	Scopes   Set           // a part of what the holder holds; empty holds nothing
-	Lifetime time.Duration // more than 0, at most MaxLifetime
+	Lifetime time.Duration // more than 0, at most Config.Longest
 }
 
-// Mint makes a token for by's own principal; there is no way to make one for
-// another. by holds token.manage and every scope. A token that was minted with
-// a token ends with it at the latest, and is revoked with it.
+// Mint makes a token for by's own principal; there is no way to make one for another. by
+// must hold token.manage and every scope. A token that was minted with another ends with it
+// at the latest, and is revoked with it.
 func (r *Registry) Mint(ctx context.Context, by Holder, q Request) (Secret, *Token, error) {
 	const op = "mint token"
 	if err := checkName(op, q.Name); err != nil {
 		return Secret{}, nil, err
 	}
-	if q.Lifetime < time.Second || q.Lifetime > MaxLifetime {
-		return Secret{}, nil, fault.New(fault.Usage, "bad_lifetime", op, fmt.Errorf("%v is not between a second and %v", q.Lifetime, MaxLifetime))
+	if err := r.checkLife(op, q.Lifetime); err != nil {
+		return Secret{}, nil, err
 	}
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -47,7 +47,7 @@ func (r *Registry) Mint(ctx context.Context, by Holder, q Request) (Secret, *Tok
 		t.Expires = earlier(t.Expires, p.Expires)
 	}
 	if !t.Expires.After(t.Created) {
-		return Secret{}, nil, fault.New(fault.Usage, "bad_lifetime", op, errors.New("the token that asks ends at once"))
+		return Secret{}, nil, fault.New(fault.Usage, "invalid_input", op, errors.New("the token that asks ends at once"))
 	}
 	err := r.commit(ctx, by, Change{Act: "token.mint", Subject: t.ID, Tokens: []Token{t}, Detail: map[string]string{
 		"principal": t.Principal, "scopes": t.Scopes.String(), "expires": t.Expires.Format(time.RFC3339)}}, true)
@@ -57,17 +57,30 @@ func (r *Registry) Mint(ctx context.Context, by Holder, q Request) (Secret, *Tok
 	return s, &t, nil
 }
 
-// Rotate makes a successor of one of by's own tokens, with the same name and
-// scopes, for life, or as long as the old one's was if life is 0; the old one ends
-// after overlap. What is revoked, expired or rotated already cannot be: it does not
-// come back. The scopes must still be among what by holds.
+func (r *Registry) checkLife(op string, life time.Duration) error {
+	switch {
+	case life < time.Second || life > MaxLifetime:
+		return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("%v is not between a second and %v", life, MaxLifetime))
+	case life > r.cfg.Longest:
+		return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("a life of %v is longer than access.token_max_age, %v", life, r.cfg.Longest)).
+			WithHint("ask for a shorter one and rotate it")
+	}
+	return nil
+}
+
+// Rotate makes a successor of one of by's own tokens, with the same name and scopes. It
+// lives for life; 0 means as long as the old one did, within today's bound. The old token
+// ends after overlap. A revoked, expired or already rotated token can't be rotated. by must
+// still hold the scopes.
 func (r *Registry) Rotate(ctx context.Context, by Holder, id string, life, overlap time.Duration) (Secret, *Token, error) {
 	const op = "rotate token"
 	if overlap < 0 || overlap > MaxOverlap {
-		return Secret{}, nil, fault.New(fault.Usage, "bad_overlap", op, fmt.Errorf("%v is not between 0 and %v", overlap, MaxOverlap))
+		return Secret{}, nil, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("%v is not between 0 and %v", overlap, MaxOverlap))
 	}
-	if life != 0 && (life < time.Second || life > MaxLifetime) {
-		return Secret{}, nil, fault.New(fault.Usage, "bad_lifetime", op, fmt.Errorf("%v is not between a second and %v", life, MaxLifetime))
+	if life != 0 {
+		if err := r.checkLife(op, life); err != nil {
+			return Secret{}, nil, err
+		}
 	}
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -87,7 +100,7 @@ func (r *Registry) Rotate(ctx context.Context, by Holder, id string, life, overl
 	case r.Expired(old):
 		reason = "token_expired"
 	case old.Successor != "":
-		reason = "token_rotated"
+		reason = "token_revoked"
 	}
 	if reason != "" {
 		return Secret{}, nil, fault.New(fault.Denied, reason, op, nil).WithHint("mint a new token")
@@ -99,10 +112,11 @@ func (r *Registry) Rotate(ctx context.Context, by Holder, id string, life, overl
 		return Secret{}, nil, err
 	}
 	if life == 0 {
-		life = old.Expires.Sub(old.Created)
+		life = min(old.Expires.Sub(old.Created), r.cfg.Longest)
 	}
 	t, s := r.newToken(by, old.Name, old.Scopes, life)
-	for _, limit := range []string{by.Token, old.Parent} { // a token renews itself, and gives no other more time than it has
+	for _, limit := range []string{by.Token, old.Parent} {
+		// A token renews itself, and gives no other more time than it has.
 		if p := r.find(limit); p != nil && p.ID != old.ID {
 			t.Expires = earlier(t.Expires, p.Expires)
 		}
@@ -123,10 +137,10 @@ func (r *Registry) Rotate(ctx context.Context, by Holder, id string, life, overl
 	return s, &t, nil
 }
 
-// Revoke ends a token for good, and with it every token that was minted or
-// rotated with it as the credential, and those of these. by is its holder with
-// token.manage or that very token, or holds member.manage and all that the
-// other's role holds. Revoking twice is no error. It returns how many ended.
+// Revoke ends a token for good, and every token that was minted or rotated with it as the
+// credential, and so on. by must be its holder with token.manage or that very token, or
+// hold member.manage and everything that the other's role holds. Revoking twice is no
+// error. It returns the number of ended tokens.
 func (r *Registry) Revoke(ctx context.Context, by Holder, id string) (int, error) {
 	const op = "revoke token"
 	r.changing.Lock()
@@ -161,9 +175,9 @@ func (r *Registry) Revoke(ctx context.Context, by Holder, id string) (int, error
 	return len(gone), err
 }
 
-// Tokens lists by's own tokens, or with member.manage everybody's, as they were
-// added, at most limit of them after the one with the id after ("": from the
-// beginning). Expired and revoked ones are among them.
+// Tokens lists by's own tokens, or with member.manage all tokens, in the order of their
+// making: at most limit of them after the one with the id after ("": from the beginning).
+// Expired and revoked ones are among them.
 func (r *Registry) Tokens(by Holder, after string, limit int) ([]Token, error) {
 	const op = "list tokens"
 	r.mu.RLock()
@@ -197,8 +211,8 @@ func (r *Registry) Tokens(by Holder, after string, limit int) ([]Token, error) {
 	return out, nil
 }
 
-// room returns fault.Unavailable "quota_tokens" if a principal has most tokens
-// that are good, or made Config.Each within a day.
+// room returns fault.Unavailable "quota_tokens" if a principal has most valid tokens, or
+// made Config.Each within a day.
 func (r *Registry) room(op, principal string, most int) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -226,16 +240,16 @@ func (r *Registry) room(op, principal string, most int) error {
 	return nil
 }
 
-// keepEnded is how long a token that ended is known: its holder learns why it is
-// good no longer, and lists have it. The journal has it for ever.
+// keepEnded is how long the registry knows an ended token: its holder learns why it no
+// longer works, and lists have it. The journal has it for ever.
 const keepEnded = 30 * 24 * time.Hour
 
-// forgetMost bounds how many tokens are forgotten at once.
+// forgetMost bounds the tokens that one Forget removes.
 const forgetMost = 64
 
-// Forget forgets tokens that ended long ago, a few at a time. One that minted
-// or rotated another stays until that has gone: revoking it ends the other. Call
-// it now and then.
+// Forget forgets tokens that ended long ago, a few at a time. A token that minted or
+// rotated another stays until that one is gone: revoking it ends the other. Call it now and
+// then.
 func (r *Registry) Forget(ctx context.Context) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -311,8 +325,8 @@ func (r *Registry) find(id string) *Token {
 	return &v
 }
 
-// revoked returns the tokens that which chooses and that are not revoked yet,
-// as they are once they are. which sees all of them, in order.
+// revoked returns, in their revoked form, the tokens that which chooses and that aren't
+// revoked yet. which sees all tokens, in order.
 func (r *Registry) revoked(which func(*token) bool) []Token {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -341,15 +355,15 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// checkName accepts what a person can read on one line and a terminal shows as
-// it is: printable characters that are not tricks of direction or width.
+// checkName accepts names that a person can read on one line and a terminal shows as they
+// are: printable characters without tricks of direction or width.
 func checkName(op, s string) error {
 	ok := utf8.ValidString(s) && utf8.RuneCountInString(s) <= maxName
 	for _, c := range s {
 		ok = ok && unicode.IsPrint(c)
 	}
 	if !ok {
-		return fault.New(fault.Usage, "bad_name", op, fmt.Errorf("a name has at most %d printable characters", maxName))
+		return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("a name has at most %d printable characters", maxName))
 	}
 	return nil
 }

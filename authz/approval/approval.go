@@ -1,26 +1,24 @@
 // Package approval puts one call to a person and records the answer.
 //
-// A [Request] is what the person sees; an [Approver] is a surface that can show
-// it and come back with an [Answer]; [Resolve] asks and makes the [Record] that
-// authz.Authority.Grant accepts. Deny is the zero value throughout: a timeout,
-// an error, a missing approver and an unclear answer are all a no, and each is
-// recorded as what it was.
+// The person sees a [Request]; an [Approver] is a surface that can show it and come back
+// with an [Answer]; [Resolve] asks and makes the [Record] that authz.Authority.Grant
+// accepts. Deny is the zero value throughout: a timeout, an error, a missing approver and
+// an unclear answer are all a no, and the Record says which it was.
 //
 //	rec := approval.Resolve(ctx, &approval.Terminal{In: tty, Out: tty, Name: "alice"}, req)
 //	if !rec.Approved() { … rec.View().Answer says why … }
 //
-// An Approver is a person at a terminal ([Terminal]) or a [Hub], which puts the
-// question down in a durable [Book] and waits for whoever answers first.
+// An Approver is a person at a terminal ([Terminal]) or a [Hub], which writes the question
+// into a durable [Book] and waits for the first answer.
 //
-// A Record is bound to one decision, one capsule digest and one policy-set
-// digest, is good for one grant and expires. It cannot be made elsewhere: the
-// zero Record approves nothing. That holds as well where the yes came before the
-// question: a [Standing] grant, for a session or a time, for one capsule or for a
-// [Pattern], is looked up by the Hub, and every use of it is a record of its own.
+// A Record is bound to one decision, one capsule digest and one policy-set digest, is good
+// for one grant and expires. Only this package makes one: the zero Record approves nothing.
+// The same holds if the yes came before the question: the Hub looks up a [Standing] grant,
+// for a session or a time, for one capsule or for a [Pattern], and every use of it is a
+// record of its own.
 //
-// What it does not protect against: an approver who does not read, and a
-// surface that lies about who answered. Authenticating the approver is the
-// surface's work.
+// The package doesn't protect against an approver who doesn't read, nor against a surface
+// that lies about who answered. The surface authenticates the approver.
 package approval
 
 import (
@@ -34,6 +32,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/clock"
 )
@@ -44,111 +43,47 @@ type Request struct {
 	Decision  [16]byte      // id of the decision that asks
 	Capsule   canon.Digest  // identity of what will run
 	PolicySet canon.Digest  // of the set that decided
-	Principal string        // who wants it, `Palyra::User::"alice"`
-	Tool      string        // "process.run"
-	Call      Call          // what will happen
-	Why       []Why         // which policies ask, and their reasons
-	Timeout   time.Duration // for the answer; 0 is DefaultTimeout, more than MaxTimeout is cut to it
+	Call      Call          //
+	Timeout   time.Duration // for the answer; 0 is DefaultTimeout; at most MaxTimeout
 }
 
-// Call is the part of a capsule that a person judges.
-type Call struct {
-	Argv         []string     // as the program will see it
-	Executable   string       // resolved path
-	Digest       canon.Digest // of the executable
-	Script       string       // path of a #! script; Executable is then its interpreter
-	ScriptDigest canon.Digest
-	Operands     []Operand // files named in arguments, pinned
-	EnvNames     []string  // of the whole environment
-	EnvChanged   []string  // "NAME=VALUE" of each variable that does not have the value that every call's has
-	Cwd          string    //
-	Workspace    string    // host directory; "" is an empty private one
-	ReadOnly     bool      // the workspace
-	Stdin        string    // "none", "sealed" or "stream"
-	EgressHosts  []string  //
-	Capabilities []string  //
-	Tier         string    // floor
-	Limits       string    // one line, "wall 30s, memory 512 MiB"
+// Call is what will happen, and which policies ask.
+type Call call.Card
 
-	// For patterns and for policy's word on the answer.
-	EnvDigest   canon.Digest // of the whole environment
-	StdinDigest canon.Digest // of a sealed one
-	StdinSize   int64        // bytes of a sealed one
-	StdinHead   string       // its first MaxStdinHead bytes, as they are: foreign
-	Network     string       // "fresh" or "void"; neither leads anywhere
-	Bounds      Limits       //
-	Kind        string       // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown
-	System      bool         // every file of the program is root's, in root's folders, writable by nobody else
-	Sensitive   bool         // the tool is declared so
-	Loose       []string     // arguments that name something that is not held, as the program sees it
-	Absent      []string     // arguments that name nothing yet
-	Libraries   []string     // places that are not the system's, where the program's loader looks for libraries
-	Folders     []string     // arguments that name folders
-	Planted     []Planted    // what a built-in tool is about to write where other programs run or obey it
-}
-
-// MaxStdinHead is how many bytes of a sealed input a person is shown.
+// MaxStdinHead bounds the part of a sealed input that a person is shown, in bytes.
 const MaxStdinHead = 2048
 
 // Planted is a file that other programs run or obey because it lies where it lies.
-type Planted struct {
-	Path string // as the tool was given it
-	Kind string // "hook", "editor", "agent", …: package toolproto lists them
-	Why  string // "git runs it, or what it names, as a hook"
-}
+type Planted = call.CardPlanted
 
-// Limits bound a call: wall and cpu in nanoseconds, memory, output, file_size and
-// disk in bytes.
-type Limits struct {
-	Wall      int64 `json:"wall"`
-	CPU       int64 `json:"cpu"`
-	Memory    int64 `json:"memory"`
-	PIDs      int64 `json:"pids"`
-	Output    int64 `json:"output"`
-	FileSize  int64 `json:"file_size"`
-	OpenFiles int64 `json:"open_files"`
-	Disk      int64 `json:"disk"`
-	Inodes    int64 `json:"inodes"`
-}
-
-// within reports whether no limit of l is above that of m.
-func (l *Limits) within(m *Limits) bool {
-	return l.Wall <= m.Wall && l.CPU <= m.CPU && l.Memory <= m.Memory && l.PIDs <= m.PIDs && l.Output <= m.Output &&
-		l.FileSize <= m.FileSize && l.OpenFiles <= m.OpenFiles && l.Disk <= m.Disk && l.Inodes <= m.Inodes
-}
+// Limits bound a call.
+type Limits = call.CardLimits
 
 // Operand is a file operand of the call.
-type Operand struct {
-	Path   string
-	Digest canon.Digest
-}
+type Operand = call.CardOperand
 
 // Why is one policy that asks.
-type Why struct {
-	Policy string // id
-	Reason string // its @reason
-	Where  string // "30-sensitive.cedar:29"
-}
+type Why = call.CardWhy
 
-// Answer is what an Approver says. The zero Answer denies.
+// Answer is an Approver's answer. The zero Answer denies.
 type Answer struct {
 	Approved bool
 	Approver string // who answered, as the surface authenticated it
 	Surface  string // "terminal", "console", …
-	// ID names the durable record of a surface that keeps one: "apr_" and 32
-	// hexadecimal digits. Such a surface judges by itself whether an answer was
-	// in time. Default: Resolve makes one up, and judges.
+	// ID names the durable record of a surface that keeps one: "apr_" and 32 hexadecimal
+	// digits. Such a surface judges by itself whether an answer was in time. Default:
+	// Resolve makes up an id, and judges.
 	ID string
 
 	Scope     string       // ScopeOnce, the default, or that of the standing grant that Grant names
-	Grant     string       // id of the standing grant that this answer made or rests on; "" for once
+	Grant     string       // id of the standing grant that it made or rests on; "": once
 	Pattern   canon.Digest // of that grant, zero if it is for one capsule
 	Approvers []string     // all who said yes, where it took more than one
 
 	Comment string // of a no, for whoever asked: foreign, at most MaxComment bytes count
 }
 
-// MaxComment is how much of a comment the caller is given, in bytes.
+// MaxComment bounds the part of a comment that the caller is given, in bytes.
 const MaxComment = 500
 
 // Approver is a surface that can ask a person. Ask returns when there is an
@@ -168,9 +103,9 @@ const (
 const (
 	Approved    = "approved"
 	Denied      = "denied"      // a person said no, or nothing clear
-	Expired     = "expired"     // nobody answered in time
+	Expired     = "expired"     // no approver answered in time
 	Withdrawn   = "withdrawn"   // the caller gave up while waiting
-	Unreachable = "unreachable" // nobody could be asked
+	Unreachable = "unreachable" // no approver could be asked
 )
 
 // The scopes of a yes.
@@ -185,7 +120,7 @@ type View struct {
 	ID        string       `json:"id"` // "apr_" and 32 hex digits
 	Answer    string       `json:"answer"`
 	Detail    string       `json:"detail,omitempty"`  // what went wrong, where something did
-	Comment   string       `json:"comment,omitempty"` // what the person said with a no; not in receipts
+	Comment   string       `json:"comment,omitempty"` // the person's, with a no; not in receipts
 	Approver  string       `json:"approver"`
 	Surface   string       `json:"surface"`
 	Scope     string       `json:"scope"`
@@ -210,7 +145,7 @@ type Record struct {
 	used     atomic.Bool
 }
 
-// The reasons for which a record is no good for a grant.
+// The reasons why a record doesn't fit a grant.
 var (
 	ErrNotApproved = errors.New("approval: not approved")
 	ErrMismatch    = errors.New("approval: given for another call or policy set")
@@ -244,12 +179,12 @@ func (r *Record) Use(decision [16]byte, capsule, policySet canon.Digest) error {
 	return nil
 }
 
-// Resolve puts q to a and records the answer. It always returns a record; a nil
-// approver gives one that says nobody could be reached, and so does a question
-// whose card would be longer than MaxCard: nothing is left out of one. A yes that
-// arrives together with the end of the time is a no, unless the surface has put
-// down durably that it was in time: record and receipt then say the same, and the
-// caller who gave up runs nothing all the same.
+// Resolve puts q to a and records the answer. It always returns a record. A nil approver
+// gives one that says that no approver could be reached; so does a question whose card
+// would be longer than MaxCard, because a card leaves nothing out. A yes that arrives
+// together with the end of the time is a no, unless the surface has durably recorded that
+// it was in time. Record and receipt then say the same, and a caller who gave up still runs
+// nothing.
 func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	r := &Record{decision: q.Decision, asked: time.Now()}
 	var id [16]byte
@@ -262,7 +197,7 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 		return r.close(Unreachable, "no approver reachable")
 	}
 	if n := len(Card(q)); n > MaxCard {
-		return r.close(Unreachable, fmt.Sprintf("nobody can read all of it: a card of %d bytes, at most %d; propose less at a time", n, MaxCard))
+		return r.close(Unreachable, fmt.Sprintf("no person can read all of it: a card of %d bytes, at most %d; propose less at a time", n, MaxCard))
 	}
 	limit := q.Timeout
 	switch {
@@ -286,7 +221,9 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 		r.view.Scope, r.view.Grant, r.view.Pattern = ans.Scope, ans.Grant, ans.Pattern
 	}
 	switch {
-	case ans.ID != "" && err == nil: // an answer that is on record
+	case ans.ID != "" && err == nil:
+		// A durable answer counts, even if ctx has ended since: the gate looks at ctx before
+		// it runs anything.
 	case errors.Is(ctx.Err(), context.Canceled):
 		return r.close(Withdrawn, "the caller gave up")
 	case asked.Err() != nil:
@@ -314,8 +251,8 @@ func clip(s string) string {
 	return s
 }
 
-// ask calls the approver; a panic in a surface is an approver that could not be
-// reached, not a reason to lose the call's receipt.
+// ask calls the approver. A panic in a surface counts as an unreachable approver; the call
+// must not lose its receipt.
 func ask(ctx context.Context, a Approver, q Request) (ans Answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -330,5 +267,5 @@ func (r *Record) close(answer, detail string) *Record {
 	return r
 }
 
-// spelled is a time as receipts spell it: UTC, whole milliseconds.
+// spelled returns a time as receipts spell it: UTC, whole milliseconds.
 func spelled(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }

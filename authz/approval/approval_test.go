@@ -19,7 +19,7 @@ var (
 )
 
 func question() Request {
-	return Request{Decision: decision, Capsule: capsule, PolicySet: policySet, Principal: "u", Tool: "process.run"}
+	return Request{Decision: decision, Capsule: capsule, PolicySet: policySet, Call: Call{Principal: "u", Tool: "process.run"}}
 }
 
 // approverFunc is an Approver in a line.

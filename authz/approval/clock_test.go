@@ -14,9 +14,9 @@ const year = 365 * 24 * time.Hour
 
 var owner = By{Principal: "uid:0", Surface: "unix"}
 
-// TestClockSteps: what a step of the clock does to a question that waits. A step
-// back gives nobody more time; after a step forward nobody can say yes any more,
-// and the call waits no longer than it would have.
+// TestClockSteps: a step of the clock while a question waits. A step back gives approvers
+// no more time. After a step forward none can say yes any more, and the call waits no
+// longer than it would have.
 func TestClockSteps(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -96,8 +96,9 @@ func TestClockStepBefore(t *testing.T) {
 // TestClockStanding: a grant ends after its time by either clock.
 func TestClockStanding(t *testing.T) {
 	for _, test := range []struct {
-		name                     string
-		before, after, pass, end time.Duration // steps before and after the yes, the time that passes, a step back
+		name string
+		// Steps before and after the yes, the time that passes, a step back.
+		before, after, pass, end time.Duration
 		covered                  bool
 	}{
 		{"no step", 0, 0, 59 * time.Minute, 0, true},

@@ -15,8 +15,8 @@ func Escape(s string) string {
 	return q[1 : len(q)-1]
 }
 
-// shown is Escape within quotes. Nothing is cut: a card that would be too long is
-// not shown at all, see MaxCard.
+// shown is Escape within quotes. It cuts nothing: a card that would be too long isn't shown
+// at all, see MaxCard.
 func shown(s string) string { return `"` + Escape(s) + `"` }
 
 func shownAll(ss []string) string {

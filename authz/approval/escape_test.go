@@ -50,9 +50,9 @@ func FuzzEscape(f *testing.F) {
 		if err != nil || back != s {
 			t.Fatalf("Escape(%q) = %q reads back as %q, %v", s, out, back, err)
 		}
-		card := Card(Request{Principal: s, Tool: s, Call: Call{Argv: []string{s, s}, Executable: s, Script: s, Cwd: s, Workspace: s,
+		card := Card(Request{Call: Call{Principal: s, Tool: s, Argv: []string{s, s}, Executable: s, Script: s, Called: []string{s, s}, Readers: []Operand{{Path: s}}, Cwd: s, Workspace: s,
 			EnvNames: []string{s}, EnvChanged: []string{s}, Absent: []string{s}, Libraries: []string{s}, Folders: []string{s}, EgressHosts: []string{s}, Capabilities: []string{s}, Stdin: s, StdinHead: s, Tier: s, Limits: s,
-			Operands: []Operand{{Path: s}}}, Why: []Why{{s, s, s}}})
+			Operands: []Operand{{Path: s}}, Why: []Why{{Policy: s, Reason: s, Where: s}}}})
 		for _, line := range strings.Split(card, "\n") {
 			for _, c := range []byte(line) {
 				if c < ' ' || c > '~' {

@@ -41,13 +41,13 @@ type Entry struct {
 	Expires  time.Time // an answer after it does not count
 	Answered time.Time // zero: Pending
 
-	// Yes are those who have said yes while it is pending, where it takes more.
+	// Yes are the approvers who have said yes while it is pending and needs more.
 	Yes []string
 
 	scoped *Standing // that its yes asked for; on its way to the call that waits
 }
 
-// Resolution is how an Entry ends.
+// Resolution is the end of an Entry.
 type Resolution struct {
 	State    string // not Pending
 	Approver string // must be there for Approved and Denied
@@ -62,25 +62,25 @@ type Book interface {
 	Open(ctx context.Context, e *Entry) error
 	// Resolve ends a pending entry if version is its current one, and returns
 	// what it is now when that is durable. If somebody was first it is fault.Busy
-	// "version_conflict", and a Book may return the entry with it.
+	// with ErrConflict, and a Book may return the entry with it.
 	Resolve(ctx context.Context, id string, version int64, r Resolution) (*Entry, error)
 	// Cover adds an entry that was approved before it was asked, by a standing
 	// grant. It returns when that is durable.
 	Cover(ctx context.Context, e *Entry, r Resolution) error
 	// Entry returns an entry without its Request, or fault.NotFound.
 	Entry(ctx context.Context, id string) (*Entry, error)
-	// Pending lists what has no answer.
+	// Pending lists the unanswered entries.
 	Pending(ctx context.Context) ([]Entry, error)
 }
 
-// Hub puts questions down in a Book and waits until any surface answers them.
-// One durable record per question, answered once: of two answers that race the
-// Book takes one, and the other is told so.
+// Hub writes questions into a Book and waits until any surface answers them. Each question
+// has one durable record and gets one answer: of two racing answers the Book takes one, and
+// the other approver is told so.
 //
-// An Entry is answered by [Hub.Resolve], ends as Expired when its time is over
-// and as Withdrawn when the call is cancelled. The sealed call waits in memory:
-// what was pending in an earlier process can never run, and [Hub.Expire], called
-// before the first question, says so in the Book.
+// An Entry is answered by [Hub.Resolve], ends as Expired when its time is over and as
+// Withdrawn when the call is cancelled. The sealed call waits in memory, so an earlier
+// process's pending calls can never run. [Hub.Expire], called before the first question,
+// says so in the Book.
 //
 // A yes may stand for further calls: see [Standing]. For looks for one before it
 // asks; each use of it is an entry of its own.
@@ -105,11 +105,11 @@ type waiter struct {
 	done bool       // one has counted; guarded by mu
 }
 
-// Question is what HubOptions.Judge is asked: may By say yes to this?
+// Question is the question to HubOptions.Judge: may By say yes to this?
 type Question struct {
 	By By
-	// Against says that By says no. Whoever may not say yes to a call, alone or with
-	// others, may not end it for others either.
+	// Against says that By says no. An approver who may not say yes to a call, alone or
+	// with others, may not end it for others either.
 	Against bool
 	Subject Subject
 	Request *Request
@@ -133,20 +133,22 @@ const (
 
 // HubOptions tune a Hub. The zero value is the strict one.
 type HubOptions struct {
-	// AllowSelf lets whoever asked for a call approve it. One credential is then
-	// enough for a sensitive call.
+	// AllowSelf lets the requester of a call approve it. One credential is then enough for
+	// a sensitive call.
 	AllowSelf bool
-	// Judge says whether an answer counts, by the permission that By holds at this
-	// moment and by policy. A no counts where it does not say No. Its error is given
-	// to whoever answers. With a Judge,
-	// who may approve their own calls is its to say, and AllowSelf is for it to
-	// read. Default: everybody but the requester.
+	// Judge says whether an answer counts, by the permission that By holds at this moment
+	// and by policy. A no counts unless it says No. The approver gets its error. A Judge
+	// also decides who may approve their own calls, and may read AllowSelf for that.
+	// Default: every caller but the requester.
 	Judge func(ctx context.Context, q Question) (Verdict, error)
 	// Clock is the host's. Default: a new one.
 	Clock *clock.Clock
 	// Record puts an act into the journal and returns when it is durable.
 	// Default: nowhere.
 	Record func(ctx context.Context, act, subject string, by By, detail map[string]string) error
+	// Quota refuses another entry in the journal for a yes that needs further ones.
+	// Default: there is no quota.
+	Quota func(principal string) error
 	// TestOnlyStep is called at the named steps "approval:asked" and
 	// "approval:answered", so that a test can kill the process there.
 	TestOnlyStep func(name string)
@@ -182,7 +184,7 @@ func (h *Hub) judge(ctx context.Context, q Question) (Verdict, error) {
 
 // ErrSelf is fault.Denied "self_approval".
 func ErrSelf() error {
-	return fault.New(fault.Denied, "self_approval", "answer approval", errors.New("whoever asked for a call may not approve it")).
+	return fault.New(fault.Denied, "self_approval", "answer approval", errors.New("the requester of a call may not approve it")).
 		WithHint("another principal with the permission to approve must answer")
 }
 
@@ -203,7 +205,9 @@ func (d *desk) Ask(ctx context.Context, q Request) (Answer, error) {
 		return ans, err
 	}
 	e := &Entry{Subject: d.subject, ID: ident.New(ident.Approval), Request: q, Scope: ScopeOnce, State: Pending, Version: 1, Created: now, Expires: now.Add(q.Timeout)}
-	if end, ok := ctx.Deadline(); ok { // the caller's time may be over before, and its date may be one of a clock that was set since
+	if end, ok := ctx.Deadline(); ok {
+		// The caller's time may be over before, and its date may be of a clock that was set
+		// since.
 		e.Expires = now.Add(max(time.Until(end), time.Nanosecond))
 	}
 	// The waiter stands there before the question can be seen.
@@ -235,8 +239,8 @@ func (d *desk) Ask(ctx context.Context, q Request) (Answer, error) {
 	return Answer{ID: e.ID}, ctx.Err()
 }
 
-// covered answers a question that a standing grant covers. All who gave it must
-// hold what it takes to give it at this moment, and for this call.
+// covered answers a question that a standing grant covers. All who gave it must still be
+// allowed to give it, at this moment and for this call.
 func (h *Hub) covered(ctx context.Context, sub Subject, q *Request, now time.Time) (Answer, bool, error) {
 	g := h.shelf.take(&sub, q, func(g *Standing) bool {
 		for _, by := range g.Voters {
@@ -270,8 +274,8 @@ func several(names []string) []string {
 	return names
 }
 
-// end closes the entry of a question whose ctx is over and returns what it has
-// become, which is somebody's answer if that was first.
+// end closes the entry of a question whose ctx is over. It returns the entry as it is now,
+// with an approver's answer if that was first.
 func (h *Hub) end(ctx context.Context, e *Entry) (*Entry, error) {
 	r := Resolution{State: Withdrawn, Detail: "the caller gave up"}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -279,13 +283,13 @@ func (h *Hub) end(ctx context.Context, e *Entry) (*Entry, error) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	got, err := h.book.Resolve(ctx, e.ID, e.Version, r)
-	if fault.ReasonOf(err) == reasonConflict {
+	if errors.Is(err, ErrConflict) {
 		return h.book.Entry(ctx, e.ID)
 	}
 	return got, err
 }
 
-// By is who answers, as the surface authenticated them.
+// By is the approver, as the surface authenticated them.
 type By struct {
 	Principal string
 	Surface   string
@@ -293,23 +297,23 @@ type By struct {
 	Device    string
 }
 
-// reasonConflict is the reason code of a change that was made for another version.
-const reasonConflict = "version_conflict"
+// ErrConflict is in the error of a Book for a change that was made for another version.
+var ErrConflict = errors.New("another request changed it first")
 
-// Resolve answers a pending entry in the name of by and returns it as it is
-// then: pending still, where policy wants another person's yes as well. version
-// is the one that the answer was made for, 0 whichever there is.
+// Resolve answers a pending entry in the name of by and returns the new entry, which is
+// still pending if policy also wants another person's yes. version is the one that the
+// answer was made for; 0 means any.
 //
-// It is fault.Busy "version_conflict" if the entry has an answer, is over or has
-// changed, fault.Denied "self_approval" if by asked for the call and now says yes to it,
+// It is fault.Busy "version_conflict" if the entry has an answer, is over or has changed,
+// fault.Denied "self_approval" if by asked for the call and now says yes to it,
 // fault.NotApproved "approval_expired" after its time, and fault.NotApproved
-// "approval_abandoned" if no call waits for it any more. In all of these the
-// answer changed nothing. A yes for further calls that the journal does not take
-// is a yes to this call alone, and the journal's error.
+// "approval_expired" if no call waits for it any more. In all of these cases the answer
+// changed nothing. If the journal doesn't take a yes for further calls, it is a yes to this
+// call alone, and Resolve returns the journal's error.
 func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Reply) (*Entry, error) {
 	op := fmt.Sprintf("answer approval %.80q", id)
 	if by.Principal == "" {
-		return nil, fault.New(fault.Denied, "no_approver", op, errors.New("nobody is known to answer"))
+		return nil, fault.New(fault.Denied, "no_approver", op, errors.New("no approver is named"))
 	}
 	e, err := h.book.Entry(ctx, id)
 	if err != nil {
@@ -318,21 +322,19 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	if version == 0 {
 		version = e.Version
 	}
-	h.mu.Lock()
-	w := h.waiting[id]
-	h.mu.Unlock()
+	w := h.waiter(id)
 	switch {
 	case e.State != Pending || e.Version != version:
-		return e, fault.New(fault.Busy, reasonConflict, op, fmt.Errorf("it is %s", e.State)).WithHint("read it again")
+		return e, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", e.State)).WithHint("read it again")
 	case !h.opt.Clock.Now().Before(e.Expires): // a clock that was set forward; the call itself waits by another
 		return e, fault.New(fault.NotApproved, "approval_expired", op, nil)
 	case w == nil:
-		return e, fault.New(fault.NotApproved, "approval_abandoned", op, errors.New("no call waits for it"))
+		return e, fault.New(fault.NotApproved, "approval_expired", op, errors.New("no call waits for it"))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done {
-		return e, fault.New(fault.Busy, reasonConflict, op, errors.New("it has an answer")).WithHint("read it again")
+		return e, fault.New(fault.Busy, "version_conflict", op, errors.New("it has an answer")).WithHint("read it again")
 	}
 	end := Resolution{State: Denied, Approver: by.Principal, Surface: by.Surface, Detail: r.Comment}
 	var g *Standing
@@ -393,9 +395,9 @@ func (h *Hub) Resolve(ctx context.Context, id string, version int64, by By, r Re
 	return got, err
 }
 
-// stand makes the reserved g stand as v: first in the journal, so that no receipt
-// names a grant that it does not have. One that was taken away meanwhile does not
-// stand, and the journal says so.
+// stand makes the reserved g stand as v: first in the journal, so that no receipt names a
+// grant that the journal lacks. A grant that was taken away meanwhile doesn't stand, and
+// the journal says so.
 func (h *Hub) stand(ctx context.Context, g *Standing, v Standing) error {
 	if err := h.record(ctx, "approval.grant", v.ID, v.By, v.detail()); err != nil {
 		h.shelf.release(g)
@@ -407,7 +409,7 @@ func (h *Hub) stand(ctx context.Context, g *Standing, v Standing) error {
 	return h.record(ctx, "approval.revoke", v.ID, v.By, map[string]string{"approval": v.Approval, "why": "grants were taken away while it was given"})
 }
 
-// life is how long a grant stands.
+// life returns how long a grant stands.
 func (w *waiter) life(g *Standing, asked time.Duration) time.Duration {
 	if g.Scope == ScopeTimed {
 		return asked
@@ -415,8 +417,8 @@ func (w *waiter) life(g *Standing, asked time.Duration) time.Duration {
 	return MaxStanding
 }
 
-// Expire ends everything that an earlier process left pending and returns how
-// much that was. It must be called before the first question.
+// Expire ends every entry that an earlier process left pending and returns their number.
+// Call it before the first question.
 func (h *Hub) Expire(ctx context.Context) (int, error) {
 	left, err := h.book.Pending(ctx)
 	if err != nil {
@@ -431,6 +433,22 @@ func (h *Hub) Expire(ctx context.Context) (int, error) {
 	return len(left), nil
 }
 
+// waiter returns the call that waits for the answer to a question, or nil.
+func (h *Hub) waiter(id string) *waiter {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waiting[id]
+}
+
+// Asked returns the request of a question whose call waits, as it is in memory.
+func (h *Hub) Asked(id string) (r Request, ok bool) {
+	w := h.waiter(id)
+	if w == nil {
+		return Request{}, false
+	}
+	return w.entry.Request, true
+}
+
 // Waiting returns how many calls wait for an answer.
 func (h *Hub) Waiting() int {
 	h.mu.Lock()
@@ -438,7 +456,7 @@ func (h *Hub) Waiting() int {
 	return len(h.waiting)
 }
 
-// answer is what the entry tells the call that waited. Only Approved is a yes.
+// answer returns the entry's answer for the waiting call. Only Approved is a yes.
 func (e *Entry) answer() Answer {
 	a := Answer{ID: e.ID, Approved: e.State == Approved, Approver: e.Approver, Surface: e.Surface, Approvers: several(e.Yes)}
 	if e.State == Denied {

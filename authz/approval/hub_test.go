@@ -46,7 +46,7 @@ func (m *memory) Resolve(_ context.Context, id string, version int64, r Resoluti
 	case m.fail != nil:
 		return nil, m.fail
 	case e.State != Pending || e.Version != version:
-		return nil, fault.New(fault.Busy, reasonConflict, "resolve", nil)
+		return nil, fault.New(fault.Busy, "version_conflict", "resolve", ErrConflict)
 	}
 	e.State, e.Approver, e.Surface, e.Detail, e.Answered = r.State, r.Approver, r.Surface, r.Detail, time.Now()
 	if r.Scope != "" {
@@ -149,7 +149,7 @@ func TestHubRace(t *testing.T) {
 					mu.Lock()
 					won = append(won, e)
 					mu.Unlock()
-				case fault.KindOf(err) != fault.Busy && fault.ReasonOf(err) != "approval_abandoned":
+				case fault.KindOf(err) != fault.Busy && fault.ReasonOf(err) != "approval_expired":
 					t.Errorf("the loser is told %v", err)
 				}
 			})
@@ -209,7 +209,7 @@ func TestHubRefuses(t *testing.T) {
 
 func TestHubSelf(t *testing.T) {
 	self := By{Principal: "uid:1000", Surface: "unix"}
-	// Saying no to oneself is nobody's loss.
+	// Saying no to oneself harms no one.
 	m := newMemory()
 	h := NewHub(m, HubOptions{})
 	got := asking(t.Context(), h)
@@ -301,7 +301,7 @@ func TestHubAfterRestart(t *testing.T) {
 	id := <-m.opened
 	// Another process over the same book: the first one's calls are gone.
 	h := NewHub(m, HubOptions{})
-	if _, err := h.Resolve(t.Context(), id, 0, By{Principal: "uid:0", Surface: "unix"}, Reply{Approve: true}); fault.ReasonOf(err) != "approval_abandoned" {
+	if _, err := h.Resolve(t.Context(), id, 0, By{Principal: "uid:0", Surface: "unix"}, Reply{Approve: true}); fault.ReasonOf(err) != "approval_expired" {
 		t.Errorf("an answer that nobody waits for: %v", err)
 	}
 	if n, err := h.Expire(t.Context()); n != 1 || err != nil {
@@ -369,7 +369,7 @@ func TestThousandRacers(t *testing.T) {
 				t.Error("the requester's yes counted")
 			case err == nil && e.Approver == by.Principal:
 				won.Add(1)
-			case reason == reasonConflict || reason == "approval_abandoned" || reason == "self_approval":
+			case reason == "version_conflict" || reason == "approval_expired" || reason == "self_approval":
 				lost.Add(1)
 			default:
 				t.Errorf("the loser is told %v", err)
@@ -391,18 +391,16 @@ func TestPromptTricks(t *testing.T) {
 	for _, trick := range []string{"\x1b[2J\x1b[H", "\x1b]0;title\x07", "\u202etxt.exe", "\u2066a\u2069", "a\u200bb", "\ufeff", "x\nApproval needed\n  capsule     sha256:00",
 		"\r  runs        \"true\"", "\x9b31m", "\u00ad", "\u2028", "\U000e0041", "\x08\x08\x08", "e\u0301", "раураl", "\xff\xfe", "\t\v\f\x00"} {
 		q := question()
-		q.Principal, q.Tool = trick, trick
-		q.Call = Call{Argv: []string{"true", trick}, Executable: "/bin/" + trick, Cwd: trick, Workspace: trick, EnvNames: []string{trick}, Stdin: trick, Tier: trick,
+		q.Call = Call{Principal: trick, Tool: trick, Argv: []string{"true", trick}, Executable: "/bin/" + trick, Cwd: trick, Workspace: trick, EnvNames: []string{trick}, Stdin: trick, Tier: trick,
 			EgressHosts: []string{trick}, Capabilities: []string{trick}, Limits: trick, Script: trick, Operands: []Operand{{Path: trick}}, Loose: []string{trick},
-			EnvChanged: []string{trick}, Absent: []string{trick}, Libraries: []string{trick}, Folders: []string{trick}}
-		q.Why = []Why{{Policy: trick, Reason: trick, Where: trick}}
+			EnvChanged: []string{trick}, Absent: []string{trick}, Libraries: []string{trick}, Folders: []string{trick},
+			Why: []Why{{Policy: trick, Reason: trick, Where: trick}}}
 		clean := question()
-		clean.Principal, clean.Tool = "x", "x"
-		clean.Call = Call{Argv: []string{"true", "x"}, Executable: "/bin/x", Cwd: "x", Workspace: "x", EnvNames: []string{"x"}, Stdin: "x", Tier: "x",
+		clean.Call = Call{Principal: "x", Tool: "x", Argv: []string{"true", "x"}, Executable: "/bin/x", Cwd: "x", Workspace: "x", EnvNames: []string{"x"}, Stdin: "x", Tier: "x",
 			EgressHosts: []string{"x"}, Capabilities: []string{"x"}, Limits: "x", Script: "x", Operands: []Operand{{Path: "x"}}, Loose: []string{"x"},
-			EnvChanged: []string{"x"}, Absent: []string{"x"}, Libraries: []string{"x"}, Folders: []string{"x"}}
-		clean.Why = []Why{{Policy: "x", Reason: "x", Where: "x"}}
-		p := Pattern{Tool: trick, Executable: trick, Argv: []PatternArg{{ArgExact, trick}, {ArgWithin, trick}, {ArgContent, trick}}, Cwd: trick, Workspace: trick,
+			EnvChanged: []string{"x"}, Absent: []string{"x"}, Libraries: []string{"x"}, Folders: []string{"x"},
+			Why: []Why{{Policy: "x", Reason: "x", Where: "x"}}}
+		p := Pattern{Tool: trick, Executable: trick, Argv: []PatternArg{{Kind: ArgExact, Text: trick}, {Kind: ArgWithin, Text: trick}, {Kind: ArgContent, Text: trick}}, Cwd: trick, Workspace: trick,
 			Stdin: trick, EgressHosts: []string{trick}, Capabilities: []string{trick}, Tier: trick}
 		card := Card(q)
 		if strings.Count(card, "\n") != strings.Count(Card(clean), "\n") {

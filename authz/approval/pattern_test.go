@@ -13,7 +13,7 @@ import (
 // sealed is a call as the kernel describes it.
 func sealed() Call {
 	return Call{
-		Argv: []string{"wc", "-l", "docs/a.txt"}, Executable: "/usr/bin/wc", Digest: canon.Sum([]byte("wc")), Kind: "other", System: true,
+		Principal: "u", Tool: "process.run", Argv: []string{"wc", "-l", "docs/a.txt"}, Executable: "/usr/bin/wc", Digest: canon.Sum([]byte("wc")), Kind: "other", System: true,
 		EnvDigest: canon.Sum([]byte("env")), EnvNames: []string{"PATH"}, Cwd: "/workspace", Workspace: "/home/alice/src", Stdin: "none",
 		Capabilities: []string{"process_exec", "filesystem_write"}, Tier: "c", Network: "fresh",
 		Bounds: Limits{Wall: 60e9, CPU: 60e9, Memory: 1 << 30, PIDs: 256, Output: 16 << 20, FileSize: 1 << 20, OpenFiles: 1024, Disk: 1 << 20, Inodes: 100},
@@ -77,7 +77,7 @@ func TestPatternBounds(t *testing.T) {
 	for i, name := range []string{"wall", "cpu", "memory", "pids", "output", "file_size", "open_files", "disk", "inodes"} {
 		tests = append(tests, change{"more " + name, false, func(c *Call) {
 			l := &c.Bounds
-			*[]*int64{&l.Wall, &l.CPU, &l.Memory, &l.PIDs, &l.Output, &l.FileSize, &l.OpenFiles, &l.Disk, &l.Inodes}[i]++
+			*[]*int64{(*int64)(&l.Wall), (*int64)(&l.CPU), &l.Memory, &l.PIDs, &l.Output, &l.FileSize, &l.OpenFiles, &l.Disk, &l.Inodes}[i]++
 		}})
 	}
 	for _, test := range tests {
@@ -109,6 +109,18 @@ func TestInterpretersGetNoPattern(t *testing.T) {
 		"make":              func(c *Call) { c.Executable = "/usr/bin/make" },
 		"find":              func(c *Call) { c.Executable = "/usr/bin/find" },
 		"a version of gcc":  func(c *Call) { c.Executable = "/usr/bin/gcc-14" },
+		"gcc of Debian":     func(c *Call) { c.Executable = "/usr/bin/x86_64-linux-gnu-gcc-12" },
+		"ld of Debian":      func(c *Call) { c.Executable = "/usr/bin/x86_64-linux-gnu-ld.bfd" },
+		"g++ of Debian":     func(c *Call) { c.Executable = "/usr/bin/aarch64-linux-gnu-g++-12" },
+		"vim of Debian":     func(c *Call) { c.Executable = "/usr/bin/vim.basic" },
+		"a small vim":       func(c *Call) { c.Executable = "/usr/bin/vim.tiny" },
+		"nc of Debian":      func(c *Call) { c.Executable = "/usr/bin/nc.openbsd" },
+		"aa-exec":           func(c *Call) { c.Executable, c.Argv = "/usr/bin/aa-exec", []string{"aa-exec", "a"} },
+		"a new program":     func(c *Call) { c.Executable, c.Argv = "/usr/bin/frobnicate", []string{"frobnicate", "a"} },
+		"several in one":    func(c *Call) { c.Executable = "/usr/bin/coreutils" },
+		"called coreutils":  func(c *Call) { c.Argv = []string{"coreutils", "--coreutils-prog=env", "a"} },
+		"sort":              func(c *Call) { c.Executable, c.Argv = "/usr/bin/sort", []string{"sort", "a"} },
+		"called vi":         func(c *Call) { c.Argv = []string{"/tmp/vi", "a"} },
 		"not the system's":  func(c *Call) { c.System = false },
 		"a stream":          func(c *Call) { c.Stdin = "stream" },
 		"no environment":    func(c *Call) { c.EnvDigest = canon.Digest{} },
@@ -169,7 +181,7 @@ func TestPatternOfTool(t *testing.T) {
 		t.Errorf("without content: %v", err)
 	}
 	for _, within := range [][]int{{0}, {1}, {6}, {-1}, {3, 99}} {
-		if _, err := NewPattern("fs.write_file", &c, Loosen{Within: within}); fault.ReasonOf(err) != "bad_position" {
+		if _, err := NewPattern("fs.write_file", &c, Loosen{Within: within}); fault.ReasonOf(err) != "invalid_input" {
 			t.Errorf("position %v: %v", within, err)
 		}
 	}
@@ -225,4 +237,81 @@ func FuzzPattern(f *testing.F) {
 			t.Errorf("%q fits", s)
 		}
 	})
+}
+
+// TestPatternNames: an exact argument names what it named when the pattern was made.
+func TestPatternNames(t *testing.T) {
+	digest := canon.Sum([]byte("x"))
+	file := func(c *Call, names ...string) {
+		for _, n := range names {
+			c.Operands = append(c.Operands, Operand{Path: "/workspace/" + n, Digest: digest})
+		}
+	}
+	folder := func(c *Call, names ...string) {
+		for _, n := range names {
+			c.Folders = append(c.Folders, "/workspace/"+n)
+		}
+	}
+	base := sealed()
+	base.Argv = []string{"rm", "-rf", "a", "./d/", "--list=l", "new", "b"}
+	base.Executable = "/usr/bin/rm"
+	file(&base, "a", "l", "b")
+	folder(&base, "d")
+	base.Absent = []string{"/workspace/new"}
+	p, err := NewPattern("process.run", &base, Loosen{Within: []int{6}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := p.Text(); !strings.Contains(text, `"a", a file`) || !strings.Contains(text, `"./d/", a FOLDER`) {
+		t.Errorf("the pattern is\n%s", text)
+	}
+	for name, x := range map[string]struct {
+		fits bool
+		f    func(*Call)
+	}{
+		"the same":                       {true, func(c *Call) { file(c, "a", "l"); folder(c, "d") }},
+		"other files and a new one":      {true, func(c *Call) { file(c, "a", "l", "new", "b"); folder(c, "d") }},
+		"a file is a folder":             {false, func(c *Call) { file(c, "l"); folder(c, "a", "d") }},
+		"a file is a link":               {false, func(c *Call) { file(c, "l"); folder(c, "d"); c.Loose = []string{"/workspace/a"} }},
+		"a file is gone":                 {false, func(c *Call) { file(c, "l"); folder(c, "d"); c.Absent = []string{"/workspace/a"} }},
+		"a file behind = is a folder":    {false, func(c *Call) { file(c, "a"); folder(c, "d", "l") }},
+		"a folder is a file":             {false, func(c *Call) { file(c, "a", "l", "d") }},
+		"nothing is a folder":            {false, func(c *Call) { file(c, "a", "l"); folder(c, "d", "new") }},
+		"a file is gone, and not listed": {false, func(c *Call) { file(c, "l"); folder(c, "d") }},
+	} {
+		c := base
+		c.Operands, c.Folders, c.Absent = nil, nil, nil
+		if x.f(&c); (p.Match("process.run", &c) == nil) != x.fits {
+			t.Errorf("%s: %v", name, p.Match("process.run", &c))
+		}
+	}
+}
+
+// TestPatternNamed: what an argument names is what the kernel found, however it is
+// spelled.
+func TestPatternNamed(t *testing.T) {
+	// A link of the system makes this /workspace/v/x.
+	const odd = "/usr/lib/ssl/certs/../../../workspace/v/x"
+	call := func(list func(*Call)) *Call {
+		c := sealed()
+		c.Executable, c.Argv = "/usr/bin/rm", []string{"rm", "-rf", odd, "b"}
+		c.Operands = []Operand{{Path: "/workspace/b"}}
+		list(&c)
+		c.Name(func(name string) string { return map[string]string{odd: "/workspace/v/x", "b": "/workspace/b"}[name] })
+		return &c
+	}
+	file := call(func(c *Call) { c.Operands = append(c.Operands, Operand{Path: "/workspace/v/x"}) })
+	p, err := NewPattern("process.run", file, Loosen{Within: []int{3}})
+	if err != nil || p.Argv[2].Names != namesFile || p.Argv[1].Names != "" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	for name, c := range map[string]*Call{
+		"a folder": call(func(c *Call) { c.Folders = []string{"/workspace/v/x"} }),
+		"a link":   call(func(c *Call) { c.Loose = []string{"/workspace/v/x"} }),
+		"absent":   call(func(c *Call) { c.Absent = []string{"/workspace/v/x"} }),
+	} {
+		if p.Match("process.run", c) == nil {
+			t.Errorf("%s fits", name)
+		}
+	}
 }

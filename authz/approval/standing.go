@@ -23,20 +23,22 @@ const (
 	maxPerRequester = 256            // grants at once
 )
 
-// Reply is a person's answer and how far it reaches. The zero Reply is no.
+// Reply is a person's answer and its reach. The zero Reply is no.
 type Reply struct {
 	Approve bool
 	Comment string
 	Scope   string        // ScopeOnce, the default, ScopeSession or ScopeTimed
 	For     time.Duration // of ScopeTimed: 1 s to MaxStanding
-	Uses    int64         // calls that a standing grant is good for, this one included; 0: not bounded
-	Pattern *Loosen       // further calls that fit this pattern; nil: those of this very capsule
+	// Uses bounds the calls that a standing grant is good for, this one included; 0: no
+	// bound.
+	Uses    int64
+	Pattern *Loosen // further calls that fit this pattern; nil: those of this very capsule
 }
 
-// Standing is a yes that stands for further calls: of one requester, under the
-// policy set that asked, until it expires, is used up or is revoked. It lives in
-// memory, so it ends with the process; no older copy of a file brings one back.
-// What it did is in the journal.
+// Standing is a yes that stands for further calls of one requester, under the policy set
+// that asked, until it expires, is used up or is revoked. It lives in memory, so it ends
+// with the process, and no older copy of a file brings it back. The journal has every use
+// of it.
 type Standing struct {
 	ID            string // "grt_" and 32 hexadecimal digits
 	Approval      string // the record that made it
@@ -44,7 +46,7 @@ type Standing struct {
 	Session       string // of ScopeSession
 	Requester     string
 	By            By       // who said yes last
-	Voters        []By     // all who said yes, with what they said it with; judged again at each use
+	Voters        []By     // all who said yes, and by which credential; judged at each use
 	Approvers     []string // their names
 	Tool          string
 	Capsule       canon.Digest // that it is bound to, zero with a Pattern
@@ -56,11 +58,13 @@ type Standing struct {
 	Uses          int64 // so far
 	MaxUses       int64 // 0: not bounded
 
-	due    clock.Due // it ends at Expires or after as much time, whichever is first
-	coming bool      // on the shelf, and covers nothing: its answer or its entry in the journal is not durable yet
+	due clock.Due // it ends at Expires or after as much time, whichever is first
+	// coming: it covers nothing yet, because its answer or its entry in the journal isn't
+	// durable.
+	coming bool
 }
 
-// terms is a Reply as more than one person must give it.
+// terms is the part of a Reply on which several people must agree.
 type terms struct {
 	scope   string
 	life    time.Duration
@@ -69,7 +73,7 @@ type terms struct {
 	pattern canon.Digest
 }
 
-// standing makes the grant that a reply to e asks for; nil for ScopeOnce.
+// standing returns the grant that a reply to e asks for; nil for ScopeOnce.
 func (r *Reply) standing(e *Entry) (*Standing, terms, error) {
 	const op = "approve for further calls"
 	scope := r.Scope
@@ -78,7 +82,7 @@ func (r *Reply) standing(e *Entry) (*Standing, terms, error) {
 	}
 	t := terms{scope: scope, uses: r.Uses, bound: r.Pattern != nil}
 	bad := func(format string, a ...any) (*Standing, terms, error) {
-		return nil, t, fault.New(fault.Usage, "bad_scope", op, fmt.Errorf(format, a...))
+		return nil, t, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf(format, a...))
 	}
 	switch {
 	case scope == ScopeOnce && (r.For != 0 || r.Uses != 0 || r.Pattern != nil):
@@ -99,7 +103,7 @@ func (r *Reply) standing(e *Entry) (*Standing, terms, error) {
 		t.life = r.For
 	}
 	q := &e.Request
-	s := &Standing{ID: ident.New(ident.Grant), Approval: e.ID, Scope: scope, Requester: e.Requester, Tool: q.Tool, PolicySet: q.PolicySet, MaxUses: r.Uses, Uses: 1}
+	s := &Standing{ID: ident.New(ident.Grant), Approval: e.ID, Scope: scope, Requester: e.Requester, Tool: q.Call.Tool, PolicySet: q.PolicySet, MaxUses: r.Uses, Uses: 1}
 	if scope == ScopeSession {
 		s.Session = e.Session
 	}
@@ -108,26 +112,26 @@ func (r *Reply) standing(e *Entry) (*Standing, terms, error) {
 		return s, t, nil
 	}
 	var err error
-	if s.Pattern, err = NewPattern(q.Tool, &q.Call, *r.Pattern); err == nil {
+	if s.Pattern, err = NewPattern(q.Call.Tool, &q.Call, *r.Pattern); err == nil {
 		s.PatternDigest, err = s.Pattern.Sum()
 	}
 	t.pattern = s.PatternDigest
 	return s, t, err
 }
 
-// covers reports whether s is good for a call at this moment.
+// covers reports whether s covers a call at this moment.
 func (s *Standing) covers(sub *Subject, q *Request, c *clock.Clock) bool {
 	switch {
 	case s.coming, s.Requester != sub.Requester || s.Requester == "" || s.Scope == ScopeSession && s.Session != sub.Session,
 		s.PolicySet != q.PolicySet || q.PolicySet.IsZero(), c.Past(s.due), s.spent():
 		return false
 	case s.Pattern != nil:
-		return s.Pattern.Match(q.Tool, &q.Call) == nil
+		return s.Pattern.Match(q.Call.Tool, &q.Call) == nil
 	}
 	return s.Capsule == q.Capsule && !s.Capsule.IsZero()
 }
 
-// detail is s for the journal.
+// detail returns s for the journal.
 func (s *Standing) detail() map[string]string {
 	d := map[string]string{"approval": s.Approval, "scope": s.Scope, "requester": s.Requester, "tool": s.Tool, "policy_set": s.PolicySet.String(),
 		"expires": s.Expires.UTC().Format(time.RFC3339), "max_uses": strconv.FormatInt(s.MaxUses, 10), "approvers": strings.Join(s.Approvers, " "), "surface": s.By.Surface}
@@ -156,8 +160,8 @@ type shelf struct {
 	all map[string][]*Standing // by requester; guarded by mu, and so is what they point to
 }
 
-// take uses one of the grants that cover a call, and returns a copy. may is asked
-// about each first, without locks.
+// take uses one of the grants that cover a call, and returns a copy. It first asks may
+// about each, without locks.
 func (s *shelf) take(sub *Subject, q *Request, may func(*Standing) bool) *Standing {
 	s.mu.Lock()
 	var fit []*Standing
@@ -192,9 +196,9 @@ func (s *shelf) has(requester, id string) bool {
 	return slices.ContainsFunc(s.all[requester], func(g *Standing) bool { return g.ID == id && !g.coming && !s.expired(g) })
 }
 
-// reserve puts g down as coming. From here on whoever takes grants away takes
-// this one as well: between the answer and its entry in the journal an emergency
-// stop must not miss it.
+// reserve puts g on the shelf as coming. From here on every removal of grants takes this
+// one as well: an emergency stop must not miss it between the answer and its entry in the
+// journal.
 func (s *shelf) reserve(g *Standing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +209,8 @@ func (s *shelf) reserve(g *Standing) {
 	s.all[g.Requester] = append(s.all[g.Requester], g)
 }
 
-// put makes what was reserved stand as v. It reports false if it was taken away meanwhile.
+// put makes the reserved grant stand as v. It reports false if that was taken away
+// meanwhile.
 func (s *shelf) put(g *Standing, v Standing) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,10 +222,10 @@ func (s *shelf) put(g *Standing, v Standing) bool {
 	return true
 }
 
-// release takes back what was reserved.
+// release drops a reserved grant.
 func (s *shelf) release(g *Standing) { s.remove(func(o *Standing) bool { return o == g }) }
 
-// full reports whether a requester has as many as there may be.
+// full reports whether a requester has as many grants as allowed.
 func (s *shelf) full(requester string) bool {
 	s.remove(s.expired)
 	s.mu.Lock()
@@ -236,11 +241,11 @@ func (s *shelf) full(requester string) bool {
 
 func (s *shelf) expired(g *Standing) bool { return !g.coming && s.clock.Past(g.due) }
 
-// spent reports whether g has no use left. It stays on the shelf until it
-// expires, so that its last use can be told from a revoked one.
+// spent reports whether g has no use left. A spent grant stays on the shelf until it
+// expires, so that it can be told from a revoked one.
 func (g *Standing) spent() bool { return g.MaxUses > 0 && g.Uses >= g.MaxUses }
 
-// remove takes away what which chooses, and returns copies.
+// remove takes away the grants that which chooses, and returns copies.
 func (s *shelf) remove(which func(*Standing) bool) (gone []Standing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +264,7 @@ func (s *shelf) remove(which func(*Standing) bool) (gone []Standing) {
 	return gone
 }
 
-// list returns copies of what stands, oldest first.
+// list returns copies of the standing grants, oldest first.
 func (s *shelf) list() (out []Standing) {
 	s.remove(s.expired)
 	s.mu.Lock()
@@ -283,8 +288,8 @@ func (s *shelf) list() (out []Standing) {
 // Standing lists the grants that stand, oldest first.
 func (h *Hub) Standing() []Standing { return h.shelf.list() }
 
-// Revoke ends a standing grant. It counts at once, and returns when the journal
-// has it. One that is not there is fault.NotFound "no_such_grant".
+// Revoke ends a standing grant. It counts at once, and returns when the journal has it. An
+// unknown one is fault.NotFound "no_such_grant".
 func (h *Hub) Revoke(ctx context.Context, id string, by By) (Standing, error) {
 	gone := h.shelf.remove(func(g *Standing) bool { return g.ID == id })
 	if len(gone) == 0 {
@@ -293,19 +298,17 @@ func (h *Hub) Revoke(ctx context.Context, id string, by By) (Standing, error) {
 	return gone[0], h.record(context.WithoutCancel(ctx), "approval.revoke", gone[0].ID, by, map[string]string{"approval": gone[0].Approval, "why": "revoked"})
 }
 
-// Drop ends the standing grants that which chooses, at once, and returns how many
-// they were. One that is being given at this moment is among them: its yes is for
-// that call alone. The journal has it from whoever calls, with what it is part of.
+// Drop ends the standing grants that which chooses, at once, and returns their number. A
+// grant that is just being given is among them: its yes is for that call alone. The caller
+// journals the drop, with the act that it is part of.
 func (h *Hub) Drop(which func(*Standing) bool) int { return len(h.shelf.remove(which)) }
 
-// Preview returns the pattern that an answer to a pending question would let
-// through, nil if it is bound to the capsule, and the reason why there cannot be one.
+// Preview returns the pattern that an answer to a pending question would let through, nil
+// if the answer is bound to the capsule, or the reason why there can be no pattern.
 func (h *Hub) Preview(id string, r Reply) (*Pattern, Request, error) {
-	h.mu.Lock()
-	w := h.waiting[id]
-	h.mu.Unlock()
+	w := h.waiter(id)
 	if w == nil {
-		return nil, Request{}, fault.New(fault.NotApproved, "approval_abandoned", "preview answer", errors.New("no call waits for it"))
+		return nil, Request{}, fault.New(fault.NotApproved, "approval_expired", "preview answer", errors.New("no call waits for it"))
 	}
 	s, _, err := r.standing(&w.entry)
 	if err != nil || s == nil {

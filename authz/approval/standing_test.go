@@ -37,7 +37,7 @@ func (n *notes) record(_ context.Context, act, subject string, by By, detail map
 // call is a question about a sealed call that the default policies ask about.
 func callQuestion(change func(*Call)) Request {
 	q := question()
-	q.Tool, q.Call = "process.run", sealed()
+	q.Call = sealed()
 	if change != nil {
 		change(&q.Call)
 	}
@@ -56,7 +56,7 @@ func askAnd(t *testing.T, m *memory, h *Hub, s Subject, q Request, r Reply) (rec
 		return rec, false, nil
 	case id := <-m.opened:
 		_, err = h.Resolve(t.Context(), id, 0, By{Principal: "uid:0", Surface: "unix"}, r)
-		if err != nil && fault.ReasonOf(err) != "disk" { // leave nobody waiting
+		if err != nil && fault.ReasonOf(err) != "disk" { // leave no call waiting
 			_, _ = h.Resolve(t.Context(), id, 0, By{Principal: "uid:0", Surface: "unix"}, Reply{})
 		}
 		return <-got, true, err
@@ -86,13 +86,13 @@ func TestScopes(t *testing.T) {
 		{name: "another policy set", reply: Reply{Approve: true, Scope: ScopeTimed, For: time.Hour}, q: func(q *Request) { q.PolicySet = canon.Sum([]byte("new")) }, scope: ScopeTimed},
 		{name: "no more uses", reply: Reply{Approve: true, Scope: ScopeSession, Uses: 1}, scope: ScopeSession},
 		{name: "one more use", reply: Reply{Approve: true, Scope: ScopeSession, Uses: 2}, covered: true, scope: ScopeSession},
-		{name: "time without an end", reply: Reply{Approve: true, Scope: ScopeTimed}, reason: "bad_scope"},
-		{name: "too long", reply: Reply{Approve: true, Scope: ScopeTimed, For: MaxStanding + 1}, reason: "bad_scope"},
-		{name: "negative", reply: Reply{Approve: true, Scope: ScopeTimed, For: -time.Hour}, reason: "bad_scope"},
-		{name: "for ever", reply: Reply{Approve: true, Scope: "always"}, reason: "bad_scope"},
-		{name: "once with a pattern", reply: Reply{Approve: true, Pattern: &Loosen{}}, reason: "bad_scope"},
-		{name: "negative uses", reply: Reply{Approve: true, Scope: ScopeSession, Uses: -1}, reason: "bad_scope"},
-		{name: "session with a time", reply: Reply{Approve: true, Scope: ScopeSession, For: time.Hour}, reason: "bad_scope"},
+		{name: "time without an end", reply: Reply{Approve: true, Scope: ScopeTimed}, reason: "invalid_input"},
+		{name: "too long", reply: Reply{Approve: true, Scope: ScopeTimed, For: MaxStanding + 1}, reason: "invalid_input"},
+		{name: "negative", reply: Reply{Approve: true, Scope: ScopeTimed, For: -time.Hour}, reason: "invalid_input"},
+		{name: "for ever", reply: Reply{Approve: true, Scope: "always"}, reason: "invalid_input"},
+		{name: "once with a pattern", reply: Reply{Approve: true, Pattern: &Loosen{}}, reason: "invalid_input"},
+		{name: "negative uses", reply: Reply{Approve: true, Scope: ScopeSession, Uses: -1}, reason: "invalid_input"},
+		{name: "session with a time", reply: Reply{Approve: true, Scope: ScopeSession, For: time.Hour}, reason: "invalid_input"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m, n := newMemory(), &notes{}
@@ -159,7 +159,8 @@ func TestStandingEnds(t *testing.T) {
 				t.Error(n)
 			}
 		},
-		"time": func(_ *testing.T, _ *Hub, g Standing) { <-time.After(time.Until(g.Expires)) }, // of the bubble
+		// The time of the bubble.
+		"time": func(_ *testing.T, _ *Hub, g Standing) { <-time.After(time.Until(g.Expires)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -325,6 +326,38 @@ func TestTwoPeople(t *testing.T) {
 	}
 }
 
+// TestEveryVoteMustBeEnough: where policy says of one person that their yes takes more
+// than another's, it does in whichever order they answer.
+func TestEveryVoteMustBeEnough(t *testing.T) {
+	for _, order := range [][]string{{"uid:2", "uid:3", "uid:4"}, {"uid:3", "uid:2", "uid:4"}, {"uid:3", "uid:4"}} {
+		m := newMemory()
+		h := NewHub(m, HubOptions{Judge: func(_ context.Context, q Question) (Verdict, error) {
+			need := 2
+			if q.By.Principal == "uid:2" { // counts among three only
+				need = 3
+			}
+			if len(q.Approvers) < need {
+				return More, nil
+			}
+			return Yes, nil
+		}})
+		got := asking(t.Context(), h)
+		id := <-m.opened
+		for i, who := range order {
+			want := Pending
+			if i == len(order)-1 {
+				want = Approved
+			}
+			if e, err := h.Resolve(t.Context(), id, 0, By{Principal: who}, Reply{Approve: true}); err != nil || e.State != want {
+				t.Fatalf("%q, %s: %+v, %v, want %s", order, who, e, err, want)
+			}
+		}
+		if v := (<-got).View(); v.Answer != Approved || !slices.Equal(v.Approvers, order) {
+			t.Errorf("%q: %+v", order, v)
+		}
+	}
+}
+
 // TestVotesAreJudgedAgain: the yes of a token that was revoked counts neither
 // with the next one nor in what stands.
 func TestVotesAreJudgedAgain(t *testing.T) {
@@ -382,4 +415,50 @@ func TestTooManyGrants(t *testing.T) {
 	if _, _, err := askAnd(t, m, h, subject, callQuestion(nil), Reply{Approve: true, Scope: ScopeSession}); fault.ReasonOf(err) != "too_many_grants" {
 		t.Error(err)
 	}
+}
+
+// TestVotesAreBounded: of each person the newest yes counts, and one that takes another
+// is an entry in the journal only as far as its giver may add one.
+func TestVotesAreBounded(t *testing.T) {
+	m, n, full := newMemory(), &notes{}, false
+	h := NewHub(m, HubOptions{Record: n.record, Quota: func(string) error {
+		if full {
+			return fault.New(fault.Unavailable, "quota_journal", "test", nil)
+		}
+		return nil
+	}, Judge: func(_ context.Context, q Question) (Verdict, error) {
+		if len(q.Approvers) < 2 {
+			return More, nil
+		}
+		return Yes, nil
+	}})
+	got := asking(t.Context(), h)
+	id := <-m.opened
+	yes := func(who string, r Reply) (*Entry, error) {
+		r.Approve = true
+		return h.Resolve(t.Context(), id, 0, By{Principal: who, Surface: "unix"}, r)
+	}
+	for i := range 5 {
+		if _, err := yes("uid:1", Reply{Scope: ScopeTimed, For: time.Duration(60+i) * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.mu.Lock()
+	kept := len(h.waiting[id].yes)
+	h.mu.Unlock()
+	if kept != 1 || len(n.acts) != 5 {
+		t.Errorf("%d yeses are kept, the journal has %q", kept, n.acts)
+	}
+	full = true
+	if _, err := yes("uid:1", Reply{}); fault.ReasonOf(err) != "quota_journal" || len(n.acts) != 5 {
+		t.Errorf("past the quota: %v, %q", err, n.acts)
+	}
+	// Terms that were given up count no more, the newest do, and the last yes needs no room.
+	if e, err := yes("uid:2", Reply{Scope: ScopeTimed, For: 60 * time.Second}); fault.ReasonOf(err) != "quota_journal" {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if e, err := yes("uid:2", Reply{Scope: ScopeTimed, For: 64 * time.Second}); err != nil || e.State != Approved {
+		t.Errorf("%+v, %v", e, err)
+	}
+	<-got
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -20,10 +21,9 @@ import (
 // A text that is longer than the screen is shown page by page, and the digits
 // come behind the last page: an answer is to something that was on the screen.
 //
-// It reads byte by byte and not past the line, so what follows on In is left
-// for others. Where In has a read deadline (a pollable file), the end of ctx
-// interrupts the read; where it has none, Ask returns and the read ends with
-// the next line, whose answer is thrown away.
+// It reads byte by byte and not past the line, so what follows on In is left for others. If
+// In has a read deadline (a pollable file), the end of ctx interrupts the read. If it has
+// none, Ask returns, and the read ends with the next line, which it throws away.
 //
 // The caller keeps other programs of its own from writing to a real terminal
 // meanwhile, and must not give the program's own stdin as In.
@@ -32,13 +32,13 @@ type Terminal struct {
 	Out  io.Writer
 	Name string // who sits there, for the record
 
-	Rows, Columns int    // of the screen; 0: it has no bounds
-	Discard       func() // throws away what was typed ahead; nil: nothing can be
+	Size    func() (rows, columns int) // of the screen now, asked for each page; nil: it has no bounds
+	Discard func()                     // throws away what was typed ahead; nil: nothing can be
 }
 
 var _ Approver = (*Terminal)(nil)
 
-// maxAnswer is the longest line that is looked at, in bytes.
+// maxAnswer is the longest line that Ask reads, in bytes.
 const maxAnswer = 512
 
 // Ask shows r and reads one line. A line that is not the digits is a no, and its
@@ -62,7 +62,7 @@ func (t *Terminal) Ask(ctx context.Context, r Request) (Answer, error) {
 	return ans, nil
 }
 
-// comment is what a line that is not the digits says beside no.
+// comment returns the comment in a line that isn't the digits.
 func comment(line string) string {
 	line = strings.TrimSpace(line)
 	if strings.Trim(line, "0123456789") == "" { // digits of a slip
@@ -82,18 +82,19 @@ func (t *Terminal) Confirm(ctx context.Context, text, what string) (yes bool, ty
 	if t.In == nil || t.Out == nil {
 		return false, "", errors.New("no terminal")
 	}
-	pages := t.pages(text)
-	for i, page := range pages {
-		if err := t.say(page); err != nil {
+	for n := 1; ; n++ {
+		pages := t.pages(text)
+		if err := t.say(pages[0]); err != nil {
 			return false, "", err
 		}
-		if i == len(pages)-1 {
+		if len(pages) == 1 {
 			break
 		}
-		line, ok, err := t.line(ctx, fmt.Sprintf("-- page %d of %d: Enter shows the next, anything else denies -- ", i+1, len(pages)))
+		line, ok, err := t.line(ctx, fmt.Sprintf("-- page %d of %d: Enter shows the next, anything else denies -- ", n, n-1+len(pages)))
 		if line != "" || !ok || err != nil {
-			return false, line, err
+			return false, "", err // the typed text goes no further
 		}
+		text = strings.Join(pages[1:], "") // cut again, for the screen as it is by then
 	}
 	code := newCode()
 	line, ok, err := t.line(ctx, fmt.Sprintf("\nType %s to %s", code, what))
@@ -114,8 +115,8 @@ func (t *Terminal) say(s string) error {
 	return nil
 }
 
-// line prompts for one line. It is not ok if the input ended before the line did:
-// then no person finished it.
+// line prompts for one line. ok is false if the input ended before the line did: then no
+// person finished it.
 func (t *Terminal) line(ctx context.Context, prompt string) (line string, ok bool, err error) {
 	if t.Discard != nil {
 		t.Discard()
@@ -134,14 +135,15 @@ func (t *Terminal) line(ctx context.Context, prompt string) (line string, ok boo
 	return strings.TrimSpace(line), err == nil, nil
 }
 
-// pages cuts a text for the screen. A line that is too long goes on behind a mark
-// which no row of a card begins with, so that none can be made to look like another.
+// pages cuts a text for the screen. A line that is too long goes on behind a mark that no
+// row of a card begins with, so no line can be made to look like another.
 func (t *Terminal) pages(text string) []string {
-	if t.Rows == 0 || t.Columns == 0 {
+	if t.Size == nil {
 		return []string{text}
 	}
+	atOnce, columns := t.Size()
 	const mark = "    > "
-	width := max(t.Columns-1, len(mark)+16)
+	width := max(columns-1, len(mark)+16)
 	var rows []string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -155,7 +157,7 @@ func (t *Terminal) pages(text string) []string {
 		}
 	}
 	const prompt = 3 // rows that the question takes
-	height := max(t.Rows-prompt, 4)
+	height := max(atOnce-prompt, 4)
 	var out []string
 	for page := range slices.Chunk(rows, height) {
 		out = append(out, strings.Join(page, ""))
@@ -198,8 +200,8 @@ func (t *Terminal) readLine(ctx context.Context) (string, error) {
 	}
 }
 
-// readLine returns the line without its newline. Of a long line the rest is
-// read and dropped.
+// readLine returns the line without its newline. It reads and drops the rest of a long
+// line.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
 	var b [1]byte
@@ -219,14 +221,14 @@ func readLine(in io.Reader) (string, error) {
 	}
 }
 
-// MaxCard is the longest card, in bytes. A call that needs a longer one is not put
-// to a person: see Resolve.
+// MaxCard is the longest card, in bytes. Resolve puts no call to a person that needs a
+// longer one.
 const MaxCard = 256 << 10
 
-// Card is the request as plain ASCII text: what will run, with which digest,
-// where, what it can reach, and which policies ask. It names everything that
-// policy and person decide on, however much that is. Content is there by digest:
-// of files, and of a sealed standard input behind its first MaxStdinHead bytes.
+// Card returns the request as plain ASCII text: the program and its digest, the place, its
+// reach, and the policies that ask. It names everything that policy and person decide on,
+// however much that is. Digests stand for content: of files, and of a sealed standard input
+// behind its first MaxStdinHead bytes.
 func Card(r Request) string {
 	var b strings.Builder
 	row := func(name, format string, a ...any) {
@@ -245,11 +247,17 @@ func Card(r Request) string {
 	c := &r.Call
 	b.WriteString("\nApproval needed\n")
 	row("capsule", "%s", r.Capsule)
-	row("asked by", "%s for %s", Escape(r.Principal), Escape(r.Tool))
+	row("asked by", "%s for %s", Escape(c.Principal), Escape(c.Tool))
 	list("runs", c.Argv)
 	row("program", "%s %s", shown(c.Executable), c.Digest)
 	if c.Script != "" {
 		row("script", "%s %s", shown(c.Script), c.ScriptDigest)
+	}
+	for _, o := range c.Readers {
+		row("read by", "%s %s", shown(o.Path), o.Digest)
+	}
+	if c.renamed() {
+		list("called", c.Called)
 	}
 	for _, o := range c.Operands {
 		row("file", "%s %s", shown(o.Path), o.Digest)
@@ -297,7 +305,7 @@ func Card(r Request) string {
 	if c.Limits != "" {
 		row("limits", "%s", Escape(c.Limits))
 	}
-	for _, w := range r.Why {
+	for _, w := range c.Why {
 		reason := w.Reason
 		if reason == "" {
 			reason = "the policy gives no reason"
@@ -308,7 +316,19 @@ func Card(r Request) string {
 	return b.String()
 }
 
-// maxLine is how long a row may be that holds more than one item, in bytes.
+// renamed reports whether the program is told more than its own name: another name, which
+// programs with several purposes act on, or the arguments that scripts add.
+func (c *Call) renamed() bool {
+	switch {
+	case len(c.Called) != 1:
+		return len(c.Called) > 1
+	case strings.Contains(c.Called[0], "/"):
+		return c.Called[0] != c.Executable
+	}
+	return c.Called[0] != path.Base(c.Executable)
+}
+
+// maxLine bounds a row that holds more than one item, in bytes.
 const maxLine = 160
 
 func workspace(c *Call) string {

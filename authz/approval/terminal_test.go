@@ -13,8 +13,8 @@ import (
 	"palyra/internal/canon"
 )
 
-// person is somebody at a terminal: reads what was shown, and types what answer
-// makes of it when there is a question.
+// person sits at a terminal: it reads the screen and, at a question, types what answer
+// makes of it.
 type person struct {
 	shown  strings.Builder
 	answer func(shown string) string
@@ -117,7 +117,7 @@ func TestPages(t *testing.T) {
 		}
 		return code(s) + "\n"
 	}}
-	a, err := (&Terminal{In: p, Out: p, Rows: 24, Columns: 80}).Ask(t.Context(), q)
+	a, err := (&Terminal{In: p, Out: p, Size: screen(24, 80)}).Ask(t.Context(), q)
 	if err != nil || !a.Approved || turned < 8 || !strings.Contains(p.shown.String(), "LAST") {
 		t.Errorf("%+v, %v after %d pages", a, err, turned)
 	}
@@ -131,9 +131,51 @@ func TestPages(t *testing.T) {
 	}
 	for _, answer := range []string{"q\n", "0000\n", ""} {
 		p := &person{answer: func(string) string { return answer }}
-		if a, err := (&Terminal{In: p, Out: p, Rows: 24, Columns: 80}).Ask(t.Context(), q); err != nil || a.Approved || strings.Contains(p.shown.String(), "Type ") {
+		if a, err := (&Terminal{In: p, Out: p, Size: screen(24, 80)}).Ask(t.Context(), q); err != nil || a.Approved || a.Comment != "" || strings.Contains(p.shown.String(), "Type ") {
 			t.Errorf("%q on the first page: %+v, %v", answer, a, err)
 		}
+	}
+}
+
+// screen is a Terminal's Size.
+func screen(rows, columns int) func() (int, int) {
+	return func() (int, int) { return rows, columns }
+}
+
+// TestShrunkScreen: a page is cut for the screen that it is shown on, and a screen that
+// shrinks leaves nothing out.
+func TestShrunkScreen(t *testing.T) {
+	q := question()
+	q.Call.Argv = append(slicesOf(200, "junk"), strings.Repeat("x", 500), "LAST")
+	rows, columns := 40, 120
+	at := 0
+	var words string // that were shown, without what cutting adds
+	p := &person{}
+	p.answer = func(s string) string {
+		page := p.shown.String()[at:]
+		at = p.shown.Len()
+		body, _, _ := strings.Cut(page, "-- page ")
+		body, _, _ = strings.Cut(body, "\nType ")
+		if n := strings.Count(body, "\n"); n > rows-3 {
+			t.Errorf("%d rows on a screen of %d", n, rows)
+		}
+		for line := range strings.Lines(body) {
+			if len(line) > columns {
+				t.Errorf("%d columns on a screen of %d: %q", len(line), columns, line)
+			}
+			words += strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "    > ")
+		}
+		if rows, columns = max(rows-10, 8), max(columns-30, 30); strings.HasSuffix(s, "-- ") {
+			return "\n"
+		}
+		return code(s) + "\n"
+	}
+	a, err := (&Terminal{In: p, Out: p, Size: func() (int, int) { return rows, columns }}).Ask(t.Context(), q)
+	if err != nil || !a.Approved {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if want := strings.ReplaceAll(Card(q), "\n", ""); words != want {
+		t.Errorf("shown: %q, want %q", words, want)
 	}
 }
 
@@ -214,25 +256,33 @@ func TestCard(t *testing.T) {
 	exe, script, operand := canon.Sum([]byte("exe")), canon.Sum([]byte("script")), canon.Sum([]byte("operand"))
 	stdin := canon.Sum([]byte("stdin"))
 	card := Card(Request{
-		Decision: decision, Capsule: capsule, PolicySet: policySet, Principal: `Palyra::User::"alice"`, Tool: "process.run",
+		Decision: decision, Capsule: capsule, PolicySet: policySet,
 		Call: Call{
+			Principal: `Palyra::User::"alice"`, Tool: "process.run",
 			Argv: []string{"/usr/bin/cc", "-o", "a b", "evil\nApproval needed"}, Executable: "/usr/bin/x86_64-linux-gnu-gcc-14", Digest: exe,
-			Script: "/srv/tool", ScriptDigest: script, Operands: []Operand{{"/workspace/in.c", operand}}, EnvNames: []string{"LANG"}, EnvChanged: []string{"PATH=/workspace/bin\n"},
+			Script: "/srv/tool", ScriptDigest: script, Readers: []Operand{{Path: "/usr/bin/rea\nder", Digest: operand}}, Called: []string{"/tmp/cc", "x\n"}, Operands: []Operand{{Path: "/workspace/in.c", Digest: operand}}, EnvNames: []string{"LANG"}, EnvChanged: []string{"PATH=/workspace/bin\n"},
 			Absent: []string{"/workspace/late"}, Folders: []string{"/workspace/src"}, Libraries: []string{"/workspace/lib"},
 			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org"}, Capabilities: []string{"network", "process_exec"},
-			Planted: []Planted{{".git/hooks/x\n", "hook", "git runs it"}},
+			Planted: []Planted{{Path: ".git/hooks/x\n", Kind: "hook", Why: "git runs it"}},
 			Stdin:   "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
+			Why: []Why{{Policy: "host_write_unless_approved", Reason: "the program can write", Where: "30-sensitive.cedar:29"}, {Policy: "mine", Where: "x.cedar:1"}},
 		},
-		Why: []Why{{"host_write_unless_approved", "the program can write", "30-sensitive.cedar:29"}, {"mine", "", "x.cedar:1"}},
 	})
 	for _, want := range []string{
-		capsule.String(), policySet.String(), exe.String(), script.String(), operand.String(), // what is bound
-		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`, // what runs
-		`"/workspace"`, `"/home/alice/src", WRITABLE`, `"example.org"`, "network, process_exec", `"LANG"`, "sealed", "wall 30s", // where, with what
-		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]", // what it reads
-		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late"`, `NOT HELD    what is in "/workspace/src" when it runs`, `NOT HELD    libraries from "/workspace/lib"`, // what is loose
+		// The bound digests.
+		capsule.String(), policySet.String(), exe.String(), script.String(), operand.String(),
+		// The program and its arguments.
+		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`,
+		`read by     "/usr/bin/rea\nder" ` + operand.String(), `called      "/tmp/cc" "x\n"`,
+		// The place and the limits.
+		`"/workspace"`, `"/home/alice/src", WRITABLE`, `"example.org"`, "network, process_exec", `"LANG"`, "sealed", "wall 30s",
+		// Its input.
+		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]",
+		// The parts that aren't held.
+		`set to      "PATH=/workspace/bin\n"`, `NOT THERE   "/workspace/late"`, `NOT HELD    what is in "/workspace/src" when it runs`, `NOT HELD    libraries from "/workspace/lib"`,
 		`DANGER      ".git/hooks/x\n": git runs it (hook)`,
-		"the program can write (policy host_write_unless_approved, 30-sensitive.cedar:29)", "gives no reason (policy mine", // why
+		// The reasons.
+		"the program can write (policy host_write_unless_approved, 30-sensitive.cedar:29)", "gives no reason (policy mine",
 	} {
 		if !strings.Contains(card, want) {
 			t.Errorf("card lacks %s\n%s", want, card)
@@ -262,6 +312,8 @@ func TestCardHidesNothing(t *testing.T) {
 		"absent":        {Absent: append(slicesOf(5000, "junk"), last)},
 		"folder":        {Folders: append(slicesOf(5000, "junk"), last)},
 		"library":       {Libraries: append(slicesOf(5000, "junk"), last)},
+		"reader":        {Readers: append(make([]Operand, 100), Operand{Path: last})},
+		"name":          {Called: append(slicesOf(5000, "junk"), last)},
 		"capability":    {Capabilities: append(slicesOf(5000, "junk"), last)},
 	} {
 		if card := Card(Request{Call: c}); !strings.Contains(card, last) || strings.Contains(card, "NOT SHOWN") {

@@ -8,15 +8,15 @@ import (
 	"palyra/internal/fault"
 )
 
-// vote is one person's yes where it takes more, with the credential that it was
-// given with: both are judged again when the last yes comes.
+// vote is one person's yes to a question that needs more, with its credential: both are
+// judged again when the last yes comes.
 type vote struct {
 	by    By
 	terms terms
 }
 
-// vote judges a yes. It returns the grant that it asks for, who has said yes to
-// the same, and whether another person has to. The caller holds w.mu.
+// vote judges a yes. It returns the grant that the yes asks for, those who said yes to the
+// same, and whether another person has to. The caller holds w.mu.
 func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing, voters []By, more bool, err error) {
 	const op = "answer approval"
 	g, t, err := r.standing(&w.entry)
@@ -26,51 +26,67 @@ func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing
 	if g != nil && h.shelf.full(w.entry.Requester) {
 		return nil, nil, false, fault.New(fault.Busy, "too_many_grants", op, fmt.Errorf("%q has %d", w.entry.Requester, maxPerRequester))
 	}
-	voters = append(h.concurring(ctx, w, t, by.Principal), by)
+	others, enough := h.concurring(ctx, w, t, by.Principal)
+	voters = append(others, by)
 	verdict, err := h.judge(ctx, w.question(by, t, voters))
 	switch {
 	case err != nil:
 		return nil, nil, false, err
-	case verdict == Yes:
+	case verdict == Yes && enough:
 		return g, voters, false, nil
-	case verdict != More:
+	case verdict == No:
 		return nil, nil, false, fault.New(fault.Denied, "not_permitted", op, nil)
 	}
 	if slices.Contains(w.yes, vote{by, t}) {
 		return nil, voters, true, nil
+	}
+	// Each yes in other terms is another entry of the journal.
+	if h.opt.Quota != nil {
+		if err := h.opt.Quota(by.Principal); err != nil {
+			return nil, nil, false, err
+		}
 	}
 	err = h.record(ctx, "approval.concur", w.entry.ID, by, map[string]string{"requester": w.entry.Requester, "capsule": w.entry.Request.Capsule.String(),
 		"scope": t.scope, "surface": by.Surface})
 	if err != nil {
 		return nil, nil, false, err
 	}
-	w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by.Principal == by.Principal && v.terms == t })
+	// The newest vote counts.
+	w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by.Principal == by.Principal })
 	w.yes = append(w.yes, vote{by, t})
 	return nil, voters, true, nil
 }
 
-// concurring returns who else has said yes to the same and may say so at this
-// moment, with the credential that they said it with. A yes of others is
-// forgotten: it takes another one. The caller holds w.mu.
-func (h *Hub) concurring(ctx context.Context, w *waiter, t terms, but string) []By {
-	var others []By
+// concurring returns the others who said yes to the same and may still say so, with their
+// credentials, and whether each of those yeses is enough beside the others and but's. It
+// forgets a yes that is no longer permitted: another must replace it. The caller holds
+// w.mu.
+func (h *Hub) concurring(ctx context.Context, w *waiter, t terms, but string) (others []By, enough bool) {
 	for _, v := range w.yes {
 		if v.terms == t && v.by.Principal != but {
 			others = append(others, v.by)
 		}
 	}
-	all := append(slices.Clone(others), By{Principal: but})
-	return slices.DeleteFunc(others, func(by By) bool {
-		verdict, err := h.judge(ctx, w.question(by, t, all))
-		gone := err != nil || verdict == No
-		if gone {
-			w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by == by })
+	for { // with fewer voters the answer about the rest may be another
+		all := append(slices.Clone(others), By{Principal: but})
+		enough = true
+		left := slices.DeleteFunc(slices.Clone(others), func(by By) bool {
+			verdict, err := h.judge(ctx, w.question(by, t, all))
+			enough = enough && verdict == Yes
+			gone := err != nil || verdict == No
+			if gone {
+				w.yes = slices.DeleteFunc(w.yes, func(v vote) bool { return v.by == by })
+			}
+			return gone
+		})
+		if len(left) == len(others) {
+			return others, enough
 		}
-		return gone
-	})
+		others = left
+	}
 }
 
-// question is whether by may say yes, with voters.
+// question asks whether by may say yes, with voters.
 func (w *waiter) question(by By, t terms, voters []By) Question {
 	return Question{By: by, Subject: w.entry.Subject, Request: &w.entry.Request, Scope: t.scope, Pattern: t.bound, Approvers: namesOf(voters)}
 }
@@ -84,11 +100,9 @@ func namesOf(voters []By) (names []string) {
 	return names
 }
 
-// Yes returns who has said yes to a question that waits for more.
+// Yes returns those who said yes to a question that waits for more.
 func (h *Hub) Yes(id string) (names []string) {
-	h.mu.Lock()
-	w := h.waiting[id]
-	h.mu.Unlock()
+	w := h.waiter(id)
 	if w == nil {
 		return nil
 	}

@@ -47,7 +47,8 @@ func TestClockSteps(t *testing.T) {
 				}
 			}
 			step = 0
-			mono += 2 * 365 * 24 * time.Hour // what was made while the clock was ahead is kept until it is that late
+			// A nonce seen while the clock was ahead is kept until that time comes.
+			mono += 2 * 365 * 24 * time.Hour
 			if err := v.Verify(fresh(), capsule, spec); err != nil {
 				t.Error(err)
 			}

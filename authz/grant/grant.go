@@ -1,18 +1,17 @@
 // Package grant is the sealed value that says a capsule may run.
 //
-// Others can hold, send and verify a [Grant]; only packages below authz can
-// make one that verifies. The zero Grant is refused everywhere.
+// Every package can hold, send and verify a [Grant]; only packages below authz can make one
+// that verifies. The zero Grant is refused everywhere.
 //
-// A grant binds a capsule digest, a Spec digest, a decision id, an expiry and a
-// nonce. [Verifier] checks all of them and refuses a nonce it has seen. A grant
-// expires by the wall clock; its nonce is forgotten when that says so and the
-// monotonic clock, too, so that a clock which is set forward and back again
-// brings no grant back.
+// A grant binds a capsule digest, a Spec digest, a decision id, an expiry and a nonce.
+// [Verifier] checks all of them and refuses a nonce it has seen. A grant expires by the
+// wall clock. The Verifier forgets its nonce only when the monotonic clock says so, too:
+// setting the clock forward and back again brings no grant back.
 //
 // # What it does not protect against
 //
-// A clock that is set back to before the end of a grant whose nonce was forgotten.
-// Only who holds the key, and can mint another, has the bytes of that grant.
+// A clock that is set back to before the end of a grant whose nonce was forgotten. Only the
+// holders of the key have the bytes of that grant, and they can mint another.
 package grant
 
 import (
@@ -27,18 +26,18 @@ import (
 // Grant is the permission to run one Spec once.
 type Grant = mint.Grant
 
-// Key is shared by the one who grants and the runner who verifies. It lives as
-// long as their connection.
+// Key is shared by the granter and the runner that verifies. It lives as long as their
+// connection.
 type Key = mint.Key
 
-// NewKey returns a random key. Whoever starts a runner makes it and hands it to
-// both sides; it never touches a disk.
+// NewKey returns a random key. The process that starts a runner makes the key and hands it
+// to both sides; it never touches a disk.
 func NewKey() Key { return mint.NewKey() }
 
 // KeyFromBytes restores a key that came over the start-up channel.
 func KeyFromBytes(b [32]byte) Key { return mint.KeyFromBytes(b) }
 
-// The ways a grant can be no good.
+// The reasons why a grant is refused.
 var (
 	ErrInvalid  = errors.New("grant: not minted for this runner")
 	ErrMismatch = errors.New("grant: bound to another spec")
@@ -57,14 +56,14 @@ type Verifier struct {
 	swept time.Duration    // guarded by mu; when it was, by mono
 }
 
-// end is when a grant ends by each of the clocks.
+// end is the end of a grant by each of the clocks.
 type end struct {
 	wall int64 // Unix seconds, the last one in which it is good
 	mono time.Duration
 }
 
-// sweepEvery is how often expired nonces are looked for: thousands may be in
-// force, and each call would look at them all.
+// sweepEvery is how often Verify looks for expired nonces: thousands may be in force, and
+// otherwise each call would look at them all.
 const sweepEvery = time.Second
 
 // NewVerifier returns a Verifier for grants minted under key.

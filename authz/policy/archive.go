@@ -7,8 +7,7 @@ import (
 	"palyra/internal/fault"
 )
 
-// Texts returns the policy files of the set by name: what its digest is of,
-// beside the schema.
+// Texts returns the policy files of the set by name. The digest covers these and the schema.
 func (s *Set) Texts() map[string]string {
 	texts := make(map[string]string, len(s.texts))
 	for _, f := range s.texts {
@@ -17,17 +16,16 @@ func (s *Set) Texts() map[string]string {
 	return texts
 }
 
-// Restore makes a set of its Texts again, to explain what it decided. It has no
-// policy tests and none of the checks of Load: those have been passed, or it would
-// have decided nothing. Texts that are not those of want are fault.Integrity
-// "policy_set_differs"; so is everything that was written for another schema.
+// Restore makes a set from its Texts, to explain its decisions. It runs no policy tests and
+// none of Load's checks: the set passed them before it decided. Texts that aren't those of
+// want, or were written for another schema, are fault.Integrity "store_corrupt".
 func Restore(texts map[string]string, want canon.Digest) (*Set, error) {
 	const op = "restore policy set"
 	var files []file
 	for name, text := range texts {
 		kind, ignore, err := kindOf(name)
 		if err != nil || ignore || kind != kindPolicy {
-			return nil, fault.New(fault.Integrity, "policy_set_differs", op, errors.New("it holds what is no policy file"))
+			return nil, fault.New(fault.Integrity, "store_corrupt", op, errors.New("it holds what is no policy file"))
 		}
 		files = append(files, file{name, kind, []byte(text)})
 	}
@@ -37,7 +35,7 @@ func Restore(texts map[string]string, want canon.Digest) (*Set, error) {
 		return nil, err
 	}
 	if s.digest != want {
-		return nil, fault.New(fault.Integrity, "policy_set_differs", op, errors.New("its digest is another"))
+		return nil, fault.New(fault.Integrity, "store_corrupt", op, errors.New("its digest is another"))
 	}
 	return s, nil
 }

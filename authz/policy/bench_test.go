@@ -36,8 +36,8 @@ func benchRequest() Request {
 	}
 }
 
-// benchSet is the default set with n-len(default) more policies of the shape
-// that FORMATS.md measures: principal, action and resource named, two conditions.
+// benchSet is the default set with n-len(default) more policies of the shape that FORMATS.md
+// measures: principal, action and resource named, two conditions.
 func benchSet(tb testing.TB, n int) *Set {
 	fsys := make(fstest.MapFS)
 	files, err := readFS(DefaultFS())
@@ -77,12 +77,9 @@ func benchSet(tb testing.TB, n int) *Set {
 	return s
 }
 
-// BenchmarkDecide is what a decision costs. The goal of issue 3, 2 µs and 12
-// allocations, is of calls that are allowed: the same one over and over at so many
-// policies, and varied ones, whose texts the memo mostly knows. What is not allowed
-// waits for a person or ends, and is answered with its smallest fix besides, so it is
-// asked several times: some 30 µs and 280 allocations where approval is needed, 70 µs
-// and 660 where nothing but another policy helps.
+// BenchmarkDecide measures a decision. The goal, 2 µs and 12 allocations, is for allowed calls:
+// the same one repeated, at several numbers of policies, and varied ones, whose texts the memo
+// mostly knows. A call that isn't allowed is decided twice, without approval and with it.
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{13, 100, 1000, 10000} {
 		s := benchSet(b, n)
@@ -97,8 +94,8 @@ func BenchmarkDecide(b *testing.B) {
 		})
 	}
 	s := Default()
-	// Calls as they come: of two people who use three tools and eleven programs of the
-	// host in seven directories, each with arguments, a capsule and a run of its own.
+	// Realistic calls: two people use three tools and eleven programs of the host in seven
+	// directories, each time with its own arguments, capsule and run.
 	b.Run("varied", func(b *testing.B) {
 		all := variedRequests()
 		b.ReportAllocs()
@@ -120,6 +117,22 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
+// BenchmarkFix measures the search for a change that would allow a call.
+func BenchmarkFix(b *testing.B) {
+	for name, path := range map[string]string{"needs_approval": "/usr/bin/jq", "deny": "/usr/bin/bash"} {
+		b.Run(name, func(b *testing.B) {
+			r := benchRequest()
+			r.Context.Executable.Path = path
+			b.ReportAllocs()
+			for b.Loop() {
+				if Default().Fix(r) == "" {
+					b.Fatal("no fix")
+				}
+			}
+		})
+	}
+}
+
 func variedRequests() (out []Request) {
 	for i := range 2 * 3 * 7 * 11 { // periods without a common divisor
 		r := benchRequest()
@@ -136,8 +149,8 @@ func variedRequests() (out []Request) {
 	return out
 }
 
-// manyPolicies is a directory of n policies that loads: the default set and
-// policies of the shape of benchSet's.
+// manyPolicies is a directory of n policies that loads: the default set and policies of
+// benchSet's shape.
 func manyPolicies(tb testing.TB, n int) string {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -166,7 +179,7 @@ func manyPolicies(tb testing.TB, n int) string {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	b.Run("10000", func(b *testing.B) { // what palyrad does when it is told to reload
+	b.Run("10000", func(b *testing.B) { // palyrad's work on a reload
 		dir := manyPolicies(b, 10000)
 		b.ReportAllocs()
 		for b.Loop() {
@@ -183,7 +196,7 @@ func BenchmarkLoad(b *testing.B) {
 			}
 		}
 	})
-	b.Run("default_unchecked", func(b *testing.B) { // what Default costs a process
+	b.Run("default_unchecked", func(b *testing.B) { // Default's cost to a process
 		for b.Loop() {
 			files, _ := readFS(DefaultFS())
 			if _, err := compile(files); err != nil {
@@ -193,8 +206,8 @@ func BenchmarkLoad(b *testing.B) {
 	})
 }
 
-// BenchmarkDecideWhileLoading is a decision by the set in force while 10,000
-// policies are read and checked, over and over, on another goroutine.
+// BenchmarkDecideWhileLoading measures decisions by the set in force while another goroutine
+// reads and checks 10,000 policies over and over.
 func BenchmarkDecideWhileLoading(b *testing.B) {
 	dir := manyPolicies(b, 10000)
 	s, r := Default(), benchRequest()

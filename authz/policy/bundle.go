@@ -13,26 +13,26 @@ import (
 	"palyra/internal/fault"
 )
 
-// BundleVersion is the version of Bundle.
+// BundleVersion is the value of Bundle.Version.
 const BundleVersion = 1
 
-// Bundle is a decision with all that it follows from: any Cedar engine can make
-// it again, without a word of ours. docs/formats/policy.md says how.
+// Bundle is a decision with everything that it follows from, so that any Cedar engine can
+// repeat it without our code. docs/formats/policy.md says how.
 type Bundle struct {
 	Version   int               `json:"version"`  // BundleVersion
 	Decision  string            `json:"decision"` // id, "" for none
 	PolicySet canon.Digest      `json:"policy_set"`
 	Schema    string            `json:"schema"`   // Cedar's own syntax
 	Policies  map[string]string `json:"policies"` // Cedar text by id
-	Request   Request           `json:"request"`  // as Palyra was asked
+	Request   Request           `json:"request"`  // as Palyra was asked it
 	Kind      Kind              `json:"kind"`     // of the executable, and
 	Family    string            `json:"family"`   // its family, as Palyra classified it
 	Questions []BundleQuestion  `json:"questions"`
-	Answer    BundleAnswer      `json:"answer"` // what follows from the answers to the questions
+	Answer    BundleAnswer      `json:"answer"` // follows from the answers to the questions
 }
 
-// BundleQuestion is one request to Cedar, in the form that its engines take, and
-// what Cedar said.
+// BundleQuestion is one request to Cedar, in the form that its engines take, and Cedar's
+// answer.
 type BundleQuestion struct {
 	Principal BundleEntity    `json:"principal"`
 	Action    BundleEntity    `json:"action"`
@@ -65,11 +65,11 @@ type BundleAnswer struct {
 	Errors   []string `json:"errors"` // ids of policies
 }
 
-// Bundle decides r once more and returns it with all that the decision follows
-// from. A request that the schema does not know has none.
+// Bundle decides r once more and returns it as a Bundle. A request that doesn't fit the schema
+// is fault.Usage "invalid_input".
 func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 	if err := r.check(); err != nil {
-		return nil, fault.New(fault.Usage, "request_invalid", "bundle decision", err)
+		return nil, fault.New(fault.Usage, "invalid_input", "bundle decision", err)
 	}
 	d := s.Decide(r)
 	b := &Bundle{Version: BundleVersion, Decision: decision, PolicySet: s.digest, Schema: schemaText(), Policies: make(map[string]string), Request: r,
@@ -85,7 +85,7 @@ func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 	for _, q := range s.queries(&r) {
 		context, err := json.Marshal(q.Context)
 		if err != nil {
-			return nil, fault.New(fault.Internal, "context", "bundle decision", err)
+			return nil, fault.New(fault.Internal, "internal", "bundle decision", err)
 		}
 		x := BundleQuestion{Principal: named(q.Principal), Action: named(q.Action), Resource: named(q.Resource), Context: context,
 			Allow: q.answer.allow, Policies: orEmpty(q.answer.ids), Errors: failedIDs(q.answer.errors)}
@@ -93,7 +93,7 @@ func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 			x.Entities = append(x.Entities, record(roleEntities[uid]))
 		}
 		principal := cedar.Entity{UID: q.Principal, Parents: parentsOf(rolesOf(r.Principal.Roles), held(&r.Principal))}
-		x.Entities = append(x.Entities, record(principal), record(cedar.Entity{UID: q.Resource}))
+		x.Entities = append(x.Entities, record(principal), record(resourceOf(q.Resource)))
 		b.Questions = append(b.Questions, x)
 	}
 	return b, nil
@@ -112,8 +112,8 @@ func record(e cedar.Entity) BundleRecord {
 	return r
 }
 
-// failedIDs are the ids of the policies that evaluation errors are about: what
-// stands between quotes in `policy "…": …`.
+// failedIDs returns the ids of the policies that evaluation errors are about; an error reads
+// `policy "id": …`.
 func failedIDs(errs []string) []string {
 	ids := []string{}
 	for _, e := range errs {
@@ -121,20 +121,56 @@ func failedIDs(errs []string) []string {
 		if id, _, whole := strings.Cut(text, `"`); named && whole && strings.HasPrefix(text[len(id):], `": `) {
 			ids = append(ids, id)
 		} else {
-			ids = append(ids, e) // no policy's
+			ids = append(ids, e) // no policy is named
 		}
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-// policyText is a policy as its file has it.
 func (s *Set) policyText(r *rule) (string, error) {
 	data := s.text(r.file)
 	from := r.policy.Position().Offset
 	end := endOfPolicy(data, from)
 	if end < 0 {
-		return "", r.fault("policy_text", errors.New("its end is not found"))
+		return "", r.fault("internal", errors.New("its end is not found"))
 	}
 	return string(bytes.TrimSpace(data[from : end+1])), nil
+}
+
+type query struct {
+	cedar.Request
+	approved, byName bool
+	answer           answer
+}
+
+// queries returns Decide's questions to Cedar about r, in order, each with the whole context.
+// It returns nil for a request that doesn't fit the schema.
+func (s *Set) queries(r *Request) (out []query) {
+	if r.check() != nil {
+		return nil
+	}
+	e := s.newEvaluation(r, attrAll)
+	ask := func(action cedar.String, resource cedar.EntityUID, approved, byName bool) answer {
+		q := query{approved: approved, byName: byName, answer: e.ask(action, resource, approved, byName)}
+		q.Request = cedar.Request{Principal: e.entities.principal.UID, Action: cedar.EntityUID{Type: actionType, ID: action},
+			Resource: resource, Context: e.facts.record(approved, byName)}
+		out = append(out, q)
+		return q.answer
+	}
+	both := func(approved bool) answer {
+		byName := false
+		if e.facts.kind.dangerous() && e.facts.has&s.want&attrInterpreterPermitted != 0 {
+			a := ask(interpreterRun, cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(e.facts.family)}, approved, false)
+			if len(a.errors) > 0 {
+				return a
+			}
+			byName = a.allow
+		}
+		return ask(e.action, e.entities.resource.UID, approved, byName)
+	}
+	if a := both(false); !a.allow && len(a.errors) == 0 && e.facts.has&s.want&attrApproved != 0 {
+		both(true)
+	}
+	return out
 }

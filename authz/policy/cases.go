@@ -12,10 +12,12 @@ import (
 	"palyra/internal/fault"
 )
 
+// ErrTests marks the error of a directory that could be read and whose own tests fail.
+var ErrTests = errors.New("the tests of the policies")
+
 // limits bound the JSON that this package reads.
 var limits = canon.Limits{Bytes: maxFile, Depth: maxNesting}
 
-// testFile is one *.test.json of a policy directory.
 type testFile struct {
 	name  string
 	cases []testCase
@@ -33,12 +35,10 @@ type testCase struct {
 	effect  Effect
 }
 
-// maxTested bounds the requests of a directory's tests, in bytes: each test has
-// the base of its file once more. It is far above any real directory, and some
-// seconds of a processor.
+// maxTested bounds the bytes of a directory's test requests, counting a file's base once per
+// test. It's far above any real directory, and takes a processor some seconds.
 const maxTested = 16 << 20
 
-// tested counts the bytes of requests that tests were made of.
 type tested int64
 
 func (n *tested) add(f file, bytes int) error {
@@ -49,7 +49,6 @@ func (n *tested) add(f file, bytes int) error {
 	return nil
 }
 
-// parseCases reads the tests of a file whole.
 func parseCases(f file) (testFile, error) {
 	t := testFile{name: f.name}
 	err := eachCase(context.Background(), f, new(tested), func(c *testCase) error {
@@ -59,7 +58,6 @@ func parseCases(f file) (testFile, error) {
 	return t, err
 }
 
-// eachCase reads the tests of a file and gives them to do, one after the other.
 func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) error) error {
 	var doc struct {
 		Version int             `json:"version"`
@@ -110,23 +108,22 @@ func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) err
 		if err := do(c); err != nil {
 			return err
 		}
-		*c = testCase{} // it may be large
+		*c = testCase{} // frees the memory: a test may be large
 	}
 	return nil
 }
 
-// clone returns a copy that shares nothing that a decoder would write to.
+// clone returns a copy that shares no memory that a decoder would write to.
 func (r *Request) clone() Request {
 	c := *r
-	for _, s := range []*[]string{&c.Principal.Roles, &c.Principal.Scopes, &c.Resource.Roles, &c.Resource.Scopes, &c.Context.Args,
+	for _, s := range []*[]string{&c.Principal.Roles, &c.Principal.Scopes, &c.Resource.Roles, &c.Resource.Scopes, &c.Context.Args, &c.Context.LineArgs,
 		&c.Context.EgressHosts, &c.Context.Capabilities, &c.Context.Features} {
 		*s = slices.Clone(*s)
 	}
 	return c
 }
 
-// left is the error of a caller that no longer waits: the cause of ctx where that
-// is a fault, which says more.
+// left returns an error if ctx is done: its cause if that is a fault, because that says more.
 func left(ctx context.Context, op string) error {
 	if ctx.Err() == nil {
 		return nil
@@ -138,18 +135,18 @@ func left(ctx context.Context, op string) error {
 	return fault.New(fault.Canceled, "canceled", op, cause)
 }
 
-// ParseRequest reads a request as policy tests and palyra policy check spell it:
-// strict JSON, field names as in the Go struct's tags.
+// ParseRequest reads a request as policy tests and palyra policy check spell it: strict JSON,
+// with the names of the struct's tags.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
 	if len(data) > maxFile {
-		return r, fault.New(fault.Usage, "request_too_large", "parse policy request", fmt.Errorf("larger than %d bytes", maxFile))
+		return r, fault.New(fault.Usage, "too_large", "parse policy request", fmt.Errorf("larger than %d bytes", maxFile))
 	}
 	if err := canon.Decode(data, &r, limits); err != nil {
-		return Request{}, fault.New(fault.Usage, "request_syntax", "parse policy request", err)
+		return Request{}, fault.New(fault.Usage, "invalid_input", "parse policy request", err)
 	}
 	if err := r.check(); err != nil {
-		return Request{}, fault.New(fault.Usage, "request_invalid", "check policy request", err)
+		return Request{}, fault.New(fault.Usage, "invalid_input", "check policy request", err)
 	}
 	return r, nil
 }
@@ -159,8 +156,8 @@ type TestResult struct {
 	File   string `json:"file"`
 	Name   string `json:"name"`
 	Passed bool   `json:"passed"`
-	Got    string `json:"got"`            // effect, reason and policies that Decide gave
-	Want   string `json:"want,omitempty"` // what the test expects, where it failed
+	Got    string `json:"got"`            // Decide's effect, reason and policies
+	Want   string `json:"want,omitempty"` // of a failed test
 }
 
 // RunTests runs the set's own tests, in file order.
@@ -172,17 +169,15 @@ func (s *Set) RunTests() []TestResult {
 	return out
 }
 
-// RunTestsContext is RunTests that a done ctx ends, with an error.
+// RunTestsContext is RunTests that returns an error when ctx is done.
 func (s *Set) RunTestsContext(ctx context.Context) ([]TestResult, error) {
 	out, _, err := s.directory().tests(ctx)
 	return out, err
 }
 
-// Tests returns how many tests passed when the set was loaded. The built-in set is
-// not tested then.
+// Tests returns the number of tests that passed on loading. The built-in set isn't tested then.
 func (s *Set) Tests() int { return s.directory().tested }
 
-// tests also says which forbids were seen to fire in a passing test.
 func (s *Set) tests(ctx context.Context) ([]TestResult, map[string]bool, error) {
 	var out []TestResult
 	fired := make(map[string]bool)
@@ -208,7 +203,6 @@ func (s *Set) tests(ctx context.Context) ([]TestResult, map[string]bool, error) 
 	return out, fired, nil
 }
 
-// matches compares what the test says with what was decided.
 func (c *testCase) matches(d Decision) bool {
 	return d.Effect == c.effect && (c.Reason == "" || d.Reason == c.Reason) &&
 		(c.Policies == nil || slices.Equal(d.Policies, c.Policies))
@@ -244,7 +238,7 @@ func (s *Set) runCases(ctx context.Context) error {
 	for _, r := range results {
 		if !r.Passed {
 			return fault.New(fault.BadState, "policy_test_failed", fmt.Sprintf("%s: test %q", r.File, r.Name),
-				fmt.Errorf("got %s, want %s", r.Got, r.Want))
+				fault.Mark(fmt.Errorf("got %s, want %s", r.Got, r.Want), ErrTests))
 		}
 	}
 	for _, r := range s.rules {

@@ -66,7 +66,7 @@ func TestParseCases(t *testing.T) {
 	}
 }
 
-// A request lays its fields over the base and does not leak into the next.
+// TestBaseIsNotShared: a request lays its fields over the base and doesn't leak into the next.
 func TestBaseIsNotShared(t *testing.T) {
 	tf, err := parseCases(file{"t.test.json", kindTest, []byte(`{"version": 1,
 		"base": {"context": {"args": ["a", "b"], "tier": "c"}},

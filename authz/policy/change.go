@@ -8,14 +8,14 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
-// change is what an evaluation tries instead of some of the set's rules. It
-// costs what the changed rules cost: neither the set nor its index is made again.
+// change holds rules that an evaluation tries instead of some of the set's. It costs only those
+// rules: neither the set nor its index is made again.
 type change struct {
 	without []*rule // of the set
-	extra   []*rule // besides; evaluated as written, scopes included
+	extra   []*rule // evaluated as written, scopes included
 }
 
-// apply returns the candidates as the change has them. rules is overwritten.
+// apply returns the candidates after the change. It overwrites rules.
 func (c *change) apply(rules []*rule) []*rule {
 	if len(c.without) > 0 {
 		rules = slices.DeleteFunc(rules, func(r *rule) bool { return slices.Contains(c.without, r) })
@@ -23,7 +23,6 @@ func (c *change) apply(rules []*rule) []*rule {
 	return append(rules, c.extra...)
 }
 
-// rule is the rule with that id, as the evaluation has it.
 func (e *evaluation) rule(id string) *rule {
 	for _, c := range [...]*change{e.change, e.implied} {
 		if c == nil {
@@ -38,15 +37,14 @@ func (e *evaluation) rule(id string) *rule {
 	return e.set.byID[id]
 }
 
-// newExtra is a rule outside of any set. It has no quick form and no file.
+// newExtra makes a rule outside of any set, without quick form and file.
 func newExtra(id string, p *ast.Policy) *rule {
 	written := cedar.NewPolicyFromAST((*publicast.Policy)(p))
 	return &rule{id: id, policy: written, ast: p, reads: mentions(p),
 		tail: func() *cedar.Policy { return written }, quick: func() *cedar.Policy { return nil }}
 }
 
-// trial evaluates r with a change and returns the decision, without fix, id or
-// digests.
+// trial evaluates r with a change and returns the decision, without id or digests.
 func (s *Set) trial(r *Request, c *change) Decision {
 	if err := r.check(); err != nil {
 		return Decision{Reason: ReasonBadRequest, Errors: []string{err.Error()}}
@@ -66,6 +64,5 @@ func (s *Set) changed(r *Request, c *change) *evaluation {
 	return e
 }
 
-// Repeat is Decide for analyses: without id, digests and fix, which is most of
-// what a denial costs.
+// Repeat is Decide without id and digests, for analyses.
 func (s *Set) Repeat(r Request) Decision { return s.trial(&r, &change{}) }

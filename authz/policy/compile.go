@@ -14,22 +14,22 @@ import (
 	publicast "github.com/cedar-policy/cedar-go/ast"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 
+	"palyra/authz/policy/internal/tree"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 )
 
-// rule is one policy of a set.
 type rule struct {
 	id     string
 	policy *cedar.Policy        // as written
 	tail   func() *cedar.Policy // without its action scope, which the index has matched exactly
-	quick  func() *cedar.Policy // tail as Decide evaluates it, nil if it takes a context (record.go)
+	quick  func() *cedar.Policy // tail as Decide evaluates it; nil if it takes a context (record.go)
 	reads  attr
 	ast    *ast.Policy
 	file   string
 	line   int
 	reason string
-	size   int // bytes of text, up to the next policy
+	size   int // bytes of text up to the next policy
 }
 
 // hinges reports whether the rule looks at context.approved.
@@ -53,8 +53,8 @@ func (r *rule) fault(reason string, err error) *fault.Error {
 // idPattern keeps ids printable, greppable and short enough for a log line.
 const idPattern = "^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$"
 
-// isID reports whether id matches idPattern, which would take longer to compile
-// than all of the built-in policies.
+// isID reports whether id matches idPattern. Compiling the pattern would take longer than
+// compiling the built-in policies.
 func isID(id string) bool {
 	for i := range len(id) {
 		c := id[i]
@@ -66,8 +66,8 @@ func isID(id string) bool {
 	return id != "" && len(id) <= 128
 }
 
-// compile parses the files of a directory into a Set that can decide. What it
-// refuses is what makes deciding impossible or ambiguous; validate does the rest.
+// compile parses the files of a directory into a Set that can decide. It refuses files that
+// make deciding impossible or ambiguous; validate does the rest.
 func compile(files []file) (*Set, error) {
 	s := &Set{byID: make(map[string]*rule), digest: digestOf(files), memo: newMemo()}
 	for _, f := range files {
@@ -93,7 +93,7 @@ func compile(files []file) (*Set, error) {
 	s.index = newIndex(s.rules)
 	var err error
 	if s.implied, err = s.impliedChange(); err != nil {
-		return nil, fault.New(fault.Internal, "implied", "compile policies", err)
+		return nil, fault.New(fault.Internal, "internal", "compile policies", err)
 	}
 	return s, nil
 }
@@ -128,8 +128,8 @@ func (s *Set) addFile(f file) error {
 		}
 		s.byID[r.id] = r
 		s.rules = append(s.rules, r)
-		// Compiled when first asked for: most decisions need few of the rules, and
-		// most rules never as they are written.
+		// These compile on first use: most decisions need few rules, and most rules are never
+		// evaluated as written.
 		r.tail = sync.OnceValue(func() *cedar.Policy {
 			tail := *r.ast
 			tail.Action = ast.ScopeTypeAll{}
@@ -155,22 +155,21 @@ func syntaxError(name string, err error) error {
 	return fault.New(fault.BadState, "policy_syntax", op, fmt.Errorf("syntax: %s", msg))
 }
 
-// checkDepth bounds how deep the recursive parser, compiler and evaluator of
-// cedar-go can be driven: by brackets, and by what one policy can chain without
-// them ("!!!…", "a || a || …"), which its length bounds. They have no limit of
-// their own, and a goroutine that runs out of stack takes the process with it.
-// Of names in a row ("context has a.a.…", "A::A::…") the parser makes the square of their
-// number, so that they are bounded more closely.
-// It returns the line, and the reason code of the error.
+// checkDepth bounds how deep a policy can drive cedar-go's recursive parser, compiler and
+// evaluator: by brackets, and, through its length, by chains without brackets ("!!!…", "a || a
+// || …"). cedar-go has no limit of its own, and a goroutine that runs out of stack takes the
+// process with it. Names in a row ("context has a.a.…", "A::A::…") have a closer bound, because
+// the parser's work on them is quadratic. checkDepth returns the line and the reason code of an
+// error.
 func checkDepth(text []byte) (line int, reason string, err error) {
 	depth, size, names, line := 0, 0, 0, 1
-	last, apart := byte(0), false // what stood before, and whether something lies between
+	last, apart := byte(0), false // the byte before, and whether white space or a comment follows it
 	for i := 0; i < len(text); i++ {
 		start := i
 		switch text[i] {
 		case '\n':
 			line++
-		case 0: // the scanner refuses it too, but does not say where
+		case 0: // the scanner refuses it too, but doesn't say where
 			return line, "policy_syntax", errors.New("syntax: NUL character")
 		case '(', '[', '{':
 			if depth++; depth > maxNesting {
@@ -202,12 +201,12 @@ func checkDepth(text []byte) (line int, reason string, err error) {
 		case c <= ' ':
 			apart = true
 			continue
-		case c == ':' && last != ':' && start+1 < len(text) && text[start+1] == ':': // half of what joins two names
+		case c == ':' && last != ':' && start+1 < len(text) && text[start+1] == ':': // the first half of "::"
 		case c == '.', c == ':' && last == ':':
-			if names++; names > maxPath {
-				return line, "policy_syntax", fmt.Errorf("more than %d names in a row", maxPath)
+			if names++; names > tree.MaxPath {
+				return line, "policy_syntax", fmt.Errorf("more than %d names in a row", tree.MaxPath)
 			}
-		case !ofName(c), last != '.' && last != ':' && (apart || !ofName(last)): // what begins here goes on nothing
+		case !ofName(c), last != '.' && last != ':' && (apart || !ofName(last)): // a token that doesn't continue a name
 			names = 0
 		}
 		last, apart = text[start], false
@@ -218,13 +217,12 @@ func checkDepth(text []byte) (line int, reason string, err error) {
 	return 0, "", nil
 }
 
-// ofName reports whether c can be part of a name.
 func ofName(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// digestOf hashes what decides: a label, the schema, and name and bytes of every
-// policy file, each preceded by its length.
+// digestOf hashes a label, the schema, and name and bytes of every policy file, each preceded
+// by its length.
 func digestOf(files []file) canon.Digest {
 	h := sha256.New()
 	put := func(b string) {

@@ -6,112 +6,94 @@ import (
 
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
+
+	"palyra/authz/policy/internal/tree"
 )
 
-// attr is a set of context attributes, a bit for each leaf. A Set knows which of
-// them its policies mention, and only those are built for a decision: what no
-// policy reads cannot change an answer, and most of the time of a small decision
-// goes into building records. Explain and the tests build all of them.
+// attr is a set of context attributes, with a bit for each row of [attributes]. A Set knows the
+// attributes that its policies mention, and a decision builds only those: building records
+// takes most of the time of a small decision. Explain and the tests build all of them.
 type attr uint64
 
-const (
-	attrSession attr = 1 << iota
-	attrRun
-	attrDevice
-	attrChannel
-	attrSensitive
-	attrApproved
-	attrCapsule
-	attrInterpreterPermitted
-	attrArgs
-	attrArgCount
-	attrFirstArg
-	attrCwd
-	attrEgressHosts
-	attrCapabilities
-	attrTier
-	attrStdin
-	attrExecPath
-	attrExecDir
-	attrExecName
-	attrExecDigest
-	attrExecSystem
-	attrExecInterpreter
-	attrExecKind
-	attrExecFamily
-	attrLimits
-	attrWorkspaceSource
-	attrWorkspaceReadOnly
-	attrNetwork
-	attrCertificate
-	attrEnv
-	attrEnvNames
-	attrEnvCode
-	attrUnpinned
-	attrTool
-	attrRequester
-	attrApprover
-	attrScope
-	attrPattern
-	attrSensitiveCall
-	attrApprovers
-	attrFeatures
-	attrEnd
+// attrAll is every attribute; the constant overflows where attr has too few bits.
+const attrAll attr = 1<<len(attributes) - 1
 
-	attrAll        = attrEnd - 1
-	attrOrigin     = attrSession | attrRun | attrDevice | attrChannel | attrSensitive | attrApproved
-	attrExecutable = attrExecPath | attrExecDir | attrExecName | attrExecDigest | attrExecSystem | attrExecInterpreter |
-		attrExecKind | attrExecFamily
-	attrWorkspace = attrWorkspaceSource | attrWorkspaceReadOnly
+func (a attr) bit() int { return bits.TrailingZeros64(uint64(a)) }
 
-	// What the contexts of the actions have: attrOrigin, or of these.
-	attrOfAnswer = attrTool | attrRequester | attrApprover | attrScope | attrPattern | attrSensitiveCall | attrApprovers | attrFeatures
-	attrCall     = attrAll &^ attrOfAnswer
-	attrUse      = attrOrigin | attrFeatures
-	attrAnswer   = attrOrigin | attrExecutable | attrEgressHosts | attrCapabilities | attrTier | attrOfAnswer
-
-	attrBool = attrSensitive | attrApproved | attrInterpreterPermitted | attrExecSystem | attrWorkspaceReadOnly | attrPattern | attrSensitiveCall
-	attrSets = attrArgs | attrEgressHosts | attrCapabilities | attrFeatures | attrEnv | attrEnvNames | attrEnvCode | attrUnpinned
-	attrText = attrAll &^ (attrBool | attrSets | attrArgCount | attrLimits | attrApprovers)
-)
-
-// leaf is where an attribute stands in the context: top, or top.sub.
-type leaf struct{ top, sub cedar.String }
-
-// leaves are the attributes by their bit.
-var leaves = [...]leaf{
-	{"session", ""}, {"run", ""}, {"device", ""}, {"channel", ""}, {"sensitive", ""}, {"approved", ""},
-	{"capsule", ""}, {"interpreter_permitted", ""}, {"args", ""}, {"arg_count", ""}, {"first_arg", ""},
-	{"cwd", ""}, {"egress_hosts", ""}, {"capabilities", ""}, {"tier", ""}, {"stdin", ""},
-	{"executable", "path"}, {"executable", "dir"}, {"executable", "name"}, {"executable", "digest"},
-	{"executable", "system"}, {"executable", "interpreter"}, {"executable", "kind"}, {"executable", "family"},
-	{"limits", ""}, {"workspace", "source"}, {"workspace", "read_only"}, {"network", ""}, {"certificate", ""},
-	{"env", ""}, {"env_names", ""}, {"env_code", ""}, {"unpinned", ""},
-	{"tool", ""}, {"requester", ""}, {"approver", ""}, {"scope", ""}, {"pattern", ""}, {"sensitive_call", ""}, {"approvers", ""}, {"features", ""},
+func attrsWhere(is func(*attribute) bool) (m attr) {
+	for i := range attributes {
+		if is(&attributes[i]) {
+			m |= 1 << i
+		}
+	}
+	return m
 }
 
-// attrNames are the attributes by path below context. A record's own path
-// stands for all that is in it.
+// The attributes by type, and by the contexts that have them.
+var (
+	attrText = attrsWhere(func(a *attribute) bool { return a.text != nil || a.digest != nil })
+	attrSets = attrsWhere(func(a *attribute) bool { return a.set != nil })
+	attrBool = attrsWhere(func(a *attribute) bool { return a.truth != nil })
+
+	attrOrigin = attrsWhere(func(a *attribute) bool { return a.in&inOrigin != 0 })
+	attrCall   = attrsWhere(func(a *attribute) bool { return a.in&inCall != 0 })
+	attrUse    = attrsWhere(func(a *attribute) bool { return a.in&inUse != 0 })
+	attrAnswer = attrsWhere(func(a *attribute) bool { return a.in&inAnswer != 0 })
+)
+
+// attrNames are the attributes by path below context. A record's own path stands for all
+// attributes in it.
 var attrNames = func() map[string]attr {
 	m := make(map[string]attr)
-	for i, l := range leaves {
-		m[string(l.top)] |= 1 << i
-		if l.sub != "" {
-			m[string(l.top+"."+l.sub)] = 1 << i
+	for i := range attributes {
+		path := attributes[i].path
+		m[path] |= 1 << i
+		if top, _, nested := strings.Cut(path, "."); nested {
+			m[top] |= 1 << i
 		}
 	}
 	return m
 }()
 
-// mentions returns the attributes that p reads. The longest access that is
-// known counts; context by itself, or anything unknown, counts as all.
+// attrsOf returns the attributes with these paths. It panics if there is none.
+func attrsOf(paths ...string) (m attr) {
+	for _, p := range paths {
+		if attrNames[p] == 0 {
+			panic("policy: internal error: no attribute " + p)
+		}
+		m |= attrNames[p]
+	}
+	return m
+}
+
+// The attributes that code names.
+var (
+	attrApproved             = attrsOf("approved")
+	attrInterpreterPermitted = attrsOf("interpreter_permitted")
+	attrExecutable           = attrsOf("executable")
+	attrCapabilities         = attrsOf("capabilities")
+)
+
+// place is where an attribute stands in the context: top, or top.sub.
+type place struct{ top, sub cedar.String }
+
+var places = func() (out [len(attributes)]place) {
+	for i := range attributes {
+		top, sub, _ := strings.Cut(attributes[i].path, ".")
+		out[i] = place{cedar.String(top), cedar.String(sub)}
+	}
+	return out
+}()
+
+// mentions returns the attributes that p reads. The longest known access counts. The bare
+// context, or an unknown attribute, counts as all.
 func mentions(p *ast.Policy) attr {
 	var m attr
 	for _, c := range p.Conditions {
 		ast.Inspect(ast.NewNode(c.Body), func(n ast.IsNode) bool {
-			path := pathOf(n)
+			path := tree.Path(n)
 			if has, ok := n.(ast.NodeTypeHas); ok {
-				if path = pathOf(has.Arg); path != "" {
+				if path = tree.Path(has.Arg); path != "" {
 					path += "." + string(has.Value)
 				}
 			}
@@ -132,36 +114,36 @@ func mentions(p *ast.Policy) attr {
 	return m
 }
 
-// facts is a request's context on its way to Cedar: the values of attributes,
-// built when they are asked for. Owned by one evaluation.
+// facts is a request's context on its way to Cedar: attribute values, built on demand. Owned by
+// one evaluation.
 type facts struct {
-	request          *Request
-	has              attr // what the action's context has
-	want             attr // of it, what record builds
-	kind             Kind
-	family           string
-	approved, byName bool // context.approved and context.interpreter_permitted
-	memo             *memo
-	records          [len(leaves)]cedar.Record // see record.go
+	given
+	has     attr // the attributes of the action's context
+	want    attr // those of them that record builds
+	memo    *memo
+	records [len(attributes)]cedar.Record // see record.go
 }
 
 func (f *facts) init(r *Request, want attr, m *memo) {
-	f.request, f.has, f.memo, f.kind = r, attrOrigin, m, Other
-	switch {
-	case runsProgram(r.Action):
-		f.has = attrCall
-	case answers(r.Action):
-		f.has = attrAnswer
-	case r.Action == PermissionUse:
-		f.has = attrUse
-	}
+	f.Context, f.has, f.memo, f.kind = &r.Context, contextOf(r.Action), m, Other
 	if f.want = want & f.has; f.has&attrExecutable == 0 {
 		return
 	}
 	f.kind, f.family = Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter)
 }
 
-// record is the context for one evaluation, with every value of the wanted attributes.
+func contextOf(action string) attr {
+	switch {
+	case runsProgram(action), action == interpreterRun:
+		return attrCall
+	case answers(action):
+		return attrAnswer
+	case action == PermissionUse:
+		return attrUse
+	}
+	return attrOrigin
+}
+
 func (f *facts) record(approved, interpreterPermitted bool) cedar.Record {
 	f.set(approved, interpreterPermitted)
 	return f.recordOf(f.want)
@@ -175,7 +157,7 @@ func (f *facts) recordOf(want attr) cedar.Record {
 	inner := make(map[cedar.String]cedar.RecordMap)
 	for ; want != 0; want &= want - 1 {
 		a := want & -want
-		switch l := leaves[a.bit()]; {
+		switch l := places[a.bit()]; {
 		case l.sub == "":
 			values[l.top] = f.value(a)
 		case inner[l.top] == nil:
@@ -190,12 +172,7 @@ func (f *facts) recordOf(want attr) cedar.Record {
 	return cedar.NewRecord(values)
 }
 
-// bit is the number of a single attribute.
-func (a attr) bit() int { return bits.TrailingZeros64(uint64(a)) }
-
-// value is the Cedar value of a single attribute.
 func (f *facts) value(a attr) cedar.Value {
-	c := &f.request.Context
 	switch {
 	case a&attrText != 0:
 		return cedar.String(f.text(a))
@@ -204,126 +181,23 @@ func (f *facts) value(a attr) cedar.Value {
 	case a&attrSets != 0:
 		return stringSet(f.elements(a))
 	}
-	switch a {
-	case attrArgCount:
-		return cedar.Long(len(c.Args))
-	case attrLimits:
-		return limitsRecord(&c.Limits)
-	case attrApprovers:
-		return cedar.Long(c.Answer.Approvers)
-	}
-	panic("policy: internal error: no such attribute")
+	return cedar.Long(attributes[a.bit()].number(&f.given))
 }
 
-// text is the value of an attribute in attrText.
 func (f *facts) text(a attr) string {
-	c := &f.request.Context
-	switch a {
-	case attrSession:
-		return c.SessionID
-	case attrRun:
-		return c.RunID
-	case attrDevice:
-		return c.DeviceID
-	case attrChannel:
-		return c.ChannelID
-	case attrCapsule:
-		return c.CapsuleDigest.String()
-	case attrFirstArg:
-		return first(c.Args)
-	case attrCwd:
-		return c.Cwd
-	case attrTier:
-		return c.Tier
-	case attrStdin:
-		return orNone(c.Stdin)
-	case attrNetwork:
-		return orFresh(c.Network)
-	case attrCertificate:
-		return orNone(c.Certificate)
-	case attrExecPath:
-		return c.Executable.Path
-	case attrExecDir:
-		return dirName(c.Executable.Path)
-	case attrExecName:
-		return baseName(c.Executable.Path)
-	case attrExecDigest:
-		return c.Executable.Digest.String()
-	case attrExecInterpreter:
-		return c.Executable.Interpreter
-	case attrExecKind:
-		return string(f.kind)
-	case attrExecFamily:
-		return f.family
-	case attrWorkspaceSource:
-		return c.WorkspaceSource
-	case attrTool:
-		return c.Answer.Tool
-	case attrRequester:
-		return c.Answer.Requester
-	case attrApprover:
-		return c.Answer.Approver
-	case attrScope:
-		if c.Answer.Scope == "" {
-			return ScopeOnce
-		}
-		return c.Answer.Scope
+	row := &attributes[a.bit()]
+	if row.digest != nil {
+		return row.digest(&f.given).String()
 	}
-	panic("policy: internal error: no such text")
+	if text := row.text(&f.given); text != "" {
+		return text
+	}
+	return row.absent
 }
 
-// elements are the value of an attribute in attrSets.
-func (f *facts) elements(a attr) []string {
-	c := &f.request.Context
-	switch a {
-	case attrArgs:
-		return c.Args
-	case attrEgressHosts:
-		return c.EgressHosts
-	case attrCapabilities:
-		return c.Capabilities
-	case attrFeatures:
-		return c.Features
-	case attrEnv:
-		return c.Env
-	case attrEnvNames:
-		return c.envNames()
-	case attrEnvCode:
-		return c.EnvCode
-	case attrUnpinned:
-		return c.Unpinned
-	}
-	panic("policy: internal error: no such set")
-}
+func (f *facts) elements(a attr) []string { return attributes[a.bit()].set(&f.given) }
 
-// truth is the value of an attribute in attrBool.
-func (f *facts) truth(a attr) bool {
-	switch a {
-	case attrSensitive:
-		return f.request.Context.Sensitive
-	case attrApproved:
-		return f.approved
-	case attrInterpreterPermitted:
-		return f.byName
-	case attrExecSystem:
-		return f.request.Context.Executable.System
-	case attrWorkspaceReadOnly:
-		return f.request.Context.WorkspaceReadOnly
-	case attrPattern:
-		return f.request.Context.Answer.Pattern
-	case attrSensitiveCall:
-		return f.request.Context.Answer.Sensitive
-	}
-	panic("policy: internal error: no such truth")
-}
-
-func limitsRecord(l *Limits) cedar.Value {
-	return cedar.NewRecord(cedar.RecordMap{
-		"wall_ms": cedar.Long(l.Wall.Milliseconds()), "cpu_ms": cedar.Long(l.CPU.Milliseconds()),
-		"memory": cedar.Long(l.Memory), "pids": cedar.Long(l.PIDs), "output": cedar.Long(l.Output),
-		"file_size": cedar.Long(l.FileSize),
-	})
-}
+func (f *facts) truth(a attr) bool { return attributes[a.bit()].truth(&f.given) }
 
 func stringSet(ss []string) cedar.Value {
 	if len(ss) == 0 {
@@ -334,25 +208,4 @@ func stringSet(ss []string) cedar.Value {
 		vs[i] = cedar.String(s)
 	}
 	return cedar.NewSet(vs...)
-}
-
-func first(ss []string) string {
-	if len(ss) == 0 {
-		return ""
-	}
-	return ss[0]
-}
-
-func orFresh(network string) string {
-	if network == "" {
-		return NetworkFresh
-	}
-	return network
-}
-
-func orNone(mode string) string {
-	if mode == "" {
-		return "none"
-	}
-	return mode
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
-// corpusCase is a file of the corpus that the Cedar project generates and
-// answers with its own engine, in Rust.
+// corpusCase is a file of the Cedar project's corpus, which its own engine, in Rust, has
+// answered.
 type corpusCase struct {
 	Policies string
 	Entities string
@@ -34,17 +34,15 @@ type corpusCase struct {
 	}
 }
 
-// TestCorpus puts the requests of the corpus that ships in cedar-go through the
-// code around Cedar: our loading of files, which gives each policy an id and
-// refuses what is too deep or too large, our list of rules in the place of a
-// policy set, and, where no entity of the request has ancestors, which is what
-// the index knows how to look up, the index and the rules without their action
-// scope that it stands for. Decision, reasons and errors must be those of the
-// corpus.
+// TestCorpus puts the requests of cedar-go's corpus through the code around Cedar: the loading
+// of files, which gives each policy an id and refuses those that are too deep or too large, and
+// our list of rules in place of a policy set. If no entity of the request has ancestors, which
+// is the case that the index handles, it tests the index and the rules without action scope
+// too. Decision, reasons and errors must be the corpus's.
 //
-// What the schema of Palyra says is not in it: the corpus has its own. Not with
-// the race detector: unpacking alone takes six times as long as all of it does
-// without, and nothing here is concurrent. make cedar runs it.
+// It doesn't test Palyra's schema, because the corpus has its own. It doesn't run with the race
+// detector: unpacking alone would take six times as long as the whole test, and nothing here is
+// concurrent. make cedar runs it.
 func TestCorpus(t *testing.T) {
 	files := corpusFiles(t)
 	var names []string
@@ -98,7 +96,7 @@ func corpusFiles(t *testing.T) map[string][]byte {
 	}
 }
 
-// corpusCount counts what became of the corpus.
+// corpusCount counts the corpus's cases by their treatment.
 type corpusCount struct{ cases, requests, allowed, failing, indexed, limits, entities int }
 
 func (n *corpusCount) run(t *testing.T, files map[string][]byte, name string) {
@@ -164,8 +162,7 @@ func (n *corpusCount) run(t *testing.T, files map[string][]byte, name string) {
 	}
 }
 
-// withIDs writes @id("policyN") before each policy, which is what the corpus
-// calls them.
+// withIDs writes @id("policyN") before each policy, the corpus's name for it.
 func withIDs(text []byte) ([]byte, error) {
 	list, err := cedar.NewPolicyListFromBytes("corpus", text)
 	if err != nil {
@@ -183,8 +180,8 @@ func withIDs(text []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// plainRequest reports whether no entity of a request has ancestors, and every
-// action in a scope is of the one type that Palyra's schema has for actions.
+// plainRequest reports whether no entity of a request has ancestors, and every action in a
+// scope is of Palyra's one action type.
 func plainRequest(s *Set, entities cedar.EntityMap, r cedar.Request) bool {
 	for _, uid := range []cedar.EntityUID{r.Principal, r.Action, r.Resource} {
 		if uid.ID == "" { // Decide refuses such a request

@@ -11,10 +11,10 @@ import (
 	"palyra/authz/access"
 )
 
-// actionType is the entity type of actions in the schema's namespace.
 const actionType = "Palyra::Action"
 
-// Decide answers r. It never panics; what cannot be decided is denied.
+// Decide answers r. It returns effect, reason and policies and no more: a requester chooses how
+// often it runs, so [Set.Fix] and [Set.Explain] work out the rest on demand.
 func (s *Set) Decide(r Request) Decision {
 	e := s.memo.evaluation()
 	e.set, e.request = s, r
@@ -22,7 +22,7 @@ func (s *Set) Decide(r Request) Decision {
 	d.PolicySet, d.Capsule = s.digest, r.Context.CapsuleDigest
 	rand.Read(d.ID[:])
 	if err := e.decide(); err != nil {
-		d.Effect, d.Policies, d.Fix = Deny, nil, ""
+		d.Effect, d.Policies = Deny, nil
 		d.Errors = []string{err.Error()}
 	}
 	out := *d
@@ -30,26 +30,24 @@ func (s *Set) Decide(r Request) Decision {
 	return out
 }
 
-// decide fills e.decision. An error says why there is no answer; the decision's
-// reason is set to match.
+// decide fills e.decision. It returns an error if there is no answer, with the decision's
+// reason set to match.
 func (e *evaluation) decide() (err error) {
 	d := &e.decision
-	// cedar-go's evaluator is not ours. A panic in it must deny this call and
-	// reach the record, not take the daemon down.
+	// cedar-go's evaluator isn't ours. A panic in it must deny this call and reach the record,
+	// and not take the daemon down.
 	defer func() {
 		if p := recover(); p != nil {
 			d.Reason, err = ReasonPolicyError, fmt.Errorf("evaluation panicked: %v", p)
 		}
 	}()
-	if err := e.request.check(); err != nil {
+	e.facts.Context = &e.request.Context
+	if err := e.request.checkWith(&e.facts.given); err != nil {
 		d.Reason = ReasonBadRequest
 		return err
 	}
 	e.init(e.set.want)
 	e.verdict()
-	if d.Effect != Allow && d.Reason != ReasonPolicyError {
-		d.Fix = e.set.fix(&e.request, d)
-	}
 	return nil
 }
 
@@ -61,13 +59,13 @@ type evaluation struct {
 	facts    facts
 	entities store
 	roles    roleSet
-	has      access.Set // permissions that the principal holds, as far as they matter
+	has      access.Set // permissions that the principal holds and that the set or the request names
 	action   cedar.String
 	implied  *change // of the set, for permission.use
-	change   *change // rules tried instead of the set's own; nil but for Fix and analyses
+	change   *change // nil except for Fix and analyses
 
 	buf   [16]*rule
-	rules []*rule // those that Cedar is being asked about
+	rules []*rule // those that Cedar is asked about
 	all   iter.Seq2[cedar.PolicyID, *cedar.Policy]
 }
 
@@ -77,7 +75,7 @@ func blankEvaluation() *evaluation {
 	return e
 }
 
-// newEvaluation is an evaluation outside of Decide. Records hold the attributes in want.
+// newEvaluation makes an evaluation outside of Decide. Records hold the attributes in want.
 func (s *Set) newEvaluation(r *Request, want attr) *evaluation {
 	e := blankEvaluation()
 	e.set, e.request = s, *r
@@ -103,7 +101,7 @@ func (e *evaluation) init(want attr) {
 	}
 	e.entities = store{
 		principal: cedar.Entity{UID: uid(r.Principal), Parents: parentsOf(e.roles, e.has)},
-		resource:  cedar.Entity{UID: uid(r.Resource)},
+		resource:  resourceOf(uid(r.Resource)),
 		facts:     &e.facts,
 	}
 }
@@ -112,7 +110,7 @@ func uid(e Entity) cedar.EntityUID {
 	return cedar.EntityUID{Type: cedar.EntityType(e.Type), ID: cedar.String(e.ID)}
 }
 
-// verdict asks without approval, then, if that is denied, with it.
+// verdict asks without approval first, and with it if that is denied.
 func (e *evaluation) verdict() {
 	d := &e.decision
 	plain := e.answer(false)
@@ -141,8 +139,8 @@ func (e *evaluation) verdict() {
 	}
 }
 
-// asking names the policies that ask for approval: the forbids that it lifts,
-// and the permits if every one of them hinges on it.
+// asking names the policies that ask for approval: the forbids that it lifts, and the permits
+// if each of them hinges on it.
 func (e *evaluation) asking(plain, approved answer) []string {
 	for _, id := range approved.ids {
 		if r := e.rule(id); r == nil || !r.hinges() {
@@ -158,11 +156,10 @@ func (e *evaluation) asking(plain, approved answer) []string {
 type answer struct {
 	allow  bool
 	ids    []string // permits if it allows, else forbids
-	byName []string // permits of interpreter.run without which it would not allow
+	byName []string // permits of interpreter.run without which Cedar wouldn't allow
 	errors []string
 }
 
-// all is every policy that determined the answer, sorted.
 func (a answer) all() []string { return union(a.ids, a.byName) }
 
 func union(a, b []string) []string {
@@ -174,8 +171,7 @@ func union(a, b []string) []string {
 	return slices.Compact(ids)
 }
 
-// answer asks Cedar, with the question about the interpreter first if the
-// executable is of a dangerous kind.
+// answer asks Cedar, about the interpreter first if the executable is of a dangerous kind.
 func (e *evaluation) answer(approved bool) answer {
 	var byName answer
 	if e.facts.kind.dangerous() && e.facts.want&attrInterpreterPermitted != 0 {
@@ -228,9 +224,9 @@ func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved
 	return a
 }
 
-// quick reports whether r is evaluated on facts. A rule that reads what the
-// action's context does not have is evaluated as written, to fail as written;
-// the validator lets none through.
+// quick reports whether r is evaluated on facts. A rule that reads an attribute that the
+// action's context lacks is evaluated as written, so that it fails as written; the validator
+// lets none through.
 func (e *evaluation) quick(r *rule) bool {
 	return r.quick() != nil && r.reads&^e.facts.has == 0
 }

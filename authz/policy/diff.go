@@ -13,17 +13,15 @@ import (
 	"palyra/internal/patch"
 )
 
-// edit is text that is inserted into a file.
 type edit struct {
 	at   int // offset
 	text string
 }
 
-// diffContext is how many lines of context stand around a change.
 const diffContext = 3
 
-// insertions is the unified diff of a file into which edits are inserted. No
-// two edits are in one line.
+// insertions returns the unified diff that inserts edits into a file. No two edits are in one
+// line.
 func insertions(name string, data []byte, edits []edit) string {
 	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.at, b.at) })
 	lines := bytes.SplitAfter(data, []byte("\n"))
@@ -35,7 +33,7 @@ func insertions(name string, data []byte, edits []edit) string {
 		starts[i] = at
 		at += len(lines[i])
 	}
-	changed := make(map[int]string) // line → what it becomes
+	changed := make(map[int]string) // line → its new text
 	var where []int
 	for _, e := range edits {
 		i, found := slices.BinarySearch(starts, e.at)
@@ -47,7 +45,7 @@ func insertions(name string, data []byte, edits []edit) string {
 			old = string(lines[i])
 			where = append(where, i)
 		}
-		cut := e.at - starts[i] + len(old) - len(lines[i]) // behind what was inserted before it
+		cut := e.at - starts[i] + len(old) - len(lines[i]) // after earlier insertions
 		changed[i] = old[:cut] + e.text + old[cut:]
 	}
 	var b strings.Builder
@@ -81,7 +79,6 @@ func insertions(name string, data []byte, edits []edit) string {
 	return b.String()
 }
 
-// prefixed is text, line by line, as a hunk has it.
 func prefixed(op, text string) string {
 	var b strings.Builder
 	for _, l := range strings.SplitAfter(text, "\n") {
@@ -96,13 +93,12 @@ func prefixed(op, text string) string {
 	return b.String()
 }
 
-// newFile is the diff that makes a file.
 func newFile(name, text string) string {
 	return fmt.Sprintf("--- /dev/null\n+++ b/%s\n@@ -0,0 +1,%d @@\n%s", name, strings.Count(text, "\n"), prefixed("+", text))
 }
 
-// endOfPolicy returns the offset of the semicolon that ends the policy at from,
-// -1 if there is none. Strings and comments are skipped as Cedar's scanner does.
+// endOfPolicy returns the offset of the semicolon that ends the policy at from, -1 if there is
+// none. It skips strings and comments as Cedar's scanner does.
 func endOfPolicy(text []byte, from int) int {
 	for i := from; i < len(text); i++ {
 		switch text[i] {
@@ -125,13 +121,12 @@ func endOfPolicy(text []byte, from int) int {
 	return -1
 }
 
-// Patch returns the set that a unified diff makes of s, checked as a directory
-// is. The diff must apply exactly; it may add, change, rename and delete policy
-// files and policy tests. Errors of the diff are of kind Usage or Busy, those of
-// the result are Load's.
+// Patch returns the set that a unified diff makes of s, checked as Load checks a directory. The
+// diff must apply exactly; it may add, change, rename and delete policy files and policy tests.
+// Errors of the diff are of kind Usage or Busy, those of the result are Load's.
 func (s *Set) Patch(diff []byte) (*Set, error) { return s.PatchContext(context.Background(), diff) }
 
-// PatchContext is Patch that a done ctx ends, as LoadFSContext is.
+// PatchContext is Patch. A done ctx ends it, as it ends LoadFSContext.
 func (s *Set) PatchContext(ctx context.Context, diff []byte) (*Set, error) {
 	files, err := s.directory().patched(diff)
 	if err != nil {
@@ -158,12 +153,12 @@ func (s *Set) patched(diff []byte) ([]file, error) {
 		at := -1
 		if p.Op != patch.Create {
 			if at = find(p.Old); at < 0 {
-				return nil, fault.New(fault.Usage, "policy_no_such_file", op, errors.New("the set has no such file"))
+				return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("the set has no such file"))
 			}
 			old = files[at].data
 		}
 		if (p.Op == patch.Create || p.Op == patch.Rename) && find(p.New) >= 0 {
-			return nil, fault.New(fault.Usage, "policy_file_exists", op, errors.New("the set has that file"))
+			return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("the set has that file"))
 		}
 		data, _, err := p.Apply(old, 0)
 		if err != nil {
@@ -189,8 +184,8 @@ func (s *Set) patched(diff []byte) ([]file, error) {
 	return files, nil
 }
 
-// Files are the policy files and policy tests of the set, by name. The content
-// must not be changed.
+// Files returns the policy files and policy tests of the set, by name. The caller must not
+// change the content.
 func (s *Set) Files() map[string][]byte {
 	m := make(map[string][]byte)
 	s = s.directory()

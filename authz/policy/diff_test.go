@@ -9,7 +9,8 @@ import (
 	"palyra/internal/patch"
 )
 
-// What insertions writes, patch reads, and applying it gives the inserted text.
+// TestInsertions: patch reads the diffs of insertions, and applying one gives the inserted
+// text.
 func TestInsertions(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for range 2000 {
@@ -68,8 +69,8 @@ func TestPatchRefuses(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ diff, reason string }{
 		"not a diff":        {"permit (principal, action, resource);", "patch_syntax"},
-		"no such file":      {"--- a/x.cedar\n+++ b/x.cedar\n@@ -1 +1 @@\n-a\n+b\n", "policy_no_such_file"},
-		"file is there":     {add("20-roles.cedar", "x"), "policy_file_exists"},
+		"no such file":      {"--- a/x.cedar\n+++ b/x.cedar\n@@ -1 +1 @@\n-a\n+b\n", "invalid_input"},
+		"file is there":     {add("20-roles.cedar", "x"), "invalid_input"},
 		"not a policy":      {add("rules.txt", "x"), "policy_unexpected_file"},
 		"folder":            {add("more/x.cedar", "x"), "policy_unexpected_file"},
 		"hidden":            {add(".x.cedar", "x"), "policy_unexpected_file"},

@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 )
 
-// The page that tells operators how to write policies is loaded as they would.
+// TestDocumentation loads the policies on the operators' page.
 func TestDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../docs/formats/policy.md")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestDocumentation(t *testing.T) {
 	if d := s.Decide(r); d.Effect != Allow {
 		t.Errorf("allow_everything: %v", d.Effect)
 	}
-	// The recipe of "Who may say yes" stands behind those of "Recipes".
+	// The recipe of "Who may say yes" comes after those of "Recipes".
 	for _, text := range cedars[2:] {
 		if _, err := LoadFS(defaultWith(t, map[string]string{"50-local.cedar": text})); err != nil {
 			t.Errorf("recipe: %v\n%s", err, text)
@@ -51,7 +51,7 @@ func TestDocumentation(t *testing.T) {
 	if _, err := ParseRequest([]byte(strings.ReplaceAll(jsons[1], "sha256:…", "sha256:"+strings.Repeat("0a", 32)))); err != nil {
 		t.Errorf("the example request: %v", err)
 	}
-	// Every reason code that Load can give is on the page.
+	// The page has every reason code that Load can give.
 	var code strings.Builder
 	for _, name := range []string{"compile.go", "load.go", "validate.go", "cases.go"} {
 		text, err := os.ReadFile(name)
@@ -61,7 +61,7 @@ func TestDocumentation(t *testing.T) {
 		code.Write(text)
 	}
 	for _, reason := range strings.FieldsFunc(code.String(), func(r rune) bool { return r == '"' }) {
-		if strings.HasPrefix(reason, "policy_") && reason != "policy_missing" && reason != "policy_unreadable" &&
+		if strings.HasPrefix(reason, "policy_") && reason != "bad_file" && reason != "policy_unreadable" &&
 			!strings.Contains(string(page), "`"+reason+"`") {
 			t.Errorf("reason %s is not documented", reason)
 		}

@@ -5,12 +5,12 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 
 	"palyra/authz/access"
+	"palyra/internal/tools"
 )
 
 // roleSet is a set of roles, closed under the hierarchy.
 type roleSet uint8
 
-// roleUIDs are the roles by their bit.
 var roleUIDs = [...]cedar.EntityUID{
 	{Type: TypeRole, ID: RoleOwner},
 	{Type: TypeRole, ID: RoleAdmin},
@@ -38,8 +38,8 @@ func rolesOf(names []string) (s roleSet) {
 	return s
 }
 
-// roleParents holds the Cedar parents of every roleSet, roleEntities the roles
-// themselves. Immutable.
+// roleParents are the Cedar parents for every roleSet; roleEntities are the roles themselves.
+// Immutable.
 var (
 	roleParents = func() (out [8]cedar.EntityUIDSet) {
 		for s := range out {
@@ -60,15 +60,14 @@ var (
 	}
 )
 
-// held is what a principal holds: the permissions of its roles, and of these
-// what its credential is limited to.
+// held returns the permissions of a principal's roles, limited to the scopes of its credential.
 func held(e *Entity) (s access.Set) {
 	for _, r := range e.Roles {
 		s |= access.Role(r).Permissions()
 	}
 	if e.Scopes != nil {
 		scopes, err := access.ParseSet(e.Scopes)
-		if err != nil { // check has looked
+		if err != nil { // check has refused it
 			return 0
 		}
 		s &= scopes
@@ -80,9 +79,9 @@ func permissionUID(p access.Permission) cedar.EntityUID {
 	return cedar.EntityUID{Type: TypePermission, ID: cedar.String(p)}
 }
 
-// parentsOf are the Cedar parents of a principal: its roles, and of the
-// permissions that it holds those in named. What no policy of a set names, and
-// is not asked about, cannot change an answer.
+// parentsOf returns the Cedar parents of a principal: its roles and the permissions in has. A
+// permission that no policy names, and that the request doesn't ask about, can't change an
+// answer and isn't in has.
 func parentsOf(roles roleSet, has access.Set) cedar.EntityUIDSet {
 	if has == 0 {
 		return roleParents[roles]
@@ -97,7 +96,36 @@ func parentsOf(roles roleSet, has access.Set) cedar.EntityUIDSet {
 	return cedar.NewEntityUIDSet(uids...)
 }
 
-// permissionsIn are those that a policy names.
+// The groups of tools. The program's table assigns a tool to a group by name; a request can't
+// choose one.
+const (
+	GroupReads  = "reads"
+	GroupWrites = "writes"
+)
+
+var vocabToolGroup = []string{GroupReads, GroupWrites}
+
+var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
+	m := make(map[cedar.EntityUID]cedar.EntityUID)
+	for _, t := range tools.All() {
+		group := GroupReads
+		if t.Access == tools.Writes {
+			group = GroupWrites
+		}
+		m[cedar.EntityUID{Type: TypeTool, ID: cedar.String(t.Name)}] = cedar.EntityUID{Type: TypeToolGroup, ID: cedar.String(group)}
+	}
+	return m
+}()
+
+var toolGroupParents = map[cedar.EntityUID]cedar.EntityUIDSet{
+	{Type: TypeToolGroup, ID: GroupReads}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupReads}),
+	{Type: TypeToolGroup, ID: GroupWrites}: cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupWrites}),
+}
+
+func resourceOf(uid cedar.EntityUID) cedar.Entity {
+	return cedar.Entity{UID: uid, Parents: toolGroupParents[toolGroups[uid]]}
+}
+
 func permissionsIn(p *ast.Policy) (s access.Set) {
 	add := func(uid cedar.EntityUID) {
 		if uid.Type == TypePermission {
@@ -124,15 +152,15 @@ func permissionsIn(p *ast.Policy) (s access.Set) {
 	return s
 }
 
-// impliedText is the permit that a set has which permits permission.use by
-// nobody's name: holding a permission is enough to use it, and policies can only
-// take away. Otherwise a directory that is about tools would lock everybody out.
+// impliedText is the permit added to a set in which no permit names permission.use: holding a
+// permission is enough to use it, and policies can only take away. Without it a directory that
+// is about tools would lock everyone out.
 const impliedText = `@id("holders_use_permissions")
 permit (principal, action == Palyra::Action::"permission.use", resource)
 when { principal in resource };
 `
 
-// implied is that change, nil for a set that permits permission.use itself.
+// impliedChange returns that addition, nil for a set that permits permission.use itself.
 func (s *Set) impliedChange() (*change, error) {
 	for _, r := range s.rules {
 		if r.permits() && namesAction(r.ast.Action, PermissionUse) {
@@ -159,8 +187,8 @@ func namesAction(scope ast.IsScopeNode, action cedar.String) bool {
 	return false
 }
 
-// store is the entities of one request: the principal with its roles, the
-// resource, the role hierarchy, and what stands for the context (record.go).
+// store holds the entities of one request: the principal with its roles, the resource, the role
+// hierarchy, and the stand-ins for the context (record.go).
 type store struct {
 	principal, resource cedar.Entity
 	facts               *facts

@@ -3,19 +3,20 @@ package policy
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	cedar "github.com/cedar-policy/cedar-go"
-	publicast "github.com/cedar-policy/cedar-go/ast"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 	"github.com/cedar-policy/cedar-go/x/exp/eval"
+
+	"palyra/authz/policy/internal/tree"
 )
 
-// Explanation is a decision and what each policy about the action had to say,
-// as far as Cedar tells. It evaluates without approval: what asks for approval
-// shows as an "unless" that is not met.
+// Explanation is a decision with the part of each policy about the action, as far as Cedar
+// tells. It evaluates without approval: a policy that asks for approval shows as an "unless"
+// that isn't met.
 type Explanation struct {
 	Decision Decision `json:"-"`
+	Fix      string   `json:"-"`      // see Set.Fix
 	Kind     Kind     `json:"kind"`   // of the executable
 	Family   string   `json:"family"` //
 	Traces   []Trace  `json:"policies"`
@@ -24,11 +25,11 @@ type Explanation struct {
 // Trace is one policy's part in a decision.
 type Trace struct {
 	Info
-	Question   string      `json:"question"` // the action it was asked about
+	Question   string      `json:"question"` // the action that it was asked about
 	Matched    bool        `json:"matched"`  // its scope and every condition hold
 	Principal  bool        `json:"principal"`
 	Resource   bool        `json:"resource"`
-	Conditions []Condition `json:"conditions,omitempty"` // as far as evaluation came
+	Conditions []Condition `json:"conditions,omitempty"` // as far as evaluation went
 }
 
 // Condition is one conjunct of a when or unless clause.
@@ -38,10 +39,10 @@ type Condition struct {
 	Result string `json:"result"` // "true", "false" or "error: …"
 }
 
-// Explain decides r and traces every policy whose scope names its action.
-// Unlike Decide it looks at all of them, so its cost grows with the set.
+// Explain decides r, looks for its Fix and traces every policy whose scope names its action.
+// Its cost grows with the set, unlike Decide's.
 func (s *Set) Explain(r Request) Explanation {
-	x := Explanation{Decision: s.Decide(r)}
+	x := Explanation{Decision: s.Decide(r), Fix: s.Fix(r)}
 	if x.Decision.Reason == ReasonBadRequest {
 		return x
 	}
@@ -57,8 +58,8 @@ func (s *Set) Explain(r Request) Explanation {
 	return x
 }
 
-// Reads reports whether a policy of the set reads context.NAME; with ids, whether
-// one of these does.
+// Reads reports whether a policy of the set, or one of those with these ids, reads
+// context.NAME.
 func (s *Set) Reads(name string, ids ...string) bool {
 	want := attrNames[name]
 	if len(ids) == 0 {
@@ -90,7 +91,7 @@ func (s *Set) traces(e *evaluation, action cedar.String, resource cedar.EntityUI
 		}
 		out = append(out, t)
 	}
-	slices.SortStableFunc(out, func(a, b Trace) int { // what matched first
+	slices.SortStableFunc(out, func(a, b Trace) int { // matched policies first
 		switch {
 		case a.Matched == b.Matched:
 			return 0
@@ -102,7 +103,7 @@ func (s *Set) traces(e *evaluation, action cedar.String, resource cedar.EntityUI
 	return out
 }
 
-// scopeHolds evaluates the one scope that is set in p.
+// scopeHolds evaluates the one scope that p sets.
 func scopeHolds(env eval.Env, p ast.Policy) bool {
 	if p.Principal == nil {
 		p.Principal = ast.ScopeTypeAll{}
@@ -117,13 +118,13 @@ func scopeHolds(env eval.Env, p ast.Policy) bool {
 	return err == nil && v == cedar.True
 }
 
-// conditions evaluates conjunct by conjunct, in order, and stops where Cedar
-// would: behind the first one that does not hold.
+// conditions evaluates the conjuncts in order and stops where Cedar would: after the first one
+// that doesn't hold.
 func conditions(env eval.Env, p *ast.Policy) (out []Condition, all bool) {
 	for _, c := range p.Conditions {
 		clause, want, parts := "unless", cedar.Value(cedar.False), []ast.IsNode{c.Body}
 		if c.Condition == ast.ConditionWhen {
-			clause, want, parts = "when", cedar.True, conjuncts(c.Body)
+			clause, want, parts = "when", cedar.True, tree.Conjuncts(c.Body)
 		}
 		for _, n := range parts {
 			v, err := eval.Eval(n, env)
@@ -131,26 +132,11 @@ func conditions(env eval.Env, p *ast.Policy) (out []Condition, all bool) {
 			if err != nil {
 				res = "error: " + err.Error()
 			}
-			out = append(out, Condition{Clause: clause, Text: text(n), Result: res})
+			out = append(out, Condition{Clause: clause, Text: tree.Text(n), Result: res})
 			if err != nil || v != want {
 				return out, false
 			}
 		}
 	}
 	return out, true
-}
-
-func conjuncts(n ast.IsNode) []ast.IsNode {
-	if and, ok := n.(ast.NodeTypeAnd); ok {
-		return append(conjuncts(and.Left), conjuncts(and.Right)...)
-	}
-	return []ast.IsNode{n}
-}
-
-// text is n in Cedar, cut from a policy because cedar-go prints only those.
-func text(n ast.IsNode) string {
-	p := ast.Permit().When(ast.NewNode(n))
-	out := string(cedar.NewPolicyFromAST((*publicast.Policy)(p)).MarshalCedar())
-	_, body, _ := strings.Cut(out, "when {")
-	return strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(body), "};"))
 }

@@ -63,7 +63,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What Explain says matched is what Decide says determined the answer.
+// TestExplainAgreesWithDecide: the policies that matched in Explain determined Decide's answer.
 func TestExplainAgreesWithDecide(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for range 300 {

@@ -13,21 +13,34 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// maxFix bounds a fix, in bytes: it is part of every record of a denial. A diff
-// that is longer, because lines of the set are, gives way to names.
+// maxFix bounds a fix, in bytes, because people read it. A longer diff gives way to the names
+// of the policies in the way.
 const maxFix = 16 << 10
 
-// fix returns the smallest change that would give this call a better effect than
-// d, and with it the calls of its shape (shapeOf): a unified diff against the
-// policy directory, which says in a comment how wide it is and what the same for
-// this call alone would be. Changes are tried from small to large, and each is
-// evaluated in the place of what it changes before it is offered: permits to add;
-// then exceptions to the forbids in the way; then both. If none helps the text is
-// a Cedar comment that names what stands in the way.
-func (s *Set) fix(r *Request, d *Decision) string {
-	if d.Reason == ReasonPolicyError {
+// Fix returns the smallest change that would give r, and with it the calls of its shape
+// (shapeOf), a better effect. The change is a unified diff against the policy directory. A
+// comment in it says how wide it is and gives the condition for this call alone.
+//
+// Fix tries changes from small to large, each in its place: added permits, then exceptions to
+// the forbids in the way, then both. If none helps, the text is a Cedar comment that names the
+// policies in the way. It's empty for an allowed request, a bad request, and a policy that
+// can't be evaluated.
+//
+// Fix costs as much as many decisions. The caller charges them to the principal that asks.
+func (s *Set) Fix(r Request) (text string) {
+	defer func() { // cedar-go's evaluator may panic: see decide
+		if recover() != nil {
+			text = ""
+		}
+	}()
+	d := s.Repeat(r)
+	if d.Effect == Allow || d.Reason == ReasonPolicyError || d.Reason == ReasonBadRequest {
 		return ""
 	}
+	return s.smallest(&r, &d)
+}
+
+func (s *Set) smallest(r *Request, d *Decision) string {
 	permit := s.permitText(r, cedar.String(r.Action), uid(r.Resource), "")
 	additions := []string{permit}
 	if kind, family := s.kindOf(r); kind.dangerous() {
@@ -59,7 +72,6 @@ func (s *Set) fix(r *Request, d *Decision) string {
 	return s.changeText(d)
 }
 
-// addition is the change that adds the policies of text.
 func addition(text string) (*change, error) {
 	c := new(change)
 	if text == "" {
@@ -75,16 +87,16 @@ func addition(text string) (*change, error) {
 	return c, nil
 }
 
-// exception is a forbid with a clause that leaves out one call.
+// exception is a forbid with a clause that excepts some calls.
 type exception struct {
 	rule   *rule
 	clause string // Cedar: unless { … }
 }
 
-// except puts into c an exception for every forbid that stands in r's way, with
-// approval and without, and returns them.
+// except adds to c an exception for every forbid in r's way, with approval and without, and
+// returns them.
 func (s *Set) except(r *Request, c *change) (out []exception) {
-	for range len(s.rules) { // each round finds at least one more, or ends
+	for range len(s.rules) { // each round finds one more, or ends
 		e := s.changed(r, c)
 		a := e.answer(false)
 		if a.allow || len(a.errors) > 0 {
@@ -93,7 +105,7 @@ func (s *Set) except(r *Request, c *change) (out []exception) {
 		found := false
 		for _, id := range a.ids {
 			f := s.byID[id]
-			if f == nil || f.permits() || s.ofFloor(f) || slices.Contains(c.without, f) {
+			if f == nil || f.permits() || ofFloor(f) || slices.Contains(c.without, f) {
 				continue
 			}
 			x, err := s.exceptFrom(r, f)
@@ -120,9 +132,9 @@ type parsedClause struct {
 	clause string
 }
 
-// exceptFrom is the clause that leaves r out of f, and the calls of its shape; where
-// a call has no shape it is for this principal and this capsule, and where there is
-// no capsule for this principal, action and resource.
+// exceptFrom returns the clause that excepts r from f, and the calls of r's shape. Without a
+// shape it's for this principal and this capsule; without a capsule it's for this principal,
+// action and resource.
 func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 	var parts []string
 	capsule := r.Context.CapsuleDigest
@@ -130,7 +142,7 @@ func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 	case capsule.IsZero() || !runsProgram(r.Action):
 		parts = append(parts, "action == "+cedar.EntityUID{Type: actionType, ID: cedar.String(r.Action)}.String())
 	case !onlyCalls(f.ast.Action):
-		parts = append(parts, "context has capsule") // the validator does not look behind it for other actions
+		parts = append(parts, "context has capsule") // for other actions the validator stops here
 	}
 	parts = append(parts, "principal == "+uid(r.Principal).String())
 	label := ""
@@ -182,9 +194,9 @@ func (s *Set) kindOf(r *Request) (Kind, string) {
 	return Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter)
 }
 
-// permitText is the permit for this call: this principal, action and resource and,
-// where the call has them, its shape or else its capsule. Of a yes policy sees no
-// capsule: it is for the same program, tool, requester and scope.
+// permitText returns the permit for this call: this principal, action and resource and, if the
+// call has them, its shape or else its capsule. Policies see no capsule of a yes, so that
+// permit is for the same program, tool, requester and scope.
 func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityUID, suffix string) string {
 	capsule := r.Context.CapsuleDigest
 	var b strings.Builder
@@ -205,14 +217,18 @@ func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityU
 	return b.String()
 }
 
-// shapeOf are the conditions, as Cedar, that a person would write to let calls like
-// r through: of process.run the program by its path (and its bytes, where it is not
-// the system's) and the subcommand, if its first argument looks like one; of a tool
-// that it writes no place that other programs run or obey; and of both the tier, the
-// workspace, the network, the capabilities and an environment in which nothing differs
-// from every call's. It is nil where none would: r itself writes such a place or has
-// another environment, or policy does not know the program. Values of variables would
-// stand in the record of the denial, which keeps their names only.
+// shapeOf returns the conditions, as Cedar, that a person would write to let calls like r
+// through:
+//
+//   - for process.run, the program's path, its digest unless it's the system's, the name that
+//     it's called by if that differs, and the subcommand if its first argument looks like one;
+//   - for another tool, that it writes no place that other programs run or obey;
+//   - for both, the tier, the workspace, the network, the capabilities, and an environment
+//     that is every call's.
+//
+// It returns nil if r itself writes such a place, has another environment, or runs a program
+// unknown to policy. It gives no values of variables: the record of the denial keeps only their
+// names.
 func shapeOf(r *Request) []string {
 	c := &r.Context
 	if len(c.envNames()) > 0 {
@@ -228,12 +244,15 @@ func shapeOf(r *Request) []string {
 		if !c.Executable.System {
 			parts = append(parts, fmt.Sprintf("context.executable.digest == %q", c.Executable.Digest))
 		}
+		if c.Argv0 != "" && baseName(c.Argv0) != baseName(c.Executable.Path) { // some programs are several
+			parts = append(parts, "context.argv0 == "+quoted(c.Argv0))
+		}
 		if sub := subcommand(c.Args); sub != "" {
 			parts = append(parts, "context.first_arg == "+quoted(sub))
 		}
 	} else {
 		var flags []string
-		for _, kind := range toolproto.PlaceKinds() {
+		for _, kind := range append(toolproto.PlaceKinds(), toolproto.KindExecutable) {
 			flags = append(flags, `"flag=`+kind+`"`)
 		}
 		if slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "flag=") }) {
@@ -266,15 +285,14 @@ func shapeOf(r *Request) []string {
 	return parts
 }
 
-// namesProgram reports whether the caller names the program that is to run. The
-// kernel's other tools run one of ours.
+// namesProgram reports whether the caller names the program to run. The kernel's other tools
+// run one of ours.
 func namesProgram(r *Request) bool {
 	return r.Action == SkillExecute || r.Resource.ID == "process.run"
 }
 
-// subcommand is the first argument if it is a word as programs take to say what
-// they are to do: "status" of git. A file may be called so; then the rule is
-// narrower than it would have to be.
+// subcommand returns the first argument if it looks like a subcommand: "status" of git. A file
+// may have such a name; then the rule is narrower than it need be.
 func subcommand(args []string) string {
 	if len(args) == 0 || len(args[0]) > 32 || strings.Trim(args[0], "abcdefghijklmnopqrstuvwxyz-") != "" || strings.HasPrefix(args[0], "-") {
 		return ""
@@ -282,8 +300,8 @@ func subcommand(args []string) string {
 	return args[0]
 }
 
-// width is the comment above a condition that says how many calls it is for, and
-// the condition for this call alone.
+// width returns the comment above a condition: the calls that it is for, and the condition for
+// this call alone.
 func (s *Set) width(r *Request, one string) string {
 	c := &r.Context
 	var b strings.Builder
@@ -316,10 +334,9 @@ func (s *Set) width(r *Request, one string) string {
 	return b.String()
 }
 
-// builtIn reports whether s is the set that the program carries.
+// builtIn reports whether s is the program's own set, with or without its floor.
 func (s *Set) builtIn() bool { return s.directory() == Default() }
 
-// sameYes is what policy sees of a yes and the call that it is to.
 func sameYes(r *Request) (parts []string) {
 	c := r.Context
 	for _, p := range []struct{ name, value string }{{"tool", c.Answer.Tool}, {"requester", c.Answer.Requester},
@@ -329,7 +346,6 @@ func sameYes(r *Request) (parts []string) {
 	return parts
 }
 
-// fixID names what is added for a call.
 func fixID(r *Request) string {
 	if c := r.Context.CapsuleDigest; !c.IsZero() {
 		return "allow_" + c.Hex()[:12]
@@ -353,8 +369,8 @@ func verdictNote(got Effect) string {
 	return ""
 }
 
-// diffOf is a change as a unified diff: exceptions in their files, sorted by
-// name, then a new file for what is added.
+// diffOf returns a change as a unified diff: exceptions in their files, sorted by name, then a
+// new file for the additions.
 func (s *Set) diffOf(r *Request, text string, excepted []exception, d *Decision) string {
 	edits := make(map[string][]edit)
 	for _, x := range excepted {
@@ -380,7 +396,6 @@ func (s *Set) diffOf(r *Request, text string, excepted []exception, d *Decision)
 	return b.String()
 }
 
-// text is the content of one of the set's files.
 func (s *Set) text(name string) []byte {
 	for _, f := range s.texts {
 		if f.name == name {
@@ -398,8 +413,8 @@ func (s *Set) freeFile(base string) string {
 	return free
 }
 
-// changeText names the policies that stand in the way of a call for which no
-// change was found that could be shown.
+// changeText names the policies in the way of a call if no change was found, or none that can
+// be shown.
 func (s *Set) changeText(d *Decision) string {
 	var b strings.Builder
 	b.WriteString("// No change for this call alone can be shown. In its way:\n")
@@ -417,7 +432,7 @@ func (s *Set) changeText(d *Decision) string {
 	return b.String()
 }
 
-// oneLine keeps an annotation from ending the comment it is quoted in.
+// oneLine keeps an annotation from ending the comment that quotes it.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 {

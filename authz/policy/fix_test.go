@@ -8,7 +8,7 @@ import (
 	"palyra/internal/canon"
 )
 
-// loadWith is the set with a fix applied, checked as a directory is.
+// loadWith is the set with a fix applied, checked as Load checks a directory.
 func loadWith(t testing.TB, s *Set, fix string) *Set {
 	t.Helper()
 	if strings.HasPrefix(fix, "//") {
@@ -67,33 +67,34 @@ func TestFix(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			d := Default().Decide(test.r)
+			d, fix := Default().Decide(test.r), Default().Fix(test.r)
 			if d.Effect != test.effect {
 				t.Fatalf("got %v %s, want %v", d.Effect, d.Reason, test.effect)
 			}
 			for _, want := range test.text {
-				if !strings.Contains(d.Fix, want) {
-					t.Errorf("fix lacks %s:\n%s", want, d.Fix)
+				if !strings.Contains(fix, want) {
+					t.Errorf("fix lacks %s:\n%s", want, fix)
 				}
 			}
-			if (d.Fix == "") != (d.Effect == Allow) {
-				t.Fatalf("fix %q for %v", d.Fix, d.Effect)
+			if (fix == "") != (d.Effect == Allow) {
+				t.Fatalf("fix %q for %v", fix, d.Effect)
 			}
 			if d.Effect == Allow {
 				return
 			}
-			s := loadWith(t, Default(), d.Fix)
+			s := loadWith(t, Default(), fix)
 			if got := s.Decide(test.r); got.Effect != test.after {
-				t.Errorf("with the fix: got %v, want %v\n%s", got.Effect, test.after, d.Fix)
+				t.Errorf("with the fix: got %v, want %v\n%s", got.Effect, test.after, fix)
 			}
-			// The same with other arguments, where the call has a shape: it is what a person would have to be asked about again and again.
+			// If the call has a shape, so is the same call with other arguments: otherwise a
+			// person would be asked again and again.
 			again := test.r
 			again.Context.CapsuleDigest = canon.Sum([]byte("other"))
 			again.Context.Args = []string{"--other"}
 			if got := s.Decide(again).Effect; runsProgram(again.Action) && got != test.after {
-				t.Errorf("the fix is for one capsule: the same with other arguments is %v, want %v\n%s", got, test.after, d.Fix)
+				t.Errorf("the fix is for one capsule: the same with other arguments is %v, want %v\n%s", got, test.after, fix)
 			}
-			// And no other shape: each of these is decided as it was.
+			// No other shape is let through: each of these is decided as before.
 			for name, change := range map[string]func(r *Request){
 				"principal":    func(r *Request) { r.Principal.ID = "mallory" },
 				"program":      func(r *Request) { r.Context.Executable.Path += "x" },
@@ -118,17 +119,17 @@ func TestFix(t *testing.T) {
 					continue // the shape leaves it to the system, or to the kernel
 				}
 				if got, want := s.Decide(other).Effect, Default().Decide(other).Effect; got != want {
-					t.Errorf("the fix is too wide: a call with another %s went from %v to %v\n%s", name, want, got, d.Fix)
+					t.Errorf("the fix is too wide: a call with another %s went from %v to %v\n%s", name, want, got, fix)
 				}
 			}
-			if !strings.Contains(d.Fix, "Width: ") && runsProgram(test.r.Action) {
-				t.Errorf("the fix does not say how wide it is:\n%s", d.Fix)
+			if !strings.Contains(fix, "Width: ") && runsProgram(test.r.Action) {
+				t.Errorf("the fix does not say how wide it is:\n%s", fix)
 			}
 		})
 	}
 }
 
-// A fix that offers Cedar text always does what it says, whatever the set.
+// TestFixProperty: a fix that offers Cedar text always does as it says, whatever the set.
 func TestFixProperty(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	offered, excepted := 0, 0
@@ -140,28 +141,28 @@ func TestFixProperty(t *testing.T) {
 		s := mustCompile(t, b.String())
 		for range 10 {
 			r := randomRequest(rng)
-			d := s.Decide(r)
+			d, fix := s.Decide(r), s.Fix(r)
 			switch {
 			case d.Effect == Allow || d.Reason == ReasonPolicyError:
-				if d.Fix != "" {
-					t.Fatalf("fix for %v %s: %s", d.Effect, d.Reason, d.Fix)
+				if fix != "" {
+					t.Fatalf("fix for %v %s: %s", d.Effect, d.Reason, fix)
 				}
-			case strings.HasPrefix(d.Fix, "//"):
-				t.Fatalf("no change for a call that only this set denies: %s\n%s", d.Fix, b.String())
+			case strings.HasPrefix(fix, "//"):
+				t.Fatalf("no change for a call that only this set denies: %s\n%s", fix, b.String())
 			default:
 				offered++
-				files, err := s.patched([]byte(d.Fix))
+				files, err := s.patched([]byte(fix))
 				if err != nil {
-					t.Fatalf("the fix does not apply: %v\n%s", err, d.Fix)
+					t.Fatalf("the fix does not apply: %v\n%s", err, fix)
 				}
 				fixed, err := compile(files)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if got := fixed.Decide(r); got.Effect <= d.Effect {
-					t.Fatalf("fix leaves it at %v\n%s\n%s", got.Effect, d.Fix, b.String())
+					t.Fatalf("fix leaves it at %v\n%s\n%s", got.Effect, fix, b.String())
 				}
-				if strings.Contains(d.Fix, "--- a/") {
+				if strings.Contains(fix, "--- a/") {
 					excepted++
 				}
 			}
@@ -172,26 +173,26 @@ func TestFixProperty(t *testing.T) {
 	}
 }
 
-// TestFixOfPlanted: what other programs will run or obey is let through for one
-// content at a time.
+// TestFixOfPlanted: content that other programs will run or obey is let through for one content
+// at a time.
 func TestFixOfPlanted(t *testing.T) {
 	r := benchRequest()
 	r.Resource, r.Context.Args, r.Context.WorkspaceReadOnly = Tool("fs.write_file"), []string{"path=.git/hooks/pre-commit", "flag=hook"}, false
-	d := Default().Decide(r)
-	if d.Effect != NeedsApproval || strings.Contains(d.Fix, "Width: ") || !strings.Contains(d.Fix, "context.capsule == ") {
-		t.Errorf("%v\n%s", d.Effect, d.Fix)
+	d, fix := Default().Decide(r), Default().Fix(r)
+	if d.Effect != NeedsApproval || strings.Contains(fix, "Width: ") || !strings.Contains(fix, "context.capsule == ") {
+		t.Errorf("%v\n%s", d.Effect, fix)
 	}
 	r.Context.Args = []string{"path=a.txt"}
-	d = Default().Decide(r)
-	if s := loadWith(t, Default(), d.Fix); !strings.Contains(d.Fix, "Width: ") || s.Decide(r).Effect != Allow {
-		t.Errorf("%v\n%s", d.Effect, d.Fix)
+	d, fix = Default().Decide(r), Default().Fix(r)
+	if s := loadWith(t, Default(), fix); !strings.Contains(fix, "Width: ") || s.Decide(r).Effect != Allow {
+		t.Errorf("%v\n%s", d.Effect, fix)
 	} else if r.Context.Args = append(r.Context.Args, "flag=ci"); s.Decide(r).Effect != NeedsApproval {
-		t.Errorf("the fix lets a build server's file through:\n%s", d.Fix)
+		t.Errorf("the fix lets a build server's file through:\n%s", fix)
 	}
 }
 
-// TestFixOfEnvironment: a change offered for one call covers none with another
-// environment, and holds no value of a variable.
+// TestFixOfEnvironment: a change offered for one call covers none with another environment, and
+// holds no value of a variable.
 func TestFixOfEnvironment(t *testing.T) {
 	plain := benchRequest()
 	plain.Context.Executable.Path = "/usr/bin/jq"
@@ -203,14 +204,14 @@ func TestFixOfEnvironment(t *testing.T) {
 	}
 	calls := []Request{plain, changed([]string{"HOME=/workspace"}, []string{"HOME"}), changed([]string{"X=zz9"}, nil), changed([]string{"X=zz8"}, nil)}
 	for i := range calls {
-		d := Default().Decide(calls[i])
-		s := loadWith(t, Default(), d.Fix)
-		if strings.Contains(d.Fix, "zz9") {
-			t.Errorf("the fix holds a value:\n%s", d.Fix)
+		fix := Default().Fix(calls[i])
+		s := loadWith(t, Default(), fix)
+		if strings.Contains(fix, "zz9") {
+			t.Errorf("the fix holds a value:\n%s", fix)
 		}
 		for j := range calls {
 			if before, after := Default().Decide(calls[j]).Effect, s.Decide(calls[j]).Effect; (after > before) != (i == j) {
-				t.Errorf("offered for %v: of %v it makes %v from %v\n%s", calls[i].Context.Env, calls[j].Context.Env, after, before, d.Fix)
+				t.Errorf("offered for %v: of %v it makes %v from %v\n%s", calls[i].Context.Env, calls[j].Context.Env, after, before, fix)
 			}
 		}
 	}
@@ -219,10 +220,27 @@ func TestFixOfEnvironment(t *testing.T) {
 func TestFixFindsFreeID(t *testing.T) {
 	r := benchRequest()
 	r.Context.Executable.Path = "/usr/bin/jq"
-	s := loadWith(t, Default(), Default().Decide(r).Fix)
+	s := loadWith(t, Default(), Default().Fix(r))
 	r.Principal.ID = "bob"
-	loadWith(t, Default(), Default().Decide(r).Fix) // alone it has the plain id
-	if fix := s.Decide(r).Fix; !strings.Contains(fix, `_2")`) || !strings.Contains(fix, `_2.cedar`) {
+	loadWith(t, Default(), Default().Fix(r)) // alone it has the plain id
+	if fix := s.Fix(r); !strings.Contains(fix, `_2")`) || !strings.Contains(fix, `_2.cedar`) {
 		t.Errorf("id is not free:\n%s", fix)
+	}
+}
+
+// TestFixOfName: a fix for a program with several names lets only the called one through.
+func TestFixOfName(t *testing.T) {
+	r := benchRequest()
+	r.Context.Executable.Path, r.Context.Argv0, r.Context.Args = "/usr/bin/coreutils", "/usr/bin/cat", []string{"x"}
+	set := loadWith(t, Default(), Default().Fix(r))
+	if d := set.Decide(r); d.Effect != Allow {
+		t.Fatalf("%+v", d)
+	}
+	if r.Context.Argv0 = "rm"; set.Decide(r).Effect == Allow {
+		t.Error("another program of the same file is let through")
+	}
+	r.Context.Executable.Path, r.Context.Argv0 = "/usr/bin/jq", "jq"
+	if fix := Default().Fix(r); strings.Contains(fix, "argv0") {
+		t.Errorf("a name that is the file's own:\n%s", fix)
 	}
 }

@@ -8,21 +8,20 @@ import (
 	"palyra/internal/fault"
 )
 
-// FloorFile is the name of the floor among the Texts of a set that has one. No
-// directory may have it.
+// FloorFile is the floor's name among the Texts of a set that has one. No directory may have a
+// file of this name.
 const FloorFile = "palyra-floor.cedar"
 
-// FloorCertificate is the id of the one policy of the floor.
+// FloorCertificate is the id of the floor's one policy.
 const FloorCertificate = "palyra.floor.certificate"
 
 //go:embed floor.cedar
 var floorText []byte
 
-// WithFloor returns the set with the floor that profiles of servers have: a
-// forbid, written like any other, for every call at a tier for which there is no
-// proven sandbox certificate. It is part of the digest and of what an explanation
-// and a Bundle show. It is no part of the directory: the set's tests and diffs are
-// those of the directory, and no fix makes an exception to it.
+// WithFloor returns the set with the floor that server profiles have: a forbid, written like
+// any other, for every call at a tier without a proven sandbox certificate. The floor is in the
+// digest, in explanations and in a Bundle. It isn't in the directory: tests and diffs are the
+// directory's, and no fix makes an exception to it.
 func (s *Set) WithFloor() (*Set, error) {
 	if s.base != nil {
 		return s, nil
@@ -46,7 +45,7 @@ func (s *Set) WithFloor() (*Set, error) {
 // Floored reports whether the set has the floor.
 func (s *Set) Floored() bool { return s.base != nil }
 
-// directory is the set without its floor.
+// directory returns the set without its floor.
 func (s *Set) directory() *Set {
 	if s.base != nil {
 		return s.base
@@ -54,5 +53,6 @@ func (s *Set) directory() *Set {
 	return s
 }
 
-// ofFloor reports whether a rule of s is the floor's.
-func (s *Set) ofFloor(r *rule) bool { return s.base != nil && r.file == FloorFile }
+// ofFloor reports whether a rule is the floor's. It goes by the file, because a restored set
+// has no base.
+func ofFloor(r *rule) bool { return r.file == FloorFile }

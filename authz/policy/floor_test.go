@@ -7,14 +7,14 @@ import (
 	"palyra/internal/fault"
 )
 
-// floorRequest is one that the default set allows.
+// floorRequest is a request that the default set allows.
 func floorRequest(certificate string) Request {
 	return Request{Principal: Entity{Type: TypeUser, ID: "alice", Roles: []string{RoleOperator}}, Action: ToolExecute, Resource: Tool("process.run"),
 		Context: Context{Executable: Executable{Path: "/usr/bin/true", System: true}, Tier: "c", Certificate: certificate}}
 }
 
-// TestFloor: a set with the floor decides as without, but that nothing runs at
-// a tier that is not proven, approved or not.
+// TestFloor: a set with the floor decides as without, except that no call runs at an unproven
+// tier, approved or not.
 func TestFloor(t *testing.T) {
 	plain := Default()
 	floored, err := plain.WithFloor()
@@ -26,6 +26,10 @@ func TestFloor(t *testing.T) {
 	}
 	if err := floored.validate(t.Context()); err != nil {
 		t.Errorf("the floor is not valid against the schema: %v", err)
+	}
+	restored, err := Restore(floored.Texts(), floored.Digest())
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, program := range []string{"/usr/bin/true", "/usr/bin/cc"} { // allowed, and allowed if approved
 		for _, tier := range []string{"b", "c"} {
@@ -40,23 +44,25 @@ func TestFloor(t *testing.T) {
 				switch {
 				case held && (got.Effect != Deny || got.Reason != ReasonForbidden || len(got.Policies) != 1 || got.Policies[0] != FloorCertificate):
 					t.Errorf("%s at %s with %q: %v %s by %v, want the floor to deny", program, tier, certificate, got.Effect, got.Reason, got.Policies)
-				case held && !strings.Contains(got.Fix, FloorCertificate), held && strings.HasPrefix(got.Fix, "--- "):
-					t.Errorf("%s with %q: the fix offers %q", program, certificate, got.Fix)
+				case held && !strings.Contains(floored.Fix(r), FloorCertificate), held && strings.HasPrefix(floored.Fix(r), "--- "):
+					t.Errorf("%s with %q: the fix offers %q", program, certificate, floored.Fix(r))
+				case held && restored.Fix(r) != floored.Fix(r):
+					t.Errorf("%s with %q: restored, the set offers %q", program, certificate, restored.Fix(r))
 				case !held && (got.Effect != want.Effect || got.Reason != want.Reason):
 					t.Errorf("%s at %s with %q: %v %s, without the floor %v %s", program, tier, certificate, got.Effect, got.Reason, want.Effect, want.Reason)
 				}
 			}
 		}
 	}
-	// What is no call is none of its business.
+	// The floor doesn't apply to requests that aren't calls.
 	r := Request{Principal: floorRequest("").Principal, Action: "tool.list", Resource: Entity{Type: TypeWorkspace, ID: "/"}}
 	if d := floored.Decide(r); d.Effect != Allow {
 		t.Errorf("tool.list: %v %s %v", d.Effect, d.Reason, d.Errors)
 	}
 }
 
-// TestFloorIsNotOfTheDirectory: tests, diffs and files are the directory's; what
-// is kept to explain old decisions has the floor.
+// TestFloorIsNotOfTheDirectory: tests, diffs and files are the directory's; the texts kept to
+// explain old decisions include the floor.
 func TestFloorIsNotOfTheDirectory(t *testing.T) {
 	floored, err := Default().WithFloor()
 	if err != nil {

@@ -7,18 +7,17 @@ import (
 	"palyra/authz/access"
 )
 
-// index finds the rules whose scope can match a request, so that a decision
-// costs what those rules cost and not what the set costs. It may yield a rule
-// that does not match and must yield every one that does; a test compares it
-// with the linear scan. What it matches exactly, which the action always is
-// and principal and resource mostly are (exactScope), Cedar need not look at.
+// index finds the rules whose scope can match a request, so that a decision's cost doesn't grow
+// with the set. It must yield every rule that matches and may yield others; a test compares it
+// with the linear scan. Cedar doesn't look again at scopes that the index matches exactly: the
+// action always, principal and resource mostly (exactScope).
 //
-// Rules are filed by action, then by one number each for the principal and the
-// resource of their scope: 0 for any, else the number of the entity that the
-// scope names (== and in alike) or of the type (is). A request looks under any,
-// its type, itself and its ancestors. Immutable after newIndex.
+// Rules are filed by action, then by a number each for the scope's principal and resource: 0
+// for any, else the number of the entity that the scope names (== and in alike) or of its type
+// (is). A request looks under any, its type, itself and its ancestors. Immutable after
+// newIndex.
 type index struct {
-	numbers map[cedar.EntityUID]uint32 // a type is filed under the entity with an empty id
+	numbers map[cedar.EntityUID]uint32 // a type is filed as the entity with an empty id
 	actions map[cedar.String]map[scopeKey][]*rule
 	any     map[scopeKey][]*rule // rules for every action
 }
@@ -62,7 +61,6 @@ func (x *index) file(action cedar.EntityUID, k scopeKey, r *rule) {
 	m[k] = append(m[k], r)
 }
 
-// number returns the number a scope is filed under, giving a new one if needed.
 func (x *index) number(scope ast.IsScopeNode) uint32 {
 	var uid cedar.EntityUID
 	switch s := scope.(type) {
@@ -87,7 +85,7 @@ func (x *index) number(scope ast.IsScopeNode) uint32 {
 
 // candidates appends to buf the rules whose scope can match.
 func (x *index) candidates(buf []*rule, principal, resource cedar.EntityUID, roles roleSet, has access.Set, action cedar.String) []*rule {
-	var ps, rs [40]uint32 // the zero first: any; a Set has at most 32
+	var ps, rs [40]uint32 // zero first, for any; an access.Set has at most 32
 	np, nr := 1, 1
 	add := func(list *[40]uint32, n *int, uid cedar.EntityUID) {
 		if num, ok := x.numbers[uid]; ok {
@@ -109,6 +107,9 @@ func (x *index) candidates(buf []*rule, principal, resource cedar.EntityUID, rol
 	}
 	add(&rs, &nr, cedar.EntityUID{Type: resource.Type})
 	add(&rs, &nr, resource)
+	if group, ok := toolGroups[resource]; ok {
+		add(&rs, &nr, group)
+	}
 	for _, m := range [...]map[scopeKey][]*rule{x.actions[action], x.any} {
 		if len(m) == 0 {
 			continue

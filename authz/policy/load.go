@@ -15,8 +15,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// The limits of a policy directory. They are far above any real one and bound
-// what a mistake can cost.
+// The limits of a policy directory. They're far above any real one and bound the cost of a
+// mistake.
 const (
 	maxFile     = 1 << 20  // bytes per file
 	maxTotal    = 16 << 20 // bytes per directory
@@ -34,15 +34,14 @@ const (
 	kindSchema
 )
 
-// file is one file of a policy directory, read in full.
 type file struct {
 	name string
 	kind fileKind
 	data []byte
 }
 
-// kindOf says what a name in a policy directory is. A name that is none of
-// these is an error and not ignored: a rule in "deny.ceder" must not get lost.
+// kindOf returns the kind of a file by its name. Any other name is an error and isn't ignored:
+// a rule in "deny.ceder" must not get lost.
 func kindOf(name string) (kind fileKind, ignore bool, err error) {
 	switch {
 	case strings.HasPrefix(name, ".") && !strings.HasSuffix(name, ".cedar"):
@@ -60,15 +59,15 @@ func kindOf(name string) (kind fileKind, ignore bool, err error) {
 	return 0, false, errors.New("not a policy (*.cedar), policy test (*.test.json), palyra.cedarschema or README.md")
 }
 
-// readDir reads the directory in one piece: the listing before and after must
-// agree in every name, inode, size and time, else somebody is changing it.
-// Names are resolved beneath the directory only; os.Root refuses links out of it.
+// readDir reads the directory in one piece: the listings before and after must agree in every
+// name, inode, size and time, or another process is changing it. os.Root refuses links out of
+// the directory.
 func readDir(dir string) ([]file, error) {
 	root, err := openDir(dir)
 	if err != nil {
 		kind, reason := fault.BadState, "policy_unreadable"
 		if errors.Is(err, fs.ErrNotExist) {
-			kind, reason = fault.NotFound, "policy_missing"
+			kind, reason = fault.NotFound, "bad_file"
 		}
 		return nil, fault.New(kind, reason, fmt.Sprintf("open policy directory %q", dir), errors.Unwrap(err)).
 			WithHint("name an existing directory with *.cedar files; without one the built-in set is used")
@@ -107,8 +106,7 @@ func readDir(dir string) ([]file, error) {
 	return files, nil
 }
 
-// openDir opens what is a directory. os.OpenRoot alone would wait at a FIFO for
-// somebody to write to it.
+// openDir opens a directory. os.OpenRoot alone would wait at a FIFO for a writer.
 func openDir(dir string) (*os.Root, error) {
 	if fi, err := os.Stat(dir); err == nil && !fi.IsDir() {
 		return nil, &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
@@ -116,7 +114,6 @@ func openDir(dir string) (*os.Root, error) {
 	return os.OpenRoot(dir)
 }
 
-// listed is a name of the directory and what its file was at that moment.
 type listed struct {
 	name string
 	kind fileKind
@@ -160,7 +157,7 @@ func list(root *os.Root) ([]listed, error) {
 }
 
 func readFile(root *os.Root, e listed) (file, error) {
-	// Non-blocking, so that a FIFO planted between stat and open cannot hang us.
+	// Non-blocking, so that a FIFO planted between stat and open can't hang us.
 	f, err := root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return file{}, unsafe(e.name, err)
@@ -199,7 +196,7 @@ func readFS(fsys fs.FS) ([]file, error) {
 		if err != nil {
 			return nil, unsafe(e.Name(), err)
 		}
-		var size int64 // as they say; what is read is bounded all the same
+		var size int64 // a claim: readLimited bounds the read all the same
 		if info, err := f.Stat(); err == nil {
 			size = info.Size()
 		}
@@ -221,7 +218,7 @@ func sortFiles(files []file) {
 func readLimited(r io.Reader, size int64, name string) ([]byte, error) {
 	var data bytes.Buffer
 	if size <= maxFile {
-		data.Grow(int(max(size, 0)) + bytes.MinRead) // as much as ReadFrom wants to find
+		data.Grow(int(max(size, 0)) + bytes.MinRead) // ReadFrom wants that much room
 		if _, err := data.ReadFrom(io.LimitReader(r, maxFile+1)); err != nil {
 			return nil, unsafe(name, err)
 		}
@@ -240,5 +237,5 @@ func tooLarge(name string, err error) error {
 
 func unsafe(name string, err error) error {
 	return fault.New(fault.BadState, "policy_unsafe_file", fmt.Sprintf("read policy %q", name), err).
-		WithHint("policies must be regular files, owned by you or root, that nobody else can write: chmod go-w, chown")
+		WithHint("policies must be regular files that only their owner can write, you or root: chmod go-w, chown")
 }

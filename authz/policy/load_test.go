@@ -14,7 +14,8 @@ const (
 	header    = "// a comment\n\n"
 )
 
-// TestRefused is the table of what does not load and what the error must name.
+// TestRefused is the table of directories that don't load, with the names that the error must
+// have. TestAccepted holds the same checks to directories that must load.
 func TestRefused(t *testing.T) {
 	forbid := func(scope, rest string) string {
 		return header + `@id("x") @untested forbid (` + scope + `) ` + rest + ";\n"
@@ -65,6 +66,8 @@ func TestRefused(t *testing.T) {
 		{"type test that fails", map[string]string{"a.cedar": when(`resource is Palyra::Secret`)}, "policy_never_matches", nil},
 		{"has of nothing", map[string]string{"a.cedar": when(`context has colour && context.sensitive`)}, "policy_never_matches", nil},
 		{"impossible parent", map[string]string{"a.cedar": when(`resource in Palyra::Role::"owner"`)}, "policy_never_matches", nil},
+		{"unknown group of tools", map[string]string{"a.cedar": forbid(`principal, action == Palyra::Action::"tool.execute", resource in Palyra::ToolGroup::"reds"`, "")}, "policy_never_matches", []string{"reds"}},
+		{"a group for a tool", map[string]string{"a.cedar": forbid(`principal, action == Palyra::Action::"tool.execute", resource == Palyra::ToolGroup::"reads"`, "")}, "policy_invalid", []string{"a.cedar"}},
 		{"unknown role", map[string]string{"a.cedar": forbid(`principal in Palyra::Role::"opertor", action, resource`, "")}, "policy_never_matches", []string{"opertor"}},
 		{"unknown role in condition", map[string]string{"a.cedar": when(`principal in [Palyra::Role::"admin", Palyra::Role::"boss"]`)}, "policy_never_matches", []string{"boss"}},
 		{"unknown family", map[string]string{"a.cedar": forbid(`principal, action == Palyra::Action::"interpreter.run", resource == Palyra::Executable::"python3"`, "")}, "policy_never_matches", []string{"python3"}},

@@ -13,7 +13,6 @@ import (
 	"palyra/internal/fault"
 )
 
-// write makes a policy directory on disk.
 func write(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -90,7 +89,7 @@ func TestLoadDirectory(t *testing.T) {
 	}
 }
 
-// What root could be made to read must not be somebody else's to write.
+// TestLoadForeignOwner: root doesn't read a directory that another user can write.
 func TestLoadForeignOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files away; CI runs this package as root too")
@@ -106,7 +105,7 @@ func TestLoadForeignOwner(t *testing.T) {
 	}
 }
 
-// A directory that changes between the two listings is not half-loaded.
+// TestListedSame: a directory that changes between the two listings isn't half loaded.
 func TestListedSame(t *testing.T) {
 	dir := write(t, map[string]string{"a.cedar": permitAll})
 	snapshot := func() listed {

@@ -8,17 +8,19 @@ import (
 	"testing"
 
 	cedar "github.com/cedar-policy/cedar-go"
+
+	"palyra/authz/policy/internal/policytest"
 )
 
-// asked is what Cedar said to one question, ids and errors sorted.
+// asked is Cedar's answer to one question, with ids and errors sorted.
 type asked struct {
 	allow        bool
 	ids, errors  []string
 	interpreters []string // permits of interpreter.run, if the answer rests on them
 }
 
-// oracle decides by the definition, with nothing of what makes Decide fast: all
-// policies as written, the full context, Cedar's own authorizer.
+// oracle decides by the definition, without Decide's shortcuts: all policies as written, the
+// full context, Cedar's own authorizer.
 func oracle(s *Set, r Request) Decision {
 	e := s.newEvaluation(&r, attrAll)
 	m := make(cedar.PolicyMap)
@@ -87,63 +89,28 @@ func oracle(s *Set, r Request) Decision {
 	return Decision{Effect: Deny, Reason: ReasonNotPermitted, Policies: plain.ids}
 }
 
-// sameAnswer reports whether two decisions say the same for the same reasons.
+// sameAnswer reports whether two decisions agree, for the same reasons.
 func sameAnswer(a, b Decision) bool {
 	return a.Effect == b.Effect && a.Reason == b.Reason && slices.Equal(a.Policies, b.Policies) && slices.Equal(a.Errors, b.Errors)
 }
 
-func pick[T any](rng *rand.Rand, xs ...T) T { return xs[rng.IntN(len(xs))] }
+func pick[T any](rng *rand.Rand, xs ...T) T { return policytest.Pick(rng, xs...) }
 
-// randomPolicy is a valid policy from a small vocabulary, so that scopes and
-// conditions collide often.
-func randomPolicy(rng *rand.Rand, id string) string {
-	program := pick(rng, true, true, false)
-	principal := pick(rng, "principal", `principal == Palyra::User::"u1"`, `principal == Palyra::Agent::"u1"`, `principal is Palyra::User`,
-		`principal in Palyra::Role::"admin"`, `principal in Palyra::Role::"operator"`, `principal is Palyra::User in Palyra::Role::"owner"`)
-	action := pick(rng, `action == Palyra::Action::"tool.execute"`, `action in [Palyra::Action::"tool.execute", Palyra::Action::"skill.execute"]`,
-		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`)
-	conds := []string{`context.sensitive`, `context.approved`, `context.interpreter_permitted`, `context.tier == "c"`,
-		`context.executable.kind == "shell"`, `context.executable.family == "python"`, `context.args.contains("-v")`,
-		`context.first_arg like "-*"`, `context.egress_hosts.isEmpty()`, `context.workspace.read_only`, `context.workspace.source != ""`,
-		`context.limits.memory * 4611686018427387904 < 8`, `context.capabilities.contains("network")`, `context.arg_count > 1`,
-		`principal in Palyra::Role::"admin"`, `context.cwd like "/w*"`, `resource == Palyra::Tool::"r1"`,
-		`["cat", "bash"].contains(context.executable.name)`, `context.capabilities.containsAny(["network", "secrets_read"])`,
-		`(if context.sensitive then context.executable.system else context.arg_count < 2)`, `context.limits.memory < 2`,
-		`context.executable has path && context.executable.dir == "/usr/bin"`, `context.executable.interpreter != ""`,
-		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.network == "void"`, `context.certificate == "proven"`, `context.env.contains("CI=1")`,
-		`["PATH"].containsAll(context.env_names)`, `!context.env_code.isEmpty()`, `context.unpinned.contains("absent")`, `context.limits == context.limits && context.executable.system`}
-	if !program {
-		action = pick(rng, "action", `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`)
-		conds = []string{`context.sensitive`, `context.approved`, `context.session == ""`, `principal in Palyra::Role::"admin"`}
-	}
-	resource := "resource"
-	if action == `action == Palyra::Action::"tool.execute"` {
-		resource = pick(rng, "resource", `resource == Palyra::Tool::"r1"`, `resource is Palyra::Tool`, `resource in Palyra::Tool::"process.run"`)
-	}
-	var b strings.Builder
-	b.WriteString(`@id("` + id + `") ` + pick(rng, "permit", "permit", "forbid") + " (" + principal + ", " + action + ", " + resource + ")")
-	for range rng.IntN(3) {
-		c := pick(rng, conds...)
-		if rng.IntN(3) == 0 {
-			c = "(" + c + pick(rng, " && ", " || ") + pick(rng, conds...) + ")"
-		}
-		b.WriteString(" " + pick(rng, "when", "unless") + " { " + c + " }")
-	}
-	return b.String() + ";\n"
-}
+func randomPolicy(rng *rand.Rand, id string) string { return policytest.Policy(rng, id) }
 
 func randomRequest(rng *rand.Rand) Request {
 	r := benchRequest()
 	r.Principal = Entity{Type: pick(rng, TypeUser, TypeAgent), ID: pick(rng, "u1", "u2"),
 		Roles: pick(rng, nil, []string{RoleOwner}, []string{RoleAdmin}, []string{RoleOperator}, []string{RoleOperator, RoleOwner})}
 	a := pick(rng, ToolExecute, ToolExecute, SkillExecute, ToolList, VaultGet, ApprovalResolve)
-	r.Action, r.Resource = a, Entity{Type: resourceType[a], ID: pick(rng, "r1", "process.run")}
+	r.Action, r.Resource = a, Entity{Type: resourceType[a], ID: pick(rng, "r1", "process.run", "fs.search", "fs.write_file")}
 	c := &r.Context
 	c.Sensitive = rng.IntN(2) == 0
 	c.Tier = pick(rng, "", "b", "c")
 	c.Certificate = pick(rng, "", CertificateProven, CertificateRefuted)
 	c.Executable = Executable{Path: pick(rng, "/usr/bin/cat", "/usr/bin/bash", "/usr/bin/python3"), System: rng.IntN(2) == 0,
 		Interpreter: pick(rng, "", "", "/bin/dash")}
+	c.Argv0 = pick(rng, "", "sh", "/x/cat")
 	c.Args = pick(rng, nil, []string{"-v"}, []string{"x", "-v", "x"})
 	c.EgressHosts = pick(rng, nil, []string{"example.org"})
 	c.Env = pick(rng, nil, []string{"CI=1"}, []string{"CI=1", "PATH=/w"})
@@ -163,9 +130,9 @@ func randomRequest(rng *rand.Rand) Request {
 	return r
 }
 
-// Index, pruned context and dropped action scopes change nothing; neither does
-// the order of policies or of files; and what needs approval is exactly what the
-// definition says, so approval never lifts any other denial.
+// TestDecideAgainstOracle: index, pruned context and dropped action scopes change nothing;
+// neither does the order of policies or of files. A call needs approval exactly if the
+// definition says so, so approval lifts no other denial.
 func TestDecideAgainstOracle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	seen := make(map[string]int)

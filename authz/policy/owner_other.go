@@ -9,9 +9,9 @@ import (
 	"palyra/internal/fault"
 )
 
-// onlyOursToWrite cannot tell here who may write a file, so it refuses every
-// directory; Default still works.
+// onlyOursToWrite refuses every directory, because it can't tell here who may write a file.
+// Default still works.
 func onlyOursToWrite(fs.FileInfo) error {
-	return fault.New(fault.Unsupported, "policy_owner_unknown", "check policy directory",
+	return fault.New(fault.Unsupported, "platform_unsupported", "check policy directory",
 		errors.New("this platform's access lists are not understood"))
 }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// onlyOursToWrite refuses what somebody other than us and root could change.
-// As sshd does, it counts the group as somebody else.
+// onlyOursToWrite refuses a file that a user other than us and root can change. As sshd does,
+// it refuses group-writable files too.
 func onlyOursToWrite(info fs.FileInfo) error {
 	if m := info.Mode().Perm(); m&0o022 != 0 {
 		return fmt.Errorf("mode %04o: others can write it", m)

@@ -15,9 +15,9 @@ func useOf(roles, scopes []string, p access.Permission) Request {
 		Resource: Entity{Type: TypePermission, ID: string(p)}}
 }
 
-// TestPermissionsAreTheTable: for every role, with and without scopes, policy
-// says about each permission what the table of authz/access says: with the
-// built-in set, and with one that does not speak of permissions.
+// TestPermissionsAreTheTable: for every role, with and without scopes, policy agrees with the
+// table of authz/access on each permission, both with the built-in set and with a set that
+// doesn't mention permissions.
 func TestPermissionsAreTheTable(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	tools := mustCompile(t, `@id("tools") permit (principal, action == Palyra::Action::"tool.execute", resource);`)
@@ -66,9 +66,9 @@ func TestPermissionsAreTheTable(t *testing.T) {
 	}
 }
 
-// TestPermissionsInPolicies: policies take away by permission, channel and
-// feature; they name what a credential holds in what they say of anything else;
-// one that permits permission.use speaks for all of it.
+// TestPermissionsInPolicies: policies take away by permission, channel and feature. They can
+// name a credential's permissions in rules on other actions. A set that permits permission.use
+// speaks for all of it.
 func TestPermissionsInPolicies(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
@@ -111,18 +111,18 @@ func TestPermissionsInPolicies(t *testing.T) {
 			if d.Effect != c.want || !slices.Equal(d.Policies, c.by) {
 				t.Errorf("%v %s %q %q", d.Effect, d.Reason, d.Policies, d.Errors)
 			}
-			// What it says would help does.
+			// The offered fix works.
 			if d.Reason != ReasonForbidden {
 				return
 			}
-			if !strings.HasPrefix(d.Fix, "--- ") || strings.Contains(d.Fix, "permit") && !strings.Contains(c.text, "permit") {
-				t.Errorf("the fix of a forbid is %s", d.Fix)
+			if fix := s.Fix(c.r); !strings.HasPrefix(fix, "--- ") || strings.Contains(fix, "permit") && !strings.Contains(c.text, "permit") {
+				t.Errorf("the fix of a forbid is %s", fix)
 			}
 		})
 	}
 }
 
-// TestPermissionsUnknown: what can never match is refused.
+// TestPermissionsUnknown: a policy that can never match is refused.
 func TestPermissionsUnknown(t *testing.T) {
 	for _, text := range []string{
 		`@id("p") permit (principal in Palyra::Permission::"vault", action, resource);`,

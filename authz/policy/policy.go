@@ -1,10 +1,9 @@
 // Package policy decides requests with Cedar.
 //
-// A [Set] is a directory of Cedar files that was checked as a whole: [Load]
-// refuses it on any doubt and [Default] is the one built in. [Set.Decide]
-// answers a [Request] with a [Decision]; [Set.Explain] shows why, policy by
-// policy. The directory format, the default rules and recipes are in
-// docs/formats/policy.md.
+// A [Set] is a directory of Cedar files that was checked as a whole: [Load] refuses it on any
+// doubt and [Default] is the one built in. [Set.Decide] answers a [Request] with a [Decision].
+// [Set.Explain] shows why, policy by policy. docs/formats/policy.md has the directory format,
+// the default rules and recipes.
 //
 //	set, err := policy.Load("/etc/palyra/policy.d")
 //	if err != nil {
@@ -19,30 +18,30 @@
 //
 // # Contract
 //
-// Decide is total: it never panics, and whatever it cannot decide is denied
-// with a reason. It is deterministic apart from Decision.ID: neither the order
-// of files nor of policies nor of map iteration shows. An evaluation error in
-// any policy that was consulted denies and is recorded; no policy is skipped.
+// Decide is total: it never panics, and it denies, with a reason, a request that it can't
+// decide. It's deterministic apart from Decision.ID: the order of files, policies and map
+// iteration doesn't show. An evaluation error in any policy that was consulted denies and is
+// recorded; no policy is skipped.
 //
-// A request needs approval if the set denies it with context.approved false and
-// permits it with context.approved true. Nothing else can turn a denial into a
-// question, and no caller can set context.approved.
+// A request needs approval if the set denies it with context.approved false and permits it with
+// context.approved true. Nothing else turns a denial into a question, and no caller can set
+// context.approved.
 //
-// Shells, interpreters, loaders and wrappers ([Classify]) are decided in two
-// questions: whether some policy permits the action interpreter.run for that
-// family, and then, with the answer in context.interpreter_permitted, the call
-// itself. Both are plain Cedar requests that another engine can repeat.
+// Decide asks two questions about shells, interpreters, loaders and wrappers ([Classify]):
+// whether some policy permits the action interpreter.run for that family, and then, with the
+// answer in context.interpreter_permitted, the call itself. Both are plain Cedar requests that
+// another engine can repeat.
 //
 // # What it does not protect against
 //
-// Whoever may write the directory decides everything. A permit is as wide as it
-// is written. Names of executables are a convenience; confinement is isolate's.
-// A Decision here is plain data that anyone can fill in: what carries authority
-// is authz.Decision.
+// A user who can write the directory decides everything. A permit is as wide as it's written.
+// Names of executables are a convenience; confinement is isolate's. A Decision here is plain
+// data that any caller can fill in; authority travels as authz.Decision.
 //
-// This package is the home of cedar-go; nobody else imports it. The validator in
-// cedar-go's x/exp is used behind a guard (validate.go) and checked by tests
-// that do not trust it.
+// This package and those below it are the home of cedar-go; no other package imports it.
+// Analyses of policies are in palyra/authz/policy/lint, which no program that decides links.
+// validate.go guards the validator in cedar-go's x/exp, and tests that don't trust the
+// validator check it.
 package policy
 
 import (
@@ -57,7 +56,7 @@ import (
 	"palyra/internal/canon"
 )
 
-// Effect is what a decision says. The zero Effect is Deny.
+// Effect is the answer of a decision. The zero Effect is Deny.
 type Effect uint8
 
 // The effects.
@@ -69,7 +68,7 @@ const (
 
 var effectNames = [...]string{"deny", "needs_approval", "allow"}
 
-// String is the effect's name in JSON: "deny", "needs_approval" or "allow".
+// String returns the effect's name in JSON: "deny", "needs_approval" or "allow".
 func (e Effect) String() string {
 	if int(e) < len(effectNames) {
 		return effectNames[e]
@@ -113,13 +112,9 @@ type Decision struct {
 	Errors    []string     // evaluation errors, sorted; any error means deny
 	PolicySet canon.Digest // of the Set that decided
 	Capsule   canon.Digest // from the request
-	// Fix is what would have to change for this call and those of its shape to be
-	// allowed, or to be put to a person if that is all that a policy can do: a diff,
-	// or Cedar comments naming the policy that stands in the way. Empty for Allow.
-	Fix string
 }
 
-// Info is what a Set knows of one of its policies.
+// Info describes one policy of a Set.
 type Info struct {
 	ID     string `json:"id"`
 	Effect string `json:"effect"` // "permit" or "forbid"
@@ -128,29 +123,28 @@ type Info struct {
 	Reason string `json:"reason,omitempty"` // its @reason annotation, for people
 }
 
-// Set is a checked set of policies. It is immutable but for memo, and safe for
-// concurrent use.
+// Set is a checked set of policies. It's safe for concurrent use, and immutable but for memo.
 type Set struct {
 	rules []*rule // sorted by id
 	byID  map[string]*rule
 	index index
-	want  attr // context attributes that any rule mentions
-	// permissions are those that any rule names; implied is the permit of a set that
-	// permits permission.use by no rule, else nil.
+	want  attr // context attributes that the rules mention
+	// permissions are those that the rules name. implied is the permit that the set lacks if no
+	// rule permits permission.use, else nil.
 	permissions access.Set
 	implied     *change
 	digest      canon.Digest
 	memo        *memo
-	cases       []file // policy tests, read when they are run: Default need not pay for them
-	texts       []file // the policy files, for whoever changes or shows them
-	tested      int    // how many tests check ran; 0 for sets that it did not
-	base        *Set   // this set without its floor; nil: it has none
+	cases       []file // policy tests, read when they are run: Default doesn't pay for them
+	texts       []file // the policy files
+	tested      int    // the tests that check ran; 0 for sets that it didn't check
+	base        *Set   // this set without its floor; nil if it has none
 }
 
 //go:embed default
 var embedded embed.FS
 
-// DefaultFS is the directory of the default set, to copy and change.
+// DefaultFS returns the directory of the default set, to copy and change.
 func DefaultFS() fs.FS {
 	sub, err := fs.Sub(embedded, "default")
 	if err != nil {
@@ -159,8 +153,8 @@ func DefaultFS() fs.FS {
 	return sub
 }
 
-// Default returns the built-in set. Its bytes are part of the program, so the
-// checks that Load makes are made by this package's tests, not at each start.
+// Default returns the built-in set. Its bytes are part of the program, so this package's tests
+// make the checks of Load, and starting doesn't.
 func Default() *Set { return defaultSet() }
 
 var defaultSet = sync.OnceValue(func() *Set {
@@ -185,12 +179,11 @@ func Load(dir string) (*Set, error) {
 	return check(context.Background(), files)
 }
 
-// LoadFS is Load for a directory that is not on a disk, such as an embedded
-// one; there is no ownership to check.
+// LoadFS is Load for a directory that isn't on a disk, such as an embedded one. It has no
+// owners to check.
 func LoadFS(fsys fs.FS) (*Set, error) { return LoadFSContext(context.Background(), fsys) }
 
-// LoadFSContext is LoadFS that a done ctx ends, after the policy or the test that
-// it is at.
+// LoadFSContext is LoadFS. A done ctx ends it after the current policy or test.
 func LoadFSContext(ctx context.Context, fsys fs.FS) (*Set, error) {
 	files, err := readFS(fsys)
 	if err != nil {
@@ -199,9 +192,9 @@ func LoadFSContext(ctx context.Context, fsys fs.FS) (*Set, error) {
 	return check(ctx, files)
 }
 
-// check compiles files and puts the result through everything that can refuse it.
+// check compiles files and makes every check that can refuse the result.
 func check(ctx context.Context, files []file) (*Set, error) {
-	s, err := compile(files) // of a file of maxFile: some seconds at most
+	s, err := compile(files) // a file of maxFile takes some seconds at most
 	if err != nil {
 		return nil, err
 	}
@@ -214,8 +207,8 @@ func check(ctx context.Context, files []file) (*Set, error) {
 	return s, nil
 }
 
-// Digest identifies the set: the schema and every policy file, names and bytes.
-// Policy tests are not in it, they decide nothing.
+// Digest identifies the set: the schema, and names and bytes of the policy files. Policy tests
+// decide nothing and aren't in it.
 func (s *Set) Digest() canon.Digest { return s.digest }
 
 // Policies lists the set's policies, sorted by id.
@@ -227,7 +220,7 @@ func (s *Set) Policies() []Info {
 	return out
 }
 
-// Policy returns what is known of one policy.
+// Policy returns the policy with that id.
 func (s *Set) Policy(id string) (Info, bool) {
 	r, ok := s.byID[id]
 	if !ok {

@@ -17,7 +17,6 @@ import (
 	"palyra/internal/canon"
 )
 
-// defaultWith is the default directory with more files in it.
 func defaultWith(tb testing.TB, more map[string]string) fstest.MapFS {
 	tb.Helper()
 	files, err := readFS(DefaultFS())
@@ -57,7 +56,7 @@ func mustCompile(tb testing.TB, text string) *Set {
 	return s
 }
 
-// Default skips the checks at run time; this is where they are made.
+// TestDefaultPassesLoad makes the checks of Default that the program skips.
 func TestDefaultPassesLoad(t *testing.T) {
 	s, err := LoadFS(DefaultFS())
 	if err != nil {
@@ -82,7 +81,7 @@ func TestDefaultPassesLoad(t *testing.T) {
 	}
 }
 
-// TestDefaultSet is the contract for the local user that kernel and CLI build on.
+// TestDefaultSet is the contract for the local user on which kernel and CLI build.
 func TestDefaultSet(t *testing.T) {
 	base := func(path string) Request {
 		return Request{Principal: LocalUser("alice"), Action: ToolExecute, Resource: Tool("process.run"),
@@ -158,8 +157,8 @@ func TestDefaultSet(t *testing.T) {
 	}
 }
 
-// The documented ways to open up: three lines for everything, one policy for
-// an interpreter by name.
+// TestOpeningUp tries the documented ways to open up: three lines for everything, one policy
+// for an interpreter by name.
 func TestOpeningUp(t *testing.T) {
 	python := benchRequest()
 	python.Context.Executable.Path = "/usr/bin/python3.12"
@@ -271,7 +270,7 @@ func TestEffect(t *testing.T) {
 	}
 }
 
-// The context that Decide builds is the one that policies were checked against.
+// TestContextFitsSchema: Decide builds the context that policies were checked against.
 func TestContextFitsSchema(t *testing.T) {
 	v := validate.New(resolvedSchema())
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -325,24 +324,24 @@ func TestSchemaAgreesWithCode(t *testing.T) {
 	}
 }
 
-// What a policy reads is never left out of its context.
+// TestMentions: no attribute that a policy reads is left out of its context.
 func TestMentions(t *testing.T) {
 	for cond, want := range map[string]attr{
-		`context.sensitive`:                              attrSensitive,
-		`context["sensitive"]`:                           attrSensitive,
+		`context.sensitive`:                              attrsOf("sensitive"),
+		`context["sensitive"]`:                           attrsOf("sensitive"),
 		`context has approved`:                           attrApproved,
-		`context.executable.kind == "shell"`:             attrExecKind,
-		`context.executable has path`:                    attrExecPath,
+		`context.executable.kind == "shell"`:             attrsOf("executable.kind"),
+		`context.executable has path`:                    attrsOf("executable.path"),
 		`context.executable == context.executable`:       attrExecutable,
-		`context.limits.memory > 1`:                      attrLimits,
-		`context.limits == {"memory": 1}`:                attrLimits,
-		`context.workspace.source != context.cwd`:        attrWorkspaceSource | attrCwd,
+		`context.limits.memory > 1`:                      attrsOf("limits.memory"),
+		`context.limits == {"memory": 1}`:                attrsOf("limits"),
+		`context.workspace.source != context.cwd`:        attrsOf("workspace.source", "cwd"),
 		`context == {"session": ""}`:                     attrAll,
 		`[context].contains({"session": ""})`:            attrAll,
 		`(if true then context else context).tier == ""`: attrAll,
 		`context.later == 1`:                             attrAll,
-		`context.requester == context.approver`:          attrRequester | attrApprover,
-		`context.approvers < 2`:                          attrApprovers,
+		`context.requester == context.approver`:          attrsOf("requester", "approver"),
+		`context.approvers < 2`:                          attrsOf("approvers"),
 		`context.executable.later == 1`:                  attrExecutable,
 		`principal == resource`:                          0,
 		`"context.tier" == ""`:                           0,
@@ -356,12 +355,12 @@ func TestMentions(t *testing.T) {
 
 func TestConcurrentUse(t *testing.T) {
 	s := Default()
-	want := make(map[string]Decision)
+	want, fixes := make(map[string]Decision), make(map[string]string)
 	requests := make(map[string]Request)
 	for _, path := range []string{"/usr/bin/cat", "/usr/bin/jq", "/usr/bin/bash"} {
 		r := benchRequest()
 		r.Context.Executable.Path = path
-		requests[path], want[path] = r, s.Decide(r)
+		requests[path], want[path], fixes[path] = r, s.Decide(r), s.Fix(r)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
@@ -369,7 +368,7 @@ func TestConcurrentUse(t *testing.T) {
 			for range 50 {
 				for path, r := range requests {
 					d := s.Decide(r)
-					if w := want[path]; d.Effect != w.Effect || d.Fix != w.Fix || !slices.Equal(d.Policies, w.Policies) {
+					if w := want[path]; d.Effect != w.Effect || s.Fix(r) != fixes[path] || !slices.Equal(d.Policies, w.Policies) {
 						t.Errorf("%s: %v, want %v", path, d, w)
 					}
 					s.Explain(r)

@@ -9,33 +9,32 @@ import (
 	cedar "github.com/cedar-policy/cedar-go"
 	publicast "github.com/cedar-policy/cedar-go/ast"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
+
+	"palyra/authz/policy/internal/tree"
 )
 
-// Most of the time of a small decision would go into context records: cedar-go
-// sorts and hashes a record when it is made, whatever is then read from it. So a
-// policy's conditions are rewritten when they are compiled: context.tier becomes
-// the attribute "v" of an entity that stands for the tier, and [store] answers
-// for that entity when Cedar asks, with a record of one attribute. What is not
-// asked for is not built, and what is the same from call to call is kept ([memo]).
-// The evaluator stays Cedar's; values, order and errors stay those of the policy
-// as written. The tests compare with that.
+// Context records would take most of the time of a small decision: cedar-go sorts and hashes a
+// record when it's made, however little is then read from it. So a policy's conditions are
+// rewritten when they're compiled: context.tier becomes the attribute "v" of an entity that
+// stands for the tier. When Cedar asks for that entity, [store] answers with a record of one
+// attribute. Attributes that Cedar doesn't ask for aren't built, and [memo] keeps those that
+// recur from call to call. Evaluation stays Cedar's; values, order and errors are those of the
+// policy as written, and tests compare the two.
 
-// factType is the type of the entities that stand for attributes. No policy and
-// no request can name it: a type is never empty there.
+// factType is the type of the entities that stand for attributes. No policy and no request can
+// name it, because their types are never empty.
 const factType cedar.EntityType = ""
 
-// factUID is the entity that stands for a single attribute.
 func factUID(a attr) cedar.EntityUID {
 	return cedar.EntityUID{Type: factType, ID: cedar.String([]byte{byte(a.bit())})}
 }
 
-// factValue is the attribute under which it has its value.
 const factValue = "v"
 
-// quicken returns p as Decide evaluates it: reading facts instead of the context,
-// and without the scopes that the index has matched exactly. If some access to
-// the context is not to a single known attribute, or p has a rare construct,
-// quicken returns nil, and p is evaluated as written, with a context.
+// quicken returns p as Decide evaluates it: reading facts instead of the context, and without
+// the scopes that the index has matched exactly. It returns nil if p accesses the context other
+// than through single known attributes, or has a rare construct; p is then evaluated as
+// written, with a context.
 func quicken(p *ast.Policy) *cedar.Policy {
 	q := *p
 	q.Action = ast.ScopeTypeAll{}
@@ -56,23 +55,23 @@ func quicken(p *ast.Policy) *cedar.Policy {
 	return cedar.NewPolicyFromAST((*publicast.Policy)(&q))
 }
 
-// exactScope reports whether every rule that the index yields for a scope is one
-// whose scope holds. It does not for an entity with an empty id, which shares
-// its number with its type; for == with a role or permission, which a principal has but
-// is not; and for "is … in", filed by the entity alone.
+// exactScope reports whether the scope of each rule that the index yields for it holds. That
+// isn't so for an entity with an empty id, which shares its number with its type; for == with a
+// role, permission or group, which a principal or a tool has but isn't; and for "is … in",
+// which is filed by the entity alone.
 func exactScope(scope ast.IsScopeNode) bool {
 	switch s := scope.(type) {
 	case ast.ScopeTypeAll, ast.ScopeTypeIs:
 		return true
 	case ast.ScopeTypeEq:
-		return s.Entity.ID != "" && s.Entity.Type != TypeRole && s.Entity.Type != TypePermission
+		return s.Entity.ID != "" && s.Entity.Type != TypeRole && s.Entity.Type != TypePermission && s.Entity.Type != TypeToolGroup
 	case ast.ScopeTypeIn:
 		return s.Entity.ID != ""
 	}
 	return false
 }
 
-// onFacts rewrites n; false means that it cannot.
+// onFacts rewrites n, or returns false if it can't.
 func onFacts(n ast.IsNode) (ast.IsNode, bool) {
 	ok := true
 	on := func(n ast.IsNode) ast.IsNode {
@@ -83,7 +82,7 @@ func onFacts(n ast.IsNode) (ast.IsNode, bool) {
 	two := func(b ast.BinaryNode) ast.BinaryNode { return ast.BinaryNode{Left: on(b.Left), Right: on(b.Right)} }
 	switch v := n.(type) {
 	case ast.NodeTypeAccess:
-		if below, found := strings.CutPrefix(pathOf(v), "context."); found {
+		if below, found := strings.CutPrefix(tree.Path(v), "context."); found {
 			if a := attrNames[below]; a != 0 && a&(a-1) == 0 {
 				n = ast.NodeTypeAccess{StrOpNode: ast.StrOpNode{Arg: ast.NodeValue{Value: factUID(a)}, Value: factValue}}
 				break
@@ -142,23 +141,21 @@ func onFacts(n ast.IsNode) (ast.IsNode, bool) {
 	return n, ok
 }
 
-// recordOn is one attribute as a record, for the entity that stands for it.
 func recordOn(v cedar.Value) cedar.Record { return cedar.NewRecord(cedar.RecordMap{factValue: v}) }
 
-// The records that many calls share. Immutable.
+// Records that many calls share. Immutable.
 var (
 	boolRecords    = [...]cedar.Record{recordOn(cedar.False), recordOn(cedar.True)}
 	emptySetRecord = recordOn(cedar.Set{})
 )
 
-// set sets the two attributes that a decision itself determines.
+// set sets the two attributes that the decision itself determines.
 func (f *facts) set(approved, byName bool) {
 	f.approved, f.byName = approved, byName
 	f.records[attrApproved.bit()] = cedar.Record{}
 	f.records[attrInterpreterPermitted.bit()] = cedar.Record{}
 }
 
-// fact is the record of the attribute with the given number.
 func (f *facts) fact(bit int) cedar.Record {
 	rec := &f.records[bit]
 	if rec.Len() == 0 {
@@ -168,7 +165,6 @@ func (f *facts) fact(bit int) cedar.Record {
 }
 
 func (f *facts) newFact(a attr) cedar.Record {
-	c := &f.request.Context
 	switch {
 	case a&attrBool != 0:
 		if f.truth(a) {
@@ -178,34 +174,33 @@ func (f *facts) newFact(a attr) cedar.Record {
 	case a&attrRecurring != 0:
 		return f.memo.text(a, f.text(a))
 	case a == attrCapabilities:
-		return f.memo.capabilities(c.Capabilities)
+		return f.memo.capabilities(f.Capabilities)
 	case a&attrSets != 0 && len(f.elements(a)) == 0:
 		return emptySetRecord
 	}
 	return recordOn(f.value(a))
 }
 
-// attrRecurring are texts that are often those of a recent call: of an agent at
-// work in one directory with a dozen programs. Arguments and digests are not,
-// and arguments may hold what should not be kept.
-const attrRecurring = attrDevice | attrChannel | attrCwd | attrTier | attrStdin | attrExecPath | attrExecDir |
-	attrExecName | attrExecInterpreter | attrExecKind | attrExecFamily | attrWorkspaceSource | attrNetwork | attrCertificate
+// attrRecurring are texts that are often those of a recent call, as with an agent that works in
+// one directory with a dozen programs. Arguments and digests rarely recur, and arguments may
+// hold secrets.
+var attrRecurring = attrsOf("device", "channel", "cwd", "tier", "stdin", "executable.path", "executable.dir", "executable.name",
+	"executable.interpreter", "executable.kind", "executable.family", "workspace.source", "network", "certificate")
 
-// memo keeps records from call to call. It is a cache of a pure function: what
-// it holds can change how long an answer takes, not the answer. Its size is
-// bounded; a new text takes the place of an older one. It also keeps the memory
-// of finished evaluations, cleared. Safe for concurrent use.
+// memo keeps records from call to call, and the cleared memory of finished evaluations. It
+// caches a pure function: it can change an answer's time, not the answer. Its size is bounded;
+// a new text replaces an older one. Safe for concurrent use.
 type memo struct {
 	free  sync.Pool // *evaluation
 	seed  maphash.Seed
-	texts [len(leaves)][memoWays]atomic.Pointer[memoText]
+	texts [len(attributes)][memoWays]atomic.Pointer[memoText]
 	caps  [1 << len(vocabCapabilities)]atomic.Pointer[cedar.Record] // by set of capabilities
 }
 
 const (
-	memoWays    = 64  // texts kept of an attribute
-	memoTries   = 4   // places in which a text may be: with one, of a dozen programs every fourth met another
-	memoLongest = 512 // bytes of a text that is worth keeping, at most
+	memoWays    = 64  // texts kept for an attribute
+	memoTries   = 4   // places that a text may take; with one, every fourth of a dozen programs collided
+	memoLongest = 512 // bytes of the longest text kept
 )
 
 type memoText struct {
@@ -213,7 +208,6 @@ type memoText struct {
 	record cedar.Record
 }
 
-// evaluation is a blank one.
 func (m *memo) evaluation() *evaluation {
 	if e, ok := m.free.Get().(*evaluation); ok {
 		return e
@@ -221,7 +215,7 @@ func (m *memo) evaluation() *evaluation {
 	return blankEvaluation()
 }
 
-// done takes back an evaluation of which nothing is referred to any more.
+// done takes back an evaluation that nothing refers to.
 func (m *memo) done(e *evaluation) {
 	*e = evaluation{all: e.all}
 	m.free.Put(e)
@@ -234,7 +228,7 @@ func (m *memo) text(a attr, s string) cedar.Record {
 		return recordOn(cedar.String(s))
 	}
 	slots, first := &m.texts[a.bit()], maphash.String(m.seed, s)
-	slot := &slots[first%memoWays] // of the text that goes, unless there is room
+	slot := &slots[first%memoWays] // of the text to replace, unless there is room
 	for i := range uint64(memoTries) {
 		try := &slots[(first+i)%memoWays]
 		t := try.Load()
@@ -246,13 +240,13 @@ func (m *memo) text(a attr, s string) cedar.Record {
 			return t.record
 		}
 	}
-	s = strings.Clone(s) // it may be a small part of something large
+	s = strings.Clone(s) // it may be part of a large string
 	t := &memoText{s, recordOn(cedar.String(s))}
 	slot.Store(t)
 	return t.record
 }
 
-// capabilities of a checked request are all in the vocabulary.
+// capabilities returns the record of names, which check found in the vocabulary.
 func (m *memo) capabilities(names []string) cedar.Record {
 	set := 0
 	for _, name := range names {

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// What the goal of issue 3 says of a decision among about ten policies.
+// TestDecideAllocations holds a decision among about ten policies to its goal.
 func TestDecideAllocations(t *testing.T) {
 	s, r := Default(), benchRequest()
 	if n := testing.AllocsPerRun(200, func() { s.Decide(r) }); n > 12 {
 		t.Errorf("%v allocations, want at most 12", n)
 	}
-	// And in the long run for calls that differ as those of people at work do. One
-	// memo in fifty has an unlucky seed, with which a few of their texts meet.
+	// And in the long run varied calls, like those of people at work. One memo in fifty has an
+	// unlucky seed, with which a few of their texts collide.
 	all, i, least := variedRequests(), 0, math.Inf(1)
 	for range 3 {
 		one := *s
@@ -29,9 +29,9 @@ func TestDecideAllocations(t *testing.T) {
 	}
 }
 
-// Scopes that the index files under the number of something else, and rules
-// that read what the context does not have, are decided as written. No
-// directory with them loads; fuzzing and Default come this far.
+// TestQuickAgainstOracle: scopes that share another scope's number in the index, and rules that
+// read attributes that the context lacks, are decided as written. No directory with them loads,
+// but fuzzing and Default get this far.
 func TestQuickAgainstOracle(t *testing.T) {
 	for _, text := range []string{
 		`permit (principal == Palyra::User::"", action, resource);`,
@@ -66,8 +66,8 @@ func TestQuickAgainstOracle(t *testing.T) {
 	}
 }
 
-// What a Set keeps from call to call never shows in another call's answer: many
-// goroutines ask one Set and get what fresh Sets answer.
+// TestMemoIsNotSeen: records that a Set keeps never show in another call's answer. Many
+// goroutines ask one Set and get the answers of fresh Sets.
 func TestMemoIsNotSeen(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var text strings.Builder
@@ -97,15 +97,15 @@ func TestMemoIsNotSeen(t *testing.T) {
 	if e.all = nil; !reflect.ValueOf(e).Elem().IsZero() {
 		t.Errorf("a finished evaluation still holds a call: %+v", e.request)
 	}
-	for i := range s.memo.texts[attrCwd.bit()] {
-		if kept := s.memo.texts[attrCwd.bit()][i].Load(); kept != nil && len(kept.text) > memoLongest {
+	for i := range s.memo.texts[attrsOf("cwd").bit()] {
+		if kept := s.memo.texts[attrsOf("cwd").bit()][i].Load(); kept != nil && len(kept.text) > memoLongest {
 			t.Errorf("keeps %d bytes", len(kept.text))
 		}
 	}
 	for bit := range s.memo.texts {
 		for i := range s.memo.texts[bit] {
 			if attr(1)<<bit&attrRecurring == 0 && s.memo.texts[bit][i].Load() != nil {
-				t.Errorf("keeps a text of %v", leaves[bit])
+				t.Errorf("keeps a text of %v", attributes[bit].path)
 			}
 		}
 	}

@@ -2,22 +2,21 @@ package policy
 
 import "bytes"
 
-// shape is the text of a policy without its annotations and without literals that
-// say nothing about types: ids of entities in the scope, but not of actions, and
-// strings and numbers that a name is compared with. The validator judges types
-// alone, so of policies with one shape it need see one; a large set has few.
-// (Which values a literal may have is checkLiterals' to say, for each policy.)
-// What stands elsewhere stays: it may be the name of an attribute, or be compared
-// with another literal, which the validator takes for true or false.
+// shape is the text of a policy without annotations and without literals that don't matter to
+// types: ids of entities in the scope, except actions, and strings and numbers that a name is
+// compared with. The validator judges types alone, so it need see only one policy of each
+// shape; a large set has few. checkLiterals checks the values of each policy. Other literals
+// stay: one may be the name of an attribute, or be compared with another literal, which the
+// validator evaluates to true or false.
 func shape(text []byte) string {
 	text = text[pastAnnotations(text):]
 	b := make([]byte, 0, len(text))
-	var last [3]byte // bytes that are not white space, the newest first
+	var last [3]byte // bytes that aren't white space, newest first
 	put := func(c byte) {
 		b = append(b, c)
 		last = [3]byte{c, last[0], last[1]}
 	}
-	scope, name := true, 0 // name: where in b the path before :: begins
+	scope, name := true, 0 // name: the offset in b of the path before ::
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '"':
@@ -60,7 +59,7 @@ func shape(text []byte) string {
 	return string(b)
 }
 
-// compared reports whether an operator that compares stands last, behind a name.
+// compared reports whether the last bytes are a name and a comparison operator.
 func compared(last [3]byte) bool {
 	left := byte(0)
 	switch {
@@ -72,7 +71,6 @@ func compared(last [3]byte) bool {
 	return wordByte(left) && !isDigit(left)
 }
 
-// pastAnnotations is the offset behind what stands before a policy's effect.
 func pastAnnotations(text []byte) int {
 	i := 0
 	for i < len(text) {

@@ -20,7 +20,7 @@ func TestShape(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	// What types hang on stays apart.
+	// Literals that types depend on stay apart.
 	for _, pair := range [][2]string{
 		{`permit (principal, action == Palyra::Action::"a", resource);`, `permit (principal, action == Palyra::Action::"b", resource);`},
 		{`permit (principal, action in [Palyra::Action::"a"], resource);`, `permit (principal, action in [Palyra::Action::"b"], resource);`},
@@ -46,7 +46,7 @@ func TestShape(t *testing.T) {
 
 var literalText = regexp.MustCompile(`([!=]= |::)"([^"\\]*)"|\b\d+\b`)
 
-// TestShapeSaysAsMuch: the validator says the same of policies with one shape.
+// TestShapeSaysAsMuch: the validator judges policies of one shape alike.
 func TestShapeSaysAsMuch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 22))
 	v := validate.New(resolvedSchema())
@@ -90,5 +90,5 @@ func FuzzShape(f *testing.F) {
 	f.Add([]byte(`@id("p") permit (principal == A::"x", action, resource) when { 1 < 2 }; // "`))
 	f.Add([]byte(`"\`))
 	f.Add([]byte(`@`))
-	f.Fuzz(func(t *testing.T, text []byte) { shape(text) }) // ends, and reads no further than there is
+	f.Fuzz(func(t *testing.T, text []byte) { shape(text) }) // ends, and reads no further than the text
 }

@@ -15,10 +15,11 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
 
 	"palyra/authz/access"
+	"palyra/authz/policy/internal/tree"
 	"palyra/internal/fault"
 )
 
-// schemaText is the program's schema, as a policy directory may repeat it.
+// schemaText returns the program's schema, which a policy directory may repeat.
 var schemaText = sync.OnceValue(func() string {
 	b, err := embedded.ReadFile("default/palyra.cedarschema")
 	if err != nil {
@@ -43,12 +44,12 @@ var resolvedSchema = sync.OnceValue(func() *resolved.Schema {
 	return r
 })
 
-// validate refuses rules that Cedar would accept and that could never do what
-// they say: what does not fit the schema, what can never match, and literals
-// outside a closed vocabulary.
+// validate refuses rules that Cedar would accept but that could never do as they say: those
+// that don't fit the schema, that can never match, or that have literals outside a closed
+// vocabulary.
 func (s *Set) validate(ctx context.Context) error {
 	v := validate.New(resolvedSchema())
-	sound := make(map[string]bool) // shapes: the validator would say the same again
+	sound := make(map[string]bool) // shapes that passed; the validator would repeat itself
 	for _, r := range s.rules {
 		if err := left(ctx, "check policies"); err != nil {
 			return err
@@ -63,14 +64,16 @@ func (s *Set) validate(ctx context.Context) error {
 			return r.fault("policy_never_matches", err)
 		}
 		if !sound[like] && neverMatches(v, r.ast) {
-			return r.fault("policy_never_matches", errors.New("its conditions can never hold for any request of its scope"))
+			return r.fault("policy_never_matches", errNever)
 		}
 		sound[like] = true
 	}
 	return nil
 }
 
-// source is the text of a rule, with what stands behind it up to the next.
+// errNever refuses a policy that the schema's types alone make idle.
+var errNever = errors.New("its conditions can never hold for any request of its scope")
+
 func (s *Set) source(r *rule) []byte {
 	data, from := s.text(r.file), r.policy.Position().Offset
 	return data[from:min(from+r.size, len(data))]
@@ -86,18 +89,17 @@ func guarded(v *validate.Validator, p *ast.Policy) (err error) {
 	return v.Policy("", p)
 }
 
-// neverMatches asks whether the schema's types alone make p's conditions false
-// in every request of its scope: `resource is Palyra::Skill` under tool.execute,
-// `context has colour`, `false`. The validator knows the type "false" but does
-// not report it; it skips what stands behind it, though. So a node with a type
-// error is put behind the conditions, and they are impossible exactly if it is
-// not reported. p itself has been validated without an error before.
+// neverMatches reports whether the schema's types alone make p's conditions false in every
+// request of its scope: `resource is Palyra::Skill` under tool.execute, `context has colour`,
+// `false`. The validator knows the type "false" and skips the rest of the expression, but
+// doesn't report it. So neverMatches appends a node with a type error; if the validator doesn't
+// report that, the conditions are impossible. p itself must have passed the validator.
 func neverMatches(v *validate.Validator, p *ast.Policy) bool {
 	if len(p.Conditions) == 0 {
-		return false // an impossible scope is an error of the validator's own
+		return false // the validator itself reports an impossible scope
 	}
-	// The conditions are joined first: (a && b) && error. Grouped the other way
-	// the error would sit beside b alone.
+	// The conditions are joined first: (a && b) && error. Otherwise the error would be beside b
+	// alone.
 	all := condition(p.Conditions[0])
 	for _, c := range p.Conditions[1:] {
 		all = all.And(condition(c))
@@ -118,27 +120,12 @@ func condition(c ast.ConditionType) ast.Node {
 	return n
 }
 
-// flatten puts the validator's joined errors on one line.
 func flatten(err error) error {
 	return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-// closedAttrs are the context attributes whose values come from a closed list.
-// A comparison with anything else is a typo that would silently never match.
-var closedAttrs = map[string][]string{
-	"context.executable.kind": vocabKind,
-	"context.tier":            vocabTier,
-	"context.stdin":           vocabStdin,
-	"context.network":         vocabNetwork,
-	"context.certificate":     vocabCertificate,
-	"context.scope":           vocabScope,
-	"context.capabilities":    vocabCapabilities[:], // a set: its elements
-	"context.features":        vocabFeature,         // a set as well
-	"context.unpinned":        vocabUnpinned,        // and this
-}
-
-// checkLiterals refuses literals outside the closed vocabularies: unknown roles
-// and executable families anywhere, and unknown values beside a closed attribute.
+// checkLiterals refuses literals outside the closed vocabularies: unknown roles, groups,
+// permissions and executable families anywhere, and unknown values beside a closed attribute.
 func checkLiterals(p *ast.Policy) error {
 	var errs []error
 	for _, scope := range [...]ast.IsScopeNode{p.Principal, p.Resource} {
@@ -193,6 +180,10 @@ func checkEntity(uid cedar.EntityUID) error {
 		if !slices.Contains(vocabRole, id) {
 			return fmt.Errorf("unknown role %q: want one of %s", id, strings.Join(vocabRole, ", "))
 		}
+	case TypeToolGroup:
+		if !slices.Contains(vocabToolGroup, id) {
+			return fmt.Errorf("unknown group of tools %q: want one of %s", id, strings.Join(vocabToolGroup, ", "))
+		}
 	case TypePermission:
 		if _, err := access.ParseSet([]string{id}); err != nil {
 			return fmt.Errorf("unknown permission %q: want one of %s", id, access.All())
@@ -205,8 +196,8 @@ func checkEntity(uid cedar.EntityUID) error {
 	return nil
 }
 
-// checkType refuses an `is` with a type that the schema does not have; the
-// validator takes it for a test that is merely false.
+// checkType refuses an `is` with a type that the schema doesn't have; the validator takes it
+// for a test that is false.
 func checkType(t cedar.EntityType) error {
 	if _, ok := resolvedSchema().Entities[t]; !ok {
 		return fmt.Errorf("unknown entity type %s", t)
@@ -214,43 +205,30 @@ func checkType(t cedar.EntityType) error {
 	return nil
 }
 
-// checkPair compares a closed attribute on one side with the literals on the other.
+// checkPair checks the literals that are compared with an attribute that has a closed list.
+// Another value is a typo and would silently never match.
 func checkPair(a, b ast.IsNode) error {
-	if _, ok := closedAttrs[pathOf(b)]; ok {
+	row := closed(tree.Path(b))
+	if row != nil {
 		a, b = b, a
-	}
-	path := pathOf(a)
-	vocab, ok := closedAttrs[path]
-	if !ok {
+	} else if row = closed(tree.Path(a)); row == nil {
 		return nil
 	}
 	for _, lit := range stringLiterals(b) {
-		if !slices.Contains(vocab, lit) {
-			return fmt.Errorf("%s is never %q: want one of %s", path, lit, strings.Join(vocab, ", "))
+		if !slices.Contains(row.of, lit) {
+			return row.refusal(lit)
 		}
 	}
 	return nil
 }
 
-// pathOf spells an attribute access, "context.executable.kind", or is "". One of
-// more than maxPath names is in no schema of ours.
-func pathOf(n ast.IsNode) string { return pathWithin(n, maxPath) }
-
-const maxPath = 16
-
-func pathWithin(n ast.IsNode, most int) string {
-	switch n := n.(type) {
-	case ast.NodeTypeVariable:
-		return string(n.Name)
-	case ast.NodeTypeAccess:
-		if most == 1 {
-			return ""
-		}
-		if p := pathWithin(n.Arg, most-1); p != "" {
-			return p + "." + string(n.Value)
-		}
+// closed returns the attribute with a closed list that path names, else nil.
+func closed(path string) *attribute {
+	below, found := strings.CutPrefix(path, "context.")
+	if m := attrNames[below]; found && m != 0 && m&(m-1) == 0 && attributes[m.bit()].of != nil {
+		return &attributes[m.bit()]
 	}
-	return ""
+	return nil
 }
 
 func stringLiterals(n ast.IsNode) (out []string) {
@@ -265,8 +243,8 @@ func stringLiterals(n ast.IsNode) (out []string) {
 	return out
 }
 
-// untested reports a forbid that no policy test shows firing. @untested("why")
-// on the policy is the way out.
+// untested reports a forbid that no policy test shows firing. An @untested("why") annotation on
+// the policy permits it.
 func (r *rule) untested(fired map[string]bool) error {
 	if r.permits() || fired[r.id] {
 		return nil
@@ -275,6 +253,6 @@ func (r *rule) untested(fired map[string]bool) error {
 		return nil
 	}
 	return fault.New(fault.BadState, "policy_untested", fmt.Sprintf("%s:%d: policy %q", r.file, r.line, r.id),
-		errors.New("no policy test shows this forbid firing")).
+		fault.Mark(errors.New("no policy test shows this forbid firing"), ErrTests)).
 		WithHint("add a test to a *.test.json file that expects it in \"policies\"; a forbid that never fires protects nothing")
 }

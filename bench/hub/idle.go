@@ -15,12 +15,12 @@ import (
 	"sync"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
-// idle opens many readers of the tape of one run, which waits for an approval,
-// and measures what they cost the server while nothing happens; then answers,
-// and measures how long it takes until everybody knows.
+// idle opens many readers of one run's tape while the run waits for an approval, and measures
+// their cost to the server while nothing happens. Then it answers, and measures the time until
+// every reader knows.
 func (s *server) idle(n int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -28,7 +28,7 @@ func (s *server) idle(n int) error {
 	if err != nil {
 		return err
 	}
-	// A few readers first: what is made once is not theirs.
+	// A few readers come first: one-time costs aren't theirs.
 	warm, err := s.open(run, 50)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (s *server) idle(n int) error {
 			ends[i], errs[i] = untilEnd(c, start)
 		})
 	}
-	if _, err := s.client.ResolveApproval(ctx, hub.Caller{}, approval.ID, approval.Version, hub.Answer{Approve: false}); err != nil {
+	if _, err := hub.ResolveApproval.Do(ctx, s.client, hub.Caller{}, hub.Resolution{ID: approval.ID, Version: approval.Version, Answer: hub.Answer{Approve: false}}); err != nil {
 		return err
 	}
 	wg.Wait()
@@ -77,19 +77,19 @@ func (s *server) idle(n int) error {
 	return nil
 }
 
-// waiting starts a run that waits for an approval.
 func (s *server) waiting(ctx context.Context) (run string, a hub.Approval, err error) {
 	me := hub.Caller{}
-	session, err := s.client.CreateSession(ctx, me, hub.NewSession{})
+	session, err := hub.CreateSession.Do(ctx, s.client, me, hub.NewSession{})
 	if err != nil {
 		return "", a, err
 	}
-	r, err := s.client.StartRun(ctx, me, hub.NewRun{Session: session.ID, Steps: []hub.Step{{Tool: "fs.write_file",
+	r, err := hub.StartRun.Do(ctx, s.client, me, hub.NewRun{Session: session.ID, Steps: []hub.Step{{Tool: "fs.write_file",
 		Input: raw(map[string]string{"workspace": "src", "path": "x", "mode": "create", "content": "x"})}}})
+
 	if err != nil {
 		return "", a, err
 	}
-	tape, err := s.client.Tape(ctx, me, r.ID, 0)
+	tape, err := hub.ReadTape.Do(ctx, s.client, me, hub.TapeQuery{Run: r.ID})
 	if err != nil {
 		return "", a, err
 	}
@@ -105,7 +105,6 @@ func (s *server) waiting(ctx context.Context) (run string, a hub.Approval, err e
 	}
 }
 
-// open opens n readers and reads the response header of each.
 func (s *server) open(run string, n int) (conns []net.Conn, err error) {
 	const together = 16
 	conns = make([]net.Conn, n)
@@ -132,8 +131,7 @@ func (s *server) reader(run string) (net.Conn, error) {
 	if _, err := fmt.Fprintf(c, "GET /api/v1/runs/%s/tape HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n", run); err != nil {
 		return nil, err
 	}
-	// Enough to see the status; the rest waits in the socket, as with a client
-	// that has something else to do.
+	// Enough to see the status. The rest waits in the socket, as with a busy client.
 	b := make([]byte, len("HTTP/1.1 200"))
 	if _, err := io.ReadFull(c, b); err != nil {
 		return nil, err
@@ -144,7 +142,6 @@ func (s *server) reader(run string) (net.Conn, error) {
 	return c, nil
 }
 
-// untilEnd reads a tape to its last chunk.
 func untilEnd(c net.Conn, start time.Time) (time.Duration, error) {
 	var tail []byte
 	buf := make([]byte, 4096)
@@ -159,8 +156,8 @@ func untilEnd(c net.Conn, start time.Time) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// settled waits until the server's memory has stopped changing, collects its
-// garbage by way of a heartbeat or two, and returns RSS and goroutines.
+// settled waits until the server's memory has stopped changing, and returns RSS in KiB and
+// goroutines.
 func (s *server) settled() (rss, goroutines int, err error) {
 	for last := -1; ; {
 		if rss, err = s.rss(); err != nil {

@@ -1,17 +1,15 @@
-// Command hub measures the daemon's side of Palyra under many clients: whole
-// calls and plain reads over the unix socket, and what a reader of a tape costs
-// while nothing happens.
+// Command hub measures the daemon's side of Palyra under many clients: whole calls and plain
+// reads over the unix socket, and the cost of a tape's reader while nothing happens.
 //
 //	go run ./bench/hub                 # about two minutes; prints tables for README.md
 //	go run ./bench/hub -time 5s -clients 1,8 -readers 1000
 //
-// The server is a process of its own, this program started again: kernel,
-// store, hub and HTTP as palyrad puts them together, with palyra-cell, in a
-// state directory that is thrown away. The load comes from the process that was
-// started first. On a host with few processors the two share them.
+// The server is this program again, in a process of its own: kernel, store, hub and HTTP as
+// palyrad puts them together, with palyra-cell, in a temporary state directory. The load comes
+// from the first process. On a host with few processors the two share them.
 //
-// What it does not show: how long a call takes inside (see bench), other tools
-// than palyra.echo, and clients that are slow or far away.
+// It doesn't show how long a call takes inside (see bench), tools other than palyra.echo, or
+// slow and distant clients.
 package main
 
 import (
@@ -32,7 +30,7 @@ import (
 	"sync"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 	"palyra/transport/client"
 )
 
@@ -54,7 +52,6 @@ func main() {
 	}
 }
 
-// server is the process that is measured.
 type server struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer // its end is the signal to stop
@@ -62,7 +59,6 @@ type server struct {
 	client *client.Client
 }
 
-// start builds what the server runs and starts it.
 func start(dir string) (_ *server, err error) {
 	build := exec.Command("go", "build", "-o", dir+"/", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -114,7 +110,7 @@ func measure(each time.Duration, clients string, readers int) error {
 func (s *server) tables(each time.Duration, clients string, readers int) error {
 	fmt.Printf("%s, %d processors, Go %s, %v each.\n\n", runtime.GOOS+"/"+runtime.GOARCH, runtime.NumCPU(), strings.TrimPrefix(runtime.Version(), "go"), each)
 	fmt.Println("| load | clients | requests/s | p50 | p99 | slowest | refused | server RSS |\n|---|--:|--:|--:|--:|--:|--:|--:|")
-	session, err := s.client.CreateSession(context.Background(), hub.Caller{}, hub.NewSession{Title: "bench"})
+	session, err := hub.CreateSession.Do(context.Background(), s.client, hub.Caller{}, hub.NewSession{Title: "bench"})
 	if err != nil {
 		return err
 	}
@@ -123,11 +119,11 @@ func (s *server) tables(each time.Duration, clients string, readers int) error {
 		do   func(context.Context, *client.Client) error
 	}{
 		{"read a session", func(ctx context.Context, c *client.Client) error {
-			_, err := c.Session(ctx, hub.Caller{}, session.ID)
+			_, err := hub.GetSession.Do(ctx, c, hub.Caller{}, session.ID)
 			return err
 		}},
 		{"call palyra.echo", func(ctx context.Context, c *client.Client) error {
-			run, err := c.Call(ctx, hub.Caller{}, hub.NewCall{Tool: "palyra.echo", Input: json.RawMessage(`{"text":"hi"}`)})
+			run, err := hub.Call.Do(ctx, c, hub.Caller{}, hub.NewCall{Tool: "palyra.echo", Input: json.RawMessage(`{"text":"hi"}`)})
 			if err == nil && run.State != hub.RunDone {
 				err = fmt.Errorf("run %s is %s: %s", run.ID, run.State, run.Reason)
 			}
@@ -155,16 +151,14 @@ func (s *server) tables(each time.Duration, clients string, readers int) error {
 	return s.idle(readers)
 }
 
-// result is what a load measured.
 type result struct {
 	rate            float64
 	p50, p99, worst time.Duration
 	refused         int
 }
 
-// load keeps n clients busy, each with a connection of its own. A client whose
-// request is refused because there is no place tries again; other errors end
-// the measurement.
+// load keeps n clients busy, each with a connection of its own. A client that is refused for
+// want of a place tries again; any other error ends the measurement.
 func (s *server) load(n int, d time.Duration, do func(context.Context, *client.Client) error) (r result, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d+time.Minute)
 	defer cancel()
@@ -217,7 +211,6 @@ func (s *server) load(n int, d time.Duration, do func(context.Context, *client.C
 	return r, nil
 }
 
-// rss returns the server's resident memory in KiB.
 func (s *server) rss() (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	if err != nil {

@@ -10,24 +10,23 @@ import (
 	"os"
 	"path/filepath"
 
+	"palyra/hub"
+	"palyra/hub/local"
+	"palyra/hub/session"
+	"palyra/hub/store"
 	"palyra/internal/fault"
 	"palyra/kernel"
-	"palyra/kernel/hub"
-	"palyra/kernel/hub/local"
-	"palyra/kernel/session"
-	"palyra/kernel/store"
 	"palyra/kernel/tool"
 	"palyra/transport/httpapi"
 )
 
-// The server's bounds: those that a client alone could reach are out of the way.
+// The server's bounds. The benchmark raises those that one caller could reach.
 const (
 	active  = 8 // palyrad's default
 	queue   = 4096
 	streams = 20000
 )
 
-// beServer serves in dir until standard input ends.
 func beServer(dir string) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -73,13 +72,11 @@ func beServer(dir string) (err error) {
 	return s.Serve(ctx, httpapi.Listener{Listener: l})
 }
 
-// isFull reports whether a request was refused because there was no place.
 func isFull(err error) bool {
 	k := fault.KindOf(err)
 	return k == fault.Busy || k == fault.Unavailable
 }
 
-// raw makes JSON of a value that has one.
 func raw(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

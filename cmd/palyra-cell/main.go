@@ -1,16 +1,15 @@
-// What palyra-cell does waits for the kernel: asking the cgroup how many processors
-// to use would only delay the first call.
+// palyra-cell mostly waits for the kernel: asking the cgroup how many processors to use
+// would only delay the first call.
 
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command palyra-cell is the only process of Palyra that forks. It is started by
-// palyra or palyrad with a socket on descriptor 3, holds no key but the one that
-// grants are checked with, and has no network.
+// Command palyra-cell is the only process of Palyra that forks. palyra or palyrad starts it
+// with a socket on descriptor 3. It holds no key but the one that checks grants, and has no
+// network.
 //
-// palyrad, which confines itself and then cannot start anything, has a
-// "palyra-cell starter" beside it: that one starts this binary again, on
-// request, and does nothing else.
+// palyrad confines itself and then can't start anything, so it has a "palyra-cell starter"
+// beside it, which starts this binary again, on request, and does nothing else.
 //
 // It is not meant to be started by hand: without the socket it says so and
 // exits with status 2.
@@ -20,7 +19,7 @@ import (
 	"fmt"
 	"os"
 
-	"palyra/isolate/cell"
+	"palyra/isolate/cell/serve"
 	"palyra/isolate/certify"
 	"palyra/isolate/probe"
 )
@@ -32,11 +31,11 @@ func main() {
 	if len(os.Args) > 2 && os.Args[1] == certify.Word {
 		os.Exit(certify.Main(os.Args[1:]))
 	}
-	serve := cell.Main
+	run := serve.Cell
 	if len(os.Args) == 2 && os.Args[1] == "starter" {
-		serve = cell.ServeStarter
+		run = serve.Starter
 	}
-	if err := serve(3); err != nil {
+	if err := run(3); err != nil {
 		fmt.Fprintln(os.Stderr, "palyra-cell:", err)
 		os.Exit(2)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 func (a *app) tokenCreate(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -23,7 +23,7 @@ func (a *app) tokenCreate(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.CreateToken(ctx, hub.Caller{}, n)
+	t, err := hub.CreateToken.Do(ctx, h, hub.Caller{}, n)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (a *app) tokenLs(ctx context.Context, inv *command.Invocation) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.Tokens(ctx, hub.Caller{}, hub.TokenQuery{PageQuery: page(inv)})
+	p, err := hub.ListTokens.Do(ctx, h, hub.Caller{}, hub.TokenQuery{PageQuery: page(inv)})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (a *app) tokenRevoke(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.RevokeToken(ctx, hub.Caller{}, inv.Operands[0], command.Value(inv, "version", int64(0)))
+	t, err := hub.RevokeToken.Do(ctx, h, hub.Caller{}, hub.TokenChange{ID: inv.Operands[0], Version: command.Value(inv, "version", int64(0))})
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func (a *app) tokenRevoke(ctx context.Context, inv *command.Invocation) (*result
 }
 
 func (a *app) tokenRotate(ctx context.Context, inv *command.Invocation) (*result, error) {
-	r := hub.Rotation{Version: command.Value(inv, "version", int64(0)), TTL: command.Value(inv, "ttl", time.Duration(0)),
-		Overlap: command.Value(inv, "overlap", time.Duration(0))}
+	r := hub.Rotation{ID: inv.Operands[0], Version: command.Value(inv, "version", int64(0)), RotationRequest: hub.RotationRequest{
+		TTL: command.Value(inv, "ttl", time.Duration(0)), Overlap: command.Value(inv, "overlap", time.Duration(0))}}
 	if r.TTL == 0 {
 		return nil, need(inv, "ttl")
 	}
@@ -79,7 +79,7 @@ func (a *app) tokenRotate(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.RotateToken(ctx, hub.Caller{}, inv.Operands[0], r)
+	t, err := hub.RotateToken.Do(ctx, h, hub.Caller{}, r)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (a *app) membersLs(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.Members(ctx, hub.Caller{})
+	p, err := hub.ListMembers.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}
@@ -113,19 +113,20 @@ func (a *app) membersSet(ctx context.Context, inv *command.Invocation) (*result,
 			return nil, err
 		}
 	}
-	m, err := h.PutMember(ctx, hub.Caller{}, hub.Member{Principal: inv.Operands[0], Role: inv.Operands[1], Version: version})
+	m, err := hub.PutMember.Do(ctx, h, hub.Caller{}, hub.MemberPut{Principal: inv.Operands[0], Version: version,
+		MemberChange: hub.MemberChange{Role: inv.Operands[1]}})
 	if err != nil {
 		return nil, err
 	}
 	return text(front.Document{"member": m}, "%s %s\n", cell(m.Principal), cell(m.Role)), nil
 }
 
-// memberVersion is the version that a principal's membership has now, 0 if it has
-// none: without --version the change is to what there is at this moment, and is
-// still refused if somebody else is quicker. palyrad asks for a version because to
-// make a member and to change one are two different acts.
+// memberVersion returns the version that a principal's membership has now, 0 if it has none:
+// without --version the change is to the current membership, and is still refused if
+// another change is quicker. palyrad asks for a version because making a member and
+// changing one are different acts.
 func memberVersion(ctx context.Context, h hub.Hub, principal string) (int64, error) {
-	p, err := h.Members(ctx, hub.Caller{})
+	p, err := hub.ListMembers.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return 0, err
 	}
@@ -142,7 +143,8 @@ func (a *app) membersRm(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
-	if err := h.RemoveMember(ctx, hub.Caller{}, inv.Operands[0], command.Value(inv, "version", int64(0))); err != nil {
+	in := hub.MemberRemoval{Principal: inv.Operands[0], Version: command.Value(inv, "version", int64(0))}
+	if _, err := hub.RemoveMember.Do(ctx, h, hub.Caller{}, in); err != nil {
 		return nil, err
 	}
 	return text(front.Document{"removed": inv.Operands[0]}, "%s has no role\n", cell(inv.Operands[0])), nil

@@ -11,10 +11,10 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
-	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/programs"
 	"palyra/cmd/internal/terminal"
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
 func (a *app) approvalsLs(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -26,7 +26,7 @@ func (a *app) approvalsLs(ctx context.Context, inv *command.Invocation) (*result
 	if state == "all" {
 		state = ""
 	}
-	p, err := h.Approvals(ctx, hub.Caller{}, hub.ApprovalQuery{PageQuery: page(inv), State: state})
+	p, err := hub.ListApprovals.Do(ctx, h, hub.Caller{}, hub.ApprovalQuery{PageQuery: page(inv), State: state})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,8 @@ func approvalCells(ap *hub.Approval) []any {
 		return []any{ap.ID, ap.State, stamp(ap.Created), "another's", "", ""}
 	}
 	argv := ap.Card.Argv
-	if ap.Card.Tool != "process.run" && len(argv) > 2 { // the program of a tool is palyra-tool, and its first argument the tool
+	if ap.Card.Tool != "process.run" && len(argv) > 2 {
+		// The program of a tool is palyra-tool, and its first argument the tool.
 		argv = argv[2:]
 	}
 	return []any{ap.ID, ap.State, stamp(ap.Created), front.Principal(ap.Requester), ap.Card.Tool, strings.Join(argv, " ")}
@@ -56,7 +57,7 @@ func (a *app) approvalsShow(ctx context.Context, inv *command.Invocation) (*resu
 	if err != nil {
 		return nil, err
 	}
-	ap, err := h.Approval(ctx, hub.Caller{}, inv.Operands[0])
+	ap, err := hub.GetApproval.Do(ctx, h, hub.Caller{}, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
@@ -67,11 +68,11 @@ func (a *app) approvalsShow(ctx context.Context, inv *command.Invocation) (*resu
 // maxShown bounds how much of a tool's input a terminal gets, in bytes.
 const maxShown = 64 << 10
 
-// toolInput is what the tool is given, as the run has it: the card names a sealed
-// input by digest only, and a person must see what will be written. Nil where
-// the run cannot be read.
+// toolInput returns the tool's input, from the run: the card has only the digest of a
+// sealed input, and a person must see the content to be written. It is nil if the run can't
+// be read.
 func toolInput(ctx context.Context, h hub.Hub, ap *hub.Approval) json.RawMessage {
-	r, err := h.Run(ctx, hub.Caller{}, ap.Run)
+	r, err := hub.GetRun.Do(ctx, h, hub.Caller{}, ap.Run)
 	if err != nil || ap.Step < 0 || ap.Step >= len(r.Steps) {
 		return nil
 	}
@@ -90,8 +91,8 @@ func inputText(in json.RawMessage) string {
 	return "  the tool is given\n    " + front.Escape(s) + cut + "\n"
 }
 
-// approvalText is a request as a person judges it. The daemon wrote it in
-// printable ASCII; it is escaped again, because that is this program's duty.
+// approvalText returns a request for a person. The daemon wrote it in printable ASCII, but
+// escaping is this program's duty, so it escapes the text again.
 func approvalText(ap *hub.Approval) string {
 	l := newLines()
 	if ap.Reduced {
@@ -110,7 +111,7 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	ap, err := h.Approval(ctx, hub.Caller{}, inv.Operands[0])
+	ap, err := hub.GetApproval.Do(ctx, h, hub.Caller{}, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 		return nil, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", ap.State))
 	case ap.Reduced: // there is nothing to say yes to
 		return nil, fault.New(fault.Denied, "not_permitted", op, errors.New("it is another's, and policy does not let this caller answer it")).
-			WithHint("somebody whom the policies let approve must answer")
+			WithHint("an approver whom the policies permit must answer")
 	}
 	ans, err := reach(inv)
 	if err != nil {
@@ -128,7 +129,7 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 	}
 	var reaches string
 	if ans.Scope != "" || inv.Has("preview") {
-		v, err := h.PreviewApproval(ctx, hub.Caller{}, ap.ID, ans)
+		v, err := hub.PreviewApproval.Do(ctx, h, hub.Caller{}, hub.PreviewQuery{ID: ap.ID, Answer: ans})
 		if err != nil {
 			return nil, err
 		}
@@ -139,19 +140,19 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 	}
 	if digest := command.Value(inv, "capsule", ""); digest != "" {
 		fmt.Fprint(a.stderr, reaches) // who answers without a terminal is shown it all the same
-		if digest != strings.TrimPrefix(ap.Capsule, "sha256:") {
+		if digest != ap.Capsule.Hex() {
 			return nil, fault.New(fault.NotApproved, "other_capsule", op, errors.New("the digest is not that of this request")).
 				WithHint("palyra approvals show " + ap.ID)
 		}
 	} else if err := a.ask(ctx, h, &ap, reaches); err != nil {
 		return nil, err
 	}
-	// Of exactly this version and capsule: what was shown is what is answered.
-	ans.Capsule = ap.Capsule
+	// Answer exactly this version and capsule, as the person was shown them.
+	ans.Capsule = ap.Capsule.String()
 	return a.resolve(ctx, h, ap.ID, ap.Version, ans)
 }
 
-// reach reads how far a yes shall reach.
+// reach reads the flags for the reach of a yes.
 func reach(inv *command.Invocation) (hub.Answer, error) {
 	ans := hub.Answer{Approve: true, Comment: command.Value(inv, "comment", ""), For: command.Value(inv, "for", time.Duration(0)),
 		Uses: command.Value(inv, "uses", int64(0))}
@@ -160,11 +161,11 @@ func reach(inv *command.Invocation) (hub.Answer, error) {
 	}
 	if ans.For != 0 {
 		if inv.Has("scope") {
-			return ans, fault.New(fault.Usage, "scope_twice", inv.Command.Name, errors.New("--scope and --for say the same"))
+			return ans, fault.New(fault.Usage, "bad_command", inv.Command.Name, errors.New("--scope and --for say the same"))
 		}
 		ans.Scope = "timed"
 	}
-	for _, p := range command.All[operator.Pattern](inv, "pattern") {
+	for _, p := range command.All[programs.Pattern](inv, "pattern") {
 		if ans.Pattern == nil {
 			ans.Pattern = &hub.Pattern{}
 		}
@@ -177,7 +178,7 @@ func reach(inv *command.Invocation) (hub.Answer, error) {
 	return ans, nil
 }
 
-// previewText is what a yes would let through, as a person judges it.
+// previewText returns the calls that a yes would let through, for a person.
 func previewText(ans *hub.Answer, v *hub.Preview) string {
 	var b strings.Builder
 	until := "until its session ends"
@@ -207,7 +208,7 @@ func (a *app) grants(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.Grants(ctx, hub.Caller{})
+	p, err := hub.ListGrants.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}
@@ -225,9 +226,9 @@ func grantCells(g *hub.StandingGrant) []any {
 	if g.Reduced {
 		return []any{g.ID, g.Scope, "another's", "", "until " + stamp(g.Expires)}
 	}
-	bound := "capsule " + g.Capsule
-	if g.Pattern != "" {
-		bound = "pattern " + g.Pattern
+	bound := "capsule " + g.Capsule.String()
+	if !g.Pattern.IsZero() {
+		bound = "pattern " + g.Pattern.String()
 	}
 	uses := fmt.Sprint(g.Uses)
 	if g.MaxUses > 0 {
@@ -241,7 +242,7 @@ func (a *app) grantRevoke(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	g, err := h.RevokeGrant(ctx, hub.Caller{}, inv.Operands[0])
+	g, err := hub.RevokeGrant.Do(ctx, h, hub.Caller{}, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +258,7 @@ func (a *app) deny(ctx context.Context, inv *command.Invocation) (*result, error
 }
 
 func (a *app) resolve(ctx context.Context, h hub.Hub, id string, version int64, ans hub.Answer) (*result, error) {
-	ap, err := h.ResolveApproval(ctx, hub.Caller{}, id, version, ans)
+	ap, err := hub.ResolveApproval.Do(ctx, h, hub.Caller{}, hub.Resolution{ID: id, Version: version, Answer: ans})
 	if err != nil {
 		return nil, err
 	}
@@ -268,14 +269,14 @@ func (a *app) resolve(ctx context.Context, h hub.Hub, id string, version int64, 
 	return text(front.Document{"approval": ap}, "%s %s%s\n", cell(ap.ID), cell(ap.State), front.Escape(more)), nil
 }
 
-// ask shows the request on the controlling terminal and reads the answer there,
-// never from standard input, which may come from whoever wants the call.
+// ask shows the request on the controlling terminal and reads the answer there, never from
+// standard input, which may come from the requester of the call.
 func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches string) error {
 	op := fmt.Sprintf("approve %s", ap.ID)
 	shown := approvalText(ap) + inputText(toolInput(ctx, h, ap)) + reaches
 	dev, err := terminal.Open(ctx, a.terminal)
 	if err != nil {
-		return fault.New(fault.Usage, "no_terminal", op, err).
+		return fault.New(fault.Usage, "bad_command", op, err).
 			WithHint("name the capsule: --capsule DIGEST, all of it, from palyra approvals show " + ap.ID)
 	}
 	defer dev.Close()
@@ -284,9 +285,9 @@ func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches stri
 	case ctx.Err() != nil:
 		return fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
 	case err != nil:
-		return fault.New(fault.Unavailable, "no_terminal", op, err)
+		return fault.New(fault.Unavailable, "io_error", op, err)
 	case !yes:
-		return fault.New(fault.NotApproved, "other_digits", op, errors.New("the digits are not those that were shown")).
+		return fault.New(fault.NotApproved, "other_capsule", op, errors.New("the digits are not those that were shown")).
 			WithHint("it still waits: palyra approvals approve " + ap.ID + ", or deny")
 	}
 	return nil
@@ -295,7 +296,7 @@ func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches stri
 // watchEvery is how often watch asks. A person does not notice a second.
 const watchEvery = time.Second
 
-// watch prints what waits and how it was answered, until ctx ends.
+// watch prints waiting requests and their answers, until ctx ends.
 func (a *app) watch(ctx context.Context, inv *command.Invocation) (*result, error) {
 	h, err := a.connect(inv)
 	if err != nil {
@@ -306,7 +307,7 @@ func (a *app) watch(ctx context.Context, inv *command.Invocation) (*result, erro
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
-		p, err := h.Approvals(ctx, hub.Caller{}, hub.ApprovalQuery{State: hub.ApprovalPending, PageQuery: hub.PageQuery{Limit: 1000}})
+		p, err := hub.ListApprovals.Do(ctx, h, hub.Caller{}, hub.ApprovalQuery{State: hub.ApprovalPending, PageQuery: hub.PageQuery{Limit: 1000}})
 		if ctx.Err() != nil {
 			return done, nil
 		}
@@ -326,7 +327,7 @@ func (a *app) watch(ctx context.Context, inv *command.Invocation) (*result, erro
 			if pending[id] {
 				continue
 			}
-			ap, err := h.Approval(ctx, hub.Caller{}, id)
+			ap, err := hub.GetApproval.Do(ctx, h, hub.Caller{}, id)
 			if err != nil {
 				return done, err
 			}

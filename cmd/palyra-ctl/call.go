@@ -13,17 +13,17 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/terminal"
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
 // maxInput bounds a tool's input, as palyrad does.
 const maxInput = 8 << 20
 
-// cleanup bounds what is done after an interrupt: cancelling a run takes 100 ms.
+// cleanup bounds the work after an interrupt: cancelling a run takes 100 ms.
 const cleanup = 10 * time.Second
 
-// The statuses that stand for what became of a call, those of palyra exec.
+// The statuses for the outcomes of a call, which are those of palyra exec.
 const (
 	exitTimedOut = 124
 	exitRefused  = 125
@@ -31,8 +31,8 @@ const (
 	exitKilled   = 128 + 9
 )
 
-// call makes a run of one step and follows its tape, so that a person sees what
-// it waits for. An interrupt cancels it.
+// call makes a run of one step and follows its tape, so that a person sees the reason of a
+// wait. An interrupt cancels it.
 func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error) {
 	step := hub.Step{Tool: inv.Operands[0]}
 	var err error
@@ -48,14 +48,14 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if session == "" && key != "" {
 		// A key names a call for good, a session of its own would end with this
 		// process: the daemon keeps the two together.
-		r, err := h.Call(ctx, hub.Caller{}, hub.NewCall{Tool: step.Tool, Input: step.Input, IdempotencyKey: key, Budget: callBudget(inv)})
+		r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Tool: step.Tool, Input: step.Input, IdempotencyKey: key, Budget: callBudget(inv)})
 		if err != nil {
 			return nil, err
 		}
 		return a.called(ctx, inv, h, &r)
 	}
 	if session == "" {
-		s, err := h.CreateSession(ctx, hub.Caller{}, hub.NewSession{Title: "palyra call"})
+		s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra call"})
 		if err != nil {
 			return nil, err
 		}
@@ -63,17 +63,18 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 		defer func() {
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 			defer cancel()
-			_, _ = h.EndSession(end, hub.Caller{}, session, 0) // an open, empty session hurts nobody
+			// An open, empty session does no harm.
+			_, _ = hub.EndSession.Do(end, h, hub.Caller{}, hub.SessionChange{ID: session, Version: 0})
 		}()
 	}
-	r, err := h.StartRun(ctx, hub.Caller{}, hub.NewRun{Session: session, Steps: []hub.Step{step}, IdempotencyKey: key, Budget: callBudget(inv)})
+	r, err := hub.StartRun.Do(ctx, h, hub.Caller{}, hub.NewRun{Session: session, Steps: []hub.Step{step}, IdempotencyKey: key, Budget: callBudget(inv)})
 	if err != nil {
 		return nil, err
 	}
 	if err := a.follow(ctx, h, r.ID); err != nil {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 		defer cancel()
-		if _, cerr := h.CancelRun(end, hub.Caller{}, r.ID); cerr != nil {
+		if _, cerr := hub.CancelRun.Do(end, h, hub.Caller{}, r.ID); cerr != nil {
 			return nil, errors.Join(err, cerr)
 		}
 		if ctx.Err() == nil {
@@ -82,7 +83,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	if r, err = h.Run(end, hub.Caller{}, r.ID); err != nil {
+	if r, err = hub.GetRun.Do(end, h, hub.Caller{}, r.ID); err != nil {
 		return nil, err
 	}
 	return a.called(end, inv, h, &r)
@@ -92,7 +93,7 @@ func callBudget(inv *command.Invocation) hub.Budget {
 	return hub.Budget{Wall: command.Value(inv, "max-wall", time.Duration(0))}
 }
 
-// input is the second operand, or standard input where that is "-".
+// input returns the second operand, or standard input where that is "-".
 func (a *app) input(inv *command.Invocation) (json.RawMessage, error) {
 	if len(inv.Operands) < 2 {
 		return nil, nil
@@ -101,21 +102,21 @@ func (a *app) input(inv *command.Invocation) (json.RawMessage, error) {
 	if inv.Operands[1] == "-" {
 		var err error
 		if b, err = io.ReadAll(io.LimitReader(a.stdin, maxInput+1)); err != nil {
-			return nil, fault.New(fault.Usage, "bad_input", "read the tool's input", err)
+			return nil, fault.New(fault.Usage, "invalid_input", "read the tool's input", err)
 		}
 	}
 	switch {
 	case len(b) > maxInput:
-		return nil, fault.New(fault.Usage, "input_too_large", "read the tool's input", fmt.Errorf("more than %d bytes", maxInput))
+		return nil, fault.New(fault.Usage, "too_large", "read the tool's input", fmt.Errorf("more than %d bytes", maxInput))
 	case !json.Valid(b):
-		return nil, fault.New(fault.Usage, "bad_input", "read the tool's input", errors.New("not JSON")).WithHint(`want an object, such as '{"text":"hello"}'`)
+		return nil, fault.New(fault.Usage, "invalid_input", "read the tool's input", errors.New("not JSON")).WithHint(`want an object, such as '{"text":"hello"}'`)
 	}
 	return b, nil
 }
 
-// follow prints on standard error what a run waits for, until it has ended.
+// follow prints the reason of a run's wait on standard error, until the run has ended.
 func (a *app) follow(ctx context.Context, h hub.Hub, run string) error {
-	t, err := h.Tape(ctx, hub.Caller{}, run, 0)
+	t, err := hub.ReadTape.Do(ctx, h, hub.Caller{}, hub.TapeQuery{Run: run})
 	if err != nil {
 		return err
 	}
@@ -138,14 +139,21 @@ func (a *app) follow(ctx context.Context, h hub.Hub, run string) error {
 	}
 }
 
-// called prints what became of a call.
+// called prints the outcome of a call.
 func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r *hub.Run) (*result, error) {
+	if len(r.Steps) == 0 { // palyrad had no room for them in its answer
+		whole, err := hub.GetRun.Do(ctx, h, hub.Caller{}, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		r = &whole
+	}
 	if len(r.Steps) != 1 {
-		return nil, fault.New(fault.Internal, "bad_answer", "call", fmt.Errorf("a run of %d steps", len(r.Steps)))
+		return nil, fault.New(fault.Internal, "internal", "call", fmt.Errorf("a run of %d steps", len(r.Steps)))
 	}
 	s := &r.Steps[0]
 	if path := command.Value(inv, "receipt", ""); path != "" && s.LogIndex != nil {
-		b, err := h.Receipt(ctx, hub.Caller{}, *s.LogIndex)
+		b, err := hub.GetReceipt.Do(ctx, h, hub.Caller{}, *s.LogIndex)
 		if err != nil {
 			return nil, err
 		}
@@ -153,6 +161,7 @@ func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r 
 			return nil, err
 		}
 	}
+	offer(ctx, h, s)
 	res := text(front.Document{"run": r}, "")
 	res.Exit = callExit(r, s)
 	if inv.Has("json") {
@@ -174,10 +183,24 @@ func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r 
 	return res, nil
 }
 
-// write hands on what a tool wrote, whole.
+// offer asks what would have to change for a call that policy denied, since the denial
+// itself doesn't say. It doesn't ask for a caller who was told no policy set: they may not
+// read policy, and would only be refused once more. Without an answer the hint to ask
+// remains.
+func offer(ctx context.Context, h hub.Hub, s *hub.StepResult) {
+	d := s.Denial
+	if d == nil || d.Layer != hub.LayerPolicy || d.PolicySet.IsZero() || d.Fix != "" {
+		return
+	}
+	if why, err := hub.GetDecision.Do(ctx, h, hub.Caller{}, d.DecisionID); err == nil {
+		d.Fix = why.Fix
+	}
+}
+
+// write hands on a tool's whole output.
 func (a *app) write(ctx context.Context, h hub.Hub, run string, o hub.Output, w io.Writer) error {
-	if o.Artifact != "" {
-		art, err := h.Artifact(ctx, hub.Caller{}, run, o.Artifact)
+	if !o.Artifact.IsZero() {
+		art, err := hub.GetArtifact.Do(ctx, h, hub.Caller{}, hub.ArtifactQuery{Run: run, Digest: o.Artifact.String()})
 		if err != nil {
 			return err
 		}
@@ -209,7 +232,7 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 			fmt.Fprintf(a.stderr, "palyra: the person says: %s\n", cell(s.Denial.Comment))
 		}
 		if s.Denial.DecisionID != "" {
-			fmt.Fprintf(a.stderr, "hint: palyra policy why %s says who decided it\n", cell(s.Denial.DecisionID))
+			fmt.Fprintf(a.stderr, "hint: palyra policy why %s says who decided it, and what would have to change\n", cell(s.Denial.DecisionID))
 		}
 		return
 	case s.Outcome != "executed":
@@ -221,12 +244,12 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 		if r.Reason != "" {
 			l.row("palyra: the run " + r.State + ": " + r.Reason)
 		}
-		l.row("hint: " + cmp.Or(s.Hint, front.ReasonHint(s.Reason), "palyra runs show "+r.ID+" has all that is known"))
+		l.row("hint: " + cmp.Or(s.Hint, fault.Do(s.Reason), "palyra runs show "+r.ID+" has all that is known"))
 	}
 	io.WriteString(a.stderr, l.String())
 }
 
-// callExit is the status that stands for an outcome.
+// callExit returns the status for an outcome.
 func callExit(r *hub.Run, s *hub.StepResult) int {
 	switch s.Outcome {
 	case "executed":

@@ -8,13 +8,13 @@ import (
 	"strings"
 
 	"palyra/cmd/internal/command"
+	"palyra/hub"
+	"palyra/hub/place"
 	"palyra/internal/fault"
-	"palyra/kernel/config"
-	"palyra/kernel/hub"
 	"palyra/transport/client"
 )
 
-// target is where the daemon is. Either Socket or URL is set.
+// target is the address of the daemon. Either Socket or URL is set.
 type target struct {
 	Socket string
 	URL    string
@@ -36,7 +36,8 @@ func (a *app) connect(inv *command.Invocation) (hub.Hub, error) {
 	file := command.Value(inv, "token-file", "")
 	switch {
 	case t.Socket != "" && t.URL != "":
-		return nil, fault.New(fault.Usage, "two_targets", "find palyrad", errors.New("--socket and --url exclude each other"))
+		return nil, fault.New(fault.Usage, "bad_command", "find palyrad", errors.New("--socket and --url exclude each other")).
+			WithHint("leave one of them out")
 	case t.URL != "":
 		if file == "" {
 			return nil, need(inv, "token-file")
@@ -48,7 +49,8 @@ func (a *app) connect(inv *command.Invocation) (hub.Hub, error) {
 		t.Token = token
 		return a.dial(t)
 	case file != "":
-		return nil, fault.New(fault.Usage, "token_without_url", "find palyrad", errors.New("--token-file is for --url; the socket knows who is at its other end"))
+		return nil, fault.New(fault.Usage, "bad_command", "find palyrad", errors.New("--token-file is for --url; the socket knows who is at its other end")).
+			WithHint("add --url, or leave --token-file out")
 	}
 	if t.Socket == "" {
 		t.Socket = a.socket()
@@ -61,34 +63,34 @@ func (a *app) socket() string {
 	if s := a.getenv("PALYRA_SOCKET"); s != "" {
 		return s
 	}
-	return config.FindSocket(a.getenv)
+	return place.FindSocket(a.getenv)
 }
 
-// readToken reads a token from a file that nobody else may read.
+// readToken reads a token from a file that no other user may read.
 func readToken(path string) (string, error) {
 	op := fmt.Sprintf("read token file %q", path)
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fault.New(fault.Usage, "token_file", op, err)
+		return "", fault.New(fault.Usage, "bad_file", op, err)
 	}
 	defer f.Close()
 	fi, err := f.Stat()
 	switch {
 	case err != nil:
-		return "", fault.New(fault.Usage, "token_file", op, err)
+		return "", fault.New(fault.Usage, "bad_file", op, err)
 	case !fi.Mode().IsRegular():
-		return "", fault.New(fault.Usage, "token_file", op, errors.New("not a regular file"))
+		return "", fault.New(fault.Usage, "bad_file", op, errors.New("not a regular file"))
 	case fi.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/':
-		return "", fault.New(fault.Usage, "token_file_open", op, fmt.Errorf("others may read it (mode %04o)", fi.Mode().Perm())).
+		return "", fault.New(fault.Usage, "bad_file", op, fmt.Errorf("others may read it (mode %04o)", fi.Mode().Perm())).
 			WithHint("chmod 600 " + path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {
-		return "", fault.New(fault.Usage, "token_file", op, err)
+		return "", fault.New(fault.Usage, "bad_file", op, err)
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", fault.New(fault.Usage, "token_file", op, errors.New("it does not hold one token"))
+		return "", fault.New(fault.Usage, "bad_file", op, errors.New("it does not hold one token"))
 	}
 	return token, nil
 }

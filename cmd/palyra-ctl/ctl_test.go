@@ -15,18 +15,18 @@ import (
 	"testing"
 	"time"
 
-	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/programs"
+	"palyra/hub"
+	"palyra/hub/place"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
-	"palyra/kernel/config"
-	"palyra/kernel/hub"
 )
 
-// fake is a daemon in memory: it answers what a test gave it, and says no to the
-// rest by panicking on the nil interface.
+// fake is a daemon in memory: it answers what a test gave it, and says no to the rest.
 type fake struct {
-	hub.Hub
 	run       hub.Run
 	events    []hub.Event
+	view      string // of the tape that was asked for
 	approvals []hub.Approval
 	calls     []string
 	answer    hub.Answer
@@ -35,13 +35,35 @@ type fake struct {
 	hidden    bool
 	runs      []hub.Run
 	doctor    hub.Doctor
+	fix       string // of every decision; "": no caller may read them
 }
 
-func (f *fake) Doctor(context.Context, hub.Caller) (hub.Doctor, error) { return f.doctor, f.err }
+// Do implements hub.Hub.
+func (f *fake) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) (any, error) {
+	return hub.NewTable(
+		hub.GetDoctor.By(f.getDoctor), hub.GetStatus.By(f.getStatus), hub.ListRuns.By(f.listRuns), hub.CreateSession.By(f.createSession),
+		hub.EndSession.By(f.endSession), hub.StartRun.By(f.startRun), hub.Call.By(f.call), hub.GetRun.By(f.getRun),
+		hub.CancelRun.By(f.cancelRun), hub.ReadTape.By(f.readTape), hub.GetApproval.By(f.getApproval), hub.ResolveApproval.By(f.resolveApproval),
+		hub.PreviewApproval.By(f.previewApproval), hub.ListGrants.By(f.listGrants), hub.RevokeGrant.By(f.revokeGrant), hub.GetReceipt.By(f.getReceipt),
+		hub.GetDecision.By(f.getDecision),
+	).Do(ctx, c, op, in)
+}
+
+func (f *fake) getDoctor(context.Context, hub.Caller, hub.None) (hub.Doctor, error) {
+	return f.doctor, f.err
+}
+
+func (f *fake) getDecision(_ context.Context, _ hub.Caller, id string) (hub.DecisionReport, error) {
+	f.note("why " + id)
+	if f.fix == "" {
+		return hub.DecisionReport{}, fault.New(fault.Denied, "permission_denied", "why", nil)
+	}
+	return hub.DecisionReport{Denial: hub.Denial{DecisionID: id, Fix: f.fix}}, nil
+}
 
 func (f *fake) note(s string) { f.calls = append(f.calls, s) }
 
-func (f *fake) Status(context.Context, hub.Caller) (hub.Status, error) {
+func (f *fake) getStatus(context.Context, hub.Caller, hub.None) (hub.Status, error) {
 	f.note("status")
 	if f.hidden {
 		return hub.Status{Version: "v1", Mode: "normal", Hidden: true, Caller: hub.Caller{User: "uid:7"}}, f.err
@@ -49,7 +71,7 @@ func (f *fake) Status(context.Context, hub.Caller) (hub.Status, error) {
 	return hub.Status{Version: "v1\x1b[2J", Mode: "normal", StatusDetail: &hub.StatusDetail{Profile: "local", Uptime: time.Hour}}, f.err
 }
 
-func (f *fake) Runs(_ context.Context, _ hub.Caller, q hub.RunQuery) (hub.Page[hub.Run], error) {
+func (f *fake) listRuns(_ context.Context, _ hub.Caller, q hub.RunQuery) (hub.Page[hub.Run], error) {
 	f.note("runs after " + q.After)
 	if q.After == "" {
 		return hub.Page[hub.Run]{Items: f.runs, Next: "more"}, f.err
@@ -57,43 +79,44 @@ func (f *fake) Runs(_ context.Context, _ hub.Caller, q hub.RunQuery) (hub.Page[h
 	return hub.Page[hub.Run]{Items: []hub.Run{{ID: "run_cc000000000000000000000000000000"}}}, f.err
 }
 
-func (f *fake) CreateSession(_ context.Context, _ hub.Caller, n hub.NewSession) (hub.Session, error) {
+func (f *fake) createSession(_ context.Context, _ hub.Caller, n hub.NewSession) (hub.Session, error) {
 	f.note("create session " + n.Title)
 	return hub.Session{ID: "ses_1", State: hub.SessionOpen}, f.err
 }
 
-func (f *fake) EndSession(_ context.Context, _ hub.Caller, id string, _ int64) (hub.Session, error) {
-	f.note("end " + id)
-	return hub.Session{ID: id, State: hub.SessionEnded}, nil
+func (f *fake) endSession(_ context.Context, _ hub.Caller, in hub.SessionChange) (hub.Session, error) {
+	f.note("end " + in.ID)
+	return hub.Session{ID: in.ID, State: hub.SessionEnded}, nil
 }
 
-func (f *fake) StartRun(_ context.Context, _ hub.Caller, n hub.NewRun) (hub.Run, error) {
+func (f *fake) startRun(_ context.Context, _ hub.Caller, n hub.NewRun) (hub.Run, error) {
 	f.note("start in " + n.Session + " " + n.Steps[0].Tool + " " + string(n.Steps[0].Input))
 	return f.run, f.err
 }
 
-func (f *fake) Call(_ context.Context, _ hub.Caller, n hub.NewCall) (hub.Run, error) {
+func (f *fake) call(_ context.Context, _ hub.Caller, n hub.NewCall) (hub.Run, error) {
 	f.note("call " + n.IdempotencyKey)
 	return f.run, f.err
 }
 
-func (f *fake) Run(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+func (f *fake) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
 	if f.runs != nil {
 		return hub.Run{ID: id}, f.err
 	}
 	return f.run, f.err
 }
 
-func (f *fake) CancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
+func (f *fake) cancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error) {
 	f.note("cancel " + id)
 	return f.run, nil
 }
 
-func (f *fake) Tape(context.Context, hub.Caller, string, uint64) (hub.Tape, error) {
+func (f *fake) readTape(_ context.Context, _ hub.Caller, q hub.TapeQuery) (hub.Tape, error) {
+	f.view = q.View
 	return &fakeTape{f.events}, nil
 }
 
-func (f *fake) Approval(_ context.Context, _ hub.Caller, id string) (hub.Approval, error) {
+func (f *fake) getApproval(_ context.Context, _ hub.Caller, id string) (hub.Approval, error) {
 	for _, a := range f.approvals {
 		if a.ID == id {
 			return a, nil
@@ -102,30 +125,30 @@ func (f *fake) Approval(_ context.Context, _ hub.Caller, id string) (hub.Approva
 	return hub.Approval{}, fault.New(fault.NotFound, "unknown_approval", "approval", nil)
 }
 
-func (f *fake) ResolveApproval(_ context.Context, _ hub.Caller, id string, version int64, a hub.Answer) (hub.Approval, error) {
-	f.note("resolve " + id)
-	f.answer, f.version = a, version
+func (f *fake) resolveApproval(_ context.Context, _ hub.Caller, in hub.Resolution) (hub.Approval, error) {
+	f.note("resolve " + in.ID)
+	f.answer, f.version = in.Answer, in.Version
 	state := hub.ApprovalDenied
-	if a.Approve {
+	if in.Answer.Approve {
 		state = hub.ApprovalApproved
 	}
-	return hub.Approval{ID: id, State: state}, nil
+	return hub.Approval{ID: in.ID, State: state}, nil
 }
 
-func (f *fake) PreviewApproval(_ context.Context, _ hub.Caller, id string, a hub.Answer) (hub.Preview, error) {
+func (f *fake) previewApproval(_ context.Context, _ hub.Caller, _ hub.PreviewQuery) (hub.Preview, error) {
 	return hub.Preview{Text: "the pattern\n", Looked: 9, Refused: []hub.PreviewCall{{Approval: "apr_0", State: "denied", Argv: []string{"x\x1b[2J"}}}}, nil
 }
 
-func (f *fake) Grants(context.Context, hub.Caller) (hub.Page[hub.StandingGrant], error) {
-	return hub.Page[hub.StandingGrant]{Items: []hub.StandingGrant{{ID: "grt_1", Scope: "timed", Approvers: []string{"uid:0"}, Pattern: "sha256:aa", Uses: 2, MaxUses: 5}}}, nil
+func (f *fake) listGrants(context.Context, hub.Caller, hub.None) (hub.Page[hub.StandingGrant], error) {
+	return hub.Page[hub.StandingGrant]{Items: []hub.StandingGrant{{ID: "grt_1", Scope: "timed", Approvers: []string{"uid:0"}, Pattern: canon.Sum([]byte("pattern")), Uses: 2, MaxUses: 5}}}, nil
 }
 
-func (f *fake) RevokeGrant(_ context.Context, _ hub.Caller, id string) (hub.StandingGrant, error) {
+func (f *fake) revokeGrant(_ context.Context, _ hub.Caller, id string) (hub.StandingGrant, error) {
 	f.note("revoke " + id)
 	return hub.StandingGrant{ID: id}, nil
 }
 
-func (f *fake) Receipt(_ context.Context, _ hub.Caller, index uint64) ([]byte, error) {
+func (f *fake) getReceipt(_ context.Context, _ hub.Caller, index uint64) ([]byte, error) {
 	return []byte("bundle"), nil
 }
 
@@ -155,10 +178,18 @@ func try(t *testing.T, ctx context.Context, f *fake, args ...string) (status int
 	return status, out.String(), errs.String()
 }
 
+// TestGroupHelp: the first word of several commands has help.
+func TestGroupHelp(t *testing.T) {
+	status, out, errs := try(t, t.Context(), &fake{}, "members", "--help")
+	if status != 0 || !strings.Contains(out, "palyra members ls - ") || !strings.Contains(out, "palyra members set - ") || errs != "" {
+		t.Errorf("status %d, %q, %q", status, out, errs)
+	}
+}
+
 // TestTable: every command of the table has a function, every function is in the
 // table, and every example parses.
 func TestTable(t *testing.T) {
-	table := operator.Table()
+	table := programs.Table(programs.Client)
 	seen := map[string]bool{}
 	for _, c := range table.Commands {
 		seen[c.Name] = true
@@ -215,6 +246,44 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// TestCallDenied: a denial is printed with the change that would have allowed the
+// call, which is asked for by the decision's id; who is told no policies doesn't ask.
+func TestCallDenied(t *testing.T) {
+	for name, c := range map[string]struct {
+		set   canon.Digest
+		fix   string
+		shown bool // the change
+		asked []string
+	}{
+		"a diff":            {canon.Sum(nil), "--- /dev/null\n+++ b/x\x1b.cedar\n", true, []string{"why 0123"}},
+		"no answer":         {canon.Sum(nil), "", false, []string{"why 0123"}},
+		"told no policies":  {canon.Digest{}, "--- /dev/null\n", false, nil},
+		"in the denial yet": {canon.Digest{}, "", true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &hub.Denial{DecisionID: "0123", Layer: hub.LayerPolicy, Reason: "forbidden", PolicySet: c.set}
+			if c.shown && c.fix == "" {
+				d.Fix = "--- /dev/null\n+++ b/x.cedar\n"
+			}
+			f := &fake{fix: c.fix, run: hub.Run{ID: "run_1", State: hub.RunFailed, Steps: []hub.StepResult{{Outcome: "denied", Denial: d}}}}
+			status, _, errs := try(t, t.Context(), f, "call", "--session", "ses_1", "palyra.echo")
+			asked := slices.DeleteFunc(f.calls, func(s string) bool { return !strings.HasPrefix(s, "why ") })
+			if status != 126 || strings.Contains(errs, "+++ b/x") != c.shown || strings.Contains(errs, "palyra policy try --fix 0123") != c.shown ||
+				!strings.Contains(errs, "palyra policy why 0123") || strings.ContainsRune(errs, 0x1b) || !slices.Equal(asked, c.asked) {
+				t.Errorf("status %d, asked %q\n%s", status, asked, errs)
+			}
+			if status, out, _ := try(t, t.Context(), f, "call", "--json", "--session", "ses_1", "palyra.echo"); status != 126 || strings.Contains(out, "+++ b/x") != c.shown {
+				t.Errorf("the document: status %d\n%s", status, out)
+			}
+			d.Fix = ""
+			status, out, errs := try(t, t.Context(), f, "runs", "show", "run_00000000000000000000000000000000")
+			if status != 0 || strings.Contains(out, "palyra policy why 0123") != !c.set.IsZero() {
+				t.Errorf("runs show: status %d\n%s%s", status, out, errs)
+			}
+		})
+	}
+}
+
 // TestCallReceipt: --receipt writes what the daemon gives, for its owner only.
 func TestCallReceipt(t *testing.T) {
 	f := &fake{run: executed(0, "")}
@@ -243,8 +312,9 @@ func TestCallCanceled(t *testing.T) {
 }
 
 func TestApprove(t *testing.T) {
-	digest := strings.Repeat("ab", 32)
-	pending := hub.Approval{ID: "apr_1", State: hub.ApprovalPending, Version: 3, Capsule: "sha256:" + digest, Text: "rm -rf\x1b[0m"}
+	capsule := canon.Sum([]byte("capsule"))
+	digest := capsule.Hex()
+	pending := hub.Approval{ID: "apr_1", State: hub.ApprovalPending, Version: 3, Capsule: capsule, Text: "rm -rf\x1b[0m"}
 	for _, test := range []struct {
 		name   string
 		state  string
@@ -272,7 +342,7 @@ func TestApprove(t *testing.T) {
 			if test.asked && f.answer.Approve != (test.args[1] == "approve") {
 				t.Errorf("answer %+v", f.answer)
 			}
-			if test.asked && f.answer.Approve && (f.version != 3 || f.answer.Capsule != pending.Capsule) {
+			if test.asked && f.answer.Approve && (f.version != 3 || f.answer.Capsule != pending.Capsule.String()) {
 				t.Errorf("answered version %d, capsule %s, not what was shown", f.version, f.answer.Capsule)
 			}
 		})
@@ -292,7 +362,8 @@ func TestApprove(t *testing.T) {
 // TestApproveForMore: what a wider yes would let through is shown before it is
 // given, on the terminal or beside the answer.
 func TestApproveForMore(t *testing.T) {
-	digest := strings.Repeat("ab", 32)
+	capsule := canon.Sum([]byte("capsule"))
+	digest := capsule.Hex()
 	for _, test := range []struct {
 		args   string
 		status int
@@ -312,7 +383,7 @@ func TestApproveForMore(t *testing.T) {
 		{"--for 10m --pattern within=0", 2, hub.Answer{}},
 		{"--for 10m --pattern *", 2, hub.Answer{}},
 	} {
-		f := &fake{approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending, Version: 1, Capsule: "sha256:" + digest}}}
+		f := &fake{approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending, Version: 1, Capsule: capsule}}}
 		args := append([]string{"approvals", "approve", "--capsule", digest}, append(strings.Fields(test.args), "apr_1")...)
 		status, _, errs := try(t, t.Context(), f, args...)
 		if test.status == 0 {
@@ -325,7 +396,7 @@ func TestApproveForMore(t *testing.T) {
 			t.Errorf("%s: shown %q", test.args, errs)
 		}
 	}
-	f := &fake{approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending, Capsule: "sha256:" + digest}}}
+	f := &fake{approvals: []hub.Approval{{ID: "apr_1", State: hub.ApprovalPending, Capsule: capsule}}}
 	if status, out, _ := try(t, t.Context(), f, "approvals", "approve", "--for", "10m", "--preview", "apr_1"); status != 0 || len(f.calls) > 0 || !strings.Contains(out, "the pattern") {
 		t.Errorf("preview: %d, %q, %q", status, f.calls, out)
 	}
@@ -382,7 +453,7 @@ func TestConnect(t *testing.T) {
 		want target
 		ok   bool
 	}{
-		{nil, nil, target{Socket: config.SystemSocket}, true},
+		{nil, nil, target{Socket: place.SystemSocket}, true},
 		{nil, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/a"}, true},
 		{nil, map[string]string{"XDG_RUNTIME_DIR": dir}, target{Socket: own}, true},
 		{[]string{"--socket", "/b"}, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/b"}, true},
@@ -392,7 +463,7 @@ func TestConnect(t *testing.T) {
 		{[]string{"--token-file", token}, nil, target{}, false},
 		{[]string{"--url", "http://h", "--socket", "/b", "--token-file", token}, nil, target{}, false},
 	} {
-		inv, err := operator.Table().Parse(append([]string{"status"}, test.args...))
+		inv, err := programs.Table(programs.Client).Parse(append([]string{"status"}, test.args...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -411,11 +482,14 @@ func TestTapeAndTTL(t *testing.T) {
 		t.Errorf("status %d: %q", status, out)
 	}
 	status, out, _ = try(t, t.Context(), f, "runs", "tape", "--json", "run_1")
-	if lines := strings.Split(strings.TrimSpace(out), "\n"); status != 0 || len(lines) != 2 || !json.Valid([]byte(lines[0])) {
-		t.Errorf("status %d: %q", status, out)
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); status != 0 || len(lines) != 2 || !json.Valid([]byte(lines[0])) || f.view != "" {
+		t.Errorf("status %d, view %q: %q", status, f.view, out)
+	}
+	if status, _, _ = try(t, t.Context(), f, "runs", "tape", "--tools", "run_1"); status != 0 || f.view != hub.ViewTools {
+		t.Errorf("--tools: status %d, view %q", status, f.view)
 	}
 	for in, ok := range map[string]bool{"30d": true, "12h": true, "401d": false, "0d": false, "-1h": false, "x": false, "1": false} {
-		_, err := operator.Table().Parse([]string{"token", "create", "--scope", "s", "--ttl", in, "n"})
+		_, err := programs.Table(programs.Client).Parse([]string{"token", "create", "--scope", "s", "--ttl", in, "n"})
 		if (err == nil) != ok {
 			t.Errorf("--ttl %s: %v", in, err)
 		}

@@ -8,7 +8,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -16,7 +16,7 @@ func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.Status(ctx, hub.Caller{})
+	s, err := hub.GetStatus.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +73,9 @@ func (a *app) doctor(ctx context.Context, inv *command.Invocation) (*result, err
 		return nil, err
 	}
 	reach := a.reach(inv)
-	d, err := h.Doctor(ctx, hub.Caller{})
+	d, err := hub.GetDoctor.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
-		// Why it cannot be asked is what it is asked for.
+		// The user wants to know why palyrad can't be asked.
 		if r := text(front.Document{"reach": reach}, "%s", findings(newLines(), reach)); len(missing(reach)) > 0 {
 			return r, err
 		}
@@ -92,7 +92,7 @@ func (a *app) doctor(ctx context.Context, inv *command.Invocation) (*result, err
 	return r, nil
 }
 
-// missing are the names of the findings whose no costs something.
+// missing lists the names of the findings whose no costs something.
 func missing(fs []hub.Finding) (names []string) {
 	for _, f := range fs {
 		if f.Answer == "no" && f.Cost != "" {
@@ -126,7 +126,7 @@ func (a *app) stop(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.Stop(ctx, hub.Caller{}, hub.StopRequest{All: true, DenyNew: inv.Has("deny-new")})
+	s, err := hub.Stop.Do(ctx, h, hub.Caller{}, hub.StopRequest{All: true, DenyNew: inv.Has("deny-new")})
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (a *app) resume(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.Resume(ctx, hub.Caller{})
+	s, err := hub.Resume.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}

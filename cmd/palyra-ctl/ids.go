@@ -9,102 +9,71 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/config"
-	"palyra/kernel/hub"
 )
 
-// maxPages bounds how much of a list is looked through for an id.
+// maxPages bounds the search of a list for an id.
 const maxPages = 10
 
-// completeTime bounds the wait for palyrad while somebody presses the tabulator.
+// completeTime bounds the wait for palyrad after a press of the tab key.
 const completeTime = time.Second
 
-// kinds lists what there is of a kind: ids, or names. The newest come first.
-var kinds = map[string]func(ctx context.Context, h hub.Hub, p hub.PageQuery) (ids []string, next string, err error){
-	"session": func(ctx context.Context, h hub.Hub, p hub.PageQuery) (ids []string, next string, err error) {
-		v, err := h.Sessions(ctx, hub.Caller{}, hub.SessionQuery{PageQuery: p})
-		for i := range v.Items {
-			ids = append(ids, v.Items[i].ID)
-		}
-		return ids, v.Next, err
-	},
-	"run": func(ctx context.Context, h hub.Hub, p hub.PageQuery) (ids []string, next string, err error) {
-		v, err := h.Runs(ctx, hub.Caller{}, hub.RunQuery{PageQuery: p})
-		for i := range v.Items {
-			ids = append(ids, v.Items[i].ID)
-		}
-		return ids, v.Next, err
-	},
-	"approval": func(ctx context.Context, h hub.Hub, p hub.PageQuery) (ids []string, next string, err error) {
-		v, err := h.Approvals(ctx, hub.Caller{}, hub.ApprovalQuery{PageQuery: p})
-		for i := range v.Items {
-			ids = append(ids, v.Items[i].ID)
-		}
-		return ids, v.Next, err
-	},
-	"grant": func(ctx context.Context, h hub.Hub, _ hub.PageQuery) (ids []string, next string, err error) {
-		v, err := h.Grants(ctx, hub.Caller{})
-		for i := range v.Items {
-			ids = append(ids, v.Items[i].ID)
-		}
-		return ids, "", err
-	},
-	"token": func(ctx context.Context, h hub.Hub, p hub.PageQuery) (ids []string, next string, err error) {
-		v, err := h.Tokens(ctx, hub.Caller{}, hub.TokenQuery{PageQuery: p})
-		for i := range v.Items {
-			ids = append(ids, v.Items[i].ID)
-		}
-		return ids, v.Next, err
-	},
-	"member": func(ctx context.Context, h hub.Hub, _ hub.PageQuery) (ids []string, next string, err error) {
-		v, err := h.Members(ctx, hub.Caller{})
-		for i := range v.Items {
-			ids = append(ids, v.Items[i].Principal)
-		}
-		return ids, "", err
-	},
-	"tool": func(ctx context.Context, h hub.Hub, _ hub.PageQuery) (ids []string, next string, err error) {
-		v, err := h.Tools(ctx, hub.Caller{})
-		for i := range v {
-			ids = append(ids, v[i].Name)
-		}
-		return ids, "", err
-	},
+// lister lists a page of the ids or names of a kind, the newest first.
+type lister func(ctx context.Context, h hub.Hub, p hub.PageQuery) (ids []string, next string, err error)
+
+var kinds = map[string]lister{
+	"session":  idsOf(hub.ListSessions, func(p hub.PageQuery) hub.SessionQuery { return hub.SessionQuery{PageQuery: p} }, func(v *hub.Session) string { return v.ID }),
+	"run":      idsOf(hub.ListRuns, func(p hub.PageQuery) hub.RunQuery { return hub.RunQuery{PageQuery: p} }, func(v *hub.Run) string { return v.ID }),
+	"approval": idsOf(hub.ListApprovals, func(p hub.PageQuery) hub.ApprovalQuery { return hub.ApprovalQuery{PageQuery: p} }, func(v *hub.Approval) string { return v.ID }),
+	"token":    idsOf(hub.ListTokens, func(p hub.PageQuery) hub.TokenQuery { return hub.TokenQuery{PageQuery: p} }, func(v *hub.Token) string { return v.ID }),
+	"grant":    idsOf(hub.ListGrants, pageless, func(v *hub.StandingGrant) string { return v.ID }),
+	"member":   idsOf(hub.ListMembers, pageless, func(v *hub.Member) string { return v.Principal }),
+	"tool":     idsOf(hub.ListTools, pageless, func(v *hub.Tool) string { return v.Name }),
 }
 
-// complete prints what there is of a kind, one a line.
+// pageless is for lists that have no pages.
+func pageless(hub.PageQuery) hub.None { return hub.None{} }
+
+func idsOf[In, T any](op hub.Op[In, hub.Page[T]], in func(hub.PageQuery) In, id func(*T) string) lister {
+	return func(ctx context.Context, h hub.Hub, p hub.PageQuery) (ids []string, next string, err error) {
+		v, err := op.Do(ctx, h, hub.Caller{}, in(p))
+		ids = make([]string, 0, len(v.Items))
+		for i := range v.Items {
+			ids = append(ids, id(&v.Items[i]))
+		}
+		return ids, v.Next, err
+	}
+}
+
+// complete prints the ids or names of a kind, one a line.
 func (a *app) complete(ctx context.Context, inv *command.Invocation) (*result, error) {
 	kind := inv.Operands[0]
-	ids := []string{}
-	switch list, ok := kinds[kind]; {
-	case kind == "key":
-		for _, k := range config.Keys() {
-			ids = append(ids, k.Name)
-		}
-	case !ok:
-		return nil, fault.New(fault.Usage, "bad_kind", "list ids", fmt.Errorf("there is no kind %q", kind)).WithHint("see palyra help complete")
-	default:
-		ctx, cancel := context.WithTimeout(ctx, completeTime)
-		defer cancel()
-		h, err := a.connect(inv)
-		if err != nil {
-			return nil, err
-		}
-		if ids, _, err = list(ctx, h, hub.PageQuery{}); err != nil {
-			return nil, err
-		}
+	list, ok := kinds[kind]
+	if !ok {
+		return nil, fault.New(fault.Usage, "bad_command", "list ids", fmt.Errorf("there is no kind %q", kind)).WithHint("see palyra help complete")
+	}
+	ctx, cancel := context.WithTimeout(ctx, completeTime)
+	defer cancel()
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	ids, _, err := list(ctx, h, hub.PageQuery{})
+	if err != nil {
+		return nil, err
 	}
 	var b strings.Builder
 	for _, id := range ids {
-		if front.Escape(id) == id && !strings.ContainsAny(id, " \t\n\"'\\$`") { // a shell splits the list
+		if front.Escape(id) == id && !strings.ContainsAny(id, " \t\n\"'\\$`") {
+			// Leave out the others: a shell splits the list.
 			b.WriteString(id + "\n")
 		}
 	}
 	return text(front.Document{"kind": kind, "ids": ids}, "%s", b.String()), nil
 }
 
-// beginning is the beginning of an id: as tables on a terminal show it.
+// beginning is the beginning of an id, as tables on a terminal show it.
 var beginning = regexp.MustCompile(`^[a-z]{3}_[0-9a-f]{4,31}$`)
 
 // whole replaces the beginnings of ids among the operands by the ids.
@@ -122,7 +91,7 @@ func (a *app) whole(ctx context.Context, inv *command.Invocation) error {
 	return nil
 }
 
-// find is the one id of a kind that begins so.
+// find returns the one id of a kind that begins so.
 func (a *app) find(ctx context.Context, inv *command.Invocation, kind, start string) (found string, err error) {
 	op := fmt.Sprintf("find %s %q", kind, start)
 	h, err := a.connect(inv)
@@ -139,7 +108,7 @@ func (a *app) find(ctx context.Context, inv *command.Invocation, kind, start str
 			switch {
 			case !strings.HasPrefix(id, start):
 			case found != "" && found != id:
-				return "", fault.New(fault.Usage, "ambiguous_id", op, fmt.Errorf("%s and %s begin so", found, id)).WithHint("give more digits of it")
+				return "", fault.New(fault.Usage, "bad_command", op, fmt.Errorf("%s and %s begin so", found, id)).WithHint("give more digits of it")
 			default:
 				found = id
 			}

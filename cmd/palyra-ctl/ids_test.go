@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"palyra/cmd/internal/operator"
-	"palyra/kernel/hub"
+	"palyra/cmd/internal/programs"
+	"palyra/hub"
 )
 
 const (
@@ -37,9 +37,6 @@ func TestBeginnings(t *testing.T) {
 	if status, out, _ := try(t, t.Context(), &fake{runs: runs}, "complete", "run"); status != 0 || out != runA+"\n"+runB+"\n" {
 		t.Errorf("complete: %d %q", status, out)
 	}
-	if status, out, _ := try(t, t.Context(), &fake{}, "complete", "key"); status != 0 || !strings.Contains(out, "\nbudget.calls\n") {
-		t.Errorf("complete key: %d %q", status, out)
-	}
 	if status, _, _ := try(t, t.Context(), &fake{}, "complete", "thing"); status != 2 {
 		t.Errorf("complete thing: %d", status)
 	}
@@ -50,7 +47,7 @@ func TestBeginnings(t *testing.T) {
 
 // TestTakes: what completion says of operands and flags is of commands that there are.
 func TestTakes(t *testing.T) {
-	for _, c := range operator.Commands() {
+	for _, c := range programs.Commands() {
 		if len(c.Takes) > c.Max && c.Max >= 0 {
 			t.Errorf("%s takes %q, at most %d", c.Name, c.Takes, c.Max)
 		}

@@ -1,19 +1,18 @@
-// Command palyra-ctl is the operator's client of palyrad: everything that
-// palyra offers and that a daemon answers. It is started by palyra ("palyra
-// status" becomes palyra-ctl with the same arguments) and can be started by
-// itself, on another host too.
+// Command palyra-ctl is the operator's client of palyrad: all commands of palyra that a
+// daemon answers. palyra starts it ("palyra status" becomes palyra-ctl with the same
+// arguments), and so can a user, on another host too.
 //
 // It holds none of Palyra's keys, decides nothing and runs nothing: it asks the
-// daemon through the interface of palyra/kernel/hub over palyra/transport/client,
-// and prints the answer. Only configurations and backups are read without a
-// daemon. It is a program of its own because palyra holds keys while it makes a
-// call without a daemon and must not link a network client for that.
+// daemon through the interface of palyra/hub over palyra/transport/client,
+// and prints the answer. It is a program of its own because palyra holds keys
+// while it makes a call without a daemon, and must not link a network client for
+// that.
 //
 // Requests name the zero hub.Caller: the daemon finds out who it is.
 //
-// All text that comes from the daemon may have come from a model; it is escaped
-// before it reaches the terminal. What a tool wrote is handed on as it is where
-// the output is no terminal, or with --raw.
+// All text from the daemon may have come from a model; palyra-ctl escapes it before it
+// reaches the terminal. It hands a tool's output on as it is if the output is no terminal,
+// or with --raw.
 package main
 
 import (
@@ -27,10 +26,9 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
-	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/programs"
 	"palyra/cmd/internal/terminal"
-	"palyra/internal/fault"
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // app is the process as the commands see it, so that tests can be one too.
@@ -48,14 +46,15 @@ func main() {
 	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
 	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial, columns: terminal.Columns}
 	status := a.run(ctx, os.Args[1:])
-	_, _ = stdout.Flush(), stderr.Flush() // a lost write has been told; these are bytes of no character
+	// A lost write was reported already; these are the bytes of an incomplete character.
+	_, _ = stdout.Flush(), stderr.Flush()
 	stop()
 	os.Exit(status)
 }
 
 // run parses args, runs the command they name and returns the exit status.
 func (a *app) run(ctx context.Context, args []string) int {
-	table := operator.Table()
+	table := programs.Table(programs.Client)
 	if len(args) == 0 || (len(args) == 1 && (args[0] == "-h" || args[0] == "--help" || args[0] == "help")) {
 		return front.Say(a.stdout, a.stderr, "palyra", table.Help())
 	}
@@ -64,8 +63,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 	case err != nil:
 		front.Complain(a.stderr, "palyra", err)
 		return front.Exit(err)
-	case inv.Help:
-		return front.Say(a.stdout, a.stderr, "palyra", table.Describe(inv.Command))
+	case inv.Help != "":
+		return front.Say(a.stdout, a.stderr, "palyra", inv.Help)
 	}
 	f, ok := commands[inv.Command.Name]
 	if !ok {
@@ -77,7 +76,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 	schema := strings.ReplaceAll(inv.Command.Name, " ", ".")
 	if r != nil && r.streamed {
-		// What there is to print was printed as it came.
+		// The output was printed as it came.
 		if err != nil {
 			front.Complain(a.stderr, "palyra", err)
 			return front.Exit(err)
@@ -91,7 +90,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return front.Print(a.stdout, a.stderr, "palyra", schema, inv.Has("json"), rep, err)
 }
 
-// result is what a command leaves to print.
+// result is a command's output to print.
 type result struct {
 	front.Report
 	streamed bool // everything was written already
@@ -101,7 +100,7 @@ func text(fields front.Document, format string, args ...any) *result {
 	return &result{Report: front.Report{Text: fmt.Sprintf(format, args...), Fields: fields}}
 }
 
-// commands is what each command of the table does; a test holds the two equal.
+// commands has the function of each command of the table; a test holds the two equal.
 var commands = map[string]func(*app, context.Context, *command.Invocation) (*result, error){
 	"status": (*app).status, "doctor": (*app).doctor, "stop": (*app).stop, "resume": (*app).resume,
 	"call":        (*app).call,
@@ -114,13 +113,10 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"attest get": (*app).attestGet, "journal ls": (*app).journalLs, "journal status": (*app).journalStatus, "artifact get": (*app).artifactGet,
 	"token create": (*app).tokenCreate, "token ls": (*app).tokenLs, "token revoke": (*app).tokenRevoke, "token rotate": (*app).tokenRotate,
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
-	"config show": (*app).configShow, "config validate": (*app).configValidate, "config explain": (*app).configExplain, "config schema": (*app).configSchema,
-	"backup keygen": (*app).backupKeygen, "backup create": (*app).backupCreate, "backup verify": (*app).backupVerify, "backup restore": (*app).backupRestore,
-	"fuzz": (*app).fuzz, "complete": (*app).complete,
+	"config show":   (*app).configShow,
+	"backup create": (*app).backupCreate,
+	"complete":      (*app).complete,
 }
 
 // need is a usage error for a flag that has no default.
-func need(inv *command.Invocation, flag string) error {
-	return fault.New(fault.Usage, "missing_flag", inv.Command.Name, fmt.Errorf("--%s is required", flag)).
-		WithHint("see palyra help " + inv.Command.Name)
-}
+func need(inv *command.Invocation, flag string) error { return front.Required(inv, flag) }

@@ -11,8 +11,8 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
 // elsewhere refuses flags of palyra, which reads state directories; this
@@ -20,7 +20,7 @@ import (
 func elsewhere(inv *command.Invocation) error {
 	for _, f := range []string{"local", "state", "policy"} {
 		if inv.Has(f) {
-			return fault.New(fault.Usage, "not_here", inv.Command.Name, fmt.Errorf("--%s is about a state directory, and palyrad is asked", f)).
+			return fault.New(fault.Usage, "bad_command", inv.Command.Name, fmt.Errorf("--%s is about a state directory, and palyrad is asked", f)).
 				WithHint("palyra " + inv.Command.Name + " --local looks into this user's state directory")
 		}
 	}
@@ -35,7 +35,7 @@ func (a *app) policyWhy(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.PolicyWhy(ctx, hub.Caller{}, strings.ToLower(inv.Operands[0]))
+	d, err := hub.GetDecision.Do(ctx, h, hub.Caller{}, strings.ToLower(inv.Operands[0]))
 	if err != nil {
 		return nil, err
 	}
@@ -60,13 +60,13 @@ func (a *app) policyWhy(ctx context.Context, inv *command.Invocation) (*result, 
 	for _, e := range d.Errors {
 		l.row("  error", e)
 	}
-	if d.PolicySet != "" {
+	if !d.PolicySet.IsZero() {
 		l.row("  policy set", d.PolicySet)
 	}
 	return text(front.Document{"decision": d}, "%s%s", l, fixText(d.Fix, d.DecisionID)), nil
 }
 
-// fixText is what would have to change, and how to try it.
+// fixText returns the change that would be needed, and how to try it.
 func fixText(fix, id string) string {
 	if fix == "" {
 		return ""
@@ -91,7 +91,7 @@ func (a *app) policyExport(ctx context.Context, inv *command.Invocation) (*resul
 		return nil, err
 	}
 	id := strings.ToLower(inv.Operands[0])
-	b, err := h.PolicyExport(ctx, hub.Caller{}, id)
+	b, err := hub.ExportDecision.Do(ctx, h, hub.Caller{}, id)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (a *app) policyTry(ctx context.Context, inv *command.Invocation) (*result, 
 		}
 	}
 	if given != 1 {
-		return nil, fault.New(fault.Usage, "missing_flag", "policy try", errors.New("want one of --candidate, --diff and --fix")).WithHint("see palyra help policy try")
+		return nil, fault.New(fault.Usage, "bad_command", "policy try", errors.New("want one of --candidate, --diff and --fix")).WithHint("see palyra help policy try")
 	}
 	switch {
 	case inv.Has("candidate"):
@@ -148,7 +148,7 @@ func (a *app) readDiff(name string) (string, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return "", fault.New(fault.Usage, "diff_unreadable", op, err)
+			return "", fault.New(fault.Usage, "bad_file", op, err)
 		}
 		defer f.Close()
 		in = f
@@ -156,9 +156,9 @@ func (a *app) readDiff(name string) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(in, maxDiff+1))
 	switch {
 	case err != nil:
-		return "", fault.New(fault.Usage, "diff_unreadable", op, err)
+		return "", fault.New(fault.Usage, "bad_file", op, err)
 	case len(b) > maxDiff:
-		return "", fault.New(fault.Usage, "diff_too_large", op, fmt.Errorf("more than %d bytes", maxDiff))
+		return "", fault.New(fault.Usage, "too_large", op, fmt.Errorf("more than %d bytes", maxDiff))
 	}
 	return string(b), nil
 }
@@ -172,7 +172,7 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, q hub.PolicyD
 		return nil, err
 	}
 	q.Last = int(command.Value(inv, "last", int64(0)))
-	d, err := h.PolicyDiff(ctx, hub.Caller{}, q)
+	d, err := hub.DiffPolicy.Do(ctx, h, hub.Caller{}, q)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,8 @@ func readPolicies(dir string) (hub.PolicySet, error) {
 	op := fmt.Sprintf("read policy directory %q", dir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return set, fault.New(fault.Usage, "policy_missing", op, err)
+		return set, fault.New(fault.Usage, "bad_file", op, err).
+			WithHint("name an existing directory with *.cedar files, or leave it out for the built-in set")
 	}
 	total := 0
 	for _, e := range entries {
@@ -221,7 +222,8 @@ func readPolicies(dir string) (hub.PolicySet, error) {
 			b, err = os.ReadFile(path)
 		}
 		if err != nil {
-			return set, fault.New(fault.Usage, "policy_unreadable", op, err)
+			return set, fault.New(fault.Usage, "bad_file", op, err).
+				WithHint("name an existing directory with *.cedar files, or leave it out for the built-in set")
 		}
 		set.Files[e.Name()] = string(b)
 		if total += len(b); total > maxPolicyBytes || len(set.Files) > maxPolicyFiles {

@@ -5,53 +5,26 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/terminal"
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
-// lines builds what a person reads: rows of columns, everything escaped.
-type lines struct {
-	b  strings.Builder
-	tw *tabwriter.Writer
-}
+// lines are front.Lines, in the words of this package.
+type lines struct{ *front.Lines }
 
-func newLines() *lines {
-	l := &lines{}
-	l.tw = tabwriter.NewWriter(&l.b, 0, 0, 2, ' ', 0)
-	return l
-}
+func newLines() *lines { return &lines{front.NewLines()} }
 
-// row adds one row; a cell has no line breaks.
-func (l *lines) row(cells ...any) {
-	for i, c := range cells {
-		if i > 0 {
-			io.WriteString(l.tw, "\t")
-		}
-		io.WriteString(l.tw, cell(fmt.Sprint(c)))
-	}
-	io.WriteString(l.tw, "\n")
-}
-
-func (l *lines) String() string {
-	l.tw.Flush()
-	out := strings.Split(l.b.String(), "\n")
-	for i := range out {
-		out[i] = strings.TrimRight(out[i], " ")
-	}
-	return strings.Join(out, "\n")
-}
+func (l *lines) row(cells ...any) { l.Row(cells...) }
 
 // table prints a table as wide as the output is, or whole with --wide.
 func (a *app) table(inv *command.Invocation, t *front.Table) string { return t.Text(a.width(inv)) }
 
-// width is how wide the output is, 0 where nothing is to be cut.
+// width returns the width of the output, 0 if nothing should be cut.
 func (a *app) width(inv *command.Invocation) int {
 	if inv.Has("wide") || a.columns == nil {
 		return 0
@@ -59,10 +32,10 @@ func (a *app) width(inv *command.Invocation) int {
 	return a.columns(a.stdout)
 }
 
-// minShown is how much of an id is shown at least: its kind and eight digits.
+// minShown is the shortest shown part of an id: its kind and eight digits.
 const minShown = len("ses_") + 8
 
-// ids shortens ids to what tells them apart in this list, where the output is a
+// ids shortens ids to the part that tells them apart in this list, if the output is a
 // terminal; every command takes the beginning of an id.
 func (a *app) ids(inv *command.Invocation, n int, id func(int) string) func(string) string {
 	if a.width(inv) == 0 {
@@ -91,11 +64,9 @@ func cut(s string, n int) string {
 }
 
 // cell makes one line of foreign text.
-func cell(s string) string {
-	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(front.Escape(s))
-}
+func cell(s string) string { return front.Cell(s) }
 
-// stamp is a time for people, in UTC like the receipts.
+// stamp returns a time for people, in UTC like the receipts.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -123,7 +94,7 @@ func page(inv *command.Invocation) hub.PageQuery {
 	return hub.PageQuery{After: command.Value(inv, "after", ""), Limit: int(command.Value(inv, "limit", int64(0)))}
 }
 
-// more is the line that says how to go on.
+// more returns the line that says how to go on.
 func more(next string) string {
 	if next == "" {
 		return ""
@@ -145,8 +116,8 @@ func (a *app) deliver(inv *command.Invocation, write func(io.Writer) error) (str
 	return path, writeFile(path, write)
 }
 
-// writeFile makes path with what write gives, by way of a temporary file beside
-// it. Only its owner may read it.
+// writeFile makes path with the output of write, through a temporary file beside it. Only
+// its owner may read it.
 func writeFile(path string, write func(io.Writer) error) error {
 	op := fmt.Sprintf("write %q", path)
 	f, err := os.CreateTemp(filepath.Dir(path), ".palyra-*")

@@ -9,11 +9,11 @@ import (
 	"slices"
 
 	"palyra/cmd/internal/command"
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
-// reach looks at the way from here to palyrad: its socket, and whether this user
-// may use it. It connects to nothing.
+// reach examines the way to palyrad: its socket, and whether this user may use it. It
+// connects to nothing.
 func (a *app) reach(inv *command.Invocation) []hub.Finding {
 	if command.Value(inv, "url", "") != "" {
 		return []hub.Finding{}
@@ -41,7 +41,7 @@ func (a *app) reach(inv *command.Invocation) []hub.Finding {
 	return append([]hub.Finding{socket}, membership(path, fi)...)
 }
 
-// membership says whether this process may connect to the socket, and by what.
+// membership says whether this process may connect to the socket, and by which right.
 func membership(path string, fi os.FileInfo) []hub.Finding {
 	uid, gid, ok := ownerOf(fi)
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
 // TestStatusHidden: what the caller may not see is not shown as zero.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -9,20 +10,20 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
 func (a *app) attestGet(ctx context.Context, inv *command.Invocation) (*result, error) {
 	index, err := strconv.ParseUint(inv.Operands[0], 10, 63)
 	if err != nil {
-		return nil, fault.New(fault.Usage, "bad_index", fmt.Sprintf("read index %q", inv.Operands[0]), nil).WithHint("see palyra journal ls")
+		return nil, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("read index %q", inv.Operands[0]), errors.New("want a whole number from 0")).WithHint("see palyra journal ls")
 	}
 	h, err := a.connect(inv)
 	if err != nil {
 		return nil, err
 	}
-	b, err := h.Receipt(ctx, hub.Caller{}, index)
+	b, err := hub.GetReceipt.Do(ctx, h, hub.Caller{}, index)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +42,7 @@ func (a *app) journalStatus(ctx context.Context, inv *command.Invocation) (*resu
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.JournalStatus(ctx, hub.Caller{})
+	s, err := hub.GetJournal.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func (a *app) journalStatus(ctx context.Context, inv *command.Invocation) (*resu
 	return text(front.Document{"journal": s}, "%s%s", l, strings.ReplaceAll(front.Escape(s.Checkpoint), `\u2014`, "\u2014")), nil
 }
 
-// newest is how many entries are shown unless the command says from where.
+// newest is the number of entries to show if the command names no first one.
 const newest = 100
 
 func (a *app) journalLs(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -62,7 +63,7 @@ func (a *app) journalLs(ctx context.Context, inv *command.Invocation) (*result, 
 	limit := int(command.Value(inv, "limit", int64(newest)))
 	from := uint64(command.Value(inv, "from", int64(0)))
 	if !inv.Has("from") {
-		s, err := h.JournalStatus(ctx, hub.Caller{})
+		s, err := hub.GetJournal.Do(ctx, h, hub.Caller{}, hub.None{})
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +71,7 @@ func (a *app) journalLs(ctx context.Context, inv *command.Invocation) (*result, 
 			from = s.Size - uint64(limit)
 		}
 	}
-	p, err := h.JournalEntries(ctx, hub.Caller{}, from, limit)
+	p, err := hub.ListJournalEntries.Do(ctx, h, hub.Caller{}, hub.JournalQuery{From: from, Limit: limit})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func (a *app) artifactGet(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	art, err := h.Artifact(ctx, hub.Caller{}, inv.Operands[0], inv.Operands[1])
+	art, err := hub.GetArtifact.Do(ctx, h, hub.Caller{}, hub.ArtifactQuery{Run: inv.Operands[0], Digest: inv.Operands[1]})
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func (a *app) policyLs(ctx context.Context, inv *command.Invocation) (*result, e
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.PolicyInfo(ctx, hub.Caller{})
+	p, err := hub.GetPolicy.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func (a *app) policyReload(ctx context.Context, inv *command.Invocation) (*resul
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.Reload(ctx, hub.Caller{})
+	p, err := hub.Reload.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
 func (a *app) sessionsLs(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -21,7 +21,7 @@ func (a *app) sessionsLs(ctx context.Context, inv *command.Invocation) (*result,
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.Sessions(ctx, hub.Caller{}, hub.SessionQuery{PageQuery: page(inv), State: command.Value(inv, "state", "")})
+	p, err := hub.ListSessions.Do(ctx, h, hub.Caller{}, hub.SessionQuery{PageQuery: page(inv), State: command.Value(inv, "state", "")})
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (a *app) sessionsNew(ctx context.Context, inv *command.Invocation) (*result
 	if len(inv.Operands) > 0 {
 		n.Title = inv.Operands[0]
 	}
-	s, err := h.CreateSession(ctx, hub.Caller{}, n)
+	s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, n)
 	if err != nil {
 		return nil, err
 	}
@@ -54,11 +54,11 @@ func (a *app) sessionsShow(ctx context.Context, inv *command.Invocation) (*resul
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.Session(ctx, hub.Caller{}, inv.Operands[0])
+	s, err := hub.GetSession.Do(ctx, h, hub.Caller{}, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
-	runs, err := h.Runs(ctx, hub.Caller{}, hub.RunQuery{Session: s.ID})
+	runs, err := hub.ListRuns.Do(ctx, h, hub.Caller{}, hub.RunQuery{Session: s.ID})
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (a *app) sessionsEnd(ctx context.Context, inv *command.Invocation) (*result
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.EndSession(ctx, hub.Caller{}, inv.Operands[0], command.Value(inv, "version", int64(0)))
+	s, err := hub.EndSession.Do(ctx, h, hub.Caller{}, hub.SessionChange{ID: inv.Operands[0], Version: command.Value(inv, "version", int64(0))})
 	if err != nil {
 		return nil, err
 	}
@@ -104,14 +104,14 @@ func (a *app) runsLs(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.Runs(ctx, hub.Caller{}, hub.RunQuery{PageQuery: page(inv), Session: command.Value(inv, "session", ""), States: command.All[string](inv, "state")})
+	p, err := hub.ListRuns.Do(ctx, h, hub.Caller{}, hub.RunQuery{PageQuery: page(inv), Session: command.Value(inv, "session", ""), States: command.All[string](inv, "state")})
 	if err != nil {
 		return nil, err
 	}
 	return text(front.Document{"runs": p.Items, "next": p.Next}, "%s%s", a.runLines(inv, p.Items), more(p.Next)), nil
 }
 
-// maxSteps bounds what is read of a file of steps.
+// maxSteps bounds a file of steps.
 const maxSteps = 8 << 20
 
 func (a *app) runsStart(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -124,7 +124,7 @@ func (a *app) runsStart(ctx context.Context, inv *command.Invocation) (*result, 
 	if path := inv.Operands[0]; path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, fault.New(fault.Usage, "steps_file", "read steps", err)
+			return nil, fault.New(fault.Usage, "bad_file", "read steps", err)
 		}
 		defer f.Close()
 		in, name = f, path
@@ -133,18 +133,18 @@ func (a *app) runsStart(ctx context.Context, inv *command.Invocation) (*result, 
 	b, err := io.ReadAll(io.LimitReader(in, maxSteps+1))
 	switch {
 	case err != nil:
-		return nil, fault.New(fault.Usage, "steps_file", op, err)
+		return nil, fault.New(fault.Usage, "bad_file", op, err)
 	case len(b) > maxSteps:
-		return nil, fault.New(fault.Usage, "steps_file", op, fmt.Errorf("more than %d bytes", maxSteps))
+		return nil, fault.New(fault.Usage, "bad_file", op, fmt.Errorf("more than %d bytes", maxSteps))
 	}
 	if err := json.Unmarshal(b, &n.Steps); err != nil {
-		return nil, fault.New(fault.Usage, "steps_file", op, err).WithHint(`want [{"tool":NAME,"input":{...}}]`)
+		return nil, fault.New(fault.Usage, "bad_file", op, err).WithHint(`want [{"tool":NAME,"input":{...}}]`)
 	}
 	h, err := a.connect(inv)
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.StartRun(ctx, hub.Caller{}, n)
+	r, err := hub.StartRun.Do(ctx, h, hub.Caller{}, n)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (a *app) runsShow(ctx context.Context, inv *command.Invocation) (*result, e
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.Run(ctx, hub.Caller{}, inv.Operands[0])
+	r, err := hub.GetRun.Do(ctx, h, hub.Caller{}, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
@@ -168,14 +168,14 @@ func (a *app) runsCancel(ctx context.Context, inv *command.Invocation) (*result,
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.CancelRun(ctx, hub.Caller{}, inv.Operands[0])
+	r, err := hub.CancelRun.Do(ctx, h, hub.Caller{}, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
 	return text(front.Document{"run": r}, "%s", a.runText(inv, &r)), nil
 }
 
-// runText is a run with its steps, and below what there is to say of each.
+// runText returns a run with its steps, and the details of each below.
 func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 	l := newLines()
 	l.row("run", r.ID)
@@ -199,7 +199,8 @@ func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 		if d := s.Denial; d != nil {
 			more.row(step, "denied by "+d.Layer, d.Reason+" "+fmt.Sprint(d.Policies))
 			switch {
-			case strings.HasPrefix(d.Fix, "--- "): // a diff has lines
+			case strings.HasPrefix(d.Fix, "--- "), // a diff has lines; older runs have one
+				d.Fix == "" && d.Layer == hub.LayerPolicy && !d.PolicySet.IsZero():
 				more.row(step, "fix", "palyra policy why "+d.DecisionID)
 			case d.Fix != "":
 				more.row(step, "fix", d.Fix)
@@ -213,7 +214,7 @@ func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 			out  hub.Output
 		}{{"stdout", s.Stdout}, {"stderr", s.Stderr}} {
 			switch {
-			case o.out.Artifact != "":
+			case !o.out.Artifact.IsZero():
 				more.row(step, o.name, fmt.Sprintf("%d bytes, artifact %s", o.out.Size, o.out.Artifact))
 			case o.out.Size > 0:
 				more.row(step, o.name, fmt.Sprintf("%d bytes: %s", o.out.Size, o.out.Text))
@@ -229,14 +230,15 @@ func (a *app) runsTape(ctx context.Context, inv *command.Invocation) (*result, e
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.Tape(ctx, hub.Caller{}, inv.Operands[0], uint64(command.Value(inv, "after", int64(0))))
+	q := hub.TapeQuery{Run: inv.Operands[0], After: uint64(command.Value(inv, "after", int64(0)))}
+	if inv.Has("tools") {
+		q.View = hub.ViewTools
+	}
+	t, err := hub.ReadTape.Do(ctx, h, hub.Caller{}, q)
 	if err != nil {
 		return nil, err
 	}
 	defer t.Close()
-	if inv.Has("tools") {
-		t = hub.ToolView(h, hub.Caller{}, inv.Operands[0], t)
-	}
 	done, out := &result{streamed: true}, front.Stdout(a.stdout)
 	for {
 		e, err := t.Next(ctx)
@@ -262,19 +264,19 @@ func (a *app) toolsLs(ctx context.Context, inv *command.Invocation) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	tools, err := h.Tools(ctx, hub.Caller{})
+	tools, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}
 	table := front.NewTable("TOOL", "SENSITIVE", "DESCRIPTION").Keep(0)
-	for _, t := range tools {
+	for _, t := range tools.Items {
 		sensitive := ""
 		if t.Sensitive {
 			sensitive = "yes"
 		}
 		table.Row(t.Name, sensitive, t.Description)
 	}
-	return text(front.Document{"tools": tools}, "%s", a.table(inv, table)), nil
+	return text(front.Document{"tools": tools.Items}, "%s", a.table(inv, table)), nil
 }
 
 func (a *app) toolsShow(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -282,15 +284,15 @@ func (a *app) toolsShow(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
-	tools, err := h.Tools(ctx, hub.Caller{})
+	tools, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range tools {
+	for _, t := range tools.Items {
 		if t.Name == inv.Operands[0] {
 			schema, err := json.MarshalIndent(t.InputSchema, "", "  ")
 			if err != nil {
-				return nil, fault.New(fault.Internal, "tool_schema", fmt.Sprintf("show tool %q", t.Name), err)
+				return nil, fault.New(fault.Internal, "internal", fmt.Sprintf("show tool %q", t.Name), err)
 			}
 			l := newLines()
 			l.row(t.Name, t.Description)

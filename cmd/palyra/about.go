@@ -27,7 +27,7 @@ func (a *app) version(*command.Invocation) (*front.Report, error) {
 func (a *app) help(inv *command.Invocation) int {
 	text, ok := a.table.Topic(inv.Operands)
 	if !ok {
-		err := fault.New(fault.Usage, "unknown_command", "help",
+		err := fault.New(fault.Usage, "bad_command", "help",
 			fmt.Errorf("unknown command %q", strings.Join(inv.Operands, " "))).WithHint("see palyra help")
 		front.Complain(a.stderr, "palyra", err)
 		return front.Exit(err)

@@ -27,7 +27,7 @@ func (a *app) trust(inv *command.Invocation) (*receipt.Trust, error) {
 	}
 	t, err := receipt.LoadTrust(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.BadState, "no_trust", fmt.Sprintf("load trust directory %q", dir), errors.New("there is none")).
+		return nil, fault.New(fault.BadState, "state_missing", fmt.Sprintf("load trust directory %q", dir), errors.New("there is none")).
 			WithHint("give the directory with att.pub and log.vkey: --trust DIR")
 	}
 	return t, err
@@ -36,7 +36,8 @@ func (a *app) trust(inv *command.Invocation) (*receipt.Trust, error) {
 func readReceipt(path string) ([]byte, error) {
 	b, err := durable.ReadRegular(path, receipt.MaxBundle)
 	if err != nil {
-		return nil, fault.New(fault.NotFound, "receipt_unreadable", "read receipt", err)
+		return nil, fault.New(fault.NotFound, "bad_file", "read receipt", err).
+			WithHint("FILE must be a receipt as palyra exec --receipt writes it; palyra journal show lists what was journaled here")
 	}
 	return b, nil
 }
@@ -66,6 +67,9 @@ func (a *app) attestVerify(inv *command.Invocation) (*front.Report, error) {
 		r.add("command", "%s", quoted(c.Predicate.Capsule.Argv))
 		r.add("capsule", "%s", c.Predicate.Capsule.Digest)
 		r.add("decision", "%s by %s", c.Predicate.Decision.Effect, orNone(c.Predicate.Decision.Policies))
+		if y := c.Predicate.Approval; y != nil {
+			approvalRows(&r, y)
+		}
 		text = ""
 	}
 	return &front.Report{

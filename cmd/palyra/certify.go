@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -16,32 +14,6 @@ import (
 	"palyra/kernel"
 	"palyra/kernel/certify"
 )
-
-var sandboxCertifyCommand = command.Command{
-	Name:  "sandbox certify",
-	Short: "test the sandbox here from both sides, and sign the result",
-	Long: `
-Makes one attempt for each mechanism of the sandbox, once outside, where it must
-succeed, and once in a cell of each kind, where it must be stopped. A claim is
-proven, refuted, or inconclusive with the reason, or absent on a kernel that is
-older than the mechanism; a tier that this host cannot give is refused and
-claims nothing. It takes seconds.
-
-The result is signed and journaled as an administrative act, with boot id,
-kernel, and the digests of both programs and of the system calls that built the
-cells. Its receipt is kept in the state directory as certificate.json, and
-attest verify checks it offline like any other.`,
-	Flags: []command.Flag{flagState, {Name: "kind", Arg: "KIND", Repeat: true, Parse: parseKind,
-		Help: "only cells of this kind: b, c.cold, c.warm or c.void; may be\ngiven more than once. Then certificate.json stays as it is"},
-		{Name: "out", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}, flagJSON},
-	Exits: []command.Exit{{Code: "0", Meaning: "nothing is refuted, and tier C can be had"}, exitUsage,
-		{Code: "3", Meaning: "nothing is refuted; only tier B can be had, or a claim is\ninconclusive"}, {Code: "7", Meaning: "a claim is refuted, or no tier can be had"},
-		exitIntegrity, exitBusy, exitState},
-	Examples: []command.Example{
-		{Line: "palyra sandbox certify", Does: "prints a table of claims and kinds of cells"},
-		{Line: "palyra sandbox certify --out certificate.json", Does: "leaves a file for an auditor, who has the trust directory"},
-	},
-}
 
 func (a *app) sandboxCertify(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
 	out := command.Value(inv, "out", "")
@@ -54,13 +26,13 @@ func (a *app) sandboxCertify(ctx context.Context, inv *command.Invocation) (*fro
 	}
 	exe, err := a.executable()
 	if err != nil {
-		return nil, fault.New(fault.Refused, "cell_missing", "find palyra-cell", err)
+		return nil, fault.New(fault.Refused, "helper_unusable", "find palyra-cell", err)
 	}
 	helper, err := cellPath(exe)
 	if err != nil {
 		return nil, err
 	}
-	// The state directory first: a test whose result cannot be kept is none.
+	// Open the state directory first: a test is useless if its result can't be kept.
 	k, err := kernel.Open(ctx, kernel.Config{StateDir: state, CellPath: helper})
 	if err != nil {
 		return nil, err
@@ -78,18 +50,11 @@ func (a *app) sandboxCertify(ctx context.Context, inv *command.Invocation) (*fro
 	}
 	for _, path := range keep {
 		if err := durable.WriteFile(path, bundle, 0o644); err != nil {
-			return nil, fault.New(fault.Unavailable, "receipt_not_written", fmt.Sprintf("write certificate %q", path), err).
+			return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write certificate %q", path), err).
 				WithHint(fmt.Sprintf("it is entry %d of the journal: palyra journal show %d", index, index))
 		}
 	}
 	return certifyReport(report, index, bundle)
-}
-
-func parseKind(s string) (any, error) {
-	if !slices.Contains(certify.Kinds(), s) {
-		return nil, fmt.Errorf("kind %q: want one of %s", s, strings.Join(certify.Kinds(), ", "))
-	}
-	return s, nil
 }
 
 // certificate tests, and has the result signed and journaled.
@@ -102,7 +67,7 @@ func certificate(ctx context.Context, k *kernel.Kernel, o certify.Options) (*cer
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	bundle, err := k.Receipt(index)
+	bundle, err := k.Receipt(ctx, index)
 	return r, index, bundle, err
 }
 

@@ -46,8 +46,12 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 	defer kept.close()
 	out, set, err := a.call(ctx, inv, stdio, &kept)
 	status := execStatus(ctx, out, err)
+	fix := ""
 	if out != nil {
-		io.WriteString(a.stderr, told(out, set))
+		if shown := out.Outcome == receipt.Denied || out.Outcome == receipt.NotApproved || inv.Has("json"); shown && out.Question != nil {
+			fix = set.Fix(*out.Question)
+		}
+		io.WriteString(a.stderr, told(out, set, fix, again(inv)))
 		if werr := kept.keep(out); werr != nil {
 			err, status = errors.Join(err, werr), execRefused
 		}
@@ -56,7 +60,7 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 		front.Complain(a.stderr, "palyra", err)
 	}
 	if inv.Has("json") {
-		if werr := execDocument(out, err, status, &held).Write(a.stdout, "exec"); werr != nil {
+		if werr := execDocument(out, err, status, &held, fix).Write(a.stdout, "exec"); werr != nil {
 			front.Complain(a.stderr, "palyra", fault.New(fault.Unavailable, "write_failed", "write standard output", werr))
 			return execRefused
 		}
@@ -64,8 +68,8 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 	return status
 }
 
-// lavish lets a process that ends after one call keep its garbage, within reason:
-// collecting would take time from the call.
+// lavish lets a process that ends after one call keep its garbage, within reason: a
+// collection would take time from the call.
 func lavish() {
 	debug.SetMemoryLimit(256 << 20)
 	debug.SetGCPercent(-1)
@@ -101,7 +105,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 	return out, k.PolicySet(), errors.Join(err, k.Close())
 }
 
-// execStatus is the exit status of a call.
+// execStatus returns the exit status of a call.
 func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
 	status, interrupted := interruption(ctx)
 	switch {
@@ -113,7 +117,8 @@ func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
 		return execRefused // what happened could not be recorded
 	case interrupted && slices.Contains([]string{receipt.Killed, receipt.NotApproved, receipt.Failed, receipt.OutcomeUnknown}, out.Outcome):
 		return status
-	case interrupted && out.Outcome == receipt.Refused && out.Error != nil && out.Error.Kind == fault.Canceled.String(): // before it began
+	case interrupted && out.Outcome == receipt.Refused && out.Error != nil && out.Error.Kind == fault.Canceled.String():
+		// The interrupt came before it began.
 		return status
 	case !out.Delivered && out.Outcome == receipt.Executed:
 		if interrupted {
@@ -124,17 +129,26 @@ func execStatus(ctx context.Context, out *kernel.Outcome, err error) int {
 	return out.Exit
 }
 
-// hintOf is what can be done about the error of an outcome, "" if that has none.
+// hintOf returns the hint for the error of an outcome, "" if it has none.
 func hintOf(out *kernel.Outcome) string {
 	if out.Error == nil {
 		return ""
 	}
-	return cmp.Or(out.Error.Hint, front.ReasonHint(out.Error.Reason))
+	return cmp.Or(out.Error.Hint, fault.Do(out.Error.Reason))
 }
 
-// told is what a person reads on standard error besides the program's own
-// output: nothing, if the program ran to its end.
-func told(out *kernel.Outcome, set *policy.Set) string {
+// again returns the flags that name the place and the policies of a call to palyra policy
+// why, "" for the usual ones.
+func again(inv *command.Invocation) string {
+	if !inv.Has("state") && !inv.Has("policy") {
+		return ""
+	}
+	return " " + place(inv)
+}
+
+// told returns the text for a person on standard error besides the program's own output:
+// none, if the program ran to its end. where is again's.
+func told(out *kernel.Outcome, set *policy.Set, fix, where string) string {
 	var b bytes.Buffer
 	line := func(format string, args ...any) {
 		fmt.Fprintf(&b, "palyra: %s\n", front.Escape(fmt.Sprintf(format, args...)))
@@ -150,13 +164,13 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 		if _, more, ok := strings.Cut(why, "decide call: "); ok && more != out.Decision.Reason {
 			fmt.Fprintf(&b, "  because    %s\n", front.Escape(more))
 		}
-		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set))
+		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set, fix))
 	case receipt.NotApproved:
 		line("denied by approval: %s", approvalText(out.Approval))
 		if v := out.Approval; v != nil && v.Comment != "" {
-			line("%s says: %s", v.Approver, oneLine(v.Comment))
+			line("%s says: %s", v.Approver, front.OneLine(v.Comment))
 		}
-		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set))
+		b.WriteString(decisionRow(&out.Decision) + determining(&out.Decision, set, fix))
 	case receipt.Refused:
 		line("refused by isolation: %s", why)
 		b.WriteString(decisionRow(&out.Decision))
@@ -179,14 +193,14 @@ func told(out *kernel.Outcome, set *policy.Set) string {
 	case hint != "":
 		fmt.Fprintf(&b, "hint: %s\n", front.Escape(hint))
 	case out.Outcome == receipt.Denied:
-		fmt.Fprintf(&b, "hint: palyra policy why %x shows this again, palyra policy explain -- CMD what each policy says\n", out.Decision.ID)
+		fmt.Fprintf(&b, "hint: palyra policy why %x%s shows this again, palyra policy explain -- CMD what each policy says\n", out.Decision.ID, where)
 	case out.Outcome == receipt.NotApproved && out.Approval != nil && out.Approval.Answer == approval.Unreachable:
 		b.WriteString("hint: run it on a terminal, or let a policy permit it\n")
 	}
 	return b.String()
 }
 
-// approvalText says why nobody's yes was had.
+// approvalText says why there was no yes.
 func approvalText(v *approval.View) string {
 	switch {
 	case v == nil:
@@ -207,8 +221,8 @@ func decisionRow(d *policy.Decision) string {
 }
 
 // determining lists the policies that determined a decision, with their
-// reasons, and the change that would have allowed the call.
-func determining(d *policy.Decision, set *policy.Set) string {
+// reasons, and fix, the change that would have allowed the call.
+func determining(d *policy.Decision, set *policy.Set, fix string) string {
 	var r rows
 	for _, id := range d.Policies {
 		info, _ := set.Policy(id)
@@ -221,23 +235,23 @@ func determining(d *policy.Decision, set *policy.Set) string {
 		r.add("error", "%s", e)
 	}
 	r.add("policy set", "%s", d.PolicySet)
-	return r.b.String() + fixText(d.Fix)
+	return r.b.String() + fixText(fix)
 }
 
-// decisionFields is a decision in a document.
-func decisionFields(d *policy.Decision) front.Document {
+// decisionFields returns a decision and its fix in a document.
+func decisionFields(d *policy.Decision, fix string) front.Document {
 	list := func(ss []string) []string { return append([]string{}, ss...) }
 	return front.Document{"id": hex.EncodeToString(d.ID[:]), "effect": d.Effect, "reason": d.Reason, "policies": list(d.Policies),
-		"errors": list(d.Errors), "policy_set": d.PolicySet, "fix": d.Fix}
+		"errors": list(d.Errors), "policy_set": d.PolicySet, "fix": fix}
 }
 
-// execDocument is what --json prints. The capsule is left to its digest: it
+// execDocument returns the document of --json. It has only the digest of the capsule, which
 // holds the values of the environment.
-func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buffer) front.Document {
+func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buffer, fix string) front.Document {
 	d := front.Document{"status": status, "stdout": front.OutputFields(held[0].Bytes()), "stderr": front.OutputFields(held[1].Bytes()), "error": nil}
 	if out != nil {
 		d["call_id"], d["outcome"], d["capsule"] = out.CallID, out.Outcome, out.CapsuleDigest
-		d["decision"], d["approval"] = decisionFields(&out.Decision), out.Approval
+		d["decision"], d["approval"] = decisionFields(&out.Decision, fix), out.Approval
 		d["receipt"], d["log_index"], d["delivered"] = json.RawMessage(nullIfEmpty(out.Receipt)), out.LogIndex, out.Delivered
 		if out.Result != nil {
 			d["evidence"] = out.Result.Evidence

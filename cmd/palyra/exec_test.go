@@ -47,8 +47,8 @@ func TestExecStatus(t *testing.T) {
 		"timed out":              {open, done(receipt.TimedOut, 124), nil, 124},
 		"not recorded":           {open, done(receipt.Executed, 0), errors.New("disk"), 125},
 		"output lost":            {open, lost, nil, 125},
-		"not found":              {open, nil, fault.New(fault.NotFound, "program_not_found", "x", nil), 127},
-		"no policy":              {open, nil, fault.New(fault.NotFound, "policy_missing", "x", nil), 125},
+		"not found":              {open, nil, fault.New(fault.NotFound, "program_not_found", "x", kernel.ErrNoProgram), 127},
+		"no policy":              {open, nil, fault.New(fault.NotFound, "bad_file", "x", nil), 125},
 		"unclassified":           {open, nil, errors.New("x"), 125},
 		"interrupted":            {interrupted, done(receipt.Killed, 137), nil, 130},
 		"interrupted at prompt":  {interrupted, done(receipt.NotApproved, 126), nil, 130},
@@ -69,29 +69,29 @@ func TestExecStatus(t *testing.T) {
 
 func TestToldSaysNothingOfSuccess(t *testing.T) {
 	out := &kernel.Outcome{Outcome: receipt.Executed, Delivered: true, Result: &isolate.Result{Evidence: &evidence.Evidence{}}}
-	if got := told(out, policy.Default()); got != "" {
+	if got := told(out, policy.Default(), "", ""); got != "" {
 		t.Errorf("%q", got)
 	}
 	out.Error = &kernel.Failure{Kind: "refused", Reason: "program_changed", Text: "x"}
-	if got := told(out, policy.Default()); !strings.Contains(got, "hint: ") {
+	if got := told(out, policy.Default(), "", ""); !strings.Contains(got, "hint: ") {
 		t.Errorf("an error without a hint of its own: %q", got)
 	}
 	out.Error = nil
 	out.Result.Evidence.Output.Cut = 5
-	if got := told(out, policy.Default()); !strings.Contains(got, "5 bytes were dropped") {
+	if got := told(out, policy.Default(), "", ""); !strings.Contains(got, "5 bytes were dropped") {
 		t.Errorf("%q", got)
 	}
 }
 
 func TestToldEscapes(t *testing.T) {
 	out := &kernel.Outcome{Outcome: receipt.Denied, Delivered: true,
-		Decision: policy.Decision{Reason: "x\x1b[2J", Policies: []string{"p\u202e"}, Errors: []string{"e\x07"}, Fix: "permit \x1b[0m;\n// second"}}
-	got := told(out, policy.Default())
+		Decision: policy.Decision{Reason: "x\x1b[2J", Policies: []string{"p\u202e"}, Errors: []string{"e\x07"}}}
+	got := told(out, policy.Default(), "permit \x1b[0m;\n// second", "")
 	if strings.ContainsAny(got, "\x1b\u202e\x07") || !strings.Contains(got, "\n    // second\n") {
 		t.Errorf("%q", got)
 	}
 	out = &kernel.Outcome{Outcome: receipt.NotApproved, Delivered: true, Approval: &approval.View{Answer: approval.Unreachable, Detail: "no terminal\x1b"}}
-	if got := told(out, policy.Default()); strings.Contains(got, "\x1b") || !strings.Contains(got, "hint: ") {
+	if got := told(out, policy.Default(), "", ""); strings.Contains(got, "\x1b") || !strings.Contains(got, "hint: ") {
 		t.Errorf("%q", got)
 	}
 }
@@ -104,7 +104,7 @@ func TestExecDocument(t *testing.T) {
 	held[0].WriteString("\xff\x00")
 	held[1].WriteString("text\n")
 	var b bytes.Buffer
-	if err := execDocument(out, nil, 0, &held).Write(&b, "exec"); err != nil {
+	if err := execDocument(out, nil, 0, &held, "").Write(&b, "exec"); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(b.String(), "hunter2") {

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"errors"
 	"syscall"
 
+	"palyra/cmd/internal/local"
 	"palyra/internal/fault"
+	"palyra/kernel"
 )
 
 // The statuses that palyra exec adds to those of the program it ran. They are
 // Docker's and timeout(1)'s, which scripts already know.
 const (
 	execTimedOut = 124
-	execRefused  = 125
+	execRefused  = local.ExecRefused
 	execDenied   = 126
 	execNotFound = 127
 	execSignal   = 128 // plus the signal's number
@@ -23,7 +26,7 @@ const (
 func execExit(err error) int {
 	switch fault.KindOf(err) {
 	case fault.NotFound:
-		if fault.ReasonOf(err) == "program_not_found" {
+		if errors.Is(err, kernel.ErrNoProgram) {
 			return execNotFound
 		}
 	case fault.Denied, fault.NotApproved:

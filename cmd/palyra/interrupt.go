@@ -15,7 +15,7 @@ type signalError struct{ sig syscall.Signal }
 
 func (e signalError) Error() string { return "interrupted by " + e.sig.String() }
 
-// exit is the status that shells give a command which died of the signal.
+// exit returns the status that shells give a command that died of the signal.
 func (e signalError) exit() int { return execSignal + int(e.sig) }
 
 // interruptible returns a context that the first SIGINT, SIGQUIT, SIGTERM or SIGHUP
@@ -23,21 +23,20 @@ func (e signalError) exit() int { return execSignal + int(e.sig) }
 // one ends palyra at once with the status of the signal; palyra-cell then sees
 // its connection close and kills the tree.
 //
-// SIGPIPE is taken over so that a reader who leaves ends the call in the same
-// orderly way (see pipeWriter) instead of ending palyra in the middle of it.
+// It also takes SIGPIPE over, so that a reader who leaves ends the call in the same orderly
+// way (see pipeWriter) instead of ending palyra in the middle of it.
 //
-// Taking the signals over costs a thread and several switches between threads, a
-// third of a millisecond, and so goes on while the caller does something else.
-// Until armed has returned a signal may still end palyra, as it ends any program:
-// nothing must have begun by then that needs an orderly end. The signals stay
-// taken until the process ends.
+// Taking the signals over costs a thread and several switches between threads, a third of a
+// millisecond, and so goes on while the caller does something else. Until armed has
+// returned a signal may still end palyra, as it ends any program, so by then nothing must
+// have begun that needs an orderly end. The signals stay taken until the process ends.
 func interruptible(parent context.Context, exit func(int)) (ctx context.Context, armed func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	ready := make(chan struct{})
 	go func() {
 		ch := make(chan os.Signal, 4)
 		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
-			// Whoever started us with a signal ignored (nohup, a shell's background
+			// A parent that started us with a signal ignored (nohup, a shell's background
 			// job) means it.
 			if sig == syscall.SIGPIPE || !signal.Ignored(sig) {
 				signal.Notify(ch, sig)

@@ -14,8 +14,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// journalDir is where the journal of a state directory is. Reading it needs no
-// key and takes no lock, so an auditor can do it on a copy.
+// journalDir returns the place of a state directory's journal. Reading it needs no key and
+// takes no lock, so an auditor can read a copy.
 func (a *app) journalDir(inv *command.Invocation) (string, error) {
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {
@@ -117,7 +117,7 @@ func parseIndex(s string) (uint64, bool, error) {
 	}
 	n, err := strconv.ParseUint(s, 10, 63)
 	if err != nil {
-		return 0, false, fault.New(fault.Usage, "bad_index", "journal show", fmt.Errorf("index %q: want a whole number from 0", s)).
+		return 0, false, fault.New(fault.Usage, "invalid_input", "journal show", fmt.Errorf("index %q: want a whole number from 0", s)).
 			WithHint("palyra journal show lists the entries")
 	}
 	return n, true, nil
@@ -125,7 +125,7 @@ func parseIndex(s string) (uint64, bool, error) {
 
 func showEntry(r *journal.Reader, index uint64) (*front.Report, error) {
 	if index >= r.Size() {
-		return nil, fault.New(fault.NotFound, "no_entry", fmt.Sprintf("show entry %d", index), fmt.Errorf("the journal has %d entries", r.Size())).
+		return nil, fault.New(fault.NotFound, "no_such_entry", fmt.Sprintf("show entry %d", index), fmt.Errorf("the journal has %d entries", r.Size())).
 			WithHint("palyra journal show lists them")
 	}
 	for rec, err := range r.Entries(index, index+1) {
@@ -144,10 +144,10 @@ func showEntry(r *journal.Reader, index uint64) (*front.Report, error) {
 			Fields: front.Document{"index": index, "erased": false, "statement": s.document()},
 		}, nil
 	}
-	return nil, fault.New(fault.Internal, "no_entry", fmt.Sprintf("show entry %d", index), errors.New("the journal gave none"))
+	return nil, fault.New(fault.Internal, "internal", fmt.Sprintf("show entry %d", index), errors.New("the journal gave none"))
 }
 
-// statementOf reads what an entry's content says.
+// statementOf reads the statement in an entry's content.
 func statementOf(rec *journal.Record) (*statement, error) {
 	e, err := receipt.ParseEnvelope(rec.Content)
 	if err != nil {

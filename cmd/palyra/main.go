@@ -4,17 +4,17 @@
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command palyra decides, confines and attests one tool call, and checks what
-// such calls left behind.
+// Command palyra decides, confines and attests one tool call, and checks the records of
+// such calls.
 //
-// Everything that it can do stands in one table (table.go): flags, help, exit
-// statuses and examples. "palyra help" prints it. The rest of this package is
-// wiring: flags become a kernel.Proposal, an Outcome becomes an exit status,
-// and the person who approves is asked on the controlling terminal (prompt.go).
+// One table (palyra/cmd/internal/local) has all its commands: flags, help, exit statuses
+// and examples. "palyra help" prints it. The rest of this package is wiring: flags become a
+// kernel.Proposal, an Outcome becomes an exit status, and the person who approves is asked
+// on the controlling terminal (prompt.go). For the commands that another program does,
+// palyra becomes that program (palyra/cmd/internal/programs says which).
 //
-// Results go to standard output, what is for people goes to standard error, and
-// with --json a command prints exactly one JSON document. Nothing here decides
-// whether a call may run.
+// Results go to standard output, words for people to standard error, and with --json a
+// command prints exactly one JSON document. Nothing here decides whether a call may run.
 package main
 
 import (
@@ -27,7 +27,8 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
-	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/local"
+	"palyra/cmd/internal/programs"
 	"palyra/cmd/internal/terminal"
 	"palyra/internal/fault"
 )
@@ -43,14 +44,15 @@ type app struct {
 	executable     func() (string, error) // path of this program
 	terminal       string                 // what an approval is asked on
 	become         func(path string, argv []string) error
-	armed          func() // waits until a signal ends the context and nothing else; see interruptible
-	table          *command.Table
+	// armed waits until a signal ends the context and nothing else; see interruptible.
+	armed func()
+	table *command.Table
 }
 
 func main() {
 	a := &app{
 		stdin: os.Stdin, getenv: os.Getenv,
-		executable: os.Executable, terminal: "/dev/tty", table: tableFor(os.Args[1:]),
+		executable: os.Executable, terminal: "/dev/tty", table: local.TableFor(os.Args[1:]),
 		become: func(path string, argv []string) error { return syscall.Exec(path, argv, os.Environ()) },
 	}
 	var ctx context.Context
@@ -58,7 +60,8 @@ func main() {
 	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
 	a.stdout, a.stderr = stdout, stderr
 	status := a.run(ctx, os.Args[1:])
-	_, _ = stdout.Flush(), stderr.Flush() // a lost write has been told; these are bytes of no character
+	// A lost write was reported already; these are the bytes of an incomplete character.
+	_, _ = stdout.Flush(), stderr.Flush()
 	os.Exit(status)
 }
 
@@ -78,38 +81,39 @@ func (a *app) run(ctx context.Context, args []string) int {
 			return inv.Command.UsageExit
 		}
 		return front.Exit(err)
-	case inv.Help:
-		status := front.Say(a.stdout, a.stderr, "palyra", a.table.Describe(inv.Command))
-		if status != 0 && inv.Command.UsageExit != 0 {
+	case inv.Help != "":
+		status := front.Say(a.stdout, a.stderr, "palyra", inv.Help)
+		if status != 0 && inv.Command != nil && inv.Command.UsageExit != 0 {
 			return inv.Command.UsageExit
 		}
 		return status
-	case inv.Command.Name != execCommand.Name && operator.Serves(inv.Command.Name) && !a.here(inv):
-		return a.operate(args)
+	}
+	if program := programs.For(inv); program != "" && !a.here(inv) {
+		return a.becomes(program, args)
 	}
 	return a.dispatch(ctx, inv)
 }
 
-// operate becomes palyra-ctl, which has checked nothing yet and parses the same
-// words by the same table. It returns only with a reason why not.
-func (a *app) operate(args []string) int {
+// becomes replaces this process by another program of ours, which parses the same words by
+// the same table. It returns only on an error.
+func (a *app) becomes(program string, args []string) int {
 	exe, err := a.executable()
 	if err == nil {
 		var path string
-		if path, err = installed.Find(exe, operator.Program, "ctl"); err == nil {
-			err = a.become(path, append([]string{operator.Program}, args...))
-			err = fault.New(fault.Refused, "ctl_unusable", fmt.Sprintf("execute %q", path), err)
+		if path, err = installed.Find(exe, program); err == nil {
+			err = a.become(path, append([]string{program}, args...))
+			err = fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("execute %q", path), err)
 		}
 	}
 	front.Complain(a.stderr, "palyra", err)
 	return front.Exit(err)
 }
 
-// dispatch is the one place where a name becomes a function. The functions are
-// not in the table because they print from it, and because a table that is data
-// can be compared with the documents.
+// dispatch is the one place that turns a name into a function. The functions aren't in the
+// table because they print from it, and because a test can compare a table of data with the
+// documents.
 func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
-	if inv.Command.Name != execCommand.Name { // which waits when it has to
+	if inv.Command.Name != local.Exec.Name { // which waits when it has to
 		a.armed()
 	}
 	switch inv.Command.Name {
@@ -131,12 +135,6 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "policy.explain", func(inv *command.Invocation) (*front.Report, error) { return a.policyExplain(ctx, inv) })
 	case "policy test":
 		return a.admin(inv, "policy.test", a.policyTest)
-	case "policy lint":
-		return a.admin(inv, "policy.lint", a.policyLint)
-	case "policy coverage":
-		return a.admin(inv, "policy.coverage", a.policyCoverage)
-	case "policy mutate":
-		return a.admin(inv, "policy.mutate", a.policyMutate)
 	case "policy why":
 		return a.admin(inv, "policy.why", a.policyWhy)
 	case "policy diff":
@@ -147,12 +145,6 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "policy.export", a.policyExport)
 	case "sandbox probe":
 		return a.admin(inv, "sandbox.probe", func(*command.Invocation) (*front.Report, error) { return a.sandboxProbe(ctx) })
-	case "completion":
-		return a.admin(inv, "completion", a.completion)
-	case "man":
-		return a.admin(inv, "man", a.man)
-	case "bench":
-		return a.admin(inv, "bench", func(inv *command.Invocation) (*front.Report, error) { return a.bench(ctx, inv) })
 	case "sandbox explain":
 		return a.admin(inv, "sandbox.explain", func(inv *command.Invocation) (*front.Report, error) { return a.sandboxExplain(ctx, inv) })
 	case "sandbox certify":

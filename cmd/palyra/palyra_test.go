@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"palyra/cmd/internal/operator"
+	"palyra/cmd/internal/local"
 	"palyra/internal/fault"
 	"palyra/kernel"
 )
@@ -24,7 +24,7 @@ func newApp(t *testing.T, env map[string]string) (a *app, stdout, stderr *bytes.
 		stdin: strings.NewReader(""), stdout: stdout, stderr: stderr,
 		getenv:     func(k string) string { return env[k] },
 		executable: func() (string, error) { return filepath.Join(t.TempDir(), "palyra"), nil },
-		terminal:   filepath.Join(t.TempDir(), "no-tty"), table: table(), armed: func() {},
+		terminal:   filepath.Join(t.TempDir(), "no-tty"), table: local.Table(), armed: func() {},
 	}, stdout, stderr
 }
 
@@ -44,11 +44,11 @@ func TestExitTable(t *testing.T) {
 	for _, m := range found {
 		n, _ := strconv.Atoi(m[2])
 		want, _ := strconv.Atoi(m[4])
-		if got := execExit(fault.New(fault.Kind(n), "program_not_found", "x", nil)); got != want {
+		if got := execExit(fault.New(fault.Kind(n), "program_not_found", "x", kernel.ErrNoProgram)); got != want {
 			t.Errorf("%s: %d, documented %d", m[1], got, want)
 		}
 	}
-	if got := execExit(fault.New(fault.NotFound, "policy_missing", "x", nil)); got != 125 {
+	if got := execExit(fault.New(fault.NotFound, "bad_file", "x", nil)); got != 125 {
 		t.Errorf("a missing policy directory gives %d", got)
 	}
 	if got := execExit(errors.New("x")); got != 125 {
@@ -59,14 +59,14 @@ func TestExitTable(t *testing.T) {
 // TestTable holds the table to itself: every command is dispatched, documented
 // and shows examples that parse.
 func TestTable(t *testing.T) {
-	tab := table()
+	tab := local.Table()
 	src, err := os.ReadFile("main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range tab.Commands {
 		c := &tab.Commands[i]
-		if !operator.Serves(c.Name) && !strings.Contains(string(src), `case "`+c.Name+`":`) {
+		if c.Program == "" && !strings.Contains(string(src), `case "`+c.Name+`":`) {
 			t.Errorf("%s: not dispatched", c.Name)
 		}
 		if c.Short == "" || len(c.Exits) == 0 || len(c.Examples) == 0 {
@@ -87,37 +87,42 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestOperate: a command of palyrad's operator becomes palyra-ctl with the same
-// words, and only palyra-ctl beside palyra.
-func TestOperate(t *testing.T) {
-	dir := t.TempDir()
-	a, _, stderr := newApp(t, nil)
-	a.executable = func() (string, error) { return filepath.Join(dir, "palyra"), nil }
-	var got []string
-	a.become = func(path string, argv []string) error {
-		got = append([]string{path}, argv...)
-		return errors.New("not really")
-	}
-	if err := os.WriteFile(filepath.Join(dir, "palyra"), nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"runs", "ls", "--state", "done"}
-	if status := a.run(t.Context(), args); status != 7 || !strings.Contains(stderr.String(), "hint: palyra-ctl is built") || got != nil {
-		t.Errorf("without palyra-ctl: status %d, %s", status, stderr)
-	}
-	ctl := filepath.Join(dir, "palyra-ctl")
-	if err := os.WriteFile(ctl, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	status := a.run(t.Context(), args)
-	if want := append([]string{ctl, "palyra-ctl"}, args...); status != 7 || !slices.Equal(got, want) {
-		t.Errorf("status %d, became %q, want %q", status, got, want)
+// TestBecomes: palyra becomes the program that does a command, with the same words,
+// and only the one that is installed beside it.
+func TestBecomes(t *testing.T) {
+	for program, args := range map[string][]string{
+		"palyra-ctl":   {"runs", "ls", "--state", "done"},
+		"palyra-admin": {"backup", "restore", "--identity", "key", "backup.age", "dir"},
+		"palyra-dev":   {"bench", "--n", "5"},
+	} {
+		dir := t.TempDir()
+		a, _, stderr := newApp(t, nil)
+		a.executable = func() (string, error) { return filepath.Join(dir, "palyra"), nil }
+		var got []string
+		a.become = func(path string, argv []string) error {
+			got = append([]string{path}, argv...)
+			return errors.New("not really")
+		}
+		if err := os.WriteFile(filepath.Join(dir, "palyra"), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if status := a.run(t.Context(), args); status != 7 || !strings.Contains(stderr.String(), "hint: "+program+" is built") || got != nil {
+			t.Errorf("without %s: status %d, %s", program, status, stderr)
+		}
+		path := filepath.Join(dir, program)
+		if err := os.WriteFile(path, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		status := a.run(t.Context(), args)
+		if want := append([]string{path, program}, args...); status != 7 || !slices.Equal(got, want) {
+			t.Errorf("status %d, became %q, want %q", status, got, want)
+		}
 	}
 }
 
 // TestHelpStatesDefaults compares the defaults in the help with the kernel's.
 func TestHelpStatesDefaults(t *testing.T) {
-	tab := table()
+	tab := local.Table()
 	d := kernel.DefaultLimits()
 	for name, want := range map[string]any{"timeout": d.Wall, "cpu": d.CPU, "memory": d.Memory, "max-output": d.Output, "max-file": d.FileSize, "pids": d.PIDs} {
 		for _, f := range tab.Find("exec").Flags {
@@ -136,7 +141,7 @@ func TestHelpStatesDefaults(t *testing.T) {
 }
 
 func TestHelpEverywhere(t *testing.T) {
-	for _, args := range [][]string{{"help"}, {"-h"}, {"--help"}, {"help", "exec"}, {"exec", "-h"}, {"exec", "--help"}, {"help", "attest"}, {"attest", "verify", "-h"}} {
+	for _, args := range [][]string{{"help"}, {"-h"}, {"--help"}, {"help", "exec"}, {"exec", "-h"}, {"exec", "--help"}, {"help", "attest"}, {"attest", "verify", "-h"}, {"attest", "-h"}, {"policy", "--help"}} {
 		a, stdout, stderr := newApp(t, nil)
 		if got := a.run(t.Context(), args); got != 0 || stdout.Len() == 0 || stderr.Len() != 0 {
 			t.Errorf("%q: status %d, stderr %q", args, got, stderr)
@@ -212,7 +217,7 @@ func TestCellPath(t *testing.T) {
 	if err := os.Symlink(exe, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cellPath(link); fault.ReasonOf(err) != "cell_missing" || fault.KindOf(err) != fault.Refused || fault.HintOf(err) == "" {
+	if _, err := cellPath(link); fault.ReasonOf(err) != "helper_unusable" || fault.KindOf(err) != fault.Refused || fault.HintOf(err) == "" {
 		t.Errorf("nothing there: %v", err)
 	}
 	write(filepath.Join(dir, "palyra-cell"), 0o755) // beside the link: must not be taken
@@ -223,7 +228,7 @@ func TestCellPath(t *testing.T) {
 	beside := filepath.Join(dir, "real/bin/palyra-cell")
 	for _, mode := range []os.FileMode{0o644, 0o757} {
 		write(beside, mode)
-		if got, err := cellPath(link); fault.ReasonOf(err) != "cell_unusable" {
+		if got, err := cellPath(link); fault.ReasonOf(err) != "helper_unusable" {
 			t.Errorf("mode %o: %q, %v", mode, got, err)
 		}
 	}
@@ -263,18 +268,18 @@ func TestTableForExec(t *testing.T) {
 		{"exec", "--no-such", "--", "id"},
 		{"exec", "verify"},
 	} {
-		want, werr := table().Parse(args)
-		got, err := tableFor(args).Parse(args)
+		want, werr := local.Table().Parse(args)
+		got, err := local.TableFor(args).Parse(args)
 		if (err == nil) != (werr == nil) || err != nil && (err.Error() != werr.Error() || fault.HintOf(err) != fault.HintOf(werr)) {
 			t.Errorf("%q: got %v, want %v", args, err, werr)
 		}
 		if got.Help != want.Help || !slices.Equal(got.Operands, want.Operands) || got.Has("env") != want.Has("env") ||
-			tableFor(args).Describe(got.Command) != table().Describe(want.Command) {
+			local.TableFor(args).Describe(got.Command) != local.Table().Describe(want.Command) {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
 	for _, args := range [][]string{nil, {"help", "exec"}, {"help"}, {"execute"}, {"version"}} {
-		if got, want := len(tableFor(args).Commands), len(table().Commands); got != want {
+		if got, want := len(local.TableFor(args).Commands), len(local.Table().Commands); got != want {
 			t.Errorf("%q: %d commands, want %d", args, got, want)
 		}
 	}
@@ -282,7 +287,7 @@ func TestTableForExec(t *testing.T) {
 
 // TestGroups: the overview has every command, once.
 func TestGroups(t *testing.T) {
-	table := table()
+	table := local.Table()
 	in := map[string]int{}
 	for _, g := range table.Groups {
 		for _, n := range g.Nouns {

@@ -16,22 +16,23 @@ func TestPlantedIsTold(t *testing.T) {
 		Found: []receipt.Finding{
 			{Path: `.git/hooks/a\x1b[2J`, Kind: "hook", Mode: "100755"},
 			{Path: `.git/hooks/b`, Kind: "hook", Mode: "100755", Moved: true},
-			{Path: "out\u202e", Kind: "symlink", Mode: "120777", Target: "/etc\u202e"}, // as a later version might have spelled it
+			// As a later version might have spelled it.
+			{Path: "out\u202e", Kind: "symlink", Mode: "120777", Target: "/etc\u202e"},
 		}}
 	out := &kernel.Outcome{Outcome: receipt.Executed, Delivered: true, Planted: p}
-	got := told(out, nil)
+	got := told(out, nil, "", "")
 	if want := `5 hook (.git/hooks/a\x1b[2J), 1 symlink (out`; !strings.Contains(got, want) || strings.Count(got, "\n") != 1 || strings.ContainsAny(got, "\x1b\u202e") {
 		t.Errorf("told %q", got)
 	}
 	out.Planted = &receipt.Planted{Looked: 7}
-	if got := told(out, nil); got != "" {
+	if got := told(out, nil, "", ""); got != "" {
 		t.Errorf("of nothing: %q", got)
 	}
 
 	var r rows
 	plantedRows(&r, p)
 	got = r.b.String()
-	for _, want := range []string{`hook .git/hooks/a\x1b[2J, mode 100755`, "hook .git/hooks/b, mode 100755, moved here", "mode 120777, to /etc", "hook: 3 more", "3 folders: entries", "does not stamp"} {
+	for _, want := range []string{`hook ".git/hooks/a\x1b[2J", mode 100755`, `hook ".git/hooks/b", mode 100755, moved here`, `mode 120777, to "/etc`, "hook: 3 more", "3 folders: entries", "does not stamp"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -47,7 +48,7 @@ func TestPlantedIsTold(t *testing.T) {
 
 	var held [2]bytes.Buffer
 	out.Planted = p
-	b, err := json.Marshal(execDocument(out, nil, 0, &held))
+	b, err := json.Marshal(execDocument(out, nil, 0, &held, ""))
 	if err != nil || !bytes.Contains(b, []byte(`"planted":{"looked":7`)) {
 		t.Errorf("document %s, %v", b, err)
 	}

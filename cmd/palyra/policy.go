@@ -16,7 +16,7 @@ import (
 	"palyra/kernel/tool"
 )
 
-// loadPolicy loads dir, or the built-in set where dir is empty.
+// loadPolicy loads dir, or the built-in set if dir is empty.
 func loadPolicy(dir string) (*policy.Set, error) {
 	if dir == "" {
 		return policy.Default(), nil
@@ -46,14 +46,10 @@ func (a *app) policyCheck(inv *command.Invocation) (*front.Report, error) {
 	return &front.Report{Text: b.String(), Fields: front.Document{"policy_set": set.Digest(), "policies": policies, "tests": tests}}, nil
 }
 
-// failed are the reasons with which a directory is refused although all of it
-// could be read: its own tests say that it does not do what it should.
-var failed = map[string]bool{"policy_test_failed": true, "policy_untested": true}
-
 func (a *app) policyTest(inv *command.Invocation) (*front.Report, error) {
 	set, err := loadPolicy(operand(inv))
 	switch {
-	case err != nil && failed[fault.ReasonOf(err)]:
+	case errors.Is(err, policy.ErrTests):
 		return &front.Report{Text: "FAIL " + front.Escape(err.Error()) + "\n", Fields: front.Document{"failure": front.ErrorFields(err)}, Exit: front.Findings}, nil
 	case err != nil:
 		return nil, err
@@ -87,7 +83,7 @@ func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*fron
 			return nil, err
 		}
 	case len(inv.Operands) == 0:
-		return nil, fault.New(fault.Usage, "missing_operand", "policy explain", errors.New("want CMD, or --tool NAME")).WithHint("see palyra help policy explain")
+		return nil, fault.New(fault.Usage, "bad_command", "policy explain", errors.New("want CMD, or --tool NAME")).WithHint("see palyra help policy explain")
 	}
 	x, set, err := kernel.Explain(ctx, cfg, *p, stdin)
 	if err != nil {
@@ -95,13 +91,13 @@ func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*fron
 	}
 	d := &x.Decision
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n%s", d.Effect, d.Reason, determining(d, set))
+	fmt.Fprintf(&b, "%s: %s\n%s", d.Effect, d.Reason, determining(d, set, x.Fix))
 	fmt.Fprintf(&b, "  %-10s %s %s\n", "program is", x.Kind, front.Escape(x.Family))
 	b.WriteString("policies, asked without approval:\n")
 	for _, t := range x.Traces {
 		b.WriteString(traceText(&t))
 	}
-	r := &front.Report{Text: b.String(), Fields: front.Document{"decision": decisionFields(d), "explanation": x}}
+	r := &front.Report{Text: b.String(), Fields: front.Document{"decision": decisionFields(d, x.Fix), "explanation": x}}
 	r.Exit = decided(d.Effect)
 	return r, nil
 }
@@ -111,10 +107,10 @@ func (a *app) policyExplain(ctx context.Context, inv *command.Invocation) (*fron
 func (a *app) toolCall(inv *command.Invocation, flags *kernel.Proposal) (*kernel.Proposal, kernel.Tools, error) {
 	const op = "explain call of a tool"
 	if inv.Has("env") || inv.Has("network") {
-		return nil, nil, fault.New(fault.Usage, "tool_with_command", op, errors.New("the tool says what runs: --env and --network are a command's"))
+		return nil, nil, fault.New(fault.Usage, "invalid_input", op, errors.New("the tool says what runs: --env and --network are a command's"))
 	}
 	if len(inv.Operands) > 1 {
-		return nil, nil, fault.New(fault.Usage, "extra_operand", op, errors.New("want one JSON object behind --"))
+		return nil, nil, fault.New(fault.Usage, "bad_command", op, errors.New("want one JSON object behind --"))
 	}
 	input := []byte("{}")
 	if len(inv.Operands) == 1 {
@@ -122,22 +118,23 @@ func (a *app) toolCall(inv *command.Invocation, flags *kernel.Proposal) (*kernel
 	}
 	exe, err := a.executable()
 	if err != nil {
-		return nil, nil, fault.New(fault.Internal, "no_executable", op, err)
+		return nil, nil, fault.New(fault.Internal, "internal", op, err)
 	}
 	cfg := tool.Config{}
-	if cfg.Program, err = installed.Find(exe, "palyra-tool", "tool"); err != nil {
+	if cfg.Program, err = installed.Find(exe, "palyra-tool"); err != nil {
 		return nil, nil, err
 	}
 	var named struct {
 		Workspace string `json:"workspace"`
 	}
-	if json.Unmarshal(input, &named) == nil && flags.Workspace != "" { // the table decodes it strictly
+	if json.Unmarshal(input, &named) == nil && flags.Workspace != "" {
+		// The table decodes it strictly.
 		cfg.Workspaces = map[string]tool.Workspace{named.Workspace: {Path: flags.Workspace, ReadOnly: flags.WorkspaceReadOnly}}
 	}
 	return &kernel.Proposal{Tool: command.Value(inv, "tool", ""), Input: input, TierFloor: flags.TierFloor}, tool.New(cfg), nil
 }
 
-// traceText is what one policy had to say, with the condition that stopped it.
+// traceText returns one policy's part in a decision, with the condition that stopped it.
 func traceText(t *policy.Trace) string {
 	said := "matches"
 	switch {
@@ -160,4 +157,15 @@ func traceText(t *policy.Trace) string {
 		fmt.Fprintf(&b, "         %s %s is %s\n", c.Clause, front.Escape(text), front.Escape(c.Result))
 	}
 	return b.String()
+}
+
+// decided returns the exit status of an effect.
+func decided(e policy.Effect) int {
+	switch e {
+	case policy.Allow:
+		return 0
+	case policy.NeedsApproval:
+		return front.Exit(fault.New(fault.NotApproved, "", "", nil))
+	}
+	return front.Exit(fault.New(fault.Denied, "", "", nil))
 }

@@ -14,8 +14,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// schemaFile is left out unless it is asked for: a directory that has a copy must
-// have the exact one, which another version of Palyra need not have.
+// policy init writes schemaFile only on request: a directory with a copy must have the
+// exact schema, which another version of Palyra may not have.
 const schemaFile = "palyra.cedarschema"
 
 // policyInit writes the built-in set into a directory, and loads it from there.
@@ -29,7 +29,7 @@ func (a *app) policyInit(inv *command.Invocation) (*front.Report, error) {
 	defer root.Close()
 	entries, err := fs.ReadDir(policy.DefaultFS(), ".")
 	if err != nil {
-		return nil, fault.New(fault.Internal, "policy_default", op, err)
+		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
 	var names []string
 	for _, e := range entries {
@@ -38,7 +38,7 @@ func (a *app) policyInit(inv *command.Invocation) (*front.Report, error) {
 		}
 		data, err := fs.ReadFile(policy.DefaultFS(), e.Name())
 		if err != nil {
-			return nil, fault.New(fault.Internal, "policy_default", op, err)
+			return nil, fault.New(fault.Internal, "internal", op, err)
 		}
 		if err := writeNew(root, e.Name(), data); err != nil {
 			return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write policy file %q", filepath.Join(dir, e.Name())), err)
@@ -71,13 +71,12 @@ the change that a denial offers (palyra policy why DECISION) is applied with
 	return &front.Report{Text: b.String(), Fields: front.Document{"dir": full, "files": names, "policy_set": set.Digest()}}, nil
 }
 
-// emptyDir opens a directory that has nothing in it, and makes it if it is not
-// there. Its parent must be.
+// emptyDir opens an empty directory, or makes it if it is missing. Its parent must exist.
 func emptyDir(op, dir string) (*os.Root, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fault.New(fault.Usage, "bad_file", op, err)
 	}
-	// OpenRoot would wait at a FIFO for somebody to write to it.
+	// OpenRoot would wait at a FIFO for a writer.
 	if fi, err := os.Stat(dir); err == nil && !fi.IsDir() {
 		return nil, fault.New(fault.Usage, "bad_file", op, errors.New("it is no directory"))
 	}
@@ -93,7 +92,8 @@ func emptyDir(op, dir string) (*os.Root, error) {
 	defer d.Close()
 	if names, _ := d.Readdirnames(1); len(names) > 0 {
 		root.Close()
-		return nil, fault.New(fault.BadState, "not_empty", op, errors.New("it has files already"))
+		return nil, fault.New(fault.BadState, "bad_file", op, errors.New("it has files already")).
+			WithHint("name a directory that is empty, or one that does not exist in a folder that does")
 	}
 	return root, nil
 }

@@ -11,17 +11,17 @@ import (
 	"palyra/cmd/internal/terminal"
 )
 
-// ttyApprover asks the person at the controlling terminal. It opens the
-// terminal by name and never reads standard input, which may come from whoever
-// asks for the call. There is no flag that answers instead of the person.
+// ttyApprover asks the person at the controlling terminal. It opens the terminal by name
+// and never reads standard input, which may come from the requester of the call. There is
+// no flag that answers instead of the person.
 type ttyApprover struct {
 	path string        // "/dev/tty"
-	name func() string // for the record; most calls ask nobody
+	name func() string // for the record; most calls don't ask
 }
 
 var _ approval.Approver = (*ttyApprover)(nil)
 
-// approver returns who is asked, or nil if PALYRA_NO_INPUT says nobody.
+// approver returns the approver to ask, or nil if PALYRA_NO_INPUT forbids asking.
 func (a *app) approver() approval.Approver {
 	if a.getenv("PALYRA_NO_INPUT") != "" {
 		return nil
@@ -29,8 +29,8 @@ func (a *app) approver() approval.Approver {
 	return &ttyApprover{path: a.terminal, name: localName}
 }
 
-// localName names the person for the record: what the system knows of our user
-// id, not what an environment variable claims.
+// localName names the person for the record: by the system's entry for our user id, not by
+// an environment variable.
 func localName() string {
 	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
 		return u.Username
@@ -38,8 +38,8 @@ func localName() string {
 	return fmt.Sprintf("uid:%d", os.Getuid())
 }
 
-// Ask shows the card and reads one line. Nothing else of ours writes to the
-// terminal meanwhile.
+// Ask shows the card and reads one line. No other process of ours writes to the terminal
+// meanwhile.
 func (t *ttyApprover) Ask(ctx context.Context, r approval.Request) (approval.Answer, error) {
 	name := t.name()
 	dev, err := terminal.Open(ctx, t.path)

@@ -27,7 +27,7 @@ func TestAskEndsWithTheCall(t *testing.T) {
 	if _, err := os.Stat("/dev/ptmx"); err != nil {
 		t.Skip("needs linux")
 	}
-	// A pseudo-terminal's master with nobody at the other end blocks a reader.
+	// A pseudo-terminal's master with no process at the other end blocks a reader.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	a := &ttyApprover{path: "/dev/ptmx", name: func() string { return "x" }}

@@ -9,22 +9,23 @@ import (
 	"time"
 
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/local"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel"
 )
 
-// sealedStdin is how much standard input is read in full, so that it is part of
-// what is decided and approved. It is the kernel's own limit.
+// sealedStdin bounds the standard input that palyra reads in full, so that it is part of
+// the decision and the approval. It is the kernel's own limit.
 const sealedStdin = 1 << 20
 
-// proposal turns flags into what is asked for. Nothing is decided here: a flag
-// that was not given is left zero and has the kernel's default.
+// proposal turns flags into a proposal. It decides nothing: a missing flag stays zero and
+// gets the kernel's default.
 func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, error) {
 	dir, err := os.Getwd()
 	if err != nil {
-		return nil, nil, fault.New(fault.Usage, "no_cwd", "find current directory", err)
+		return nil, nil, fault.New(fault.Usage, "invalid_input", "find current directory", err)
 	}
 	p := &kernel.Proposal{
 		Tool: kernel.ToolRun, Argv: inv.Operands, Env: command.All[string](inv, "env"), Dir: dir,
@@ -38,11 +39,11 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 			FileSize: command.Value(inv, "max-file", int64(0)),
 		},
 	}
-	if w, ok := command.Value(inv, "workspace", workspace{}), inv.Has("workspace"); ok {
-		if p.Workspace, err = filepath.Abs(w.dir); err != nil {
-			return nil, nil, fault.New(fault.Usage, "bad_workspace", fmt.Sprintf("workspace %q", w.dir), err)
+	if w, ok := command.Value(inv, "workspace", local.Workspace{}), inv.Has("workspace"); ok {
+		if p.Workspace, err = filepath.Abs(w.Dir); err != nil {
+			return nil, nil, fault.New(fault.Usage, "workspace_unusable", fmt.Sprintf("workspace %q", w.Dir), err)
 		}
-		p.WorkspaceReadOnly = w.readOnly
+		p.WorkspaceReadOnly = w.ReadOnly
 	}
 	if !inv.Has("stdin") {
 		return p, nil, nil
@@ -52,14 +53,14 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 	return p, stdin, err
 }
 
-// stdinMode reads standard input ahead. What ends within sealedStdin is sealed;
-// what is longer, and what comes from a terminal or another device, is declared
-// a stream: decided without having been seen, and policy is told so.
+// stdinMode reads standard input ahead. Input that ends within sealedStdin is sealed.
+// Longer input, and input from a terminal or another device, is declared a stream: policy
+// decides without having seen it, and is told so.
 func stdinMode(r io.Reader) (kernel.StdinMode, io.Reader, error) {
 	if f, ok := r.(*os.File); ok {
 		fi, err := f.Stat()
 		if err != nil {
-			return "", nil, fault.New(fault.Usage, "stdin_unreadable", "stat standard input", err)
+			return "", nil, fault.New(fault.Usage, "bad_file", "stat standard input", err)
 		}
 		null, _ := os.Stat(os.DevNull)
 		if fi.Mode()&os.ModeDevice != 0 && !os.SameFile(fi, null) {
@@ -68,7 +69,7 @@ func stdinMode(r io.Reader) (kernel.StdinMode, io.Reader, error) {
 	}
 	ahead, err := io.ReadAll(io.LimitReader(r, sealedStdin+1))
 	if err != nil {
-		return "", nil, fault.New(fault.Usage, "stdin_unreadable", "read standard input", err)
+		return "", nil, fault.New(fault.Usage, "bad_file", "read standard input", err)
 	}
 	if len(ahead) > sealedStdin {
 		return kernel.StdinStream, io.MultiReader(bytes.NewReader(ahead), r), nil

@@ -22,17 +22,17 @@ import (
 	"palyra/kernel"
 )
 
-// What looks back at decisions that a state directory has recorded: why, diff,
-// try, export. Without --local or --state palyrad is asked (operator).
+// The commands that look back at a state directory's recorded decisions: why, diff, try,
+// export. Without --local or --state they ask palyrad (palyra-ctl).
 
-// looksBack reports whether a command reads what was decided.
+// looksBack reports whether a command reads recorded decisions.
 func looksBack(name string) bool {
 	return name == "policy why" || name == "policy diff" || name == "policy try" || name == "policy export"
 }
 
-// here reports whether a command that looks back is about this user's or the
-// named state directory and not about palyrad. A decision that is asked for by
-// its id alone is looked for here first: an id is of one journal only.
+// here reports whether a command that looks back is about this user's or the named state
+// directory and not about palyrad. palyra looks for a decision that is named by its id
+// alone here first: an id is of one journal only.
 func (a *app) here(inv *command.Invocation) bool {
 	switch {
 	case !looksBack(inv.Command.Name) || inv.Has("socket") || inv.Has("url"):
@@ -58,7 +58,7 @@ func (a *app) recall(inv *command.Invocation) (*journal.Reader, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.NotFound, "no_journal", fmt.Sprintf("open journal %q", dir), errors.New("no call was made with this state directory")).
+		return nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("open journal %q", dir), errors.New("no call was made with this state directory")).
 			WithHint("without --local and --state palyrad is asked")
 	}
 	return journal.OpenReader(dir)
@@ -83,6 +83,13 @@ func (a *app) policyWhy(inv *command.Invocation) (*front.Report, error) {
 		return nil, err
 	}
 	p := &d.Statement.Predicate
+	var gone string // why there's no fix
+	if p.Decision.Fix, err = d.Fix(set); err != nil {
+		gone = fmt.Sprintf("no change can be offered: %v", err)
+		if hint := fault.HintOf(err); hint != "" {
+			gone += "; " + hint
+		}
+	}
 	rules := []policy.Info{}
 	if set.Digest() == p.Decision.PolicySet {
 		for _, id := range p.Decision.Policies {
@@ -105,6 +112,9 @@ func (a *app) policyWhy(inv *command.Invocation) (*front.Report, error) {
 	b.add("command", "%s", quoted(p.Capsule.Argv))
 	b.add("capsule", "%s", p.Capsule.Digest)
 	text := "decision " + front.Escape(d.ID()) + "\n" + b.b.String() + determiningOf(&p.Decision, rules)
+	if gone != "" {
+		text += "  " + front.Escape(gone) + "\n"
+	}
 	if isDiff(p.Decision.Fix) {
 		text += fmt.Sprintf("what else it would change: palyra policy try --fix %s %s\n", d.ID(), place(inv))
 	}
@@ -113,15 +123,19 @@ func (a *app) policyWhy(inv *command.Invocation) (*front.Report, error) {
 		"session": p.SessionID, "run": p.RunID}}, nil
 }
 
-// place is how an invocation said which journal it means.
+// place returns the flags with which an invocation named its journal and policies.
 func place(inv *command.Invocation) string {
+	where := "--local"
 	if s := command.Value(inv, "state", ""); s != "" {
-		return "--state " + front.Escape(oneLine(s))
+		where = "--state " + front.Escape(front.OneLine(s))
 	}
-	return "--local"
+	if s := command.Value(inv, "policy", ""); s != "" {
+		where += " --policy " + front.Escape(front.OneLine(s))
+	}
+	return where
 }
 
-// layer is who said no, of those that a call goes through, or "policy".
+// layer returns the layer that said no to a call, or "policy".
 func layer(p *receipt.Predicate) string {
 	switch p.Outcome {
 	case receipt.NotApproved:
@@ -161,10 +175,10 @@ func orElse(s, other string) string {
 	return s
 }
 
-// isDiff reports whether a fix is something to apply and not a comment.
+// isDiff reports whether a fix can be applied and isn't a comment.
 func isDiff(fix string) bool { return strings.HasPrefix(fix, "--- ") }
 
-// fixText is a fix as people are shown it.
+// fixText returns a fix for people.
 func fixText(fix string) string {
 	if fix == "" {
 		return ""
@@ -201,7 +215,7 @@ func (a *app) policyTry(ctx context.Context, inv *command.Invocation) (*front.Re
 	return a.replay(ctx, inv, base, candidate)
 }
 
-// candidate is what exactly one of three flags names.
+// candidate returns the set that exactly one of three flags names.
 func (a *app) candidate(inv *command.Invocation, base *policy.Set) (*policy.Set, error) {
 	given := 0
 	for _, f := range []string{"candidate", "diff", "fix"} {
@@ -211,7 +225,7 @@ func (a *app) candidate(inv *command.Invocation, base *policy.Set) (*policy.Set,
 	}
 	switch {
 	case given != 1:
-		return nil, fault.New(fault.Usage, "missing_flag", "policy try", errors.New("want one of --candidate, --diff and --fix")).WithHint("see palyra help policy try")
+		return nil, fault.New(fault.Usage, "bad_command", "policy try", errors.New("want one of --candidate, --diff and --fix")).WithHint("see palyra help policy try")
 	case inv.Has("candidate"):
 		return policy.Load(command.Value(inv, "candidate", ""))
 	case inv.Has("diff"):
@@ -230,15 +244,18 @@ func (a *app) candidate(inv *command.Invocation, base *policy.Set) (*policy.Set,
 	if err != nil {
 		return nil, err
 	}
-	fix := d.Statement.Predicate.Decision.Fix
+	fix, err := d.Fix(base)
+	if err != nil {
+		return nil, err
+	}
 	if !isDiff(fix) {
-		return nil, fault.New(fault.NotFound, "no_fix", fmt.Sprintf("try the fix of decision %.12s", d.ID()), errors.New("it has none that can be applied")).
+		return nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("try the fix of decision %.12s", d.ID()), errors.New("it has none that can be applied")).
 			WithHint("see palyra policy why " + d.ID() + " " + place(inv))
 	}
 	return base.Patch([]byte(fix))
 }
 
-// maxDiff bounds a diff, in bytes. It is that of a policy directory.
+// maxDiff bounds a diff, in bytes. It is the bound of a policy directory.
 const maxDiff = 16 << 20
 
 func (a *app) readDiff(name string) ([]byte, error) {
@@ -246,7 +263,7 @@ func (a *app) readDiff(name string) ([]byte, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, fault.New(fault.Usage, "diff_unreadable", fmt.Sprintf("read diff %q", name), err)
+			return nil, fault.New(fault.Usage, "bad_file", fmt.Sprintf("read diff %q", name), err)
 		}
 		defer f.Close()
 		in = f
@@ -255,9 +272,9 @@ func (a *app) readDiff(name string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(in, maxDiff+1))
 	switch {
 	case err != nil:
-		return nil, fault.New(fault.Usage, "diff_unreadable", op, err)
+		return nil, fault.New(fault.Usage, "bad_file", op, err)
 	case len(b) > maxDiff:
-		return nil, fault.New(fault.Usage, "diff_too_large", op, fmt.Errorf("more than %d bytes", maxDiff))
+		return nil, fault.New(fault.Usage, "too_large", op, fmt.Errorf("more than %d bytes", maxDiff))
 	}
 	return b, nil
 }
@@ -293,7 +310,7 @@ func (a *app) replay(ctx context.Context, inv *command.Invocation, base, candida
 	return rep, nil
 }
 
-// width is how wide the output is, 0 where nothing is to be cut.
+// width returns the width of the output, 0 if nothing should be cut.
 func (a *app) width(inv *command.Invocation) int {
 	if inv.Has("wide") {
 		return 0
@@ -301,7 +318,7 @@ func (a *app) width(inv *command.Invocation) int {
 	return terminal.Columns(a.stdout)
 }
 
-// cut is the beginning of s.
+// cut returns the beginning of s.
 func cut(s string, n int) string { return s[:min(n, len(s))] }
 
 func verdictFields(d *policy.Decision) front.Document {
@@ -328,7 +345,7 @@ func (a *app) policyExport(inv *command.Invocation) (*front.Report, error) {
 	}
 	var text bytes.Buffer
 	if err := front.WriteJSON(&text, bundle, "  "); err != nil {
-		return nil, fault.New(fault.Internal, "bundle", "export decision", err)
+		return nil, fault.New(fault.Internal, "internal", "export decision", err)
 	}
 	doc := text.Bytes()
 	path := command.Value(inv, "out", "")
@@ -344,7 +361,7 @@ func (a *app) policyExport(inv *command.Invocation) (*front.Report, error) {
 		err = durable.WriteFile(path, doc, 0o600)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "bundle_not_written", fmt.Sprintf("write bundle %q", path), err)
+		return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write bundle %q", path), err)
 	}
 	return &front.Report{Text: front.Escape(path) + "\n", Fields: fields}, nil
 }

@@ -10,10 +10,10 @@ import (
 	"palyra/kernel"
 )
 
-// receiptFile is where a receipt goes. Its folder is opened before the program
-// runs and used afterwards: if it lies in the workspace, the program may by then
-// have put a link to a folder of the host in its place, and a receipt written
-// through that would replace a file there.
+// receiptFile is the destination of a receipt. palyra opens its folder before the program
+// runs and uses it afterwards. If the folder lies in the workspace, the program may by then
+// have put a link to a folder of the host in its place, and a receipt written through that
+// would replace a file there.
 type receiptFile struct {
 	path string // "" for nowhere
 	dir  *os.Root
@@ -29,7 +29,7 @@ func (r *receiptFile) open() error {
 		return err
 	}
 	if r.dir, err = os.OpenRoot(filepath.Dir(r.path)); err != nil {
-		return fault.New(fault.Usage, "bad_receipt_file", fmt.Sprintf("receipt file %q", r.path), err)
+		return fault.New(fault.Usage, "bad_file", fmt.Sprintf("receipt file %q", r.path), err)
 	}
 	return nil
 }
@@ -40,13 +40,13 @@ func (r *receiptFile) close() {
 	}
 }
 
-// keep writes the receipt to where it was asked for.
+// keep writes the receipt to its destination.
 func (r *receiptFile) keep(out *kernel.Outcome) error {
 	if r.dir == nil || out.Receipt == nil {
 		return nil
 	}
 	if err := durable.WriteIn(r.dir, filepath.Base(r.path), out.Receipt, 0o644); err != nil {
-		return fault.New(fault.Unavailable, "receipt_not_written", fmt.Sprintf("write receipt %q", r.path), err).
+		return fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write receipt %q", r.path), err).
 			WithHint(fmt.Sprintf("the call is entry %d of the journal: palyra journal show %d", out.LogIndex, out.LogIndex))
 	}
 	return nil

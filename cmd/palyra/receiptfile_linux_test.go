@@ -10,7 +10,7 @@ import (
 	"palyra/kernel"
 )
 
-// What a program puts in the place of the receipt's folder or file is neither
+// A thing that a program puts in the place of the receipt's folder or file is neither
 // followed nor opened.
 func TestReceiptFileIsNotLedAway(t *testing.T) {
 	base := t.TempDir()
@@ -58,7 +58,7 @@ func TestReceiptFileIsNotLedAway(t *testing.T) {
 	kept = receiptFile{path: at("folder.json")}
 	must(kept.open())
 	must(os.MkdirAll(at("folder.json/x"), 0o755))
-	if err := kept.keep(&kernel.Outcome{Receipt: []byte("receipt")}); fault.ReasonOf(err) != "receipt_not_written" {
+	if err := kept.keep(&kernel.Outcome{Receipt: []byte("receipt")}); fault.ReasonOf(err) != "write_failed" {
 		t.Errorf("onto a folder: %v", err)
 	}
 	kept.close()

@@ -15,7 +15,7 @@ import (
 func (a *app) cell() (string, error) {
 	exe, err := a.executable()
 	if err != nil {
-		return "", fault.New(fault.Refused, "cell_missing", "find palyra-cell", err)
+		return "", fault.New(fault.Refused, "helper_unusable", "find palyra-cell", err)
 	}
 	return cellPath(exe)
 }

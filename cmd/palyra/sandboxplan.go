@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,32 +14,6 @@ import (
 	"palyra/isolate/cell"
 	"palyra/kernel"
 )
-
-var sandboxExplainCommand = command.Command{
-	Name: "sandbox explain", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true,
-	Short: "say how a call would be confined, step by step; runs nothing",
-	Long: `
-Seals the call as palyra exec would and has palyra-cell prepare it up to the
-first process: tier, network, mounts, the numbered list of system calls between
-clone and CMD with the reason for each, the system call filter, the Landlock
-rules and the limits. The digest of the list is the one that the receipt of the
-same call on this host carries where the cell is built for the call, as palyra
-exec does; with --warm, where a cell waited for it, as palyrad's do by default.
-Not so at tier B where the user has other processes (without root, or in a
-directory): the list has how many there may be. Nothing runs, nobody is asked
-and nothing is written to the journal; that policy would deny the call does not
-matter.`,
-	Flags: append(append(slices.DeleteFunc(slices.Clone(execCommand.Flags), func(f command.Flag) bool {
-		return f.Name == "receipt" || f.Name == "json" // exec holds the output in its document
-	}), flagJSON), command.Flag{Name: "warm", Help: "print the steps of a cell that waited for the call\ninstead; --json has both lists"}),
-	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
-		{Code: "7", Meaning: "refused: the host cannot enforce the tier"}, exitBusy, exitState},
-	Examples: []command.Example{
-		{Line: "palyra sandbox explain -- /bin/true", Does: "prints what stands between this host and true"},
-		{Line: "palyra sandbox explain --warm -- /bin/true", Does: "the same for a cell that waited for the call"},
-		{Line: "palyra sandbox explain --tier b --json -- /bin/true", Does: "the same without namespaces, as one document"},
-	},
-}
 
 func (a *app) sandboxExplain(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
 	p, stdin, err := a.proposal(inv)
@@ -60,19 +33,19 @@ func (a *app) sandboxExplain(ctx context.Context, inv *command.Invocation) (*fro
 		return nil, err
 	}
 	if c.Plan == nil {
-		return nil, fault.New(fault.Internal, "no_plan", "explain confinement", nil)
+		return nil, fault.New(fault.Internal, "internal", "explain confinement", errors.New("the runner has no plan"))
 	}
 	tape := &c.Plan.Tape
 	if command.Value(inv, "warm", false) {
 		if tape = c.Plan.Warm; tape == nil {
-			return nil, fault.New(fault.Usage, "never_warm", "explain confinement", errors.New("no cell waits for calls like this one")).
+			return nil, fault.New(fault.Usage, "bad_command", "explain confinement", errors.New("no cell waits for calls like this one")).
 				WithHint("cells wait for calls at tier C in a private workspace, of programs below /usr and of sealed ones")
 		}
 	}
-	return &front.Report{Text: confinementText(c, tape), Fields: front.Document{"decision": decisionFields(&c.Decision), "plan": c.Plan}}, nil
+	return &front.Report{Text: confinementText(c, tape), Fields: front.Document{"decision": decisionFields(&c.Decision, c.Fix), "plan": c.Plan}}, nil
 }
 
-// confinementText is a plan for people.
+// confinementText returns a plan for people.
 func confinementText(c *kernel.Confinement, tape *cell.PlanTape) string {
 	p := c.Plan
 	var b strings.Builder

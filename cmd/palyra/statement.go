@@ -12,6 +12,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/kernel"
 )
@@ -22,6 +23,13 @@ type rows struct{ b strings.Builder }
 func (r *rows) add(name, format string, args ...any) {
 	fmt.Fprintf(&r.b, "  %-10s %s\n", name, front.Escape(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", `\n`)))
 }
+
+// path writes one path, or another foreign text, so that it ends where it ends.
+func path(s string) string { return `"` + approval.Escape(s) + `"` }
+
+// spelled writes a path that the record has in its own spelling, \xHH for what isn't
+// printable.
+func spelled(s string) string { return `"` + strings.ReplaceAll(s, `"`, `\x22`) + `"` }
 
 // quoted writes arguments so that they can be told apart.
 func quoted(argv []string) string {
@@ -35,14 +43,14 @@ func quoted(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// statement is what a receipt or an entry says: of a call, or of an
-// administrative act. One of the two is nil.
+// statement is the content of a receipt or an entry, about a call or an administrative act.
+// One of the two is nil.
 type statement struct {
 	call *receipt.Statement
 	act  *receipt.ActStatement
 }
 
-// document is the statement as it was signed.
+// document returns the statement as it was signed.
 func (s *statement) document() any {
 	if s.act != nil {
 		return s.act
@@ -67,8 +75,8 @@ func (s *statement) describe() string {
 	return r.b.String()
 }
 
-// describe writes what a statement says: first how it ended, then what was
-// asked, who allowed it, and what was seen to be in force.
+// describe prints a statement: first the outcome, then the request, those who allowed it,
+// and the controls that were seen in force.
 func describe(s *receipt.Statement) string {
 	p := &s.Predicate
 	ev := readEvidence(p.Evidence)
@@ -81,42 +89,81 @@ func describe(s *receipt.Statement) string {
 		r.add("tool", "%s", p.Tool)
 	}
 	r.add("command", "%s", quoted(p.Capsule.Argv))
-	r.add("program", "%s %s (%s)", p.Capsule.Executable.Path, p.Capsule.Executable.Digest, p.Capsule.Executable.Pinned)
-	if f := p.Capsule.Script; f != nil {
-		r.add("script", "%s %s (%s)", f.Path, f.Digest, f.Pinned)
+	if q := p.Question; q != nil && len(q.LineArgs) > 0 {
+		r.add("besides", "%s, from #! lines", quoted(q.LineArgs))
 	}
-	for _, f := range p.Capsule.Operands {
-		r.add("file", "%s %s", f.Path, f.Digest)
+	file := func(name string, f *receipt.File) {
+		if f != nil {
+			r.add(name, "%s %s (%s)", path(f.Path), f.Digest, f.Pinned)
+		}
 	}
+	file("program", &p.Capsule.Executable)
+	file("loader", p.Capsule.Loader)
+	file("script", p.Capsule.Script)
+	if ev != nil && len(ev.Scripts) > 1 {
+		// Show the readers of the script; the call itself names the first.
+		for _, x := range ev.Scripts[1:] {
+			r.add("read by", "%s %s (%s)", path(x.Path), x.Digest, x.Pinned)
+		}
+	}
+	for i := range p.Capsule.Operands {
+		file("file", &p.Capsule.Operands[i])
+	}
+	if q := p.Question; q != nil && len(q.Unpinned) > 0 {
+		r.add("NOT HELD", "named, and free to change meanwhile: %s", strings.Join(q.Unpinned, ", "))
+	}
+	r.add("in", "%s", path(p.Capsule.Cwd))
 	if w := p.Capsule.Workspace; w != nil {
 		mode := "writable"
 		if w.ReadOnly {
 			mode = "read-only"
 		}
-		r.add("workspace", "%s, %s", w.Source, mode)
+		r.add("workspace", "%s, %s", path(w.Source), mode)
 	}
 	if p.Capsule.Stdin.Mode != "none" {
 		r.add("stdin", "%s %s", p.Capsule.Stdin.Mode, p.Capsule.Stdin.Digest)
 	}
+	environmentRows(&r, p)
 	if p.Capsule.Network != "" {
 		r.add("network", "%s", p.Capsule.Network)
 	}
+	if len(p.Capsule.EgressHosts) > 0 {
+		r.add("hosts", "%s", quoted(p.Capsule.EgressHosts))
+	}
+	if len(p.Capsule.Capabilities) > 0 {
+		r.add("may", "%s", strings.Join(p.Capsule.Capabilities, ", "))
+	}
+	if p.Capsule.Sensitive {
+		r.add("sensitive", "as the tool's table says")
+	}
+	r.add("limits", "%s", limitsText(isolate.Limits(p.Capsule.Limits)))
+	r.add("tier", "%s or stronger", p.Capsule.TierFloor)
 	r.add("capsule", "%s", p.Capsule.Digest)
+	r.add("call", "%s", p.CallID)
 	r.add("asked by", "%s, %s", p.Principal, p.Time)
+	if q := p.Question; q != nil {
+		who := "roles " + orNone(q.Roles)
+		for _, x := range []struct{ what, is string }{{"device", q.Device}, {"channel", q.Channel}, {"certificate", q.Certificate}} {
+			if x.is != "" {
+				who += ", " + x.what + " " + path(x.is)
+			}
+		}
+		r.add("", "%s", who)
+	}
+	if p.SessionID != "" {
+		r.add("session", "%s", p.SessionID)
+	}
 	if p.RunID != "" {
 		r.add("run", "%s", p.RunID)
 	}
 	r.add("decision", "%s (%s) by %s", p.Decision.Effect, p.Decision.Reason, orNone(p.Decision.Policies))
+	r.add("", "%s", p.Decision.ID)
 	for _, e := range p.Decision.Errors {
 		r.add("", "%s", e)
 	}
 	r.add("policy set", "%s", p.Decision.PolicySet)
 	if a := p.Approval; a != nil {
-		who := a.Answer
-		if a.Approver != "" {
-			who += " by " + a.Approver + " on " + a.Surface
-		}
-		r.add("approval", "%s, %s", who, a.Answered)
+		approvalRows(&r, a)
 	}
 	for _, sub := range s.Subject {
 		if sub.Name != receipt.SubjectCapsule {
@@ -132,7 +179,47 @@ func describe(s *receipt.Statement) string {
 	return r.b.String()
 }
 
-// plantedRows lists what a call left in wait in its workspace.
+// environmentRows names the variables, and those that policy was told of.
+func environmentRows(r *rows, p *receipt.Predicate) {
+	if len(p.Capsule.EnvNames) > 0 {
+		r.add("variables", "%s", quoted(p.Capsule.EnvNames))
+	}
+	if q := p.Question; q != nil {
+		if len(q.EnvOverridden) > 0 {
+			r.add("", "with another value than every call's: %s", quoted(q.EnvOverridden))
+		}
+		if len(q.EnvCode) > 0 {
+			r.add("", "that led to code which is not the system's: %s", quoted(q.EnvCode))
+		}
+	}
+}
+
+// approvalRows say who said yes, to what, and whether a person looked at this call:
+// a standing grant says yes to calls that no person sees.
+func approvalRows(r *rows, a *receipt.Approval) {
+	who := a.Answer
+	switch {
+	case len(a.Approvers) > 0:
+		who += " by " + strings.Join(a.Approvers, ", ") + " on " + a.Surface
+	case a.Approver != "":
+		who += " by " + a.Approver + " on " + a.Surface
+	}
+	if a.Scope != "" {
+		who += ", scope " + a.Scope
+	}
+	r.add("approval", "%s, asked %s, answered %s", who, a.Requested, a.Answered)
+	if a.ID != "" {
+		r.add("", "%s", a.ID)
+	}
+	if a.Grant != "" {
+		r.add("", "made or rests on the standing grant %s: no person may have looked at this call", a.Grant)
+	}
+	if !a.Pattern.IsZero() {
+		r.add("", "of any call of the pattern %s", a.Pattern)
+	}
+}
+
+// plantedRows lists the files that a call left in wait in its workspace.
 func plantedRows(r *rows, p *receipt.Planted) {
 	if len(p.Kinds) == 0 {
 		r.add("planted", "nothing among %d entries of the workspace", p.Looked)
@@ -143,9 +230,9 @@ func plantedRows(r *rows, p *receipt.Planted) {
 	}
 	for _, f := range p.Found {
 		rest[f.Kind]--
-		line := fmt.Sprintf("%s %s, mode %s", f.Kind, f.Path, f.Mode)
+		line := fmt.Sprintf("%s %s, mode %s", f.Kind, spelled(f.Path), f.Mode)
 		if f.Target != "" {
-			line += ", to " + f.Target
+			line += ", to " + spelled(f.Target)
 		}
 		if f.Moved {
 			line += ", moved here"
@@ -165,7 +252,7 @@ func plantedRows(r *rows, p *receipt.Planted) {
 	}
 }
 
-// plantedText is the same in one line: how many of each kind, and the first one.
+// plantedText returns the same in one line: the number of each kind, and the first one.
 func plantedText(p *receipt.Planted) string {
 	parts := make([]string, len(p.Kinds))
 	for i, k := range p.Kinds {
@@ -177,7 +264,7 @@ func plantedText(p *receipt.Planted) string {
 	return strings.Join(parts, ", ")
 }
 
-// ending is the outcome in words.
+// ending returns the outcome in words.
 func ending(s *receipt.Statement, ev *evidence.Evidence) string {
 	o := s.Predicate.Outcome
 	switch {
@@ -197,20 +284,12 @@ func ending(s *receipt.Statement, ev *evidence.Evidence) string {
 	return o
 }
 
-// evidenceRows names what was in force, each group with how we know it.
+// evidenceRows names the controls in force, each group with its basis.
 func evidenceRows(r *rows, ev *evidence.Evidence) {
 	r.add("ran in", "%s, tier %s, on %s %s", ev.Executor, ev.Tier, ev.Host.Release, ev.Host.Machine)
-	group := func(b evidence.Basis, name, format string, args ...any) {
-		if b != evidence.Absent {
-			r.add(name, format+" (%s)", append(args, b)...)
-		}
+	for _, l := range ev.Lines() {
+		r.add(l.Group, "%s", l.Text)
 	}
-	group(ev.Namespaces.Basis, "namespaces", "%s", orNone(ev.Namespaces.Fresh))
-	group(ev.Process.Basis, "process", "no_new_privs %d, capabilities %s, host uid %d", ev.Process.NoNewPrivs, ev.Process.CapEff, ev.Process.HostUID)
-	group(ev.Seccomp.Basis, "seccomp", "%d instructions, %s", ev.Seccomp.Instructions, ev.Seccomp.Program)
-	group(ev.Landlock.Basis, "landlock", "ABI %d, %d rules", ev.Landlock.ABI, len(ev.Landlock.Rules))
-	group(ev.Cgroup.Basis, "cgroup", "%s", ev.Cgroup.State)
-	group(ev.Usage.Basis, "used", "%.3f s, %d KiB", float64(ev.Usage.WallNS)/1e9, ev.Usage.MaxRSS>>10)
 	if ev.Output.Cut > 0 {
 		r.add("output", "%d bytes beyond the limit were dropped", ev.Output.Cut)
 	}
@@ -229,8 +308,8 @@ func orNone(ss []string) string {
 	return strings.Join(ss, ", ")
 }
 
-// readEvidence returns nil where there is none, or none that we understand: it
-// is shown, nothing depends on it.
+// readEvidence returns nil if there is no evidence that we understand: it is only shown,
+// and nothing depends on it.
 func readEvidence(raw json.RawMessage) *evidence.Evidence {
 	var ev *evidence.Evidence
 	if json.Unmarshal(raw, &ev) != nil {

@@ -6,26 +6,33 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
 
-// safeAfter is how many failed starts in a row lead to safe mode.
+// safeAfter is the number of failed starts in a row that lead to safe mode.
 const safeAfter = 3
 
-// attempts counts the starts that did not come to a good end, in the file
-// "starts" of the state directory. Each start counts itself before it does
-// anything that can fail and takes itself off when palyrad was ready for long
-// enough, or was asked to stop after it had been ready. What crashes, hangs
-// until the watchdog kills it, or cannot open its state stays counted.
+// attempts counts the starts that didn't come to a good end, in the file "starts" of the
+// state directory. Each start counts itself before it does anything that can fail and takes
+// itself off when palyrad has been ready for long enough, or was asked to stop after it had
+// been ready. A start that crashes, hangs until the watchdog kills it, or can't open its
+// state stays counted.
 //
 // The third such start in a row is followed by safe mode. Restarting palyrad by
 // hand ends safe mode: that is a stop after ready.
+//
+// Something else may kill palyrad after it was ready: the kernel, for want of memory, or a
+// person. That says nothing about the start, so the next one takes it off. The Go runtime
+// tells the two apart: it writes why it crashes, also to a watchdog's SIGABRT, to the file
+// "crash", which exists since ready and is empty after a kill.
 type attempts struct {
-	path string
-	file attemptsFile
+	path  string
+	crash string
+	file  attemptsFile
 }
 
 type attemptsFile struct {
@@ -34,11 +41,11 @@ type attemptsFile struct {
 	Last    time.Time `json:"last"`
 }
 
-// begin counts this start. It reports whether the starts before it failed so
-// often that this one must be in safe mode. A file that cannot be understood
-// counts as that: something is wrong with the state directory.
+// begin counts this start. It reports whether the starts before it failed so often that
+// this one must be in safe mode. An unreadable file counts as that too: something is wrong
+// with the state directory.
 func begin(stateDir string, now time.Time) (*attempts, bool, error) {
-	a := &attempts{path: filepath.Join(stateDir, "starts")}
+	a := &attempts{path: filepath.Join(stateDir, "starts"), crash: filepath.Join(stateDir, "crash")}
 	b, err := durable.ReadPrivate(a.path, 4096)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -49,24 +56,47 @@ func begin(stateDir string, now time.Time) (*attempts, bool, error) {
 			a.file.Failed = safeAfter
 		}
 	}
+	if fi, err := os.Lstat(a.crash); err == nil && fi.Size() == 0 && a.file.Failed > 0 {
+		a.file.Failed--
+	}
 	safe := a.file.Failed >= safeAfter
 	a.file.Version, a.file.Last = 1, now.UTC()
 	a.file.Failed = min(a.file.Failed+1, 1<<20)
-	return a, safe, a.write()
+	if err := a.write(); err != nil {
+		return nil, false, err
+	}
+	return a, safe, remove(a.crash)
+}
+
+// ready has a crash leave its report from now on.
+func (a *attempts) ready() error {
+	f, err := os.OpenFile(a.crash, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		defer f.Close() // the runtime has a descriptor of its own
+		err = debug.SetCrashOutput(f, debug.CrashOptions{})
+	}
+	if err != nil {
+		return fault.New(fault.Unavailable, "write_failed", "make file for crash report", err)
+	}
+	return nil
 }
 
 func (a *attempts) write() error {
 	b, err := json.Marshal(a.file)
 	if err != nil {
-		return fault.New(fault.Internal, "starts_encode", "write start counter", err)
+		return fault.New(fault.Internal, "internal", "write start counter", err)
 	}
 	return durable.WriteFile(a.path, append(b, '\n'), 0o600)
 }
 
 // good takes this start, and those before it, off the count.
 func (a *attempts) good() error {
-	if err := os.Remove(a.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.Unavailable, "starts_clear", "clear start counter", err)
+	return errors.Join(remove(a.path), remove(a.crash))
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.Unavailable, "write_failed", "clear start counter", err)
 	}
 	return nil
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
+	"palyra/hub/local"
 	"palyra/internal/fault"
 	"palyra/isolate"
-	"palyra/kernel/hub/local"
 )
 
-// retain removes what the configuration does not keep, at once and then every
-// retention.every, until ctx is done. In safe mode nothing is removed.
+// retain removes everything beyond the configured retention, at once and then every
+// retention.every, until ctx is done. In safe mode it removes nothing.
 func (d *daemon) retain(ctx context.Context) {
 	if d.safe {
 		return

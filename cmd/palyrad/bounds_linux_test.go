@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // tooMany makes a request that one principal has no place for, and returns
@@ -42,8 +42,9 @@ func (r *running) tooMany(reason, method, path, body string) {
 // TestPrincipalBounds: what one principal may have at once of sessions, waiting
 // runs and readers of tapes, and that a place that is given back can be had.
 func TestPrincipalBounds(t *testing.T) {
-	r := newPlace(t, "limits.concurrency = 1\nlimits.queue_per_principal = 1\nlimits.sessions_per_principal = 2\nlimits.sse_readers_per_principal = 1\n").start()
+	r := newPlace(t, "limits.concurrency = 1\nlimits.queue_per_principal = 1\nlimits.sessions_per_principal = 3\nlimits.sse_readers_per_principal = 1\n").start()
 	id := r.sleeper(60000) // has a session
+	r.sleeper(60000)       // in the place of the owner
 	var s hub.Session
 	r.must(201, "POST", "/api/v1/sessions", "{}", &s)
 	r.tooMany("too_many_sessions", "POST", "/api/v1/sessions", "{}")

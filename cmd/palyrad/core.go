@@ -12,32 +12,32 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/cmd/internal/installed"
+	"palyra/hub/config"
+	"palyra/hub/local"
+	"palyra/hub/store"
 	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/cell"
 	"palyra/isolate/tier"
 	"palyra/kernel"
-	"palyra/kernel/config"
-	"palyra/kernel/hub"
-	"palyra/kernel/hub/local"
-	"palyra/kernel/store"
 	"palyra/kernel/tool"
 	"palyra/transport/httpapi"
 	"palyra/transport/httpapi/keystore"
 )
 
-// core is what palyrad serves: the gate, the working state, the hub over both,
+// core has the parts that palyrad serves: the gate, the working state, the hub over both,
 // and the HTTP API over the hub.
 type core struct {
 	log      *slog.Logger
 	kernel   *kernel.Kernel
 	store    *store.Store
 	local    *local.Hub
-	hub      hub.Hub // local behind a guard
+	hub      httpapi.Hub // local behind a guard
 	api      *httpapi.Server
 	health   *httpapi.Server
 	toolPath string
+	memory   *budget.Mark
 	meter    meter
 	owner    atomic.Pointer[func(principal string) bool] // nil until the hub is open
 
@@ -54,7 +54,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		}
 	}()
 	if cfg.Tools.Program != "" {
-		c.toolPath, err = installed.Check(cfg.Tools.Program, "tool")
+		c.toolPath, err = installed.Check(cfg.Tools.Program)
 	} else {
 		c.toolPath, err = d.helper("palyra-tool")
 	}
@@ -67,6 +67,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	}
 	c.closers = append(c.closers, c.store.Close)
 	table := tool.New(toolConfig(cfg, c))
+	c.memory = budget.NewMark(limitHeap(budget.Memory()))
 	kc := kernel.Config{
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
 		Pool:    cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
@@ -85,13 +86,13 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	c.owner.Store(new(c.local.Owner))
-	// For ends that were no drain: it has nothing left to do after one.
+	// This is for ends without a drain: after one it has nothing left to do.
 	c.closers = append(c.closers, func() error {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		return c.local.Close(ctx)
 	})
-	c.hub = &guard{Hub: c.local, refuse: d.refuseCalls, safe: d.safe, tokens: cfg.Access.TokenMaxAge.Std()}
+	c.hub = &guard{Hub: c.local, refuse: d.refuseCalls, safe: d.safe}
 	return c, c.serveOver(d, cfg)
 }
 
@@ -103,7 +104,7 @@ func toolConfig(cfg *config.Config, c *core) tool.Config {
 	return t
 }
 
-// share is how many bytes of artifacts a principal may hold: an owner all.
+// share returns how many bytes of artifacts a principal may hold: an owner may hold all.
 func (c *core) share(cfg *config.Config) func(principal string) int64 {
 	return func(principal string) int64 {
 		if owner := c.owner.Load(); owner != nil && (*owner)(principal) {
@@ -140,8 +141,8 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 		rate = -1 // httpapi's word for no bound
 	}
 	hc := httpapi.Config{
-		Hub: c.hub, Keys: keystore.New(c.store), Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics, Check: c.local.MayFollow, Denied: c.local.Remember,
-		Role: c.local.RoleOf,
+		Hub: c.hub, Keys: keystore.New(c.store, c.local.MayAdd), Log: d.log, Ready: func(context.Context) error { return d.refuseCalls() }, Metrics: d.metrics, Check: c.local.MayFollow, Denied: c.local.Remember,
+		Role: c.local.RoleOf, Memory: c.memory,
 		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)),
 			StreamsPerCaller: max(1, int(cfg.Limits.SSEReadersEach)), Drain: drainHTTP, Files: connectionFiles(cfg)},
 	}
@@ -153,25 +154,24 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 	return err
 }
 
-// connectionFiles is how many descriptors connections may take: what the host
-// gives this process, without those of store, journal, cells and sealed operands.
+// connectionFiles returns how many descriptors connections may take: the process's limit
+// without those of store, journal, cells and sealed operands.
 func connectionFiles(cfg *config.Config) int {
-	return max(minFiles, maxFiles()-ownFiles-callFiles*int(cfg.Limits.Concurrency)-int(kernel.OperandFiles(int64(maxFiles()))))
+	return max(minFiles, maxFiles()-ownFiles-callFiles*places(cfg)-int(kernel.OperandFiles(int64(maxFiles()))))
 }
 
-// How many descriptors this process needs for itself and for each call at work,
-// and connections at least.
+// The descriptors that this process needs for itself and for each call at work, and the
+// least for connections.
 const (
 	ownFiles  = 128
 	callFiles = 24
 	minFiles  = 64
 )
 
-// drainHTTP is how long requests have to end once the calls that they waited for
-// have.
+// drainHTTP bounds the end of requests after the calls that they waited for have ended.
 const drainHTTP = 3 * time.Second
 
-// metrics are palyrad's own.
+// metrics writes palyrad's own metrics.
 func (d *daemon) metrics(w io.Writer) {
 	gauge := func(name, help string, v any) {
 		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s gauge\n%s %v\n", name, help, name, name, v)
@@ -193,18 +193,18 @@ func (d *daemon) metrics(w io.Writer) {
 	d.core.meter.write(w)
 }
 
-// writePools writes what requests hold of each resource that is counted.
-func writePools(w io.Writer, pools []*budget.Pool) {
-	family := func(name, kind, help string, of func(*budget.Pool) any) {
+// writePools writes the amount of each counted resource that requests hold.
+func writePools(w io.Writer, pools []budget.Account) {
+	family := func(name, kind, help string, of func(budget.Account) any) {
 		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 		for _, p := range pools {
 			fmt.Fprintf(w, "%s{budget=%q} %v\n", name, p.Limits().Name, of(p))
 		}
 	}
-	family("palyra_budget_held", "gauge", "What requests hold, in the budget's unit.", func(p *budget.Pool) any { return p.Held() })
-	family("palyra_budget_limit", "gauge", "The most that they hold together.", func(p *budget.Pool) any { return p.Limits().Total })
-	family("palyra_budget_limit_per_principal", "gauge", "The most that one principal holds.", func(p *budget.Pool) any { return p.Limits().Each })
-	family("palyra_budget_refused_total", "counter", "Requests that were refused for want of it.", func(p *budget.Pool) any { return p.Refused() })
+	family("palyra_budget_held", "gauge", "What requests hold, in the budget's unit.", func(p budget.Account) any { return p.Held() })
+	family("palyra_budget_limit", "gauge", "The most that they hold together.", func(p budget.Account) any { return p.Limits().Total })
+	family("palyra_budget_limit_per_principal", "gauge", "The most that one principal holds.", func(p budget.Account) any { return p.Limits().Each })
+	family("palyra_budget_refused_total", "counter", "Requests that were refused for want of it.", func(p budget.Account) any { return p.Refused() })
 }
 
 func bit(b bool) int {
@@ -217,7 +217,7 @@ func bit(b bool) int {
 // alive returns nil if kernel and store answer.
 func (c *core) alive(ctx context.Context) error {
 	answered := make(chan error, 1)
-	// It outlives a ctx that ends before: then the process is killed.
+	// It outlives a ctx that ends earlier: the manager then kills the process.
 	go func() {
 		c.kernel.PolicySet()
 		_, err := store.View(ctx, c.store, func(*store.Tx) (struct{}, error) { return struct{}{}, nil })
@@ -227,14 +227,14 @@ func (c *core) alive(ctx context.Context) error {
 	case err := <-answered:
 		return err
 	case <-ctx.Done():
-		return fault.New(fault.Timeout, "no_answer", "ask kernel and store for a sign of life", errors.New("they did not answer in time"))
+		return fault.New(fault.Timeout, "timeout", "ask kernel and store for a sign of life", errors.New("they did not answer in time"))
 	}
 }
 
-// policySet is the digest of the set in force.
+// policySet returns the digest of the set in force.
 func (c *core) policySet() string { return c.kernel.PolicySet().Digest().String() }
 
-// close closes what is open, the last first.
+// close closes everything open, the last first.
 func (c *core) close() {
 	for i := len(c.closers) - 1; i >= 0; i-- {
 		if err := c.closers[i](); err != nil {

@@ -17,12 +17,12 @@ import (
 	"time"
 
 	"palyra/cmd/internal/installed"
+	"palyra/hub/config"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/internal/sdnotify"
 	"palyra/isolate/cell"
 	"palyra/isolate/selfconfine"
-	"palyra/kernel/config"
 	"palyra/transport/httpapi"
 )
 
@@ -51,20 +51,22 @@ type daemon struct {
 	closers  []func()               // of what is open, in the order in which it was opened
 }
 
-// run serves until it is told to stop. An error means that it could not start or
-// had to end.
+// run serves until it gets a stop. An error means that it couldn't start or had to end.
 func (d *daemon) run(ctx context.Context) (err error) {
 	setUmask()
 	d.started = time.Now()
 	d.level.Set(logLevel(d.cfg.Load().Daemon.LogLevel))
 	d.log = newLog(d.stderr, &d.level)
-	signals := make(chan os.Signal, 8) // as many as may come while one is handled; more of the same say nothing new
+	// This holds the signals that may come while one is handled; more of the same say
+	// nothing new.
+	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
 
 	defer d.close()
 	if err := d.open(ctx); err != nil {
-		d.notify.Status("not started: " + err.Error()) // who waits for the exit status prints the whole
+		// The caller prints the whole error.
+		d.notify.Status("not started: " + err.Error())
 		return err
 	}
 	return d.serve(ctx, signals)
@@ -75,12 +77,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	cfg := d.cfg.Load()
 	getenv := lookup(d.environ)
 	if d.notify, err = sdnotify.Dial(getenv); err != nil {
-		return fault.New(fault.BadState, "notify_socket", "find service manager", err)
+		return fault.New(fault.BadState, "config_bad_value", "find service manager", err)
 	}
 	d.opened(func() { d.notify.Close() })
 	passed, err := sdnotify.Listeners(getenv, os.Getpid())
 	if err != nil {
-		return fault.New(fault.BadState, "activation", "take sockets from service manager", err)
+		return fault.New(fault.BadState, "config_listener", "take sockets from service manager", err)
 	}
 	d.tell("opening " + cfg.State.Dir)
 	if err := d.claim(cfg); err != nil {
@@ -125,11 +127,11 @@ func (d *daemon) claim(cfg *config.Config) (err error) {
 	return err
 }
 
-// startCell finds or starts what starts palyra-cells, before anything else runs
-// in this process that it could be harmed by.
+// startCell finds or starts the starter of palyra-cells, before anything else runs in this
+// process that could harm it.
 func (d *daemon) startCell(cfg *config.Config) (err error) {
 	if cfg.Cell.Path != "" {
-		d.cellPath, err = installed.Check(cfg.Cell.Path, "cell")
+		d.cellPath, err = installed.Check(cfg.Cell.Path)
 	} else {
 		d.cellPath, err = d.helper("palyra-cell")
 	}
@@ -151,13 +153,13 @@ func (d *daemon) startCell(cfg *config.Config) (err error) {
 func (d *daemon) helper(name string) (string, error) {
 	exe, err := d.executable()
 	if err != nil {
-		return "", fault.New(fault.Refused, "helper_missing", "find "+name, err)
+		return "", fault.New(fault.Refused, "helper_unusable", "find "+name, err)
 	}
-	return installed.Find(exe, name, "helper")
+	return installed.Find(exe, name)
 }
 
-// readable are the places whose files a call can name: programs and what they
-// link. Anything else that a call names lies in a workspace.
+// readable are the places whose files a call can name: programs and the files that they
+// link. All else that a call names lies in a workspace.
 var readable = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/etc/localtime", "/etc/ld.so.cache",
 	"/etc/alternatives", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/proc/sys/kernel", "/sys/kernel/mm/transparent_hugepage"}
 
@@ -165,7 +167,7 @@ var readable = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/o
 // belong to others.
 const dacReadSearch = 1 << 2
 
-// confine gives up what is not needed from here on.
+// confine gives up all rights that the process no longer needs.
 func (d *daemon) confine(cfg *config.Config) error {
 	c := selfconfine.Config{Read: append([]string(nil), readable...), Write: []string{cfg.State.Dir}, KeepCapabilities: dacReadSearch}
 	addDir := func(file string) {
@@ -177,8 +179,7 @@ func (d *daemon) confine(cfg *config.Config) error {
 			c.Read = append(c.Read, filepath.Dir(real))
 		}
 	}
-	// Directories, not files: what is replaced by a rename is to be read by the
-	// next reload.
+	// Directories, not files: the next reload must read a file that a rename put in place.
 	for _, f := range []string{cfg.Path(), cfg.Listen.TLSCert, cfg.Listen.TLSKey, d.cellPath, d.core.toolPath} {
 		addDir(f)
 	}
@@ -222,6 +223,9 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	wg.Go(func() { d.retain(ctx) })
 	wg.Go(func() { d.expect(ctx) })
 
+	if err := d.attempts.ready(); err != nil {
+		d.log.Warn("this start will count as failed if palyrad is killed soon", "error", err.Error())
+	}
 	d.ready("")
 	good := time.NewTimer(d.cfg.Load().Daemon.ReadyAfter.Std())
 	defer good.Stop()
@@ -257,8 +261,8 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	}
 }
 
-// flushEvery is how often the times of last use of tokens become durable, which a
-// drain does too, and intents are closed that a killed palyra exec left.
+// flushEvery is how often palyrad makes the times of last use of tokens durable, which a
+// drain does too, and closes intents that a killed palyra exec left.
 const flushEvery = 10 * time.Minute
 
 func (d *daemon) counted() {
@@ -298,8 +302,7 @@ func (d *daemon) answer(ctx context.Context) error {
 	return errors.Join(err, health)
 }
 
-// drain lets what runs come to its end, or ends it when the time is up or a
-// second signal comes.
+// drain lets running calls end, or ends them when the time is up or a second signal comes.
 func (d *daemon) drain(s os.Signal, signals <-chan os.Signal, stopServing func(), served <-chan error) error {
 	d.draining.Store(true)
 	limit := d.cfg.Load().Daemon.DrainTimeout.Std()
@@ -328,8 +331,8 @@ func (d *daemon) drain(s os.Signal, signals <-chan os.Signal, stopServing func()
 	return err
 }
 
-// reload reads configuration, certificate and policies again. Any error keeps
-// all of the old.
+// reload reads configuration, certificate and policies again. On any error it keeps all of
+// the old ones.
 func (d *daemon) reload() {
 	d.notify.Reloading()
 	refused := func(what string, err error) {
@@ -397,7 +400,7 @@ func (d *daemon) tell(status string) {
 func (d *daemon) watchdogInterval() (time.Duration, error) {
 	interval, err := sdnotify.WatchdogInterval(lookup(d.environ), os.Getpid())
 	if err != nil {
-		return 0, fault.New(fault.BadState, "watchdog", "read watchdog interval", err)
+		return 0, fault.New(fault.BadState, "config_bad_value", "read watchdog interval", err)
 	}
 	if !d.cfg.Load().Daemon.Watchdog {
 		return 0, nil
@@ -405,8 +408,8 @@ func (d *daemon) watchdogInterval() (time.Duration, error) {
 	return interval / 2, nil
 }
 
-// watch tells the manager at every beat that the kernel answers, and nothing if
-// it does not: then the manager kills this process and starts another.
+// watch tells the manager at every beat that the kernel answers. If the kernel doesn't,
+// watch is silent, and the manager kills this process and starts another.
 func (d *daemon) watch(ctx context.Context, beat time.Duration) {
 	if beat == 0 || !d.notify.Managed() {
 		return
@@ -431,7 +434,7 @@ func (d *daemon) watch(ctx context.Context, beat time.Duration) {
 	}
 }
 
-// refuseCalls is why no new call is taken, nil if one is.
+// refuseCalls returns the reason why palyrad takes no new call, nil if it does.
 func (d *daemon) refuseCalls() error {
 	cfg := d.cfg.Load()
 	switch {
@@ -454,7 +457,7 @@ func (d *daemon) refuseCalls() error {
 	return nil
 }
 
-// opened remembers how to close what was just opened.
+// opened remembers how to close a thing just opened.
 func (d *daemon) opened(f func()) { d.closers = append(d.closers, f) }
 
 func (d *daemon) close() {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // starter returns palyrad's one child.
@@ -69,8 +69,8 @@ func TestCellDies(t *testing.T) {
 	gone(t, p.bin, 0)
 }
 
-// TestCellDiesInCall: palyra-cell dies when a call has had its effect. What became
-// of the call is told as unknown, for good, and asking again does not make it again.
+// TestCellDiesInCall: palyra-cell dies when a call has had its effect. The call's outcome
+// is unknown, for good, and asking again doesn't repeat the call.
 func TestCellDiesInCall(t *testing.T) {
 	p := newCrowdedPlace(t)
 	r := p.start()

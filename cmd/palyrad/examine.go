@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"palyra/authz/policy"
+	"palyra/hub"
+	"palyra/hub/config"
 	"palyra/isolate/tier"
-	"palyra/kernel/config"
-	"palyra/kernel/hub"
 )
 
 // skew is how far the clock may be behind the newest time known before doctor
 // calls it wrong.
 const skew = time.Minute
 
-// examine is what doctor says besides what the host can enforce: whether that which
-// decides and records is as it should be. A "no" with a cost counts as missing.
+// examine returns doctor's findings besides the host's controls: whether the parts that
+// decide and record are as they should be. A "no" with a cost counts as missing.
 func (d *daemon) examine(c *core) []hub.Finding {
 	cfg := d.cfg.Load()
 	finding := func(name string, ok bool, detail, how, cost, fix string) hub.Finding {

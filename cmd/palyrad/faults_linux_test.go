@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"palyra/crypt/receipt"
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // TestFullDisk: the disk of journal and working state is full while 16 clients
@@ -27,7 +27,8 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("needs root: mounts a tmpfs")
 	}
 	p := newCrowdedPlace(t)
-	p.crowded("journal.min_free = 0\n") // else calls are refused before the disk is full: TestDiskLow
+	// Otherwise calls are refused before the disk is full: TestDiskLow.
+	p.crowded("journal.min_free = 0\n")
 	state := filepath.Join(p.dir, "state")
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
@@ -57,7 +58,8 @@ func TestFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	big := fmt.Sprintf(`{"tool":"palyra.echo","input":{"text":%q}}`, strings.Repeat("x", 700<<10)) // does not fit into what is left anywhere
+	// It fits nowhere into the remaining space.
+	big := fmt.Sprintf(`{"tool":"palyra.echo","input":{"text":%q}}`, strings.Repeat("x", 700<<10))
 	r.refused(503, "disk_full", "POST", "/api/v1/calls", big)
 	if s := r.status(); s.Mode != "normal" || s.Journal.Size == 0 {
 		t.Errorf("status is %+v", s)
@@ -143,8 +145,8 @@ func (r *running) http() string {
 	return ""
 }
 
-// TestHostileClients: on both listeners there are clients that do not come to
-// the point and bodies that nobody should send; others are served meanwhile.
+// TestHostileClients: on both listeners there are clients that stall and clients that send
+// bad bodies; others are served meanwhile.
 func TestHostileClients(t *testing.T) {
 	p := newPlace(t, "listen.http = \"127.0.0.1:0\"\n")
 	r := p.start()
@@ -227,7 +229,6 @@ func TestReplayedKeys(t *testing.T) {
 	id := c.told["same-0"].ID
 	r.signal(syscall.SIGKILL)
 	r.exit()
-	p.restarted()
 	r = p.start()
 	all()
 	if again := c.told["same-0"].ID; again != id || id == "" {
@@ -261,7 +262,7 @@ func TestPolicyReloadUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	permits := map[string]string{r.status().PolicySet: receipt.Executed}
+	permits := map[string]string{r.status().PolicySet.String(): receipt.Executed}
 	for i := range 12 {
 		text, outcome := "permit (principal, action, resource);", receipt.Executed
 		if i%2 == 0 {
@@ -278,7 +279,7 @@ func TestPolicyReloadUnderLoad(t *testing.T) {
 		if s := r.await("READY=1"); strings.Contains(s, "refused") {
 			t.Errorf("reload %d: %q", i, s)
 		}
-		permits[r.status().PolicySet] = outcome
+		permits[r.status().PolicySet.String()] = outcome
 	}
 	close(stop)
 	wg.Wait()

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"palyra/authz/access"
-	"palyra/kernel/config"
+	"palyra/hub/config"
 )
 
 // TestFeaturesOff: each key of the configuration is a feature, and each feature a key.

@@ -10,12 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // asFlood names the targets of a process that floods palyrad, as lines "network
@@ -56,7 +57,8 @@ func beFlood(targets string) int {
 					<-time.After(time.Millisecond) // what it lost it takes again
 				}
 				places <- struct{}{}
-				c, err := d.DialContext(context.Background(), network, addr) // err is the goroutine's, then
+				// err is the goroutine's own.
+				c, err := d.DialContext(context.Background(), network, addr)
 				if err != nil {
 					<-places
 					continue
@@ -133,11 +135,13 @@ func TestFlood(t *testing.T) {
 	}
 	r.flood(targets...)
 	r.sleeper(60000)
+	var took []time.Duration
 	for range 20 {
-		r.gets(r.client(), "POST", "http://localhost/api/v1/stop", `{"all":true,"deny_new":false}`, "")
-		r.gets(r.client(), "GET", "http://localhost/api/v1/status", "", "")
-		r.gets(web(), "GET", "http://"+addr+"/api/v1/status", "", "Bearer "+token.Secret)
+		took = append(took, r.gets(r.client(), "POST", "http://localhost/api/v1/stop", `{"all":true,"deny_new":false}`, ""),
+			r.gets(r.client(), "GET", "http://localhost/api/v1/status", "", ""),
+			r.gets(web(), "GET", "http://"+addr+"/api/v1/status", "", "Bearer "+token.Secret))
 	}
+	atOnce(t, took)
 	r.call(echo)
 }
 
@@ -155,9 +159,11 @@ func TestGuessFlood(t *testing.T) {
 	r = p.start()
 	addr := r.http()
 	r.flood("tcp "+addr+" 127.0.0.1 guess", "tcp "+addr+" 127.0.0.2 guess")
+	var took []time.Duration
 	for _, tok := range tokens {
-		r.gets(web(), "GET", "http://"+addr+"/api/v1/status", "", "Bearer "+tok.Secret)
+		took = append(took, r.gets(web(), "GET", "http://"+addr+"/api/v1/status", "", "Bearer "+tok.Secret))
 	}
+	atOnce(t, took)
 	if n := strings.Count(r.log.String(), "token refused"); n == 0 || n > 500 {
 		t.Errorf("%d lines in the log", n)
 	}
@@ -167,8 +173,18 @@ func web() *http.Client {
 	return &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
-// gets makes a request that has to be answered at once with 200.
-func (r *running) gets(c *http.Client, method, url, body, auth string) {
+// atOnce allows a tenth of the answers to be late, since a machine may stall. A wait for a
+// stranger's time to be over is 5 s or more, for each of them.
+func atOnce(t *testing.T, took []time.Duration) {
+	t.Helper()
+	slices.Sort(took)
+	if at := len(took) * 9 / 10; took[at] > 2*time.Second {
+		t.Errorf("the answers took %v", took)
+	}
+}
+
+// gets makes a request that has to be answered with 200, and says how long that took.
+func (r *running) gets(c *http.Client, method, url, body, auth string) time.Duration {
 	r.t.Helper()
 	t := r.t
 	req, err := http.NewRequest(method, url, strings.NewReader(body))
@@ -187,7 +203,9 @@ func (r *running) gets(c *http.Client, method, url, body, auth string) {
 		t.Fatalf("%s %s: %v", method, url, err)
 	}
 	resp.Body.Close()
-	if d := time.Since(start); resp.StatusCode != 200 || d > 2*time.Second {
+	d := time.Since(start)
+	if resp.StatusCode != 200 {
 		t.Errorf("%s %s: %s after %v", method, url, resp.Status, d)
 	}
+	return d
 }

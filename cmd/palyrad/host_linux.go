@@ -7,7 +7,7 @@ import (
 	"palyra/internal/fault"
 )
 
-// setUmask keeps what palyrad makes from everybody else.
+// setUmask keeps palyrad's files from all other users.
 func setUmask() { syscall.Umask(0o077) }
 
 // maxFiles returns how many descriptors this process may have. Go has raised the
@@ -25,7 +25,7 @@ func maxFiles() int {
 func freeBytes(dir string) (uint64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
-		return 0, fault.New(fault.Unavailable, "statfs", "read free space", err)
+		return 0, fault.New(fault.Unavailable, "io_error", "read free space", err)
 	}
 	return st.Bavail * uint64(st.Bsize), nil
 }

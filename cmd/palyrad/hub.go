@@ -5,20 +5,19 @@ import (
 	"encoding/json"
 
 	"palyra/authz/access"
+	"palyra/hub"
+	"palyra/hub/config"
+	"palyra/hub/local"
+	"palyra/hub/session"
+	"palyra/hub/store"
 	"palyra/internal/fault"
 	"palyra/isolate/probe"
 	"palyra/isolate/tier"
-	"palyra/kernel/config"
-	"palyra/kernel/hub"
-	"palyra/kernel/hub/local"
-	"palyra/kernel/session"
-	"palyra/kernel/store"
 	"palyra/kernel/tool"
 )
 
-// openHub opens the hub over kernel and store. It resolves the runs that the
-// process before left, and starts those that had been accepted; in safe mode it
-// ends them.
+// openHub opens the hub over kernel and store. It resolves the runs that an earlier process
+// left, and starts accepted ones; in safe mode they wait.
 func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table) (*local.Hub, error) {
 	features, err := access.ParseFeatures(featuresOff(&cfg.Features))
 	if err != nil {
@@ -26,14 +25,15 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
-		Tools:     func() []hub.Tool { return tools(table) },
-		Bounds:    session.Bounds{Active: int(cfg.Limits.Concurrency), Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach)},
+		Tools: func() []hub.Tool { return tools(table) },
+		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
+			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach)},
 		Budget:    store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
 		AllowSelf: cfg.Approvals.AllowSelf,
 
-		JournalEach: int64(cfg.Journal.QuotaEach), TokensEach: int(cfg.Access.TokensEach),
+		JournalEach: int64(cfg.Journal.QuotaEach), TokensEach: int(cfg.Access.TokensEach), TokenMaxAge: cfg.Access.TokenMaxAge.Std(),
 		Features: features,
 
 		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
@@ -44,7 +44,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 	})
 }
 
-// featuresOff are the features that the configuration turns off.
+// featuresOff returns the features that the configuration turns off.
 func featuresOff(f *config.Features) (off []string) {
 	for _, x := range [...]struct {
 		name access.Feature
@@ -56,6 +56,12 @@ func featuresOff(f *config.Features) (off []string) {
 		}
 	}
 	return off
+}
+
+// places returns how many runs can be at work, the owner's included.
+func places(cfg *config.Config) int {
+	n := int(cfg.Limits.Concurrency)
+	return n + session.Reserve(n)
 }
 
 // orNone is a bound of the configuration for session.Bounds, where 0 is the
@@ -88,7 +94,7 @@ func (d *daemon) confinement() hub.Confinement {
 	return out
 }
 
-// warnings are what is wrong or weaker than it could be, for status.
+// warnings are faults and weak settings, for status.
 func (d *daemon) warnings() []string {
 	out := []string{}
 	if err := d.refuseCalls(); err != nil {
@@ -135,8 +141,8 @@ func tools(t *tool.Table) []hub.Tool {
 	return out
 }
 
-// drain waits for the runs at work until ctx is done, and ends them then. It
-// reports whether it had to.
+// drain waits for the runs at work until ctx is done, and then ends them. It reports
+// whether it had to.
 func (c *core) drain(ctx context.Context) (cut bool) {
 	if err := c.local.Close(ctx); err != nil {
 		c.log.Warn("drain", "error", err.Error(), "reason", fault.ReasonOf(err))

@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"palyra/crypt/receipt"
+	"palyra/hub"
+	"palyra/hub/local"
+	"palyra/hub/store"
 	"palyra/internal/fault"
 	"palyra/kernel"
-	"palyra/kernel/hub"
-	"palyra/kernel/hub/local"
-	"palyra/kernel/store"
 )
 
 // The tests of this file kill palyrad or palyra-cell at named steps while many
@@ -85,7 +85,7 @@ func beVictim(spec string) int {
 				return
 			}
 			next := points[1:]
-			points, seen = nil, 0 // nobody else meanwhile
+			points, seen = nil, 0 // no other goroutine meanwhile
 			mu.Unlock()
 			fmt.Fprintln(tell, name)
 			wait.Read(make([]byte, 1))
@@ -164,7 +164,8 @@ func newCrowd(p *place, n int) *crowd {
 // into an answer; the others append a line to a file of their own.
 func body(key string, n int) string {
 	if n%4 == 3 {
-		return fmt.Sprintf(`{"tool":"process.run","input":{"argv":["/usr/bin/seq","-f","%s-%%g","2000"]}}`, key) // no two print the same
+		// No two calls print the same.
+		return fmt.Sprintf(`{"tool":"process.run","input":{"argv":["/usr/bin/seq","-f","%s-%%g","2000"]}}`, key)
 	}
 	return fmt.Sprintf(`{"tool":"fs.write_file","input":{"workspace":"w","path":%q,"mode":"append","content":"once\n"}}`, key)
 }
@@ -275,7 +276,8 @@ func (q inquiry) look(ctx context.Context) error {
 		return err
 	}
 	defer st.Close()
-	h, err := local.Open(ctx, local.Config{Kernel: k, Store: st, Hold: true}) // resolves, and begins nothing
+	// Hold resolves, and begins nothing.
+	h, err := local.Open(ctx, local.Config{Kernel: k, Store: st, Hold: true})
 	if err != nil {
 		return err
 	}
@@ -389,14 +391,6 @@ func (p *place) crowded(more string) {
 		filepath.Join(p.dir, "policy"), filepath.Join(p.dir, "work")))
 }
 
-// restarted is what an operator does who restarts palyrad by hand: starts that
-// a test ended do not count.
-func (p *place) restarted() {
-	if err := os.Remove(filepath.Join(p.dir, "state", "starts")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		p.t.Fatal(err)
-	}
-}
-
 // killPoints are where palyrad and palyra-cell are killed: every kind of step of
 // a call that leaves something, in the order of a call. They are reached some
 // times before, so that other calls are at every other step.
@@ -438,7 +432,6 @@ func TestKillUnderLoad(t *testing.T) {
 		close(stop)
 		<-over
 		gone(t, p.bin, 0)
-		p.restarted()
 		c.check(false)
 		if t.Failed() {
 			t.Fatalf("after a kill at %s", at.Step)

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // TestLife: a call, a reload, a refused reload, a second instance, and an orderly
@@ -203,14 +203,16 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestSafeMode: three starts that end badly, then one that only reads, then, when
-// somebody has restarted it, an ordinary one.
+// TestSafeMode: three starts that end badly, then one that only reads, then, after a
+// restart by hand, an ordinary one.
 func TestSafeMode(t *testing.T) {
 	p := newPlace(t, "")
 	for range safeAfter {
-		r := p.start() // ready, but not for ready_after
-		r.signal(syscall.SIGKILL)
-		r.exit()
+		r := p.start()            // ready, but not for ready_after
+		r.signal(syscall.SIGABRT) // as the watchdog does: the Go runtime says why, and exits
+		if code := r.exit(); code != 2 {
+			t.Errorf("status %d, want 2 of a crash", code)
+		}
 	}
 	r := p.launch()
 	if s := r.await("READY=1"); !strings.Contains(s, "SAFE MODE") {
@@ -237,7 +239,7 @@ func TestSafeMode(t *testing.T) {
 func TestTokens(t *testing.T) {
 	p := newPlace(t, "listen.http = \"127.0.0.1:0\"\naccess.token_max_age = \"1h\"\n")
 	r := p.start()
-	r.refused(400, "ttl_too_long", "POST", "/api/v1/tokens", `{"name":"x","scopes":["config.read"],"ttl_ns":3600000000001}`)
+	r.refused(400, "invalid_input", "POST", "/api/v1/tokens", `{"name":"x","scopes":["config.read"],"ttl_ns":3600000000001}`)
 	var token hub.TokenSecret
 	r.must(201, "POST", "/api/v1/tokens", `{"name":"x","scopes":["config.read"],"ttl_ns":3600000000000}`, &token)
 	_, after, ok := strings.Cut(r.log.String(), `"http":"`)
@@ -273,12 +275,40 @@ func TestGoodStart(t *testing.T) {
 	for range safeAfter + 1 {
 		r := p.start()
 		r.call(echo) // by then the counter is gone
-		r.signal(syscall.SIGKILL)
+		r.signal(syscall.SIGABRT)
 		r.exit()
 	}
 	r := p.start()
 	if s := r.status(); s.Mode != "normal" {
 		t.Errorf("mode is %s", s.Mode)
+	}
+}
+
+// TestKilledStarts: a palyrad that was ready and is killed, as the kernel does for want of
+// memory, isn't counted, and doesn't end safe mode.
+func TestKilledStarts(t *testing.T) {
+	p := newPlace(t, "")
+	kill := func(r *running) {
+		t.Helper()
+		r.signal(syscall.SIGKILL)
+		r.exit()
+	}
+	for range safeAfter + 1 {
+		kill(p.start())
+	}
+	r := p.start()
+	if s := r.status(); s.Mode != "normal" {
+		t.Errorf("mode is %s after kills", s.Mode)
+	}
+	for range safeAfter {
+		r.signal(syscall.SIGABRT)
+		r.exit()
+		r = p.start()
+	}
+	kill(r)
+	r = p.start()
+	if s := r.status(); s.Mode != "safe" {
+		t.Errorf("mode is %s after crashes and a kill", s.Mode)
 	}
 }
 
@@ -377,8 +407,7 @@ func TestRefusesToStart(t *testing.T) {
 	}
 }
 
-// TestSocketInUse: a socket that somebody answers on, and a file that is none,
-// are not taken away.
+// TestSocketInUse: a socket with a listener, and a file that is no socket, aren't removed.
 func TestSocketInUse(t *testing.T) {
 	p := newPlace(t, "")
 	l, err := net.Listen("unix", p.sock)

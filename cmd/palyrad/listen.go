@@ -16,9 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/hub/config"
 	"palyra/internal/fault"
 	"palyra/internal/sdnotify"
-	"palyra/kernel/config"
 )
 
 // The names that socket units give their descriptors (FileDescriptorName=).
@@ -27,17 +27,17 @@ const (
 	activatedHTTP   = "http"
 )
 
-// sockets are what palyrad listens on.
+// sockets are palyrad's listening sockets.
 type sockets struct {
 	unix net.Listener
 	http net.Listener // nil: off
 	cert *certificate // nil: no TLS
 
 	own        string // path of the unix socket if this process made it
-	healthOnly bool   // nobody authenticates on http
+	healthOnly bool   // http has no authentication
 }
 
-// address is where http listens, "off" if it does not.
+// address returns the address of http, "off" if there is none.
 func (s *sockets) address() string {
 	if s.http == nil {
 		return config.HTTPOff
@@ -67,7 +67,7 @@ func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener)
 			}
 			s.http = l.Listener
 		default:
-			return nil, fault.New(fault.BadState, "activation", fmt.Sprintf("take socket %q", l.Name),
+			return nil, fault.New(fault.BadState, "config_listener", fmt.Sprintf("take socket %q", l.Name),
 				fmt.Errorf("want a unix socket named %q and at most one TCP socket named %q", activatedSocket, activatedHTTP))
 		}
 	}
@@ -92,8 +92,8 @@ func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener)
 	return s, nil
 }
 
-// passedAddress holds an activated socket to the rule that the configuration
-// was held to: config saw listen.http, not what the socket unit says.
+// passedAddress holds an activated socket to the rule for the configuration: config saw
+// listen.http, not the socket unit.
 func passedAddress(cfg *config.Config, at netip.AddrPort) error {
 	if at.Addr().Unmap().IsLoopback() || cfg.HTTPBeyondLoopback() {
 		return nil
@@ -117,11 +117,11 @@ func listenError(key, at string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fault.New(fault.Busy, "address_in_use", op, err).WithHint("is another palyrad running? Set " + key + " to something else")
 	}
-	return fault.New(fault.BadState, "listen", op, err)
+	return fault.New(fault.BadState, "config_listener", op, err)
 }
 
-// listenUnix makes the socket. A file that is no socket, and a socket that
-// somebody answers on, stay where they are.
+// listenUnix makes the socket. It leaves a file that is no socket, and a socket with a
+// listener, where they are.
 func listenUnix(l config.Listen) (_ net.Listener, err error) {
 	path := l.Socket
 	if err := socketDir(filepath.Dir(path)); err != nil {
@@ -142,7 +142,7 @@ func listenUnix(l config.Listen) (_ net.Listener, err error) {
 			return nil, listenError("listen.socket", path, err)
 		}
 	}
-	ln, err := net.Listen("unix", path) // umask 0077: nobody else connects before Chmod
+	ln, err := net.Listen("unix", path) // umask 0077: no other user connects before Chmod
 	if err != nil {
 		return nil, listenError("listen.socket", path, err)
 	}
@@ -154,11 +154,11 @@ func listenUnix(l config.Listen) (_ net.Listener, err error) {
 	if l.SocketGroup != "" {
 		gid, err := groupID(l.SocketGroup)
 		if err != nil {
-			return nil, fault.New(fault.BadState, "socket_group", fmt.Sprintf("find group %q (listen.socket_group)", l.SocketGroup), err).
+			return nil, fault.New(fault.BadState, "config_listener", fmt.Sprintf("find group %q (listen.socket_group)", l.SocketGroup), err).
 				WithHint("groupadd --system " + l.SocketGroup)
 		}
 		if err := os.Chown(path, -1, gid); err != nil {
-			return nil, fault.New(fault.BadState, "socket_group", fmt.Sprintf("give %q to group %q", path, l.SocketGroup), err).
+			return nil, fault.New(fault.BadState, "config_listener", fmt.Sprintf("give %q to group %q", path, l.SocketGroup), err).
 				WithHint("palyrad's user must be root or a member of the group")
 		}
 	}
@@ -168,8 +168,8 @@ func listenUnix(l config.Listen) (_ net.Listener, err error) {
 	return ln, nil
 }
 
-// socketDir makes the socket's directory if there is none. Others may pass
-// through it: who may connect is said by the socket's own mode.
+// socketDir makes the socket's directory if there is none. Others may pass through it: the
+// socket's own mode says who may connect.
 func socketDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -199,7 +199,7 @@ type certificate struct {
 func (c *certificate) load(cert, key string) error {
 	p, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return fault.New(fault.BadState, "tls_certificate", fmt.Sprintf("load certificate %q with its key", cert), err).
+		return fault.New(fault.BadState, "config_listener", fmt.Sprintf("load certificate %q with its key", cert), err).
 			WithHint("both are PEM, belong together, and are readable by palyrad's user")
 	}
 	c.pair.Store(&p)

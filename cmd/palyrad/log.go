@@ -6,9 +6,8 @@ import (
 	"os"
 )
 
-// newLog returns the daemon's log: text for a terminal, JSON for everything
-// else. Nothing that is logged may hold arguments, output or credentials; ids
-// and reason codes say which call it was.
+// newLog returns the daemon's log: text for a terminal, JSON for everything else. A log
+// line must not hold arguments, output or credentials; ids and reason codes name the call.
 func newLog(w io.Writer, level *slog.LevelVar) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if f, ok := w.(*os.File); ok && isTerminal(f) {
@@ -27,7 +26,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil && !os.SameFile(fi, null)
 }
 
-// logLevel is the slog level for daemon.log_level, which config has checked.
+// logLevel returns the slog level for daemon.log_level, which config has checked.
 func logLevel(name string) slog.Level {
 	switch name {
 	case "debug":

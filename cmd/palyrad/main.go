@@ -5,18 +5,18 @@
 //
 //	flags → configuration → lock → palyra-cell's starter → kernel → store → hub → sockets → confinement → ready
 //
-// palyra-cell comes first because palyrad confines itself afterwards and can
-// then start nothing. What a start leaves open is closed in the opposite order.
+// palyra-cell comes first because palyrad confines itself afterwards and can then start
+// nothing. A stop closes everything in the opposite order.
 //
-// One process per state directory: a second one ends with status 75. Three
-// starts in a row that did not come to a good end lead to safe mode, in which
-// everything can be read and no call is made (attempts.go).
+// One process per state directory: a second one ends with status 75. Three bad starts in a
+// row lead to safe mode, in which callers can read everything and make no call
+// (attempts.go).
 //
-// SIGTERM and SIGINT drain: no new calls, those that run may finish until
-// daemon.drain_timeout has passed, then they are killed and the receipts
-// written; status 0. A second one cuts the wait short. SIGHUP reads
-// configuration and policies again and keeps the old ones if anything is wrong
-// with the new. Nothing here decides whether a call may run.
+// SIGTERM and SIGINT drain: palyrad takes no new calls, lets running ones finish until
+// daemon.drain_timeout has passed, then kills them and writes the receipts; status 0. A
+// second signal cuts the wait short. SIGHUP reads configuration and policies again and
+// keeps the old ones if anything is wrong with the new. Nothing here decides whether a call
+// may run.
 package main
 
 import (
@@ -30,9 +30,9 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/terminal"
+	"palyra/hub/config"
 	"palyra/internal/fault"
 	"palyra/isolate/knob"
-	"palyra/kernel/config"
 )
 
 // version is set by the linker (make build).
@@ -44,7 +44,7 @@ type program struct {
 	environ        []string
 	executable     func() (string, error)
 
-	testOnlyStep  func(name string) // nil: nobody; called at the named steps of kernel, store and hub
+	testOnlyStep  func(name string) // at named steps of kernel, store and hub; may be nil
 	testOnlyFlush time.Duration     // replaces flushEvery
 }
 
@@ -70,8 +70,8 @@ func (p *program) run(ctx context.Context, args []string) int {
 	case err != nil:
 		front.Complain(p.stderr, "palyrad", err)
 		return front.Exit(err)
-	case inv.Help:
-		return front.Say(p.stdout, p.stderr, "palyrad", t.Describe(inv.Command))
+	case inv.Help != "":
+		return front.Say(p.stdout, p.stderr, "palyrad", inv.Help)
 	}
 	switch inv.Command.Name {
 	case "version":
@@ -145,7 +145,7 @@ func (p *program) configure(inv *command.Invocation) (*config.Config, error) {
 	if path != "" {
 		var err error
 		if path, err = filepath.Abs(path); err != nil {
-			return nil, fault.New(fault.Usage, "bad_config_path", "find configuration", err)
+			return nil, fault.New(fault.Usage, "bad_command", "find configuration", err)
 		}
 	}
 	return config.Load(path, env)

@@ -10,24 +10,25 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/manual"
+	"palyra/hub/config"
 	"palyra/internal/fault"
-	"palyra/kernel/config"
 )
 
-// pages are the manual pages of what an administrator runs and edits, by their
-// place in a folder such as /usr/share/man.
+// pages returns the manual pages for administrators, by their place in a folder such as
+// /usr/share/man.
 func pages(t *command.Table) map[string]string {
 	serve := t.Find("serve")
-	more := ".SH DESCRIPTION\n" + behind(t.Man(serve), ".SH DESCRIPTION\n") +
+	more := ".SH DESCRIPTION\n" + behind(manual.Man(t, serve), ".SH DESCRIPTION\n") +
 		".SH SEE ALSO\n\\fBpalyrad.toml\\fR(5), \\fBpalyra\\fR(1), \\fBpalyra\\-cell\\fR(8)\n"
 	return map[string]string{
-		"man8/palyrad.8":      t.ManOverview(8, more),
-		"man8/palyra-cell.8":  command.ManPage("palyra-cell", 8, "the process that starts and confines programs for palyra", cellText),
-		"man5/palyrad.toml.5": command.ManPage("palyrad.toml", 5, "configuration of palyrad", tomlText()),
+		"man8/palyrad.8":      manual.ManOverview(t, 8, more),
+		"man8/palyra-cell.8":  manual.ManPage("palyra-cell", 8, "the process that starts and confines programs for palyra", cellText),
+		"man5/palyrad.toml.5": manual.ManPage("palyrad.toml", 5, "configuration of palyrad", tomlText()),
 	}
 }
 
-// behind is what stands behind a mark in a page.
+// behind returns the text behind a mark in a page.
 func behind(page, mark string) string {
 	_, rest, _ := strings.Cut(page, mark)
 	return rest
@@ -38,13 +39,13 @@ const cellText = `
 palyra-cell builds the namespaces, mounts, limits and filters of a call, starts its program there and
 reports what it observed. palyra exec starts one for itself; palyrad starts one, or is given the socket of
 palyra-cell.service (cell.starter). It is not called by people: it speaks over a socket that it is handed, and runs
-nothing without a grant. It holds no key and opens no connection.
+nothing without a grant. It holds no signing key and opens no connection.
 
 # See also
 palyra(1), palyrad(8)
 `
 
-// tomlText is the reference of the configuration, from the struct that is read.
+// tomlText returns the reference of the configuration, from its struct.
 func tomlText() string {
 	var b strings.Builder
 	b.WriteString("# Description\nTOML 1.0, read whole and checked before anything starts. A key that does not exist is an error.\n" +

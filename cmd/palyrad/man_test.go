@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"palyra/kernel/config"
+	"palyra/hub/config"
 )
 
 // TestMan: each page that a unit names is written, and palyrad.toml(5) has every key.

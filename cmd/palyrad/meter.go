@@ -13,9 +13,8 @@ import (
 	"palyra/kernel"
 )
 
-// meter counts what the gate does, by the events that it tells of and nowhere else.
-// Every label has few values, which stand here: no caller can make it grow. It is
-// safe for concurrent use.
+// meter counts the gate's work by its events. Every label has few values, which stand here:
+// no caller can make it grow. It is safe for concurrent use.
 type meter struct {
 	decisions [len(effects)]atomic.Uint64
 	calls     [len(tiers)][len(outcomes)]atomic.Uint64
@@ -33,10 +32,10 @@ var (
 	answers = [...]string{approval.Approved, approval.Denied, approval.Expired, approval.Withdrawn, standing, "other"}
 )
 
-// standing is the answer that an earlier yes gave, without a person being asked.
+// standing is the answer by an earlier yes, without asking a person.
 const standing = "standing"
 
-// slot is the index of v, or the last one.
+// slot returns the index of v, or the last one.
 func slot[T comparable](list []T, v T) int {
 	for i := range list {
 		if list[i] == v {
@@ -68,8 +67,8 @@ func (m *meter) observe(e kernel.Event) {
 	}
 }
 
-// write prints what was counted in Prometheus' text format. Everything stands
-// there from the beginning, so that a rate has a start.
+// write prints the counters in Prometheus' text format. It prints all of them from the
+// beginning, so that a rate has a start.
 func (m *meter) write(w io.Writer) {
 	head := func(name, kind, help string) { fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind) }
 	head("palyra_decisions_total", "counter", "Calls that policy decided, by effect.")

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // TestBudgetAndMetrics: what a run may use is the configuration's, and what the

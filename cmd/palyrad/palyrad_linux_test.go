@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // binaries builds the programs once for all tests, as they ship: without cgo,

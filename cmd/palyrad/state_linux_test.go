@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // TestOlderStore: a store from before the newest change of tokens does not

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"palyra/crypt/receipt"
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
 // TestStopAmidEverything: the emergency stop answers while requests hold all that
@@ -81,7 +81,7 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 	r.sleeper(60_000)
 	inBackground("/api/v1/calls", `{"tool":"fs.write_file","input":{"workspace":"w","path":"a","mode":"create","content":"x"}}`)
 	r.until("a question", func(s hub.Status) bool { return s.Counts.ApprovalsPending == 1 })
-	// Connections of somebody without a credential, and an answer that is not read.
+	// Connections of a client without a credential, and an answer that isn't read.
 	addr := r.http()
 	for range 1200 {
 		conn, err := net.Dial("tcp", addr)
@@ -156,7 +156,7 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 	r.stop(&s)
 	took := time.Since(began)
 	t.Logf("stopped after %v: %+v", took, s)
-	if took > time.Second {
+	if took > prompt {
 		t.Errorf("the stop took %v", took)
 	}
 	if !s.DenyNew || s.Left != 0 || s.Cancelled < 3 || slices.Contains(s.Pending, "brake") {
@@ -177,7 +177,7 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 	}
 	began = time.Now()
 	r.stop(&s)
-	if took := time.Since(began); took > 4*time.Second || !s.DenyNew || !slices.Contains(s.Pending, "journal") || slices.Contains(s.Pending, "brake") {
+	if took := time.Since(began); took > prompt || !s.DenyNew || !slices.Contains(s.Pending, "journal") || slices.Contains(s.Pending, "brake") {
 		t.Errorf("while the journal is locked: after %v: %+v", took, s)
 	}
 
@@ -186,13 +186,12 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	release() // nobody is there any more
+	release() // the client is gone
 	if root {
 		if err := ballast.Truncate(0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p.restarted()
 	r = p.start()
 	if s := r.status(); s.Mode != "stopped" || !s.DenyNew {
 		t.Errorf("after a restart: %q, %v", s.Mode, s.DenyNew)
@@ -210,10 +209,14 @@ permit (principal, action == Palyra::Action::"tool.execute", resource == Palyra:
 	if code := r.exit(); code != 0 {
 		t.Errorf("status %d\n%s", code, r.log)
 	}
-	p.restarted()
 	r = p.start()
 	r.call(echo)
 }
+
+// prompt is less than a stop takes that waits for another process to leave the journal
+// or for a client to take its answer, 10 s each, and more than a machine stalls. The
+// test logs how long it takes where nothing stalls.
+const prompt = 9 * time.Second
 
 // makeOperator makes a user a member.
 func (r *running) makeOperator(uid int) {
@@ -324,7 +327,7 @@ func TestStopOnFullDisk(t *testing.T) {
 		if !s.DenyNew || s.Cancelled != 1 {
 			t.Errorf("%+v", s)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(prompt):
 		t.Error("the stop does not answer")
 	}
 	r.signal(syscall.SIGKILL)
@@ -332,7 +335,6 @@ func TestStopOnFullDisk(t *testing.T) {
 	if err := ballast.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
-	p.restarted()
 	if s := p.start().status(); s.Mode != "stopped" || !s.DenyNew {
 		t.Errorf("after a restart: %q, %v", s.Mode, s.DenyNew)
 	}

@@ -11,11 +11,14 @@
 //	go test ./conformance/arch            # check
 //	go test ./conformance/arch -update    # rewrite the generated parts
 //
-// What it does not protect against: meaning. A package may stay in its room
-// and still do the wrong thing there.
+// The rules don't protect against a package that stays in its room and does the wrong thing
+// there.
 package arch
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Module is the path of the module that the tables speak about.
 const Module = "palyra"
@@ -26,6 +29,7 @@ type Room struct {
 	Path string   // folder; the row with the longest matching path counts
 	Does string   // one line for the printed table
 	May  []string // folders it may import from; nil is nothing
+	Only []string // folders it may import without what lies below them
 	Own  bool     // may import within Path
 
 	Tests []string // folders that only _test.go files may import besides
@@ -33,24 +37,35 @@ type Room struct {
 
 // rooms is the import table of DESIGN §5, top to bottom.
 var rooms = []Room{
-	{Path: "cmd", Does: "flags, wiring, exit codes", Own: true, May: []string{"transport", "kernel", "authz", "isolate", "crypt", "internal"}},
-	{Path: "cmd/palyra-cell", Does: "the only forker; holds no keys and speaks to no network", Own: true,
-		May: []string{"authz/grant", "isolate", "internal/canon", "internal/fault"}},
+	{Path: "cmd", Does: "flags, wiring, exit codes", Own: true,
+		May: []string{"transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
+	{Path: "cmd/palyra-cell", Does: "the only one that starts the programs of calls; no signing keys, no policy, no network", Own: true,
+		May: []string{"authz/grant", "isolate", "call", "internal/canon", "internal/fault"}},
 	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
-		May: []string{"internal/canon", "internal/fault", "internal/patch", "internal/toolproto"}},
-	{Path: "transport", Does: "bytes ↔ kernel calls; no policy, no keys", Own: true, May: []string{"kernel", "internal"}},
+		May: []string{"internal/canon", "internal/fault", "internal/patch", "internal/toolproto", "internal/tools"}},
+	{Path: "cmd/palyra-admin", Does: "reads configurations and backups without a daemon; no network, no gate", Own: true,
+		May: []string{"cmd/internal", "hub/config", "hub/store", "internal"}},
+	{Path: "cmd/palyra-dev", Does: "judges hosts and policies, decides nothing; the one program that links bench", Own: true,
+		May: []string{"bench", "cmd/internal", "authz/policy", "internal"}},
+	{Path: "transport", Does: "bytes ↔ operations; no policy, no keys, no store", Own: true,
+		Only: []string{"hub"}, May: []string{"internal"}, Tests: []string{"hub", "kernel"}},
+	{Path: "transport/httpapi/keystore", Does: "idempotency keys in the store", Only: []string{"transport/httpapi"},
+		May: []string{"hub/store", "internal"}},
+	{Path: "hub", Does: "the daemon: operations, runs, sessions, store, configuration", Own: true,
+		May: []string{"kernel", "authz", "isolate", "crypt", "call", "internal"}},
 	{Path: "kernel", Does: "the gate: decide → approve → run → evidence → sign → journal", Own: true,
-		May: []string{"authz", "isolate", "crypt", "internal"}},
-	{Path: "authz", Does: "policy, approval, and the only mint of grants", Own: true, May: []string{"internal"}},
-	{Path: "isolate", Does: "confinement; knows of authz only the grant", Own: true, May: []string{"authz/grant", "internal"},
+		May: []string{"authz", "isolate", "crypt", "call", "internal"}},
+	{Path: "authz", Does: "policy, approval, and the only mint of grants", Own: true, May: []string{"call", "internal"}},
+	{Path: "isolate", Does: "confinement; knows of authz only the grant", Own: true, May: []string{"authz/grant", "call", "internal"},
 		Tests: []string{"authz"}}, // a grant that verifies has one source
-	{Path: "crypt", Does: "keys, journal, receipts", Own: true, May: []string{"internal"}},
+	{Path: "crypt", Does: "keys, journal, receipts", Own: true, May: []string{"call", "internal"}},
+	{Path: "call", Does: "the vocabulary: the parts of a call that several formats have in common; data alone", Own: true, May: []string{"internal"}},
 	{Path: "internal", Does: "mechanisms without meaning; standard library only", Own: true},
-	{Path: "deploy", Does: "units, users and profiles for a host; no code", Own: true, Tests: []string{"kernel/config"}},
-	{Path: "conformance", Does: "from outside; nobody imports it", Own: true,
-		May: []string{"cmd", "transport", "kernel", "authz", "isolate", "crypt", "internal"}},
-	{Path: "bench", Does: "from outside; nobody imports it", Own: true,
-		May: []string{"transport", "kernel", "authz", "isolate", "crypt", "internal"}},
+	{Path: "deploy", Does: "units, users and profiles for a host; no code", Own: true, Tests: []string{"hub/config"}},
+	{Path: "conformance", Does: "from outside; nothing imports it", Own: true,
+		May: []string{"cmd", "transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
+	{Path: "bench", Does: "from outside; only cmd/palyra-dev imports it", Own: true,
+		May: []string{"transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
 }
 
 // roomOf returns the row for a folder, nil if the tree has no such room.
@@ -77,7 +92,7 @@ func allows(from, to string, test bool) bool {
 	switch {
 	case r == nil:
 		return false
-	case r.Own && below(to, r.Path), inAny(to, r.May):
+	case r.Own && below(to, r.Path), inAny(to, r.May), slices.Contains(r.Only, to):
 		return true
 	}
 	return test && inAny(to, r.Tests)
@@ -92,7 +107,7 @@ func inAny(dir string, parents []string) bool {
 	return false
 }
 
-// home says which folder may import a third-party module, and why we have it.
+// home names the folders that may import a third-party module, and why we have it.
 type home struct {
 	Module   string   // import path prefix
 	Dirs     []string // the folders that may import it
@@ -105,18 +120,20 @@ type home struct {
 // not listed may not be imported.
 var homes = []home{
 	{Module: "github.com/cedar-policy/cedar-go", Dirs: []string{"authz/policy"}, Why: "the policy language and its evaluator"},
-	{Module: "github.com/BurntSushi/toml", Dirs: []string{"kernel/config"}, Why: "the syntax of the configuration file"},
+	{Module: "github.com/BurntSushi/toml", Dirs: []string{"hub/config"}, Why: "the syntax of the configuration file"},
+	{Module: "github.com/go-json-experiment/json", Dirs: []string{"internal/canon"}, Why: "JSON that refuses what encoding/json lets pass, and RFC 8785"},
 	{Module: "github.com/landlock-lsm/go-landlock", Dirs: []string{"isolate/selfconfine"}, Why: "Landlock on every thread of a running Go process"},
 	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes as the Go checksum database uses them"},
 	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
-	// More than one home: it is a kernel interface, not a mechanism to hide, and
-	// nobody above isolate may reach isolate/internal. kernel/internal/pin
-	// needs openat2 and memfd, kernel/internal/planted openat2 and statx, cmd/internal/terminal
-	// the ioctls and locks of terminals; what attacks and what types at us stands outside anyway.
-	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "conformance/escape", "conformance/lab", "conformance/pty"},
+	// It has several homes: it is a kernel interface, not a mechanism to hide, and no
+	// package above isolate may reach isolate/internal. kernel/internal/pin needs openat2
+	// and memfd, kernel/internal/planted openat2 and statx, cmd/internal/terminal the
+	// ioctls and locks of terminals. The packages that attack us and type at us stand
+	// outside anyway.
+	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "transport/httpapi"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
-	{Module: "filippo.io/age", Dirs: []string{"kernel/store"}, Why: "encrypting backups in a format that other tools read"},
-	{Module: "modernc.org/sqlite", Dirs: []string{"kernel/store"}, Why: "the working state: SQLite without cgo"},
+	{Module: "filippo.io/age", Dirs: []string{"hub/store"}, Why: "encrypting backups in a format that other tools read"},
+	{Module: "modernc.org/sqlite", Dirs: []string{"hub/store"}, Why: "the working state: SQLite without cgo"},
 	{Module: "github.com/rogpeppe/go-internal", TestOnly: true, Why: "testscript: command line tests as text"},
 }
 
@@ -128,16 +145,21 @@ var unsafeHomes = []string{"isolate/internal/sys", "conformance/escape/attack"}
 // worth seeing in review. The list of what a binary links names those it has.
 var reach = []string{"net", "net/http", "crypto/tls", "os/exec", "plugin", "runtime/cgo", "debug/elf"}
 
-// forbidden says what a binary must not link, whatever its golden file says:
-// folders of this module, modules, or packages of the standard library.
+// forbidden lists the folders of this module, modules, and packages of the standard library
+// that a binary must not link, whatever its golden file says.
 var forbidden = map[string][]string{
-	"cmd/palyra-cell": {"palyra/crypt", "palyra/kernel", "palyra/authz/policy", "palyra/authz/approval",
-		"net/http", "crypto/tls", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod"},
-	"cmd/palyra-tool": {"palyra/crypt", "palyra/kernel", "palyra/authz", "palyra/isolate", "net", "net/http", "crypto/tls", "os/exec",
+	"cmd/palyra-cell": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz/policy", "palyra/authz/approval",
+		"net", "net/http", "os/exec", "crypto/tls", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod"},
+	"cmd/palyra-tool": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz", "palyra/isolate", "net", "net/http", "crypto/tls", "os/exec",
 		"plugin", "golang.org/x"},
-	"cmd/palyra": {"net/http", "crypto/tls", "plugin"},
-	"cmd/palyra-ctl": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt/receipt", "palyra/kernel/hub/local", "palyra/kernel/run",
-		"plugin", "github.com/cedar-policy/cedar-go"},
+	// isolate/cell/serve, isolate/rlimit and isolate/internal/steps are there to fork.
+	"cmd/palyra": {"palyra/isolate/cell/serve", "palyra/isolate/rlimit", "palyra/isolate/internal/steps", "palyra/hub", "palyra/transport", "palyra/bench", "palyra/authz/policy/lint", "net/http", "crypto/tls", "plugin"},
+	"cmd/palyra-ctl": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt", "palyra/kernel", "palyra/bench", "palyra/hub/local", "palyra/hub/run",
+		"palyra/hub/store", "palyra/hub/config", "os/exec", "plugin", "filippo.io", "github.com/BurntSushi", "github.com/cedar-policy",
+		"github.com/landlock-lsm", "golang.org/x/crypto", "golang.org/x/mod", "modernc.org"},
+	"cmd/palyra-admin": {"palyra/kernel", "palyra/isolate", "palyra/authz/policy", "palyra/bench", "palyra/transport", "palyra/hub/local", "palyra/hub/run",
+		"net/http", "crypto/tls", "plugin", "github.com/cedar-policy/cedar-go"},
+	"cmd/palyrad": {"palyra/isolate/cell/serve", "palyra/isolate/rlimit", "palyra/isolate/internal/steps", "palyra/bench", "palyra/authz/policy/lint", "palyra/conformance", "plugin"},
 }
 
 // skipReasons are the ways a test may begin the message with which it skips.
@@ -158,8 +180,9 @@ var skipReasons = []string{
 	"host control missing", // followed by the control's name from isolate/probe
 	"short mode",
 	"reason: tier-b-no-proc", // a script by descriptor needs /dev/fd, which leads into /proc
-	"reason: no-cgroup",      // this host delegates no cgroup v2 controllers; conformance/lab has a kernel that does
-	"vector disabled",        // followed by the vector's reason
+	// This host delegates no cgroup v2 controllers; conformance/lab has a kernel that does.
+	"reason: no-cgroup",
+	"vector disabled", // followed by the vector's reason
 }
 
 // sleepers are test files that may call time.Sleep, with the reason.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -189,9 +190,31 @@ func TestTrackedText(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)\s]*)?\)`)
+var (
+	link    = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.+)$|<a id="([^"]+)">`)
+	blocks  = regexp.MustCompile("(?ms)^```.*?^```$")
+)
 
-// TestDocLinks follows the relative links of the documents.
+// anchors are the fragments that a page has, as GitHub makes them of headings.
+func anchors(page []byte) map[string]bool {
+	have := make(map[string]bool)
+	for _, m := range heading.FindAllSubmatch(blocks.ReplaceAll(page, nil), -1) {
+		id := string(m[2])
+		for _, r := range strings.ToLower(string(m[1])) {
+			switch {
+			case r == ' ':
+				id += "-"
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+				id += string(r)
+			}
+		}
+		have[id] = true
+	}
+	return have
+}
+
+// TestDocLinks follows the relative links of the documents, to the heading.
 func TestDocLinks(t *testing.T) {
 	for _, p := range names(t) {
 		if path.Ext(p) != ".md" {
@@ -201,13 +224,74 @@ func TestDocLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range link.FindAllSubmatch(b, -1) {
-			to := string(m[1])
-			if strings.Contains(to, "://") || strings.HasPrefix(to, "mailto:") {
+		for _, m := range link.FindAllSubmatch(blocks.ReplaceAll(b, nil), -1) {
+			to, fragment, target := string(m[1]), string(m[2]), p
+			if strings.Contains(to, "://") || strings.HasPrefix(to, "mailto:") || to == "" && fragment == "" {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(root, path.Dir(p), to)); err != nil {
+			if to != "" {
+				target = path.Join(path.Dir(p), to)
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
 				t.Errorf("%s: link to %s leads nowhere", p, to)
+				continue
+			}
+			if fragment == "" {
+				continue
+			}
+			page, err := os.ReadFile(filepath.Join(root, target))
+			if err != nil || !anchors(page)[fragment] {
+				t.Errorf("%s: %s has no heading #%s", p, target, fragment)
+			}
+		}
+	}
+}
+
+// TestPageSizes keeps the pages that are read first short.
+func TestPageSizes(t *testing.T) {
+	for name, most := range map[string]struct{ bytes, lines int }{
+		"docs/ARCHITECTURE.md":  {12 << 10, 200},
+		"conformance/README.md": {8 << 10, 100},
+	} {
+		b, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(b, []byte("\n")); len(b) > most.bytes || n > most.lines {
+			t.Errorf("%s has %d bytes in %d lines, at most %d in %d are wanted", name, len(b), n, most.bytes, most.lines)
+		}
+	}
+}
+
+var (
+	testName = regexp.MustCompile(`\b(Test|Benchmark|Fuzz)[A-Z][A-Za-z0-9]+\b`)
+	testFunc = regexp.MustCompile(`(?m)^func ((Test|Benchmark|Fuzz)[A-Z][A-Za-z0-9]+)\(`)
+)
+
+// TestDocTests wants every test that a document names to be there.
+func TestDocTests(t *testing.T) {
+	have := make(map[string]bool)
+	read := func(p string) []byte {
+		b, err := os.ReadFile(filepath.Join(root, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	for _, p := range names(t) {
+		if strings.HasSuffix(p, "_test.go") {
+			for _, m := range testFunc.FindAllSubmatch(read(p), -1) {
+				have[string(m[1])] = true
+			}
+		}
+	}
+	for _, p := range names(t) {
+		if path.Ext(p) != ".md" || p == "conformance/OTHERS.md" { // names tests of other projects
+			continue
+		}
+		for _, m := range testName.FindAll(read(p), -1) {
+			if n := string(m); !have[n] {
+				t.Errorf("%s names %s, which is no test", p, n)
 			}
 		}
 	}

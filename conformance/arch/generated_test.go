@@ -88,6 +88,9 @@ func TestLayerTable(t *testing.T) {
 			continue // a room appears when it has code to hold
 		}
 		may := strings.Join(r.May, ", ")
+		for i := len(r.Only) - 1; i >= 0; i-- {
+			may = strings.TrimSuffix(r.Only[i]+" itself, "+may, ", ")
+		}
 		if may == "" {
 			may = "–"
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,54 +79,122 @@ func add(rows []row, indent bool, call, line, why string) []row {
 	return append(rows, row{indent, call, line, why, 1})
 }
 
-func stepTable(rows []row) string {
+// stepTable prints rows, with those that belong together in one line. A run of rows that the
+// tape printed before has as well is a reference to it.
+func stepTable(rows, before []row) string {
 	var b strings.Builder
 	b.WriteString("| | step | why, and why here |\n|--:|---|---|\n")
-	n := 0
-	for _, r := range rows {
-		n++
-		num := fmt.Sprint(n)
-		if r.n > 1 {
-			num = fmt.Sprintf("%d–%d", n, n+r.n-1)
-			n += r.n - 1
+	for i, n := 0, 0; i < len(rows); i += n {
+		var from int
+		if from, n = common(rows[i:], before); n > 0 {
+			fmt.Fprintf(&b, "| %s | as %s of tier C | |\n", numbers(rows, i, n), numbers(before, from, n))
+			continue
 		}
+		n = belong(rows[i:])
+		r := rows[i]
 		line := "`" + r.line + "`"
 		if r.n > 1 {
 			line += fmt.Sprintf(" and %d more", r.n-1)
 		}
+		for _, next := range rows[i+1 : i+n] {
+			if !label.MatchString(next.line) {
+				next.line = next.call
+			}
+			line += ", `" + next.line + "`"
+			if next.why != r.why && unnamed(next) == unnamed(r) {
+				r.why = unnamed(r)
+			}
+		}
 		if r.indent {
 			line = "↳ " + line
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", num, line, r.why)
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", numbers(rows, i, n), line, r.why)
 	}
 	return b.String()
+}
+
+// numbers are those of the steps in n rows from the i-th on.
+func numbers(rows []row, i, n int) string {
+	first, last := 1, 0
+	for k, r := range rows[:i+n] {
+		if last += r.n; k < i {
+			first += r.n
+		}
+	}
+	if first == last {
+		return fmt.Sprint(first)
+	}
+	return fmt.Sprintf("%d–%d", first, last)
+}
+
+// common finds the longest run in other that rows begin with.
+func common(rows, other []row) (from, n int) {
+	for i := range other {
+		k := 0
+		for k < len(rows) && i+k < len(other) && rows[k] == other[i+k] {
+			k++
+		}
+		if k > n {
+			from, n = i, k
+		}
+	}
+	return from, n
+}
+
+// belong returns how many rows stand in one line: those from the opening of a descriptor to
+// its close, or those whose reasons differ in a name alone.
+func belong(rows []row) int {
+	_, slot, opens := strings.Cut(rows[0].line, " -> $")
+	for i, r := range rows[1:] {
+		if !opens || !strings.Contains(r.line, "$"+slot) {
+			break
+		}
+		if r.call == "close" {
+			return i + 2
+		}
+	}
+	n := 1
+	for n < len(rows) && rows[n].indent == rows[0].indent && unnamed(rows[n]) == unnamed(rows[0]) {
+		n++
+	}
+	return n
+}
+
+// label is the name of a descriptor or a value in a printed step.
+var label = regexp.MustCompile(`fd:([a-z]+)|([a-z]+)\{`)
+
+// unnamed is the reason of a row without the label that its step has: "bound it", not "bound
+// cpu".
+func unnamed(r row) string {
+	m := label.FindStringSubmatch(r.line)
+	if m == nil {
+		return r.why
+	}
+	return regexp.MustCompile(`\b`+m[1]+m[2]+`\b`).ReplaceAllString(r.why, "it")
 }
 
 // TestStepTables prints the tapes into the document, so that no step of a cell
 // goes unnamed there. conformance/trace compares them with what strace sees.
 func TestStepTables(t *testing.T) {
-	const name = "docs/ARCHITECTURE.md"
+	const name = "docs/CELL.md"
 	doc, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for section, rows := range map[string][]row{"steps of tier C": rowsC(), "steps of tier B": rowsB()} {
-		for _, r := range rows {
-			if r.why == "" {
-				t.Errorf("%s: step %s has no reason", section, r.line)
-			}
+	c, b := rowsC(), rowsB()
+	for _, r := range slices.Concat(c, b) {
+		if r.why == "" {
+			t.Errorf("step %s has no reason", r.line)
 		}
-		body := stepTable(rows)
-		if section == "steps of tier C" {
-			for i, r := range scripted() {
-				if r.line != rows[i].line {
-					body += fmt.Sprintf("\nA script makes it `%s` (%s) instead of `%s`.\n", r.line, r.why, rows[i].line)
-				}
-			}
-		}
-		doc = between(t, doc, section, body)
 	}
-	golden(t, name, doc)
+	body := stepTable(c, nil)
+	for i, r := range scripted() {
+		if r.line != c[i].line {
+			body += fmt.Sprintf("\nA script makes it `%s` (%s) instead of `%s`.\n", r.line, r.why, c[i].line)
+		}
+	}
+	doc = between(t, doc, "steps of tier C", body)
+	golden(t, name, between(t, doc, "steps of tier B", stepTable(b, c)))
 }
 
 // before lists pairs of steps whose order is a rule of DESIGN §6: landlock
@@ -181,7 +251,8 @@ func TestOrder(t *testing.T) {
 			if strings.HasSuffix(r.line, "[may fail]") { // tries what a step forbids
 				continue
 			}
-			if strings.HasPrefix(r.line, "prlimit64(0, 7,") { // of descriptors: the table is still palyra-cell's
+			if strings.HasPrefix(r.line, "prlimit64(0, 7,") {
+				// The limit of descriptors: the table is still palyra-cell's.
 				r.call = "prlimit64 nofile"
 			}
 			r.call = second(tier, r)

@@ -35,7 +35,7 @@ var (
 // TestTrace runs a call under strace and holds what it sees to the documents:
 // the processes of the cell make the steps of the printed tape in that order
 // and no other before the program runs, and every system call of palyra-cell is
-// named in ARCHITECTURE.md.
+// named in CELL.md.
 func TestTrace(t *testing.T) {
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -182,7 +182,7 @@ func follows(t *testing.T, who string, calls []string, rows []row) {
 			j++
 		}
 		if j == len(rows) {
-			t.Errorf("%s: call %d, %s, is no step of ARCHITECTURE.md after step %d", who, i+1, c, at)
+			t.Errorf("%s: call %d, %s, is no step of CELL.md after step %d", who, i+1, c, at)
 			return
 		}
 		at = j
@@ -200,7 +200,7 @@ var (
 // checkServer wants every system call of palyra-cell named in the document.
 func checkServer(t *testing.T, tasks map[int]*task) {
 	t.Helper()
-	doc, err := os.ReadFile(filepath.Join(root, "docs/ARCHITECTURE.md"))
+	doc, err := os.ReadFile(filepath.Join(root, "docs/CELL.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func checkServer(t *testing.T, tasks map[int]*task) {
 	}
 	for c, who := range unnamed {
 		if !named[c] {
-			t.Errorf("%s calls %s, which docs/ARCHITECTURE.md does not name", who, c)
+			t.Errorf("%s calls %s, which docs/CELL.md does not name", who, c)
 		}
 	}
 }

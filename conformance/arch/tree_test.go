@@ -40,8 +40,8 @@ func ignored(rel string) bool {
 	return path.Base(rel) == "node_modules"
 }
 
-// listed is the tree's files, found without git so that the tests also run in
-// an unpacked archive and as somebody who does not own the clone.
+// listed is the tree's files, found without git so that the tests also run in an unpacked
+// archive and as a user who doesn't own the clone.
 var listed = sync.OnceValues(func() ([]string, error) {
 	var out []string
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {

@@ -2,9 +2,10 @@
 //
 //   node check.mjs BATCHES.jsonl
 //
-// The first line holds the schema, every other one a policy set and requests
-// with what Palyra decided (conformance/cedardiff writes them). Entities, contexts
-// and the order of questions are made here, from docs/formats/policy.md.
+// The first line holds the schema, the attributes and the groups of tools, every other
+// one a policy set and requests with what Palyra decided (conformance/cedardiff writes
+// them). Entities, contexts and the order of questions are made here, from
+// docs/formats/policy.md.
 //
 // Exit status 0: all agree. 1: some differ, the first few are shown. 2: a policy,
 // entity or request is not one that the engine accepts.
@@ -23,7 +24,7 @@ const roles = [
   { uid: role('admin'), attrs: {}, parents: [role('operator')] },
   { uid: role('operator'), attrs: {}, parents: [] },
 ];
-// The table of docs/formats/policy.md is that of roles; each holds what the ones after it hold.
+// As in authz/access/permission.go; each holds what the ones before it hold.
 const holds = {
   operator: ['session.read', 'session.write', 'run.start', 'run.cancel', 'approval.read', 'approval.resolve', 'policy.read', 'token.manage', 'config.read',
     'journal.read', 'artifact.read'],
@@ -35,53 +36,46 @@ const permissions = (p) => [...new Set((p.roles ?? []).flatMap((r) => below[r].f
   .filter((name) => p.scopes === undefined || p.scopes.includes(name)).map((name) => uid('Palyra::Permission', name));
 const holdersUse = 'permit (principal, action == Palyra::Action::"permission.use", resource) when { principal in resource };';
 const answers = (action) => action === 'approval.resolve' || action === 'approval.self';
+const groupsOf = (resource) => resource.type !== 'Palyra::Tool' ? [] :
+  Object.keys(groups).filter((g) => groups[g].includes(resource.id)).map((g) => uid('Palyra::ToolGroup', g));
 const runsProgram = (action) => action === 'tool.execute' || action === 'skill.execute';
 
-function contextOf({ request, kind, family }, approved, interpreterPermitted) {
-  const c = request.context;
-  const origin = {
-    session: c.session_id ?? '', run: c.run_id ?? '', device: c.device_id ?? '', channel: c.channel_id ?? '',
-    sensitive: c.sensitive ?? false, approved,
-  };
-  if (request.action === 'permission.use') return { ...origin, features: c.features ?? [] };
-  if (!runsProgram(request.action) && !answers(request.action)) return origin;
-  const x = c.executable ?? {};
-  const path = x.path ?? '';
-  const slash = path.lastIndexOf('/');
-  const l = c.limits ?? {};
-  const ms = (ns) => Math.trunc((ns ?? 0) / 1e6);
-  if (answers(request.action)) {
-    const a = c.answer ?? {};
-    return {
-      ...origin,
-      executable: {
-        path, dir: slash === 0 ? '/' : path.slice(0, Math.max(slash, 0)), name: path.slice(slash + 1),
-        digest: x.digest ?? '', system: x.system ?? false, interpreter: x.interpreter ?? '', kind, family,
-      },
-      egress_hosts: c.egress_hosts ?? [], capabilities: c.capabilities ?? [], tier: c.tier ?? '',
-      tool: a.tool ?? '', requester: a.requester ?? '', approver: a.approver ?? '', scope: a.scope || 'once',
-      sensitive_call: a.sensitive ?? false, pattern: a.pattern ?? false, approvers: a.approvers ?? 0,
-      features: c.features ?? [],
-    };
+// contextType is the schema's type of context for an action.
+const contextType = (action) => runsProgram(action) ? 'Call' : answers(action) ? 'Answer' : action === 'permission.use' ? 'Use' : 'Origin';
+
+// derive has what is not simply what the request says: x is the request's context.
+const member = (x, path) => path.split('.').reduce((at, name) => at?.[name], x);
+const pathOf = (x) => x.executable?.path ?? '';
+const slash = (x) => pathOf(x).lastIndexOf('/');
+const ms = (ns) => Math.trunc((ns ?? 0) / 1e6);
+const derive = {
+  approved: (x, { approved }) => approved,
+  interpreter_permitted: (x, { interpreterPermitted }) => interpreterPermitted,
+  'executable.dir': (x) => slash(x) === 0 ? '/' : pathOf(x).slice(0, Math.max(slash(x), 0)),
+  'executable.name': (x) => pathOf(x).slice(slash(x) + 1),
+  'executable.kind': (x, { kind }) => kind,
+  'executable.family': (x, { family }) => family,
+  args: (x) => [...(x.line_args ?? []), ...(x.args ?? [])],
+  arg_count: (x) => (x.args ?? []).length,
+  first_arg: (x) => x.args?.[0] ?? '',
+  'limits.wall_ms': (x) => ms(x.limits?.wall),
+  'limits.cpu_ms': (x) => ms(x.limits?.cpu),
+  env_names: (x) => [...(x.env_names ?? []), ...(x.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
+};
+const none = { String: '', Bool: false, Long: 0, 'Set<String>': [] };
+
+function contextOf(asked, approved, interpreterPermitted) {
+  const out = {};
+  for (const a of attributes) {
+    if (!a.contexts.includes(contextType(asked.request.action))) continue;
+    if (!derive[a.path] && !a.from) stop(`context.${a.path}`, 'the request does not have it, and check.mjs does not derive it');
+    const value = derive[a.path] ? derive[a.path](asked.request.context, { ...asked, approved, interpreterPermitted })
+      : member(asked.request.context, a.from) || a.absent || none[a.type];
+    const [top, sub] = a.path.split('.');
+    if (sub) (out[top] ??= {})[sub] = value;
+    else out[top] = value;
   }
-  return {
-    ...origin,
-    capsule: c.capsule_digest ?? '',
-    executable: {
-      path, dir: slash === 0 ? '/' : path.slice(0, Math.max(slash, 0)), name: path.slice(slash + 1),
-      digest: x.digest ?? '', system: x.system ?? false, interpreter: x.interpreter ?? '', kind, family,
-    },
-    interpreter_permitted: interpreterPermitted,
-    args: c.args ?? [], arg_count: (c.args ?? []).length, first_arg: c.args?.[0] ?? '',
-    cwd: c.cwd ?? '', egress_hosts: c.egress_hosts ?? [], capabilities: c.capabilities ?? [],
-    tier: c.tier ?? '', stdin: c.stdin || 'none', network: c.network || 'fresh', certificate: c.certificate || 'none',
-    limits: {
-      wall_ms: ms(l.wall), cpu_ms: ms(l.cpu), memory: l.memory ?? 0, pids: l.pids ?? 0, output: l.output ?? 0, file_size: l.file_size ?? 0,
-    },
-    workspace: { source: c.workspace_source ?? '', read_only: c.workspace_read_only ?? false },
-    env: c.env ?? [], env_names: [...(c.env_names ?? []), ...(c.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
-    env_code: c.env_code ?? [], unpinned: c.unpinned ?? [],
-  };
+  return out;
 }
 
 function ask(asked, action, resource, approved, interpreterPermitted) {
@@ -90,7 +84,7 @@ function ask(asked, action, resource, approved, interpreterPermitted) {
     principal: uid(p.type, p.id), action: uid('Palyra::Action', action), resource,
     context: contextOf(asked, approved, interpreterPermitted),
     preparsedSchemaName: 'palyra', validateRequest: true, preparsedPolicySetId: 'set',
-    entities: [...roles, { uid: uid(p.type, p.id), attrs: {}, parents: [...(p.roles ?? []).map(role), ...permissions(p)] }, { uid: resource, attrs: {}, parents: [] }],
+    entities: [...roles, { uid: uid(p.type, p.id), attrs: {}, parents: [...(p.roles ?? []).map(role), ...permissions(p)] }, { uid: resource, attrs: {}, parents: groupsOf(resource) }],
   });
   if (answer.type !== 'success') stop(`${action} of ${JSON.stringify(asked.request)}`, answer.errors);
   const { decision, diagnostics } = answer.response;
@@ -130,6 +124,7 @@ function decide(asked, set) {
 }
 
 const lines = readFileSync(process.argv[2], 'utf8').trimEnd().split('\n').map((l) => JSON.parse(l));
+const { attributes, groups } = lines[0]; // the rows of authz/policy, and the table of tools
 const schema = cedar.preparseSchema('palyra', lines[0].schema);
 if (schema.type !== 'success') stop('schema', schema.errors);
 let requests = 0;

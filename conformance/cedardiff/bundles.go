@@ -110,7 +110,7 @@ func calls(state string) (out []*policy.Bundle, err error) {
 		if o == nil {
 			return nil, err
 		}
-		s, err := k.JournalStatus()
+		s, err := k.JournalStatus(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +128,7 @@ func calls(state string) (out []*policy.Bundle, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := k.JournalStatus()
+	s, err := k.JournalStatus(ctx)
 	if err != nil {
 		return nil, err
 	}

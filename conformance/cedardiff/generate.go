@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing/fstest"
 	"time"
@@ -62,7 +64,7 @@ func (g *generator) batch(n, requests int) (batch, error) {
 	for len(b.Policies) < n {
 		id := fmt.Sprintf("p%d", len(b.Policies))
 		text := g.policy(id, n > 100)
-		// What the loader finds impossible by its types is not a policy of any set.
+		// A policy that the loader finds impossible by its types can be in no set.
 		if _, err := policy.LoadFS(fstest.MapFS{"a.cedar": {Data: []byte(text)}}); err != nil {
 			if strings.Contains(err.Error(), "never") {
 				continue
@@ -134,7 +136,7 @@ func (g *generator) policy(id string, large bool) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `@id(%q) @untested("generated") %s (%s, %s, %s)`, id, pick(g, "permit", "permit", "forbid"), principal, action, resource)
-	if g.faulty && action == `action == Palyra::Action::"tool.execute"` {
+	if g.faulty && program {
 		b.WriteString(pick(g, ` when { context.arg_count * 4611686018427387904 < 8 }`, ` when { context.arg_count + 9223372036854775807 > 0 }`))
 	}
 	for range g.rng.IntN(3) {
@@ -148,9 +150,8 @@ func (g *generator) authority(id, principal string) string {
 	principal = pick(g, principal, `principal in Palyra::Permission::"run.start"`, `principal in Palyra::Permission::"vault.manage"`, `principal`)
 	var b strings.Builder
 	fmt.Fprintf(&b, `@id(%q) @untested("generated") %s (%s, `, id, pick(g, "permit", "permit", "forbid"), principal)
-	held := []string{`principal in Palyra::Permission::"trust.operate"`, `principal in [Palyra::Permission::"run.start", Palyra::Permission::"vault.manage"]`,
-		`context.features.contains("tokens")`, `context.features.containsAll(["http_admin", "tokens"])`, `context.channel == "web"`, `context.sensitive`,
-		`context.device != ""`}
+	held := []string{`principal in Palyra::Permission::"trust.operate"`, `principal in [Palyra::Permission::"run.start", Palyra::Permission::"vault.manage"]`}
+	about := "Use"
 	if g.rng.IntN(2) == 0 {
 		b.WriteString(`action == Palyra::Action::"permission.use", ` +
 			pick(g, `resource`, `resource == Palyra::Permission::"run.start"`, `resource is Palyra::Permission`, `resource in Palyra::Permission::"vault.manage"`) + ")")
@@ -158,15 +159,19 @@ func (g *generator) authority(id, principal string) string {
 	} else {
 		b.WriteString(pick(g, `action == Palyra::Action::"approval.resolve"`, `action in [Palyra::Action::"approval.resolve", Palyra::Action::"approval.self"]`) + ", " +
 			pick(g, `resource`, `resource == Palyra::Workspace::"r1"`, `resource is Palyra::Workspace`) + ")")
-		held = append(held, `context.scope == "once"`, `context.scope != "session"`, `context.pattern`, `context.sensitive_call`, `context.approvers >= 2`,
-			`context.approvers * 4611686018427387904 < 8`, `context.requester == context.approver`, `context.requester like "u*"`, `context.tool == "process.run"`,
-			`context.capabilities.contains("secrets_read")`, `context.egress_hosts.isEmpty()`, `context.executable.kind == "shell"`, `context.executable.system`,
-			`context.tier == "c"`, `context.approved`)
+		held = append(held, `context.requester == context.approver`, `context.approvers >= 2`, `context.approved`)
+		about = "Answer"
+	}
+	said := func() string {
+		if g.rng.IntN(3) == 0 {
+			return pick(g, held...)
+		}
+		return g.about(about)
 	}
 	for range g.rng.IntN(3) {
-		c := pick(g, held...)
+		c := said()
 		if g.rng.IntN(3) == 0 {
-			c = "(" + c + pick(g, " && ", " || ") + pick(g, held...) + ")"
+			c = "(" + c + pick(g, " && ", " || ") + said() + ")"
 		}
 		fmt.Fprintf(&b, " %s { %s }", pick(g, "when", "unless"), c)
 	}
@@ -188,25 +193,20 @@ func (g *generator) condition(depth int, program bool) string {
 			return "(if " + g.condition(depth-1, program) + " then " + a + " else " + b + ")"
 		}
 	}
-	if !program || g.rng.IntN(6) == 0 {
-		return pick(g, `context.sensitive`, `context.approved`, `context.session == ""`, `context.run like "r*"`, `context.device != "d1"`,
-			`["cli", "web"].contains(context.channel)`, `principal in Palyra::Role::"admin"`, `principal in [Palyra::Role::"owner", Palyra::Role::"admin"]`,
-			`principal is Palyra::Agent`, `context has session`, `context.session == context.run`, `principal == Palyra::User::"u1"`)
+	switch {
+	case !program && g.rng.IntN(2) == 0:
+		return g.about("Origin")
+	case !program || g.rng.IntN(6) == 0:
+		return pick(g, `context.approved`, `context has session`, `context.session == context.run`, `principal in Palyra::Role::"admin"`,
+			`principal in [Palyra::Role::"owner", Palyra::Role::"admin"]`, `principal is Palyra::Agent`, `principal == Palyra::User::"u1"`)
+	case g.rng.IntN(3) != 0:
+		return g.about("Call")
 	}
-	return pick(g, `context.interpreter_permitted`, `context.tier == "c"`, `context.executable.kind == "shell"`, `context.executable.family == "python"`,
-		`context.executable.path == "/usr/bin/cat"`, `context.executable.dir == "/usr/bin"`, `["cat", "bash", "étude"].contains(context.executable.name)`,
-		fmt.Sprintf(`context.executable.digest == %q`, canon.Sum([]byte("1"))), fmt.Sprintf(`context.capsule == %q`, canon.Sum([]byte("2"))),
-		`context.executable.system`, `context.executable.interpreter != ""`, `context.executable has path`,
-		`context.args.contains("-v")`, `context.args.containsAll(["-v", "x"])`, `context.args.containsAny(["-v", "é\u{202e}"])`, `context.args == ["x", "-v"]`,
-		`context.first_arg like "-*"`, `context.first_arg like "*\**"`, `context.arg_count > 1`, `context.arg_count + 1 <= 3`,
-		`context.egress_hosts.isEmpty()`, `context.egress_hosts.contains("example.org")`, `context.capabilities.contains("network")`,
-		`context.capabilities.containsAny(["secrets_read", "filesystem_write"])`, `context.cwd like "/w*"`, `context.stdin == "none"`, `context.network == "void"`, `context.certificate == "none"`,
-		`context.env.contains("PATH=/w")`, `["CI=1", "é=\u{202e}"].containsAll(context.env)`, `context.env_names.contains("PATH")`, `context.env_code.isEmpty()`,
-		`["PATH"].containsAll(context.env_code)`, `context.unpinned.contains("library")`, `context.unpinned.containsAny(["absent", "directory"])`,
-		`context.workspace.read_only`, `context.workspace.source != ""`, `context.limits.memory * 4611686018427387904 < 8`,
-		`context.limits.wall_ms - context.limits.cpu_ms > 0`, `context.limits.pids == 64`, `context.limits.output >= context.limits.file_size`,
-		`context.limits == context.limits && context.executable.system`, `context.workspace == {"source": "", "read_only": true}`,
-		`context.arg_count * 9223372036854775807 > 0`, `resource in [Palyra::Tool::"r1"]`, `{"a": context.tier}.a == "b"`)
+	return pick(g, `context.interpreter_permitted`, `context.approved`, `context.approved`, `context.approved`, `context.approved`, `context.executable has path`,
+		`context.args == ["x", "-v"]`, `context.limits.memory * 4611686018427387904 < 8`, `context.limits.wall_ms - context.limits.cpu_ms > 0`,
+		`context.limits.output >= context.limits.file_size`, `context.limits == context.limits && context.executable.system`,
+		`context.workspace == {"source": "", "read_only": true}`, `context.arg_count * 9223372036854775807 > 0`, `resource in [Palyra::Tool::"r1"]`,
+		`resource in Palyra::ToolGroup::"reads"`, `(resource in Palyra::ToolGroup::"writes" || resource == Palyra::Tool::"r1")`, `{"a": context.tier}.a == "b"`)
 }
 
 func (g *generator) request() policy.Request {
@@ -215,51 +215,146 @@ func (g *generator) request() policy.Request {
 	resource := map[string]string{policy.ToolExecute: policy.TypeTool, policy.SkillExecute: policy.TypeSkill,
 		policy.ToolList: policy.TypeWorkspace, policy.VaultGet: policy.TypeSecret, policy.ApprovalResolve: policy.TypeWorkspace,
 		policy.ApprovalSelf: policy.TypeWorkspace, policy.PermissionUse: policy.TypePermission}[action]
-	digest := func() canon.Digest {
-		return pick(g, canon.Digest{}, canon.Sum([]byte("1")), canon.Sum([]byte("2")))
-	}
 	r := policy.Request{
 		Principal: policy.Entity{Type: pick(g, policy.TypeUser, policy.TypeAgent, policy.TypeDevice), ID: pick(g, "u1", "u2", "u\"\\\u202e"),
 			Roles: pick(g, nil, []string{policy.RoleOwner}, []string{policy.RoleAdmin}, []string{policy.RoleOperator},
 				[]string{policy.RoleOperator, policy.RoleOwner}),
 			Scopes: pick(g, nil, nil, []string{}, []string{"run.start", "vault.manage"}, []string{"trust.operate", "session.read"})},
 		Action:   action,
-		Resource: policy.Entity{Type: resource, ID: pick(g, "r1", "process.run")},
-		Context: policy.Context{
-			CapsuleDigest: digest(),
-			Executable: policy.Executable{Path: pick(g, "/usr/bin/cat", "/usr/bin/bash", "/usr/bin/python3.11", "/étude", "/opt/x/jq"), Digest: digest(),
-				System: pick(g, true, false), Interpreter: pick(g, "", "", "", "/bin/dash")},
-			Args: pick(g, nil, []string{"-v"}, []string{"x", "-v", "x"}, []string{"", "é\u202e"}, []string{"a*b"}),
-			Cwd:  pick(g, "", "/w", "/workspace/\x00"), EgressHosts: pick(g, nil, nil, []string{"example.org"}, []string{"a", "b"}),
-			Capabilities: pick(g, nil, []string{policy.CapProcessExec}, []string{policy.CapNetwork, policy.CapProcessExec},
-				[]string{policy.CapSecretsRead}, []string{policy.CapFilesystemWrite, policy.CapNetwork}),
-			Tier: pick(g, "", "a", "b", "c"),
-			Limits: policy.Limits{Wall: pick(g, 0, 1500*time.Microsecond, time.Minute), CPU: pick(g, 0, 10*time.Second), Memory: pick[int64](g, 0, 1, 512<<20),
-				PIDs: pick[int64](g, 0, 64), Output: pick[int64](g, 0, 1<<20), FileSize: pick[int64](g, 0, 1<<26)},
-			WorkspaceSource: pick(g, "", "/w"), WorkspaceReadOnly: pick(g, true, false), Stdin: pick(g, "", "none", "sealed", "stream"),
-			Env: pick(g, nil, nil, []string{"CI=1"}, []string{"CI=1", "PATH=/w"}, []string{"é=\u202e"}), EnvNames: pick(g, nil, nil, []string{"PATH"}),
-			Unpinned: pick(g, nil, nil, []string{"library"}, []string{"absent", "directory"}),
-			Network:  pick(g, "", "fresh", "void"), Certificate: pick(g, "", "none", "proven", "refuted"),
-			SessionID: pick(g, "", "s1", "r1"), RunID: pick(g, "", "r1"), DeviceID: pick(g, "", "d1"), ChannelID: pick(g, "", "cli", "web"),
-			Sensitive: pick(g, true, false, false),
-		},
+		Resource: policy.Entity{Type: resource, ID: pick(g, "r1", "process.run", "fs.search", "fs.apply_patch")},
 	}
-	if slices.Contains(r.Context.EnvNames, "PATH") {
-		r.Context.EnvCode = pick(g, nil, []string{"PATH"})
+	c := &r.Context
+	g.fill(reflect.ValueOf(c).Elem(), "")
+	// What doesn't fit together is refused.
+	if c.Executable.Path == "" {
+		c.Executable.Path = "/usr/bin/cat"
 	}
-	switch action {
-	case policy.PermissionUse:
+	if c.Executable.Interpreter == "" {
+		c.LineArgs = nil
+	}
+	if !slices.Contains(c.EnvNames, "PATH") {
+		c.EnvCode = nil
+	}
+	answer := action == policy.ApprovalResolve || action == policy.ApprovalSelf
+	if action == policy.PermissionUse {
 		r.Resource.ID = pick(g, "run.start", "trust.operate", "vault.manage", "session.read")
-		r.Context.Features = g.features()
-	case policy.ApprovalResolve, policy.ApprovalSelf:
-		r.Context.Features = g.features()
-		r.Context.Answer = policy.Answer{Tool: pick(g, "", "process.run", "fs.write_file"), Requester: pick(g, "", "u1", "u2"), Approver: r.Principal.ID,
-			Scope: pick(g, "", policy.ScopeOnce, policy.ScopeSession, policy.ScopeTimed), Sensitive: pick(g, true, false), Pattern: pick(g, true, false),
-			Approvers: pick[int64](g, 0, 1, 2, 3)}
+	} else if !answer {
+		c.Features = nil
+	}
+	if c.Answer.Approver = r.Principal.ID; !answer {
+		c.Answer = policy.Answer{}
 	}
 	return r
 }
 
-func (g *generator) features() []string {
-	return pick(g, nil, []string{"tokens"}, []string{"http_admin", "tokens"}, []string{"standing_grants"})
+// fill gives every field of a part of a request's context a value; prefix is the
+// part's path in JSON.
+func (g *generator) fill(v reflect.Value, prefix string) {
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		path := prefix + name
+		switch f := v.Field(i).Addr().Interface().(type) {
+		case *string:
+			*f = pick(g, append(textsOf(path), "")...)
+		case *[]string:
+			if *f = nil; g.rng.IntN(2) == 0 {
+				*f = g.list(textsOf(path))
+			}
+		case *bool:
+			*f = g.rng.IntN(2) == 0
+		case *int64:
+			*f = pick(g, numbers...)
+		case *time.Duration:
+			*f = pick(g, 0, 1500*time.Microsecond, 10*time.Second, time.Minute)
+		case *canon.Digest:
+			*f = pick(g, canon.Digest{}, canon.Sum([]byte("1")), canon.Sum([]byte("2")))
+		default:
+			g.fill(v.Field(i), path+".")
+		}
+	}
 }
+
+// list is one or two of texts, in any order.
+func (g *generator) list(texts []string) []string {
+	out := []string{pick(g, texts...)}
+	if other := pick(g, texts...); g.rng.IntN(2) == 0 && other != out[0] {
+		out = append(out, other)
+	}
+	return out
+}
+
+var numbers = []int64{0, 0, 1, 2, 3, 64, 1 << 20, 512 << 20}
+
+// texts are values, or elements, of attributes and of what requests have, by their
+// paths: those that are told apart, and that policies and requests should both have.
+// A path that isn't named here, and has no closed list, has those of "".
+var texts = map[string][]string{
+	"":                       {"x", "r1", "s1", "é\u202e", "/w", "a*b", "\x00"},
+	"executable.path":        {"/usr/bin/cat", "/usr/bin/bash", "/usr/bin/python3.11", "/étude", "/opt/x/jq"},
+	"executable.dir":         {"/usr/bin", "/", "/opt/x"},
+	"executable.name":        {"cat", "bash", "étude"},
+	"executable.family":      {"python", "bash", "cat"},
+	"executable.interpreter": {"", "", "/bin/dash"},
+	"executable.digest":      {canon.Sum([]byte("1")).String(), canon.Sum([]byte("2")).String()},
+	"capsule":                {canon.Sum([]byte("1")).String(), canon.Sum([]byte("2")).String()},
+	"argv0":                  {"sh", "/usr/bin/cat", "é\u202e"},
+	"args":                   {"-v", "x", "-c x", "a*b", "é\u202e"},
+	"line_args":              {"-v", "-c x"},
+	"first_arg":              {"-v", "x", "a*b"},
+	"env":                    {"CI=1", "PATH=/w", "é=\u202e"},
+	"env_names":              {"PATH", "CI"},
+	"env_code":               {"PATH"},
+	"tool":                   {"process.run", "fs.write_file"},
+	"requester":              {"u1", "u2"},
+	"approver":               {"u1", "u2"},
+	"channel":                {"cli", "web"},
+}
+
+// textsOf are the texts of an attribute, or of what a request has where the attribute
+// is from.
+func textsOf(path string) []string {
+	if t := texts[path]; t != nil {
+		return t
+	}
+	for _, a := range policy.Attributes() {
+		switch {
+		case a.Path != path && a.From != path:
+		case a.Values != nil:
+			return a.Values
+		case texts[a.Path] != nil:
+			return texts[a.Path]
+		}
+	}
+	return texts[""]
+}
+
+// about is a condition on one of the attributes that a type of context has.
+func (g *generator) about(context string) string {
+	a := pick(g, policy.Attributes()...)
+	for !slices.Contains(a.Contexts, context) {
+		a = pick(g, policy.Attributes()...)
+	}
+	name := "context." + a.Path
+	one := func() string { return quoted(pick(g, textsOf(a.Path)...)) }
+	switch a.Type {
+	case "Bool":
+		return name
+	case "Long":
+		if g.rng.IntN(12) == 0 {
+			return name + " * 4611686018427387904 < 8" // what overflows is an error
+		}
+		n := strconv.FormatInt(pick(g, numbers...), 10)
+		return name + pick(g, " == ", " > ", " + 1 <= ", " - 1 >= ") + n
+	case "String":
+		return pick(g, name+" == "+one(), name+" == "+one(), name+" != "+one(), "["+one()+", "+one()+"].contains("+name+")",
+			name+" like "+pick(g, `"/*"`, `"-*"`, `"*\**"`, `"*e*"`))
+	}
+	two := "[" + one() + ", " + one() + "]"
+	return pick(g, name+".contains("+one()+")", name+".contains("+one()+")", name+".containsAll("+two+")", name+".containsAny("+two+")",
+		two+".containsAll("+name+")", name+" == ["+one()+"]", name+".isEmpty()")
+}
+
+var quoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\x00", `\0`)
+
+// quoted is a text as Cedar writes it.
+func quoted(text string) string { return `"` + quoting.Replace(text) + `"` }

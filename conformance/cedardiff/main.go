@@ -2,26 +2,27 @@
 //
 //	go run ./conformance/cedardiff
 //
-// It generates policy sets and requests, decides each request with
-// policy.Set.Decide, and has conformance/cedar-js repeat the decision with npm's
-// @cedar-policy/cedar-wasm: the Rust engine, given the policies as text, no
-// index, and contexts and entities that the script makes itself from
-// docs/formats/policy.md. Effect, reason, determining policies and the policies
-// with errors must be the same, and the engine's own validator must accept each
-// request. Everything follows from -seed. At the end some answers are falsified,
-// and the script must find each of them.
+// It generates policy sets and requests, decides each request with policy.Set.Decide, and
+// has conformance/cedar-js repeat the decision with npm's @cedar-policy/cedar-wasm: the
+// Rust engine, given the policies as text, no index, and contexts and entities that the
+// script makes itself from docs/formats/policy.md. Effect, reason, determining policies and
+// the policies with errors must be the same, and the engine's own validator must accept
+// each request. Everything follows from -seed. At the end it falsifies some answers, and
+// the script must find each of them.
 //
-// Then decisions are exported as bundles (palyra policy export), those of calls
-// read back from a journal among them, and conformance/cedar-js/bundle.mjs makes
-// each again from the bundle alone; falsified ones must be found, too. Answers to
-// approvals and uses of permissions are among the requests, under policies about them.
+// Then it exports decisions as bundles (palyra policy export), some of them of calls read
+// back from a journal, and conformance/cedar-js/bundle.mjs makes each again from the bundle
+// alone; the script must find falsified ones, too. Answers to approvals and uses of
+// permissions are among the requests, under policies about them.
 //
-// What the two share, and this cannot see: the text of the policies, the schema,
-// and policy.Classify, whose answer the script is told.
+// The two share some things, in which this finds no mistake: the text of the policies,
+// the schema, the list of attributes with the place of each in a request (the values are
+// read from there by the script itself), the table of tools, and policy.Classify, whose
+// answer the script is told.
 //
-// npm is asked for the engine only if conformance/cedar-js has none yet; without
-// npm the comparison is skipped by name, and with CI set that is a failure. Exit
-// status 0 if all agree, 1 if one differs, 2 if it could not look.
+// It asks npm for the engine only if conformance/cedar-js has none yet. Without npm it
+// skips the comparison by name, and with CI set that is a failure. Exit status 0 if all
+// agree, 1 if one differs, 2 if it couldn't look.
 package main
 
 import (
@@ -39,6 +40,7 @@ import (
 	"strings"
 
 	"palyra/authz/policy"
+	"palyra/internal/tools"
 )
 
 // batch is one line of what the script reads: a set and requests to it.
@@ -63,7 +65,7 @@ var errDiffer = errors.New("the engines differ")
 func main() {
 	js := flag.String("js", "conformance/cedar-js", "`FOLDER` of the official engine")
 	seed := flag.Uint64("seed", 1, "of the generator")
-	sets := flag.Int("sets", 100, "generated policy sets")
+	sets := flag.Int("sets", 150, "generated policy sets")
 	perSet := flag.Int("requests", 240, "requests to each")
 	flag.Parse()
 	err := run(*js, *seed, *sets, *perSet)
@@ -132,7 +134,7 @@ func run(js string, seed uint64, sets, perSet int) error {
 	return exported(node, js, dir, g)
 }
 
-// install asks npm for what package-lock.json names, without running scripts.
+// install asks npm for the packages of package-lock.json, without running scripts.
 func install(js string) error {
 	if _, err := os.Stat(filepath.Join(js, "node_modules", "@cedar-policy", "cedar-wasm")); err == nil {
 		return nil
@@ -175,7 +177,7 @@ func enough(batches []batch) error {
 func compare(node, js, dir, schema string, batches []batch) (out string, status int, err error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	if err := enc.Encode(map[string]string{"schema": schema}); err != nil {
+	if err := enc.Encode(map[string]any{"schema": schema, "attributes": policy.Attributes(), "groups": groups()}); err != nil {
 		return "", 0, err
 	}
 	for _, x := range batches {
@@ -199,6 +201,20 @@ func compare(node, js, dir, schema string, batches []batch) (out string, status 
 		return "", status, fmt.Errorf("check.mjs: %w\n%s", err, stderr.String())
 	}
 	return stdout.String(), status, nil
+}
+
+// groups are the groups of the built-in tools, from the program's table and not from
+// what policy makes of it.
+func groups() map[string][]string {
+	m := make(map[string][]string)
+	for _, t := range tools.All() {
+		group := "reads"
+		if t.Access == tools.Writes {
+			group = "writes"
+		}
+		m[group] = append(m[group], t.Name)
+	}
+	return m
 }
 
 // falsify returns requests with one thing wrong in each answer.

@@ -100,8 +100,8 @@ func (d *demo) outlive(ctx context.Context) {
 		what, in.status, time.Since(began).Seconds(), len(left))
 }
 
-// listen opens a listener on the host's loopback and returns a function that
-// says whether anybody connected since it was last asked.
+// listen opens a listener on the host's loopback and returns a function that says whether
+// there was a connection since it was last asked.
 func listen() (addr string, visited func() bool, stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -144,8 +144,8 @@ func marked(mark string) []int {
 		if err != nil || !bytes.Contains(line, []byte("\x00"+mark+"\x00")) {
 			continue
 		}
-		// A killed process that nobody has reaped yet has an empty command line,
-		// so this one lives.
+		// A killed process that wasn't reaped yet has an empty command line, so this one
+		// lives.
 		var pid int
 		if _, err := fmt.Sscan(filepath.Base(dir), &pid); err == nil {
 			pids = append(pids, pid)

@@ -12,19 +12,19 @@ import (
 	"syscall"
 )
 
-// ended is how a program ended.
+// ended is the end of a program.
 type ended struct {
 	status         int
 	stdout, stderr string
 }
 
-// command prepares a program in the demo's world: its own state directory, and
-// nothing of the environment that could change what palyra does.
+// command prepares a program in the demo's world: its own state directory, and no variable
+// of the environment that could change palyra.
 func (d *demo) command(ctx context.Context, dir string, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = dir
 	cmd.Env = []string{"HOME=" + d.dir, "XDG_STATE_HOME=" + filepath.Join(d.dir, "state"), "PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"}
-	// A session of its own: without a controlling terminal nobody is asked by
+	// A session of its own: without a controlling terminal the call asks no person by
 	// accident, whoever started the demo.
 	cmd.SysProcAttr = session()
 	return cmd

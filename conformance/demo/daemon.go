@@ -74,10 +74,10 @@ func newDaemon(d *demo) (*daemon, error) {
 	return p, err
 }
 
-// atTheSocket is what the demo adds to the built-in policies where it is one
-// user. A token that asked does not say yes to itself, whatever its scopes; who
-// sits at the socket may. What else runs as that user and reaches the socket may,
-// too: another user of the host is more.
+// atTheSocket is the policy that the demo adds to the built-in ones if it is one user. A
+// token that asked can't say yes to itself, whatever its scopes; the user at the socket
+// may. So may every other program of that user that reaches the socket: a second user of
+// the host is safer.
 const atTheSocket = `@id("own_agent_at_the_socket")
 permit (principal in Palyra::Role::"owner", action == Palyra::Action::"approval.self", resource)
 when { context.channel == "unix" };
@@ -89,7 +89,7 @@ func (p *daemon) configure() (string, error) {
 	if secondUser() {
 		return fmt.Sprintf("listen.socket_group = \"%d\"\nlisten.http = \"off\"\n", agent), nil
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that nobody has, most likely not until palyrad has it either
+	l, err := net.Listen("tcp", "127.0.0.1:0") // free, most likely until palyrad takes it
 	if err != nil {
 		return "", err
 	}
@@ -117,7 +117,8 @@ func (p *daemon) start(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
 		err := p.process.Wait()
-		p.notify.SetReadDeadline(time.Unix(1, 0)) // nothing more will come; before the next palyrad is waited for
+		// End the reader before the next palyrad starts: nothing more will come.
+		p.notify.SetReadDeadline(time.Unix(1, 0))
 		ended <- err
 	}()
 	buf := make([]byte, 4096)
@@ -252,7 +253,7 @@ func (p *daemon) crash(ctx context.Context) {
 		"the run has ended, and that nobody knows the outcome of its call is on record")
 }
 
-// stop ends palyrad as a service manager does and checks all that it left.
+// stop ends palyrad as a service manager does and checks everything that it left.
 func (p *daemon) stop(ctx context.Context) {
 	fmt.Fprintln(p.out, "     # kill palyrad")
 	p.process.Process.Signal(syscall.SIGTERM)

@@ -1,8 +1,7 @@
-// Command demo walks one call after another through the built palyra and says
-// after each whether what was promised came true. It is the README's claim
-// made checkable: six steps, each with its expectations, and each attack with
-// a control run outside of the sandbox, because an attack that fails there too
-// shows nothing.
+// Command demo walks one call after another through the built palyra and says after each
+// whether the promises came true. It is the README's claim made checkable: six steps, each
+// with its expectations, and each attack with a control run outside of the sandbox, because
+// an attack that fails there too shows nothing.
 //
 // It ends with status 0 if every expectation was met and 1 otherwise, naming
 // each that was not. It works as root and as any other user, in a directory of
@@ -39,7 +38,7 @@ type demo struct {
 	failures []string
 }
 
-// receipt is the file that a call left, and what must be in it.
+// receipt is the file that a call left, with its expected content.
 type receipt struct {
 	file    string
 	outcome string
@@ -112,13 +111,13 @@ func (d *demo) prepare() error {
 	return os.WriteFile(filepath.Join(d.policy, "demo.cedar"), []byte(demoPolicy), 0o644)
 }
 
-// demoPolicy is all that it takes to allow one program by name.
+// demoPolicy is a whole policy that allows one program by name.
 const demoPolicy = `@id("demo_allows_hostile")
 permit (principal, action == Palyra::Action::"tool.execute", resource)
 when { context.executable.name == "hostile" };
 `
 
-// expect records whether something that was promised came true.
+// expect records whether a promise came true.
 func (d *demo) expect(ok bool, format string, args ...any) {
 	d.checks++
 	text := fmt.Sprintf(format, args...)
@@ -130,7 +129,7 @@ func (d *demo) expect(ok bool, format string, args ...any) {
 	fmt.Fprintf(d.out, " FAIL  %s\n", text)
 }
 
-// show prints what a program said, indented.
+// show prints a program's output, indented.
 func (d *demo) show(text string) {
 	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if line != "" {

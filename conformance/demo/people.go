@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// people is the part of the daemon's step that takes two who may do different
-// things: who asks may not say yes, nobody makes themselves more than they are,
-// and a yes may stand for a while, for calls that fit a pattern. As root the agent
-// is another user of the host, and so another principal. Elsewhere it is a token
-// of the one user that there is, over HTTP; what it asks for the user answers at
-// the socket, as the demo's policies permit (see [daemon.configure]).
+// people is the part of the daemon's step that takes two principals with different
+// permissions: the requester may not say yes, no member gives itself a higher role, and a
+// yes may stand for a while, for calls that fit a pattern. As root the agent is another
+// user of the host, and so another principal. Otherwise it is a token of the one user, over
+// HTTP; the user answers its requests at the socket, as the demo's policies permit (see
+// [daemon.configure]).
 func (p *daemon) people(ctx context.Context) {
 	who, ok := "the owner, a second principal,", false
 	if secondUser() {
@@ -106,7 +106,7 @@ func (p *daemon) agentToken(ctx context.Context) bool {
 	return true
 }
 
-// escalation is the agent that wants to be more than it is.
+// escalation has the agent try to raise its own role.
 func (p *daemon) escalation(ctx context.Context) {
 	if !secondUser() {
 		r := p.agent(ctx, "token", "create", "--ttl", "1h", "--scope", "member.manage", "more")

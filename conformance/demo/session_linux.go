@@ -7,7 +7,7 @@ import (
 
 func session() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// agent is the second principal of the demo: a user id that nobody has.
+// agent is the second principal of the demo: an unused user id.
 const agent = 42420
 
 // secondUser says whether the demo can be two users.

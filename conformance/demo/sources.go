@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// sources is a file system without node_modules: what somebody installed in the
-// work tree is not what the lock file says.
+// sources is a file system without node_modules: the packages installed in the work tree
+// may differ from the lock file.
 type sources struct{ fs.FS }
 
 // ReadDir implements fs.ReadDirFS.

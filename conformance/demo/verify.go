@@ -54,8 +54,8 @@ func verified(ctx context.Context, d *demo) {
 	d.expect(r.status == 0, "the journal is sound and no intent is without a result (status %d)", r.status)
 }
 
-// outcomes compares what each receipt says with what the demo saw happen: a
-// green signature is not yet a true statement.
+// outcomes compares each receipt with the demo's own observations: a good signature isn't
+// yet a true statement.
 func (d *demo) outcomes(ctx context.Context) {
 	right := 0
 	for _, r := range d.receipts {
@@ -92,8 +92,8 @@ func (d *demo) sigstore(ctx context.Context) (verifier, string) {
 	if _, err := os.Stat(script); d.js == "" || err != nil {
 		return verifier{}, "its script is missing"
 	}
-	// Installed into the demo's own directory from the committed lock file: the
-	// work tree may belong to somebody else, and stays as it is.
+	// Installed into the demo's own directory from the committed lock file: the work tree
+	// may belong to another user, and stays as it is.
 	dir := filepath.Join(d.dir, "js")
 	if err := os.CopyFS(dir, sources{os.DirFS(d.js)}); err != nil {
 		return verifier{}, err.Error()

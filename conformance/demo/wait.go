@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// waitFor collects what is written to it and lets somebody wait for a text.
+// waitFor collects the text written to it and lets a reader wait for a part.
 type waitFor struct {
 	mu      sync.Mutex
 	buf     bytes.Buffer  // guarded by mu

@@ -15,9 +15,9 @@ import (
 	"palyra/isolate/knob"
 )
 
-// attribution says which layer stops which case: each case inside with all
-// layers, and with each of them turned off alone, in binaries that were built
-// for that (isolate/knob). It is a file that is committed.
+// attribution says which layer stops which case. Each case runs inside with all layers, and
+// with each of them turned off alone, in binaries built for that (isolate/knob). The file
+// is committed.
 type attribution struct {
 	Table  string   `json:"table"` // digest of the case table
 	Kernel string   `json:"kernel"`
@@ -31,13 +31,17 @@ type attribution struct {
 
 // traced is one case at one tier, in a cold cell.
 type traced struct {
-	Case     string            `json:"case"`
-	Name     string            `json:"name"`
-	Tier     string            `json:"tier"`
-	Inside   string            `json:"inside"`             // outcome with all layers
-	Verdict  string            `json:"verdict"`            // with all layers
-	Opens    []string          `json:"opens"`              // layers without one of which, or without all of which together, it is open
-	Changes  map[string]string `json:"changes,omitempty"`  // outcome without a layer, or some, where another stops it
+	Case    string `json:"case"`
+	Name    string `json:"name"`
+	Tier    string `json:"tier"`
+	Inside  string `json:"inside"`  // outcome with all layers
+	Verdict string `json:"verdict"` // with all layers
+	// Opens are layers such that without one of them, or without all together, the attempt
+	// succeeds.
+	Opens []string `json:"opens"`
+	// Changes are the outcomes without one or several layers, if another layer stops the
+	// attempt.
+	Changes  map[string]string `json:"changes,omitempty"`
 	Unproven map[string]string `json:"unproven,omitempty"` // what was no verdict without a layer
 }
 
@@ -150,7 +154,7 @@ func loadAttribution(path string) (*attribution, error) {
 	return a, json.Unmarshal(b, a)
 }
 
-// take adds what was seen without one layer, or with all.
+// take adds the observations without one layer, or with all.
 func (a *attribution) take(k string, got []record) {
 	switch {
 	case k == "":
@@ -189,7 +193,7 @@ func (a *attribution) take(k string, got []record) {
 	}
 }
 
-// noted is a sorted list with k in it.
+// noted returns a sorted list with k in it.
 func noted(list []string, k string) []string {
 	if !slices.Contains(list, k) {
 		list = append(list, k)

@@ -23,15 +23,17 @@ type battery struct {
 	verbose bool
 	modes   []string
 	skips   []likeCold
-	// bare leaves out what needs a workspace: without the template there is no
-	// place for one.
+	// bare leaves out cases that need a workspace: without the template there is no place
+	// for one.
 	bare bool
 
-	mu   sync.Mutex
-	kept map[string]map[string]*observation // guarded by mu: controls by case, where they serve several runs; or nil
+	mu sync.Mutex
+	// kept holds controls by case if they serve several runs, else it is nil; guarded by
+	// mu.
+	kept map[string]map[string]*observation
 }
 
-// controlsOf are the controls that were made of a case.
+// controlsOf returns the controls made of a case.
 func (b *battery) controlsOf(c *attackCase) map[string]*observation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,7 +139,7 @@ func selected(only []string, c *attackCase) bool {
 	return len(only) == 0 || slices.Contains(only, strconv.Itoa(c.number)) || slices.Contains(only, c.id())
 }
 
-// add counts a record and says what is not as it should be.
+// add counts a record and reports what is wrong.
 func (r *results) add(rec *record, expected expectations) {
 	switch rec.Verdict {
 	case passed:
@@ -171,7 +173,7 @@ type job struct {
 	u *user
 }
 
-// work does jobs, so many at once, and hands over what came of each.
+// work does jobs, so many at once, and hands over their results.
 func (b *battery) work(jobs []job, tiers []string, atOnce int, add func([]record)) {
 	next := make(chan job)
 	var mu sync.Mutex // guards add
@@ -214,7 +216,7 @@ func (b *battery) do(c *attackCase, u *user, tiers []string) []record {
 	return out
 }
 
-// modesOf are those in which a tier runs.
+// modesOf returns the modes in which a tier runs.
 func (b *battery) modesOf(tier string) []string {
 	switch b.sandbox.(type) {
 	case bwrap:
@@ -227,7 +229,7 @@ func (b *battery) modesOf(tier string) []string {
 	return []string{modeCold}
 }
 
-// try makes one attempt: the control, unless there is one, and inside.
+// try makes one attempt: the control, unless there is one already, and inside.
 func (b *battery) try(c *attackCase, u *user, tier, mode string, control *observation) (record, *observation) {
 	r := record{Case: c.id(), Name: c.name, Tier: tier, Mode: mode, User: u.name}
 	if len(c.stopped[tier]) == 0 {
@@ -258,8 +260,8 @@ func (b *battery) try(c *attackCase, u *user, tier, mode string, control *observ
 	return r, control
 }
 
-// once prepares a stage, makes the attempt and takes the stage down. It says why
-// it did not where the mode makes no difference.
+// once prepares a stage, makes the attempt and takes the stage down. If the mode makes no
+// difference, it says why it didn't.
 func (b *battery) once(c *attackCase, u *user, tier, mode string, inside bool) (o *observation, skip string) {
 	s, err := newStage(b, u, tier, mode, inside)
 	if err != nil {
@@ -322,8 +324,8 @@ func setup(c config) (*battery, []*user, error) {
 	return b, users, err
 }
 
-// build puts a program into the battery's directory, where every user can
-// execute it: a copy of what was built already, or of what it builds.
+// build puts a program into the battery's directory, where every user can execute it: a
+// copy of an existing binary, or of one that it builds.
 func (b *battery) build(to, built, pkg string) error {
 	if built != "" {
 		program, err := os.ReadFile(built)
@@ -340,7 +342,7 @@ func (b *battery) build(to, built, pkg string) error {
 	return nil
 }
 
-// users returns those as whom the battery can and should run.
+// users returns the users that the battery can and should run as.
 func (b *battery) users(c config) ([]*user, error) {
 	var out []*user
 	for _, name := range c.users {
@@ -384,6 +386,6 @@ func writeJSON(path string, v any) error {
 	return os.WriteFile(path, append(b, '\n'), 0o644)
 }
 
-// pause is how long the battery lets things settle where there is nothing to
-// wait for: that something did not happen.
+// pause is how long the battery lets things settle if it can't wait for an event, because
+// it checks that nothing happens.
 const pause = 200 * time.Millisecond

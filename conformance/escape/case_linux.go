@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// attackCase is one row of the table: an attempt, and what stops it.
+// attackCase is one row of the table: an attempt and the ways to stop it.
 type attackCase struct {
 	number  int    // of the attack table
 	variant string // "chmod"; "" if there is one way only
@@ -34,20 +34,20 @@ type scene struct {
 	probe string
 	args  []string
 	opt   options
-	// canary looks from the host, after the run, whether it succeeded. Nil:
-	// the host cannot see, and the probe's word counts.
+	// canary looks from the host, after the run, whether it succeeded. Nil: the host can't
+	// see, and the probe's word counts.
 	canary func(o *outcome) (tripped bool, seen string)
 	// lasting is for attempts to last: being still there at the deadline is
 	// their success outside.
 	lasting bool
-	// because is a word that the reason of a refusal must hold, or the call was
-	// refused for something else and proves nothing.
+	// because is a word that the reason of a refusal must hold. Without it the call was
+	// refused for another reason and proves nothing.
 	because string
 	// confined runs the control inside the sandbox too, with what it needs.
 	confined bool
 }
 
-// options are the grants and limits of a run and what surrounds it.
+// options are the grants and limits of a run and its surroundings.
 type options struct {
 	workspace string // host directory; "" none
 	readOnly  bool
@@ -70,8 +70,8 @@ type options struct {
 	userns    bool     // run all of it in a user namespace, as its root
 	asked     bool     // the call is one that a person approves
 	watch     bool     // sample the run's processes
-	// spend ends the run when one of its processes has had so much processor time;
-	// 0: never. However busy the machine is, a process that had it was not limited.
+	// spend ends the run when one of its processes has had so much processor time; 0:
+	// never. However busy the machine is, a process that had so much wasn't limited.
 	spend time.Duration
 }
 
@@ -93,7 +93,7 @@ func join(lists ...[]string) []string {
 	return out
 }
 
-// What stops an attempt, by layer. A case takes one of these, or says why not.
+// The results of a stopped attempt, by layer. A case takes one of these, or says why not.
 var (
 	// filtered: seccomp answered, or killed.
 	filtered = []string{"EPERM", "ENOSYS", "SIGSYS"}
@@ -103,14 +103,18 @@ var (
 	notThere = []string{"ENOENT"}
 	// fenced: Landlock refused the path.
 	fenced = []string{"EACCES", "ENOENT"}
-	// unowned: Landlock does not cover the operation; seccomp must, or the
-	// file belongs to somebody else.
+	// unowned: Landlock doesn't cover the operation; seccomp must, or the file belongs to
+	// another user.
 	unowned = []string{"EACCES", "EPERM", "ENOENT", "EROFS"}
 	// noProcess: the process is not in the pid namespace (C), or Landlock's
 	// scope and seccomp refuse (B).
 	noProcess = []string{"ESRCH", "EPERM", "ENOSYS", "SIGSYS"}
 	// noNetwork: an empty network namespace, Landlock or seccomp.
 	noNetwork = []string{"ENETUNREACH", "EADDRNOTAVAIL", "EACCES", "EPERM", "EAFNOSUPPORT", "ECONNREFUSED", "ESOCKTNOSUPPORT", "EPROTONOSUPPORT"}
+	// full: a limit on files, or a tmpfs without room.
+	full = []string{"ENOSPC", "EDQUOT", "EFBIG", "SIGXFSZ", "ENOMEM"}
+	// spent: a limit on memory.
+	spent = []string{"LIMIT", "SIGKILL", "ENOMEM"}
 )
 
 // call is a case whose probe needs no stage and leaves no trace: its errno is
@@ -128,7 +132,7 @@ func cases() []attackCase {
 		all = append(all, f()...)
 	}
 	for i := range all {
-		// What counts processes and time, or looks for what others leave.
+		// These count processes and time, or look for the leftovers of others.
 		all[i].alone = all[i].alone || all[i].number >= 79 && all[i].number <= 87
 	}
 	return all

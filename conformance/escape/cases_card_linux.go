@@ -12,17 +12,17 @@ import (
 func cardCases() []attackCase {
 	var out []attackCase
 	for _, v := range []struct{ how, attack, acts string }{
-		{"csi", "clear the terminal and write a card of its own", "\x1b"},
+		{"csi", "clear the terminal and draw another card", "\x1b"},
 		{"osc", "name the window", "\x1b"},
-		{"c1", "the same with U+009B", "\u009b"},
-		{"eight-bit", "the same with the byte 0x9b", "\x9b"},
-		{"carriage", "write over the line", "\r"},
-		{"backspace", "write over the word", "\b"},
+		{"c1", "name it with U+009B", "\u009b"},
+		{"eight-bit", "name it with byte 0x9b", "\x9b"},
+		{"carriage", "overwrite the line", "\r"},
+		{"backspace", "overwrite the word", "\b"},
 		{"bidi", "turn the text around", "\u202e"},
 		{"zero-width", "hide a character", "\u200b"},
 	} {
 		out = append(out, attackCase{number: 98, variant: v.how, name: "repainted-card", attack: v.attack, stopped: both("OPEN"),
-			note: "OPEN: it may be written, and the terminal shows it as text",
+			note: "OPEN: the terminal shows it as text",
 			stage: func(s *stage) (scene, error) {
 				return scene{probe: "repaint", args: []string{"how=" + v.how}, opt: options{wrap: []string{s.b.attack, "on-screen", "--"}},
 					canary: func(o *outcome) (bool, string) {

@@ -14,32 +14,31 @@ import (
 // operandExchange is the name of 104/exchange-*.
 const operandExchange = "operand-exchange"
 
-// cellCases are 104/exchange-*, the bytes that were approved, and 100, what the template
-// shows of the host.
+// cellCases are 104/exchange-*, the approved bytes, and 100, the host's things in the
+// template.
 func cellCases() []attackCase {
 	var out []attackCase
-	for _, v := range []struct{ variant, what, a, b string }{
-		{"exchange-folder", "the folder of an approved file", "sub", "evil"},
-		{"exchange-above", "a folder above it", "top", "other"},
-		{"exchange-file", "the file itself", "top/sub/in", "top/evil/in"},
+	for _, v := range []struct{ variant, attack, a, b string }{
+		{"exchange-folder", "exchange the folder of an approved file, back and forth, while the program reads it", "sub", "evil"},
+		{"exchange-above", "… a folder above it", "top", "other"},
+		{"exchange-file", "… the file itself", "top/sub/in", "top/evil/in"},
 	} {
 		out = append(out, attackCase{number: 104, variant: v.variant, name: operandExchange,
-			attack:  "exchange " + v.what + " with another and back, again and again, while the program reads it",
+			attack:  v.attack,
 			stopped: at([]string{refused}, []string{"OPEN", "NONE", "SIGKILL", "ENOENT", refused}),
-			note:    "the call may have read the other bytes: it must not pass for executed",
+			note:    "having read other bytes, the call may not pass for executed",
 			stage:   func(s *stage) (scene, error) { return exchangeScene(s, v.a, v.b) }})
 	}
 	for _, kind := range []string{"stream", "dgram"} {
-		out = append(out, attackCase{number: 100, variant: kind, name: "usr-unix", attack: "reach a host process that listens below /usr, which every cell shows",
+		out = append(out, attackCase{number: 100, variant: kind, name: "usr-unix", attack: "reach a host process that listens below /usr, which cells show",
 			stopped: both("ECONNREFUSED", "EPERM", "EACCES", "EAFNOSUPPORT", "ENOSYS", "SIGSYS"),
 			stage:   func(s *stage) (scene, error) { return systemSocketScene(s, kind) }})
 	}
 	return out
 }
 
-// exchangeScene has the host exchange a and b in the workspace for as long as the
-// program runs. It is told apart from a call that was approved and did what was approved
-// by its status.
+// exchangeScene has the host exchange a and b in the workspace for as long as the program
+// runs. Its status tells it apart from a call that did what was approved.
 func exchangeScene(s *stage, a, b string) (scene, error) {
 	ws, err := s.workspace()
 	if err != nil {
@@ -73,7 +72,8 @@ func exchangeScene(s *stage, a, b string) (scene, error) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(400 * time.Millisecond): // that the call be approved, and begin, first
+			case <-time.After(400 * time.Millisecond):
+				// Let the call be approved and begin first.
 			}
 			exchange()
 			time.Sleep(20 * time.Millisecond)
@@ -88,8 +88,8 @@ func exchangeScene(s *stage, a, b string) (scene, error) {
 		}}, nil
 }
 
-// systemSocketScene has the host listen in a folder of /usr/local, as software does
-// that was installed with that prefix. Only root may.
+// systemSocketScene has the host listen in a folder of /usr/local, as software installed
+// with that prefix does. Only root may.
 func systemSocketScene(s *stage, kind string) (scene, error) {
 	dir := filepath.Join("/usr/local", s.nonce)
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// fileCases are 1 to 10: the host's files, and what is left in the workspace.
+// fileCases are 1 to 10: the host's files, and files left in the workspace.
 func fileCases() []attackCase {
 	var out []attackCase
 	reads := []struct{ how, attack string }{
-		{"open", "read a file of the host by its path"},
-		{"openat2", "the same with openat2"},
-		{"o-path", "open it O_PATH and again through /proc/self/fd"},
-		{"symlink", "through a symbolic link made inside"},
+		{"open", "read a host file by path"},
+		{"openat2", "with openat2"},
+		{"o-path", "through /proc/self/fd of an O_PATH descriptor"},
+		{"symlink", "through a symbolic link"},
 		{"proc-root", "through /proc/self/root"},
-		{"dotdot", "with enough ../ before it"},
+		{"dotdot", "with enough ../"},
 	}
 	for _, r := range reads {
 		stopped := at(fenced, notThere)
@@ -26,23 +26,23 @@ func fileCases() []attackCase {
 			stopped = at(join(fenced, []string{"ENOSYS"}), join(notThere, []string{"ENOSYS"}))
 		}
 		out = append(out, attackCase{number: 1, variant: r.how, name: "read-outside", attack: r.attack,
-			stopped: stopped, note: "C: the path is not there. B: Landlock",
+			stopped: stopped, note: "B: Landlock; C: no such path",
 			stage: func(s *stage) (scene, error) {
 				path, secret, err := s.secret()
 				return scene{probe: "read", args: []string{"how=" + r.how, "path=" + path}, canary: leaked(secret)}, err
 			}})
 	}
 	out = append(out, attackCase{number: 1, variant: "stat", name: "read-outside", attack: "learn its size and owner",
-		stopped: onlyC("ENOENT"), absent: map[string]string{"b": "Landlock does not cover stat(2), and B has no mount namespace"},
+		stopped: onlyC("ENOENT"), absent: map[string]string{"b": "Landlock doesn't cover stat(2)"},
 		stage: func(s *stage) (scene, error) {
 			path, _, err := s.secret()
 			return scene{probe: "read", args: []string{"how=stat", "path=" + path}}, err
 		}})
 	writes := []struct{ how, attack string }{
-		{"create", "create a file in a world-writable directory of the host"}, {"mkdir", "make a directory there"},
+		{"create", "create a file in a world-writable host directory"}, {"mkdir", "make a directory there"},
 		{"symlink", "make a symbolic link there"}, {"append", "append to a world-writable file"}, {"truncate", "truncate it"},
-		{"unlink", "remove it"}, {"rename", "rename it"}, {"chmod", "change its mode"}, {"o-path-chmod", "the same through /proc/self/fd of an O_PATH descriptor"},
-		{"utimes", "change its times"}, {"xattr", "give it an extended attribute"},
+		{"unlink", "remove it"}, {"rename", "rename it"}, {"chmod", "change its mode"}, {"o-path-chmod", "… through /proc/self/fd of an O_PATH descriptor"},
+		{"utimes", "change its times"}, {"xattr", "add an extended attribute"},
 	}
 	for _, w := range writes {
 		stopped := at(unowned, join(notThere, []string{"EROFS"}))
@@ -51,17 +51,17 @@ func fileCases() []attackCase {
 		}
 		out = append(out, attackCase{number: 2, variant: w.how, name: "write-outside", attack: w.attack,
 			stopped: stopped,
-			note:    "C: the path is not there. B: Landlock; for what Landlock does not cover (mode, times, attributes) seccomp",
+			note:    "B: Landlock; for mode, times and attributes the filter",
 			stage:   func(s *stage) (scene, error) { return writeScene(s, w.how) }})
 	}
 	out = append(out, shared(3, "tmp-shared", "/tmp"), sharedRead(3, "tmp-shared", "/tmp"),
 		shared(4, "devshm-shared", "/dev/shm"), sharedRead(4, "devshm-shared", "/dev/shm"))
-	out = append(out, attackCase{number: 5, name: "hardlink-out", attack: "link a file of the host into the workspace and edit it there",
+	out = append(out, attackCase{number: 5, name: "hardlink-out", attack: "link a host file into the workspace and edit it there",
 		stopped: at([]string{"EACCES", "EPERM", "EXDEV", "ENOENT"}, []string{"ENOENT", "EXDEV", "EPERM"}), stage: hardlinkScene})
 	return append(append(out, workspaceCases()...), plantedCases()...)
 }
 
-// writeScene watches a file and its directory for any change of theirs.
+// writeScene watches a file and its directory for any change.
 func writeScene(s *stage, how string) (scene, error) {
 	dir, err := s.folder("shared", 0o777)
 	if err != nil {
@@ -84,7 +84,7 @@ func writeScene(s *stage, how string) (scene, error) {
 	}}, nil
 }
 
-// fingerprint is what a change of the file or of its directory would change.
+// fingerprint returns a text that changes with the file or its directory.
 func fingerprint(dir, file string) (string, error) {
 	names, err := os.ReadDir(dir)
 	if err != nil {
@@ -109,7 +109,7 @@ func fingerprint(dir, file string) (string, error) {
 func shared(number int, name, dir string) attackCase {
 	return attackCase{number: number, variant: "write", name: name, attack: "leave a file in " + dir,
 		stopped: at([]string{"EACCES", "ENOENT", "EROFS"}, []string{"OPEN", "EACCES", "ENOENT", "EROFS"}),
-		note:    "C: OPEN is a success in a private tmpfs, where the host does not see it",
+		note:    "OPEN: in a private tmpfs",
 		stage: func(s *stage) (scene, error) {
 			path := filepath.Join(dir, s.nonce)
 			s.later(func() { os.Remove(path) })
@@ -117,7 +117,7 @@ func shared(number int, name, dir string) attackCase {
 		}}
 }
 
-// sharedRead finds there what a process of the host left.
+// sharedRead finds a file there that a process of the host left.
 func sharedRead(number int, name, dir string) attackCase {
 	return attackCase{number: number, variant: "read", name: name, attack: "read what a host process left in " + dir,
 		stopped: at(fenced, notThere),
@@ -147,29 +147,29 @@ func hardlinkScene(s *stage) (scene, error) {
 func workspaceCases() []attackCase {
 	var out []attackCase
 	for _, v := range []struct{ variant, attack, operand string }{
-		{"file", "leave a link to a host file; a later call names it as an operand", "planted"},
-		{"directory", "leave a link to a host directory; a later call names a file beneath it", "planted/" + "SECRET"},
+		{"file", "leave a link to a host file as an operand for a later call", "planted"},
+		{"directory", "… to a host directory, for a file beneath it", "planted/" + "SECRET"},
 	} {
 		out = append(out, attackCase{number: 6, variant: v.variant, name: "ws-symlink-plant", attack: v.attack,
-			stopped: both("OPEN", "EPERM", "EACCES"), note: "OPEN: making the link is allowed; what reads the workspace afterwards must not follow it, and the receipt lists it",
+			stopped: both("OPEN", "EPERM", "EACCES"), note: "OPEN: later calls don't follow the link, and the receipt lists it",
 			stage: func(s *stage) (scene, error) { return symlinkScene(s, v.operand) }})
 	}
 	for _, how := range []string{"chmod", "chmod-setgid", "fchmod", "fchmodat", "fchmodat2", "open", "openat2", "mknod", "tmpfile", "mkdir-chmod"} {
-		out = append(out, attackCase{number: 7, variant: how, name: "ws-setuid-plant", attack: "make a set-id file in the workspace with " + how,
+		out = append(out, attackCase{number: 7, variant: how, name: "ws-setuid-plant", attack: "make a set-id file in the workspace",
 			stopped: both("OPEN", "EPERM", "EACCES", "ENOSYS", "EOPNOTSUPP", "ENOTSUP", "SIGSYS"),
-			note:    "OPEN: the mode was stripped before the call returned",
+			note:    "OPEN: stripped before the call returned",
 			stage: func(s *stage) (scene, error) {
 				ws, err := s.workspace()
 				return scene{probe: "setid", args: []string{"how=" + how}, opt: options{workspace: ws}, canary: setidFile(ws)}, err
 			}})
 	}
 	for _, how := range []string{"mknod", "mknodat"} {
-		out = append(out, attackCase{number: 8, variant: how, name: "ws-fifo-plant", attack: "leave a FIFO; a later call names it as an operand and would block",
-			stopped: both("OPEN", "EPERM", "EACCES", "ENOSYS", "SIGSYS"), note: "OPEN: the FIFO is there and the later call did not block on it",
+		out = append(out, attackCase{number: 8, variant: how, name: "ws-fifo-plant", attack: "leave a FIFO for a later call to block on",
+			stopped: both("OPEN", "EPERM", "EACCES", "ENOSYS", "SIGSYS"), note: "OPEN: the later call didn't block",
 			stage: func(s *stage) (scene, error) { return fifoScene(s, how) }})
 	}
 	for _, how := range []string{"char", "block"} {
-		out = append(out, attackCase{number: 9, variant: how, name: "ws-device-plant", attack: "make a device node in the workspace",
+		out = append(out, attackCase{number: 9, variant: how, name: "ws-device-plant", attack: "make a device node",
 			stopped: both("EPERM", "EACCES", "ENOSYS", "SIGSYS"),
 			stage: func(s *stage) (scene, error) {
 				ws, err := s.workspace()
@@ -231,8 +231,8 @@ func setidFile(ws string) func(*outcome) (bool, string) {
 	}
 }
 
-// fifoScene has a later call name the FIFO. Outside, that a FIFO is there is
-// the harm: a host reader would block.
+// fifoScene has a later call name the FIFO. Outside, the presence of a FIFO is the harm: a
+// host reader would block.
 func fifoScene(s *stage, how string) (scene, error) {
 	ws, err := s.workspace()
 	sc := scene{probe: "fifo", args: []string{"how=" + how}, opt: options{workspace: ws}}

@@ -9,21 +9,21 @@ import (
 // classes: programs and devices of the host.
 func hostCases() []attackCase {
 	return []attackCase{
-		{number: 95, variant: "workspace", name: "setid-run", attack: "execute a set-id program of somebody else that is in the workspace",
-			stopped: both("EPERM"), note: "it runs, as who started it", stage: setIDScene},
-		{number: 95, variant: "usr", name: "setid-run", attack: "execute a set-user-id program of the host's /usr",
-			stopped: onlyC("EPERM"), note: "it runs, as who started it",
-			absent: map[string]string{"b": "there is no /proc in which to see whose it is; 95/workspace shows it"},
+		{number: 95, variant: "workspace", name: "setid-run", attack: "execute another user's set-id program in the workspace",
+			stopped: both("EPERM"), note: "it runs as its caller", stage: setIDScene},
+		{number: 95, variant: "usr", name: "setid-run", attack: "execute a set-user-id program of /usr",
+			stopped: onlyC("EPERM"), note: "it runs as its caller",
+			absent: map[string]string{"b": "no /proc to see whose it is; 95/workspace shows it"},
 			stage: func(*stage) (scene, error) {
 				return scene{probe: "run-program", args: []string{"path=" + setIDProgram()}}, nil
 			}},
-		call(96, "list", "dev-contents", "find anything in /dev besides null, zero, full, random and urandom", at(fenced, notThere), "dev-list"),
-		call(96, "open", "dev-contents", "open a device of the host: ptmx, kmsg, kvm, fuse, tun, disks and others", at(fenced, notThere), "dev-open"),
+		call(96, "list", "dev-contents", "find more in /dev than null, zero, full, random and urandom", at(fenced, notThere), "dev-list"),
+		call(96, "open", "dev-contents", "open a host device: ptmx, kmsg, kvm, fuse, tun, disks and others", at(fenced, notThere), "dev-open"),
 	}
 }
 
-// setIDScene has the host make a set-id copy of the attack program that belongs to
-// root, or for root, who would gain nothing by that, to somebody else.
+// setIDScene has the host make a set-id copy of the attack program. It belongs to root, or
+// for root, who would gain nothing by that, to another user.
 func setIDScene(s *stage) (scene, error) {
 	ws, err := s.workspace()
 	if err != nil {

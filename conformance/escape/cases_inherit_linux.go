@@ -7,18 +7,18 @@ import (
 	"path/filepath"
 )
 
-// inheritCases are 18 to 23: what a launcher lets through by accident.
+// inheritCases are 18 to 23: things that a launcher lets through by accident.
 func inheritCases() []attackCase {
 	none := both("EBADF")
 	out := []attackCase{
-		{number: 18, variant: "cwd", name: "leaked-cwd-fd", attack: "find the launcher's working directory through . and /proc/*/cwd",
+		{number: 18, variant: "cwd", name: "leaked-cwd-fd", attack: "find the launcher's working directory",
 			stopped: at(fenced, notThere), stage: func(s *stage) (scene, error) {
 				path, secret, err := s.secret()
 				return scene{probe: "cwd", args: []string{"name=" + filepath.Base(path), "path=" + path},
 					opt: options{dir: filepath.Dir(path)}, canary: leaked(secret)}, err
 			}},
-		{number: 18, variant: "workspace", name: "leaked-cwd-fd", attack: "have /proc/self/fd/8, the host's /, as the workspace",
-			stopped: both(refused), note: "the call is refused: a workspace is no link and not /",
+		{number: 18, variant: "workspace", name: "leaked-cwd-fd", attack: "name /proc/self/fd/8, the host's /, as the workspace",
+			stopped: both(refused), note: "a workspace is no link and not /",
 			stage: func(s *stage) (scene, error) {
 				path, secret, err := s.secret()
 				sc := scene{probe: "cwd", args: []string{"name=" + filepath.Base(path), "path=" + path},
@@ -28,28 +28,29 @@ func inheritCases() []attackCase {
 				}
 				return sc, err
 			}},
-		{number: 19, name: "inherited-file-fd", attack: "read descriptor 9, a secret that the launcher had open", stopped: none,
+		{number: 19, name: "inherited-file-fd", attack: "read a secret that the launcher had open", stopped: none,
 			stage: func(s *stage) (scene, error) {
 				path, secret, err := s.secret()
 				return scene{probe: "files", opt: options{fds: map[int]string{9: path}}, canary: leaked(secret)}, err
 			}},
-		{number: 20, name: "inherited-dir-fd", attack: "open a host file beneath descriptor 8, the launcher's /", stopped: none,
+		{number: 20, name: "inherited-dir-fd", attack: "open a host file beneath the launcher's open /", stopped: none,
 			stage: func(s *stage) (scene, error) {
 				path, secret, err := s.secret()
 				return scene{probe: "dirs", args: []string{"name=" + path[1:]}, opt: options{fds: map[int]string{8: "/"}}, canary: leaked(secret)}, err
 			}},
-		{number: 21, name: "env-secret", attack: "see the launcher's environment, in ours and in /proc", stopped: both("OPEN", "ENOENT"),
-			note: "OPEN: there is an environment, but it does not hold the secret",
+		{number: 21, name: "env-secret", attack: "find the launcher's environment in ours or /proc", stopped: both("OPEN", "ENOENT"),
+			note: "OPEN: an environment without the secret",
 			stage: func(s *stage) (scene, error) {
 				secret := nonce()
 				return scene{probe: "environ", opt: options{hostEnv: []string{"AWS_SECRET_ACCESS_KEY=" + secret}}, canary: leaked(secret)}, nil
 			}},
-		{number: 22, variant: "inherited", name: "env-inject", attack: "have the launcher's LD_PRELOAD and its like", stopped: both("OPEN", "ENOENT"),
+		{number: 22, variant: "inherited", name: "env-inject", attack: "inherit the launcher's LD_PRELOAD and its like", stopped: both("OPEN", "ENOENT"),
 			stage: func(s *stage) (scene, error) {
 				secret := nonce()
 				var env []string
 				for _, n := range injectors {
-					if n != "LD_PRELOAD" { // the loader would complain outside; its relatives prove the same
+					if n != "LD_PRELOAD" {
+						// The loader would complain outside; its relatives prove the same.
 						env = append(env, n+"=/nonexistent/"+secret)
 					}
 				}
@@ -57,17 +58,17 @@ func inheritCases() []attackCase {
 			}},
 	}
 	for _, n := range injectors {
-		out = append(out, attackCase{number: 22, variant: n, name: "env-inject", attack: "ask for " + n + " in the environment of the call",
-			stopped: both(refused, "OPEN"), note: "refused, or OPEN: run without it",
+		out = append(out, attackCase{number: 22, variant: n, name: "env-inject", attack: "ask for it in the call's environment",
+			stopped: both(refused, "OPEN"), note: "OPEN: run without it",
 			stage: func(s *stage) (scene, error) {
 				secret := nonce()
 				return scene{probe: "environ", because: "environment", opt: options{env: []string{n + "=/nonexistent/" + secret}}, canary: leaked(secret)}, nil
 			}})
 	}
 	return append(out,
-		attackCase{number: 23, variant: "own", name: "self-exe-overwrite", attack: "overwrite the executed file through /proc/self/exe, once it is no longer busy (CVE-2019-5736)",
+		attackCase{number: 23, variant: "own", name: "self-exe-overwrite", attack: "overwrite the executed file through /proc/self/exe (CVE-2019-5736)",
 			stopped: both("ETXTBSY", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOSYS", "SIGSYS"), stage: selfExeScene},
-		attackCase{number: 23, variant: "launcher", name: "self-exe-overwrite", attack: "open the executable of process 1 or of the parent through /proc",
+		attackCase{number: 23, variant: "launcher", name: "self-exe-overwrite", attack: "open the executable of process 1 or the parent through /proc",
 			stopped: both("EACCES", "EPERM", "ENOENT"), stage: func(s *stage) (scene, error) {
 				v, err := s.victimOfShell()
 				if err != nil {

@@ -11,14 +11,14 @@ import (
 
 const mib = 1 << 20
 
-// inodeLimit is how many files a cell may have that asks for no other number.
+// inodeLimit is the number of files that a cell may have by default.
 const inodeLimit = 16 << 10
 
 // bombCases are 79 to 83: more than one's share.
 func bombCases() []attackCase {
 	stopped := both("EAGAIN", "ENOMEM", "SIGKILL", "TIMEOUT")
 	out := []attackCase{
-		{number: 79, name: "fork-bomb", attack: "have 2000 children at once, with --pids 64", stopped: stopped,
+		{number: 79, name: "fork-bomb", attack: "have 2000 children at once with --pids 64", stopped: stopped,
 			stage: func(s *stage) (scene, error) {
 				return scene{probe: "fork", args: []string{"count=2000"}, opt: options{pids: "64", watch: true, timeout: 20 * time.Second},
 					canary: func(o *outcome) (bool, string) {
@@ -34,28 +34,28 @@ func bombCases() []attackCase {
 		stopped []string
 	}{{"private", limit}, {"shared", join(limit, []string{"EPERM"})}, {"memfd", join(limit, []string{"ENOSYS"})}} {
 		how := k.how
-		out = append(out, attackCase{number: 80, variant: how, name: "mem-bomb", attack: "touch 1 GiB of " + how + " memory, with --memory 256M",
-			stopped: both(k.stopped...), note: "EPERM, ENOSYS: without a cgroup it is refused, for nothing would count it",
+		out = append(out, attackCase{number: 80, variant: how, name: "mem-bomb", attack: "touch 1 GiB of such memory with --memory 256M",
+			stopped: both(k.stopped...), note: "EPERM, ENOSYS: refused without a cgroup to count it",
 			stage: func(s *stage) (scene, error) {
 				return scene{probe: "memory", args: []string{"how=" + how, "mib=1024"}, opt: options{memory: "256M", watch: true, timeout: 20 * time.Second}, canary: memoryOver(512 * mib)}, nil
 			}})
 	}
-	out = append(out, attackCase{number: 80, variant: "tree", name: "mem-bomb", attack: "the same, shared out over 8 children, each below the limit",
+	out = append(out, attackCase{number: 80, variant: "tree", name: "mem-bomb", attack: "… in 8 children, each below the limit",
 		stopped: both("ENOMEM", "SIGKILL", "LIMIT"), stage: func(s *stage) (scene, error) {
 			return scene{probe: "memory", args: []string{"how=tree", "mib=1024", "children=8"}, opt: options{memory: "256M", watch: true, timeout: 20 * time.Second}, canary: memoryOver(640 * mib)}, nil
 		}})
-	full := []string{"ENOSPC", "EDQUOT", "EFBIG", "SIGXFSZ", "ENOMEM"}
 	for _, d := range []struct{ variant, dir string }{{"cwd", "."}, {"tmp", "/tmp"}, {"shm", "/dev/shm"}} {
-		closed := join(full, []string{"LIMIT", "SIGKILL"}) // tier B of a plain user has no quota: its directory is sampled
+		// Tier B of an unprivileged user has no quota: its directory is sampled.
+		closed := join(full, []string{"LIMIT", "SIGKILL"})
 		if d.dir != "." {
 			closed = join(full, []string{"EACCES", "ENOENT", "EROFS"})
 		}
 		out = append(out,
-			attackCase{number: 81, variant: d.variant, name: "disk-fill", attack: "write 600 MiB in files of 8 MiB to " + d.dir + ", no workspace granted",
+			attackCase{number: 81, variant: d.variant, name: "disk-fill", attack: "write 600 MiB in files of 8 MiB to the folder (., /tmp, /dev/shm), without a workspace",
 				stopped: both(closed...), stage: func(s *stage) (scene, error) {
 					return scene{probe: "fill", args: []string{"dir=" + s.where(d.dir), "mib=600", "file=8"}, opt: options{timeout: 30 * time.Second}}, nil
 				}},
-			attackCase{number: 82, variant: d.variant, name: "inode-fill", attack: "have one file more than the 16 384 of a cell in " + d.dir + ", no workspace granted",
+			attackCase{number: 82, variant: d.variant, name: "inode-fill", attack: "make 16,385 files there, one too many, without a workspace",
 				stopped: both(closed...), stage: func(s *stage) (scene, error) {
 					stay := 0
 					if s.inside { // so that a directory that is sampled can be found too full
@@ -64,7 +64,17 @@ func bombCases() []attackCase {
 					return scene{probe: "inodes", args: []string{"dir=" + s.where(d.dir), "count=" + strconv.Itoa(inodeLimit+1), "stay=" + strconv.Itoa(stay)}, opt: options{timeout: 30 * time.Second}}, nil
 				}})
 	}
-	out = append(out, attackCase{number: 81, variant: "one-file", name: "disk-fill", attack: "write a file of 200 MiB to the granted workspace, with --max-file 8M",
+	for _, h := range []struct{ hide, says string }{{"name", "unlinked files"}, {"folder", "an unreadable folder"}} {
+		out = append(out, attackCase{number: 81, variant: "hidden-" + h.hide, name: "disk-fill", attack: "write 600 MiB to " + h.says,
+			stopped: both(join(full, []string{"LIMIT", "SIGKILL"})...), stage: func(s *stage) (scene, error) {
+				stay := 0
+				if s.inside {
+					stay = 5
+				}
+				return scene{probe: "fill", args: []string{"dir=" + s.where("."), "mib=600", "file=8", "hide=" + h.hide, "stay=" + strconv.Itoa(stay)}, opt: options{timeout: 30 * time.Second}}, nil
+			}})
+	}
+	out = append(out, attackCase{number: 81, variant: "one-file", name: "disk-fill", attack: "write 200 MiB to a file in the workspace with --max-file 8M",
 		stopped: both("EFBIG", "SIGXFSZ", "ENOSPC"), stage: func(s *stage) (scene, error) {
 			ws, err := s.workspace()
 			return scene{probe: "fill", args: []string{"dir=.", "mib=200", "file=200"}, opt: options{workspace: ws, maxFile: "8M", timeout: 30 * time.Second},
@@ -74,8 +84,8 @@ func bombCases() []attackCase {
 				}}, err
 		}})
 	for _, to := range []string{"stdout", "stderr"} {
-		out = append(out, attackCase{number: 83, variant: to, name: "output-flood", attack: "write 512 MiB to " + to + " without a newline, with --max-output 1M",
-			stopped: both("NONE", "OPEN", "EPIPE", "SIGPIPE", "SIGKILL"), note: "NONE, OPEN: it wrote, and what was over the limit was dropped",
+		out = append(out, attackCase{number: 83, variant: to, name: "output-flood", attack: "write 512 MiB without a newline with --max-output 1M",
+			stopped: both("NONE", "OPEN", "EPIPE", "SIGPIPE", "SIGKILL"), note: "NONE, OPEN: the excess was dropped",
 			stage: func(s *stage) (scene, error) {
 				return scene{probe: "flood", args: []string{"to=" + to, "mib=512"}, opt: options{maxOutput: "1M", timeout: 30 * time.Second},
 					canary: func(o *outcome) (bool, string) {
@@ -87,8 +97,8 @@ func bombCases() []attackCase {
 	return out
 }
 
-// where puts a path that inside is private onto the stage outside, so that the
-// control does not fill what others share.
+// where puts a path that is private inside onto the stage outside, so that the control
+// doesn't fill a place that others share.
 func (s *stage) where(dir string) string {
 	if s.inside || dir == "." {
 		return dir
@@ -96,8 +106,8 @@ func (s *stage) where(dir string) string {
 	return s.dir
 }
 
-// memoryOver is the canary of a memory limit: what the host saw resident, or
-// the probe's word for what is in no address space.
+// memoryOver is the canary of a memory limit: the memory that the host saw resident, or the
+// probe's word for memory in no address space.
 func memoryOver(limit int64) func(*outcome) (bool, string) {
 	return func(o *outcome) (bool, string) {
 		r, _ := o.main()
@@ -122,10 +132,10 @@ func limitCases() []attackCase {
 	var out []attackCase
 	for _, v := range []struct{ variant, attack, parent, output string }{
 		{"exits", "leave a grandchild in its own session and exit", "exits", "open"},
-		{"closed", "the same, with its descriptors closed", "exits", "closed"},
-		{"waits", "the same, and wait for the deadline", "waits", "open"},
+		{"closed", "… with its descriptors closed", "exits", "closed"},
+		{"waits", "… and wait for the deadline", "waits", "open"},
 	} {
-		out = append(out, attackCase{number: 84, variant: v.variant, name: "daemonize", attack: v.attack, stopped: ended, note: "OPEN: it left one, which is dead",
+		out = append(out, attackCase{number: 84, variant: v.variant, name: "daemonize", attack: v.attack, stopped: ended, note: "OPEN: it is dead",
 			stage: func(s *stage) (scene, error) {
 				return scene{probe: "daemon", args: []string{"parent=" + v.parent, "output=" + v.output}, opt: options{timeout: 2 * time.Second},
 					canary: func(o *outcome) (bool, string) {
@@ -134,21 +144,22 @@ func limitCases() []attackCase {
 			}})
 	}
 	for _, how := range []string{"fifo", "rr", "setscheduler", "nice"} {
-		out = append(out, call(85, how, "cpu-hog-realtime", "run before everybody else: "+how, both("EPERM", "EACCES", "ENOSYS", "SIGSYS"), "realtime", "how="+how))
+		out = append(out, call(85, how, "cpu-hog-realtime", "run before all others", both("EPERM", "EACCES", "ENOSYS", "SIGSYS"), "realtime", "how="+how))
 	}
-	out = append(out, attackCase{number: 85, variant: "spin", name: "cpu-hog-realtime", attack: "two processes spin, deaf to SIGXCPU, with --cpu 1s and --timeout 60s",
+	out = append(out, attackCase{number: 85, variant: "spin", name: "cpu-hog-realtime", attack: "spin in two processes that ignore SIGXCPU, with --cpu 1s",
 		stopped: both("SIGKILL", "SIGXCPU"), stage: func(s *stage) (scene, error) {
-			const more = 3 * time.Second // than the hard limit, which is a second above what was asked for
+			// Longer than the hard limit, which is a second above the requested one.
+			const more = 3 * time.Second
 			return scene{probe: "spin", args: []string{"count=2"}, opt: options{cpu: "1s", timeout: time.Minute, deadline: 3 * time.Minute, spend: more},
 				canary: func(o *outcome) (bool, string) {
 					return o.spent >= more, fmt.Sprintf("a process had the processor for %v, seen from the host", o.spent)
 				}}, nil
 		}})
 	for _, l := range []string{"nofile", "nproc", "fsize", "core"} {
-		out = append(out, call(86, l, "rlimit-raise", "raise the hard limit "+l, both("EPERM", "EINVAL"), "rlimit", "limit="+l))
+		out = append(out, call(86, l, "rlimit-raise", "raise the hard limit", both("EPERM", "EINVAL"), "rlimit", "limit="+l))
 	}
 	out = append(out,
-		attackCase{number: 86, variant: "soft", name: "rlimit-raise", attack: "raise a soft limit to the hard one and exceed it, with --max-file 1M",
+		attackCase{number: 86, variant: "soft", name: "rlimit-raise", attack: "exceed the soft limit after raising it, with --max-file 1M",
 			stopped: both("EFBIG", "SIGXFSZ"), stage: func(s *stage) (scene, error) {
 				ws, err := s.workspace()
 				sc := scene{probe: "soft", args: []string{"mib=4"}, opt: options{workspace: ws, maxFile: "1M"}, canary: func(*outcome) (bool, string) {
@@ -160,7 +171,7 @@ func limitCases() []attackCase {
 				}
 				return sc, err
 			}},
-		attackCase{number: 86, variant: "other", name: "rlimit-raise", attack: "set a limit of a host process", stopped: both(noProcess...),
+		attackCase{number: 86, variant: "other", name: "rlimit-raise", attack: "set a host process's limit", stopped: both(noProcess...),
 			stage: func(s *stage) (scene, error) {
 				v, err := s.victim()
 				if err != nil {
@@ -169,7 +180,7 @@ func limitCases() []attackCase {
 				return scene{probe: "prlimit", args: []string{pid(v)}, canary: coreLimit(v.pid)}, nil
 			}})
 	for _, how := range []string{"stop", "ignore", "vfork"} {
-		out = append(out, attackCase{number: 87, variant: how, name: "timeout-evasion", attack: "outlive the deadline: " + how, stopped: both("TIMEOUT", "SIGKILL"),
+		out = append(out, attackCase{number: 87, variant: how, name: "timeout-evasion", attack: "outlive the deadline", stopped: both("TIMEOUT", "SIGKILL"),
 			stage: func(s *stage) (scene, error) {
 				o := options{timeout: time.Second, deadline: 4 * time.Second}
 				return scene{probe: "evade", args: []string{"how=" + how}, opt: o, lasting: true, canary: func(o *outcome) (bool, string) {
@@ -197,9 +208,8 @@ func coreLimit(pid int) func(*outcome) (bool, string) {
 	}
 }
 
-// backendCases are 90: the sandbox is broken, and the program must not run. The
-// canary is a file that it would make. The control has the same grants and a
-// sandbox that works.
+// backendCases are 90: the sandbox is broken, and the program must not run. The canary is a
+// file that it would make. The control has the same grants and a working sandbox.
 func backendCases() []attackCase {
 	var out []attackCase
 	for _, v := range []struct {
@@ -208,24 +218,24 @@ func backendCases() []attackCase {
 		stopped         map[string][]string
 		breakIt         func(*stage, *options) error
 	}{
-		{"missing-cell", "palyra-cell is missing", "palyra-cell", both(refused), func(s *stage, o *options) error { return copyBinary(s, o, "") }},
-		{"true-cell", "palyra-cell is /bin/true", "palyra-cell", both(refused), func(s *stage, o *options) error { return copyBinary(s, o, "/bin/true") }},
-		{"sleep-cell", "palyra-cell never answers", "palyra-cell", both(refused), func(s *stage, o *options) error { return copyBinary(s, o, "sleep") }},
-		{"no-userns", "max_user_namespaces is 0", "user_namespaces", onlyC(refused), func(s *stage, o *options) error {
+		{"missing-cell", "run without palyra-cell", "palyra-cell", both(refused), func(s *stage, o *options) error { return copyBinary(s, o, "") }},
+		{"true-cell", "… with /bin/true as palyra-cell", "palyra-cell", both(refused), func(s *stage, o *options) error { return copyBinary(s, o, "/bin/true") }},
+		{"sleep-cell", "… with a palyra-cell that never answers", "palyra-cell", both(refused), func(s *stage, o *options) error { return copyBinary(s, o, "sleep") }},
+		{"no-userns", "… with max_user_namespaces 0", "user_namespaces", onlyC(refused), func(s *stage, o *options) error {
 			o.wrap, o.userns = []string{s.b.attack, "without", "control=userns", "--"}, true
 			return nil
 		}},
-		{"no-landlock", "the kernel has no Landlock", "landlock", both(refused), func(s *stage, o *options) error {
+		{"no-landlock", "… without Landlock", "landlock", both(refused), func(s *stage, o *options) error {
 			o.wrap = []string{s.b.attack, "without", "control=landlock", "--"}
 			return nil
 		}},
-		{"no-seccomp", "the kernel has no seccomp filters", "seccomp", both(refused), func(s *stage, o *options) error {
+		{"no-seccomp", "… without seccomp filters", "seccomp", both(refused), func(s *stage, o *options) error {
 			o.wrap = []string{s.b.attack, "without", "control=seccomp", "--"}
 			return nil
 		}},
 	} {
 		out = append(out, attackCase{number: 90, variant: v.variant, name: "silent-no-sandbox", attack: v.attack, stopped: v.stopped, perTier: true,
-			absent: map[string]string{"b": "B needs no user namespace"}, note: "exit 125 and the reason by name; the program never ran",
+			absent: map[string]string{"b": "B needs no user namespace"}, note: "exit 125 and the reason; the program never ran",
 			stage: func(s *stage) (scene, error) { return brokenScene(s, v.because, v.breakIt) }})
 	}
 	return append(out, evidenceCase())

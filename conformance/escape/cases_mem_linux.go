@@ -8,26 +8,25 @@ import (
 	"time"
 )
 
-// memoryCases are 101 to 103: memory that no process maps, what the kernel counts for
-// the user whose cell it is, and the memory that a cell begins with.
+// memoryCases are 101 to 103: memory that no process maps, things that the kernel counts
+// for the cell's user, and the memory that a cell begins with.
 func memoryCases() []attackCase {
 	var out []attackCase
-	limit := []string{"LIMIT", "SIGKILL", "ENOMEM"}
 	for _, v := range []struct {
 		how, attack string
 		stopped     []string // besides by the limit
 	}{
-		{"memfd", "write to files in memory, with the flag that is allowed", []string{"ENOSYS"}},
+		{"memfd", "write to memfds with the allowed flag", []string{"ENOSYS"}},
 		{"shared", "unmap all but a page of shared mappings", []string{"EPERM"}},
-		{"zero", "the same with shared mappings of /dev/zero", nil},
+		{"zero", "… of /dev/zero", nil},
 		{"semaphore", "make sets of semaphores", []string{"ENOSPC", "ENOSYS"}},
 		{"message", "leave empty messages in queues", []string{"ENOSPC", "ENOSYS"}},
-		{"segment", "make, fill and detach segments of shared memory", []string{"ENOSPC", "ENOSYS"}},
-		{"tables", "read a byte in every 2 MiB of an empty mapping: page tables", nil},
+		{"segment", "make, fill and detach shared memory segments", []string{"ENOSPC", "ENOSYS"}},
+		{"tables", "read a byte in every 2 MiB of an empty mapping", nil},
 		{"socket", "fill socket pairs", []string{"EAFNOSUPPORT"}},
-		{"pipe", "fill pipes that were made larger", []string{"EPERM"}},
-		{"mapping", "cut a mapping into pieces, and have children with the same", nil},
-		{"lock", "lock every second byte of files", []string{"ENOLCK"}},
+		{"pipe", "fill enlarged pipes, 60 MiB with 48M", []string{"EPERM"}},
+		{"mapping", "cut a mapping into pieces, in children too", nil},
+		{"lock", "lock every second byte of files, 96 MiB with 48M", []string{"ENOLCK"}},
 	} {
 		mib, memory := 256, "64M"
 		switch v.how {
@@ -37,9 +36,9 @@ func memoryCases() []attackCase {
 			mib, memory = 96, "48M" // the kernel looks through all of a file's each time
 		}
 		out = append(out, attackCase{number: 101, variant: v.how, name: "unmapped-memory", alone: true,
-			attack:  fmt.Sprintf("%s: %d MiB, with --memory %s", v.attack, mib, memory),
-			stopped: both(join(limit, v.stopped)...),
-			note:    "an errno: without a cgroup it is refused or bounded; EAFNOSUPPORT: in the void network",
+			attack:  v.attack,
+			stopped: both(join(spent, v.stopped)...),
+			note:    "256 MiB with --memory 64M. An errno: refused or bounded without a cgroup; EAFNOSUPPORT: void network",
 			stage: func(s *stage) (scene, error) {
 				return scene{probe: "unmapped", args: []string{"how=" + v.how, "mib=" + strconv.Itoa(mib), "dir=" + s.where(".")},
 					opt: options{memory: memory, timeout: 30 * time.Second}}, nil
@@ -54,9 +53,9 @@ func memoryCases() []attackCase {
 // manyInstances is more than a user of the host has by default.
 const manyInstances = 200
 
-// inotifyCase takes what the kernel counts for a user. The canary is a program outside
-// of the same user, who must still get its own: that is tried while the cell holds what
-// it got.
+// inotifyCase takes things that the kernel counts for a user. The canary is a program
+// outside of the same user, which must still get its own: it tries while the cell holds its
+// share.
 func inotifyCase(how string) attackCase {
 	count := manyInstances
 	if how == "watches" {
@@ -64,7 +63,7 @@ func inotifyCase(how string) attackCase {
 	}
 	return attackCase{number: 102, variant: how, name: "inotify-exhaustion", alone: true,
 		attack:  fmt.Sprintf("have %d inotify %s", count, how),
-		stopped: at([]string{"ENOSYS"}, []string{"EMFILE", "ENOSPC"}), note: "at tier B there is no inotify",
+		stopped: at([]string{"ENOSYS"}, []string{"EMFILE", "ENOSPC"}), note: "tier B has no inotify",
 		stage: func(s *stage) (scene, error) {
 			dir := "."
 			if !s.inside {
@@ -90,7 +89,7 @@ const suidDumpable = "/proc/sys/fs/suid_dumpable"
 // processes that changed their user. The variable is that for as long as one call takes.
 func dumpableCase() attackCase {
 	return attackCase{number: 103, name: "suid-dumpable", alone: true,
-		attack:  "read the memory of process 1 and of the parent, where fs.suid_dumpable is 1",
+		attack:  "read the memory of process 1 and the parent where fs.suid_dumpable is 1",
 		stopped: both("EACCES", "EPERM", "ENOENT", "ESRCH"),
 		stage: func(s *stage) (scene, error) {
 			v, err := s.victim()

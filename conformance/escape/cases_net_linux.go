@@ -45,13 +45,13 @@ func ipcCases() []attackCase {
 	refusedPeer := []string{"ECONNREFUSED", "EPERM", "EACCES", "EAFNOSUPPORT", "ENOSYS", "SIGSYS"}
 	for _, kind := range []string{"stream", "dgram"} {
 		out = append(out,
-			attackCase{number: 37, variant: kind, name: "abstract-unix", attack: "reach an abstract socket of the host", stopped: both(refusedPeer...),
+			attackCase{number: 37, variant: kind, name: "abstract-unix", attack: "reach a host's abstract socket", stopped: both(refusedPeer...),
 				stage: func(s *stage) (scene, error) { return unixScene(s, kind, "@"+s.nonce, "") }},
-			attackCase{number: 38, variant: kind, name: "pathname-unix", attack: "reach a socket in the host's file system",
+			attackCase{number: 38, variant: kind, name: "pathname-unix", attack: "reach a socket in the host's files",
 				stopped: at(refusedPeer, join(notThere, refusedPeer)), stage: func(s *stage) (scene, error) {
 					return unixScene(s, kind, filepath.Join(s.dir, "sock"), "")
 				}},
-			attackCase{number: 38, variant: "workspace-" + kind, name: "pathname-unix", attack: "reach a host process that listens in the granted workspace",
+			attackCase{number: 38, variant: "workspace-" + kind, name: "pathname-unix", attack: "… in the workspace",
 				stopped: both(refusedPeer...), stage: func(s *stage) (scene, error) {
 					ws, err := s.workspace()
 					if err != nil {
@@ -95,23 +95,23 @@ func unixScene(s *stage, kind, path, ws string) (scene, error) {
 func netCases() []attackCase {
 	var out []attackCase
 	for _, v := range []struct{ variant, ip, how, attack string }{
-		{"v4", "4", "connect", "connect to the host's loopback"}, {"v6", "6", "connect", "the same over IPv6"},
-		{"fastopen", "4", "fastopen", "send with MSG_FASTOPEN, without connect"}, {"mptcp", "4", "mptcp", "connect with MPTCP, which Landlock does not call TCP"},
+		{"v4", "4", "connect", "connect to the host's loopback"}, {"v6", "6", "connect", "… over IPv6"},
+		{"fastopen", "4", "fastopen", "… with MSG_FASTOPEN"}, {"mptcp", "4", "mptcp", "… with MPTCP, which isn't TCP to Landlock"},
 	} {
 		out = append(out, attackCase{number: 40, variant: v.variant, name: "tcp-loopback-host", attack: v.attack, stopped: both(noNetwork...),
 			stage: func(s *stage) (scene, error) { return tcpScene(s, v.ip, v.how) }})
 	}
 	out = append(out,
-		attackCase{number: 40, variant: "listen", name: "tcp-loopback-host", attack: "bind a port and be called from the host",
-			stopped: both(join(noNetwork, []string{"ETIMEDOUT"})...), note: "ETIMEDOUT: it listens where nobody can call", stage: listenScene},
-		attackCase{number: 40, variant: "listen-unbound", name: "tcp-loopback-host", attack: "listen without bind, on a port that the kernel chooses",
-			stopped: map[string][]string{"b": noNetwork}, absent: map[string]string{"c": "it may listen in its own network namespace, where nobody can call"},
+		attackCase{number: 40, variant: "listen", name: "tcp-loopback-host", attack: "listen on a port that the host calls",
+			stopped: both(join(noNetwork, []string{"ETIMEDOUT"})...), note: "ETIMEDOUT: where the host can't call", stage: listenScene},
+		attackCase{number: 40, variant: "listen-unbound", name: "tcp-loopback-host", attack: "… on a port of the kernel's choice, without bind",
+			stopped: map[string][]string{"b": noNetwork}, absent: map[string]string{"c": "its own network namespace"},
 			stage: func(*stage) (scene, error) {
 				return scene{probe: "listen", args: []string{"ip=4", "port=0", "bind=no", "once=listening"}}, nil
 			}})
 	for _, v := range []struct{ variant, ip, how, attack string }{
-		{"v4", "4", "sendto", "send a datagram without connecting"}, {"v6", "6", "sendto", "the same over IPv6"},
-		{"connected", "4", "connect", "send on a connected socket"}, {"udplite", "4", "udplite", "the same with UDP-Lite"},
+		{"v4", "4", "sendto", "send a datagram without connect"}, {"v6", "6", "sendto", "… over IPv6"},
+		{"connected", "4", "connect", "… with connect"}, {"udplite", "4", "udplite", "… with UDP-Lite"},
 	} {
 		out = append(out, attackCase{number: 41, variant: v.variant, name: "udp-exfil", attack: v.attack, stopped: both(noNetwork...),
 			stage: func(s *stage) (scene, error) { return udpScene(s, v.ip, v.how) }})
@@ -138,10 +138,10 @@ func netCases() []attackCase {
 		{46, "xfrm", "af-rxrpc-key-xfrm", syscall.AF_NETLINK, syscall.SOCK_RAW, 6},
 	}
 	for _, k := range sockets {
-		out = append(out, call(k.number, k.variant, k.name, fmt.Sprintf("make a socket of family %d, type %d, protocol %d", k.family, k.kind, k.proto),
+		out = append(out, call(k.number, k.variant, k.name, fmt.Sprintf("socket(%d,%d,%d)", k.family, k.kind, k.proto),
 			both(noFamily...), "socket", fmt.Sprintf("family=%d", k.family), fmt.Sprintf("type=%d", k.kind), fmt.Sprintf("proto=%d", k.proto)))
 	}
-	return append(out, call(46, "families", "af-rxrpc-key-xfrm", "make a socket of any family but UNIX, INET and INET6", both(noFamily...), "families"))
+	return append(out, call(46, "families", "af-rxrpc-key-xfrm", "a socket of any family but UNIX, INET and INET6", both(noFamily...), "families"))
 }
 
 func loopback(ip string) string {
@@ -161,7 +161,7 @@ func tcpScene(s *stage, ip, how string) (scene, error) {
 
 func udpScene(s *stage, ip, how string) (scene, error) {
 	if how == "udplite" {
-		// Nobody here speaks it: that the datagram left is all that can be seen.
+		// No program here speaks it: the host can only see that the datagram left.
 		return scene{probe: "udp", args: []string{"ip=" + ip, "how=" + how, "port=9", "token=" + s.nonce}}, nil
 	}
 	l, addr, err := s.listen("udp"+ip, loopback(ip))
@@ -171,9 +171,9 @@ func udpScene(s *stage, ip, how string) (scene, error) {
 	return scene{probe: "udp", args: []string{"ip=" + ip, "how=" + how, fmt.Sprintf("port=%d", addr.(*net.UDPAddr).Port), "token=" + s.nonce}, canary: l.heard(s.nonce)}, nil
 }
 
-// listenScene calls the probe from the host while it listens. Who answers must know
-// the token: the port is nobody's until the probe has it, and another listener of
-// the host may be given it.
+// listenScene calls the probe from the host while it listens. The listener must know the
+// token: the port is free until the probe has it, and the host may give it to another
+// listener.
 func listenScene(s *stage) (scene, error) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

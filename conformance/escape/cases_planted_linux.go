@@ -15,40 +15,39 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// plantedCases are 10: files in a granted workspace that other programs of the
-// host run or believe. Writing them is what a writable workspace is for; that it
-// was done must be in the receipt, which is what makes the attempt fail.
+// plantedCases are 10: files in a granted workspace that other programs of the host run or
+// believe. A writable workspace exists to be written; the attempt fails because the receipt
+// lists the files.
 func plantedCases() []attackCase {
 	add := func(out []attackCase, variant, attack, how, path string) []attackCase {
 		return append(out, attackCase{number: 10, variant: variant, name: "ws-hook-plant", attack: attack, stopped: both("OPEN", "EPERM", "EACCES"),
-			note:  "OPEN: it may be written, and the receipt lists it",
+			note:  "OPEN: the receipt lists it",
 			stage: func(s *stage) (scene, error) { return plantedScene(s, how, path) }})
 	}
 	var out []attackCase
 	for _, v := range []struct{ variant, attack, path string }{
 		{"git-hook", "leave a hook for the host's git", ".git/hooks/pre-commit"},
-		{"git-config", "leave a configuration for it (core.fsmonitor, core.hooksPath)", ".git/config"},
-		{"nested-hook", "leave a hook in a repository further down", "a/b/.git/hooks/post-checkout"},
-		{"envrc", "leave what a shell reads that enters the folder", ".envrc"},
-		{"editor", "leave tasks for an editor", ".vscode/tasks.json"},
-		{"agent", "leave servers and hooks for a coding agent", ".claude/settings.json"},
-		{"mcp", "leave servers of tools for one", ".mcp.json"},
-		{"ci", "leave a job for a build service", ".github/workflows/build.yml"},
-		{"package", "leave settings for a package manager", ".npmrc"},
-		{"name", "leave tasks under a name that writes to the terminal", ".vscode/\x1b]0;planted\a\n\xff.json"},
+		{"git-config", "… a configuration (core.fsmonitor, core.hooksPath)", ".git/config"},
+		{"nested-hook", "… a hook in a nested repository", "a/b/.git/hooks/post-checkout"},
+		{"envrc", "… a file for shells that enter the folder", ".envrc"},
+		{"editor", "… tasks for an editor", ".vscode/tasks.json"},
+		{"agent", "… servers and hooks for a coding agent", ".claude/settings.json"},
+		{"mcp", "… tool servers for one", ".mcp.json"},
+		{"ci", "… a job for a build service", ".github/workflows/build.yml"},
+		{"package", "… settings for a package manager", ".npmrc"},
+		{"name", "… tasks whose name writes to the terminal", ".vscode/\x1b]0;planted\a\n\xff.json"},
 	} {
 		out = add(out, v.variant, v.attack, "write", v.path)
 	}
-	out = add(out, "linked", "put a link in the place of the folder of hooks", "link", ".git/hooks")
-	out = add(out, "moved", "move a folder with an older file to the place of the folder of hooks", "move", ".git/hooks/pre-commit")
-	return add(out, "flood", "leave a hook among 100,000 files", "flood", ".git/hooks/pre-commit")
+	out = add(out, "linked", "… a link in place of the folder of hooks", "link", ".git/hooks")
+	out = add(out, "moved", "… an older folder moved there", "move", ".git/hooks/pre-commit")
+	return add(out, "flood", "… a hook among 100,000 files", "flood", ".git/hooks/pre-commit")
 }
 
 // floodOf is how many files a flood has.
 const floodOf = 100_000
 
-// plantedScene has a file planted in a workspace. The harm is that it is there
-// and that nothing says so.
+// plantedScene has a file planted in a workspace. The harm is a file that no receipt names.
 func plantedScene(s *stage, how, path string) (scene, error) {
 	ws, err := s.workspace()
 	if err != nil {
@@ -98,8 +97,8 @@ func (s *stage) oldFolder(ws string) error {
 	return nil
 }
 
-// unlisted reports whether a receipt does not say that something was planted at
-// path; and if there was too much to look at, that it was not all looked at.
+// unlisted reports whether a receipt fails to list the file planted at path or, if there
+// was too much to look at, fails to say so.
 func unlisted(name, path string, tooMuch bool) (bool, string) {
 	p, err := readPlanted(name)
 	if err != nil {
@@ -115,8 +114,7 @@ func unlisted(name, path string, tooMuch bool) (bool, string) {
 	return false, "the receipt lists it"
 }
 
-// readPlanted takes what was planted out of a receipt. Whether the receipt is
-// genuine is not asked here.
+// readPlanted takes the planted files out of a receipt, without verifying it.
 func readPlanted(name string) (*receipt.Planted, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {

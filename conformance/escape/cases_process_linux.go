@@ -12,7 +12,7 @@ func processCases() []attackCase {
 	readable := at([]string{"EACCES", "ENOENT", "EPERM"}, notThere)
 	out := []attackCase{
 		{number: 24, variant: "cmdline", name: "proc-host-pid", attack: "find a host process in /proc by its command line",
-			stopped: at([]string{"OPEN", "EACCES", "ENOENT"}, []string{"OPEN", "ENOENT", "EACCES"}), note: "OPEN: processes are seen, but not the host's",
+			stopped: at([]string{"OPEN", "EACCES", "ENOENT"}, []string{"OPEN", "ENOENT", "EACCES"}), note: "OPEN: no process of the host",
 			stage: func(s *stage) (scene, error) {
 				v, err := s.victim()
 				if err != nil {
@@ -33,7 +33,7 @@ func processCases() []attackCase {
 		{25, "fd", "proc-pid-root", "fd/9", func(v *victim) string { return v.file }},
 		{26, "", "proc-pid-environ", "environ", func(v *victim) string { return v.env }},
 	} {
-		out = append(out, attackCase{number: f.number, variant: f.variant, name: f.name, attack: "read /proc/PID/" + f.path + " of a host process",
+		out = append(out, attackCase{number: f.number, variant: f.variant, name: f.name, attack: "read a host process's /proc/PID/" + f.path,
 			stopped: readable, stage: func(s *stage) (scene, error) {
 				v, err := s.victim()
 				if err != nil {
@@ -50,8 +50,8 @@ func processCases() []attackCase {
 			}})
 	}
 	for _, how := range []string{"kill", "tgkill", "tkill", "sigqueue", "setown"} {
-		out = append(out, attackCase{number: 27, variant: how, name: "signal-host", attack: "kill a host process with " + how,
-			stopped: both(join(noProcess, []string{"OPEN"})...), note: "OPEN: the call succeeded and sent nothing (F_SETOWN is checked when it sends)",
+		out = append(out, attackCase{number: 27, variant: how, name: "signal-host", attack: "kill a host process",
+			stopped: both(join(noProcess, []string{"OPEN"})...), note: "OPEN: nothing was sent (F_SETOWN is checked when it sends)",
 			stage: func(s *stage) (scene, error) {
 				v, err := s.victim()
 				if err != nil {
@@ -60,7 +60,7 @@ func processCases() []attackCase {
 				return scene{probe: "signal", args: []string{"how=" + how, pid(v)}, canary: v.dead}, nil
 			}})
 	}
-	out = append(out, attackCase{number: 27, variant: "probe", name: "signal-host", attack: "learn that a host process exists with kill(pid, 0)",
+	out = append(out, attackCase{number: 27, variant: "probe", name: "signal-host", attack: "learn with kill(pid, 0) that it exists",
 		stopped: both(noProcess...), stage: func(s *stage) (scene, error) {
 			v, err := s.victim()
 			if err != nil {
@@ -74,7 +74,7 @@ func processCases() []attackCase {
 func descriptorCases() []attackCase {
 	var out []attackCase
 	for _, how := range []string{"open", "signal", "getfd"} {
-		out = append(out, attackCase{number: 28, variant: how, name: "pidfd-host", attack: "pidfd_open a host process and " + how,
+		out = append(out, attackCase{number: 28, variant: how, name: "pidfd-host", attack: "use a host process's pidfd",
 			stopped: both(join(noProcess, []string{"EINVAL"})...), stage: func(s *stage) (scene, error) {
 				v, err := s.victim()
 				if err != nil {
@@ -91,7 +91,7 @@ func descriptorCases() []attackCase {
 			}})
 	}
 	for _, how := range []string{"seize", "attach", "readv", "writev", "mem"} {
-		out = append(out, attackCase{number: 29, variant: how, name: "ptrace-host", attack: "trace a host process or reach its memory: " + how,
+		out = append(out, attackCase{number: 29, variant: how, name: "ptrace-host", attack: "trace a host process or reach its memory",
 			stopped: both(join(noProcess, []string{"EACCES", "ENOENT"})...), stage: func(s *stage) (scene, error) {
 				v, err := s.victim()
 				if err != nil {

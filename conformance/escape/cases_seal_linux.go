@@ -18,21 +18,21 @@ import (
 func sealCases() []attackCase {
 	var out []attackCase
 	for _, v := range []struct{ variant, attack string }{
-		{"elf-interpreter", "run a program of the workspace whose loader (PT_INTERP) lies there, too"},
-		{"elf-interpreter-script", "the same as the interpreter of a script"},
-		{"elf-interpreter-relative", "with a loader by a relative path"},
+		{"elf-interpreter", "run a program whose loader (PT_INTERP) is in the workspace"},
+		{"elf-interpreter-script", "… as a script's interpreter"},
+		{"elf-interpreter-relative", "… with a relative path"},
 	} {
 		out = append(out, attackCase{number: 99, variant: v.variant, name: "elf-interpreter", attack: v.attack, stopped: both(refused),
-			note:  "the call is refused: the loader is no file of the system",
+			note:  "a loader must be the system's",
 			stage: func(s *stage) (scene, error) { return loaderScene(s, v.variant) }})
 	}
 	for _, v := range []struct{ variant, attack, variable, before, after string }{
-		{"path", "have a program run another by a PATH into the workspace", "PATH", "", "/bin"},
-		{"path-list", "by a PATH in which the workspace comes last", "PATH", "/usr/bin:", "/bin"},
-		{"home", "have a program run what a HOME in the workspace names", "HOME", "", ""},
+		{"path", "run a program through a PATH into the workspace", "PATH", "", "/bin"},
+		{"path-list", "… with the workspace last", "PATH", "/usr/bin:", "/bin"},
+		{"home", "… through a HOME in the workspace", "HOME", "", ""},
 	} {
 		out = append(out, attackCase{number: 97, variant: v.variant, name: "built-environment", attack: v.attack, stopped: both(refused),
-			note: "denied by the built-in set, unless a policy names the variable",
+			note: "denied unless a policy names the variable",
 			stage: func(s *stage) (scene, error) {
 				ws, dir, err := attackInWorkspace(s, "bin/"+s.nonce)
 				if err != nil {
@@ -48,8 +48,8 @@ func sealCases() []attackCase {
 	return out
 }
 
-// attackInWorkspace makes a workspace with a copy of the attack program, and says
-// where a program in it finds the workspace.
+// attackInWorkspace makes a workspace with a copy of the attack program, and returns the
+// workspace's path for a program in it.
 func attackInWorkspace(s *stage, name string) (ws, dir string, err error) {
 	if ws, err = s.workspace(); err != nil {
 		return "", "", err
@@ -68,8 +68,8 @@ func attackInWorkspace(s *stage, name string) (ws, dir string, err error) {
 	return ws, dir, s.write(path, string(b), 0o755)
 }
 
-// builtIn is a policy directory that permits everything but what the built-in set's
-// word on the environment forbids.
+// builtIn is a policy directory that permits everything except environments that the
+// built-in set forbids.
 func builtIn(s *stage) (string, error) {
 	dir, err := s.folder("policy", 0o755)
 	if err != nil {

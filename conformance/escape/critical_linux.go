@@ -15,10 +15,10 @@ import (
 //go:embed critical.json
 var criticalJSON []byte
 
-// critical is critical.json: which cases do harm beyond the cell if they succeed,
-// so that two layers must stand in the way of each, and which have only one. A
-// case that ends the cell's own program, takes what everybody has a share of or
-// reaches a system call without using it is not among them.
+// critical is critical.json: the cases that do harm beyond the cell if they succeed, so
+// that two layers must stand in the way of each, and those with only one. A case that ends
+// the cell's own program, takes what everybody has a share of or reaches a system call
+// without using it isn't among them.
 type critical struct {
 	Harms    []harm     `json:"harms"`
 	Together []together `json:"together"`
@@ -34,14 +34,14 @@ type harm struct {
 	Except []string `json:"except,omitempty"`
 }
 
-// together are knobs that are turned off at once for some cases, to see a layer
-// that stands beside another one.
+// together are knobs that are turned off at once for some cases, to see one layer beside
+// another.
 type together struct {
 	Knobs string   `json:"knobs"` // "seccomp+nested_userns"
 	Cases []string `json:"cases"`
 }
 
-// oneLayer are critical cases that were not seen to have a second layer, and why.
+// oneLayer are critical cases without a known second layer, and the reason.
 type oneLayer struct {
 	Cases  []string `json:"cases"`
 	Tier   string   `json:"tier"` // "b", "c" or "*"
@@ -65,7 +65,7 @@ func loadCritical() (*critical, error) {
 	return d, nil
 }
 
-// knobs returns what attribution turns off, in order: nothing, each mechanism, and
+// knobs returns the knobs that attribution turns off, in order: none, each mechanism, and
 // those together.
 func (d *critical) knobs() []string {
 	out := append([]string{""}, knob.Names()...)
@@ -75,7 +75,7 @@ func (d *critical) knobs() []string {
 	return out
 }
 
-// casesOf returns with which cases a knob is tried; none is all.
+// casesOf returns the cases that a knob is tried with; none means all.
 func (d *critical) casesOf(knobs string) []string {
 	for _, t := range d.Together {
 		if t.Knobs == knobs {
@@ -95,7 +95,7 @@ func (d *critical) harmOf(c *attackCase) string {
 	return ""
 }
 
-// alone returns why a critical case has one layer at a tier, "" if it is not on
+// alone returns the reason why a critical case has one layer at a tier, "" if it isn't on
 // the list.
 func (d *critical) alone(c *attackCase, tier string) string {
 	for _, o := range d.OneLayer {
@@ -106,8 +106,8 @@ func (d *critical) alone(c *attackCase, tier string) string {
 	return ""
 }
 
-// shallow compares the recorded attribution with the list: what is wrong with it,
-// a line each.
+// shallow compares the recorded attribution with the list, and returns a line for each
+// difference.
 func (d *critical) shallow(a *attribution) []string {
 	var wrong []string
 	found := make(map[string]*traced)
@@ -132,14 +132,26 @@ func (d *critical) shallow(a *attribution) []string {
 	return wrong
 }
 
-// write prints which cases are critical and how deep the defence is.
+// write prints the critical cases and the depth of the defence.
 func (d *critical) write(b *strings.Builder, a *attribution) {
-	b.WriteString("## Critical cases\n\nA case is critical if its success does harm beyond the cell. Two layers must stand in the way of each, so that one mistake, ours or the\n" +
-		"kernel's, is not enough; a second layer counts if it was seen to stop the case with the first one off. A case with fewer that is not on\n" +
-		"the list below fails the tests, and so does one on the list that has two. Not critical are cases that end the cell's own program, that\n" +
-		"take more than their share (79 to 87: bounded, and killed), that a grant allows and a receipt tells of (6, 8, 10), and those called\n" +
-		"reach-…, which ask whether the filter answers before the kernel does and so have one layer by construction.\n\n")
-	b.WriteString("| harm | | cases | tier C: two layers | one | inconclusive | tier B: two layers | one | inconclusive |\n|---|---|---|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString(`## Critical cases
+
+A case is critical if its success harms more than the cell. Two layers must stand in the way of each,
+so that one mistake, ours or the kernel's, isn't enough; a second layer counts if it was seen to stop
+the case with the first one off. The tests fail for a case with fewer that isn't listed below, and for
+a listed one that has two. Not critical are cases that end the cell's own program, that take too much
+(79 to 87: bounded and killed), that a grant allows and a receipt reports (6, 8, 10), and reach-…,
+which have one layer by construction.
+
+| harm | | cases | C: two layers | one | inconclusive | B: two layers | one | inconclusive |
+|---|---|---|--:|--:|--:|--:|--:|--:|
+`)
+	var all []string
+	for _, c := range cases() {
+		if !strings.HasPrefix(c.variant, "reach-") {
+			all = append(all, c.id())
+		}
+	}
 	for _, h := range d.Harms {
 		n := map[string][3]int{}
 		for i := range a.Cases {
@@ -160,15 +172,27 @@ func (d *critical) write(b *strings.Builder, a *attribution) {
 			}
 			n[t.Tier] = v
 		}
-		cases := strings.Join(h.Cases, ", ")
-		if len(h.Except) > 0 {
-			cases += " without " + strings.Join(h.Except, ", ")
+		var ids []string
+		for _, c := range cases() {
+			if d.harmOf(&c) == h.Name {
+				ids = append(ids, c.id())
+			}
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %d | %d | %d | %d | %d | %d |\n", h.Name, h.Why, cases, n["c"][0], n["c"][1], n["c"][2], n["b"][0], n["b"][1], n["b"][2])
+		fmt.Fprintf(b, "| %s | %s | %s | %d | %d | %d | %d | %d | %d |\n", h.Name, h.Why, short(ids, all), n["c"][0], n["c"][1], n["c"][2], n["b"][0], n["b"][1], n["b"][2])
 	}
-	b.WriteString("\nWith one layer, or with no second one seen:\n\n| tier | cases | why |\n|---|---|---|\n")
+	b.WriteString("\nWith one layer, or no second one seen (the tier in brackets, if not both):\n\n")
 	for _, o := range d.OneLayer {
-		fmt.Fprintf(b, "| %s | %s | %s |\n", strings.ToUpper(star(o.Tier)), strings.Join(o.Cases, ", "), o.Reason)
+		var ids []string
+		for _, c := range cases() {
+			if selected(o.Cases, &c) {
+				ids = append(ids, c.id())
+			}
+		}
+		tier := ""
+		if o.Tier != "*" {
+			tier = " (" + strings.ToUpper(o.Tier) + ")"
+		}
+		fmt.Fprintf(b, "- %s%s: %s\n", short(ids, all), tier, o.Reason)
 	}
 	b.WriteString("\n")
 }

@@ -11,10 +11,10 @@
 //	go run ./conformance/escape -attribute conformance/escape/recorded/attribution.json
 //	go run ./conformance/escape -summarize conformance/results/latest.json
 //
-// The verdict comes from the host wherever the host can see: did the secret
-// come out, was the listener reached, did the victim die, is there a set-user-id
-// file. Where it cannot (a forbidden system call leaves no trace), from the
-// errno. See [judge] for the rules. Each verdict is one of
+// The verdict comes from the host whenever the host can see: did the secret come out, was
+// the listener reached, did the victim die, is there a set-user-id file. If it can't (a
+// forbidden system call leaves no trace), the errno decides. See [judge] for the rules.
+// Each verdict is one of
 //
 //	passed          the control succeeded, and the same attempt inside was
 //	                stopped in a way that the case table names
@@ -31,7 +31,7 @@
 // status is 0 if nothing failed, 1 if something did, 2 if the battery could not
 // begin.
 //
-// What it does not prove: that no other attack works. It knows these.
+// It doesn't prove that no other attack works: it knows these.
 package main
 
 import (

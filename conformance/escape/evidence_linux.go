@@ -39,7 +39,7 @@ func evidenceCase() attackCase {
 		}}
 }
 
-// unconfined says what a process that found this is missing of any tier.
+// unconfined names a control of every tier that a process with these findings lacks, "" if none.
 func unconfined(found map[string]string) string {
 	for name, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2", "CapEff": "0000000000000000", "CapPrm": "0000000000000000"} {
 		if found[name] != want {
@@ -49,8 +49,7 @@ func unconfined(found map[string]string) string {
 	return ""
 }
 
-// readEvidence takes the evidence out of a receipt. Whether the receipt is
-// genuine is not asked here.
+// readEvidence takes the evidence out of a receipt, without verifying it.
 func readEvidence(path string) (*evidence.Evidence, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -81,8 +80,8 @@ func readEvidence(path string) (*evidence.Evidence, error) {
 	return statement.Predicate.Evidence, nil
 }
 
-// disagreement compares what a receipt says with what the program found and
-// what the host sees of itself.
+// disagreement compares a receipt with the program's findings and the host's view of
+// itself.
 func disagreement(tier string, e *evidence.Evidence, found map[string]string) string {
 	var out []string
 	differ := func(what string, said, is any) {

@@ -31,7 +31,7 @@ type likeCold struct {
 	Reason string `json:"reason"`
 }
 
-// loadSkips returns what need not be run in each mode.
+// loadSkips returns the scenes that need not run in each mode.
 func loadSkips() ([]likeCold, error) {
 	f, err := loadFile()
 	return f.Like, err

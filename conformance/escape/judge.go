@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// observation is what one run of a probe showed, from the probe and from the
-// host.
+// observation has the results of one run of a probe, from the probe and from the host.
 type observation struct {
 	started bool   // the probe said so itself
 	outcome string // of the probe: OPEN, an errno's name, a signal's, TIMEOUT, NONE
@@ -22,7 +21,7 @@ type observation struct {
 	took    time.Duration
 }
 
-// open reports whether the attempt succeeded: from the host where it can see.
+// open reports whether the attempt succeeded: by the host if it can see.
 func (o *observation) open() bool {
 	if o.canary {
 		return o.tripped
@@ -72,7 +71,7 @@ const refused = "REFUSED"
 
 // judge compares the control outside with the attempt inside.
 //
-//  1. What the battery did not manage is failed.
+//  1. An attempt that the battery couldn't make is failed.
 //  2. A control that did not succeed makes the rest inconclusive, except that
 //     an attempt that succeeds inside is open whatever the control did.
 //  3. Not ended in time is hung, even if nothing was reached.

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// labFile is what the kernel lab has committed of its last whole run; a test there
-// holds it to what the lab expects.
+// labFile is the kernel lab's committed record of its last whole run; a test there holds it
+// to the lab's expectations.
 const labFile = "../lab/recorded.json"
 
-// kernels is labFile, as much of it as the page shows.
+// kernels is the part of labFile that the page shows.
 type kernels struct {
 	Machines []struct {
 		Machine  string `json:"machine"`
@@ -30,8 +30,8 @@ type kernels struct {
 func (k *kernels) write(b *strings.Builder) {
 	b.WriteString(`## Other kernels
 
-The kernel lab (` + "`make lab`" + `): each machine emulated, its checks what
-[conformance/README.md](../conformance/README.md#the-kernel-lab) says, as root and as an unprivileged user where both can.
+Emulated by the [kernel lab](../conformance/lab/README.md) (` + "`make lab`" + `), as root and as an
+unprivileged user where both can.
 
 | machine | architecture | kernel | first process | checks | passed | inconclusive | failed |
 |---|---|---|---|--:|--:|--:|--:|
@@ -39,11 +39,20 @@ The kernel lab (` + "`make lab`" + `): each machine emulated, its checks what
 	for _, m := range k.Machines {
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %d | %d | %d | %d |\n", m.Machine, m.Arch, m.Kernel, m.Init, m.Run, m.Passed, m.Unsure, m.Failed)
 	}
-	b.WriteString("\nInconclusive: as expected, but a part of it proved nothing.\n\n| machine | check | why |\n|---|---|---|\n")
+	b.WriteString("\nInconclusive: as expected, but part of the check proved nothing.\n\n")
+	var checks [][2]string
+	on := make(map[[2]string][]string)
 	for _, m := range k.Machines {
 		for _, u := range m.Unproven {
-			fmt.Fprintf(b, "| %s | %s | %s |\n", m.Machine, u.Check, strings.ReplaceAll(u.Reason, "|", "\\|"))
+			c := [2]string{u.Check, u.Reason}
+			if on[c] == nil {
+				checks = append(checks, c)
+			}
+			on[c] = append(on[c], m.Machine)
 		}
+	}
+	for _, c := range checks {
+		fmt.Fprintf(b, "- %s (%s): %s\n", c[0], strings.Join(on[c], ", "), c[1])
 	}
 	b.WriteString("\n")
 }

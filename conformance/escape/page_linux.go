@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"palyra/internal/canon"
@@ -16,7 +17,7 @@ import (
 	"palyra/isolate/knob"
 )
 
-// What is committed of runs, and the page that is made of it.
+// The committed records of runs, and the page made of them.
 const (
 	recorded        = "recorded"
 	batteryFile     = recorded + "/battery.json"
@@ -24,7 +25,7 @@ const (
 	page            = "../../docs/CONFORMANCE.md"
 )
 
-// summary is what is committed of a run of the whole battery.
+// summary is the committed record of a run of the whole battery.
 type summary struct {
 	Table  string    `json:"table"` // digest of the case table that was run
 	Kernel string    `json:"kernel"`
@@ -54,11 +55,12 @@ type nothing struct {
 	Why   string `json:"why"`   // from expect.json; "" if it is not on the list
 }
 
-// tableDigest names the table: which cases there are, and what stops each.
+// tableDigest names the table: which cases there are, and what stops each. A case described
+// in other words is the same case.
 func tableDigest(all []attackCase) string {
 	var b strings.Builder
 	for _, c := range all {
-		fmt.Fprintln(&b, c.id(), c.name, c.attack, c.stopped, c.absent)
+		fmt.Fprintln(&b, c.id(), c.name, c.stopped)
 	}
 	return canon.Sum([]byte(b.String())).String()
 }
@@ -175,13 +177,15 @@ func conformancePage(dir string) (string, error) {
 	var b strings.Builder
 	b.WriteString(`# Conformance
 
-What was run against the sandbox and how it ended. Generated from conformance/escape/recorded/ and conformance/lab/recorded.json; a test
-fails if it is not what they say, or if they are of other cases and expectations than the present ones. How each case works, and what the verdicts mean:
-[conformance/README.md](../conformance/README.md). To repeat it on your own host:
+The recorded runs against the sandbox, generated from conformance/escape/recorded/ and
+conformance/lab/recorded.json. A test fails if this page differs from them, or if they are of other
+cases and expectations than today's. [conformance/README.md](../conformance/README.md) explains the
+verdicts, [CASES.md](../conformance/CASES.md) lists the cases. 66 stands for each case of that number,
+"1 but stat" for each but 1/stat, "7/open mknod" for 7/open and 7/mknod. To repeat it on your host:
 
-    palyra sandbox certify                             # seconds; one claim for each mechanism, signed
-    make conformance                                   # minutes; every case, every kind of cell, root and not
-    make lab                                           # minutes; other kernels, emulated
+    palyra sandbox certify   # seconds; one claim for each mechanism, signed
+    make conformance         # minutes; every case, every kind of cell, root and not
+    make lab                 # minutes; other kernels, emulated
 
 `)
 	writeClaims(&b)
@@ -208,24 +212,66 @@ fails if it is not what they say, or if they are of other cases and expectations
 }
 
 func writeClaims(b *strings.Builder) {
-	b.WriteString("## The certificate's claims\n\nEach is lost, and no other, when its mechanism is turned off (TestKnobs).\n\n")
-	b.WriteString("| claim | a program in a cell cannot | tiers | stopped by |\n|---|---|---|---|\n")
+	b.WriteString("## The certificate's claims\n\nWith its mechanism turned off a claim is lost, and no other (TestKnobs). A program in a cell cannot\n\n")
 	for _, c := range certify.Claims() {
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", c.Name, c.Says, strings.Join(strings.Split(c.Tiers, ""), ", "), strings.Join(c.Stopped, " "))
+		at := ""
+		if c.Tiers == "c" {
+			at = " (tier C)"
+		}
+		fmt.Fprintf(b, "- %s: %s%s; %s\n", c.Name, c.Says, at, strings.Join(c.Stopped, " "))
 	}
 	b.WriteString("\n")
 }
 
+// everywhere shortens the list of tiers and modes: all of them are nothing.
+var everywhere = strings.NewReplacer("tier b cold, tier c cold, tier c warm, tier c void", "", "tier c cold, tier c warm, tier c void", "tier C",
+	"tier b cold, tier c cold, tier c void", "all but warm")
+
 func (s *summary) write(b *strings.Builder) {
 	fmt.Fprintf(b, "## The battery\n\n%d cases, on Linux %s.\n\n", len(cases()), s.Kernel)
-	b.WriteString("| tier | mode | user | run | passed | inconclusive | open | hung | failed | not applicable |\n|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| tier | mode | user | run | passed | inconclusive | open, hung, failed | not applicable |\n|---|---|---|--:|--:|--:|--:|--:|\n")
 	for _, g := range s.Groups {
-		fmt.Fprintf(b, "| %s | %s | %s | %d | %d | %d | %d | %d | %d | %d |\n", strings.ToUpper(g.Tier), g.Mode, g.User, g.Run, g.Passed,
-			g.Inconclusive, g.Open, g.Hung, g.Failed, g.NotApplicable)
+		fmt.Fprintf(b, "| %s | %s | %s | %d | %d | %d | %d | %d |\n", strings.ToUpper(g.Tier), g.Mode, g.User, g.Run, g.Passed,
+			g.Inconclusive, g.Open+g.Hung+g.Failed, g.NotApplicable)
 	}
-	b.WriteString("\nInconclusive, because the attempt outside did not succeed either:\n\n| case | user | where | why |\n|---|---|---|---|\n")
+	b.WriteString("\nInconclusive, because the attempt outside didn't succeed either (user and mode in brackets, if not all):\n\n")
+	users := make(map[nothing][]string) // of a case
 	for _, p := range s.Proofs {
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", p.Case, p.User, p.Where, p.Why)
+		k := nothing{Case: p.Case, Where: everywhere.Replace(p.Where), Why: p.Why}
+		users[k] = append(users[k], p.User)
+	}
+	var all []string
+	var order []nothing
+	same := make(map[nothing][]string)
+	for _, c := range cases() {
+		all = append(all, c.id())
+	}
+	for _, p := range s.Proofs {
+		k := nothing{Case: p.Case, Where: everywhere.Replace(p.Where), Why: p.Why}
+		user := ""
+		if len(users[k]) == 1 {
+			user = p.User
+		}
+		k.User, k.Case = user, ""
+		if same[k] == nil {
+			order = append(order, k)
+		}
+		if !slices.Contains(same[k], p.Case) {
+			same[k] = append(same[k], p.Case)
+		}
+	}
+	for _, k := range order {
+		var only []string
+		for _, s := range []string{k.User, k.Where} {
+			if s != "" {
+				only = append(only, s)
+			}
+		}
+		where := ""
+		if only != nil {
+			where = " (" + strings.Join(only, ", ") + ")"
+		}
+		fmt.Fprintf(b, "- %s%s: %s\n", short(same[k], all), where, k.Why)
 	}
 	b.WriteString("\n")
 }
@@ -249,43 +295,56 @@ func (a *attribution) write(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `## Which layer stops which case
 
-Each case in a cold cell, as %s on Linux %s, with each layer turned off alone, in binaries built for that: %s; and some together, with the cases
-that are critical: %s. Of these, landlock is all of it, outer_pid the PID namespace of palyra-cell, in which that of the cell lies, and
-nested_userns the limit of 0 user namespaces in the cell's own. A layer that *opens* a case when it is missing is the only one in its way.
-Where another outcome takes its place, a second layer stood behind the first; where it takes several together, each of a smallest such set
-stops the case with the others off. Where nothing makes a difference, two stand side by side that were not turned off together, or file
-permissions and palyra's own code do. Cases that would take the machine without their limits (79 to 87), those about palyra's own parts
-(90) and 10/flood are left out. Without mount a cell sees the host's root, /tmp and /dev/shm, and has no workspace; Landlock's rules
-stay what they are, about files of the template.
+Each case ran in a cold cell, as %s on Linux %s, with each layer turned off alone, in binaries built
+for that: %s; critical cases also with several off: %s.
+landlock is all of Landlock, outer_pid palyra-cell's PID namespace around the cell's, nested_userns the
+limit of 0 user namespaces in the cell's own. Without mount a cell sees the host's root, /tmp and
+/dev/shm, and has no workspace; Landlock's rules still name files of the template. Left out are cases
+that would take the machine without their limits (79 to 87, 101 to 103), those about palyra's own
+parts (90, 104), and 10/flood. Without a letter before them, cases are of both tiers.
 
-| tier | two layers or more: one was seen to follow another | no single layer makes a difference | one layer: without it the case is open | inconclusive |
+- *One layer*: without it the case is open.
+- *Two or more*: without one another stopped the case, with its own outcome (in
+  recorded/attribution.json); or several must go before it opens.
+- *No single layer*: two weren't turned off together, or file permissions or palyra's own code stop it.
+
+| tier | two layers or more | no single layer | one layer | inconclusive |
 |---|--:|--:|--:|--:|
 `, a.User, a.Kernel, strings.Join(knobOrder(a.Knobs), ", "), strings.Join(a.Together, ", "))
 	for _, tier := range []string{"b", "c"} {
 		fmt.Fprintf(b, "| %s | %d | %d | %d | %d |\n", strings.ToUpper(tier), n[tier][2], n[tier][0], n[tier][1], n[tier][-1])
 	}
-	b.WriteString("\n### One layer\n\n| tier | the layer | cases |\n|---|---|---|\n")
+	b.WriteString("\n### One layer\n\n| the layer | cases |\n|---|---|\n")
 	a.rows(b, func(c *traced) string {
 		if c.layers() != 1 {
 			return ""
 		}
 		return strings.Join(slices.DeleteFunc(knobOrder(c.Opens), func(k string) bool { return strings.Contains(k, "+") }), ", ")
 	})
-	b.WriteString("\n### Two layers or more\n\n| tier | stopped with all layers → without one | cases |\n|---|---|---|\n")
+	b.WriteString("\n### Two layers or more\n\n| stopped otherwise without | open without | cases |\n|---|---|---|\n")
 	a.rows(b, func(c *traced) string {
 		if c.layers() != 2 {
 			return ""
 		}
-		var out []string
-		for _, k := range knobOrder(slices.Collect(maps.Keys(c.Changes))) {
-			out = append(out, "without "+k+" "+c.Changes[k])
+		// Several layers off that do no more than some of them are left out.
+		more := func(k string, list []string) bool {
+			return !slices.ContainsFunc(list, func(o string) bool { return o != k && inside(o, k) })
+		}
+		changes := knobOrder(slices.Collect(maps.Keys(c.Changes)))
+		var other, opens []string
+		for _, k := range changes {
+			if more(k, changes) {
+				other = append(other, k)
+			}
 		}
 		for _, k := range c.Opens {
-			out = append(out, "without "+k+" open")
+			if more(k, c.Opens) {
+				opens = append(opens, k)
+			}
 		}
-		return c.Inside + " → " + strings.Join(out, ", ")
+		return strings.Join(other, ", ") + " | " + strings.Join(opens, ", ")
 	})
-	b.WriteString("\n### No single layer\n\n| tier | stopped by | cases |\n|---|---|---|\n")
+	b.WriteString("\n### No single layer\n\n| stopped by | cases |\n|---|---|\n")
 	a.rows(b, func(c *traced) string {
 		if c.layers() != 0 {
 			return ""
@@ -294,25 +353,97 @@ stay what they are, about files of the template.
 	})
 }
 
-// rows prints a row for each text that a tier's cases have, in the order of the
-// table, with the cases that have it.
-func (a *attribution) rows(b *strings.Builder, text func(*traced) string) {
-	for _, tier := range []string{"b", "c"} {
-		var order []string
-		ids := make(map[string][]string)
-		for i := range a.Cases {
-			c := &a.Cases[i]
-			t := text(c)
-			if c.Tier != tier || t == "" {
-				continue
-			}
-			if ids[t] == nil {
-				order = append(order, t)
-			}
-			ids[t] = append(ids[t], c.Case)
-		}
-		for _, t := range order {
-			fmt.Fprintf(b, "| %s | %s | %s |\n", strings.ToUpper(tier), t, strings.Join(ids[t], ", "))
+// inside reports whether all layers of x are among those of y.
+func inside(x, y string) bool {
+	all := strings.Split(y, "+")
+	for k := range strings.SplitSeq(x, "+") {
+		if !slices.Contains(all, k) {
+			return false
 		}
 	}
+	return true
+}
+
+// rows prints a row for each text that cases have, in the order of the table, with those
+// that have it at both tiers or at one.
+func (a *attribution) rows(b *strings.Builder, text func(*traced) string) {
+	var order []string
+	var all []string
+	ids := make(map[string]map[string][]string)
+	for i := range a.Cases {
+		c := &a.Cases[i]
+		if !slices.Contains(all, c.Case) {
+			all = append(all, c.Case)
+		}
+		t := text(c)
+		if t == "" {
+			continue
+		}
+		if ids[t] == nil {
+			order, ids[t] = append(order, t), make(map[string][]string)
+		}
+		ids[t][c.Tier] = append(ids[t][c.Tier], c.Case)
+	}
+	for _, t := range order {
+		var cells []string
+		in := func(tier string) func(string) bool {
+			return func(id string) bool { return slices.Contains(ids[t][tier], id) }
+		}
+		not := func(f func(string) bool) func(string) bool { return func(id string) bool { return !f(id) } }
+		if both := slices.DeleteFunc(slices.Clone(ids[t]["b"]), not(in("c"))); len(both) > 0 {
+			cells = append(cells, short(both, all))
+		}
+		if only := slices.DeleteFunc(slices.Clone(ids[t]["b"]), in("c")); len(only) > 0 {
+			cells = append(cells, "B: "+short(only, all))
+		}
+		if only := slices.DeleteFunc(slices.Clone(ids[t]["c"]), in("b")); len(only) > 0 {
+			cells = append(cells, "C: "+short(only, all))
+		}
+		fmt.Fprintf(b, "| %s | %s |\n", t, strings.Join(cells, "; "))
+	}
+}
+
+// short writes a list of cases, of all that there are: a number for all its cases, "1 but
+// stat", "7/open mknod", and one word for all that only ask whether the filter answers.
+func short(ids, all []string) string {
+	reach := func(id string) bool { return strings.Contains(id, "/reach-") }
+	every := slices.ContainsFunc(all, reach) && !slices.ContainsFunc(all, func(id string) bool { return reach(id) && !slices.Contains(ids, id) })
+	of := func(list []string) (numbers []int, variants map[int][]string) {
+		variants = make(map[int][]string)
+		for _, id := range list {
+			if every && reach(id) {
+				continue
+			}
+			n, v := parseID(id)
+			if variants[n] == nil {
+				numbers = append(numbers, n)
+			}
+			variants[n] = append(variants[n], v)
+		}
+		return numbers, variants
+	}
+	numbers, have := of(ids)
+	_, total := of(all)
+	slices.Sort(numbers)
+	var out []string
+	for _, n := range numbers {
+		without := slices.DeleteFunc(slices.Clone(total[n]), func(v string) bool { return slices.Contains(have[n], v) })
+		if !slices.ContainsFunc(have[n], func(v string) bool { return strings.HasPrefix(v, "reach-") }) {
+			if rest := slices.DeleteFunc(slices.Clone(without), func(v string) bool { return strings.HasPrefix(v, "reach-") }); len(rest) < len(without) {
+				without = append(rest, "reach-…")
+			}
+		}
+		switch {
+		case len(without) == 0:
+			out = append(out, strconv.Itoa(n))
+		case len(without) < len(have[n]):
+			out = append(out, fmt.Sprintf("%d but %s", n, strings.Join(without, " ")))
+		default:
+			out = append(out, fmt.Sprintf("%d/%s", n, strings.Join(have[n], " ")))
+		}
+	}
+	if every {
+		out = append(out, "each reach-…")
+	}
+	return strings.Join(out, ", ")
 }

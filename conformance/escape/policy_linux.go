@@ -9,9 +9,8 @@ import (
 //go:embed policy/battery.cedar
 var policyText []byte
 
-// makeHome makes the user's home with the policy directory that the battery
-// runs under. It is the user's, since in a user namespace root's files are
-// nobody's.
+// makeHome makes the user's home with the policy directory that the battery runs under. It
+// belongs to the user, since in a user namespace root's files belong to the overflow user.
 func (u *user) makeHome() error {
 	file := filepath.Join(u.policy, "battery.cedar")
 	if err := os.MkdirAll(u.policy, 0o700); err != nil {

@@ -180,8 +180,8 @@ func signalName(s syscall.Signal) string {
 	return "SIG" + strconv.Itoa(int(s))
 }
 
-// waitDelay is how long what a run wrote may take to arrive after its end. Only a
-// run whose descriptors somebody keeps takes that long.
+// waitDelay is how long a run's output may take to arrive after its end. It takes that long
+// only if another process keeps the run's descriptors.
 const waitDelay = 2 * time.Second
 
 // busy is how much longer a busy machine may take than a sandbox that keeps its

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// user is somebody as whom the battery runs.
+// user is one of the users that the battery runs as.
 type user struct {
 	name     string // "root" or "unprivileged"
 	uid, gid int
@@ -88,8 +88,8 @@ func (s *stage) folder(name string, mode os.FileMode) (string, error) {
 	return p, s.mkdir(p, mode)
 }
 
-// workspace makes a directory to grant. At tier B palyra becomes the owner of
-// the workspace and refuses to become root, so root grants somebody else's.
+// workspace makes a directory to grant. At tier B palyra becomes the owner of the workspace
+// and refuses to become root, so root grants another user's.
 func (s *stage) workspace() (string, error) {
 	p, err := s.folder("ws", 0o755)
 	if err != nil {
@@ -201,8 +201,8 @@ func (l *listenerOf) hear(r io.Reader) {
 	}
 }
 
-// heard is the canary of a listener. What was sent before the run ended is in
-// the socket's queue, from where the reader takes it.
+// heard is the canary of a listener. Data sent before the run ended is in the socket's
+// queue, from where the reader takes it.
 func (l *listenerOf) heard(token string) func(*outcome) (bool, string) {
 	return func(*outcome) (bool, string) {
 		found := l.s.seen(func() bool {
@@ -251,7 +251,7 @@ func (s *stage) listen(network, address string) (*listenerOf, net.Addr, error) {
 	}
 }
 
-// openSocket lets anybody connect to a socket in the file system.
+// openSocket lets every user connect to a socket in the file system.
 func (s *stage) openSocket(network, path string) error {
 	if !strings.HasPrefix(network, "unix") || strings.HasPrefix(path, "@") {
 		return nil

@@ -8,7 +8,7 @@ import (
 )
 
 // difference is a way in which sigstore-js is more generous than palyra. Its
-// name stands in the table of conformance/README.md, with the reason.
+// name stands in the table of README.md, with the reason.
 type difference struct {
 	name  string
 	where func(path, how string) bool
@@ -16,7 +16,7 @@ type difference struct {
 
 // differences are in order: the first that fits a change counts.
 var differences = []difference{
-	{"fields nobody reads", func(path, _ string) bool {
+	{"fields that it ignores", func(path, _ string) bool {
 		for _, p := range []string{"publicKey", "publicKey.hint", "tlogEntries[].logIndex", "integratedTime", "treeSize", "rootHash"} {
 			if strings.HasSuffix(strings.TrimSuffix(path, " (name)"), p) {
 				return true
@@ -45,8 +45,8 @@ var differences = []difference{
 	}},
 }
 
-// meaning is what a receipt says to a generous reader, without the fields that
-// nobody reads: what every receipt that sigstore-js accepts must leave alone.
+// meaning is the content of a receipt for a generous reader, without unused fields. Every
+// change that sigstore-js accepts must leave it alone.
 func meaning(b []byte) string {
 	var d struct {
 		Verification struct {

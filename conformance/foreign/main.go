@@ -3,20 +3,21 @@
 //	make build
 //	go run ./conformance/foreign
 //
-// It makes receipts of calls that end in different ways, and has each verified
-// by palyra attest verify and by npm's @sigstore/verify: both must accept it.
-// Then it changes single bits all over each receipt: palyra must reject every
-// one, and sigstore-js every one that it can see (it does not look at the key
-// hint and reads JSON and base64 more freely than we do). A receipt that ours
-// accepts and theirs does not is a bug of ours whatever was changed.
+// It makes receipts of calls that end in different ways, and verifies each with palyra
+// attest verify and with npm's @sigstore/verify: both must accept it. Then it changes
+// single bits all over each receipt: palyra must reject every one, and sigstore-js every
+// one that it can see (it doesn't look at the key hint and reads JSON and base64 more
+// freely than we do). A receipt that ours accepts and theirs doesn't is a bug of ours,
+// whatever was changed.
 //
-// Then it changes every byte and every field of three of conformance/vectors,
-// and of statement, log entry, proof and checkpoint inside: palyra must reject
-// every one but other JSON spellings of the same bundle, and what sigstore-js accepts must be of a kind in the table of
-// conformance/README.md, which says why, and say the same as the receipt.
+// Then it changes every byte and every field of three of conformance/vectors, and of
+// statement, log entry, proof and checkpoint inside. palyra must reject every change but
+// other JSON spellings of the same bundle. A change that sigstore-js accepts must be of a
+// kind in the table of conformance/foreign/README.md, which says why, and must leave the
+// meaning of the receipt alone.
 //
-// npm is asked for the verifier only if conformance/sigstore-js has none yet.
-// Exit status 0 if everything is as it must be, 1 if not, 2 if it could not look.
+// It asks npm for the verifier only if conformance/sigstore-js has none yet. Exit status 0
+// if everything is as it must be, 1 if not, 2 if it couldn't look.
 package main
 
 import (
@@ -56,7 +57,7 @@ func main() {
 	js := flag.String("js", "conformance/sigstore-js", "`FOLDER` of the foreign verifier")
 	flips := flag.Int("flips", 200, "changed bits per receipt")
 	vectors := flag.String("vectors", "conformance/vectors/receipt", "`FOLDER` of receipts to change everywhere")
-	readme := flag.String("readme", "conformance/README.md", "`FILE` with the table of known disagreements")
+	readme := flag.String("readme", "conformance/foreign/README.md", "`FILE` with the table of known disagreements")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "palyra-foreign-")
 	if err == nil {
@@ -136,7 +137,7 @@ func (b *bench) run(flips int) (err error) {
 			b.problem("palyra accepts %s", filepath.Base(f))
 		}
 	}
-	// What sigstore-js cannot see is some of the JSON around the signed bytes.
+	// sigstore-js can't see some of the JSON around the signed bytes.
 	if len(accepted) > len(bad)/20 {
 		b.problem("sigstore-js accepts %d of %d changed receipts", len(accepted), len(bad))
 	}
@@ -145,7 +146,7 @@ func (b *bench) run(flips int) (err error) {
 	return nil
 }
 
-// install asks npm for what package-lock.json names, without running scripts.
+// install asks npm for the packages of package-lock.json, without running scripts.
 func (b *bench) install() error {
 	if _, err := os.Stat(filepath.Join(b.js, "node_modules", "@sigstore", "verify")); err == nil {
 		return nil

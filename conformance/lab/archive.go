@@ -23,8 +23,8 @@ type archive struct {
 	opts      []string
 }
 
-// mirror is where this machine's apt finds Debian. An apt that has read no index
-// yet does not know which of its archives that is: it reads them then, into work.
+// mirror is the place where this machine's apt finds Debian. An apt that has read no index
+// yet doesn't know which of its archives that is: it reads them then, into work.
 func mirror(work string) (string, error) {
 	lists := filepath.Join(work, "apt/lists")
 	own := []string{"-q", "-o", "Dir::State::Lists=" + lists, "-o", "Dir::Cache=" + lists, "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1",
@@ -35,7 +35,8 @@ func mirror(work string) (string, error) {
 			if err := os.MkdirAll(lists+"/partial", 0o755); err != nil {
 				return "", err
 			}
-			broken = reach(quiet("apt-get", append(slices.Clone(opts), "update")...)) // perhaps of an archive that is not Debian's
+			// It may be of an archive that isn't Debian's.
+			broken = reach(quiet("apt-get", append(slices.Clone(opts), "update")...))
 		}
 		out, err := exec.Command("apt-get", append(slices.Clone(opts), "indextargets", "--format", "$(LABEL) $(COMPONENT) $(REPO_URI)", "Created-By: Packages")...).Output()
 		if err != nil {
@@ -50,7 +51,7 @@ func mirror(work string) (string, error) {
 	return "", errors.Join(errors.New("apt knows no archive of Debian"), broken)
 }
 
-// keep is how long an index and what was downloaded by it are used.
+// keep is how long an index and its downloads are used.
 const keep = 7 * 24 * time.Hour
 
 // newArchive is an archive whose state is in dir, which has nothing yet.
@@ -106,8 +107,8 @@ func (a *archive) read(suite, uri string) (err error) {
 	return reach(quiet("apt-get", append(slices.Clone(a.opts), "-o", "APT::Update::Error-Mode=any", "update")...))
 }
 
-// with downloads packages and what they depend on, as to an empty machine, and
-// returns the files.
+// with downloads packages and their dependencies, as for an empty machine, and returns the
+// files.
 func (a *archive) with(packages ...string) ([]string, error) {
 	args := append(slices.Clone(a.opts), "-y", "--download-only", "install")
 	if err := reach(quiet("apt-get", append(args, packages...)...)); err != nil {
@@ -209,8 +210,8 @@ func image(dir string, names []string) (vmlinuz string, modules []string, err er
 	return found[0], modules, err
 }
 
-// unpack lays the content of packages out in root, without their scripts and
-// without what nobody reads in the lab.
+// unpack lays the content of packages out in root, without their scripts and without the
+// files that the lab doesn't use.
 func unpack(root string, debs []string) error {
 	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := errors.Join(os.MkdirAll(filepath.Join(root, "usr", d), 0o755), os.Symlink("usr/"+d, filepath.Join(root, d))); err != nil {
@@ -236,7 +237,7 @@ func unpack(root string, debs []string) error {
 	return nil
 }
 
-// quiet runs a command and shows what it wrote only if it failed.
+// quiet runs a command and shows its output only if it failed.
 func quiet(name string, args ...string) error {
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", name, err, out)

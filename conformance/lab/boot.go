@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// result is what one check says: "ok", or what was seen where that depends on
-// the kernel, or "failed: " and why, which is never expected. On the console it
-// is a line that begins with [mark].
+// result is the result of one check: "ok", or the observation if that depends on the
+// kernel, or "failed: " and the reason, which is never expected. On the console it is a
+// line that begins with [mark].
 type result struct {
 	Check string `json:"check"`
 	Got   string `json:"got"`
@@ -28,8 +28,7 @@ type result struct {
 
 const mark = "LAB "
 
-// booted is what a machine says before its first check, unless systemd is its first
-// process.
+// booted is a machine's line before its first check, unless systemd is its first process.
 const booted = "booted"
 
 // lastWords are typed at the console of a machine that will not be done in time:
@@ -72,7 +71,8 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) (got []result, first
 		return nil, 0, err
 	}
 	for _, w := range lastWords {
-		ask := time.AfterFunc(l.timeout-w.before, func() { _, _ = io.WriteString(keys, w.keys) }) // one that is gone says nothing
+		// A machine that is gone says nothing.
+		ask := time.AfterFunc(l.timeout-w.before, func() { _, _ = io.WriteString(keys, w.keys) })
 		defer ask.Stop()
 	}
 	var console bytes.Buffer
@@ -110,8 +110,7 @@ func (l *lab) boot(m machine, vmlinuz, initrd, disk string) (got []result, first
 	return got, first, err
 }
 
-// judge compares the results with what is expected, which it returns, or writes
-// that.
+// judge compares the results with the expectation, which it returns, or writes a new one.
 func (l *lab) judge(m machine, got []result, broken error) (map[string]string, error) {
 	file := filepath.Join(l.expect, m.name+".json")
 	said := make(map[string]string)

@@ -99,10 +99,11 @@ func (p place) run(uid int, limit time.Duration, env []string, argv ...string) (
 	var then string
 	cmd.Cancel = func() error {
 		then = stuck()
-		fmt.Println("not done after", limit, "and killed:", then) // now: what cannot be killed is waited for
+		// Say it now: the lab waits for a process that can't be killed.
+		fmt.Println("not done after", limit, "and killed:", then)
 		return cmd.Process.Kill()
 	}
-	cmd.WaitDelay = 5 * time.Second // somebody may hold its output
+	cmd.WaitDelay = 5 * time.Second // another process may hold its output
 	err := startIn(start, uid, cmd)
 	if err == nil {
 		err = cmd.Wait()
@@ -121,7 +122,7 @@ func (p place) run(uid int, limit time.Duration, env []string, argv ...string) (
 	return out.String(), errors.Join(err, clear(group))
 }
 
-// stuck says where each thread of each process of ours waits in the kernel.
+// stuck lists where each thread of each of our processes waits in the kernel.
 func stuck() string {
 	var out []string
 	tasks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
@@ -180,8 +181,8 @@ var (
 	passes  = regexp.MustCompile(`(?m)^--- PASS: (\S+)`)
 )
 
-// tests runs tests of a built test program. What it says is stable while tests
-// come and go, but for those that are skipped.
+// tests runs tests of a built test program. Its words stay the same while tests come and
+// go, except for skipped ones.
 func (p place) tests(uid int, env []string, program, pattern string, args ...string) (string, error) {
 	out, err := p.run(uid, 150*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "140s", "-test.run", pattern}, args...)...)
 	for _, m := range broken.FindAllStringSubmatch(out, -1) {
@@ -222,7 +223,7 @@ func (p place) tests(uid int, env []string, program, pattern string, args ...str
 // control is a part of what palyra sandbox probe prints.
 type control struct{ Name, Answer, Detail string }
 
-// probe says what the host cannot enforce.
+// probe lists the controls that the host can't enforce.
 func probe(p place, uid int) (string, error) {
 	out, err := p.run(uid, 60*time.Second, nil, programs+"/palyra", "sandbox", "probe", "--json")
 	var doc struct {
@@ -281,7 +282,7 @@ func call(p place, uid int, args ...string) (string, error) {
 		strings.Join(e.Degradations, "; ")), nil
 }
 
-// seen is what a receipt says of the confinement.
+// seen is a receipt's account of the confinement.
 type seen struct {
 	Executor string
 	Landlock struct{ ABI int }

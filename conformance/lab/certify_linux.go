@@ -71,7 +71,8 @@ func (m *manager) uncertified() (string, error) {
 		err = os.Rename(certificateFile, certificateFile+".away")
 	}
 	if err == nil {
-		_, err = m.do("systemctl", "start", "palyrad.service") // palyra-certify.service has done its part of this boot
+		// palyra-certify.service has done its part of this boot.
+		_, err = m.do("systemctl", "start", "palyrad.service")
 	}
 	if err != nil {
 		return "", err
@@ -91,9 +92,9 @@ func (m *manager) uncertified() (string, error) {
 	return fmt.Sprintf("%s; warnings %q", strings.Join(texts, ", "), s.Warnings), nil
 }
 
-// recertified: what the hint says helps, while palyrad runs, and takes it along.
+// recertified: the hint's command helps while palyrad runs, and restarts it.
 func (m *manager) recertified() (string, error) {
-	// What follows starts palyrad more often than the manager lets anybody in five minutes.
+	// The next steps start palyrad more often than the manager allows in five minutes.
 	defer m.do("systemctl", "reset-failed", "palyrad.service")
 	before := m.property("palyrad.service", "MainPID")
 	if _, err := m.do("systemctl", "restart", "palyra-certify.service"); err != nil {

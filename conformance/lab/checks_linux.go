@@ -116,7 +116,8 @@ func (m *manager) install() (string, error) {
 	if err == nil {
 		err = edit("/etc/palyra/palyrad.toml", func(s string) string {
 			return s + "\n[workspaces.reports]\npath = \"/srv/palyra/reports\"\nread_only = false\n" +
-				"[daemon]\ndrain_timeout = \"6s\"\n" // calls of this lab are short or are to be killed
+				// The lab's calls are short or will be killed.
+				"[daemon]\ndrain_timeout = \"6s\"\n"
 		})
 	}
 	if err == nil {

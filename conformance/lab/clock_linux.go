@@ -34,7 +34,8 @@ func (m *manager) clock() []check {
 		{"clock/kill-ahead", func() (string, error) {
 			id, err := m.call1("kept for long")
 			if err == nil {
-				_, err = m.do("systemctl", "reset-failed", "palyrad.service") // so many starts are no fault of its
+				// So many starts aren't its fault.
+				_, err = m.do("systemctl", "reset-failed", "palyrad.service")
 			}
 			if err == nil {
 				err = step(2 * year)
@@ -44,7 +45,8 @@ func (m *manager) clock() []check {
 			}
 			got, err := m.kill()
 			if err == nil {
-				_, err = m.as(m.alice, "palyra", "runs", "show", id) // retention has run at the start, and left it
+				// Retention has run at the start, and left it.
+				_, err = m.as(m.alice, "palyra", "runs", "show", id)
 			}
 			return got, errors.Join(err, m.tokens(ahead, "kept"))
 		}},
@@ -74,8 +76,8 @@ func (m *manager) mintAll() error {
 	return until("a token ends", func() bool { return m.states()["short"] == "expired" })
 }
 
-// shown says whether a token opens the door, over HTTP. Those that do not are
-// counted, and after a few of them nobody is answered.
+// shown says whether a token works, over HTTP. palyrad counts those that don't, and after a
+// few of them it answers no one.
 func (m *manager) shown(name string) (string, error) {
 	_, err := m.do("palyra", "status", "--json", "--url", "http://127.0.0.1:7142", "--token-file", "/tmp/token-"+name)
 	switch {
@@ -136,7 +138,8 @@ func (m *manager) jump(d time.Duration, tokens string) (string, error) {
 	asked := make(chan run, 1)
 	go func() {
 		var doc struct{ Run run }
-		out, _ := m.as(m.alice, "palyra", "call", "--json", "--max-wall", "10s", "fs.write_file", // its status is that of the call
+		// Its status is the call's.
+		out, _ := m.as(m.alice, "palyra", "call", "--json", "--max-wall", "10s", "fs.write_file",
 			`{"workspace":"reports","path":"clock.txt","mode":"create","content":"hi"}`)
 		_ = json.Unmarshal([]byte(out), &doc) // an empty run is seen as one
 		asked <- doc.Run

@@ -15,7 +15,7 @@ import (
 
 const cgroups = "/sys/fs/cgroup"
 
-// say tells the host what a check came to.
+// say tells the host the result of a check.
 func say(check, got, note string) {
 	b, err := json.Marshal(result{check, got, note})
 	if err != nil {
@@ -24,7 +24,7 @@ func say(check, got, note string) {
 	fmt.Printf("%s%s\n", mark, b)
 }
 
-// verdict is "ok", or what is wrong.
+// verdict is "ok", or the fault.
 func verdict(err error) string {
 	if err == nil {
 		return "ok"

@@ -39,8 +39,8 @@ func (l *lab) buildDisk(a *archive, m machine, disk string) error {
 	if err != nil {
 		return err
 	}
-	// Nobody but root may own the files of a machine; who is not root here makes
-	// the disk in a user namespace in which it is. 5.10 does not know what newer
+	// Only root may own the files of a machine; an unprivileged user makes the disk in a
+	// user namespace in which it is root. 5.10 doesn't know the features that newer
 	// versions of mke2fs turn on.
 	mke2fs, err := lookPath("mke2fs")
 	if err != nil {

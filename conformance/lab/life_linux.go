@@ -53,7 +53,7 @@ func (m *manager) answered(name, tool, input string) (run, error) {
 	return e.r, e.err
 }
 
-// approval: what was approved is done, as palyra.
+// approval: an approved call runs, as palyra.
 func (m *manager) approval() (string, error) {
 	r, err := m.answered("write", "fs.write_file", `{"workspace":"reports","path":"a.txt","mode":"create","content":"hi"}`)
 	if err != nil || r.State != "done" {
@@ -168,7 +168,7 @@ func (m *manager) asleep() bool {
 	return strings.Contains(m.output("ps", "-eo", "args"), "palyra-tool")
 }
 
-// became says what became of a run.
+// became returns the outcome of a run.
 func (m *manager) became(id string) (string, error) {
 	var doc struct{ Run run }
 	err := until("palyrad answers", func() bool { return m.object(m.alice, &doc, "palyra", "runs", "show", "--json", id) == nil })
@@ -200,7 +200,7 @@ func (m *manager) noStrays() error {
 	return until("no tool runs", func() bool { return !m.asleep() })
 }
 
-// kill: what nobody saw the end of is not known, and is not made again.
+// kill: a call whose end wasn't seen is unknown, and isn't made again.
 func (m *manager) kill() (string, error) {
 	id, err := m.begin(60000)
 	if err == nil {
@@ -286,7 +286,7 @@ func (m *manager) drain() (string, error) {
 	return m.became(id) // its socket starts it again
 }
 
-// socket: what connects starts both services.
+// socket: a connection starts both services.
 func (m *manager) socket() (string, error) {
 	for _, u := range []string{"palyrad.service", "palyra-cell.service"} {
 		if _, err := m.do("systemctl", "stop", u); err != nil {

@@ -12,7 +12,7 @@ type machine struct {
 	arch    string // as Debian calls it
 	flavour string // of the kernel
 	service bool   // systemd is the first process
-	clock   bool   // and somebody sets its clock
+	clock   bool   // and a check sets its clock
 	append  string // kernel parameters
 	parts   []string
 }
@@ -45,7 +45,7 @@ func (m machine) modules() []string {
 		"vsock", "vmw_vsock_virtio_transport_common", "vsock_loopback"}
 }
 
-// packages are what the disk is made of, besides what they depend on.
+// packages are the packages of the disk, besides their dependencies.
 func (m machine) packages() []string {
 	p := []string{"bash", "coreutils", "dash", "grep", "sed", "util-linux", "base-passwd"}
 	if m.service {
@@ -71,8 +71,8 @@ func (m machine) console() string {
 	return "ttyS0"
 }
 
-// cmdline is what the kernel gets. Words with a point or without "=" that it
-// does not know reach the first process as arguments and environment.
+// cmdline is the kernel's command line. Words with a point or without "=" that it doesn't
+// know reach the first process as arguments and environment.
 func (m machine) cmdline(only string) string {
 	words := []string{"console=" + m.console(), "panic=-1", "quiet", "sysrq_always_enabled", m.append}
 	if m.service {

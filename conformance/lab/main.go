@@ -12,27 +12,26 @@
 // machine's apt says; a package is used only if its digest is in an index that
 // Debian signed. There are two kinds:
 //
-//   - cells: this program is the first process. It delegates a cgroup as systemd
-//     does, runs the tests of isolate/cell, the prober and a case of the attack
-//     battery, as root and as a user, and looks at what is left.
-//   - service: systemd is the first process. docs/OPERATIONS.md is followed to
-//     the letter, and then the units are made to do what they promise.
+//   - cells: this program is the first process. It delegates a cgroup as systemd does, runs
+//     the tests of isolate/cell, the prober and a case of the attack battery, as root and
+//     as a user, and looks for leftovers.
+//   - service: systemd is the first process. The lab follows docs/OPERATIONS.md to the
+//     letter, and then tests the promises of the units.
 //
-// Each check prints one JSON line on the console. What it must say is in
-// expect/MACHINE.json; any difference fails, a check that did not run too. The
-// records of a run of every machine are conformance/results/lab.json, as
-// conformance/README.md describes them.
+// Each check prints one JSON line on the console. expect/MACHINE.json has the expected
+// lines; any difference fails, and so does a check that didn't run. The records of a run of
+// every machine are conformance/results/lab.json, as README.md describes them.
 //
-// Machines have no network. They are emulated (qemu's tcg), so that this needs
-// nothing of the host but apt, dpkg, xz, mke2fs and qemu; times in it mean
-// nothing. What is missing is named with its package, and not installed. Two
-// machines are played at once, while the next one is made.
+// Machines have no network. They are emulated (qemu's tcg), so the host needs only apt,
+// dpkg, xz, mke2fs and qemu; times in it mean nothing. The lab names missing programs with
+// their packages, and doesn't install them. It plays two machines at once, while it makes
+// the next one.
 //
-// Where the archive cannot be reached and what is needed of it is not there from
-// an earlier run, a machine is NOT CHECKED, which is said and is no failure.
+// If the archive can't be reached, and an earlier run left no copy of the needed packages,
+// a machine is reported as NOT CHECKED, which is no failure.
 //
-// What it does not prove: what other kernels of the same version, built with
-// other options, enforce.
+// It doesn't prove what other kernels of the same version, built with other options,
+// enforce.
 package main
 
 import (
@@ -129,8 +128,8 @@ func (l *lab) do(run string) error {
 	return errors.Join(append(errs, all.write(l.out))...)
 }
 
-// atOnce is how many machines are played at once: each has one processor of the
-// host's, see boot.
+// atOnce is the number of machines played at once: each has one processor of the host, see
+// boot.
 const atOnce = 2
 
 // end notes and prints how a machine ended.
@@ -147,7 +146,7 @@ func (x *made) end(err error) error {
 	return err
 }
 
-// made is a machine that is ready to be booted, or why it is not.
+// made is a machine that is ready to boot, or the reason why it isn't.
 type made struct {
 	machine
 	at                    int // among those that are played
@@ -211,7 +210,7 @@ func (x *made) build(l *lab) error {
 	return nil
 }
 
-// play boots a machine and compares what it says with what is expected.
+// play boots a machine and compares its results with the expected ones.
 func (x *made) play(l *lab) (err error) {
 	if x.suite == "" {
 		x.p, err = l.tampered()

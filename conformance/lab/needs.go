@@ -35,8 +35,8 @@ func lookPath(name string) (string, error) {
 	return at, err
 }
 
-// missing says what machines need and this one has not, by package. It installs
-// nothing: that is for whoever runs it.
+// missing lists the things that machines need and this one lacks, by package. It installs
+// nothing: that is the user's decision.
 func missing(ms []machine) error {
 	var names, pkgs []string
 	for _, m := range ms {
@@ -64,15 +64,15 @@ type unreachable struct{ error }
 
 func (e unreachable) Unwrap() error { return e.error }
 
-// apart is how apt says that nobody answered, or somebody between here and the
-// archive: from its methods connect.cc and http.cc. An archive that answers and
-// has not what is asked for is another matter.
+// apart is how apt says that no server answered, or one between here and the archive did:
+// from its methods connect.cc and http.cc. An archive that answers and lacks a file is
+// another matter.
 var apart = []string{"Could not resolve", "Temporary failure resolving", "Could not connect", "Unable to connect", "Cannot initiate the connection",
 	"Connection timed out", "Connection failed", "connection refused", "Network is unreachable", "No route to host", "Error reading from server",
 	"502 Bad Gateway", "503 Service", "504 Gateway"}
 
-// untrue is how it says that something answered wrongly. It wins: whoever can
-// change an answer can also break a connection.
+// untrue is how it reports a wrong answer. It wins: an attacker who can change an answer
+// can also break a connection.
 var untrue = []string{"Hash Sum mismatch", "unexpected size", "signature", "BADSIG", "NO_PUBKEY"}
 
 // reach makes an error of apt unreachable if it is nothing else.

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// facts: what this kernel has, and what becomes of one call of each tier on it.
-// That is the ladder of degradations.
+// facts: the kernel's features, and the outcome of one call of each tier on it. That is the
+// ladder of degradations.
 func facts() {
 	told("facts/kernel", func() (string, error) {
 		var u syscall.Utsname
@@ -96,7 +96,7 @@ func pool() {
 	}
 }
 
-// cases runs cases of the attack battery, and says what did not pass.
+// cases runs cases of the attack battery, and names those that didn't pass.
 func cases(which string, limit time.Duration, args ...string) (string, error) {
 	const out = "/tmp/lab/battery.json"
 	argv := append([]string{programs + "/escape", "-palyra", programs + "/palyra", "-attack", programs + "/attack", "-warm", programs + "/warm", "-j", "2",

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// report is what a run of the lab writes for others to read; its form is in
-// conformance/README.md.
+// report is the output of a run of the lab for other programs; README.md has its form.
 type report struct {
 	Version  int      `json:"version"` // 1
 	Machines []played `json:"machines"`
 }
 
-// played is one machine and what came out.
+// played is one machine and its results.
 type played struct {
-	Machine string   `json:"machine"`
-	Suite   string   `json:"suite"`
-	Arch    string   `json:"arch"`
-	Package string   `json:"package"`           // of the kernel, with its version
-	Kernel  string   `json:"kernel"`            // what it says of itself
-	Init    string   `json:"init"`              // "lab" or "systemd"
-	Verdict string   `json:"verdict"`           // "ok", "fail" or "not checked"
-	Error   string   `json:"error,omitempty"`   // why it failed or was not checked
-	Boot    float64  `json:"boot_seconds"`      // until it was up; under systemd, to the first check
+	Machine string `json:"machine"`
+	Suite   string `json:"suite"`
+	Arch    string `json:"arch"`
+	Package string `json:"package"`         // of the kernel, with its version
+	Kernel  string `json:"kernel"`          // what it says of itself
+	Init    string `json:"init"`            // "lab" or "systemd"
+	Verdict string `json:"verdict"`         // "ok", "fail" or "not checked"
+	Error   string `json:"error,omitempty"` // why it failed or was not checked
+	// Boot is the time until it was up; under systemd, until the first check.
+	Boot    float64  `json:"boot_seconds"`
 	Seconds float64  `json:"machine_seconds"`   // from its start to its end
 	Run     int      `json:"run"`               // checks
 	Passed  int      `json:"passed"`            // of these, as expected
@@ -85,8 +85,8 @@ func (p *played) count(got []result, want map[string]string) {
 	}
 }
 
-// unsure says what of a check proved nothing: tests that were skipped, cases of
-// the battery whose control did not succeed.
+// unsure lists the parts of a check that proved nothing: skipped tests, and cases of the
+// battery whose control didn't succeed.
 func unsure(r result) string {
 	if _, what, ok := strings.Cut(r.Got, "; inconclusive: "); ok && what != "" {
 		return what

@@ -32,7 +32,7 @@ func TestCount(t *testing.T) {
 			t.Errorf("record %d is %+v, want %+v", i, p.Checks[i], w)
 		}
 	}
-	// What differs from what is expected fails, whatever it says.
+	// A difference from the expectation fails, whatever it says.
 	for _, bad := range []result{{"a/b/root", "ok, skipped TestX", ""}, {"a/b/root", "failed: no", ""}, {"a/b/user", "ok", ""}} {
 		var p played
 		if p.count([]result{bad}, want); p.Failed != 1 {

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// manager is what the checks of a machine with systemd share.
+// manager is shared by the checks of a machine with systemd.
 type manager struct {
 	alice, palyra *syscall.Credential
 }
 
-// service plays the life of palyra's units on a machine with systemd. Where they
-// cannot be installed it ends.
+// service plays the life of palyra's units on a machine with systemd. If it can't install
+// them, it ends.
 func service() {
 	m := &manager{}
 	for _, c := range m.checks() {
@@ -99,7 +99,7 @@ func until(what string, ok func() bool) error {
 	return nil
 }
 
-// same compares what was seen with what should be.
+// same compares an observation with the expectation.
 func same(what, got, want string) error {
 	if got != want {
 		return fmt.Errorf("%s is %q, want %q", what, got, want)

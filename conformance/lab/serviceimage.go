@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Where the sources would be from which Palyra is installed.
+// The place for the sources from which Palyra is installed.
 const sources = "/root/palyra"
 
 // labUnit starts the checks once the machine is up. It gets the console, and is

@@ -10,8 +10,8 @@ import (
 	"palyra/internal/canon"
 )
 
-// summaryFile is what is committed of a run of every machine; docs/CONFORMANCE.md
-// shows it.
+// summaryFile is the committed record of a run of every machine; docs/CONFORMANCE.md shows
+// it.
 const summaryFile = "conformance/lab/recorded.json"
 
 // summary counts the checks of each machine.
@@ -37,7 +37,7 @@ type unsaid struct {
 	Reason string `json:"reason"`
 }
 
-// expectDigest names what is expected of all machines.
+// expectDigest names the expectations of all machines.
 func expectDigest(dir string) (string, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -54,8 +54,8 @@ func expectDigest(dir string) (string, error) {
 	return canon.Sum(all.Bytes()).String(), nil
 }
 
-// summarize makes the summary of the records of runs, of which the last one of a
-// machine counts. Where a machine was left out, or a check failed, there is none.
+// summarize makes the summary of the records of runs; the last one of each machine counts.
+// If a machine was left out, or a check failed, there is no summary.
 func summarize(files []string, expect string) (*summary, error) {
 	last := make(map[string]played)
 	for _, name := range files {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is committed of a run was held to what is expected today.
+// The committed run met today's expectations.
 func TestRecorded(t *testing.T) {
 	b, err := os.ReadFile("recorded.json")
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// tampered puts somebody between the archive and apt who changes one byte, of
-// the signed index, of what it names, and of a package. apt must refuse each; the
-// first check is the control, in which nothing is changed.
+// tampered puts an attacker between the archive and apt who changes one byte: of the signed
+// index, of a file that it names, and of a package. apt must refuse each; the first check
+// is the control, in which nothing is changed.
 func (l *lab) tampered() (*played, error) {
 	const suite, arch, name = "bookworm", "amd64", "base-passwd"
 	p := &played{Machine: "archive", Suite: suite, Arch: arch, Init: "none"}
@@ -62,7 +62,7 @@ func (l *lab) tampered() (*played, error) {
 	return p, err
 }
 
-// refusal is why apt would not have it.
+// refusal returns apt's reason.
 func refusal(err error) string {
 	switch text := err.Error(); {
 	case strings.Contains(text, "Hash Sum mismatch"), strings.Contains(text, "unexpected size"):

@@ -122,7 +122,8 @@ func (f filter) close() { C.filter_free(f.ctx) }
 func (f filter) add(action seccomp.Action, nr int, cs []compare) error {
 	var arr [6]C.struct_cmp
 	for i, c := range cs {
-		arr[i] = C.struct_cmp{arg: C.unsigned(c.arg), op: 7, a: C.uint64_t(c.mask), b: C.uint64_t(c.value)} // SCMP_CMP_MASKED_EQ
+		// SCMP_CMP_MASKED_EQ.
+		arr[i] = C.struct_cmp{arg: C.unsigned(c.arg), op: 7, a: C.uint64_t(c.mask), b: C.uint64_t(c.value)}
 	}
 	rc := C.filter_rule(f.ctx, C.uint32_t(action), C.int(nr), C.unsigned(len(cs)), &arr[0])
 	if rc != 0 && rc != -C.EEXIST { // the same again

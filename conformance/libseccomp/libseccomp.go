@@ -4,18 +4,16 @@
 //
 //	cd conformance/libseccomp && go test -v ./...
 //
-// libseccomp has no "first clause that matches", and takes an argument once per
-// rule. So a policy becomes several of its filters: one for the first clause of
-// every rule, one for the second, ..., and one for what remains; the first that
-// has an opinion decides. Which number a name has, how an argument is masked and
-// compared, what a foreign architecture and an unknown number get: all that is
-// libseccomp's.
+// libseccomp has no "first clause that matches", and takes an argument once per rule. So a
+// policy becomes several of its filters: one for the first clause of every rule, one for
+// the second, ..., and one for the rest; the first that has an opinion decides. libseccomp
+// chooses the number of a name, how to mask and compare an argument, and the answer to a
+// foreign architecture and an unknown number.
 //
 // The library is loaded when the test starts (libseccomp.so.2; Debian's package
 // libseccomp2), no header is needed.
 //
-// What it does not protect against: a rule that should say something else. Both
-// sides compile what the policy says.
+// The test doesn't protect against a wrong rule: both sides compile the same policy.
 package libseccomp
 
 import "palyra/isolate/native/seccomp"

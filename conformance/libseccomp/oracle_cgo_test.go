@@ -40,9 +40,9 @@ func variants() (ps []seccomp.Policy) {
 	return ps
 }
 
-// knownDifference is where libseccomp means something else on purpose: to it
-// the number -1 is a call that a tracer cancelled, not one of the x32 table, and
-// gets what an unknown number gets. We kill it: nobody traces a cell.
+// knownDifference is where libseccomp means something else on purpose: to it the number -1
+// is a call that a tracer cancelled, not one of the x32 table, and gets what an unknown
+// number gets. We kill it: no tracer attaches to a cell.
 func knownDifference(a seccomp.Arch, nr uint32) bool {
 	return a == seccomp.AMD64 && nr == 0xffffffff
 }
@@ -106,7 +106,7 @@ func generate(p seccomp.Policy, a seccomp.Arch, f func(arch, nr uint32, args [6]
 			}
 			for arg := range values {
 				for _, v := range values[arg] {
-					for range 8 {
+					for range 24 {
 						var args [6]uint64
 						for j := range args {
 							args[j] = values[j][rng.IntN(len(values[j]))]
@@ -169,7 +169,7 @@ func TestCell(t *testing.T) {
 	t.Logf("%d policies on %d architectures: %d calls judged alike, every instruction and branch gone through", len(variants()), len(arches), total)
 }
 
-// TestRandom does so for policies that nobody would write.
+// TestRandom does so for policies that no one would write.
 func TestRandom(t *testing.T) {
 	needLibrary(t)
 	var names []string

@@ -188,7 +188,7 @@ func TestMerkle(t *testing.T) {
 	old := make(map[int][]byte)
 	for n := 1; n <= size; n += 23 {
 		h.grow(t, n)
-		cp, err := h.j.Checkpoint()
+		cp, err := h.j.Checkpoint(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,12 +202,12 @@ func TestMerkle(t *testing.T) {
 		old[n] = c.Hash
 	}
 	h.grow(t, size)
-	if err := h.j.Publish(); err != nil {
+	if err := h.j.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	root := h.root(t, size)
 	for i := range size {
-		p, err := h.j.Prove(uint64(i))
+		p, err := h.j.Prove(t.Context(), uint64(i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +223,7 @@ func TestMerkle(t *testing.T) {
 		}
 	}
 	for n, was := range old {
-		c, err := h.j.ProveConsistency(uint64(n))
+		c, err := h.j.ProveConsistency(t.Context(), uint64(n))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,18 +1,17 @@
 // Package powercut cuts the power of a simulated disk at every point of a
 // recorded workload.
 //
-// strace records what a process does to a directory: every write with its bytes,
-// every rename, unlink, mkdir and truncate, every fsync and fdatasync, across its
-// threads. [Disk] replays that up to a point and knows what a flush has made
-// durable and what is only in memory; [Disk.Cut] writes a directory as the power
-// failure may leave it. The journal is then opened from that directory and held
-// to everything that the process had acknowledged before that point.
+// strace records a process's changes of a directory: every write with its bytes, every
+// rename, unlink, mkdir and truncate, every fsync and fdatasync, across its threads. [Disk]
+// replays that up to a point and tells data that a flush has made durable from data in
+// memory; [Disk.Cut] writes a directory as the power failure may leave it. The journal is
+// then opened from that directory and held to everything that the process had acknowledged
+// before that point.
 //
 // The disk is as bad as POSIX lets it be, short of lying:
 //
-//   - fsync of a file makes its content and size durable, and not its name;
-//     fsync of a directory its names. What a flush covers is what had returned
-//     when the flush began.
+//   - fsync of a file makes its content and size durable, and not its name; fsync of a
+//     directory its names. A flush covers the calls that had returned when it began.
 //   - Unflushed writes may be lost, kept, or kept in any of their sectors of 512
 //     bytes, later ones without earlier ones; a file that grew may have its
 //     new size, with zeros, without its data.
@@ -20,9 +19,9 @@
 //     them, each directory for itself, whatever became of the files' content. A
 //     rename is done or not done.
 //
-// What it does not protect against: a disk that acknowledges a flush which it
-// did not do, a file system that corrupts what was flushed, and orders of system
-// calls that the recorded run did not have.
+// The package doesn't protect against a disk that acknowledges a flush which it didn't do,
+// a file system that corrupts flushed data, and orders of system calls that the recorded
+// run didn't have.
 package powercut
 
 import (
@@ -48,7 +47,7 @@ type Op struct {
 	Number int    // of this Op
 }
 
-// Disk is a directory as the running process sees it, with what of it is durable.
+// Disk is a directory as the running process sees it, and the durable part of it.
 type Disk struct {
 	root *node
 }
@@ -182,7 +181,7 @@ func (d *Disk) Do(op Op) error {
 	return nil
 }
 
-// flush makes durable what was done before the Op with this number.
+// flush makes everything done before the Op with this number durable.
 func (n *node) flush(before int) {
 	if n.dir {
 		i := 0
@@ -215,7 +214,7 @@ func apply(names map[string]*node, changes []change) map[string]*node {
 	return out
 }
 
-// Loss says what becomes of what was not flushed.
+// Loss says what becomes of unflushed changes.
 type Loss struct {
 	Name  string
 	names func(n int) int            // how many of n changes of a directory are kept
@@ -297,8 +296,8 @@ func (n *node) after(l Loss) []byte {
 	return b
 }
 
-// Cut writes what a power failure leaves into dir, which must not exist, and
-// returns a digest of it.
+// Cut writes the state after a power failure into dir, which must not exist, and returns a
+// digest of it.
 func (d *Disk) Cut(dir string, l Loss) (sum [32]byte, err error) {
 	h := sha256.New()
 	err = d.root.write(dir, l, h)

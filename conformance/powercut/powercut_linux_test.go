@@ -65,7 +65,7 @@ func work(state, _ string) error {
 			if err != nil {
 				return err
 			}
-			cp, err := j.Checkpoint()
+			cp, err := j.Checkpoint(context.Background())
 			if err != nil {
 				return err
 			}
@@ -83,7 +83,7 @@ func work(state, _ string) error {
 			}
 		}
 		if round == 0 {
-			if err := j.Publish(); err != nil {
+			if err := j.Publish(context.Background()); err != nil {
 				return err
 			}
 			if err := one(at + 5); err != nil {
@@ -139,7 +139,8 @@ func TestPowerCut(t *testing.T) {
 
 func cutEverywhere(t *testing.T, strace string, size int) {
 	root := t.TempDir()
-	if shm, err := os.MkdirTemp("/dev/shm", "palyra-powercut-"); err == nil { // whose fsync waits for no disk
+	if shm, err := os.MkdirTemp("/dev/shm", "palyra-powercut-"); err == nil {
+		// fsync waits for no disk there.
 		root = shm
 		t.Cleanup(func() { os.RemoveAll(shm) })
 	}
@@ -257,7 +258,8 @@ func (p *promise) hear(t *testing.T, line string) {
 func judge(t *testing.T, state string, ring *keyring.Ring, p promise, size int) {
 	t.Helper()
 	dir, vkey := filepath.Join(state, "journal"), ring.Log().VKey()
-	if _, err := os.Lstat(filepath.Join(dir, "wal")); err == nil { // an auditor comes before the next writer
+	if _, err := os.Lstat(filepath.Join(dir, "wal")); err == nil {
+		// An auditor comes before the next writer.
 		if _, err := journal.Check(dir, vkey); err != nil {
 			t.Error(err)
 		}
@@ -285,7 +287,7 @@ func judge(t *testing.T, state string, ring *keyring.Ring, p promise, size int) 
 		held(t, j, i, want)
 	}
 	if n > 0 {
-		cp, err := j.Checkpoint()
+		cp, err := j.Checkpoint(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +296,7 @@ func judge(t *testing.T, state string, ring *keyring.Ring, p promise, size int) 
 			t.Fatal(err)
 		}
 		for at, root := range p.roots {
-			c, err := j.ProveConsistency(at)
+			c, err := j.ProveConsistency(t.Context(), at)
 			if err == nil {
 				err = c.Verify(root, now.Root)
 			}
@@ -332,7 +334,7 @@ func judge(t *testing.T, state string, ring *keyring.Ring, p promise, size int) 
 func held(t *testing.T, j *journal.Journal, i uint64, want int) {
 	t.Helper()
 	e := entry(want)
-	p, err := j.Prove(i)
+	p, err := j.Prove(t.Context(), i)
 	if err == nil {
 		err = p.Verify(e.Leaf)
 	}

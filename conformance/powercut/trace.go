@@ -24,9 +24,9 @@ var (
 	callOf  = regexp.MustCompile(`^(\w+)\((.*)\) += (-?\d+|\?)`)
 )
 
-// ParseTrace reads what strace wrote and returns what was done below dir, in the
-// order in which it ended, and what was written to descriptor 1. A call below dir
-// that it does not know is an error: nothing may go unnoticed.
+// ParseTrace reads strace's output and returns the operations below dir, in the order of
+// their end, and the bytes written to descriptor 1. A call below dir that it doesn't know
+// is an error: nothing may go unnoticed.
 func ParseTrace(file, dir string) ([]Op, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -127,7 +127,8 @@ func parseCall(name string, args []string, dir string, result int64) (op Op, ok 
 		r, err := filepath.Rel(dir, path)
 		return r, err == nil && r != ".." && !strings.HasPrefix(r, "../")
 	}
-	at := func(i int) (string, error) { // a path argument, after a directory's descriptor if i says so
+	at := func(i int) (string, error) {
+		// A path argument, after a directory's descriptor if i says so.
 		b, err := bytesOf(args[i])
 		if err != nil || filepath.IsAbs(string(b)) {
 			return string(b), err

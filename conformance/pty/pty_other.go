@@ -3,6 +3,7 @@
 package pty
 
 import (
+	"errors"
 	"os"
 	"syscall"
 
@@ -10,7 +11,7 @@ import (
 )
 
 func open() (master, slave *os.File, err error) {
-	return nil, nil, fault.New(fault.Unsupported, "pty_unsupported", "open pseudo-terminal", nil)
+	return nil, nil, fault.New(fault.Unsupported, "platform_unsupported", "open pseudo-terminal", errors.New("only Linux"))
 }
 
 func attr(int) *syscall.SysProcAttr { return nil }

@@ -9,7 +9,7 @@
 //	answer WORD N CMD...    run CMD on a terminal and type WORD at the prompt;
 //	                        "code" is what the prompt asks for, "ctrl-c" the
 //	                        interrupt key; it must end with status N
-//	session N CMD ARG...    the same on a terminal where nobody types
+//	session N CMD ARG...    the same on a terminal without typing
 //	interrupt TEXT N CMD... the same, with ctrl-C once TEXT was shown
 //	mkfifo, fill, flip      make a FIFO, a file of N spaces; flip one bit of a
 //	                        file

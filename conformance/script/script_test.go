@@ -24,7 +24,7 @@ import (
 )
 
 // bin names built binaries for a run by a user who cannot build them:
-// palyra, palyra-cell and hostile.
+// palyra, palyra-cell, palyra-dev and hostile.
 var bin = flag.String("bin", "", "directory with the binaries to test; default: build them")
 
 // tools is where the binaries are. Set by TestMain.
@@ -48,7 +48,7 @@ func build(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755)
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/",
-		"../../cmd/palyra", "../../cmd/palyra-cell", "../demo/hostile")
+		"../../cmd/palyra", "../../cmd/palyra-cell", "../../cmd/palyra-dev", "../demo/hostile")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)

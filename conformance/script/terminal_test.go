@@ -16,9 +16,9 @@ import (
 )
 
 // TestTwoCallsOnOneTerminal: while one call waits at its card, another on the same
-// terminal, which nobody is asked about, tries to show a card of its own with
-// the digits that the requester can know. Nothing of it comes to the terminal
-// before the answer, and then as text; the digits that the requester knows are a no.
+// terminal, which needs no approval, tries to show a card of its own with the digits that
+// the requester can know. Nothing of it comes to the terminal before the answer, and then
+// as text; the digits that the requester knows are a no.
 func TestTwoCallsOnOneTerminal(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"ws/in.txt": "input\n", "both.sh": `

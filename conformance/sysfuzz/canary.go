@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// canaries are what stands on the host while programs inside do as they like.
+// canaries are the things on the host that programs inside must not touch.
 type canaries struct {
 	dir    string
 	secret string
@@ -117,7 +117,7 @@ func (c *canaries) look() string {
 	return out.String()
 }
 
-// tripped says which canaries show that somebody got out.
+// tripped says which canaries show an escape.
 func (c *canaries) tripped() (what []string) {
 	if now := c.look(); now != c.before {
 		what = append(what, fmt.Sprintf("files of the host changed:\nwas %snow %s", c.before, now))
@@ -141,7 +141,7 @@ func (c *canaries) close() {
 	}
 }
 
-// kernelLog is what the kernel says while we watch, as dmesg reads it.
+// kernelLog is the kernel's log while we watch, as dmesg reads it.
 type kernelLog struct {
 	last     string // line that we have seen
 	readable bool

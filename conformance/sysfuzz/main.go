@@ -10,15 +10,14 @@
 // the shared network namespace (void), and tier B. A slice is a function of its
 // seed, which is printed with anything that goes wrong: -seed and -mode run one again.
 //
-// On the host stand canaries: files that must stay as they are, a process that
-// must live, TCP, UDP, unix and abstract sockets that must not be spoken to, a
-// System V segment that nobody may attach. After each slice no process of it may
-// be left, palyra must have ended in a way that a random program can cause, and
-// the kernel log, where it can be read, must have nothing new that speaks of a bug.
+// On the host stand canaries: files that must stay as they are, a process that must live,
+// TCP, UDP, unix and abstract sockets that must not be spoken to, a System V segment that
+// no process may attach. After each slice no process of it may be left, palyra must have
+// ended in a way that a random program can cause, and the kernel log, where it can be read,
+// must have nothing new that speaks of a bug.
 //
-// What it does not find: what needs two calls at once, and what random arguments
-// do not hit. Exit status 0 if nothing was found, 1 if something was, 2 if it
-// could not look.
+// It doesn't find bugs that need two calls at once, or that random arguments don't hit.
+// Exit status 0 if it found nothing, 1 if it found something, 2 if it couldn't look.
 package main
 
 import (
@@ -50,12 +49,13 @@ var modes = []mode{
 	{"b", []string{"--tier", "b"}, false},
 }
 
-// total is what a mode added up to.
+// total is the sum of a mode.
 type total struct {
 	slices, calls, children, crashed, stuck, ok, eperm, enosys, other uint64
 	ended                                                             map[string]int
 	numbers                                                           map[int]bool // called
-	passed                                                            map[int]bool // succeeded at least once
+	// passed are the calls that succeeded at least once.
+	passed map[int]bool
 }
 
 type run struct {
@@ -180,8 +180,7 @@ type ending struct {
 	stdout, stderr bytes.Buffer
 }
 
-// confined runs a program in a cell of a mode. Whatever is wrong with how that
-// ends is a finding.
+// confined runs a program in a cell of a mode. A wrong end is a finding.
 func (r *run) confined(m mode, what string, timeout time.Duration, argv ...string) (*ending, error) {
 	mark := "PALYRA_FUZZ=" + rand.Text()
 	line := []string{r.palyra, "exec"}
@@ -229,7 +228,7 @@ func (r *run) confined(m mode, what string, timeout time.Duration, argv ...strin
 	return e, nil
 }
 
-// add reads what the program says of itself: the last sum counts.
+// add reads the program's own sums: the last one counts.
 func (t *total) add(out *bytes.Buffer) uint64 {
 	var sum [8]uint64
 	for sc := bufio.NewScanner(out); sc.Scan(); {

@@ -36,7 +36,7 @@ func parties() (out []party) {
 }
 
 // thirdParties runs those whose name, class and tier match, each at tier C and B,
-// and prints a table for conformance/README.md.
+// and prints a table; README.md has its counts.
 func (r *run) thirdParties(match string, watch func(string)) error {
 	re, err := regexp.Compile(match)
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *run) thirdParties(match string, watch func(string)) error {
 
 var trinityCall = regexp.MustCompile(`^\[child\d+:\d+\] \[\d+\] (\w+)\(.*\) = (-?\w+)`)
 
-// calls counts what trinity says that it did.
+// calls counts the calls that trinity reports.
 func calls(out []byte) (made, well, not string) {
 	names, n, ok, failed := make(map[string]bool), 0, 0, 0
 	sc := bufio.NewScanner(bytes.NewReader(out))
@@ -141,7 +141,7 @@ var (
 // which failed or could not.
 type stressors struct{ all, began, unwell []string }
 
-// well is how many began and said nothing bad.
+// well is the number that began and reported no fault.
 func (s *stressors) well() int {
 	n := 0
 	for _, name := range s.began {

@@ -2,6 +2,7 @@
 // counts.
 //
 //	go test -json ./... | go run ./conformance/tally [-allow FILE]
+//	go run ./conformance/tally -battery RESULTS -expect FILE
 //
 // It prints the output of failed tests and of packages that did not build, the
 // skipped tests with their reasons, and as its last line the counts:
@@ -12,10 +13,16 @@
 // failed case is one failure. -allow names a file of lines "TestName: reason";
 // with it a skip that the file does not list is a failure, because a run that
 // ought to look must not pass by not looking. A line is matched by the
-// beginnings of the test's name and of its reason.
+// beginnings of the test's name and of its reason. Input that ends in the middle
+// of a line, as that of a run that was cut short, is counted up to there and is
+// a failure.
+//
+// -battery counts the attack cases of a results file that conformance/escape
+// has written: run, not applicable, and the inconclusive ones by the reason
+// that expect.json gives. Only escape itself says whether a case failed.
 //
 // Exit status: 0 if nothing failed and something passed, otherwise 1; 2 for
-// input that is not go test -json.
+// input that cannot be read.
 //
 // It believes what go test says; it does not protect against a test that
 // prints what a test would print.
@@ -44,18 +51,27 @@ type event struct {
 // id names a test, or a package where Test is empty.
 type id struct{ pkg, test string }
 
-// tally is what was read so far.
+// tally has the results read so far.
 type tally struct {
 	output  map[id][]string
 	verdict map[id]string
 	parent  map[id]bool // has subtests
 	build   []string
+	cut     bool // the input ends in the middle of a line
 }
 
 func main() {
 	allow := flag.String("allow", "", "file of skips that are expected here")
+	results := flag.String("battery", "", "file of results to count instead of tests")
+	expect := flag.String("expect", "conformance/escape/expect.json", "file of reasons for inconclusive cases")
 	flag.Parse()
-	ok, err := run(os.Stdin, os.Stdout, *allow)
+	var ok bool
+	var err error
+	if *results != "" {
+		ok, err = battery(os.Stdout, *results, *expect)
+	} else {
+		ok, err = run(os.Stdin, os.Stdout, *allow)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tally:", err)
 		os.Exit(2)
@@ -86,11 +102,21 @@ func run(r io.Reader, w io.Writer, allow string) (bool, error) {
 }
 
 func (t *tally) read(r io.Reader) error {
-	sc := bufio.NewScanner(r)
-	sc.Buffer(nil, 16<<20)
-	for n := 1; sc.Scan(); n++ {
+	b := bufio.NewReader(r)
+	for n := 1; ; n++ {
+		line, end := b.ReadBytes('\n')
+		if end != nil && end != io.EOF {
+			return end
+		}
+		if len(line) == 0 {
+			return nil
+		}
 		var e event
-		if err := json.Unmarshal(sc.Bytes(), &e); err != nil {
+		if err := json.Unmarshal(line, &e); err != nil {
+			if end == io.EOF && n > 1 {
+				t.cut = true
+				return nil
+			}
 			return fmt.Errorf("read line %d: %v", n, err)
 		}
 		k := id{e.Package, e.Test}
@@ -110,7 +136,6 @@ func (t *tally) read(r io.Reader) error {
 			}
 		}
 	}
-	return sc.Err()
 }
 
 func (t *tally) print(w io.Writer, allowed []string, strict bool) bool {
@@ -159,6 +184,10 @@ func (t *tally) print(w io.Writer, allowed []string, strict bool) bool {
 	for _, s := range t.build {
 		fmt.Fprint(w, s)
 	}
+	if t.cut {
+		failed++
+		fmt.Fprintln(w, "FAIL: the input ends in the middle of a line")
+	}
 	fmt.Fprintf(w, "%d passed, %d failed", passed, failed)
 	if skipped > 0 {
 		fmt.Fprintf(w, ", %d skipped", skipped)
@@ -180,7 +209,7 @@ func (t *tally) subFailed(k id) bool {
 	return false
 }
 
-// reason finds what was said to Skip: "    file_test.go:12: needs root".
+// reason finds the text given to Skip: " file_test.go:12: needs root".
 func reason(out []string) string {
 	for _, s := range out {
 		if _, why, ok := strings.Cut(s, ".go:"); ok && strings.HasPrefix(s, " ") {

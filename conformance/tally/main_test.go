@@ -41,6 +41,8 @@ func TestRun(t *testing.T) {
 		{name: "skip", in: pass + skip, ok: true, last: "1 passed, 0 failed, 1 skipped", says: "TestS: needs root"},
 		{name: "skip expected", in: pass + skip, allow: "TestS: needs root\n", ok: true, last: "1 passed, 0 failed, 1 skipped"},
 		{name: "skip unexpected", in: pass + skip, allow: "# none\n", last: "1 passed, 1 failed", says: "not expected"},
+		{name: "cut short", in: pass + `{"Action":"run","Package":"q","Test":"TestB"}
+{"Action":"out`, last: "1 passed, 2 failed", says: "FAIL q TestB"},
 		{name: "skip for another reason", in: pass + skip, allow: "TestS: needs npm\n", last: "1 passed, 1 failed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -74,5 +76,39 @@ const skip = `{"Action":"run","Package":"p","Test":"TestS"}
 func TestRunRefusesOtherInput(t *testing.T) {
 	if _, err := run(strings.NewReader("ok  \tp\t0.1s\n"), new(strings.Builder), ""); err == nil {
 		t.Error("plain go test output was accepted")
+	}
+}
+
+func TestBattery(t *testing.T) {
+	file := func(text string) string {
+		p := filepath.Join(t.TempDir(), "f.json")
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	expect := file(`{"inconclusive": [
+		{"case": "9", "tier": "*", "user": "unprivileged", "control": "EPERM", "reason": "only root may"},
+		{"case": "42/ping", "tier": "b", "user": "*", "control": "*", "reason": "no ping"}]}`)
+	results := file(`{"run": 6, "not_applicable": 2, "cases": [
+		{"case": "9/null", "tier": "c", "user": "unprivileged", "control": "EPERM", "verdict": "inconclusive"},
+		{"case": "9", "tier": "b", "user": "unprivileged", "control": "EPERM", "verdict": "inconclusive"},
+		{"case": "9", "tier": "b", "user": "root", "control": "EPERM", "verdict": "inconclusive"},
+		{"case": "90", "tier": "b", "user": "unprivileged", "control": "EPERM", "verdict": "inconclusive"},
+		{"case": "42/ping", "tier": "b", "user": "root", "control": "x", "verdict": "inconclusive"},
+		{"case": "1", "tier": "b", "user": "root", "control": "OPEN", "verdict": "passed"}]}`)
+	var out strings.Builder
+	ok, err := battery(&out, results, expect)
+	want := `    6 run
+    2 not applicable to the tier or mode
+    1 inconclusive: no ping
+    2 inconclusive: no reason on the list
+    2 inconclusive: only root may
+`
+	if !ok || err != nil || out.String() != want {
+		t.Errorf("battery = %v, %v, printed\n%swant\n%s", ok, err, &out, want)
+	}
+	if ok, _ := battery(new(strings.Builder), file(`{}`), expect); ok {
+		t.Error("results of nothing pass")
 	}
 }

@@ -20,17 +20,17 @@ type request struct {
 	entry Entry
 	turn  chan bool // true: lead the next group; false: index and err are set
 	leads bool      // true was sent on turn; guarded by queue.mu
-	since time.Time // when it began to wait, if somebody wants to know
+	since time.Time // when it began to wait; set only if asked for
 	index uint64
 	err   error
 
 	meanwhile func(prove func() (Proof, error)) // see AppendMeanwhile; may be nil
 }
 
-// queue collects appends while a group is being written. The first to come
-// leads: it writes what has collected, tells the others and hands over to the
-// first who came meanwhile. No goroutine of its own, no timer: the time that a
-// flush takes is what makes groups.
+// queue collects appends while a group is being written. The first append to come leads: it
+// writes the collected group, tells the others and hands over to the first that came
+// meanwhile. It has no goroutine of its own and no timer: the time that a flush takes makes
+// the groups.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*request
@@ -73,22 +73,17 @@ func (j *Journal) enqueue(ctx context.Context, r *request) error {
 	return nil
 }
 
-const reasonGaveUp = "gave_up"
+func gaveUp(err error) error { return durable.GaveUp("wait for a place in the journal", err) }
 
-func gaveUp(err error) error {
-	k := fault.Canceled
-	if errors.Is(err, context.DeadlineExceeded) {
-		k = fault.Timeout
-	}
-	return fault.New(k, reasonGaveUp, "wait for a place in the journal", err)
-}
-
-// lead writes one group, which the caller's request is in, and passes the lead.
-// ctx is the caller's: it ends its wait for other processes.
+// lead writes one group, which the caller's request is in, and passes the lead. ctx is the
+// caller's: it ends the wait for a publisher and for other processes.
 func (j *Journal) lead(ctx context.Context) {
 	q := &j.queue
-	j.writer.Lock()
-	err := j.take(ctx)
+	err := j.writer.take(ctx)
+	mine := err == nil
+	if mine {
+		err = j.take(ctx)
+	}
 	batch := j.batch(err)
 	if j.told != nil {
 		now := time.Now()
@@ -99,10 +94,12 @@ func (j *Journal) lead(ctx context.Context) {
 	if err == nil {
 		j.commit(batch)
 	}
-	j.yield()
-	dead := j.retired
-	j.retired = nil
-	j.writer.Unlock()
+	var dead []*wal
+	if mine {
+		j.yield()
+		dead, j.retired = j.retired, nil
+		j.writer.give()
+	}
 
 	q.mu.Lock()
 	for _, r := range batch[1:] {
@@ -117,15 +114,15 @@ func (j *Journal) lead(ctx context.Context) {
 	}
 	q.mu.Unlock()
 	if next {
-		// Whoever leads now would otherwise run when this goroutine, which has a
-		// call to finish, next waits for something.
+		// Otherwise the new leader would run only once this goroutine, which has a call to
+		// finish, next waits for something.
 		runtime.Gosched()
 	}
 	closeAll(dead)
 }
 
-// batch takes those out of the queue that are served next, the caller first: a
-// group, or those that err is the answer for.
+// batch takes the next requests out of the queue, the caller's first: a group, or those
+// that err answers.
 func (j *Journal) batch(err error) []*request {
 	q := &j.queue
 	q.mu.Lock()
@@ -140,9 +137,9 @@ func (j *Journal) batch(err error) []*request {
 			}
 			n++
 		}
-	case fault.ReasonOf(err) == reasonGaveUp: // the caller alone has
+	case errors.Is(err, durable.ErrGaveUp): // the caller alone has
 		n = 1
-	default: // the others would find the same, one after the other
+	default: // the others would fail the same way, one after the other
 		n = len(q.waiting)
 	}
 	batch := slices.Clone(q.waiting[:n])
@@ -184,19 +181,19 @@ func (j *Journal) commit(batch []*request) {
 		}
 		return
 	}
-	// Whoever embeds the journal publishes in quiet moments. Where nobody does,
-	// the write-ahead file must not grow for ever.
+	// The program that embeds the journal publishes in quiet moments. If it doesn't, the
+	// write-ahead file must still not grow for ever.
 	if j.tree.size-j.tree.base >= maxBacklog && !j.moving {
 		j.moving = true
 		j.movers.Go(j.move)
 	}
 }
 
-// ReasonNotOpen is the reason of the error for an entry that closes one that is not
-// open: another was first.
-const ReasonNotOpen = "entry_not_open"
+// ErrNotOpen is in the error for an entry that closes one that is not open: another
+// was first.
+var ErrNotOpen = errors.New("not open")
 
-// admit checks what only the log's state can tell.
+// admit checks a request against the log's state.
 func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
 	if j.closed {
 		return errClosed("append to journal")
@@ -207,7 +204,7 @@ func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
 	if e.Closes != nil {
 		is, changed := open[*e.Closes]
 		if _, was := j.open[*e.Closes]; !(changed && is) && (changed || !was) {
-			return fault.New(fault.Usage, ReasonNotOpen, "append to journal", fmt.Errorf("entry %d is not open", *e.Closes))
+			return fault.New(fault.Usage, "invalid_input", "append to journal", fmt.Errorf("entry %d is %w", *e.Closes, ErrNotOpen))
 		}
 		open[*e.Closes] = false
 	}
@@ -217,15 +214,15 @@ func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
 	return nil
 }
 
-// write signs, writes and flushes one group and then makes it part of the log.
-// If that fails the log is as before; what may stand after its end is cut off
-// before the next group is written.
+// write signs, writes and flushes one group and then makes it part of the log. If that
+// fails, the log is as before; repair cuts off leftovers after its end before the next
+// group is written.
 func (j *Journal) write(g *group, open map[uint64]bool, meanwhile func(func() (Proof, error))) error {
 	if err := j.repair(); err != nil {
 		return err
 	}
-	// A record stands only after one that is durable: that a later record is
-	// there is what tells recovery that a damaged one was not torn by a crash.
+	// A record follows only a durable one: if a later record is there, recovery knows that
+	// a crash didn't tear the damaged one.
 	if err := j.flush(); err != nil {
 		return err
 	}
@@ -289,9 +286,9 @@ func (j *Journal) store(b []byte, meanwhile func()) error {
 	return nil
 }
 
-// repair cuts off what a failed write left. After a failed flush the kernel may
-// have dropped pages and call them clean; cutting them off and flushing again
-// is the way back to a state that we know.
+// repair cuts off the leftovers of a failed write. After a failed flush the kernel may have
+// dropped pages and call them clean; cutting them off and flushing again restores a known
+// state.
 func (j *Journal) repair() error {
 	if !j.wal.dirty {
 		return nil
@@ -303,8 +300,8 @@ func (j *Journal) repair() error {
 	return nil
 }
 
-// OpenEntries lists the entries that were appended with Opens and that none has
-// closed, in order.
+// OpenEntries lists the entries that were appended with Opens and aren't closed yet, in
+// order.
 func (j *Journal) OpenEntries() []uint64 {
 	j.mu.RLock()
 	defer j.mu.RUnlock()

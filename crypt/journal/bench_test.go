@@ -41,14 +41,14 @@ func BenchmarkProve(b *testing.B) {
 	fill(b, j, 0, 10_000)
 	b.Run("newest", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := j.Prove(9_999); err != nil {
+			if _, err := j.Prove(b.Context(), 9_999); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("oldest", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := j.Prove(0); err != nil {
+			if _, err := j.Prove(b.Context(), 0); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -65,7 +65,7 @@ func BenchmarkOpenAppendTwiceClose(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := j.Prove(p.Index); err != nil {
+			if _, err := j.Prove(b.Context(), p.Index); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Checkpoint is what a log signs: at this size its root was this.
+// Checkpoint is the statement that a log signs: at this size it had this root.
 type Checkpoint struct {
 	Origin string
 	Size   uint64

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -11,8 +12,8 @@ import (
 	"palyra/internal/fault"
 )
 
-// Consistency shows that the log of Size begins with the log of Old: that
-// nothing which somebody saw before was changed.
+// Consistency shows that the log of Size begins with the log of Old: no earlier entry was
+// changed.
 type Consistency struct {
 	Old, Size  uint64
 	Hashes     [][32]byte
@@ -20,10 +21,10 @@ type Consistency struct {
 }
 
 // ProveConsistency returns the proof that the whole log extends the one of size
-// old, which must not be 0.
-func (j *Journal) ProveConsistency(old uint64) (Consistency, error) {
+// old, which must not be 0. ctx is as for Prove.
+func (j *Journal) ProveConsistency(ctx context.Context, old uint64) (Consistency, error) {
 	op := fmt.Sprintf("prove consistency with size %d", old)
-	if err := j.settle(); err != nil {
+	if err := j.settle(ctx); err != nil {
 		return Consistency{}, durable.Fault(op, err)
 	}
 	j.mu.RLock()
@@ -42,7 +43,7 @@ func (j *Journal) ProveConsistency(old uint64) (Consistency, error) {
 // consistency checks what it returns, as prove does.
 func (t *tree) consistency(old uint64) (Consistency, error) {
 	if old == 0 || old > t.size {
-		return Consistency{}, fault.New(fault.Usage, "consistency_size", fmt.Sprintf("prove consistency with size %d", old),
+		return Consistency{}, fault.New(fault.Usage, "invalid_input", fmt.Sprintf("prove consistency with size %d", old),
 			fmt.Errorf("want 1 to %d", t.size))
 	}
 	tp, err := tlog.ProveTree(int64(t.size), int64(old), t)

@@ -43,7 +43,7 @@ func encodeContents(first uint64, contents [][]byte) []byte {
 	return b
 }
 
-// slot is where one content is in a content file.
+// slot is the place of one content in a content file.
 type slot struct {
 	off    int64
 	length int
@@ -128,8 +128,8 @@ type Record struct {
 	Erased  bool   // the content was erased; the leaf stays
 }
 
-// snapshot is a log at one size, for reading: what is below base is in files
-// that never change, the rest in a write-ahead file that we hold open.
+// snapshot is a log at one size, for reading: entries below base are in files that never
+// change, the rest in a write-ahead file that we hold open.
 type snapshot struct {
 	dir    string
 	base   uint64
@@ -245,9 +245,9 @@ func (j *Journal) Content(index uint64) ([]byte, error) {
 	return j.snapshot().content(index)
 }
 
-// Entries reads the entries from index from up to but not including to. They
-// are not checked against the tree: Check does that. What is appended inside the
-// loop is not in it. The loop holds up no append, however long it takes.
+// Entries reads the entries from index from up to but not including to. It doesn't check
+// them against the tree: Check does that. Entries appended during the loop aren't in it.
+// The loop holds up no append, however long it takes.
 func (j *Journal) Entries(from, to uint64) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		to = min(to, j.Size())

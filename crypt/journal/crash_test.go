@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim works on the journal and dies at its n-th step, or at the n-th of a name. It says on stdout what
-// it was promised, before it relies on it.
+// victim works on the journal and dies at its n-th step, or at the n-th of a name. It
+// prints each promise that it got before it relies on it.
 func victim(state, script string, n int) error {
 	ring, err := keyring.Open(state)
 	if err != nil {
@@ -66,7 +66,7 @@ func victim(state, script string, n int) error {
 		if err != nil {
 			return err
 		}
-		proof, err := j.Prove(p.Index)
+		proof, err := j.Prove(context.Background(), p.Index)
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func victim(state, script string, n int) error {
 				return err
 			}
 		}
-		if err := j.Publish(); err != nil {
+		if err := j.Publish(context.Background()); err != nil {
 			return err
 		}
 		if err := one(at + 4); err != nil {
@@ -205,7 +205,7 @@ func judge(t *testing.T, state string, size int, promised map[uint64]int, roots 
 			t.Errorf("entry %d was acknowledged and is lost", i)
 			continue
 		}
-		p, err := j.Prove(i)
+		p, err := j.Prove(t.Context(), i)
 		if err != nil {
 			t.Error(err)
 			continue

@@ -54,8 +54,8 @@ func written(t testing.TB) (s *house, file []byte, ends []int64) {
 	return s, file, ends
 }
 
-// reload is what Open reads from a write-ahead file with these bytes. Whoever has
-// only the public key must come to the same.
+// reload returns what Open reads from a write-ahead file with these bytes. A reader with
+// only the public key must come to the same result.
 func reload(s *house, file []byte) (*state, error) {
 	load := func(own *keyring.LogKey) (*state, error) {
 		w, err := newWAL(&memory{b: file}, int64(len(file)))
@@ -194,8 +194,8 @@ func TestNeverBehindPublished(t *testing.T) {
 	}
 }
 
-// TestDamagedWhileOpen changes a leaf on disk between its append and Close. What is
-// published is what was appended, and who opens the log next notices.
+// TestDamagedWhileOpen changes a leaf on disk between its append and Close. Close publishes
+// the entry as it was appended, and the next Open notices.
 func TestDamagedWhileOpen(t *testing.T) {
 	s := newHouse(t)
 	j := s.open(t, Options{})
@@ -306,7 +306,7 @@ func TestDamagedFiles(t *testing.T) {
 				return
 			}
 			defer j.Close()
-			if _, err := j.Prove(0); fault.ReasonOf(err) != c.prove {
+			if _, err := j.Prove(t.Context(), 0); fault.ReasonOf(err) != c.prove {
 				t.Errorf("prove: %v, want %q", err, c.prove)
 			}
 			add(t, j, 600, 601) // appending needs none of them
@@ -377,7 +377,7 @@ func TestFailingDisk(t *testing.T) {
 				if j.Size() != uint64(n) {
 					t.Fatalf("size %d after a failed append", j.Size())
 				}
-				p, err := j.Prove(1)
+				p, err := j.Prove(t.Context(), 1)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -61,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("%d entries fit, size %d", n, j.Size())
 	}
 	for i := range n {
-		p, err := j.Prove(uint64(i))
+		p, err := j.Prove(t.Context(), uint64(i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestFullDiskSeals(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 900<<10), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Publish(); fault.KindOf(err) != fault.Unavailable {
+	if err := j.Publish(t.Context()); fault.KindOf(err) != fault.Unavailable {
 		t.Fatalf("publish on a full disk: %v, want unavailable", err)
 	}
 	add(t, j, 260, 262)
@@ -143,7 +143,7 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("keys on a read-only disk: %v", err)
 	}
 	_, err = Open(s.dir, ring.Log(), Options{})
-	if fault.KindOf(err) != fault.BadState || fault.ReasonOf(err) != "read_only_filesystem" {
+	if fault.KindOf(err) != fault.BadState || fault.ReasonOf(err) != "read_only" {
 		t.Errorf("open: %v (%s), want read_only_filesystem", err, fault.ReasonOf(err))
 	}
 	s.check(t)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestFaded tells what a power failure leaves of a file that was not flushed
-// from what somebody changed.
+// TestFaded tells the damage of a power failure to an unflushed file from a deliberate
+// change.
 func TestFaded(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456789abcdef"), 100) // three sectors and a piece
 	zeroed := func(from, to int) []byte {

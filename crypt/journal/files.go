@@ -35,8 +35,8 @@ func (j *Journal) replaceFile(step, name string, data []byte) error {
 	return nil
 }
 
-// writeOnce writes a file that never changes again. One that is there already
-// comes from a seal that a crash interrupted and must be the same.
+// writeOnce writes a file that never changes again. A file that is there already comes from
+// a seal that a crash interrupted, and must be the same.
 func (j *Journal) writeOnce(step, name string, data []byte) error {
 	path := filepath.Join(j.dir, filepath.FromSlash(name))
 	old, err := os.ReadFile(path)

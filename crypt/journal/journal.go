@@ -1,50 +1,46 @@
 // Package journal is the append-only Merkle log: RFC 6962 hashes, C2SP
 // tlog-tiles on disk, C2SP checkpoints signed with Ed25519.
 //
-// An entry is a leaf, which is in the tree for ever, and content, which is kept
-// beside it. The journal does not look into either. Append returns when the
-// entry is durable; callers that append at the same time share one fsync.
+// An entry is a leaf, which stays in the tree for ever, and content, which is kept beside
+// it. The journal looks into neither. Append returns when the entry is durable; callers
+// that append at the same time share one fsync.
 //
 //	j, err := journal.Open(dir, ring.Log(), journal.Options{})
 //	pos, err := j.Append(ctx, journal.Entry{Leaf: leaf, Content: envelope})
-//	proof, err := j.Prove(pos.Index) // at once; nothing has to be published first
+//	proof, err := j.Prove(ctx, pos.Index) // at once; nothing has to be published first
 //	err = j.Close()
 //
 // # What is durable when
 //
-// A group of entries is one record of the write-ahead file "wal", with the
-// checkpoint of the tree that it makes, and one fdatasync. Nothing else is
-// flushed on the way of an append: Open and Close flush nothing in the usual
-// case. Tiles, entry bundles and content files are written when 256 entries
-// are complete, each once and durably, while appends go on; then the write-ahead
-// file begins anew at that size. The partial tiles and the file "checkpoint" are made from the
-// write-ahead file on Close and Publish.
+// A group of entries is one record of the write-ahead file "wal", with the checkpoint of
+// the tree that it makes, and one fdatasync. An append flushes nothing else, and Open and
+// Close usually flush nothing at all. Once 256 entries are complete, the journal writes
+// their tiles, entry bundles and content files, each once and durably, while appends go on;
+// then the write-ahead file begins anew at that size. Close and Publish make the partial
+// tiles and the file "checkpoint" from the write-ahead file.
 //
 // # Several processes
 //
-// Any number of processes may have a journal open and append to it. They take
-// turns: a lock is held for one group, and whoever takes it reads what the others
-// have appended meanwhile, as Open would, before it writes. A Journal shows the log
-// as its process last saw it; Refresh looks again. An index is given once, and the
-// checkpoints of all processes are of one tree.
+// Any number of processes may have a journal open and append to it. They take turns: a
+// process holds the lock for one group, and before it writes it reads the others' appends,
+// as Open would. A Journal shows the log as its process last saw it; Refresh looks again.
+// No index is given twice, and the checkpoints of all processes are of one tree.
 //
 // # Crash and tampering
 //
-// Recovery is how Open always works: it reads the write-ahead file and rebuilds
-// the tree. A crash can only tear the last record, which nobody was told about,
-// and a torn record is cut off: it ends early, or whole sectors of it are zero.
-// Everything else that is wrong is fault.Integrity: bytes that do not match
-// their checksum elsewhere, a tree that does not match the signed checkpoint, a
-// published checkpoint that the tree does not extend.
+// Recovery is how Open always works: it reads the write-ahead file and rebuilds the tree. A
+// crash can only tear the last record, which no caller was told about. A torn record ends
+// early, or whole sectors of it are zero; Open cuts it off. All other damage is
+// fault.Integrity: bytes elsewhere that don't match their checksum, a tree that doesn't
+// match the signed checkpoint, a published checkpoint that the tree doesn't extend.
 //
 // # Limits
 //
-// Whoever may write the directory can cut the log back to the size that its
-// checkpoint file (which they can also replace) or the beginning of the
-// write-ahead file gives; only a receipt or checkpoint that somebody else keeps
-// shows it. An Append that returned an error after the write began may be found
-// in the log after a crash. The published tree is complete for its own
-// checkpoint; partial tiles of older ones are removed.
+// A process that may write the directory can cut the log back to the size in its checkpoint
+// file (which it can also replace) or at the beginning of the write-ahead file. Only a
+// receipt or checkpoint that is kept elsewhere shows this. An Append that returned an error
+// after the write began may be found in the log after a crash. The published tree is
+// complete for its own checkpoint; partial tiles of older ones are removed.
 //
 // The formats: docs/formats/journal.md. The oracle: [Check].
 package journal
@@ -76,31 +72,31 @@ const (
 // Publish before they are moved into tiles in the background.
 const maxBacklog = 4 * tileWidth
 
-// Entry is what is appended.
+// Entry is one entry to append.
 type Entry struct {
 	Leaf    []byte // 1 to MaxLeaf bytes; hashed into the tree
 	Content []byte // at most MaxContent bytes; kept beside it
-	// Opens says that another entry is expected to close this one: an intent.
-	// OpenEntries lists those that none has closed. It costs nothing.
+	// Opens says that another entry is expected to close this one: an intent. OpenEntries
+	// lists those that aren't closed. It costs nothing.
 	Opens bool
 	// Closes is the index of an open entry that this one closes: the result of
 	// that intent. An entry that is not open cannot be closed. nil: none.
 	Closes *uint64
 }
 
-// Position is where an entry is.
+// Position is the place of an entry.
 type Position struct{ Index uint64 }
 
 // Options tune a Journal. The zero value is right for all but tests.
 type Options struct {
-	// Waited, if not nil, is told for each entry how long it waited for its group:
-	// from Append until the group begins to be written, which is how long earlier
-	// groups took. It is called by whoever writes, and must not block.
+	// Waited, if not nil, is called for each entry with the time that it waited for its
+	// group: from Append until the write of the group begins, which is how long earlier
+	// groups took. The writer calls it, so it must not block.
 	Waited func(time.Duration)
 	// TestOnlyStep is called with the name of each durable step, so that a test
 	// can kill the process there.
 	TestOnlyStep func(name string)
-	// TestOnlyPatience replaces how long another process is waited for.
+	// TestOnlyPatience replaces patience, the wait for another process.
 	TestOnlyPatience time.Duration
 }
 
@@ -116,18 +112,18 @@ type Journal struct {
 
 	queue queue // of appends waiting for their group
 
-	// sealing is held by whoever moves complete tiles out of the write-ahead file,
-	// Publish and Close. It is taken before gates.seal, that before writer, and that
-	// before gates.turn and gates.lock.
-	sealing sync.Mutex
+	// The mover of complete tiles out of the write-ahead file, Publish and Close hold
+	// sealing. It is taken before gates.seal, that before writer, and that before
+	// gates.turn and gates.lock.
+	sealing turn
 	movers  sync.WaitGroup // that run in the background; Close waits for them
 
-	// writer is held by whoever changes the log: the leader of a group, and the
-	// holder of sealing. The fields below it are written only under it and mu.
-	writer  sync.Mutex
+	// The leader of a group and the holder of sealing hold writer to change the log. The
+	// fields below it are written only under it and mu.
+	writer  turn
 	held    bool   // guarded by writer: this process has gates.lock
 	moving  bool   // guarded by writer: there is a mover
-	retired []*wal // guarded by writer: write-ahead files to be closed; see bury
+	retired []*wal // guarded by writer: write-ahead files to be closed; see leave
 
 	mu        sync.RWMutex
 	closed    bool
@@ -137,7 +133,9 @@ type Journal struct {
 	open      map[uint64]struct{} // entries that wait to be closed
 	published uint64              // size of the checkpoint file; 0 if none
 	broken    error               // why nothing can be appended any more
-	unsynced  bool                // the end of the write-ahead file, or its name, may not be durable yet
+	// unsynced says that the end of the write-ahead file, or its name, may not be durable
+	// yet.
+	unsynced  bool
 	recovered Recovery
 }
 
@@ -148,9 +146,9 @@ type Recovery struct {
 	Torn      int64  // bytes of an unfinished record that were cut off
 }
 
-// Open opens or creates the journal in dir for writing. Other processes may have
-// it open too. A damaged log is fault.Integrity; one that another process keeps
-// locked for longer than a write may take is fault.Busy "journal_busy".
+// Open opens or creates the journal in dir for writing. Other processes may have it open
+// too. A damaged log is fault.Integrity. A log that another process keeps locked for longer
+// than a write may take is fault.Busy "journal_busy".
 func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	op := fmt.Sprintf("open journal %q", dir)
 	if err := durable.MkdirAll0700(dir); err != nil {
@@ -159,7 +157,7 @@ func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	if err := durable.CheckPrivate(dir); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, key: key, vkey: key.VKey(), step: o.TestOnlyStep, told: o.Waited}
+	j := &Journal{dir: dir, key: key, vkey: key.VKey(), step: o.TestOnlyStep, told: o.Waited, sealing: newTurn(), writer: newTurn()}
 	if j.step == nil {
 		j.step = func(string) {}
 	}
@@ -226,23 +224,21 @@ func (j *Journal) create() (made bool, err error) {
 	return true, j.writeFile("create", walFile, h.encode())
 }
 
-// Append adds an entry and returns when it is durable. ctx bounds the wait for
-// a place in a group, not the write itself: once that has begun the answer is
-// waited for, since the entry may be on disk. Errors are fault.Usage (an entry
-// that is too large or closes what is not open), fault.Unavailable (disk full
-// or failing; the log is as it was and may be appended to later) or the reason
-// why ctx ended.
+// Append adds an entry and returns when it is durable. ctx bounds the wait for a place in a
+// group, not the write itself: once that has begun, Append waits for the answer, since the
+// entry may be on disk. Errors are fault.Usage (an entry that is too large or closes what
+// isn't open), fault.Unavailable (disk full or failing; the log is as it was and may be
+// appended to later) or the reason why ctx ended.
 func (j *Journal) Append(ctx context.Context, e Entry) (Position, error) {
 	return j.AppendMeanwhile(ctx, e, nil)
 }
 
-// AppendMeanwhile is Append that has something else done while the disk writes:
-// meanwhile is called at most once, after the entry was handed to the disk and
-// before that has said that it is durable. prove gives the proof that Prove will
-// give for the entry then, and must not be called later. The entry may still fail:
-// nothing that meanwhile made may be used unless there was no error. It is not
-// called where the entry shares its group with others, who should not wait for it.
-// It must not block or call the journal, which is locked.
+// AppendMeanwhile is Append that has something else done while the disk writes: it calls
+// meanwhile at most once, after the disk has the entry and before it is known to be
+// durable. prove gives the proof that Prove will later give for the entry, and must not be
+// called after meanwhile returns. The entry may still fail: callers must not use results of
+// meanwhile after an error. It isn't called if the entry shares its group with others,
+// which should not wait for it. It must not block or call the journal, which is locked.
 func (j *Journal) AppendMeanwhile(ctx context.Context, e Entry, meanwhile func(prove func() (Proof, error))) (Position, error) {
 	if err := e.check(); err != nil {
 		return Position{}, err
@@ -257,9 +253,9 @@ func (j *Journal) AppendMeanwhile(ctx context.Context, e Entry, meanwhile func(p
 func (e *Entry) check() error {
 	switch {
 	case len(e.Leaf) == 0 || len(e.Leaf) > MaxLeaf:
-		return fault.New(fault.Usage, "leaf_size", "append to journal", fmt.Errorf("leaf of %d bytes, want 1 to %d", len(e.Leaf), MaxLeaf))
+		return fault.New(fault.Usage, "invalid_input", "append to journal", fmt.Errorf("leaf of %d bytes, want 1 to %d", len(e.Leaf), MaxLeaf))
 	case len(e.Content) > MaxContent:
-		return fault.New(fault.Usage, "content_size", "append to journal", fmt.Errorf("content of %d bytes, limit %d", len(e.Content), MaxContent))
+		return fault.New(fault.Usage, "invalid_input", "append to journal", fmt.Errorf("content of %d bytes, limit %d", len(e.Content), MaxContent))
 	}
 	return nil
 }
@@ -273,11 +269,12 @@ type Proof struct {
 	Checkpoint  []byte
 }
 
-// Prove returns a proof of inclusion under the checkpoint of the whole log. The
-// log never falls back behind a checkpoint that Prove gave out.
-func (j *Journal) Prove(index uint64) (Proof, error) {
+// Prove returns a proof of inclusion under the checkpoint of the whole log. The log never
+// falls back behind a checkpoint that Prove gave out. ctx bounds the wait for other writers
+// of the log.
+func (j *Journal) Prove(ctx context.Context, index uint64) (Proof, error) {
 	op := fmt.Sprintf("prove entry %d", index)
-	if err := j.settle(); err != nil {
+	if err := j.settle(ctx); err != nil {
 		return Proof{}, durable.Fault(op, err)
 	}
 	j.mu.RLock()
@@ -293,17 +290,19 @@ func (j *Journal) Prove(index uint64) (Proof, error) {
 	return p, nil
 }
 
-// settle makes durable what a process wrote that may have died before its flush,
-// before a checkpoint over it is given out.
-func (j *Journal) settle() error {
+// settle makes the writes of a process durable that may have died before its flush, before
+// a checkpoint over them is given out.
+func (j *Journal) settle(ctx context.Context) error {
 	j.mu.RLock()
 	unsynced := j.unsynced
 	j.mu.RUnlock()
 	if !unsynced {
 		return nil
 	}
-	j.writer.Lock()
-	defer j.writer.Unlock()
+	if err := j.writer.take(ctx); err != nil {
+		return err
+	}
+	defer j.leave()
 	if j.closed {
 		return nil
 	}
@@ -337,9 +336,10 @@ func (j *Journal) Size() uint64 {
 	return j.tree.size
 }
 
-// Checkpoint returns the signed note over the whole log, nil if it is empty.
-func (j *Journal) Checkpoint() ([]byte, error) {
-	if err := j.settle(); err != nil {
+// Checkpoint returns the signed note over the whole log, nil if it is empty. ctx is
+// as for Prove.
+func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
+	if err := j.settle(ctx); err != nil {
 		return nil, durable.Fault("read checkpoint", err)
 	}
 	j.mu.RLock()
@@ -350,16 +350,16 @@ func (j *Journal) Checkpoint() ([]byte, error) {
 // Recovered says what Open found.
 func (j *Journal) Recovered() Recovery { return j.recovered }
 
-// Close publishes partial tiles and the checkpoint for readers. What was appended
-// is durable whatever Close returns: an error means that the published tree is
-// older than the log. Where another process is at work on the published tree, or
-// keeps the log locked, that is left to it, and no error.
+// Close publishes partial tiles and the checkpoint for readers. Appended entries are
+// durable whatever Close returns: an error means that the published tree is older than the
+// log. If another process is at work on the published tree, or keeps the log locked, Close
+// leaves the work to it and returns no error.
 func (j *Journal) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
-	j.sealing.Lock()
+	j.sealing.must()
 	err := j.publishAll(ctx, false)
-	j.writer.Lock()
+	j.writer.must()
 	j.mu.Lock()
 	again := j.closed
 	j.closed = true
@@ -368,25 +368,27 @@ func (j *Journal) Close() error {
 		j.wal.close()
 		j.gates.close()
 	}
-	j.writer.Unlock()
-	j.sealing.Unlock()
-	j.bury()
+	j.leave()
+	j.sealing.give()
 	j.movers.Wait() // there is none or it sees that the journal is closed
-	if again || fault.KindOf(err) == fault.Busy || fault.ReasonOf(err) == reasonGaveUp {
+	if again || fault.KindOf(err) == fault.Busy || errors.Is(err, durable.ErrGaveUp) {
 		return nil
 	}
 	return durable.Fault(fmt.Sprintf("close journal %q", j.dir), err)
 }
 
-// Publish writes tiles and checkpoint for the whole log, durably.
-func (j *Journal) Publish() error {
-	j.sealing.Lock()
-	defer j.sealing.Unlock()
-	defer j.bury()
-	return durable.Fault(fmt.Sprintf("publish journal %q", j.dir), j.publishAll(context.Background(), true))
+// Publish writes tiles and checkpoint for the whole log, durably. ctx bounds each wait for
+// other writers of the log, and not the writing.
+func (j *Journal) Publish(ctx context.Context) error {
+	op := fmt.Sprintf("publish journal %q", j.dir)
+	if err := j.sealing.take(ctx); err != nil {
+		return durable.Fault(op, err)
+	}
+	defer j.sealing.give()
+	return durable.Fault(op, j.publishAll(ctx, true))
 }
 
-// publishAll is publish with what has to be held for it. The caller holds sealing.
+// publishAll is publish with the locks that it needs. The caller holds sealing.
 func (j *Journal) publishAll(ctx context.Context, lasting bool) error {
 	if err := j.gates.takeSeal(ctx); err != nil {
 		return err
@@ -397,8 +399,10 @@ func (j *Journal) publishAll(ctx context.Context, lasting bool) error {
 	if err != nil {
 		return err
 	}
-	j.writer.Lock()
-	defer j.writer.Unlock()
+	if err := j.writer.take(ctx); err != nil {
+		return err
+	}
+	defer j.leave()
 	if err := j.take(ctx); err != nil {
 		return err
 	}
@@ -412,15 +416,17 @@ func (j *Journal) stageAll(ctx context.Context) (*staged, error) {
 	if err := j.look(ctx); err != nil {
 		return nil, err
 	}
-	if err := j.settle(); err != nil {
+	if err := j.settle(ctx); err != nil {
 		return nil, err
 	}
 	return j.stage()
 }
 
-func errClosed(op string) error { return fault.New(fault.BadState, "journal_closed", op, nil) }
+func errClosed(op string) error {
+	return fault.New(fault.BadState, "draining", op, errors.New("the journal is closed"))
+}
 
-// corrupt is the error for everything that a crash does not explain.
+// corrupt returns the error for damage that a crash doesn't explain.
 func corrupt(reason string, err error) error {
 	return fault.New(fault.Integrity, "journal_"+reason, "check journal", err).
 		WithHint("the journal was changed by something other than Palyra; keep it for examination and run palyra journal verify")

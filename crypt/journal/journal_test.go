@@ -74,8 +74,8 @@ func add(t testing.TB, j *Journal, from, to int) {
 // fill is add in as few groups as possible, for tests that need a large log.
 func fill(t testing.TB, j *Journal, from, to int) {
 	t.Helper()
-	j.writer.Lock()
-	defer j.writer.Unlock()
+	j.writer.must()
+	defer j.leave()
 	if err := j.take(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestSizes(t *testing.T) {
 			if i < 0 || i >= n {
 				continue
 			}
-			p, err := j.Prove(uint64(i))
+			p, err := j.Prove(t.Context(), uint64(i))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -145,7 +145,7 @@ func TestSizes(t *testing.T) {
 			t.Fatalf("report %+v at size %d", r, n)
 		}
 	}
-	// What is read back is what was appended.
+	// Entries read back as they were appended.
 	rd, err := OpenReader(s.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func TestConcurrentAppends(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				proof, err := j.Prove(p.Index)
+				proof, err := j.Prove(t.Context(), p.Index)
 				if err != nil {
 					t.Error(err)
 					return
@@ -291,7 +291,7 @@ func TestReadersBesideWriter(t *testing.T) {
 	for i := 1; i < 900; i += 3 {
 		fill(t, j, i, i+3)
 		if i%50 == 1 {
-			if err := j.Publish(); err != nil {
+			if err := j.Publish(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -312,11 +312,11 @@ func TestAppendRefuses(t *testing.T) {
 		e      Entry
 		reason string
 	}{
-		{"empty leaf", Entry{}, "leaf_size"},
-		{"long leaf", Entry{Leaf: make([]byte, MaxLeaf+1)}, "leaf_size"},
-		{"long content", Entry{Leaf: []byte{1}, Content: make([]byte, MaxContent+1)}, "content_size"},
-		{"closes nothing", Entry{Leaf: []byte{1}, Closes: at(0)}, "entry_not_open"},
-		{"closes itself", Entry{Leaf: []byte{1}, Opens: true, Closes: at(0)}, "entry_not_open"},
+		{"empty leaf", Entry{}, "invalid_input"},
+		{"long leaf", Entry{Leaf: make([]byte, MaxLeaf+1)}, "invalid_input"},
+		{"long content", Entry{Leaf: []byte{1}, Content: make([]byte, MaxContent+1)}, "invalid_input"},
+		{"closes nothing", Entry{Leaf: []byte{1}, Closes: at(0)}, "invalid_input"},
+		{"closes itself", Entry{Leaf: []byte{1}, Opens: true, Closes: at(0)}, "invalid_input"},
 	} {
 		_, err := j.Append(context.Background(), c.e)
 		if fault.ReasonOf(err) != c.reason || fault.KindOf(err) != fault.Usage {
@@ -326,7 +326,7 @@ func TestAppendRefuses(t *testing.T) {
 	if j.Size() != 0 {
 		t.Errorf("size %d after refusals", j.Size())
 	}
-	if _, err := j.Prove(0); fault.KindOf(err) != fault.NotFound {
+	if _, err := j.Prove(t.Context(), 0); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("prove in an empty log: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -337,10 +337,10 @@ func TestAppendRefuses(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := j.Append(context.Background(), Entry{Leaf: []byte{1}}); fault.ReasonOf(err) != "journal_closed" {
+	if _, err := j.Append(context.Background(), Entry{Leaf: []byte{1}}); fault.ReasonOf(err) != "draining" {
 		t.Errorf("append after close: %v", err)
 	}
-	if _, err := j.Prove(0); fault.ReasonOf(err) != "journal_closed" {
+	if _, err := j.Prove(t.Context(), 0); fault.ReasonOf(err) != "draining" {
 		t.Errorf("prove after close: %v", err)
 	}
 }
@@ -404,7 +404,7 @@ func TestAppendWhileReading(t *testing.T) {
 	j := h.open(t, Options{})
 	const n = 3 * tileWidth / 2 // in bundles and in the write-ahead file
 	fill(t, j, 0, n)
-	if err := j.Publish(); err != nil {
+	if err := j.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	next := 0

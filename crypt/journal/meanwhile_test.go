@@ -42,7 +42,7 @@ func TestMeanwhile(t *testing.T) {
 		if got := strings.Join(steps, " "); got != "append:begin append:written meanwhile append:durable" {
 			t.Fatalf("steps %s", got)
 		}
-		late, err := j.Prove(pos.Index)
+		late, err := j.Prove(t.Context(), pos.Index)
 		if err != nil || !reflect.DeepEqual(early, late) {
 			t.Fatalf("proof %+v, afterwards %+v, %v", early, late, err)
 		}
@@ -54,14 +54,14 @@ func TestMeanwhile(t *testing.T) {
 	fill(t, j, 5, tileWidth-1)
 	one(tileWidth - 1)
 	one(tileWidth)
-	if err := j.Publish(); err != nil { // from here on hashes are in tiles
+	if err := j.Publish(t.Context()); err != nil { // from here on hashes are in tiles
 		t.Fatal(err)
 	}
 	one(tileWidth + 1)
 	one(tileWidth + 2)
 }
 
-// TestMeanwhileAlone: nobody else in a group waits for what one caller wants done.
+// TestMeanwhileAlone: the other callers of a group don't wait for one caller's meanwhile.
 func TestMeanwhileAlone(t *testing.T) {
 	writing, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -134,7 +134,7 @@ func TestMeanwhileFails(t *testing.T) {
 		t.Errorf("proof of entry %d, hint of %d bytes", early.Index, d.hint)
 	}
 	add(t, j, 3, 4)
-	if p, err := j.Prove(3); err != nil || p.Root == early.Root {
+	if p, err := j.Prove(t.Context(), 3); err != nil || p.Root == early.Root {
 		t.Errorf("the entry that failed is in the log: %v", err)
 	}
 }

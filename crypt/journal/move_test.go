@@ -34,7 +34,7 @@ func testMove(t *testing.T, step string, base uint64) {
 	// More than a tile, with the mover standing still.
 	fill(t, j, maxBacklog, maxBacklog+290)
 	add(t, j, maxBacklog+290, maxBacklog+300)
-	if _, err := j.Prove(7); err != nil {
+	if _, err := j.Prove(t.Context(), 7); err != nil {
 		t.Error(err)
 	}
 	var zero uint64
@@ -57,7 +57,7 @@ func testMove(t *testing.T, step string, base uint64) {
 		t.Errorf("open entries %v", open)
 	}
 	size := j.Size()
-	if _, err := j.Prove(size - 1); err != nil {
+	if _, err := j.Prove(t.Context(), size-1); err != nil {
 		t.Error(err)
 	}
 	if r := s.check(t); r.Size != size || r.Sealed != maxBacklog {
@@ -95,7 +95,7 @@ func TestMoveUnderLoad(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 3 {
-			if err := j.Publish(); err != nil {
+			if err := j.Publish(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}

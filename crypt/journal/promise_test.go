@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,7 +47,7 @@ func TestOpenEntries(t *testing.T) {
 		j = s.open(t, Options{})
 	}
 	app(Entry{Closes: &long})
-	if _, err := j.Append(context.Background(), Entry{Leaf: []byte("x"), Closes: &long}); fault.ReasonOf(err) != "entry_not_open" {
+	if _, err := j.Append(context.Background(), Entry{Leaf: []byte("x"), Closes: &long}); !errors.Is(err, ErrNotOpen) {
 		t.Errorf("second result for one intent: %v", err)
 	}
 	app(Entry{Closes: &late})
@@ -79,7 +80,7 @@ func TestFlushes(t *testing.T) {
 		t.Errorf("open flushed %d times: %s", flushes, names)
 	}
 	add(t, j, 1, 3)
-	if _, err := j.Prove(2); err != nil {
+	if _, err := j.Prove(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.Close(); err != nil {
@@ -110,12 +111,12 @@ func TestConsistency(t *testing.T) {
 		fill(t, j, int(j.Size()), n)
 		roots[uint64(n)] = j.tree.root
 	}
-	if err := j.Publish(); err != nil {
+	if err := j.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	now := j.tree.root
 	for n, root := range roots {
-		c, err := j.ProveConsistency(n)
+		c, err := j.ProveConsistency(t.Context(), n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +129,7 @@ func TestConsistency(t *testing.T) {
 		}
 	}
 	for _, n := range []uint64{0, j.Size() + 1} {
-		if _, err := j.ProveConsistency(n); fault.KindOf(err) != fault.Usage {
+		if _, err := j.ProveConsistency(t.Context(), n); fault.KindOf(err) != fault.Usage {
 			t.Errorf("size %d: %v, want usage", n, err)
 		}
 	}
@@ -146,8 +147,8 @@ func TestFlushesAfterDeath(t *testing.T) {
 		do   func(*Journal) error
 		want int
 	}{
-		{"prove", func(j *Journal) error { _, err := j.Prove(0); return err }, 1},
-		{"checkpoint", func(j *Journal) error { _, err := j.Checkpoint(); return err }, 1},
+		{"prove", func(j *Journal) error { _, err := j.Prove(t.Context(), 0); return err }, 1},
+		{"checkpoint", func(j *Journal) error { _, err := j.Checkpoint(t.Context()); return err }, 1},
 		{"close", func(*Journal) error { return nil }, 1},
 		{"append", func(j *Journal) error {
 			_, err := j.Append(context.Background(), Entry{Leaf: []byte("x")})
@@ -174,7 +175,7 @@ func TestFlushesAfterDeath(t *testing.T) {
 			j = s.open(t, Options{})
 			d = &counting{storage: j.wal.file}
 			j.wal.file = d
-			if _, err := j.Prove(0); err != nil || d.syncs != 0 {
+			if _, err := j.Prove(t.Context(), 0); err != nil || d.syncs != 0 {
 				t.Errorf("after a clean close: %d flushes, %v", d.syncs, err)
 			}
 			if err := j.Close(); err != nil {
@@ -214,7 +215,7 @@ func TestWordOfTheDead(t *testing.T) {
 			defer j.Close()
 			d := &counting{storage: j.wal.file}
 			j.wal.file = d
-			if _, err := j.Prove(0); err != nil || d.syncs != c.want {
+			if _, err := j.Prove(t.Context(), 0); err != nil || d.syncs != c.want {
 				t.Errorf("%d flushes, want %d, %v", d.syncs, c.want, err)
 			}
 		})

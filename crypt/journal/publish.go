@@ -16,10 +16,10 @@ import (
 	"palyra/internal/durable"
 )
 
-// publish writes what readers of the tlog-tiles layout need for the whole log.
-// The caller holds sealing, gates.seal, writer and the log, and may have staged some. Complete tiles
-// are always durable; the partial ones and the checkpoint only if asked for: they
-// can be made again.
+// publish writes the files that readers of the tlog-tiles layout need for the whole log.
+// The caller holds sealing, gates.seal, writer and the log, and may have staged some.
+// Complete tiles are always durable; the partial ones and the checkpoint only if asked for,
+// since they can be made again.
 func (j *Journal) publish(lasting bool, st *staged) error {
 	if j.broken != nil {
 		return j.broken
@@ -84,7 +84,7 @@ func (j *Journal) publishHead(bundle, tile string, put func(string, []byte) erro
 	return put(tile, b)
 }
 
-// stem shortens a path to what a step's name needs.
+// stem shortens a path to the part that a step's name needs.
 func stem(name string) string {
 	switch {
 	case strings.HasPrefix(name, "tile/entries/"):
@@ -95,7 +95,7 @@ func stem(name string) string {
 	return name
 }
 
-// headTile is the partial tile of leaf hashes at the end of the log.
+// headTile returns the partial tile of leaf hashes at the end of the log.
 func (j *Journal) headTile() ([]byte, error) {
 	return tlog.ReadTileData(tlog.Tile{H: tileHeight, N: int64(j.tree.base / tileWidth), W: int(j.tree.size - j.tree.base)}, j.tree)
 }
@@ -106,25 +106,24 @@ func (j *Journal) headTile() ([]byte, error) {
 //  1. entry bundles and contents, from the write-ahead file
 //  2. tiles, lowest level first; a tile that is there already must be equal
 //  3. the checkpoint of exactly these tiles: from here on readers may look for them
-//  4. the new write-ahead file, beside the old one, with what was appended until
-//     then
-//  5. to which is added what was appended since; renamed over the old one: from
-//     here on the log needs the tiles
+//  4. the new write-ahead file, beside the old one, with the entries appended until then
+//  5. later entries are added to it, and it is renamed over the old one: from here on the
+//     log needs the tiles
 //  6. partial tiles that complete ones replace are removed
 //
 // Everything is flushed before the next step, and until step 5 the old
 // write-ahead file still holds all of it. Appends go on meanwhile, except during
 // step 5, which is short: two flushes of little.
 
-// staged is what stage has written and finish has to make the log's.
+// staged has the files that stage has written and finish makes part of the log.
 type staged struct {
 	old      *header // of the write-ahead file that this was made from
 	from, to uint64
 	note     []byte // the checkpoint at to
 	tiles    []tlog.Tile
 	open     []uint64 // entries that were open at to
-	next     uint64   // the first entry of the first record that is not in file, or holds entry to, and
-	at       int64    // where that record stands in the write-ahead file
+	next     uint64   // the first entry of the first record not in file, or holding to
+	at       int64    // the place of that record in the write-ahead file
 
 	file   *durable.Staged // the new write-ahead file
 	header *header         // of file
@@ -258,8 +257,8 @@ func (j *Journal) stageEntries(w *wal, st *staged) error {
 	return err
 }
 
-// finish is step 5: it makes what was staged part of the log. The caller holds
-// sealing, gates.seal, writer and the log. nil is nothing to do.
+// finish is step 5: it makes the staged files part of the log. The caller holds sealing,
+// gates.seal, writer and the log. nil is nothing to do.
 func (j *Journal) finish(st *staged) error {
 	if st == nil {
 		return nil
@@ -289,7 +288,7 @@ func (j *Journal) finish(st *staged) error {
 	return j.swap(st, nt)
 }
 
-// after reads the groups behind what was staged, and moves on behind them.
+// after reads the groups behind the staged ones, and moves on behind them.
 func (st *staged) after(w *wal) (rest []*group, err error) {
 	w.end = st.at
 	next := st.next
@@ -314,16 +313,15 @@ func (st *staged) after(w *wal) (rest []*group, err error) {
 	return rest, err
 }
 
-// move is steps 1 to 6 in the background, for a log that nobody publishes.
-// Its failure is nobody's: the next one, Close and Publish try again. Where another
-// process is at it there is nothing to do.
+// move is steps 1 to 6 in the background, for a log that its owner doesn't publish. A
+// failure is reported to no caller: the next move, Close and Publish try again. If another
+// process is moving, there is nothing to do.
 func (j *Journal) move() {
-	j.sealing.Lock()
-	defer j.sealing.Unlock()
+	j.sealing.must()
+	defer j.sealing.give()
 	st := j.draftMove()
 	defer st.discard()
 	if j.replace(st) {
-		j.bury()
 		_ = j.sweep(st)
 	}
 	j.gates.seal.Release()
@@ -341,8 +339,8 @@ func (j *Journal) draftMove() *staged {
 
 // replace is finish for move, and says whether it was done.
 func (j *Journal) replace(st *staged) bool {
-	j.writer.Lock()
-	defer j.writer.Unlock()
+	j.writer.must()
+	defer j.leave()
 	j.moving = false
 	if st == nil || j.take(context.Background()) != nil {
 		return false
@@ -383,16 +381,14 @@ func (j *Journal) swap(st *staged, nt *tree) error {
 	return nil
 }
 
-// bury closes the write-ahead files that were replaced. The last descriptor of a
-// file without a name takes its blocks with it, some 10 ms for 5 MB where the file
-// system tells the disk: no append must wait for that. The caller holds neither
-// writer nor mu. Nothing reads through them any more: reading is under mu, and
-// stage reads the one that only it replaces.
-func (j *Journal) bury() {
-	j.writer.Lock()
+// leave gives writer back and closes the write-ahead files that were replaced. The last
+// descriptor of a file without a name takes its blocks with it, some 10 ms for 5 MB where
+// the file system tells the disk: no append must wait for that. No reader uses them any
+// more: reading is under mu, and stage reads the one that only it replaces.
+func (j *Journal) leave() {
 	dead := j.retired
 	j.retired = nil
-	j.writer.Unlock()
+	j.writer.give()
 	closeAll(dead)
 }
 
@@ -402,9 +398,9 @@ func closeAll(dead []*wal) {
 	}
 }
 
-// sweep removes partial tiles that are not the log's any more, and temporary
-// files. It is housekeeping: what it leaves after a crash is swept next time. The
-// caller holds sealing. nil is nothing to do.
+// sweep removes partial tiles that are no longer the log's, and temporary files. It is
+// housekeeping: the next sweep removes the leftovers of a crash. The caller holds sealing.
+// nil is nothing to do.
 func (j *Journal) sweep(st *staged) error {
 	if st == nil {
 		return nil

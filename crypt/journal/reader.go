@@ -24,9 +24,8 @@ type Reader struct {
 	seen []byte // the published checkpoint, as it was read
 }
 
-// OpenReader opens the journal in dir for reading. It authenticates nothing:
-// what it returns is what stands on disk. Check says whether that is the log
-// that its key signed.
+// OpenReader opens the journal in dir for reading. It authenticates nothing and returns the
+// log as it is on disk. Check says whether that is the log that its key signed.
 func OpenReader(dir string) (*Reader, error) { return openReader(dir, "") }
 
 func openReader(dir, vkey string) (*Reader, error) {
@@ -36,13 +35,14 @@ func openReader(dir, vkey string) (*Reader, error) {
 		if err == nil {
 			return r, nil
 		}
-		// A writer may have moved on between the two files that we looked at.
-		// Somebody who damaged one of them gives the same answer again.
+		// A writer may have moved on between our looks at the two files. A damaged file
+		// gives the same answer again.
 		if k := fault.KindOf(err); try < 3 && (k == fault.Integrity || errors.Is(err, io.ErrUnexpectedEOF)) {
 			continue
 		}
 		if errors.Is(err, fs.ErrNotExist) && fault.KindOf(err) == fault.Internal {
-			return nil, fault.New(fault.NotFound, "no_journal", op, errors.New("there is no journal here"))
+			return nil, fault.New(fault.NotFound, "not_found", op, errors.New("there is no journal here")).
+				WithHint("the first call makes the journal; name the directory where it was made: --state DIR")
 		}
 		return nil, durable.Fault(op, err)
 	}
@@ -66,8 +66,8 @@ func readOnce(dir, vkey string) (*Reader, error) {
 		w.close()
 		return nil, err
 	}
-	// What we are about to hand out must not be lost with the writer's page
-	// cache. Where a flush is not possible (read-only media) nothing is unflushed.
+	// Entries that we are about to hand out must not be lost with the writer's page cache.
+	// If a flush isn't possible (read-only media), nothing is unflushed.
 	_ = w.file.Sync()
 	return &Reader{
 		snapshot: snapshot{dir: dir, base: st.tree.base, size: st.tree.size, file: w.file, places: w.places},
@@ -106,7 +106,7 @@ func (r *Reader) Prove(index uint64) (Proof, error) {
 	return p, nil
 }
 
-// Report is what Check found in a sound journal.
+// Report is Check's account of a sound journal.
 type Report struct {
 	Origin     string   `json:"origin"`
 	Size       uint64   `json:"size"`
@@ -118,7 +118,7 @@ type Report struct {
 	Torn       int64    `json:"torn_bytes"` // of an unfinished record; the next writer cuts it off
 	Open       []uint64 `json:"open"`       // entries that wait to be closed
 	Erased     uint64   `json:"erased"`     // entries without content
-	Notes      []string `json:"notes"`      // what is odd and harmless
+	Notes      []string `json:"notes"`      // harmless oddities
 }
 
 // Check reads the whole journal and recomputes everything in it from the
@@ -140,7 +140,7 @@ func Check(dir, vkey string) (*Report, error) {
 	return c.rep, nil
 }
 
-// checker rebuilds the tree from nothing but leaves.
+// checker rebuilds the tree from its leaves alone.
 type checker struct {
 	r      *Reader
 	vkey   string

@@ -15,8 +15,8 @@ import (
 	"palyra/internal/durable"
 )
 
-// storage is what the write-ahead file needs of *os.File; a test puts a disk
-// that fails in its place. StartWriting is a hint.
+// storage is the part of *os.File that the write-ahead file needs; a test puts a failing
+// disk in its place. StartWriting is a hint.
 type storage interface {
 	io.ReaderAt
 	io.WriterAt
@@ -43,7 +43,7 @@ type wal struct {
 	start  int64   // where the first record is
 	end    int64   // where the next record goes
 	places []place // of the entries from header.base on
-	leaves []byte  // theirs as an entry bundle, for who writes; half a megabyte at most
+	leaves []byte  // theirs as an entry bundle, for writers; at most half a megabyte
 	dirty  bool    // there may be bytes after end that are no record
 }
 
@@ -95,7 +95,7 @@ func newWAL(f storage, size int64) (*wal, error) {
 	}
 }
 
-// state is what the write-ahead file and the published checkpoint say.
+// state is the log by its write-ahead file and published checkpoint.
 type state struct {
 	tree      *tree
 	note      []byte
@@ -145,7 +145,7 @@ func (w *wal) load(dir, vkey string, own *keyring.LogKey, published []byte) (*st
 	if vkey == "" {
 		return s, nil
 	}
-	// What is not as we would sign it is looked at for a reason.
+	// If the record isn't as we would sign it, find out why.
 	if t.size > 0 && (own == nil || !own.Signed(s.note, t.size, t.root)) {
 		if err := holds(s.note, vkey, t.size, t.root); err != nil {
 			return nil, corrupt("wal_corrupt", err)
@@ -181,8 +181,8 @@ func track(open map[uint64]struct{}, e *Entry, index uint64) error {
 	return nil
 }
 
-// scan reads record after record and leaves w.end after the last good one. What
-// it hands out is valid during the call only.
+// scan reads record after record and leaves w.end after the last good one. The records that
+// it hands out are valid during the call only.
 func (w *wal) scan(each func(*group, []place) error) error { return w.scanFrom(w.header.base, each) }
 
 // scanFrom is scan for a wal whose end is where the record of entry next begins.
@@ -231,8 +231,8 @@ func (w *wal) scanFrom(next uint64, each func(*group, []place) error) error {
 	return nil
 }
 
-// tail decides what the bytes after the last good record are: nothing to worry
-// about if a crash explains them, why otherwise.
+// tail judges the bytes after the last good record: they are harmless if a crash explains
+// them; otherwise it says why not.
 func (w *wal) tail(next uint64, why error) error {
 	n := w.size - w.end
 	if n > groupHead+maxBody {
@@ -248,7 +248,7 @@ func (w *wal) tail(next uint64, why error) error {
 	return nil
 }
 
-// cut removes what stands after the last good record, durably.
+// cut removes everything after the last good record, durably.
 func (w *wal) cut() error {
 	if err := w.file.Truncate(w.end); err != nil {
 		return err
@@ -259,9 +259,9 @@ func (w *wal) cut() error {
 // checkPublished holds the log to the checkpoint that it published: same tree,
 // and not beyond the log's end. It returns its size.
 //
-// On Close the file is replaced without a flush, so a power failure may leave
-// it empty or zeros, or missing if it was the first; what it held is then in the
-// write-ahead file. Nothing else is excused.
+// On Close the file is replaced without a flush, so a power failure may leave it empty or
+// zeros, or missing if it was the first; its content is then in the write-ahead file. No
+// other damage is excused.
 func (s *state) checkPublished(b []byte, vkey string) (uint64, error) {
 	switch {
 	case b == nil && s.tree.base > 0:

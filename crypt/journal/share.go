@@ -18,11 +18,11 @@ import (
 	"palyra/internal/fault"
 )
 
-// A process that wants to write takes lock, catches up with what others wrote, and
-// gives lock back after its flush. flock(2) is not fair: a process that gives it
-// back and takes it again would keep it from all others. So turn is taken before
-// lock and given back once lock is held: the one that waits for lock has turn, and
-// the one that had lock cannot pass it.
+// A process that wants to write takes lock, catches up with the others' writes, and gives
+// lock back after its flush. flock(2) isn't fair: a process that gives it back and takes it
+// again would keep it from all others. So turn is taken before lock and given back once
+// lock is held: the one that waits for lock has turn, and the one that had lock can't pass
+// it.
 //
 // seal is held for longer, by the one process that moves complete tiles out of the
 // write-ahead file or publishes; others append meanwhile. Only its holder replaces
@@ -85,7 +85,7 @@ func (g *gates) wait(ctx context.Context, gate *durable.Gate, patience time.Dura
 	err := gate.Take(ctx, durable.Exclusive, patience)
 	if fault.KindOf(err) == fault.Busy {
 		holder := gate.Holder()
-		if gate == g.turn { // it waits as we do, unless it is what stands still
+		if gate == g.turn { // its holder waits as we do, unless it is the one that hangs
 			holder = cmp.Or(g.lock.Holder(), holder)
 		}
 		return fault.New(fault.Busy, "journal_busy", "write journal", fmt.Errorf("%s keeps it locked", cmp.Or(holder, "another process"))).
@@ -94,8 +94,8 @@ func (g *gates) wait(ctx context.Context, gate *durable.Gate, patience time.Dura
 	return err
 }
 
-// take gets the log for this process alone and brings what it knows up to date.
-// The caller holds writer, and gives the log back with yield.
+// take gets the log for this process alone and brings its view up to date. The caller holds
+// writer, and gives the log back with yield.
 func (j *Journal) take(ctx context.Context) error {
 	switch {
 	case j.closed:
@@ -128,8 +128,8 @@ func (j *Journal) yield() {
 	}
 }
 
-// Refresh looks what other processes have appended. It is fault.Busy
-// "journal_busy" if one of them keeps the log locked.
+// Refresh reads the appends of other processes. It returns fault.Busy "journal_busy" if one
+// of them keeps the log locked.
 func (j *Journal) Refresh(ctx context.Context) error {
 	if j.current() {
 		return nil
@@ -139,16 +139,16 @@ func (j *Journal) Refresh(ctx context.Context) error {
 
 // look is take and yield.
 func (j *Journal) look(ctx context.Context) error {
-	j.writer.Lock()
-	err := j.take(ctx)
-	j.yield()
-	j.writer.Unlock()
-	j.bury()
-	return err
+	if err := j.writer.take(ctx); err != nil {
+		return err
+	}
+	defer j.leave()
+	defer j.yield()
+	return j.take(ctx)
 }
 
-// current reports whether the write-ahead file is as this process last saw it. It
-// says no where one of this process is at work on it.
+// current reports whether the write-ahead file is as this process last saw it. It returns
+// false while a goroutine of this process is at work on it.
 func (j *Journal) current() bool {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
@@ -156,8 +156,7 @@ func (j *Journal) current() bool {
 	return !j.closed && err == nil && os.SameFile(fi, j.wal.info) && fi.Size() == j.wal.end
 }
 
-// catchUp reads what other processes have written. The caller holds writer and
-// the log.
+// catchUp reads the writes of other processes. The caller holds writer and the log.
 func (j *Journal) catchUp() error {
 	fi, err := os.Lstat(filepath.Join(j.dir, walFile))
 	switch {
@@ -176,9 +175,8 @@ func (j *Journal) catchUp() error {
 	return nil
 }
 
-// reload reads the write-ahead file from its beginning, cuts off a torn end, and
-// makes it what this process knows. If it knew something before, that must be the
-// beginning of it.
+// reload reads the write-ahead file from its beginning, cuts off a torn end, and makes it
+// this process's view. The view before, if any, must be the beginning of it.
 func (j *Journal) reload() (torn int64, err error) {
 	w, err := openWAL(j.dir, os.O_RDWR)
 	if err != nil {
@@ -219,7 +217,7 @@ func (j *Journal) reload() (torn int64, err error) {
 	return s.torn, nil
 }
 
-// extends holds what was read to what was known before; nil is nothing.
+// extends checks that the log just read extends old, the log known before; nil: none was.
 func (s *state) extends(old *tree) error {
 	if old == nil {
 		return nil
@@ -237,9 +235,9 @@ func (s *state) extends(old *tree) error {
 	return nil
 }
 
-// cutTorn removes what a process left that died in the middle of a record. The cut
-// must be durable before something else is written there, or a second crash could
-// leave sectors of both, which looks like tampering.
+// cutTorn removes the leftovers of a process that died in the middle of a record. The cut
+// must be durable before something else is written there, or a second crash could leave
+// sectors of both, which looks like tampering.
 func (j *Journal) cutTorn(w *wal) error {
 	j.step("recover:torn")
 	if err := w.cut(); err != nil {
@@ -301,10 +299,10 @@ func (j *Journal) follow(size int64) error {
 	return nil
 }
 
-// The lock file holds a word of the last writer for the next: which write-ahead file
-// has its name durably, and how far it is flushed. Nothing flushes the word itself. It
-// may be missing or older than the file, and the next writer flushes once more; it is
-// never wrong, since what was flushed stays.
+// The lock file holds a word of the last writer for the next: which write-ahead file has
+// its name durably, and how far it is flushed. Nothing flushes the word itself. It may be
+// missing or older than the file, and the next writer flushes once more; it is never wrong,
+// since flushed data stays.
 //
 //	"PJL1" salt of the write-ahead file[8] end[8] crc[4]
 const (
@@ -313,7 +311,7 @@ const (
 )
 
 // leaveWord notes that the write-ahead file is durable up to its end, and its name. The
-// caller holds the log. That it may fail costs the next writer a flush.
+// caller holds the log. A failure costs the next writer a flush.
 func (j *Journal) leaveWord() {
 	b := append(make([]byte, 0, wordLen), wordMagic...)
 	b = append(b, j.wal.header.salt[:]...)
@@ -321,8 +319,8 @@ func (j *Journal) leaveWord() {
 	_, _ = j.gates.lock.WriteAt(binary.BigEndian.AppendUint32(b, crcOf(b)), 0)
 }
 
-// word returns up to where the write-ahead file is durable by the word of the last
-// writer, if that is about this file. The caller holds the log.
+// word returns how far the write-ahead file is durable by the word of the last writer, if
+// that is about this file. The caller holds the log.
 func (j *Journal) word() (end int64, ok bool) {
 	var b [wordLen]byte
 	if _, err := j.gates.lock.ReadAt(b[:], 0); err != nil {

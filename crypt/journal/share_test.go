@@ -4,6 +4,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,7 +28,7 @@ func sharer(j *Journal, name, n int) error {
 		if err != nil {
 			return 0, err
 		}
-		proof, err := j.Prove(p.Index)
+		proof, err := j.Prove(context.Background(), p.Index)
 		if err != nil {
 			return 0, err
 		}
@@ -44,7 +45,7 @@ func sharer(j *Journal, name, n int) error {
 			return err
 		}
 		if k == n/2 {
-			if err := j.Publish(); err != nil {
+			if err := j.Publish(context.Background()); err != nil {
 				return err
 			}
 		}
@@ -106,7 +107,7 @@ func (s *shared) judge(t *testing.T, h *house) uint64 {
 			t.Errorf("entry %d was acknowledged and is lost", i)
 			continue
 		}
-		p, err := j.Prove(i)
+		p, err := j.Prove(t.Context(), i)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -233,7 +234,7 @@ func TestFollow(t *testing.T) {
 		put(b, Entry{})
 		put(b, Entry{})
 	}
-	if err := a.Publish(); err != nil {
+	if err := a.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if a.tree.base == b.tree.base {
@@ -243,7 +244,7 @@ func TestFollow(t *testing.T) {
 	if len(b.retired) != 0 {
 		t.Error("the write-ahead file that was replaced is still open")
 	}
-	if _, err := a.Append(ctx, Entry{Leaf: []byte("x"), Closes: &opened}); fault.ReasonOf(err) != "entry_not_open" {
+	if _, err := a.Append(ctx, Entry{Leaf: []byte("x"), Closes: &opened}); !errors.Is(err, ErrNotOpen) {
 		t.Errorf("closed by another process: %v", err)
 	}
 	if a.Size() != b.Size() {
@@ -253,7 +254,7 @@ func TestFollow(t *testing.T) {
 	for range 200 {
 		put(b, Entry{})
 	}
-	if err := b.Publish(); err != nil {
+	if err := b.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if a.Size() == b.Size() {
@@ -264,7 +265,7 @@ func TestFollow(t *testing.T) {
 	}
 	for _, j := range []*Journal{a, b} {
 		for _, i := range []uint64{0, 255, 300, uint64(n) - 1} {
-			p, err := j.Prove(i)
+			p, err := j.Prove(t.Context(), i)
 			if err != nil {
 				t.Fatal(err)
 			}

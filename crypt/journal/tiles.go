@@ -48,7 +48,7 @@ func numberPath(n int64, w int) string {
 	return s
 }
 
-// partialDir is the folder that holds the partial forms of a tile.
+// partialDir returns the folder that holds the partial forms of a tile.
 func partialDir(path string) string {
 	dir, _, _ := strings.Cut(path, ".p/")
 	return dir + ".p"

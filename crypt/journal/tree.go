@@ -90,8 +90,8 @@ func (t *tree) read(indexes []int64, more []tlog.Hash) ([]tlog.Hash, error) {
 	return out, nil
 }
 
-// fromTile reads a hash below base from disk. What it returns is not
-// authenticated; prove checks its result against the root.
+// fromTile reads a hash below base from disk. The hash isn't authenticated; prove checks
+// its result against the root.
 func (t *tree) fromTile(x int64, cache map[tlog.Tile][]byte) (tlog.Hash, error) {
 	tile := tlog.TileForIndex(tileHeight, x)
 	tile.W = tileWidthAt(tile.L, tile.N, t.base)
@@ -106,9 +106,9 @@ func (t *tree) fromTile(x int64, cache map[tlog.Tile][]byte) (tlog.Hash, error) 
 	return tlog.HashFromTile(tile, b, x)
 }
 
-// readTile reads a tile that the log made durable before: a missing one was
-// taken away by somebody. A partial tile may have been replaced by a wider one
-// since the snapshot that asks was taken; that begins with the same hashes.
+// readTile reads a tile that the log made durable before, so a missing one is damage. A
+// partial tile may have been replaced by a wider one since the snapshot that asks was
+// taken; that begins with the same hashes.
 func readTile(dir string, t tlog.Tile) ([]byte, error) {
 	path := filepath.Join(dir, filepath.FromSlash(tilePath(t)))
 	b, err := os.ReadFile(path)
@@ -209,8 +209,8 @@ func (t *tree) rebase(base uint64) (*tree, error) {
 	return n, nil
 }
 
-// prove returns a proof under the tree's own root, after checking it: a tile
-// that somebody changed shows here, not at whoever verifies the receipt.
+// prove returns a proof under the tree's own root, after checking it: a changed tile shows
+// here, and not only when a receipt is verified.
 func (t *tree) prove(index uint64) (Proof, error) {
 	return proveWith(t, index, t.size, t.root)
 }

@@ -86,20 +86,20 @@ func parseAttestationKey(b []byte) (*AttestationKey, error) {
 	return k, nil
 }
 
-// SignStatement signs the canonical JSON of an in-toto Statement v1 and returns
-// the signature (ASN.1) over its DSSE pre-authentication encoding. Anything
-// else is refused, so that what the key signs can be mistaken for nothing else.
+// SignStatement signs the canonical JSON of an in-toto Statement v1 and returns the
+// signature (ASN.1) over its DSSE pre-authentication encoding. It refuses all else, so that
+// a signature of the key can't be mistaken for another kind.
 //
-// What it could be abused as: whoever may call it can attest that any call was
-// allowed and ran. Only the kernel room holds it. The nonce is deterministic
-// (RFC 6979): a bad random generator cannot give the key away.
+// Abuse: a caller of it can attest that any call was allowed and ran. Only the kernel room
+// holds it. The nonce is deterministic (RFC 6979): a bad random generator can't give the
+// key away.
 func (k *AttestationKey) SignStatement(payload []byte) ([]byte, error) {
 	sig, _, err := k.SignStatementDigest(payload)
 	return sig, err
 }
 
-// SignStatementDigest is SignStatement that also returns what it signed, the
-// PAEDigest of the statement.
+// SignStatementDigest is SignStatement that also returns the digest that it signed, the
+// statement's PAEDigest.
 func (k *AttestationKey) SignStatementDigest(payload []byte) (sig []byte, digest [32]byte, err error) {
 	if !bytes.HasPrefix(payload, []byte(statementStart)) {
 		return nil, digest, errors.New("sign statement: not the canonical JSON of an in-toto Statement v1")
@@ -147,7 +147,7 @@ func PAE(payloadType string, payload []byte) []byte {
 	return append(appendHead(b, payloadType, payload), payload...)
 }
 
-// PAEDigest is the SHA-256 of PAE, made without a copy of the payload.
+// PAEDigest returns the SHA-256 of PAE, made without a copy of the payload.
 func PAEDigest(payloadType string, payload []byte) (d [32]byte) {
 	h := sha256.New()
 	h.Write(appendHead(make([]byte, 0, 96), payloadType, payload))
@@ -156,7 +156,7 @@ func PAEDigest(payloadType string, payload []byte) (d [32]byte) {
 	return d
 }
 
-// appendHead is what stands before the payload.
+// appendHead appends the part before the payload.
 func appendHead(b []byte, payloadType string, payload []byte) []byte {
 	b = append(b, "DSSEv1 "...)
 	b = strconv.AppendInt(b, int64(len(payloadType)), 10)

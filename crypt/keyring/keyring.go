@@ -1,9 +1,9 @@
 // Package keyring holds the keys of one state directory.
 //
-// There are two, and each does one thing: the [AttestationKey] (ECDSA P-256)
-// signs in-toto statements, the [LogKey] (Ed25519) signs checkpoints of the
-// journal. [Open] makes them on first use and refuses them afterwards if
-// anything about them is wrong: owner, mode, type, spelling, a missing one.
+// There are two, and each does one thing: the [AttestationKey] (ECDSA P-256) signs in-toto
+// statements, the [LogKey] (Ed25519) signs checkpoints of the journal. [Open] makes them on
+// first use. Afterwards it refuses them if anything about them is wrong: owner, mode, type,
+// spelling, or a missing one.
 //
 //	ring, err := keyring.Open(stateDir)
 //	env, err := receipt.Sign(ring.Attestation(), statement)
@@ -17,13 +17,13 @@
 //	trust/log.vkey           signed-note verifier key, one line
 //	trust/trusted_root.json  the log's key as Sigstore tools want it
 //
-// keys/ appears in one piece or not at all: it is made beside its place and
-// renamed. trust/ holds nothing secret; it is what a stranger needs, is made
-// again where it is missing and refused where it differs from the keys.
+// keys/ appears in one piece or not at all: Open makes it beside its place and renames it.
+// trust/ holds nothing secret and is all that a stranger needs. Open makes it again if it
+// is missing, and refuses it if it differs from the keys.
 //
-// What it does not protect against: whoever reads keys/ can sign as this
-// installation. Wiping memory is not attempted: the runtime copies what it
-// likes. Docs: docs/formats/keys.md.
+// The package doesn't protect against a reader of keys/, who can sign as this installation.
+// It doesn't try to wipe memory, since the runtime copies what it likes. Docs:
+// docs/formats/keys.md.
 package keyring
 
 import (
@@ -49,7 +49,7 @@ const (
 	logFile    = "log.key"
 )
 
-// maxKeyFile bounds what is read as a key, in bytes.
+// maxKeyFile bounds a key file, in bytes.
 const maxKeyFile = 4096
 
 // Ring is the keys of one state directory, immutable after Open.
@@ -64,7 +64,7 @@ func (r *Ring) Attestation() *AttestationKey { return r.att }
 // Log returns the key that signs the journal's checkpoints.
 func (r *Ring) Log() *LogKey { return r.log }
 
-// Options are what only the first Open of a state directory can choose.
+// Options are the choices of the first Open of a state directory.
 type Options struct {
 	// Origin names the log in its checkpoints: a bare host name, never resolved.
 	// Default: 16 hexadecimal digits of the log key's digest and
@@ -79,8 +79,8 @@ type Options struct {
 // or fault.Unavailable (disk full).
 func Open(dir string) (*Ring, error) { return OpenOptions(dir, Options{}) }
 
-// OpenOptions is Open with choices for the first use. While one process uses a
-// directory first, its caller sees to it that no other opens it.
+// OpenOptions is Open with choices for the first use. On the first use its caller makes
+// sure that no other process opens the directory.
 func OpenOptions(dir string, o Options) (*Ring, error) {
 	op := fmt.Sprintf("open keys in %q", dir)
 	if err := durable.MkdirAll0700(dir); err != nil {
@@ -102,7 +102,7 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 		return nil, err
 	}
 	if o.Origin != "" && r.log.origin != o.Origin {
-		return nil, fault.New(fault.BadState, "origin_mismatch", op,
+		return nil, fault.New(fault.BadState, "key_corrupt", op,
 			fmt.Errorf("the log is called %q, not %q", r.log.origin, o.Origin))
 	}
 	if err := withJournal(op, dir); err != nil {
@@ -114,9 +114,9 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 	return r, nil
 }
 
-// withJournal refuses keys without the folder of the journal that they signed:
-// another log of the same name would have other entries of the same numbers. On first
-// use that is made between keys/ and trust/.
+// withJournal refuses keys without the folder of the journal that they signed: another log
+// of the same name would have other entries of the same numbers. The first use makes that
+// folder between keys/ and trust/.
 func withJournal(op, dir string) error {
 	journal := filepath.Join(dir, journalDir)
 	if _, err := os.Lstat(journal); !errors.Is(err, os.ErrNotExist) {
@@ -128,7 +128,7 @@ func withJournal(op, dir string) error {
 	case err != nil:
 		return durable.Fault(op, err)
 	}
-	return fault.New(fault.BadState, "journal_missing", op, errors.New("there are keys but no journal")).
+	return fault.New(fault.BadState, "state_missing", op, errors.New("there are keys but no journal")).
 		WithHint("restore journal/ from a backup; to begin a new one, begin a new state directory")
 }
 
@@ -149,7 +149,7 @@ func load(keys string) (*Ring, error) {
 		path := filepath.Join(keys, k.name)
 		b, err := durable.ReadPrivate(path, maxKeyFile)
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, fault.New(fault.BadState, "key_missing", fmt.Sprintf("open key %q", path), err).
+			return nil, fault.New(fault.BadState, "state_missing", fmt.Sprintf("open key %q", path), err).
 				WithHint("restore it from a backup; with a new key nothing that was signed before can be continued")
 		}
 		if err != nil {
@@ -162,11 +162,11 @@ func load(keys string) (*Ring, error) {
 	return &r, nil
 }
 
-// create makes both keys in a folder beside keys/ and renames it into place. A
-// process that does the same at the same time wins or loses as a whole.
+// create makes both keys in a folder beside keys/ and renames it into place. Of two
+// processes that do so at the same time one wins as a whole.
 func create(dir string, o Options) (err error) {
 	if _, err := os.Lstat(filepath.Join(dir, journalDir)); err == nil {
-		return fault.New(fault.BadState, "keys_missing", fmt.Sprintf("open keys in %q", dir),
+		return fault.New(fault.BadState, "state_missing", fmt.Sprintf("open keys in %q", dir),
 			errors.New("there is a journal but no keys")).
 			WithHint("restore keys/ from a backup, or move the journal away to begin a new one")
 	}
@@ -198,7 +198,7 @@ func create(dir string, o Options) (err error) {
 	}
 	if err := os.Rename(tmp, filepath.Join(dir, keysDir)); err != nil {
 		if _, lerr := os.Lstat(filepath.Join(dir, keysDir)); lerr == nil {
-			return os.RemoveAll(tmp) // somebody else was first; theirs are the keys
+			return os.RemoveAll(tmp) // another process was first; its keys count
 		}
 		return err
 	}

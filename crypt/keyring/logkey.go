@@ -88,9 +88,8 @@ func (k *LogKey) VKey() string { return vkey(k.origin, k.pub()) }
 // extension lines) that says: the log of this key's origin has this size and
 // this RFC 6962 root. The same tree always gives the same bytes.
 //
-// What it could be abused as: two roots for one size are a split view. The
-// journal calls it only with trees that extend what it signed before, and Signed
-// keeps what it makes of others to itself.
+// Abuse: two roots for one size are a split view. The journal calls it only with trees that
+// extend those it signed before, and Signed keeps its signatures of other trees to itself.
 func (k *LogKey) SignCheckpoint(size uint64, root [32]byte) []byte {
 	text := k.origin + "\n" + strconv.FormatUint(size, 10) + "\n" + base64.StdEncoding.EncodeToString(root[:]) + "\n"
 	sig := make([]byte, 4, 4+ed25519.SignatureSize)
@@ -99,9 +98,9 @@ func (k *LogKey) SignCheckpoint(size uint64, root [32]byte) []byte {
 	return []byte(text + "\n\u2014 " + k.origin + " " + base64.StdEncoding.EncodeToString(sig) + "\n")
 }
 
-// Signed reports whether note is what SignCheckpoint returns for this tree. Whoever
-// holds the key can sign again and compare, which takes an eighth of the time of a
-// first verification: Ed25519 signatures are deterministic (RFC 8032 §5.1.6).
+// Signed reports whether note is the result of SignCheckpoint for this tree. It signs again
+// and compares, which takes an eighth of the time of a first verification: Ed25519
+// signatures are deterministic (RFC 8032 §5.1.6).
 func (k *LogKey) Signed(note []byte, size uint64, root [32]byte) bool {
 	return subtle.ConstantTimeCompare(note, k.SignCheckpoint(size, root)) == 1
 }

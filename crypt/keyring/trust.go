@@ -13,7 +13,7 @@ import (
 	"palyra/internal/fault"
 )
 
-// The names in a trust directory. They are what other tools are given.
+// The names in a trust directory. Other tools are given these files.
 const (
 	AttestationPublicFile = "att.pub"
 	LogVKeyFile           = "log.vkey"
@@ -23,10 +23,9 @@ const (
 // trustedRoot is a Sigstore trusted root that holds one log and nothing else,
 // in the JSON form of protobuf-specs v0.5.2.
 //
-// checkpointKeyId is left out and logId.keyId is the full digest: Go verifiers
-// accept either, the JavaScript one takes its first four bytes for the note key
-// hash. The host of baseUrl is what verifiers compare with the origin; nothing
-// is ever fetched from it.
+// checkpointKeyId is left out and logId.keyId is the full digest: Go verifiers accept
+// either, the JavaScript one takes its first four bytes for the note key hash. Verifiers
+// compare the host of baseUrl with the origin; nothing is ever fetched from it.
 type trustedRoot struct {
 	MediaType string     `json:"mediaType"`
 	TLogs     []trustLog `json:"tlogs"`
@@ -76,13 +75,12 @@ func (p *LogPublic) TrustedRoot() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// exportTrust writes the public halves where they are missing and refuses where
-// they differ.
+// exportTrust writes missing public halves and refuses different ones.
 func (r *Ring) exportTrust(dir string) error {
 	pub := &LogPublic{Origin: r.log.origin, Key: r.log.pub(), ID: r.log.KeyID()}
 	root, err := pub.TrustedRoot()
 	if err != nil {
-		return fault.New(fault.Internal, "trusted_root", "encode trusted root", err)
+		return fault.New(fault.Internal, "internal", "encode trusted root", err)
 	}
 	for _, f := range []struct {
 		name string
@@ -107,7 +105,7 @@ func (r *Ring) exportTrust(dir string) error {
 			return err
 		}
 		if !bytes.Equal(got, f.want) {
-			return fault.New(fault.Integrity, "trust_mismatch", fmt.Sprintf("check %q", path),
+			return fault.New(fault.Integrity, "trust_corrupt", fmt.Sprintf("check %q", path),
 				errors.New("does not belong to the keys of this state directory")).
 				WithHint("remove it to have it written again, after asking who changed it")
 		}

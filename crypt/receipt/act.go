@@ -58,15 +58,15 @@ func SignAct(k *keyring.AttestationKey, a Act) (*Envelope, error) {
 		a.Detail = map[string]string{}
 	}
 	if err := a.check(); err != nil {
-		return nil, fault.New(fault.Usage, "act", "sign administrative act", err)
+		return nil, fault.New(fault.Usage, "invalid_input", "sign administrative act", err)
 	}
 	p, err := canon.Marshal(a)
 	if err != nil {
-		return nil, fault.New(fault.Usage, "act", "sign administrative act", err)
+		return nil, fault.New(fault.Usage, "invalid_input", "sign administrative act", err)
 	}
 	payload, err := canon.Marshal(ActStatement{Type: statementType, Subject: actSubject(p), PredicateType: ActType, Predicate: a})
 	if err != nil {
-		return nil, fault.New(fault.Usage, "act", "sign administrative act", err)
+		return nil, fault.New(fault.Usage, "invalid_input", "sign administrative act", err)
 	}
 	return seal(k, payload)
 }

@@ -10,7 +10,7 @@
 //
 //	e, err := receipt.SignEntry(ring.Attestation(), statement)
 //	pos, err := j.Append(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content()})
-//	proof, err := j.Prove(pos.Index)
+//	proof, err := j.Prove(ctx, pos.Index)
 //	bundle, err := e.Bundle(proof, trust)
 //
 //	v, err := receipt.Verify(bundle, trust)
@@ -31,6 +31,7 @@
 package receipt
 
 import (
+	"errors"
 	"fmt"
 
 	"palyra/crypt/journal"
@@ -81,11 +82,11 @@ func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
 // payloadOf checks a statement and returns its canonical JSON.
 func payloadOf(s Statement) ([]byte, error) {
 	if err := s.check(); err != nil {
-		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
+		return nil, fault.New(fault.Internal, "internal", "sign receipt", err)
 	}
 	payload, err := canon.Marshal(&s)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "statement", "sign receipt", err)
+		return nil, fault.New(fault.Internal, "internal", "sign receipt", err)
 	}
 	return payload, nil
 }
@@ -96,14 +97,17 @@ func seal(k *keyring.AttestationKey, payload []byte) (*Envelope, error) {
 	return e, err
 }
 
+// ErrTooLarge is in the error for a statement that is too long to be signed.
+var ErrTooLarge = errors.New("the statement is too large")
+
 // sealDigest is seal that also returns the digest that was signed.
 func sealDigest(k *keyring.AttestationKey, payload []byte) (_ *Envelope, digest [32]byte, err error) {
 	if len(payload) > maxPayload {
-		return nil, digest, fault.New(fault.Usage, "statement_size", "sign receipt", fmt.Errorf("statement of %d bytes, limit %d", len(payload), maxPayload))
+		return nil, digest, fault.New(fault.Usage, "too_large", "sign receipt", fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(payload), maxPayload))
 	}
 	sig, digest, err := k.SignStatementDigest(payload)
 	if err != nil {
-		return nil, digest, fault.New(fault.Internal, "sign", "sign receipt", err)
+		return nil, digest, fault.New(fault.Internal, "internal", "sign receipt", err)
 	}
 	return &Envelope{Payload: payload, PayloadType: keyring.StatementType, Signatures: []Signature{{Sig: sig}}}, digest, nil
 }
@@ -116,9 +120,6 @@ func Prepare() {
 
 // Encode returns the envelope as canonical JSON.
 func (e *Envelope) Encode() []byte {
-	if b, ok := encodeEnvelope(e); ok {
-		return b
-	}
 	b, err := canon.Marshal(e)
 	if err != nil {
 		panic("receipt: internal error: an envelope is base64 and a constant: " + err.Error())
@@ -197,15 +198,16 @@ func leafOf(e *Envelope, spki []byte) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, broken("envelope", err)
 	}
-	return encodeLeaf(keyring.PAEDigest(e.PayloadType, e.Payload), e.Signatures[0].Sig, spki)
+	return leafFor(keyring.PAEDigest(e.PayloadType, e.Payload), e.Signatures[0].Sig, spki)
 }
 
-func recordOf(digest [32]byte, sig, spki []byte) record {
-	return record{APIVersion: leafVersion, Kind: leafKind, Spec: recordSpec{hashed{
+// leafFor is the leaf of a signature.
+func leafFor(digest [32]byte, sig, spki []byte) ([]byte, error) {
+	return canon.Marshal(record{APIVersion: leafVersion, Kind: leafKind, Spec: recordSpec{hashed{
 		Data: recordData{Algorithm: hashAlgorithm, Digest: digest[:]},
 		Signature: recordSignature{Content: sig,
 			Verifier: recordVerifier{KeyDetails: keyDetails, PublicKey: recordKey{RawBytes: spki}}},
-	}}}
+	}}})
 }
 
 // broken is the error for everything that does not check.

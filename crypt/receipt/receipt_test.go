@@ -58,7 +58,7 @@ func predicate() Predicate {
 		Principal: "user:1000", SessionID: "s-1",
 		Capsule: Capsule{Digest: capsule, Bytes: 900, Argv: []string{"/bin/echo", "grüße\u202e"}, Cwd: "/workspace", TierFloor: "c",
 			Executable: File{Path: "/usr/bin/echo", Digest: canon.Sum([]byte("echo")), Size: 35000, Pinned: "system"},
-			Stdin:      Stdin{Mode: "none"}, Limits: Limits{WallNS: 30e9, CPUNS: 30e9, Memory: 1 << 29, PIDs: 64, Output: 1 << 20}},
+			Stdin:      Stdin{Mode: "none"}, Limits: Limits{Wall: 30e9, CPU: 30e9, Memory: 1 << 29, PIDs: 64, Output: 1 << 20}},
 		Decision: Decision{ID: "d-1", Effect: "allow", Reason: "allowed", Policies: []string{"allow-tools"}, PolicySet: canon.Sum([]byte("set"))},
 	}
 }
@@ -100,7 +100,7 @@ func result(p Predicate, outcome string, intent uint64) Statement {
 
 func (w *world) receipt(t testing.TB, index uint64, e *Envelope) []byte {
 	t.Helper()
-	p, err := w.j.Prove(index)
+	p, err := w.j.Prove(t.Context(), index)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func TestLoadTrust(t *testing.T) {
 		{"as exported", func() error { return nil }, ""},
 		{"root of another log", swap("trusted_root.json"), "trust_corrupt"},
 		{"no root", func() error { return os.Remove(filepath.Join(trust, "trusted_root.json")) }, ""},
-		{"no key", func() error { return os.Remove(filepath.Join(trust, "att.pub")) }, "missing"},
+		{"no key", func() error { return os.Remove(filepath.Join(trust, "att.pub")) }, "state_missing"},
 		{"key is text", put("att.pub", "hello\n"), "trust_corrupt"},
 		{"key is a log key", put("att.pub", "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAXFIUi8qSJFU07qViSQYGADgf6Y1MZBqRzRt27Tgj5Ag=\n-----END PUBLIC KEY-----\n"), "trust_corrupt"},
 		{"key again", swap("att.pub"), ""},

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/canon"
 )
 
@@ -107,12 +108,10 @@ type Capsule struct {
 }
 
 // File is a file that was pinned.
-type File struct {
-	Path   string       `json:"path"`
-	Digest canon.Digest `json:"digest"`
-	Size   int64        `json:"size"`
-	Pinned string       `json:"pinned"`
-}
+type File = call.File
+
+// Stdin says what the program could read.
+type Stdin = call.Stdin
 
 // Workspace is the host directory that the call saw.
 type Workspace struct {
@@ -120,42 +119,42 @@ type Workspace struct {
 	ReadOnly bool   `json:"read_only"`
 }
 
-// Stdin says what the program could read.
-type Stdin struct {
-	Mode   string       `json:"mode"` // "none", "sealed" or "stream"
-	Digest canon.Digest `json:"digest"`
-	Size   int64        `json:"size"`
-}
-
-// Limits are the bounds that were asked for; what was in force is evidence.
+// Limits are the bounds that were asked for, call.Limits in the receipt's spelling;
+// what was in force is evidence.
 type Limits struct {
-	WallNS    int64 `json:"wall_ns"`
-	CPUNS     int64 `json:"cpu_ns"`
-	Memory    int64 `json:"memory"`
-	PIDs      int64 `json:"pids"`
-	Output    int64 `json:"output"`
-	FileSize  int64 `json:"file_size"`
-	OpenFiles int64 `json:"open_files"`
-	Disk      int64 `json:"disk"`
-	Inodes    int64 `json:"inodes"`
+	Wall      time.Duration `json:"wall_ns"`
+	CPU       time.Duration `json:"cpu_ns"`
+	Memory    int64         `json:"memory"`
+	PIDs      int64         `json:"pids"`
+	Output    int64         `json:"output"`
+	FileSize  int64         `json:"file_size"`
+	OpenFiles int64         `json:"open_files"`
+	Disk      int64         `json:"disk"`
+	Inodes    int64         `json:"inodes"`
 }
 
 // Question is what policy was told of a call that stands nowhere else in the
-// statement: with it the request can be put to policy again, exactly.
+// statement: with it the request can be put to policy again, exactly. Its fields'
+// comments are the table in docs/formats/receipt.md.
 type Question struct {
-	Roles   []string `json:"roles"`   // of the principal, as they were authenticated
-	Device  string   `json:"device"`  // that it asked from; "" is unknown
-	Channel string   `json:"channel"` // the surface that it came by
-	System  bool     `json:"system"`  // program and scripts are the system's own
-	// Certificate is what the sandbox certificate said of the tier, "proven" or
-	// "refuted"; absent: there was none.
+	// Roles are the principal's roles, as authenticated.
+	Roles []string `json:"roles"`
+	// Device is the device that asked, "" if unknown.
+	Device string `json:"device"`
+	// Channel is the surface that the request came by.
+	Channel string `json:"channel"`
+	// System is true if program and scripts are the system's own.
+	System bool `json:"system"`
+	// Certificate is what the sandbox certificate said of the tier, `proven` or `refuted`.
 	Certificate string `json:"certificate,omitempty"`
-	// The rest is absent where empty. Of the capsule's environment, the names that
-	// every call's has and whose value was another, and the names of what led to code
-	// that is not the system's; the kinds of what was named and not held.
+	// EnvOverridden are the variables of every call that had another value.
 	EnvOverridden []string `json:"env_overridden,omitempty"`
-	EnvCode       []string `json:"env_code,omitempty"`
-	Unpinned      []string `json:"unpinned,omitempty"`
+	// EnvCode are the variables that led to code that isn't the system's.
+	EnvCode []string `json:"env_code,omitempty"`
+	// Unpinned are the kinds of what was named and not held.
+	Unpinned []string `json:"unpinned,omitempty"`
+	// LineArgs are the arguments in the scripts' `#!` lines; older versions didn't tell policy.
+	LineArgs []string `json:"line_args,omitempty"`
 }
 
 // Decision is policy's answer.

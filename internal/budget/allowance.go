@@ -10,9 +10,9 @@ import (
 	"palyra/internal/fault"
 )
 
-// Allowance is the account of what owners use up for good: bytes of a log that
-// is never trimmed. Each owner may use Each in any Period, on average: what it
-// used is forgotten evenly, Each in a Period.
+// Allowance is the account of what owners use up for good: bytes of a log that is never
+// trimmed. Each owner may use Each in any Period, on average: the account forgets its use
+// evenly, Each in a Period.
 //
 //	written := budget.NewAllowance(budget.Rate{Name: "journal", Each: 1 << 30, Period: 24 * time.Hour})
 //	if err := written.Check(owner, now); err != nil {
@@ -21,10 +21,10 @@ import (
 //	n := write()
 //	written.Spend(owner.Name, n, now)
 //
-// It is paid afterwards, since what something takes is known then, so an owner
-// can exceed it by what it has begun. [Allowance.Used] and [Allowance.Restore]
-// carry the account over a restart. A time before the last one counts as that
-// one: a clock that is set back gives nothing back sooner, and stops nothing.
+// Owners pay afterwards, since only then is the amount known, so an owner can exceed its
+// allowance by the work that it has begun. [Allowance.Used] and [Allowance.Restore] carry
+// the account over a restart. A time before the last one counts as that one: setting a
+// clock back returns nothing sooner and stops nothing.
 type Allowance struct {
 	rate Rate
 
@@ -34,20 +34,20 @@ type Allowance struct {
 	refused uint64         // guarded by mu
 }
 
-// Rate is how much owners may use of what. With Each 0 it is only counted.
+// Rate bounds the use of one resource by each owner. With Each 0 use is only counted.
 type Rate struct {
 	Name   string // of the resource, snake_case; the reason code is "quota_" + Name
 	Each   int64
 	Period time.Duration
 }
 
-// Use is what an owner has used at a time. It serialises.
+// Use is an owner's use at a time. It serialises.
 type Use struct {
 	Amount float64   `json:"amount"`
 	At     time.Time `json:"at"`
 }
 
-// NewAllowance returns an Allowance of which nothing is used.
+// NewAllowance returns an unused Allowance.
 func NewAllowance(r Rate) *Allowance {
 	if r.Name == "" || r.Each < 0 || r.Period <= 0 {
 		panic(fmt.Sprintf("budget: internal error: rate %+v", r))
@@ -55,8 +55,8 @@ func NewAllowance(r Rate) *Allowance {
 	return &Allowance{rate: r, used: make(map[string]Use)}
 }
 
-// Check returns fault.Unavailable "quota_NAME" if o has used all that it may.
-// An Owner with Reserve always may.
+// Check returns fault.Unavailable "quota_NAME" if o has used up its allowance. An Owner
+// with Reserve always passes.
 func (a *Allowance) Check(o Owner, now time.Time) error {
 	if o.Reserve || a.rate.Each == 0 {
 		return nil
@@ -88,8 +88,7 @@ func (a *Allowance) Spend(owner string, n int64, now time.Time) {
 	a.changes++
 }
 
-// Used returns what each owner has used, and a number that differs after each
-// Spend.
+// Used returns the use of each owner, and a number that changes with each Spend.
 func (a *Allowance) Used(now time.Time) (map[string]Use, uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,21 +102,21 @@ func (a *Allowance) Used(now time.Time) (map[string]Use, uint64) {
 	return maps.Clone(a.used), a.changes
 }
 
-// Restore puts back what Used returned to an earlier process.
+// Restore puts back the result of an earlier process's Used.
 func (a *Allowance) Restore(used map[string]Use) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.Copy(a.used, used)
 }
 
-// Refused returns how often an owner had used all that it may.
+// Refused returns how often Check refused an owner.
 func (a *Allowance) Refused() uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.refused
 }
 
-// atLocked is what an owner has used, less what is forgotten by now.
+// atLocked returns an owner's use, less the part that is forgotten by now.
 func (a *Allowance) atLocked(owner string, now time.Time) Use {
 	u := a.used[owner]
 	if d := now.Sub(u.At); d > 0 {

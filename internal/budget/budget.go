@@ -1,10 +1,10 @@
 // Package budget counts what requests hold, so that no request, and no one
 // owner's requests together, can hold all there is.
 //
-// A [Pool] is the account of one resource: sealed bytes, connections, policy
-// work in progress. It has a total for the process, a share that bounds each
-// owner, and a reserve inside the total that only privileged owners reach. A
-// resource is counted where it is taken, before it is taken:
+// A [Pool] is the account of one resource: sealed bytes, connections, policy work in
+// progress. It has a total for the process, a share that bounds each owner, and a reserve
+// inside the total that only privileged owners reach. Callers count a resource where they
+// take it, and before they take it:
 //
 //	sealed := budget.New(budget.Limits{Name: "sealed", Total: 512 << 20, Each: 128 << 20, Reserve: 64 << 20})
 //	hold, err := sealed.Take(owner, size)
@@ -13,11 +13,11 @@
 //	}
 //	defer hold.Release()
 //
-// [Pool.Take] answers at once. [Pool.Wait] stands in line until there is room or
-// ctx is done. A line is bounded, one owner has at most half of it, and the first
-// that fits goes first, so that no owner keeps the others from the front.
+// [Pool.Take] answers at once. [Pool.Wait] stands in line until there is room or ctx is
+// done. A line is bounded and one owner has at most half of it. The first request that fits
+// goes first, so no owner can block the others.
 //
-// What a request holds until its answer has been written is left to it:
+// A request can keep a hold until its answer has been written:
 //
 //	ctx, end := budget.Request(ctx) // around each request of a surface
 //	defer end()
@@ -25,8 +25,8 @@
 //
 // # What it does not protect against
 //
-// The pool believes the amounts that it is told. It frees no memory and closes
-// no file. Owners are names: a caller that can choose its name chooses its share.
+// The pool believes the amounts that it's told. It frees no memory and closes no file.
+// Owners are names: a caller that can choose its name chooses its share.
 package budget
 
 import (
@@ -39,7 +39,7 @@ import (
 	"palyra/internal/fault"
 )
 
-// Limits are those of one Pool. All amounts are in the unit of the resource.
+// Limits bound one Pool. All amounts are in the unit of the resource.
 type Limits struct {
 	Name    string // of the resource, snake_case; the reason code is "budget_" + Name
 	Total   int64  // the most that all owners hold together; at least 1
@@ -48,8 +48,16 @@ type Limits struct {
 	Line    int    // how many may stand in line, at most half of them of one owner; 0: Wait is Take
 }
 
-// Owner is who pays. Reserve is set for the installation's owner and the
-// emergency stop; it lifts neither Total nor Each.
+// Account is what can be told of a Pool or a Mark.
+type Account interface {
+	Held() int64
+	Limits() Limits
+	Refused() uint64
+}
+
+// Owner is the principal that pays. Reserve is set for the installation's owner and the
+// emergency stop; it lifts neither Total nor Each. With and without it a name has two
+// accounts: a token that an owner gave away can't use up what the owner needs.
 type Owner struct {
 	Name    string
 	Reserve bool
@@ -60,10 +68,10 @@ type Pool struct {
 	limits Limits
 
 	mu      sync.Mutex
-	held    int64            // guarded by mu
-	owners  map[string]int64 // guarded by mu; amounts above 0
-	line    []*waiter        // guarded by mu; oldest first
-	refused uint64           // guarded by mu
+	held    int64           // guarded by mu
+	owners  map[Owner]int64 // guarded by mu; amounts above 0
+	line    []*waiter       // guarded by mu; oldest first
+	refused uint64          // guarded by mu
 }
 
 type waiter struct {
@@ -81,8 +89,8 @@ type Hold struct {
 	n  int64 // guarded by mu
 }
 
-// New returns an empty Pool. It panics if the limits contradict each other,
-// which is a bug of ours.
+// New returns an empty Pool. It panics if the limits contradict each other, which is our
+// bug.
 func New(l Limits) *Pool {
 	if l.Each == 0 {
 		l.Each = l.Total - l.Reserve
@@ -90,7 +98,7 @@ func New(l Limits) *Pool {
 	if l.Name == "" || l.Total < 1 || l.Reserve < 0 || l.Reserve >= l.Total || l.Each < 1 || l.Each > l.Total || l.Line < 0 {
 		panic(fmt.Sprintf("budget: internal error: limits %+v", l))
 	}
-	return &Pool{limits: l, owners: make(map[string]int64)}
+	return &Pool{limits: l, owners: make(map[Owner]int64)}
 }
 
 // Take takes n for o, or returns fault.Unavailable "budget_NAME" and takes
@@ -105,8 +113,8 @@ func (p *Pool) Take(o Owner, n int64) (*Hold, error) {
 	return &Hold{pool: p, owner: o, n: n}, nil
 }
 
-// Wait is Take, but waits in line while there is no room. What can never fit and
-// a full line are refused at once; a done ctx is fault.Canceled.
+// Wait is Take, but waits in line while there is no room. It refuses at once an amount that
+// can never fit, and when the line is full; a done ctx is fault.Canceled.
 func (p *Pool) Wait(ctx context.Context, o Owner, n int64) (*Hold, error) {
 	p.mu.Lock()
 	err := p.takeLocked(o, n)
@@ -136,7 +144,7 @@ func (p *Pool) Wait(ctx context.Context, o Owner, n int64) (*Hold, error) {
 			p.line = slices.Delete(p.line, i, i+1)
 			return nil, p.left(ctx)
 		}
-		// It was given the amount meanwhile: the caller sees ctx soon enough.
+		// It got the amount meanwhile: the caller sees ctx soon enough.
 	}
 	return &Hold{pool: p, owner: o, n: n}, nil
 }
@@ -149,7 +157,7 @@ func (p *Pool) left(ctx context.Context) error {
 func (p *Pool) admitsLocked(o Owner) bool {
 	mine := 0
 	for _, w := range p.line {
-		if w.owner.Name == o.Name {
+		if w.owner == o {
 			mine++
 		}
 	}
@@ -188,8 +196,8 @@ func (h *Hold) Grow(n int64) error {
 	return nil
 }
 
-// Keep leaves h to the request of ctx, whose end gives it back. Without a request
-// the function that it returns does; with one that does nothing.
+// Keep leaves h to the request of ctx, whose end gives it back. Without a request the
+// returned function gives it back; with one that function does nothing.
 func (h *Hold) Keep(ctx context.Context) (release func()) {
 	r, _ := ctx.Value(requestKey{}).(*request)
 	if r == nil {
@@ -204,7 +212,7 @@ func (h *Hold) Keep(ctx context.Context) (release func()) {
 	return func() {}
 }
 
-// request is what one request was left to hold.
+// request has the holds left to one request.
 type request struct {
 	mu    sync.Mutex
 	holds []*Hold // guarded by mu
@@ -213,8 +221,8 @@ type request struct {
 
 type requestKey struct{}
 
-// Request returns a ctx for one request, and what to call when its answer has
-// been written: it gives back what [Hold.Keep] left to the request.
+// Request returns a ctx for one request, and a function to call when its answer has been
+// written. The function gives back the holds that [Hold.Keep] left to the request.
 func Request(ctx context.Context) (_ context.Context, end func()) {
 	r := &request{}
 	return context.WithValue(ctx, requestKey{}, r), func() {
@@ -259,14 +267,14 @@ func (p *Pool) takeLocked(o Owner, n int64) error {
 		total -= p.limits.Reserve
 	}
 	switch {
-	case n > p.limits.Each-p.owners[o.Name]:
+	case n > p.limits.Each-p.owners[o]:
 		return p.full(errors.New("this caller holds its share"), "wait until your other requests have ended, or ask for less")
 	case n > total-p.held:
 		return p.full(errors.New("all of it is in use"), "try again later")
 	}
 	if n > 0 {
 		p.held += n
-		p.owners[o.Name] += n
+		p.owners[o] += n
 	}
 	return nil
 }
@@ -279,8 +287,8 @@ func (p *Pool) giveBack(o Owner, n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held -= n
-	if p.owners[o.Name] -= n; p.owners[o.Name] == 0 {
-		delete(p.owners, o.Name)
+	if p.owners[o] -= n; p.owners[o] == 0 {
+		delete(p.owners, o)
 	}
 	p.line = slices.DeleteFunc(p.line, func(w *waiter) bool {
 		if p.takeLocked(w.owner, w.n) != nil {

@@ -48,6 +48,32 @@ func TestTake(t *testing.T) {
 	(*Hold)(nil).Release()
 }
 
+// TestAccounts: what holds an owner's name without the reserve leaves the owner's
+// share alone, in the pool and in its line.
+func TestAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Limits{Name: "x", Total: 8, Each: 4, Reserve: 4, Line: 2})
+		token, root := Owner{Name: "root"}, Owner{Name: "root", Reserve: true}
+		if _, err := p.Take(token, 4); err != nil {
+			t.Fatal(err)
+		}
+		go p.Wait(t.Context(), token, 1)
+		synctest.Wait()
+		h, err := p.Take(root, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waited error
+		go func() { _, waited = p.Wait(t.Context(), root, 1) }()
+		synctest.Wait()
+		h.Release()
+		synctest.Wait()
+		if waited != nil || p.owners[root] != 1 || p.owners[token] != 4 {
+			t.Errorf("%v, %v", waited, p.owners)
+		}
+	})
+}
+
 func TestGrow(t *testing.T) {
 	p := New(Limits{Name: "x", Total: 4})
 	h, err := p.Take(Owner{Name: "a"}, 0)

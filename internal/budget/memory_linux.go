@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Memory returns how many bytes of memory this process may use: the least of the
-// memory.max of its cgroups (of version 1 the limit_in_bytes), limited is then
-// true, or else all memory of the host. It is 0 where none of that can be read.
+// Memory returns how many bytes of memory this process may use. If limited is true, it is
+// the least memory.max of its cgroups (limit_in_bytes of version 1), else all memory of the
+// host. It is 0 if neither can be read.
 //
 // proc_pid_cgroup(5), Documentation/admin-guide/cgroup-v2.rst.
 func Memory() (bytes int64, limited bool) { return memoryIn("/") }

@@ -1,35 +1,42 @@
 // Package canon gives a value exactly one byte form, and a byte form exactly
 // one reading.
 //
-// Whatever Palyra decides, signs or compares by digest goes through [Marshal]:
-// JSON in the canonical form of RFC 8785 (JCS). Members are sorted by the UTF-16
-// code units of their names, numbers are printed as ECMAScript prints them,
-// strings escape only what they must, and nothing stands between the tokens.
+// Everything that Palyra decides, signs or compares by digest goes through [Marshal], which
+// writes JSON in the canonical form of RFC 8785 (JCS): members sorted by the UTF-16 code
+// units of their names, numbers as ECMAScript prints them, strings with the fewest escapes,
+// and nothing between the tokens.
 //
 //	b, err := canon.Marshal(capsule)
 //	id := canon.Sum(b)
 //
-// Whatever comes in from outside goes through [Decode], which accepts one
-// reading only: unknown, repeated and differently capitalised members, null
-// where there is nothing to be null, trailing data, lone surrogates, invalid
-// UTF-8, too much and too deep are errors with a reason code. encoding/json
-// accepts all of them, each time losing something that another reader sees.
+// Everything that comes in from outside goes through [Decode], which accepts one reading
+// only. Unknown, repeated and differently capitalised members, misplaced nulls, trailing
+// data, lone surrogates, invalid UTF-8, and input that is too long or too deep are errors
+// with a reason code. encoding/json accepts all of these, and each time loses something
+// that another reader sees.
+//
+// The library github.com/go-json-experiment/json reads and prints Go values, with the
+// member names, omissions and durations of encoding/json. This package adds the order of
+// members, the number rule, the null rule, limits and reason codes.
 //
 // # Limits
 //
-// RFC 8785 knows numbers only as IEEE 754 doubles. An integer that a double
-// cannot hold is an error here, never rounded: two calls that differ must not
-// share a digest. For the same reason a string that is not UTF-8 is an error,
-// where encoding/json would write U+FFFD.
+// RFC 8785 knows numbers only as IEEE 754 doubles. An integer that a double can't hold is
+// an error here, and never rounded: two different calls must not share a digest. For the
+// same reason a string that isn't UTF-8 is an error; encoding/json would write U+FFFD.
 //
-// What it does not protect against: a type whose own MarshalJSON drops what
-// distinguishes two values.
+// The package doesn't protect against a type whose own MarshalJSON makes two values equal,
+// for example by giving encoding/json strings that aren't UTF-8.
 package canon
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
+	"reflect"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	v1 "github.com/go-json-experiment/json/v1"
 
 	"palyra/internal/fault"
 )
@@ -50,80 +57,87 @@ func (l Limits) orDefaults() Limits {
 	return l
 }
 
-// inner bounds what we print or compare ourselves. The depth keeps recursion
-// small; encoding/json has printed the bytes already.
-func inner(n int) Limits { return Limits{Bytes: n, Depth: 1000} }
+// maxDepth bounds the depth of values that we print or compare ourselves, and so our
+// recursion.
+const maxDepth = 1000
+
+// spelling prints Go values as encoding/json did when our formats were fixed.
+var spelling = json.JoinOptions(
+	json.Deterministic(true), // nothing here may depend on the order of a map, errors included
+	json.FormatNilSliceAsNull(true),
+	json.FormatNilMapAsNull(true),
+	v1.OmitEmptyWithLegacySemantics(true), // omitempty leaves out 0 and false, too
+	v1.FormatByteArrayAsArray(true),
+	v1.FormatDurationAsNano(true),
+)
+
+// decoding reads the output of spelling, and one spelling of each name.
+var decoding = json.JoinOptions(spelling, json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(refuseNull)))
+
+// lenient finds out whether invalid UTF-8 is the only problem. It lets repeated names pass,
+// because names that aren't UTF-8 may become equal.
+var lenient = json.JoinOptions(jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 
 // Marshal returns the canonical JSON of anything that encoding/json can
 // marshal. Strings that are not UTF-8 and integers that a double cannot hold
-// are errors; so is U+FFFD spelled as an escape by a MarshalJSON method, which
-// cannot be told from what encoding/json makes of invalid UTF-8.
+// are errors.
 func Marshal(v any) ([]byte, error) {
-	if b, ok := encoders.print(v); ok {
-		return b, nil
-	}
-	return marshal(v)
-}
-
-// marshal is Marshal the long way, which defines what is right.
-func marshal(v any) ([]byte, error) {
-	var buf bytes.Buffer
-	e := json.NewEncoder(&buf)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return nil, fault.New(fault.Internal, "json_marshal", "marshal canonical JSON", err)
-	}
-	p := parser{in: buf.Bytes(), lim: inner(buf.Len()), printed: true}
-	n, err := p.document()
+	b, err := json.Marshal(v, spelling)
 	if err != nil {
+		return nil, marshalError(v, err)
+	}
+	if b, err = arrange(b); err != nil {
 		return nil, fault.New(fault.Usage, fault.ReasonOf(err), "marshal canonical JSON", err)
 	}
-	return n.print(make([]byte, 0, buf.Len())), nil
+	return b, nil
+}
+
+func marshalError(v any, err error) error {
+	kind, reason := fault.Internal, "internal"
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		kind, reason = fault.Usage, "json_duplicate_member"
+	} else if _, lax := json.Marshal(v, spelling, lenient); lax == nil {
+		kind, reason = fault.Usage, "json_syntax"
+	}
+	return fault.New(kind, reason, "marshal canonical JSON", err)
 }
 
 // Canonical returns the canonical form of a JSON text.
 func Canonical(data []byte) ([]byte, error) {
-	p := parser{in: data, lim: inner(len(data))}
-	n, err := p.document()
-	if err != nil {
+	if err := scan(data, Limits{Bytes: len(data), Depth: maxDepth}); err != nil {
 		return nil, err
 	}
-	return n.print(make([]byte, 0, len(data))), nil
+	b, err := jsontext.AppendFormat(nil, data)
+	if err != nil {
+		panic("canon: internal error: scanned text does not format") // scan has read all of it
+	}
+	return arrange(b)
 }
 
-// Check returns nil if data is canonical JSON and says otherwise why not.
+// Check returns nil if data is canonical JSON, and otherwise the reason why it isn't.
 func Check(data []byte) error {
 	c, err := Canonical(data)
 	if err != nil {
 		return err
 	}
 	if !bytes.Equal(c, data) {
-		return fault.New(fault.Usage, "json_not_canonical", "check canonical JSON", nil)
+		return fault.New(fault.Usage, "json_syntax", "check canonical JSON", errors.New("not in canonical form"))
 	}
 	return nil
 }
 
 // Decode reads exactly one JSON value into v, strictly. Every error is of kind
 // fault.Usage and has a reason code: json_too_large, json_too_deep,
-// json_syntax, json_utf8, json_number, json_duplicate_member, json_trailing_data,
-// json_unknown_member or json_type. v is unspecified after an error.
+// json_syntax, json_duplicate_member, json_unknown_member or json_type. v is unspecified after an error.
 func Decode(data []byte, v any, lim Limits) error {
-	p := parser{in: data, lim: lim.orDefaults()}
-	n, err := p.document()
-	if err != nil {
+	if t := reflect.TypeOf(v); t == nil || t.Kind() != reflect.Pointer {
+		panic("canon: internal error: Decode into something that is not a pointer")
+	}
+	if err := scan(data, lim.orDefaults()); err != nil {
 		return err
 	}
-	if err := fits(n, v); err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			// Its text quotes the value, which may be anybody's secret.
-			return refusal("json_type", te.Offset, "member %q does not hold a %v", te.Field, te.Type)
-		}
-		return fault.New(fault.Usage, "json_type", "decode JSON", err)
+	if err := json.Unmarshal(data, v, decoding); err != nil {
+		return typeError(err)
 	}
 	return nil
 }

@@ -85,9 +85,6 @@ func TestRFCNumbers(t *testing.T) {
 		{0x43143ff3c1cb0959, "1424953923781206.2"},
 	} {
 		f := math.Float64frombits(c.bits)
-		if got := string(appendNumber(nil, f)); got != c.want {
-			t.Errorf("%016x: got %s, want %s", c.bits, got, c.want)
-		}
 		if got, err := Marshal(f); err != nil || string(got) != c.want {
 			t.Errorf("Marshal(%016x) = %s, %v, want %s", c.bits, got, err, c.want)
 		}
@@ -117,7 +114,7 @@ func TestMarshal(t *testing.T) {
 		{"replacement character itself", "\ufffd", "\"\ufffd\""},
 		{"invalid UTF-8", "a\xffb", ""},
 		{"invalid UTF-8 in a name", map[string]int{"\xff": 1}, ""},
-		{"raw replacement escape", json.RawMessage(`"\ufffd"`), ""},
+		{"raw replacement escape", json.RawMessage(`"\ufffd"`), "\"\ufffd\""},
 		{"largest exact", uint64(1 << 53), "9007199254740992"},
 		{"not exact", uint64(1<<53 + 1), ""},
 		{"exact but printed as another", uint64(1 << 63), ""},
@@ -176,8 +173,8 @@ func TestDecode(t *testing.T) {
 		{"array for object", `[]`, "json_type"},
 		{"bad digest", `{"d":"sha256:00"}`, "json_type"},
 		{"digest number", `{"d":1}`, "json_type"},
-		{"trailing value", `{} {}`, "json_trailing_data"},
-		{"trailing text", `{}x`, "json_trailing_data"},
+		{"trailing value", `{} {}`, "json_syntax: data after the value"},
+		{"trailing text", `{}x`, "json_syntax: data after the value"},
 		{"empty", ``, "json_syntax"},
 		{"space", ` `, "json_syntax"},
 		{"byte order mark", "\ufeff{}", "json_syntax"},
@@ -200,22 +197,23 @@ func TestDecode(t *testing.T) {
 		{"hex number", `{"any":0x10}`, "json_syntax"},
 		{"nan", `{"any":NaN}`, "json_syntax"},
 		{"half a word", `{"any":tru}`, "json_syntax"},
-		{"huge number", `{"any":1e400}`, "json_number"},
-		{"not exact", `{"count":9007199254740993}`, "json_number"},
-		{"invalid UTF-8", "{\"name\":\"\xff\"}", "json_utf8"},
-		{"invalid UTF-8 after escape", "{\"name\":\"\\n\xff\"}", "json_utf8"},
-		{"overlong UTF-8", "{\"name\":\"\xc0\xaf\"}", "json_utf8"},
-		{"encoded surrogate", "{\"name\":\"\xed\xa0\x80\"}", "json_utf8"},
-		{"lone high", `{"name":"\ud800"}`, "json_utf8"},
-		{"lone low", `{"name":"\udc00"}`, "json_utf8"},
-		{"high high", `{"name":"\ud800\ud800"}`, "json_utf8"},
+		{"huge number", `{"any":1e400}`, "json_syntax: a double does not hold"},
+		{"not exact", `{"count":9007199254740993}`, "json_syntax: a double does not hold"},
+		{"invalid UTF-8", "{\"name\":\"\xff\"}", "json_syntax: string is not UTF-8"},
+		{"invalid UTF-8 after escape", "{\"name\":\"\\n\xff\"}", "json_syntax: string is not UTF-8"},
+		{"overlong UTF-8", "{\"name\":\"\xc0\xaf\"}", "json_syntax: string is not UTF-8"},
+		{"encoded surrogate", "{\"name\":\"\xed\xa0\x80\"}", "json_syntax: string is not UTF-8"},
+		{"lone high", `{"name":"\ud800"}`, "json_syntax: string is not UTF-8"},
+		{"lone low", `{"name":"\udc00"}`, "json_syntax: string is not UTF-8"},
+		{"high high", `{"name":"\ud800\ud800"}`, "json_syntax: string is not UTF-8"},
 		{"replacement escape is fine", `{"name":"\ufffd"}`, ""},
 		{"deep", `{"any":` + deep + `}`, "json_too_deep"},
 		{"large", `{"name":"` + strings.Repeat("x", 4096) + `"}`, "json_too_large"},
 	} {
 		var s sample
 		err := Decode([]byte(c.in), &s, Limits{Bytes: 2048})
-		if fault.ReasonOf(err) != c.reason || (err == nil) != (c.reason == "") {
+		reason, text, _ := strings.Cut(c.reason, ": ") // of one reason there are several
+		if fault.ReasonOf(err) != reason || (err == nil) != (reason == "") || err != nil && !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: got %v (%s), want %q", c.name, err, fault.ReasonOf(err), c.reason)
 		}
 		if err != nil && fault.KindOf(err) != fault.Usage {
@@ -238,19 +236,20 @@ func TestCheck(t *testing.T) {
 		reason string
 	}{
 		{`{"a":1,"b":[true,null]}`, ""},
-		{`{"b":1,"a":2}`, "json_not_canonical"},
-		{`{"a": 1}`, "json_not_canonical"},
-		{`1.0`, "json_not_canonical"},
-		{`-0`, "json_not_canonical"},
-		{`1E3`, "json_not_canonical"},
-		{`"\u0041"`, "json_not_canonical"},
-		{`"\/"`, "json_not_canonical"},
-		{`"\u000A"`, "json_not_canonical"},
-		{"1\n", "json_not_canonical"},
+		{`{"b":1,"a":2}`, "json_syntax: not in canonical form"},
+		{`{"a": 1}`, "json_syntax: not in canonical form"},
+		{`1.0`, "json_syntax: not in canonical form"},
+		{`-0`, "json_syntax: not in canonical form"},
+		{`1E3`, "json_syntax: not in canonical form"},
+		{`"\u0041"`, "json_syntax: not in canonical form"},
+		{`"\/"`, "json_syntax: not in canonical form"},
+		{`"\u000A"`, "json_syntax: not in canonical form"},
+		{"1\n", "json_syntax: not in canonical form"},
 		{`{"a":1,"a":1}`, "json_duplicate_member"},
 	} {
-		if got := fault.ReasonOf(Check([]byte(c.in))); got != c.reason {
-			t.Errorf("Check(%s): got %q, want %q", c.in, got, c.reason)
+		reason, text, _ := strings.Cut(c.reason, ": ")
+		if err := Check([]byte(c.in)); fault.ReasonOf(err) != reason || err != nil && !strings.Contains(err.Error(), text) {
+			t.Errorf("Check(%s): got %v, want %q", c.in, err, c.reason)
 		}
 	}
 }
@@ -342,7 +341,7 @@ func FuzzOrder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b string) {
 		a, b = strings.ToValidUTF8(a, "?"), strings.ToValidUTF8(b, "?")
 		want := slices.Compare(utf16.Encode([]rune(a)), utf16.Encode([]rune(b)))
-		got := compareUTF16(a, b)
+		got := compareUTF16([]byte(a), []byte(b))
 		if min(1, max(-1, got)) != want {
 			t.Errorf("compare %q, %q: got %d, want %d", a, b, got, want)
 		}
@@ -357,10 +356,10 @@ func FuzzNumber(f *testing.F) {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v == 0 {
 			return
 		}
-		got := appendNumber(nil, v)
+		got, gerr := Marshal(v)
 		want, err := json.Marshal(v)
-		if err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%016x: got %s, encoding/json %s", bits, got, want)
+		if gerr != nil || err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%016x: got %s, %v, encoding/json %s", bits, got, gerr, want)
 		}
 		var back float64
 		if json.Unmarshal(got, &back) != nil || back != v {

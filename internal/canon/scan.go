@@ -1,178 +1,125 @@
 package canon
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"encoding"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
 
-// canonical reports whether data is certainly one value in canonical form. It
-// reads once and keeps nothing. Some that are canonical it does not know to be:
-// names with escapes, numbers that are not short integers.
-func canonical(data []byte, depth int) bool {
-	s := scanner{in: data, depth: depth}
-	return s.value() && s.at == len(data)
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"palyra/internal/fault"
+)
+
+func refusal(reason string, at int64, format string, args ...any) error {
+	return fault.New(fault.Usage, reason, fmt.Sprintf("decode JSON at byte %d", at), fmt.Errorf(format, args...))
 }
 
-type scanner struct {
-	in    []byte
-	at    int
-	depth int
+// scan accepts one value of RFC 7493 (I-JSON) within the limits. Besides bad grammar it
+// refuses repeated names, lone surrogates and numbers that a double can't hold.
+func scan(data []byte, lim Limits) error {
+	if len(data) > lim.Bytes {
+		return fault.New(fault.Usage, "json_too_large", "decode JSON", fmt.Errorf("%d bytes, limit %d", len(data), lim.Bytes))
+	}
+	err := tokens(data, lim.Depth)
+	bad, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case err == nil || fault.ReasonOf(err) != "":
+		return err
+	case !ok: // there was no token at all
+		return refusal("json_syntax", int64(len(data)), "want a value")
+	case bad.Err == jsontext.ErrDuplicateName:
+		return refusal("json_duplicate_member", bad.ByteOffset, "member %q twice", bad.JSONPointer.LastToken())
+	}
+	if lax, ok := errors.AsType[*jsontext.SyntacticError](tokens(data, lim.Depth, lenient)); !ok || lax.ByteOffset != bad.ByteOffset {
+		return refusal("json_syntax", bad.ByteOffset, "string is not UTF-8")
+	}
+	return refusal("json_syntax", bad.ByteOffset, "%v", bad.Err)
 }
 
-func (s *scanner) take(c byte) bool {
-	if s.at < len(s.in) && s.in[s.at] == c {
-		s.at++
+// tokens reads one value and nothing after it but white space. Its errors are
+// jsontext's, or refusals.
+func tokens(data []byte, depth int, opts ...jsontext.Options) error {
+	d := jsontext.NewDecoder(bytes.NewBuffer(data), opts...)
+	for first := true; first || d.StackDepth() > 0; first = false {
+		if d.PeekKind() == '0' {
+			num, err := d.ReadValue()
+			if err != nil {
+				return err
+			}
+			if _, ok := double(num); !ok {
+				return refusal("json_syntax", d.InputOffset()-int64(len(num)), "number that a double does not hold")
+			}
+			continue
+		}
+		if _, err := d.ReadToken(); err != nil {
+			return err
+		}
+		if d.StackDepth() > depth {
+			return refusal("json_too_deep", d.InputOffset()-1, "nesting beyond %d", depth)
+		}
+	}
+	if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return refusal("json_syntax", int64(len(data)-len(rest)), "data after the value")
+	}
+	return nil
+}
+
+// double returns the number that num spells, and whether the double holds it exactly. A
+// double holds every integer below 2^53. From there on several integers share one double;
+// only the one that is spelled as the double prints passes.
+func double(num []byte) (f float64, ok bool) {
+	f, err := strconv.ParseFloat(string(num), 64)
+	if err != nil { // beyond the range
+		return 0, false
+	}
+	whole := !bytes.ContainsAny(num, ".eE")
+	return f, !whole || math.Abs(f) < 1<<53 || string(num) == strconv.FormatFloat(f, 'f', -1, 64)
+}
+
+var errNull = errors.New("null where a value belongs")
+
+// refuseNull runs before any value is read into v. The library reads null into everything,
+// as its zero value.
+func refuseNull(d *jsontext.Decoder, v any) error {
+	if d.PeekKind() == 'n' && !nullable(reflect.TypeOf(v)) {
+		return errNull
+	}
+	return errors.ErrUnsupported // read it as usual
+}
+
+// nullable reports whether null has a meaning for what ptr points to.
+func nullable(ptr reflect.Type) bool {
+	switch {
+	case ptr.Implements(reflect.TypeFor[json.Unmarshaler]()):
+		return true // reads for itself
+	case ptr.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		return false
+	}
+	switch ptr.Elem().Kind() {
+	case reflect.Interface, reflect.Pointer, reflect.Slice, reflect.Map:
 		return true
 	}
 	return false
 }
 
-func (s *scanner) word(w string) bool {
-	if len(s.in)-s.at < len(w) || string(s.in[s.at:s.at+len(w)]) != w {
-		return false
+// typeError says why a JSON text does not fit a Go type. It does not quote
+// values, each of which may be a secret; a type's own method may.
+func typeError(err error) error {
+	bad, ok := errors.AsType[*json.SemanticError](err)
+	switch {
+	case !ok:
+		return fault.New(fault.Usage, "json_type", "decode JSON", err)
+	case bad.Err == json.ErrUnknownName:
+		return refusal("json_unknown_member", bad.ByteOffset, "unknown member %q", bad.JSONPointer.LastToken())
+	case bad.Err == errNull:
+		return refusal("json_type", bad.ByteOffset, "%v", errNull)
+	case bad.Err == nil || bad.JSONValue != nil:
+		return refusal("json_type", bad.ByteOffset, "member %q does not hold a %v", bad.JSONPointer, bad.GoType)
 	}
-	s.at += len(w)
-	return true
-}
-
-func (s *scanner) value() bool {
-	if s.at >= len(s.in) {
-		return false
-	}
-	switch s.in[s.at] {
-	case '{':
-		return s.object()
-	case '[':
-		return s.array()
-	case '"':
-		_, _, ok := s.str()
-		return ok
-	case 't':
-		return s.word("true")
-	case 'f':
-		return s.word("false")
-	case 'n':
-		return s.word("null")
-	}
-	return s.integer()
-}
-
-func (s *scanner) array() bool {
-	if s.depth++; s.depth > maxDepth {
-		return false
-	}
-	s.at++
-	if !s.take(']') {
-		for {
-			if !s.value() {
-				return false
-			}
-			if s.take(']') {
-				break
-			}
-			if !s.take(',') {
-				return false
-			}
-		}
-	}
-	s.depth--
-	return true
-}
-
-// object wants names in strictly rising order, so that none is there twice.
-func (s *scanner) object() bool {
-	if s.depth++; s.depth > maxDepth {
-		return false
-	}
-	s.at++
-	if !s.take('}') {
-		var last []byte
-		for first := true; ; first = false {
-			name, unescaped, ok := s.str()
-			if !ok || !unescaped || !first && compareUTF16(last, name) >= 0 || !s.take(':') || !s.value() {
-				return false
-			}
-			last = name
-			if s.take('}') {
-				break
-			}
-			if !s.take(',') {
-				return false
-			}
-		}
-	}
-	s.depth--
-	return true
-}
-
-// integer takes what every double holds and prints the same.
-func (s *scanner) integer() bool {
-	s.take('-')
-	start := s.at
-	for s.at < len(s.in) && '0' <= s.in[s.at] && s.in[s.at] <= '9' {
-		s.at++
-	}
-	n := s.at - start
-	if n == 0 || n > 15 {
-		return false
-	}
-	if s.in[start] == '0' {
-		return n == 1 && (start == 0 || s.in[start-1] != '-')
-	}
-	// What follows must not make a fraction or an exponent of it; whoever is next
-	// refuses '.' and 'e'.
-	return true
-}
-
-// str takes a string. unescaped says that there is no escape in it.
-func (s *scanner) str() (text []byte, unescaped, ok bool) {
-	if !s.take('"') {
-		return nil, false, false
-	}
-	start, ascii := s.at, true
-	unescaped = true
-	for {
-		s.at += plain(s.in[s.at:])
-		if s.at >= len(s.in) {
-			return nil, false, false
-		}
-		c := s.in[s.at]
-		s.at++
-		switch {
-		case c == '"':
-			text = s.in[start : s.at-1]
-			return text, unescaped, ascii || utf8.Valid(text)
-		case c < ' ':
-			return nil, false, false
-		case c == '\\':
-			if unescaped = false; !s.escape() {
-				return nil, false, false
-			}
-		default:
-			ascii = false
-		}
-	}
-}
-
-// escape takes what stands behind a backslash, in the spelling of appendString.
-func (s *scanner) escape() bool {
-	if s.at >= len(s.in) {
-		return false
-	}
-	c := s.in[s.at]
-	s.at++
-	switch c {
-	case '"', '\\', 'b', 't', 'n', 'f', 'r':
-		return true
-	case 'u':
-	default:
-		return false
-	}
-	if !s.word("00") || len(s.in)-s.at < 2 {
-		return false
-	}
-	high, low := s.in[s.at], s.in[s.at+1]
-	s.at += 2
-	if high == '1' {
-		return '0' <= low && low <= '9' || 'a' <= low && low <= 'f'
-	}
-	// Of the first sixteen some have a short form.
-	return high == '0' && ('0' <= low && low <= '7' || low == 'b' || low == 'e' || low == 'f')
+	return fault.New(fault.Usage, "json_type", "decode JSON", bad.Err)
 }

@@ -1,10 +1,10 @@
-// Package clock tells the time to what outlives a step of the host's clock.
+// Package clock tells the time to code that must survive a step of the host's clock.
 //
-// A host has two clocks. Everybody who administers it, and its time service, may
-// set the wall clock to anything; the monotonic one only runs, but says no date
-// and begins anew with each process. What waits (deadlines, budgets, heartbeats,
-// limits of rate) needs the monotonic one alone, and time.Time with its
-// monotonic reading is right for it. What is written down as a date needs both:
+// A host has two clocks. Its administrators and its time service may set the wall clock to
+// anything. The monotonic clock only runs, but has no date and begins anew with each
+// process. Deadlines, budgets, heartbeats and rate limits need the monotonic clock alone,
+// and time.Time with its monotonic reading is right for them. Dates that are written down
+// need both:
 //
 //	c := clock.New()
 //	if !c.Latest().Before(token.Expires) { … }       // a credential ends
@@ -13,16 +13,16 @@
 //
 // # Contract
 //
-// Where a step of the wall clock makes the two differ, the answer is the one
-// that takes authority away, and destroys nothing: what expires does so when
-// either clock says so, what is removed is removed when both do. A step back
-// prolongs nothing. A step forward ends what it ends while it lasts, and removes
-// nothing until it has lasted for [Settle].
+// When a step of the wall clock makes the two differ, the answer is the one that takes
+// authority away and destroys nothing: authority expires when either clock says so, and
+// data is removed when both do. A step back prolongs nothing. A step forward ends authority
+// while it lasts, and removes nothing until it has lasted for [Settle].
 //
 // # What it does not protect against
 //
-// A clock that was wrong before the process began, but for what [Clock.AtLeast]
-// and [Clock.Remember] were told. Time in which the host was suspended is none for the monotonic clock.
+// A clock that was wrong before the process began, except for the times that
+// [Clock.AtLeast] and [Clock.Remember] were given. The monotonic clock doesn't count the
+// time in which the host was suspended.
 //
 // A Clock is safe for concurrent use; AtLeast is not, and comes first.
 package clock
@@ -52,7 +52,7 @@ type Clock struct {
 	since time.Duration // when that was first seen, by mono; guarded by mu
 }
 
-// hand is what the wall clock would say if nobody had set it since a moment.
+// hand is the time that the wall clock would show had it not been set since a given moment.
 type hand struct {
 	wall time.Time
 	mono time.Duration
@@ -71,21 +71,23 @@ func start(wall func() time.Time, mono func() time.Duration) *Clock {
 	return &Clock{wall: wall, mono: mono, high: h, low: h}
 }
 
-// AtLeast says that it is not before t, whatever the host says: something that
-// is on disk happened then.
+// AtLeast says that now isn't before t, whatever the host says: a record on disk is from
+// then.
 func (c *Clock) AtLeast(t time.Time) {
 	if m := c.mono(); t.After(c.high.at(m)) {
 		c.high = hand{t.UTC(), m}
 	}
 }
 
-// Memory is what Earliest knows, for the next process.
+// Memory is the knowledge of Earliest, for the next process.
 type Memory struct {
 	Earliest time.Time `json:"earliest"`
-	Ahead    time.Time `json:"ahead,omitzero"` // by the host's clock, since when that is ahead of Earliest; zero: it is not
+	// Ahead is the time, by the host's clock, since when that is ahead of Earliest; zero if
+	// it isn't.
+	Ahead time.Time `json:"ahead,omitzero"`
 }
 
-// Memory returns what is to be kept.
+// Memory returns the knowledge to keep.
 func (c *Clock) Memory() Memory {
 	m := Memory{Earliest: c.Earliest()}
 	c.mu.Lock()
@@ -96,8 +98,8 @@ func (c *Clock) Memory() Memory {
 	return m
 }
 
-// Remember goes on from what an earlier process kept: that the host's clock is
-// ahead of it is a step, or time in which none ran.
+// Remember goes on from an earlier process's Memory: if the host's clock is ahead of it,
+// that is a step, or time in which no process ran.
 func (c *Clock) Remember(m Memory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,20 +113,20 @@ func (c *Clock) Remember(m Memory) {
 	}
 }
 
-// Now is what the host says, in UTC.
+// Now returns the host's time, in UTC.
 func (c *Clock) Now() time.Time { return c.wall() }
 
-// Latest is the later of what the host says and what it would say had nobody
-// set its clock since New. It is for the end of what gives authority.
+// Latest returns the later of the host's time and the time that its clock would show had it
+// not been set since New. Use it to end authority.
 func (c *Clock) Latest() time.Time {
 	return later(c.wall(), c.high.at(c.mono()))
 }
 
-// Behind is by how much the host's clock is behind Latest.
+// Behind returns how far the host's clock is behind Latest.
 func (c *Clock) Behind() time.Duration { return max(0, c.high.at(c.mono()).Sub(c.wall())) }
 
-// Earliest is the earlier of the two, for what is removed for good. A wall clock
-// that has been ahead for Settle is believed.
+// Earliest returns the earlier of the two, for removing things for good. It believes a wall
+// clock that has been ahead for Settle.
 func (c *Clock) Earliest() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,15 +153,15 @@ type Due struct {
 	mono time.Duration
 }
 
-// In is the moment after d.
+// In returns the moment after d.
 func (c *Clock) In(d time.Duration) Due { return Due{c.wall().Add(d), c.mono() + d} }
 
 // Past reports whether a moment has come. The zero Due has.
 func (c *Clock) Past(d Due) bool { return !c.wall().Before(d.wall) || c.mono() >= d.mono }
 
-// Since is the date of now, where first was a date that time.Now gave, with its
-// monotonic reading: not before what the time that has passed makes of first.
-// Two dates of one record keep their order with it.
+// Since returns the date of now. first is an earlier date from time.Now, with its monotonic
+// reading, and the result isn't before first plus the time that has passed. With it two
+// dates of one record keep their order.
 func Since(first, now time.Time) time.Time {
 	return later(now.Round(0), first.Round(0).Add(now.Sub(first)))
 }

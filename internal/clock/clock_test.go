@@ -159,7 +159,7 @@ func TestRemember(t *testing.T) {
 		h.Pass(30 * time.Minute)
 		m = c.Memory()
 	}
-	h.Pass(time.Hour) // nobody runs
+	h.Pass(time.Hour) // no daemon runs
 	c = h.Clock()
 	c.Remember(m)
 	if got := c.Earliest(); !got.Equal(c.Now()) {
@@ -168,7 +168,7 @@ func TestRemember(t *testing.T) {
 	if m = c.Memory(); !m.Ahead.IsZero() {
 		t.Errorf("memory is %+v", m)
 	}
-	// What a clock that was ahead wrote changes nothing, nor does no memory.
+	// A memory written by a clock that was ahead changes nothing, nor does a missing one.
 	for _, m := range []Memory{{}, {Earliest: c.Now().Add(year), Ahead: c.Now()}} {
 		c = h.Clock()
 		c.Remember(m)

@@ -5,12 +5,12 @@ import (
 	"syscall"
 )
 
-// StartWriting has the disk begin with n bytes of f from off that are in memory
-// only, and does not wait for it (sync_file_range(2)). It promises nothing: what
-// is to be durable is flushed all the same, which then takes less time.
+// StartWriting has the disk begin to write n bytes of f from off that are in memory only,
+// and doesn't wait (sync_file_range(2)). It promises nothing: the caller still flushes,
+// which then takes less time.
 func StartWriting(f *os.File, off, n int64) {
 	const begin = 2                                       // SYNC_FILE_RANGE_WRITE
-	_ = syscall.SyncFileRange(int(f.Fd()), off, n, begin) // an error comes again with the flush
+	_ = syscall.SyncFileRange(int(f.Fd()), off, n, begin) // the flush repeats an error
 }
 
 // Datasync makes the content of f durable, and as much of its metadata as is

@@ -1,24 +1,22 @@
-// Package durable makes changes to files that survive a crash, or do not
-// happen, and checks that private files are private.
+// Package durable makes changes to files that either survive a crash or don't happen, and
+// checks that private files are private.
 //
-// The pattern is the usual one: write a temporary file in the same folder,
-// fsync it, rename it over the target, fsync the folder. [WriteFile] does all
-// of it; [Replace] leaves out the two fsyncs, for files that can be made again
-// from something durable. After a crash the target holds the old content or
-// the new, never a mixture (after [Replace] and a power failure some file
-// systems may also show it empty or filled with zeros). A temporary file may be
-// left behind; [RemoveTemps] sweeps a folder.
+// The pattern is the usual one: write a temporary file in the same folder, fsync it, rename
+// it over the target, fsync the folder. [WriteFile] does all of it. [Replace] leaves out
+// the two fsyncs, for files that can be made again from something durable. After a crash
+// the target holds the old content or the new, never a mixture. (After [Replace] and a
+// power failure some file systems may also show it empty or filled with zeros.) A crash may
+// leave a temporary file behind; [RemoveTemps] sweeps a folder.
 //
 //	err := durable.WriteFile(filepath.Join(dir, "log.vkey"), key, 0o644)
 //
-// [CheckPrivate] and [ReadPrivate] refuse what somebody else owns, can read or
-// has put a link in the place of. [Lock] is a lock that dies with its process,
-// [Gate] one that is taken again and again, and [Live] any number, one for each
-// piece of work.
+// [CheckPrivate] and [ReadPrivate] refuse a file that another user owns or can read, and a
+// link in its place. [Lock] is a lock that dies with its process, [Gate] one that is taken
+// again and again, and [Live] holds any number of locks, one for each piece of work.
 //
-// What it does not protect against: a disk that acknowledges a flush it did not
-// do, and an attacker who runs as the owner of the files. A sector of 512 bytes
-// is assumed to be written whole or not at all.
+// The package doesn't protect against a disk that acknowledges a flush it didn't do, nor
+// against an attacker who runs as the owner of the files. It assumes that a sector of 512
+// bytes is written whole or not at all.
 package durable
 
 import (
@@ -69,8 +67,8 @@ func replace(path string, data []byte, perm fs.FileMode, sync bool, step func(st
 	return err
 }
 
-// Staged is a file that stands beside the place that it is for. Its owner may
-// write more to File, and then flushes it.
+// Staged is a file beside its final place. Its owner may write more to File, and then
+// flushes it.
 type Staged struct {
 	File *os.File
 	path string
@@ -78,8 +76,8 @@ type Staged struct {
 	over bool // File is closed and has no temporary name any more
 }
 
-// Stage is the first half of WriteFileSteps: what costs most of the time and
-// changes nothing yet. Commit is the other half; Discard it in any case.
+// Stage is the first half of WriteFileSteps: it takes most of the time and changes nothing
+// yet. Commit is the other half. Call Discard in any case.
 func Stage(path string, data []byte, perm fs.FileMode, step func(string)) (*Staged, error) {
 	return stage(path, data, perm, true, step)
 }
@@ -143,11 +141,11 @@ func (s *Staged) Discard() {
 	}
 	s.over = true
 	s.File.Close()
-	_ = os.Remove(s.File.Name()) // best effort: what is left behind is swept by RemoveTemps
+	_ = os.Remove(s.File.Name()) // best effort: RemoveTemps sweeps leftovers
 }
 
-// cause drops the path and operation that package os adds: temporary names say
-// nothing to a reader, and callers name the thing themselves.
+// cause drops the path and operation that package os adds: temporary names tell a reader
+// nothing, and callers name the thing themselves.
 func cause(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
@@ -158,12 +156,12 @@ func cause(err error) error {
 	return err
 }
 
-// RemoveTemps removes what interrupted writes left in dir. Only the holder of
-// the lock that protects dir may call it.
+// RemoveTemps removes the leftovers of interrupted writes from dir. Only the holder of the
+// lock that protects dir may call it.
 func RemoveTemps(dir string) error { return removeTemps(dir, ".") }
 
-// RemoveTempsOf is RemoveTemps for one file: it removes what interrupted writes of
-// path left beside it. Nothing may be writing path.
+// RemoveTempsOf is RemoveTemps for one file: it removes the leftovers of interrupted writes
+// of path. No process may be writing path.
 func RemoveTempsOf(path string) error {
 	dir, base := filepath.Split(path)
 	return removeTemps(dir, "."+base+tempMark)
@@ -185,14 +183,13 @@ func removeTemps(dir, prefix string) error {
 	return nil
 }
 
-// IsTemp reports whether a file of this name is one that an interrupted write
-// left behind.
+// IsTemp reports whether name is that of a file that an interrupted write left behind.
 func IsTemp(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.Contains(name, tempMark)
 }
 
-// MkdirAll0700 creates dir and the missing folders above it with mode 0700,
-// durably. A folder that exists is left as it is: check it with CheckPrivate.
+// MkdirAll0700 creates dir and the missing folders above it with mode 0700, durably. It
+// leaves an existing folder as it is: check that with CheckPrivate.
 func MkdirAll0700(dir string) error { return MkdirAll(dir, 0o700) }
 
 // MkdirAll creates dir and the missing folders above it, durably.

@@ -15,18 +15,18 @@ const noFollow = 0
 func isLoop(error) bool  { return false }
 func isQuota(error) bool { return false }
 
-// errPlatform is the answer of everything that we do not know how to do here.
+// errPlatform is the answer of every function that this platform lacks.
 var errPlatform = errors.New("durable files are not implemented on this platform")
 
 // SyncDir makes the names in dir durable; not on this platform.
 func SyncDir(dir string) error {
-	return fault.New(fault.Unsupported, "durable_unsupported", fmt.Sprintf("sync directory %q", dir), errPlatform)
+	return fault.New(fault.Unsupported, "platform_unsupported", fmt.Sprintf("sync directory %q", dir), errPlatform)
 }
 
 func isMount(string, fs.FileInfo) bool { return false }
 
 func checkOwner(op string, _ fs.FileInfo) error {
-	return fault.New(fault.Unsupported, "durable_unsupported", op, errPlatform)
+	return fault.New(fault.Unsupported, "platform_unsupported", op, errPlatform)
 }
 
 // FileLock is an exclusive lock on a file; none exist on this platform.
@@ -34,7 +34,7 @@ type FileLock struct{}
 
 // Lock refuses: not on this platform.
 func Lock(path string) (*FileLock, error) {
-	return nil, fault.New(fault.Unsupported, "durable_unsupported", fmt.Sprintf("lock %q", path), errPlatform)
+	return nil, fault.New(fault.Unsupported, "platform_unsupported", fmt.Sprintf("lock %q", path), errPlatform)
 }
 
 // Unlock does nothing.
@@ -45,7 +45,7 @@ type Gate struct{ path string }
 
 // OpenGate refuses: not on this platform.
 func OpenGate(path string) (*Gate, error) {
-	return nil, fault.New(fault.Unsupported, "durable_unsupported", fmt.Sprintf("lock %q", path), errPlatform)
+	return nil, fault.New(fault.Unsupported, "platform_unsupported", fmt.Sprintf("lock %q", path), errPlatform)
 }
 
 // Try refuses: not on this platform.
@@ -71,7 +71,7 @@ type Live struct{}
 
 // OpenLive refuses: not on this platform.
 func OpenLive(path string) (*Live, error) {
-	return nil, fault.New(fault.Unsupported, "durable_unsupported", fmt.Sprintf("mark work in %q", path), errPlatform)
+	return nil, fault.New(fault.Unsupported, "platform_unsupported", fmt.Sprintf("mark work in %q", path), errPlatform)
 }
 
 // Close does nothing.

@@ -82,7 +82,7 @@ func TestWriteFileFails(t *testing.T) {
 		t.Errorf("the error names the temporary file: %v", err)
 	}
 	only(t, dir, "f")
-	if err := WriteFile(filepath.Join(dir, "missing", "f"), []byte("x"), 0o600); !errors.Is(err, os.ErrNotExist) {
+	if err := WriteFile(filepath.Join(dir, "state_missing", "f"), []byte("x"), 0o600); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("in a missing directory: %v", err)
 	}
 }
@@ -138,11 +138,11 @@ func TestPrivate(t *testing.T) {
 		do     func() error
 		reason string
 	}{
-		{"missing", func() error { return nil }, "missing"},
+		{"state_missing", func() error { return nil }, "state_missing"},
 		{"good", make1(0o600), ""},
 		{"read-only", make1(0o400), ""},
-		{"group", make1(0o640), "wrong_mode"},
-		{"others", make1(0o601), "wrong_mode"},
+		{"group", make1(0o640), "unsafe_file"},
+		{"others", make1(0o601), "unsafe_file"},
 		{"link", func() error { return os.Symlink("/etc/passwd", path) }, "wrong_type"},
 		{"dangling link", func() error { return os.Symlink("nowhere", path) }, "wrong_type"},
 		{"FIFO", func() error { return syscall.Mkfifo(path, 0o600) }, "wrong_type"},
@@ -216,7 +216,7 @@ func TestCheckOwn(t *testing.T) {
 			t.Errorf("%q: %v, hint %q, want %q", c.path, err, got, c.hint)
 		}
 	}
-	if err := CheckOwn(filepath.Join(base, "missing"), "keys"); fault.ReasonOf(err) != "missing" {
+	if err := CheckOwn(filepath.Join(base, "state_missing"), "keys"); fault.ReasonOf(err) != "state_missing" {
 		t.Errorf("a missing one: %v", err)
 	}
 }
@@ -261,7 +261,7 @@ func TestLock(t *testing.T) {
 	if l, err = Lock(path); err != nil {
 		t.Fatal(err)
 	}
-	// A lock on a name that was removed is nobody's; the next one is whole.
+	// A lock on a name that was removed locks nothing; the next one works.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -291,10 +291,10 @@ func TestFault(t *testing.T) {
 		{syscall.EDQUOT, fault.Unavailable, "disk_full"},
 		{syscall.EMFILE, fault.Unavailable, "resource_exhausted"},
 		{syscall.EIO, fault.Unavailable, "io_error"},
-		{syscall.EFBIG, fault.Unavailable, "file_too_large"},
-		{syscall.EROFS, fault.BadState, "read_only_filesystem"},
+		{syscall.EFBIG, fault.Unavailable, "too_large"},
+		{syscall.EROFS, fault.BadState, "read_only"},
 		{syscall.EACCES, fault.BadState, "permission_denied"},
-		{syscall.ENOENT, fault.BadState, "missing"},
+		{syscall.ENOENT, fault.BadState, "state_missing"},
 		{errors.New("else"), fault.BadState, "state_io"},
 		{fault.New(fault.Integrity, "x", "y", syscall.ENOSPC), fault.Integrity, "x"},
 	} {
@@ -308,8 +308,8 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestStage: what is staged is in nobody's way until it is committed, and leaves
-// nothing behind if it never is.
+// TestStage: a staged file is in no one's way until it is committed, and leaves nothing
+// behind if it never is.
 func TestStage(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -369,7 +369,7 @@ func TestStage(t *testing.T) {
 	holds("newer")
 
 	s = func() *Staged { s, _ := Stage(path, nil, 0o600, func(string) {}); return s }()
-	if err := os.Remove(s.File.Name()); err != nil { // somebody swept it away
+	if err := os.Remove(s.File.Name()); err != nil { // another process swept it away
 		t.Fatal(err)
 	}
 	if placed, err := s.Commit(); placed || err == nil {

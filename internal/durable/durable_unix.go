@@ -38,17 +38,17 @@ func SyncDir(dir string) error {
 func checkOwner(op string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
-		return fault.New(fault.Unsupported, "no_owner", op, errors.New("this platform does not tell who owns a file"))
+		return fault.New(fault.Unsupported, "platform_unsupported", op, errors.New("this platform does not tell who owns a file"))
 	}
 	if euid := os.Geteuid(); uint64(st.Uid) != uint64(euid) {
-		return fault.New(fault.BadState, "wrong_owner", op, fmt.Errorf("belongs to user %d, this is user %d", st.Uid, euid)).
+		return fault.New(fault.BadState, "unsafe_file", op, fmt.Errorf("belongs to user %d, this is user %d", st.Uid, euid)).
 			WithHint("run as the owner, or choose another state directory")
 	}
 	return nil
 }
 
-// isMount reports whether dir, of which fi was read, is on another file system
-// than its parent. A bind mount of the same one is not found.
+// isMount reports whether dir, whose FileInfo is fi, is on another file system than its
+// parent. It doesn't notice a bind mount of the same one.
 func isMount(dir string, fi fs.FileInfo) bool {
 	up, err := os.Lstat(filepath.Dir(dir))
 	if err != nil {
@@ -82,14 +82,14 @@ func Lock(path string) (*FileLock, error) {
 			}
 			return nil, Fault(op, err)
 		}
-		// The name may have been removed since the file was opened: a lock on a file
-		// that no other process can find is none.
+		// The name may be gone since the file was opened: a lock on a file that no other
+		// process can find locks nothing.
 		if g.named() {
 			return &FileLock{f: g.f}, nil
 		}
 		_ = g.Close()
 	}
-	return nil, fault.New(fault.Busy, "lock_unstable", op, errors.New("the file is replaced again and again"))
+	return nil, fault.New(fault.Busy, "locked", op, errors.New("the file is replaced again and again"))
 }
 
 // Unlock gives the lock back.
@@ -136,8 +136,8 @@ func (g *Gate) named() bool {
 	return err == nil && os.SameFile(was, now)
 }
 
-// Try takes the lock if that is possible at once. A Gate that has the lock may
-// ask for the other kind; where it is told false it has neither.
+// Try takes the lock if it can at once. A Gate that has the lock may ask for the other
+// kind; if the answer is false, it has neither.
 func (g *Gate) Try(h Hold) (bool, error) {
 	how := syscall.LOCK_EX
 	if h == Shared {
@@ -176,8 +176,8 @@ func (g *Gate) flock(how int) error {
 	}
 }
 
-// ReadAt and WriteAt reach the content of the lock file, in which whoever holds
-// the lock may leave a word for the next.
+// ReadAt and WriteAt reach the content of the lock file, in which the holder of the lock
+// may leave a word for the next one.
 func (g *Gate) ReadAt(b []byte, off int64) (int, error) { return g.f.ReadAt(b, off) }
 
 // WriteAt implements io.WriterAt; see ReadAt.
@@ -193,7 +193,7 @@ func (g *Gate) Holder() string {
 	if !ok {
 		return ""
 	}
-	b, err := os.ReadFile("/proc/locks") // Linux only, and not where /proc is hidden
+	b, err := os.ReadFile("/proc/locks") // Linux only, unless /proc is hidden
 	if err != nil {
 		return ""
 	}
@@ -212,9 +212,9 @@ func (g *Gate) Holder() string {
 	return ""
 }
 
-// Live marks work that goes on, in a way that ends with the process that does it:
-// each piece locks the byte of a file that its key names (an open file description
-// lock, fcntl(2)), which is the kernel's to give back. The zero value is none.
+// Live marks work that goes on, in a way that ends with its process: each piece of work
+// locks the byte of a file that its key names (an open file description lock, fcntl(2)),
+// and the kernel gives it back. The zero value marks nothing.
 type Live struct {
 	f    *os.File
 	path string

@@ -9,26 +9,38 @@ import (
 	"palyra/internal/fault"
 )
 
-// Hold is how a Gate is locked.
+// Hold is a way to lock a Gate.
 type Hold int
 
-// A Gate is locked by one exclusively, or shared by any number.
+// One holder locks a Gate exclusively, or any number share it.
 const (
 	Exclusive Hold = iota
 	Shared
 )
 
-// The waits between two looks at a lock that another process holds. A blocking
-// flock(2) could not be called off; the first looks come soon, since most holders
-// flush once and go.
+// The waits between two looks at a lock that another process holds. A blocking flock(2)
+// couldn't be cancelled; the first looks come soon, since most holders flush once and go.
 const (
 	firstPause = 50 * time.Microsecond
 	lastPause  = time.Millisecond
 )
 
-// Take is Try that waits: until ctx is done, which is fault.Canceled or
-// fault.Timeout "gave_up", or for patience, and then it is fault.Busy "locked" with
-// the holder if that is known.
+// ErrGaveUp is in the error of a wait that its caller's context ended: nothing
+// was done.
+var ErrGaveUp = errors.New("gave up waiting")
+
+// GaveUp is the error of an operation whose wait cause, an error of a context, has
+// ended. It is fault.Timeout or fault.Canceled.
+func GaveUp(op string, cause error) error {
+	kind, reason := fault.Canceled, "canceled"
+	if errors.Is(cause, context.DeadlineExceeded) {
+		kind, reason = fault.Timeout, "timeout"
+	}
+	return fault.New(kind, reason, op, fmt.Errorf("%w: %w", ErrGaveUp, cause))
+}
+
+// Take is Try that waits: until ctx is done, which is GaveUp, or for patience, and
+// then it is fault.Busy "locked" with the holder if that is known.
 func (g *Gate) Take(ctx context.Context, h Hold, patience time.Duration) error {
 	held, err := g.Try(h)
 	if held || err != nil {
@@ -40,11 +52,7 @@ func (g *Gate) Take(ctx context.Context, h Hold, patience time.Duration) error {
 	for {
 		select {
 		case <-ctx.Done():
-			kind := fault.Canceled
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				kind = fault.Timeout
-			}
-			return fault.New(kind, "gave_up", fmt.Sprintf("lock %q", g.path), ctx.Err())
+			return GaveUp(fmt.Sprintf("lock %q", g.path), ctx.Err())
 		case <-t.C:
 		}
 		if held, err := g.Try(h); held || err != nil {

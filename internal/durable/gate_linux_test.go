@@ -77,7 +77,7 @@ func TestGate(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenGate(path); fault.ReasonOf(err) != "wrong_mode" {
+	if _, err := OpenGate(path); fault.ReasonOf(err) != "unsafe_file" {
 		t.Errorf("a lock file that others can open: %v", err)
 	}
 }
@@ -116,7 +116,7 @@ func TestLive(t *testing.T) {
 	if err := l.Mark("ours"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Mark("theirs"); fault.ReasonOf(err) != "marked" {
+	if err := l.Mark("theirs"); fault.ReasonOf(err) != "locked" {
 		t.Errorf("marked twice: %v", err)
 	}
 	keys := []string{"ours", "theirs", "none"}

@@ -17,8 +17,8 @@ const (
 	setLock = 37 // F_OFD_SETLK
 )
 
-// byteOf is the byte that stands for a key: 62 bits of its SHA-256, which no two
-// keys of a lifetime share.
+// byteOf returns the byte that stands for a key: 62 bits of its SHA-256, which in practice
+// no two keys share.
 func byteOf(key string) int64 {
 	sum := sha256.Sum256([]byte(key))
 	return int64(binary.BigEndian.Uint64(sum[:]) >> 2)
@@ -41,20 +41,20 @@ func (l *Live) Mark(key string) error {
 	_, err := l.fcntl(l.f, setLock, syscall.F_WRLCK, key)
 	op := fmt.Sprintf("mark work in %q", l.path)
 	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) {
-		return fault.New(fault.Busy, "marked", op, err)
+		return fault.New(fault.Busy, "locked", op, err)
 	}
 	return Fault(op, err)
 }
 
 // Unmark takes the mark of a key back.
 func (l *Live) Unmark(key string) {
-	// Only a lack of memory could keep it from that, and then Close does it.
+	// Only a lack of memory could prevent that, and then Close does it.
 	_, _ = l.fcntl(l.f, setLock, syscall.F_UNLCK, key)
 }
 
 // Marked returns which of these keys are marked, by this process or another.
 func (l *Live) Marked(keys []string) (map[string]bool, error) {
-	// A description of its own: through that which has the marks none are seen.
+	// It needs a description of its own: the one that has the marks doesn't see them.
 	g, err := OpenGate(l.path)
 	if err != nil {
 		return nil, err

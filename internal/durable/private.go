@@ -11,10 +11,9 @@ import (
 	"palyra/internal/fault"
 )
 
-// CheckPrivate refuses a file or directory that is not this user's alone:
-// owned by another user, open to group or others, a symbolic link, or of
-// another type. It is fault.BadState with the reason "wrong_owner",
-// "wrong_mode" or "wrong_type".
+// CheckPrivate refuses a file or directory that isn't private to this user: owned by
+// another user, open to group or others, a symbolic link, or of another type. It is
+// fault.BadState with the reason "unsafe_file" or "wrong_type".
 func CheckPrivate(path string) error {
 	op := fmt.Sprintf("check %q", path)
 	fi, err := os.Lstat(path)
@@ -37,16 +36,16 @@ func private(op string, fi fs.FileInfo) error {
 		if fi.IsDir() {
 			want = "0700"
 		}
-		return fault.New(fault.BadState, "wrong_mode", op, fmt.Errorf("mode is %04o: others have access", p)).
-			WithHint("chmod " + want + " it, after making sure that nobody changed or read it")
+		return fault.New(fault.BadState, "unsafe_file", op, fmt.Errorf("mode is %04o: others have access", p)).
+			WithHint("chmod " + want + " it, after making sure that no other user changed or read it")
 	}
 	return nil
 }
 
-// CheckOwn is CheckPrivate for a directory that a person named as the place of
-// what a program keeps. mine are names of which such a directory holds one as
-// soon as it was used. Where dir is plainly something else, the hint is to name
-// another: to change the mode of /tmp or of somebody's home would lock others out.
+// CheckOwn is CheckPrivate for a directory that a person named as the place for a program's
+// files. A directory that was used before holds one of the names in mine. If dir is plainly
+// something else, the hint is to name another directory: changing the mode of /tmp or of a
+// home directory would lock others out.
 func CheckOwn(dir string, mine ...string) error {
 	err := CheckPrivate(dir)
 	if e, ok := errors.AsType[*fault.Error](err); ok && foreign(dir, mine) {
@@ -55,8 +54,8 @@ func CheckOwn(dir string, mine ...string) error {
 	return err
 }
 
-// foreign reports whether dir is not meant for what mine names: it holds none of
-// that, and it is sticky, a root, a mount, another user's, or not empty.
+// foreign reports whether dir isn't meant for the files that mine names: it holds none of
+// them, and it is sticky, a root, a mount, another user's, or not empty.
 func foreign(dir string, mine []string) bool {
 	fi, err := os.Lstat(dir)
 	if err != nil || !fi.IsDir() {
@@ -95,12 +94,12 @@ func kindOf(m fs.FileMode) string {
 	return "no regular file"
 }
 
-// ReadPrivate reads a regular file of at most max bytes that CheckPrivate would
-// accept, through one descriptor: what was checked is what was read.
+// ReadPrivate reads a regular file of at most max bytes that CheckPrivate would accept. It
+// checks and reads through one descriptor.
 func ReadPrivate(path string, max int64) ([]byte, error) { return read(path, max, true) }
 
-// ReadRegular reads a regular file of at most max bytes, whoever owns it. It
-// does not follow a link and does not block on a FIFO.
+// ReadRegular reads a regular file of at most max bytes, whoever owns it. It doesn't follow
+// a link and doesn't block on a FIFO.
 func ReadRegular(path string, max int64) ([]byte, error) { return read(path, max, false) }
 
 func read(path string, max int64, priv bool) ([]byte, error) {

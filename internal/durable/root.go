@@ -8,10 +8,9 @@ import (
 	"os"
 )
 
-// WriteIn is WriteFile for a name in a folder that is held open. Whatever has the
-// name is replaced and never opened or followed, be it a link or a FIFO, and it
-// does not matter what has the folder's own name by now. It is for folders
-// that somebody else writes to, too.
+// WriteIn is WriteFile for a name in a folder that is held open. It replaces whatever has
+// the name and never opens or follows it, be it a link or a FIFO. The folder's own name
+// doesn't matter by now. WriteIn is for folders that other users write to, too.
 func WriteIn(dir *os.Root, name string, data []byte, perm fs.FileMode) (err error) {
 	tmp := "." + name + tempMark + rand.Text()
 	f, err := dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm.Perm())
@@ -20,7 +19,7 @@ func WriteIn(dir *os.Root, name string, data []byte, perm fs.FileMode) (err erro
 	}
 	defer func() {
 		if err != nil {
-			_ = dir.Remove(tmp) // best effort: nothing but its name tells of it
+			_ = dir.Remove(tmp) // best effort: only its name tells of it
 		}
 	}()
 	_, err = f.Write(data)

@@ -8,23 +8,23 @@ import (
 	"os"
 )
 
-// SlotSize is the most that a Slot holds, in bytes: what a disk writes whole or
-// not at all.
+// SlotSize is the most that a Slot holds, in bytes. A disk writes so many whole or not at
+// all.
 const SlotSize = 512
 
 // slotBlock is the size of its file: a block of any file system.
 const slotBlock = 4096
 
-// Slot is a file of one sector that can be overwritten when the disk is full: its
-// block was given to it before. A file system that writes in place needs none for
-// that (ext4, XFS, tmpfs, and an overlay of those); one that copies on write
-// (btrfs, ZFS) may. A Slot is not safe for concurrent use.
+// Slot is a file of one sector that can be overwritten when the disk is full, because it
+// has its block already. File systems that write in place need no other block for that
+// (ext4, XFS, tmpfs, and an overlay of those); those that copy on write (btrfs, ZFS) may. A
+// Slot isn't safe for concurrent use.
 type Slot struct {
 	f *os.File
 }
 
-// OpenSlot opens the Slot at path, which is made with content first where there
-// is none, and returns what it holds.
+// OpenSlot opens the Slot at path, or makes it with content if there is none, and returns
+// what it holds.
 func OpenSlot(path string, first []byte) (_ *Slot, content []byte, err error) {
 	if len(first) > SlotSize {
 		return nil, nil, fmt.Errorf("slot %q: %d bytes, at most %d", path, len(first), SlotSize)
@@ -40,7 +40,7 @@ func OpenSlot(path string, first []byte) (_ *Slot, content []byte, err error) {
 	}
 	b := make([]byte, SlotSize)
 	n, err := f.ReadAt(b, 0)
-	if n < SlotSize { // not one that was made here: whoever reads it decides
+	if n < SlotSize { // not made here: its reader decides
 		b, err = b[:n], nil
 	}
 	if err != nil {

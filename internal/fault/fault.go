@@ -1,16 +1,16 @@
 // Package fault gives every failure that crosses a package or process border a
 // number and a reason code.
 //
-// A [Kind] is what a caller may act on: the CLI maps it to an exit status, a
-// transport to an HTTP or gRPC code. A reason code is finer, stable and meant
-// for machines ("policy_denied", "userns_unavailable"). The text is for people.
-// Nothing in an [Error] may hold a secret, an argument or a tool's output: what
-// is foreign is quoted with %q by the caller, and only where it names the thing.
+// Callers act on the [Kind]: the CLI maps it to an exit status, a transport to an HTTP or
+// gRPC code. A reason code is finer, stable and meant for machines ("policy_denied",
+// "userns_unavailable"). The text is for people. An [Error] must not hold a secret, an
+// argument or a tool's output. The caller quotes foreign text with %q, and only if it names
+// the thing.
 //
 //	return fault.New(fault.Refused, "userns_unavailable", "start cell", err).
 //		WithHint("set /proc/sys/user/max_user_namespaces above 0")
 //
-// The package does not hide errors: the cause stays reachable through Unwrap.
+// The package doesn't hide errors: the cause stays reachable through Unwrap.
 package fault
 
 import (
@@ -32,11 +32,11 @@ const (
 	NotFound    Kind = 2  // the named thing does not exist; 1 / 127
 	NotExec     Kind = 3  // the named thing is not something that can be executed; 1 / 125
 	Denied      Kind = 4  // policy said no; 4 / 126
-	NotApproved Kind = 5  // an approver said no, or nobody could be asked; 5 / 126
+	NotApproved Kind = 5  // an approver said no, or none could be asked; 5 / 126
 	Refused     Kind = 6  // the host cannot enforce what the call needs; 7 / 125
 	Integrity   Kind = 7  // a signature, digest, proof or log does not check; 8 / 125
 	BadState    Kind = 8  // state directory or configuration is unsafe or unreadable; 78 / 125
-	Busy        Kind = 9  // somebody else holds it; try again; 75 / 125
+	Busy        Kind = 9  // another process holds it; try again; 75 / 125
 	Unavailable Kind = 10 // a resource ran out (disk, descriptors); try again; 75 / 125
 	Timeout     Kind = 11 // a deadline passed; 124 / 124
 	Canceled    Kind = 12 // the caller gave up; 130 / 130
@@ -57,7 +57,7 @@ func (k Kind) String() string {
 // Error is a failure with its class. Make one with New.
 type Error struct {
 	Kind   Kind
-	Reason string // stable snake_case code
+	Reason string // a code of Reasons
 	Op     string // the operation and the thing, "open journal \"/x\""
 	Hint   string // what a person can do about it; may be empty
 	Err    error  // the cause; may be nil
@@ -75,9 +75,8 @@ func (e *Error) WithHint(hint string) *Error {
 	return &c
 }
 
-// Error returns "op: cause", or "op: reason" where there is no cause. A cause that
-// names the same operation already, as the answer of a daemon does to its client,
-// is not given it twice.
+// Error returns "op: cause", or "op: reason" without a cause. A cause that already names
+// the same operation, as a daemon's answer to its client does, doesn't get it twice.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Op + ": " + e.Reason
@@ -91,6 +90,17 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Mark returns err with its text and chain, in which errors.Is finds sentinel, too.
+func Mark(err, sentinel error) error { return marked{err, sentinel} }
+
+type marked struct {
+	error
+	sentinel error
+}
+
+func (m marked) Is(target error) bool { return target == m.sentinel }
+func (m marked) Unwrap() error        { return m.error }
 
 // KindOf returns the kind of the first Error in err's chain, Internal if none.
 func KindOf(err error) Kind {

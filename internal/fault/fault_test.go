@@ -8,7 +8,7 @@ import (
 // TestTextOnce: an operation that an error came back from, and that wraps it again,
 // stands in the text once; kind and reason are those of the outer error.
 func TestTextOnce(t *testing.T) {
-	inner := New(Denied, "not_own_principal", "create token", errors.New("denied"))
+	inner := New(Denied, "exceeds_own_permissions", "create token", errors.New("denied"))
 	for _, c := range []struct {
 		err  error
 		want string
@@ -24,5 +24,21 @@ func TestTextOnce(t *testing.T) {
 	}
 	if err := New(Busy, "outer", "create token", inner); KindOf(err) != Busy || ReasonOf(err) != "outer" || !errors.Is(err, inner) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestMark: the mark is found in a chain, and kind, reason and text are those of the
+// error that has it.
+func TestMark(t *testing.T) {
+	sentinel, cause := errors.New("sentinel"), errors.New("cause")
+	err := New(Busy, "b", "open", Mark(cause, sentinel))
+	if !errors.Is(err, sentinel) || !errors.Is(err, cause) || err.Error() != "open: cause" {
+		t.Errorf("%v", err)
+	}
+	if err := Mark(err, sentinel); KindOf(err) != Busy || ReasonOf(err) != "b" || err.Error() != "open: cause" {
+		t.Errorf("%v", err)
+	}
+	if errors.Is(Mark(cause, sentinel), errors.New("sentinel")) {
+		t.Error("another error of the same text is the sentinel")
 	}
 }

@@ -1,13 +1,12 @@
-// Package ident makes and checks the names of things that are kept: sessions,
-// runs, approvals, tokens.
+// Package ident makes and checks the ids of stored things: sessions, runs, approvals,
+// tokens.
 //
 // An id is a prefix that says what it names, an underscore and 32 lower-case
 // hexadecimal digits, 128 bits from crypto/rand:
 //
 //	ident.New(ident.Run) // "run_9f86d081884c7d659a2feaa0c55ad015"
 //
-// What it does not protect against: an id is a name and not a secret. Whoever
-// knows one has no right to anything because of it.
+// An id is a name and not a secret. Knowing one gives no right to anything.
 package ident
 
 import (
@@ -37,7 +36,7 @@ func New(prefix string) string {
 	return prefix + "_" + hex.EncodeToString(b[:])
 }
 
-// Check returns fault.Usage with the reason "bad_id" unless id is in the form
+// Check returns fault.Usage with the reason "invalid_input" unless id is in the form
 // that New(prefix) gives. It does not say whether the thing exists.
 func Check(prefix, id string) error {
 	rest, ok := strings.CutPrefix(id, prefix+"_")
@@ -47,8 +46,9 @@ func Check(prefix, id string) error {
 		}
 	}
 	if !ok {
-		return fault.New(fault.Usage, "bad_id", "parse id",
-			fmt.Errorf("%.80q is not %q and %d hexadecimal digits", id, prefix+"_", digits))
+		return fault.New(fault.Usage, "invalid_input", "parse id",
+			fmt.Errorf("%.80q is not %q and %d hexadecimal digits", id, prefix+"_", digits)).
+			WithHint("an id is what the command that lists such things prints, as a whole: ses_..., run_..., apr_..., tok_...")
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func TestCheckRefuses(t *testing.T) {
 	good := New(Run)
 	for _, id := range []string{"", "run", "run_", good[4:], good + "0", good[:len(good)-1], strings.ToUpper(good),
 		"ses" + good[3:], good[:len(good)-1] + "g", " " + good, good + "\n", "run_" + strings.Repeat("é", 16)} {
-		if err := Check(Run, id); fault.KindOf(err) != fault.Usage || fault.ReasonOf(err) != "bad_id" {
+		if err := Check(Run, id); fault.KindOf(err) != fault.Usage || fault.ReasonOf(err) != "invalid_input" {
 			t.Errorf("%q: %v, want bad_id", id, err)
 		}
 	}

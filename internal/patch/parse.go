@@ -12,8 +12,7 @@ import (
 )
 
 // Parse reads a patch. Its errors are of kind fault.Usage and have the reason
-// patch_syntax, patch_unsupported, patch_path or patch_too_large; they name the
-// line and quote names only.
+// patch_syntax or too_large; they name the line and quote names only.
 func Parse(data []byte) ([]File, error) {
 	if len(data) == 0 {
 		return nil, broken(1, "is empty")
@@ -22,7 +21,7 @@ func Parse(data []byte) ([]File, error) {
 	var files []File
 	for !r.done() {
 		if len(files) == MaxFiles {
-			return nil, fault.New(fault.Usage, "patch_too_large", "read patch", fmt.Errorf("more than %d files", MaxFiles))
+			return nil, fault.New(fault.Usage, "too_large", "read patch", fmt.Errorf("more than %d files", MaxFiles))
 		}
 		f, err := r.file()
 		if err != nil {
@@ -105,7 +104,7 @@ func (r *reader) file() (*File, error) {
 	}
 	for !r.done() && strings.HasPrefix(r.peek(), "@@ ") {
 		if len(f.Hunks) == MaxHunks {
-			return nil, fault.New(fault.Usage, "patch_too_large", fmt.Sprintf("read patch, line %d", r.line+1), fmt.Errorf("more than %d hunks", MaxHunks))
+			return nil, fault.New(fault.Usage, "too_large", fmt.Sprintf("read patch, line %d", r.line+1), fmt.Errorf("more than %d hunks", MaxHunks))
 		}
 		h, err := r.hunk()
 		if err != nil {
@@ -146,7 +145,7 @@ func (r *reader) sides(f *File, old, neu string, line int) error {
 		return broken(line+1, "%v", err)
 	}
 	if f.git {
-		// git says the same names again, without what it said in other words.
+		// git repeats the names in these lines.
 		if want := orNull(f.Old, f.Op == Create); oldName != want {
 			return broken(line, "names %q, and the lines before name %q", clip(oldName), clip(want))
 		}
@@ -199,7 +198,7 @@ func (r *reader) extended(f *File, rest string) error {
 		case "old mode ", "new mode ", "new file mode ", "deleted file mode ":
 			mode, err := readMode(value)
 			if err != nil {
-				return fault.New(fault.Usage, "patch_unsupported", fmt.Sprintf("read patch, line %d", r.line), err)
+				return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d", r.line), err)
 			}
 			switch key {
 			case "old mode ":
@@ -224,7 +223,7 @@ func (r *reader) extended(f *File, rest string) error {
 				return broken(r.line, "want two object names and perhaps a mode")
 			}
 		default: // copies and binary patches
-			return fault.New(fault.Usage, "patch_unsupported", fmt.Sprintf("read patch, line %d", r.line),
+			return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d", r.line),
 				fmt.Errorf("%q is not something that can be applied here", strings.TrimSpace(key)))
 		}
 	}
@@ -233,6 +232,8 @@ func (r *reader) extended(f *File, rest string) error {
 	}
 	created, deleted, modes := seen["new file mode "], seen["deleted file mode "], seen["old mode "] || seen["new mode "]
 	switch {
+	case from == "" && old[len("a/"):] != neu[len("b/"):]:
+		return broken(f.Line, "the two names are of different files, and no rename is announced")
 	case seen["old mode "] != seen["new mode "]:
 		return broken(r.line, "a change of mode needs both modes")
 	case created && (deleted || modes || from != ""), deleted && (modes || from != ""):
@@ -419,7 +420,7 @@ func names(files []File) error {
 		}
 	}
 	if strip && keep {
-		return fault.New(fault.Usage, "patch_path", "read patch", errors.New("some names have the prefixes a/ and b/, others do not"))
+		return fault.New(fault.Usage, "patch_syntax", "read patch", errors.New("some names have the prefixes a/ and b/, others do not"))
 	}
 	strip = strip || !keep && open
 	seen := make(map[string]bool)
@@ -477,7 +478,7 @@ func inside(files []File, seen map[string]bool) error {
 }
 
 func pathError(f *File, err error) error {
-	return fault.New(fault.Usage, "patch_path", fmt.Sprintf("read patch, line %d, names of %q", f.Line, clip(f.Path())), err)
+	return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d, names of %q", f.Line, clip(f.Path())), err)
 }
 
 func clip(s string) string {

@@ -13,21 +13,20 @@
 //	hunk    = "@@ -" START [ "," COUNT ] " +" START [ "," COUNT ] " @@" [ text ] { line }
 //	line    = ( " " | "-" | "+" ) text | "\ No newline at end of file"
 //
-// A NAME is plain, with what follows a tab left out (diff -u puts a time there),
-// or quoted as git quotes it. If the names of a file differ only in that they
-// begin with a/ and b/, that is cut off, and then it has to be so for the whole
-// patch; a patch of created and deleted files only is taken to have it if each
-// name does. Every line counts that a hunk announces, and no more. Lines end with
-// a line feed; what stands before it, a carriage return too, is content.
+// A NAME is plain, up to a tab (diff -u puts a time behind it), or quoted as git quotes it.
+// If the names of a file differ only in that they begin with a/ and b/, that is cut off,
+// and then it has to be so for the whole patch; a patch of created and deleted files only
+// is taken to have it if each name does. A hunk has exactly the lines that it announces.
+// Lines end with a line feed; everything before it, a carriage return too, is content.
 //
 // # How it is applied
 //
-// Every context and removed line must be in the file, byte for byte, where the
-// hunk says; [File.Apply] may be allowed to look some lines further up and down,
-// and then insists that there is one place only. Context is never left out
-// (there is no fuzz), so a patch that applies changes what its author saw.
+// Every context and removed line must be in the file, byte for byte, at the place that the
+// hunk names. A caller may let [File.Apply] look some lines further up and down; it then
+// insists on a single match. It never leaves context out (there is no fuzz), so a patch
+// that applies changes the lines that its author saw.
 //
-// What it does not protect against: a patch that does what it says.
+// The package doesn't protect against a patch that does what it says.
 package patch
 
 import (
@@ -37,10 +36,10 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// Op is what happens to a file. The zero Op is none.
+// Op is the change of a file. The zero Op is none.
 type Op int
 
-// What can happen to a file.
+// The ways in which a patch can change a file.
 const (
 	None   Op = iota
 	Modify    // its content, its mode or both
@@ -97,12 +96,12 @@ type Line struct {
 	Text []byte // with its line feed, if it has one
 }
 
-// broken is an error of the patch's text.
+// broken returns an error of the patch's text.
 func broken(line int, format string, a ...any) error {
 	return fault.New(fault.Usage, "patch_syntax", fmt.Sprintf("read patch, line %d", line), fmt.Errorf(format, a...))
 }
 
-// mismatch is an error of a patch that does not fit the file.
+// mismatch returns an error of a patch that does not fit the file.
 func mismatch(reason string, f *File, h *Hunk, format string, a ...any) error {
 	op := fmt.Sprintf("patch %q", f.Path())
 	if h != nil {
@@ -111,11 +110,10 @@ func mismatch(reason string, f *File, h *Hunk, format string, a ...any) error {
 	return fault.New(fault.Busy, reason, op, fmt.Errorf(format, a...))
 }
 
-// Apply returns the content of the file afterwards, and for each hunk how many
-// lines it lies from where it says. offset is how far that may be at most; a
-// hunk without context and removed lines never moves. old is not changed. Its
-// errors are of kind fault.Busy and have the reason patch_mismatch,
-// patch_ambiguous or patch_not_empty.
+// Apply returns the content of the file afterwards, and each hunk's distance in lines from
+// its stated place. offset bounds that distance; a hunk without context and removed lines
+// never moves. old isn't changed. Its errors are of kind fault.Busy and have the reason
+// patch_mismatch.
 func (f *File) Apply(old []byte, offset int) (content []byte, offsets []int64, err error) {
 	was := split(old)
 	if f.Op == Create && len(was) > 0 {
@@ -156,7 +154,7 @@ func (f *File) Apply(old []byte, offset int) (content []byte, offsets []int64, e
 		}
 	}
 	if f.Op == Delete && len(out) > 0 {
-		return nil, nil, mismatch("patch_not_empty", f, nil, "the file holds more than the patch removes")
+		return nil, nil, mismatch("patch_mismatch", f, nil, "the file holds more than the patch removes")
 	}
 	return out, offsets, nil
 }
@@ -169,7 +167,7 @@ func (f *File) add(out, line []byte, h *Hunk) ([]byte, error) {
 	return append(out, line...), nil
 }
 
-// wanted is the line, from 0, that a start and a count in a hunk's header mean:
+// wanted returns the line, from 0, that a start and a count in a hunk's header mean:
 // without lines the start names the line before.
 func wanted(start, count int) int {
 	if count == 0 {
@@ -189,7 +187,7 @@ func (f *File) place(h *Hunk, was [][]byte, from, offset int) (int, error) {
 			continue
 		}
 		if found >= 0 {
-			return 0, mismatch("patch_ambiguous", f, h, "its lines stand at line %d and at line %d", found+1, at+1)
+			return 0, mismatch("patch_mismatch", f, h, "its lines stand at line %d and at line %d", found+1, at+1)
 		}
 		found = at
 	}
@@ -251,12 +249,13 @@ func split(b []byte) [][]byte {
 	return out
 }
 
-// Brief returns the arguments that name every file of a patch, for policy and for
-// the person who decides without reading it: "modify=PATH", "create=PATH",
-// "delete=PATH" or "rename=OLD -> NEW", paths spelled as package toolproto spells
-// them, and "flag=KIND" behind each that other programs run or obey. Nothing is
-// left out: a patch whose arguments take more than MaxBrief bytes is fault.Usage
-// "patch_too_wide".
+// Brief returns the arguments that name every file of a patch, for policy and for the
+// person who decides without reading it: "modify=PATH", "create=PATH", "delete=PATH", or
+// "rename=OLD" and "to=NEW", paths spelled as package toolproto spells them. Behind each
+// stand "permissions=MODE" if the patch sets them and "flag=KIND" if other programs run or
+// obey the file, or it may become a program. A name is the whole rest of its argument, so
+// none can be mistaken for two names or for something else. Brief leaves nothing out: a
+// patch whose arguments take more than MaxBrief bytes is fault.Usage "too_large".
 func Brief(files []File) ([]string, error) {
 	var out []string
 	size := 0
@@ -272,16 +271,20 @@ func Brief(files []File) ([]string, error) {
 		case Delete:
 			add("delete=" + toolproto.Escape(f.Old))
 		case Rename:
-			add("rename=" + toolproto.Escape(f.Old) + " -> " + toolproto.Escape(f.New))
+			add("rename=" + toolproto.Escape(f.Old))
+			add("to=" + toolproto.Escape(f.New))
 		default:
 			add("modify=" + toolproto.Escape(f.New))
 		}
-		if flag, ok := toolproto.Planted(f.Path()); ok && f.Op != Delete {
-			add("flag=" + flag.Kind)
+		if f.Mode != "" {
+			add("permissions=" + f.Mode)
+		}
+		if kind := toolproto.FlagOf(f.Path(), f.Mode); kind != "" && f.Op != Delete {
+			add("flag=" + kind)
 		}
 	}
 	if size > MaxBrief {
-		return nil, fault.New(fault.Usage, "patch_too_wide", "name the files of the patch",
+		return nil, fault.New(fault.Usage, "too_large", "name the files of the patch",
 			fmt.Errorf("the names of %d files take %d bytes, at most %d can be shown to who decides", len(files), size, MaxBrief)).
 			WithHint("split the patch, and propose each part by itself")
 	}

@@ -125,27 +125,28 @@ func TestParse(t *testing.T) {
 		{"bad quote", "--- \"a/x\n+++ \"b/x\n" + hunk, "patch_syntax", ""},
 		{"bad escape", "--- \"a/\\8\"\n+++ b/x\n" + hunk, "patch_syntax", ""},
 
-		{"link", "diff --git a/x b/x\nnew file mode 120000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+/etc\n", "patch_unsupported", ""},
-		{"setuid", "diff --git a/x b/x\nold mode 100644\nnew mode 104755\n", "patch_unsupported", ""},
-		{"binary", "diff --git a/x b/x\nindex 1234567..89abcde 100644\nGIT binary patch\nliteral 0\n", "patch_unsupported", ""},
-		{"copy", "diff --git a/x b/y\nsimilarity index 100%\ncopy from x\ncopy to y\n", "patch_unsupported", ""},
+		{"link", "diff --git a/x b/x\nnew file mode 120000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+/etc\n", "patch_syntax: only regular files", ""},
+		{"setuid", "diff --git a/x b/x\nold mode 100644\nnew mode 104755\n", "patch_syntax: only regular files", ""},
+		{"binary", "diff --git a/x b/x\nindex 1234567..89abcde 100644\nGIT binary patch\nliteral 0\n", "patch_syntax: not something that can be applied", ""},
+		{"copy", "diff --git a/x b/y\nsimilarity index 100%\ncopy from x\ncopy to y\n", "patch_syntax: not something that can be applied", ""},
 
-		{"up", "--- a/../x\n+++ b/../x\n" + hunk, "patch_path", ""},
-		{"absolute", "--- /etc/x\n+++ /etc/x\n" + hunk, "patch_path", ""},
-		{"slash behind the prefix", "--- a//etc/x\n+++ b//etc/x\n" + hunk, "patch_path", ""},
-		{"dot", "--- .\n+++ .\n" + hunk, "patch_path", ""},
-		{"NUL", "--- \"a/x\\000\"\n+++ \"b/x\\000\"\n" + hunk, "patch_path", ""},
-		{"two names", "--- x\n+++ y\n" + hunk, "patch_path", ""},
-		{"twice", "--- x\n+++ x\n" + hunk + "--- x\n+++ x\n" + hunk, "patch_path", ""},
-		{"mixed prefixes", "--- x\n+++ x\n" + hunk + "--- a/y\n+++ b/y\n" + hunk, "patch_path", ""},
-		{"created without the prefix of the others", "--- a/y\n+++ b/y\n" + hunk + "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+b\n", "patch_path", ""},
-		{"file and folder", "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+b\n--- /dev/null\n+++ x/y\n@@ -0,0 +1 @@\n+b\n", "patch_path", ""},
-		{"folder and file", "--- /dev/null\n+++ x/y/z\n@@ -0,0 +1 @@\n+b\n--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-b\n", "patch_path", ""},
+		{"up", "--- a/../x\n+++ b/../x\n" + hunk, "patch_syntax: not a plain path below the workspace", ""},
+		{"absolute", "--- /etc/x\n+++ /etc/x\n" + hunk, "patch_syntax: not a plain path below the workspace", ""},
+		{"slash behind the prefix", "--- a//etc/x\n+++ b//etc/x\n" + hunk, "patch_syntax: not a plain path below the workspace", ""},
+		{"dot", "--- .\n+++ .\n" + hunk, "patch_syntax: not a plain path below the workspace", ""},
+		{"NUL", "--- \"a/x\\000\"\n+++ \"b/x\\000\"\n" + hunk, "patch_syntax: not a plain path below the workspace", ""},
+		{"two names", "--- x\n+++ y\n" + hunk, "patch_syntax: of different files", ""},
+		{"twice", "--- x\n+++ x\n" + hunk + "--- x\n+++ x\n" + hunk, "patch_syntax: names it twice", ""},
+		{"mixed prefixes", "--- x\n+++ x\n" + hunk + "--- a/y\n+++ b/y\n" + hunk, "patch_syntax: others do not", ""},
+		{"created without the prefix of the others", "--- a/y\n+++ b/y\n" + hunk + "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+b\n", "patch_syntax: lacks the prefix", ""},
+		{"file and folder", "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+b\n--- /dev/null\n+++ x/y\n@@ -0,0 +1 @@\n+b\n", "patch_syntax: stands in its way", ""},
+		{"folder and file", "--- /dev/null\n+++ x/y/z\n@@ -0,0 +1 @@\n+b\n--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-b\n", "patch_syntax: stands in its way", ""},
 
-		{"many files", strings.Repeat("--- x\n+++ x\n"+hunk, MaxFiles+1), "patch_too_large", ""},
+		{"many files", strings.Repeat("--- x\n+++ x\n"+hunk, MaxFiles+1), "too_large", ""},
 	} {
 		files, err := Parse([]byte(c.in))
-		if fault.ReasonOf(err) != c.reason || (err == nil) != (c.reason == "") {
+		reason, text, _ := strings.Cut(c.reason, ": ") // of one reason there are several
+		if fault.ReasonOf(err) != reason || (err == nil) != (reason == "") || err != nil && !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: got %v (%s), want %q", c.name, err, fault.ReasonOf(err), c.reason)
 			continue
 		}
@@ -170,7 +171,7 @@ func TestApply(t *testing.T) {
 		{"up", abc, "a\nb\nc\n", 1, "a\nB\nc\n", ""},
 		{"down", abc, "0\n0\n0\na\nb\nc\n", 2, "0\n0\n0\na\nB\nc\n", ""},
 		{"too far", abc, "0\n0\n0\na\nb\nc\n", 1, "", "patch_mismatch"},
-		{"two places", abc, "0\na\nb\nc\na\nb\nc\n", 3, "", "patch_ambiguous"},
+		{"two places", abc, "0\na\nb\nc\na\nb\nc\n", 3, "", "patch_mismatch: its lines stand at line 2 and at line 5"},
 		{"two places, one of them too far", abc, "0\na\nb\nc\na\nb\nc\n", 2, "0\na\nB\nc\na\nb\nc\n", ""},
 		{"two places, and the numbers say which", abc, "0\na\nb\nc\na\nb\nc\n", 0, "0\na\nB\nc\na\nb\nc\n", ""},
 		{"white space counts", abc, "0\na\nb \nc\n", 100, "", "patch_mismatch"},
@@ -189,7 +190,7 @@ func TestApply(t *testing.T) {
 		{"numbers of the other side", "--- x\n+++ x\n@@ -2,3 +9,3 @@\n a\n-b\n+B\n c\n", "0\na\nb\nc\n", 0, "", "patch_mismatch"},
 		{"numbers of the other side, with offset", "--- x\n+++ x\n@@ -2,3 +9,3 @@\n a\n-b\n+B\n c\n", "0\na\nb\nc\n", 1, "0\na\nB\nc\n", ""},
 		{"deleted", "--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "a\n", 0, "", ""},
-		{"deleted, and there is more", "--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "a\nb\n", 0, "", "patch_not_empty"},
+		{"deleted, and there is more", "--- x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "a\nb\n", 0, "", "patch_mismatch: holds more than"},
 		{"created, and there is something", "--- /dev/null\n+++ x\n@@ -0,0 +1 @@\n+a\n", "b\n", 0, "", "patch_mismatch"},
 	} {
 		files, err := Parse([]byte(c.patch))
@@ -199,7 +200,8 @@ func TestApply(t *testing.T) {
 		}
 		old := []byte(c.old)
 		got, _, err := files[0].Apply(old, c.offset)
-		if fault.ReasonOf(err) != c.reason || string(got) != c.want {
+		reason, text, _ := strings.Cut(c.reason, ": ")
+		if fault.ReasonOf(err) != reason || string(got) != c.want || err != nil && !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: got %q, %v; want %q, %s", c.name, got, err, c.want, c.reason)
 		}
 		if string(old) != c.old {
@@ -307,7 +309,7 @@ func roundTrip(t *testing.T, a, b string, context int) {
 	if slices.ContainsFunc(offsets, func(n int64) bool { return n != 0 }) {
 		t.Fatalf("offsets %v", offsets)
 	}
-	// Where it applies with an offset, it does the same.
+	// If it applies with an offset, it does the same.
 	if got, _, err := files[0].Apply([]byte(a), 3); err == nil && string(got) != b {
 		t.Fatalf("with an offset: %q", got)
 	}
@@ -436,7 +438,53 @@ func TestBrief(t *testing.T) {
 	if files, err = Parse([]byte(patch.String())); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Brief(files); fault.ReasonOf(err) != "patch_too_wide" || !strings.Contains(fault.HintOf(err), "split") || got != nil {
+	if got, err := Brief(files); fault.ReasonOf(err) != "too_large" || !strings.Contains(fault.HintOf(err), "split") || got != nil {
 		t.Errorf("%d arguments, %v", len(got), err)
+	}
+}
+
+// TestBriefModes: who decides sees which files become executable or cease to be,
+// and no two patches that do different things have the same arguments.
+func TestBriefModes(t *testing.T) {
+	const moved = "similarity index 100%\nrename from "
+	for _, c := range []struct {
+		patch string
+		want  []string
+	}{
+		{"diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", []string{"modify=x", "permissions=0755", "flag=executable"}},
+		{"diff --git a/x b/x\nold mode 100755\nnew mode 100644\n", []string{"modify=x", "permissions=0644"}},
+		{"diff --git a/x b/x\nold mode 100644\nnew mode 100755\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", []string{"modify=x", "permissions=0755", "flag=executable"}},
+		{"diff --git a/x b/x\nnew file mode 100755\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n", []string{"create=x", "permissions=0755", "flag=executable"}},
+		{"diff --git a/x b/x\ndeleted file mode 100755\n--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", []string{"delete=x"}},
+		{"diff --git a/x b/x\nindex 1234567..89abcde 100755\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", []string{"modify=x"}},
+		{"diff --git a/a b/b\nold mode 100644\nnew mode 100755\n" + moved + "a\nrename to b\n", []string{"rename=a", "to=b", "permissions=0755", "flag=executable"}},
+		{"diff --git a/a -> b b/c\n" + moved + "a -> b\nrename to c\n", []string{"rename=a -> b", "to=c"}},
+		{"diff --git a/a b/b -> c\n" + moved + "a\nrename to b -> c\n", []string{"rename=a", "to=b -> c"}},
+		{"diff --git a/Makefile b/Makefile\nold mode 100644\nnew mode 100755\n", []string{"modify=Makefile", "permissions=0755", "flag=build"}},
+		{"--- a/x permissions=0755\n+++ b/x permissions=0755\n@@ -1 +1 @@\n-a\n+b\n", []string{"modify=x permissions=0755"}},
+	} {
+		files, err := Parse([]byte(c.patch))
+		if err != nil {
+			t.Errorf("%q: %v", c.patch, err)
+			continue
+		}
+		if got, err := Brief(files); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, %v, want %q", c.patch, got, err, c.want)
+		}
+	}
+}
+
+// TestTwoNames: a patch of git's that names two files and announces no rename is
+// of one file to whoever decides and of the other to whoever applies it.
+func TestTwoNames(t *testing.T) {
+	for _, text := range []string{
+		"diff --git a/x b/y\n--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n",
+		"diff --git a/x b/y\nold mode 100644\nnew mode 100755\n",
+		"diff --git a/x b/y\nnew file mode 100755\n--- /dev/null\n+++ b/y\n@@ -0,0 +1 @@\n+a\n",
+		"diff --git a/x b/y\ndeleted file mode 100644\n--- a/x\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n",
+	} {
+		if files, err := Parse([]byte(text)); fault.ReasonOf(err) != "patch_syntax" {
+			t.Errorf("%q: %+v, %v", text, files, err)
+		}
 	}
 }

@@ -1,18 +1,18 @@
-// Package sdnotify speaks to the service manager that started this process:
-// what state it is in (sd_notify(3)), that it is alive (WATCHDOG=1), and which
-// sockets it was given (sd_listen_fds(3)).
+// Package sdnotify speaks to the service manager that started this process. It tells the
+// process's state (sd_notify(3)) and that it is alive (WATCHDOG=1), and takes over passed
+// sockets (sd_listen_fds(3)).
 //
-//	n, err := sdnotify.Dial(os.Getenv)      // a process that nobody manages gets one that says nothing
+//	n, err := sdnotify.Dial(os.Getenv)      // without a manager, one that says nothing
 //	ls, err := sdnotify.Listeners(os.Getenv, os.Getpid())
 //	n.Ready("serving")
 //
 // Dial early: the connection outlives a confinement that forbids connecting.
 //
-// The package reads the variables and leaves them; whoever starts other
-// processes builds their environment.
+// The package reads the variables and leaves them. A caller that starts other processes
+// builds their environment itself.
 //
-// What it does not protect against: the environment is believed. Whoever starts
-// the process can give it any socket, as they could give it any program.
+// The package believes the environment. The parent of the process can give it any socket,
+// just as it could start any program.
 package sdnotify
 
 import (
@@ -26,7 +26,7 @@ import (
 // Notifier sends states to the service manager. The zero Notifier, and a nil
 // one, have no manager and send nothing. It is safe for concurrent use.
 type Notifier struct {
-	conn *net.UnixConn // nil: nobody listens
+	conn *net.UnixConn // nil: no manager listens
 }
 
 // Dial connects to NOTIFY_SOCKET. Without that variable it returns a Notifier
@@ -46,7 +46,7 @@ func Dial(getenv func(string) string) (*Notifier, error) {
 	return &Notifier{conn}, nil
 }
 
-// Managed reports whether anybody listens.
+// Managed reports whether a service manager listens.
 func (n *Notifier) Managed() bool { return n != nil && n.conn != nil }
 
 // Close ends the connection.
@@ -60,7 +60,7 @@ func (n *Notifier) Close() error {
 // Ready says that start-up, or a reload, is finished.
 func (n *Notifier) Ready(status string) error { return n.send("READY=1", statusLine(status)) }
 
-// Status says in one line what the process does.
+// Status describes the process's state in one line.
 func (n *Notifier) Status(status string) error { return n.send(statusLine(status)) }
 
 // Reloading says that the configuration is read again; Ready ends that.
@@ -72,8 +72,8 @@ func (n *Notifier) Stopping(status string) error { return n.send("STOPPING=1", s
 // Watchdog says that the process is alive.
 func (n *Notifier) Watchdog() error { return n.send("WATCHDOG=1") }
 
-// statusLine keeps a status to its line: what follows a newline would be taken
-// as another variable.
+// statusLine keeps a status to its line: the manager would read text behind a newline as
+// another variable.
 func statusLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -98,9 +98,8 @@ func (n *Notifier) send(lines ...string) error {
 	return nil
 }
 
-// WatchdogInterval is how long the manager waits for a Watchdog before it kills
-// the process; 0 if it does not. pid is this process: WATCHDOG_PID may name
-// another.
+// WatchdogInterval returns how long the manager waits for a Watchdog before it kills the
+// process; 0 if it doesn't. pid is this process: WATCHDOG_PID may name another.
 func WatchdogInterval(getenv func(string) string, pid int) (time.Duration, error) {
 	usec := getenv("WATCHDOG_USEC")
 	if usec == "" {
@@ -133,7 +132,7 @@ const maxFDs = 64
 func names(getenv func(string) string, pid int) ([]string, error) {
 	count := getenv("LISTEN_FDS")
 	if count == "" || getenv("LISTEN_PID") != strconv.Itoa(pid) {
-		return nil, nil // not for us: somebody before us did not clean up
+		return nil, nil // not for us: left behind by another process
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 0 || n > maxFDs {

@@ -63,7 +63,7 @@ func TestStates(t *testing.T) {
 					t.Fatal(err)
 				}
 				buf := make([]byte, 256)
-				m.SetReadDeadline(time.Now().Add(5 * time.Second))
+				m.SetReadDeadline(time.Now().Add(time.Minute))
 				k, err := m.Read(buf)
 				if err != nil || string(buf[:k]) != tc.want {
 					t.Errorf("got %q, %v, want %q", buf[:k], err, tc.want)

@@ -100,11 +100,9 @@ func member(f reflect.StructField) Member {
 	return m
 }
 
-// Decode reads an input strictly, fills defaults in and checks bounds. v is a
-// pointer to one of the input types. Hidden members are unknown to it. Every
-// error is of kind fault.Usage: those of canon.Decode, path, and input_missing, input_range, input_length,
-// input_value, input_base64, input_regexp, input_glob, input_digest and
-// input_contradiction.
+// Decode reads an input strictly, fills in defaults and checks bounds. v is a pointer to
+// one of the input types. Hidden members are unknown to it. Every error is of kind
+// fault.Usage: those of canon.Decode, path, and invalid_input.
 func Decode(data []byte, v any) error { return decode(data, v, false) }
 
 // DecodeInner is Decode for palyra-tool: hidden members, which the kernel has
@@ -147,7 +145,7 @@ func (m *Member) apply(v reflect.Value, there bool) error {
 	op := "read member " + m.Name
 	if !there {
 		if m.Required {
-			return usage("input_missing", op, errors.New("is required"))
+			return usage("invalid_input", op, errors.New("is required"))
 		}
 		switch m.Kind {
 		case String:
@@ -168,11 +166,11 @@ func (m *Member) apply(v reflect.Value, there bool) error {
 		return m.checkString(op, v.String(), m.Min, m.Max)
 	case Integer:
 		if n := v.Int(); n < m.Min || n > m.Max {
-			return usage("input_range", op, fmt.Errorf("%d is not within %d and %d", n, m.Min, m.Max))
+			return usage("invalid_input", op, fmt.Errorf("%d is not within %d and %d", n, m.Min, m.Max))
 		}
 	case Strings:
 		if n := int64(v.Len()); n < m.Min || n > m.Max {
-			return usage("input_length", op, fmt.Errorf("%d of them, not within %d and %d", n, m.Min, m.Max))
+			return usage("invalid_input", op, fmt.Errorf("%d of them, not within %d and %d", n, m.Min, m.Max))
 		}
 		for i := range v.Len() {
 			if err := m.checkString(op, v.Index(i).String(), 0, m.MaxLen); err != nil {
@@ -186,12 +184,12 @@ func (m *Member) apply(v reflect.Value, there bool) error {
 func (m *Member) checkString(op, s string, least, most int64) error {
 	if m.Enum != nil {
 		if !slices.Contains(m.Enum, s) {
-			return usage("input_value", op, fmt.Errorf("want one of %s", strings.Join(m.Enum, ", ")))
+			return usage("invalid_input", op, fmt.Errorf("want one of %s", strings.Join(m.Enum, ", ")))
 		}
 		return nil
 	}
 	if n := int64(utf8.RuneCountInString(s)); n < least || n > most {
-		return usage("input_length", op, fmt.Errorf("%d characters, not within %d and %d", n, least, most))
+		return usage("invalid_input", op, fmt.Errorf("%d characters, not within %d and %d", n, least, most))
 	}
 	return nil
 }

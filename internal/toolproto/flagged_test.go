@@ -14,13 +14,12 @@ func TestFlagged(t *testing.T) {
 	if got := Flagged(WriteFile, argv); !slices.Equal(got, []Flag{want}) || got[0].Why == "" {
 		t.Errorf("%q of %q, want %q", got, argv, want)
 	}
-	hook, mcp := want, Flag{}
-	mcp, _ = Planted(".mcp.json")
-	argv = []string{"/palyra-tool", ApplyPatch, "modify=main.go", "rename=a -> b -> .git/hooks/pre-commit", "flag=hook", "create=.mcp.json", "flag=agent",
+	mcp, _ := Planted(".mcp.json")
+	argv = []string{"/palyra-tool", ApplyPatch, "modify=main.go", "rename=a -> b", "to=.git/hooks/pre-commit", "permissions=0755", "flag=hook", "create=.mcp.json", "flag=agent",
+		"modify=run", "permissions=0755", "flag=executable",
 		`create=.vscode/\x1b.json`, "flag=editor", "delete=.envrc", "dry_run"}
-	hook.Path = "a -> b -> .git/hooks/pre-commit"
 	editor, _ := Planted(".vscode/\x1b.json")
-	if got := Flagged(ApplyPatch, argv); !slices.Equal(got, []Flag{hook, mcp, editor}) {
+	if got := Flagged(ApplyPatch, argv); !slices.Equal(got, []Flag{want, mcp, {Path: "run", Kind: "executable", Why: "it can be run as a program"}, editor}) {
 		t.Errorf("%q", got)
 	}
 	if got := Flagged("process.run", []string{"echo", "path=.git/hooks/x", "flag=hook"}); got != nil {

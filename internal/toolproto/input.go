@@ -91,6 +91,21 @@ type ArtifactReadInput struct {
 	Size int64 `json:"size" tool:"hidden,min=0,max=9007199254740992"`
 }
 
+// InWorkspace returns the name of the workspace.
+func (in *ReadFileInput) InWorkspace() string { return in.Workspace }
+
+// InWorkspace returns the name of the workspace.
+func (in *ListDirInput) InWorkspace() string { return in.Workspace }
+
+// InWorkspace returns the name of the workspace.
+func (in *SearchInput) InWorkspace() string { return in.Workspace }
+
+// InWorkspace returns the name of the workspace.
+func (in *WriteFileInput) InWorkspace() string { return in.Workspace }
+
+// InWorkspace returns the name of the workspace.
+func (in *ApplyPatchInput) InWorkspace() string { return in.Workspace }
+
 // Bytes returns the content that is to be written.
 func (in *WriteFileInput) Bytes() ([]byte, error) { return decodeContent(in.Content, in.Encoding) }
 
@@ -103,27 +118,27 @@ func decodeContent(s, encoding string) ([]byte, error) {
 	}
 	b, err := base64.StdEncoding.Strict().DecodeString(s)
 	if err != nil || base64.StdEncoding.EncodeToString(b) != s {
-		return nil, usage("input_base64", "decode content", errors.New("not base64 with padding and without line breaks"))
+		return nil, usage("invalid_input", "decode content", errors.New("not base64 with padding and without line breaks"))
 	}
 	return b, nil
 }
 
-// Check is what the bounds of single members cannot say.
+// Check checks what the bounds of single members do not.
 func (in *ReadFileInput) Check() error { return checkPath(in.Path, false) }
 
-// Check is what the bounds of single members cannot say.
+// Check checks what the bounds of single members do not.
 func (in *ListDirInput) Check() error { return checkPath(in.Path, true) }
 
-// Check is what the bounds of single members cannot say.
+// Check checks what the bounds of single members do not.
 func (in *SearchInput) Check() error {
 	if in.Regexp {
 		if _, err := in.Compile(); err != nil {
-			return usage("input_regexp", "compile pattern", err)
+			return usage("invalid_input", "compile pattern", err)
 		}
 	}
 	for _, g := range slices.Concat(in.Globs, in.Exclude) {
 		if err := CheckGlob(g); err != nil {
-			return usage("input_glob", fmt.Sprintf("read glob %q", g), err)
+			return usage("invalid_input", fmt.Sprintf("read glob %q", g), err)
 		}
 	}
 	return checkPath(in.Path, true)
@@ -141,7 +156,7 @@ func (in *SearchInput) Compile() (*regexp.Regexp, error) {
 	return regexp.Compile(text)
 }
 
-// Check is what the bounds of single members cannot say.
+// Check checks what the bounds of single members do not.
 func (in *WriteFileInput) Check() error {
 	if _, err := in.Bytes(); err != nil {
 		return err
@@ -150,23 +165,23 @@ func (in *WriteFileInput) Check() error {
 		return err
 	}
 	if in.ExpectedDigest != "" && in.Mode == "create" {
-		return usage("input_contradiction", "check expected_digest", errors.New("what is created has no former content"))
+		return usage("invalid_input", "check expected_digest", errors.New("what is created has no former content"))
 	}
 	return checkPath(in.Path, false)
 }
 
-// Check is what the bounds of single members cannot say.
+// Check checks what the bounds of single members do not.
 func (in *ApplyPatchInput) Check() error {
 	_, err := in.Bytes()
 	return err
 }
 
-// Check is what the bounds of single members cannot say.
+// Check checks what the bounds of single members do not.
 func (in *ArtifactReadInput) Check() error { return checkDigest(in.Digest) }
 
 func checkDigest(s string) error {
 	if _, err := canon.ParseDigest(s); err != nil {
-		return usage("input_digest", "read digest", err)
+		return usage("invalid_input", "read digest", err)
 	}
 	return nil
 }
@@ -174,7 +189,7 @@ func checkDigest(s string) error {
 func checkPath(s string, dot bool) error {
 	name, err := ParsePath(s)
 	if err == nil && name == "." && !dot {
-		err = usage("path", `read path "."`, errors.New("names the workspace itself"))
+		err = usage("invalid_input", `read path "."`, errors.New("names the workspace itself"))
 	}
 	return err
 }
@@ -199,13 +214,13 @@ type RunInput struct {
 // Bytes returns the standard input.
 func (in *RunInput) Bytes() ([]byte, error) { return decodeContent(in.Stdin, in.Encoding) }
 
-// Check is what the bounds of single members cannot say.
+// Check checks what the bounds of single members do not.
 func (in *RunInput) Check() error {
 	if _, err := in.Bytes(); err != nil {
 		return err
 	}
 	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly) {
-		return usage("input_contradiction", "check workspace", errors.New("cwd and read_only need a workspace"))
+		return usage("invalid_input", "check workspace", errors.New("cwd and read_only need a workspace"))
 	}
 	return checkPath(in.Cwd, true)
 }

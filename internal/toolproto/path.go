@@ -83,7 +83,7 @@ func ParsePath(s string) (string, error) {
 		err = CheckPath(name)
 	}
 	if err != nil {
-		return "", usage("path", op, err)
+		return "", usage("invalid_input", op, err)
 	}
 	return name, nil
 }

@@ -8,22 +8,23 @@ import (
 
 // The kinds of places.
 const (
-	PlaceHook    = "hook"    // run by git, or by what installs itself into git's hooks
-	PlaceGit     = "git"     // tells git what to run, or whose repository this is
-	PlaceHg      = "hg"      // the same of mercurial
-	PlaceShell   = "shell"   // read by a shell that starts or enters the folder
-	PlaceEditor  = "editor"  // settings and tasks of editors, some run when the folder is opened
-	PlaceAgent   = "agent"   // tools, permissions and instructions of coding agents
-	PlaceCI      = "ci"      // run by a build service, with its secrets, when it is pushed
-	PlacePackage = "package" // read by package managers before anything else: registries, hooks, wrappers
-	PlaceTool    = "tool"    // start-up files of other programs that can make them run something
-	PlaceBuild   = "build"   // run when somebody builds, tests or installs what lies there
+	PlaceHook   = "hook"   // run by git, or by what installs itself into git's hooks
+	PlaceGit    = "git"    // tells git what to run, or whose repository this is
+	PlaceHg     = "hg"     // the same of mercurial
+	PlaceShell  = "shell"  // read by a shell that starts or enters the folder
+	PlaceEditor = "editor" // settings and tasks of editors, some run when the folder is opened
+	PlaceAgent  = "agent"  // tools, permissions and instructions of coding agents
+	PlaceCI     = "ci"     // run by a build service, with its secrets, when it is pushed
+	// PlacePackage: package managers read it before anything else: registries, hooks,
+	// wrappers.
+	PlacePackage = "package"
+	PlaceTool    = "tool"  // start-up files of other programs that can make them run something
+	PlaceBuild   = "build" // run when a user builds, tests or installs the project
 )
 
-// Place names files that a program of the host runs or believes because they lie
-// where they lie. Writing there is not refused, it is what some calls are for:
-// who approves a call of a tool that writes there is told, and the receipt of a
-// call lists what it left there.
+// Place names files that a program of the host runs or believes because of their place.
+// Writing there isn't refused, since some calls are made for it. Approvers of a tool's call
+// that writes there are told, and the receipt of a call lists the files that it left there.
 type Place struct {
 	Kind string
 
@@ -34,21 +35,21 @@ type Place struct {
 
 	Why string // for whoever approves
 
-	// Asked: somebody has to build, or to configure more, before it does anything, or
-	// git itself writes there all the time. It is told of what a tool writes, where
-	// every path is meant; a receipt that lists it would list what the call was for.
+	// Asked: a user has to build, or to configure more, before such a file does anything,
+	// or git itself writes there all the time. The tool's card names it, since there every
+	// path is meant; a receipt that listed it would list the purpose of the call.
 	Asked bool
 }
 
-// places is the union of what the sandboxes of Claude Code (sandbox-runtime:
-// .git/hooks, .git/config, .gitmodules, .gitconfig, shell start-up files,
-// .ripgreprc, .mcp.json, .vscode, .idea, .claude), of Codex (.git, .codex,
-// .agents) and openmoat (.git/config.worktree, worktrees, modules) deny writing
-// to, and what else of that sort was found to be read by itself: direnv, Dev
-// Containers, CI, package managers, debuggers.
+// places is the union of what the sandboxes of Claude Code (sandbox-runtime: .git/hooks,
+// .git/config, .gitmodules, .gitconfig, shell start-up files, .ripgreprc, .mcp.json,
+// .vscode, .idea, .claude), of Codex (.git, .codex, .agents) and openmoat
+// (.git/config.worktree, worktrees, modules) deny writing to, and of other files that
+// programs were found to read by themselves: direnv, Dev Containers, CI, package managers,
+// debuggers.
 //
-// Left out: what can only choose among what is configured elsewhere
-// (.editorconfig). The first one that a path is of is the one that is told.
+// Left out are files that can only choose among things configured elsewhere
+// (.editorconfig). The first place that matches a path counts.
 var places = [...]Place{
 	{Kind: PlaceHook, Why: "git runs it, or what it names, as a hook",
 		Paths: ".git/hooks/* .husky/** .pre-commit-config.yaml lefthook.yml lefthook.yaml .lefthook.yml .lefthook.yaml"},
@@ -110,7 +111,7 @@ func (p *Place) matches(pattern string, parts []string) bool {
 	return MatchGlob(pattern, strings.Join(parts, "/"))
 }
 
-// PlaceKinds are the kinds of places, sorted.
+// PlaceKinds returns the kinds of places, sorted.
 func PlaceKinds() []string {
 	var out []string
 	for i := range places {

@@ -27,12 +27,12 @@ type ReadFileResult struct {
 	// Digest of the whole file; empty if it is larger than MaxDigested.
 	Digest      canon.Digest `json:"digest"`
 	Permissions string       `json:"permissions"` // "0644"
-	SetID       bool         `json:"set_id"`      // setuid or setgid; whoever runs it becomes somebody else
+	SetID       bool         `json:"set_id"`      // setuid or setgid
 	HardLinks   int64        `json:"hard_links"`  // names that the file has, here or elsewhere
 	Unit        string       `json:"unit"`
 	Offset      int64        `json:"offset"`
 	Length      int64        `json:"length"` // units returned
-	// NextOffset is where to go on; 0 at the end of the file.
+	// NextOffset is the offset to go on at; 0 at the end of the file.
 	NextOffset int64   `json:"next_offset"`
 	Content    Content `json:"content"`
 }
@@ -50,7 +50,7 @@ type Entry struct {
 	Modified    string `json:"modified"` // RFC 3339, UTC
 	SetID       bool   `json:"set_id,omitempty"`
 	HardLinks   int64  `json:"hard_links,omitempty"` // of files, if more than one
-	Target      string `json:"target,omitempty"`     // of links, as it is written there; nobody followed it
+	Target      string `json:"target,omitempty"`     // of links, as written there; not followed
 	// Leftover marks a temporary file of a writing tool that was killed.
 	Leftover bool `json:"leftover,omitempty"`
 }
@@ -63,21 +63,23 @@ type ListDirResult struct {
 	Skipped   []Reason `json:"skipped"` // folders that could not be read, at most MaxSkipped
 }
 
-// MaxSkipped bounds how many things that were left out are named.
+// MaxSkipped bounds the names of skipped things.
 const MaxSkipped = 100
 
 // Match is a line that holds the pattern.
 type Match struct {
-	Path   string   `json:"path"`
-	Line   int64    `json:"line"`   // from 1
-	Column int64    `json:"column"` // byte in the line where the match begins, from 1
-	Text   string   `json:"text"`   // the line, cut to MaxLine bytes around the match; bytes that are not UTF-8 are U+FFFD
+	Path   string `json:"path"`
+	Line   int64  `json:"line"`   // from 1
+	Column int64  `json:"column"` // byte in the line where the match begins, from 1
+	// Text is the line, cut to MaxLine bytes around the match, with U+FFFD for invalid
+	// UTF-8.
+	Text   string   `json:"text"`
 	Cut    bool     `json:"cut,omitempty"`
 	Before []string `json:"before,omitempty"`
 	After  []string `json:"after,omitempty"`
 }
 
-// MaxLine is how much of a matching line is returned; bytes.
+// MaxLine bounds the returned part of a matching line, in bytes.
 const MaxLine = 1024
 
 // SearchResult is the result of fs.search.
@@ -103,24 +105,26 @@ type Flag struct {
 	Why  string `json:"why"`
 }
 
-// Change is what a writing tool did, or would do, to one path.
+// Change is a writing tool's change, or intended change, of one path.
 type Change struct {
 	Path string `json:"path"`
 	// Action is "created", "modified", "deleted" or "renamed".
 	Action string `json:"action"`
 	From   string `json:"from,omitempty"` // the former path, if renamed
-	// Before and After are digests of the content; empty where there was or is none.
+	// Before and After are digests of the content; empty if there was or is none.
 	Before      canon.Digest `json:"before"`
 	After       canon.Digest `json:"after"`
 	Size        int64        `json:"size"` // bytes afterwards
 	Permissions string       `json:"permissions"`
-	// LinksBroken is how many other names the former file has. They keep its
-	// former content.
+	// LinksBroken is the number of other names of the former file. They keep its former
+	// content.
 	LinksBroken int64 `json:"links_broken,omitempty"`
 	// SetIDDropped says that the former file was setuid or setgid and the new one is not.
-	SetIDDropped bool    `json:"set_id_dropped,omitempty"`
-	Hunks        int64   `json:"hunks,omitempty"`
-	Offsets      []int64 `json:"offsets,omitempty"` // lines that each hunk lay from where it said; absent if all zero
+	SetIDDropped bool  `json:"set_id_dropped,omitempty"`
+	Hunks        int64 `json:"hunks,omitempty"`
+	// Offsets are the lines by which each hunk lay off its stated place; absent if all
+	// zero.
+	Offsets []int64 `json:"offsets,omitempty"`
 }
 
 // WriteFileResult is the result of fs.write_file.

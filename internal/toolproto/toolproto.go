@@ -1,34 +1,32 @@
-// Package toolproto is what the kernel and palyra-tool say to each other: the
-// input and the result of every built-in tool, as Go types and as JSON.
+// Package toolproto is the protocol between the kernel and palyra-tool: the input and the
+// result of every built-in tool, as Go types and as JSON.
 //
-// A tool's input is one JSON object. [Decode] accepts one reading of it only:
-// unknown, repeated and null members, trailing data, too much and too deep are
-// errors, and so is every member outside the bounds that stand in its struct
-// tag. The kernel decodes before it decides and hands on what it understood, in
-// canonical form; palyra-tool decodes again with the same code, because nothing
-// inside a cell takes another process's word for anything. [Members] are the
-// same tags as data, from which the JSON Schema is printed. So schema, kernel
-// and tool cannot disagree.
+// A tool's input is one JSON object. [Decode] accepts one reading of it only: unknown,
+// repeated and null members, trailing data, too much and too deep are errors, and so is
+// every member outside the bounds that stand in its struct tag. The kernel decodes before
+// it decides, and hands on the decoded input in canonical form. palyra-tool decodes again
+// with the same code, because a program in a cell trusts no other process. [Members] gives
+// the same tags as data, from which the JSON Schema is printed. So schema, kernel and tool
+// can't disagree.
 //
 // # Names of files
 //
-// A file name is bytes; JSON holds text. In inputs and results a path is spelled
-// by [Escape]: printable characters stand for themselves, every other byte and
-// the backslash as \xHH. The spelling is reversible, there is exactly one for
-// each name, and nothing in it moves a cursor or hides behind a direction mark.
-// [ParsePath] reads it and wants a plain relative path: no leading slash, no
-// empty element, no "." but alone, no "..".
+// A file name is bytes; JSON holds text. [Escape] spells the paths in inputs and results:
+// printable characters stand for themselves, every other byte and the backslash as \xHH.
+// The spelling is reversible and unique, and nothing in it moves a cursor or hides behind a
+// direction mark. [ParsePath] reads it and wants a plain relative path: no leading slash,
+// no empty element, no "." but alone, no "..".
 //
 // # On the wire
 //
-// palyra-tool NAME BRIEF... reads the input from standard input, as one line if
-// a payload follows it (artifact.read), writes one line of canonical JSON, the
-// result or a [Failure], to standard output, and ends with an exit status of
-// [Status]. BRIEF is what the input's Brief method returns: arguments are what
-// policy and approver see of a call, so the gist of the input stands there.
+// palyra-tool NAME BRIEF... reads the input from standard input, as one line if a payload
+// follows it (artifact.read), writes one line of canonical JSON, the result or a [Failure],
+// to standard output, and ends with an exit status of [Status]. BRIEF comes from the
+// input's Brief method. Policy and approver see the arguments of a call, so these hold the
+// gist of the input.
 //
-// What it does not protect against: a tool that lies. A result is what a
-// program in a cell wrote; the receipt says which program that was.
+// The package doesn't protect against a tool that lies. A program in a cell wrote the
+// result; the receipt says which program that was.
 package toolproto
 
 import (
@@ -49,9 +47,9 @@ const (
 	ArtifactRead = "artifact.read"
 )
 
-// MaxInput is the most that an input may hold, in bytes of JSON.
-// What the kernel makes of it in canonical form may be longer by maxDefaults:
-// members that were left out stand there with their defaults.
+// MaxInput is the most that an input may hold, in bytes of JSON. The kernel's canonical
+// form of it may be longer by maxDefaults, since it has the omitted members with their
+// defaults.
 const (
 	MaxInput    = 1<<20 - 8<<10
 	maxDefaults = 4 << 10
@@ -66,14 +64,16 @@ const (
 	Failed   Status = 1 // it could not be done; nothing was changed
 	Bad      Status = 2 // the input is not one that the tool takes; nothing was looked at
 	Conflict Status = 3 // what is on disk is not what the caller said it is; nothing was changed
-	Partial  Status = 4 // it failed half-way and could not be undone in full; the failure names what is left
-	Broken   Status = 5 // the tool itself, or its standard streams
+	// Partial: the tool failed half-way and couldn't undo everything; the failure names the
+	// rest.
+	Partial Status = 4
+	Broken  Status = 5 // the tool itself, or its standard streams
 )
 
-// Failure is what palyra-tool writes instead of a result.
+// Failure is palyra-tool's output instead of a result.
 type Failure struct {
 	Error Reason `json:"error"`
-	// Left says which paths are not as they were before, if any.
+	// Left lists the paths that differ from before, if any.
 	Left []Left `json:"left,omitempty"`
 }
 
@@ -83,15 +83,17 @@ type Reason struct {
 	Text   string `json:"text"`   // for people; foreign names in it are quoted
 }
 
-// Left is what became of one path when a change failed half-way.
+// Left is the state of one path after a change failed half-way.
 type Left struct {
-	Path  string `json:"path"`
-	State string `json:"state"` // "new": changed as asked; "unknown": neither that nor as before, as far as we could see
-	// Kept is the path at which the former content is kept; empty if there was none.
+	Path string `json:"path"`
+	// State is "new" (changed as asked) or "unknown" (neither that nor as before, as far as
+	// we could see).
+	State string `json:"state"`
+	// Kept is the path of the former content; empty if there was none.
 	Kept string `json:"kept,omitempty"`
 }
 
-// usage is an error of the input.
+// usage returns an error of the input.
 func usage(reason, op string, err error) error { return fault.New(fault.Usage, reason, op, err) }
 
 // Encode returns the canonical JSON of an input or a result, and a newline.

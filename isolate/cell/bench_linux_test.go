@@ -18,7 +18,6 @@ import (
 	"palyra/isolate/tier"
 )
 
-// benchSpec is a call of an executable below /usr in a private workspace.
 func benchSpec(path, network string) *isolate.Spec {
 	return &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(path)), Tier: tier.C, Argv: []string{path}, Env: []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin"},
 		Cwd: "/workspace", Exec: isolate.File{Path: path, Pinned: "system"}, Stdin: "none", Network: network,
@@ -26,9 +25,9 @@ func benchSpec(path, network string) *isolate.Spec {
 			OpenFiles: 256, Disk: 1 << 26, Inodes: 4096}}
 }
 
-// BenchmarkCall compares calls of a running palyra-cell with fork and exec of
-// the same program. The variants take turns, so that their ratios hold on a
-// machine that is not quiet; the benchmark's own time means nothing.
+// BenchmarkCall compares calls of a running palyra-cell with fork and exec of the same program.
+// The variants take turns, so that their ratios hold on a busy machine. The benchmark's own
+// time means nothing.
 func BenchmarkCall(b *testing.B) {
 	program := "/usr/bin/true"
 	if p := os.Getenv("PROGRAM"); p != "" {
@@ -104,7 +103,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkDirectory is the median of cold calls with a directory of the host, 8 ms
+// BenchmarkDirectory measures the median of cold calls with a directory of the host, 8 ms
 // apart. Its own time means nothing.
 func BenchmarkDirectory(b *testing.B) {
 	c := start(b, tier.C)
@@ -140,8 +139,8 @@ func BenchmarkDirectory(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 }
 
-// BenchmarkArm makes a cell ahead and throws it away, which is not timed. The
-// message to palyra-cell and back is; the metric says what it takes alone.
+// BenchmarkArm makes a cell ahead and throws it away, which isn't timed. The time includes the
+// message to palyra-cell and back; the metric says how long that takes alone.
 func BenchmarkArm(b *testing.B) {
 	for _, v := range []struct{ name, network string }{{"own network", isolate.NetworkFresh}, {"void network", isolate.NetworkVoid}} {
 		b.Run(v.name, func(b *testing.B) {
@@ -177,10 +176,10 @@ func BenchmarkArm(b *testing.B) {
 	}
 }
 
-// BenchmarkWaiting reports what a cell costs while it waits, measured over 500 of
-// them: the kernel's memory and the arena. What Go's heap has for them is some KiB
-// and drowns in garbage. Its time means nothing; one variant at a time, because
-// the kernel frees network namespaces at leisure.
+// BenchmarkWaiting reports the cost of a waiting cell, over 500 of them: the kernel's memory
+// and the arena. Go's heap for them is some KiB and drowns in garbage. The benchmark's time
+// means nothing. Run one variant at a time, because the kernel frees network namespaces at
+// leisure.
 func BenchmarkWaiting(b *testing.B) {
 	const cells = 500
 	for _, v := range []struct{ name, network string }{{"own network", isolate.NetworkFresh}, {"void network", isolate.NetworkVoid}} {
@@ -190,7 +189,7 @@ func BenchmarkWaiting(b *testing.B) {
 				before := held(b)
 				deadline := time.After(2 * time.Minute)
 				for n := 0; n < cells; {
-					// One at least by asking; the others come by themselves.
+					// It asks for one cell at least; the pool makes the others by itself.
 					st, err := c.Expect(b.Context(), v.network, limits())
 					if err != nil {
 						b.Fatal(err)
@@ -209,9 +208,9 @@ func BenchmarkWaiting(b *testing.B) {
 	}
 }
 
-// held returns what the kernel holds for processes and namespaces, and what
-// instances of palyra-cell share with their cells, in KiB. Stacks of tasks are
-// among VmallocUsed.
+// held returns the memory that the kernel holds for processes and namespaces, and that
+// instances of palyra-cell share with their cells, in KiB. Stacks of tasks are among
+// VmallocUsed.
 func held(b *testing.B) (kib int) {
 	b.Helper()
 	sum := func(file string, names ...string) {
@@ -227,7 +226,7 @@ func held(b *testing.B) (kib int) {
 		}
 	}
 	sum("/proc/meminfo", "Slab", "PageTables", "Percpu", "VmallocUsed")
-	// A palyra-cell and its waiting cells have one memory: it is counted once.
+	// A palyra-cell and its waiting cells have one memory, which counts once.
 	if pids := processes(b); len(pids) > 0 {
 		sum("/proc/"+strconv.Itoa(slices.Min(pids))+"/status", "RssShmem")
 	}

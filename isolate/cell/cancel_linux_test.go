@@ -13,8 +13,8 @@ import (
 	"palyra/isolate/tier"
 )
 
-// A call ends whenever it is cancelled: also while its cell is being made, when
-// palyra-cell traces the program's process as root, to read its filter.
+// TestCancelAnywhere: a call ends whenever it's cancelled, even while its cell is being made
+// and palyra-cell, as root, traces the program's process to read its filter.
 func TestCancelAnywhere(t *testing.T) {
 	for _, pool := range []cell.Pool{{}, {Cells: 2}} {
 		c := startPool(t, tier.C, pool)

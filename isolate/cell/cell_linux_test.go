@@ -51,10 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// testKey is shared by all of this package's tests and their palyra-cells.
 var testKey = grant.NewKey()
 
-// start starts a palyra-cell and stops it with the test.
 func start(t testing.TB, tr tier.Tier) *cell.Client {
 	t.Helper()
 	return startPool(t, tr, cell.Pool{})
@@ -62,7 +60,7 @@ func start(t testing.TB, tr tier.Tier) *cell.Client {
 
 func startPool(t testing.TB, tr tier.Tier, pool cell.Pool) *cell.Client {
 	t.Helper()
-	path := os.Getenv("PALYRA_TEST_CELL") // a prebuilt one, where there is no go command
+	path := os.Getenv("PALYRA_TEST_CELL") // a prebuilt one, for hosts without a go command
 	if path == "" {
 		var err error
 		if path, err = binary(); err != nil {
@@ -77,7 +75,6 @@ func startPool(t testing.TB, tr tier.Tier, pool cell.Pool) *cell.Client {
 	return c
 }
 
-// mint asks a policy that permits everything for a grant.
 func mint(t testing.TB, key grant.Key, s *isolate.Spec) grant.Grant {
 	t.Helper()
 	a := authz.New(permitAll(t), key)
@@ -111,7 +108,6 @@ func TestContractTierC(t *testing.T) { contract(t, tier.C, isolate.NetworkFresh)
 
 func TestContractVoid(t *testing.T) { contract(t, tier.C, isolate.NetworkVoid) }
 
-// permitAll is a policy set that permits every call.
 func permitAll(t testing.TB) *policy.Set {
 	t.Helper()
 	set, err := policy.LoadFS(fstest.MapFS{
@@ -123,7 +119,8 @@ func permitAll(t testing.TB) *policy.Set {
 	return set
 }
 
-// When palyra-cell is killed, whatever it ran dies, and the caller learns of it.
+// TestDeathOfPalyraCell: when palyra-cell is killed, all that it ran dies and the caller learns
+// of it.
 func TestDeathOfPalyraCell(t *testing.T) {
 	for _, tr := range []tier.Tier{tier.B, tier.C} {
 		t.Run(tr.String(), func(t *testing.T) {
@@ -172,7 +169,7 @@ func TestDeathOfPalyraCell(t *testing.T) {
 				t.Errorf("a run after its death: %v, want cell_died", err)
 			}
 			if tr == tier.B {
-				// What it could not remove the next one does, at the latest until it ends.
+				// The next palyra-cell removes the leftovers, by its end at the latest.
 				if !strings.HasPrefix(cwd, "/tmp/palyra-b-cell-") {
 					t.Errorf("it ran in %q, which is no private workspace: the test would prove nothing", cwd)
 				}
@@ -185,8 +182,8 @@ func TestDeathOfPalyraCell(t *testing.T) {
 	}
 }
 
-// What a palyra-cell of tier B leaves behind is looked for when it has ended, and
-// what another one runs is not that: neither a call nor the cells that wait.
+// TestEndBesideAnother: when a palyra-cell of tier B has ended, its leftovers are looked for.
+// Another palyra-cell's calls and waiting cells aren't among them.
 func TestEndBesideAnother(t *testing.T) {
 	c := startPool(t, tier.C, cell.Pool{Cells: 2})
 	s := benchSpec("/usr/bin/cat", "")
@@ -249,7 +246,7 @@ func TestStartRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name, path, reason string
 	}{
-		{"missing", "/nonexistent/palyra-cell", "cell_missing"},
+		{"missing", "/nonexistent/palyra-cell", "helper_unusable"},
 		{"another program", "/bin/true", "cell_died"},
 		{"not executable", "/etc/passwd", "cell_start"},
 	} {

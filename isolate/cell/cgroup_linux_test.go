@@ -18,15 +18,14 @@ import (
 	"palyra/isolate/tier"
 )
 
-// ofTree are limits that only a cgroup can hold: 512 MiB and 24 processes for the
-// whole tree.
+// ofTree are limits that only a cgroup can hold: 512 MiB and 24 processes for the whole tree.
 func ofTree() isolate.Limits {
 	return isolate.Limits{Wall: 20 * time.Second, CPU: 20 * time.Second, Memory: 512 << 20, PIDs: 24, Output: 1 << 20, FileSize: 1 << 30,
 		OpenFiles: 64, Disk: 1 << 30, Inodes: 100}
 }
 
-// bounded runs a shell script in c with limits ofTree. It calls up, if not nil,
-// once the script has written something.
+// bounded runs a shell script in c with limits ofTree. It calls up, if not nil, once the script
+// has written something.
 func bounded(t *testing.T, c *cell.Client, script string, up func()) (*isolate.Result, string) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -61,15 +60,15 @@ func bounded(t *testing.T, c *cell.Client, script string, up func()) (*isolate.R
 	return res, <-out
 }
 
-// groups lists the cgroups beneath the mount point, on a host with nothing else,
-// but for the one that this process moves to.
+// groups lists the cgroups beneath the mount point, on an otherwise empty host, except the one
+// that this process moves to.
 func groups(t *testing.T) (dirs []string) {
 	t.Helper()
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 		if d != nil && d.IsDir() && d.Name() != "palyra-main" {
 			dirs = append(dirs, path)
 		}
-		return nil // a group that is gone is none
+		return nil // the group is gone
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -77,8 +76,8 @@ func groups(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// inGroup starts a palyra-cell whose cells have a cgroup each, and returns the
-// first result. conformance/lab runs these tests where one is delegated.
+// inGroup starts a palyra-cell whose cells have a cgroup each, and returns the first result.
+// conformance/lab runs these tests where a cgroup is delegated.
 func inGroup(t *testing.T, p cell.Pool) (*cell.Client, *isolate.Result) {
 	t.Helper()
 	c := startPool(t, tier.C, p)
@@ -94,7 +93,7 @@ func inGroup(t *testing.T, p cell.Pool) (*cell.Client, *isolate.Result) {
 
 func TestCgroup(t *testing.T) {
 	before := groups(t)
-	// A palyra-cell that could not be started leaves nothing, either.
+	// A palyra-cell that could not be started leaves nothing either.
 	if _, err := cell.Start(t.Context(), cell.Config{Path: "/etc/passwd", Tier: tier.C, Key: testKey}); err == nil {
 		t.Error("/etc/passwd was started")
 	}
@@ -121,12 +120,12 @@ func TestCgroup(t *testing.T) {
 	}
 }
 
-// What a cgroup does against a cell that wants too much.
+// TestCgroupLimits: a cgroup stops a cell that exceeds its limits.
 func TestCgroupLimits(t *testing.T) {
 	c, _ := inGroup(t, cell.Pool{})
 	idle := groups(t)
 	for _, b := range []struct{ name, script string }{
-		// Each process stays below the limit of one: together they do not.
+		// Each process stays below the limit of one; together they exceed it.
 		{"private memory", "for i in 1 2 3 4; do dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 15 & done; wait; echo survived"},
 		{"shared memory", "dd if=/dev/zero of=/dev/shm/x bs=1M count=800 2>/dev/null; echo survived"},
 	} {
@@ -146,7 +145,7 @@ func TestCgroupLimits(t *testing.T) {
 	if res, _ = bounded(t, c, "b() { b | b & }; b; sleep 1", nil); !res.Evidence.Exit.TreeDead {
 		t.Errorf("fork bomb: %s, %+v", res.Outcome, res.Evidence.Exit)
 	}
-	// RLIMIT_NPROC stops those, too. What pids.max does alone shows when it is lowered.
+	// RLIMIT_NPROC stops those too. Lowering pids.max shows its own effect.
 	res, out = bounded(t, c, "echo up; while (:); do :; done", func() {
 		for _, dir := range groups(t) {
 			if b, err := os.ReadFile(dir + "/pids.max"); err == nil && string(b) == "25\n" {
@@ -167,9 +166,9 @@ func TestCgroupLimits(t *testing.T) {
 	}
 }
 
-// A cell that waits has a memory of its own and is in its own group from its birth:
-// what its call does there hits neither palyra-cell nor the cell that waits beside
-// it. A call that cannot be told to such a cell gets one that is made for it.
+// TestCgroupWarm: a waiting cell has a memory of its own and is in its own group from birth, so
+// its call affects neither palyra-cell nor the cell that waits beside it. A call that doesn't
+// fit such a cell gets one of its own.
 func TestCgroupWarm(t *testing.T) {
 	before := groups(t)
 	c, res := inGroup(t, cell.Pool{Cells: 2})

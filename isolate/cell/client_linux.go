@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -19,65 +18,71 @@ import (
 	"palyra/authz/grant"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/cell/spawn"
+	"palyra/isolate/cell/wire"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/knob"
-	"palyra/isolate/native/cgroup"
 	"palyra/isolate/tier"
 )
 
 // closeGrace is how long Close waits for palyra-cell to end by itself.
 const closeGrace = 5 * time.Second
 
-// answerGrace is how long palyra-cell has to kill, reap and answer after a
-// run's deadline or its cancellation.
+// answerGrace bounds palyra-cell's time to kill, reap and answer after a run's deadline or its
+// cancellation.
 const answerGrace = 10 * time.Second
 
-// Client is a connection to a running palyra-cell. It is safe for concurrent
-// use. Close it to end the process and everything it runs.
+// Client is a connection to a running palyra-cell. It is safe for concurrent use. Close ends
+// the process and all that it runs.
 type Client struct {
 	cfg  Config
-	conn *os.File // the socket; it blocks
+	conn *os.File // the socket; blocking
 	raw  syscall.RawConn
 	proc killer
-	gone <-chan struct{} // closed once the process was reaped
+	gone <-chan struct{} // closed when the process has been reaped
 
 	hostNS map[string]uint64 // namespaces of this process, for the evidence
+	mounts *mounts           // of this process; palyra-cell has a copy
 
-	begun, sent atomic.Uint64 // messages: handed to the kernel, and taken or refused by it
+	begun, sent atomic.Uint64 // messages handed to the kernel, and those that it took or refused
 
-	// One of those who wait for an answer reads, for all of them: the thread that
-	// the kernel wakes is mostly the one that the answer is for.
-	buf []byte // of who reads
+	// One waiting caller reads for all of them: the thread that the kernel wakes is mostly the
+	// one that the answer is for.
+	buf []byte // owned by the current reader
 
 	mu      sync.Mutex
 	nextID  uint64
 	pending map[uint64]*question // guarded by mu
 	reading bool                 // guarded by mu
 	dead    error                // guarded by mu; set once
-	unread  uint64               // guarded by mu: the last message, if palyra-cell died without taking it; or 0
-	overdue *time.Timer          // guarded by mu; nil until the first question
-	alarm   time.Time            // guarded by mu: when overdue fires; zero if it does not
+	// unread is the last message, if palyra-cell died without taking it, else 0; guarded by mu.
+	unread uint64
+	// past is set when the mounts have changed, and closed when nothing is pending after that;
+	// guarded by mu.
+	past    chan struct{}
+	overdue *time.Timer // guarded by mu; nil until the first question
+	alarm   time.Time   // guarded by mu: when overdue fires; zero if it isn't set
 }
 
-// Start starts palyra-cell and waits until it can serve. Where the host cannot
-// enforce the tier the error is of kind Refused with the missing control as
-// its reason ("userns_unavailable", "cell_missing", ...).
+// Start starts palyra-cell and waits until it can serve. If the host can't enforce the tier,
+// the error is of kind Refused and names the missing control in its reason
+// ("userns_unavailable", "helper_unusable", ...).
 func Start(ctx context.Context, cfg Config) (*Client, error) {
 	if cfg.Tier != tier.B && cfg.Tier != tier.C {
 		return nil, fault.New(fault.Refused, "tier_unavailable", "start palyra-cell for tier "+cfg.Tier.String(), nil)
 	}
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "socketpair", "start palyra-cell", err)
+		return nil, fault.New(fault.Unavailable, "resource_exhausted", "start palyra-cell", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "cell")
 	conn := os.NewFile(uintptr(fds[0]), "palyra")
-	c := &Client{cfg: cfg, conn: conn, buf: make([]byte, maxMessage), pending: make(map[uint64]*question)}
+	c := &Client{cfg: cfg, conn: conn, buf: make([]byte, wire.MaxMessage), pending: make(map[uint64]*question)}
 	if c.raw, err = conn.SyscallConn(); err != nil {
 		conn.Close()
 		theirs.Close()
-		return nil, fault.New(fault.Internal, "socketpair", "start palyra-cell", err)
+		return nil, fault.New(fault.Internal, "internal", "start palyra-cell", err)
 	}
 	ns, err := evidence.ReadNamespaces("/proc", os.Getpid())
 	if err != nil {
@@ -86,128 +91,33 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fault.New(fault.Refused, "proc_unavailable", "read own namespaces", err).WithHint("mount proc on /proc")
 	}
 	c.hostNS = ns
+	if c.mounts, err = newMounts(); err != nil {
+		conn.Close()
+		theirs.Close()
+		return nil, fault.New(fault.Refused, "proc_unavailable", "read own mounts", err).WithHint("mount proc on /proc")
+	}
 	if cfg.Starter != nil {
 		c.proc, c.gone, err = cfg.Starter.start(ctx, cfg.Tier, theirs)
 	} else {
-		c.proc, c.gone, err = spawn(cfg.Path, cfg.Tier, theirs)
+		c.proc, c.gone, err = spawn.Start(cfg.Path, cfg.Tier, theirs)
 	}
-	theirs.Close() // now, or its end would keep us from noticing a death
+	theirs.Close() // or we would not notice a death
 	if err != nil {
+		c.mounts.file.Close()
 		conn.Close()
 		return nil, err
 	}
 	c.step("cell_started")
 	if err := c.greet(ctx); err != nil {
-		c.proc.Kill() // it runs nothing yet, and may be one that never answers
+		c.proc.Kill() // it runs nothing yet, and may never answer
 		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// killer is a palyra-cell that runs: our child, or that of a starter.
 type killer interface {
 	Kill() error
-}
-
-// spawn starts a palyra-cell from a thread that lives as long as it does: the
-// parent-death signal is tied to the thread, not to the process. The channel is
-// closed once the process was reaped.
-func spawn(path string, t tier.Tier, theirs *os.File) (killer, <-chan struct{}, error) {
-	a := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
-	root := sys.HasSysAdmin()
-	if t == tier.C || root {
-		// A PID namespace of its own: when palyra-cell dies, however, the kernel
-		// kills all that it ran. At tier B that needs root, since there may be no
-		// user namespaces.
-		a.Cloneflags = knob.Outer(syscall.CLONE_NEWNS | syscall.CLONE_NEWPID)
-		if !root {
-			a.Cloneflags |= syscall.CLONE_NEWUSER
-			a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-			a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-		}
-	}
-	if a.Cloneflags == 0 {
-		// The next best: orphans of a palyra-cell that died become our children.
-		if err := sys.SetSubreaper(); err != nil {
-			return nil, nil, fault.New(fault.Refused, "subreaper", "start palyra-cell", err)
-		}
-	}
-	nest := newNest()
-	if nest != nil {
-		a.UseCgroupFD, a.CgroupFD = true, int(nest.Dir().Fd())
-	}
-	var c *child
-	started, gone := make(chan error, 1), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, after the process
-		remove := func() {
-			if nest != nil {
-				nest.Remove() // what is left then is a group without processes
-			}
-		}
-		var err error
-		if c, err = startChild(path, theirs, a); err != nil {
-			remove() // before anybody knows, and may end
-			started <- err
-			return
-		}
-		started <- nil
-		c.wait()
-		if a.Cloneflags == 0 {
-			killStrays()
-		}
-		remove()
-		close(gone)
-	}()
-	if err := <-started; err != nil {
-		return nil, nil, startError(path, err, a.Cloneflags&syscall.CLONE_NEWUSER != 0)
-	}
-	return c, gone, nil
-}
-
-// newNest makes a place in the cgroup tree for palyra-cell, or returns nil where
-// none can be made: palyra-cell finds out why, and its evidence says it.
-func newNest() *cgroup.Nest {
-	tree, err := cgroup.Find("/proc")
-	if err != nil || tree.Prepare() != nil {
-		return nil
-	}
-	nest, err := tree.Nest()
-	if err != nil {
-		return nil
-	}
-	return nest
-}
-
-// startError says which control is missing when palyra-cell cannot be started,
-// in a user namespace of its own or in ours.
-func startError(path string, err error, userns bool) error {
-	op := fmt.Sprintf("start palyra-cell %q", path)
-	_, statErr := os.Stat(path)
-	switch {
-	case errors.Is(statErr, fs.ErrNotExist):
-		return fault.New(fault.Refused, "cell_missing", op, err).WithHint("install palyra-cell beside palyra")
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EPERM) && !sys.HasSysAdmin():
-		return usernsFault(op, err)
-	case errors.Is(err, syscall.EACCES) && userns && syscall.Access(path, accessExecute) == nil:
-		return usernsFault(op, err) // by AppArmor (userns_create): the program itself may be executed
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
-		return fault.New(fault.Unavailable, "cell_start", op, err)
-	}
-	return fault.New(fault.Refused, "cell_start", op, err)
-}
-
-// accessExecute is X_OK of access(2).
-const accessExecute = 1
-
-// usernsFault says what to do on a host that gives no user namespaces.
-func usernsFault(op string, err error) *fault.Error {
-	hint := "this host forbids unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): allow them, or run as root"
-	if errors.Is(err, syscall.ENOSPC) {
-		hint = "raise user.max_user_namespaces (and max_mnt_namespaces, max_pid_namespaces) with sysctl; tier b needs none"
-	}
-	return fault.New(fault.Refused, "userns_unavailable", op, fmt.Errorf("this host gives no user namespace: %w", err)).WithHint(hint)
 }
 
 func (c *Client) step(name string) {
@@ -220,7 +130,7 @@ func (c *Client) greet(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, c.shutdown)
 	defer stop()
 	key := c.cfg.Key.Bytes()
-	msg, err := json.Marshal(hello{Version: wireVersion, Tier: c.cfg.Tier, Key: key[:], Pool: c.cfg.Pool})
+	msg, err := json.Marshal(wire.Hello{Version: wire.Version(), Tier: c.cfg.Tier, Key: key[:], Pool: c.cfg.Pool})
 	if err != nil {
 		return err
 	}
@@ -228,7 +138,7 @@ func (c *Client) greet(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fault.New(fault.Canceled, "canceled", "start palyra-cell", context.Cause(ctx))
 		}
-		return fault.New(fault.Refused, "cell_died", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), err).
+		return errDied(fault.Refused, fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), err).
 			WithHint("is it the palyra-cell that was built with this palyra?")
 	}
 	if _, err := c.send(msg, nil); err != nil {
@@ -238,58 +148,102 @@ func (c *Client) greet(ctx context.Context) error {
 	if err != nil {
 		return died(err)
 	}
-	var h hello
-	if err := decode([]byte(b), &h); err != nil {
+	var h wire.Hello
+	if err := wire.Decode([]byte(b), &h); err != nil {
 		return died(err)
 	}
 	if h.Error != nil {
-		return h.Error.err()
+		return h.Error.Err()
 	}
 	if h.Build != knob.Build {
-		return fault.New(fault.Refused, "cell_test_build", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), fmt.Errorf("its build is %q, ours %q", h.Build, knob.Build)).
+		return fault.New(fault.Refused, "test_build", fmt.Sprintf("greet palyra-cell %q", c.cfg.Path), fmt.Errorf("its build is %q, ours %q", h.Build, knob.Build)).
 			WithHint("install the palyra-cell that was built with this palyra; one built with " + knob.Tag + " confines nothing")
 	}
-	if h.Version != wireVersion || h.Tier != c.cfg.Tier {
+	if h.Version != wire.Version() || h.Tier != c.cfg.Tier {
 		return died(fmt.Errorf("it speaks version %d for tier %v", h.Version, h.Tier))
 	}
 	return nil
 }
 
-// ask sends a run, or a request to explain one.
+// Past reports whether the host's mounts in the workspace folder ("": none), or in the folders
+// that every cell shows, differ from palyra-cell's. If they do, palyra-cell takes no more
+// calls; Close lets its running calls end.
+func (c *Client) Past(workspace string) bool {
+	s := new(isolate.Spec)
+	if workspace != "" {
+		s.Workspace = &isolate.Mount{Source: workspace}
+	}
+	return c.current(s) != nil
+}
+
+// current returns an error if the mounts that matter to a call have changed since palyra-cell
+// started. From then on it takes no call.
+func (c *Client) current(s *isolate.Spec) error {
+	point, err := c.mounts.since(s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.past != nil:
+		err = errors.New("the mounts of the host are not those that it started with")
+	case err != nil:
+		return fault.New(fault.Internal, "internal", "read own mounts", err)
+	case point == "":
+		return nil
+	default:
+		err = fmt.Errorf("what is mounted at %q has changed since it started", point)
+		c.past = make(chan struct{})
+		c.emptyLocked()
+	}
+	return errDied(fault.Internal, "run in palyra-cell", err)
+}
+
+// emptyLocked is called after a question has left pending.
+func (c *Client) emptyLocked() {
+	if c.past != nil && len(c.pending) == 0 {
+		select {
+		case <-c.past:
+		default:
+			close(c.past)
+		}
+	}
+}
+
 func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f *isolate.Files) (id uint64, q *question, err error) {
+	if err := c.current(s); err != nil {
+		return 0, nil, err
+	}
 	spec, err := s.Canonical()
 	if err != nil {
-		return 0, nil, fault.New(fault.Internal, "spec_encode", "encode spec", err)
+		return 0, nil, fault.New(fault.Internal, "internal", "encode spec", err)
 	}
-	if len(spec) > maxSpec {
-		return 0, nil, fault.New(fault.Usage, "spec_too_large", fmt.Sprintf("send spec of %d bytes to palyra-cell", len(spec)), nil)
+	if len(spec) > wire.MaxSpec {
+		return 0, nil, fault.New(fault.Usage, "too_large", fmt.Sprintf("send spec of %d bytes to palyra-cell", len(spec)), errors.New("it is too large"))
 	}
 	has, fds, err := descriptors(f)
 	if err != nil {
 		return 0, nil, err
 	}
-	if len(spec) > maxInline {
+	if len(spec) > wire.MaxInline {
 		memory, err := sys.SealedFile("palyra-spec", bytes.NewReader(spec))
 		if err != nil {
-			return 0, nil, fault.New(fault.Unavailable, "memfd", "seal spec", err)
+			return 0, nil, fault.New(fault.Unavailable, "resource_exhausted", "seal spec", err)
 		}
 		defer memory.Close()
-		has, fds, spec = has|hasSpec, slices.Insert(fds, 0, int(memory.Fd())), nil
+		has, fds, spec = has|wire.HasSpec, slices.Insert(fds, 0, int(memory.Fd())), nil
 	}
 	id, q, err = c.put(due, fds, func(id uint64) ([]byte, error) {
-		b := appendRun(make([]byte, 0, runHead+len(spec)), kind, id, has, len(f.Operands), g)
+		b := wire.AppendRun(make([]byte, 0, wire.RunHead+len(spec)), kind, id, has, len(f.Operands), g)
 		return append(b, spec...), nil
 	})
 	runtime.KeepAlive(f)
 	return id, q, err
 }
 
-// descriptors returns those of a run, in the order of the protocol.
 func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	fds = make([]int, 0, 8+len(f.Operands))
 	add := func(name string, file *os.File) {
 		if file == nil {
-			err = fault.New(fault.Internal, "spec_files", "send to palyra-cell: no descriptor for "+name, nil)
+			err = fault.New(fault.Internal, "internal", "send to palyra-cell: no descriptor for "+name, errors.New("the descriptor is missing"))
 			return
 		}
 		// Fd makes the description blocking, which is what a program expects.
@@ -301,7 +255,7 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	for _, o := range [...]struct {
 		bit  uint8
 		file *os.File
-	}{{hasScript, f.Script}, {hasWorkspace, f.Workspace}, {hasStdin, f.Stdin}} {
+	}{{wire.HasScript, f.Script}, {wire.HasWorkspace, f.Workspace}, {wire.HasStdin, f.Stdin}} {
 		if o.file != nil {
 			has |= o.bit
 			fds = append(fds, int(o.file.Fd()))
@@ -310,22 +264,22 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	for _, o := range f.Operands {
 		add("operand", o)
 	}
-	if err == nil && len(fds) > maxFiles {
-		err = fault.New(fault.Usage, "too_many_operands", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(fds), maxFiles), nil)
+	if err == nil && len(fds) > wire.MaxFiles {
+		err = fault.New(fault.Usage, "too_large", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(fds), wire.MaxFiles), errors.New("too many"))
 	}
 	return has, fds, err
 }
 
-// Run implements isolate.Runner. An error with the reason "cell_died" and without
-// a Result says that palyra-cell is gone and never took the call: what it was
-// granted can be run by another one.
+// Run implements isolate.Runner. An error that is ErrDied, without a Result, says that
+// palyra-cell never took the call: it's gone, or its mounts are outdated. The call can be
+// proposed again; the grant is good for no other palyra-cell.
 func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isolate.Files) (*isolate.Result, error) {
 	gb, err := g.MarshalBinary()
 	if err != nil {
 		return nil, err
 	}
-	// palyra-cell keeps the deadline. One that does not answer is killed.
-	id, q, err := c.ask(opRun, s.Limits.Wall+answerGrace, s, gb, f)
+	// palyra-cell keeps the deadline. If it doesn't answer, it is killed.
+	id, q, err := c.ask(wire.OpRun, s.Limits.Wall+answerGrace, s, gb, f)
 	if err != nil {
 		return nil, err
 	}
@@ -336,7 +290,7 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 			c.mu.Lock()
 			c.expectLocked(q, answerGrace)
 			c.mu.Unlock()
-			c.send(binary.LittleEndian.AppendUint64([]byte{opCancel}, id), nil)
+			c.send(binary.LittleEndian.AppendUint64([]byte{wire.OpCancel}, id), nil)
 		})
 		defer stop()
 	}
@@ -346,9 +300,9 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 		return nil, err
 	}
 	if err != nil {
-		return &isolate.Result{Outcome: isolate.Unknown}, err // palyra-cell has it, and may have run it
+		return &isolate.Result{Outcome: isolate.Unknown}, err // palyra-cell has the call, and may have run it
 	}
-	r, err := q.parseReply(msg)
+	r, err := parseReply(msg)
 	if err != nil {
 		return &isolate.Result{Outcome: isolate.Unknown}, fault.New(fault.Internal, "cell_protocol", "run in palyra-cell", err)
 	}
@@ -357,18 +311,28 @@ func (c *Client) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *iso
 		e.Namespaces.Host = c.hostNS
 		e.Namespaces.Fresh = evidence.Fresh(e.Namespaces.Cell, c.hostNS)
 		if e.Network.Mode == evidence.NetworkVoid {
-			// It is not the host's, but other calls have it, too.
+			// It isn't the host's, but other calls share it.
 			e.Namespaces.Fresh = slices.DeleteFunc(e.Namespaces.Fresh, func(kind string) bool { return kind == "net" })
 		}
 	}
-	return r.Result, r.Error.err()
+	return r.Result, r.Error.Err()
 }
 
-// Close ends palyra-cell and with it every run, and waits until it is gone.
+// Close ends palyra-cell and all its runs, and waits until it is gone. If the mounts have
+// changed, it first waits for the running calls.
 func (c *Client) Close() error {
+	c.mu.Lock()
+	past := c.past
+	c.mu.Unlock()
+	if past != nil {
+		select {
+		case <-past:
+		case <-c.gone:
+		}
+	}
 	c.shutdown()
-	// palyra-cell ends by itself when the connection does, having killed what it
-	// ran; at tier C the kernel does that for it.
+	// palyra-cell kills its runs and ends when the connection does; at tier C the kernel kills
+	// them.
 	t := time.AfterFunc(closeGrace, func() { c.proc.Kill() })
 	defer t.Stop()
 	<-c.gone
@@ -377,6 +341,7 @@ func (c *Client) Close() error {
 		c.overdue.Stop()
 	}
 	c.mu.Unlock()
+	c.mounts.file.Close()
 	return c.conn.Close()
 }
 

@@ -19,7 +19,7 @@ func unsupported() error {
 		WithHint("confined execution exists on Linux only")
 }
 
-// Start fails: palyra-cell exists on Linux only.
+// Start fails.
 func Start(context.Context, Config) (*Client, error) { return nil, unsupported() }
 
 // Run fails.
@@ -40,32 +40,29 @@ func (*Client) Expect(context.Context, string, isolate.Limits) (Stats, error) {
 	return Stats{}, unsupported()
 }
 
+// Past returns true: there is no palyra-cell.
+func (*Client) Past(string) bool { return true }
+
 // Close does nothing.
 func (*Client) Close() error { return nil }
 
-// Died returns a channel that nobody closes.
+// Died returns a channel that is never closed.
 func (*Client) Died() <-chan struct{} { return nil }
-
-// Main fails: palyra-cell exists on Linux only.
-func Main(int) error { return unsupported() }
 
 // Starter starts palyra-cells. There is none on this platform.
 type Starter struct{}
 
-// NewStarter fails: palyra-cell exists on Linux only.
+// NewStarter fails.
 func NewStarter(string) (*Starter, error) { return nil, unsupported() }
 
-// DialStarter fails: palyra-cell exists on Linux only.
+// DialStarter fails.
 func DialStarter(string) (*Starter, error) { return nil, unsupported() }
 
 // Probe fails.
 func (*Starter) Probe(context.Context) (*probe.Report, error) { return nil, unsupported() }
 
-// Gone returns a channel that nobody closes.
+// Gone returns a channel that is never closed.
 func (*Starter) Gone() <-chan struct{} { return nil }
 
 // Close does nothing.
 func (*Starter) Close() error { return nil }
-
-// ServeStarter fails: palyra-cell exists on Linux only.
-func ServeStarter(int) error { return unsupported() }

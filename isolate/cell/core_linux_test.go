@@ -18,10 +18,9 @@ import (
 
 const corePattern = "/proc/sys/kernel/core_pattern"
 
-// A program that crashes starts the host's handler of cores, as root of the host, unless
-// its limit of a core file is 1. It tries as it is started, after setting the limit to 0,
-// and in a shell that was started after that. The variable is the test's for as long as
-// that takes.
+// TestCrashStartsNothing: a crashing program starts the host's core handler, as the host's
+// root, unless its limit of a core file is 1. The program tries at its start, after setting the
+// limit to 0, and in a shell started after that. Meanwhile the test owns core_pattern.
 func TestCrashStartsNothing(t *testing.T) {
 	before, err := os.ReadFile(corePattern)
 	if err == nil {
@@ -34,7 +33,7 @@ func TestCrashStartsNothing(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_CORE, &limit); err != nil || limit.Max == 0 {
 		t.Skip("needs root that may have cores:", err)
 	}
-	// No other test here ends by this signal, on purpose or not.
+	// No other test ends by this signal, on purpose or not.
 	const crash = `/bin/sh -c 'kill -XFSZ $$'; `
 	dir := t.TempDir()
 	started, handler := filepath.Join(dir, "started"), filepath.Join(dir, "handler")
@@ -54,7 +53,7 @@ func TestCrashStartsNothing(t *testing.T) {
 			t.Errorf("outside: %v\n%s", err, out)
 		}
 	}
-	// A pipe that the test holds open for writing, too, does not end.
+	// The test holds the FIFO open for writing too, so it doesn't end.
 	if err := syscall.Mkfifo(started, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +63,9 @@ func TestCrashStartsNothing(t *testing.T) {
 	}
 	defer lines.Close()
 	r := bufio.NewReader(lines)
-	// seen waits for the handler of the last control, and returns who crashed.
+	// seen waits for the handler of the last control, and returns the crashed programs.
 	seen := func(controls int) (all []string) {
-		if err := lines.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := lines.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		for controls > 0 {

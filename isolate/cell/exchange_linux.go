@@ -3,42 +3,54 @@ package cell
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"syscall"
 	"time"
 
 	"palyra/internal/fault"
-	"palyra/isolate/evidence"
+	"palyra/isolate/cell/wire"
 	"palyra/isolate/internal/sys"
 )
 
-// question is a request that was sent. Its fields are guarded by Client.mu but
-// where they say otherwise.
+// question is a request that was sent. Client.mu guards its fields, except mark.
 type question struct {
-	due      time.Time     // when palyra-cell is killed for want of an answer
+	id       uint64
+	due      time.Time     // when the answer is overdue; zero is never
+	late     int           // times that it was overdue
+	asksFor  *question     // if not nil, this only asks whether palyra-cell responds, on behalf of that one
+	lost     error         // why no answer will come
 	turn     chan struct{} // holds one: look again
 	answered bool
 	answer   string // the message
-	cell     string // the message that came before it; may be empty
 
-	// Of who awaits the answer alone.
-	mark  uint64             // of the message that asks; 0: others were under way when it was sent
-	known *evidence.Evidence // of cell
+	// mark is the asking message's mark; 0 if others were being sent at the time. Only the
+	// caller of await uses it.
+	mark uint64
 }
 
-// errUnread says that a request never reached palyra-cell: it died with that in its
-// queue.
+// errUnread says that palyra-cell died with the request still in its queue.
 var errUnread = errors.New("palyra-cell died before it took the call")
 
-// send sends a message, and returns its mark: messages of higher marks are behind it
-// in the queue, and all others before it. 0 says that others were being sent, which
-// may be on either side. After an error nothing was sent: a message is queued as
-// a whole or not at all.
+// send sends a message and returns its mark. Messages with higher marks are behind it in the
+// queue, all others before it. A mark of 0 says that others were being sent and may be on
+// either side. After an error nothing was sent: the kernel queues a message whole or not at
+// all.
 func (c *Client) send(msg []byte, fds []int) (mark uint64, err error) {
+	return c.sendBy(func(fd int) error { return sys.SendPacket(fd, msg, fds) })
+}
+
+// trySend is send for callers that must not wait until palyra-cell reads.
+func (c *Client) trySend(msg []byte) error {
+	_, err := c.sendBy(func(fd int) error { return sys.TrySendPacket(fd, msg) })
+	return err
+}
+
+func (c *Client) sendBy(do func(fd int) error) (mark uint64, err error) {
 	mark = c.begun.Add(1)
 	alone := c.sent.Load() == mark-1
-	cerr := c.raw.Control(func(fd uintptr) { err = sys.SendPacket(int(fd), msg, fds) })
+	cerr := c.raw.Control(func(fd uintptr) { err = do(int(fd)) })
 	c.sent.Add(1)
 	if !alone {
 		mark = 0
@@ -49,7 +61,6 @@ func (c *Client) send(msg []byte, fds []int) (mark uint64, err error) {
 	return mark, err
 }
 
-// receive receives the next message. The end of the connection is an error.
 func (c *Client) receive() (msg string, err error) {
 	cerr := c.raw.Control(func(fd uintptr) {
 		var n int
@@ -64,13 +75,13 @@ func (c *Client) receive() (msg string, err error) {
 	return msg, err
 }
 
-// shutdown ends the connection for whoever waits in it.
+// shutdown ends the connection, also for callers that wait in it.
 func (c *Client) shutdown() {
 	c.raw.Control(func(fd uintptr) { sys.Shutdown(int(fd)) })
 }
 
-// put sends a message that msg makes of its id. due is how long palyra-cell may
-// take to answer; zero is for ever.
+// put sends the message that msg makes of its id. due bounds palyra-cell's time to answer; zero
+// is no bound.
 func (c *Client) put(due time.Duration, fds []int, msg func(id uint64) ([]byte, error)) (id uint64, q *question, err error) {
 	q = &question{turn: make(chan struct{}, 1)}
 	c.mu.Lock()
@@ -80,6 +91,7 @@ func (c *Client) put(due time.Duration, fds []int, msg func(id uint64) ([]byte, 
 	}
 	c.nextID++
 	id = c.nextID
+	q.id = id
 	c.pending[id] = q
 	if due > 0 {
 		c.expectLocked(q, due)
@@ -93,18 +105,19 @@ func (c *Client) put(due time.Duration, fds []int, msg func(id uint64) ([]byte, 
 	if err != nil {
 		c.mu.Lock()
 		delete(c.pending, id)
-		c.passOnLocked() // the reading, if it has come to this one
+		c.emptyLocked()
+		c.passOnLocked() // the reading, if it was this one's turn
 		c.mu.Unlock()
-		return 0, nil, fault.New(fault.Internal, "cell_died", "send to palyra-cell", err)
+		return 0, nil, errDied(fault.Internal, "send to palyra-cell", err)
 	}
 	return id, q, nil
 }
 
-// expectLocked sets how long the answer to q may take.
+// expectLocked bounds the time until q's answer.
 func (c *Client) expectLocked(q *question, within time.Duration) {
 	q.due = time.Now().Add(within)
-	// An alarm that is set stays: it looks what is due when it fires. So a call
-	// that is answered costs no timer.
+	// An alarm that is set stays: when it fires, it looks for overdue questions. So an answered
+	// call costs no timer.
 	if c.alarm.IsZero() || q.due.Before(c.alarm) {
 		c.alarm = q.due
 		if c.overdue == nil {
@@ -115,19 +128,47 @@ func (c *Client) expectLocked(q *question, within time.Duration) {
 	}
 }
 
-// ring kills a palyra-cell that owes an answer, and with it what it runs; the
-// answer is then that it died.
+// ring is called when an answer is overdue. It first cancels the run that owes it. If that
+// brings no answer, it asks palyra-cell for any. A palyra-cell that answers is well but can't
+// end that one run, as when a file system hangs: the run's caller gets an error, and nothing
+// else is touched. One that doesn't answer is killed with all that it runs, and every question
+// then fails with ErrDied.
 func (c *Client) ring() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, next := time.Now(), time.Time{}
+	var asks []*question
 	for _, q := range c.pending {
-		switch {
-		case q.due.IsZero():
-		case !q.due.After(now):
-			c.proc.Kill()
-		case next.IsZero() || q.due.Before(next):
+		if q.due.IsZero() {
+			continue
+		}
+		if !q.due.After(now) {
+			if q.asksFor != nil {
+				c.proc.Kill()
+				continue
+			}
+			// If it can't be sent it isn't answered, and the next step follows.
+			if q.late++; q.late == 1 {
+				q.due = now.Add(answerGrace)
+				_ = c.trySend(binary.LittleEndian.AppendUint64([]byte{wire.OpCancel}, q.id))
+			} else {
+				q.due = time.Time{}
+				asks = append(asks, q)
+				continue
+			}
+		}
+		if next.IsZero() || q.due.Before(next) {
 			next = q.due
+		}
+	}
+	for _, q := range asks {
+		c.nextID++
+		c.pending[c.nextID] = &question{id: c.nextID, asksFor: q, due: now.Add(answerGrace), turn: make(chan struct{}, 1)}
+		if next.IsZero() {
+			next = now.Add(answerGrace)
+		}
+		if b, err := json.Marshal(wire.Request{Op: "stats", ID: c.nextID}); err == nil {
+			_ = c.trySend(append([]byte{wire.OpQuery}, b...))
 		}
 	}
 	if c.alarm = next; !next.IsZero() {
@@ -135,8 +176,7 @@ func (c *Client) ring() {
 	}
 }
 
-// await waits for the answer to q, and reads for others meanwhile if nobody else
-// does.
+// await waits for the answer to q. Meanwhile it reads for the others, if no other caller does.
 func (c *Client) await(q *question) (string, error) {
 	for {
 		c.mu.Lock()
@@ -144,13 +184,17 @@ func (c *Client) await(q *question) (string, error) {
 		case q.answered:
 			c.mu.Unlock()
 			return q.answer, nil
+		case q.lost != nil:
+			c.passOnLocked()
+			c.mu.Unlock()
+			return "", q.lost
 		case c.dead != nil:
 			err := errors.New("palyra-cell died during the run")
 			if q.mark != 0 && q.mark == c.unread {
 				err = errUnread
 			}
 			c.mu.Unlock()
-			return "", fault.New(fault.Internal, "cell_died", "run in palyra-cell", err)
+			return "", errDied(fault.Internal, "run in palyra-cell", err)
 		case c.reading:
 			c.mu.Unlock()
 			<-q.turn
@@ -164,58 +208,55 @@ func (c *Client) await(q *question) (string, error) {
 			err = bad
 		}
 		c.mu.Lock()
-		if err == nil && msg[0] == opCell {
-			err = c.tellLocked(id, msg)
-			if q.cell != "" && q.known == nil && err == nil && len(c.pending) == 1 {
-				// Nobody waits for who reads but the program itself.
-				c.mu.Unlock()
-				q.known, err = parseCell(q.cell[9:])
-				c.mu.Lock()
-			}
-			msg = ""
-		}
 		c.reading = false
 		if err != nil {
-			c.dead = fault.New(fault.Internal, "cell_died", "read from palyra-cell", err)
+			c.dead = errDied(fault.Internal, "read from palyra-cell", err)
 			if errors.Is(err, syscall.ECONNRESET) {
-				// Its socket was closed with messages in its queue (unix_release_sock in
-				// net/unix/af_unix.c), of which the last is the last that was sent.
+				// The kernel closed its socket with messages in its queue (unix_release_sock in
+				// net/unix/af_unix.c), the last of which is the last sent.
 				c.unread = c.begun.Load()
 			}
 			for _, other := range c.pending {
 				other.wake()
 			}
-		} else if a := c.pending[id]; a != nil && msg != "" {
+		} else if a := c.pending[id]; a != nil {
 			delete(c.pending, id)
 			a.answered, a.answer = true, msg
 			a.wake()
+			c.settleLocked(a)
+			c.emptyLocked()
 		}
-		if q.answered {
+		if q.answered || q.lost != nil {
 			c.passOnLocked()
 		}
 		c.mu.Unlock()
 	}
 }
 
-// tellLocked notes what is known of a run's cell. One that was given up is none of
-// ours any more.
-func (c *Client) tellLocked(id uint64, msg string) error {
-	a := c.pending[id]
-	if a == nil {
-		return nil
+// settleLocked ends the questions that depend on an answered one. If that asked whether
+// palyra-cell responds, the run that it asked for can't be ended; if it's a run, the questions
+// asked on its behalf are moot.
+func (c *Client) settleLocked(a *question) {
+	if x := a.asksFor; x != nil {
+		delete(c.pending, x.id)
+		x.lost = fault.New(fault.Internal, "cell_stuck", "run in palyra-cell", errors.New("the call does not end, though it was killed"))
+		x.wake()
+		return
 	}
-	if a.cell != "" {
-		return errCodec
+	for id, other := range c.pending {
+		if other.asksFor == a {
+			delete(c.pending, id)
+		}
 	}
-	a.cell = msg
-	return nil
 }
 
-// passOnLocked wakes somebody who reads from here on, unless somebody does.
+// passOnLocked wakes a waiting caller to read from here on, if there is one.
 func (c *Client) passOnLocked() {
 	for _, other := range c.pending {
-		other.wake()
-		return
+		if other.asksFor == nil { // else no caller waits for it
+			other.wake()
+			return
+		}
 	}
 }
 
@@ -226,52 +267,41 @@ func (q *question) wake() {
 	}
 }
 
-// answerID returns the id of the request that a message answers.
 func answerID(msg string) (uint64, error) {
 	switch {
-	case len(msg) >= 9 && (msg[0] == opResult || msg[0] == opCell):
+	case len(msg) >= 9 && msg[0] == wire.OpResult:
 		return binary.LittleEndian.Uint64([]byte(msg[1:9])), nil
-	case len(msg) > 0 && msg[0] == opReply:
+	case len(msg) > 0 && msg[0] == wire.OpReply:
 		var r struct {
 			ID uint64 `json:"id"`
 		}
-		err := decode([]byte(msg[1:]), &r)
+		err := wire.Decode([]byte(msg[1:]), &r)
 		return r.ID, err
 	}
-	return 0, errCodec
+	return 0, wire.ErrCodec
 }
 
-// parseReply reads the answer to q.
-func (q *question) parseReply(msg string) (r reply, err error) {
-	if msg[0] == opResult {
-		if q.known == nil {
-			if q.cell == "" {
-				return r, errCodec
-			}
-			if q.known, err = parseCell(q.cell[9:]); err != nil {
-				return r, err
-			}
-		}
-		r.Result, err = parseCall(msg[9:], q.known)
+func parseReply(msg string) (r wire.Reply, err error) {
+	if msg[0] == wire.OpResult {
+		r.Result, err = wire.ParseResult(msg[9:])
 		return r, err
 	}
-	err = decode([]byte(msg[1:]), &r)
+	err = wire.Decode([]byte(msg[1:]), &r)
 	return r, err
 }
 
-// later waits for an answer that may be given up: it comes all the same and is
-// dropped then.
-func (c *Client) later(ctx context.Context, op string, q *question) (reply, error) {
+// later waits for an answer, or for ctx to be done. A late answer is dropped.
+func (c *Client) later(ctx context.Context, op string, q *question) (wire.Reply, error) {
 	type result struct {
-		r   reply
+		r   wire.Reply
 		err error
 	}
 	done := make(chan result, 1)
 	go func() {
 		msg, err := c.await(q)
-		var r reply
+		var r wire.Reply
 		if err == nil {
-			r, err = q.parseReply(msg)
+			r, err = parseReply(msg)
 		}
 		done <- result{r, err}
 	}()
@@ -279,6 +309,6 @@ func (c *Client) later(ctx context.Context, op string, q *question) (reply, erro
 	case x := <-done:
 		return x.r, x.err
 	case <-ctx.Done():
-		return reply{}, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+		return wire.Reply{}, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
 	}
 }

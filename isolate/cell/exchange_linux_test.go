@@ -1,7 +1,9 @@
 package cell
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"os"
 	"reflect"
@@ -11,13 +13,16 @@ import (
 	"time"
 
 	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/cell/wire"
+	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 )
 
-// Who leaves hands the reading over to another question. If that is one that
-// could not be sent, somebody else has to read all the same.
+// TestUnsentQuestionPassesTheReadingOn: a caller that leaves hands the reading over to another
+// question. If that one could not be sent, a third one must read.
 func TestUnsentQuestionPassesTheReadingOn(t *testing.T) {
-	for range 20 { // which one the reading goes to is left to chance
+	for range 20 { // chance decides which question gets the reading
 		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -27,14 +32,14 @@ func TestUnsentQuestionPassesTheReadingOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		put := func() (uint64, *question) {
-			id, q, err := c.put(0, nil, func(uint64) ([]byte, error) { return []byte{opQuery}, nil })
+			id, q, err := c.put(0, nil, func(uint64) ([]byte, error) { return []byte{wire.OpQuery}, nil })
 			if err != nil {
 				t.Fatal(err)
 			}
 			return id, q
 		}
 		answer := func(id uint64) {
-			if err := sys.SendPacket(fds[1], binary.LittleEndian.AppendUint64([]byte{opResult}, id), nil); err != nil {
+			if err := sys.SendPacket(fds[1], binary.LittleEndian.AppendUint64([]byte{wire.OpResult}, id), nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -49,7 +54,7 @@ func TestUnsentQuestionPassesTheReadingOn(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatalf("%s: nobody reads its answer", what)
 			}
 		}
@@ -80,36 +85,36 @@ func TestUnsentQuestionPassesTheReadingOn(t *testing.T) {
 	}
 }
 
-// What is known of a cell comes before its answer and is the question's; a second
-// time it is the end of the connection, as is an answer without it.
-func TestCellComesFirst(t *testing.T) {
-	want := results()[0]
-	cell, call := appendCell(nil, want.Evidence, nil), appendCall(nil, want)
-	message := func(kind byte, id uint64, body []byte) []byte {
-		return append(binary.LittleEndian.AppendUint64([]byte{kind}, id), body...)
+// TestAnswers: an answer reaches the question whose id it has, and no other. An unreadable
+// answer is an error of that question; an answer without an id ends the connection.
+func TestAnswers(t *testing.T) {
+	want := &isolate.Result{Outcome: isolate.Exited, Evidence: &evidence.Evidence{Tier: "c", Executor: "x",
+		Limits: evidence.Limits{Soft: map[string]int64{"cpu": 1}}, Exit: evidence.Exit{Code: 3}, Degraded: []string{"a", "b"}}}
+	message := func(id uint64, r *isolate.Result) []byte {
+		return wire.AppendResult(binary.LittleEndian.AppendUint64([]byte{wire.OpResult}, id), r)
 	}
+	good := message(1, want)
 	for _, c := range []struct {
 		name string
 		send [][]byte
-		ok   bool
+		want string // the reason; "": the result
 	}{
-		{"in order", [][]byte{message(opCell, 1, cell), message(opResult, 1, call)}, true},
-		{"of another, which was given up", [][]byte{message(opCell, 1, cell), message(opCell, 9, cell), message(opResult, 9, call), message(opResult, 1, call)}, true},
-		{"no cell", [][]byte{message(opResult, 1, call)}, false},
-		{"twice", [][]byte{message(opCell, 1, cell), message(opCell, 1, cell), message(opResult, 1, call)}, false},
-		{"cut", [][]byte{message(opCell, 1, cell[:len(cell)-1]), message(opResult, 1, call)}, false},
-		{"without an id", [][]byte{message(opCell, 1, cell)[:8], message(opResult, 1, call)}, false},
+		{"alone", [][]byte{good}, ""},
+		{"after another's, which was given up", [][]byte{message(9, new(isolate.Result)), good}, ""},
+		{"cut", [][]byte{good[:len(good)-1]}, "layout"},
+		{"without an id", [][]byte{good[:8]}, "cell_died"},
+		{"of no kind", [][]byte{append([]byte{'I'}, good[1:]...)}, "cell_died"},
 	} {
-		for _, others := range []int{0, 1} { // with others waiting it is read later
+		for _, others := range []int{0, 1} { // waiting questions
 			fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			k := &Client{conn: os.NewFile(uintptr(fds[0]), "palyra"), buf: make([]byte, maxMessage), pending: make(map[uint64]*question)}
+			k := &Client{conn: os.NewFile(uintptr(fds[0]), "palyra"), buf: make([]byte, wire.MaxMessage), pending: make(map[uint64]*question)}
 			if k.raw, err = k.conn.SyscallConn(); err != nil {
 				t.Fatal(err)
 			}
-			ask := func(uint64) ([]byte, error) { return []byte{opQuery}, nil }
+			ask := func(uint64) ([]byte, error) { return []byte{wire.OpQuery}, nil }
 			_, q, err := k.put(0, nil, ask)
 			if err != nil {
 				t.Fatal(err)
@@ -124,13 +129,17 @@ func TestCellComesFirst(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			var r reply
+			var r wire.Reply
 			msg, err := k.await(q)
 			if err == nil {
-				r, err = q.parseReply(msg)
+				r, err = parseReply(msg)
 			}
-			if (err == nil) != c.ok || c.ok && !reflect.DeepEqual(r.Result, want) {
-				t.Errorf("%s, %d others: %+v, %v; want success %v", c.name, others, r.Result, err, c.ok)
+			got := fault.ReasonOf(err)
+			if errors.Is(err, wire.ErrCodec) {
+				got = "layout"
+			}
+			if got != c.want || err == nil && !reflect.DeepEqual(r.Result, want) {
+				t.Errorf("%s, %d others: %+v, %v; want %q", c.name, others, r.Result, err, c.want)
 			}
 			k.conn.Close()
 			syscall.Close(fds[1])
@@ -138,13 +147,13 @@ func TestCellComesFirst(t *testing.T) {
 	}
 }
 
-// Of the requests that palyra-cell has in its queue when it dies, the last one that
-// was sent was certainly never taken. Of every other nobody knows.
+// TestUnread: of the requests in a dead palyra-cell's queue, only the last sent is certain not
+// to have been taken. The others are unknown.
 func TestUnread(t *testing.T) {
 	for name, c := range map[string]struct {
 		requests int
 		cancel   bool // the first one, last
-		overlap  bool // something else is being sent while the last one is
+		overlap  bool // another message is being sent at the same time
 		taken    int
 		unread   []bool // by request
 	}{
@@ -171,10 +180,10 @@ func TestUnread(t *testing.T) {
 			var asked []*question
 			for i := range c.requests {
 				if c.overlap && i == c.requests-1 {
-					client.begun.Add(1) // as another thread's that has not come to its call
+					client.begun.Add(1) // as another thread that hasn't made its call yet
 				}
 				_, q, err := client.put(0, nil, func(id uint64) ([]byte, error) {
-					return binary.LittleEndian.AppendUint64([]byte{opCancel}, id), nil
+					return binary.LittleEndian.AppendUint64([]byte{wire.OpCancel}, id), nil
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -182,7 +191,7 @@ func TestUnread(t *testing.T) {
 				asked = append(asked, q)
 			}
 			if c.cancel {
-				if _, err := client.send([]byte{opCancel}, nil); err != nil {
+				if _, err := client.send([]byte{wire.OpCancel}, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -197,10 +206,98 @@ func TestUnread(t *testing.T) {
 					t.Errorf("request %d: %v, want unread %v", i, err, c.unread[i])
 				}
 			}
-			// What is sent from now on is never received either.
-			if _, _, err := client.put(0, nil, func(uint64) ([]byte, error) { return []byte{opQuery}, nil }); fault.ReasonOf(err) != "cell_died" {
+			// Later messages are never received either.
+			if _, _, err := client.put(0, nil, func(uint64) ([]byte, error) { return []byte{wire.OpQuery}, nil }); fault.ReasonOf(err) != "cell_died" {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
+	}
+}
+
+type killed int
+
+func (k *killed) Kill() error { *k++; return nil }
+
+// TestOverdue: a palyra-cell that owes an answer is told to end that run. If it doesn't, but
+// answers another question, only that run is given up; else palyra-cell is killed.
+func TestOverdue(t *testing.T) {
+	for _, well := range []bool{true, false} {
+		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kills killed
+		c := &Client{conn: os.NewFile(uintptr(fds[0]), "palyra"), proc: &kills, buf: make([]byte, 1024), pending: make(map[uint64]*question)}
+		if c.raw, err = c.conn.SyscallConn(); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 1024)
+		next := func() []byte {
+			n, _, err := sys.ReceivePacket(fds[1], b, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b[:n]
+		}
+		ask := func() *question {
+			_, q, err := c.put(time.Hour, nil, func(uint64) ([]byte, error) { return []byte{wire.OpQuery}, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			next()
+			return q
+		}
+		other, q := ask(), ask()
+		waits := make(chan error, 2)
+		for _, x := range []*question{q, other} {
+			go func() { _, err := c.await(x); waits <- err }()
+		}
+		late := func(q *question) {
+			c.mu.Lock()
+			q.due = time.Now().Add(-time.Second)
+			c.mu.Unlock()
+			c.ring()
+		}
+		late(q)
+		if want := binary.LittleEndian.AppendUint64([]byte{wire.OpCancel}, q.id); !bytes.Equal(next(), want) || kills != 0 {
+			t.Errorf("overdue: sent %q, killed %d times; want %q and none", b, kills, want)
+		}
+		if in := time.Until(c.alarm); in <= 0 || in > answerGrace {
+			t.Errorf("it is looked at again in %v, want at most %v", in, answerGrace)
+		}
+		late(q)
+		var r wire.Request
+		if m := next(); m[0] != wire.OpQuery || wire.Decode(m[1:], &r) != nil || kills != 0 {
+			t.Errorf("overdue again: sent %q, killed %d times; want a question and none", m, kills)
+		}
+		if well {
+			answer, err := json.Marshal(wire.Reply{ID: r.ID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sys.SendPacket(fds[1], append([]byte{wire.OpReply}, answer...), nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-waits; fault.ReasonOf(err) != "cell_stuck" {
+				t.Errorf("the run that does not end: %v, want cell_stuck", err)
+			}
+		} else {
+			c.mu.Lock()
+			asking := c.pending[r.ID]
+			c.mu.Unlock()
+			if late(asking); kills != 1 {
+				t.Errorf("no answer to that either: killed %d times, want once", kills)
+			}
+		}
+		sys.Close(fds[1])
+		if err := <-waits; fault.ReasonOf(err) != "cell_died" {
+			t.Errorf("at its end: %v, want cell_died", err)
+		}
+		c.mu.Lock()
+		if c.overdue != nil {
+			c.overdue.Stop()
+		}
+		c.mu.Unlock()
+		c.conn.Close()
 	}
 }

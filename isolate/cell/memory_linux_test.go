@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -15,16 +16,19 @@ import (
 	"palyra/isolate/tier"
 )
 
-// TestMemoryIsCounted: what a call holds, in whichever way, is in its usage, and ends it
-// when it is more than the limit. Without a cgroup palyra-cell counts, else the kernel.
+// TestMemoryIsCounted: all memory that a call holds, in whatever way, is in its usage, and ends
+// the call when it exceeds the limit. Without a cgroup palyra-cell counts, else the kernel.
 func TestMemoryIsCounted(t *testing.T) {
 	exe := hold(t)
 	const mib, limit = 1 << 20, 96
 	for _, tr := range []tier.Tier{tier.C, tier.B} {
 		c := start(t, tr)
-		for _, how := range []string{"tables", "leader", "file", "sockets", "events", "texts"} {
-			if (how == "file" || how == "events" || how == "texts") && tr == tier.B {
-				continue // it has no file system of its own that a program could reach so, no inotify and no /proc
+		for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts"} {
+			if tr == tier.B && !slices.Contains([]string{"tables", "private-leader", "sockets", "left", "shared-leader"}, how) {
+				continue // no file system of its own that a program could reach so, no inotify and no /proc
+			}
+			if how == "shared-leader" && os.Geteuid() != 0 {
+				continue // it gets none
 			}
 			for _, held := range []int64{40, 200} {
 				t.Run(tr.String()+"/"+how+"/"+strconv.FormatInt(held, 10), func(t *testing.T) {
@@ -50,8 +54,8 @@ func TestMemoryIsCounted(t *testing.T) {
 					switch {
 					case !over && (res.Outcome != isolate.Exited || x.Code != 0 || peak < held*mib || peak > limit*mib):
 						t.Errorf("%s, exit %+v, with a peak of %d MiB; want executed, 0, from %d to %d", res.Outcome, x, peak/mib, held, limit)
-					case over && how == "leader" && res.Outcome == isolate.Exited && x.Code == 3:
-						// RLIMIT_DATA bounds what one process has: mmap said ENOMEM.
+					case over && how == "private-leader" && res.Outcome == isolate.Exited && x.Code == 3:
+						// RLIMIT_DATA bounds one process: mmap returned ENOMEM.
 					case over && (res.Outcome != isolate.Killed || x.LimitHit != "memory" || peak <= limit*mib*9/10):
 						t.Errorf("%s, exit %+v, with a peak of %d MiB; want killed for memory of more than %d", res.Outcome, x, peak/mib, limit)
 					}
@@ -61,8 +65,8 @@ func TestMemoryIsCounted(t *testing.T) {
 	}
 }
 
-// TestInotifyIsTheCells: a cell that takes all inotify instances that it can leaves
-// enough to our own user, and as root takes none of root's.
+// TestInotifyIsTheCells: a cell that takes all the inotify instances it can leaves enough for
+// our own user, and as root takes none of root's.
 func TestInotifyIsTheCells(t *testing.T) {
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
 	if err != nil {
@@ -72,7 +76,7 @@ func TestInotifyIsTheCells(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What others of our user may have, and the 16 of the cell unless they are not ours.
+	// The rest of our user's instances, without the cell's 16 unless those are another user's.
 	want := all - 24
 	if os.Getuid() == 0 {
 		want = all - 12
@@ -114,10 +118,9 @@ func TestInotifyIsTheCells(t *testing.T) {
 	}
 }
 
-// hold builds testdata/hold and seals it.
 func hold(t *testing.T) *os.File {
 	t.Helper()
-	program := os.Getenv("PALYRA_TEST_HOLD") // a prebuilt one, where there is no go command
+	program := os.Getenv("PALYRA_TEST_HOLD") // a prebuilt one, for hosts without a go command
 	if program == "" {
 		program = filepath.Join(t.TempDir(), "hold")
 		cmd := exec.Command("go", "build", "-o", program, "./testdata/hold")

@@ -17,8 +17,8 @@ import (
 	"palyra/isolate/tier"
 )
 
-// unseen are the steps that a process at the gate shows no trace of, or that change
-// nothing there, and why a call runs without them. A step is named by how it begins.
+// unseen are the steps that leave no trace in a process at the gate, or change nothing there,
+// and why a call runs without them. A step is named by its beginning.
 var unseen = []struct{ step, why string }{
 	{"setgroups(", "palyra-cell has no other groups unless its user has, and then the gate sees them"},
 	{"prlimit64(0, 0xc,", "the limit of message queues is the kernel's default, and is seen to be"},
@@ -31,8 +31,6 @@ var unseen = []struct{ step, why string }{
 	{"close($", "a descriptor more until close_range, which is seen to have closed it"},
 	{"close_range(0,", "the reaper runs no code but ours"},
 	{"close_range(3, 3, 0)", "there is nothing at 3 unless palyra-cell has a hole in its numbers"},
-	{"chdir(", "the program starts in the root of its own view"},
-	{"fchdir(", "the program starts where palyra-cell is, which Landlock keeps it from"},
 	{"prctl(0x2f, 4", "the ambient set is empty before, and is seen to be"},
 	{"prctl(1, 9", "the end of a PID namespace, and palyra at tier B, kill as well"},
 	{"prctl(0x24, 1", "tier B: palyra-cell is a subreaper itself, and looks among its descendants"},
@@ -92,9 +90,9 @@ func whyUnseen(t *testing.T, tr tier.Tier, s cell.PlanStep) string {
 	return ""
 }
 
-// TestEachStepIsSeen leaves out each step of confinement in turn, in a palyra-cell that
-// was built for that, and wants no program to run: a step that is missing keeps the gate
-// shut, or ends the child before. The test builds itself with the tag of such builds.
+// TestEachStepIsSeen leaves out each step of confinement in turn, in a palyra-cell built for
+// that, and requires that no program runs: without the step the gate stays shut, or the child
+// ends before. The test builds itself with the tag of such builds.
 func TestEachStepIsSeen(t *testing.T) {
 	if knob.Build == "" {
 		dir := t.TempDir()
@@ -148,7 +146,7 @@ func eachStep(t *testing.T, tr tier.Tier, pool cell.Pool) {
 		if plan, err = c.Explain(t.Context(), s, f); err != nil {
 			t.Fatal(err)
 		}
-		if res, reason := attempt(t, c, tr, warm); res == nil || res.Outcome != isolate.Exited {
+		if res, reason := attempt(t, c, tr, warm, time.Minute); res == nil || res.Outcome != isolate.Exited {
 			t.Fatalf("with all steps: %+v, %s; the rest would prove nothing", res, reason)
 		}
 	})
@@ -162,7 +160,7 @@ func eachStep(t *testing.T, tr tier.Tier, pool cell.Pool) {
 			break // the call's own steps are those of a cold cell
 		}
 		with(knob.Omit+strconv.Itoa(step.Number), func(c *cell.Client) {
-			res, reason := attempt(t, c, tr, warm)
+			res, reason := attempt(t, c, tr, warm, time.Second)
 			ran := res != nil && (res.Outcome == isolate.Exited || res.Evidence != nil && res.Evidence.Exit.Code >= 0)
 			why := whyUnseen(t, tr, step)
 			switch {
@@ -184,7 +182,7 @@ func eachStep(t *testing.T, tr tier.Tier, pool cell.Pool) {
 	}
 }
 
-// omitting is a call whose every control differs from what palyra-cell itself has.
+// omitting is a call whose every control differs from palyra-cell's own.
 func omitting(t *testing.T, tr tier.Tier) (*isolate.Spec, *isolate.Files) {
 	t.Helper()
 	s := benchSpec("/usr/bin/true", "")
@@ -204,13 +202,14 @@ func omitting(t *testing.T, tr tier.Tier) (*isolate.Spec, *isolate.Files) {
 	return s, &isolate.Files{Exec: exe, Stdout: null, Stderr: null}
 }
 
-// notWarm is the reason of attempt if the call had to be made in a cold cell.
+// notWarm is the reason of attempt if the call needed a cold cell.
 const notWarm = "ran in a cell that is not warm"
 
-// attempt makes the call and returns what came of it, and the reason if it was refused.
-func attempt(t *testing.T, c *cell.Client, tr tier.Tier, warm bool) (*isolate.Result, string) {
+// attempt makes the call and returns its result, and the reason if it was refused.
+func attempt(t *testing.T, c *cell.Client, tr tier.Tier, warm bool, wall time.Duration) (*isolate.Result, string) {
 	t.Helper()
 	s, f := omitting(t, tr)
+	s.Limits.Wall = wall
 	if warm {
 		if _, err := c.Expect(t.Context(), s.Network, s.Limits); err != nil {
 			return nil, fault.ReasonOf(err)

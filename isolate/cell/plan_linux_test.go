@@ -18,7 +18,7 @@ import (
 	"palyra/isolate/tier"
 )
 
-// A plan must say what evidence says of the same call afterwards.
+// TestPlanIsWhatRuns: a plan agrees with the evidence of the same call.
 func TestPlanIsWhatRuns(t *testing.T) {
 	exe, err := os.Open("/bin/true")
 	if err != nil {
@@ -85,14 +85,14 @@ func TestPlanIsWhatRuns(t *testing.T) {
 			if len(p.Tape.Steps) != e.Tape.Steps || p.Tier != e.Tier || p.Executor != e.Executor {
 				t.Errorf("%s %s of %d steps, evidence says %s %s of %d", p.Tier, p.Executor, len(p.Tape.Steps), e.Tier, e.Executor, e.Tape.Steps)
 			}
-			// At tier B the tape may hold how many processes the user has at the moment.
+			// At tier B the tape may hold the user's present number of processes.
 			if p.Tape.Digest != e.Tape.Digest && (c.tier != tier.B || os.Getuid() == 0 && s.Workspace == nil) {
 				t.Errorf("tape %s, evidence says %s", p.Tape.Digest, e.Tape.Digest)
 			}
 			if p.Seccomp.Policy != e.Seccomp.Policy || p.Seccomp.Instructions != e.Seccomp.Instructions {
 				t.Errorf("filter %s, evidence says %s", p.Seccomp.Policy, e.Seccomp.Policy)
 			}
-			others := func(rules []string) []string { // but those of a directory of this call alone
+			others := func(rules []string) []string { // except those of this call's directory
 				return slices.DeleteFunc(slices.Clone(rules), func(r string) bool { return strings.Contains(r, "/palyra-b-cell-") })
 			}
 			if !slices.Equal(others(p.Landlock.Rules), others(e.Landlock.Rules)) || p.Landlock.Scoped != e.Landlock.Scoped || !slices.Equal(p.Degraded, e.Degraded) {
@@ -101,7 +101,7 @@ func TestPlanIsWhatRuns(t *testing.T) {
 			if p.Network != e.Network.Mode || c.tier == tier.C && !slices.Equal(p.Namespaces, e.Namespaces.Fresh) {
 				t.Errorf("network %s, namespaces %q, evidence says %s, %q", p.Network, p.Namespaces, e.Network.Mode, e.Namespaces.Fresh)
 			}
-			// What the template shows is what the program sees, but for what the tape attaches.
+			// The program sees the template's mounts, except those that the tape attaches.
 			for _, line := range p.Template {
 				if !strings.HasPrefix(line, "/proc ") && !slices.Contains(e.Mounts.Table, line) {
 					t.Errorf("the template has %q, which evidence has not", line)
@@ -131,7 +131,7 @@ func TestPlanIsWhatRuns(t *testing.T) {
 	}
 }
 
-// A step that fails is named by the number that the plan has it under.
+// TestFailedStepIsAsPlanned: an error names a failed step by its number in the plan.
 func TestFailedStepIsAsPlanned(t *testing.T) {
 	path := t.TempDir() + "/text"
 	if err := os.WriteFile(path, []byte("no program\n"), 0o755); err != nil {
@@ -171,14 +171,14 @@ func TestFailedStepIsAsPlanned(t *testing.T) {
 	}
 }
 
-// failedStep is how an error names the only step of a plan with that system call.
+// failedStep is an error's name for the only step of a plan with that system call.
 func failedStep(p cell.PlanTape, call string) string {
 	i := slices.IndexFunc(p.Steps, func(s cell.PlanStep) bool { return strings.HasPrefix(s.Call, call+"(") })
 	return fmt.Sprintf("step %d: %s: ", p.Steps[i].Number, call)
 }
 
-// A plan needs no grant, and gives none: it refuses what Run would refuse, and
-// leaves the same palyra-cell able to serve.
+// TestPlanRefuses: a plan needs no grant, and gives none. It refuses the calls that Run would
+// refuse, and leaves the same palyra-cell able to serve.
 func TestPlanRefuses(t *testing.T) {
 	client := start(t, tier.C)
 	r, w, err := os.Pipe()
@@ -192,11 +192,10 @@ func TestPlanRefuses(t *testing.T) {
 		t.Errorf("another tier: %v", err)
 	}
 	s.Tier = tier.C
-	if _, err := client.Explain(t.Context(), s, f); fault.ReasonOf(err) != "limit_missing" {
+	if _, err := client.Explain(t.Context(), s, f); fault.ReasonOf(err) != "invalid_input" {
 		t.Errorf("no limits: %v", err)
 	}
 	w.Close()
-	// No process of any plan holds the pipe.
 	if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("read %d, %v: somebody holds the other end", n, err)
 	}

@@ -17,10 +17,10 @@ import (
 	"palyra/isolate/tier"
 )
 
-// TestReachAtTierB: without namespaces a program has the host's files and processes
-// of its own user before it. As such a user it tries, with testdata/reach, the calls
-// that Landlock has no right for: first outside, where all must succeed, or they
-// would prove nothing, and then in calls whose workspace may be written and may not.
+// TestReachAtTierB: without namespaces a program can see the host's files and its own user's
+// processes. As such a user, testdata/reach tries the calls that Landlock has no right for:
+// first outside, where all must succeed or the test proves nothing, then in calls with a
+// writable and a read-only workspace.
 func TestReachAtTierB(t *testing.T) {
 	if os.Getuid() == 0 {
 		asAnother(t)
@@ -57,7 +57,6 @@ func TestReachAtTierB(t *testing.T) {
 	}
 }
 
-// asAnother runs the test again as a plain user.
 func asAnother(t *testing.T) {
 	path := os.Getenv("PALYRA_TEST_CELL")
 	if path == "" {
@@ -75,7 +74,7 @@ func asAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The test's own directory and the one around it; their parent is everybody's.
+	// The test's own directory and the one around it; the world may enter their parent.
 	if err := errors.Join(os.Mkdir(tmp, 0o700), os.Chown(tmp, 65534, 65534), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +88,7 @@ func asAnother(t *testing.T) {
 	}
 }
 
-// buildReach builds testdata/reach, static, since the test itself may not be.
+// buildReach builds testdata/reach, static because the test itself may not be.
 func buildReach(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "reach")
@@ -101,10 +100,10 @@ func buildReach(t *testing.T, dir string) string {
 	return path
 }
 
-// reached is what a user has: files and a process.
+// reached is the user's property: files and a process.
 type reached struct {
 	workspace, data, secret string
-	attributes              bool // its file system has them for users
+	attributes              bool // the file system supports users' extended attributes
 	other                   *exec.Cmd
 	before                  string
 }
@@ -133,7 +132,7 @@ func newReached(t *testing.T) *reached {
 	return r
 }
 
-// state is all of it that a program might change.
+// state is everything in it that a program might change.
 func (r *reached) state(t *testing.T) string {
 	t.Helper()
 	var s strings.Builder
@@ -155,14 +154,14 @@ func (r *reached) state(t *testing.T) string {
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // what follows the name begins with field 3, and policy is 41
+	_, rest, _ := strings.Cut(string(stat), ") ") // field 3 follows the name, and policy is 41
 	_, cpus, _ := strings.Cut(string(status), "Cpus_allowed_list:")
 	cpus, _, _ = strings.Cut(cpus, "\n")
 	fmt.Fprintf(&s, "process: policy %s, processors %s\n", strings.Fields(rest)[41-3], strings.TrimSpace(cpus))
 	return s.String()
 }
 
-// judge compares what reach printed with what it must have met.
+// judge compares reach's output with the results that it must get.
 func (r *reached) judge(t *testing.T, mode, out string) {
 	t.Helper()
 	const open = syscall.Errno(0)
@@ -196,7 +195,7 @@ func (r *reached) judge(t *testing.T, mode, out string) {
 		}
 	}
 	after := r.state(t)
-	_, kept, _ := strings.Cut(r.before, "\nsecret") // a file that may be written may be changed
+	_, kept, _ := strings.Cut(r.before, "\nsecret") // a writable file may be changed
 	if mode == "writable" && !strings.HasSuffix(after, kept) || mode == "read-only" && after != r.before {
 		t.Errorf("it is\n%s, was\n%s", after, r.before)
 	}

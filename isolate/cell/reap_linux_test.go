@@ -12,7 +12,7 @@ import (
 	"palyra/isolate/tier"
 )
 
-// zombies counts the dead children of processes that nobody has reaped.
+// zombies counts the processes' dead children that weren't reaped.
 func zombies(t *testing.T, parents []int) (n int) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -34,8 +34,8 @@ func zombies(t *testing.T, parents []int) (n int) {
 	return n
 }
 
-// At tier C the answer comes before the reaper of the cell is reaped, and that
-// comes soon: no cell is left as a zombie, one that got no call included.
+// TestReaps: at tier C the answer comes before the cell's reaper is reaped, and that comes
+// soon: no cell stays a zombie, not even one that got no call.
 func TestReaps(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: who a process is that is not dumpable cannot be looked at")

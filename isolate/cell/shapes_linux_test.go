@@ -16,14 +16,13 @@ import (
 	"palyra/isolate/tier"
 )
 
-// shell runs a script and returns its evidence and output.
 func shell(t *testing.T, c *cell.Client, s *isolate.Spec, script string) (*evidence.Evidence, string) {
 	t.Helper()
 	s.Argv = []string{"sh", "-c", script}
 	return runIn(t, c, s, nil)
 }
 
-// runIn runs what s says, in dir if it has a workspace.
+// runIn runs s, in dir if it has a workspace.
 func runIn(t *testing.T, c *cell.Client, s *isolate.Spec, dir *os.File) (*evidence.Evidence, string) {
 	t.Helper()
 	exe, err := os.Open(s.Exec.Path)
@@ -48,9 +47,8 @@ func runIn(t *testing.T, c *cell.Client, s *isolate.Spec, dir *os.File) (*eviden
 	return res.Evidence, string(out)
 }
 
-// Of one call the next, whose file systems may have been made before it came, finds
-// nothing; and it cannot be told by its evidence, or by what it may use, whether they
-// were.
+// TestColdCallsAreAlike: a call finds nothing of the one before. Calls alike have like
+// evidence, and none has another's user.
 func TestColdCallsAreAlike(t *testing.T) {
 	for _, network := range []string{isolate.NetworkFresh, isolate.NetworkVoid} {
 		c := start(t, tier.C)
@@ -90,7 +88,7 @@ func TestColdCallsAreAlike(t *testing.T) {
 	}
 }
 
-// allowed says which processors this process may run on.
+// allowed returns the processors that this process may run on.
 func allowed(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")
@@ -102,8 +100,8 @@ func allowed(t *testing.T) string {
 	return strings.TrimSpace(list)
 }
 
-// So it is with a directory of the host: what a program makes in it belongs to its
-// owner, whose that may be in the call before.
+// TestColdCallsWithDirectories: the same holds with a directory of the host. A program's files
+// in it belong to the directory's owner, whichever owner the call before had.
 func TestColdCallsWithDirectories(t *testing.T) {
 	c := start(t, tier.C)
 	owners := []int{os.Getuid()}
@@ -152,8 +150,8 @@ func TestColdCallsWithDirectories(t *testing.T) {
 	}
 }
 
-// What a program makes in a file system that is mounted in its workspace belongs to
-// the workspace's owner, too, or the workspace is refused.
+// TestNestedMount: a program's files in a file system that is mounted in its workspace belong
+// to the workspace's owner too, or the workspace is refused.
 func TestNestedMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a tmpfs")
@@ -180,7 +178,7 @@ func TestNestedMount(t *testing.T) {
 	if err := os.Chown(at, 1234, 1234); err != nil {
 		t.Fatal(err)
 	}
-	c := start(t, tier.C) // which copies the host's mounts
+	c := start(t, tier.C) // copies the host's mounts
 	in := func(name string) (*isolate.Spec, *os.File) {
 		s := benchSpec("/usr/bin/dash", isolate.NetworkFresh)
 		s.Workspace = &isolate.Mount{Source: filepath.Join(dir, name), UID: 1234, GID: 1234}

@@ -51,8 +51,7 @@ func through(t testing.TB, s *cell.Starter, tr tier.Tier) *cell.Client {
 	return c
 }
 
-// TestContractStarter: a palyra-cell that a starter started is one like any
-// other.
+// TestContractStarter: a starter's palyra-cell is like any other.
 func TestContractStarter(t *testing.T) {
 	for _, tr := range []tier.Tier{tier.B, tier.C} {
 		t.Run(tr.String(), func(t *testing.T) {
@@ -65,12 +64,11 @@ func TestContractStarter(t *testing.T) {
 	}
 }
 
-// soon waits for a channel that is about to be closed.
 func soon(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%s: still there", what)
 	}
 }
@@ -89,7 +87,7 @@ func TestStarterDeaths(t *testing.T) {
 		t.Error("killing a palyra-cell ended its starter")
 	default:
 	}
-	// What palyrad is here for: another one after the first has died.
+	// The starter starts another after the first has died.
 	c := through(t, s, tier.C)
 	s.Close()
 	soon(t, "palyra-cell without its starter", b.Died())
@@ -99,8 +97,7 @@ func TestStarterDeaths(t *testing.T) {
 	}
 }
 
-// TestStarterProbe: the starter's report is that of the host, which this process
-// could make too.
+// TestStarterProbe: the starter's report is the host's, which this process could make too.
 func TestStarterProbe(t *testing.T) {
 	got, err := starter(t).Probe(t.Context())
 	if err != nil {
@@ -126,10 +123,10 @@ func TestStarterProbe(t *testing.T) {
 }
 
 func TestStarterRefuses(t *testing.T) {
-	if _, err := cell.NewStarter("/nonexistent/palyra-cell"); fault.ReasonOf(err) != "cell_missing" {
+	if _, err := cell.NewStarter("/nonexistent/palyra-cell"); fault.ReasonOf(err) != "helper_unusable" {
 		t.Errorf("missing binary: got %v", err)
 	}
-	if _, err := cell.DialStarter(filepath.Join(t.TempDir(), "none")); fault.ReasonOf(err) != "starter_unreachable" {
+	if _, err := cell.DialStarter(filepath.Join(t.TempDir(), "none")); fault.ReasonOf(err) != "starter_gone" {
 		t.Errorf("no socket: got %v", err)
 	}
 	s, err := cell.NewStarter("/bin/true") // it ends at once
@@ -143,8 +140,8 @@ func TestStarterRefuses(t *testing.T) {
 	}
 }
 
-// TestStarterService: the starter as a service of its own, with a listening
-// socket, serves one palyrad after another, and no other user.
+// TestStarterService: a starter that is a service of its own, with a listening socket, serves
+// one palyrad after another, and no other user.
 func TestStarterService(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")
@@ -177,9 +174,9 @@ func TestStarterService(t *testing.T) {
 		soon(t, "palyra-cell of a palyrad that is gone", c.Died())
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("needs root") // to be somebody else
+		t.Skip("needs root") // to be another user
 	}
-	// The test's own directory and the one around it; their parent is everybody's.
+	// The test's own directory and the one around it; the world may enter their parent.
 	for _, p := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(p, 0o755); err != nil {
 			t.Fatal(err)
@@ -195,8 +192,8 @@ func TestStarterService(t *testing.T) {
 	}
 }
 
-// dialAsAnother is the other user of TestStarterService: the test binary again,
-// which TestMain sends here. It returns the exit status, 0 if it was hung up on.
+// dialAsAnother is TestStarterService's other user: the test binary again, sent here by
+// TestMain. It returns the exit status, 0 if the starter hung up.
 func dialAsAnother(path string) int {
 	s, err := cell.DialStarter(path)
 	if err != nil {
@@ -206,7 +203,7 @@ func dialAsAnother(path string) int {
 	select {
 	case <-s.Gone():
 		return 0
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		fmt.Fprintln(os.Stderr, "the starter keeps the connection of another user")
 		return 1
 	}

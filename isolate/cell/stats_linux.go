@@ -5,35 +5,36 @@ import (
 	"encoding/json"
 
 	"palyra/isolate"
+	"palyra/isolate/cell/wire"
 )
 
-// Stats asks palyra-cell what it has ready.
-func (c *Client) Stats(ctx context.Context) (Stats, error) {
-	return c.query(ctx, &request{Op: "stats"})
+// Stats asks palyra-cell for its state.
+func (c *Client) Stats(ctx context.Context) (wire.Stats, error) {
+	return c.query(ctx, &wire.Request{Op: "stats"})
 }
 
-// Expect says that calls of a network (isolate.NetworkFresh or NetworkVoid) and
-// limits come. It returns when a cell waits for one of them, or at once where
-// none can: the pool is off, or the tier has none.
-func (c *Client) Expect(ctx context.Context, network string, l isolate.Limits) (Stats, error) {
-	return c.query(ctx, &request{Op: "expect", Network: network, Limits: &l})
+// Expect announces calls with a network (isolate.NetworkFresh or NetworkVoid) and limits. It
+// returns when a cell waits for one of them, or at once if the pool is off or the tier has
+// none.
+func (c *Client) Expect(ctx context.Context, network string, l isolate.Limits) (wire.Stats, error) {
+	return c.query(ctx, &wire.Request{Op: "expect", Network: network, Limits: &l})
 }
 
-func (c *Client) query(ctx context.Context, r *request) (Stats, error) {
+func (c *Client) query(ctx context.Context, r *wire.Request) (wire.Stats, error) {
 	_, q, err := c.put(0, nil, func(id uint64) ([]byte, error) {
 		r.ID = id
 		b, err := json.Marshal(r)
-		return append([]byte{opQuery}, b...), err
+		return append([]byte{wire.OpQuery}, b...), err
 	})
 	if err != nil {
-		return Stats{}, err
+		return wire.Stats{}, err
 	}
 	a, err := c.later(ctx, "ask palyra-cell", q)
 	if err != nil {
-		return Stats{}, err
+		return wire.Stats{}, err
 	}
 	if a.Stats == nil {
-		a.Stats = &Stats{}
+		a.Stats = &wire.Stats{}
 	}
-	return *a.Stats, a.Error.err()
+	return *a.Stats, a.Error.Err()
 }

@@ -72,7 +72,7 @@ var errnoNames = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.ENOTSOCK: "ENOTSOCK", syscall.ENOMEM: "ENOMEM",
 }
 
-// attempts are by the word that kernel/certify uses. An attempt returns nil if it
+// attempts has the attempts by kernel/certify's word for them. An attempt returns nil if it
 // succeeded.
 func attempts() map[string]func(a, b string) (string, error) {
 	return map[string]func(a, b string) (string, error){
@@ -95,8 +95,8 @@ func attempts() map[string]func(a, b string) (string, error) {
 	}
 }
 
-// tryUser looks whether its user namespace has a user 0, who is mighty in it: in
-// one without, what root owns belongs to nobody.
+// tryUser looks whether its user namespace has a user 0, who has power in it: without one,
+// root's files belong to no user.
 func tryUser(string, string) (string, error) {
 	fi, err := os.Stat("/")
 	if err != nil {
@@ -122,7 +122,7 @@ func tryStat(path, _ string) (string, error) {
 	return fmt.Sprintf("%d bytes", fi.Size()), nil
 }
 
-// mostPIDs is how many numbers tryProcesses tries. The first processes of a
+// mostPIDs is the number of process ids that tryProcesses tries. The first processes of a
 // namespace have the smallest.
 const mostPIDs = 1 << 15
 
@@ -210,7 +210,7 @@ func tryPrivs(string, string) (string, error) {
 	return "no_new_privs is not set", nil
 }
 
-// tryOverride makes a file that nobody may read, and reads it: CAP_DAC_OVERRIDE.
+// tryOverride makes a file that no user may read, and reads it: CAP_DAC_OVERRIDE.
 func tryOverride(string, string) (string, error) {
 	dir, err := os.MkdirTemp(".", "certify-")
 	if err != nil {
@@ -242,7 +242,7 @@ func tryFiles(n, _ string) (string, error) {
 	return n + " open files", nil
 }
 
-// tryWrite opens a file that is there and writes to it.
+// tryWrite opens an existing file and writes to it.
 func tryWrite(path, text string) (string, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -286,7 +286,7 @@ func tryAbstract(name, token string) (string, error) {
 	return "sent", os.NewSyscallError("sendto", syscall.Sendto(0, []byte(token), 0, &syscall.SockaddrUnix{Name: "@" + name}))
 }
 
-// tryCalls makes calls that ask nobody for permission but the filter.
+// tryCalls makes calls that only the filter can forbid.
 func tryCalls(string, string) (string, error) {
 	session := keySpecSession
 	_, _, first := syscall.Syscall(syscall.SYS_UNSHARE, cloneFS, 0, 0)
@@ -313,7 +313,7 @@ func tryInherited(fd, secret string) (string, error) {
 	return told(string(b[:got]), secret)
 }
 
-// tryStay says that it is there and waits for ever.
+// tryStay reports that it runs and waits for ever.
 func tryStay(string, string) (string, error) {
 	if err := json.NewEncoder(os.Stdout).Encode(Result{Outcome: Open, Detail: "waits"}); err != nil {
 		return "", untold(err)

@@ -1,19 +1,19 @@
-// Package certify is the sandbox certificate's half that runs in a cell: what is
-// claimed of the confinement, and the attempt behind each claim.
+// Package certify is the half of the sandbox certificate that runs in a cell: the claims
+// about the confinement, and the attempt behind each.
 //
-// A [Claim] says in one sentence what a program in a cell cannot do, and which
-// mechanism of the kernel keeps it from that. Each has one attempt, made by
-// palyra-cell itself in its role certify-child ([Main]): once outside, where it
-// must succeed, and once inside, where it must fail in a way that the claim
-// names. Who stages that and judges it is palyra/kernel/certify.
+// A [Claim] says in one sentence what a program in a cell can't do, and which mechanism of
+// the kernel keeps it from that. Each has one attempt, made by palyra-cell itself in its
+// role certify-child ([Main]): once outside, where it must succeed, and once inside, where
+// it must fail in a way that the claim names. palyra/kernel/certify stages and judges the
+// attempts.
 //
-// The attempts are chosen so that one mechanism alone stands in their way. With
-// that one turned off (isolate/knob) the claim must be lost, and no other; a test
-// turns off each. So they are not the most dangerous attempts there are, which
-// run into several layers at once: those are in conformance/escape.
+// One mechanism alone stands in the way of each attempt. With that one turned off
+// (isolate/knob) the claim must be lost, and no other; a test turns off each. So these
+// aren't the most dangerous attempts, which run into several layers at once: those are in
+// conformance/escape.
 //
-// What it does not protect against: a certificate says that these attempts
-// failed on this host since it was booted, not that others would.
+// A certificate says that these attempts failed on this host since it was booted, not that
+// others would.
 package certify
 
 import "palyra/isolate/knob"
@@ -21,8 +21,8 @@ import "palyra/isolate/knob"
 // Word is the first argument of palyra-cell in this role.
 const Word = "certify-child"
 
-// Args is how many arguments follow Word: the attempt and its two operands, ""
-// where it has fewer, so that the tape of every attempt is the same.
+// Args is the number of arguments behind Word: the attempt and its two operands, "" for
+// missing ones, so that the tape of every attempt is the same.
 const Args = 3
 
 // Claim is one sentence about a cell.
@@ -32,8 +32,8 @@ type Claim struct {
 	Knob    string   `json:"-"`       // the mechanism, of isolate/knob
 	Tiers   string   `json:"tiers"`   // "c", or "bc"
 	Stopped []string `json:"stopped"` // the outcomes that count
-	// ABI is the Landlock version that the mechanism came with; 0: none. On an older
-	// kernel the claim is not made.
+	// ABI is the Landlock version that the mechanism came with; 0: none. The certificate
+	// doesn't make the claim on an older kernel.
 	ABI int `json:"abi,omitempty"`
 }
 
@@ -70,7 +70,7 @@ func Claims() []Claim {
 	}
 }
 
-// Result is what an attempt printed, as JSON.
+// Result is an attempt's output, as JSON.
 type Result struct {
 	Outcome string `json:"outcome"` // of the constants, or an errno's name
 	Detail  string `json:"detail"`

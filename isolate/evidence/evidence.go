@@ -5,6 +5,11 @@
 // observed (read from the kernel), reported (we did it and nothing contradicted
 // us) or absent (could not be known here). Nothing in it is copied from the
 // configuration without saying "reported".
+//
+// A field is declared once, with its unit, the bases that it may have, and a sentence.
+// [Fields] is the table of them, from which docs/formats/receipt.md is printed, and
+// [Evidence.Lines] is what people are shown. A field that came after the others has
+// omitempty, so that older evidence keeps its bytes; it is a pointer if zero isn't absence.
 package evidence
 
 import "palyra/internal/canon"
@@ -20,11 +25,15 @@ const (
 	Absent   Basis = ""
 )
 
-// Evidence is what one run left behind. JSON field names are part of the
-// receipt format (docs/formats/receipt.md).
+// Evidence is what one run left behind. JSON field names are part of the receipt format
+// (docs/formats/receipt.md). Other tags: unit is that of a number. basis lists the bases
+// that a group may have, or a field other than its group. show is the words that a field's
+// value is put into for people, and another name for a group.
 type Evidence struct {
-	Executor   string     `json:"executor"` // sandbox_tier_c_linux_native, sandbox_tier_b
-	Tier       string     `json:"tier"`     // tier that was observed, not asked for
+	// Executor is the code that confined: sandbox_tier_c_linux_native or sandbox_tier_b.
+	Executor string `json:"executor" basis:"reported"`
+	// Tier is the tier observed, not the one asked for.
+	Tier       string     `json:"tier" basis:"observed"`
 	Host       Host       `json:"host"`
 	Cell       Cell       `json:"cell"`
 	Namespaces Namespaces `json:"namespaces"`
@@ -38,20 +47,24 @@ type Evidence struct {
 	Executable Executable `json:"executable"`
 	Tape       Tape       `json:"tape"`
 	Exit       Exit       `json:"exit"`
-	Usage      Usage      `json:"usage"`
+	Usage      Usage      `json:"usage" show:"used"`
 	Output     Output     `json:"output"` // filled by the kernel room, which reads the pipes
-	Degraded   []string   `json:"degradations"`
-	// Scripts are the files with a #! line that led to Executable, outermost
-	// first. Filled by the kernel room; the cell knows only what it executes.
-	Scripts []Executable `json:"scripts,omitempty"`
+	// Degraded is what the host couldn't enforce, or only in part.
+	Degraded []string `json:"degradations" basis:"reported"`
+	// Scripts are the files with a #! line that led to the executable, outermost first; each
+	// has the members of executable.
+	Scripts []Executable `json:"scripts,omitempty" basis:"reported"` // filled by the kernel room; the cell knows only what it executes
 }
 
 // Host identifies the kernel that enforced.
 type Host struct {
-	Basis   Basis  `json:"basis"`
-	Release string `json:"release"` // uname -r
-	Machine string `json:"machine"` // uname -m
-	BootID  string `json:"boot_id"`
+	Basis Basis `json:"basis" basis:"observed"`
+	// Release is what uname -r prints.
+	Release string `json:"release"`
+	// Machine is what uname -m prints.
+	Machine string `json:"machine"`
+	// BootID is the kernel's name for this boot.
+	BootID string `json:"boot_id"`
 }
 
 // The ways to a cell.
@@ -63,9 +76,11 @@ const (
 // Cell says when the confinement was built. What is read from the kernel is, for
 // a warm cell too, read after it was armed and before the program runs.
 type Cell struct {
-	Basis   Basis  `json:"basis"`
-	Mode    string `json:"mode"`               // "cold" or "warm"
-	ArmedNS int64  `json:"armed_ns,omitempty"` // warm: for how long it had been waiting
+	Basis Basis `json:"basis" basis:"reported"`
+	// Mode is "cold" for a cell built for this call, "warm" for one built before.
+	Mode string `json:"mode"`
+	// ArmedNS is a warm cell's wait.
+	ArmedNS int64 `json:"armed_ns,omitempty" unit:"ns"`
 }
 
 // The ways to a network namespace.
@@ -78,78 +93,111 @@ const (
 // Network says which network namespace the program has. That it is not the
 // host's is in Namespaces; it is among Namespaces.Fresh unless it is "void".
 type Network struct {
-	Basis Basis  `json:"basis"`
-	Mode  string `json:"mode"` // "fresh", "pooled" or "void"; "" at tier B, which has the host's
+	Basis Basis `json:"basis" basis:"observed"`
+	// Mode is "fresh" for a network namespace of this call, "pooled" for one made before it, "void"
+	// for the empty one of all calls that may make no socket, "" for the host's (tier B).
+	Mode string `json:"mode"`
 }
 
 // Namespaces maps a namespace kind ("user", "mnt", "pid", "net", "ipc", "uts",
 // "cgroup", "time") to its inode number as seen from the host.
 type Namespaces struct {
-	Basis Basis             `json:"basis"`
-	Cell  map[string]uint64 `json:"cell"`
-	Host  map[string]uint64 `json:"host"`
-	Fresh []string          `json:"fresh"` // kinds whose inodes differ, sorted
+	Basis Basis `json:"basis" basis:"observed"`
+	// Cell is the program's namespace of each kind.
+	Cell map[string]uint64 `json:"cell" unit:"inode"`
+	// Host is palyra's namespace of each kind.
+	Host map[string]uint64 `json:"host" unit:"inode"`
+	// Fresh are the kinds of which palyra has another, without a shared net; sorted.
+	Fresh []string `json:"fresh" show:"%s"`
 }
 
 // Process holds lines of /proc/<pid>/status of the first process, read after
 // the last confinement step and before the program's first instruction.
 type Process struct {
-	Basis       Basis    `json:"basis"`
-	NoNewPrivs  int      `json:"no_new_privs"`
-	Seccomp     int      `json:"seccomp"` // 2 = filter
-	Filters     int      `json:"seccomp_filters"`
-	CapInh      string   `json:"cap_inh"` // hexadecimal, as the kernel prints it
-	CapPrm      string   `json:"cap_prm"`
-	CapEff      string   `json:"cap_eff"`
-	CapBnd      string   `json:"cap_bnd"`
-	CapAmb      string   `json:"cap_amb"`
-	HostUID     uint32   `json:"host_uid"` // as the host sees it
-	HostGID     uint32   `json:"host_gid"`
-	Groups      []uint32 `json:"groups"`
-	Session     int      `json:"session"`     // sid equals pid: own session
-	TTY         int      `json:"tty_nr"`      // 0: no controlling terminal
-	Descriptors []string `json:"descriptors"` // numbers and targets open at the gate, "0 pipe", ...
+	Basis Basis `json:"basis" basis:"observed"`
+	// NoNewPrivs is 1 where executing a file adds no privilege.
+	NoNewPrivs int `json:"no_new_privs" unit:"0 or 1" show:"no_new_privs %s"`
+	// Seccomp is 2 where a filter is in force.
+	Seccomp int `json:"seccomp" unit:"mode"`
+	// Filters is how many seccomp filters are in force.
+	Filters int `json:"seccomp_filters" unit:"count"`
+	// CapInh is the inheritable set of capabilities, in the kernel's hexadecimal.
+	CapInh string `json:"cap_inh"`
+	// CapPrm is the permitted set, likewise.
+	CapPrm string `json:"cap_prm"`
+	// CapEff is the effective set, likewise.
+	CapEff string `json:"cap_eff" show:"capabilities %s"`
+	// CapBnd is the bounding set, likewise.
+	CapBnd string `json:"cap_bnd"`
+	// CapAmb is the ambient set, likewise.
+	CapAmb string `json:"cap_amb"`
+	// HostUID is the host's uid: real, effective, saved and of files alike.
+	HostUID uint32 `json:"host_uid" unit:"uid" show:"host uid %s"`
+	// HostGID is the host's gid, likewise.
+	HostGID uint32 `json:"host_gid" unit:"gid"`
+	// Groups are the host's supplementary groups.
+	Groups []uint32 `json:"groups" unit:"gid"`
+	// Session is 1 where the process leads its own session.
+	Session int `json:"session" unit:"0 or 1"`
+	// TTY is the controlling terminal, 0 without one.
+	TTY int `json:"tty_nr" unit:"device"`
+	// Descriptors are those open at the gate, such as "0 pipe"; none of a warm cell.
+	Descriptors []string `json:"descriptors"`
 }
 
 // Seccomp identifies the installed filter program.
 type Seccomp struct {
-	Basis   Basis        `json:"basis"`
-	Program canon.Digest `json:"program"` // SHA-256 over the sock_filter array, little endian
-	// Policy is the digest of the same program compiled with a zero cookie, so
-	// that it is equal between runs of one build at one tier.
-	Policy       canon.Digest `json:"policy"`
-	Instructions int          `json:"instructions"`
-	DefaultErrno int          `json:"default_errno"`
+	Basis Basis `json:"basis" basis:"verified, reported"`
+	// Program is the digest of the filter, a little-endian array of sock_filter.
+	Program canon.Digest `json:"program" show:"%s"`
+	// Policy is the digest of the filter with a zero cookie, equal between runs of one build at one
+	// tier.
+	Policy canon.Digest `json:"policy"`
+	// Instructions is the length of the filter.
+	Instructions int `json:"instructions" unit:"count" show:"%s instructions"`
+	// DefaultErrno is the error of calls that no rule names.
+	DefaultErrno int `json:"default_errno" unit:"errno"`
 }
 
 // Landlock describes the ruleset in force.
 type Landlock struct {
-	Basis      Basis    `json:"basis"`
-	ABI        int      `json:"abi"` // of the host; 0 none
-	HandledFS  uint64   `json:"handled_fs"`
-	HandledNet uint64   `json:"handled_net"`
-	Scoped     uint64   `json:"scoped"`
-	Rules      []string `json:"rules"` // "rx /usr", sorted
+	Basis Basis `json:"basis" basis:"observed"`
+	// ABI is the version of the host's Landlock, 0 without one.
+	ABI int `json:"abi" unit:"version" show:"ABI %s"`
+	// HandledFS are the file rights that need a rule.
+	HandledFS uint64 `json:"handled_fs" unit:"bits"`
+	// HandledNet are the network rights that need a rule.
+	HandledNet uint64 `json:"handled_net" unit:"bits"`
+	// Scoped are the closed ways to processes outside.
+	Scoped uint64 `json:"scoped" unit:"bits"`
+	// Rules are the rights that remain, and where, such as "rx /usr"; sorted.
+	Rules []string `json:"rules" show:"%d rules"`
 }
 
-// Limits are resource limits as read back from the kernel: "nofile" → 256.
+// Limits are resource limits as read back from the kernel.
 type Limits struct {
-	Basis Basis            `json:"basis"`
-	Soft  map[string]int64 `json:"soft"` // -1 is unlimited
-	Hard  map[string]int64 `json:"hard"`
+	Basis Basis `json:"basis" basis:"observed"`
+	// Soft is each resource limit, such as "nofile", in the unit of setrlimit(2), -1 for unlimited.
+	Soft map[string]int64 `json:"soft" unit:"by limit"`
+	// Hard is how far the process may raise each.
+	Hard map[string]int64 `json:"hard" unit:"by limit"`
 }
 
 // Mounts is the mount table of the cell.
 type Mounts struct {
-	Basis  Basis        `json:"basis"`
-	Digest canon.Digest `json:"digest"` // over the normalised lines below, joined by "\n"
-	Table  []string     `json:"table"`  // "/usr ro,nosuid,nodev ext4", in mount order
+	Basis Basis `json:"basis" basis:"observed"`
+	// Digest is the digest of table, joined by newlines.
+	Digest canon.Digest `json:"digest"`
+	// Table is a line for each mount, such as "/usr ro,nosuid,nodev ext4 private".
+	Table []string `json:"table"`
 }
 
 // Cgroup says what cgroup v2 control was in force.
 type Cgroup struct {
-	Basis  Basis             `json:"basis"`
-	State  string            `json:"state"` // "enforced" or "unavailable: why"
+	Basis Basis `json:"basis" basis:"observed"`
+	// State is "enforced", or "unavailable: " and why.
+	State string `json:"state" show:"%s"`
+	// Values are the limits read back from the call's group.
 	Values map[string]string `json:"values,omitempty"`
 }
 
@@ -162,51 +210,74 @@ const (
 
 // Executable is what execveat was given, or a script that named it.
 type Executable struct {
-	Basis  Basis        `json:"basis"`
-	Path   string       `json:"path"`
+	Basis Basis `json:"basis" basis:"reported"`
+	// Path is the executed file, as the program sees it.
+	Path string `json:"path"`
+	// Digest is the digest of its content.
 	Digest canon.Digest `json:"digest"`
-	Pinned string       `json:"pinned"` // "sealed" or "system"
-	// Both are filled by the kernel room, which hashes.
-	DigestBasis string `json:"digest_basis,omitempty"`
-	DigestTime  string `json:"digest_time,omitempty"` // when the file was read, RFC 3339
+	// Pinned is "sealed" for a copy that can't change, "system" for a file that only root can change.
+	Pinned string `json:"pinned"`
+	// DigestBasis is "hashed" if the file was read for this call, "cached" if before, and its times say
+	// that it hasn't changed, "verity" if fs-verity says so.
+	DigestBasis string `json:"digest_basis,omitempty"` // both by the kernel room, which hashes
+	// DigestTime is when it was read, in RFC 3339.
+	DigestTime string `json:"digest_time,omitempty"`
 }
 
 // Tape identifies the list of system calls that built the confinement.
 type Tape struct {
-	Basis  Basis        `json:"basis"`
+	Basis Basis `json:"basis" basis:"reported"`
+	// Digest is the digest of the system calls that built the cell, in order.
 	Digest canon.Digest `json:"digest"`
-	Steps  int          `json:"steps"`
+	// Steps is their number.
+	Steps int `json:"steps" unit:"count"`
 }
 
 // Exit is how the first process ended and why.
 type Exit struct {
-	Basis    Basis  `json:"basis"`
-	Code     int    `json:"code"`                // -1 if it did not exit by itself
-	Signal   int    `json:"signal,omitempty"`    // 0 if none
-	LimitHit string `json:"limit_hit,omitempty"` // "wall", "cpu", "memory", ... where known
-	TreeDead bool   `json:"tree_dead"`           // no process of the run was left when the first one had ended
-	// TreeBasis says how TreeDead is known: observed, somebody looked for survivors; or
-	// reported, the end of the PID namespace's first process implies it. Absent in
-	// evidence of older builds.
+	Basis Basis `json:"basis" basis:"observed"`
+	// Code is the exit status, -1 if the program didn't exit by itself.
+	Code int `json:"code" unit:"status"`
+	// Signal is the signal that ended it, absent if none did.
+	Signal int `json:"signal,omitempty" unit:"signal"`
+	// LimitHit is what ended it, "wall", "cpu", "memory", "disk" or "canceled"; absent if unknown.
+	LimitHit string `json:"limit_hit,omitempty"`
+	// TreeDead is true if no process was left when the first had ended.
+	TreeDead bool `json:"tree_dead" basis:"observed, reported"`
+	// TreeBasis is the basis of tree_dead: observed where survivors were looked for, reported where
+	// it follows from the end of the PID namespace's first process.
 	TreeBasis Basis `json:"tree_basis,omitempty"`
 }
 
-// Usage is what it consumed.
+// Usage is what it consumed. With a cgroup it is observed of all processes. Elsewhere
+// processor time is that of the program and of children that were waited for, so that
+// a program can hide what it used (SIGCHLD ignored): the basis is reported.
 type Usage struct {
-	Basis      Basis `json:"basis"`
-	WallNS     int64 `json:"wall_ns"`
-	UserNS     int64 `json:"user_ns"`
-	SystemNS   int64 `json:"system_ns"`
-	MaxRSS     int64 `json:"max_rss_bytes"`     // of the largest process
-	PeakMemory int64 `json:"peak_memory_bytes"` // the most that was counted of the tree (docs/THREAT_MODEL.md); 0 if it ended before that
+	Basis Basis `json:"basis" basis:"observed, reported"`
+	// WallNS is the time from palyra-cell's taking the call to the program's end.
+	WallNS int64 `json:"wall_ns" unit:"ns" show:"%s"`
+	// UserNS is processor time in the program's code.
+	UserNS int64 `json:"user_ns" unit:"ns"`
+	// SystemNS is processor time in the kernel.
+	SystemNS int64 `json:"system_ns" unit:"ns"`
+	// MaxRSS is the most resident memory of the largest of the program and the children that it
+	// waited for.
+	MaxRSS int64 `json:"max_rss_bytes" unit:"bytes" show:"%s"`
+	// PeakMemory is the most counted of all processes together, 0 if none was counted.
+	PeakMemory int64 `json:"peak_memory_bytes" unit:"bytes"`
 }
 
 // Output is what came out of the program, kept and dropped.
 type Output struct {
-	Basis        Basis        `json:"basis"`
-	StdoutBytes  int64        `json:"stdout_bytes"`
-	StderrBytes  int64        `json:"stderr_bytes"`
-	StdoutDigest canon.Digest `json:"stdout_digest"` // of the bytes kept
+	Basis Basis `json:"basis" basis:"observed, reported"`
+	// StdoutBytes is how much was kept.
+	StdoutBytes int64 `json:"stdout_bytes" unit:"bytes"`
+	// StderrBytes is how much was kept.
+	StderrBytes int64 `json:"stderr_bytes" unit:"bytes"`
+	// StdoutDigest is their digest.
+	StdoutDigest canon.Digest `json:"stdout_digest"`
+	// StderrDigest is their digest.
 	StderrDigest canon.Digest `json:"stderr_digest"`
-	Cut          int64        `json:"cut_bytes"` // dropped beyond the limit
+	// Cut is how much was dropped.
+	Cut int64 `json:"cut_bytes" unit:"bytes"`
 }

@@ -2,10 +2,14 @@
 
 package evidence
 
-import "palyra/internal/fault"
+import (
+	"errors"
+
+	"palyra/internal/fault"
+)
 
 func unsupported(op string) error {
-	return fault.New(fault.Unsupported, "evidence_unsupported", op, nil)
+	return fault.New(fault.Unsupported, "platform_unsupported", op, errors.New("only Linux is observed"))
 }
 
 // Read returns fault.Unsupported: it needs the proc file system of Linux.

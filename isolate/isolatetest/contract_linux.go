@@ -51,6 +51,7 @@ func Run(t *testing.T, sub Subject) {
 		{"Workspace", testWorkspace},
 		{"Operands", testOperands},
 		{"OperandsExchanged", testExchanged},
+		{"WorkingDirectory", testWorkingDirectory},
 		{"Limits", testLimits},
 		{"Deadline", testDeadline},
 		{"Cancel", testCancel},
@@ -208,9 +209,11 @@ func testScript(t *testing.T, h *harness) {
 	}
 }
 
-func testWorkspace(t *testing.T, h *harness) {
-	dir := t.TempDir()
-	uid, gid := os.Geteuid(), os.Getegid()
+// workspaceFolder makes a folder for a workspace that may be written, and says whose.
+func workspaceFolder(t *testing.T, h *harness) (dir string, uid, gid int) {
+	t.Helper()
+	dir = t.TempDir()
+	uid, gid = os.Geteuid(), os.Getegid()
 	if uid == 0 && h.sub.Tier == tier.B {
 		uid, gid = 12345, 12345 // tier B cannot act as root for a root-owned directory
 		if err := os.Chown(dir, uid, gid); err != nil {
@@ -224,18 +227,18 @@ func testWorkspace(t *testing.T, h *harness) {
 			}
 		}
 	}
+	return dir, uid, gid
+}
+
+func testWorkspace(t *testing.T, h *harness) {
+	dir, uid, gid := workspaceFolder(t, h)
 	if err := os.WriteFile(filepath.Join(dir, "in"), []byte("input"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	use := func(script string, ro bool) outcome {
 		c := h.shell(t, script)
-		fd, err := syscall.Open(dir, 0x200000|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.files.Workspace = os.NewFile(uintptr(fd), dir)
-		defer c.files.Workspace.Close()
-		c.spec.Workspace = &isolate.Mount{Source: dir, ReadOnly: ro, UID: uint32(uid), GID: uint32(gid)}
+		defer c.workspace(dir, uid, gid).Close()
+		c.spec.Workspace.ReadOnly = ro
 		return c.run()
 	}
 	o := use("cat in && echo out > out && mkdir d && echo deep > d/f", false)
@@ -276,6 +279,18 @@ func testLimits(t *testing.T, h *harness) {
 	o = c.run()
 	if o.err != nil || o.res.Outcome != isolate.Killed || o.res.Evidence.Exit.LimitHit != "cpu" {
 		t.Errorf("cpu limit: %s, %v; want killed by cpu", o, o.err)
+	}
+	c = h.shell(t, "trap '' XCPU; while :; do :; done")
+	c.spec.Limits.CPU = time.Second
+	o = c.run()
+	if o.err != nil || o.res.Outcome != isolate.Killed || o.res.Evidence.Exit.LimitHit != "cpu" {
+		t.Errorf("cpu limit, deaf to SIGXCPU: %s, %v; want killed by cpu", o, o.err)
+	}
+	for _, s := range []syscall.Signal{syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGKILL} {
+		o = h.shell(t, "kill -"+strconv.Itoa(int(s))+" $$").run()
+		if o.err != nil || o.res.Outcome != isolate.Exited || o.res.Evidence.Exit.LimitHit != "" || o.res.Evidence.Exit.Signal != int(s) {
+			t.Errorf("a program that sends itself signal %d: %s, %v; want executed, and no limit", s, o, o.err)
+		}
 	}
 	// So many that those of the user's processes that end meanwhile leave no room for them.
 	c = h.shell(t, `n=0; while [ $n -lt 600 ]; do sleep 5 & n=$((n+1)); done; echo all; kill $(jobs -p)`)

@@ -110,6 +110,9 @@ func (o outcome) String() string {
 	if o.res == nil {
 		return "no result"
 	}
+	if o.res.Evidence == nil {
+		return string(o.res.Outcome) + " without evidence"
+	}
 	e := o.res.Evidence.Exit
 	return string(o.res.Outcome) + " code " + strconv.Itoa(e.Code) + " signal " + strconv.Itoa(e.Signal) + " limit " + e.LimitHit
 }

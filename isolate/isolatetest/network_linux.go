@@ -24,7 +24,7 @@ func testNetwork(t *testing.T, h *harness) {
 	}
 	bad := h.shell(t, "echo ran")
 	bad.spec.Network = "host"
-	if o := bad.run(); fault.ReasonOf(o.err) != "network_unknown" || o.stdout != "" {
+	if o := bad.run(); fault.ReasonOf(o.err) != "invalid_input" || o.stdout != "" {
 		t.Errorf("network %q: %s, %v; want a refusal", "host", o, o.err)
 	}
 	var ids []uint64

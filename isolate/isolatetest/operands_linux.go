@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"palyra/internal/canon"
@@ -32,13 +31,8 @@ func covering(t *testing.T, h *harness, name, script string) (c *call, dir strin
 	}
 	t.Cleanup(func() { f.Close() })
 	c = h.shell(t, script)
-	fd, err := syscall.Open(dir, 0x200000|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.files.Workspace = os.NewFile(uintptr(fd), dir)
-	t.Cleanup(func() { c.files.Workspace.Close() })
-	c.spec.Workspace = &isolate.Mount{Source: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	ws := c.workspace(dir, os.Geteuid(), os.Getegid())
+	t.Cleanup(func() { ws.Close() })
 	c.spec.Operands = []isolate.File{{Path: "/workspace/" + name, Digest: canon.Sum(approved), Size: int64(len(approved)), Pinned: "sealed"}}
 	c.files.Operands = []*os.File{f}
 	return c, dir
@@ -198,7 +192,6 @@ func (x *exchange) swap(t *testing.T, dir, leads, want string) {
 func (x *exchange) during(t *testing.T, h *harness) {
 	c, dir := covering(t, h, "deep/sub/in", "cat $1; read line; cat $1; read line")
 	c.spec.Argv = append(c.spec.Argv, "sh", x.arg)
-	c.spec.Cwd = filepath.Join(c.spec.Cwd, x.cwd)
 	for _, name := range []string{"deep/evil/in", "other/sub/in", "other/deep/sub/in", "other/room/file", "way/file", "room/file"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -206,6 +199,10 @@ func (x *exchange) during(t *testing.T, h *harness) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("evil"), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if x.cwd != "" {
+		room := c.in(x.cwd)
+		t.Cleanup(func() { room.Close() })
 	}
 	if err := errors.Join(os.Symlink("other/room", filepath.Join(dir, "trap")), os.Mkdir(filepath.Join(dir, "gone"), 0o755)); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@
 // directory belongs to one of the two kinds of build for ever, and palyrad does
 // not start.
 //
-// What it does not protect against: whoever can replace palyra-cell needs no
+// The package doesn't protect against an attacker who can replace palyra-cell: they need no
 // knobs.
 package knob
 

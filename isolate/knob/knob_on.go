@@ -175,7 +175,7 @@ func step(s sys.Step, c bool) sys.Tape {
 	case isOff(IPC) && strings.Contains(text, "$ipc"):
 		return nil // as would these without an IPC namespace
 	case isOff(PID) && c && is("setsid("):
-		// Nobody else ends it when its reaper is killed.
+		// No other process ends it when its reaper is killed.
 		return sys.Tape{s, {Call: "prctl", Args: []sys.Arg{sys.Int(1), sys.Int(9), sys.Int(0), sys.Int(0), sys.Int(0)}, Why: "knob: die with the reaper"}}
 	case isOff(User) && c && (is("unshare(0x10000000") || is("write(fd:status, mark{U}") || is("read(fd:gate") || is("setresgid(") || is("setresuid(")):
 		return nil // without a user namespace there is no id to become
@@ -186,8 +186,8 @@ func step(s sys.Step, c bool) sys.Tape {
 	case isOff(Mount) && is("move_mount(fd:tmp"):
 		s.Args = slices.Clone(s.Args) // where it hides nothing of the host's, for what needs a place to write to
 		s.Args[3] = sys.Str("/mnt")
-	case isOff(Mount) && is("chdir("):
-		s.Args = []sys.Arg{sys.Str("/mnt")}
+	case isOff(Mount) && c && is("fchdir("):
+		s.Call, s.Args = "chdir", []sys.Arg{sys.Str("/mnt")} // the workspace is not attached
 	case isOff(UTS) && is("sethostname("):
 		return nil // it would be the host's
 	case isOff(NoNewPrivs) && (is("prctl(0x26") || is("capset(")):

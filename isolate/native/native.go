@@ -85,8 +85,9 @@ type Cell struct {
 	Ruleset  int      // landlock ruleset
 	Outside  int      // a folder that none of its rules grants
 	Filter   []byte   // seccomp program, sock_filter array
-	Cookie   uint64   // what opens the filter's execveat rule
+	Cookie   uint64   // what opens the filter's rules for steps after it
 	Mounts   []Attach // in order
+	Cwd      int      // folder to start in, on one of Mounts
 	Operands []Operand
 	// Root says that palyra-cell has the host's capabilities. It drops the
 	// supplementary groups; without them they cannot be dropped.
@@ -147,14 +148,14 @@ func Tape(c *Cell) sys.Tape {
 func Armed(c *Cell) sys.Tape {
 	program := append(steps.Fence(c.Fence), steps.Session()...)
 	program = append(program, steps.Wait(sys.FD("status", c.FDs.Status))...)
-	return knob.Tape(append(confine(c), steps.SplitParked(program)...))
+	return knob.Tape(append(confine(c), steps.SplitParked(program, c.Cookie)...))
 }
 
 // Rest returns what the program's process of an armed cell does when its call
 // comes: take the call's descriptors and execute. It uses FDs, argv, env and
 // cookie of c.
 func Rest(c *Cell) sys.Tape {
-	t := steps.OwnDescriptors(c.FDs)
+	t := steps.OwnDescriptors(c.FDs, c.Cookie)
 	t = append(t, steps.Descriptors(c.FDs)...)
 	return knob.Tape(append(t, steps.Exec(c.Spec.Argv, c.Spec.Env, c.Cookie)...))
 }
@@ -174,10 +175,10 @@ func confine(c *Cell) sys.Tape {
 	for _, m := range c.Mounts {
 		t = append(t, sys.Step{Call: "move_mount",
 			Args: []sys.Arg{sys.FD(m.Label, m.FD), sys.Str(""), sys.Int(atFDCWD), sys.Str(m.Path), sys.Int(fEmptyPath)},
-			Why:  "attach " + m.Label + "; the path lies in the read-only template, so nobody can race it"})
+			Why:  "attach " + m.Label + "; the path lies in the read-only template, so no program can race it"})
 	}
 	t = append(t, operands(c.Operands)...)
-	t = append(t, sys.Step{Call: "chdir", Args: []sys.Arg{sys.Str(c.Spec.Cwd)}, Why: "the working directory, as seen inside"})
+	t = append(t, steps.Enter(c.Spec, c.Cwd))
 	if c.Root {
 		t = append(t, sys.Step{Call: "setgroups", Args: []sys.Arg{sys.Int(0), sys.Int(0)}, Why: "no supplementary group of the host; impossible after unshare"})
 		t = append(t, steps.BecomeHost(sys.ID("user", c.UID), sys.ID("group", c.GID))...)
@@ -275,7 +276,7 @@ const (
 // namespaces, too; NestedLimit holds where the filter were passed by, for most of what an
 // attacker would do there begins with capabilities in a user namespace of their own.
 var nested = [...]Variable{
-	{NestedLimit, "0", "how many user namespaces may be made in this one: none, so nobody in the cell gets capabilities, even without the filter; CAP_SYS_RESOURCE is needed, which later steps take"},
+	{NestedLimit, "0", "how many user namespaces may be made in this one: none, so no process in the cell gets capabilities, even without the filter; CAP_SYS_RESOURCE is needed, which later steps take"},
 	{instancesLimit, maxInstances, "inotify instances, which count as those of the namespace's owner, too"},
 	{watchesLimit, maxWatches, "and watches"},
 }

@@ -17,7 +17,7 @@ func cell(mod func(*Cell)) *Cell {
 			Limits: isolate.Limits{Wall: time.Minute, CPU: time.Second, Memory: 1 << 20, PIDs: 5, Output: 1, FileSize: 9, OpenFiles: 77, Disk: 1, Inodes: 1}},
 		FDs:     steps.FDs{Stdin: 64, Stdout: 65, Stderr: 66, Script: -1, Exec: 67, Status: 68, Gate: 69},
 		Ruleset: 70, Fence: 73, Counted: true, UID: 0x70000001, GID: 0x70000001, Filter: make([]byte, 80), Cookie: 0x1122334455667788, LastCap: 40,
-		Mounts: []Attach{{"tmp", 71, "/tmp"}, {"workspace", 72, WorkspaceDir}},
+		Mounts: []Attach{{"tmp", 71, "/tmp"}, {"workspace", 72, WorkspaceDir}}, Cwd: 72,
 	}
 	if mod != nil {
 		mod(c)
@@ -82,7 +82,7 @@ func TestOrder(t *testing.T) {
 			{"fsopen(", "unshare(", "proc belongs to the PID namespace's owner"},
 			{"move_mount(", "unshare(", "the cell's user namespace must not own its mounts"},
 			{"openat2($workspace", "unshare(", "operands are covered while we may mount"},
-			{"move_mount(", "chdir(", "the working directory is a mount's, not what it covers"},
+			{"move_mount(", "fchdir(", "the working directory is a mount's, not what it covers"},
 			{"sethostname(", "unshare(", "the cell's user namespace must not own its host name"},
 			{"unshare(", "write(fd:status, mark{U}", "the maps are written to the new namespace"},
 			{"unshare(", "openat2(-100, \"" + NestedLimit, "opened before, it is the host's limit"},
@@ -182,7 +182,7 @@ func TestWarmOrder(t *testing.T) {
 			t.Errorf("%q at %d is not before %q at %d: %s", r.before, a, r.after, b, r.why)
 		}
 	}
-	if got := rest[0].String(); got != "close_range(fd:after, 0xffffffff, 2)" {
+	if got := rest[0].String(); got != "close_range(fd:after, 0xffffffff, 2, 0, 0, secret:cookie)" {
 		t.Errorf("the rest begins with %s: palyra-cell's own descriptors would be changed", got)
 	}
 	// Up to the split the two walk the same.
@@ -245,7 +245,7 @@ func TestDigestTellsConfinementApart(t *testing.T) {
 		"more processes":    {func(c *Cell) { c.Spec.Limits.PIDs++ }, false},
 		"no tmp":            {func(c *Cell) { c.Mounts = c.Mounts[1:] }, false},
 		"an operand":        {func(c *Cell) { c.Operands = []Operand{{90, "x"}} }, false},
-		"other directory":   {func(c *Cell) { c.Spec.Cwd = "/tmp" }, false},
+		"other directory":   {func(c *Cell) { c.Spec.Cwd, c.Spec.CwdInode = "/workspace/x", "1:2" }, false},
 		"as root":           {func(c *Cell) { c.Root = true }, false},
 		"other user":        {func(c *Cell) { c.UID, c.GID = 7, 7 }, true},
 		"a cgroup":          {func(c *Cell) { c.Counted = false }, false},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -20,12 +19,11 @@ import (
 	"palyra/isolate/native/seccomp"
 )
 
-// errUntold is returned by a try that could not be made.
+// errUntold is the error of a try that couldn't be made.
 var errUntold = errors.New("not tried")
 
-// Main is the helper's side: args are "probe-child", the control's name and what
-// identifies the parent's namespace. It prints one answer and returns the exit
-// status.
+// Main is the helper's side: args are "probe-child", the control's name and the identity of
+// the parent's namespace. It prints one answer and returns the exit status.
 func Main(args []string) int {
 	if len(args) < 3 || args[0] != childWord {
 		fmt.Fprintln(os.Stderr, "probe-child: want a control and a namespace")
@@ -213,19 +211,41 @@ func tryCloseRange() (string, error) {
 	return "", nil
 }
 
+// held is a helper that waits until its input ends.
+type held struct {
+	*os.Process
+	input *os.File
+}
+
+// holder starts one.
+func holder(attr *syscall.SysProcAttr) (*held, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	p, err := os.StartProcess("/proc/self/exe", []string{"probe", childWord, "hold", "0"},
+		&os.ProcAttr{Env: os.Environ(), Files: []*os.File{r}, Sys: attr})
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
+	return &held{p, w}, nil
+}
+
+func (h *held) end() {
+	h.Kill()
+	h.Wait()
+	h.input.Close()
+}
+
 func tryPidfd() (string, error) {
-	cmd := exec.Command("/proc/self/exe", childWord, "hold", "0")
-	in, err := cmd.StdinPipe()
+	child, err := holder(nil)
 	if err != nil {
 		return "", fmt.Errorf("%w: %v", errUntold, err)
 	}
-	defer in.Close()
-	if err := cmd.Start(); err != nil {
-		return "", fmt.Errorf("%w: %v", errUntold, err)
-	}
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
-	fd, err := sys.PidfdOpen(cmd.Process.Pid)
+	defer child.end()
+	fd, err := sys.PidfdOpen(child.Pid)
 	if err != nil {
 		return "", err
 	}
@@ -277,14 +297,14 @@ func tryUser(parent string) (string, error) {
 	return "", sys.SetHostname("probe")
 }
 
-// ownTime gives this thread's children a time namespace. It is not made before the
-// helper is executed: until Linux 6.2 an execution does not enter it, and a
-// process between the two can start no thread, without which there is no Go.
+// ownTime gives this thread's children a time namespace. The child makes it only after the
+// helper is executed: until Linux 6.2 an execution doesn't enter it, and a process between
+// the two can start no thread, and Go needs threads.
 func ownTime() error {
 	return os.NewSyscallError("unshare", syscall.Unshare(newTime))
 }
 
-// distinct compares this process's namespace with its parent's, which is given.
+// distinct compares this process's namespace with its parent's.
 func distinct(kind, parent string) error {
 	mine, err := namespaceLink(kind)
 	if err != nil {
@@ -370,24 +390,17 @@ func tryQuota() (string, error) {
 // tryIDMap maps the ids of a clone of the mount at /, with a user namespace of
 // a child that only holds it.
 func tryIDMap() (string, error) {
-	cmd := exec.Command("/proc/self/exe", childWord, "hold", "0")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: newUser, Pdeathsig: syscall.SIGKILL,
+	child, err := holder(&syscall.SysProcAttr{Cloneflags: newUser, Pdeathsig: syscall.SIGKILL,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}}
-	in, err := cmd.StdinPipe()
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}})
 	if err != nil {
-		return "", fmt.Errorf("%w: %v", errUntold, err)
-	}
-	defer in.Close()
-	if err := cmd.Start(); err != nil {
 		if refused(err) {
 			return "", fmt.Errorf("clone: %s", errnoText(err))
 		}
 		return "", fmt.Errorf("%w: %v", errUntold, err)
 	}
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
+	defer child.end()
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", child.Pid))
 	if err != nil {
 		return "", fmt.Errorf("%w: %v", errUntold, err)
 	}

@@ -1,20 +1,20 @@
 // Package probe finds out what this host can enforce, by trying it.
 //
-// [Controls] is the table: each kernel control with the kernel that brought
-// it, how it is tried, what its absence costs and what helps. [Run] starts one
-// child of the helper program for each control, in the namespaces that the
-// control needs; the child makes the call and says yes, no or could not tell.
-// No version is compared and no configuration is believed.
+// [Controls] is the table: each kernel control with the kernel that brought it, how to try
+// it, what its absence costs and what helps. [Run] starts one child of the helper program
+// for each control, in the namespaces that the control needs; the child makes the call and
+// says yes, no or couldn't tell. The package compares no versions and believes no
+// configuration.
 //
 //	r, err := probe.Run(ctx, "/usr/libexec/palyra-cell")
 //	missing := r.Missing(tier.C) // names of what tier C needs and the host has not
 //
-// The helper is palyra-cell: called as "palyra-cell probe-child NAME ..." it
-// hands its arguments to [Main].
+// The helper is palyra-cell: as "palyra-cell probe-child NAME ..." it hands its arguments
+// to [Main].
 //
 // # What it does not protect against
 //
-// A probe says what worked a moment ago for this user. Every run of a cell
+// Later changes: a probe says what worked a moment ago for this user. Every run of a cell
 // checks its own confinement again, at the gate.
 package probe
 
@@ -48,8 +48,7 @@ func (a Answer) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (a Answer) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. What it does not know is
-// Unknown.
+// UnmarshalText implements encoding.TextUnmarshaler. It reads an unknown word as Unknown.
 func (a *Answer) UnmarshalText(b []byte) error {
 	*a = Unknown
 	switch string(b) {
@@ -86,7 +85,7 @@ type Finding struct {
 	Hint   string      `json:"hint,omitempty"` // unless yes
 }
 
-// Report is what a host can enforce, for the user who asked.
+// Report lists the controls that a host can enforce, for the user who asked.
 type Report struct {
 	Kernel   string    `json:"kernel"`
 	Machine  string    `json:"machine"`
@@ -104,9 +103,9 @@ func (r *Report) Find(name string) Finding {
 	return Finding{Name: name}
 }
 
-// Missing returns the controls that the tier needs and that were not found to
-// work, in the order of the table. None missing means that the tier can be
-// enforced; a tier that nothing is known about misses itself.
+// Missing returns the controls that the tier needs and that the probes didn't see working,
+// in the order of the table. If none is missing, the host can enforce the tier; an unknown
+// tier misses itself.
 func (r *Report) Missing(t tier.Tier) []string {
 	missing, known := []string{}, false
 	for _, c := range Controls() {

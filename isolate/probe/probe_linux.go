@@ -1,13 +1,12 @@
 package probe
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
@@ -19,16 +18,16 @@ import (
 // patience bounds one probe. A probe that hangs could not tell.
 const patience = 10 * time.Second
 
-// maxAnswer bounds what a child may say, in bytes.
+// maxAnswer bounds a child's answer, in bytes.
 const maxAnswer = 1 << 12
 
-// nobody is the user of the unprivileged probe when it is root who asks.
+// nobody is the user of the unprivileged probe when root asks.
 const nobody = 65534
 
 // childWord is the helper's first argument.
 const childWord = "probe-child"
 
-// result is what a child prints, as one line of JSON.
+// result is a child's output, as one line of JSON.
 type result struct {
 	Answer Answer `json:"answer"`
 	Detail string `json:"detail"`
@@ -37,11 +36,10 @@ type result struct {
 // Run probes every control, one after the other. helper is the path of
 // palyra-cell. An error means that nothing could be probed at all.
 func Run(ctx context.Context, helper string) (*Report, error) {
-	// The helper is used as a descriptor, so that the unprivileged probe does not
-	// depend on who may walk to it.
+	// Use the helper as a descriptor, so that the unprivileged probe needs no path to it.
 	f, err := os.Open(helper)
 	if err != nil {
-		return nil, fault.New(fault.Refused, "probe_helper", fmt.Sprintf("open probe helper %q", helper), err)
+		return nil, fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("open probe helper %q", helper), err)
 	}
 	defer f.Close()
 	host, err := evidence.ReadHost("/proc")
@@ -51,7 +49,7 @@ func Run(ctx context.Context, helper string) (*Report, error) {
 	r := &Report{Kernel: host.Release, Machine: host.Machine, UID: os.Getuid()}
 	for _, c := range Controls() {
 		if err := ctx.Err(); err != nil {
-			return nil, fault.New(fault.Canceled, "probe_canceled", "probe host", err)
+			return nil, fault.New(fault.Canceled, "canceled", "probe host", err)
 		}
 		res := ask(ctx, f, c)
 		fd := Finding{Name: c.Name, Answer: res.Answer, Detail: res.Detail, Since: c.Since, How: c.How, Needed: c.Needed}
@@ -75,13 +73,6 @@ func start(ctx context.Context, helper *os.File, name string, namespaces uint64,
 	// Without a namespace of that kind the child compares with nothing, and a
 	// child that has one differs.
 	mine, _ := namespaceLink(kind)
-	// Descriptor 3 is the helper itself: ExtraFiles[0].
-	cmd := exec.CommandContext(ctx, "/proc/self/fd/3", childWord, name, mine)
-	cmd.ExtraFiles = []*os.File{helper}
-	cmd.Env = []string{}
-	cmd.WaitDelay = time.Second
-	out := &limited{}
-	cmd.Stdout = out
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	// clone(2) has no bit for a time namespace; the child makes that itself.
 	attr.Cloneflags = uintptr(namespaces &^ newTime)
@@ -92,9 +83,21 @@ func start(ctx context.Context, helper *os.File, name string, namespaces uint64,
 	if drop {
 		attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	}
-	cmd.SysProcAttr = attr
-	cmd.Dir = "/"
-	err := cmd.Start()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return result{Unknown, "start helper: " + errnoText(err)}
+	}
+	defer null.Close()
+	answer, out, err := os.Pipe()
+	if err != nil {
+		return result{Unknown, "start helper: " + errnoText(err)}
+	}
+	defer answer.Close()
+	// Don't use os/exec, which palyra-cell has no other use for. Descriptor 3 is the helper
+	// itself.
+	child, err := os.StartProcess("/proc/self/fd/3", []string{"palyra-cell", childWord, name, mine},
+		&os.ProcAttr{Dir: "/", Env: []string{}, Files: []*os.File{null, out, null, helper}, Sys: attr})
+	out.Close()
 	switch {
 	case err == nil:
 	case namespaces != 0 && refused(err):
@@ -102,12 +105,22 @@ func start(ctx context.Context, helper *os.File, name string, namespaces uint64,
 	default:
 		return result{Unknown, "start helper: " + errnoText(err)}
 	}
-	err = cmd.Wait()
+	stop := context.AfterFunc(ctx, func() {
+		child.Kill()
+		// A child of it may hold the other end.
+		answer.SetReadDeadline(time.Now().Add(time.Second))
+	})
+	defer stop()
+	text, _ := io.ReadAll(io.LimitReader(answer, maxAnswer))
+	state, err := child.Wait()
 	if ctx.Err() != nil {
 		return result{Unknown, "timed out"}
 	}
+	if err == nil && !state.Success() {
+		err = errors.New(state.String())
+	}
 	var res result
-	if json.Unmarshal(out.b.Bytes(), &res) == nil && res.Detail != "" && err == nil {
+	if json.Unmarshal(text, &res) == nil && res.Detail != "" && err == nil {
 		return res
 	}
 	if err != nil {
@@ -135,17 +148,9 @@ func errnoText(err error) string {
 	return err.Error()
 }
 
-// limited keeps the first maxAnswer bytes.
-type limited struct{ b bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	l.b.Write(p[:min(len(p), maxAnswer-l.b.Len())])
-	return len(p), nil
-}
-
-// namespaceLink returns the text that identifies this process's namespace of a
-// kind, "net:[4026531840]", of its thread. /proc/thread-self is right in a new PID namespace, too,
-// where the process's number is not the one that this /proc shows it under.
+// namespaceLink returns the text that identifies the namespace of a kind of this thread,
+// "net:[4026531840]". /proc/thread-self is right in a new PID namespace, too, in which the
+// process has another number than in this /proc.
 func namespaceLink(kind string) (string, error) {
 	if kind == "time" {
 		kind = "time_for_children"

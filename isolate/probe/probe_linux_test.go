@@ -167,16 +167,17 @@ func TestWithout(t *testing.T) {
 	for call, want := range map[string][]string{
 		"landlock_create_ruleset": {"landlock", "landlock_scopes"},
 		"landlock_restrict_self":  {"landlock", "landlock_scopes"},
-		"seccomp":                 nil, // then the filter that takes it away could not be: see below
-		"close_range":             {"close_range"},
-		"pidfd_open":              {"pidfd"},
-		"clone3":                  {"clone3"},
-		"execveat":                {"execveat"},
-		"memfd_create":            {"memfd_seals", "memfd_noexec"},
-		"openat2":                 {"openat2"},
-		"fsopen":                  {"mount_api", "proc_mount", "tmpfs_quota"},
-		"mount_setattr":           {"mount_api", "idmapped_mount"},
-		"sethostname":             {"user_namespace", "user_namespace_unprivileged"},
+		// Without it the filter that takes it away couldn't exist: see below.
+		"seccomp":       nil,
+		"close_range":   {"close_range"},
+		"pidfd_open":    {"pidfd"},
+		"clone3":        {"clone3"},
+		"execveat":      {"execveat"},
+		"memfd_create":  {"memfd_seals", "memfd_noexec"},
+		"openat2":       {"openat2"},
+		"fsopen":        {"mount_api", "proc_mount", "tmpfs_quota"},
+		"mount_setattr": {"mount_api", "idmapped_mount"},
+		"sethostname":   {"user_namespace", "user_namespace_unprivileged"},
 	} {
 		if want == nil {
 			want = []string{"seccomp_filter", "seccomp_kill_process"}

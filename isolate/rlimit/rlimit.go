@@ -10,11 +10,10 @@
 //	signals → reaper and program split → session → seccomp → descriptors →
 //	gate → execveat
 //
-// What it does not protect against, and tier C does: the program can tell that
-// other processes exist (by PID, not by content), memory is bounded per process
-// and sampled for the tree, and without root the size of a private directory is
-// sampled, too. If palyra-cell and palyra are killed at the same moment, a
-// grandchild may live on.
+// Unlike tier C it doesn't protect against these: the program can tell that other processes
+// exist (by PID, not by content), memory is bounded per process and sampled for the tree,
+// and without root the size of a private directory is sampled, too. If palyra-cell and
+// palyra are killed at the same moment, a grandchild may live on.
 package rlimit
 
 import (
@@ -29,15 +28,15 @@ const Executor = "sandbox_tier_b"
 
 // Process is all that the tape of one call depends on.
 type Process struct {
-	Spec      *isolate.Spec
-	FDs       steps.FDs
-	Workspace int    // directory to start in, on the host
-	Ruleset   int    // landlock ruleset
-	Outside   int    // a folder that none of its rules grants
-	Filter    []byte // seccomp program, sock_filter array
-	Cookie    uint64 // what opens the filter's execveat rule
-	NProc     int64  // RLIMIT_NPROC: the call's processes and those the user has already
-	Core      uint64 // RLIMIT_CORE: steps.NoCore, or 0 where it cannot be had
+	Spec    *isolate.Spec
+	FDs     steps.FDs
+	Cwd     int    // folder to start in, on the host
+	Ruleset int    // landlock ruleset
+	Outside int    // a folder that none of its rules grants
+	Filter  []byte // seccomp program, sock_filter array
+	Cookie  uint64 // what opens the filter's execveat rule
+	NProc   int64  // RLIMIT_NPROC: the call's processes and those the user has already
+	Core    uint64 // RLIMIT_CORE: steps.NoCore, or 0 where it cannot be had
 	// Privileged says that palyra-cell has capabilities; the bounding set is then
 	// emptied. Root says that they are the host's; the program then becomes UID and
 	// GID. Otherwise it stays who it is.
@@ -51,7 +50,7 @@ type Process struct {
 // Tape returns the tape of p.
 func Tape(p *Process) sys.Tape {
 	t := steps.Subreaper()
-	t = append(t, sys.Step{Call: "fchdir", Args: []sys.Arg{sys.FD("workspace", p.Workspace)}, Why: "the working directory, by descriptor"})
+	t = append(t, steps.Enter(p.Spec, p.Cwd))
 	limits, files := steps.Files(steps.ResourceLimits(p.Spec.Limits, p.NProc, p.Core))
 	t = append(t, steps.SetLimits(limits)...)
 	if p.Privileged {

@@ -16,39 +16,39 @@ import (
 	"palyra/isolate/native/seccomp"
 )
 
-// Apply confines this process. It fails in a program that was built with cgo,
-// and where Landlock or seccomp is missing; what was applied until then stays.
+// Apply confines this process. It fails in a program that was built with cgo, or if
+// Landlock or seccomp is missing; controls applied until then stay.
 func Apply(c Config) error {
 	op := "confine this process"
 	if err := sys.SetDumpable(0); err != nil {
-		return fault.New(fault.Refused, "confine_dumpable", op, err)
+		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
 	if err := sys.KeepCapabilitiesAllThreads(c.KeepCapabilities); err != nil {
-		return fault.New(fault.Refused, "confine_capabilities", op, err)
+		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
 	if err := sys.NoNewPrivsAllThreads(); err != nil {
-		return fault.New(fault.Refused, "confine_no_new_privs", op, err)
+		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
 	if _, err := landlock.ABI(); err != nil {
 		return err
 	}
 	rules, err := c.rules()
 	if err != nil {
-		return fault.New(fault.Refused, "confine_landlock", op, err)
+		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
-	// BestEffort is for what an older kernel's Landlock lacks; that there is none
-	// was refused above, and Report says what is missing.
+	// BestEffort is for rights that an older kernel's Landlock lacks. A kernel without
+	// Landlock was refused above, and Report says what is missing.
 	if err := ll.V10.BestEffort().Restrict(rules...); err != nil {
-		return fault.New(fault.Refused, "confine_landlock", op, err)
+		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
 	f, err := compile()
 	if err != nil {
-		return fault.New(fault.Internal, "confine_seccomp", op, err)
+		return fault.New(fault.Internal, "internal", op, err)
 	}
 	if err := sys.InstallFilterAllThreads(f.Bytes()); err != nil {
-		return fault.New(fault.Refused, "confine_seccomp", op, err)
+		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
-	// What was asked for is one thing, what the kernel says another.
+	// Check what the kernel says, not what we asked for.
 	for _, c := range Report().Controls {
 		if !c.On {
 			return fault.New(fault.Refused, "confine_not_in_force", op, fmt.Errorf("%s is not on: %s", c.Name, c.Detail))
@@ -65,13 +65,13 @@ func compile() (seccomp.Filter, error) {
 	return seccomp.Compile(Policy(os.Getpid()), arch)
 }
 
-// own are the files of this process in /proc: mounts, namespaces, status.
+// own returns the folder of this process in /proc: mounts, namespaces, status.
 func own() string { return fmt.Sprintf("/proc/%d", os.Getpid()) }
 
 func (c Config) rules() ([]ll.Rule, error) {
-	// A directory of a process in /proc is made anew whenever the kernel has
-	// forgotten it, and a rule on the old one would not hold for the new one. A
-	// descriptor that is never closed keeps it.
+	// The kernel makes a process's directory in /proc anew whenever it has forgotten it,
+	// and a rule on the old one wouldn't hold for the new one. A descriptor that is never
+	// closed keeps it.
 	if _, err := syscall.Open(own(), syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open %q: %w", own(), err)
 	}
@@ -96,14 +96,14 @@ func (c Config) rules() ([]ll.Rule, error) {
 	return rules, nil
 }
 
-// To read, and not to execute, which go-landlock's RODirs would allow.
+// This allows reading, and not executing, which go-landlock's RODirs would allow.
 const (
 	readFile = ll.AccessFSSet(landlock.FSReadFile)
 	readDir  = ll.AccessFSSet(landlock.FSReadFile | landlock.FSReadDir)
 )
 
-// Report tells what is in force: from /proc for every thread where the kernel
-// tells, and by trying what must fail where it does not.
+// Report lists the controls in force: from /proc for every thread if the kernel tells, and
+// otherwise by trying things that must fail.
 func Report() Controls {
 	var r Controls
 	add := func(name string, on bool, detail, fix string) {
@@ -136,8 +136,8 @@ func Report() Controls {
 	add("landlock", refused(tryRoot), detail, start+" on a kernel 5.13 or later with landlock in its lsm= list")
 	_, missing := landlock.Plan(abi, nil)
 	for _, m := range missing {
-		// It counts not against Enforced: the filter makes no socket and sends no
-		// signal. It is told because the kernel could do more.
+		// It doesn't count against Enforced: the filter lets the process make no socket and
+		// send no signal. Report names it because the kernel could do more.
 		r.Controls = append(r.Controls, Control{Name: "landlock_abi", On: true, Detail: m + "; the system call filter covers it"})
 	}
 	r.Enforced = !slices.ContainsFunc(r.Controls, func(c Control) bool { return !c.On })

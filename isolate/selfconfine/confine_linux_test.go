@@ -81,6 +81,7 @@ func TestOperations(t *testing.T) {
 		{op: "write"},
 		{op: "own status"},
 		{op: "pair"},
+		{op: "unsent"},
 		{op: "serve"},
 	} {
 		t.Run(tc.op, func(t *testing.T) {

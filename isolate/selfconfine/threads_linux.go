@@ -65,7 +65,7 @@ func parseThread(status string) (thread, error) {
 	return t, nil
 }
 
-// mode is the lowest seccomp mode of the threads.
+// mode returns the lowest seccomp mode of the threads.
 func mode(ts []thread) int {
 	m := 2
 	for _, t := range ts {

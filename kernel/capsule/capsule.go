@@ -19,11 +19,13 @@ package capsule
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -57,8 +59,8 @@ type Capsule struct {
 	EgressHosts []string `json:"egress_hosts"` // none is allowed yet
 	Secrets     []string `json:"secrets"`      // references; none is given yet
 
-	Limits    isolate.Limits `json:"limits"`
-	TierFloor tier.Tier      `json:"tier_floor"`
+	Limits    call.Limits `json:"limits"`
+	TierFloor tier.Tier   `json:"tier_floor"`
 
 	// The rest is absent where it is zero: that is its one spelling then.
 
@@ -75,15 +77,13 @@ type Capsule struct {
 }
 
 // File is a file that was opened and hashed.
-type File struct {
-	Path   string       `json:"path"` // links resolved; of an operand, as the program sees it
-	Digest canon.Digest `json:"digest"`
-	Size   int64        `json:"size"`
-	// Pinned is "system" (root's, in root's folders, writable by nobody else) or
-	// "sealed" (a copy that nobody can change runs instead). An operand is
-	// "on_approval": sealed if a person is asked, else only hashed.
-	Pinned string `json:"pinned"`
-}
+type File = call.File
+
+// Workspace is a host folder shown to the program.
+type Workspace = call.Workspace
+
+// Stdin says what the program reads.
+type Stdin = call.Stdin
 
 // The values of File.Pinned.
 const (
@@ -99,27 +99,12 @@ type Script struct {
 	Argument    *string `json:"argument"`    // the one optional argument, null if none
 }
 
-// Workspace is a host folder shown to the program.
-type Workspace struct {
-	Source   string `json:"source"` // on the host, links resolved
-	ReadOnly bool   `json:"read_only"`
-	UID      uint32 `json:"uid"` // owner on the host
-	GID      uint32 `json:"gid"`
-}
-
 // The modes of Stdin.
 const (
 	StdinNone   = "none"   // empty
 	StdinSealed = "sealed" // read in full before the decision
 	StdinStream = "stream" // unknown; decided without having seen it
 )
-
-// Stdin says what the program reads.
-type Stdin struct {
-	Mode   string       `json:"mode"`
-	Digest canon.Digest `json:"digest"` // of a sealed one
-	Size   int64        `json:"size"`
-}
 
 // Unpinned is something that an argument names beneath the workspace, or the
 // executable's headers anywhere, and that is not held: it may be another thing by
@@ -137,6 +122,7 @@ const (
 	KindUnreadable = "unreadable" // by whoever sealed the call
 	KindTooLarge   = "too_large"  // together beyond what is hashed
 	KindAbsent     = "absent"     // nothing yet; of the workspace itself: more such names than are listed
+	KindProgram    = "program"    // the name of a program of the workspace, which no copy covers
 	KindLibrary    = "library"    // a place that is not the system's, from which the loader takes libraries
 )
 
@@ -147,7 +133,7 @@ func CompareUnpinned(a, b Unpinned) int {
 
 // Kinds are the kinds of Unpinned, sorted.
 func Kinds() []string {
-	return []string{KindAbsent, KindDirectory, KindLibrary, KindSpecial, KindSymlink, KindTooLarge, KindUnreadable}
+	return []string{KindAbsent, KindDirectory, KindLibrary, KindProgram, KindSpecial, KindSymlink, KindTooLarge, KindUnreadable}
 }
 
 // Seal checks c and returns its canonical JSON and digest.
@@ -160,7 +146,7 @@ func (c *Capsule) Seal() ([]byte, canon.Digest, error) {
 		return nil, canon.Digest{}, err
 	}
 	if len(b) > MaxBytes {
-		return nil, canon.Digest{}, fault.New(fault.Usage, "capsule_too_large", "seal capsule",
+		return nil, canon.Digest{}, fault.New(fault.Usage, "too_large", "seal capsule",
 			fmt.Errorf("%d bytes of JSON, limit %d", len(b), MaxBytes)).
 			WithHint("pass data on standard input or in a file of the workspace instead of in arguments")
 	}
@@ -179,13 +165,13 @@ func Parse(data []byte) (*Capsule, error) {
 	}
 	// Also catches absent members, which decode to what prints as present ones.
 	if !bytes.Equal(b, data) {
-		return nil, fault.New(fault.Usage, "json_not_canonical", "parse capsule", nil)
+		return nil, fault.New(fault.Usage, "json_syntax", "parse capsule", errors.New("not in canonical form"))
 	}
 	return &c, nil
 }
 
 func bad(format string, args ...any) error {
-	return fault.New(fault.Usage, "capsule_invalid", "check capsule", fmt.Errorf(format, args...))
+	return fault.New(fault.Usage, "invalid_input", "check capsule", fmt.Errorf(format, args...))
 }
 
 // check holds c to the rules of the format. Lists are never null so that an

@@ -16,17 +16,21 @@ import (
 	"palyra/isolate/tier"
 )
 
+func fileOf(path, content string, size int64, pinned string) File {
+	return File{Path: path, Digest: canon.Sum([]byte(content)), Size: size, Pinned: pinned}
+}
+
 // example is the capsule of docs/formats/capsule.md.
 func example() *Capsule {
 	arg := "-e"
 	return &Capsule{
 		Version: 1, Tool: "process.run", Argv: []string{"./report.sh", "in.csv", "--out=../build"},
-		Executable: File{"/usr/bin/dash", canon.Sum([]byte("dash")), 125688, PinnedSystem},
-		Scripts:    []Script{{File{"/workspace/report.sh", canon.Sum([]byte("#!/bin/sh -e\n")), 13, PinnedSealed}, "/bin/sh", &arg}},
+		Executable: fileOf("/usr/bin/dash", "dash", 125688, PinnedSystem),
+		Scripts:    []Script{{fileOf("/workspace/report.sh", "#!/bin/sh -e\n", 13, PinnedSealed), "/bin/sh", &arg}},
 		Env:        []string{"HOME=/tmp", "LANG=C.UTF-8"}, Cwd: "/workspace",
-		Workspace: &Workspace{"/home/alice/project", true, 1000, 1000},
+		Workspace: &Workspace{Source: "/home/alice/project", ReadOnly: true, UID: 1000, GID: 1000},
 		Stdin:     Stdin{Mode: StdinNone},
-		Operands:  []File{{"/workspace/in.csv", canon.Sum([]byte("a,b\n")), 4, PinnedOnApproval}},
+		Operands:  []File{fileOf("/workspace/in.csv", "a,b\n", 4, PinnedOnApproval)},
 		Unpinned:  []Unpinned{{"/workspace/build", KindDirectory}}, EgressHosts: []string{}, Secrets: []string{},
 		Limits:    isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 30, PIDs: 256, Output: 1 << 24, FileSize: 1 << 28, OpenFiles: 1024, Disk: 1 << 28, Inodes: 16384},
 		TierFloor: tier.C,
@@ -116,7 +120,8 @@ func TestEveryMemberCounts(t *testing.T) {
 // TestOptional: what a capsule need not have has one spelling as well.
 func TestOptional(t *testing.T) {
 	c := example()
-	c.Loader = &File{"/usr/lib/ld.so", canon.Sum([]byte("ld")), 2, PinnedSystem}
+	loader := fileOf("/usr/lib/ld.so", "ld", 2, PinnedSystem)
+	c.Loader = &loader
 	c.Unpinned = append(c.Unpinned, Unpinned{"/workspace/build", KindLibrary}, Unpinned{"/workspace/none", KindAbsent})
 	b, id, err := c.Seal()
 	if err != nil {
@@ -158,7 +163,7 @@ func TestRefused(t *testing.T) {
 		"operand as system":  func(c *Capsule) { c.Operands[0].Pinned = PinnedSystem },
 		"unknown kind":       func(c *Capsule) { c.Unpinned[0].Kind = "x" },
 		"stdin mode":         func(c *Capsule) { c.Stdin.Mode = "" },
-		"stream with digest": func(c *Capsule) { c.Stdin = Stdin{StdinStream, canon.Sum(nil), 0} },
+		"stream with digest": func(c *Capsule) { c.Stdin = Stdin{Mode: StdinStream, Digest: canon.Sum(nil)} },
 		"sealed, no digest":  func(c *Capsule) { c.Stdin = Stdin{Mode: StdinSealed} },
 		"no limit":           func(c *Capsule) { c.Limits.PIDs = 0 },
 		"negative limit":     func(c *Capsule) { c.Limits.Memory = -1 },
@@ -169,8 +174,10 @@ func TestRefused(t *testing.T) {
 		"unpinned twice":     func(c *Capsule) { c.Unpinned = append(c.Unpinned, c.Unpinned[0]) },
 		"unsorted kinds":     func(c *Capsule) { c.Unpinned = append(c.Unpinned, Unpinned{"/workspace/build", KindAbsent}) },
 		"loader not pinned":  func(c *Capsule) { c.Loader = &File{Path: "/lib/ld.so", Digest: canon.Sum(nil), Size: 1} },
-		"loader sealed":      func(c *Capsule) { c.Loader = &File{"/lib/ld.so", canon.Sum(nil), 1, PinnedSealed} },
-		"loader, no digest":  func(c *Capsule) { c.Loader = &File{Path: "/lib/ld.so", Size: 1, Pinned: PinnedSystem} },
+		"loader sealed": func(c *Capsule) {
+			c.Loader = &File{Path: "/lib/ld.so", Digest: canon.Sum(nil), Size: 1, Pinned: PinnedSealed}
+		},
+		"loader, no digest": func(c *Capsule) { c.Loader = &File{Path: "/lib/ld.so", Size: 1, Pinned: PinnedSystem} },
 	} {
 		c := example()
 		spoil(c)
@@ -190,12 +197,11 @@ func TestDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var pretty bytes.Buffer
-	if err := json.Indent(&pretty, b, "", "  "); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(doc, pretty.Bytes()) {
-		t.Errorf("the example is not in the document:\n%s", pretty.Bytes())
+	_, rest, _ := bytes.Cut(doc, []byte("```json\n"))
+	shown, _, _ := bytes.Cut(rest, []byte("```"))
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, shown); err != nil || !bytes.Equal(compact.Bytes(), b) {
+		t.Errorf("the document's example is %s, want %s: %v", compact.Bytes(), b, err)
 	}
 	if !bytes.Contains(doc, []byte(id.String())) {
 		t.Errorf("the example's digest is not in the document: %s", id)

@@ -1,30 +1,29 @@
 // Package certify tests the sandbox on this host, from both sides, and says what
 // the test proved.
 //
-// For each claim of palyra/isolate/certify the same attempt is made once outside,
-// as this user, where it must succeed, and once in a cell of each kind, where it
-// must be stopped in a way that the claim names. A verdict comes from the host
-// where the host can see (a datagram arrived, a program outlived its time), and
-// from the attempt where it cannot.
+// For each claim of palyra/isolate/certify the package makes the same attempt once outside,
+// as this user, where it must succeed, and once in a cell of each kind, where it must be
+// stopped in a way that the claim names. A verdict comes from the host if the host can see
+// the effect (a datagram arrived, a program outlived its time), and otherwise from the
+// attempt.
 //
 //	report, err := certify.Run(ctx, certify.Options{Cell: "/usr/libexec/palyra/palyra-cell"})
 //	index, err := k.Record(ctx, report.Act("uid:1000"))
 //
-// proven: the control succeeded and the attempt was stopped. refuted: it
-// succeeded inside. inconclusive: the control did not succeed, or the attempt
-// could not be made, so that nothing follows; the reason says why. absent: this
-// kernel is older than the mechanism, and nothing is claimed. inherited: the
-// kernel says the same of the process that tests, and lets nobody take it back, so
-// that it is so in every cell, whoever saw to it: no_new_privs alone. A tier that cannot
-// be served here is refused, with the missing control, and claims nothing.
+// proven: the control succeeded and the attempt was stopped. refuted: it succeeded inside.
+// inconclusive: the control didn't succeed, or the attempt couldn't be made, so that
+// nothing follows; the reason says why. absent: this kernel is older than the mechanism,
+// and nothing is claimed. inherited: the kernel says the same of the testing process and
+// lets no process take it back, so it holds in every cell, whichever process set it:
+// no_new_privs alone. A tier that can't be served here is refused, with the missing
+// control, and claims nothing.
 //
-// Cells, controls and the test itself have what this process has: its user,
-// capabilities, system calls and cgroup. So a certificate is about palyra-cells
-// that are started like this process; deploy/systemd has a unit for it that is
-// what palyra-cell's is.
+// Cells, controls and the test itself inherit this process's user, capabilities, system
+// calls and cgroup. So a certificate is about palyra-cells that are started like this
+// process; deploy/systemd has a unit for it that equals palyra-cell's.
 //
-// What it does not prove: that other attempts fail. conformance/escape has some
-// four hundred; this has one for each mechanism, and takes seconds.
+// The package doesn't prove that other attempts fail. conformance/escape has some four
+// hundred; this has one for each mechanism, and takes seconds.
 package certify
 
 import (
@@ -43,7 +42,7 @@ import (
 // Act is the name of the administrative act that a certificate is.
 const Act = kernel.CertifyAct
 
-// Options are of Run.
+// Options configure Run.
 type Options struct {
 	Cell     string // path of palyra-cell
 	Program  string // path of the program that asks, for its digest
@@ -52,7 +51,7 @@ type Options struct {
 	Kinds    []string // only these, of Kinds; empty: all
 }
 
-// Verdict is what follows from a control and an attempt. The zero Verdict is
+// Verdict is the conclusion from a control and an attempt. The zero Verdict is
 // Inconclusive.
 type Verdict string
 
@@ -76,7 +75,7 @@ func (v Verdict) String() string {
 	return string(v)
 }
 
-// The kinds of cells that are tested.
+// The kinds of tested cells.
 const (
 	KindB    = "b"      // tier B
 	KindCold = "c.cold" // tier C, built for the call
@@ -84,10 +83,10 @@ const (
 	KindVoid = "c.void" // tier C, in the shared network namespace
 )
 
-// Kinds returns them.
+// Kinds returns the kinds of cells.
 func Kinds() []string { return []string{KindB, KindCold, KindWarm, KindVoid} }
 
-// Report is what Run found. It serialises.
+// Report has the findings of Run. It serialises.
 type Report struct {
 	BootID  string       `json:"boot_id"`
 	Kernel  string       `json:"kernel"`  // uname -r
@@ -104,7 +103,7 @@ type Report struct {
 	Controls []Control         `json:"controls"`
 }
 
-// Kind is what was found in one kind of cell.
+// Kind has the findings in one kind of cell.
 type Kind struct {
 	Kind     string   `json:"kind"`
 	Tier     string   `json:"tier"`
@@ -169,8 +168,8 @@ func (r *Report) Tier(t string) string {
 	return fmt.Sprintf("proven %d, refuted %d, inconclusive %d, absent %d, inherited %d", n[0], n[1], n[2], n[3], n[4])
 }
 
-// Open reports whether a claim about a tier is refuted or inconclusive, or a
-// kind of its cells cannot be had.
+// Open reports whether a claim about a tier is refuted or inconclusive, or the host can't
+// give a kind of its cells.
 func (r *Report) Open(t string) bool {
 	for i := range r.Kinds {
 		if k := &r.Kinds[i]; k.Tier == t && (k.Refused != "" || k.Count(Refuted)+k.Count(Inconclusive) > 0) {
@@ -180,8 +179,8 @@ func (r *Report) Open(t string) bool {
 	return false
 }
 
-// Holds reports whether cells of a tier can be had and no claim about any of them
-// is refuted.
+// Holds reports whether the host gives cells of a tier and no claim about any of them is
+// refuted.
 func (r *Report) Holds(t string) bool {
 	some := false
 	for i := range r.Kinds {
@@ -246,7 +245,7 @@ func (r *Report) Act(principal string) kernel.Act {
 	return kernel.Act{Act: Act, Principal: principal, Subject: "palyra-cell", Detail: d}
 }
 
-// short keeps a text within what an act takes.
+// short cuts a text to the length that an act takes.
 func short(s string) string { return clip(s, 4000) }
 
 func clip(s string, n int) string {
@@ -307,7 +306,7 @@ func (r *Report) Text() string {
 
 func wanted(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
 
-// newReport is an empty one, about this build.
+// newReport returns an empty report about this build.
 func newReport() *Report {
 	return &Report{Build: knob.Build, Machine: runtime.GOARCH, Process: map[string]string{}, Kinds: []Kind{}, Controls: []Control{}}
 }

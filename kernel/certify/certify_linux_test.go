@@ -1,6 +1,7 @@
 package certify
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -126,5 +127,19 @@ func TestHolds(t *testing.T) {
 	}
 	if r := newReport(); r.Holds("c") || r.Holds("b") {
 		t.Error("an empty report holds")
+	}
+}
+
+// TestLateWords: the words of an attempt outside that has ended may be late, on a machine
+// that stalls. A process that it leaves behind says them here.
+func TestLateWords(t *testing.T) {
+	dir := t.TempDir()
+	late := filepath.Join(dir, "late")
+	if err := os.WriteFile(late, []byte("#!/bin/sh\n(sleep 1.5; echo '{\"outcome\":\"OPEN\"}') &\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	x := &test{o: &Options{Cell: late}, stage: &stage{dir: dir}}
+	if res := x.outside(t.Context(), &scene{socket: -1}, nil); res.Outcome != certify.Open {
+		t.Errorf("%+v", res)
 	}
 }

@@ -67,8 +67,8 @@ type test struct {
 	controls map[string]certify.Result // by claim and tier
 }
 
-// Run tests every claim in every kind of cell. An error is one of the test; what
-// the host cannot do is in the report.
+// Run tests every claim in every kind of cell. An error is one of the test itself; the
+// report has the things that the host can't do.
 func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
@@ -78,14 +78,14 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	t.report.UID, t.report.Kernel, t.report.BootID = os.Getuid(), line("osrelease"), line("random/boot_id")
 	t.report.Process = process()
 	if t.stage, err = newStage(); err != nil {
-		return nil, fault.New(fault.Unavailable, "certify_stage", "prepare the test of the sandbox", err)
+		return nil, fault.New(fault.Unavailable, "io_error", "prepare the test of the sandbox", err)
 	}
 	defer t.stage.close()
 	if t.set, err = policy.Load(t.stage.dir + "/policy"); err != nil {
 		return nil, err
 	}
 	if t.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
-		return nil, fault.New(fault.Unavailable, "certify_stage", "prepare the test of the sandbox", err)
+		return nil, fault.New(fault.Unavailable, "io_error", "prepare the test of the sandbox", err)
 	}
 	defer t.null.Close()
 	if err := t.open(); err != nil {
@@ -105,7 +105,7 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	return t.report, nil
 }
 
-// line reads what the kernel says of itself, "" if it does not.
+// line reads a setting of the kernel, "" if there is none.
 func line(name string) string {
 	b, err := os.ReadFile("/proc/sys/kernel/" + name)
 	if err != nil {
@@ -114,8 +114,8 @@ func line(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// process says what this process may do, as far as palyra-cells that it starts
-// have it from it. What the kernel does not say is left out.
+// process lists the powers of this process that palyra-cells inherit from it. It leaves out
+// those that the kernel doesn't tell.
 func process() map[string]string {
 	p := make(map[string]string)
 	b, _ := os.ReadFile("/proc/self/status")
@@ -131,16 +131,16 @@ func process() map[string]string {
 	return p
 }
 
-// open seals palyra-cell, so that what attempts is what was hashed.
+// open seals palyra-cell, so that the attempting program is the hashed one.
 func (t *test) open() error {
 	f, err := os.Open(t.o.Cell)
 	if err != nil {
-		return fault.New(fault.Refused, "cell_missing", fmt.Sprintf("open %q", t.o.Cell), err).WithHint("install palyra-cell beside palyra")
+		return fault.New(fault.Refused, "helper_unusable", fmt.Sprintf("open %q", t.o.Cell), err).WithHint("install palyra-cell beside palyra")
 	}
 	defer f.Close()
 	s, err := pin.Seal(context.Background(), "palyra-cell", f, maxBinary, 0o555)
 	if err != nil {
-		return fault.New(fault.Unavailable, "certify_stage", fmt.Sprintf("seal %q", t.o.Cell), err)
+		return fault.New(fault.Unavailable, "io_error", fmt.Sprintf("seal %q", t.o.Cell), err)
 	}
 	t.sealed = s.File
 	t.file = isolate.File{Path: t.o.Cell, Digest: s.Digest, Size: s.Size, Pinned: capsule.PinnedSealed}
@@ -150,7 +150,7 @@ func (t *test) open() error {
 	}
 	p, err := os.Open(t.o.Program)
 	if err != nil {
-		return fault.New(fault.Unavailable, "certify_stage", fmt.Sprintf("open %q", t.o.Program), err)
+		return fault.New(fault.Unavailable, "io_error", fmt.Sprintf("open %q", t.o.Program), err)
 	}
 	defer p.Close()
 	t.report.Program, _, err = pin.Digest(context.Background(), p, maxBinary)
@@ -199,7 +199,7 @@ func (t *test) kind(ctx context.Context, k kind) error {
 	return nil
 }
 
-// claim tests one claim and notes what it saw of the cell.
+// claim tests one claim and notes its view of the cell.
 func (t *test) claim(ctx context.Context, r *runner, c *certify.Claim, out *Kind) (Result, error) {
 	control := t.control(ctx, c, out.Tier)
 	sc := t.stage.scene(c.Name, out.Tier)
@@ -208,11 +208,12 @@ func (t *test) claim(ctx context.Context, r *runner, c *certify.Claim, out *Kind
 		if ctx.Err() != nil {
 			return Result{}, fault.New(fault.Canceled, "canceled", "test "+c.Name, context.Cause(ctx))
 		}
-		if fault.ReasonOf(err) == noneWait {
+		if errors.Is(err, errNoneWait) {
 			out.Unmade = err.Error()
 			return Result{}, nil
 		}
-		if fault.KindOf(err) == fault.Refused { // the tier is not to be had, as its first call shows
+		if fault.KindOf(err) == fault.Refused {
+			// The host can't give the tier, as its first call shows.
 			out.Refused = err.Error()
 		}
 		return Result{Claim: c.Name, Reason: "inside: " + err.Error()}, nil
@@ -221,7 +222,7 @@ func (t *test) claim(ctx context.Context, r *runner, c *certify.Claim, out *Kind
 	return verdict(c, control, inside, out.Landlock), nil
 }
 
-// note keeps what evidence says of the kind.
+// note keeps the evidence about the kind.
 func (k *Kind) note(ev *evidence.Evidence) {
 	if k.Tape == "" {
 		k.Cgroup = ev.Cgroup.State
@@ -308,7 +309,7 @@ func (t *test) outside(ctx context.Context, sc *scene, attr *syscall.SysProcAttr
 		return untold(err)
 	}
 	cmd := exec.CommandContext(ctx, t.o.Cell, certify.Word, sc.attempt, sc.a, sc.b)
-	cmd.Dir, cmd.Env, cmd.SysProcAttr, cmd.WaitDelay = t.stage.dir, environment(), attr, time.Second
+	cmd.Dir, cmd.Env, cmd.SysProcAttr, cmd.WaitDelay = t.stage.dir, environment(), attr, patience
 	if stdin != nil {
 		defer stdin.Close()
 		cmd.Stdin = stdin
@@ -351,7 +352,7 @@ func stays(cmd *exec.Cmd) certify.Result {
 	return first
 }
 
-// word is what an attempt says of itself, or what the host saw.
+// word returns an attempt's own words, or the host's view.
 func (t *test) word(sc *scene, out []byte, within time.Duration) certify.Result {
 	var res certify.Result
 	if err := json.Unmarshal(bytes.TrimSpace(out), &res); err != nil || res.Outcome == "" {
@@ -372,7 +373,7 @@ func (t *test) word(sc *scene, out []byte, within time.Duration) certify.Result 
 	return res
 }
 
-// environment is what attempts get, outside as inside.
+// environment returns the environment of attempts, outside as inside.
 func environment() []string { return []string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/usr/bin:/bin"} }
 
 func limits() isolate.Limits {
@@ -416,8 +417,8 @@ func (t *test) inside(ctx context.Context, r *runner, sc *scene) (certify.Result
 	return t.word(sc, out, 50*time.Millisecond), res.Evidence, nil
 }
 
-// noneWait is the reason why no attempt is made in a waiting cell: there are none.
-const noneWait = "no_waiting_cells"
+// errNoneWait is why no attempt is made in a waiting cell: there are none.
+var errNoneWait = errors.New("palyra-cell makes none ahead")
 
 // tries is how often a call is made again that found no waiting cell.
 const tries = 20
@@ -432,7 +433,7 @@ func (t *test) call(ctx context.Context, r *runner, spec *isolate.Spec, stdin *o
 		if r.pool.Cells > 0 {
 			have, err := r.Expect(ctx, r.network, spec.Limits)
 			if err == nil && have.Waiting == 0 {
-				err = fault.New(fault.Refused, noneWait, "wait for a cell", errors.New("palyra-cell makes none ahead"))
+				err = fault.New(fault.Refused, "no_waiting_cells", "wait for a cell", errNoneWait)
 			}
 			if err != nil {
 				return nil, nil, err

@@ -4,6 +4,7 @@ package certify
 
 import (
 	"context"
+	"errors"
 
 	"palyra/internal/fault"
 )
@@ -12,5 +13,5 @@ import (
 func Run(context.Context, Options) (*Report, error) {
 	_ = newReport
 	_ = wanted
-	return nil, fault.New(fault.Unsupported, "sandbox_certificate", "certify the sandbox", nil)
+	return nil, fault.New(fault.Unsupported, "platform_unsupported", "certify the sandbox", errors.New("only Linux has one"))
 }

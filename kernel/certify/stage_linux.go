@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// stage is what attempts reach for on the host.
+// stage has the things on the host that attempts reach for.
 type stage struct {
 	dir    string // ours, world-readable but not writable
 	secret string
-	path   string // file with the secret, which anybody may read
+	path   string // file with the secret, which every user may read
 	leak   int    // descriptor of it that is not closed on exec
 	host   string // the host's name
 
@@ -75,8 +75,7 @@ func (s *stage) close() {
 	}
 }
 
-// permitAll is a policy that permits every call: what is tested is what comes
-// after it.
+// permitAll is a policy that permits every call: the test is about the steps after it.
 const permitAll = "@id(\"all\") permit (principal, action, resource);\n"
 
 func (s *stage) policies() error {
@@ -110,8 +109,8 @@ func (s *stage) listenAbstract() (err error) {
 	return os.NewSyscallError("bind", syscall.Bind(s.abstract, &syscall.SockaddrUnix{Name: "@" + s.name}))
 }
 
-// raise makes a semaphore that everybody may use. A host without them has no key
-// for the control to find.
+// raise makes a semaphore that every user may use. On a host without semaphores the control
+// finds no key.
 func (s *stage) raise() error {
 	var b [4]byte
 	for range 16 {
@@ -153,8 +152,8 @@ func heard(fd int, token string, within time.Duration) bool {
 	}
 }
 
-// hostOnly names a directory of the host that no cell has. It is not ours: what we
-// could make lies below /tmp, of which a cell has one of its own.
+// hostOnly names a directory of the host that no cell has. It isn't ours: we could only
+// make one below /tmp, of which a cell has its own.
 func hostOnly() string {
 	for _, dir := range []string{"/var", "/home", "/root", "/boot", "/srv", "/run"} {
 		if _, err := os.Stat(dir); err == nil {
@@ -168,10 +167,12 @@ func hostOnly() string {
 type scene struct {
 	attempt string
 	a, b    string
-	socket  int  // where the token must arrive; -1: the attempt's own word counts
-	given   int  // its standard input is a socket of ours of this family, AF_UNIX (datagrams) or AF_INET (TCP); 0: none
-	lasts   bool // it does not end by itself
-	mighty  bool // where the control is stopped, try it as root of a user namespace
+	socket  int // where the token must arrive; -1: the attempt's own word counts
+	// given is the family of our socket that is its standard input, AF_UNIX (datagrams) or
+	// AF_INET (TCP); 0: none.
+	given  int
+	lasts  bool // it does not end by itself
+	mighty bool // where the control is stopped, try it as root of a user namespace
 }
 
 // scene returns the attempt of a claim at a tier.

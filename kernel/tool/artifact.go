@@ -13,16 +13,16 @@ import (
 	"palyra/kernel"
 )
 
-// maxArtifact bounds what is hashed for one call; bytes.
+// maxArtifact bounds the bytes hashed for one call.
 const maxArtifact = 1 << 30
 
-// expandArtifact reads the part that is asked for and puts it behind the input.
-// The cell sees that part and nothing of the store.
+// expandArtifact reads the requested part and puts it behind the input. The cell sees that
+// part and nothing of the store.
 func expandArtifact(ctx context.Context, t *Table, e *entry, who policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.ArtifactReadInput)
 	d, err := canon.ParseDigest(in.Digest)
 	if err != nil {
-		return nil, usage("input_digest", "read digest", err)
+		return nil, usage("invalid_input", "read digest", err)
 	}
 	part, size, err := t.part(ctx, who, d, in.Offset, in.Limit)
 	if err != nil {
@@ -37,8 +37,8 @@ func expandArtifact(ctx context.Context, t *Table, e *entry, who policy.Entity, 
 	return x, nil
 }
 
-// part reads an artifact to its end, because only then its digest is known, and
-// returns a part of it.
+// part reads an artifact to its end, because only then is its digest known, and returns a
+// part of it.
 func (t *Table) part(ctx context.Context, who policy.Entity, d canon.Digest, offset, limit int64) ([]byte, int64, error) {
 	op := fmt.Sprintf("read artifact %s", d)
 	r, size, err := t.cfg.Artifacts.Open(ctx, who, d)
@@ -47,7 +47,7 @@ func (t *Table) part(ctx context.Context, who policy.Entity, d canon.Digest, off
 	}
 	defer r.Close()
 	if size > maxArtifact {
-		return nil, 0, fault.New(fault.Refused, "artifact_too_large", op, fmt.Errorf("%d bytes, limit %d", size, int64(maxArtifact)))
+		return nil, 0, fault.New(fault.Refused, "too_large", op, fmt.Errorf("%d bytes, limit %d", size, int64(maxArtifact)))
 	}
 	var part []byte
 	h, at := sha256.New(), int64(0)
@@ -61,14 +61,14 @@ func (t *Table) part(ctx context.Context, who policy.Entity, d canon.Digest, off
 			part = append(part, buf[lo:hi]...)
 		}
 		if at += int64(n); at > maxArtifact || err != nil && err != io.EOF {
-			return nil, 0, fault.New(fault.Unavailable, "artifact_read", op, err)
+			return nil, 0, fault.New(fault.Unavailable, "io_error", op, err)
 		}
 		if err == io.EOF {
 			break
 		}
 	}
 	if at != size || canon.Digest(h.Sum(nil)) != d {
-		return nil, 0, fault.New(fault.Integrity, "artifact_digest", op, fmt.Errorf("its content has another digest"))
+		return nil, 0, fault.New(fault.Integrity, "artifact_corrupt", op, fmt.Errorf("its content has another digest"))
 	}
 	return part, size, nil
 }

@@ -114,7 +114,7 @@ func TestCellWriting(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if got := b.asked[len(b.asked)-1].Call.Argv[2:]; !slices.Equal(got, []string{"modify=x", "delete=gone", "rename=from -> to", "create=deep/er/new"}) {
+	if got := b.asked[len(b.asked)-1].Call.Argv[2:]; !slices.Equal(got, []string{"modify=x", "delete=gone", "rename=from", "to=to", "create=deep/er/new", "permissions=0644"}) {
 		t.Errorf("asked about %q", got)
 	}
 	b.fails(toolproto.ApplyPatch, obj{"workspace": "src", "patch": diff}, toolproto.Conflict, "patch_mismatch")
@@ -138,7 +138,7 @@ func TestCellPlantedNames(t *testing.T) {
 	}
 }
 
-// TestCellHostile: a workspace that somebody prepared.
+// TestCellHostile: a workspace that an attacker prepared.
 func TestCellHostile(t *testing.T) {
 	b := newBench(t)
 	outside := t.TempDir()
@@ -176,12 +176,12 @@ func TestCellHostile(t *testing.T) {
 
 	read := func(path string) obj { return obj{"workspace": "src", "path": path} }
 	for path, reason := range map[string]string{"abs": "outside_workspace", "rel": "outside_workspace", "dir/secret": "outside_workspace",
-		"loop": "too_many_links", "dangling": "outside_workspace", "fifo": "not_regular", "sock": "not_regular", "real": "is_directory",
-		"real/file/x": "not_directory"} {
+		"loop": "wrong_type", "dangling": "outside_workspace", "fifo": "wrong_type", "sock": "wrong_type", "real": "wrong_type",
+		"real/file/x": "wrong_type"} {
 		b.fails(toolproto.ReadFile, read(path), toolproto.Failed, reason)
 	}
 	if device {
-		b.fails(toolproto.ReadFile, read("dev"), toolproto.Failed, "not_regular")
+		b.fails(toolproto.ReadFile, read("dev"), toolproto.Failed, "wrong_type")
 	}
 	var r toolproto.ReadFileResult
 	if b.do(toolproto.ReadFile, read("inside"), &r); r.Content.Text != "inside\n" {
@@ -219,8 +219,8 @@ func TestCellHostile(t *testing.T) {
 	write := func(path, mode string) obj {
 		return obj{"workspace": "src", "path": path, "mode": mode, "content": "OVERWRITTEN", "parents": true}
 	}
-	for path, reason := range map[string]string{"abs": "is_symlink", "inside": "is_symlink", "dir/secret": "is_symlink", "dangling": "is_symlink",
-		"fifo": "not_regular", "sock": "not_regular", "real": "is_directory", "dir/new/x": "is_symlink"} {
+	for path, reason := range map[string]string{"abs": "wrong_type", "inside": "wrong_type", "dir/secret": "wrong_type", "dangling": "wrong_type",
+		"fifo": "wrong_type", "sock": "wrong_type", "real": "wrong_type", "dir/new/x": "wrong_type"} {
 		b.fails(toolproto.WriteFile, write(path, "overwrite"), toolproto.Failed, reason)
 		b.fails(toolproto.WriteFile, write(path, "append"), toolproto.Failed, reason)
 	}
@@ -236,7 +236,7 @@ func TestCellHostile(t *testing.T) {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
 	diff := "--- a/%s\n+++ b/%s\n@@ -1 +1 @@\n-x\n+y\n"
-	for path, reason := range map[string]string{"inside": "is_symlink", "dir/secret": "is_symlink", "fifo": "not_regular"} {
+	for path, reason := range map[string]string{"inside": "wrong_type", "dir/secret": "wrong_type", "fifo": "wrong_type"} {
 		b.fails(toolproto.ApplyPatch, obj{"workspace": "src", "patch": fmt.Sprintf(diff, path, path)}, toolproto.Failed, reason)
 	}
 	if get(t, outside+"/secret") != "SECRET" {
@@ -295,8 +295,8 @@ func TestCellMany(t *testing.T) {
 	if b.do(toolproto.ReadFile, obj{"workspace": "src", "path": "huge", "offset": 1<<40 - 2}, &r); r.Length != 2 || !r.Content.Binary || r.NextOffset != 0 {
 		t.Errorf("end of huge: %+v", r)
 	}
-	b.fails(toolproto.ReadFile, obj{"workspace": "src", "path": "huge", "unit": "lines", "offset": 1}, toolproto.Failed, "line_too_long")
-	b.fails(toolproto.WriteFile, obj{"workspace": "src", "path": "huge", "mode": "append", "content": "x"}, toolproto.Failed, "file_too_large")
+	b.fails(toolproto.ReadFile, obj{"workspace": "src", "path": "huge", "unit": "lines", "offset": 1}, toolproto.Failed, "too_large")
+	b.fails(toolproto.WriteFile, obj{"workspace": "src", "path": "huge", "mode": "append", "content": "x"}, toolproto.Failed, "too_large")
 	t.Logf("eight calls took %v", time.Since(start))
 }
 
@@ -332,7 +332,7 @@ func TestCellArtifact(t *testing.T) {
 	if b.do(toolproto.ArtifactRead, obj{"digest": canon.Sum(binary).String(), "offset": 99}, &r); r.Length != 0 || r.NextOffset != 0 {
 		t.Errorf("behind the end: %+v", r)
 	}
-	for d, reason := range map[canon.Digest]string{bad: "artifact_digest", canon.Sum(nil): "no_such_artifact"} {
+	for d, reason := range map[canon.Digest]string{bad: "artifact_corrupt", canon.Sum(nil): "no_such_artifact"} {
 		if _, _, err := b.call(toolproto.ArtifactRead, obj{"digest": d.String()}); fault.ReasonOf(err) != reason {
 			t.Errorf("%s: %v, want %s", d, err, reason)
 		}
@@ -369,8 +369,8 @@ func TestCellRun(t *testing.T) {
 	}
 }
 
-// TestCellNobody: writing tools do not run unasked, reading ones not for
-// somebody without a role.
+// TestCellNobody: writing tools don't run unasked, nor reading ones for a user without a
+// role.
 func TestCellNobody(t *testing.T) {
 	b := newBench(t)
 	put(t, b.dir+"/x", "x", 0o644)
@@ -390,9 +390,9 @@ func TestCellNobody(t *testing.T) {
 	}
 }
 
-// TestCardNamesHiddenFile: a file behind many others of a patch is on the card
-// that a person is shown, with what makes it dangerous, and it is an argument for
-// policy. A patch that is too wide for that asks nobody.
+// TestCardNamesHiddenFile: a file behind many others of a patch is on the card that a
+// person is shown, with what makes it dangerous, and it is an argument for policy. A patch
+// that is too wide for that asks no approver.
 func TestCardNamesHiddenFile(t *testing.T) {
 	b := newBench(t)
 	var text strings.Builder
@@ -423,7 +423,7 @@ func TestCardNamesHiddenFile(t *testing.T) {
 		add(fmt.Sprintf("%03d%s", i, strings.Repeat("y", 200)))
 	}
 	o, _, err := b.call(toolproto.ApplyPatch, map[string]any{"workspace": "src", "patch": text.String()})
-	if fault.ReasonOf(err) != "patch_too_wide" || o != nil || len(b.asked) != 1 {
+	if fault.ReasonOf(err) != "too_large" || o != nil || len(b.asked) != 1 {
 		t.Errorf("too wide: %+v, %v, asked %d times", o, err, len(b.asked))
 	}
 }

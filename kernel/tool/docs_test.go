@@ -22,20 +22,20 @@ const page = "../../docs/formats/tools.md"
 func described() string {
 	var b strings.Builder
 	for _, e := range table() {
-		fmt.Fprintf(&b, "### %s\n\n%s", e.name, e.description)
-		if e.writes {
+		fmt.Fprintf(&b, "### %s\n\n%s", e.Name, e.Description)
+		if e.writes() {
 			b.WriteString(" Sensitive.")
 		}
 		if len(e.capabilities) > 0 {
 			fmt.Fprintf(&b, " Capabilities: `%s`.", strings.Join(e.capabilities, "`, `"))
 		}
-		fmt.Fprintf(&b, " Tier c, at most %v.\n\n| member | type | |\n|---|---|---|\n", e.limits.Wall)
-		for _, m := range toolproto.Members(e.input()) {
+		fmt.Fprintf(&b, " At most %v.\n\n", e.limits.Wall)
+		for _, m := range toolproto.Members(e.Input()) {
 			if !m.Hidden {
-				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", m.Name, kind(&m), m.Doc)
+				fmt.Fprintf(&b, "- `%s` (%s): %s\n", m.Name, kind(&m), m.Doc)
 			}
 		}
-		b.WriteString("\n")
+		fmt.Fprintf(&b, "\n```json\n%s\n```\n\n", e.Example)
 	}
 	return b.String()
 }
@@ -47,25 +47,27 @@ func kind(m *toolproto.Member) string {
 	case m.Kind == toolproto.Boolean:
 		return "boolean"
 	case m.Kind == toolproto.Integer:
-		parts = append(parts, fmt.Sprintf("integer, %d to %d", m.Min, m.Max))
+		parts = append(parts, fmt.Sprintf("%d to %d", m.Min, m.Max))
 	case m.Kind == toolproto.Strings:
-		parts = append(parts, fmt.Sprintf("list of %d to %d strings", m.Min, m.Max))
+		parts = append(parts, fmt.Sprintf("list of %d to %d", m.Min, m.Max))
 		if m.MaxLen != math.MaxInt64 {
-			parts = append(parts, fmt.Sprintf("each at most %d", m.MaxLen))
+			parts = append(parts, fmt.Sprintf("each to %d", m.MaxLen))
 		}
 	case m.Enum == nil && m.Max == math.MaxInt64:
 		parts = append(parts, "string")
+	case m.Enum == nil && m.Min == m.Max:
+		parts = append(parts, fmt.Sprintf("string of %d", m.Max))
 	case m.Enum == nil:
 		parts = append(parts, fmt.Sprintf("string of %d to %d", m.Min, m.Max))
 	}
 	if m.Enum != nil {
 		parts = append(parts, "`"+strings.Join(m.Enum, "`, `")+"`")
 	}
-	if m.Required {
-		parts = append(parts, "required")
-	}
 	if m.Default != "" {
 		parts = append(parts, "default `"+m.Default+"`")
+	}
+	if m.Required {
+		parts = append(parts, "required")
 	}
 	return strings.Join(parts, "; ")
 }

@@ -51,8 +51,8 @@ func TestExplain(t *testing.T) {
 		c := cfg
 		c.Principal = stray
 		x, _, err = kernel.Explain(t.Context(), c, kernel.Proposal{Tool: name, Input: b}, nil)
-		if err != nil || x.Decision.Effect != policy.Deny || !strings.Contains(x.Decision.Fix, name) {
-			t.Errorf("%s by a stray agent: %v, fix %q, %v", name, x.Decision.Effect, x.Decision.Fix, err)
+		if err != nil || x.Decision.Effect != policy.Deny || !strings.Contains(x.Fix, name) {
+			t.Errorf("%s by a stray agent: %v, fix %q, %v", name, x.Decision.Effect, x.Fix, err)
 		}
 	}
 }

@@ -39,7 +39,7 @@ type property struct {
 // the tool can be used in.
 func (t *Table) schema(e *entry) json.RawMessage {
 	s := schema{Schema: "https://json-schema.org/draft/2020-12/schema", Type: "object", Properties: make(map[string]property)}
-	for _, m := range toolproto.Members(e.input()) {
+	for _, m := range toolproto.Members(e.Input()) {
 		if m.Hidden {
 			continue
 		}
@@ -48,7 +48,7 @@ func (t *Table) schema(e *entry) json.RawMessage {
 			p.MinLength, p.MaxLength = nil, nil
 			p.Enum = []string{}
 			for _, name := range slices.Sorted(maps.Keys(t.cfg.Workspaces)) {
-				if !e.writes || !t.cfg.Workspaces[name].ReadOnly {
+				if !e.writes() || !t.cfg.Workspaces[name].ReadOnly {
 					p.Enum = append(p.Enum, name)
 				}
 			}
@@ -60,7 +60,7 @@ func (t *Table) schema(e *entry) json.RawMessage {
 	}
 	b, err := canon.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprintf("tool: internal error: schema of %s: %v", e.name, err))
+		panic(fmt.Sprintf("tool: internal error: schema of %s: %v", e.Name, err))
 	}
 	return b
 }

@@ -7,16 +7,18 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"palyra/hub"
 )
 
-// Document returns the OpenAPI 3.1 document of the operations: the same bytes
-// for the same table.
-func Document(ops []Operation) ([]byte, error) {
+// Document returns the OpenAPI 3.1 document of the operations: the same bytes for the same
+// table.
+func Document(ops []*hub.Operation) ([]byte, error) {
 	s := &schemas{defs: object{}, types: map[string]reflect.Type{}}
 	paths := object{}
-	for i := range ops {
-		o := &ops[i]
-		path := strings.Replace(o.Full(), "...}", "}", 1) // OpenAPI has no parameter of several segments
+	for _, o := range ops {
+		// OpenAPI has no parameter of several segments.
+		path := strings.Replace(o.Full(), "...}", "}", 1)
 		item, _ := paths[path].(object)
 		if item == nil {
 			item = object{}
@@ -57,43 +59,43 @@ func Document(ops []Operation) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func (s *schemas) operation(o *Operation) object {
+func (s *schemas) operation(o *hub.Operation) object {
 	op := object{"operationId": o.ID, "summary": o.Summary, "tags": []string{o.Tag}, "x-permission": o.Permission}
 	if o.Doc != "" {
 		op["description"] = o.Doc
 	}
 	op["security"] = []any{object{"token": []string{}}}
-	if o.Permission == Public {
+	if o.Permission == hub.Public {
 		op["security"] = []any{}
 	}
 	if ps := s.params(o); len(ps) > 0 {
 		op["parameters"] = ps
 	}
-	if o.Request != nil {
-		op["requestBody"] = object{"required": true, "content": object{MediaJSON: object{"schema": s.of(o.Request)}}}
+	if body := InputOf(o).BodyType; body != nil {
+		op["requestBody"] = object{"required": true, "content": object{hub.MediaJSON: object{"schema": s.of(body)}}}
 	}
 	responses := object{"default": object{"$ref": "#/components/responses/Problem"}}
 	for _, status := range append([]int{o.Status}, o.Also...) {
 		responses[strconv.Itoa(status)] = s.response(o)
 	}
-	if o.ETag && o.Method == "GET" {
+	if Versioned(o) && o.Method == "GET" {
 		responses["304"] = object{"description": "not modified"}
 	}
 	op["responses"] = responses
 	return op
 }
 
-func (s *schemas) response(o *Operation) object {
+func (s *schemas) response(o *hub.Operation) object {
 	r := object{"description": o.Summary}
 	content := object{}
-	media := o.Media
-	if len(media) == 0 && o.Response != nil {
-		media = []string{MediaJSON}
+	media, body := o.Media, answer(o)
+	if len(media) == 0 && body != nil {
+		media = []string{hub.MediaJSON}
 	}
 	for _, m := range media {
 		switch {
-		case o.Response != nil && (m == MediaJSON || m == MediaNDJSON):
-			content[m] = object{"schema": s.of(o.Response)}
+		case body != nil && (m == hub.MediaJSON || m == hub.MediaNDJSON):
+			content[m] = object{"schema": s.of(body)}
 		case strings.HasPrefix(m, "text/"):
 			content[m] = object{"schema": object{"type": "string"}}
 		default:
@@ -103,21 +105,20 @@ func (s *schemas) response(o *Operation) object {
 	if len(content) > 0 {
 		r["content"] = content
 	}
-	if o.ETag {
+	if Versioned(o) {
 		r["headers"] = object{"ETag": object{"schema": object{"type": "string"}, "description": "version of the resource"}}
 	}
 	return r
 }
 
-func (s *schemas) params(o *Operation) []any {
+func (s *schemas) params(o *hub.Operation) []any {
 	var ps []any
-	for _, q := range o.Query {
+	in := InputOf(o)
+	for _, q := range in.Query {
 		sch := object{"type": "string"}
 		switch {
-		case q.Integer:
+		case q.Number:
 			sch = object{"type": "integer", "minimum": 0}
-		case q.Boolean:
-			sch = object{"type": "boolean"}
 		case len(q.Enum) > 0:
 			sch = object{"type": "string", "enum": q.Enum}
 		}
@@ -132,7 +133,7 @@ func (s *schemas) params(o *Operation) []any {
 	if o.Idempotent || o.Key {
 		header("Idempotency-Key", "1 to 128 visible ASCII characters; the same key and the same request give the same answer and happen once", o.Idempotent)
 	}
-	if o.IfMatch {
+	if in.Match != nil {
 		header("If-Match", "the ETag of the version that is meant, or * for whichever there is", !o.Creates)
 	}
 	if o.Creates {
@@ -144,7 +145,7 @@ func (s *schemas) params(o *Operation) []any {
 	return ps
 }
 
-// pathParams are the parameters of a path, which all its methods share.
+// pathParams returns the parameters of a path, which all its methods share.
 func pathParams(path string) []any {
 	var ps []any
 	for _, part := range strings.Split(path, "/") {

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"strings"
 
+	"palyra/hub"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
-// ProblemType is what the type of a problem begins with; the kind's name
-// follows. The address names the class and is not fetched.
+// ProblemType begins the type of a problem; the kind's name follows. The address names the
+// class and isn't fetched.
 const ProblemType = "https://palyra.dev/problems/"
 
 // MediaProblem is the media type of a Problem, RFC 9457.
@@ -28,30 +29,30 @@ type Problem struct {
 	Detail   string `json:"detail,omitempty"`   // what happened this time
 	Instance string `json:"instance,omitempty"` // "urn:palyra:request:…"; the log has the same
 
-	// What a hub.Denial says.
-	Decision   string   `json:"decision,omitempty"` // its id
-	Layer      string   `json:"layer,omitempty"`    // who said no: "policy", "access", "budget" …
-	Rules      []string `json:"rules,omitempty"`    // policies that determined it, sorted
-	PolicySet  string   `json:"policy_set,omitempty"`
-	Capsule    string   `json:"capsule,omitempty"`
-	Errors     []string `json:"errors,omitempty"` // of evaluation
-	Fix        string   `json:"fix,omitempty"`    // a change that would have allowed it
-	Permission string   `json:"permission,omitempty"`
+	// The members of a hub.Denial.
+	Decision   string       `json:"decision,omitempty"` // its id
+	Layer      string       `json:"layer,omitempty"`    // who said no: "policy", "access", "budget" …
+	Rules      []string     `json:"rules,omitempty"`    // policies that determined it, sorted
+	PolicySet  canon.Digest `json:"policy_set,omitzero"`
+	Capsule    canon.Digest `json:"capsule,omitzero"`
+	Errors     []string     `json:"errors,omitempty"` // of evaluation
+	Fix        string       `json:"fix,omitempty"`    // what to do; of layer policy the change is told by GET /policy/decisions/{decision}
+	Permission string       `json:"permission,omitempty"`
 
 	Hint string `json:"hint,omitempty"` // what a person can do
 }
 
-// class is what the outside learns of a kind: the status and the title.
+// class is the part of a kind that the outside learns: the status and the title.
 type class struct {
 	status int
 	title  string
-	// open says that the error's text is about the request and may be shown.
-	// What is not open is about the host.
+	// open says that the error's text is about the request and may be shown. Other errors
+	// are about the host.
 	open bool
 }
 
-// classes is the one table from fault.Kind to HTTP. A kind that it does not
-// have is answered as Internal.
+// classes is the one table from fault.Kind to HTTP. A kind that isn't in it is answered as
+// Internal.
 var classes = map[fault.Kind]class{
 	fault.Internal:    {500, "something went wrong inside", false},
 	fault.Usage:       {400, "the request is not well-formed", true},
@@ -62,7 +63,7 @@ var classes = map[fault.Kind]class{
 	fault.Refused:     {422, "this host cannot enforce what the call needs", true},
 	fault.Integrity:   {500, "something that must check does not", false},
 	fault.BadState:    {500, "state or configuration cannot be used", false},
-	fault.Busy:        {409, "somebody else was first", true},
+	fault.Busy:        {409, "another request was first", true},
 	fault.Unavailable: {503, "not available now", true},
 	fault.Timeout:     {504, "a deadline passed", true},
 	fault.Canceled:    {409, "canceled", true},
@@ -75,16 +76,12 @@ var reasons = map[string]int{
 	"unauthenticated":             401,
 	"not_acceptable":              406,
 	"method_not_allowed":          405,
-	"request_timeout":             408,
 	"json_too_large":              413,
 	"body_too_large":              413,
-	"uri_too_long":                414,
 	"unsupported_media_type":      415,
 	"range_not_satisfiable":       416,
 	"misdirected_host":            421,
 	"idempotency_key_reused":      422,
-	"idempotency_mismatch":        422,
-	"precondition_failed":         412,
 	"version_conflict":            412,
 	"precondition_required":       428,
 	"too_many_requests":           429,
@@ -107,7 +104,7 @@ func StatusOf(err error) int {
 	if s, ok := reasons[fault.ReasonOf(err)]; ok {
 		return s
 	}
-	return classOf(kindOf(err)).status
+	return classOf(KindOf(err)).status
 }
 
 func classOf(k fault.Kind) class {
@@ -118,8 +115,8 @@ func classOf(k fault.Kind) class {
 	return c
 }
 
-// kindOf returns the class of err. An end that a context brought is no bug.
-func kindOf(err error) fault.Kind {
+// KindOf returns the class of err. A context's end isn't a bug.
+func KindOf(err error) fault.Kind {
 	k := fault.KindOf(err)
 	switch {
 	case k != fault.Internal:
@@ -131,12 +128,11 @@ func kindOf(err error) fault.Kind {
 	return k
 }
 
-// ProblemOf describes err to the outside. id names the request. Of an error
-// that is not about the request nothing is shown but its class: the log has the
-// rest. trusted says that the caller may read policy; others learn of a refusal
-// only its class and the id of the decision.
+// ProblemOf describes err to the outside. id names the request. An error that isn't about
+// the request shows only its class: the log has the rest. trusted says that the caller may
+// read policy; other callers learn only the class of a refusal and the id of the decision.
 func ProblemOf(err error, id string, trusted bool) Problem {
-	kind := kindOf(err)
+	kind := KindOf(err)
 	c := classOf(kind)
 	p := Problem{Type: ProblemType + kind.String(), Title: c.title, Status: StatusOf(err), Kind: kind.String()}
 	if id != "" {
@@ -195,9 +191,9 @@ func oneLine(s string) string {
 	return s
 }
 
-// Err returns the error that a client makes of a problem: a fault.Error with the
-// kind, the reason and the hint of the one that the server had, and a
-// hub.DenialError in its chain if there was one. op names the operation.
+// Err turns a problem into the client's error: a fault.Error with the kind, the reason and
+// the hint of the server's error, and a hub.DenialError in its chain if there was one. op
+// names the operation.
 func (p *Problem) Err(op string) error {
 	text := p.Detail
 	if text == "" {
@@ -224,8 +220,8 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 func (r *refusal) Unwrap() error { return &r.denial }
 
-// kind finds the kind by its name; where it is none of ours by the status, which
-// another server on the way may have given.
+// kind finds the kind by its name, or by the status if the name isn't ours: another server
+// on the way may have answered.
 func (p *Problem) kind() fault.Kind {
 	for k := range classes {
 		if k.String() == p.Kind {

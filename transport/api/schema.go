@@ -140,7 +140,7 @@ func (s *schemas) members(t reflect.Type, props object, required *[]string) {
 // paths of packages inside the brackets of a generic type's name
 var qualified = regexp.MustCompile(`[\w./-]*\.`)
 
-// schemaName is the type's name without packages: Page[hub.Run] is PageRun.
+// schemaName returns the type's name without packages: Page[hub.Run] is PageRun.
 func schemaName(t reflect.Type) string {
 	n := qualified.ReplaceAllString(t.Name(), "")
 	n = strings.NewReplacer("[", "", "]", "", ",", "", "*", "").Replace(n)

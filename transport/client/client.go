@@ -1,29 +1,27 @@
-// Package client is a hub.Hub at the other end of a socket: what the command
-// line and other programs of ours speak to palyrad with.
+// Package client is a hub.Hub at the other end of a socket. The command line and our other
+// programs speak to palyrad with it.
 //
 //	c, err := client.New(client.Config{Socket: "/run/palyra/palyrad.sock"})
-//	run, err := c.Call(ctx, hub.Caller{}, hub.NewCall{Tool: "palyra.echo", Input: json.RawMessage(`{"text":"hi"}`)})
+//	run, err := hub.Call.Do(ctx, c, hub.Caller{}, hub.NewCall{Tool: "palyra.echo", Input: json.RawMessage(`{"text":"hi"}`)})
 //	if d := hub.DenialOf(err); d != nil { … d.Fix … }
 //
 // # Contract
 //
-// The hub.Caller that a method takes is ignored: who asks is said by the socket
-// or by the token, and the daemon tells in Status who that is. Errors are those
-// of the daemon, with kind, reason, hint and denial; what the way itself adds is
-// fault.Unavailable ("daemon_unreachable", "connection_closed" before an answer,
-// "connection_lost" within one), fault.Denied
-// ("socket_forbidden"), fault.Canceled, fault.Timeout, and fault.Integrity for
-// an answer that is not one.
+// Do ignores its hub.Caller: the socket or the token says who asks, and the daemon's Status
+// tells who that is. Errors are those of the daemon, with kind, reason, hint and denial.
+// The connection itself adds fault.Unavailable ("daemon_unreachable", "connection_lost"
+// before an answer, "connection_lost" within one), fault.Denied ("permission_denied"),
+// fault.Canceled, fault.Timeout, and fault.Integrity for an answer that isn't one.
 //
-// A request that makes something carries an Idempotency-Key, its own or a random
-// one, and so may be sent again when a connection breaks; a Call without a key
-// is not, and ends when ctx does. A tape that breaks off goes on after the last
+// A request that makes something carries an Idempotency-Key, the caller's or a random one,
+// so the client may send it again when a connection breaks. It doesn't repeat a Call
+// without a key, which ends when ctx does. A tape that breaks off goes on after the last
 // event that was read, until the run or ctx ends.
 //
 // # What it does not protect against
 //
-// A daemon that lies. Receipts and journal proofs are checked by crypt/receipt,
-// not here.
+// A daemon that lies. crypt/receipt checks receipts and journal proofs; this package
+// doesn't.
 package client
 
 import (
@@ -46,8 +44,8 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 	"palyra/transport/api"
 )
 
@@ -79,7 +77,7 @@ type Client struct {
 
 var _ hub.Hub = (*Client)(nil)
 
-// maxAnswer bounds an answer that is read whole, in bytes.
+// maxAnswer bounds an answer that the client reads whole, in bytes.
 const maxAnswer = 64 << 20
 
 // idleConns is how many connections are kept for the next requests.
@@ -102,19 +100,19 @@ func New(cfg Config) (*Client, error) {
 	}
 	switch {
 	case (cfg.Socket == "") == (cfg.URL == ""):
-		return nil, fault.New(fault.Usage, "no_daemon", op, errors.New("want either a socket or a URL"))
+		return nil, fault.New(fault.Usage, "bad_command", op, errors.New("want either a socket or a URL"))
 	case cfg.Socket != "":
 		c.base, c.where = "http://palyrad", cfg.Socket
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", cfg.Socket)
+			return dialSocket(ctx, cfg.Socket)
 		}
 	default:
 		u, err := url.Parse(cfg.URL)
 		if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, fault.New(fault.Usage, "bad_url", op, fmt.Errorf("%.100q is not http:// or https:// and a host", cfg.URL))
+			return nil, fault.New(fault.Usage, "bad_command", op, fmt.Errorf("%.100q is not http:// or https:// and a host", cfg.URL))
 		}
 		if u.Scheme == "http" && !loopback(u.Hostname()) {
-			return nil, fault.New(fault.Usage, "insecure_url", op, errors.New("without TLS only a loopback address")).WithHint("use https://")
+			return nil, fault.New(fault.Usage, "bad_command", op, errors.New("without TLS only a loopback address")).WithHint("use https://")
 		}
 		c.base, c.where = u.Scheme+"://"+u.Host, u.Host
 	}
@@ -122,7 +120,32 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// loopback reports whether a name stands for this host whatever DNS says.
+// A line of connections that palyrad hasn't accepted yet can be full for a moment, since any
+// local user may connect: connect(2) then says EAGAIN at once.
+const (
+	dialPatience = 10 * time.Second
+	dialPause    = 2 * time.Millisecond
+)
+
+// dialSocket connects to a unix socket, again as long as its line is full.
+func dialSocket(ctx context.Context, path string) (net.Conn, error) {
+	late := time.Now().Add(dialPatience)
+	for {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+		if !errors.Is(err, syscall.EAGAIN) || time.Now().After(late) {
+			return c, err
+		}
+		pause := time.NewTimer(dialPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// loopback reports whether a name stands for this host, whatever DNS says.
 func loopback(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && a.IsLoopback()
@@ -134,14 +157,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// request is one request to be.
+// request describes a request.
 type request struct {
 	op     string // for errors: "start run"
 	method string
-	path   string // beneath api.Prefix, escaped
+	path   string // beneath hub.Prefix, escaped
 	query  url.Values
 	header http.Header
-	in     any // JSON body; nil: none
+	in     any  // JSON body; nil: none
+	again  bool // sending it twice is sending it once
 }
 
 func (r *request) set(name, value string) *request {
@@ -152,12 +176,15 @@ func (r *request) set(name, value string) *request {
 	return r
 }
 
-// match makes the request one for this version; 0 is whichever there is.
-func (r *request) match(version int64) *request {
-	if version == 0 {
-		return r.set("If-Match", "*")
+// where adds a parameter; an empty one is left out.
+func (r *request) where(name, value string) *request {
+	if r.query == nil {
+		r.query = make(url.Values)
 	}
-	return r.set("If-Match", fmt.Sprintf(`"v%d"`, version))
+	if value != "" {
+		r.query.Add(name, value)
+	}
+	return r
 }
 
 // keyed gives the request its key, or a random one.
@@ -177,29 +204,29 @@ func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false) // a tool's input arrives as it was given
 		if err := e.Encode(r.in); err != nil {
-			return nil, fault.New(fault.Usage, "json_marshal", r.op, err)
+			return nil, fault.New(fault.Usage, "json_syntax", r.op, err)
 		}
 		body = bytes.NewReader(b.Bytes())
 	}
-	u := c.base + api.Prefix + r.path
+	u := c.base + hub.Prefix + r.path
 	if len(r.query) > 0 {
 		u += "?" + r.query.Encode()
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "bad_request", r.op, err)
+		return nil, fault.New(fault.Internal, "internal", r.op, err)
 	}
 	for k, v := range r.header {
 		req.Header[k] = v
 	}
 	if r.in != nil {
-		req.Header.Set("Content-Type", api.MediaJSON)
+		req.Header.Set("Content-Type", hub.MediaJSON)
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
-	for n := 0; err != nil && n < attempts && closed(err) && r.repeatable() && wait(ctx, n); n++ {
+	for n := 0; err != nil && n < attempts && closed(err) && (r.again || r.header.Get("Idempotency-Key") != "") && wait(ctx, n); n++ {
 		if req.GetBody != nil {
 			req.Body, _ = req.GetBody() // of a bytes.Reader: never fails
 		}
@@ -207,7 +234,7 @@ func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
 	}
 	if err != nil {
 		if ctx.Err() == nil && closed(err) {
-			return nil, fault.New(fault.Unavailable, "connection_closed", r.op, errors.New("palyrad closed the connection before it answered")).
+			return nil, fault.New(fault.Unavailable, "connection_lost", r.op, errors.New("palyrad closed the connection before it answered")).
 				WithHint("its connections may all be in use, or it is ending: try again; systemctl stop palyrad, or SIGTERM, also ends every call")
 		}
 		return nil, c.lost(ctx, r.op, err)
@@ -219,25 +246,20 @@ func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
 	return nil, problem(resp, r.op)
 }
 
-// attempts is how often a request that may be sent again is, at most, when its
-// connection is closed before an answer.
+// attempts bounds how often a repeatable request is sent when its connection is closed
+// before an answer.
 const attempts = 4
 
 // closed reports whether the daemon closed a connection that it had accepted.
 func closed(err error) bool {
-	if strings.HasSuffix(err.Error(), "http: server closed idle connection") { // which net/http does not export
+	if strings.HasSuffix(err.Error(), "http: server closed idle connection") {
+		// net/http doesn't export this error.
 		return true
 	}
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// repeatable reports whether sending the request twice is sending it once. To
-// stop what is stopped changes nothing.
-func (r *request) repeatable() bool {
-	return r.method == http.MethodGet || r.header.Get("Idempotency-Key") != "" || r.path == "/stop"
-}
-
-// wait waits before the next attempt, and reports whether there is to be one.
+// wait waits before the next attempt, and reports whether to make one.
 func wait(ctx context.Context, n int) bool {
 	t := time.NewTimer(20 * time.Millisecond << n)
 	defer t.Stop()
@@ -249,7 +271,7 @@ func wait(ctx context.Context, n int) bool {
 	}
 }
 
-// problem makes an error of an answer that is no success.
+// problem turns an answer that is no success into an error.
 func problem(resp *http.Response, op string) error {
 	p := api.Problem{Status: resp.StatusCode, Detail: "answer " + resp.Status}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
@@ -262,7 +284,7 @@ func problem(resp *http.Response, op string) error {
 	return p.Err(op)
 }
 
-// lost is the error of a connection that was not there or broke.
+// lost returns the error of a connection that failed or broke.
 func (c *Client) lost(ctx context.Context, op string, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // without the address, which may hold ids that say nothing here
@@ -273,30 +295,13 @@ func (c *Client) lost(ctx context.Context, op string, err error) error {
 	case ctx.Err() != nil:
 		return fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
 	case errors.Is(err, fs.ErrPermission):
-		return fault.New(fault.Denied, "socket_forbidden", op, err).WithHint("join the group that owns " + c.where + ", or use a token over HTTP")
+		return fault.New(fault.Denied, "permission_denied", op, err).WithHint("join the group that owns " + c.where + ", or use a token over HTTP")
 	}
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
 		return fault.New(fault.Unavailable, "daemon_unreachable", op, err).WithHint("is palyrad running? systemctl status palyrad")
 	}
 	return fault.New(fault.Unavailable, "connection_lost", op, err).
 		WithHint("palyrad may have ended, or this reader was too slow: what was asked for may have happened, so look before asking again")
-}
-
-// ask sends a request and reads the JSON answer.
-func ask[T any](ctx context.Context, c *Client, r *request) (v T, err error) {
-	resp, err := c.send(ctx, r)
-	if err != nil {
-		return v, err
-	}
-	defer resp.Body.Close()
-	b, err := c.whole(ctx, resp, r.op)
-	if err != nil {
-		return v, err
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
-		return v, fault.New(fault.Integrity, "bad_answer", r.op, err)
-	}
-	return v, nil
 }
 
 // whole reads an answer to its end.
@@ -309,14 +314,4 @@ func (c *Client) whole(ctx context.Context, resp *http.Response, op string) ([]b
 		return nil, fault.New(fault.Integrity, "bad_answer", op, fmt.Errorf("more than %d bytes", maxAnswer))
 	}
 	return b, nil
-}
-
-// askBytes sends a request and reads the answer as it is.
-func (c *Client) askBytes(ctx context.Context, r *request) ([]byte, error) {
-	resp, err := c.send(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	return c.whole(ctx, resp, r.op)
 }

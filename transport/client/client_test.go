@@ -17,19 +17,26 @@ import (
 	"testing"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 	"palyra/transport/api/apitest"
 	"palyra/transport/httpapi"
 )
 
-// nobody is what a client is given for the caller, which it does not use.
+// nobody is the caller that tests give a client, which doesn't use it.
 var nobody hub.Caller
 
 // serve serves an in-memory hub on a unix socket and on TCP.
 func serve(t *testing.T, lim httpapi.Limits) (h *apitest.Hub, socket, tcp string) {
 	t.Helper()
 	h = apitest.NewHub()
+	socket, tcp = serveHub(t, h, lim)
+	return h, socket, tcp
+}
+
+// serveHub is serve for any hub.
+func serveHub(t *testing.T, h httpapi.Hub, lim httpapi.Limits) (socket, tcp string) {
+	t.Helper()
 	if lim.Rate == 0 {
 		lim.Rate = -1
 	}
@@ -56,7 +63,7 @@ func serve(t *testing.T, lim httpapi.Limits) (h *apitest.Hub, socket, tcp string
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return h, socket, tl.Addr().String()
+	return socket, tl.Addr().String()
 }
 
 func dial(t *testing.T, cfg Config) *Client {
@@ -87,120 +94,117 @@ func TestEveryMethod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, ctx := dial(t, cfg), t.Context()
 			var remote hub.Hub = c
-			s := must[hub.Session](t)(remote.CreateSession(ctx, nobody, hub.NewSession{Title: "a <b>"}))
+			s := must[hub.Session](t)(hub.CreateSession.Do(ctx, remote, nobody, hub.NewSession{Title: "a <b>"}))
 			if s.Title != "a <b>" || s.Version != 1 {
 				t.Errorf("session %+v", s)
 			}
-			if got := must[hub.Session](t)(c.Session(ctx, nobody, s.ID)); got != s {
+			if got := must[hub.Session](t)(hub.GetSession.Do(ctx, c, nobody, s.ID)); got != s {
 				t.Errorf("session %+v, want %+v", got, s)
 			}
-			p := must[hub.Page[hub.Session]](t)(c.Sessions(ctx, nobody, hub.SessionQuery{PageQuery: hub.PageQuery{Limit: 1}, State: hub.SessionOpen}))
+			p := must[hub.Page[hub.Session]](t)(hub.ListSessions.Do(ctx, c, nobody, hub.SessionQuery{PageQuery: hub.PageQuery{Limit: 1}, State: hub.SessionOpen}))
 			if len(p.Items) != 1 || p.Items[0].ID != s.ID {
 				t.Errorf("sessions %+v", p)
 			}
 			n := hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolEcho, Input: json.RawMessage(`{"a":"<>"}`)}}, IdempotencyKey: name}
-			run := must[hub.Run](t)(c.StartRun(ctx, nobody, n))
-			if again := must[hub.Run](t)(c.StartRun(ctx, nobody, n)); again.ID != run.ID {
+			run := must[hub.Run](t)(hub.StartRun.Do(ctx, c, nobody, n))
+			if again := must[hub.Run](t)(hub.StartRun.Do(ctx, c, nobody, n)); again.ID != run.ID {
 				t.Errorf("run %s and %s with one key", run.ID, again.ID)
 			}
 			if string(run.Steps[0].Input) != `{"a":"<>"}` {
 				t.Errorf("input %s", run.Steps[0].Input)
 			}
-			must[hub.Run](t)(c.Run(ctx, nobody, run.ID))
-			must[hub.Page[hub.Run]](t)(c.Runs(ctx, nobody, hub.RunQuery{Session: s.ID, States: []string{hub.RunDone, hub.RunFailed}}))
-			wait := must[hub.Run](t)(c.StartRun(ctx, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
-			if got := must[hub.Run](t)(c.CancelRun(ctx, nobody, wait.ID)); got.State != hub.RunCancelled {
+			must[hub.Run](t)(hub.GetRun.Do(ctx, c, nobody, run.ID))
+			must[hub.Page[hub.Run]](t)(hub.ListRuns.Do(ctx, c, nobody, hub.RunQuery{Session: s.ID, States: []string{hub.RunDone, hub.RunFailed}}))
+			wait := must[hub.Run](t)(hub.StartRun.Do(ctx, c, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+			if got := must[hub.Run](t)(hub.CancelRun.Do(ctx, c, nobody, wait.ID)); got.State != hub.RunCancelled {
 				t.Errorf("state %q", got.State)
 			}
-			if got := must[hub.Run](t)(c.Call(ctx, nobody, hub.NewCall{Tool: apitest.ToolEcho})); got.State != hub.RunDone {
+			if got := must[hub.Run](t)(hub.Call.Do(ctx, c, nobody, hub.NewCall{Tool: apitest.ToolEcho})); got.State != hub.RunDone {
 				t.Errorf("state %q", got.State)
 			}
 			a := h.Ask(run.ID)
-			must[hub.Page[hub.Approval]](t)(c.Approvals(ctx, nobody, hub.ApprovalQuery{State: hub.ApprovalPending}))
-			must[hub.Approval](t)(c.Approval(ctx, nobody, a.ID))
-			if got := must[hub.Approval](t)(c.ResolveApproval(ctx, nobody, a.ID, 1, hub.Answer{Approve: true})); got.State != hub.ApprovalApproved {
+			must[hub.Page[hub.Approval]](t)(hub.ListApprovals.Do(ctx, c, nobody, hub.ApprovalQuery{State: hub.ApprovalPending}))
+			must[hub.Approval](t)(hub.GetApproval.Do(ctx, c, nobody, a.ID))
+			if got := must[hub.Approval](t)(hub.ResolveApproval.Do(ctx, c, nobody, hub.Resolution{ID: a.ID, Version: 1, Answer: hub.Answer{Approve: true}})); got.State != hub.ApprovalApproved {
 				t.Errorf("approval %q", got.State)
 			}
-			if _, err := c.ResolveApproval(ctx, nobody, a.ID, 1, hub.Answer{}); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "version_conflict" {
+			if _, err := hub.ResolveApproval.Do(ctx, c, nobody, hub.Resolution{ID: a.ID, Version: 1, Answer: hub.Answer{}}); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "version_conflict" {
 				t.Errorf("second answer: %v", err)
 			}
-			if got := must[[]hub.Tool](t)(c.Tools(ctx, nobody)); len(got) != 1 || got[0].Name != apitest.ToolEcho {
+			if got := must[hub.Page[hub.Tool]](t)(hub.ListTools.Do(ctx, c, nobody, hub.None{})); len(got.Items) != 1 || got.Items[0].Name != apitest.ToolEcho {
 				t.Errorf("tools %+v", got)
 			}
-			must[hub.Explanation](t)(c.PolicyExplain(ctx, nobody, hub.NewCall{Tool: "x"}))
-			if got := must[hub.PolicyReport](t)(c.PolicyTest(ctx, nobody, nil)); got.Tests != 1 {
+			must[hub.Explanation](t)(hub.ExplainPolicy.Do(ctx, c, nobody, hub.NewCall{Tool: "x"}))
+			if got := must[hub.PolicyReport](t)(hub.TestPolicy.Do(ctx, c, nobody, hub.PolicyTestRequest{Candidate: nil})); got.Tests != 1 {
 				t.Errorf("tests of the set in force: %d", got.Tests)
 			}
-			if got := must[hub.PolicyReport](t)(c.PolicyTest(ctx, nobody, &hub.PolicySet{Files: map[string]string{"a": "b"}})); got.Tests != 2 {
+			if got := must[hub.PolicyReport](t)(hub.TestPolicy.Do(ctx, c, nobody, hub.PolicyTestRequest{Candidate: &hub.PolicySet{Files: map[string]string{"a": "b"}}})); got.Tests != 2 {
 				t.Errorf("tests of a candidate: %d", got.Tests)
 			}
-			if got := must[hub.PolicyDiff](t)(c.PolicyDiff(ctx, nobody, hub.PolicyDiffQuery{Last: 7})); got.Replayed != 7 {
+			if got := must[hub.PolicyDiff](t)(hub.DiffPolicy.Do(ctx, c, nobody, hub.PolicyDiffQuery{Last: 7})); got.Replayed != 7 {
 				t.Errorf("diff %+v", got)
 			}
-			must[hub.PolicyInfo](t)(c.PolicyInfo(ctx, nobody))
-			if got := must[hub.DecisionReport](t)(c.PolicyWhy(ctx, nobody, "00112233")); got.Fix != "permit it" || got.Effect != "deny" {
+			must[hub.PolicyInfo](t)(hub.GetPolicy.Do(ctx, c, nobody, hub.None{}))
+			if got := must[hub.DecisionReport](t)(hub.GetDecision.Do(ctx, c, nobody, "00112233")); got.Fix != "permit it" || got.Effect != "deny" {
 				t.Errorf("decision %+v", got)
 			}
-			if b := must[[]byte](t)(c.PolicyExport(ctx, nobody, "00112233445566778899aabbccddeeff")); !bytes.Contains(b, []byte("version")) {
+			if b := must[[]byte](t)(hub.ExportDecision.Do(ctx, c, nobody, "00112233445566778899aabbccddeeff")); !bytes.Contains(b, []byte("version")) {
 				t.Errorf("bundle %s", b)
 			}
-			if b := must[[]byte](t)(c.Receipt(ctx, nobody, 0)); !bytes.Contains(b, []byte("sigstore")) {
+			if b := must[[]byte](t)(hub.GetReceipt.Do(ctx, c, nobody, 0)); !bytes.Contains(b, []byte("sigstore")) {
 				t.Errorf("receipt %s", b)
 			}
-			must[hub.JournalStatus](t)(c.JournalStatus(ctx, nobody))
-			if got := must[hub.Page[hub.JournalEntry]](t)(c.JournalEntries(ctx, nobody, 3, 5)); got.Items[0].Index != 3 {
+			must[hub.JournalStatus](t)(hub.GetJournal.Do(ctx, c, nobody, hub.None{}))
+			if got := must[hub.Page[hub.JournalEntry]](t)(hub.ListJournalEntries.Do(ctx, c, nobody, hub.JournalQuery{From: 3, Limit: 5})); got.Items[0].Index != 3 {
 				t.Errorf("entries %+v", got)
 			}
-			if got := must[hub.JournalProof](t)(c.JournalProof(ctx, nobody, 9)); got.Index != 9 || !bytes.Equal(got.Hashes[0], []byte{2}) {
+			if got := must[hub.JournalProof](t)(hub.ProveJournalEntry.Do(ctx, c, nobody, 9)); got.Index != 9 || !bytes.Equal(got.Hashes[0], []byte{2}) {
 				t.Errorf("proof %+v", got)
 			}
-			if got := must[hub.JournalConsistency](t)(c.JournalConsistency(ctx, nobody, 4)); got.Old != 4 {
+			if got := must[hub.JournalConsistency](t)(hub.ProveJournalConsistency.Do(ctx, c, nobody, hub.JournalSince{Old: 4})); got.Old != 4 {
 				t.Errorf("consistency %+v", got)
 			}
-			if b := must[[]byte](t)(c.JournalCheckpoint(ctx, nobody)); !strings.HasPrefix(string(b), "test\n1\n") {
+			if b := must[[]byte](t)(hub.GetCheckpoint.Do(ctx, c, nobody, hub.None{})); !strings.HasPrefix(string(b), "test\n1\n") {
 				t.Errorf("checkpoint %q", b)
 			}
-			if b := must[[]byte](t)(c.JournalTile(ctx, nobody, "tile/0/x001/234.p/9")); string(b) != "tile/0/x001/234.p/9" {
+			if b := must[[]byte](t)(hub.GetTile.Do(ctx, c, nobody, "0/x001/234.p/9")); string(b) != "0/x001/234.p/9" {
 				t.Errorf("tile %q", b)
 			}
-			tok := must[hub.TokenSecret](t)(c.CreateToken(ctx, nobody, hub.NewToken{Name: "n", Scopes: []string{"run.start"}, TTL: time.Hour}))
+			tok := must[hub.TokenSecret](t)(hub.CreateToken.Do(ctx, c, nobody, hub.NewToken{Name: "n", Scopes: []string{"run.start"}, TTL: time.Hour}))
 			if tok.Secret == "" || tok.Name != "n" {
 				t.Errorf("token %+v", tok)
 			}
-			must[hub.Page[hub.Token]](t)(c.Tokens(ctx, nobody, hub.TokenQuery{}))
-			must[hub.TokenSecret](t)(c.RotateToken(ctx, nobody, tok.ID, hub.Rotation{Version: 1, Overlap: time.Minute}))
-			if got := must[hub.Token](t)(c.RevokeToken(ctx, nobody, tok.ID, 0)); got.State != "revoked" {
+			must[hub.Page[hub.Token]](t)(hub.ListTokens.Do(ctx, c, nobody, hub.TokenQuery{}))
+			must[hub.TokenSecret](t)(hub.RotateToken.Do(ctx, c, nobody, hub.Rotation{ID: tok.ID, Version: 1, RotationRequest: hub.RotationRequest{Overlap: time.Minute}}))
+			if got := must[hub.Token](t)(hub.RevokeToken.Do(ctx, c, nobody, hub.TokenChange{ID: tok.ID, Version: 0})); got.State != "revoked" {
 				t.Errorf("token %+v", got)
 			}
-			m := must[hub.Member](t)(c.PutMember(ctx, nobody, hub.Member{Principal: "a/b " + name, Role: "operator"}))
-			m.Role = "admin"
-			if m = must[hub.Member](t)(c.PutMember(ctx, nobody, m)); m.Version != 2 || m.Principal != "a/b "+name {
+			m := must[hub.Member](t)(hub.PutMember.Do(ctx, c, nobody, hub.MemberPut{Principal: "a/b " + name, MemberChange: hub.MemberChange{Role: "operator"}}))
+			up := hub.MemberPut{Principal: m.Principal, Version: m.Version, MemberChange: hub.MemberChange{Role: "admin"}}
+			if m = must[hub.Member](t)(hub.PutMember.Do(ctx, c, nobody, up)); m.Version != 2 || m.Principal != "a/b "+name {
 				t.Errorf("member %+v", m)
 			}
-			must[hub.Page[hub.Member]](t)(c.Members(ctx, nobody))
-			if err := c.RemoveMember(ctx, nobody, m.Principal, 2); err != nil {
+			must[hub.Page[hub.Member]](t)(hub.ListMembers.Do(ctx, c, nobody, hub.None{}))
+			if _, err := hub.RemoveMember.Do(ctx, c, nobody, hub.MemberRemoval{Principal: m.Principal, Version: 2}); err != nil {
 				t.Error(err)
 			}
-			must[[]hub.Setting](t)(c.Config(ctx, nobody))
+			must[hub.Page[hub.Setting]](t)(hub.GetConfig.Do(ctx, c, nobody, hub.None{}))
 			want := "alice"
 			if name == "socket" {
 				want = fmt.Sprintf("uid:%d", os.Getuid())
 			}
-			if got := must[hub.Status](t)(c.Status(ctx, nobody)); got.Caller.User != want {
+			if got := must[hub.Status](t)(hub.GetStatus.Do(ctx, c, nobody, hub.None{})); got.Caller.User != want {
 				t.Errorf("caller %q, want %q", got.Caller.User, want)
 			}
-			must[hub.Doctor](t)(c.Doctor(ctx, nobody))
-			if got := must[hub.Stopped](t)(c.Stop(ctx, nobody, hub.StopRequest{DenyNew: true})); !got.DenyNew {
+			must[hub.Doctor](t)(hub.GetDoctor.Do(ctx, c, nobody, hub.None{}))
+			if got := must[hub.Stopped](t)(hub.Stop.Do(ctx, c, nobody, hub.StopRequest{DenyNew: true})); !got.DenyNew {
 				t.Errorf("stopped %+v", got)
 			}
-			must[hub.Stopped](t)(c.Resume(ctx, nobody))
-			if _, err := c.Reload(ctx, nobody); fault.KindOf(err) != fault.BadState || fault.HintOf(err) != "palyra policy check" {
+			must[hub.Stopped](t)(hub.Resume.Do(ctx, c, nobody, hub.None{}))
+			if _, err := hub.Reload.Do(ctx, c, nobody, hub.None{}); fault.KindOf(err) != fault.BadState || fault.HintOf(err) != "palyra policy check" {
 				t.Errorf("reload: %v", err)
 			}
-			must[hub.Session](t)(c.EndSession(ctx, nobody, s.ID, 1))
-			if _, err := c.Authenticate(ctx, hub.Credential{}); fault.KindOf(err) != fault.Unsupported {
-				t.Errorf("Authenticate: %v", err)
-			}
+			must[hub.Session](t)(hub.EndSession.Do(ctx, c, nobody, hub.SessionChange{ID: s.ID, Version: 1}))
 		})
 	}
 }
@@ -209,35 +213,35 @@ func TestEveryMethod(t *testing.T) {
 func TestErrors(t *testing.T) {
 	_, socket, tcp := serve(t, httpapi.Limits{})
 	c, ctx := dial(t, Config{Socket: socket}), t.Context()
-	_, err := c.Call(ctx, nobody, hub.NewCall{Tool: apitest.ToolDeny})
+	_, err := hub.Call.Do(ctx, c, nobody, hub.NewCall{Tool: apitest.ToolDeny})
 	d := hub.DenialOf(err)
 	if fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "policy_denied" || fault.HintOf(err) != "ask the operator" ||
 		d == nil || d.DecisionID == "" || d.Layer != hub.LayerPolicy || d.Fix != "permit it" {
 		t.Errorf("denial: %v, %+v", err, d)
 	}
-	if _, err := c.Run(ctx, nobody, "../../livez"); fault.KindOf(err) != fault.Usage && fault.KindOf(err) != fault.NotFound {
+	if _, err := hub.GetRun.Do(ctx, c, nobody, "../../livez"); fault.KindOf(err) != fault.Usage && fault.KindOf(err) != fault.NotFound {
 		t.Errorf("odd id: %v", err)
 	}
 	weak := dial(t, Config{URL: "http://" + tcp, Token: apitest.WeakToken})
-	if _, err = weak.Config(ctx, nobody); hub.DenialOf(err) == nil || hub.DenialOf(err).Permission != "config.read" {
+	if _, err = hub.GetConfig.Do(ctx, weak, nobody, hub.None{}); hub.DenialOf(err) == nil || hub.DenialOf(err).Permission != "config.read" {
 		t.Errorf("scope: %v", err)
 	}
 	wrong := dial(t, Config{URL: "http://" + tcp, Token: "palyra_wrong"})
-	if _, err = wrong.Status(ctx, nobody); fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "unauthenticated" || strings.Contains(err.Error(), "palyra_wrong") {
+	if _, err = hub.GetStatus.Do(ctx, wrong, nobody, hub.None{}); fault.KindOf(err) != fault.Denied || fault.ReasonOf(err) != "unauthenticated" || strings.Contains(err.Error(), "palyra_wrong") {
 		t.Errorf("wrong token: %v", err)
 	}
 	gone := dial(t, Config{Socket: filepath.Join(t.TempDir(), "nothing")})
-	if _, err = gone.Status(ctx, nobody); fault.KindOf(err) != fault.Unavailable || fault.ReasonOf(err) != "daemon_unreachable" || fault.HintOf(err) == "" {
+	if _, err = hub.GetStatus.Do(ctx, gone, nobody, hub.None{}); fault.KindOf(err) != fault.Unavailable || fault.ReasonOf(err) != "daemon_unreachable" || fault.HintOf(err) == "" {
 		t.Errorf("no daemon: %v", err)
 	}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if _, err = c.Call(short, nobody, hub.NewCall{Tool: apitest.ToolWait}); fault.KindOf(err) != fault.Timeout {
+	if _, err = hub.Call.Do(short, c, nobody, hub.NewCall{Tool: apitest.ToolWait}); fault.KindOf(err) != fault.Timeout {
 		t.Errorf("deadline: %v", err)
 	}
 	now, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err = c.Status(now, nobody); fault.KindOf(err) != fault.Canceled {
+	if _, err = hub.GetStatus.Do(now, c, nobody, hub.None{}); fault.KindOf(err) != fault.Canceled {
 		t.Errorf("canceled: %v", err)
 	}
 }
@@ -261,7 +265,7 @@ func TestOtherServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(tt.serve)
 			defer s.Close()
-			_, err := dial(t, Config{URL: s.URL}).Status(t.Context(), nobody)
+			_, err := hub.GetStatus.Do(t.Context(), dial(t, Config{URL: s.URL}), nobody, hub.None{})
 			if err == nil || fault.KindOf(err) != tt.kind {
 				t.Errorf("%v: kind %v, want %v", err, fault.KindOf(err), tt.kind)
 			}
@@ -339,9 +343,9 @@ func TestTapeResumes(t *testing.T) {
 	h, socket, _ := serve(t, httpapi.Limits{})
 	r := newRelay(t, socket)
 	c, ctx := dial(t, Config{Socket: r.path}), t.Context()
-	s := must[hub.Session](t)(c.CreateSession(ctx, nobody, hub.NewSession{}))
-	run := must[hub.Run](t)(c.StartRun(ctx, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
-	tape := must[hub.Tape](t)(c.Tape(ctx, nobody, run.ID, 0))
+	s := must[hub.Session](t)(hub.CreateSession.Do(ctx, c, nobody, hub.NewSession{}))
+	run := must[hub.Run](t)(hub.StartRun.Do(ctx, c, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+	tape := must[hub.Tape](t)(hub.ReadTape.Do(ctx, c, nobody, hub.TapeQuery{Run: run.ID}))
 	defer tape.Close()
 	for i := range 200 {
 		if i%40 == 39 {
@@ -353,7 +357,7 @@ func TestTapeResumes(t *testing.T) {
 			t.Fatalf("event %d, want %d", ev.Seq, i+1)
 		}
 	}
-	// Who stops waiting can go on waiting.
+	// A caller that stops waiting can go on later.
 	for range 201 - 200 {
 		must[hub.Event](t)(tape.Next(ctx))
 	}
@@ -371,12 +375,48 @@ func TestTapeResumes(t *testing.T) {
 			t.Errorf("after the last event: %v", err)
 		}
 	}
-	done := must[hub.Tape](t)(c.Tape(ctx, nobody, run.ID, 202))
+	done := must[hub.Tape](t)(hub.ReadTape.Do(ctx, c, nobody, hub.TapeQuery{Run: run.ID, After: 202}))
 	if _, err := done.Next(ctx); err != io.EOF {
 		t.Errorf("tape of a run that has ended, from its end: %v", err)
 	}
-	if _, err := c.Tape(ctx, nobody, "run_"+strings.Repeat("0", 32), 0); fault.KindOf(err) != fault.NotFound {
+	if _, err := hub.ReadTape.Do(ctx, c, nobody, hub.TapeQuery{Run: "run_" + strings.Repeat("0", 32)}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("no such run: %v", err)
+	}
+}
+
+// TestTapeViewResumes: of the events that one recorded event stands for a reader gets
+// each once, although the connection breaks between them.
+func TestTapeViewResumes(t *testing.T) {
+	h, socket, _ := serve(t, httpapi.Limits{})
+	r := newRelay(t, socket)
+	c, ctx := dial(t, Config{Socket: r.path}), t.Context()
+	s := must[hub.Session](t)(hub.CreateSession.Do(ctx, c, nobody, hub.NewSession{}))
+	run := must[hub.Run](t)(hub.StartRun.Do(ctx, c, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+	index := uint64(1)
+	for i := range 20 {
+		h.Emit(run.ID, hub.EventStepStarted, hub.StepStarted{Step: i})
+		h.Emit(run.ID, hub.EventStepDecided, hub.StepDecided{Step: i, Effect: "needs_approval"})
+		h.Emit(run.ID, hub.EventStepEnded, hub.StepResult{Index: i, Outcome: "executed", Approval: "apr_1", LogIndex: &index})
+	}
+	h.Finish(run.ID)
+	view := must[hub.Tape](t)(hub.ReadTape.Do(ctx, c, nobody, hub.TapeQuery{Run: run.ID, View: hub.ViewTools})).(*tape)
+	defer view.Close()
+	want := []string{hub.EventRunInProgress}
+	for range 20 {
+		want = append(want, hub.EventToolProposal, hub.EventToolDecision, hub.EventToolResult, hub.EventToolAttestation)
+	}
+	want = append(want, hub.EventRunDone)
+	for i, kind := range want {
+		ev := must[hub.Event](t)(view.Next(ctx))
+		if ev.Kind != kind {
+			t.Fatalf("event %d: %s, want %s", i, ev.Kind, kind)
+		}
+		if i%3 == 0 {
+			view.drop() // the rest comes over another connection
+		}
+	}
+	if _, err := view.Next(ctx); err != io.EOF {
+		t.Errorf("after the last event: %v", err)
 	}
 }
 
@@ -384,14 +424,15 @@ func TestTapeResumes(t *testing.T) {
 func TestTapeSilence(t *testing.T) {
 	h, socket, _ := serve(t, httpapi.Limits{Heartbeat: time.Hour})
 	c, ctx := dial(t, Config{Socket: socket, Silence: 50 * time.Millisecond}), t.Context()
-	s := must[hub.Session](t)(c.CreateSession(ctx, nobody, hub.NewSession{}))
-	run := must[hub.Run](t)(c.StartRun(ctx, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
-	tape := must[hub.Tape](t)(c.Tape(ctx, nobody, run.ID, 0)).(*tape)
+	s := must[hub.Session](t)(hub.CreateSession.Do(ctx, c, nobody, hub.NewSession{}))
+	run := must[hub.Run](t)(hub.StartRun.Do(ctx, c, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+	tape := must[hub.Tape](t)(hub.ReadTape.Do(ctx, c, nobody, hub.TapeQuery{Run: run.ID})).(*tape)
 	must[hub.Event](t)(tape.Next(ctx))
-	first, before := tape.body, c.reconnects.Load() // the first event may have been slow to come, too
+	// The first event may have been slow to come, too.
+	first, before := tape.body, c.reconnects.Load()
 	go func() {
 		for { // until it has connected again, which only a silence makes it do
-			if p, err := h.Runs(ctx, nobody, hub.RunQuery{}); err != nil || len(p.Items) == 0 {
+			if p, err := hub.ListRuns.Do(ctx, h, nobody, hub.RunQuery{}); err != nil || len(p.Items) == 0 {
 				return
 			}
 			if c.reconnects.Load() > before {
@@ -416,7 +457,7 @@ func TestArtifact(t *testing.T) {
 	c, ctx := dial(t, Config{Socket: socket}), t.Context()
 	content := bytes.Repeat([]byte("0123456789"), 10000)
 	d, run := h.PutArtifact(content), "run_"+strings.Repeat("0", 32)
-	a := must[hub.Artifact](t)(c.Artifact(ctx, nobody, run, d))
+	a := must[hub.Artifact](t)(hub.GetArtifact.Do(ctx, c, nobody, hub.ArtifactQuery{Run: run, Digest: d}))
 	defer a.Close()
 	if i := a.Info(); i.Digest != d || i.Size != int64(len(content)) || i.MediaType == "" || !i.Created.Equal(time.Unix(1, 0)) {
 		t.Errorf("info %+v", i)
@@ -434,7 +475,7 @@ func TestArtifact(t *testing.T) {
 	if _, err := a.Seek(-1, io.SeekStart); err == nil {
 		t.Error("seek before the beginning")
 	}
-	if _, err := c.Artifact(ctx, nobody, run, "sha256:"+strings.Repeat("1", 64)); fault.KindOf(err) != fault.NotFound {
+	if _, err := hub.GetArtifact.Do(ctx, c, nobody, hub.ArtifactQuery{Run: run, Digest: "sha256:" + strings.Repeat("1", 64)}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("no such artifact: %v", err)
 	}
 }
@@ -444,13 +485,13 @@ func TestBackup(t *testing.T) {
 	_, socket, _ := serve(t, httpapi.Limits{})
 	c, ctx := dial(t, Config{Socket: socket}), t.Context()
 	var b bytes.Buffer
-	if i := must[hub.BackupInfo](t)(c.Backup(ctx, nobody, hub.BackupRequest{Recipients: []string{"age1"}}, &b)); i.Bytes != int64(b.Len()) || b.Len() == 0 {
+	if i := must[hub.BackupInfo](t)(hub.Backup.Do(ctx, c, nobody, hub.BackupTo{BackupRequest: hub.BackupRequest{Recipients: []string{"age1"}}, W: &b})); i.Bytes != int64(b.Len()) || b.Len() == 0 {
 		t.Errorf("%+v, %d bytes", i, b.Len())
 	}
-	if _, err := c.Backup(ctx, nobody, hub.BackupRequest{}, io.Discard); err == nil {
+	if _, err := hub.Backup.Do(ctx, c, nobody, hub.BackupTo{BackupRequest: hub.BackupRequest{}, W: io.Discard}); err == nil {
 		t.Error("a backup that broke off is taken for whole")
 	}
-	if _, err := c.Backup(ctx, nobody, hub.BackupRequest{Recipients: []string{"age1"}}, full{}); fault.ReasonOf(err) != "backup_not_written" {
+	if _, err := hub.Backup.Do(ctx, c, nobody, hub.BackupTo{BackupRequest: hub.BackupRequest{Recipients: []string{"age1"}}, W: full{}}); fault.ReasonOf(err) != "write_failed" {
 		t.Errorf("full disk: %v", err)
 	}
 }
@@ -466,7 +507,7 @@ func TestKeysSurviveBreaks(t *testing.T) {
 	r := newRelay(t, socket)
 	c, ctx := dial(t, Config{Socket: r.path}), t.Context()
 	for range 20 {
-		must[hub.Session](t)(c.CreateSession(ctx, nobody, hub.NewSession{}))
+		must[hub.Session](t)(hub.CreateSession.Do(ctx, c, nobody, hub.NewSession{}))
 		r.breakAll() // the connection that waits for the next request is dead
 	}
 	if n := h.Changes(); n != 20 {

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
 // closing listens on a socket, closes the first n connections without an answer,
@@ -51,7 +51,7 @@ func TestClosedConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err := c.Stop(t.Context(), hub.Caller{}, hub.StopRequest{All: true}); err != nil || s.Cancelled != 3 || came.Load() != 4 {
+	if s, err := hub.Stop.Do(t.Context(), c, hub.Caller{}, hub.StopRequest{All: true}); err != nil || s.Cancelled != 3 || came.Load() != 4 {
 		t.Errorf("stop at the fourth connection: %+v, %v, %d connections", s, err, came.Load())
 	}
 	socket, came = closing(t, 1000)
@@ -59,13 +59,16 @@ func TestClosedConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, ask := range map[string]func() error{
-		"stop":   func() error { _, err := c.Stop(t.Context(), hub.Caller{}, hub.StopRequest{All: true}); return err },
-		"status": func() error { _, err := c.Status(t.Context(), hub.Caller{}); return err },
-		"reload": func() error { _, err := c.Reload(t.Context(), hub.Caller{}); return err },
+		"stop": func() error {
+			_, err := hub.Stop.Do(t.Context(), c, hub.Caller{}, hub.StopRequest{All: true})
+			return err
+		},
+		"status": func() error { _, err := hub.GetStatus.Do(t.Context(), c, hub.Caller{}, hub.None{}); return err },
+		"reload": func() error { _, err := hub.Reload.Do(t.Context(), c, hub.Caller{}, hub.None{}); return err },
 	} {
 		came.Store(0)
 		err := ask()
-		if fault.KindOf(err) != fault.Unavailable || fault.ReasonOf(err) != "connection_closed" || !strings.Contains(fault.HintOf(err), "in use") {
+		if fault.KindOf(err) != fault.Unavailable || fault.ReasonOf(err) != "connection_lost" || !strings.Contains(fault.HintOf(err), "in use") {
 			t.Errorf("%s: %v, hint %q", name, err, fault.HintOf(err))
 		}
 		if n := came.Load(); name == "reload" && n != 1 || name != "reload" && n != 1+attempts {

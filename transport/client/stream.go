@@ -9,25 +9,25 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
-	"palyra/transport/api"
 )
 
 // maxEvent bounds one event, in bytes.
 const maxEvent = 16 << 20
 
-// Tape implements hub.Tape: it reads from a connection and makes another when
-// that breaks. It is owned by its reader; Close may be called by others.
+// tape implements hub.Tape: it reads from a connection and makes another when that breaks.
+// Its reader owns it; others may call Close.
 type tape struct {
 	c      *Client
-	run    string
+	q      hub.TapeQuery
 	seq    uint64 // last event that was returned
+	of     int    // how many events with this number were; more than one in a view only
+	skip   int    // how many of them the next connection gives again
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	body   io.ReadCloser // nil: not connected
@@ -36,7 +36,7 @@ type tape struct {
 	ended  bool
 }
 
-// How long to wait before connecting again: from the first doubling to the last.
+// The waits before connecting again, which double from the first to the last.
 const (
 	firstWait = 100 * time.Millisecond
 	lastWait  = 5 * time.Second
@@ -44,9 +44,9 @@ const (
 
 var errClosed = errors.New("tape closed")
 
-// Tape implements hub.Hub. It connects before it returns.
-func (c *Client) Tape(ctx context.Context, _ hub.Caller, run string, after uint64) (hub.Tape, error) {
-	t := &tape{c: c, run: run, seq: after}
+// tape connects before it returns.
+func (c *Client) tape(ctx context.Context, q hub.TapeQuery) (hub.Tape, error) {
+	t := &tape{c: c, q: q, seq: q.After}
 	// It lives until Close, not until the ctx that opened it ends.
 	t.ctx, t.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	if err := t.connect(ctx); err != nil {
@@ -59,7 +59,11 @@ func (c *Client) Tape(ctx context.Context, _ hub.Caller, run string, after uint6
 // connect asks for the events after the last one. ctx bounds the asking only.
 func (t *tape) connect(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { t.cancel(context.Cause(ctx)) })
-	r := get("read tape", "/runs/"+url.PathEscape(t.run)+"/tape").set("Accept", api.MediaNDJSON).set("Last-Event-ID", number(t.seq))
+	after := t.seq
+	if t.skip = 0; t.q.View != "" && t.of > 0 { // there may be more with the number of the last one
+		after, t.skip = t.seq-1, t.of
+	}
+	r := requestOf(hub.ReadTape.Operation, hub.TapeQuery{Run: t.q.Run, After: after, View: t.q.View}).set("Accept", hub.MediaNDJSON)
 	resp, err := t.c.send(t.ctx, r)
 	if !stop() && err != nil {
 		return t.c.lost(ctx, r.op, err)
@@ -107,15 +111,24 @@ func (t *tape) Next(ctx context.Context) (hub.Event, error) {
 		if err := json.Unmarshal(line, &ev); err != nil {
 			return hub.Event{}, fault.New(fault.Integrity, "bad_answer", "read tape", err)
 		}
-		if ev.Seq != t.seq+1 {
-			return hub.Event{}, fault.New(fault.Integrity, "tape_gap", "read tape", fmt.Errorf("event %d after %d", ev.Seq, t.seq))
+		t.wait = 0
+		switch again := ev.Seq == t.seq && t.q.View != "" && t.of > 0; {
+		case again && t.skip > 0:
+			t.skip--
+			continue
+		case again:
+			t.of++
+		case ev.Seq <= t.seq || t.q.View == "" && ev.Seq != t.seq+1:
+			// An event may stand for nothing in a view.
+			return hub.Event{}, fault.New(fault.Integrity, "bad_answer", "read tape", fmt.Errorf("event %d after %d", ev.Seq, t.seq))
+		default:
+			t.seq, t.of, t.skip = ev.Seq, 1, 0
 		}
-		t.seq, t.wait = ev.Seq, 0
 		return ev, nil
 	}
 }
 
-// alive says whether the reader still wants to read.
+// alive reports whether the reader still wants to read.
 func (t *tape) alive(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
@@ -126,8 +139,8 @@ func (t *tape) alive(ctx context.Context) error {
 	return nil
 }
 
-// line reads the next line that is not a heartbeat. It gives up when ctx is done
-// or when there was no sign of life for too long; the connection is useless then.
+// line reads the next line that isn't a heartbeat. It gives up when ctx is done or after
+// too long without a sign of life; the connection is useless then.
 func (t *tape) line(ctx context.Context) ([]byte, error) {
 	body := t.body
 	silent := time.AfterFunc(t.c.silence, func() { body.Close() })
@@ -146,8 +159,8 @@ func (t *tape) line(ctx context.Context) ([]byte, error) {
 	return nil, io.EOF // the last chunk: the tape ends here
 }
 
-// again waits and connects. What is not there now may be there later; what
-// else the daemon answers is final.
+// again waits and connects. A daemon that is gone or full may have a place later; every other
+// answer of it is final.
 func (t *tape) again(ctx context.Context) error {
 	if t.wait > 0 {
 		timer := time.NewTimer(t.wait)
@@ -190,21 +203,21 @@ type artifact struct {
 	body io.ReadCloser // positioned at at; nil: not open
 }
 
-// Artifact implements hub.Hub. What is read of it ends with ctx.
-func (c *Client) Artifact(ctx context.Context, _ hub.Caller, run, digest string) (hub.Artifact, error) {
-	a := &artifact{c: c, ctx: ctx, req: get("read artifact", "/runs/"+url.PathEscape(run)+"/artifacts/"+url.PathEscape(digest))}
+// artifact opens one. Reads of it end with ctx.
+func (c *Client) artifact(ctx context.Context, r *request) (hub.Artifact, error) {
+	a := &artifact{c: c, ctx: ctx, req: r}
 	resp, err := c.send(ctx, a.req)
 	if err != nil {
 		return nil, err
 	}
-	created, err := time.Parse(time.RFC3339Nano, resp.Header.Get(api.HeaderCreated))
+	created, err := time.Parse(time.RFC3339Nano, resp.Header.Get(hub.HeaderCreated))
 	if err != nil || resp.ContentLength < 0 {
 		_ = resp.Body.Close()
 		return nil, fault.New(fault.Integrity, "bad_answer", a.req.op, errors.New("no length or no time"))
 	}
 	a.body = resp.Body
 	a.info = hub.ArtifactInfo{Digest: strings.Trim(resp.Header.Get("ETag"), `"`), Size: resp.ContentLength,
-		MediaType: resp.Header.Get(api.HeaderMediaType), Created: created}
+		MediaType: resp.Header.Get(hub.HeaderMediaType), Created: created}
 	return a, nil
 }
 
@@ -249,7 +262,7 @@ func (a *artifact) Seek(offset int64, whence int) (int64, error) {
 		offset += a.info.Size
 	}
 	if offset < 0 || whence < 0 || whence > 2 {
-		return a.at, fault.New(fault.Usage, "bad_offset", "seek in artifact", nil)
+		return a.at, fault.New(fault.Usage, "invalid_input", "seek in artifact", errors.New("outside of the artifact"))
 	}
 	if offset != a.at && a.body != nil {
 		_ = a.body.Close()

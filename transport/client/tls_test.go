@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 	"palyra/transport/api/apitest"
 	"palyra/transport/httpapi"
 )
@@ -60,9 +60,9 @@ func TestTLS(t *testing.T) {
 	}()
 	url, me := "https://"+l.Addr().String(), hub.Caller{}
 	c := dial(t, Config{URL: url, Token: apitest.OwnerToken, TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}})
-	ses := must[hub.Session](t)(c.CreateSession(ctx, me, hub.NewSession{}))
-	run := must[hub.Run](t)(c.StartRun(ctx, me, hub.NewRun{Session: ses.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
-	tape := must[hub.Tape](t)(c.Tape(ctx, me, run.ID, 0))
+	ses := must[hub.Session](t)(hub.CreateSession.Do(ctx, c, me, hub.NewSession{}))
+	run := must[hub.Run](t)(hub.StartRun.Do(ctx, c, me, hub.NewRun{Session: ses.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+	tape := must[hub.Tape](t)(hub.ReadTape.Do(ctx, c, me, hub.TapeQuery{Run: run.ID}))
 	defer tape.Close()
 	must[hub.Event](t)(tape.Next(ctx))
 	h.Finish(run.ID)
@@ -70,7 +70,7 @@ func TestTLS(t *testing.T) {
 	if _, err := tape.Next(ctx); err != io.EOF {
 		t.Errorf("end of the tape: %v", err)
 	}
-	if _, err := dial(t, Config{URL: url, Token: apitest.OwnerToken}).Status(ctx, me); fault.KindOf(err) == fault.Internal || err == nil {
+	if _, err := hub.GetStatus.Do(ctx, dial(t, Config{URL: url, Token: apitest.OwnerToken}), me, hub.None{}); fault.KindOf(err) == fault.Internal || err == nil {
 		t.Errorf("a certificate that nobody vouches for: %v", err)
 	}
 }

@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"palyra/hub"
+	"palyra/hub/local"
+	"palyra/hub/store"
 	"palyra/internal/fault"
 	"palyra/kernel"
-	"palyra/kernel/hub"
-	"palyra/kernel/hub/local"
-	"palyra/kernel/store"
-	"palyra/transport/api"
 )
 
 // routesPage is printed from the table, with the tests below.
@@ -54,7 +53,7 @@ func office(t *testing.T, change ...func(*local.Config)) *local.Hub {
 	return h
 }
 
-// callerOf is somebody who comes through the socket.
+// callerOf returns a caller that comes through the socket.
 func callerOf(t *testing.T, h *local.Hub, uid uint32) hub.Caller {
 	t.Helper()
 	c, err := h.Authenticate(t.Context(), hub.Credential{PeerUID: &uid, Surface: "unix"})
@@ -67,7 +66,7 @@ func callerOf(t *testing.T, h *local.Hub, uid uint32) hub.Caller {
 // tokenOf mints a token with these scopes for a principal.
 func tokenOf(t *testing.T, h *local.Hub, c hub.Caller, scopes []string) hub.TokenSecret {
 	t.Helper()
-	s, err := h.CreateToken(t.Context(), c, hub.NewToken{Name: "t", Scopes: scopes, TTL: time.Hour})
+	s, err := hub.CreateToken.Do(t.Context(), h, c, hub.NewToken{Name: "t", Scopes: scopes, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +80,7 @@ var roles = []string{"operator", "admin", "owner"}
 func held(t *testing.T, h *local.Hub, c hub.Caller) (out []string) {
 	t.Helper()
 	for _, p := range append([]string{"trust.operate", "workspace.manage"}, permissions...) {
-		_, err := h.CreateToken(t.Context(), c, hub.NewToken{Name: "t", Scopes: []string{p}, TTL: time.Hour})
+		_, err := hub.CreateToken.Do(t.Context(), h, c, hub.NewToken{Name: "t", Scopes: []string{p}, TTL: time.Hour})
 		switch {
 		case err == nil:
 			out = append(out, p)
@@ -96,17 +95,16 @@ func held(t *testing.T, h *local.Hub, c hub.Caller) (out []string) {
 func member(t *testing.T, h *local.Hub, uid uint32, role string) hub.Caller {
 	t.Helper()
 	c := callerOf(t, h, uid)
-	if _, err := h.PutMember(t.Context(), callerOf(t, h, uint32(os.Geteuid())), hub.Member{Principal: c.User, Role: role}); err != nil {
+	if _, err := hub.PutMember.Do(t.Context(), h, callerOf(t, h, uint32(os.Geteuid())), hub.MemberPut{Principal: c.User, MemberChange: hub.MemberChange{Role: role}}); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// TestRoutes asks for every route as every role, through a token with all that
-// the role holds; without the route's permission, with everything else; and as
-// somebody who is no member any more. Who may gets past the door, whatever the
-// hub then says of an empty request; who may not is told which permission is
-// missing, and nothing else.
+// TestRoutes asks for every route as every role, through a token with all that the role
+// holds; without the route's permission, with everything else; and as a former member. A
+// caller that may ask gets past the door, whatever the hub then says of an empty request.
+// One that may not is told which permission is missing, and nothing else.
 func TestRoutes(t *testing.T) {
 	h := office(t)
 	r := newRig(t, func(c *Config) {
@@ -116,7 +114,7 @@ func TestRoutes(t *testing.T) {
 	root := callerOf(t, h, uint32(os.Geteuid()))
 	ask := func(rt *route, token string) answer {
 		body := ""
-		if rt.Request != nil {
+		if rt.in.BodyType != nil {
 			body = "{}"
 		}
 		if rt.ID == "stop" {
@@ -132,7 +130,7 @@ func TestRoutes(t *testing.T) {
 			t.Run(role+"/"+rt.ID, func(t *testing.T) {
 				r.t = t
 				a := ask(&rt, token)
-				may := rt.Permission == api.Public || rt.Permission == api.Authenticated || slices.Contains(holds, rt.Permission)
+				may := rt.Permission == hub.Public || rt.Permission == hub.Authenticated || slices.Contains(holds, rt.Permission)
 				if may && (a.status == 401 || a.status == 403) {
 					t.Errorf("%s holds %s and gets %d: %s", role, rt.Permission, a.status, a.body)
 				}
@@ -146,7 +144,7 @@ func TestRoutes(t *testing.T) {
 	}
 	gone := member(t, h, 2009, "operator")
 	former := tokenOf(t, h, gone, held(t, h, gone)).Secret
-	if err := h.RemoveMember(t.Context(), root, gone.User, 0); err != nil {
+	if _, err := hub.RemoveMember.Do(t.Context(), h, root, hub.MemberRemoval{Principal: gone.User, Version: 0}); err != nil {
 		t.Fatal(err)
 	}
 	owner := member(t, h, 2010, "owner")
@@ -157,7 +155,7 @@ func TestRoutes(t *testing.T) {
 			rest := slices.DeleteFunc(slices.Clone(everything), func(p string) bool { return p == rt.Permission })
 			a := ask(&rt, tokenOf(t, h, owner, rest).Secret)
 			switch rt.Permission {
-			case api.Public, api.Authenticated:
+			case hub.Public, hub.Authenticated:
 				if a.status == 401 || a.status == 403 {
 					t.Errorf("status %d", a.status)
 				}
@@ -167,12 +165,12 @@ func TestRoutes(t *testing.T) {
 					t.Errorf("refused with %+v", p)
 				}
 				// The operator can ask why, by the id that the caller was given.
-				if why, err := h.PolicyWhy(t.Context(), root, p.Decision); err != nil || why.Permission != rt.Permission || why.Layer != hub.LayerAccess ||
+				if why, err := hub.GetDecision.Do(t.Context(), h, root, p.Decision); err != nil || why.Permission != rt.Permission || why.Layer != hub.LayerAccess ||
 					why.Reason != "scope_missing" || why.Principal != owner.User || len(why.Policies) != 1 {
 					t.Errorf("why: %+v, %v", why, err)
 				}
 			}
-			if rt.Permission != api.Public {
+			if rt.Permission != hub.Public {
 				r.refused(ask(&rt, former), 401, "unauthenticated")
 				r.refused(r.sendTCP(rt.Method, fillPath(rt.Full()), ""), 401, "unauthenticated")
 			}
@@ -189,21 +187,24 @@ func TestRoutesPage(t *testing.T) {
 		holds[role] = held(t, h, member(t, h, uint32(2001+i), role))
 	}
 	var b strings.Builder
-	b.WriteString("# Routes\n\nEvery route of the HTTP API, printed from the table in transport/httpapi by `go test ./transport/httpapi -run TestRoutesPage -update`:\n" +
-		"the permission that it asks for, the least role that holds it, and the subtests that get in and are kept out. The hub asks for the\n" +
-		"same permission again (`TestPermissionsAreTheHubs`, and `TestPermissions` in kernel/hub/local). There are no other surfaces yet.\n\n" +
-		"| route | operation | permission | least role | allowed: TestRoutes/… | denied: TestRoutes/… |\n|---|---|---|---|---|---|\n")
+	b.WriteString("# Routes\n\nEvery route of the HTTP API by its permission, with the least role that holds it, printed by\n" +
+		"`go test ./transport/httpapi -run TestRoutesPage -update`. `TestRoutes/ROLE/OPERATION` gets in, and\n" +
+		"`TestRoutes/without/OPERATION` is kept out where the route isn't public. The hub asks for the same\n" +
+		"permission again (`TestPermissions` in hub/local).\n")
+	var permissions []string
+	routes := map[string][]string{}
 	for _, rt := range table() {
-		least, allowed, denied := "anybody", "operator/"+rt.ID, "–"
-		switch rt.Permission {
-		case api.Public:
-		case api.Authenticated:
-			least, denied = "any credential", "without/"+rt.ID
-		default:
-			least = roles[slices.IndexFunc(roles, func(r string) bool { return slices.Contains(holds[r], rt.Permission) })]
-			allowed, denied = least+"/"+rt.ID, "without/"+rt.ID
+		if routes[rt.Permission] == nil {
+			permissions = append(permissions, rt.Permission)
 		}
-		fmt.Fprintf(&b, "| `%s %s` | %s | `%s` | %s | %s | %s |\n", rt.Method, rt.Full(), rt.ID, rt.Permission, least, allowed, denied)
+		routes[rt.Permission] = append(routes[rt.Permission], fmt.Sprintf("- `%s %s` %s\n", rt.Method, rt.Full(), rt.ID))
+	}
+	for _, p := range permissions {
+		least := ""
+		if p != hub.Public && p != hub.Authenticated {
+			least = ", " + roles[slices.IndexFunc(roles, func(r string) bool { return slices.Contains(holds[r], p) })]
+		}
+		fmt.Fprintf(&b, "\n`%s`%s:\n\n%s", p, least, strings.Join(routes[p], ""))
 	}
 	if *update {
 		if err := os.WriteFile(routesPage, []byte(b.String()), 0o644); err != nil {
@@ -230,19 +231,22 @@ func TestRevokedTokenCutsTapes(t *testing.T) {
 	ctx := t.Context()
 	root := callerOf(t, h, uint32(os.Geteuid()))
 	read := []string{"session.read"}
-	s, err := h.CreateSession(ctx, root, hub.NewSession{})
+	s, err := hub.CreateSession.Do(ctx, h, root, hub.NewSession{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := h.StartRun(ctx, root, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: "palyra.sleep", Input: []byte(`{"ms":60000}`)}}})
+	run, err := hub.StartRun.Do(ctx, h, root, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: "palyra.sleep", Input: []byte(`{"ms":60000}`)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := run.ID + "/tape"
 	for name, take := range map[string]func(tok hub.TokenSecret) error{
-		"revoked": func(tok hub.TokenSecret) error { _, err := h.RevokeToken(ctx, root, tok.ID, 0); return err },
+		"revoked": func(tok hub.TokenSecret) error {
+			_, err := hub.RevokeToken.Do(ctx, h, root, hub.TokenChange{ID: tok.ID, Version: 0})
+			return err
+		},
 		"rotated": func(tok hub.TokenSecret) error {
-			_, err := h.RotateToken(ctx, root, tok.ID, hub.Rotation{})
+			_, err := hub.RotateToken.Do(ctx, h, root, hub.Rotation{ID: tok.ID})
 			return err
 		},
 		"expiring": func(hub.TokenSecret) error { return nil },
@@ -251,13 +255,17 @@ func TestRevokedTokenCutsTapes(t *testing.T) {
 		if name == "expiring" {
 			n.TTL = 2 * time.Second
 		}
-		tok, err := h.CreateToken(ctx, root, n)
-		if err != nil {
-			t.Fatal(err)
-		}
 		other := tokenOf(t, h, root, read)
-		_, resp := r.follow(path, api.MediaSSE, "Authorization: Bearer "+tok.Secret)
-		_, stays := r.follow(path, api.MediaSSE, "Authorization: Bearer "+other.Secret)
+		var tok hub.TokenSecret
+		var resp *http.Response
+		for again := true; again; again = resp.StatusCode != 200 && time.Now().After(tok.Expires) { // before it came in
+			var err error
+			if tok, err = hub.CreateToken.Do(ctx, h, root, n); err != nil {
+				t.Fatal(err)
+			}
+			_, resp = r.follow(path, hub.MediaSSE, "Authorization: Bearer "+tok.Secret)
+		}
+		_, stays := r.follow(path, hub.MediaSSE, "Authorization: Bearer "+other.Secret)
 		if resp.StatusCode != 200 || stays.StatusCode != 200 {
 			t.Fatalf("status %d and %d", resp.StatusCode, stays.StatusCode)
 		}
@@ -265,7 +273,8 @@ func TestRevokedTokenCutsTapes(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		if _, _, err := events(t, resp.Body, true, -1); err == nil || err == io.EOF { // EOF is a tape's own end
+		if _, _, err := events(t, resp.Body, true, -1); err == nil || err == io.EOF {
+			// EOF is a tape's own end.
 			t.Errorf("%s: the tape ended with %v", name, err)
 		}
 		t.Logf("%s: cut after %v", name, time.Since(start))
@@ -273,12 +282,12 @@ func TestRevokedTokenCutsTapes(t *testing.T) {
 		if evs, _, err := events(t, stays.Body, true, 1); err != nil || len(evs) != 1 {
 			t.Errorf("%s: the other reader: %v", name, err)
 		}
-		_, again := r.follow(path, api.MediaSSE, "Authorization: Bearer "+tok.Secret)
+		_, again := r.follow(path, hub.MediaSSE, "Authorization: Bearer "+tok.Secret)
 		if again.StatusCode != 401 {
 			t.Errorf("%s: the token opens a tape again: %d", name, again.StatusCode)
 		}
 	}
-	if _, err := h.CancelRun(ctx, root, run.ID); err != nil {
+	if _, err := hub.CancelRun.Do(ctx, h, root, run.ID); err != nil {
 		t.Error(err)
 	}
 }
@@ -312,7 +321,7 @@ func TestClaims(t *testing.T) {
 	// Two credentials are none; so is one in the URL or in a cookie alone.
 	r.refused(r.sendTCP(get, "/api/v1/status", "", auth, auth), 401, "unauthenticated")
 	r.refused(r.sendTCP(get, "/api/v1/status", "", "Cookie: Authorization=Bearer "+tok), 401, "unauthenticated")
-	r.refused(r.sendTCP(get, "/api/v1/status?token="+tok, "", auth), 400, "unknown_parameter")
+	r.refused(r.sendTCP(get, "/api/v1/status?token="+tok, "", auth), 400, "invalid_input")
 	r.refused(r.sendTCP(get, "/api/v1/status?access_token="+tok, ""), 401, "unauthenticated")
 	// Bodies: a principal that is not the caller's, and members that are not there.
 	for _, body := range []string{`{"title":"x","principal":"uid:0"}`, `{"title":"x","user":"uid:0"}`, `{"title":"x","caller":{"user":"uid:0"}}`, `{"title":"x","TITLE":"y"}`} {
@@ -320,13 +329,13 @@ func TestClaims(t *testing.T) {
 			t.Errorf("%s: %d", body, a.status)
 		}
 	}
-	r.refused(r.sendTCP(post, "/api/v1/tokens", `{"name":"x","principal":"uid:0","scopes":["session.read"],"ttl_ns":3600000000000}`, auth, r.key()), 403, "not_own_principal")
+	r.refused(r.sendTCP(post, "/api/v1/tokens", `{"name":"x","principal":"uid:0","scopes":["session.read"],"ttl_ns":3600000000000}`, auth, r.key()), 403, "exceeds_own_permissions")
 	r.refused(r.sendTCP(http.MethodPut, "/api/v1/members/"+c.User, `{"role":"owner"}`, auth, `If-Match: "v2"`), 403, "scope_missing")
 }
 
-// TestGuessing: whoever guesses keeps out nobody: a good token is looked at
-// however often others were wrong from the same address, also if it is used for
-// the first time, as after a restart all are. Guesses are soon told that they are too many.
+// TestGuessing: guessing locks out no one. A good token is looked at however many wrong
+// ones came from the same address, even if it is used for the first time, as all are after
+// a restart. A guesser is soon told that there are too many.
 func TestGuessing(t *testing.T) {
 	h := office(t)
 	r := newRig(t, func(c *Config) { c.Hub, c.Limits.Rate = h, -1 })
@@ -375,7 +384,8 @@ func TestRatesOfTokens(t *testing.T) {
 	if good != 6 {
 		t.Errorf("six tokens: %d requests, want 6", good)
 	}
-	r.want(r.send(get, "/api/v1/status", ""), 200) // the principal itself is not kept out by its tokens
+	// The principal itself isn't kept out by its tokens.
+	r.want(r.send(get, "/api/v1/status", ""), 200)
 }
 
 // TestQuotaKeepsNoKey: a request that a quota refuses leaves no idempotency key

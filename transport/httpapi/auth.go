@@ -11,19 +11,19 @@ import (
 	"strings"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 )
 
-// Failed authentications by one key: this many at once, then this many a second
-// are told that they failed, and further ones that they are too many.
+// Failed authentications by one key: this many at once, then this many a second, are told
+// that they failed, and further ones that there are too many.
 const (
 	failureRate  = 1
 	failureBurst = 20
 )
 
-// What strangers can put into the log: this many lines at once, then this many a
-// second.
+// The bound on the lines that strangers can put into the log: this many at once, then this
+// many a second.
 const (
 	noiseRate  = 1
 	noiseBurst = 20
@@ -32,10 +32,9 @@ const (
 // maxToken bounds the text of a token.
 const maxToken = 512
 
-// authenticate asks the hub who is calling: by the token that the request
-// brings, or by the peer of its unix socket. A good credential is never kept out
-// by what others sent before: it is looked at first, which costs microseconds,
-// and only failures are counted.
+// authenticate asks the hub who is calling: by the token that the request brings, or by the
+// peer of its unix socket. Other clients' failures never lock a good credential out: it is
+// checked first, which costs microseconds, and only failures are counted.
 func (s *Server) authenticate(x *exchange) error {
 	p := peerOf(x.r)
 	token, err := bearer(x.r)
@@ -67,7 +66,7 @@ func (s *Server) authenticate(x *exchange) error {
 	return nil
 }
 
-// unknown refuses a request whose caller is not known, and its connection with it.
+// unknown refuses a request of an unknown caller, and closes its connection.
 func (s *Server) unknown(x *exchange, challenge string, err error) error {
 	h := x.w.Header()
 	h.Set("WWW-Authenticate", challenge)
@@ -75,8 +74,8 @@ func (s *Server) unknown(x *exchange, challenge string, err error) error {
 	return err
 }
 
-// failureKey is what failed authentications are counted by: the peer and, where
-// all share one, the id of the token.
+// failureKey returns the key that counts failed authentications: the peer and, if all
+// clients share one, the id of the token.
 func failureKey(p *peer, token string) string {
 	if p.loopback && len(token) > tokenIDEnd {
 		return p.key + " " + token[:tokenIDEnd]
@@ -107,29 +106,31 @@ func bearer(r *http.Request) (string, error) {
 
 // callerKey names a caller for the rate of its requests: the tokens of a principal
 // have one together, and the principal at the socket has its own, which a token
-// does not use up. Each credential has its own for the brake.
+// doesn't use up. For the brake, if they may use it, both have another. There each token
+// of an owner has its own: one that an owner gave away mustn't use up the others'.
 func callerKey(c hub.Caller, brake bool) string {
 	switch {
-	case brake:
+	case brake && c.Token != "" && c.Role == roleOwner:
 		return "brake " + c.User + " " + c.Token
+	case brake && c.Token != "":
+		return "brake tokens " + c.User
+	case brake:
+		return "brake " + c.User
 	case c.Token != "":
 		return "tokens " + c.User
 	}
 	return c.User
 }
 
-// trusted reports whether the caller may know why policy and host say no.
-func trusted(c hub.Caller) bool {
-	if c.Scopes == nil {
-		return c.Role != ""
-	}
-	return holds(c.Scopes, permPolicyRead)
+// may reports whether the caller's token, if it has one, holds a permission.
+func (x *exchange) may(permission string) bool {
+	return x.caller.Scopes == nil || holds(x.caller.Scopes, permission)
 }
 
 func holds(scopes []string, permission string) bool { return slices.Contains(scopes, permission) }
 
-// denied is a refusal of our own: the hub is not asked. Its decision has the id
-// of the request, which is the one in the log.
+// denied returns a refusal of our own, without asking the hub. Its decision has the id of
+// the request, which is the one in the log.
 func denied(permission, id string) error {
 	return fault.New(fault.Denied, "scope_missing", "authorize", &hub.DenialError{Denial: hub.Denial{
 		DecisionID: id, Layer: hub.LayerAccess, Reason: "scope_missing", Policies: []string{"permission:" + permission}, Permission: permission,
@@ -137,15 +138,15 @@ func denied(permission, id string) error {
 	}}).WithHint("use a token with the scope " + permission)
 }
 
-// tooMany refuses a request of somebody who asks too often.
+// tooMany refuses a request of a principal that asks too often.
 func tooMany(x *exchange, op string, wait time.Duration) error {
 	x.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait.Seconds())))))
 	return fault.New(fault.Unavailable, "too_many_requests", op, nil)
 }
 
-// checkHost refuses names that only a page of somebody else would use: on a
-// TCP listener the Host must be one of the names that it has. A browser that
-// was told by DNS that evil.example is 127.0.0.1 says Host: evil.example.
+// checkHost refuses names that only a foreign web page would use: on a TCP listener the
+// Host must be one of the listener's names. A browser that was told by DNS that
+// evil.example is 127.0.0.1 says Host: evil.example.
 func checkHost(r *http.Request) error {
 	p := peerOf(r)
 	if p.unix || p.names == nil {
@@ -157,8 +158,8 @@ func checkHost(r *http.Request) error {
 	return usage("misdirected_host", "check host", fmt.Errorf("host %.80q is not served here", r.Host))
 }
 
-// hostNames are the names of a TCP listener: its own address, and on loopback
-// those that everybody uses for it.
+// hostNames are the names of a TCP listener: its own address, and on loopback the usual
+// names.
 func hostNames(a net.Addr, more []string) []string {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {

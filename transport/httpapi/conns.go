@@ -11,13 +11,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"palyra/internal/budget"
 	"palyra/internal/fault"
 )
 
-// peer is who is at the other end of a connection, as the host says. Immutable
-// after accept.
+// peer is the other end of a connection, as the host says. Immutable after accept.
 type peer struct {
 	unix     bool
 	loopback bool   // a TCP peer on this host, which chooses its address
@@ -36,8 +36,8 @@ func (p *peer) surface() string {
 	return "http"
 }
 
-// nobody is the peer of a request that did not come through Serve: it can
-// authenticate with a token only.
+// nobody returns the peer of a request that didn't come through Serve, which can only
+// authenticate with a token.
 func nobody() *peer { return &peer{key: "unknown"} }
 
 // newPeer finds out who connected.
@@ -56,8 +56,8 @@ func newPeer(c net.Conn, unix bool, names []string) *peer {
 	return p
 }
 
-// network is what counts as one peer: all of loopback, where a client chooses
-// its address, and an IPv6 /64, which is what one host is given.
+// network returns the prefix that counts as one peer: all of loopback, where a client
+// chooses its address, and an IPv6 /64, which one host is given.
 func network(a netip.Addr) (key string, loopback bool) {
 	a = a.Unmap().WithZone("")
 	switch {
@@ -78,7 +78,7 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-// peerOf returns who is at the other end.
+// peerOf returns the peer of a request.
 func peerOf(r *http.Request) *peer {
 	if c := connOf(r); c != nil {
 		return c.peer
@@ -86,12 +86,11 @@ func peerOf(r *http.Request) *peer {
 	return nobody()
 }
 
-// rooms are the places that connections have. A connection is a guest until it
-// shows who it is, and then a member's. A guest always finds a place: the oldest
-// one loses its own to it, of the same peer if that has one. So guests keep out
-// nobody, however many there are, and members not at all. A member's connection
-// finds a place while its principal has not used up its share of those that are
-// at work: idle ones give way.
+// rooms are the places for connections. A connection is a guest until it authenticates, and
+// then a member's. A guest always finds a place: it takes that of the oldest guest, one of
+// the same peer if there is any. So guests lock out no other guest, however many there are,
+// and never a member. A member's connection finds a place as long as its principal's
+// working connections are within its share: idle ones give way.
 type rooms struct {
 	evicted, refused atomic.Uint64
 
@@ -99,9 +98,19 @@ type rooms struct {
 	unix    room // guarded by mu; guests of the unix socket
 	tcp     room // guarded by mu; guests of TCP listeners
 	members room // guarded by mu
+
+	pins map[string]int // connections that are kept for a principal's stops; guarded by mu
+
+	unread unread
 }
 
-// room is the places of one kind.
+// The stops of one principal, and of all, that keep a guest's place.
+const (
+	pinsEach = 4
+	pinsPart = 2 // of the places of one peer's guests
+)
+
+// room has the places of one kind.
 type room struct {
 	pool   *budget.Pool
 	guests bool      // one at work gives way, too
@@ -113,6 +122,7 @@ func newRooms(l Limits) *rooms {
 		return budget.New(budget.Limits{Name: "connections", Total: int64(l.Guests), Each: int64(l.GuestsPerPeer)})
 	}
 	return &rooms{
+		pins: make(map[string]int), unread: unread{count: make(map[budget.Owner]int)},
 		unix: room{pool: guests(), guests: true},
 		tcp:  room{pool: guests(), guests: true},
 		members: room{pool: budget.New(budget.Limits{Name: "connections", Total: int64(l.Conns), Each: int64(l.ConnsPerCaller),
@@ -120,7 +130,7 @@ func newRooms(l Limits) *rooms {
 	}
 }
 
-// ownersPart is which part of the places of members only owners at the socket have.
+// ownersPart is the part of the members' places that only owners at the socket have.
 const ownersPart = 8
 
 // count returns how many connections there are.
@@ -153,7 +163,7 @@ func (rs *rooms) promote(c *conn, principal, role string) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if c.room == nil || c.room == &rs.members {
-		return nil // it is gone, which its reader will find out, or somebody's
+		return nil // it is gone, as its reader will find out, or a member's already
 	}
 	from, at, hold := c.room, c.at, c.hold
 	if err := rs.place(&rs.members, c, c.ownerLocked(principal, role)); err != nil {
@@ -165,15 +175,24 @@ func (rs *rooms) promote(c *conn, principal, role string) error {
 	return nil
 }
 
-// pin keeps a guest's connection until it is closed: the emergency stop answers
-// on it.
-func (rs *rooms) pin(c *conn) {
+// pin keeps a guest's connection until it is closed: the emergency stop answers on it. A
+// principal that begins many stops and ends none keeps only a few connections; its others
+// give way like any guest's.
+func (rs *rooms) pin(c *conn, principal string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	c.pinned = true
+	all := 0
+	for _, n := range rs.pins {
+		all += n
+	}
+	if c.room == nil || c.pinned != "" || rs.pins[principal] >= pinsEach || all >= max(1, int(rs.tcp.pool.Limits().Each)/pinsPart) {
+		return
+	}
+	c.pinned = principal
+	rs.pins[principal]++
 }
 
-// guest reports whether nobody has shown who they are on c.
+// guest reports whether c is still unauthenticated.
 func (rs *rooms) guest(c *conn) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -190,13 +209,16 @@ func (rs *rooms) use(c *conn, busy bool) {
 	}
 }
 
-// relieve closes a connection to get its descriptor, and reports whether there
-// was one to close.
+// relieve closes a connection to get its descriptor, and reports whether it found one to
+// close.
 func (rs *rooms) relieve() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+	if rs.unread.drop() {
+		return true
+	}
 	for _, r := range []*room{&rs.tcp, &rs.unix, &rs.members} {
-		if v, _ := r.victim(budget.Owner{Reserve: true}); v != nil {
+		if _, v := r.victim(budget.Owner{Reserve: true}); v != nil { // no connection is of this owner
 			rs.evict(v)
 			return true
 		}
@@ -204,11 +226,12 @@ func (rs *rooms) relieve() bool {
 	return false
 }
 
-// leave takes a connection out.
-func (rs *rooms) leave(c *conn) {
+// leave takes a connection out, and returns whose it was.
+func (rs *rooms) leave(c *conn) budget.Owner {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.leaveLocked(c)
+	return c.owner
 }
 
 func (rs *rooms) leaveLocked(c *conn) {
@@ -216,17 +239,23 @@ func (rs *rooms) leaveLocked(c *conn) {
 		c.room.conns.Remove(c.at)
 		c.hold.Release()
 		c.room = nil
+		if rs.pins[c.pinned]--; rs.pins[c.pinned] <= 0 {
+			delete(rs.pins, c.pinned)
+		}
 	}
 }
 
 func (rs *rooms) evict(v *conn) {
 	rs.evicted.Add(1)
 	rs.leaveLocked(v)
-	_ = v.Conn.Close() // whoever serves it finds out; closing waits for nobody
+	_ = v.shut(v.owner) // its server finds out; closing doesn't wait
 }
 
-// place takes a place for c, if need be that of another. rs.mu is held.
+// place takes a place for c, if need be another connection's. rs.mu is held.
 func (rs *rooms) place(r *room, c *conn, o budget.Owner) error {
+	if err := rs.unread.full(budget.Owner{Name: c.peer.key, Reserve: o.Reserve}); err != nil {
+		return err
+	}
 	for {
 		hold, err := r.pool.Take(o, 1)
 		if err == nil {
@@ -245,18 +274,18 @@ func (rs *rooms) place(r *room, c *conn, o budget.Owner) error {
 	}
 }
 
-// victim returns the connections that would give way to one of o: the first of
-// its own and, where that would help, the first of any other.
+// victim returns the connections that would give way to one of o: the first of o's own and,
+// if that would help, the first of any other owner.
 func (r *room) victim(o budget.Owner) (own, other *conn) {
 	var n int64
 	for e := r.conns.Front(); e != nil; e = e.Next() {
 		v := e.Value.(*conn)
-		mine := v.owner.Name == o.Name
+		mine := v.owner == o
 		if mine {
 			n++
 		}
 		switch {
-		case v.pinned || v.busy && !r.guests:
+		case v.pinned != "" || v.busy && !r.guests:
 		case mine:
 			return v, other
 		case other == nil && (o.Reserve || !v.owner.Reserve):
@@ -273,15 +302,17 @@ func (r *room) victim(o budget.Owner) (own, other *conn) {
 type listener struct {
 	net.Listener
 	rooms *rooms
-	role  func(uid uint32) string // nil: nobody is known
+	role  func(uid uint32) string // nil: no user is known
 	unix  bool
 	names []string
+
+	patience time.Duration // with a client that doesn't read
 }
 
-// Accept returns the next connection that has a place. One that has not is
-// closed: it cost nothing but the accept, and an answer would have to be
-// written to somebody who may not read. Without descriptors a connection that
-// gives way makes room; without such a one net/http tries again, later and later.
+// Accept returns the next connection that has a place. It closes one that has none: that
+// cost nothing but the accept, and the peer might not read an answer. Without descriptors a
+// connection that gives way makes room; without such a one net/http tries again, later and
+// later.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
@@ -291,6 +322,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		bound(nc, l.patience)
 		c := &conn{Conn: nc, peer: newPeer(nc, l.unix, l.names), rooms: l.rooms}
 		role := ""
 		if l.unix && c.peer.err == nil && l.role != nil {
@@ -314,12 +346,14 @@ type conn struct {
 	at     *list.Element
 	hold   *budget.Hold
 	owner  budget.Owner
-	busy   bool // there is a request, or a tape
-	pinned bool
+	busy   bool   // there is a request, or a tape
+	pinned string // principal whose stop it is; "": it gives way
+
+	closed atomic.Bool
 }
 
-// ownerLocked is a principal as the members' room counts it. The reserve is for
-// owners that the kernel has named.
+// ownerLocked returns a principal as the members' room counts it. The reserve is for owners
+// that the kernel has named.
 func (c *conn) ownerLocked(principal, role string) budget.Owner {
 	return budget.Owner{Name: principal, Reserve: c.peer.unix && role == roleOwner && principal == c.peer.key}
 }
@@ -329,8 +363,14 @@ const roleOwner = "owner"
 
 // Close closes the connection.
 func (c *conn) Close() error {
-	c.rooms.leave(c)
-	return c.Conn.Close()
+	return c.shut(c.rooms.leave(c))
+}
+
+func (c *conn) shut(o budget.Owner) error {
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	return c.rooms.unread.shut(c.Conn, budget.Owner{Name: c.peer.key, Reserve: o.Reserve})
 }
 
 // beneath returns the conn that net/http has, maybe within TLS; nil: it is none.
@@ -362,9 +402,8 @@ func connState(c net.Conn, s http.ConnState) {
 	}
 }
 
-// identify makes the connection of a request one of its caller, who has shown
-// who they are. Without a place for it only the brake is served, and the
-// connection is closed then.
+// identify gives the connection of a request to its authenticated caller. Without a place
+// for it the server serves only the brake, and then closes the connection.
 func (s *Server) identify(x *exchange) error {
 	c := connOf(x.r)
 	if c == nil || x.caller.Role == "" { // who is no member remains a guest
@@ -374,8 +413,8 @@ func (s *Server) identify(x *exchange) error {
 	switch {
 	case err == nil:
 		x.w.Header().Del("Connection")
-	case x.rt.brake:
-		s.rooms.pin(c)
+	case x.rt.Brake:
+		s.rooms.pin(c, x.caller.User)
 		return nil
 	default:
 		x.w.Header().Set("Retry-After", "1")

@@ -16,8 +16,8 @@ import (
 	"palyra/transport/api/apitest"
 )
 
-// idle opens n connections that say nothing. What it returns waits until no more
-// than most of them are open, and fails if they stay or none is left.
+// idle opens n connections that say nothing. The returned function waits until no more than
+// most of them are open, and fails if they stay or none is left.
 func (r *rig) idle(n int, dial func() net.Conn) (atMost func(most int)) {
 	r.t.Helper()
 	ended := make(chan struct{}, n)
@@ -32,7 +32,7 @@ func (r *rig) idle(n int, dial func() net.Conn) (atMost func(most int)) {
 	return func(most int) {
 		r.t.Helper()
 		for start := time.Now(); n-len(ended) > most; {
-			if time.Since(start) > 10*time.Second {
+			if time.Since(start) > time.Minute {
 				r.t.Fatalf("%d idle connections stay, want %d", n-len(ended), most)
 			}
 		}
@@ -54,8 +54,8 @@ func (r *rig) from(ip string) func() net.Conn {
 	}
 }
 
-// TestIdleFlood: connections that say nothing keep out nobody, wherever on this
-// host they come from and however many there are.
+// TestIdleFlood: silent connections lock out no client, wherever on this host they come
+// from and however many there are.
 func TestIdleFlood(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.Limits.Conns, c.Limits.Guests = 16, 8
@@ -108,7 +108,7 @@ func TestShareAtWork(t *testing.T) {
 		}
 	}
 	for start := time.Now(); r.rooms.members.pool.Held() < 3; {
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > time.Minute {
 			t.Fatalf("%d calls have places", r.rooms.members.pool.Held())
 		}
 	}
@@ -208,12 +208,94 @@ func TestLimitsFit(t *testing.T) {
 	}
 }
 
-// TestSlowBodies: bodies are counted before they are read. Who sends many, and
-// slowly, waits for their own; others do not, and the emergency stop for nothing.
+// TestPins: whoever begins stops and ends none keeps a few places of guests, and no
+// guest out; the places come back.
+func TestPins(t *testing.T) {
+	rs := newRooms(Limits{Guests: 32, GuestsPerPeer: 32, Conns: 8, ConnsPerCaller: 8})
+	enter := func() *conn {
+		near, far := net.Pipe()
+		t.Cleanup(func() { near.Close(); far.Close() })
+		c := &conn{Conn: near, peer: &peer{key: "loopback", loopback: true}, rooms: rs}
+		if !rs.enter(c, "") {
+			t.Fatal("a guest was kept out")
+		}
+		return c
+	}
+	pinned := func() (n int) {
+		for e := rs.tcp.conns.Front(); e != nil; e = e.Next() {
+			if e.Value.(*conn).pinned != "" {
+				n++
+			}
+		}
+		return n
+	}
+	var stops []*conn
+	for range 100 {
+		c := enter()
+		rs.use(c, true)
+		rs.pin(c, "uid:1")
+		rs.pin(c, "uid:1") // the same place
+		stops = append(stops, c)
+	}
+	if n := pinned(); n != pinsEach {
+		t.Errorf("one principal keeps %d places", n)
+	}
+	for i := range 100 {
+		rs.pin(enter(), fmt.Sprint("uid:", 2+i))
+	}
+	if n := pinned(); n != 32/pinsPart {
+		t.Errorf("all together keep %d places of 32", n)
+	}
+	for range 100 {
+		enter() // a health check, another's token
+	}
+	for _, c := range stops {
+		rs.leave(c)
+		rs.leave(c)
+	}
+	if rs.pins["uid:1"] != 0 || len(rs.pins) != 32/pinsPart-pinsEach {
+		t.Errorf("after the end: %v", rs.pins)
+	}
+	c := enter()
+	if rs.pin(c, "uid:1"); c.pinned != "uid:1" {
+		t.Error("a stop afterwards keeps no place")
+	}
+}
+
+// TestRelieve: without descriptors guests give way first, then idle members, the owner's
+// too, and no connection of a member that is at work.
+func TestRelieve(t *testing.T) {
+	rs := newRooms(Limits{Guests: 8, GuestsPerPeer: 8, Conns: 16, ConnsPerCaller: 8})
+	enter := func(key, role string, unix, busy bool) *conn {
+		near, far := net.Pipe()
+		t.Cleanup(func() { near.Close(); far.Close() })
+		c := &conn{Conn: near, peer: &peer{key: key, unix: unix}, rooms: rs}
+		if !rs.enter(c, role) {
+			t.Fatal("a connection was kept out")
+		}
+		rs.use(c, busy)
+		return c
+	}
+	enter("uid:1", "operator", true, true)
+	owner := enter("uid:0", roleOwner, true, false)
+	near := enter("uid:2", "", true, true)
+	far := enter("loopback", "", false, true)
+	for i, want := range []*conn{far, near, owner} {
+		if found := rs.relieve(); !found || want.room != nil {
+			t.Errorf("%d: found one: %v; that of %s stays: %v", i, found, want.peer.key, want.room != nil)
+		}
+	}
+	if rs.relieve() || rs.count() != 1 {
+		t.Errorf("%d connections are left, want the one at work", rs.count())
+	}
+}
+
+// TestSlowBodies: bodies are counted before they are read. A sender of many slow bodies
+// waits for its own. Other principals don't, and the emergency stop waits for nothing.
 func TestSlowBodies(t *testing.T) {
 	const size = 64 << 10
 	r := newRig(t, func(c *Config) {
-		c.Limits.Body, c.Limits.Bodies, c.Limits.Write = size, 10*size, 200*time.Millisecond
+		c.Limits.Body, c.Limits.Bodies, c.Limits.Write = size, 10*size, 6*time.Second // longer than a machine stalls
 	})
 	body := `{"tool":"test.echo","input":{"text":"` + strings.Repeat("x", size-64) + `"}}`
 	var slow []net.Conn
@@ -225,16 +307,19 @@ func TestSlowBodies(t *testing.T) {
 		slow = append(slow, c)
 	}
 	for start := time.Now(); r.bodies.Held() < 2*size; {
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > time.Minute {
 			t.Fatalf("%d bytes are counted", r.bodies.Held())
 		}
 	}
 	// One that does not say how much comes counts as the most.
+	more := make(map[string]net.Conn)
 	for _, length := range []string{fmt.Sprintf("Content-Length: %d", len(body)), "Transfer-Encoding: chunked"} {
-		c := r.dial("unix")
-		if _, err := fmt.Fprintf(c, "POST /api/v1/calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n", length); err != nil {
+		more[length] = r.dial("unix")
+		if _, err := fmt.Fprintf(more[length], "POST /api/v1/calls HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n", length); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for length, c := range more {
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -255,7 +340,7 @@ func TestSlowBodies(t *testing.T) {
 		r.refused(r.send(post, "/api/v1/calls", body[:size/2]), 400, "json_syntax")
 	}
 	for start := time.Now(); r.bodies.Held() > 0; {
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > time.Minute {
 			t.Fatalf("%d bytes stay counted", r.bodies.Held())
 		}
 	}

@@ -10,12 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
-	"palyra/transport/api"
 )
 
-// Answers that are too large to hold.
+// Answers that are too large for memory.
 
 // content answers with an artifact or one range of it.
 func (x *exchange) content(a hub.Artifact) error {
@@ -25,8 +24,8 @@ func (x *exchange) content(a hub.Artifact) error {
 	h.Set("ETag", tag)
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("Content-Disposition", "attachment")
-	h.Set(api.HeaderMediaType, visible(info.MediaType))
-	h.Set(api.HeaderCreated, info.Created.UTC().Format(time.RFC3339Nano))
+	h.Set(hub.HeaderMediaType, visible(info.MediaType))
+	h.Set(hub.HeaderCreated, info.Created.UTC().Format(time.RFC3339Nano))
 	if x.r.Header.Get("If-None-Match") == tag {
 		x.deadline()
 		x.w.WriteHeader(http.StatusNotModified)
@@ -46,9 +45,9 @@ func (x *exchange) content(a hub.Artifact) error {
 		}
 	}
 	if _, err := a.Seek(first, io.SeekStart); err != nil {
-		return fault.New(fault.Unavailable, "artifact_unreadable", "read artifact", err)
+		return fault.New(fault.Unavailable, "io_error", "read artifact", err)
 	}
-	h.Set("Content-Type", api.MediaBytes)
+	h.Set("Content-Type", hub.MediaBytes)
 	h.Set("Content-Length", strconv.FormatInt(n, 10))
 	x.deadline()
 	x.w.WriteHeader(status)
@@ -84,7 +83,7 @@ func parseRange(s string, size int64) (first, count int64, ok bool) {
 	return int64(from), min(int64(to), size-1) - int64(from) + 1, true
 }
 
-// visible makes a header value of foreign text.
+// visible turns foreign text into a header value.
 func visible(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
@@ -94,8 +93,8 @@ func visible(s string) string {
 	}, s[:min(len(s), 256)])
 }
 
-// patient writes an answer in pieces, each of which has its own deadline: the
-// whole may take long, a client that stops reading is cut off.
+// patient writes an answer in pieces, each with its own deadline: the whole may take long,
+// but a client that stops reading is cut off.
 type patient struct{ x *exchange }
 
 // Write implements io.Writer.
@@ -105,13 +104,18 @@ func (p patient) Write(b []byte) (int, error) {
 }
 
 func backup(x *exchange) error {
-	h := x.w.Header()
+	in, err := x.input()
+	if err != nil {
+		return err
+	}
+	h, to := x.w.Header(), in.(hub.BackupTo)
 	w := &begun{w: patient{x}, first: func() {
-		h.Set("Content-Type", api.MediaBytes)
+		h.Set("Content-Type", hub.MediaBytes)
 		h.Set("Content-Disposition", `attachment; filename="palyra.backup.age"`)
-		h.Set("Trailer", api.TrailerBackup)
+		h.Set("Trailer", hub.TrailerBackup)
 	}}
-	info, err := x.s.cfg.Hub.Backup(x.r.Context(), x.caller, *x.body.(*hub.BackupRequest), w)
+	to.W = w
+	info, err := hub.Backup.Do(x.r.Context(), x.s.cfg.Hub, x.caller, to)
 	if err != nil && !w.yes {
 		return err
 	}
@@ -120,13 +124,13 @@ func backup(x *exchange) error {
 		panic(http.ErrAbortHandler) // it must not look whole
 	}
 	if !w.yes {
-		return fault.New(fault.Internal, "backup_empty", "write backup", errors.New("nothing was written"))
+		return fault.New(fault.Internal, "internal", "write backup", errors.New("nothing was written"))
 	}
 	b, err := json.Marshal(info)
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	h.Set(api.TrailerBackup, string(b))
+	h.Set(hub.TrailerBackup, string(b))
 	return nil
 }
 

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"palyra/hub"
+	"palyra/hub/local"
+	"palyra/hub/store"
 	"palyra/internal/fault"
 	"palyra/kernel"
-	"palyra/kernel/hub"
-	"palyra/kernel/hub/local"
-	"palyra/kernel/store"
 	"palyra/kernel/tool"
 	"palyra/transport/client"
 )
@@ -95,10 +95,10 @@ func TestEndToEnd(t *testing.T) {
 	if run.State != hub.RunDone || s.Outcome != "executed" || !strings.Contains(s.Stdout.Text, "a <b>") || s.LogIndex == nil {
 		t.Fatalf("run %+v", run)
 	}
-	if b, err := c.Receipt(ctx, me, *s.LogIndex); err != nil || !json.Valid(b) {
+	if b, err := hub.GetReceipt.Do(ctx, c, me, *s.LogIndex); err != nil || !json.Valid(b) {
 		t.Errorf("receipt: %v", err)
 	}
-	if p, err := c.JournalProof(ctx, me, *s.LogIndex); err != nil || p.Index != *s.LogIndex {
+	if p, err := hub.ProveJournalEntry.Do(ctx, c, me, *s.LogIndex); err != nil || p.Index != *s.LogIndex {
 		t.Errorf("proof: %+v, %v", p, err)
 	}
 	// A call that waits for an answer, followed from the beginning in both formats.
@@ -107,8 +107,8 @@ func TestEndToEnd(t *testing.T) {
 	key := r.key()
 	r.want(r.send(post, "/api/v1/runs", body, key), 201).into(t, &run)
 	r.want(r.send(post, "/api/v1/runs", body, key), 201)
-	r.refused(r.send(post, "/api/v1/runs", strings.Replace(body, "hi", "ho", 1), key), 422, "idempotency_mismatch")
-	tape, err := c.Tape(ctx, me, run.ID, 0)
+	r.refused(r.send(post, "/api/v1/runs", strings.Replace(body, "hi", "ho", 1), key), 422, "idempotency_key_reused")
+	tape, err := hub.ReadTape.Do(ctx, c, me, hub.TapeQuery{Run: run.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +140,32 @@ func TestEndToEnd(t *testing.T) {
 	if got := strings.Count(string(a.body), "\n"); got != len(kinds) || kinds[len(kinds)-1] != hub.EventRunDone {
 		t.Errorf("%d events read again, %d followed: %v", got, len(kinds), kinds)
 	}
-	// Cancel a program that runs.
-	run, err = c.StartRun(ctx, me, hub.NewRun{Session: id, Steps: []hub.Step{{Tool: "palyra.sleep", Input: json.RawMessage(`{"ms":30000}`)}}})
+	// The same in the words of the original, from the records and the receipt.
+	view, err := hub.ReadTape.Do(ctx, c, me, hub.TapeQuery{Run: run.ID, View: hub.ViewTools})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if run, err = c.CancelRun(ctx, me, run.ID); err != nil || run.State != hub.RunCancelled {
+	defer view.Close()
+	data := map[string]string{}
+	for {
+		ev, err := view.Next(ctx)
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		data[ev.Kind] = string(ev.Data)
+	}
+	if !strings.Contains(data[hub.EventToolProposal], `"content":"hi"`) || !strings.Contains(data[hub.EventToolDecision], `"approval_required":true`) ||
+		!strings.Contains(data[hub.EventToolAttestation], `"executor":"sandbox_tier_c_linux_native"`) || len(data) < 8 {
+		t.Errorf("view: %q", data)
+	}
+	// Cancel a program that runs.
+	run, err = hub.StartRun.Do(ctx, c, me, hub.NewRun{Session: id, Steps: []hub.Step{{Tool: "palyra.sleep", Input: json.RawMessage(`{"ms":30000}`)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if run, err = hub.CancelRun.Do(ctx, c, me, run.ID); err != nil || run.State != hub.RunCancelled {
 		t.Errorf("cancelled: %+v, %v", run, err)
 	}
 	// Everything that can be read, held against the document.
@@ -159,7 +179,7 @@ func TestEndToEnd(t *testing.T) {
 	r.want(r.send(post, "/api/v1/policy/diff", `{"candidate":{"files":{"a.cedar":"@id(\"a\") permit (principal, action, resource);"}},"last":10}`), 200)
 
 	// A token over TCP does what its scopes say, and nothing after it was revoked.
-	tok, err := c.CreateToken(ctx, me, hub.NewToken{Name: "ci", Scopes: []string{"session.read", "run.start"}, TTL: time.Hour})
+	tok, err := hub.CreateToken.Do(ctx, c, me, hub.NewToken{Name: "ci", Scopes: []string{"session.read", "run.start"}, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,11 +194,11 @@ func TestEndToEnd(t *testing.T) {
 	}
 	told := r.want(r.sendTCP(get, "/api/v1/runs/"+denied.ID+"/tape", "", auth, "Accept: application/x-ndjson"), 200)
 	whole := r.want(r.send(get, "/api/v1/runs/"+denied.ID+"/tape", "", "Accept: application/x-ndjson"), 200)
-	fix := `"fix":`
-	if strings.Contains(string(told.body), fix) || !strings.Contains(string(whole.body), fix) || !strings.Contains(string(told.body), denied.Steps[0].Denial.DecisionID) {
+	rules := `"policies":["interpreters_unless_permitted"`
+	if strings.Contains(string(told.body), rules) || !strings.Contains(string(whole.body), rules) || strings.Contains(string(whole.body), `"fix":`) || !strings.Contains(string(told.body), denied.Steps[0].Denial.DecisionID) {
 		t.Errorf("tape of a denied call: told %s\nwhole %s", told.body, whole.body)
 	}
-	if _, err := c.RevokeToken(ctx, me, tok.ID, tok.Version); err != nil {
+	if _, err := hub.RevokeToken.Do(ctx, c, me, hub.TokenChange{ID: tok.ID, Version: tok.Version}); err != nil {
 		t.Fatal(err)
 	}
 	r.refused(r.sendTCP(get, "/api/v1/status", "", auth), 401, "unauthenticated")
@@ -186,7 +206,7 @@ func TestEndToEnd(t *testing.T) {
 		t.Error("the token is in the log")
 	}
 	r.refused(r.send(http.MethodDelete, "/api/v1/members/uid:0", "", `If-Match: "v99"`), 412, "version_conflict")
-	if _, err := c.StartRun(ctx, me, hub.NewRun{Session: id}); fault.KindOf(err) != fault.Usage {
+	if _, err := hub.StartRun.Do(ctx, c, me, hub.NewRun{Session: id}); fault.KindOf(err) != fault.Usage {
 		t.Errorf("run without steps: %v", err)
 	}
 }

@@ -15,15 +15,15 @@ import (
 	"strings"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 	"palyra/transport/api"
 )
 
-// exchange is one request on its way: what was read of it, and where the answer
-// goes. It is owned by the goroutine of the request.
+// exchange is one request on its way: its parts and the writer of its answer. The goroutine
+// of the request owns it.
 type exchange struct {
 	s      *Server
 	w      http.ResponseWriter
@@ -34,7 +34,7 @@ type exchange struct {
 
 	query   url.Values
 	raw     []byte // the body
-	body    any    // pointer to rt.Request, decoded
+	body    any    // pointer to rt.in.BodyType, decoded
 	key     string // Idempotency-Key
 	version int64  // of If-Match; 0 is "*"
 	create  bool   // If-None-Match: *
@@ -44,13 +44,13 @@ type exchange struct {
 // read reads the request whole and refuses what is not well-formed.
 func (x *exchange) read() error {
 	var err error
-	if x.query, err = parseQuery(x.r.URL.RawQuery, x.rt.Query); err != nil {
+	if x.query, err = parseQuery(x.r.URL.RawQuery, x.rt.in.Query); err != nil {
 		return err
 	}
 	if err := x.headers(); err != nil {
 		return err
 	}
-	if x.rt.Request == nil {
+	if x.rt.in.BodyType == nil {
 		return x.noBody()
 	}
 	return x.readBody()
@@ -58,39 +58,37 @@ func (x *exchange) read() error {
 
 // parseQuery reads a query strictly: only known names, once each unless Many,
 // and values of the right form.
-func parseQuery(raw string, params []api.Param) (url.Values, error) {
+func parseQuery(raw string, params []api.Field) (url.Values, error) {
 	if strings.Contains(raw, ";") {
-		return nil, usage("bad_query", "parse query", errors.New("semicolon"))
+		return nil, usage("invalid_input", "parse query", errors.New("semicolon"))
 	}
 	q, err := url.ParseQuery(raw)
 	if err != nil {
-		return nil, usage("bad_query", "parse query", errors.New("malformed escape"))
+		return nil, usage("invalid_input", "parse query", errors.New("malformed escape"))
 	}
 	for name, vs := range q {
-		i := slices.IndexFunc(params, func(p api.Param) bool { return p.Name == name })
+		i := slices.IndexFunc(params, func(p api.Field) bool { return p.Name == name })
 		if i < 0 {
-			return nil, usage("unknown_parameter", "parse query", fmt.Errorf("unknown parameter %.80q", name))
+			return nil, usage("invalid_input", "parse query", fmt.Errorf("unknown parameter %.80q", name))
 		}
 		p := params[i]
 		if len(vs) > 1 && !p.Many {
-			return nil, usage("repeated_parameter", "parse query", fmt.Errorf("parameter %q %d times", name, len(vs)))
+			return nil, usage("invalid_input", "parse query", fmt.Errorf("parameter %q %d times", name, len(vs)))
 		}
 		for _, v := range vs {
 			if !fitsParam(p, v) {
-				return nil, usage("bad_parameter", "parse query", fmt.Errorf("parameter %q does not hold %s", name, p.Doc))
+				return nil, usage("invalid_input", "parse query", fmt.Errorf("parameter %q does not hold %s", name, p.Doc))
 			}
 		}
 	}
 	return q, nil
 }
 
-func fitsParam(p api.Param, v string) bool {
+func fitsParam(p api.Field, v string) bool {
 	switch {
-	case p.Integer:
+	case p.Number:
 		_, err := parseUint(v)
 		return err == nil
-	case p.Boolean:
-		return v == "true" || v == "false"
 	case len(p.Enum) > 0:
 		return slices.Contains(p.Enum, v)
 	}
@@ -112,19 +110,19 @@ func (x *exchange) headers() (err error) {
 	keys := h.Values("Idempotency-Key")
 	switch {
 	case len(keys) > 1:
-		return usage("bad_idempotency_key", "read Idempotency-Key", errors.New("more than one"))
+		return usage("invalid_input", "read Idempotency-Key", errors.New("more than one"))
 	case len(keys) == 1:
 		if x.key, err = parseKey(keys[0]); err != nil {
 			return err
 		}
 		if !x.rt.Idempotent && !x.rt.Key {
-			return usage("unexpected_idempotency_key", "read Idempotency-Key", errors.New("this operation has none"))
+			return usage("invalid_input", "read Idempotency-Key", errors.New("this operation has none"))
 		}
 	case x.rt.Idempotent:
-		return usage("idempotency_key_required", "read Idempotency-Key", nil).(*fault.Error).
+		return usage("invalid_input", "read Idempotency-Key", errors.New("this operation needs an Idempotency-Key")).(*fault.Error).
 			WithHint("send Idempotency-Key: a name of your choice for this request, the same when you repeat it")
 	}
-	if x.rt.IfMatch {
+	if x.rt.in.Match != nil {
 		if err := x.precondition(); err != nil {
 			return err
 		}
@@ -152,7 +150,7 @@ func (x *exchange) precondition() (err error) {
 		x.create = true
 		return nil
 	}
-	return usage("bad_precondition", "read If-Match", errors.New("want one If-Match with one ETag"))
+	return usage("invalid_input", "read If-Match", errors.New("want one If-Match with one ETag"))
 }
 
 // parseETag reads the ETag of a version, or "*", which is version 0. Lists and
@@ -166,17 +164,17 @@ func parseETag(s string) (int64, error) {
 			return int64(n), nil
 		}
 	}
-	return 0, usage("bad_etag", "parse ETag", fmt.Errorf(`%.40q is neither "v1" nor *`, s))
+	return 0, usage("invalid_input", "parse ETag", fmt.Errorf(`%.40q is neither "v1" nor *`, s))
 }
 
-// etag is the ETag of a version.
+// etag returns the ETag of a version.
 func etag(version int64) string { return `"v` + strconv.FormatInt(version, 10) + `"` }
 
 // parseKey reads an idempotency key: 1 to 128 visible ASCII characters. The
 // draft's quotes are part of the key.
 func parseKey(s string) (string, error) {
 	if s == "" || len(s) > 128 || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return "", usage("bad_idempotency_key", "read Idempotency-Key", errors.New("want 1 to 128 visible ASCII characters"))
+		return "", usage("invalid_input", "read Idempotency-Key", errors.New("want 1 to 128 visible ASCII characters"))
 	}
 	return s, nil
 }
@@ -190,7 +188,7 @@ func (x *exchange) noBody() error {
 	if n, err := x.r.Body.Read(one[:]); n == 0 && (err == io.EOF || err == nil) {
 		return nil
 	}
-	return usage("unexpected_body", "read body", errors.New("this operation has none"))
+	return usage("invalid_input", "read body", errors.New("this operation has none"))
 }
 
 // readBody reads the JSON body into a new value of the route's type.
@@ -199,7 +197,7 @@ func (x *exchange) readBody() error {
 		return err
 	}
 	limit := x.s.lim.Body
-	if x.rt.brake {
+	if x.rt.Brake {
 		limit = min(limit, brakeBody)
 	}
 	tooLarge := usage("body_too_large", "read body", fmt.Errorf("more than %d bytes", limit))
@@ -207,7 +205,7 @@ func (x *exchange) readBody() error {
 		x.w.Header().Set("Connection", "close") // what we do not read
 		return tooLarge
 	}
-	if !x.rt.brake { // which nothing that others send may hold up
+	if !x.rt.Brake { // which nothing that others send may hold up
 		if err := x.roomForBody(limit); err != nil {
 			x.w.Header().Set("Connection", "close")
 			return err
@@ -222,35 +220,38 @@ func (x *exchange) readBody() error {
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return tooLarge
 	} else if err != nil {
-		return fault.New(fault.Usage, "body_unreadable", "read body", errors.New("it ended early or came too slowly"))
+		return fault.New(fault.Usage, "invalid_input", "read body", errors.New("it ended early or came too slowly"))
 	}
 	x.raw = b
-	v := reflect.New(x.rt.Request)
+	v := reflect.New(x.rt.in.BodyType)
 	if err := canon.Decode(b, v.Interface(), canon.Limits{Bytes: int(limit), Depth: x.s.lim.Depth}); err != nil {
 		return err
 	}
 	x.body = v.Interface()
-	// From here on the connection is read only to see whether the client goes:
-	// the deadline for the request must not end a call that waits.
+	// From here on the server reads the connection only to see whether the client goes: the
+	// deadline for the request must not end a waiting call.
 	if err := http.NewResponseController(x.w).SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return fault.New(fault.Canceled, "connection_gone", "read body", err)
+		return fault.New(fault.Canceled, "canceled", "read body", err)
 	}
 	return nil
+}
+
+// payer pays for what the request holds.
+func (x *exchange) payer() budget.Owner {
+	return budget.Owner{Name: x.caller.User, Reserve: peerOf(x.r).unix && x.caller.Role == roleOwner && x.caller.Token == ""}
 }
 
 // brakeBody bounds the body of an emergency stop, which is not counted.
 const brakeBody = 4 << 10
 
-// roomForBody takes room for the body before any of it is read: a body that comes
-// slowly holds memory for as long as one that is worked on. It waits in line for as
-// long as a client has to take an answer.
+// roomForBody takes room for the body before reading any of it: a slow body holds memory
+// just as one at work does. It waits in line for as long as a client has to take an answer.
 func (x *exchange) roomForBody(limit int64) error {
 	n := x.r.ContentLength
 	if n < 0 {
 		n = limit // it does not say
 	}
-	p := peerOf(x.r)
-	o := budget.Owner{Name: x.caller.User, Reserve: p.unix && x.caller.Role == roleOwner && x.caller.Token == ""}
+	o := x.payer()
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.s.lim.Write)
 	defer cancel()
 	hold, err := x.s.bodies.Wait(ctx, o, n)
@@ -270,7 +271,7 @@ func checkContentType(h http.Header) error {
 		return bad
 	}
 	media, params, err := mime.ParseMediaType(ct[0])
-	if err != nil || media != api.MediaJSON {
+	if err != nil || media != hub.MediaJSON {
 		return bad
 	}
 	for k, v := range params {
@@ -310,15 +311,4 @@ func accepts(h http.Header, media ...string) (string, error) {
 		}
 	}
 	return "", usage("not_acceptable", "choose media type", fmt.Errorf("this operation has %s", strings.Join(media, ", ")))
-}
-
-// page reads the page parameters of a list.
-func (x *exchange) page() hub.PageQuery {
-	return hub.PageQuery{After: x.query.Get("after"), Limit: int(x.number("limit"))}
-}
-
-// number returns a parameter that the table says is an integer, 0 without it.
-func (x *exchange) number(name string) uint64 {
-	n, _ := parseUint(x.query.Get(name)) // checked by parseQuery
-	return n
 }

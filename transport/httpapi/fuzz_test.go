@@ -9,13 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/hub"
 	"palyra/internal/ident"
 	"palyra/transport/api"
 	"palyra/transport/api/apitest"
 )
 
-// FuzzRequest sends anything as somebody who may do everything: no panic, no
-// error from inside, and every answer is as the document says.
+// FuzzRequest sends anything as a caller who may do everything: no panic, no internal
+// error, and every answer is as the document says.
 func FuzzRequest(f *testing.F) {
 	hex := strings.Repeat("0", 32)
 	for _, s := range []struct{ method, target, body, header string }{
@@ -63,7 +64,8 @@ func FuzzRequest(f *testing.F) {
 		}
 		op := checker.Operation(method, u.Path)
 		switch {
-		case op == "readTape", op == "reload", op == "backup", strings.Contains(body, "test."): // need a connection, or end with an error by design, or wait
+		case op == "readTape", op == "reload", op == "backup", strings.Contains(body, "test."):
+			// These need a connection, or end with an error by design, or wait.
 			return
 		}
 		w := httptest.NewRecorder()
@@ -96,6 +98,7 @@ func FuzzValues(f *testing.F) {
 		"9223372036854775807", "9223372036854775808", "after=1&limit=2", "limit=%31", "%00"} {
 		f.Add(s)
 	}
+	page := api.InputOf(&hub.Operation{In: api.Type[hub.PageQuery]()}).Query
 	f.Fuzz(func(t *testing.T, s string) {
 		if n, err := parseUint(s); err == nil && (n > 1<<63-1 || len(s) > 19 || s[0] == '0' && s != "0") {
 			t.Errorf("parseUint(%q) = %d", s, n)
@@ -114,7 +117,7 @@ func FuzzValues(f *testing.F) {
 		if tileName(s) && (strings.Contains(s, "..") || strings.HasPrefix(s, "/") || strings.Contains(s, "//") || strings.ContainsAny(s, "\\%\x00")) {
 			t.Errorf("tileName(%q)", s)
 		}
-		q, err := parseQuery(s, pageParams())
+		q, err := parseQuery(s, page)
 		if err == nil {
 			for name, vs := range q {
 				if (name != "after" && name != "limit") || len(vs) != 1 || vs[0] == "" {

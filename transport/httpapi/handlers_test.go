@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"palyra/kernel/hub"
-	"palyra/transport/api"
+	"palyra/hub"
 	"palyra/transport/api/apitest"
 )
 
@@ -67,7 +66,7 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, get, "/api/v1/journal/entries/0/proof", "")
 	ask(200, get, "/api/v1/journal/consistency?old=1", "")
 	ask(200, get, "/api/v1/journal/checkpoint", "")
-	if a := ask(200, get, "/api/v1/journal/tile/entries/x001/234.p/7", ""); string(a.body) != "tile/entries/x001/234.p/7" {
+	if a := ask(200, get, "/api/v1/journal/tile/entries/x001/234.p/7", ""); string(a.body) != "entries/x001/234.p/7" {
 		t.Errorf("tile %q", a.body)
 	}
 	a = ask(201, post, "/api/v1/tokens", `{"name":"ci","scopes":["run.start"],"ttl_ns":3600000000000}`, r.key())
@@ -144,7 +143,7 @@ func TestProblems(t *testing.T) {
 // TestIdempotency: what has a key happens once.
 func TestIdempotency(t *testing.T) {
 	r := newRig(t)
-	r.refused(r.send(post, "/api/v1/sessions", `{}`), 400, "idempotency_key_required")
+	r.refused(r.send(post, "/api/v1/sessions", `{}`), 400, "invalid_input")
 	key := r.key()
 	first := r.want(r.send(post, "/api/v1/sessions", `{"title":"a"}`, key), 201)
 	before := r.hub.Changes()
@@ -156,7 +155,7 @@ func TestIdempotency(t *testing.T) {
 	if r.hub.Changes() != before {
 		t.Error("something happened twice")
 	}
-	// The same key of somebody else is another key.
+	// The same key of another principal is another key.
 	r.want(r.sendTCP(post, "/api/v1/sessions", `{"title":"b"}`, key, "Authorization: Bearer "+apitest.WeakToken), 201)
 
 	id, _ := r.session()
@@ -170,11 +169,11 @@ func TestIdempotency(t *testing.T) {
 	}
 	for name, k := range map[string]string{"long": strings.Repeat("x", 129), "space": "a b", "umlaut": "ä"} {
 		t.Run(name, func(t *testing.T) {
-			r.refused(r.send(post, "/api/v1/sessions", `{}`, "Idempotency-Key: "+k), 400, "bad_idempotency_key")
+			r.refused(r.send(post, "/api/v1/sessions", `{}`, "Idempotency-Key: "+k), 400, "invalid_input")
 		})
 	}
-	r.refused(r.send(post, "/api/v1/sessions", `{}`, "Idempotency-Key: a", "Idempotency-Key: b"), 400, "bad_idempotency_key")
-	r.refused(r.send(post, "/api/v1/stop", `{"all":false,"deny_new":false}`, r.key()), 400, "unexpected_idempotency_key")
+	r.refused(r.send(post, "/api/v1/sessions", `{}`, "Idempotency-Key: a", "Idempotency-Key: b"), 400, "invalid_input")
+	r.refused(r.send(post, "/api/v1/stop", `{"all":false,"deny_new":false}`, r.key()), 400, "invalid_input")
 	r.refused(r.send(post, "/api/v1/runs", `{"session":"`+id+`","steps":[],"idempotency_key":"other"}`, r.key()), 400, "json_unknown_member")
 }
 
@@ -188,7 +187,7 @@ func TestSecretOnce(t *testing.T) {
 		t.Fatalf("no secret: %s", a.body)
 	}
 	a = r.send(post, "/api/v1/tokens", body, key)
-	p := r.refused(a, 409, "token_already_made")
+	p := r.refused(a, 409, "exists")
 	if strings.Contains(string(a.body), "secret_text") || !strings.Contains(p.Detail, "tok_") {
 		t.Errorf("second answer: %s", a.body)
 	}
@@ -216,10 +215,10 @@ func TestVersions(t *testing.T) {
 	end := "/api/v1/sessions/" + id + "/end"
 	r.refused(r.send(post, end, ""), 428, "precondition_required")
 	for _, bad := range []string{`v1`, `W/"v1"`, `"1"`, `"v01"`, `"v0"`, `"v-1"`, `"v1", "v2"`, `""`, `"v99999999999999999999"`} {
-		r.refused(r.send(post, end, "", "If-Match: "+bad), 400, "bad_etag")
+		r.refused(r.send(post, end, "", "If-Match: "+bad), 400, "invalid_input")
 	}
-	r.refused(r.send(post, end, "", "If-None-Match: *"), 400, "bad_precondition")
-	r.refused(r.send(post, end, "", "If-Match: "+tag, `If-Match: "v2"`), 400, "bad_precondition")
+	r.refused(r.send(post, end, "", "If-None-Match: *"), 400, "invalid_input")
+	r.refused(r.send(post, end, "", "If-Match: "+tag, `If-Match: "v2"`), 400, "invalid_input")
 	r.refused(r.send(post, end, "", `If-Match: "v7"`), 412, "version_conflict")
 	if a := r.send(get, "/api/v1/sessions/"+id, "", "If-None-Match: "+tag); a.status != 304 || len(a.body) != 0 {
 		t.Errorf("GET of the version that is there: %d", a.status)
@@ -229,11 +228,11 @@ func TestVersions(t *testing.T) {
 		t.Errorf("ETag %q after a change", got)
 	}
 	r.refused(r.send(post, end, "", "If-Match: "+tag), 412, "version_conflict")
-	// Who answers second is told so.
+	// The second to answer is told so.
 	ap := r.hub.Ask("run_" + strings.Repeat("0", 32))
 	r.want(r.send(post, "/api/v1/approvals/"+ap.ID+"/resolve", `{"approve":false}`, `If-Match: "v1"`), 200)
 	r.refused(r.send(post, "/api/v1/approvals/"+ap.ID+"/resolve", `{"approve":true}`, `If-Match: "v1"`), 412, "version_conflict")
-	r.refused(r.send(http.MethodPut, "/api/v1/members/uid:1", `{"role":"admin"}`, "If-Match: *"), 400, "bad_precondition")
+	r.refused(r.send(http.MethodPut, "/api/v1/members/uid:1", `{"role":"admin"}`, "If-Match: *"), 400, "invalid_input")
 	r.refused(r.send(http.MethodPut, "/api/v1/members/uid:0", `{"role":"admin"}`, "If-None-Match: *"), 412, "version_conflict")
 }
 
@@ -263,9 +262,9 @@ func TestPages(t *testing.T) {
 	}
 	run := "run_" + strings.Repeat("0", 32)
 	for query, reason := range map[string]string{
-		"limit=0": "bad_limit", "limit=1001": "bad_limit", "limit=-1": "bad_parameter", "limit=01": "bad_parameter", "limit=1e1": "bad_parameter",
-		"after=x": "bad_cursor", "after=" + run: "bad_cursor", "after=": "bad_parameter", "limit=1&limit=2": "repeated_parameter",
-		"state=gone": "bad_parameter", "Limit=1": "unknown_parameter", "x=1": "unknown_parameter", "limit=%zz": "bad_query", "a;b": "bad_query",
+		"limit=0": "invalid_input", "limit=1001": "invalid_input", "limit=-1": "invalid_input", "limit=01": "invalid_input", "limit=1e1": "invalid_input",
+		"after=x": "invalid_input", "after=" + run: "invalid_input", "after=": "invalid_input", "limit=1&limit=2": "invalid_input",
+		"state=gone": "invalid_input", "Limit=1": "invalid_input", "x=1": "invalid_input", "limit=%zz": "invalid_input", "a;b": "invalid_input",
 	} {
 		t.Run(query, func(t *testing.T) { r.refused(r.send(get, "/api/v1/sessions?"+query, ""), 400, reason) })
 	}
@@ -277,7 +276,7 @@ func TestArtifacts(t *testing.T) {
 	path := "/api/v1/runs/run_" + strings.Repeat("0", 32) + "/artifacts/"
 	digest := r.hub.PutArtifact([]byte("0123456789"))
 	a := r.want(r.send(get, path+digest, ""), 200)
-	if a.header.Get("Content-Type") != api.MediaBytes || a.header.Get(api.HeaderMediaType) != "text/htmlX: y" || string(a.body) != "0123456789" {
+	if a.header.Get("Content-Type") != hub.MediaBytes || a.header.Get(hub.HeaderMediaType) != "text/htmlX: y" || string(a.body) != "0123456789" {
 		t.Errorf("artifact: %v %q", a.header, a.body)
 	}
 	for _, tt := range []struct {
@@ -306,7 +305,7 @@ func TestArtifacts(t *testing.T) {
 	}
 	r.want(r.send(get, path+digest, "", `If-None-Match: "`+digest+`"`), 304)
 	for _, bad := range []string{"x", strings.ToUpper(digest), digest[:20], digest[7:]} {
-		r.refused(r.send(get, path+bad, ""), 400, "bad_digest")
+		r.refused(r.send(get, path+bad, ""), 400, "invalid_input")
 	}
 }
 

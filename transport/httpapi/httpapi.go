@@ -4,34 +4,33 @@
 //	s, err := httpapi.New(httpapi.Config{Hub: h, Log: log})
 //	err = s.Serve(ctx, httpapi.Listener{Listener: unix}, httpapi.Listener{Listener: tcp, Names: []string{"palyra.example:7142"}})
 //
-// One table ([Operations]) says what can be asked, with which permission, and
-// what goes in and out; routing, checks and docs/formats/openapi.json come from
-// it. docs/formats/http.md describes the rest: identities, problems, idempotency
-// keys, versions, pages and tapes.
+// One table ([Operations]) has each operation with its permission, input and output;
+// routing, checks and docs/formats/openapi.json come from it. docs/formats/http.md
+// describes the rest: identities, problems, idempotency keys, versions, pages and tapes.
 //
 // # Contract
 //
-// Nothing reaches the hub before the request has been read whole, within its
-// limits, and found well-formed: unknown, repeated and misspelt members, query
-// parameters that an operation does not have, and bodies where none belongs are
-// refused. Every answer that is not a success is an RFC 9457 problem with an id;
-// what is wrong inside goes to the log under that id and nowhere else.
+// Nothing reaches the hub before the server has read the request whole, within its limits,
+// and found it well-formed. It refuses unknown, repeated and misspelt members, query
+// parameters that an operation doesn't have, and unexpected bodies. Every answer that isn't
+// a success is an RFC 9457 problem with an id; internal details go to the log under that id
+// and nowhere else.
 //
-// Who asks is said by the kernel of the host or by a token that the hub knows,
-// never by another header. The hub decides what they may do; the check here, of
-// a token's scopes against the table, only comes first.
+// The host's kernel or a token that the hub knows says who asks; no other header does. The
+// hub decides what the caller may do; the check here, of a token's scopes against the
+// table, only comes first.
 //
-// A reader of a tape that does not read is cut off after Limits.Write; it delays
-// neither the run nor other readers. Waiting readers hold a connection and a few
-// hundred bytes, and no goroutine.
+// The server cuts off a tape reader that stops reading after Limits.Write; it delays
+// neither the run nor other readers. Waiting readers hold a connection and a few hundred
+// bytes, and no goroutine.
 //
 // Serve returns when everything that it started has ended.
 //
 // # What it does not protect against
 //
-// Whoever may open the unix socket asks as themselves, and a token is whoever
-// holds it. On TCP without TLS, which is for loopback only, other users of the
-// host cannot read the traffic but can take the port before palyrad does.
+// A stolen token: it works for everyone who holds it. Users who may open the unix socket
+// ask as themselves. On TCP without TLS, which is for loopback only, other users of the
+// host can't read the traffic but can take the port before palyrad does.
 package httpapi
 
 import (
@@ -49,59 +48,77 @@ import (
 	"sync"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/budget"
 	"palyra/internal/fault"
-	"palyra/kernel/hub"
 	"palyra/transport/api"
 )
 
-// Config says what is served.
+// Hub is the hub that a server serves.
+type Hub interface {
+	hub.Hub
+	// Authenticate says who is calling, by a credential. It returns fault.Denied
+	// "unauthenticated" without a reason that would help to guess.
+	Authenticate(ctx context.Context, c hub.Credential) (hub.Caller, error)
+}
+
+// Config says what a server serves.
 type Config struct {
 	// Hub answers. It is required.
-	Hub hub.Hub
-	// Log is where errors from inside go, with the id that the caller was given.
-	// Default: nowhere.
+	Hub Hub
+	// Log gets internal errors, with the id that the caller was given. Default: discarded.
 	Log *slog.Logger
-	// Keys remembers which requests were answered. Default: as long as the
-	// process lives.
+	// Keys remembers answered requests. Default: as long as the process lives.
 	Keys Keys
 	// Ready returns nil if calls can be served; for /readyz. Default: always.
 	Ready func(context.Context) error
-	// Metrics adds metrics of others to /metrics. Default: none.
+	// Metrics adds other metrics to /metrics. Default: none.
 	Metrics func(io.Writer)
-	// Check returns nil if who was let in may still follow tapes. It is asked twice
-	// a second for each reader, and must be quick. Default: a reader is looked at
-	// when this server changes tokens or members, and when its time is over.
+	// Check returns nil if a caller that was let in may still follow tapes. The server
+	// calls it twice a second for each reader, so it must be quick. Default: the server
+	// looks at a reader when it changes tokens or members, and when the reader's time is
+	// over.
 	Check func(hub.Caller) error
-	// Denied is told of what this server refuses by itself, so that who may can ask
-	// about it by its decision. Default: nobody.
+	// Denied is called with the denials that this server makes by itself, so that callers
+	// who may can ask about them by decision. Default: none.
 	Denied func(hub.Caller, hub.Denial)
-	// Role returns the role of a user of this machine, "" for none. It is asked for
+	// Role returns the role of a user of this machine, "" for none. The server calls it for
 	// each connection to the unix socket, which then has a member's place from the
-	// beginning, and must be quick. Default: a connection is a guest's until its
-	// first request is authenticated.
+	// beginning, so it must be quick. Default: a connection is a guest's until its first
+	// request is authenticated.
 	Role func(uid uint32) string
-	// HealthOnly serves /livez, /readyz and /metrics to anybody and nothing else.
+	// HealthOnly serves /livez, /readyz and /metrics, to every client, and nothing else.
 	HealthOnly bool
-	Limits     Limits
+	// Memory refuses members while the process holds too much, but not what ends work.
+	// Default: never.
+	Memory *budget.Mark
+	Limits Limits
 }
 
 // Limits bound what clients can make the server hold or do. A zero field means
 // its default.
 type Limits struct {
-	Body   int64 // bytes of a request's body; 1 MiB
-	Bodies int64 // of the bodies of all requests under way, a fifth of it for one principal, and a fifth for owners at the socket alone; 80 MiB or 10 bodies
-	Header int   // bytes of a request's header; 16 KiB
-	Depth  int   // nesting of JSON; 32
+	Body int64 // bytes of a request's body; 1 MiB
+	// Bodies bounds the bytes of all bodies of requests under way. A principal gets at most
+	// a fifth, and a fifth is for owners at the socket alone; 80 MiB or 10 bodies.
+	Bodies int64
+	Header int // bytes of a request's header; 16 KiB
+	Depth  int // nesting of JSON; 32
 
-	Rate  float64 // requests a second of one principal's tokens, and as many of it on the socket; 100, negative: no bound
-	Burst int     // such requests at once; twice Rate
+	// Rate is requests a second by one principal's tokens, and as many by it on the socket;
+	// 100, negative: no bound.
+	Rate  float64
+	Burst int // such requests at once; twice Rate
 
-	Conns            int // connections of members; 1024 and Streams
-	ConnsPerCaller   int // of one principal; half of Conns
-	Guests           int // connections to the unix socket, and as many over TCP, of which it is not known whose they are; 512
-	GuestsPerPeer    int // of one user or network; half of Guests
-	Files            int // descriptors that all of these may take; they are fewer if it is less. Default: no bound
+	Conns          int // connections of members; 1024 and Streams
+	ConnsPerCaller int // of one principal; half of Conns
+	// Guests bounds unauthenticated connections to the unix socket, and as many over TCP;
+	// 512.
+	Guests        int
+	GuestsPerPeer int // of one user or network; half of Guests
+	// Files bounds the descriptors of all of these, and lowers their numbers. Default: no
+	// bound.
+	Files            int
 	Streams          int // readers of tapes; 1024
 	StreamsPerCaller int // of one principal, whatever credentials it uses; half of Streams
 
@@ -175,7 +192,7 @@ type Server struct {
 	bodies   *budget.Pool // bytes of bodies, from before they are read until the answer is written
 	callers  *buckets     // requests, by principal
 	failures *buckets     // failed authentications; see failureKey
-	noise    *buckets     // lines of the log that anybody can cause
+	noise    *buckets     // lines of the log that any client can cause
 }
 
 var _ http.Handler = (*Server)(nil)
@@ -183,7 +200,7 @@ var _ http.Handler = (*Server)(nil)
 // New returns a Server. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	if cfg.Hub == nil {
-		return nil, fault.New(fault.Internal, "no_hub", "make HTTP server", errors.New("Config.Hub is nil"))
+		return nil, fault.New(fault.Internal, "internal", "make HTTP server", errors.New("Config.Hub is nil"))
 	}
 	s := &Server{cfg: cfg, log: cfg.Log, lim: cfg.Limits.orDefaults(), mux: http.NewServeMux(), origin: http.NewCrossOriginProtection()}
 	if s.log == nil {
@@ -206,21 +223,27 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Pools are the budgets of what requests hold here, for metrics.
-func (s *Server) Pools() []*budget.Pool { return []*budget.Pool{s.bodies} }
+// Pools returns the budgets that requests hold here, for metrics.
+func (s *Server) Pools() []budget.Account {
+	as := []budget.Account{s.bodies, s.streams.large}
+	if s.cfg.Memory != nil {
+		as = append(as, s.cfg.Memory)
+	}
+	return as
+}
 
-// Operations is the table of what can be asked.
-func Operations() []api.Operation {
+// Operations is the table of operations.
+func Operations() []*hub.Operation {
 	rs := table()
-	ops := make([]api.Operation, len(rs))
+	ops := make([]*hub.Operation, len(rs))
 	for i := range rs {
 		ops[i] = rs[i].Operation
 	}
 	return ops
 }
 
-// register routes by the table. A path that has no such method, and one that
-// there is not, are answered as problems.
+// register routes by the table. It answers an unknown path, and a path without the method,
+// with a problem.
 func (s *Server) register() {
 	allow := make(map[string][]string)
 	for i := range s.routes {
@@ -267,8 +290,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case http.ErrAbortHandler:
 			panic(v)
 		default:
-			// One request's bug is not everybody's: intents and results are
-			// the kernel's and not held here.
+			// A bug in one request must not end the others: the kernel holds intents and
+			// results, this server doesn't.
 			s.log.Error("panic in a request", "request", idOf(r), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			s.refuse(w, r, nil, errors.New("panic"))
 		}
@@ -280,8 +303,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// admit refuses what is not for this server or from a page of another, and what
-// the mux would answer with a redirect.
+// admit refuses requests that are for another server or from another site's page, and those
+// that the mux would redirect.
 func (s *Server) admit(r *http.Request) error {
 	if err := checkHost(r); err != nil {
 		return err
@@ -295,7 +318,7 @@ func (s *Server) admit(r *http.Request) error {
 	return nil
 }
 
-// handler puts a request through the checks that its route asks for.
+// handler puts a request through the checks of its route.
 func (s *Server) handler(rt *route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, end := budget.Request(r.Context()) // what its answer holds, until it is written
@@ -318,9 +341,10 @@ func (s *Server) handler(rt *route) http.Handler {
 	})
 }
 
-// authorize finds out who asks and whether the table lets them. The hub asks again.
+// authorize finds the caller and checks its permission by the table, and whether there is
+// memory for it. The hub checks the permission again.
 func (s *Server) authorize(x *exchange) error {
-	if x.rt.Permission == api.Public || s.cfg.HealthOnly {
+	if x.rt.Permission == hub.Public || s.cfg.HealthOnly {
 		return nil
 	}
 	if err := s.authenticate(x); err != nil {
@@ -329,17 +353,22 @@ func (s *Server) authorize(x *exchange) error {
 	if err := s.identify(x); err != nil {
 		return err
 	}
-	if wait, ok := s.callers.take(callerKey(x.caller, x.rt.brake)); !ok {
+	p := x.rt.Permission
+	may := p == hub.Authenticated || x.may(p)
+	if wait, ok := s.callers.take(callerKey(x.caller, x.rt.Brake && may)); !ok {
 		return tooMany(x, "limit caller", wait)
 	}
-	if p := x.rt.Permission; p != api.Authenticated && x.caller.Scopes != nil && !holds(x.caller.Scopes, p) {
+	if !may {
 		err := denied(p, idOf(x.r))
 		if d := hub.DenialOf(err); d != nil && s.cfg.Denied != nil {
 			s.cfg.Denied(x.caller, *d)
 		}
 		return err
 	}
-	return nil
+	if x.rt.Brake || x.rt.Ends {
+		return nil
+	}
+	return s.cfg.Memory.Check(x.payer())
 }
 
 // recorder remembers the status of the answer.

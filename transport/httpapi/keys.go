@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -11,14 +12,15 @@ import (
 	"palyra/internal/fault"
 )
 
-// Keys remembers what was answered to requests with an Idempotency-Key, for the
-// operations whose keys the hub does not keep itself (runs and calls). Begin,
-// then either Finish or Abandon.
+// Keys remembers the answers to requests with an Idempotency-Key, for operations whose keys
+// the hub doesn't keep itself, as it does for runs and calls. Call Begin, then either
+// Finish or Abandon.
 type Keys interface {
-	// Begin reserves a key for a request. It returns the recorded answer if the
-	// same request came before. One that is still under way is fault.Busy
+	// Begin reserves a key for a request. It returns the recorded answer if the same
+	// request came before. One that is still under way is fault.Busy
 	// "idempotency_key_in_progress", another request with the key is fault.Usage
-	// "idempotency_key_reused".
+	// "idempotency_key_reused". A principal that has used up its quota gets no new key, but
+	// still the answers of its old ones.
 	Begin(ctx context.Context, principal, key string, request canon.Digest) (answer []byte, err error)
 	// Finish records the answer.
 	Finish(ctx context.Context, principal, key string, answer []byte) error
@@ -26,8 +28,8 @@ type Keys interface {
 	Abandon(ctx context.Context, principal, key string) error
 }
 
-// once does what do does, once for a key: the second time the answer of the
-// first is given again. keep is what is recorded of the answer; nil: all of it.
+// once calls do, once for a key: the second time it repeats the first answer. keep returns
+// the part of the answer to record; nil: all of it.
 func (x *exchange) once(do func() (answer any, keep any, err error)) (any, []byte, error) {
 	ctx, who := x.r.Context(), x.caller.User
 	key := x.rt.ID + " " + x.key
@@ -35,11 +37,16 @@ func (x *exchange) once(do func() (answer any, keep any, err error)) (any, []byt
 	if err != nil || had != nil {
 		return nil, had, err
 	}
-	// The key must not stay reserved because the client went away meanwhile.
+	// From here on the key is answered or given back, even if the client goes: a reserved
+	// one is kept for a day, and doesn't tell the outcome.
 	ctx = context.WithoutCancel(ctx)
+	work, cancel := context.WithTimeout(ctx, onceTime)
+	defer cancel()
+	defer func(r *http.Request) { x.r = r }(x.r)
+	x.r = x.r.WithContext(work) // which do asks for
 	v, keep, err := do()
 	if err != nil {
-		// An error that may have come after the deed leaves the key reserved.
+		// An error that may have come after the effect leaves the key reserved.
 		if mayHaveHappened(err) {
 			return nil, nil, err
 		}
@@ -58,8 +65,12 @@ func (x *exchange) once(do func() (answer any, keep any, err error)) (any, []byt
 	return v, nil, nil
 }
 
-// mayHaveHappened reports whether err may have come after the deed. What is said
-// at the door came before it, and leaves no key behind: keys are kept for a day.
+// onceTime bounds a request with a key, even if its client has gone. It is longer than the
+// journal waits for another process that holds it.
+const onceTime = time.Minute
+
+// mayHaveHappened reports whether err may have come after the request took effect. A
+// refusal at the door came before it, and leaves no key behind: keys are kept for a day.
 func mayHaveHappened(err error) bool {
 	switch fault.KindOf(err) {
 	case fault.Internal, fault.Timeout, fault.Canceled:
@@ -126,7 +137,7 @@ func (k *MemoryKeys) Begin(_ context.Context, principal, key string, request can
 		}
 	}
 	if len(k.m) >= maxKeys {
-		return nil, fault.New(fault.Unavailable, "idempotency_keys_full", op, nil)
+		return nil, fault.New(fault.Unavailable, "queue_full", op, errors.New("too many keys are in use"))
 	}
 	k.m[principal+"\n"+key] = &memoryKey{request: request, begun: now}
 	return nil, nil

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// buckets are token buckets by key. A key that was not seen for as long as its
-// bucket needs to fill up is forgotten; when there are too many at once, new
-// ones share a bucket, so that inventing keys makes nobody faster.
+// buckets are token buckets by key. A key that wasn't seen for as long as its bucket needs
+// to fill up is forgotten. When there are too many keys at once, new ones share a bucket,
+// so inventing keys makes no client faster.
 type buckets struct {
 	rate  float64 // a second; not positive: no bound
 	burst float64
@@ -23,7 +23,7 @@ type bucket struct {
 	at    time.Time
 }
 
-// maxBuckets bounds how many keys are told apart.
+// maxBuckets bounds the keys with a bucket of their own.
 const maxBuckets = 8192
 
 func newBuckets(rate float64, burst int) *buckets {

@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
+	"palyra/internal/fault"
 )
 
 // mediaPrometheus is the text exposition format.
@@ -18,8 +19,7 @@ const mediaPrometheus = "text/plain; version=0.0.4; charset=utf-8"
 // bounds are the upper ends of the buckets of durations, in seconds.
 var bounds = [...]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}
 
-// metrics counts. Everything that there is to count is there from the beginning:
-// a client cannot make it grow.
+// metrics has all counters from the beginning: a client can't make it grow.
 type metrics struct {
 	byRoute map[string]*routeMetrics // immutable after newMetrics
 
@@ -70,9 +70,15 @@ func getMetrics(x *exchange) error {
 	var b bytes.Buffer
 	x.s.writeMetrics(&b)
 	if x.known {
-		if s, err := x.s.cfg.Hub.Status(x.r.Context(), x.caller); err == nil && s.StatusDetail != nil {
-			writeStatus(&b, s)
+		// The route has no operation of the hub behind it that would check its permission.
+		s, err := hub.GetStatus.Do(x.r.Context(), x.s.cfg.Hub, x.caller, hub.None{})
+		switch {
+		case err != nil:
+			return err
+		case s.StatusDetail == nil:
+			return fault.New(fault.Denied, "permission_denied", "read metrics", nil).WithHint("ask an owner for a role")
 		}
+		writeStatus(&b, s)
 	}
 	if x.s.cfg.Metrics != nil {
 		x.s.cfg.Metrics(&b)

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"net"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"palyra/internal/fault"
 )
@@ -13,11 +16,11 @@ import (
 func peerCredentials(c net.Conn) (uid uint32, pid int32, err error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return 0, 0, fault.New(fault.Internal, "not_unix", "read peer credentials", fmt.Errorf("%T", c))
+		return 0, 0, fault.New(fault.Internal, "internal", "read peer credentials", fmt.Errorf("%T", c))
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return 0, 0, fault.New(fault.Unavailable, "peer_unknown", "read peer credentials", err)
+		return 0, 0, fault.New(fault.Unavailable, "resource_exhausted", "read peer credentials", err)
 	}
 	var cred *syscall.Ucred
 	if e := raw.Control(func(fd uintptr) {
@@ -26,7 +29,33 @@ func peerCredentials(c net.Conn) (uid uint32, pid int32, err error) {
 		err = e
 	}
 	if err != nil {
-		return 0, 0, fault.New(fault.Unavailable, "peer_unknown", "getsockopt SO_PEERCRED", err)
+		return 0, 0, fault.New(fault.Unavailable, "resource_exhausted", "getsockopt SO_PEERCRED", err)
 	}
 	return cred.Uid, cred.Pid, nil
+}
+
+// bound bounds what the kernel keeps for a client: of answers that it doesn't read, by the
+// buffer and over TCP, where the kernel keeps them after a close, by the time; over TCP of
+// what we don't read, too.
+func bound(c net.Conn, patience time.Duration) {
+	switch v := c.(type) {
+	case *net.UnixConn:
+		_ = v.SetWriteBuffer(sendBuffer)
+	case *net.TCPConn:
+		_ = v.SetWriteBuffer(sendBuffer)
+		_ = v.SetReadBuffer(receiveBuffer)
+		if raw, err := v.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) {
+				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(patience.Milliseconds()))
+			})
+		}
+	}
+}
+
+// unsent returns how many bytes of the kernel's memory a client hasn't read yet.
+func unsent(c *net.UnixConn) (n int) {
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }) // SIOCOUTQ, unix(7)
+	}
+	return n
 }

@@ -3,13 +3,20 @@
 package httpapi
 
 import (
+	"errors"
 	"net"
+	"time"
 
 	"palyra/internal/fault"
 )
 
-// peerCredentials is for Linux. Elsewhere nobody on a unix socket is known, and
-// a token is needed there too.
+// peerCredentials is for Linux. Elsewhere the peer of a unix socket is unknown, so a client
+// needs a token there too.
 func peerCredentials(net.Conn) (uid uint32, pid int32, err error) {
-	return 0, 0, fault.New(fault.Unsupported, "peer_credentials_unsupported", "read peer credentials", nil)
+	return 0, 0, fault.New(fault.Unsupported, "platform_unsupported", "read peer credentials", errors.New("this platform tells no peer credentials"))
 }
+
+// bound and unsent are for Linux, where memory is bounded.
+func bound(net.Conn, time.Duration) {}
+
+func unsent(*net.UnixConn) int { return 0 }

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"slices"
 
-	"palyra/kernel/hub"
+	"palyra/hub"
 )
 
-// Who may not read policy learns of a refusal its outcome and the decision's id,
-// in results and on tapes as in problems.
+// A caller who may not read policy learns only the outcome of a refusal and the decision's
+// id, in results and on tapes as in problems.
 
 // redactRun returns a run as such a caller sees it.
 func redactRun(r hub.Run) hub.Run {
@@ -23,7 +23,8 @@ func redactStep(s *hub.StepResult) {
 	if s.Denial == nil || s.Denial.Layer == hub.LayerAccess || s.Denial.Layer == hub.LayerBudget {
 		return // about the caller's own credential or run
 	}
-	s.Denial = &hub.Denial{DecisionID: s.Denial.DecisionID, Layer: s.Denial.Layer, Comment: s.Denial.Comment} // which is for the caller
+	// The comment is for the caller.
+	s.Denial = &hub.Denial{DecisionID: s.Denial.DecisionID, Layer: s.Denial.Layer, Comment: s.Denial.Comment}
 	s.Reason, s.Error, s.Hint = "", "", ""
 }
 
@@ -64,12 +65,4 @@ func redactEvent(ev hub.Event) (data json.RawMessage, ok bool) {
 		return json.RawMessage("{}"), true
 	}
 	return b[:len(b)-1], true
-}
-
-// run answers with a run and its ETag.
-func (x *exchange) run(status int, r hub.Run) error {
-	if !trusted(x.caller) {
-		r = redactRun(r)
-	}
-	return x.versioned(status, r, r.Version)
 }

@@ -11,19 +11,18 @@ import (
 	"strconv"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
 	"palyra/transport/api"
 )
 
-// json answers with a JSON value and the route's status.
-func (x *exchange) json(v any) error { return x.jsonStatus(x.rt.Status, v) }
-
-func (x *exchange) jsonStatus(status int, v any) error {
+// json answers with a JSON value.
+func (x *exchange) json(status int, v any) error {
 	b, err := encode(v)
 	if err != nil {
 		return err
 	}
-	return x.bytes(status, api.MediaJSON, b)
+	return x.bytes(status, hub.MediaJSON, b)
 }
 
 // version answers with a resource and its ETag; a client that has this version
@@ -36,7 +35,7 @@ func (x *exchange) versioned(status int, v any, version int64) error {
 		x.w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	return x.jsonStatus(status, v)
+	return x.json(status, v)
 }
 
 // bytes answers with a body as it is.
@@ -50,8 +49,8 @@ func (x *exchange) bytes(status int, media string, b []byte) error {
 	return nil
 }
 
-// deadline starts the time that the client has to take the answer. Until now
-// there was none: a call may wait for as long as it needs.
+// deadline starts the client's time to take the answer. Before it there was no deadline: a
+// call may wait for as long as it needs.
 func (x *exchange) deadline() {
 	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.s.lim.Write))
 }
@@ -65,13 +64,13 @@ func encode(v any) ([]byte, error) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(rv.Interface()); err != nil {
-		return nil, fault.New(fault.Internal, "json_marshal", "encode answer", err)
+		return nil, fault.New(fault.Internal, "internal", "encode answer", err)
 	}
 	return b.Bytes(), nil
 }
 
-// fill makes nil slices and maps empty, so that a list is a list in JSON. v is
-// ours; what it points to may not be, and is copied before it is touched.
+// fill makes nil slices and maps empty, so that a list is a list in JSON. v is ours; values
+// that it points to may not be, so fill copies them before a change.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -108,27 +107,39 @@ func fill(v reflect.Value) {
 	}
 }
 
+// logLevel returns the log level of a refusal. Our own faults are errors, whatever their
+// status. Exhausted resources and timeouts are worth a look.
+func logLevel(err error) slog.Level {
+	switch api.KindOf(err) {
+	case fault.Internal, fault.Integrity, fault.BadState:
+		return slog.LevelError
+	case fault.Unavailable, fault.Timeout:
+		if api.StatusOf(err) != http.StatusTooManyRequests { // which is the caller's own doing
+			return slog.LevelWarn
+		}
+	}
+	return slog.LevelDebug
+}
+
 // refuse answers with the problem that err is. x is nil before the route is known.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err error) {
 	id := idOf(r)
-	p := api.ProblemOf(err, id, x == nil || !x.known || trusted(x.caller))
-	level := slog.LevelDebug
-	if p.Status >= 500 {
-		level = slog.LevelError
-		if x == nil || !x.known { // anybody can make us write it
-			if _, ok := s.noise.take("problem"); !ok {
-				level = slog.LevelDebug
-			}
-		}
-	}
+	p := api.ProblemOf(err, id, x == nil || !x.known || x.caller.ReadsPolicy)
 	op, user := "", ""
 	if x != nil {
 		op, user = x.rt.ID, x.caller.User
 	}
+	level := logLevel(err)
+	if level > slog.LevelDebug {
+		// Each principal has its own lines, and unknown callers share theirs.
+		if _, ok := s.noise.take("problem " + user); !ok {
+			level = slog.LevelDebug
+		}
+	}
 	s.log.Log(r.Context(), level, "request refused", "request", id, "operation", op, "caller", user, "status", p.Status, "error", err)
 	s.metrics.refused(p.Status)
 	if r.Context().Err() != nil && errors.Is(err, r.Context().Err()) {
-		return // nobody is there to read it
+		return // the client is gone
 	}
 	b, encErr := json.Marshal(p)
 	if encErr != nil {

@@ -14,7 +14,7 @@ import (
 	"palyra/internal/fault"
 )
 
-// Listener is where to serve. The kind of its address decides how callers
+// Listener is a listener to serve on. The kind of its address decides how callers
 // authenticate: peers of a unix socket by the kernel's word, others by token.
 type Listener struct {
 	net.Listener
@@ -52,7 +52,7 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	broken := make(chan error, len(on))
 	for _, l := range on {
 		_, tcp := l.Addr().(*net.TCPAddr)
-		gl := &listener{Listener: l.Listener, rooms: s.rooms, role: s.cfg.Role, unix: l.Addr().Network() == "unix"}
+		gl := &listener{Listener: l.Listener, rooms: s.rooms, role: s.cfg.Role, unix: l.Addr().Network() == "unix", patience: s.lim.Write}
 		if tcp {
 			gl.names = hostNames(l.Addr(), l.Names)
 		}
@@ -64,7 +64,7 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 		}
 		wg.Go(func() {
 			if err := hs.Serve(nl); !errors.Is(err, http.ErrServerClosed) {
-				broken <- fault.New(fault.Unavailable, "listener_broken", "serve "+l.Addr().String(), err)
+				broken <- fault.New(fault.Unavailable, "connection_lost", "serve "+l.Addr().String(), err)
 			}
 		})
 	}
@@ -73,7 +73,7 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	case <-ctx.Done():
 	case err = <-broken:
 	}
-	// Tapes end first: nobody waits for their readers, who come back elsewhere.
+	// Tapes end first: draining doesn't wait for their readers, who come back elsewhere.
 	close(stopStreams)
 	drain, stop := context.WithTimeout(base, s.lim.Drain)
 	defer stop()
@@ -86,10 +86,11 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 		_ = hs.Close()
 	}
 	wg.Wait()
+	s.rooms.unread.end()
 	return err
 }
 
-// lastWait is how long handlers have to end when their context has.
+// lastWait bounds the time of handlers after the end of their context.
 const lastWait = 2 * time.Second
 
 // lines turns the lines that net/http logs (of clients that break off) into records.

@@ -19,8 +19,8 @@ import (
 	"palyra/transport/api/apitest"
 )
 
-// rig is a server over the in-memory hub, on a unix socket and on TCP. What it
-// answers to send is held against the OpenAPI document.
+// rig is a server over the in-memory hub, on a unix socket and on TCP. It checks its
+// answers to send against the OpenAPI document.
 type rig struct {
 	*Server
 	t       *testing.T
@@ -96,7 +96,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("Serve does not end")
 		}
 	})
@@ -141,7 +141,7 @@ func (r *rig) sendTCP(method, path, body string, headers ...string) answer {
 
 func (r *rig) do(c *http.Client, base, method, path, body string, headers []string) answer {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var in io.Reader
 	if body != "" {
@@ -245,4 +245,39 @@ func readAll(r io.ReadCloser, limit time.Duration) ([]byte, error) {
 	stop := time.AfterFunc(limit, func() { r.Close() })
 	defer stop.Stop()
 	return io.ReadAll(r)
+}
+
+// TestRefusalsInTheLog: requests that are not well-formed are no errors of ours, also
+// where their status begins with 5; and of those that are, each principal has its own
+// lines, so that one hides no other's.
+func TestRefusalsInTheLog(t *testing.T) {
+	r := newRig(t)
+	id, _ := r.session()
+	for range 50 {
+		resp := r.raw("unix", "GET /api/v1/runs/run_"+strings.Repeat("0", 32)+"/tape HTTP/1.0\r\nHost: a\r\n\r\n")
+		if resp.StatusCode != 505 {
+			t.Fatal(resp.StatusCode)
+		}
+	}
+	if text := r.log.String(); strings.Contains(text, "level=ERROR") || strings.Contains(text, "level=WARN") {
+		t.Errorf("%.400s", text)
+	}
+	bug := fmt.Sprintf(`{"session":%q,"steps":[{"tool":%q}]}`, id, apitest.ToolBug)
+	for range 2 * noiseBurst {
+		r.want(r.send(post, "/api/v1/runs", bug, r.key()), 500)
+	}
+	r.want(r.sendTCP(post, "/api/v1/runs", bug, "Authorization: Bearer "+apitest.OwnerToken, r.key()), 500)
+	var mine, hers int
+	for line := range strings.Lines(r.log.String()) {
+		switch {
+		case !strings.Contains(line, "level=ERROR"):
+		case strings.Contains(line, "caller=alice"):
+			hers++
+		default:
+			mine++
+		}
+	}
+	if mine < noiseBurst || mine > noiseBurst+5 || hers != 1 {
+		t.Errorf("%d lines of one, %d of the other", mine, hers)
+	}
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"net/http"
 	"os"
@@ -10,6 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/hub"
+	"palyra/internal/budget"
+	"palyra/internal/fault"
 	"palyra/transport/api"
 	"palyra/transport/api/apitest"
 )
@@ -50,11 +54,12 @@ func TestDocument(t *testing.T) {
 // has; what goes into headers is no member of a body.
 func TestBodiesAreAccepted(t *testing.T) {
 	for _, o := range Operations() {
-		if o.Request == nil {
+		body := api.InputOf(o).BodyType
+		if body == nil {
 			continue
 		}
-		for i := range o.Request.NumField() {
-			name, _, _ := strings.Cut(o.Request.Field(i).Tag.Get("json"), ",")
+		for i := range body.NumField() {
+			name, _, _ := strings.Cut(body.Field(i).Tag.Get("json"), ",")
 			if slices.Contains([]string{"idempotency_key", "version", "if_match"}, name) {
 				t.Errorf("%s: member %q, which belongs into a header", o.ID, name)
 			}
@@ -74,8 +79,8 @@ func TestEveryRouteHasAPermission(t *testing.T) {
 	ids := map[string]bool{}
 	for _, rt := range table() {
 		switch {
-		case rt.Permission == api.Public && slices.Contains(public, rt.ID):
-		case rt.Permission == api.Authenticated && slices.Contains(authenticated, rt.ID):
+		case rt.Permission == hub.Public && slices.Contains(public, rt.ID):
+		case rt.Permission == hub.Authenticated && slices.Contains(authenticated, rt.ID):
 		case !slices.Contains(permissions, rt.Permission):
 			t.Errorf("%s: permission %q", rt.ID, rt.Permission)
 		}
@@ -86,7 +91,7 @@ func TestEveryRouteHasAPermission(t *testing.T) {
 		if rt.serve == nil || rt.Summary == "" || rt.Tag == "" {
 			t.Errorf("%s: no handler, summary or tag", rt.ID)
 		}
-		if rt.Request != nil && rt.Method == get {
+		if rt.in.BodyType != nil && rt.Method == get {
 			t.Errorf("%s: GET with a body", rt.ID)
 		}
 		if rt.Method == post && rt.Status == 201 && !rt.Idempotent {
@@ -138,7 +143,7 @@ func TestNobodyGetsInWithout(t *testing.T) {
 				{"X-Forwarded-User: alice", "Palyra-User: uid:0"},
 			} {
 				a := r.sendTCP(rt.Method, path, "", headers...)
-				if rt.Permission == api.Public {
+				if rt.Permission == hub.Public {
 					if a.status != 200 {
 						t.Errorf("%v: status %d, want 200", headers, a.status)
 					}
@@ -150,7 +155,7 @@ func TestNobodyGetsInWithout(t *testing.T) {
 				}
 			}
 			a := r.sendTCP(rt.Method, path, "", "Authorization: Bearer "+apitest.WeakToken)
-			lacks := rt.Permission != api.Public && rt.Permission != api.Authenticated && !slices.Contains(weak, rt.Permission)
+			lacks := rt.Permission != hub.Public && rt.Permission != hub.Authenticated && !slices.Contains(weak, rt.Permission)
 			if lacks {
 				if p := r.refused(a, 403, "scope_missing"); p.Permission != rt.Permission || p.Layer != "access" || len(p.Decision) != 32 ||
 					!strings.HasSuffix(p.Instance, p.Decision) || len(p.Rules) != 1 || p.Fix == "" {
@@ -193,5 +198,59 @@ func TestHealthOnly(t *testing.T) {
 		if !rt.Root {
 			r.refused(r.sendTCP(rt.Method, fillPath(rt.Full()), "", "Authorization: Bearer "+apitest.OwnerToken), 404, "no_such_path")
 		}
+	}
+}
+
+// hidesStatus is a hub whose callers may not read how the daemon is.
+type hidesStatus struct {
+	Hub
+	err error
+}
+
+func (h hidesStatus) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) (any, error) {
+	if op == hub.GetStatus.Operation {
+		return hub.Status{Version: "test", Hidden: true}, h.err
+	}
+	return h.Hub.Do(ctx, c, op, in)
+}
+
+// TestMetricsAreAsked: who sits at the socket and holds no role learns no metrics;
+// the route's permission is asked of the hub, not of the token's scopes alone.
+func TestMetricsAreAsked(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Hub = hidesStatus{Hub: c.Hub} })
+	a := r.send(get, "/metrics", "")
+	if r.refused(a, 403, "permission_denied"); strings.Contains(string(a.body), "palyra_http_requests_total") {
+		t.Errorf("%s", a.body)
+	}
+	r = newRig(t, func(c *Config) {
+		c.Hub = hidesStatus{c.Hub, fault.New(fault.Unavailable, "draining", "read status", nil)}
+	})
+	r.refused(r.send(get, "/metrics", ""), 503, "draining")
+}
+
+// TestShortOfMemory: when the heap is above the mark only an owner at the socket begins
+// anything; members can still end work, and everybody sees whether the daemon lives.
+func TestShortOfMemory(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Memory = budget.NewMark(1) })
+	var served []string
+	for _, rt := range table() {
+		path, token := fillPath(rt.Full()), "Authorization: Bearer "+apitest.OwnerToken
+		a := r.sendTCP(rt.Method, path, "", token)
+		if a.status == 503 && a.problem(t).Reason == "budget_memory" {
+			if a.header.Get("Retry-After") == "" || r.hub.Changes() != 0 {
+				t.Errorf("%s: %v, and %d changes", rt.ID, a.header, r.hub.Changes())
+			}
+		} else if rt.Permission != hub.Public {
+			served = append(served, rt.ID)
+		}
+		if a := r.send(rt.Method, path, ""); a.status == 503 {
+			t.Errorf("%s: an owner at the socket gets %s", rt.ID, a.body)
+		}
+	}
+	if want := []string{"cancelRun", "resolveApproval", "stop"}; !slices.Equal(slices.Sorted(slices.Values(served)), want) {
+		t.Errorf("served above the mark: %v, want %v", served, want)
+	}
+	if r.Server.cfg.Memory.Refused() == 0 {
+		t.Error("no refusal was counted")
 	}
 }

@@ -1,6 +1,6 @@
-// Package command is a table of subcommands: one entry says which flags a
-// command takes, what they mean, which exit statuses it has and how it is used,
-// and parsing, help text and usage errors all come from that entry.
+// Package command is a table of subcommands. One entry gives a command's flags, their
+// meaning, its exit statuses and its usage; parsing, help text and usage errors all come
+// from that entry.
 //
 //	table := command.Table{Program: "palyra", Commands: []command.Command{...}}
 //	inv, err := table.Parse(os.Args[1:])
@@ -9,15 +9,15 @@
 //
 //	palyra NAME [FLAG]... [OPERAND]...
 //	palyra exec [FLAG]... -- CMD [ARG]...
+//	palyra GROUP --help
 //
 // A flag is written "--name value" or "--name=value"; a switch is "--name"
 // alone. There are no one-letter flags but -h, no abbreviations and no flag may
 // be given twice unless the entry says so. "--" ends the flags. For a command
 // with Rest everything after "--" is an operand and nothing before it is.
 //
-// No flag's value is empty, and no operand but the arguments of a command that
-// is run: what a script's unset variable leaves behind would otherwise be taken
-// for "not given" and mean the default.
+// No flag's value is empty, and no operand but the arguments of a command that is run.
+// Otherwise a script's unset variable would count as "not given" and mean the default.
 //
 // A parse error is a fault of kind Usage with a hint; it never quotes more than
 // the word that is wrong.
@@ -48,36 +48,43 @@ type Group struct {
 	Nouns []string
 }
 
-// group returns the commands of a group.
-func (t *Table) group(g Group) (out []*Command) {
-	for _, want := range g.Nouns {
-		for i := range t.Commands {
-			if noun, _, _ := strings.Cut(t.Commands[i].Name, " "); noun == want {
-				out = append(out, &t.Commands[i])
-			}
-		}
-	}
-	return out
+// Section is a Group with its commands.
+type Section struct {
+	Title    string
+	Commands []*Command
 }
 
-// groups is Groups, or one of all commands.
-func (t *Table) groups() []Group {
-	if len(t.Groups) == 0 {
-		return []Group{{"Commands", t.nouns()}}
+// Sections returns the groups with their commands; without Groups one of all commands.
+func (t *Table) Sections() (out []Section) {
+	groups := t.Groups
+	if len(groups) == 0 {
+		groups = []Group{{"Commands", t.nouns()}}
 	}
-	return t.Groups
+	for _, g := range groups {
+		s := Section{Title: g.Title}
+		for _, want := range g.Nouns {
+			for i := range t.Commands {
+				if noun, _, _ := strings.Cut(t.Commands[i].Name, " "); noun == want {
+					s.Commands = append(s.Commands, &t.Commands[i])
+				}
+			}
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // Command is one entry. Name may be two words ("attest verify").
 type Command struct {
 	Name     string
+	Program  string // that does it, if another than the table's
 	Operands string // how the operands are written in the synopsis, "FILE", "-- CMD ARG..."
 	Min, Max int    // number of operands; Max < 0: no bound
 	Rest     bool   // operands stand after a mandatory "--" and are not looked at
 	Short    string // one line, lower-case, no period
 	Long     string // paragraphs, wrapped at 78 columns
-	// Takes says what each operand is, for completion: a list of words "a|b|c", or
-	// "@kind" for what the program lists when it is asked "complete kind".
+	// Takes describes each operand, for completion: a list of words "a|b|c", or "@kind" for
+	// the list that the program prints for "complete kind".
 	Takes    []string
 	Flags    []Flag
 	Exits    []Exit
@@ -103,7 +110,7 @@ type Exit struct {
 	Meaning string
 }
 
-// Example is a command line and what it does.
+// Example is a command line and its effect.
 type Example struct {
 	Line string
 	Does string
@@ -111,8 +118,8 @@ type Example struct {
 
 // Invocation is a parsed command line.
 type Invocation struct {
-	Command  *Command
-	Help     bool // -h or --help was given: nothing else was checked
+	Command  *Command // nil if the help of a group was asked for
+	Help     string   // to print if -h or --help was given: nothing else was checked
 	Operands []string
 
 	values map[string][]any
@@ -153,6 +160,9 @@ func (t *Table) Find(name string) *Command {
 // Parse finds the command that args name and parses the rest. On an error the
 // returned Invocation is nil, or holds the Command if it is known.
 func (t *Table) Parse(args []string) (*Invocation, error) {
+	if text, ok := t.groupHelp(args); ok {
+		return &Invocation{Help: text}, nil
+	}
 	c, rest, err := t.split(args)
 	if err != nil {
 		return nil, err
@@ -164,10 +174,21 @@ func (t *Table) Parse(args []string) (*Invocation, error) {
 	return inv, nil
 }
 
+// groupHelp returns the help that args ask for, if they name the first word of several commands
+// and no command.
+func (t *Table) groupHelp(args []string) (string, bool) {
+	if len(args) < 2 || !asksHelp(args[1]) || t.Find(args[0]) != nil || !slices.Contains(t.nouns(), args[0]) {
+		return "", false
+	}
+	return t.Topic(args[:1])
+}
+
+func asksHelp(arg string) bool { return arg == "-h" || arg == "--help" }
+
 // split takes one or two words off args that name a command.
 func (t *Table) split(args []string) (*Command, []string, error) {
 	if len(args) == 0 {
-		return nil, nil, t.usage("no_command", "", "no command given")
+		return nil, nil, t.usage("bad_command", "", "no command given")
 	}
 	if c := t.Find(args[0]); c != nil {
 		return c, args[1:], nil
@@ -180,19 +201,19 @@ func (t *Table) split(args []string) (*Command, []string, error) {
 	}
 	switch {
 	case len(subs) == 0 && strings.HasPrefix(args[0], "-"):
-		return nil, nil, t.usage("unknown_flag", "", "unknown flag %q before the command", args[0])
+		return nil, nil, t.usage("bad_command", "", "unknown flag %q before the command", args[0])
 	case len(subs) == 0:
-		return nil, nil, t.near(args[0], t.nouns(), t.usage("unknown_command", "", "unknown command %q", args[0]))
+		return nil, nil, t.near(args[0], t.nouns(), t.usage("bad_command", "", "unknown command %q", args[0]))
 	case len(args) == 1:
-		return nil, nil, t.usage("no_command", "", "%s: want one of %s", args[0], strings.Join(subs, ", "))
+		return nil, nil, t.usage("bad_command", "", "%s: want one of %s", args[0], strings.Join(subs, ", "))
 	}
 	if c := t.Find(args[0] + " " + args[1]); c != nil {
 		return c, args[2:], nil
 	}
-	return nil, nil, t.near(args[1], subs, t.usage("unknown_command", "", "%s: unknown command %q, want one of %s", args[0], args[1], strings.Join(subs, ", ")))
+	return nil, nil, t.near(args[1], subs, t.usage("bad_command", "", "%s: unknown command %q, want one of %s", args[0], args[1], strings.Join(subs, ", ")))
 }
 
-// nouns are the first words of the commands.
+// nouns returns the first words of the commands.
 func (t *Table) nouns() (out []string) {
 	for _, c := range t.Commands {
 		noun, _, _ := strings.Cut(c.Name, " ")
@@ -217,8 +238,8 @@ func (t *Table) near(word string, words []string, err *fault.Error) *fault.Error
 	return err.WithHint(fmt.Sprintf("did you mean %s? %s", best, err.Hint))
 }
 
-// distance is how many letters are to be changed, added, dropped or exchanged with
-// their neighbour. A word longer than any command is far from all.
+// distance returns the number of letters to change, add, drop or exchange with their neighbour.
+// A word longer than every command is far from all.
 func distance(a, b string) int {
 	if len(a) > 32 || len(b) > 32 {
 		return 64
@@ -257,8 +278,8 @@ func (t *Table) parse(inv *Invocation, args []string) error {
 			ended = true
 			inv.Operands = append(inv.Operands, args...)
 			args = nil
-		case a == "-h" || a == "--help":
-			inv.Help = true
+		case asksHelp(a):
+			inv.Help = t.Describe(c)
 			return nil
 		case len(a) > 1 && a[0] == '-':
 			var err error
@@ -266,7 +287,7 @@ func (t *Table) parse(inv *Invocation, args []string) error {
 				return err
 			}
 		case c.Rest:
-			return t.usage("missing_separator", c.Name, "unexpected %q before --", a).
+			return t.usage("bad_command", c.Name, "unexpected %q before --", a).
 				WithHint(fmt.Sprintf("put -- before the command: %s %s -- CMD ARG...", t.Program, c.Name))
 		default:
 			inv.Operands = append(inv.Operands, a)
@@ -274,15 +295,15 @@ func (t *Table) parse(inv *Invocation, args []string) error {
 	}
 	switch n := len(inv.Operands); {
 	case c.Rest && !ended:
-		return t.usage("missing_separator", c.Name, "nothing to run: no -- CMD")
+		return t.usage("bad_command", c.Name, "nothing to run: no -- CMD")
 	case n < c.Min:
-		return t.usage("missing_operand", c.Name, "missing operand: want %s", strings.TrimPrefix(c.Operands, "-- "))
+		return t.usage("bad_command", c.Name, "missing operand: want %s", strings.TrimPrefix(c.Operands, "-- "))
 	case c.Max >= 0 && n > c.Max:
-		return t.usage("extra_operand", c.Name, "unexpected operand %q", inv.Operands[c.Max])
+		return t.usage("bad_command", c.Name, "unexpected operand %q", inv.Operands[c.Max])
 	}
 	for i, o := range inv.Operands {
 		if o == "" && (i == 0 || !c.Rest) {
-			return t.usage("empty_operand", c.Name, "operand %d is empty: want %s", i+1, strings.TrimPrefix(c.Operands, "-- "))
+			return t.usage("bad_command", c.Name, "operand %d is empty: want %s", i+1, strings.TrimPrefix(c.Operands, "-- "))
 		}
 	}
 	return nil
@@ -305,28 +326,28 @@ func (t *Table) flag(inv *Invocation, a string, args []string) ([]string, error)
 		for _, f := range c.Flags {
 			flags = append(flags, "--"+f.Name)
 		}
-		return nil, t.near(word, flags, t.usage("unknown_flag", c.Name, "unknown flag %q", word))
+		return nil, t.near(word, flags, t.usage("bad_command", c.Name, "unknown flag %q", word))
 	case inv.Has(name) && !f.Repeat:
-		return nil, t.usage("repeated_flag", c.Name, "flag --%s given twice", name)
+		return nil, t.usage("bad_command", c.Name, "flag --%s given twice", name)
 	case f.Arg == "" && inline:
-		return nil, t.usage("bad_flag", c.Name, "flag --%s takes no value", name)
+		return nil, t.usage("bad_command", c.Name, "flag --%s takes no value", name)
 	case f.Arg == "":
 		inv.values[name] = []any{true}
 		return args, nil
 	case !inline && len(args) == 0, !inline && args[0] == "--":
-		return nil, t.usage("missing_value", c.Name, "flag --%s needs a value: --%s %s", name, name, f.Arg)
+		return nil, t.usage("bad_command", c.Name, "flag --%s needs a value: --%s %s", name, name, f.Arg)
 	case !inline:
 		value, args = args[0], args[1:]
 	}
 	if value == "" {
-		return nil, t.usage("empty_value", c.Name, "flag --%s has an empty value: want --%s %s", name, name, f.Arg).
+		return nil, t.usage("bad_command", c.Name, "flag --%s has an empty value: want --%s %s", name, name, f.Arg).
 			WithHint(fmt.Sprintf("leave --%s out, or give it a value: %s help %s", name, t.Program, c.Name))
 	}
 	var v any = value
 	if f.Parse != nil {
 		var err error
 		if v, err = f.Parse(value); err != nil {
-			return nil, t.usage("bad_value", c.Name, "flag --%s: %v", name, err)
+			return nil, t.usage("bad_command", c.Name, "flag --%s: %v", name, err)
 		}
 	}
 	inv.values[name] = append(inv.values[name], v)

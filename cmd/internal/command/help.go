@@ -13,9 +13,9 @@ func (t *Table) Help() string {
 	for _, c := range t.Commands {
 		width = max(width, len(c.Name))
 	}
-	for _, g := range t.groups() {
+	for _, g := range t.Sections() {
 		fmt.Fprintf(&b, "\n%s:\n", g.Title)
-		for _, c := range t.group(g) {
+		for _, c := range g.Commands {
 			fmt.Fprintf(&b, "  %-*s  %s\n", width, c.Name, c.Short)
 		}
 	}
@@ -29,8 +29,8 @@ func (t *Table) Help() string {
 	return b.String()
 }
 
-// Topic returns the help of what the words name: a command, or all commands
-// under a noun ("attest"). It is false where they name nothing.
+// Topic returns the help of what the words name: a command, or all commands under a noun
+// ("attest"). It is false if they name nothing.
 func (t *Table) Topic(words []string) (string, bool) {
 	name := strings.Join(words, " ")
 	if name == "" {

@@ -23,8 +23,8 @@ var units = []struct {
 	{"K", 10}, {"M", 20}, {"G", 30}, {"T", 40}, {"B", 0},
 }
 
-// ParseSize reads a number of bytes: "512", "64M", "1GiB". It refuses zero,
-// signs, fractions, spaces, leading zeros and what does not fit in an int64.
+// ParseSize reads a number of bytes: "512", "64M", "1GiB". It refuses zero, signs,
+// fractions, spaces, leading zeros and numbers that don't fit in an int64.
 func ParseSize(s string) (int64, error) {
 	digits, shift := s, uint(0)
 	for _, u := range units {
@@ -78,8 +78,8 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseEnv checks "NAME=VALUE". The name is a letter or underscore followed by
-// letters, digits and underscores: what every shell can set.
+// ParseEnv checks "NAME=VALUE". The name is a letter or underscore followed by letters,
+// digits and underscores: every shell can set it.
 func ParseEnv(s string) (string, error) {
 	name, _, ok := strings.Cut(s, "=")
 	if !ok {

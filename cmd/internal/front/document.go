@@ -12,9 +12,9 @@ import (
 	"palyra/internal/fault"
 )
 
-// Document is what a command prints with --json: one JSON object with sorted
-// keys and "schema": "palyra.<cmd>/v1". A field is added, never changed in
-// meaning; a change in meaning is a v2.
+// Document is the output of a command with --json: one JSON object with sorted keys and
+// "schema": "palyra.<cmd>/v1". A field is added, never changed in meaning; a change in
+// meaning is a v2.
 type Document map[string]any
 
 // Write prints d on w, indented, keys sorted at every depth.
@@ -38,9 +38,9 @@ func (d Document) Write(w io.Writer, cmd string) error {
 	return WriteJSON(w, generic, "  ")
 }
 
-// WriteJSON writes v and a line feed, on one line or indented. All JSON that a
-// command prints is written here: in printable ASCII, with \u for every other
-// character, so that a title or an argument in it draws nothing on a terminal.
+// WriteJSON writes v and a line feed, on one line or indented. It writes all JSON that a
+// command prints: in printable ASCII, with \u for every other character, so that a title or
+// an argument in it draws nothing on a terminal.
 func WriteJSON(w io.Writer, v any, indent string) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -71,7 +71,7 @@ func plain(text []byte) []byte {
 	return out
 }
 
-// ErrorFields is how an error appears in a document.
+// ErrorFields is the form of an error in a document.
 func ErrorFields(err error) Document {
 	if err == nil {
 		return nil
@@ -83,8 +83,8 @@ func ErrorFields(err error) Document {
 	return d
 }
 
-// OutputFields holds bytes that a program wrote: as text where they are UTF-8,
-// as base64 where JSON could not carry them.
+// OutputFields holds a program's output: as text if it is UTF-8, else as base64, since JSON
+// couldn't carry it.
 func OutputFields(b []byte) Document {
 	if utf8.Valid(b) {
 		return Document{"encoding": "utf-8", "data": string(b)}

@@ -1,21 +1,21 @@
-// Package front is what the commands of palyra and palyra-ctl have in common
-// where they meet a person or a script: how a result and an error are printed,
-// which exit status stands for which kind of error, and what a JSON document
-// looks like.
+// Package front is the common front of the commands of palyra and of the programs that it
+// becomes: it prints results and errors, maps kinds of error to exit statuses, and writes
+// JSON documents.
 //
-// Results go to standard output, what is for people goes to standard error, and
-// with --json a command prints exactly one JSON document. An error is one line,
-// then a "hint:" line (Hint); control characters and whatever else could deceive
-// a terminal are escaped in both. A result that could not be written is an error
-// like any other, whatever the result was.
+// Results go to standard output, words for people to standard error, and with --json a
+// command prints exactly one JSON document. An error is one line, then a "hint:" line
+// (Hint); both escape control characters and all else that could deceive a terminal. A
+// result that couldn't be written is an error like any other, whatever the result was.
 //
-// What it does not protect against: a report's text is printed as it is. Whoever
-// puts foreign bytes into one escapes them (Escape).
+// The package prints a report's text as it is. A caller that puts foreign bytes into one
+// escapes them (Escape).
 package front
 
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 
 	"palyra/authz/approval"
@@ -64,8 +64,8 @@ func Exit(err error) int {
 	return 1
 }
 
-// Statuses are those of all commands but exec and call, which have their own:
-// what Exit gives, and Findings.
+// Statuses are those of all commands but exec and call, which have their own: the results
+// of Exit, and Findings.
 func Statuses() []command.Exit {
 	return []command.Exit{
 		{Code: "0", Meaning: "ok"},
@@ -83,6 +83,23 @@ func Statuses() []command.Exit {
 	}
 }
 
+// WithCommon adds to the statuses that a command documents more, and those that every
+// command has, in order. One that the command documents stays as it is.
+func WithCommon(exits []command.Exit, more ...command.Exit) []command.Exit {
+	out := slices.Clone(exits)
+	for _, e := range append(more,
+		command.Exit{Code: "1", Meaning: "what is named does not exist, or an internal error"},
+		command.Exit{Code: "75", Meaning: "busy, out of a resource, or the output cannot be written:\n         try again"},
+	) {
+		if !slices.ContainsFunc(out, func(have command.Exit) bool { return have.Code == e.Code }) {
+			out = append(out, e)
+		}
+	}
+	number := func(e command.Exit) int { n, _ := strconv.Atoi(e.Code); return n }
+	slices.SortStableFunc(out, func(a, b command.Exit) int { return number(a) - number(b) })
+	return out
+}
+
 // Complain writes err for people: the error under the program's name, then a
 // hint.
 func Complain(w io.Writer, program string, err error) {
@@ -92,8 +109,8 @@ func Complain(w io.Writer, program string, err error) {
 	}
 }
 
-// Stream is a standard stream. What a command writes to it as it comes goes
-// through one, so that a lost write is an error of a known kind.
+// Stream is a standard stream. A command that writes output as it comes writes through one,
+// so that a lost write is an error of a known kind.
 type Stream struct {
 	W    io.Writer
 	Name string // "standard output"
@@ -152,8 +169,35 @@ func Print(stdout, stderr io.Writer, program, schema string, json bool, r *Repor
 	if err != nil {
 		return status
 	}
-	return Exit(lost) // also where something was found: what, nobody knows
+	return Exit(lost) // even if there were findings: they are lost
 }
+
+// Run is a whole program whose commands only report: it parses args by t, has do run what
+// they name, prints the report and returns the exit status.
+func Run(t *command.Table, args []string, stdout, stderr io.Writer, do func(*command.Invocation) (*Report, error)) int {
+	if len(args) == 0 || len(args) == 1 && (args[0] == "-h" || args[0] == "--help" || args[0] == "help") {
+		return Say(stdout, stderr, t.Program, t.Help())
+	}
+	inv, err := t.Parse(args)
+	switch {
+	case err != nil:
+		Complain(stderr, t.Program, err)
+		return Exit(err)
+	case inv.Help != "":
+		return Say(stdout, stderr, t.Program, inv.Help)
+	}
+	r, err := do(inv)
+	return Print(stdout, stderr, t.Program, strings.ReplaceAll(inv.Command.Name, " ", "."), inv.Has("json"), r, err)
+}
+
+// Required is the error for a flag that has no default and was not given.
+func Required(inv *command.Invocation, flag string) error {
+	return fault.New(fault.Usage, "bad_command", inv.Command.Name, fmt.Errorf("--%s is required", flag)).
+		WithHint("see palyra help " + inv.Command.Name)
+}
+
+// OneLine keeps foreign text from looking like another line.
+func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // Escape makes foreign text safe for a terminal and keeps its line breaks.
 func Escape(s string) string {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Table is what list commands print: headings, aligned columns, one line a row.
-// Everything is escaped. Piped it is as wide as it has to be; on a terminal the
-// widest columns are cut until a row fits.
+// Table is the output of list commands: headings, aligned columns, one line a row. It
+// escapes everything. In a pipe it is as wide as needed; on a terminal it cuts the widest
+// columns until a row fits.
 type Table struct {
 	heads []string
 	rows  [][]string
@@ -85,9 +85,9 @@ func (t *Table) Text(width int) string {
 	return b.String()
 }
 
-// Principal returns a principal in the one spelling that people are shown: as roles
-// and tokens name them ("uid:1000"), without Cedar's type and quotes. Of agents and
-// devices the type is kept, since their names may be a user's.
+// Principal returns a principal in the one spelling for people: as roles and tokens name
+// them ("uid:1000"), without Cedar's type and quotes. It keeps the type of agents and
+// devices, since their names may be a user's.
 func Principal(s string) string {
 	kind, name, ok := strings.Cut(s, `::"`)
 	kind, typed := strings.CutPrefix(kind, "Palyra::")

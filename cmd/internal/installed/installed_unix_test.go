@@ -3,6 +3,7 @@
 package installed
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,20 @@ func TestFind(t *testing.T) {
 			os.Rename(cell, dir+"/x/cell")
 			return os.Symlink("../x/cell", cell)
 		}, false, "mode 0777"},
+		"another user's link": {func(dir, cell string) error {
+			os.Rename(cell, dir+"/cell")
+			os.Chmod(dir+"/bin", 0o777|os.ModeSticky)
+			return errors.Join(os.Symlink("../cell", cell), os.Lchown(cell, 65534, 65534))
+		}, true, "user 65534"},
+		"a link to another user's link": {func(dir, cell string) error {
+			os.Rename(cell, dir+"/cell")
+			os.Mkdir(dir+"/tmp", 0o755)
+			os.Chmod(dir+"/tmp", 0o777|os.ModeSticky)
+			return errors.Join(os.Symlink(dir+"/tmp/x", cell), os.Symlink("../cell", dir+"/tmp/x"), os.Lchown(dir+"/tmp/x", 65534, 65534))
+		}, true, "user 65534"},
+		"a link that goes around": {func(dir, cell string) error {
+			return errors.Join(os.Remove(cell), os.Symlink("palyra-cell", cell))
+		}, false, "too many"},
 		"not executable": {func(_, cell string) error { return os.Chmod(cell, 0o644) }, false, "not an executable file"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -53,11 +68,11 @@ func TestFind(t *testing.T) {
 			if err := os.WriteFile(dir+"/bin/palyra", []byte("x"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			got, err := Find(dir+"/bin/palyra", "palyra-cell", "cell")
+			got, err := Find(dir+"/bin/palyra", "palyra-cell")
 			switch {
 			case c.want == "" && (err != nil || got != cell):
 				t.Errorf("got %q, %v", got, err)
-			case c.want != "" && (fault.ReasonOf(err) != "cell_unusable" || !strings.Contains(err.Error(), c.want)):
+			case c.want != "" && (fault.ReasonOf(err) != "helper_unusable" || !strings.Contains(err.Error(), c.want)):
 				t.Errorf("got %q, %v", got, err)
 			case strings.HasPrefix(c.want, "mode") && !strings.HasPrefix(fault.HintOf(err), "chmod go-w "+dir):
 				t.Errorf("hint %q", fault.HintOf(err))

@@ -2,7 +2,11 @@
 
 package installed
 
-import "io/fs"
+import "path/filepath"
 
-// ours looks at nothing: this platform has no mode bits, and no calls run on it.
-func ours(string, fs.FileInfo) (hint string, err error) { return "", nil }
+// resolve looks at no owner and mode: this platform has no mode bits, and no calls
+// run on it.
+func resolve(path string) (real, hint string, err error) {
+	real, err = filepath.EvalSymlinks(path)
+	return real, "", err
+}

@@ -1,5 +1,5 @@
-// Package terminal is what the commands of palyra and palyra-ctl have in common
-// where they meet a terminal: what they write to one, and how they ask on one.
+// Package terminal is how the commands of palyra and palyra-ctl write to a terminal, and
+// ask on one.
 //
 //	stdout := terminal.Guard(ctx, os.Stdout) // all that the process writes there
 //	dev, err := terminal.Open(ctx, "/dev/tty")
@@ -8,22 +8,20 @@
 //
 // # Contract
 //
-// Text that goes to a terminal through a [Writer] holds no control character but
-// line ends and tabs, and nothing that reorders or hides text: such characters are
-// spelled like "cat -v" spells them, or as \u and \x. Output to a file or pipe
-// stays as it was, byte for byte.
+// Text that goes to a terminal through a [Writer] holds no control character but line ends
+// and tabs, and nothing that reorders or hides text: such characters are spelled like "cat
+// -v" spells them, or as \u and \x. Output to a file or pipe stays the same, byte for byte.
 //
-// While a [Device] is open, no other process of Palyra writes to the same terminal:
-// each Writer waits. A device holds the terminal by a lock that the kernel takes
-// back when the process dies, so nothing waits for a dead one; a Writer whose ctx
-// ends stops waiting, and fails. The wait is backpressure to the program whose
-// output it is. Of two questions on one terminal the second waits for the first.
+// While a [Device] is open, no other process of Palyra writes to the same terminal: each
+// Writer waits. A device holds the terminal by a lock that the kernel takes back when the
+// process dies, so no Writer waits for a dead one. A Writer whose ctx ends stops waiting,
+// and fails. The wait is backpressure to the program that writes the output. Of two
+// questions on one terminal the second waits for the first.
 //
 // # What it does not protect against
 //
-// Other programs that may write to the terminal, or type on it: they are the
-// person, as far as anybody can tell. And a terminal that takes printable text
-// for commands.
+// Other programs that may write to the terminal, or type on it: no reader can tell them
+// from the person. And a terminal that takes printable text for commands.
 package terminal
 
 import (
@@ -43,11 +41,11 @@ import (
 // errHeld is the error of a Writer whose time ended while the terminal was held.
 var errHeld = errors.New("a question is on the terminal")
 
-// poll is how often one who waits for the terminal looks. A person does not
-// notice it, and the kernel's own wait cannot be ended by a context.
+// poll is how often a waiter looks for the terminal. A person doesn't notice it, and a
+// context can't end the kernel's own wait.
 const poll = 20 * time.Millisecond
 
-// piece is how much is written at once, in bytes: a question waits for no more.
+// piece is the size of one write, in bytes: a question waits for no more.
 const piece = 32 << 10
 
 // Writer writes to a standard stream. It is safe for concurrent use.
@@ -61,15 +59,14 @@ type Writer struct {
 	tail []byte // begins a character, or a line end, that has not ended; guarded by mu
 }
 
-// Guard returns what the process writes to a standard stream with. ctx ends the
-// wait for a terminal that is held.
+// Guard returns the process's Writer to a standard stream. ctx ends the wait for a held
+// terminal.
 func Guard(ctx context.Context, f *os.File) *Writer {
 	return &Writer{ctx: ctx, to: f, dev: streamOf(f)}
 }
 
-// Raw returns a writer to the same stream that escapes nothing. The reader of
-// the terminal asked for that; it waits for questions all the same. A w that is no
-// Writer is returned as it is.
+// Raw returns a writer to the same stream that escapes nothing. The reader of the terminal
+// asked for that; it still waits for questions. Raw returns a w that is no Writer as it is.
 func Raw(w io.Writer) io.Writer {
 	if g, ok := w.(*Writer); ok {
 		return &Writer{ctx: g.ctx, to: g.to, dev: g.dev, raw: true}
@@ -77,7 +74,7 @@ func Raw(w io.Writer) io.Writer {
 	return w
 }
 
-// Columns is how wide the terminal is that w writes to; 0: it writes to none.
+// Columns returns the width of the terminal that w writes to; 0 if it writes to none.
 func Columns(w io.Writer) int {
 	if g, ok := w.(*Writer); ok {
 		w = g.to
@@ -111,7 +108,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush writes what a program left unfinished: a character of which bytes are missing.
+// Flush writes an unfinished character, of which bytes are missing.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,8 +131,8 @@ func (w *Writer) put(text []byte) error {
 	return err
 }
 
-// visible spells text so that it only adds lines to a terminal, and returns what
-// is left of a character whose end is not there yet, unless it is the end.
+// visible spells text so that it only adds lines to a terminal. It also returns the bytes
+// of an incomplete character, unless the text ends there.
 func visible(text []byte, end bool) (out, tail []byte) {
 	out = make([]byte, 0, len(text)+len(text)/8)
 	for i := 0; i < len(text); {
@@ -174,7 +171,7 @@ type Device struct {
 	hold *hold // nil: it is no terminal
 }
 
-// Open opens a terminal and waits until nothing else of Palyra uses it.
+// Open opens a terminal and waits until no other process of Palyra uses it.
 func Open(ctx context.Context, path string) (*Device, error) {
 	tty, err := os.OpenFile(path, os.O_RDWR|noctty, 0)
 	if err != nil {
@@ -188,11 +185,11 @@ func Open(ctx context.Context, path string) (*Device, error) {
 	return d, nil
 }
 
-// Person returns who sits there.
+// Person returns the approver who sits at the terminal.
 func (d *Device) Person(name string) *approval.Terminal {
 	t := &approval.Terminal{In: d.tty, Out: d.tty, Name: name}
 	if d.hold != nil {
-		t.Rows, t.Columns = size(d.tty)
+		t.Size = func() (rows, columns int) { return size(d.tty) }
 		t.Discard = func() { discard(d.tty) }
 	}
 	return t

@@ -16,10 +16,10 @@ import (
 // locks the first, which keeps writers from beginning, and then the second, which
 // writers share while they write. Neither starves the other.
 //
-// The locks are on a description of our own of the device, /dev/pts/N, and not on
-// /dev/tty, which is one file for all terminals. Where the device belongs to
-// another user (after su), it cannot be opened, and the locks are the process's,
-// on the descriptor that it was given.
+// The locks are on our own open file description of the device, /dev/pts/N, and not on
+// /dev/tty, which is one file for all terminals. A device that belongs to another user
+// (after su) can't be opened; then the locks are the process's, on the descriptor that it
+// was given.
 const (
 	asking  = 0
 	writing = 1
@@ -86,8 +86,8 @@ func locksOf(rdev uint64, paths ...string) (*locks, error) {
 	return nil, fmt.Errorf("terminal %d:%d cannot be opened, so other output could not be kept from it", unix.Major(rdev), unix.Minor(rdev))
 }
 
-// devices are the paths that may lead to the terminal of this number. One who asks
-// and one who writes take the first that does, or they would not have the same lock.
+// devices returns the paths that may lead to the terminal of this number. Asker and writer take
+// the first that does, or they wouldn't have the same lock.
 func devices(rdev uint64) []string {
 	minor := unix.Minor(rdev)
 	return []string{fmt.Sprintf("/dev/pts/%d", minor), fmt.Sprintf("/dev/tty%d", minor), "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2", "/dev/console"}
@@ -145,7 +145,7 @@ func streamOf(f *os.File) *stream {
 // a bounded piece of output.
 func (s *stream) enter(ctx context.Context) (leave func(), err error) {
 	s.once.Do(func() {
-		// A stream that is /dev/tty is not the device: it is found as who asks finds it.
+		// A stream that is /dev/tty isn't the device: find that as an asker does.
 		control(s.f, func(fd int) {
 			s.locks, _ = locksOf(s.rdev, append(devices(s.rdev), fmt.Sprintf("/proc/self/fd/%d", fd))...)
 		})
@@ -177,7 +177,7 @@ func (s *stream) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// hold is a terminal that is asked on.
+// hold is a terminal held for a question.
 type hold struct{ *locks }
 
 // take holds the terminal. It is nil for a file that is none.
@@ -208,7 +208,7 @@ func take(ctx context.Context, tty *os.File) (*hold, error) {
 	return &hold{l}, nil
 }
 
-// size is that of the screen. One that does not say has that of most.
+// size returns the size of the screen, or the usual one if the terminal doesn't say.
 func size(tty *os.File) (rows, columns int) {
 	control(tty, func(fd int) {
 		if w, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
@@ -221,7 +221,7 @@ func size(tty *os.File) (rows, columns int) {
 	return rows, columns
 }
 
-// discard throws away what was typed before it was asked for.
+// discard throws away text typed before the question.
 func discard(tty *os.File) {
 	control(tty, func(fd int) { _ = unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCIFLUSH) })
 }

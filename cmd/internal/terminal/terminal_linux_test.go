@@ -114,7 +114,7 @@ func (s *screen) until(t *testing.T, want string) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	end := time.After(20 * time.Second)
+	end := time.After(time.Minute)
 	for !strings.Contains(s.text(), want) {
 		select {
 		case <-tick.C:
@@ -339,7 +339,7 @@ func TestChattyWriter(t *testing.T) {
 			}
 		})
 	}
-	asked, end := context.WithTimeout(t.Context(), 20*time.Second)
+	asked, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
 	dev, err := Open(asked, s.path)
 	if err != nil {
@@ -365,10 +365,10 @@ func TestPerson(t *testing.T) {
 	}
 	defer dev.Close()
 	p := dev.Person("alice")
-	if p.Rows != 10 || p.Columns != 60 {
-		t.Errorf("%d rows of %d", p.Rows, p.Columns)
+	if rows, columns := p.Size(); rows != 10 || columns != 60 {
+		t.Errorf("%d rows of %d", rows, columns)
 	}
-	// What was typed before the question is no answer to it.
+	// Text typed before the question is no answer to it.
 	if _, err := s.master.WriteString("no\n"); err != nil {
 		t.Fatal(err)
 	}

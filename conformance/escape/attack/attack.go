@@ -4,16 +4,16 @@
 //
 //	attack PROBE [NAME=VALUE]... [-- COMMAND...]
 //
-// A probe makes one attempt and prints two lines of JSON: one with the outcome
-// STARTED before it begins, so that a probe that was killed can be told from
-// one that never ran, and one with what happened:
+// A probe makes one attempt and prints two lines of JSON: one with the outcome STARTED
+// before it begins, so that a killed probe can be told from one that never ran, and one
+// with the result:
 //
 //	{"case":"read","outcome":"EACCES","errno":13,"detail":"open: permission denied"}
 //
-// The outcome is OPEN if the attempt succeeded, else the name of the errno that
-// stopped it, or ERROR for a mistake of the battery's own. Whether a success
-// mattered is not decided here but from the host: the battery looks whether its
-// secret came out, its listener was reached, its victim died.
+// The outcome is OPEN if the attempt succeeded, else the name of the errno that stopped it,
+// or ERROR for a mistake of the battery's own. The battery decides from the host whether a
+// success mattered: it looks whether its secret came out, its listener was reached, its
+// victim died.
 //
 // Some probes are not attempts but hands of the battery that need raw system
 // calls: victim, plant, on-tty, without.
@@ -113,8 +113,8 @@ func report(name, detail string, err error) result {
 	return r
 }
 
-// emit writes a line in one write, so that processes sharing the descriptor do
-// not tear it. Where standard output is gone there is nobody to tell.
+// emit writes a line in one write, so that processes sharing the descriptor don't tear it.
+// If standard output is gone, no reader is left.
 func emit(r result) {
 	b, err := json.Marshal(r)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -156,14 +157,37 @@ func fill(a args) (string, error) {
 	for i := range b {
 		b[i] = byte(i * 7)
 	}
-	have := 0
+	have, hide, at := 0, a.word["hide"], unix.AT_FDCWD
+	if hide == "folder" { // that its owner may not read, and where we are already
+		err := os.MkdirAll(dir+"/hidden/in", 0o700)
+		if err == nil {
+			at, err = unix.Open(dir+"/hidden/in", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		}
+		var outer int
+		if err == nil {
+			outer, err = unix.Open(dir+"/hidden", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		}
+		if err == nil {
+			err = unix.Fchmod(outer, 0)
+		}
+		if err != nil {
+			return "", fmt.Errorf("hide a folder: %w", err)
+		}
+		dir = "."
+	}
 	stop := func(op string, err error) (string, error) {
 		return fmt.Sprintf("wrote %d MiB", have), failed(op, err)
 	}
 	for n := 0; have < want; n++ {
-		fd, err := unix.Open(dir+"/fill"+strconv.Itoa(n), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+		name := dir + "/fill" + strconv.Itoa(n)
+		fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 		if err != nil {
 			return stop("open O_CREAT", err)
+		}
+		if hide == "name" {
+			if err := unix.Unlinkat(at, name, 0); err != nil {
+				return stop("unlink", err)
+			}
 		}
 		for i := 0; i < file && have < want; i++ {
 			w, err := unix.Write(fd, b)
@@ -175,7 +199,12 @@ func fill(a args) (string, error) {
 			}
 			have++
 		}
-		unix.Close(fd)
+		if hide != "name" {
+			unix.Close(fd)
+		}
+	}
+	if hide != "" { // so that a directory that is sampled can be found too full
+		time.Sleep(time.Duration(a.num("stay")) * time.Second)
 	}
 	return stop("", nil)
 }

@@ -35,8 +35,8 @@ func asChild() syscall.Errno {
 	return errno
 }
 
-// A child that is forked while the scheduler wants its goroutine to yield must
-// not follow the request: nobody would ever wake it.
+// A child that is forked while the scheduler wants its goroutine to yield must not follow
+// the request: no thread would ever wake it.
 func TestForkWhileAskedToYield(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

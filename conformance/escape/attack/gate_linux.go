@@ -21,8 +21,8 @@ var gateProbes = map[string]probe{
 	"trace":  traceMe,
 }
 
-// gate makes the gated call with every number that how can find. Where one fits,
-// the probe "executed" runs in its place.
+// gate makes the gated call with every number that how can find. If one fits, the probe
+// "executed" runs in its place.
 func gate(a args) (string, error) {
 	var words []uint64
 	how := a.str("how")
@@ -46,14 +46,14 @@ func gate(a args) (string, error) {
 		return "", fmt.Errorf("no source of numbers named %q", how)
 	}
 	if how == "exec" && a.word["again"] == "" {
-		// What an exec leaves behind would be there after one that is allowed.
+		// An exec's leftovers would be there after an allowed one.
 		self := []string{"/proc/self/exe", "gate", "how=exec", "again=1", "token=" + a.str("token")}
 		return "", failed("execve", unix.Exec(self[0], self, os.Environ()))
 	}
 	self, err := unix.Open("/proc/self/exe", unix.O_RDONLY, 0)
 	if err != nil { // as at tier B, where there is no /proc
 		if self, err = unix.Open(os.Args[0], unix.O_RDONLY, 0); err != nil {
-			self = -1 // the filter answers before anybody looks at it
+			self = -1 // the filter answers before the kernel looks at it
 		}
 	}
 	argv, err := syscall.SlicePtrFromStrings([]string{"attack", "executed", "token=" + a.str("token")})

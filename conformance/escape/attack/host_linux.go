@@ -27,7 +27,7 @@ func runSetID(a args) (string, error) {
 	return "", failed("exec", unix.Exec(a.str("path"), []string{"attack", "identity"}, []string{}))
 }
 
-// identity succeeds if this process acts as somebody else than who started it.
+// identity succeeds if this process acts as another user than the one who started it.
 func identity(args) (string, error) {
 	_, euid, suid := unix.Getresuid()
 	_, egid, sgid := unix.Getresgid()
@@ -53,7 +53,7 @@ func runProgram(a args) (string, error) {
 	if err != nil {
 		return "", failed("open /dev/null", err)
 	}
-	// It reads from a pipe that nobody writes to, in case it asks for something.
+	// It reads from a pipe without a writer, in case it asks for something.
 	pid, err := syscall.ForkExec(path, []string{filepath.Base(path)}, &syscall.ProcAttr{Dir: "/", Env: []string{},
 		Files: []uintptr{uintptr(p[0]), uintptr(null), uintptr(null)}, Sys: &syscall.SysProcAttr{Setsid: true}})
 	if err != nil {
@@ -118,8 +118,7 @@ func listDevices(args) (string, error) {
 	return strings.Join(more, ", "), nil
 }
 
-// others are devices that some host lets somebody open, and that do nothing when
-// they are.
+// others are devices that some hosts let a user open, and that do nothing when opened.
 var others = []string{"ptmx", "tty", "kmsg", "mem", "kvm", "fuse", "cuse", "vsock", "userfaultfd", "loop-control", "net/tun", "vhost-net",
 	"vhost-vsock", "console", "btrfs-control", "mapper/control", "dri/card0", "vfio/vfio", "uinput", "vda", "sda"}
 

@@ -122,8 +122,8 @@ func raiseLimit(a args) (string, error) {
 	return fmt.Sprintf("hard limit %d", lim.Max), nil
 }
 
-// softLimit raises the soft limit of a file's size to the hard one and writes
-// mib MiB into one file. lower sets the soft limit first: outside nobody has.
+// softLimit raises the soft limit of a file's size to the hard one and writes mib MiB into
+// one file. lower sets the soft limit first: outside there is none.
 func softLimit(a args) (string, error) {
 	signal.Ignore(unix.SIGXFSZ)
 	var lim unix.Rlimit

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func (h *held) portMark(network string) mark {
 			}
 			return err
 		},
-		func(n string) (bool, error) { // taken: somebody has it
+		func(n string) (bool, error) { // taken: another process has it
 			var err error
 			if network == "udp" {
 				var c net.PacketConn
@@ -227,7 +228,8 @@ func (h *held) marks() []mark {
 			func(n string) error { return os.Setenv("PALYRA_MARK", turned(n)) },
 			func(n string) (bool, error) { return slices.Contains(os.Environ(), "PALYRA_MARK="+turned(n)), nil }},
 		{"memory",
-			func(n string) error { // as its complement, so that who looks does not find its own needle
+			func(n string) error {
+				// Store the complement, so that the search doesn't find its own needle.
 				b := make([]byte, 64<<10)
 				for i := range b {
 					b[i] = ^n[i%len(n)]
@@ -257,7 +259,8 @@ func (h *held) marks() []mark {
 				return false, err
 			}},
 		{"process",
-			func(n string) error { // its arguments, turned round, since those of who looks hold the nonce
+			func(n string) error {
+				// Reverse the nonce in its arguments, since the searcher's own hold it.
 				return exec.Command("/bin/sh", "-c", "sleep 300; : "+turned(n)).Start()
 			},
 			func(n string) (bool, error) {
@@ -287,12 +290,21 @@ func (h *held) marks() []mark {
 				b, err := os.ReadFile("/proc/self/mountinfo")
 				return bytes.Contains(b, []byte(n)), err
 			}},
+		{"hint", // of how long what is written will last, on a file that may only be read
+			func(string) error {
+				_, err := hint(unix.F_SET_RW_HINT, lifeMedium)
+				return err
+			},
+			func(string) (bool, error) {
+				v, err := hint(unix.F_GET_RW_HINT, 0)
+				return v == lifeMedium, err
+			}},
 		{"cgroup",
 			func(n string) error { return os.Mkdir("/sys/fs/cgroup/"+n, 0o755) },
 			func(n string) (bool, error) { _, err := os.Lstat("/sys/fs/cgroup/" + n); return err == nil, err }},
 		stateMark("umask", func() error { unix.Umask(0o151); return nil }),
 		stateMark("nofile", func() error { return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 99, Max: 99}) }),
-		// The highest: nobody may go down, wherever the test itself is.
+		// The highest: no process may go down, whatever the test's own is.
 		stateMark("nice", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, 19) }),
 		stateMark("affinity", func() error { var s unix.CPUSet; s.Set(0); return unix.SchedSetaffinity(0, &s) }),
 		stateMark("oom", func() error { return os.WriteFile("/proc/self/oom_score_adj", []byte("567"), 0o644) }),
@@ -304,8 +316,33 @@ func (h *held) marks() []mark {
 			return err
 		}),
 		stateMark("timerslack", func() error { return unix.Prctl(unix.PR_SET_TIMERSLACK, 12345, 0, 0, 0) }),
+		stateMark("given", func() error {
+			_, err := unix.FcntlInt(0, unix.F_SETSIG, 12)
+			if err == nil {
+				_, err = unix.FcntlInt(0, unix.F_SETFL, unix.O_APPEND)
+			}
+			if err == nil {
+				err = unix.Flock(0, unix.LOCK_EX|unix.LOCK_NB)
+			}
+			return err
+		}),
 		stateMark("coredump", func() error { return os.WriteFile("/proc/self/coredump_filter", []byte("0x7f"), 0o644) }),
 	}
+}
+
+const lifeMedium = 3 // RWH_WRITE_LIFE_MEDIUM
+
+// hint sets or reads the hint of a file of the template.
+func hint(command uintptr, value byte) (uint64, error) {
+	fd, err := unix.Open("/etc/passwd", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 8)
+	b[0] = value
+	_, err = raw("fcntl", unix.SYS_FCNTL, uintptr(fd), command, address(b))
+	return binary.LittleEndian.Uint64(b), err
 }
 
 // stateMark changes a part of the process's state, which tells by itself: the
@@ -364,6 +401,21 @@ func memoryHolds(n string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// givenState is what a program could leave on the open file that its standard input
+// is, and on the device of one that is empty.
+func givenState() string {
+	flags, err := unix.FcntlInt(0, unix.F_GETFL, 0)
+	sig, err2 := unix.FcntlInt(0, unix.F_GETSIG, 0)
+	at, _ := unix.Seek(0, 0, unix.SEEK_CUR)
+	text := fmt.Sprintf("flags %#x %v, signal %d %v, at %d", flags&(unix.O_APPEND|unix.O_NONBLOCK|unix.O_ASYNC), err, sig, err2, at)
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return text
+	}
+	defer unix.Close(null) // and its lock with it
+	return text + fmt.Sprintf(", lock of /dev/null: %v", unix.Flock(null, unix.LOCK_EX|unix.LOCK_NB))
 }
 
 // processState is what a process inherits or has from its start.
@@ -432,6 +484,7 @@ func processState() map[string]string {
 			s["names "+dir] = strings.Join(names, " ")
 		}
 	}
+	s["given"] = givenState()
 	var fds []string
 	links, _ := filepath.Glob("/proc/self/fd/*")
 	for _, l := range links {

@@ -16,8 +16,8 @@ var memoryProbes = map[string]probe{
 	"inotify":  inotify,
 }
 
-// holders hold about a mebibyte or more each time, and say how much. What outlives
-// the process is removed by the function that they return, which may be nil.
+// holders hold about a mebibyte or more each time, and say how much. The function that they
+// return removes things that outlive the process; it may be nil.
 var holders = map[string]func(a args) (hold func() (int, error), remove func()){
 	"memfd":     holdMemfd,
 	"shared":    func(args) (func() (int, error), func()) { return func() (int, error) { return holdShared(-1) }, nil },

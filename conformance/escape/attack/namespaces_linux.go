@@ -211,7 +211,8 @@ func mountOld(a args) (string, error) {
 			if errno := mount(nil, usr, nil, unix.MS_REMOUNT|unix.MS_BIND, nil); errno != unix.EINVAL {
 				return errno
 			}
-			if errno := mount(usr, usr, nil, unix.MS_BIND, nil); errno != 0 { // not a mount here: make it one
+			if errno := mount(usr, usr, nil, unix.MS_BIND, nil); errno != 0 {
+				// Not a mount here: make it one.
 				return errno
 			}
 			return mount(nil, usr, nil, unix.MS_REMOUNT|unix.MS_BIND, nil)

@@ -62,7 +62,7 @@ func again(call func() error) error {
 	}
 }
 
-// listen waits for somebody of the host to call, and answers with the token.
+// listen waits for a connection from the host, and answers with the token.
 func listen(a args) (string, error) {
 	family, addr := sockaddr(a)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)

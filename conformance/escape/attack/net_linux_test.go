@@ -46,7 +46,7 @@ func TestAgain(t *testing.T) {
 	tid := <-thread
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	end := time.After(20 * time.Second)
+	end := time.After(time.Minute)
 	for interrupted.Load() < 3 {
 		select {
 		case err := <-done:

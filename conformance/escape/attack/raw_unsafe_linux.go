@@ -128,7 +128,8 @@ func tryGate(fd int, empty uintptr, argv []*byte, words []uint64) syscall.Errno 
 	var last syscall.Errno
 	for _, w := range words {
 		_, _, last = syscall.RawSyscall6(unix.SYS_EXECVEAT, uintptr(fd), empty, uintptr(unsafe.Pointer(&argv[0])),
-			uintptr(unsafe.Pointer(&argv[len(argv)-1])), emptyPath, uintptr(w)) // the environment is the NULL at the end of argv
+			// The environment is the NULL at the end of argv.
+			uintptr(unsafe.Pointer(&argv[len(argv)-1])), emptyPath, uintptr(w))
 	}
 	return last
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ttyProbes are cases 68 and 70: typing on somebody else's terminal.
+// ttyProbes are cases 68 and 70: typing on another user's terminal.
 var ttyProbes = map[string]probe{
 	"tiocsti": pushInput,
 	"ioctl":   reachIoctl,
@@ -22,7 +22,7 @@ func pushInput(a args) (string, error) {
 	if a.word["high"] != "" {
 		request |= 1 << 32
 	}
-	// Never a terminal by another name: outside, root could type on anybody's.
+	// Never a terminal by another name: outside, root could type on any user's.
 	candidates := []int{0, 1, 2}
 	if fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY, 0); err == nil {
 		candidates = append([]int{fd}, candidates...)
@@ -64,8 +64,8 @@ func reachIoctl(a args) (string, error) {
 	return "", err
 }
 
-// onTTY runs a command that leads a session on a new terminal, and then tells
-// what stands in the terminal's input: nobody typed there but the command.
+// onTTY runs a command that leads a session on a new terminal, and then tells the
+// terminal's input: only the command typed there.
 func onTTY(a args) (string, error) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

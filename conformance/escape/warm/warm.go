@@ -1,6 +1,6 @@
-// Command warm is palyra exec over a pool: it opens a kernel, waits until a cell
-// for calls of its kind is waiting, and then makes the call of its command line. The battery runs its attacks through it, because a
-// one-shot palyra exec has nobody to make cells ahead for.
+// Command warm is palyra exec over a pool: it opens a kernel, waits until a cell for calls
+// of its kind is waiting, and then makes the call of its command line. The battery runs its
+// attacks through it, because a one-shot palyra exec has no later calls to make cells for.
 //
 //	warm -cell FILE [flags of palyra exec] -- CMD ARG...
 //
@@ -11,11 +11,12 @@
 // With -asked it makes a call that the built-in policy asks about, in a cold cell, and
 // approves it: palyra exec wants a terminal for that.
 //
-// What it does not show: that palyrad opens its pool likewise.
+// It doesn't show that palyrad opens its pool likewise.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,7 +25,6 @@ import (
 	"time"
 
 	"palyra/authz/approval"
-	"palyra/internal/fault"
 	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
@@ -90,7 +90,7 @@ func run(args []string) (int, error) {
 	}
 	out, err := k.Call(context.Background(), p, kernel.IO{Stdout: os.Stdout, Stderr: os.Stderr})
 	switch {
-	case fault.ReasonOf(err) == "program_not_found":
+	case errors.Is(err, kernel.ErrNoProgram):
 		return 127, err
 	case err != nil && out == nil:
 		return refused, err

@@ -7,6 +7,7 @@ package steps
 
 import (
 	"encoding/binary"
+	"strconv"
 	"time"
 
 	"palyra/isolate"
@@ -41,6 +42,10 @@ const (
 // as root of the host, outside of every cell.
 const NoCore = 1
 
+// CPUSeconds returns a limit of processor time as RLIMIT_CPU has it: rounded up. The
+// hard limit is a second more.
+func CPUSeconds(limit time.Duration) uint64 { return uint64((limit + time.Second - 1) / time.Second) }
+
 // ResourceLimits derives the rlimits from a Spec's limits. processes is what
 // RLIMIT_NPROC must be, which depends on who else shares the user.
 //
@@ -51,7 +56,7 @@ const NoCore = 1
 //
 // core is [NoCore], or 0 where palyra-cell may not have that much.
 func ResourceLimits(l isolate.Limits, processes int64, core uint64) []Limit {
-	cpu := uint64((l.CPU + time.Second - 1) / time.Second)
+	cpu := CPUSeconds(l.CPU)
 	same := func(name string, r int, v int64) Limit { return Limit{name, r, uint64(v), uint64(v)} }
 	return []Limit{
 		// SIGXCPU at the soft limit says why; SIGKILL a second later does not ask.
@@ -247,12 +252,12 @@ func Split(program sys.Tape, reaper ...sys.Step) sys.Tape {
 
 // SplitParked is Split for a cell that was made ahead: both processes use
 // palyra-cell's own descriptor table until each takes one of its own, the reaper
-// at once and the program with its call.
-func SplitParked(program sys.Tape) sys.Tape {
+// at once and the program with its call. The cookie opens the filter's rule for that.
+func SplitParked(program sys.Tape, cookie uint64) sys.Tape {
 	return sys.Tape{
 		{Call: "clone", Args: ints(cloneVM|cloneFiles|sigChld, 0, 0, 0, 0), Out: sys.PIDSlot, Child: program,
 			Why: "the program is not the reaper: process 1 would ignore its own fatal signals"},
-		{Call: "close_range", Args: []sys.Arg{sys.Int(0), sys.Int(^uint32(0)), sys.Int(closeUnshare)},
+		{Call: "close_range", Args: unshared(sys.Int(0), cookie),
 			Why: "the reaper holds nothing open, in a table of its own"},
 		{Call: sys.Init, Why: "reap until the program has ended, then end"},
 	}
@@ -269,10 +274,15 @@ func Wait(status sys.Arg) sys.Tape {
 
 // OwnDescriptors gives the program's process a copy of palyra-cell's descriptor
 // table up to its own descriptors, and leaves palyra-cell's alone from here on.
-func OwnDescriptors(f FDs) sys.Tape {
+func OwnDescriptors(f FDs, cookie uint64) sys.Tape {
 	first := max(f.Stdin, f.Stdout, f.Stderr, f.Script, f.Exec) + 1
-	return sys.Tape{{Call: "close_range", Args: []sys.Arg{sys.FD("after", first), sys.Int(^uint32(0)), sys.Int(closeUnshare)},
+	return sys.Tape{{Call: "close_range", Args: unshared(sys.FD("after", first), cookie),
 		Why: "a descriptor table of its own, with the call's descriptors in it"}}
+}
+
+// unshared are the arguments of a close_range that begins a table of its own.
+func unshared(first sys.Arg, cookie uint64) []sys.Arg {
+	return []sys.Arg{first, sys.Int(^uint32(0)), sys.Int(closeUnshare), sys.Int(0), sys.Int(0), sys.Secret("cookie", cookie)}
 }
 
 // FDs are descriptor numbers in palyra-cell, all at or above sys.LowFD.
@@ -280,6 +290,18 @@ func OwnDescriptors(f FDs) sys.Tape {
 // of a cell that was made ahead.
 type FDs struct {
 	Stdin, Stdout, Stderr, Script, Exec, Status, Gate int
+}
+
+// Enter makes the folder behind dir, which palyra-cell has opened and compared, the
+// working directory. The child looks no path up for it: a path can be made to lead to
+// whatever the child has open. One in the workspace is printed by its name.
+func Enter(s *isolate.Spec, dir int) sys.Step {
+	label := "workspace"
+	if s.CwdInode != "" {
+		label = strconv.Quote(s.Cwd)
+	}
+	return sys.Step{Call: "fchdir", Args: []sys.Arg{sys.FD(label, dir)},
+		Why: "the working directory, by descriptor: the folder that was sealed, whatever its name leads to by now"}
 }
 
 // Session gives the program a session of its own, without a terminal.

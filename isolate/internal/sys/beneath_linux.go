@@ -3,6 +3,7 @@ package sys
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,11 +14,20 @@ import (
 // opened, so that no FIFO is waited for and no device is woken.
 
 // OpenBeneath opens the folder name of dir for reading, which may be "." for dir
-// itself. A link is ELOOP or ENOTDIR, a mount EXDEV.
+// itself. A link is ELOOP or ENOTDIR, a mount EXDEV. The folder's time of access doesn't
+// tell that it was read, where it's the caller's own.
 func OpenBeneath(dir int, name string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
-	fd, err := unshaken(func() (int, error) { return unix.Openat2(dir, name, &how) })
+	fd, err := unshaken(func() (int, error) {
+		how.Flags |= unix.O_NOATIME
+		fd, err := unix.Openat2(dir, name, &how)
+		if errors.Is(err, unix.EPERM) {
+			how.Flags &^= unix.O_NOATIME
+			fd, err = unix.Openat2(dir, name, &how)
+		}
+		return fd, err
+	})
 	if err != nil {
 		return -1, fmt.Errorf("openat2 %q: %w", name, err)
 	}
@@ -53,4 +63,65 @@ func Allocated(dir int, name string) (bytes int64, folder bool, err error) {
 		return 0, false, fmt.Errorf("newfstatat %q: %w", name, err)
 	}
 	return st.Blocks * 512, st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+// Unlock gives us, its owner, all rights to the folder name of dir, which its mode may
+// have kept from us. It follows no link.
+func Unlock(dir int, name string) error {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
+	fd, err := unshaken(func() (int, error) { return unix.Openat2(dir, name, &how) })
+	if err != nil {
+		return fmt.Errorf("openat2 %q: %w", name, err)
+	}
+	defer unix.Close(fd)
+	// fchmod(2) takes no O_PATH descriptor, and fchmodat2(2) is of 6.6.
+	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700); err != nil {
+		return fmt.Errorf("chmod %q: %w", name, err)
+	}
+	return nil
+}
+
+// RemoveBeneath removes a name of dir, an empty folder if folder says so.
+func RemoveBeneath(dir int, name string, folder bool) error {
+	flags := 0
+	if folder {
+		flags = unix.AT_REMOVEDIR
+	}
+	if err := unix.Unlinkat(dir, name, flags); err != nil {
+		return fmt.Errorf("unlinkat %q: %w", name, err)
+	}
+	return nil
+}
+
+// MoveBeneath moves a name from one folder to another, where it must be new.
+func MoveBeneath(from int, name string, to int, as string) error {
+	if err := unix.Renameat2(from, name, to, as, unix.RENAME_NOREPLACE); err != nil {
+		return fmt.Errorf("renameat2 %q: %w", name, err)
+	}
+	return nil
+}
+
+// ExchangeBeneath has two names of a folder change places.
+func ExchangeBeneath(dir int, a, b string) error {
+	if err := unix.Renameat2(dir, a, dir, b, unix.RENAME_EXCHANGE); err != nil {
+		return fmt.Errorf("renameat2 %q: %w", a, err)
+	}
+	return nil
+}
+
+// OpenFile is what FileBehind tells.
+type OpenFile struct {
+	Inode   Inode
+	Bytes   int64
+	Removed bool // it is a plain file in no folder any more
+}
+
+// FileBehind looks at the file that a link of /proc/pid/fd leads to.
+func FileBehind(link string) (f OpenFile, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(link, &st); err != nil {
+		return f, fmt.Errorf("stat: %w", err)
+	}
+	return OpenFile{Inode{uint64(st.Dev), st.Ino}, st.Blocks * 512, st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0}, nil
 }

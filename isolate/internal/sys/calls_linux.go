@@ -266,11 +266,34 @@ func PidfdOpen(pid int) (int, error) {
 	return fd, nil
 }
 
+// PidfdThread opens a pidfd for a thread: PIDFD_THREAD, 6.9. A kernel before that has one
+// for the first thread of a process only, and else reports EINVAL.
+func PidfdThread(tid int) (int, error) {
+	fd, err := unix.PidfdOpen(tid, unix.O_EXCL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.PidfdOpen(tid, 0)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("pidfd_open of a thread: %w", err)
+	}
+	return fd, nil
+}
+
 // SetDumpable sets the dumpable flag: 0 keeps other processes of the user from
 // attaching to this one and from reading its /proc files.
 func SetDumpable(v int) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, uintptr(v), 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl PR_SET_DUMPABLE: %w", err)
+	}
+	return nil
+}
+
+// NoMerging takes this process, and what it will execute, out of the merging of equal
+// pages, which prctl(2) PR_SET_MEMORY_MERGE hands down to children and over an exec.
+// Where the kernel has none (before 6.4, or without CONFIG_KSM) there is nothing to do.
+func NoMerging() error {
+	if err := unix.Prctl(unix.PR_SET_MEMORY_MERGE, 0, 0, 0, 0); err != nil && err != unix.EINVAL {
+		return fmt.Errorf("prctl PR_SET_MEMORY_MERGE: %w", err)
 	}
 	return nil
 }

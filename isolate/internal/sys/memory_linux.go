@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,30 +24,67 @@ func UnshareIPC() error {
 	return nil
 }
 
-// Queued returns how many bytes of the kernel's memory what was sent through a socket
-// of the process behind pidfd, and not received yet, takes.
-func Queued(pidfd, fd int) (int, error) {
-	return asked(pidfd, fd, unix.TIOCOUTQ) // SIOCOUTQ, unix(7)
+// leftPart is how many bytes of the kernel's memory a byte that a peer left may hold: a
+// message of one takes 768.
+const leftPart = 1024
+
+// partlyRead is the most that the first message holds, of which a byte may be left.
+const partlyRead = 40 << 10
+
+// Queued returns how many bytes of the kernel's memory take what was sent through a socket
+// of the thread behind pidfd and not received yet, and the most that may take what its peer
+// has left in it. That is charged to the peer's descriptor, and to none once it's closed.
+func Queued(pidfd, fd int) (sent, left int, err error) {
+	err = asked(pidfd, fd, func(own int) error {
+		if sent, err = unix.IoctlGetInt(own, unix.TIOCOUTQ); err != nil { // SIOCOUTQ, unix(7)
+			return fmt.Errorf("ioctl SIOCOUTQ: %w", err)
+		}
+		peer := []unix.PollFd{{Fd: int32(own)}}
+		if _, err := unshaken(func() (int, error) { return unix.Poll(peer, 0) }); err != nil {
+			return fmt.Errorf("poll: %w", err)
+		}
+		if peer[0].Revents&unix.POLLHUP == 0 {
+			return nil
+		}
+		kind, err := unix.GetsockoptInt(own, unix.SOL_SOCKET, unix.SO_TYPE)
+		if err != nil {
+			return fmt.Errorf("getsockopt SO_TYPE: %w", err)
+		}
+		if left = math.MaxInt; kind != unix.SOCK_STREAM { // a message may have no bytes
+			return nil
+		}
+		waits, err := unix.IoctlGetInt(own, unix.TIOCINQ) // SIOCINQ
+		if err != nil {
+			return fmt.Errorf("ioctl SIOCINQ: %w", err)
+		}
+		if left = 0; waits > 0 {
+			left = waits*leftPart + partlyRead
+		}
+		return nil
+	})
+	return sent, left, err
 }
 
 // Untold returns how many bytes a read of all events of an inotify instance of the
-// process behind pidfd would give.
-func Untold(pidfd, fd int) (int, error) {
-	return asked(pidfd, fd, unix.TIOCINQ) // FIONREAD
+// thread behind pidfd would give.
+func Untold(pidfd, fd int) (n int, err error) {
+	err = asked(pidfd, fd, func(own int) error {
+		if n, err = unix.IoctlGetInt(own, unix.TIOCINQ); err != nil { // FIONREAD
+			return fmt.Errorf("ioctl FIONREAD: %w", err)
+		}
+		return nil
+	})
+	return n, err
 }
 
-// asked has a descriptor of another process answer an ioctl with a number.
-func asked(pidfd, fd int, request uint) (int, error) {
+// asked calls ask with a descriptor of another thread.
+func asked(pidfd, fd int, ask func(own int) error) error {
 	own, err := unix.PidfdGetfd(pidfd, fd, 0)
 	if err != nil {
-		return 0, fmt.Errorf("pidfd_getfd: %w", err)
+		return fmt.Errorf("pidfd_getfd: %w", err)
 	}
 	defer unix.Close(own)
-	n, err := unix.IoctlGetInt(own, request)
-	if err != nil {
-		return 0, fmt.Errorf("ioctl %#x: %w", request, err)
-	}
-	return n, nil
+	return ask(own)
 }
 
 // Major and Minor are the parts of a device number.

@@ -227,3 +227,14 @@ func WriteAt(dir int, name, text string) error {
 	}
 	return nil
 }
+
+// MountsChanged reports whether the mounts of the namespace whose mountinfo fd refers to
+// have changed since it last said so, or was opened: proc_pid_mountinfo(5), by poll(2).
+func MountsChanged(fd int) (bool, error) {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
+	n, err := unshaken(func() (int, error) { return unix.Poll(p, 0) })
+	if err != nil {
+		return false, fmt.Errorf("poll: %w", err)
+	}
+	return n > 0 && p[0].Revents&(unix.POLLPRI|unix.POLLERR) != 0, nil
+}

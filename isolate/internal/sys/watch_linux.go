@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -83,6 +84,42 @@ func InodeOf(fd int) (Inode, error) {
 		return Inode{}, fmt.Errorf("fstat: %w", err)
 	}
 	return Inode{uint64(st.Dev), st.Ino}, nil
+}
+
+// Place is where something is: a file on a mount, while something holds both.
+type Place struct {
+	Inode Inode
+	Mount uint64 // as MountID has it
+}
+
+// PlaceOf returns that of fd.
+func PlaceOf(fd int) (Place, error) { return placeAt(fd, "", unix.AT_EMPTY_PATH) }
+
+// WorkingPlace returns that of the working directory of the process whose folder of
+// proc dir is. It follows the link cwd as the kernel does, by no path.
+func WorkingPlace(dir int) (Place, error) { return placeAt(dir, "cwd", 0) }
+
+func placeAt(dir int, name string, flags int) (Place, error) {
+	var st unix.Statx_t
+	flags |= unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	if err := unix.Statx(dir, name, flags, unix.STATX_INO|unix.STATX_MNT_ID, &st); err != nil {
+		return Place{}, fmt.Errorf("statx %q: %w", name, err)
+	}
+	if st.Mask&unix.STATX_INO == 0 || st.Mask&unix.STATX_MNT_ID == 0 {
+		return Place{}, fmt.Errorf("statx %q: no inode or mount number: %w", name, unix.ENOTSUP)
+	}
+	return Place{Inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}, st.Mnt_id}, nil
+}
+
+// FolderBeneath opens a folder beneath dir as O_PATH, through no link of any kind.
+func FolderBeneath(dir int, path string) (*os.File, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unshaken(func() (int, error) { return unix.Openat2(dir, path, &how) })
+	if err != nil {
+		return nil, fmt.Errorf("openat2 %q: %w", path, err)
+	}
+	return file(fd, path), nil
 }
 
 // MountID returns the number of the mount that fd is on, as

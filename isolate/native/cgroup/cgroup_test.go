@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fake is a directory that imitates a cgroup v2 mount: files exist, nothing
@@ -42,7 +43,7 @@ func fill(t *testing.T) func(string) {
 	return func(dir string) {
 		for name, v := range map[string]string{
 			"memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0", "pids.max": "max", "cpu.max": "max 100000",
-			"cgroup.kill": "", "cgroup.procs": "", "cgroup.subtree_control": "", "memory.peak": "4096\n",
+			"cgroup.kill": "", "cgroup.procs": "", "cgroup.subtree_control": "", "memory.peak": "4096\n", "cpu.stat": "usage_usec 30\nuser_usec 20\nsystem_usec 10\nnr_periods 0\n",
 			"cgroup.events": "populated 1\nfrozen 0\n", "memory.events": "low 0\noom 1\noom_kill 2\n", "pids.events": "max 3\n",
 		} {
 			put(t, filepath.Join(dir, name), v)
@@ -119,6 +120,9 @@ func TestLeaf(t *testing.T) {
 	}
 	if p, err := leaf.Peak(); p != 4096 || err != nil {
 		t.Errorf("peak %d, %v", p, err)
+	}
+	if u, s, err := leaf.Times(); u != 20*time.Microsecond || s != 10*time.Microsecond || err != nil {
+		t.Errorf("times %v, %v, %v", u, s, err)
 	}
 	if e, err := leaf.Events(); e != (Events{2, 3}) || err != nil {
 		t.Errorf("events %+v, %v", e, err)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Leaf is the group of one cell. Its owner calls Remove when no process is left.
@@ -105,6 +106,19 @@ func (l *Leaf) Peak() (int64, error) {
 		return 0, reason(err)
 	}
 	return strconv.ParseInt(s, 10, 64)
+}
+
+// Times returns the processor time of all that ran in the leaf, whether or not anybody
+// waited for it.
+func (l *Leaf) Times() (user, system time.Duration, err error) {
+	for name, to := range map[string]*time.Duration{"user_usec": &user, "system_usec": &system} {
+		n, err := l.count("cpu.stat", name)
+		if err != nil {
+			return 0, 0, err
+		}
+		*to = time.Duration(n) * time.Microsecond
+	}
+	return user, system, nil
 }
 
 // Events returns what the limits did so far.

@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"palyra/internal/canon"
 	"palyra/isolate/tier"
 )
 
@@ -67,13 +68,27 @@ func Cell(o Options) Policy {
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
 		allowedRules(), deniedRules(), processRules(o.ExecCookie, o.AllowUncounted), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
-		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix),
+		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix, o.AllowUncounted),
 		objectRules(namespaces, namespaces && o.AllowIPC), limitRules(namespaces), viewRules(namespaces),
 		metadataRules(namespaces || o.AllowPathMetadata && !o.ReadOnly, o.ReadOnly && !namespaces),
 	} {
 		p.Rules = append(p.Rules, rules...)
 	}
 	return p
+}
+
+// ForCell is Compile(Cell(o), a) with the digest of the same program without the
+// cookie, which is its policy's: the cookie differs from one palyra-cell to the next.
+func ForCell(o Options, a Arch) (f Filter, policy canon.Digest, err error) {
+	if f, err = Compile(Cell(o), a); err != nil {
+		return Filter{}, policy, err
+	}
+	o.ExecCookie = 0
+	plain, err := Compile(Cell(o), a)
+	if err != nil {
+		return Filter{}, policy, err
+	}
+	return f, plain.Digest(), nil
 }
 
 // allow, deny and the conditions make tables readable.

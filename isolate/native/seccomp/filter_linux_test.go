@@ -163,6 +163,8 @@ func denials(t *testing.T) []call {
 		{Name: "pidfd_getfd", Args: [6]uintptr{bad}, Want: eperm},
 		{Name: "kcmp", Args: [6]uintptr{0x7fffffff, 0x7fffffff}, Want: eperm},
 		{Name: "process_madvise", Args: [6]uintptr{bad}, Want: eperm},
+		{Name: "madvise", Args: [6]uintptr{0, 0, 12}, Want: einval}, // MADV_MERGEABLE
+		{Name: "madvise", Args: [6]uintptr{0, 0, x | 12}, Want: einval},
 		{Name: "mount", Args: [6]uintptr{bad, bad, bad, 0, 0}, Want: eperm},
 		{Name: "umount2", Args: [6]uintptr{bad, 0xffff}, Want: eperm},
 		{Name: "pivot_root", Args: [6]uintptr{bad, bad}, Want: eperm},
@@ -207,6 +209,7 @@ func denials(t *testing.T) []call {
 		{Name: "prctl", Args: [6]uintptr{1 | x, 15}, Want: eperm},          // high bits set
 		{Name: "prctl", Args: [6]uintptr{0x59616d61, 0x7fff}, Want: eperm}, // PR_SET_PTRACER
 		{Name: "prctl", Args: [6]uintptr{35, 0xffff, 1}, Want: eperm},      // PR_SET_MM
+		{Name: "prctl", Args: [6]uintptr{67, 0}, Want: eperm},              // PR_SET_MEMORY_MERGE
 		{Name: "prctl", Args: [6]uintptr{47, 4, 1}, Want: eperm},           // PR_CAP_AMBIENT
 		{Name: "seccomp", Args: [6]uintptr{1, 8, bad}, Want: eperm},        // NEW_LISTENER
 		{Name: "seccomp", Args: [6]uintptr{1 | x, 8 | x, bad}, Want: eperm},

@@ -27,6 +27,18 @@ func TestMemory(t *testing.T) {
 		{"mmap", [6]uint64{3: 0x8021 | high}, Allow, Allow, Errno(EPERM)}, // with MAP_POPULATE
 		{"mmap", [6]uint64{3: 0x23}, Allow, Allow, Errno(EPERM)},          // MAP_SHARED_VALIDATE
 		{"mmap", [6]uint64{3: 0x40022}, Errno(ENOMEM), Errno(ENOMEM), Errno(ENOMEM)},
+		{"mmap", [6]uint64{3: 0x122 | high}, Allow, Errno(ENOMEM), Errno(ENOMEM)}, // MAP_GROWSDOWN
+		{"close_range", [6]uint64{3, 1<<32 - 1}, Allow, Allow, Allow},
+		{"close_range", [6]uint64{3, 1<<32 - 1, 4}, Allow, Allow, Allow},                // CLOSE_RANGE_CLOEXEC
+		{"close_range", [6]uint64{3, 3, 2 | high}, Allow, Errno(EINVAL), Errno(EINVAL)}, // CLOSE_RANGE_UNSHARE
+		{"close_range", [6]uint64{3, 3, 6, 0, 0, 8}, Allow, Errno(EINVAL), Errno(EINVAL)},
+		{"close_range", [6]uint64{3, 3, 2, 0, 0, 7}, Allow, Allow, Allow}, // a step of a waiting cell
+		{"setsockopt", [6]uint64{3, 1, 7}, Allow, Errno(0), Errno(0)},     // SO_SNDBUF
+		{"setsockopt", [6]uint64{3, 1, 8}, Allow, Allow, Allow},           // SO_RCVBUF
+		{"madvise", [6]uint64{2: 4}, Allow, Allow, Allow},                 // MADV_DONTNEED
+		{"madvise", [6]uint64{2: 13}, Allow, Allow, Allow},
+		{"madvise", [6]uint64{2: 12}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)}, // MADV_MERGEABLE
+		{"madvise", [6]uint64{2: 12 | high}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)},
 		{"memfd_create", [6]uint64{1: 8}, Allow, Errno(ENOSYS), Errno(ENOSYS)},
 		{"memfd_create", [6]uint64{1: 8 | 1 | 2}, Allow, Errno(ENOSYS), Errno(ENOSYS)},
 		{"memfd_create", [6]uint64{1: 8 | 4}, Errno(ENOSYS), Errno(ENOSYS), Errno(ENOSYS)},
@@ -39,6 +51,9 @@ func TestMemory(t *testing.T) {
 		{"fcntl", [6]uint64{1: 38}, Allow, Errno(EINVAL), Errno(EINVAL)},                  // F_OFD_SETLKW
 		{"fcntl", [6]uint64{1: 1024 | high}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)}, // F_SETLEASE
 		{"fcntl", [6]uint64{1: 1026}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)},        // F_NOTIFY
+		{"fcntl", [6]uint64{1: 1035}, Allow, Allow, Allow},                                // F_GET_RW_HINT
+		{"fcntl", [6]uint64{1: 1036 | high}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)}, // F_SET_RW_HINT
+		{"fcntl", [6]uint64{1: 1038}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)},        // F_SET_FILE_RW_HINT
 		{"fcntl", [6]uint64{1: 1040}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)},        // F_SETDELEG
 		{"sendfile", [6]uint64{}, Allow, Errno(EINVAL), Errno(EINVAL)},
 		{"landlock_create_ruleset", [6]uint64{}, Allow, Errno(ENOSYS), Errno(ENOSYS)},
@@ -50,6 +65,7 @@ func TestMemory(t *testing.T) {
 		{"shmget", [6]uint64{}, Allow, Allow, Errno(ENOSYS)},
 		{"semget", [6]uint64{}, Allow, Allow, Errno(ENOSYS)},
 		{"msgget", [6]uint64{}, Allow, Allow, Errno(ENOSYS)},
+		{"prctl", [6]uint64{67, 1}, Errno(EPERM), Errno(EPERM), Errno(EPERM)},          // PR_SET_MEMORY_MERGE
 		{"prctl", [6]uint64{78, 1, 1 << 24}, Errno(EPERM), Errno(EPERM), Errno(EPERM)}, // PR_FUTEX_HASH_SET_SLOTS
 	} {
 		for _, a := range arches {

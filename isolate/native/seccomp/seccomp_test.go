@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -484,5 +485,51 @@ func TestStable(t *testing.T) {
 	}
 	if other, _ := Compile(Cell(Options{Tier: tier.C, ExecCookie: 8}), AMD64); other.Digest() == first.Digest() {
 		t.Error("another cookie, the same digest")
+	}
+}
+
+// TestForCell: the programs of two palyra-cells differ in the two halves of the cookie
+// and in nothing else, and the digest of their policy is that of the program without it.
+func TestForCell(t *testing.T) {
+	const one, two = 0x9e3779b97f4a7c15, ^uint64(0x9e3779b97f4a7c15)
+	for _, a := range arches {
+		for _, o := range []Options{{Tier: tier.C}, {Tier: tier.C, AllowUnix: true}, {Tier: tier.C, NoPair: true, AllowShared: true, AllowIPC: true},
+			{Tier: tier.B}, {Tier: tier.B, ReadOnly: true, AllowShared: true}} {
+			plain, err := Compile(Cell(o), a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.ExecCookie = one
+			f, policy, err := ForCell(o, a)
+			if err != nil || policy != plain.Digest() {
+				t.Errorf("%s %+v: policy %s, %v, want %s", a, o, policy, err, plain.Digest())
+			}
+			o.ExecCookie = two
+			other, _, err := ForCell(o, a)
+			if err != nil || other.Len() != f.Len() {
+				t.Fatalf("%s %+v: %d instructions, %v, want %d", a, o, other.Len(), err, f.Len())
+			}
+			var differ []uint32
+			for i, x := range f.Instrs() {
+				if y := other.Instrs()[i]; x != y {
+					differ = append(differ, x.K)
+					x.K = y.K
+					if x != y {
+						t.Errorf("%s %+v: instruction %d differs in more than its constant", a, o, i)
+					}
+				}
+			}
+			slices.Sort(differ)
+			want := []uint32{one & 0xffffffff, one >> 32}
+			if !o.AllowUncounted { // it opens the rule for close_range, too
+				want = []uint32{want[0], want[0], want[1], want[1]}
+			}
+			if !slices.Equal(differ, want) {
+				t.Errorf("%s %+v: %x differ, want %x", a, o, differ, want)
+			}
+		}
+	}
+	if _, _, err := ForCell(Options{Tier: tier.C, ExecCookie: 1}, 0); err == nil {
+		t.Error("a filter for no architecture")
 	}
 }

@@ -9,11 +9,14 @@ const (
 	protoTCP, protoUDP = 6, 17
 
 	solSocket, solTCP = 1, 6
+
+	sendBuffer = 7 // SO_SNDBUF
+	unchanged  = 0 // success: the kernel, too, gives less than it's asked for
 )
 
 // socketRules allow address families by name: what is not named does not exist
 // (AF_ALG, AF_VSOCK, AF_NETLINK, AF_PACKET, AF_KEY, AF_RXRPC, ...).
-func socketRules(noPair, namespaces, inet, unix bool) []Rule {
+func socketRules(noPair, namespaces, inet, unix, uncounted bool) []Rule {
 	options := Rule{Calls: []string{"setsockopt"}, Else: Allow,
 		Clauses: []Clause{
 			// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF
@@ -21,6 +24,10 @@ func socketRules(noPair, namespaces, inet, unix bool) []Rule {
 			when(Errno(EPERM), is(1, solTCP), is(2, 31)), // TCP_ULP: kTLS and friends
 		},
 		Why: "options, but no programs in the kernel and no protocols on top of TCP"}
+	if !uncounted {
+		options.Clauses = append(options.Clauses, when(Errno(unchanged), is(1, solSocket), is(2, sendBuffer)))
+		options.Why += "; and no larger queues, whose owner a sample can't see"
+	}
 	socket := Rule{Calls: []string{"socket"}, Else: Errno(EAFNOSUPPORT),
 		Why: "only families and types that the cell's own namespaces make harmless"}
 	pair := Rule{Calls: []string{"socketpair"}, Else: Errno(EAFNOSUPPORT),

@@ -24,6 +24,9 @@
 //
 // Calls that ask for one file at the same time wait for one of them to read it.
 //
+// Of a program that others can change, its bytes are kept and not its digest alone:
+// [Cache.Seal].
+//
 // # What it does not protect against
 //
 // Root, who can write to a disk past its file system, or set the clock back to
@@ -73,6 +76,10 @@ type key struct {
 	Size, Mtime, Ctime, Birthed int64
 }
 
+func keyOf(st pin.Stat) key {
+	return key{st.Dev, st.Ino, st.Mount, st.Size, st.MtimeNS, st.CtimeNS, st.BirthNS}
+}
+
 type entry struct {
 	Digest
 	used uint64 // the turn of its last use
@@ -95,12 +102,13 @@ type Cache struct {
 	// the time at which an inode changed.
 	TestOnlyNow func() time.Time
 
-	mu      sync.Mutex
-	entries map[key]*entry  // guarded by mu
-	flights map[key]*flight // guarded by mu
-	turn    uint64          // guarded by mu
-	loaded  bool            // guarded by mu: the saved file was looked at
-	unsaved bool            // guarded by mu: something worth saving came in
+	mu       sync.Mutex
+	entries  map[key]*entry  // guarded by mu
+	flights  map[key]*flight // guarded by mu
+	programs []program       // guarded by mu: sealed before, at most maxCopies, the one used last at the end
+	turn     uint64          // guarded by mu
+	loaded   bool            // guarded by mu: the saved file was looked at
+	unsaved  bool            // guarded by mu: something worth saving came in
 }
 
 // New makes a Cache. What was saved in path is used if it was saved under the
@@ -123,7 +131,7 @@ func (c *Cache) Of(ctx context.Context, f *os.File, st pin.Stat, limit int64) (D
 	if c == nil || st.Size > limit || !st.MountForGood && !pin.KeepsTimes(f) {
 		return hash(ctx, f, limit)
 	}
-	k := key{st.Dev, st.Ino, st.Mount, st.Size, st.MtimeNS, st.CtimeNS, st.BirthNS}
+	k := keyOf(st)
 	c.mu.Lock()
 	d, ok := c.foundLocked(k)
 	if ok {

@@ -102,3 +102,15 @@ type Sealed struct {
 	Digest canon.Digest
 	Size   int64
 }
+
+// sealedFile is the memory that a sealed copy takes besides its pages, in bytes: inode,
+// name, descriptor and the nodes of its page tree. 960 were measured on Linux 6.18 for
+// a file of a page, and 150 more for one of two.
+const sealedFile = 2 << 10
+
+// Memory returns how much memory a sealed copy of size bytes takes: whole pages, and
+// what any file takes.
+func Memory(size int64) int64 {
+	page := int64(os.Getpagesize())
+	return (size+page-1)/page*page + sealedFile
+}

@@ -329,31 +329,17 @@ func TestSeal(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.File.Close()
-		if s.Size != 7 || s.Digest != canon.Sum([]byte("content")) {
-			t.Errorf("got %d, %v", s.Size, s.Digest)
+		checkSealed(t, s, perm)
+		own, err := s.Copy("test", perm)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := s.Verify(); err != nil {
-			t.Errorf("Verify: %v", err)
-		}
-		// Neither this descriptor nor a new one writes, and nobody gets the seals off.
-		if _, err := s.File.Write([]byte("x")); err == nil {
-			t.Error("write on the descriptor passed")
-		}
-		if w, err := os.OpenFile(procFD(int(s.File.Fd())), os.O_RDWR, 0); err == nil {
-			if _, err := w.Write([]byte("x")); !errors.Is(err, syscall.EPERM) {
-				t.Errorf("write on a new descriptor: %v", err)
-			}
-			if err := w.Truncate(0); !errors.Is(err, syscall.EPERM) {
-				t.Errorf("truncate: %v", err)
-			}
-			if _, err := syscall.Mmap(int(w.Fd()), 0, 7, syscall.PROT_WRITE, syscall.MAP_SHARED); err == nil {
-				t.Error("writable mapping passed")
-			}
-			w.Close()
-		}
-		st, err := s.File.Stat()
-		if err != nil || st.Mode().Perm() != perm {
-			t.Errorf("mode %v, %v", st.Mode(), err)
+		defer own.File.Close()
+		checkSealed(t, own, perm)
+		if a, err := stat(s.File); err != nil {
+			t.Error(err)
+		} else if b, err := stat(own.File); err != nil || a.SameFile(b) {
+			t.Errorf("the copy is the file itself: %v", err)
 		}
 	}
 	if _, err := Seal(t.Context(), "test", strings.NewReader("content"), 6, 0o444); !errors.Is(err, ErrTooLarge) {
@@ -364,6 +350,37 @@ func TestSeal(t *testing.T) {
 		t.Errorf("empty: %v, %v", s, err)
 	}
 	s.File.Close()
+}
+
+// checkSealed: s holds "content", and no one can change that.
+func checkSealed(t *testing.T, s *Sealed, perm fs.FileMode) {
+	t.Helper()
+	if s.Size != 7 || s.Digest != canon.Sum([]byte("content")) {
+		t.Errorf("got %d, %v", s.Size, s.Digest)
+	}
+	if err := s.Verify(); err != nil {
+		t.Errorf("Verify: %v", err)
+	}
+	// Neither this descriptor nor a new one writes, and nobody gets the seals off.
+	if _, err := s.File.Write([]byte("x")); err == nil {
+		t.Error("write on the descriptor passed")
+	}
+	if w, err := os.OpenFile(procFD(int(s.File.Fd())), os.O_RDWR, 0); err == nil {
+		if _, err := w.Write([]byte("x")); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("write on a new descriptor: %v", err)
+		}
+		if err := w.Truncate(0); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("truncate: %v", err)
+		}
+		if _, err := syscall.Mmap(int(w.Fd()), 0, 7, syscall.PROT_WRITE, syscall.MAP_SHARED); err == nil {
+			t.Error("writable mapping passed")
+		}
+		w.Close()
+	}
+	st, err := s.File.Stat()
+	if err != nil || st.Mode().Perm() != perm {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
 }
 
 // TestVerifyRefuses is the positive control: a file without seals is no copy.

@@ -73,5 +73,8 @@ func Seal(context.Context, string, io.Reader, int64, fs.FileMode) (*Sealed, erro
 	return nil, unsupported("memfd_create")
 }
 
+// Copy fails.
+func (s *Sealed) Copy(string, fs.FileMode) (*Sealed, error) { return nil, unsupported("memfd_create") }
+
 // Verify fails.
 func (s *Sealed) Verify() error { return unsupported("fcntl F_GET_SEALS") }

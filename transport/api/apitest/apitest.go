@@ -6,12 +6,11 @@
 //	c, err := apitest.NewChecker(document)
 //	err = c.Check("POST", "/api/v1/sessions", 201, "application/json", body)
 //
-// The Checker knows the part of OpenAPI 3.1 and JSON Schema that package api
-// writes, and fails on any other keyword: a constraint that it did not know it
-// would not check.
+// The Checker knows the part of OpenAPI 3.1 and JSON Schema that package api writes. It
+// fails on any other keyword, since it wouldn't check a constraint that it doesn't know.
 //
-// What it does not protect against: a document that is wrong about what the
-// interface ought to be. It is generated from the same table as the server.
+// The package doesn't protect against a document that is wrong about the interface as it
+// ought to be: document and server come from the same table.
 package apitest
 
 import (

@@ -3,6 +3,7 @@ package apitest
 import (
 	"testing"
 
+	"palyra/hub"
 	"palyra/transport/api"
 )
 
@@ -15,11 +16,11 @@ type thing struct {
 
 // TestCheckerFinds what does not agree: one that found nothing would pass everything.
 func TestCheckerFinds(t *testing.T) {
-	doc, err := api.Document([]api.Operation{
-		{ID: "make", Method: "POST", Path: "/things", Request: api.Type[thing](), Response: api.Type[thing](), Status: 201},
-		{ID: "get", Method: "GET", Path: "/things/{id}", Response: api.Type[thing](), Status: 200},
-		{ID: "tile", Method: "GET", Path: "/things/{id}/{rest...}", Media: []string{api.MediaBytes}, Status: 200},
-		{ID: "stream", Method: "GET", Path: "/stream", Response: api.Type[thing](), Media: []string{api.MediaNDJSON}, Status: 200},
+	doc, err := api.Document([]*hub.Operation{
+		{ID: "make", Method: "POST", Path: "/things", In: api.Type[thing](), Out: api.Type[thing](), Status: 201},
+		{ID: "get", Method: "GET", Path: "/things/{id}", Out: api.Type[thing](), Status: 200},
+		{ID: "tile", Method: "GET", Path: "/things/{id}/{rest...}", Media: []string{hub.MediaBytes}, Status: 200},
+		{ID: "stream", Method: "GET", Path: "/stream", Out: api.Type[thing](), Media: []string{hub.MediaNDJSON}, Status: 200},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -39,8 +40,8 @@ func TestCheckerFinds(t *testing.T) {
 		{"charset", "GET", "/api/v1/things/1", 200, "application/json; charset=utf-8", ok, true},
 		{"nested", "GET", "/api/v1/things/1", 200, "application/json", `{"name":"x","tags":[],"of":` + ok + `}`, true},
 		{"problem", "GET", "/api/v1/things/1", 404, api.MediaProblem, `{"type":"t","title":"t","status":404,"kind":"k"}`, true},
-		{"slashes", "GET", "/api/v1/things/1/a/b", 200, api.MediaBytes, "x", true},
-		{"lines", "GET", "/api/v1/stream", 200, api.MediaNDJSON, ok + "\n\n" + ok + "\n", true},
+		{"slashes", "GET", "/api/v1/things/1/a/b", 200, hub.MediaBytes, "x", true},
+		{"lines", "GET", "/api/v1/stream", 200, hub.MediaNDJSON, ok + "\n\n" + ok + "\n", true},
 		{"missing member", "GET", "/api/v1/things/1", 200, "application/json", `{"name":"x","of":null}`, false},
 		{"null list", "GET", "/api/v1/things/1", 200, "application/json", `{"name":"x","tags":null,"of":null}`, false},
 		{"another member", "GET", "/api/v1/things/1", 200, "application/json", `{"name":"x","tags":[],"of":null,"y":1}`, false},
@@ -48,7 +49,7 @@ func TestCheckerFinds(t *testing.T) {
 		{"negative", "GET", "/api/v1/things/1", 200, "application/json", `{"name":"","n":-1,"tags":[],"of":null}`, false},
 		{"fraction", "GET", "/api/v1/things/1", 200, "application/json", `{"name":"","n":1.5,"tags":[],"of":null}`, false},
 		{"wrong deep inside", "GET", "/api/v1/things/1", 200, "application/json", `{"name":"","tags":[],"of":{"name":"","tags":[1],"of":null}}`, false},
-		{"wrong in a line", "GET", "/api/v1/stream", 200, api.MediaNDJSON, ok + "\n{}\n", false},
+		{"wrong in a line", "GET", "/api/v1/stream", 200, hub.MediaNDJSON, ok + "\n{}\n", false},
 		{"other status", "GET", "/api/v1/things/1", 201, "application/json", ok, false},
 		{"other media", "GET", "/api/v1/things/1", 200, "text/html", ok, false},
 		{"problem that is none", "GET", "/api/v1/things/1", 500, "text/plain", "oops", false},

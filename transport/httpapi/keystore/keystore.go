@@ -1,16 +1,16 @@
 // Package keystore keeps the idempotency keys of HTTP requests in the working
 // state, so that they outlive the daemon:
 //
-//	httpapi.New(httpapi.Config{Hub: h, Keys: keystore.New(st)})
+//	httpapi.New(httpapi.Config{Hub: h, Keys: keystore.New(st, h.MayAdd)})
 //
 // # Contract
 //
-// A key that was reserved is reserved on disk before its request does anything,
-// and an answer is on disk before Finish returns. A key whose request was under
-// way when the process ended stays so until it expires, after a day: nobody
-// knows whether it happened, and it does not happen twice.
+// A key that was reserved is reserved on disk before its request does anything, and an
+// answer is on disk before Finish returns. A key whose request was under way when the
+// process ended stays so until it expires, after a day: it is unknown whether the request
+// took effect, and it must not do so twice.
 //
-// What it does not protect against: a request that takes longer than a day.
+// The package doesn't protect against a request that takes longer than a day.
 package keystore
 
 import (
@@ -18,45 +18,52 @@ import (
 	"sync"
 	"time"
 
+	"palyra/hub/store"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
-	"palyra/kernel/store"
 	"palyra/transport/httpapi"
 )
 
-// life is how long a key is kept, sweep how often those that are over are removed.
+// life is how long a key is kept, sweep how often expired keys are removed, and batch how
+// many of them with one request, which waits for it: some 5 ms.
 const (
 	life  = 24 * time.Hour
 	sweep = time.Hour
+	batch = 1000
 )
 
 // Keys are httpapi.Keys in a store. They are safe for concurrent use.
 type Keys struct {
-	store *store.Store
+	store  *store.Store
+	mayAdd func(principal string) error
 
 	mu    sync.Mutex
-	swept time.Time // guarded by mu
+	swept time.Time // all that were over then are gone; guarded by mu
 }
 
 var _ httpapi.Keys = (*Keys)(nil)
 
-// New returns the keys of a store.
-func New(s *store.Store) *Keys { return &Keys{store: s} }
+// New returns the keys of a store. mayAdd says why a principal may add nothing more; it
+// waits for nothing.
+func New(s *store.Store, mayAdd func(principal string) error) *Keys {
+	return &Keys{store: s, mayAdd: mayAdd}
+}
 
 // Begin implements httpapi.Keys.
 func (k *Keys) Begin(ctx context.Context, principal, key string, request canon.Digest) (answer []byte, err error) {
 	now := time.Now()
-	due := k.due(now)
-	err = k.store.Update(ctx, func(tx *store.Tx) error {
-		if due {
-			if _, err := tx.ExpireIdempotent(); err != nil {
-				return err
-			}
+	if k.due(now) {
+		if err := k.sweep(ctx, now); err != nil {
+			return nil, err
 		}
+	}
+	err = k.store.Update(ctx, func(tx *store.Tx) error {
 		had, err := tx.BeginIdempotent(store.Idempotency{Principal: principal, Key: key, Request: request, Created: now, Expires: now.Add(life)})
 		switch {
-		case err != nil || had == nil:
+		case err != nil:
 			return err
+		case had == nil:
+			return k.mayAdd(principal) // its error undoes it
 		case had.Response == nil:
 			return fault.New(fault.Busy, "idempotency_key_in_progress", "begin idempotent request", nil).
 				WithHint("the request with this key is under way, or was when palyrad ended; look whether it happened")
@@ -67,15 +74,27 @@ func (k *Keys) Begin(ctx context.Context, principal, key string, request canon.D
 	return answer, err
 }
 
-// due reports whether it is time to sweep, once.
+// due reports whether it is time to sweep, or to go on sweeping.
 func (k *Keys) due(now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if now.Sub(k.swept) < sweep {
-		return false
+	return now.Sub(k.swept) >= sweep
+}
+
+// sweep removes a batch of expired keys. If the batch was full, the next request removes
+// another: requests remove more keys than they bring.
+func (k *Keys) sweep(ctx context.Context, now time.Time) error {
+	var n int
+	err := k.store.Update(ctx, func(tx *store.Tx) (err error) {
+		n, err = tx.ExpireIdempotent(batch)
+		return err
+	})
+	if err == nil && n < batch {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.swept = now
 	}
-	k.swept = now
-	return true
+	return err
 }
 
 // Finish implements httpapi.Keys.

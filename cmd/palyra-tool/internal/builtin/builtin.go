@@ -9,13 +9,13 @@
 //
 // # Limits
 //
-// Everything that grows has a bound in the input, in package toolproto or here.
-// A result holds at most maxOutput bytes of names and lines. Behind all of that
-// stand the limits of the cell.
+// Everything that grows has a bound in the input, in package toolproto or here. A result
+// holds at most maxOutput bytes of names and lines. The limits of the cell stand behind all
+// of these.
 //
-// What it does not protect against: being wrong about a workspace that changes
-// while it is read. Each file is read in one pass from one descriptor; a listing
-// or a search is no snapshot.
+// The package doesn't protect against a workspace that changes while a tool reads it. A
+// tool reads each file in one pass from one descriptor; a listing or a search is no
+// snapshot.
 package builtin
 
 import (
@@ -30,9 +30,10 @@ import (
 	"palyra/cmd/palyra-tool/internal/tree"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
+	"palyra/internal/tools"
 )
 
-// Env is where a tool runs.
+// Env is the environment of a tool.
 type Env struct {
 	Dir    string // folder of the workspace; palyra-tool starts in it
 	Stdin  io.Reader
@@ -46,7 +47,7 @@ type Env struct {
 // maxOutput bounds names and lines in a result, in bytes before JSON.
 const maxOutput = 4 << 20
 
-// maxPayload bounds what follows an input.
+// maxPayload bounds the payload behind an input.
 const maxPayload = 1 << 20
 
 // partial is a change that failed half-way.
@@ -70,12 +71,12 @@ func (e *Env) Main(args []string) toolproto.Status {
 		_, err = e.Stdout.Write(line)
 	}
 	if err != nil {
-		return toolproto.Broken // nobody listens
+		return toolproto.Broken // no reader is left
 	}
 	return status
 }
 
-// failed says what an error means to the caller.
+// failed turns an error into the caller's failure.
 func failed(err error) (toolproto.Status, toolproto.Failure) {
 	f := toolproto.Failure{Error: reason(err)}
 	if p, ok := errors.AsType[*partial](err); ok {
@@ -101,92 +102,76 @@ func reason(err error) toolproto.Reason {
 	return toolproto.Reason{Reason: code, Text: strings.ToValidUTF8(err.Error(), "\uFFFD")}
 }
 
-// run decodes the input and calls the tool.
-func (e *Env) run(args []string) (any, error) {
-	if len(args) == 0 {
-		return nil, fault.New(fault.Usage, "no_tool", "start palyra-tool", errors.New("no tool named"))
-	}
-	data, err := io.ReadAll(io.LimitReader(e.Stdin, toolproto.MaxInput+maxPayload+1))
-	if err != nil {
-		return nil, fault.New(fault.Internal, "stdin", "read input", err)
-	}
-	name, brief := args[0], args[1:]
-	line, payload, _ := bytes.Cut(data, []byte("\n"))
-	if name == toolproto.ArtifactRead {
-		in := new(toolproto.ArtifactReadInput)
-		if err := decode(line, in, brief, in.Brief); err != nil {
-			return nil, err
-		}
-		return artifactRead(in, payload)
-	}
-	if len(payload) > 0 {
-		line = data // and let the decoder say what follows
-	}
-	switch name {
-	case toolproto.Echo:
-		in := new(toolproto.EchoInput)
-		if err := decode(line, in, brief, nil); err != nil {
-			return nil, err
-		}
-		return toolproto.EchoResult{Text: in.Text}, nil
-	case toolproto.Sleep:
-		in := new(toolproto.SleepInput)
-		if err := decode(line, in, brief, in.Brief); err != nil {
-			return nil, err
-		}
+// act does a tool's work with a decoded input and its payload.
+type act func(e *Env, in any, payload []byte) (any, error)
+
+// acts has one for each row of package tools; a test holds the two equal.
+var acts = map[string]act{
+	toolproto.Echo: alone(func(in *toolproto.EchoInput, _ []byte) (any, error) { return toolproto.EchoResult{Text: in.Text}, nil }),
+	toolproto.Sleep: alone(func(in *toolproto.SleepInput, _ []byte) (any, error) {
 		start := time.Now()
 		time.Sleep(time.Duration(in.MS) * time.Millisecond)
 		return toolproto.SleepResult{SleptMS: time.Since(start).Milliseconds()}, nil
-	case toolproto.ReadFile:
-		in := new(toolproto.ReadFileInput)
-		return beneath(e, line, in, brief, in.Brief, func(t *tree.Tree) (any, error) { return readFile(t, in) })
-	case toolproto.ListDir:
-		in := new(toolproto.ListDirInput)
-		return beneath(e, line, in, brief, in.Brief, func(t *tree.Tree) (any, error) { return listDir(t, in) })
-	case toolproto.Search:
-		in := new(toolproto.SearchInput)
-		return beneath(e, line, in, brief, in.Brief, func(t *tree.Tree) (any, error) { return search(t, in) })
-	case toolproto.WriteFile:
-		in := new(toolproto.WriteFileInput)
-		return beneath(e, line, in, brief, in.Brief, func(t *tree.Tree) (any, error) { return e.writeFile(t, in) })
-	case toolproto.ApplyPatch:
-		in := new(toolproto.ApplyPatchInput)
-		// Its brief needs the patch to be read, which applyPatch does.
-		return beneath(e, line, in, nil, nil, func(t *tree.Tree) (any, error) { return e.applyPatch(t, in, brief) })
-	}
-	return nil, fault.New(fault.Usage, "unknown_tool", fmt.Sprintf("start tool %q", name), nil)
+	}),
+	toolproto.ReadFile:     beneath(readFile),
+	toolproto.ListDir:      beneath(listDir),
+	toolproto.Search:       beneath(search),
+	toolproto.WriteFile:    changing((*Env).writeFile),
+	toolproto.ApplyPatch:   changing((*Env).applyPatch),
+	toolproto.ArtifactRead: alone(artifactRead),
 }
 
-// decode reads an input and holds the brief to it.
-func decode(line []byte, in any, brief []string, want func() []string) error {
+// alone is a tool without a workspace.
+func alone[I any](do func(in *I, payload []byte) (any, error)) act {
+	return func(_ *Env, in any, payload []byte) (any, error) { return do(in.(*I), payload) }
+}
+
+// beneath is a tool that reads a workspace.
+func beneath[I any](do func(t *tree.Tree, in *I) (any, error)) act {
+	return changing(func(_ *Env, t *tree.Tree, in *I) (any, error) { return do(t, in) })
+}
+
+// changing is a tool that changes a workspace.
+func changing[I any](do func(e *Env, t *tree.Tree, in *I) (any, error)) act {
+	return func(e *Env, in any, _ []byte) (any, error) {
+		t, err := tree.Open(e.Dir)
+		if err != nil {
+			return nil, err
+		}
+		defer t.Close()
+		return do(e, t, in.(*I))
+	}
+}
+
+// run decodes the input, holds the brief to it and calls the tool.
+func (e *Env) run(args []string) (any, error) {
+	if len(args) == 0 {
+		return nil, fault.New(fault.Usage, "invalid_input", "start palyra-tool", errors.New("no tool named"))
+	}
+	data, err := io.ReadAll(io.LimitReader(e.Stdin, toolproto.MaxInput+maxPayload+1))
+	if err != nil {
+		return nil, fault.New(fault.Internal, "internal", "read input", err)
+	}
+	t, ok := tools.Find(args[0])
+	if !ok {
+		return nil, fault.New(fault.Usage, "unknown_tool", fmt.Sprintf("start tool %q", args[0]), nil)
+	}
+	line, payload, _ := bytes.Cut(data, []byte("\n"))
+	if !t.Payload && len(payload) > 0 {
+		line = data // and let the decoder say what follows
+	}
+	in := t.Input()
 	if err := toolproto.DecodeInner(line, in); err != nil {
-		return err
-	}
-	var lines []string
-	if want != nil {
-		lines = want()
-	}
-	return checkBrief(brief, lines)
-}
-
-func checkBrief(got, want []string) error {
-	if !slices.Equal(got, want) {
-		return fault.New(fault.Usage, "brief", "check arguments", errors.New("they do not belong to this input"))
-	}
-	return nil
-}
-
-// beneath decodes an input and opens the workspace for the tool.
-func beneath(e *Env, line []byte, in any, brief []string, want func() []string, do func(*tree.Tree) (any, error)) (any, error) {
-	if err := decode(line, in, brief, want); err != nil {
 		return nil, err
 	}
-	t, err := tree.Open(e.Dir)
+	brief, err := t.Brief(in)
 	if err != nil {
 		return nil, err
 	}
-	defer t.Close()
-	return do(t)
+	if !slices.Equal(args[1:], brief) {
+		return nil, fault.New(fault.Usage, "invalid_input", "check arguments", errors.New("they do not belong to this input"))
+	}
+	return acts[t.Name](e, in, payload)
 }
 
 func (e *Env) step(name string) error {

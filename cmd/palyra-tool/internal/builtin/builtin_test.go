@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 
 	"palyra/internal/canon"
-	"palyra/internal/patch"
 	"palyra/internal/toolproto"
+	"palyra/internal/tools"
 )
 
 type obj = map[string]any
@@ -56,40 +56,28 @@ func call(t testing.TB, e *Env, tool string, in obj, result any) (toolproto.Stat
 // brief is the brief of an input, if it has one.
 func brief(t testing.TB, tool string, data []byte) []string {
 	t.Helper()
-	var in interface{ Brief() []string }
-	switch tool {
-	case toolproto.ReadFile:
-		in = new(toolproto.ReadFileInput)
-	case toolproto.ListDir:
-		in = new(toolproto.ListDirInput)
-	case toolproto.Search:
-		in = new(toolproto.SearchInput)
-	case toolproto.WriteFile:
-		in = new(toolproto.WriteFileInput)
-	case toolproto.ApplyPatch:
-		in := new(toolproto.ApplyPatchInput)
-		if toolproto.Decode(data, in) != nil {
-			return nil
-		}
-		files, err := patch.Parse([]byte(in.Patch))
-		if err != nil {
-			return nil
-		}
-		lines, err := patch.Brief(files)
-		if err != nil {
-			return nil
-		}
-		if in.DryRun {
-			lines = append(lines, "dry_run")
-		}
-		return lines
-	default:
+	row, ok := tools.Find(tool)
+	if !ok {
 		return nil
 	}
+	in := row.Input()
 	if toolproto.Decode(data, in) != nil {
 		return nil
 	}
-	return in.Brief()
+	lines, _ := row.Brief(in)
+	return lines
+}
+
+// TestActs: each row of the table of tools has an act, and each act a row.
+func TestActs(t *testing.T) {
+	for _, row := range tools.All() {
+		if acts[row.Name] == nil {
+			t.Errorf("%s has no act", row.Name)
+		}
+	}
+	if len(acts) != len(tools.All()) {
+		t.Errorf("%d acts for %d rows", len(acts), len(tools.All()))
+	}
 }
 
 func put(t testing.TB, name, content string) {
@@ -138,16 +126,16 @@ func TestStart(t *testing.T) {
 		status toolproto.Status
 		reason string
 	}{
-		{nil, "", toolproto.Bad, "no_tool"},
+		{nil, "", toolproto.Bad, "invalid_input"},
 		{[]string{"fs.remove"}, "{}", toolproto.Bad, "unknown_tool"},
 		{[]string{toolproto.Echo}, "", toolproto.Bad, "json_syntax"},
-		{[]string{toolproto.Echo}, `{"text":"x"}` + "\nmore", toolproto.Bad, "json_trailing_data"},
+		{[]string{toolproto.Echo}, `{"text":"x"}` + "\nmore", toolproto.Bad, "json_syntax"},
 		{[]string{toolproto.Echo}, `{"text":"x","text":"y"}`, toolproto.Bad, "json_duplicate_member"},
-		{[]string{toolproto.Echo, "x"}, `{"text":"x"}`, toolproto.Bad, "brief"},
-		{[]string{toolproto.Sleep}, `{"ms":0}`, toolproto.Bad, "brief"},
+		{[]string{toolproto.Echo, "x"}, `{"text":"x"}`, toolproto.Bad, "invalid_input"},
+		{[]string{toolproto.Sleep}, `{"ms":0}`, toolproto.Bad, "invalid_input"},
 		{[]string{toolproto.Sleep, "ms=0"}, `{"ms":0}`, toolproto.Done, ""},
-		{[]string{toolproto.WriteFile, "path=b"}, `{"workspace":"w","path":"a","mode":"create","content":""}`, toolproto.Bad, "brief"},
-		{[]string{toolproto.ApplyPatch, "modify=y"}, `{"workspace":"w","patch":"--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"}`, toolproto.Bad, "brief"},
+		{[]string{toolproto.WriteFile, "path=b"}, `{"workspace":"w","path":"a","mode":"create","content":""}`, toolproto.Bad, "invalid_input"},
+		{[]string{toolproto.ApplyPatch, "modify=y"}, `{"workspace":"w","patch":"--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"}`, toolproto.Bad, "invalid_input"},
 	} {
 		dir := t.TempDir()
 		var out bytes.Buffer
@@ -328,8 +316,8 @@ func TestWrite(t *testing.T) {
 		{"expected", obj{"mode": "overwrite", "expected_digest": digest}, toolproto.Done, "", "new\n", "modified"},
 		{"not expected", obj{"mode": "append", "expected_digest": canon.Sum(nil).String()}, toolproto.Conflict, "digest_mismatch", "old\n", ""},
 		{"expected and not there", obj{"path": "g", "mode": "overwrite", "expected_digest": digest}, toolproto.Conflict, "digest_mismatch", "old\n", ""},
-		{"folder in the way", obj{"path": "f/g", "mode": "create", "parents": true}, toolproto.Failed, "not_directory", "old\n", ""},
-		{"is a folder", obj{"path": "d", "mode": "overwrite"}, toolproto.Failed, "is_directory", "old\n", ""},
+		{"folder in the way", obj{"path": "f/g", "mode": "create", "parents": true}, toolproto.Failed, "wrong_type", "old\n", ""},
+		{"is a folder", obj{"path": "d", "mode": "overwrite"}, toolproto.Failed, "wrong_type", "old\n", ""},
 	} {
 		dir := t.TempDir()
 		put(t, dir+"/f", "old\n")
@@ -384,7 +372,7 @@ func TestPatchRefused(t *testing.T) {
 		{"second file is not there", fine + "--- a/h\n+++ b/h\n@@ -1 +1 @@\n-b\n+c\n", "not_found"},
 		{"created over", fine + "--- /dev/null\n+++ b/g\n@@ -0,0 +1 @@\n+c\n", "exists"},
 		{"renamed over", "diff --git a/f b/g\nrename from f\nrename to g\n", "exists"},
-		{"below a file", fine + "--- /dev/null\n+++ b/g/x\n@@ -0,0 +1 @@\n+c\n", "not_directory"},
+		{"below a file", fine + "--- /dev/null\n+++ b/g/x\n@@ -0,0 +1 @@\n+c\n", "wrong_type"},
 		{"other mode", "diff --git a/f b/f\nold mode 100755\nnew mode 100644\n", "patch_mismatch"},
 		{"not a patch", "hello\n", "patch_syntax"},
 	} {

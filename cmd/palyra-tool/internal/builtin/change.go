@@ -24,11 +24,10 @@ import (
 //	sync     the folders are flushed
 //	drop     the temporary names go
 //
-// Until commit nothing can be seen but temporary names. If a step fails, what
-// was done is undone from the kept names, in reverse; what cannot be undone is
-// named in the result, with the place of its former content. If the process is
-// killed, each file is its former or its new self in full, and temporary names
-// are left, which a listing marks.
+// Until commit only temporary names can be seen. If a step fails, the tool undoes the
+// earlier steps from the kept names, in reverse. The result names changes that can't be
+// undone, with the place of the former content. If the process is killed, each file is its
+// former or its new self in full, and temporary names are left, which a listing marks.
 const (
 	stepStaged    = "staged"
 	stepKept      = "kept"
@@ -53,7 +52,7 @@ type change struct {
 	removed      bool // from is gone
 }
 
-// changeset is what one call changes. Close it.
+// changeset has the changes of one call. Close it.
 type changeset struct {
 	env     *Env
 	tree    *tree.Tree
@@ -101,11 +100,11 @@ func (s *changeset) load(c *change) error {
 	defer f.Close()
 	op := fmt.Sprintf("read %q", c.from)
 	if st.Size > toolproto.MaxDigested {
-		return fault.New(fault.Refused, "file_too_large", op, fmt.Errorf("%d bytes, limit %d", st.Size, toolproto.MaxDigested))
+		return fault.New(fault.Refused, "too_large", op, fmt.Errorf("%d bytes, limit %d", st.Size, toolproto.MaxDigested))
 	}
 	c.former, err = io.ReadAll(io.LimitReader(f, toolproto.MaxDigested+1))
 	if err != nil {
-		return fault.New(fault.Unavailable, "io", op, err)
+		return fault.New(fault.Unavailable, "io_error", op, err)
 	}
 	now, err := c.src.Stat(base)
 	if err != nil {
@@ -118,11 +117,11 @@ func (s *changeset) load(c *change) error {
 	return nil
 }
 
-// free refuses a path under which there is something.
+// free refuses a path that is taken.
 func (s *changeset) free(path string) error {
 	dir, base := tree.Split(path)
 	d, err := s.dir(dir)
-	if fault.ReasonOf(err) == "not_found" {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the folder is not there either
 	}
 	if err != nil {
@@ -131,13 +130,13 @@ func (s *changeset) free(path string) error {
 	switch _, err := d.Stat(base); {
 	case err == nil:
 		return fault.New(fault.Busy, "exists", fmt.Sprintf("create %q", path), errors.New("is there already"))
-	case fault.ReasonOf(err) != "not_found":
+	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	return nil
 }
 
-// apply does what was planned, or nothing. Its error says so if neither came off.
+// apply makes all planned changes, or none. Its error says so if it managed neither.
 func (s *changeset) apply(parents bool) error {
 	err := s.stage(parents)
 	if err == nil {
@@ -163,7 +162,7 @@ func (s *changeset) stage(parents bool) error {
 		}
 		dir, _ := tree.Split(c.to)
 		var err error
-		if c.dst, err = s.dir(dir); parents && fault.ReasonOf(err) == "not_found" {
+		if c.dst, err = s.dir(dir); parents && errors.Is(err, fs.ErrNotExist) {
 			if err = s.mkdirs(dir); err == nil {
 				c.dst, err = s.dir(dir)
 			}
@@ -197,15 +196,15 @@ func (s *changeset) mkdirs(path string) error {
 		case err == nil:
 			s.made = append(s.made, at)
 			s.flush[up] = true
-		case fault.ReasonOf(err) != "exists":
+		case !errors.Is(err, fs.ErrExist):
 			return err
 		}
 	}
 	return nil
 }
 
-// keep gives a second name to what will go. One change alone needs none: its
-// only step is a rename.
+// keep gives a second name to each file that will go. A single change needs none: its only
+// step is a rename.
 func (s *changeset) keep() error {
 	if len(s.changes) == 1 && (s.changes[0].op == patch.Modify || s.changes[0].op == patch.Create) {
 		return nil
@@ -289,8 +288,8 @@ func (s *changeset) sync() error {
 	return s.env.step(stepSynced)
 }
 
-// undo takes back what commit did. It returns the error that it was given, as a
-// partial if something could not be taken back.
+// undo takes back commit's changes. It returns its err, as a partial if something couldn't
+// be taken back.
 func (s *changeset) undo(cause error) error {
 	var left []toolproto.Left
 	keep := make(map[*tree.Staged]bool)
@@ -335,7 +334,7 @@ func (s *changeset) undo(cause error) error {
 	for i := len(s.made) - 1; i >= 0; i-- {
 		dir, base := tree.Split(s.made[i])
 		if d := s.dirs[dir]; d != nil {
-			d.Rmdir(base) // or somebody has put something in it
+			d.Rmdir(base) // or another process has put something in it
 		}
 	}
 	for path := range s.flush {
@@ -349,7 +348,7 @@ func (s *changeset) undo(cause error) error {
 	return cause
 }
 
-// drop removes the temporary names but those that are to be kept.
+// drop removes the temporary names except those to be kept.
 func (s *changeset) drop(keep map[*tree.Staged]bool) {
 	for _, c := range s.changes {
 		for _, t := range []*tree.Staged{c.staged, c.kept} {
@@ -363,7 +362,7 @@ func (s *changeset) drop(keep map[*tree.Staged]bool) {
 	}
 }
 
-// finish fills in what a result says of a change.
+// finish fills in a change of the result.
 func (c *change) finish() {
 	c.result.Action = c.op.String()
 	c.result.Path = tree.Show(c.to)

@@ -77,8 +77,8 @@ func TestPatchFails(t *testing.T) {
 	}
 }
 
-// TestPatchMeddled: somebody changes what was put in place, and then the patch
-// fails. What they did stays, the former content is kept, and both are said.
+// TestPatchMeddled: another process changes a patched file, and then the patch fails. Its
+// change stays, the former content is kept, and the tool reports both.
 func TestPatchMeddled(t *testing.T) {
 	dir := t.TempDir()
 	prepare(t, dir)
@@ -254,9 +254,9 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestSwapped: while tools run, somebody swaps a folder for a link to another
-// outside or to one inside that nobody named, and a file for a link to one
-// outside. Nothing outside is read, nothing unnamed is written.
+// TestSwapped: while tools run, an attacker swaps a folder for a link to one outside or to
+// an unnamed one inside, and a file for a link to one outside. Nothing outside is read,
+// nothing unnamed is written.
 func TestSwapped(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	put(t, outside+"/f", "SECRET\n")
@@ -272,7 +272,8 @@ func TestSwapped(t *testing.T) {
 	var swaps int
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		swap := func(a, b string) { // of three renames, any moment between is a state that tools can meet
+		swap := func(a, b string) {
+			// These are three renames, and tools can meet any state in between.
 			for _, r := range [][2]string{{a, "tmp"}, {b, a}, {"tmp", b}} {
 				if err := os.Rename(filepath.Join(dir, r[0]), filepath.Join(dir, r[1])); err != nil && !errors.Is(err, os.ErrNotExist) {
 					t.Error(err)

@@ -16,8 +16,8 @@ func content(b []byte) toolproto.Content {
 	return toolproto.Content{Binary: true, Base64: base64.StdEncoding.EncodeToString(b)}
 }
 
-// whole cuts off a character of which only the beginning is there, so that a
-// part of a text is a text. It leaves alone what is no text.
+// whole cuts off an incomplete last character, so that a part of a text is a text. It
+// leaves other bytes alone.
 func whole(b []byte) []byte {
 	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
 		c := b[len(b)-i]

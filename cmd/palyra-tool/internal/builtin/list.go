@@ -1,15 +1,16 @@
 package builtin
 
 import (
+	"errors"
+	"io/fs"
 	"slices"
 	"time"
 
 	"palyra/cmd/palyra-tool/internal/tree"
-	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 )
 
-// maxNames is the most that is read of one folder.
+// maxNames bounds the names read from one folder.
 const maxNames = 100_000
 
 // lister lists folders.
@@ -44,7 +45,7 @@ func (l *lister) folder(d *tree.Dir, depth int64) error {
 	}
 	for _, base := range names {
 		st, err := d.Stat(base)
-		if fault.ReasonOf(err) == "not_found" {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // gone meanwhile
 		}
 		if err != nil {

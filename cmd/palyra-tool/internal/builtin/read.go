@@ -14,12 +14,12 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// maxText is the most that fs.read_file returns of lines; bytes.
+// maxText bounds the lines that fs.read_file returns, in bytes.
 const maxText = 1 << 20
 
-// readFile is fs.read_file. A file of up to toolproto.MaxDigested bytes is read
-// to its end, in one pass, so that digest, size and part belong together. Of a
-// larger one only what is needed is read.
+// readFile is fs.read_file. It reads a file of up to toolproto.MaxDigested bytes to its
+// end, in one pass, so that digest, size and part belong together. It reads only the needed
+// part of a larger one.
 func readFile(t *tree.Tree, in *toolproto.ReadFileInput) (any, error) {
 	path := name(in.Path)
 	f, st, err := t.Open(path)
@@ -71,17 +71,17 @@ func (p *part) readAll(op string, f *os.File) (int64, canon.Digest, error) {
 			break
 		}
 		if err != nil {
-			return 0, canon.Digest{}, fault.New(fault.Unavailable, "io", op, err)
+			return 0, canon.Digest{}, fault.New(fault.Unavailable, "io_error", op, err)
 		}
 	}
 	return size, canon.Digest(h.Sum(nil)), p.end(op)
 }
 
-// readSome reads from where it may begin until the part is there.
+// readSome reads from the first useful offset until it has the part.
 func (p *part) readSome(op string, f *os.File) error {
 	if !p.lines {
 		if _, err := f.Seek(p.offset, io.SeekStart); err != nil {
-			return fault.New(fault.Unavailable, "io", op, err)
+			return fault.New(fault.Unavailable, "io_error", op, err)
 		}
 		p.at = p.offset
 	}
@@ -92,7 +92,7 @@ func (p *part) readSome(op string, f *os.File) error {
 			break
 		}
 		if err != nil {
-			return fault.New(fault.Unavailable, "io", op, err)
+			return fault.New(fault.Unavailable, "io_error", op, err)
 		}
 	}
 	return p.end(op)
@@ -164,7 +164,7 @@ func (p *part) count() {
 // end counts a last line that has no line feed.
 func (p *part) end(op string) error {
 	if p.long {
-		return fault.New(fault.Refused, "line_too_long", op, fmt.Errorf("line %d is longer than %d bytes; read bytes", p.offset+1, maxText))
+		return fault.New(fault.Refused, "too_large", op, fmt.Errorf("line %d is longer than %d bytes; read bytes", p.offset+1, maxText))
 	}
 	if p.lines && p.begun && !p.more {
 		p.begun = false

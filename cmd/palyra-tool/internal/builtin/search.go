@@ -2,7 +2,9 @@ package builtin
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,7 +37,7 @@ func search(t *tree.Tree, in *toolproto.SearchInput) (any, error) {
 	if in.Regexp || in.IgnoreCase {
 		re, err := in.Compile()
 		if err != nil {
-			return nil, fault.New(fault.Usage, "input_regexp", "compile pattern", err)
+			return nil, fault.New(fault.Usage, "invalid_input", "compile pattern", err)
 		}
 		s.re = re
 	} else {
@@ -96,7 +98,7 @@ func (s *searcher) folder(d *tree.Dir, depth int) error {
 			continue
 		}
 		st, err := d.Stat(base)
-		if fault.ReasonOf(err) == "not_found" {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		switch {
@@ -118,7 +120,7 @@ func (s *searcher) folder(d *tree.Dir, depth int) error {
 
 func (s *searcher) sub(d *tree.Dir, base string, depth int) error {
 	if depth == maxSearchDepth {
-		return fault.New(fault.Refused, "too_deep", "open folder", nil)
+		return fault.New(fault.Refused, "too_large", "open folder", errors.New("too many folders in each other"))
 	}
 	sub, err := d.Sub(base)
 	if err != nil {
@@ -128,7 +130,7 @@ func (s *searcher) sub(d *tree.Dir, base string, depth int) error {
 	return s.folder(sub, depth+1)
 }
 
-// stop notes the first limit that was met.
+// stop notes the first limit that the search met.
 func (s *searcher) stop(limit string) {
 	if s.out.Stopped == "" {
 		s.out.Stopped = limit
@@ -156,7 +158,7 @@ func (s *searcher) file(d *tree.Dir, base string, st tree.Stat) error {
 	b, err := io.ReadAll(io.LimitReader(f, s.in.MaxFileBytes+1))
 	f.Close()
 	if err != nil {
-		return fault.New(fault.Unavailable, "io", "read file", err)
+		return fault.New(fault.Unavailable, "io_error", "read file", err)
 	}
 	if int64(len(b)) > s.in.MaxFileBytes {
 		s.out.Large++

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -15,7 +16,7 @@ import (
 
 func sum(b []byte) canon.Digest { return canon.Sum(b) }
 
-// permBits is the mode for "0644" or "0755".
+// permBits returns the mode for "0644" or "0755".
 func permBits(s string) fs.FileMode {
 	if s == "0755" {
 		return 0o755
@@ -39,7 +40,7 @@ func (e *Env) writeFile(t *tree.Tree, in *toolproto.WriteFileInput) (any, error)
 			return nil, err
 		}
 		c.op, c.from = patch.Create, ""
-	} else if err := s.load(c); fault.ReasonOf(err) == "not_found" && s.free(path) == nil {
+	} else if err := s.load(c); errors.Is(err, fs.ErrNotExist) && s.free(path) == nil {
 		c.op, c.from = patch.Create, ""
 	} else if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func (e *Env) writeFile(t *tree.Tree, in *toolproto.WriteFileInput) (any, error)
 		}
 	}
 	if len(c.content) > toolproto.MaxDigested {
-		return nil, fault.New(fault.Refused, "file_too_large", fmt.Sprintf("write %q", path),
+		return nil, fault.New(fault.Refused, "too_large", fmt.Sprintf("write %q", path),
 			fmt.Errorf("%d bytes, limit %d", len(c.content), toolproto.MaxDigested))
 	}
 	c.finish()
@@ -67,7 +68,7 @@ func (e *Env) writeFile(t *tree.Tree, in *toolproto.WriteFileInput) (any, error)
 	return r, nil
 }
 
-// expect holds what is there to what the caller believes.
+// expect compares the present file with the caller's belief.
 func expect(in *toolproto.WriteFileInput, c *change) error {
 	if in.ExpectedDigest == "" {
 		return nil
@@ -82,7 +83,7 @@ func expect(in *toolproto.WriteFileInput, c *change) error {
 	return nil
 }
 
-// flags names what other programs run or obey.
+// flags names the paths that other programs run or obey.
 func flags(changes ...*change) []toolproto.Flag {
 	out := []toolproto.Flag{}
 	for _, c := range changes {
@@ -92,30 +93,20 @@ func flags(changes ...*change) []toolproto.Flag {
 		if f, ok := toolproto.Planted(c.to); ok {
 			out = append(out, f)
 		} else if c.perm&0o111 != 0 && (c.from == "" || c.was.Perm&0o111 == 0) {
-			out = append(out, toolproto.Flag{Path: tree.Show(c.to), Kind: "executable", Why: "was not executable before"})
+			out = append(out, toolproto.Flag{Path: tree.Show(c.to), Kind: toolproto.KindExecutable, Why: "was not executable before"})
 		}
 	}
 	return out
 }
 
 // applyPatch is fs.apply_patch.
-func (e *Env) applyPatch(t *tree.Tree, in *toolproto.ApplyPatchInput, brief []string) (any, error) {
+func (e *Env) applyPatch(t *tree.Tree, in *toolproto.ApplyPatchInput) (any, error) {
 	text, err := in.Bytes()
 	if err != nil {
 		return nil, err
 	}
 	files, err := patch.Parse(text)
 	if err != nil {
-		return nil, err
-	}
-	want, err := patch.Brief(files)
-	if err != nil {
-		return nil, err
-	}
-	if in.DryRun {
-		want = append(want, "dry_run")
-	}
-	if err := checkBrief(brief, want); err != nil {
 		return nil, err
 	}
 	s := newChangeset(e, t)
@@ -136,10 +127,10 @@ func (e *Env) applyPatch(t *tree.Tree, in *toolproto.ApplyPatchInput, brief []st
 	return r, nil
 }
 
-// maxPatched bounds what a patch's files hold together, before and after; bytes.
+// maxPatched bounds the total size of a patch's files, before and after, in bytes.
 const maxPatched = 128 << 20
 
-// plan reads what the patch is about and works out what becomes of it.
+// plan reads the patch's files and works out their new content.
 func (s *changeset) plan(files []patch.File, offset int) error {
 	total := 0
 	for i := range files {
@@ -168,7 +159,7 @@ func (s *changeset) plan(files []patch.File, offset int) error {
 			return err
 		}
 		if total += len(c.former) + len(c.content); total > maxPatched {
-			return fault.New(fault.Refused, "file_too_large", "plan patch", fmt.Errorf("its files hold more than %d bytes", maxPatched))
+			return fault.New(fault.Refused, "too_large", "plan patch", fmt.Errorf("its files hold more than %d bytes", maxPatched))
 		}
 		c.result.Hunks = int64(len(f.Hunks))
 		if strings.Trim(fmt.Sprint(offsets), "[0 ]") != "" {

@@ -8,12 +8,9 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"palyra/internal/fault"
 )
 
-// Temporary files are called so that a listing can tell them, and so that no
-// two calls meet.
+// Temporary files have names that a listing recognises and that no two calls share.
 const (
 	tempPrefix = ".palyra-"
 	tempSuffix = ".tmp"
@@ -29,8 +26,8 @@ type Staged struct {
 // Name returns the path of the temporary file below the workspace.
 func (s *Staged) Name() string { return s.dir.Path(s.name) }
 
-// Stage writes content to a new temporary file of the folder and flushes it. What
-// was left by calls that were killed goes first.
+// Stage writes content to a new temporary file of the folder and flushes it. It first
+// removes the leftovers of killed calls.
 func (d *Dir) Stage(content []byte, perm fs.FileMode) (_ *Staged, err error) {
 	d.sweep(time.Now())
 	return d.stage(tempName(""), content, perm)
@@ -70,20 +67,19 @@ func (d *Dir) stage(name string, content []byte, perm fs.FileMode) (_ *Staged, e
 
 func tempName(kind string) string { return tempPrefix + kind + rand.Text() + tempSuffix }
 
-// kept is in the names of what was there before: nothing else may have it.
+// kept is in the names of former files: no other name may have it.
 const kept = "was-"
 
-// What sweep takes for abandoned: a staged file that was not touched for so
-// long, which is many times as long as a call may take. Among so many names it
-// looks for them.
+// sweep takes a staged file for abandoned if it wasn't touched for abandoned, which is many
+// times as long as a call may take. It looks at sweepNames names.
 const (
 	abandoned  = time.Hour
 	sweepNames = 1024
 )
 
-// sweep removes what calls have staged in the folder that were killed: by its
-// name, ours, a plain file, and old. What they kept stays: it may be the only
-// former content there is. Whatever goes wrong is left to the next call.
+// sweep removes the files that killed calls have staged in the folder: ours by name, plain
+// and old. It leaves files that they kept, each of which may be the only copy of the former
+// content. It leaves every error to the next call.
 func (d *Dir) sweep(now time.Time) {
 	f, err := d.root.Open(".")
 	if err != nil {
@@ -114,10 +110,9 @@ func staged(name string) bool {
 	return ok && end && len(text) == 26 && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
-// Keep gives a file a second, temporary name, under which it stays when the
-// first is replaced or removed. Where the file system or the kernel
-// (fs.protected_hardlinks) does not allow that, it stages content instead, which
-// the caller has read from the file.
+// Keep gives a file a second, temporary name, under which it stays when the first is
+// replaced or removed. If the file system or the kernel (fs.protected_hardlinks) doesn't
+// allow that, it stages content instead, which the caller has read from the file.
 func (d *Dir) Keep(base string, content []byte, perm fs.FileMode) (*Staged, error) {
 	s := &Staged{dir: d, name: tempName(kept)}
 	if err := d.root.Link(base, s.name); err != nil {
@@ -144,7 +139,7 @@ func (s *Staged) Create(base string) error {
 	}
 	// A file system without links: there is no call for it that os.Root has, so
 	// that what somebody creates at this very moment would be replaced.
-	if _, e := s.dir.Stat(base); fault.ReasonOf(e) != "not_found" {
+	if _, e := s.dir.Stat(base); !errors.Is(e, fs.ErrNotExist) {
 		return failure(op, fs.ErrExist)
 	}
 	return s.rename(op, base)
@@ -158,17 +153,16 @@ func (s *Staged) rename(op, base string) error {
 	return nil
 }
 
-// placed looks at what was just put in place. Its inode's number alone would not
-// tell it from a file that somebody puts there after removing ours: file systems
-// use numbers again at once.
+// placed looks at the file just put in place. Its inode's number alone wouldn't tell it
+// from a file that another process puts there after removing ours: file systems reuse
+// numbers at once.
 func (s *Staged) placed(base string) {
 	if now, err := s.dir.Stat(base); err == nil && now.Same(s.stat) {
 		s.stat = now
 	}
 }
 
-// Replace puts a staged file in the place of the file that was, unless that has
-// changed.
+// Replace puts a staged file in the place of the former file, unless that has changed.
 func (s *Staged) Replace(base string, was Stat) error {
 	op := fmt.Sprintf("replace %q", s.dir.Path(base))
 	if err := s.dir.check(op, base, was); err != nil {
@@ -177,7 +171,7 @@ func (s *Staged) Replace(base string, was Stat) error {
 	return s.rename(op, base)
 }
 
-// Remove removes the file that was, unless it has changed.
+// Remove removes the former file, unless it has changed.
 func (d *Dir) Remove(base string, was Stat) error {
 	op := fmt.Sprintf("remove %q", d.Path(base))
 	if err := d.check(op, base, was); err != nil {
@@ -194,8 +188,8 @@ func (d *Dir) check(op, base string, was Stat) error {
 	return err
 }
 
-// At reports whether the staged file is what now stands under the name at which
-// it was put in place, unchanged.
+// At reports whether the staged file still has the name at which it was put in place,
+// unchanged.
 func (s *Staged) At(base string) bool {
 	now, err := s.dir.Stat(base)
 	return err == nil && now.Unchanged(s.stat)
@@ -238,8 +232,7 @@ func wrap(op string, err error) error {
 	return failure(op, err)
 }
 
-// Restore puts a kept file back in place of what replaced it, which must still
-// stand there.
+// Restore puts a kept file back in the place of its replacement, which must still be there.
 func (s *Staged) Restore(base string, over *Staged) error {
 	op := fmt.Sprintf("restore %q", s.dir.Path(base))
 	if !over.At(base) {
@@ -248,7 +241,7 @@ func (s *Staged) Restore(base string, over *Staged) error {
 	return wrap(op, s.dir.root.Rename(s.name, base))
 }
 
-// Undo removes what Create put in place, which must still stand there.
+// Undo removes the file that Create put in place, which must still be there.
 func (s *Staged) Undo(base string) error {
 	op := fmt.Sprintf("remove %q again", s.dir.Path(base))
 	if !s.At(base) {

@@ -1,28 +1,26 @@
-// Package tree reaches the files of a workspace that nobody trusts.
+// Package tree reaches the files of an untrusted workspace.
 //
-// Everything below a workspace was put there by programs that may be hostile,
-// and may change while we look. A [Tree] is an open folder; nothing outside it
-// can be reached through it, whatever is swapped for whatever meanwhile, because
-// every name is resolved by os.Root, one element at a time, from descriptors. On
-// top of that:
+// Programs that may be hostile have made everything in a workspace, and may change it while
+// we look. A [Tree] is an open folder; nothing outside it can be reached through it,
+// whatever is swapped for whatever meanwhile, because every name is resolved by os.Root,
+// one element at a time, from descriptors. On top of that:
 //
-//   - Only [Tree.Open] follows symbolic links, and only those that stay beneath.
-//     A [Dir] is reached through folders alone, and its methods follow none: what
-//     was approved by name is not written somewhere else.
-//   - Nothing but a regular file is ever opened for reading. It is looked at
-//     first, opened without waiting, and looked at again; a FIFO does not block
-//     us and a device does not notice us.
-//   - What is written is written to a temporary file beside its destination,
-//     flushed, and put in place by link(2) if nothing may be there, by rename(2)
-//     if something is replaced. So a file is its former self or its new one, at
-//     any moment and after any crash, and another name of it (a hard link) keeps
-//     the former content.
+//   - Only [Tree.Open] follows symbolic links, and only those that stay beneath. A [Dir] is
+//     reached through folders alone, and its methods follow none: a file approved by name
+//     isn't written somewhere else.
+//   - Only regular files are ever opened for reading. We look at a file first, open it
+//     without waiting, and look again; a FIFO doesn't block us and a device doesn't notice
+//     us.
+//   - New content goes to a temporary file beside its destination, is flushed, and is put
+//     in place by link(2) if nothing may be there, by rename(2) if it replaces a file. So a
+//     file is its former self or its new one, at any moment and after any crash, and
+//     another name of it (a hard link) keeps the former content.
 //
 // os.Root uses openat2 nowhere; it works where the filter of a cell refuses it.
 //
-// What it does not protect against: somebody who may write in the workspace and
-// changes a file between our last look and the rename. The window is a few
-// microseconds, and what is lost then is a change that nobody had told us of.
+// The package doesn't protect against another writer of the workspace that changes a file
+// between our last look and the rename. The window is a few microseconds, and the change
+// that is lost is one that we hadn't seen.
 package tree
 
 import (
@@ -54,7 +52,7 @@ func Open(name string) (*Tree, error) {
 // Close closes the folder.
 func (t *Tree) Close() error { return t.root.Close() }
 
-// Kind is what a name stands for.
+// Kind is the kind of thing that a name stands for.
 type Kind string
 
 // The kinds, as results spell them.
@@ -67,7 +65,7 @@ const (
 	Device    Kind = "device"
 )
 
-// Stat is what is known of a name or an open file.
+// Stat describes a name or an open file.
 type Stat struct {
 	Kind     Kind
 	Size     int64 // bytes
@@ -104,14 +102,14 @@ func newStat(fi fs.FileInfo) Stat {
 // Same reports whether both are one file.
 func (s Stat) Same(o Stat) bool { return s.info != nil && o.info != nil && os.SameFile(s.info, o.info) }
 
-// Unchanged reports whether both are one file that nobody has changed between
-// the two looks, as far as its times and size tell.
+// Unchanged reports whether both are one file that hasn't changed between the two looks, as
+// far as its times and size tell.
 func (s Stat) Unchanged(o Stat) bool {
 	return s.Same(o) && s.Size == o.Size && s.Modified.Equal(o.Modified) && s.changed == o.changed && s.info.Mode() == o.info.Mode()
 }
 
-// Open opens a regular file for reading. Links are followed as long as they
-// stay beneath the workspace.
+// Open opens a regular file for reading. It follows links as long as they stay beneath the
+// workspace.
 func (t *Tree) Open(name string) (*os.File, Stat, error) {
 	op := fmt.Sprintf("open %q", name)
 	fi, err := t.root.Stat(name)
@@ -128,7 +126,7 @@ func (t *Tree) Open(name string) (*os.File, Stat, error) {
 	return opened(op, f)
 }
 
-// opened looks at what was really opened.
+// opened looks at the file that was really opened.
 func opened(op string, f *os.File) (*os.File, Stat, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -148,11 +146,11 @@ func regular(op string, s Stat) error {
 	case File:
 		return nil
 	case Directory:
-		return fault.New(fault.NotFound, "is_directory", op, errors.New("is a folder"))
+		return fault.New(fault.NotFound, "wrong_type", op, errors.New("is a folder"))
 	case Symlink:
-		return fault.New(fault.NotFound, "is_symlink", op, errors.New("is a symbolic link, and no link is followed here"))
+		return fault.New(fault.NotFound, "wrong_type", op, errors.New("is a symbolic link, and no link is followed here"))
 	}
-	return fault.New(fault.NotFound, "not_regular", op, fmt.Errorf("is a %s, which nobody opens", s.Kind))
+	return fault.New(fault.NotFound, "wrong_type", op, fmt.Errorf("is a %s, which tools do not open", s.Kind))
 }
 
 // Dir opens a folder without following any link on the way.
@@ -215,11 +213,11 @@ func (d *Dir) sub(base, path string) (*Dir, error) {
 	case Symlink:
 		return nil, regular(op, s)
 	default:
-		return nil, fault.New(fault.NotFound, "not_directory", op, fmt.Errorf("is a %s", s.Kind))
+		return nil, fault.New(fault.NotFound, "wrong_type", op, fmt.Errorf("is a %s", s.Kind))
 	}
-	// "/." makes os.Root open the name itself with O_DIRECTORY, so that a FIFO put
-	// there meanwhile does not make us wait. A link put there does not fool us
-	// either: what was opened must be what was looked at.
+	// "/." makes os.Root open the name itself with O_DIRECTORY, so that a FIFO put there
+	// meanwhile doesn't make us wait. Nor does a link put there fool us: the opened file
+	// must be the one we looked at.
 	r, err := d.root.OpenRoot(base + "/.")
 	if err != nil {
 		return nil, failure(op, err)
@@ -235,7 +233,7 @@ func (d *Dir) sub(base, path string) (*Dir, error) {
 	return &Dir{r, path}, nil
 }
 
-// errSwapped says that a name came to stand for something else while we looked.
+// errSwapped says that a name changed its meaning while we looked.
 var errSwapped = errors.New("became something else meanwhile")
 
 // Stat looks at a name.
@@ -317,28 +315,28 @@ func failure(op string, err error) error {
 	} else if le, ok := errors.AsType[*os.LinkError](err); ok {
 		cause = le.Err
 	}
-	kind, reason := fault.Unavailable, "io"
+	kind, reason := fault.Unavailable, "io_error"
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		kind, reason = fault.NotFound, "not_found"
 	case errors.Is(err, fs.ErrExist):
 		kind, reason = fault.Busy, "exists"
 	case errors.Is(err, fs.ErrPermission):
-		kind, reason = fault.Refused, "permission"
+		kind, reason = fault.Refused, "permission_denied"
 	case errors.Is(err, errSwapped):
 		kind, reason = fault.Busy, "changed"
 	case errors.Is(err, syscall.ELOOP):
-		kind, reason = fault.NotFound, "too_many_links"
+		kind, reason = fault.NotFound, "wrong_type"
 	case errors.Is(err, syscall.ENOTDIR):
-		kind, reason = fault.NotFound, "not_directory"
+		kind, reason = fault.NotFound, "wrong_type"
 	case errors.Is(err, syscall.EISDIR):
-		kind, reason = fault.NotFound, "is_directory"
+		kind, reason = fault.NotFound, "wrong_type"
 	case errors.Is(err, syscall.ENAMETOOLONG):
-		kind, reason = fault.NotFound, "name_too_long"
+		kind, reason = fault.NotFound, "invalid_input"
 	case errors.Is(err, syscall.EROFS):
 		kind, reason = fault.Refused, "read_only"
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		reason = "no_space"
+		reason = "disk_full"
 	case cause.Error() == escapes:
 		kind, reason = fault.Refused, "outside_workspace"
 		cause = errors.New("a link leads out of the workspace")

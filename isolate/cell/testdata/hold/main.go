@@ -2,7 +2,9 @@
 
 // Hold holds MIB mebibytes in the way HOW for some tenths of a second.
 //
-//	hold HOW MIB
+//	hold HOW[-leader] MIB
+//
+// With -leader the process' first thread has ended.
 package main
 
 import (
@@ -10,7 +12,9 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +28,17 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	switch os.Args[1] {
+	how, alone := strings.CutSuffix(os.Args[1], "-leader")
+	if !alone {
+		hold(how, n)
+		return
+	}
+	go hold(how, n) // and the process' first thread ends
+	unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
+func hold(how string, n int) {
+	switch how {
 	case "tables": // a page of the table for every 2 MiB that is read
 		b, err := unix.Mmap(-1, 0, n*256*2*mib, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 		check(err)
@@ -34,20 +48,24 @@ func main() {
 			sum += int(b[i])
 		}
 		rest(sum)
-	case "leader": // memory of a process whose first thread has ended
-		go func() {
-			b, err := unix.Mmap(-1, 0, n*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
-			check(err)
-			rest(int(b[0]))
-		}()
-		unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
-	case "file": // of a file system in memory, of which nothing is mapped
+	case "private":
+		b, err := unix.Mmap(-1, 0, n*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+		check(err)
+		rest(int(b[0]))
+	case "file": // a file system in memory; nothing of it is mapped
 		f, err := os.Create("/tmp/hold")
 		check(err)
 		check(f.Truncate(int64(n * mib)))
 		check(unix.Fallocate(int(f.Fd()), 0, 0, int64(n*mib)))
 		rest(0)
-	case "sockets": // of pairs, until there are no more descriptors
+	case "shared": // memory of which all but a page is unmapped again
+		for range n {
+			b, err := unix.Mmap(-1, 0, mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON|unix.MAP_POPULATE)
+			check(err)
+			check(munmap(b[os.Getpagesize():]))
+		}
+		rest(0)
+	case "sockets", "left": // pairs of sockets, until descriptors run out; of "left" the senders are closed
 		b := make([]byte, 32<<10)
 		for held := 0; held < n*mib; {
 			p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
@@ -59,10 +77,14 @@ func main() {
 						held += w
 					}
 				}
+				if how == "left" {
+					unix.Close(fd)
+					break
+				}
 			}
 		}
 		rest(0)
-	case "events": // that nothing reads, of 512 bytes each
+	case "events": // unread events of 512 bytes each
 		check(os.Mkdir("/tmp/watched", 0o700))
 		const instances = 16
 		for range instances {
@@ -79,7 +101,7 @@ func main() {
 			check(unix.Unlink(name))
 		}
 		rest(0)
-	case "texts": // of fdinfo, a MiB each, which stay when the locks that they tell of are gone
+	case "texts": // texts of fdinfo, a MiB each, which stay when the locks that they list are gone
 		const locks = 10_000
 		fd, err := unix.Open("/proc/self/stat", unix.O_RDONLY, 0)
 		check(err)
@@ -95,22 +117,75 @@ func main() {
 		}
 		check(unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}))
 		rest(0)
-	case "inotify": // instances, as many as there are up to MIB
-		have := 0
-		for ; have < n && err == nil; have++ {
+	case "inotify": // instances, as many as there are, up to MIB
+		var err error
+		for have := 0; have < n && err == nil; have++ {
 			_, err = unix.InotifyInit1(0)
 		}
 		fmt.Println("ready")
 		rest(0)
+	case "unlinked", "mapped", "hidden", "undumpable": // files of a MiB in the working folder that no walk of it finds
+		wd, err := os.Getwd()
+		check(err)
+		fmt.Println(wd)
+		where := "."
+		if how == "hidden" {
+			where = "x/y"
+			check(os.MkdirAll(where, 0o700))
+		}
+		dir, err := unix.Open(where, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		check(err)
+		if where != "." {
+			x, err := os.Open("x")
+			check(err)
+			check(x.Chmod(0)) // it can't be opened by name
+		}
+		b := make([]byte, mib)
+		for i := range n {
+			name := strconv.Itoa(i)
+			fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_RDWR, 0o600)
+			check(err)
+			_, err = unix.Write(fd, b)
+			check(err)
+			if where != "." {
+				unix.Close(fd)
+				continue
+			}
+			check(unix.Unlinkat(dir, name, 0))
+			if how == "mapped" {
+				_, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_PRIVATE)
+				check(err)
+				unix.Close(fd)
+			}
+		}
+		if how == "undumpable" {
+			check(unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+		}
+		rest(0)
+	case "merge": // none: whether its memory may be merged with equal pages of others
+		r, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0)
+		if errno == unix.EINVAL || errno == 0 && r == 0 {
+			fmt.Println("no")
+		} else {
+			fmt.Println(r, errno)
+		}
 	default:
-		panic(os.Args[1])
+		panic(how)
 	}
 }
 
-// rest waits for a sample; one that holds too much is killed before it ends.
+// rest waits for a sample. A process that holds too much is killed before rest ends.
 func rest(status int) {
 	time.Sleep(3 * time.Second)
 	os.Exit(status)
+}
+
+// munmap is munmap(2), of a part too.
+func munmap(b []byte) error {
+	if _, _, e := unix.Syscall(unix.SYS_MUNMAP, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0); e != 0 {
+		return e
+	}
+	return nil
 }
 
 func check(err error) {

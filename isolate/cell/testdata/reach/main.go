@@ -1,13 +1,12 @@
 //go:build linux
 
-// Reach tries what a program could do to the files and processes of its own user
-// by calls that Landlock has no right for, and prints the error number of each
-// attempt, 0 if it succeeded.
+// Reach tries to affect the files and processes of its own user by calls that Landlock has no
+// right for. It prints the error number of each attempt, 0 if it succeeded.
 //
 //	reach DATA SECRET PID
 //
-// DATA is a file that it may read, SECRET another one of the same user, PID a process of
-// that user.
+// DATA is a file that it may read, SECRET another one of the same user, PID a process of that
+// user.
 package main
 
 import (
@@ -55,7 +54,7 @@ func main() {
 		_, err = unix.InotifyAddWatch(fd, filepath.Dir(secret), unix.IN_ALL_EVENTS)
 	}
 	say("secret.watch", err)
-	// Of one processor only, the first that it may use.
+	// It takes one processor only, the first that it may use.
 	var all, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		panic(err)

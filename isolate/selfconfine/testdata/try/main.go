@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"palyra/isolate/selfconfine"
 )
 
@@ -42,7 +44,7 @@ func main() {
 	fmt.Println(err)
 }
 
-// now is an operation that needs nothing before.
+// now returns an operation that needs nothing before.
 func now(f func(dir string) error) func(string) func() error {
 	return func(dir string) func() error { return func() error { return f(dir) } }
 }
@@ -127,6 +129,20 @@ var operations = map[string]func(dir string) func() error{
 	"other status": now(func(string) error { return read("/proc/1/status") }),
 	"pair": now(func(string) error {
 		_, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET, 0)
+		return err
+	}),
+	"unsent": now(func(string) error {
+		p, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+		if err == nil {
+			_, err = syscall.Write(p[0], []byte("x"))
+		}
+		if err != nil {
+			return err
+		}
+		n, err := unix.IoctlGetInt(p[0], unix.TIOCOUTQ)
+		if err == nil && n == 0 {
+			err = errors.New("nothing waits")
+		}
 		return err
 	}),
 	"threads": threads,

@@ -1,0 +1,244 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"palyra/authz/access"
+	"palyra/internal/canon"
+)
+
+// Context describes a call to policies; [attributes] says how policies see its fields. Zero
+// means none or unknown; no attribute is ever absent. There is no field for approval: Decide
+// asks both ways itself, so no caller can claim one.
+type Context struct {
+	CapsuleDigest canon.Digest `json:"capsule_digest,omitzero"`
+	Executable    Executable   `json:"executable,omitzero"`
+	Argv0         string       `json:"argv0,omitempty"` // as the call spells it, links and all
+	Args          []string     `json:"args,omitempty"`  // without argv[0]
+	// LineArgs are the arguments in a script's #! lines, which come first in policies' args.
+	LineArgs          []string `json:"line_args,omitempty"`
+	Cwd               string   `json:"cwd,omitempty"`
+	EgressHosts       []string `json:"egress_hosts,omitempty"`
+	Capabilities      []string `json:"capabilities,omitempty"` // of the Cap constants
+	Tier              string   `json:"tier,omitempty"`         // the floor: "a", "b", "c"
+	Limits            Limits   `json:"limits,omitzero"`
+	WorkspaceSource   string   `json:"workspace_source,omitempty"` // host directory; "" is an empty private one
+	WorkspaceReadOnly bool     `json:"workspace_read_only,omitempty"`
+	Stdin             string   `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
+	Network           string   `json:"network,omitempty"`     // "fresh", "void"; "" is "fresh"
+	Certificate       string   `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
+	SessionID         string   `json:"session_id,omitempty"`
+	RunID             string   `json:"run_id,omitempty"`
+	DeviceID          string   `json:"device_id,omitempty"`
+	ChannelID         string   `json:"channel_id,omitempty"`
+	Sensitive         bool     `json:"sensitive,omitempty"` // as the tool's registration declares
+	// Env is "NAME=VALUE" of the variables that differ from those of every call. A record has
+	// no values, and EnvNames instead. EnvCode are the names that lead to code that isn't the
+	// system's.
+	Env      []string `json:"env,omitempty"`
+	EnvNames []string `json:"env_names,omitempty"`
+	EnvCode  []string `json:"env_code,omitempty"`
+	// Unpinned are kinds of named files that aren't held, of vocabUnpinned.
+	Unpinned []string `json:"unpinned,omitempty"`
+	// Features are those that are on, for PermissionUse, ApprovalResolve and ApprovalSelf.
+	Features []string `json:"features,omitempty"`
+	// Answer is for ApprovalResolve and ApprovalSelf; the rest describes the call.
+	Answer Answer `json:"answer,omitzero"`
+}
+
+// Answer describes a yes to policies, beside the call that it's for.
+type Answer struct {
+	Tool      string `json:"tool,omitempty"`
+	Requester string `json:"requester,omitempty"` // principal of the run: "uid:1000"
+	Approver  string `json:"approver,omitempty"`  // principal that says yes
+	Scope     string `json:"scope,omitempty"`     // "once", "session", "timed"; "" is "once"
+	Sensitive bool   `json:"sensitive,omitempty"` // the call's tool is declared sensitive
+	Pattern   bool   `json:"pattern,omitempty"`   // for every call that fits a pattern, not for this capsule alone
+	Approvers int64  `json:"approvers,omitempty"` // people who have said yes, this one included
+}
+
+// Executable is the file that will run. Policy derives its names from Path and Interpreter, and
+// never takes them from the caller.
+type Executable struct {
+	Path        string       `json:"path,omitempty"` // resolved, absolute
+	Digest      canon.Digest `json:"digest,omitzero"`
+	System      bool         `json:"system,omitempty"`      // only root can write the file and its directories
+	Interpreter string       `json:"interpreter,omitempty"` // of a #! script: resolved path of the binary that reads it
+}
+
+// Limits are the bounds that the call asks for.
+type Limits struct {
+	Wall     time.Duration `json:"wall,omitempty"`      // ns
+	CPU      time.Duration `json:"cpu,omitempty"`       // ns
+	Memory   int64         `json:"memory,omitempty"`    // bytes
+	PIDs     int64         `json:"pids,omitempty"`      //
+	Output   int64         `json:"output,omitempty"`    // bytes
+	FileSize int64         `json:"file_size,omitempty"` // bytes
+}
+
+// The closed vocabularies. A policy that compares with another value could never match and is
+// refused (validate.go); a request with another value is denied.
+var (
+	vocabTier         = []string{"a", "b", "c"}
+	vocabStdin        = []string{"none", "sealed", "stream"}
+	vocabNetwork      = []string{NetworkFresh, NetworkVoid}
+	vocabCertificate  = []string{CertificateNone, CertificateProven, CertificateRefuted}
+	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
+	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
+	vocabUnpinned     = []string{"absent", "directory", "library", "program", "special", "symlink", "too_large", "unreadable"}
+	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
+	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
+	vocabFeature      = access.FeatureNames()
+)
+
+type contexts uint8
+
+const (
+	inOrigin   contexts = 1 << iota // every action but those below
+	inCall                          // actions that run a program
+	inUse                           // permission.use
+	inAnswer                        // approval.resolve, approval.self
+	everywhere = inOrigin | inCall | inUse | inAnswer
+)
+
+// attribute is one attribute of the context, in the only place that says that it exists.
+// Deciding, checking, judging, printing and testing range over the rows; a foreign engine gets
+// them from [Attributes].
+type attribute struct {
+	path string   // below context: "tier", "executable.path"
+	in   contexts // the contexts that have it
+
+	// from is its place in the JSON of a request's context: "limits.memory". It's "" for an
+	// attribute that follows from others or from the decision itself. The others are checked: a
+	// text, or a set's elements, must be in the closed list, or UTF-8 if there is none.
+	from string
+
+	// doc describes it in the schema and on docs/formats/policy.md; {} stands for the closed
+	// list. page replaces doc on the page, or stands there alone. use and answer replace doc in
+	// these contexts of the schema. The schema's bytes are part of every set's digest: changing
+	// a sentence there changes all digests.
+	doc, page, use, answer string
+
+	of     []string // the closed list of its values, or of a set's elements
+	absent string   // a text's value if the request has none
+
+	// Exactly one of these is set. It reads the value and decides the type.
+	text   func(*given) string
+	set    func(*given) []string
+	truth  func(*given) bool
+	number func(*given) int64
+	digest func(*given) canon.Digest // a text to policies
+}
+
+// given holds the values that attributes are read from: the context of a request, and those
+// that the decision works out. kind and family are the executable's.
+type given struct {
+	*Context
+	kind             Kind
+	family           string
+	approved, byName bool // context.approved and context.interpreter_permitted
+}
+
+// attributes are the rows, in the order of the schema. A row's index is its bit in an attr;
+// nothing else depends on it.
+var attributes = [...]attribute{
+	{path: "session", in: everywhere, from: "session_id", page: "the session that the call is part of",
+		use: `"", and run too: the permission is asked about before them`, text: func(g *given) string { return g.SessionID }},
+	{path: "run", in: everywhere, from: "run_id", page: "the run that makes the call", text: func(g *given) string { return g.RunID }},
+	{path: "device", in: everywhere, from: "device_id", page: "the device that asks, or that answers", answer: "that answers",
+		text: func(g *given) string { return g.DeviceID }},
+	{path: "channel", in: everywhere, from: "channel_id", page: `the surface that the request came by, or the answer: "terminal", "unix" or "http"`,
+		use: `"terminal", "unix" or "http"`, answer: "that the answer came by", text: func(g *given) string { return g.ChannelID }},
+	{path: "sensitive", in: everywhere, from: "sensitive", doc: "whoever registered the tool declares it sensitive", use: "false",
+		truth: func(g *given) bool { return g.Sensitive }},
+	{path: "approved", in: everywhere, doc: "a person said yes to exactly this capsule", use: "nobody is asked about a permission",
+		truth: func(g *given) bool { return g.approved }},
+
+	{path: "capsule", in: inCall, from: "capsule_digest", doc: `"sha256:…", the identity of the call`,
+		digest: func(g *given) canon.Digest { return g.CapsuleDigest }},
+	{path: "executable.path", in: inCall | inAnswer, from: "executable.path", doc: "resolved: no symlinks left",
+		text: func(g *given) string { return g.Executable.Path }},
+	{path: "executable.dir", in: inCall | inAnswer, doc: "of path", text: func(g *given) string { return dirName(g.Executable.Path) }},
+	{path: "executable.name", in: inCall | inAnswer, doc: "last element of path", text: func(g *given) string { return baseName(g.Executable.Path) }},
+	{path: "executable.digest", in: inCall | inAnswer, from: "executable.digest", doc: `"sha256:…" of the bytes that will run`,
+		digest: func(g *given) canon.Digest { return g.Executable.Digest }},
+	{path: "executable.system", in: inCall | inAnswer, from: "executable.system", doc: "root's file in root's directories, writable by nobody else",
+		truth: func(g *given) bool { return g.Executable.System }},
+	{path: "executable.interpreter", in: inCall | inAnswer, from: "executable.interpreter",
+		doc: `resolved path of the #! interpreter, "" for a binary`, text: func(g *given) string { return g.Executable.Interpreter }},
+	{path: "executable.kind", in: inCall | inAnswer, doc: "{}", of: vocabKind, absent: string(Other), text: func(g *given) string { return string(g.kind) }},
+	{path: "executable.family", in: inCall | inAnswer, doc: `"python" for /usr/bin/python3.11; for a script, its interpreter's`,
+		text: func(g *given) string { return g.family }},
+	{path: "interpreter_permitted", in: inCall, doc: `some policy permits "interpreter.run" for this family`, truth: func(g *given) bool { return g.byName }},
+	{path: "argv0", in: inCall, from: "argv0", doc: `the name that the call gives the program, which some act on: "pkill" of /usr/bin/pgrep`,
+		text: func(g *given) string { return g.Argv0 }},
+	{path: "args", in: inCall, from: "args", doc: "without argv[0]; order is lost", set: allArgs},
+	{path: "arg_count", in: inCall, page: "how many arguments the call has, without argv[0]", number: func(g *given) int64 { return int64(len(g.Args)) }},
+	{path: "first_arg", in: inCall, page: `the argument behind argv[0], "" if there is none`, text: func(g *given) string { return first(g.Args) }},
+	{path: "cwd", in: inCall, from: "cwd", page: "the working directory, as the program sees it", text: func(g *given) string { return g.Cwd }},
+	{path: "egress_hosts", in: inCall | inAnswer, from: "egress_hosts", page: "the hosts that the call may reach", set: func(g *given) []string { return g.EgressHosts }},
+	{path: "capabilities", in: inCall | inAnswer, from: "capabilities", doc: `of "process_exec", "network", "secrets_read", "filesystem_write"`,
+		of: vocabCapabilities[:], set: func(g *given) []string { return g.Capabilities }},
+	{path: "tier", in: inCall | inAnswer, from: "tier", doc: "the floor: {}", of: vocabTier, text: func(g *given) string { return g.Tier }},
+	{path: "limits.wall_ms", in: inCall, from: "limits.wall", page: "time on the clock", number: func(g *given) int64 { return g.Limits.Wall.Milliseconds() }},
+	{path: "limits.cpu_ms", in: inCall, from: "limits.cpu", page: "processor time", number: func(g *given) int64 { return g.Limits.CPU.Milliseconds() }},
+	{path: "limits.memory", in: inCall, from: "limits.memory", doc: "bytes", page: "memory, in bytes", number: func(g *given) int64 { return g.Limits.Memory }},
+	{path: "limits.pids", in: inCall, from: "limits.pids", page: "processes at a time", number: func(g *given) int64 { return g.Limits.PIDs }},
+	{path: "limits.output", in: inCall, from: "limits.output", doc: "bytes", page: "what it may write to its output, in bytes", number: func(g *given) int64 { return g.Limits.Output }},
+	{path: "limits.file_size", in: inCall, from: "limits.file_size", doc: "bytes", page: "the largest file that it may write, in bytes", number: func(g *given) int64 { return g.Limits.FileSize }},
+	{path: "workspace.source", in: inCall, from: "workspace_source", doc: `host directory, "" for an empty private one`,
+		text: func(g *given) string { return g.WorkspaceSource }},
+	{path: "workspace.read_only", in: inCall, from: "workspace_read_only", page: "the program can't write it", truth: func(g *given) bool { return g.WorkspaceReadOnly }},
+	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
+	{path: "network", in: inCall, from: "network", doc: "{}; neither leads anywhere", of: vocabNetwork, absent: NetworkFresh,
+		text: func(g *given) string { return g.Network }},
+	{path: "env", in: inCall, from: "env", doc: `"NAME=VALUE" of each variable that does not have the value that every call's has`,
+		set: func(g *given) []string { return g.Env }},
+	{path: "env_names", in: inCall, from: "env_names", doc: "their names", set: (*given).envNames},
+	{path: "env_code", in: inCall, from: "env_code", doc: "of these, those that lead the program to code that the call, or others than root, can write",
+		set: func(g *given) []string { return g.EnvCode }},
+	{path: "unpinned", in: inCall, from: "unpinned", doc: "what is named and can change until it is used: {}", of: vocabUnpinned,
+		set: func(g *given) []string { return g.Unpinned }},
+	{path: "certificate", in: inCall, from: "certificate", doc: "what the sandbox certificate of this boot says of the tier: {}", of: vocabCertificate,
+		absent: CertificateNone, text: func(g *given) string { return g.Certificate }},
+
+	{path: "tool", in: inAnswer, from: "answer.tool", page: "the call's tool", text: func(g *given) string { return g.Answer.Tool }},
+	{path: "requester", in: inAnswer, from: "answer.requester", doc: `who wants the call: "uid:1000"`, text: func(g *given) string { return g.Answer.Requester }},
+	{path: "approver", in: inAnswer, from: "answer.approver", doc: "who says yes: the principal", text: func(g *given) string { return g.Answer.Approver }},
+	{path: "scope", in: inAnswer, from: "answer.scope", doc: "{}", of: vocabScope, absent: ScopeOnce, text: func(g *given) string { return g.Answer.Scope }},
+	{path: "sensitive_call", in: inAnswer, from: "answer.sensitive", doc: `the call's tool is declared so; "sensitive" is about saying yes itself, and false`,
+		truth: func(g *given) bool { return g.Answer.Sensitive }},
+	{path: "pattern", in: inAnswer, from: "answer.pattern", doc: "to every call that fits a pattern, not to this capsule alone",
+		truth: func(g *given) bool { return g.Answer.Pattern }},
+	{path: "approvers", in: inAnswer, from: "answer.approvers", doc: "how many people said yes by now, this one included",
+		number: func(g *given) int64 { return g.Answer.Approvers }},
+	{path: "features", in: inUse | inAnswer, from: "features", doc: "what this installation has not turned off", page: "what this installation has on: {}",
+		answer: "what this installation has not turned off", of: vocabFeature, set: func(g *given) []string { return g.Features }},
+}
+
+// allArgs returns the arguments that the program gets; a script's start with those in its #!
+// lines.
+func allArgs(g *given) []string {
+	if len(g.LineArgs) > 0 {
+		return slices.Concat(g.LineArgs, g.Args)
+	}
+	return g.Args
+}
+
+func (c *Context) envNames() []string {
+	names := slices.Clone(c.EnvNames)
+	for _, e := range c.Env {
+		name, _, _ := strings.Cut(e, "=")
+		names = append(names, name)
+	}
+	return names
+}
+
+func first(ss []string) string {
+	if len(ss) == 0 {
+		return ""
+	}
+	return ss[0]
+}

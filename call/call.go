@@ -1,0 +1,62 @@
+// Package call is the vocabulary: the parts of a call that its capsule, its spec,
+// its card and its receipt have in common, each defined once and below them all.
+//
+//	f := call.File{Path: "/usr/bin/sort", Digest: sum, Size: n, Pinned: "system"}
+//
+// The JSON of these types is part of formats that are stored and signed
+// (docs/formats/capsule.md, receipt.md). Files in the testdata folders of
+// kernel/capsule, isolate, crypt/receipt and hub/run hold its bytes, so a changed
+// member fails there first. A format that spells a part in another way has a type
+// of its own with the same fields, and the compiler converts: see receipt.Limits.
+//
+// What it does not protect against: it is plain data and checks nothing. The rules
+// for each part are those of the format that it stands in.
+package call
+
+import (
+	"time"
+
+	"palyra/internal/canon"
+)
+
+// File is a file that was opened and hashed.
+type File struct {
+	Path   string       `json:"path"`   // links resolved; of an operand and in a spec, as the program sees it
+	Digest canon.Digest `json:"digest"` // of the content
+	Size   int64        `json:"size"`   // bytes
+	// Pinned is "system" (root's, in root's folders, writable by nobody else: the
+	// file itself is used) or "sealed" (a copy with all seals, which nobody can
+	// change, is used instead). An operand of a capsule is "on_approval": sealed if
+	// a person is asked, else only hashed.
+	Pinned string `json:"pinned"`
+}
+
+// Workspace is a host folder shown to the program: at /workspace at tier C, in
+// place at tier B.
+type Workspace struct {
+	Source   string `json:"source"` // on the host, links resolved; the descriptor is what is mounted
+	ReadOnly bool   `json:"read_only"`
+	UID      uint32 `json:"uid"` // owner on the host: what the program writes belongs to it
+	GID      uint32 `json:"gid"`
+}
+
+// Stdin says what the program reads.
+type Stdin struct {
+	Mode   string       `json:"mode"`   // "none" (empty), "sealed" (read in full before the decision) or "stream"
+	Digest canon.Digest `json:"digest"` // of a sealed one
+	Size   int64        `json:"size"`
+}
+
+// Limits bound one call. In a capsule and a spec a zero field is an error, never
+// "unlimited".
+type Limits struct {
+	Wall      time.Duration `json:"wall"`       // ns; from start until reaped and drained
+	CPU       time.Duration `json:"cpu"`        // ns; per process, whole seconds rounded up (RLIMIT_CPU)
+	Memory    int64         `json:"memory"`     // bytes; whole tree where the host can (cgroup v2), else per process
+	PIDs      int64         `json:"pids"`       // processes and threads
+	Output    int64         `json:"output"`     // bytes of stdout plus stderr kept; the rest is counted and dropped
+	FileSize  int64         `json:"file_size"`  // bytes per file written (RLIMIT_FSIZE)
+	OpenFiles int64         `json:"open_files"` // RLIMIT_NOFILE
+	Disk      int64         `json:"disk"`       // bytes in each private tmpfs (/tmp, /dev/shm, private workspace)
+	Inodes    int64         `json:"inodes"`     // files in each private tmpfs
+}

@@ -1,0 +1,356 @@
+// Package local is the table of the commands that palyra itself does. With those that
+// palyra hands to other programs it's the table of all commands (Table). It's data, and a
+// package so that palyra-dev can print it as manual pages and completion scripts.
+package local
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"palyra/authz/policy"
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/programs"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+	"palyra/kernel/certify"
+)
+
+// ExecRefused is the status of a palyra exec that ran nothing, as docker run has it.
+const ExecRefused = 125
+
+// maxPIDs is the kernel's own bound on process ids (PID_MAX_LIMIT).
+const maxPIDs = 4 << 20
+
+var (
+	flagJSON    = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
+	flagWide    = command.Flag{Name: "wide", Help: "cut nothing, as it is where the output is no terminal"}
+	flagState   = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
+	flagTrust   = command.Flag{Name: "trust", Arg: "DIR", Help: "directory with the public keys to verify against\n(default the trust folder of the state directory)"}
+	flagPolicy  = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
+	flagNetwork = command.Flag{Name: "network", Arg: "fresh|void", Help: "an empty network namespace of its own (default), or the\none that is shared, in which the program can make no\nsocket at all; tier c", Parse: parseNetwork}
+
+	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
+	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
+	exitIntegrity = command.Exit{Code: "8", Meaning: "integrity failure: a signature, digest, proof or log does not check"}
+	exitNoDir     = command.Exit{Code: "1", Meaning: "no such directory"}
+	exitBusy      = command.Exit{Code: "75", Meaning: "busy, out of a resource, or the output cannot be written:\n         try again"}
+	exitState     = command.Exit{Code: "78", Meaning: "state directory, key or configuration unsafe or unreadable"}
+)
+
+// Table is every command of palyra. Help, flags, parsing and the documented
+// exit statuses come from here and from nowhere else.
+func Table() *command.Table {
+	own := []command.Command{
+		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
+		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
+	}
+	for i := range own {
+		if own[i].UsageExit == 0 {
+			own[i].Exits = front.WithCommon(own[i].Exits)
+		}
+	}
+	return &command.Table{Program: "palyra", Summary: "decide, confine and attest the tool calls of agents",
+		Commands: append(own, programs.Commands()...), Exits: front.Statuses(), Groups: []command.Group{
+			{Title: "Calls", Nouns: []string{"exec", "call", "tools", "sessions", "runs", "artifact"}},
+			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
+			{Title: "Evidence", Nouns: []string{"attest", "journal"}},
+			{Title: "The host", Nouns: []string{"sandbox", "bench", "fuzz"}},
+			{Title: "palyrad", Nouns: []string{"status", "doctor", "stop", "resume", "config", "backup", "members", "token"}},
+			{Title: "This program", Nouns: []string{"help", "man", "completion", "complete", "version"}},
+		}}
+}
+
+// TableFor is Table, or of it what a call needs: building the rest takes longer
+// than reading the call's flags.
+func TableFor(args []string) *command.Table {
+	if len(args) == 0 || args[0] != Exec.Name {
+		return Table()
+	}
+	return &command.Table{Program: "palyra", Commands: []command.Command{Exec}}
+}
+
+// Exec is palyra exec, the command that makes a call.
+var Exec = command.Command{
+	Name: "exec", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true, UsageExit: ExecRefused,
+	Short: "decide, approve, run in a sandbox, and write a receipt",
+	Long: `
+Runs CMD with exactly these arguments, no shell between. Policy decides first.
+A sensitive call asks on the controlling terminal, never on standard input;
+without a terminal it is denied, and no flag answers instead of a person.
+On a terminal, control characters in CMD's output are shown as text.
+
+By default: tier C (namespaces, Landlock, seccomp), no network, no workspace
+but an empty private one, limits on everything. The workspace is /workspace
+and the working directory; arguments that name regular files in it are part
+of what is approved. The environment is built, not inherited: only --env adds
+to it.
+
+Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
+	Flags: []command.Flag{
+		{Name: "tier", Arg: "b|c", Help: "tier floor: c namespaces (default), b without namespaces;\nwhat the host cannot enforce is refused, never skipped", Parse: parseTier},
+		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace, :ro for read-only", Parse: parseWorkspace},
+		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
+		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
+		flagNetwork,
+		{Name: "timeout", Arg: "D", Help: "wall clock limit, such as 1.5s (default 1m); the deadline\ncovers the whole process tree", Parse: command.Duration},
+		{Name: "cpu", Arg: "D", Help: "processor time per process, whole seconds rounded up\n(default 1m)", Parse: command.Duration},
+		{Name: "memory", Arg: "SIZE", Help: "memory, such as 64M (powers of 1024; default 1GiB)", Parse: command.Size},
+		{Name: "pids", Arg: "N", Help: "processes and threads (default 256)", Parse: command.Count(maxPIDs)},
+		{Name: "max-output", Arg: "SIZE", Help: "bytes of stdout and stderr kept, the rest is counted\n(default 16MiB)", Parse: command.Size},
+		{Name: "max-file", Arg: "SIZE", Help: "bytes per file written (default 256MiB)", Parse: command.Size},
+		flagPolicy, flagState,
+		{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"},
+		programs.FlagRaw,
+		{Name: "json", Help: "print one JSON document instead of streaming: decision,\napproval, outcome, receipt, and stdout and stderr as\n{encoding, data} with encoding utf-8 or base64"},
+	},
+	Exits: []command.Exit{
+		{Code: "0-123", Meaning: "the program's own status (and any other that it chose)"},
+		{Code: "124", Meaning: "timed out"},
+		{Code: "125", Meaning: "refused: usage, internal error, or the host cannot enforce the tier;\n         or outcome_unknown: palyra-cell died, and CMD may have run"},
+		{Code: "126", Meaning: "denied by policy or by the approver"},
+		{Code: "127", Meaning: "CMD not found"},
+		{Code: "128+n", Meaning: "the program, or palyra itself, ended by signal n (130 is ctrl-C)"},
+	},
+	Examples: []command.Example{
+		{Line: "palyra exec -- /usr/bin/id", Does: "runs id in a cell: no network, no host files but a read-only /usr"},
+		{Line: "palyra exec --workspace . --receipt out.json -- sort names.txt", Does: "asks, because the workspace is writable, then runs what was approved"},
+		{Line: "palyra exec --timeout 5s --memory 256M --workspace src:ro -- grep -r TODO .", Does: "reads a directory that it cannot change"},
+	},
+}
+
+var attestVerifyCommand = command.Command{
+	Name: "attest verify", Operands: "FILE", Min: 1, Max: 1,
+	Short: "verify a receipt offline",
+	Long: `
+Checks the signature, the log entry, its inclusion proof and the signed
+checkpoint against the public keys in the trust directory. A good receipt of a
+denied call is still a good receipt: read the outcome.`,
+	Flags: []command.Flag{flagTrust, flagState, flagJSON},
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "the file or the trust directory cannot be read"}, exitUsage, exitIntegrity, exitState},
+	Examples: []command.Example{
+		{Line: "palyra attest verify out.json", Does: "verifies against the keys of this user's state directory"},
+		{Line: "palyra attest verify --trust ./trust out.json", Does: "verifies as a stranger would, who was given the public keys"},
+	},
+}
+
+var attestShowCommand = command.Command{
+	Name: "attest show", Operands: "FILE", Min: 1, Max: 1,
+	Short: "show what a receipt says, without verifying it",
+	Long: `
+Prints the statement: what ran, who allowed it, what the kernel was observed to
+enforce. Nothing is verified; use attest verify for that.`,
+	Flags:    []command.Flag{flagJSON},
+	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "the file cannot be read"}, exitUsage, exitIntegrity},
+	Examples: []command.Example{{Line: "palyra attest show --json out.json", Does: "prints the whole statement"}},
+}
+
+var journalVerifyCommand = command.Command{
+	Name:  "journal verify",
+	Short: "check the whole journal",
+	Long: `
+Recomputes every leaf, every tile and the root, checks every signature, and
+that each intent has exactly one result. An intent without a result, or with the
+result outcome_unknown, is a finding: how that call ended is unknown.`,
+	Flags: []command.Flag{flagTrust, flagState, flagJSON},
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "there is no journal"}, exitUsage, {Code: "3", Meaning: "sound, with findings: intents without a result, or unknown outcomes"}, exitIntegrity, exitBusy, exitState},
+	Examples: []command.Example{
+		{Line: "palyra journal verify", Does: "checks this user's journal"},
+	},
+}
+
+var journalShowCommand = command.Command{
+	Name: "journal show", Operands: "[INDEX]", Max: 1,
+	Short: "list the entries of the journal, or show one",
+	Long: `
+Without INDEX one line per entry: index, time, kind, outcome, command. With
+INDEX that entry's statement. Nothing is verified; use journal verify for that.`,
+	Flags:    []command.Flag{flagState, flagWide, flagJSON},
+	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "no journal, or no such entry"}, exitUsage, exitIntegrity, exitState},
+	Examples: []command.Example{{Line: "palyra journal show 3", Does: "shows the entry with index 3"}},
+}
+
+var policyInitCommand = command.Command{
+	Name: "policy init", Operands: "DIR", Min: 1, Max: 1,
+	Short: "write the built-in policies into a new directory, to change them",
+	Long: `
+Makes DIR, or takes one that is empty, and writes the built-in policies and
+their tests into it. A policy directory replaces the built-in set: what DIR
+says afterwards is all that holds, with palyra exec --policy DIR or as
+policy.dir in palyrad.toml. The change that a denial offers is a diff against
+such a directory.`,
+	Flags:    []command.Flag{{Name: "schema", Help: "write the schema, too, for other Cedar tools; a directory\nwith one is refused by a version with another schema"}, flagJSON},
+	Exits:    []command.Exit{exitOK, exitUsage, {Code: "78", Meaning: "DIR is not empty, or others can write to it"}},
+	Examples: []command.Example{{Line: "palyra policy init ./policy", Does: "then edit ./policy and palyra exec --policy ./policy -- CMD"}},
+}
+
+var policyCheckCommand = command.Command{
+	Name: "policy check", Operands: "[DIR]", Max: 1,
+	Short: "load a policy directory and run its tests",
+	Long: `
+Loads DIR (default: the built-in set) exactly as palyra exec --policy would: any
+syntax error, unknown action or failing policy test refuses the whole directory.`,
+	Flags:    []command.Flag{flagJSON},
+	Exits:    []command.Exit{exitOK, exitNoDir, exitUsage, exitState},
+	Examples: []command.Example{{Line: "palyra policy check ./policy", Does: "says whether the directory can be used, and its digest"}},
+}
+
+var policyExplainCommand = command.Command{
+	Name: "policy explain", Operands: "-- CMD ARG...", Min: 0, Max: -1, Rest: true,
+	Short: "say how a call would be decided, and why; runs nothing",
+	Long: `
+Seals and decides the call as palyra exec would, and stops there: effect,
+determining policies, and the change that would allow a denied call.
+Nothing runs, no person is asked and nothing is written to the journal.
+
+With --tool the call is one of that tool, as palyrad would make it; behind -- is
+its input, a JSON object (default {}), and the workspace that the input names is
+that of --workspace.`,
+	Flags: []command.Flag{flagPolicy,
+		{Name: "tool", Arg: "NAME", Help: "explain a call of a tool, such as fs.read_file"},
+		{Name: "tier", Arg: "b|c", Help: "tier floor (default c)", Parse: parseTier},
+		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace", Parse: parseWorkspace},
+		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
+		flagNetwork, flagState, flagJSON},
+	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
+		{Code: "4", Meaning: "denied"}, {Code: "5", Meaning: "needs approval"},
+		{Code: "7", Meaning: "with --tool: palyra-tool is missing or cannot be used"}, exitState},
+	Examples: []command.Example{{Line: "palyra policy explain -- bash -c id", Does: "shows which policy forbids bash"},
+		{Line: `palyra policy explain --tool palyra.echo -- {"text":"hello"}`, Does: "a call of a tool; quote its input for your shell"}},
+}
+
+var policyTestCommand = command.Command{
+	Name: "policy test", Operands: "[DIR]", Max: 1,
+	Short: "run the tests of a policy directory and list each",
+	Long: `
+The tests also run whenever the directory is loaded; this command lists them.`,
+	Flags:    []command.Flag{flagJSON},
+	Exits:    []command.Exit{exitOK, exitNoDir, exitUsage, {Code: "3", Meaning: "a test failed"}, exitState},
+	Examples: []command.Example{{Line: "palyra policy test ./policy", Does: "one line per test"}},
+}
+
+var sandboxProbeCommand = command.Command{
+	Name:  "sandbox probe",
+	Short: "try what this host can enforce",
+	Long: `
+Tries each kernel control instead of reading a version: yes, no, or could not
+tell, and which tiers follow from that.`,
+	Flags: []command.Flag{flagJSON},
+	Exits: []command.Exit{{Code: "0", Meaning: "tier C can be enforced"}, exitUsage,
+		{Code: "3", Meaning: "only tier B can be enforced"}, {Code: "7", Meaning: "no tier can be enforced"}},
+	Examples: []command.Example{{Line: "palyra sandbox probe", Does: "lists the controls and the tiers"}},
+}
+
+var sandboxExplainCommand = command.Command{
+	Name: "sandbox explain", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true,
+	Short: "say how a call would be confined, step by step; runs nothing",
+	Long: `
+Seals the call as palyra exec would and has palyra-cell prepare it up to the
+first process: tier, network, mounts, the numbered list of system calls between
+clone and CMD with the reason for each, the system call filter, the Landlock
+rules and the limits.
+
+The receipt of the same call on this host has the same digest of the list, if
+the cell is built for the call, as palyra exec does; with --warm, if a cell
+waited for it, as palyrad's do by default. Tier B differs if the user has other
+processes (without root, or in a directory), because the list has the number of
+processes that there may be.
+
+Nothing runs, no person is asked and nothing is written to the journal. It
+doesn't matter whether policy would deny the call.`,
+	Flags: append(append(slices.DeleteFunc(slices.Clone(Exec.Flags), func(f command.Flag) bool {
+		return f.Name == "receipt" || f.Name == "json" // exec holds the output in its document
+	}), flagJSON), command.Flag{Name: "warm", Help: "print the steps of a cell that waited for the call\ninstead; --json has both lists"}),
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
+		{Code: "7", Meaning: "refused: the host cannot enforce the tier"}, exitBusy, exitState},
+	Examples: []command.Example{
+		{Line: "palyra sandbox explain -- /bin/true", Does: "prints what stands between this host and true"},
+		{Line: "palyra sandbox explain --warm -- /bin/true", Does: "the same for a cell that waited for the call"},
+		{Line: "palyra sandbox explain --tier b --json -- /bin/true", Does: "the same without namespaces, as one document"},
+	},
+}
+
+var sandboxCertifyCommand = command.Command{
+	Name:  "sandbox certify",
+	Short: "test the sandbox here from both sides, and sign the result",
+	Long: `
+Makes one attempt for each mechanism of the sandbox, once outside, where it must
+succeed, and once in a cell of each kind, where it must be stopped. A claim is
+proven, refuted, or inconclusive with the reason, or absent on a kernel that is
+older than the mechanism; a tier that this host cannot give is refused and
+claims nothing. It takes seconds.
+
+The result is signed and journaled as an administrative act, with boot id,
+kernel, and the digests of both programs and of the system calls that built the
+cells. Its receipt is kept in the state directory as certificate.json, and
+attest verify checks it offline like any other.`,
+	Flags: []command.Flag{flagState, {Name: "kind", Arg: "KIND", Repeat: true, Parse: parseKind,
+		Help: "only cells of this kind: b, c.cold, c.warm or c.void; may be\ngiven more than once. Then certificate.json stays as it is"},
+		{Name: "out", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}, flagJSON},
+	Exits: []command.Exit{{Code: "0", Meaning: "nothing is refuted, and tier C can be had"}, exitUsage,
+		{Code: "3", Meaning: "nothing is refuted; only tier B can be had, or a claim is\ninconclusive"}, {Code: "7", Meaning: "a claim is refuted, or no tier can be had"},
+		exitIntegrity, exitBusy, exitState},
+	Examples: []command.Example{
+		{Line: "palyra sandbox certify", Does: "prints a table of claims and kinds of cells"},
+		{Line: "palyra sandbox certify --out certificate.json", Does: "leaves a file for an auditor, who has the trust directory"},
+	},
+}
+
+var versionCommand = command.Command{
+	Name: "version", Short: "print version, Go version and platform",
+	Flags: []command.Flag{flagJSON}, Exits: []command.Exit{exitOK, exitUsage},
+	Examples: []command.Example{{Line: "palyra version --json", Does: "for bug reports"}},
+}
+
+var helpCommand = command.Command{
+	Name: "help", Operands: "[COMMAND]", Max: 2, Short: "show this overview, or the help of one command",
+	Exits:    []command.Exit{exitOK, exitUsage},
+	Examples: []command.Example{{Line: "palyra help exec", Does: "flags, exit statuses and examples of exec"}},
+}
+
+// parseTier reads the floor of a call. There is no tier A here: it runs WASM,
+// not commands.
+func parseTier(s string) (any, error) {
+	if t, err := tier.Parse(s); err == nil && t != tier.A {
+		return t, nil
+	}
+	return nil, fmt.Errorf("tier %q: want b or c", s)
+}
+
+// parseNetwork reads the network of a call. Neither of the two leads anywhere.
+func parseNetwork(s string) (any, error) {
+	switch s {
+	case policy.NetworkFresh:
+		return isolate.NetworkFresh, nil
+	case policy.NetworkVoid:
+		return isolate.NetworkVoid, nil
+	}
+	return nil, fmt.Errorf("network %q: want fresh or void", s)
+}
+
+// Workspace is a parsed --workspace.
+type Workspace struct {
+	Dir      string
+	ReadOnly bool
+}
+
+func parseWorkspace(s string) (any, error) {
+	dir, readOnly := strings.CutSuffix(s, ":ro")
+	switch {
+	case dir == "":
+		return nil, fmt.Errorf("workspace %q: want DIR or DIR:ro", s)
+	case strings.HasSuffix(dir, ":rw"), strings.HasSuffix(dir, ":ro"):
+		return nil, fmt.Errorf("workspace %q: the only suffix is :ro", s)
+	case strings.ContainsRune(dir, 0):
+		return nil, fmt.Errorf("workspace %q: holds a NUL byte", s)
+	}
+	return Workspace{dir, readOnly}, nil
+}
+
+func parseKind(s string) (any, error) {
+	if !slices.Contains(certify.Kinds(), s) {
+		return nil, fmt.Errorf("kind %q: want one of %s", s, strings.Join(certify.Kinds(), ", "))
+	}
+	return s, nil
+}

@@ -1,0 +1,440 @@
+package hub
+
+import (
+	"encoding/json"
+	"time"
+
+	"palyra/call"
+	"palyra/internal/canon"
+)
+
+// Digests are "sha256:" and 64 hexadecimal digits, or "" for none. Ids are those
+// of internal/ident. Times are UTC; a nil or zero one has not come yet. Durations
+// are nanoseconds.
+
+// Credential is how a caller authenticates. Exactly one of PeerUID and Token is set.
+type Credential struct {
+	PeerUID *uint32 `json:"peer_uid,omitempty"` // of the process at the other end of a unix socket
+	PeerPID int32   `json:"peer_pid,omitempty"` // for the log only
+	Token   string  `json:"token,omitempty"`    // "palyra_…"; never logged
+	Address string  `json:"address,omitempty"`  // of the peer, for limits and the log
+	Surface string  `json:"surface"`            // "unix", "http", …
+	Device  string  `json:"device,omitempty"`
+}
+
+// Caller is the principal that asks, as Authenticate found it. The zero Caller may do
+// nothing.
+type Caller struct {
+	User    string `json:"user"`           // the principal: "uid:1000", or a token's
+	Surface string `json:"surface"`        // where the request came in
+	Role    string `json:"role,omitempty"` // "owner", "admin", "operator" or ""
+	// Scopes are the token's; nil: there is no token, and the role alone bounds the caller.
+	Scopes  []string `json:"scopes,omitempty"`
+	Token   string   `json:"token,omitempty"`   // id of the token that it used
+	Device  string   `json:"device,omitempty"`  //
+	Address string   `json:"address,omitempty"` //
+
+	// For the surface: whether the caller is told why policy and host say no, and the
+	// digest of the policies that said so.
+	ReadsPolicy bool   `json:"-"`
+	Policies    string `json:"-"`
+}
+
+// Page is a part of a list. Next, if not "", is the After of the next part.
+type Page[T any] struct {
+	Items []T    `json:"items"` // never null
+	Next  string `json:"next,omitempty"`
+}
+
+// PageQuery says which part of a list.
+type PageQuery struct {
+	After string `json:"after,omitempty" in:"query" doc:"next of the page before"`
+	Limit int    `json:"limit,omitempty" in:"query" doc:"items in a page, 1 to 1000; 100 without it" max:"1000"`
+}
+
+// NewSession describes a session to be made.
+type NewSession struct {
+	Title string `json:"title,omitempty"` // at most 200 bytes; for display only
+}
+
+// The states of a session.
+const (
+	SessionOpen  = "open"
+	SessionEnded = "ended"
+)
+
+// Session belongs to a principal and holds runs, of which one is active at a time.
+type Session struct {
+	ID        string     `json:"id"`
+	Principal string     `json:"principal"`
+	Title     string     `json:"title"`
+	State     string     `json:"state"`
+	Version   int64      `json:"version"`
+	Created   time.Time  `json:"created"`
+	Ended     *time.Time `json:"ended,omitempty"`
+}
+
+// SessionQuery chooses sessions; zero fields choose all that the caller may see.
+type SessionQuery struct {
+	PageQuery `of:"session"`
+	Principal string `json:"principal,omitempty" in:"query" doc:"whose sessions"`
+	State     string `json:"state,omitempty" in:"query" doc:"their state" enum:"open ended"`
+}
+
+// SessionChange names a session and the version that the change is made for.
+type SessionChange struct {
+	ID      string `json:"id" in:"path" as:"session"`
+	Version int64  `json:"version,omitempty" in:"match"`
+}
+
+// Budget bounds a run; zero fields have the daemon's bounds, which none exceeds.
+type Budget struct {
+	Calls int64         `json:"calls,omitempty"`
+	Wall  time.Duration `json:"wall_ns,omitempty"` // from the first step on, with waits
+	Bytes int64         `json:"bytes,omitempty"`   // of output
+}
+
+// Step is one call that a run is to make.
+type Step struct {
+	Tool  string          `json:"tool"`
+	Input json.RawMessage `json:"input,omitempty"` // a JSON object by the tool's schema
+}
+
+// NewRun describes a run to be made.
+type NewRun struct {
+	Session   string `json:"session"`
+	Steps     []Step `json:"steps"`                // at least one
+	Budget    Budget `json:"budget,omitzero"`      //
+	KeepGoing bool   `json:"keep_going,omitempty"` // go on after a step that did not end well
+	// IdempotencyKey is 1 to 128 printable ASCII characters, or "" for none. HTTP has it in
+	// a header.
+	IdempotencyKey string `json:"-" in:"key"`
+}
+
+// NewCall is a run of one step.
+type NewCall struct {
+	Session        string          `json:"session,omitempty"` // "": its own, which ends with it
+	Tool           string          `json:"tool"`
+	Input          json.RawMessage `json:"input,omitempty"`
+	Budget         Budget          `json:"budget,omitzero"`
+	IdempotencyKey string          `json:"-" in:"key"`
+}
+
+// The states of a run. The last three are final.
+const (
+	RunPending         = "pending"          // recorded; waits for its session
+	RunAccepted        = "accepted"         // the next of its session; waits for a place
+	RunInProgress      = "in_progress"      // makes calls
+	RunWaitingApproval = "waiting_approval" // a person is asked about one
+	RunDone            = "done"
+	RunFailed          = "failed"
+	RunCancelled       = "cancelled"
+)
+
+// Run is one task: a list of steps and their outcomes.
+type Run struct {
+	ID        string       `json:"id"`
+	Session   string       `json:"session"`
+	Principal string       `json:"principal"`
+	State     string       `json:"state"`
+	Reason    string       `json:"reason,omitempty"` // code; why it failed or was cancelled
+	Budget    Budget       `json:"budget"`
+	Use       Budget       `json:"use"`
+	Steps     []StepResult `json:"steps,omitempty"`    // not in lists
+	LastSeq   uint64       `json:"last_seq,omitempty"` // of its tape; not in lists
+	Version   int64        `json:"version"`
+	Created   time.Time    `json:"created"`
+	Started   *time.Time   `json:"started,omitempty"`
+	Ended     *time.Time   `json:"ended,omitempty"`
+}
+
+// RunQuery chooses runs; zero fields choose all that the caller may see.
+type RunQuery struct {
+	PageQuery `of:"run"`
+	Session   string   `json:"session,omitempty" in:"query" doc:"the session that they belong to"`
+	Principal string   `json:"principal,omitempty" in:"query" doc:"whose runs"`
+	States    []string `json:"states,omitempty" in:"query" as:"state" doc:"a state that they may be in" enum:"pending accepted in_progress waiting_approval done failed cancelled"`
+}
+
+// The states of a step.
+const (
+	StepPending = "pending"
+	StepRunning = "running"
+	StepDone    = "done"    // it has an outcome, and a result in the journal
+	StepFailed  = "failed"  // it never came to a decision, or its outcome is unknown
+	StepSkipped = "skipped" // the run ended before it
+)
+
+// StepResult is the outcome of a step.
+type StepResult struct {
+	Index   int             `json:"index"`
+	Tool    string          `json:"tool"`
+	Input   json.RawMessage `json:"input,omitempty"`
+	State   string          `json:"state"`
+	CallID  string          `json:"call_id,omitempty"`
+	Capsule canon.Digest    `json:"capsule,omitzero"`
+	// Outcome is "executed", "denied", "not_approved", "refused", "failed", "timed_out",
+	// "killed" or "outcome_unknown".
+	Outcome string  `json:"outcome,omitempty"`
+	Exit    int     `json:"exit"`
+	Reason  string  `json:"reason,omitempty"` // code of what went wrong
+	Error   string  `json:"error,omitempty"`  // text of it
+	Hint    string  `json:"hint,omitempty"`
+	Denial  *Denial `json:"denial,omitempty"`
+	// Stdout and Stderr are what the tool wrote.
+	Stdout Output `json:"stdout"`
+	Stderr Output `json:"stderr"`
+	// LogIndex is the result's place in the journal; see Receipt. Nil: none.
+	LogIndex *uint64    `json:"log_index,omitempty"`
+	Approval string     `json:"approval,omitempty"` // id
+	Started  *time.Time `json:"started,omitempty"`
+	Ended    *time.Time `json:"ended,omitempty"`
+}
+
+// MaxInline bounds the output in a result, in bytes. Longer output is an artifact.
+const MaxInline = 8 << 10
+
+// Output is one stream that a tool wrote.
+type Output struct {
+	Size int64 `json:"size"` // bytes that were kept
+	// Text is the whole output if it is UTF-8 and at most MaxInline, else its beginning.
+	Text     string       `json:"text,omitempty"`
+	Base64   []byte       `json:"base64,omitempty"`   // instead of Text where it is not UTF-8
+	Artifact canon.Digest `json:"artifact,omitzero"`  // of the whole where Text or Base64 is not the whole
+	Lost     bool         `json:"lost,omitempty"`     // the whole could not be kept: no space
+	LostWhy  string       `json:"lost_why,omitempty"` // such as quota_artifacts or disk_full
+}
+
+// The layers that can say no.
+const (
+	LayerAccess    = "access"    // the caller lacks a permission
+	LayerPolicy    = "policy"    // Cedar
+	LayerApproval  = "approval"  // a person said no, or none answered
+	LayerIsolation = "isolation" // the host cannot enforce what the call needs
+	LayerBudget    = "budget"    // the run used up what it had
+	LayerStop      = "stop"      // the emergency stop
+)
+
+// Denial says why something wasn't done, and what would have to change.
+type Denial struct {
+	DecisionID string       `json:"decision_id,omitempty"` // 32 hexadecimal digits
+	Layer      string       `json:"layer"`
+	Reason     string       `json:"reason"`
+	Policies   []string     `json:"policies,omitempty"` // ids of those that determined it, sorted
+	PolicySet  canon.Digest `json:"policy_set,omitzero"`
+	Capsule    canon.Digest `json:"capsule,omitzero"`
+	Errors     []string     `json:"errors,omitempty"` // of evaluation
+	// Fix is a command or a sentence. GetDecision tells the change for layer policy.
+	Fix        string `json:"fix,omitempty"`
+	Permission string `json:"permission,omitempty"` // layer access: the one that is missing
+	// Comment is the person's comment with a no (layer approval). It is foreign text.
+	Comment string `json:"comment,omitempty"`
+}
+
+// Event is one entry of a tape.
+type Event struct {
+	Run  string          `json:"run"`
+	Seq  uint64          `json:"seq"` // from 1, without gaps
+	Kind string          `json:"kind"`
+	Time time.Time       `json:"time"`
+	Data json.RawMessage `json:"data"` // an object; see the kinds
+}
+
+// TapeQuery says which events of a run to read, and how to show them.
+type TapeQuery struct {
+	Run   string `json:"run" in:"path"`
+	After uint64 `json:"after,omitempty" in:"query" doc:"sequence number of the last event already seen"`
+	// View is "" for the events as they are recorded, or ViewTools.
+	View string `json:"view,omitempty" in:"query" enum:"tools" doc:"tools: the events of calls as tool_proposal, tool_decision, tool_approval_request, tool_approval_response, tool_result and tool_attestation"`
+}
+
+// ArtifactQuery names an artifact that a run holds.
+type ArtifactQuery struct {
+	Run    string `json:"run" in:"path"`
+	Digest string `json:"digest" in:"path"`
+}
+
+// The kinds of events. A state of the run is "run." and its name.
+const (
+	EventRunPending         = "run.pending"          // RunChange
+	EventRunAccepted        = "run.accepted"         // RunChange
+	EventRunInProgress      = "run.in_progress"      // RunChange
+	EventRunWaitingApproval = "run.waiting_approval" // RunChange
+	EventRunDone            = "run.done"             // RunChange; the last
+	EventRunFailed          = "run.failed"           // RunChange; the last
+	EventRunCancelled       = "run.cancelled"        // RunChange; the last
+	EventStepStarted        = "step.started"         // StepStarted
+	EventStepDecided        = "step.decided"         // StepDecided
+	EventStepEnded          = "step.ended"           // StepResult without Input
+	EventApprovalRequested  = "approval.requested"   // Approval
+	EventApprovalResolved   = "approval.resolved"    // ApprovalResolved
+)
+
+// RunChange is the data of the run's own events.
+type RunChange struct {
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"` // who cancelled it
+	Use    Budget `json:"use"`
+}
+
+// StepStarted is the data of EventStepStarted.
+type StepStarted struct {
+	Step int    `json:"step"`
+	Tool string `json:"tool"`
+}
+
+// StepDecided is the data of EventStepDecided.
+type StepDecided struct {
+	Step       int          `json:"step"`
+	CallID     string       `json:"call_id"`
+	Capsule    canon.Digest `json:"capsule"`
+	DecisionID string       `json:"decision_id"`
+	Effect     string       `json:"effect"` // "allow", "needs_approval" or "deny"
+	Reason     string       `json:"reason"`
+	Policies   []string     `json:"policies"`
+}
+
+// ApprovalResolved is the data of EventApprovalResolved.
+type ApprovalResolved struct {
+	Step     int    `json:"step"`
+	Approval string `json:"approval"` // id
+	State    string `json:"state"`
+	Approver string `json:"approver,omitempty"`
+	Surface  string `json:"surface,omitempty"`
+}
+
+// The states of a request for approval. All but pending are final.
+const (
+	ApprovalPending   = "pending"
+	ApprovalApproved  = "approved"
+	ApprovalDenied    = "denied"
+	ApprovalExpired   = "expired"
+	ApprovalWithdrawn = "withdrawn" // the call was cancelled while it waited
+)
+
+// Approval is a question to a person, and the answer. All text in Card may come
+// from a model: a terminal shows it escaped (approval.Escape).
+type Approval struct {
+	ID         string       `json:"id"`
+	State      string       `json:"state"`
+	Version    int64        `json:"version"`
+	Run        string       `json:"run"`
+	Session    string       `json:"session"`
+	Step       int          `json:"step"`
+	CallID     string       `json:"call_id"`
+	Requester  string       `json:"requester"`
+	DecisionID string       `json:"decision_id"`
+	Capsule    canon.Digest `json:"capsule"`       // what is approved is exactly this
+	PolicySet  canon.Digest `json:"policy_set"`    // another set in force voids the answer
+	Scope      string       `json:"scope"`         // "once", "session" or "timed"
+	Yes        []string     `json:"yes,omitempty"` // who said yes while it waits for another person's
+	Card       Card         `json:"card"`
+	Text       string       `json:"text"` // Card as lines of printable ASCII
+	Approver   string       `json:"approver,omitempty"`
+	Surface    string       `json:"surface,omitempty"`
+	Detail     string       `json:"detail,omitempty"`
+	Created    time.Time    `json:"created"`
+	Expires    time.Time    `json:"expires"`
+	Answered   *time.Time   `json:"answered,omitempty"`
+	// Reduced: it is another principal's, and the caller couldn't answer it. Only times and
+	// digests are set.
+	Reduced bool `json:"reduced,omitempty"`
+}
+
+// Card is the view of a call that the person is shown.
+type Card = call.Card
+
+// CardWhy is one policy that asks.
+type CardWhy = call.CardWhy
+
+// ApprovalQuery chooses requests; zero fields choose all that the caller may see.
+type ApprovalQuery struct {
+	PageQuery `of:"approval"`
+	Session   string `json:"session,omitempty" in:"query" doc:"the session that they belong to"`
+	Run       string `json:"run,omitempty" in:"query" doc:"the run that they belong to"`
+	State     string `json:"state,omitempty" in:"query" doc:"their state" enum:"pending approved denied expired withdrawn"`
+}
+
+// Resolution is an answer to a request for approval, made for a version of it.
+type Resolution struct {
+	ID      string `json:"id" in:"path" as:"approval"`
+	Version int64  `json:"version,omitempty" in:"match"`
+	Answer  Answer `json:"answer" in:"body"`
+}
+
+// PreviewQuery is an answer to a request for approval that might be given.
+type PreviewQuery struct {
+	ID     string `json:"id" in:"path" as:"approval"`
+	Answer Answer `json:"answer" in:"body"`
+}
+
+// Answer is a person's answer. The zero Answer is no.
+type Answer struct {
+	Approve bool `json:"approve"`
+	// Comment is at most 500 bytes. It is kept, and the caller is told a no's.
+	Comment string `json:"comment,omitempty"`
+	// Capsule is the digest of what the person was shown. An answer to another one is
+	// refused ("other_capsule"). Default: the request's own.
+	Capsule string `json:"capsule,omitempty"`
+
+	// How far a yes reaches. Anything but "once" makes a standing grant.
+	Scope string        `json:"scope,omitempty"`  // "once", the default, "session" or "timed"
+	For   time.Duration `json:"for_ns,omitempty"` // of "timed": a second to 24 hours
+	// Uses bounds the calls that it is good for, this one included; 0: no bound.
+	Uses int64 `json:"uses,omitempty"`
+	// Pattern covers further calls like this one; without it, those of this very capsule.
+	Pattern *Pattern `json:"pattern,omitempty"`
+}
+
+// Pattern says how further calls may differ from the one that is asked about: lower limits,
+// less egress, fewer capabilities, other content of the files that it names, and the fields
+// here.
+type Pattern struct {
+	// Within are positions in argv of paths that may be any in the working directory or
+	// below; 1 is the first argument.
+	Within []int `json:"within,omitempty"`
+	// Content allows another standard input, or a built-in tool other content to write.
+	Content bool `json:"content,omitempty"`
+}
+
+// Preview lists the calls that an answer would let through.
+type Preview struct {
+	Pattern canon.Digest  `json:"pattern,omitzero"` // zero: bound to the capsule
+	Text    string        `json:"text"`             // as lines of printable ASCII
+	Looked  int           `json:"looked"`           // the requester's recent requests
+	Refused []PreviewCall `json:"refused"`          // had no yes, would get through
+}
+
+// PreviewCall is one recent request for approval that ended without a yes.
+type PreviewCall struct {
+	Approval string    `json:"approval"`
+	State    string    `json:"state"`
+	Tool     string    `json:"tool"`
+	Argv     []string  `json:"argv"`
+	Created  time.Time `json:"created"`
+}
+
+// StandingGrant is a yes that stands for further calls of one requester. It ends
+// when it expires, is used up or revoked, when the policies change, with its
+// session, in an emergency stop, with the credential that gave it, and with the daemon.
+type StandingGrant struct {
+	ID        string       `json:"id"`
+	Approval  string       `json:"approval"` // that made it
+	Scope     string       `json:"scope"`
+	Session   string       `json:"session,omitempty"`
+	Requester string       `json:"requester"`
+	Approver  string       `json:"approver"`
+	Approvers []string     `json:"approvers"` // all who said yes
+	Tool      string       `json:"tool"`
+	Capsule   canon.Digest `json:"capsule,omitzero"` // that it is bound to
+	Pattern   canon.Digest `json:"pattern,omitzero"` // or its pattern
+	Text      string       `json:"text,omitempty"`   // the pattern as lines of printable ASCII
+	PolicySet canon.Digest `json:"policy_set"`       // another set in force voids it
+	Uses      int64        `json:"uses"`
+	MaxUses   int64        `json:"max_uses,omitempty"` // 0: not bounded
+	Created   time.Time    `json:"created"`
+	Expires   time.Time    `json:"expires"`
+	// Reduced: it is another principal's. Only times and digests are set.
+	Reduced bool `json:"reduced,omitempty"`
+}

@@ -1,0 +1,143 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// check holds a resolved Config to the demands of its keys on each other and to the floors
+// of its profile.
+func (c *Config) check() []Problem {
+	var ps []Problem
+	add := func(reason, key, fix, format string, args ...any) {
+		ps = append(ps, Problem{Reason: reason, Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
+	}
+	for _, p := range c.paths() {
+		switch {
+		case p.value == "" && p.needed:
+			add("config_bad_value", p.key, "give an absolute path", "has no value, and neither XDG nor systemd variables give one")
+		case p.value != "" && (!filepath.IsAbs(p.value) || filepath.Clean(p.value) != p.value):
+			add("config_bad_value", p.key, "give an absolute path without . and ..", "is no clean absolute path")
+		}
+	}
+	if len(c.Listen.Socket) > maxSocketPath {
+		add("config_bad_value", "listen.socket", "", "is longer than %d bytes, which the kernel takes", maxSocketPath)
+	}
+	if len(ps) == 0 {
+		ps = append(ps, c.checkWorkspaces()...)
+	}
+	ps = append(ps, c.checkListener()...)
+	for _, f := range Floors() {
+		if f.Applies(c.Profile) && !f.holds(c) {
+			add("config_floor", f.Key, f.Fix, "profile %s wants %s: %s", c.Profile, f.Want, f.Why)
+		}
+	}
+	return ps
+}
+
+// maxSocketPath is the size of sun_path without its terminating zero (unix(7)).
+const maxSocketPath = 107
+
+type pathKey struct {
+	key, value string
+	needed     bool
+}
+
+func (c *Config) paths() []pathKey {
+	ps := []pathKey{{"state.dir", c.State.Dir, true}, {"listen.socket", c.Listen.Socket, true}, {"policy.dir", c.Policy.Dir, false},
+		{"cell.path", c.Cell.Path, false}, {"cell.starter", c.Cell.Starter, false}, {"tools.program", c.Tools.Program, false},
+		{"listen.tls_cert", c.Listen.TLSCert, false}, {"listen.tls_key", c.Listen.TLSKey, false}}
+	for _, name := range slices.Sorted(maps.Keys(c.Workspaces)) {
+		ps = append(ps, pathKey{"workspaces." + name + ".path", c.Workspaces[name].Path, true})
+	}
+	return ps
+}
+
+// systemTrees can't be workspaces: they belong to the kernel or the host.
+var systemTrees = []string{"/proc", "/sys", "/dev", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/run/systemd"}
+
+func (c *Config) checkWorkspaces() (ps []Problem) {
+	for _, name := range slices.Sorted(maps.Keys(c.Workspaces)) {
+		key, at := "workspaces."+name+".path", c.Workspaces[name].Path
+		bad := func(format string, args ...any) {
+			ps = append(ps, Problem{Reason: "config_bad_value", Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...),
+				Fix: "give tools a directory of their own"})
+		}
+		if at == "/" {
+			bad("is the whole host")
+			continue
+		}
+		for _, t := range systemTrees {
+			if beneath(at, t) {
+				bad("lies in %s, which belongs to the host", t)
+			}
+		}
+		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}} {
+			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
+				bad("overlaps %s: a tool could change what decides about it", own.key)
+			}
+		}
+		if c.path != "" && beneath(c.path, at) {
+			bad("holds this configuration: a tool could change what decides about it")
+		}
+	}
+	return ps
+}
+
+// beneath reports whether path is dir or lies in it, as text.
+func beneath(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// HTTPOff is the value of listen.http that makes no listener.
+const HTTPOff = "off"
+
+// checkListener refuses a listener beyond loopback that lacks a protection, and names the
+// missing ones.
+func (c *Config) checkListener() (ps []Problem) {
+	add := func(key, fix, format string, args ...any) {
+		ps = append(ps, Problem{Reason: "config_listener", Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
+	}
+	l := c.Listen
+	if (l.TLSCert == "") != (l.TLSKey == "") {
+		add("listen.tls_cert", "set both or neither", "and listen.tls_key belong together")
+	}
+	if l.HTTP == HTTPOff {
+		return ps
+	}
+	addr, err := netip.ParseAddrPort(l.HTTP)
+	if err != nil {
+		add("listen.http", `write "127.0.0.1:7142", "[::1]:7142" or "off"`, "is no numeric address with a port")
+		return ps
+	}
+	if addr.Addr().Unmap().IsLoopback() {
+		return ps
+	}
+	var missing []string
+	if l.TLSCert == "" || l.TLSKey == "" {
+		missing = append(missing, "TLS (listen.tls_cert, listen.tls_key)")
+	}
+	if l.HTTPAuth != "token" {
+		missing = append(missing, `authentication (listen.http_auth = "token")`)
+	}
+	if c.Limits.RequestsPerSecond == 0 {
+		missing = append(missing, "a rate limit (limits.requests_per_second)")
+	}
+	if len(missing) > 0 {
+		add("listen.http", "listen on 127.0.0.1, or add what is missing", "reaches beyond loopback and lacks %s", strings.Join(missing, ", "))
+	}
+	return ps
+}
+
+// HTTPBeyondLoopback reports whether other hosts can reach the HTTP listener.
+func (c *Config) HTTPBeyondLoopback() bool {
+	addr, err := netip.ParseAddrPort(c.Listen.HTTP)
+	return err == nil && !addr.Addr().Unmap().IsLoopback()
+}
+
+// TLS reports whether the HTTP listener speaks TLS.
+func (c *Config) TLS() bool { return c.Listen.TLSCert != "" }

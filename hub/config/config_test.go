@@ -1,0 +1,461 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/formats/config.md instead of comparing it")
+
+// base is the environment of a user with a home.
+var base = []string{"HOME=/home/alice", "XDG_RUNTIME_DIR=/run/user/1000"}
+
+func parse(t testing.TB, src string, env ...string) (*Config, Problems) {
+	t.Helper()
+	c, err := Parse("/etc/palyra/palyrad.toml", []byte(src), append(slices.Clone(base), env...))
+	if err == nil {
+		return c, nil
+	}
+	ps, ok := errors.AsType[Problems](err)
+	if !ok || len(ps) == 0 || fault.KindOf(err) != fault.BadState {
+		t.Fatalf("Parse: %v is no list of problems of kind bad_state", err)
+	}
+	return nil, ps
+}
+
+func TestDefaults(t *testing.T) {
+	c, ps := parse(t, "")
+	if ps != nil {
+		t.Fatal(ps)
+	}
+	if c.Profile != "local" || c.Listen.HTTP != "127.0.0.1:7142" || c.Listen.SocketMode != 0o660 || c.Approvals.Timeout.Std() != 5*time.Minute ||
+		c.Limits.Body != 1<<20 || c.Cell.Confinement != "enforce" || c.Approvals.AllowSelf || !c.Daemon.Watchdog {
+		t.Errorf("defaults are %+v", c)
+	}
+	if c.State.Dir != "/home/alice/.local/state/palyra" || c.Listen.Socket != "/run/user/1000/palyra/palyrad.sock" {
+		t.Errorf("places are %q, %q", c.State.Dir, c.Listen.Socket)
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		env           []string
+		state, socket string
+	}{
+		{"systemd", []string{"STATE_DIRECTORY=/var/lib/palyra:/var/lib/other", "RUNTIME_DIRECTORY=/run/palyra", "HOME=/root"}, "/var/lib/palyra", "/run/palyra/palyrad.sock"},
+		{"home only", []string{"HOME=/home/bob"}, "/home/bob/.local/state/palyra", "/home/bob/.local/state/palyra/palyrad.sock"},
+		{"relative is ignored", []string{"XDG_STATE_HOME=state", "HOME=/home/bob"}, "/home/bob/.local/state/palyra", "/home/bob/.local/state/palyra/palyrad.sock"},
+		{"variables win", []string{"HOME=/home/bob", "PALYRA_STATE_DIR=/a", "PALYRA_LISTEN_SOCKET=/b"}, "/a", "/b"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := Parse("", nil, tc.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.State.Dir != tc.state || c.Listen.Socket != tc.socket {
+				t.Errorf("got %q, %q, want %q, %q", c.State.Dir, c.Listen.Socket, tc.state, tc.socket)
+			}
+		})
+	}
+	if _, err := Parse("", nil, nil); fault.ReasonOf(err) != "config_bad_value" {
+		t.Errorf("without HOME: got %v, want a missing state.dir", err)
+	}
+}
+
+// TestRefused: each wrong file is refused for the right reason, at the right
+// line, with the right word.
+func TestRefused(t *testing.T) {
+	const tls = "tls_cert = \"/c\"\ntls_key = \"/k\"\n"
+	for _, tc := range []struct {
+		name, src string
+		env       []string
+		reason    string
+		line      int
+		text, fix string // parts of them
+	}{
+		{"unknown key", "\n[listen]\n# x\nsoket = \"/x\"\n", nil, "config_unknown_key", 4, "listen.soket", "did you mean socket?"},
+		{"unknown table", "[listn]\nhttp = \"off\"\n", nil, "config_unknown_key", 1, "listn", "did you mean listen?"},
+		{"key of another table", "timeout = \"5m\"\n", nil, "config_unknown_key", 1, "timeout", "did you mean approvals.timeout?"},
+		{"case", "Profile = \"local\"\n", nil, "config_unknown_key", 1, "Profile", "did you mean profile?"},
+		{"unknown in workspace", "[workspaces.a]\npath = \"/srv/a\"\nreadonly = true\n", nil, "config_unknown_key", 3, "workspaces.a.readonly", "did you mean read_only?"},
+		{"password", "[access]\npassword_for_everything = \"x\"\n", nil, "config_unknown_key", 2, "password_for_everything", "secrets do not belong"},
+		{"variable", "", []string{"PALYRA_LISTEN_HTPP=off"}, "config_unknown_key", 0, "PALYRA_LISTEN_HTPP", "did you mean PALYRA_LISTEN_HTTP?"},
+		{"variable cannot add a workspace", "", []string{"PALYRA_WORKSPACES_A_PATH=/srv"}, "config_unknown_key", 0, "PALYRA_WORKSPACES_A_PATH", ""},
+		{"variable value", "", []string{"PALYRA_LIMITS_CONCURRENCY=many"}, "config_bad_value", 0, "is no number", ""},
+		{"syntax", "a = \n", nil, "config_syntax", 1, "", ""},
+		{"duplicate", "[limits]\nqueue = 1\nqueue = 2\n", nil, "config_syntax", 3, "", ""},
+		{"type text", "[limits]\nqueue = \"1\"\n", nil, "config_bad_value", 2, "is an integer, not text", "write queue = 64"},
+		{"type number", "[approvals]\ntimeout = 5\n", nil, "config_bad_value", 2, "is a duration, not a number", ""},
+		{"type float", "[limits]\nqueue = 1.5\n", nil, "config_bad_value", 2, "fraction", ""},
+		{"type list", "profile = [\"local\"]\n", nil, "config_bad_value", 1, "a list", ""},
+		{"type table", "listen = 1\n", nil, "config_bad_value", 1, "is a table, not a number", ""},
+		{"array of tables", "[[listen]]\nhttp = \"off\"\n", nil, "config_bad_value", 1, "is a table, not a list", ""},
+		{"enum", "profile = \"prod\"\n", nil, "config_bad_value", 1, "is none of local, single-vm, worker-enabled", ""},
+		{"too small", "[limits]\nconcurrency = 0\n", nil, "config_bad_value", 2, "less than 1", ""},
+		{"too large", "[limits]\nbody = \"1GiB\"\n", nil, "config_bad_value", 2, "more than 64MiB", ""},
+		{"size overflow", "[limits]\nbody = \"9007199254740993GiB\"\n", nil, "config_bad_value", 2, "is no size", ""},
+		{"negative duration", "[daemon]\ndrain_timeout = \"-5s\"\n", nil, "config_bad_value", 2, "is no duration", ""},
+		{"mode", "[listen]\nsocket_mode = \"4755\"\n", nil, "config_bad_value", 2, "is no octal mode", ""},
+		{"mode number", "[listen]\nsocket_mode = 0o660\n", nil, "config_bad_value", 2, "not a number", "write it in quotes"},
+		{"control character", "[state]\ndir = \"/a\\u0000b\"\n", nil, "config_bad_value", 2, "control character", ""},
+		{"relative", "[policy]\ndir = \"policy\"\n", nil, "config_bad_value", 2, "no clean absolute path", ""},
+		{"dots", "[policy]\ndir = \"/etc/../x\"\n", nil, "config_bad_value", 2, "no clean absolute path", ""},
+		{"socket too long", "[listen]\nsocket = \"/" + strings.Repeat("s", 107) + "\"\n", nil, "config_bad_value", 2, "longer than 107", ""},
+		{"private key", "x = '''\n-----BEGIN EC PRIVATE KEY-----\n'''", nil, "config_bad_value", 0, "private key", ""},
+		{"token", "x = \"palyra_ab12_" + strings.Repeat("A", 32) + "_cd34\"", nil, "config_bad_value", 0, "token", ""},
+
+		{"workspace root", "[workspaces.a]\npath = \"/\"\n", nil, "config_bad_value", 2, "whole host", ""},
+		{"workspace system", "[workspaces.a]\npath = \"/etc/x\"\n", nil, "config_bad_value", 2, "belongs to the host", ""},
+		{"workspace over state", "[workspaces.a]\npath = \"/home\"\n", nil, "config_bad_value", 2, "overlaps state.dir", ""},
+		{"workspace in state", "[workspaces.a]\npath = \"/home/alice/.local/state/palyra/x\"\n", nil, "config_bad_value", 2, "overlaps state.dir", ""},
+		{"workspace above a system tree", "[workspaces.a]\npath = \"/etc\"\n", nil, "config_bad_value", 2, "belongs to the host", ""},
+		{"workspace without path", "[workspaces.a]\nread_only = true\n", nil, "config_bad_value", 1, "has no value", ""},
+		{"workspace name", "[workspaces.\"../a\"]\npath = \"/srv\"\n", nil, "config_bad_value", 1, "is no name for a workspace", ""},
+		{"workspace no table", "workspaces = 1\n", nil, "config_bad_value", 1, "is a table", ""},
+
+		{"no port", "[listen]\nhttp = \"127.0.0.1\"\n", nil, "config_listener", 2, "no numeric address", ""},
+		{"name", "[listen]\nhttp = \"localhost:7142\"\n", nil, "config_listener", 2, "no numeric address", ""},
+		{"all addresses", "[listen]\nhttp = \":7142\"\n", nil, "config_listener", 2, "no numeric address", ""},
+		{"beyond loopback", "[listen]\nhttp = \"0.0.0.0:7142\"\n", nil, "config_listener", 2, "lacks TLS (listen.tls_cert, listen.tls_key)", ""},
+		{"beyond loopback v6", "[listen]\nhttp = \"[::]:7142\"\n", nil, "config_listener", 2, "lacks TLS", ""},
+		{"beyond, no authentication", "[listen]\nhttp = \"10.0.0.1:7142\"\nhttp_auth = \"off\"\n" + tls, nil, "config_listener", 2, "lacks authentication", ""},
+		{"beyond, no rate", "[listen]\nhttp = \"10.0.0.1:7142\"\n" + tls + "[limits]\nrequests_per_second = 0\n", nil, "config_listener", 2, "lacks a rate limit", ""},
+		{"half TLS", "[listen]\ntls_cert = \"/c\"\n", nil, "config_listener", 2, "belong together", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, ps := parse(t, tc.src, tc.env...)
+			if c != nil {
+				t.Fatal("was taken")
+			}
+			p := ps[0]
+			if p.Reason != tc.reason || p.Line != tc.line || !strings.Contains(p.String(), tc.text) || !strings.Contains(p.Fix, tc.fix) {
+				t.Errorf("got %+v\nwant reason %s, line %d, text …%s…, fix …%s…", p, tc.reason, tc.line, tc.text, tc.fix)
+			}
+		})
+	}
+}
+
+// TestAccepted is the positive control of TestRefused: what is nearly the same
+// and right.
+func TestAccepted(t *testing.T) {
+	const tls = "tls_cert = \"/c\"\ntls_key = \"/k\"\n"
+	for name, src := range map[string]string{
+		"beyond loopback with all": "[listen]\nhttp = \"0.0.0.0:7142\"\n" + tls,
+		"v6 loopback":              "[listen]\nhttp = \"[::1]:7142\"\n",
+		"mapped loopback":          "[listen]\nhttp = \"[::ffff:127.0.0.1]:7142\"\n",
+		"off":                      "[listen]\nhttp = \"off\"\nhttp_auth = \"off\"\n",
+		"size as number":           "[limits]\nbody = 65536\n",
+		"workspace":                "[workspaces.a]\npath = \"/srv/a\"\nread_only = false\n",
+		"inline workspace":         "workspaces = { a = { path = \"/srv/a\" } }\n",
+		"dotted":                   "limits.queue = 3\n",
+		"every value in its place": example,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, ps := parse(t, src); ps != nil {
+				t.Error(ps)
+			}
+		})
+	}
+	c, _ := parse(t, "[workspaces.a]\npath = \"/srv/a\"\n")
+	if w := c.Workspaces["a"]; !w.ReadOnly || w.Path != "/srv/a" {
+		t.Errorf("workspace without read_only is %+v, want read-only", w)
+	}
+}
+
+// TestAllProblems: one start tells everything that is wrong.
+func TestAllProblems(t *testing.T) {
+	_, ps := parse(t, "profil = \"x\"\n[limits]\nqueu = 1\nbody = true\n[listen]\nhttp_auth = \"none\"\n")
+	var lines []int
+	for _, p := range ps {
+		lines = append(lines, p.Line)
+	}
+	if !slices.Equal(lines, []int{1, 3, 4, 6}) {
+		t.Errorf("got lines %v of %v", lines, ps)
+	}
+}
+
+// TestNoValuesInErrors: what stands in the file is not repeated; it might be a
+// secret in the wrong place.
+func TestNoValuesInErrors(t *testing.T) {
+	const secret = "hunter2hunter2"
+	for _, src := range []string{
+		"profile = \"" + secret + "\"", "[limits]\nbody = \"" + secret + "\"", "[state]\ndir = \"" + secret + "\"",
+		"[listen]\nhttp = \"" + secret + "\"", "token = \"" + secret + "\"", "profile = '" + secret + "' '" + secret + "'",
+		"[listen]\nsocket_mode = \"" + secret + "\"", "[approvals]\ntimeout = \"" + secret + "\"",
+	} {
+		c, err := Parse("/x", []byte(src), base)
+		if c != nil || strings.Contains(err.Error(), secret) || strings.Contains(fault.HintOf(err), secret) {
+			t.Errorf("%q: taken, or the error repeats it: %v", src, err)
+		}
+	}
+}
+
+// TestFloors: each row of the table refuses its weak value under its profile
+// and those above it, with the key's name, and lets it be below.
+func TestFloors(t *testing.T) {
+	weak := map[string]string{
+		"listen.socket_mode":         "[listen]\nsocket_mode = \"0666\"\n",
+		"cell.confinement":           "[cell]\nconfinement = \"report\"\n",
+		"approvals.allow_self":       "[approvals]\nallow_self = true\n",
+		"approvals.timeout":          "[approvals]\ntimeout = \"61m\"\n",
+		"limits.requests_per_second": "[limits]\nrequests_per_second = 0\n",
+		"limits.body":                "[limits]\nbody = \"17MiB\"\n",
+		"journal.min_free":           "[journal]\nmin_free = 0\n",
+		"daemon.watchdog":            "[daemon]\nwatchdog = false\n",
+		"policy.dir":                 "[policy]\ndir = \"\"\n",
+		"access.token_max_age":       "[access]\ntoken_max_age = \"721h\"\n",
+	}
+	const strong = "policy.dir = \"/etc/palyra/policy\"\naccess.token_max_age = \"24h\"\n"
+	if c, ps := parse(t, "profile = \"worker-enabled\"\n"+strong); c == nil {
+		t.Fatalf("the control is refused: %v", ps)
+	}
+	for _, f := range Floors() {
+		src, ok := weak[f.Key]
+		if !ok {
+			t.Errorf("no weak value for %s", f.Key)
+			continue
+		}
+		for i, profile := range profiles {
+			below := i < slices.Index(profiles, f.Profile)
+			_, ps := parse(t, "profile = \""+profile+"\"\n"+src)
+			refused := slices.ContainsFunc(ps, func(p Problem) bool {
+				return p.Reason == "config_floor" && p.Key == f.Key && strings.Contains(p.Text, profile) &&
+					strings.Contains(p.Text, f.Want) && p.Fix == f.Fix && p.Line > 0
+			})
+			if refused == below {
+				t.Errorf("%s under %s: refused %v, want %v: %v", f.Key, profile, refused, !below, ps)
+			}
+		}
+	}
+}
+
+// TestWantsCertificate: servers want one, a person's machine does not.
+// TestProfileNames: the original's names mean ours, floors and all, and are not kept.
+func TestProfileNames(t *testing.T) {
+	env := []string{"HOME=/h"}
+	for name, want := range map[string]string{"local_desktop": "local", "remote_vps": "single-vm", "single-vm": "single-vm"} {
+		for how, src := range map[string]string{"file": "profile = \"" + name + "\"\n", "env": ""} {
+			e := env
+			if how == "env" {
+				e = append(slices.Clone(env), "PALYRA_PROFILE="+name)
+			}
+			c, err := Parse("c.toml", []byte(src), e)
+			if err != nil || c.Profile != want || c.WantsCertificate() != (want == "single-vm") {
+				t.Errorf("%s of %s: %v, %v", name, how, c, err)
+			}
+		}
+	}
+	if _, err := Parse("c.toml", []byte("profile = \"remote_vps\"\n[approvals]\nallow_self = true\n"), env); fault.ReasonOf(err) != "config_floor" {
+		t.Errorf("a floor of remote_vps does not hold: %v", err)
+	}
+	for _, name := range []string{"Local_Desktop", "local_desktop ", "local_desktop=local", ""} {
+		if _, err := Parse("c.toml", []byte("profile = \""+name+"\"\n"), env); fault.ReasonOf(err) != "config_bad_value" || !strings.Contains(fault.HintOf(err), "palyra config explain profile") {
+			t.Errorf("%q: %v, hint %q", name, err, fault.HintOf(err))
+		}
+	}
+}
+
+func TestWantsCertificate(t *testing.T) {
+	for profile, want := range map[string]bool{"local": false, "single-vm": true, "worker-enabled": true} {
+		c, ps := parse(t, "profile = \""+profile+"\"\npolicy.dir = \"/etc/palyra/policy\"\naccess.token_max_age = \"24h\"\n")
+		if c == nil {
+			t.Fatalf("%s: %v", profile, ps)
+		}
+		if got := c.WantsCertificate(); got != want {
+			t.Errorf("%s: %v, want %v", profile, got, want)
+		}
+	}
+	if !(&Config{Profile: "worker-enabled"}).WantsCertificate() || (&Config{}).WantsCertificate() {
+		t.Error("a Config without a profile wants one, or the highest does not")
+	}
+}
+
+// TestFloorsHoldForVariables: a variable cannot go below a floor either.
+func TestFloorsHoldForVariables(t *testing.T) {
+	_, ps := parse(t, "profile = \"single-vm\"\n", "PALYRA_APPROVALS_ALLOW_SELF=true")
+	if len(ps) != 1 || ps[0].Reason != "config_floor" {
+		t.Errorf("got %v", ps)
+	}
+}
+
+func TestVariablesOverride(t *testing.T) {
+	c, ps := parse(t, "[limits]\nqueue = 1\n", "PALYRA_LIMITS_QUEUE=2", "PALYRA_PROFILE=single-vm", "PALYRA_SOCKET=/x", "PALYRA_TEST_CELL=/y", "OTHER=1")
+	if ps != nil {
+		t.Fatal(ps)
+	}
+	if c.Limits.Queue != 2 || c.Profile != "single-vm" {
+		t.Errorf("got %+v", c)
+	}
+	for _, v := range c.Values() {
+		want := map[string]string{"limits.queue": "env", "profile": "env"}[v.Key]
+		if want == "" {
+			want = "default"
+		}
+		if v.Source != want {
+			t.Errorf("%s comes from %s, want %s", v.Key, v.Source, want)
+		}
+	}
+}
+
+// TestWorkspaceAndFile: the file may not lie in a workspace; a workspace beside
+// the file is nothing special.
+func TestWorkspaceAndFile(t *testing.T) {
+	src := []byte("[workspaces.a]\npath = \"/srv/palyra/a\"\n")
+	for path, ok := range map[string]bool{"/srv/palyra/palyrad.toml": true, "/srv/palyra/a/palyrad.toml": false, "/srv/palyra/ab.toml": true} {
+		if _, err := Parse(path, src, base); (err == nil) != ok {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestDiffAndReload(t *testing.T) {
+	old, _ := parse(t, "[workspaces.a]\npath = \"/srv/a\"\n")
+	next, _ := parse(t, "[daemon]\nlog_level = \"debug\"\n[limits]\nqueue = 3\n[workspaces.b]\npath = \"/srv/b\"\n")
+	reload, restart := old.Diff(next)
+	if !slices.Equal(reload, []string{"daemon.log_level"}) ||
+		!slices.Equal(restart, []string{"limits.queue", "workspaces.a.path", "workspaces.a.read_only", "workspaces.b.path", "workspaces.b.read_only"}) {
+		t.Errorf("got %v, %v", reload, restart)
+	}
+	m := old.WithReload(next)
+	if m.Daemon.LogLevel != "debug" || m.Limits.Queue != old.Limits.Queue || old.Daemon.LogLevel != "info" {
+		t.Errorf("merged is %+v", m)
+	}
+	if reload, _ := m.Diff(next); len(reload) != 0 {
+		t.Errorf("still to reload: %v", reload)
+	}
+}
+
+func TestUnsafeFile(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(p, []byte("profile = \"local\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(p, base); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(p, 0o622); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(p, base); fault.ReasonOf(err) != "unsafe_file" {
+		t.Errorf("writable by others: got %v", err)
+	}
+	if _, err := Load(p+"x", base); fault.ReasonOf(err) != "config_unreadable" {
+		t.Errorf("missing: got %v", err)
+	}
+	if err := os.WriteFile(p, make([]byte, MaxFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(p, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(p, base); fault.ReasonOf(err) != "config_unreadable" {
+		t.Errorf("too large: got %v", err)
+	}
+}
+
+// TestTags: each key says what it means; each default lies within its bounds
+// (Parse panics otherwise); what has a floor says what weakening it costs.
+func TestTags(t *testing.T) {
+	keys := Keys()
+	if len(keys) < 30 {
+		t.Fatalf("%d keys", len(keys))
+	}
+	name := regexp.MustCompile(`^([a-z]+\.)?([a-z_]+)$|^workspaces\.NAME\.[a-z_]+$`)
+	for _, k := range keys {
+		if !name.MatchString(k.Name) || len(k.Doc) < 20 || !strings.HasSuffix(k.Doc, ".") {
+			t.Errorf("%s: bad name or no meaning: %q", k.Name, k.Doc)
+		}
+		if len(k.Floors) > 0 && k.Cost == "" && k.Name != "policy.dir" {
+			t.Errorf("%s has a floor and no cost", k.Name)
+		}
+		if (k.Type == "integer" || k.Type == "size" || k.Type == "duration") && (k.Min == "" || k.Max == "") {
+			t.Errorf("%s has no bounds", k.Name)
+		}
+		text, err := Explain(k.Name)
+		if err != nil || !strings.Contains(text, k.Doc) || !strings.Contains(text, k.Cost) {
+			t.Errorf("Explain(%q) = %q, %v", k.Name, text, err)
+		}
+	}
+	if _, err := Explain("workspaces.reports.path"); err != nil {
+		t.Errorf("a workspace's key: %v", err)
+	}
+	if _, err := Explain("listen.htp"); fault.ReasonOf(err) != "config_unknown_key" || !strings.Contains(fault.HintOf(err), "listen.http") {
+		t.Errorf("Explain of a typing error: %v", err)
+	}
+	for _, f := range Floors() {
+		if !slices.ContainsFunc(keys, func(k Key) bool { return k.Name == f.Key }) {
+			t.Errorf("a floor names key %q, which does not exist", f.Key)
+		}
+	}
+}
+
+// TestDocs holds docs/formats/config.md to the struct.
+func TestDocs(t *testing.T) {
+	const name = "../../docs/formats/config.md"
+	if *update {
+		if err := os.WriteFile(name, []byte(Docs()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(b) != Docs() {
+		t.Errorf("%s is stale: go test ./hub/config -update", name)
+	}
+}
+
+func TestSchema(t *testing.T) {
+	var s struct {
+		Properties map[string]struct {
+			Properties        map[string]map[string]any
+			PatternProperties map[string]struct{ Properties map[string]map[string]any }
+			Additional        any `json:"additionalProperties"`
+			Enum              []string
+		}
+		Additional any `json:"additionalProperties"`
+	}
+	if err := json.Unmarshal(Schema(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Additional != false || s.Properties["listen"].Additional != false || s.Properties["workspaces"].Additional != false {
+		t.Error("the schema allows unknown keys")
+	}
+	if s.Properties["limits"].Properties["queue"]["type"] != "integer" || !reflect.DeepEqual(s.Properties["profile"].Enum, append(slices.Clone(profiles), "local_desktop", "remote_vps")) {
+		t.Errorf("the schema is %s", Schema())
+	}
+	for pattern, w := range s.Properties["workspaces"].PatternProperties {
+		if pattern != workspaceNames.String() || w.Properties["path"] == nil {
+			t.Errorf("workspaces are %v", w)
+		}
+	}
+}
+
+func TestValueText(t *testing.T) {
+	for _, d := range []Duration{Duration(5 * time.Minute), Duration(time.Hour), Duration(90 * time.Second), Duration(61 * time.Minute), 1, Duration(10 * time.Second)} {
+		if got, err := parseDuration(d.String()); err != nil || got != d {
+			t.Errorf("duration %v reads back as %v, %v", d, got, err)
+		}
+	}
+	for _, s := range []Size{0, 1, 1023, 1024, 65536, 3 << 30, 1<<30 + 1} {
+		if got, err := parseSize(s.String()); err != nil || got != s {
+			t.Errorf("size %v reads back as %v, %v", s, got, err)
+		}
+	}
+	if got := Duration(5 * time.Minute).String(); got != "5m" {
+		t.Errorf("five minutes print as %q", got)
+	}
+}

@@ -1,0 +1,309 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"palyra/authz/access"
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/hub"
+	"palyra/hub/run"
+	"palyra/hub/store"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+	"palyra/kernel"
+)
+
+// approvalOperations returns the operations of answers and standing grants.
+func (h *Hub) approvalOperations() []hub.Entry {
+	return []hub.Entry{
+		hub.ResolveApproval.By(h.resolveApproval),
+		hub.PreviewApproval.By(h.previewApproval),
+		hub.ListGrants.By(h.listGrants),
+		hub.RevokeGrant.By(h.revokeGrant),
+	}
+}
+
+func (h *Hub) resolveApproval(ctx context.Context, c hub.Caller, in hub.Resolution) (hub.Approval, error) {
+	if err := ident.Check(ident.Approval, in.ID); err != nil {
+		return hub.Approval{}, err
+	}
+	if len(in.Answer.Comment) > maxComment || !utf8.ValidString(in.Answer.Comment) {
+		return hub.Approval{}, fault.New(fault.Usage, "invalid_input", "answer approval", fmt.Errorf("a comment is at most %d bytes of UTF-8", maxComment))
+	}
+	if off := h.answerOff(in.Answer); off != "" {
+		return hub.Approval{}, h.refuseFeature(c, "answer approval", off)
+	}
+	this, err := h.approvalHead(ctx, in.ID)
+	if err != nil {
+		return hub.Approval{}, err
+	}
+	if asked, ok := h.runs.Approvals().Asked(in.ID); ok { // held already, with the call that waits
+		this.Card = hub.Card(asked.Call)
+	}
+	sees := h.seesRequest(ctx, c, &this)
+	if !sees { // no policy lets them answer, and how a wider yes would be refused tells of the call
+		in.Answer = hub.Answer{Approve: in.Answer.Approve, Capsule: in.Answer.Capsule}
+	}
+	if in.Answer.Capsule != "" && in.Answer.Capsule != this.Capsule.String() {
+		return hub.Approval{}, fault.New(fault.NotApproved, "other_capsule", "answer approval", fmt.Errorf("the answer is to capsule %.80q", in.Answer.Capsule)).
+			WithHint("read it again")
+	}
+	if _, err := h.runs.Approvals().Resolve(ctx, in.ID, in.Version, answerer(c), reply(in.Answer)); err != nil {
+		switch d := hub.DenialOf(err); {
+		case d != nil:
+			whose := "" // what would have to change tells of the call, too
+			if !sees {
+				whose = this.Requester
+			}
+			h.remember(c, "answer approval", *d, askedIn(err), whose)
+		case fault.KindOf(err) == fault.Denied:
+			reason := fault.ReasonOf(err)
+			err = h.refuse(c, reason, "answer approval", fault.HintOf(err), hub.Denial{Layer: hub.LayerApproval, Reason: reason, Fix: fault.HintOf(err)})
+		}
+		return hub.Approval{}, err
+	}
+	done := context.WithoutCancel(ctx) // the approver must hear it, without room without the card
+	if _, release, err := h.reading(ctx, c, listBytes); err == nil {
+		defer release()
+		return h.approval(done, in.ID)
+	}
+	return h.approvalHead(done, in.ID)
+}
+
+func answerer(c hub.Caller) approval.By {
+	return approval.By{Principal: c.User, Surface: c.Surface, Token: c.Token, Device: c.Device}
+}
+
+func reply(a hub.Answer) approval.Reply {
+	r := approval.Reply{Approve: a.Approve, Comment: a.Comment, Scope: a.Scope, For: a.For, Uses: a.Uses}
+	if a.Pattern != nil {
+		r.Pattern = &approval.Loosen{Within: a.Pattern.Within, Content: a.Pattern.Content}
+	}
+	return r
+}
+
+// judge says whether an answer counts. The approver must hold the permission, and policy
+// must accept the answer at this moment, for this call. The hub judges each yes when the
+// last one comes, and again at each use of a standing grant. A no counts from everyone who
+// could say yes, alone or with others. Requesters can withdraw their own requests, and
+// callers who manage members can end any.
+func (h *Hub) judge(ctx context.Context, q approval.Question) (approval.Verdict, error) {
+	c := hub.Caller{User: q.By.Principal, Token: q.By.Token, Surface: q.By.Surface, Device: q.By.Device}
+	if err := h.need(c, access.ApprovalResolve); err != nil {
+		return approval.No, err
+	}
+	if q.Against && h.sees(c, q.Subject.Requester) {
+		return approval.Yes, nil
+	}
+	verdict, d, err := h.word(ctx, &q)
+	if err != nil || verdict != approval.No {
+		return verdict, err
+	}
+	asked, err := h.answerRequest(ctx, &q)
+	if err != nil {
+		return approval.No, err
+	}
+	return approval.No, fault.New(fault.Denied, d.Reason, "answer approval", &askedError{hub.DenialError{Denial: refusedBy(&d, "")}, asked}).
+		WithHint("an approver whom the policies permit must answer")
+}
+
+// word is policy's verdict on an answer, with the decision if it is no.
+func (h *Hub) word(ctx context.Context, q *approval.Question) (approval.Verdict, policy.Decision, error) {
+	none := policy.Decision{}
+	r, err := h.answerRequest(ctx, q)
+	if err != nil {
+		return approval.No, none, err
+	}
+	set := h.k.PolicySet()
+	if q.By.Principal == q.Subject.Requester && !h.cfg.AllowSelf {
+		self := r
+		self.Action = policy.ApprovalSelf
+		if d := set.Decide(self); d.Effect != policy.Allow {
+			return approval.No, none, approval.ErrSelf()
+		}
+	}
+	d := set.Decide(r)
+	if d.Effect == policy.Allow {
+		return approval.Yes, none, nil
+	}
+	if !q.Use { // would more people do?
+		more := r
+		for n := range int64(maxApprovers) {
+			if more.Context.Answer.Approvers = r.Context.Answer.Approvers + 1 + n; more.Context.Answer.Approvers > maxApprovers {
+				break
+			}
+			if set.Decide(more).Effect == policy.Allow {
+				return approval.More, none, nil
+			}
+		}
+	}
+	return approval.No, d, nil
+}
+
+// maxApprovers bounds how many people a policy can ask for.
+const maxApprovers = 8
+
+// answerRequest returns a yes as policy sees it.
+func (h *Hub) answerRequest(ctx context.Context, q *approval.Question) (policy.Request, error) {
+	who, err := h.entity(q.By.Principal)
+	if err != nil {
+		return policy.Request{}, err
+	}
+	who.Scopes = h.principal(q.By.Principal, q.By.Token).Scopes
+	call := &q.Request.Call
+	place := call.Workspace
+	if place == "" {
+		place = privateWorkspace
+	}
+	exe := policy.Executable{Path: call.Executable, Digest: call.Digest, System: call.System}
+	if call.Script != "" {
+		exe.Path, exe.Digest, exe.Interpreter = call.Script, call.ScriptDigest, call.Executable
+	}
+	return policy.Request{
+		Principal: who, Action: policy.ApprovalResolve, Resource: policy.Entity{Type: policy.TypeWorkspace, ID: place},
+		Context: policy.Context{
+			SessionID: q.Subject.Session, RunID: q.Subject.Run, DeviceID: q.By.Device, ChannelID: q.By.Surface,
+			Executable: exe, EgressHosts: call.EgressHosts, Capabilities: call.Capabilities, Tier: call.Tier,
+			Features: h.cfg.Features.On(),
+			Answer: policy.Answer{Tool: call.Tool, Requester: q.Subject.Requester, Approver: q.By.Principal, Scope: q.Scope,
+				Sensitive: call.Sensitive, Pattern: q.Pattern, Approvers: int64(len(q.Approvers))},
+		},
+	}, nil
+}
+
+// privateWorkspace names, for policy, the empty workspace of a call that has no
+// other.
+const privateWorkspace = "private"
+
+// recordApproval puts changes of grants into the journal.
+func (h *Hub) recordApproval(ctx context.Context, act, subject string, by approval.By, detail map[string]string) error {
+	d := make(map[string]string, len(detail)+1)
+	for name, text := range detail {
+		d[name] = text
+	}
+	if by.Token != "" {
+		d["token"] = by.Token
+	}
+	_, err := h.k.Record(ctx, kernel.Act{Act: act, Principal: by.Principal, Subject: subject, Detail: d})
+	return err
+}
+
+// maxPreview bounds the recent requests that a preview looks at.
+const maxPreview = 1000
+
+func (h *Hub) previewApproval(ctx context.Context, c hub.Caller, in hub.PreviewQuery) (hub.Preview, error) {
+	if err := ident.Check(ident.Approval, in.ID); err != nil {
+		return hub.Preview{}, err
+	}
+	ctx, release, err := h.reading(ctx, c, 3*listBytes) // the card, a page of others and what is told of them
+	if err != nil {
+		return hub.Preview{}, err
+	}
+	defer release()
+	this, err := h.approval(ctx, in.ID)
+	if err == nil && !h.seesRequest(ctx, c, &this) {
+		err = noSuch("approval", in.ID)
+	}
+	if err != nil {
+		return hub.Preview{}, err
+	}
+	p, asked, err := h.runs.Approvals().Preview(in.ID, reply(in.Answer))
+	if err != nil {
+		return hub.Preview{}, err
+	}
+	v := hub.Preview{Refused: []hub.PreviewCall{}, Text: "exactly the capsule " + asked.Capsule.String() + "\n"}
+	if p != nil {
+		sum, err := p.Sum()
+		if err != nil {
+			return hub.Preview{}, err
+		}
+		v.Pattern, v.Text = sum, p.Text()
+	}
+	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Approval, error) {
+		return tx.Approvals(store.ApprovalFilter{Requester: this.Requester}, store.Page{Limit: maxPreview, Bytes: listBytes})
+	})
+	if err != nil {
+		return hub.Preview{}, err
+	}
+	for i := range rows {
+		row := &rows[i]
+		if row.ID == in.ID {
+			continue
+		}
+		v.Looked++
+		if row.State == store.ApprovalApproved || in.Answer.Scope == approval.ScopeSession && row.Session != this.Session {
+			continue
+		}
+		past, err := run.ApprovalOf(row)
+		if err != nil {
+			return hub.Preview{}, err
+		}
+		fits := row.Capsule == asked.Capsule
+		if p != nil {
+			call := approval.Call(past.Card)
+			fits = p.Match(call.Tool, &call) == nil
+		}
+		if fits && h.seesRequest(ctx, c, &past) {
+			v.Refused = append(v.Refused, hub.PreviewCall{Approval: past.ID, State: past.State, Tool: past.Card.Tool, Argv: past.Card.Argv, Created: past.Created})
+		}
+	}
+	return v, nil
+}
+
+// PoliciesChanged must be called after every reload. It keeps the new policies, so that
+// their decisions can be explained after they are replaced. It ends the standing grants
+// that were given under other policies, and returns how many. Those already cover nothing,
+// and must not when the old policies come back.
+func (h *Hub) PoliciesChanged() int {
+	h.archive()
+	now := h.k.PolicySet().Digest()
+	return h.runs.Approvals().Drop(func(g *approval.Standing) bool { return g.PolicySet != now })
+}
+
+func (h *Hub) listGrants(_ context.Context, c hub.Caller, _ hub.None) (hub.Page[hub.StandingGrant], error) {
+	v := hub.Page[hub.StandingGrant]{Items: []hub.StandingGrant{}}
+	for _, g := range h.runs.Approvals().Standing() {
+		item := grantOf(&g)
+		if !h.seesGrant(c, &g) {
+			item = hub.StandingGrant{ID: item.ID, Scope: item.Scope, Approvers: []string{}, Capsule: item.Capsule, Pattern: item.Pattern,
+				PolicySet: item.PolicySet, Created: item.Created, Expires: item.Expires, Reduced: true}
+		}
+		v.Items = append(v.Items, item)
+	}
+	return v, nil
+}
+
+// reduced returns the part of a request that callers who may not see it are told.
+func reduced(a *hub.Approval) hub.Approval {
+	return hub.Approval{ID: a.ID, State: a.State, Version: a.Version, Capsule: a.Capsule, PolicySet: a.PolicySet, Scope: a.Scope,
+		Card: run.NoCard(), Created: a.Created, Expires: a.Expires, Answered: a.Answered, Reduced: true}
+}
+
+func grantOf(g *approval.Standing) hub.StandingGrant {
+	v := hub.StandingGrant{ID: g.ID, Approval: g.Approval, Scope: g.Scope, Session: g.Session, Requester: g.Requester, Approver: g.By.Principal,
+		Approvers: slices.Clone(g.Approvers), Tool: g.Tool, PolicySet: g.PolicySet, Uses: g.Uses, MaxUses: g.MaxUses, Created: g.Created, Expires: g.Expires}
+	if g.Pattern != nil {
+		v.Pattern, v.Text = g.PatternDigest, g.Pattern.Text()
+	} else {
+		v.Capsule = g.Capsule
+	}
+	return v
+}
+
+// revokeGrant: every caller who sees a grant may take it back. For the others it doesn't
+// exist.
+func (h *Hub) revokeGrant(ctx context.Context, c hub.Caller, id string) (hub.StandingGrant, error) {
+	if err := ident.Check(ident.Grant, id); err != nil {
+		return hub.StandingGrant{}, err
+	}
+	all := h.runs.Approvals().Standing()
+	if !slices.ContainsFunc(all, func(g approval.Standing) bool { return g.ID == id && h.seesGrant(c, &g) }) {
+		return hub.StandingGrant{}, noSuch("grant", id)
+	}
+	g, err := h.runs.Approvals().Revoke(ctx, id, answerer(c))
+	return grantOf(&g), err
+}

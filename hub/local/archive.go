@@ -1,0 +1,112 @@
+package local
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"palyra/authz/policy"
+	"palyra/internal/canon"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// The state directory keeps the policy sets that were in force, so that earlier decisions
+// can still be explained and exported. The sets are neither secret nor authority: the hub
+// finds a set by its digest, which the receipt names, and doesn't use one that differs from
+// its name.
+const (
+	archiveDir   = "policy-sets"
+	archiveSets  = 64        // kept at most, the newest
+	archiveBytes = 128 << 20 // of all of them
+	archiveEach  = 32 << 20  // of one: the texts, at most 16 MiB, as JSON
+)
+
+// archive keeps the set in force. A failure is no reason to stop deciding.
+func (h *Hub) archive() {
+	if err := h.keepSet(h.k.PolicySet()); err != nil {
+		h.cfg.Log.Warn("keep policy set", "error", err)
+	}
+}
+
+func (h *Hub) setFile(d canon.Digest) string {
+	return filepath.Join(h.k.StateDir(), archiveDir, d.Hex()+".json")
+}
+
+func (h *Hub) keepSet(s *policy.Set) error {
+	h.archiving.Lock()
+	defer h.archiving.Unlock()
+	const op = "keep policy set"
+	path := h.setFile(s.Digest())
+	now := time.Now()
+	if err := os.Chtimes(path, now, now); err == nil { // in force again
+		return nil
+	}
+	b, err := json.Marshal(s.Texts())
+	if err != nil {
+		return fault.New(fault.Internal, "internal", op, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return durable.Fault(op, err)
+	}
+	if err := durable.WriteFile(path, b, 0o600); err != nil {
+		return durable.Fault(op, err)
+	}
+	return pruneSets(filepath.Dir(path), archiveSets, archiveBytes)
+}
+
+// pruneSets removes the oldest sets beyond the bounds. The newest stays.
+func pruneSets(dir string, sets int, size int64) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return durable.Fault("list policy sets", err)
+	}
+	var kept []fs.FileInfo
+	for _, e := range entries {
+		if i, err := e.Info(); err == nil && i.Mode().IsRegular() && strings.HasSuffix(i.Name(), ".json") {
+			kept = append(kept, i)
+		}
+	}
+	slices.SortFunc(kept, func(a, b fs.FileInfo) int {
+		return cmp.Or(b.ModTime().Compare(a.ModTime()), strings.Compare(a.Name(), b.Name()))
+	})
+	var errs []error
+	for n, i := range kept {
+		size -= i.Size()
+		if n > 0 && (n >= sets || size < 0) {
+			errs = append(errs, os.Remove(filepath.Join(dir, i.Name())))
+		}
+	}
+	return durable.Fault("remove old policy sets", errors.Join(errs...))
+}
+
+// setOf returns the set that made a decision: the one in force, the built-in one, or a kept
+// one; nil if it is gone.
+func (h *Hub) setOf(d canon.Digest) *policy.Set {
+	for _, s := range []*policy.Set{h.k.PolicySet(), policy.Default()} {
+		if s.Digest() == d {
+			return s
+		}
+	}
+	b, err := durable.ReadPrivate(h.setFile(d), archiveEach)
+	if err != nil {
+		return nil
+	}
+	var texts map[string]string
+	if err := json.Unmarshal(b, &texts); err != nil {
+		h.cfg.Log.Warn("read policy set", "digest", d, "error", err)
+		return nil
+	}
+	s, err := policy.Restore(texts, d)
+	if err != nil {
+		h.cfg.Log.Warn("read policy set", "digest", d, "error", err)
+		return nil
+	}
+	return s
+}

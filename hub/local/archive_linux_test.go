@@ -1,0 +1,125 @@
+package local
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/authz/policy"
+	"palyra/hub"
+	"palyra/internal/fault"
+	"palyra/kernel"
+)
+
+// TestOldDecision: a decision of a set that is no longer in force can still be explained
+// and exported, also after a restart. A kept set that was changed isn't believed; without a
+// kept set the export says what is missing.
+func TestOldDecision(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "policy")
+	if err := os.CopyFS(dir, policy.DefaultFS()); err != nil {
+		t.Fatal(err)
+	}
+	h := newHouse(t, func(_ *Config, k *kernel.Config) { k.PolicyDir = dir })
+	ctx := t.Context()
+	more := func(id string) {
+		t.Helper()
+		text := fmt.Sprintf("@id(%q)\npermit (principal is Palyra::Device, action == Palyra::Action::\"tool.list\", resource);\n", id)
+		if err := os.WriteFile(filepath.Join(dir, "90-more.cedar"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hub.Reload.Do(ctx, h, h.owner, hub.None{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more("first")
+	old := h.k.PolicySet().Digest()
+	r := h.call(h.owner, argv("/bin/sh", "-c", "id"))
+	id := r.Steps[0].Denial.DecisionID
+	more("second")
+	h.stop()
+	h.reopen(func(_ *Config, k *kernel.Config) { k.PolicyDir = dir })
+	if h.k.PolicySet().Digest() == old {
+		t.Fatal("the set is the same")
+	}
+	why, err := hub.GetDecision.Do(ctx, h, h.owner, id)
+	if err != nil || why.PolicySet != old || len(why.Rules) != len(why.Policies) || len(why.Rules) == 0 || why.Rules[0].Line == 0 || !strings.HasPrefix(why.Fix, "--- ") {
+		t.Errorf("%+v, %v", why, err)
+	}
+	b, err := hub.ExportDecision.Do(ctx, h, h.owner, id)
+	var bundle policy.Bundle
+	if err != nil || json.Unmarshal(b, &bundle) != nil || bundle.PolicySet != old || bundle.Policies["first"] == "" || bundle.Policies["second"] != "" ||
+		bundle.Answer.Effect != policy.Deny {
+		t.Errorf("%v: %.300s", err, b)
+	}
+	texts := h.setOf(old).Texts()
+	texts["90-more.cedar"] += " "
+	forged, err := json.Marshal(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func() error{
+		"changed":  func() error { return os.WriteFile(h.setFile(old), forged, 0o600) },
+		"not JSON": func() error { return os.WriteFile(h.setFile(old), []byte("{"), 0o600) },
+		"not a file": func() error {
+			return os.WriteFile(h.setFile(old), []byte(`{"../x": "permit(principal, action, resource);"}`), 0o600)
+		},
+		"gone": func() error { return os.Remove(h.setFile(old)) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hub.ExportDecision.Do(ctx, h, h.owner, id); fault.ReasonOf(err) != "policy_set_gone" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if why, err := hub.GetDecision.Do(ctx, h, h.owner, id); err != nil || len(why.Rules) != 0 || len(why.Policies) == 0 || why.Fix != "" {
+			t.Errorf("%s: %+v, %v", name, why, err)
+		}
+		if err := os.WriteFile(h.setFile(old), forged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPruneSets: the bounds hold, the oldest go first, the newest stays.
+func TestPruneSets(t *testing.T) {
+	dir := t.TempDir()
+	at := time.Now().Add(-time.Hour)
+	put := func(n int) {
+		t.Helper()
+		name := filepath.Join(dir, fmt.Sprintf("%02d.json", n))
+		if err := os.WriteFile(name, make([]byte, 100), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(name, at, at.Add(time.Duration(n)*time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() string {
+		t.Helper()
+		names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := ""
+		for _, n := range names {
+			s += filepath.Base(n)[:2] + " "
+		}
+		return s
+	}
+	for n := range 10 {
+		put(n)
+	}
+	for _, c := range []struct {
+		sets int
+		size int64
+		want string
+	}{{20, 2000, "00 01 02 03 04 05 06 07 08 09 "}, {8, 2000, "02 03 04 05 06 07 08 09 "}, {8, 350, "07 08 09 "}, {0, 0, "09 "}} {
+		if err := pruneSets(dir, c.sets, c.size); err != nil || left() != c.want {
+			t.Errorf("%d sets, %d bytes: %q, %v, want %q", c.sets, c.size, left(), err, c.want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package hub
+
+// The operations. To add one, add its value here, among the others of Operations, and
+// the function that does it to palyra/hub/local.
+
+// Sessions.
+var (
+	// CreateSession opens a session that belongs to the caller.
+	CreateSession = define[NewSession, Session]("sessions.createSession", "POST /sessions", "session.write",
+		"Open a session", Operation{Status: 201, Idempotent: true})
+	ListSessions = define[SessionQuery, Page[Session]]("sessions.listSessions", "GET /sessions", "session.read",
+		"List sessions, newest first")
+	GetSession = define[string, Session]("sessions.getSession", "GET /sessions/{session}", "session.read",
+		"Get a session")
+	// EndSession gives back the space of its artifacts, which can't be read any more.
+	// Ending twice is no error. The session of a Call has ended with it, and keeps its
+	// artifacts until then.
+	EndSession = define[SessionChange, Session]("sessions.endSession", "POST /sessions/{session}/end", "session.write",
+		"Cancel the runs of a session and end it")
+)
+
+// Runs and calls.
+var (
+	// StartRun returns the run without waiting. The same idempotency key with the same
+	// request returns the same run; with another one it is fault.Usage
+	// "idempotency_key_reused". A full queue is fault.Busy "queue_full".
+	StartRun = define[NewRun, Run]("runs.startRun", "POST /runs", "run.start",
+		"Queue a run in a session", Operation{Doc: "The answer does not wait for the run; its tape says how it goes on.", Status: 201, Idempotent: true})
+	ListRuns = define[RunQuery, Page[Run]]("runs.listRuns", "GET /runs", "session.read",
+		"List runs without their steps, newest first")
+	GetRun = define[string, Run]("runs.getRun", "GET /runs/{run}", "session.read",
+		"Get a run with its steps")
+	// CancelRun returns when no process of the run is left.
+	CancelRun = define[string, Run]("runs.cancelRun", "POST /runs/{run}/cancel", "run.cancel",
+		"Cancel a run", Operation{Doc: "The answer comes when no process of the run is left. A run that has ended stays as " +
+			"it is. Only a caller who may read runs is told the steps.", Ends: true})
+	// ReadTape gives the events that are there, then the others as they come.
+	ReadTape = define[TapeQuery, Tape]("runs.readTape", "GET /runs/{run}/tape", "session.read",
+		"Follow the events of a run", Operation{Doc: "The events that are there, then the others as they come, until the run has ended. " +
+			"Accept chooses between server-sent events and one JSON document a line; the events " +
+			"are the same. The header Last-Event-ID, which counts more than after, says where " +
+			"to go on. 204: the run has ended and there is no further event.",
+			Media: []string{MediaSSE, MediaNDJSON}, Also: []int{204}})
+	// GetArtifact opens an artifact whose content was checked. The caller closes it.
+	GetArtifact = define[ArtifactQuery, Artifact]("runs.getArtifact", "GET /runs/{run}/artifacts/{digest}", "artifact.read",
+		"Get an artifact of a run", Operation{Doc: "Served as bytes, whatever its tool called it; that name is in the header " +
+			HeaderMediaType + ". One range is honoured.",
+			Media: []string{MediaBytes}, Also: []int{206}})
+	// Call returns the run when it has ended. A done ctx cancels it, unless it has an
+	// idempotency key: then it goes on, and the same Call returns its outcome.
+	Call = define[NewCall, Run]("calls.call", "POST /calls", "run.start",
+		"Make one call and wait for it", Operation{Doc: "A run of one step. Without an Idempotency-Key it is cancelled when the client " +
+			"goes; with one it goes on, and the same request gives what became of it. Prefer: " +
+			"respond-async, which needs a session, answers 202 at once.",
+			Also: []int{202}, Key: true, Prefer: true})
+	ListTools = define[None, Page[Tool]]("calls.listTools", "GET /tools", "session.read",
+		"List the tools")
+)
+
+// Requests for approval and standing grants.
+var (
+	// ListApprovals reduces requests of other principals that the caller couldn't answer.
+	ListApprovals = define[ApprovalQuery, Page[Approval]]("approvals.listApprovals", "GET /approvals", "approval.read",
+		"List requests for approval, newest first")
+	GetApproval = define[string, Approval]("approvals.getApproval", "GET /approvals/{approval}", "approval.read",
+		"Get a request for approval")
+	// ResolveApproval answers in the caller's name. A second answer is fault.Busy
+	// "version_conflict" and changes nothing.
+	ResolveApproval = define[Resolution, Approval]("approvals.resolveApproval", "POST /approvals/{approval}/resolve", "approval.resolve",
+		"Answer a request for approval", Operation{Doc: "The first answer counts; a second one is refused with 412. If policy wants more " +
+			"than one person, the request stays pending and says who said yes. A yes for a " +
+			"session or a time makes a standing grant. If the budget reads has no room, the " +
+			"answer comes without the card and its text.", Ends: true})
+	PreviewApproval = define[PreviewQuery, Preview]("approvals.previewApproval", "POST /approvals/{approval}/preview", "approval.read",
+		"Say what a yes would let through", Operation{Doc: "The pattern, and which recent requests without a yes it would have covered. It " +
+			"changes nothing."})
+	ListGrants = define[None, Page[StandingGrant]]("approvals.listGrants", "GET /grants", "approval.read",
+		"List the standing grants, oldest first")
+	RevokeGrant = define[string, StandingGrant]("approvals.revokeGrant", "POST /grants/{grant}/revoke", "approval.resolve",
+		"End a standing grant", Operation{Doc: "Calls that run because of it run on."})
+)
+
+// Policy.
+var (
+	GetPolicy = define[None, PolicyInfo]("policy.getPolicy", "GET /policy", "policy.read",
+		"List the policies in force")
+	ExplainPolicy = define[NewCall, Explanation]("policy.explainPolicy", "POST /policy/explain", "policy.read",
+		"Decide a call and stop there")
+	TestPolicy = define[PolicyTestRequest, PolicyReport]("policy.testPolicy", "POST /policy/test", "policy.read",
+		"Run the tests of a policy set")
+	// GetDecision finds a decision about a call, if the caller may see it in the journal,
+	// and a denial of anything else as long as the process remembers it.
+	GetDecision = define[string, DecisionReport]("policy.getDecision", "GET /policy/decisions/{decision}", "policy.read",
+		"Say why something was allowed or denied", Operation{Doc: "By the id that every denial carries, or eight or more of its first digits."})
+	ExportDecision = define[string, []byte]("policy.exportDecision", "GET /policy/decisions/{decision}/bundle", "policy.read",
+		"Get a decision with all that it follows from", Operation{Doc: "For another Cedar engine to make it again.", Media: []string{MediaJSON}})
+	DiffPolicy = define[PolicyDiffQuery, PolicyDiff]("policy.diffPolicy", "POST /policy/diff", "policy.manage",
+		"Decide recent calls again by a candidate", Operation{Doc: "The candidate is a set, a unified diff against the one in force, or the change " +
+			"that a denial offers. It shows what others asked for, and so needs more than " +
+			"reading policy."})
+	Reload = define[None, PolicyInfo]("policy.reload", "POST /reload", "policy.manage",
+		"Read the policies again", Operation{Doc: "On an error the old ones stay in force."})
+)
+
+// The journal.
+var (
+	// GetReceipt returns the receipt whole, as it is signed. Other principals' receipts
+	// don't exist for the caller.
+	GetReceipt = define[uint64, []byte]("journal.getReceipt", "GET /receipts/{index}", "journal.read",
+		"Get the receipt of a journal entry: a Sigstore bundle", Operation{Media: []string{MediaBundle}})
+	GetJournal = define[None, JournalStatus]("journal.getJournal", "GET /journal", "journal.read",
+		"Get size, origin and checkpoint of the journal")
+	ListJournalEntries = define[JournalQuery, Page[JournalEntry]]("journal.listJournalEntries", "GET /journal/entries", "journal.read",
+		"List journal entries, oldest first")
+	ProveJournalEntry = define[uint64, JournalProof]("journal.proveJournalEntry", "GET /journal/entries/{index}/proof", "journal.read",
+		"Prove that an entry is in the journal")
+	ProveJournalConsistency = define[JournalSince, JournalConsistency]("journal.proveJournalConsistency", "GET /journal/consistency", "journal.read",
+		"Prove that the journal extends what it was")
+	GetCheckpoint = define[None, []byte]("journal.getCheckpoint", "GET /journal/checkpoint", "journal.read",
+		"Get the newest checkpoint: a signed note, as C2SP tlog-tiles serves it", Operation{Media: []string{MediaText}})
+	GetTile = define[string, []byte]("journal.getTile", "GET /journal/tile/{name...}", "journal.read",
+		"Get a tile or entry bundle, as C2SP tlog-tiles names it", Operation{Media: []string{MediaBytes}})
+)
+
+// Tokens and members.
+var (
+	// CreateToken has the text of the token in its result and nowhere else.
+	CreateToken = define[NewToken, TokenSecret]("access.createToken", "POST /tokens", "token.manage",
+		"Make an API token", Operation{Doc: "Its text is in the answer and cannot be had again, not with the same Idempotency-" +
+			"Key either.",
+			Status: 201, Idempotent: true})
+	ListTokens = define[TokenQuery, Page[Token]]("access.listTokens", "GET /tokens", "token.manage",
+		"List API tokens, newest first")
+	RevokeToken = define[TokenChange, Token]("access.revokeToken", "POST /tokens/{token}/revoke", "token.manage",
+		"End a token for good")
+	// RotateToken makes a successor; the old token stays good for the overlap.
+	RotateToken = define[Rotation, TokenSecret]("access.rotateToken", "POST /tokens/{token}/rotate", "token.manage",
+		"Make the successor of a token", Operation{Status: 201, Idempotent: true})
+	ListMembers = define[None, Page[Member]]("access.listMembers", "GET /members", "member.manage",
+		"List who has which role")
+	// PutMember lets no caller give more than it holds.
+	PutMember = define[MemberPut, Member]("access.putMember", "PUT /members/{principal}", "member.manage",
+		"Give a principal a role", Operation{Creates: true})
+	// RemoveMember never removes the last owner.
+	RemoveMember = define[MemberRemoval, None]("access.removeMember", "DELETE /members/{principal}", "member.manage",
+		"Take a principal's role", Operation{Status: 204})
+)
+
+// The daemon itself.
+var (
+	GetStatus = define[None, Status]("daemon.getStatus", "GET /status", Authenticated,
+		"Say how the daemon is, and who asks")
+	GetDoctor = define[None, Doctor]("daemon.getDoctor", "GET /doctor", "config.read",
+		"Name every control of the host that is missing")
+	GetConfig = define[None, Page[Setting]]("daemon.getConfig", "GET /config", "config.read",
+		"List the settings in force")
+	// Stop returns when everything that the request names has ended.
+	Stop = define[StopRequest, Stopped]("daemon.stop", "POST /stop", "run.cancel",
+		"Emergency stop", Operation{Brake: true})
+	Resume = define[None, Stopped]("daemon.resume", "POST /resume", "policy.manage",
+		"Take new runs again")
+	// Backup writes to BackupTo.W.
+	Backup = define[BackupTo, BackupInfo]("daemon.backup", "POST /backup", "backup.manage",
+		"Get an encrypted copy of the working state", Operation{Doc: "The trailer " +
+			TrailerBackup + " says what it holds; without it the copy is not whole.",
+			Media: []string{MediaBytes}})
+)
+
+// Operations returns all operations of a Hub.
+func Operations() []*Operation {
+	return []*Operation{
+		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
+		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation,
+		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
+		GetPolicy.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
+		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
+		CreateToken.Operation, ListTokens.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
+		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
+	}
+}

@@ -1,0 +1,120 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"palyra/authz/approval"
+	"palyra/authz/policy"
+	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+	"palyra/kernel"
+)
+
+// gate is a gate without a sandbox: its tools do what their names say. It is
+// here to make every order of events; palyra/hub/local's tests use the real one.
+type gate struct {
+	mu    sync.Mutex
+	calls map[string]int // by tool and input
+	log   uint64         // next index of the journal
+	in    chan string    // tool of each call that has begun; nil: nobody looks
+	free  chan struct{}  // "hold" waits for an element
+}
+
+func newGate() *gate {
+	return &gate{calls: make(map[string]int), in: make(chan string, 1000), free: make(chan struct{}, 1000)}
+}
+
+func (g *gate) JournalStatus(context.Context) (kernel.JournalStatus, error) {
+	return kernel.JournalStatus{}, nil
+}
+
+func (g *gate) JournalEntries(uint64, uint64) iter.Seq2[journal.Record, error] {
+	return func(func(journal.Record, error) bool) {}
+}
+
+func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal, stdio kernel.IO) (*kernel.Outcome, error) {
+	g.mu.Lock()
+	g.calls[p.Tool+" "+string(p.Input)]++
+	g.mu.Unlock()
+	g.in <- p.Tool
+	if p.Tool == "unknown" {
+		return nil, fault.New(fault.Usage, "unknown_tool", "expand tool", nil)
+	}
+	o := &kernel.Outcome{CallID: "call_" + ident.New("x")[2:], CapsuleDigest: canon.Sum(p.Input), Outcome: receipt.Executed}
+	ended := func(outcome string, exit int, err error) (*kernel.Outcome, error) {
+		o.Outcome, o.Exit = outcome, exit
+		if err != nil {
+			o.Error = &kernel.Failure{Kind: fault.KindOf(err).String(), Reason: fault.ReasonOf(err), Text: err.Error()}
+		}
+		g.mu.Lock()
+		o.LogIndex = g.log
+		g.log++
+		g.mu.Unlock()
+		return o, nil
+	}
+	tell := func(e kernel.Event) {
+		e.CallID, e.Capsule = o.CallID, o.CapsuleDigest
+		stdio.Observe(e)
+	}
+	tell(kernel.Event{Step: kernel.StepSealed})
+	o.Decision = policy.Decision{ID: [16]byte{1}, Effect: policy.Allow, Reason: "permitted", Policies: []string{"p"}}
+	switch p.Tool {
+	case "deny":
+		o.Decision.Effect, o.Decision.Reason = policy.Deny, "default_deny"
+		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
+		return ended(receipt.Denied, 126, fault.New(fault.Denied, "default_deny", "decide call", nil))
+	case "ask":
+		o.Decision.Effect = policy.NeedsApproval
+		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
+		q := approval.Request{Capsule: o.CapsuleDigest, PolicySet: canon.Sum(nil), Call: approval.Call{Tool: p.Tool}, Timeout: time.Minute}
+		rec := approval.Resolve(ctx, who.Approver, q)
+		v := rec.View()
+		o.Approval = &v
+		tell(kernel.Event{Step: kernel.StepAnswered, Approval: &v})
+		if !rec.Approved() {
+			return ended(receipt.NotApproved, 126, fault.New(fault.NotApproved, v.Answer, "ask for approval", nil))
+		}
+	default:
+		tell(kernel.Event{Step: kernel.StepDecided, Decision: &o.Decision})
+	}
+	o.Intent = new(uint64)
+	tell(kernel.Event{Step: kernel.StepIntent})
+	switch p.Tool {
+	case "exit":
+		return ended(receipt.Executed, 3, nil)
+	case "hold":
+		select {
+		case <-g.free:
+		case <-ctx.Done():
+			return ended(receipt.Killed, 137, fault.New(fault.Canceled, "canceled", "run", ctx.Err()))
+		}
+	case "print":
+		var n struct{ Bytes int }
+		_ = json.Unmarshal(p.Input, &n)
+		_, _ = io.WriteString(stdio.Stdout, strings.Repeat("é", n.Bytes/2)+strings.Repeat("x", n.Bytes%2))
+		_, _ = io.WriteString(stdio.Stderr, "done\xff")
+		if ctx.Err() != nil {
+			return ended(receipt.Killed, 137, fault.New(fault.Canceled, "canceled", "run", ctx.Err()))
+		}
+	}
+	return ended(receipt.Executed, 0, nil)
+}
+
+// count returns how often a tool was called.
+func (g *gate) count() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.calls {
+		n += c
+	}
+	return n
+}

@@ -1,0 +1,295 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"palyra/crypt/receipt"
+	"palyra/hub"
+	"palyra/hub/session"
+	"palyra/hub/store"
+	"palyra/internal/fault"
+	"palyra/isolate/evidence"
+)
+
+// recover gives every run of an earlier process a defined state. The rules:
+//
+//   - an approval that was pending has expired;
+//   - a run that was under way failed, "interrupted". The step that was running
+//     has the outcome that the journal has for its call, outcome_unknown where the
+//     gate found an intent without a result; a call that the journal does not know
+//     never ran. No step is made again;
+//   - a run that had not begun is made, in its place, unless it was a call of
+//     somebody who waited: that is cancelled, "caller_gone". While an emergency stop
+//     is in force all of these are cancelled, "stopped"; in safe mode they go on waiting;
+//   - a step in whose call the journal failed gets what the journal has of it now.
+func (e *Engine) recover(ctx context.Context) error {
+	if _, err := e.approvals.Expire(ctx); err != nil {
+		return fmt.Errorf("expire approvals: %w", err)
+	}
+	runs, err := e.unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	unsettled, err := store.View(ctx, e.store, (*store.Tx).UnsettledSteps)
+	if err != nil {
+		return err
+	}
+	calls, err := e.whatBecame(ctx, runs, unsettled)
+	if err != nil {
+		return err
+	}
+	for i := range unsettled {
+		if err := e.settle(ctx, &unsettled[i], calls); err != nil {
+			return fmt.Errorf("settle step of run %s: %w", unsettled[i].Run, err)
+		}
+	}
+	var start []string
+	for i := range runs {
+		r := &runs[i]
+		p, err := planOf(r)
+		if err != nil {
+			return err
+		}
+		switch {
+		case r.State.Active():
+			err = e.interrupted(ctx, r.ID, p, calls.run[r.ID])
+		case e.cfg.Hold:
+			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonStopped})
+		case p.Attended:
+			err = e.abandoned(ctx, r.ID, p, Stop{State: store.RunCancelled, Reason: ReasonCallerGone})
+		case e.cfg.Park:
+		default:
+			j := newJob(r.ID, r.Session, r.Principal, p, r.Budget)
+			_ = e.remember(j) // it has been promised, also without room
+			j.ok = true
+			close(j.recorded)
+			e.jobs[j.id] = j
+			if e.lines.Restore(j.session, j.id, j.owner()) == session.Active {
+				start = append(start, j.id)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("recover run %s: %w", r.ID, err)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.startLocked(start)
+	return nil
+}
+
+// unfinished returns the runs that have not ended, oldest first.
+func (e *Engine) unfinished(ctx context.Context) (all []store.Run, err error) {
+	live := []store.RunState{store.RunPending, store.RunAccepted, store.RunInProgress, store.RunWaitingApproval}
+	for after := ""; ; {
+		page, err := store.View(ctx, e.store, func(tx *store.Tx) ([]store.Run, error) {
+			return tx.Runs(store.RunFilter{States: live, Plans: true}, store.Page{After: after, Limit: store.MaxPage, OldestFirst: true})
+		})
+		if err != nil || len(page) == 0 {
+			return all, err
+		}
+		all = append(all, page...)
+		after = page[len(page)-1].ID
+	}
+}
+
+// became is what the journal says of the calls that were looked up in it.
+type became struct {
+	run  map[string]result // the last one of a run, from where its running step began
+	call map[string]result // by call id
+}
+
+// whatBecame looks the calls of the steps that were running up in the journal,
+// and of those that it had not settled. A run makes one call at a time: the call
+// of a running step is the only one of its run from where the step began.
+// Statements that name no run were made before there was a name for it: a session
+// has one active run, so its session stands for it.
+func (e *Engine) whatBecame(ctx context.Context, runs []store.Run, unsettled []store.Step) (*became, error) {
+	from := make(map[string]uint64) // by run
+	of := make(map[string]string)   // runs by session
+	journal, err := e.cfg.Gate.JournalStatus(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	e.seen = journal.Size
+	e.mu.Unlock()
+	first := journal.Size
+	for i := range runs {
+		if !runs[i].State.Active() {
+			continue
+		}
+		s, err := e.runningStep(ctx, runs[i].ID)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			continue
+		}
+		r, err := recordOf(s)
+		if err != nil {
+			return nil, err
+		}
+		from[runs[i].ID], of[runs[i].Session] = r.From, runs[i].ID
+		first = min(first, r.From)
+	}
+	wanted := make(map[string]bool) // by call
+	for i := range unsettled {
+		r, err := recordOf(&unsettled[i])
+		if err != nil {
+			return nil, err
+		}
+		wanted[r.CallID] = true
+		first = min(first, r.From)
+	}
+	b := &became{make(map[string]result), make(map[string]result)}
+	for rec, err := range e.cfg.Gate.JournalEntries(first, journal.Size) {
+		if err != nil {
+			return nil, err
+		}
+		if rec.Erased {
+			continue
+		}
+		env, err := receipt.ParseEnvelope(rec.Content)
+		if err != nil {
+			return nil, err
+		}
+		st, _, err := receipt.ParsePayload(env.Payload)
+		if err != nil {
+			return nil, err
+		}
+		if st == nil || st.IsIntent() {
+			continue
+		}
+		p := &st.Predicate
+		run := p.RunID
+		if run == "" {
+			run = of[p.SessionID]
+		}
+		if wanted[p.CallID] {
+			b.call[p.CallID] = foundIn(p, rec.Index)
+		} else if at, ok := from[run]; ok && rec.Index >= at {
+			b.run[run] = foundIn(p, rec.Index)
+		}
+	}
+	return b, nil
+}
+
+func recordOf(s *store.Step) (r record, err error) {
+	if err := json.Unmarshal(s.Output, &r); err != nil {
+		return r, fault.New(fault.Integrity, "store_corrupt", fmt.Sprintf("read step %d of %s", s.Index, s.Run), err)
+	}
+	return r, nil
+}
+
+// settle gives a step what the journal says of its call after all. Its run has
+// ended, and its tape stays as it was. What the journal does not have after it
+// was recovered it will never have: then nothing ran.
+func (e *Engine) settle(ctx context.Context, s *store.Step, b *became) error {
+	r, err := recordOf(s)
+	if err != nil {
+		return err
+	}
+	was := s.State
+	if f, ok := b.call[r.CallID]; ok {
+		s.State, s.CallID, s.Capsule, s.Outcome, s.LogIndex = store.StepDone, r.CallID, f.Capsule, f.Outcome, *f.log
+		r.State, r.Capsule, r.Outcome, r.LogIndex = f.State, f.Capsule, f.Outcome, f.LogIndex
+	} else if was == store.StepFailed {
+		s.LogIndex = 0
+	} else {
+		e.cfg.Log.Error("settle step: the journal has no result of a call that had an intent", "run", s.Run, "step", s.Index, "call", s.CallID)
+		return nil
+	}
+	if s.Output, err = json.Marshal(record{StepResult: r.StepResult}); err != nil {
+		return fault.New(fault.Internal, "internal", "settle step", err)
+	}
+	return e.store.Update(ctx, func(tx *store.Tx) error { return tx.UpdateStep(s, was) })
+}
+
+func (e *Engine) runningStep(ctx context.Context, run string) (*store.Step, error) {
+	return store.View(ctx, e.store, func(tx *store.Tx) (*store.Step, error) { return running(tx, run) })
+}
+
+// running returns the step of a run that has begun and not ended, nil if none.
+func running(tx *store.Tx, run string) (*store.Step, error) {
+	steps, err := tx.Steps(run)
+	if err != nil || len(steps) == 0 || steps[len(steps)-1].State != store.StepRunning {
+		return nil, err
+	}
+	return &steps[len(steps)-1], nil
+}
+
+// foundIn is what the journal says became of a call. Its output is gone.
+func foundIn(p *receipt.Predicate, index uint64) result {
+	r := result{StepResult: hub.StepResult{
+		State: string(store.StepDone), CallID: p.CallID, Capsule: p.Capsule.Digest, Outcome: p.Outcome,
+		Reason: ReasonInterrupted, Error: "the daemon stopped before the result was taken", LogIndex: &index,
+	}, log: &index, intended: p.Intent != nil}
+	if p.Error != nil {
+		r.Reason = p.Error.Reason
+	}
+	if p.Approval != nil {
+		r.Approval = p.Approval.ID
+	}
+	var ev evidence.Evidence
+	if json.Unmarshal(p.Evidence, &ev) == nil && ev.Exit.Code > 0 {
+		r.Exit = ev.Exit.Code
+	}
+	return r
+}
+
+// interrupted ends a run that was under way. The zero found is a call that the
+// journal does not know.
+func (e *Engine) interrupted(ctx context.Context, id string, p *plan, found result) error {
+	return e.alone(ctx, id, func(tx *store.Tx, r *store.Run) error {
+		s, err := running(tx, id)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			known, err := knows(tx, found.CallID)
+			if err != nil {
+				return err
+			}
+			if found.CallID == "" || known { // known: of an earlier step, whose result could not be taken
+				found = result{}
+				found.fail(fault.New(fault.Canceled, ReasonInterrupted, "call", errors.New("the daemon stopped before it was decided; nothing ran")))
+			}
+			if err := closeStep(tx, *s, found); err != nil {
+				return err
+			}
+		}
+		return e.close(tx, r, p, Stop{State: store.RunFailed, Reason: ReasonInterrupted})
+	})
+}
+
+// knows reports whether a step has this call already.
+func knows(tx *store.Tx, call string) (bool, error) {
+	_, err := tx.StepByCall(call)
+	if fault.KindOf(err) == fault.NotFound {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// abandoned ends a run that had not begun.
+func (e *Engine) abandoned(ctx context.Context, id string, p *plan, s Stop) error {
+	return e.alone(ctx, id, func(tx *store.Tx, r *store.Run) error { return e.close(tx, r, p, s) })
+}
+
+// close ends a run that nobody works on.
+func (e *Engine) close(tx *store.Tx, r *store.Run, p *plan, s Stop) error {
+	r.Ended = time.Now().UTC()
+	if err := move(tx, r, s.State, hub.RunChange{Reason: s.Reason, By: s.By}); err != nil {
+		return err
+	}
+	if err := tx.UpdateRun(r); err != nil || !p.Ephemeral {
+		return err
+	}
+	_, err := session.EndIn(tx, r.Session, 0)
+	return err
+}

@@ -1,0 +1,45 @@
+package run
+
+import (
+	"context"
+
+	"palyra/hub"
+	"palyra/internal/fault"
+)
+
+// Source says which step comes next.
+type Source interface {
+	// Next returns the next step, or more == false if there is none. results are
+	// those of all steps before, in order. It may take its time: until ctx is done,
+	// which is when the run is cancelled or its budget is used up. An error ends
+	// the run as failed, with the reason of the fault.
+	Next(ctx context.Context, results []hub.StepResult) (s hub.Step, more bool, err error)
+}
+
+// List is the Source of a run whose steps were given when it was started.
+type List struct {
+	Steps     []hub.Step
+	KeepGoing bool // go on after a step that did not end well
+}
+
+var _ Source = (*List)(nil)
+
+// Next implements Source. It answers at once.
+func (l *List) Next(_ context.Context, results []hub.StepResult) (hub.Step, bool, error) {
+	n := len(results)
+	if n > 0 && !l.KeepGoing && !well(&results[n-1]) {
+		return hub.Step{}, false, fault.New(fault.Usage, results[n-1].Reason, "next step", nil)
+	}
+	if n < len(l.Steps) {
+		return l.Steps[n], true, nil
+	}
+	for i := range results {
+		if !well(&results[i]) {
+			return hub.Step{}, false, fault.New(fault.Usage, ReasonStepFailed, "next step", nil)
+		}
+	}
+	return hub.Step{}, false, nil
+}
+
+// well reports whether a step ended as one wants it.
+func well(r *hub.StepResult) bool { return r.Reason == "" }

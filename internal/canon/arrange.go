@@ -1,0 +1,180 @@
+package canon
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// arrange puts a JSON text that jsontext has written into canonical form, in
+// place: it is valid, has no space, and its strings are spelled as RFC 8785
+// spells them. The library's own Canonicalize takes 2.5 times as long, and rounds
+// integers.
+func arrange(text []byte) ([]byte, error) {
+	a := arranger{text: text, members: make([]member, 0, 32)}
+	if err := a.value(0); err != nil {
+		return nil, err
+	}
+	return a.text, nil
+}
+
+type arranger struct {
+	text    []byte
+	at      int
+	members []member // of the objects that have begun
+	body    []byte   // of an object while its members are put in order
+}
+
+// member is where a member of an object stands in text, with its name first.
+type member struct {
+	from, colon, to int
+	escaped         bool // there is an escape in the name
+}
+
+func (a *arranger) value(depth int) error {
+	switch a.text[a.at] {
+	case '{', '[':
+		if depth >= maxDepth {
+			return refusal("json_too_deep", int64(a.at), "nesting beyond %d", maxDepth)
+		}
+		if a.text[a.at] == '{' {
+			return a.object(depth + 1)
+		}
+		return a.array(depth + 1)
+	case '"':
+		a.at = a.end()
+	case 't', 'n':
+		a.at += len("true")
+	case 'f':
+		a.at += len("false")
+	default:
+		return a.number()
+	}
+	return nil
+}
+
+func (a *arranger) array(depth int) error {
+	for a.at++; a.text[a.at] != ']'; {
+		if err := a.value(depth); err != nil {
+			return err
+		}
+		if a.text[a.at] == ',' {
+			a.at++
+		}
+	}
+	a.at++
+	return nil
+}
+
+func (a *arranger) object(depth int) error {
+	a.at++
+	first, start, sorted := len(a.members), a.at, true
+	for a.text[a.at] != '}' {
+		m := member{from: a.at, colon: a.end()}
+		m.escaped = bytes.IndexByte(a.text[m.from:m.colon], '\\') >= 0
+		a.at = m.colon + 1
+		if err := a.value(depth); err != nil {
+			return err
+		}
+		m.to = a.at
+		if n := len(a.members); n > first && a.compare(a.members[n-1], m) > 0 {
+			sorted = false
+		}
+		a.members = append(a.members, m)
+		if a.text[a.at] == ',' {
+			a.at++
+		}
+	}
+	if !sorted {
+		a.sort(a.members[first:], start)
+	}
+	a.members = a.members[:first]
+	a.at++
+	return nil
+}
+
+// sort puts the members of an object, which begin at start and end here, in order.
+func (a *arranger) sort(members []member, start int) {
+	slices.SortFunc(members, a.compare)
+	a.body = slices.Grow(a.body[:0], len(a.text)-start)
+	for i, m := range members {
+		if i > 0 {
+			a.body = append(a.body, ',')
+		}
+		a.body = append(a.body, a.text[m.from:m.to]...)
+	}
+	copy(a.text[start:], a.body)
+}
+
+// end returns where the string that begins here ends.
+func (a *arranger) end() int {
+	for at := a.at + 1; ; {
+		at += bytes.IndexByte(a.text[at:], '"') + 1
+		escapes := 0
+		for a.text[at-2-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return at
+		}
+	}
+}
+
+func (a *arranger) compare(x, y member) int { return compareUTF16(a.name(x), a.name(y)) }
+
+func (a *arranger) name(m member) []byte {
+	if m.escaped {
+		name, _ := jsontext.AppendUnquote(nil, a.text[m.from:m.colon]) // it is valid
+		return name
+	}
+	return a.text[m.from+1 : m.colon-1]
+}
+
+// number spells a number as ECMAScript's Number::toString does (ECMA-262
+// §6.1.6.1.20). Integers of up to fifteen digits are spelled so already.
+func (a *arranger) number() error {
+	from, digits := a.at, 0
+	for ; a.at < len(a.text) && a.text[a.at] != ',' && a.text[a.at] != ']' && a.text[a.at] != '}'; a.at++ {
+		if '0' <= a.text[a.at] && a.text[a.at] <= '9' {
+			digits++
+		}
+	}
+	num := a.text[from:a.at]
+	if len(num) == digits && digits <= 15 {
+		return nil
+	}
+	f, ok := double(num)
+	if !ok {
+		return refusal("json_syntax", int64(from), "number that a double does not hold")
+	}
+	if f == 0 {
+		f = 0 // of either sign
+	}
+	var few [32]byte
+	spelled := jsontext.AppendFloat(few[:0], f, 64)
+	a.text = slices.Replace(a.text, from, a.at, spelled...)
+	a.at = from + len(spelled)
+	return nil
+}
+
+// compareUTF16 orders two valid UTF-8 texts by their UTF-16 code units. That is
+// the order of code points, which is that of the bytes, except that code points
+// beyond U+FFFF, whose first unit is a surrogate (U+D800 to U+DBFF), come before
+// U+E000 to U+FFFF: lead bytes from 0xf0 come before 0xee and 0xef.
+func compareUTF16(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		x, y := a[i], b[i]
+		if x == y {
+			continue
+		}
+		if x >= 0xee && y >= 0xee && (x >= 0xf0) != (y >= 0xf0) {
+			x, y = y, x
+		}
+		if x < y {
+			return -1
+		}
+		return 1
+	}
+	return len(a) - len(b)
+}

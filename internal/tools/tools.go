@@ -1,0 +1,122 @@
+// Package tools is the table of the built-in tools: one value for each, from which
+// all others take what they need. palyra/kernel/tool makes a call of a row,
+// palyra-tool runs it, policies see its group, and agents read its description and
+// the schema of its input.
+//
+//	for _, t := range tools.All() { … }
+//
+// The inputs and results, and how they're spelled, are palyra/internal/toolproto's.
+// process.run is no row: the kernel runs what its input names, without palyra-tool.
+package tools
+
+import (
+	"strings"
+
+	"palyra/internal/patch"
+	"palyra/internal/toolproto"
+)
+
+// Access is what a tool does with a workspace. The zero Access has none.
+type Access uint8
+
+// The kinds of access.
+const (
+	None   Access = iota
+	Reads         // its workspace is mounted read-only
+	Writes        // it's declared sensitive and has the capability filesystem_write
+)
+
+// Tool is one built-in tool.
+type Tool struct {
+	Name        string
+	Description string     // read by agents
+	Input       func() any // a new, empty input
+	Example     string     // an input in JSON, for the page and the tests
+	Access      Access
+	Patient     bool // it may take longer than a person would wait
+	Payload     bool // the kernel puts bytes behind its input
+
+	brief func(in any) ([]string, error) // where the input can't say its gist by itself
+}
+
+// All returns the tools, in the order in which they're listed.
+func All() []Tool {
+	return []Tool{
+		{Name: toolproto.Echo, Description: "Gives the text back. Shows that calls come through.",
+			Input:   func() any { return new(toolproto.EchoInput) },
+			Example: `{"text":"hello"}`},
+		{Name: toolproto.Sleep, Description: "Waits. Shows that running calls can be cancelled and time out.",
+			Input: func() any { return new(toolproto.SleepInput) }, Patient: true,
+			Example: `{"ms":1}`},
+		{Name: toolproto.ReadFile, Description: "Reads a part of a file of a workspace, by bytes or by lines, with the digest of the whole.",
+			Input: func() any { return new(toolproto.ReadFileInput) }, Access: Reads,
+			Example: `{"workspace":"src","path":"README.md"}`},
+		{Name: toolproto.ListDir, Description: "Lists a folder of a workspace, some levels deep. Follows no links.",
+			Input: func() any { return new(toolproto.ListDirInput) }, Access: Reads,
+			Example: `{"workspace":"src","depth":2}`},
+		{Name: toolproto.Search, Description: "Finds lines that hold a text or match a regular expression, in the files of a workspace.",
+			Input: func() any { return new(toolproto.SearchInput) }, Access: Reads, Patient: true,
+			Example: `{"workspace":"src","pattern":"TODO"}`},
+		{Name: toolproto.WriteFile, Description: "Creates, replaces or extends a file of a workspace, in one step. Says if other programs would run or obey it.",
+			Input: func() any { return new(toolproto.WriteFileInput) }, Access: Writes,
+			Example: `{"workspace":"src","path":"notes.txt","mode":"create","content":"one line\n"}`},
+		{Name: toolproto.ApplyPatch, Description: "Applies a unified diff to files of a workspace, all of it or nothing. Every line of context must match.",
+			Input: func() any { return new(toolproto.ApplyPatchInput) }, Access: Writes, brief: patchBrief,
+			Example: `{"workspace":"src","patch":"--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-old\n+new\n"}`},
+		{Name: toolproto.ArtifactRead, Description: "Reads a part of an artifact, which is what a large result of an earlier call became.",
+			Input: func() any { return new(toolproto.ArtifactReadInput) }, Payload: true,
+			Example: `{"digest":"sha256:` + strings.Repeat("0a", 32) + `","limit":1000}`},
+	}
+}
+
+// Find returns the tool with that name.
+func Find(name string) (Tool, bool) {
+	for _, t := range All() {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return Tool{}, false
+}
+
+// Brief returns the gist of a decoded input of t: the arguments of palyra-tool behind the
+// tool's name, which policy and approver see. It refuses malformed inputs that decoding
+// lets pass, so that no approver is asked about them.
+func (t *Tool) Brief(in any) ([]string, error) {
+	if t.brief != nil {
+		return t.brief(in)
+	}
+	if in, ok := in.(interface{ Brief() []string }); ok {
+		return in.Brief(), nil
+	}
+	return nil, nil
+}
+
+// Workspace returns the name of the workspace that a decoded input of t works in.
+func (t *Tool) Workspace(in any) string {
+	if t.Access == None {
+		return ""
+	}
+	return in.(interface{ InWorkspace() string }).InWorkspace()
+}
+
+// patchBrief reads a patch and says which files it is about.
+func patchBrief(input any) ([]string, error) {
+	in := input.(*toolproto.ApplyPatchInput)
+	text, err := in.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	files, err := patch.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	brief, err := patch.Brief(files)
+	if err != nil {
+		return nil, err
+	}
+	if in.DryRun {
+		brief = append(brief, "dry_run")
+	}
+	return brief, nil
+}

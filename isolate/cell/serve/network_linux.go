@@ -1,0 +1,136 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"palyra/isolate"
+	"palyra/isolate/evidence"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
+	"palyra/isolate/tier"
+)
+
+// networks are the network namespaces that cells don't make themselves.
+//
+// Cloning threads enter the void namespace once and for ever, so that a cell cloned without a
+// new one inherits it. Only calls whose filter forbids all sockets get it (filterFor). Without
+// sockets no program can change the namespace's table or move its counters.
+type networks struct {
+	mu   sync.Mutex
+	void network // guarded by mu; set once
+}
+
+func (n *networks) voidID() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.void.id
+}
+
+// enterVoid moves the thread into the void namespace. The first caller makes it.
+func (t *thread) enterVoid() error {
+	if t.void {
+		return nil
+	}
+	n := &t.s.nets
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.void.file != nil {
+		if err := sys.EnterNetwork(n.void.file); err != nil {
+			return refuse("network_namespace", "enter the void network namespace", err)
+		}
+		t.void = true
+		return nil
+	}
+	const op = "make the void network namespace"
+	if err := sys.UnshareNetwork(); err != nil {
+		return refuse("network_namespace", op, err)
+	}
+	up, err := sys.InterfacesUp()
+	if err != nil {
+		return refuse("network_namespace", op, err)
+	}
+	if len(up) > 0 {
+		return refuse("network_namespace", op, fmt.Errorf("%s is up in a new one", strings.Join(up, ", ")))
+	}
+	f, id, err := sys.Network()
+	if err != nil {
+		return refuse("network_namespace", op, err)
+	}
+	n.void = network{f, id}
+	t.void = true
+	return nil
+}
+
+// network is a network namespace made before its cell. Its zero value is none.
+type network struct {
+	file *os.File
+	id   uint64 // inode number
+}
+
+func (n *network) close() {
+	if n.file != nil {
+		n.file.Close()
+		n.file = nil
+	}
+}
+
+// network chooses the call's namespace and prepares the thread for it. It runs on the thread
+// right before the clone; the caller must call back right after it.
+func (r *run) network(t *thread) (back func() error, err error) {
+	stay := func() error { return nil }
+	if r.s.tier != tier.C {
+		return stay, nil
+	}
+	r.ns = native.SharedNetwork
+	if r.spec.Network == isolate.NetworkVoid {
+		if err := t.enterVoid(); err != nil {
+			return nil, err
+		}
+		r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkVoid}
+		r.net.id = r.s.nets.voidID()
+		return stay, nil
+	}
+	if r.net.file == nil {
+		r.net = r.s.pool.network()
+	}
+	if r.net.file == nil || t.enterVoid() != nil { // without the void one there is no way back
+		r.net.close()
+		r.net.id = 0
+		r.ns = native.Namespaces
+		r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkFresh}
+		return stay, nil
+	}
+	if err := sys.EnterNetwork(r.net.file); err != nil {
+		return nil, refuse("network_namespace", "enter a network namespace that was made ahead", err)
+	}
+	r.net.close() // only the cell keeps it alive now
+	r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkPooled}
+	return func() error {
+		t.void = false
+		if err := t.enterVoid(); err != nil {
+			return refuse("network_namespace", "leave the network namespace of a cell", err)
+		}
+		return nil
+	}, nil
+}
+
+// checkNamespaces refuses a cell that shares a namespace with palyra-cell that it should have
+// for itself, or whose network isn't the intended one: net, if that isn't 0, else a new one.
+func checkNamespaces(e *evidence.Evidence, own map[string]uint64, net, void uint64) error {
+	for kind, id := range own {
+		got := e.Namespaces.Cell[kind]
+		if got == 0 || got == id {
+			return fmt.Errorf("the %s namespace is not its own", kind)
+		}
+	}
+	got := e.Namespaces.Cell["net"]
+	if e.Network.Mode == "" || got == 0 || net != 0 && got != net || net == 0 && e.Network.Mode != evidence.NetworkFresh ||
+		(e.Network.Mode == evidence.NetworkVoid) != (got == void) {
+		return errors.New("the network namespace is another one than was meant")
+	}
+	return nil
+}

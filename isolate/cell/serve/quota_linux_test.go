@@ -1,0 +1,117 @@
+package serve
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func filled(t *testing.T, path string, n int) string {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if err := os.WriteFile(fmt.Sprintf("%s/%d", path, i), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
+func openDir(t *testing.T, path string) int {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return int(f.Fd())
+}
+
+func TestOverQuota(t *testing.T) {
+	const plenty = 1 << 40
+	for name, c := range map[string]struct {
+		plant         func(dir string) error
+		bytes, inodes int64
+		over          bool
+	}{
+		"empty":           {func(string) error { return nil }, plenty, 1, false},
+		"no room at all":  {func(string) error { return nil }, plenty, 0, true},
+		"files, just":     {func(d string) error { filled(t, d+"/a/b", 7); return nil }, plenty, 10, false},
+		"files, one more": {func(d string) error { filled(t, d+"/a/b", 8); return nil }, plenty, 10, true},
+		"many":            {func(d string) error { filled(t, d+"/a", 2000); return nil }, plenty, 2002, false}, // more than a buffer of names
+		"too many":        {func(d string) error { filled(t, d+"/a", 2001); return nil }, plenty, 2002, true},
+		"bytes": {func(d string) error {
+			return os.WriteFile(d+"/a", []byte(strings.Repeat("x", 1<<20)), 0o644)
+		}, 1 << 19, 100, true},
+		"a sparse file": {func(d string) error {
+			if err := os.WriteFile(d+"/a", nil, 0o644); err != nil {
+				return err
+			}
+			return os.Truncate(d+"/a", 1<<30)
+		}, 1 << 20, 100, false},
+		"links out": {func(d string) error {
+			if err := os.Symlink("/", d+"/a"); err != nil {
+				return err
+			}
+			return os.Symlink("..", d+"/b")
+		}, plenty, 3, false},
+		"a FIFO that nobody writes to": {func(d string) error { return syscall.Mkfifo(d+"/a", 0o666) }, plenty, 2, false},
+		"hidden, just":                 {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a/b", 7)), 0) }, plenty, 10, false},
+		"hidden":                       {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a/b", 8)), 0) }, plenty, 10, true},
+		"hidden at the top":            {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a", 9)), 0) }, plenty, 10, true},
+		"nested too deep": {func(d string) error {
+			return os.MkdirAll(d+strings.Repeat("/d", maxNested), 0o755)
+		}, plenty, plenty, true},
+		"nested": {func(d string) error {
+			return os.MkdirAll(d+strings.Repeat("/d", maxNested-1), 0o755)
+		}, plenty, plenty, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			fd := openDir(t, dir)
+			if err := c.plant(dir); err != nil {
+				t.Fatal(err)
+			}
+			if got := overQuota(fd, c.bytes, c.inodes); got != c.over {
+				t.Errorf("over: %v, want %v", got, c.over)
+			}
+		})
+	}
+}
+
+// TestQuotaLedAway: a program replaces a folder by a link to a large tree of the host, after
+// the folder was seen and before it's opened. The tree isn't walked, and the call isn't killed
+// for its content.
+func TestQuotaLedAway(t *testing.T) {
+	host := filled(t, t.TempDir(), 100)
+	for name, swap := range map[string]func(string) error{
+		"link":  func(p string) error { return os.Symlink(host, p) },
+		"above": func(p string) error { return os.Symlink("../..", p) },
+		"fifo":  func(p string) error { return syscall.Mkfifo(p, 0o666) },
+		"gone":  func(string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			filled(t, dir+"/a", 1)
+			q := &quota{bytes: 1 << 40, inodes: 10}
+			entered := 0
+			q.testOnlyEnter = func(folder string) {
+				entered++
+				if err := os.Rename(filepath.Join(dir, folder), filepath.Join(t.TempDir(), "a")); err != nil {
+					t.Error(err)
+				}
+				if err := swap(filepath.Join(dir, folder)); err != nil {
+					t.Error(err)
+				}
+			}
+			if q.over(openDir(t, dir)) || q.inodes != 8 || entered != 1 {
+				t.Errorf("%d files are left of 10 after %d folders, want 8 after one", q.inodes, entered)
+			}
+		})
+	}
+}

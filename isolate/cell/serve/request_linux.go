@@ -1,0 +1,126 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+
+	"palyra/authz/grant"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/cell/wire"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/tier"
+)
+
+// permitted verifies the grant, which is bound to the digest of the bytes that the Spec was
+// read from.
+func (s *server) permitted(op string, r *wire.Request, spec *isolate.Spec, digest canon.Digest) error {
+	var g grant.Grant
+	if err := g.UnmarshalBinary(r.Grant); err != nil {
+		return refuse("grant_invalid", op, err)
+	}
+	if err := s.verifier.Verify(g, spec.Capsule, digest); err != nil {
+		return refuse(grantReason(err), op, err)
+	}
+	return nil
+}
+
+// admit reads a request and refuses those that no palyra of this version sends. It doesn't
+// check the grant, so it alone permits nothing.
+func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, canon.Digest, *files, error) {
+	fail := func(err error) (*isolate.Spec, canon.Digest, *files, error) { return nil, canon.Digest{}, nil, err }
+	wrong := func(err error) (*isolate.Spec, canon.Digest, *files, error) {
+		return fail(fault.New(fault.Internal, "cell_protocol", op, err))
+	}
+	b := r.Spec
+	if r.Has&wire.HasSpec != 0 {
+		if len(fds) == 0 {
+			return wrong(errors.New("no descriptor for the spec"))
+		}
+		var err error
+		if b, err = sys.ReadAll(fds[0], wire.MaxSpec); err != nil {
+			return wrong(err)
+		}
+		fds = fds[1:]
+	}
+	f, err := filesOf(r, fds)
+	if err != nil {
+		return wrong(err)
+	}
+	spec, err := wire.ParseSpec(b)
+	if err != nil {
+		return wrong(err)
+	}
+	if spec.Version != 1 || spec.Tier != s.tier {
+		return fail(refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier)))
+	}
+	if n := spec.Network; n != isolate.NetworkFresh && (n != isolate.NetworkVoid || s.tier != tier.C) {
+		return fail(fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("tier %v has no network %q", s.tier, n)))
+	}
+	if err := checkLimits(&spec.Limits); err != nil {
+		return fail(fault.New(fault.Usage, "invalid_input", op, err))
+	}
+	if len(f.operands) != len(spec.Operands) || (f.workspace >= 0) != (spec.Workspace != nil) || (f.script >= 0) != (spec.Script != nil) {
+		return wrong(errors.New("descriptors do not match the spec"))
+	}
+	if err := checkCwdNamed(spec); err != nil {
+		return wrong(err)
+	}
+	return spec, canon.Sum(b), f, nil
+}
+
+func grantReason(err error) string {
+	switch {
+	case errors.Is(err, grant.ErrMismatch):
+		return "grant_mismatch"
+	case errors.Is(err, grant.ErrExpired):
+		return "grant_expired"
+	case errors.Is(err, grant.ErrReplayed):
+		return "grant_replayed"
+	}
+	return "grant_invalid"
+}
+
+func checkLimits(l *isolate.Limits) error {
+	for _, x := range [...]struct {
+		name  string
+		value int64
+	}{{"wall", int64(l.Wall)}, {"cpu", int64(l.CPU)}, {"memory", l.Memory}, {"pids", l.PIDs}, {"output", l.Output},
+		{"file_size", l.FileSize}, {"open_files", l.OpenFiles}, {"disk", l.Disk}, {"inodes", l.Inodes}} {
+		if x.value <= 0 {
+			return fmt.Errorf("limit %s is %d: want a positive number", x.name, x.value)
+		}
+	}
+	return nil
+}
+
+// files are the descriptors of one request, -1 for none. They are closed with the request.
+type files struct {
+	exec, stdout, stderr, script, workspace, stdin int
+	operands                                       []int
+}
+
+func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, nil} }
+
+func filesOf(r *wire.Request, fds []int) (*files, error) {
+	f := noFiles()
+	for _, x := range [...]struct {
+		there bool
+		to    *int
+	}{{true, &f.exec}, {true, &f.stdout}, {true, &f.stderr},
+		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}} {
+		if !x.there {
+			continue
+		}
+		if len(fds) == 0 {
+			return nil, errors.New("too few descriptors")
+		}
+		*x.to, fds = fds[0], fds[1:]
+	}
+	if len(fds) != r.Operands {
+		return nil, fmt.Errorf("%d descriptors for %d operands", len(fds), r.Operands)
+	}
+	f.operands = fds
+	return f, nil
+}

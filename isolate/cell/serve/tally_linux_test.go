@@ -1,0 +1,157 @@
+package serve
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestPace(t *testing.T) {
+	var c pace
+	for i, step := range []struct {
+		took time.Duration
+		left float64
+		want time.Duration // until the next sample
+	}{
+		{0, 1, 8 * time.Millisecond},
+		{0, 1, 16 * time.Millisecond},
+		{0, 1, 32 * time.Millisecond},
+		{0, 1, sampleEvery},
+		{time.Millisecond, 1, sampleEvery},
+		{20 * time.Millisecond, 1, 180 * time.Millisecond}, // a tenth of the time
+		{20 * time.Millisecond, 0.5, 90 * time.Millisecond},
+		{20 * time.Millisecond, 0, sampleEvery}, // hardly any room is left
+		{time.Second, 1, sampleLast},
+	} {
+		if c.took(step.took, step.left); c.wait() != step.want {
+			t.Errorf("sample %d, which took %v: the next one is due after %v, want %v", i, step.took, c.wait(), step.want)
+		}
+	}
+}
+
+func TestItems(t *testing.T) {
+	const usual = "pos:\t0\nflags:\t02\nmnt_id:\t9\nino:\t7\n"
+	for _, c := range []struct {
+		text string
+		want int64
+	}{
+		{usual, 0},
+		{usual + "lock:\t1: POSIX  ADVISORY  WRITE 9 00:2a:7 0 0\nlock:\t2: POSIX\n", 2 * itemSize},
+		{usual + "scm_fds: 3\n", itemSize + 3*1000},
+		{"", 0},
+	} {
+		a := tally{accounts: accounts{socket: 1000}}
+		if a.items(c.text); a.sum != c.want {
+			t.Errorf("%q counts %d, want %d", c.text, a.sum, c.want)
+		}
+	}
+}
+
+// TestMappingOfNothing: all of a shared mapping but one untouched page was unmapped. Root
+// counts all its pages; other users know that they can't tell.
+func TestMappingOfNothing(t *testing.T) {
+	const size = 4 << 20
+	b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < size; i += 4096 {
+		b[i] = 1
+	}
+	if err := syscall.Madvise(b, syscall.MADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+	for _, exact := range []bool{os.Getuid() == 0, false} {
+		a, err := newAccounts(exact)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := tally{accounts: a, limit: 1 << 40, seen: make(map[string]bool)}
+		x.mappings("/proc/self")
+		if exact && x.sum < size || !exact && !x.hidden {
+			t.Errorf("exact %t: %d bytes, hidden %t", exact, x.sum, x.hidden)
+		}
+	}
+	if err := syscall.Munmap(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFamilies: processes forked from each other are one family, whose mappings count for each
+// other process of it. A process after an exec isn't of it.
+func TestFamilies(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	// Each process announces itself, the last one after its exec.
+	sh := exec.Command("sh", "-c", "exec 3<&0; (echo; read x <&3; :) & (echo; read x <&3; :) & sh -c 'echo; read x <&3; :'; wait")
+	sh.Stdin = r
+	out, err := sh.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sh.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer sh.Wait()
+	defer w.Close()
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	a := tally{accounts: accounts{socket: 1000}, limit: 1 << 40}
+	a.tree(os.Getpid())
+	var sizes []int64
+	for kin, f := range a.families {
+		if kin == "" || kin == "0" || f.mappings < f.processes {
+			t.Errorf("family %q: %+v", kin, f)
+		}
+		sizes = append(sizes, f.processes)
+	}
+	slices.Sort(sizes)
+	if !slices.Equal(sizes, []int64{1, 3}) {
+		t.Errorf("families of %v processes, want 1 and 3", sizes)
+	}
+}
+
+// TestLate: a sample ends at the call's deadline, however much there is to count.
+func TestLate(t *testing.T) {
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	defer child.Process.Kill()
+	for _, c := range []struct {
+		due  time.Time
+		want bool // counted
+	}{{time.Time{}, true}, {time.Now().Add(time.Hour), true}, {time.Now(), false}} {
+		a := tally{limit: 1 << 40, due: c.due}
+		if a.tree(os.Getpid()); (a.sum > 0) != c.want {
+			t.Errorf("due at %v: %d bytes counted", c.due, a.sum)
+		}
+	}
+}
+
+// TestLongLine: a line of maps that is longer than what is read at once is one line, whatever
+// the program has its rest look like.
+func TestLongLine(t *testing.T) {
+	dir := t.TempDir()
+	const shared = "7f0000000000-7f0000002000 rw-s 00000000 00:01 7 /dev/zero (deleted)\n"
+	long := "100000000-100001000 r--p 00000000 00:02 8 /" + strings.Repeat("x", 16<<10)
+	long = long[:16<<10] + "100000000-100001000 rw-s 00000000 00:01 7 zero\n"
+	if err := os.WriteFile(dir+"/maps", []byte(long+shared), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := tally{accounts: accounts{exact: true, shared: "00:01"}, limit: 1 << 30, seen: make(map[string]bool)}
+	private := a.mappings(dir)
+	if want := int64(2*mappingSize + 0x2000); private != 1 || a.sum != want {
+		t.Errorf("%d private, %d bytes, want 1 and %d", private, a.sum, want)
+	}
+}

@@ -1,0 +1,180 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"palyra/internal/fault"
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
+)
+
+// workspace clones the declared directory as a detached mount. It looks the path up again, in
+// our copy of the host's mounts and through no link, and requires the directory that was
+// sealed.
+func (r *run) workspace() (*os.File, error) {
+	w := r.spec.Workspace
+	op := fmt.Sprintf("mount workspace %q", w.Source)
+	var m *os.File
+	var err error
+	elsewhere(func() { m, err = cloneDirectory(w.Source, r.files.workspace, op) })
+	if err != nil {
+		return nil, err
+	}
+	attrs := uint64(sys.AttrNoSUID | sys.AttrNoDev)
+	if w.ReadOnly {
+		attrs |= sys.AttrReadOnly
+	}
+	if err := sys.SetAttr(m, attrs); err != nil {
+		m.Close()
+		return nil, refuse("workspace_unusable", op, err)
+	}
+	if !r.s.root {
+		return m, nil
+	}
+	owner, err := r.mapNamespace(w.UID, w.GID)
+	if err != nil {
+		m.Close()
+		return nil, refuse("userns_unavailable", op, err)
+	}
+	defer owner.Close()
+	if err := sys.IDMap(m, owner); err != nil {
+		m.Close()
+		return nil, refuse("idmapped_mount", op, err).
+			WithHint("as root the workspace, with what is mounted in it, must lie on file systems with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
+	}
+	return m, nil
+}
+
+// elsewhere runs f on a thread that doesn't clone, and so has palyra-cell's own copy of the
+// host's mounts. Go never starts a thread from one that a goroutine is locked to, so a new
+// thread hasn't left those mounts.
+func elsewhere(f func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	<-done
+}
+
+func cloneDirectory(path string, sealed int, op string) (*os.File, error) {
+	dir, err := sys.OpenDirNoLinks(path)
+	if err != nil {
+		return nil, fault.New(fault.Usage, "workspace_changed", op, err)
+	}
+	defer dir.Close()
+	same, err := sys.SameFile(int(dir.Fd()), sealed)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "internal", op, err)
+	}
+	if !same {
+		return nil, fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
+	}
+	m, err := sys.OpenTree(int(dir.Fd()), "", true)
+	if err != nil {
+		return nil, refuse("workspace_unusable", op, err)
+	}
+	return m, nil
+}
+
+// operands copies the sealed bytes into files of a tmpfs of our own and clones each file as a
+// read-only mount, with which the tape covers the original. The mounts are watched from here
+// on.
+func (r *run) operands(c *native.Cell, workspace *os.File, grants *[]landRule) error {
+	if len(r.spec.Operands) == 0 {
+		return nil
+	}
+	copies, err := r.copyOperands()
+	if err != nil {
+		return fault.New(fault.Unavailable, "resource_exhausted", "seal operands", err)
+	}
+	var paths []string
+	for i, o := range r.spec.Operands {
+		rel, ok := strings.CutPrefix(o.Path, native.WorkspaceDir+"/")
+		if !ok {
+			return fault.New(fault.Internal, "internal", fmt.Sprintf("cover operand %q", o.Path), errors.New("not beneath the workspace"))
+		}
+		fd, err := r.raiseFile(copies[i])
+		if err != nil {
+			return fault.New(fault.Unavailable, "resource_exhausted", "prepare cell", err)
+		}
+		if err := r.covers.covered(copies[i], rel); err != nil {
+			return refuse("operand_unpinnable", watchOp, err)
+		}
+		paths = append(paths, rel)
+		c.Operands = append(c.Operands, native.Operand{FD: fd, Path: rel})
+		*grants = append(*grants, landRule{file: copies[i], access: "rx"})
+	}
+	err = r.covers.arm(r.s.watches, r.files.workspace, int(workspace.Fd()), append(paths, leadingTo(r.spec, paths)...))
+	runtime.KeepAlive(workspace)
+	return err
+}
+
+func (r *run) copyOperands() ([]*os.File, error) {
+	var copies []*os.File
+	var total int64
+	for _, o := range r.spec.Operands {
+		total += o.Size + 4096
+	}
+	opts := []string{"mode", "0755", "uid", utoa(r.uid), "gid", utoa(r.gid), "size", strconv.FormatInt(total+1<<20, 10)}
+	fs, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, opts...)
+	if err != nil {
+		return nil, err
+	}
+	r.hold(fs)
+	for i, o := range r.spec.Operands {
+		f, err := sys.CreateAt(fs, strconv.Itoa(i))
+		if err != nil {
+			return copies, err
+		}
+		sealed, err := r.borrow(r.files.operands[i], "operand")
+		if err != nil {
+			f.Close()
+			return copies, err
+		}
+		n, err := io.Copy(f, io.NewSectionReader(sealed, 0, o.Size+1))
+		if err == nil && n != o.Size {
+			err = fmt.Errorf("operand has %d bytes, not %d", n, o.Size)
+		}
+		if err == nil {
+			// As executable as the sealed copy, which carries the original's mode.
+			if fi, serr := sealed.Stat(); serr == nil {
+				err = f.Chmod(fi.Mode().Perm() &^ 0o222)
+			}
+		}
+		f.Close()
+		if err != nil {
+			return copies, err
+		}
+	}
+	// From kernel 6.15 on a file of a detached mount can be cloned; before, the mount must be
+	// in the namespace. The template's /tmp is empty, and ours while no thread clones.
+	r.s.launch.run(func(t *thread) {
+		if err = t.enter(); err != nil {
+			return
+		}
+		r.s.cloning.Lock()
+		defer r.s.cloning.Unlock()
+		if err = sys.MoveMount(fs, "/tmp"); err != nil {
+			return
+		}
+		for i := range r.spec.Operands {
+			var m *os.File
+			if m, err = sys.OpenTree(-100, "/tmp/"+strconv.Itoa(i), false); err != nil {
+				break
+			}
+			copies = append(copies, m)
+		}
+		err = errors.Join(err, sys.Detach("/tmp"))
+	})
+	for _, m := range copies {
+		r.hold(m)
+		if err == nil {
+			err = sys.SetAttr(m, sys.AttrReadOnly|sys.AttrNoSUID|sys.AttrNoDev)
+		}
+	}
+	return copies, err
+}

@@ -1,0 +1,139 @@
+// Package wire is the protocol between isolate/cell and isolate/cell/serve. Both sides are
+// built together; [Version] tells whether they were.
+//
+// The connection is one SOCK_SEQPACKET socket, blocking on both sides. The client's first
+// message is a hello, in JSON; the server answers with a hello when it can serve. Then the
+// client sends requests. The server answers each once, in the order in which the runs end, and
+// sends nothing else.
+//
+// A message begins with its kind. A run's request and its answer have a fixed layout
+// (codec.go); all others are JSON after the kind.
+//
+//	'R' id has operands grant spec   run; has says which descriptors come with it
+//	'E' id has operands grant spec   explain: a run up to the clone, with no grant
+//	'X' id                           cancel, not answered
+//	'Q' json                         stats, expect
+//	'A' id result                    the Result of a run that had no error
+//	'J' json                         any other answer
+//
+// A run carries descriptors (SCM_RIGHTS): exec, stdout, stderr, then those of has, then the
+// operands. The grant is followed by the canonical JSON of the Spec, to whose digest it is
+// bound. Arguments can make a Spec too large for a message; it's then a sealed memfd before the
+// other descriptors.
+//
+// It doesn't protect one side against the other. Checks of messages turn bugs into errors; they
+// don't keep attackers out.
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+)
+
+// Bounds of the protocol.
+const (
+	MaxMessage = 1 << 18 // bytes of an answer; a Result is some 4 KiB
+	MaxRequest = 1 << 15 // bytes of a request
+	MaxInline  = 1 << 14 // bytes of a Spec in a message
+	MaxSpec    = 16 << 20
+	MaxFiles   = 250 // SCM_MAX_FD is 253
+)
+
+// The kinds of messages.
+const (
+	OpRun     = 'R'
+	OpExplain = 'E'
+	OpCancel  = 'X'
+	OpQuery   = 'Q'
+	OpResult  = 'A'
+	OpReply   = 'J'
+)
+
+// Hello is the first message of either side.
+type Hello struct {
+	Version int       `json:"version"`
+	Tier    tier.Tier `json:"tier"`
+	Key     []byte    `json:"key,omitempty"`   // client to server: the grant key, 32 bytes
+	Pool    Pool      `json:"pool,omitzero"`   // client to server
+	Build   string    `json:"build,omitempty"` // server to client: knob.Build
+	Error   *Error    `json:"error,omitempty"`
+}
+
+// Request is a run, a question or a cancellation.
+type Request struct {
+	Op string `json:"op,omitempty"` // of a query: "stats" or "expect"
+	ID uint64 `json:"id"`
+
+	Network string          `json:"network,omitempty"` // "expect": of the announced calls
+	Limits  *isolate.Limits `json:"limits,omitempty"`
+
+	// Of a run.
+	Kind     byte   `json:"-"`
+	Grant    []byte `json:"-"`
+	Has      uint8  `json:"-"`
+	Operands int    `json:"-"`
+	Spec     []byte `json:"-"` // empty if it's the first descriptor
+}
+
+// Reply is an answer that isn't a plain Result.
+type Reply struct {
+	ID     uint64          `json:"id"`
+	Result *isolate.Result `json:"result,omitempty"`
+	Plan   *Plan           `json:"plan,omitempty"`
+	Stats  *Stats          `json:"stats,omitempty"`
+	Error  *Error          `json:"error,omitempty"`
+}
+
+// Error is a fault.Error without its causes. Only the kind, the reason and texts without
+// secrets cross the border.
+type Error struct {
+	Kind   fault.Kind `json:"kind"`
+	Reason string     `json:"reason"`
+	Op     string     `json:"op"`
+	Text   string     `json:"text"`
+	Hint   string     `json:"hint,omitempty"`
+}
+
+// ErrorOf returns err as it crosses the border, nil for nil.
+func ErrorOf(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	w := &Error{Kind: fault.KindOf(err), Reason: fault.ReasonOf(err), Hint: fault.HintOf(err), Text: err.Error()}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		w.Op = e.Op
+		w.Text = ""
+		if e.Err != nil {
+			w.Text = e.Err.Error()
+		}
+	}
+	if w.Reason == "" {
+		w.Reason = "internal"
+	}
+	return w
+}
+
+// Err is the inverse of ErrorOf.
+func (w *Error) Err() error {
+	if w == nil {
+		return nil
+	}
+	var cause error
+	if w.Text != "" {
+		cause = errors.New(w.Text)
+	}
+	return fault.New(w.Kind, w.Reason, w.Op, cause).WithHint(w.Hint)
+}
+
+// Decode reads a JSON message, or a JSON part of one.
+func Decode(data []byte, v any) error {
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("decode cell message: %w", err)
+	}
+	return nil
+}
