@@ -25,7 +25,7 @@ build: ## every program into bin/, static
 # (go.shape) would lend an uninstrumented sync.Map to all. GORACE: end 0.1 s after the last test, not 1 s. Check vets.
 test: export GORACE ?= atexit_sleep_ms=100
 test: build ## every Go test, with the race detector, in random order
-	go test -race -vet=off -gcflags=all=-dwarf=false '-gcflags=modernc.org/sqlite/lib=-race=false -dwarf=false' -shuffle=on $(TESTFLAGS) ./...
+	go test -race -vet=off -gcflags=all=-dwarf=false '-gcflags=modernc.org/sqlite/lib=-race=false -dwarf=false' -shuffle=on $(TESTFLAGS) $(or $(PACKAGES),./...)
 
 # Looking wants types, not fast code: no optimizing and no symbols, one build for all of it, and memory for time.
 LOOK := CGO_ENABLED=0 GOGC=400 GOFLAGS="$(GOFLAGS) '-gcflags=all=-N -l -dwarf=false'"

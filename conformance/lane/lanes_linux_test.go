@@ -109,12 +109,36 @@ oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run fail; exi
 	if got != 1 || !strings.HasSuffix(out, "\n0 passed, 3 failed\n") {
 		t.Errorf("status %d, want 1; ends %q", got, out[max(0, len(out)-40):])
 	}
-	got, out = lanes(t, dir, "LANE_BUDGET=2", "demo")
-	has(t, out, `demo +\d+ of   2 s  FAIL: over its budget`, "broken: demo: over its budget")
+	got, out = lanes(t, dir, "LANE_BUDGET=2", "build", "demo")
+	has(t, out, `lane: over its budget of [34]s: .*`, `demo +\d+ of   2 s  FAIL: over its budget`, "broken: demo: over its budget")
 	if got != 1 || !strings.HasSuffix(out, "\n0 passed, 1 failed\n") {
 		t.Errorf("status %d, want 1; ends %q", got, out[max(0, len(out)-40):])
 	}
 	if n := sleeping(t, mark); n != 0 {
 		t.Errorf("%d processes of the lane that was too slow are left", n)
+	}
+}
+
+// TestLanesUnsteady: a test that fails once and not again is named, and fails no lane. One
+// that fails again does.
+func TestLanesUnsteady(t *testing.T) {
+	dir := repository(t, `
+.PHONY: $(MAKECMDGOALS)
+test: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n{"Action":"pass","Package":"p","Test":"TestB"}\n' \
+	run $(if $(and $(filter p,$(PACKAGES)),$(findstring -json -count=5 -run '^(TestA)$$',$(TESTFLAGS))),pass,fail)
+`)
+	got, out := lanes(t, dir, "LANE_BUDGET=60", "test")
+	has(t, out, `test +\d+ of  60 s  ok, 1 unsteady`, "FAIL p TestA", "UNSTEADY: failed once, passed 5 times alone: test: p TestA", "2 passed, 0 failed")
+	if got != 0 {
+		t.Errorf("status %d", got)
+	}
+	dir = repository(t, `
+.PHONY: $(MAKECMDGOALS)
+test: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run fail
+`)
+	got, out = lanes(t, dir, "LANE_BUDGET=60", "test")
+	has(t, out, `test +\d+ of  60 s  FAIL: tests`, "broken: test: tests", "0 passed, 1 failed")
+	if got != 1 {
+		t.Errorf("status %d, want 1", got)
 	}
 }

@@ -1,7 +1,7 @@
 // Command tally reads the output of go test -json, prints what failed, and
 // counts.
 //
-//	go test -json ./... | go run ./conformance/tally [-allow FILE]
+//	go test -json ./... | go run ./conformance/tally [-allow FILE] [-again FILE]
 //	go run ./conformance/tally -battery RESULTS -expect FILE
 //
 // It prints the output of failed tests and of packages that did not build, the
@@ -16,6 +16,10 @@
 // beginnings of the test's name and of its reason. Input that ends in the middle
 // of a line, as that of a run that was cut short, is counted up to there and is
 // a failure.
+//
+// -again names a file to write the tests to that may be run again, "PACKAGE TEST" a
+// line. It's empty if anything failed that chance doesn't explain: a race, a panic, a
+// time-out, a package that did not build, a skip, or more than againMost tests.
 //
 // -battery counts the attack cases of a results file that conformance/escape
 // has written: run, not applicable, and the inconclusive ones by the reason
@@ -62,6 +66,7 @@ type tally struct {
 
 func main() {
 	allow := flag.String("allow", "", "file of skips that are expected here")
+	again := flag.String("again", "", "file for the failed tests that may be run again")
 	results := flag.String("battery", "", "file of results to count instead of tests")
 	expect := flag.String("expect", "conformance/escape/expect.json", "file of reasons for inconclusive cases")
 	flag.Parse()
@@ -70,7 +75,7 @@ func main() {
 	if *results != "" {
 		ok, err = battery(os.Stdout, *results, *expect)
 	} else {
-		ok, err = run(os.Stdin, os.Stdout, *allow)
+		ok, err = run(os.Stdin, os.Stdout, *allow, *again)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tally:", err)
@@ -81,7 +86,7 @@ func main() {
 	}
 }
 
-func run(r io.Reader, w io.Writer, allow string) (bool, error) {
+func run(r io.Reader, w io.Writer, allow, again string) (bool, error) {
 	var allowed []string
 	if allow != "" {
 		b, err := os.ReadFile(allow)
@@ -98,7 +103,46 @@ func run(r io.Reader, w io.Writer, allow string) (bool, error) {
 	if err := t.read(r); err != nil {
 		return false, err
 	}
-	return t.print(w, allowed, allow != ""), nil
+	ok := t.print(w, allowed, allow != "")
+	if again != "" {
+		if err := os.WriteFile(again, []byte(strings.Join(t.unsteady(allowed, allow != ""), "")), 0o600); err != nil {
+			return false, err
+		}
+	}
+	return ok, nil
+}
+
+// againMost is how many tests that failed may be run again.
+const againMost = 3
+
+// unsteady returns a line for each test that failed, or none if what failed is no case
+// for another try.
+func (t *tally) unsteady(allowed []string, strict bool) (lines []string) {
+	if t.cut || len(t.build) > 0 {
+		return nil
+	}
+	failed := make(map[string]bool) // packages with a test that did
+	for k, v := range t.verdict {
+		out := strings.Join(t.output[k], "")
+		switch {
+		case v == "skip" && k.test != "" && strict && !expected(allowed, k.test, reason(t.output[k])),
+			strings.Contains(out, "WARNING: DATA RACE"), strings.Contains(out, "panic: "), strings.Contains(out, "fatal error: "):
+			return nil
+		case v == "fail" && k.test != "" && !strings.Contains(k.test, "/"):
+			failed[k.pkg] = true
+			lines = append(lines, k.pkg+" "+k.test+"\n")
+		}
+	}
+	for k, v := range t.verdict {
+		if k.test == "" && v == "fail" && !failed[k.pkg] {
+			return nil
+		}
+	}
+	if len(lines) > againMost {
+		return nil
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 func (t *tally) read(r io.Reader) error {

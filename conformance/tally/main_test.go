@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ func TestRun(t *testing.T) {
 		ok              bool
 		last            string
 		says            string
+		again           string
 	}{
 		{name: "pass", in: pass, ok: true, last: "1 passed, 0 failed"},
 		{name: "nothing ran", in: `{"Action":"pass","Package":"p"}`, last: "0 passed, 0 failed"},
@@ -28,11 +30,16 @@ func TestRun(t *testing.T) {
 {"Action":"run","Package":"p","Test":"TestA/y"}
 {"Action":"pass","Package":"p","Test":"TestA/y"}
 {"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}`, last: "1 passed, 1 failed", says: "got 1, want 2"},
+{"Action":"fail","Package":"p"}`, last: "1 passed, 1 failed", says: "got 1, want 2", again: "p TestA\n"},
 		{name: "parent by itself", in: `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p","Test":"TestA/x"}
 {"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}`, last: "1 passed, 1 failed"},
+{"Action":"fail","Package":"p"}`, last: "1 passed, 1 failed", again: "p TestA\n"},
+		{name: "two of two packages", in: pass + failed("p", "TestB", "slow") + failed("q", "TestC", ""), last: "1 passed, 2 failed", again: "p TestB\nq TestC\n"},
+		{name: "a race", in: pass + failed("p", "TestB", "slow") + failed("q", "TestC", "WARNING: DATA RACE"), last: "1 passed, 2 failed"},
+		{name: "a time-out", in: pass + failed("q", "TestC", "panic: test timed out after 10m0s"), last: "1 passed, 1 failed"},
+		{name: "too many", in: failed("p", "TestB", "") + failed("p", "TestC", "") + failed("p", "TestD", "") + failed("p", "TestE", "") + pass, last: "1 passed, 4 failed"},
+		{name: "one beside a skip", in: pass + failed("p", "TestB", "slow") + skip, allow: "# none\n", last: "1 passed, 2 failed"},
 		{name: "crash", in: pass + `{"Action":"run","Package":"q","Test":"TestB"}
 {"Action":"output","Package":"q","Output":"panic: x\n"}
 {"Action":"fail","Package":"q"}`, last: "1 passed, 1 failed", says: "FAIL q TestB"},
@@ -54,7 +61,8 @@ func TestRun(t *testing.T) {
 				}
 			}
 			var out strings.Builder
-			ok, err := run(strings.NewReader(c.in), &out, allow)
+			again := filepath.Join(t.TempDir(), "again")
+			ok, err := run(strings.NewReader(c.in), &out, allow, again)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,8 +73,20 @@ func TestRun(t *testing.T) {
 			if !strings.Contains(out.String(), c.says) {
 				t.Errorf("output %q does not say %q", out.String(), c.says)
 			}
+			if got, err := os.ReadFile(again); err != nil || string(got) != c.again {
+				t.Errorf("to run again: %q, %v; want %q", got, err, c.again)
+			}
 		})
 	}
+}
+
+// failed is what go test says of a test that failed.
+func failed(pkg, test, output string) string {
+	return fmt.Sprintf(`{"Action":"run","Package":%[1]q,"Test":%[2]q}
+{"Action":"output","Package":%[1]q,"Test":%[2]q,"Output":%[3]q}
+{"Action":"fail","Package":%[1]q,"Test":%[2]q}
+{"Action":"fail","Package":%[1]q}
+`, pkg, test, output+"\n")
 }
 
 const skip = `{"Action":"run","Package":"p","Test":"TestS"}
@@ -74,7 +94,7 @@ const skip = `{"Action":"run","Package":"p","Test":"TestS"}
 {"Action":"skip","Package":"p","Test":"TestS"}`
 
 func TestRunRefusesOtherInput(t *testing.T) {
-	if _, err := run(strings.NewReader("ok  \tp\t0.1s\n"), new(strings.Builder), ""); err == nil {
+	if _, err := run(strings.NewReader("ok  \tp\t0.1s\n"), new(strings.Builder), "", ""); err == nil {
 		t.Error("plain go test output was accepted")
 	}
 }
