@@ -60,6 +60,37 @@ func TestUnreadAnswers(t *testing.T) {
 	}
 }
 
+// TestLeftByPeer: what a token's connection leaves counts for the user at its other end, not
+// for the token's principal. It gives way when descriptors are short.
+func TestLeftByPeer(t *testing.T) {
+	r := newRig(t)
+	c := accepted(t, r, "unix")
+	c.peer = &peer{key: "uid:7", unix: true}
+	if !r.rooms.enter(c, "") {
+		t.Fatal("no place")
+	}
+	if err := r.rooms.promote(c, "agent:a", "operator"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "an answer"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	left := func() string {
+		r.rooms.unread.mu.Lock()
+		defer r.rooms.unread.mu.Unlock()
+		return fmt.Sprint(r.rooms.unread.count)
+	}
+	if got := left(); got != "map[{uid:7 false}:1]" {
+		t.Errorf("left: %s, want one of uid:7", got)
+	}
+	if !r.rooms.relieve() || left() != "map[]" {
+		t.Errorf("it did not give way; left: %s", left())
+	}
+}
+
 // TestBounds: the kernel takes little of an answer before the client reads.
 func TestBounds(t *testing.T) {
 	r := newRig(t)

@@ -64,3 +64,26 @@ func TestWalkEnds(t *testing.T) {
 		t.Errorf("%d processes, of which the first are %v, cut: %t", len(got), got[:4], w.Cut)
 	}
 }
+
+// TestWalkMisses: a thread that ends before its children are read cuts nothing off but what
+// was its own, and the walk says so.
+func TestWalkMisses(t *testing.T) {
+	proc := t.TempDir()
+	for thread, kids := range map[string]string{"2/task/2": "3 4 ", "3/task/3": "", "3/task/5": "gone", "4/task/4": "6 ", "6/task/6": ""} {
+		dir := filepath.Join(proc, thread)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if kids == "gone" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, "children"), []byte(kids), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := NewWalk(8)
+	w.proc = proc
+	if got := w.Descendants(2); w.Cut || !w.Missed || !slices.Equal(got, []int{3, 4, 6}) {
+		t.Errorf("a walk found %v, cut: %t, missed: %t; want 3, 4, 6, and missed", got, w.Cut, w.Missed)
+	}
+}
