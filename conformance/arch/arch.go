@@ -171,6 +171,7 @@ var skipReasons = []string{
 	"needs user namespaces",
 	"needs cgroup v2 delegation",
 	"needs the built binaries",
+	"the file system keeps no times of access",
 	"needs bwrap",
 	"needs npm",
 	"needs strace",
