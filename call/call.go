@@ -14,6 +14,7 @@
 package call
 
 import (
+	"fmt"
 	"time"
 
 	"palyra/internal/canon"
@@ -31,13 +32,38 @@ type File struct {
 	Pinned string `json:"pinned"`
 }
 
-// Workspace is a host folder shown to the program: at /workspace at tier C, in
+// WorkspaceDir is where a program of tier C sees its workspace, unless that is at its own path.
+const WorkspaceDir = "/workspace"
+
+// Workspace is a host folder shown to the program: at WorkspaceDir or its own path at tier C, in
 // place at tier B.
 type Workspace struct {
 	Source   string `json:"source"` // on the host, links resolved; the descriptor is what is mounted
 	ReadOnly bool   `json:"read_only"`
 	UID      uint32 `json:"uid"` // owner on the host: what the program writes belongs to it
 	GID      uint32 `json:"gid"`
+	// Staged says that the program writes to a layer, and the folder stays as it is. Layer is
+	// the layer's name; absent: a new one.
+	Staged bool   `json:"staged,omitempty"`
+	Layer  string `json:"layer,omitempty"`
+	// OwnPath says that the program sees the folder at Source; at tier C only.
+	OwnPath bool `json:"own_path,omitempty"`
+}
+
+// View is where a program of tier C sees w, or its private workspace if w is nil.
+func (w *Workspace) View() string {
+	if w != nil && w.OwnPath {
+		return w.Source
+	}
+	return WorkspaceDir
+}
+
+// Mount is a host folder that a program of tier C sees read-only, beside its workspace and at
+// its own path.
+type Mount struct {
+	Source string `json:"source"` // on the host, links resolved; the descriptor is what is mounted
+	UID    uint32 `json:"uid"`    // owner on the host
+	GID    uint32 `json:"gid"`
 }
 
 // Stdin says what the program reads.
@@ -59,4 +85,14 @@ type Limits struct {
 	OpenFiles int64         `json:"open_files"` // RLIMIT_NOFILE
 	Disk      int64         `json:"disk"`       // bytes in each private tmpfs (/tmp, /dev/shm, private workspace)
 	Inodes    int64         `json:"inodes"`     // files in each private tmpfs
+}
+
+// Bytes prints a number of bytes in the largest binary unit that divides it.
+func Bytes(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for ; n != 0 && n%1024 == 0 && i < len(units)-1; i++ {
+		n /= 1024
+	}
+	return fmt.Sprintf("%d %s", n, units[i])
 }

@@ -18,6 +18,10 @@ type Card struct {
 	Cwd          string        `json:"cwd"`                    //
 	Workspace    string        `json:"workspace,omitempty"`    // host directory; "": a private, empty one
 	ReadOnly     bool          `json:"read_only"`              // the workspace
+	Staged       bool          `json:"staged,omitempty"`       // the workspace: writes go to a layer
+	Layer        string        `json:"layer,omitempty"`        // its name, if it holds changes of earlier calls, which the program reads
+	Mounts       []string      `json:"mounts,omitempty"`       // host directories that the program sees at their own paths, read-only
+	Caches       []string      `json:"caches,omitempty"`       // names of folders that the program shares with other calls of the principal in the workspace
 	Stdin        string        `json:"stdin"`                  // "none", "sealed" or "stream"
 	EgressHosts  []string      `json:"egress_hosts"`           //
 	Capabilities []string      `json:"capabilities"`           //
@@ -31,7 +35,7 @@ type Card struct {
 	StdinDigest canon.Digest  `json:"stdin_digest,omitzero"` // of a sealed one
 	StdinSize   int64         `json:"stdin_size,omitempty"`  // bytes of a sealed one
 	StdinText   string        `json:"stdin_text,omitempty"`  // StdinHead, escaped to printable ASCII
-	Network     string        `json:"network,omitempty"`     // "" or "void"; neither leads anywhere
+	Network     string        `json:"network,omitempty"`     // "", "void" or "loopback"; none leads anywhere
 	Bounds      CardLimits    `json:"bounds,omitzero"`       //
 	Kind        string        `json:"kind,omitempty"`        // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown
 	System      bool          `json:"system,omitempty"`      // only root can write the program's files and folders

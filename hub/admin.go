@@ -17,6 +17,8 @@ type Tool struct {
 	Tier         string          `json:"tier"`
 	Sensitive    bool            `json:"sensitive"`
 	Limits       json.RawMessage `json:"limits"` // isolate.Limits
+	// Staged are the workspaces in which its calls write to a layer of their session.
+	Staged []string `json:"staged,omitempty"`
 }
 
 // Explanation is a decision without a call.
@@ -336,12 +338,15 @@ type StatusDetail struct {
 type Retention struct {
 	Runs             time.Duration `json:"runs_ns"`        // after a run's end; 0: for ever
 	ArtifactBytes    int64         `json:"artifact_bytes"` // of all artifacts; 0: the quota alone
+	Sessions         time.Duration `json:"sessions_ns"`    // without a run; then an open one ends. 0: never
 	Every            time.Duration `json:"every_ns"`
 	Last             *time.Time    `json:"last,omitempty"`   // the last sweep
 	Failed           string        `json:"failed,omitempty"` // reason code of a partial sweep
 	RemovedRuns      int64         `json:"removed_runs"`
 	RemovedArtifacts int64         `json:"removed_artifacts"`
 	RemovedBytes     int64         `json:"removed_bytes"`
+	RemovedLayers    int64         `json:"removed_layers"`
+	EndedSessions    int64         `json:"ended_sessions"` // that were idle
 }
 
 // Confinement is the daemon's confinement of itself, as it observed it.

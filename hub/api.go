@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"palyra/call"
+	"palyra/call/diagnosis"
 	"palyra/internal/canon"
 )
 
@@ -18,7 +19,7 @@ type Credential struct {
 	PeerPID int32   `json:"peer_pid,omitempty"` // for the log only
 	Token   string  `json:"token,omitempty"`    // "palyra_…"; never logged
 	Address string  `json:"address,omitempty"`  // of the peer, for limits and the log
-	Surface string  `json:"surface"`            // "unix", "http", …
+	Surface string  `json:"surface"`            // "unix", "http", …; a token's caller at the first has "unix_token"
 	Device  string  `json:"device,omitempty"`
 }
 
@@ -106,6 +107,7 @@ type NewRun struct {
 	Steps     []Step `json:"steps"`                // at least one
 	Budget    Budget `json:"budget,omitzero"`      //
 	KeepGoing bool   `json:"keep_going,omitempty"` // go on after a step that did not end well
+	Staged    bool   `json:"staged,omitempty"`     // what its calls write to workspaces goes to layers of the session
 	// IdempotencyKey is 1 to 128 printable ASCII characters, or "" for none. HTTP has it in
 	// a header.
 	IdempotencyKey string `json:"-" in:"key"`
@@ -117,6 +119,7 @@ type NewCall struct {
 	Tool           string          `json:"tool"`
 	Input          json.RawMessage `json:"input,omitempty"`
 	Budget         Budget          `json:"budget,omitzero"`
+	Staged         bool            `json:"staged,omitempty"` // what it writes to a workspace goes to a layer of the session
 	IdempotencyKey string          `json:"-" in:"key"`
 }
 
@@ -173,6 +176,8 @@ type StepResult struct {
 	State   string          `json:"state"`
 	CallID  string          `json:"call_id,omitempty"`
 	Capsule canon.Digest    `json:"capsule,omitzero"`
+	// DecisionID is policy's decision about the call, 32 hexadecimal digits; see GetDecision.
+	DecisionID string `json:"decision_id,omitempty"`
 	// Outcome is "executed", "denied", "not_approved", "refused", "failed", "timed_out",
 	// "killed" or "outcome_unknown".
 	Outcome string  `json:"outcome,omitempty"`
@@ -181,15 +186,25 @@ type StepResult struct {
 	Error   string  `json:"error,omitempty"`  // text of it
 	Hint    string  `json:"hint,omitempty"`
 	Denial  *Denial `json:"denial,omitempty"`
+	// Diagnosis says why a program that ran may have failed; absent if it didn't, or if that
+	// can't be told.
+	Diagnosis *Diagnosis `json:"diagnosis,omitempty"`
 	// Stdout and Stderr are what the tool wrote.
 	Stdout Output `json:"stdout"`
 	Stderr Output `json:"stderr"`
+	// Layer has what the session's calls wrote to the workspace, if that is staged; absent if
+	// it's empty. See GetLayer.
+	Layer string `json:"layer,omitempty"`
 	// LogIndex is the result's place in the journal; see Receipt. Nil: none.
 	LogIndex *uint64    `json:"log_index,omitempty"`
 	Approval string     `json:"approval,omitempty"` // id
 	Started  *time.Time `json:"started,omitempty"`
 	Ended    *time.Time `json:"ended,omitempty"`
 }
+
+// Diagnosis is what Palyra observed or guesses of a call that failed. It's no part of the
+// receipt.
+type Diagnosis = diagnosis.Diagnosis
 
 // MaxInline bounds the output in a result, in bytes. Longer output is an artifact.
 const MaxInline = 8 << 10

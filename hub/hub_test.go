@@ -20,15 +20,15 @@ import (
 
 var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 
-// TestPlain: whatever crosses the interface is data: structs of this package and of
-// package call with snake_case names, of texts, numbers, times and lists. No pointer into the
+// TestPlain: whatever crosses the interface is data: structs of this package, of
+// package call and of call/diagnosis with snake_case names, of texts, numbers, times and lists. No pointer into the
 // kernel can get out.
 func TestPlain(t *testing.T) {
 	streams := map[reflect.Type]bool{
 		reflect.TypeFor[context.Context](): true, reflect.TypeFor[error](): true, reflect.TypeFor[io.Writer](): true,
 		reflect.TypeFor[Tape](): true, reflect.TypeFor[Artifact](): true,
 	}
-	packages := []string{reflect.TypeFor[Caller]().PkgPath(), reflect.TypeFor[call.Card]().PkgPath()}
+	packages := []string{reflect.TypeFor[Caller]().PkgPath(), reflect.TypeFor[call.Card]().PkgPath(), reflect.TypeFor[Diagnosis]().PkgPath()}
 	seen := make(map[reflect.Type]bool)
 	var plain func(where string, x reflect.Type)
 	plain = func(where string, x reflect.Type) {
@@ -48,7 +48,7 @@ func TestPlain(t *testing.T) {
 			}
 		case reflect.Struct:
 			if !slices.Contains(packages, x.PkgPath()) {
-				t.Errorf("%s is a %v, which is of neither package", where, x)
+				t.Errorf("%s is a %v, which is of none of these packages", where, x)
 			}
 			for i := range x.NumField() {
 				f := x.Field(i)

@@ -57,6 +57,19 @@ var (
 		"List the tools")
 )
 
+// Layers of staged workspaces.
+var (
+	ListLayers = define[LayerQuery, Page[Layer]]("layers.listLayers", "GET /layers", "session.read",
+		"List the layers of sessions with staged workspaces")
+	GetLayer = define[string, LayerChanges]("layers.getLayer", "GET /layers/{layer}", "session.read",
+		"List what a layer changes", Operation{Doc: "Compared with the workspace as it is now. A layer that a call uses is refused: layer_busy."})
+	// GetPatch tells contents of files, as an artifact does.
+	GetPatch = define[PatchQuery, LayerPatch]("layers.getPatch", "GET /layers/{layer}/patch", "artifact.read",
+		"Get what a layer changes as a patch for git apply")
+	DiscardLayer = define[string, None]("layers.discardLayer", "DELETE /layers/{layer}", "session.write",
+		"Remove a layer with all that was written to it", Operation{Status: 204})
+)
+
 // Requests for approval and standing grants.
 var (
 	// ListApprovals reduces requests of other principals that the caller couldn't answer.
@@ -171,6 +184,7 @@ func Operations() []*Operation {
 	return []*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
 		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation,
+		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
 		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,

@@ -49,13 +49,17 @@ type Spec struct {
 	// keeps the folder open until the run is over: else its number may be another's.
 	CwdInode string `json:"cwd_inode,omitempty"`
 
-	Exec      File   `json:"exec"`             // what Files.Exec must be
-	Workspace *Mount `json:"workspace"`        // nil: a private empty one (tmpfs at tier C)
-	Operands  []File `json:"operands"`         // sealed copies, Files.Operands in this order
-	Script    *File  `json:"script,omitempty"` // sealed script, given as /dev/fd/<ScriptFD>
-	Limits    Limits `json:"limits"`
-	Stdin     string `json:"stdin"` // "none" (empty), "sealed" or "stream"
-	// Network is NetworkFresh or NetworkVoid; the latter at tier C only.
+	Exec      File         `json:"exec"`             // what Files.Exec must be
+	Workspace *Mount       `json:"workspace"`        // nil: a private empty one (tmpfs at tier C)
+	Mounts    []call.Mount `json:"mounts,omitempty"` // at tier C only; Files.Mounts in this order
+	// Caches are names of package isolate/cache, sorted; Files.Caches in this order. At tier C
+	// only, and with a workspace.
+	Caches   []string `json:"caches,omitempty"`
+	Operands []File   `json:"operands"`         // sealed copies, Files.Operands in this order
+	Script   *File    `json:"script,omitempty"` // sealed script, given as /dev/fd/<ScriptFD>
+	Limits   Limits   `json:"limits"`
+	Stdin    string   `json:"stdin"` // "none" (empty), "sealed" or "stream"
+	// Network is NetworkFresh, NetworkVoid or NetworkLoopback; the last two at tier C only.
 	Network string `json:"network,omitempty"`
 }
 
@@ -73,7 +77,22 @@ const (
 	// interface that is down, and nothing else. The program can make no socket in
 	// it of any kind, and no pair of connected ones either.
 	NetworkVoid = "void"
+	// NetworkLoopback is one that no other call ever sees, with a loopback interface
+	// that is up and nothing else. The program can make TCP and UDP sockets in it, and
+	// reaches with them what the same call listens on.
+	NetworkLoopback = "loopback"
 )
+
+// HasNetwork reports whether a tier has such a network: a value of Spec.Network.
+func HasNetwork(t tier.Tier, network string) bool {
+	switch network {
+	case NetworkFresh:
+		return true
+	case NetworkVoid, NetworkLoopback:
+		return t == tier.C
+	}
+	return false
+}
 
 // ScriptFD is the descriptor at which a sealed script is open in the program,
 // as execveat(2) would have done it for a script opened by descriptor.
@@ -96,6 +115,9 @@ type Files struct {
 	Exec      *os.File   // opened O_RDONLY (or a sealed memfd)
 	Script    *os.File   // sealed memfd; nil unless Spec.Script
 	Workspace *os.File   // O_PATH|O_DIRECTORY; nil unless Spec.Workspace
+	Mounts    []*os.File // O_PATH|O_DIRECTORY
+	Caches    []*os.File // O_PATH|O_DIRECTORY
+	Layer     *os.File   // of isolate/stage, locked; nil unless Spec.Workspace.Staged
 	Operands  []*os.File // sealed memfds
 	Stdin     *os.File
 	Stdout    *os.File

@@ -136,7 +136,7 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 	}
 	m, err := aside(ctx, place, "seal call", func() (m made, err error) {
 		k.step("sealing")
-		if stdin, err = k.expand(ctx, who.Principal, &p, stdin); err != nil {
+		if stdin, err = k.expand(ctx, who, &p, stdin); err != nil {
 			return m, err
 		}
 		hold, err := k.cfg.Budgets.Sealed.Take(who.owner(), 0)

@@ -120,7 +120,7 @@ func (k *Kernel) readCertificate() (_ map[tier.Tier]string, made time.Time, _ er
 	}
 	tiers := make(map[tier.Tier]string)
 	var open []string
-	for t, kinds := range map[tier.Tier][]string{tier.B: {"b"}, tier.C: {"c.cold", "c.warm", "c.void"}} {
+	for t, kinds := range map[tier.Tier][]string{tier.B: {"b"}, tier.C: {"c.cold", "c.warm", "c.void", "c.loop"}} {
 		tiers[t] = saidOf(d["tier."+t.String()])
 		for _, kind := range kinds {
 			// Without either, the tape was refused or not tested.

@@ -40,7 +40,7 @@ func TestCertificate(t *testing.T) {
 	with := func(k *Kernel) string { return k.cellDigest() }
 	good := func(cell string) map[string]string {
 		return map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()), "palyra-cell": cell, "tier.b": "refused: x",
-			"tier.c": "proven 51, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01"}
+			"tier.c": "proven 51, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01", "tape.c.loop": "sha256:01"}
 	}
 	for _, c := range []struct {
 		name   string
@@ -64,6 +64,7 @@ func TestCertificate(t *testing.T) {
 		{"a kind of cells is not made here", CertifyAct, map[string]string{"tape.c.warm": "", "unmade.c.warm": "cgroup"}, bytes.Clone, policy.CertificateProven},
 		{"a kind of cells is refused", CertifyAct, map[string]string{"tape.c.void": "", "refused.c.void": "x"}, bytes.Clone, policy.CertificateNone},
 		{"a kind of cells was not tested", CertifyAct, map[string]string{"tape.c.warm": ""}, bytes.Clone, policy.CertificateNone},
+		{"loopback cells were not tested", CertifyAct, map[string]string{"tape.c.loop": ""}, bytes.Clone, policy.CertificateNone},
 		{"nothing is proven", CertifyAct, map[string]string{"tier.c": "proven 0, refuted 0, inconclusive 0, absent 51, inherited 0"}, bytes.Clone, policy.CertificateNone},
 		{"the tier is refused", CertifyAct, map[string]string{"tier.c": "refused: no user namespaces"}, bytes.Clone, policy.CertificateNone},
 		{"no word of the tier", CertifyAct, map[string]string{"tier.c": ""}, bytes.Clone, policy.CertificateNone},
@@ -136,7 +137,7 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		env, err := receipt.SignAct(k.state.ring.Attestation(), receipt.Act{Version: receipt.ActVersion, Act: CertifyAct, Principal: k.Self(),
 			BootID: boot, Time: "2026-01-02T03:04:05Z", Seq: k.state.journal.Size(),
 			Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()), "palyra-cell": k.cellDigest(),
-				"tier.c": "proven 3, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "x", "tape.c.warm": "x", "tape.c.void": "x"}})
+				"tier.c": "proven 3, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "x", "tape.c.warm": "x", "tape.c.void": "x", "tape.c.loop": "x"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +282,7 @@ func TestCertificateExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	i, err := k.Record(t.Context(), Act{Act: CertifyAct, Principal: k.Self(), Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()),
-		"palyra-cell": k.cellDigest(), "tier.c": "proven 8, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01"}})
+		"palyra-cell": k.cellDigest(), "tier.c": "proven 8, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "sha256:01", "tape.c.warm": "sha256:01", "tape.c.void": "sha256:01", "tape.c.loop": "sha256:01"}})
 	if err != nil {
 		t.Fatal(err)
 	}

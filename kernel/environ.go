@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"palyra/isolate"
 	"palyra/kernel/capsule"
 )
 
@@ -103,9 +104,13 @@ func rank(e string) int {
 }
 
 // codeEnv returns the names of the changed variables that lead a program to code that the call,
-// or a user other than root, can write. It's sorted, as env is.
-func (p *place) codeEnv(env []string) (names []string) {
+// or a user other than root, can write, and that lies in no mount; caches are
+// policy's to decide about as such. It's sorted, as env is.
+func (p *place) codeEnv(env, caches []string) (names []string) {
 	for _, e := range changedEnv(env) {
+		if slices.ContainsFunc(caches, func(name string) bool { return isolate.CacheVariable(name) == e }) {
+			continue
+		}
 		name, value, _ := strings.Cut(e, "=")
 		place := matchesName(codeNames, name) || matchesName(localeNames, name) && strings.Contains(value, "/")
 		if place && !p.leadsToSystem(value) {
@@ -115,7 +120,8 @@ func (p *place) codeEnv(env []string) (names []string) {
 	return names
 }
 
-// leadsToSystem reports whether a value is one of the system's places, or a list of them. An
+// leadsToSystem reports whether a value is one of the system's places or one in a mount, which
+// policy decides about as such, or a list of them. An
 // empty or relative place isn't: it leads to the working directory.
 func (p *place) leadsToSystem(value string) bool {
 	built := strings.Split(searchPath, ":")
@@ -128,7 +134,7 @@ func (p *place) leadsToSystem(value string) bool {
 				continue
 			}
 			// A reader may split one name at a blank, comma or semicolon.
-			if strings.ContainsAny(v, " \t\r\n,;|~$") || !p.settled(v) {
+			if strings.ContainsAny(v, " \t\r\n,;|~$") || !p.settled(v) && !p.inMount(v) {
 				return false
 			}
 		}
@@ -136,13 +142,18 @@ func (p *place) leadsToSystem(value string) bool {
 	return true
 }
 
-func environment(added []string) ([]string, error) {
-	if len(added) == 0 {
+func environment(added, caches []string) ([]string, error) {
+	if len(added)+len(caches) == 0 {
 		return baseEnv(), nil
 	}
 	env := make(map[string]string)
 	for _, e := range baseEnv() {
 		env[capsule.Name(e)] = e
+	}
+	for _, name := range caches {
+		if e := isolate.CacheVariable(name); e != "" {
+			env[capsule.Name(e)] = e
+		}
 	}
 	seen := make(map[string]bool)
 	for _, e := range added {

@@ -63,6 +63,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/grant"
 	"palyra/authz/policy"
+	"palyra/call/diagnosis"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
@@ -119,7 +120,8 @@ type Config struct {
 
 	// TestOnlyStep is called at each named step, so that a test can kill the process there:
 	// "sealing", "sealed", "decided", "approved", "granted", "intent", "executed", "result" and
-	// "receipt", "loaded" in a Reload, and the steps of journal and cell.
+	// "receipt", "begun" and "ended" of a tool's Effect, "loaded" in a Reload, and the steps of
+	// journal and cell.
 	TestOnlyStep func(name string)
 	// testOnlyStart replaces palyra-cell.
 	testOnlyStart func(ctx context.Context, t tier.Tier, key grant.Key) (runner, error)
@@ -157,9 +159,17 @@ type Outcome struct {
 	Question *policy.Request `json:"-"`
 	Result   *isolate.Result `json:"result"` // null: nothing ran; without evidence: that is unknown
 
+	// Diagnosis says why the program may have failed, and what changes that; null if it didn't,
+	// or if that can't be told.
+	Diagnosis *diagnosis.Diagnosis `json:"diagnosis"`
+
 	// Planted lists the traps in the workspace after the call; null if the call had none to
 	// write to.
 	Planted *receipt.Planted `json:"planted"`
+
+	// Layer is the name of the layer with what the program wrote to a staged workspace; absent
+	// if it wrote nothing.
+	Layer string `json:"layer,omitempty"`
 
 	// Delivered says that the caller's writers took all output that was kept.
 	Delivered bool `json:"delivered"`
@@ -224,7 +234,12 @@ type Caller struct {
 	Reserve   bool              // may use the part of budgets that is reserved for the installation's owner
 	// Still returns Principal as it is now, or why it may make no more calls. nil: neither
 	// changes.
-	Still   func() (policy.Entity, error)
+	Still func() (policy.Entity, error)
+	// Layer returns the layer for a call of a tool in a workspace of the table, by the
+	// workspace's name, or "" if what the call writes goes to the workspace itself. staged says
+	// that the table wants a layer; without one the call gets its own. The call begins when
+	// Layer returns. nil: the table alone decides.
+	Layer   func(ctx context.Context, workspace string, staged bool) (layer string, err error)
 	Device  string // for policy: the asking device, and
 	Channel string // the surface that it came by; "" is unknown
 }
@@ -301,6 +316,15 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		return c.end(ctx, receipt.Refused, err)
 	}
 
+	// A staged workspace's layer is this call's until the call is over.
+	if err := c.takeLayer(); err != nil {
+		return c.end(ctx, receipt.Refused, err)
+	}
+
+	if err := c.takeCaches(); err != nil {
+		return c.end(ctx, receipt.Refused, err)
+	}
+
 	// Approve. The files that the person is asked about are held until the call runs.
 	var rec *approval.Record
 	if effect == policy.NeedsApproval {
@@ -368,14 +392,26 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		c.observe(Event{Step: StepExecuted})
 		return c.end(ctx, receipt.Refused, err)
 	}
+	if s.effect != nil {
+		if err := s.effect.Begin(ctx); err != nil {
+			c.observe(Event{Step: StepExecuted})
+			return c.end(ctx, receipt.Refused, err)
+		}
+		k.step("begun")
+	}
 	began := time.Now()
 	outcome, err := c.execute(ctx, lane, g, spec, stdio)
 	k.step("executed")
+	if s.effect != nil && (outcome == receipt.Executed || outcome == receipt.Refused) {
+		s.effect.End(outcome == receipt.Executed, exitStatus(outcome, c.out.Result))
+		k.step("ended")
+	}
 	c.observe(Event{Step: StepExecuted, Took: time.Since(began)})
 	if k.cfg.Once {
 		k.dismiss(lane)
 	}
 	c.lookAfter(ctx) // lists traps in the workspace
+	c.nameLayer()
 
 	// Result and receipt.
 	return c.end(ctx, outcome, err)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/elf"
 	"palyra/kernel/internal/pin"
@@ -116,7 +117,7 @@ func rootOwns(h *pin.Handle) bool {
 
 // writable are the folders of a cell whose content differs from the host's, or that the program
 // can write to.
-var writable = []string{"/tmp", "/dev", "/proc", view}
+var writable = []string{"/tmp", "/dev", "/proc", view, isolate.CacheRoot}
 
 // changeable reports whether an absolute path may lead, as the program sees it, to a place that
 // the call can write. It goes by the text alone; with ".." it may.

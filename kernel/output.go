@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/call/diagnosis"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
@@ -53,9 +54,10 @@ type output struct {
 	writing bool   // there is a writer
 	last    []byte // at most streams.own bytes, kept if the other stream leaves room
 	kept    hash.Hash
-	cut     int64 // bytes beyond the limit
-	lost    bool  // some kept bytes were not passed on
-	held    bool  // reading ended before the pipe: a process still had it
+	cut     int64  // bytes beyond the limit
+	lost    bool   // some kept bytes were not passed on
+	held    bool   // reading ended before the pipe: a process still had it
+	tail    []byte // the end of what was read, dropped or not; of stderr alone
 
 	// Owned by the writer, which may outlive the call, until done is closed.
 	failed bool // to didn't take everything
@@ -119,6 +121,9 @@ func (s *streams) read(o, other *output) {
 // take passes on the part of b that o may certainly keep. The part that depends on the other
 // stream's use waits in o.last.
 func (s *streams) take(o, other *output, b []byte) {
+	if o == s.out[1] {
+		o.keepTail(b)
+	}
 	s.mu.Lock()
 	n := min(int64(len(b)), s.limit-o.n-max(other.n, s.own)) // no more later than now: other.n only grows
 	o.n += n
@@ -128,6 +133,12 @@ func (s *streams) take(o, other *output, b []byte) {
 	wait := min(len(b), int(s.own)-len(o.last))
 	o.last = append(o.last, b[:wait]...)
 	o.cut += int64(len(b) - wait)
+}
+
+// keepTail keeps the last diagnosis.TailSize bytes, where a failing program says why.
+func (o *output) keepTail(b []byte) {
+	b = b[max(0, len(b)-diagnosis.TailSize):]
+	o.tail = append(o.tail[max(0, len(o.tail)+len(b)-diagnosis.TailSize):], b...)
 }
 
 func (s *streams) finish(o, other *output) {

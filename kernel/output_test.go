@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/call/diagnosis"
 	"palyra/internal/canon"
 	"palyra/isolate/evidence"
 )
@@ -282,6 +283,37 @@ func TestFeedUnread(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// TestTail: the end of standard error is kept across reads, dropped or not, and nothing of
+// standard output.
+func TestTail(t *testing.T) {
+	s := newStreams(t, nil, nil, nil, 100)
+	all := strings.Repeat("x", 3*chunk) + strings.Repeat("one line of seven\n", 100) + "the end"
+	tool(t, s, func(o, e io.Writer) {
+		io.WriteString(o, "output")
+		io.WriteString(e, all[:3*chunk])
+		for i := range all[3*chunk:] { // in small pieces
+			io.WriteString(e, all[3*chunk+i:][:1])
+		}
+	})
+	out, _ := s.drain(later())
+	if got, want := string(s.out[1].tail), all[len(all)-diagnosis.TailSize:]; got != want || out.Cut == 0 {
+		t.Errorf("%d bytes dropped, tail %q", out.Cut, got)
+	}
+	var o output
+	rest, held := all, ""
+	for i := 0; rest != ""; i++ { // whatever the reads are
+		n := min([]int{1, 700, 1, 5000, 1023}[i%5], len(rest))
+		o.keepTail([]byte(rest[:n]))
+		held, rest = held+rest[:n], rest[n:]
+		if want := held[max(0, len(held)-diagnosis.TailSize):]; string(o.tail) != want {
+			t.Fatalf("after %d bytes: %d kept", len(held), len(o.tail))
+		}
+	}
+	if s.out[0].tail != nil {
+		t.Errorf("of standard output: %q", s.out[0].tail)
+	}
+}
 
 // BenchmarkStreams measures collecting the output of a silent program.
 func BenchmarkStreams(b *testing.B) {

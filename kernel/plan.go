@@ -41,6 +41,21 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 			return out, err
 		}
 	}
+	if w := s.capsule.Workspace; w != nil && (w.Staged || len(s.capsule.Caches) > 0) { // like the call's, for the plan
+		state, err := os.MkdirTemp("", "palyra-plan-")
+		if err != nil {
+			return out, fault.New(fault.Unavailable, "resource_exhausted", "explain confinement", err)
+		}
+		defer os.RemoveAll(state)
+		if w.Staged {
+			if err := s.takeLayer(state, "plan"); err != nil {
+				return out, err
+			}
+		}
+		if err := s.takeCaches(state, "plan"); err != nil {
+			return out, err
+		}
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return out, fault.New(fault.Unavailable, "resource_exhausted", "explain confinement", err)

@@ -13,9 +13,10 @@ import (
 // nothing: the workspace is its owner's.
 
 // lookBefore notes the content of a workspace that the program may write to. A private one goes
-// with the call, so no later reader can find anything in it.
+// with the call, so no later reader can find anything in it, and what a layer holds is marked
+// where it's shown (isolate/stage).
 func (c *call) lookBefore() {
-	if w := c.s.capsule.Workspace; w != nil && !w.ReadOnly {
+	if w := c.s.capsule.Workspace; w != nil && !w.ReadOnly && !w.Staged {
 		c.look = planted.Begin(c.s.place.workspace.File())
 	}
 }

@@ -105,11 +105,14 @@ func (p *program) close() {
 }
 
 type place struct {
-	dir       *pin.Handle // the caller's directory, nil if not given
-	workspace *pin.Handle // nil: private
-	view      string      // where the program sees the workspace
-	cwd       string      // where the program starts, beneath view
-	folder    *pin.Handle // cwd, held so that no other folder gets its inode; nil if it is view
+	dir       *pin.Handle   // the caller's directory, nil if not given
+	workspace *pin.Handle   // nil: private
+	staged    bool          // the program sees it through a layer
+	inPlace   bool          // at tier B, whose program sees the host's own paths
+	view      string        // where the program sees the workspace
+	cwd       string        // where the program starts, beneath view
+	mounts    []*pin.Handle // sorted by path
+	folder    *pin.Handle   // cwd, held so that no other folder gets its inode; nil if it is view
 	// found maps the operands' names to the places that they lead to, as the capsule lists
 	// them.
 	found   map[string]string
@@ -400,7 +403,7 @@ func (s *sealed) holdProgram(c *capsule.Capsule) error {
 		}
 		size += o.record.Size
 	}
-	if c.TierFloor == tier.B || size > maxSealed || len(s.operands) >= maxMounted {
+	if c.TierFloor == tier.B || pl.staged || size > maxSealed || len(s.operands) >= maxMounted {
 		loose(exec.record.Path)
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/stage"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
@@ -41,6 +42,22 @@ type Proposal struct {
 	// Default: an empty private one.
 	Workspace         string `json:"workspace"`
 	WorkspaceReadOnly bool   `json:"workspace_read_only"`
+	// WorkspaceStaged says that what the program writes goes to a layer of the state
+	// directory, and the folder stays as it is. Layer is its name; default: a new layer, which
+	// the Outcome names. It needs tier C.
+	WorkspaceStaged bool   `json:"workspace_staged,omitempty"`
+	Layer           string `json:"layer,omitempty"`
+	// WorkspaceOwnPath says that the program sees the folder at its own path, its links
+	// resolved, as tier B always does.
+	WorkspaceOwnPath bool `json:"workspace_own_path,omitempty"`
+
+	// Mounts are absolute paths of further host folders, which the program sees read-only and at
+	// their own paths, links resolved. They need tier C.
+	Mounts []string `json:"mounts,omitempty"`
+
+	// Caches are names of folders that the program writes and later calls of the same principal
+	// and workspace find again, at /caches/NAME. They need tier C and a workspace.
+	Caches []string `json:"caches,omitempty"`
 
 	// Cwd is the folder in which the program starts, as it sees it: the workspace or a folder
 	// in it. Default: the workspace.
@@ -48,7 +65,7 @@ type Proposal struct {
 
 	Stdin     StdinMode      `json:"stdin"`
 	TierFloor tier.Tier      `json:"tier_floor"` // default C
-	Network   string         `json:"network"`    // isolate.NetworkFresh, the default, or NetworkVoid
+	Network   string         `json:"network"`    // as in isolate.Spec; default NetworkFresh
 	Limits    isolate.Limits `json:"limits"`     // zero fields get DefaultLimits
 
 	SessionID string `json:"session_id"` // for policy and the receipt; the program doesn't see them
@@ -205,15 +222,38 @@ func (p *Proposal) check() (isolate.Limits, error) {
 	default:
 		return isolate.Limits{}, usage("invalid_input", fmt.Sprintf("check stdin mode %q", string(p.Stdin)), errors.New("no such mode"))
 	}
+	switch staged := p.WorkspaceStaged; {
+	case !staged && p.Layer == "":
+	case !staged || p.Workspace == "" || p.WorkspaceReadOnly:
+		return isolate.Limits{}, usage("invalid_input", "check workspace", errors.New("a layer is for a workspace that is staged, and not read-only"))
+	case p.TierFloor != tier.None && p.TierFloor != tier.C:
+		return isolate.Limits{}, usage("invalid_input", "check workspace", errors.New("a staged workspace needs the mounts of tier c"))
+	case p.Layer != "":
+		if err := stage.CheckName(p.Layer); err != nil {
+			return isolate.Limits{}, err
+		}
+	}
+	if len(p.Caches) > 0 && (p.Workspace == "" || p.TierFloor != tier.None && p.TierFloor != tier.C) {
+		return isolate.Limits{}, usage("invalid_input", "check caches", errors.New("a cache belongs to a workspace, and needs the mounts of tier c"))
+	}
+	for _, name := range p.Caches {
+		if err := isolate.CheckCache(name); err != nil {
+			return isolate.Limits{}, err
+		}
+	}
+	if err := p.checkMounts(); err != nil {
+		return isolate.Limits{}, err
+	}
+	if p.WorkspaceOwnPath && p.Workspace == "" {
+		return isolate.Limits{}, usage("invalid_input", "check workspace", errors.New("a private workspace has no path of its own"))
+	}
 	if p.TierFloor == tier.A {
 		return isolate.Limits{}, usage("invalid_input", "check tier", fmt.Errorf("tier a runs WASM, not programs"))
 	}
-	switch p.Network {
-	case isolate.NetworkFresh:
-	case isolate.NetworkVoid:
-		if p.TierFloor != tier.C {
-			return isolate.Limits{}, usage("invalid_input", "check network", fmt.Errorf("tier %s has no network namespace", p.TierFloor))
-		}
+	switch {
+	case isolate.HasNetwork(p.TierFloor, p.Network):
+	case isolate.HasNetwork(tier.C, p.Network):
+		return isolate.Limits{}, usage("invalid_input", "check network", fmt.Errorf("tier %s has no network namespace", p.TierFloor))
 	default:
 		return isolate.Limits{}, usage("invalid_input", fmt.Sprintf("check network %q", clip(p.Network)), errors.New("no such mode"))
 	}

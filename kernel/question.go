@@ -11,6 +11,7 @@ import (
 
 	"palyra/authz/approval"
 	"palyra/authz/policy"
+	vocabulary "palyra/call"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -56,8 +57,12 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			Unpinned:  unpinnedKinds(c),
 		},
 	}
+	q.Context.Caches = slices.Clone(c.Caches)
+	for _, m := range c.Mounts {
+		q.Context.Mounts = append(q.Context.Mounts, m.Source)
+	}
 	if w := c.Workspace; w != nil {
-		q.Context.WorkspaceSource, q.Context.WorkspaceReadOnly = w.Source, w.ReadOnly
+		q.Context.WorkspaceSource, q.Context.WorkspaceReadOnly, q.Context.WorkspaceStaged = w.Source, w.ReadOnly, w.Staged
 	}
 	return q
 }
@@ -125,13 +130,13 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	c := &capsule.Capsule{
 		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
 		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: s.Executable,
-		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits),
+		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches,
 	}
 	if s.Script != nil {
 		c.Scripts = append(c.Scripts, capsule.Script{File: *s.Script})
 	}
 	if w := s.Workspace; w != nil {
-		c.Workspace = &capsule.Workspace{Source: w.Source, ReadOnly: w.ReadOnly}
+		c.Workspace = &capsule.Workspace{Source: w.Source, ReadOnly: w.ReadOnly, Staged: w.Staged, Layer: w.Layer, OwnPath: w.OwnPath}
 	}
 	who := Caller{Principal: policy.Entity{Type: kind, ID: id, Roles: p.Question.Roles}, Device: p.Question.Device, Channel: p.Question.Channel}
 	q := question(&who, &sealed{capsule: c, id: s.Digest}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
@@ -187,7 +192,7 @@ func capabilities(c *capsule.Capsule) []string {
 	if c.Tool == ToolRun {
 		can = append(can, policy.CapProcessExec)
 	}
-	if c.Workspace != nil && !c.Workspace.ReadOnly {
+	if w := c.Workspace; w != nil && !w.ReadOnly && !w.Staged {
 		can = append(can, policy.CapFilesystemWrite)
 	}
 	for _, d := range c.Capabilities {
@@ -253,6 +258,9 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 	}
 	if s.stdin != nil {
 		head := make([]byte, min(c.Stdin.Size, approval.MaxStdinHead))
+		if slices.Contains([]string{toolproto.ChangesApply, toolproto.ChangesUndo}, c.Tool) {
+			head = nil // the arguments say what is in it; palyra changes diff shows it
+		}
 		n, _ := s.stdin.File.ReadAt(head, 0) // a memfd of ours; a short read shows less
 		q.Call.StdinSize, q.Call.StdinHead = c.Stdin.Size, string(head[:n])
 	}
@@ -268,7 +276,14 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 	}
 	q.Call.Name(func(name string) string { return s.place.found[name] })
 	if w := c.Workspace; w != nil {
-		q.Call.Workspace, q.Call.ReadOnly = w.Source, w.ReadOnly
+		q.Call.Workspace, q.Call.ReadOnly, q.Call.Staged = w.Source, w.ReadOnly, w.Staged
+		if s.layer != nil && !s.layer.Empty() {
+			q.Call.Layer = s.layer.Name
+		}
+	}
+	q.Call.Caches = slices.Clone(c.Caches)
+	for _, m := range c.Mounts {
+		q.Call.Mounts = append(q.Call.Mounts, m.Source)
 	}
 	for _, id := range d.Policies {
 		why := approval.Why{Policy: id}
@@ -285,17 +300,7 @@ func principal(e policy.Entity) string { return e.Type + "::" + strconv.Quote(e.
 
 func limitsLine(l isolate.Limits) string {
 	return fmt.Sprintf("wall %v, cpu %v, memory %s, processes %d, output %s, file %s",
-		l.Wall, l.CPU, size(l.Memory), l.PIDs, size(l.Output), size(l.FileSize))
-}
-
-// size prints a number of bytes in the largest binary unit that divides it.
-func size(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	i := 0
-	for ; n != 0 && n%1024 == 0 && i < len(units)-1; i++ {
-		n /= 1024
-	}
-	return fmt.Sprintf("%d %s", n, units[i])
+		l.Wall, l.CPU, vocabulary.Bytes(l.Memory), l.PIDs, vocabulary.Bytes(l.Output), vocabulary.Bytes(l.FileSize))
 }
 
 // notApproved is the error of a call that got no yes. A person's words with a no are for the

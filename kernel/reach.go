@@ -85,7 +85,7 @@ func (w *way) walk() (kind string, ok bool) {
 			if magic(e, w.todo) {
 				return capsule.KindSpecial, true
 			}
-			if e == "proc" || w.view == view || len(w.todo) > 0 && slices.Contains(openLinks, w.todo[0]) {
+			if e == "proc" || !w.inPlace || len(w.todo) > 0 && slices.Contains(openLinks, w.todo[0]) {
 				return "", false
 			}
 			if kind, ok := w.down(e); !ok { // at tier B it is the host's, with /dev/shm
@@ -100,7 +100,7 @@ func (w *way) walk() (kind string, ok bool) {
 	switch {
 	case w.loose && w.out == "":
 		return capsule.KindSymlink, true
-	case w.out != "" && w.view != view && (w.loose || !w.fixed(path.Dir(w.out))):
+	case w.out != "" && w.inPlace && (w.loose || !w.fixed(path.Dir(w.out))):
 		return capsule.KindAbsent, true // at tier B another user can make it a link to the workspace
 	}
 	return "", w.out == ""
@@ -136,7 +136,7 @@ func (w *way) down(e string) (kind string, ok bool) {
 		w.out, w.rel, w.own = "", nil, 0
 		return "", true
 	}
-	if w.changeable(next) && w.view == view {
+	if w.changeable(next) && !w.inPlace {
 		// The program may put a link in a folder of its own, and ".." leads on from that.
 		if slices.Contains(w.todo, "..") && !slices.Contains(writable, next) {
 			return capsule.KindSymlink, false

@@ -14,6 +14,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/grant"
 	"palyra/authz/policy"
+	"palyra/call/diagnosis"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
@@ -22,6 +23,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
+	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
 	"palyra/kernel/internal/planted"
@@ -93,6 +95,7 @@ func summary(s *sealed) receipt.Capsule {
 		Digest: s.id, Bytes: int64(len(s.bytes)), Argv: c.Argv, EnvNames: c.EnvNames(), Cwd: c.Cwd, TierFloor: c.TierFloor.String(),
 		Executable: c.Executable, Stdin: c.Stdin, Limits: receipt.Limits(c.Limits), Loader: c.Loader,
 		EgressHosts: c.EgressHosts, Network: c.Network, Capabilities: c.Capabilities, Sensitive: c.Sensitive,
+		Mounts: c.Mounts, Caches: c.Caches,
 	}
 	if len(c.Scripts) > 0 {
 		r.Script = &c.Scripts[0].File
@@ -102,7 +105,7 @@ func summary(s *sealed) receipt.Capsule {
 		r.Operands[i].Pinned = capsule.PinnedSealed // a person was asked, so the program saw the copy
 	}
 	if w := c.Workspace; w != nil {
-		r.Workspace = &receipt.Workspace{Source: w.Source, ReadOnly: w.ReadOnly}
+		r.Workspace = &receipt.Workspace{Source: w.Source, ReadOnly: w.ReadOnly, Staged: w.Staged, Layer: w.Layer, OwnPath: w.OwnPath}
 	}
 	return r
 }
@@ -278,6 +281,10 @@ func limitError(limit string) error {
 		return errors.New("it was canceled")
 	case "killed":
 		return errors.New("it was killed from outside")
+	case "cpu":
+		return errors.New("the signal for the cpu limit ended it")
+	case "uncounted":
+		return errors.New("it kept palyra from counting its memory or files")
 	}
 	return fmt.Errorf("the %s limit was reached", strings.ReplaceAll(limit, "_", " "))
 }
@@ -293,6 +300,7 @@ func orElse(err, other error) error {
 func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, error) {
 	ctx = context.WithoutCancel(ctx)
 	c.out.Outcome, c.out.Exit = outcome, exitStatus(outcome, c.out.Result)
+	c.out.Diagnosis = c.diagnose(outcome)
 	p := c.predicate()
 	p.Outcome, p.Intent, p.Planted = outcome, c.intent, c.out.Planted
 	if cause != nil {
@@ -336,6 +344,26 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	c.k.step("receipt")
 	c.observe(Event{Step: StepResult, Outcome: outcome, LogIndex: &index})
 	return c.out, nil
+}
+
+// diagnose says why a program that ran may have failed. Only the caller is told: it's not part
+// of the receipt, whose evidence has what it's made of.
+func (c *call) diagnose(outcome string) *diagnosis.Diagnosis {
+	if c.out.Result == nil || c.out.Result.Evidence == nil {
+		return nil
+	}
+	e := c.out.Result.Evidence
+	s := diagnosis.Seen{
+		Outcome: outcome, Observed: e.Exit.Basis == evidence.Observed, Code: e.Exit.Code, Signal: e.Exit.Signal, LimitHit: e.Exit.LimitHit,
+		Cut: e.Output.Cut, Limits: c.s.capsule.Limits, BuiltIn: c.s.capsule.Tool != ToolRun, InPlace: e.Tier == tier.B.String(),
+	}
+	if w := c.s.capsule.Workspace; w != nil {
+		s.Workspace = w.Source
+	}
+	if c.streams != nil {
+		s.Stderr = c.streams.out[1].tail
+	}
+	return diagnosis.Of(s)
 }
 
 // reason returns the code of an error; there is always one.

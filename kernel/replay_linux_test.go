@@ -19,6 +19,7 @@ import (
 // TestQuestionOf: a call's statement gives back policy's exact question, whatever the call.
 func TestQuestionOf(t *testing.T) {
 	dir := t.TempDir()
+	mount := away(t)
 	script := put(t, t.TempDir()+"/script", "#!/bin/cat\n", 0o755)
 	tools := table(func(tool string, in []byte) (*Expansion, error) {
 		return &Expansion{Argv: []string{"/bin/cat", "flag=x"}, Stdin: in, Workspace: dir, Sensitive: true,
@@ -36,6 +37,10 @@ func TestQuestionOf(t *testing.T) {
 		"script":   {op, *proposal(script, "a", "\u00e9")},
 		"line":     {op, *proposal(put(t, t.TempDir()+"/line", "#!/bin/cat -c x\n", 0o755), "a")},
 		"tool":     {op, Proposal{Tool: "t", Input: []byte(`{}`), SessionID: "s", RunID: "r"}},
+		"loopback": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkLoopback}},
+		"staged":   {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceStaged: true, Layer: "w"}},
+		"mount":    {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Mounts: []string{mount}}},
+		"cache":    {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceReadOnly: true, Caches: []string{"two", "one"}}},
 		"folder": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceReadOnly: true, Cwd: "/workspace",
 			Stdin: StdinSealed, Network: isolate.NetworkVoid, SessionID: "s"}},
 	} {

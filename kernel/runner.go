@@ -29,7 +29,7 @@ var _ runner = (*cell.Client)(nil)
 // aging is a runner with the host's mounts from when it was started.
 type aging interface {
 	// Past reports whether they have changed in a workspace, or for all calls.
-	Past(workspace string) bool
+	Past(folders ...string) bool
 }
 
 var _ aging = (*cell.Client)(nil)
@@ -73,11 +73,14 @@ func (k *Kernel) laneFor(s *sealed) *lane {
 	default:
 		return l // it is starting
 	}
-	workspace := ""
+	var folders []string
 	if w := s.capsule.Workspace; w != nil {
-		workspace = w.Source
+		folders = append(folders, w.Source)
 	}
-	if a, ok := l.runner.(aging); ok && a.Past(workspace) {
+	for _, m := range s.capsule.Mounts {
+		folders = append(folders, m.Source)
+	}
+	if a, ok := l.runner.(aging); ok && a.Past(folders...) {
 		k.dismiss(l)
 		return k.lane(s.capsule.TierFloor)
 	}

@@ -161,8 +161,8 @@ type aged struct {
 	closed chan struct{}
 }
 
-func (a *aged) Past(workspace string) bool { a.of = workspace; return true }
-func (a *aged) Close() error               { close(a.closed); return nil }
+func (a *aged) Past(folders ...string) bool { a.of = strings.Join(folders, " "); return true }
+func (a *aged) Close() error                { close(a.closed); return nil }
 
 // TestPastRunner: a call doesn't go to a runner with outdated mounts.
 func TestPastRunner(t *testing.T) {

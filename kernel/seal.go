@@ -16,6 +16,8 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/cache"
+	"palyra/isolate/stage"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
@@ -35,11 +37,15 @@ type sealed struct {
 	place    *place
 	program  *program
 	operands []operand
-	envCode  []string     // variables that lead to code that isn't the system's
-	copies   []*os.File   // sealed copies of operands, made by holdOperands
-	stdin    *pin.Sealed  // nil unless Stdin is sealed
-	hold     *budget.Hold // the memory of all copies
-	numbers  *budget.Hold // the descriptors of copies
+	envCode  []string       // variables that lead to code that isn't the system's
+	copies   []*os.File     // sealed copies of operands, made by holdOperands
+	stdin    *pin.Sealed    // nil unless Stdin is sealed
+	hold     *budget.Hold   // the memory of all copies
+	numbers  *budget.Hold   // the descriptors of copies
+	layer    *stage.Layer   // of a staged workspace, locked; see staged.go
+	caches   []*cache.Cache // see caches.go
+	ownLayer bool           // it was made for this call
+	effect   Effect         // of a tool; nil: none
 
 	closing sync.Once
 	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 when closed
@@ -51,6 +57,9 @@ type sealed struct {
 // the copies and is released with them.
 func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, known *digests.Cache, hold *budget.Hold) (_ *sealed, err error) {
 	s := &sealed{hold: hold}
+	if p.tool != nil {
+		s.effect = p.tool.Effect
+	}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -58,7 +67,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	}()
 	q := *p
 	// The proposer may hold the same lists, and change them while a person thinks.
-	q.Argv, q.Env = slices.Clone(p.Argv), slices.Clone(p.Env)
+	q.Argv, q.Env, q.Mounts, q.Caches = slices.Clone(p.Argv), slices.Clone(p.Env), slices.Clone(p.Mounts), slices.Clone(p.Caches)
 	if p = &q; q.TierFloor == tier.None {
 		q.TierFloor = tier.C
 	}
@@ -66,7 +75,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if err != nil {
 		return nil, err
 	}
-	env, err := environment(p.Env)
+	env, err := environment(p.Env, p.Caches)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +89,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if err := checkArguments(s.program.argv, env); err != nil {
 		return nil, err
 	}
-	s.envCode = s.place.codeEnv(env)
+	s.envCode = s.place.codeEnv(env, p.Caches)
 	if err := s.place.tired("look at the environment"); err != nil {
 		return nil, err
 	}
@@ -94,7 +103,12 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		Loader: s.program.loader,
 	}
 	if w := s.place.workspace; w != nil {
-		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID}
+		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID,
+			Staged: p.WorkspaceStaged, Layer: p.Layer, OwnPath: p.WorkspaceOwnPath && !s.place.inPlace}
+	}
+	c.Mounts, c.Caches = s.place.listMounts(), slices.Sorted(slices.Values(p.Caches))
+	if err := isolate.CheckPlaces(c.TierFloor, c.Workspace, c.Mounts, c.Caches); err != nil {
+		return nil, placesFault(err)
 	}
 	named := lineArgs(c.Scripts)
 	if p.tool == nil || !p.tool.LeaveOperands {
@@ -115,7 +129,11 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	slices.SortFunc(c.Unpinned, capsule.CompareUnpinned)
 	c.Unpinned = slices.Compact(c.Unpinned)
 	if p.Stdin == StdinSealed {
-		if s.stdin, err = sealStdin(ctx, stdin, hold); err != nil {
+		most := int64(maxStdin)
+		if p.tool != nil {
+			most = max(most, p.tool.StdinMost)
+		}
+		if s.stdin, err = sealStdin(ctx, stdin, most, hold); err != nil {
 			return nil, err
 		}
 		c.Stdin.Digest, c.Stdin.Size = s.stdin.Digest, s.stdin.Size
@@ -138,7 +156,7 @@ const perByte = 8
 
 // sealStdin reads all of r. A reader that doesn't end keeps its goroutine after ctx is done; an
 // io.Reader can't be interrupted.
-func sealStdin(ctx context.Context, r io.Reader, hold *budget.Hold) (*pin.Sealed, error) {
+func sealStdin(ctx context.Context, r io.Reader, most int64, hold *budget.Hold) (*pin.Sealed, error) {
 	const op = "read standard input"
 	if r == nil {
 		r = bytes.NewReader(nil)
@@ -149,7 +167,7 @@ func sealStdin(ctx context.Context, r io.Reader, hold *budget.Hold) (*pin.Sealed
 	}
 	done := make(chan result, 1)
 	go func() {
-		b, err := io.ReadAll(io.LimitReader(r, maxStdin+1))
+		b, err := io.ReadAll(io.LimitReader(r, most+1))
 		done <- result{b, err}
 	}()
 	var got result
@@ -161,14 +179,14 @@ func sealStdin(ctx context.Context, r io.Reader, hold *budget.Hold) (*pin.Sealed
 	switch {
 	case got.err != nil:
 		return nil, usage("bad_file", op, got.err)
-	case len(got.b) > maxStdin:
-		return nil, usage("too_large", op, fmt.Errorf("more than %d bytes", maxStdin)).
+	case int64(len(got.b)) > most:
+		return nil, usage("too_large", op, fmt.Errorf("more than %d bytes", most)).
 			WithHint("declare it a stream, which is decided without having been seen")
 	}
 	if err := hold.Grow(pin.Memory(int64(len(got.b)))); err != nil {
 		return nil, err
 	}
-	s, err := pin.Seal(ctx, "palyra-stdin", bytes.NewReader(got.b), maxStdin, 0o444)
+	s, err := pin.Seal(ctx, "palyra-stdin", bytes.NewReader(got.b), most, 0o444)
 	if err != nil {
 		return nil, sealFault(op, err)
 	}
@@ -182,6 +200,13 @@ func (s *sealed) close() { s.closing.Do(s.giveBack) }
 func (s *sealed) giveBack() {
 	if s.lent.Add(-1) >= 0 {
 		return
+	}
+	s.closeLayer()
+	if s.effect != nil {
+		s.effect.Close()
+	}
+	for _, c := range s.caches {
+		c.Close()
 	}
 	if s.place != nil {
 		s.place.close()
@@ -244,7 +269,7 @@ func (s *sealed) spec() *isolate.Spec {
 		Version: 1, Capsule: s.id, Tier: c.TierFloor,
 		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
 		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
-		Network: c.Network, Workspace: c.Workspace,
+		Network: c.Network, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches,
 	}
 	if h := s.place.folder; h != nil {
 		x.CwdInode = isolate.Inode(h.Stat.Dev, h.Stat.Ino)
@@ -268,6 +293,15 @@ func (s *sealed) files(stdin, stdout, stderr *os.File) *isolate.Files {
 	}
 	if s.place.workspace != nil {
 		f.Workspace = s.place.workspace.File()
+	}
+	for _, h := range s.place.mounts {
+		f.Mounts = append(f.Mounts, h.File())
+	}
+	for _, c := range s.caches {
+		f.Caches = append(f.Caches, c.Dir)
+	}
+	if s.layer != nil {
+		f.Layer = s.layer.Dir()
 	}
 	if s.stdin != nil {
 		f.Stdin = s.stdin.File

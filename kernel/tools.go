@@ -33,32 +33,62 @@ type Expansion struct {
 	// own #! line are.
 	LeaveOperands bool
 	Env           []string // "NAME=VALUE", on top of the built environment
-	// Stdin is sealed and part of the capsule. nil: empty.
-	Stdin []byte
+	// Stdin is sealed and part of the capsule. nil: empty. StdinMost bounds it, in bytes;
+	// default: as for any call.
+	Stdin     []byte
+	StdinMost int64
 
 	Workspace         string // absolute path on the host; "" is an empty private one
+	WorkspaceName     string // in the table
 	WorkspaceReadOnly bool
-	Cwd               string
+	// WorkspaceStaged says that what the program writes goes to a layer, whatever the caller
+	// wants (Caller.Layer).
+	WorkspaceStaged bool
+	Cwd             string
 
 	Limits    isolate.Limits // zero fields get DefaultLimits
 	TierFloor tier.Tier      // default C
-	Network   string         // isolate.NetworkFresh or NetworkVoid
+	Network   string         // as in isolate.Spec
 	// Capabilities are those of policy that the tool has by its nature. The gate adds those
 	// that the rest shows (a writable workspace).
 	Capabilities []string
-	Sensitive    bool // ask a person whatever else policy says
+	Sensitive    bool // ask a person whatever else policy says, unless the workspace is staged
+
+	// Effect, if not nil, is told when the program begins and ends.
+	Effect Effect
+}
+
+// Effect is the work in the state directory that belongs to a tool's program. Begin is the last
+// step before the program: an error refuses the call. End comes when the program has ended by
+// itself, with its exit status, or if it never ran. If neither is certain there is no End, and
+// the next user of what Begin wrote goes on from there. Close comes last, always, and may come
+// again.
+type Effect interface {
+	Begin(ctx context.Context) error
+	End(ran bool, exit int)
+	Close()
+}
+
+// stage makes the workspace a staged one. A tool that reads sees the layer, too, so it gets the
+// same mount as one that writes; nothing of the host changes either way. The layer counts toward
+// the limits of space, which a tool that needs none has low.
+func (x *Expansion) stage() {
+	x.WorkspaceStaged, x.WorkspaceReadOnly, x.Sensitive = true, false, false
+	x.Capabilities = slices.DeleteFunc(slices.Clone(x.Capabilities), func(c string) bool { return c == policy.CapFilesystemWrite })
+	d := DefaultLimits()
+	x.Limits.Disk, x.Limits.Inodes = max(x.Limits.Disk, d.Disk), max(x.Limits.Inodes, d.Inodes)
 }
 
 // expand replaces a proposal that names a tool with an input by the proposal of the tool's
 // program, and returns its standard input. It leaves a process.run with its own argv as it is.
-func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, stdin io.Reader) (io.Reader, error) {
+func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.Reader) (io.Reader, error) {
 	p.tool = nil
 	if p.Tool == ToolRun && len(p.Input) == 0 {
 		return stdin, nil
 	}
 	op := fmt.Sprintf("expand tool %q", clip(p.Tool))
 	switch {
-	case len(p.Argv)+len(p.Env) > 0 || p.Dir != "" || p.Workspace != "" || p.WorkspaceReadOnly || p.Cwd != "" ||
+	case len(p.Argv)+len(p.Env) > 0 || p.Dir != "" || p.Workspace != "" || p.WorkspaceReadOnly || p.WorkspaceStaged || p.WorkspaceOwnPath || len(p.Mounts)+len(p.Caches) > 0 || p.Layer != "" || p.Cwd != "" ||
 		p.Stdin != StdinNone || p.Network != "":
 		return nil, usage("invalid_input", op, errors.New("the tool says what runs, not the proposal"))
 	case len(p.Input) > maxInput:
@@ -66,12 +96,24 @@ func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, std
 	case k.cfg.Tools == nil:
 		return nil, usage("unknown_tool", op, errors.New("there are no tools here"))
 	}
-	x, err := k.cfg.Tools.Expand(ctx, who, p.Tool, p.Input)
+	x, err := k.cfg.Tools.Expand(ctx, who.Principal, p.Tool, p.Input)
 	if err != nil {
 		return nil, err
 	}
 	if x == nil || len(x.Argv) == 0 {
 		return nil, fault.New(fault.Internal, "internal", op, errors.New("the table gave nothing to run"))
+	}
+	var layer string
+	if x.Workspace != "" && who.Layer != nil && x.Effect == nil {
+		if layer, err = who.Layer(ctx, x.WorkspaceName, x.WorkspaceStaged); err != nil {
+			return nil, err
+		}
+	}
+	if layer != "" || x.WorkspaceStaged {
+		if p.Tool == ToolRun && x.WorkspaceReadOnly {
+			return nil, usage("invalid_input", op, errors.New("a staged workspace can't be read-only: what the program writes goes to a layer"))
+		}
+		x.stage()
 	}
 	floor := x.TierFloor
 	if floor == tier.None {
@@ -81,7 +123,8 @@ func (k *Kernel) expand(ctx context.Context, who policy.Entity, p *Proposal, std
 		floor = p.TierFloor
 	}
 	*p = Proposal{
-		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly, Cwd: x.Cwd,
+		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly,
+		WorkspaceStaged: x.WorkspaceStaged, Layer: layer, Cwd: x.Cwd,
 		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,
 		SessionID: p.SessionID, RunID: p.RunID, tool: x,
 	}

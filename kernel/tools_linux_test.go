@@ -69,6 +69,36 @@ func TestTool(t *testing.T) {
 	}
 }
 
+// TestToolDiagnosis: a tool's limits aren't its caller's to change, and the tool explains its own
+// errors. The same program without a tool in between is told both.
+func TestToolDiagnosis(t *testing.T) {
+	var argv []string
+	tools := table(func(string, []byte) (*Expansion, error) {
+		return &Expansion{Argv: argv, Limits: isolate.Limits{Wall: 300 * time.Millisecond}}, nil
+	})
+	dir := allowTools(t)
+	put(t, dir+"/run.cedar", `@id("run") permit (principal, action, resource == Palyra::Tool::"process.run");`+"\n", 0o644)
+	h := openHouse(t, Config{PolicyDir: dir, Tools: tools})
+	for _, c := range []struct {
+		argv       []string
+		tool, own  string // codes
+		flag, said string // of the program's own, and in either's text
+	}{
+		{[]string{"/bin/sleep", "600"}, "time_limit", "time_limit", "--timeout", "300ms"},
+		{[]string{"/bin/cat", "/srv/none/x"}, "", "not_shown", "--workspace", ""},
+	} {
+		argv = c.argv
+		got := h.call(&Proposal{Tool: "test.echo", Input: []byte(`{}`)}, IO{}).Diagnosis
+		own := h.call(&Proposal{Tool: ToolRun, Argv: argv, Limits: isolate.Limits{Wall: 300 * time.Millisecond}}, IO{}).Diagnosis
+		if (got == nil) != (c.tool == "") || got != nil && (got.Code != c.tool || got.Flag+got.Input+got.Config != "" || !strings.Contains(got.Text, c.said)) {
+			t.Errorf("%q as a tool: %+v", argv, got)
+		}
+		if own == nil || own.Code != c.own || own.Flag != c.flag || !strings.Contains(own.Text, c.said) {
+			t.Errorf("%q: %+v", argv, own)
+		}
+	}
+}
+
 // TestToolQuestion holds policy's question about a tool.
 func TestToolQuestion(t *testing.T) {
 	dir := t.TempDir()
@@ -157,7 +187,7 @@ func TestToolFloor(t *testing.T) {
 		})
 		k := newKernel(Config{Tools: tools})
 		p := Proposal{Tool: "x", TierFloor: c.asked, Limits: isolate.Limits{PIDs: 7, Wall: time.Second}}
-		if _, err := k.expand(t.Context(), k.cfg.Principal, &p, nil); err != nil {
+		if _, err := k.expand(t.Context(), &Caller{Principal: k.cfg.Principal}, &p, nil); err != nil {
 			t.Fatal(err)
 		}
 		if p.TierFloor != c.want || p.Limits.PIDs != 5 || p.Limits.Wall != time.Second || p.Limits.CPU != DefaultLimits().CPU {

@@ -13,19 +13,21 @@ import (
 	"strings"
 	"syscall"
 
+	vocabulary "palyra/call"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/pin"
 )
 
-// view is the path of the workspace for the program at tier C.
-const view = "/workspace"
+// view is where the program at tier C sees a workspace that isn't at its own path.
+const view = vocabulary.WorkspaceDir
 
 // openPlace opens the workspace and the caller's directory and decides where the program
 // starts. state is the state directory.
 func openPlace(p *Proposal, state string) (_ *place, err error) {
-	pl := &place{view: view}
+	pl := &place{view: view, staged: p.WorkspaceStaged, inPlace: p.TierFloor == tier.B}
 	defer func() {
 		if err != nil {
 			pl.close()
@@ -35,9 +37,19 @@ func openPlace(p *Proposal, state string) (_ *place, err error) {
 		if pl.workspace, err = openWorkspace(p.Workspace, p.WorkspaceReadOnly, state); err != nil {
 			return nil, err
 		}
-		if p.TierFloor == tier.B {
-			pl.view = pl.workspace.Path // used in place: no namespace can show it elsewhere
+		switch {
+		case pl.inPlace:
+			pl.view = pl.workspace.Path // no namespace can show it elsewhere
+		case p.WorkspaceOwnPath:
+			if err := isolate.CheckPlace(pl.workspace.Path); err != nil {
+				return nil, usage("workspace_refused", fmt.Sprintf("show workspace %q at its own path", clip(p.Workspace)), err).
+					WithHint("leave out own-path, which shows it at " + view + ", or move it")
+			}
+			pl.view = pl.workspace.Path
 		}
+	}
+	if err := pl.openMounts(p.Mounts, state); err != nil {
+		return nil, err
 	}
 	if p.Dir != "" {
 		if !path.IsAbs(p.Dir) {
@@ -58,6 +70,9 @@ func (p *place) close() {
 	p.dir.Close()
 	p.workspace.Close()
 	p.folder.Close()
+	for _, h := range p.mounts {
+		h.Close()
+	}
 }
 
 // checkCwd requires the working directory to be a real folder of the workspace, and holds it:
@@ -92,7 +107,11 @@ func (p *place) checkCwd() error {
 }
 
 func openWorkspace(name string, readOnly bool, state string) (*pin.Handle, error) {
-	op := fmt.Sprintf("open workspace %q", name)
+	return openFolder(fmt.Sprintf("open workspace %q", name), name, readOnly, state)
+}
+
+// openFolder opens a folder of the host for the program to see.
+func openFolder(op, name string, readOnly bool, state string) (*pin.Handle, error) {
 	if !filepath.IsAbs(name) {
 		return nil, usage("invalid_input", op, errors.New("the path is not absolute"))
 	}
@@ -388,6 +407,8 @@ func (p *place) operand(ctx context.Context, rel string, budget *int64) (string,
 		return capsule.KindDirectory, operand{}, nil
 	case !m.IsRegular():
 		return capsule.KindSpecial, operand{}, nil
+	case p.staged: // the layer may have a file of its own there
+		return capsule.KindStaged, operand{}, nil
 	case h.Stat.Size > *budget:
 		return capsule.KindTooLarge, operand{}, nil
 	}
@@ -430,11 +451,11 @@ func (p *place) sealOperands(ctx context.Context, ops []operand, others []capsul
 			slices.ContainsFunc(ops, func(op operand) bool { return op.record.Path == clean }) {
 			return nil, refuse("operand_unpinnable", o.Path, fmt.Errorf(`leads to %q once a folder is made before its ".."`, clip(clean)))
 		}
-		// A folder, a name without a file, a place for libraries, and a program that no copy
-		// can cover can't be held, and the approver is told so. The others could be held if
+		// A folder, a name without a file, a place for libraries, a program that no copy can
+		// cover and a file in a layer can't be held, and the approver is told so. The others could be held if
 		// they were plain files, so asking about them would be a trap.
 		switch o.Kind {
-		case capsule.KindDirectory, capsule.KindAbsent, capsule.KindLibrary, capsule.KindProgram:
+		case capsule.KindDirectory, capsule.KindAbsent, capsule.KindLibrary, capsule.KindProgram, capsule.KindStaged:
 		default:
 			why := fmt.Errorf("is %s, which cannot be held until the answer", o.Kind)
 			if o.Kind == capsule.KindSymlink && slices.Contains(elements(o.Path), "..") {

@@ -393,36 +393,35 @@ func (r *Registry) permissionsLocked(h Holder) Set {
 	return set & t.scopes
 }
 
-// Stands returns nil if work that h began with p may go on: the role of its principal and
-// the scopes of its token still have p, and neither that token nor its successors have been
-// revoked. An expired token doesn't end the work that it began: rotating isn't revoking.
-func (r *Registry) Stands(h Holder, p Permission) error {
+// Stands returns what h may do for work that it began with p, if that may go on: the role of its
+// principal and the scopes of its token still have p, and neither that token nor its successors
+// have been revoked. An expired token doesn't end the work that it began: rotating isn't revoking.
+func (r *Registry) Stands(h Holder, p Permission) (Set, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	m := r.members[h.Principal]
-	switch {
-	case m == nil:
-		return fault.New(fault.Denied, "not_a_member", fmt.Sprintf("find role of %.80q", h.Principal), nil).
+	if m == nil {
+		return 0, fault.New(fault.Denied, "not_a_member", fmt.Sprintf("find role of %.80q", h.Principal), nil).
 			WithHint("an owner can make it a member: palyra members set")
-	case !m.Role.Permissions().Has(p):
-		return denied(h, p)
-	case h.Token == "":
-		return nil
 	}
-	id, err := parseTokenID(h.Token)
-	if err != nil {
-		return denied(h, p)
-	}
-	t := r.tokens[id]
-	if t == nil || t.principal != h.Principal || !t.scopes.Has(p) {
-		return denied(h, p)
-	}
-	for ; t != nil; t = r.tokens[t.successor] {
-		if t.revoked != 0 {
-			return fault.New(fault.Denied, "token_revoked", "check permission", nil).WithHint("mint a new token")
+	set := m.Role.Permissions()
+	if h.Token != "" {
+		id, err := parseTokenID(h.Token)
+		t := r.tokens[id]
+		if err != nil || t == nil || t.principal != h.Principal {
+			return 0, denied(h, p)
+		}
+		set &= t.scopes
+		for ; t != nil; t = r.tokens[t.successor] {
+			if t.revoked != 0 && set.Has(p) {
+				return 0, fault.New(fault.Denied, "token_revoked", "check permission", nil).WithHint("mint a new token")
+			}
 		}
 	}
-	return nil
+	if !set.Has(p) {
+		return 0, denied(h, p)
+	}
+	return set, nil
 }
 
 // Allow returns nil if h holds p now, and fault.Denied "permission_denied" otherwise.

@@ -384,7 +384,7 @@ func TestStands(t *testing.T) {
 	o, ctx := newOffice(t), t.Context()
 	stands := func(h Holder, reason string) {
 		t.Helper()
-		err := o.Stands(h, RunStart)
+		_, err := o.Stands(h, RunStart)
 		if reason == "" {
 			must(t, err)
 			return

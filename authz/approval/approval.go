@@ -35,6 +35,7 @@ import (
 	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/clock"
+	"palyra/internal/fault"
 )
 
 // Request is one question to a person. All text in it may come from a model;
@@ -231,7 +232,11 @@ func Resolve(ctx context.Context, a Approver, q Request) *Record {
 	}
 	switch {
 	case err != nil:
-		return r.close(Unreachable, err.Error())
+		text := err.Error()
+		if hint := fault.HintOf(err); hint != "" {
+			text += "; " + hint
+		}
+		return r.close(Unreachable, text)
 	case !ans.Approved:
 		r.view.Comment = clip(ans.Comment)
 		return r.close(Denied, "")

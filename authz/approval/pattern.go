@@ -117,6 +117,10 @@ func NewPattern(tool string, c *Call, l Loosen) (*Pattern, error) {
 		return refused("%q, called %q, may start what its arguments or files name: only ordinary file tools have patterns", name, path.Base(c.Argv[0]))
 	case !builtin && !c.System:
 		return refused("%q is not the system's own", c.Executable)
+	case c.Staged:
+		return refused("its workspace is staged: a yes is about one call's layer")
+	case len(c.Mounts)+len(c.Caches) > 0:
+		return refused("it reads mounts or caches, whose content may differ each time")
 	case c.Stdin == "stream" && !l.Content:
 		return refused("what the program reads from a stream is not known")
 	}
@@ -182,7 +186,7 @@ func (p *Pattern) Match(tool string, c *Call) error {
 		return no("environment")
 	case p.Cwd != c.Cwd:
 		return no("cwd")
-	case p.Workspace != c.Workspace || p.ReadOnly && !c.ReadOnly:
+	case p.Workspace != c.Workspace || p.ReadOnly && !c.ReadOnly || c.Staged || len(c.Mounts)+len(c.Caches) > 0:
 		return no("workspace")
 	case p.Stdin != c.Stdin || !p.AnyContent && p.StdinDigest != c.StdinDigest:
 		return no("stdin")
@@ -363,7 +367,7 @@ func (p *Pattern) Text() string {
 	row("environment", "exactly that of this call, %s", p.Env)
 	row("in", "%s", shown(p.Cwd))
 	row("workspace", "%s", workspace(&Call{Workspace: p.Workspace, ReadOnly: p.ReadOnly}))
-	row("network", "%s", network(&Call{EgressHosts: p.EgressHosts}))
+	row("network", "%s", network(&Call{EgressHosts: p.EgressHosts, Network: p.Network}))
 	if p.AnyContent {
 		row("stdin", "%s, ANY CONTENT", Escape(orNone(p.Stdin)))
 	} else {

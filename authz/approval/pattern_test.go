@@ -122,6 +122,7 @@ func TestInterpretersGetNoPattern(t *testing.T) {
 		"sort":              func(c *Call) { c.Executable, c.Argv = "/usr/bin/sort", []string{"sort", "a"} },
 		"called vi":         func(c *Call) { c.Argv = []string{"/tmp/vi", "a"} },
 		"not the system's":  func(c *Call) { c.System = false },
+		"staged":            func(c *Call) { c.Staged = true },
 		"a stream":          func(c *Call) { c.Stdin = "stream" },
 		"no environment":    func(c *Call) { c.EnvDigest = canon.Digest{} },
 		"no program digest": func(c *Call) { c.Digest = canon.Digest{} },

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -66,13 +67,13 @@ func askAnd(t *testing.T, m *memory, h *Hub, s Subject, q Request, r Reply) (rec
 func TestScopes(t *testing.T) {
 	other := func(c *Call) { c.Argv[2] = "docs/b.txt" }
 	for _, test := range []struct {
-		name          string
-		reply         Reply
-		subject       func(*Subject)
-		q             func(*Request)
-		then          func(*Call)
-		covered       bool
-		scope, reason string
+		name                string
+		reply               Reply
+		subject             func(*Subject)
+		q                   func(*Request)
+		then                func(*Call)
+		covered             bool
+		scope, reason, says string
 	}{
 		{name: "once", reply: Reply{Approve: true}, scope: ScopeOnce},
 		{name: "no for a session", reply: Reply{Scope: ScopeSession}, scope: ScopeOnce},
@@ -86,20 +87,20 @@ func TestScopes(t *testing.T) {
 		{name: "another policy set", reply: Reply{Approve: true, Scope: ScopeTimed, For: time.Hour}, q: func(q *Request) { q.PolicySet = canon.Sum([]byte("new")) }, scope: ScopeTimed},
 		{name: "no more uses", reply: Reply{Approve: true, Scope: ScopeSession, Uses: 1}, scope: ScopeSession},
 		{name: "one more use", reply: Reply{Approve: true, Scope: ScopeSession, Uses: 2}, covered: true, scope: ScopeSession},
-		{name: "time without an end", reply: Reply{Approve: true, Scope: ScopeTimed}, reason: "invalid_input"},
-		{name: "too long", reply: Reply{Approve: true, Scope: ScopeTimed, For: MaxStanding + 1}, reason: "invalid_input"},
-		{name: "negative", reply: Reply{Approve: true, Scope: ScopeTimed, For: -time.Hour}, reason: "invalid_input"},
-		{name: "for ever", reply: Reply{Approve: true, Scope: "always"}, reason: "invalid_input"},
-		{name: "once with a pattern", reply: Reply{Approve: true, Pattern: &Loosen{}}, reason: "invalid_input"},
-		{name: "negative uses", reply: Reply{Approve: true, Scope: ScopeSession, Uses: -1}, reason: "invalid_input"},
-		{name: "session with a time", reply: Reply{Approve: true, Scope: ScopeSession, For: time.Hour}, reason: "invalid_input"},
+		{name: "time without an end", reply: Reply{Approve: true, Scope: ScopeTimed}, reason: "invalid_input", says: "a time between a second"},
+		{name: "too long", reply: Reply{Approve: true, Scope: ScopeTimed, For: MaxStanding + 1}, reason: "invalid_input", says: "a time between a second"},
+		{name: "negative", reply: Reply{Approve: true, Scope: ScopeTimed, For: -time.Hour}, reason: "invalid_input", says: "a time between a second"},
+		{name: "for ever", reply: Reply{Approve: true, Scope: "always"}, reason: "invalid_input", says: "is none of once, session and timed"},
+		{name: "once with a pattern", reply: Reply{Approve: true, Pattern: &Loosen{}}, reason: "invalid_input", says: "has no time, uses or pattern"},
+		{name: "negative uses", reply: Reply{Approve: true, Scope: ScopeSession, Uses: -1}, reason: "invalid_input", says: "-1 uses"},
+		{name: "session with a time", reply: Reply{Approve: true, Scope: ScopeSession, For: time.Hour}, reason: "invalid_input", says: "has a session and no other time"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m, n := newMemory(), &notes{}
 			h := NewHub(m, HubOptions{Record: n.record})
 			rec, _, err := askAnd(t, m, h, subject, callQuestion(nil), test.reply)
-			if fault.ReasonOf(err) != test.reason {
-				t.Fatalf("got %v, want %q", err, test.reason)
+			if fault.ReasonOf(err) != test.reason || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Fatalf("got %v, want %q: %q", err, test.reason, test.says)
 			}
 			if test.reason != "" {
 				if rec.Approved() || len(h.Standing()) > 0 || len(n.acts) > 0 {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"palyra/internal/fault"
 )
 
 // Terminal asks on a terminal. A person approves by typing the digits that the
@@ -19,7 +21,9 @@ import (
 // Anything else, an empty line or the end of input denies.
 //
 // A text that is longer than the screen is shown page by page, and the digits
-// come behind the last page: an answer is to something that was on the screen.
+// come behind the last page: an answer is to something that was on the screen, with
+// its question. A screen of less than MinRows or MinColumns has no room for that, and is
+// refused, before a page or after the digits: fault.BadState "screen_too_small".
 //
 // It reads byte by byte and not past the line, so what follows on In is left for others. If
 // In has a read deadline (a pollable file), the end of ctx interrupts the read. If it has
@@ -83,23 +87,38 @@ func (t *Terminal) Confirm(ctx context.Context, text, what string) (yes bool, ty
 		return false, "", errors.New("no terminal")
 	}
 	for n := 1; ; n++ {
-		pages := t.pages(text)
+		pages, err := t.pages(text, what)
+		if err != nil {
+			return false, "", err
+		}
 		if err := t.say(pages[0]); err != nil {
 			return false, "", err
 		}
 		if len(pages) == 1 {
 			break
 		}
-		line, ok, err := t.line(ctx, fmt.Sprintf("-- page %d of %d: Enter shows the next, anything else denies -- ", n, n-1+len(pages)))
+		line, ok, err := t.line(ctx, fmt.Sprintf(morePrompt, n, n-1+len(pages)))
 		if line != "" || !ok || err != nil {
 			return false, "", err // the typed text goes no further
 		}
 		text = strings.Join(pages[1:], "") // cut again, for the screen as it is by then
 	}
 	code := newCode()
-	line, ok, err := t.line(ctx, fmt.Sprintf("\nType %s to %s", code, what))
-	return ok && err == nil && line == code, line, err
+	line, ok, err := t.line(ctx, fmt.Sprintf(codePrompt, code, what))
+	if !ok || err != nil || line != code {
+		return false, line, err
+	}
+	if _, err := t.pages("", what); err != nil { // it shrank meanwhile
+		return false, "", err
+	}
+	return true, line, nil
 }
+
+// The questions behind a page, and behind the last.
+const (
+	morePrompt = "-- page %d of %d: Enter shows the next, anything else denies -- "
+	codePrompt = "\nType %s to %s"
+)
 
 // newCode draws four digits.
 func newCode() string {
@@ -135,16 +154,52 @@ func (t *Terminal) line(ctx context.Context, prompt string) (line string, ok boo
 	return strings.TrimSpace(line), err == nil, nil
 }
 
-// pages cuts a text for the screen. A line that is too long goes on behind a mark that no
-// row of a card begins with, so no line can be made to look like another.
-func (t *Terminal) pages(text string) []string {
+// The smallest screen on which a person can be asked: our longest question has five rows
+// of MinColumns, and leaves three for what it is about.
+const (
+	MinRows    = 8
+	MinColumns = 30
+)
+
+// Fits is fault.BadState "screen_too_small" for a screen of less than MinRows or MinColumns.
+func Fits(rows, columns int) error {
+	if rows >= MinRows && columns >= MinColumns {
+		return nil
+	}
+	return fault.New(fault.BadState, "screen_too_small", "ask on terminal",
+		fmt.Errorf("it has %d rows of %d columns, a question needs %d of %d", rows, columns, MinRows, MinColumns)).
+		WithHint("enlarge it and try again, or answer elsewhere: palyra approvals approve")
+}
+
+// pages cuts a text for the screen, and leaves room for the question behind each page.
+func (t *Terminal) pages(text, what string) ([]string, error) {
 	if t.Size == nil {
-		return []string{text}
+		return []string{text}, nil
 	}
 	atOnce, columns := t.Size()
+	if err := Fits(atOnce, columns); err != nil {
+		return nil, err
+	}
+	rows := Rows(text, columns)
+	asked := len(fmt.Sprintf(codePrompt, "0000", what)) + len("0000") // and the cursor, for the line end
+	prompt := max(1+(asked+columns-1)/columns, (len(morePrompt)+8+columns)/columns)
+	height := max(atOnce-prompt, 1)
+	var out []string
+	for page := range slices.Chunk(rows, height) {
+		out = append(out, strings.Join(page, ""))
+	}
+	if len(out) == 0 {
+		out = []string{""}
+	}
+	return out, nil
+}
+
+// Rows cuts a text into rows, with their line ends, for a screen of so many columns. A line
+// that is too long goes on behind a mark that no row of a card begins with, so no line can
+// be made to look like another.
+func Rows(text string, columns int) (rows []string) {
 	const mark = "    > "
-	width := max(columns-1, len(mark)+16)
-	var rows []string
+	width := max(columns-1, len(mark)+1)
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		for cut, indent := width, ""; ; cut, indent = width-len(mark), mark {
@@ -156,16 +211,7 @@ func (t *Terminal) pages(text string) []string {
 			line = line[cut:]
 		}
 	}
-	const prompt = 3 // rows that the question takes
-	height := max(atOnce-prompt, 4)
-	var out []string
-	for page := range slices.Chunk(rows, height) {
-		out = append(out, strings.Join(page, ""))
-	}
-	if len(out) == 0 {
-		out = []string{""}
-	}
-	return out
+	return rows
 }
 
 // readLine reads up to a newline or the end of ctx.
@@ -264,6 +310,12 @@ func Card(r Request) string {
 	}
 	row("in", "%s", shown(c.Cwd))
 	row("workspace", "%s", workspace(c))
+	for _, name := range c.Caches {
+		row("cache", "%s, WRITABLE: earlier calls in this workspace filled it, later ones read it", shown(name))
+	}
+	for _, m := range c.Mounts {
+		row("mount", "%s, read-only; what is in it is NOT HELD", shown(m))
+	}
 	for _, p := range c.Planted {
 		row("DANGER", "%s: %s (%s)", shown(p.Path), Escape(p.Why), Escape(p.Kind))
 	}
@@ -337,15 +389,22 @@ func workspace(c *Call) string {
 		return "none of this host (an empty private one)"
 	case c.ReadOnly:
 		return shown(c.Workspace) + ", read-only"
+	case c.Staged && c.Layer != "":
+		return shown(c.Workspace) + ", staged: the program reads what layer " + shown(c.Layer) + " ALREADY HOLDS in its stead, and writes there"
+	case c.Staged:
+		return shown(c.Workspace) + ", staged: what is written goes to a layer"
 	}
 	return shown(c.Workspace) + ", WRITABLE"
 }
 
 func network(c *Call) string {
-	if len(c.EgressHosts) == 0 {
-		return "none"
+	switch {
+	case len(c.EgressHosts) > 0:
+		return shownAll(c.EgressHosts)
+	case c.Network == "loopback":
+		return "loopback: its programs reach each other, and no host"
 	}
-	return shownAll(c.EgressHosts)
+	return "none"
 }
 
 func orNone(s string) string {

@@ -3,6 +3,7 @@ package approval
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -145,8 +146,15 @@ func screen(rows, columns int) func() (int, int) {
 // TestShrunkScreen: a page is cut for the screen that it is shown on, and a screen that
 // shrinks leaves nothing out.
 func TestShrunkScreen(t *testing.T) {
-	q := question()
-	q.Call.Argv = append(slicesOf(200, "junk"), strings.Repeat("x", 500), "LAST")
+	for last := range 6 { // pages of each height come last
+		q := question()
+		q.Call.Argv = append(slicesOf(200, "junk"), strings.Repeat("x", 500), strings.Repeat("y", last*25))
+		shrink(t, q)
+	}
+}
+
+func shrink(t *testing.T, q Request) {
+	t.Helper()
 	rows, columns := 40, 120
 	at := 0
 	var words string // that were shown, without what cutting adds
@@ -156,7 +164,12 @@ func TestShrunkScreen(t *testing.T) {
 		at = p.shown.Len()
 		body, _, _ := strings.Cut(page, "-- page ")
 		body, _, _ = strings.Cut(body, "\nType ")
-		if n := strings.Count(body, "\n"); n > rows-3 {
+		prompt := strings.TrimPrefix(page, body)
+		taken := strings.Count(prompt, "\n")
+		for line := range strings.Lines(prompt + "0000") { // as it is typed
+			taken += (len(line) + columns) / columns
+		}
+		if n := strings.Count(body, "\n") + taken - strings.Count(prompt, "\n"); n > rows {
 			t.Errorf("%d rows on a screen of %d", n, rows)
 		}
 		for line := range strings.Lines(body) {
@@ -176,6 +189,42 @@ func TestShrunkScreen(t *testing.T) {
 	}
 	if want := strings.ReplaceAll(Card(q), "\n", ""); words != want {
 		t.Errorf("shown: %q, want %q", words, want)
+	}
+}
+
+// TestSmallScreen: a screen without room for a page and its question is refused by name,
+// and so is the answer on one that became so while it waited.
+func TestSmallScreen(t *testing.T) {
+	for _, test := range []struct {
+		rows, columns int
+		ok            bool
+	}{{MinRows, MinColumns, true}, {MinRows - 1, 80, false}, {24, MinColumns - 1, false}, {1, 1, false}} {
+		for _, when := range []string{"before", "while it waits"} {
+			rows, columns := test.rows, test.columns
+			if when != "before" {
+				rows, columns = 24, 80
+			}
+			p := &person{}
+			p.answer = func(s string) string {
+				if strings.HasSuffix(s, "-- ") {
+					return "\n"
+				}
+				rows, columns = test.rows, test.columns
+				return code(s) + "\n"
+			}
+			q := question()
+			r := Resolve(t.Context(), &Terminal{In: p, Out: p, Size: func() (int, int) { return rows, columns }}, q).View()
+			want := fmt.Sprintf("it has %d rows of %d columns, a question needs 8 of 30; enlarge it and try again, or answer elsewhere: palyra approvals approve", test.rows, test.columns)
+			switch {
+			case test.ok && r.Answer == Approved:
+			case !test.ok && r.Answer == Unreachable && strings.HasSuffix(r.Detail, want):
+			default:
+				t.Errorf("%d rows of %d %s: %+v", test.rows, test.columns, when, r)
+			}
+			if !test.ok && when == "before" && p.shown.Len() > 0 {
+				t.Errorf("shown all the same: %q", p.shown.String())
+			}
+		}
 	}
 }
 
@@ -292,6 +341,12 @@ func TestCard(t *testing.T) {
 		t.Errorf("an argument forges a line:\n%s", card)
 	}
 
+	for network, want := range map[string]string{"": "network     none\n", "void": "network     none\n",
+		"loopback": "network     loopback: its programs reach each other, and no host\n"} {
+		if card := Card(Request{Call: Call{Executable: "/x", Network: network}}); !strings.Contains(card, want) {
+			t.Errorf("network %q: want %q in\n%s", network, want, card)
+		}
+	}
 	if card := Card(Request{Call: Call{Executable: "/x", Workspace: "/w", ReadOnly: true}}); !strings.Contains(card, `"/w", read-only`) {
 		t.Error("a read-only workspace is not shown as one")
 	}

@@ -26,14 +26,20 @@ type Context struct {
 	Limits            Limits   `json:"limits,omitzero"`
 	WorkspaceSource   string   `json:"workspace_source,omitempty"` // host directory; "" is an empty private one
 	WorkspaceReadOnly bool     `json:"workspace_read_only,omitempty"`
-	Stdin             string   `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
-	Network           string   `json:"network,omitempty"`     // "fresh", "void"; "" is "fresh"
-	Certificate       string   `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
-	SessionID         string   `json:"session_id,omitempty"`
-	RunID             string   `json:"run_id,omitempty"`
-	DeviceID          string   `json:"device_id,omitempty"`
-	ChannelID         string   `json:"channel_id,omitempty"`
-	Sensitive         bool     `json:"sensitive,omitempty"` // as the tool's registration declares
+	WorkspaceStaged   bool     `json:"workspace_staged,omitempty"`
+	// Mounts are host directories that the program sees at their own paths, read-only.
+	Mounts []string `json:"mounts,omitempty"`
+	// Caches are names of folders that the program shares with other calls of its principal
+	// and workspace.
+	Caches      []string `json:"caches,omitempty"`
+	Stdin       string   `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
+	Network     string   `json:"network,omitempty"`     // "fresh", "loopback", "void"; "" is "fresh"
+	Certificate string   `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
+	SessionID   string   `json:"session_id,omitempty"`
+	RunID       string   `json:"run_id,omitempty"`
+	DeviceID    string   `json:"device_id,omitempty"`
+	ChannelID   string   `json:"channel_id,omitempty"`
+	Sensitive   bool     `json:"sensitive,omitempty"` // as the tool's registration declares
 	// Env is "NAME=VALUE" of the variables that differ from those of every call. A record has
 	// no values, and EnvNames instead. EnvCode are the names that lead to code that isn't the
 	// system's.
@@ -83,11 +89,11 @@ type Limits struct {
 var (
 	vocabTier         = []string{"a", "b", "c"}
 	vocabStdin        = []string{"none", "sealed", "stream"}
-	vocabNetwork      = []string{NetworkFresh, NetworkVoid}
+	vocabNetwork      = []string{NetworkFresh, NetworkLoopback, NetworkVoid}
 	vocabCertificate  = []string{CertificateNone, CertificateProven, CertificateRefuted}
 	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
-	vocabUnpinned     = []string{"absent", "directory", "library", "program", "special", "symlink", "too_large", "unreadable"}
+	vocabUnpinned     = []string{"absent", "directory", "library", "program", "special", "staged", "symlink", "too_large", "unreadable"}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
 	vocabFeature      = access.FeatureNames()
@@ -149,8 +155,8 @@ var attributes = [...]attribute{
 	{path: "run", in: everywhere, from: "run_id", page: "the run that makes the call", text: func(g *given) string { return g.RunID }},
 	{path: "device", in: everywhere, from: "device_id", page: "the device that asks, or that answers", answer: "that answers",
 		text: func(g *given) string { return g.DeviceID }},
-	{path: "channel", in: everywhere, from: "channel_id", page: `the surface that the request came by, or the answer: "terminal", "unix" or "http"`,
-		use: `"terminal", "unix" or "http"`, answer: "that the answer came by", text: func(g *given) string { return g.ChannelID }},
+	{path: "channel", in: everywhere, from: "channel_id", page: `the surface that the request came by, or the answer: "terminal", "unix", "unix_token" (a token at that socket) or "http"`,
+		use: `"terminal", "unix", "unix_token" or "http"`, answer: "that the answer came by", text: func(g *given) string { return g.ChannelID }},
 	{path: "sensitive", in: everywhere, from: "sensitive", doc: "whoever registered the tool declares it sensitive", use: "false",
 		truth: func(g *given) bool { return g.Sensitive }},
 	{path: "approved", in: everywhere, doc: "a person said yes to exactly this capsule", use: "nobody is asked about a permission",
@@ -191,13 +197,19 @@ var attributes = [...]attribute{
 	{path: "workspace.source", in: inCall, from: "workspace_source", doc: `host directory, "" for an empty private one`,
 		text: func(g *given) string { return g.WorkspaceSource }},
 	{path: "workspace.read_only", in: inCall, from: "workspace_read_only", page: "the program can't write it", truth: func(g *given) bool { return g.WorkspaceReadOnly }},
+	{path: "workspace.staged", in: inCall, from: "workspace_staged", doc: "what the program writes there goes to a layer: nothing of the host changes",
+		truth: func(g *given) bool { return g.WorkspaceStaged }},
+	{path: "mounts", in: inCall, from: "mounts", doc: "further host directories, which the program sees read-only and at their own paths",
+		set: func(g *given) []string { return g.Mounts }},
+	{path: "caches", in: inCall, from: "caches", doc: "names of folders that the program fills and later calls of the same principal and workspace read",
+		set: func(g *given) []string { return g.Caches }},
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
-	{path: "network", in: inCall, from: "network", doc: "{}; neither leads anywhere", of: vocabNetwork, absent: NetworkFresh,
+	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, and in "loopback" the program may listen and connect to itself`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},
 	{path: "env", in: inCall, from: "env", doc: `"NAME=VALUE" of each variable that does not have the value that every call's has`,
 		set: func(g *given) []string { return g.Env }},
 	{path: "env_names", in: inCall, from: "env_names", doc: "their names", set: (*given).envNames},
-	{path: "env_code", in: inCall, from: "env_code", doc: "of these, those that lead the program to code that the call, or others than root, can write",
+	{path: "env_code", in: inCall, from: "env_code", doc: "of these, those that lead the program to code that the call, or others than root, can write, and that is in no mount",
 		set: func(g *given) []string { return g.EnvCode }},
 	{path: "unpinned", in: inCall, from: "unpinned", doc: "what is named and can change until it is used: {}", of: vocabUnpinned,
 		set: func(g *given) []string { return g.Unpinned }},

@@ -32,9 +32,9 @@ func TestTestsAreBounded(t *testing.T) {
 	}{
 		"few":          {[]string{testsOf(3, 100)}, 3},
 		"many":         {[]string{testsOf(1000, 100)}, 1000},
-		"large":        {[]string{testsOf(2, 100_000)}, 2},
-		"both":         {[]string{testsOf(120, 100_000)}, -1},
-		"in two files": {[]string{testsOf(30, 100_000), testsOf(30, 100_000)}, -1},
+		"large":        {[]string{testsOf(2, 50_000)}, 2},
+		"both":         {[]string{testsOf(120, 50_000)}, -1},
+		"in two files": {[]string{testsOf(45, 50_000), testsOf(45, 50_000)}, -1},
 	} {
 		dir := fstest.MapFS{"a.cedar": {Data: []byte(permitsAll)}}
 		for i, text := range c.files {

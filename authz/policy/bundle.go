@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -71,8 +72,12 @@ func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 	if err := r.check(); err != nil {
 		return nil, fault.New(fault.Usage, "invalid_input", "bundle decision", err)
 	}
+	if s.lost != "" {
+		return nil, fault.New(fault.Unsupported, "question_not_recorded", "bundle decision", fmt.Errorf("the set's schema has context.%s, which this version of Palyra doesn't fill", s.lost)).
+			WithHint("ask the version that decided")
+	}
 	d := s.Decide(r)
-	b := &Bundle{Version: BundleVersion, Decision: decision, PolicySet: s.digest, Schema: schemaText(), Policies: make(map[string]string), Request: r,
+	b := &Bundle{Version: BundleVersion, Decision: decision, PolicySet: s.digest, Schema: s.schema, Policies: make(map[string]string), Request: r,
 		Answer: BundleAnswer{d.Effect, d.Reason, orEmpty(d.Policies), failedIDs(d.Errors)}}
 	b.Kind, b.Family = s.kindOf(&r)
 	for _, x := range s.rules {
@@ -81,6 +86,9 @@ func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 			return nil, err
 		}
 		b.Policies[x.id] = text
+	}
+	if r.Action == PermissionUse && s.implied != nil {
+		b.Policies[impliedID] = impliedText
 	}
 	for _, q := range s.queries(&r) {
 		context, err := json.Marshal(q.Context)

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"palyra/authz/access"
+	"palyra/internal/fault"
 )
 
 // TestBundle: the answer follows from the questions, and the texts are policies.
@@ -34,5 +37,24 @@ func TestBundle(t *testing.T) {
 	}
 	if _, err := Default().Bundle(Request{}, ""); err == nil {
 		t.Error("a request that is none has a bundle")
+	}
+}
+
+// TestBundleImplied: the permit that a set lacks is among the texts of a decision that it made.
+func TestBundleImplied(t *testing.T) {
+	s := mustCompile(t, `@id("x") permit (principal, action == Palyra::Action::"tool.list", resource);`)
+	r := useOf([]string{RoleOwner}, nil, access.RunStart)
+	b, err := s.Bundle(r, "0123")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{impliedID}; !slices.Equal(b.Answer.Policies, want) || b.Policies[impliedID] == "" || b.Policies["x"] == "" {
+		t.Errorf("answer %v, policies %q", b.Answer, b.Policies)
+	}
+	if b, err = s.Bundle(benchRequest(), "0123"); err != nil || len(b.Policies) != 1 {
+		t.Errorf("%v, policies %q", err, b.Policies)
+	}
+	if _, err := compile([]file{{"a.cedar", kindPolicy, []byte(`@id("` + impliedID + `") forbid (principal, action, resource);`)}}); fault.ReasonOf(err) != "policy_duplicate_id" {
+		t.Errorf("a policy with the permit's id: %v", err)
 	}
 }

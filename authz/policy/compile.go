@@ -68,8 +68,11 @@ func isID(id string) bool {
 
 // compile parses the files of a directory into a Set that can decide. It refuses files that
 // make deciding impossible or ambiguous; validate does the rest.
-func compile(files []file) (*Set, error) {
-	s := &Set{byID: make(map[string]*rule), digest: digestOf(files), memo: newMemo()}
+func compile(files []file) (*Set, error) { return compileFor(schemaText(), files) }
+
+// compileFor is compile for policies that were written for a schema.
+func compileFor(schema string, files []file) (*Set, error) {
+	s := &Set{byID: make(map[string]*rule), schema: schema, digest: digestOf(schema, files), memo: newMemo()}
 	for _, f := range files {
 		switch f.kind {
 		case kindPolicy:
@@ -93,7 +96,7 @@ func compile(files []file) (*Set, error) {
 	s.index = newIndex(s.rules)
 	var err error
 	if s.implied, err = s.impliedChange(); err != nil {
-		return nil, fault.New(fault.Internal, "internal", "compile policies", err)
+		return nil, err
 	}
 	return s, nil
 }
@@ -223,14 +226,14 @@ func ofName(c byte) bool {
 
 // digestOf hashes a label, the schema, and name and bytes of every policy file, each preceded
 // by its length.
-func digestOf(files []file) canon.Digest {
+func digestOf(schema string, files []file) canon.Digest {
 	h := sha256.New()
 	put := func(b string) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
 		h.Write([]byte(b))
 	}
 	put("palyra/policy-set/v1")
-	put(schemaText())
+	put(schema)
 	for _, f := range files { // sorted by name
 		if f.kind == kindPolicy {
 			put(f.name)

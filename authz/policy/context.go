@@ -124,8 +124,11 @@ type facts struct {
 	records [len(attributes)]cedar.Record // see record.go
 }
 
-func (f *facts) init(r *Request, want attr, m *memo) {
-	f.Context, f.has, f.memo, f.kind = &r.Context, contextOf(r.Action), m, Other
+func (f *facts) init(r *Request, want attr, s *Set) {
+	f.Context, f.has, f.memo, f.kind = &r.Context, contextOf(r.Action), s.memo, Other
+	if s.unknown != (byContext{}) {
+		f.has &^= s.unknown.of(r.Action)
+	}
 	if f.want = want & f.has; f.has&attrExecutable == 0 {
 		return
 	}

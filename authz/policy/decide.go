@@ -85,7 +85,7 @@ func (s *Set) newEvaluation(r *Request, want attr) *evaluation {
 
 func (e *evaluation) init(want attr) {
 	r := &e.request
-	e.facts.init(r, want, e.set.memo)
+	e.facts.init(r, want, e.set)
 	e.roles, e.action = rolesOf(r.Principal.Roles), cedar.String(r.Action)
 	matter := e.set.permissions
 	e.implied = nil

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"errors"
+
 	cedar "github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 
@@ -109,7 +111,7 @@ var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 	m := make(map[cedar.EntityUID]cedar.EntityUID)
 	for _, t := range tools.All() {
 		group := GroupReads
-		if t.Access == tools.Writes {
+		if t.Access.Writing() {
 			group = GroupWrites
 		}
 		m[cedar.EntityUID{Type: TypeTool, ID: cedar.String(t.Name)}] = cedar.EntityUID{Type: TypeToolGroup, ID: cedar.String(group)}
@@ -155,10 +157,12 @@ func permissionsIn(p *ast.Policy) (s access.Set) {
 // impliedText is the permit added to a set in which no permit names permission.use: holding a
 // permission is enough to use it, and policies can only take away. Without it a directory that
 // is about tools would lock everyone out.
-const impliedText = `@id("holders_use_permissions")
+const impliedText = `@id("` + impliedID + `")
 permit (principal, action == Palyra::Action::"permission.use", resource)
 when { principal in resource };
 `
+
+const impliedID = "holders_use_permissions"
 
 // impliedChange returns that addition, nil for a set that permits permission.use itself.
 func (s *Set) impliedChange() (*change, error) {
@@ -166,6 +170,9 @@ func (s *Set) impliedChange() (*change, error) {
 		if r.permits() && namesAction(r.ast.Action, PermissionUse) {
 			return nil, nil
 		}
+	}
+	if r := s.byID[impliedID]; r != nil {
+		return nil, r.fault("policy_duplicate_id", errors.New("@id is already that of the permit that a set without one about permission.use has"))
 	}
 	return addition(impliedText)
 }

@@ -26,7 +26,7 @@ func TestExplain(t *testing.T) {
 		t.Fatalf("got %v %s", x.Decision.Effect, x.Kind)
 	}
 	tr := traceOf(t, x, "read_only_programs")
-	if tr.Matched || !tr.Principal || !tr.Resource || tr.File != "10-read-only.cedar" || tr.Line == 0 {
+	if tr.Matched || !tr.Principal || !tr.Resource || tr.File != "15-programs.cedar" || tr.Line == 0 {
 		t.Errorf("read_only_programs: %+v", tr)
 	}
 	last := tr.Conditions[len(tr.Conditions)-1]

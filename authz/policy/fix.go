@@ -266,6 +266,9 @@ func shapeOf(r *Request) []string {
 	parts = append(parts, "context.workspace.source == "+quoted(c.WorkspaceSource))
 	if c.WorkspaceSource != "" {
 		parts = append(parts, fmt.Sprintf("context.workspace.read_only == %v", c.WorkspaceReadOnly))
+		if c.WorkspaceStaged {
+			parts = append(parts, "context.workspace.staged")
+		}
 	}
 	set := func(name string, values []string) {
 		if len(values) == 0 {
@@ -279,6 +282,8 @@ func shapeOf(r *Request) []string {
 		parts = append(parts, "context."+name+" == ["+strings.Join(list, ", ")+"]")
 	}
 	parts = append(parts, "context.network == "+quoted(cmp.Or(c.Network, NetworkFresh)))
+	set("mounts", c.Mounts)
+	set("caches", c.Caches)
 	set("egress_hosts", c.EgressHosts)
 	set("capabilities", c.Capabilities)
 	set("env_names", nil)
@@ -320,6 +325,8 @@ func (s *Set) width(r *Request, one string) string {
 	switch {
 	case c.WorkspaceSource != "" && c.WorkspaceReadOnly:
 		where = "reading " + oneLine(c.WorkspaceSource)
+	case c.WorkspaceSource != "" && c.WorkspaceStaged:
+		where = "staging " + oneLine(c.WorkspaceSource)
 	case c.WorkspaceSource != "":
 		where = "writing " + oneLine(c.WorkspaceSource)
 	}

@@ -27,7 +27,7 @@ func TestFloor(t *testing.T) {
 	if err := floored.validate(t.Context()); err != nil {
 		t.Errorf("the floor is not valid against the schema: %v", err)
 	}
-	restored, err := Restore(floored.Texts(), floored.Digest())
+	restored, err := Restore(floored.Texts(), "", floored.Digest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestFloorIsNotOfTheDirectory(t *testing.T) {
 	if d := patched.Decide(r); d.Effect != Deny || d.Policies[0] != FloorCertificate {
 		t.Errorf("a patch takes the floor away: %v by %v", d.Effect, d.Policies)
 	}
-	restored, err := Restore(floored.Texts(), floored.Digest())
+	restored, err := Restore(floored.Texts(), "", floored.Digest())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,9 @@ const (
 	maxNesting  = 64       // brackets
 )
 
+// SchemaFile is the name that a copy of the schema has in a policy directory.
+const SchemaFile = "palyra.cedarschema"
+
 type fileKind uint8
 
 const (
@@ -48,7 +51,7 @@ func kindOf(name string) (kind fileKind, ignore bool, err error) {
 		return 0, true, nil // .git, editors' swap files
 	case name == "README.md":
 		return 0, true, nil
-	case name == "palyra.cedarschema":
+	case name == SchemaFile:
 		return kindSchema, false, nil
 	case strings.HasPrefix(name, "."):
 	case strings.HasSuffix(name, ".cedar"):

@@ -133,6 +133,9 @@ type Set struct {
 	// rule permits permission.use, else nil.
 	permissions access.Set
 	implied     *change
+	schema      string    // that the policies were checked against
+	unknown     byContext // the attributes that a restored set's schema lacks
+	lost        string    // an attribute of a restored set that this program doesn't fill; "": none
 	digest      canon.Digest
 	memo        *memo
 	cases       []file // policy tests, read when they are run: Default doesn't pay for them

@@ -59,10 +59,11 @@ const (
 	CapFilesystemWrite = "filesystem_write"
 )
 
-// The networks that a call may ask for. Neither reaches a host.
+// The networks that a call may ask for. None reaches a host.
 const (
-	NetworkFresh = "fresh" // a network namespace of its own
-	NetworkVoid  = "void"  // an empty one that such calls share, and in which no socket can be made
+	NetworkFresh    = "fresh"    // a network namespace of its own, in which nothing can be reached
+	NetworkVoid     = "void"     // an empty one that such calls share, and in which no socket can be made
+	NetworkLoopback = "loopback" // one of its own, in which the programs of the call reach each other
 )
 
 // The states of this boot's sandbox certificate for the tier that a call asks for.

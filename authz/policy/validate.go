@@ -21,7 +21,7 @@ import (
 
 // schemaText returns the program's schema, which a policy directory may repeat.
 var schemaText = sync.OnceValue(func() string {
-	b, err := embedded.ReadFile("default/palyra.cedarschema")
+	b, err := embedded.ReadFile("default/" + SchemaFile)
 	if err != nil {
 		panic("policy: internal error: " + err.Error()) // embedded
 	}
@@ -32,17 +32,22 @@ var schemaText = sync.OnceValue(func() string {
 func Schema() string { return schemaText() }
 
 var resolvedSchema = sync.OnceValue(func() *resolved.Schema {
-	var s schema.Schema
-	s.SetFilename("palyra.cedarschema")
-	if err := s.UnmarshalCedar([]byte(schemaText())); err != nil {
+	r, err := resolve(schemaText())
+	if err != nil {
 		panic("policy: internal error: " + err.Error()) // embedded
 	}
-	r, err := s.Resolve()
-	if err != nil {
-		panic("policy: internal error: " + err.Error())
-	}
-	return r
+	return r.Schema
 })
+
+func resolve(text string) (old, error) {
+	var s schema.Schema
+	s.SetFilename(SchemaFile)
+	if err := s.UnmarshalCedar([]byte(text)); err != nil {
+		return old{}, err
+	}
+	r, err := s.Resolve()
+	return old{r}, err
+}
 
 // validate refuses rules that Cedar would accept but that could never do as they say: those
 // that don't fit the schema, that can never match, or that have literals outside a closed

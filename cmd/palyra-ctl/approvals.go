@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/authz/approval"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/programs"
@@ -62,8 +63,12 @@ func (a *app) approvalsShow(ctx context.Context, inv *command.Invocation) (*resu
 		return nil, err
 	}
 	in := toolInput(ctx, h, &ap)
-	return text(front.Document{"approval": ap, "input": in}, "%s%s", approvalText(&ap), inputText(in)), nil
+	return text(front.Document{"approval": ap, "input": in}, "%s", cardText(&ap, in)), nil
 }
+
+// cardText returns a request with the tool's input: whatever shows one to a person shows
+// this.
+func cardText(ap *hub.Approval, in json.RawMessage) string { return approvalText(ap) + inputText(in) }
 
 // maxShown bounds how much of a tool's input a terminal gets, in bytes.
 const maxShown = 64 << 10
@@ -103,6 +108,9 @@ func approvalText(ap *hub.Approval) string {
 	if ap.Approver != "" {
 		l.row("answered", stampOf(ap.Answered), ap.Approver, ap.Surface)
 	}
+	if len(ap.Yes) > 0 {
+		l.row("yes", "of "+strings.Join(ap.Yes, ", "), "another person must, too")
+	}
 	return l.String() + front.Escape(strings.TrimRight(ap.Text, "\n")) + "\n"
 }
 
@@ -115,41 +123,62 @@ func (a *app) approve(ctx context.Context, inv *command.Invocation) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	op := fmt.Sprintf("approve %s", ap.ID)
-	switch {
-	case ap.State != hub.ApprovalPending:
-		return nil, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", ap.State))
-	case ap.Reduced: // there is nothing to say yes to
-		return nil, fault.New(fault.Denied, "not_permitted", op, errors.New("it is another's, and policy does not let this caller answer it")).
-			WithHint("an approver whom the policies permit must answer")
+	if err := answerable(&ap); err != nil {
+		return nil, err
 	}
 	ans, err := reach(inv)
 	if err != nil {
 		return nil, err
 	}
-	var reaches string
-	if ans.Scope != "" || inv.Has("preview") {
-		v, err := hub.PreviewApproval.Do(ctx, h, hub.Caller{}, hub.PreviewQuery{ID: ap.ID, Answer: ans})
-		if err != nil {
-			return nil, err
-		}
-		reaches = previewText(&ans, &v)
-		if inv.Has("preview") {
-			return text(front.Document{"preview": v}, "%s", reaches), nil
-		}
+	reaches, v, err := reachText(ctx, h, ap.ID, &ans, inv.Has("preview"))
+	if err != nil {
+		return nil, err
+	}
+	if inv.Has("preview") {
+		return text(front.Document{"preview": v}, "%s", reaches), nil
 	}
 	if digest := command.Value(inv, "capsule", ""); digest != "" {
 		fmt.Fprint(a.stderr, reaches) // who answers without a terminal is shown it all the same
 		if digest != ap.Capsule.Hex() {
-			return nil, fault.New(fault.NotApproved, "other_capsule", op, errors.New("the digest is not that of this request")).
+			return nil, fault.New(fault.NotApproved, "other_capsule", "approve "+ap.ID, errors.New("the digest is not that of this request")).
 				WithHint("palyra approvals show " + ap.ID)
 		}
 	} else if err := a.ask(ctx, h, &ap, reaches); err != nil {
 		return nil, err
 	}
-	// Answer exactly this version and capsule, as the person was shown them.
+	return resolved(answer(ctx, h, &ap, ans))
+}
+
+// answerable says why no yes to a request can count.
+func answerable(ap *hub.Approval) error {
+	op := "approve " + ap.ID
+	switch {
+	case ap.State != hub.ApprovalPending:
+		return fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", ap.State))
+	case ap.Reduced: // there is nothing to say yes to
+		return fault.New(fault.Denied, "not_permitted", op, errors.New("it is another's, and policy does not let this caller answer it")).
+			WithHint("an approver whom the policies permit must answer")
+	}
+	return nil
+}
+
+// reachText returns what a yes for more than one call would let through; of a yes for one
+// only if always.
+func reachText(ctx context.Context, h hub.Hub, id string, ans *hub.Answer, always bool) (string, *hub.Preview, error) {
+	if ans.Scope == "" && !always {
+		return "", nil, nil
+	}
+	v, err := hub.PreviewApproval.Do(ctx, h, hub.Caller{}, hub.PreviewQuery{ID: id, Answer: *ans})
+	if err != nil {
+		return "", nil, err
+	}
+	return previewText(ans, &v), &v, nil
+}
+
+// answer answers exactly the version and capsule that the person was shown.
+func answer(ctx context.Context, h hub.Hub, ap *hub.Approval, ans hub.Answer) (hub.Approval, error) {
 	ans.Capsule = ap.Capsule.String()
-	return a.resolve(ctx, h, ap.ID, ap.Version, ans)
+	return hub.ResolveApproval.Do(ctx, h, hub.Caller{}, hub.Resolution{ID: ap.ID, Version: ap.Version, Answer: ans})
 }
 
 // reach reads the flags for the reach of a yes.
@@ -254,36 +283,46 @@ func (a *app) deny(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
-	return a.resolve(ctx, h, inv.Operands[0], 0, hub.Answer{Comment: command.Value(inv, "comment", "")})
+	return resolved(hub.ResolveApproval.Do(ctx, h, hub.Caller{}, hub.Resolution{ID: inv.Operands[0], Answer: hub.Answer{Comment: command.Value(inv, "comment", "")}}))
 }
 
-func (a *app) resolve(ctx context.Context, h hub.Hub, id string, version int64, ans hub.Answer) (*result, error) {
-	ap, err := hub.ResolveApproval.Do(ctx, h, hub.Caller{}, hub.Resolution{ID: id, Version: version, Answer: ans})
+// resolved prints what became of a request.
+func resolved(ap hub.Approval, err error) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	return text(front.Document{"approval": ap}, "%s\n", resolvedText(&ap)), nil
+}
+
+func resolvedText(ap *hub.Approval) string {
 	more := ""
 	if ap.State == hub.ApprovalPending {
 		more = fmt.Sprintf(": %s said yes, and another person must", strings.Join(ap.Yes, ", "))
 	}
-	return text(front.Document{"approval": ap}, "%s %s%s\n", cell(ap.ID), cell(ap.State), front.Escape(more)), nil
+	return cell(ap.ID) + " " + cell(ap.State) + front.Escape(more)
 }
 
 // ask shows the request on the controlling terminal and reads the answer there, never from
 // standard input, which may come from the requester of the call.
 func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches string) error {
-	op := fmt.Sprintf("approve %s", ap.ID)
-	shown := approvalText(ap) + inputText(toolInput(ctx, h, ap)) + reaches
 	dev, err := terminal.Open(ctx, a.terminal)
 	if err != nil {
-		return fault.New(fault.Usage, "bad_command", op, err).
+		return fault.New(fault.Usage, "bad_command", "approve "+ap.ID, err).
 			WithHint("name the capsule: --capsule DIGEST, all of it, from palyra approvals show " + ap.ID)
 	}
 	defer dev.Close()
-	yes, _, err := dev.Person("").Confirm(ctx, shown, "approve; anything else leaves it waiting: ")
+	return confirm(ctx, dev.Person(""), ap, cardText(ap, toolInput(ctx, h, ap))+reaches)
+}
+
+// confirm is nil for a person's yes to what is shown.
+func confirm(ctx context.Context, person *approval.Terminal, ap *hub.Approval, shown string) error {
+	op := "approve " + ap.ID
+	yes, _, err := person.Confirm(ctx, shown, "approve; anything else leaves it waiting: ")
 	switch {
 	case ctx.Err() != nil:
 		return fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+	case fault.ReasonOf(err) != "": // the screen is too small
+		return err
 	case err != nil:
 		return fault.New(fault.Unavailable, "io_error", op, err)
 	case !yes:
@@ -296,46 +335,80 @@ func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches stri
 // watchEvery is how often watch asks. A person does not notice a second.
 const watchEvery = time.Second
 
+// waiting finds out what waits and what became of the rest, by asking again and again.
+type waiting struct {
+	hub   hub.Hub
+	known map[string]bool // waited when it was last asked
+}
+
+// glance is an answer to waiting.
+type glance struct {
+	all   []hub.Approval // that wait, newest first
+	more  bool           // wait than a page holds
+	fresh []hub.Approval // of all, those that are new
+	ended []hub.Approval // waited before
+	err   error          // nothing else is known, and the next look tells it all
+}
+
+func (w *waiting) look(ctx context.Context) (g glance) {
+	p, err := hub.ListApprovals.Do(ctx, w.hub, hub.Caller{}, hub.ApprovalQuery{State: hub.ApprovalPending, PageQuery: hub.PageQuery{Limit: 1000}})
+	if err != nil {
+		return glance{err: err}
+	}
+	g.all, g.more = p.Items, p.Next != ""
+	pending := map[string]bool{}
+	for i := range g.all {
+		id := g.all[i].ID
+		if pending[id] = true; !w.known[id] {
+			g.fresh = append(g.fresh, g.all[i])
+		}
+	}
+	for id := range w.known {
+		if pending[id] {
+			continue
+		}
+		ap, err := hub.GetApproval.Do(ctx, w.hub, hub.Caller{}, id)
+		switch {
+		case fault.KindOf(err) == fault.NotFound:
+			g.ended = append(g.ended, hub.Approval{ID: id, State: "gone"})
+		case err != nil:
+			return glance{err: err}
+		case ap.State == hub.ApprovalPending: // on a further page
+			pending[id] = true
+		default:
+			g.ended = append(g.ended, ap)
+		}
+	}
+	w.known = pending
+	return g
+}
+
 // watch prints waiting requests and their answers, until ctx ends.
 func (a *app) watch(ctx context.Context, inv *command.Invocation) (*result, error) {
 	h, err := a.connect(inv)
 	if err != nil {
 		return nil, err
 	}
+	if inv.Has("answer") {
+		return a.watchScreen(ctx, inv, h)
+	}
 	done := &result{streamed: true}
-	known := map[string]bool{} // pending ones that were printed
+	w := waiting{hub: h}
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
-		p, err := hub.ListApprovals.Do(ctx, h, hub.Caller{}, hub.ApprovalQuery{State: hub.ApprovalPending, PageQuery: hub.PageQuery{Limit: 1000}})
+		g := w.look(ctx)
 		if ctx.Err() != nil {
 			return done, nil
 		}
-		if err != nil {
-			return done, err
+		if g.err != nil {
+			return done, g.err
 		}
-		pending := map[string]bool{}
-		for i := range p.Items {
-			ap := &p.Items[i]
-			if pending[ap.ID] = true; !known[ap.ID] {
-				if err := a.watched(inv, ap); err != nil {
-					return done, err
-				}
-			}
-		}
-		for id := range known {
-			if pending[id] {
-				continue
-			}
-			ap, err := hub.GetApproval.Do(ctx, h, hub.Caller{}, id)
-			if err != nil {
-				return done, err
-			}
+		for _, ap := range append(g.fresh, g.ended...) {
 			if err := a.watched(inv, &ap); err != nil {
 				return done, err
 			}
 		}
-		known = pending
 		select {
 		case <-ctx.Done():
 			return done, nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/cmd/internal/connect"
 	"palyra/hub"
 	"palyra/internal/canon"
 )
@@ -29,7 +30,7 @@ func TestBackupCreate(t *testing.T) {
 		t.Helper()
 		var out, errs strings.Builder
 		a := &app{stdout: &out, stderr: &errs, getenv: func(string) string { return "" },
-			dial: func(target) (hub.Hub, error) { return backing, nil }}
+			dial: func(connect.Target) (hub.Hub, error) { return backing, nil }}
 		if got := a.run(t.Context(), args); got != want {
 			t.Fatalf("%q: status %d, want %d\n%s%s", args, got, want, &out, &errs)
 		}

@@ -43,12 +43,13 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
+	gone := false // palyrad doesn't answer any more
 	session := command.Value(inv, "session", "")
 	key := command.Value(inv, "key", "")
 	if session == "" && key != "" {
 		// A key names a call for good, a session of its own would end with this
 		// process: the daemon keeps the two together.
-		r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Tool: step.Tool, Input: step.Input, IdempotencyKey: key, Budget: callBudget(inv)})
+		r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Tool: step.Tool, Input: step.Input, Staged: inv.Has("staged"), IdempotencyKey: key, Budget: callBudget(inv)})
 		if err != nil {
 			return nil, err
 		}
@@ -61,17 +62,25 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 		}
 		session = s.ID
 		defer func() {
+			if gone {
+				return
+			}
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 			defer cancel()
 			// An open, empty session does no harm.
 			_, _ = hub.EndSession.Do(end, h, hub.Caller{}, hub.SessionChange{ID: session, Version: 0})
 		}()
 	}
-	r, err := hub.StartRun.Do(ctx, h, hub.Caller{}, hub.NewRun{Session: session, Steps: []hub.Step{step}, IdempotencyKey: key, Budget: callBudget(inv)})
+	r, err := hub.StartRun.Do(ctx, h, hub.Caller{}, hub.NewRun{Session: session, Steps: []hub.Step{step}, Staged: inv.Has("staged"), IdempotencyKey: key, Budget: callBudget(inv)})
 	if err != nil {
 		return nil, err
 	}
 	if err := a.follow(ctx, h, r.ID); err != nil {
+		if reason := fault.ReasonOf(err); reason == "daemon_unreachable" || reason == "connection_lost" {
+			gone = true
+			return nil, fault.New(fault.Unavailable, reason, "follow run "+r.ID, err).
+				WithHint("it may have run: palyra runs show " + r.ID + " says what became of it, once palyrad answers")
+		}
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 		defer cancel()
 		if _, cerr := hub.CancelRun.Do(end, h, hub.Caller{}, r.ID); cerr != nil {
@@ -245,6 +254,12 @@ func (a *app) explain(r *hub.Run, s *hub.StepResult) {
 			l.row("palyra: the run " + r.State + ": " + r.Reason)
 		}
 		l.row("hint: " + cmp.Or(s.Hint, fault.Do(s.Reason), "palyra runs show "+r.ID+" has all that is known"))
+	}
+	if s.Diagnosis != nil {
+		l.row("palyra: note: " + s.Diagnosis.ForCall())
+	}
+	if s.Layer != "" {
+		l.row(fmt.Sprintf("palyra: nothing of the workspace changed; what was written is in layer %[1]s: palyra changes diff %[1]s", s.Layer))
 	}
 	io.WriteString(a.stderr, l.String())
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/cmd/internal/connect"
 	"palyra/cmd/internal/programs"
 	"palyra/hub"
 	"palyra/hub/place"
@@ -32,6 +34,7 @@ type fake struct {
 	answer    hub.Answer
 	version   int64
 	err       error
+	gone      error // with which tapes end; nil: io.EOF
 	hidden    bool
 	runs      []hub.Run
 	doctor    hub.Doctor
@@ -113,7 +116,7 @@ func (f *fake) cancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, e
 
 func (f *fake) readTape(_ context.Context, _ hub.Caller, q hub.TapeQuery) (hub.Tape, error) {
 	f.view = q.View
-	return &fakeTape{f.events}, nil
+	return &fakeTape{f.events, f.gone}, nil
 }
 
 func (f *fake) getApproval(_ context.Context, _ hub.Caller, id string) (hub.Approval, error) {
@@ -152,14 +155,17 @@ func (f *fake) getReceipt(_ context.Context, _ hub.Caller, index uint64) ([]byte
 	return []byte("bundle"), nil
 }
 
-type fakeTape struct{ events []hub.Event }
+type fakeTape struct {
+	events []hub.Event
+	gone   error
+}
 
 func (t *fakeTape) Next(ctx context.Context) (hub.Event, error) {
 	if ctx.Err() != nil {
 		return hub.Event{}, ctx.Err()
 	}
 	if len(t.events) == 0 {
-		return hub.Event{}, io.EOF
+		return hub.Event{}, cmp.Or(t.gone, io.EOF)
 	}
 	e := t.events[0]
 	t.events = t.events[1:]
@@ -173,7 +179,7 @@ func try(t *testing.T, ctx context.Context, f *fake, args ...string) (status int
 	t.Helper()
 	var out, errs bytes.Buffer
 	a := &app{stdin: strings.NewReader(`{"from":"stdin"}`), stdout: &out, stderr: &errs, getenv: func(string) string { return "" },
-		terminal: filepath.Join(t.TempDir(), "no-tty"), dial: func(target) (hub.Hub, error) { return f, nil }}
+		terminal: filepath.Join(t.TempDir(), "no-tty"), dial: func(connect.Target) (hub.Hub, error) { return f, nil }}
 	status = a.run(ctx, args)
 	return status, out.String(), errs.String()
 }
@@ -246,6 +252,21 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// TestCallLost: palyrad that doesn't answer any more during a call is asked nothing else. The call
+// may have run, and the command says where that will be told.
+func TestCallLost(t *testing.T) {
+	for _, reason := range []string{"daemon_unreachable", "connection_lost"} {
+		f := &fake{run: hub.Run{ID: "run_1"}, gone: fault.New(fault.Unavailable, reason, "read tape", nil)}
+		status, _, errs := try(t, t.Context(), f, "call", "palyra.echo")
+		if want := []string{"create session palyra call", "start in ses_1 palyra.echo "}; status != 75 || !slices.Equal(f.calls, want) {
+			t.Errorf("%s: status %d, asked %q, want 75, %q", reason, status, f.calls, want)
+		}
+		if !strings.Contains(errs, "it may have run: palyra runs show run_1") {
+			t.Errorf("%s: %s", reason, errs)
+		}
+	}
+}
+
 // TestCallDenied: a denial is printed with the change that would have allowed the
 // call, which is asked for by the decision's id; who is told no policies doesn't ask.
 func TestCallDenied(t *testing.T) {
@@ -281,6 +302,27 @@ func TestCallDenied(t *testing.T) {
 				t.Errorf("runs show: status %d\n%s%s", status, out, errs)
 			}
 		})
+	}
+}
+
+// TestDiagnosis: palyra call and palyra runs show say why a program may have failed.
+func TestDiagnosis(t *testing.T) {
+	run := executed(1, "")
+	run.Steps[0].Diagnosis = &hub.Diagnosis{Code: "read_only", Basis: "guess", Text: "only this\x1b is so", Flag: "--workspace", Input: "read_only", Config: "workspaces.NAME.read_only"}
+	const note = `only this\x1b is so; read_only in the tool's input changes it, within workspaces.NAME.read_only of palyrad.toml`
+	f := &fake{run: run}
+	if status, _, errs := try(t, t.Context(), f, "call", "--session", "ses_1", "process.run"); status != 1 || errs != "palyra: note: "+note+"\n" {
+		t.Errorf("call: status %d, %q", status, errs)
+	}
+	if status, out, _ := try(t, t.Context(), f, "call", "--json", "--session", "ses_1", "process.run"); status != 1 || !strings.Contains(out, `"code": "read_only"`) {
+		t.Errorf("call --json: status %d, %s", status, out)
+	}
+	if status, out, _ := try(t, t.Context(), f, "runs", "show", "run_00000000000000000000000000000000"); status != 0 || !strings.Contains(out, note) {
+		t.Errorf("runs show: status %d, %s", status, out)
+	}
+	run.Steps[0].Diagnosis = nil
+	if status, _, errs := try(t, t.Context(), f, "call", "--session", "ses_1", "process.run"); status != 1 || errs != "" {
+		t.Errorf("without a diagnosis: status %d, %q", status, errs)
 	}
 }
 
@@ -450,25 +492,26 @@ func TestConnect(t *testing.T) {
 	for _, test := range []struct {
 		args []string
 		env  map[string]string
-		want target
+		want connect.Target
 		ok   bool
 	}{
-		{nil, nil, target{Socket: place.SystemSocket}, true},
-		{nil, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/a"}, true},
-		{nil, map[string]string{"XDG_RUNTIME_DIR": dir}, target{Socket: own}, true},
-		{[]string{"--socket", "/b"}, map[string]string{"PALYRA_SOCKET": "/a"}, target{Socket: "/b"}, true},
-		{[]string{"--url", "http://h", "--token-file", token}, nil, target{URL: "http://h", Token: "palyra_x"}, true},
-		{[]string{"--url", "http://h"}, nil, target{}, false},
-		{[]string{"--url", "http://h", "--token-file", open}, nil, target{}, false},
-		{[]string{"--token-file", token}, nil, target{}, false},
-		{[]string{"--url", "http://h", "--socket", "/b", "--token-file", token}, nil, target{}, false},
+		{nil, nil, connect.Target{Socket: place.SystemSocket}, true},
+		{nil, map[string]string{"PALYRA_SOCKET": "/a"}, connect.Target{Socket: "/a"}, true},
+		{nil, map[string]string{"XDG_RUNTIME_DIR": dir}, connect.Target{Socket: own}, true},
+		{[]string{"--socket", "/b"}, map[string]string{"PALYRA_SOCKET": "/a"}, connect.Target{Socket: "/b"}, true},
+		{[]string{"--url", "http://h", "--token-file", token}, nil, connect.Target{URL: "http://h", Token: "palyra_x"}, true},
+		{[]string{"--url", "http://h"}, nil, connect.Target{}, false},
+		{[]string{"--url", "http://h", "--token-file", open}, nil, connect.Target{}, false},
+		{[]string{"--token-file", token}, nil, connect.Target{Socket: place.SystemSocket, Token: "palyra_x"}, true},
+		{[]string{"--token-file", open}, nil, connect.Target{}, false},
+		{[]string{"--url", "http://h", "--socket", "/b", "--token-file", token}, nil, connect.Target{}, false},
 	} {
 		inv, err := programs.Table(programs.Client).Parse(append([]string{"status"}, test.args...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got target
-		a := &app{getenv: func(k string) string { return test.env[k] }, dial: func(tt target) (hub.Hub, error) { got = tt; return &fake{}, nil }}
+		var got connect.Target
+		a := &app{getenv: func(k string) string { return test.env[k] }, dial: func(tt connect.Target) (hub.Hub, error) { got = tt; return &fake{}, nil }}
 		if _, err := a.connect(inv); (err == nil) != test.ok || (test.ok && got != test.want) {
 			t.Errorf("%q with %v: %+v, %v, want %+v", test.args, test.env, got, err, test.want)
 		}
@@ -493,5 +536,34 @@ func TestTapeAndTTL(t *testing.T) {
 		if (err == nil) != ok {
 			t.Errorf("--ttl %s: %v", in, err)
 		}
+	}
+}
+
+// TestSeveral: a request that several people must approve says who has, and one more yes
+// makes it another than was shown.
+func TestSeveral(t *testing.T) {
+	ap := hub.Approval{ID: "apr_1", State: hub.ApprovalPending, Version: 1, Text: "card"}
+	d := &desk{queue: []hub.Approval{ap}}
+	if err := d.still(&ap); err != nil {
+		t.Error(err)
+	}
+	now := ap
+	now.Yes = []string{"uid:1", "uid:2\x1b"}
+	if text := cardText(&now, nil); !strings.Contains(text, `of uid:1, uid:2\x1b  another person must, too`) {
+		t.Errorf("shown as %q", text)
+	}
+	d.queue[0] = now
+	if err := d.still(&ap); !errors.Is(err, errChange) {
+		t.Errorf("after another's yes: %v", err)
+	}
+	for _, other := range []hub.Approval{{ID: "apr_1", Version: 2}, {ID: "apr_1", Version: 1, Capsule: canon.Sum(nil)}} {
+		d.queue[0] = other
+		if err := d.still(&ap); !errors.Is(err, errChange) {
+			t.Errorf("%+v: %v", other, err)
+		}
+	}
+	d.queue = nil
+	if err := d.still(&ap); !errors.Is(err, errGone) {
+		t.Errorf("when it is gone: %v", err)
 	}
 }

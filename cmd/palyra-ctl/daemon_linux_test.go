@@ -14,6 +14,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"palyra/cmd/internal/connect"
 	"palyra/cmd/internal/programs"
 	"palyra/hub/local"
 	"palyra/hub/store"
@@ -59,7 +60,7 @@ func office(t *testing.T) func(args ...string) (status int, stdout, stderr strin
 	return func(args ...string) (int, string, string) {
 		t.Helper()
 		var out, errs bytes.Buffer
-		a := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, terminal: filepath.Join(base, "no-tty"), dial: dial,
+		a := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, terminal: filepath.Join(base, "no-tty"), dial: connect.Dial,
 			getenv: func(name string) string { return map[string]string{"PALYRA_SOCKET": socket}[name] }}
 		return a.run(t.Context(), args), out.String(), errs.String()
 	}

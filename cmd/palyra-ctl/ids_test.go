@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/cmd/internal/connect"
 	"palyra/cmd/internal/programs"
 	"palyra/hub"
 )
@@ -67,7 +68,7 @@ func TestTerminal(t *testing.T) {
 		var out strings.Builder
 		runs := []hub.Run{{ID: runA, State: "in_progress", Reason: strings.Repeat("reason ", 20), Principal: `Palyra::User::"uid:1"`}, {ID: runB}}
 		a := &app{stdout: &out, stderr: &out, getenv: func(string) string { return "" }, columns: func(io.Writer) int { return width },
-			dial: func(target) (hub.Hub, error) { return &fake{runs: runs}, nil }}
+			dial: func(connect.Target) (hub.Hub, error) { return &fake{runs: runs}, nil }}
 		if status := a.run(t.Context(), args); status != 0 {
 			t.Fatalf("%q: status %d, %s", args, status, &out)
 		}

@@ -25,6 +25,7 @@ import (
 	"syscall"
 
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/connect"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/programs"
 	"palyra/cmd/internal/terminal"
@@ -37,14 +38,14 @@ type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	terminal       string // what an approval is confirmed on
-	dial           func(target) (hub.Hub, error)
+	dial           func(connect.Target) (hub.Hub, error)
 	columns        func(io.Writer) int // how wide an output is; 0: no terminal
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
-	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial, columns: terminal.Columns}
+	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: connect.Dial, columns: terminal.Columns}
 	status := a.run(ctx, os.Args[1:])
 	// A lost write was reported already; these are the bytes of an incomplete character.
 	_, _ = stdout.Flush(), stderr.Flush()
@@ -106,6 +107,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"call":        (*app).call,
 	"sessions ls": (*app).sessionsLs, "sessions new": (*app).sessionsNew, "sessions show": (*app).sessionsShow, "sessions end": (*app).sessionsEnd,
 	"runs ls": (*app).runsLs, "runs start": (*app).runsStart, "runs show": (*app).runsShow, "runs cancel": (*app).runsCancel, "runs tape": (*app).runsTape,
+	"changes ls": (*app).changesLs, "changes show": (*app).changesShow, "changes diff": (*app).changesDiff, "changes discard": (*app).changesDiscard,
 	"tools ls": (*app).toolsLs, "tools show": (*app).toolsShow,
 	"approvals ls": (*app).approvalsLs, "approvals show": (*app).approvalsShow, "approvals approve": (*app).approve,
 	"approvals deny": (*app).deny, "approvals watch": (*app).watch, "approvals grants": (*app).grants, "approvals revoke": (*app).grantRevoke,

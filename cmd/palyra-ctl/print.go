@@ -35,12 +35,16 @@ func (a *app) width(inv *command.Invocation) int {
 // minShown is the shortest shown part of an id: its kind and eight digits.
 const minShown = len("ses_") + 8
 
-// ids shortens ids to the part that tells them apart in this list, if the output is a
-// terminal; every command takes the beginning of an id.
+// ids shortens ids if the output is a terminal; every command takes the beginning of an id.
 func (a *app) ids(inv *command.Invocation, n int, id func(int) string) func(string) string {
 	if a.width(inv) == 0 {
 		return func(s string) string { return s }
 	}
+	return short(n, id)
+}
+
+// short shortens ids to the part that tells them apart in a list.
+func short(n int, id func(int) string) func(string) string {
 	size := minShown
 	for seen := map[string]bool{}; ; size++ {
 		clear(seen)

@@ -10,6 +10,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/hub"
+	"palyra/hub/place"
 )
 
 // reach examines the way to palyrad: its socket, and whether this user may use it. It
@@ -20,7 +21,7 @@ func (a *app) reach(inv *command.Invocation) []hub.Finding {
 	}
 	path := command.Value(inv, "socket", "")
 	if path == "" {
-		path = a.socket()
+		path = place.ClientSocket(a.getenv)
 	}
 	socket := hub.Finding{Name: "socket", Answer: "yes", Detail: path, How: "stat", Needed: []string{}}
 	fi, err := os.Stat(path)

@@ -115,7 +115,7 @@ func (a *app) runsLs(ctx context.Context, inv *command.Invocation) (*result, err
 const maxSteps = 8 << 20
 
 func (a *app) runsStart(ctx context.Context, inv *command.Invocation) (*result, error) {
-	n := hub.NewRun{Session: command.Value(inv, "session", ""), IdempotencyKey: command.Value(inv, "key", ""), KeepGoing: inv.Has("keep-going"),
+	n := hub.NewRun{Session: command.Value(inv, "session", ""), Staged: inv.Has("staged"), IdempotencyKey: command.Value(inv, "key", ""), KeepGoing: inv.Has("keep-going"),
 		Budget: hub.Budget{Calls: command.Value(inv, "max-calls", int64(0)), Wall: command.Value(inv, "max-wall", time.Duration(0)), Bytes: command.Value(inv, "max-bytes", int64(0))}}
 	if n.Session == "" {
 		return nil, need(inv, "session")
@@ -195,6 +195,9 @@ func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 		t.Row(s.Index, s.Tool, s.State, s.Outcome, exit, at)
 		if s.Error != "" {
 			more.row(step, "error", s.Error)
+		}
+		if s.Diagnosis != nil {
+			more.row(step, "note", s.Diagnosis.ForCall())
 		}
 		if d := s.Denial; d != nil {
 			more.row(step, "denied by "+d.Layer, d.Reason+" "+fmt.Sprint(d.Policies))

@@ -16,6 +16,7 @@ import (
 
 	"palyra/authz/approval"
 	"palyra/authz/policy"
+	"palyra/call/diagnosis"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/terminal"
@@ -92,6 +93,11 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 	cell, err := a.cell()
 	if err != nil {
 		return nil, nil, err
+	}
+	if p.Layer != "" {
+		if err := a.settle(ctx, inv, p.Layer); err != nil {
+			return nil, nil, err
+		}
 	}
 	k, err := kernel.Open(ctx, kernel.Config{
 		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell,
@@ -179,11 +185,18 @@ func told(out *kernel.Outcome, set *policy.Set, fix, where string) string {
 	default:
 		line("%s: %s", out.Outcome, why)
 	}
-	if r := out.Result; r != nil && r.Evidence != nil && r.Evidence.Output.Cut > 0 {
+	diagnosed := out.Diagnosis
+	if r := out.Result; r != nil && r.Evidence != nil && r.Evidence.Output.Cut > 0 && (diagnosed == nil || diagnosed.Code != diagnosis.OutputLimit) {
 		line("output limit reached: %d bytes were dropped (--max-output)", r.Evidence.Output.Cut)
+	}
+	if diagnosed != nil {
+		line("note: %s", diagnosed.ForExec())
 	}
 	if p := out.Planted; p != nil && len(p.Kinds) > 0 {
 		line("left in the workspace, for whoever reads it: %s", plantedText(p))
+	}
+	if out.Layer != "" {
+		line("nothing of the workspace changed; what was written is in layer %s: palyra changes diff %s", out.Layer, out.Layer)
 	}
 	if !out.Delivered {
 		line("some of the output could not be written")
@@ -256,8 +269,14 @@ func execDocument(out *kernel.Outcome, err error, status int, held *[2]bytes.Buf
 		if out.Result != nil {
 			d["evidence"] = out.Result.Evidence
 		}
+		if out.Diagnosis != nil {
+			d["diagnosis"] = out.Diagnosis
+		}
 		if out.Planted != nil {
 			d["planted"] = out.Planted
+		}
+		if out.Layer != "" {
+			d["layer"] = out.Layer
 		}
 		if out.Error != nil {
 			if v := out.Approval; v != nil && v.Answer == approval.Denied {

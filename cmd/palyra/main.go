@@ -22,6 +22,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"palyra/cmd/internal/command"
@@ -52,17 +55,25 @@ type app struct {
 func main() {
 	a := &app{
 		stdin: os.Stdin, getenv: os.Getenv,
-		executable: os.Executable, terminal: "/dev/tty", table: local.TableFor(os.Args[1:]),
+		executable: os.Executable, terminal: "/dev/tty", table: local.TableFor(words(os.Args, os.Getenv)),
 		become: func(path string, argv []string) error { return syscall.Exec(path, argv, os.Environ()) },
 	}
 	var ctx context.Context
 	ctx, a.armed = interruptible(context.Background(), os.Exit)
 	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
 	a.stdout, a.stderr = stdout, stderr
-	status := a.run(ctx, os.Args[1:])
+	status := a.run(ctx, words(os.Args, os.Getenv))
 	// A lost write was reported already; these are the bytes of an incomplete character.
 	_, _ = stdout.Flush(), stderr.Flush()
 	os.Exit(status)
+}
+
+// words are the arguments. As palyra-sh, whose caller can't give flags, it's palyra sh.
+func words(args []string, getenv func(string) string) []string {
+	if filepath.Base(args[0]) != "palyra-sh" {
+		return args[1:]
+	}
+	return slices.Concat([]string{"sh"}, strings.Fields(getenv("PALYRA_SH")), []string{"--"}, args[1:])
 }
 
 // run parses args, runs the command they name and returns the exit status.
@@ -127,6 +138,22 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "journal.verify", a.journalVerify)
 	case "journal show":
 		return a.admin(inv, "journal.show", a.journalShow)
+	case "changes ls":
+		return a.admin(inv, "changes.ls", a.changesLs)
+	case "changes show":
+		return a.admin(inv, "changes.show", func(inv *command.Invocation) (*front.Report, error) { return a.changesShow(ctx, inv) })
+	case "changes diff":
+		return a.admin(inv, "changes.diff", func(inv *command.Invocation) (*front.Report, error) { return a.changesDiff(ctx, inv) })
+	case "changes discard":
+		return a.admin(inv, "changes.discard", func(inv *command.Invocation) (*front.Report, error) { return a.changesDiscard(ctx, inv) })
+	case "changes apply":
+		return a.admin(inv, "changes.apply", func(inv *command.Invocation) (*front.Report, error) { return a.changesApply(ctx, inv) })
+	case "changes undo":
+		return a.admin(inv, "changes.undo", func(inv *command.Invocation) (*front.Report, error) { return a.changesUndo(ctx, inv) })
+	case "caches ls":
+		return a.admin(inv, "caches.ls", a.cachesLs)
+	case "caches rm":
+		return a.admin(inv, "caches.rm", a.cachesRm)
 	case "policy init":
 		return a.admin(inv, "policy.init", a.policyInit)
 	case "policy check":

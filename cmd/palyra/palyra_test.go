@@ -94,6 +94,8 @@ func TestBecomes(t *testing.T) {
 		"palyra-ctl":   {"runs", "ls", "--state", "done"},
 		"palyra-admin": {"backup", "restore", "--identity", "key", "backup.age", "dir"},
 		"palyra-dev":   {"bench", "--n", "5"},
+		"palyra-mcp":   {"mcp", "serve", "--workspace", "src"},
+		"palyra-setup": {"setup", "claude", "--dry-run"},
 	} {
 		dir := t.TempDir()
 		a, _, stderr := newApp(t, nil)

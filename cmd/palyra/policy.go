@@ -127,6 +127,12 @@ func (a *app) toolCall(inv *command.Invocation, flags *kernel.Proposal) (*kernel
 	var named struct {
 		Workspace string `json:"workspace"`
 	}
+	if flags.WorkspaceOwnPath || len(flags.Mounts)+len(flags.Caches) > 0 {
+		return nil, nil, fault.New(fault.Usage, "bad_command", op, errors.New("a tool sees its workspace alone, at /workspace"))
+	}
+	if flags.WorkspaceStaged {
+		return nil, nil, fault.New(fault.Usage, "bad_command", op, errors.New("no tool works in a staged workspace"))
+	}
 	if json.Unmarshal(input, &named) == nil && flags.Workspace != "" {
 		// The table decodes it strictly.
 		cfg.Workspaces = map[string]tool.Workspace{named.Workspace: {Path: flags.Workspace, ReadOnly: flags.WorkspaceReadOnly}}

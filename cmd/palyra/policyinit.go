@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"palyra/authz/policy"
@@ -14,36 +16,31 @@ import (
 	"palyra/internal/fault"
 )
 
-// policy init writes schemaFile only on request: a directory with a copy must have the
-// exact schema, which another version of Palyra may not have.
-const schemaFile = "palyra.cedarschema"
-
-// policyInit writes the built-in set into a directory, and loads it from there.
+// policyInit writes the built-in set or a preset into a directory, and loads it from there.
+// It writes the schema only on request: a directory with a copy must have the exact schema,
+// which another version of Palyra may not have.
 func (a *app) policyInit(inv *command.Invocation) (*front.Report, error) {
 	dir := inv.Operands[0]
 	op := fmt.Sprintf("make policy directory %q", dir)
+	preset := command.Value(inv, "preset", "")
+	files, ok := policy.PresetFiles(preset)
+	if !ok {
+		return nil, fault.New(fault.Usage, "bad_command", op, fmt.Errorf("no preset %q", preset)).
+			WithHint("want " + strings.Join(policy.Presets(), ", "))
+	}
 	root, err := emptyDir(op, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	entries, err := fs.ReadDir(policy.DefaultFS(), ".")
-	if err != nil {
-		return nil, fault.New(fault.Internal, "internal", op, err)
+	if !inv.Has("schema") {
+		delete(files, policy.SchemaFile)
 	}
-	var names []string
-	for _, e := range entries {
-		if e.Name() == schemaFile && !inv.Has("schema") {
-			continue
+	names := slices.Sorted(maps.Keys(files))
+	for _, name := range names {
+		if err := writeNew(root, name, files[name]); err != nil {
+			return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write policy file %q", filepath.Join(dir, name)), err)
 		}
-		data, err := fs.ReadFile(policy.DefaultFS(), e.Name())
-		if err != nil {
-			return nil, fault.New(fault.Internal, "internal", op, err)
-		}
-		if err := writeNew(root, e.Name(), data); err != nil {
-			return nil, fault.New(fault.Unavailable, "write_failed", fmt.Sprintf("write policy file %q", filepath.Join(dir, e.Name())), err)
-		}
-		names = append(names, e.Name())
 	}
 	set, err := policy.Load(dir)
 	if err != nil {
@@ -54,7 +51,11 @@ func (a *app) policyInit(inv *command.Invocation) (*front.Report, error) {
 		full = dir
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "wrote the built-in policies to %s\n", front.Escape(dir))
+	what := "the built-in policies"
+	if preset != "" {
+		what = "the preset " + preset
+	}
+	fmt.Fprintf(&b, "wrote %s to %s\n", what, front.Escape(dir))
 	for _, n := range names {
 		fmt.Fprintf(&b, "  %s\n", n)
 	}
@@ -68,7 +69,7 @@ for palyrad, in palyrad.toml, then restart it:
 the change that a denial offers (palyra policy why DECISION) is applied with
   patch -d %[1]s -p1 < FILE
 `, shown, front.Escape(full))
-	return &front.Report{Text: b.String(), Fields: front.Document{"dir": full, "files": names, "policy_set": set.Digest()}}, nil
+	return &front.Report{Text: b.String(), Fields: front.Document{"dir": full, "files": names, "preset": preset, "policy_set": set.Digest()}}, nil
 }
 
 // emptyDir opens an empty directory, or makes it if it is missing. Its parent must exist.

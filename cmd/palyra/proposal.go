@@ -43,8 +43,16 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 		if p.Workspace, err = filepath.Abs(w.Dir); err != nil {
 			return nil, nil, fault.New(fault.Usage, "workspace_unusable", fmt.Sprintf("workspace %q", w.Dir), err)
 		}
-		p.WorkspaceReadOnly = w.ReadOnly
+		p.WorkspaceReadOnly, p.WorkspaceStaged, p.WorkspaceOwnPath = w.ReadOnly, w.Staged, w.OwnPath
 	}
+	for _, m := range command.All[string](inv, "mount") {
+		if m, err = filepath.Abs(m); err != nil {
+			return nil, nil, fault.New(fault.Usage, "workspace_unusable", fmt.Sprintf("mount %q", m), err)
+		}
+		p.Mounts = append(p.Mounts, m)
+	}
+	p.Caches = command.All[string](inv, "cache")
+	p.Layer = command.Value(inv, "layer", "")
 	if !inv.Has("stdin") {
 		return p, nil, nil
 	}

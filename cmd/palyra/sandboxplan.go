@@ -93,6 +93,8 @@ func networkText(p *cell.Plan) string {
 		return "the host's, where the filter lets the program make no socket"
 	case isolate.NetworkVoid:
 		return "void: shared and empty; the filter lets the program make no socket"
+	case isolate.NetworkLoopback:
+		return "loopback: of this call alone, with a loopback interface that is up, and no other"
 	}
 	return p.Network + ": of this call alone, with a loopback interface that is down"
 }

@@ -118,7 +118,22 @@ func describe(s *receipt.Statement) string {
 		if w.ReadOnly {
 			mode = "read-only"
 		}
+		if w.Staged {
+			mode += ", staged: what was written is in a layer"
+		}
+		if w.OwnPath {
+			mode += ", at its own path"
+		}
 		r.add("workspace", "%s, %s", path(w.Source), mode)
+		if w.Layer != "" {
+			r.add("", "layer %s", w.Layer)
+		}
+	}
+	if len(p.Capsule.Caches) > 0 {
+		r.add("caches", "%s, shared with other calls in the workspace", quoted(p.Capsule.Caches))
+	}
+	for _, m := range p.Capsule.Mounts {
+		r.add("mount", "%s, read-only, of user %d and group %d", path(m.Source), m.UID, m.GID)
 	}
 	if p.Capsule.Stdin.Mode != "none" {
 		r.add("stdin", "%s %s", p.Capsule.Stdin.Mode, p.Capsule.Stdin.Digest)

@@ -44,7 +44,7 @@ func TestEveryFieldIsShown(t *testing.T) {
 			marks[name] = x.Hex()
 			return
 		case *bool:
-			*x, marks[name] = true, map[string]string{"Capsule.Workspace.ReadOnly": "read-only", "Capsule.Sensitive": "sensitive"}[name]
+			*x, marks[name] = true, map[string]string{"Capsule.Workspace.ReadOnly": "read-only", "Capsule.Workspace.Staged": ", staged", "Capsule.Workspace.OwnPath": "at its own path", "Capsule.Sensitive": "sensitive"}[name]
 			return
 		case *int64:
 			*x, marks[name] = int64(n)*1e9, fmt.Sprint(int64(n)*1e9)
@@ -57,6 +57,9 @@ func TestEveryFieldIsShown(t *testing.T) {
 		case reflect.String:
 			v.SetString(fmt.Sprintf("mark-%d-", n))
 			marks[name] = v.String()
+		case reflect.Uint32:
+			v.SetUint(uint64(1e6 + n))
+			marks[name] = fmt.Sprint(1000000 + n)
 		case reflect.Pointer:
 			v.Set(reflect.New(v.Type().Elem()))
 			fill(v.Elem(), name)

@@ -92,14 +92,14 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		cancel()
 		return c.local.Close(ctx)
 	})
-	c.hub = &guard{Hub: c.local, refuse: d.refuseCalls, safe: d.safe}
+	c.hub = &guard{Hub: c.local, refuse: d.refuseCalls, whenSafe: d.whenSafe}
 	return c, c.serveOver(d, cfg)
 }
 
 func toolConfig(cfg *config.Config, c *core) tool.Config {
 	t := tool.Config{Program: c.toolPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}}
 	for name, w := range cfg.Workspaces {
-		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly}
+		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged}
 	}
 	return t
 }

@@ -41,6 +41,7 @@ type daemon struct {
 	lock     *durable.FileLock
 	attempts *attempts
 	safe     bool
+	frozen   error // why this start can't write, and safe is set; nil: it can
 	cellPath string
 	starter  *cell.Starter
 	sockets  *sockets
@@ -95,7 +96,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.tell("opening journal and working state")
-	if d.core, err = d.openCore(ctx, cfg); err != nil {
+	if d.core, err = d.openCore(ctx, cfg); diskFull(err) && d.frozen == nil {
+		if err = d.freeze(err); err == nil {
+			d.core, err = d.openCore(ctx, cfg)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	d.opened(d.core.close)
@@ -119,12 +125,23 @@ func (d *daemon) claim(cfg *config.Config) (err error) {
 		return err
 	}
 	d.opened(func() { d.lock.Unlock() })
-	d.attempts, d.safe, err = begin(cfg.State.Dir, d.started)
+	if d.attempts, d.safe, err = begin(cfg.State.Dir, d.started); diskFull(err) {
+		return d.freeze(err)
+	}
 	if err == nil && d.safe {
 		d.log.Warn("safe mode: reading only", "failed_starts", d.attempts.file.Failed-1,
 			"hint", "the log of the starts before says why; when it is repaired, restart palyrad")
 	}
 	return err
+}
+
+func diskFull(err error) bool { return fault.ReasonOf(err) == "disk_full" }
+
+// freeze goes on with this start in safe mode because of a full disk.
+func (d *daemon) freeze(why error) error {
+	d.safe, d.frozen = true, why
+	d.log.Warn("safe mode: reading only", "error", why.Error(), "reason", fault.ReasonOf(why), "hint", "make room on the disk, then restart palyrad")
+	return d.attempts.freeze()
 }
 
 // startCell finds or starts the starter of palyra-cells, before anything else runs in this
@@ -223,7 +240,9 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	wg.Go(func() { d.retain(ctx) })
 	wg.Go(func() { d.expect(ctx) })
 
-	if err := d.attempts.ready(); err != nil {
+	if d.frozen != nil {
+		// It isn't counted, so how it ends says nothing.
+	} else if err := d.attempts.ready(); err != nil {
 		d.log.Warn("this start will count as failed if palyrad is killed soon", "error", err.Error())
 	}
 	d.ready("")
@@ -439,8 +458,7 @@ func (d *daemon) refuseCalls() error {
 	cfg := d.cfg.Load()
 	switch {
 	case d.safe:
-		return fault.New(fault.Unavailable, "safe_mode", "make call", errors.New("palyrad is in safe mode after failed starts: everything can be read, no call is made")).
-			WithHint("look at the log of the starts that failed, repair it, restart palyrad")
+		return d.whenSafe()
 	case d.draining.Load():
 		return fault.New(fault.Unavailable, "draining", "make call", errors.New("palyrad is about to end"))
 	}
@@ -453,6 +471,20 @@ func (d *daemon) refuseCalls() error {
 			return fault.New(fault.Unavailable, "disk_low", "make call",
 				fmt.Errorf("%d bytes are free for the journal, journal.min_free is %s", free, cfg.Journal.MinFree)).WithHint("make room on the disk of " + strconv.Quote(cfg.State.Dir))
 		}
+	}
+	return nil
+}
+
+// whenSafe returns why palyrad changes nothing, nil if it isn't in safe mode.
+func (d *daemon) whenSafe() error {
+	switch {
+	case d.frozen != nil:
+		return fault.New(fault.Unavailable, "disk_full", "change state",
+			fmt.Errorf("palyrad is in safe mode because its disk was full at the start: everything can be read, nothing is changed (%w)", d.frozen)).
+			WithHint("make room on the disk of the state directory, restart palyrad")
+	case d.safe:
+		return fault.New(fault.Unavailable, "safe_mode", "change state", errors.New("palyrad is in safe mode after failed starts: everything can be read, nothing is changed")).
+			WithHint("look at the log of the starts that failed, repair it, restart palyrad")
 	}
 	return nil
 }

@@ -29,14 +29,7 @@ func TestFullDisk(t *testing.T) {
 	p := newCrowdedPlace(t)
 	// Otherwise calls are refused before the disk is full: TestDiskLow.
 	p.crowded("journal.min_free = 0\n")
-	state := filepath.Join(p.dir, "state")
-	if err := os.Mkdir(state, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", state, "tmpfs", 0, "size=16m,mode=0700"); err != nil {
-		t.Skip("needs root with CAP_SYS_ADMIN: mounts a tmpfs")
-	}
-	t.Cleanup(func() { syscall.Unmount(state, syscall.MNT_DETACH) })
+	p.smallDisk()
 	r := p.start()
 	c := newCrowd(p, 16)
 	stop, over := make(chan struct{}), make(chan struct{})
@@ -45,19 +38,7 @@ func TestFullDisk(t *testing.T) {
 		close(over)
 	}()
 	first := r.call(echo)
-	ballast, err := os.Create(filepath.Join(state, "ballast"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ballast.Close()
-	for _, n := range []int{64 << 10, 4 << 10} {
-		for err = nil; err == nil; {
-			_, err = ballast.Write(make([]byte, n))
-		}
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
+	ballast := p.fillDisk()
 	// It fits nowhere into the remaining space.
 	big := fmt.Sprintf(`{"tool":"palyra.echo","input":{"text":%q}}`, strings.Repeat("x", 700<<10))
 	r.refused(503, "disk_full", "POST", "/api/v1/calls", big)
@@ -83,6 +64,93 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.check(true)
+}
+
+// smallDisk has a file system of its own for the state.
+func (p *place) smallDisk() {
+	p.t.Helper()
+	state := filepath.Join(p.dir, "state")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", state, "tmpfs", 0, "size=16m,mode=0700"); err != nil {
+		p.t.Skip("needs root with CAP_SYS_ADMIN: mounts a tmpfs")
+	}
+	p.t.Cleanup(func() { syscall.Unmount(state, syscall.MNT_DETACH) })
+}
+
+// fillDisk leaves no block free beside the state.
+func (p *place) fillDisk() *os.File {
+	p.t.Helper()
+	ballast, err := os.OpenFile(filepath.Join(p.dir, "state", "ballast"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { ballast.Close() })
+	for _, n := range []int{64 << 10, 4 << 10} {
+		for err = nil; err == nil; {
+			_, err = ballast.Write(make([]byte, n))
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		p.t.Fatal(err)
+	}
+	return ballast
+}
+
+// TestStartOnFullDisk: a start that can't write only reads, says why, and isn't counted as
+// a failed one however often it is killed. Status and stop answer. With room again the next
+// start is an ordinary one.
+func TestStartOnFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a tmpfs")
+	}
+	p := newPlace(t, "journal.min_free = 0\n")
+	p.smallDisk()
+	r := p.start()
+	r.call(echo)
+	slow := r.sleeper(60000)
+	kill := func() {
+		t.Helper()
+		r.signal(syscall.SIGKILL)
+		r.exit()
+		gone(t, p.bin, 0)
+	}
+	kill()
+	ballast := p.fillDisk()
+	for range safeAfter + 1 {
+		r = p.launch()
+		if s := r.await("READY=1"); !strings.Contains(s, "SAFE MODE") {
+			t.Errorf("state is %q", s)
+		}
+		if s := r.status(); s.Mode != "safe" || len(s.Warnings) == 0 || !strings.Contains(s.Warnings[0], "its disk was full at the start") || !s.Confinement.Enforced {
+			t.Errorf("status is %+v", s)
+		}
+		r.refused(503, "disk_full", "POST", "/api/v1/calls", echo)
+		r.refused(503, "disk_full", "POST", "/api/v1/tokens", `{"name":"x","scopes":["run.read"],"ttl_ns":3600000000000}`)
+		r.must(200, "GET", "/api/v1/runs/"+slow, "", nil)
+		resp, err := r.client().Post("http://localhost/api/v1/stop", "application/json", strings.NewReader(`{"all":true,"deny_new":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != 200 {
+			t.Errorf("stop: status %d", resp.StatusCode)
+		}
+		kill()
+	}
+	if err := ballast.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	r = p.start()
+	r.must(200, "POST", "/api/v1/resume", "", nil)
+	if s := r.status(); s.Mode != "normal" || len(s.Warnings) != 0 {
+		t.Errorf("with room again status is %+v", s)
+	}
+	var was hub.Run
+	if r.must(200, "GET", "/api/v1/runs/"+slow, "", &was); was.State != hub.RunFailed || was.Reason != "interrupted" {
+		t.Errorf("the run at work is %s %s", was.State, was.Reason)
+	}
+	r.call(echo)
 }
 
 // TestFewDescriptors: connections take all descriptors that palyrad may have

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"palyra/hub"
-	"palyra/internal/fault"
 	"palyra/transport/httpapi"
 )
 
@@ -14,8 +12,8 @@ import (
 // are allowed. It never refuses reading.
 type guard struct {
 	httpapi.Hub
-	refuse func() error // why no call is taken, nil if one is
-	safe   bool
+	refuse   func() error // why no call is taken, nil if one is
+	whenSafe func() error // why nothing is changed, nil outside of safe mode
 }
 
 var _ hub.Hub = (*guard)(nil)
@@ -37,13 +35,4 @@ func (g *guard) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any)
 		return nil, err
 	}
 	return g.Hub.Do(ctx, c, op, in)
-}
-
-// whenSafe refuses in safe mode.
-func (g *guard) whenSafe() error {
-	if !g.safe {
-		return nil
-	}
-	return fault.New(fault.Unavailable, "safe_mode", "change state", errors.New("palyrad is in safe mode after failed starts: everything can be read, nothing is changed")).
-		WithHint("look at the log of the starts that failed, repair it, restart palyrad")
 }

@@ -31,6 +31,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Budget:    store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
+		Layers:    local.Layers{Each: int(cfg.Limits.LayersEach), BytesEach: int64(cfg.State.LayersEach)},
 		AllowSelf: cfg.Approvals.AllowSelf,
 
 		JournalEach: int64(cfg.Journal.QuotaEach), TokensEach: int(cfg.Access.TokensEach), TokenMaxAge: cfg.Access.TokenMaxAge.Std(),
@@ -136,7 +137,7 @@ func tools(t *tool.Table) []hub.Tool {
 			panic("palyrad: internal error: " + err.Error())
 		}
 		out = append(out, hub.Tool{Name: i.Name, Description: i.Description, InputSchema: i.InputSchema, Capabilities: i.Capabilities,
-			Tier: i.Tier.String(), Sensitive: i.Sensitive, Limits: limits})
+			Tier: i.Tier.String(), Sensitive: i.Sensitive, Limits: limits, Staged: i.Staged})
 	}
 	return out
 }

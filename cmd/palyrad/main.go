@@ -10,7 +10,7 @@
 //
 // One process per state directory: a second one ends with status 75. Three bad starts in a
 // row lead to safe mode, in which callers can read everything and make no call
-// (attempts.go).
+// (attempts.go). A full disk does that at once, and counts as no bad start.
 //
 // SIGTERM and SIGINT drain: palyrad takes no new calls, lets running ones finish until
 // daemon.drain_timeout has passed, then kills them and writes the receipts; status 0. A

@@ -45,6 +45,10 @@ var rooms = []Room{
 		May: []string{"internal/canon", "internal/fault", "internal/patch", "internal/toolproto", "internal/tools"}},
 	{Path: "cmd/palyra-admin", Does: "reads configurations and backups without a daemon; no network, no gate", Own: true,
 		May: []string{"cmd/internal", "hub/config", "hub/store", "internal"}},
+	{Path: "cmd/palyra-mcp", Does: "serves agents as a client of palyrad; holds no keys, decides nothing; starts palyra alone", Own: true,
+		May: []string{"cmd/internal", "hub", "transport/mcp", "internal"}, Tests: []string{"transport/api/apitest"}},
+	{Path: "cmd/palyra-setup", Does: "edits agents' configurations; no network, no keys; starts palyra alone", Own: true,
+		May: []string{"cmd/internal", "hub/place", "internal"}},
 	{Path: "cmd/palyra-dev", Does: "judges hosts and policies, decides nothing; the one program that links bench", Own: true,
 		May: []string{"bench", "cmd/internal", "authz/policy", "internal"}},
 	{Path: "transport", Does: "bytes ↔ operations; no policy, no keys, no store", Own: true,
@@ -120,8 +124,9 @@ type home struct {
 // not listed may not be imported.
 var homes = []home{
 	{Module: "github.com/cedar-policy/cedar-go", Dirs: []string{"authz/policy"}, Why: "the policy language and its evaluator"},
-	{Module: "github.com/BurntSushi/toml", Dirs: []string{"hub/config"}, Why: "the syntax of the configuration file"},
+	{Module: "github.com/BurntSushi/toml", Dirs: []string{"hub/config", "cmd/palyra-setup"}, Why: "the syntax of configurations: palyrad's, and Codex's"},
 	{Module: "github.com/go-json-experiment/json", Dirs: []string{"internal/canon"}, Why: "JSON that refuses what encoding/json lets pass, and RFC 8785"},
+	{Module: "github.com/modelcontextprotocol/go-sdk", Dirs: []string{"transport/mcp"}, Why: "the Model Context Protocol in each of its versions"},
 	{Module: "github.com/landlock-lsm/go-landlock", Dirs: []string{"isolate/selfconfine"}, Why: "Landlock on every thread of a running Go process"},
 	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes as the Go checksum database uses them"},
 	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
@@ -130,7 +135,7 @@ var homes = []home{
 	// and memfd, kernel/internal/planted openat2 and statx, cmd/internal/terminal the
 	// ioctls and locks of terminals. The packages that attack us and type at us stand
 	// outside anyway.
-	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "transport/httpapi"},
+	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "cmd/palyra-tool/internal/apply", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "transport/httpapi"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
 	{Module: "filippo.io/age", Dirs: []string{"hub/store"}, Why: "encrypting backups in a format that other tools read"},
 	{Module: "modernc.org/sqlite", Dirs: []string{"hub/store"}, Why: "the working state: SQLite without cgo"},
@@ -151,12 +156,17 @@ var forbidden = map[string][]string{
 	"cmd/palyra-cell": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz/policy", "palyra/authz/approval",
 		"net", "net/http", "os/exec", "crypto/tls", "plugin", "github.com/cedar-policy/cedar-go", "golang.org/x/mod"},
 	"cmd/palyra-tool": {"palyra/crypt", "palyra/kernel", "palyra/hub", "palyra/authz", "palyra/isolate", "net", "net/http", "crypto/tls", "os/exec",
-		"plugin", "golang.org/x"},
+		"plugin", "golang.org/x/mod", "golang.org/x/net"},
 	// isolate/cell/serve, isolate/rlimit and isolate/internal/steps are there to fork.
 	"cmd/palyra": {"palyra/isolate/cell/serve", "palyra/isolate/rlimit", "palyra/isolate/internal/steps", "palyra/hub", "palyra/transport", "palyra/bench", "palyra/authz/policy/lint", "net/http", "crypto/tls", "plugin"},
 	"cmd/palyra-ctl": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt", "palyra/kernel", "palyra/bench", "palyra/hub/local", "palyra/hub/run",
 		"palyra/hub/store", "palyra/hub/config", "os/exec", "plugin", "filippo.io", "github.com/BurntSushi", "github.com/cedar-policy",
 		"github.com/landlock-lsm", "golang.org/x/crypto", "golang.org/x/mod", "modernc.org"},
+	"cmd/palyra-mcp": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt", "palyra/kernel", "palyra/bench", "palyra/hub/local", "palyra/hub/run",
+		"palyra/hub/store", "palyra/hub/config", "palyra/transport/httpapi", "plugin", "filippo.io", "github.com/BurntSushi", "github.com/cedar-policy",
+		"github.com/landlock-lsm", "golang.org/x/mod", "modernc.org"},
+	"cmd/palyra-setup": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt", "palyra/kernel", "palyra/bench", "palyra/transport", "palyra/hub/local",
+		"palyra/hub/store", "palyra/hub/config", "net", "net/http", "crypto/tls", "plugin", "github.com/cedar-policy", "golang.org/x/mod", "modernc.org"},
 	"cmd/palyra-admin": {"palyra/kernel", "palyra/isolate", "palyra/authz/policy", "palyra/bench", "palyra/transport", "palyra/hub/local", "palyra/hub/run",
 		"net/http", "crypto/tls", "plugin", "github.com/cedar-policy/cedar-go"},
 	"cmd/palyrad": {"palyra/isolate/cell/serve", "palyra/isolate/rlimit", "palyra/isolate/internal/steps", "palyra/bench", "palyra/authz/policy/lint", "palyra/conformance", "plugin"},
@@ -173,6 +183,7 @@ var skipReasons = []string{
 	"needs the built binaries",
 	"the file system keeps no times of access",
 	"needs bwrap",
+	"needs git",
 	"needs npm",
 	"needs strace",
 	"needs linux",

@@ -42,10 +42,10 @@ func rowsC() []row { return tapeC(-1) }
 func scripted() []row { return tapeC(5) }
 
 func tapeC(script int) []row {
-	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, Counted: true, Core: 1, LastCap: lastCap, Ignored: []int{13},
+	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, Counted: true, Core: 1, LastCap: lastCap, Ignored: []int{13}, Masked: native.Masked(),
 		Mounts:   []native.Attach{{Label: "tmp", Path: "/tmp"}, {Label: "shm", Path: "/dev/shm"}, {Label: "workspace", Path: native.WorkspaceDir}},
 		Operands: []native.Operand{{Path: "names.txt"}}}
-	c.FDs.Script = script
+	c.FDs.Script, c.Spec.Network = script, isolate.NetworkLoopback
 	var rows []row
 	for _, s := range native.Tape(c) {
 		rows = add(rows, false, s.Call, s.String(), s.Why)

@@ -59,6 +59,7 @@ func TestTrace(t *testing.T) {
 	}{
 		{"tier c", rowsC(), []string{"--tier", "c", "--", "/bin/true"}},
 		{"tier c with a workspace", rowsC(), []string{"--tier", "c", "--workspace", workspace + ":ro", "--", "/bin/cat", "names.txt"}},
+		{"tier c with a staged workspace", rowsC(), []string{"--tier", "c", "--workspace", workspace + ":staged", "--", "/bin/cat", "names.txt"}},
 		{"tier b", rowsB(), []string{"--tier", "b", "--", "/bin/true"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

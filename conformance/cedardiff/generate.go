@@ -205,7 +205,7 @@ func (g *generator) condition(depth int, program bool) string {
 	return pick(g, `context.interpreter_permitted`, `context.approved`, `context.approved`, `context.approved`, `context.approved`, `context.executable has path`,
 		`context.args == ["x", "-v"]`, `context.limits.memory * 4611686018427387904 < 8`, `context.limits.wall_ms - context.limits.cpu_ms > 0`,
 		`context.limits.output >= context.limits.file_size`, `context.limits == context.limits && context.executable.system`,
-		`context.workspace == {"source": "", "read_only": true}`, `context.arg_count * 9223372036854775807 > 0`, `resource in [Palyra::Tool::"r1"]`,
+		`context.workspace == {"source": "", "read_only": true, "staged": false}`, `context.arg_count * 9223372036854775807 > 0`, `resource in [Palyra::Tool::"r1"]`,
 		`resource in Palyra::ToolGroup::"reads"`, `(resource in Palyra::ToolGroup::"writes" || resource == Palyra::Tool::"r1")`, `{"a": context.tier}.a == "b"`)
 }
 

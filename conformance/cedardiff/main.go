@@ -209,7 +209,7 @@ func groups() map[string][]string {
 	m := make(map[string][]string)
 	for _, t := range tools.All() {
 		group := "reads"
-		if t.Access == tools.Writes {
+		if t.Access.Writing() {
 			group = "writes"
 		}
 		m[group] = append(m[group], t.Name)

@@ -43,7 +43,7 @@ func (d *demo) run(ctx context.Context, prompt, dir string, argv ...string) ende
 // call runs palyra exec with a receipt of that name and remembers the receipt.
 func (d *demo) call(ctx context.Context, name, outcome string, args ...string) ended {
 	argv := append([]string{d.palyra, "exec", "--receipt", d.receipt(name)}, args...)
-	d.receipts = append(d.receipts, receipt{d.receipt(name), outcome})
+	d.receipts = append(d.receipts, receipt{file: d.receipt(name), outcome: outcome})
 	return d.run(ctx, "$", filepath.Join(d.dir, "work"), argv...)
 }
 

@@ -103,7 +103,7 @@ func (p *daemon) configure() (string, error) {
 // start starts palyrad and returns when it says that it is ready.
 func (p *daemon) start(ctx context.Context) error {
 	palyrad := filepath.Join(filepath.Dir(p.palyra), "palyrad")
-	fmt.Fprintf(p.out, "     # palyrad --config etc/palyrad.toml &\n")
+	fmt.Fprintf(p.out, "     # %s &\n", p.spell([]string{"palyrad", "--config", p.config}))
 	p.process = p.command(ctx, p.demo.dir, palyrad, "--config", p.config)
 	p.process.Env = append(p.process.Env, "NOTIFY_SOCKET="+p.notify.LocalAddr().String())
 	p.log.Reset()

@@ -1,5 +1,5 @@
 // Command demo walks one call after another through the built palyra and says after each
-// whether the promises came true. It is the README's claim made checkable: six steps, each
+// whether the promises came true. It is the README's claim made checkable: seven steps, each
 // with its expectations, and each attack with a control run outside of the sandbox, because
 // an attack that fails there too shows nothing.
 //
@@ -42,6 +42,15 @@ type demo struct {
 type receipt struct {
 	file    string
 	outcome string
+	trust   string // directory of the public keys; "": those of palyra exec
+}
+
+// keys returns the directory of the public keys that a receipt is verified with.
+func (d *demo) keys(r receipt) string {
+	if r.trust == "" {
+		return filepath.Join(d.dir, "state", "palyra", "trust")
+	}
+	return r.trust
 }
 
 func main() {
@@ -81,6 +90,7 @@ var steps = []struct {
 	{"A sensitive call waits for a person; what was approved is what runs", approved},
 	{"A hostile program, outside and inside", attacked},
 	{"A daemon: a call that waits, a second principal who answers, the emergency stop, a kill in the middle", operated},
+	{"An agent mends a failing test over MCP; a person is asked once, about the changes", served},
 	{"Every receipt, verified by Palyra and by a verifier that is not ours", verified},
 }
 

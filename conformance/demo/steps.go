@@ -59,7 +59,7 @@ func (d *demo) approve(ctx context.Context) error {
 	}
 	argv := []string{d.palyra, "exec", "--receipt", d.receipt("approved"), "--workspace", ws, "--", "./greet", "print", "note.txt"}
 	fmt.Fprintf(d.out, "     $ %s\n", d.spell(argv))
-	d.receipts = append(d.receipts, receipt{d.receipt("approved"), "executed"})
+	d.receipts = append(d.receipts, receipt{file: d.receipt("approved"), outcome: "executed"})
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	cmd := d.command(ctx, ws, argv...)

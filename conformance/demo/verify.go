@@ -13,12 +13,14 @@ import (
 // verifier says whether one receipt is good.
 type verifier struct {
 	name string
-	argv func(receipt string) []string
+	argv func(receipt, trust string) []string
 }
 
 // verified is the last step.
 func verified(ctx context.Context, d *demo) {
-	verifiers := []verifier{{"palyra", func(file string) []string { return []string{d.palyra, "attest", "verify", file} }}}
+	verifiers := []verifier{{"palyra", func(file, trust string) []string {
+		return []string{d.palyra, "attest", "verify", "--trust", trust, file}
+	}}}
 	if js, why := d.sigstore(ctx); why == "" {
 		verifiers = append(verifiers, js)
 	} else {
@@ -31,7 +33,7 @@ func verified(ctx context.Context, d *demo) {
 	for _, v := range verifiers {
 		good, rejected := 0, 0
 		for _, r := range d.receipts {
-			if got := d.quiet(ctx, v.argv(r.file)...); got.status == 0 {
+			if got := d.quiet(ctx, v.argv(r.file, d.keys(r))...); got.status == 0 {
 				good++
 			} else {
 				d.show(filepath.Base(r.file) + ": " + got.stdout + got.stderr)
@@ -40,7 +42,7 @@ func verified(ctx context.Context, d *demo) {
 				d.show(err.Error())
 				continue
 			}
-			if got := d.quiet(ctx, v.argv(bad)...); got.status != 0 {
+			if got := d.quiet(ctx, v.argv(bad, d.keys(r))...); got.status != 0 {
 				rejected++
 			}
 		}
@@ -103,8 +105,7 @@ func (d *demo) sigstore(ctx context.Context) (verifier, string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return verifier{}, fmt.Sprintf("npm ci: %v: %s", err, lastLines(string(out), 3))
 	}
-	trust := filepath.Join(d.dir, "state", "palyra", "trust")
-	return verifier{"npm @sigstore/verify", func(file string) []string {
+	return verifier{"npm @sigstore/verify", func(file, trust string) []string {
 		return []string{"node", filepath.Join(dir, "verify.mjs"), "--trusted-root", filepath.Join(trust, "trusted_root.json"),
 			"--key", filepath.Join(trust, "att.pub"), file}
 	}}, ""

@@ -51,6 +51,8 @@ type scene struct {
 type options struct {
 	workspace string // host directory; "" none
 	readOnly  bool
+	mounts    []string // host directories
+	caches    []string // names
 	env       []string // granted
 	hostEnv   []string // of the launcher
 	dir       string   // working directory of the launcher
@@ -128,7 +130,7 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases} {
 		all = append(all, f()...)
 	}
 	for i := range all {

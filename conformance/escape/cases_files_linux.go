@@ -67,6 +67,11 @@ func writeScene(s *stage, how string) (scene, error) {
 	if err != nil {
 		return scene{}, err
 	}
+	return writeAt(s, dir, how)
+}
+
+// writeAt is writeScene in a directory.
+func writeAt(s *stage, dir, how string) (scene, error) {
 	bait := filepath.Join(dir, "bait")
 	if err := s.write(bait, "as it was\n", 0o666); err != nil {
 		return scene{}, err

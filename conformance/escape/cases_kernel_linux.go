@@ -30,6 +30,9 @@ func kernelCases() []attackCase {
 	out = append(out,
 		call(55, "map", "bpf", "create a map", both(filtered...), "bpf", "how=map"),
 		call(55, "prog", "bpf", "load a program", both(filtered...), "bpf", "how=prog"),
+		call(55, "seccomp", "bpf", "install a seccomp filter, whose compiled form takes of the memory that all filters of the host share", both("EINVAL"), "bpf-classic", "how=seccomp"),
+		call(55, "prctl", "bpf", "… by prctl", both("EINVAL"), "bpf-classic", "how=prctl"),
+		call(55, "socket", "bpf", "… on a socket", both(noFamily...), "bpf-classic", "how=socket"),
 		call(56, "", "perf_event_open", "count own events", both(filtered...), "perf"),
 		call(57, "syscall", "userfaultfd", "handle own page faults", both(filtered...), "userfaultfd", "how=syscall"),
 		call(57, "device", "userfaultfd", "… through /dev/userfaultfd", both(join(filtered, []string{"ENOENT", "EACCES"})...), "userfaultfd", "how=device"),
@@ -109,6 +112,7 @@ var reached = []struct {
 	{63, "kcmp", []string{"kcmp"}},
 	{64, "modify_ldt", []string{"modify_ldt"}},
 	{65, "splice-vmsplice-tee", []string{"vmsplice", "tee", "splice"}},
+	{107, "aio-exhaustion", []string{"io_setup"}}, // fs.aio-max-nr is for all of the host
 }
 
 // abiCases are 66 to 68 and 70, and the reach of single calls.

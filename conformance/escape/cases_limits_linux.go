@@ -178,6 +178,17 @@ func limitCases() []attackCase {
 					return scene{}, err
 				}
 				return scene{probe: "prlimit", args: []string{pid(v)}, canary: coreLimit(v.pid)}, nil
+			}},
+		attackCase{number: 86, variant: "reaper", name: "rlimit-raise", attack: "set the limit of processor time of the cell's own reaper, whose end is the call's",
+			stopped: both("EPERM"), stage: func(s *stage) (scene, error) {
+				if s.inside {
+					return scene{probe: "prlimit", args: []string{"cpu=1"}}, nil
+				}
+				v, err := s.victim()
+				if err != nil {
+					return scene{}, err
+				}
+				return scene{probe: "prlimit", args: []string{"cpu=1", pid(v)}}, nil
 			}})
 	for _, how := range []string{"stop", "ignore", "vfork"} {
 		out = append(out, attackCase{number: 87, variant: how, name: "timeout-evasion", attack: "outlive the deadline", stopped: both("TIMEOUT", "SIGKILL"),

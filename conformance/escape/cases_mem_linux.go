@@ -24,6 +24,9 @@ func memoryCases() []attackCase {
 		{"segment", "make, fill and detach shared memory segments", []string{"ENOSPC", "ENOSYS"}},
 		{"tables", "read a byte in every 2 MiB of an empty mapping", nil},
 		{"socket", "fill socket pairs", []string{"EAFNOSUPPORT"}},
+		{"received", "fill TCP connections that it accepts and doesn't read", []string{"EAFNOSUPPORT"}},
+		{"orphan", "… that it doesn't accept, and closes", []string{"EAFNOSUPPORT"}},
+		{"datagram", "fill the queues of UDP sockets", []string{"EAFNOSUPPORT", "EMFILE"}},
 		{"pipe", "fill enlarged pipes, 60 MiB with 48M", []string{"EPERM"}},
 		{"mapping", "cut a mapping into pieces, in children too", nil},
 		{"lock", "lock every second byte of files, 96 MiB with 48M", []string{"ENOLCK"}},
@@ -38,7 +41,7 @@ func memoryCases() []attackCase {
 		out = append(out, attackCase{number: 101, variant: v.how, name: "unmapped-memory", alone: true,
 			attack:  v.attack,
 			stopped: both(join(spent, v.stopped)...),
-			note:    "256 MiB with --memory 64M. An errno: refused or bounded without a cgroup; EAFNOSUPPORT: void network",
+			note:    "256 MiB with --memory 64M. An errno: refused or bounded without a cgroup; EAFNOSUPPORT: a network without such sockets",
 			stage: func(s *stage) (scene, error) {
 				return scene{probe: "unmapped", args: []string{"how=" + v.how, "mib=" + strconv.Itoa(mib), "dir=" + s.where(".")},
 					opt: options{memory: memory, timeout: 30 * time.Second}}, nil

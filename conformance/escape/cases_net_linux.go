@@ -20,6 +20,11 @@ func ipcCases() []attackCase {
 			stage: func(s *stage) (scene, error) { return keyScene(s, "key-search") }},
 		{number: 32, variant: "request", name: "keyctl-user-keyring", attack: "find it with request_key", stopped: both(filtered...),
 			stage: func(s *stage) (scene, error) { return keyScene(s, "key-request") }},
+		{number: 32, variant: "list", name: "keyctl-user-keyring", attack: "read its name in /proc/keys", stopped: at(fenced, []string{"ENOKEY"}),
+			stage: func(s *stage) (scene, error) {
+				_, err := s.plant("key", s.nonce)
+				return scene{probe: "key-list", args: []string{"desc=" + s.nonce}}, err
+			}},
 		call(33, "add", "add-key", "create a key", both(filtered...), "key-add", "desc=palyra"),
 		call(34, "", "keyctl-session-to-parent", "give the parent a new session keyring (CVE-2024-42318)", both(filtered...), "key-parent"),
 		{number: 35, name: "sysv-shm-host", attack: "attach the host's shared memory segment", stopped: both("ENOENT", "EPERM", "ENOSYS", "SIGSYS"),
@@ -91,14 +96,15 @@ func unixScene(s *stage, kind, path, ws string) (scene, error) {
 		opt: options{workspace: ws}, canary: l.heard(s.nonce)}, nil
 }
 
-// netCases are 40 to 46: the network and other socket families.
+// netCases are 40 to 46, 105 and 106: the network and other socket families.
 func netCases() []attackCase {
 	var out []attackCase
 	for _, v := range []struct{ variant, ip, how, attack string }{
 		{"v4", "4", "connect", "connect to the host's loopback"}, {"v6", "6", "connect", "… over IPv6"},
 		{"fastopen", "4", "fastopen", "… with MSG_FASTOPEN"}, {"mptcp", "4", "mptcp", "… with MPTCP, which isn't TCP to Landlock"},
 	} {
-		out = append(out, attackCase{number: 40, variant: v.variant, name: "tcp-loopback-host", attack: v.attack, stopped: both(noNetwork...),
+		out = append(out, attackCase{number: 40, variant: v.variant, name: "tcp-loopback-host", attack: v.attack,
+			stopped: both(join(noNetwork, []string{"ENOTSUP"})...), note: "ENOTSUP: the network has no fast open",
 			stage: func(s *stage) (scene, error) { return tcpScene(s, v.ip, v.how) }})
 	}
 	out = append(out,
@@ -113,7 +119,8 @@ func netCases() []attackCase {
 		{"v4", "4", "sendto", "send a datagram without connect"}, {"v6", "6", "sendto", "… over IPv6"},
 		{"connected", "4", "connect", "… with connect"}, {"udplite", "4", "udplite", "… with UDP-Lite"},
 	} {
-		out = append(out, attackCase{number: 41, variant: v.variant, name: "udp-exfil", attack: v.attack, stopped: both(noNetwork...),
+		out = append(out, attackCase{number: 41, variant: v.variant, name: "udp-exfil", attack: v.attack,
+			stopped: both(join(noNetwork, []string{"OPEN"})...), note: "OPEN: sent to the cell's own loopback",
 			stage: func(s *stage) (scene, error) { return udpScene(s, v.ip, v.how) }})
 	}
 	sockets := []struct {
@@ -141,6 +148,24 @@ func netCases() []attackCase {
 		out = append(out, call(k.number, k.variant, k.name, fmt.Sprintf("socket(%d,%d,%d)", k.family, k.kind, k.proto),
 			both(noFamily...), "socket", fmt.Sprintf("family=%d", k.family), fmt.Sprintf("type=%d", k.kind), fmt.Sprintf("proto=%d", k.proto)))
 	}
+	for _, o := range []struct{ how, kind, attack string }{
+		{"attach-filter", "dgram", "run a program of one's own in the kernel, for each packet"},
+		{"reuseport-cbpf", "dgram", "… to choose the socket of a packet"},
+		{"bind-device", "stream", "choose the interface"},
+		{"zerocopy", "stream", "have the kernel send from one's own pages"},
+		{"fastopen", "stream", "send with the request for a connection"},
+		{"maxseg", "stream", "have segments of 88 bytes, each with its overhead"},
+		{"ip-options", "dgram", "write options into IP headers"},
+		{"membership", "dgram", "join a group"},
+		{"encap", "dgram", "have packets taken for IPsec"},
+	} {
+		out = append(out, call(106, o.how, "socket-option", o.attack, both("EPERM", "ENOPROTOOPT", "EAFNOSUPPORT", "SIGSYS"), "option", "how="+o.how, "type="+o.kind))
+	}
+	out = append(out, attackCase{number: 105, name: "other-cell", attack: "connect to what listens on another cell's loopback", stopped: both(noNetwork...),
+		stage: func(s *stage) (scene, error) {
+			port, heard, err := s.peer(s.nonce)
+			return scene{probe: "tcp", args: []string{"ip=4", "how=connect", "port=" + port, "token=" + s.nonce}, canary: heard}, err
+		}})
 	return append(out, call(46, "families", "af-rxrpc-key-xfrm", "a socket of any family but UNIX, INET and INET6", both(noFamily...), "families"))
 }
 

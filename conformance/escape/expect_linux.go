@@ -27,7 +27,7 @@ type expectations []expectation
 type likeCold struct {
 	Case   string `json:"case"` // "90/sleep-cell", "98"; "*" any
 	Mode   string `json:"mode"` // "warm", "void" or "*"
-	With   string `json:"with"` // "workspace": only scenes that grant one; "" any
+	With   string `json:"with"` // "workspace": only scenes that grant one, or a mount; "" any
 	Reason string `json:"reason"`
 }
 
@@ -73,7 +73,7 @@ func loadFile() (*expectFile, error) {
 func reason(skips []likeCold, c *attackCase, sc *scene, mode string) string {
 	number, _, _ := strings.Cut(c.id(), "/")
 	for _, l := range skips {
-		if (matches(l.Case, c.id()) || l.Case == number) && matches(l.Mode, mode) && (l.With == "" || sc.opt.workspace != "") {
+		if (matches(l.Case, c.id()) || l.Case == number) && matches(l.Mode, mode) && (l.With == "" || sc.opt.workspace != "" || len(sc.opt.mounts) > 0) {
 			return l.Reason
 		}
 	}

@@ -94,7 +94,7 @@ func summarize(files []string, to string) error {
 		}
 	}
 	for _, tier := range []string{"b", "c"} {
-		for _, mode := range []string{modeCold, modeWarm, modeVoid} {
+		for _, mode := range []string{modeCold, modeWarm, modeVoid, modeLoop} {
 			for _, user := range []string{"root", "unprivileged"} {
 				s.group(latest, expected, tier, mode, user)
 			}

@@ -34,14 +34,19 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 		c = []string{p.warm, "--cell", p.cell}
 	case modeVoid:
 		c = append(c, "--network", "void")
+	case modeLoop:
+		c = append(c, "--network", "loopback")
 	}
 	if o.asked {
 		if p.warm == "" {
 			return nil, errors.New("no launcher that answers")
 		}
 		c = []string{p.warm, "--cell", p.cell, "--asked"}
-		if s.mode == modeVoid {
+		switch s.mode {
+		case modeVoid:
 			c = append(c, "--network", "void")
+		case modeLoop:
+			c = append(c, "--network", "loopback")
 		}
 	}
 	policy := s.user.policy
@@ -55,6 +60,12 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 			w += ":ro"
 		}
 		c = append(c, "--workspace", w)
+	}
+	for _, name := range o.caches {
+		c = append(c, "--cache", name)
+	}
+	for _, m := range o.mounts {
+		c = append(c, "--mount", m)
 	}
 	for _, e := range o.env {
 		c = append(c, "--env", e)

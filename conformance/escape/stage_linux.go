@@ -43,7 +43,7 @@ type stage struct {
 	b      *battery
 	user   *user
 	tier   string
-	mode   string // how the cell is made: modeCold, modeWarm, modeVoid
+	mode   string // how the cell is made: modeCold, modeWarm, modeVoid, modeLoop
 	inside bool
 	dir    string // mode 0755, the user's
 	nonce  string // in the names and secrets of this stage
@@ -296,6 +296,39 @@ func (s *stage) hand(env []string, dir, probe string, args ...string) (*hand, st
 		}
 	})
 	return h, detail, err
+}
+
+// peer starts another program that listens on the loopback interface: inside, in a cell of its
+// own that has one. It returns the port, and a canary that hears the token.
+func (s *stage) peer(token string) (port string, heard func(*outcome) (bool, string), err error) {
+	argv := []string{s.b.attack, "peer"}
+	if s.inside {
+		other := &stage{b: s.b, user: s.user, dir: s.dir, tier: "c", mode: modeLoop}
+		if argv, err = s.b.sandbox.command(other, &options{timeout: time.Minute}, argv); err != nil {
+			return "", nil, err
+		}
+	}
+	h := &hand{cmd: exec.Command(argv[0], argv[1:]...)}
+	h.cmd.Env, h.cmd.Dir, h.cmd.Stderr = []string{"PATH=/usr/bin:/bin", "HOME=" + s.user.home}, s.user.home, os.Stderr
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.user.credential(), Pdeathsig: syscall.SIGKILL}
+	out, err := h.cmd.StdoutPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := h.cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	s.later(func() {
+		h.cmd.Process.Kill()
+		h.cmd.Wait()
+	})
+	h.lines = bufio.NewScanner(out)
+	if port, err = h.until("READY"); err != nil {
+		return "", nil, err
+	}
+	l := &listenerOf{s: s}
+	go l.hear(out)
+	return port, l.heard(token), nil
 }
 
 // until reads lines up to one of the given outcome.

@@ -184,7 +184,7 @@ var (
 // tests runs tests of a built test program. Its words stay the same while tests come and
 // go, except for skipped ones.
 func (p place) tests(uid int, env []string, program, pattern string, args ...string) (string, error) {
-	out, err := p.run(uid, 150*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "140s", "-test.run", pattern}, args...)...)
+	out, err := p.run(uid, 270*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "260s", "-test.run", pattern}, args...)...)
 	for _, m := range broken.FindAllStringSubmatch(out, -1) {
 		err = errors.Join(err, errors.New(m[1]))
 	}

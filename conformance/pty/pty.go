@@ -112,6 +112,12 @@ func (t *Terminal) Shown() string {
 	return t.out.String()
 }
 
+// Resize makes the screen another size and tells its programs: SIGWINCH.
+func (t *Terminal) Resize(rows, columns int) error { return resize(t.master, rows, columns) }
+
+// Modes returns the modes of the terminal (termios(3)), to be compared.
+func (t *Terminal) Modes() (string, error) { return modes(t.master) }
+
 // Close hangs the terminal up; what is left of the program's session gets
 // SIGHUP. Call it after the program was waited for, to keep all of its output.
 func (t *Terminal) Close() error {

@@ -49,3 +49,33 @@ func open() (master, slave *os.File, err error) {
 func attr(fd int) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: fd}
 }
+
+// on calls do with the descriptor, and leaves that as it is.
+func on(f *os.File, do func(fd int) error) (err error) {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := c.Control(func(fd uintptr) { err = do(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+func resize(master *os.File, rows, columns int) error {
+	return on(master, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(rows), Col: uint16(columns)})
+	})
+}
+
+// modes are those of the other side: the master has none (tty_ioctl(4)).
+func modes(master *os.File) (s string, err error) {
+	err = on(master, func(fd int) error {
+		m, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		if err == nil {
+			s = fmt.Sprintf("%+v", *m)
+		}
+		return err
+	})
+	return s, err
+}

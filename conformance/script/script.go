@@ -13,13 +13,16 @@
 //	interrupt TEXT N CMD... the same, with ctrl-C once TEXT was shown
 //	mkfifo, fill, flip      make a FIFO, a file of N spaces; flip one bit of a
 //	                        file
+//	daemon POLICYDIR ...    start palyrad until the script ends; KEY=VALUE sets a key of
+//	                        its workspace src
+//	talk FILE N CMD ARG...  hold a dialog in lines with CMD (daemon_test.go says how)
 //	nothingleft             no process of this script's and no temporary file
 //	                        is left
 //
 // and the conditions [root], [userns] and [tmpfs]. Standard output and error of
 // status and answer go to the commands stdout and stderr; with answer, stderr
 // is what the terminal showed. $STATE is the state directory, which the first
-// call makes; $HOSTILE is the demo's hostile program.
+// call makes; $HOSTILE is the demo's hostile program, $EXAMPLES the folder examples.
 //
 // The binaries are built by the test itself, so that it cannot test old ones.
 // A user who cannot build gets a compiled test and the binaries:

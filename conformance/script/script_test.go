@@ -23,8 +23,8 @@ import (
 	"palyra/internal/durable"
 )
 
-// bin names built binaries for a run by a user who cannot build them:
-// palyra, palyra-cell, palyra-dev and hostile.
+// bin names built binaries for a run by a user who cannot build them: all programs, and
+// hostile.
 var bin = flag.String("bin", "", "directory with the binaries to test; default: build them")
 
 // tools is where the binaries are. Set by TestMain.
@@ -48,7 +48,7 @@ func build(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755)
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/",
-		"../../cmd/palyra", "../../cmd/palyra-cell", "../../cmd/palyra-dev", "../demo/hostile")
+		"../../cmd/...", "../demo/hostile")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 		Condition:          condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"palyra": succeeds, "status": status, "answer": answer, "session": session, "interrupt": interrupt, "nothingleft": nothingLeft, "mkfifo": mkfifo,
-			"fill": fill, "flip": flipBit,
+			"fill": fill, "flip": flipBit, "daemon": daemon, "talk": talk,
 		},
 	})
 }
@@ -77,6 +77,11 @@ func setup(env *testscript.Env) error {
 	env.Setenv("STATE", filepath.Join(env.WorkDir, "xdg", "palyra"))
 	env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "xdg"))
 	env.Setenv("TOOLS", tools)
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		return err
+	}
+	env.Setenv("EXAMPLES", examples)
 	env.Setenv("HOSTILE", filepath.Join(tools, "hostile"))
 	// Root needs no user namespace to have a mount namespace; others do.
 	env.Setenv("UNSHARE", "-Urm")
@@ -121,7 +126,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "XDG_STATE_HOME", "WORK", "TMPDIR", "PALYRA_NO_INPUT"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_STATE_HOME", "WORK", "TMPDIR", "PALYRA_NO_INPUT", "PALYRA_SOCKET"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

@@ -38,7 +38,7 @@ type Finding struct {
 	Kind   string `json:"kind"`
 	Mode   string `json:"mode"`             // type and permissions in six octal digits, as git writes them: "100755"
 	Target string `json:"target,omitempty"` // of a symbolic link; absent where it is longer than 1 KiB
-	Moved  bool   `json:"moved,omitempty"`  // the file is as it was, but a folder above it may have been put here
+	Moved  bool   `json:"moved,omitempty"`  // the file is as it was, but a folder above it may have been put here or made a repository
 }
 
 // Compare orders findings by path, then kind.
@@ -135,7 +135,7 @@ func (p *Predicate) checkPlanted() error {
 	if p.Planted == nil {
 		return nil
 	}
-	if w := p.Capsule.Workspace; p.Intent == nil || w == nil || w.ReadOnly {
+	if w := p.Capsule.Workspace; p.Intent == nil || w == nil || w.ReadOnly || w.Staged {
 		return errors.New("something planted by a call that had no workspace to write to")
 	}
 	return p.Planted.check()

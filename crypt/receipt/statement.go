@@ -101,10 +101,15 @@ type Capsule struct {
 	EgressHosts []string     `json:"egress_hosts"`
 	Limits      Limits       `json:"limits"`
 	// Absent where zero.
-	Network      string   `json:"network,omitempty"`      // "void": the network namespace that is shared and empty
+	Network      string   `json:"network,omitempty"`      // "void": the network namespace that is shared and empty; "loopback": one in which the program can connect to itself
 	Capabilities []string `json:"capabilities,omitempty"` // that the tool's table declares
 	Sensitive    bool     `json:"sensitive,omitempty"`    // the tool's table declares it so
-	Loader       *File    `json:"loader,omitempty"`       // dynamic loader of the executable; none too where written before it was recorded
+	// Mounts are the host directories that the program saw read-only, at their own paths.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// Caches are the names of those that the program shared with other calls of its principal
+	// and workspace.
+	Caches []string `json:"caches,omitempty"`
+	Loader *File    `json:"loader,omitempty"` // dynamic loader of the executable; none too where written before it was recorded
 }
 
 // File is a file that was pinned.
@@ -117,7 +122,16 @@ type Stdin = call.Stdin
 type Workspace struct {
 	Source   string `json:"source"`
 	ReadOnly bool   `json:"read_only"`
+	// Staged says that the program wrote to a layer, and the directory stayed as it was. Layer
+	// is the name that the layer was asked for by; absent: the call got a new one.
+	Staged bool   `json:"staged,omitempty"`
+	Layer  string `json:"layer,omitempty"`
+	// OwnPath says that the program saw the directory at Source, and not at /workspace.
+	OwnPath bool `json:"own_path,omitempty"`
 }
+
+// Mount is a host directory that the call saw read-only.
+type Mount = call.Mount
 
 // Limits are the bounds that were asked for, call.Limits in the receipt's spelling;
 // what was in force is evidence.

@@ -82,6 +82,7 @@ type Listen struct {
 type State struct {
 	Dir           string `key:"dir" unit:"path" doc:"Keys, journal, store and artifacts, mode 0700. Empty: STATE_DIRECTORY, else XDG_STATE_HOME/palyra, else HOME/.local/state/palyra."`
 	ArtifactQuota Size   `key:"artifact_quota" unit:"bytes" default:"1GiB" min:"1MiB" max:"1024GiB" doc:"Space for artifacts; a result beyond it is refused."`
+	LayersEach    Size   `key:"layer_quota_per_principal" unit:"bytes" default:"4GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's layers of staged workspaces take when a call in one begins; the call adds at most its own limit. More: quota_layers." cost:"One principal can take as much of the disk."`
 	ArtifactEach  Size   `key:"artifact_quota_per_principal" unit:"bytes" default:"512MiB" min:"1MiB" max:"1024GiB" doc:"One principal's part of artifact_quota; owners may use all. A result beyond it is lost: quota_artifacts." cost:"One principal can take all the space."`
 }
 
@@ -106,6 +107,7 @@ type Tools struct {
 type Workspace struct {
 	Path     string `key:"path" unit:"path" doc:"Absolute; not /, nor the state or policy directory, nor above or below them." cost:"Calls that policy allows to use it reach every file in it."`
 	ReadOnly bool   `key:"read_only" default:"true" doc:"Mount it read-only in every cell." cost:"With false such calls can change and remove every file in it."`
+	Staged   bool   `key:"staged" default:"false" doc:"Calls see it writable, read_only or not, and what they write goes to a layer of their session: palyra changes. Needs overlayfs of Linux 6.15."`
 }
 
 // Limits bound what clients can ask for.
@@ -114,6 +116,7 @@ type Limits struct {
 	ConcurrencyEach   int64 `key:"concurrency_per_principal" unit:"calls" default:"0" min:"0" max:"1024" doc:"One principal's runs at work; more wait. Owners at the socket aren't bound. 0: half of the places, and more while a quarter stays free; at concurrency 1 all take turns." cost:"A run keeps its place until it ends, up to budget.wall, and others wait."`
 	Queue             int64 `key:"queue" unit:"calls" default:"64" min:"0" max:"65536" doc:"Calls that wait, served by turns of principals, oldest first. More: unavailable. Owners at the socket have an eighth more."`
 	QueueEach         int64 `key:"queue_per_principal" unit:"calls" default:"48" min:"0" max:"65536" doc:"One principal's calls that wait, at most three quarters of the queue. More: 429, too_many_runs."`
+	LayersEach        int64 `key:"layers_per_principal" unit:"layers" default:"64" min:"1" max:"65536" doc:"Sessions of one principal with a layer of a staged workspace. More: 429, quota_layers."`
 	SessionsEach      int64 `key:"sessions_per_principal" unit:"sessions" default:"256" min:"1" max:"65536" doc:"One principal's open sessions. More: 429, too_many_sessions."`
 	Body              Size  `key:"body" unit:"bytes" default:"1MiB" min:"4KiB" max:"64MiB" doc:"Largest request body. All together: 80MiB, or ten times this if larger." cost:"Requests under way can take as much memory."`
 	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at a time." cost:"Each holds a descriptor and a few KiB."`
@@ -167,8 +170,9 @@ type Journal struct {
 
 // Retention says when ended things are removed.
 type Retention struct {
-	Runs          Duration `key:"runs" unit:"duration" default:"720h" min:"0s" max:"87600h" reload:"yes" doc:"How long an ended run is kept, with tape, questions, artifacts and idempotency key. 0s: for ever." cost:"With 0s the store only grows."`
+	Runs          Duration `key:"runs" unit:"duration" default:"720h" min:"0s" max:"87600h" reload:"yes" doc:"How long an ended run is kept, with tape, questions, artifacts and idempotency key, and the layers of an ended session after its last run. 0s: for ever." cost:"With 0s the store only grows."`
 	ArtifactBytes Size     `key:"artifact_bytes" unit:"bytes" default:"768MiB" min:"0" max:"1024GiB" reload:"yes" doc:"While artifacts take more, the principal that holds most loses those of its oldest ended runs. 0: no bound but state.artifact_quota." cost:"At state.artifact_quota the next result that needs space is lost."`
+	Sessions      Duration `key:"sessions" unit:"duration" default:"168h" min:"0s" max:"87600h" reload:"yes" doc:"An open session without a run for so long is ended. 0s: never." cost:"With 0s the sessions of clients that died stay open, up to limits.sessions_per_principal."`
 	Every         Duration `key:"every" unit:"duration" default:"1h" min:"1s" max:"168h" reload:"yes" doc:"How often palyrad looks for data to remove."`
 }
 

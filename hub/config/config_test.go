@@ -325,7 +325,7 @@ func TestDiffAndReload(t *testing.T) {
 	next, _ := parse(t, "[daemon]\nlog_level = \"debug\"\n[limits]\nqueue = 3\n[workspaces.b]\npath = \"/srv/b\"\n")
 	reload, restart := old.Diff(next)
 	if !slices.Equal(reload, []string{"daemon.log_level"}) ||
-		!slices.Equal(restart, []string{"limits.queue", "workspaces.a.path", "workspaces.a.read_only", "workspaces.b.path", "workspaces.b.read_only"}) {
+		!slices.Equal(restart, []string{"limits.queue", "workspaces.a.path", "workspaces.a.read_only", "workspaces.a.staged", "workspaces.b.path", "workspaces.b.read_only", "workspaces.b.staged"}) {
 		t.Errorf("got %v, %v", reload, restart)
 	}
 	m := old.WithReload(next)

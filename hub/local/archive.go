@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,6 +30,19 @@ const (
 	archiveEach  = 32 << 20  // of one: the texts, at most 16 MiB, as JSON
 )
 
+// kept is a set as it is stored. Before version 1 a file held the policies alone, and the schema
+// is the one of the program that reads it, or else unknown.
+type kept struct {
+	Version  int               `json:"version"` // keptVersion
+	Schema   string            `json:"schema"`
+	Policies map[string]string `json:"policies"` // policy.Set.Texts
+}
+
+const keptVersion = 1
+
+// keptPrefix begins the file of a set that is stored in this version or a later one.
+const keptPrefix = `{"version":`
+
 // archive keeps the set in force. A failure is no reason to stop deciding.
 func (h *Hub) archive() {
 	if err := h.keepSet(h.k.PolicySet()); err != nil {
@@ -45,10 +60,10 @@ func (h *Hub) keepSet(s *policy.Set) error {
 	const op = "keep policy set"
 	path := h.setFile(s.Digest())
 	now := time.Now()
-	if err := os.Chtimes(path, now, now); err == nil { // in force again
+	if err := os.Chtimes(path, now, now); err == nil && hasPrefix(path, keptPrefix) { // in force again
 		return nil
 	}
-	b, err := json.Marshal(s.Texts())
+	b, err := json.Marshal(kept{keptVersion, s.Schema(), s.Texts()})
 	if err != nil {
 		return fault.New(fault.Internal, "internal", op, err)
 	}
@@ -59,6 +74,18 @@ func (h *Hub) keepSet(s *policy.Set) error {
 		return durable.Fault(op, err)
 	}
 	return pruneSets(filepath.Dir(path), archiveSets, archiveBytes)
+}
+
+// hasPrefix reports whether a file begins so.
+func hasPrefix(path, prefix string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	b := make([]byte, len(prefix))
+	_, err = io.ReadFull(f, b)
+	return err == nil && string(b) == prefix
 }
 
 // pruneSets removes the oldest sets beyond the bounds. The newest stays.
@@ -98,12 +125,19 @@ func (h *Hub) setOf(d canon.Digest) *policy.Set {
 	if err != nil {
 		return nil
 	}
-	var texts map[string]string
-	if err := json.Unmarshal(b, &texts); err != nil {
+	var k kept
+	if strings.HasPrefix(string(b), keptPrefix) {
+		if err = json.Unmarshal(b, &k); err == nil && k.Version != keptVersion {
+			err = fmt.Errorf("version %d, want %d", k.Version, keptVersion)
+		}
+	} else {
+		err = json.Unmarshal(b, &k.Policies)
+	}
+	if err != nil {
 		h.cfg.Log.Warn("read policy set", "digest", d, "error", err)
 		return nil
 	}
-	s, err := policy.Restore(texts, d)
+	s, err := policy.Restore(k.Policies, k.Schema, d)
 	if err != nil {
 		h.cfg.Log.Warn("read policy set", "digest", d, "error", err)
 		return nil

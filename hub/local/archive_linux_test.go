@@ -1,16 +1,20 @@
 package local
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"palyra/authz/policy"
 	"palyra/hub"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/kernel"
 )
@@ -57,7 +61,7 @@ func TestOldDecision(t *testing.T) {
 	}
 	texts := h.setOf(old).Texts()
 	texts["90-more.cedar"] += " "
-	forged, err := json.Marshal(texts)
+	forged, err := json.Marshal(kept{keptVersion, policy.Schema(), texts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +70,9 @@ func TestOldDecision(t *testing.T) {
 		"not JSON": func() error { return os.WriteFile(h.setFile(old), []byte("{"), 0o600) },
 		"not a file": func() error {
 			return os.WriteFile(h.setFile(old), []byte(`{"../x": "permit(principal, action, resource);"}`), 0o600)
+		},
+		"of a later version": func() error {
+			return os.WriteFile(h.setFile(old), []byte(`{"version":2,"schema":"","policies":{}}`), 0o600)
 		},
 		"gone": func() error { return os.Remove(h.setFile(old)) },
 	} {
@@ -82,6 +89,81 @@ func TestOldDecision(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestKeptSets: a set is kept with its schema, and one that was checked against another is read with
+// that. Files of older versions have none: they are read as the program's, and written again with
+// it when their set is in force.
+func TestKeptSets(t *testing.T) {
+	h := newHouse(t, nil)
+	set := h.k.PolicySet()
+	path := h.setFile(set.Digest())
+	now, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k kept
+	if err := json.Unmarshal(now, &k); err != nil || k.Version != keptVersion || k.Schema != policy.Schema() || !maps.Equal(k.Policies, set.Texts()) {
+		t.Errorf("%v: %.300s", err, now)
+	}
+	before, err := json.Marshal(set.Texts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, before, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.archive()
+	if b, err := os.ReadFile(path); err != nil || string(b) != string(now) {
+		t.Errorf("a set in force, kept by an older version: %v, %.300s", err, b)
+	}
+
+	more := set.Texts()
+	more["99-more.cedar"] = `@id("more") permit (principal is Palyra::Device, action == Palyra::Action::"tool.list", resource);`
+	other := policy.Schema() + "// of another version\n"
+	for name, c := range map[string]struct {
+		schema string
+		file   any
+		found  bool
+	}{
+		"with another schema":             {other, kept{keptVersion, other, more}, true},
+		"without its schema":              {other, more, false},
+		"older, of the program's schema":  {policy.Schema(), more, true},
+		"with a schema that isn't its":    {other, kept{keptVersion, policy.Schema(), more}, false},
+		"of a version that isn't written": {other, kept{keptVersion + 1, other, more}, false},
+	} {
+		b, err := json.Marshal(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := setDigest(c.schema, more)
+		if err := os.WriteFile(h.setFile(d), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := h.setOf(d)
+		if (s != nil) != c.found {
+			t.Errorf("%s: found %v, want %v", name, s != nil, c.found)
+		}
+		if s == nil {
+			continue
+		}
+		if at, ok := s.Policy("more"); !ok || at.Line != 1 || s.Digest() != d || s.Schema() != c.schema {
+			t.Errorf("%s: %+v, %s", name, at, s.Digest())
+		}
+	}
+}
+
+// setDigest is the digest of a set as docs/formats/policy.md has it.
+func setDigest(schema string, texts map[string]string) canon.Digest {
+	parts := []string{"palyra/policy-set/v1", schema}
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		parts = append(parts, name, texts[name])
+	}
+	var b []byte
+	for _, p := range parts {
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(p))), p...)
+	}
+	return canon.Sum(b)
 }
 
 // TestPruneSets: the bounds hold, the oldest go first, the newest stays.

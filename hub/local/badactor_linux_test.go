@@ -304,6 +304,9 @@ func TestRotatingEndsNoRun(t *testing.T) {
 	if _, err := hub.RotateToken.Do(t.Context(), h, member, hub.Rotation{ID: token}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := h.authority(alice); err != nil { // which the run asks for when anybody's rights change
+		t.Errorf("the authority of a run whose token was rotated: %v", err)
+	}
 	members, err := hub.ListMembers.Do(t.Context(), h, h.owner, hub.None{})
 	if err != nil {
 		t.Fatal(err)

@@ -396,12 +396,52 @@ func TestSelfByPolicy(t *testing.T) {
 	}
 }
 
+// TestTokenAtTheSocket: a policy that trusts the person at the unix socket means no token that
+// is used there.
+func TestTokenAtTheSocket(t *testing.T) {
+	dir := t.TempDir()
+	copyPolicies(t, dir)
+	rule := "\n@id(\"alone\")\npermit (principal in Palyra::Role::\"owner\", action == Palyra::Action::\"approval.self\", resource)\nwhen { context.channel == \"unix\" };\n"
+	if err := os.WriteFile(filepath.Join(dir, "60-self.cedar"), []byte(rule), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	waive(t, dir)
+	h := newHouse(t, func(c *Config, k *kernel.Config) { k.PolicyDir, c.PolicyDir = dir, dir })
+	s, err := hub.CreateToken.Do(t.Context(), h, h.owner, hub.NewToken{Name: "t", TTL: time.Hour,
+		Scopes: []string{"run.start", "session.read", "session.write", "approval.read", "approval.resolve", "trust.operate", "workspace.manage"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := h.Authenticate(t.Context(), hub.Credential{Token: s.Secret, Surface: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := h.start(agent, writeFile("a", "x"))
+	h.until(agent, r.ID, hub.EventRunWaitingApproval)
+	id := h.question(agent).ID
+	if _, err := hub.ResolveApproval.Do(t.Context(), h, agent, hub.Resolution{ID: id, Version: 0, Answer: hub.Answer{Approve: true}}); fault.ReasonOf(err) != "self_approval" {
+		t.Errorf("the token: %v", err)
+	}
+	if _, err := hub.ResolveApproval.Do(t.Context(), h, h.owner, hub.Resolution{ID: id, Version: 0, Answer: hub.Answer{Approve: true}}); err != nil {
+		t.Errorf("the person: %v", err)
+	}
+	if r := h.ended(agent, r.ID); r.State != hub.RunDone {
+		t.Errorf("%s %s", r.State, r.Reason)
+	}
+}
+
 // waive lets a copy of the default policies load without their tests, which
 // another policy would fail.
 func waive(t *testing.T, dir string) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(dir, "default.test.json")); err != nil {
+	tests, err := filepath.Glob(filepath.Join(dir, "*.test.json"))
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range tests {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.cedar"))
 	if err != nil {

@@ -62,8 +62,8 @@ func (h *Hub) getReceipt(ctx context.Context, c hub.Caller, index uint64) ([]byt
 	return h.k.Receipt(ctx, index)
 }
 
-// prove takes a processor for what is read of the journal and proved, and returns a ctx
-// that a stop ends.
+// prove takes a processor for what is read of the journal and proved, or hashed, and returns a
+// ctx that a stop ends.
 func (h *Hub) prove(ctx context.Context, c hub.Caller) (_ context.Context, over func(), err error) {
 	place, err := h.pools.proofs.Wait(ctx, h.payer(c), 1)
 	if err != nil {

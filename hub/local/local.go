@@ -65,6 +65,8 @@ type Config struct {
 	Readers int            // of tapes; see run.Config
 	// Sessions bounds the open sessions of one principal. Default 256.
 	Sessions int
+	// Layers bounds the layers of staged workspaces.
+	Layers Layers
 	// JournalEach bounds what one principal adds to journal and store in a day, in
 	// bytes; owners are not bound. 0: no bound.
 	JournalEach int64
@@ -124,6 +126,7 @@ type Hub struct {
 	pools   *pools
 	works   works
 	decided *decidedIndex
+	layers  *layers
 	brake   *brake
 
 	retaining sync.Mutex // held through Retain
@@ -165,7 +168,11 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	}
 	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), pools: newPools(), decided: newDecidedIndex(), publishing: make(chan struct{}, 1),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
-	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
+	h.layers = newLayers(h)
+	if err := h.layers.load(ctx); err != nil {
+		return nil, err
+	}
+	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
 		h.journalOperations(), h.adminOperations(), h.stopOperations())...)
 	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	h.st.OnWritten(quota{h}.Spend)
@@ -197,7 +204,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	}()
 	denied := inStore || h.brake.denies()
 	h.runs, err = run.Open(ctx, run.Config{
-		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
+		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Quota: h.MayAdd, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {
@@ -277,9 +284,9 @@ func (h *Hub) Authenticate(_ context.Context, c hub.Credential) (hub.Caller, err
 			}
 			return hub.Caller{}, unauthenticated()
 		}
-		out.User, out.Token, out.Scopes = holder.Principal, holder.Token, []string{}
-		for _, p := range h.access.Permissions(holder).List() {
-			out.Scopes = append(out.Scopes, string(p))
+		out.User, out.Token, out.Scopes = holder.Principal, holder.Token, scopesOf(h.access.Permissions(holder))
+		if c.Surface == surfaceUnix {
+			out.Surface = surfaceToken
 		}
 	default:
 		return hub.Caller{}, unauthenticated()
@@ -343,11 +350,16 @@ func (h *Hub) entity(user string) (policy.Entity, error) {
 // as long as they may begin runs. Without a surface it's asked for a standing grant, which
 // ends with its policies.
 func (h *Hub) authority(c hub.Caller) (policy.Entity, error) {
-	if err := h.access.Stands(holder(c), access.RunStart); err != nil {
+	stands, err := h.access.Stands(holder(c), access.RunStart)
+	if err != nil {
 		return policy.Entity{}, err
 	}
 	if c.Surface != "" {
-		if d := h.decideUse(c, access.RunStart); d.Effect != policy.Allow {
+		use := h.useRequest(c, access.RunStart)
+		if c.Token != "" { // which may have expired since
+			use.Principal.Scopes = scopesOf(stands)
+		}
+		if d := h.k.PolicySet().Decide(use); d.Effect != policy.Allow {
 			return policy.Entity{}, fault.New(fault.Denied, d.Reason, "check permission", fmt.Errorf("the policies %q take %s away", d.Policies, access.RunStart)).
 				WithHint("an owner can change the policies")
 		}

@@ -123,12 +123,18 @@ func (h *Hub) principal(user, token string) policy.Entity {
 		e.Roles = []string{string(role)}
 	}
 	if token != "" {
-		e.Scopes = []string{}
-		for _, p := range h.access.Permissions(access.Holder{Principal: user, Token: token}).List() {
-			e.Scopes = append(e.Scopes, string(p))
-		}
+		e.Scopes = scopesOf(h.access.Permissions(access.Holder{Principal: user, Token: token}))
 	}
 	return e
+}
+
+// scopesOf returns the names of permissions, an empty list for none.
+func scopesOf(s access.Set) []string {
+	out := []string{}
+	for _, p := range s.List() {
+		out = append(out, string(p))
+	}
+	return out
 }
 
 // The rules of who sees what, once a permission lets the caller ask at all:

@@ -45,6 +45,12 @@ func (h *Hub) explainPolicy(ctx context.Context, c hub.Caller, n hub.NewCall) (h
 		return hub.Explanation{}, err
 	}
 	defer done()
+	who.Layer = func(_ context.Context, workspace string, staged bool) (string, error) {
+		if !staged && !n.Staged {
+			return "", nil
+		}
+		return layerName(n.Session, workspace), nil
+	}
 	x, _, err := h.k.Explain(ctx, who, proposal(n.Tool, n.Input, n.Session, ""), nil)
 	if err != nil {
 		return hub.Explanation{}, err

@@ -16,7 +16,7 @@ type pools struct {
 	reads   *budget.Pool // bytes of lists and look-ups, until their answers are written
 	policy  *budget.Pool // sets of policies that are checked, tested or compared
 	explain *budget.Pool // questions of how a call would be decided
-	proofs  *budget.Pool // receipts, entries and proofs of the journal that are made: they need a processor
+	proofs  *budget.Pool // receipts, entries and proofs of the journal that are made, artifacts that are hashed: they need a processor
 	probe   *budget.Pool // examinations of the host
 }
 

@@ -238,8 +238,8 @@ func TestDoctorOnce(t *testing.T) {
 	}
 }
 
-// TestRunsAreCounted: whatever answers with a run or makes something of the journal
-// takes room and a processor for it first.
+// TestRunsAreCounted: whatever answers with a run, makes something of the journal or checks an
+// artifact takes room and a processor for it first.
 func TestRunsAreCounted(t *testing.T) {
 	h := newHouse(t, nil)
 	ctx := t.Context()
@@ -277,6 +277,22 @@ func TestRunsAreCounted(t *testing.T) {
 		},
 	}
 	maps.Copy(proofs, reads)
+	kept := h.start(h.owner, argv("/usr/bin/seq", "10000"))
+	kept = h.ended(h.owner, kept.ID)
+	content := func() (hub.Artifact, error) {
+		return hub.GetArtifact.Do(ctx, h, h.owner, hub.ArtifactQuery{Run: kept.ID, Digest: kept.Steps[0].Stdout.Artifact.String()})
+	}
+	proofs["artifact"] = func() error { _, err := content(); return err }
+	was := h.pools.proofs
+	h.pools.proofs = budget.New(budget.Limits{Name: "proofs", Total: 1}) // and no line
+	for range 2 {                                                        // a reader of an artifact holds no processor
+		a, err := content()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+	}
+	h.pools.proofs = was
 	for _, c := range []struct {
 		pool **budget.Pool
 		name string

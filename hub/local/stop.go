@@ -91,8 +91,12 @@ const stopPatience = 2 * time.Second
 // resumePatience bounds the wait of a resume for the disks.
 const resumePatience = 10 * time.Second
 
-// surfaceUnix is the surface of callers whom the kernel has named.
-const surfaceUnix = "unix"
+// surfaceUnix is the surface of callers whom the kernel has named, surfaceToken that of tokens
+// at the same socket: policies that trust the person there mean no token.
+const (
+	surfaceUnix  = "unix"
+	surfaceToken = "unix_token"
+)
 
 // resume: the journal has it before anything begins again.
 func (h *Hub) resume(ctx context.Context, c hub.Caller, _ hub.None) (hub.Stopped, error) {

@@ -26,6 +26,14 @@ func FindSocket(getenv func(string) string) string {
 	return SystemSocket
 }
 
+// ClientSocket is a client's default: PALYRA_SOCKET, else what FindSocket finds.
+func ClientSocket(getenv func(string) string) string {
+	if s := getenv("PALYRA_SOCKET"); s != "" {
+		return s
+	}
+	return FindSocket(getenv)
+}
+
 // StateDir returns where palyrad keeps its state without configuration, "" if the
 // environment does not say.
 func StateDir(getenv func(string) string) string {

@@ -148,7 +148,7 @@ func (e *Engine) job(id string) *job {
 // alone changes the row of a run that nobody works on.
 func (e *Engine) alone(ctx context.Context, id string, f func(tx *store.Tx, r *store.Run) error) error {
 	err := e.store.Update(ctx, func(tx *store.Tx) error {
-		r, err := tx.Run(id)
+		r, err := tx.RunHead(id)
 		if err != nil {
 			return err
 		}

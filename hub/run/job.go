@@ -249,7 +249,7 @@ func (e *Engine) update(ctx context.Context, j *job, f func(tx *store.Tx, r *sto
 	notes := j.notes
 	j.mu.Unlock()
 	err := e.store.Update(ctx, func(tx *store.Tx) error {
-		r, err := tx.Run(j.id)
+		r, err := tx.RunHead(j.id)
 		if err != nil {
 			return err
 		}

@@ -2,9 +2,13 @@ package run
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
 
 	"palyra/hub"
 	"palyra/hub/store"
@@ -31,6 +35,7 @@ type Request struct {
 	Steps     []hub.Step
 	Budget    hub.Budget
 	KeepGoing bool
+	Staged    bool   // workspaces are staged, also those that the operator didn't declare so
 	Key       string // idempotency key; "" is none
 	// Attended says that somebody waits for it and nobody else wants to know: it
 	// is not made any more after a restart.
@@ -46,6 +51,7 @@ type plan struct {
 	Reserve   bool         `json:"reserve,omitempty"`
 	Steps     []hub.Step   `json:"steps"`
 	KeepGoing bool         `json:"keep_going,omitempty"`
+	Staged    bool         `json:"staged,omitempty"`
 	Attended  bool         `json:"attended,omitempty"`
 	Ephemeral bool         `json:"ephemeral,omitempty"` // the session is the run's own
 }
@@ -68,7 +74,7 @@ func (q *Request) check() (*plan, error) {
 	case q.Budget.Calls < 0 || q.Budget.Wall < 0 || q.Budget.Bytes < 0:
 		return bad("invalid_input", "a bound is negative")
 	}
-	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
+	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
 	total := 0
 	for i, s := range q.Steps {
 		if s.Tool == "" || len(s.Tool) > 128 || !printable(s.Tool) {
@@ -86,18 +92,57 @@ func (q *Request) check() (*plan, error) {
 		}
 		p.Steps = append(p.Steps, hub.Step{Tool: s.Tool, Input: b.Bytes()})
 	}
-	same, err := json.Marshal(struct {
-		Session   string
-		Steps     []hub.Step
-		Budget    hub.Budget
-		KeepGoing bool
-	}{q.Session, p.Steps, q.Budget, q.KeepGoing})
-	if err != nil {
+	var err error
+	if p.Digest, err = q.digest(p.Steps); err != nil {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
-	p.Digest = canon.Sum(same)
 	return p, nil
 }
+
+// digest hashes the JSON, with json.Marshal's escapes, of what makes two requests the same. It
+// writes the inputs in pieces: an escaped copy is up to six times as long, and no budget counts
+// it.
+func (q *Request) digest(steps []hub.Step) (d canon.Digest, err error) {
+	h := sha256.New()
+	var piece bytes.Buffer
+	put := func(v any) {
+		b, merr := json.Marshal(v)
+		err = errors.Join(err, merr)
+		h.Write(b)
+	}
+	io.WriteString(h, `{"Session":`)
+	put(q.Session)
+	for i, s := range steps { // at least one
+		before := ","
+		if i == 0 {
+			before = `,"Steps":[`
+		}
+		io.WriteString(h, before+`{"tool":`)
+		put(s.Tool)
+		io.WriteString(h, `,"input":`)
+		for in, n := []byte(s.Input), 0; len(in) > 0; in = in[n:] {
+			n = min(len(in), digestPiece)
+			for n < len(in) && !utf8.RuneStart(in[n]) {
+				n++
+			}
+			piece.Reset()
+			json.HTMLEscape(&piece, in[:n])
+			h.Write(piece.Bytes())
+		}
+		io.WriteString(h, "}")
+	}
+	io.WriteString(h, `],"Budget":`)
+	put(q.Budget)
+	io.WriteString(h, `,"KeepGoing":`)
+	put(q.KeepGoing)
+	if q.Staged {
+		io.WriteString(h, `,"Staged":true`)
+	}
+	io.WriteString(h, "}")
+	return canon.Digest(h.Sum(nil)), err
+}
+
+const digestPiece = 16 << 10
 
 func printable(s string) bool {
 	for i := range len(s) {
@@ -126,16 +171,33 @@ func budgetOf(b store.Budget) hub.Budget {
 	return hub.Budget{Calls: b.Calls, Wall: b.Wall, Bytes: b.Bytes}
 }
 
-func (p *plan) encode() ([]byte, error) { return json.Marshal(p) }
+// encode writes a plan as keeps counts it: json.Marshal makes six bytes of each "<" of an
+// input.
+func (p *plan) encode() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(p); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
 
-// planOf reads the plan of a row.
+// planOf reads the plan of a row. Earlier versions stored it with escapes.
 func planOf(r *store.Run) (*plan, error) {
 	var p plan
 	if err := json.Unmarshal(r.Plan, &p); err != nil {
 		return nil, fault.New(fault.Integrity, "store_corrupt", fmt.Sprintf("read plan of run %q", r.ID), err)
 	}
+	for i := range p.Steps {
+		p.Steps[i].Input = json.RawMessage(unescape.Replace(string(p.Steps[i].Input)))
+	}
 	return &p, nil
 }
+
+// unescape takes the escapes out that json.Marshal adds. Neither the meaning of JSON nor the
+// digest of a plan depends on them.
+var unescape = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028", `\u2029`, "\u2029")
 
 // source is where the steps of a plan come from.
 func (p *plan) source() *List { return &List{Steps: p.Steps, KeepGoing: p.KeepGoing} }

@@ -1,10 +1,13 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"palyra/crypt/receipt"
@@ -50,10 +53,11 @@ func (e *Engine) recover(ctx context.Context) error {
 	var start []string
 	for i := range runs {
 		r := &runs[i]
-		p, err := planOf(r)
+		p, err := e.planOf(ctx, r.ID)
 		if err != nil {
 			return err
 		}
+		e.step("run:recover")
 		switch {
 		case r.State.Active():
 			err = e.interrupted(ctx, r.ID, p, calls.run[r.ID])
@@ -82,12 +86,24 @@ func (e *Engine) recover(ctx context.Context) error {
 	return nil
 }
 
-// unfinished returns the runs that have not ended, oldest first.
+// planOf reads the plan of a run from the store. Together the plans of the runs that have
+// not ended may be larger than memory: recover has one of them at a time.
+func (e *Engine) planOf(ctx context.Context, id string) (*plan, error) {
+	return store.View(ctx, e.store, func(tx *store.Tx) (*plan, error) {
+		r, err := tx.Run(id)
+		if err != nil {
+			return nil, err
+		}
+		return planOf(r)
+	})
+}
+
+// unfinished returns the runs that have not ended, oldest first, without their plans.
 func (e *Engine) unfinished(ctx context.Context) (all []store.Run, err error) {
 	live := []store.RunState{store.RunPending, store.RunAccepted, store.RunInProgress, store.RunWaitingApproval}
 	for after := ""; ; {
 		page, err := store.View(ctx, e.store, func(tx *store.Tx) ([]store.Run, error) {
-			return tx.Runs(store.RunFilter{States: live, Plans: true}, store.Page{After: after, Limit: store.MaxPage, OldestFirst: true})
+			return tx.Runs(store.RunFilter{States: live}, store.Page{After: after, Limit: store.MaxPage, OldestFirst: true})
 		})
 		if err != nil || len(page) == 0 {
 			return all, err
@@ -147,6 +163,7 @@ func (e *Engine) whatBecame(ctx context.Context, runs []store.Run, unsettled []s
 		first = min(first, r.From)
 	}
 	b := &became{make(map[string]result), make(map[string]result)}
+	names := slices.Concat(slices.Collect(maps.Keys(wanted)), slices.Collect(maps.Keys(from)), slices.Collect(maps.Keys(of)))
 	for rec, err := range e.cfg.Gate.JournalEntries(first, journal.Size) {
 		if err != nil {
 			return nil, err
@@ -157,6 +174,9 @@ func (e *Engine) whatBecame(ctx context.Context, runs []store.Run, unsettled []s
 		env, err := receipt.ParseEnvelope(rec.Content)
 		if err != nil {
 			return nil, err
+		}
+		if !mentions(env.Payload, names) {
+			continue
 		}
 		st, _, err := receipt.ParsePayload(env.Payload)
 		if err != nil {
@@ -177,6 +197,13 @@ func (e *Engine) whatBecame(ctx context.Context, runs []store.Run, unsettled []s
 		}
 	}
 	return b, nil
+}
+
+// mentions reports whether any of these ids stands in a statement. Few of those that were
+// journaled since the oldest unfinished step are looked for, and to parse one takes ten times
+// as long.
+func mentions(statement []byte, ids []string) bool {
+	return slices.ContainsFunc(ids, func(id string) bool { return bytes.Contains(statement, []byte(id)) })
 }
 
 func recordOf(s *store.Step) (r record, err error) {
@@ -216,17 +243,17 @@ func (e *Engine) runningStep(ctx context.Context, run string) (*store.Step, erro
 
 // running returns the step of a run that has begun and not ended, nil if none.
 func running(tx *store.Tx, run string) (*store.Step, error) {
-	steps, err := tx.Steps(run)
-	if err != nil || len(steps) == 0 || steps[len(steps)-1].State != store.StepRunning {
+	s, err := tx.LastStep(run)
+	if err != nil || s == nil || s.State != store.StepRunning {
 		return nil, err
 	}
-	return &steps[len(steps)-1], nil
+	return s, nil
 }
 
 // foundIn is what the journal says became of a call. Its output is gone.
 func foundIn(p *receipt.Predicate, index uint64) result {
 	r := result{StepResult: hub.StepResult{
-		State: string(store.StepDone), CallID: p.CallID, Capsule: p.Capsule.Digest, Outcome: p.Outcome,
+		State: string(store.StepDone), CallID: p.CallID, Capsule: p.Capsule.Digest, DecisionID: p.Decision.ID, Outcome: p.Outcome,
 		Reason: ReasonInterrupted, Error: "the daemon stopped before the result was taken", LogIndex: &index,
 	}, log: &index, intended: p.Intent != nil}
 	if p.Error != nil {

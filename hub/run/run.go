@@ -70,6 +70,16 @@ type Quota interface {
 	Check(user string, free bool) error // free: an owner whom the kernel has named
 }
 
+// Layers has the layers of staged workspaces.
+type Layers interface {
+	// Hold keeps a session's layers for one of its calls until release is called. Others that
+	// read them are waited for.
+	Hold(ctx context.Context, session string) (release func(), err error)
+	// Name returns the name of a session's layer over a workspace, or why the user may write no
+	// more to layers.
+	Name(ctx context.Context, session, user, workspace string) (string, error)
+}
+
 // noQuota bounds nothing.
 type noQuota struct{}
 
@@ -87,6 +97,9 @@ type Config struct {
 	// Quota says whether a user may leave more behind. It waits for nothing.
 	// Default: no bound.
 	Quota Quota
+	// Layers has the layers of staged workspaces. Default: none, and each call in a workspace
+	// that is staged gets its own.
+	Layers Layers
 	// Memory counts the bytes that runs keep from their start to their end. Default: no
 	// bound.
 	Memory *budget.Pool
@@ -109,8 +122,8 @@ type Config struct {
 	Log *slog.Logger
 
 	// TestOnlyStep is called at the named steps "run:created", "run:begun",
-	// "run:step", "run:called" and "run:ended", so that a test can kill the
-	// process there.
+	// "run:step", "run:called", "run:ended" and "run:recover", so that a test can kill
+	// the process there.
 	TestOnlyStep func(name string)
 }
 

@@ -224,7 +224,7 @@ func (e *Engine) enter(j *job) (session.Place, error) {
 		return session.Gone, fault.New(fault.Unavailable, "safe_mode", "start run", nil).
 			WithHint("mend what status names and start the daemon again: in safe mode it makes no calls")
 	case e.denied:
-		d := &hub.DenialError{Denial: hub.Denial{Layer: hub.LayerStop, Reason: "stopped", Fix: "palyra stop --resume"}}
+		d := &hub.DenialError{Denial: hub.Denial{Layer: hub.LayerStop, Reason: "stopped", Fix: "palyra resume"}}
 		return session.Gone, fault.New(fault.Denied, "stopped", "start run", d).WithHint("an operator stopped this daemon and must let it go on")
 	}
 	place, err := e.lines.Enter(j.session, j.id, j.owner())

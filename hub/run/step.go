@@ -129,6 +129,12 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	if err == nil {
 		err = e.cfg.Quota.Check(j.user, j.plan.Reserve)
 	}
+	if err == nil && e.cfg.Layers != nil {
+		var release func()
+		if release, err = e.cfg.Layers.Hold(ctx, j.session); err == nil {
+			defer release()
+		}
+	}
 	if err != nil {
 		res.fail(err)
 		return res
@@ -141,8 +147,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			subject.CallID, res.CallID, res.Capsule = ev.CallID, ev.CallID, ev.Capsule
 		case kernel.StepDecided:
 			d := ev.Decision
+			res.DecisionID = hex.EncodeToString(d.ID[:])
 			j.note(hub.EventStepDecided, hub.StepDecided{Step: row.Index, CallID: ev.CallID, Capsule: ev.Capsule,
-				DecisionID: hex.EncodeToString(d.ID[:]), Effect: d.Effect.String(), Reason: d.Reason, Policies: some(d.Policies)})
+				DecisionID: res.DecisionID, Effect: d.Effect.String(), Reason: d.Reason, Policies: some(d.Policies)})
 		case kernel.StepAnswered:
 			if ev.Approval.Answer == approval.Approved {
 				e.resume(j)
@@ -159,6 +166,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		kernel.Caller{
 			Principal: who, Device: j.plan.Device, Channel: j.plan.Surface, Reserve: j.plan.Reserve,
 			Still: func() (policy.Entity, error) { return e.cfg.WhoIs(j.caller()) },
+			Layer: e.layer(j),
 			Approver: approverFunc(func(ctx context.Context, q approval.Request) (approval.Answer, error) {
 				return e.approvals.For(subject).Ask(ctx, q)
 			}),
@@ -185,6 +193,19 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	return res
 }
 
+// layer says which layer a call of the run in a workspace writes to.
+func (e *Engine) layer(j *job) func(ctx context.Context, workspace string, staged bool) (string, error) {
+	if e.cfg.Layers == nil {
+		return nil
+	}
+	return func(ctx context.Context, workspace string, staged bool) (string, error) {
+		if !staged && !j.plan.Staged {
+			return "", nil
+		}
+		return e.cfg.Layers.Name(ctx, j.session, j.user, workspace)
+	}
+}
+
 // approverFunc is an Approver in a line.
 type approverFunc func(ctx context.Context, q approval.Request) (approval.Answer, error)
 
@@ -200,6 +221,7 @@ const reasonExit = "exit_status"
 // took takes over what became of a decided call.
 func (r *result) took(o *kernel.Outcome) {
 	r.State, r.CallID, r.Capsule, r.Outcome, r.Exit = string(store.StepDone), o.CallID, o.CapsuleDigest, o.Outcome, o.Exit
+	r.Diagnosis, r.Layer = o.Diagnosis, o.Layer
 	r.log, r.LogIndex, r.seen, r.intended = &o.LogIndex, &o.LogIndex, o.LogIndex+1, o.Intent != nil
 	if o.Approval != nil {
 		r.Approval = o.Approval.ID
@@ -210,7 +232,7 @@ func (r *result) took(o *kernel.Outcome) {
 		r.Reason = reasonExit
 	}
 	d := o.Decision
-	den := hub.Denial{DecisionID: hex.EncodeToString(d.ID[:]), Reason: r.Reason, Policies: some(d.Policies), PolicySet: d.PolicySet,
+	den := hub.Denial{DecisionID: r.DecisionID, Reason: r.Reason, Policies: some(d.Policies), PolicySet: d.PolicySet,
 		Capsule: r.Capsule, Errors: d.Errors}
 	switch o.Outcome {
 	case receipt.Denied:

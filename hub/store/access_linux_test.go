@@ -129,10 +129,10 @@ func TestAccessSchema(t *testing.T) {
 	}
 	back := tok
 	back.Revoked = time.Time{}
-	wants(t, apply(access.Change{Tokens: []access.Token{back}}), fault.Usage, "invalid_input")
+	wants(t, apply(access.Change{Tokens: []access.Token{back}}), fault.Usage, "invalid_input", "a revoked token stays revoked")
 	longer := tok
 	longer.Expires = time.Unix(200, 0)
-	wants(t, apply(access.Change{Tokens: []access.Token{longer}}), fault.Usage, "invalid_input")
+	wants(t, apply(access.Change{Tokens: []access.Token{longer}}), fault.Usage, "invalid_input", "a token is not prolonged")
 	// Neither a token that is good nor one that minted another can be deleted.
 	names := func(id, parent string, expires time.Time) access.Token {
 		return access.Token{ID: id, Principal: "uid:0", Created: time.Unix(1, 0), Expires: expires, Parent: parent, Successor: "tok_4"}
@@ -142,16 +142,16 @@ func TestAccessSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"tok_2", "tok_3"} {
-		wants(t, s.Access().Forget(ctx, []string{id}), fault.Usage, "invalid_input")
+		wants(t, s.Access().Forget(ctx, []string{id}), fault.Usage, "invalid_input", "when they have ended, leaves first")
 	}
 	for _, id := range []string{"tok_4", "tok_3"} {
 		if err := s.Access().Forget(ctx, []string{id}); err != nil {
 			t.Errorf("forget %s: %v", id, err)
 		}
 	}
-	for _, q := range []string{`UPDATE tokens SET principal = 'uid:1'`, `UPDATE tokens SET scopes = 'run.start'`,
-		`UPDATE tokens SET hash = randomblob(32)`, `UPDATE tokens SET revoked = 0`} {
-		wants(t, s.Update(ctx, func(tx *Tx) error { _, err := tx.exec("test", q); return err }), fault.Usage, "invalid_input")
+	for q, says := range map[string]string{`UPDATE tokens SET principal = 'uid:1'`: "is fixed", `UPDATE tokens SET scopes = 'run.start'`: "is fixed",
+		`UPDATE tokens SET hash = randomblob(32)`: "is fixed", `UPDATE tokens SET revoked = 0`: "stays revoked"} {
+		wants(t, s.Update(ctx, func(tx *Tx) error { _, err := tx.exec("test", q); return err }), fault.Usage, "invalid_input", says)
 	}
 	wants(t, s.Access().Apply(ctx, access.Change{Generation: n, Act: "again"}), fault.Busy, "version_conflict")
 	wants(t, s.Access().Apply(ctx, access.Change{Generation: n + 2, Act: "gap"}), fault.Busy, "version_conflict")
@@ -163,5 +163,5 @@ func TestAccessSchema(t *testing.T) {
 	if st, err := s.Access().Load(ctx); err != nil || len(st.Members) != 1 {
 		t.Errorf("%+v, %v", st, err)
 	}
-	wants(t, apply(access.Change{Members: []access.Member{{Principal: "uid:1", Role: "root", Version: 1}}}), fault.Usage, "invalid_input")
+	wants(t, apply(access.Change{Members: []access.Member{{Principal: "uid:1", Role: "root", Version: 1}}}), fault.Usage, "invalid_input", "role IN")
 }

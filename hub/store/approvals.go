@@ -48,7 +48,7 @@ func (tx *Tx) createApproval(a *Approval) error {
 		return err
 	}
 	if a.Run != "" {
-		r, err := tx.run(a.Run)
+		r, err := tx.runHead(a.Run)
 		if err != nil {
 			return err
 		}

@@ -139,7 +139,7 @@ func TestBackup(t *testing.T) {
 	_, err = Restore(context.Background(), bytes.NewReader(b), h.unlock(), dir)
 	wants(t, err, fault.Usage, "bad_file")
 	_, err = Restore(context.Background(), bytes.NewReader(b), h.unlock(), "relative")
-	wants(t, err, fault.Usage, "invalid_input")
+	wants(t, err, fault.Usage, "invalid_input", "the path is not absolute")
 	if es, err := os.ReadDir(h.store.Dir()); err != nil || slices.ContainsFunc(es, func(e os.DirEntry) bool { return e.Name() == stagingDir }) {
 		t.Errorf("something is left behind: %v, %v", es, err)
 	}
@@ -200,16 +200,16 @@ func TestBackupPassphrase(t *testing.T) {
 	}
 	for _, o := range []struct {
 		BackupOptions
-		reason string
+		says string
 	}{
-		{BackupOptions{}, "invalid_input"},
-		{BackupOptions{Recipients: []string{"age1"}}, "invalid_input"},
-		{BackupOptions{Recipients: []string{""}}, "invalid_input"},
-		{BackupOptions{Recipients: []string{h.id.String()}}, "invalid_input"}, // the private half
-		{BackupOptions{Recipients: []string{h.id.Recipient().String()}, Passphrase: "p"}, "invalid_input"},
+		{BackupOptions{}, "no key could open it"},
+		{BackupOptions{Recipients: []string{"age1"}}, "no age public key"},
+		{BackupOptions{Recipients: []string{""}}, "no age public key"},
+		{BackupOptions{Recipients: []string{h.id.String()}}, "no age public key"}, // the private half
+		{BackupOptions{Recipients: []string{h.id.Recipient().String()}, Passphrase: "p"}, "cannot be mixed"},
 	} {
 		_, err := h.store.Backup(ctx, &bytes.Buffer{}, o.BackupOptions)
-		wants(t, err, fault.Usage, o.reason)
+		wants(t, err, fault.Usage, "invalid_input", o.says)
 		if err != nil && strings.Contains(err.Error(), "AGE-SECRET") {
 			t.Errorf("the error holds a key: %v", err)
 		}

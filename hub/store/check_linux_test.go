@@ -239,7 +239,7 @@ func TestArtifacts(t *testing.T) {
 	_, err = put("run_1", strings.Repeat("x", 61))
 	wants(t, err, fault.Usage, "too_large")
 	_, err = put("", "x")
-	wants(t, err, fault.Usage, "invalid_input")
+	wants(t, err, fault.Usage, "invalid_input", "no holder is named")
 	if _, err = put("run_1", strings.Repeat("y", 60)); err != nil {
 		t.Fatal(err)
 	}

@@ -55,9 +55,11 @@ func (r *Retired) add(o Retired) {
 	}
 }
 
-// How much one transaction of a sweep removes: others wait for it.
+// How much one transaction of a sweep removes: others wait for it. It ends with the
+// run that goes beyond retireBytes.
 const (
 	retireRuns     = 16
+	retireBytes    = 8 << 20
 	retireSessions = 256
 )
 
@@ -83,7 +85,7 @@ func (s *Store) Retire(ctx context.Context, keep Retention) error {
 	}
 	for _, part := range []func(*Tx, Retention) (Retired, error){(*Tx).retireRuns, (*Tx).retireSessions} {
 		for more := !keep.Before.IsZero(); more; {
-			err := s.Update(ctx, func(tx *Tx) error {
+			err := s.writer.update(ctx, true, func(tx *Tx) error {
 				gone, err := part(tx, keep)
 				more = gone.Runs+gone.Sessions > 0
 				if err != nil || !more {
@@ -211,7 +213,8 @@ func (tx *Tx) owe(gone Retired) error {
 	return tx.putRetirement(r, row)
 }
 
-// retireRuns removes the runs that ended first, at most retireRuns.
+// retireRuns removes the runs that ended first, at most retireRuns and not many more
+// than retireBytes.
 func (tx *Tx) retireRuns(keep Retention) (gone Retired, err error) {
 	const op = "remove old runs"
 	type old struct {
@@ -233,7 +236,20 @@ func (tx *Tx) retireRuns(keep Retention) (gone Retired, err error) {
 	if err != nil {
 		return gone, err
 	}
+	var bytes int64
 	for _, o := range runs {
+		if bytes >= retireBytes {
+			break
+		}
+		var n int64
+		if _, err := tx.row(op, `SELECT length(plan)
+			+ (SELECT coalesce(sum(length(input) + length(output)), 0) FROM steps WHERE run = runs.id)
+			+ (SELECT coalesce(sum(length(payload)), 0) FROM events WHERE run = runs.n)
+			+ (SELECT coalesce(sum(length(request)), 0) FROM approvals WHERE run = runs.id)
+			FROM runs WHERE n = ?`, []any{o.n}, &n); err != nil {
+			return gone, err
+		}
+		bytes += n
 		var results, through int64
 		// What the journal has of it is what CheckJournal will not find a step for.
 		if _, err := tx.row(op, `SELECT count(*), coalesce(max(log_index) + 1, 0) FROM steps WHERE run = ? AND state = 'done' AND log_index <> ?`,

@@ -221,7 +221,6 @@ type RunFilter struct {
 	Principal string
 	Session   string
 	States    []RunState
-	Plans     bool // with the plans, which are large; without it Plan is nil
 }
 
 // ApprovalFilter chooses approvals; zero fields choose all.

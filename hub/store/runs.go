@@ -83,7 +83,11 @@ func (tx *Tx) run(id string) (*Run, error) {
 }
 
 func (tx *Tx) runHead(id string) (*Run, error) {
-	return one(tx, "run", id, selectRunOnly+` WHERE id = ?`, []any{id}, scanRun)
+	r, err := one(tx, "run", id, selectRunOnly+` WHERE id = ?`, []any{id}, scanRun)
+	if err == nil {
+		tx.pays(id, r.Principal)
+	}
+	return r, err
 }
 
 func (tx *Tx) runBytes(id string) (n int64, err error) {
@@ -109,11 +113,7 @@ func (tx *Tx) runs(f RunFilter, p Page) ([]Run, error) {
 	if live(f.States) {
 		l.and("ended = 0") // follows from the states, and lets SQLite take the small index
 	}
-	sel := selectRun
-	if !f.Plans {
-		sel = selectRunOnly
-	}
-	return find(tx, "runs", sel, "runs", &l, p, scanRun, func(r *Run) int { return len(r.Plan) + len(r.IdempotencyKey) })
+	return find(tx, "runs", selectRunOnly, "runs", &l, p, scanRun, func(r *Run) int { return len(r.IdempotencyKey) })
 }
 
 func live(states []RunState) bool {
@@ -151,6 +151,9 @@ func (tx *Tx) updateRun(r *Run) error {
 }
 
 const selectStep = `SELECT run, idx, tool, input, state, call, capsule, outcome, exit, reason, output, artifact, log_index, started, ended FROM steps`
+
+// selectStepOnly is selectStep without the input, of up to 1 MiB.
+const selectStepOnly = `SELECT run, idx, tool, NULL, state, call, capsule, outcome, exit, reason, output, artifact, log_index, started, ended FROM steps`
 
 func scanStep(r scanner, s *Step) error {
 	var started, ended int64
@@ -214,10 +217,18 @@ func (tx *Tx) stepByCall(call string) (*Step, error) {
 	return one(tx, "step", call, selectStep+` WHERE call = ? AND call <> ''`, []any{call}, scanStep)
 }
 
+func (tx *Tx) lastStep(run string) (s *Step, err error) {
+	err = tx.query("read step", selectStepOnly+` WHERE run = ? ORDER BY idx DESC LIMIT 1`, []any{run}, func(r *sql.Rows) error {
+		s = new(Step)
+		return scanStep(r, s)
+	})
+	return s, err
+}
+
 func (tx *Tx) unsettledSteps() ([]Step, error) {
 	var steps []Step
 	// The number stands in the text, as in the index: a parameter would hide it from SQLite.
-	err := tx.query("list unsettled steps", selectStep+` WHERE log_index = 9223372036854775807 ORDER BY n LIMIT 1000`, nil, func(r *sql.Rows) error {
+	err := tx.query("list unsettled steps", selectStepOnly+` WHERE log_index = 9223372036854775807 ORDER BY n LIMIT 1000`, nil, func(r *sql.Rows) error {
 		var s Step
 		err := scanStep(r, &s)
 		steps = append(steps, s)

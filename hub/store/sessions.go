@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"strings"
+	"time"
 
 	"palyra/internal/canon"
 	"palyra/internal/ident"
@@ -173,6 +174,22 @@ func fill[T comparable](p *T, v T) {
 
 func (tx *Tx) session(id string) (*Session, error) {
 	return one(tx, "session", id, selectSession+` WHERE id = ?`, []any{id}, scanSession)
+}
+
+func (tx *Tx) sessionOf(prefix string) (*Session, error) {
+	return one(tx, "session", prefix, selectSession+` WHERE id >= ? AND id < ? LIMIT 1`, []any{prefix, prefix + "g"}, scanSession)
+}
+
+func (tx *Tx) idleSessions(before time.Time, most int) (out []Session, err error) {
+	err = tx.query("list idle sessions", selectSession+` AS s WHERE state = 'open' AND created < ?1
+		AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session = s.id AND (r.ended = 0 OR r.ended >= ?1)) ORDER BY n LIMIT ?2`,
+		[]any{ns(before), most}, func(r *sql.Rows) error {
+			var s Session
+			err := scanSession(r, &s)
+			out = append(out, s)
+			return err
+		})
+	return out, err
 }
 
 func (tx *Tx) sessions(f SessionFilter, p Page) ([]Session, error) {

@@ -37,6 +37,7 @@ package store
 import (
 	"context"
 	"io"
+	"time"
 
 	"palyra/internal/canon"
 	"palyra/internal/clock"
@@ -69,6 +70,15 @@ func (tx *Tx) CreateSession(s *Session) error { return tx.createSession(s) }
 // Session returns a session, or fault.NotFound "no_such_session".
 func (tx *Tx) Session(id string) (*Session, error) { return tx.session(id) }
 
+// SessionOf returns the session whose id begins so, or fault.NotFound "no_such_session".
+func (tx *Tx) SessionOf(prefix string) (*Session, error) { return tx.sessionOf(prefix) }
+
+// IdleSessions returns open sessions, the oldest first, that were made and had their last run
+// before a moment.
+func (tx *Tx) IdleSessions(before time.Time, most int) ([]Session, error) {
+	return tx.idleSessions(before, most)
+}
+
 // Sessions lists sessions.
 func (tx *Tx) Sessions(f SessionFilter, p Page) ([]Session, error) { return tx.sessions(f, p) }
 
@@ -95,7 +105,7 @@ func (tx *Tx) RunHead(id string) (*Run, error) { return tx.runHead(id) }
 // RunBytes returns how much Run and Steps of a run read, in bytes.
 func (tx *Tx) RunBytes(id string) (int64, error) { return tx.runBytes(id) }
 
-// Runs lists runs.
+// Runs lists runs, without the plans.
 func (tx *Tx) Runs(f RunFilter, p Page) ([]Run, error) { return tx.runs(f, p) }
 
 // UpdateRun sets State, Reason, Use, Started and Ended if r.Version is the
@@ -115,7 +125,12 @@ func (tx *Tx) Step(run string, index int) (*Step, error) { return tx.step(run, i
 // StepByCall returns the step with this call id.
 func (tx *Tx) StepByCall(callID string) (*Step, error) { return tx.stepByCall(callID) }
 
-// UnsettledSteps returns the oldest 1000 steps whose LogIndex is NotLogged.
+// LastStep returns the step of a run with the highest index, without its input; nil if
+// it has none.
+func (tx *Tx) LastStep(run string) (*Step, error) { return tx.lastStep(run) }
+
+// UnsettledSteps returns the oldest 1000 steps whose LogIndex is NotLogged,
+// without their inputs.
 func (tx *Tx) UnsettledSteps() ([]Step, error) { return tx.unsettledSteps() }
 
 // UpdateStep sets everything but Tool and Input if the step is in state from.

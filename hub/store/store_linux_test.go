@@ -54,11 +54,18 @@ func see[T any](t testing.TB, s *Store, f func(*Tx) (T, error)) T {
 	return v
 }
 
-// wants fails unless err has this kind and reason.
-func wants(t testing.TB, err error, k fault.Kind, reason string) {
+// wants fails unless err has this kind and reason, and says each text: a reason such as
+// invalid_input has many causes.
+func wants(t testing.TB, err error, k fault.Kind, reason string, says ...string) {
 	t.Helper()
 	if fault.KindOf(err) != k || fault.ReasonOf(err) != reason {
 		t.Errorf("%v (%v, %q), want %v, %q", err, fault.KindOf(err), fault.ReasonOf(err), k, reason)
+		return
+	}
+	for _, text := range says {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want %q", err, text)
+		}
 	}
 }
 
@@ -146,7 +153,7 @@ func TestForeignCursor(t *testing.T) {
 		}{{sessions, r.Session}, {runs, r.ID}} {
 			none := test.id[:4] + strings.Repeat("0", 32)
 			foreign, unknown := test.list("uid:2", test.id), test.list("uid:2", none)
-			wants(t, foreign, fault.Usage, "invalid_input")
+			wants(t, foreign, fault.Usage, "invalid_input", "no page begins after")
 			if foreign == nil {
 				continue
 			}
@@ -195,7 +202,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("of one principal: %v", got)
 	}
 	_, err := View(context.Background(), s, func(tx *Tx) ([]Session, error) { return tx.Sessions(SessionFilter{}, Page{After: "ses_x"}) })
-	wants(t, err, fault.Usage, "invalid_input")
+	wants(t, err, fault.Usage, "invalid_input", "no page begins after")
 }
 
 func TestRuns(t *testing.T) {
@@ -245,7 +252,7 @@ func TestRuns(t *testing.T) {
 	}), fault.NotFound, "no_such_session")
 	wants(t, s.Update(ctx, func(tx *Tx) error {
 		return tx.CreateRun(&Run{Session: r.Session, Principal: "p", Plan: []byte("{")})
-	}), fault.Usage, "invalid_input")
+	}), fault.Usage, "invalid_input", "no JSON text")
 	do(t, s, func(tx *Tx) error {
 		other.State = RunCancelled
 		if err := tx.UpdateRun(other); err != nil {
@@ -278,7 +285,7 @@ func TestSteps(t *testing.T) {
 	for _, i := range []int{0, 1, 3, -1} {
 		wants(t, s.Update(ctx, func(tx *Tx) error {
 			return tx.CreateStep(&Step{Run: r.ID, Index: i, Tool: "t", Input: []byte(`{}`)})
-		}), fault.Usage, "invalid_input")
+		}), fault.Usage, "invalid_input", fmt.Sprintf("has 2 steps, this one says it is number %d", i))
 	}
 	one.State, one.CallID, one.Capsule, one.Outcome = StepDone, "call-1", canon.Sum([]byte("c")), "executed"
 	one.Exit, one.LogIndex, one.Output, one.OutputDigest = 3, 1<<40, []byte(`"out"`), canon.Sum([]byte("o"))
@@ -289,16 +296,19 @@ func TestSteps(t *testing.T) {
 		t.Errorf("read %+v, wrote %+v", got, one)
 	}
 	two := &Step{Run: r.ID, Index: 1, State: StepRunning, CallID: "call-1"}
-	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.UpdateStep(two, StepPending) }), fault.Usage, "invalid_input")
-	for _, bad := range []Step{
-		{State: StepDone, CallID: "c2", Outcome: "executed"},                   // no capsule
-		{State: StepDone, CallID: "c2", Capsule: one.Capsule},                  // no outcome
-		{State: StepDone, Outcome: "executed", Capsule: one.Capsule},           // no call
-		{State: StepRunning, CallID: "c2", Outcome: "x", Capsule: one.Capsule}, // an outcome before the end
-		{State: StepFailed, CallID: "c2"},                                      // what was never decided has no call
+	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.UpdateStep(two, StepPending) }), fault.Usage, "invalid_input", "steps.call")
+	for _, bad := range []struct {
+		Step
+		says string
+	}{
+		{Step{State: StepDone, CallID: "c2", Outcome: "executed"}, "length(capsule) = 32"},
+		{Step{State: StepDone, CallID: "c2", Capsule: one.Capsule}, "outcome <> ''"},
+		{Step{State: StepDone, Outcome: "executed", Capsule: one.Capsule}, "call <> ''"},
+		{Step{State: StepRunning, CallID: "c2", Outcome: "x", Capsule: one.Capsule}, "outcome <> ''"}, // before the end
+		{Step{State: StepFailed, CallID: "c2"}, "call = ''"},                                          // it was never decided
 	} {
 		bad.Run, bad.Index = r.ID, 1
-		wants(t, s.Update(ctx, func(tx *Tx) error { return tx.UpdateStep(&bad, StepPending) }), fault.Usage, "invalid_input")
+		wants(t, s.Update(ctx, func(tx *Tx) error { return tx.UpdateStep(&bad.Step, StepPending) }), fault.Usage, "invalid_input", bad.says)
 	}
 	if all := see(t, s, func(tx *Tx) ([]Step, error) { return tx.Steps(r.ID) }); len(all) != 2 || all[0].CallID != "call-1" || all[1].State != StepPending {
 		t.Errorf("steps: %+v", all)
@@ -426,8 +436,8 @@ func TestApprovals(t *testing.T) {
 	wants(t, resolve(late.ID, 2, yes), fault.Busy, "version_conflict")
 
 	a := add(time.Hour)
-	wants(t, resolve(a.ID, 1, Resolution{State: ApprovalApproved}), fault.Usage, "invalid_input")
-	wants(t, resolve(a.ID, 1, Resolution{State: ApprovalPending}), fault.Usage, "invalid_input")
+	wants(t, resolve(a.ID, 1, Resolution{State: ApprovalApproved}), fault.Usage, "invalid_input", "names no approver")
+	wants(t, resolve(a.ID, 1, Resolution{State: ApprovalPending}), fault.Usage, "invalid_input", "does not end a request")
 	wants(t, resolve("apr_x", 1, yes), fault.NotFound, "no_such_approval")
 	if got := see(t, s, func(tx *Tx) ([]Approval, error) {
 		return tx.Approvals(ApprovalFilter{States: []ApprovalState{ApprovalPending}}, Page{})

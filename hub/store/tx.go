@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,6 +163,7 @@ func (tx *Tx) query(op, text string, args []any, scan func(*sql.Rows) error) err
 // job is one Update that waits for its turn or its commit.
 type job struct {
 	f     func(*Tx) error
+	alone bool // shares no transaction
 	err   error
 	panic any
 	ok    bool // f returned
@@ -173,6 +175,8 @@ type job struct {
 // writer is the one connection that writes. Whoever holds the turn takes the
 // jobs that wait, runs them one after the other in one transaction, each in a
 // savepoint, and commits them together: with many clients one fsync serves many.
+// A savepoint keeps in memory what was on the pages that change since. A job that
+// changes many is alone and needs none.
 type writer struct {
 	turn  chan struct{} // holds one element while nobody writes
 	conn  *conn         // owned by the holder of the turn
@@ -186,12 +190,12 @@ type writer struct {
 }
 
 // update runs f and returns when it is durable or undone.
-func (w *writer) update(ctx context.Context, f func(*Tx) error) error {
+func (w *writer) update(ctx context.Context, alone bool, f func(*Tx) error) error {
 	const op = "update store"
 	if err := ctx.Err(); err != nil {
 		return classify(op, err)
 	}
-	j := &job{f: f, done: make(chan struct{})}
+	j := &job{f: f, alone: alone, done: make(chan struct{})}
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -255,6 +259,9 @@ func (w *writer) leave(j *job) bool {
 func (w *writer) run() {
 	w.mu.Lock()
 	n := min(len(w.queue), maxBatch)
+	if i := slices.IndexFunc(w.queue[:n], func(j *job) bool { return j.alone }); i >= 0 {
+		n = max(i, 1)
+	}
 	batch := append([]*job(nil), w.queue[:n]...)
 	w.queue = append(w.queue[:0:0], w.queue[n:]...)
 	w.mu.Unlock()
@@ -277,7 +284,7 @@ func (w *writer) run() {
 	}
 	w.step("begun")
 	for _, j := range batch {
-		if err = w.apply(j); err != nil {
+		if err = w.apply(j, n == 1); err != nil {
 			return
 		}
 	}
@@ -288,11 +295,13 @@ func (w *writer) run() {
 	}
 }
 
-// apply runs one job in a savepoint. Its error is the job's alone; what apply
-// returns is the end of the whole batch.
-func (w *writer) apply(j *job) error {
-	if _, err := w.conn.exec("SAVEPOINT one"); err != nil {
-		return err
+// apply runs one job, in a savepoint unless it is the whole batch. Its error is the
+// job's alone; what apply returns is the end of the whole batch.
+func (w *writer) apply(j *job, whole bool) error {
+	if !whole {
+		if _, err := w.conn.exec("SAVEPOINT one"); err != nil {
+			return err
+		}
 	}
 	tx := &Tx{conn: w.conn, write: true, now: time.Now().UTC(), forget: w.clock.Earliest()}
 	func() {
@@ -309,6 +318,12 @@ func (w *writer) apply(j *job) error {
 	tx.conn, j.written = nil, tx.written
 	if tx.err != nil { // not to be swallowed, whatever f made of it
 		return tx.err
+	}
+	if whole {
+		if j.panic != nil {
+			return errors.New("the function panicked")
+		}
+		return j.err
 	}
 	if j.err != nil || j.panic != nil {
 		if _, err := w.conn.exec("ROLLBACK TO one"); err != nil {
@@ -345,7 +360,9 @@ func (w *writer) close() error {
 // durable; when it returns an error, f's or that of the commit, nothing of it
 // happened. ctx bounds the wait for the turn and not the commit, which is
 // waited for once it has begun.
-func (s *Store) Update(ctx context.Context, f func(*Tx) error) error { return s.writer.update(ctx, f) }
+func (s *Store) Update(ctx context.Context, f func(*Tx) error) error {
+	return s.writer.update(ctx, false, f)
+}
 
 // View runs f in a transaction that only reads, and returns what f returns. It
 // sees everything that Update made durable before. f must not call View or

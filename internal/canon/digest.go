@@ -45,7 +45,15 @@ func (d Digest) String() string {
 }
 
 // MarshalText implements encoding.TextMarshaler.
-func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+func (d Digest) MarshalText() ([]byte, error) { return d.AppendText(nil) }
+
+// AppendText implements encoding.TextAppender.
+func (d Digest) AppendText(b []byte) ([]byte, error) {
+	if d.IsZero() {
+		return b, nil
+	}
+	return hex.AppendEncode(append(b, "sha256:"...), d[:]), nil
+}
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Digest) UnmarshalText(b []byte) (err error) {

@@ -14,6 +14,9 @@ func TestDigest(t *testing.T) {
 	if back, err := ParseDigest(want); err != nil || back != d {
 		t.Errorf("ParseDigest: %v, %v", back, err)
 	}
+	if text, err := d.MarshalText(); err != nil || string(text) != want {
+		t.Errorf("MarshalText: %s, %v", text, err)
+	}
 	if z, err := ParseDigest(""); err != nil || !z.IsZero() || z.String() != "" {
 		t.Errorf("zero: %v, %v", z, err)
 	}

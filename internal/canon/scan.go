@@ -25,7 +25,7 @@ func scan(data []byte, lim Limits) error {
 	if len(data) > lim.Bytes {
 		return fault.New(fault.Usage, "json_too_large", "decode JSON", fmt.Errorf("%d bytes, limit %d", len(data), lim.Bytes))
 	}
-	err := tokens(data, lim.Depth)
+	err := tokens(data, lim)
 	bad, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
 	case err == nil || fault.ReasonOf(err) != "":
@@ -35,7 +35,7 @@ func scan(data []byte, lim Limits) error {
 	case bad.Err == jsontext.ErrDuplicateName:
 		return refusal("json_duplicate_member", bad.ByteOffset, "member %q twice", bad.JSONPointer.LastToken())
 	}
-	if lax, ok := errors.AsType[*jsontext.SyntacticError](tokens(data, lim.Depth, lenient)); !ok || lax.ByteOffset != bad.ByteOffset {
+	if lax, ok := errors.AsType[*jsontext.SyntacticError](tokens(data, lim, lenient)); !ok || lax.ByteOffset != bad.ByteOffset {
 		return refusal("json_syntax", bad.ByteOffset, "string is not UTF-8")
 	}
 	return refusal("json_syntax", bad.ByteOffset, "%v", bad.Err)
@@ -43,10 +43,18 @@ func scan(data []byte, lim Limits) error {
 
 // tokens reads one value and nothing after it but white space. Its errors are
 // jsontext's, or refusals.
-func tokens(data []byte, depth int, opts ...jsontext.Options) error {
+func tokens(data []byte, lim Limits, opts ...jsontext.Options) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(data), opts...)
+	values := 0
 	for first := true; first || d.StackDepth() > 0; first = false {
-		if d.PeekKind() == '0' {
+		kind := d.PeekKind()
+		in, members := d.StackIndex(d.StackDepth())
+		if name := in == '{' && members%2 == 0; !name && kind != '}' && kind != ']' && kind != 0 {
+			if values++; values > lim.Values {
+				return fault.New(fault.Usage, "json_too_large", "decode JSON", fmt.Errorf("more than %d values", lim.Values))
+			}
+		}
+		if kind == '0' {
 			num, err := d.ReadValue()
 			if err != nil {
 				return err
@@ -59,8 +67,8 @@ func tokens(data []byte, depth int, opts ...jsontext.Options) error {
 		if _, err := d.ReadToken(); err != nil {
 			return err
 		}
-		if d.StackDepth() > depth {
-			return refusal("json_too_deep", d.InputOffset()-1, "nesting beyond %d", depth)
+		if d.StackDepth() > lim.Depth {
+			return refusal("json_too_deep", d.InputOffset()-1, "nesting beyond %d", lim.Depth)
 		}
 	}
 	if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {

@@ -56,6 +56,8 @@ var places = [...]Place{
 	{Kind: PlaceGit, Why: "it decides what git runs, and whose repository this is",
 		Paths: ".git/config .git/config.worktree .git/commondir .git/objects/info/alternates " +
 			".git/worktrees/*/config.worktree .git/worktrees/*/commondir .gitmodules .gitconfig"},
+	{Kind: PlaceHg, Why: "it decides what mercurial, sapling or jujutsu runs",
+		Paths: ".hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .sl/config .sl/sharedpath .jj/repo/config.toml"},
 	{Kind: PlaceShell, Why: "a shell, or what watches a shell enter the folder, runs it",
 		Paths: ".envrc .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout " +
 			".kshrc .cshrc .tcshrc .login .config/fish/** mise.toml .mise.toml .config/mise/**"},
@@ -66,13 +68,14 @@ var places = [...]Place{
 		Paths: ".github/workflows/** .github/actions/** .gitlab-ci.yml .gitlab/ci/** .circleci/** .buildkite/** .woodpecker/** .forgejo/** .gitea/** " +
 			".woodpecker.yml .drone.yml .travis.yml .cirrus.yml jenkinsfile azure-pipelines.yml bitbucket-pipelines.yml"},
 	{Kind: PlaceAgent, Why: "an agent obeys it, or starts what it names",
-		Paths: ".mcp.json .claude/** .codex/** .agents/** .cursor/** .gemini/** .windsurf/** .kiro/** .roo/** .continue/** .cline/** .amazonq/** .opencode/** " +
+		Paths: ".mcp.json .mcp.json.before-palyra .claude/** .codex/** .agents/** .cursor/** .gemini/** .windsurf/** .kiro/** .roo/** .continue/** .cline/** .amazonq/** .opencode/** " +
 			".cursorrules .windsurfrules .clinerules opencode.json claude.md claude.local.md agents.md gemini.md .github/copilot-instructions.md"},
 	{Kind: PlacePackage, Why: "it decides what a package manager fetches and runs",
 		Paths: ".npmrc .pnpmfile.cjs .pnpmfile.mjs .yarnrc .yarnrc.yml .yarn/releases/** .yarn/plugins/** bunfig.toml .cargo/config .cargo/config.toml " +
 			".bundle/** .gemrc .condarc .pypirc pip.conf .mvn/** sitecustomize.py"},
 	{Kind: PlaceTool, Why: "a program reads it when it starts, and runs what it says",
-		Paths: ".gdbinit .lldbinit .ripgreprc .curlrc .wgetrc .irbrc .pryrc .rprofile .tmux.conf .screenrc"},
+		Paths: ".gdbinit .lldbinit .ripgreprc .curlrc .wgetrc .irbrc .pryrc .rprofile .tmux.conf .screenrc " +
+			".pdbrc .ghci .ocamlinit .iex.exs .octaverc rust-toolchain rust-toolchain.toml"},
 	{Kind: PlaceGit, Why: "git's own files decide what git runs", Paths: ".git .git/** .gitattributes", Asked: true},
 	{Kind: PlaceHook, Why: "git runs it if core.hooksPath says so", Paths: ".githooks/**", Asked: true},
 	{Kind: PlaceHg, Why: "mercurial's own files decide what it runs", Paths: ".hg/**", Asked: true},
@@ -87,11 +90,40 @@ func Places() []Place { return slices.Clone(places[:]) }
 // Planted returns the flag for a written path, unescaped, and whether there is
 // one.
 func Planted(name string) (Flag, bool) {
+	return flagOf(name, func(p *Place, pattern string, parts []string) bool { return p.matches(pattern, parts) })
+}
+
+// PlantedNode is Planted for whatever a program left at a path. Anything but a folder in the
+// place of a folder that leads to one of the places is that place's, too: a link instead of
+// .vscode, say.
+func PlantedNode(name string, folder bool) (Flag, bool) {
+	if f, ok := Planted(name); ok || folder {
+		return f, ok
+	}
+	return flagOf(name, func(p *Place, pattern string, parts []string) bool {
+		at := strings.Split(pattern, "/")
+		if len(parts) >= len(at) {
+			return false
+		}
+		return !p.Asked && p.matches(strings.Join(at[:len(parts)], "/"), parts)
+	})
+}
+
+// PlantedRepository is PlantedNode for a name in a folder that git takes for a repository
+// ([IsRepository]), with the name relative to it: its configuration and its hooks.
+func PlantedRepository(name string) (Flag, bool) {
+	return flagOf(".git/"+name, func(p *Place, pattern string, parts []string) bool {
+		return !p.Asked && parts[0] == ".git" && p.matches(pattern, parts)
+	})
+}
+
+func flagOf(name string, hit func(p *Place, pattern string, parts []string) bool) (Flag, bool) {
 	parts := strings.Split(strings.ToLower(name), "/")
-	for _, p := range places {
+	for i := range places {
+		p := &places[i]
 		for pattern := range strings.FieldsSeq(p.Paths) {
 			for from := range parts {
-				if p.matches(pattern, parts[from:]) {
+				if hit(p, pattern, parts[from:]) {
 					return Flag{Path: Escape(name), Kind: p.Kind, Why: p.Why}, true
 				}
 			}

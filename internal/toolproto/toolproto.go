@@ -9,6 +9,12 @@
 // the same tags as data, from which the JSON Schema is printed. So schema, kernel and tool
 // can't disagree.
 //
+// A file holds one tool: its name, its input with the gist of it, and its result. A member
+// of an input has two tags beside its name: tool holds the bounds that Decode applies, doc
+// the sentence of the schema. Lengths of strings are characters. Members whose zero value
+// Decode would refuse are left out where they are zero. process.run has no name here: the
+// kernel runs what its input names, without palyra-tool.
+//
 // # Names of files
 //
 // A file name is bytes; JSON holds text. [Escape] spells the paths in inputs and results:
@@ -22,8 +28,9 @@
 // palyra-tool NAME BRIEF... reads the input from standard input, as one line if a payload
 // follows it (artifact.read), writes one line of canonical JSON, the result or a [Failure],
 // to standard output, and ends with an exit status of [Status]. BRIEF comes from the
-// input's Brief method. Policy and approver see the arguments of a call, so these hold the
-// gist of the input.
+// input's Brief method. It gives the meaning of the input in a few words, with paths spelled
+// as in the input, so that policy can read them and an approver sees them. palyra-tool
+// refuses an input that they don't belong to.
 //
 // The package doesn't protect against a tool that lies. A program in a cell wrote the
 // result; the receipt says which program that was.
@@ -32,19 +39,6 @@ package toolproto
 import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
-)
-
-// The built-in tools, by name. process.run is not here: the kernel runs what it
-// names, without palyra-tool.
-const (
-	Echo         = "palyra.echo"
-	Sleep        = "palyra.sleep"
-	ReadFile     = "fs.read_file"
-	ListDir      = "fs.list_dir"
-	Search       = "fs.search"
-	WriteFile    = "fs.write_file"
-	ApplyPatch   = "fs.apply_patch"
-	ArtifactRead = "artifact.read"
 )
 
 // MaxInput is the most that an input may hold, in bytes of JSON. The kernel's canonical
@@ -68,6 +62,7 @@ const (
 	// rest.
 	Partial Status = 4
 	Broken  Status = 5 // the tool itself, or its standard streams
+	Undone  Status = 6 // changes.recover alone: the list is taken back, and the result is on standard output
 )
 
 // Failure is palyra-tool's output instead of a result.

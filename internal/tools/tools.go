@@ -21,10 +21,18 @@ type Access uint8
 
 // The kinds of access.
 const (
-	None   Access = iota
-	Reads         // its workspace is mounted read-only
-	Writes        // it's declared sensitive and has the capability filesystem_write
+	None     Access = iota
+	Reads           // its workspace is mounted read-only
+	Writes          // it's declared sensitive and has the capability filesystem_write
+	Applies         // as Writes; its workspace is the one that the layer of its input lies over
+	Recovers        // as Applies, but not sensitive: it ends what was decided before
 )
+
+// Writing reports whether a tool writes to its workspace.
+func (a Access) Writing() bool { return a >= Writes }
+
+// Layered reports whether a tool's input names a layer instead of a workspace.
+func (a Access) Layered() bool { return a >= Applies }
 
 // Tool is one built-in tool.
 type Tool struct {
@@ -63,6 +71,15 @@ func All() []Tool {
 		{Name: toolproto.ApplyPatch, Description: "Applies a unified diff to files of a workspace, all of it or nothing. Every line of context must match.",
 			Input: func() any { return new(toolproto.ApplyPatchInput) }, Access: Writes, brief: patchBrief,
 			Example: `{"workspace":"src","patch":"--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-old\n+new\n"}`},
+		{Name: toolproto.ChangesApply, Description: "Brings the changes in a layer of a staged workspace to the workspace, all of them or none. Git's own files stay in the layer.",
+			Input: func() any { return new(toolproto.ChangesInput) }, Access: Applies, Patient: true, Payload: true,
+			Example: `{"layer":"fix","digest":"sha256:` + strings.Repeat("0a", 32) + `"}`},
+		{Name: toolproto.ChangesUndo, Description: "Takes back what changes.apply brought to a workspace, all of it or nothing. A second call brings it back.",
+			Input: func() any { return new(toolproto.ChangesInput) }, Access: Applies, Patient: true, Payload: true,
+			Example: `{"layer":"fix","digest":"sha256:` + strings.Repeat("0a", 32) + `"}`},
+		{Name: toolproto.ChangesRecover, Description: "Ends a changes.apply or changes.undo that was killed: whole, or as if it had never been.",
+			Input: func() any { return new(toolproto.ChangesInput) }, Access: Recovers, Patient: true, Payload: true,
+			Example: `{"layer":"fix","digest":"sha256:` + strings.Repeat("0a", 32) + `"}`},
 		{Name: toolproto.ArtifactRead, Description: "Reads a part of an artifact, which is what a large result of an earlier call became.",
 			Input: func() any { return new(toolproto.ArtifactReadInput) }, Payload: true,
 			Example: `{"digest":"sha256:` + strings.Repeat("0a", 32) + `","limit":1000}`},
@@ -94,7 +111,7 @@ func (t *Tool) Brief(in any) ([]string, error) {
 
 // Workspace returns the name of the workspace that a decoded input of t works in.
 func (t *Tool) Workspace(in any) string {
-	if t.Access == None {
+	if t.Access == None || t.Access.Layered() {
 		return ""
 	}
 	return in.(interface{ InWorkspace() string }).InWorkspace()

@@ -108,6 +108,8 @@ func TestContractTierC(t *testing.T) { contract(t, tier.C, isolate.NetworkFresh)
 
 func TestContractVoid(t *testing.T) { contract(t, tier.C, isolate.NetworkVoid) }
 
+func TestContractLoopback(t *testing.T) { contract(t, tier.C, isolate.NetworkLoopback) }
+
 func permitAll(t testing.TB) *policy.Set {
 	t.Helper()
 	set, err := policy.LoadFS(fstest.MapFS{

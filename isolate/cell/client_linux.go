@@ -165,21 +165,26 @@ func (c *Client) greet(ctx context.Context) error {
 	return nil
 }
 
-// Past reports whether the host's mounts in the workspace folder ("": none), or in the folders
-// that every cell shows, differ from palyra-cell's. If they do, palyra-cell takes no more
+// Past reports whether the host's mounts in the folders of a call, or in those that every cell
+// shows, differ from palyra-cell's. If they do, palyra-cell takes no more
 // calls; Close lets its running calls end.
-func (c *Client) Past(workspace string) bool {
-	s := new(isolate.Spec)
-	if workspace != "" {
-		s.Workspace = &isolate.Mount{Source: workspace}
+func (c *Client) Past(folders ...string) bool { return c.current(folders) != nil }
+
+// foldersOf returns the folders of the host that a call sees besides those of every cell.
+func foldersOf(s *isolate.Spec) (folders []string) {
+	if s.Workspace != nil {
+		folders = append(folders, s.Workspace.Source)
 	}
-	return c.current(s) != nil
+	for _, m := range s.Mounts {
+		folders = append(folders, m.Source)
+	}
+	return folders
 }
 
 // current returns an error if the mounts that matter to a call have changed since palyra-cell
 // started. From then on it takes no call.
-func (c *Client) current(s *isolate.Spec) error {
-	point, err := c.mounts.since(s)
+func (c *Client) current(folders []string) error {
+	point, err := c.mounts.since(folders)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -209,7 +214,7 @@ func (c *Client) emptyLocked() {
 }
 
 func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f *isolate.Files) (id uint64, q *question, err error) {
-	if err := c.current(s); err != nil {
+	if err := c.current(foldersOf(s)); err != nil {
 		return 0, nil, err
 	}
 	spec, err := s.Canonical()
@@ -232,7 +237,7 @@ func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f 
 		has, fds, spec = has|wire.HasSpec, slices.Insert(fds, 0, int(memory.Fd())), nil
 	}
 	id, q, err = c.put(due, fds, func(id uint64) ([]byte, error) {
-		b := wire.AppendRun(make([]byte, 0, wire.RunHead+len(spec)), kind, id, has, len(f.Operands), g)
+		b := wire.AppendRun(make([]byte, 0, wire.RunHead+len(spec)), kind, id, has, len(f.Operands)+len(f.Mounts)+len(f.Caches), g)
 		return append(b, spec...), nil
 	})
 	runtime.KeepAlive(f)
@@ -240,7 +245,7 @@ func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f 
 }
 
 func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
-	fds = make([]int, 0, 8+len(f.Operands))
+	fds = make([]int, 0, 8+len(f.Operands)+len(f.Mounts)+len(f.Caches))
 	add := func(name string, file *os.File) {
 		if file == nil {
 			err = fault.New(fault.Internal, "internal", "send to palyra-cell: no descriptor for "+name, errors.New("the descriptor is missing"))
@@ -255,7 +260,7 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	for _, o := range [...]struct {
 		bit  uint8
 		file *os.File
-	}{{wire.HasScript, f.Script}, {wire.HasWorkspace, f.Workspace}, {wire.HasStdin, f.Stdin}} {
+	}{{wire.HasScript, f.Script}, {wire.HasWorkspace, f.Workspace}, {wire.HasStdin, f.Stdin}, {wire.HasLayer, f.Layer}} {
 		if o.file != nil {
 			has |= o.bit
 			fds = append(fds, int(o.file.Fd()))
@@ -263,6 +268,12 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	}
 	for _, o := range f.Operands {
 		add("operand", o)
+	}
+	for _, m := range f.Mounts {
+		add("mount", m)
+	}
+	for _, c := range f.Caches {
+		add("cache", c)
 	}
 	if err == nil && len(fds) > wire.MaxFiles {
 		err = fault.New(fault.Usage, "too_large", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(fds), wire.MaxFiles), errors.New("too many"))

@@ -84,13 +84,16 @@ func TestCrashStartsNothing(t *testing.T) {
 		return all
 	}
 	clients := map[tier.Tier]*cell.Client{tier.B: start(t, tier.B), tier.C: start(t, tier.C)}
-	inside := func(tr tier.Tier, script string) string {
+	specAt := func(tr tier.Tier) *isolate.Spec {
 		s := benchSpec("/usr/bin/dash", isolate.NetworkFresh)
 		s.Tier = tr
 		if tr == tier.B {
 			s.Network, s.Cwd = "", "/"
 		}
-		_, out := shell(t, clients[tr], s, script)
+		return s
+	}
+	inside := func(tr tier.Tier, script string) string {
+		_, out := shell(t, clients[tr], specAt(tr), script)
 		return out
 	}
 	defer set(string(before))
@@ -119,6 +122,24 @@ func TestCrashStartsNothing(t *testing.T) {
 	for tr, out := range files {
 		if strings.Contains(out, "core\n") || strings.Contains(out, "core.") {
 			t.Errorf("tier %s: a crash left a core: %q", tr, out)
+		}
+	}
+
+	// palyra-cell reads the pattern for each call.
+	degraded := func(tr tier.Tier) string {
+		ev, _ := shell(t, clients[tr], specAt(tr), "true")
+		return strings.Join(ev.Degraded, "\n")
+	}
+	const sent = "core: a crash is sent to the host's handler"
+	for tr := range clients {
+		if d := degraded(tr); strings.Contains(d, sent) {
+			t.Errorf("tier %s: %q", tr, d)
+		}
+	}
+	set("@/run/palyra-none")
+	for tr := range clients {
+		if d := degraded(tr); !strings.Contains(d, sent) {
+			t.Errorf("tier %s: evidence doesn't say that the host's handler gets cores: %q", tr, d)
 		}
 	}
 }

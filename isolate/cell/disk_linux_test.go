@@ -23,10 +23,10 @@ func TestDiskIsCounted(t *testing.T) {
 	for _, x := range []struct {
 		how  string
 		held int
-		over bool
+		over string // the limit
 	}{
-		{"unlinked", 20, false}, {"unlinked", 200, true}, {"hidden", 20, false}, {"hidden", 200, true},
-		{"mapped", 8, false}, {"mapped", 200, true}, {"undumpable", 20, true}, // its open files don't show
+		{"unlinked", 20, ""}, {"unlinked", 200, "disk"}, {"hidden", 20, ""}, {"hidden", 200, "disk"},
+		{"mapped", 8, ""}, {"mapped", 200, "disk"}, {"undumpable", 20, "uncounted"}, // its open files don't show
 	} {
 		t.Run(x.how+"/"+strconv.Itoa(x.held), func(t *testing.T) {
 			s := benchSpec("/hold", isolate.NetworkFresh)
@@ -50,12 +50,12 @@ func TestDiskIsCounted(t *testing.T) {
 			if _, err := os.Lstat(folder); !os.IsNotExist(err) {
 				t.Errorf("the private workspace %q is left: %v", folder, err)
 			}
-			want, limitHit := isolate.Exited, ""
-			if x.over {
-				want, limitHit = isolate.Killed, "disk"
+			want := isolate.Exited
+			if x.over != "" {
+				want = isolate.Killed
 			}
-			if got := res.Evidence.Exit; res.Outcome != want || got.LimitHit != limitHit || !x.over && got.Code != 0 {
-				t.Errorf("%s, %+v, %q; want %s by limit %q", res.Outcome, got, out, want, limitHit)
+			if got := res.Evidence.Exit; res.Outcome != want || got.LimitHit != x.over || x.over == "" && got.Code != 0 {
+				t.Errorf("%s, %+v, %q; want %s by limit %q", res.Outcome, got, out, want, x.over)
 			}
 		})
 	}

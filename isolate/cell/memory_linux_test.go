@@ -23,9 +23,9 @@ func TestMemoryIsCounted(t *testing.T) {
 	const mib, limit = 1 << 20, 96
 	for _, tr := range []tier.Tier{tier.C, tier.B} {
 		c := start(t, tr)
-		for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts"} {
+		for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted"} {
 			if tr == tier.B && !slices.Contains([]string{"tables", "private-leader", "sockets", "left", "shared-leader"}, how) {
-				continue // no file system of its own that a program could reach so, no inotify and no /proc
+				continue // no file system of its own that a program could reach so, no inotify, no /proc and no loopback
 			}
 			if how == "shared-leader" && os.Geteuid() != 0 {
 				continue // it gets none
@@ -38,6 +38,9 @@ func TestMemoryIsCounted(t *testing.T) {
 					s.Limits.FileSize = 512 * mib
 					if tr == tier.B {
 						s.Cwd = "/"
+					}
+					if how == "received" || how == "unaccepted" {
+						s.Network = isolate.NetworkLoopback
 					}
 					r, w, err := os.Pipe()
 					if err != nil {

@@ -5,18 +5,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 
-	"palyra/isolate"
 	"palyra/isolate/internal/sys"
 )
 
 // palyra-cell has a private copy of the host's mounts, made when it started. Later mounts and
 // unmounts reach the process that seals a call, but not the cell that runs it. So a palyra-cell
-// is good for one state of the mounts that matter to a call: those on the way to its workspace
-// or inside it, and likewise for the folders that every cell shows.
+// is good for one state of the mounts that matter to a call: those on the way to its folders or
+// inside them, and likewise for the folders that every cell shows.
 
 // shownPaths are the host's folders that every cell shows; see collect.
 var shownPaths = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev"}
@@ -65,9 +65,9 @@ func (m *mounts) read() (map[string]bool, error) {
 	return all, nil
 }
 
-// since returns a mount point that matters to the call and has changed, or "". It costs one
+// since returns a mount point that matters to a call with these folders and has changed, or "". It costs one
 // system call if nothing was mounted or unmounted.
-func (m *mounts) since(s *isolate.Spec) (string, error) {
+func (m *mounts) since(folders []string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	told, err := sys.MountsChanged(int(m.file.Fd()))
@@ -82,13 +82,10 @@ func (m *mounts) since(s *isolate.Spec) (string, error) {
 		m.changed = append(difference(m.first, now), difference(now, m.first)...)
 	}
 	for _, point := range m.changed {
-		for _, path := range shownPaths {
+		for _, path := range slices.Concat(shownPaths, folders) {
 			if related(point, path) {
 				return point, nil
 			}
-		}
-		if s.Workspace != nil && related(point, s.Workspace.Source) {
-			return point, nil
 		}
 	}
 	return "", nil

@@ -23,7 +23,7 @@ func shell(t *testing.T, c *cell.Client, s *isolate.Spec, script string) (*evide
 }
 
 // runIn runs s, in dir if it has a workspace.
-func runIn(t *testing.T, c *cell.Client, s *isolate.Spec, dir *os.File) (*evidence.Evidence, string) {
+func runIn(t *testing.T, c *cell.Client, s *isolate.Spec, dir *os.File, layer ...*os.File) (*evidence.Evidence, string) {
 	t.Helper()
 	exe, err := os.Open(s.Exec.Path)
 	if err != nil {
@@ -35,7 +35,11 @@ func runIn(t *testing.T, c *cell.Client, s *isolate.Spec, dir *os.File) (*eviden
 		t.Fatal(err)
 	}
 	defer r.Close()
-	res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w, Workspace: dir})
+	files := &isolate.Files{Exec: exe, Stdout: w, Stderr: w, Workspace: dir}
+	if len(layer) > 0 {
+		files.Layer = layer[0]
+	}
+	res, err := c.Run(t.Context(), mint(t, testKey, s), s, files)
 	w.Close()
 	if err != nil || res.Outcome != isolate.Exited {
 		t.Fatalf("%+v, %v", res, err)

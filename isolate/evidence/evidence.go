@@ -88,15 +88,27 @@ const (
 	NetworkFresh  = "fresh"  // made for this call, with its cell
 	NetworkPooled = "pooled" // made before, for one call, and used once
 	NetworkVoid   = "void"   // shared by all calls that may make no socket; nothing is in it
+	// NetworkLoopback is one made for this call, with its cell, whose loopback interface is up.
+	NetworkLoopback = "loopback"
 )
+
+// Loopback is the name of the loopback interface.
+const Loopback = "lo"
 
 // Network says which network namespace the program has. That it is not the
 // host's is in Namespaces; it is among Namespaces.Fresh unless it is "void".
 type Network struct {
 	Basis Basis `json:"basis" basis:"observed"`
 	// Mode is "fresh" for a network namespace of this call, "pooled" for one made before it, "void"
-	// for the empty one of all calls that may make no socket, "" for the host's (tier B).
+	// for the empty one of all calls that may make no socket, "loopback" for one of this call whose
+	// loopback interface is up, "" for the host's (tier B).
 	Mode string `json:"mode"`
+	// Interfaces are those of a loopback cell, at its gate.
+	Interfaces []string `json:"interfaces,omitempty"`
+	// Addresses are those that a loopback cell has, likewise; sorted.
+	Addresses []string `json:"addresses,omitempty"`
+	// Routes is how many of a loopback cell's routes lead out of lo, likewise.
+	Routes *int64 `json:"routes,omitempty" unit:"count" show:"lo is up and alone, %s routes out of it"`
 }
 
 // Namespaces maps a namespace kind ("user", "mnt", "pid", "net", "ipc", "uts",
@@ -131,11 +143,13 @@ type Process struct {
 	CapBnd string `json:"cap_bnd"`
 	// CapAmb is the ambient set, likewise.
 	CapAmb string `json:"cap_amb"`
-	// HostUID is the host's uid: real, effective, saved and of files alike.
+	// HostUID is the host's uid: real, effective, saved and of files alike. Older receipts of a user
+	// at tier C have 0, as palyra-cell's own user namespace numbers it, and so for groups.
 	HostUID uint32 `json:"host_uid" unit:"uid" show:"host uid %s"`
 	// HostGID is the host's gid, likewise.
 	HostGID uint32 `json:"host_gid" unit:"gid"`
-	// Groups are the host's supplementary groups.
+	// Groups are the host's supplementary groups; at tier C of a user each but host_gid shows as
+	// fs.overflowgid (65534), since palyra-cell's user namespace doesn't map it.
 	Groups []uint32 `json:"groups" unit:"gid"`
 	// Session is 1 where the process leads its own session.
 	Session int `json:"session" unit:"0 or 1"`
@@ -240,7 +254,10 @@ type Exit struct {
 	Code int `json:"code" unit:"status"`
 	// Signal is the signal that ended it, absent if none did.
 	Signal int `json:"signal,omitempty" unit:"signal"`
-	// LimitHit is what ended it, "wall", "cpu", "memory", "disk" or "canceled"; absent if unknown.
+	// LimitHit is what ended it, absent if unknown: "wall", "memory", "disk", "canceled"; "cpu" if
+	// SIGXCPU, or SIGKILL a second later, ended a program that with the children it waited for had
+	// used three quarters of that time; "uncounted" if a program kept palyra from counting memory or
+	// files (a shared mapping of /dev/zero, closed descriptors, folders too deep to read).
 	LimitHit string `json:"limit_hit,omitempty"`
 	// TreeDead is true if no process was left when the first had ended.
 	TreeDead bool `json:"tree_dead" basis:"observed, reported"`

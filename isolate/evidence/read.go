@@ -54,6 +54,84 @@ func parseGroup(b []byte) (string, error) {
 	return "", errors.New(`parse cgroup: no line of version 2 ("0::/")`)
 }
 
+// networkTables is what the files of /proc/<pid>/net say, proc_pid_net(5).
+type networkTables struct {
+	names []string // of interfaces
+	local []string // addresses
+	out   int64    // routes that lead out of Loopback
+}
+
+// interfaces reads net/dev: two lines of heading, then "    lo:    1296 …".
+func (n *networkTables) interfaces(b []byte) error {
+	for line := range bytes.Lines(b) {
+		if name, _, ok := bytes.Cut(line, []byte(":")); ok {
+			n.names = append(n.names, string(plain(nil, bytes.TrimSpace(name))))
+		}
+	}
+	if len(n.names) == 0 {
+		return errors.New("parse interfaces: there is none")
+	}
+	return nil
+}
+
+// addresses reads net/fib_trie, in which "/32 host LOCAL" is a line below that of the address,
+// "|-- 127.0.0.1".
+func (n *networkTables) addresses(b []byte) error {
+	leaf := ""
+	for line := range bytes.Lines(b) {
+		line = bytes.TrimSpace(line)
+		if a, ok := bytes.CutPrefix(line, []byte("|-- ")); ok {
+			leaf = string(plain(nil, a))
+		}
+		if string(line) == "/32 host LOCAL" {
+			n.local = append(n.local, leaf)
+		}
+	}
+	return nil
+}
+
+// loopback6 is ::1.
+const loopback6 = "00000000000000000000000000000001"
+
+// addresses6 reads net/if_inet6: loopback6 and " 01 80 10 80       lo". Others, which there
+// should not be, keep this form.
+func (n *networkTables) addresses6(b []byte) error {
+	for line := range bytes.Lines(b) {
+		word, rest, ok := bytes.Cut(line, []byte(" "))
+		if !ok || len(word) != len(loopback6) || len(rest) == 0 {
+			return fmt.Errorf("parse address %q", line)
+		}
+		if a := string(plain(nil, word)); a != loopback6 {
+			n.local = append(n.local, a)
+		} else {
+			n.local = append(n.local, "::1")
+		}
+	}
+	return nil
+}
+
+// routes reads net/route: a heading, then lines that begin with an interface.
+func (n *networkTables) routes(b []byte) error {
+	heading := true
+	for line := range bytes.Lines(b) {
+		if f := bytes.Fields(line); !heading && (len(f) == 0 || string(f[0]) != Loopback) {
+			n.out++
+		}
+		heading = false
+	}
+	return nil
+}
+
+// routes6 reads net/ipv6_route: lines that end with an interface.
+func (n *networkTables) routes6(b []byte) error {
+	for line := range bytes.Lines(b) {
+		if f := bytes.Fields(line); len(f) == 0 || string(f[len(f)-1]) != Loopback {
+			n.out++
+		}
+	}
+	return nil
+}
+
 // number parses an unsigned number of so many bits that is all of b.
 func number(b []byte, base, bits int) (uint64, bool) {
 	// The conversion does not allocate: no such number is longer than 32 bytes,
@@ -256,7 +334,7 @@ func parseLimit(b []byte) (int64, bool) {
 // sources).
 func superOption(name []byte) bool {
 	switch string(name) {
-	case "ro", "size", "nr_inodes", "hidepid", "subset", "nosymfollow":
+	case "ro", "size", "nr_inodes", "hidepid", "subset", "nosymfollow", "userxattr":
 		return true
 	}
 	return false

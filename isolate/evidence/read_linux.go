@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -82,6 +83,37 @@ func (r *Reader) read(e *Evidence, pid, pidfd int, descriptors bool) error {
 	}
 	e.Host, e.Process, e.Limits, e.Mounts = r.host, process, limits, mounts
 	e.Namespaces.Basis, e.Namespaces.Cell = Observed, ns
+	return nil
+}
+
+// ReadNetwork adds to e what is in the network namespace of the process pid. It reads nothing
+// that the program could have changed: a process at the gate has not run it yet.
+func (r *Reader) ReadNetwork(e *Evidence, pid int) error {
+	s := r.idle.Get().(*scratch)
+	defer r.idle.Put(s)
+	t, err := s.open(r.proc, pid, -1)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	var net networkTables
+	for _, f := range []struct {
+		name  string
+		parse func([]byte) error
+	}{{"dev", net.interfaces}, {"fib_trie", net.addresses}, {"if_inet6", net.addresses6}, {"route", net.routes}, {"ipv6_route", net.routes6}} {
+		b, err := sys.ReadAt(t.dir, "net/"+f.name, &s.buf)
+		if errors.Is(err, fs.ErrNotExist) && strings.Contains(f.name, "6") {
+			continue // the host has no IPv6
+		}
+		if err == nil {
+			err = f.parse(b)
+		}
+		if err != nil {
+			return fmt.Errorf("read network: %w", err)
+		}
+	}
+	slices.Sort(net.local)
+	e.Network.Interfaces, e.Network.Addresses, e.Network.Routes = net.names, slices.Compact(net.local), &net.out
 	return nil
 }
 

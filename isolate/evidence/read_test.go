@@ -177,6 +177,40 @@ func TestParseGroup(t *testing.T) {
 	}
 }
 
+func TestNetworkTables(t *testing.T) {
+	const trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.0.0.0\n        /8 link UNICAST\nLocal:\n     |-- 127.0.0.0\n        /8 host LOCAL\n" +
+		"     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 127.255.255.255\n        /32 link BROADCAST\n"
+	var n networkTables
+	for _, f := range []struct {
+		parse func([]byte) error
+		text  string
+	}{
+		{n.interfaces, "Inter-|   Receive\n face |bytes\n    lo:       0       0\n  eth0: 1 2\n"},
+		{n.addresses, trie},
+		{n.addresses6, "00000000000000000000000000000001 01 80 10 80       lo\nfe800000000000000000000000000001 02 40 20 80     eth0\n"},
+		{n.routes, "Iface\tDestination\neth0\t00000000\nlo\t0000007F\n"},
+		{n.routes6, "0 00 0 00 0 00000001 1 0 00200001       lo\n0 00 0 00 0 00000001 1 0 00200001     eth0\n\n"},
+	} {
+		if err := f.parse([]byte(f.text)); err != nil {
+			t.Errorf("%q: %v", f.text, err)
+		}
+	}
+	if want := []string{"lo", "eth0"}; !slices.Equal(n.names, want) {
+		t.Errorf("interfaces %q, want %q", n.names, want)
+	}
+	if want := []string{"127.0.0.1", "::1", "fe800000000000000000000000000001"}; !slices.Equal(n.local, want) || n.out != 3 {
+		t.Errorf("addresses %q, want %q; %d routes out, want 3", n.local, want, n.out)
+	}
+	for _, bad := range []string{"lo\n", "00000000000000000000000000000001\n", "1 01 80 10 80 lo\n"} {
+		if err := n.addresses6([]byte(bad)); err == nil {
+			t.Errorf("addresses %q: no error", bad)
+		}
+	}
+	if err := new(networkTables).interfaces([]byte("Inter-|\n face |\n")); err == nil {
+		t.Error("no interface, and no error")
+	}
+}
+
 func TestTarget(t *testing.T) {
 	for in, want := range map[string]string{
 		"pipe:[123]": "pipe", "socket:[9]": "socket", "/memfd:exec (deleted)": "memfd:exec",

@@ -52,6 +52,10 @@ func Run(t *testing.T, sub Subject) {
 		{"Operands", testOperands},
 		{"OperandsExchanged", testExchanged},
 		{"WorkingDirectory", testWorkingDirectory},
+		{"Staged", testStaged},
+		{"OwnPath", testOwnPath},
+		{"Mounts", testMounts},
+		{"Caches", testCaches},
 		{"Limits", testLimits},
 		{"Deadline", testDeadline},
 		{"Cancel", testCancel},
@@ -411,6 +415,9 @@ func testNotAProgram(t *testing.T, h *harness) {
 	}
 }
 
+// overflowGID is how groups show that a user namespace doesn't map: fs.overflowgid.
+const overflowGID = 65534
+
 func testEvidence(t *testing.T, h *harness) {
 	c := h.program(t, "/bin/true", "true")
 	o := c.run()
@@ -427,6 +434,18 @@ func testEvidence(t *testing.T, h *harness) {
 	}
 	if os.Geteuid() == 0 && p.HostUID == 0 {
 		t.Error("the program ran as the host's root")
+	}
+	if os.Geteuid() != 0 && (p.HostUID != uint32(os.Getuid()) || p.HostGID != uint32(os.Getgid())) {
+		t.Errorf("evidence: user %d of group %d; outside it is %d of %d", p.HostUID, p.HostGID, os.Getuid(), os.Getgid())
+	}
+	groups, err := os.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range p.Groups {
+		if g != overflowGID && !slices.Contains(groups, int(g)) {
+			t.Errorf("evidence: supplementary group %d, which is none of %v", g, groups)
+		}
 	}
 	if e.Landlock.ABI < 1 || e.Landlock.HandledFS == 0 || len(e.Landlock.Rules) == 0 {
 		t.Errorf("landlock %+v", e.Landlock)

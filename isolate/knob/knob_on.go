@@ -174,6 +174,8 @@ func step(s sys.Step, c bool) sys.Tape {
 		return nil // without a user namespace these would be the host's limits
 	case isOff(IPC) && strings.Contains(text, "$ipc"):
 		return nil // as would these without an IPC namespace
+	case isOff(Net) && strings.Contains(text, "$lo"):
+		return nil // and these without a network namespace
 	case isOff(PID) && c && is("setsid("):
 		// No other process ends it when its reaper is killed.
 		return sys.Tape{s, {Call: "prctl", Args: []sys.Arg{sys.Int(1), sys.Int(9), sys.Int(0), sys.Int(0), sys.Int(0)}, Why: "knob: die with the reaper"}}

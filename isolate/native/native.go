@@ -23,6 +23,7 @@ import (
 	"encoding/binary"
 	"strconv"
 
+	"palyra/call"
 	"palyra/isolate"
 	"palyra/isolate/internal/steps"
 	"palyra/isolate/internal/sys"
@@ -61,7 +62,7 @@ const InnerID = 1000
 
 // Where things are inside the cell.
 const (
-	WorkspaceDir = "/workspace"
+	WorkspaceDir = call.WorkspaceDir
 	Hostname     = "cell"
 )
 
@@ -92,30 +93,31 @@ type Cell struct {
 	// Root says that palyra-cell has the host's capabilities. It drops the
 	// supplementary groups; without them they cannot be dropped.
 	Root     bool
-	UID, GID int    // as root, the cell's own ids on the host
-	Fence    int    // landlock ruleset of steps.Fence; below 0 there is none
-	Counted  bool   // no cgroup counts what the kernel holds for the cell
-	NoIPC    bool   // the program can make no System V objects
-	Core     uint64 // RLIMIT_CORE: steps.NoCore, or 0 where it cannot be had
-	LastCap  int    // highest capability of this kernel
-	Ignored  []int  // signals that palyra-cell ignores
-	Fixed    *Fixed // of these two, if they were made before; may be nil
+	UID, GID int      // as root, the cell's own ids on the host
+	Fence    int      // landlock ruleset of steps.Fence; below 0 there is none
+	Counted  bool     // no cgroup counts what the kernel holds for the cell
+	NoIPC    bool     // the program can make no System V objects
+	Core     uint64   // RLIMIT_CORE: steps.NoCore, or 0 where it cannot be had
+	LastCap  int      // highest capability of this kernel
+	Ignored  []int    // signals that palyra-cell ignores
+	Masked   []string // those of Masked that this kernel has
+	Fixed    *Fixed   // of these three, if they were made before; may be nil
 }
 
 // Fixed are the steps that are the same for every cell of a palyra-cell. They are
 // made once and not changed.
-type Fixed struct{ proc, capabilities, signals sys.Tape }
+type Fixed struct{ proc, nested, capabilities, signals sys.Tape }
 
-// NewFixed makes them for the kernel's highest capability and the signals that
-// palyra-cell ignores.
-func NewFixed(lastCap int, ignored []int) *Fixed {
+// NewFixed makes them for the kernel's highest capability, the signals that
+// palyra-cell ignores and the files of proc to mask.
+func NewFixed(lastCap int, ignored []int, masked []string) *Fixed {
 	c := steps.DropBounding(lastCap)
 	c = append(c, steps.EmptyCapabilities()...)
 	c = append(c, steps.ReadSecurebits()...)
 	c = append(c, steps.NotDumpable()...)
 	c = append(c, steps.NoNewPrivileges()...)
 	c = append(c, steps.DieWithParent("palyra-cell")...)
-	return &Fixed{proc(), c, steps.Signals(ignored)}
+	return &Fixed{proc(masked), set("nested", nested[:]), c, steps.Signals(ignored)}
 }
 
 // fsconfig(2) and mount attributes.
@@ -127,6 +129,7 @@ const (
 	tEmptyPath     = 0x40
 	atFDCWD        = -100
 	mntDetach      = 2
+	openTreeClone  = 1
 	openPath       = 0x200000 // O_PATH
 	openReadWrite  = 0x2      // O_RDWR
 	openCloexec    = 0x80000
@@ -164,20 +167,23 @@ func Rest(c *Cell) sys.Tape {
 func confine(c *Cell) sys.Tape {
 	fixed := c.Fixed
 	if fixed == nil {
-		fixed = NewFixed(c.LastCap, c.Ignored)
+		fixed = NewFixed(c.LastCap, c.Ignored, c.Masked)
 	}
-	t := append(make(sys.Tape, 0, 128), fixed.proc...)
+	t := append(make(sys.Tape, 0, 160), fixed.proc...)
 	t = append(t, sys.Step{Call: "sethostname", Args: []sys.Arg{sys.Str(Hostname), sys.Int(len(Hostname))},
 		Why: "the cell does not know the host's name"})
 	if c.Counted && !c.NoIPC {
 		t = append(t, set("ipc", systemV(c.Spec.Limits.Memory))...)
+	}
+	if c.Spec.Network == isolate.NetworkLoopback {
+		t = append(t, loopback()...)
 	}
 	for _, m := range c.Mounts {
 		t = append(t, sys.Step{Call: "move_mount",
 			Args: []sys.Arg{sys.FD(m.Label, m.FD), sys.Str(""), sys.Int(atFDCWD), sys.Str(m.Path), sys.Int(fEmptyPath)},
 			Why:  "attach " + m.Label + "; the path lies in the read-only template, so no program can race it"})
 	}
-	t = append(t, operands(c.Operands)...)
+	t = append(t, operands(c.Spec.Workspace.View(), c.Operands)...)
 	t = append(t, steps.Enter(c.Spec, c.Cwd))
 	if c.Root {
 		t = append(t, sys.Step{Call: "setgroups", Args: []sys.Arg{sys.Int(0), sys.Int(0)}, Why: "no supplementary group of the host; impossible after unshare"})
@@ -185,7 +191,7 @@ func confine(c *Cell) sys.Tape {
 	}
 	t = append(t, sys.Step{Call: "unshare", Args: []sys.Arg{sys.Int(cloneNewUser)},
 		Why: "a user namespace that owns none of the others, so after the mounts"})
-	t = append(t, set("nested", nested[:])...)
+	t = append(t, fixed.nested...)
 	t = append(t, steps.Rendezvous(steps.MarkIDs, sys.FD("status", c.FDs.Status), sys.FD("gate", c.FDs.Gate), "palyra-cell writes our id maps now")...)
 	t = append(t, steps.Become(sys.Int(InnerID), sys.Int(InnerID))...)
 	t = append(t, steps.TryNested()...)
@@ -202,8 +208,8 @@ func confine(c *Cell) sys.Tape {
 // proc mounts the cell's own /proc. It must be made by a process of the PID
 // namespace, and in a user namespace only while another one is fully visible
 // (mount_too_revealing in fs/namespace.c), which is why the template has one.
-func proc() sys.Tape {
-	return sys.Tape{
+func proc(masked []string) sys.Tape {
+	t := sys.Tape{
 		{Call: "fsopen", Args: []sys.Arg{sys.Str("proc"), sys.Int(fsCloexec)}, Out: "procfs", Why: "the cell's own /proc, of its own PID namespace"},
 		{Call: "fsconfig", Args: []sys.Arg{sys.Slot("procfs"), sys.Int(fsconfigCreate), sys.Int(0), sys.Int(0), sys.Int(0)}, Why: "create it"},
 		{Call: "fsmount", Args: []sys.Arg{sys.Slot("procfs"), sys.Int(fsCloexec), sys.Int(procAttrs)}, Out: "proc", Why: "as a detached mount"},
@@ -213,7 +219,19 @@ func proc() sys.Tape {
 		{Call: "close", Args: []sys.Arg{sys.Slot("procfs")}, Why: "no descriptor of it stays"},
 		{Call: "close", Args: []sys.Arg{sys.Slot("proc")}, Why: "nor of the mount"},
 	}
+	for _, path := range masked {
+		t = append(t,
+			sys.Step{Call: "open_tree", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str("/dev/null"), sys.Int(openTreeClone | openCloexec)}, Out: "mask",
+				Why: "an empty file for a list of what is the host's: keys of palyra's user, locks"},
+			sys.Step{Call: "move_mount", Args: []sys.Arg{sys.Slot("mask"), sys.Str(""), sys.Int(atFDCWD), sys.Str(path), sys.Int(fEmptyPath)}, Why: "cover it"},
+			sys.Step{Call: "close", Args: []sys.Arg{sys.Slot("mask")}, Why: "no descriptor of it stays"})
+	}
+	return t
 }
+
+// Masked returns the files of proc that tell of the host what no namespace keeps from a
+// cell: names of keys (keyrings(7)), how many each user has, and who else holds locks.
+func Masked() []string { return []string{"/proc/keys", "/proc/key-users", "/proc/locks"} }
 
 // howSize is that of struct open_how, openat2(2).
 const howSize = 24
@@ -234,11 +252,15 @@ type Variable struct{ Path, Value, why string }
 
 // Variables are those of a cell. counted says that no cgroup counts what the kernel holds
 // for it, and objects that it can make System V objects.
-func Variables(memory int64, counted, objects bool) []Variable {
+func Variables(s *isolate.Spec, counted, objects bool) []Variable {
+	var all []Variable
 	if counted && objects {
-		return append(systemV(memory), nested[:]...)
+		all = systemV(s.Limits.Memory)
 	}
-	return nested[:]
+	if s.Network == isolate.NetworkLoopback {
+		all = append(all, buffers[:]...)
+	}
+	return append(all, nested[:]...)
 }
 
 // set sets variables. slot names those of one kind, so that isolate/knob finds the steps.
@@ -311,14 +333,54 @@ func systemV(memory int64) []Variable {
 	}
 }
 
+// MaxQueue is the most that a TCP socket of a loopback cell queues in one direction, in
+// bytes of the kernel's memory: one packet more than buffers allow.
+const MaxQueue = maxQueue + 64<<10
+
+const maxQueue = 512 << 10
+
+// buffers are variables of the cell's network namespace. A new one has the host's, by
+// which a connection may queue 36 MiB.
+var buffers = [...]Variable{
+	{"/proc/sys/net/ipv4/tcp_rmem", "4096 131072 " + strconv.Itoa(maxQueue), "how much a TCP socket queues that the program hasn't received: samples count a connection without a descriptor as full"},
+	{"/proc/sys/net/ipv4/tcp_wmem", "4096 16384 " + strconv.Itoa(maxQueue), "and that its peer hasn't acknowledged"},
+	{"/proc/sys/net/ipv4/tcp_fastopen", "0", "no data with a request for a connection"},
+}
+
+// netdevice(7).
+const (
+	afInet           = 2
+	sockDgram        = 2
+	interfaceFlags   = 0x8914 // SIOCSIFFLAGS
+	interfaceUp      = 1      // IFF_UP
+	interfaceName    = 16     // IFNAMSIZ
+	interfaceRequest = 40     // sizeof(struct ifreq)
+)
+
+// loopback sets the loopback interface up, with which the kernel gives it 127.0.0.1 and
+// ::1, and bounds what sockets hold. It comes before the change of user: it takes
+// CAP_NET_ADMIN over the network namespace, which the program's own user namespace does
+// not have.
+func loopback() sys.Tape {
+	request := make([]byte, interfaceRequest)
+	copy(request, "lo")
+	binary.NativeEndian.PutUint16(request[interfaceName:], interfaceUp)
+	return append(set("lo", buffers[:]),
+		sys.Step{Call: "socket", Args: []sys.Arg{sys.Int(afInet), sys.Int(sockDgram | openCloexec), sys.Int(0)}, Out: "lo",
+			Why: "a socket of the cell's network namespace, to ask through"},
+		sys.Step{Call: "ioctl", Args: []sys.Arg{sys.Slot("lo"), sys.Int(interfaceFlags), sys.Bytes("ifreq", request, "lo,UP")},
+			Why: "the loopback interface, the only one, is up"},
+		sys.Step{Call: "close", Args: []sys.Arg{sys.Slot("lo")}, Why: "no descriptor of it stays"})
+}
+
 // operands mounts sealed copies over workspace files. The target is resolved in
 // the cell's own view and beneath the workspace only, and then used as a
 // descriptor: a symlink swapped in by somebody who writes there is refused.
-func operands(ops []Operand) sys.Tape {
+func operands(view string, ops []Operand) sys.Tape {
 	if len(ops) == 0 {
 		return nil
 	}
-	t := sys.Tape{{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(WorkspaceDir), how(openPath, 0, "O_PATH"), sys.Int(howSize)},
+	t := sys.Tape{{Call: "openat2", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(view), how(openPath, 0, "O_PATH"), sys.Int(howSize)},
 		Out: "workspace", Why: "the workspace, to resolve operands beneath it"}}
 	for _, o := range ops {
 		t = append(t,

@@ -158,6 +158,32 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestLoopback: the loopback interface is set up by a process that has its own network
+// namespace and is still of the user who owns that, and what bounds its sockets is set before.
+func TestLoopback(t *testing.T) {
+	for _, root := range []bool{false, true} {
+		s := flat(Tape(cell(func(c *Cell) { c.Root, c.Spec.Network = root, isolate.NetworkLoopback })))
+		up := index(t, s, "ioctl($lo, 0x8914, ifreq{lo,UP})")
+		if a, b, c := index(t, s, "fsopen("), index(t, s, "socket(2, 0x80002, 0) -> $lo"), index(t, s, "unshare("); a >= b || b >= up || up >= c || s[up+1].String() != "close($lo)" {
+			t.Errorf("root %v: the interface is up in step %d, its socket made in step %d", root, up, b)
+		}
+		if set := last(s, "write($lo, lo{"); set < 0 || set >= up {
+			t.Errorf("root %v: a variable is set in step %d, after the interface is up in %d", root, set, up)
+		}
+		if root && index(t, s, "setresuid(id:user") < up {
+			t.Error("the user changes before the interface is up")
+		}
+		if n := len(Variables(&isolate.Spec{Network: isolate.NetworkLoopback}, true, true)) - len(Variables(&isolate.Spec{}, true, true)); n != len(buffers) {
+			t.Errorf("%d variables more are compared at the gate, want %d", n, len(buffers))
+		}
+	}
+	for _, s := range flat(Tape(cell(nil))) {
+		if s.Call == "socket" || s.Call == "ioctl" {
+			t.Errorf("%s in a cell without a network", s)
+		}
+	}
+}
+
 // The tape of a cell that was made ahead and its rest, one after the other, hold
 // the same order, and the same confinement as the tape of a cold cell.
 func TestWarmOrder(t *testing.T) {
@@ -249,6 +275,7 @@ func TestDigestTellsConfinementApart(t *testing.T) {
 		"as root":           {func(c *Cell) { c.Root = true }, false},
 		"other user":        {func(c *Cell) { c.UID, c.GID = 7, 7 }, true},
 		"a cgroup":          {func(c *Cell) { c.Counted = false }, false},
+		"a network":         {func(c *Cell) { c.Spec.Network = isolate.NetworkLoopback }, false},
 		"a script":          {func(c *Cell) { c.FDs.Script = 77 }, false},
 	} {
 		if got := Tape(cell(c.mod)).Digest() == base; got != c.same {

@@ -29,6 +29,7 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/stage"
 	"palyra/isolate/tier"
 )
 
@@ -64,13 +65,17 @@ type Capsule struct {
 
 	// The rest is absent where it is zero: that is its one spelling then.
 
-	// Network is isolate.NetworkFresh or isolate.NetworkVoid.
+	// Network is a value of isolate.Spec.Network.
 	Network string `json:"network,omitempty"`
 	// Capabilities are those that the tool's table declares, sorted, on top of
 	// what the members above show.
 	Capabilities []string `json:"capabilities,omitempty"`
 	// Sensitive says that the tool's table declares the tool so.
 	Sensitive bool `json:"sensitive,omitempty"`
+	// Mounts are sorted by path.
+	Mounts []call.Mount `json:"mounts,omitempty"`
+	// Caches are names, sorted; see package isolate/cache.
+	Caches []string `json:"caches,omitempty"`
 	// Loader is the dynamic loader that Executable names (PT_INTERP), always of the
 	// system; absent where it names none, and in capsules of older versions.
 	Loader *File `json:"loader,omitempty"`
@@ -123,6 +128,7 @@ const (
 	KindTooLarge   = "too_large"  // together beyond what is hashed
 	KindAbsent     = "absent"     // nothing yet; of the workspace itself: more such names than are listed
 	KindProgram    = "program"    // the name of a program of the workspace, which no copy covers
+	KindStaged     = "staged"     // a file of a staged workspace: the layer may have another
 	KindLibrary    = "library"    // a place that is not the system's, from which the loader takes libraries
 )
 
@@ -133,7 +139,7 @@ func CompareUnpinned(a, b Unpinned) int {
 
 // Kinds are the kinds of Unpinned, sorted.
 func Kinds() []string {
-	return []string{KindAbsent, KindDirectory, KindLibrary, KindProgram, KindSpecial, KindSymlink, KindTooLarge, KindUnreadable}
+	return []string{KindAbsent, KindDirectory, KindLibrary, KindProgram, KindSpecial, KindStaged, KindSymlink, KindTooLarge, KindUnreadable}
 }
 
 // Seal checks c and returns its canonical JSON and digest.
@@ -192,7 +198,7 @@ func (c *Capsule) check() error {
 		return bad("cwd %q is not absolute and clean", c.Cwd)
 	case c.TierFloor == tier.None:
 		return bad("no tier floor")
-	case c.Network != isolate.NetworkFresh && (c.Network != isolate.NetworkVoid || c.TierFloor != tier.C):
+	case !isolate.HasNetwork(c.TierFloor, c.Network):
 		return bad("network %q at tier %s", c.Network, c.TierFloor)
 	}
 	for i, v := range c.Capabilities {
@@ -256,6 +262,17 @@ func (c *Capsule) checkFiles() error {
 	}
 	if w := c.Workspace; w != nil && (!path.IsAbs(w.Source) || path.Clean(w.Source) != w.Source) {
 		return bad("workspace %q is not absolute and clean", w.Source)
+	}
+	if w := c.Workspace; w != nil && (w.Staged && (w.ReadOnly || c.TierFloor != tier.C) || !w.Staged && w.Layer != "") {
+		return bad("a layer without a staged workspace, or one that is read-only or not of tier c")
+	}
+	if err := isolate.CheckPlaces(c.TierFloor, c.Workspace, c.Mounts, c.Caches); err != nil {
+		return bad("%v", err)
+	}
+	if w := c.Workspace; w != nil && w.Layer != "" {
+		if err := stage.CheckName(w.Layer); err != nil {
+			return err
+		}
 	}
 	if c.Workspace == nil && len(c.Operands) > 0 {
 		return bad("operands without a workspace")

@@ -363,7 +363,12 @@ func TestCellRun(t *testing.T) {
 	if len(b.asked) > 0 {
 		t.Errorf("asked %+v", b.asked)
 	}
-	o, _, err := b.call(kernel.ToolRun, obj{"argv": []string{"sleep", "60"}, "timeout_ms": 100})
+	// With a network a person is asked, whatever the program.
+	o, out, err := b.call(kernel.ToolRun, obj{"argv": []string{"cat", "/proc/net/fib_trie"}, "network": "loopback"})
+	if err != nil || o.Outcome != receipt.Executed || !strings.Contains(string(out), "127.0.0.1") || len(b.asked) != 1 || b.asked[0].Call.Network != "loopback" {
+		t.Errorf("%+v, %q, %v, asked %+v", o, out, err, b.asked)
+	}
+	o, _, err = b.call(kernel.ToolRun, obj{"argv": []string{"sleep", "60"}, "timeout_ms": 100})
 	if err != nil || o.Outcome != receipt.TimedOut {
 		t.Errorf("%+v, %v", o, err)
 	}

@@ -23,7 +23,7 @@ func described() string {
 	var b strings.Builder
 	for _, e := range table() {
 		fmt.Fprintf(&b, "### %s\n\n%s", e.Name, e.Description)
-		if e.writes() {
+		if e.sensitive() {
 			b.WriteString(" Sensitive.")
 		}
 		if len(e.capabilities) > 0 {

@@ -36,7 +36,7 @@ func (s store) Open(_ context.Context, _ policy.Entity, d canon.Digest) (io.Read
 }
 
 func testTable() *Table {
-	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{},
+	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{}, State: "/nonexistent/state",
 		Workspaces: map[string]Workspace{"src": {Path: "/srv/src"}, "ro": {Path: "/srv/ro", ReadOnly: true}}})
 }
 
@@ -121,11 +121,11 @@ func beyond(err error) bool {
 	if err == nil {
 		return false
 	}
-	if slices.Contains([]string{"patch_syntax", "no_such_artifact", "workspace_read_only"}, fault.ReasonOf(err)) {
+	if slices.Contains([]string{"patch_syntax", "no_such_artifact", "no_such_layer", "workspace_read_only"}, fault.ReasonOf(err)) {
 		return true // process.run may read in a read-only workspace
 	}
 	return slices.ContainsFunc([]string{"read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
-		"compile pattern: ", "read glob "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
+		"compile pattern: ", "read glob ", "name a layer: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
 }
 
 // TestSchema puts inputs through schema and table, which must agree: around
@@ -159,7 +159,7 @@ func TestSchema(t *testing.T) {
 				taken++
 			} else {
 				refused++
-				if k := fault.KindOf(err); k != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" {
+				if k := fault.KindOf(err); k != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" && fault.ReasonOf(err) != "no_such_layer" {
 					t.Errorf("%s %.200s: kind %v", info.Name, b, k)
 				}
 			}
@@ -236,14 +236,20 @@ func TestExpand(t *testing.T) {
 			continue
 		}
 		row, _ := tools.Find(name)
-		writes := row.Access == tools.Writes
+		if row.Access.Layered() { // TestChanges has layers
+			if fault.ReasonOf(err) != "no_such_layer" {
+				t.Errorf("%s: %+v, %v", name, x, err)
+			}
+			continue
+		}
+		writes := row.Access.Writing()
 		if err != nil || x.Argv[0] != "/usr/libexec/palyra/palyra-tool" || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != writes ||
 			x.Network != isolate.NetworkVoid || x.TierFloor != tier.C || x.Workspace != "" && x.WorkspaceReadOnly == writes || len(x.Env) > 0 {
 			t.Errorf("%s: %+v, %v", name, x, err)
 		}
 	}
-	if n := len(New(Config{}).List()); n != len(tools.All()) { // process.run, but no artifact.read
-		t.Errorf("%d tools without artifacts", n)
+	if n := len(New(Config{}).List()); n != len(tools.All())-3 { // process.run, but no artifact.read and no changes
+		t.Errorf("%d tools without artifacts and layers", n)
 	}
 }
 
@@ -258,7 +264,7 @@ func FuzzExpand(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string, in []byte) {
 		x, err := table.Expand(t.Context(), policy.Entity{}, name, in)
 		if err != nil {
-			if fault.KindOf(err) != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" {
+			if fault.KindOf(err) != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" && fault.ReasonOf(err) != "no_such_layer" {
 				t.Fatalf("%v", err)
 			}
 			return

@@ -37,6 +37,14 @@ var binaries = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	var err error
+	if text := os.Getenv(victim); text != "" {
+		var d deed
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
+			panic(err)
+		}
+		d.do()
+		os.Exit(0)
+	}
 	if scratch, err = os.MkdirTemp("", "palyra-tool-test-"); err != nil {
 		panic(err)
 	}

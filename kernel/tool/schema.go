@@ -48,7 +48,7 @@ func (t *Table) schema(e *entry) json.RawMessage {
 			p.MinLength, p.MaxLength = nil, nil
 			p.Enum = []string{}
 			for _, name := range slices.Sorted(maps.Keys(t.cfg.Workspaces)) {
-				if !e.writes() || !t.cfg.Workspaces[name].ReadOnly {
+				if !e.writes() || !t.cfg.Workspaces[name].ReadOnly || t.cfg.Workspaces[name].Staged {
 					p.Enum = append(p.Enum, name)
 				}
 			}

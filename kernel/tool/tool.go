@@ -20,7 +20,8 @@
 // tool that writes are fault.Usage errors, before anything is opened.
 //
 // A tool that reads gets its workspace read-only, so that policy need not ask
-// about it. One that writes is declared sensitive.
+// about it. One that writes is declared sensitive. A staged workspace is the
+// same for both: what they write goes to a layer.
 //
 // # What it does not protect against
 //
@@ -59,12 +60,16 @@ type Config struct {
 	// Artifacts is the source of artifact.read. Default: none, and the tool isn't in the
 	// table.
 	Artifacts Artifacts
+	// State is the state directory, whose layers the tools for changes are about. Default:
+	// none, and these tools aren't in the table.
+	State string
 }
 
 // Workspace is a folder of the host that the operator declared.
 type Workspace struct {
 	Path     string // absolute
-	ReadOnly bool   // tools that write are refused
+	ReadOnly bool   // tools that write to it are refused
+	Staged   bool   // tools write to a layer, and not to it
 }
 
 // Artifacts gives the content of artifacts to their owners. For other principals they don't
@@ -91,6 +96,7 @@ type Info struct {
 	Tier         tier.Tier       `json:"tier"` // floor
 	Limits       isolate.Limits  `json:"limits"`
 	Sensitive    bool            `json:"sensitive"`
+	Staged       []string        `json:"staged,omitempty"` // workspaces that are staged, if it works in one
 }
 
 // entry is a row of the table.
@@ -101,7 +107,9 @@ type entry struct {
 	expand       func(ctx context.Context, t *Table, e *entry, who policy.Entity, input any) (*kernel.Expansion, error)
 }
 
-func (e *entry) writes() bool { return e.Access == tools.Writes }
+func (e *entry) writes() bool { return e.Access.Writing() }
+
+func (e *entry) sensitive() bool { return e.writes() && e.Access != tools.Recovers }
 
 // quick returns the limits of tools that read a few files: no longer than a person would wait.
 // A Go program needs a dozen threads to start.
@@ -125,6 +133,10 @@ func table() []entry {
 		if t.Payload {
 			e.expand = expandArtifact
 		}
+		if t.Access.Layered() {
+			e.expand = expandChanges
+			e.limits.Memory, e.limits.Wall = 1<<30, 5*time.Minute
+		}
 		if e.writes() {
 			e.capabilities = []string{policy.CapFilesystemWrite}
 		}
@@ -142,6 +154,9 @@ func New(cfg Config) *Table {
 	if cfg.Artifacts == nil {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Name == toolproto.ArtifactRead })
 	}
+	if cfg.State == "" {
+		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Access.Layered() })
+	}
 	return t
 }
 
@@ -151,8 +166,16 @@ func (t *Table) List() []Info {
 	var out []Info
 	for i := range t.entries {
 		e := &t.entries[i]
-		out = append(out, Info{Name: e.Name, Description: e.Description, InputSchema: t.schema(e),
-			Capabilities: append([]string{}, e.capabilities...), Tier: tier.C, Limits: e.limits, Sensitive: e.writes()})
+		i := Info{Name: e.Name, Description: e.Description, InputSchema: t.schema(e),
+			Capabilities: append([]string{}, e.capabilities...), Tier: tier.C, Limits: e.limits, Sensitive: e.sensitive()}
+		if slices.ContainsFunc(toolproto.Members(e.Input()), func(m toolproto.Member) bool { return m.Name == "workspace" }) {
+			for _, name := range slices.Sorted(maps.Keys(t.cfg.Workspaces)) {
+				if t.cfg.Workspaces[name].Staged {
+					i.Staged = append(i.Staged, name)
+				}
+			}
+		}
+		out = append(out, i)
 	}
 	return out
 }
@@ -182,7 +205,7 @@ func (t *Table) tool(e *entry, in any) (*kernel.Expansion, error) {
 		return nil, err
 	}
 	return &kernel.Expansion{Argv: append([]string{t.cfg.Program, e.Name}, brief...), LeaveOperands: true,
-		Stdin: line, WorkspaceReadOnly: !e.writes(), Limits: e.limits, TierFloor: tier.C, Network: isolate.NetworkVoid, Capabilities: e.capabilities, Sensitive: e.writes()}, nil
+		Stdin: line, WorkspaceReadOnly: !e.writes(), Limits: e.limits, TierFloor: tier.C, Network: isolate.NetworkVoid, Capabilities: e.capabilities, Sensitive: e.sensitive()}, nil
 }
 
 func expandPlain(_ context.Context, t *Table, e *entry, _ policy.Entity, in any) (*kernel.Expansion, error) {
@@ -201,7 +224,7 @@ func expandFiles(_ context.Context, t *Table, e *entry, _ policy.Entity, in any)
 	}
 	x, err := t.tool(e, in)
 	if err == nil {
-		x.Workspace = root.Path
+		x.Workspace, x.WorkspaceName, x.WorkspaceStaged = root.Path, e.Workspace(in), root.Staged
 	}
 	return x, err
 }
@@ -213,7 +236,7 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 	switch {
 	case !ok:
 		return w, usage("unknown_workspace", op, errors.New("the operator declared none of this name"))
-	case write && w.ReadOnly:
+	case write && w.ReadOnly && !w.Staged:
 		return w, usage("workspace_read_only", op, errors.New("the operator declared it read-only"))
 	}
 	return w, nil
@@ -225,8 +248,8 @@ const view = "/workspace"
 func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.RunInput)
 	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
-	if in.Network == isolate.NetworkVoid {
-		x.Network = isolate.NetworkVoid
+	if in.Network != policy.NetworkFresh {
+		x.Network = in.Network
 	}
 	x.Limits.Wall, x.Limits.CPU = time.Duration(in.TimeoutMS)*time.Millisecond, time.Duration(in.CPUMS)*time.Millisecond
 	x.Limits.Memory, x.Limits.PIDs, x.Limits.Output = in.Memory, in.PIDs, in.Output
@@ -237,7 +260,7 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 		if err != nil {
 			return nil, err
 		}
-		x.Workspace = root.Path
+		x.Workspace, x.WorkspaceName, x.WorkspaceStaged = root.Path, in.Workspace, root.Staged
 	}
 	if in.Cwd != "." {
 		cwd, err := toolproto.ParsePath(in.Cwd)

@@ -16,7 +16,8 @@
 // A request that makes something carries an Idempotency-Key, the caller's or a random one,
 // so the client may send it again when a connection breaks. It doesn't repeat a Call
 // without a key, which ends when ctx does. A tape that breaks off goes on after the last
-// event that was read, until the run or ctx ends.
+// event that was read, until the run or ctx ends, or the daemon has not answered for
+// Config.Patience.
 //
 // # What it does not protect against
 //
@@ -62,15 +63,19 @@ type Config struct {
 	// Silence is how long a tape may show no sign of life. Default: 1 min; the
 	// daemon sends one every 15 s.
 	Silence time.Duration
+	// Patience is how long a tape looks for a daemon that doesn't answer any more. Default:
+	// 10 s, in which palyrad.service is back.
+	Patience time.Duration
 }
 
 // Client speaks to one daemon. It is safe for concurrent use.
 type Client struct {
-	http    *http.Client
-	base    string // scheme and host
-	token   string
-	silence time.Duration
-	where   string // for errors
+	http     *http.Client
+	base     string // scheme and host
+	token    string
+	silence  time.Duration
+	patience time.Duration
+	where    string // for errors
 
 	reconnects atomic.Int64 // of tapes
 }
@@ -94,9 +99,12 @@ func New(cfg Config) (*Client, error) {
 	if t.TLSClientConfig == nil {
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13}
 	}
-	c := &Client{token: cfg.Token, silence: cfg.Silence}
+	c := &Client{token: cfg.Token, silence: cfg.Silence, patience: cfg.Patience}
 	if c.silence <= 0 {
 		c.silence = time.Minute
+	}
+	if c.patience <= 0 {
+		c.patience = 10 * time.Second
 	}
 	switch {
 	case (cfg.Socket == "") == (cfg.URL == ""):

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -204,6 +205,10 @@ func TestEveryMethod(t *testing.T) {
 			if _, err := hub.Reload.Do(ctx, c, nobody, hub.None{}); fault.KindOf(err) != fault.BadState || fault.HintOf(err) != "palyra policy check" {
 				t.Errorf("reload: %v", err)
 			}
+			if got := must[hub.LayerPatch](t)(hub.GetPatch.Do(ctx, c, nobody, hub.PatchQuery{Layer: apitest.Layer})); string(got.Patch) != "diff\xff\n" {
+				t.Errorf("patch %q", got.Patch)
+			}
+			must[hub.None](t)(hub.DiscardLayer.Do(ctx, c, nobody, apitest.Layer))
 			must[hub.Session](t)(hub.EndSession.Do(ctx, c, nobody, hub.SessionChange{ID: s.ID, Version: 1}))
 		})
 	}
@@ -381,6 +386,50 @@ func TestTapeResumes(t *testing.T) {
 	}
 	if _, err := hub.ReadTape.Do(ctx, c, nobody, hub.TapeQuery{Run: "run_" + strings.Repeat("0", 32)}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("no such run: %v", err)
+	}
+}
+
+// TestTapeEnds: a tape whose daemon is gone, or accepts and never answers, ends with a named
+// error when the client's patience does.
+func TestTapeEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		silent bool // something listens there
+		want   string
+	}{"gone": {false, "daemon_unreachable"}, "silent": {true, "connection_lost"}} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "s")
+			l, err := net.Listen("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := make(chan net.Conn, 1)
+			go func() {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil {
+					t.Error(err)
+				}
+				io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n")
+				began <- conn
+			}()
+			tape := must[hub.Tape](t)(hub.ReadTape.Do(t.Context(), dial(t, Config{Socket: path, Patience: 200 * time.Millisecond}), nobody, hub.TapeQuery{Run: "run_1"}))
+			defer tape.Close()
+			conn := <-began
+			if c.silent {
+				defer l.Close() // its queue takes connections
+			} else {
+				l.Close()
+			}
+			conn.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err = tape.Next(ctx)
+			if fault.KindOf(err) != fault.Unavailable || fault.ReasonOf(err) != c.want {
+				t.Errorf("the tape ends with %v (%s), want %s", err, fault.ReasonOf(err), c.want)
+			}
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,8 @@ type tape struct {
 	body   io.ReadCloser // nil: not connected
 	lines  *bufio.Scanner
 	wait   time.Duration // before the next attempt to connect
+	gone   time.Time     // since when palyrad has not answered; zero: it has
+	last   error         // of the attempts since then; nil: none
 	ended  bool
 }
 
@@ -65,8 +68,11 @@ func (t *tape) connect(ctx context.Context) error {
 	}
 	r := requestOf(hub.ReadTape.Operation, hub.TapeQuery{Run: t.q.Run, After: after, View: t.q.View}).set("Accept", hub.MediaNDJSON)
 	resp, err := t.c.send(t.ctx, r)
-	if !stop() && err != nil {
-		return t.c.lost(ctx, r.op, err)
+	if !stop() { // t.ctx has ended
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return t.c.lost(ctx, r.op, ctx.Err())
 	}
 	if err != nil {
 		return err
@@ -159,9 +165,14 @@ func (t *tape) line(ctx context.Context) ([]byte, error) {
 	return nil, io.EOF // the last chunk: the tape ends here
 }
 
-// again waits and connects. A daemon that is gone or full may have a place later; every other
-// answer of it is final.
+// again waits and connects. A daemon that is full may have a place later, one that doesn't answer
+// may have for as long as the client is patient; every other answer is final.
 func (t *tape) again(ctx context.Context) error {
+	if t.gone.IsZero() {
+		t.gone = time.Now()
+	}
+	asking, cancel := context.WithDeadline(ctx, t.gone.Add(t.c.patience))
+	defer cancel()
 	if t.wait > 0 {
 		timer := time.NewTimer(t.wait)
 		defer timer.Stop()
@@ -170,12 +181,22 @@ func (t *tape) again(ctx context.Context) error {
 			return nil // alive says so
 		case <-t.ctx.Done():
 			return nil
+		case <-asking.Done(): // connect finds out
 		case <-timer.C:
 		}
 	}
 	t.wait = min(max(2*t.wait, firstWait), lastWait)
 	t.c.reconnects.Add(1)
-	err := t.connect(ctx)
+	err := t.connect(asking)
+	switch reason := fault.ReasonOf(err); {
+	case reason == "daemon_unreachable" || reason == "connection_lost":
+		t.last = err
+		return nil
+	case asking.Err() != nil && ctx.Err() == nil:
+		return fault.New(fault.Unavailable, cmp.Or(fault.ReasonOf(t.last), "connection_lost"), "read tape",
+			fmt.Errorf("no answer in %v: %w", t.c.patience, cmp.Or(t.last, asking.Err()))).WithHint(fault.HintOf(t.last))
+	}
+	t.gone, t.last = time.Time{}, nil
 	if fault.KindOf(err) == fault.Unavailable || fault.ReasonOf(err) == "too_many_readers" {
 		return nil
 	}

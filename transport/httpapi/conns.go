@@ -4,6 +4,8 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -15,6 +17,7 @@ import (
 
 	"palyra/internal/budget"
 	"palyra/internal/fault"
+	"palyra/transport/api"
 )
 
 // peer is the other end of a connection, as the host says. Immutable after accept.
@@ -209,16 +212,16 @@ func (rs *rooms) use(c *conn, busy bool) {
 	}
 }
 
-// relieve closes a connection to get its descriptor, and reports whether it found one to
-// close.
-func (rs *rooms) relieve() bool {
+// relieve closes a connection to get its descriptor or watch, and reports whether it found one
+// to close. For a watch no owner's is closed: it may have none, and bring a stop.
+func (rs *rooms) relieve(watch bool) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.unread.drop() {
 		return true
 	}
 	for _, r := range []*room{&rs.tcp, &rs.unix, &rs.members} {
-		if _, v := r.victim(budget.Owner{Reserve: true}); v != nil { // no connection is of this owner
+		if _, v := r.victim(budget.Owner{Reserve: !watch}); v != nil { // no connection is of this owner
 			rs.evict(v)
 			return true
 		}
@@ -307,21 +310,45 @@ type listener struct {
 	names []string
 
 	patience time.Duration // with a client that doesn't read
+	failed   func(error)   // notes an error of Accept; nil: not noted
+	pause    time.Duration // the last one after an error; owned by Accept
+
+	once   sync.Once
+	closed chan struct{}
 }
 
+func newListener(l net.Listener, rs *rooms, patience time.Duration) *listener {
+	return &listener{Listener: l, rooms: rs, patience: patience, closed: make(chan struct{})}
+}
+
+// dropped is the error of a connection that was taken out of the queue and closed. The next
+// one may be the owner's, so Accept doesn't rest.
+type dropped struct{ error }
+
+func (d dropped) Unwrap() error { return d.error }
+
 // Accept returns the next connection that has a place. It closes one that has none: that
-// cost nothing but the accept, and the peer might not read an answer. Without descriptors a
-// connection that gives way makes room; without such a one net/http tries again, later and
-// later.
+// cost nothing but the accept, and the peer might not read an answer. Without descriptors or
+// epoll's watches a connection that gives way makes room. Only the listener's end ends it:
+// after any other error it tries again, later and later.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
-		if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.rooms.relieve() {
-			continue
-		}
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return nil, err
 		}
+		if err != nil {
+			if l.failed != nil {
+				l.failed(err)
+			}
+			// One that was dropped got nothing, so none gives way for it: others would be
+			// emptied of all theirs by as many tries.
+			if _, next := errors.AsType[dropped](err); !next && !(short(err) && l.rooms.relieve(errors.Is(err, syscall.ENOSPC))) && !l.rest() {
+				return nil, net.ErrClosed
+			}
+			continue
+		}
+		l.pause = 0
 		bound(nc, l.patience)
 		c := &conn{Conn: nc, peer: newPeer(nc, l.unix, l.names), rooms: l.rooms}
 		role := ""
@@ -333,6 +360,36 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		_ = nc.Close()
 	}
+}
+
+// short reports whether an error says that descriptors or watches are used up.
+func short(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOSPC)
+}
+
+// The pauses after errors of Accept, as net/http has them.
+const (
+	pauseFirst = 5 * time.Millisecond
+	pauseMost  = time.Second
+)
+
+// rest waits, and reports whether the listener is still open.
+func (l *listener) rest() bool {
+	l.pause = min(max(2*l.pause, pauseFirst), pauseMost)
+	t := time.NewTimer(l.pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// Close closes the listener and ends Accept.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
 }
 
 // conn gives its place back when it is closed, also after a hijack.
@@ -349,7 +406,75 @@ type conn struct {
 	busy   bool   // there is a request, or a tape
 	pinned string // principal whose stop it is; "": it gives way
 
-	closed atomic.Bool
+	closed  atomic.Bool
+	answers atomic.Bool // a handler has the request, and writes the answer
+}
+
+// tooLarge is net/http's answer to a header beyond Limits.Header, which it writes by itself,
+// and headerProblem what the client gets in its stead.
+const tooLarge = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n431 Request Header Fields Too Large"
+
+var headerProblem = sync.OnceValue(func() []byte {
+	p := api.ProblemOf(fault.New(fault.Usage, "too_large", "read header", errors.New("it is longer than this server takes")).
+		WithHint("send fewer or shorter header fields"), "", false)
+	p.Status = http.StatusRequestHeaderFieldsTooLarge
+	b, err := encode(p)
+	if err != nil {
+		panic("httpapi: internal error: " + err.Error())
+	}
+	return fmt.Appendf(nil, "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", api.MediaProblem, len(b), b)
+})
+
+// unixPart bounds one write to a unix socket. The kernel keeps up to 3776 bytes of a write in
+// memory of their own (SKB_MAX_HEAD(0), linux/skbuff.h; 3328 with the largest
+// CONFIG_MAX_SKB_FRAGS) and the rest in pages. A client that splices one byte of such a page
+// elsewhere keeps the whole, charged to this process's cgroup, and SIOCOUTQ says 0. Spliced
+// memory that isn't in pages is copied first.
+const unixPart = 3 << 10
+
+// Write writes b, to a unix socket in parts. There is no ReadFrom: sendfile and splice would
+// hand out pages.
+func (c *conn) Write(b []byte) (n int, err error) {
+	if string(b) == tooLarge && !c.answers.Load() {
+		if _, err := c.write(headerProblem()); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
+	return c.write(b)
+}
+
+// write is Write without a look at what is written.
+func (c *conn) write(b []byte) (n int, err error) {
+	if !c.peer.unix {
+		return c.Conn.Write(b)
+	}
+	for {
+		part := b[n:min(len(b), n+unixPart)]
+		m, err := c.Conn.Write(part)
+		if n += m; err != nil || n == len(b) {
+			return n, err
+		}
+	}
+}
+
+// What CloseWrite takes off the client.
+const (
+	restMost = 256 << 10
+	restTime = 500 * time.Millisecond
+)
+
+// CloseWrite ends the answer. net/http calls it when it closes a connection of which it hasn't
+// read all. The rest is read and dropped, within bounds: a socket that is closed with unread
+// bytes resets the connection, and a client that still writes may never read the answer.
+func (c *conn) CloseWrite() error {
+	var err error
+	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		err = w.CloseWrite()
+	}
+	_ = c.Conn.SetReadDeadline(time.Now().Add(restTime))
+	_, _ = io.CopyN(io.Discard, c.Conn, restMost)
+	return err
 }
 
 // ownerLocked returns a principal as the members' room counts it. The reserve is for owners
@@ -399,6 +524,7 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 func connState(c net.Conn, s http.ConnState) {
 	if v := beneath(c); v != nil && (s == http.StateActive || s == http.StateIdle) {
 		v.rooms.use(v, s == http.StateActive)
+		v.answers.Store(false) // of the next request not even the header was read
 	}
 }
 

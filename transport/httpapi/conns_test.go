@@ -2,17 +2,25 @@ package httpapi
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"palyra/transport/api"
 	"palyra/transport/api/apitest"
 )
 
@@ -281,11 +289,14 @@ func TestRelieve(t *testing.T) {
 	near := enter("uid:2", "", true, true)
 	far := enter("loopback", "", false, true)
 	for i, want := range []*conn{far, near, owner} {
-		if found := rs.relieve(); !found || want.room != nil {
+		if want == owner && rs.relieve(true) {
+			t.Error("an owner's gave way for a watch")
+		}
+		if found := rs.relieve(false); !found || want.room != nil {
 			t.Errorf("%d: found one: %v; that of %s stays: %v", i, found, want.peer.key, want.room != nil)
 		}
 	}
-	if rs.relieve() || rs.count() != 1 {
+	if rs.relieve(false) || rs.count() != 1 {
 		t.Errorf("%d connections are left, want the one at work", rs.count())
 	}
 }
@@ -343,5 +354,171 @@ func TestSlowBodies(t *testing.T) {
 		if time.Since(start) > time.Minute {
 			t.Fatalf("%d bytes stay counted", r.bodies.Held())
 		}
+	}
+}
+
+// recorded is a net.Conn that notes the sizes of writes.
+type recorded struct {
+	net.Conn
+	sizes []int
+	got   []byte
+	fails int // the write that fails, halfway; 0: none
+}
+
+func (c *recorded) Write(b []byte) (int, error) {
+	if c.sizes = append(c.sizes, len(b)); len(c.sizes) == c.fails {
+		c.got = append(c.got, b[:len(b)/2]...)
+		return len(b) / 2, os.ErrDeadlineExceeded
+	}
+	c.got = append(c.got, b...)
+	return len(b), nil
+}
+
+// TestUnixParts: no write to a unix socket is so long that the kernel puts some of it into
+// pages, which a client could keep. Nothing but Write writes.
+func TestUnixParts(t *testing.T) {
+	const head = 3328 // SKB_MAX_HEAD(0) with 4 KiB pages and CONFIG_MAX_SKB_FRAGS=45
+	answer := bytes.Repeat([]byte("palyra "), 4000)
+	for _, n := range []int{0, 1, unixPart, unixPart + 1, len(answer)} {
+		to := &recorded{}
+		c := &conn{Conn: to, peer: &peer{unix: true}}
+		got, err := c.Write(answer[:n])
+		if got != n || err != nil || !bytes.Equal(to.got, answer[:n]) {
+			t.Errorf("%d bytes: %d, %v; %d arrived", n, got, err, len(to.got))
+		}
+		if most := slices.Max(to.sizes); most > head {
+			t.Errorf("%d bytes: a write of %d, want at most %d", n, most, head)
+		}
+	}
+	broken := &recorded{fails: 2}
+	n, err := (&conn{Conn: broken, peer: &peer{unix: true}}).Write(answer)
+	if n != len(broken.got) || !errors.Is(err, os.ErrDeadlineExceeded) || len(broken.sizes) != 2 {
+		t.Errorf("a write that fails: %d, %v after %d writes; %d arrived", n, err, len(broken.sizes), len(broken.got))
+	}
+	tcp := &recorded{}
+	if _, err := (&conn{Conn: tcp, peer: nobody()}).Write(answer); err != nil || len(tcp.sizes) != 1 {
+		t.Errorf("over TCP: %v in %d writes, want 1", err, len(tcp.sizes))
+	}
+	var c any = &conn{Conn: tcp}
+	if _, yes := c.(io.ReaderFrom); yes {
+		t.Error("conn has a ReadFrom, which may hand out pages")
+	}
+}
+
+// failing is a listener whose Accept fails, as often as it has errors, and then has a
+// connection.
+type failing struct {
+	errs   []error
+	tries  int
+	closed chan struct{}
+}
+
+func (l *failing) Accept() (net.Conn, error) {
+	if l.tries++; l.tries <= len(l.errs) {
+		return nil, &net.OpError{Op: "accept", Err: l.errs[l.tries-1]}
+	}
+	select {
+	case <-l.closed:
+		return nil, net.ErrClosed
+	default:
+	}
+	c, _ := net.Pipe()
+	return c, nil
+}
+
+func (l *failing) Close() error { close(l.closed); return nil }
+
+func (l *failing) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestAcceptGoesOn: no error of a listener ends it, and none makes it spin.
+func TestAcceptGoesOn(t *testing.T) {
+	for _, e := range []error{syscall.ENOSPC, syscall.ENOMEM, syscall.EMFILE, syscall.EINVAL, errors.New("any other")} {
+		synctest.Test(t, func(t *testing.T) {
+			inner := &failing{errs: slices.Repeat([]error{e}, 100), closed: make(chan struct{})}
+			notes := 0
+			l := newListener(inner, newRooms(Limits{}.orDefaults()), 0)
+			l.failed = func(error) { notes++ }
+			start := time.Now()
+			c, err := l.Accept()
+			if err != nil || c == nil {
+				t.Fatalf("%v: Accept: %v, %v after %d tries", e, c, err, inner.tries)
+			}
+			if took := time.Since(start); took < 90*time.Second || took > 100*time.Second || notes != 100 {
+				t.Errorf("%v: 100 tries and %d notes took %v, want some 93 s", e, notes, took)
+			}
+			inner.errs, inner.tries = slices.Repeat([]error{e}, 1000), 0
+			ended := make(chan error)
+			go func() {
+				_, err := l.Accept()
+				ended <- err
+			}()
+			synctest.Wait() // it rests
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("%v: closed: %v", e, err)
+			}
+		})
+	}
+}
+
+// TestHeaderBound: a connection holds a header of Limits.Header bytes and no more before it is
+// refused. Each line costs a hundred bytes and more, and nothing else counts them.
+func TestHeaderBound(t *testing.T) {
+	r := newRig(t)
+	for _, network := range []string{"unix", "tcp"} {
+		for _, more := range []int{0, 1} {
+			head := "GET /livez HTTP/1.1\r\nHost: " + r.tcp + "\r\n"
+			for i := 0; len(head)+12 <= 8<<10; i++ {
+				head += fmt.Sprintf("%x:\r\n", i)
+			}
+			head += "a:"
+			head += strings.Repeat("b", 8<<10-len(head)-4+more) + "\r\n\r\n"
+			c := r.dial(network)
+			if _, err := io.WriteString(c, head); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatalf("%s, %d bytes: %v", network, len(head), err)
+			}
+			resp.Body.Close()
+			if want := []int{200, 431}[more]; resp.StatusCode != want {
+				t.Errorf("%s, %d bytes: %d, want %d", network, len(head), resp.StatusCode, want)
+			}
+		}
+	}
+}
+
+// TestLongHeader: a client that sends far too long a header, whole before it reads, gets a problem
+// and the end of the connection, not a reset. An answer of the same bytes stays as it is.
+func TestLongHeader(t *testing.T) {
+	r := newRig(t)
+	for _, network := range []string{"unix", "tcp"} {
+		for _, size := range []int{9 << 10, 60 << 10, 250 << 10} {
+			c := r.dial(network)
+			if _, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\nA: "+strings.Repeat("b", size)+"\r\n\r\n"); err != nil {
+				t.Errorf("%s, %d bytes: %v", network, size, err)
+			}
+			answer, err := io.ReadAll(c)
+			if err != nil {
+				t.Errorf("%s, %d bytes: after %d bytes of the answer: %v", network, size, len(answer), err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(answer)), nil)
+			if err != nil {
+				t.Fatalf("%s, %d bytes: %v", network, size, err)
+			}
+			var p api.Problem
+			if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != 431 || p.Status != 431 || p.Reason != "too_large" || resp.Header.Get("Content-Type") != api.MediaProblem {
+				t.Errorf("%s, %d bytes: %d %+v, %v", network, size, resp.StatusCode, p, err)
+			}
+		}
+	}
+	to := &recorded{}
+	c := &conn{Conn: to, peer: &peer{unix: true}}
+	c.answers.Store(true)
+	if n, err := c.Write([]byte(tooLarge)); err != nil || n != len(tooLarge) || string(to.got) != tooLarge {
+		t.Errorf("of a handler: %d, %v, %q", n, err, to.got)
 	}
 }

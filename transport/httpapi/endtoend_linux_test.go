@@ -198,6 +198,34 @@ func TestEndToEnd(t *testing.T) {
 	if strings.Contains(string(told.body), rules) || !strings.Contains(string(whole.body), rules) || strings.Contains(string(whole.body), `"fix":`) || !strings.Contains(string(told.body), denied.Steps[0].Denial.DecisionID) {
 		t.Errorf("tape of a denied call: told %s\nwhole %s", told.body, whole.body)
 	}
+	// A program that failed in its cell has a diagnosis: in the answer, in the run and on the tape.
+	for _, f := range []struct{ input, code, basis, setting string }{
+		{`{"argv":["/bin/sleep","600"],"timeout_ms":50}`, "time_limit", "observed", "timeout_ms"},
+		{`{"argv":["/bin/cat","/srv/x/y"]}`, "not_shown", "guess", "workspace"},
+		{`{"argv":["/bin/false"]}`, "", "", ""},
+	} {
+		var run hub.Run
+		r.want(r.sendTCP(post, "/api/v1/calls", `{"tool":"process.run","input":`+f.input+`}`, auth), 200).into(t, &run)
+		if run.Steps[0].Exit == 0 {
+			t.Errorf("%s: %+v", f.input, run.Steps[0])
+		}
+		kept, err := hub.GetRun.Do(ctx, c, me, run.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []*hub.Diagnosis{run.Steps[0].Diagnosis, kept.Steps[0].Diagnosis} {
+			if d == nil {
+				d = new(hub.Diagnosis)
+			}
+			if d.Code != f.code || d.Basis != f.basis || d.Input != f.setting || strings.Contains(d.Text, "/srv") {
+				t.Errorf("%s: diagnosis %+v of %+v", f.input, d, run.Steps[0])
+			}
+		}
+		tape := r.want(r.sendTCP(get, "/api/v1/runs/"+run.ID+"/tape", "", auth, "Accept: application/x-ndjson"), 200)
+		if said := strings.Contains(string(tape.body), `"diagnosis":{"code":"`+f.code+`"`); said != (f.code != "") {
+			t.Errorf("%s: tape %s", f.input, tape.body)
+		}
+	}
 	if _, err := hub.RevokeToken.Do(ctx, c, me, hub.TokenChange{ID: tok.ID, Version: tok.Version}); err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ type Limits struct {
 	// Bodies bounds the bytes of all bodies of requests under way. A principal gets at most
 	// a fifth, and a fifth is for owners at the socket alone; 80 MiB or 10 bodies.
 	Bodies int64
-	Header int // bytes of a request's header; 16 KiB
+	Header int // bytes of a request's header, more than 4 KiB; 8 KiB
 	Depth  int // nesting of JSON; 32
 
 	// Rate is requests a second by one principal's tokens, and as many by it on the socket;
@@ -131,6 +131,9 @@ type Limits struct {
 	Drain      time.Duration // for requests under way when Serve is to end; 25 s
 }
 
+// headerSlop is what net/http takes beyond MaxHeaderBytes (Server.initialReadLimitSize).
+const headerSlop = 4 << 10
+
 func (l Limits) orDefaults() Limits {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
@@ -149,7 +152,8 @@ func (l Limits) orDefaults() Limits {
 		l.Bodies = 80 << 20
 	}
 	l.Bodies = max(l.Bodies, 10*l.Body)
-	num(&l.Header, 16<<10)
+	num(&l.Header, 8<<10)
+	l.Header = max(l.Header, headerSlop+1)
 	num(&l.Depth, 32)
 	if l.Rate == 0 {
 		l.Rate = 100
@@ -281,8 +285,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		head.Set("Strict-Transport-Security", "max-age=63072000")
 	}
-	if c := connOf(r); c != nil && s.rooms.guest(c) {
-		head.Set("Connection", "close") // a guest has one request; see identify
+	if c := connOf(r); c != nil {
+		c.answers.Store(true)
+		if s.rooms.guest(c) {
+			head.Set("Connection", "close") // a guest has one request; see identify
+		}
 	}
 	defer func() {
 		switch v := recover(); v {

@@ -54,6 +54,17 @@ func at(v reflect.Value, index []int) reflect.Value {
 // ids are the parameters that are ids, with their prefixes.
 var ids = map[string]string{"session": ident.Session, "run": ident.Run, "approval": ident.Approval, "grant": ident.Grant, "token": ident.Token}
 
+// checkID refuses what can't be the id of a thing, or the name of a layer.
+func checkID(kind, s string) error {
+	if kind != "layer" {
+		return ident.Check(ids[kind], s)
+	}
+	if len(s) == 0 || len(s) > 64 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return usage("invalid_input", "parse layer", errors.New("want 1 to 64 of a-z, 0-9 and -"))
+	}
+	return nil
+}
+
 // setPath sets a field to a parameter of the path.
 func setPath(v reflect.Value, f *api.Field, s string) error {
 	if f.Number {
@@ -83,7 +94,7 @@ func setPath(v reflect.Value, f *api.Field, s string) error {
 			return fault.New(fault.NotFound, "no_such_entry", "parse tile name", errors.New("there is no such tile"))
 		}
 	default:
-		return ident.Check(ids[f.Name], s)
+		return checkID(f.Name, s)
 	}
 	return nil
 }
@@ -103,7 +114,7 @@ func setQuery(v reflect.Value, f *api.Field, vs []string) error {
 		v.Set(reflect.ValueOf(n).Convert(v.Type()))
 	case f.Many:
 		v.Set(reflect.ValueOf(vs))
-	case f.Of != "" && ident.Check(ids[f.Of], vs[0]) != nil:
+	case f.Of != "" && checkID(f.Of, vs[0]) != nil:
 		// A cursor is the id of the last item seen, so it stays good over a restart.
 		return usage("invalid_input", "parse query", errors.New("after is not the next of a page of this list"))
 	default:

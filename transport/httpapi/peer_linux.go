@@ -13,8 +13,8 @@ import (
 
 // peerCredentials returns user and process at the other end of a unix socket, as
 // they were when it connected (unix(7), SO_PEERCRED).
-func peerCredentials(c net.Conn) (uid uint32, pid int32, err error) {
-	u, ok := c.(*net.UnixConn)
+func peerCredentials(c any) (uid uint32, pid int32, err error) {
+	u, ok := c.(syscall.Conn)
 	if !ok {
 		return 0, 0, fault.New(fault.Internal, "internal", "read peer credentials", fmt.Errorf("%T", c))
 	}

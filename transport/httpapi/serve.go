@@ -27,7 +27,7 @@ type Listener struct {
 
 // Serve answers on all listeners until ctx is done, then lets requests finish
 // for Limits.Drain, cuts off tapes, and returns when everything has ended. It
-// closes the listeners. A listener that breaks ends it with an error.
+// closes the listeners. A listener that is closed meanwhile ends it with an error.
 func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	// Requests live on while the server drains; the hub's calls end with base.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -39,7 +39,7 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 		ReadHeaderTimeout: s.lim.HeaderTime,
 		ReadTimeout:       s.lim.BodyTime,
 		IdleTimeout:       s.lim.Idle,
-		MaxHeaderBytes:    s.lim.Header,
+		MaxHeaderBytes:    s.lim.Header - headerSlop,
 		Protocols:         &protocols,
 		ConnContext:       connContext,
 		ConnState:         connState,
@@ -48,11 +48,19 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	}
 	var wg sync.WaitGroup
 	stopStreams := make(chan struct{})
-	wg.Go(func() { s.streams.run(base, stopStreams) })
+	endStreams := s.streams.begin(base)
+	wg.Go(func() { s.streams.run(endStreams, stopStreams) })
 	broken := make(chan error, len(on))
 	for _, l := range on {
 		_, tcp := l.Addr().(*net.TCPAddr)
-		gl := &listener{Listener: l.Listener, rooms: s.rooms, role: s.cfg.Role, unix: l.Addr().Network() == "unix", patience: s.lim.Write}
+		accepts, err := listenUnix(l.Listener, s.owner, s.lim.Write)
+		if err != nil {
+			l.Close()
+			broken <- fault.New(fault.Unavailable, "resource_exhausted", "serve "+l.Addr().String(), err)
+			continue
+		}
+		gl := newListener(accepts, s.rooms, s.lim.Write)
+		gl.role, gl.unix, gl.failed = s.cfg.Role, l.Addr().Network() == "unix", s.notAccepted
 		if tcp {
 			gl.names = hostNames(l.Addr(), l.Names)
 		}
@@ -88,6 +96,18 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	wg.Wait()
 	s.rooms.unread.end()
 	return err
+}
+
+// owner reports whether a user of this machine is an owner.
+func (s *Server) owner(uid uint32) bool {
+	return s.cfg.Role != nil && s.cfg.Role(uid) == roleOwner
+}
+
+// notAccepted logs why a connection was not accepted.
+func (s *Server) notAccepted(err error) {
+	if _, ok := s.noise.take("accept"); ok {
+		s.log.Warn("connection not accepted", "error", err)
+	}
 }
 
 // lastWait bounds the time of handlers after the end of their context.

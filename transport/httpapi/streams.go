@@ -110,13 +110,18 @@ func newStreams(h hub.Hub, check func(hub.Caller) error, lim Limits, log *slog.L
 	return s
 }
 
-// run sends heartbeats until stop is closed, then cuts off all readers and waits
-// for their goroutines.
-func (s *streams) run(ctx context.Context, stop <-chan struct{}) {
+// begin lets readers come, until run ends. It returns what ends them.
+func (s *streams) begin(ctx context.Context) context.CancelFunc {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.ctx = ctx
-	s.mu.Unlock()
+	return cancel
+}
+
+// run sends heartbeats until stop is closed, then cuts off all readers with cancel and waits
+// for their goroutines.
+func (s *streams) run(cancel context.CancelFunc, stop <-chan struct{}) {
 	var tick, look <-chan time.Time // nil while there are no readers
 	var ticker, looker *time.Ticker
 	for turn := 0; ; {

@@ -119,6 +119,8 @@ func fillPath(p string) string {
 			return "tok_" + hex
 		case "{digest}":
 			return "sha256:" + hex + hex
+		case "{layer}":
+			return apitest.Layer
 		case "{decision}":
 			return "00112233"
 		case "{index}":

@@ -86,7 +86,7 @@ func TestLeftByPeer(t *testing.T) {
 	if got := left(); got != "map[{uid:7 false}:1]" {
 		t.Errorf("left: %s, want one of uid:7", got)
 	}
-	if !r.rooms.relieve() || left() != "map[]" {
+	if !r.rooms.relieve(false) || left() != "map[]" {
 		t.Errorf("it did not give way; left: %s", left())
 	}
 }
@@ -122,7 +122,9 @@ func accepted(t *testing.T, r *rig, network string) *conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	got, err := (&listener{Listener: l, rooms: r.rooms, unix: network == "unix", patience: r.lim.Write}).Accept()
+	gl := newListener(l, r.rooms, r.lim.Write)
+	gl.unix = network == "unix"
+	got, err := gl.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,38 @@ func TestDefaultSetIsClean(t *testing.T) {
 	}
 }
 
+// TestPresetsAreClean: every preset loads, passes its tests, has no finding of lint and no
+// mutant that its tests do not notice.
+func TestPresetsAreClean(t *testing.T) {
+	for _, name := range policy.Presets() {
+		files, ok := policy.PresetFiles(name)
+		fsys := fstest.MapFS{}
+		for file, data := range files {
+			fsys[file] = &fstest.MapFile{Data: data, Mode: 0o644}
+		}
+		s, err := policy.LoadFS(fsys)
+		if err != nil || !ok || len(files) < 8 {
+			t.Errorf("%s: %d files, %v", name, len(files), err)
+			continue
+		}
+		if findings, err := LintFS(fsys); err != nil || len(findings) > 0 {
+			t.Errorf("%s: %v %+v", name, err, findings)
+		}
+		m, err := Mutate(s)
+		if err != nil || m.Counts[MutantSurvived] > 0 || len(m.Unproven) > 0 || m.Counts[MutantKilled] < 20 {
+			t.Errorf("%s: %v, %v, unproven %q", name, err, m.Counts, m.Unproven)
+		}
+		for _, x := range m.Mutants {
+			if x.State == MutantSurvived {
+				t.Errorf("%s: %s: %s: %s", name, x.ID, x.Change, x.Cedar)
+			}
+		}
+	}
+	if files, ok := policy.PresetFiles("none"); ok || files != nil {
+		t.Error("a preset of no name")
+	}
+}
+
 // TestLint plants one thing at a time beside a sound policy and its test.
 func TestLint(t *testing.T) {
 	const sound = `@id("base") permit (principal in Palyra::Role::"operator", action == Palyra::Action::"tool.execute", resource == Palyra::Tool::"base")

@@ -159,7 +159,7 @@ func Print(stdout, stderr io.Writer, program, schema string, json bool, r *Repor
 			fields["error"] = ErrorFields(err)
 		}
 		lost = fields.Write(out, schema)
-	} else {
+	} else if r.Text != "" { // even writing nothing waits for another write to the same file
 		_, lost = io.WriteString(out, r.Text)
 	}
 	if lost == nil {

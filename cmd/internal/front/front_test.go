@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"palyra/internal/fault"
 )
@@ -97,6 +98,24 @@ func TestPrint(t *testing.T) {
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("gone") }
+
+// TestPrintNothing: a command whose result is no text writes none. Another write to the same file,
+// of palyra mcp serve to a client that doesn't read, would hold it up.
+func TestPrintNothing(t *testing.T) {
+	r, w := io.Pipe() // a write waits for its reader
+	defer r.Close()
+	defer w.Close()
+	done := make(chan int)
+	go func() { done <- Print(w, io.Discard, "palyra", "mcp.serve", false, nil, nil) }()
+	select {
+	case status := <-done:
+		if status != 0 {
+			t.Errorf("status %d", status)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it writes to standard output")
+	}
+}
 
 func TestDocumentSortsKeys(t *testing.T) {
 	var b bytes.Buffer

@@ -67,3 +67,22 @@ func Check(path string) (string, error) {
 	}
 	return real, nil
 }
+
+// Palyra is the path of palyra for a configuration that names it: beside the running
+// program, or in bin where that is in libexec/palyra; else the bare name, to be looked up.
+// Only its presence is checked here.
+func Palyra(executable func() (string, error)) string {
+	exe, err := executable()
+	if err == nil {
+		exe, err = filepath.EvalSymlinks(exe)
+	}
+	if err == nil {
+		dir := filepath.Dir(exe)
+		for _, p := range []string{filepath.Join(dir, "palyra"), filepath.Join(dir, "..", "..", "bin", "palyra")} {
+			if fi, err := os.Stat(p); err == nil && fi.Mode().IsRegular() {
+				return p
+			}
+		}
+	}
+	return "palyra"
+}

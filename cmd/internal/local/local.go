@@ -13,6 +13,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/programs"
 	"palyra/isolate"
+	"palyra/isolate/stage"
 	"palyra/isolate/tier"
 	"palyra/kernel/certify"
 )
@@ -29,7 +30,13 @@ var (
 	flagState   = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
 	flagTrust   = command.Flag{Name: "trust", Arg: "DIR", Help: "directory with the public keys to verify against\n(default the trust folder of the state directory)"}
 	flagPolicy  = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
-	flagNetwork = command.Flag{Name: "network", Arg: "fresh|void", Help: "an empty network namespace of its own (default), or the\none that is shared, in which the program can make no\nsocket at all; tier c", Parse: parseNetwork}
+	flagNetwork = command.Flag{Name: "network", Arg: "fresh|loopback|void", Help: "an empty network namespace of its own (default); one\nwith 127.0.0.1 and ::1, on which programs of this call\nmay listen and connect; or the one that is shared, in\nwhich the program can make no socket at all; tier c", Parse: parseNetwork}
+
+	flagReceipt = command.Flag{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}
+
+	flagMount = command.Flag{Name: "mount", Arg: "DIR", Help: "host directory shown read-only at its own path, such as\n~/go/pkg/mod; may be given more than once; tier c", Repeat: true, Parse: parseMount}
+	flagCache = command.Flag{Name: "cache", Arg: "NAME", Help: "writable folder /caches/NAME, kept for later calls in\nthis workspace; go, npm and pip find theirs; may be\ngiven more than once; tier c (palyra caches)", Repeat: true, Parse: parseCache}
+	flagLayer = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)", Parse: parseLayer}
 
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
@@ -44,6 +51,7 @@ var (
 func Table() *command.Table {
 	own := []command.Command{
 		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
+		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
 		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
 	}
 	for i := range own {
@@ -53,7 +61,7 @@ func Table() *command.Table {
 	}
 	return &command.Table{Program: "palyra", Summary: "decide, confine and attest the tool calls of agents",
 		Commands: append(own, programs.Commands()...), Exits: front.Statuses(), Groups: []command.Group{
-			{Title: "Calls", Nouns: []string{"exec", "call", "tools", "sessions", "runs", "artifact"}},
+			{Title: "Calls", Nouns: []string{"exec", "changes", "caches", "call", "setup", "tools", "mcp", "hook", "sh", "sessions", "runs", "artifact"}},
 			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
 			{Title: "Evidence", Nouns: []string{"attest", "journal"}},
 			{Title: "The host", Nouns: []string{"sandbox", "bench", "fuzz"}},
@@ -87,10 +95,15 @@ and the working directory; arguments that name regular files in it are part
 of what is approved. The environment is built, not inherited: only --env adds
 to it.
 
+After a CMD that failed, a line on standard error says what was observed (a
+limit, a signal), else what its error text suggests, and which flag changes it.
+
 Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 	Flags: []command.Flag{
 		{Name: "tier", Arg: "b|c", Help: "tier floor: c namespaces (default), b without namespaces;\nwhat the host cannot enforce is refused, never skipped", Parse: parseTier},
-		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace, :ro for read-only", Parse: parseWorkspace},
+		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; :ro for read-only,\n:staged to write to a layer (palyra changes); with\n:own-path or ,own-path shown at its own path", Parse: parseWorkspace},
+		flagMount, flagCache,
+		flagLayer,
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
 		flagNetwork,
@@ -101,7 +114,7 @@ Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 		{Name: "max-output", Arg: "SIZE", Help: "bytes of stdout and stderr kept, the rest is counted\n(default 16MiB)", Parse: command.Size},
 		{Name: "max-file", Arg: "SIZE", Help: "bytes per file written (default 256MiB)", Parse: command.Size},
 		flagPolicy, flagState,
-		{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"},
+		flagReceipt,
 		programs.FlagRaw,
 		{Name: "json", Help: "print one JSON document instead of streaming: decision,\napproval, outcome, receipt, and stdout and stderr as\n{encoding, data} with encoding utf-8 or base64"},
 	},
@@ -116,6 +129,7 @@ Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 	Examples: []command.Example{
 		{Line: "palyra exec -- /usr/bin/id", Does: "runs id in a cell: no network, no host files but a read-only /usr"},
 		{Line: "palyra exec --workspace . --receipt out.json -- sort names.txt", Does: "asks, because the workspace is writable, then runs what was approved"},
+		{Line: "palyra exec --workspace .:staged -- sort -o names.txt names.txt", Does: "changes a layer, and nothing of this host: palyra changes diff shows it"},
 		{Line: "palyra exec --timeout 5s --memory 256M --workspace src:ro -- grep -r TODO .", Does: "reads a directory that it cannot change"},
 	},
 }
@@ -173,16 +187,21 @@ INDEX that entry's statement. Nothing is verified; use journal verify for that.`
 
 var policyInitCommand = command.Command{
 	Name: "policy init", Operands: "DIR", Min: 1, Max: 1,
-	Short: "write the built-in policies into a new directory, to change them",
+	Short: "write the built-in policies, or a preset, into a new directory",
 	Long: `
 Makes DIR, or takes one that is empty, and writes the built-in policies and
-their tests into it. A policy directory replaces the built-in set: what DIR
-says afterwards is all that holds, with palyra exec --policy DIR or as
-policy.dir in palyrad.toml. The change that a denial offers is a diff against
-such a directory.`,
-	Flags:    []command.Flag{{Name: "schema", Help: "write the schema, too, for other Cedar tools; a directory\nwith one is refused by a version with another schema"}, flagJSON},
-	Exits:    []command.Exit{exitOK, exitUsage, {Code: "78", Meaning: "DIR is not empty, or others can write to it"}},
-	Examples: []command.Example{{Line: "palyra policy init ./policy", Does: "then edit ./policy and palyra exec --policy ./policy -- CMD"}},
+their tests into it, or those of a preset: coding for one developer and an agent
+(programs run in their cells without a question), ci where no person answers
+(nothing asks), strict (two people say yes to all but reading).
+
+A policy directory replaces the built-in set: what DIR says afterwards is all
+that holds, with palyra exec --policy DIR or as policy.dir in palyrad.toml. The
+change that a denial offers is a diff against such a directory.`,
+	Flags: []command.Flag{{Name: "preset", Arg: "NAME", Help: "coding, ci or strict", Values: strings.Join(policy.Presets(), "|")},
+		{Name: "schema", Help: "write the schema, too, for other Cedar tools; a directory\nwith one is refused by a version with another schema"}, flagJSON},
+	Exits: []command.Exit{exitOK, exitUsage, {Code: "78", Meaning: "DIR is not empty, or others can write to it"}},
+	Examples: []command.Example{{Line: "palyra policy init ./policy", Does: "then edit ./policy and palyra exec --policy ./policy -- CMD"},
+		{Line: "palyra policy init --preset coding ./policy", Does: "for an agent's work in a project"}},
 }
 
 var policyCheckCommand = command.Command{
@@ -210,7 +229,8 @@ that of --workspace.`,
 	Flags: []command.Flag{flagPolicy,
 		{Name: "tool", Arg: "NAME", Help: "explain a call of a tool, such as fs.read_file"},
 		{Name: "tier", Arg: "b|c", Help: "tier floor (default c)", Parse: parseTier},
-		{Name: "workspace", Arg: "DIR[:ro]", Help: "host directory shown at /workspace", Parse: parseWorkspace},
+		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; MODE is as in exec", Parse: parseWorkspace},
+		flagMount, flagCache,
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		flagNetwork, flagState, flagJSON},
 	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
@@ -286,7 +306,7 @@ kernel, and the digests of both programs and of the system calls that built the
 cells. Its receipt is kept in the state directory as certificate.json, and
 attest verify checks it offline like any other.`,
 	Flags: []command.Flag{flagState, {Name: "kind", Arg: "KIND", Repeat: true, Parse: parseKind,
-		Help: "only cells of this kind: b, c.cold, c.warm or c.void; may be\ngiven more than once. Then certificate.json stays as it is"},
+		Help: "only cells of this kind: b, c.cold, c.warm, c.void or\nc.loop; may be given more than once. Then\ncertificate.json stays as it is"},
 		{Name: "out", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}, flagJSON},
 	Exits: []command.Exit{{Code: "0", Meaning: "nothing is refuted, and tier C can be had"}, exitUsage,
 		{Code: "3", Meaning: "nothing is refuted; only tier B can be had, or a claim is\ninconclusive"}, {Code: "7", Meaning: "a claim is refuted, or no tier can be had"},
@@ -318,34 +338,81 @@ func parseTier(s string) (any, error) {
 	return nil, fmt.Errorf("tier %q: want b or c", s)
 }
 
-// parseNetwork reads the network of a call. Neither of the two leads anywhere.
+// parseNetwork reads the network of a call. None of them leads anywhere.
 func parseNetwork(s string) (any, error) {
 	switch s {
 	case policy.NetworkFresh:
 		return isolate.NetworkFresh, nil
 	case policy.NetworkVoid:
 		return isolate.NetworkVoid, nil
+	case policy.NetworkLoopback:
+		return isolate.NetworkLoopback, nil
 	}
-	return nil, fmt.Errorf("network %q: want fresh or void", s)
+	return nil, fmt.Errorf("network %q: want fresh, loopback or void", s)
 }
 
 // Workspace is a parsed --workspace.
 type Workspace struct {
 	Dir      string
 	ReadOnly bool
+	Staged   bool
+	OwnPath  bool
 }
 
+// parseWorkspace reads DIR[:MODE]. MODE is ro or staged, own-path, or both with a comma between.
 func parseWorkspace(s string) (any, error) {
-	dir, readOnly := strings.CutSuffix(s, ":ro")
+	w := Workspace{Dir: s}
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && isMode(s[i+1:]) {
+		w.Dir = s[:i]
+		seen := make(map[string]bool)
+		for word := range strings.SplitSeq(s[i+1:], ",") {
+			if seen[word] || word == "rw" || !slices.Contains(modes, word) {
+				return nil, fmt.Errorf("workspace %q: want %s once each behind the colon", s, strings.Join(modes[1:], ", "))
+			}
+			seen[word] = true
+		}
+		w.ReadOnly, w.Staged, w.OwnPath = seen["ro"], seen["staged"], seen["own-path"]
+	}
+	again := isMode(w.Dir[strings.LastIndexByte(w.Dir, ':')+1:]) && strings.Contains(w.Dir, ":")
 	switch {
-	case dir == "":
-		return nil, fmt.Errorf("workspace %q: want DIR or DIR:ro", s)
-	case strings.HasSuffix(dir, ":rw"), strings.HasSuffix(dir, ":ro"):
-		return nil, fmt.Errorf("workspace %q: the only suffix is :ro", s)
-	case strings.ContainsRune(dir, 0):
+	case w.Dir == "":
+		return nil, fmt.Errorf("workspace %q: want DIR, DIR:ro or DIR:staged", s)
+	case again, w.ReadOnly && w.Staged:
+		return nil, fmt.Errorf("workspace %q: want one suffix, :ro or :staged", s)
+	case strings.ContainsRune(w.Dir, 0):
 		return nil, fmt.Errorf("workspace %q: holds a NUL byte", s)
 	}
-	return Workspace{dir, readOnly}, nil
+	return w, nil
+}
+
+func parseMount(s string) (any, error) {
+	if s == "" || strings.ContainsRune(s, 0) {
+		return nil, fmt.Errorf("mount %q: want a directory", s)
+	}
+	return s, nil
+}
+
+func parseCache(s string) (any, error) {
+	if err := isolate.CheckCache(s); err != nil {
+		return nil, fmt.Errorf("cache %q: want 1 to 32 of a-z, 0-9 and -, not - first", s)
+	}
+	return s, nil
+}
+
+// modes are the words behind a workspace's colon. A writable one needs none.
+var modes = []string{"rw", "ro", "staged", "own-path"}
+
+// isMode reports whether the end of a workspace was meant as its mode, rightly spelled or not.
+func isMode(s string) bool {
+	first, _, _ := strings.Cut(s, ",")
+	return slices.Contains(modes, first)
+}
+
+func parseLayer(s string) (any, error) {
+	if err := stage.CheckName(s); err != nil {
+		return nil, fmt.Errorf("layer %q: want 1 to 64 of a-z, 0-9 and -", s)
+	}
+	return s, nil
 }
 
 func parseKind(s string) (any, error) {

@@ -13,7 +13,7 @@ import (
 // tabled are the commands that print a table.
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
-	"journal ls": true, "token ls": true, "token revoke": true, "members ls": true, "config show": true}
+	"journal ls": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "config show": true}
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
@@ -32,6 +32,8 @@ func valuesOf(command, flag string) string {
 		return "@member"
 	case "sessions ls --state":
 		return "open|ended"
+	case "tools export --format":
+		return "openai|anthropic|mcp"
 	case "runs ls --state":
 		return "pending|accepted|in_progress|waiting_approval|done|failed|cancelled"
 	case "approvals ls --state":
@@ -53,12 +55,13 @@ func valuesOf(command, flag string) string {
 const roles = "operator|admin|owner"
 
 var (
+	flagStaged = command.Flag{Name: "staged", Help: "what calls write to a workspace goes to a layer of their\nsession (palyra changes), also where palyrad's\nconfiguration doesn't say so"}
 	flagJSON   = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
 	flagWide   = command.Flag{Name: "wide", Help: "cut nothing, and show ids whole, as it is where the output\nis no terminal"}
 	connection = []command.Flag{
 		{Name: "socket", Arg: "PATH", Help: "palyrad's unix socket (default $PALYRA_SOCKET, else\nthe first there is of $XDG_RUNTIME_DIR/palyra/palyrad.sock,\npalyrad.sock in the state directory, /run/palyra/palyrad.sock)"},
 		{Name: "url", Arg: "URL", Help: "palyrad over HTTP instead, such as http://127.0.0.1:7142;\nneeds --token-file"},
-		{Name: "token-file", Arg: "FILE", Help: "file with an API token, for --url"},
+		{Name: "token-file", Arg: "FILE", Help: "file with an API token, which --url needs; at the\nsocket it counts instead of the user"},
 	}
 	paging = []command.Flag{
 		{Name: "limit", Arg: "N", Help: "how many at most (default 100, at most 1000)", Parse: command.Count(1000)},
@@ -108,10 +111,12 @@ JSON is the tool's input, an object; - reads it from standard input. What the
 tool writes goes to standard output and standard error as it is; on a terminal
 control characters in it are shown as text, and it waits while a question is on
 the same terminal. A call that needs approval waits, and says on standard error
-what is asked. Interrupted, it cancels the call.`,
+what is asked. Interrupted, it cancels the call. If palyrad doesn't answer for
+10 s, it ends with status 75: the call may have run, as runs show will say.`,
 			Flags: []command.Flag{
 				{Name: "session", Arg: "ID", Help: "session to call in (default: one of its own)"},
 				{Name: "key", Arg: "KEY", Help: "idempotency key: the same call again is not made again"},
+				flagStaged,
 				{Name: "max-wall", Arg: "D", Help: "end it after this long, waiting included", Parse: command.Duration},
 				{Name: "receipt", Arg: "FILE", Help: "write the receipt (a Sigstore bundle) to FILE"}, FlagRaw},
 			Exits: []command.Exit{{Code: "0-123", Meaning: "the tool's own status"}, {Code: "124", Meaning: "timed out"},
@@ -138,6 +143,7 @@ standard input.`,
 			Flags: []command.Flag{
 				{Name: "session", Arg: "ID", Help: "session to run in (required)"},
 				{Name: "key", Arg: "KEY", Help: "idempotency key: the same run again is not started again"},
+				flagStaged,
 				{Name: "keep-going", Help: "go on after a step that did not end well"},
 				{Name: "max-calls", Arg: "N", Help: "budget: calls", Parse: command.Count(1 << 40)},
 				{Name: "max-wall", Arg: "D", Help: "budget: time, waiting included", Parse: command.Duration},
@@ -197,11 +203,25 @@ files (cat, grep, rm, ...) get a pattern.`,
 		{Name: "approvals deny", Operands: "ID", Min: 1, Max: 1, Short: "say no",
 			Flags:    []command.Flag{{Name: "comment", Arg: "TEXT", Help: "kept with the answer"}},
 			Examples: []command.Example{{Line: "palyra approvals deny apr_...", Does: "the call ends as not approved"}}},
-		{Name: "approvals watch", Short: "print requests as they come, until interrupted",
+		{Name: "approvals watch", Short: "print requests as they come, or answer them full-screen",
 			Long: `
-One line per request that waits, and one when it is answered. With --json one
-JSON document per line (NDJSON).`,
-			Examples: []command.Example{{Line: "palyra approvals watch", Does: "for the second terminal"}}},
+One line per request that waits, and one when it is answered, until interrupted.
+With --json one JSON document per line (NDJSON).
+
+With --answer it shows what waits, full-screen, and takes answers:
+  j, k, arrows  choose a request
+  Enter         show its card: space, b and arrows turn its pages
+  a             approve, once, for the session or for a time: asks for digits
+                below the card, as palyra approvals approve does
+  d             deny, with a comment for the caller
+  q, Esc        back; in the list, end
+Keys typed before a card was shown are no answer to it, nor is an answer for
+another request than the one that was shown. A request that is answered
+elsewhere, or expires, goes from the screen, which says so.`,
+			Flags: []command.Flag{{Name: "answer", Help: "full-screen, on the controlling terminal: at least 8 rows of\n30 columns, and TERM is not dumb"}},
+			Exits: []command.Exit{{Code: "7", Meaning: "--answer: not on this system"}, {Code: "78", Meaning: "--answer: the terminal is too small"}},
+			Examples: []command.Example{{Line: "palyra approvals watch", Does: "for the second terminal"},
+				{Line: "palyra approvals watch --answer", Does: "to answer there, over ssh too"}}},
 	}
 }
 

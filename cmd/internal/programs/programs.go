@@ -5,6 +5,9 @@
 //
 //	palyra-ctl     asks palyrad over HTTP
 //	palyra-admin   reads configurations and backups, without palyrad
+//	palyra-mcp     is where agents come in, over MCP, by a hook or as their shell: another
+//	               client of palyrad, or of palyra exec
+//	palyra-setup   edits the configuration of agents, so that they start palyra-mcp
 //	palyra-dev     judges: measures this host, fuzzes, analyses policies; and prints
 //	               manual pages and completion scripts
 //
@@ -22,6 +25,8 @@ const (
 	Client = "palyra-ctl"
 	Admin  = "palyra-admin"
 	Dev    = "palyra-dev"
+	Agents = "palyra-mcp"
+	Setup  = "palyra-setup"
 )
 
 // Table returns the commands of one program. The program in their synopses is
@@ -47,10 +52,13 @@ func For(inv *command.Invocation) string {
 // Commands returns every command that palyra hands to another program.
 func Commands() []command.Command {
 	var out []command.Command
-	for _, group := range [][]command.Command{daemon(), work(), approvals(), analyses(), policies(), records(), members(), configs(), backups(), completions(), judges(), prints()} {
+	for _, group := range [][]command.Command{daemon(), work(), changes(), agents(), approvals(), analyses(), policies(), records(), members(), configs(), backups(), completions(), judges(), prints()} {
 		for _, c := range group {
 			if c.Program == "" {
 				c.Program = Client
+			}
+			asks := c.Program == Client || c.Program == Agents // palyrad
+			if asks || c.Program == Setup {                    // which passes them on
 				c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], connection...)
 			}
 			if tabled[c.Name] {
@@ -64,7 +72,7 @@ func Commands() []command.Command {
 				}
 			}
 			c.Exits = append([]command.Exit{exitOK, exitUsage}, c.Exits...)
-			if c.Program == Client {
+			if asks {
 				c.Exits = append(c.Exits, exits...)
 			} else {
 				c.Exits = front.WithCommon(c.Exits, command.Exit{Code: "7", Meaning: c.Program + " is missing, or others can write to it"})

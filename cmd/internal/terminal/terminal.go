@@ -195,6 +195,9 @@ func (d *Device) Person(name string) *approval.Terminal {
 	return t
 }
 
+// Size returns the rows and columns of the terminal now.
+func (d *Device) Size() (rows, columns int) { return size(d.tty) }
+
 // Close gives the terminal back.
 func (d *Device) Close() error {
 	if d.hold != nil {

@@ -18,6 +18,7 @@ import (
 
 	"palyra/authz/approval"
 	"palyra/internal/canon"
+	"palyra/internal/fault"
 )
 
 // asHolder makes this test program hold the terminal that it names until it is killed.
@@ -37,6 +38,9 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed
 		_ = dev.Close()
 		os.Exit(0)
+	}
+	if path := os.Getenv(asScreen); path != "" {
+		beScreen(path)
 	}
 	if path := os.Getenv(asWriter); path != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*poll)
@@ -351,14 +355,50 @@ func TestChattyWriter(t *testing.T) {
 	writers.Wait()
 }
 
-// TestPerson: the question itself goes through, on a screen that says its size.
-func TestPerson(t *testing.T) {
-	s := newScreen(t)
+// resize makes the screen another size, of which the kernel tells its programs: SIGWINCH.
+func (s *screen) resize(t *testing.T, rows, columns uint16) {
+	t.Helper()
 	control(s.master, func(fd int) {
-		if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 10, Col: 60}); err != nil {
+		if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// TestShrinks: the right digits are no answer on a screen that became too small for what
+// they answer.
+func TestShrinks(t *testing.T) {
+	s := newScreen(t)
+	s.resize(t, 40, 100)
+	dev, err := Open(t.Context(), s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	type result struct {
+		approval.Answer
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		a, err := dev.Person("alice").Ask(t.Context(), approval.Request{Capsule: canon.Sum(nil), Call: approval.Call{Argv: []string{"true"}}})
+		got <- result{a, err}
+	}()
+	s.until(t, "and denies: ")
+	s.resize(t, 5, 20)
+	_, code, _ := strings.Cut(s.text(), "\nType ")
+	if _, err := s.master.WriteString(code[:4] + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-got; r.Approved || fault.ReasonOf(r.err) != "screen_too_small" || !strings.Contains(r.err.Error(), "5 rows of 20 columns") || fault.HintOf(r.err) == "" {
+		t.Errorf("%+v, %v", r.Answer, r.err)
+	}
+}
+
+// TestPerson: the question itself goes through, on a screen that says its size.
+func TestPerson(t *testing.T) {
+	s := newScreen(t)
+	s.resize(t, 10, 60)
 	dev, err := Open(t.Context(), s.path)
 	if err != nil {
 		t.Fatal(err)

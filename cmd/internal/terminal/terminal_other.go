@@ -4,7 +4,10 @@ package terminal
 
 import (
 	"context"
+	"errors"
 	"os"
+
+	"palyra/internal/fault"
 )
 
 const noctty = 0
@@ -31,3 +34,22 @@ func take(context.Context, *os.File) (*hold, error) { return nil, nil }
 func size(*os.File) (rows, columns int) { return 0, 0 }
 
 func discard(*os.File) {}
+
+// modes would be a terminal's. No Screen is made here.
+type modes struct{}
+
+func modesOf(*os.File) (modes, error) {
+	return modes{}, fault.New(fault.Unsupported, "platform_unsupported", "draw on terminal", errors.New("only Linux")).WithHint(Elsewhere)
+}
+
+func setModes(*os.File, modes) error { return nil }
+
+func single(m modes) modes { return m }
+
+var screenSignals = []os.Signal{}
+
+func deed(os.Signal) int { return redraws }
+
+func halt() {}
+
+func foreground(*os.File) bool { return true }

@@ -69,6 +69,7 @@ var targets = map[string]target{
 	"socket":            {unix.SYS_SOCKET, 359, [5]uintptr{unix.AF_NETLINK, unix.SOCK_RAW, 0}},
 	"mq_open":           {unix.SYS_MQ_OPEN, 277, [5]uintptr{bad}},
 	"shmget":            {unix.SYS_SHMGET, 395, [5]uintptr{0, 0, 0}},
+	"io_setup":          {unix.SYS_IO_SETUP, 245, [5]uintptr{1, bad}},
 	"getpid":            {unix.SYS_GETPID, 20, [5]uintptr{}},
 }
 

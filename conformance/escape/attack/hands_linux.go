@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -22,6 +23,32 @@ var handProbes = map[string]probe{
 	"on-tty":  onTTY,
 	"without": without,
 	"status":  selfStatus,
+	"peer":    peer,
+}
+
+// peer listens on a port of the kernel's choice, says which, and repeats what callers say.
+func peer(args) (string, error) {
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return "", failed("socket", err)
+	}
+	if err := unix.Listen(l, 8); err != nil { // which binds it to a port
+		return "", failed("listen", err)
+	}
+	at, err := unix.Getsockname(l)
+	if err != nil {
+		return "", failed("getsockname", err)
+	}
+	emit(result{Case: "peer", Outcome: "READY", Detail: strconv.Itoa(at.(*unix.SockaddrInet4).Port)})
+	for {
+		c, _, err := unix.Accept(l)
+		if err != nil {
+			return "", failed("accept", err)
+		}
+		f := os.NewFile(uintptr(c), "caller")
+		io.Copy(os.Stdout, f)
+		f.Close()
+	}
 }
 
 // victim is a process of the host with a secret in its memory. It says where,
@@ -137,7 +164,7 @@ func without(a args) (string, error) {
 // built without them does for Landlock when it is not enabled at boot. Of
 // prctl only PR_SET_SECCOMP is answered so.
 func forbid(calls ...uintptr) error {
-	const load, jumpEqual, ret, allow = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K, 0x7fff0000
+	const load, jumpEqual, ret, allow = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K, seccompAllow
 	filter := []unix.SockFilter{{Code: load, K: 0}}
 	for _, nr := range calls {
 		deny := unix.SockFilter{Code: ret, K: 0x00050000 | uint32(unix.EOPNOTSUPP)}

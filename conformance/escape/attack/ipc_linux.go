@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 
@@ -12,6 +13,7 @@ import (
 var ipcProbes = map[string]probe{
 	"key-search":  searchKey,
 	"key-request": requestKey,
+	"key-list":    listKey,
 	"key-add":     addKey,
 	"key-parent":  keyToParent,
 	"shm":         sharedMemory,
@@ -49,6 +51,15 @@ func searchKey(a args) (string, error) {
 		return "", err
 	}
 	return readKey(id)
+}
+
+// listKey finds the name of a key in the kernel's list.
+func listKey(a args) (string, error) {
+	b, err := os.ReadFile("/proc/keys")
+	if err == nil && !strings.Contains(string(b), " "+a.str("desc")+":") {
+		err = unix.ENOKEY
+	}
+	return "", failed("read /proc/keys", err)
 }
 
 // requestKey finds the same through the keyrings that a process has by default.

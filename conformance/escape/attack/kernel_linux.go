@@ -14,6 +14,7 @@ import (
 var kernelProbes = map[string]probe{
 	"io_uring":    ioUring,
 	"bpf":         bpf,
+	"bpf-classic": classicBPF,
 	"perf":        perf,
 	"userfaultfd": userfault,
 	"memfd":       memfdExec,
@@ -52,6 +53,27 @@ func bpf(a args) (string, error) {
 	_, err := raw("bpf", unix.SYS_BPF, cmd, address(attr), uintptr(len(attr)))
 	keep(attr)
 	return "", err
+}
+
+// classicBPF has the kernel compile a program of the older kind, which needs no
+// capability.
+func classicBPF(a args) (string, error) {
+	filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: seccompAllow}}
+	switch how := a.str("how"); how {
+	case "seccomp":
+		return "", installFilter(filter)
+	case "prctl":
+		return "", prctlFilter(filter)
+	case "socket":
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return "", failed("socketpair", err)
+		}
+		prog := unix.SockFprog{Len: 1, Filter: &filter[0]}
+		return "", failed("setsockopt", unix.SetsockoptSockFprog(pair[0], unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog))
+	default:
+		return "", fmt.Errorf("no filter of kind %q", how)
+	}
 }
 
 func putUint64(b []byte, v uint64) {

@@ -143,9 +143,17 @@ func softLimit(a args) (string, error) {
 	return fill(args{word: map[string]string{"dir": ".", "mib": a.str("mib"), "file": a.str("mib")}})
 }
 
-// limitVictim sets a limit of another process.
+// limitVictim sets a limit of another process, else of the parent: of core files, or of
+// processor time.
 func limitVictim(a args) (string, error) {
-	return "", failed("prlimit", unix.Prlimit(a.num("pid"), unix.RLIMIT_CORE, &unix.Rlimit{Cur: 4096, Max: 4096}, nil))
+	what, to, pid := unix.RLIMIT_CORE, uint64(4096), unix.Getppid()
+	if _, ok := a.word["cpu"]; ok {
+		what, to = unix.RLIMIT_CPU, 30 // lower than what a call has
+	}
+	if _, ok := a.word["pid"]; ok {
+		pid = a.num("pid")
+	}
+	return "", failed("prlimit", unix.Prlimit(pid, what, &unix.Rlimit{Cur: to, Max: to}, nil))
 }
 
 // evade outlives a deadline: stopped, deaf to SIGTERM, or waiting in vfork.

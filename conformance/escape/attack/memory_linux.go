@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -27,6 +28,9 @@ var holders = map[string]func(a args) (hold func() (int, error), remove func()){
 	"segment":   holdSegments,
 	"tables":    holdTables,
 	"socket":    holdSockets,
+	"received":  func(a args) (func() (int, error), func()) { return holdConnections(false) },
+	"orphan":    func(a args) (func() (int, error), func()) { return holdConnections(true) },
+	"datagram":  func(args) (func() (int, error), func()) { return holdDatagrams, nil },
 	"pipe":      holdPipes,
 	"mapping":   holdMappings,
 	"lock":      holdLocks,
@@ -51,8 +55,8 @@ func unmapped(a args) (string, error) {
 		have += n
 	}
 	detail := fmt.Sprintf("the kernel held %d MiB", have/mib)
-	if err == nil {
-		time.Sleep(time.Second)
+	if err == nil || errors.Is(err, unix.EMFILE) { // all descriptors are full: let a sample see it
+		unix.Nanosleep(&unix.Timespec{Sec: 1}, nil) // time.Sleep may want a descriptor
 	}
 	return detail, err
 }
@@ -217,6 +221,86 @@ func holdSockets(args) (func() (int, error), func()) {
 		}
 		return n, nil
 	}, nil
+}
+
+// holdConnections fills TCP connections whose peer doesn't read: accepted ones, or ones that
+// are never accepted and that the sender closes, so that no descriptor is left of them.
+func holdConnections(orphan bool) (func() (int, error), func()) {
+	l, to := -1, unix.Sockaddr(nil)
+	return func() (int, error) {
+		var err error
+		if l < 0 {
+			if l, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != nil {
+				return 0, failed("socket", err)
+			}
+			if err = unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err == nil {
+				err = unix.Listen(l, 1<<12)
+			}
+			if err != nil {
+				return 0, failed("listen", err)
+			}
+			if to, err = unix.Getsockname(l); err != nil {
+				return 0, failed("getsockname", err)
+			}
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return 0, failed("socket", err)
+		}
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<30)
+		if err := again(func() error { return unix.Connect(fd, to) }); err != nil && err != unix.EISCONN {
+			return 0, failed("connect", err)
+		}
+		n, err := pour(fd)
+		if err == nil && orphan {
+			err = unix.Close(fd)
+		} else if err == nil {
+			_, _, err = unix.Accept(l)
+		}
+		return n, failed("accept", err)
+	}, nil
+}
+
+// pour writes until there is no room.
+func pour(fd int) (n int, err error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return 0, failed("fcntl", err)
+	}
+	for {
+		w, err := unix.Write(fd, mebibyte[:32<<10])
+		switch err {
+		case nil:
+			n += w
+		case unix.EAGAIN:
+			return n, nil
+		default:
+			return n, failed("write", err)
+		}
+	}
+}
+
+// holdDatagrams fills the queue of a UDP socket, which is its own peer.
+func holdDatagrams() (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return 0, failed("socket", err)
+	}
+	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<30)
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, failed("bind", err)
+	}
+	own, err := unix.Getsockname(fd)
+	if err != nil {
+		return 0, failed("getsockname", err)
+	}
+	// What doesn't fit is dropped without a word.
+	for range 64 {
+		if err := unix.Sendto(fd, mebibyte[:32<<10], unix.MSG_DONTWAIT, own); err != nil {
+			return 0, failed("sendto", err)
+		}
+	}
+	size, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	return size, failed("getsockopt", err)
 }
 
 func holdPipes(args) (func() (int, error), func()) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netProbes are cases 40 to 46: the network, and socket families that are there
+// netProbes are cases 40 to 46 and 106: the network, and socket families that are there
 // for other things.
 var netProbes = map[string]probe{
 	"tcp":      tcp,
@@ -16,6 +16,7 @@ var netProbes = map[string]probe{
 	"udp":      udp,
 	"socket":   socket,
 	"families": families,
+	"option":   option,
 }
 
 func sockaddr(a args) (int, unix.Sockaddr) {
@@ -131,6 +132,51 @@ func udp(a args) (string, error) {
 func socket(a args) (string, error) {
 	_, err := unix.Socket(a.num("family"), a.num("type"), a.num("proto"))
 	return "", failed("socket", err)
+}
+
+// option sets an option of a socket that adds code to the kernel's way, or leads elsewhere.
+func option(a args) (string, error) {
+	kind := unix.SOCK_STREAM
+	if a.str("type") == "dgram" {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(unix.AF_INET, kind, 0)
+	if err != nil {
+		return "", failed("socket", err)
+	}
+	defer unix.Close(fd)
+	accept := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16}}
+	program := unix.SockFprog{Len: 1, Filter: &accept[0]}
+	switch how := a.str("how"); how {
+	case "attach-filter":
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+	case "reuseport-cbpf":
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return "", failed("setsockopt SO_REUSEPORT", err)
+		}
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			return "", failed("bind", err)
+		}
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &program)
+	case "bind-device":
+		err = unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "lo")
+	case "zerocopy":
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1)
+	case "fastopen":
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
+	case "maxseg":
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, 88)
+	case "ip-options":
+		err = unix.SetsockoptString(fd, unix.IPPROTO_IP, unix.IP_OPTIONS, "\x01\x01\x01\x00")
+	case "membership":
+		err = unix.SetsockoptIPMreq(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
+			&unix.IPMreq{Multiaddr: [4]byte{239, 1, 2, 3}, Interface: [4]byte{127, 0, 0, 1}})
+	case "encap":
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_ENCAP, 2) // UDP_ENCAP_ESPINUDP
+	default:
+		return "", fmt.Errorf("no option named %q", how)
+	}
+	return "", failed("setsockopt", err)
 }
 
 // families tries every family but those of the network and of unix sockets,

@@ -110,6 +110,20 @@ func remote(addr uintptr, n int) []unix.RemoteIovec {
 // keep holds values alive until here.
 func keep(v ...any) { runtime.KeepAlive(v) }
 
+const seccompAllow = 0x7fff0000 // SECCOMP_RET_ALLOW
+
+// prctlFilter installs a seccomp filter on this thread, as programs did before
+// seccomp(2).
+func prctlFilter(f []unix.SockFilter) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return failed("prctl PR_SET_NO_NEW_PRIVS", err)
+	}
+	prog := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
+	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0)
+	keep(&prog, f)
+	return failed("prctl PR_SET_SECCOMP", err)
+}
+
 // installFilter installs a seccomp filter on every thread of this process.
 func installFilter(f []unix.SockFilter) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {

@@ -52,7 +52,7 @@ func run(args []string) (int, error) {
 	f.StringVar(&cfg.PolicyDir, "policy", "", "policy directory")
 	asked := f.Bool("asked", false, "have the built-in policy ask, say yes, and let no cell wait")
 	f.StringVar(&receipt, "receipt", "", "file for the receipt")
-	f.StringVar(&p.Network, "network", "", "fresh or void")
+	f.StringVar(&p.Network, "network", "", "fresh, loopback or void")
 	f.DurationVar(&p.Limits.Wall, "timeout", 0, "wall clock limit")
 	f.DurationVar(&p.Limits.CPU, "cpu", 0, "processor time")
 	f.Func("env", "NAME=VALUE", func(s string) error { p.Env = append(p.Env, s); return nil })
@@ -63,6 +63,14 @@ func run(args []string) (int, error) {
 	}
 	f.Func("workspace", "DIR[:ro]", func(s string) error {
 		p.Workspace, p.WorkspaceReadOnly = strings.CutSuffix(s, ":ro")
+		return nil
+	})
+	f.Func("cache", "NAME", func(s string) error {
+		p.Caches = append(p.Caches, s)
+		return nil
+	})
+	f.Func("mount", "DIR", func(s string) error {
+		p.Mounts = append(p.Mounts, s)
 		return nil
 	})
 	if err := f.Parse(args); err != nil {

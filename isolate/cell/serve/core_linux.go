@@ -2,7 +2,6 @@ package serve
 
 import (
 	"bytes"
-	"os"
 	"syscall"
 
 	"palyra/isolate/internal/steps"
@@ -28,10 +27,20 @@ func coreLimit() uint64 {
 
 const corePattern = "/proc/sys/kernel/core_pattern"
 
+// openCorePattern opens the variable once: each call reads it anew.
+func openCorePattern() int {
+	fd, err := syscall.Open(corePattern, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
 // coreDegraded names the handlers outside the cell that a crash would start or inform.
 func (s *server) coreDegraded() []string {
-	b, err := os.ReadFile(corePattern)
-	return handled(b, err, s.core)
+	var b [128]byte // CORENAME_MAX_SIZE
+	n, err := syscall.Pread(s.handler, b[:], 0)
+	return handled(b[:max(n, 0)], err, s.core)
 }
 
 // handled is coreDegraded for a pattern. The kernel starts a program in it unless the limit

@@ -16,7 +16,6 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/internal/sys"
-	"palyra/isolate/native"
 )
 
 // covers watches the sealed copies that are mounted over workspace files. A process
@@ -65,8 +64,8 @@ const watchOp = "watch sealed operands"
 // a "..". Were one of them put elsewhere, or a link in its place, the same argument
 // would lead to another file. Beyond maxWatches it returns no more: the call is refused.
 func leadingTo(spec *isolate.Spec, operands []string) []string {
-	folders := make(map[string]bool)
-	if rel, ok := strings.CutPrefix(spec.Cwd, native.WorkspaceDir+"/"); ok {
+	folders, view := make(map[string]bool), spec.Workspace.View()+"/"
+	if rel, ok := strings.CutPrefix(spec.Cwd, view); ok {
 		folders[rel] = true
 	}
 	for _, arg := range spec.Argv {
@@ -82,7 +81,7 @@ func leadingTo(spec *isolate.Spec, operands []string) []string {
 			if !path.IsAbs(name) {
 				name = spec.Cwd + "/" + name
 			}
-			rel, ok := strings.CutPrefix(path.Clean(name), native.WorkspaceDir+"/")
+			rel, ok := strings.CutPrefix(path.Clean(name), view)
 			if !ok || !slices.Contains(operands, rel) {
 				continue
 			}
@@ -91,7 +90,7 @@ func leadingTo(spec *isolate.Spec, operands []string) []string {
 				if at = path.Join(at, part); len(folders) > maxWatches {
 					break
 				}
-				if folder, ok := strings.CutPrefix(at, native.WorkspaceDir+"/"); ok && folder != rel && part != ".." {
+				if folder, ok := strings.CutPrefix(at, view); ok && folder != rel && part != ".." {
 					folders[folder] = true
 				}
 			}
@@ -199,7 +198,7 @@ func (c *covers) covered(copy *os.File, path string) error {
 	if c.mounts == nil {
 		c.mounts = make(map[uint64]string)
 	}
-	c.mounts[id] = native.WorkspaceDir + "/" + path
+	c.mounts[id] = path
 	return nil
 }
 

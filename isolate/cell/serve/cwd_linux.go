@@ -9,7 +9,6 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/internal/sys"
-	"palyra/isolate/native"
 	"palyra/isolate/tier"
 )
 
@@ -30,6 +29,19 @@ func (r *run) enter(dir int) (int, error) {
 		return dir, nil
 	}
 	rel, _ := strings.CutPrefix(r.spec.Cwd, workspaceName(r.spec)+"/")
+	changed := fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
+	if r.lower != nil {
+		// An overlay has inodes of its own: the sealed folder is the one below it. In the
+		// layer an earlier call may have put another in its place, which is the layer's.
+		below, err := sys.FolderBeneath(int(r.lower.Fd()), rel)
+		if err != nil {
+			return -1, fault.New(fault.Usage, "workspace_changed", op, err)
+		}
+		defer below.Close()
+		if at, err := sys.PlaceOf(int(below.Fd())); err != nil || isolate.Inode(at.Inode.Dev, at.Inode.Ino) != r.spec.CwdInode {
+			return -1, changed
+		}
+	}
 	f, err := sys.FolderBeneath(dir, rel)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -41,8 +53,8 @@ func (r *run) enter(dir int) (int, error) {
 	if r.cwd, err = sys.PlaceOf(int(f.Fd())); err != nil {
 		return -1, fault.New(fault.Internal, "internal", op, err)
 	}
-	if i := r.cwd.Inode; isolate.Inode(i.Dev, i.Ino) != r.spec.CwdInode {
-		return -1, fault.New(fault.Usage, "workspace_changed", op, errors.New("it is not the directory that was sealed"))
+	if i := r.cwd.Inode; r.lower == nil && isolate.Inode(i.Dev, i.Ino) != r.spec.CwdInode {
+		return -1, changed
 	}
 	fd, err := r.raiseFile(f)
 	if err != nil {
@@ -56,7 +68,7 @@ func (r *run) enter(dir int) (int, error) {
 func workspaceName(spec *isolate.Spec) string {
 	switch {
 	case spec.Tier != tier.B:
-		return native.WorkspaceDir
+		return spec.Workspace.View()
 	case spec.Workspace == nil:
 		return spec.Cwd
 	}

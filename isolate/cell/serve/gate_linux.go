@@ -50,6 +50,9 @@ func (p *process) asOrdered() error {
 		if err := p.checkMounts(e.Mounts.Table); err != nil {
 			return shut("mounts", err)
 		}
+		if err := checkNetwork(&e.Network); err != nil {
+			return shut("namespaces", err)
+		}
 	}
 	if err := check(e, bounded); err != nil {
 		return err
@@ -99,7 +102,7 @@ func (p *process) slot(name string, want ...int64) error {
 }
 
 func (p *process) checkVariables() error {
-	for _, v := range native.Variables(p.spec.Limits.Memory, p.s.groups == nil, p.s.ownsIPC()) {
+	for _, v := range native.Variables(p.spec, p.s.groups == nil, p.s.ownsIPC()) {
 		if text, ok := p.arena.Room(v.Path); !ok || !slices.Equal(strings.Fields(text), strings.Fields(v.Value)) {
 			return fmt.Errorf("%s is %q, want %q", v.Path, text, v.Value)
 		}
@@ -188,9 +191,18 @@ func below(path, name string) bool { return name == path || strings.HasPrefix(na
 // checkMounts compares the cell's mount table with the template and the spec. Each required
 // mount must be there once, no other may be, and flags and sizes must be as ordered.
 func (p *process) checkMounts(table []string) error {
-	need := map[string]bool{"/": true, "/proc": true, "/tmp": true, "/dev/shm": true, native.WorkspaceDir: true}
+	need := map[string]bool{"/": true, "/proc": true, "/tmp": true, "/dev/shm": true, p.spec.Workspace.View(): true}
 	for _, s := range p.s.shown {
 		need[s.path] = true
+	}
+	for _, path := range slices.Concat(p.s.masked, p.framed) {
+		need[path] = true
+	}
+	for _, m := range p.spec.Mounts {
+		need[m.Source] = true
+	}
+	for _, name := range p.spec.Caches {
+		need[isolate.CachePath(name)] = true
 	}
 	operands := make([]string, 0, len(p.spec.Operands))
 	for _, o := range p.spec.Operands {
@@ -206,7 +218,7 @@ func (p *process) checkMounts(table []string) error {
 			return fmt.Errorf("%q: %w", line, err)
 		}
 		// The host's trees may have several mounts at a place, all alike.
-		if !need[m.path] && (p.own(m.path) || slices.Contains(operands, m.path)) {
+		if !need[m.path] && (p.own(m.path) || slices.Contains(operands, m.path) || slices.Contains(p.s.masked, m.path)) {
 			return fmt.Errorf("%q is mounted twice", m.path)
 		}
 		delete(need, m.path)
@@ -223,8 +235,10 @@ func (p *process) own(path string) bool {
 	case "/", "/proc", "/tmp", "/dev/shm":
 		return true
 	}
-	return path == native.WorkspaceDir && p.spec.Workspace == nil
+	return slices.Contains(p.framed, path) || path == p.spec.Workspace.View() && (p.spec.Workspace == nil || p.staged())
 }
+
+func (r *run) staged() bool { return r.spec.Workspace != nil && r.spec.Workspace.Staged }
 
 type mount struct {
 	path, flags, kind, propagation, super string
@@ -266,6 +280,11 @@ func unescape(s string) (string, error) {
 	return string(b), nil
 }
 
+// kernelFiles are file systems that no mount shows, since reading there tells of the host, or
+// acts on it.
+var kernelFiles = []string{"proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "selinuxfs",
+	"configfs", "fusectl", "pstore", "efivarfs", "bpf", "mqueue", "binfmt_misc", "nsfs", "rpc_pipefs"}
+
 // has returns an error unless options has all of want.
 func has(options string, want ...string) error {
 	for _, w := range want {
@@ -298,6 +317,15 @@ func (p *process) checkMount(m mount, operands []string) error {
 		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev"))
 	case m.path == "/proc":
 		return errors.Join(kind("proc"), has(m.flags, "nodev", "noexec"))
+	case slices.Contains(p.s.masked, m.path):
+		return has(m.flags, "ro", "noexec")
+	case m.path == p.spec.Workspace.View() && p.staged():
+		if has(m.super, "ro") == nil { // as the kernel does without a word where it can't write to the layer
+			return errors.New("the layer can't be written to")
+		}
+		return errors.Join(kind("overlay"), has(m.flags, "rw", "nodev"), has(m.super, "userxattr"))
+	case slices.Contains(p.framed, m.path):
+		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev", "noexec"))
 	case p.own(m.path):
 		page := int64(os.Getpagesize())
 		size := (p.spec.Limits.Disk + page - 1) / page * page >> 10
@@ -305,11 +333,24 @@ func (p *process) checkMount(m mount, operands []string) error {
 			has(m.super, "size="+strconv.FormatInt(size, 10)+"k", "nr_inodes="+strconv.FormatInt(p.spec.Limits.Inodes, 10)))
 	case slices.Contains(operands, m.path):
 		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev"))
-	case below(native.WorkspaceDir, m.path) && p.spec.Workspace != nil:
+	case below(p.spec.Workspace.View(), m.path) && p.spec.Workspace != nil:
 		if p.spec.Workspace.ReadOnly {
 			return has(m.flags, "ro", "nodev")
 		}
 		return has(m.flags, "nodev")
+	}
+	for _, name := range p.spec.Caches {
+		if m.path == isolate.CachePath(name) {
+			return has(m.flags, "rw", "nodev")
+		}
+	}
+	for _, t := range p.spec.Mounts {
+		if below(t.Source, m.path) {
+			if slices.Contains(kernelFiles, m.kind) {
+				return errors.New("the files of a mount are the kernel's")
+			}
+			return has(m.flags, "ro", "nodev")
+		}
 	}
 	for _, s := range p.s.shown {
 		if !below(s.path, m.path) {

@@ -25,11 +25,12 @@ func TestMountsAsOrdered(t *testing.T) {
 		"/etc/fonts ro,nosuid,nodev,noexec,relatime ext4 private",
 		"/dev/null ro,nosuid,noexec,relatime devtmpfs private size=12334460k,nr_inodes=3083615",
 		"/proc rw,nosuid,nodev,noexec,relatime proc private",
+		"/proc/keys ro,nosuid,noexec,relatime devtmpfs private size=12334460k,nr_inodes=3083615",
 	}
 	host := slices.Concat(private[:2], private[3:], []string{"/workspace ro,nosuid,nodev,relatime ext4 private",
 		"/workspace/sub ro,nosuid,nodev,relatime ext4 private", `/workspace/a\040b ro,nosuid,nodev,relatime tmpfs private size=1024k`})
 	of := func(w *isolate.Mount, operands ...isolate.File) *process {
-		s := &server{shown: []shown{{"/usr", true, false}, {"/etc/fonts", false, false}, {"/dev/null", false, true}}}
+		s := &server{masked: []string{"/proc/keys"}, shown: []shown{{"/usr", true, false}, {"/etc/fonts", false, false}, {"/dev/null", false, true}}}
 		return &process{run: &run{s: s, spec: &isolate.Spec{Workspace: w, Operands: operands, Limits: isolate.Limits{Disk: 1 << 20, Inodes: 64}}}}
 	}
 	cells := map[string]struct {
@@ -37,6 +38,7 @@ func TestMountsAsOrdered(t *testing.T) {
 		table []string
 	}{
 		"private":   {of(nil), private},
+		"staged":    {of(&isolate.Mount{Staged: true}), slices.Concat(private[:2], private[3:], []string{"/workspace rw,nosuid,nodev,relatime overlay private userxattr"})},
 		"directory": {of(&isolate.Mount{ReadOnly: true}, isolate.File{Path: "/workspace/a b"}), host},
 	}
 	for name, c := range cells {
@@ -52,11 +54,12 @@ func TestMountsAsOrdered(t *testing.T) {
 			if err := c.checkMounts(without); (err == nil) != optional {
 				t.Errorf("%s, without %q: %v", name, line, err)
 			}
-			if err := c.checkMounts(append(slices.Clone(c.table), line)); err == nil && (c.own(strings.Fields(line)[0])) {
+			if err := c.checkMounts(append(slices.Clone(c.table), line)); err == nil && (c.own(strings.Fields(line)[0]) || strings.HasPrefix(line, "/proc/keys ")) {
 				t.Errorf("%s, with %q twice: passes", name, line)
 			}
 			for old, new := range map[string]string{" ro,": " rw,", ",nosuid": "", ",nodev": "", ",noexec": "", " private": " shared",
-				"size=1024k": "size=2048k", "nr_inodes=64": "nr_inodes=65", " tmpfs ": " ext4 ", " proc ": " tmpfs "} {
+				"size=1024k": "size=2048k", "nr_inodes=64": "nr_inodes=65", " tmpfs ": " ext4 ", " proc ": " tmpfs ",
+				" overlay ": " ext4 ", " userxattr": " ro,userxattr", "overlay private userxattr": "overlay private"} {
 				changed := strings.Replace(line, old, new, 1)
 				if changed == line || strings.HasPrefix(line, "/dev/null") && old == " tmpfs " || strings.HasPrefix(line, `/workspace/a`) && old == "size=1024k" {
 					continue

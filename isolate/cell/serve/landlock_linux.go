@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/knob"
@@ -119,6 +120,9 @@ func (r *run) restrict(extra []landRule, fd *int) error {
 		}
 	}
 	rs, degraded := landlock.Plan(r.s.abi, grants)
+	if r.spec.Network == isolate.NetworkLoopback {
+		rs.HandledNet = 0 // a rule is for one port, and the program may have any of its own network
+	}
 	rs = knob.Ruleset(rs)
 	f, err := landlock.Build(rs)
 	if err != nil {

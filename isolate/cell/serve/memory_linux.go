@@ -5,15 +5,18 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"palyra/isolate"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/internal/tree"
 	"palyra/isolate/knob"
@@ -53,6 +56,7 @@ const (
 	inodeSize   = 1 << 10  // a file of a tmpfs, with its name
 	familySize  = 64       // anon_vma_chain
 	procSize    = 8 << 10  // an open file of /proc: a page for its text, and the inode
+	waitSize    = 512      // a TCP connection that has ended
 	infoSize    = 1 << 20  // of fdinfo: as much text as the program can have it say between two samples
 	mapsSize    = 16 << 20 // of maps: it's as large as the longest path of a mapped file was
 	eventPart   = 2        // struct inotify_event_info for an inotify_event, at most
@@ -105,7 +109,7 @@ type tally struct {
 
 	due time.Time // the deadline of the call, at which the sample ends
 
-	private   string           // the private workspace, where samples bound it; else ""
+	private   []string         // where samples bound what is written
 	removed   map[string]int64 // bytes of its files that are in no folder any more, by inode number
 	shown     map[string]bool  // those that are mapped
 	concealed bool             // a process keeps its open files from us
@@ -121,7 +125,18 @@ type family struct{ processes, mappings int64 }
 // makes a sample of it take seconds.
 func (t *tally) late() bool { return !t.due.IsZero() && !time.Now().Before(t.due) }
 
-func (t *tally) over() bool { return t.sum > t.limit || t.hidden }
+func (t *tally) over() bool { return t.hit() != "" }
+
+// hit returns the limit that the sample exceeds, "" for none.
+func (t *tally) hit() string {
+	switch {
+	case t.sum > t.limit:
+		return "memory"
+	case t.hidden:
+		return hitUncounted
+	}
+	return ""
+}
 
 // once reports whether an object that processes share is met for the first time.
 func (t *tally) once(object string) bool {
@@ -246,7 +261,7 @@ func (t *tally) mappings(dir string) (private int64) {
 // "7f…-7f… rw-s 00000000 00:01 1170 /dev/zero (deleted)".
 func (t *tally) mapping(dir, line string) {
 	f := strings.Fields(line)
-	if t.private != "" && len(f) > 6 && strings.HasSuffix(line, gone+"\n") && strings.Contains(line, " "+t.private+"/") {
+	if len(f) > 6 && strings.HasSuffix(line, gone+"\n") && slices.ContainsFunc(t.private, func(p string) bool { return strings.Contains(line, " "+p+"/") }) {
 		t.shown[f[4]] = true
 	}
 	if len(f) < 6 || f[3] != t.shared || !strings.HasSuffix(f[1], "s") || !t.once("mapped:"+f[4]) {
@@ -306,7 +321,7 @@ func (t *tally) descriptors(task, dir string) {
 			t.sum += fileSize
 			link, err := os.Readlink(dir + "/fd/" + name)
 			long := errors.Is(err, syscall.ENAMETOOLONG)
-			if t.private != "" && (long || strings.HasPrefix(link, t.private+"/") && strings.HasSuffix(link, gone)) {
+			if len(t.private) > 0 && (long || t.inPrivate(link) && strings.HasSuffix(link, gone)) {
 				t.withdrawn(dir + "/fd/" + name)
 			}
 			if err != nil && !long || !t.once(link) && strings.HasPrefix(link, "pipe:") {
@@ -355,7 +370,12 @@ func (t *tally) withdrawn(link string) {
 	}
 }
 
-// withheld returns what the removed files of the private workspace hold. One that is
+// inPrivate reports whether a path is one of where samples bound what is written.
+func (t *tally) inPrivate(path string) bool {
+	return slices.ContainsFunc(t.private, func(p string) bool { return strings.HasPrefix(path, p+"/") })
+}
+
+// withheld returns what the removed files there hold. One that is
 // mapped and has no descriptor counts as largest, since its size does not show.
 func (t *tally) withheld(largest int64) (bytes, inodes int64) {
 	for _, n := range t.removed {
@@ -367,6 +387,75 @@ func (t *tally) withheld(largest int64) (bytes, inodes int64) {
 		}
 	}
 	return bytes, inodes
+}
+
+// connections adds the TCP connections of a network namespace that no descriptor is of: those
+// not accepted yet, those that were closed before all was sent, and the ends of others. dir is
+// /proc/pid/net. Reading a table takes the kernel milliseconds, so its counts come first.
+func (t *tally) connections(dir string) {
+	for _, v := range [...]struct{ counts, name, table string }{{"sockstat", "TCP:", "tcp"}, {"sockstat6", "TCP6:", "tcp6"}} {
+		b, err := os.ReadFile(dir + "/" + v.counts)
+		if err != nil {
+			continue // it has ended, or the host has no IPv6
+		}
+		inUse, ended := countsOf(string(b), v.name)
+		t.sum += ended * waitSize
+		if inUse > 0 {
+			t.table(dir + "/" + v.table)
+		}
+	}
+}
+
+// countsOf reads a line of sockstat, proc_pid_net(5): "TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3".
+// Those in use include the ones that no descriptor is of; the ended ones only remember a port.
+func countsOf(text, name string) (inUse, ended int64) {
+	for line := range strings.Lines(text) {
+		w := strings.Fields(line)
+		if len(w) == 0 || w[0] != name {
+			continue
+		}
+		for i := 1; i+1 < len(w); i += 2 {
+			n, err := strconv.ParseInt(w[i+1], 10, 64)
+			switch {
+			case err != nil:
+			case w[i] == "inuse":
+				inUse = n
+			case w[i] == "tw":
+				ended = n
+			}
+		}
+	}
+	return inUse, ended
+}
+
+const (
+	timeWait     = "06" // TCP_TIME_WAIT, which countsOf counts
+	nothingWaits = "00000000"
+)
+
+// table adds what stands in a table of TCP sockets, after its heading: "0: 0100007F:1F90
+// 0100007F:C350 01 00000000:00000FA0 00:00000000 00000000 1000 0 0 …". The fourth word is the
+// state, the fifth has the bytes that wait to be acknowledged and to be received, the tenth is
+// the inode, 0 for a socket without a descriptor. The bytes do not say how much memory holds them.
+func (t *tally) table(path string) {
+	f, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() && !t.over() {
+		w := strings.Fields(lines.Text())
+		if len(w) < 10 || w[9] != "0" || w[3] == timeWait {
+			continue
+		}
+		t.sum += sys.SocketSize
+		for queue := range strings.SplitSeq(w[4], ":") {
+			if queue != nothingWaits {
+				t.sum += native.MaxQueue
+			}
+		}
+	}
 }
 
 // watching is what an inotify instance is called in /proc/pid/fd.
@@ -453,6 +542,11 @@ func (t *tally) fileSystem(path string) {
 // tally takes a sample of the run.
 func (p *process) tally() *tally {
 	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, processes: p.nproc, info: p.info, buf: make([]byte, 4<<10), due: p.call.deadline}
+	if p.spec.Network == isolate.NetworkLoopback {
+		t.socket = max(t.socket, 2*native.MaxQueue)
+		// First: a connection that is accepted meanwhile counts twice, not never.
+		t.connections("/proc/" + strconv.Itoa(p.pid) + "/net")
+	}
 	if p.s.tier == tier.C && knob.Template() { // else they are the host's
 		for _, path := range [...]string{"/tmp", "/dev/shm", native.WorkspaceDir} {
 			if path != native.WorkspaceDir || p.spec.Workspace == nil {
@@ -462,8 +556,11 @@ func (p *process) tally() *tally {
 	} else if p.mounted {
 		t.fileSystem(p.private)
 	}
-	if p.room != nil {
-		t.private, _ = os.Readlink("/proc/self/fd/" + strconv.Itoa(int(p.room.Fd())))
+	for _, r := range p.rooms {
+		t.private = append(t.private, r.path)
+	}
+	if p.leaf != nil {
+		t.limit = math.MaxInt64 // the cgroup's business: this sample is about files
 	}
 	base := t.sum
 	for range sampleTries {

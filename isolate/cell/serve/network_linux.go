@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -94,6 +95,11 @@ func (r *run) network(t *thread) (back func() error, err error) {
 		r.net.id = r.s.nets.voidID()
 		return stay, nil
 	}
+	if r.spec.Network == isolate.NetworkLoopback { // its interface is set up by the tape
+		r.ns = native.Namespaces
+		r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkLoopback}
+		return stay, nil
+	}
 	if r.net.file == nil {
 		r.net = r.s.pool.network()
 	}
@@ -128,9 +134,25 @@ func checkNamespaces(e *evidence.Evidence, own map[string]uint64, net, void uint
 		}
 	}
 	got := e.Namespaces.Cell["net"]
-	if e.Network.Mode == "" || got == 0 || net != 0 && got != net || net == 0 && e.Network.Mode != evidence.NetworkFresh ||
+	made := e.Network.Mode == evidence.NetworkFresh || e.Network.Mode == evidence.NetworkLoopback // with the cell
+	if e.Network.Mode == "" || got == 0 || net != 0 && got != net || net == 0 && !made ||
 		(e.Network.Mode == evidence.NetworkVoid) != (got == void) {
 		return errors.New("the network namespace is another one than was meant")
+	}
+	return nil
+}
+
+// checkNetwork refuses a loopback cell in which the loopback interface isn't up, or isn't all.
+func checkNetwork(n *evidence.Network) error {
+	switch {
+	case n.Mode != evidence.NetworkLoopback:
+		return nil
+	case len(n.Interfaces) != 1 || n.Interfaces[0] != evidence.Loopback:
+		return fmt.Errorf("its interfaces are %q", n.Interfaces)
+	case !slices.Contains(n.Addresses, "127.0.0.1"):
+		return fmt.Errorf("its addresses are %q", n.Addresses)
+	case n.Routes == nil || *n.Routes != 0:
+		return errors.New("a route leads out of it")
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"palyra/internal/canon"
 	"palyra/isolate/cell/wire"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
@@ -64,8 +63,7 @@ func (s *server) planWarm(x *run) (*wire.PlanTape, error) {
 	fds := x.fds
 	fds.Status, fds.Gate = -1, -1
 	rest := native.Rest(&native.Cell{Spec: x.spec, FDs: fds, Cookie: s.cookie})
-	lines := append(w.tape.Lines(), rest.Lines()...)
-	return &wire.PlanTape{Digest: canon.Sum([]byte(strings.Join(lines, "\n") + "\n")),
+	return &wire.PlanTape{Digest: sys.DigestAfter(w.tape.Text(), rest),
 		Steps: planSteps(planSteps(nil, w.tape, 0), rest, 1)}, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -95,106 +94,9 @@ func sweepPrivate(in string) {
 		}
 		if fi, err := lock.Stat(); err == nil {
 			if st, ok := fi.Sys().(*syscall.Stat_t); ok && int(st.Uid) == os.Geteuid() {
-				_ = removeFolder(path, lock)
+				_ = sys.RemoveTree(path, lock)
 			}
 		}
 		lock.Close()
-	}
-}
-
-// removeFolder removes a folder of ours with all its content, and follows no link. A program
-// may have taken our rights to folders away, and may have nested more of them than there are
-// descriptors. dir is the open folder.
-func removeFolder(path string, dir *os.File) error {
-	err := os.RemoveAll(path)
-	if err == nil {
-		return nil
-	}
-	if err := dir.Chmod(0o700); err != nil {
-		return err
-	}
-	root, err := sys.OpenBeneath(int(dir.Fd()), ".")
-	if err != nil {
-		return err
-	}
-	defer sys.Close(root)
-	f := flattener{root: root}
-	for done := false; !done; {
-		if done, err = f.pass(); err != nil {
-			return err
-		}
-	}
-	return os.RemoveAll(path)
-}
-
-// flattener empties a folder. It moves nested folders to the top and empties them there, so no
-// path is longer than two names.
-type flattener struct {
-	root, moved int
-}
-
-// pass removes the folder's present content, and reports whether there was none.
-func (f *flattener) pass() (empty bool, err error) {
-	at, err := sys.OpenBeneath(f.root, ".") // from its beginning
-	if err != nil {
-		return false, err
-	}
-	defer sys.Close(at)
-	empty = true
-	err = eachName(at, func(name string, folder bool) error {
-		empty = false
-		if folder {
-			if err := f.clear(name); err != nil {
-				return err
-			}
-		}
-		return sys.RemoveBeneath(f.root, name, folder)
-	})
-	return empty, err
-}
-
-func (f *flattener) clear(name string) error {
-	if err := sys.Unlock(f.root, name); err != nil {
-		return err
-	}
-	fd, err := sys.OpenBeneath(f.root, name)
-	if err != nil {
-		return err
-	}
-	defer sys.Close(fd)
-	return eachName(fd, func(inner string, folder bool) error {
-		if !folder {
-			return sys.RemoveBeneath(fd, inner, false)
-		}
-		if err := sys.Unlock(fd, inner); err != nil { // moving a folder writes to it
-			return err
-		}
-		for {
-			f.moved++
-			err := sys.MoveBeneath(fd, inner, f.root, "palyra-"+strconv.Itoa(f.moved))
-			if !errors.Is(err, fs.ErrExist) {
-				return err
-			}
-		}
-	})
-}
-
-// eachName calls do for the names in a folder until it has none. Each do takes its name away.
-func eachName(fd int, do func(name string, folder bool) error) error {
-	buf := make([]byte, 8<<10)
-	for {
-		names, err := sys.NextNames(fd, buf)
-		if err != nil || len(names) == 0 {
-			return err
-		}
-		for _, name := range names {
-			_, folder, err := sys.Allocated(fd, name)
-			if err == nil {
-				err = do(name, folder)
-			}
-			if err != nil {
-				return err
-			}
-		}
 	}
 }

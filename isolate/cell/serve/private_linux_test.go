@@ -6,6 +6,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"palyra/isolate/internal/sys"
 )
 
 // TestSweepPrivate: the sweep removes the leftovers of our dead palyra-cells, and nothing else.
@@ -149,7 +151,7 @@ func TestRemoveFolder(t *testing.T) {
 		if sweep {
 			lock.Close()
 			sweepPrivate(in)
-		} else if err := removeFolder(path, lock); err != nil {
+		} else if err := sys.RemoveTree(path, lock); err != nil {
 			t.Error(err)
 		}
 		if left, err := os.ReadDir(in); err != nil || len(left) != 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // maxNested bounds the depth of folders that a look enters; each level takes a descriptor.
-// Deeper nesting is over the quota, or a program could hide any amount down there.
+// Deeper nesting isn't counted, and a program could hide any amount down there.
 const maxNested = 256
 
 // quota measures a directory of the host while the program that fills it runs and may replace
@@ -19,40 +19,54 @@ const maxNested = 256
 //
 // It bounds programs that grow too large, but it isn't exact: a file that is moved during the
 // look may count twice or not at all. A folder whose mode keeps us, its owner, from reading it
-// gets another mode. A folder that still can't be read is over the quota.
+// gets another mode. A folder that still can't be read is uncounted.
 type quota struct {
 	bytes, inodes int64 // left; negative is over
+	blind         bool  // something can't be counted
 	buf           []byte
 
 	testOnlyEnter func(name string) // called before opening a folder that was seen
 }
 
-// overQuota reports whether the directory behind dir holds more than bytes of allocated blocks
-// or more than inodes files, itself included. It stops at the first of the two.
-func overQuota(dir int, bytes, inodes int64) bool {
+// overQuota returns "disk" if the directory behind dir holds more than bytes of allocated blocks
+// or more than inodes files, itself included, [hitUncounted] if that can't be told, else "". It
+// stops at the first of the three.
+func overQuota(dir int, bytes, inodes int64) string {
 	q := &quota{bytes: bytes, inodes: inodes}
 	return q.over(dir)
 }
 
-func (q *quota) over(dir int) bool {
+func (q *quota) over(dir int) string {
 	q.buf = make([]byte, 8<<10)
 	root, err := sys.OpenBeneath(dir, ".")
 	if errors.Is(err, fs.ErrPermission) && syscall.Fchmod(dir, 0o700) == nil {
 		root, err = sys.OpenBeneath(dir, ".")
 	}
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
+		if errors.Is(err, fs.ErrNotExist) {
+			return ""
+		}
+		return hitUncounted
 	}
 	defer sys.Close(root)
 	used, _, _ := sys.Allocated(root, ".")
 	q.bytes, q.inodes = q.bytes-used, q.inodes-1
 	q.look(root, maxNested)
-	return q.bytes < 0 || q.inodes < 0
+	switch {
+	case q.bytes < 0 || q.inodes < 0:
+		return "disk"
+	case q.blind:
+		return hitUncounted
+	}
+	return ""
 }
+
+// done reports whether a look can end.
+func (q *quota) done() bool { return q.bytes < 0 || q.inodes < 0 || q.blind }
 
 func (q *quota) look(fd, nested int) {
 	if nested == 0 {
-		q.inodes = -1
+		q.blind = true
 		return
 	}
 	for {
@@ -65,7 +79,7 @@ func (q *quota) look(fd, nested int) {
 			if err != nil {
 				used = 0 // gone; it counts all the same, so that the look ends
 			}
-			if q.bytes, q.inodes = q.bytes-used, q.inodes-1; q.bytes < 0 || q.inodes < 0 {
+			if q.bytes, q.inodes = q.bytes-used, q.inodes-1; q.done() {
 				return
 			}
 			if !folder {
@@ -79,12 +93,12 @@ func (q *quota) look(fd, nested int) {
 				if replaced(err) {
 					continue
 				}
-				q.inodes = -1
+				q.blind = true
 				return
 			}
 			q.look(sub, nested-1)
 			sys.Close(sub)
-			if q.bytes < 0 || q.inodes < 0 {
+			if q.done() {
 				return
 			}
 		}

@@ -37,39 +37,39 @@ func TestOverQuota(t *testing.T) {
 	for name, c := range map[string]struct {
 		plant         func(dir string) error
 		bytes, inodes int64
-		over          bool
+		over          string
 	}{
-		"empty":           {func(string) error { return nil }, plenty, 1, false},
-		"no room at all":  {func(string) error { return nil }, plenty, 0, true},
-		"files, just":     {func(d string) error { filled(t, d+"/a/b", 7); return nil }, plenty, 10, false},
-		"files, one more": {func(d string) error { filled(t, d+"/a/b", 8); return nil }, plenty, 10, true},
-		"many":            {func(d string) error { filled(t, d+"/a", 2000); return nil }, plenty, 2002, false}, // more than a buffer of names
-		"too many":        {func(d string) error { filled(t, d+"/a", 2001); return nil }, plenty, 2002, true},
+		"empty":           {func(string) error { return nil }, plenty, 1, ""},
+		"no room at all":  {func(string) error { return nil }, plenty, 0, "disk"},
+		"files, just":     {func(d string) error { filled(t, d+"/a/b", 7); return nil }, plenty, 10, ""},
+		"files, one more": {func(d string) error { filled(t, d+"/a/b", 8); return nil }, plenty, 10, "disk"},
+		"many":            {func(d string) error { filled(t, d+"/a", 2000); return nil }, plenty, 2002, ""}, // more than a buffer of names
+		"too many":        {func(d string) error { filled(t, d+"/a", 2001); return nil }, plenty, 2002, "disk"},
 		"bytes": {func(d string) error {
 			return os.WriteFile(d+"/a", []byte(strings.Repeat("x", 1<<20)), 0o644)
-		}, 1 << 19, 100, true},
+		}, 1 << 19, 100, "disk"},
 		"a sparse file": {func(d string) error {
 			if err := os.WriteFile(d+"/a", nil, 0o644); err != nil {
 				return err
 			}
 			return os.Truncate(d+"/a", 1<<30)
-		}, 1 << 20, 100, false},
+		}, 1 << 20, 100, ""},
 		"links out": {func(d string) error {
 			if err := os.Symlink("/", d+"/a"); err != nil {
 				return err
 			}
 			return os.Symlink("..", d+"/b")
-		}, plenty, 3, false},
-		"a FIFO that nobody writes to": {func(d string) error { return syscall.Mkfifo(d+"/a", 0o666) }, plenty, 2, false},
-		"hidden, just":                 {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a/b", 7)), 0) }, plenty, 10, false},
-		"hidden":                       {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a/b", 8)), 0) }, plenty, 10, true},
-		"hidden at the top":            {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a", 9)), 0) }, plenty, 10, true},
+		}, plenty, 3, ""},
+		"a FIFO that nobody writes to": {func(d string) error { return syscall.Mkfifo(d+"/a", 0o666) }, plenty, 2, ""},
+		"hidden, just":                 {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a/b", 7)), 0) }, plenty, 10, ""},
+		"hidden":                       {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a/b", 8)), 0) }, plenty, 10, "disk"},
+		"hidden at the top":            {func(d string) error { return os.Chmod(filepath.Dir(filled(t, d+"/a", 9)), 0) }, plenty, 10, "disk"},
 		"nested too deep": {func(d string) error {
 			return os.MkdirAll(d+strings.Repeat("/d", maxNested), 0o755)
-		}, plenty, plenty, true},
+		}, plenty, plenty, "uncounted"},
 		"nested": {func(d string) error {
 			return os.MkdirAll(d+strings.Repeat("/d", maxNested-1), 0o755)
-		}, plenty, plenty, false},
+		}, plenty, plenty, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -78,7 +78,7 @@ func TestOverQuota(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := overQuota(fd, c.bytes, c.inodes); got != c.over {
-				t.Errorf("over: %v, want %v", got, c.over)
+				t.Errorf("over %q, want %q", got, c.over)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestQuotaLedAway(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if q.over(openDir(t, dir)) || q.inodes != 8 || entered != 1 {
+			if q.over(openDir(t, dir)) != "" || q.inodes != 8 || entered != 1 {
 				t.Errorf("%d files are left of 10 after %d folders, want 8 after one", q.inodes, entered)
 			}
 		})

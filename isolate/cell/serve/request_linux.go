@@ -55,14 +55,29 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 	if spec.Version != 1 || spec.Tier != s.tier {
 		return fail(refuse("tier_unavailable", op, fmt.Errorf("this palyra-cell serves tier %v", s.tier)))
 	}
-	if n := spec.Network; n != isolate.NetworkFresh && (n != isolate.NetworkVoid || s.tier != tier.C) {
-		return fail(fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("tier %v has no network %q", s.tier, n)))
+	if !isolate.HasNetwork(s.tier, spec.Network) {
+		return fail(fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("tier %v has no network %q", s.tier, spec.Network)))
+	}
+	if spec.Network == isolate.NetworkLoopback {
+		if err := checkStreams(f); err != nil {
+			return fail(fault.New(fault.Usage, "invalid_input", op, err))
+		}
 	}
 	if err := checkLimits(&spec.Limits); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
-	if len(f.operands) != len(spec.Operands) || (f.workspace >= 0) != (spec.Workspace != nil) || (f.script >= 0) != (spec.Script != nil) {
+	if m, c := len(spec.Operands), len(spec.Operands)+len(spec.Mounts); c <= len(f.operands) {
+		f.operands, f.mounts, f.caches = f.operands[:m], f.operands[m:c], f.operands[c:]
+	}
+	if len(f.operands) != len(spec.Operands) || len(f.mounts) != len(spec.Mounts) || len(f.caches) != len(spec.Caches) || (f.workspace >= 0) != (spec.Workspace != nil) || (f.script >= 0) != (spec.Script != nil) ||
+		(f.layer >= 0) != (spec.Workspace != nil && spec.Workspace.Staged) {
 		return wrong(errors.New("descriptors do not match the spec"))
+	}
+	if w := spec.Workspace; w != nil && w.Staged && (w.ReadOnly || s.tier != tier.C) {
+		return fail(fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("tier %v has no such staged workspace", s.tier)))
+	}
+	if err := isolate.CheckPlaces(spec.Tier, spec.Workspace, spec.Mounts, spec.Caches); err != nil {
+		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
 	if err := checkCwdNamed(spec); err != nil {
 		return wrong(err)
@@ -82,6 +97,24 @@ func grantReason(err error) string {
 	return "grant_invalid"
 }
 
+// checkStreams refuses sockets of the host as standard streams where the filter lets the program
+// connect and listen: they stay in the network namespace that they were made in.
+func checkStreams(f *files) error {
+	for name, fd := range map[string]int{"input": f.stdin, "output": f.stdout, "error": f.stderr} {
+		if fd < 0 {
+			continue
+		}
+		elsewhere, err := sys.LeadsElsewhere(fd)
+		if err == nil && elsewhere {
+			err = fmt.Errorf("standard %s is a socket of another network", name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func checkLimits(l *isolate.Limits) error {
 	for _, x := range [...]struct {
 		name  string
@@ -97,11 +130,11 @@ func checkLimits(l *isolate.Limits) error {
 
 // files are the descriptors of one request, -1 for none. They are closed with the request.
 type files struct {
-	exec, stdout, stderr, script, workspace, stdin int
-	operands                                       []int
+	exec, stdout, stderr, script, workspace, stdin, layer int
+	operands, mounts, caches                              []int
 }
 
-func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, nil} }
+func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, nil, nil, nil} }
 
 func filesOf(r *wire.Request, fds []int) (*files, error) {
 	f := noFiles()
@@ -109,7 +142,7 @@ func filesOf(r *wire.Request, fds []int) (*files, error) {
 		there bool
 		to    *int
 	}{{true, &f.exec}, {true, &f.stdout}, {true, &f.stderr},
-		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}} {
+		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}, {r.Has&wire.HasLayer != 0, &f.layer}} {
 		if !x.there {
 			continue
 		}
@@ -118,9 +151,9 @@ func filesOf(r *wire.Request, fds []int) (*files, error) {
 		}
 		*x.to, fds = fds[0], fds[1:]
 	}
-	if len(fds) != r.Operands {
-		return nil, fmt.Errorf("%d descriptors for %d operands", len(fds), r.Operands)
+	if len(fds) != r.More {
+		return nil, fmt.Errorf("%d descriptors for %d operands, mounts and caches", len(fds), r.More)
 	}
-	f.operands = fds
+	f.operands = fds // admit splits them
 	return f, nil
 }

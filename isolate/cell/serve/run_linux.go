@@ -42,7 +42,9 @@ type run struct {
 	private  string       // directory to remove at the end; "" for none
 	lock     *os.File     // private, locked
 	mounted  bool         // private is a tmpfs
-	room     *os.File     // private, if only samples bound it; else nil
+	rooms    []room       // private, the layer and caches, where only samples bound them
+	framed   []string     // where the cell has frames
+	lower    *os.File     // what is staged: the workspace's own mount; nil for none
 	leaf     *cgroup.Leaf // nil without a cgroup
 	leafName string
 	nproc    int64 // the limit of processes
@@ -182,7 +184,7 @@ func (r *run) removePrivate() {
 	if r.mounted {
 		sys.Detach(r.private)
 	}
-	if err := removeFolder(r.private, r.lock); err != nil {
+	if err := sys.RemoveTree(r.private, r.lock); err != nil {
 		r.ev.Degraded = append(r.ev.Degraded, "disk: the private workspace could not be removed, and stays on the host")
 	}
 	r.private = ""
@@ -311,6 +313,12 @@ func (r *run) prepareC() error {
 		Root: r.s.root, Fixed: r.s.fixed, Fence: r.s.fence, Counted: r.s.groups == nil, NoIPC: !r.s.ownsIPC(), Core: r.s.core}
 	c.Outside = int(r.s.outside.Fd())
 	grants, err := r.fileSystems(c)
+	if err == nil {
+		grants, err = r.hostMounts(c, grants)
+	}
+	if err == nil {
+		grants, err = r.hostCaches(c, grants)
+	}
 	c.UID, c.GID = int(r.uid), int(r.gid)
 	if err == nil && r.spec.Workspace != nil {
 		grants, err = r.hostDirectory(c, grants)
@@ -319,7 +327,7 @@ func (r *run) prepareC() error {
 		err = r.restrict(grants, &c.Ruleset)
 	}
 	if err == nil {
-		at := slices.IndexFunc(c.Mounts, func(m native.Attach) bool { return m.Path == native.WorkspaceDir })
+		at := slices.IndexFunc(c.Mounts, func(m native.Attach) bool { return m.Path == r.spec.Workspace.View() })
 		c.Cwd, err = r.enter(c.Mounts[at].FD)
 	}
 	if err != nil {
@@ -345,17 +353,46 @@ func (r *run) hostDirectory(c *native.Cell, grants []landRule) ([]landRule, erro
 	if err != nil {
 		return nil, err
 	}
+	if r.spec.Workspace.Staged {
+		r.lower = r.hold(m)
+		if m, err = r.overlay(r.lower); err != nil {
+			return nil, err
+		}
+		if err := r.addRoom(r.files.layer, r.spec.Workspace.View(), r.spec.Limits.Disk, r.spec.Limits.Inodes); err != nil {
+			m.Close()
+			return nil, err
+		}
+		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of the layer is sampled")
+	}
 	access := "rwx"
 	if r.spec.Workspace.ReadOnly {
 		access = "rx"
 	}
-	g, err := r.place(c, "workspace", native.WorkspaceDir, m, access)
+	g, err := r.place(c, "workspace", r.spec.Workspace.View(), m, access)
 	if err != nil {
 		return nil, err
 	}
 	grants = append(grants, g)
 	err = r.operands(c, m, &grants)
 	return grants, err
+}
+
+// room is a directory of the host whose size samples bound.
+type room struct {
+	dir           *os.File
+	path          string // how the program's files there are named in /proc
+	bytes, inodes int64
+}
+
+// addRoom has the directory behind a call's descriptor sampled. It's opened anew: a copy of the
+// descriptor would hold palyra's lock beyond the answer.
+func (r *run) addRoom(fd int, path string, bytes, inodes int64) error {
+	dir, err := sys.FolderBeneath(fd, ".")
+	if err != nil {
+		return fault.New(fault.Unavailable, "resource_exhausted", "prepare cell", err)
+	}
+	r.rooms = append(r.rooms, room{r.hold(dir), path, bytes, inodes})
+	return nil
 }
 
 // group makes the call's cgroup, or notes in the evidence why there is none.

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +38,8 @@ type server struct {
 	tier     tier.Tier
 	root     bool // we have the host's capabilities
 	reader   *evidence.Reader
+	userIDs  idMap // of our user namespace; nil at tier B, which has palyra's
+	groupIDs idMap
 	outside  *os.File // our /proc, which Landlock grants to no program
 	verifier *grant.Verifier
 	launch   *launcher
@@ -49,10 +53,12 @@ type server struct {
 	lastCap  int
 	ignored  []int
 	core     uint64 // RLIMIT_CORE of every program
+	handler  int    // corePattern, or -1 if it can't be read
 	fixed    *native.Fixed
 	rest     sys.Tape // native.Rest without the call's own parts
 
 	shown      []shown       // of the host, in the template
+	masked     []string      // the files of proc that no cell shows
 	ownGroup   string        // our cgroup, as /proc/self/cgroup has it
 	groups     *cgroup.Tree  // nil if no cgroup v2 is delegated to us
 	kept       atomic.Uint64 // bytes that Go had mapped at the last keepMemory
@@ -70,6 +76,7 @@ type server struct {
 	// The template: where cloning threads go. template and unsettled are set once, before
 	// settled is closed.
 	settled   chan struct{}
+	top       *os.File // the template's root, writable and in no mount namespace; see frames
 	template  *os.File // its mount namespace; nil at tier B
 	unsettled error    // why no thread can clone
 	// Threads that clone into a new mount namespace hold cloning for reading. A thread holds it
@@ -118,7 +125,9 @@ func Cell(fd int) error {
 	if werr := sys.SendPacket(fd, b, nil); werr != nil || err != nil {
 		return err
 	}
-	s.keepMemory() // palyra is still busy
+	// palyra is still busy: it records what it is about to do.
+	go s.filterFor(new(isolate.Spec)) // which takes a millisecond; a call that needs it waits
+	s.keepMemory()
 	s.startPool(h.Pool)
 	if h.Tier == tier.B {
 		var sweep sync.WaitGroup
@@ -154,8 +163,7 @@ func newServer(conn int, h wire.Hello) (*server, error) {
 	if s.ignored, err = ignoredSignals(); err != nil {
 		return nil, refuse("proc_unavailable", "read ignored signals", err)
 	}
-	s.core = coreLimit()
-	s.fixed = native.NewFixed(s.lastCap, s.ignored)
+	s.core, s.handler = coreLimit(), openCorePattern()
 	if s.abi, err = landlock.ABI(); err != nil || s.abi < 1 {
 		return nil, refuse("landlock_unavailable", "query landlock", err).WithHint("boot a kernel with CONFIG_SECURITY_LANDLOCK and landlock in the lsm= list")
 	}
@@ -164,7 +172,7 @@ func newServer(conn int, h wire.Hello) (*server, error) {
 	s.cookie = binary.NativeEndian.Uint64(b[:])
 	s.rest = native.Rest(&native.Cell{Spec: new(isolate.Spec), FDs: noFDs(), Cookie: s.cookie})
 	s.filters = make(map[filterKind]func() (*program, error))
-	for _, sockets := range []sockets{noSockets, innerSockets, allSockets} {
+	for _, sockets := range []sockets{noSockets, innerSockets, allSockets, netSockets} {
 		for _, kind := range []filterKind{{sockets, false}, {sockets, true}} {
 			s.filters[kind] = sync.OnceValues(func() (*program, error) { return s.compile(kind) })
 		}
@@ -198,6 +206,7 @@ const (
 	noSockets    sockets = iota // none, for the void network
 	innerSockets                // connected pairs
 	allSockets                  // at tier C unix sockets too
+	netSockets                  // and those of the Internet's families, for the loopback network
 )
 
 type filterKind struct {
@@ -205,12 +214,13 @@ type filterKind struct {
 	readOnly bool // a read-only workspace that no mount of ours protects
 }
 
-// filterOptions are compile's options, without a cookie. No cell gets sockets of the Internet's
-// families. No call has a network, so such sockets could only serve to use a hole in the
-// network namespace, and Landlock confines UDP only from ABI 10 on.
+// filterOptions are compile's options, without a cookie. Only a cell with the loopback network
+// gets sockets of the Internet's families. In others such sockets could only serve to use a hole
+// in the network namespace, and Landlock confines UDP only from ABI 10 on.
 func (s *server) filterOptions(kind filterKind) seccomp.Options {
-	return s.counted(seccomp.Options{Tier: s.tier, AllowUnix: kind.sockets == allSockets, NoPair: kind.sockets == noSockets,
-		ReadOnly: kind.readOnly})
+	return s.counted(seccomp.Options{Tier: s.tier, AllowInet: kind.sockets == netSockets,
+		AllowUnix: kind.sockets == allSockets || kind.sockets == netSockets && s.abi >= unixABI,
+		NoPair:    kind.sockets == noSockets, ReadOnly: kind.readOnly})
 }
 
 // compile makes a filter. It runs after setup, which finds out how memory is counted.
@@ -253,6 +263,8 @@ func (s *server) socketsFor(spec *isolate.Spec) sockets {
 	switch {
 	case spec.Network == isolate.NetworkVoid:
 		return noSockets
+	case spec.Network == isolate.NetworkLoopback:
+		return netSockets
 	case s.tier == tier.C && s.abi >= unixABI:
 		return allSockets
 	}
@@ -287,6 +299,13 @@ func (s *server) setupC() error {
 	if err := sys.MakePrivate(); err != nil {
 		return refuse("mount_namespace", "make mounts private", err)
 	}
+	var err error
+	if s.userIDs, err = readIDMap("/proc/self/uid_map"); err == nil {
+		s.groupIDs, err = readIDMap("/proc/self/gid_map")
+	}
+	if err != nil {
+		return refuse("proc_unavailable", "read own ids", err)
+	}
 	parts, err := collect()
 	if err != nil {
 		return refuse("cell_start", "clone host directories for the template", err)
@@ -308,6 +327,11 @@ func (s *server) setupC() error {
 	if s.own, err = evidence.ReadNamespaces("/proc", os.Getpid()); err != nil {
 		return refuse("proc_unavailable", "read own namespaces", err)
 	}
+	s.masked = slices.DeleteFunc(native.Masked(), func(path string) bool {
+		_, err := os.Lstat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	s.fixed = native.NewFixed(s.lastCap, s.ignored, s.masked)
 	// This comes before the launcher: if that gets our first thread, /proc/self shows the
 	// template's mounts.
 	s.findCgroup()
@@ -316,7 +340,7 @@ func (s *server) setupC() error {
 		if err := sys.UnshareMounts(); err != nil {
 			return err
 		}
-		root, err = build(parts, proc)
+		root, s.top, err = build(parts, proc)
 		return err
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"palyra/isolate/cell/spawn"
 	"palyra/isolate/cell/wire"
@@ -42,21 +43,44 @@ func Starter(fd int) error {
 		return fmt.Errorf("listening socket: %w", err)
 	}
 	defer l.Close()
+	return acceptAll(l, func(conn *socket) {
+		if err := serveStarter(conn, self); err != nil {
+			fmt.Fprintln(os.Stderr, "palyra-cell:", err)
+		}
+	}, func(err error) { fmt.Fprintln(os.Stderr, "palyra-cell: accept, which goes on:", err) })
+}
+
+// The pauses after errors of accept.
+const (
+	pauseFirst = 5 * time.Millisecond
+	pauseMost  = time.Second
+)
+
+// acceptAll gives each connection by root or this user to serve, in a goroutine that ends with the
+// connection. Only the listener's end ends it: the cells of palyrads that are connected depend on
+// this process. After any other error it tries again, later and later, and notes the first of a
+// row.
+func acceptAll(l *socket, serve func(*socket), note func(error)) error {
+	var pause time.Duration
 	for {
 		conn, err := l.accept()
 		if err != nil {
-			return fmt.Errorf("accept: %w", err)
+			if _, gone := l.Stat(); errors.Is(gone, os.ErrClosed) { // raw calls have an error of their own
+				return fmt.Errorf("accept: %w", gone)
+			}
+			if pause == 0 {
+				note(err)
+			}
+			pause = min(max(2*pause, pauseFirst), pauseMost)
+			time.Sleep(pause)
+			continue
 		}
+		pause = 0
 		if !conn.trusted() {
 			conn.Close()
 			continue
 		}
-		// It ends with its connection; this process doesn't end before.
-		go func() {
-			if err := serveStarter(conn, self); err != nil {
-				fmt.Fprintln(os.Stderr, "palyra-cell:", err)
-			}
-		}()
+		go serve(conn)
 	}
 }
 

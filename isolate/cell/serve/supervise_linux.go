@@ -183,7 +183,7 @@ func (p *process) await() error {
 	var due pace
 	for {
 		every := time.Hour
-		if p.leaf == nil || p.room != nil {
+		if p.leaf == nil || len(p.rooms) > 0 {
 			every = due.wait()
 		}
 		left := -1
@@ -220,28 +220,47 @@ func (p *process) await() error {
 func (p *process) sample() (left float64) {
 	left = 1
 	var t *tally
-	if p.leaf == nil {
+	if p.leaf == nil || len(p.rooms) > 0 {
 		t = p.tally()
+	}
+	if p.leaf == nil {
 		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, t.sum)
 		left = 1 - min(float64(t.sum)/float64(t.limit), 1)
-		if t.over() && p.hit == "" {
-			p.hit = "memory"
-			p.kill()
-		}
+		p.stopBy(t.hit())
 	}
-	if p.room != nil && p.hit == "" && p.overDisk(t) {
-		p.hit = "disk"
-		p.kill()
+	if len(p.rooms) > 0 && p.hit == "" {
+		p.stopBy(p.diskHit(t))
 	}
 	return left
 }
 
-// overDisk reports whether a private workspace without a quota holds too much: in its folders,
-// or in files that only the processes in t have open. A process that hides its descriptors
-// could have any number of those, so it counts as too much.
-func (p *process) overDisk(t *tally) bool {
+// hitUncounted is the limit of a call whose program keeps from us what counts toward one. It
+// could hold any amount, so the call ends; that it held too much would be more than we saw.
+const hitUncounted = "uncounted"
+
+// stopBy kills a run that exceeds a limit; "" is none.
+func (p *process) stopBy(limit string) {
+	if limit != "" && p.hit == "" {
+		p.hit = limit
+		p.kill()
+	}
+}
+
+// diskHit returns "disk" if a private workspace without a quota, the layer or a cache holds too
+// much: in its folders, or in files that only the processes in t have open. A process that hides its
+// descriptors could have any number of those.
+func (p *process) diskHit(t *tally) string {
 	bytes, inodes := t.withheld(p.spec.Limits.FileSize)
-	return t.concealed || overQuota(int(p.room.Fd()), p.spec.Limits.Disk-bytes, p.spec.Limits.Inodes-inodes)
+	hit := ""
+	for _, r := range p.rooms {
+		if hit == "" {
+			hit = overQuota(int(r.dir.Fd()), r.bytes-bytes, r.inodes-inodes)
+		}
+	}
+	if hit == "" && t.concealed {
+		return hitUncounted
+	}
+	return hit
 }
 
 // killTree kills every process of the run and returns when the reaper is about to be reaped.
@@ -319,6 +338,11 @@ func (p *process) observe() error {
 	if err := read(&p.ev, p.program, pidfd); err != nil {
 		return err
 	}
+	if p.spec.Network == isolate.NetworkLoopback {
+		if err := p.s.reader.ReadNetwork(&p.ev, p.program); err != nil {
+			return err
+		}
+	}
 	dir, err := p.s.reader.Process(p.program)
 	if err != nil {
 		return err
@@ -351,7 +375,11 @@ func (p *process) observe() error {
 	if err := p.readBackFilter(); err != nil {
 		return err
 	}
-	return p.asOrdered()
+	if err := p.asOrdered(); err != nil {
+		return err
+	}
+	p.s.outsideIDs(&p.ev.Process)
+	return nil
 }
 
 func executable(s *isolate.Spec) evidence.Executable {

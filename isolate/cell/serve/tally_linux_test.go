@@ -4,11 +4,15 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"palyra/isolate/internal/sys"
+	"palyra/isolate/native"
 )
 
 func TestPace(t *testing.T) {
@@ -73,8 +77,8 @@ func TestMappingOfNothing(t *testing.T) {
 		}
 		x := tally{accounts: a, limit: 1 << 40, seen: make(map[string]bool)}
 		x.mappings("/proc/self")
-		if exact && x.sum < size || !exact && !x.hidden {
-			t.Errorf("exact %t: %d bytes, hidden %t", exact, x.sum, x.hidden)
+		if exact && x.sum < size || !exact && x.hit() != "uncounted" {
+			t.Errorf("exact %t: %d bytes, over %q", exact, x.sum, x.hit())
 		}
 	}
 	if err := syscall.Munmap(b); err != nil {
@@ -153,5 +157,35 @@ func TestLongLine(t *testing.T) {
 	private := a.mappings(dir)
 	if want := int64(2*mappingSize + 0x2000); private != 1 || a.sum != want {
 		t.Errorf("%d private, %d bytes, want 1 and %d", private, a.sum, want)
+	}
+}
+
+// TestConnections: of a table of sockets those count that no descriptor is of.
+func TestConnections(t *testing.T) {
+	const heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+	line := func(state, queues, inode string) string {
+		return "   0: 0100007F:8A77 0100007F:999E " + state + " " + queues + " 00:00000000 00000000  1000        0 " + inode + " 1 0 20 4 0 10 -1\n"
+	}
+	for _, c := range []struct {
+		name, counts, table string
+		want                int64
+	}{
+		{"no counts", "", heading + line("01", "00000000:00000001", "0"), 0},
+		{"none in use", "sockets: used 9\nTCP: inuse 0 orphan 7 tw 3 alloc 1 mem 4\n", heading + line("01", "00000000:00000001", "0"), 3 * waitSize},
+		{"one with a descriptor", "TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 4\n", heading + line("01", "00000010:00000001", "77"), 0},
+		{"others", "TCP: inuse 4 orphan 1 tw 1 alloc 1 mem 4\n", heading + line("01", "00000000:00000000", "0") + line("08", "00000000:00000001", "0") +
+			line("04", "00013940:00000000", "0") + line("01", "00000002:00000001", "0") + line("06", "00000000:00000000", "0") + "short\n",
+			4*sys.SocketSize + 4*native.MaxQueue + waitSize},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"sockstat": c.counts, "tcp": c.table} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a := tally{limit: 1 << 40}
+		if a.connections(dir); a.sum != c.want {
+			t.Errorf("%s: %d bytes, want %d", c.name, a.sum, c.want)
+		}
 	}
 }

@@ -139,22 +139,25 @@ func closeParts(parts []part) {
 // build makes the template the root of the calling thread's mount namespace; settle does the
 // slow rest. It must run on the launcher thread, after UnshareMounts. proc is a detached mount
 // of a proc of our PID namespace: a cell in a user namespace may mount its own only while one
-// is fully visible.
-func build(parts []part, proc *os.File) (root *os.File, err error) {
+// is fully visible. top is the template's root alone, for palyra-cell to add folders to.
+func build(parts []part, proc *os.File) (root, top *os.File, err error) {
 	root, err = sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, "mode", "0755", "size", "4m", "nr_inodes", "4096")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// pivot_root needs a mount point. This directory exists on every host, and we hold a clone
 	// of its content already.
 	const at = "/usr"
 	if err := sys.MoveMount(root, at); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := fill(at, parts, proc); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return root, sys.Pivot(root)
+	if top, err = sys.OpenTree(int(root.Fd()), "", false); err != nil {
+		return nil, nil, err
+	}
+	return root, top, sys.Pivot(root)
 }
 
 // settle finishes build: it detaches the host's mounts, which pivot_root left stacked on the

@@ -96,7 +96,11 @@ func (r *run) privateDir(uid, gid uint32) (*os.File, error) {
 		if err := os.Chown(r.private, int(uid), int(gid)); err != nil {
 			return nil, err
 		}
-		r.room = r.lock
+		path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(r.lock.Fd())))
+		if err != nil {
+			return nil, err
+		}
+		r.rooms = append(r.rooms, room{r.lock, path, r.spec.Limits.Disk, r.spec.Limits.Inodes})
 		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of the private workspace is sampled")
 	}
 	dir, err := sys.OpenPath(r.private)

@@ -2,12 +2,10 @@ package serve
 
 import (
 	"errors"
-	"strings"
 	"syscall"
 	"time"
 	"unique"
 
-	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cell/wire"
@@ -33,7 +31,7 @@ type kind struct {
 func (s *server) kindOf(spec *isolate.Spec) (kind, bool) {
 	k := kind{spec.Network, s.socketsFor(spec), spec.Limits}
 	k.limits.Wall, k.limits.Output = 0, 0 // the kernel doesn't enforce these
-	return k, s.tier == tier.C && spec.Workspace == nil && len(spec.Operands) == 0 && spec.Cwd == native.WorkspaceDir
+	return k, s.tier == tier.C && spec.Network != isolate.NetworkLoopback && spec.Workspace == nil && len(spec.Operands)+len(spec.Mounts) == 0 && spec.Cwd == native.WorkspaceDir
 }
 
 // waiting is a cell that waits for its call. Only two steps are left: taking the call's
@@ -90,8 +88,7 @@ func (r *run) arm() (*waiting, error) {
 		w.discard()
 		return nil, err
 	}
-	lines := r.tape.Lines()
-	w.text, w.steps = unique.Make(strings.Join(lines, "\n")+"\n"), len(lines)
+	w.text, w.steps = unique.Make(r.tape.Text()), r.tape.Steps()
 	if err = p.arena.Trim(); err == nil {
 		w.rest, err = p.arena.Prepare(r.s.rest)
 	}
@@ -210,10 +207,8 @@ func (w *waiting) letGo() (bool, error) {
 
 // describeRest is describe for the steps of the call.
 func (w *waiting) describeRest(rest sys.Tape) {
-	lines := rest.Lines()
 	w.ev.Executable = executable(w.spec)
-	w.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: canon.Sum([]byte(w.text.Value() + strings.Join(lines, "\n") + "\n")),
-		Steps: w.steps + len(lines)}
+	w.ev.Tape = evidence.Tape{Basis: evidence.Reported, Digest: sys.DigestAfter(w.text.Value(), rest), Steps: w.steps + rest.Steps()}
 }
 
 func (s *server) expect(r *wire.Request) error {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
 )
@@ -27,26 +28,140 @@ func (r *run) workspace() (*os.File, error) {
 		return nil, err
 	}
 	attrs := uint64(sys.AttrNoSUID | sys.AttrNoDev)
-	if w.ReadOnly {
+	if w.ReadOnly || w.Staged {
 		attrs |= sys.AttrReadOnly
 	}
-	if err := sys.SetAttr(m, attrs); err != nil {
+	if err := r.own(m, attrs, "", op); err != nil {
 		m.Close()
-		return nil, refuse("workspace_unusable", op, err)
+		return nil, err
+	}
+	return m, nil
+}
+
+// hostMounts makes the call's mounts from directories of the host, and the folders above them and
+// above a workspace at its own path. Unlike a workspace, a mount is not id-mapped: as root the
+// program reads there what every user of the host may.
+func (r *run) hostMounts(c *native.Cell, grants []landRule) ([]landRule, error) {
+	var places []string
+	if w := r.spec.Workspace; w != nil && w.OwnPath {
+		places = append(places, w.Source)
+	}
+	for _, m := range r.spec.Mounts {
+		places = append(places, m.Source)
+	}
+	for _, name := range r.spec.Caches {
+		places = append(places, isolate.CachePath(name))
+	}
+	if err := r.frames(c, places...); err != nil {
+		return nil, err
+	}
+	for i, m := range r.spec.Mounts {
+		op := fmt.Sprintf("mount %q", m.Source)
+		var tree *os.File
+		var err error
+		elsewhere(func() { tree, err = cloneDirectory(m.Source, r.files.mounts[i], op) })
+		if err != nil {
+			return nil, err
+		}
+		g, err := r.place(c, "mount", m.Source, tree, "rx")
+		if err != nil {
+			return nil, err
+		}
+		if err := sys.SetAttr(tree, sys.AttrReadOnly|sys.AttrNoSUID|sys.AttrNoDev); err != nil {
+			return nil, refuse("workspace_unusable", op, err)
+		}
+		grants = append(grants, g)
+	}
+	return grants, nil
+}
+
+// hostCaches makes the mounts of the call's caches. They lie in the state directory, and are
+// looked up again as the layer is.
+func (r *run) hostCaches(c *native.Cell, grants []landRule) ([]landRule, error) {
+	for i, name := range r.spec.Caches {
+		op := fmt.Sprintf("mount cache %q", name)
+		at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(r.files.caches[i]))
+		if err != nil {
+			return nil, refuse("proc_unavailable", op, err)
+		}
+		var m *os.File
+		elsewhere(func() { m, err = cloneDirectory(at, r.files.caches[i], op) })
+		if err != nil {
+			return nil, err
+		}
+		g, err := r.place(c, "cache", isolate.CachePath(name), m, "rwx")
+		if err != nil {
+			return nil, err
+		}
+		if err := r.own(m, sys.AttrNoSUID|sys.AttrNoDev, "", op); err != nil {
+			return nil, err
+		}
+		if err := r.addRoom(r.files.caches[i], isolate.CachePath(name), isolate.CacheBytes, isolate.CacheFiles); err != nil {
+			return nil, err
+		}
+		grants = append(grants, g)
+	}
+	if len(r.spec.Caches) > 0 {
+		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of caches is sampled")
+	}
+	return grants, nil
+}
+
+// own gives a detached mount attributes and, as root, an id map from the workspace's owner to
+// the cell's own id, with a further line.
+func (r *run) own(m *os.File, attrs uint64, more, op string) error {
+	if err := sys.SetAttr(m, attrs); err != nil {
+		return refuse("workspace_unusable", op, err)
 	}
 	if !r.s.root {
-		return m, nil
+		return nil
 	}
-	owner, err := r.mapNamespace(w.UID, w.GID)
+	owner, err := r.mapNamespace(r.spec.Workspace.UID, r.spec.Workspace.GID, more)
 	if err != nil {
-		m.Close()
-		return nil, refuse("userns_unavailable", op, err)
+		return refuse("userns_unavailable", op, err)
 	}
 	defer owner.Close()
 	if err := sys.IDMap(m, owner); err != nil {
-		m.Close()
-		return nil, refuse("idmapped_mount", op, err).
-			WithHint("as root the workspace, with what is mounted in it, must lie on file systems with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
+		return refuse("idmapped_mount", op, err).
+			WithHint("as root the workspace, with what is mounted in it, and the state directory must lie on file systems with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
+	}
+	return nil
+}
+
+// mounterMap is the further line for a layer. As root overlayfs makes folders and whiteouts of
+// its own as our user, who must have an id in the layer, or the kernel mounts it read-only
+// (EOVERFLOW on its work folder). The number on disk is one that no user of a host has.
+var mounterMap = "\n" + utoa(idFirst-1) + " 0 1"
+
+// overlay stages the workspace: a detached overlay over its clone, whose upper folder is the
+// layer's. lower is the clone. The layer's folder was opened by palyra, whose mounts aren't
+// ours, so it's looked up again and compared, as the workspace is.
+func (r *run) overlay(lower *os.File) (*os.File, error) {
+	const op = "mount the layer"
+	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(r.files.layer))
+	if err != nil {
+		return nil, refuse("proc_unavailable", op, err)
+	}
+	var layer *os.File
+	elsewhere(func() { layer, err = cloneDirectory(name, r.files.layer, op) })
+	if err != nil {
+		return nil, err
+	}
+	defer layer.Close()
+	if err := r.own(layer, sys.AttrNoSUID|sys.AttrNoDev, mounterMap, op); err != nil {
+		return nil, err
+	}
+	var parts [2]*os.File
+	for i, name := range [...]string{"upper", "work"} {
+		if parts[i], err = sys.FolderBeneath(int(layer.Fd()), name); err != nil {
+			return nil, fault.New(fault.Usage, "workspace_changed", op, err)
+		}
+		defer parts[i].Close()
+	}
+	m, err := sys.NewOverlay(lower, parts[0], parts[1])
+	if err != nil {
+		return nil, refuse("overlay_unavailable", op, err).
+			WithHint("a staged workspace needs overlayfs of Linux 6.15 or later, for the file systems of the workspace and of the state directory (dmesg says why not); without it a workspace is DIR or DIR:ro")
 	}
 	return m, nil
 }
@@ -93,7 +208,7 @@ func (r *run) operands(c *native.Cell, workspace *os.File, grants *[]landRule) e
 	}
 	var paths []string
 	for i, o := range r.spec.Operands {
-		rel, ok := strings.CutPrefix(o.Path, native.WorkspaceDir+"/")
+		rel, ok := strings.CutPrefix(o.Path, r.spec.Workspace.View()+"/")
 		if !ok {
 			return fault.New(fault.Internal, "internal", fmt.Sprintf("cover operand %q", o.Path), errors.New("not beneath the workspace"))
 		}
@@ -101,7 +216,7 @@ func (r *run) operands(c *native.Cell, workspace *os.File, grants *[]landRule) e
 		if err != nil {
 			return fault.New(fault.Unavailable, "resource_exhausted", "prepare cell", err)
 		}
-		if err := r.covers.covered(copies[i], rel); err != nil {
+		if err := r.covers.covered(copies[i], o.Path); err != nil {
 			return refuse("operand_unpinnable", watchOp, err)
 		}
 		paths = append(paths, rel)

@@ -20,7 +20,7 @@ import (
 // value has one form, and a form one value.
 
 // protocol is the version of everything but the fields of a Result.
-const protocol = 6
+const protocol = 7
 
 // Version is what both sides must agree on: the protocol, and a checksum of a Result's fields,
 // so that a field added to evidence makes a new version.
@@ -222,6 +222,7 @@ const (
 	HasScript
 	HasWorkspace
 	HasStdin
+	HasLayer
 )
 
 // GrantSize is the size of a grant's wire form, in bytes.
@@ -231,11 +232,11 @@ const GrantSize = 136
 const RunHead = 1 + 8 + 1 + 8 + GrantSize
 
 // AppendRun appends a run's request up to the Spec; kind is OpRun or OpExplain.
-func AppendRun(out []byte, kind byte, id uint64, has uint8, operands int, grant []byte) []byte {
+func AppendRun(out []byte, kind byte, id uint64, has uint8, more int, grant []byte) []byte {
 	out = append(out, kind)
 	out = binary.LittleEndian.AppendUint64(out, id)
 	out = append(out, has)
-	out = binary.LittleEndian.AppendUint64(out, uint64(operands))
+	out = binary.LittleEndian.AppendUint64(out, uint64(more))
 	return append(out, grant...)
 }
 
@@ -245,11 +246,11 @@ func ParseRun(b []byte) (r Request, err error) {
 		return r, ErrCodec
 	}
 	r.Kind, r.ID = b[0], binary.LittleEndian.Uint64(b[1:])
-	has, operands := b[9], binary.LittleEndian.Uint64(b[10:])
-	if has >= HasStdin<<1 || operands > MaxFiles || has&HasSpec != 0 != (len(b) == RunHead) {
+	has, more := b[9], binary.LittleEndian.Uint64(b[10:])
+	if has >= HasLayer<<1 || more > MaxFiles || has&HasSpec != 0 != (len(b) == RunHead) {
 		return r, ErrCodec
 	}
-	r.Has, r.Operands = has, int(operands)
+	r.Has, r.More = has, int(more)
 	r.Grant, r.Spec = b[18:RunHead], b[RunHead:]
 	return r, nil
 }

@@ -265,7 +265,7 @@ func FuzzRun(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again := append(AppendRun(nil, r.Kind, r.ID, r.Has, r.Operands, r.Grant), r.Spec...); !bytes.Equal(again, b) {
+		if again := append(AppendRun(nil, r.Kind, r.ID, r.Has, r.More, r.Grant), r.Spec...); !bytes.Equal(again, b) {
 			t.Errorf("read %q\nmade %q", b, again)
 		}
 	})

@@ -9,15 +9,15 @@
 // A message begins with its kind. A run's request and its answer have a fixed layout
 // (codec.go); all others are JSON after the kind.
 //
-//	'R' id has operands grant spec   run; has says which descriptors come with it
-//	'E' id has operands grant spec   explain: a run up to the clone, with no grant
+//	'R' id has more grant spec       run; has says which descriptors come with it, more how many others
+//	'E' id has more grant spec       explain: a run up to the clone, with no grant
 //	'X' id                           cancel, not answered
 //	'Q' json                         stats, expect
 //	'A' id result                    the Result of a run that had no error
 //	'J' json                         any other answer
 //
 // A run carries descriptors (SCM_RIGHTS): exec, stdout, stderr, then those of has, then the
-// operands. The grant is followed by the canonical JSON of the Spec, to whose digest it is
+// operands, the mounts and the caches. The grant is followed by the canonical JSON of the Spec, to whose digest it is
 // bound. Arguments can make a Spec too large for a message; it's then a sealed memfd before the
 // other descriptors.
 //
@@ -73,11 +73,11 @@ type Request struct {
 	Limits  *isolate.Limits `json:"limits,omitempty"`
 
 	// Of a run.
-	Kind     byte   `json:"-"`
-	Grant    []byte `json:"-"`
-	Has      uint8  `json:"-"`
-	Operands int    `json:"-"`
-	Spec     []byte `json:"-"` // empty if it's the first descriptor
+	Kind  byte   `json:"-"`
+	Grant []byte `json:"-"`
+	Has   uint8  `json:"-"`
+	More  int    `json:"-"` // descriptors of operands, mounts and caches
+	Spec  []byte `json:"-"` // empty if it's the first descriptor
 }
 
 // Reply is an answer that isn't a plain Result.

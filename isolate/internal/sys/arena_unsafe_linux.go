@@ -144,6 +144,8 @@ func sizeOf(t Tape) int {
 		for j := range s.Args {
 			a := &s.Args[j]
 			switch a.kind {
+			case argStr:
+				n += len(a.label) + piece
 			case argBytes:
 				n += len(a.data) + piece
 			case argPtr:
@@ -344,6 +346,8 @@ func (a *Arena) encode(t Tape, first int) (uintptr, error) {
 			switch arg.kind {
 			case argInt, argFD, argSecret, argID:
 				r.args[j] = uintptr(arg.val)
+			case argStr:
+				r.args[j] = a.put([]byte(arg.label))
 			case argBytes:
 				r.args[j] = a.put(arg.data)
 			case argPtr:

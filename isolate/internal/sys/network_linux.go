@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -43,6 +44,24 @@ func EnterNetwork(ns *os.File) error {
 		return fmt.Errorf("setns: %w", err)
 	}
 	return nil
+}
+
+// LeadsElsewhere reports whether whoever has a descriptor could connect, listen or send with it
+// in the network namespace that it was made in: every socket but one end of a unix connection.
+func LeadsElsewhere(fd int) (bool, error) {
+	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if errors.Is(err, unix.ENOTSOCK) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("getsockopt SO_DOMAIN: %w", err)
+	}
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return false, fmt.Errorf("getsockopt SO_TYPE: %w", err)
+	}
+	_, err = unix.Getpeername(fd)
+	return family != unix.AF_UNIX || kind == unix.SOCK_DGRAM || err != nil, nil
 }
 
 // InterfacesUp returns the interfaces of the calling thread's network namespace

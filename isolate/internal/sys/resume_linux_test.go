@@ -32,7 +32,7 @@ func stepsAt(a *Arena, at uintptr, t Tape) (out []any) {
 					list = append(list, str(word(p)))
 				}
 				out = append(out, list)
-			case t[i].Args[j].kind == argBytes:
+			case t[i].Args[j].kind == argStr:
 				out = append(out, str(s.args[j]))
 			default:
 				out = append(out, s.args[j])

@@ -13,6 +13,7 @@ type argKind uint8
 const (
 	argInt    argKind = iota
 	argFD             // descriptor: printed by label, since its number says nothing
+	argStr            // pointer to a string in the arena
 	argBytes          // pointer to bytes in the arena
 	argVec            // pointer to a NULL-terminated vector of strings
 	argSlot           // eight bytes that an earlier step stored
@@ -23,14 +24,15 @@ const (
 )
 
 // Arg is one argument of a step. Make it with Int, FD, Str, Bytes, Strings,
-// Slot, Room, Secret or ID.
+// Slot, Room, Secret or ID. It becomes text only when it is printed: most tapes are walked and
+// never read.
 type Arg struct {
 	kind  argKind
 	val   uint64
-	label string
+	label string // argStr: the string itself
+	text  string // argBytes: what to print instead of the digest; "" for the digest
 	data  []byte
 	vec   []string
-	print string
 }
 
 // Int is a plain number, printed in hexadecimal above nine.
@@ -43,21 +45,18 @@ func FD(label string, n int) Arg { return Arg{kind: argFD, val: uint64(n), label
 
 // Str is a pointer to a NUL-terminated string.
 func Str(s string) Arg {
-	return Arg{kind: argBytes, data: append([]byte(s), 0), print: strconv.Quote(s)}
+	return Arg{kind: argStr, label: s}
 }
 
 // Bytes is a pointer to a structure. The label and the content's digest are
 // printed, or only the given text if text is not empty.
 func Bytes(label string, b []byte, text string) Arg {
-	if text == "" {
-		text = canon.Sum(b).Hex()[:16]
-	}
-	return Arg{kind: argBytes, data: b, print: label + "{" + text + "}"}
+	return Arg{kind: argBytes, label: label, text: text, data: b}
 }
 
 // Strings is a pointer to a NULL-terminated vector, as execve(2) takes it.
 func Strings(label string, v []string) Arg {
-	return Arg{kind: argVec, vec: v, label: label, print: label + "[" + strconv.Itoa(len(v)) + "]"}
+	return Arg{kind: argVec, vec: v, label: label}
 }
 
 // Slot is the result of an earlier step with that Out name.
@@ -66,7 +65,7 @@ func Slot(name string) Arg { return Arg{kind: argSlot, label: name} }
 // Room is a pointer to n bytes, all zero, that the step fills. Arena.Room returns what is
 // there. Steps with the same label and n have the same.
 func Room(label string, n int) Arg {
-	return Arg{kind: argRoom, val: uint64(n), label: label, print: label + "[" + strconv.Itoa(n) + "]"}
+	return Arg{kind: argRoom, val: uint64(n), label: label}
 }
 
 // Secret is a number that must not be printed.
@@ -78,8 +77,7 @@ func ID(label string, n int) Arg { return Arg{kind: argID, val: uint64(n), label
 // ptrIn is a pointer to bytes followed by pointers that are resolved when the
 // tape is encoded; it carries a structure with one embedded pointer.
 func ptrIn(label string, head []byte, at int, data []byte) Arg {
-	return Arg{kind: argPtr, label: label, data: head, val: uint64(at), vec: []string{string(data)},
-		print: label + "{" + strconv.Itoa(len(data)) + " bytes}"}
+	return Arg{kind: argPtr, label: label, data: head, val: uint64(at), vec: []string{string(data)}}
 }
 
 // SockFprog is a pointer to a struct sock_fprog for a filter given as its
@@ -91,23 +89,40 @@ func SockFprog(filter []byte) Arg {
 }
 
 // String prints the argument.
-func (a Arg) String() string {
+func (a Arg) String() string { return string(a.appendTo(nil)) }
+
+func (a *Arg) appendTo(b []byte) []byte {
 	switch a.kind {
-	case argFD:
-		return "fd:" + a.label
-	case argSlot:
-		return "$" + a.label
-	case argSecret:
-		return "secret:" + a.label
-	case argID:
-		return "id:" + a.label
 	case argInt:
 		if a.val > 9 && int64(a.val) > 0 {
-			return "0x" + strconv.FormatUint(a.val, 16)
+			return strconv.AppendUint(append(b, "0x"...), a.val, 16)
 		}
-		return strconv.FormatInt(int64(a.val), 10)
+		return strconv.AppendInt(b, int64(a.val), 10)
+	case argFD:
+		return append(append(b, "fd:"...), a.label...)
+	case argSlot:
+		return append(append(b, '$'), a.label...)
+	case argSecret:
+		return append(append(b, "secret:"...), a.label...)
+	case argID:
+		return append(append(b, "id:"...), a.label...)
+	case argStr:
+		return strconv.AppendQuote(b, a.label)
 	}
-	return a.print
+	b = append(b, a.label...)
+	switch a.kind {
+	case argVec:
+		return append(strconv.AppendInt(append(b, '['), int64(len(a.vec)), 10), ']')
+	case argRoom:
+		return append(strconv.AppendUint(append(b, '['), a.val, 10), ']')
+	case argPtr:
+		return append(strconv.AppendInt(append(b, '{'), int64(len(a.vec[0])), 10), " bytes}"...)
+	}
+	b = append(b, '{')
+	if a.text == "" {
+		b = append(b, canon.Sum(a.data).Hex()[:16]...)
+	}
+	return append(append(b, a.text...), '}')
 }
 
 // Step is one system call of a tape.
@@ -132,24 +147,24 @@ const Park = "park"
 const PIDSlot = "program"
 
 // String prints the step as the manual would.
-func (s Step) String() string {
-	var b strings.Builder
-	b.WriteString(s.Call)
-	b.WriteByte('(')
-	for i, a := range s.Args {
+func (s Step) String() string { return string(s.appendTo(nil)) }
+
+func (s *Step) appendTo(b []byte) []byte {
+	b = append(append(b, s.Call...), '(')
+	for i := range s.Args {
 		if i > 0 {
-			b.WriteString(", ")
+			b = append(b, ", "...)
 		}
-		b.WriteString(a.String())
+		b = s.Args[i].appendTo(b)
 	}
-	b.WriteByte(')')
+	b = append(b, ')')
 	if s.Out != "" {
-		b.WriteString(" -> $" + s.Out)
+		b = append(append(b, " -> $"...), s.Out...)
 	}
 	if s.MayFail {
-		b.WriteString(" [may fail]")
+		b = append(b, " [may fail]"...)
 	}
-	return b.String()
+	return b
 }
 
 // Tape is the list of steps that a child walks, in order.
@@ -159,14 +174,24 @@ type Tape []Step
 // follow their clone step, indented. It holds no descriptor numbers, no
 // secrets and no argument of the program, so equal confinement prints equally.
 func (t Tape) Lines() []string {
-	var out []string
-	for _, s := range t {
-		out = append(out, s.String())
-		for _, l := range s.Child.Lines() {
-			out = append(out, "  "+l)
+	lines := strings.Split(t.Text(), "\n")
+	return lines[:len(lines)-1]
+}
+
+// Text is Lines, each followed by a newline.
+func (t Tape) Text() string { return string(t.appendText(make([]byte, 0, textSize), "")) }
+
+// textSize is more than most tapes have.
+const textSize = 8 << 10
+
+func (t Tape) appendText(b []byte, indent string) []byte {
+	for i := range t {
+		b = append(t[i].appendTo(append(b, indent...)), '\n')
+		if t[i].Child != nil {
+			b = t[i].Child.appendText(b, indent+"  ")
 		}
 	}
-	return out
+	return b
 }
 
 // Steps counts the steps, those of children included: the lines of Lines.
@@ -178,9 +203,12 @@ func (t Tape) Steps() int {
 	return n
 }
 
-// Digest is the SHA-256 of Lines, each followed by a newline.
-func (t Tape) Digest() canon.Digest {
-	return canon.Sum([]byte(strings.Join(t.Lines(), "\n") + "\n"))
+// Digest is the SHA-256 of Text.
+func (t Tape) Digest() canon.Digest { return DigestAfter("", t) }
+
+// DigestAfter is the SHA-256 of the text of earlier steps and of t.
+func DigestAfter(text string, t Tape) canon.Digest {
+	return canon.Sum(t.appendText(append(make([]byte, 0, len(text)+textSize), text...), ""))
 }
 
 // StepError says which step of a tape ended the child.

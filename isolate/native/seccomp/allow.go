@@ -52,6 +52,6 @@ func allowedRules() []Rule {
 			"landlock_add_rule", "landlock_restrict_self"),
 		allow("talk on sockets that exist; socket and socketpair decide which can",
 			"sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg", "shutdown", "getsockname",
-			"getpeername", "getsockopt"),
+			"getpeername"),
 	}
 }

@@ -69,7 +69,7 @@ func Cell(o Options) Policy {
 	for _, rules := range [][]Rule{
 		allowedRules(), deniedRules(), processRules(o.ExecCookie, o.AllowUncounted), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
 		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix, o.AllowUncounted),
-		objectRules(namespaces, namespaces && o.AllowIPC), limitRules(namespaces), viewRules(namespaces),
+		objectRules(namespaces, namespaces && o.AllowIPC), limitRules(), viewRules(namespaces),
 		metadataRules(namespaces || o.AllowPathMetadata && !o.ReadOnly, o.ReadOnly && !namespaces),
 	} {
 		p.Rules = append(p.Rules, rules...)

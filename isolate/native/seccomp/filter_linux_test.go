@@ -211,8 +211,10 @@ func denials(t *testing.T) []call {
 		{Name: "prctl", Args: [6]uintptr{35, 0xffff, 1}, Want: eperm},      // PR_SET_MM
 		{Name: "prctl", Args: [6]uintptr{67, 0}, Want: eperm},              // PR_SET_MEMORY_MERGE
 		{Name: "prctl", Args: [6]uintptr{47, 4, 1}, Want: eperm},           // PR_CAP_AMBIENT
-		{Name: "seccomp", Args: [6]uintptr{1, 8, bad}, Want: eperm},        // NEW_LISTENER
-		{Name: "seccomp", Args: [6]uintptr{1 | x, 8 | x, bad}, Want: eperm},
+		{Name: "seccomp", Args: [6]uintptr{1, 0, bad}, Want: einval},       // SECCOMP_SET_MODE_FILTER
+		{Name: "seccomp", Args: [6]uintptr{1 | x, 8 | x, bad}, Want: einval},
+		{Name: "prctl", Args: [6]uintptr{22, 2, bad}, Want: einval}, // PR_SET_SECCOMP
+		{Name: "prctl", Args: [6]uintptr{22 | x, 2, bad}, Want: einval},
 		{Name: "ioctl", Args: [6]uintptr{bad, 0x5412}, Want: eperm},     // TIOCSTI
 		{Name: "ioctl", Args: [6]uintptr{bad, x | 0x5412}, Want: eperm}, // CVE-2019-10063
 		{Name: "ioctl", Args: [6]uintptr{bad, 0xffffffff<<32 | 0x541c}, Want: eperm},

@@ -12,8 +12,7 @@ const (
 
 	schedResetOnFork = 0x40000000
 
-	seccompSetModeFilter   = 1
-	seccompFlagNewListener = 8
+	seccompActionAvail = 2 // SECCOMP_GET_ACTION_AVAIL
 
 	sigKill = 9
 )
@@ -28,7 +27,7 @@ var prctlAllowed = []uint64{
 	9, 10, 11, 12, // PR_GET_FPEMU to PR_SET_FPEXC: the kernel says EINVAL here; one range takes less of a filter than three
 	13, 14, // PR_GET_TIMING, PR_SET_TIMING, which sets what is set
 	15, 16, // PR_SET_NAME, PR_GET_NAME
-	21, 22, // PR_GET_SECCOMP, PR_SET_SECCOMP
+	21,     // PR_GET_SECCOMP; PR_SET_SECCOMP installs a filter
 	23, 24, // PR_CAPBSET_READ, PR_CAPBSET_DROP
 	25,     // PR_GET_TSC
 	27,     // PR_GET_SECUREBITS
@@ -96,9 +95,9 @@ func processRules(cookie uint64, uncounted bool) []Rule {
 				when(Errno(EPERM), is(0, prctlDenied...)),
 			},
 			Why: "operations that change only the caller and weaken nothing"},
-		{Calls: []string{"seccomp"}, Else: Allow,
-			Clauses: []Clause{when(Errno(EPERM), is(0, seccompSetModeFilter), anyBit(1, seccompFlagNewListener))},
-			Why:     "a program may filter itself; a listener could answer in the kernel's place and inject descriptors"},
+		{Calls: []string{"seccomp"}, Else: Errno(EINVAL), // what a kernel without CONFIG_SECCOMP_FILTER says
+			Clauses: []Clause{when(Allow, is(0, seccompActionAvail))},
+			Why:     "no filter of the program's own: the memory that filters are compiled into is the host's, and once it is used up no other process can install one"},
 		{Calls: []string{"personality"}, Else: Errno(EPERM),
 			Clauses: []Clause{when(Allow, is(0, 0, 0xffffffff))}, // PER_LINUX and the query
 			Why:     "other personalities switch off address randomisation and no-execute"},

@@ -54,6 +54,7 @@ const (
 	ENOTTY          = 25
 	EROFS           = 30
 	ENOSYS          = 38
+	ENOPROTOOPT     = 92
 	EPROTONOSUPPORT = 93
 	ENOTSUP         = 95
 	EAFNOSUPPORT    = 97

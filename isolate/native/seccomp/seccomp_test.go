@@ -374,8 +374,9 @@ func TestCell(t *testing.T) {
 		{b, "prlimit64", [6]uint64{1, 4, 0, 1}, Errno(EPERM)},
 		{b, "prlimit64", [6]uint64{high, high | 4, high}, Errno(0)},
 		{b, "prlimit64", [6]uint64{0, 4, 1, high}, Errno(EPERM)}, // it would be told nothing
-		{c, "prlimit64", [6]uint64{1, 7, 1, 1}, Allow},
-		{c, "prlimit64", [6]uint64{1, 4, 0, 1}, Allow},
+		{c, "prlimit64", [6]uint64{0, 7, 1, 1}, Allow},
+		{c, "prlimit64", [6]uint64{0, 4, 0, 1}, Allow},
+		{c, "prlimit64", [6]uint64{1, 0, 1, 1}, Errno(EPERM)}, // its reaper
 		{c, "prlimit64", [6]uint64{0, high | 4, high}, Errno(0)},
 		{c, "prlimit64", [6]uint64{1, 4, 1}, Errno(EPERM)},
 		{c, "setrlimit", [6]uint64{high | 4, 1}, Errno(0)},
@@ -398,6 +399,14 @@ func TestCell(t *testing.T) {
 		{c, "prctl", [6]uint64{1, 0}, Errno(EPERM)},
 		{c, "prctl", [6]uint64{1, 9}, Allow},
 		{c, "prctl", [6]uint64{high | 15}, Allow},
+		{c, "prctl", [6]uint64{21}, Allow},            // PR_GET_SECCOMP
+		{c, "prctl", [6]uint64{22, 2}, Errno(EINVAL)}, // PR_SET_SECCOMP
+		{b, "prctl", [6]uint64{22, 2}, Errno(EINVAL)},
+		{c, "seccomp", [6]uint64{1}, Errno(EINVAL)}, // SECCOMP_SET_MODE_FILTER
+		{b, "seccomp", [6]uint64{high | 1}, Errno(EINVAL)},
+		{c, "seccomp", [6]uint64{2}, Allow},                            // SECCOMP_GET_ACTION_AVAIL
+		{c, "setsockopt", [6]uint64{1: 1, 2: 26}, Errno(EPERM)},        // SO_ATTACH_FILTER
+		{b, "setsockopt", [6]uint64{1: 1, 2: high | 51}, Errno(EPERM)}, // SO_ATTACH_REUSEPORT_CBPF
 		{c, "sched_setscheduler", [6]uint64{1: 0x40000000}, Allow},
 		{c, "sched_setscheduler", [6]uint64{1: 0x40000001}, Errno(EPERM)},
 		{c, "clone3", [6]uint64{}, Errno(ENOSYS)},

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"palyra/crypt/receipt"
+	"palyra/internal/toolproto"
 	"palyra/kernel/internal/pin"
 )
 
@@ -17,6 +18,8 @@ type Look struct {
 	dir   *os.File            // the workspace, O_PATH; the caller's
 	begun moment              // before the program started
 	known map[string]identity // the folders of the rules at the top, by path
+
+	ordered bool // see stampsInOrder
 
 	testOnlyOpened func(path string) // a folder is about to be read
 }
@@ -49,6 +52,13 @@ func read(clock int32) int64 {
 	return t.Nano()
 }
 
+// resolution is how far a clock may lag behind the time.
+func resolution(clock int32) time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGetres(clock, &t)
+	return time.Duration(t.Nano())
+}
+
 const (
 	// tick is what file systems that keep 100 ns cut off.
 	tick = 1000 // ns
@@ -62,10 +72,10 @@ const (
 // Begin notes what is there before the program starts. dir is the workspace, and
 // stays open until End.
 func Begin(dir *os.File) *Look {
-	l := &Look{dir: dir, known: make(map[string]identity)}
+	l := &Look{dir: dir, known: make(map[string]identity), ordered: stampsInOrder(dir)}
 	l.remember(int(dir.Fd()), "", set().tree)
 	l.begun = now()
-	if stampsInOrder(dir) {
+	if l.ordered {
 		l.begun = edge(l.begun)
 	}
 	return l
@@ -126,15 +136,37 @@ func join(path, name string) string {
 // one may still plant what is not found.
 func (l *Look) End(dead bool, lim Limits) *receipt.Planted {
 	lim = lim.orDefaults()
-	w := &walk{Limits: lim, report: newReport(lim), since: l.since(now()), known: l.known, opened: l.testOnlyOpened,
-		left: lim.Entries, until: time.Now().Add(lim.Time), buf: make([]byte, 32<<10)}
+	until := time.Now().Add(lim.Time)
+	w := l.walk(lim, until)
+	if w.unsure > 0 && time.Until(until) > step {
+		for { // the clock may be set back meanwhile
+			rest := time.Duration(w.during + tick - read(unix.CLOCK_REALTIME_COARSE))
+			most := time.Until(until) - step/2
+			if rest <= 0 || most <= 0 {
+				break
+			}
+			time.Sleep(min(rest+resolution(unix.CLOCK_REALTIME_COARSE), most))
+		}
+		w = l.walk(lim, until) // when what changed in the tick before is past
+	}
+	if w.unsure > 0 {
+		w.missed[inMotion] += w.unsure
+	}
 	if !dead {
 		w.missed[alive]++
 	}
+	return w.planted(w.looked, pin.KeepsTimes(l.dir))
+}
+
+// walk walks through the workspace, until then at most.
+func (l *Look) walk(lim Limits, until time.Time) *walk {
+	w := &walk{Limits: lim, report: newReport(lim), since: l.since(now()), known: l.known, opened: l.testOnlyOpened,
+		left: lim.Entries, until: until, buf: make([]byte, 32<<10)}
+	w.before, w.during = l.bounds()
 	root, err := openBeneath(int(l.dir.Fd()), ".", unix.O_RDONLY)
 	if err != nil {
 		w.missed[reasonOf(err)]++
-		return w.planted(0, pin.KeepsTimes(l.dir))
+		return w
 	}
 	defer unix.Close(root)
 	top := &folder{fd: root, new: true}
@@ -148,7 +180,20 @@ func (l *Look) End(dead bool, lim Limits) *receipt.Planted {
 		w.left, w.until, w.stopped = probeEntries, time.Now().Add(lim.Time/4), ""
 		w.probe(top, set().tree)
 	}
-	return w.planted(w.looked, pin.KeepsTimes(l.dir))
+	return w
+}
+
+// bounds returns two stamps for a walk that begins now: a change with a stamp that is
+// earlier than before came before it, one with a stamp that is not earlier than during did not.
+func (l *Look) bounds() (before, during int64) {
+	m := now()
+	if l.ordered {
+		if e := edge(m).stamp; e != m.stamp && e != read(unix.CLOCK_REALTIME_COARSE) { // from 6.13 on it is no tick
+			return e, e
+		}
+	}
+	// A file system that we don't know may stamp by the tick or by a finer clock.
+	return m.stamp - tick, read(unix.CLOCK_REALTIME) + 1
 }
 
 // since is the stamp that no change of the call is before.
@@ -167,6 +212,9 @@ type walk struct {
 	since  int64
 	known  map[string]identity
 	opened func(path string)
+
+	before, during int64 // see bounds
+	unsure         int64 // folders that changed between these two
 
 	looked  int
 	left    int       // entries that may still be looked at
@@ -199,8 +247,8 @@ type inner struct {
 // read looks at everything in f, and into its folders.
 func (w *walk) read(f *folder) {
 	names, cut := w.names(f.fd)
-	if isRepository(names) && !slices.Contains(f.at, set().repository) {
-		f.at, f.moved = append(f.at, set().repository), f.moved || f.self
+	if toolproto.IsRepository(names) && !slices.Contains(f.at, set().repository) {
+		f.at, f.moved = append(f.at, set().repository), f.moved || f.self || w.completed(f, names)
 	}
 	var subs []inner
 	for i, name := range names {
@@ -220,6 +268,39 @@ func (w *walk) read(f *folder) {
 	for _, in := range subs {
 		w.enter(f, in)
 	}
+	w.settle(f)
+}
+
+// settle counts a folder that changed while we looked: what it held may be where we looked
+// before, under a name that we did not see. A folder is asked when it has been looked through,
+// and what is not in it any more by then moved its stamp: so nothing that was in the workspace
+// when the walk began is missed untold, wherever it went.
+func (w *walk) settle(f *folder) {
+	var st unix.Statx_t
+	err := unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, unix.STATX_CTIME, &st)
+	switch at := nano(st.Ctime); {
+	case err == nil && !notBefore(st.Ctime, w.before):
+	case err == nil && at >= w.before && at < w.during:
+		w.unsure++
+	default:
+		w.missed[inMotion]++
+	}
+}
+
+// completed reports whether a folder that git takes for a repository may have become one
+// by this call: a name was made in it, and a part of what makes it one is new or changed.
+// Its configuration and hooks, which may have been there before, are what it is run with.
+func (w *walk) completed(f *folder, names []string) bool {
+	if !f.new {
+		return false
+	}
+	for _, name := range names {
+		var st unix.Statx_t
+		if toolproto.RepositoryPart(name) != 0 && unix.Statx(f.fd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, wanted, &st) == nil && w.changed(st.Ctime) {
+			return true
+		}
+	}
+	return false
 }
 
 // late reports whether a bound was reached.
@@ -347,9 +428,12 @@ func (f *folder) step(name string) (at []*node, ruled int) {
 }
 
 // changed reports whether a stamp is this call's.
-func (w *walk) changed(t unix.StatxTimestamp) bool {
+func (w *walk) changed(t unix.StatxTimestamp) bool { return notBefore(t, w.since) }
+
+// notBefore reports whether a stamp may be of a moment that is not before since.
+func notBefore(t unix.StatxTimestamp, since int64) bool {
 	at := nano(t)
-	return at >= w.since || t.Nsec == 0 && at > w.since-second
+	return at >= since || t.Nsec == 0 && at > since-second
 }
 
 // maybeMoved reports whether a folder of f may have been put there by this call.

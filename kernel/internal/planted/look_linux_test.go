@@ -248,11 +248,48 @@ func TestFindsMoved(t *testing.T) {
 		"hook sub/.git/hooks/pre-push moved")
 }
 
+// A repository made in two calls is found by the second, which need not touch what runs.
+func TestFindsCompleted(t *testing.T) {
+	for last, how := range map[string]func(s *site){
+		"HEAD":      func(s *site) { s.file("x/HEAD") },
+		"objects":   func(s *site) { s.must(os.Mkdir(s.at("x/objects"), 0o755)) },
+		"refs":      func(s *site) { s.must(os.Rename(s.at("y"), s.at("x/refs"))) },
+		"commondir": func(s *site) { s.file("x/commondir") },
+	} {
+		s := newSite(t)
+		s.file("x/config", "x/hooks/pre-commit", "x/hooks/y.sample", "y/z")
+		for _, part := range []string{"HEAD", "objects/a", "refs/a"} {
+			if name, _, _ := strings.Cut(part, "/"); name != last && (last != "commondir" || name == "HEAD") {
+				s.file("x/" + part)
+			}
+		}
+		l := s.begin()
+		s.want(l.End(true, Limits{}), "")
+		how(s)
+		want := []string{"git x/config moved", "hook x/hooks/pre-commit moved"}
+		if last == "commondir" {
+			want = []string{"git x/commondir", "git x/config moved", "hook x/hooks/pre-commit moved"}
+		}
+		s.want(l.End(true, Limits{}), "", want...)
+	}
+}
+
+// git runs the hooks of the folder that a commondir names, which needs no HEAD.
+func TestFindsSplit(t *testing.T) {
+	s := newSite(t)
+	s.file("g/HEAD", "g/commondir", "c/objects/a", "c/refs/a", "c/hooks/x.sample")
+	l := s.begin()
+	s.file("c/hooks/reference-transaction", "c/config")
+	s.want(l.End(true, Limits{}), "", "git c/config", "hook c/hooks/reference-transaction")
+}
+
 // Work as it is done every day is not listed.
 func TestLeavesWorkAlone(t *testing.T) {
 	s := newSite(t)
-	s.file(".git/HEAD", ".git/config", ".git/hooks/pre-commit", ".git/objects/ab/c", ".vscode/tasks.json", "src/a.go", "src/.envrc", "old/x")
+	s.file(".git/HEAD", ".git/config", ".git/hooks/pre-commit", ".git/objects/ab/c", ".vscode/tasks.json", "src/a.go", "src/.envrc", "old/x",
+		"bare/HEAD", "bare/config", "bare/hooks/update", "bare/objects/ab/c", "bare/refs/heads/x")
 	l := s.begin()
+	s.file("bare/objects/ab/d", "bare/refs/heads/x", "bare/refs/tags/y") // as a push does it
 	s.file("src/a.go", "src/b.go", "new.go", ".git/index", ".git/objects/ab/d", ".git/logs/HEAD", "Makefile", "package.json")
 	s.must(os.Rename(s.at("old"), s.at("renamed")))
 	s.must(os.Symlink("a.go", s.at("src/link")))
@@ -406,12 +443,58 @@ func TestReplacedMeanwhile(t *testing.T) {
 			s.file("a/b/c/x", "a/z/.envrc")
 			l.testOnlyOpened = func(path string) {
 				if path == "a/b" {
+					s.tick()
 					s.must(os.Rename(s.at("a/b"), s.at("a/gone")))
 					s.must(with(s.at("a/b")))
 				}
 			}
-			s.want(l.End(true, Limits{}), "changing 1", "shell a/z/.envrc")
+			s.tick()
+			s.want(l.End(true, Limits{}), "changing 2", "shell a/z/.envrc") // a changed, and a/b cannot be opened
 		})
+	}
+}
+
+// Another call moves what this one planted from a folder that the look has not come to into
+// one that it has left: the look says that it may have missed something.
+func TestMovedMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		at   string // is about to be read
+		from string // is moved
+		want string // what is found
+	}{
+		"before its folder is read": {"z", "z/d", "changing 1"},
+		"with its folder":           {"z", "z", "changing 2"},
+		"from the top":              {"k", "z", "changing 2"},
+		"when its folder was read":  {"z/b", "z/d", "changing 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			l := s.begin()
+			s.file("a/x", "k/x", "z/b/x", "z/d/.envrc")
+			s.tick()
+			l.testOnlyOpened = func(path string) {
+				if path == c.at {
+					s.tick()
+					s.must(os.Rename(s.at(c.from), s.at("a/new")))
+				}
+			}
+			s.want(l.End(true, Limits{}), c.want)
+		})
+	}
+}
+
+// What the program changed right before the look is no reason to say that it is
+// incomplete, whatever clock the file system stamps by.
+func TestChangedRightBefore(t *testing.T) {
+	for _, ordered := range []bool{true, false} {
+		s := newSite(t)
+		s.file("sub/x")
+		for i := range 50 {
+			l := s.begin()
+			l.ordered = l.ordered && ordered
+			s.file(fmt.Sprintf("sub/%d", i), ".envrc")
+			s.want(l.End(true, Limits{Time: time.Hour}), "", "shell .envrc")
+		}
 	}
 }
 

@@ -31,7 +31,9 @@
 // there are at the top of the workspace; where a folder of a rule could have been
 // moved to its place (it and the folder above it have changed and it is older
 // than the call), the files in it that a rule names are listed as moved. That
-// may be said of a folder that only had its entries changed.
+// may be said of a folder that only had its entries changed. The same is said of the
+// configuration and hooks of a folder that this call may have made a repository, by
+// its HEAD, objects, refs or commondir: an earlier call may have left them there.
 //
 // # Bounds
 //
@@ -39,6 +41,12 @@
 // so that nobody can hide the names of the rules behind many files, those at
 // the top of the workspace are then asked for one by one. Each kind has room of its
 // own in the list, and is counted beyond it.
+//
+// Another call may write to the workspace meanwhile and move what this one planted from
+// where the look has not been to where it has. A folder whose ctime is not before the
+// look's beginning is therefore incomplete, too. Where stamps tick, and a folder changed in
+// the tick that the look began in, there is a second look when that is over. On a file system
+// that keeps whole seconds any folder that changed in the last two is incomplete.
 //
 // # What it does not tell
 //
@@ -80,7 +88,7 @@ const (
 	overDepth   = "depth"      // Limits.Depth, or a path longer than the system takes
 	noRight     = "unreadable" // we may not, or the system could not
 	otherMount  = "mounts"     // something is mounted there
-	inMotion    = "changing"   // it was replaced while we looked
+	inMotion    = "changing"   // it was replaced while we looked, or its names changed
 	alive       = "running"    // a process of the program may be left, and plant more
 	noPlatform  = "platform"   // this system has no way to look
 )

@@ -98,27 +98,3 @@ func lower(s string) string {
 	}
 	return s
 }
-
-// isRepository reports whether git would take a folder with these names for a
-// repository (is_git_directory in git's setup.c, which also reads HEAD): its own
-// configuration and hooks count then, without a folder called .git.
-func isRepository(names []string) bool {
-	const head, objects, refs, common = 1, 2, 4, 8
-	have := 0
-	for _, n := range names {
-		if len(n) > len("commondir") {
-			continue
-		}
-		switch lower(n) {
-		case "head":
-			have |= head
-		case "objects":
-			have |= objects
-		case "refs":
-			have |= refs
-		case "commondir":
-			have |= common
-		}
-	}
-	return have&(head|objects|refs) == head|objects|refs || have&(head|common) == head|common
-}

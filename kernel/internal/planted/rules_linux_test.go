@@ -55,6 +55,7 @@ func TestRules(t *testing.T) {
 		{".idea/a/b/c.xml", toolproto.PlaceEditor},
 		{".devcontainer/devcontainer.json", toolproto.PlaceEditor},
 		{".mcp.json", toolproto.PlaceAgent},
+		{".mcp.json.before-palyra", toolproto.PlaceAgent}, // palyra setup --undo gives its entry back
 		{".claude/commands/x.md", toolproto.PlaceAgent},
 		{".claude/.envrc", toolproto.PlaceAgent + " " + toolproto.PlaceShell},
 		{"AGENTS.md", toolproto.PlaceAgent},
@@ -69,6 +70,11 @@ func TestRules(t *testing.T) {
 		{".yarn/cache/x.zip", ""},
 		{".yarn/releases/yarn.cjs", toolproto.PlacePackage},
 		{".gdbinit", toolproto.PlaceTool},
+		{".pdbrc", toolproto.PlaceTool},
+		{".hg/hgrc", toolproto.PlaceHg},
+		{".hg/dirstate", ""},
+		{".jj/repo/config.toml", toolproto.PlaceHg},
+		{".jj/repo", toolproto.PlaceHg}, // a link, or a file that says where it is
 		{"Makefile", ""},
 		{"package.json", ""},
 		{"main.go", ""},
@@ -92,25 +98,6 @@ func TestRules(t *testing.T) {
 			if got := kindsOf(file); !slices.Contains(got, r.Kind) {
 				t.Errorf("%s by rule %s: %v, want %s", file, p, got, r.Kind)
 			}
-		}
-	}
-}
-
-func TestRepository(t *testing.T) {
-	for _, c := range []struct {
-		names string
-		want  bool
-	}{
-		{"HEAD objects refs config", true},
-		{"head OBJECTS refs", true},
-		{"HEAD commondir gitdir", true},
-		{"HEAD objects", false},
-		{"objects refs config", false},
-		{"commondir", false},
-		{"", false},
-	} {
-		if got := isRepository(strings.Fields(c.names)); got != c.want {
-			t.Errorf("%q: %t", c.names, got)
 		}
 	}
 }

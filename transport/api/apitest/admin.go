@@ -15,6 +15,32 @@ func (h *Hub) listTools(context.Context, hub.Caller, hub.None) (hub.Page[hub.Too
 	return hub.Page[hub.Tool]{Items: []hub.Tool{{Name: ToolEcho, InputSchema: json.RawMessage(`{"type":"object"}`), Tier: "c", Limits: json.RawMessage(`{}`)}}}, nil
 }
 
+// Layer is the one layer that there is.
+const Layer = "src-0123456789abcdef"
+
+func noLayer(name string) error {
+	if name == Layer {
+		return nil
+	}
+	return fault.New(fault.NotFound, "no_such_layer", "use layer", nil)
+}
+
+func (h *Hub) listLayers(_ context.Context, _ hub.Caller, q hub.LayerQuery) (hub.Page[hub.Layer], error) {
+	return hub.Page[hub.Layer]{Items: []hub.Layer{{Layer: Layer, Session: q.Session, Principal: "uid:0", State: hub.LayerChanged, Workspace: "/srv/src", Bytes: 4096}}}, nil
+}
+
+func (h *Hub) getLayer(_ context.Context, _ hub.Caller, name string) (hub.LayerChanges, error) {
+	return hub.LayerChanges{Layer: hub.Layer{Layer: name}, Version: 1, Changes: []hub.LayerChange{{Path: "a", Kind: "create", New: &hub.LayerNode{Type: "file", Mode: "0644"}}}}, noLayer(name)
+}
+
+func (h *Hub) getPatch(_ context.Context, _ hub.Caller, q hub.PatchQuery) (hub.LayerPatch, error) {
+	return hub.LayerPatch{Layer: q.Layer, Patch: []byte("diff\xff\n"), LeftOut: []hub.LayerSkip{}, Stale: []string{}}, noLayer(q.Layer)
+}
+
+func (h *Hub) discardLayer(_ context.Context, _ hub.Caller, name string) (hub.None, error) {
+	return hub.None{}, noLayer(name)
+}
+
 func (h *Hub) explainPolicy(_ context.Context, _ hub.Caller, n hub.NewCall) (hub.Explanation, error) {
 	return hub.Explanation{Effect: "allow", Reason: n.Tool, Traces: []hub.PolicyTrace{{Policy: hub.Policy{ID: "p", Effect: "permit"}}}}, nil
 }

@@ -70,7 +70,8 @@ func NewHub() *Hub {
 	h.Table = hub.NewTable(
 		hub.CreateSession.By(h.createSession), hub.GetSession.By(h.getSession), hub.ListSessions.By(h.listSessions), hub.EndSession.By(h.endSession),
 		hub.StartRun.By(h.startRun), hub.GetRun.By(h.getRun), hub.ListRuns.By(h.listRuns), hub.CancelRun.By(h.cancelRun),
-		hub.ReadTape.By(h.readTape), hub.Call.By(h.call), hub.ListApprovals.By(h.listApprovals), hub.GetApproval.By(h.getApproval),
+		hub.ReadTape.By(h.readTape), hub.Call.By(h.call),
+		hub.ListLayers.By(h.listLayers), hub.GetLayer.By(h.getLayer), hub.GetPatch.By(h.getPatch), hub.DiscardLayer.By(h.discardLayer), hub.ListApprovals.By(h.listApprovals), hub.GetApproval.By(h.getApproval),
 		hub.ResolveApproval.By(h.resolveApproval), hub.PreviewApproval.By(h.previewApproval), hub.ListGrants.By(h.listGrants), hub.RevokeGrant.By(h.revokeGrant),
 		hub.ListTools.By(h.listTools), hub.ExplainPolicy.By(h.explainPolicy), hub.TestPolicy.By(h.testPolicy), hub.DiffPolicy.By(h.diffPolicy),
 		hub.GetPolicy.By(h.getPolicy), hub.GetDecision.By(h.getDecision), hub.ExportDecision.By(h.exportDecision), hub.GetReceipt.By(h.getReceipt),

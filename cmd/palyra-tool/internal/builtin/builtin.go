@@ -27,6 +27,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/cmd/palyra-tool/internal/apply"
 	"palyra/cmd/palyra-tool/internal/tree"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -47,8 +48,8 @@ type Env struct {
 // maxOutput bounds names and lines in a result, in bytes before JSON.
 const maxOutput = 4 << 20
 
-// maxPayload bounds the payload behind an input.
-const maxPayload = 1 << 20
+// maxPayload bounds the payload behind an input: a change list and its content.
+const maxPayload = 2*toolproto.MaxApplied + 2
 
 // partial is a change that failed half-way.
 type partial struct {
@@ -65,6 +66,8 @@ func (e *Env) Main(args []string) toolproto.Status {
 	status := toolproto.Done
 	if err != nil {
 		status, result = failed(err)
+	} else if r, ok := result.(*toolproto.ChangesResult); ok && !r.Applied {
+		status = toolproto.Undone
 	}
 	line, err := toolproto.Encode(result)
 	if err == nil {
@@ -81,6 +84,10 @@ func failed(err error) (toolproto.Status, toolproto.Failure) {
 	f := toolproto.Failure{Error: reason(err)}
 	if p, ok := errors.AsType[*partial](err); ok {
 		f.Left = p.left
+		return toolproto.Partial, f
+	}
+	if p, ok := errors.AsType[*apply.Failed](err); ok {
+		f.Left = p.Left
 		return toolproto.Partial, f
 	}
 	switch fault.KindOf(err) {
@@ -119,6 +126,25 @@ var acts = map[string]act{
 	toolproto.WriteFile:    changing((*Env).writeFile),
 	toolproto.ApplyPatch:   changing((*Env).applyPatch),
 	toolproto.ArtifactRead: alone(artifactRead),
+
+	toolproto.ChangesApply:   applying((*apply.Job).Apply, false),
+	toolproto.ChangesUndo:    applying((*apply.Job).Apply, false),
+	toolproto.ChangesRecover: applying((*apply.Job).Recover, true),
+}
+
+// applying is a tool that brings a change list to a workspace, or ends that.
+func applying(do func(j *apply.Job, dir string) (*toolproto.ChangesResult, error), recovers bool) act {
+	return func(e *Env, in any, payload []byte) (any, error) {
+		j, err := apply.Read(in.(*toolproto.ChangesInput), payload, recovers, e.TestOnlyStep)
+		if err != nil {
+			return nil, err
+		}
+		r, err := do(j, e.Dir)
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	}
 }
 
 // alone is a tool without a workspace.

@@ -84,6 +84,33 @@ func hold(how string, n int) {
 			}
 		}
 		rest(0)
+	case "received", "unaccepted": // TCP connections: accepted and not read; or neither, and closed by the sender
+		l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		check(err)
+		check(unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+		check(unix.Listen(l, 1<<12))
+		to, err := unix.Getsockname(l)
+		check(err)
+		b := make([]byte, 32<<10)
+		for held := 0; held < n*mib; {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+			check(err)
+			check(unix.Connect(fd, to))
+			check(unix.SetNonblock(fd, true))
+			for err == nil {
+				var w int
+				if w, err = unix.Write(fd, b); err == nil {
+					held += w
+				}
+			}
+			if how == "unaccepted" {
+				check(unix.Close(fd))
+				continue
+			}
+			_, _, err = unix.Accept(l)
+			check(err)
+		}
+		rest(0)
 	case "events": // unread events of 512 bytes each
 		check(os.Mkdir("/tmp/watched", 0o700))
 		const instances = 16

@@ -1,0 +1,173 @@
+// Package diagnosis says in one sentence why a program that ran in a cell may have failed,
+// and which setting changes that.
+//
+//	d := diagnosis.Of(diagnosis.Seen{Outcome: "executed", Observed: true, Signal: 25, Limits: l})
+//	d.ForExec() // "the program wrote a file up to the file size limit of 1 MiB; --max-file changes it"
+//
+// It's one table (Rows). A row is observed if the evidence alone says so: a limit that was
+// hit, a signal, dropped output. Otherwise it's a guess from the exit status or from the last
+// KiB of standard error, and its sentence says that it is one. Observed rows never see the
+// error text, so no program can make one apply by printing something.
+//
+// What it does not protect against: a program chooses its error text and status, so it
+// chooses among the guesses. Its text appears in no sentence. A diagnosis is no part of the
+// receipt, and changes neither outcome nor exit status.
+package diagnosis
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"time"
+
+	"palyra/call"
+)
+
+// The bases of a diagnosis.
+const (
+	Observed = "observed"
+	Guess    = "guess"
+)
+
+// TailSize is how much of the end of standard error counts, in bytes.
+const TailSize = 1 << 10
+
+// Diagnosis is what Palyra says about a failed call.
+type Diagnosis struct {
+	Code  string `json:"code"`
+	Basis string `json:"basis"` // "observed" or "guess"
+	// Text is a sentence of Palyra's own, without a period.
+	Text string `json:"text"`
+	// Flag, Input and Config name the setting that changes it: a flag of palyra exec, a member
+	// of the input of process.run, a key of palyrad.toml. Each is absent where there is none.
+	Flag   string `json:"flag,omitempty"`
+	Input  string `json:"input,omitempty"`
+	Config string `json:"config,omitempty"`
+}
+
+// ForExec returns the line for a caller of palyra exec.
+func (d *Diagnosis) ForExec() string {
+	if d.Flag == "" {
+		return d.Text
+	}
+	return d.Text + "; " + d.Flag + " changes it"
+}
+
+// ForCall returns the line for a caller of palyrad.
+func (d *Diagnosis) ForCall() string {
+	switch {
+	case d.Input != "" && d.Config != "":
+		return d.Text + "; " + d.Input + " in the tool's input changes it, within " + d.Config + " of palyrad.toml"
+	case d.Input != "":
+		return d.Text + "; " + d.Input + " in the tool's input changes it"
+	}
+	return d.Text
+}
+
+// Seen is what is known of a call that ran.
+type Seen struct {
+	Outcome  string // one of receipt's; only executed, killed and timed_out ones are diagnosed
+	Observed bool   // the end of the program was read from the kernel
+	Code     int    // exit status; -1: none
+	Signal   int    // that ended it, 0: none
+	LimitHit string // of the evidence, such as "wall"; "": none is known
+	Cut      int64  // bytes of output that were dropped
+	Limits   call.Limits
+
+	// BuiltIn says that the program is a built-in tool's: it explains its own errors and its
+	// limits are fixed, so there is neither a guess nor a setting.
+	BuiltIn bool
+	// InPlace says that the host's paths are the program's (tier B).
+	InPlace   bool
+	Workspace string // on the host; "": a private one
+
+	// Stderr is the end of standard error. It's foreign.
+	Stderr []byte
+}
+
+// failed reports whether there's anything to explain.
+func (s *Seen) failed() bool {
+	switch s.Outcome {
+	case "executed":
+		return s.Code != 0 || s.Signal != 0
+	case "killed", "timed_out":
+		return true
+	}
+	return false
+}
+
+// Of returns the first row of the table that applies, nil if none does.
+func Of(s Seen) *Diagnosis {
+	if !s.failed() {
+		return nil
+	}
+	lines := tail(s.Stderr)
+	for i := range rows {
+		if r := &rows[i]; r.applies(&s, lines) {
+			return r.say(&s)
+		}
+	}
+	return nil
+}
+
+// facts are the part of Seen that observed rows may judge by.
+type facts struct {
+	limitHit string
+	signal   int
+	cut      int64
+}
+
+func (r *Row) applies(s *Seen, lines []string) bool {
+	if r.observed != nil {
+		return s.Observed && r.observed(&facts{s.LimitHit, s.Signal, s.Cut})
+	}
+	if s.BuiltIn || s.Outcome != "executed" {
+		return false
+	}
+	if r.status != 0 && s.Code == r.status {
+		return true
+	}
+	for _, l := range lines {
+		if r.text != nil && r.text(s, l) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Row) say(s *Seen) *Diagnosis {
+	d := &Diagnosis{Code: r.Code, Basis: r.Basis(), Text: r.Text}
+	limit := ""
+	if r.limit != nil {
+		limit = r.limit(&s.Limits)
+	}
+	d.Text = strings.NewReplacer("{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal]).Replace(d.Text)
+	switch {
+	case d.Basis == Observed:
+	case r.status != 0:
+		d.Text += guessFromStatus
+	default:
+		d.Text += guessFromText
+	}
+	if !s.BuiltIn {
+		d.Flag, d.Input, d.Config = r.Flag, r.Input, r.Config
+	}
+	return d
+}
+
+// The marks of guesses.
+const (
+	guessFromText   = " (a guess from the program's error text)"
+	guessFromStatus = " (a guess from the program's exit status)"
+)
+
+// tail returns the lines of the last TailSize bytes of b, in lower case.
+func tail(b []byte) []string {
+	b = b[max(0, len(b)-TailSize):]
+	return strings.FieldsFunc(string(bytes.ToLower(b)), func(r rune) bool { return r == '\n' || r == '\r' })
+}
+
+// seconds returns a processor limit as the kernel applies it: whole seconds, rounded up.
+func seconds(d time.Duration) string {
+	return ((d + time.Second - 1) / time.Second * time.Second).String()
+}

@@ -1,0 +1,256 @@
+package diagnosis
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"palyra/call"
+)
+
+var update = flag.Bool("update", false, "rewrite the generated part of docs/formats/diagnosis.md")
+
+const page = "../../docs/formats/diagnosis.md"
+
+var limits = call.Limits{Wall: 1500 * time.Millisecond, CPU: 1500 * time.Millisecond, Memory: 64 << 20, PIDs: 8, Output: 1000,
+	FileSize: 1 << 20, OpenFiles: 1024, Disk: 256 << 20, Inodes: 16 << 10}
+
+// TestOf has a case for each row, and for what no row may take.
+func TestOf(t *testing.T) {
+	wrote := func(text string) Seen {
+		return Seen{Outcome: "executed", Observed: true, Code: 1, Limits: limits, Stderr: []byte(text)}
+	}
+	ended := func(s Seen) Seen {
+		s.Observed, s.Limits, s.Code = true, limits, -1
+		return s
+	}
+	status := func(n int) Seen { return Seen{Outcome: "executed", Observed: true, Code: n, Limits: limits} }
+	with := func(s Seen, f func(*Seen)) Seen {
+		f(&s)
+		return s
+	}
+	used := make(map[string]bool)
+	for _, c := range []struct {
+		name string
+		seen Seen
+		want string // code and basis, "" for none
+		text string // part of the sentence
+	}{
+		{"wall", ended(Seen{Outcome: "timed_out", LimitHit: "wall", Signal: 9}), "time_limit observed", "limit of 1.5s"},
+		{"cpu", ended(Seen{Outcome: "killed", LimitHit: "cpu", Signal: 24}), "cpu_limit observed", "SIGXCPU ended the program, the signal for processor time beyond the limit of 2s"},
+		{"cpu, deaf", ended(Seen{Outcome: "killed", LimitHit: "cpu", Signal: 9}), "cpu_limit observed", "SIGKILL ended"},
+		{"a signal of its own", ended(Seen{Outcome: "executed", Signal: 24}), "", ""},
+		{"uncounted", ended(Seen{Outcome: "killed", LimitHit: "uncounted", Signal: 9}), "uncounted observed", "kept Palyra from counting"},
+		{"memory", ended(Seen{Outcome: "killed", LimitHit: "memory", Signal: 9}), "memory_limit observed", "limit of 64 MiB"},
+		{"disk", ended(Seen{Outcome: "killed", LimitHit: "disk", Signal: 9}), "disk_limit observed", "256 MiB"},
+		{"file", ended(Seen{Outcome: "executed", Signal: 25}), "file_size_limit observed", "1 MiB"},
+		{"foreign call", ended(Seen{Outcome: "executed", Signal: 31}), "foreign_syscall observed", ""},
+		{"kill", ended(Seen{Outcome: "executed", Signal: 9}), "killed observed", ""},
+		{"kill from outside", ended(Seen{Outcome: "killed", Signal: 9}), "killed observed", ""},
+		{"crash", ended(Seen{Outcome: "executed", Signal: 11}), "signal observed", "SIGSEGV ended"},
+		{"abort with a reason", ended(Seen{Outcome: "executed", Signal: 6, Stderr: []byte("terminate called after throwing an instance of 'std::bad_alloc'")}), "memory_limit guess", ""},
+		{"output", with(wrote(""), func(s *Seen) { s.Cut = 5 }), "output_limit observed", "5 bytes beyond the output limit of 1000 B"},
+		{"a guess before dropped output", with(wrote("Read-only file system"), func(s *Seen) { s.Cut = 5 }), "read_only guess", ""},
+
+		{"a child's cpu", status(152), "cpu_limit guess", guessFromStatus},
+		{"a child's file", status(153), "file_size_limit guess", guessFromStatus},
+		{"a child's foreign call", status(159), "foreign_syscall guess", guessFromStatus},
+		{"a child's kill", status(137), "killed guess", guessFromStatus},
+
+		{"bash fork", wrote("bash: fork: retry: Resource temporarily unavailable"), "processes_limit guess", "limit of 8"},
+		{"python thread", wrote("RuntimeError: can't start new thread"), "processes_limit guess", ""},
+		{"a read that would block", wrote("read: Resource temporarily unavailable"), "", ""},
+		{"python file", wrote("OSError: [Errno 27] File too large"), "file_size_limit guess", "1 MiB"},
+		{"python memory", wrote("Traceback\nMemoryError\n"), "memory_limit guess", "64 MiB"},
+		{"open files", wrote("accept: Too many open files"), "open_files_limit guess", "1024"},
+		{"full", wrote("cp: error writing '/tmp/x': No space left on device"), "disk_full guess", "256 MiB or 16384 files"},
+		{"git", wrote("fatal: unable to access 'https://example.com/x/': Could not resolve host: example.com"), "no_network guess", ""},
+		{"node", wrote("Error: listen EAFNOSUPPORT: address family not supported ::\n    at Server"), "no_network guess", ""},
+		{"go", wrote("dial tcp: lookup example.com"), "no_network guess", ""},
+		{"terminal", wrote("stty: 'standard input': Inappropriate ioctl for device"), "no_terminal guess", ""},
+		{"tty", wrote("bash: line 1: /dev/tty: Read-only file system"), "no_terminal guess", ""},
+		{"device", wrote("cat: /dev/kvm: No such file or directory"), "no_device guess", ""},
+		{"shared memory", wrote("cat: /dev/shm/x: No such file or directory"), "", ""},
+		{"one device of two", wrote("cp: /dev/zero to /dev/fuse: Permission denied"), "no_device guess", ""},
+		{"a socket", wrote("failed to connect to the bus"), "", ""},
+		{"curl", wrote("curl: (7) Failed to connect to 127.0.0.1 port 1 after 0 ms"), "no_network guess", ""},
+		{"unshare", wrote("unshare: unshare failed: Operation not permitted"), "no_namespaces guess", ""},
+		{"bwrap", wrote("bwrap: No permissions to create new namespace"), "no_namespaces guess", ""},
+		{"mount", wrote("mount: /mnt: must be superuser to use mount."), "no_namespaces guess", ""},
+		{"strace", wrote("strace: ptrace(PTRACE_TRACEME, ...): Operation not permitted"), "no_tracing guess", ""},
+		{"chown", wrote("chown: changing ownership of '/tmp': Invalid argument"), "no_privileges guess", ""},
+		{"read-only", wrote("touch: cannot touch 'f': Read-only file system"), "read_only guess", ""},
+		{"host path", with(wrote("cat: /srv/Project/x: No such file or directory"), func(s *Seen) { s.Workspace = "/srv/Project" }), "host_path guess", ""},
+		{"home", wrote("cat: /tmp/.cargo/config: No such file or directory"), "empty_home guess", ""},
+		{"not shown", wrote("cat: /srv/x/x: No such file or directory"), "not_shown guess", ""},
+		{"quoted path", wrote("ls: cannot access '/opt/x': No such file or directory"), "not_shown guess", ""},
+		{"missing in /usr", wrote("cat: /usr/share/x: No such file or directory"), "", ""},
+		{"a relative path", wrote("cat: src/home/x: No such file or directory"), "", ""},
+		{"not shown, in place", with(wrote("cat: /srv/x/x: No such file or directory"), func(s *Seen) { s.InPlace = true }), "", ""},
+		{"not permitted", wrote("cat: /root/x: Permission denied"), "not_permitted guess", ""},
+		{"a script without x", wrote("bash: ./x.sh: Permission denied"), "", ""},
+		{"workspace without x", wrote("bash: /workspace/x.sh: Permission denied"), "", ""},
+		{"program", wrote("bash: line 1: frob: command not found"), "program_missing guess", ""},
+
+		{"env", with(wrote("env: 'frob': No such file or directory"), func(s *Seen) { s.Code = 127 }), "program_missing guess", ""},
+		{"dash", with(wrote("sh: 1: frob: not found"), func(s *Seen) { s.Code = 127 }), "program_missing guess", ""},
+		{"a page", wrote("404: not found"), "", ""},
+
+		{"success", Seen{Outcome: "executed", Observed: true, Stderr: []byte("Read-only file system")}, "", ""},
+		{"denied", Seen{Outcome: "denied", Observed: true, Code: -1, LimitHit: "memory"}, "", ""},
+		{"unknown", Seen{Outcome: "outcome_unknown", Observed: true, Code: -1, Signal: 9}, "", ""},
+		{"nothing known", wrote("assertion failed"), "", ""},
+		{"canceled", ended(Seen{Outcome: "killed", LimitHit: "canceled", Signal: 9, Stderr: []byte("Read-only file system")}), "", ""},
+		{"an end that was only reported", Seen{Outcome: "executed", Code: -1, Signal: 25}, "", ""},
+		{"a built-in tool's text", with(wrote("Read-only file system"), func(s *Seen) { s.BuiltIn = true }), "", ""},
+		{"beyond the tail", wrote("Read-only file system\n" + strings.Repeat("x", TailSize)), "", ""},
+		{"in the tail", wrote(strings.Repeat("x", 1<<20) + "\nRead-only file system\n"), "read_only guess", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := Of(c.seen)
+			got, text := "", ""
+			if d != nil {
+				got, text = d.Code+" "+d.Basis, d.Text
+				used[got] = true
+				if strings.Contains(text, "(a guess from the program's ") != (d.Basis == Guess) {
+					t.Errorf("%s: %q", d.Basis, text)
+				}
+			}
+			if got != c.want || !strings.Contains(text, c.text) {
+				t.Errorf("got %q, %q; want %q, …%q…", got, text, c.want, c.text)
+			}
+		})
+	}
+	for _, r := range Rows() {
+		if !used[r.Code+" "+r.Basis()] {
+			t.Errorf("no case for %s %s", r.Code, r.Basis())
+		}
+	}
+}
+
+// TestBuiltIn: the limits of a built-in tool are not the caller's to change.
+func TestBuiltIn(t *testing.T) {
+	s := Seen{Outcome: "timed_out", Observed: true, LimitHit: "wall", Limits: limits}
+	if d := Of(s); d.Flag == "" || d.Input == "" {
+		t.Errorf("no setting in %+v", d)
+	}
+	s.BuiltIn = true
+	if d := Of(s); d == nil || d.Flag+d.Input+d.Config != "" {
+		t.Errorf("got %+v", d)
+	}
+}
+
+// TestObservedNeedsEvidence: with no fact of the kernel's nothing is observed, whatever the
+// program prints and returns.
+func TestObservedNeedsEvidence(t *testing.T) {
+	every := "Killed\nlimit_hit wall cpu memory disk\nSIGXFSZ SIGSYS SIGKILL\n"
+	for code := range 256 {
+		for _, s := range []Seen{
+			{Outcome: "executed", Observed: true, Code: code, Limits: limits, Stderr: []byte(every)},
+			{Outcome: "executed", Code: code, Signal: 9, LimitHit: "memory", Cut: 9, Limits: limits, Stderr: []byte(every)},
+		} {
+			if d := Of(s); d != nil && (d.Basis != Guess || !strings.Contains(d.Text, "(a guess from the program's")) {
+				t.Errorf("%+v: %+v", s, d)
+			}
+		}
+	}
+}
+
+func TestRows(t *testing.T) {
+	for _, r := range Rows() {
+		kinds := 0
+		for _, is := range []bool{r.observed != nil, r.status != 0, r.text != nil} {
+			if is {
+				kinds++
+			}
+		}
+		if kinds != 1 || r.Code == "" || r.When == "" || r.Text == "" || strings.HasSuffix(r.Text, ".") || len(r.Text) > 110 {
+			t.Errorf("row %+v", r)
+		}
+		if strings.Contains(r.Text, "{limit}") != (r.limit != nil) {
+			t.Errorf("%s: the sentence and the limit disagree", r.Code)
+		}
+	}
+}
+
+// sentences are the texts that guesses can have: rows' with placeholders filled by our own numbers.
+func sentences() *regexp.Regexp {
+	var all []string
+	for _, r := range Rows() {
+		s := regexp.QuoteMeta(r.Text)
+		for _, p := range []string{"limit", "cut", "signal"} {
+			s = strings.ReplaceAll(s, regexp.QuoteMeta("{"+p+"}"), `[0-9A-Za-z. ]+`)
+		}
+		all = append(all, s)
+	}
+	return regexp.MustCompile(`^(` + strings.Join(all, "|") + `) \(a guess from the program's (error text|exit status)\)$`)
+}
+
+func FuzzOf(f *testing.F) {
+	f.Add([]byte("bash: fork: retry: Resource temporarily unavailable"), 1, "/srv/x")
+	f.Add([]byte("cat: /srv/x/y: No such file or directory\r\n\x1b[2J\u202e"), 1, "/srv/x")
+	f.Add([]byte("\xff\xfe/\x00'/"), 153, "")
+	f.Add([]byte("{limit} {cut} {signal} Permission denied /"), 2, "/")
+	known := sentences()
+	f.Fuzz(func(t *testing.T, stderr []byte, code int, workspace string) {
+		d := Of(Seen{Outcome: "executed", Observed: true, Code: code, Limits: limits, Workspace: workspace, Stderr: stderr})
+		if d == nil {
+			return
+		}
+		if d.Basis != Guess {
+			t.Errorf("%q made %+v", stderr, d)
+		}
+		if !known.MatchString(d.Text) {
+			t.Errorf("%q is no sentence of ours", d.Text)
+		}
+	})
+}
+
+// TestPage prints the table into the page that shows it.
+func TestPage(t *testing.T) {
+	var b strings.Builder
+	example, err := json.Marshal(Of(Seen{Outcome: "executed", Observed: true, Signal: 25, Limits: limits}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&b, "```json\n%s\n```\n\n", example)
+	for _, r := range Rows() {
+		fmt.Fprintf(&b, "- `%s` (%s): %s.\n  Applies: %s.\n", r.Code, r.Basis(), regexp.MustCompile(`\{\w+\}`).ReplaceAllString(r.Text, "N"), r.When)
+		var set []string
+		for _, s := range []struct{ before, name string }{{"", r.Flag}, {"input ", r.Input}, {"", r.Config}} {
+			if s.name != "" {
+				set = append(set, s.before+"`"+s.name+"`")
+			}
+		}
+		if set != nil {
+			fmt.Fprintf(&b, "  Setting: %s.\n", strings.Join(set, ", "))
+		}
+	}
+	doc, err := os.ReadFile(filepath.FromSlash(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- generated: diagnosis -->\n", "<!-- end -->\n"
+	pre, rest, ok := bytes.Cut(doc, []byte(begin))
+	_, post, ok2 := bytes.Cut(rest, []byte(end))
+	if !ok || !ok2 {
+		t.Fatal("no markers")
+	}
+	got := string(pre) + begin + b.String() + end + string(post)
+	switch {
+	case got == string(doc):
+	case *update:
+		if err := os.WriteFile(filepath.FromSlash(page), []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s is stale: go test ./call/diagnosis -run TestPage -update", page)
+	}
+}

@@ -1,0 +1,36 @@
+package local
+
+import "palyra/cmd/internal/command"
+
+var exitNoLayer = command.Exit{Code: "1", Meaning: "no such layer, or the layer or its workspace cannot be read"}
+
+var changesApplyCommand = command.Command{
+	Name: "changes apply", Operands: "[LAYER]", Max: 1,
+	Short: "bring the changes in a layer to the workspace",
+	Long: `
+All of them or none, by a call of its own: it is decided, asked about where policy
+says so, confined and attested. The question lists the changes and what deserves a
+look, and the yes is for exactly these bytes. A host's file that changed since the
+layer was made refuses it by name. The layer is empty then, but for git's own files:
+a call with it prints commits (git format-patch --stdout). What was replaced is kept
+for palyra changes undo. If it is killed, the next command with the layer ends it.
+Without LAYER it is the only one there is.`,
+	Flags: []command.Flag{flagPolicy, flagState, flagReceipt, flagJSON},
+	Exits: []command.Exit{exitOK, exitNoLayer, exitUsage, {Code: "4", Meaning: "denied by policy"}, {Code: "5", Meaning: "not approved"},
+		{Code: "7", Meaning: "refused: a change cannot be applied, or the host cannot enforce the tier"}, {Code: "8", Meaning: "the layer is damaged"},
+		{Code: "75", Meaning: "a file changed meanwhile, or a call uses the layer or the workspace"}, exitState},
+	Examples: []command.Example{{Line: "palyra changes apply fix-42", Does: "asks about the changes, then makes them in the workspace"}},
+}
+
+var changesUndoCommand = command.Command{
+	Name: "changes undo", Operands: "[LAYER]", Max: 1,
+	Short: "take back what was applied from a layer last",
+	Long: `
+A call of its own, like palyra changes apply, which restores what that replaced: a
+file that changed since refuses it by name. A second undo applies it again. It can be
+undone until the layer is discarded or applied again. Without LAYER it is the only
+one there is.`,
+	Flags:    changesApplyCommand.Flags,
+	Exits:    changesApplyCommand.Exits,
+	Examples: []command.Example{{Line: "palyra changes undo fix-42", Does: "asks, then makes the workspace what it was before"}},
+}

@@ -1,0 +1,51 @@
+package programs
+
+import "palyra/cmd/internal/command"
+
+// changes returns the commands about layers. palyra itself does them for those of a state
+// directory, palyra-ctl for those that palyrad keeps for sessions.
+func changes() []command.Command {
+	state := command.Flag{Name: "state", Arg: "DIR", Help: "the layers of that state directory (default\n$XDG_STATE_HOME/palyra, else ~/.local/state/palyra)"}
+	damaged := command.Exit{Code: "8", Meaning: "the layer is damaged"}
+	unusable := command.Exit{Code: "78", Meaning: "state directory unsafe or unreadable"}
+	return []command.Command{
+		{Name: "changes ls", Short: "list the layers of staged workspaces",
+			Long: `
+One line per layer: its name, its workspace, when it was made, and whether a call
+uses it, it has changes or it is empty. A layer is what was written to a staged
+workspace by palyra exec --workspace DIR:staged, or by the calls of a session.
+It lies in a state directory until it is discarded; a session's goes with the
+session's last run, too. Lists those of this user's state directory, which a
+palyrad of this user shares, and with --socket or --url those that palyrad keeps:
+of the caller's sessions, and for who manages members of all.`,
+			Flags: []command.Flag{state}, Exits: []command.Exit{unusable},
+			Examples: []command.Example{{Line: "palyra changes ls", Does: "lists the layers of this user's state directory"},
+				{Line: "palyra changes ls --socket /run/palyra/palyrad.sock", Does: "lists those of this user's sessions"}}},
+		{Name: "changes show", Operands: "[LAYER]", Max: 1, Short: "list the changes in a layer",
+			Long: `
+One line per name that differs from the workspace as it is now: what was done,
+what it is, its size, and why it deserves a look, such as git hooks, CI files,
+editors' tasks, agents' configuration, links that lead out, set-id bits. "stale"
+says that the host's file has changed since the layer was made. The digest names
+exactly these changes. Without LAYER it is the only one there is. A session's
+layer that this user's state directory doesn't have is asked of palyrad.`,
+			Flags: []command.Flag{state}, Exits: []command.Exit{damaged, unusable},
+			Examples: []command.Example{{Line: "palyra changes show fix-42", Does: "lists what the calls with --layer fix-42 changed"}}},
+		{Name: "changes diff", Operands: "[LAYER]", Max: 1, Short: "print the changes in a layer as a patch for git apply",
+			Long: `
+Compares with the workspace as it is now. git apply, in the workspace, brings the
+changes over; patch -p1 does, too, without binary files and links. The patch leaves
+out git's own files, empty folders, special files, and rights that git does not know;
+standard error names these, and stale files. Without LAYER it is the only one there is.`,
+			Flags:    []command.Flag{{Name: "binary", Help: "put files that are not text into the patch, as git does;\nby default standard error names them"}, state},
+			Exits:    []command.Exit{{Code: "3", Meaning: "printed, and something was left out or is stale"}, damaged, unusable},
+			Examples: []command.Example{{Line: "palyra changes diff fix-42", Does: "prints a patch; with | git apply behind it the workspace gets the changes"}}},
+		{Name: "changes discard", Operands: "LAYER", Min: 1, Max: 1, Short: "remove a layer with all that was written to it",
+			Long: `
+The workspace stays as it is. It cannot be undone, and what was applied from the
+layer cannot be undone afterwards.`,
+			Flags: []command.Flag{{Name: "force", Help: "also if its changes may be half applied; only a layer of\na state directory"},
+				{Name: "policy", Arg: "DIR", Help: "policy directory for ending a half applied change (default:\nthe built-in set)"}, state}, Exits: []command.Exit{unusable},
+			Examples: []command.Example{{Line: "palyra changes discard fix-42", Does: "removes the layer fix-42"}}},
+	}
+}

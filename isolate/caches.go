@@ -1,0 +1,41 @@
+package isolate
+
+import (
+	"errors"
+	"strings"
+
+	"palyra/internal/fault"
+)
+
+// Caches are folders that a program of tier C fills, for later calls. Package cache keeps them.
+const (
+	CacheRoot  = "/caches" // holds those of a call, as its program sees them
+	CacheBytes = 4 << 30   // a call that finds or makes one larger is killed
+	CacheFiles = 1 << 18
+	MaxCaches  = 8 // of one call
+
+	maxCacheName = 32 // bytes
+)
+
+// CachePath is where a program of tier C sees a cache.
+func CachePath(name string) string { return CacheRoot + "/" + name }
+
+// cacheVariables are those by which programs find their cache, by its name.
+var cacheVariables = map[string]string{"go": "GOCACHE", "npm": "npm_config_cache", "pip": "PIP_CACHE_DIR"}
+
+// CacheVariable returns "NAME=VALUE" for a cache of a name that some program is known to have,
+// else "".
+func CacheVariable(name string) string {
+	if v := cacheVariables[name]; v != "" {
+		return v + "=" + CachePath(name)
+	}
+	return ""
+}
+
+// CheckCache returns a fault unless a cache can have a name: 1 to 32 of a-z, 0-9 and -.
+func CheckCache(name string) error {
+	if name == "" || len(name) > maxCacheName || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name[0] == '-' {
+		return fault.New(fault.Usage, "invalid_input", "check name of cache", errors.New("want 1 to 32 of a-z, 0-9 and -, not - first"))
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"palyra/internal/fault"
+)
+
+// Folder is the folder of the state directory that has the layers.
+const Folder = "layers"
+
+// names are those that a layer may have.
+var names = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+// CheckName refuses what can't be the name of a layer.
+func CheckName(name string) error {
+	if !names.MatchString(name) {
+		return fault.New(fault.Usage, "invalid_input", "name a layer", fmt.Errorf("%q: want 1 to 64 of a-z, 0-9 and -", name))
+	}
+	return nil
+}
+
+// Source is the workspace that a layer lies over.
+type Source struct {
+	Path string `json:"path"` // on the host, links resolved
+	UID  uint32 `json:"uid"`  // its owner, who owns what is in the layer
+	GID  uint32 `json:"gid"`
+}
+
+// Info describes a layer; it's the content of its layer.json.
+type Info struct {
+	Version int       `json:"version"`
+	Name    string    `json:"name"`
+	Source  Source    `json:"source"`
+	Made    time.Time `json:"made"`
+}
+
+// ErrNoLayer marks the error for a name that no layer has.
+var ErrNoLayer = errors.New("no such layer")

@@ -1,0 +1,222 @@
+package kernel
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"palyra/authz/policy"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+)
+
+// away makes a folder whose path a cell can show: t.TempDir is mostly below /tmp.
+func away(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "palyra-away-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestOwnPath: the capsule names operands, program and working directory where the program sees
+// them, and the receipt says so.
+func TestOwnPath(t *testing.T) {
+	h := openHouse(t, Config{})
+	ws := away(t)
+	put(t, ws+"/in", "input", 0o644)
+	p := proposal("cat", ws+"/in", "in", "../"+filepath.Base(ws)+"/in", "/workspace/in", "../other")
+	p.Workspace, p.WorkspaceReadOnly, p.WorkspaceOwnPath = ws, true, true
+	c := mustSeal(t, p).capsule
+	if c.Cwd != ws || !c.Workspace.OwnPath || len(c.Operands) != 1 || c.Operands[0].Path != ws+"/in" || len(c.Unpinned) != 0 {
+		t.Errorf("cwd %q, workspace %+v, operands %+v, unpinned %+v", c.Cwd, c.Workspace, c.Operands, c.Unpinned)
+	}
+	p.Argv = []string{"cat", ws + "/in"}
+	o := h.call(p, IO{})
+	if o.Outcome != receipt.Executed {
+		t.Fatalf("%s, %v", o.Outcome, o.Error)
+	}
+	got := h.verify(o).Statement.Predicate
+	if w := got.Capsule.Workspace; w == nil || !w.OwnPath || w.Source != ws || got.Capsule.Cwd != ws {
+		t.Errorf("the receipt has %+v in %s", w, got.Capsule.Cwd)
+	}
+	table := o.Result.Evidence.Mounts.Table
+	if !slices.ContainsFunc(table, func(l string) bool { return strings.HasPrefix(l, ws+" ro,") }) {
+		t.Errorf("mounts %q", table)
+	}
+
+	put(t, ws+"/prog", "#!/bin/sh\n", 0o755)
+	p.Argv = []string{ws + "/prog"}
+	if c := mustSeal(t, p).capsule; c.Scripts[0].Path != ws+"/prog" || c.Scripts[0].Pinned != capsule.PinnedSealed {
+		t.Errorf("script %+v", c.Scripts[0])
+	}
+
+	// At tier B every workspace is at its own path, and a capsule has one spelling of it.
+	p.Argv, p.TierFloor = []string{"true"}, tier.B
+	if c := mustSeal(t, p).capsule; c.Workspace.OwnPath || c.Cwd != ws {
+		t.Errorf("at tier b: %+v in %s", c.Workspace, c.Cwd)
+	}
+	p.TierFloor, p.Workspace = tier.C, "/usr/share"
+	if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != "workspace_refused" {
+		t.Errorf("/usr/share: %v", err)
+	}
+	p.Workspace = ""
+	if _, err := sealIn(t, p, nil); fault.ReasonOf(err) != "invalid_input" {
+		t.Errorf("without a workspace: %v", err)
+	}
+}
+
+// TestMounts: mounts are in the capsule, asked about, in the receipt, and open variables that
+// lead to them; those that could show what they must not are refused.
+func TestMounts(t *testing.T) {
+	policies := t.TempDir()
+	os.Chmod(policies, 0o755)
+	h := openHouse(t, Config{})
+	one, two, ws := away(t), away(t), away(t)
+	if one > two {
+		one, two = two, one
+	}
+	put(t, one+"/in", "one", 0o644)
+	put(t, one+"/tool", "#!/bin/cat\n", 0o755)
+	link := filepath.Join(away(t), "link")
+	if err := os.Symlink("/tmp", link); err != nil {
+		t.Fatal(err)
+	}
+	p := proposal("cat", one+"/in")
+	p.Mounts = []string{two, one}
+	c := mustSeal(t, p).capsule
+	if len(c.Mounts) != 2 || c.Mounts[0].Source != one || c.Mounts[1].Source != two {
+		t.Errorf("mounts %+v", c.Mounts)
+	}
+	o := h.call(p, IO{})
+	if o.Outcome != receipt.NotApproved || !slices.Contains(o.Decision.Policies, "mounts_unless_approved") {
+		t.Fatalf("nobody asked: %s by %v", o.Outcome, o.Decision.Policies)
+	}
+	put(t, policies+"/p.cedar", `@id("mine") permit (principal, action, resource) when { context has mounts && ["`+one+`", "`+two+`"].containsAll(context.mounts) };`, 0o644)
+	h = openHouse(t, Config{PolicyDir: policies})
+	o = h.call(p, IO{})
+	if o.Outcome != receipt.Executed {
+		t.Fatalf("%s, %v", o.Outcome, o.Error)
+	}
+	if m := h.verify(o).Statement.Predicate.Capsule.Mounts; len(m) != 2 || m[0].Source != one {
+		t.Errorf("the receipt has %+v", m)
+	}
+	p.Mounts, p.Argv = []string{one}, []string{one + "/tool"}
+	if o = h.call(p, IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("a program of a mount: %s, %v", o.Outcome, o.Error)
+	}
+
+	p.Argv, p.Env = []string{"true"}, []string{"GOMODCACHE=" + one + "/sub", "GOROOT=" + one, "PATH=/usr/bin:" + one, "NVM_DIR=" + two, "GOPATH=" + one + "/../x", "JAVA_HOME=" + link}
+	if code := mustSeal(t, p).envCode; !slices.Equal(code, []string{"GOMODCACHE", "GOPATH", "JAVA_HOME", "NVM_DIR"}) {
+		t.Errorf("code by %q", code) // GOMODCACHE does not exist yet
+	}
+	p.Env = nil
+	os.Mkdir(ws+"/sub", 0o755)
+	for name, wrong := range map[string]func(p *Proposal){
+		"in the workspace": func(p *Proposal) { p.Workspace, p.Mounts = ws, []string{ws + "/sub"} },
+		"around it":        func(p *Proposal) { p.Workspace, p.Mounts = ws+"/sub", []string{ws} },
+		"it":               func(p *Proposal) { p.Workspace, p.Mounts = ws, []string{ws} },
+		"twice":            func(p *Proposal) { p.Mounts = []string{one, one} },
+		"in another":       func(p *Proposal) { p.Mounts = []string{ws, ws + "/sub"} },
+		"the cell's own":   func(p *Proposal) { p.Mounts = []string{"/usr/share"} },
+		"kernel":           func(p *Proposal) { p.Mounts = []string{"/proc/sys"} },
+		"root":             func(p *Proposal) { p.Mounts = []string{"/"} },
+	} {
+		q := *p
+		wrong(&q)
+		if _, err := sealIn(t, &q, nil); fault.ReasonOf(err) != "workspace_refused" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, wrong := range map[string]func(p *Proposal){
+		"tier b":   func(p *Proposal) { p.TierFloor = tier.B },
+		"NUL":      func(p *Proposal) { p.Mounts = []string{"/a\x00"} },
+		"bytes":    func(p *Proposal) { p.Mounts = []string{"/a\xff"} },
+		"relative": func(p *Proposal) { p.Mounts = []string{"a"} },
+	} {
+		q := *p
+		wrong(&q)
+		if _, err := sealIn(t, &q, nil); fault.ReasonOf(err) != "invalid_input" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	state := away(t)
+	q := *p
+	q.Mounts = []string{state}
+	if s, err := seal(t.Context(), &q, nil, state, nil); fault.ReasonOf(err) != "workspace_refused" {
+		t.Errorf("the state directory: %v, %v", s, err)
+	}
+}
+
+// TestCaches: caches are in capsule, environment and receipt, asked about, and kept for calls of
+// the same principal and workspace alone.
+func TestCaches(t *testing.T) {
+	ws, other := t.TempDir(), t.TempDir()
+	with := func(ws string, argv ...string) *Proposal {
+		p := proposal(argv...)
+		p.Workspace, p.WorkspaceReadOnly, p.Caches = ws, true, []string{"npm", "go"}
+		return p
+	}
+	h := openHouse(t, Config{})
+	o := h.call(with(ws, "cat"), IO{})
+	if o.Outcome != receipt.NotApproved || !slices.Contains(o.Decision.Policies, "caches_unless_approved") {
+		t.Fatalf("nobody asked: %s by %v", o.Outcome, o.Decision.Policies)
+	}
+	policies := t.TempDir()
+	os.Chmod(policies, 0o755)
+	put(t, policies+"/p.cedar", `@id("mine") permit (principal, action, resource) when { context has caches && context.caches == ["go", "npm"] && context.env_code.isEmpty() };`, 0o644)
+	h = openHouse(t, Config{PolicyDir: policies})
+	s := mustSeal(t, with(ws, "cat"))
+	for _, e := range []string{"GOCACHE=/caches/go", "npm_config_cache=/caches/npm"} {
+		if !slices.Contains(s.capsule.Env, e) {
+			t.Errorf("environment %q lacks %s", s.capsule.Env, e)
+		}
+	}
+	p := with(ws, "cat")
+	p.Env = []string{"GOCACHE=/caches/npm", "GOPATH=/caches/go"}
+	if code := mustSeal(t, p).envCode; !slices.Equal(code, []string{"GOCACHE", "GOPATH"}) {
+		t.Errorf("code by %q", code)
+	}
+	o = h.call(with(ws, "cp", "/usr/bin/true", "/caches/go/left"), IO{})
+	if o.Outcome != receipt.Executed || o.Result.Evidence.Exit.Code != 0 {
+		t.Fatalf("%s, %v", o.Outcome, o.Error)
+	}
+	if c := h.verify(o).Statement.Predicate.Capsule.Caches; !slices.Equal(c, []string{"go", "npm"}) {
+		t.Errorf("the receipt has %q", c)
+	}
+	there := func(who, ws string) bool {
+		o, err := h.CallAs(t.Context(), Caller{Principal: policy.LocalUser(who)}, *with(ws, "ls", "/caches/go/left"), IO{})
+		if err != nil || o.Outcome != receipt.Executed {
+			t.Fatalf("%s, %v", o.Outcome, err)
+		}
+		return o.Result.Evidence.Exit.Code == 0
+	}
+	if me := localUser().ID; !there(me, ws) || there(me, other) || there("uid:4711", ws) {
+		t.Errorf("found by the same %v, in another workspace %v, by another principal %v", there(me, ws), there(me, other), there("uid:4711", ws))
+	}
+	for name, wrong := range map[string]func(p *Proposal){
+		"tier b":       func(p *Proposal) { p.TierFloor = tier.B },
+		"no workspace": func(p *Proposal) { p.Workspace, p.WorkspaceReadOnly = "", false },
+		"its name":     func(p *Proposal) { p.Caches = []string{"../go"} },
+	} {
+		q := with(ws, "cat")
+		wrong(q)
+		if _, err := sealIn(t, q, nil); fault.ReasonOf(err) != "invalid_input" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	q := with(ws, "cat")
+	q.Caches = []string{"go", "go"}
+	if _, err := sealIn(t, q, nil); fault.ReasonOf(err) != "workspace_refused" {
+		t.Errorf("one twice: %v", err)
+	}
+}

@@ -1,0 +1,106 @@
+package kernel
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate/stage"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+)
+
+// TestStaged: a call with a staged workspace changes a layer alone, which the outcome and the
+// receipt name, and needs no right to write.
+func TestStaged(t *testing.T) {
+	policies := t.TempDir()
+	os.Chmod(policies, 0o755)
+	put(t, policies+"/staged.cedar", `@id("staged") permit (principal, action, resource)
+		when { context has workspace && context.workspace.staged && !context.capabilities.contains("filesystem_write") };
+		@id("interpreters") permit (principal, action == Palyra::Action::"interpreter.run", resource);`, 0o644)
+	h := openHouse(t, Config{PolicyDir: policies})
+	ws := t.TempDir()
+	put(t, ws+"/a", "one", 0o644)
+	put(t, ws+"/run", "#!/bin/sh\necho host\n", 0o755)
+	staged := func(layer string, argv ...string) *Proposal {
+		p := proposal(argv...)
+		p.Workspace, p.WorkspaceStaged, p.Layer = ws, true, layer
+		return p
+	}
+	o := h.call(staged("", "/bin/true"), IO{})
+	if o.Outcome != receipt.Executed || o.Layer != "" || o.Planted != nil {
+		t.Fatalf("true: %s, layer %q, planted %v, %v", o.Outcome, o.Layer, o.Planted, o.Error)
+	}
+	o = h.call(staged("", "/bin/sh", "-c", "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit; echo two > a"), IO{})
+	if o.Outcome != receipt.Executed || o.Layer == "" || o.Planted != nil {
+		t.Fatalf("%s, layer %q, planted %v, %v", o.Outcome, o.Layer, o.Planted, o.Error)
+	}
+	if w := h.verify(o).Statement.Predicate.Capsule.Workspace; w == nil || !w.Staged || w.ReadOnly || w.Layer != "" {
+		t.Errorf("the receipt has %+v", w)
+	}
+	if b, err := os.ReadFile(ws + "/a"); err != nil || string(b) != "one" {
+		t.Errorf("the host has %q, %v", b, err)
+	}
+	names, err := stage.Names(h.cfg.StateDir)
+	if err != nil || !slices.Equal(names, []string{o.Layer}) {
+		t.Errorf("layers %q, %v: want %q, and none for the call that wrote nothing", names, err, o.Layer)
+	}
+	l, err := stage.Open(h.cfg.StateDir, o.Layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := h.call(staged(l.Name, "/bin/true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_busy" {
+		t.Errorf("beside another user of the layer: %s, %+v", o.Outcome, o.Error)
+	}
+	l.Close()
+
+	// A named layer is kept from call to call; files in it aren't held, and a program that it
+	// has another version of isn't run.
+	o = h.call(staged("w", "/bin/cat", "a"), IO{})
+	c, err := capsule.Parse(o.Capsule)
+	if err != nil || o.Outcome != receipt.Executed || o.Layer != "" {
+		t.Fatalf("%s, %v, %v", o.Outcome, o.Error, err)
+	}
+	if len(c.Operands) > 0 || !slices.Equal(c.Unpinned, []capsule.Unpinned{{Path: "/workspace/a", Kind: capsule.KindStaged}}) || c.Workspace.Layer != "w" {
+		t.Errorf("operands %v, unpinned %v, workspace %+v", c.Operands, c.Unpinned, c.Workspace)
+	}
+	if o = h.call(staged("w", "./run"), IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("a program of the workspace: %s, %v", o.Outcome, o.Error)
+	}
+	if o = h.call(staged("w", "/bin/sh", "-c", "echo echo layer >> run"), IO{}); o.Layer != "w" {
+		t.Errorf("layer %q, %v", o.Layer, o.Error)
+	}
+	if o = h.call(staged("w", "./run"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "program_staged" {
+		t.Errorf("the layer's program: %s, %+v", o.Outcome, o.Error)
+	}
+	if o = h.call(staged("w", "/bin/sh", "./run"), IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("by its interpreter: %s, %v", o.Outcome, o.Error)
+	}
+
+	// Another workspace, and proposals that mean nothing.
+	p := staged("w", "/bin/true")
+	p.Workspace = t.TempDir()
+	if o = h.call(p, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_elsewhere" {
+		t.Errorf("another workspace: %s, %+v", o.Outcome, o.Error)
+	}
+	for name, change := range map[string]func(*Proposal){
+		"read-only":    func(p *Proposal) { p.WorkspaceReadOnly = true },
+		"tier b":       func(p *Proposal) { p.TierFloor = tier.B },
+		"no workspace": func(p *Proposal) { p.Workspace = "" },
+		"not staged":   func(p *Proposal) { p.WorkspaceStaged = false },
+		"name":         func(p *Proposal) { p.Layer = "../w" },
+	} {
+		p := staged("w", "/bin/true")
+		change(p)
+		if _, err := h.Call(t.Context(), *p, IO{}); fault.ReasonOf(err) != "invalid_input" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if left, _ := filepath.Glob(h.cfg.StateDir + "/" + stage.Folder + "/.*"); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+	h.audit()
+}

@@ -1,0 +1,410 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"palyra/hub"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+)
+
+// What a connection holds.
+const (
+	maxSessions = 8  // of palyrad, and so calls at a time; 1 if a workspace is staged
+	maxPending  = 64 // calls that were answered pending and not fetched yet
+)
+
+// lookAfter is how long a call may take before its tape is opened.
+const lookAfter = 300 * time.Millisecond
+
+// server is one connection.
+type server struct {
+	cfg  Config
+	ctx  context.Context // of all calls
+	stop context.CancelFunc
+	work sync.WaitGroup // the calls under way
+
+	mu      sync.Mutex
+	tools   *table
+	places  chan struct{} // one for each session in use; made with the first tools
+	idle    []string      // sessions, last used last
+	pending []*call       // answered pending, oldest first
+	ended   bool
+}
+
+// call is one call, from its request to its answer's being fetched.
+type call struct {
+	wait   string // its id for call_wait
+	tool   string // as the model names it
+	input  json.RawMessage
+	key    canon.Digest // of tool and arguments
+	cancel context.CancelFunc
+	done   chan struct{} // closed when answer is set
+	answer Answer
+
+	mu      sync.Mutex
+	state   string        // guarded by mu; how it stands, for people and models
+	asked   string        // guarded by mu; the request for approval that it waits for
+	began   bool          // guarded by mu; it has one of server.places
+	changed chan struct{} // guarded by mu; closed and replaced with state
+}
+
+func newServer(ctx context.Context, cfg Config) *server {
+	s := &server{cfg: cfg}
+	s.ctx, s.stop = context.WithCancel(ctx)
+	return s
+}
+
+// close ends what the connection holds.
+func (s *server) close() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.stop()
+	s.work.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanup)
+	defer cancel()
+	for _, id := range s.idle {
+		// A session that stays open is empty, and counts towards its principal's.
+		_, _ = hub.EndSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.SessionChange{ID: id})
+	}
+}
+
+// callTool answers a request. A request that is cancelled ends its call.
+func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer, error) {
+	name := r.Params.Name
+	if name == toolWait {
+		c, no := s.find(r.Params.Arguments)
+		if no != nil {
+			return no, nil
+		}
+		return s.attend(ctx, c, r)
+	}
+	t, err := s.known(ctx)
+	if err != nil {
+		return failed(what(name, r.Params.Arguments), err), nil
+	}
+	tool, ok := t.tools[name]
+	if !ok {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.100q", name)}
+	}
+	input, err := t.input(name, s.cfg.Workspace, r.Params.Arguments)
+	if err != nil {
+		return failed(what(name, r.Params.Arguments), err), nil
+	}
+	c, err := s.start(name, tool.Name, input)
+	if err != nil {
+		return nil, err
+	}
+	return s.attend(ctx, c, r)
+}
+
+// find returns the pending call that the arguments of call_wait name.
+func (s *server) find(arguments json.RawMessage) (*call, *Answer) {
+	var in struct {
+		ID string `json:"id"`
+	}
+	if len(arguments) == 0 || json.Unmarshal(arguments, &in) != nil {
+		return nil, failed(toolWait, fault.New(fault.Usage, "invalid_input", "read arguments", errors.New("want an id")))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.pending {
+		if c.wait == in.ID {
+			return c, nil
+		}
+	}
+	return nil, &Answer{Outcome: outcomeError, Reason: "no_such_run", bad: true,
+		Message: "No call with this id waits here: it was fetched already, or belongs to another connection."}
+}
+
+// start makes a call, or returns the pending one that is the same.
+func (s *server) start(name, tool string, input json.RawMessage) (*call, error) {
+	same, err := canon.Canonical(input)
+	if err != nil {
+		same = input // palyrad says what is wrong with it
+	}
+	key := canon.Sum(slices.Concat([]byte(name), []byte{0}, same))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.pending {
+		if c.key == key {
+			return c, nil
+		}
+	}
+	if s.ended {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the connection ends"}
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, done: make(chan struct{}),
+		state: "waits for another call to end", changed: make(chan struct{})}
+	select {
+	case s.places <- struct{}{}:
+		c.begin()
+	default:
+	}
+	s.work.Go(func() {
+		defer cancel()
+		c.answer = *s.run(ctx, c, tool)
+		close(c.done)
+	})
+	return c, nil
+}
+
+// attend waits for a call on behalf of a request.
+func (s *server) attend(ctx context.Context, c *call, r *sdk.CallToolRequest) (*Answer, error) {
+	token := r.Params.GetProgressToken()
+	var late, beat <-chan time.Time
+	if token == nil || s.cfg.Patience > 0 {
+		t := time.NewTimer(cmp.Or(s.cfg.Patience, patience))
+		defer t.Stop()
+		late = t.C
+	}
+	if token != nil {
+		t := time.NewTicker(tick)
+		defer t.Stop()
+		beat = t.C
+	}
+	for n := 0; ; n++ {
+		state, changed := c.stands()
+		if token != nil && n > 0 {
+			// A client that doesn't listen still gets the answer.
+			_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: float64(n), Message: state})
+		}
+		select {
+		case <-c.done:
+			s.fetched(c)
+			return &c.answer, nil
+		case <-ctx.Done():
+			c.cancel()
+			<-c.done
+			s.fetched(c)
+			return nil, context.Cause(ctx)
+		case <-late:
+			return s.putOff(c), nil
+		case <-changed:
+		case <-beat:
+		}
+	}
+}
+
+// stands returns how the call stands, and what is closed when that changes.
+func (c *call) stands() (string, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state, c.changed
+}
+
+// begin says that the call has a place.
+func (c *call) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state, c.began = "is under way", true
+}
+
+// now says how the call stands, and wakes those who tell it on.
+func (c *call) now(state, asked string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state, c.asked = state, asked
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// fetched forgets a pending call.
+func (s *server) fetched(c *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = slices.DeleteFunc(s.pending, func(p *call) bool { return p == c })
+}
+
+// putOff answers a request whose call isn't done. One that didn't get a session is given up:
+// nothing may queue up that no request stands for.
+func (s *server) putOff(c *call) *Answer {
+	c.mu.Lock()
+	began, state, asked := c.began, c.state, c.asked
+	c.mu.Unlock()
+	if !began {
+		c.cancel()
+		<-c.done
+		if c.answer.Outcome != outcomeCancelled {
+			return &c.answer // it was done at this very moment
+		}
+		return &Answer{Outcome: outcomeError, Reason: "too_many_runs", bad: true,
+			Message: fmt.Sprintf("Not made: as many calls as may be (%d) are under way. Wait for one of them (%s), then make this one again.", cap(s.places), toolWait)}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.pending, c) {
+		if len(s.pending) >= maxPending {
+			// No more than maxSessions are under way, so there is one that has ended.
+			i := slices.IndexFunc(s.pending, func(c *call) bool { return c.answered() })
+			s.pending = slices.Delete(s.pending, i, i+1)
+		}
+		s.pending = append(s.pending, c)
+	}
+	return &Answer{Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, "+
+		"make the same call again or call %s with this wait; neither makes a second call.", what(c.tool, c.input), state, toolWait)}
+}
+
+func (c *call) answered() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// run makes the call in a session of its own time.
+func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
+	about := what(c.tool, c.input)
+	if !c.began { // written before this goroutine began, or here
+		select {
+		case s.places <- struct{}{}:
+			c.begin()
+		case <-ctx.Done():
+			return cancelled(about)
+		}
+	}
+	defer func() { <-s.places }()
+	lost := ""
+	for {
+		session, used, err := s.session(ctx)
+		if err != nil {
+			return failed(about, err)
+		}
+		r, err := s.runIn(ctx, c, session, tool)
+		switch reason := fault.ReasonOf(err); {
+		case err == nil:
+			a := s.answerTo(ctx, c, r)
+			if lost != "" && a.Changes != "" {
+				a.Message += " " + lost
+			}
+			s.release(session)
+			return a
+		case used && (reason == "session_ended" || reason == "no_such_session"):
+			lost = anew // it was ended by others; nothing ran
+			continue
+		case ctx.Err() != nil:
+			if s.clear(session) {
+				s.release(session)
+			}
+			return cancelled(about)
+		default:
+			s.release(session)
+			return failed(about, err)
+		}
+	}
+}
+
+// session returns an idle session, or a new one. used says that it was made earlier.
+func (s *server) session(ctx context.Context) (id string, used bool, err error) {
+	s.mu.Lock()
+	if n := len(s.idle); n > 0 {
+		id = s.idle[n-1]
+		s.idle = s.idle[:n-1]
+		s.mu.Unlock()
+		return id, true, nil
+	}
+	s.mu.Unlock()
+	n, err := hub.CreateSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewSession{Title: "palyra mcp serve"})
+	return n.ID, false, err
+}
+
+func (s *server) release(session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = append(s.idle, session)
+}
+
+// runIn makes the call and looks after a while how it stands.
+func (s *server) runIn(ctx context.Context, c *call, session, tool string) (*hub.Run, error) {
+	watch, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watch(watch, c, session) })
+	defer watching.Wait()
+	defer stop()
+	r, err := hub.Call.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewCall{Session: session, Tool: tool, Input: c.input, Staged: s.cfg.Staged})
+	if err == nil && len(r.Steps) == 0 { // palyrad had no room for them in its answer
+		r, err = hub.GetRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID)
+	}
+	if err == nil && len(r.Steps) != 1 {
+		err = fault.New(fault.Integrity, "bad_answer", "call", fmt.Errorf("a run of %d steps", len(r.Steps)))
+	}
+	return &r, err
+}
+
+// active are the states of a run that hasn't ended.
+var active = []string{hub.RunPending, hub.RunAccepted, hub.RunInProgress, hub.RunWaitingApproval}
+
+// runs returns the runs of a session that haven't ended. There is one at most.
+func (s *server) runs(ctx context.Context, session string) ([]hub.Run, error) {
+	p, err := hub.ListRuns.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.RunQuery{Session: session, States: active})
+	return p.Items, err
+}
+
+// watch follows the tape of a call that takes long. What it can't learn the request isn't
+// told; the answer comes all the same.
+func (s *server) watch(ctx context.Context, c *call, session string) {
+	t := time.NewTimer(lookAfter)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return
+	}
+	runs, err := s.runs(ctx, session)
+	if err != nil || len(runs) == 0 {
+		return
+	}
+	tape, err := hub.ReadTape.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.TapeQuery{Run: runs[0].ID})
+	if err != nil {
+		return
+	}
+	defer tape.Close()
+	for {
+		e, err := tape.Next(ctx)
+		if err != nil {
+			return
+		}
+		switch e.Kind {
+		case hub.EventApprovalRequested:
+			var a hub.Approval
+			if json.Unmarshal(e.Data, &a) == nil && a.ID != "" {
+				c.now("waits for a person's answer (palyra approvals show "+a.ID+")", a.ID)
+			}
+		case hub.EventApprovalResolved:
+			c.now("was answered by a person and goes on", "")
+		}
+	}
+}
+
+// clear ends what a cancelled call left in its session, and reports whether that can be used
+// again. palyrad cancels the run of a caller that is gone by itself; this waits for it.
+func (s *server) clear(session string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanup)
+	defer cancel()
+	runs, err := s.runs(ctx, session)
+	for _, r := range runs {
+		if err == nil {
+			_, err = hub.CancelRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID)
+		}
+	}
+	if err == nil {
+		return true
+	}
+	_, _ = hub.EndSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.SessionChange{ID: session})
+	return false
+}

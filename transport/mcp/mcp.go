@@ -1,0 +1,170 @@
+// Package mcp serves palyrad's tools to an agent in the Model Context Protocol, on two
+// streams. It is a client of palyrad and decides nothing: a call of a tool is one call of
+// hub.Call, which palyrad decides, asks about, confines and records as any other.
+//
+//	err := mcp.Serve(ctx, mcp.Config{Hub: h}, os.Stdin, os.Stdout)
+//
+// # Contract
+//
+// The tools are those that palyrad lists, under names without dots (NameOf), and exec and
+// call_wait beside them. A result holds all that there is to say in structuredContent
+// (Answer); its text says the same for clients that show their model nothing else.
+//
+// A connection has up to eight sessions of palyrad, of which each makes one call at a time,
+// and ends them with itself. If a workspace is staged it has one, and makes one call at a time,
+// so that each call sees what those before it wrote: a session has one layer. A call belongs to the connection: cancelling the request ends
+// the run, and so does the end of the connection. While a call isn't done, a request that
+// named a progressToken is told how it stands; any other one is answered "pending" after
+// Config.Patience, and the same call, or call_wait, takes up what goes on meanwhile.
+//
+// Persons answer questions on palyrad's own ways. Nothing that a client sends is an answer.
+//
+// A line that is no message is answered with an error and changes nothing else. Lines,
+// requests without an answer, sessions and results that wait to be fetched are bounded.
+//
+// # What it does not protect against
+//
+// An agent that doesn't call these tools. What an agent does by itself, with its own shell
+// or file tools, Palyra neither sees nor confines.
+package mcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"palyra/hub"
+	"palyra/internal/fault"
+)
+
+// Config says what to serve. Hub is required.
+type Config struct {
+	Hub hub.Hub
+	// Version is told to clients.
+	Version string
+	// Workspace is that of calls which name none. "": none.
+	Workspace string
+	// Staged has palyrad put what calls write to workspaces into layers, also where its
+	// configuration doesn't.
+	Staged bool
+	// Patience is how long a request waits before it is answered "pending". Zero: 45 s, or
+	// without a bound where the request has a progressToken.
+	Patience time.Duration
+}
+
+// patience stays below the minute after which many clients give a request up.
+const patience = 45 * time.Second
+
+// tick is the time between two progress notifications about a call that only goes on.
+const tick = 15 * time.Second
+
+// cleanup bounds what is left to do for a call, or a connection, that has ended.
+const cleanup = 10 * time.Second
+
+// lastAnswers bounds the writes to a client whose connection ends. Its calls have been cleaned up
+// before.
+const lastAnswers = cleanup + 5*time.Second
+
+const instructions = `Palyra runs each call confined, by its operator's policy, and records it.
+A result's outcome says what became of a call: "executed" (see exit, stdout, stderr, result), or why it didn't run.
+"pending": a person is being asked, or the program still runs. Make the same call again, or call_wait with the result's wait, to get the outcome.
+"denied", "not_approved", "refused": nothing ran. Do not repeat such a call and do not work around it; take another way, or tell the user what you need.
+If a result names "changes", the workspace is staged: what calls write to it goes to the layer of that name. Later calls see it, the host's files stay as they are, and only the user can bring it over.`
+
+// Serve serves one client until it hangs up, ctx ends or a stream fails.
+func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
+	s := newServer(ctx, cfg)
+	defer s.close()
+	m := sdk.NewServer(&sdk.Implementation{Name: "palyra", Title: "Palyra", Version: cfg.Version},
+		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
+	m.AddReceivingMiddleware(s.receive)
+	c := newConn(in, out)
+	session, err := m.Connect(ctx, c, nil)
+	if err != nil {
+		return fault.New(fault.Internal, "internal", "serve", err)
+	}
+	over := context.AfterFunc(ctx, func() { c.Close() })
+	defer over()
+	ended := make(chan error, 1)
+	// It outlasts Serve only by a write that no client reads: that can't be interrupted.
+	go func() { ended <- session.Wait() }()
+	select {
+	case err = <-ended:
+	case <-c.over:
+		late := time.NewTimer(lastAnswers)
+		defer late.Stop()
+		select {
+		case err = <-ended:
+		case <-late.C:
+			return fault.New(fault.Unavailable, "write_failed", "serve", errors.New("the client has left answers unread")).
+				WithHint("an agent reads standard output until that ends")
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		return fault.New(fault.Unavailable, "connection_lost", "serve", err)
+	}
+	return nil
+}
+
+// receive answers the requests about tools; the SDK answers all others.
+func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		switch r := req.(type) {
+		case *sdk.ListToolsRequest:
+			t, err := s.refresh(ctx)
+			if err != nil {
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: explain(err)}
+			}
+			return &sdk.ListToolsResult{Tools: t.list, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
+		case *sdk.CallToolRequest:
+			a, err := s.callTool(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			return a.result(), nil
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// refresh asks palyrad for its tools again.
+func (s *server) refresh(ctx context.Context) (*table, error) {
+	t, err := fetch(ctx, s.cfg.Hub, s.cfg.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tools = t; s.places == nil {
+		n := maxSessions
+		if s.cfg.Staged || t.staged {
+			n = 1
+		}
+		s.places = make(chan struct{}, n)
+	}
+	return t, nil
+}
+
+// known returns the tools as they were asked for last.
+func (s *server) known(ctx context.Context) (*table, error) {
+	s.mu.Lock()
+	t := s.tools
+	s.mu.Unlock()
+	if t != nil {
+		return t, nil
+	}
+	return s.refresh(ctx)
+}
+
+// explain is an error in a sentence, with what helps.
+func explain(err error) string {
+	text := err.Error()
+	if e, ok := errors.AsType[*fault.Error](err); ok && fault.HintOf(e) != "" {
+		text += ". For the user: " + fault.HintOf(e)
+	}
+	return text
+}
