@@ -156,6 +156,55 @@ func TestCasesPage(t *testing.T) {
 // TestFindsOpenCases runs the battery against a sandbox that shows the whole
 // host and passes descriptors on: it must say so, and only so.
 func TestFindsOpenCases(t *testing.T) {
+	b, users := bwrapBattery(t)
+	want := map[string]string{"1/open": open, "2/create": passed, "7/openat2": open, "19": open, "24/cmdline-by-pid": passed,
+		"27/kill": passed, "38/stream": open, "40/v4": passed, "63": open, "66/keyctl": open, "81/one-file": open}
+	for _, c := range cases() {
+		if verdict, ok := want[c.id()]; ok {
+			if r, _ := b.try(&c, users[0], "c", "bwrap", nil); r.Verdict != verdict {
+				t.Errorf("case %s: %s (%s), want %s", c.id(), r.Verdict, r.Detail, verdict)
+			}
+		}
+	}
+}
+
+// TestAgain says that a case failed which bwrap stops, and one which it doesn't.
+func TestAgain(t *testing.T) {
+	b, users := bwrapBattery(t)
+	var jobs []job
+	for _, c := range cases() {
+		jobs = append(jobs, job{c, users[0]})
+	}
+	failure := func(id string) record {
+		return record{Case: id, Tier: "c", Mode: "bwrap", User: users[0].name, Verdict: failed}
+	}
+	for _, c := range []struct {
+		name           string
+		records        []record
+		passed, failed int
+		open           int
+	}{
+		{"passes alone", []record{failure("2/create")}, 1, 0, 0},
+		{"open alone", []record{failure("19")}, 0, 1, 0},
+		{"too many", []record{failure("2/create"), failure("2/create"), failure("2/create"), failure("2/create")}, 0, 4, 0},
+		{"beside an open one", []record{failure("2/create"), {Case: "19", Verdict: open}}, 0, 1, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var res results
+			for i := range c.records {
+				res.add(&c.records[i], expectations{})
+			}
+			b.again(&res, jobs, expectations{})
+			if res.Passed != c.passed || res.Failed != c.failed || res.Open != c.open || res.Run != len(c.records) {
+				t.Errorf("%d passed, %d failed, %d open of %d, want %d, %d, %d of %d", res.Passed, res.Failed, res.Open, res.Run, c.passed, c.failed, c.open, len(c.records))
+			}
+		})
+	}
+}
+
+// bwrapBattery is a battery against a sandbox that is not ours, for an unprivileged user.
+func bwrapBattery(t *testing.T) (*battery, []*user) {
+	t.Helper()
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Skip("needs bwrap")
 	}
@@ -167,13 +216,5 @@ func TestFindsOpenCases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(b.dir) })
-	want := map[string]string{"1/open": open, "2/create": passed, "7/openat2": open, "19": open, "24/cmdline-by-pid": passed,
-		"27/kill": passed, "38/stream": open, "40/v4": passed, "63": open, "66/keyctl": open, "81/one-file": open}
-	for _, c := range cases() {
-		if verdict, ok := want[c.id()]; ok {
-			if r, _ := b.try(&c, users[0], "c", "bwrap", nil); r.Verdict != verdict {
-				t.Errorf("case %s: %s (%s), want %s", c.id(), r.Verdict, r.Detail, verdict)
-			}
-		}
-	}
+	return b, users
 }
