@@ -25,8 +25,8 @@ var ourHook = regexp.MustCompile(`^\S.* hook claude( .*)? \|\| exit 2$`)
 // hookWords are the flags of the hook's and of the shell's command line. Those that lead to
 // palyrad are the server's.
 func (a *app) hookWords(inv *command.Invocation, server []string) ([]string, error) {
-	policy := command.Value(inv, "policy", "")
-	if policy == "" && !inv.Has("workspace") {
+	policy, folder := command.Value(inv, "policy", ""), slices.Contains(server, "--workspace")
+	if policy == "" && !folder {
 		return nil, fault.New(fault.Usage, "bad_command", "setup", errors.New("--hook wants --workspace NAME, --policy DIR or both")).
 			WithHint("palyrad runs the commands in its workspace NAME; palyra exec does with the policies in DIR")
 	}
@@ -41,7 +41,7 @@ func (a *app) hookWords(inv *command.Invocation, server []string) ([]string, err
 	if mode := command.Value(inv, "mode", ""); mode != "" {
 		words = append(words, "--mode", mode)
 	}
-	if inv.Has("workspace") { // which names one folder
+	if folder {
 		for i, w := range server {
 			if slices.Contains([]string{"--workspace", "--socket", "--url", "--token-file"}, w) {
 				words = append(words, w, server[i+1])

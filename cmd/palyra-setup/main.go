@@ -4,8 +4,9 @@
 // It edits texts in place: what it doesn't understand keeps its bytes, a file that it can't
 // read back is refused, and the file as it was stays beside it. It replaces files whole, in
 // a folder that it holds open, and follows no link out of that. To prove a setup it starts
-// palyra as the agent will; it starts nothing else, uses no network and holds no key, and
-// so it's a program of its own.
+// palyra as the agent will. Where no palyrad answers it makes one of this user's, by the
+// user's systemd if there is one. It uses no network and holds no key, and so it's a program
+// of its own.
 //
 // It doesn't protect against an agent that edits its own configuration back.
 package main

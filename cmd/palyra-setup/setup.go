@@ -290,9 +290,24 @@ func done(changes []change) {
 	}
 }
 
+// ownToolsOff reports whether the agent's own tools are turned off: if they stay beside a
+// layer, the agent sees two versions of its project. A setting of Claude Code's user would
+// count in every project.
+func ownToolsOff(agent string, inv *command.Invocation) bool {
+	return inv.Has("own-tools-off") || !inv.Has("own-tools") && !inv.Has("direct") && (agent == "codex" || agent == "claude" && inv.Has("project"))
+}
+
 func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
 	agent, undo, dry := inv.Operands[0], inv.Has("undo"), inv.Has("dry-run")
-	w := &wish{off: inv.Has("own-tools-off")}
+	r := &front.Report{Fields: front.Document{"agent": agent}}
+	show := io.Writer(front.Stdout(a.stdout))
+	if inv.Has("json") {
+		show = io.Discard
+	}
+	if agent == "palyrad" {
+		return r, a.palyradAlone(ctx, inv, r, show)
+	}
+	w := &wish{off: ownToolsOff(agent, inv)}
 	targets, err := a.targets(agent, inv.Has("project"), w.off)
 	if err != nil {
 		return nil, err
@@ -301,8 +316,13 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 	if err != nil {
 		return nil, err
 	}
+	leads, err := a.ownPalyrad(ctx, inv, r, show)
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, leads...)
 	// Codex starts its servers without the variables that lead to a socket.
-	if sock := place.ClientSocket(a.getenv); !inv.Has("socket") && !inv.Has("url") && sock != place.SystemSocket {
+	if sock := place.ClientSocket(a.getenv); len(leads) == 0 && !inv.Has("socket") && !inv.Has("url") && sock != place.SystemSocket {
 		if sock, err = filepath.Abs(sock); err != nil {
 			return nil, fault.New(fault.Usage, "bad_command", "setup", err)
 		}
@@ -328,7 +348,6 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 		return nil, fault.New(fault.NotFound, "not_found", "undo setup "+agent, errors.New("no file has a backup beside it")).
 			WithHint("setup keeps FILE" + kept + " until it is undone; --project looks in the working directory")
 	}
-	r := &front.Report{Fields: front.Document{"agent": agent}}
 	var files []front.Document
 	for _, c := range changes {
 		same := c.exists && bytes.Equal(c.text, c.file.text) && !c.remove
@@ -337,10 +356,8 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 			text = c.diff(c.text)
 		}
 		files = append(files, front.Document{"file": c.path(), "changed": !same, "removed": c.remove})
-		if !inv.Has("json") { // before it is written
-			if _, err := io.WriteString(front.Stdout(a.stdout), text); err != nil {
-				return nil, err
-			}
+		if _, err := io.WriteString(show, text); err != nil { // before it is written
+			return nil, err
 		}
 		switch {
 		case dry || same && !undo:
@@ -358,9 +375,9 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 	r.Fields["files"], r.Fields["written"] = files, !dry
 	switch {
 	case dry:
-		r.Text = "nothing was written\n"
+		r.Text += "nothing was written\n"
 	case undo:
-		r.Text = "as it was\n"
+		r.Text += "as it was\n"
 	case w.hook != "":
 		a.proveLine(ctx, w.server.Command, shell, r)
 	default:

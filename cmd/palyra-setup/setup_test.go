@@ -337,3 +337,37 @@ func FuzzTOML(f *testing.F) {
 		}
 	})
 }
+
+func TestAddWorkspace(t *testing.T) {
+	const made = opening + "\n[policy]\ndir = \"/p\"\n\n[listen]\nhttp = \"off\"\n\n[workspaces.a]\npath = \"/x/a\"\nstaged = true\n"
+	for _, c := range []struct {
+		name, text, dir string
+		direct          bool
+		want, workspace string // want "=" is text
+	}{
+		{"first", "", "/x/a", false, made, "a"},
+		{"known", made, "/x/a", false, "=", "a"},
+		{"known by another name", "[workspaces.other]\npath = '/x/a/'", "/x/a", true, "=", "other"},
+		{"inline", "workspaces = {b = {path = \"/x/a\"}}", "/x/a", false, "=", "b"},
+		{"taken", made, "/y/a", false, made + "\n[workspaces.a-2]\npath = \"/y/a\"\nstaged = true\n", "a-2"},
+		{"direct", "# mine", "/y/B c", true, "# mine\n\n[workspaces.b-c]\npath = \"/y/B c\"\nread_only = false\n", "b-c"},
+		{"no letters", "# mine\n", "/y/…", false, "# mine\n\n[workspaces.project]\npath = \"/y/…\"\nstaged = true\n", "project"},
+		{"long", "# mine\n", "/" + strings.Repeat("x", 40), true, "# mine\n\n[workspaces." + strings.Repeat("x", 28) + "]\npath = \"/" + strings.Repeat("x", 40) + "\"\nread_only = false\n", strings.Repeat("x", 28)},
+		{"quotes", "# mine\n", "/y/\"\n\x7f<", true, "# mine\n\n[workspaces.project]\npath = \"/y/\\\"\\n\\u007f\\u003c\"\nread_only = false\n", "project"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.want == "=" {
+				c.want = c.text
+			}
+			got, name, err := addWorkspace([]byte(c.text), "/p", c.dir, !c.direct)
+			if err != nil || name != c.workspace || string(got) != c.want {
+				t.Errorf("workspace %q, %v, text\n%s\nwant %q\n%s", name, err, got, c.workspace, c.want)
+			}
+		})
+	}
+	for _, c := range []struct{ text, dir string }{{"[oops", "/x"}, {"[[workspaces]]\npath = \"/b\"", "/x"}, {"# mine", "/x\xff"}} {
+		if got, _, err := addWorkspace([]byte(c.text), "/p", c.dir, true); err == nil {
+			t.Errorf("%q became\n%s", c.text, got)
+		}
+	}
+}

@@ -106,7 +106,7 @@ pass, which Claude Code starts through it, and its own hooks run in cells.`,
 				{Code: "125", Meaning: "it couldn't be run, or what became of it is unknown"}, {Code: "126", Meaning: "denied by policy or by a person"},
 				{Code: "137", Meaning: "it was killed"}},
 			Examples: []command.Example{{Line: "palyra sh --workspace src -- 'go vet ./... | tail'", Does: "palyrad runs the line in the folder of src where you are"}}},
-		{Name: "setup", Program: Setup, Operands: "claude|codex|cursor", Min: 1, Max: 1, Short: "have an agent use palyra's tools: edit its configuration",
+		{Name: "setup", Program: Setup, Operands: "claude|codex|cursor|palyrad", Min: 1, Max: 1, Short: "have an agent use palyra's tools: edit its configuration",
 			Long: `
 Enters palyra mcp serve into the configuration of Claude Code, Codex or Cursor:
 the user's, or with --project the one in the working directory (not for Codex).
@@ -114,8 +114,16 @@ It shows each change, keeps the file as it was as FILE.before-palyra, and leaves
 everything else in it as it stands; a file that it can't read so is refused.
 Then it makes a call as the agent will, of true, and prints the receipt's index.
 
-With --hook it enters palyra hook claude instead: Claude Code keeps its Bash, and
-each of its commands runs in a cell. Both may stand beside each other.
+Where no palyrad answers and none is named, it makes one of this user's first:
+~/.config/palyra/palyrad.toml with the working directory as a staged workspace,
+the policies of the preset coding beside it, and a socket of the user's systemd
+that starts palyrad; without systemd it starts palyrad itself. setup palyrad does
+that alone. Set up in another folder, it adds a workspace.
+
+The agent's own shell and its tools that write would pass Palyra by: they are
+turned off for a staged project (--own-tools leaves them). With --hook setup
+enters palyra hook claude instead: Claude Code keeps its Bash, and each of its
+commands runs in a cell. Both may stand beside each other.
 
 --undo takes out what setup put in, and nothing else. For any other agent,
 palyra mcp serve --print prints the entry.`,
@@ -123,17 +131,18 @@ palyra mcp serve --print prints the entry.`,
 				{Name: "project", Help: "the files of the project in the working directory"},
 				{Name: "workspace", Arg: "NAME", Help: "the workspace of calls that name none"},
 				{Name: "direct", Help: "calls write to the workspace itself (default: to a layer of\ntheir session, which palyra changes shows)"},
-				{Name: "hook", Help: "for Claude Code: confine its Bash instead; wants\n--workspace, that is the working directory, or --policy"},
+				{Name: "hook", Help: "for Claude Code: confine its Bash instead; --workspace is\nthen the working directory's name"},
 				{Name: "policy", Arg: "DIR", Help: "with --hook: policy directory for palyra exec, which runs\nthe commands where no palyrad answers"},
 				{Name: "mode", Arg: "MODE", Help: "with --policy: of the project, staged (default), rw or ro", Values: modes, Parse: parseMode},
-				{Name: "own-tools-off", Help: "also turn off the agent's own shell and, for Claude Code,\nits tools that write; Cursor has no setting for that"},
+				{Name: "own-tools", Help: "leave the agent's own tools on"},
+				{Name: "own-tools-off", Help: "turn off the agent's own shell and, for Claude Code, its\ntools that write (default for Codex and with --project,\nnot with --direct); Cursor has no setting for that"},
 				{Name: "undo", Help: "take out what setup put in"},
 				{Name: "dry-run", Help: "show the changes; write and call nothing"}},
 			Exits: []command.Exit{{Code: "1", Meaning: "nothing to undo, or an internal error"},
 				{Code: "3", Meaning: "set up, but the call was not executed: no palyrad answers,\n         policy denies it, or it waits for a person"},
 				{Code: "78", Meaning: "a file that cannot be edited: not what the agent reads, a\n         symbolic link, changed meanwhile, or with an entry palyra\n         that is another's; nothing is written"}},
 			Examples: []command.Example{
-				{Line: "palyra setup claude --project --workspace src --own-tools-off", Does: "Claude Code works through Palyra in this project"},
+				{Line: "palyra setup claude --project", Does: "Claude Code works through Palyra in this project"},
 				{Line: "palyra setup claude --project --hook --policy ~/palyra-policy", Does: "its Bash runs in cells, without palyrad"},
 				{Line: "palyra setup codex --dry-run", Does: "shows what would stand in ~/.codex/config.toml"},
 				{Line: "palyra setup claude --project --undo", Does: "as it was"}}},
