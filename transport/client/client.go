@@ -306,7 +306,7 @@ func (c *Client) lost(ctx context.Context, op string, err error) error {
 		return fault.New(fault.Denied, "permission_denied", op, err).WithHint("join the group that owns " + c.where + ", or use a token over HTTP")
 	}
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
-		return fault.New(fault.Unavailable, "daemon_unreachable", op, err).WithHint("is palyrad running? systemctl status palyrad")
+		return fault.New(fault.Unavailable, "daemon_unreachable", op, err).WithHint("is palyrad running? systemctl status palyrad; palyra setup palyrad makes one of your own")
 	}
 	return fault.New(fault.Unavailable, "connection_lost", op, err).
 		WithHint("palyrad may have ended, or this reader was too slow: what was asked for may have happened, so look before asking again")
