@@ -318,6 +318,24 @@ func TestLayerBounds(t *testing.T) {
 	}
 }
 
+// TestLayerOfLongNames: names and the targets of links count, and not only how many there are. They
+// may be thousands of bytes long, and are copied for list, digest and answer.
+func TestLayerOfLongNames(t *testing.T) {
+	h := staged(t, false, nil)
+	s := h.session(h.owner)
+	name := h.in(h.owner, s, "process.run", sh(`t=$(head -c 4000 /dev/zero | tr '\0' '\1'); i=0; while [ $i -lt 150 ]; do ln -s "$t" $i; i=$((i + 1)); done`), false).Layer
+	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, name); fault.ReasonOf(err) != "too_large" {
+		t.Errorf("the list: %v", err)
+	}
+	if _, err := hub.GetPatch.Do(t.Context(), h, h.owner, hub.PatchQuery{Layer: name}); fault.ReasonOf(err) != "too_large" {
+		t.Errorf("the patch: %v", err)
+	}
+	h.in(h.owner, s, "process.run", sh(`rm 1??`), false)
+	if l, err := hub.GetLayer.Do(t.Context(), h, h.owner, name); err != nil || len(l.Changes) != 100 {
+		t.Errorf("%d changes, %v", len(l.Changes), err)
+	}
+}
+
 // TestIdleSessions: an open session without a run for so long ends, and no other.
 func TestIdleSessions(t *testing.T) {
 	h := newHouse(t, nil)

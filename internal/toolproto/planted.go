@@ -101,20 +101,37 @@ func PlantedNode(name string, folder bool) (Flag, bool) {
 		return f, ok
 	}
 	return flagOf(name, func(p *Place, pattern string, parts []string) bool {
-		at := strings.Split(pattern, "/")
-		if len(parts) >= len(at) {
+		if p.Asked || len(parts) > strings.Count(pattern, "/") {
 			return false
 		}
-		return !p.Asked && p.matches(strings.Join(at[:len(parts)], "/"), parts)
+		return p.matches(strings.Join(strings.Split(pattern, "/")[:len(parts)], "/"), parts)
 	})
 }
 
 // PlantedRepository is PlantedNode for a name in a folder that git takes for a repository
 // ([IsRepository]), with the name relative to it: its configuration and its hooks.
 func PlantedRepository(name string) (Flag, bool) {
+	if elements(name, repositoryDepth+1) {
+		return Flag{}, false
+	}
 	return flagOf(".git/"+name, func(p *Place, pattern string, parts []string) bool {
 		return !p.Asked && parts[0] == ".git" && p.matches(pattern, parts)
 	})
+}
+
+// repositoryDepth is how many elements the longest name has that PlantedRepository can flag.
+const repositoryDepth = 3
+
+// elements reports whether a path has at least n elements.
+func elements(name string, n int) bool {
+	for ; n > 1; n-- {
+		i := strings.IndexByte(name, '/')
+		if i < 0 {
+			return false
+		}
+		name = name[i+1:]
+	}
+	return true
 }
 
 func flagOf(name string, hit func(p *Place, pattern string, parts []string) bool) (Flag, bool) {
@@ -133,12 +150,15 @@ func flagOf(name string, hit func(p *Place, pattern string, parts []string) bool
 }
 
 func (p *Place) matches(pattern string, parts []string) bool {
-	if !strings.Contains(pattern, "/") {
-		hit, _ := path.Match(pattern, parts[0])
+	// A name can have very many elements: the first one decides for nearly all of them.
+	first, _, nested := strings.Cut(pattern, "/")
+	if hit, _ := path.Match(first, parts[0]); !hit || !nested {
 		return hit && len(parts) == 1
 	}
 	if strings.HasSuffix(pattern, "/**") {
 		pattern += "/*"
+	} else if strings.Count(pattern, "/")+1 != len(parts) {
+		return false
 	}
 	return MatchGlob(pattern, strings.Join(parts, "/"))
 }

@@ -33,6 +33,12 @@ func IsRepository(names []string) bool {
 	for _, n := range names {
 		have |= RepositoryPart(n)
 	}
+	return HasRepository(have)
+}
+
+// HasRepository is IsRepository for names of which only the parts are known, as the union of
+// their bits.
+func HasRepository(have int) bool {
 	const own, linked = partObjects | partRefs, partHead | partCommon
 	return have&own == own || have&linked == linked
 }

@@ -3,6 +3,7 @@ package toolproto
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRepository(t *testing.T) {
@@ -22,5 +23,36 @@ func TestRepository(t *testing.T) {
 		if got := IsRepository(strings.Fields(c.names)); got != c.want {
 			t.Errorf("%q: %t", c.names, got)
 		}
+	}
+}
+
+// TestRepositoryDepth: PlantedRepository looks at no longer name than the places have.
+func TestRepositoryDepth(t *testing.T) {
+	for _, p := range Places() {
+		for pattern := range strings.FieldsSeq(p.Paths) {
+			if inside, ok := strings.CutPrefix(pattern, ".git/"); ok && !p.Asked && (strings.Contains(inside, "**") || elements(inside, repositoryDepth+1)) {
+				t.Errorf("%q has more than %d elements behind .git", pattern, repositoryDepth)
+			}
+		}
+	}
+	if _, ok := PlantedRepository("worktrees/w/config.worktree"); !ok {
+		t.Error("three elements aren't flagged")
+	}
+}
+
+// TestLongNames: the time that a name takes grows no faster than the name.
+func TestLongNames(t *testing.T) {
+	took := func(n int) time.Duration {
+		name := strings.Repeat(strings.Repeat("x", 200)+"/", n) + "x"
+		best := time.Hour
+		for range 20 {
+			start := time.Now()
+			PlantedNode(name, false)
+			best = min(best, time.Since(start))
+		}
+		return best
+	}
+	if short, long := took(20), took(200); long > 40*short {
+		t.Errorf("200 elements take %v, 20 take %v", long, short)
 	}
 }

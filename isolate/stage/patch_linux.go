@@ -144,6 +144,9 @@ func (p *patcher) side(dir int, name string, n *Node) (s *side, skip string, err
 	if canon.Sum(text) != n.Digest {
 		return nil, "", changed(errors.New("it is not the file that was listed"))
 	}
+	if bytes.Count(text, []byte("\n")) > maxLines && !isBinary(text) {
+		return nil, SkipLong, nil
+	}
 	s = &side{mode: "100644", text: text}
 	if len(n.Mode) == 4 && (n.Mode[1]-'0')&1 != 0 {
 		s.mode = "100755"

@@ -69,25 +69,36 @@ type reader struct {
 	list List
 }
 
-// names returns the names of a folder, sorted.
-func (r *reader) names(fd int) ([]string, error) {
-	var all []string
+// each calls f for the names of a folder, in the folder's order.
+func (r *reader) each(fd int, f func(name string) error) error {
 	for {
 		if err := r.ctx.Err(); err != nil {
-			return nil, fault.New(fault.Canceled, "canceled", readOp, context.Cause(r.ctx))
+			return fault.New(fault.Canceled, "canceled", readOp, context.Cause(r.ctx))
 		}
 		names, err := sys.NextNames(fd, r.buf)
-		if err != nil {
-			return nil, err
+		if err != nil || len(names) == 0 {
+			return err
 		}
-		if len(names) == 0 {
-			slices.Sort(all)
-			return all, nil
-		}
-		if all = append(all, names...); len(all) > r.left.Entries {
-			return nil, tooLarge("it has more changes than are read at once")
+		for _, name := range names {
+			if err := f(name); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// names returns the names of a folder, sorted, and takes them from the limits.
+func (r *reader) names(fd int) ([]string, error) {
+	var all []string
+	err := r.each(fd, func(name string) error {
+		if all = append(all, name); len(all) > r.left.Entries {
+			return tooLarge("it has more changes than are read at once")
+		}
+		return nil
+	})
+	r.left.Entries -= len(all)
+	slices.Sort(all)
+	return all, err
 }
 
 // folder compares a folder of the layer with that of the workspace, -1 for none.
@@ -104,61 +115,91 @@ func (r *reader) folder(up, low int, prefix string) error {
 	if err != nil {
 		return r.failed(prefix, err)
 	}
-	if r.left.Entries -= len(names); r.left.Entries < 0 {
-		return tooLarge("it has more changes than are read at once")
-	}
 	first := len(r.list.Changes)
 	for _, name := range names {
 		if err := r.name(up, low, prefix, name); err != nil {
 			return err
 		}
 	}
-	if low < 0 {
-		r.markCase(first, prefix, nil)
-		r.markRepository(first, prefix, names)
-		return nil
+	repository := 0
+	for _, name := range names {
+		repository |= toolproto.RepositoryPart(name)
 	}
-	others, err := r.below(low)
-	if err != nil {
-		return r.failed(prefix, err)
-	}
-	if hides != "" {
-		for _, name := range others {
-			if _, both := slices.BinarySearch(names, name); both {
-				continue
+	folds := r.folds(first, prefix)
+	if low >= 0 {
+		// The workspace's own names may be any number, and none is kept.
+		err := r.each(low, func(name string) error {
+			repository |= toolproto.RepositoryPart(name)
+			if _, both := slices.BinarySearch(names, name); hides != "" && !both {
+				return r.deleted(low, prefix, name)
 			}
-			if err := r.deleted(low, prefix, name); err != nil {
-				return err
-			}
+			folds.other(name)
+			return nil
+		})
+		if err != nil {
+			return r.failed(prefix, err)
 		}
 	}
-	r.markCase(first, prefix, others)
-	r.markRepository(first, prefix, append(names, others...))
+	for i := first; i < len(r.list.Changes); i++ {
+		c := &r.list.Changes[i]
+		if c.in == len(prefix) && c.Kind == Create && folds.alike(c.raw[c.in:]) {
+			c.Marks = append(c.Marks, Mark{MarkCase, toolproto.MarkWhy(MarkCase)})
+		}
+	}
+	// Names that the layer hides may count too much.
+	if toolproto.HasRepository(repository) {
+		r.markRepository(first, prefix)
+	}
 	return nil
 }
 
 // markRepository marks the configuration and hooks of a folder that git takes for a repository.
-// names are those of layer and workspace: one that the layer hides may count too much.
-func (r *reader) markRepository(first int, prefix string, names []string) {
-	if !toolproto.IsRepository(names) {
-		return
-	}
+func (r *reader) markRepository(first int, prefix string) {
 	for i := first; i < len(r.list.Changes); i++ {
 		c := &r.list.Changes[i]
-		if f, ok := toolproto.PlantedRepository(strings.TrimPrefix(c.raw, prefix)); ok && !slices.Contains(c.Marks, Mark{f.Kind, f.Why}) {
+		if f, ok := toolproto.PlantedRepository(c.raw[len(prefix):]); ok && !slices.Contains(c.Marks, Mark{f.Kind, f.Why}) {
 			c.Marks = append(c.Marks, Mark{f.Kind, f.Why})
 		}
 	}
 }
 
-// below returns the names of a folder of the workspace. They are the workspace's own and cost
-// no share of the limits until they are changes.
-func (r *reader) below(low int) ([]string, error) {
-	left := r.left
-	r.left.Entries = 1 << 20
-	defer func() { r.left = left }()
-	return r.names(low)
+// folds counts the names of a folder that a file system without case takes for those of the
+// changes in it.
+type folds struct {
+	own   map[string]bool
+	names map[string]int // by the name in lower case
 }
+
+// folds returns the count of the changes from first on that are in the folder prefix.
+func (r *reader) folds(first int, prefix string) folds {
+	f := folds{make(map[string]bool), make(map[string]int)}
+	for i := first; i < len(r.list.Changes); i++ {
+		c := &r.list.Changes[i]
+		if c.in != len(prefix) {
+			continue
+		}
+		name := c.raw[c.in:]
+		f.own[name] = true
+		if n := strings.ToLower(name); c.Kind == Delete {
+			f.names[n] += 0
+		} else {
+			f.names[n]++
+		}
+	}
+	return f
+}
+
+// other counts a name of the workspace.
+func (f folds) other(name string) {
+	if f.own[name] {
+		return
+	}
+	if n, known := f.names[strings.ToLower(name)]; known {
+		f.names[strings.ToLower(name)] = n + 1
+	}
+}
+
+func (f folds) alike(name string) bool { return f.names[strings.ToLower(name)] > 1 }
 
 func (r *reader) failed(prefix string, err error) error {
 	if fault.KindOf(err) != fault.Internal {
@@ -205,7 +246,9 @@ func (r *reader) name(up, low int, prefix, name string) error {
 		}
 		stale = !bothFolders && l.Changed.After(r.made)
 	}
-	r.add(at, old, now, stale)
+	if err := r.add(at, old, now, stale); err != nil {
+		return err
+	}
 	if !isFolder(u) {
 		return nil
 	}
@@ -243,7 +286,9 @@ func (r *reader) deleted(low int, prefix, name string) error {
 	if err != nil {
 		return unreadable(at, err)
 	}
-	r.add(at, old, nil, !isFolder(e) && e.Changed.After(r.made))
+	if err := r.add(at, old, nil, !isFolder(e) && e.Changed.After(r.made)); err != nil {
+		return err
+	}
 	if !isFolder(e) {
 		return nil
 	}
@@ -265,9 +310,6 @@ func (r *reader) emptied(low int, at, name string) error {
 	if err != nil {
 		return r.failed(at, err)
 	}
-	if r.left.Entries -= len(names); r.left.Entries < 0 {
-		return tooLarge("it has more changes than are read at once")
-	}
 	for _, n := range names {
 		if err := r.deleted(sub, at+"/", n); err != nil {
 			return err
@@ -276,47 +318,24 @@ func (r *reader) emptied(low int, at, name string) error {
 	return nil
 }
 
-func (r *reader) add(name string, old, now *Node, stale bool) {
+func (r *reader) add(name string, old, now *Node, stale bool) error {
 	kind := kindOf(old, now)
 	if kind == "" {
-		return
+		return nil
 	}
-	r.list.Changes = append(r.list.Changes, Change{Path: toolproto.Escape(name), Kind: kind, Old: old, New: now,
-		Stale: stale, Marks: marksOf(name, now), raw: name})
-}
-
-// markCase marks new names that a file system without case would take for another name of the
-// folder. others are those of the workspace.
-func (r *reader) markCase(first int, prefix string, others []string) {
-	folded := make(map[string]int)
-	seen := make(map[string]bool)
-	count := func(name string) {
-		if !seen[name] {
-			seen[name] = true
-			folded[strings.ToLower(name)]++
+	c := Change{Path: toolproto.Escape(name), Kind: kind, Old: old, New: now, Stale: stale, raw: name, in: strings.LastIndexByte(name, '/') + 1}
+	r.left.Names -= int64(len(c.Path))
+	for _, n := range []*Node{old, now} {
+		if n != nil {
+			r.left.Names -= int64(len(n.Target))
 		}
 	}
-	for _, name := range others {
-		count(name)
+	if r.left.Names < 0 {
+		return tooLarge("its names and the targets of its links are longer than is read at once")
 	}
-	own := func(c *Change) (string, bool) {
-		rest, ok := strings.CutPrefix(c.raw, prefix)
-		return rest, ok && !strings.Contains(rest, "/")
-	}
-	for i := first; i < len(r.list.Changes); i++ {
-		if name, ok := own(&r.list.Changes[i]); ok {
-			count(name)
-			if r.list.Changes[i].Kind == Delete {
-				folded[strings.ToLower(name)]--
-			}
-		}
-	}
-	for i := first; i < len(r.list.Changes); i++ {
-		c := &r.list.Changes[i]
-		if name, ok := own(c); ok && c.Kind == Create && folded[strings.ToLower(name)] > 1 {
-			c.Marks = append(c.Marks, Mark{MarkCase, toolproto.MarkWhy(MarkCase)})
-		}
-	}
+	c.Marks = marksOf(name, now)
+	r.list.Changes = append(r.list.Changes, c)
+	return nil
 }
 
 // node describes a name. The content of a file that can't be opened for its mode has no digest.

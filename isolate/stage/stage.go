@@ -39,10 +39,11 @@ type Limits struct {
 	Entries int   // names that are looked at; 100,000
 	Bytes   int64 // of files that are read for their digests, holes included; 4 GiB
 	Depth   int   // folders within each other, each of which holds two descriptors; 200
+	Names   int64 // bytes of the paths and targets of all changes, escaped; 64 MiB
 }
 
 func (l Limits) orDefaults() Limits {
-	return Limits{cmp.Or(l.Entries, 100_000), cmp.Or(l.Bytes, 4<<30), cmp.Or(l.Depth, 200)}
+	return Limits{cmp.Or(l.Entries, 100_000), cmp.Or(l.Bytes, 4<<30), cmp.Or(l.Depth, 200), cmp.Or(l.Names, 64<<20)}
 }
 
 // The kinds of changes.
@@ -98,6 +99,7 @@ type Change struct {
 	Marks []Mark `json:"marks,omitempty"`
 
 	raw string // Path, not escaped
+	in  int    // where the name begins in raw, behind its folder
 }
 
 // List is all changes of a layer, sorted by their names' bytes.
@@ -191,6 +193,9 @@ func leadsOut(name, target string) bool {
 
 // MaxText bounds the content, in bytes, that a patch shows of either side of a file.
 const MaxText = 4 << 20
+
+// maxLines bounds the lines of either side, each of which takes some 100 bytes of memory.
+const maxLines = 250_000
 
 // Skipped is a change that a patch doesn't carry.
 type Skipped struct {

@@ -222,7 +222,7 @@ func TestLimits(t *testing.T) {
 		l  Limits
 		ok bool
 	}{"default": {Limits{}, true}, "entries": {Limits{Entries: 20}, false}, "bytes": {Limits{Bytes: 1999}, false}, "depth": {Limits{Depth: 3}, false},
-		"exact": {Limits{Entries: 26, Bytes: 2001, Depth: 4}, true}} {
+		"names": {Limits{Names: 86}, false}, "exact": {Limits{Entries: 26, Bytes: 2001, Depth: 4, Names: 87}, true}} {
 		_, err := p.read(t, c.l)
 		if c.ok && err != nil || !c.ok && fault.ReasonOf(err) != "too_large" {
 			t.Errorf("%s: %v", name, err)
@@ -233,6 +233,16 @@ func TestLimits(t *testing.T) {
 	must(t, os.Truncate(sparse, 1<<40))
 	if _, err := p.read(t, Limits{Bytes: 1 << 20}); fault.ReasonOf(err) != "too_large" {
 		t.Errorf("a file of holes: %v", err)
+	}
+	// What is long is escaped as well: a byte can take four.
+	p = newPair(t)
+	put(t, p.low, "was/x", "x")
+	must(t, os.Symlink(strings.Repeat("\x01", 1000), filepath.Join(p.low, "was/link")))
+	whiteout(t, p.up, "was")
+	for limit, ok := range map[int64]bool{4000 + 3 + 5 + 8 - 1: false, 4000 + 3 + 5 + 8: true} {
+		if _, err := p.read(t, Limits{Names: limit}); ok != (err == nil) || !ok && fault.ReasonOf(err) != "too_large" {
+			t.Errorf("%d bytes of names: %v", limit, err)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
