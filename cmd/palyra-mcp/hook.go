@@ -41,6 +41,11 @@ var harmless = strings.Fields(`Agent AskUserQuestion BashOutput Edit EndConversa
 	SubagentHandback Task TaskCreate TaskGet TaskList TaskOutput TaskStop TaskUpdate TodoWrite ToolSearch
 	WaitForMcpServers WebFetch WebSearch Write apply_patch update_plan view_image mcp__*`)
 
+// harmlessMembers of a shell command's input, besides the command, don't choose what runs. All
+// others are left out of the answer: a client may take one for the program that reads the command,
+// or for a file to write instead (_simulatedSedEdit of Claude Code).
+var harmlessMembers = strings.Fields("description timeout run_in_background dangerouslyDisableSandbox")
+
 // event is what an agent tells its hook of a tool call.
 type event struct {
 	name, cwd, session string
@@ -219,8 +224,13 @@ func (a *app) rewrite(ctx context.Context, inv *command.Invocation, agent string
 	if err != nil {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
-	e.input["command"] = text
-	return e.input, nil
+	input := map[string]json.RawMessage{"command": text}
+	for _, name := range harmlessMembers {
+		if v, ok := e.input[name]; ok {
+			input[name] = v
+		}
+	}
+	return input, nil
 }
 
 func checkLine(line string) (err error) {

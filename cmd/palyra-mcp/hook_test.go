@@ -63,7 +63,8 @@ func asked(t *testing.T, stdin io.Reader, args ...string) (a answer, silent bool
 func bash(t *testing.T, dir, line string) string {
 	t.Helper()
 	b, err := json.Marshal(map[string]any{"session_id": "s", "cwd": dir, "hook_event_name": "PreToolUse", "tool_name": "Bash",
-		"tool_input": map[string]any{"command": line, "timeout": 5000}, "tool_use_id": "t", "agent_id": nil})
+		"tool_input": map[string]any{"command": line, "timeout": 5000, "shell": "/home/alice/src/bash",
+			"_simulatedSedEdit": map[string]any{"filePath": "/home/alice/.profile", "newContent": "x"}}, "tool_use_id": "t", "agent_id": nil})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,8 @@ var lines = []string{
 }
 
 // TestRewrite: the shell that reads a rewritten command starts palyra with the line as one
-// word, whatever is in it, and reads nothing else in it. Other members of the input stay.
+// word, whatever is in it, and reads nothing else in it. Of the input's other members those stay
+// that can't choose what runs.
 func TestRewrite(t *testing.T) {
 	dir := t.TempDir()
 	spaced := filepath.Join(dir, "it's $(touch HOST)")
@@ -89,6 +91,9 @@ func TestRewrite(t *testing.T) {
 		var command string
 		if err := json.Unmarshal(a.Output.UpdatedInput["command"], &command); err != nil || a.Output.Decision != "allow" || string(a.Output.UpdatedInput["timeout"]) != "5000" {
 			t.Fatalf("%q: %v, %+v", line, err, a)
+		}
+		if len(a.Output.UpdatedInput) != 2 {
+			t.Errorf("%q: %s", line, a.Output.UpdatedInput)
 		}
 		// The link's path and palyra's have only plain characters here; a folder's may not.
 		if strings.Trim(command, `abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-_. &\`) != "" || len(command) > 120<<10 {
