@@ -9,12 +9,9 @@ import (
 
 // RemoveTree removes a folder of ours with all its content, and follows no link. A program
 // may have taken our rights to folders away, and may have nested more of them than there are
-// descriptors. dir is the open folder.
+// descriptors, of which os.RemoveAll takes one for each: all of the process's, for others to miss.
+// dir is the open folder.
 func RemoveTree(path string, dir *os.File) error {
-	err := os.RemoveAll(path)
-	if err == nil {
-		return nil
-	}
 	if err := dir.Chmod(0o700); err != nil {
 		return err
 	}
@@ -32,11 +29,14 @@ func RemoveTree(path string, dir *os.File) error {
 	return os.RemoveAll(path)
 }
 
-// flattener empties a folder. It moves nested folders to the top and empties them there, so no
-// path is longer than two names.
+// flattener empties a folder. It moves folders that are nested too deeply to the top and empties
+// them there, so it holds few descriptors, and no path is longer than two names.
 type flattener struct {
 	root, moved int
 }
+
+// held is how many folders within each other a flattener holds open.
+const held = 32
 
 // pass removes the folder's present content, and reports whether there was none.
 func (f *flattener) pass() (empty bool, err error) {
@@ -46,42 +46,44 @@ func (f *flattener) pass() (empty bool, err error) {
 	}
 	defer Close(at)
 	empty = true
-	err = eachName(at, func(name string, folder bool) error {
-		empty = false
-		if folder {
-			if err := f.clear(name); err != nil {
-				return err
-			}
-		}
-		return RemoveBeneath(f.root, name, folder)
-	})
+	err = f.clear(at, held, &empty)
 	return empty, err
 }
 
-func (f *flattener) clear(name string) error {
-	if err := Unlock(f.root, name); err != nil {
-		return err
-	}
-	fd, err := OpenBeneath(f.root, name)
-	if err != nil {
-		return err
-	}
-	defer Close(fd)
-	return eachName(fd, func(inner string, folder bool) error {
+// clear removes the content of a folder, and moves what is nested deeper than left to the top.
+func (f *flattener) clear(fd, left int, empty *bool) error {
+	return eachName(fd, func(name string, folder bool) error {
+		*empty = false
 		if !folder {
-			return RemoveBeneath(fd, inner, false)
+			return RemoveBeneath(fd, name, false)
 		}
-		if err := Unlock(fd, inner); err != nil { // moving a folder writes to it
+		if err := Unlock(fd, name); err != nil { // moving a folder writes to it
 			return err
 		}
-		for {
-			f.moved++
-			err := MoveBeneath(fd, inner, f.root, "palyra-"+strconv.Itoa(f.moved))
-			if !errors.Is(err, fs.ErrExist) {
-				return err
-			}
+		if left == 0 {
+			return f.move(fd, name)
 		}
+		sub, err := OpenBeneath(fd, name)
+		if err != nil {
+			return err
+		}
+		err = f.clear(sub, left-1, empty)
+		Close(sub)
+		if err != nil {
+			return err
+		}
+		return RemoveBeneath(fd, name, true)
 	})
+}
+
+func (f *flattener) move(fd int, name string) error {
+	for {
+		f.moved++
+		err := MoveBeneath(fd, name, f.root, "palyra-"+strconv.Itoa(f.moved))
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
 }
 
 // eachName calls do for the names in a folder until it has none. Each do takes its name away.
