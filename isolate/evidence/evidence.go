@@ -204,6 +204,9 @@ type Mounts struct {
 	Digest canon.Digest `json:"digest"`
 	// Table is a line for each mount, such as "/usr ro,nosuid,nodev ext4 private".
 	Table []string `json:"table"`
+	// LayerCalls is how many calls at most used the layer of a staged workspace while this one did, itself
+	// included: 1 if no other did.
+	LayerCalls int `json:"layer_calls,omitempty" unit:"count" basis:"reported"`
 }
 
 // Cgroup says what cgroup v2 control was in force.

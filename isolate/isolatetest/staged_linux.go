@@ -1,6 +1,7 @@
 package isolatetest
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -8,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/evidence"
 	"palyra/isolate/stage"
 	"palyra/isolate/tier"
 )
@@ -21,6 +24,16 @@ func (c *call) staged(dir string, uid, gid int, l *stage.Layer) {
 	f := c.workspace(dir, uid, gid)
 	c.t.Cleanup(func() { f.Close() })
 	c.spec.Workspace.Staged, c.files.Layer = true, l.Dir()
+}
+
+// discarded removes a layer when the test ends: overlayfs leaves a folder without rights in it.
+func discarded(t *testing.T, l *stage.Layer) {
+	t.Cleanup(func() {
+		if err := l.Remove(); err != nil {
+			t.Error(err)
+		}
+		l.Close()
+	})
 }
 
 // content describes all below a folder: names, modes, links and what is in files.
@@ -87,7 +100,7 @@ func testStaged(t *testing.T, h *harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	discarded(t, l)
 	run := func(script string) (outcome, *call) {
 		t.Helper()
 		c := h.shell(t, script)
@@ -182,5 +195,121 @@ func testStaged(t *testing.T, h *harness) {
 	}
 	if now := content(t, dir); !slices.Equal(now, before) {
 		t.Errorf("the workspace changed: %q", now)
+	}
+}
+
+// testStagedTogether: calls that overlap see one layer. What one writes the others see at once, and
+// what has changed on the host each sees as of its beginning.
+func testStagedTogether(t *testing.T, h *harness) {
+	if h.sub.Tier != tier.C || olderKernel(t, 6, 15) {
+		return
+	}
+	dir, uid, gid := workspaceFolder(t, h)
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name+".new"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, name+".new"), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("was", "one\n")
+	l, err := stage.Take(t.TempDir(), "w", stage.Source{Path: dir, UID: uint32(uid), GID: uint32(gid)}, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	discarded(t, l)
+	of := func(r isolate.Runner, script string) *call {
+		c := (&harness{h.sub, r}).shell(t, script)
+		c.staged(dir, uid, gid, l)
+		return c
+	}
+	begin := func(ctx context.Context, c *call) <-chan outcome {
+		done := make(chan outcome, 1)
+		g := c.grant()
+		go func() { done <- c.runWith(ctx, g) }()
+		return done
+	}
+	run := func(script, stdout string, calls int) evidence.Evidence {
+		t.Helper()
+		o := of(h.runner, script).run()
+		o.exited(t, 0)
+		if o.stdout != stdout || o.res.Evidence.Mounts.LayerCalls != calls {
+			t.Errorf("%s: %q, %d calls; want %q, %d", script, o.stdout, o.res.Evidence.Mounts.LayerCalls, stdout, calls)
+		}
+		return *o.res.Evidence
+	}
+	const until = "until test -e %s; do sleep .01; done; "
+	first := begin(t.Context(), of(h.runner, fmt.Sprintf("cat was none 2>&1; echo a >new; mv new of-first; "+until+"cat of-second; "+until, "of-second", "stop")))
+	second := run(fmt.Sprintf(until+"cat of-first was; echo b >new; mv new of-second", "of-first"), "a\none\n", 2)
+	write("was", "two\n")
+	write("none", "now\n")
+	run("cat was none of-second", "two\nnow\nb\n", 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	third := begin(ctx, of(h.runner, "echo c >of-third; exec sleep 1000"))
+	run(fmt.Sprintf(until+"echo c", "of-third"), "c\n", 3)
+	cancel()
+	if o := <-third; o.res == nil || o.res.Outcome != isolate.Killed {
+		t.Errorf("cancelled: %s, %v", o, o.err)
+	}
+
+	run("cat of-first; touch stop", "a\n", 2)
+	o := <-first
+	o.exited(t, 0)
+	if o.stdout != "one\ncat: none: No such file or directory\nb\n" || o.res.Evidence.Mounts.LayerCalls != 3 {
+		t.Errorf("the first call read %q, %d calls", o.stdout, o.res.Evidence.Mounts.LayerCalls)
+	}
+	if a, b := o.res.Evidence.Process, second.Process; a.HostUID != b.HostUID {
+		t.Errorf("users %d and %d", a.HostUID, b.HostUID)
+	}
+	// Processes are counted by call.
+	ctx, cancel = context.WithCancel(t.Context())
+	const forks = "for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; "
+	c := of(h.runner, forks+"touch forked; wait")
+	c.spec.Limits.PIDs = 12
+	many := begin(ctx, c)
+	c = of(h.runner, fmt.Sprintf(until, "forked")+forks+"echo forked")
+	c.spec.Limits.PIDs = 12
+	if o := c.run(); o.stdout != "forked\n" || o.stderr != "" {
+		t.Errorf("beside a call with as many processes as it may have: %s, %q, %q, %v", o, o.stdout, o.stderr, o.err)
+	}
+	cancel()
+	<-many
+
+	// The limit of disk holds for all calls of a layer together. The first that finds it exceeded
+	// ends, and with it what its processes alone had open.
+	ctx, cancel = context.WithCancel(t.Context())
+	full := make(chan outcome, 2)
+	for i := range 2 {
+		c := of(h.runner, fmt.Sprintf("exec 3>big%d; rm big%d; head -c 5242880 /dev/zero >&3; exec sleep 1000", i, i))
+		c.spec.Limits.Disk = 8 << 20
+		done := begin(ctx, c)
+		go func() { full <- <-done }()
+	}
+	if o := <-full; o.res == nil || o.res.Outcome != isolate.Killed || o.res.Evidence.Exit.LimitHit != "disk" {
+		t.Errorf("two that fill the layer: %s, %v", o, o.err)
+	}
+	cancel()
+	<-full
+
+	// Another palyra-cell mounts no second overlay over the layer. New ends the other runner's grants.
+	ctx, cancel = context.WithCancel(t.Context())
+	last := begin(ctx, of(h.runner, "touch last; exec sleep 1000"))
+	run(fmt.Sprintf(until+"echo begun", "last"), "begun\n", 2)
+	other := h.sub.New(t)
+	c = of(other, "true")
+	c.spec.Limits.Wall = time.Second
+	if o := c.run(); fault.ReasonOf(o.err) != "layer_busy" || o.res != nil {
+		t.Errorf("in another palyra-cell: %s, %v", o, o.err)
+	}
+	cancel()
+	if o := <-last; o.res == nil || o.res.Outcome != isolate.Killed {
+		t.Errorf("cancelled: %s, %v", o, o.err)
+	}
+	o = of(other, "cat of-second").run()
+	o.exited(t, 0)
+	if o.stdout != "b\n" || o.res.Evidence.Mounts.LayerCalls != 1 {
+		t.Errorf("in another palyra-cell later: %q, %d calls", o.stdout, o.res.Evidence.Mounts.LayerCalls)
 	}
 }

@@ -10,13 +10,26 @@ import (
 	"palyra/isolate/native/landlock"
 )
 
-// fileSystems makes the cell's own file systems: /tmp, /dev/shm and, unless the call has a
-// directory of the host for it, the workspace. It returns their landlock rules.
-func (r *run) fileSystems(c *native.Cell) (grants []landRule, err error) {
+// identify chooses the cell's user: as root one that no other cell has, but for those of its
+// layer.
+func (r *run) identify() error {
+	if r.staged() {
+		return r.joinLayer()
+	}
+	r.newIDs()
+	return nil
+}
+
+func (r *run) newIDs() {
 	if r.s.root {
 		r.uid = r.s.uids.take()
 		r.gid = r.uid
 	}
+}
+
+// fileSystems makes the cell's own file systems: /tmp, /dev/shm and, unless the call has a
+// directory of the host for it, the workspace. It returns their landlock rules.
+func (r *run) fileSystems(c *native.Cell) (grants []landRule, err error) {
 	l := r.spec.Limits
 	size, inodes := strconv.FormatInt(l.Disk, 10), strconv.FormatInt(l.Inodes, 10)
 	for _, t := range [...]struct{ label, path, mode string }{{"tmp", "/tmp", "1777"}, {"shm", "/dev/shm", "1777"}, {"workspace", native.WorkspaceDir, "0700"}} {

@@ -377,16 +377,16 @@ func (t *tally) inPrivate(path string) bool {
 
 // withheld returns what the removed files there hold. One that is
 // mapped and has no descriptor counts as largest, since its size does not show.
-func (t *tally) withheld(largest int64) (bytes, inodes int64) {
+func (t *tally) withheld(largest int64) (r removed) {
 	for _, n := range t.removed {
-		bytes, inodes = bytes+n, inodes+1
+		r.bytes, r.inodes = r.bytes+n, r.inodes+1
 	}
 	for ino := range t.shown {
 		if _, ok := t.removed[ino]; !ok {
-			bytes, inodes = bytes+largest, inodes+1
+			r.bytes, r.inodes = r.bytes+largest, r.inodes+1
 		}
 	}
-	return bytes, inodes
+	return r
 }
 
 // connections adds the TCP connections of a network namespace that no descriptor is of: those

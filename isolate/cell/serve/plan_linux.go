@@ -19,7 +19,7 @@ func (s *server) explain(r *wire.Request, fds []int) (*wire.Plan, error) {
 		return nil, err
 	}
 	x := &run{s: s, at: s.launch, spec: spec, files: f, status: -1, gate: -1, mounts: -1}
-	defer x.release()
+	defer x.clean()
 	if err := x.prepare(); err != nil {
 		return nil, err
 	}

@@ -44,7 +44,9 @@ type run struct {
 	mounted  bool         // private is a tmpfs
 	rooms    []room       // private, the layer and caches, where only samples bound them
 	framed   []string     // where the cell has frames
-	lower    *os.File     // what is staged: the workspace's own mount; nil for none
+	layer    *layer       // what a staged workspace is written to; nil for none
+	together int          // the most calls that used it at once; guarded by layers.mu
+	lower    *os.File     // the layer's: the workspace's own mount; nil for none
 	leaf     *cgroup.Leaf // nil without a cgroup
 	leafName string
 	nproc    int64 // the limit of processes
@@ -112,6 +114,7 @@ func (r *run) clean() {
 	r.release()
 	sys.Close(r.mounts)
 	r.mounts = -1
+	r.dropLayer()
 }
 
 // laterRoom bounds the part of its call that a waiting cell with a memory of its own can be
@@ -312,7 +315,11 @@ func (r *run) prepareC() error {
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Root: r.s.root, Fixed: r.s.fixed, Fence: r.s.fence, Counted: r.s.groups == nil, NoIPC: !r.s.ownsIPC(), Core: r.s.core}
 	c.Outside = int(r.s.outside.Fd())
-	grants, err := r.fileSystems(c)
+	err := r.identify()
+	var grants []landRule
+	if err == nil {
+		grants, err = r.fileSystems(c)
+	}
 	if err == nil {
 		grants, err = r.hostMounts(c, grants)
 	}
@@ -349,16 +356,16 @@ func (r *run) prepareC() error {
 // hostDirectory makes the workspace from a directory of the host, and the mounts that cover
 // operands in it.
 func (r *run) hostDirectory(c *native.Cell, grants []landRule) ([]landRule, error) {
-	m, err := r.workspace()
+	mount := r.workspace
+	if r.layer != nil {
+		mount = r.cloneLayer
+	}
+	m, err := mount()
 	if err != nil {
 		return nil, err
 	}
-	if r.spec.Workspace.Staged {
-		r.lower = r.hold(m)
-		if m, err = r.overlay(r.lower); err != nil {
-			return nil, err
-		}
-		if err := r.addRoom(r.files.layer, r.spec.Workspace.View(), r.spec.Limits.Disk, r.spec.Limits.Inodes); err != nil {
+	if r.layer != nil {
+		if err := r.addRoom(r.files.layer, room{path: r.spec.Workspace.View(), bytes: r.spec.Limits.Disk, inodes: r.spec.Limits.Inodes, layer: true}); err != nil {
 			m.Close()
 			return nil, err
 		}
@@ -382,16 +389,18 @@ type room struct {
 	dir           *os.File
 	path          string // how the program's files there are named in /proc
 	bytes, inodes int64
+	layer         bool // what the other calls with the layer have open counts, too
 }
 
 // addRoom has the directory behind a call's descriptor sampled. It's opened anew: a copy of the
 // descriptor would hold palyra's lock beyond the answer.
-func (r *run) addRoom(fd int, path string, bytes, inodes int64) error {
-	dir, err := sys.FolderBeneath(fd, ".")
-	if err != nil {
+func (r *run) addRoom(fd int, m room) error {
+	var err error
+	if m.dir, err = sys.FolderBeneath(fd, "."); err != nil {
 		return fault.New(fault.Unavailable, "resource_exhausted", "prepare cell", err)
 	}
-	r.rooms = append(r.rooms, room{r.hold(dir), path, bytes, inodes})
+	r.hold(m.dir)
+	r.rooms = append(r.rooms, m)
 	return nil
 }
 

@@ -70,6 +70,7 @@ type server struct {
 	ownsIPC func() bool
 	fence   int // landlock ruleset of steps.Fence, or -1
 	uids    idPool
+	layers  layers
 	watches *budget.Pool
 	serial  chan struct{} // tier B: one run at a time
 
@@ -178,6 +179,7 @@ func newServer(conn int, h wire.Hello) (*server, error) {
 		}
 	}
 	s.uids.init()
+	s.layers.used = make(map[layerKey]*layer)
 	s.ownsIPC = ownsIPC(s.root)
 	if s.accounts, err = newAccounts(s.root); err != nil {
 		return nil, refuse("cell_start", "learn how memory is counted", err)

@@ -93,6 +93,9 @@ func (p *process) finish(early error) (*isolate.Result, error) {
 		}
 	}
 	p.ev.Exit.Basis = evidence.Observed
+	if p.layer != nil {
+		p.ev.Mounts.LayerCalls = p.leaveLayer()
+	}
 	started := early == nil
 	if serr := p.arena.Failed(); started && serr != nil {
 		started, err = false, serr // the last steps of a warm cell
@@ -247,14 +250,20 @@ func (p *process) stopBy(limit string) {
 }
 
 // diskHit returns "disk" if a private workspace without a quota, the layer or a cache holds too
-// much: in its folders, or in files that only the processes in t have open. A process that hides its
-// descriptors could have any number of those.
+// much: in its folders, or in files that only the processes in t have open, and for the layer those
+// of its other calls. Which call filled the layer can't be told: the first to find it so ends, and as
+// long as it's full the others. A process that hides its descriptors could have any number of open
+// files.
 func (p *process) diskHit(t *tally) string {
-	bytes, inodes := t.withheld(p.spec.Limits.FileSize)
+	held := t.withheld(p.spec.Limits.FileSize)
 	hit := ""
 	for _, r := range p.rooms {
+		held := held
+		if r.layer {
+			held = p.withhold(held)
+		}
 		if hit == "" {
-			hit = overQuota(int(r.dir.Fd()), r.bytes-bytes, r.inodes-inodes)
+			hit = overQuota(int(r.dir.Fd()), r.bytes-held.bytes, r.inodes-held.inodes)
 		}
 	}
 	if hit == "" && t.concealed {

@@ -100,7 +100,7 @@ func (r *run) privateDir(uid, gid uint32) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.rooms = append(r.rooms, room{r.lock, path, r.spec.Limits.Disk, r.spec.Limits.Inodes})
+		r.rooms = append(r.rooms, room{dir: r.lock, path: path, bytes: r.spec.Limits.Disk, inodes: r.spec.Limits.Inodes})
 		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of the private workspace is sampled")
 	}
 	dir, err := sys.OpenPath(r.private)

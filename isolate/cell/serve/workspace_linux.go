@@ -96,7 +96,7 @@ func (r *run) hostCaches(c *native.Cell, grants []landRule) ([]landRule, error) 
 		if err := r.own(m, sys.AttrNoSUID|sys.AttrNoDev, "", op); err != nil {
 			return nil, err
 		}
-		if err := r.addRoom(r.files.caches[i], isolate.CachePath(name), isolate.CacheBytes, isolate.CacheFiles); err != nil {
+		if err := r.addRoom(r.files.caches[i], room{path: isolate.CachePath(name), bytes: isolate.CacheBytes, inodes: isolate.CacheFiles}); err != nil {
 			return nil, err
 		}
 		grants = append(grants, g)
@@ -126,44 +126,6 @@ func (r *run) own(m *os.File, attrs uint64, more, op string) error {
 			WithHint("as root the workspace, with what is mounted in it, and the state directory must lie on file systems with id-mapped mounts (ext4, xfs, btrfs; tmpfs from kernel 6.3)")
 	}
 	return nil
-}
-
-// mounterMap is the further line for a layer. As root overlayfs makes folders and whiteouts of
-// its own as our user, who must have an id in the layer, or the kernel mounts it read-only
-// (EOVERFLOW on its work folder). The number on disk is one that no user of a host has.
-var mounterMap = "\n" + utoa(idFirst-1) + " 0 1"
-
-// overlay stages the workspace: a detached overlay over its clone, whose upper folder is the
-// layer's. lower is the clone. The layer's folder was opened by palyra, whose mounts aren't
-// ours, so it's looked up again and compared, as the workspace is.
-func (r *run) overlay(lower *os.File) (*os.File, error) {
-	const op = "mount the layer"
-	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(r.files.layer))
-	if err != nil {
-		return nil, refuse("proc_unavailable", op, err)
-	}
-	var layer *os.File
-	elsewhere(func() { layer, err = cloneDirectory(name, r.files.layer, op) })
-	if err != nil {
-		return nil, err
-	}
-	defer layer.Close()
-	if err := r.own(layer, sys.AttrNoSUID|sys.AttrNoDev, mounterMap, op); err != nil {
-		return nil, err
-	}
-	var parts [2]*os.File
-	for i, name := range [...]string{"upper", "work"} {
-		if parts[i], err = sys.FolderBeneath(int(layer.Fd()), name); err != nil {
-			return nil, fault.New(fault.Usage, "workspace_changed", op, err)
-		}
-		defer parts[i].Close()
-	}
-	m, err := sys.NewOverlay(lower, parts[0], parts[1])
-	if err != nil {
-		return nil, refuse("overlay_unavailable", op, err).
-			WithHint("a staged workspace needs overlayfs of Linux 6.15 or later, for the file systems of the workspace and of the state directory (dmesg says why not); without it a workspace is DIR or DIR:ro")
-	}
-	return m, nil
 }
 
 // elsewhere runs f on a thread that doesn't clone, and so has palyra-cell's own copy of the

@@ -118,6 +118,25 @@ func NewOverlay(lower, upper, work *os.File) (*os.File, error) {
 	return file(fd, "fsmount:overlay"), nil
 }
 
+// SyncFS writes what the file system of f has in memory to its disk: syncfs(2). It says nothing of
+// failures, which the next fsync tells.
+func SyncFS(f *os.File) { _ = unix.Syncfs(int(f.Fd())) }
+
+// Refresh has the file system of a mount forget the names that it looked up and no process uses:
+// the kernel drops them whenever it reconfigures a file system (reconfigure_super in fs/super.c),
+// and this changes nothing else. An overlay in use otherwise keeps showing what lay below it.
+func Refresh(m *os.File) error {
+	ctx, err := unix.Fspick(int(m.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fspick: %w", err)
+	}
+	defer unix.Close(ctx)
+	if err := unix.FsconfigReconfigure(ctx); err != nil {
+		return fmt.Errorf("fsconfig reconfigure: %w", err)
+	}
+	return nil
+}
+
 // MoveMount attaches a detached mount at path: move_mount(2), 5.2.
 func MoveMount(m *os.File, path string) error {
 	if err := unix.MoveMount(int(m.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
