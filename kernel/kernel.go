@@ -136,6 +136,8 @@ type Kernel struct {
 	certified certificates                                      // see certificate.go
 	told      atomic.Pointer[func(principal string, bytes int)] // see OnLogged
 
+	layers layers // of calls under way
+
 	calls sync.WaitGroup // one for each call
 	dying sync.WaitGroup // one for each lane, for each dismissed one, and for a prepare
 

@@ -48,7 +48,7 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 		}
 		defer os.RemoveAll(state)
 		if w.Staged {
-			if err := s.takeLayer(state, "plan"); err != nil {
+			if err := s.takeLayer(&k.layers, layerUser{}, state, "plan"); err != nil {
 				return out, err
 			}
 		}

@@ -196,6 +196,7 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		if e, ok := errors.AsType[*fault.Error](err); ok && res == nil {
 			err = e.WithHint("it did not run: propose the call again")
 		}
+		c.awaitCells(l, res)
 	}
 	c.out.Result, c.out.Delivered = res, delivered
 	if res != nil && res.Evidence != nil {

@@ -17,7 +17,6 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cache"
-	"palyra/isolate/stage"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
@@ -42,7 +41,8 @@ type sealed struct {
 	stdin    *pin.Sealed    // nil unless Stdin is sealed
 	hold     *budget.Hold   // the memory of all copies
 	numbers  *budget.Hold   // the descriptors of copies
-	layer    *stage.Layer   // of a staged workspace, locked; see staged.go
+	layer    *sharedLayer   // of a staged workspace; see staged.go
+	layers   *layers        // that it is one of
 	caches   []*cache.Cache // see caches.go
 	ownLayer bool           // it was made for this call
 	effect   Effect         // of a tool; nil: none

@@ -1,9 +1,11 @@
 package kernel
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"palyra/crypt/receipt"
@@ -103,4 +105,85 @@ func TestStaged(t *testing.T) {
 		t.Errorf("left %q", left)
 	}
 	h.audit()
+}
+
+// TestStagedTogether: the calls of one session may use its layer at the same time, and no others
+// may. When palyra-cell dies under several of them, each outcome is unknown, and the layer is
+// free, with what they wrote.
+func TestStagedTogether(t *testing.T) {
+	policies := t.TempDir()
+	os.Chmod(policies, 0o755)
+	put(t, policies+"/all.cedar", `@id("all") permit (principal, action, resource);`, 0o644)
+	h := openHouse(t, Config{PolicyDir: policies})
+	ws := t.TempDir()
+	staged := func(session, script string) *Proposal {
+		p := proposal("/bin/sh", "-c", script)
+		p.Workspace, p.WorkspaceStaged, p.Layer, p.SessionID = ws, true, "w", session
+		return p
+	}
+	const until = "until test -e second; do sleep .01; done; "
+	type made struct {
+		o   *Outcome
+		err error
+	}
+	begin := func(script string) (done chan made, begun chan struct{}) {
+		done, begun = make(chan made, 1), make(chan struct{})
+		go func() {
+			o, err := h.Call(t.Context(), *staged("ses_1", script), IO{Stdout: writerFunc(func(b []byte) (int, error) {
+				close(begun)
+				return len(b), nil
+			})})
+			done <- made{o, err}
+		}()
+		return done, begun
+	}
+	first, begun := begin("echo begun; " + until)
+	<-begun
+	if o := h.call(staged("ses_2", "true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_busy" {
+		t.Errorf("of another session: %s, %+v", o.Outcome, o.Error)
+	}
+	if o := h.call(staged("", "true"), IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_busy" {
+		t.Errorf("of no session: %s, %+v", o.Outcome, o.Error)
+	}
+	if _, err := stage.Open(h.cfg.StateDir, "w"); fault.ReasonOf(err) != "layer_busy" {
+		t.Errorf("a reader meanwhile: %v", err)
+	}
+	elsewhere := staged("ses_1", "true")
+	elsewhere.Workspace = t.TempDir()
+	if o := h.call(elsewhere, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "layer_elsewhere" {
+		t.Errorf("over another workspace: %s, %+v", o.Outcome, o.Error)
+	}
+	o := h.call(staged("ses_1", "touch second"), IO{})
+	if o.Outcome != receipt.Executed || o.Layer != "w" || o.Result.Evidence.Mounts.LayerCalls != 2 {
+		t.Errorf("the second call: %s, layer %q, %+v", o.Outcome, o.Layer, o.Error)
+	}
+	if m := <-first; m.err != nil || m.o.Outcome != receipt.Executed {
+		t.Errorf("the first call: %+v, %v", m.o, m.err)
+	}
+
+	var dying []chan made
+	for i := range 3 {
+		done, begun := begin("echo x >>lines; echo begun; sleep 600; : " + strconv.Itoa(i))
+		<-begun
+		dying = append(dying, done)
+	}
+	killCells(t)
+	for _, done := range dying {
+		if m := <-done; m.err != nil || m.o.Outcome != receipt.OutcomeUnknown || m.o.Error.Reason != "cell_died" {
+			t.Errorf("%+v, %v", m.o, m.err)
+		}
+	}
+	l, err := stage.Open(h.cfg.StateDir, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	p := staged("ses_2", "cat lines")
+	var out bytes.Buffer
+	if o := h.call(p, IO{Stdout: &out}); o.Outcome != receipt.Executed || out.String() != "x\nx\nx\n" || o.Result.Evidence.Mounts.LayerCalls != 1 {
+		t.Errorf("afterwards: %s, %q, %+v", o.Outcome, out.String(), o.Error)
+	}
+	if len(h.layers.used) != 0 {
+		t.Errorf("%d layers in use", len(h.layers.used))
+	}
 }

@@ -38,5 +38,11 @@ type Info struct {
 	Made    time.Time `json:"made"`
 }
 
+// Busy is the error for a layer that another call uses.
+func Busy(name string) error {
+	return fault.New(fault.Busy, "layer_busy", fmt.Sprintf("use layer %q", name), errors.New("a call uses it")).
+		WithHint("wait for the call's end, or use a layer of another name")
+}
+
 // ErrNoLayer marks the error for a name that no layer has.
 var ErrNoLayer = errors.New("no such layer")

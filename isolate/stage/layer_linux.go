@@ -33,8 +33,9 @@ const (
 	unfinishedFor = time.Hour
 )
 
-// Layer is a layer that this process has locked: no other call uses it meanwhile, for two
-// overlays over one upper folder are undefined. Close it.
+// Layer is a layer that this process has locked: no other process uses it meanwhile, for two
+// overlays over one upper folder are undefined. Calls of this process may share it, since their
+// palyra-cell has one overlay for all of them. Close it.
 //
 // The lock (flock(2)) is on the layer's folder, and palyra-cell gets the same descriptor, so
 // it holds as long as either of them uses the layer.
@@ -53,11 +54,8 @@ func Take(state, name string, source Source, mode fs.FileMode) (*Layer, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
-	if at, err := mountedIn(source.Path); err != nil {
-		return nil, fault.New(fault.Refused, "proc_unavailable", op, err).WithHint("mount proc on /proc")
-	} else if at != "" {
-		return nil, fault.New(fault.Usage, "workspace_unusable", op, fmt.Errorf("a layer covers one file system, and %q is another's", at)).
-			WithHint("name a workspace without mounts in it, or use DIR or DIR:ro")
+	if err := source.check(op); err != nil {
+		return nil, err
 	}
 	for range 3 { // another process may make or discard it meanwhile
 		l, err := Open(state, name)
@@ -74,19 +72,42 @@ func Take(state, name string, source Source, mode fs.FileMode) (*Layer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.Source != source {
+		if err := l.over(op, source); err != nil {
 			l.Close()
-			return nil, fault.New(fault.Usage, "layer_elsewhere", op, fmt.Errorf("it lies over %q of user %d", l.Source.Path, l.Source.UID)).
-				WithHint("use another name, or the workspace that the layer was made for")
+			return nil, err
 		}
 		return l, nil
 	}
-	return nil, busy(op)
+	return nil, Busy(name)
 }
 
-func busy(op string) error {
-	return fault.New(fault.Busy, "layer_busy", op, errors.New("a call uses it")).
-		WithHint("wait for the call's end, or use a layer of another name")
+// Shared returns nil if a further call of this process may use a layer that it has taken, over a
+// workspace: as Take would say.
+func (l *Layer) Shared(source Source) error {
+	op := fmt.Sprintf("use layer %q", l.Name)
+	if err := source.check(op); err != nil {
+		return err
+	}
+	return l.over(op, source)
+}
+
+// check refuses a workspace that an overlay doesn't cover whole.
+func (s Source) check(op string) error {
+	if at, err := mountedIn(s.Path); err != nil {
+		return fault.New(fault.Refused, "proc_unavailable", op, err).WithHint("mount proc on /proc")
+	} else if at != "" {
+		return fault.New(fault.Usage, "workspace_unusable", op, fmt.Errorf("a layer covers one file system, and %q is another's", at)).
+			WithHint("name a workspace without mounts in it, or use DIR or DIR:ro")
+	}
+	return nil
+}
+
+func (l *Layer) over(op string, source Source) error {
+	if l.Source != source {
+		return fault.New(fault.Usage, "layer_elsewhere", op, fmt.Errorf("it lies over %q of user %d", l.Source.Path, l.Source.UID)).
+			WithHint("use another name, or the workspace that the layer was made for")
+	}
+	return nil
 }
 
 // Open locks an existing layer.
@@ -131,7 +152,7 @@ func locked(state, name string) (*Layer, error) {
 	if err := l.lock(); err != nil {
 		dir.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
-			return nil, busy(op)
+			return nil, Busy(name)
 		}
 		return nil, fault.New(fault.BadState, "state_io", op, err)
 	}

@@ -17,6 +17,9 @@ func Take(string, string, Source, fs.FileMode) (*Layer, error) {
 	return nil, unsupported("use a layer")
 }
 
+// Shared needs a layer that Take made.
+func (l *Layer) Shared(Source) error { return unsupported("use a layer") }
+
 // Open needs a layer that Take made.
 func Open(string, string) (*Layer, error) { return nil, unsupported("use a layer") }
 
