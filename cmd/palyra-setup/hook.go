@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -64,6 +65,33 @@ func hookCommand(palyra string, words []string, off bool) string {
 		}
 	}
 	return line + " || exit 2"
+}
+
+// hooksOff returns an error if a setting that Claude Code reads here keeps it from asking any hook:
+// then a hook is entered, and asked nothing. What isn't JSON Claude Code doesn't heed either.
+func (a *app) hooksOff() error {
+	user := a.getenv("CLAUDE_CONFIG_DIR")
+	if !filepath.IsAbs(user) {
+		user = filepath.Join(a.getenv("HOME"), ".claude")
+	}
+	for _, dir := range []string{filepath.Join(a.dir(), ".claude"), user, "/etc/claude-code"} {
+		for _, name := range []string{"settings.json", "settings.local.json", "managed-settings.json"} {
+			path := filepath.Join(dir, name)
+			if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() || fi.Size() > maxFile {
+				continue
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				continue
+			}
+			var v struct{ DisableAllHooks any }
+			if _ = json.Unmarshal(b, &v); v.DisableAllHooks != nil && v.DisableAllHooks != false {
+				return fault.New(fault.BadState, "bad_file", fmt.Sprintf("enter a hook beside %q", path), errors.New("its disableAllHooks keeps Claude Code from asking any hook")).
+					WithHint("take disableAllHooks out, if you trust who wrote that file, then run this again")
+			}
+		}
+	}
+	return nil
 }
 
 // withHook appends the hook for all tools.

@@ -334,7 +334,10 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 		if !targets[len(targets)-1].hooks {
 			return nil, fault.New(fault.Usage, "bad_command", "setup", fmt.Errorf("setup enters no hook of %s", agent)).WithHint("see docs/formats/hook.md")
 		}
-		if shell, err = a.hookWords(inv, args); err != nil {
+		if shell, err = a.hookWords(inv, args); err == nil {
+			err = a.hooksOff()
+		}
+		if err != nil {
 			return nil, err
 		}
 		w.hook, targets = hookCommand(w.server.Command, shell, w.off), targets[len(targets)-1:]

@@ -212,6 +212,8 @@ func TestRefuses(t *testing.T) {
 		"cursor's tools":    {"cursor --own-tools-off", "x", "", 2, "no setting"},
 		"hooks no array":    {"claude --hook --policy p", ".claude/settings.json", `{"hooks": {"PreToolUse": {}}}`, 78, "no array"},
 		"hooks no object":   {"claude --hook --policy p", ".claude/settings.json", `{"hooks": []}`, 78, "is no object"},
+		"hooks off":         {"claude --hook --policy p", ".claude/settings.json", `{"disableAllHooks": true}`, 78, "disableAllHooks"},
+		"hooks off here":    {"claude --hook --policy p", ".claude/settings.local.json", `{"disableAllHooks": "yes"}`, 78, "disableAllHooks"},
 		"codex's hook":      {"codex --hook --policy p", "x", "", 2, "no hook of codex"},
 		"a hook of nothing": {"claude --hook", "x", "", 2, "--hook wants"},
 		"no such agent":     {"emacs", "x", "", 2, "no agent"},
