@@ -264,37 +264,45 @@ func TestBackupDamage(t *testing.T) {
 // TestBackupSparse reads an archive whose second file is a hole of a terabyte.
 func TestBackupSparse(t *testing.T) {
 	t.Parallel()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
 	record := func(key, value string) string {
 		return fmt.Sprintf("%d %s=%s\n", len(key)+len(value)+5, key, value) // two digits of length
 	}
-	put := func(name, content string) {
-		if err := errors.Join(w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content)), Format: tar.FormatUSTAR}), second(w.Write([]byte(content))), w.Flush()); err != nil {
-			t.Fatal(err)
+	const size = "1099511627776"
+	none := "0\n" + strings.Repeat("\x00", 510) // a map without a part that has data
+	for name, c := range map[string]struct{ records, content string }{
+		"1.0":              {record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.realsize", size), none},
+		"0.1":              {record("GNU.sparse.size", size) + record("GNU.sparse.numblocks", "1") + record("GNU.sparse.map", "0,0"), ""},
+		"a map, no length": {record("size", size) + record("GNU.sparse.numblocks", "1") + record("GNU.sparse.map", "0,0"), ""},
+	} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		put := func(name, content string) {
+			if err := errors.Join(w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content)), Format: tar.FormatUSTAR}), second(w.Write([]byte(content))), w.Flush()); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	put(backupMark, backupForm)
-	at := b.Len()
-	put("pax", record("GNU.sparse.major", "1")+record("GNU.sparse.minor", "0")+record("GNU.sparse.realsize", "1099511627776"))
-	put("store/artifacts/hole", "0\n"+strings.Repeat("\x00", 510)) // the map has no part with data
-	h := b.Bytes()[at : at+512]
-	h[156] = tar.TypeXHeader
-	copy(h[148:156], "        ") // the checksum counts itself as blanks
-	sum := 0
-	for _, c := range h {
-		sum += int(c)
-	}
-	copy(h[148:156], fmt.Sprintf("%06o\x00 ", sum))
-	var size int64
-	_, err := entries(tar.NewReader(&b), &Manifest{}, func(_ string, r io.Reader) (err error) {
-		if size, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)); err == nil {
-			err = errors.New("it was read")
+		put(backupMark, backupForm)
+		at := b.Len()
+		put("pax", c.records)
+		put("store/artifacts/hole", c.content)
+		h := b.Bytes()[at : at+512]
+		h[156] = tar.TypeXHeader
+		copy(h[148:156], "        ") // the checksum counts itself as blanks
+		sum := 0
+		for _, c := range h {
+			sum += int(c)
 		}
-		return err
-	})
-	if err == nil || !strings.Contains(err.Error(), "sparse") || size != 0 {
-		t.Errorf("%d bytes of a hole: %v", size, err)
+		copy(h[148:156], fmt.Sprintf("%06o\x00 ", sum))
+		var read int64
+		_, err := entries(tar.NewReader(&b), &Manifest{}, func(_ string, r io.Reader) (err error) {
+			if read, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)); err == nil {
+				err = errors.New("it was read")
+			}
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "sparse") || read != 0 {
+			t.Errorf("%s: %d bytes of a hole: %v", name, read, err)
+		}
 	}
 }
 

@@ -218,8 +218,10 @@ func entries(t *tar.Reader, got *Manifest, each func(string, io.Reader) error) (
 		if h.Typeflag != tar.TypeReg || h.Size < 0 || seen[h.Name] {
 			return nil, fmt.Errorf("%.200q is twice there or no plain file", h.Name)
 		}
-		if h.PAXRecords["GNU.sparse.major"]+h.PAXRecords["GNU.sparse.size"]+h.PAXRecords["GNU.sparse.realsize"] != "" {
-			return nil, fmt.Errorf("%.200q is a sparse file: its holes could fill the disk", h.Name)
+		for key := range h.PAXRecords {
+			if strings.HasPrefix(key, "GNU.sparse.") {
+				return nil, fmt.Errorf("%.200q is a sparse file: its holes could fill the disk", h.Name)
+			}
 		}
 		seen[h.Name] = true
 		switch {
