@@ -66,6 +66,15 @@ type Mount struct {
 	GID    uint32 `json:"gid"`
 }
 
+// Declared names what the operator declared for a workspace: the call's mounts, caches and
+// environment set are the operator's, and none is the proposer's.
+type Declared struct {
+	Workspace string `json:"workspace"` // the operator's name for it
+	// Env is the SHA-256 of the canonical JSON of the environment set: an array of "NAME=VALUE",
+	// sorted. Absent: the set is empty.
+	Env canon.Digest `json:"env,omitzero"`
+}
+
 // Stdin says what the program reads.
 type Stdin struct {
 	Mode   string       `json:"mode"`   // "none" (empty), "sealed" (read in full before the decision) or "stream"

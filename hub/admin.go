@@ -339,6 +339,7 @@ type Retention struct {
 	Runs             time.Duration `json:"runs_ns"`        // after a run's end; 0: for ever
 	ArtifactBytes    int64         `json:"artifact_bytes"` // of all artifacts; 0: the quota alone
 	Sessions         time.Duration `json:"sessions_ns"`    // without a run; then an open one ends. 0: never
+	Caches           time.Duration `json:"caches_ns"`      // without a call; 0: for ever
 	Every            time.Duration `json:"every_ns"`
 	Last             *time.Time    `json:"last,omitempty"`   // the last sweep
 	Failed           string        `json:"failed,omitempty"` // reason code of a partial sweep
@@ -346,6 +347,7 @@ type Retention struct {
 	RemovedArtifacts int64         `json:"removed_artifacts"`
 	RemovedBytes     int64         `json:"removed_bytes"`
 	RemovedLayers    int64         `json:"removed_layers"`
+	RemovedCaches    int64         `json:"removed_caches"`
 	EndedSessions    int64         `json:"ended_sessions"` // that were idle
 }
 

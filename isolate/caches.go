@@ -14,6 +14,10 @@ const (
 	CacheFiles = 1 << 18
 	MaxCaches  = 8 // of one call
 
+	// CacheHome is the name of the cache that programs have as HOME. It belongs to one session
+	// besides.
+	CacheHome = "home"
+
 	maxCacheName = 32 // bytes
 )
 
@@ -21,7 +25,7 @@ const (
 func CachePath(name string) string { return CacheRoot + "/" + name }
 
 // cacheVariables are those by which programs find their cache, by its name.
-var cacheVariables = map[string]string{"go": "GOCACHE", "npm": "npm_config_cache", "pip": "PIP_CACHE_DIR"}
+var cacheVariables = map[string]string{"go": "GOCACHE", "npm": "npm_config_cache", "pip": "PIP_CACHE_DIR", CacheHome: "HOME"}
 
 // CacheVariable returns "NAME=VALUE" for a cache of a name that some program is known to have,
 // else "".

@@ -19,17 +19,21 @@ func baseEnv() []string {
 	return []string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=" + searchPath, "TMPDIR=/tmp"}
 }
 
-// refusedNames are variables that make a program load or run code, or read its configuration
-// elsewhere. A caller who sets one chooses the code that runs, whatever program the policy
-// allowed. A * at either end matches any text. The list can't be complete: policies and the
-// approver see the value of every variable that differs from the built one.
-var refusedNames = []string{
-	// The dynamic loader and the C library.
+// loaderNames are variables of the dynamic loader, the C library and shells, by which code comes
+// into any program. Sealing looks for libraries as if none were set, so not even the operator
+// can declare one. A * at either end matches any text.
+var loaderNames = []string{
 	"LD_*", "DYLD_*", "GLIBC_TUNABLES", "MALLOC_*", "GCONV_PATH", "LOCPATH", "LOCALE_ARCHIVE*", "NLSPATH", "GETCONF_DIR",
 	"HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", "RESOLV_HOST_CONF", "TZDIR", "NIS_PATH", "LIBC_FATAL_STDERR_",
-	// Shells.
 	"BASH_ENV", "BASH_FUNC_*", "BASHOPTS", "SHELLOPTS", "ENV", "IFS", "CDPATH", "GLOBIGNORE", "PS4",
 	"PROMPT_COMMAND", "ZDOTDIR", "FPATH", "KSH_ENV", "POSIXLY_CORRECT_ENV", "CONFIG_SITE", "CONFIG_SHELL",
+}
+
+// refusedNames are variables that make a program load or run code, or read its configuration
+// elsewhere. A caller who sets one chooses the code that runs, whatever program the policy
+// allowed; the operator may declare them. The list can't be complete: policies and the
+// approver see the value of every variable that differs from the built one.
+var refusedNames = []string{
 	// Programs that others start, and their helpers.
 	"GIT_*", "HGRCPATH", "*_ASKPASS", "PAGER", "MANPAGER", "*_PAGER", "EDITOR", "VISUAL", "*_EDITOR", "HGEDITOR", "CVSEDITOR", "FCEDIT", "LESSEDIT",
 	"BROWSER", "LESS", "LESSOPEN", "LESSCLOSE", "LESSKEY*", "MANOPT", "MANROFFOPT", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAKEFILES", "MAKE",
@@ -112,8 +116,9 @@ func (p *place) codeEnv(env, caches []string) (names []string) {
 			continue
 		}
 		name, value, _ := strings.Cut(e, "=")
-		place := matchesName(codeNames, name) || matchesName(localeNames, name) && strings.Contains(value, "/")
-		if place && !p.leadsToSystem(value) {
+		// The operator alone sets a refused name, and most values of those are no places.
+		place := matchesName(codeNames, name) || (matchesName(localeNames, name) || refusedName(name)) && strings.Contains(value, "/")
+		if place && !p.leadsToSystem(value, name != "PATH") {
 			names = append(names, name)
 		}
 	}
@@ -122,13 +127,18 @@ func (p *place) codeEnv(env, caches []string) (names []string) {
 
 // leadsToSystem reports whether a value is one of the system's places or one in a mount, which
 // policy decides about as such, or a list of them. An
-// empty or relative place isn't: it leads to the working directory.
-func (p *place) leadsToSystem(value string) bool {
+// empty or relative place isn't: it leads to the working directory. whole says that some reader
+// may take a list for the name of one place, which none of PATH's does.
+func (p *place) leadsToSystem(value string, whole bool) bool {
 	built := strings.Split(searchPath, ":")
 	if len(value) > 4095 {
 		return false
 	}
-	for _, list := range [][]string{{value}, strings.Split(value, ":")} {
+	lists := [][]string{strings.Split(value, ":")}
+	if whole {
+		lists = append(lists, []string{value})
+	}
+	for _, list := range lists {
 		for _, v := range list {
 			if slices.Contains(built, v) {
 				continue
@@ -142,8 +152,11 @@ func (p *place) leadsToSystem(value string) bool {
 	return true
 }
 
-func environment(added, caches []string) ([]string, error) {
-	if len(added)+len(caches) == 0 {
+// environment builds a call's environment of what every call has, the variables of caches, the
+// set that the operator declared, and what the caller adds. The caller can't replace the
+// operator's.
+func environment(added, caches, declared []string) ([]string, error) {
+	if len(added)+len(caches)+len(declared) == 0 {
 		return baseEnv(), nil
 	}
 	env := make(map[string]string)
@@ -156,19 +169,22 @@ func environment(added, caches []string) ([]string, error) {
 		}
 	}
 	seen := make(map[string]bool)
-	for _, e := range added {
+	for i, e := range slices.Concat(declared, added) {
 		name, _, ok := strings.Cut(e, "=")
+		operators := i < len(declared)
+		op := fmt.Sprintf("set environment %q", clip(name))
 		switch {
 		case !ok:
-			return nil, usage("invalid_input", fmt.Sprintf("set environment %q", clip(name)), fmt.Errorf("not of the form NAME=VALUE"))
+			return nil, usage("invalid_input", op, fmt.Errorf("not of the form NAME=VALUE"))
 		case !validName(name):
-			return nil, usage("invalid_input", fmt.Sprintf("set environment %q", clip(name)),
-				fmt.Errorf("a name is letters, digits and _, and does not begin with a digit"))
+			return nil, usage("invalid_input", op, fmt.Errorf("a name is letters, digits and _, and does not begin with a digit"))
+		case seen[name] && slices.ContainsFunc(declared, func(d string) bool { return capsule.Name(d) == name }) && !operators:
+			return nil, usage("env_refused", op, fmt.Errorf("the operator declared it for the workspace")).
+				WithHint("leave it out, or do without all that is declared: \"bare\": true")
 		case seen[name]:
-			return nil, usage("invalid_input", fmt.Sprintf("set environment %q", clip(name)), fmt.Errorf("set twice"))
-		case refusedName(name):
-			return nil, usage("env_refused", fmt.Sprintf("set environment %q", clip(name)),
-				fmt.Errorf("it makes programs load code or configuration")).
+			return nil, usage("invalid_input", op, fmt.Errorf("set twice"))
+		case matchesName(loaderNames, name), !operators && refusedName(name):
+			return nil, usage("env_refused", op, fmt.Errorf("it makes programs load code or configuration")).
 				WithHint("pass what the program needs as arguments or files of the workspace")
 		}
 		seen[name] = true
@@ -195,7 +211,9 @@ func validName(name string) bool {
 	return true
 }
 
-func refusedName(name string) bool { return matchesName(refusedNames, name) }
+func refusedName(name string) bool {
+	return matchesName(loaderNames, name) || matchesName(refusedNames, name)
+}
 
 func matchesName(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(r string) bool {

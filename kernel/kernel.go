@@ -101,6 +101,9 @@ type Config struct {
 	// Approver is asked about the sensitive calls of Call. Default: no approver, which denies
 	// them.
 	Approver approval.Approver
+	// CacheQuota is the space, in bytes, of one principal's caches from which on its calls that
+	// use caches are refused. Default: no bound.
+	CacheQuota int64
 	// ApprovalTimeout bounds the wait for an answer. Default: approval.DefaultTimeout.
 	ApprovalTimeout time.Duration
 	// Principal makes the calls of Call, as its surface authenticated it. Default: the user of

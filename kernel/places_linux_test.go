@@ -7,9 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
@@ -218,5 +221,114 @@ func TestCaches(t *testing.T) {
 	q.Caches = []string{"go", "go"}
 	if _, err := sealIn(t, q, nil); fault.ReasonOf(err) != "workspace_refused" {
 		t.Errorf("one twice: %v", err)
+	}
+}
+
+// TestDeclared: a tool's call has what the operator declared for the workspace, says so in
+// capsule, card and receipt, and its caller adds nothing to it.
+func TestDeclared(t *testing.T) {
+	ws, mount := away(t), away(t)
+	put(t, mount+"/hello", "#!/bin/cat\n", 0o755)
+	if err := os.Mkdir(ws+"/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	policies := t.TempDir()
+	os.Chmod(policies, 0o755)
+	put(t, policies+"/p.cedar", `@id("mine") permit (principal, action, resource) when { context has declared && context.declared.workspace == "kit" && context.declared.env != "" &&
+		context.env_code.isEmpty() && context.mounts == ["`+mount+`"] && context.caches == ["home"] &&
+		(context.approved || !context.env.contains("ASK=1")) };`, 0o644)
+	d := Declared{OwnPath: true, Mounts: []string{mount}, Caches: []string{isolate.CacheHome}, Programs: []string{mount},
+		Env: []string{"GOMODCACHE=" + mount, "CARGO_HOME=" + mount, "CARGO_NET_OFFLINE=true"}}
+	var x *Expansion
+	h := openHouse(t, Config{PolicyDir: policies, Tools: table(func(string, []byte) (*Expansion, error) { return x, nil })})
+	call := func(session string, change func(*Expansion), argv ...string) *Outcome {
+		t.Helper()
+		declared := d
+		x = &Expansion{Argv: argv, Workspace: ws, WorkspaceName: "kit", WorkspaceReadOnly: true, Cwd: "sub", Declared: &declared}
+		if change != nil {
+			change(x)
+		}
+		o, err := h.CallAs(t.Context(), Caller{Principal: localUser()}, Proposal{Tool: ToolRun, Input: []byte(`{}`), SessionID: session}, IO{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	o := call("s", nil, "hello")
+	if o.Outcome != receipt.Executed {
+		t.Fatalf("%s, %v", o.Outcome, o.Error)
+	}
+	c := h.verify(o).Statement.Predicate.Capsule
+	if c.Declared == nil || c.Declared.Workspace != "kit" || c.Cwd != ws+"/sub" || !c.Workspace.OwnPath || c.Script.Path != mount+"/hello" || len(c.Mounts) != 1 || len(c.Caches) != 1 {
+		t.Errorf("the receipt has %+v", c)
+	}
+	set := []string{"CARGO_HOME=" + mount, "CARGO_NET_OFFLINE=true", "GOMODCACHE=" + mount, "PATH=" + mount + ":" + searchPath}
+	if b, err := canon.Marshal(set); err != nil || c.Declared.Env != canon.Sum(b) {
+		t.Errorf("the set's digest is %s", c.Declared.Env)
+	}
+	// A session's HOME is another's to neither read nor write.
+	call("s", nil, "cp", "/usr/bin/true", "/caches/home/left")
+	there := func(session string) bool {
+		o := call(session, nil, "ls", "/caches/home/left")
+		return o.Outcome == receipt.Executed && o.Result.Evidence.Exit.Code == 0
+	}
+	if !there("s") || there("t") || there("") {
+		t.Errorf("found in the session %v, in another %v, in none %v", there("s"), there("t"), there(""))
+	}
+	// The card says whose they are.
+	var q *approval.Request
+	x = &Expansion{Argv: []string{"hello"}, Workspace: ws, WorkspaceName: "kit", WorkspaceReadOnly: true, Declared: &d, Env: []string{"ASK=1"}}
+	o, err := h.CallAs(t.Context(), Caller{Principal: localUser()}, Proposal{Tool: ToolRun, Input: []byte(`{}`)}, IO{Observe: func(e Event) {
+		if e.Step == StepAsked {
+			q = e.Question
+		}
+	}})
+	if err != nil || q == nil || q.Call.Declared == nil || q.Call.Declared.Workspace != "kit" {
+		t.Errorf("asked %+v, %v, %v", q, o, err)
+	}
+	for name, wrong := range map[string]func(*Expansion){
+		"a variable of the set": func(x *Expansion) { x.Env = []string{"GOMODCACHE=/tmp"} },
+		"PATH":                  func(x *Expansion) { x.Env = []string{"PATH=" + mount} },
+		"one no caller may set": func(x *Expansion) { x.Env = []string{"CARGO_X=1"} },
+		"the loader's":          func(x *Expansion) { x.Declared.Env = []string{"LD_PRELOAD=/usr/lib/x.so"} },
+	} {
+		declared := d
+		x = &Expansion{Argv: []string{"hello"}, Workspace: ws, WorkspaceName: "kit", WorkspaceReadOnly: true, Declared: &declared}
+		wrong(x)
+		if o, err := h.CallAs(t.Context(), Caller{Principal: localUser()}, Proposal{Tool: ToolRun, Input: []byte(`{}`)}, IO{}); fault.ReasonOf(err) != "env_refused" {
+			t.Errorf("%s: %v, %v", name, o, err)
+		}
+	}
+	// Policy forbids as before: what the operator declares can lead to code that others write.
+	if o := call("s", func(x *Expansion) { x.Declared.Env = []string{"GOMODCACHE=/tmp/x", "CARGO_HOME=/tmp/x"} }, "hello"); o.Outcome != receipt.Denied {
+		t.Errorf("%s", o.Outcome)
+	}
+}
+
+// TestCacheQuota: a principal whose caches take too much makes no more calls with any.
+func TestCacheQuota(t *testing.T) {
+	policies := t.TempDir()
+	os.Chmod(policies, 0o755)
+	put(t, policies+"/p.cedar", `@id("mine") permit (principal, action, resource);`, 0o644)
+	h := openHouse(t, Config{PolicyDir: policies, CacheQuota: 1 << 20})
+	p := proposal("cp", "/usr/bin/true", "/caches/go/left")
+	p.Workspace, p.WorkspaceReadOnly, p.Caches = t.TempDir(), true, []string{"go"}
+	if o := h.call(p, IO{}); o.Outcome != receipt.Executed {
+		t.Fatalf("%s, %v", o.Outcome, o.Error)
+	}
+	p.Argv = []string{"dd", "if=/dev/zero", "of=/caches/go/large", "bs=1M", "count=2"}
+	if o := h.call(p, IO{}); o.Outcome != receipt.Executed || o.Result.Evidence.Exit.Code != 0 {
+		t.Fatalf("%s, %v", o.Outcome, o.Error)
+	}
+	if o := h.call(p, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "quota_caches" {
+		t.Errorf("%s, %v", o.Outcome, o.Error)
+	}
+	o, err := h.CallAs(t.Context(), Caller{Principal: policy.LocalUser("uid:4711")}, *p, IO{})
+	if err != nil || o.Outcome != receipt.Executed {
+		t.Errorf("another: %v, %v", o, err)
+	}
+	p.Caches, p.Argv = nil, []string{"true"}
+	if o := h.call(p, IO{}); o.Outcome != receipt.Executed {
+		t.Errorf("without caches: %s, %v", o.Outcome, o.Error)
 	}
 }

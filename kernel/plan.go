@@ -52,7 +52,7 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 				return out, err
 			}
 		}
-		if err := s.takeCaches(state, "plan"); err != nil {
+		if err := s.takeCaches(state, "plan", ""); err != nil {
 			return out, err
 		}
 	}

@@ -27,7 +27,7 @@ var ErrNoProgram = errors.New("no such program")
 
 // How a program is found, opened and pinned.
 //
-// A bare Argv[0] is looked up in searchPath. With a slash it's a path as the program's working
+// A bare Argv[0] is looked up in the folders that the operator declared, then in searchPath. With a slash it's a path as the program's working
 // directory sees it. If the call has a workspace and the path leads there, it's looked up
 // beneath the workspace, following links that stay there; else on the host, relative to the
 // caller's directory.
@@ -112,6 +112,7 @@ type place struct {
 	view      string        // where the program sees the workspace
 	cwd       string        // where the program starts, beneath view
 	mounts    []*pin.Handle // sorted by path
+	programs  []string      // folders that are searched before searchPath
 	folder    *pin.Handle   // cwd, held so that no other folder gets its inode; nil if it is view
 	// found maps the operands' names to the places that they lead to, as the capsule lists
 	// them.
@@ -194,7 +195,7 @@ func (p *place) find(name string) (*pin.Handle, error) {
 // first obstacle that isn't absence.
 func (p *place) search(name string) (*pin.Handle, error) {
 	obstacle := fs.ErrNotExist
-	for dir := range strings.SplitSeq(searchPath, ":") {
+	for _, dir := range slices.Concat(p.programs, strings.Split(searchPath, ":")) {
 		h, err := pin.At(nil, dir+"/"+name, pin.Anywhere)
 		if err == nil {
 			if h.Stat.Mode.IsRegular() {
@@ -233,7 +234,7 @@ func (p *place) lookup(name string) (*pin.Handle, error) {
 	case absent(err), errors.Is(err, syscall.ENAMETOOLONG):
 		f := fault.New(fault.NotFound, "program_not_found", op, fault.Mark(err, ErrNoProgram))
 		if !strings.Contains(name, "/") {
-			f = f.WithHint("bare names are looked up in " + searchPath + " only; name other programs by path")
+			f = f.WithHint("bare names are looked up in " + strings.Join(append(slices.Clone(p.programs), searchPath), ":") + " only; name other programs by path")
 		}
 		return nil, f
 	case errors.Is(err, syscall.EXDEV):

@@ -58,6 +58,9 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 		},
 	}
 	q.Context.Caches = slices.Clone(c.Caches)
+	if d := c.Declared; d != nil {
+		q.Context.DeclaredWorkspace, q.Context.DeclaredEnv = d.Workspace, d.Env
+	}
 	for _, m := range c.Mounts {
 		q.Context.Mounts = append(q.Context.Mounts, m.Source)
 	}
@@ -130,7 +133,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	c := &capsule.Capsule{
 		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
 		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: s.Executable,
-		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches,
+		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Declared: s.Declared,
 	}
 	if s.Script != nil {
 		c.Scripts = append(c.Scripts, capsule.Script{File: *s.Script})
@@ -281,7 +284,7 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 			q.Call.Layer = s.layer.Name
 		}
 	}
-	q.Call.Caches = slices.Clone(c.Caches)
+	q.Call.Caches, q.Call.Declared = slices.Clone(c.Caches), c.Declared
 	for _, m := range c.Mounts {
 		q.Call.Mounts = append(q.Call.Mounts, m.Source)
 	}

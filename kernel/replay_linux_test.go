@@ -22,6 +22,9 @@ func TestQuestionOf(t *testing.T) {
 	mount := away(t)
 	script := put(t, t.TempDir()+"/script", "#!/bin/cat\n", 0o755)
 	tools := table(func(tool string, in []byte) (*Expansion, error) {
+		if tool == "d" {
+			return &Expansion{Argv: []string{"/bin/cat"}, Workspace: dir, WorkspaceName: "kit", WorkspaceReadOnly: true, Declared: &Declared{Caches: []string{"go"}, Env: []string{"A=1"}}}, nil
+		}
 		return &Expansion{Argv: []string{"/bin/cat", "flag=x"}, Stdin: in, Workspace: dir, Sensitive: true,
 			Capabilities: []string{policy.CapSecretsRead}, Limits: isolate.Limits{Memory: 99 << 20}}, nil
 	})
@@ -37,6 +40,7 @@ func TestQuestionOf(t *testing.T) {
 		"script":   {op, *proposal(script, "a", "\u00e9")},
 		"line":     {op, *proposal(put(t, t.TempDir()+"/line", "#!/bin/cat -c x\n", 0o755), "a")},
 		"tool":     {op, Proposal{Tool: "t", Input: []byte(`{}`), SessionID: "s", RunID: "r"}},
+		"declared": {op, Proposal{Tool: "d", Input: []byte(`{}`)}},
 		"loopback": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkLoopback}},
 		"staged":   {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceStaged: true, Layer: "w"}},
 		"mount":    {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Mounts: []string{mount}}},
@@ -56,6 +60,9 @@ func TestQuestionOf(t *testing.T) {
 			got, err := QuestionOf(&h.verify(o).Statement.Predicate)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if name == "declared" { // values aren't recorded
+				want.Context.Env, want.Context.EnvNames = nil, []string{"A", "GOCACHE"}
 			}
 			if len(want.Principal.Roles) == 0 {
 				want.Principal.Roles = []string{}

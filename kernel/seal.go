@@ -75,7 +75,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if err != nil {
 		return nil, err
 	}
-	env, err := environment(p.Env, p.Caches)
+	env, err := environment(p.Env, p.Caches, p.declaration().set())
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +107,9 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 			Staged: p.WorkspaceStaged, Layer: p.Layer, OwnPath: p.WorkspaceOwnPath && !s.place.inPlace}
 	}
 	c.Mounts, c.Caches = s.place.listMounts(), slices.Sorted(slices.Values(p.Caches))
+	if c.Declared, err = p.declares(); err != nil {
+		return nil, err
+	}
 	if err := isolate.CheckPlaces(c.TierFloor, c.Workspace, c.Mounts, c.Caches); err != nil {
 		return nil, placesFault(err)
 	}

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"palyra/authz/policy"
+	vocabulary "palyra/call"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/tier"
@@ -44,7 +47,8 @@ type Expansion struct {
 	// WorkspaceStaged says that what the program writes goes to a layer, whatever the caller
 	// wants (Caller.Layer).
 	WorkspaceStaged bool
-	Cwd             string
+	Cwd             string    // as the program sees it, or relative to the workspace
+	Declared        *Declared // nil: nothing
 
 	Limits    isolate.Limits // zero fields get DefaultLimits
 	TierFloor tier.Tier      // default C
@@ -56,6 +60,29 @@ type Expansion struct {
 
 	// Effect, if not nil, is told when the program begins and ends.
 	Effect Effect
+}
+
+// Declared is what the operator declared for the calls in a workspace. Capsule, card and receipt
+// name it. A caller may do without all of it, and adds nothing to it.
+type Declared struct {
+	OwnPath  bool     // as Proposal.WorkspaceOwnPath
+	Mounts   []string // as in a Proposal
+	Caches   []string
+	Env      []string // the environment set, "NAME=VALUE", which the caller's variables can't replace
+	Programs []string // absolute paths of folders, first in PATH and where bare names are looked up
+}
+
+// set returns the environment set, sorted; PATH is part of it.
+func (d *Declared) set() []string {
+	if d == nil {
+		return nil
+	}
+	env := slices.Clone(d.Env)
+	if len(d.Programs) > 0 {
+		env = append(env, "PATH="+strings.Join(d.Programs, ":")+":"+searchPath)
+	}
+	slices.Sort(env)
+	return env
 }
 
 // Effect is the work in the state directory that belongs to a tool's program. Begin is the last
@@ -122,7 +149,12 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 	if p.TierFloor.Meets(floor) {
 		floor = p.TierFloor
 	}
+	d := x.Declared
+	if d == nil {
+		d = new(Declared)
+	}
 	*p = Proposal{
+		WorkspaceOwnPath: d.OwnPath, Mounts: d.Mounts, Caches: d.Caches,
 		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly,
 		WorkspaceStaged: x.WorkspaceStaged, Layer: layer, Cwd: x.Cwd,
 		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,
@@ -166,4 +198,28 @@ func (p *Proposal) declared() []string {
 		return nil
 	}
 	return slices.Compact(slices.Sorted(slices.Values(p.tool.Capabilities)))
+}
+
+// declaration returns what the operator declared for the call, nil for nothing.
+func (p *Proposal) declaration() *Declared {
+	if p.tool == nil {
+		return nil
+	}
+	return p.tool.Declared
+}
+
+// declares names the declaration in the capsule.
+func (p *Proposal) declares() (*vocabulary.Declared, error) {
+	d := p.declaration()
+	if d == nil {
+		return nil, nil
+	}
+	v := &vocabulary.Declared{Workspace: p.tool.WorkspaceName}
+	set := d.set()
+	if len(set) == 0 {
+		return v, nil
+	}
+	b, err := canon.Marshal(set)
+	v.Env = canon.Sum(b)
+	return v, err
 }

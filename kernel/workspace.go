@@ -60,8 +60,14 @@ func openPlace(p *Proposal, state string) (_ *place, err error) {
 		}
 	}
 	pl.cwd = p.Cwd
-	if pl.cwd == "" {
+	switch {
+	case pl.cwd == "":
 		pl.cwd = pl.view
+	case !path.IsAbs(pl.cwd) && p.tool != nil:
+		pl.cwd = pl.view + "/" + pl.cwd
+	}
+	if d := p.declaration(); d != nil {
+		pl.programs = d.Programs
 	}
 	return pl, pl.checkCwd()
 }

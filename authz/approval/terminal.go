@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/fault"
 )
 
@@ -310,6 +311,9 @@ func Card(r Request) string {
 	}
 	row("in", "%s", shown(c.Cwd))
 	row("workspace", "%s", workspace(c))
+	if d := c.Declared; d != nil {
+		row("declared", "%s", declared(d))
+	}
 	for _, name := range c.Caches {
 		row("cache", "%s, WRITABLE: earlier calls in this workspace filled it, later ones read it", shown(name))
 	}
@@ -412,4 +416,13 @@ func orNone(s string) string {
 		return "none"
 	}
 	return s
+}
+
+// declared says what of a call is the operator's.
+func declared(d *call.Declared) string {
+	text := "mounts and caches, by the operator for the workspace " + Escape(d.Workspace)
+	if !d.Env.IsZero() {
+		text += ", with the variables " + d.Env.String()
+	}
+	return text
 }

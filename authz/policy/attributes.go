@@ -31,15 +31,20 @@ type Context struct {
 	Mounts []string `json:"mounts,omitempty"`
 	// Caches are names of folders that the program shares with other calls of its principal
 	// and workspace.
-	Caches      []string `json:"caches,omitempty"`
-	Stdin       string   `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
-	Network     string   `json:"network,omitempty"`     // "fresh", "loopback", "void"; "" is "fresh"
-	Certificate string   `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
-	SessionID   string   `json:"session_id,omitempty"`
-	RunID       string   `json:"run_id,omitempty"`
-	DeviceID    string   `json:"device_id,omitempty"`
-	ChannelID   string   `json:"channel_id,omitempty"`
-	Sensitive   bool     `json:"sensitive,omitempty"` // as the tool's registration declares
+	Caches []string `json:"caches,omitempty"`
+	// DeclaredWorkspace is the operator's name for the workspace, if Mounts, Caches and an
+	// environment set, whose digest is DeclaredEnv, are those that the operator declared for it.
+	DeclaredWorkspace string       `json:"declared_workspace,omitempty"`
+	DeclaredEnv       canon.Digest `json:"declared_env,omitzero"`
+
+	Stdin       string `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
+	Network     string `json:"network,omitempty"`     // "fresh", "loopback", "void"; "" is "fresh"
+	Certificate string `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
+	SessionID   string `json:"session_id,omitempty"`
+	RunID       string `json:"run_id,omitempty"`
+	DeviceID    string `json:"device_id,omitempty"`
+	ChannelID   string `json:"channel_id,omitempty"`
+	Sensitive   bool   `json:"sensitive,omitempty"` // as the tool's registration declares
 	// Env is "NAME=VALUE" of the variables that differ from those of every call. A record has
 	// no values, and EnvNames instead. EnvCode are the names that lead to code that isn't the
 	// system's.
@@ -203,6 +208,11 @@ var attributes = [...]attribute{
 		set: func(g *given) []string { return g.Mounts }},
 	{path: "caches", in: inCall, from: "caches", doc: "names of folders that the program fills and later calls of the same principal and workspace read",
 		set: func(g *given) []string { return g.Caches }},
+	{path: "declared.workspace", in: inCall, from: "declared_workspace",
+		doc:  `the operator's name for the workspace, if mounts and caches are those that the operator declared for it; "": the call's own, or none`,
+		text: func(g *given) string { return g.DeclaredWorkspace }},
+	{path: "declared.env", in: inCall, from: "declared_env", doc: `"sha256:…" of the variables that the operator declared for it, "" for none`,
+		digest: func(g *given) canon.Digest { return g.DeclaredEnv }},
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
 	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, and in "loopback" the program may listen and connect to itself`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},

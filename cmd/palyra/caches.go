@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"palyra/cmd/internal/command"
@@ -17,17 +18,17 @@ func (a *app) cachesLs(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := front.NewTable("CACHE", "NAME", "MADE", "PRINCIPAL", "WORKSPACE").Keep(0)
+	t := front.NewTable("CACHE", "NAME", "SIZE", "USED", "PRINCIPAL", "WORKSPACE").Keep(0)
 	all := []front.Document{}
 	for _, c := range list {
-		made := ""
-		if c.Damaged != nil {
-			made = "damaged"
-		} else {
-			made = c.Made.Format(time.RFC3339)
+		made, used, size := "damaged", "damaged", ""
+		if c.Damaged == nil {
+			made, used = c.Made.Format(time.RFC3339), c.Use.At.Format(time.RFC3339)
+			size = fmt.Sprintf("%.1f MiB", float64(c.Use.Bytes)/(1<<20))
 		}
-		t.Row(c.ID, c.Name, made, c.Owner.Principal, c.Owner.Workspace)
-		all = append(all, front.Document{"id": c.ID, "name": c.Name, "made": made, "principal": c.Owner.Principal, "workspace": c.Owner.Workspace})
+		t.Row(c.ID, c.Name, size, used, c.Owner.Principal, c.Owner.Workspace)
+		all = append(all, front.Document{"id": c.ID, "name": c.Name, "made": made, "used": used, "bytes": c.Use.Bytes, "principal": c.Owner.Principal,
+			"workspace": c.Owner.Workspace, "session": c.Owner.Session})
 	}
 	return &front.Report{Text: t.Text(a.width(inv)), Fields: front.Document{"caches": all}}, nil
 }

@@ -132,6 +132,12 @@ func describe(s *receipt.Statement) string {
 	if len(p.Capsule.Caches) > 0 {
 		r.add("caches", "%s, shared with other calls in the workspace", quoted(p.Capsule.Caches))
 	}
+	if d := p.Capsule.Declared; d != nil {
+		r.add("declared", "mounts and caches, by the operator for the workspace %s", quoted([]string{d.Workspace}))
+		if !d.Env.IsZero() {
+			r.add("", "variables %s", d.Env)
+		}
+	}
 	for _, m := range p.Capsule.Mounts {
 		r.add("mount", "%s, read-only, of user %d and group %d", path(m.Source), m.UID, m.GID)
 	}

@@ -17,7 +17,7 @@ func (d *daemon) retain(ctx context.Context) {
 	}
 	for {
 		c := d.cfg.Load().Retention
-		keep := local.Keep{Runs: c.Runs.Std(), ArtifactBytes: int64(c.ArtifactBytes), Sessions: c.Sessions.Std(), Every: c.Every.Std()}
+		keep := local.Keep{Runs: c.Runs.Std(), ArtifactBytes: int64(c.ArtifactBytes), Sessions: c.Sessions.Std(), Caches: c.Caches.Std(), Every: c.Every.Std()}
 		if err := d.core.local.Retain(ctx, keep); err != nil && ctx.Err() == nil {
 			d.log.Warn("retention", "error", err.Error(), "reason", fault.ReasonOf(err))
 		}

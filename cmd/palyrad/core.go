@@ -72,7 +72,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
 		Pool:    cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
 		Budgets: kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach)),
-		Tools:   table, ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, TestOnlyStep: d.testOnlyStep,
+		Tools:   table, CacheQuota: int64(cfg.State.CachesEach), ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, TestOnlyStep: d.testOnlyStep,
 	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.
@@ -99,9 +99,17 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 func toolConfig(cfg *config.Config, c *core) tool.Config {
 	t := tool.Config{Program: c.toolPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}}
 	for name, w := range cfg.Workspaces {
-		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged}
+		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged, Network: w.Network, Declared: declared(w)}
 	}
 	return t
+}
+
+// declared returns what the operator declares for the calls in a workspace, nil for nothing.
+func declared(w config.Workspace) *kernel.Declared {
+	if !w.OwnPath && len(w.Mounts)+len(w.Caches)+len(w.Programs)+len(w.Env) == 0 {
+		return nil
+	}
+	return &kernel.Declared{OwnPath: w.OwnPath, Mounts: w.Mounts, Caches: w.Caches, Programs: w.Programs, Env: w.Env}
 }
 
 // share returns how many bytes of artifacts a principal may hold: an owner may hold all.

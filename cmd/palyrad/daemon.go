@@ -204,7 +204,7 @@ func (d *daemon) confine(cfg *config.Config) error {
 		c.Read = append(c.Read, cfg.Policy.Dir)
 	}
 	for _, w := range cfg.Workspaces {
-		c.Read = append(c.Read, w.Path)
+		c.Read = append(append(append(c.Read, w.Path), w.Mounts...), w.Programs...)
 	}
 	if d.sockets.own != "" { // it is removed at the end
 		c.Write = append(c.Write, filepath.Dir(d.sockets.own))

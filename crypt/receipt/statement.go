@@ -109,7 +109,10 @@ type Capsule struct {
 	// Caches are the names of those that the program shared with other calls of its principal
 	// and workspace.
 	Caches []string `json:"caches,omitempty"`
-	Loader *File    `json:"loader,omitempty"` // dynamic loader of the executable; none too where written before it was recorded
+	// Declared says that the operator declared mounts, caches and an environment set for the
+	// workspace.
+	Declared *call.Declared `json:"declared,omitempty"`
+	Loader   *File          `json:"loader,omitempty"` // dynamic loader of the executable; none too where written before it was recorded
 }
 
 // File is a file that was pinned.

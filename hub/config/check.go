@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -84,7 +85,87 @@ func (c *Config) checkWorkspaces() (ps []Problem) {
 		if c.path != "" && beneath(c.path, at) {
 			bad("holds this configuration: a tool could change what decides about it")
 		}
+		ps = append(ps, c.checkDeclared(name)...)
 	}
+	return ps
+}
+
+// The bounds of what a workspace declares, as the kernel has them.
+const (
+	maxMounts = 16
+	maxCaches = 8
+	maxEnv    = 256
+)
+
+var (
+	cacheNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
+	variables  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}=`)
+)
+
+// checkDeclared checks what calls in a workspace have. The kernel refuses more when a call is
+// made: folders that are gone or that a cell can't show, and variables.
+func (c *Config) checkDeclared(name string) (ps []Problem) {
+	w := c.Workspaces[name]
+	list := func(leaf string, l List, most int, check func(string) string) {
+		key := "workspaces." + name + "." + leaf
+		bad := func(format string, args ...any) {
+			ps = append(ps, Problem{Reason: "config_bad_value", Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...),
+				Fix: "palyra config explain workspaces." + workspaceName + "." + leaf})
+		}
+		if len(l) > most {
+			bad("has %d elements, at most %d", len(l), most)
+		}
+		for i, s := range l {
+			if slices.Contains(l[:i], s) {
+				bad("has element %d twice", i+1)
+			} else if text := check(s); text != "" {
+				bad("element %d %s", i+1, text)
+			}
+		}
+	}
+	folder := func(at string) string {
+		switch {
+		case !filepath.IsAbs(at) || filepath.Clean(at) != at:
+			return "is no clean absolute path"
+		case at == "/":
+			return "is the whole host"
+		}
+		return ""
+	}
+	list("mounts", w.Mounts, maxMounts, func(at string) string {
+		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"workspaces." + name + ".path", w.Path, true}} {
+			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
+				return "overlaps " + own.key
+			}
+		}
+		return folder(at)
+	})
+	list("caches", w.Caches, maxCaches, func(s string) string {
+		if !cacheNames.MatchString(s) {
+			return "is no name for a cache: 1 to 32 of a-z, 0-9 and -, not - first"
+		}
+		return ""
+	})
+	list("programs", w.Programs, maxMounts, func(at string) string {
+		if strings.ContainsAny(at, ":") {
+			return "has a colon, which PATH can't hold"
+		}
+		return folder(at)
+	})
+	names := make(map[string]bool)
+	list("env", w.Env, maxEnv, func(s string) string {
+		v, _, _ := strings.Cut(s, "=")
+		switch {
+		case !variables.MatchString(s):
+			return "is not NAME=VALUE"
+		case v == "PATH":
+			return "sets PATH, which programs does"
+		case names[v]:
+			return "sets a variable again"
+		}
+		names[v] = true
+		return ""
+	})
 	return ps
 }
 

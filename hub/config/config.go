@@ -83,6 +83,7 @@ type State struct {
 	Dir           string `key:"dir" unit:"path" doc:"Keys, journal, store and artifacts, mode 0700. Empty: STATE_DIRECTORY, else XDG_STATE_HOME/palyra, else HOME/.local/state/palyra."`
 	ArtifactQuota Size   `key:"artifact_quota" unit:"bytes" default:"1GiB" min:"1MiB" max:"1024GiB" doc:"Space for artifacts; a result beyond it is refused."`
 	LayersEach    Size   `key:"layer_quota_per_principal" unit:"bytes" default:"4GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's layers of staged workspaces take when a call in one begins; the call adds at most its own limit. More: quota_layers." cost:"One principal can take as much of the disk."`
+	CachesEach    Size   `key:"cache_quota_per_principal" unit:"bytes" default:"16GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's caches take when a call that uses some begins; each may grow to 4 GiB. More: quota_caches." cost:"One principal can take as much of the disk."`
 	ArtifactEach  Size   `key:"artifact_quota_per_principal" unit:"bytes" default:"512MiB" min:"1MiB" max:"1024GiB" doc:"One principal's part of artifact_quota; owners may use all. A result beyond it is lost: quota_artifacts." cost:"One principal can take all the space."`
 }
 
@@ -108,6 +109,14 @@ type Workspace struct {
 	Path     string `key:"path" unit:"path" doc:"Absolute; not /, nor the state or policy directory, nor above or below them." cost:"Calls that policy allows to use it reach every file in it."`
 	ReadOnly bool   `key:"read_only" default:"true" doc:"Mount it read-only in every cell." cost:"With false such calls can change and remove every file in it."`
 	Staged   bool   `key:"staged" default:"false" doc:"Calls see it writable, read_only or not, and what they write goes to a layer of their session: palyra changes. Needs overlayfs of Linux 6.15."`
+
+	// What process.run has in it, unless a call is bare.
+	OwnPath  bool   `key:"own_path" default:"false" doc:"Programs see it at its path on the host, not at /workspace."`
+	Network  string `key:"network" default:"fresh" oneof:"fresh loopback void" doc:"Network of process.run in it, where the call names none."`
+	Mounts   List   `key:"mounts" unit:"list of paths" doc:"At most 16 further directories, which process.run sees read-only and at their own paths: toolchains, module caches. Each is refused where a mount of palyra exec is." cost:"Calls that policy allows read every file in them."`
+	Caches   List   `key:"caches" unit:"list of names" doc:"At most 8 folders /caches/NAME that process.run fills and later calls of the same principal in the workspace find again; go, npm and pip are found by their programs. home is HOME, and lasts for a session." cost:"What one call of a principal leaves there, its next ones read and may run."`
+	Programs List   `key:"programs" unit:"list of paths" doc:"Directories, first in PATH and where process.run looks for programs named without a slash. Each lies in a mount, or where every cell shows the host's files, as /usr/local/go/bin does."`
+	Env      List   `key:"env" unit:"list of NAME=VALUE" doc:"Variables of process.run, which calls can't replace, but for PATH and those of the dynamic loader, the C library and shells. Their values aren't secret: approvers and policies see them."`
 }
 
 // Limits bound what clients can ask for.
@@ -172,6 +181,7 @@ type Journal struct {
 type Retention struct {
 	Runs          Duration `key:"runs" unit:"duration" default:"720h" min:"0s" max:"87600h" reload:"yes" doc:"How long an ended run is kept, with tape, questions, artifacts and idempotency key, and the layers of an ended session after its last run. 0s: for ever." cost:"With 0s the store only grows."`
 	ArtifactBytes Size     `key:"artifact_bytes" unit:"bytes" default:"768MiB" min:"0" max:"1024GiB" reload:"yes" doc:"While artifacts take more, the principal that holds most loses those of its oldest ended runs. 0: no bound but state.artifact_quota." cost:"At state.artifact_quota the next result that needs space is lost."`
+	Caches        Duration `key:"caches" unit:"duration" default:"720h" min:"0s" max:"87600h" reload:"yes" doc:"A cache that no call used for so long is removed. One that is HOME goes with its session. 0s: never." cost:"With 0s caches stay until palyra caches rm."`
 	Sessions      Duration `key:"sessions" unit:"duration" default:"168h" min:"0s" max:"87600h" reload:"yes" doc:"An open session without a run for so long is ended. 0s: never." cost:"With 0s the sessions of clients that died stay open, up to limits.sessions_per_principal."`
 	Every         Duration `key:"every" unit:"duration" default:"1h" min:"1s" max:"168h" reload:"yes" doc:"How often palyrad looks for data to remove."`
 }

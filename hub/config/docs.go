@@ -132,7 +132,7 @@ func Docs() string {
 		} else if i == 0 {
 			b.WriteString("\n")
 		}
-		fmt.Fprintf(&b, "- `%s` (%s; `%s`): %s\n", leaf(k.Name), valueOf(k), orQuotes(k.Default), k.Doc)
+		fmt.Fprintf(&b, "- `%s` (%s; `%s`): %s\n", leaf(k.Name), valueOf(k), orQuotes(k), k.Doc)
 	}
 	return b.String()
 }
@@ -153,8 +153,12 @@ func valueOf(k Key) string {
 	return k.Type
 }
 
-func orQuotes(s string) string {
-	if s == "" {
+func orQuotes(k Key) string {
+	s := k.Default
+	switch {
+	case k.Type == "list":
+		return "[]"
+	case s == "":
 		return `""`
 	}
 	return s
@@ -259,6 +263,8 @@ func schemaOf(k Key) map[string]any {
 		s["type"], s["pattern"], s["default"] = "string", `^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`, k.Default
 	case "mode":
 		s["type"], s["pattern"], s["default"] = "string", "^[0-7]{3,4}$", k.Default
+	case "list":
+		s["type"], s["items"] = "array", map[string]any{"type": "string"}
 	default:
 		s["type"], s["default"] = "string", k.Default
 		if len(k.OneOf) > 0 {

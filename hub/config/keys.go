@@ -11,7 +11,7 @@ type Key struct {
 	// Name is such as "listen.http"; a workspace's is "workspaces.NAME.path".
 	Name    string   `json:"name"`
 	Env     string   `json:"env,omitempty"`    // the variable that overrides it; "" if none can
-	Type    string   `json:"type"`             // string, boolean, integer, duration, size, mode
+	Type    string   `json:"type"`             // string, boolean, integer, duration, size, mode, list
 	Unit    string   `json:"unit,omitempty"`   //
 	Default string   `json:"default"`          // as it would be written; "" is the empty string
 	OneOf   []string `json:"one_of,omitempty"` // if there is a list of values
@@ -100,6 +100,8 @@ func typeName(t reflect.Type) string {
 		return "size"
 	case reflect.TypeFor[Mode]():
 		return "mode"
+	case reflect.TypeFor[List]():
+		return "list"
 	}
 	switch t.Kind() {
 	case reflect.String:

@@ -141,8 +141,15 @@ func (p *parser) workspace(name, part string, doc map[string]any, byName map[str
 		p.add("config_bad_value", "workspaces", "", "%q is no name for a workspace: 1 to 32 of a-z, 0-9 and -", clip(part))
 		return
 	}
-	w := Workspace{ReadOnly: true}
+	w := Workspace{}
 	rv := reflect.ValueOf(&w).Elem()
+	for _, k := range byName {
+		if k.each && k.Type != "list" {
+			if err := set(rv.FieldByIndex(k.index), k, k.Default); err != nil {
+				panic("config: internal error: default of " + k.Name + " " + err.Error())
+			}
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(doc)) {
 		k, ok := byName["workspaces."+workspaceName+"."+key]
 		if !ok {
@@ -208,7 +215,28 @@ func clip(s string) string {
 func (p *parser) value(field reflect.Value, k Key, name string, v any) {
 	var text string
 	switch v := v.(type) {
+	case []any:
+		if k.Type != "list" {
+			p.add("config_bad_value", name, "", "is %s, not a list", article(k.Type))
+			return
+		}
+		list := List{}
+		for _, e := range v {
+			s, ok := e.(string)
+			if !ok || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+				p.add("config_bad_value", name, valueFix(k), "is a list of texts without control characters")
+				return
+			}
+			list = append(list, s)
+		}
+		field.Set(reflect.ValueOf(list))
+		p.c.source[name] = "file"
+		return
 	case string:
+		if k.Type == "list" {
+			p.add("config_bad_value", name, fmt.Sprintf("write %s = [\"…\"]", leaf(name)), "is a list, not text")
+			return
+		}
 		if k.Type == "boolean" || k.Type == "integer" {
 			p.add("config_bad_value", name, fmt.Sprintf("write %s = %s", leaf(name), k.Default), "is %s, not text", article(k.Type))
 			return

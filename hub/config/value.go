@@ -74,6 +74,18 @@ func parseSize(text string) (Size, error) {
 	return Size(int64(n) * scale), nil
 }
 
+// List is several texts, in order. No element has a control character.
+type List []string
+
+// String returns the list as TOML writes it.
+func (l List) String() string {
+	var out []string
+	for _, s := range l {
+		out = append(out, strconv.Quote(s))
+	}
+	return "[" + strings.Join(out, ", ") + "]"
+}
+
 // Mode is the permission bits of a file.
 type Mode uint32
 

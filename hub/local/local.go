@@ -204,7 +204,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	}()
 	denied := inStore || h.brake.denies()
 	h.runs, err = run.Open(ctx, run.Config{
-		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
+		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Over: h.endCaches, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Quota: h.MayAdd, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 type Keep struct {
 	Runs          time.Duration // since a run ended; 0: for ever
 	ArtifactBytes int64         // of all artifacts; 0: no bound but the store's
+	Caches        time.Duration // that no call uses for so long are removed; 0: never
 	Sessions      time.Duration // that are open and had no run for so long end; 0: never
 	Every         time.Duration // how often Retain is called; for Status
 }
@@ -39,7 +40,8 @@ func (h *Hub) Retain(ctx context.Context, keep Keep) error {
 	err = errors.Join(err, h.st.Retire(ctx, p))
 	gone, oerr := h.recordRetired(ctx)
 	layers, lerr := h.retireLayers(ctx, ended)
-	err = errors.Join(err, oerr, lerr)
+	caches, cerr := h.retireCaches(ctx, keep.Caches)
+	err = errors.Join(err, oerr, lerr, cerr)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := &h.retention
@@ -53,6 +55,8 @@ func (h *Hub) Retain(ctx context.Context, keep Keep) error {
 	r.RemovedArtifacts += gone.Artifacts
 	r.RemovedBytes += gone.ArtifactBytes
 	r.RemovedLayers += layers
+	r.Caches = keep.Caches
+	r.RemovedCaches += caches
 	r.EndedSessions += ended
 	return err
 }

@@ -196,6 +196,9 @@ func (e *Engine) finish(j *job, end ending) {
 		j.end(err)
 		return
 	}
+	if j.plan.Ephemeral && e.cfg.Over != nil {
+		e.cfg.Over(j.session)
+	}
 	e.step("run:ended")
 }
 

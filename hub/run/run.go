@@ -100,6 +100,9 @@ type Config struct {
 	// Layers has the layers of staged workspaces. Default: none, and each call in a workspace
 	// that is staged gets its own.
 	Layers Layers
+	// Over is told of the session of a run that had one of its own, when both have ended.
+	// Default: nobody is.
+	Over func(session string)
 	// Memory counts the bytes that runs keep from their start to their end. Default: no
 	// bound.
 	Memory *budget.Pool

@@ -6,12 +6,13 @@ import "errors"
 type RunInput struct {
 	Argv      []string `json:"argv" tool:"required,min=1,max=4096,maxlen=131071" doc:"program and arguments; no shell reads them. The program is a name for the search path, an absolute path, or a path in the workspace that holds a slash"`
 	Env       []string `json:"env" tool:"max=256,maxlen=131071" doc:"NAME=VALUE, on top of the environment that the kernel builds"`
-	Workspace string   `json:"workspace,omitempty" tool:"min=1,max=64" doc:"name of a workspace, seen at /workspace; left out, an empty private one"`
+	Workspace string   `json:"workspace,omitempty" tool:"min=1,max=64" doc:"name of a workspace, seen at /workspace or, where the operator says so, at its own path; left out, an empty private one"`
+	Bare      bool     `json:"bare,omitempty" doc:"do without what the operator declared for the workspace: its own path, mounts, caches, variables, programs in PATH"`
 	ReadOnly  bool     `json:"read_only" doc:"the program cannot write in the workspace"`
 	Cwd       string   `json:"cwd" tool:"default=.,min=1,max=16380" doc:"folder of the workspace to start in"`
 	Stdin     string   `json:"stdin" doc:"standard input, in the encoding"`
 	Encoding  string   `json:"encoding" tool:"default=utf-8,enum=utf-8|base64" doc:"how stdin spells bytes"`
-	Network   string   `json:"network" tool:"default=fresh,enum=fresh|loopback|void" doc:"fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; void: no sockets at all, which starts faster"`
+	Network   string   `json:"network,omitempty" tool:"enum=fresh|loopback|void" doc:"left out, the workspace's, else fresh. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; void: no sockets at all, which starts faster"`
 	TimeoutMS int64    `json:"timeout_ms" tool:"default=60000,min=1,max=86400000" doc:"wall-clock limit in milliseconds"`
 	CPUMS     int64    `json:"cpu_ms" tool:"default=60000,min=1,max=86400000" doc:"processor limit of each process in milliseconds"`
 	Memory    int64    `json:"memory" tool:"default=1073741824,min=1048576,max=17592186044416" doc:"memory limit in bytes"`
@@ -27,8 +28,8 @@ func (in *RunInput) Check() error {
 	if _, err := in.Bytes(); err != nil {
 		return err
 	}
-	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly) {
-		return usage("invalid_input", "check workspace", errors.New("cwd and read_only need a workspace"))
+	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly || in.Bare) {
+		return usage("invalid_input", "check workspace", errors.New("cwd, read_only and bare need a workspace"))
 	}
 	return checkPath(in.Cwd, true)
 }

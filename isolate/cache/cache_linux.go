@@ -23,6 +23,7 @@ import (
 const (
 	infoFile = "cache.json"
 	dataName = "data"
+	useFile  = "use.json"
 )
 
 // unfinished begins the name of a folder that is being made or removed. One that a crash left is
@@ -48,7 +49,17 @@ func id(o Owner, name string) (string, error) {
 		return "", err
 	}
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:16]) + "-" + name, nil
+	id := hex.EncodeToString(sum[:16]) + "-" + name
+	if o.Session != "" {
+		id += ofSession(o.Session)
+	}
+	return id, nil
+}
+
+// ofSession ends the names of a session's caches.
+func ofSession(session string) string {
+	sum := sha256.Sum256([]byte(session))
+	return "-" + hex.EncodeToString(sum[:8])
 }
 
 // Take opens a cache, which it makes if there is none.
@@ -67,6 +78,10 @@ func Take(state string, o Owner, name string) (*Cache, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			if err = create(state, folder, Info{Version, name, o, time.Now().UTC()}); err == nil || errors.Is(err, fs.ErrExist) {
 				continue
+			}
+			if errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0 {
+				return nil, fault.New(fault.Refused, "permission_denied", op, err).
+					WithHint("palyrad gives up the right to make files of other users: run it as the workspace's owner, or use caches in a workspace of root's")
 			}
 		case err == nil && (c.Name != name || c.Owner != o):
 			c.Close()
@@ -144,7 +159,7 @@ func create(state, folder string, i Info) error {
 		if err := os.Mkdir(data, 0o700); err != nil {
 			return err
 		}
-		if os.Geteuid() == 0 {
+		if os.Geteuid() == 0 && (i.Owner.UID != 0 || i.Owner.GID != uint32(os.Getegid())) {
 			if err := os.Chown(data, int(i.Owner.UID), int(i.Owner.GID)); err != nil {
 				return err
 			}
@@ -190,15 +205,88 @@ func sweep(all string) {
 // Close gives the cache up.
 func (c *Cache) Close() {
 	if c.Dir != nil {
+		c.note()
 		c.Dir.Close()
 	}
 	c.lock.Close()
+}
+
+// note writes size and time down. What can't be written is measured by whoever wants to know.
+func (c *Cache) note() {
+	b, err := canon.Marshal(&Use{Bytes: size(c.lock), At: time.Now().UTC()})
+	if err == nil {
+		err = durable.Replace(filepath.Join(c.path, useFile), b, 0o600)
+	}
+	if err != nil {
+		_ = os.Remove(filepath.Join(c.path, useFile))
+	}
+}
+
+// size measures a cache by its folder. One that can't be seen whole counts as full.
+func size(folder *os.File) int64 {
+	n, whole := sys.TreeSize(int(folder.Fd()), dataName)
+	if !whole {
+		n = max(n, isolate.CacheBytes)
+	}
+	return n
+}
+
+// lastUse returns a cache's size and when it was given up last.
+func lastUse(at string, made time.Time) (u Use) {
+	b, err := durable.ReadPrivate(filepath.Join(at, useFile), 1<<16)
+	if err == nil && canon.Decode(b, &u, canon.Limits{Bytes: 1 << 16}) == nil {
+		return u
+	}
+	u = Use{At: made} // its first call goes on, or died
+	if f, err := os.OpenFile(at, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0); err == nil {
+		u.Bytes = size(f)
+		f.Close()
+	}
+	return u
+}
+
+// Held returns the bytes that a principal's caches took when they were given up last.
+func Held(state, principal string) (bytes int64, err error) {
+	list, err := List(state)
+	for _, c := range list {
+		if c.Damaged == nil && c.Owner.Principal == principal {
+			bytes += c.Use.Bytes
+		}
+	}
+	return bytes, err
+}
+
+// EndSession removes the caches of a session that is over. One that a call uses stays.
+func EndSession(state, session string) error {
+	entries, err := os.ReadDir(filepath.Join(state, Folder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fault.New(fault.BadState, "state_io", "list caches", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ofSession(session)) {
+			continue
+		}
+		i, err := describe(filepath.Join(state, Folder, e.Name()))
+		if err == nil && i.Owner.Session == session {
+			err = Remove(state, e.Name())
+			if k := fault.KindOf(err); k == fault.Busy || k == fault.NotFound {
+				err = nil
+			}
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Listed is a cache as List finds it.
 type Listed struct {
 	Info
 	ID      string
+	Use     Use
 	Damaged error // why there is no Info; nil if there is one
 }
 
@@ -218,7 +306,9 @@ func List(state string) ([]Listed, error) {
 			continue
 		}
 		l := Listed{ID: e.Name()}
-		l.Info, l.Damaged = describe(filepath.Join(all, e.Name()))
+		if l.Info, l.Damaged = describe(filepath.Join(all, e.Name())); l.Damaged == nil {
+			l.Use = lastUse(filepath.Join(all, e.Name()), l.Made)
+		}
 		list = append(list, l)
 	}
 	return list, nil

@@ -57,6 +57,77 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// TestSession: a session's cache is no other session's, and goes with it unless a call uses it.
+func TestSession(t *testing.T) {
+	state := t.TempDir()
+	of := func(session string) Owner {
+		o := owner()
+		o.Session = session
+		return o
+	}
+	one, two, none := take(t, state, of("one"), "home"), take(t, state, of("two"), "home"), take(t, state, owner(), "home")
+	if one.ID == two.ID || one.ID == none.ID || two.ID == none.ID {
+		t.Error(one.ID, two.ID, none.ID)
+	}
+	if err := EndSession(state, "one"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(state, Folder, one.ID)); err != nil {
+		t.Errorf("in use: %v", err)
+	}
+	one.Close()
+	if err := errors.Join(EndSession(state, "one"), EndSession(state, "never"), EndSession(state, "")); err != nil {
+		t.Error(err)
+	}
+	list, err := List(state)
+	if err != nil || len(list) != 2 || list[0].Owner.Session+list[1].Owner.Session != "two" {
+		t.Errorf("left %+v, %v", list, err)
+	}
+}
+
+// TestHeld: what a call leaves counts for its principal, from when it gives the cache up.
+func TestHeld(t *testing.T) {
+	state := t.TempDir()
+	held := func(who string) int64 {
+		n, err := Held(state, who)
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	me := owner().Principal
+	if n := held(me); n != 0 {
+		t.Errorf("%d before any", n)
+	}
+	c, other := take(t, state, owner(), "go"), owner()
+	other.Principal = "b"
+	take(t, state, other, "go").Close()
+	if err := os.WriteFile(filepath.Join(state, Folder, c.ID, dataName, "f"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if n := held(me); n < 1<<20 || n > 2<<20 || held("b") > 1<<16 {
+		t.Errorf("%d, another %d", n, held("b"))
+	}
+	// A call that died has written nothing down.
+	if err := os.Remove(filepath.Join(state, Folder, c.ID, useFile)); err != nil {
+		t.Fatal(err)
+	}
+	if n := held(me); n < 1<<20 {
+		t.Errorf("%d after a crash", n)
+	}
+	if os.Geteuid() == 0 {
+		return // who sees all
+	}
+	data := filepath.Join(state, Folder, c.ID, dataName)
+	if err := errors.Join(os.Mkdir(data+"/hidden", 0), os.Remove(data+"/f")); err != nil {
+		t.Fatal(err)
+	}
+	if n := held(me); n < isolate.CacheBytes {
+		t.Errorf("%d, with a folder that can't be seen", n)
+	}
+}
+
 // TestRemove: what a call uses stays; what a program left is removed, whatever it is, and nothing
 // that it leads to.
 func TestRemove(t *testing.T) {

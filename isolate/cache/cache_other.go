@@ -19,6 +19,7 @@ type Cache struct {
 type Listed struct {
 	Info
 	ID      string
+	Use     Use
 	Damaged error
 }
 
@@ -34,6 +35,12 @@ func (*Cache) Close() {}
 
 // List fails.
 func List(string) ([]Listed, error) { return nil, unsupported("list caches") }
+
+// Held fails.
+func Held(string, string) (int64, error) { return 0, unsupported("measure caches") }
+
+// EndSession fails.
+func EndSession(string, string) error { return unsupported("remove a cache") }
 
 // Remove fails.
 func Remove(string, string) error { return unsupported("remove a cache") }

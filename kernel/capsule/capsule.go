@@ -76,6 +76,9 @@ type Capsule struct {
 	Mounts []call.Mount `json:"mounts,omitempty"`
 	// Caches are names, sorted; see package isolate/cache.
 	Caches []string `json:"caches,omitempty"`
+	// Declared says that Mounts, Caches and part of Env are what the operator declared for the
+	// workspace.
+	Declared *call.Declared `json:"declared,omitempty"`
 	// Loader is the dynamic loader that Executable names (PT_INTERP), always of the
 	// system; absent where it names none, and in capsules of older versions.
 	Loader *File `json:"loader,omitempty"`
@@ -268,6 +271,9 @@ func (c *Capsule) checkFiles() error {
 	}
 	if err := isolate.CheckPlaces(c.TierFloor, c.Workspace, c.Mounts, c.Caches); err != nil {
 		return bad("%v", err)
+	}
+	if d := c.Declared; d != nil && (d.Workspace == "" || c.Workspace == nil) {
+		return bad("what is declared for a workspace without a workspace")
 	}
 	if w := c.Workspace; w != nil && w.Layer != "" {
 		if err := stage.CheckName(w.Layer); err != nil {

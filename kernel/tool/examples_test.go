@@ -224,9 +224,33 @@ func TestExpand(t *testing.T) {
 		}
 	}
 	x, err := table.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(`{"argv":["cat","-"],"workspace":"ro","read_only":true,"cwd":"a/b","stdin":"x","timeout_ms":1500}`))
-	if err != nil || !slices.Equal(x.Argv, []string{"cat", "-"}) || x.Workspace != "/srv/ro" || !x.WorkspaceReadOnly || x.Cwd != "/workspace/a/b" ||
+	if err != nil || !slices.Equal(x.Argv, []string{"cat", "-"}) || x.Workspace != "/srv/ro" || !x.WorkspaceReadOnly || x.Cwd != "a/b" ||
 		string(x.Stdin) != "x" || x.Limits.Wall != 1_500_000_000 || x.Sensitive || x.LeaveOperands || x.Network != isolate.NetworkFresh {
 		t.Errorf("%+v, %v", x, err)
+	}
+	declared := &kernel.Declared{OwnPath: true, Mounts: []string{"/opt/x"}, Caches: []string{"go"}}
+	kit := New(Config{Workspaces: map[string]Workspace{"kit": {Path: "/srv/kit", Network: "loopback", Declared: declared}, "void": {Path: "/srv/void", Network: "void"}}})
+	for in, want := range map[string]struct {
+		network  string
+		declared *kernel.Declared
+	}{
+		`{"argv":["id"],"workspace":"kit"}`:                                   {isolate.NetworkLoopback, declared},
+		`{"argv":["id"],"workspace":"kit","network":"fresh"}`:                 {isolate.NetworkFresh, declared},
+		`{"argv":["id"],"workspace":"kit","bare":true}`:                       {isolate.NetworkLoopback, nil},
+		`{"argv":["id"],"workspace":"kit","bare":true,"network":"void"}`:      {isolate.NetworkVoid, nil},
+		`{"argv":["id"],"workspace":"void"}`:                                  {isolate.NetworkVoid, nil},
+		`{"argv":["id"],"workspace":"void","network":"loopback","bare":true}`: {isolate.NetworkLoopback, nil},
+		`{"argv":["id"]}`: {isolate.NetworkFresh, nil},
+	} {
+		x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in))
+		if err != nil || x.Network != want.network || x.Declared != want.declared {
+			t.Errorf("%s: %+v, %v", in, x, err)
+		}
+	}
+	for _, in := range []string{`{"argv":["id"],"bare":true}`, `{"argv":["id"],"workspace":"kit","mounts":["/etc"]}`, `{"argv":["id"],"workspace":"kit","caches":["x"]}`} {
+		if x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in)); fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s: %+v, %v", in, x, err)
+		}
 	}
 	// Every other tool: the program is the operator's, nothing of it the caller's.
 	for name, in := range fine() {

@@ -70,6 +70,10 @@ type Workspace struct {
 	Path     string // absolute
 	ReadOnly bool   // tools that write to it are refused
 	Staged   bool   // tools write to a layer, and not to it
+
+	// The rest is for process.run.
+	Network  string           // of calls that name none, as in a call's input
+	Declared *kernel.Declared // nil: nothing
 }
 
 // Artifacts gives the content of artifacts to their owners. For other principals they don't
@@ -242,15 +246,9 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 	return w, nil
 }
 
-// view is the place of a program's workspace at tier C.
-const view = "/workspace"
-
 func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.RunInput)
 	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
-	if in.Network != policy.NetworkFresh {
-		x.Network = in.Network
-	}
 	x.Limits.Wall, x.Limits.CPU = time.Duration(in.TimeoutMS)*time.Millisecond, time.Duration(in.CPUMS)*time.Millisecond
 	x.Limits.Memory, x.Limits.PIDs, x.Limits.Output = in.Memory, in.PIDs, in.Output
 	if in.Workspace != "" {
@@ -261,13 +259,22 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 			return nil, err
 		}
 		x.Workspace, x.WorkspaceName, x.WorkspaceStaged = root.Path, in.Workspace, root.Staged
+		if in.Network == "" {
+			in.Network = root.Network
+		}
+		if !in.Bare {
+			x.Declared = root.Declared
+		}
+	}
+	if in.Network != policy.NetworkFresh {
+		x.Network = in.Network
 	}
 	if in.Cwd != "." {
 		cwd, err := toolproto.ParsePath(in.Cwd)
 		if err != nil {
 			return nil, err
 		}
-		x.Cwd = view + "/" + cwd
+		x.Cwd = cwd
 	}
 	if in.Stdin != "" {
 		b, err := in.Bytes()

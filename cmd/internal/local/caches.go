@@ -6,9 +6,11 @@ var cachesLsCommand = command.Command{
 	Name:  "caches ls",
 	Short: "list the caches of calls",
 	Long: `
-One line per cache: its id, its name, whose it is, its workspace and when it was
-made. A cache is what palyra exec --cache NAME filled; only calls of the same
-principal in the same workspace see it. It lies in the state directory.`,
+One line per cache: its id, name, size and last use, whose it is, and its
+workspace. A cache is what palyra exec --cache NAME filled, or palyrad's calls in
+a workspace that declares it; only calls of the same principal in the same
+workspace see it, and one named home those of one session. It lies in the state
+directory. palyrad removes those that no call used for retention.caches.`,
 	Flags:    []command.Flag{flagState, flagWide, flagJSON},
 	Exits:    []command.Exit{exitOK, exitUsage, exitState},
 	Examples: []command.Example{{Line: "palyra caches ls", Does: "lists the caches of this user's state directory"}},
