@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"math"
@@ -120,10 +121,41 @@ func overShare(op, principal string) error {
 		WithHint("wait until older runs lose theirs (retention.*), or raise state.artifact_quota_per_principal")
 }
 
-func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.Reader) (_ *Artifact, err error) {
-	const op = "store artifact"
+func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.Reader) (*Artifact, error) {
+	d, err := s.Draft(ctx, holder, mediaType)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if _, err := io.Copy(d, &ctxReader{ctx: ctx, r: r}); err != nil {
+		return nil, classify(opPut, err)
+	}
+	return d.Commit(ctx)
+}
+
+const opPut = "store artifact"
+
+// Draft is an artifact that is being written. Its end is Commit or Close, and after both of
+// them Close. One goroutine writes and ends it; meanwhile others may read what was written.
+type Draft struct {
+	s                 *Store
+	holder, mediaType string
+	principal         string // whose run holder is; "": it is none
+	limit, left       int64  // of bytes: of this artifact, and of the principal's share
+
+	f         *os.File
+	tmp       string // its name, one that durable.RemoveTemps sweeps after a crash
+	hash      hash.Hash
+	size      int64
+	published bool
+}
+
+// Draft begins an artifact that holder will hold. It counts towards quotas from Commit on,
+// and no draft can grow beyond what they left at its beginning. A media type that is not
+// known is "application/octet-stream".
+func (s *Store) Draft(ctx context.Context, holder, mediaType string) (*Draft, error) {
 	if holder == "" {
-		return nil, usage("invalid_input", op, "no holder is named")
+		return nil, usage("invalid_input", opPut, "no holder is named")
 	}
 	if t, _, err := mime.ParseMediaType(mediaType); err != nil || len(mediaType) > 100 || t == "" {
 		mediaType = octets
@@ -133,47 +165,67 @@ func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.
 	if err != nil {
 		return nil, err
 	}
-	// The name is one that durable.RemoveTemps sweeps after a crash.
-	tmp := filepath.Join(a.dir, ".artifact.palyra-tmp-"+rand.Text())
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, durable.Fault(op, err)
+	d := &Draft{s: s, holder: holder, mediaType: mediaType, principal: principal, limit: min(a.max, a.quota, left), left: left,
+		tmp: filepath.Join(a.dir, ".artifact.palyra-tmp-"+rand.Text()), hash: sha256.New()}
+	if d.f, err = os.OpenFile(d.tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return nil, durable.Fault(opPut, err)
 	}
-	published := false
-	defer func() {
-		_ = f.Close() // synced, or of no use
-		if !published {
-			_ = os.Remove(tmp)
-		}
-	}()
 	s.step("artifact_created")
-	h := sha256.New()
-	limit := min(a.max, a.quota, left)
-	size, err := io.Copy(io.MultiWriter(f, h), &ctxReader{ctx: ctx, r: io.LimitReader(r, limit+1)})
-	if err != nil {
-		return nil, classify(op, err)
+	return d, nil
+}
+
+// Write implements io.Writer.
+func (d *Draft) Write(b []byte) (int, error) {
+	if int64(len(b)) > d.limit-d.size {
+		if d.limit == d.left {
+			return 0, overShare(opPut, d.principal)
+		}
+		return 0, usage("too_large", opPut, "more than %d bytes", d.limit)
 	}
-	if size > limit && limit == left {
-		return nil, overShare(op, principal)
+	n, err := d.f.Write(b)
+	d.hash.Write(b[:n])
+	d.size += int64(n)
+	return n, classify(opPut, err)
+}
+
+// ReadAt implements io.ReaderAt, until Close.
+func (d *Draft) ReadAt(b []byte, off int64) (int, error) {
+	n, err := d.f.ReadAt(b, off)
+	if err != nil && err != io.EOF {
+		err = durable.Fault("read artifact", err)
 	}
-	if size > limit {
-		return nil, usage("too_large", op, "more than %d bytes", limit)
+	return n, err
+}
+
+// Close gives the draft's descriptor back, and without a Commit also its space.
+func (d *Draft) Close() error {
+	_ = d.f.Close() // synced, or of no use
+	if !d.published {
+		d.published = true
+		_ = os.Remove(d.tmp) // or the next Open does it
 	}
+	return nil
+}
+
+// Commit makes the artifact durable, and holds it for its holder. Then it can't be written
+// any more.
+func (d *Draft) Commit(ctx context.Context) (*Artifact, error) {
+	s, a, holder, principal, size := d.s, &d.s.artifacts, d.holder, d.principal, d.size
 	s.step("artifact_written")
-	if err := f.Sync(); err != nil {
-		return nil, durable.Fault(op, err)
+	if err := d.f.Sync(); err != nil {
+		return nil, durable.Fault(opPut, err)
 	}
 	s.step("artifact_synced")
-	d := canon.Digest(h.Sum(nil))
+	digest := canon.Digest(d.hash.Sum(nil))
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	more := size // that the principal holds with it
 	row, err := View(ctx, s, func(tx *Tx) (*Artifact, error) {
-		row, err := tx.artifact(d)
+		row, err := tx.artifact(digest)
 		if err == nil {
 			var owns bool
-			if owns, err = tx.ownsArtifact(d, principal); owns {
+			if owns, err = tx.ownsArtifact(digest, principal); owns {
 				more = 0
 			}
 		}
@@ -183,33 +235,33 @@ func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.
 		return nil, err
 	}
 	if s.opt.ArtifactShare != nil && principal != "" && a.held[principal]+more > s.opt.ArtifactShare(principal) { // others came meanwhile
-		return nil, overShare(op, principal)
+		return nil, overShare(opPut, principal)
 	}
 	if err == nil { // we have it
-		if err = s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(d, holder) }); err == nil {
+		if err = s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(digest, holder) }); err == nil {
 			a.hold(principal, more)
 		}
 		row.Refs++
 		return row, err
 	}
 	if a.bytes+size > a.quota {
-		return nil, fault.New(fault.Unavailable, "artifact_quota", op, fmt.Errorf("%d bytes, with %d of %d in use", size, a.bytes, a.quota)).
+		return nil, fault.New(fault.Unavailable, "artifact_quota", opPut, fmt.Errorf("%d bytes, with %d of %d in use", size, a.bytes, a.quota)).
 			WithHint("end sessions that hold artifacts, or raise the quota")
 	}
-	if err := s.publishLocked(tmp, d); err != nil {
+	if err := s.publishLocked(d.tmp, digest); err != nil {
 		return nil, err
 	}
-	published = true
-	row = &Artifact{Digest: d, Size: size, MediaType: mediaType, Refs: 1}
+	d.published = true
+	row = &Artifact{Digest: digest, Size: size, MediaType: d.mediaType, Refs: 1}
 	err = s.Update(ctx, func(tx *Tx) error {
 		row.Created = tx.now
-		if _, err := tx.insert(op, principal, `INSERT INTO artifacts (digest, size, type, created) VALUES (?, ?, ?, ?)`, d[:], size, mediaType, ns(tx.now)); err != nil {
+		if _, err := tx.insert(opPut, principal, `INSERT INTO artifacts (digest, size, type, created) VALUES (?, ?, ?, ?)`, digest[:], size, d.mediaType, ns(tx.now)); err != nil {
 			return err
 		}
-		return tx.holdArtifact(d, holder)
+		return tx.holdArtifact(digest, holder)
 	})
 	if err != nil {
-		_ = os.Remove(filepath.Join(a.dir, artifactPath(d))) // Open does it otherwise
+		_ = os.Remove(filepath.Join(a.dir, artifactPath(digest))) // Open does it otherwise
 		return nil, err
 	}
 	a.bytes += size
@@ -220,18 +272,17 @@ func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.
 
 // publishLocked gives a synced temporary file its final name, durably.
 func (s *Store) publishLocked(tmp string, d canon.Digest) error {
-	const op = "store artifact"
 	path := filepath.Join(s.artifacts.dir, artifactPath(d))
 	if err := durable.MkdirAll0700(filepath.Dir(path)); err != nil {
-		return durable.Fault(op, err)
+		return durable.Fault(opPut, err)
 	}
 	if err := os.Rename(tmp, path); err != nil {
-		return durable.Fault(op, err)
+		return durable.Fault(opPut, err)
 	}
 	s.step("artifact_renamed")
 	if err := durable.SyncDir(filepath.Dir(path)); err != nil {
 		_ = os.Remove(path) // nothing knows it yet
-		return durable.Fault(op, err)
+		return durable.Fault(opPut, err)
 	}
 	s.step("artifact_durable")
 	return nil

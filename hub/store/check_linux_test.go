@@ -211,6 +211,63 @@ func TestCheckDamage(t *testing.T) {
 	}
 }
 
+// TestDraft: what was written of an artifact can be read before it is one, and after. A draft
+// that doesn't become one leaves nothing.
+func TestDraft(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, filepath.Join(t.TempDir(), "store"), Options{ArtifactQuota: 100, MaxArtifact: 10})
+	ctx := context.Background()
+	draft := func(text string) *Draft {
+		t.Helper()
+		d, err := s.Draft(ctx, "run_1", "text/plain")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		if n, err := io.WriteString(d, text); n != len(text) || err != nil {
+			t.Fatalf("write %q: %d, %v", text, n, err)
+		}
+		return d
+	}
+	reads := func(d *Draft, off int64, want string) {
+		t.Helper()
+		b := make([]byte, 20)
+		if n, err := d.ReadAt(b, off); string(b[:n]) != want || err != io.EOF {
+			t.Errorf("from %d: %q, %v, want %q", off, b[:n], err, want)
+		}
+	}
+	a, b := draft("hello"), draft("hello")
+	reads(a, 0, "hello")
+	reads(a, 4, "o")
+	reads(a, 9, "")
+	for range 2 { // the second becomes the first one's artifact
+		art, err := a.Commit(ctx)
+		if err != nil || art.Digest != canon.Sum([]byte("hello")) {
+			t.Fatalf("%+v, %v", art, err)
+		}
+		reads(a, 1, "ello")
+		a = b
+	}
+	c := draft("12345")
+	_, err := io.WriteString(c, "678901")
+	wants(t, err, fault.Usage, "too_large")
+	reads(c, 3, "45")
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = b.Close()
+	}
+	left, err := filepath.Glob(filepath.Join(s.dir, artifactDir, ".*"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left over: %q, %v", left, err)
+	}
+	if n, err := s.Stats(ctx); err != nil || n.Artifacts != 1 {
+		t.Errorf("%+v, %v", n, err)
+	}
+	check(t, s)
+}
+
 func TestArtifacts(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, filepath.Join(t.TempDir(), "store"), Options{ArtifactQuota: 100, MaxArtifact: 60})

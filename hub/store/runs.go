@@ -213,6 +213,10 @@ func (tx *Tx) step(run string, index int) (*Step, error) {
 	return one(tx, "step", run, selectStep+` WHERE run = ? AND idx = ?`, []any{run, index}, scanStep)
 }
 
+func (tx *Tx) stepHead(run string, index int) (*Step, error) {
+	return one(tx, "step", run, selectStepOnly+` WHERE run = ? AND idx = ?`, []any{run, index}, scanStep)
+}
+
 func (tx *Tx) stepByCall(call string) (*Step, error) {
 	return one(tx, "step", call, selectStep+` WHERE call = ? AND call <> ''`, []any{call}, scanStep)
 }

@@ -122,6 +122,9 @@ func (tx *Tx) Steps(run string) ([]Step, error) { return tx.steps(run) }
 // Step returns one step, or fault.NotFound "no_such_step".
 func (tx *Tx) Step(run string, index int) (*Step, error) { return tx.step(run, index) }
 
+// StepHead returns one step without its input, or fault.NotFound "no_such_step".
+func (tx *Tx) StepHead(run string, index int) (*Step, error) { return tx.stepHead(run, index) }
+
 // StepByCall returns the step with this call id.
 func (tx *Tx) StepByCall(callID string) (*Step, error) { return tx.stepByCall(callID) }
 
@@ -222,7 +225,7 @@ func (tx *Tx) Setting(key string) (*Setting, error) { return tx.setting(key) }
 func (tx *Tx) PutSetting(s *Setting) error { return tx.putSetting(s) }
 
 // PutArtifact stores what r gives until its end, durably, and holds it for
-// holder. A media type that is not known is "application/octet-stream".
+// holder, as a [Draft] does.
 func (s *Store) PutArtifact(ctx context.Context, holder, mediaType string, r io.Reader) (*Artifact, error) {
 	return s.putArtifact(ctx, holder, mediaType, r)
 }
