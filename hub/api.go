@@ -263,6 +263,38 @@ type TapeQuery struct {
 	View string `json:"view,omitempty" in:"query" enum:"tools" doc:"tools: the events of calls as tool_proposal, tool_decision, tool_approval_request, tool_approval_response, tool_result and tool_attestation"`
 }
 
+// OutputQuery says which output of a run to read, and from where on.
+type OutputQuery struct {
+	Run    string `json:"run" in:"path"`
+	Step   int    `json:"step,omitempty" in:"query" doc:"the first step to read"`
+	Stdout uint64 `json:"stdout,omitempty" in:"query" doc:"bytes of that step's standard output already seen"`
+	Stderr uint64 `json:"stderr,omitempty" in:"query" doc:"bytes of that step's standard error already seen"`
+	// Until is "" to follow the run to its end, or UntilNow.
+	Until string `json:"until,omitempty" in:"query" enum:"now" doc:"now: only what there is"`
+}
+
+// UntilNow ends output with what there is; see OutputQuery.
+const UntilNow = "now"
+
+// OutputPart is a piece of what a step wrote, of 16 KiB at most.
+type OutputPart struct {
+	Step   int    `json:"step"`
+	Stream string `json:"stream"`           // "stdout" or "stderr"
+	From   int64  `json:"from"`             // bytes of the stream before it
+	Text   string `json:"text,omitempty"`   // of whole characters
+	Base64 []byte `json:"base64,omitempty"` // instead of Text where that isn't UTF-8
+	// Lost says why the rest of the stream can't be had, as Output does; "": it comes.
+	Lost string `json:"lost,omitempty"`
+}
+
+// Bytes returns the piece.
+func (p *OutputPart) Bytes() []byte {
+	if p.Base64 != nil {
+		return p.Base64
+	}
+	return []byte(p.Text)
+}
+
 // ArtifactQuery names an artifact that a run holds.
 type ArtifactQuery struct {
 	Run    string `json:"run" in:"path"`
@@ -280,6 +312,7 @@ const (
 	EventRunCancelled       = "run.cancelled"        // RunChange; the last
 	EventStepStarted        = "step.started"         // StepStarted
 	EventStepDecided        = "step.decided"         // StepDecided
+	EventStepOutput         = "step.output"          // StepOutput; its program has written something and runs on
 	EventStepEnded          = "step.ended"           // StepResult without Input
 	EventApprovalRequested  = "approval.requested"   // Approval
 	EventApprovalResolved   = "approval.resolved"    // ApprovalResolved
@@ -297,6 +330,11 @@ type RunChange struct {
 type StepStarted struct {
 	Step int    `json:"step"`
 	Tool string `json:"tool"`
+}
+
+// StepOutput is the data of EventStepOutput; ReadOutput has the output.
+type StepOutput struct {
+	Step int `json:"step"`
 }
 
 // StepDecided is the data of EventStepDecided.

@@ -53,6 +53,14 @@ type Tape interface {
 	Close() error
 }
 
+// Outputs reads the output of a run's steps, one after the other, each stream from its
+// beginning. Next blocks until there is more. It returns io.EOF when there will be none, and
+// the error of its ctx. A reader holds no queue. Next must not be called concurrently.
+type Outputs interface {
+	Next(ctx context.Context) (OutputPart, error)
+	Close() error
+}
+
 // Artifact is an open artifact. Its content was checked against its digest.
 type Artifact interface {
 	io.ReadSeekCloser

@@ -26,7 +26,7 @@ var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 func TestPlain(t *testing.T) {
 	streams := map[reflect.Type]bool{
 		reflect.TypeFor[context.Context](): true, reflect.TypeFor[error](): true, reflect.TypeFor[io.Writer](): true,
-		reflect.TypeFor[Tape](): true, reflect.TypeFor[Artifact](): true,
+		reflect.TypeFor[Tape](): true, reflect.TypeFor[Outputs](): true, reflect.TypeFor[Artifact](): true,
 	}
 	packages := []string{reflect.TypeFor[Caller]().PkgPath(), reflect.TypeFor[call.Card]().PkgPath(), reflect.TypeFor[Diagnosis]().PkgPath()}
 	seen := make(map[reflect.Type]bool)
@@ -70,7 +70,7 @@ func TestPlain(t *testing.T) {
 		plain(op.ID, op.In)
 		plain(op.ID, op.Out)
 	}
-	for _, data := range []any{RunChange{}, StepStarted{}, StepDecided{}, ApprovalResolved{}} {
+	for _, data := range []any{RunChange{}, StepStarted{}, StepDecided{}, StepOutput{}, ApprovalResolved{}, OutputPart{}} {
 		// The data of events.
 		plain("event", reflect.TypeOf(data))
 	}

@@ -41,6 +41,12 @@ var (
 			"are the same. The header Last-Event-ID, which counts more than after, says where " +
 			"to go on. 204: the run has ended and there is no further event.",
 			Media: []string{MediaSSE, MediaNDJSON}, Also: []int{204}})
+	// ReadOutput gives the output that there is, then the rest as it comes.
+	ReadOutput = define[OutputQuery, Outputs]("runs.readOutput", "GET /runs/{run}/output", "artifact.read",
+		"Follow what the calls of a run write", Operation{Doc: "Parts of standard output and standard error, one JSON document a line: what " +
+			"there is, then the rest while the programs run, until the run has ended. An empty line " +
+			"is a sign of life. Who comes back says how much of which step was seen.",
+			Media: []string{MediaNDJSON}})
 	// GetArtifact opens an artifact whose content was checked. The caller closes it.
 	GetArtifact = define[ArtifactQuery, Artifact]("runs.getArtifact", "GET /runs/{run}/artifacts/{digest}", "artifact.read",
 		"Get an artifact of a run", Operation{Doc: "Served as bytes, whatever its tool called it; that name is in the header " +
@@ -183,7 +189,7 @@ var (
 func Operations() []*Operation {
 	return []*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
-		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation,
+		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
-	"palyra/cmd/internal/terminal"
 	"palyra/hub"
 	"palyra/internal/fault"
 )
@@ -32,7 +35,7 @@ const (
 )
 
 // call makes a run of one step and follows its tape, so that a person sees the reason of a
-// wait. An interrupt cancels it.
+// wait, and its output, if the program takes long. An interrupt cancels it.
 func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error) {
 	step := hub.Step{Tool: inv.Operands[0]}
 	var err error
@@ -43,7 +46,9 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
-	gone := false // palyrad doesn't answer any more
+	p := a.printer(inv)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that leaves is an error of a write, and ends the call
+	gone := false                                           // palyrad doesn't answer any more
 	session := command.Value(inv, "session", "")
 	key := command.Value(inv, "key", "")
 	if session == "" && key != "" {
@@ -53,7 +58,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 		if err != nil {
 			return nil, err
 		}
-		return a.called(ctx, inv, h, &r)
+		return a.called(ctx, inv, h, &r, p)
 	}
 	if session == "" {
 		s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra call"})
@@ -75,7 +80,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
-	if err := a.follow(ctx, h, r.ID); err != nil {
+	if err := a.follow(ctx, h, r.ID, p); err != nil {
 		if reason := fault.ReasonOf(err); reason == "daemon_unreachable" || reason == "connection_lost" {
 			gone = true
 			return nil, fault.New(fault.Unavailable, reason, "follow run "+r.ID, err).
@@ -95,7 +100,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if r, err = hub.GetRun.Do(end, h, hub.Caller{}, r.ID); err != nil {
 		return nil, err
 	}
-	return a.called(end, inv, h, &r)
+	return a.called(end, inv, h, &r, p)
 }
 
 func callBudget(inv *command.Invocation) hub.Budget {
@@ -123,20 +128,37 @@ func (a *app) input(inv *command.Invocation) (json.RawMessage, error) {
 	return b, nil
 }
 
-// follow prints the reason of a run's wait on standard error, until the run has ended.
-func (a *app) follow(ctx context.Context, h hub.Hub, run string) error {
+// follow prints the reason of a run's wait on standard error, and its output with p, until the
+// run has ended. called prints what is missing then.
+func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer) error {
 	t, err := hub.ReadTape.Do(ctx, h, hub.Caller{}, hub.TapeQuery{Run: run})
 	if err != nil {
 		return err
 	}
 	defer t.Close()
+	wanted, gone := context.WithCancelCause(ctx) // by the reader of what the tool writes
+	defer gone(nil)
+	live, stop := context.WithCancel(ctx)
+	var printing sync.WaitGroup
+	defer printing.Wait()
+	defer stop()
 	for {
-		e, err := t.Next(ctx)
+		e, err := t.Next(wanted)
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
+		case err != nil && wanted.Err() != nil && ctx.Err() == nil:
+			return context.Cause(wanted)
 		case err != nil:
 			return err
+		}
+		if e.Kind == hub.EventStepOutput && p != nil {
+			printing.Go(func() {
+				// palyrad may have no place for one more reader: then the output comes at the end.
+				if err := p.follow(live, h, hub.OutputQuery{Run: run}); fault.ReasonOf(err) == "write_failed" {
+					gone(err)
+				}
+			})
 		}
 		if e.Kind != hub.EventApprovalRequested {
 			continue
@@ -149,7 +171,7 @@ func (a *app) follow(ctx context.Context, h hub.Hub, run string) error {
 }
 
 // called prints the outcome of a call.
-func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r *hub.Run) (*result, error) {
+func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r *hub.Run, p *printer) (*result, error) {
 	if len(r.Steps) == 0 { // palyrad had no room for them in its answer
 		whole, err := hub.GetRun.Do(ctx, h, hub.Caller{}, r.ID)
 		if err != nil {
@@ -173,18 +195,11 @@ func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r 
 	offer(ctx, h, s)
 	res := text(front.Document{"run": r}, "")
 	res.Exit = callExit(r, s)
-	if inv.Has("json") {
+	if p == nil {
 		return res, nil
 	}
-	stdout, stderr := a.stdout, a.stderr
-	if inv.Has("raw") {
-		stdout, stderr = terminal.Raw(stdout), terminal.Raw(stderr)
-	}
-	for _, o := range []struct {
-		out hub.Output
-		w   io.Writer
-	}{{s.Stdout, front.Stdout(stdout)}, {s.Stderr, front.Stream{W: stderr, Name: "standard error"}}} {
-		if err := a.write(ctx, h, r.ID, o.out, o.w); err != nil {
+	for i, o := range []hub.Output{s.Stdout, s.Stderr} {
+		if err := p.rest(ctx, h, r.ID, i, o); err != nil {
 			return res, err
 		}
 	}
@@ -204,25 +219,6 @@ func offer(ctx context.Context, h hub.Hub, s *hub.StepResult) {
 	if why, err := hub.GetDecision.Do(ctx, h, hub.Caller{}, d.DecisionID); err == nil {
 		d.Fix = why.Fix
 	}
-}
-
-// write hands on a tool's whole output.
-func (a *app) write(ctx context.Context, h hub.Hub, run string, o hub.Output, w io.Writer) error {
-	if !o.Artifact.IsZero() {
-		art, err := hub.GetArtifact.Do(ctx, h, hub.Caller{}, hub.ArtifactQuery{Run: run, Digest: o.Artifact.String()})
-		if err != nil {
-			return err
-		}
-		defer art.Close()
-		_, err = io.Copy(w, art)
-		return err
-	}
-	b := o.Base64
-	if b == nil {
-		b = []byte(o.Text)
-	}
-	_, err := w.Write(b)
-	return err
 }
 
 // explain says on standard error why a call did not end by itself.

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,6 +36,9 @@ type fake struct {
 	version   int64
 	err       error
 	gone      error // with which tapes end; nil: io.EOF
+	parts     []hub.OutputPart
+	broken    error         // after the parts; nil: io.EOF
+	read      chan struct{} // closed at the end of parts; tapes end then; nil: at once
 	hidden    bool
 	runs      []hub.Run
 	doctor    hub.Doctor
@@ -48,7 +52,7 @@ func (f *fake) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) 
 		hub.EndSession.By(f.endSession), hub.StartRun.By(f.startRun), hub.Call.By(f.call), hub.GetRun.By(f.getRun),
 		hub.CancelRun.By(f.cancelRun), hub.ReadTape.By(f.readTape), hub.GetApproval.By(f.getApproval), hub.ResolveApproval.By(f.resolveApproval),
 		hub.PreviewApproval.By(f.previewApproval), hub.ListGrants.By(f.listGrants), hub.RevokeGrant.By(f.revokeGrant), hub.GetReceipt.By(f.getReceipt),
-		hub.GetDecision.By(f.getDecision),
+		hub.GetDecision.By(f.getDecision), hub.ReadOutput.By(f.readOutput),
 	).Do(ctx, c, op, in)
 }
 
@@ -116,8 +120,32 @@ func (f *fake) cancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, e
 
 func (f *fake) readTape(_ context.Context, _ hub.Caller, q hub.TapeQuery) (hub.Tape, error) {
 	f.view = q.View
-	return &fakeTape{f.events, f.gone}, nil
+	return &fakeTape{f.events, f.gone, f.read}, nil
 }
+
+func (f *fake) readOutput(context.Context, hub.Caller, hub.OutputQuery) (hub.Outputs, error) {
+	return &fakeOutputs{f.parts, f.broken, f.read}, nil
+}
+
+type fakeOutputs struct {
+	parts  []hub.OutputPart
+	broken error
+	read   chan struct{}
+}
+
+func (o *fakeOutputs) Next(context.Context) (hub.OutputPart, error) {
+	if len(o.parts) == 0 {
+		if o.read != nil {
+			close(o.read)
+		}
+		return hub.OutputPart{}, cmp.Or(o.broken, io.EOF)
+	}
+	p := o.parts[0]
+	o.parts = o.parts[1:]
+	return p, nil
+}
+
+func (o *fakeOutputs) Close() error { return nil }
 
 func (f *fake) getApproval(_ context.Context, _ hub.Caller, id string) (hub.Approval, error) {
 	for _, a := range f.approvals {
@@ -158,11 +186,19 @@ func (f *fake) getReceipt(_ context.Context, _ hub.Caller, index uint64) ([]byte
 type fakeTape struct {
 	events []hub.Event
 	gone   error
+	wait   chan struct{} // before the end; nil: it comes at once
 }
 
 func (t *fakeTape) Next(ctx context.Context) (hub.Event, error) {
 	if ctx.Err() != nil {
 		return hub.Event{}, ctx.Err()
+	}
+	if len(t.events) == 0 && t.wait != nil {
+		select {
+		case <-t.wait:
+		case <-ctx.Done():
+			return hub.Event{}, ctx.Err()
+		}
 	}
 	if len(t.events) == 0 {
 		return hub.Event{}, cmp.Or(t.gone, io.EOF)
@@ -302,6 +338,62 @@ func TestCallDenied(t *testing.T) {
 				t.Errorf("runs show: status %d\n%s%s", status, out, errs)
 			}
 		})
+	}
+}
+
+// TestCallLive: output is printed while the tool runs, and what the reader of it missed at the
+// end, once. With --json nothing is printed before the end.
+func TestCallLive(t *testing.T) {
+	step := hub.StepResult{Outcome: "executed", Stdout: hub.Output{Size: 8, Text: "one\ntwo\n"}, Stderr: hub.Output{Size: 4, Base64: []byte("e\xff\x00\n")}}
+	for name, c := range map[string]struct {
+		parts  []hub.OutputPart
+		broken error
+	}{
+		"all":    {[]hub.OutputPart{{Stream: "stdout", Text: "one\n"}, {Stream: "stderr", Base64: []byte("e\xff\x00\n")}, {Stream: "stdout", From: 4, Text: "two\n"}}, nil},
+		"some":   {[]hub.OutputPart{{Stream: "stdout", Text: "one\nt"}}, fault.New(fault.Unavailable, "connection_lost", "read output", nil)},
+		"no one": {nil, fault.New(fault.Unavailable, "too_many_streams", "read output", nil)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{run: hub.Run{ID: "run_1", State: hub.RunDone, Steps: []hub.StepResult{step}}, parts: c.parts, broken: c.broken, read: make(chan struct{}),
+				events: []hub.Event{{Run: "run_1", Seq: 1, Kind: hub.EventStepOutput}}}
+			if status, out, errs := try(t, t.Context(), f, "call", "--session", "ses_1", "x"); status != 0 || out != "one\ntwo\n" || errs != "e\xff\x00\n" {
+				t.Errorf("status %d, %q, %q", status, out, errs)
+			}
+		})
+	}
+	f := &fake{run: hub.Run{ID: "run_1", State: hub.RunDone, Steps: []hub.StepResult{step}}, events: []hub.Event{{Run: "run_1", Seq: 1, Kind: hub.EventStepOutput}}}
+	if status, out, _ := try(t, t.Context(), f, "call", "--json", "--session", "ses_1", "x"); status != 0 || !json.Valid([]byte(out)) {
+		t.Errorf("--json: status %d, %q", status, out)
+	}
+}
+
+// full is a reader of output that has left.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// TestCallUnread: when the reader of a tool's output has left, the call ends.
+func TestCallUnread(t *testing.T) {
+	f := &fake{run: executed(0, "x"), parts: []hub.OutputPart{{Stream: "stdout", Text: "x"}}, read: make(chan struct{}),
+		events: []hub.Event{{Run: "run_1", Seq: 1, Kind: hub.EventStepOutput}}}
+	var errs bytes.Buffer
+	a := &app{stdin: strings.NewReader(""), stdout: full{}, stderr: &errs, getenv: func(string) string { return "" },
+		dial: func(connect.Target) (hub.Hub, error) { return f, nil }}
+	if status := a.run(t.Context(), []string{"call", "--session", "ses_1", "x"}); status == 0 || !slices.Contains(f.calls, "cancel run_1") || !strings.Contains(errs.String(), "write standard output") {
+		t.Errorf("status %d, %q, %q", status, f.calls, errs.String())
+	}
+}
+
+// TestRunsOutput: each stream goes to its own, and what is lost is an error after the rest.
+func TestRunsOutput(t *testing.T) {
+	f := &fake{parts: []hub.OutputPart{{Stream: "stdout", Text: "one\n"}, {Stream: "stdout", From: 4, Lost: "disk_full"}, {Stream: "stderr", Text: "two\x1b\n"}}}
+	if status, out, errs := try(t, t.Context(), f, "runs", "output", "--follow", "run_1"); status != 75 || out != "one\n" || !strings.HasPrefix(errs, "two\x1b\n") ||
+		!strings.Contains(errs, "disk_full") {
+		t.Errorf("status %d, %q, %q", status, out, errs)
+	}
+	f.parts = f.parts[2:]
+	if status, out, errs := try(t, t.Context(), f, "runs", "output", "--json", "run_1"); status != 0 || !strings.Contains(out, `"stream":"stderr"`) || errs != "" {
+		t.Errorf("status %d, %q, %q", status, out, errs)
 	}
 }
 

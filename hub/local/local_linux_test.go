@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -191,6 +192,65 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestReadOutput: output is read while its program runs, up to the limit and on from any byte;
+// the receipt has the digest of what was read. A reader that loses its right reads no more.
+func TestReadOutput(t *testing.T) {
+	h := newHouse(t, nil)
+	ctx := t.Context()
+	alice := h.member(1001, access.Operator)
+	r := h.start(alice, argv("/usr/bin/yes", strings.Repeat("0123456789", 20)))
+	open := func(c hub.Caller, q hub.OutputQuery) hub.Outputs {
+		q.Run = r.ID
+		out, err := hub.ReadOutput.Do(ctx, h, c, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { out.Close() })
+		return out
+	}
+	read := func(out hub.Outputs, n int) (got []byte) {
+		for n < 0 || len(got) < n {
+			p, err := out.Next(ctx)
+			if errors.Is(err, io.EOF) && n < 0 {
+				return got
+			}
+			if err != nil || p.Stream != "stdout" || p.Lost != "" {
+				t.Fatalf("after %d bytes: %+v, %v", len(got), p, err)
+			}
+			got = append(got, p.Bytes()...)
+		}
+		return got
+	}
+	out, other := open(alice, hub.OutputQuery{}), open(h.owner, hub.OutputQuery{})
+	first := read(out, 3*hub.MaxInline)
+	if now, err := hub.GetRun.Do(ctx, h, alice, r.ID); err != nil || now.State != hub.RunInProgress {
+		t.Fatalf("%+v, %v: read before it ended", now.State, err)
+	}
+	if b := read(open(alice, hub.OutputQuery{Stdout: 201, Until: hub.UntilNow}), hub.MaxInline); !bytes.HasPrefix(first[201:], b[:hub.MaxInline]) {
+		t.Errorf("from byte 201: %.20q, want %.20q", b, first[201:])
+	}
+	if _, err := hub.CancelRun.Do(ctx, h, alice, r.ID); err != nil {
+		t.Fatal(err)
+	}
+	rest := read(out, -1)
+	end := h.ended(alice, r.ID).Steps[0]
+	all := digestOf(append(first, rest...))
+	if ev := h.verify(end).Statement.Predicate.Evidence; all != end.Stdout.Artifact.String() || !bytes.Contains(ev, []byte(all)) {
+		t.Errorf("read %s, kept %s, attested %s", all, end.Stdout.Artifact, ev)
+	}
+	if b := read(open(alice, hub.OutputQuery{Stdout: uint64(len(first))}), -1); !bytes.Equal(b, rest) {
+		t.Errorf("afterwards: %d bytes from %d on, want %d", len(b), len(first), len(rest))
+	}
+	late := open(alice, hub.OutputQuery{})
+	if _, err := hub.RemoveMember.Do(ctx, h, h.owner, hub.MemberRemoval{Principal: alice.User}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Next(ctx); fault.KindOf(err) != fault.Denied {
+		t.Errorf("a reader that is no member any more: %v", err)
+	}
+	read(other, -1)
+}
+
 // TestVisibility: what belongs to another does not exist, for whoever does not
 // manage members.
 func TestVisibility(t *testing.T) {
@@ -217,6 +277,13 @@ func TestVisibility(t *testing.T) {
 			a, err := hub.GetArtifact.Do(ctx, h, c, hub.ArtifactQuery{Run: r.ID, Digest: r.Steps[0].Stdout.Artifact.String()})
 			if err == nil {
 				a.Close()
+			}
+			return err
+		}},
+		{"output", func(c hub.Caller) error {
+			out, err := hub.ReadOutput.Do(ctx, h, c, hub.OutputQuery{Run: r.ID})
+			if err == nil {
+				out.Close()
 			}
 			return err
 		}},

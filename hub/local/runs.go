@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"palyra/authz/access"
@@ -120,6 +121,7 @@ func (h *Hub) runOperations() []hub.Entry {
 		hub.Call.By(h.call),
 		hub.ListApprovals.By(h.listApprovals),
 		hub.GetApproval.By(h.getApproval),
+		hub.ReadOutput.By(h.readOutput),
 		hub.GetArtifact.By(h.getArtifact),
 	}
 }
@@ -304,14 +306,23 @@ func (h *Hub) readRun(ctx context.Context, c hub.Caller, id string) (hub.Run, er
 
 // visible returns nil if the caller sees a run.
 func (h *Hub) visible(ctx context.Context, c hub.Caller, id string) error {
+	_, err := h.principalOf(ctx, c, id)
+	return err
+}
+
+// principalOf returns the principal of a run that the caller sees.
+func (h *Hub) principalOf(ctx context.Context, c hub.Caller, id string) (string, error) {
 	if err := ident.Check(ident.Run, id); err != nil {
-		return err
+		return "", err
 	}
 	r, err := store.View(ctx, h.st, func(tx *store.Tx) (*store.Run, error) { return tx.RunHead(id) })
-	if err == nil && !h.sees(c, r.Principal) {
-		return noSuch("run", id)
+	if err != nil {
+		return "", err
 	}
-	return err
+	if !h.sees(c, r.Principal) {
+		return "", noSuch("run", id)
+	}
+	return r.Principal, nil
 }
 
 func (h *Hub) listRuns(ctx context.Context, c hub.Caller, q hub.RunQuery) (none hub.Page[hub.Run], err error) {
@@ -518,14 +529,57 @@ func (h *Hub) getArtifact(ctx context.Context, c hub.Caller, q hub.ArtifactQuery
 	if !holds {
 		return nil, noSuch("artifact", q.Digest)
 	}
-	ctx, over, err := h.prove(ctx, c) // its content is hashed; its reader holds no processor
-	if err != nil {
-		return nil, err
-	}
-	defer over()
-	f, a, err := h.st.OpenArtifact(ctx, d)
+	f, a, err := h.openArtifact(ctx, c, d)
 	if err != nil {
 		return nil, err
 	}
 	return &artifact{f, hub.ArtifactInfo{Digest: q.Digest, Size: a.Size, MediaType: a.MediaType, Created: a.Created}}, nil
+}
+
+// openArtifact hashes the content of an artifact. Its reader then holds no processor.
+func (h *Hub) openArtifact(ctx context.Context, c hub.Caller, d canon.Digest) (io.ReadSeekCloser, *store.Artifact, error) {
+	ctx, over, err := h.prove(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer over()
+	return h.st.OpenArtifact(ctx, d)
+}
+
+func (h *Hub) readOutput(ctx context.Context, c hub.Caller, q hub.OutputQuery) (hub.Outputs, error) {
+	if q.Until != "" && q.Until != hub.UntilNow {
+		return nil, fault.New(fault.Usage, "invalid_input", "read output", fmt.Errorf("%.40q is not %q", q.Until, hub.UntilNow))
+	}
+	principal, err := h.principalOf(ctx, c, q.Run)
+	if err != nil {
+		return nil, err
+	}
+	r, err := h.runs.Output(q, func(ctx context.Context, d canon.Digest) (io.ReadSeekCloser, error) {
+		f, _, err := h.openArtifact(ctx, c, d)
+		return f, err
+	})
+	if err != nil { // not a nil pointer in an interface
+		return nil, err
+	}
+	return &outputs{r, h, c, q.Run, principal}, nil
+}
+
+// outputs reads for a caller who may lose the permission meanwhile.
+type outputs struct {
+	*run.OutputReader
+	h *Hub
+	c hub.Caller
+
+	run, principal string
+}
+
+// Next implements hub.Outputs.
+func (o *outputs) Next(ctx context.Context) (hub.OutputPart, error) {
+	if err := o.h.ask(o.c, hub.ReadOutput.Operation); err != nil {
+		return hub.OutputPart{}, err
+	}
+	if !o.h.sees(o.c, o.principal) {
+		return hub.OutputPart{}, noSuch("run", o.run)
+	}
+	return o.OutputReader.Next(ctx)
 }

@@ -30,6 +30,8 @@ type job struct {
 
 	back chan struct{} // closed when a run that gave its place away has one again; nil: it wants none; guarded by Engine.mu
 
+	live *live // what its step writes, and after it the last one's; nil: none; guarded by Engine.mu
+
 	ended chan struct{} // closed by end
 	once  sync.Once
 	err   error // why the end is not durable; written before ended is closed
@@ -313,6 +315,7 @@ func (e *Engine) forget(j *job) {
 	e.mu.Lock()
 	delete(e.jobs, j.id)
 	e.mu.Unlock()
+	e.setLive(j, nil)
 	j.cancel(nil)
 	j.end(nil)
 }

@@ -141,6 +141,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	}
 	subject := approval.Subject{Run: j.id, Session: j.session, Step: row.Index, Requester: j.user}
 	var timer *time.Timer
+	live := e.goLive(j)
 	observe := func(ev kernel.Event) {
 		switch ev.Step {
 		case kernel.StepSealed:
@@ -156,12 +157,11 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			}
 		case kernel.StepIntent:
 			j.begins() // before the gate looks at ctx for the last time
-			timer = time.AfterFunc(flushAfter, func() { e.flush(j) })
+			timer = time.AfterFunc(flushAfter, func() { live.isLate(); e.flush(j) })
 		case kernel.StepExecuted:
 			j.gone()
 		}
 	}
-	stdout, stderr := e.capture(j), e.capture(j)
 	o, err := e.cfg.Gate.CallAs(ctx,
 		kernel.Caller{
 			Principal: who, Device: j.plan.Device, Channel: j.plan.Surface, Reserve: j.plan.Reserve,
@@ -172,12 +172,12 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			}),
 		},
 		kernel.Proposal{Tool: row.Tool, Input: row.Input, SessionID: j.session, RunID: j.id},
-		kernel.IO{Stdout: stdout, Stderr: stderr, Observe: observe})
+		kernel.IO{Stdout: live.out[0], Stderr: live.out[1], Observe: observe})
 	j.gone()
 	if timer != nil {
 		timer.Stop()
 	}
-	res.Stdout, res.Stderr = stdout.close(), stderr.close()
+	res.Stdout, res.Stderr = live.close()
 	if o != nil {
 		res.took(o)
 	}

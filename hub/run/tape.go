@@ -105,17 +105,31 @@ var _ hub.Tape = (*Reader)(nil)
 // Tape reads the events of a run with Seq > after. The caller closes it. Too
 // many readers are fault.Busy "too_many_readers".
 func (e *Engine) Tape(run string, after uint64) (*Reader, error) {
-	t := e.tapes
+	if err := e.tapes.enter("read tape"); err != nil {
+		return nil, err
+	}
+	return &Reader{tapes: e.tapes, run: run, after: after}, nil
+}
+
+// enter takes the place of a reader.
+func (t *tapes) enter(op string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.closed:
-		return nil, fault.New(fault.Unavailable, "draining", "read tape", nil)
+		return fault.New(fault.Unavailable, "draining", op, nil)
 	case t.readers >= t.max:
-		return nil, fault.New(fault.Busy, "too_many_readers", "read tape", nil).WithHint("close other readers of tapes")
+		return fault.New(fault.Busy, "too_many_readers", op, nil).WithHint("close other readers of tapes")
 	}
 	t.readers++
-	return &Reader{tapes: t, run: run, after: after}, nil
+	return nil
+}
+
+// exit gives the place of a reader back.
+func (t *tapes) exit() {
+	t.mu.Lock()
+	t.readers--
+	t.mu.Unlock()
 }
 
 // Next implements hub.Tape.
@@ -189,11 +203,7 @@ func (r *Reader) fill(ctx context.Context) error {
 
 // Close ends the reader. A Next that waits goes on until its ctx is done.
 func (r *Reader) Close() error {
-	r.close.Do(func() {
-		r.tapes.mu.Lock()
-		r.tapes.readers--
-		r.tapes.mu.Unlock()
-	})
+	r.close.Do(r.tapes.exit)
 	return nil
 }
 

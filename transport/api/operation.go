@@ -110,6 +110,8 @@ func answer(o *hub.Operation) reflect.Type {
 	switch o.Out {
 	case Type[hub.Tape]():
 		return Type[hub.Event]()
+	case Type[hub.Outputs]():
+		return Type[hub.OutputPart]()
 	case Type[hub.None](), Type[[]byte](), Type[hub.Artifact]():
 		return nil
 	}

@@ -389,6 +389,45 @@ func TestTapeResumes(t *testing.T) {
 	}
 }
 
+// TestOutputResumes: each byte of both streams comes once, although the connection breaks
+// between the parts.
+func TestOutputResumes(t *testing.T) {
+	h, socket, _ := serve(t, httpapi.Limits{})
+	c, ctx := dial(t, Config{Socket: socket}), t.Context()
+	s := must[hub.Session](t)(hub.CreateSession.Do(ctx, c, nobody, hub.NewSession{}))
+	run := must[hub.Run](t)(hub.StartRun.Do(ctx, c, nobody, hub.NewRun{Session: s.ID, Steps: []hub.Step{{Tool: apitest.ToolWait}}}))
+	out := must[hub.Outputs](t)(hub.ReadOutput.Do(ctx, c, nobody, hub.OutputQuery{Run: run.ID})).(*outputs)
+	defer out.Close()
+	got := map[string]string{}
+	for i := range 20 {
+		h.Write(run.ID, "stdout", fmt.Sprintf("%d,", i))
+		h.Write(run.ID, "stderr", "e")
+		for range 2 {
+			p := must[hub.OutputPart](t)(out.Next(ctx))
+			if got[p.Stream] += p.Text; i%3 == 0 {
+				out.drop() // the rest comes over another connection
+			}
+		}
+	}
+	h.Finish(run.ID)
+	if p, err := out.Next(ctx); err != io.EOF {
+		t.Errorf("after the last part: %+v, %v", p, err)
+	}
+	if !strings.HasSuffix(got["stdout"], ",18,19,") || len(got["stdout"]) != 50 || len(got["stderr"]) != 20 {
+		t.Errorf("%q", got)
+	}
+	if c.reconnects.Load() == 0 {
+		t.Error("no connection broke")
+	}
+	// A daemon that leaves bytes out is no daemon.
+	bad := must[hub.Outputs](t)(hub.ReadOutput.Do(ctx, c, nobody, hub.OutputQuery{Run: run.ID})).(*outputs)
+	defer bad.Close()
+	bad.q.Stdout = 1
+	if _, err := bad.Next(ctx); fault.ReasonOf(err) != "bad_answer" {
+		t.Errorf("a byte is missing: %v", err)
+	}
+}
+
 // TestTapeEnds: a tape whose daemon is gone, or accepts and never answers, ends with a named
 // error when the client's patience does.
 func TestTapeEnds(t *testing.T) {

@@ -22,6 +22,8 @@ func (c *Client) Do(ctx context.Context, _ hub.Caller, op *hub.Operation, in any
 	switch op {
 	case hub.ReadTape.Operation:
 		return c.tape(ctx, in.(hub.TapeQuery))
+	case hub.ReadOutput.Operation:
+		return c.outputs(ctx, in.(hub.OutputQuery))
 	case hub.GetArtifact.Operation:
 		return c.artifact(ctx, r)
 	case hub.Backup.Operation:

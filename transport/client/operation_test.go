@@ -37,7 +37,7 @@ func TestEveryInputTravels(t *testing.T) {
 	c := dial(t, Config{Socket: socket})
 	for _, op := range hub.Operations() {
 		switch op {
-		case hub.ReadTape.Operation, hub.GetArtifact.Operation, hub.Backup.Operation:
+		case hub.ReadTape.Operation, hub.ReadOutput.Operation, hub.GetArtifact.Operation, hub.Backup.Operation:
 			// Streams have tests of their own.
 			continue
 		}

@@ -18,17 +18,15 @@ import (
 	"palyra/internal/fault"
 )
 
-// maxEvent bounds one event, in bytes.
+// maxEvent bounds one line, in bytes.
 const maxEvent = 16 << 20
 
-// tape implements hub.Tape: it reads from a connection and makes another when that breaks.
+// stream reads an answer line by line: from a connection, and from another when that breaks.
 // Its reader owns it; others may call Close.
-type tape struct {
+type stream struct {
 	c      *Client
-	q      hub.TapeQuery
-	seq    uint64 // last event that was returned
-	of     int    // how many events with this number were; more than one in a view only
-	skip   int    // how many of them the next connection gives again
+	op     string          // for errors
+	what   func() *request // for what follows the lines that were read
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	body   io.ReadCloser // nil: not connected
@@ -45,79 +43,190 @@ const (
 	lastWait  = 5 * time.Second
 )
 
-var errClosed = errors.New("tape closed")
+var errClosed = errors.New("closed")
 
-// tape connects before it returns.
-func (c *Client) tape(ctx context.Context, q hub.TapeQuery) (hub.Tape, error) {
-	t := &tape{c: c, q: q, seq: q.After}
-	// It lives until Close, not until the ctx that opened it ends.
-	t.ctx, t.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	if err := t.connect(ctx); err != nil {
-		t.cancel(errClosed)
-		return nil, err
+// open connects before it returns. The stream lives until Close, not until the ctx that opened
+// it ends.
+func (s *stream) open(ctx context.Context, c *Client, op string, what func() *request) error {
+	s.c, s.op, s.what = c, op, what
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	err := s.connect(ctx)
+	if err != nil {
+		s.cancel(errClosed)
 	}
-	return t, nil
+	return err
 }
 
-// connect asks for the events after the last one. ctx bounds the asking only.
-func (t *tape) connect(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { t.cancel(context.Cause(ctx)) })
-	after := t.seq
-	if t.skip = 0; t.q.View != "" && t.of > 0 { // there may be more with the number of the last one
-		after, t.skip = t.seq-1, t.of
-	}
-	r := requestOf(hub.ReadTape.Operation, hub.TapeQuery{Run: t.q.Run, After: after, View: t.q.View}).set("Accept", hub.MediaNDJSON)
-	resp, err := t.c.send(t.ctx, r)
-	if !stop() { // t.ctx has ended
+// connect asks for what follows. ctx bounds the asking only.
+func (s *stream) connect(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })
+	resp, err := s.c.send(s.ctx, s.what().set("Accept", hub.MediaNDJSON))
+	if !stop() { // s.ctx has ended
 		if err == nil {
 			_ = resp.Body.Close()
 		}
-		return t.c.lost(ctx, r.op, ctx.Err())
+		return s.c.lost(ctx, s.op, ctx.Err())
 	}
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode == http.StatusNoContent {
-		t.ended = true
+		s.ended = true
 		return resp.Body.Close()
 	}
-	t.body = resp.Body
-	t.lines = bufio.NewScanner(resp.Body)
-	t.lines.Buffer(make([]byte, 0, 4096), maxEvent)
+	s.body = resp.Body
+	s.lines = bufio.NewScanner(resp.Body)
+	s.lines.Buffer(make([]byte, 0, 4096), maxEvent)
 	return nil
+}
+
+// next returns the next line that isn't a heartbeat, until the next call; io.EOF at the end.
+func (s *stream) next(ctx context.Context) ([]byte, error) {
+	for {
+		if err := s.alive(ctx); err != nil {
+			return nil, err
+		}
+		if s.ended {
+			return nil, io.EOF
+		}
+		if s.body == nil {
+			if err := s.again(ctx); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		line, err := s.line(ctx)
+		switch {
+		case err == nil:
+			s.wait = 0
+			return line, nil
+		case errors.Is(err, io.EOF):
+			s.ended = true
+		case errors.Is(err, bufio.ErrTooLong):
+			return nil, s.bad(fmt.Errorf("a line of more than %d bytes", maxEvent))
+		default: // alive says whether it was the caller's will
+			s.drop()
+		}
+	}
+}
+
+func (s *stream) drop() {
+	_ = s.body.Close()
+	s.body = nil
+}
+
+func (s *stream) bad(err error) error { return fault.New(fault.Integrity, "bad_answer", s.op, err) }
+
+// alive reports whether the reader still wants to read.
+func (s *stream) alive(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return s.c.lost(ctx, s.op, ctx.Err())
+	case errors.Is(context.Cause(s.ctx), errClosed):
+		return fault.New(fault.Canceled, "canceled", s.op, errClosed)
+	}
+	return nil
+}
+
+// line reads the next line that isn't a heartbeat. It gives up when ctx is done or after
+// too long without a sign of life; the connection is useless then.
+func (s *stream) line(ctx context.Context) ([]byte, error) {
+	body := s.body
+	silent := time.AfterFunc(s.c.silence, func() { body.Close() })
+	defer silent.Stop()
+	stop := context.AfterFunc(ctx, func() { body.Close() })
+	defer stop()
+	for s.lines.Scan() {
+		if b := s.lines.Bytes(); len(bytes.TrimSpace(b)) > 0 {
+			return b, nil
+		}
+		silent.Reset(s.c.silence)
+	}
+	if err := s.lines.Err(); err != nil {
+		return nil, err
+	}
+	return nil, io.EOF // the last chunk: the stream ends here
+}
+
+// again waits and connects. A daemon that is full may have a place later, one that doesn't answer
+// may have for as long as the client is patient; every other answer is final.
+func (s *stream) again(ctx context.Context) error {
+	if s.gone.IsZero() {
+		s.gone = time.Now()
+	}
+	asking, cancel := context.WithDeadline(ctx, s.gone.Add(s.c.patience))
+	defer cancel()
+	if s.wait > 0 {
+		timer := time.NewTimer(s.wait)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return nil // alive says so
+		case <-s.ctx.Done():
+			return nil
+		case <-asking.Done(): // connect finds out
+		case <-timer.C:
+		}
+	}
+	s.wait = min(max(2*s.wait, firstWait), lastWait)
+	s.c.reconnects.Add(1)
+	err := s.connect(asking)
+	switch reason := fault.ReasonOf(err); {
+	case reason == "daemon_unreachable" || reason == "connection_lost":
+		s.last = err
+		return nil
+	case asking.Err() != nil && ctx.Err() == nil:
+		return fault.New(fault.Unavailable, cmp.Or(fault.ReasonOf(s.last), "connection_lost"), s.op,
+			fmt.Errorf("no answer in %v: %w", s.c.patience, cmp.Or(s.last, asking.Err()))).WithHint(fault.HintOf(s.last))
+	}
+	s.gone, s.last = time.Time{}, nil
+	if fault.KindOf(err) == fault.Unavailable || fault.ReasonOf(err) == "too_many_readers" {
+		return nil
+	}
+	return err
+}
+
+// Close ends the stream, and closes its connection.
+func (s *stream) Close() error {
+	s.cancel(errClosed)
+	return nil
+}
+
+// tape implements hub.Tape.
+type tape struct {
+	stream
+	q    hub.TapeQuery
+	seq  uint64 // last event that was returned
+	of   int    // how many events with this number were; more than one in a view only
+	skip int    // how many of them the next connection gives again
+}
+
+func (c *Client) tape(ctx context.Context, q hub.TapeQuery) (hub.Tape, error) {
+	t := &tape{q: q, seq: q.After}
+	err := t.open(ctx, c, hub.ReadTape.Verb(), func() *request {
+		after := t.seq
+		if t.skip = 0; t.q.View != "" && t.of > 0 { // there may be more with the number of the last one
+			after, t.skip = t.seq-1, t.of
+		}
+		return requestOf(hub.ReadTape.Operation, hub.TapeQuery{Run: t.q.Run, After: after, View: t.q.View})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // Next implements hub.Tape.
 func (t *tape) Next(ctx context.Context) (hub.Event, error) {
 	for {
-		if err := t.alive(ctx); err != nil {
+		line, err := t.next(ctx)
+		if err != nil {
 			return hub.Event{}, err
-		}
-		if t.ended {
-			return hub.Event{}, io.EOF
-		}
-		if t.body == nil {
-			if err := t.again(ctx); err != nil {
-				return hub.Event{}, err
-			}
-			continue
-		}
-		line, err := t.line(ctx)
-		switch {
-		case errors.Is(err, io.EOF):
-			t.ended = true
-			continue
-		case errors.Is(err, bufio.ErrTooLong):
-			return hub.Event{}, fault.New(fault.Integrity, "bad_answer", "read tape", fmt.Errorf("an event of more than %d bytes", maxEvent))
-		case err != nil: // alive says whether it was the caller's will
-			t.drop()
-			continue
 		}
 		var ev hub.Event
 		if err := json.Unmarshal(line, &ev); err != nil {
-			return hub.Event{}, fault.New(fault.Integrity, "bad_answer", "read tape", err)
+			return hub.Event{}, t.bad(err)
 		}
-		t.wait = 0
 		switch again := ev.Seq == t.seq && t.q.View != "" && t.of > 0; {
 		case again && t.skip > 0:
 			t.skip--
@@ -126,7 +235,7 @@ func (t *tape) Next(ctx context.Context) (hub.Event, error) {
 			t.of++
 		case ev.Seq <= t.seq || t.q.View == "" && ev.Seq != t.seq+1:
 			// An event may stand for nothing in a view.
-			return hub.Event{}, fault.New(fault.Integrity, "bad_answer", "read tape", fmt.Errorf("event %d after %d", ev.Seq, t.seq))
+			return hub.Event{}, t.bad(fmt.Errorf("event %d after %d", ev.Seq, t.seq))
 		default:
 			t.seq, t.of, t.skip = ev.Seq, 1, 0
 		}
@@ -134,84 +243,41 @@ func (t *tape) Next(ctx context.Context) (hub.Event, error) {
 	}
 }
 
-// alive reports whether the reader still wants to read.
-func (t *tape) alive(ctx context.Context) error {
-	switch {
-	case ctx.Err() != nil:
-		return t.c.lost(ctx, "read tape", ctx.Err())
-	case errors.Is(context.Cause(t.ctx), errClosed):
-		return fault.New(fault.Canceled, "canceled", "read tape", errClosed)
-	}
-	return nil
+// outputs implements hub.Outputs.
+type outputs struct {
+	stream
+	q hub.OutputQuery // for what follows
 }
 
-// line reads the next line that isn't a heartbeat. It gives up when ctx is done or after
-// too long without a sign of life; the connection is useless then.
-func (t *tape) line(ctx context.Context) ([]byte, error) {
-	body := t.body
-	silent := time.AfterFunc(t.c.silence, func() { body.Close() })
-	defer silent.Stop()
-	stop := context.AfterFunc(ctx, func() { body.Close() })
-	defer stop()
-	for t.lines.Scan() {
-		if b := t.lines.Bytes(); len(bytes.TrimSpace(b)) > 0 {
-			return b, nil
-		}
-		silent.Reset(t.c.silence)
-	}
-	if err := t.lines.Err(); err != nil {
+func (c *Client) outputs(ctx context.Context, q hub.OutputQuery) (hub.Outputs, error) {
+	o := &outputs{q: q}
+	if err := o.open(ctx, c, hub.ReadOutput.Verb(), func() *request { return requestOf(hub.ReadOutput.Operation, o.q) }); err != nil {
 		return nil, err
 	}
-	return nil, io.EOF // the last chunk: the tape ends here
+	return o, nil
 }
 
-// again waits and connects. A daemon that is full may have a place later, one that doesn't answer
-// may have for as long as the client is patient; every other answer is final.
-func (t *tape) again(ctx context.Context) error {
-	if t.gone.IsZero() {
-		t.gone = time.Now()
+// Next implements hub.Outputs.
+func (o *outputs) Next(ctx context.Context) (p hub.OutputPart, err error) {
+	line, err := o.next(ctx)
+	if err != nil {
+		return p, err
 	}
-	asking, cancel := context.WithDeadline(ctx, t.gone.Add(t.c.patience))
-	defer cancel()
-	if t.wait > 0 {
-		timer := time.NewTimer(t.wait)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return nil // alive says so
-		case <-t.ctx.Done():
-			return nil
-		case <-asking.Done(): // connect finds out
-		case <-timer.C:
-		}
+	if err := json.Unmarshal(line, &p); err != nil {
+		return p, o.bad(err)
 	}
-	t.wait = min(max(2*t.wait, firstWait), lastWait)
-	t.c.reconnects.Add(1)
-	err := t.connect(asking)
-	switch reason := fault.ReasonOf(err); {
-	case reason == "daemon_unreachable" || reason == "connection_lost":
-		t.last = err
-		return nil
-	case asking.Err() != nil && ctx.Err() == nil:
-		return fault.New(fault.Unavailable, cmp.Or(fault.ReasonOf(t.last), "connection_lost"), "read tape",
-			fmt.Errorf("no answer in %v: %w", t.c.patience, cmp.Or(t.last, asking.Err()))).WithHint(fault.HintOf(t.last))
+	if p.Step > o.q.Step {
+		o.q.Step, o.q.Stdout, o.q.Stderr = p.Step, 0, 0
 	}
-	t.gone, t.last = time.Time{}, nil
-	if fault.KindOf(err) == fault.Unavailable || fault.ReasonOf(err) == "too_many_readers" {
-		return nil
+	at := &o.q.Stdout
+	if p.Stream == "stderr" {
+		at = &o.q.Stderr
 	}
-	return err
-}
-
-func (t *tape) drop() {
-	_ = t.body.Close()
-	t.body = nil
-}
-
-// Close implements hub.Tape.
-func (t *tape) Close() error {
-	t.cancel(errClosed) // which closes the connection
-	return nil
+	if p.Step != o.q.Step || uint64(p.From) != *at {
+		return p, o.bad(fmt.Errorf("byte %d of %.10q of step %d after byte %d of step %d", p.From, p.Stream, p.Step, *at, o.q.Step))
+	}
+	*at += uint64(len(p.Bytes()))
+	return p, nil
 }
 
 // artifact implements hub.Artifact by ranges.

@@ -31,6 +31,7 @@ const (
 var special = map[*hub.Operation]func(*exchange) error{
 	hub.Call.Operation:        makeCall,
 	hub.ReadTape.Operation:    readTape,
+	hub.ReadOutput.Operation:  readOutput,
 	hub.GetArtifact.Operation: getArtifact,
 	hub.Backup.Operation:      backup,
 }

@@ -203,6 +203,19 @@ func (s *streams) reserve(who budget.Owner, extra int64) (*budget.Hold, error) {
 	return place, nil
 }
 
+// while returns a ctx that ends with a reader's request, or when readers are cut off.
+func (s *streams) while(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil {
+		cancel()
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
 // join adds a reader with a reserved place to the readers of a run whose newest
 // event is last or a later one, and starts to write to it.
 func (s *streams) join(r *reader, run string, last uint64) error {

@@ -17,7 +17,7 @@ var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs l
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
-	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"},
+	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"},
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "members set": {"@member", roles}, "members rm": {"@member"},
 	"config explain": {"@key"}, "complete": {"approval|grant|key|member|run|session|token|tool"},
@@ -108,9 +108,10 @@ func work() []command.Command {
 		{Name: "call", Operands: "TOOL [JSON]", Min: 1, Max: 2, Short: "call a tool and wait for it",
 			Long: `
 JSON is the tool's input, an object; - reads it from standard input. What the
-tool writes goes to standard output and standard error as it is; on a terminal
-control characters in it are shown as text, and it waits while a question is on
-the same terminal. A call that needs approval waits, and says on standard error
+tool writes goes to standard output and standard error as it is, while a tool
+that takes long still runs; on a terminal control characters in it are shown as
+text, and it waits while a question is on the same terminal. With --json it
+comes at the end. A call that needs approval waits, and says on standard error
 what is asked. Interrupted, it cancels the call. If palyrad doesn't answer for
 10 s, it ends with status 75: the call may have run, as runs show will say.`,
 			Flags: []command.Flag{
@@ -159,6 +160,14 @@ One line per event. With --json one JSON document per line (NDJSON).`,
 			Flags: []command.Flag{{Name: "after", Arg: "SEQ", Help: "only events after this one", Parse: command.Count(1 << 53)},
 				{Name: "tools", Help: "in the words of the original: tool_proposal, tool_decision,\ntool_approval_request and _response, tool_result and\ntool_attestation, made of the tape and the receipts"}},
 			Examples: []command.Example{{Line: "palyra runs tape --after 7 run_...", Does: "goes on where another reader stopped"}}},
+		{Name: "runs output", Operands: "ID", Min: 1, Max: 1, Short: "print what a run's steps have written",
+			Long: `
+Each stream goes to the stream of the same name, as palyra call has it; it can
+be read while the run goes on, and afterwards until its session ends. With
+--json one JSON document per part and line (NDJSON).`,
+			Flags: []command.Flag{{Name: "follow", Help: "and what they write, until the run has ended"},
+				{Name: "step", Arg: "N", Help: "only of this step, counted from 0, and those after it", Parse: command.Count(1 << 20)}, FlagRaw},
+			Examples: []command.Example{{Line: "palyra runs output --follow run_...", Does: "from the beginning"}}},
 		{Name: "tools ls", Short: "list the tools", Examples: []command.Example{{Line: "palyra tools ls", Does: "name, capabilities, what it does"}}},
 		{Name: "tools show", Operands: "NAME", Min: 1, Max: 1, Short: "show a tool with the schema of its input",
 			Examples: []command.Example{{Line: "palyra tools show fs.read_file", Does: "what its input may hold"}}},

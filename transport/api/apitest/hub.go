@@ -58,8 +58,9 @@ type Hub struct {
 type run struct {
 	hub.Run
 	events []hub.Event
-	more   chan struct{} // closed and replaced at each event
-	over   chan struct{} // closed when it has ended
+	wrote  []hub.OutputPart // of its step, in order
+	more   chan struct{}    // closed and replaced at each event and part
+	over   chan struct{}    // closed when it has ended
 }
 
 // NewHub returns a Hub with one owner, uid 0 and the user of this process.
@@ -70,7 +71,7 @@ func NewHub() *Hub {
 	h.Table = hub.NewTable(
 		hub.CreateSession.By(h.createSession), hub.GetSession.By(h.getSession), hub.ListSessions.By(h.listSessions), hub.EndSession.By(h.endSession),
 		hub.StartRun.By(h.startRun), hub.GetRun.By(h.getRun), hub.ListRuns.By(h.listRuns), hub.CancelRun.By(h.cancelRun),
-		hub.ReadTape.By(h.readTape), hub.Call.By(h.call),
+		hub.ReadTape.By(h.readTape), hub.ReadOutput.By(h.readOutput), hub.Call.By(h.call),
 		hub.ListLayers.By(h.listLayers), hub.GetLayer.By(h.getLayer), hub.GetPatch.By(h.getPatch), hub.DiscardLayer.By(h.discardLayer), hub.ListApprovals.By(h.listApprovals), hub.GetApproval.By(h.getApproval),
 		hub.ResolveApproval.By(h.resolveApproval), hub.PreviewApproval.By(h.previewApproval), hub.ListGrants.By(h.listGrants), hub.RevokeGrant.By(h.revokeGrant),
 		hub.ListTools.By(h.listTools), hub.ExplainPolicy.By(h.explainPolicy), hub.TestPolicy.By(h.testPolicy), hub.DiffPolicy.By(h.diffPolicy),
@@ -268,6 +269,22 @@ func (h *Hub) Emit(id, kind string, data any) {
 	h.emitLocked(h.runs[id], kind, data)
 }
 
+// Write has the step of a run write.
+func (h *Hub) Write(id, stream, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.runs[id]
+	p := hub.OutputPart{Stream: stream, Text: text}
+	for _, q := range r.wrote {
+		if q.Stream == stream {
+			p.From += int64(len(q.Text))
+		}
+	}
+	r.wrote = append(r.wrote, p)
+	close(r.more)
+	r.more = make(chan struct{})
+}
+
 // Finish ends a run.
 func (h *Hub) Finish(id string) {
 	h.mu.Lock()
@@ -440,6 +457,49 @@ func (h *Hub) revokeGrant(_ context.Context, _ hub.Caller, id string) (hub.Stand
 	}
 	return hub.StandingGrant{ID: id, Scope: "session"}, nil
 }
+
+func (h *Hub) readOutput(_ context.Context, _ hub.Caller, q hub.OutputQuery) (hub.Outputs, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.runs[q.Run]
+	if r == nil {
+		return nil, fault.New(fault.NotFound, "no_such_run", "read output", nil)
+	}
+	return &outputs{h: h, r: r, q: q}, nil
+}
+
+type outputs struct {
+	h *Hub
+	r *run
+	q hub.OutputQuery
+	n int // parts that were looked at
+}
+
+// Next implements hub.Outputs.
+func (o *outputs) Next(ctx context.Context) (hub.OutputPart, error) {
+	for {
+		o.h.mu.Lock()
+		more, parts, ended := o.r.more, o.r.wrote[o.n:], o.r.Ended != nil
+		o.h.mu.Unlock()
+		for _, p := range parts {
+			o.n++
+			if seen := map[string]uint64{"stdout": o.q.Stdout, "stderr": o.q.Stderr}[p.Stream]; p.Step >= o.q.Step && uint64(p.From) >= seen {
+				return p, nil
+			}
+		}
+		if ended || o.q.Until == hub.UntilNow {
+			return hub.OutputPart{}, io.EOF
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return hub.OutputPart{}, fault.New(fault.Canceled, "canceled", "read output", ctx.Err())
+		}
+	}
+}
+
+// Close implements hub.Outputs.
+func (o *outputs) Close() error { return nil }
 
 // PutArtifact makes content that Artifact finds.
 func (h *Hub) PutArtifact(content []byte) string {
