@@ -57,6 +57,9 @@ type call struct {
 	state   string        // guarded by mu; how it stands, for people and models
 	asked   string        // guarded by mu; the request for approval that it waits for
 	began   bool          // guarded by mu; it has one of server.places
+	line    string        // guarded by mu; the last line that its program wrote, for people
+	told    sync.Once     // closes tells
+	tells   chan struct{} // closed when a request wants to be told of progress
 	changed chan struct{} // guarded by mu; closed and replaced with state
 }
 
@@ -147,7 +150,7 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the connection ends"}
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, done: make(chan struct{}),
+	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, done: make(chan struct{}), tells: make(chan struct{}),
 		state: "waits for another call to end", changed: make(chan struct{})}
 	select {
 	case s.places <- struct{}{}:
@@ -172,6 +175,7 @@ func (s *server) attend(ctx context.Context, c *call, r *sdk.CallToolRequest) (*
 		late = t.C
 	}
 	if token != nil {
+		c.told.Do(func() { close(c.tells) })
 		t := time.NewTicker(tick)
 		defer t.Stop()
 		beat = t.C
@@ -203,6 +207,9 @@ func (s *server) attend(ctx context.Context, c *call, r *sdk.CallToolRequest) (*
 func (c *call) stands() (string, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.line != "" {
+		return c.state + "; its last line: " + c.line, c.changed
+	}
 	return c.state, c.changed
 }
 
@@ -218,6 +225,10 @@ func (c *call) now(state, asked string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.state, c.asked = state, asked
+	c.wakeLocked()
+}
+
+func (c *call) wakeLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -374,12 +385,18 @@ func (s *server) watch(ctx context.Context, c *call, session string) {
 		return
 	}
 	defer tape.Close()
+	ctx, stop := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer stop()
 	for {
 		e, err := tape.Next(ctx)
 		if err != nil {
 			return
 		}
 		switch e.Kind {
+		case hub.EventStepOutput:
+			listening.Go(func() { s.listen(ctx, c, runs[0].ID) })
 		case hub.EventApprovalRequested:
 			var a hub.Approval
 			if json.Unmarshal(e.Data, &a) == nil && a.ID != "" {
@@ -407,4 +424,56 @@ func (s *server) clear(session string) bool {
 	}
 	_, _ = hub.EndSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.SessionChange{ID: session})
 	return false
+}
+
+// listen puts down the last line that a call's program writes, for requests that are told of
+// progress.
+func (s *server) listen(ctx context.Context, c *call, run string) {
+	select {
+	case <-c.tells:
+	case <-ctx.Done():
+		return
+	}
+	out, err := hub.ReadOutput.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.OutputQuery{Run: run})
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	wake := time.AfterFunc(lineEvery, c.wake)
+	wake.Stop()
+	defer wake.Stop()
+	var ends [2][]byte // of the streams, not more than a line needs
+	var last time.Time
+	for {
+		p, err := out.Next(ctx)
+		if err != nil {
+			return
+		}
+		end := &ends[0]
+		if p.Stream == "stderr" {
+			end = &ends[1]
+		}
+		if *end = append(*end, p.Bytes()...); len(*end) > maxQuoted {
+			*end = append([]byte(nil), (*end)[len(*end)-maxQuoted:]...)
+		}
+		line := lastLine(*end)
+		c.mu.Lock()
+		changed := line != "" && line != c.line
+		if changed {
+			c.line = line
+		}
+		c.mu.Unlock()
+		if now := time.Now(); changed && now.Sub(last) >= lineEvery {
+			last = now
+			c.wake()
+		} else if changed {
+			wake.Reset(lineEvery - now.Sub(last))
+		}
+	}
+}
+
+func (c *call) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakeLocked()
 }

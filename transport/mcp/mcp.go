@@ -14,7 +14,7 @@
 // and ends them with itself. If a workspace is staged it has one, and makes one call at a time,
 // so that each call sees what those before it wrote: a session has one layer. A call belongs to the connection: cancelling the request ends
 // the run, and so does the end of the connection. While a call isn't done, a request that
-// named a progressToken is told how it stands; any other one is answered "pending" after
+// named a progressToken is told how it stands, with the last line that its program wrote; any other one is answered "pending" after
 // Config.Patience, and the same call, or call_wait, takes up what goes on meanwhile.
 //
 // Persons answer questions on palyrad's own ways. Nothing that a client sends is an answer.
@@ -61,6 +61,9 @@ const patience = 45 * time.Second
 
 // tick is the time between two progress notifications about a call that only goes on.
 const tick = 15 * time.Second
+
+// lineEvery is the least time between two notifications about what a program writes.
+const lineEvery = time.Second
 
 // cleanup bounds what is left to do for a call, or a connection, that has ended.
 const cleanup = 10 * time.Second

@@ -728,6 +728,38 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestProgressHasTheLastLine: a request that is told of progress hears what the program wrote
+// last, quoted and cut; no other one has it read.
+func TestProgressHasTheLastLine(t *testing.T) {
+	d := newDaemon()
+	c := connect(t, Config{Hub: d}).ready()
+	c.tool(1, "test_wait", `{}`, `,"_meta":{"progressToken":"p"}`)
+	run := d.running(t)
+	d.Write(run, "stdout", "one\ntwo \x1b[2J\xff\n\n")
+	d.Emit(run, hub.EventStepOutput, hub.StepOutput{})
+	type progress struct{ Message string }
+	next := func() (p progress) {
+		t.Helper()
+		m := c.next()
+		if m.Method != "notifications/progress" || json.Unmarshal(m.Params, &p) != nil {
+			t.Fatalf("%+v", m)
+		}
+		return p
+	}
+	if got, want := next().Message, `is under way; its last line: "two \x1b[2J\xff"`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	// A line that comes at once is told when lineEvery is over.
+	d.Write(run, "stderr", strings.Repeat("x", 10*maxQuoted)+"!")
+	if got := next().Message; !strings.HasSuffix(got, `x!"`) || len(got) > maxQuoted+100 {
+		t.Errorf("%d bytes: %s", len(got), got)
+	}
+	d.Finish(run)
+	if m := c.next(); m.Result.Structured.Outcome != "executed" {
+		t.Errorf("%+v", m)
+	}
+}
+
 // running waits for a run and returns its id.
 func (d *daemon) running(t *testing.T) string {
 	t.Helper()

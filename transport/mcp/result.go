@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -63,7 +64,8 @@ const (
 	maxTail    = 24 << 10 // of a stream's end; its beginning is hub.MaxInline at most
 	maxWhat    = 200
 	maxComment = 1000
-	wordLen    = 12 // of the word around streams: 60 bits
+	maxQuoted  = 160 // of a program's last line, before it is quoted
+	wordLen    = 12  // of the word around streams: 60 bits
 )
 
 // noRepeat ends each refusal.
@@ -93,6 +95,19 @@ func clip(s string, n int) string {
 		n--
 	}
 	return s[:n] + "…"
+}
+
+// lastLine quotes the last line of text that isn't empty: it is a program's, and may hold
+// anything.
+func lastLine(b []byte) string {
+	b = bytes.TrimRight(b, "\r\n")
+	if i := bytes.LastIndexAny(b, "\r\n"); i >= 0 {
+		b = b[i+1:]
+	}
+	if len(b) == 0 {
+		return ""
+	}
+	return strconv.QuoteToASCII(string(b))
 }
 
 func cancelled(about string) *Answer {
