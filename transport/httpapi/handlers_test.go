@@ -94,6 +94,9 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/stop", `{"all":true,"deny_new":true}`)
 	ask(200, post, "/api/v1/resume", "")
 	ask(200, post, "/api/v1/backup", `{"recipients":["age1"]}`)
+	a = ask(200, post, "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+		"Accept: "+accept)
+	ask(204, http.MethodDelete, "/mcp", "", "Mcp-Session-Id: "+a.header.Get("Mcp-Session-Id"))
 	ask(200, get, "/api/v1/openapi.json", "")
 	ask(200, get, "/livez", "")
 	ask(200, get, "/readyz", "")

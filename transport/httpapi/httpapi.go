@@ -52,6 +52,7 @@ import (
 	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/transport/api"
+	"palyra/transport/behind"
 )
 
 // Hub is the hub that a server serves.
@@ -87,6 +88,8 @@ type Config struct {
 	// beginning, so it must be quick. Default: a connection is a guest's until its first
 	// request is authenticated.
 	Role func(uid uint32) string
+	// MCP answers /mcp. Default: it is refused as feature_off.
+	MCP behind.Protocol
 	// HealthOnly serves /livez, /readyz and /metrics, to every client, and nothing else.
 	HealthOnly bool
 	// Memory refuses members while the process holds too much, but not what ends work.

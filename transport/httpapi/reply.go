@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,14 +130,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 	if x != nil {
 		op, user = x.rt.ID, x.caller.User
 	}
-	level := logLevel(err)
-	if level > slog.LevelDebug {
-		// Each principal has its own lines, and unknown callers share theirs.
-		if _, ok := s.noise.take("problem " + user); !ok {
-			level = slog.LevelDebug
-		}
-	}
-	s.log.Log(r.Context(), level, "request refused", "request", id, "operation", op, "caller", user, "status", p.Status, "error", err)
+	s.note(r.Context(), id, op, user, p.Status, err)
 	s.metrics.refused(p.Status)
 	if r.Context().Err() != nil && errors.Is(err, r.Context().Err()) {
 		return // the client is gone
@@ -155,4 +149,16 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, x *exchange, err
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lim.Write))
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(b, '\n'))
+}
+
+// note logs a refusal, under the id that the caller was given.
+func (s *Server) note(ctx context.Context, id, op, user string, status int, err error) {
+	level := logLevel(err)
+	if level > slog.LevelDebug {
+		// Each principal has its own lines, and unknown callers share theirs.
+		if _, ok := s.noise.take("problem " + user); !ok {
+			level = slog.LevelDebug
+		}
+	}
+	s.log.Log(ctx, level, "request refused", "request", id, "operation", op, "caller", user, "status", status, "error", err)
 }

@@ -50,6 +50,9 @@ func table() []route {
 		}
 		add(o, false, serve)
 	}
+	for _, o := range mcpOperations {
+		add(o, false, speak)
+	}
 	add(&hub.Operation{ID: "getOpenAPI", Tag: "daemon", Method: get, Path: "/openapi.json", Permission: hub.Authenticated, Status: http.StatusOK,
 		Summary: "Get this document", Media: []string{hub.MediaJSON}}, false, getOpenAPI)
 	add(&hub.Operation{ID: "livez", Tag: "health", Method: get, Path: "/livez", Root: true, Permission: hub.Public, Status: http.StatusOK,

@@ -50,6 +50,11 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 	stopStreams := make(chan struct{})
 	endStreams := s.streams.begin(base)
 	wg.Go(func() { s.streams.run(endStreams, stopStreams) })
+	held, endHeld := context.WithCancel(base)
+	defer endHeld()
+	if s.cfg.MCP != nil {
+		wg.Go(s.cfg.MCP.Begin(held))
+	}
 	broken := make(chan error, len(on))
 	for _, l := range on {
 		_, tcp := l.Addr().(*net.TCPAddr)
@@ -93,6 +98,7 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 		stop()
 		_ = hs.Close()
 	}
+	endHeld()
 	wg.Wait()
 	s.rooms.unread.end()
 	return err

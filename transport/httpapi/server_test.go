@@ -17,6 +17,7 @@ import (
 
 	"palyra/transport/api"
 	"palyra/transport/api/apitest"
+	"palyra/transport/mcp"
 )
 
 // rig is a server over the in-memory hub, on a unix socket and on TCP. It checks its
@@ -54,7 +55,7 @@ func (s *syncBuffer) String() string {
 func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, hub: apitest.NewHub(), log: new(syncBuffer)}
-	cfg := Config{Hub: r.hub, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	cfg := Config{Hub: r.hub, MCP: mcp.NewHandler("test"), Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Limits: Limits{Rate: -1, Drain: 2 * time.Second}}
 	for _, c := range change {
 		c(&cfg)

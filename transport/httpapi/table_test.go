@@ -249,7 +249,7 @@ func TestShortOfMemory(t *testing.T) {
 			t.Errorf("%s: an owner at the socket gets %s", rt.ID, a.body)
 		}
 	}
-	if want := []string{"cancelRun", "resolveApproval", "stop"}; !slices.Equal(slices.Sorted(slices.Values(served)), want) {
+	if want := []string{"cancelRun", "mcpEnd", "resolveApproval", "stop"}; !slices.Equal(slices.Sorted(slices.Values(served)), want) {
 		t.Errorf("served above the mark: %v, want %v", served, want)
 	}
 	if r.Server.cfg.Memory.Refused() == 0 {

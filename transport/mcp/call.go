@@ -30,10 +30,12 @@ const lookAfter = 300 * time.Millisecond
 
 // server is one connection.
 type server struct {
-	cfg  Config
-	ctx  context.Context // of all calls
-	stop context.CancelFunc
-	work sync.WaitGroup // the calls under way
+	cfg   Config
+	title string                             // of its sessions
+	hold  func() (release func(), err error) // takes room for an answer; nil: there is always some
+	ctx   context.Context                    // of all calls
+	stop  context.CancelFunc
+	work  sync.WaitGroup // the calls under way
 
 	mu      sync.Mutex
 	tools   *table
@@ -50,6 +52,7 @@ type call struct {
 	input  json.RawMessage
 	key    canon.Digest // of tool and arguments
 	cancel context.CancelFunc
+	free   func()        // gives back the room for the answer
 	done   chan struct{} // closed when answer is set
 	answer Answer
 
@@ -64,7 +67,7 @@ type call struct {
 }
 
 func newServer(ctx context.Context, cfg Config) *server {
-	s := &server{cfg: cfg}
+	s := &server{cfg: cfg, title: "palyra mcp serve"}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	return s
 }
@@ -76,6 +79,12 @@ func (s *server) close() {
 	s.mu.Unlock()
 	s.stop()
 	s.work.Wait()
+	s.mu.Lock()
+	for _, c := range s.pending {
+		c.free()
+	}
+	s.pending = nil
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanup)
 	defer cancel()
 	for _, id := range s.idle {
@@ -107,6 +116,9 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer,
 		return failed(what(name, r.Params.Arguments), err), nil
 	}
 	c, err := s.start(name, tool.Name, input)
+	if _, ours := errors.AsType[*fault.Error](err); ours {
+		return failed(what(name, r.Params.Arguments), err), nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -139,18 +151,30 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 		same = input // palyrad says what is wrong with it
 	}
 	key := canon.Sum(slices.Concat([]byte(name), []byte{0}, same))
+	if c := s.again(key); c != nil {
+		return c, nil
+	}
+	free := func() {}
+	if s.hold != nil {
+		release, err := s.hold()
+		if err != nil {
+			return nil, err
+		}
+		free = sync.OnceFunc(release)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.pending {
-		if c.key == key {
-			return c, nil
-		}
+	if c := s.againLocked(key); c != nil {
+		free()
+		return c, nil
 	}
 	if s.ended {
+		free()
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the connection ends"}
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, done: make(chan struct{}), tells: make(chan struct{}),
+	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, free: free,
+		done: make(chan struct{}), tells: make(chan struct{}),
 		state: "waits for another call to end", changed: make(chan struct{})}
 	select {
 	case s.places <- struct{}{}:
@@ -163,6 +187,20 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 		close(c.done)
 	})
 	return c, nil
+}
+
+// again returns the pending call with this key, nil if there is none.
+func (s *server) again(key canon.Digest) *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.againLocked(key)
+}
+
+func (s *server) againLocked(key canon.Digest) *call {
+	if i := slices.IndexFunc(s.pending, func(c *call) bool { return c.key == key }); i >= 0 {
+		return s.pending[i]
+	}
+	return nil
 }
 
 // attend waits for a call on behalf of a request.
@@ -188,6 +226,11 @@ func (s *server) attend(ctx context.Context, c *call, r *sdk.CallToolRequest) (*
 		}
 		select {
 		case <-c.done:
+			select {
+			case <-goneOf(ctx):
+				return s.putOff(c), nil
+			default:
+			}
 			s.fetched(c)
 			return &c.answer, nil
 		case <-ctx.Done():
@@ -196,6 +239,8 @@ func (s *server) attend(ctx context.Context, c *call, r *sdk.CallToolRequest) (*
 			s.fetched(c)
 			return nil, context.Cause(ctx)
 		case <-late:
+			return s.putOff(c), nil
+		case <-goneOf(ctx):
 			return s.putOff(c), nil
 		case <-changed:
 		case <-beat:
@@ -238,6 +283,7 @@ func (s *server) fetched(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = slices.DeleteFunc(s.pending, func(p *call) bool { return p == c })
+	c.free()
 }
 
 // putOff answers a request whose call isn't done. One that didn't get a session is given up:
@@ -249,6 +295,7 @@ func (s *server) putOff(c *call) *Answer {
 	if !began {
 		c.cancel()
 		<-c.done
+		c.free()
 		if c.answer.Outcome != outcomeCancelled {
 			return &c.answer // it was done at this very moment
 		}
@@ -257,16 +304,26 @@ func (s *server) putOff(c *call) *Answer {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Contains(s.pending, c) {
+	if s.ended { // no one comes to fetch it
+		c.free()
+	} else if !slices.Contains(s.pending, c) {
 		if len(s.pending) >= maxPending {
 			// No more than maxSessions are under way, so there is one that has ended.
 			i := slices.IndexFunc(s.pending, func(c *call) bool { return c.answered() })
+			s.pending[i].free()
 			s.pending = slices.Delete(s.pending, i, i+1)
 		}
 		s.pending = append(s.pending, c)
 	}
 	return &Answer{Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, "+
 		"make the same call again or call %s with this wait; neither makes a second call.", what(c.tool, c.input), state, toolWait)}
+}
+
+// holds says that calls are under way that were put off, or answers wait to be fetched.
+func (s *server) holds() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pending) > 0
 }
 
 func (c *call) answered() bool {
@@ -330,7 +387,7 @@ func (s *server) session(ctx context.Context) (id string, used bool, err error) 
 		return id, true, nil
 	}
 	s.mu.Unlock()
-	n, err := hub.CreateSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewSession{Title: "palyra mcp serve"})
+	n, err := hub.CreateSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewSession{Title: s.title})
 	return n.ID, false, err
 }
 

@@ -27,6 +27,8 @@ const (
 // codeBusy is the code of JSON-RPC's range for servers that says maxOpen is reached.
 const codeBusy = -32000
 
+var busy = fmt.Sprintf("%d requests wait for their answers: try again after one", maxOpen)
+
 // conn is a client on two streams, one JSON-RPC message a line. A line that is none is
 // answered and costs nothing else: the next one is read. The SDK's own transport ends there.
 type conn struct {
@@ -167,52 +169,77 @@ func (c *conn) accept(l line) (req *jsonrpc.Request, no []byte) {
 	if l.long {
 		return nil, refusal(nil, jsonrpc.CodeInvalidRequest, fmt.Sprintf("a message of more than %d bytes", maxLine))
 	}
-	var whole json.RawMessage
-	if err := canon.Decode(l.text, &whole, canon.Limits{Bytes: maxLine, Depth: maxDepth}); err != nil {
-		return nil, refusal(nil, jsonrpc.CodeParseError, err.Error())
+	req, raw, bad := readMessage(l.text)
+	if bad != nil {
+		return nil, bad.answer()
 	}
-	var m map[string]json.RawMessage
-	switch err := json.Unmarshal(whole, &m); {
-	case bytes.TrimSpace(whole)[0] == '[':
-		return nil, refusal(nil, jsonrpc.CodeInvalidRequest, "batches are not taken: send one message a line")
-	case err != nil:
-		return nil, refusal(nil, jsonrpc.CodeInvalidRequest, "a message is a JSON object")
-	}
-	raw, asks := m["id"]
-	id, err := idOf(raw)
-	if asks && err != nil {
-		return nil, refusal(nil, jsonrpc.CodeInvalidRequest, err.Error())
-	}
-	invalid := func(why string) []byte { return refusal(raw, jsonrpc.CodeInvalidRequest, why) }
-	if string(m["jsonrpc"]) != `"2.0"` {
-		return nil, invalid(`want "jsonrpc": "2.0"`)
-	}
-	if m["method"] == nil {
-		if asks && (m["result"] != nil || m["error"] != nil) {
-			return nil, nil
-		}
-		return nil, invalid("no method")
-	}
-	req = &jsonrpc.Request{ID: id, Params: m["params"]}
-	if json.Unmarshal(m["method"], &req.Method) != nil || string(m["method"]) == "null" {
-		return nil, invalid("a method is a string")
-	}
-	if p := req.Params; p != nil && p[0] != '{' {
-		return nil, invalid("params are an object")
-	}
-	if !asks {
+	if req == nil || !req.IsCall() {
 		return req, nil
 	}
+	id := req.ID
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.open[id]:
 		return nil, refusal(nil, jsonrpc.CodeInvalidRequest, fmt.Sprintf("the id %s is in use", raw))
 	case len(c.open) >= maxOpen:
-		return nil, refusal(raw, codeBusy, fmt.Sprintf("%d requests wait for their answers: try again after one", maxOpen))
+		return nil, refusal(raw, codeBusy, busy)
 	}
 	c.open[id] = true
 	return req, nil
+}
+
+// notMessage is why something is no request.
+type notMessage struct {
+	id   json.RawMessage // nil: it isn't known
+	code int64           // of JSON-RPC
+	why  string
+}
+
+// Error implements error.
+func (n *notMessage) Error() string { return n.why }
+
+func (n *notMessage) answer() []byte { return refusal(n.id, n.code, n.why) }
+
+// readMessage reads a message: a request with its id as it was written, or why it is none. Both
+// are nil for an answer of the client's, since it is asked nothing.
+func readMessage(text []byte) (req *jsonrpc.Request, raw json.RawMessage, no *notMessage) {
+	var whole json.RawMessage
+	if err := canon.Decode(text, &whole, canon.Limits{Bytes: maxLine, Depth: maxDepth}); err != nil {
+		return nil, nil, &notMessage{nil, jsonrpc.CodeParseError, err.Error()}
+	}
+	invalid := func(id json.RawMessage, why string) (*jsonrpc.Request, json.RawMessage, *notMessage) {
+		return nil, nil, &notMessage{id, jsonrpc.CodeInvalidRequest, why}
+	}
+	var m map[string]json.RawMessage
+	switch err := json.Unmarshal(whole, &m); {
+	case bytes.TrimSpace(whole)[0] == '[':
+		return invalid(nil, "batches are not taken: send one message a line")
+	case err != nil:
+		return invalid(nil, "a message is a JSON object")
+	}
+	raw, asks := m["id"]
+	id, err := idOf(raw)
+	if asks && err != nil {
+		return invalid(nil, err.Error())
+	}
+	if string(m["jsonrpc"]) != `"2.0"` {
+		return invalid(raw, `want "jsonrpc": "2.0"`)
+	}
+	if m["method"] == nil {
+		if asks && (m["result"] != nil || m["error"] != nil) {
+			return nil, nil, nil
+		}
+		return invalid(raw, "no method")
+	}
+	req = &jsonrpc.Request{ID: id, Params: m["params"]}
+	if json.Unmarshal(m["method"], &req.Method) != nil || string(m["method"]) == "null" {
+		return invalid(raw, "a method is a string")
+	}
+	if p := req.Params; p != nil && p[0] != '{' {
+		return invalid(raw, "params are an object")
+	}
+	return req, raw, nil
 }
 
 var wholeNumber = regexp.MustCompile(`^-?[0-9]{1,15}$`) // that a double holds

@@ -1,6 +1,7 @@
-// Package mcp serves palyrad's tools to an agent in the Model Context Protocol, on two
-// streams. It is a client of palyrad and decides nothing: a call of a tool is one call of
-// hub.Call, which palyrad decides, asks about, confines and records as any other.
+// Package mcp serves palyrad's tools to an agent in the Model Context Protocol: on two
+// streams ([Serve]), and over HTTP ([Handler]). It is a client of the hub, over a socket or
+// in palyrad, and decides nothing: a call of a tool is one call of hub.Call, which palyrad
+// decides, asks about, confines and records as any other.
 //
 //	err := mcp.Serve(ctx, mcp.Config{Hub: h}, os.Stdin, os.Stdout)
 //
@@ -82,8 +83,7 @@ If a result names "changes", the workspace is staged: what calls write to it goe
 func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	s := newServer(ctx, cfg)
 	defer s.close()
-	m := sdk.NewServer(&sdk.Implementation{Name: "palyra", Title: "Palyra", Version: cfg.Version},
-		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
+	m := newSDK(cfg.Version)
 	m.AddReceivingMiddleware(s.receive)
 	c := newConn(in, out)
 	session, err := m.Connect(ctx, c, nil)
@@ -111,6 +111,11 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 		return fault.New(fault.Unavailable, "connection_lost", "serve", err)
 	}
 	return nil
+}
+
+func newSDK(version string) *sdk.Server {
+	return sdk.NewServer(&sdk.Implementation{Name: "palyra", Title: "Palyra", Version: version},
+		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
 }
 
 // receive answers the requests about tools; the SDK answers all others.

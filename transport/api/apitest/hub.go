@@ -305,7 +305,11 @@ func (h *Hub) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error
 func (h *Hub) listRuns(_ context.Context, _ hub.Caller, q hub.RunQuery) (hub.Page[hub.Run], error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ids, next := page(h.runOrder, q.PageQuery)
+	order := slices.DeleteFunc(slices.Clone(h.runOrder), func(id string) bool {
+		r := h.runs[id]
+		return q.Session != "" && r.Session != q.Session || len(q.States) > 0 && !slices.Contains(q.States, r.State)
+	})
+	ids, next := page(order, q.PageQuery)
 	p := hub.Page[hub.Run]{Next: next}
 	for _, id := range ids {
 		r := h.runs[id].Run
