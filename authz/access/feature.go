@@ -18,10 +18,11 @@ const (
 	HTTPAdmin      Feature = "http_admin"      // members, policies and backups through HTTP
 	StandingGrants Feature = "standing_grants" // a yes can stand for further calls
 	PatternGrants  Feature = "pattern_grants"  // and for calls that fit a pattern
+	MCP            Feature = "mcp"             // the tools at /mcp
 )
 
 // features is in the order of FeatureNames; the index is the bit, and append-only.
-var features = [...]Feature{Tokens, HTTPApprovals, HTTPAdmin, StandingGrants, PatternGrants}
+var features = [...]Feature{Tokens, HTTPApprovals, HTTPAdmin, StandingGrants, PatternGrants, MCP}
 
 // Features is the set of features that are off. In the zero value all are on: things that a
 // feature guards still have their own permission.

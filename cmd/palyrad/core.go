@@ -24,6 +24,7 @@ import (
 	"palyra/kernel/tool"
 	"palyra/transport/httpapi"
 	"palyra/transport/httpapi/keystore"
+	"palyra/transport/mcp"
 )
 
 // core has the parts that palyrad serves: the gate, the working state, the hub over both,
@@ -154,10 +155,13 @@ func (c *core) serveOver(d *daemon, cfg *config.Config) (err error) {
 		Limits: httpapi.Limits{Body: int64(cfg.Limits.Body), Rate: rate, Streams: max(1, int(cfg.Limits.SSEReaders)),
 			StreamsPerCaller: max(1, int(cfg.Limits.SSEReadersEach)), Drain: drainHTTP, Files: connectionFiles(cfg)},
 	}
+	if cfg.Features.MCP {
+		hc.MCP = mcp.NewHandler(version)
+	}
 	if c.api, err = httpapi.New(hc); err != nil {
 		return err
 	}
-	hc.HealthOnly = true
+	hc.HealthOnly, hc.MCP = true, nil
 	c.health, err = httpapi.New(hc)
 	return err
 }

@@ -128,7 +128,7 @@ type Limits struct {
 	LayersEach        int64 `key:"layers_per_principal" unit:"layers" default:"64" min:"1" max:"65536" doc:"Sessions of one principal with a layer of a staged workspace. More: 429, quota_layers."`
 	SessionsEach      int64 `key:"sessions_per_principal" unit:"sessions" default:"256" min:"1" max:"65536" doc:"One principal's open sessions. More: 429, too_many_sessions."`
 	Body              Size  `key:"body" unit:"bytes" default:"1MiB" min:"4KiB" max:"64MiB" doc:"Largest request body. All together: 80MiB, or ten times this if larger." cost:"Requests under way can take as much memory."`
-	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at a time; a reader of output counts as five." cost:"Each holds a descriptor and a few KiB."`
+	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at a time, and sessions and calls at /mcp; a reader of output counts as five." cost:"Each holds a descriptor and a few KiB."`
 	SSEReadersEach    int64 `key:"sse_readers_per_principal" unit:"connections" default:"512" min:"0" max:"65536" doc:"One principal's readers of tapes, and of output. More: 429, too_many_streams." cost:"One principal can take all places."`
 	Sealed            Size  `key:"sealed" unit:"bytes" default:"0" min:"0" max:"1024GiB" doc:"Memory for sealed files of calls, waiting ones too, plus eight times their capsules and the inputs of runs; an eighth is for owners at the socket. More: 503, budget_sealed. 0: three eighths of what the unit's MemoryMax leaves, else a quarter of the host's, at most 2GiB." cost:"Files that calls name can take as much memory."`
 	SealedEach        Size  `key:"sealed_per_principal" unit:"bytes" default:"0" min:"0" max:"1024GiB" doc:"One principal's part of limits.sealed. 0: half." cost:"One principal can take the share of all."`
@@ -169,6 +169,7 @@ type Features struct {
 	HTTPAdmin      bool `key:"http_admin" default:"true" doc:"Manage members, policies and backups over HTTP, not at the socket alone." cost:"A leaked token with such a scope can manage them."`
 	StandingGrants bool `key:"standing_grants" default:"true" doc:"Let a yes stand for further calls, for a session or a time." cost:"One yes lets several calls through."`
 	PatternGrants  bool `key:"pattern_grants" default:"true" doc:"Let such a yes cover the calls that fit a pattern." cost:"One yes lets unseen calls through."`
+	MCP            bool `key:"mcp" default:"true" doc:"Serve the tools to agents at /mcp (docs/formats/mcp.md), beside palyra mcp serve."`
 }
 
 // Journal is the log of intents and results.
