@@ -77,6 +77,7 @@ var places = [...]Place{
 		Paths: ".gdbinit .lldbinit .ripgreprc .curlrc .wgetrc .irbrc .pryrc .rprofile .tmux.conf .screenrc " +
 			".pdbrc .ghci .ocamlinit .iex.exs .octaverc rust-toolchain rust-toolchain.toml"},
 	{Kind: PlaceGit, Why: "git's own files decide what git runs", Paths: ".git .git/** .gitattributes", Asked: true},
+	{Kind: PlaceGit, Why: "with it git may take the folder for a repository, whose configuration and hooks it obeys", Paths: "head", Asked: true},
 	{Kind: PlaceHook, Why: "git runs it if core.hooksPath says so", Paths: ".githooks/**", Asked: true},
 	{Kind: PlaceHg, Why: "mercurial's own files decide what it runs", Paths: ".hg/**", Asked: true},
 	{Kind: PlaceShell, Why: "it decides who may log in and what runs then", Paths: ".ssh/**", Asked: true},

@@ -121,15 +121,15 @@ func (r *reader) folder(up, low int, prefix string) error {
 			return err
 		}
 	}
-	repository := 0
+	layers, hosts := 0, 0 // the parts of a repository that either has
 	for _, name := range names {
-		repository |= toolproto.RepositoryPart(name)
+		layers |= toolproto.RepositoryPart(name)
 	}
 	folds := r.folds(first, prefix)
 	if low >= 0 {
 		// The workspace's own names may be any number, and none is kept.
 		err := r.each(low, func(name string) error {
-			repository |= toolproto.RepositoryPart(name)
+			hosts |= toolproto.RepositoryPart(name)
 			if _, both := slices.BinarySearch(names, name); hides != "" && !both {
 				return r.deleted(low, prefix, name)
 			}
@@ -147,17 +147,24 @@ func (r *reader) folder(up, low int, prefix string) error {
 		}
 	}
 	// Names that the layer hides may count too much.
-	if toolproto.HasRepository(repository) {
-		r.markRepository(first, prefix)
+	if toolproto.HasRepository(layers | hosts) {
+		r.markRepository(first, prefix, !toolproto.HasRepository(hosts))
 	}
 	return nil
 }
 
-// markRepository marks the configuration and hooks of a folder that git takes for a repository.
-func (r *reader) markRepository(first int, prefix string) {
+// markRepository marks the configuration and hooks of a folder that git takes for a repository,
+// and if the layer made it one, what does: its configuration may have come before, when it was
+// none.
+func (r *reader) markRepository(first int, prefix string, made bool) {
 	for i := first; i < len(r.list.Changes); i++ {
 		c := &r.list.Changes[i]
-		if f, ok := toolproto.PlantedRepository(c.raw[len(prefix):]); ok && !slices.Contains(c.Marks, Mark{f.Kind, f.Why}) {
+		name := c.raw[len(prefix):]
+		f, ok := toolproto.PlantedRepository(name)
+		if !ok && made && c.New != nil && toolproto.RepositoryPart(name) != 0 && !toolproto.InGit(c.raw) {
+			f, ok = toolproto.Flag{Kind: toolproto.PlaceGit, Why: "git takes the folder for a repository, and obeys its configuration and hooks"}, true
+		}
+		if ok && !slices.ContainsFunc(c.Marks, func(m Mark) bool { return m.Kind == f.Kind }) {
 			c.Marks = append(c.Marks, Mark{f.Kind, f.Why})
 		}
 	}

@@ -170,8 +170,18 @@ func TestRead(t *testing.T) {
 			put(t, p.up, "lib/config", "x")
 			put(t, p.up, "lib/hooks/post-checkout", "x")
 			put(t, p.up, "other/config", "x")
-		}, []string{"create lib/HEAD", "create lib/config !git", "create lib/hooks", "create lib/hooks/post-checkout !hook",
-			"create lib/objects", "create lib/objects/x", "create other", "create other/config"}},
+		}, []string{"create lib/HEAD !git", "create lib/config !git", "create lib/hooks", "create lib/hooks/post-checkout !hook",
+			"create lib/objects !git", "create lib/objects/x", "create other", "create other/config"}},
+		"a repository whose configuration came before": {func(t *testing.T, p pair) {
+			put(t, p.low, "lib/config", "x")
+			put(t, p.up, "lib/HEAD", "x")
+			put(t, p.up, "lib/objects/x", "x")
+			put(t, p.up, "lib/refs/x", "x")
+			put(t, p.low, "old/refs/x", "x")
+			put(t, p.low, "old/objects/x", "x")
+			put(t, p.low, "old/head", "x")
+			put(t, p.up, "old/refs/y", "x")
+		}, []string{"create lib/HEAD !git", "create lib/objects !git", "create lib/objects/x", "create lib/refs !git", "create lib/refs/x", "create old/refs/y"}},
 		"a file renamed in case alone": {func(t *testing.T, p pair) {
 			put(t, p.low, "README", "x")
 			whiteout(t, p.up, "README")
