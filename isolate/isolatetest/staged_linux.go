@@ -196,6 +196,22 @@ func testStaged(t *testing.T, h *harness) {
 	if now := content(t, dir); !slices.Equal(now, before) {
 		t.Errorf("the workspace changed: %q", now)
 	}
+
+	// The kernel charges no cgroup for the names that it keeps of an open folder: they count.
+	if err := os.Mkdir(at("wide"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 {
+		if err := os.WriteFile(at(fmt.Sprintf("wide/%0200d", i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c = h.shell(t, "exec 3<wide 4<wide 5<wide 6<wide 7<wide 8<wide 9<wide; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do (while :; do :; done) & done; while :; do :; done")
+	c.staged(dir, uid, gid, l)
+	c.spec.Limits.Memory = 64 << 20
+	if o = c.run(); o.res == nil || o.res.Outcome != isolate.Killed || o.res.Evidence.Exit.LimitHit != "memory" {
+		t.Errorf("open folders: %s, %v", o, o.err)
+	}
 }
 
 // testStagedTogether: calls that overlap see one layer. What one writes the others see at once, and

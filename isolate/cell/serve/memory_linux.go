@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path"
 	"runtime"
@@ -30,6 +29,10 @@ import (
 // and share, and what the kernel holds for them. Memory that a sample could not see
 // is refused by the filter (seccomp.Options.AllowUncounted) or bounded by the IPC
 // namespace (native.Cell.Counted).
+//
+// The kernel charges some of its memory to no cgroup, though a program chooses how much it is:
+// locks, what it keeps of the names of open folders, and TCP connections before they are
+// accepted. So samples count that with a cgroup, too, and it may be as much again as the limit.
 
 // A tree is sampled soon after its start, later every sampleEvery; and for no
 // more than a tenth of the time while it has used little of its limit.
@@ -61,7 +64,12 @@ const (
 	mapsSize    = 16 << 20 // of maps: it's as large as the longest path of a mapped file was
 	eventPart   = 2        // struct inotify_event_info for an inotify_event, at most
 	eventsSize  = 8 << 20  // a full queue, 16384 events
+	folderSize  = 32 << 10 // an open folder: ext4 keeps a block of names, at least 12 bytes each, in 64 bytes or more
+	nameSize    = 100      // a name in a folder that an overlay merges, without the name (struct ovl_cache_entry)
 )
+
+// lockLine begins a line of /proc/pid/fdinfo.
+const lockLine = "lock:"
 
 // usualLines is the number of lines of /proc/pid/fdinfo that every file has.
 const usualLines = 4
@@ -99,6 +107,7 @@ func newAccounts(root bool) (accounts, error) {
 type tally struct {
 	accounts
 	limit, sum int64
+	grouped    bool  // a cgroup bounds what the kernel charges to one: only the rest is counted
 	processes  int64 // the limit of processes, which bounds the walk
 	hidden     bool  // a mapping that does not tell how much it holds
 	gone       bool  // a process ended while it was looked at, or while others were looked for
@@ -113,6 +122,15 @@ type tally struct {
 	removed   map[string]int64 // bytes of its files that are in no folder any more, by inode number
 	shown     map[string]bool  // those that are mapped
 	concealed bool             // a process keeps its open files from us
+
+	merged func(path string) int64 // what the kernel keeps of an open folder of a staged workspace; nil for none
+}
+
+// charge adds memory that the kernel charges to a cgroup, if there is one.
+func (t *tally) charge(n int64) {
+	if !t.grouped {
+		t.sum += n
+	}
 }
 
 // family is processes that were forked from each other since one of them executed a
@@ -163,7 +181,7 @@ func (t *tally) tree(reaper int) {
 	}
 	t.gone = t.gone || w.Cut || w.Missed
 	for _, f := range t.families {
-		t.sum += f.mappings * (f.processes - 1) * familySize
+		t.charge(f.mappings * (f.processes - 1) * familySize)
 	}
 }
 
@@ -175,7 +193,7 @@ func (t *tally) process(pid int) bool {
 	if err != nil {
 		return false
 	}
-	t.sum += int64(len(tasks)) * threadSize
+	t.charge(int64(len(tasks)) * threadSize)
 	for _, task := range tasks {
 		dir := "/proc/" + strconv.Itoa(pid) + "/task/" + task
 		b, err := sys.ReadRecordAt(sys.AtCWD, dir+"/status", &t.buf)
@@ -183,11 +201,13 @@ func (t *tally) process(pid int) bool {
 			continue
 		}
 		if n, alive := memoryOf(string(b)); alive {
-			t.sum += n
-			kin := stackOf(dir)
-			f := t.families[kin]
-			f.processes, f.mappings = f.processes+1, f.mappings+t.mappings(dir)
-			t.families[kin] = f
+			t.charge(n)
+			if !t.grouped || len(t.private) > 0 {
+				kin := stackOf(dir)
+				f := t.families[kin]
+				f.processes, f.mappings = f.processes+1, f.mappings+t.mappings(dir)
+				t.families[kin] = f
+			}
 			t.descriptors(task, dir)
 			_, err := os.Lstat(dir)
 			return err == nil
@@ -244,7 +264,7 @@ func (t *tally) mappings(dir string) (private int64) {
 		whole := !begun
 		begun = errors.Is(err, bufio.ErrBufferFull)
 		if whole && len(line) > 0 {
-			t.sum += mappingSize
+			t.charge(mappingSize)
 			t.mapping(dir, string(line))
 			if _, rest, _ := bytes.Cut(line, []byte(" ")); len(rest) > 3 && rest[3] == 'p' {
 				private++
@@ -264,7 +284,7 @@ func (t *tally) mapping(dir, line string) {
 	if len(f) > 6 && strings.HasSuffix(line, gone+"\n") && slices.ContainsFunc(t.private, func(p string) bool { return strings.Contains(line, " "+p+"/") }) {
 		t.shown[f[4]] = true
 	}
-	if len(f) < 6 || f[3] != t.shared || !strings.HasSuffix(f[1], "s") || !t.once("mapped:"+f[4]) {
+	if t.grouped || len(f) < 6 || f[3] != t.shared || !strings.HasSuffix(f[1], "s") || !t.once("mapped:"+f[4]) {
 		return
 	}
 	switch {
@@ -303,7 +323,7 @@ func (t *tally) descriptors(task, dir string) {
 		// It made itself not dumpable, and we are not root: any may be a socket. The
 		// size is their number from 6.2 on.
 		if fi, err := os.Stat(dir + "/fd"); err == nil {
-			t.sum += fi.Size() * t.socket
+			t.charge(fi.Size() * t.socket)
 			// One that is ending has none any more, and looks the same until then.
 			b, err := sys.ReadRecordAt(sys.AtCWD, dir+"/status", &t.buf)
 			if _, alive := memoryOf(string(b)); err == nil && alive {
@@ -318,17 +338,20 @@ func (t *tally) descriptors(task, dir string) {
 	for !t.over() {
 		names, err := fds.Readdirnames(128)
 		for _, name := range names {
-			t.sum += fileSize
+			t.charge(fileSize)
 			link, err := os.Readlink(dir + "/fd/" + name)
 			long := errors.Is(err, syscall.ENAMETOOLONG)
 			if len(t.private) > 0 && (long || t.inPrivate(link) && strings.HasSuffix(link, gone)) {
 				t.withdrawn(dir + "/fd/" + name)
 			}
+			if long || strings.HasPrefix(link, "/") {
+				t.folder(dir+"/fd/"+name, link)
+			}
 			if err != nil && !long || !t.once(link) && strings.HasPrefix(link, "pipe:") {
 				continue
 			}
 			if strings.HasPrefix(link, "pipe:") {
-				t.sum += pipeSize
+				t.charge(pipeSize)
 				continue
 			}
 			t.text(link)
@@ -337,7 +360,7 @@ func (t *tally) descriptors(task, dir string) {
 				continue
 			}
 			t.items(string(b))
-			if link != watching && !(strings.HasPrefix(link, "socket:") && t.once("queue:"+link)) {
+			if t.grouped || link != watching && !(strings.HasPrefix(link, "socket:") && t.once("queue:"+link)) {
 				continue
 			}
 			if thread < 0 {
@@ -367,6 +390,78 @@ func (t *tally) withdrawn(link string) {
 			held = f.Bytes
 		}
 		t.removed[strconv.FormatUint(f.Inode.Ino, 10)] = held
+	}
+}
+
+// folder adds what the kernel keeps of the names of an open folder. Descriptors may have it of
+// different times, so each counts.
+func (t *tally) folder(file, link string) {
+	if f, err := sys.FileBehind(file); err != nil || !f.Folder {
+		return
+	}
+	t.sum += folderSize
+	if t.merged != nil {
+		t.sum += t.merged(link)
+	}
+}
+
+// overlaid has the names of a staged workspace's folders counted. An open folder that workspace
+// and layer both have holds a list of its names, those that the layer hides included
+// (ovl_dir_cache).
+type overlaid struct {
+	lower, upper *os.File
+	view         string
+	most         int64            // what one holds that can't be looked at
+	held         map[string]int64 // the most that a folder was seen to hold, in any sample
+	seen         map[string]bool  // those that were looked at in this one
+}
+
+// names returns what an open folder holds, by its path in the cell.
+func (o *overlaid) names(path string) int64 {
+	way, removed := strings.CutSuffix(path, gone)
+	rel, in := strings.CutPrefix(way+"/", o.view+"/")
+	if !in {
+		if path == "" { // too long to be told
+			return o.most
+		}
+		return 0
+	}
+	rel = strings.TrimSuffix("./"+rel, "/")
+	if !o.seen[rel] {
+		o.seen[rel] = true
+		now := namesIn(o.lower, rel)
+		if now > 0 {
+			now += namesIn(o.upper, rel)
+			if _, known := o.held[rel]; removed && !known {
+				now = max(now, o.most)
+			}
+		}
+		o.held[rel] = max(o.held[rel], now)
+	}
+	return o.held[rel]
+}
+
+// namesIn returns what a list of a folder's names takes; 0 if it isn't there.
+func namesIn(in *os.File, rel string) (sum int64) {
+	dir, err := sys.FolderBeneath(int(in.Fd()), rel)
+	if err != nil {
+		return 0
+	}
+	defer dir.Close()
+	fd, err := sys.OpenBeneath(int(dir.Fd()), ".")
+	if err != nil {
+		return 0
+	}
+	defer sys.Close(fd)
+	sum = 2 * nameSize
+	for buf := make([]byte, 8<<10); ; {
+		names, err := sys.NextNames(fd, buf)
+		if err != nil || len(names) == 0 {
+			return sum
+		}
+		for _, n := range names {
+			sum += 2 * (nameSize + int64(len(n))) // as the allocator rounds it up
+		}
 	}
 }
 
@@ -468,11 +563,11 @@ func (t *tally) text(link string) {
 	switch {
 	case !strings.HasPrefix(link, "/proc/"):
 	case strings.Contains(link, "/fdinfo/"):
-		t.sum += max(infoSize, 2*t.info)
+		t.charge(max(infoSize, 2*t.info))
 	case strings.HasSuffix(link, "maps"): // smaps and numa_maps, too
-		t.sum += mapsSize
+		t.charge(mapsSize)
 	default:
-		t.sum += procSize
+		t.charge(procSize)
 	}
 }
 
@@ -518,17 +613,21 @@ func (t *tally) waiting(thread int, name, link string) (int64, error) {
 // items adds what fdinfo lists. Descriptors that are on their way through a socket
 // may be sockets themselves.
 func (t *tally) items(fdinfo string) {
-	n := 0
+	n, locks := 0, 0
 	t.info = max(t.info, int64(len(fdinfo)))
 	for line := range strings.Lines(fdinfo) {
 		n++
+		if strings.HasPrefix(line, lockLine) {
+			locks++
+		}
 		if v, ok := strings.CutPrefix(line, "scm_fds:"); ok {
 			if fds, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); err == nil {
-				t.sum += fds * t.socket
+				t.charge(fds * t.socket)
 			}
 		}
 	}
-	t.sum += int64(max(n-usualLines, 0)) * itemSize
+	t.sum += int64(locks) * itemSize
+	t.charge(int64(max(n-usualLines-locks, 0)) * itemSize)
 }
 
 // fileSystem adds what a file system in memory holds.
@@ -541,13 +640,16 @@ func (t *tally) fileSystem(path string) {
 
 // tally takes a sample of the run.
 func (p *process) tally() *tally {
-	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, processes: p.nproc, info: p.info, buf: make([]byte, 4<<10), due: p.call.deadline}
+	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, grouped: p.leaf != nil, processes: p.nproc, info: p.info,
+		buf: make([]byte, 4<<10), due: p.call.deadline}
 	if p.spec.Network == isolate.NetworkLoopback {
 		t.socket = max(t.socket, 2*native.MaxQueue)
 		// First: a connection that is accepted meanwhile counts twice, not never.
 		t.connections("/proc/" + strconv.Itoa(p.pid) + "/net")
 	}
-	if p.s.tier == tier.C && knob.Template() { // else they are the host's
+	if t.grouped {
+		// What file systems in memory hold is charged.
+	} else if p.s.tier == tier.C && knob.Template() { // else they are the host's
 		for _, path := range [...]string{"/tmp", "/dev/shm", native.WorkspaceDir} {
 			if path != native.WorkspaceDir || p.spec.Workspace == nil {
 				t.fileSystem("/proc/" + strconv.Itoa(p.pid) + "/root" + path)
@@ -559,8 +661,9 @@ func (p *process) tally() *tally {
 	for _, r := range p.rooms {
 		t.private = append(t.private, r.path)
 	}
-	if p.leaf != nil {
-		t.limit = math.MaxInt64 // the cgroup's business: this sample is about files
+	if o := p.overlaid; o != nil {
+		o.seen = make(map[string]bool)
+		t.merged = o.names
 	}
 	base := t.sum
 	for range sampleTries {
@@ -626,7 +729,7 @@ func (s *server) counted(o seccomp.Options) seccomp.Options {
 // uncounted names what is refused for want of a cgroup.
 func (s *server) uncounted() string {
 	o := s.counted(seccomp.Options{})
-	text := "memory: refused, for only a cgroup counts it: memfds, larger pipes, sendfile, locks of open files, Landlock rulesets"
+	text := "memory: refused, for only a cgroup counts it: memfds, larger pipes, sendfile, Landlock rulesets"
 	if !o.AllowShared {
 		text += ", shared anonymous memory"
 	}

@@ -47,6 +47,7 @@ type run struct {
 	layer    *layer       // what a staged workspace is written to; nil for none
 	together int          // the most calls that used it at once; guarded by layers.mu
 	lower    *os.File     // the layer's: the workspace's own mount; nil for none
+	overlaid *overlaid    // counts the names of its folders
 	leaf     *cgroup.Leaf // nil without a cgroup
 	leafName string
 	nproc    int64 // the limit of processes
@@ -369,6 +370,13 @@ func (r *run) hostDirectory(c *native.Cell, grants []landRule) ([]landRule, erro
 			m.Close()
 			return nil, err
 		}
+		upper, err := sys.FolderBeneath(r.files.layer, "upper")
+		if err != nil {
+			m.Close()
+			return nil, fault.New(fault.Unavailable, "resource_exhausted", "prepare cell", err)
+		}
+		r.overlaid = &overlaid{lower: r.lower, upper: r.hold(upper), view: r.spec.Workspace.View(), most: r.spec.Limits.Inodes * 2 * nameSize,
+			held: make(map[string]int64)}
 		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of the layer is sampled")
 	}
 	access := "rwx"

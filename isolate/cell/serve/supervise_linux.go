@@ -185,10 +185,7 @@ func (p *process) await() error {
 	}
 	var due pace
 	for {
-		every := time.Hour
-		if p.leaf == nil || len(p.rooms) > 0 {
-			every = due.wait()
-		}
+		every := due.wait()
 		left := -1
 		if !p.call.late {
 			left = p.call.left(every)
@@ -217,20 +214,16 @@ func (p *process) await() error {
 	}
 }
 
-// sample kills a run that exceeds a limit that only sampling enforces: memory without a cgroup,
-// the private directory without a quota. It returns the unused part of the memory limit, from 0
-// to 1.
+// sample kills a run that exceeds a limit that only sampling enforces: memory that no cgroup is
+// charged for, the private directory without a quota. It returns the unused part of the memory
+// limit, from 0 to 1.
 func (p *process) sample() (left float64) {
-	left = 1
-	var t *tally
-	if p.leaf == nil || len(p.rooms) > 0 {
-		t = p.tally()
-	}
+	t := p.tally()
 	if p.leaf == nil {
 		p.ev.Usage.PeakMemory = max(p.ev.Usage.PeakMemory, t.sum)
-		left = 1 - min(float64(t.sum)/float64(t.limit), 1)
-		p.stopBy(t.hit())
 	}
+	left = 1 - min(float64(t.sum)/float64(t.limit), 1)
+	p.stopBy(t.hit())
 	if len(p.rooms) > 0 && p.hit == "" {
 		p.stopBy(p.diskHit(t))
 	}

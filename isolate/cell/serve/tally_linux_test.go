@@ -56,6 +56,73 @@ func TestItems(t *testing.T) {
 	}
 }
 
+// TestGrouped: with a cgroup that counts memory, a sample is of what the kernel charges to none.
+func TestGrouped(t *testing.T) {
+	a := tally{accounts: accounts{socket: 1000}, grouped: true}
+	if a.items("pos:\t0\nflags:\t02\nmnt_id:\t9\nino:\t7\nlock:\t1: POSIX\ninotify wd:1\nscm_fds: 3\n"); a.sum != itemSize {
+		t.Errorf("a lock, a watch and three descriptors count %d, want %d", a.sum, itemSize)
+	}
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	count := func(grouped bool) int64 {
+		x := tally{accounts: accounts{socket: 1000}, grouped: grouped, limit: 1 << 40, buf: make([]byte, 4<<10), seen: make(map[string]bool),
+			families: make(map[string]family)}
+		if !x.process(os.Getpid()) {
+			t.Fatal("we have ended")
+		}
+		return x.sum
+	}
+	if all, some := count(false), count(true); some < folderSize || some > 1<<20 || all < 4*some {
+		t.Errorf("with a cgroup %d bytes count, without one %d", some, all)
+	}
+}
+
+// TestOverlaid: a folder that workspace and layer both have counts with its names, those that
+// were there before, too.
+func TestOverlaid(t *testing.T) {
+	lower, upper := t.TempDir(), t.TempDir()
+	for _, dir := range []string{filepath.Join(lower, "both"), filepath.Join(upper, "both"), filepath.Join(upper, "new")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{filepath.Join(lower, "both/a"), filepath.Join(upper, "both/b"), filepath.Join(upper, "new/c")} {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(dir string) *os.File {
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	o := &overlaid{lower: open(lower), upper: open(upper), view: "/workspace", most: 1 << 20, held: make(map[string]int64)}
+	look := func(path string, want int64) {
+		t.Helper()
+		o.seen = make(map[string]bool)
+		if got := o.names(path); got != want {
+			t.Errorf("%q: %d, want %d", path, got, want)
+		}
+	}
+	const folder, name = 2 * nameSize, 2 * (nameSize + 1)
+	look("/usr/bin", 0)
+	look("/workspaces/both", 0)
+	look("/workspace/new", 0) // the layer's alone: nothing is merged
+	look("/workspace/both", 2*folder+2*name)
+	look("/workspace", 2*folder+2*nameSize+8+2*(2*nameSize+4+3))
+	if err := os.RemoveAll(filepath.Join(upper, "both")); err != nil {
+		t.Fatal(err)
+	}
+	look("/workspace/both (deleted)", 2*folder+2*name)
+	look("", 1<<20) // its path is too long to be told
+}
+
 // TestMappingOfNothing: all of a shared mapping but one untouched page was unmapped. Root
 // counts all its pages; other users know that they can't tell.
 func TestMappingOfNothing(t *testing.T) {

@@ -115,6 +115,7 @@ type OpenFile struct {
 	Inode   Inode
 	Bytes   int64
 	Removed bool // it is a plain file in no folder any more
+	Folder  bool
 }
 
 // FileBehind looks at the file that a link of /proc/pid/fd leads to.
@@ -123,5 +124,6 @@ func FileBehind(link string) (f OpenFile, err error) {
 	if err := unix.Stat(link, &st); err != nil {
 		return f, fmt.Errorf("stat: %w", err)
 	}
-	return OpenFile{Inode{uint64(st.Dev), st.Ino}, st.Blocks * 512, st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0}, nil
+	kind := st.Mode & unix.S_IFMT
+	return OpenFile{Inode{uint64(st.Dev), st.Ino}, st.Blocks * 512, kind == unix.S_IFREG && st.Nlink == 0, kind == unix.S_IFDIR}, nil
 }

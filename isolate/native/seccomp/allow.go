@@ -25,7 +25,7 @@ func allowedRules() []Rule {
 		allow("memory of the process itself",
 			"brk", "munmap", "mremap", "mprotect", "msync", "mincore", "mlock", "mlock2",
 			"mlockall", "munlock", "munlockall", "mseal", "map_shadow_stack", "membarrier", "pkey_alloc",
-			"pkey_free", "pkey_mprotect", "mbind", "get_mempolicy", "set_mempolicy", "set_mempolicy_home_node"),
+			"pkey_free", "pkey_mprotect"),
 		allow("threads and locks",
 			"futex", "futex_waitv", "futex_wake", "futex_wait", "futex_requeue", "set_robust_list",
 			"get_robust_list", "set_tid_address", "rseq", "rseq_slice_yield", "set_thread_area", "get_thread_area",

@@ -45,9 +45,9 @@ type Options struct {
 	// the mount is read-only and it has no effect.
 	ReadOnly bool
 	// AllowUncounted lets a program make what holds memory that only a cgroup
-	// counts: files in memory, pipes of more than the usual size, Landlock rulesets,
-	// threads with descriptors of their own. Without it what a program can hold is
-	// what samples of its processes see (isolate/cell).
+	// counts: files in memory, pipes of more than the usual size, Landlock rulesets.
+	// Without it what a program can hold is what samples of its processes see
+	// (isolate/cell).
 	AllowUncounted bool
 	// AllowShared lets it make anonymous memory that processes share. The pages stay
 	// while any part of it is mapped; how many there are only the host's root can see.
@@ -67,7 +67,7 @@ func Cell(o Options) Policy {
 	}
 	namespaces := o.Tier == tier.C
 	for _, rules := range [][]Rule{
-		allowedRules(), deniedRules(), processRules(o.ExecCookie, o.AllowUncounted), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
+		allowedRules(), deniedRules(), processRules(o.ExecCookie), memoryRules(o.AllowUncounted, o.AllowShared), fileRules(namespaces),
 		socketRules(o.NoPair, namespaces, namespaces && o.AllowInet, namespaces && o.AllowUnix, o.AllowUncounted),
 		objectRules(namespaces, namespaces && o.AllowIPC), limitRules(), viewRules(namespaces),
 		metadataRules(namespaces || o.AllowPathMetadata && !o.ReadOnly, o.ReadOnly && !namespaces),

@@ -18,6 +18,8 @@ func deniedRules() []Rule {
 		deny(ENOSYS, "new and behind pointers; older calls do it",
 			"file_getattr", "file_setattr", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules"),
 		deny(ENOSYS, "memory that the kernel cannot see", "memfd_secret"),
+		deny(ENOSYS, "the kernel keeps the policy of each page of a file with the file, mapped or not, and charges no cgroup for it; programs take it for a kernel without NUMA",
+			"mbind", "get_mempolicy", "set_mempolicy", "set_mempolicy_home_node"),
 		deny(EINVAL, "moving pages instead of bytes has overwritten the page cache more than once (Dirty Pipe, Copy Fail); programs fall back to copying",
 			"splice", "tee", "vmsplice"),
 		deny(EPERM, "namespaces give capabilities over kernel code that was written for root",

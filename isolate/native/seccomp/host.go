@@ -78,16 +78,20 @@ func metadataRules(byPath, readOnly bool) []Rule {
 		return Rule{Calls: calls, Else: Allow, Why: "change modes, but not to setuid",
 			Clauses: []Clause{when(Errno(EPERM), anyBit(arg, setIDs))}}
 	}
-	open := []string{"fchown", "fsetxattr", "fremovexattr"}
+	open := []string{"fchown", "fremovexattr"}
 	xattr := []string{"setxattr", "lsetxattr", "removexattr", "lremovexattr", "setxattrat", "removexattrat"}
 	owner := []string{"chown", "lchown", "fchownat"}
 	times := []string{"utime", "utimes", "futimesat"}
+	// cp, tar and Python go on.
+	attribute := deny(ENOTSUP, "an access control list takes up to 128 KiB of each file of a tmpfs, which neither its size nor a cgroup counts; a filter can't tell it from other attributes",
+		"fsetxattr")
 	if byPath {
 		const why = "metadata of the user's files; mounts decide which"
 		return []Rule{
 			mode(1, "fchmod"), allow("metadata of what is open", open...),
 			mode(1, "chmod"), mode(2, "fchmodat", "fchmodat2"),
-			deny(ENOTSUP, "attributes of what is open can be set; by path hardly any program needs to, and only the mounts would stand before the host's files", xattr...),
+			attribute,
+			deny(ENOTSUP, "as fsetxattr; and only the mounts would stand before the host's files", xattr...),
 			allow(why, owner...), allow(why, times...), allow(why, "utimensat"),
 		}
 	}
@@ -99,10 +103,10 @@ func metadataRules(byPath, readOnly bool) []Rule {
 	noPath := Cond{Arg: 1, Wide: true, Values: []uint64{0}} // utimensat on the descriptor itself
 	if readOnly {
 		const why = "what is open to be read is not changed either, and Landlock does not see this"
-		return append(rules, deny(EROFS, why, "fchmod"), deny(EROFS, why, open...),
+		return append(rules, deny(EROFS, why, "fchmod", "fsetxattr"), deny(EROFS, why, open...),
 			Rule{Calls: []string{"utimensat"}, Else: Errno(EPERM), Why: why, Clauses: []Clause{when(Errno(EROFS), noPath)}})
 	}
-	return append(rules, mode(1, "fchmod"), allow("metadata of what is open", open...),
+	return append(rules, attribute, mode(1, "fchmod"), allow("metadata of what is open", open...),
 		Rule{Calls: []string{"utimensat"}, Else: Errno(EPERM), Why: "times of what is open: without a path",
 			Clauses: []Clause{when(Allow, noPath)}})
 }

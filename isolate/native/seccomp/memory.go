@@ -34,8 +34,8 @@ func memoryRules(uncounted, shared bool) []Rule {
 		Clauses: []Clause{when(Errno(ENOSYS), anyBit(1, mfdHuge)), when(Allow, anyBit(1, mfdNoexecSeal))},
 		Why:     "a file in memory must not be a way to execute what no mount allows"}
 	control := Rule{Calls: []string{"fcntl"}, Else: Allow,
-		Clauses: []Clause{when(Errno(EINVAL), is(1, setLease, notify, setDelegation, setHint, setFileHint))},
-		Why:     "handle descriptors; but no leases, for which others who open the file wait up to 45 s, no notices, which are inotify's, and no hints, which stay with a file that may only be read"}
+		Clauses: []Clause{when(Errno(EINVAL), is(1, setLease, notify, setDelegation, setHint, setFileHint, setOpenLock, setOpenLockWait))},
+		Why:     "handle descriptors; but no leases, for which others who open the file wait up to 45 s, no notices, which are inotify's, no hints, which stay with a file that may only be read, and no locks of open files, which no cgroup is charged for, and which a mapping keeps when the file has no descriptor"}
 	send := allow("copy from a file in the kernel", "sendfile")
 	ruleset := allow("a program may confine itself further", "landlock_create_ruleset")
 	if !shared {
@@ -47,10 +47,8 @@ func memoryRules(uncounted, shared bool) []Rule {
 		pages.Why += "; no stacks, which RLIMIT_DATA doesn't bound" + nothingCounts
 		memfd.Clauses = nil
 		memfd.Why = "a file in memory that no process has mapped" + nothingCounts
-		control.Clauses = append(control.Clauses,
-			when(Errno(EPERM), is(1, setPipeSize)), // what the kernel says beyond the user's limit
-			when(Errno(EINVAL), is(1, setOpenLock, setOpenLockWait)))
-		control.Why += "; nor enlarge pipes, nor lock for an open file, which a mapping keeps open with its locks when it has no descriptor" + nothingCounts
+		control.Clauses = append(control.Clauses, when(Errno(EPERM), is(1, setPipeSize))) // what the kernel says beyond the user's limit
+		control.Why += "; nor enlarge pipes" + nothingCounts
 		send = deny(EINVAL, "a byte in a pipe or socket holds the folio of the page cache that it is in, 2 MiB; programs fall back to copying"+nothingCounts, "sendfile")
 		ruleset = deny(ENOSYS, "a ruleset takes rules without end"+nothingCounts, "landlock_create_ruleset")
 	}

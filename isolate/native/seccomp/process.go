@@ -67,7 +67,7 @@ var prctlDenied = []uint64{
 	0x59616d61, // PR_SET_PTRACER
 }
 
-func processRules(cookie uint64, uncounted bool) []Rule {
+func processRules(cookie uint64) []Rule {
 	execveat := Rule{Calls: []string{"execveat"}, Else: Errno(ENOSYS),
 		Why: "only the cell's last step, which knows the cookie; fexecve falls back to execve"}
 	if cookie != 0 {
@@ -77,15 +77,13 @@ func processRules(cookie uint64, uncounted bool) []Rule {
 		Clauses: []Clause{when(Errno(EPERM), anyBit(0, cloneNamespaces|cloneParent))},
 		Why:     "processes and threads, but no namespaces, and no child that is palyra-cell's"}
 	closeRange := Rule{Calls: []string{"close_range"}, Else: Allow, Why: "handle descriptors"}
-	if !uncounted {
-		closeRange.Why += "; a thread keeps those of its process, but for steps that know the cookie"
-		if cookie != 0 {
-			closeRange.Clauses = append(closeRange.Clauses, when(Allow, Cond{Arg: 5, Wide: true, Values: []uint64{cookie}}))
-		}
-		closeRange.Clauses = append(closeRange.Clauses, when(Errno(EINVAL), anyBit(2, closeUnshare)))
-		clone.Why += "; a thread has the descriptors of its process, where they are counted"
-		clone.Clauses = append(clone.Clauses, when(Errno(EPERM), masked(0, cloneThread|cloneFiles, cloneThread)))
+	closeRange.Why += "; a thread keeps those of its process, where they are counted, but for steps that know the cookie"
+	if cookie != 0 {
+		closeRange.Clauses = append(closeRange.Clauses, when(Allow, Cond{Arg: 5, Wide: true, Values: []uint64{cookie}}))
 	}
+	closeRange.Clauses = append(closeRange.Clauses, when(Errno(EINVAL), anyBit(2, closeUnshare)))
+	clone.Why += "; a thread has the descriptors of its process, where they are counted"
+	clone.Clauses = append(clone.Clauses, when(Errno(EPERM), masked(0, cloneThread|cloneFiles, cloneThread)))
 	return []Rule{
 		execveat, clone, closeRange,
 		{Calls: []string{"prctl"}, Else: Errno(EINVAL), // what a kernel without the operation says
