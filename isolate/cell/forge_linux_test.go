@@ -67,7 +67,7 @@ func TestLayerForged(t *testing.T) {
 	if !strings.Contains(text, "open 0\n") {
 		t.Fatalf("it could not write at all:\n%s", text)
 	}
-	for _, attempt := range []string{"whiteout", "device", "fifo", "rename-whiteout", "setid", "setgid", "up", "upper"} {
+	for _, attempt := range []string{"whiteout", "device", "fifo", "rename-whiteout", "fallocate", "setid", "setgid", "up", "upper"} {
 		if strings.Contains("\n"+text, "\n"+attempt+" 0\n") {
 			t.Errorf("%s succeeds", attempt)
 		}

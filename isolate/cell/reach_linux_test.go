@@ -179,7 +179,7 @@ func (r *reached) judge(t *testing.T, mode, out string) {
 	for what, want := range map[string][]syscall.Errno{
 		"data.open": writable, "data.fgetxattr": writable,
 		"data.fchmod": readOnly, "data.fchown": readOnly, "data.futimens": readOnly, "data.fremovexattr": readOnly,
-		"data.fsetxattr": {open, syscall.ENOTSUP, syscall.EROFS},
+		"data.fsetxattr":   {open, syscall.ENOTSUP, syscall.EROFS},
 		"secret.open":      {open, syscall.EACCES, syscall.EACCES},
 		"secret.getxattr":  {open, syscall.ENOTSUP, syscall.ENOTSUP},
 		"secret.listxattr": {open, syscall.ENOTSUP, syscall.ENOTSUP},

@@ -8,7 +8,7 @@ func allowedRules() []Rule {
 		allow("read and write what is open",
 			"read", "write", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2",
 			"lseek", "copy_file_range", "readahead", "fadvise64",
-			"fallocate", "ftruncate", "fsync", "fdatasync", "sync_file_range", "syncfs", "sync", "cachestat"),
+			"ftruncate", "fsync", "fdatasync", "sync_file_range", "syncfs", "sync", "cachestat"),
 		allow("handle descriptors",
 			"close", "dup", "dup2", "dup3", "flock", "pipe", "pipe2"),
 		allow("wait for descriptors",

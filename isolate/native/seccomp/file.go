@@ -7,6 +7,7 @@ const (
 	modeType   = 0o170000   // S_IFMT
 	typeReg    = 0o100000   // S_IFREG
 	typeSock   = 0o140000   // S_IFSOCK
+	punchHole  = 2          // FALLOC_FL_PUNCH_HOLE
 )
 
 // ioctl(2) commands of files, pipes, sockets and terminals that ordinary
@@ -81,6 +82,9 @@ func fileRules(namespaces bool) []Rule {
 		noSetID(2, "create directories, but not setgid ones", "mkdirat"),
 		node(1, "mknod"),
 		node(2, "mknodat"),
+		// posix_fallocate(3) and linkers go on by other means.
+		{Calls: []string{"fallocate"}, Else: Errno(ENOTSUP), Clauses: []Clause{when(Allow, anyBit(1, punchHole))},
+			Why: "gigabytes of a disk are reserved in a millisecond, and samples bound layers, caches and private workspaces on one; space can be freed"},
 		{Calls: []string{"ioctl"}, Else: Errno(ENOTTY),
 			Clauses: []Clause{
 				when(Allow, is(1, ioctlAllowed...)),

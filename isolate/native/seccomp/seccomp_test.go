@@ -365,6 +365,9 @@ func TestCell(t *testing.T) {
 		{b, "lsetxattr", [6]uint64{}, Errno(EPERM)},
 		{c, "fsetxattr", [6]uint64{}, Errno(ENOTSUP)},
 		{b, "fsetxattr", [6]uint64{}, Errno(ENOTSUP)},
+		{c, "fallocate", [6]uint64{3, 0, 0, 1 << 30}, Errno(ENOTSUP)},
+		{c, "fallocate", [6]uint64{3, high | 1, 0, 1 << 30}, Errno(ENOTSUP)}, // FALLOC_FL_KEEP_SIZE
+		{b, "fallocate", [6]uint64{3, 3, 0, 1 << 30}, Allow},                 // with PUNCH_HOLE
 		{c, "mq_open", [6]uint64{}, Errno(ENOSYS)},
 		{b, "mq_open", [6]uint64{}, Errno(ENOSYS)},
 		{c, "shmget", [6]uint64{}, Allow},

@@ -40,6 +40,7 @@ func main() {
 	f, err := os.OpenFile("was", os.O_RDWR, 0)
 	say("open", err)
 	if err == nil {
+		say("fallocate", unix.Fallocate(int(f.Fd()), 1, 0, 1<<26)) // FALLOC_FL_KEEP_SIZE
 		say("setid", unix.Fchmod(int(f.Fd()), 0o4755))
 		say("immutable", unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0x10)) // FS_IMMUTABLE_FL
 		unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0)
