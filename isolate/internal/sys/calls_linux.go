@@ -549,9 +549,10 @@ func TryReap(pid int) {
 	unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
 }
 
-// Nice lowers the calling thread, which must be locked, to a nice value.
+// Nice lowers the calling thread, which must be locked, to a nice value, unless it is lower: then
+// a user may not raise it (EACCES).
 func Nice(value int) error {
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, value); err != nil {
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, value); err != nil && !errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("setpriority: %w", err)
 	}
 	return nil

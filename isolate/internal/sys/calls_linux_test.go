@@ -98,3 +98,15 @@ func TestWaitSignalled(t *testing.T) {
 	close(done)
 	<-over
 }
+
+// TestNice: a user's thread that is nicer than asked stays so.
+func TestNice(t *testing.T) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its nice value
+		done <- errors.Join(Nice(19), Nice(10))
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
