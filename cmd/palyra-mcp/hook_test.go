@@ -16,6 +16,7 @@ import (
 	"palyra/cmd/internal/connect"
 	"palyra/cmd/internal/programs"
 	"palyra/hub"
+	"palyra/internal/canon"
 	"palyra/transport/api/apitest"
 )
 
@@ -330,4 +331,25 @@ func FuzzSplit(f *testing.F) {
 			t.Errorf("%q: %q, %q", s, words, again)
 		}
 	})
+}
+
+// TestLostOutput: a line whose output can't be had whole has run all the same, and its reader is
+// told how much of the output there is.
+func TestLostOutput(t *testing.T) {
+	digest := canon.Sum([]byte("all"))
+	for name, o := range map[string]hub.Output{
+		"lost":       {Size: 99, Text: "begin", Artifact: digest, Lost: true, LostWhy: "disk_full"},
+		"not there":  {Size: 99, Text: "begin", Artifact: digest},
+		"not kept":   {Size: 99, Text: "begin"},
+		"not a text": {Size: 99, Base64: []byte("begin")},
+	} {
+		e, err := (&app{}).ended(t.Context(), apitest.NewHub(), &hub.Run{ID: "run_1", Steps: []hub.StepResult{{Outcome: "executed", Exit: 3, Stdout: o}}})
+		if err != nil || e.exit != 3 || string(e.stdout) != "begin" || !strings.Contains(e.said, "first 5 of 99 bytes of its standard output") || o.Lost && !strings.Contains(e.said, "disk_full") {
+			t.Errorf("%s: %+v, %v", name, e, err)
+		}
+	}
+	e, err := (&app{}).ended(t.Context(), apitest.NewHub(), &hub.Run{ID: "run_1", Steps: []hub.StepResult{{Outcome: "executed", Stdout: hub.Output{Size: 5, Text: "begin"}}}})
+	if err != nil || e.said != "" {
+		t.Errorf("a whole output: %+v, %v", e, err)
+	}
 }

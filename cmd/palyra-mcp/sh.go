@@ -444,10 +444,9 @@ func (a *app) ended(ctx context.Context, h hub.Hub, r *hub.Run) (e *ending, err 
 		e.exit, e.said = front.Exit(fault.New(fault.Canceled, "canceled", "", nil)), "Cancelled."
 	}
 	e.diagnosed(st.Diagnosis)
-	if e.stdout, err = whole(ctx, h, r.ID, st.Stdout); err == nil {
-		e.stderr, err = whole(ctx, h, r.ID, st.Stderr)
-	}
-	return e, err
+	e.stdout = e.whole(ctx, h, r.ID, "standard output", st.Stdout)
+	e.stderr = e.whole(ctx, h, r.ID, "standard error", st.Stderr)
+	return e, nil
 }
 
 // becomes says an outcome to the model, and gives the status of one that isn't the line's.
@@ -479,20 +478,33 @@ func (e *ending) diagnosed(d *hub.Diagnosis) {
 	}
 }
 
-// whole reads an output, from its artifact where the answer has only its beginning.
-func whole(ctx context.Context, h hub.Hub, run string, o hub.Output) ([]byte, error) {
-	if o.Artifact.IsZero() {
-		if o.Base64 != nil {
-			return o.Base64, nil
+// whole reads an output, from its artifact where the answer has only its beginning. The line
+// has run: what can't be had is said, and is no failure of the call.
+func (e *ending) whole(ctx context.Context, h hub.Hub, run, name string, o hub.Output) []byte {
+	b := []byte(o.Text)
+	if o.Base64 != nil {
+		b = o.Base64
+	}
+	why := o.LostWhy
+	if !o.Artifact.IsZero() && !o.Lost {
+		art, err := hub.GetArtifact.Do(ctx, h, hub.Caller{}, hub.ArtifactQuery{Run: run, Digest: o.Artifact.String()})
+		if err == nil {
+			var all []byte
+			all, err = io.ReadAll(io.LimitReader(art, maxDocument))
+			art.Close()
+			if len(all) > len(b) {
+				b = all
+			}
 		}
-		return []byte(o.Text), nil
+		why = fault.ReasonOf(err)
 	}
-	art, err := hub.GetArtifact.Do(ctx, h, hub.Caller{}, hub.ArtifactQuery{Run: run, Digest: o.Artifact.String()})
-	if err != nil {
-		return nil, err
+	if int64(len(b)) < o.Size {
+		if why == "" {
+			why = "it is too long"
+		}
+		e.said = strings.TrimSpace(fmt.Sprintf("%s The first %d of %d bytes of its %s are here: %s.", e.said, len(b), o.Size, name, why))
 	}
-	defer art.Close()
-	return io.ReadAll(io.LimitReader(art, maxDocument))
+	return b
 }
 
 // stream is an output in the document of palyra exec --json.
