@@ -323,7 +323,7 @@ func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), er
 
 // The bounds of what is read of a layer for an answer.
 const (
-	layerBytes = 24 << 20 // of memory
+	layerBytes = 16 << 20 // of memory
 	patchBytes = 4 << 20  // of the patch
 )
 
