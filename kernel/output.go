@@ -3,6 +3,7 @@ package kernel
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"hash"
 	"io"
 	"os"
@@ -48,7 +49,8 @@ type output struct {
 	queue chan []byte   // reader to writer; closed by finish
 	done  chan struct{} // closed by the writer; by finish if there is none
 
-	n int64 // guarded by streams.mu: bytes kept
+	n     int64     // guarded by streams.mu: bytes kept
+	until time.Time // guarded by streams.mu: the deadline of reading, from drain to the reader
 
 	// Owned by the reading goroutine; by drain once streams.reading is done.
 	writing bool   // there is a writer
@@ -108,6 +110,9 @@ func (s *streams) read(o, other *output) {
 	for {
 		n, err := o.r.Read(buf)
 		s.take(o, other, buf[:n])
+		if errors.Is(err, os.ErrDeadlineExceeded) && s.extend(o) {
+			continue
+		}
 		if err != nil {
 			o.held = err != io.EOF
 			return
@@ -116,6 +121,18 @@ func (s *streams) read(o, other *output) {
 			buf = make([]byte, chunk)
 		}
 	}
+}
+
+// extend sets the deadline that drain left for o, once, and reports whether there was one.
+func (s *streams) extend(o *output) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.until.IsZero() {
+		return false
+	}
+	_ = o.r.SetReadDeadline(o.until) // pipes have deadlines
+	o.until = time.Time{}
+	return true
 }
 
 // take passes on the part of b that o may certainly keep. The part that depends on the other
@@ -209,9 +226,14 @@ func (s *streams) drain(deadline time.Time) (out evidence.Output, delivered bool
 	}
 	giveUp := time.AfterFunc(time.Until(deadline), func() { close(s.giveUp) })
 	// No process of the run is left, so the pipes end. If a process still holds one, reading
-	// ends here.
+	// ends here. A deadline that is past wakes the readers at once; the poller takes longer.
+	s.mu.Lock()
 	for _, o := range s.out {
-		_ = o.r.SetReadDeadline(deadline.Add(drainGrace)) // pipes have deadlines
+		o.until = deadline.Add(drainGrace)
+	}
+	s.mu.Unlock()
+	for _, o := range s.out {
+		_ = o.r.SetReadDeadline(time.Unix(1, 0))
 	}
 	s.reading.Wait()
 	for i, o := range s.out {
