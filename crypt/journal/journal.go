@@ -135,15 +135,7 @@ type Journal struct {
 	broken    error               // why nothing can be appended any more
 	// unsynced says that the end of the write-ahead file, or its name, may not be durable
 	// yet.
-	unsynced  bool
-	recovered Recovery
-}
-
-// Recovery says what Open found.
-type Recovery struct {
-	Size      uint64 // entries in the log
-	Published uint64 // size of the published checkpoint
-	Torn      int64  // bytes of an unfinished record that were cut off
+	unsynced bool
 }
 
 // Open opens or creates the journal in dir for writing. Other processes may have it open
@@ -194,15 +186,13 @@ func (j *Journal) recover() error {
 	if err != nil {
 		return err
 	}
-	torn, err := j.reload()
-	if err != nil {
+	if err := j.reload(); err != nil {
 		return err
 	}
 	if made {
 		j.unsynced = false
 		j.leaveWord()
 	}
-	j.recovered = Recovery{Size: j.tree.size, Published: j.published, Torn: torn}
 	return nil
 }
 
@@ -346,9 +336,6 @@ func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	defer j.mu.RUnlock()
 	return j.note, nil
 }
-
-// Recovered says what Open found.
-func (j *Journal) Recovered() Recovery { return j.recovered }
 
 // Close publishes partial tiles and the checkpoint for readers. Appended entries are
 // durable whatever Close returns: an error means that the published tree is older than the

@@ -165,8 +165,7 @@ func (j *Journal) catchUp() error {
 	case err != nil:
 		return err
 	case !os.SameFile(fi, j.wal.info):
-		_, err := j.reload()
-		return err
+		return j.reload()
 	case fi.Size() < j.wal.end:
 		return corrupt("rolled_back", fmt.Errorf("the write-ahead file has %d bytes, it had %d", fi.Size(), j.wal.end))
 	case fi.Size() > j.wal.end:
@@ -177,10 +176,10 @@ func (j *Journal) catchUp() error {
 
 // reload reads the write-ahead file from its beginning, cuts off a torn end, and makes it
 // this process's view. The view before, if any, must be the beginning of it.
-func (j *Journal) reload() (torn int64, err error) {
+func (j *Journal) reload() (err error) {
 	w, err := openWAL(j.dir, os.O_RDWR)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -189,18 +188,18 @@ func (j *Journal) reload() (torn int64, err error) {
 	}()
 	published, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return 0, err
+		return err
 	}
 	s, err := w.load(j.dir, j.vkey, j.key, published)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := s.extends(j.tree); err != nil {
-		return 0, err
+		return err
 	}
 	if s.torn > 0 {
 		if err := j.cutTorn(w); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	j.mu.Lock()
@@ -214,7 +213,7 @@ func (j *Journal) reload() (torn int64, err error) {
 	// the file's name.
 	end, ok := j.word()
 	j.unsynced = !ok || end < w.end && s.tree.size > max(s.tree.base, s.published)
-	return s.torn, nil
+	return nil
 }
 
 // extends checks that the log just read extends old, the log known before; nil: none was.
