@@ -144,7 +144,7 @@ func (p *place) leadsToSystem(value string, whole bool) bool {
 				continue
 			}
 			// A reader may split one name at a blank, comma or semicolon.
-			if strings.ContainsAny(v, " \t\r\n,;|~$") || !p.settled(v) && !p.inMount(v) {
+			if strings.ContainsAny(v, " \t\r\n,;|~$") || !p.settled(v) && !p.inMount(v) && !p.aboveMounts(v) {
 				return false
 			}
 		}

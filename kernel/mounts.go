@@ -73,6 +73,18 @@ func (p *place) inMount(name string) bool {
 	return slices.ContainsFunc(p.mounts, func(m *pin.Handle) bool { _, ok := below(m.Path, h.Path); return ok })
 }
 
+// aboveMounts reports whether the program finds nothing at a path but folders on the way to
+// mounts, which no one fills: CARGO_HOME, of which only parts are shown.
+func (p *place) aboveMounts(name string) bool {
+	if !path.IsAbs(name) || isolate.CheckPlace(name) != nil {
+		return false
+	}
+	if _, ok := below(name, p.view); ok {
+		return false
+	}
+	return slices.ContainsFunc(p.mounts, func(m *pin.Handle) bool { _, ok := below(name, m.Path); return ok })
+}
+
 // listMounts returns the mounts as the capsule has them.
 func (p *place) listMounts() (list []vocabulary.Mount) {
 	for _, h := range p.mounts {

@@ -122,6 +122,19 @@ func TestMounts(t *testing.T) {
 	if code := mustSeal(t, p).envCode; !slices.Equal(code, []string{"GOMODCACHE", "GOPATH", "JAVA_HOME", "NVM_DIR"}) {
 		t.Errorf("code by %q", code) // GOMODCACHE does not exist yet
 	}
+	os.Mkdir(one+"/home", 0o755)
+	os.Mkdir(one+"/home/part", 0o755)
+	os.Mkdir(one+"/home/ws", 0o755)
+	q := *p
+	q.Mounts, q.Env = []string{one + "/home/part"}, []string{"GOROOT=" + one + "/home", "NVM_DIR=" + one, "JAVA_HOME=" + one + "/home/other", "GOPATH=/", "VIM=/var"}
+	if code := mustSeal(t, &q).envCode; !slices.Equal(code, []string{"JAVA_HOME"}) {
+		t.Errorf("above a mount: code by %q", code)
+	}
+	// Not where the workspace lies there, too.
+	q.Workspace, q.WorkspaceReadOnly, q.WorkspaceOwnPath = one+"/home/ws", true, true
+	if code := mustSeal(t, &q).envCode; !slices.Equal(code, []string{"GOROOT", "JAVA_HOME", "NVM_DIR"}) {
+		t.Errorf("above a mount and the workspace: code by %q", code)
+	}
 	p.Env = nil
 	os.Mkdir(ws+"/sub", 0o755)
 	for name, wrong := range map[string]func(p *Proposal){
@@ -153,7 +166,7 @@ func TestMounts(t *testing.T) {
 		}
 	}
 	state := away(t)
-	q := *p
+	q = *p
 	q.Mounts = []string{state}
 	if s, err := seal(t.Context(), &q, nil, state, nil); fault.ReasonOf(err) != "workspace_refused" {
 		t.Errorf("the state directory: %v, %v", s, err)

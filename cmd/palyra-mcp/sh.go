@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -66,7 +67,7 @@ type shell struct {
 // newShell reads the flags for a line that begins in the folder cwd.
 func newShell(inv *command.Invocation, dir, cwd string) (*shell, error) {
 	s := &shell{workspace: command.Value(inv, "workspace", ""), policy: command.Value(inv, "policy", ""),
-		mode: command.Value(inv, "mode", "staged"), layer: command.Value(inv, "layer", ""), network: command.Value(inv, "network", "fresh"),
+		mode: command.Value(inv, "mode", "staged"), layer: command.Value(inv, "layer", ""), network: command.Value(inv, "network", ""),
 		timeout: command.Value(inv, "timeout", lineTime)}
 	fail := func(format string, a ...any) (*shell, error) {
 		return nil, fault.New(fault.Usage, "invalid_input", inv.Command.Name, fmt.Errorf(format, a...))
@@ -110,8 +111,8 @@ func newShell(inv *command.Invocation, dir, cwd string) (*shell, error) {
 
 // words are flags with which palyra sh makes the same call.
 func (s *shell) words() []string {
-	words := []string{"--dir", s.dir, "--mode", s.mode, "--network", s.network, "--timeout", s.timeout.String()}
-	for _, f := range [][2]string{{"--workspace", s.workspace}, {"--policy", s.policy}, {"--layer", s.layer}} {
+	words := []string{"--dir", s.dir, "--mode", s.mode, "--timeout", s.timeout.String()}
+	for _, f := range [][2]string{{"--network", s.network}, {"--workspace", s.workspace}, {"--policy", s.policy}, {"--layer", s.layer}} {
 		if f[1] != "" {
 			words = append(words, f[0], f[1])
 		}
@@ -155,7 +156,11 @@ func (s *shell) argv(line string) []string {
 // input is the line as palyrad's tool takes it.
 func (s *shell) input(line string) (json.RawMessage, error) {
 	ms := s.timeout.Milliseconds()
-	b, err := json.Marshal(map[string]any{"argv": s.argv(line), "workspace": s.workspace, "network": s.network, "timeout_ms": ms, "cpu_ms": ms})
+	in := map[string]any{"argv": s.argv(line), "workspace": s.workspace, "timeout_ms": ms, "cpu_ms": ms}
+	if s.network != "" {
+		in["network"] = s.network
+	}
+	b, err := json.Marshal(in)
 	if err != nil {
 		return nil, fault.New(fault.Internal, "internal", "sh", err)
 	}
@@ -191,7 +196,7 @@ func (a *app) preview(ctx context.Context, inv *command.Invocation, s *shell, li
 			Decision struct{ ID, Effect, Reason string }
 			Error    *struct{ Message, Reason, Hint string }
 		}
-		args := append([]string{"policy", "explain", "--json", "--policy", s.policy, "--workspace", s.place(), "--network", s.network, "--"}, s.argv(line)...)
+		args := append([]string{"policy", "explain", "--json", "--policy", s.policy, "--workspace", s.place(), "--network", cmp.Or(s.network, "fresh"), "--"}, s.argv(line)...)
 		if _, err = a.palyra(ctx, args, &doc); err == nil && doc.Error != nil {
 			err = fault.New(fault.Refused, doc.Error.Reason, "palyra policy explain", errors.New(doc.Error.Message)).WithHint(doc.Error.Hint)
 		}
@@ -521,7 +526,7 @@ func (o stream) bytes() []byte {
 
 // byExec has palyra exec run the line.
 func (a *app) byExec(ctx context.Context, s *shell, line string) (*ending, error) {
-	args := []string{"exec", "--json", "--policy", s.policy, "--workspace", s.place(), "--network", s.network,
+	args := []string{"exec", "--json", "--policy", s.policy, "--workspace", s.place(), "--network", cmp.Or(s.network, "fresh"),
 		"--timeout", s.timeout.String(), "--cpu", s.timeout.String()}
 	if s.layer != "" && s.staged() {
 		args = append(args, "--layer", s.layer)

@@ -68,7 +68,7 @@ func (a *app) ownPalyrad(ctx context.Context, inv *command.Invocation, r *front.
 		return nil, nil // setup didn't make that one
 	}
 	policies := filepath.Join(filepath.Dir(f.path()), "policy")
-	text, workspace, err := addWorkspace(f.text, policies, a.dir(), !inv.Has("direct"))
+	text, workspace, err := addWorkspace(f.text, policies, kitOf(a.dir(), a.getenv("HOME"), a.getenv), a.dir(), !inv.Has("direct"))
 	if err != nil {
 		return nil, f.unfit(err)
 	}
@@ -105,11 +105,18 @@ func (a *app) ownPalyrad(ctx context.Context, inv *command.Invocation, r *front.
 func (a *app) palyradAlone(ctx context.Context, inv *command.Invocation, r *front.Report, show io.Writer) error {
 	if inv.Has("undo") {
 		d, err := a.newOwn(inv, r, show)
-		if err == nil {
-			err = d.unmanage(ctx)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			r.Text = "palyrad is no service any more; its configuration and its state stay\n"
+		out, err := d.takeOut(a.dir())
+		if err != nil {
+			return err
+		}
+		switch err = d.unmanage(ctx); {
+		case err == nil:
+			r.Text = "palyrad is no service any more; the rest of its configuration and its state stay\n"
+		case out && fault.KindOf(err) == fault.NotFound:
+			r.Text, err = "this folder is no workspace any more, from palyrad's next start on\n", nil
 		}
 		return err
 	}
@@ -184,8 +191,52 @@ func (d *own) run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// addWorkspace returns a configuration that has dir as a workspace, and the workspace's name.
-func addWorkspace(text []byte, policies, dir string, staged bool) ([]byte, string, error) {
+// takeOut takes the workspace of a folder out of the configuration, if setup entered it so.
+func (d *own) takeOut(dir string) (bool, error) {
+	f, err := openFile(d.base, d.name, 0o600)
+	if err != nil {
+		return false, err
+	}
+	defer f.root.Close()
+	text, err := withoutWorkspace(f.text, dir)
+	if err != nil || bytes.Equal(text, f.text) {
+		return false, err
+	}
+	return true, d.place(f, text)
+}
+
+// entered begins the lines of a workspace that setup entered; they end with an empty one.
+const entered = "# Entered by palyra setup; palyra setup palyrad --undo takes it out.\n"
+
+// withoutWorkspace returns a configuration without the lines that setup entered for dir.
+func withoutWorkspace(text []byte, dir string) ([]byte, error) {
+	have, err := workspaces(text)
+	if err != nil {
+		return nil, err
+	}
+	for name, path := range have {
+		head := entered + "[workspaces." + name + "]\n"
+		i := bytes.Index(text, []byte(head))
+		if filepath.Clean(path) != dir || i < 0 {
+			continue
+		}
+		end := len(text)
+		if n := bytes.Index(text[i:], []byte("\n\n")); n >= 0 {
+			end = i + n + 1
+		}
+		out := append(bytes.TrimSuffix(bytes.Clone(text[:i]), []byte("\n")), text[end:]...)
+		now, err := workspaces(out)
+		if err == nil && len(now) != len(have)-1 {
+			err = fmt.Errorf("the workspace %s isn't as setup entered it", name)
+		}
+		return out, err
+	}
+	return text, nil
+}
+
+// addWorkspace returns a configuration that has dir as a workspace with a kit, and the
+// workspace's name.
+func addWorkspace(text []byte, policies string, k *kit, dir string, staged bool) ([]byte, string, error) {
 	have, err := workspaces(text)
 	if err != nil {
 		return nil, "", err
@@ -226,7 +277,7 @@ func addWorkspace(text []byte, policies, dir string, staged bool) ([]byte, strin
 	if !staged {
 		how = "read_only = false"
 	}
-	fmt.Fprintf(&out, "\n[workspaces.%s]\npath = %s\n%s\n", name, tomlString(dir), how)
+	fmt.Fprintf(&out, "\n%s[workspaces.%s]\npath = %s\n%s\n%s", entered, name, tomlString(dir), how, k.lines())
 	now, err := workspaces(out.Bytes())
 	if err == nil && (now[name] != dir || len(now) != len(have)+1) {
 		err = fmt.Errorf("%q can't be entered", dir)

@@ -361,14 +361,34 @@ func TestAddWorkspace(t *testing.T) {
 			if c.want == "=" {
 				c.want = c.text
 			}
-			got, name, err := addWorkspace([]byte(c.text), "/p", c.dir, !c.direct)
+			k := &kit{dir: c.dir, caches: []string{"home"}, mounts: []string{"/opt/\"x"}}
+			if c.want != c.text {
+				i := strings.LastIndex(c.want, "[workspaces.")
+				c.want = c.want[:i] + entered + c.want[i:] + "own_path = true\nnetwork = \"loopback\"\ncaches = [\"home\"]\nmounts = [\"/opt/\\\"x\"]\n"
+			}
+			got, name, err := addWorkspace([]byte(c.text), "/p", k, c.dir, !c.direct)
 			if err != nil || name != c.workspace || string(got) != c.want {
 				t.Errorf("workspace %q, %v, text\n%s\nwant %q\n%s", name, err, got, c.workspace, c.want)
+			}
+			want := c.text
+			if c.want != c.text {
+				if want == "" {
+					want = strings.TrimSuffix(c.want[:strings.Index(c.want, entered)], "\n")
+				} else if !strings.HasSuffix(want, "\n") {
+					want += "\n"
+				}
+			}
+			more := string(got) + "\n[workspaces.next]\npath = \"/z\"\n"
+			if back, err := withoutWorkspace(got, c.dir); err != nil || string(back) != want {
+				t.Errorf("taken out, %v, text\n%s\nwant\n%s", err, back, want)
+			}
+			if back, err := withoutWorkspace([]byte(more), c.dir); err != nil || c.want != c.text && string(back) != want+"\n[workspaces.next]\npath = \"/z\"\n" {
+				t.Errorf("taken out of the middle, %v, text\n%s", err, back)
 			}
 		})
 	}
 	for _, c := range []struct{ text, dir string }{{"[oops", "/x"}, {"[[workspaces]]\npath = \"/b\"", "/x"}, {"# mine", "/x\xff"}} {
-		if got, _, err := addWorkspace([]byte(c.text), "/p", c.dir, true); err == nil {
+		if got, _, err := addWorkspace([]byte(c.text), "/p", &kit{dir: c.dir}, c.dir, true); err == nil {
 			t.Errorf("%q became\n%s", c.text, got)
 		}
 	}

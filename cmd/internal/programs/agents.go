@@ -118,14 +118,17 @@ Where no palyrad answers and none is named, it makes one of this user's first:
 ~/.config/palyra/palyrad.toml with the working directory as a staged workspace,
 the policies of the preset coding beside it, and a socket of the user's systemd
 that starts palyrad; without systemd it starts palyrad itself. setup palyrad does
-that alone. Set up in another folder, it adds a workspace.
+that alone. Set up in another folder, it adds a workspace. For it setup declares
+the toolchains and module caches of the project's languages, read-only, caches
+and a network of the calls' own.
 
 The agent's own shell and its tools that write would pass Palyra by: they are
 turned off for a staged project (--own-tools leaves them). With --hook setup
 enters palyra hook claude instead: Claude Code keeps its Bash, and each of its
 commands runs in a cell. Both may stand beside each other.
 
---undo takes out what setup put in, and nothing else. For any other agent,
+--undo takes out what setup put in, and nothing else; of setup palyrad, the
+workspace and the units. For any other agent,
 palyra mcp serve --print prints the entry.`,
 			Flags: []command.Flag{
 				{Name: "project", Help: "the files of the project in the working directory"},
@@ -156,7 +159,7 @@ var shell = []command.Flag{
 	{Name: "policy", Arg: "DIR", Help: "policy directory for palyra exec"},
 	{Name: "mode", Arg: "MODE", Help: "of the workspace with palyra exec: staged (default), rw\nor ro", Values: modes, Parse: parseMode},
 	{Name: "layer", Arg: "NAME", Help: "layer of a staged workspace (default: the session's; of\nsh, a new one); its lines wait for each other", Parse: parseLayer},
-	{Name: "network", Arg: "NAME", Help: "fresh (default), loopback or void", Values: networks, Parse: parseNetwork},
+	{Name: "network", Arg: "NAME", Help: "fresh, loopback or void (default: what palyrad has for the\nworkspace; with palyra exec fresh)", Values: networks, Parse: parseNetwork},
 	{Name: "timeout", Arg: "D", Help: "limit of a line, also of each process's processor time\n(default 10m)", Parse: command.Duration},
 }
 
