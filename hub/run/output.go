@@ -88,8 +88,8 @@ func (l *live) news(wrote bool) {
 	}
 }
 
-// isLate says that the step has been running for a while.
-func (l *live) isLate() {
+// tardy says that the step has been running for flushAfter.
+func (l *live) tardy() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.late = true
@@ -150,14 +150,14 @@ func (c *capture) Write(p []byte) (int, error) {
 	if c.over { // the gate has given this writer up
 		return len(p), nil
 	}
-	c.keep(p)
+	c.keepLocked(p)
 	c.size += int64(len(p))
 	c.live.news(true)
 	return len(p), nil
 }
 
-// keep puts p where it belongs. mu is held.
-func (c *capture) keep(p []byte) {
+// keepLocked puts p where it belongs.
+func (c *capture) keepLocked(p []byte) {
 	room := hub.MaxInline - len(c.head)
 	if c.draft == nil && c.lost == nil && len(p) > room {
 		mediaType := "application/octet-stream"
@@ -173,11 +173,11 @@ func (c *capture) keep(p []byte) {
 		_, c.lost = c.draft.Write(p)
 	}
 	if c.lost != nil {
-		c.discard()
+		c.discardLocked()
 	}
 }
 
-func (c *capture) discard() {
+func (c *capture) discardLocked() {
 	if c.draft != nil {
 		_ = c.draft.Close()
 		c.draft = nil
@@ -196,7 +196,7 @@ func (c *capture) close() hub.Output {
 		if a, c.lost = c.draft.Commit(context.WithoutCancel(c.live.j.ctx)); c.lost == nil {
 			o.Artifact = a.Digest
 		} else {
-			c.discard()
+			c.discardLocked()
 		}
 	}
 	if c.lost != nil {
@@ -218,7 +218,7 @@ func (c *capture) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over, c.gone, c.head = true, true, nil
-	c.discard()
+	c.discardLocked()
 }
 
 // readAt implements the type of that name.
@@ -267,6 +267,9 @@ func isText(b []byte) bool { return utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 }
 // partSize bounds the bytes of one part, and so the memory of a reader.
 const partSize = 16 << 10
 
+// gather is the least time between small parts of a live step. A person doesn't notice it.
+const gather = 20 * time.Millisecond
+
 // OutputReader reads what the steps of a run write. It implements hub.Outputs.
 type OutputReader struct {
 	e     *Engine
@@ -275,9 +278,11 @@ type OutputReader struct {
 	open  OpenArtifact
 
 	step  int
-	at    [2]int64 // where the next parts begin
-	told  [2]bool  // the stream has no more parts
-	first int      // the stream that is looked at first
+	at    [2]int64  // where the next parts begin
+	told  [2]bool   // the stream has no more parts
+	first int       // the stream that is looked at first
+	last  time.Time // of a part
+	large [2]bool   // the last part of the stream was half a part or more: more waits
 	buf   []byte
 	ended *endedStep // of step; nil: it is live, or not looked for yet
 
@@ -305,6 +310,9 @@ func (e *Engine) Output(q hub.OutputQuery, open OpenArtifact) (*OutputReader, er
 
 // Next implements hub.Outputs.
 func (r *OutputReader) Next(ctx context.Context) (hub.OutputPart, error) {
+	if err := r.rest(ctx); err != nil {
+		return hub.OutputPart{}, err
+	}
 	for {
 		// The bell first: steps that begin or end after the look ring it.
 		b, err := r.e.tapes.listen(r.run)
@@ -329,8 +337,26 @@ func (r *OutputReader) Next(ctx context.Context) (hub.OutputPart, error) {
 		case err != nil:
 			return hub.OutputPart{}, err
 		case p != nil:
+			r.last = time.Now()
 			return *p, nil
 		}
+	}
+}
+
+// rest lets small parts of a live step come together: a program that writes byte by byte would
+// have each of its readers send one part a byte.
+func (r *OutputReader) rest(ctx context.Context) error {
+	left := gather - time.Since(r.last)
+	if left <= 0 || r.ended != nil || r.large[0] || r.large[1] {
+		return nil
+	}
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -366,7 +392,7 @@ func (r *OutputReader) look(ctx context.Context) (p *hub.OutputPart, more <-chan
 func (r *OutputReader) next() {
 	r.letGo()
 	r.step++
-	r.at, r.told = [2]int64{}, [2]bool{}
+	r.at, r.told, r.large = [2]int64{}, [2]bool{}, [2]bool{}
 }
 
 func (r *OutputReader) letGo() {
@@ -405,6 +431,7 @@ func (r *OutputReader) part(ctx context.Context, from readAt) (_ *hub.OutputPart
 		r.told[i] = end
 		over = over && end
 		if len(b) == 0 && lost == nil {
+			r.large[i] = false
 			continue
 		}
 		p := &hub.OutputPart{Step: r.step, Stream: streamNames[i], From: r.at[i]}
@@ -417,6 +444,7 @@ func (r *OutputReader) part(ctx context.Context, from readAt) (_ *hub.OutputPart
 			p.Lost = reasonOf(lost)
 		}
 		r.at[i] += int64(len(b))
+		r.large[i] = len(b) >= partSize/2
 		if r.ended == nil {
 			r.first = 1 - i
 		}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"palyra/hub"
 	"palyra/hub/store"
@@ -175,6 +176,32 @@ func TestOutputReaders(t *testing.T) {
 	if _, err := h.Output(hub.OutputQuery{Run: id, Step: -1}, nil); fault.KindOf(err) != fault.Usage {
 		t.Errorf("step -1: %v", err)
 	}
+}
+
+// TestOutputGathers: a program that writes byte by byte makes few parts.
+func TestOutputGathers(t *testing.T) {
+	h := open(t, nil)
+	id := h.start(Request{Steps: steps("feed")})
+	r, began := h.output(hub.OutputQuery{Run: id}), time.Now()
+	const bytes = 1000
+	go func() {
+		for range bytes {
+			h.g.feed <- [2]string{"x", ""}
+		}
+	}()
+	parts := 0
+	for n := 0; n < bytes; parts++ {
+		p, err := r.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(p.Bytes())
+	}
+	if took := time.Since(began); took < time.Duration(parts-1)*gather {
+		t.Errorf("%d parts in %v", parts, took)
+	}
+	close(h.g.feed)
+	h.ended(id)
 }
 
 // TestLiveOutputLost: a reader is told that the rest isn't kept.

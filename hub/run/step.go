@@ -157,7 +157,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			}
 		case kernel.StepIntent:
 			j.begins() // before the gate looks at ctx for the last time
-			timer = time.AfterFunc(flushAfter, func() { live.isLate(); e.flush(j) })
+			timer = time.AfterFunc(flushAfter, func() { live.tardy(); e.flush(j) })
 		case kernel.StepExecuted:
 			j.gone()
 		}
