@@ -29,7 +29,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "palyra/cmd/palyrad", "palyra/cmd/palyra", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool")
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "palyra/cmd/palyrad", "palyra/cmd/palyra", "palyra/cmd/palyra-cell", "palyra/cmd/palyra-tool", "palyra/cmd/palyra-ctl")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w\n%s", err, out)

@@ -178,6 +178,18 @@ func TestOutputReaders(t *testing.T) {
 	}
 }
 
+// TestOutputEnds: a reader that waits for a run which goes on hears that the engine closes.
+func TestOutputEnds(t *testing.T) {
+	h := open(t, nil)
+	r := h.output(hub.OutputQuery{Run: h.start(Request{Steps: steps("hold")})})
+	ended := make(chan error)
+	go func() { _, err := r.Next(t.Context()); ended <- err }()
+	h.stop()
+	if err := <-ended; fault.ReasonOf(err) != "draining" && !errors.Is(err, io.EOF) && !errors.Is(err, store.ErrClosed) { // the run may have ended first, or the store
+		t.Errorf("%v", err)
+	}
+}
+
 // TestOutputGathers: a program that writes byte by byte makes few parts.
 func TestOutputGathers(t *testing.T) {
 	h := open(t, nil)
