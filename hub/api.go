@@ -64,7 +64,7 @@ const (
 	SessionEnded = "ended"
 )
 
-// Session belongs to a principal and holds runs, of which one is active at a time.
+// Session belongs to a principal and holds runs, of which one is active at a time, or several parallel ones.
 type Session struct {
 	ID        string     `json:"id"`
 	Principal string     `json:"principal"`
@@ -108,6 +108,7 @@ type NewRun struct {
 	Budget    Budget `json:"budget,omitzero"`      //
 	KeepGoing bool   `json:"keep_going,omitempty"` // go on after a step that did not end well
 	Staged    bool   `json:"staged,omitempty"`     // what its calls write to workspaces goes to layers of the session
+	Parallel  bool   `json:"parallel,omitempty"`   // it may be made while others of its session are that may, too
 	// IdempotencyKey is 1 to 128 printable ASCII characters, or "" for none. HTTP has it in
 	// a header.
 	IdempotencyKey string `json:"-" in:"key"`
@@ -119,14 +120,15 @@ type NewCall struct {
 	Tool           string          `json:"tool"`
 	Input          json.RawMessage `json:"input,omitempty"`
 	Budget         Budget          `json:"budget,omitzero"`
-	Staged         bool            `json:"staged,omitempty"` // what it writes to a workspace goes to a layer of the session
+	Staged         bool            `json:"staged,omitempty"`   // what it writes to a workspace goes to a layer of the session
+	Parallel       bool            `json:"parallel,omitempty"` // it may be made while others of its session are that may, too
 	IdempotencyKey string          `json:"-" in:"key"`
 }
 
 // The states of a run. The last three are final.
 const (
 	RunPending         = "pending"          // recorded; waits for its session
-	RunAccepted        = "accepted"         // the next of its session; waits for a place
+	RunAccepted        = "accepted"         // next in its session; waits for a place
 	RunInProgress      = "in_progress"      // makes calls
 	RunWaitingApproval = "waiting_approval" // a person is asked about one
 	RunDone            = "done"

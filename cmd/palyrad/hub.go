@@ -27,7 +27,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
 		Tools: func() []hub.Tool { return tools(table) },
 		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
-			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach)},
+			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach), Wide: int(cfg.Limits.RunsPerSession)},
 		Budget:    store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),

@@ -38,14 +38,25 @@ func layerName(session, workspace string) string {
 	return workspace + "-" + (digits + strings.Repeat("0", 16))[:16]
 }
 
-// layers has the sessions' layers. A call of a session and a reader of its layers take turns: two
-// users of one layer at a time are refused (layer_busy), and no call should be.
+// layers has the sessions' layers. The calls of a session and a reader of its layers take turns: a
+// layer that a reader has is refused to a call (layer_busy), and no call should be.
 type layers struct {
 	h *Hub
 
 	mu    sync.Mutex
-	used  map[string]chan struct{} // guarded by mu; by session: closed when its layers are free
-	known map[string]layerFacts    // guarded by mu; by name
+	used  map[string]*layerTurn // guarded by mu; by session
+	known map[string]layerFacts // guarded by mu; by name
+}
+
+// layerTurn is the calls of a session that may use its layers, or a reader.
+type layerTurn struct {
+	calls int           // guarded by layers.mu; 0: a reader has them
+	free  chan struct{} // closed at its end
+
+	// A call holds look while it waits for another process that reads a layer: the attempt locks
+	// the layer, and would refuse it to a call that has begun.
+	look   chan struct{} // holds one
+	looked bool          // no other process reads them; guarded by look
 }
 
 // layerFacts is what is known of a layer.
@@ -57,26 +68,59 @@ type layerFacts struct {
 var _ run.Layers = (*layers)(nil)
 
 func newLayers(h *Hub) *layers {
-	return &layers{h: h, used: make(map[string]chan struct{}), known: make(map[string]layerFacts)}
+	return &layers{h: h, used: make(map[string]*layerTurn), known: make(map[string]layerFacts)}
 }
 
 func (l *layers) state() string { return l.h.k.StateDir() }
 
-// take takes a session's layers, or returns what is closed when they are free.
-func (l *layers) take(session string) (release func(), free <-chan struct{}) {
+// take takes a session's layers for a reader, unless they are in use.
+func (l *layers) take(session string) (release func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c := l.used[session]; c != nil {
-		return nil, c
+	if l.used[session] != nil {
+		return nil, false
 	}
-	c := make(chan struct{})
-	l.used[session] = c
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.used, session)
-		close(c)
-	}, nil
+	t := &layerTurn{free: make(chan struct{})}
+	l.used[session] = t
+	return func() { l.over(session, t) }, true
+}
+
+// over ends a turn.
+func (l *layers) over(session string, t *layerTurn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.used, session)
+	close(t.free)
+}
+
+// join takes a session's layers for a call, beside others, or returns what is closed when they
+// are free.
+func (l *layers) join(session string) (t *layerTurn, free <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t = l.used[session]
+	switch {
+	case t == nil:
+		t = &layerTurn{free: make(chan struct{}), look: make(chan struct{}, 1)}
+		l.used[session] = t
+	case t.calls == 0:
+		return nil, t.free
+	}
+	t.calls++
+	return t, nil
+}
+
+// leave ends a call's use of its session's layers. The last one is their reader before they are
+// free.
+func (l *layers) leave(session string, t *layerTurn) {
+	l.mu.Lock()
+	t.calls--
+	last := t.calls == 0
+	l.mu.Unlock()
+	l.measure(session, last)
+	if last {
+		l.over(session, t)
+	}
 }
 
 // lookAgain is how often a layer is tried that another process reads, such as palyra changes, and
@@ -91,30 +135,47 @@ func (l *layers) Hold(ctx context.Context, session string) (func(), error) {
 	stopped := func() error {
 		return fault.New(fault.Canceled, "canceled", "wait for the session's layers", context.Cause(ctx))
 	}
-	release, free := l.take(session)
-	for release == nil {
+	t, free := l.join(session)
+	for t == nil {
 		select {
 		case <-free:
-			release, free = l.take(session)
+			t, free = l.join(session)
 		case <-ctx.Done():
 			return nil, stopped()
 		}
 	}
+	select {
+	case t.look <- struct{}{}:
+	case <-ctx.Done():
+		l.leave(session, t)
+		return nil, stopped()
+	}
+	if !t.looked {
+		t.looked = l.await(ctx, session)
+	}
+	looked := t.looked
+	<-t.look
+	if !looked {
+		l.leave(session, t)
+		return nil, stopped()
+	}
+	return func() { l.leave(session, t) }, nil
+}
+
+// await waits for other processes that read a session's layers. It returns false if ctx is done
+// before.
+func (l *layers) await(ctx context.Context, session string) bool {
 	over := time.Now().Add(layerPatience)
 	for _, name := range l.of(session) {
 		for l.busy(name) && time.Now().Before(over) {
 			select {
 			case <-time.After(lookAgain):
 			case <-ctx.Done():
-				release()
-				return nil, stopped()
+				return false
 			}
 		}
 	}
-	return func() {
-		l.measure(session)
-		release()
-	}, nil
+	return true
 }
 
 // of returns the names of a session's layers.
@@ -140,9 +201,16 @@ func (l *layers) busy(name string) bool {
 // unseen stands for a layer that doesn't let its size be seen: what a call may add by default.
 var unseen = kernel.DefaultLimits().Disk
 
-// measure notes the sizes of a session's layers, and removes those that are empty.
-func (l *layers) measure(session string) {
+// measure notes the sizes of a session's layers, and removes those that are empty, if alone: no
+// call uses them.
+func (l *layers) measure(session string, alone bool) {
 	for _, name := range l.of(session) {
+		if !alone {
+			if n, whole, err := stage.Size(l.state(), name); err == nil {
+				l.measured(name, n, whole)
+			}
+			continue
+		}
 		s, err := stage.Open(l.state(), name)
 		if fault.KindOf(err) == fault.NotFound {
 			l.forget(name)
@@ -154,17 +222,21 @@ func (l *layers) measure(session string) {
 			l.forget(name)
 		} else {
 			n, whole := s.Size()
-			if !whole {
-				n = max(n, unseen)
-			}
-			l.mu.Lock()
-			k := l.known[name]
-			k.bytes = n
-			l.known[name] = k
-			l.mu.Unlock()
+			l.measured(name, n, whole)
 		}
 		s.Close()
 	}
+}
+
+func (l *layers) measured(name string, bytes int64, whole bool) {
+	if !whole {
+		bytes = max(bytes, unseen)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.known[name]
+	k.bytes = bytes
+	l.known[name] = k
 }
 
 // forget is for a layer that is gone. Its session is taken, or has ended for good.
@@ -194,7 +266,7 @@ func (l *layers) load(ctx context.Context) error {
 			return err
 		}
 		l.known[name] = layerFacts{session: s.ID, principal: s.Principal, bytes: unseen}
-		l.measure(s.ID)
+		l.measure(s.ID, true)
 	}
 	return nil
 }
@@ -280,8 +352,8 @@ func (l *layers) describe(name string) (v hub.Layer, ok bool) {
 	if i, err := stage.Describe(l.state(), name); err == nil {
 		v.Workspace, v.Made = i.Source.Path, &i.Made
 	}
-	release, _ := l.take(k.session) // else a call could find the layer locked
-	if release == nil {
+	release, ok := l.take(k.session) // else a call could find the layer locked
+	if !ok {
 		return v, true
 	}
 	defer release()
@@ -315,7 +387,7 @@ func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), er
 	if !ok || k.session == "" || !h.sees(c, k.principal) {
 		return k, nil, fault.New(fault.NotFound, "no_such_layer", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
 	}
-	if release, _ = h.layers.take(k.session); release == nil {
+	if release, ok = h.layers.take(k.session); !ok {
 		return k, nil, fault.New(fault.Busy, "layer_busy", op, errors.New("a call of its session is under way")).WithHint("wait for the call's end")
 	}
 	return k, release, nil

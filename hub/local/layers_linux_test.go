@@ -187,8 +187,69 @@ func TestCallStaged(t *testing.T) {
 	}
 }
 
-// TestLayersInParallel: calls of one session queue for its layer, with those that read it; none
-// is refused.
+// TestLayersTogether: parallel calls of one session are made at the same time over its layer. One
+// that is cancelled takes none of the others with it.
+func TestLayersTogether(t *testing.T) {
+	h := staged(t, false, nil)
+	ses := h.session(h.owner)
+	start := func(script string) string {
+		t.Helper()
+		r, err := hub.StartRun.Do(t.Context(), h, h.owner, hub.NewRun{Session: ses, Parallel: true, Steps: []hub.Step{{Tool: "process.run", Input: json.RawMessage(sh(script))}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.ID
+	}
+	call := func(script string) hub.StepResult {
+		t.Helper()
+		r, err := hub.Call.Do(t.Context(), h, h.owner, hub.NewCall{Session: ses, Tool: "process.run", Parallel: true, Input: json.RawMessage(sh(script))})
+		if err != nil || len(r.Steps) != 1 || r.Steps[0].Outcome != "executed" {
+			t.Fatalf("%s: %+v, %v", script, r, err)
+		}
+		return r.Steps[0]
+	}
+	const until = "until test -e %s; do sleep .01; done; "
+	var waiting []string
+	for i := range 4 {
+		waiting = append(waiting, start(fmt.Sprintf("touch began%d; "+until+"cat go", i, "go")))
+	}
+	victim := start("touch victim; sleep 1000")
+	if s := call(fmt.Sprintf(until, "victim") + "echo x"); s.Stdout.Text != "x\n" || s.Layer != layerName(ses, "src") {
+		t.Errorf("beside others: %+v", s)
+	}
+	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, layerName(ses, "src")); fault.ReasonOf(err) != "layer_busy" {
+		t.Errorf("a reader meanwhile: %v", err)
+	}
+	ls, err := hub.ListLayers.Do(t.Context(), h, h.owner, hub.LayerQuery{})
+	if err != nil || len(ls.Items) != 1 || ls.Items[0].State != hub.LayerInUse {
+		t.Errorf("%+v, %v", ls, err)
+	}
+	if r, err := hub.CancelRun.Do(t.Context(), h, h.owner, victim); err != nil || r.State != hub.RunCancelled {
+		t.Errorf("cancelled: %+v, %v", r, err)
+	}
+	// A run that isn't parallel waits for them, and they don't wait for it.
+	last, err := hub.StartRun.Do(t.Context(), h, h.owner, hub.NewRun{Session: ses, Steps: []hub.Step{{Tool: "process.run", Input: json.RawMessage(sh("ls"))}}})
+	if err != nil || last.State != hub.RunPending {
+		t.Fatalf("%+v, %v", last, err)
+	}
+	if r, err := hub.CancelRun.Do(t.Context(), h, h.owner, last.ID); err != nil || r.State != hub.RunCancelled {
+		t.Errorf("cancelled: %+v, %v", r, err)
+	}
+	call("echo now >new; mv new go")
+	for _, id := range waiting {
+		h.ended(h.owner, id)
+		if r, err := hub.GetRun.Do(t.Context(), h, h.owner, id); err != nil || r.Steps[0].Stdout.Text != "now\n" {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	v, err := hub.GetLayer.Do(t.Context(), h, h.owner, layerName(ses, "src"))
+	if err != nil || len(v.Changes) != 6 || v.Layer.Bytes == 0 {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// TestLayersInParallel: calls of one session take turns with those that read its layer, and with
+// each other unless they are parallel; none is refused.
 func TestLayersInParallel(t *testing.T) {
 	h := staged(t, false, nil)
 	ses := h.session(h.owner)
@@ -197,7 +258,7 @@ func TestLayersInParallel(t *testing.T) {
 	h.in(h.owner, ses, "process.run", sh("echo x >0"), false)
 	for i := range n {
 		go func() {
-			r, err := hub.Call.Do(t.Context(), h, h.owner, hub.NewCall{Session: ses, Tool: "process.run", Input: json.RawMessage(sh(fmt.Sprintf("echo x >>all; ls >%d", i)))})
+			r, err := hub.Call.Do(t.Context(), h, h.owner, hub.NewCall{Session: ses, Tool: "process.run", Parallel: i%3 > 0, Input: json.RawMessage(sh(fmt.Sprintf("echo x >>all; ls >%d", i)))})
 			if err == nil && r.Steps[0].Outcome != "executed" {
 				err = fmt.Errorf("%+v", r.Steps[0])
 			}

@@ -257,7 +257,7 @@ func (h *Hub) startRun(ctx context.Context, c hub.Caller, n hub.NewRun) (hub.Run
 		return hub.Run{}, err
 	}
 	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: n.Steps, Budget: n.Budget, KeepGoing: n.KeepGoing, Staged: n.Staged, Key: n.IdempotencyKey})
+		Steps: n.Steps, Budget: n.Budget, KeepGoing: n.KeepGoing, Staged: n.Staged, Parallel: n.Parallel, Key: n.IdempotencyKey})
 	if err != nil {
 		return hub.Run{}, h.named(c, err)
 	}
@@ -395,7 +395,7 @@ func (h *Hub) call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, e
 		}
 	}
 	id, err := h.runs.Start(ctx, run.Request{Session: n.Session, User: c.User, Surface: c.Surface, Device: c.Device, Token: c.Token, Reserve: h.privileged(c),
-		Steps: []hub.Step{{Tool: n.Tool, Input: n.Input}}, Budget: n.Budget, Staged: n.Staged, Key: n.IdempotencyKey, Attended: true})
+		Steps: []hub.Step{{Tool: n.Tool, Input: n.Input}}, Budget: n.Budget, Staged: n.Staged, Parallel: n.Parallel, Key: n.IdempotencyKey, Attended: true})
 	if err != nil {
 		return hub.Run{}, h.named(c, err)
 	}

@@ -36,6 +36,7 @@ type Request struct {
 	Budget    hub.Budget
 	KeepGoing bool
 	Staged    bool   // workspaces are staged, also those that the operator didn't declare so
+	Parallel  bool   // may be made beside others of its session that may, too
 	Key       string // idempotency key; "" is none
 	// Attended says that somebody waits for it and nobody else wants to know: it
 	// is not made any more after a restart.
@@ -52,6 +53,7 @@ type plan struct {
 	Steps     []hub.Step   `json:"steps"`
 	KeepGoing bool         `json:"keep_going,omitempty"`
 	Staged    bool         `json:"staged,omitempty"`
+	Parallel  bool         `json:"parallel,omitempty"`
 	Attended  bool         `json:"attended,omitempty"`
 	Ephemeral bool         `json:"ephemeral,omitempty"` // the session is the run's own
 }
@@ -74,7 +76,7 @@ func (q *Request) check() (*plan, error) {
 	case q.Budget.Calls < 0 || q.Budget.Wall < 0 || q.Budget.Bytes < 0:
 		return bad("invalid_input", "a bound is negative")
 	}
-	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
+	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
 	total := 0
 	for i, s := range q.Steps {
 		if s.Tool == "" || len(s.Tool) > 128 || !printable(s.Tool) {
@@ -137,6 +139,9 @@ func (q *Request) digest(steps []hub.Step) (d canon.Digest, err error) {
 	put(q.KeepGoing)
 	if q.Staged {
 		io.WriteString(h, `,"Staged":true`)
+	}
+	if q.Parallel {
+		io.WriteString(h, `,"Parallel":true`)
 	}
 	io.WriteString(h, "}")
 	return canon.Digest(h.Sum(nil)), err

@@ -72,7 +72,7 @@ func (e *Engine) recover(ctx context.Context) error {
 			j.ok = true
 			close(j.recorded)
 			e.jobs[j.id] = j
-			if e.lines.Restore(j.session, j.id, j.owner()) == session.Active {
+			if e.lines.Restore(j.session, j.id, j.owner(), p.Parallel) == session.Active {
 				start = append(start, j.id)
 			}
 		}

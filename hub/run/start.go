@@ -229,7 +229,7 @@ func (e *Engine) enter(j *job) (session.Place, error) {
 		d := &hub.DenialError{Denial: hub.Denial{Layer: hub.LayerStop, Reason: "stopped", Fix: "palyra resume"}}
 		return session.Gone, fault.New(fault.Denied, "stopped", "start run", d).WithHint("an operator stopped this daemon and must let it go on")
 	}
-	place, err := e.lines.Enter(j.session, j.id, j.owner())
+	place, err := e.lines.Enter(j.session, j.id, j.owner(), j.plan.Parallel)
 	if err != nil {
 		return place, err
 	}
@@ -279,13 +279,21 @@ func (e *Engine) leave(j *job) {
 	e.accept(moves)
 }
 
-// accept puts down that a run is now the next of its session. If that cannot be
+// accept puts down that runs are now the next of their session. If that cannot be
 // done now it comes with the change that follows.
 func (e *Engine) accept(m session.Moves) {
+	for _, id := range m.Heads {
+		if !slices.Contains(m.Active, id) {
+			e.acceptOne(id)
+		}
+	}
+}
+
+func (e *Engine) acceptOne(id string) {
 	e.mu.Lock()
-	j := e.jobs[m.Head]
+	j := e.jobs[id]
 	e.mu.Unlock()
-	if j == nil || slices.Contains(m.Active, m.Head) {
+	if j == nil {
 		return
 	}
 	select {
@@ -339,7 +347,7 @@ func (e *Engine) create(tx *store.Tx, j *job, place session.Place, key string) e
 	if err != nil {
 		return fault.New(fault.Internal, "internal", "start run", err)
 	}
-	r := &store.Run{ID: j.id, Session: j.session, Principal: j.user, Plan: b, Budget: j.budget, IdempotencyKey: key, State: store.RunPending}
+	r := &store.Run{ID: j.id, Session: j.session, Principal: j.user, Plan: b, Budget: j.budget, IdempotencyKey: key, Parallel: j.plan.Parallel, State: store.RunPending}
 	if err := tx.CreateRun(r); err != nil {
 		return err
 	}

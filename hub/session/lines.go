@@ -23,6 +23,7 @@ type Bounds struct {
 	Queue  int // runs that wait, in all sessions together; default 64
 	Each   int // runs of one principal that wait, at most three quarters of Queue; default 48
 	Line   int // runs that wait in one session; default 16
+	Wide   int // parallel runs of one session at work; default 8
 	Paused int // runs that wait for a person and give their place to others meanwhile; default 256
 	// Begun bounds the runs of one principal at work or paused; default Active and a
 	// quarter of Paused.
@@ -35,7 +36,7 @@ func (b Bounds) withDefaults() Bounds {
 	for _, f := range []struct {
 		v   *int
 		def int
-	}{{&b.Active, 8}, {&b.Queue, 64}, {&b.Each, 48}, {&b.Line, 16}, {&b.Paused, 256}} {
+	}{{&b.Active, 8}, {&b.Queue, 64}, {&b.Each, 48}, {&b.Line, 16}, {&b.Wide, 8}, {&b.Paused, 256}} {
 		if *f.v == 0 {
 			*f.v = f.def
 		}
@@ -66,18 +67,19 @@ type Place uint8
 // The places, from back to front.
 const (
 	Gone   Place = iota
-	Queued       // behind another run of its session
-	Head         // the next of its session; waits for a place
+	Queued       // behind another run of its session, beside which it isn't made
+	Head         // the next of its session, or beside that; waits for a place
 	Active       // at work
 )
 
 // Moves are the runs that a change lets move.
 type Moves struct {
-	Head   string   // the run that is now the next of its session; "" if none
+	Heads  []string // the runs of a session that are now next
 	Active []string // runs that have got a place; one that returns was in Active all the time
 }
 
-// Lines is the order in which runs get their turn. Free places go round the principals;
+// Lines is the order in which runs get their turn. A session makes one run at a time; parallel
+// ones that follow each other in its line may be at work together. Free places go round the principals;
 // each gives its place to the run that has waited longest as the next of its session. An
 // owner's runs from the socket and those from elsewhere in the same name are accounts of
 // their own ([budget.Owner]).
@@ -85,7 +87,7 @@ type Moves struct {
 // It is a plain data structure: its owner locks. The zero Lines is useless; see NewLines.
 type Lines struct {
 	bounds  Bounds
-	lines   map[string][]string // run ids by session; the first is Head or Active
+	lines   map[string][]string // run ids by session; the front ones (see front) are Head or Active
 	runs    map[string]*standing
 	whose   map[budget.Owner]*account // of those that have a run here
 	round   []*account                // those that want a place, in the order of their turns
@@ -107,10 +109,11 @@ type account struct {
 }
 
 type standing struct {
-	session string
-	account *account
-	place   Place
-	paused  bool
+	session  string
+	account  *account
+	place    Place
+	parallel bool
+	paused   bool
 }
 
 // NewLines returns empty lines.
@@ -118,13 +121,15 @@ func NewLines(b Bounds) *Lines {
 	return &Lines{bounds: b.withDefaults(), lines: make(map[string][]string), runs: make(map[string]*standing), whose: make(map[budget.Owner]*account)}
 }
 
-// Enter puts a run at the end of its session's line and returns its place. No room is
-// fault.Busy "queue_full", none for this principal "too_many_runs".
-func (l *Lines) Enter(session, run string, o budget.Owner) (Place, error) {
-	line, a := len(l.lines[session]), l.account(o)
+// Enter puts a run at the end of its session's line and returns its place. A parallel run may be
+// at work beside others that are, too. No room is fault.Busy "queue_full", none for this principal
+// "too_many_runs".
+func (l *Lines) Enter(session, run string, o budget.Owner, parallel bool) (Place, error) {
+	line, a := l.lines[session], l.account(o)
+	front := l.front(line)
 	// With a place free no head can take it: fill would have given it one.
-	if line == 0 && l.mayBegin(a) {
-		return l.add(session, run, a), nil
+	if front == len(line) && l.joins(line, parallel) && l.mayBegin(a) {
+		return l.add(session, run, a, parallel), nil
 	}
 	full := func(reason, format string, args ...any) (Place, error) {
 		return Gone, fault.New(fault.Busy, reason, "queue run", fmt.Errorf(format, args...)).
@@ -139,16 +144,29 @@ func (l *Lines) Enter(session, run string, o budget.Owner) (Place, error) {
 		return full("too_many_runs", "%d runs of %.80q wait already", a.waiting, o.Name)
 	case l.waiting >= queue:
 		return full("queue_full", "%d runs wait already", l.waiting)
-	case line > l.bounds.Line:
+	case len(line)-max(front, 1) >= l.bounds.Line:
 		return full("queue_full", "%d runs of this session wait already", l.bounds.Line)
 	}
-	return l.add(session, run, a), nil
+	return l.add(session, run, a, parallel), nil
+}
+
+// front returns how many runs at the front of a session's line may be at work together.
+func (l *Lines) front(line []string) (n int) {
+	for n < len(line) && l.joins(line[:n], l.runs[line[n]].parallel) {
+		n++
+	}
+	return n
+}
+
+// joins reports whether a run may be at work together with those before it, which may.
+func (l *Lines) joins(before []string, parallel bool) bool {
+	return len(before) == 0 || parallel && l.runs[before[0]].parallel && len(before) < l.bounds.Wide
 }
 
 // Restore is Enter for a run that an earlier process accepted: it was promised, so no bound
 // on waiting runs keeps it out.
-func (l *Lines) Restore(session, run string, o budget.Owner) Place {
-	return l.add(session, run, l.account(o))
+func (l *Lines) Restore(session, run string, o budget.Owner, parallel bool) Place {
+	return l.add(session, run, l.account(o), parallel)
 }
 
 // account returns a principal's account, which is kept while it has runs.
@@ -160,14 +178,15 @@ func (l *Lines) account(o budget.Owner) *account {
 }
 
 // add puts a run where it belongs.
-func (l *Lines) add(session, run string, a *account) Place {
-	s := &standing{session: session, account: a}
+func (l *Lines) add(session, run string, a *account, parallel bool) Place {
+	s := &standing{session: session, account: a, parallel: parallel}
 	l.lines[session] = append(l.lines[session], run)
 	l.runs[run] = s
+	line := l.lines[session]
 	l.whose[a.owner] = a
 	a.runs++
 	switch {
-	case len(l.lines[session]) > 1:
+	case l.front(line) < len(line):
 		s.place = Queued
 		l.wait(a, 1)
 	case l.mayBegin(a):
@@ -249,9 +268,11 @@ func (l *Lines) Leave(run string) Moves {
 		delete(l.lines, s.session)
 	} else {
 		l.lines[s.session] = line
-		if i == 0 { // the one behind it comes to the front
-			m.Head = line[0]
-			l.head(m.Head, l.runs[m.Head])
+	}
+	for _, next := range line[:l.front(line)] {
+		if s := l.runs[next]; s.place == Queued {
+			m.Heads = append(m.Heads, next)
+			l.head(next, s)
 		}
 	}
 	m.Active = l.fill()
@@ -289,7 +310,7 @@ func (l *Lines) forget(list *[]string, run string, a *account) {
 }
 
 // Pause gives the place of a run that waits for a person to others, within
-// bounds. The run stays the active one of its session.
+// bounds. The run stays an active one of its session.
 func (l *Lines) Pause(run string) Moves {
 	s := l.runs[run]
 	if s == nil || s.place != Active || s.paused || l.paused >= l.bounds.Paused {

@@ -1,11 +1,11 @@
 // Package session defines sessions: a session belongs to one principal, is open until it
-// has ended, and makes one run at a time.
+// has ended, and makes one run at a time, or several that said that they may be made so.
 //
 //	s, err := session.Create(ctx, st, "uid:1000", "deploy", 256)
 //	s, err = session.End(ctx, st, s.ID, s.Version) // no run can be started in it any more
 //
-// [Lines] is the order in which runs get their turn: one active run per session,
-// a bounded queue behind it, and a bounded number of runs at work in all.
+// [Lines] is the order in which runs get their turn: one active run per session, or a bounded
+// number of parallel ones, a bounded queue behind, and a bounded number of runs at work in all.
 //
 // The package checks no permission: palyra/hub/local decides who may see or end which
 // session.

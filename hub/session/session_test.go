@@ -78,7 +78,7 @@ func TestLines(t *testing.T) {
 	l := NewLines(Bounds{Active: 2, Share: 2, Queue: 4, Line: 2, Paused: 1})
 	enter := func(session, run string, want Place) {
 		t.Helper()
-		if got, err := l.Enter(session, run, of("p")); got != want || (err == nil) != (want != Gone) || err != nil && fault.KindOf(err) != fault.Busy {
+		if got, err := l.Enter(session, run, of("p"), false); got != want || (err == nil) != (want != Gone) || err != nil && fault.KindOf(err) != fault.Busy {
 			t.Fatalf("%s: %v, %v, want %v", run, got, err, want)
 		}
 	}
@@ -89,10 +89,10 @@ func TestLines(t *testing.T) {
 	enter("b", "b1", Active)
 	enter("c", "c1", Head)
 	enter("d", "d1", Gone) // three quarters of the queue
-	if p := l.Restore("d", "d1", of("p")); p != Head {
+	if p := l.Restore("d", "d1", of("p"), false); p != Head {
 		t.Fatalf("restored at %v", p)
 	}
-	if m := l.Leave("a1"); m.Head != "a2" || !slices.Equal(m.Active, []string{"c1"}) {
+	if m := l.Leave("a1"); !slices.Equal(m.Heads, []string{"a2"}) || !slices.Equal(m.Active, []string{"c1"}) {
 		t.Fatalf("%+v", m) // the longest waiting head, not the next of a
 	}
 	if m := l.Pause("b1"); !slices.Equal(m.Active, []string{"d1"}) {
@@ -109,16 +109,16 @@ func TestLines(t *testing.T) {
 	if m := l.Leave("c1"); m.Active != nil { // two are still at work
 		t.Fatalf("%+v", m)
 	}
-	if m := l.Leave("a3"); m.Head != "" || m.Active != nil { // out of the middle
+	if m := l.Leave("a3"); m.Heads != nil || m.Active != nil { // out of the middle
 		t.Fatalf("%+v", m)
 	}
-	if m := l.Leave("b1"); m.Head != "b2" || !slices.Equal(m.Active, []string{"a2"}) {
+	if m := l.Leave("b1"); !slices.Equal(m.Heads, []string{"b2"}) || !slices.Equal(m.Active, []string{"a2"}) {
 		t.Fatalf("%+v", m)
 	}
 	if l.Place("b2") != Head || l.Place("a1") != Gone {
 		t.Errorf("b2 at %v, a1 at %v", l.Place("b2"), l.Place("a1"))
 	}
-	if m := l.Leave("none"); m.Head != "" || m.Active != nil {
+	if m := l.Leave("none"); m.Heads != nil || m.Active != nil {
 		t.Errorf("%+v", m)
 	}
 }
@@ -135,30 +135,30 @@ func TestLinesEach(t *testing.T) {
 		{"c", "c1", "p", Gone, "too_many_runs"}, {"d", "d1", "q", Head, ""}, {"e", "e1", "q", Head, ""},
 		{"f", "f1", "r", Gone, "queue_full"}, {"d", "d2", "q", Gone, "too_many_runs"},
 	} {
-		got, err := l.Enter(e.session, e.run, of(e.principal))
+		got, err := l.Enter(e.session, e.run, of(e.principal), false)
 		if got != e.want || fault.ReasonOf(err) != e.reason {
 			t.Errorf("%s: %v, %v", e.run, got, err)
 		}
 	}
-	if p := l.Restore("c", "c1", of("p")); p != Head { // it has been promised
+	if p := l.Restore("c", "c1", of("p"), false); p != Head { // it has been promised
 		t.Errorf("restored at %v", p)
 	}
 	l.Leave("a2")
 	l.Leave("b1")
 	l.Leave("d1")
-	if p, err := l.Enter("a", "a3", of("p")); p != Queued || err != nil {
+	if p, err := l.Enter("a", "a3", of("p"), false); p != Queued || err != nil {
 		t.Errorf("a place again: %v, %v", p, err)
 	}
 }
 
 // TestLinesHold: whatever happens, in whichever order, a session has one active
-// run, the bounds hold, no place stays empty while a run waits that may have it,
+// run, or parallel ones up to the bound, the bounds hold, no place stays empty while a run waits that may have it,
 // and in a session runs become active in the order in which they came.
 func TestLinesHold(t *testing.T) {
 	owners := map[string]budget.Owner{"a": of("p"), "b": of("p"), "c": of("q"), "d": of("q"), "e": of("r"), "f": {Name: "p", Reserve: true}}
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		b := Bounds{Active: 1 + rng.IntN(6), Share: rng.IntN(3), Queue: 1 + rng.IntN(9), Line: 1 + rng.IntN(3), Each: 1 + rng.IntN(4), Paused: 1 + rng.IntN(2)}
+		b := Bounds{Active: 1 + rng.IntN(6), Share: rng.IntN(3), Queue: 1 + rng.IntN(9), Line: 1 + rng.IntN(3), Each: 1 + rng.IntN(4), Paused: 1 + rng.IntN(2), Wide: 1 + rng.IntN(3)}
 		l := NewLines(b)
 		b = b.withDefaults()
 		var live []string
@@ -180,8 +180,8 @@ func TestLinesHold(t *testing.T) {
 			switch rng.IntN(4) {
 			case 0, 1:
 				s := string(rune('a' + rng.IntN(len(owners))))
-				run := fmt.Sprintf("%s%d", s, i)
-				p, err := l.Enter(s, run, owners[s])
+				run, parallel := fmt.Sprintf("%s%d", s, i), rng.IntN(3) > 0
+				p, err := l.Enter(s, run, owners[s], parallel)
 				if err != nil {
 					continue
 				}
@@ -244,8 +244,22 @@ func TestLinesHold(t *testing.T) {
 				}
 			}
 			for s, n := range active {
-				if n > 1 {
+				if n > b.Wide {
 					t.Fatalf("seed %d: %d active runs in %s", seed, n, s)
+				}
+			}
+			for s, line := range l.lines {
+				begun := 0 // at the front, beside each other
+				for begun < len(line) && l.Place(line[begun]) != Queued {
+					begun++
+				}
+				for i, run := range line {
+					if (l.Place(run) != Queued) != (i < begun) || i < begun && begun > 1 && !l.runs[run].parallel {
+						t.Fatalf("seed %d: %s stands %v in %v of %s", seed, run, l.Place(run), line, s)
+					}
+				}
+				if next := min(begun, len(line)-1); begun == 0 || begun < len(line) && begun < b.Wide && l.runs[line[0]].parallel && l.runs[line[next]].parallel {
+					t.Fatalf("seed %d: %d of %v in %s have a turn", seed, begun, line, s)
 				}
 			}
 			taken := 0
@@ -297,7 +311,7 @@ func TestLinesHold(t *testing.T) {
 func TestReturnsTakeTurns(t *testing.T) {
 	l := NewLines(Bounds{Active: 2, Share: 1, Queue: 9, Each: 9})
 	for _, run := range []string{"a1", "a2", "a3", "b1", "b2", "b3"} {
-		if p, err := l.Enter(run, run, of(run[:1])); err != nil || p != Active {
+		if p, err := l.Enter(run, run, of(run[:1]), false); err != nil || p != Active {
 			t.Fatal(run, p, err)
 		}
 		l.Pause(run)
@@ -307,7 +321,7 @@ func TestReturnsTakeTurns(t *testing.T) {
 			t.Fatalf("%s returns", run)
 		}
 	}
-	if p, err := l.Enter("c", "c1", of("c")); err != nil || p != Head {
+	if p, err := l.Enter("c", "c1", of("c"), false); err != nil || p != Head {
 		t.Fatal(p, err)
 	}
 	var got []string
@@ -341,7 +355,7 @@ func TestLinesShare(t *testing.T) {
 		l := NewLines(test.bounds)
 		enter := func(o budget.Owner) (active int) {
 			for i := range 56 {
-				if p, _ := l.Enter(fmt.Sprint(o, i), fmt.Sprint(o, i), o); p == Active {
+				if p, _ := l.Enter(fmt.Sprint(o, i), fmt.Sprint(o, i), o, false); p == Active {
 					active++
 				}
 			}
@@ -362,7 +376,7 @@ func TestLinesRound(t *testing.T) {
 	l := NewLines(Bounds{Active: 4, Queue: 40})
 	enter := func(run string, want Place) {
 		t.Helper()
-		if p, err := l.Enter("session of "+run, run, of(run[:1])); p != want || err != nil {
+		if p, err := l.Enter("session of "+run, run, of(run[:1]), false); p != want || err != nil {
 			t.Fatalf("%s: %v, %v", run, p, err)
 		}
 	}
@@ -393,7 +407,7 @@ func TestLinesLine(t *testing.T) {
 	l := NewLines(Bounds{Active: 1, Queue: 16, Each: 1000})
 	fill := func(o budget.Owner) (n int, reason string) {
 		for i := range 100 {
-			_, err := l.Enter(fmt.Sprint(o, i), fmt.Sprint(o, i), o)
+			_, err := l.Enter(fmt.Sprint(o, i), fmt.Sprint(o, i), o, false)
 			if err != nil {
 				return n, fault.ReasonOf(err)
 			}
@@ -410,7 +424,7 @@ func TestLinesLine(t *testing.T) {
 			t.Errorf("%+v: %d, %s, want %+v", test.owner, n, reason, test)
 		}
 	}
-	if _, err := NewLines(Bounds{Active: 1, Queue: -1, Share: 1}).Enter("a", "a", of("x")); err != nil {
+	if _, err := NewLines(Bounds{Active: 1, Queue: -1, Share: 1}).Enter("a", "a", of("x"), false); err != nil {
 		t.Errorf("without a line: %v", err)
 	}
 }
@@ -421,7 +435,7 @@ func TestLinesResumed(t *testing.T) {
 	l := NewLines(Bounds{Active: 4})
 	for i := range 20 {
 		id := fmt.Sprint("x", i)
-		if p, err := l.Enter(id, id, of("x")); p != Active || err != nil {
+		if p, err := l.Enter(id, id, of("x"), false); p != Active || err != nil {
 			t.Fatalf("%s: %v, %v", id, p, err)
 		}
 		l.Pause(id)
@@ -429,10 +443,10 @@ func TestLinesResumed(t *testing.T) {
 	for i := range 20 {
 		l.Resume(fmt.Sprint("x", i))
 	}
-	if p, err := l.Enter("x", "x", of("x")); p != Head || err != nil {
+	if p, err := l.Enter("x", "x", of("x"), false); p != Head || err != nil {
 		t.Errorf("one more of them: %v, %v", p, err)
 	}
-	if p, err := l.Enter("y", "y", of("y")); p != Active || err != nil {
+	if p, err := l.Enter("y", "y", of("y"), false); p != Active || err != nil {
 		t.Errorf("another's: %v, %v", p, err)
 	}
 }
@@ -444,7 +458,7 @@ func TestLinesBegun(t *testing.T) {
 	var first string
 	for i := range 20 {
 		id := fmt.Sprint("x", i)
-		p, err := l.Enter("session of "+id, id, of("uid:1"))
+		p, err := l.Enter("session of "+id, id, of("uid:1"), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,7 +472,7 @@ func TestLinesBegun(t *testing.T) {
 		}
 	}
 	for i := range 2 {
-		if p, err := l.Enter(fmt.Sprint("y", i), fmt.Sprint("y", i), of("uid:2")); p != Active || err != nil {
+		if p, err := l.Enter(fmt.Sprint("y", i), fmt.Sprint("y", i), of("uid:2"), false); p != Active || err != nil {
 			t.Errorf("another's run %d: place %v, %v", i, p, err)
 		}
 	}
@@ -467,5 +481,31 @@ func TestLinesBegun(t *testing.T) {
 	}
 	if m := l.Leave(first); len(m.Active) != 1 || m.Active[0] != "x6" {
 		t.Errorf("when one went, %v began", m.Active)
+	}
+}
+
+// TestLinesParallel: parallel runs of a session that follow each other are made together, and one
+// that isn't waits for those before it, as those behind it wait for it.
+func TestLinesParallel(t *testing.T) {
+	l := NewLines(Bounds{Active: 16, Share: 16, Line: 3, Wide: 2})
+	for _, e := range []struct {
+		run      string
+		parallel bool
+		want     Place
+	}{{"1", true, Active}, {"2", true, Active}, {"3", true, Queued}, {"4", false, Queued}, {"5", true, Queued}, {"6", true, Gone}} {
+		if p, err := l.Enter("a", e.run, of("p"), e.parallel); p != e.want || (p == Gone) != (fault.ReasonOf(err) == "queue_full") {
+			t.Fatalf("%s: %v, %v", e.run, p, err)
+		}
+	}
+	for _, e := range []struct{ leaves, get string }{{"2", "3"}, {"1", ""}, {"3", "4"}, {"4", "5"}} {
+		if m := l.Leave(e.leaves); strings.Join(m.Active, " ") != e.get || strings.Join(m.Heads, " ") != e.get {
+			t.Errorf("%s leaves: %+v, want %s", e.leaves, m, e.get)
+		}
+	}
+	if p, err := l.Enter("a", "7", of("p"), true); p != Active || err != nil {
+		t.Errorf("beside one: %v, %v", p, err)
+	}
+	if p, err := l.Enter("a", "8", of("p"), false); p != Queued || err != nil {
+		t.Errorf("not parallel: %v, %v", p, err)
 	}
 }

@@ -22,6 +22,8 @@ var rules = [...]struct{ name, text string }{
 	{"ended_run_waits", `SELECT a.id FROM approvals a JOIN runs r ON r.id = a.run WHERE a.answered = 0 AND r.ended <> 0`},
 	{"ended_run_runs", `SELECT s.run || ' ' || s.idx FROM runs r JOIN steps s ON s.run = r.id WHERE r.ended <> 0 AND s.state = 'running'`},
 	{"ended_session_runs", `SELECT r.id FROM runs r JOIN sessions s ON s.id = r.session WHERE r.ended = 0 AND s.ended <> 0`},
+	{"not_alone", `SELECT r.id FROM runs r JOIN runs o ON o.session = r.session AND o.n <> r.n
+		WHERE r.parallel = 0 AND r.state IN ('in_progress', 'waiting_approval') AND o.state IN ('in_progress', 'waiting_approval')`},
 	{"foreign_session", `SELECT a.id FROM approvals a JOIN runs r ON r.id = a.run WHERE a.session IS NOT NULL AND a.session <> r.session`},
 	{"generation_gap", `SELECT 'generation ' || max(generation) FROM access_changes HAVING count(*) <> max(generation)`},
 	{"no_owner", `SELECT 'members' FROM (SELECT count(*) AS n, sum(role = 'owner') AS owners FROM members) WHERE n > 0 AND owners = 0`},

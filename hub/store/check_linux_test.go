@@ -21,7 +21,12 @@ import (
 // fillStore puts one of everything into s and returns a run that goes on, with a step done.
 func fillStore(t testing.TB, s *Store) *Run {
 	t.Helper()
-	r := newRun(t, s)
+	return fillRun(t, s, newRun(t, s))
+}
+
+// fillRun gives a run a row of each kind.
+func fillRun(t testing.TB, s *Store, r *Run) *Run {
+	t.Helper()
 	art, err := s.PutArtifact(context.Background(), r.ID, "text/plain; charset=utf-8", strings.NewReader("output"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +80,7 @@ func TestCheckFinds(t *testing.T) {
 		{"ended_run_waits", `UPDATE runs SET state = 'done', ended = 1`},
 		{"ended_run_runs", `UPDATE runs SET state = 'failed', ended = 1`},
 		{"ended_session_runs", `UPDATE sessions SET state = 'ended', ended = 1`},
+		{"not_alone", `UPDATE runs SET state = 'in_progress', session = (SELECT min(session) FROM runs), parallel = (n = 1)`},
 		{"foreign_session", `UPDATE approvals SET session = (SELECT id FROM sessions ORDER BY n DESC LIMIT 1)`},
 		{"generation_gap", `DELETE FROM access_changes WHERE generation = 1`},
 		{"no_owner", `UPDATE members SET role = 'admin'`},

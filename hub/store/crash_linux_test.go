@@ -15,6 +15,7 @@ import (
 
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/internal/ident"
 )
 
 // TestMain is the victim of TestCrash when the environment asks: it works until
@@ -216,7 +217,20 @@ func TestMigrate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := fillStore(t, s)
+	ses := &Session{Principal: "uid:1000"}
+	r := &Run{ID: ident.New(ident.Run), Principal: ses.Principal, Version: 1}
+	do(t, s, func(tx *Tx) error {
+		if err := tx.CreateSession(ses); err != nil {
+			return err
+		}
+		r.Session = ses.ID
+		_, err := tx.insert("create run", r.Principal, `INSERT INTO runs (id, session, principal, state, reason, plan, budget_calls, budget_wall, budget_bytes,
+			use_calls, use_wall, use_bytes, key, version, created, started, ended) VALUES (?, ?, ?, 'pending', '', CAST('{}' AS BLOB), 1, 1, 1, 0, 0, 0, '', 1, 1, 0, 0)`,
+			r.ID, r.Session, r.Principal)
+		tx.pays(r.ID, r.Principal)
+		return err
+	})
+	r = fillRun(t, s, r)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -71,10 +71,13 @@ type Run struct {
 	Use       Budget
 	// IdempotencyKey is the caller's; unique per principal. "" is none.
 	IdempotencyKey string
-	Version        int64
-	Created        time.Time
-	Started        time.Time // zero: not started
-	Ended          time.Time // zero: not ended
+	// Parallel says that it may be active beside others of its session that are parallel, too. It's
+	// for the schema, and isn't read.
+	Parallel bool
+	Version  int64
+	Created  time.Time
+	Started  time.Time // zero: not started
+	Ended    time.Time // zero: not ended
 }
 
 // StepState is the state of a step.

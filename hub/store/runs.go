@@ -57,9 +57,9 @@ func (tx *Tx) createRun(r *Run) error {
 		}
 	}
 	_, err = tx.insert(op, r.Principal, `INSERT INTO runs (id, session, principal, state, reason, plan, budget_calls, budget_wall, budget_bytes,
-		use_calls, use_wall, use_bytes, key, version, created, started, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		use_calls, use_wall, use_bytes, key, parallel, version, created, started, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.Session, r.Principal, string(r.State), r.Reason, blob(r.Plan), r.Budget.Calls, int64(r.Budget.Wall), r.Budget.Bytes,
-		r.Use.Calls, int64(r.Use.Wall), r.Use.Bytes, r.IdempotencyKey, r.Version, ns(r.Created), ns(r.Started), ns(r.Ended))
+		r.Use.Calls, int64(r.Use.Wall), r.Use.Bytes, r.IdempotencyKey, r.Parallel, r.Version, ns(r.Created), ns(r.Started), ns(r.Ended))
 	if err == nil {
 		tx.pays(r.ID, r.Principal)
 	}

@@ -2,11 +2,11 @@ package store
 
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
-func migrations() []string { return []string{schema1, schema2, schema3} }
+func migrations() []string { return []string{schema1, schema2, schema3, schema4} }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "c801597b059a83a388f9257758b5d4ff64e665b6fdd1cd09ca5c8266fe287f0d"
+const schemaDigest = "35d75ddd5baa25e8605ec15774b70780cbd35aad515954bc6944daef64d7f9ad"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -210,4 +210,11 @@ CREATE TRIGGER tokens_stay BEFORE DELETE ON tokens
 	WHEN (old.revoked = 0 AND old.expires > unixepoch() * 1000000000)
 		OR EXISTS (SELECT 1 FROM tokens t WHERE t.parent = old.id)
 	BEGIN SELECT raise(ABORT, 'tokens are forgotten when they have ended, leaves first'); END;
+`
+
+// schema4 lets a session have several active runs if they are parallel.
+const schema4 = `
+ALTER TABLE runs ADD COLUMN parallel INTEGER NOT NULL DEFAULT 0 CHECK (parallel IN (0, 1));
+DROP INDEX runs_active;
+CREATE UNIQUE INDEX runs_active ON runs (session) WHERE state IN ('in_progress', 'waiting_approval') AND parallel = 0;
 `
