@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -21,7 +22,7 @@ import (
 
 // What a connection holds.
 const (
-	maxSessions = 8  // of palyrad, and so calls at a time; 1 if a workspace is staged
+	maxSessions = 8  // of palyrad, and so calls at a time; if a workspace is staged these share one
 	maxPending  = 64 // calls that were answered pending and not fetched yet
 )
 
@@ -39,10 +40,14 @@ type server struct {
 
 	mu      sync.Mutex
 	tools   *table
-	places  chan struct{} // one for each session in use; made with the first tools
+	places  chan struct{} // one for each call that has a session; made with the first tools
 	idle    []string      // sessions, last used last
 	pending []*call       // answered pending, oldest first
 	ended   bool
+
+	together bool            // all calls are made in one session; set with places
+	opening  sync.Mutex      // held while that is made
+	claimed  map[string]bool // runs there that a call is known to be
 }
 
 // call is one call, from its request to its answer's being fetched.
@@ -67,7 +72,7 @@ type call struct {
 }
 
 func newServer(ctx context.Context, cfg Config) *server {
-	s := &server{cfg: cfg, title: "palyra mcp serve"}
+	s := &server{cfg: cfg, title: "palyra mcp serve", claimed: map[string]bool{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	return s
 }
@@ -364,9 +369,10 @@ func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
 			return a
 		case used && (reason == "session_ended" || reason == "no_such_session"):
 			lost = anew // it was ended by others; nothing ran
+			s.lose(session)
 			continue
 		case ctx.Err() != nil:
-			if s.clear(session) {
+			if s.together || s.clear(session) {
 				s.release(session)
 			}
 			return cancelled(about)
@@ -377,34 +383,55 @@ func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
 	}
 }
 
-// session returns an idle session, or a new one. used says that it was made earlier.
+// session returns an idle session, or a new one; the one that all calls share stays idle. used
+// says that it was made earlier.
 func (s *server) session(ctx context.Context) (id string, used bool, err error) {
+	if s.together {
+		s.opening.Lock()
+		defer s.opening.Unlock()
+	}
 	s.mu.Lock()
 	if n := len(s.idle); n > 0 {
 		id = s.idle[n-1]
-		s.idle = s.idle[:n-1]
+		if !s.together {
+			s.idle = s.idle[:n-1]
+		}
 		s.mu.Unlock()
 		return id, true, nil
 	}
 	s.mu.Unlock()
 	n, err := hub.CreateSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewSession{Title: s.title})
+	if err == nil && s.together {
+		s.mu.Lock()
+		s.idle = append(s.idle, n.ID)
+		s.mu.Unlock()
+	}
 	return n.ID, false, err
 }
 
 func (s *server) release(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.idle = append(s.idle, session)
+	if !s.together {
+		s.idle = append(s.idle, session)
+	}
+}
+
+// lose forgets a session that has ended.
+func (s *server) lose(session string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = slices.DeleteFunc(s.idle, func(id string) bool { return id == session })
 }
 
 // runIn makes the call and looks after a while how it stands.
 func (s *server) runIn(ctx context.Context, c *call, session, tool string) (*hub.Run, error) {
 	watch, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { s.watch(watch, c, session) })
+	watching.Go(func() { s.watch(watch, c, session, tool) })
 	defer watching.Wait()
 	defer stop()
-	r, err := hub.Call.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewCall{Session: session, Tool: tool, Input: c.input, Staged: s.cfg.Staged})
+	r, err := hub.Call.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewCall{Session: session, Tool: tool, Input: c.input, Staged: s.cfg.Staged, Parallel: s.together})
 	if err == nil && len(r.Steps) == 0 { // palyrad had no room for them in its answer
 		r, err = hub.GetRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID)
 	}
@@ -417,7 +444,8 @@ func (s *server) runIn(ctx context.Context, c *call, session, tool string) (*hub
 // active are the states of a run that hasn't ended.
 var active = []string{hub.RunPending, hub.RunAccepted, hub.RunInProgress, hub.RunWaitingApproval}
 
-// runs returns the runs of a session that haven't ended. There is one at most.
+// runs returns the runs of a session that haven't ended. There is one at most, unless all calls
+// share it.
 func (s *server) runs(ctx context.Context, session string) ([]hub.Run, error) {
 	p, err := hub.ListRuns.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.RunQuery{Session: session, States: active})
 	return p.Items, err
@@ -425,7 +453,7 @@ func (s *server) runs(ctx context.Context, session string) ([]hub.Run, error) {
 
 // watch follows the tape of a call that takes long. What it can't learn the request isn't
 // told; the answer comes all the same.
-func (s *server) watch(ctx context.Context, c *call, session string) {
+func (s *server) watch(ctx context.Context, c *call, session, tool string) {
 	t := time.NewTimer(lookAfter)
 	defer t.Stop()
 	select {
@@ -433,11 +461,12 @@ func (s *server) watch(ctx context.Context, c *call, session string) {
 	case <-ctx.Done():
 		return
 	}
-	runs, err := s.runs(ctx, session)
-	if err != nil || len(runs) == 0 {
+	run := s.runOf(ctx, c, session, tool)
+	if run == "" {
 		return
 	}
-	tape, err := hub.ReadTape.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.TapeQuery{Run: runs[0].ID})
+	defer s.unclaim(run)
+	tape, err := hub.ReadTape.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.TapeQuery{Run: run})
 	if err != nil {
 		return
 	}
@@ -453,7 +482,7 @@ func (s *server) watch(ctx context.Context, c *call, session string) {
 		}
 		switch e.Kind {
 		case hub.EventStepOutput:
-			listening.Go(func() { s.listen(ctx, c, runs[0].ID) })
+			listening.Go(func() { s.listen(ctx, c, run) })
 		case hub.EventApprovalRequested:
 			var a hub.Approval
 			if json.Unmarshal(e.Data, &a) == nil && a.ID != "" {
@@ -463,6 +492,44 @@ func (s *server) watch(ctx context.Context, c *call, session string) {
 			c.now("was answered by a person and goes on", "")
 		}
 	}
+}
+
+// runOf returns the run that a call is, or "". Among those of a shared session it's one with the
+// call's tool and input that no other call is.
+func (s *server) runOf(ctx context.Context, c *call, session, tool string) string {
+	runs, err := s.runs(ctx, session)
+	if err != nil {
+		return ""
+	}
+	want, _ := canon.Canonical(c.input)
+	for _, r := range runs {
+		if !s.together {
+			return r.ID
+		}
+		if r, err = hub.GetRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID); err != nil || len(r.Steps) != 1 || r.Steps[0].Tool != tool {
+			continue
+		}
+		if got, err := canon.Canonical(r.Steps[0].Input); err == nil && bytes.Equal(got, want) && s.claim(r.ID) {
+			return r.ID
+		}
+	}
+	return ""
+}
+
+func (s *server) claim(run string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claimed[run] {
+		return false
+	}
+	s.claimed[run] = true
+	return true
+}
+
+func (s *server) unclaim(run string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.claimed, run)
 }
 
 // clear ends what a cancelled call left in its session, and reports whether that can be used

@@ -12,8 +12,8 @@
 // (Answer); its text says the same for clients that show their model nothing else.
 //
 // A connection has up to eight sessions of palyrad, of which each makes one call at a time,
-// and ends them with itself. If a workspace is staged it has one, and makes one call at a time,
-// so that each call sees what those before it wrote: a session has one layer. A call belongs to the connection: cancelling the request ends
+// and ends them with itself. If a workspace is staged it has one, in which its calls are parallel,
+// so that each sees what the others write: a session has one layer. A call belongs to the connection: cancelling the request ends
 // the run, and so does the end of the connection. While a call isn't done, a request that
 // named a progressToken is told how it stands, with the last line that its program wrote; any other one is answered "pending" after
 // Config.Patience, and the same call, or call_wait, takes up what goes on meanwhile.
@@ -148,11 +148,7 @@ func (s *server) refresh(ctx context.Context) (*table, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tools = t; s.places == nil {
-		n := maxSessions
-		if s.cfg.Staged || t.staged {
-			n = 1
-		}
-		s.places = make(chan struct{}, n)
+		s.places, s.together = make(chan struct{}, maxSessions), s.cfg.Staged || t.staged
 	}
 	return t, nil
 }

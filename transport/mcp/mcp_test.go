@@ -366,8 +366,8 @@ func same(t *testing.T, a, b string) bool {
 	return fmt.Sprint(x) == fmt.Sprint(y)
 }
 
-// TestStaged: a connection whose workspace is staged, by palyrad or by the configuration, makes one
-// call at a time in one session; a queued one can be cancelled, and a result names the layer.
+// TestStaged: a connection whose workspace is staged, by palyrad or by the configuration, makes its
+// calls beside each other in one session; each can be cancelled, and a result names the layer.
 func TestStaged(t *testing.T) {
 	for name, byOperator := range map[string]bool{"palyrad": true, "configuration": false} {
 		t.Run(name, func(t *testing.T) {
@@ -382,14 +382,12 @@ func TestStaged(t *testing.T) {
 				c.tool(i, "exec", fmt.Sprintf(`{"command":"hold %d"}`, i), "")
 			}
 			first := <-d.began
+			for range n - 1 {
+				<-d.began
+			}
 			c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`)
 			if m := c.next(); string(m.ID) != "4" || m.Error == nil {
 				t.Errorf("cancelled: %+v", m)
-			}
-			select {
-			case <-d.began:
-				t.Error("two at a time")
-			default:
 			}
 			close(d.free)
 			for range n - 1 {
@@ -398,11 +396,11 @@ func TestStaged(t *testing.T) {
 					t.Errorf("%+v", m)
 				}
 			}
-			if got := len(d.called()); got != n-1 {
+			if got := len(d.called()); got != n {
 				t.Errorf("%d calls", got)
 			}
 			for _, call := range d.called() {
-				if call.Session != first || call.Staged == byOperator {
+				if call.Session != first || call.Staged == byOperator || !call.Parallel {
 					t.Errorf("%+v, the first call's session is %s", call, first)
 				}
 			}
@@ -418,29 +416,27 @@ func TestStaged(t *testing.T) {
 	}
 }
 
-// TestStagedQueue: a request that waits for its turn is cancelled, or answered in time, and no
-// call is made for it.
+// TestStagedQueue: a request that waits for its turn is answered in time, and no call is made for
+// it. One that was put off is taken up.
 func TestStagedQueue(t *testing.T) {
 	d := newDaemon()
 	c := connect(t, Config{Hub: d, Staged: true, Patience: 50 * time.Millisecond}).ready()
-	c.tool(1, "exec", `{"command":"hold"}`, "")
-	<-d.began
-	c.tool(2, "exec", `{"command":"second"}`, "")
-	for range 2 {
-		switch m := c.next(); string(m.ID) {
-		case "1":
-			if m.Result.Structured.Outcome != "pending" {
-				t.Errorf("%+v", m)
-			}
-		case "2":
-			if m.Result.Structured.Reason != "too_many_runs" || !strings.Contains(m.Result.Structured.Message, "as may be (1)") {
-				t.Errorf("%+v", m)
-			}
+	for i := range maxSessions {
+		c.tool(i, "exec", fmt.Sprintf(`{"command":"hold %d"}`, i), "")
+		<-d.began
+	}
+	c.tool(20, "exec", `{"command":"one more"}`, "")
+	for range maxSessions + 1 {
+		m := c.next()
+		switch a := m.Result.Structured; {
+		case string(m.ID) != "20" && a.Outcome != outcomePending,
+			string(m.ID) == "20" && (a.Reason != "too_many_runs" || !strings.Contains(a.Message, fmt.Sprintf("as may be (%d)", maxSessions))):
+			t.Errorf("%+v", m)
 		}
 	}
 	close(d.free)
-	c.tool(3, "exec", `{"command":"hold"}`, "") // takes the first one up
-	if m := c.next(); m.Result.Structured.Outcome != "executed" || len(d.called()) != 1 {
+	c.tool(30, "exec", `{"command":"hold 0"}`, "") // takes the first one up
+	if m := c.next(); m.Result.Structured.Outcome != "executed" || len(d.called()) != maxSessions {
 		t.Errorf("%+v, %d calls", m, len(d.called()))
 	}
 }
