@@ -65,6 +65,7 @@ func Run(t *testing.T, sub Subject) {
 		{"Evidence", testEvidence},
 		{"Network", testNetwork},
 		{"Concurrent", testConcurrent},
+		{"StagedApart", testStagedApart},
 		{"StagedTogether", testStagedTogether}, // last: it ends the runner's grants
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })

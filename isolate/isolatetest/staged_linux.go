@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -327,5 +328,54 @@ func testStagedTogether(t *testing.T, h *harness) {
 	o.exited(t, 0)
 	if o.stdout != "b\n" || o.res.Evidence.Mounts.LayerCalls != 1 {
 		t.Errorf("in another palyra-cell later: %q, %d calls", o.stdout, o.res.Evidence.Mounts.LayerCalls)
+	}
+}
+
+// testStagedApart: calls that share a layer, and as root a user of the host, share nothing else.
+// The control does the same within one call.
+func testStagedApart(t *testing.T, h *harness) {
+	if h.sub.Tier != tier.C || olderKernel(t, 6, 15) {
+		return
+	}
+	dir, uid, gid := workspaceFolder(t, h)
+	l, err := stage.Take(t.TempDir(), "w", stage.Source{Path: dir, UID: uint32(uid), GID: uint32(gid)}, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	discarded(t, l)
+	of := func(script string) *call {
+		c := h.shell(t, script)
+		c.staged(dir, uid, gid, l)
+		return c
+	}
+	victim := "n=313; sleep ${n}37 & until grep -q '^sleep' /proc/$!/cmdline; do sleep .01; done; echo x >/tmp/mine; echo x >/dev/shm/mine; "
+	attack := "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep [3]1337'; cat /tmp/mine /dev/shm/mine 2>/dev/null | wc -l; "
+	all, nothing := "1\n2\n", "0\n0\n"
+	if _, err := exec.LookPath("ipcmk"); err == nil { // of util-linux
+		victim += "ipcmk -M 4096 -p 0666 >/dev/null && ipcmk -Q -p 0666 >/dev/null || exit 3; "
+		attack += "ipcs -m | grep -c 666; ipcs -q | grep -c 666; "
+		all, nothing = all+"1\n1\n", nothing+"0\n0\n"
+	}
+	attack += "kill -9 -1; "
+	const after = "grep -q '^State:.[RS]' /proc/$!/status 2>/dev/null && echo alive || echo dead; "
+	o := of(victim + attack + "wait; " + after).run()
+	o.exited(t, 0)
+	if o.stdout != all+"dead\n" {
+		t.Fatalf("within one call: %q, %q: the attempt would prove nothing", o.stdout, o.stderr)
+	}
+	done := make(chan outcome, 1)
+	c := of(victim + "touch ready; until test -e attacked; do sleep .01; done; " + after)
+	g := c.grant()
+	go func() { done <- c.runWith(t.Context(), g) }()
+	o = of("until test -e ready; do sleep .01; done; " + attack + "touch attacked").run()
+	o.exited(t, 0)
+	if o.stdout != nothing || o.res.Evidence.Mounts.LayerCalls != 2 {
+		t.Errorf("beside another call: %q, %q, want %q", o.stdout, o.stderr, nothing)
+	}
+	user := o.res.Evidence.Process.HostUID
+	o = <-done
+	o.exited(t, 0)
+	if o.stdout != "alive\n" || o.res.Evidence.Process.HostUID != user {
+		t.Errorf("the other call: %q, %q, user %d, not %d", o.stdout, o.stderr, o.res.Evidence.Process.HostUID, user)
 	}
 }
