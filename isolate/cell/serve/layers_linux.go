@@ -24,7 +24,16 @@ var mounterMap = "\n" + utoa(idFirst-1) + " 0 1"
 type layers struct {
 	mu   sync.Mutex
 	used map[layerKey]*layer // guarded by mu; without those that couldn't be made
+	idle int                 // guarded by mu: those without a user
 }
+
+// An overlay stays for a moment after its last call: the next call of an agent finds it, and needn't
+// wait until it's gone. It holds no more than the layer itself, and palyra may meanwhile replace or
+// remove that: another upper folder is another layerKey.
+const (
+	layerIdle = time.Second
+	maxIdle   = 16
+)
 
 // layerKey names what an overlay was made of. While it exists the kernel keeps these inodes, so
 // that no other folder gets their numbers.
@@ -33,8 +42,7 @@ type layerKey struct {
 	uid, gid               uint32 // the workspace's owner
 }
 
-// layer is a layer with its overlay, which goes with its last user: of two calls that overlap the
-// second one finds it. All its cells are one user of the host, as at tier C of a user all cells
+// layer is a layer with its overlay. All its cells are one user of the host, as at tier C of a user all cells
 // are: overlayfs maps ids only below itself.
 type layer struct {
 	key layerKey
@@ -49,15 +57,16 @@ type layer struct {
 	// Guarded by layers.mu.
 	users int              // calls, and those that were answered and whose mounts may still be there
 	calls map[*run]removed // calls
+	over  *time.Timer      // since it has no user; else nil
 }
 
 // removed is what a call's processes hold of files that are in no folder any more.
 type removed struct{ bytes, inodes int64 }
 
 // layerPatience bounds a call's wait for another palyra-cell that has the layer mounted. One that
-// has answered its last call with it unmounts within a grace period of the kernel.
+// has answered its last call with it unmounts after layerIdle and what writing to disk takes.
 const (
-	layerPatience = 5 * time.Second
+	layerPatience = 20 * time.Second
 	layerAgain    = 5 * time.Millisecond
 )
 
@@ -77,6 +86,10 @@ func (r *run) joinLayer() error {
 	if first {
 		l = &layer{key: key, ready: make(chan struct{}), calls: make(map[*run]removed)}
 		t.used[key] = l
+	}
+	if l.over != nil {
+		l.over.Stop()
+		l.over, t.idle = nil, t.idle-1
 	}
 	l.users++
 	l.calls[r] = removed{}
@@ -229,8 +242,7 @@ func (r *run) leaveLayer() int {
 	return r.together
 }
 
-// dropLayer is called when the run's mounts are gone. With the last user's the overlay goes, and
-// then the lock.
+// dropLayer is called when the run's mounts are gone.
 func (r *run) dropLayer() {
 	l := r.layer
 	if l == nil {
@@ -240,20 +252,40 @@ func (r *run) dropLayer() {
 	t := &r.s.layers
 	t.mu.Lock()
 	delete(l.calls, r)
-	if l.users == 1 && l.err == nil {
-		// Unmounting writes all to disk (ovl_sync_fs), and the next call would wait for that. So
-		// it's done before, and a call that comes meanwhile finds the overlay.
-		t.mu.Unlock()
-		sys.SyncFS(l.lock)
-		t.mu.Lock()
-	}
 	l.users--
-	last := l.users == 0 && l.err == nil
-	if last {
+	switch {
+	case l.users > 0 || l.err != nil:
+	case t.idle < maxIdle:
+		t.idle++
+		var timer *time.Timer
+		timer = time.AfterFunc(layerIdle, func() { t.expire(l, func() bool { return l.over == timer }) })
+		l.over = timer
+	default:
+		delete(t.used, l.key)
+		defer l.close()
+	}
+	t.mu.Unlock()
+}
+
+// expire unmounts a layer that has had no user since it became idle.
+func (t *layers) expire(l *layer, still func() bool) {
+	t.mu.Lock()
+	if !still() {
+		t.mu.Unlock()
+		return
+	}
+	t.mu.Unlock()
+	// Unmounting writes all to disk (ovl_sync_fs), and the next call would wait for that. So it's
+	// done before, and a call that comes meanwhile finds the overlay.
+	sys.SyncFS(l.lock)
+	t.mu.Lock()
+	idle := still()
+	if idle {
+		l.over, t.idle = nil, t.idle-1
 		delete(t.used, l.key)
 	}
 	t.mu.Unlock()
-	if last {
+	if idle {
 		l.close()
 	}
 }
