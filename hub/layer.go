@@ -38,6 +38,37 @@ type LayerChanges struct {
 	Version int           `json:"version"` // of the list's format
 	Digest  canon.Digest  `json:"digest"`  // of the list; see docs/formats/layer.md
 	Changes []LayerChange `json:"changes"` // never null; sorted by path
+	Git     *LayerGit     `json:"git,omitempty"`
+}
+
+// LayerGit is what a layer changes in the repository at the top of its workspace.
+type LayerGit struct {
+	Refs    []LayerRef  `json:"refs"`            // never null; sorted by name
+	Head    *LayerMove  `json:"head,omitempty"`  // what is checked out: "ref: refs/heads/…" or an object id
+	Index   *LayerMove  `json:"index,omitempty"` // digests of what git ls-files --stage -z prints
+	Objects int         `json:"objects"`         // that the host lacks
+	Bytes   int64       `json:"bytes"`           // of them, packed
+	Pack    string      `json:"pack,omitempty"`  // digest of the pack
+	Look    []LayerMark `json:"look,omitempty"`  // files of commits and index that deserve a look: why has the ref and the path
+	Left    []LayerSkip `json:"left,omitempty"`  // what stays in the layer when it is applied
+}
+
+// LayerMove is a former and a new value.
+type LayerMove struct {
+	Old string `json:"old"`
+	New string `json:"new"`
+}
+
+// LayerRef is a branch or tag that comes, moves or goes.
+type LayerRef struct {
+	Name     string      `json:"name"`
+	Kind     string      `json:"kind"`               // "create", "forward", "rewrite" or "delete"
+	Old      string      `json:"old"`                // object id; "": there is none
+	New      string      `json:"new"`                // object id; "": it goes
+	Commits  int         `json:"commits"`            // that the host lacks
+	Subjects []string    `json:"subjects,omitempty"` // of the newest of them
+	Stale    bool        `json:"stale,omitempty"`    // the host's has moved since the layer was made
+	Marks    []LayerMark `json:"marks,omitempty"`
 }
 
 // LayerChange is one name whose state in the layer differs from that on the host.

@@ -118,6 +118,9 @@ func (a *app) changesShow(ctx context.Context, inv *command.Invocation) (*result
 	if len(v.Changes) > 0 {
 		out += "\n" + a.table(inv, t)
 	}
+	if v.Git != nil {
+		out += "\n" + gitChanges(v.Git).Text(a.width(inv))
+	}
 	return text(front.Document{"layer": v.Layer.Layer, "workspace": v.Layer.Workspace, "made": v.Layer.Made, "session": v.Layer.Session,
 		"digest": v.Digest, "changes": v.Changes}, "%s", out), nil
 }
@@ -187,4 +190,29 @@ func (a *app) changesDiscard(ctx context.Context, inv *command.Invocation) (*res
 		return nil, err
 	}
 	return text(front.Document{"layer": name}, "discarded layer %s\n", cell(name)), nil
+}
+
+// gitChanges is the view of a repository's changes as a terminal shows it.
+func gitChanges(v *hub.LayerGit) *front.GitChanges {
+	g := &front.GitChanges{Objects: v.Objects, Bytes: v.Bytes, Index: v.Index != nil}
+	for _, r := range v.Refs {
+		row := front.GitRef{Name: r.Name, Kind: r.Kind, Old: r.Old, New: r.New, Commits: r.Commits, Subjects: r.Subjects}
+		for _, m := range r.Marks {
+			row.Look = append(row.Look, m.Kind)
+		}
+		if r.Stale {
+			row.Look = append(row.Look, "stale")
+		}
+		g.Refs = append(g.Refs, row)
+	}
+	if v.Head != nil {
+		g.Head = v.Head.New
+	}
+	for _, m := range v.Look {
+		g.Look = append(g.Look, [2]string{m.Why, m.Kind})
+	}
+	for _, x := range v.Left {
+		g.Left = append(g.Left, [2]string{x.Path, x.Why})
+	}
+	return g
 }

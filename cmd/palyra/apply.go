@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	"palyra/cmd/internal/command"
@@ -69,11 +70,26 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 		verb = "undid layer %s: %d changes to %s\n"
 	}
 	text := fmt.Sprintf(verb, name, res.Changes, front.OneLine(source))
-	if git > 0 {
-		text += fmt.Sprintf("left in the layer: %d files of .git: %s\n", git, stage.SkipGit)
+	fields := front.Document{}
+	if g := made.Record.List.Git; g != nil {
+		for _, x := range g.Refs {
+			text += fmt.Sprintf("%s: %s..%s\n", x.Name, front.ShortID(x.Old), front.ShortID(x.New))
+		}
+		if g.Head != nil {
+			text += fmt.Sprintf("HEAD: %s\n", g.Head.New)
+		}
+		fields["refs"] = g.Refs
 	}
-	return &front.Report{Text: text, Fields: front.Document{"layer": name, "workspace": source, "digest": res.Digest, "changes": res.Changes,
-		"left_git": git, "call_id": out.CallID, "log_index": out.LogIndex, "receipt": json.RawMessage(nullIfEmpty(out.Receipt))}}, nil
+	for _, x := range made.List.Left {
+		text += fmt.Sprintf("left in the layer: %s: %s\n", x.Path, x.Why)
+	}
+	if git > 0 {
+		text += fmt.Sprintf("left in the layer: %d files of .git\n", git)
+	}
+	fields["left"] = made.List.Left
+	maps.Copy(fields, front.Document{"layer": name, "workspace": source, "digest": res.Digest, "changes": res.Changes,
+		"left_git": git, "call_id": out.CallID, "log_index": out.LogIndex, "receipt": json.RawMessage(nullIfEmpty(out.Receipt))})
+	return &front.Report{Text: text, Fields: fields}, nil
 }
 
 // changesCall makes one call of a tool for changes. The outcome is there if the call was decided.

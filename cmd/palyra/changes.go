@@ -153,8 +153,37 @@ func (a *app) changesShow(ctx context.Context, inv *command.Invocation) (*front.
 	if len(list.Changes) > 0 {
 		text += "\n" + t.Text(a.width(inv))
 	}
-	return &front.Report{Text: text, Fields: front.Document{"layer": l.Name, "workspace": l.Source.Path, "made": l.Made,
-		"digest": digest, "changes": list.Changes}}, nil
+	fields := front.Document{"layer": l.Name, "workspace": l.Source.Path, "made": l.Made, "digest": digest, "changes": list.Changes}
+	if g := list.GitView(); g != nil {
+		text += "\n" + gitChanges(g).Text(a.width(inv))
+		fields["git"] = g
+	}
+	return &front.Report{Text: text, Fields: fields}, nil
+}
+
+// gitChanges is the view of a repository's changes as a terminal shows it.
+func gitChanges(v *stage.GitView) *front.GitChanges {
+	g := &front.GitChanges{Objects: v.Objects, Bytes: v.Bytes, Index: v.Index != nil}
+	for _, r := range v.Refs {
+		row := front.GitRef{Name: r.Name, Kind: r.Kind, Old: r.Old, New: r.New, Commits: r.Commits, Subjects: r.Subjects}
+		for _, m := range r.Marks {
+			row.Look = append(row.Look, m.Kind)
+		}
+		if r.Stale {
+			row.Look = append(row.Look, "stale")
+		}
+		g.Refs = append(g.Refs, row)
+	}
+	if v.Head != nil {
+		g.Head = v.Head.New
+	}
+	for _, m := range v.Look {
+		g.Look = append(g.Look, [2]string{m.Why, m.Kind})
+	}
+	for _, x := range v.Left {
+		g.Left = append(g.Left, [2]string{x.Path, x.Why})
+	}
+	return g
 }
 
 // look says why a change deserves a look.

@@ -443,10 +443,35 @@ func (h *Hub) getLayer(ctx context.Context, c hub.Caller, name string) (v hub.La
 			}
 			v.Changes = append(v.Changes, x)
 		}
+		v.Git = layerGit(list.GitView())
 		v.Digest, err = list.Digest()
 		return err
 	})
 	return v, err
+}
+
+// layerGit returns a repository's changes as clients see them.
+func layerGit(g *stage.GitView) *hub.LayerGit {
+	if g == nil {
+		return nil
+	}
+	v := &hub.LayerGit{Refs: make([]hub.LayerRef, 0, len(g.Refs)), Head: (*hub.LayerMove)(g.Head), Index: (*hub.LayerMove)(g.Index),
+		Objects: g.Objects, Bytes: g.Bytes, Pack: g.Pack}
+	marks := func(all []stage.Mark) (out []hub.LayerMark) {
+		for _, m := range all {
+			out = append(out, hub.LayerMark(m))
+		}
+		return out
+	}
+	for _, r := range g.Refs {
+		v.Refs = append(v.Refs, hub.LayerRef{Name: r.Name, Kind: r.Kind, Old: r.Old, New: r.New, Commits: r.Commits, Subjects: r.Subjects,
+			Stale: r.Stale, Marks: marks(r.Marks)})
+	}
+	for _, x := range g.Left {
+		v.Left = append(v.Left, hub.LayerSkip{Path: x.Path, Why: x.Why})
+	}
+	v.Look = marks(g.Look)
+	return v
 }
 
 func (h *Hub) getPatch(ctx context.Context, c hub.Caller, q hub.PatchQuery) (v hub.LayerPatch, err error) {

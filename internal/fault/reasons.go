@@ -160,7 +160,7 @@ var vocabularies = [...]Vocabulary{
 		{Code: "apply_unfinished", Kinds: []Kind{Busy},
 			Says: "Bringing the layer's changes to the workspace was interrupted."},
 		{Code: "cannot_apply", Kinds: []Kind{Refused},
-			Says: "The layer has a change that apply leaves to a person: a special or unreadable file, or a folder that goes with git's own files."},
+			Says: "The layer has a change that apply leaves to a person: a special or unreadable file, a folder that goes with git's own files, or refs without their objects."},
 		{Code: "program_staged", Kinds: []Kind{NotExec},
 			Says: "The layer has a version of its own."},
 		{Code: "layer_changed", Kinds: []Kind{Unavailable},

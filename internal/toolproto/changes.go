@@ -54,12 +54,13 @@ type ListedChange struct {
 type ChangeList struct {
 	Version int            `json:"version"`
 	Changes []ListedChange `json:"changes"`
+	Git     *GitChanges    `json:"git,omitempty"` // since version 2
 }
 
 // ChangesInput is the input of changes.apply and changes.undo, and of changes.recover, which
 // ends what either left half done. The payload behind it is the list in canonical JSON, a
 // newline, and unless it recovers the content of each new file, in the list's order, without
-// those of .git.
+// those of .git, then packed-refs, index and pack of the list's git.
 type ChangesInput struct {
 	Layer  string `json:"layer" tool:"required,min=1,max=64" doc:"name of a layer"`
 	Digest string `json:"digest" tool:"required,min=71,max=71" doc:"sha256:… of the change list, as palyra changes show prints it; another list is refused"`
@@ -105,6 +106,7 @@ type ChangesResult struct {
 	Digest  string `json:"digest"`
 	Applied bool   `json:"applied"` // the workspace is as the list says; else as it was
 	Changes int64  `json:"changes"` // of the list, without those of .git
+	Refs    int64  `json:"refs,omitempty"`
 	// Left lists names that another writer changed meanwhile, which stay as they are.
 	Left []Left `json:"left,omitempty"`
 }

@@ -40,7 +40,7 @@ func Flagged(tool string, argv []string) []Flag {
 	for _, a := range argv[min(2, len(argv)):] {
 		name, text, _ := strings.Cut(a, "=")
 		switch {
-		case slices.Contains([]string{"path", "create", "modify", "to"}, name):
+		case slices.Contains([]string{"path", "create", "modify", "to", "ref", "head"}, name):
 			// The new name of a renamed file counts.
 			path = text
 		case name == "flag":
@@ -78,6 +78,18 @@ func MarkWhy(kind string) string {
 		return "it leads out of the workspace"
 	case MarkCase:
 		return "another name of the folder differs in case alone"
+	case MarkRewritten:
+		return "it leaves commits behind that it had"
+	case MarkRefGone:
+		return "the branch goes"
+	case MarkRefOther:
+		return "the branch moves, and isn't the one that is checked out"
+	case MarkTag:
+		return "a tag comes, moves or goes"
+	case MarkHead:
+		return "another branch or commit is checked out"
+	case MarkCommits:
+		return "it brings many commits, or much content"
 	}
 	return "other programs run or obey it"
 }

@@ -71,7 +71,7 @@ func All() []Tool {
 		{Name: toolproto.ApplyPatch, Description: "Applies a unified diff to files of a workspace, all of it or nothing. Every line of context must match.",
 			Input: func() any { return new(toolproto.ApplyPatchInput) }, Access: Writes, brief: patchBrief,
 			Example: `{"workspace":"src","patch":"--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-old\n+new\n"}`},
-		{Name: toolproto.ChangesApply, Description: "Brings the changes in a layer of a staged workspace to the workspace, all of them or none. Git's own files stay in the layer.",
+		{Name: toolproto.ChangesApply, Description: "Brings the changes in a layer of a staged workspace to the workspace, all of them or none: files, and the commits, refs and index of the repository at its top. Other files of git stay in the layer.",
 			Input: func() any { return new(toolproto.ChangesInput) }, Access: Applies, Patient: true, Payload: true,
 			Example: `{"layer":"fix","digest":"sha256:` + strings.Repeat("0a", 32) + `"}`},
 		{Name: toolproto.ChangesUndo, Description: "Takes back what changes.apply brought to a workspace, all of it or nothing. A second call brings it back.",

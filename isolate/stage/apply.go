@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -91,6 +92,25 @@ func (l *List) Appliable() error {
 			going[c.raw] = true
 		}
 	}
+	for _, x := range l.Left {
+		if x.big {
+			return fault.New(fault.Refused, "too_large", fmt.Sprintf("apply %q", x.Path), errors.New(x.Why)).
+				WithHint("a call with the layer prints commits, git format-patch --stdout, and palyra changes diff the files")
+		}
+	}
+	if g := l.Git; !g.empty() {
+		for i, x := range g.Refs {
+			if g.Info[i].Stale {
+				return movedRef(x.Name)
+			}
+		}
+		if g.HeadLate {
+			return movedRef("HEAD")
+		}
+		marks += g.marks()
+		size[1] += g.Size()
+		count++
+	}
 	if n := max(size[0], size[1]); n > toolproto.MaxApplied {
 		return fault.New(fault.Refused, "too_large", op, fmt.Errorf("%d bytes, at most %d", n, toolproto.MaxApplied)).
 			WithHint("palyra changes diff --binary | git apply has no such bound")
@@ -103,6 +123,11 @@ func (l *List) Appliable() error {
 			WithHint("a call with the layer prints commits: git format-patch --stdout")
 	}
 	return nil
+}
+
+func movedRef(name string) error {
+	return fault.New(fault.Busy, "changed", fmt.Sprintf("apply %q", name), errors.New("the host's has moved since the layer was made")).
+		WithHint("in a call with the layer, git merge or git rebase onto the host's; or discard the layer")
 }
 
 // Changes within these bounds have size=small in the gist, for policies.
@@ -162,6 +187,10 @@ func (l *List) Gist(lines int64) []string {
 	if git > 0 {
 		out = append(out, fmt.Sprintf("left_git=%d", git))
 	}
+	for _, x := range l.Left {
+		out = append(out, "left="+x.Path)
+	}
+	out = append(out, l.Git.gist()...)
 	out = append(append(out, marked...), others...)
 	if more > toolproto.MaxListed {
 		out = append(out, fmt.Sprintf("more=%d", more-toolproto.MaxListed))
@@ -174,7 +203,7 @@ func (l *List) same(now *List) error {
 	if len(l.Changes) == len(now.Changes) && slices.EqualFunc(l.Changes, now.Changes, func(a, b Change) bool {
 		return a.raw == b.raw && a.Kind == b.Kind && equal(a.Old, b.Old) && equal(a.New, b.New)
 	}) {
-		return nil
+		return l.sameGit(now)
 	}
 	by := make(map[string]*Change)
 	for i := range now.Changes {
@@ -201,6 +230,27 @@ func (l *List) same(now *List) error {
 	}
 	return fault.New(fault.Unavailable, "layer_changed", op, errors.New("it has changed in the layer since the list was made")).
 		WithHint("look at the changes and apply them again")
+}
+
+// sameGit is same for the git part.
+func (l *List) sameGit(now *List) error {
+	a, b := l.Git.changes(), now.Git.changes()
+	if reflect.DeepEqual(a, b) {
+		return nil
+	}
+	op := "apply the refs"
+	if a != nil && b != nil {
+		for _, x := range a.Refs {
+			i := slices.IndexFunc(b.Refs, func(y toolproto.RefChange) bool { return y.Name == x.Name })
+			if i < 0 || b.Refs[i].Old != x.Old {
+				return fault.New(fault.Busy, "changed", fmt.Sprintf("apply %q", x.Name), errors.New("it has moved on the host since the list was made"))
+			}
+		}
+		if a.Head != nil && (b.Head == nil || a.Head.Old != b.Head.Old) {
+			op = "apply \"HEAD\""
+		}
+	}
+	return fault.New(fault.Busy, "changed", op, errors.New("the repository has changed since the list was made")).WithHint("look at the changes and apply them again")
 }
 
 func equal(a, b *Node) bool { return a == b || a != nil && b != nil && *a == *b }
@@ -256,10 +306,18 @@ func (c *lineCounter) line(b []byte) {
 	}
 }
 
-// gits returns the topmost names of git's own in the list, each once.
-func (l *List) gits() []string {
+// gits returns the topmost names of git's own in the list that stay in the layer, each once. Of
+// the repository at the top, whose commits were brought, these are the listed ones, and the objects
+// that they may need.
+func (l *List) gits(brought bool) []string {
 	var out []string
 	for i := range l.Changes {
+		if raw := l.Changes[i].raw; brought && strings.HasPrefix(raw, topGit+"/") {
+			if n := len(out); n == 0 || !strings.HasPrefix(raw, out[n-1]+"/") {
+				out = append(out, raw)
+			}
+			continue
+		}
 		at := ""
 		for e := range strings.SplitSeq(l.Changes[i].raw, "/") {
 			if at = strings.TrimPrefix(at+"/"+e, "/"); strings.EqualFold(e, ".git") {
@@ -267,6 +325,9 @@ func (l *List) gits() []string {
 				break
 			}
 		}
+	}
+	if slices.ContainsFunc(out, func(name string) bool { return strings.HasPrefix(name, topGit+"/") }) {
+		out = append(out, topGit+"/objects")
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

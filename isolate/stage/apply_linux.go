@@ -30,6 +30,7 @@ const (
 	keptPrefix  = "kept-"
 	nextName    = "upper.next" // what is left in the upper folder once it is emptied
 	doneName    = "upper.done" // the former upper folder
+	keptIndex   = "index"      // in a kept folder: the host's former index
 )
 
 // Prepare reads the layer's changes with their content. Every change must be one that can be
@@ -70,12 +71,24 @@ func (l *Layer) PrepareUndo(ctx context.Context) (*Effect, error) {
 	if err != nil {
 		return nil, err
 	}
+	kept := filepath.Join(l.path, keptPrefix+was.ID)
 	e := &Effect{List: inverse(&was.List), Lines: -1, Source: l.Source}
+	err = l.within(func(_, workspace *os.File) (err error) {
+		e.List.Git, err = inverseGit(was.List.Git, workspace, func() ([]byte, error) {
+			return durable.ReadPrivate(filepath.Join(kept, keptIndex), toolproto.MaxApplied)
+		})
+		return err
+	})
+	if err != nil {
+		if fault.ReasonOf(err) == "" {
+			err = fault.New(fault.Unavailable, "layer_unreadable", fmt.Sprintf("undo layer %q", l.Name), err)
+		}
+		return nil, err
+	}
 	numbers := make(map[string]int)
 	for i, c := range was.List.Changes {
 		numbers[c.Path] = i
 	}
-	kept := filepath.Join(l.path, keptPrefix+was.ID)
 	if err := e.pack(toolproto.ChangesUndo, func(c *Change, _ int) ([]byte, error) {
 		b, err := durable.ReadPrivate(filepath.Join(kept, strconv.Itoa(numbers[c.Path])), toolproto.MaxApplied)
 		if err == nil && canon.Sum(b) != c.New.Digest {
@@ -112,6 +125,7 @@ func (e *Effect) pack(tool string, content func(c *Change, i int) ([]byte, error
 		}
 		b.Write(text)
 	}
+	b.Write(e.List.Git.payload())
 	e.Payload = b.Bytes()
 	return nil
 }
@@ -250,6 +264,16 @@ func (l *Layer) Begin(ctx context.Context, e *Effect) error {
 				return durable.Fault("keep what is replaced", err)
 			}
 		}
+		if g := e.List.Git; g.empty() || g.Index == nil {
+			return nil
+		}
+		b, err := hostIndex(workspace)
+		if err == nil && b != nil {
+			err = durable.WriteFile(filepath.Join(kept, keptIndex), b, 0o600)
+		}
+		if err != nil {
+			return durable.Fault("keep the index", err)
+		}
 		return nil
 	})
 	l.step("kept")
@@ -326,11 +350,11 @@ func (l *Layer) finish(r *Record) error {
 func (l *Layer) empty(r *Record) error {
 	upper, next, done := filepath.Join(l.path, upperName), filepath.Join(l.path, nextName), filepath.Join(l.path, doneName)
 	if _, err := os.Lstat(done); errors.Is(err, fs.ErrNotExist) {
-		list := inverseOf(&r.List)
-		if hidden, err := l.hidesGit(list.gits()); err != nil || hidden {
+		gits := inverseOf(&r.List).gits(r.List.Git != nil)
+		if hidden, err := l.hidesGit(gits); err != nil || hidden {
 			return err // the layer stays as it is: it hides git's own names by a folder's mark
 		}
-		if err := l.fill(next, list.gits()); err != nil {
+		if err := l.fill(next, gits); err != nil {
 			return err
 		}
 		l.step("filled")

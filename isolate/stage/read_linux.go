@@ -41,6 +41,9 @@ func Read(ctx context.Context, upper, workspace *os.File, made time.Time, l Limi
 		return nil, err
 	}
 	r.list.sort()
+	if err := r.git(up, low); err != nil {
+		return nil, err
+	}
 	return &r.list, nil
 }
 

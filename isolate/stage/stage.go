@@ -31,8 +31,12 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// Version is that of the list's format.
-const Version = 1
+// Version is that of the formats of layers, records and lists; a list with a git part has the
+// version WithGit.
+const (
+	Version = 1
+	WithGit = 2
+)
 
 // Limits bound a reading. The zero value of each is its default.
 type Limits struct {
@@ -102,10 +106,13 @@ type Change struct {
 	in  int    // where the name begins in raw, behind its folder
 }
 
-// List is all changes of a layer, sorted by their names' bytes.
+// List is all changes of a layer, sorted by their names' bytes. What Git has isn't in Changes: of
+// the repository at the top of the workspace these are its settings and the like.
 type List struct {
-	Version int      `json:"version"`
-	Changes []Change `json:"changes"`
+	Version int       `json:"version"`
+	Changes []Change  `json:"changes"`
+	Git     *Git      `json:"-"`
+	Left    []LeftGit `json:"-"` // parts of that repository that stay in the layer
 }
 
 // Digest names exactly these changes: the SHA-256 of the list's canonical JSON without marks.
@@ -121,7 +128,10 @@ func (l *List) canonical() ([]byte, error) {
 }
 
 func (l *List) plain() toolproto.ChangeList {
-	plain := toolproto.ChangeList{Version: l.Version, Changes: make([]toolproto.ListedChange, len(l.Changes))}
+	plain := toolproto.ChangeList{Version: l.Version, Changes: make([]toolproto.ListedChange, len(l.Changes)), Git: l.Git.changes()}
+	if plain.Git != nil {
+		plain.Version = WithGit
+	}
 	for i, c := range l.Changes {
 		plain.Changes[i] = toolproto.ListedChange{Path: c.Path, Kind: c.Kind, Old: c.Old, New: c.New}
 	}
@@ -205,7 +215,7 @@ type Skipped struct {
 
 // The reasons for which a patch doesn't carry a change.
 const (
-	SkipGit    = "git's own files are no part of a patch: a call with this layer prints commits, git format-patch --stdout"
+	SkipGit    = "git's own files are no part of a patch: palyra changes apply brings commits, and git format-patch --stdout in a call with this layer prints them"
 	SkipFolder = "a patch has no folders: only files make and remove them"
 	SkipMode   = "a patch knows of a file's rights only whether it can be executed"
 	SkipBinary = "its content is not text, or too long: --binary puts it in"

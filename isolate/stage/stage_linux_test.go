@@ -292,7 +292,7 @@ func TestDigest(t *testing.T) {
 		return &Node{Type: File, Mode: mode, Size: int64(len(text)), Digest: canon.Sum([]byte(text))}
 	}
 	base := func() *List {
-		return &List{Version, []Change{{Path: "a", Kind: Modify, Old: file("0644", "x"), New: file("0644", "y"), raw: "a"}}}
+		return &List{Version: Version, Changes: []Change{{Path: "a", Kind: Modify, Old: file("0644", "x"), New: file("0644", "y"), raw: "a"}}}
 	}
 	want := sum(base())
 	l := base()

@@ -16,6 +16,9 @@
 // The files tell how far a killed process came, since old and new differ. [Recover] takes
 // back what isn't complete, and drops the rest of what is.
 //
+// Refs and index of the repository at the top of the workspace are names like others; git's locks
+// are held meanwhile, and the objects come first.
+//
 // The workspace is hostile. Each name is looked up alone, in the descriptor of its folder,
 // through no link and over no mount; nothing but folders and regular files is opened.
 package apply
@@ -49,6 +52,7 @@ type Job struct {
 	step  func(string) error  // nil: none
 	left  []toolproto.Left    // names that another writer changed
 	state map[*unit]placement // after a look
+	git   *gitJob             // nil: the list is of files alone
 }
 
 // unit is what one rename changes: a name, with all beneath it if it's a folder on one side
@@ -60,6 +64,7 @@ type unit struct {
 	temp     string
 	old, new *tree
 	touched  bool // by this process
+	git      bool // of the repository
 }
 
 // placement is how far a unit came.
@@ -78,6 +83,7 @@ type tree struct {
 	toolproto.Node
 	content []byte // of a new file
 	names   map[string]*tree
+	index   bool // git's, whose digest is that of its entries
 }
 
 // rights reports whether a unit changes the rights of a folder alone.
@@ -108,7 +114,11 @@ func Read(in *toolproto.ChangesInput, payload []byte, recovering bool, step func
 	if err := canon.Decode(line, &list, canon.Limits{Bytes: toolproto.MaxApplied, Depth: 8}); err != nil {
 		return nil, err
 	}
-	if in.ID == "" || list.Version != 1 || len(list.Changes) > toolproto.MaxChanges {
+	version := 1
+	if list.Git != nil {
+		version = 2
+	}
+	if in.ID == "" || list.Version != version || len(list.Changes) > toolproto.MaxChanges {
 		return nil, bad("version %d, %d changes", list.Version, len(list.Changes))
 	}
 	j := &Job{in: in, step: step, state: make(map[*unit]placement)}
@@ -160,8 +170,8 @@ func Read(in *toolproto.ChangesInput, payload []byte, recovering bool, step func
 			roots[name] = u
 		}
 	}
-	if !recovering && len(content) > 0 {
-		return nil, bad("%d bytes follow the content", len(content))
+	if err := j.readGit(list.Git, content, recovering); err != nil {
+		return nil, err
 	}
 	return j, nil
 }
@@ -229,5 +239,9 @@ func (f *Failed) Error() string { return f.Err.Error() }
 func (f *Failed) Unwrap() error { return f.Err }
 
 func (j *Job) result(applied bool) *toolproto.ChangesResult {
-	return &toolproto.ChangesResult{Digest: j.in.Digest, Applied: applied, Changes: j.count, Left: j.left}
+	r := &toolproto.ChangesResult{Digest: j.in.Digest, Applied: applied, Changes: j.count, Left: j.left}
+	if j.git != nil {
+		r.Refs = int64(len(j.git.list.Refs))
+	}
+	return r
 }

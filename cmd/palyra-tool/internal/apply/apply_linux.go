@@ -153,7 +153,13 @@ func (r *room) is(dir int, name string, t *tree) (bool, error) {
 		target, err := readlink(dir, name)
 		return toolproto.Escape(target) == t.Target, err
 	case unix.S_IFREG:
-		if t.Type != toolproto.NodeFile || mode != t.Mode || st.Size != t.Size {
+		if t.Type != toolproto.NodeFile || mode != t.Mode {
+			return false, nil
+		}
+		if t.index {
+			return isIndex(dir, name, t)
+		}
+		if st.Size != t.Size {
 			return false, nil
 		}
 		d, err := digest(dir, name, t.Size)
@@ -190,13 +196,15 @@ func (r *room) holds(dir int, name string, t *tree) (bool, error) {
 }
 
 // list returns the names in a folder, sorted, at most one more than a list can have.
-func list(fd int) ([]string, error) {
+func list(fd int) ([]string, error) { return listUpTo(fd, toolproto.MaxChanges) }
+
+func listUpTo(fd, most int) ([]string, error) {
 	var all []string
 	buf := make([]byte, 32<<10)
 	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	for len(all) <= toolproto.MaxChanges {
+	for len(all) <= most {
 		n, err := unix.ReadDirent(fd, buf)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -334,10 +342,25 @@ func (j *Job) Apply(dir string) (*toolproto.ChangesResult, error) {
 		return nil, err
 	}
 	defer r.close()
+	if err := j.enterGit(r, false); err != nil {
+		return nil, err
+	}
+	defer j.leaveGit(r)
+	if j.git != nil {
+		if err := j.git.check(repository{r}); err != nil {
+			return nil, err
+		}
+	}
 	for _, u := range j.units {
 		if err := r.in(u, func(dir int) error { return r.expect(dir, u.base, u, u.old) }); err != nil {
 			return nil, err // nothing was touched
 		}
+	}
+	if err := j.recall(r); err != nil {
+		return nil, err
+	}
+	if err := j.store(r); err != nil {
+		return nil, err // objects alone, which no ref needs
 	}
 	if err = j.stage(r); err == nil {
 		if err = j.commit(r); err == nil {
@@ -563,6 +586,10 @@ func (j *Job) Recover(dir string) (*toolproto.ChangesResult, error) {
 		return nil, err
 	}
 	defer r.close()
+	if err := j.enterGit(r, true); err != nil {
+		return nil, err
+	}
+	defer j.leaveGit(r)
 	var st unix.Stat_t
 	forward := unix.Fstatat(r.fd, j.in.Done(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 	complete := true
