@@ -118,11 +118,13 @@ func (a *app) changesShow(ctx context.Context, inv *command.Invocation) (*result
 	if len(v.Changes) > 0 {
 		out += "\n" + a.table(inv, t)
 	}
+	fields := front.Document{"layer": v.Layer.Layer, "workspace": v.Layer.Workspace, "made": v.Layer.Made, "session": v.Layer.Session,
+		"digest": v.Digest, "changes": v.Changes}
 	if v.Git != nil {
 		out += "\n" + gitChanges(v.Git).Text(a.width(inv))
+		fields["git"] = v.Git
 	}
-	return text(front.Document{"layer": v.Layer.Layer, "workspace": v.Layer.Workspace, "made": v.Layer.Made, "session": v.Layer.Session,
-		"digest": v.Digest, "changes": v.Changes}, "%s", out), nil
+	return text(fields, "%s", out), nil
 }
 
 // look says why a change deserves a look.

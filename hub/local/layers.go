@@ -395,11 +395,11 @@ func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), er
 
 // The bounds of what is read of a layer for an answer.
 const (
-	layerBytes = 16 << 20 // of memory
+	layerBytes = 24 << 20 // of memory
 	patchBytes = 4 << 20  // of the patch
 )
 
-var layerLimits = stage.Limits{Entries: 20_000, Bytes: 1 << 30, Names: 2 << 20}
+var layerLimits = stage.Limits{Entries: 20_000, Bytes: 1 << 30, Names: 2 << 20, Objects: 2 << 20}
 
 // readLayer reads the changes of a layer that the caller sees, and has f read more of it.
 func (h *Hub) readLayer(ctx context.Context, c hub.Caller, name string, f func(context.Context, *stage.Layer, *stage.List) error) error {

@@ -80,7 +80,17 @@ func wrap(is error, format string, args ...any) error {
 }
 
 // Budget bounds the bytes that are inflated and read into memory, by all that share it.
-type Budget struct{ Left int64 }
+type Budget struct {
+	Left int64
+	Each int64 // for one object; MaxObject if it's zero or more
+}
+
+func (b *Budget) each() int64 {
+	if b.Each <= 0 || b.Each > MaxObject {
+		return MaxObject
+	}
+	return b.Each
+}
 
 func (b *Budget) spend(n int64) error {
 	if b.Left -= n; b.Left < 0 {

@@ -78,10 +78,10 @@ func TestWalk(t *testing.T) {
 	var first []byte
 	for i, how := range []string{"true", "git gc -q", "git repack -qadf --depth=200 --window=50 && git pack-refs --all", "git -c pack.indexVersion=2 repack -qad --no-write-bitmap-index"} {
 		run(t, all, how)
-		left := &Budget{64 << 20}
+		left := &Budget{Left: 64 << 20}
 		from, host := NewObjects(dir(all+"/.git"), left), NewObjects(dir(half), left)
 		w := NewWalk(context.Background(), from, host, Bounds{})
-		refs, err := ReadRefs(dir(all + "/.git"))
+		refs, err := ReadRefs(dir(all+"/.git"), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestWalk(t *testing.T) {
 			t.Errorf("%s: %s", how, got)
 		}
 		pack := w.Pack()
-		objects, err := ParsePack(pack, &Budget{64 << 20})
+		objects, err := ParsePack(pack, &Budget{Left: 64 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := NewObjects(dir(all+"/.git"), &Budget{1 << 20})
+	o := NewObjects(dir(all+"/.git"), &Budget{Left: 1 << 20})
 	defer o.Close()
 	w := NewWalk(context.Background(), o, o, Bounds{})
 	for commit, want := range map[string]bool{"main~1": false} {
@@ -281,9 +281,9 @@ func TestHostile(t *testing.T) {
 	run(t, top, "git init -q . && echo x >x && git add x && git commit -qm x")
 	f := dir(top + "/.git")
 	take := func(left int64, hex string) error {
-		o := NewObjects(f, &Budget{left})
+		o := NewObjects(f, &Budget{Left: left})
 		defer o.Close()
-		w := NewWalk(context.Background(), o, NewObjects(dir(t.TempDir()), &Budget{1}), Bounds{})
+		w := NewWalk(context.Background(), o, NewObjects(dir(t.TempDir()), &Budget{Left: 1}), Bounds{})
 		_, err := w.Take(id(t, hex), 0)
 		return err
 	}
@@ -349,11 +349,11 @@ func FuzzObjects(f *testing.F) {
 				}
 			}
 		case 1:
-			ParsePack(b, &Budget{1 << 20})
+			ParsePack(b, &Budget{Left: 1 << 20})
 		case 2:
 			top := t.TempDir()
 			os.WriteFile(top+"/packed-refs", b, 0o600)
-			if r, err := ReadRefs(dir(top)); err == nil {
+			if r, err := ReadRefs(dir(top), 1<<20); err == nil {
 				r.PackedWithout(map[string]bool{"refs/heads/x": true})
 			} else if errors.Is(err, fs.ErrNotExist) {
 				t.Error(err)
@@ -362,7 +362,7 @@ func FuzzObjects(f *testing.F) {
 			for range settings(string(b)) {
 			}
 		case 4:
-			(&Objects{left: &Budget{1 << 20}}).patch([]byte("base"), b)
+			(&Objects{left: &Budget{Left: 1 << 20}}).patch([]byte("base"), b)
 		case 5:
 			ParseTree(b)
 			ParseCommit(b)

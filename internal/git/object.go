@@ -133,7 +133,7 @@ func (o *Objects) read(id ID, depth int) (*Object, error) {
 }
 
 func (o *Objects) loose(f *os.File) (*Object, error) {
-	b, err := o.inflate(f, MaxObject+64)
+	b, err := o.inflate(f, o.left.each()+64)
 	if err != nil {
 		return nil, err
 	}

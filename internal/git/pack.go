@@ -194,7 +194,7 @@ func (p *pack) read(o *Objects, at int64, depth int) (*Object, error) {
 		default:
 			return nil, bad("type %d", kind)
 		}
-		data, err := o.inflate(io.NewSectionReader(p.f, at+int64(used), p.size-at-int64(used)), MaxObject)
+		data, err := o.inflate(io.NewSectionReader(p.f, at+int64(used), p.size-at-int64(used)), o.left.each())
 		switch {
 		case err != nil:
 			return nil, err
@@ -257,8 +257,8 @@ func (o *Objects) patch(base, d []byte) ([]byte, error) {
 	}
 	d = d[n:]
 	to, n := binary.Uvarint(d)
-	if n <= 0 || to > MaxObject {
-		return nil, wrap(ErrTooLarge, "an object of more than %d bytes", MaxObject)
+	if n <= 0 || to > uint64(o.left.each()) {
+		return nil, wrap(ErrTooLarge, "an object of more than %d bytes", o.left.each())
 	}
 	d = d[n:]
 	if err := o.left.spend(int64(to)); err != nil {
@@ -372,7 +372,7 @@ func ParsePack(b []byte, left *Budget) ([]Packed, error) {
 			return nil, bad("a pack's entry of type %d", kind)
 		}
 		r := bytes.NewReader(body[at+used:]) // an io.ByteReader: nothing is read ahead
-		data, err := o.inflate(r, MaxObject)
+		data, err := o.inflate(r, left.each())
 		if err != nil {
 			return nil, err
 		}

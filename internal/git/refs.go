@@ -12,7 +12,6 @@ import (
 // Bounds of refs.
 const (
 	maxRefs   = 50_000
-	maxPacked = 8 << 20 // bytes of packed-refs
 	maxLevels = 16
 )
 
@@ -42,12 +41,15 @@ type Ref struct {
 type Refs struct {
 	Names  map[string]Ref
 	Packed []byte // the file packed-refs, nil if there is none
+
+	// Others are the other refs that packed-refs has, as text: nothing of them is checked.
+	Others map[string]string
 }
 
-// ReadRefs reads the refs below refs/heads/ and refs/tags/.
-func ReadRefs(f Folder) (*Refs, error) {
-	r := &Refs{Names: make(map[string]Ref)}
-	b, err := ReadFile(f, "packed-refs", maxPacked)
+// ReadRefs reads the refs below refs/heads/ and refs/tags/. packed bounds packed-refs, in bytes.
+func ReadRefs(f Folder, packed int64) (*Refs, error) {
+	r := &Refs{Names: make(map[string]Ref), Others: make(map[string]string)}
+	b, err := ReadFile(f, "packed-refs", packed)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -61,6 +63,10 @@ func ReadRefs(f Folder) (*Refs, error) {
 		}
 		hex, name, _ := strings.Cut(line, " ")
 		if !ours(name) {
+			if !strings.HasPrefix(name, "refs/") || CheckPath(name) != nil || len(r.Others) == maxRefs {
+				return nil, bad("packed-refs with %.60q", name)
+			}
+			r.Others[name] = hex
 			continue
 		}
 		id, err := ParseID(hex)

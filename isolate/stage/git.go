@@ -73,9 +73,9 @@ func (g *Git) carried(name string, left map[string]bool) bool {
 		return name == topGit
 	}
 	switch rest {
-	case "HEAD", "index":
+	case "HEAD", "index", "packed-refs":
 		return !left[rest]
-	case "COMMIT_EDITMSG", "ORIG_HEAD", "packed-refs", "objects", "objects/info", "logs", "refs", "refs/heads", "refs/tags", "objects/info/commit-graph",
+	case "COMMIT_EDITMSG", "ORIG_HEAD", "objects", "objects/info", "logs", "refs", "refs/heads", "refs/tags", "objects/info/commit-graph",
 		"objects/info/packs", "info/refs", "gc.log":
 		return true
 	}

@@ -18,205 +18,8 @@ import (
 	"palyra/isolate/internal/sys"
 )
 
-// gitBudget bounds what is inflated of both repositories for one reading.
-const gitBudget = 512 << 20
-
-// repo is a .git folder as a program in the cell sees it, the upper folder's names over the lower
-// one's, or the lower one alone. Close it.
-type repo struct {
-	r       *reader
-	up, low int // -1: none
-}
-
-var _ git.Folder = (*repo)(nil)
-
-func (p *repo) close() {
-	for _, fd := range []int{p.up, p.low} {
-		if fd >= 0 {
-			sys.Close(fd)
-		}
-	}
-}
-
-// sub opens a folder in both; the caller closes it.
-func (p *repo) sub(name string) (*repo, error) {
-	s := &repo{p.r, -1, -1}
-	low := p.low
-	if p.up >= 0 {
-		e, err := sys.EntryAt(p.up, name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return nil, err
-		case e.Whiteout, !isFolder(e):
-			return nil, fs.ErrNotExist
-		default:
-			if s.up, err = sys.OpenBeneath(p.up, name); err != nil {
-				return nil, err
-			}
-			hides, err := sys.Attribute(s.up, opaque)
-			if err != nil {
-				s.close()
-				return nil, err
-			}
-			if hides != "" {
-				low = -1
-			}
-		}
-	}
-	if low >= 0 {
-		e, err := sys.EntryAt(low, name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err == nil && isFolder(e):
-			s.low, err = sys.OpenBeneath(low, name)
-			fallthrough
-		case err != nil:
-			if err != nil {
-				s.close()
-				return nil, err
-			}
-		}
-	}
-	if s.up < 0 && s.low < 0 {
-		return nil, fs.ErrNotExist
-	}
-	return s, nil
-}
-
-// walk opens a folder at a path.
-func (p *repo) walk(path string) (*repo, error) {
-	at := p
-	if path == "" {
-		path = "."
-	}
-	for name := range strings.SplitSeq(path, "/") {
-		next, err := at.sub(name)
-		if at != p {
-			at.close()
-		}
-		if err != nil {
-			return nil, err
-		}
-		at = next
-	}
-	return at, nil
-}
-
-// Open implements git.Folder.
-func (p *repo) Open(path string) (*os.File, error) {
-	dir, name := "", path
-	if i := strings.LastIndexByte(path, '/'); i >= 0 {
-		dir, name = path[:i], path[i+1:]
-	}
-	at := p
-	if dir != "" {
-		var err error
-		if at, err = p.walk(dir); err != nil {
-			return nil, err
-		}
-		defer at.close()
-	}
-	if at.up >= 0 {
-		e, err := sys.EntryAt(at.up, name)
-		if err == nil && e.Whiteout {
-			return nil, fs.ErrNotExist
-		}
-		if err == nil {
-			return sys.FileBeneath(at.up, name)
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
-	if at.low < 0 {
-		return nil, fs.ErrNotExist
-	}
-	return sys.FileBeneath(at.low, name)
-}
-
-// maxHostNames bounds the names of a folder of the workspace's repository, which are kept.
-const maxHostNames = 100_000
-
-// Names implements git.Folder.
-func (p *repo) Names(path string) ([]git.Name, error) {
-	at, err := p.walk(path)
-	if err != nil {
-		return nil, err
-	}
-	defer at.close()
-	all := make(map[string]bool)
-	if at.low >= 0 {
-		err := p.r.each(at.low, func(n string) error {
-			e, err := sys.EntryAt(at.low, n)
-			if err == nil && !e.Whiteout {
-				all[n] = isFolder(e)
-			}
-			if len(all) > maxHostNames {
-				return tooLarge("%q: a folder of the repository has too many names", toolproto.Escape(path))
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	if at.up >= 0 {
-		names, err := p.r.names(at.up)
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range names {
-			e, err := sys.EntryAt(at.up, n)
-			switch {
-			case err == nil && e.Whiteout:
-				delete(all, n)
-			case err == nil:
-				all[n] = isFolder(e)
-			}
-		}
-	}
-	var out []git.Name
-	for _, n := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, git.Name{Name: n, Folder: all[n]})
-	}
-	return out, nil
-}
-
-// entry describes a name of the host's.
-func (p *repo) entry(path string) (e sys.Entry, err error) {
-	at, name := p, path
-	if i := strings.LastIndexByte(path, '/'); i >= 0 {
-		if at, err = p.walk(path[:i]); err != nil {
-			return e, err
-		}
-		defer at.close()
-		name = path[i+1:]
-	}
-	if at.low < 0 {
-		return e, fs.ErrNotExist
-	}
-	return sys.EntryAt(at.low, name)
-}
-
-func modeOf(e sys.Entry) string { return fmt.Sprintf("%04o", e.Mode&0o7777) }
-
-// repos opens the repository at the top of the workspace, as the host and as the layer has it.
-func (r *reader) repos(up, low int) (host, layer *repo, err error) {
-	top := &repo{r, -1, low}
-	if host, err = top.sub(topGit); err != nil {
-		return nil, nil, err
-	}
-	if up < 0 {
-		return host, nil, nil
-	}
-	both := &repo{r, up, low}
-	if layer, err = both.sub(topGit); err != nil {
-		host.close()
-		return nil, nil, err
-	}
-	return host, layer, nil
-}
+// inflated is how many times Limits.Objects may be inflated, of both repositories, for one reading.
+const inflated = 16
 
 // git puts commits, refs and index in the place of the files that hold them. What it can't read it
 // leaves, and says why.
@@ -258,6 +61,7 @@ func (r *reader) git(up, low int) error {
 	for _, x := range c.left {
 		left[x.Path] = true
 	}
+	left["packed-refs"] = c.keepPacked
 	l.Changes = slices.DeleteFunc(l.Changes, func(x Change) bool {
 		return (x.New == nil || x.New.Type == File || x.New.Type == Directory) && c.g.carried(x.raw, left)
 	})
@@ -278,6 +82,8 @@ type comparison struct {
 	isAt, wasAt  git.ID   // the commits that they stand for
 	headModified bool     // the host's HEAD was written since the layer was made
 	seen         map[string]bool
+	keepPacked   bool // the layer's packed-refs has more to keep
+	partial      bool // a branch, a tag or HEAD is left
 }
 
 func (c *comparison) leave(what, format string, args ...any) {
@@ -304,11 +110,12 @@ func (c *comparison) all() error {
 			return fmt.Errorf("a merge, rebase or the like is under way (%s)", what)
 		}
 	}
-	budget := &git.Budget{Left: gitBudget}
+	most := c.r.left.Objects
+	budget := &git.Budget{Left: inflated * most, Each: most}
 	from, host := git.NewObjects(c.layer, budget), git.NewObjects(c.host, budget)
 	defer from.Close()
 	defer host.Close()
-	c.walk = git.NewWalk(c.r.ctx, from, host, git.Bounds{})
+	c.walk = git.NewWalk(c.r.ctx, from, host, git.Bounds{Pack: most})
 	c.seen = make(map[string]bool)
 	var err error
 	if c.was, err = git.ReadHead(c.host); err != nil {
@@ -317,10 +124,10 @@ func (c *comparison) all() error {
 	if c.is, err = git.ReadHead(c.layer); err != nil {
 		return err
 	}
-	if c.hostRefs, err = git.ReadRefs(c.host); err != nil {
+	if c.hostRefs, err = git.ReadRefs(c.host, most); err != nil {
 		return err
 	}
-	if c.layerRefs, err = git.ReadRefs(c.layer); err != nil {
+	if c.layerRefs, err = git.ReadRefs(c.layer, most); err != nil {
 		return err
 	}
 	at := func(h git.Head, r *git.Refs) git.ID {
@@ -382,15 +189,18 @@ func (c *comparison) refs() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		was, is := c.hostRefs.Names[name], c.layerRefs.Names[name]
+		why := ""
 		switch {
 		case was.Odd != "" || is.Odd != "":
-			c.leave(name, "%s", was.Odd+is.Odd)
-			continue
+			why = was.Odd + is.Odd
 		case other[name]:
-			c.leave(name, "another working tree has it checked out")
-			continue
+			why = "another working tree has it checked out"
 		case was.ID.IsZero() && c.blocked(name):
-			c.leave(name, "a ref above or below it is there, or goes; apply that first")
+			why = "a ref above or below it is there, or goes; apply that first"
+		}
+		if why != "" {
+			c.leave(name, "%s", why)
+			c.partial = true
 			continue
 		}
 		if len(c.g.Refs) == toolproto.MaxRefs {
@@ -399,6 +209,26 @@ func (c *comparison) refs() error {
 		if err := c.ref(name, was, is); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+	}
+	return c.others()
+}
+
+// others names the refs that are packed in the layer, and neither branches nor tags.
+func (c *comparison) others() error {
+	for _, name := range slices.Sorted(maps.Keys(c.layerRefs.Others)) {
+		id := c.layerRefs.Others[name]
+		if c.hostRefs.Others[name] == id {
+			continue
+		}
+		b, err := git.ReadFile(c.host, name, 4096)
+		if err == nil && strings.TrimSuffix(string(b), "\n") == id {
+			continue // the host has it as a file
+		}
+		if _, err := git.ReadFile(c.layer, name, 4096); err == nil {
+			continue // so has the layer, which is listed
+		}
+		c.leave(name, "it is neither a branch nor a tag")
+		c.keepPacked = true
 	}
 	return nil
 }
@@ -526,6 +356,7 @@ func (c *comparison) head() error {
 		}
 		if c.isAt.IsZero() || !there {
 			c.leave("HEAD", "its branch isn't there, or stays in the layer")
+			c.partial = true
 			return nil
 		}
 	} else if _, err := c.walk.Take(c.is.ID, git.Commit); err != nil {
@@ -540,7 +371,7 @@ func (c *comparison) head() error {
 func (c *comparison) index() error {
 	var raw [2][]byte
 	for i, f := range []*repo{c.host, c.layer} {
-		b, err := git.ReadFile(f, "index", git.MaxIndex)
+		b, err := git.ReadFile(f, "index", c.r.left.Objects)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("index: %w", err)
 		}
@@ -571,8 +402,8 @@ func (c *comparison) index() error {
 		c.leave("index", "it has files that are only intended to be added (git add -N)")
 		return nil
 	}
-	if len(c.left) > 0 {
-		c.leave("index", "a ref or HEAD is left")
+	if c.partial {
+		c.leave("index", "a branch, a tag or HEAD is left")
 		return nil
 	}
 	why, err := c.indexLate(&host, raw[0] != nil)
@@ -710,7 +541,7 @@ func inverseGit(was *toolproto.GitChanges, workspace *os.File, index func() ([]b
 	if err := git.Check(host); err != nil {
 		return nil, err
 	}
-	refs, err := git.ReadRefs(host)
+	refs, err := git.ReadRefs(host, toolproto.MaxApplied)
 	if err != nil {
 		return nil, err
 	}

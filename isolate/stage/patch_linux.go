@@ -25,6 +25,9 @@ import (
 func (l *List) Patch(ctx context.Context, w io.Writer, upper, workspace *os.File, below string, binary bool) ([]Skipped, error) {
 	p := &patcher{ctx: ctx, w: w, upper: int(upper.Fd()), lower: int(workspace.Fd()), below: below, binary: binary}
 	skipped := []Skipped{}
+	if !l.Git.empty() {
+		skipped = append(skipped, Skipped{topGit, SkipRefs})
+	}
 	for i := range l.Changes {
 		c := &l.Changes[i]
 		why, err := p.change(c)

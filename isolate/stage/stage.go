@@ -44,10 +44,12 @@ type Limits struct {
 	Bytes   int64 // of files that are read for their digests, holes included; 4 GiB
 	Depth   int   // folders within each other, each of which holds two descriptors; 200
 	Names   int64 // bytes of the paths and targets of all changes, escaped; 64 MiB
+	Objects int64 // bytes of new git objects, packed, and of one file of git's that is read whole; 32 MiB
 }
 
 func (l Limits) orDefaults() Limits {
-	return Limits{cmp.Or(l.Entries, 100_000), cmp.Or(l.Bytes, 4<<30), cmp.Or(l.Depth, 200), cmp.Or(l.Names, 64<<20)}
+	return Limits{cmp.Or(l.Entries, 100_000), cmp.Or(l.Bytes, 4<<30), cmp.Or(l.Depth, 200), cmp.Or(l.Names, 64<<20),
+		cmp.Or(l.Objects, toolproto.MaxApplied)}
 }
 
 // The kinds of changes.
@@ -215,7 +217,8 @@ type Skipped struct {
 
 // The reasons for which a patch doesn't carry a change.
 const (
-	SkipGit    = "git's own files are no part of a patch: palyra changes apply brings commits, and git format-patch --stdout in a call with this layer prints them"
+	SkipGit    = "git's own files are no part of a patch: a call with this layer prints commits, git format-patch --stdout"
+	SkipRefs   = "a patch has no commits: palyra changes apply brings them, and git format-patch --stdout in a call with this layer prints them"
 	SkipFolder = "a patch has no folders: only files make and remove them"
 	SkipMode   = "a patch knows of a file's rights only whether it can be executed"
 	SkipBinary = "its content is not text, or too long: --binary puts it in"

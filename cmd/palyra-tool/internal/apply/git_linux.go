@@ -298,7 +298,7 @@ func (k *gitJob) check(f git.Folder) error {
 	if err := git.Check(f); err != nil {
 		return gitFailure(op, err)
 	}
-	refs, err := git.ReadRefs(f)
+	refs, err := git.ReadRefs(f, toolproto.MaxApplied)
 	if err != nil {
 		return gitFailure(op, err)
 	}

@@ -52,7 +52,7 @@ func state(t testing.TB, dir string) map[string]string {
 	f, done := opened(t, dir)
 	defer done()
 	out := make(map[string]string)
-	refs, err := git.ReadRefs(f)
+	refs, err := git.ReadRefs(f, toolproto.MaxApplied)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func bringing(t testing.TB, host, layer string) *job {
 	defer to.Close()
 	w := git.NewWalk(context.Background(), from, to, git.Bounds{})
 	refs := func(f git.Folder) *git.Refs {
-		r, err := git.ReadRefs(f)
+		r, err := git.ReadRefs(f, toolproto.MaxApplied)
 		if err != nil {
 			t.Fatal(err)
 		}
