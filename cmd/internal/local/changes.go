@@ -10,10 +10,12 @@ var changesApplyCommand = command.Command{
 	Long: `
 All of them or none, by a call of its own: it is decided, asked about where policy
 says so, confined and attested. The question lists the changes and what deserves a
-look, and the yes is for exactly these bytes. A host's file that changed since the
-layer was made refuses it by name. The layer is empty then, but for git's own files:
-a call with it prints commits (git format-patch --stdout). What was replaced is kept
-for palyra changes undo. If it is killed, the next command with the layer ends it.
+look, and the yes is for exactly these bytes. Commits of the repository at the top of
+the workspace come as refs, with HEAD and index; no git and no hook runs. A file or
+ref of the host's that changed since the layer was made refuses it by name. The layer
+is empty then, but for git's other files, such as its configuration and hooks. What
+was replaced is kept for palyra changes undo. If it is killed, the next command with
+the layer ends it.
 Without LAYER it is the only one there is.`,
 	Flags: []command.Flag{flagPolicy, flagState, flagReceipt, flagJSON},
 	Exits: []command.Exit{exitOK, exitNoLayer, exitUsage, {Code: "4", Meaning: "denied by policy"}, {Code: "5", Meaning: "not approved"},
@@ -27,7 +29,7 @@ var changesUndoCommand = command.Command{
 	Short: "take back what was applied from a layer last",
 	Long: `
 A call of its own, like palyra changes apply, which restores what that replaced: a
-file that changed since refuses it by name. A second undo applies it again. It can be
+file or ref that changed since refuses it by name. A second undo applies it again. It can be
 undone until the layer is discarded or applied again. Without LAYER it is the only
 one there is.`,
 	Flags:    changesApplyCommand.Flags,
