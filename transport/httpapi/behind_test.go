@@ -317,8 +317,10 @@ func TestMCP(t *testing.T) {
 	if p := a.told("tools/call", "test_echo", params("test_echo", "")); a.last(p).Result.Structured.Outcome != "executed" {
 		t.Errorf("call without a session: %d %s", p.status, p.text)
 	}
-	if p := a.told("subscriptions/listen", "", `{"notifications":{}}`); a.last(p).Error == nil {
-		t.Errorf("listen: %d %s", p.status, p.text)
+	for _, method := range []string{"subscriptions/listen", "prompts/list", "resources/list", "resources/templates/list", "completion/complete"} {
+		if p := a.told(method, "", `{"notifications":{}}`); a.last(p).Error == nil || a.last(p).Error.Code != -32601 {
+			t.Errorf("%s: %d %s", method, p.status, p.text)
+		}
 	}
 }
 

@@ -432,9 +432,6 @@ func (h *Handler) receive(next sdk.MethodHandler) sdk.MethodHandler {
 		if q == nil {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no request"}
 		}
-		if method == "subscriptions/listen" { // an open end, with nothing to tell
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "this server's tools don't change: it has no subscriptions"}
-		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(q.ctx, cancel)()

@@ -32,7 +32,9 @@ package mcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -118,7 +120,13 @@ func newSDK(version string) *sdk.Server {
 		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
 }
 
-// receive answers the requests about tools; the SDK answers all others.
+// methods are what the SDK may answer. By itself it would also list the prompts and
+// resources that there aren't, and take levels for a log that isn't sent.
+var methods = []string{"initialize", "ping", "server/discover", "notifications/initialized", "notifications/cancelled", "notifications/progress",
+	"notifications/roots/list_changed"}
+
+// receive answers the requests about tools, and has the SDK answer those that make a
+// connection.
 func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		switch r := req.(type) {
@@ -134,6 +142,9 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 				return nil, err
 			}
 			return a.result(), nil
+		}
+		if !slices.Contains(methods, method) {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%.100q is not served: there are tools alone", method)}
 		}
 		return next(ctx, method, req)
 	}
