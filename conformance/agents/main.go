@@ -8,7 +8,8 @@
 // script has them call palyra's tools over palyra mcp serve: one call that policy permits,
 // one that it forbids, one that a person, played here, says yes to, and one that writes a
 // file. The agent must hand its model what became of each call. The MCP inspector
-// lists the tools and calls one. Claude Code and Codex also play with their own shell, which
+// lists the tools and calls one. All three do so over palyrad's /mcp, too, and the protocol's
+// authors' conformance tests look at that, as far as they don't want tools of their own. Claude Code and Codex also play with their own shell, which
 // palyra hook confines, and Claude Code with palyra-sh as its shell's prefix.
 //
 // It asks npm for the agents (1 GB) only if this folder has none yet. They exist for Linux
@@ -116,7 +117,8 @@ func run(ctx context.Context, bin, here, inside string) (err error) {
 
 // install asks npm for the packages of package-lock.json, without running scripts.
 func install(ctx context.Context, here string) error {
-	if _, err := os.Stat(claude(here)); err == nil {
+	_, agents := os.Stat(claude(here))
+	if _, err := os.Stat(filepath.Join(here, "node_modules", ".bin", "conformance")); errors.Join(agents, err) == nil {
 		return nil
 	}
 	c := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,7 @@ type agent struct {
 // place says where everything is.
 type place struct {
 	bin, here, dir string
+	url            string // of palyrad's /mcp
 	home           string // of one agent, empty at first
 }
 
@@ -110,23 +112,101 @@ var agents = []agent{
 		return p.codex(model, fmt.Sprintf("[[hooks.PreToolUse]]\nmatcher = \".*\"\n[[hooks.PreToolUse.hooks]]\ntype = \"command\"\ncommand = %q\n",
 			filepath.Join(p.bin, "palyra")+" hook codex --workspace src --socket "+filepath.Join(p.dir, "p.sock")+" || exit 2"), "-s", "danger-full-access", "--dangerously-bypass-hook-trust")
 	}},
+	{name: "Claude Code, HTTP", steps: script, start: func(p place, model string) (*exec.Cmd, error) {
+		config := filepath.Join(p.home, "mcp.json")
+		return p.claude(model, nil, "--mcp-config", config, "--strict-mcp-config", "--allowedTools", "mcp__palyra"),
+			os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"palyra":{"type":"http","url":%q}}}`, p.url), 0o600)
+	}},
+	{name: "Codex, HTTP", steps: script, start: func(p place, model string) (*exec.Cmd, error) {
+		return p.codex(model, fmt.Sprintf("[mcp_servers.palyra]\nurl = %q\ndefault_tools_approval_mode = \"approve\"\n[features]\nshell_tool = false\n", p.url))
+	}},
 	{name: "MCP inspector, tools/list", start: func(p place, _ string) (*exec.Cmd, error) { return p.inspect("--method", "tools/list"), nil },
 		print: []string{`"name": "exec"`, `"name": "fs_read_file"`, `"readOnlyHint": true`}},
 	{name: "MCP inspector, tools/call", start: func(p place, _ string) (*exec.Cmd, error) {
 		return p.inspect("--method", "tools/call", "--tool-name", "exec", "--tool-arg", "command=echo inspected"), nil
 	}, print: []string{`"outcome": "executed"`, `"stdout": "inspected\n"`}},
+	{name: "MCP inspector, HTTP", start: func(p place, _ string) (*exec.Cmd, error) {
+		return p.inspector(p.url, "--transport", "http", "--method", "tools/call", "--tool-name", "exec", "--tool-arg", "command=echo inspected"), nil
+	}, print: []string{`"outcome": "executed"`, `"stdout": "inspected\n"`}},
+	conforms("server-initialize", "2025-11-25"),
+	conforms("server-session-lifecycle", "2025-11-25"),
+	conforms("ping", "2025-11-25"),
+	conforms("tools-list", "2025-11-25"),
+	conforms("server-sse-multiple-streams", "2025-11-25"),
+	conforms("tools-list", "2026-07-28"),
+	conforms("server-sse-multiple-streams", "2026-07-28"),
+	conforms("http-header-validation", "2026-07-28"),
+	conformsBut("server-stateless", "2026-07-28", "Passed: 21/25"), // four call tools of the tests' own
+	conformsBut("caching", "2026-07-28", "Passed: 4/7"),            // three list prompts and resources, which aren't declared
 }
 
-func (p place) inspect(args ...string) *exec.Cmd {
-	return p.command(filepath.Join(p.here, "node_modules", ".bin", "mcp-inspector"), []string{"MCP_INSPECTOR_SECRET_STORE=memory"},
-		append(append([]string{"--cli"}, p.server()...), args...)...)
+// conforms is a scenario of the protocol's authors. Those that aren't here want a server with
+// certain tools, prompts and resources, or a Host that the socket doesn't look at.
+func conforms(scenario, version string) agent {
+	return agent{name: "MCP conformance, " + scenario + " " + version, start: func(p place, _ string) (*exec.Cmd, error) {
+		return p.conformance(scenario, version), nil
+	}, print: []string{", 0 failed, 0 warnings"}}
+}
+
+// conformsBut is a scenario of which some checks can't pass. No other may fail.
+func conformsBut(scenario, version, passed string) agent {
+	return agent{name: "MCP conformance, " + scenario + " " + version, start: func(p place, _ string) (*exec.Cmd, error) {
+		known := filepath.Join(p.home, "known.yml")
+		return p.conformance(scenario, version, "--expected-failures", known), os.WriteFile(known, []byte("server:\n  - "+scenario+"\n"), 0o600)
+	}, print: []string{passed}}
+}
+
+func (p place) conformance(scenario, version string, more ...string) *exec.Cmd {
+	return p.command(filepath.Join(p.here, "node_modules", ".bin", "conformance"), nil,
+		append([]string{"server", "--url", p.url, "--scenario", scenario, "--spec-version", version}, more...)...)
+}
+
+func (p place) inspect(args ...string) *exec.Cmd { return p.inspector(append(p.server(), args...)...) }
+
+func (p place) inspector(args ...string) *exec.Cmd {
+	return p.command(filepath.Join(p.here, "node_modules", ".bin", "mcp-inspector"), []string{"MCP_INSPECTOR_SECRET_STORE=memory"}, append([]string{"--cli"}, args...)...)
+}
+
+// relay makes palyrad's socket a port of the namespace, and returns the address of /mcp. Who asks is
+// then the user of this process.
+func relay(ctx context.Context, socket string) (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	context.AfterFunc(ctx, func() { l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("unix", socket)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				go func() {
+					io.Copy(way[1], way[0])
+					in.Close()
+					out.Close()
+				}()
+			}
+		}
+	}()
+	return "http://" + l.Addr().String() + "/mcp", nil
 }
 
 // play has each agent do its part.
 func play(ctx context.Context, bin, here, dir string) error {
+	url, err := relay(ctx, filepath.Join(dir, "p.sock"))
+	if err != nil {
+		return err
+	}
 	var found []error
 	for i, a := range agents {
-		p := place{bin: bin, here: here, dir: dir, home: filepath.Join(dir, fmt.Sprint("home", i))}
+		p := place{bin: bin, here: here, dir: dir, url: url, home: filepath.Join(dir, fmt.Sprint("home", i))}
 		if err := os.Mkdir(p.home, 0o700); err != nil {
 			return err
 		}

@@ -84,6 +84,9 @@ func (a *agent) begin(ctx context.Context, method, body string) (*http.Response,
 			req.Header.Set(k, v)
 		}
 	}
+	if h := a.header["Host"]; h != "" {
+		req.Host = h
+	}
 	return c.Do(req)
 }
 
@@ -348,7 +351,8 @@ func TestMCPRefused(t *testing.T) {
 	}{
 		{"no credential", r.agent("palyra_wrong"), [2]string{}, post, ping, 401, "unauthenticated"},
 		{"a name instead", r.agent("palyra_wrong"), [2]string{"X-Forwarded-User", "uid:0"}, post, ping, 401, "unauthenticated"},
-		{"another host", r.agent(apitest.OwnerToken), [2]string{"Origin", "http://evil.example"}, post, ping, 403, "cross_origin"},
+		{"another host", r.agent(apitest.OwnerToken), [2]string{"Host", "evil.example"}, post, ping, 421, "misdirected_host"},
+		{"another page", r.agent(apitest.OwnerToken), [2]string{"Origin", "http://evil.example"}, post, ping, 403, "cross_origin"},
 		{"no session", r.agent(""), [2]string{}, post, ping, 400, "invalid_input"},
 		{"a session that isn't", r.agent(""), [2]string{"Mcp-Session-Id", "AAAA"}, post, ping, 404, "no_such_session"},
 		{"another's session", r.agent(apitest.OwnerToken), [2]string{"Mcp-Session-Id", mine.header["Mcp-Session-Id"]}, post, ping, 404, "no_such_session"},
