@@ -27,6 +27,8 @@ type Protocol interface {
 type Visitor struct {
 	Caller hub.Caller
 	Body   []byte // one JSON document; nil: none
+	// Workspace is that of calls which name none. "": none.
+	Workspace string
 	// Hub asks as the caller, whatever caller it is given, also after the request. Its
 	// answers hold what this caller may see.
 	Hub hub.Hub

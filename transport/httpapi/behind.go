@@ -23,11 +23,17 @@ type mcpMessage struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
+// mcpInput is a message, and what the client's calls have in common.
+type mcpInput struct {
+	Workspace string     `json:"workspace" in:"query" doc:"the workspace of calls that name none"`
+	Message   mcpMessage `json:"message" in:"body"`
+}
+
 // mcpOperations are the requests of the Model Context Protocol's Streamable HTTP.
 var mcpOperations = []*hub.Operation{
 	{ID: "mcp", Tag: "mcp", Method: post, Path: "/mcp", Root: true, Permission: "run.start", Status: http.StatusOK, Also: []int{http.StatusAccepted},
 		Summary: "Send a message of the Model Context Protocol", Doc: "Streamable HTTP, as docs/formats/mcp.md has it. Headers and errors of the protocol are its own.",
-		In: api.Type[mcpMessage](), Media: []string{hub.MediaJSON, hub.MediaSSE}},
+		In: api.Type[mcpInput](), Media: []string{hub.MediaJSON, hub.MediaSSE}},
 	{ID: "mcpEnd", Tag: "mcp", Method: http.MethodDelete, Path: "/mcp", Root: true, Permission: "run.start", Status: http.StatusNoContent,
 		Summary: "End the session of the Model Context Protocol that Mcp-Session-Id names", Ends: true},
 }
@@ -47,7 +53,7 @@ func speak(x *exchange) error {
 	}
 	s, caller, payer := x.s, x.caller, x.payer()
 	return p.Serve(&timed{ResponseWriter: x.w, limit: s.lim.Write, connection: x.w.Header().Get("Connection")}, x.r, &behind.Visitor{
-		Caller: caller, Body: x.raw, Hub: inner{s, caller, x.rt.ID},
+		Caller: caller, Body: x.raw, Workspace: x.query.Get("workspace"), Hub: inner{s, caller, x.rt.ID},
 		May: func() error {
 			if s.cfg.Check == nil {
 				return nil

@@ -24,6 +24,7 @@ import (
 type agent struct {
 	*rig
 	web    bool
+	query  string
 	header map[string]string
 	id     int
 }
@@ -75,7 +76,7 @@ func (a *agent) begin(ctx context.Context, method, body string) (*http.Response,
 	if a.web {
 		c, base = a.rig.web, "http://"+a.tcp
 	}
-	req, err := http.NewRequestWithContext(ctx, method, base+"/mcp", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, base+"/mcp"+a.query, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -324,6 +325,39 @@ func TestMCP(t *testing.T) {
 		if p := a.told(method, "", `{"notifications":{}}`); a.last(p).Error == nil || a.last(p).Error.Code != -32601 {
 			t.Errorf("%s: %d %s", method, p.status, p.text)
 		}
+	}
+}
+
+// TestMCPWorkspace: the address may name the workspace of calls that name none, and no other
+// parameter.
+func TestMCPWorkspace(t *testing.T) {
+	r := newRig(t)
+	r.hub.Table[hub.ListTools.Operation] = hub.ListTools.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Tool], error) {
+		return hub.Page[hub.Tool]{Items: []hub.Tool{{Name: apitest.ToolEcho,
+			InputSchema: json.RawMessage(`{"type":"object","properties":{"workspace":{"type":"string"}},"required":["workspace"]}`)}}}, nil
+	})
+	input := func(run string) string {
+		v, err := hub.GetRun.Do(t.Context(), r.hub, hub.Caller{}, run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(v.Steps[0].Input)
+	}
+	a, b, c := r.agent(""), r.agent("").sessionless(), r.agent("").sessionless()
+	a.query, b.query = "?workspace=src", "?workspace=other"
+	a.ready()
+	if s := a.last(a.send(post, a.line("tools/call", params("test_echo", "")))).Result.Structured; input(s.Run) != `{"workspace":"src"}` {
+		t.Errorf("of a session: %s", input(s.Run))
+	}
+	if s := b.last(b.told("tools/call", "test_echo", params("test_echo", ""))).Result.Structured; input(s.Run) != `{"workspace":"other"}` {
+		t.Errorf("without a session: %s", input(s.Run))
+	}
+	if s := c.last(c.told("tools/call", "test_echo", params("test_echo", ""))).Result.Structured; input(s.Run) != `{}` {
+		t.Errorf("of another address: %s", input(s.Run))
+	}
+	a.query = "?user=uid:0"
+	if p := a.send(post, a.line("ping", "{}")); p.status != 400 || !strings.Contains(p.text, "unknown parameter") {
+		t.Errorf("another parameter: %d %s", p.status, p.text)
 	}
 }
 

@@ -49,8 +49,8 @@ const (
 //
 // What a connection is for Serve, a seat is here: that of a session, which a client opens
 // with initialize and names in Mcp-Session-Id; or, for clients of sessionless versions, that
-// of the credential. A seat belongs to the credential that opened it. It ends with
-// the credential's rights, an hour after its last request, when its client says so, or, if
+// of the credential, for each workspace that their address names. A seat belongs to the
+// credential that opened it. It ends with the credential's rights, an hour after its last request, when its client says so, or, if
 // nothing is under way in it, when the principal has no room for another one. Its calls end
 // with it.
 type Handler struct {
@@ -226,7 +226,7 @@ func (h *Handler) sit(key string, o owner, v *behind.Visitor, leave func()) (*se
 	}
 	s := &seat{key: key, owner: o, who: new(latest), leave: leave, requests: map[jsonrpc.ID]context.CancelFunc{}, used: time.Now()}
 	s.who.v.Store(v.Kept())
-	s.server = newServer(h.ctx, Config{Hub: s.who})
+	s.server = newServer(h.ctx, Config{Hub: s.who, Workspace: v.Workspace})
 	s.title, s.hold = "mcp", func() (func(), error) { return h.room(s.who.v.Load(), answerBytes) }
 	h.seats[key] = s
 	select {
@@ -320,7 +320,7 @@ const methodInitialize = "initialize"
 func (h *Handler) seatOf(r *http.Request, req *jsonrpc.Request, me owner, alone bool, v *behind.Visitor) (*seat, error) {
 	switch id := r.Header.Get(headerSession); {
 	case alone:
-		return h.take(strings.Join([]string{"", me.user, me.token, me.surface}, "\x00"), me, v)
+		return h.take(strings.Join([]string{"", me.user, me.token, me.surface, v.Workspace}, "\x00"), me, v)
 	case req.Method == methodInitialize:
 		return h.take(rand.Text(), me, v)
 	case id == "":
