@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,6 +87,8 @@ type seat struct {
 // owner is whose a seat is. Another token of the same principal is another owner.
 type owner struct{ user, token, surface string }
 
+func ownerOf(v *behind.Visitor) owner { return owner{v.Caller.User, v.Caller.Token, v.Caller.Surface} }
+
 // latest asks as the caller of the latest request, with their present rights.
 type latest struct {
 	v atomic.Pointer[behind.Visitor]
@@ -129,7 +133,8 @@ func (h *Handler) look(ctx context.Context) {
 			}
 			ticks = true
 		case now := <-t.C:
-			if h.end(func(s *seat) bool { return s.who.v.Load().May() != nil || s.open == 0 && now.Sub(s.used) > h.idle }) == 0 {
+			lost := h.lost()
+			if h.end(func(s *seat) bool { return lost[s] || s.open == 0 && now.Sub(s.used) > h.idle }) == 0 {
 				t.Stop()
 				ticks = false
 				h.wake() // one may have come since
@@ -143,6 +148,20 @@ func (h *Handler) look(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// lost returns the seats whose callers may ask no more. Requests don't wait for it.
+func (h *Handler) lost() map[*seat]bool {
+	h.mu.Lock()
+	all := slices.Collect(maps.Values(h.seats))
+	h.mu.Unlock()
+	lost := map[*seat]bool{}
+	for _, s := range all {
+		if s.who.v.Load().May() != nil {
+			lost[s] = true
+		}
+	}
+	return lost
 }
 
 // wake has look go on if there is a seat.
@@ -205,7 +224,7 @@ func (h *Handler) room(v *behind.Visitor, bytes int64) (leave func(), err error)
 		if err == nil {
 			return leave, nil
 		}
-		over := h.giveWay(v.Caller.User)
+		over := h.giveWay(ownerOf(v))
 		if over == nil {
 			return nil, err
 		}
@@ -237,13 +256,14 @@ func (h *Handler) sit(key string, o owner, v *behind.Visitor, leave func()) (*se
 }
 
 // giveWay ends the seat of a principal that was unused for longest, if nothing is under
-// way in it, and returns what is closed then; nil: there is none.
-func (h *Handler) giveWay(user string) <-chan struct{} {
+// way in it, and returns what is closed then; nil: there is none. Tokens take nothing from
+// their principal at the socket, which has an account of its own.
+func (h *Handler) giveWay(o owner) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var oldest *seat
 	for _, s := range h.seats {
-		if s.owner.user == user && s.open == 0 && !s.holds() && (oldest == nil || s.used.Before(oldest.used)) {
+		if s.owner.user == o.user && (s.owner.token == "") == (o.token == "") && s.open == 0 && !s.holds() && (oldest == nil || s.used.Before(oldest.used)) {
 			oldest = s
 		}
 	}
@@ -269,7 +289,7 @@ type requestKey struct{}
 
 // Serve implements behind.Protocol.
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
-	me := owner{v.Caller.User, v.Caller.Token, v.Caller.Surface}
+	me := ownerOf(v)
 	if r.Method == http.MethodDelete {
 		return h.hangUp(w, r, me)
 	}
