@@ -60,7 +60,7 @@ var places = [...]Place{
 		Paths: ".hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .sl/config .sl/sharedpath .jj/repo/config.toml"},
 	{Kind: PlaceShell, Why: "a shell, or what watches a shell enter the folder, runs it",
 		Paths: ".envrc .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout " +
-			".kshrc .cshrc .tcshrc .login .config/fish/** mise.toml .mise.toml .config/mise/**"},
+			".kshrc .cshrc .tcshrc .login .direnv/** .config/fish/** mise.toml .mise.toml .config/mise/**"},
 	{Kind: PlaceEditor, Why: "the editor runs tasks and tools that it names",
 		Paths: ".vscode/** .idea/** .fleet/** .zed/** .vim/** .vimrc .exrc .nvimrc .nvim.lua .dir-locals.el .dir-locals-2.el " +
 			".devcontainer/** .devcontainer.json"},

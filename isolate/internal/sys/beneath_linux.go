@@ -118,12 +118,13 @@ type OpenFile struct {
 	Folder  bool
 }
 
-// FileBehind looks at the file that a link of /proc/pid/fd leads to.
+// FileBehind looks at the file that a link of /proc/pid/fd leads to. It asks no server of a file
+// system on the network, or in a process, which may never answer.
 func FileBehind(link string) (f OpenFile, err error) {
-	var st unix.Stat_t
-	if err := unix.Stat(link, &st); err != nil {
-		return f, fmt.Errorf("stat: %w", err)
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &st); err != nil {
+		return f, fmt.Errorf("statx: %w", err)
 	}
 	kind := st.Mode & unix.S_IFMT
-	return OpenFile{Inode{uint64(st.Dev), st.Ino}, st.Blocks * 512, kind == unix.S_IFREG && st.Nlink == 0, kind == unix.S_IFDIR}, nil
+	return OpenFile{Inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}, int64(st.Blocks) * 512, kind == unix.S_IFREG && st.Nlink == 0, kind == unix.S_IFDIR}, nil
 }
