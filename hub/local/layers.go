@@ -44,8 +44,9 @@ type layers struct {
 	h *Hub
 
 	mu    sync.Mutex
-	used  map[string]*layerTurn // guarded by mu; by session
-	known map[string]layerFacts // guarded by mu; by name
+	used  map[string]*layerTurn    // guarded by mu; by session
+	known map[string]layerFacts    // guarded by mu; by name
+	sized map[string]chan struct{} // guarded by mu; by principal: closed when its layers have been looked into
 }
 
 // layerTurn is the calls of a session that may use its layers, or a reader.
@@ -63,12 +64,13 @@ type layerTurn struct {
 type layerFacts struct {
 	session, principal string
 	bytes              int64 // after the last call
+	unsized            bool  // an earlier process left it, and nobody has looked into it yet
 }
 
 var _ run.Layers = (*layers)(nil)
 
 func newLayers(h *Hub) *layers {
-	return &layers{h: h, used: make(map[string]*layerTurn), known: make(map[string]layerFacts)}
+	return &layers{h: h, used: make(map[string]*layerTurn), known: make(map[string]layerFacts), sized: make(map[string]chan struct{})}
 }
 
 func (l *layers) state() string { return l.h.k.StateDir() }
@@ -205,27 +207,31 @@ var unseen = kernel.DefaultLimits().Disk
 // call uses them.
 func (l *layers) measure(session string, alone bool) {
 	for _, name := range l.of(session) {
-		if !alone {
-			if n, whole, err := stage.Size(l.state(), name); err == nil {
-				l.measured(name, n, whole)
-			}
-			continue
-		}
-		s, err := stage.Open(l.state(), name)
-		if fault.KindOf(err) == fault.NotFound {
-			l.forget(name)
-		}
-		if err != nil {
-			continue // damaged, or in use: as it was
-		}
-		if s.Empty() && s.Remove() == nil {
-			l.forget(name)
-		} else {
-			n, whole := s.Size()
+		l.measureOne(name, alone)
+	}
+}
+
+func (l *layers) measureOne(name string, alone bool) {
+	if !alone {
+		if n, whole, err := stage.Size(l.state(), name); err == nil {
 			l.measured(name, n, whole)
 		}
-		s.Close()
+		return
 	}
+	s, err := stage.Open(l.state(), name)
+	if fault.KindOf(err) == fault.NotFound {
+		l.forget(name)
+	}
+	if err != nil {
+		return // damaged, or in use: as it was
+	}
+	defer s.Close()
+	if s.Empty() && s.Remove() == nil {
+		l.forget(name)
+		return
+	}
+	n, whole := s.Size()
+	l.measured(name, n, whole)
 }
 
 func (l *layers) measured(name string, bytes int64, whole bool) {
@@ -234,9 +240,64 @@ func (l *layers) measured(name string, bytes int64, whole bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k := l.known[name]
-	k.bytes = bytes
-	l.known[name] = k
+	if k, ok := l.known[name]; ok {
+		k.bytes, k.unsized = bytes, false
+		l.known[name] = k
+	}
+}
+
+// size measures the layers of a principal that an earlier process left: at its first call, for
+// members can leave a million names each, and a start can't wait for that. session is taken.
+func (l *layers) size(ctx context.Context, user, session string) error {
+	var names []string
+	for mine := make(chan struct{}); ; {
+		l.mu.Lock()
+		other := l.sized[user]
+		if other == nil {
+			for name, k := range l.known {
+				if k.principal == user && k.unsized {
+					names = append(names, name)
+				}
+			}
+			if len(names) > 0 {
+				l.sized[user] = mine
+				defer func() {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					delete(l.sized, user)
+					close(mine)
+				}()
+			}
+		}
+		l.mu.Unlock()
+		if other == nil {
+			break
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return fault.New(fault.Canceled, "canceled", "measure layers", context.Cause(ctx))
+		}
+	}
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return fault.New(fault.Canceled, "canceled", "measure layers", context.Cause(ctx))
+		}
+		l.mu.Lock()
+		k := l.known[name]
+		l.mu.Unlock()
+		if k.session != session {
+			release, _ := l.take(k.session)
+			if release == nil {
+				continue // its call measures it at its end
+			}
+			l.measureOne(name, true)
+			release()
+			continue
+		}
+		l.measureOne(name, false)
+	}
+	return nil
 }
 
 // forget is for a layer that is gone. Its session is taken, or has ended for good.
@@ -246,7 +307,8 @@ func (l *layers) forget(name string) {
 	delete(l.known, name)
 }
 
-// load finds the layers that an earlier process left, with their sizes.
+// load finds the layers that an earlier process left. Their sizes take as long as their programs
+// want, and are looked for later.
 func (l *layers) load(ctx context.Context) error {
 	names, err := stage.Names(l.state())
 	if err != nil {
@@ -265,15 +327,17 @@ func (l *layers) load(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
-		l.known[name] = layerFacts{session: s.ID, principal: s.Principal, bytes: unseen}
-		l.measure(s.ID, true)
+		l.known[name] = layerFacts{session: s.ID, principal: s.Principal, bytes: unseen, unsized: true}
 	}
 	return nil
 }
 
 // Name implements run.Layers.
-func (l *layers) Name(_ context.Context, session, user, workspace string) (string, error) {
+func (l *layers) Name(ctx context.Context, session, user, workspace string) (string, error) {
 	const op = "find the layer of a staged workspace"
+	if err := l.size(ctx, user, session); err != nil {
+		return "", err
+	}
 	name, b := layerName(session, workspace), l.h.cfg.Layers
 	l.mu.Lock()
 	defer l.mu.Unlock()

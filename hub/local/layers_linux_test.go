@@ -39,6 +39,7 @@ func staged(t *testing.T, plain bool, change func(*Config)) *house {
 			change(c)
 		}
 	}
+	h.set = set
 	h.reopen(set)
 	t.Cleanup(func() { h.stop() })
 	return h
@@ -376,6 +377,43 @@ func TestLayerBounds(t *testing.T) {
 	}
 	if found := h.sweeps(); len(found) != before+2 || !strings.Contains(found[len(found)-1]["statement"], `"layers":"1"`) {
 		t.Errorf("the journal knows of %v", found)
+	}
+}
+
+// TestLayersAtStart: a start looks into no layer, which would take as long as its program wants. The
+// principal's next call does, so its quota holds as before.
+func TestLayersAtStart(t *testing.T) {
+	set := func(c *Config) { c.Layers = Layers{Each: 8, BytesEach: 1 << 20} }
+	h := staged(t, false, set)
+	small := h.in(h.owner, h.session(h.owner), "process.run", sh("echo x >a"), false).Layer
+	again := func() {
+		h.stop()
+		h.reopen(h.set)
+		h.layers.mu.Lock()
+		defer h.layers.mu.Unlock()
+		for name, k := range h.layers.known {
+			if !k.unsized {
+				t.Errorf("%s was looked into: %+v", name, k)
+			}
+		}
+		if len(h.layers.known) == 0 {
+			t.Error("no layer is known")
+		}
+	}
+	again()
+	big := h.in(h.owner, h.session(h.owner), "process.run", sh("head -c 2000000 /dev/urandom >big"), false).Layer
+	again()
+	r, err := hub.Call.Do(t.Context(), h, h.owner, hub.NewCall{Tool: "process.run", Input: json.RawMessage(sh("true"))})
+	if err != nil || r.Steps[0].Reason != "quota_layers" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	h.layers.mu.Lock()
+	defer h.layers.mu.Unlock()
+	if k := h.layers.known[small]; k.unsized || k.bytes == 0 || k.bytes > 1<<16 {
+		t.Errorf("the small one: %+v", k)
+	}
+	if k := h.layers.known[big]; k.unsized || k.bytes < 2000000 || k.bytes > 3000000 {
+		t.Errorf("the big one: %+v", k)
 	}
 }
 

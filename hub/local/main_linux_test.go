@@ -64,6 +64,7 @@ type house struct {
 	t     testing.TB
 	base  string // state, store and work are in it
 	owner hub.Caller
+	set   func(*Config, *kernel.Config) // of staged, for reopen
 }
 
 // work is the folder that the tools know as the workspace "src".
