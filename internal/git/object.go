@@ -137,11 +137,11 @@ func (o *Objects) loose(f *os.File) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	head, data, ok := bytes.Cut(b[:min(len(b), 64)], []byte{0})
+	head, _, ok := bytes.Cut(b[:min(len(b), 64)], []byte{0})
 	if !ok {
 		return nil, bad("no header")
 	}
-	data = b[len(head)+1:]
+	data := b[len(head)+1:]
 	name, size, _ := strings.Cut(string(head), " ")
 	if size != strconv.Itoa(len(data)) {
 		return nil, bad("its header tells of %.20q bytes, it has %d", size, len(data))
@@ -252,11 +252,11 @@ func ParseTree(data []byte) ([]TreeEntry, error) {
 	seen := make(map[string]bool)
 	last := ""
 	for len(data) > 0 {
-		mode, rest, ok := bytes.Cut(data[:min(len(data), 8)], []byte(" "))
+		mode, _, ok := bytes.Cut(data[:min(len(data), 8)], []byte(" "))
 		if !ok {
 			return nil, bad("a tree's entry without a mode")
 		}
-		rest = data[len(mode)+1:]
+		rest := data[len(mode)+1:]
 		m, err := strconv.ParseUint(string(mode), 8, 32)
 		if err != nil || mode[0] == '0' || !okMode(uint32(m)) {
 			return nil, bad("a tree with the mode %.10q", mode)
