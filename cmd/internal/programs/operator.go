@@ -162,11 +162,11 @@ One line per event. With --json one JSON document per line (NDJSON).`,
 			Examples: []command.Example{{Line: "palyra runs tape --after 7 run_...", Does: "goes on where another reader stopped"}}},
 		{Name: "runs output", Operands: "ID", Min: 1, Max: 1, Short: "print what a run's steps have written",
 			Long: `
-Each stream goes to the stream of the same name, as palyra call has it; it can
-be read while the run goes on, and afterwards until its session ends. With
---json one JSON document per part and line (NDJSON).`,
+Each stream goes to the stream of the same name, as palyra call has it. It can
+be read while the run goes on and afterwards, beyond 8 KiB until the session
+ends. With --json one JSON document per part and line (NDJSON).`,
 			Flags: []command.Flag{{Name: "follow", Help: "and what they write, until the run has ended"},
-				{Name: "step", Arg: "N", Help: "only of this step, counted from 0, and those after it", Parse: command.Count(1 << 20)}, FlagRaw},
+				{Name: "step", Arg: "N", Help: "begin with this step (default 0, the first)", Parse: command.Count(1 << 20)}, FlagRaw},
 			Examples: []command.Example{{Line: "palyra runs output --follow run_...", Does: "from the beginning"}}},
 		{Name: "tools ls", Short: "list the tools", Examples: []command.Example{{Line: "palyra tools ls", Does: "name, capabilities, what it does"}}},
 		{Name: "tools show", Operands: "NAME", Min: 1, Max: 1, Short: "show a tool with the schema of its input",
