@@ -44,12 +44,7 @@ func (a *app) here(inv *command.Invocation) bool {
 	case inv.Command.Name != "policy why" && inv.Command.Name != "policy export":
 		return false
 	}
-	r, err := a.recall(inv)
-	if err != nil {
-		return false
-	}
-	defer r.Close()
-	_, err = a.findDecision(r, inv.Operands[0])
+	_, err := a.decision(inv, inv.Operands[0])
 	return err == nil
 }
 
@@ -66,17 +61,18 @@ func (a *app) recall(inv *command.Invocation) (*journal.Reader, error) {
 	return journal.OpenReader(dir)
 }
 
-func (a *app) findDecision(r *journal.Reader, id string) (kernel.Decided, error) {
+// decision finds a decision in the journal of the state directory.
+func (a *app) decision(inv *command.Invocation, id string) (kernel.Decided, error) {
+	r, err := a.recall(inv)
+	if err != nil {
+		return kernel.Decided{}, err
+	}
+	defer r.Close()
 	return kernel.FindDecision(r.Entries, r.Size(), r.Size(), id)
 }
 
 func (a *app) policyWhy(inv *command.Invocation) (*front.Report, error) {
-	r, err := a.recall(inv)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	d, err := a.findDecision(r, inv.Operands[0])
+	d, err := a.decision(inv, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
@@ -237,12 +233,7 @@ func (a *app) candidate(inv *command.Invocation, base *policy.Set) (*policy.Set,
 		}
 		return base.Patch(diff)
 	}
-	r, err := a.recall(inv)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	d, err := a.findDecision(r, command.Value(inv, "fix", ""))
+	d, err := a.decision(inv, command.Value(inv, "fix", ""))
 	if err != nil {
 		return nil, err
 	}
@@ -328,12 +319,7 @@ func verdictFields(d *policy.Decision) front.Document {
 }
 
 func (a *app) policyExport(inv *command.Invocation) (*front.Report, error) {
-	r, err := a.recall(inv)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	d, err := a.findDecision(r, inv.Operands[0])
+	d, err := a.decision(inv, inv.Operands[0])
 	if err != nil {
 		return nil, err
 	}
