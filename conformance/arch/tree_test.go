@@ -56,7 +56,7 @@ var listed = sync.OnceValues(func() ([]string, error) {
 		if d.IsDir() && ignored(rel) {
 			return fs.SkipDir
 		}
-		if d.Type().IsRegular() {
+		if d.Type().IsRegular() && rel != ".git" { // a file in a linked worktree
 			out = append(out, rel)
 		}
 		return nil
