@@ -230,6 +230,12 @@ func TestExpand(t *testing.T) {
 	}
 	declared := &kernel.Declared{OwnPath: true, Mounts: []string{"/opt/x"}, Caches: []string{"go"}}
 	kit := New(Config{Workspaces: map[string]Workspace{"kit": {Path: "/srv/kit", Network: "loopback", Declared: declared}, "void": {Path: "/srv/void", Network: "void"}}})
+	for _, i := range kit.List() {
+		const want = ". kit: at /srv/kit; caches go that last; read-only /opt/x; network loopback. void: network void"
+		if got := strings.Contains(string(i.InputSchema), want); got != (i.Name == kernel.ToolRun) {
+			t.Errorf("%s: %s", i.Name, i.InputSchema)
+		}
+	}
 	for in, want := range map[string]struct {
 		network  string
 		declared *kernel.Declared

@@ -7,9 +7,12 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
+	"palyra/authz/policy"
 	"palyra/internal/canon"
 	"palyra/internal/toolproto"
+	"palyra/kernel"
 )
 
 // schema is a JSON Schema (2020-12) of an input, as far as inputs need it.
@@ -50,6 +53,9 @@ func (t *Table) schema(e *entry) json.RawMessage {
 			for _, name := range slices.Sorted(maps.Keys(t.cfg.Workspaces)) {
 				if !e.writes() || !t.cfg.Workspaces[name].ReadOnly || t.cfg.Workspaces[name].Staged {
 					p.Enum = append(p.Enum, name)
+					if e.Name == kernel.ToolRun {
+						p.Description += has(name, t.cfg.Workspaces[name])
+					}
 				}
 			}
 		}
@@ -63,6 +69,29 @@ func (t *Table) schema(e *entry) json.RawMessage {
 		panic(fmt.Sprintf("tool: internal error: schema of %s: %v", e.Name, err))
 	}
 	return b
+}
+
+// has says what a program finds in a workspace besides it, for whoever writes its command.
+func has(name string, w Workspace) string {
+	var parts []string
+	if d := w.Declared; d != nil {
+		if d.OwnPath {
+			parts = append(parts, "at "+w.Path)
+		}
+		if len(d.Caches) > 0 {
+			parts = append(parts, "caches "+strings.Join(d.Caches, ", ")+" that last")
+		}
+		if len(d.Mounts) > 0 {
+			parts = append(parts, "read-only "+strings.Join(d.Mounts, ", "))
+		}
+	}
+	if w.Network != "" && w.Network != policy.NetworkFresh {
+		parts = append(parts, "network "+w.Network)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return ". " + name + ": " + strings.Join(parts, "; ")
 }
 
 func describe(m *toolproto.Member) property {
