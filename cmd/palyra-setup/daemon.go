@@ -118,6 +118,9 @@ func (a *app) palyradAlone(ctx context.Context, inv *command.Invocation, r *fron
 		case out && fault.KindOf(err) == fault.NotFound:
 			r.Text, err = "this folder is no workspace any more, from palyrad's next start on\n", nil
 		}
+		if d.dry && err == nil {
+			r.Text = "nothing was written\n"
+		}
 		return err
 	}
 	leads, err := a.ownPalyrad(ctx, inv, r, show)
