@@ -30,6 +30,9 @@ func memoryCases() []attackCase {
 		{"pipe", "fill enlarged pipes, 60 MiB with 48M", []string{"EPERM"}},
 		{"mapping", "cut a mapping into pieces, in children too", nil},
 		{"lock", "lock every second byte of files, 96 MiB with 48M", []string{"ENOLCK"}},
+		{"policy", "give every second page of empty files a policy (mbind)", []string{"ENOSYS"}},
+		{"acl", "give folders in memory long access control lists, by descriptor", []string{"ENOTSUP"}},
+		{"folder", "open folders, of whose names the kernel keeps a block each, in children", nil},
 	} {
 		mib, memory := 256, "64M"
 		switch v.how {
@@ -43,7 +46,11 @@ func memoryCases() []attackCase {
 			stopped: both(join(spent, v.stopped)...),
 			note:    "256 MiB with --memory 64M. An errno: refused or bounded without a cgroup; EAFNOSUPPORT: a network without such sockets",
 			stage: func(s *stage) (scene, error) {
-				return scene{probe: "unmapped", args: []string{"how=" + v.how, "mib=" + strconv.Itoa(mib), "dir=" + s.where(".")},
+				dir := s.where(".")
+				if v.how == "acl" && !s.inside {
+					dir = "/dev/shm" // disks hold shorter ones
+				}
+				return scene{probe: "unmapped", args: []string{"how=" + v.how, "mib=" + strconv.Itoa(mib), "dir=" + dir},
 					opt: options{memory: memory, timeout: 30 * time.Second}}, nil
 			}})
 	}

@@ -108,7 +108,7 @@ func cacheCases() []attackCase {
 	}
 	// left has an earlier call leave a secret in the cache of a workspace. Outside, where there
 	// are no caches, the host leaves it where all calls look.
-	left := func(s *stage, cell options) (path, secret string, err error) {
+	leftIn := func(s *stage, cell options, name string) (path, secret string, err error) {
 		path, secret, err = s.secret()
 		if err != nil || !s.inside {
 			return path, secret, err
@@ -117,9 +117,11 @@ func cacheCases() []attackCase {
 		if err := os.Rename(path, in); err != nil {
 			return "", "", err
 		}
-		err = s.earlier(cell, "/bin/cp", "/workspace/secret", "/caches/attack/secret")
-		return "/caches/attack/secret", secret, errors.Join(err, os.Remove(in))
+		path = "/caches/" + name + "/secret"
+		err = s.earlier(cell, "/bin/cp", "/workspace/secret", path)
+		return path, secret, errors.Join(err, os.Remove(in))
 	}
+	left := func(s *stage, cell options) (path, secret string, err error) { return leftIn(s, cell, "attack") }
 	add("other-workspace", "read what a call in another workspace left in the cache", notThere, "a cache is one workspace's",
 		func(s *stage, cell options) (scene, error) {
 			path, secret, err := left(s, cell)
@@ -134,6 +136,33 @@ func cacheCases() []attackCase {
 			path, secret, err := left(s, cell)
 			cell.caches = nil
 			return scene{probe: "read", args: []string{"how=open", "path=" + path}, opt: cell, canary: leaked(secret)}, err
+		})
+	add("home", "read what a call in another workspace left in its HOME", notThere, "a HOME is one workspace's, and of palyrad's calls one session's",
+		func(s *stage, cell options) (scene, error) {
+			cell.caches = []string{"home"}
+			path, secret, err := leftIn(s, cell, "home")
+			if err != nil {
+				return scene{}, err
+			}
+			cell.workspace, err = s.folder("other", 0o755)
+			return scene{probe: "read", args: []string{"how=open", "path=" + path}, opt: cell, canary: leaked(secret)}, err
+		})
+	add("other-name", "read what a call in the same workspace left in a cache of another name", notThere, "each name is a folder of its own",
+		func(s *stage, cell options) (scene, error) {
+			path, secret, err := left(s, cell)
+			cell.caches = []string{"home"}
+			if s.inside {
+				path = "/caches/home/secret"
+			}
+			return scene{probe: "read", args: []string{"how=open", "path=" + path}, opt: cell, canary: leaked(secret)}, err
+		})
+	add("beside", "read what lies beside the cache in the state directory", notThere, "the folder above is the cell's, with the call's caches alone",
+		func(s *stage, cell options) (scene, error) {
+			path, secret, err := s.secret()
+			if err != nil || !s.inside {
+				return scene{probe: "read", args: []string{"how=open", "path=" + path}, opt: cell, canary: leaked(secret)}, err
+			}
+			return scene{probe: "read", args: []string{"how=open", "path=/caches/attack/../cache.json"}, opt: cell, canary: leaked(secret)}, err
 		})
 	add("link", "read a host file through a link that an earlier call left in the cache", notThere, "the link leads from the root of the cell",
 		func(s *stage, cell options) (scene, error) {

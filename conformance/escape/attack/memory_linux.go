@@ -1,10 +1,12 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +36,9 @@ var holders = map[string]func(a args) (hold func() (int, error), remove func()){
 	"pipe":      holdPipes,
 	"mapping":   holdMappings,
 	"lock":      holdLocks,
+	"policy":    holdPolicies,
+	"folder":    holdFolders,
+	"acl":       holdLists,
 }
 
 // unmapped has the kernel hold want MiB, and stays for a while.
@@ -373,6 +378,115 @@ func holdLocks(a args) (func() (int, error), func()) {
 		}, func() {
 			for i := range n {
 				os.Remove(a.str("dir") + "/lock" + strconv.Itoa(i+1))
+			}
+		}
+}
+
+// holdPolicies gives every second page of files a policy of its own: mbind(2). On a file system
+// in memory that stays with the file, which is empty and not mapped afterwards.
+func holdPolicies(a args) (func() (int, error), func()) {
+	n := 0
+	name := func(i int) string { return a.str("dir") + "/policy" + strconv.Itoa(i) }
+	return func() (int, error) {
+			const pages, preferred = 4096, 1 // MPOL_PREFERRED
+			n++
+			fd, err := unix.Open(name(n), unix.O_RDWR|unix.O_CREAT, 0o600)
+			if err != nil {
+				return 0, failed("open", err)
+			}
+			defer unix.Close(fd)
+			if err := unix.Ftruncate(fd, pages*4096); err != nil {
+				return 0, failed("ftruncate", err)
+			}
+			p, err := raw("mmap", unix.SYS_MMAP, 0, pages*4096, unix.PROT_READ, unix.MAP_SHARED, uintptr(fd), 0)
+			if err != nil {
+				return 0, err
+			}
+			defer raw("munmap", unix.SYS_MUNMAP, p, pages*4096)
+			nodes := []byte{1, 0, 0, 0, 0, 0, 0, 0}
+			for i := uintptr(0); i < pages; i += 2 {
+				if _, err := raw("mbind", unix.SYS_MBIND, p+i*4096, 4096, preferred, address(nodes), 8, 0); err != nil {
+					return 0, err
+				}
+			}
+			keep(nodes)
+			return pages / 2 * (288 + 48), nil
+		}, func() {
+			for i := range n {
+				os.Remove(name(i + 1))
+			}
+		}
+}
+
+// holdFolders opens a folder again and again, and reads a name: ext4 then keeps a block of
+// names with each descriptor. Children have descriptors of their own.
+func holdFolders(args) (func() (int, error), func()) {
+	const each, size = 1000, 8 << 10
+	path, names := []byte("/usr/bin\x00"), make([]byte, 512)
+	var pids []int
+	return func() (int, error) {
+			pid, errno := rawFork(0)
+			if errno != 0 {
+				return 0, failed("fork", errno)
+			}
+			if pid == 0 {
+				for range each {
+					fd, _, errno := syscall.RawSyscall6(syscall.SYS_OPENAT, none, address(path), unix.O_RDONLY, 0, 0, 0)
+					if errno != 0 {
+						break
+					}
+					syscall.RawSyscall(syscall.SYS_GETDENTS64, fd, address(names), uintptr(len(names)))
+				}
+				park()
+			}
+			pids = append(pids, pid)
+			return each * size, nil
+		}, func() {
+			for _, pid := range pids {
+				unix.Kill(pid, unix.SIGKILL)
+				unix.Wait4(pid, nil, 0, nil)
+			}
+		}
+}
+
+// holdLists gives folders access control lists of as many entries as an attribute can have
+// (acl(5)), by descriptor. A file system in memory keeps them in the kernel's.
+func holdLists(a args) (func() (int, error), func()) {
+	const most = 8191
+	le := binary.LittleEndian
+	list := le.AppendUint32(make([]byte, 0, 4+8*most), 2)
+	entry := func(tag, rights uint16, id uint32) {
+		list = le.AppendUint32(le.AppendUint16(le.AppendUint16(list, tag), rights), id)
+	}
+	const nobody = 1<<32 - 1
+	entry(1, 7, nobody)
+	for range most - 4 {
+		entry(2, 4, uint32(os.Getuid()))
+	}
+	for _, tag := range []uint16{4, 0x10, 0x20} { // group, mask, others
+		entry(tag, 4, nobody)
+	}
+	n := 0
+	name := func(i int) string { return a.str("dir") + "/list" + strconv.Itoa(i) }
+	return func() (int, error) {
+			n++
+			if err := unix.Mkdir(name(n), 0o700); err != nil {
+				return 0, failed("mkdir", err)
+			}
+			fd, err := unix.Open(name(n), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+			if err != nil {
+				return 0, failed("open", err)
+			}
+			defer unix.Close(fd)
+			for _, kind := range []string{"access", "default"} {
+				if err := unix.Fsetxattr(fd, "system.posix_acl_"+kind, list, 0); err != nil {
+					return 0, failed("fsetxattr", err)
+				}
+			}
+			return 2 * (128 << 10), nil
+		}, func() {
+			for i := range n {
+				os.Remove(name(i + 1))
 			}
 		}
 }
