@@ -203,7 +203,8 @@ func (k *kit) lines() string {
 	if showable(k.dir) {
 		out.WriteString("own_path = true\n")
 	}
-	out.WriteString("network = \"loopback\"\n")
+	// Builds take more than the defaults. The preset coding asks about calls beyond these.
+	out.WriteString("network = \"loopback\"\ntimeout = \"10m\"\ncpu = \"20m\"\nmemory = \"4GiB\"\npids = 1024\n")
 	for _, l := range []struct {
 		key    string
 		values []string

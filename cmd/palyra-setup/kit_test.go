@@ -32,10 +32,18 @@ func TestKit(t *testing.T) {
 	}{
 		"nothing": {"", "", "", "README", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["home"]
 `},
 		"go, of the user": {"sdk/go1.26/bin/go go/pkg/mod/", "", "PATH=~/sdk/go1.26/bin", "go.mod", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["go", "home"]
 mounts = ["~/go/pkg/mod", "~/sdk/go1.26"]
 programs = ["~/sdk/go1.26/bin"]
@@ -43,6 +51,10 @@ env = ["GOROOT=~/sdk/go1.26", "GOMODCACHE=~/go/pkg/mod", "GOPROXY=off"]
 `},
 		"go, moved by variables": {"m/ go/pkg/mod/ x/bin/go", "", "PATH=x:~/x/bin GOMODCACHE=~/m", "go.work", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["go", "home"]
 mounts = ["~/m", "~/x"]
 programs = ["~/x/bin"]
@@ -50,22 +62,38 @@ env = ["GOROOT=~/x", "GOMODCACHE=~/m", "GOPROXY=off"]
 `},
 		"node": {".nvm/v22/bin/node .npm/", "cur:.nvm/v22", "PATH=~/cur/bin", "package.json", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["npm", "home"]
 mounts = ["~/.nvm/v22"]
 programs = ["~/.nvm/v22/bin"]
 `},
 		"node, beside others": {"bin/node", "", "PATH=~/bin", "package.json", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["npm", "home"]
 mounts = ["~/bin"]
 programs = ["~/bin"]
 `},
 		"node, of the project": {"p/node_modules/.bin/node", "", "PATH=~/p/node_modules/.bin", "package.json", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["npm", "home"]
 `},
 		"rust": {".cargo/bin/cargo .cargo/registry/ .rustup/", "", "PATH=~/.cargo/bin", "Cargo.toml", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["home"]
 mounts = ["~/.cargo/bin", "~/.cargo/registry", "~/.rustup"]
 programs = ["~/.cargo/bin"]
@@ -73,6 +101,10 @@ env = ["CARGO_HOME=~/.cargo", "CARGO_NET_OFFLINE=true", "RUSTUP_HOME=~/.rustup"]
 `},
 		"python": {".pyenv/shims/python .pyenv/bin/pyenv", "", "PATH=~/.pyenv/shims", "pyproject.toml", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["pip", "home"]
 mounts = ["~/.pyenv"]
 programs = ["~/.pyenv/shims", "~/.pyenv/bin"]
@@ -80,10 +112,18 @@ env = ["PYENV_ROOT=~/.pyenv"]
 `},
 		"the state directory": {"go/pkg/mod/state/palyra/", "", "PATH=/none XDG_STATE_HOME=~/go/pkg/mod/state", "Cargo.toml", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["home"]
 `},
 		"a link that leads to what every cell has": {"", ".rustup:/etc", "PATH=/none", "Cargo.toml", `own_path = true
 network = "loopback"
+timeout = "10m"
+cpu = "20m"
+memory = "4GiB"
+pids = 1024
 caches = ["home"]
 `},
 	} {

@@ -364,7 +364,7 @@ func TestAddWorkspace(t *testing.T) {
 			k := &kit{dir: c.dir, caches: []string{"home"}, mounts: []string{"/opt/\"x"}}
 			if c.want != c.text {
 				i := strings.LastIndex(c.want, "[workspaces.")
-				c.want = c.want[:i] + entered + c.want[i:] + "own_path = true\nnetwork = \"loopback\"\ncaches = [\"home\"]\nmounts = [\"/opt/\\\"x\"]\n"
+				c.want = c.want[:i] + entered + c.want[i:] + "own_path = true\nnetwork = \"loopback\"\ntimeout = \"10m\"\ncpu = \"20m\"\nmemory = \"4GiB\"\npids = 1024\ncaches = [\"home\"]\nmounts = [\"/opt/\\\"x\"]\n"
 			}
 			got, name, err := addWorkspace([]byte(c.text), "/p", k, c.dir, !c.direct)
 			if err != nil || name != c.workspace || string(got) != c.want {

@@ -18,6 +18,7 @@ import (
 	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/tier"
 	"palyra/kernel"
@@ -100,7 +101,8 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 func toolConfig(cfg *config.Config, c *core) tool.Config {
 	t := tool.Config{Program: c.toolPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}}
 	for name, w := range cfg.Workspaces {
-		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged, Network: w.Network, Declared: declared(w)}
+		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged, Network: w.Network, Declared: declared(w),
+			Limits: isolate.Limits{Wall: w.Timeout.Std(), CPU: w.CPU.Std(), Memory: int64(w.Memory), PIDs: w.PIDs}}
 	}
 	return t
 }

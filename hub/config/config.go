@@ -111,12 +111,16 @@ type Workspace struct {
 	Staged   bool   `key:"staged" default:"false" doc:"Calls see it writable, read_only or not, and what they write goes to a layer of their session: palyra changes. Needs overlayfs of Linux 6.15."`
 
 	// What process.run has in it, unless a call is bare.
-	OwnPath  bool   `key:"own_path" default:"false" doc:"Programs see it at its path on the host, not at /workspace."`
-	Network  string `key:"network" default:"fresh" oneof:"fresh loopback void" doc:"Network of process.run in it, where the call names none."`
-	Mounts   List   `key:"mounts" unit:"list of paths" doc:"At most 16 further directories, which process.run sees read-only and at their own paths: toolchains, module caches. Each is refused where a mount of palyra exec is." cost:"Calls that policy allows read every file in them."`
-	Caches   List   `key:"caches" unit:"list of names" doc:"At most 8 folders /caches/NAME that process.run fills and later calls of the same principal in the workspace find again; go, npm and pip are found by their programs. home is HOME, and lasts for a session." cost:"What one call of a principal leaves there, its next ones read and may run."`
-	Programs List   `key:"programs" unit:"list of paths" doc:"Directories, first in PATH and where process.run looks for programs named without a slash. Each lies in a mount, or where every cell shows the host's files, as /usr/local/go/bin does."`
-	Env      List   `key:"env" unit:"list of NAME=VALUE" doc:"Variables of process.run, which calls can't replace, but for PATH and those of the dynamic loader, the C library and shells. Their values aren't secret: approvers and policies see them."`
+	OwnPath  bool     `key:"own_path" default:"false" doc:"Programs see it at its path on the host, not at /workspace."`
+	Network  string   `key:"network" default:"fresh" oneof:"fresh loopback void" doc:"Network of process.run in it, where the call names none."`
+	Timeout  Duration `key:"timeout" default:"1m" min:"1s" max:"24h" doc:"Wall time of process.run in it, where the call names none. budget.wall counts, too."`
+	CPU      Duration `key:"cpu" default:"1m" min:"1s" max:"24h" doc:"Likewise the processor time of each process."`
+	Memory   Size     `key:"memory" unit:"bytes" default:"1GiB" min:"1MiB" max:"1024GiB" doc:"Likewise the memory of all its processes."`
+	PIDs     int64    `key:"pids" unit:"processes" default:"256" min:"1" max:"65536" doc:"Likewise its processes and threads."`
+	Mounts   List     `key:"mounts" unit:"list of paths" doc:"At most 16 further directories, which process.run sees read-only and at their own paths: toolchains, module caches. Each is refused where a mount of palyra exec is." cost:"Calls that policy allows read every file in them."`
+	Caches   List     `key:"caches" unit:"list of names" doc:"At most 8 folders /caches/NAME that process.run fills and later calls of the same principal in the workspace find again; go, npm and pip are found by their programs. home is HOME, and lasts for a session." cost:"What one call of a principal leaves there, its next ones read and may run."`
+	Programs List     `key:"programs" unit:"list of paths" doc:"Directories, first in PATH and where process.run looks for programs named without a slash. Each lies in a mount, or where every cell shows the host's files, as /usr/local/go/bin does."`
+	Env      List     `key:"env" unit:"list of NAME=VALUE" doc:"Variables of process.run, which calls can't replace, but for PATH and those of the dynamic loader, the C library and shells. Their values aren't secret: approvers and policies see them."`
 }
 
 // Limits bound what clients can ask for.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"palyra/authz/policy"
@@ -229,9 +230,10 @@ func TestExpand(t *testing.T) {
 		t.Errorf("%+v, %v", x, err)
 	}
 	declared := &kernel.Declared{OwnPath: true, Mounts: []string{"/opt/x"}, Caches: []string{"go"}}
-	kit := New(Config{Workspaces: map[string]Workspace{"kit": {Path: "/srv/kit", Network: "loopback", Declared: declared}, "void": {Path: "/srv/void", Network: "void"}}})
+	kit := New(Config{Workspaces: map[string]Workspace{"kit": {Path: "/srv/kit", Network: "loopback", Declared: declared,
+		Limits: isolate.Limits{Wall: 10 * time.Minute, Memory: 4 << 30}}, "void": {Path: "/srv/void", Network: "void"}}})
 	for _, i := range kit.List() {
-		const want = ". kit: at /srv/kit; caches go that last; read-only /opt/x; network loopback. void: network void"
+		const want = ". kit: at /srv/kit; caches go that last; read-only /opt/x; network loopback; timeout_ms 600000. void: network void"
 		if got := strings.Contains(string(i.InputSchema), want); got != (i.Name == kernel.ToolRun) {
 			t.Errorf("%s: %s", i.Name, i.InputSchema)
 		}
@@ -251,6 +253,23 @@ func TestExpand(t *testing.T) {
 		x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in))
 		if err != nil || x.Network != want.network || x.Declared != want.declared {
 			t.Errorf("%s: %+v, %v", in, x, err)
+		}
+	}
+	// What a call names counts, then what its workspace does, then the kernel.
+	for in, want := range map[string]isolate.Limits{
+		`{"argv":["id"]}`:                    {},
+		`{"argv":["id"],"workspace":"void"}`: {},
+		`{"argv":["id"],"workspace":"kit"}`:  {Wall: 10 * time.Minute, Memory: 4 << 30},
+		`{"argv":["id"],"workspace":"kit","timeout_ms":1000,"cpu_ms":2000,"memory":1048576,"pids":3,"output":4}`: {
+			Wall: time.Second, CPU: 2 * time.Second, Memory: 1 << 20, PIDs: 3, Output: 4},
+	} {
+		all := kernel.DefaultLimits()
+		limit(&all, want)
+		if want.Output != 0 {
+			all.Output = want.Output
+		}
+		if x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in)); err != nil || x.Limits != all {
+			t.Errorf("%s: %+v, %v; want %+v", in, x, err, all)
 		}
 	}
 	for _, in := range []string{`{"argv":["id"],"bare":true}`, `{"argv":["id"],"workspace":"kit","mounts":["/etc"]}`, `{"argv":["id"],"workspace":"kit","caches":["x"]}`} {

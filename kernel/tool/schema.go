@@ -88,6 +88,9 @@ func has(name string, w Workspace) string {
 	if w.Network != "" && w.Network != policy.NetworkFresh {
 		parts = append(parts, "network "+w.Network)
 	}
+	if w.Limits.Wall != 0 {
+		parts = append(parts, "timeout_ms "+strconv.FormatInt(w.Limits.Wall.Milliseconds(), 10))
+	}
 	if len(parts) == 0 {
 		return ""
 	}

@@ -32,6 +32,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,6 +74,7 @@ type Workspace struct {
 
 	// The rest is for process.run.
 	Network  string           // of calls that name none, as in a call's input
+	Limits   isolate.Limits   // likewise; zero fields are the kernel's
 	Declared *kernel.Declared // nil: nothing
 }
 
@@ -249,8 +251,7 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.RunInput)
 	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
-	x.Limits.Wall, x.Limits.CPU = time.Duration(in.TimeoutMS)*time.Millisecond, time.Duration(in.CPUMS)*time.Millisecond
-	x.Limits.Memory, x.Limits.PIDs, x.Limits.Output = in.Memory, in.PIDs, in.Output
+	x.Limits.Output = in.Output
 	if in.Workspace != "" {
 		// The table makes nothing read-only behind the caller's back: the caller has to say
 		// so.
@@ -262,10 +263,13 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 		if in.Network == "" {
 			in.Network = root.Network
 		}
+		limit(&x.Limits, root.Limits)
 		if !in.Bare {
 			x.Declared = root.Declared
 		}
 	}
+	limit(&x.Limits, isolate.Limits{Wall: time.Duration(in.TimeoutMS) * time.Millisecond, CPU: time.Duration(in.CPUMS) * time.Millisecond,
+		Memory: in.Memory, PIDs: in.PIDs})
 	if in.Network != policy.NetworkFresh {
 		x.Network = in.Network
 	}
@@ -284,6 +288,12 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 		x.Stdin = b
 	}
 	return x, nil
+}
+
+// limit replaces those of the limits that a call, or its workspace, names.
+func limit(l *isolate.Limits, by isolate.Limits) {
+	l.Wall, l.CPU = cmp.Or(by.Wall, l.Wall), cmp.Or(by.CPU, l.CPU)
+	l.Memory, l.PIDs = cmp.Or(by.Memory, l.Memory), cmp.Or(by.PIDs, l.PIDs)
 }
 
 func usage(reason, op string, err error) *fault.Error { return fault.New(fault.Usage, reason, op, err) }
