@@ -27,10 +27,10 @@ var ErrNoProgram = errors.New("no such program")
 
 // How a program is found, opened and pinned.
 //
-// A bare Argv[0] is looked up in the folders that the operator declared, then in searchPath. With a slash it's a path as the program's working
-// directory sees it. If the call has a workspace and the path leads there, it's looked up
-// beneath the workspace, following links that stay there; else on the host, relative to the
-// caller's directory.
+// A bare Argv[0] is looked up in the folders that the operator declared, then in searchPath. With a
+// slash it's a path as the program's working directory sees it. If the call has a workspace and the
+// path leads there, it's looked up beneath the workspace, following links that stay there; else on
+// the host, relative to the caller's directory.
 //
 // The file is held by descriptor from then on. It's "system" and used in place if only root can
 // change it (pin.Handle.System) and it isn't in the workspace. Any other file is copied into
