@@ -13,10 +13,11 @@
 //
 // A connection has up to eight sessions of palyrad, of which each makes one call at a time,
 // and ends them with itself. If a workspace is staged it has one, in which its calls are parallel,
-// so that each sees what the others write: a session has one layer. A call belongs to the connection: cancelling the request ends
-// the run, and so does the end of the connection. While a call isn't done, a request that
-// named a progressToken is told how it stands, with the last line that its program wrote; any other one is answered "pending" after
-// Config.Patience, and the same call, or call_wait, takes up what goes on meanwhile.
+// so that each sees what the others write: a session has one layer. A call belongs to the
+// connection: cancelling the request ends the run, and so does the end of the connection. While a
+// call isn't done, a request that named a progressToken is told how it stands, with the last line
+// that its program wrote; any other one is answered "pending" after Config.Patience, and the same
+// call, or call_wait, takes up what goes on meanwhile.
 //
 // Persons answer questions on palyrad's own ways. Nothing that a client sends is an answer.
 //
