@@ -29,9 +29,9 @@ var changesUndoCommand = command.Command{
 	Short: "take back what was applied from a layer last",
 	Long: `
 A call of its own, like palyra changes apply, which restores what that replaced: a
-file or ref that changed since refuses it by name. A second undo applies it again. It can be
-undone until the layer is discarded or applied again. Without LAYER it is the only
-one there is.`,
+file or ref that changed since refuses it by name. A second undo applies it again. It
+can be undone until the layer is discarded or applied again. Without LAYER it is the
+only one there is.`,
 	Flags:    changesApplyCommand.Flags,
 	Exits:    changesApplyCommand.Exits,
 	Examples: []command.Example{{Line: "palyra changes undo fix-42", Does: "asks, then makes the workspace what it was before"}},
