@@ -57,6 +57,9 @@ func (f *flattener) clear(fd, left int, empty *bool) error {
 		if !folder {
 			return RemoveBeneath(fd, name, false)
 		}
+		if RemoveBeneath(fd, name, true) == nil {
+			return nil // an empty one may be another user's, as overlayfs's own is
+		}
 		if err := Unlock(fd, name); err != nil { // moving a folder writes to it
 			return err
 		}
