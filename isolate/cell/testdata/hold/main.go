@@ -56,7 +56,10 @@ func hold(how string, n int) {
 		f, err := os.Create("/tmp/hold")
 		check(err)
 		check(f.Truncate(int64(n * mib)))
-		check(unix.Fallocate(int(f.Fd()), 0, 0, int64(n*mib)))
+		for range n {
+			_, err := f.Write(make([]byte, mib))
+			check(err)
+		}
 		rest(0)
 	case "shared": // memory of which all but a page is unmapped again
 		for range n {
