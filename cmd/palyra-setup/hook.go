@@ -68,7 +68,7 @@ func hookCommand(palyra string, words []string, off bool) string {
 }
 
 // hooksOff returns an error if a setting that Claude Code reads here keeps it from asking any hook:
-// then a hook is entered, and asked nothing. What isn't JSON Claude Code doesn't heed either.
+// an entered hook would be asked nothing. Claude Code ignores a file that isn't JSON, and so do we.
 func (a *app) hooksOff() error {
 	user := a.getenv("CLAUDE_CONFIG_DIR")
 	if !filepath.IsAbs(user) {

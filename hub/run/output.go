@@ -42,7 +42,7 @@ func (e *Engine) goLive(j *job) *live {
 	return l
 }
 
-// setLive replaces the live output of a run; nil: there is none any more.
+// setLive replaces the live output of a run. nil removes it.
 func (e *Engine) setLive(j *job, l *live) {
 	e.mu.Lock()
 	old := j.live
@@ -360,8 +360,8 @@ func (r *OutputReader) rest(ctx context.Context) error {
 	}
 }
 
-// look returns the next part. A nil one says that there is none yet; then more is closed
-// when there may be, if it isn't nil. io.EOF: there will be none.
+// look returns the next part, or nil if it isn't there yet. Then more, unless nil, is closed when
+// it may be. The error is io.EOF if no further part will come.
 func (r *OutputReader) look(ctx context.Context) (p *hub.OutputPart, more <-chan struct{}, err error) {
 	for {
 		var from readAt
