@@ -2,12 +2,14 @@ package cell_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -23,47 +25,53 @@ func TestMemoryIsCounted(t *testing.T) {
 	const mib, limit = 1 << 20, 96
 	for _, tr := range []tier.Tier{tier.C, tier.B} {
 		c := start(t, tr)
-		for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted"} {
-			if tr == tier.B && !slices.Contains([]string{"tables", "private-leader", "sockets", "left", "shared-leader"}, how) {
-				continue // no file system of its own that a program could reach so, no inotify, no /proc and no loopback
-			}
-			if how == "shared-leader" && os.Geteuid() != 0 {
-				continue // it gets none
-			}
-			for _, held := range []int64{40, 200} {
-				t.Run(tr.String()+"/"+how+"/"+strconv.FormatInt(held, 10), func(t *testing.T) {
-					s := benchSpec("/hold", isolate.NetworkFresh)
-					s.Tier, s.Exec.Pinned, s.Argv = tr, "sealed", []string{"hold", how, strconv.FormatInt(held, 10)}
-					s.Limits.Memory, s.Limits.Disk, s.Limits.OpenFiles = limit*mib, 512*mib, 4096
-					s.Limits.FileSize = 512 * mib
-					if tr == tier.B {
-						s.Cwd = "/"
-					}
-					if how == "received" || how == "unaccepted" {
-						s.Network = isolate.NetworkLoopback
-					}
+		for _, held := range []int64{40, 200} {
+			var together sync.WaitGroup // they hold for seconds, for a sample to see it
+			for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted"} {
+				if tr == tier.B && !slices.Contains([]string{"tables", "private-leader", "sockets", "left", "shared-leader"}, how) {
+					continue // no file system of its own that a program could reach so, no inotify, no /proc and no loopback
+				}
+				if how == "shared-leader" && os.Geteuid() != 0 {
+					continue // it gets none
+				}
+				s := benchSpec("/hold", isolate.NetworkFresh)
+				s.Tier, s.Exec.Pinned, s.Argv = tr, "sealed", []string{"hold", how, strconv.FormatInt(held, 10)}
+				s.Limits.Memory, s.Limits.Disk, s.Limits.OpenFiles = limit*mib, 512*mib, 4096
+				s.Limits.FileSize = 512 * mib
+				if tr == tier.B {
+					s.Cwd = "/"
+				}
+				if how == "received" || how == "unaccepted" {
+					s.Network = isolate.NetworkLoopback
+				}
+				g := mint(t, testKey, s)
+				together.Go(func() {
+					what := fmt.Sprintf("%v, %s, %d MiB", tr, how, held)
 					r, w, err := os.Pipe()
 					if err != nil {
-						t.Fatal(err)
+						t.Error(err)
+						return
 					}
 					defer r.Close()
-					res, err := c.Run(t.Context(), mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+					res, err := c.Run(t.Context(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
 					w.Close()
 					if err != nil {
-						t.Fatal(err)
+						t.Errorf("%s: %v", what, err)
+						return
 					}
 					x, peak := res.Evidence.Exit, res.Evidence.Usage.PeakMemory
 					over := held > limit
 					switch {
 					case !over && (res.Outcome != isolate.Exited || x.Code != 0 || peak < held*mib || peak > limit*mib):
-						t.Errorf("%s, exit %+v, with a peak of %d MiB; want executed, 0, from %d to %d", res.Outcome, x, peak/mib, held, limit)
+						t.Errorf("%s: %s, exit %+v, with a peak of %d MiB; want executed, 0, from %d to %d", what, res.Outcome, x, peak/mib, held, limit)
 					case over && how == "private-leader" && res.Outcome == isolate.Exited && x.Code == 3:
 						// RLIMIT_DATA bounds one process: mmap returned ENOMEM.
 					case over && (res.Outcome != isolate.Killed || x.LimitHit != "memory" || peak <= limit*mib*9/10):
-						t.Errorf("%s, exit %+v, with a peak of %d MiB; want killed for memory of more than %d", res.Outcome, x, peak/mib, limit)
+						t.Errorf("%s: %s, exit %+v, with a peak of %d MiB; want killed for memory of more than %d", what, res.Outcome, x, peak/mib, limit)
 					}
 				})
 			}
+			together.Wait()
 		}
 	}
 }
