@@ -11,7 +11,7 @@ VERSION ?= $(shell $(GIT) describe --always --dirty 2>/dev/null || echo unknown)
 export GOFLAGS := $(filter-out -buildvcs=% -trimpath,$(GOFLAGS)) -buildvcs=false -trimpath
 BUILD    = CGO_ENABLED=0 go build -ldflags '-s -w -X main.version=$(VERSION)'
 FUZZTIME ?= 20s
-PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64 freebsd/amd64
+PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64
 NESTED  := $(patsubst %/go.mod,%,$(wildcard conformance/*/go.mod))
 .PHONY: $(PLATFORMS) $(NESTED)
 

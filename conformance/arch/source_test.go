@@ -131,7 +131,7 @@ func TestFileLength(t *testing.T) {
 	}
 }
 
-var platforms = map[string]bool{"linux": true, "darwin": true, "windows": true, "freebsd": true, "unix": true,
+var platforms = map[string]bool{"linux": true, "darwin": true, "windows": true, "unix": true,
 	"amd64": true, "arm64": true, "race": true}
 
 // TestBuildTags allows platforms only: a tag may remove, never weaken.
