@@ -347,7 +347,8 @@ func (t *tally) descriptors(task, dir string) {
 			if long || strings.HasPrefix(link, "/") {
 				t.folder(dir+"/fd/"+name, link)
 			}
-			if err != nil && !long || !t.once(link) && strings.HasPrefix(link, "pipe:") {
+			// Names of files aren't kept: they're as long and as many as the program likes.
+			if err != nil && !long || strings.HasPrefix(link, "pipe:") && !t.once(link) {
 				continue
 			}
 			if strings.HasPrefix(link, "pipe:") {
@@ -412,7 +413,7 @@ type overlaid struct {
 	lower, upper *os.File
 	view         string
 	most         int64            // what one holds that can't be looked at
-	held         map[string]int64 // the most that a folder was seen to hold, in any sample
+	held         map[string]int64 // the most that a folder of the workspace was seen to hold, in any sample
 	seen         map[string]bool  // those that were looked at in this one
 }
 
@@ -429,14 +430,13 @@ func (o *overlaid) names(path string) int64 {
 	rel = strings.TrimSuffix("./"+rel, "/")
 	if !o.seen[rel] {
 		o.seen[rel] = true
-		now := namesIn(o.lower, rel)
-		if now > 0 {
+		if now := namesIn(o.lower, rel); now > 0 {
 			now += namesIn(o.upper, rel)
 			if _, known := o.held[rel]; removed && !known {
 				now = max(now, o.most)
 			}
+			o.held[rel] = max(o.held[rel], now)
 		}
-		o.held[rel] = max(o.held[rel], now)
 	}
 	return o.held[rel]
 }
