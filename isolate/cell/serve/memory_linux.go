@@ -31,8 +31,11 @@ import (
 // namespace (native.Cell.Counted).
 //
 // The kernel charges some of its memory to no cgroup, though a program chooses how much it is:
-// locks, what it keeps of the names of open folders, and TCP connections before they are
-// accepted. So samples count that with a cgroup, too, and it may be as much again as the limit.
+// locks, what it keeps of the names of open folders, TCP connections before they are accepted,
+// and of a socket of the Internet's families what waits for the rest of a datagram (MSG_MORE)
+// and in the queue of errors, where a clone of all that was sent can wait (SO_TIMESTAMPING, as
+// a control message). So samples count that with a cgroup, too, and it may be as much again as
+// the limit.
 
 // A tree is sampled soon after its start, later every sampleEvery; and for no
 // more than a tenth of the time while it has used little of its limit.
@@ -108,6 +111,7 @@ type tally struct {
 	accounts
 	limit, sum int64
 	grouped    bool  // a cgroup bounds what the kernel charges to one: only the rest is counted
+	inet       bool  // there may be sockets of the Internet's families
 	processes  int64 // the limit of processes, which bounds the walk
 	hidden     bool  // a mapping that does not tell how much it holds
 	gone       bool  // a process ended while it was looked at, or while others were looked for
@@ -361,7 +365,7 @@ func (t *tally) descriptors(task, dir string) {
 				continue
 			}
 			t.items(string(b))
-			if t.grouped || link != watching && !(strings.HasPrefix(link, "socket:") && t.once("queue:"+link)) {
+			if !(link == watching && !t.grouped || strings.HasPrefix(link, "socket:") && (!t.grouped || t.inet) && t.once("queue:"+link)) {
 				continue
 			}
 			if thread < 0 {
@@ -587,7 +591,9 @@ func openThread(task string) int {
 
 // waiting returns what waits in a socket or an inotify instance of a thread: what was
 // sent through the one and what a peer that is gone left in it, the events of the other.
-// With an error it's the most that may. Descriptors of the same instance count once each.
+// With an error it's the most that may. Descriptors of the same instance count once each. With
+// a cgroup only sockets of the Internet's families matter; part of what they hold is charged, but
+// the kernel doesn't say which.
 func (t *tally) waiting(thread int, name, link string) (int64, error) {
 	fd, err := strconv.Atoi(name)
 	if link == watching {
@@ -601,7 +607,11 @@ func (t *tally) waiting(thread int, name, link string) (int64, error) {
 		return int64(n) * eventPart, nil
 	}
 	sent, left := 0, 0
-	if err == nil {
+	switch {
+	case err != nil:
+	case t.grouped:
+		sent, err = sys.InetQueued(thread, fd)
+	default:
 		sent, left, err = sys.Queued(thread, fd)
 	}
 	if err != nil {
@@ -621,7 +631,11 @@ func (t *tally) items(fdinfo string) {
 			locks++
 		}
 		if v, ok := strings.CutPrefix(line, "scm_fds:"); ok {
-			if fds, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); err == nil {
+			switch fds, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); {
+			case err != nil:
+			case t.inet: // which may hold what no cgroup is charged for
+				t.sum += fds * t.socket
+			default:
 				t.charge(fds * t.socket)
 			}
 		}
@@ -643,6 +657,7 @@ func (p *process) tally() *tally {
 	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, grouped: p.leaf != nil, processes: p.nproc, info: p.info,
 		buf: make([]byte, 4<<10), due: p.call.deadline}
 	if p.spec.Network == isolate.NetworkLoopback {
+		t.inet = true
 		t.socket = max(t.socket, 2*native.MaxQueue)
 		// First: a connection that is accepted meanwhile counts twice, not never.
 		t.connections("/proc/" + strconv.Itoa(p.pid) + "/net")

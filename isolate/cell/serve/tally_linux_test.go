@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"encoding/binary"
 	"io"
 	"os"
 	"os/exec"
@@ -84,6 +85,49 @@ func TestGrouped(t *testing.T) {
 		if strings.HasPrefix(object, "/") {
 			t.Errorf("a sample keeps the path %q", object)
 		}
+	}
+}
+
+// TestCorked: what waits at a UDP socket for the rest of its datagram, and in its queue of errors,
+// counts with a cgroup, too, which the kernel doesn't charge for it.
+func TestCorked(t *testing.T) {
+	count := func() int64 {
+		x := tally{accounts: accounts{socket: 1000}, grouped: true, inet: true, limit: 1 << 40, buf: make([]byte, 4<<10),
+			seen: make(map[string]bool), families: make(map[string]family)}
+		if !x.process(os.Getpid()) {
+			t.Fatal("we have ended")
+		}
+		return x.sum
+	}
+	const (
+		sent        = 60000
+		more        = 0x8000  // MSG_MORE
+		whenSent    = 2 | 256 // SOF_TIMESTAMPING_TX_SOFTWARE, TX_SCHED
+		controlSize = 24      // struct cmsghdr and a number, on the 64-bit architectures
+	)
+	to := &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 9}
+	for name, send := range map[string]func(fd int) error{
+		"corked": func(fd int) error { return syscall.Sendto(fd, make([]byte, sent), more, to) },
+		"errors": func(fd int) error {
+			c := binary.NativeEndian.AppendUint64(nil, 20) // without padding
+			c = binary.NativeEndian.AppendUint32(c, syscall.SOL_SOCKET)
+			c = binary.NativeEndian.AppendUint32(c, syscall.SO_TIMESTAMPING)
+			c = binary.NativeEndian.AppendUint32(c, whenSent)
+			return syscall.Sendmsg(fd, make([]byte, sent), append(c, make([]byte, controlSize-len(c))...), to, 0)
+		},
+	} {
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := count()
+		if err := send(fd); err != nil {
+			t.Fatal(err)
+		}
+		if held := count() - before; held < sent {
+			t.Errorf("%s: a socket that holds %d bytes counts as %d", name, sent, held)
+		}
+		syscall.Close(fd)
 	}
 }
 

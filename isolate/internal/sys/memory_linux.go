@@ -40,11 +40,11 @@ const SocketSize = 4 << 10
 // Of a socket of the Internet's families everything counts as sent, with the socket itself.
 func Queued(pidfd, fd int) (sent, left int, err error) {
 	err = asked(pidfd, fd, func(own int) error {
-		family, err := unix.GetsockoptInt(own, unix.SOL_SOCKET, unix.SO_DOMAIN)
+		inet, err := isInet(own)
 		if err != nil {
-			return fmt.Errorf("getsockopt SO_DOMAIN: %w", err)
+			return err
 		}
-		if family == unix.AF_INET || family == unix.AF_INET6 {
+		if inet {
 			sent, err = heldBy(own)
 			sent += SocketSize
 			return err
@@ -76,6 +76,27 @@ func Queued(pidfd, fd int) (sent, left int, err error) {
 		return nil
 	})
 	return sent, left, err
+}
+
+// InetQueued is the same for a socket of the Internet's families, without the socket itself; 0
+// for others.
+func InetQueued(pidfd, fd int) (n int, err error) {
+	err = asked(pidfd, fd, func(own int) error {
+		inet, err := isInet(own)
+		if err == nil && inet {
+			n, err = heldBy(own)
+		}
+		return err
+	})
+	return n, err
+}
+
+func isInet(fd int) (bool, error) {
+	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return false, fmt.Errorf("getsockopt SO_DOMAIN: %w", err)
+	}
+	return family == unix.AF_INET || family == unix.AF_INET6, nil
 }
 
 // Untold returns how many bytes a read of all events of an inotify instance of the
