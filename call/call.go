@@ -82,6 +82,14 @@ type Stdin struct {
 	Size   int64        `json:"size"`
 }
 
+// TTY is a terminal that a call's program gets for itself: standard input, output and error, and
+// the controlling terminal of its session.
+type TTY struct {
+	Rows    uint16 `json:"rows"`    // at the start; a person's terminal may change its size later
+	Columns uint16 `json:"columns"` // likewise
+	Term    string `json:"term"`    // the kind of terminal, which the program finds as TERM: "xterm-256color"
+}
+
 // Limits bound one call. In a capsule and a spec a zero field is an error, never
 // "unlimited".
 type Limits struct {

@@ -61,6 +61,9 @@ type Spec struct {
 	Stdin    string   `json:"stdin"` // "none" (empty), "sealed" or "stream"
 	// Network is NetworkFresh, NetworkVoid or NetworkLoopback; the last two at tier C only.
 	Network string `json:"network,omitempty"`
+	// TTY gives the program a terminal of its own, at tier C only. What Stdin says is typed there,
+	// by whoever has the other side.
+	TTY *call.TTY `json:"tty,omitempty"`
 }
 
 // Inode prints what identifies a file while somebody holds it: device and inode, as
@@ -122,6 +125,8 @@ type Files struct {
 	Stdin     *os.File
 	Stdout    *os.File
 	Stderr    *os.File
+	// Terminal is an end of a [TerminalLine], in place of the three above; nil unless Spec.TTY.
+	Terminal *os.File
 }
 
 // Outcome says how a run ended. The zero Outcome is Unknown.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/call"
 	"palyra/isolate"
 	"palyra/isolate/native"
 	"palyra/isolate/rlimit"
@@ -45,7 +46,8 @@ func tapeC(script int) []row {
 	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, Counted: true, Core: 1, LastCap: lastCap, Ignored: []int{13}, Masked: native.Masked(),
 		Mounts:   []native.Attach{{Label: "tmp", Path: "/tmp"}, {Label: "shm", Path: "/dev/shm"}, {Label: "workspace", Path: native.WorkspaceDir}},
 		Operands: []native.Operand{{Path: "names.txt"}}}
-	c.FDs.Script, c.Spec.Network = script, isolate.NetworkLoopback
+	c.Mounts = append(c.Mounts, native.Attach{Label: "pts", Path: "/dev/pts"}, native.Attach{Label: "tty", Path: "/dev/tty"})
+	c.FDs.Script, c.Spec.Network, c.Spec.TTY = script, isolate.NetworkLoopback, new(call.TTY)
 	var rows []row
 	for _, s := range native.Tape(c) {
 		rows = add(rows, false, s.Call, s.String(), s.Why)

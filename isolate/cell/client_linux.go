@@ -255,12 +255,14 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 		fds = append(fds, int(file.Fd()))
 	}
 	add("exec", f.Exec)
-	add("stdout", f.Stdout)
-	add("stderr", f.Stderr)
+	if f.Terminal == nil {
+		add("stdout", f.Stdout)
+		add("stderr", f.Stderr)
+	}
 	for _, o := range [...]struct {
 		bit  uint8
 		file *os.File
-	}{{wire.HasScript, f.Script}, {wire.HasWorkspace, f.Workspace}, {wire.HasStdin, f.Stdin}, {wire.HasLayer, f.Layer}} {
+	}{{wire.HasScript, f.Script}, {wire.HasWorkspace, f.Workspace}, {wire.HasStdin, f.Stdin}, {wire.HasLayer, f.Layer}, {wire.HasTerminal, f.Terminal}} {
 		if o.file != nil {
 			has |= o.bit
 			fds = append(fds, int(o.file.Fd()))

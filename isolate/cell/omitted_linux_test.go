@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cell"
@@ -121,7 +122,7 @@ func TestEachStepIsSeen(t *testing.T) {
 	for _, way := range []struct {
 		name string
 		way
-	}{{"C", way{tier: tier.C}}, {"C warm", way{tier: tier.C, pool: cell.Pool{Cells: 1}}}, {"C loopback", way{tier: tier.C, network: isolate.NetworkLoopback}}, {"B", way{tier: tier.B}}} {
+	}{{"C", way{tier: tier.C}}, {"C warm", way{tier: tier.C, pool: cell.Pool{Cells: 1}}}, {"C loopback", way{tier: tier.C, network: isolate.NetworkLoopback}}, {"C terminal", way{tier: tier.C, tty: true}}, {"B", way{tier: tier.B}}} {
 		t.Run(way.name, func(t *testing.T) { eachStep(t, way.way) })
 	}
 }
@@ -131,6 +132,7 @@ type way struct {
 	tier    tier.Tier
 	pool    cell.Pool
 	network string
+	tty     bool
 }
 
 func eachStep(t *testing.T, w way) {
@@ -167,6 +169,9 @@ func eachStep(t *testing.T, w way) {
 		}
 		if w.network != isolate.NetworkFresh && !strings.Contains(step.Call, "$lo") {
 			continue // so are these
+		}
+		if w.tty && !strings.HasPrefix(step.Call, "ioctl(0") {
+			continue // and these
 		}
 		with(knob.Omit+strconv.Itoa(step.Number), func(c *cell.Client) {
 			res, reason := attempt(t, c, w, time.Second)
@@ -208,7 +213,17 @@ func omitting(t *testing.T, w way) (*isolate.Spec, *isolate.Files) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { null.Close() })
-	return s, &isolate.Files{Exec: exe, Stdout: null, Stderr: null}
+	f := &isolate.Files{Exec: exe, Stdout: null, Stderr: null}
+	if w.tty {
+		s.TTY = &call.TTY{Rows: 24, Columns: 80, Term: "xterm"}
+		ours, theirs, err := isolate.TerminalLine()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ours.Close(); theirs.Close() })
+		f.Stdout, f.Stderr, f.Terminal = nil, nil, theirs
+	}
+	return s, f
 }
 
 // notWarm is the reason of attempt if the call needed a cold cell.

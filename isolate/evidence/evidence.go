@@ -54,6 +54,19 @@ type Evidence struct {
 	// Scripts are the files with a #! line that led to the executable, outermost first; each
 	// has the members of executable.
 	Scripts []Executable `json:"scripts,omitempty" basis:"reported"` // filled by the kernel room; the cell knows only what it executes
+	// Terminal is absent for a program without one.
+	Terminal Terminal `json:"terminal,omitzero"`
+}
+
+// TerminalOwn is the only terminal that a program can have.
+const TerminalOwn = "own"
+
+// Terminal is the program's terminal, as it was seen at the gate.
+type Terminal struct {
+	Basis Basis `json:"basis" basis:"observed"`
+	// Mode is "own": standard input, output and error are one terminal, of a devpts that was made for
+	// this call, and it controls the session; no terminal of the host is in reach.
+	Mode string `json:"mode" show:"%s"`
 }
 
 // Host identifies the kernel that enforced.

@@ -334,7 +334,7 @@ func parseLimit(b []byte) (int64, bool) {
 // sources).
 func superOption(name []byte) bool {
 	switch string(name) {
-	case "ro", "size", "nr_inodes", "hidepid", "subset", "nosymfollow", "userxattr":
+	case "ro", "size", "nr_inodes", "hidepid", "subset", "nosymfollow", "userxattr", "max", "ptmxmode":
 		return true
 	}
 	return false

@@ -64,6 +64,7 @@ func Run(t *testing.T, sub Subject) {
 		{"NotAProgram", testNotAProgram},
 		{"Evidence", testEvidence},
 		{"Network", testNetwork},
+		{"Terminal", testTerminal},
 		{"Concurrent", testConcurrent},
 		{"StagedApart", testStagedApart},
 		{"StagedTogether", testStagedTogether}, // last: it ends the runner's grants

@@ -101,7 +101,7 @@ func (c *call) runWith(ctx context.Context, g grant.Grant) outcome {
 func (o outcome) exited(t *testing.T, status int) {
 	t.Helper()
 	if o.err != nil || o.res == nil || o.res.Outcome != isolate.Exited || o.res.Evidence.Exit.Code != status {
-		t.Fatalf("run: %s, error %v, stderr %q; want exit status %d", o, o.err, o.stderr, status)
+		t.Fatalf("run: %s, error %v, stdout %q, stderr %q; want exit status %d", o, o.err, o.stdout, o.stderr, status)
 	}
 }
 

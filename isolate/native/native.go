@@ -140,6 +140,9 @@ const (
 func Tape(c *Cell) sys.Tape {
 	program := append(steps.Fence(c.Fence), steps.Session()...)
 	program = append(program, steps.Descriptors(c.FDs)...)
+	if c.Spec.TTY != nil {
+		program = append(program, steps.Terminal()...)
+	}
 	program = append(program, steps.Execute(c.Spec.Argv, c.Spec.Env, c.Cookie)...)
 	return knob.Tape(append(confine(c), steps.Split(program)...))
 }

@@ -198,6 +198,9 @@ func (p *process) checkMounts(table []string) error {
 	for _, path := range slices.Concat(p.s.masked, p.framed) {
 		need[path] = true
 	}
+	if p.terminal != nil {
+		need[ptsDir], need[ttyFile] = true, true
+	}
 	for _, m := range p.spec.Mounts {
 		need[m.Source] = true
 	}
@@ -234,6 +237,8 @@ func (p *process) own(path string) bool {
 	switch path {
 	case "/", "/proc", "/tmp", "/dev/shm":
 		return true
+	case ptsDir, ttyFile:
+		return p.terminal != nil
 	}
 	return slices.Contains(p.framed, path) || path == p.spec.Workspace.View() && (p.spec.Workspace == nil || p.staged())
 }
@@ -326,6 +331,10 @@ func (p *process) checkMount(m mount, operands []string) error {
 		return errors.Join(kind("overlay"), has(m.flags, "rw", "nodev"), has(m.super, "userxattr"))
 	case slices.Contains(p.framed, m.path):
 		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev", "noexec"))
+	case m.path == ptsDir && p.terminal != nil:
+		return errors.Join(kind("devpts"), has(m.flags, "noexec"), has(m.super, "ptmxmode=666", "max="+strconv.Itoa(isolate.MaxTerminals)))
+	case m.path == ttyFile && p.terminal != nil:
+		return has(m.flags, "ro", "noexec")
 	case p.own(m.path):
 		page := int64(os.Getpagesize())
 		size := (p.spec.Limits.Disk + page - 1) / page * page >> 10

@@ -662,6 +662,9 @@ func (p *process) tally() *tally {
 		// First: a connection that is accepted meanwhile counts twice, not never.
 		t.connections("/proc/" + strconv.Itoa(p.pid) + "/net")
 	}
+	if p.terminal != nil {
+		t.sum += isolate.MaxTerminals * terminalSize
+	}
 	if t.grouped {
 		// What file systems in memory hold is charged.
 	} else if p.s.tier == tier.C && knob.Template() { // else they are the host's

@@ -73,6 +73,12 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 		(f.layer >= 0) != (spec.Workspace != nil && spec.Workspace.Staged) {
 		return wrong(errors.New("descriptors do not match the spec"))
 	}
+	if err := isolate.CheckTTY(spec.Tier, spec.TTY); err != nil {
+		return fail(fault.New(fault.Usage, "invalid_input", op, err))
+	}
+	if (f.terminal >= 0) != (spec.TTY != nil) || f.terminal >= 0 && f.stdin >= 0 {
+		return wrong(errors.New("the streams do not match the spec"))
+	}
 	if w := spec.Workspace; w != nil && w.Staged && (w.ReadOnly || s.tier != tier.C) {
 		return fail(fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("tier %v has no such staged workspace", s.tier)))
 	}
@@ -130,19 +136,19 @@ func checkLimits(l *isolate.Limits) error {
 
 // files are the descriptors of one request, -1 for none. They are closed with the request.
 type files struct {
-	exec, stdout, stderr, script, workspace, stdin, layer int
-	operands, mounts, caches                              []int
+	exec, stdout, stderr, script, workspace, stdin, layer, terminal int
+	operands, mounts, caches                                        []int
 }
 
-func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, nil, nil, nil} }
+func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, -1, nil, nil, nil} }
 
 func filesOf(r *wire.Request, fds []int) (*files, error) {
 	f := noFiles()
 	for _, x := range [...]struct {
 		there bool
 		to    *int
-	}{{true, &f.exec}, {true, &f.stdout}, {true, &f.stderr},
-		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}, {r.Has&wire.HasLayer != 0, &f.layer}} {
+	}{{true, &f.exec}, {r.Has&wire.HasTerminal == 0, &f.stdout}, {r.Has&wire.HasTerminal == 0, &f.stderr},
+		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}, {r.Has&wire.HasLayer != 0, &f.layer}, {r.Has&wire.HasTerminal != 0, &f.terminal}} {
 		if !x.there {
 			continue
 		}

@@ -54,6 +54,7 @@ type run struct {
 	covers   covers
 	cwd      sys.Place // where the program starts
 	fds      steps.FDs
+	terminal *sys.Terminal // the call's own; nil for none
 	ev       evidence.Evidence
 
 	ahead  bool // made before its call: spec has only limits, directory and network
@@ -95,6 +96,9 @@ func (r *run) do() (*isolate.Result, error) {
 		defer r.release() // others can see its directory or cgroup, so they go before the answer
 	}
 	if err := r.prepare(); err != nil {
+		return nil, err
+	}
+	if err := r.handOver(); err != nil {
 		return nil, err
 	}
 	p, err := r.launch()
@@ -171,6 +175,9 @@ func (r *run) release() {
 	closeAll(r.held)
 	r.held = nil
 	r.covers.close()
+	if r.terminal != nil {
+		r.terminal.Close()
+	}
 	r.net.close()
 	sys.Close(r.gate)
 	r.gate = -1
@@ -287,7 +294,7 @@ func (r *run) pipes() error {
 func (r *run) standard() error {
 	var err error
 	stdin := r.files.stdin
-	if stdin < 0 {
+	if stdin < 0 && r.spec.TTY == nil {
 		// Opened anew: a program can leave flags and a lock on its descriptors, and a shared
 		// one would hand them to later calls.
 		if stdin, err = sys.OpenNull(); err != nil {
@@ -301,7 +308,7 @@ func (r *run) standard() error {
 	}{{stdin, &r.fds.Stdin}, {r.files.stdout, &r.fds.Stdout}, {r.files.stderr, &r.fds.Stderr},
 		{r.files.exec, &r.fds.Exec}, {r.files.script, &r.fds.Script}} {
 		if d.fd < 0 {
-			continue // no script
+			continue // no script, or the terminal instead
 		}
 		if *d.to, err = r.raise(d.fd); err != nil {
 			return err
@@ -320,6 +327,9 @@ func (r *run) prepareC() error {
 	var grants []landRule
 	if err == nil {
 		grants, err = r.fileSystems(c)
+	}
+	if err == nil && r.spec.TTY != nil {
+		grants, err = r.ownTerminal(c, grants)
 	}
 	if err == nil {
 		grants, err = r.hostMounts(c, grants)

@@ -356,6 +356,9 @@ func (p *process) observe() error {
 	if err := p.checkCwd(dir); err != nil {
 		return shut("cwd", err)
 	}
+	if err := p.checkTerminal(dir); err != nil {
+		return shut("terminal", err)
+	}
 	if p.s.tier == tier.C {
 		if err := p.checkOwner(pidfd, dir); err != nil {
 			return shut("identity", err)
@@ -421,8 +424,6 @@ func check(e *evidence.Evidence, bounded bool) error {
 		return shut("capabilities", errors.New("a capability set is not empty"))
 	case bounded && strings.Trim(pr.CapBnd, "0") != "":
 		return shut("capabilities", errors.New("the bounding set is not empty"))
-	case pr.TTY != 0:
-		return shut("terminal", errors.New("there is a controlling terminal"))
 	case pr.Session != 1:
 		return shut("session", errors.New("it has no session of its own"))
 	}

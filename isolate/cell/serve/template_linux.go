@@ -38,7 +38,8 @@ var topLevel = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
 var devices = []string{"null", "zero", "full", "random", "urandom"}
 
-var devLinks = map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+// devLinks are links. That of ptmx leads nowhere but in a cell with a terminal (terminal_linux.go).
+var devLinks = map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
 type part struct {
 	path string   // below the root, "usr", "etc/alternatives"
@@ -170,7 +171,7 @@ func settle() error {
 }
 
 func fill(at string, parts []part, proc *os.File) error {
-	for _, d := range []string{"etc", "dev", "dev/shm", "proc", "tmp", "workspace"} {
+	for _, d := range []string{"etc", "dev", "dev/shm", "dev/pts", "proc", "tmp", "workspace"} {
 		if err := os.MkdirAll(filepath.Join(at, d), 0o755); err != nil {
 			return err
 		}
@@ -203,6 +204,10 @@ func fill(at string, parts []part, proc *os.File) error {
 		if err := os.WriteFile(filepath.Join(at, "etc", name), []byte(text), 0o644); err != nil {
 			return err
 		}
+	}
+	// What a cell's own /dev/tty is mounted on. No other cell's program can open it.
+	if err := os.WriteFile(filepath.Join(at, "dev", "tty"), nil, 0); err != nil {
+		return err
 	}
 	for name, target := range devLinks {
 		if err := os.Symlink(target, filepath.Join(at, "dev", name)); err != nil {

@@ -20,7 +20,7 @@ import (
 // value has one form, and a form one value.
 
 // protocol is the version of everything but the fields of a Result.
-const protocol = 7
+const protocol = 8
 
 // Version is what both sides must agree on: the protocol, and a checksum of a Result's fields,
 // so that a field added to evidence makes a new version.
@@ -216,13 +216,14 @@ func (c *codec) table(v reflect.Value) {
 	}
 }
 
-// Bits of a run's request: the descriptors besides the three that every run has.
+// Bits of a run's request: the descriptors besides the executable, standard output and error.
 const (
 	HasSpec = 1 << iota // the Spec is the first descriptor, a sealed memfd
 	HasScript
 	HasWorkspace
 	HasStdin
 	HasLayer
+	HasTerminal // instead of standard output and error
 )
 
 // GrantSize is the size of a grant's wire form, in bytes.
@@ -247,7 +248,7 @@ func ParseRun(b []byte) (r Request, err error) {
 	}
 	r.Kind, r.ID = b[0], binary.LittleEndian.Uint64(b[1:])
 	has, more := b[9], binary.LittleEndian.Uint64(b[10:])
-	if has >= HasLayer<<1 || more > MaxFiles || has&HasSpec != 0 != (len(b) == RunHead) {
+	if has >= HasTerminal<<1 || more > MaxFiles || has&HasSpec != 0 != (len(b) == RunHead) {
 		return r, ErrCodec
 	}
 	r.Has, r.More = has, int(more)

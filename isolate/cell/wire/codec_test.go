@@ -48,7 +48,7 @@ func fillIn(v reflect.Value, n *int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(-int64(*n) << 8)
-	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(*n) & 0x7f)
 	default:
 		panic("no value for " + v.Kind().String())

@@ -309,6 +309,15 @@ func Session() sys.Tape {
 	return sys.Tape{{Call: "setsid", Why: "a session of its own, with no controlling terminal"}}
 }
 
+// tiocsctty is TIOCSCTTY, ioctl_tty(2).
+const tiocsctty = 0x540e
+
+// Terminal makes standard input the controlling terminal of the session, which has none yet. Of a
+// terminal that another session has, the kernel refuses that (EPERM).
+func Terminal() sys.Tape {
+	return sys.Tape{{Call: "ioctl", Args: ints(0, tiocsctty, 0), Why: "the call's own terminal controls its session: a key for interrupt reaches the program"}}
+}
+
 // Descriptors puts the program's descriptors in place and closes all others.
 func Descriptors(f FDs) sys.Tape {
 	dup := func(label string, from, to, flags int, why string) sys.Step {
