@@ -75,6 +75,15 @@ type Declared struct {
 	Env canon.Digest `json:"env,omitzero"`
 }
 
+// MCP is the gist of a question to a server of the Model Context Protocol that runs already.
+type MCP struct {
+	Server string `json:"server"` // the operator's name for it
+	Tool   string `json:"tool"`   // the server's name for it
+	// Arguments are "NAME=VALUE", sorted by name. A string is as it is, another value JSON, and
+	// one of more than 256 bytes its digest. In names "=" and "%" are written %3D and %25.
+	Arguments []string `json:"arguments"`
+}
+
 // Stdin says what the program reads.
 type Stdin struct {
 	Mode   string       `json:"mode"`   // "none" (empty), "sealed" (read in full before the decision) or "stream"

@@ -23,6 +23,7 @@ type Card struct {
 	Mounts       []string      `json:"mounts,omitempty"`       // host directories that the program sees at their own paths, read-only
 	Caches       []string      `json:"caches,omitempty"`       // names of folders that the program shares with other calls of the principal in the workspace
 	Declared     *Declared     `json:"declared,omitempty"`     // the operator declared the mounts, the caches and an environment set for the workspace
+	MCP          *MCP          `json:"mcp,omitempty"`          // the question to a server that runs already; the rest describes the server
 	Stdin        string        `json:"stdin"`                  // "none", "sealed" or "stream"
 	EgressHosts  []string      `json:"egress_hosts"`           //
 	Capabilities []string      `json:"capabilities"`           //

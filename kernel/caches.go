@@ -16,6 +16,9 @@ import (
 
 // takeCaches opens the caches that the capsule names.
 func (c *call) takeCaches() error {
+	if c.s.mcp != nil { // the running program has them
+		return nil
+	}
 	who := principal(c.who.Principal)
 	if most := c.k.cfg.CacheQuota; most > 0 && len(c.s.capsule.Caches) > 0 {
 		held, err := cache.Held(c.k.cfg.StateDir, who)

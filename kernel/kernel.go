@@ -15,6 +15,7 @@
 //	question.go   the capsule for policy and approver
 //	runner.go     palyra-cell, started once and used for many calls
 //	output.go     the program's output, counted and bounded
+//	exchange.go   a call that asks a program which runs already, and starts none
 //	planted.go    the program's leftovers in its workspace
 //	record.go     the statements that are signed and logged, and recovery
 //	state.go      the state directory
@@ -244,9 +245,12 @@ type Caller struct {
 	// workspace's name, or "" if what the call writes goes to the workspace itself. staged says
 	// that the table wants a layer; without one the call gets its own. The call begins when
 	// Layer returns. nil: the table alone decides.
-	Layer   func(ctx context.Context, workspace string, staged bool) (layer string, err error)
-	Device  string // for policy: the asking device, and
-	Channel string // the surface that it came by; "" is unknown
+	Layer func(ctx context.Context, workspace string, staged bool) (layer string, err error)
+	// Exchange makes the calls of tools that ask a program which runs already. nil: they are
+	// refused.
+	Exchange Exchanger
+	Device   string // for policy: the asking device, and
+	Channel  string // the surface that it came by; "" is unknown
 }
 
 // still returns nil if the caller may still make calls, and policy would answer its present
@@ -290,7 +294,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 	defer c.close()
 	defer c.over()
 	k.step("sealed")
-	c.observe(Event{Step: StepSealed})
+	c.observe(Event{Step: StepSealed, Program: c.program(&p)})
 
 	// Decide. An answer that isn't clearly a yes or a question is a no.
 	lane := k.laneFor(s)

@@ -28,10 +28,13 @@ const StepLogged = "logged"
 // Event is one finished step of a call. It holds the fields that the steps' comments name. The
 // observer may keep it.
 type Event struct {
-	Step     string
-	CallID   string
-	Capsule  canon.Digest
-	Tier     tier.Tier // the call's floor
+	Step    string
+	CallID  string
+	Capsule canon.Digest
+	Tier    tier.Tier // the call's floor
+	// Program, with StepSealed of a tool's call whose standard input is a stream, is what the
+	// capsule says of its program, for Exchanger.
+	Program  canon.Digest
 	Decision *policy.Decision
 	Question *approval.Request
 	Approval *approval.View

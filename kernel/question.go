@@ -57,6 +57,9 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			Unpinned:  unpinnedKinds(c),
 		},
 	}
+	if m := s.mcp; m != nil {
+		q.Context.MCP = *m
+	}
 	q.Context.Caches = slices.Clone(c.Caches)
 	if d := c.Declared; d != nil {
 		q.Context.DeclaredWorkspace, q.Context.DeclaredEnv = d.Workspace, d.Env
@@ -99,7 +102,7 @@ func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
 		certificate = "" // absent, as in statements from before certificates
 	}
 	return &receipt.Question{Roles: slices.Clone(who.Principal.Roles), Device: who.Device, Channel: who.Channel, System: executable(s.capsule).System,
-		Certificate: certificate, EnvOverridden: overridden(s.capsule), EnvCode: slices.Clone(s.envCode), Unpinned: unpinnedKinds(s.capsule), LineArgs: line}
+		Certificate: certificate, EnvOverridden: overridden(s.capsule), EnvCode: slices.Clone(s.envCode), Unpinned: unpinnedKinds(s.capsule), LineArgs: line, MCP: s.mcp}
 }
 
 func overridden(c *capsule.Capsule) (names []string) {
@@ -142,7 +145,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 		c.Workspace = &capsule.Workspace{Source: w.Source, ReadOnly: w.ReadOnly, Staged: w.Staged, Layer: w.Layer, OwnPath: w.OwnPath}
 	}
 	who := Caller{Principal: policy.Entity{Type: kind, ID: id, Roles: p.Question.Roles}, Device: p.Question.Device, Channel: p.Question.Channel}
-	q := question(&who, &sealed{capsule: c, id: s.Digest}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
+	q := question(&who, &sealed{capsule: c, id: s.Digest, mcp: p.Question.MCP}, &Proposal{SessionID: p.SessionID, RunID: p.RunID})
 	q.Context.Executable.System, q.Context.Certificate = p.Question.System, orNone(p.Question.Certificate)
 	q.Context.EnvNames, q.Context.EnvCode, q.Context.Unpinned = slices.Clone(p.Question.EnvOverridden), p.Question.EnvCode, p.Question.Unpinned
 	q.Context.LineArgs = p.Question.LineArgs
@@ -231,7 +234,7 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 			EnvNames: c.EnvNames(), EnvChanged: shownEnv(c.Env), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
 			Capabilities: capabilities(c), Tier: c.TierFloor.String(), Limits: limitsLine(c.Limits),
 			StdinDigest: c.Stdin.Digest, Network: c.Network, Sensitive: c.Sensitive,
-			Bounds: approval.Limits(c.Limits),
+			Bounds: approval.Limits(c.Limits), MCP: s.mcp,
 		},
 	}
 	// An environment without a canonical form has no digest, and so no pattern.

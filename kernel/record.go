@@ -140,7 +140,7 @@ func (c *call) draft() (err error) {
 }
 
 func (c *call) connect(spec *isolate.Spec, stdio IO) (err error) {
-	if c.streams != nil {
+	if c.streams != nil || c.s.mcp != nil {
 		return nil
 	}
 	stdin := stdio.Stdin
@@ -171,6 +171,9 @@ func (c *call) over() {
 }
 
 func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolate.Spec, stdio IO) (string, error) {
+	if c.s.mcp != nil {
+		return c.exchange(ctx, l, g, spec, stdio)
+	}
 	if err := c.connect(spec, stdio); err != nil {
 		return receipt.Failed, err
 	}

@@ -12,6 +12,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
 )
@@ -22,6 +23,9 @@ func TestQuestionOf(t *testing.T) {
 	mount := away(t)
 	script := put(t, t.TempDir()+"/script", "#!/bin/cat\n", 0o755)
 	tools := table(func(tool string, in []byte) (*Expansion, error) {
+		if tool == "m" {
+			return &Expansion{Argv: []string{"/bin/cat"}, Exchanges: true, Stdin: in}, nil
+		}
 		if tool == "d" {
 			return &Expansion{Argv: []string{"/bin/cat"}, Workspace: dir, WorkspaceName: "kit", WorkspaceReadOnly: true, Declared: &Declared{Caches: []string{"go"}, Env: []string{"A=1"}}}, nil
 		}
@@ -40,6 +44,7 @@ func TestQuestionOf(t *testing.T) {
 		"script":   {op, *proposal(script, "a", "\u00e9")},
 		"line":     {op, *proposal(put(t, t.TempDir()+"/line", "#!/bin/cat -c x\n", 0o755), "a")},
 		"tool":     {op, Proposal{Tool: "t", Input: []byte(`{}`), SessionID: "s", RunID: "r"}},
+		"mcp":      {op, Proposal{Tool: "m", Input: []byte(`{"arguments":{"a=b":"c","long":"` + strings.Repeat("x", 300) + `","n":[1]},"pin":"` + canon.Sum(nil).String() + `","server":"s","tool":"t"}`)}},
 		"declared": {op, Proposal{Tool: "d", Input: []byte(`{}`)}},
 		"loopback": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkLoopback}},
 		"staged":   {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceStaged: true, Layer: "w"}},

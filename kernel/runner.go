@@ -42,8 +42,9 @@ const startTimeout = 10 * time.Second
 type lane struct {
 	// Immutable.
 	tier     tier.Tier
-	key      grant.Key  // shared by both sides
-	expected []expected // from before the lane was made
+	key      grant.Key       // shared by both sides
+	spent    *grant.Verifier // of the grants of exchanges, which palyra-cell doesn't get
+	expected []expected      // from before the lane was made
 
 	once   sync.Once
 	closed chan struct{} // closed when no call may use the lane any more
@@ -109,7 +110,8 @@ func (k *Kernel) startLocked(t tier.Tier) *lane {
 	if old := k.lanes[t]; old != nil {
 		k.dying.Go(old.close)
 	}
-	l := &lane{tier: t, key: grant.NewKey(), closed: make(chan struct{}), ready: make(chan struct{})}
+	key := grant.NewKey()
+	l := &lane{tier: t, key: key, spent: grant.NewVerifier(key), closed: make(chan struct{}), ready: make(chan struct{})}
 	if t == k.cfg.Warm {
 		l.expected = slices.Clone(k.keep.expected)
 	}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	vocabulary "palyra/call"
 	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -36,16 +37,17 @@ type sealed struct {
 	place    *place
 	program  *program
 	operands []operand
-	envCode  []string       // variables that lead to code that isn't the system's
-	copies   []*os.File     // sealed copies of operands, made by holdOperands
-	stdin    *pin.Sealed    // nil unless Stdin is sealed
-	hold     *budget.Hold   // the memory of all copies
-	numbers  *budget.Hold   // the descriptors of copies
-	layer    *sharedLayer   // of a staged workspace; see staged.go
-	layers   *layers        // that it is one of
-	caches   []*cache.Cache // see caches.go
-	ownLayer bool           // it was made for this call
-	effect   Effect         // of a tool; nil: none
+	envCode  []string        // variables that lead to code that isn't the system's
+	copies   []*os.File      // sealed copies of operands, made by holdOperands
+	stdin    *pin.Sealed     // nil unless Stdin is sealed
+	hold     *budget.Hold    // the memory of all copies
+	numbers  *budget.Hold    // the descriptors of copies
+	layer    *sharedLayer    // of a staged workspace; see staged.go
+	layers   *layers         // that it is one of
+	caches   []*cache.Cache  // see caches.go
+	ownLayer bool            // it was made for this call
+	effect   Effect          // of a tool; nil: none
+	mcp      *vocabulary.MCP // of an exchange; nil: a program runs
 
 	closing sync.Once
 	lent    atomic.Int32 // goroutines that use it besides its owner; below 0 when closed
@@ -140,6 +142,14 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 			return nil, err
 		}
 		c.Stdin.Digest, c.Stdin.Size = s.stdin.Digest, s.stdin.Size
+		if p.tool != nil && p.tool.Exchanges {
+			if s.mcp, err = s.readQuestion(); err != nil {
+				return nil, err
+			}
+			if err := hold.Grow(limits.Output); err != nil { // for the answer
+				return nil, err
+			}
+		}
 		if p.tool != nil { // the tool's output for its input, and the input
 			if err := hold.Grow(2 * c.Stdin.Size); err != nil {
 				return nil, err

@@ -93,7 +93,7 @@ func (t *layers) leave(name string, l *sharedLayer) {
 
 // takeLayer takes the layer of a call with a staged workspace.
 func (c *call) takeLayer() error {
-	if w := c.s.capsule.Workspace; w == nil || !w.Staged {
+	if w := c.s.capsule.Workspace; w == nil || !w.Staged || c.s.mcp != nil {
 		return nil
 	}
 	var u layerUser

@@ -37,9 +37,13 @@ type Expansion struct {
 	LeaveOperands bool
 	Env           []string // "NAME=VALUE", on top of the built environment
 	// Stdin is sealed and part of the capsule. nil: empty. StdinMost bounds it, in bytes;
-	// default: as for any call.
+	// default: as for any call. Streams says that it's the caller's stream instead.
 	Stdin     []byte
 	StdinMost int64
+	Streams   bool
+	// Exchanges says that no program starts: Stdin is a Question, which Caller.Exchange puts to
+	// a program that runs already. The rest describes that program.
+	Exchanges bool
 
 	Workspace         string // absolute path on the host; "" is an empty private one
 	WorkspaceName     string // in the table
@@ -160,7 +164,11 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,
 		SessionID: p.SessionID, RunID: p.RunID, tool: x,
 	}
-	if x.Stdin == nil {
+	switch {
+	case x.Streams:
+		p.Stdin = StdinStream
+		return stdin, nil
+	case x.Stdin == nil:
 		return nil, nil
 	}
 	p.Stdin = StdinSealed

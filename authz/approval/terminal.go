@@ -309,6 +309,13 @@ func Card(r Request) string {
 	for _, o := range c.Operands {
 		row("file", "%s %s", shown(o.Path), o.Digest)
 	}
+	if m := c.MCP; m != nil {
+		row("server", "%s, which runs already, in a cell of its own", shown(m.Server))
+		row("its tool", "%s", shown(m.Tool))
+		for _, a := range m.Arguments {
+			row("argument", "%s", shown(a))
+		}
+	}
 	row("in", "%s", shown(c.Cwd))
 	row("workspace", "%s", workspace(c))
 	if d := c.Declared; d != nil {

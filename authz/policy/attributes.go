@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"palyra/authz/access"
+	"palyra/call"
 	"palyra/internal/canon"
 )
 
@@ -36,6 +37,9 @@ type Context struct {
 	// environment set, whose digest is DeclaredEnv, are those that the operator declared for it.
 	DeclaredWorkspace string       `json:"declared_workspace,omitempty"`
 	DeclaredEnv       canon.Digest `json:"declared_env,omitzero"`
+
+	// MCP is the question of a call that asks a running server; zero: another call.
+	MCP call.MCP `json:"mcp,omitzero"`
 
 	Stdin       string `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
 	Network     string `json:"network,omitempty"`     // "fresh", "loopback", "void"; "" is "fresh"
@@ -213,6 +217,11 @@ var attributes = [...]attribute{
 		text: func(g *given) string { return g.DeclaredWorkspace }},
 	{path: "declared.env", in: inCall, from: "declared_env", doc: `"sha256:…" of the variables that the operator declared for it, "" for none`,
 		digest: func(g *given) canon.Digest { return g.DeclaredEnv }},
+	{path: "mcp.server", in: inCall, from: "mcp.server", doc: `of a tool of an MCP server that runs already, the operator's name for the server; "" for any other call`,
+		text: func(g *given) string { return g.MCP.Server }},
+	{path: "mcp.tool", in: inCall, from: "mcp.tool", doc: "the server's name for the tool", text: func(g *given) string { return g.MCP.Tool }},
+	{path: "mcp.arguments", in: inCall, from: "mcp.arguments", doc: `"NAME=VALUE" of each argument: strings as they are, other values as JSON, and a value of more than 256 bytes as "sha256:…"`,
+		set: func(g *given) []string { return g.MCP.Arguments }},
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
 	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, and in "loopback" the program may listen and connect to itself`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},

@@ -172,6 +172,8 @@ type Question struct {
 	Unpinned []string `json:"unpinned,omitempty"`
 	// LineArgs are the arguments in the scripts' `#!` lines; older versions didn't tell policy.
 	LineArgs []string `json:"line_args,omitempty"`
+	// MCP is the gist of a question to a server that ran already; no program was started.
+	MCP *call.MCP `json:"mcp,omitempty"`
 }
 
 // Decision is policy's answer.

@@ -325,6 +325,8 @@ var vocabularies = [...]Vocabulary{
 		{Code: "cell_busy", Kinds: []Kind{Timeout},
 			Says: "The call's time passed before a cell was free."},
 		{Code: "no_waiting_cells", Kinds: []Kind{Refused}},
+		{Code: "no_server", Kinds: []Kind{Refused},
+			Says: "No MCP server runs for the caller that could answer."},
 		{Code: "cell_died", Kinds: []Kind{Internal, Refused, Unavailable},
 			Says: "A call under way has an unknown outcome."},
 		{Code: "cell_reap", Kinds: []Kind{Internal},

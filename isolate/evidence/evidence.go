@@ -30,7 +30,8 @@ const (
 // that a group may have, or a field other than its group. show is the words that a field's
 // value is put into for people, and another name for a group.
 type Evidence struct {
-	// Executor is the code that confined: sandbox_tier_c_linux_native or sandbox_tier_b.
+	// Executor is the code that confined: sandbox_tier_c_linux_native or sandbox_tier_b; mcp_exchange
+	// where no program was started and one that ran already was asked.
 	Executor string `json:"executor" basis:"reported"`
 	// Tier is the tier observed, not the one asked for.
 	Tier       string     `json:"tier" basis:"observed"`
@@ -56,7 +57,13 @@ type Evidence struct {
 	Scripts []Executable `json:"scripts,omitempty" basis:"reported"` // filled by the kernel room; the cell knows only what it executes
 	// Terminal is absent for a program without one.
 	Terminal Terminal `json:"terminal,omitzero"`
+	// Exchange is what answered, if the call started no program; the groups of a program are
+	// absent then.
+	Exchange Exchange `json:"exchange,omitzero"` // filled by the kernel room
 }
+
+// ExecutorExchange is the executor of a call that asked a running program.
+const ExecutorExchange = "mcp_exchange"
 
 // TerminalOwn is the only terminal that a program can have.
 const TerminalOwn = "own"
@@ -67,6 +74,22 @@ type Terminal struct {
 	// Mode is "own": standard input, output and error are one terminal, of a devpts that was made for
 	// this call, and it controls the session; no terminal of the host is in reach.
 	Mode string `json:"mode" show:"%s"`
+}
+
+// Exchange names the program that answered, and its own call, whose receipt says how it is
+// confined.
+type Exchange struct {
+	Basis Basis `json:"basis" basis:"reported"`
+	// Server is the operator's name for the program.
+	Server string `json:"server" show:"%s"`
+	// Tool is the server's name for its tool.
+	Tool string `json:"tool"`
+	// Pin is the digest of the tool's accepted definition, which the server had just repeated.
+	Pin canon.Digest `json:"pin"`
+	// CallID is the program's own call.
+	CallID string `json:"call_id" show:"%s"`
+	// Intent is the index of that call's intent in the journal.
+	Intent uint64 `json:"intent" unit:"index"`
 }
 
 // Host identifies the kernel that enforced.
