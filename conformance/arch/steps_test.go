@@ -43,7 +43,7 @@ func rowsC() []row { return tapeC(-1) }
 func scripted() []row { return tapeC(5) }
 
 func tapeC(script int) []row {
-	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, Counted: true, Core: 1, LastCap: lastCap, Ignored: []int{13}, Masked: native.Masked(),
+	c := &native.Cell{Spec: specimen(), Filter: make([]byte, 8), Root: true, Quiet: true, Counted: true, Core: 1, LastCap: lastCap, Ignored: []int{13}, Masked: native.Masked(),
 		Mounts:   []native.Attach{{Label: "tmp", Path: "/tmp"}, {Label: "shm", Path: "/dev/shm"}, {Label: "workspace", Path: native.WorkspaceDir}},
 		Operands: []native.Operand{{Path: "names.txt"}}}
 	c.Mounts = append(c.Mounts, native.Attach{Label: "pts", Path: "/dev/pts"}, native.Attach{Label: "tty", Path: "/dev/tty"})
@@ -59,7 +59,7 @@ func tapeC(script int) []row {
 }
 
 func rowsB() []row {
-	p := &rlimit.Process{Spec: specimen(), Filter: make([]byte, 8), Privileged: true, Root: true, UID: 1000, GID: 1000, LastCap: lastCap,
+	p := &rlimit.Process{Spec: specimen(), Filter: make([]byte, 8), Quiet: true, Privileged: true, Root: true, UID: 1000, GID: 1000, LastCap: lastCap,
 		Ignored: []int{13}, NProc: 65, Core: 1}
 	p.FDs.Script = -1
 	var rows []row

@@ -14,6 +14,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cell"
+	"palyra/isolate/cell/wire"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 )
@@ -85,6 +86,14 @@ func TestPlanIsWhatRuns(t *testing.T) {
 			e := res.Evidence
 			if len(p.Tape.Steps) != e.Tape.Steps || p.Tier != e.Tier || p.Executor != e.Executor {
 				t.Errorf("%s %s of %d steps, evidence says %s %s of %d", p.Tier, p.Executor, len(p.Tape.Steps), e.Tier, e.Executor, e.Tape.Steps)
+			}
+			// From its ABI 7 on Landlock would log what it denies a domain of the program's own.
+			flags := 0
+			if e.Landlock.ABI >= 7 {
+				flags = 5 // LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF, _LOG_SUBDOMAINS_OFF
+			}
+			if want := fmt.Sprintf("landlock_restrict_self(fd:ruleset, %d)", flags); !slices.ContainsFunc(p.Tape.Steps, func(s wire.PlanStep) bool { return s.Call == want }) {
+				t.Errorf("no step %q", want)
 			}
 			// At tier B the tape may hold the user's present number of processes.
 			if p.Tape.Digest != e.Tape.Digest && (c.tier != tier.B || os.Getuid() == 0 && s.Workspace == nil) {

@@ -85,6 +85,7 @@ type Cell struct {
 	FDs      steps.FDs
 	Ruleset  int      // landlock ruleset
 	Outside  int      // a folder that none of its rules grants
+	Quiet    bool     // Landlock's ABI is steps.QuietABI or later
 	Filter   []byte   // seccomp program, sock_filter array
 	Cookie   uint64   // what opens the filter's rules for steps after it
 	Mounts   []Attach // in order
@@ -202,7 +203,7 @@ func confine(c *Cell) sys.Tape {
 	limits, files := steps.Files(steps.ResourceLimits(c.Spec.Limits, c.Spec.Limits.PIDs+1, c.Core))
 	t = append(t, steps.SetLimits(limits)...)
 	t = append(t, fixed.capabilities...)
-	t = append(t, steps.RestrictWitnessed(c.Ruleset, c.Outside)...)
+	t = append(t, steps.RestrictWitnessed(c.Ruleset, c.Outside, c.Quiet)...)
 	t = append(t, steps.SetLimits(files)...)
 	t = append(t, fixed.signals...)
 	return append(t, steps.Filter(c.Filter)...)

@@ -33,6 +33,7 @@ type Process struct {
 	Cwd     int    // folder to start in, on the host
 	Ruleset int    // landlock ruleset
 	Outside int    // a folder that none of its rules grants
+	Quiet   bool   // Landlock's ABI is steps.QuietABI or later
 	Filter  []byte // seccomp program, sock_filter array
 	Cookie  uint64 // what opens the filter's execveat rule
 	NProc   int64  // RLIMIT_NPROC: the call's processes and those the user has already
@@ -70,7 +71,7 @@ func Tape(p *Process) sys.Tape {
 	}
 	t = append(t, steps.NoNewPrivileges()...)
 	t = append(t, steps.DieWithParent("palyra-cell")...)
-	t = append(t, steps.RestrictWitnessed(p.Ruleset, p.Outside)...)
+	t = append(t, steps.RestrictWitnessed(p.Ruleset, p.Outside, p.Quiet)...)
 	t = append(t, steps.SetLimits(files)...)
 	t = append(t, steps.Signals(p.Ignored)...)
 	// The filter forbids changing the death signal, so each of the two processes

@@ -322,7 +322,7 @@ func (r *run) standard() error {
 func (r *run) prepareC() error {
 	c := &native.Cell{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Root: r.s.root, Fixed: r.s.fixed, Fence: r.s.fence, Counted: r.s.groups == nil, NoIPC: !r.s.ownsIPC(), Core: r.s.core}
-	c.Outside = int(r.s.outside.Fd())
+	c.Outside, c.Quiet = int(r.s.outside.Fd()), r.s.abi >= steps.QuietABI
 	err := r.identify()
 	var grants []landRule
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"palyra/internal/fault"
+	"palyra/isolate/internal/steps"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/rlimit"
 )
@@ -14,7 +15,7 @@ import (
 func (r *run) prepareB() error {
 	p := &rlimit.Process{Spec: r.spec, FDs: r.fds, Filter: r.filter.bytes, Cookie: r.s.cookie,
 		Privileged: sys.HasSysAdmin(), Root: r.s.root, LastCap: r.s.lastCap, Ignored: r.s.ignored, Fence: r.s.fence, NProc: r.spec.Limits.PIDs + 1, Core: r.s.core}
-	p.Outside = int(r.s.outside.Fd())
+	p.Outside, p.Quiet = int(r.s.outside.Fd()), r.s.abi >= steps.QuietABI
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	switch w := r.spec.Workspace; {
 	case r.s.root && w != nil && !w.ReadOnly:

@@ -62,7 +62,7 @@ func Files(limits []Limit) (others, files []Limit) {
 // RestrictWitnessed is Restrict between two attempts to list outside, a folder that no
 // rule grants: the first must succeed and the second fail, which nothing but the domain
 // has come between. The kernel does not say otherwise which domain a process is in.
-func RestrictWitnessed(ruleset, outside int) sys.Tape {
+func RestrictWitnessed(ruleset, outside int, quiet bool) sys.Tape {
 	open := func(slot string, mayFail bool, why string) sys.Step {
 		b := binary.NativeEndian.AppendUint64(nil, closeOnExec)
 		b = append(b, make([]byte, 16)...) // mode and resolve
@@ -71,6 +71,6 @@ func RestrictWitnessed(ruleset, outside int) sys.Tape {
 	}
 	t := sys.Tape{open(SlotBefore, false, "a folder that no landlock rule grants can be opened before"),
 		{Call: "close", Args: []sys.Arg{sys.Slot(SlotBefore)}, Why: "no descriptor of it stays"}}
-	t = append(t, Restrict(ruleset)...)
+	t = append(t, Restrict(ruleset, quiet)...)
 	return append(t, open(SlotAfter, true, "and must not be after: palyra-cell looks at the gate whether it was"))
 }

@@ -212,10 +212,22 @@ func DieWithParent(parent string) sys.Tape {
 	return sys.Tape{{Call: "prctl", Args: ints(prSetPdeathsig, sigKill, 0, 0, 0), Why: "die with " + parent + "; after the credential changes, which clear it"}}
 }
 
-// Restrict enters the landlock domain: after the mounts, which it would forbid.
-func Restrict(ruleset int) sys.Tape {
-	return sys.Tape{{Call: "landlock_restrict_self", Args: []sys.Arg{sys.FD("ruleset", ruleset), sys.Int(0)},
-		Why: "enter the landlock domain; later mounts would be refused by it"}}
+// landlockQuiet keeps denials out of the host's audit log: LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF
+// and _LOG_SUBDOMAINS_OFF. The second is inherited. Without it a program makes a domain of its own
+// and fills the log, for whose queue the host's other processes then wait.
+const landlockQuiet = 1 | 4
+
+// QuietABI is the first Landlock ABI that logs denials, and can be told not to (kernel 6.15).
+const QuietABI = 7
+
+// Restrict enters the landlock domain: after the mounts, which it would forbid. quiet is for
+// QuietABI and later.
+func Restrict(ruleset int, quiet bool) sys.Tape {
+	flags, why := 0, "enter the landlock domain; later mounts would be refused by it"
+	if quiet {
+		flags, why = landlockQuiet, why+"; and keep its denials, and those of a domain that the program makes, out of the host's audit log"
+	}
+	return sys.Tape{{Call: "landlock_restrict_self", Args: []sys.Arg{sys.FD("ruleset", ruleset), sys.Int(flags)}, Why: why}}
 }
 
 // Signals resets what an exec would inherit: mask and ignored signals.
