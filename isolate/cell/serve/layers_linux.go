@@ -50,6 +50,7 @@ type layer struct {
 	ready chan struct{} // closed when the fields below are set
 	// Immutable once ready is closed.
 	err            error
+	abandoned      bool     // the call that made it has ended meanwhile, which says nothing of the layer
 	uid, gid       uint32   // of its cells
 	lower, overlay *os.File // detached mounts
 	lock           *os.File // its work folder, locked as long as the overlay may exist
@@ -79,10 +80,32 @@ func (r *run) joinLayer() error {
 	if err != nil {
 		return err
 	}
+	l, first, err := r.shareLayer(key)
+	for err == nil && !first && l.abandoned {
+		r.dropLayer()
+		l, first, err = r.shareLayer(key)
+	}
+	if err != nil {
+		return err
+	}
+	if !first {
+		// What the host has changed since is seen by this call, as by the first one.
+		if err := sys.Refresh(l.overlay); err != nil {
+			return refuse("overlay_unavailable", layerOp, err)
+		}
+	}
+	r.uid, r.gid, r.lower = l.uid, l.gid, l.lower
+	return nil
+}
+
+// shareLayer makes the run one of a layer's, and returns when it's made: by this run, the first, or
+// by another one. The error of making it is the first run's own, and the others' too unless it's
+// abandoned.
+func (r *run) shareLayer(key layerKey) (l *layer, first bool, err error) {
 	t := &r.s.layers
 	t.mu.Lock()
-	l := t.used[key]
-	first := l == nil
+	l = t.used[key]
+	first = l == nil
 	if first {
 		l = &layer{key: key, ready: make(chan struct{}), calls: make(map[*run]removed)}
 		t.used[key] = l
@@ -98,28 +121,35 @@ func (r *run) joinLayer() error {
 	}
 	t.mu.Unlock()
 	r.layer = l
-	if first {
-		if l.err = r.stage(l); l.err != nil {
-			l.close()
-			t.mu.Lock()
-			delete(t.used, key) // the next call tries again
-			t.mu.Unlock()
-		}
-		close(l.ready)
-	} else {
-		<-l.ready
-	}
-	if l.err != nil {
-		return l.err
-	}
 	if !first {
-		// What the host has changed since is seen by this call, as by the first one.
-		if err := sys.Refresh(l.overlay); err != nil {
-			return refuse("overlay_unavailable", layerOp, err)
-		}
+		return l, false, r.awaitLayer(l)
 	}
-	r.uid, r.gid, r.lower = l.uid, l.gid, l.lower
-	return nil
+	if l.err = r.stage(l); l.err != nil {
+		l.abandoned = r.cause() != nil || r.left(time.Hour) == 0
+		l.close()
+		t.mu.Lock()
+		delete(t.used, key) // the next call tries again
+		t.mu.Unlock()
+	}
+	close(l.ready)
+	return l, true, l.err
+}
+
+// awaitLayer waits until another run has made the layer, as long as this one has time.
+func (r *run) awaitLayer(l *layer) error {
+	late := time.NewTimer(time.Until(r.deadline))
+	defer late.Stop()
+	select {
+	case <-l.ready:
+		if l.abandoned {
+			return nil
+		}
+		return l.err
+	case <-r.stop:
+		return fault.New(fault.Canceled, "canceled", layerOp, nil)
+	case <-late.C:
+		return fault.New(fault.Busy, "layer_busy", layerOp, errors.New("another call is still mounting it"))
+	}
 }
 
 func (r *run) layerKey() (k layerKey, err error) {

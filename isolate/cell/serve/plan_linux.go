@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"palyra/isolate/cell/wire"
 	"palyra/isolate/evidence"
@@ -18,7 +19,7 @@ func (s *server) explain(r *wire.Request, fds []int) (*wire.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &run{s: s, at: s.launch, spec: spec, files: f, status: -1, gate: -1, mounts: -1}
+	x := &run{s: s, at: s.launch, spec: spec, files: f, status: -1, gate: -1, mounts: -1, deadline: time.Now().Add(layerPatience)}
 	defer x.clean()
 	if err := x.prepare(); err != nil {
 		return nil, err

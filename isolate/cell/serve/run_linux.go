@@ -64,7 +64,7 @@ type run struct {
 
 	deadline time.Time
 	late     bool          // killed for its deadline
-	stop     chan struct{} // tier B: closed with gone
+	stop     chan struct{} // closed with gone
 	mu       sync.Mutex
 	gone     bool     // guarded by mu: the caller has given up
 	proc     *process // guarded by mu: the running process, once there is one

@@ -122,10 +122,7 @@ func (w *worker) message(b []byte, fds []int) error {
 		return nil
 	}
 	s.pool.begin()
-	x := &run{s: s, id: r.ID, at: &w.thread, files: noFiles(), status: -1, gate: -1, mounts: -1}
-	if s.tier == tier.B {
-		x.stop = make(chan struct{})
-	}
+	x := &run{s: s, id: r.ID, at: &w.thread, files: noFiles(), status: -1, gate: -1, mounts: -1, stop: make(chan struct{})}
 	if s.begin(r.ID, x) {
 		res, err := w.call(&r, x, fds)
 		s.finish(r.ID)
@@ -152,9 +149,7 @@ func (s *server) begin(id uint64, r *run) bool {
 	if _, ok := s.early[id]; ok {
 		delete(s.early, id)
 		r.gone = true
-		if r.stop != nil {
-			close(r.stop)
-		}
+		close(r.stop)
 	}
 	return true
 }
@@ -235,7 +230,7 @@ func (s *server) answer(r wire.Reply) {
 // cancel ends the run, now or when it begins: its caller has given up.
 func (r *run) cancel() {
 	r.mu.Lock()
-	if !r.gone && r.stop != nil {
+	if !r.gone {
 		close(r.stop)
 	}
 	r.gone = true

@@ -13,7 +13,7 @@ func TestCancelBeforeRun(t *testing.T) {
 	s.ended.L = &s.mu
 	s.cancel(5)
 	for id, want := range map[uint64]error{5: context.Canceled, 6: nil} {
-		r := &run{s: s}
+		r := &run{s: s, stop: make(chan struct{})}
 		if !s.begin(id, r) || !errors.Is(r.cause(), want) {
 			t.Errorf("run %d: %v, want %v", id, r.cause(), want)
 		}
