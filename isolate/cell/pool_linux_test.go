@@ -33,11 +33,11 @@ func (w warmed) Run(ctx context.Context, g grant.Grant, s *isolate.Spec, f *isol
 }
 
 func TestContractWarm(t *testing.T) {
-	for _, network := range []string{isolate.NetworkFresh, isolate.NetworkVoid} {
+	for network, skip := range map[string][]string{isolate.NetworkFresh: nil, isolate.NetworkVoid: waits} {
 		t.Run("network "+network, func(t *testing.T) {
 			c := startPool(t, tier.C, cell.Pool{Cells: 4, Networks: 4})
 			isolatetest.Run(t, isolatetest.Subject{
-				Tier: tier.C, Network: network, Warm: true,
+				Tier: tier.C, Network: network, Warm: true, Skip: skip,
 				New:   func(testing.TB) isolate.Runner { return warmed{c} },
 				Grant: func(t testing.TB, s *isolate.Spec) grant.Grant { return mint(t, testKey, s) },
 			})
