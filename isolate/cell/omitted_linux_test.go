@@ -1,11 +1,13 @@
 package cell_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,7 +112,7 @@ func TestEachStepIsSeen(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 		}
-		cmd := exec.Command(test, "-test.run=^TestEachStepIsSeen$", "-test.v", "-test.timeout=5m")
+		cmd := exec.Command(test, "-test.run=^TestEachStepIsSeen$", "-test.v", "-test.timeout=5m", "-test.parallel=4")
 		cmd.Env = append(os.Environ(), "PALYRA_TEST_CELL="+helper)
 		out, err := cmd.CombinedOutput()
 		t.Logf("%s", out)
@@ -136,33 +138,47 @@ type way struct {
 }
 
 func eachStep(t *testing.T, w way) {
-	knobs := os.Getenv("PALYRA_TEST_CELL") + ".knobs"
-	t.Cleanup(func() { os.Remove(knobs) })
-	with := func(line string, f func(c *cell.Client)) {
-		if err := os.WriteFile(knobs, []byte(line), 0o644); err != nil {
+	t.Parallel()
+	// start starts a palyra-cell of another name, with which its knobs go.
+	start := func(t *testing.T, knobs string) *cell.Client {
+		original := os.Getenv("PALYRA_TEST_CELL")
+		dir, err := os.MkdirTemp(filepath.Dir(original), "")
+		if err != nil {
 			t.Fatal(err)
 		}
-		c := startPool(t, w.tier, w.pool)
-		defer c.Close()
-		f(c)
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		path := filepath.Join(dir, "palyra-cell")
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Link(original, path), os.WriteFile(path+".knobs", []byte(knobs), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := cell.Start(t.Context(), cell.Config{Path: path, Tier: w.tier, Key: testKey, Pool: w.pool})
+		if err != nil {
+			t.Fatalf("start palyra-cell: %v", err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
 	}
 	warm := w.pool.Cells > 0
-	var plan *cell.Plan
-	with("", func(c *cell.Client) {
-		s, f := omitting(t, w)
-		var err error
-		if plan, err = c.Explain(t.Context(), s, f); err != nil {
-			t.Fatal(err)
-		}
-		if res, reason := attempt(t, c, w, time.Minute); res == nil || res.Outcome != isolate.Exited {
-			t.Fatalf("with all steps: %+v, %s; the rest would prove nothing", res, reason)
-		}
-	})
+	c := start(t, "")
+	s, f := omitting(t, w)
+	plan, err := c.Explain(t.Context(), s, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, reason := attempt(t, c, w, time.Minute); res == nil || res.Outcome != isolate.Exited {
+		t.Fatalf("with all steps: %+v, %s; the rest would prove nothing", res, reason)
+	}
 	steps := plan.Tape.Steps
 	if warm {
 		steps = plan.Warm.Steps
 	}
+	var mu sync.Mutex
 	reasons := make(map[string]int)
+	t.Cleanup(func() {
+		for reason, n := range reasons {
+			t.Logf("%d steps: %s", n, reason)
+		}
+	})
 	for _, step := range steps {
 		if warm && strings.HasPrefix(step.Call, "close_range(fd:after") {
 			break // the call's own steps are those of a cold cell
@@ -173,10 +189,13 @@ func eachStep(t *testing.T, w way) {
 		if w.tty && !strings.HasPrefix(step.Call, "ioctl(0") {
 			continue // and these
 		}
-		with(knob.Omit+strconv.Itoa(step.Number), func(c *cell.Client) {
-			res, reason := attempt(t, c, w, time.Second)
+		t.Run(strconv.Itoa(step.Number), func(t *testing.T) {
+			t.Parallel() // some are seen only at a deadline
+			res, reason := attempt(t, start(t, knob.Omit+strconv.Itoa(step.Number)), w, time.Second)
 			ran := res != nil && (res.Outcome == isolate.Exited || res.Evidence != nil && res.Evidence.Exit.Code >= 0)
 			why := whyUnseen(t, w.tier, step)
+			mu.Lock()
+			defer mu.Unlock()
 			switch {
 			case reason == notWarm && step.Call != "park()": // whose cell ends before, or has its call in time
 				t.Errorf("without step %d, %s, it %s", step.Number, step.Call, reason)
@@ -190,9 +209,6 @@ func eachStep(t *testing.T, w way) {
 				reasons[reason]++
 			}
 		})
-	}
-	for reason, n := range reasons {
-		t.Logf("%d steps: %s", n, reason)
 	}
 }
 
