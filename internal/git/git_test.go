@@ -112,7 +112,7 @@ func TestWalk(t *testing.T) {
 		if err := w.Differ(id(t, run(t, half, "git rev-parse main")), tip, func(p string) error { paths = append(paths, p); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(paths, "\n"); got != run(t, all, "git diff --name-only --diff-filter=d $(git -C ../half rev-parse main) main") {
+		if got := strings.Join(paths, "\n"); got != run(t, all, "git diff --name-only --no-renames $(git -C ../half rev-parse main) main") {
 			t.Errorf("%s: %s", how, got)
 		}
 		pack := w.Pack()
@@ -141,6 +141,51 @@ func TestWalk(t *testing.T) {
 		os.Remove(name + ".pack")
 		from.Close()
 		host.Close()
+	}
+}
+
+// TestDiffer: the paths that two commits have otherwise are those that git names, with those that go.
+func TestDiffer(t *testing.T) {
+	top := t.TempDir()
+	run(t, top, `git init -q -b main . && mkdir -p d/e gone/deep turns && echo 1 >d/e/f && echo 1 >keep && echo 1 >gone/deep/a && echo 1 >gone/b && echo 1 >turns/x && echo 1 >file && echo 1 >run
+git add . && git commit -qm one && git tag one
+git rm -qr gone turns file && echo 2 >turns && mkdir file && echo 2 >file/y && chmod +x run && echo 2 >new && ln -s keep link && git rm -q d/e/f && git add . && git commit -qm two`)
+	o := NewObjects(dir(top+"/.git"), &Budget{Left: 1 << 20})
+	defer o.Close()
+	w := NewWalk(context.Background(), o, o, Bounds{})
+	for _, way := range [][2]string{{"one", "main"}, {"main", "one"}, {"one", "one"}} {
+		var paths []string
+		if err := w.Differ(id(t, run(t, top, "git rev-parse "+way[0])), id(t, run(t, top, "git rev-parse "+way[1])), func(p string) error { paths = append(paths, p); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(paths)
+		if got, want := strings.Join(paths, "\n"), run(t, top, "git diff --name-only --no-renames "+way[0]+" "+way[1]+" | LC_ALL=C sort"); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", way, got, want)
+		}
+	}
+}
+
+// TestPrograms: what the settings name is found as git reads it, and addresses and branches aren't.
+func TestPrograms(t *testing.T) {
+	top := t.TempDir()
+	run(t, top, `git init -q . && git config core.hooksPath Tools/Hooks && git config filter.x.clean './tools/clean.sh --all' && git config alias.y '!f() { "tools/alias" "$@"; }; f' &&
+git config remote.o.url tools/url && git config branch.b.merge refs/heads/b && git config extensions.worktreeConfig true && git config --worktree diff.z.textconv 'tools\text'`)
+	words, hooks, err := Programs(dir(top + "/.git"))
+	if err != nil || hooks != "Tools/Hooks" {
+		t.Errorf("hooks are in %q, %v", hooks, err)
+	}
+	for _, want := range []string{"./tools/clean.sh", "tools/alias", `tools\text`} {
+		if !slices.Contains(words, want) {
+			t.Errorf("%q isn't in %q", want, words)
+		}
+	}
+	for _, not := range []string{"tools/url", "refs/heads/b"} {
+		if slices.Contains(words, not) {
+			t.Errorf("%q is in %q", not, words)
+		}
+	}
+	if _, _, err := Programs(dir(t.TempDir())); err != nil {
+		t.Errorf("without a configuration: %v", err)
 	}
 }
 

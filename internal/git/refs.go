@@ -264,7 +264,41 @@ func Under(f Folder) (string, error) {
 	return "", nil
 }
 
-type setting struct{ key, value string }
+// Programs returns the words of those settings by which a repository has git run programs, such as
+// filters and aliases, and the folder that its core.hooksPath names, "" for git's own. Settings that
+// say nothing of the kind are left out by section; a word need not be a program.
+func Programs(f Folder) (words []string, hooks string, err error) {
+	for _, name := range []string{"config", "config.worktree"} {
+		b, err := ReadFile(f, name, 1<<20)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", name, err)
+		}
+		for s, err := range settings(string(b)) {
+			if err != nil {
+				return nil, "", err
+			}
+			section, _, _ := strings.Cut(s.key, ".")
+			switch {
+			case s.key == "core.hookspath":
+				hooks = s.raw
+			case section == "remote", section == "branch", section == "url", section == "submodule", section == "user":
+			default:
+				words = append(words, strings.FieldsFunc(s.raw, func(r rune) bool { return strings.ContainsRune(" \t!;&|<>()'`$", r) })...)
+			}
+		}
+	}
+	return words, hooks, nil
+}
+
+type setting struct {
+	key, value string
+	raw        string // value in its own case, without quotes and backslashes
+}
+
+var unquoted = strings.NewReplacer(`\\`, `\`, `\"`, "", `"`, "")
 
 // settings reads a configuration: git-config(1). Names are in lower case, values without quotes;
 // a section's second name is left out.
@@ -298,8 +332,10 @@ func settings(text string) func(yield func(setting, error) bool) {
 			if at := strings.IndexAny(value, "#;"); at >= 0 && !strings.Contains(value, `"`) {
 				value = value[:at]
 			}
-			value = strings.ToLower(strings.Trim(strings.TrimSpace(value), `"`))
-			if !yield(setting{section + "." + strings.ToLower(strings.TrimSpace(key)), value}, nil) {
+			value = strings.TrimSpace(value)
+			raw := unquoted.Replace(value)
+			value = strings.ToLower(strings.Trim(value, `"`))
+			if !yield(setting{section + "." + strings.ToLower(strings.TrimSpace(key)), value, raw}, nil) {
 				return
 			}
 		}

@@ -3,6 +3,7 @@ package git
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 )
 
@@ -268,8 +269,8 @@ func (w *Walk) tree(id ID) (map[string]TreeEntry, error) {
 	return out, err
 }
 
-// Differ calls f for each path at which a commit has another file than an older one, which may be
-// none.
+// Differ calls f for each path at which a commit has another file than an older one, or none. The
+// older one may be none.
 func (w *Walk) Differ(old, now ID, f func(path string) error) error {
 	var before, after ID
 	for _, side := range []struct {
@@ -303,23 +304,34 @@ func (w *Walk) differ(before, after ID, prefix string, depth int, f func(path st
 	if err != nil {
 		return err
 	}
-	names := make([]string, 0, len(is))
-	for n := range is {
-		names = append(names, n)
+	names := make(map[string]bool, len(is))
+	for _, side := range []map[string]TreeEntry{was, is} {
+		for n := range side {
+			names[n] = true
+		}
 	}
-	slices.Sort(names)
-	for _, n := range names {
+	for _, n := range slices.Sorted(maps.Keys(names)) {
 		a, b := was[n], is[n]
-		switch {
-		case a == b:
+		if a == b {
 			continue
-		case b.Mode == ModeFolder:
-			if a.Mode != ModeFolder {
-				a.ID = ID{}
+		}
+		var from, to ID // of folders: what is none has nothing in it
+		file := false
+		for _, side := range []struct {
+			e    TreeEntry
+			tree *ID
+		}{{a, &from}, {b, &to}} {
+			if side.e.Mode == ModeFolder {
+				*side.tree = side.e.ID
+			} else if side.e.Mode != 0 {
+				file = true
 			}
-			err = w.differ(a.ID, b.ID, prefix+n+"/", depth+1, f)
-		default:
+		}
+		if file {
 			err = f(prefix + n)
+		}
+		if err == nil && from != to {
+			err = w.differ(from, to, prefix+n+"/", depth+1, f)
 		}
 		if err != nil {
 			return err

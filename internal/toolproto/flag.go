@@ -83,7 +83,7 @@ func MarkWhy(kind string) string {
 	case MarkRefGone:
 		return "the branch goes"
 	case MarkRefOther:
-		return "the branch moves, and isn't the one that is checked out"
+		return "it moves, and isn't checked out; or it is new, and git takes its name before that of a remote, a tag or a commit"
 	case MarkTag:
 		return "a tag comes, moves or goes"
 	case MarkHead:

@@ -291,7 +291,9 @@ func (c *comparison) ref(name string, was, is git.Ref) error {
 			mark(toolproto.MarkRefGone)
 		}
 	case was.ID.IsZero():
-		i.Kind = Create
+		if i.Kind = Create; branch && c.shadows(name) {
+			mark(toolproto.MarkRefOther)
+		}
 	case !branch:
 		i.Kind = Rewrite
 	default:
@@ -323,14 +325,46 @@ func (c *comparison) ref(name string, was, is git.Ref) error {
 	return nil
 }
 
+// shadows reports whether git commands take the short name of a new branch for something else that
+// they took it for before, or would after the next fetch: a remote's branch, which comes after
+// branches (gitrevisions(7)), a tag, which checkout takes after branches, or the beginning of an id.
+func (c *comparison) shadows(name string) bool {
+	short := strings.TrimPrefix(name, "refs/heads/")
+	if len(short) >= minID && strings.Trim(strings.ToLower(short), "0123456789abcdef") == "" {
+		return true
+	}
+	if _, ok := c.hostRefs.Names["refs/tags/"+short]; ok {
+		return true
+	}
+	remote, _, _ := strings.Cut(short, "/")
+	of := func(other string) bool {
+		return other == "refs/remotes/"+remote || strings.HasPrefix(other, "refs/remotes/"+remote+"/")
+	}
+	for other := range c.hostRefs.Others {
+		if of(other) {
+			return true
+		}
+	}
+	_, err := c.host.entry("refs/remotes/" + remote)
+	return err == nil
+}
+
+// minID is how many digits git abbreviates the id of an object to at least, unless told.
+const minID = 7
+
 // file marks a file of a commit, or of the index.
 func (c *comparison) file(in, path string) {
-	f, ok := toolproto.PlantedNode(path, false)
-	if !ok || c.seen[path] {
+	if c.seen[path] {
 		return
 	}
-	c.seen[path] = true
-	c.g.Paths = append(c.g.Paths, Mark{f.Kind, toolproto.Escape(in + ":" + path)})
+	marks := c.r.mark(path, false)
+	if f, ok := toolproto.PlantedNode(path, false); ok {
+		marks = []Mark{{Kind: f.Kind}}
+	}
+	for _, m := range marks {
+		c.seen[path] = true
+		c.g.Paths = append(c.g.Paths, Mark{m.Kind, toolproto.Escape(in + ":" + path)})
+	}
 }
 
 func clip(s string) string {
@@ -428,6 +462,15 @@ func (c *comparison) index() error {
 		}
 		if _, err := c.walk.Take(e.ID, git.Blob); err != nil {
 			return fmt.Errorf("index: %w", err)
+		}
+	}
+	stays := make(map[string]bool, len(layer.Entries))
+	for _, e := range layer.Entries {
+		stays[e.Path] = true
+	}
+	for _, e := range host.Entries {
+		if !stays[e.Path] {
+			c.file("index", e.Path)
 		}
 	}
 	x := &toolproto.IndexChange{Mode: "0644"}

@@ -37,6 +37,7 @@ func Read(ctx context.Context, upper, workspace *os.File, made time.Time, l Limi
 		return nil, fault.New(fault.Usage, "workspace_unusable", "read the workspace", err)
 	}
 	defer sys.Close(low)
+	r.namedBy(low, workspace.Name())
 	if err := r.folder(up, low, ""); err != nil {
 		return nil, err
 	}
@@ -70,6 +71,8 @@ type reader struct {
 	made time.Time
 	buf  []byte
 	list List
+
+	named []namedPath // on the host, before the layer is read
 }
 
 // each calls f for the names of a folder, in the folder's order.
@@ -344,6 +347,11 @@ func (r *reader) add(name string, old, now *Node, stale bool) error {
 		return tooLarge("its names and the targets of its links are longer than is read at once")
 	}
 	c.Marks = marksOf(name, now)
+	for _, m := range r.mark(name, now != nil && now.Type == Directory) {
+		if !slices.ContainsFunc(c.Marks, func(x Mark) bool { return x.Kind == m.Kind }) {
+			c.Marks = append(c.Marks, m)
+		}
+	}
 	r.list.Changes = append(r.list.Changes, c)
 	return nil
 }

@@ -187,6 +187,40 @@ func TestRead(t *testing.T) {
 			whiteout(t, p.up, "README")
 			put(t, p.up, "Readme", "x")
 		}, []string{"delete README", "create Readme"}},
+		"files that the host's repository names": {func(t *testing.T, p pair) {
+			put(t, p.low, ".git/config", "[core]\n\thooksPath = Tools/Hooks\n[filter \"x\"]\n\tclean = ./bin/clean.sh --all\n[remote \"o\"]\n\turl = origin\n")
+			must(t, os.MkdirAll(filepath.Join(p.low, ".git/hooks"), 0o755))
+			must(t, os.Symlink("../../scripts/check", filepath.Join(p.low, ".git/hooks/pre-commit")))
+			must(t, os.Symlink(filepath.Join(p.low, "scripts/push"), filepath.Join(p.low, ".git/hooks/pre-push")))
+			must(t, os.Symlink("/usr/bin/true", filepath.Join(p.low, ".git/hooks/post-merge")))
+			put(t, p.low, "scripts/push", "one")
+			put(t, p.up, "Tools/Hooks/commit-msg", "x")
+			put(t, p.up, "bin/clean.sh", "x")
+			put(t, p.up, "bin/other", "x")
+			put(t, p.up, "scripts/check", "x")
+			put(t, p.up, "origin", "x")
+			whiteout(t, p.up, "scripts/push")
+		}, []string{"create Tools", "create Tools/Hooks !hook", "create Tools/Hooks/commit-msg !hook", "create bin", "create bin/clean.sh !git",
+			"create bin/other", "create origin", "create scripts/check !hook", "delete scripts/push !hook"}},
+		"files that the host has links to where programs look": {func(t *testing.T, p pair) {
+			must(t, os.Symlink("docs/agents.md", filepath.Join(p.low, "CLAUDE.md")))
+			must(t, os.Symlink("etc/code", filepath.Join(p.low, ".vscode")))
+			put(t, p.low, ".claude/x", "x")
+			must(t, os.Symlink("../etc/claude.json", filepath.Join(p.low, ".claude/settings.json")))
+			put(t, p.low, "etc/code/settings.json", "x")
+			must(t, os.Symlink("/etc/passwd", filepath.Join(p.low, ".envrc")))
+			put(t, p.up, "docs/agents.md", "x")
+			put(t, p.up, "etc/code/tasks.json", "x")
+			put(t, p.up, "etc/claude.json", "x")
+			put(t, p.up, "etc/passwd", "x")
+		}, []string{"create docs", "create docs/agents.md !agent", "create etc/claude.json !agent", "create etc/code/tasks.json !editor", "create etc/passwd"}},
+		"a link in the place of a folder that the host's hooks lie in": {func(t *testing.T, p pair) {
+			put(t, p.low, ".git/config", "[core]\n\thooksPath = a/b/hooks\n")
+			put(t, p.low, "a/b/hooks/pre-commit", "x")
+			whiteout(t, p.up, "a/b")
+			must(t, os.Remove(filepath.Join(p.up, "a/b")))
+			must(t, os.Symlink("c", filepath.Join(p.up, "a/b")))
+		}, []string{"replace a/b !hook", "delete a/b/hooks !hook", "delete a/b/hooks/pre-commit !hook"}},
 		"a whiteout in the workspace is its own": {func(t *testing.T, p pair) {
 			whiteout(t, p.low, "w")
 			put(t, p.up, "w", "x")
