@@ -4,6 +4,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // The kinds of places.
@@ -28,8 +29,8 @@ const (
 type Place struct {
 	Kind string
 
-	// Paths, separated by spaces, each in any folder of the workspace: "*" is any
-	// one name, or any with that end, "**" at the end everything beneath. ASCII
+	// Paths, separated by spaces, each in any folder of the workspace: a "*" in a name is any
+	// text without a slash, "**" at the end everything beneath. ASCII
 	// letters match in either case: some file systems do that, and so does git.
 	Paths string
 
@@ -52,7 +53,8 @@ type Place struct {
 // (.editorconfig). The first place that matches a path counts.
 var places = [...]Place{
 	{Kind: PlaceHook, Why: "git runs it, or what it names, as a hook",
-		Paths: ".git/hooks/* .husky/** .pre-commit-config.yaml lefthook.yml lefthook.yaml .lefthook.yml .lefthook.yaml"},
+		Paths: ".git/hooks/* .husky/** .pre-commit-config.yaml prek.toml .overcommit.yml .lintstagedrc .lintstagedrc.* lint-staged.config.* " +
+			"lefthook.* .lefthook.* lefthook-local.* .lefthook-local.* .config/lefthook.* .lefthook/** .lefthook-local/**"},
 	{Kind: PlaceGit, Why: "it decides what git runs, and whose repository this is",
 		Paths: ".git/config .git/config.worktree .git/commondir .git/objects/info/alternates " +
 			".git/worktrees/*/config.worktree .git/worktrees/*/commondir .gitmodules .gitconfig"},
@@ -60,22 +62,30 @@ var places = [...]Place{
 		Paths: ".hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .sl/config .sl/sharedpath .jj/repo/config.toml"},
 	{Kind: PlaceShell, Why: "a shell, or what watches a shell enter the folder, runs it",
 		Paths: ".envrc .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout " +
-			".kshrc .cshrc .tcshrc .login .direnv/** .config/fish/** mise.toml .mise.toml .config/mise/**"},
+			".kshrc .cshrc .tcshrc .login .direnv/** .autoenv.zsh .config/fish/** " +
+			"mise.toml mise.*.toml .mise.toml .mise.*.toml mise/config.toml .mise/config.toml .config/mise.toml .config/mise/**"},
 	{Kind: PlaceEditor, Why: "the editor runs tasks and tools that it names",
 		Paths: ".vscode/** .idea/** .fleet/** .zed/** .vim/** .vimrc .exrc .nvimrc .nvim.lua .dir-locals.el .dir-locals-2.el " +
-			".devcontainer/** .devcontainer.json"},
+			".devcontainer/** .devcontainer.json .gitpod.yml .idx/** .replit *.code-workspace .helix/** .nvim/** .lvimrc .local.vimrc .theia/** " +
+			"rust-analyzer.toml .rust-analyzer.toml"},
 	{Kind: PlaceCI, Why: "a build server runs it",
 		Paths: ".github/workflows/** .github/actions/** .gitlab-ci.yml .gitlab/ci/** .circleci/** .buildkite/** .woodpecker/** .forgejo/** .gitea/** " +
-			".woodpecker.yml .drone.yml .travis.yml .cirrus.yml jenkinsfile azure-pipelines.yml bitbucket-pipelines.yml"},
+			".woodpecker.yml .woodpecker.yaml .drone.yml .drone.yaml .travis.yml .cirrus.yml .cirrus.star jenkinsfile azure-pipelines.yml azure-pipelines.yaml " +
+			".azure-pipelines/** bitbucket-pipelines.yml appveyor.yml .appveyor.yml buildspec.yml buildspec.yaml cloudbuild.yaml cloudbuild.json .semaphore/** .teamcity/** " +
+			".tekton/** .builds/** .build.yml .readthedocs.yml .readthedocs.yaml netlify.toml vercel.json .taskcluster.yml zuul.yaml .zuul.yaml zuul.d/** .zuul.d/**"},
 	{Kind: PlaceAgent, Why: "an agent obeys it, or starts what it names",
 		Paths: ".mcp.json .mcp.json.before-palyra .claude/** .codex/** .agents/** .cursor/** .gemini/** .windsurf/** .kiro/** .roo/** .continue/** .cline/** .amazonq/** .opencode/** " +
-			".cursorrules .windsurfrules .clinerules opencode.json claude.md claude.local.md agents.md gemini.md .github/copilot-instructions.md"},
+			".cursorrules .windsurfrules .clinerules .clinerules/** .roorules .roomodes .kilocode/** .augment/** .factory/** .junie/** .trae/** .qwen/** .crush/** .openhands/** " +
+			".goosehints .aider.conf.yml .claude-plugin/** opencode.json opencode.jsonc crush.json .crush.json agents.override.md crush.md qwen.md " +
+			".github/hooks/** .github/instructions/** .github/prompts/** .github/agents/** .github/skills/** .github/copilot/** .github/mcp.json claude.md claude.local.md agents.md gemini.md .github/copilot-instructions.md"},
 	{Kind: PlacePackage, Why: "it decides what a package manager fetches and runs",
 		Paths: ".npmrc .pnpmfile.cjs .pnpmfile.mjs .yarnrc .yarnrc.yml .yarn/releases/** .yarn/plugins/** bunfig.toml .cargo/config .cargo/config.toml " +
-			".bundle/** .gemrc .condarc .pypirc pip.conf .mvn/** sitecustomize.py"},
+			".bundle/** .gemrc .condarc .pypirc pip.conf pip.ini uv.toml pnpm-workspace.yaml .mvn/** gradle/wrapper/** .bazelrc .bazeliskrc tools/bazel nuget.config .config/dotnet-tools.json " +
+			".jvmopts .sbtopts .terraformrc sitecustomize.py usercustomize.py"},
 	{Kind: PlaceTool, Why: "a program reads it when it starts, and runs what it says",
 		Paths: ".gdbinit .lldbinit .ripgreprc .curlrc .wgetrc .irbrc .pryrc .rprofile .tmux.conf .screenrc " +
-			".pdbrc .ghci .ocamlinit .iex.exs .octaverc rust-toolchain rust-toolchain.toml"},
+			".pdbrc .ghci .ocamlinit .iex.exs .octaverc rust-toolchain rust-toolchain.toml " +
+			".gdbearlyinit .valgrindrc .latexmkrc latexmkrc .erlang .renviron .pylintrc pylintrc ansible.cfg"},
 	{Kind: PlaceGit, Why: "git's own files decide what git runs", Paths: ".git .git/** .gitattributes", Asked: true},
 	{Kind: PlaceGit, Why: "with it git may take the folder for a repository, whose configuration and hooks it obeys", Paths: "head", Asked: true},
 	{Kind: PlaceHook, Why: "git runs it if core.hooksPath says so", Paths: ".githooks/**", Asked: true},
@@ -135,19 +145,53 @@ func elements(name string, n int) bool {
 	return true
 }
 
+// pattern is one of a place's paths.
+type pattern struct {
+	at    int // in the list of all
+	place *Place
+	text  string
+}
+
+// patterns are those of all places, by their first element where that is a name.
+type patterns struct {
+	named map[string][]pattern
+	globs []pattern
+}
+
+// all is compiled when a path is first looked up. It is never changed.
+var all = sync.OnceValue(func() patterns {
+	out := patterns{named: make(map[string][]pattern)}
+	n := 0
+	for i := range places {
+		for text := range strings.FieldsSeq(places[i].Paths) {
+			p := pattern{n, &places[i], text}
+			n++
+			if first, _, _ := strings.Cut(text, "/"); strings.Contains(first, "*") {
+				out.globs = append(out.globs, p)
+			} else {
+				out.named[first] = append(out.named[first], p)
+			}
+		}
+	}
+	return out
+})
+
 func flagOf(name string, hit func(p *Place, pattern string, parts []string) bool) (Flag, bool) {
 	parts := strings.Split(strings.ToLower(name), "/")
-	for i := range places {
-		p := &places[i]
-		for pattern := range strings.FieldsSeq(p.Paths) {
-			for from := range parts {
-				if hit(p, pattern, parts[from:]) {
-					return Flag{Path: Escape(name), Kind: p.Kind, Why: p.Why}, true
+	var first *pattern
+	for from := range parts {
+		for _, list := range [][]pattern{all().named[parts[from]], all().globs} {
+			for i := range list {
+				if p := &list[i]; (first == nil || p.at < first.at) && hit(p.place, p.text, parts[from:]) {
+					first = p
 				}
 			}
 		}
 	}
-	return Flag{}, false
+	if first == nil {
+		return Flag{}, false
+	}
+	return Flag{Path: Escape(name), Kind: first.place.Kind, Why: first.place.Why}, true
 }
 
 func (p *Place) matches(pattern string, parts []string) bool {

@@ -1,6 +1,7 @@
 package planted
 
 import (
+	"path"
 	"strings"
 	"sync"
 
@@ -18,7 +19,14 @@ type node struct {
 	deep bool             // everything beneath is a rule's
 	kids map[string]*node // by name, in lower case
 	any  *node            // "*"
+	some []glob           // by a part of the name
 	git  bool             // the hooks of a repository: *.sample are none
+}
+
+// glob is the end of a rule, whose last name is a pattern of path.Match in lower case.
+type glob struct {
+	pattern string
+	*node
 }
 
 // tree is what the rules say of any folder, repository what they say of
@@ -50,6 +58,8 @@ func compile(rules []toolproto.Place) ruleSet {
 					switch {
 					case e == "*":
 						at.any = next
+					case strings.Contains(e, "*"):
+						at.some = append(at.some, glob{e, next})
 					case at.kids == nil:
 						at.kids = map[string]*node{e: next}
 					default:
@@ -74,6 +84,11 @@ func (n *node) step(name string) *node {
 	if next := n.kids[lower(name)]; next != nil {
 		return next
 	}
+	for _, g := range n.some {
+		if ok, err := path.Match(g.pattern, lower(name)); ok && err == nil {
+			return g.node
+		}
+	}
 	if n.any != nil && !(n.any.git && strings.HasSuffix(lower(name), ".sample")) {
 		return n.any
 	}
@@ -81,7 +96,7 @@ func (n *node) step(name string) *node {
 }
 
 // folder reports whether the rules go on beneath a place.
-func (n *node) folder() bool { return n.deep || n.any != nil || len(n.kids) > 0 }
+func (n *node) folder() bool { return n.deep || n.any != nil || len(n.some) > 0 || len(n.kids) > 0 }
 
 // lower is strings.ToLower for ASCII, and leaves every other byte alone.
 func lower(s string) string {
