@@ -62,31 +62,47 @@ func (a *app) approvalsShow(ctx context.Context, inv *command.Invocation) (*resu
 	if err != nil {
 		return nil, err
 	}
-	in := toolInput(ctx, h, &ap)
-	return text(front.Document{"approval": ap, "input": in}, "%s", cardText(&ap, in)), nil
+	in, err := toolInput(ctx, h, &ap)
+	return text(front.Document{"approval": ap, "input": in}, "%s", cardText(&ap, in, err)), nil
 }
 
-// cardText returns a request with the tool's input: whatever shows one to a person shows
-// this.
-func cardText(ap *hub.Approval, in json.RawMessage) string { return approvalText(ap) + inputText(in) }
+// cardText returns a request with the tool's input, or why that can't be read: whatever shows one
+// to a person shows this.
+func cardText(ap *hub.Approval, in json.RawMessage, err error) string {
+	return approvalText(ap) + inputText(in, err)
+}
 
 // maxShown bounds how much of a tool's input a terminal gets, in bytes.
 const maxShown = 64 << 10
 
 // toolInput returns the tool's input, from the run: the card has only the digest of a
-// sealed input, and a person must see the content to be written. It is nil if the run can't
-// be read.
-func toolInput(ctx context.Context, h hub.Hub, ap *hub.Approval) json.RawMessage {
-	r, err := hub.GetRun.Do(ctx, h, hub.Caller{}, ap.Run)
-	if err != nil || ap.Step < 0 || ap.Step >= len(r.Steps) {
-		return nil
+// sealed input, and a person must see the content to be written.
+func toolInput(ctx context.Context, h hub.Hub, ap *hub.Approval) (json.RawMessage, error) {
+	if ap.Reduced {
+		return nil, nil
 	}
-	return r.Steps[ap.Step].Input
+	r, err := hub.GetRun.Do(ctx, h, hub.Caller{}, ap.Run)
+	if err == nil && (ap.Step < 0 || ap.Step >= len(r.Steps) || len(r.Steps[ap.Step].Input) == 0) {
+		err = fault.New(fault.Unavailable, "bad_answer", "read run", fmt.Errorf("it has no input of step %d", ap.Step))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.Steps[ap.Step].Input, nil
 }
 
-func inputText(in json.RawMessage) string {
+// inputText is the input for a person. Who asks can make a run that can't be read at once: a card
+// without the input must not look like one of a call that has none.
+func inputText(in json.RawMessage, err error) string {
 	var b bytes.Buffer
-	if len(in) == 0 || json.Indent(&b, in, "    ", "  ") != nil {
+	if err == nil && len(in) > 0 {
+		err = json.Indent(&b, in, "    ", "  ")
+	}
+	if err != nil {
+		return "  the tool is given\n    NOT SHOWN: " + front.Escape(front.OneLine(err.Error())) + "\n" +
+			"    of what it writes, no more than stands above is known here\n"
+	}
+	if b.Len() == 0 {
 		return ""
 	}
 	s, cut := b.String(), ""
@@ -311,7 +327,8 @@ func (a *app) ask(ctx context.Context, h hub.Hub, ap *hub.Approval, reaches stri
 			WithHint("name the capsule: --capsule DIGEST, all of it, from palyra approvals show " + ap.ID)
 	}
 	defer dev.Close()
-	return confirm(ctx, dev.Person(""), ap, cardText(ap, toolInput(ctx, h, ap))+reaches)
+	in, err := toolInput(ctx, h, ap)
+	return confirm(ctx, dev.Person(""), ap, cardText(ap, in, err)+reaches)
 }
 
 // confirm is nil for a person's yes to what is shown.

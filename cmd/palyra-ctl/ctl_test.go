@@ -491,6 +491,15 @@ func TestApprove(t *testing.T) {
 	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) || !strings.Contains(out, `"content": "what is \u202e written"`) {
 		t.Errorf("shown as %q", out)
 	}
+	// Without the input, as of a run that is too large to be read, the card says so.
+	f = &fake{approvals: []hub.Approval{pending}, run: hub.Run{ID: "run_1"}}
+	status, out, _ = try(t, t.Context(), f, "approvals", "show", "apr_1")
+	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) || !strings.Contains(out, "NOT SHOWN: read run: it has no input of step 0") {
+		t.Errorf("shown as %q", out)
+	}
+	if out := cardText(&pending, nil, fault.New(fault.Busy, "budget_memory", "read run", errors.New("no\nroom\x1b"))); !strings.Contains(out, `NOT SHOWN: read run: no room\x1b`) {
+		t.Errorf("shown as %q", out)
+	}
 }
 
 // TestApproveForMore: what a wider yes would let through is shown before it is
@@ -641,7 +650,7 @@ func TestSeveral(t *testing.T) {
 	}
 	now := ap
 	now.Yes = []string{"uid:1", "uid:2\x1b"}
-	if text := cardText(&now, nil); !strings.Contains(text, `of uid:1, uid:2\x1b  another person must, too`) {
+	if text := cardText(&now, nil, nil); !strings.Contains(text, `of uid:1, uid:2\x1b  another person must, too`) {
 		t.Errorf("shown as %q", text)
 	}
 	d.queue[0] = now

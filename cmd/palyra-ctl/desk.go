@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -367,8 +368,8 @@ func (d *desk) listen(ap *hub.Approval, text bool) (terminal.Key, error) {
 
 // shown returns what a person is shown of a request.
 func (d *desk) shown(ap *hub.Approval) string {
-	in, _ := quickly(d, func(ctx context.Context) ([]byte, error) { return toolInput(ctx, d.hub, ap), nil })
-	return cardText(ap, in)
+	in, err := quickly(d, func(ctx context.Context) (json.RawMessage, error) { return toolInput(ctx, d.hub, ap) })
+	return cardText(ap, in, err)
 }
 
 // card shows a request, to be read only.
