@@ -269,6 +269,8 @@ var vocabularies = [...]Vocabulary{
 		{Code: "artifact_corrupt", Kinds: []Kind{Integrity}},
 		{Code: "access_rolled_back", Kinds: []Kind{Integrity},
 			Says: "Members and tokens are older than the journal says."},
+		{Code: "vault_unreadable", Kinds: []Kind{Integrity},
+			Says: "A sealed value was changed, or put in another's place."},
 		{Code: "backup_corrupt", Kinds: []Kind{Integrity}},
 		{Code: "backup_wrong_key", Kinds: []Kind{Denied},
 			Do: "name the identity whose public key the backup was made for: --identity FILE"},

@@ -1,0 +1,73 @@
+package seal
+
+import (
+	"fmt"
+	"log/slog"
+)
+
+// Mask stands for a secret wherever one is formatted.
+const Mask = "[secret]"
+
+// Secret is a value that must not be printed. Its owner calls Wipe. Copies share the value. The
+// zero Secret is of no use.
+type Secret struct {
+	// m hides the bytes behind a function: where package fmt reaches an unexported field it
+	// calls no method, and would follow a pointer for a verb that doesn't fit.
+	m func() *memory
+}
+
+// memory holds the bytes of a Secret.
+type memory struct {
+	b     []byte
+	pages []byte // the memory outside the heap that holds b; nil: b is on the heap
+	lock  bool
+}
+
+// NewSecret copies b to a Secret. b stays the caller's to wipe.
+func NewSecret(b []byte) *Secret {
+	s := newSecret(len(b))
+	copy(s.m().b, b)
+	return s
+}
+
+func newSecret(n int) *Secret {
+	m := newMemory(n)
+	return &Secret{func() *memory { return m }}
+}
+
+// Bytes returns the value itself, valid until Wipe.
+func (s Secret) Bytes() []byte { return s.m().b }
+
+// Locked reports whether the value is kept out of swap.
+func (s Secret) Locked() bool { return s.m().lock }
+
+// Wipe overwrites the value and gives its memory back. It may be called again, and on nil.
+func (s *Secret) Wipe() {
+	if s == nil || s.m == nil {
+		return
+	}
+	clear(s.m().b)
+	s.m().free()
+	*s.m() = memory{}
+}
+
+// String returns the mask.
+func (Secret) String() string { return Mask }
+
+// Format implements fmt.Formatter with the mask, for every verb.
+func (Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Mask)) }
+
+// MarshalText implements encoding.TextMarshaler with the mask, and so JSON, too.
+func (Secret) MarshalText() ([]byte, error) { return []byte(Mask), nil }
+
+// LogValue implements slog.LogValuer with the mask.
+func (Secret) LogValue() slog.Value { return slog.StringValue(Mask) }
+
+// LogValue implements slog.LogValuer with the mask.
+func (Key) LogValue() slog.Value { return slog.StringValue(Mask) }
+
+// LogValue implements slog.LogValuer with the mask.
+func (IdentityKey) LogValue() slog.Value { return slog.StringValue(Mask) }
+
+// LogValue implements slog.LogValuer with the mask.
+func (Passphrase) LogValue() slog.Value { return slog.StringValue(Mask) }
