@@ -76,6 +76,26 @@ var (
 		"Remove a layer with all that was written to it", Operation{Status: 204})
 )
 
+// MCP servers.
+var (
+	ListServers = define[None, Page[Server]]("servers.listServers", "GET /servers", "policy.manage",
+		"List the MCP servers")
+	// AddServer starts nothing.
+	AddServer = define[NewServer, Server]("servers.addServer", "POST /servers", "policy.manage",
+		"Add an MCP server", Operation{Doc: "It is started when its tools are listed or called.", Status: 201, Idempotent: true})
+	GetServer = define[string, Server]("servers.getServer", "GET /servers/{server}", "policy.manage",
+		"Get an MCP server with its tools")
+	// InspectServer makes a call, which policy decides and a person may be asked about.
+	InspectServer = define[string, Server]("servers.inspectServer", "POST /servers/{server}/inspect", "policy.manage",
+		"Start an MCP server and list its tools", Operation{Doc: "A call of mcp.serve in the caller's name, which ends with the answer."})
+	AcceptServer = define[Acceptance, Server]("servers.acceptServer", "POST /servers/{server}/accept", "policy.manage",
+		"Accept the tools that an MCP server listed last", Operation{Doc: "By the digest of the list; another list is refused: tool_changed."})
+	RemoveServer = define[string, None]("servers.removeServer", "DELETE /servers/{server}", "policy.manage",
+		"Remove an MCP server, and end it", Operation{Status: 204})
+	ListServerTools = define[string, Page[ServerTool]]("servers.listServerTools", "GET /servers/{server}/tools", "session.read",
+		"List the accepted tools of an MCP server")
+)
+
 // Requests for approval and standing grants.
 var (
 	// ListApprovals reduces requests of other principals that the caller couldn't answer.
@@ -191,6 +211,7 @@ func Operations() []*Operation {
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
 		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation,
+		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
 		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,

@@ -51,6 +51,7 @@ type Expansion struct {
 	// WorkspaceStaged says that what the program writes goes to a layer, whatever the caller
 	// wants (Caller.Layer).
 	WorkspaceStaged bool
+	Mounts          []string  // as in a Proposal, beside what is declared
 	Cwd             string    // as the program sees it, or relative to the workspace
 	Declared        *Declared // nil: nothing
 
@@ -158,7 +159,7 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 		d = new(Declared)
 	}
 	*p = Proposal{
-		WorkspaceOwnPath: d.OwnPath, Mounts: d.Mounts, Caches: d.Caches,
+		WorkspaceOwnPath: d.OwnPath, Mounts: slices.Concat(d.Mounts, x.Mounts), Caches: d.Caches,
 		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly,
 		WorkspaceStaged: x.WorkspaceStaged, Layer: layer, Cwd: x.Cwd,
 		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,

@@ -16,6 +16,7 @@ import (
 
 	"palyra/cmd/internal/connect"
 	"palyra/cmd/internal/programs"
+	"palyra/hub/gateway"
 	"palyra/hub/local"
 	"palyra/hub/store"
 	"palyra/kernel"
@@ -35,7 +36,7 @@ func office(t *testing.T) func(args ...string) (status int, stdout, stderr strin
 	if err != nil {
 		t.Fatal(errors.Join(err, k.Close()))
 	}
-	h, err := local.Open(t.Context(), local.Config{Kernel: k, Store: st})
+	h, err := local.Open(t.Context(), local.Config{Kernel: k, Store: st, Gateway: gateway.New(gateway.Config{Store: st})})
 	if err != nil {
 		t.Fatal(errors.Join(err, st.Close(), k.Close()))
 	}
@@ -146,7 +147,7 @@ func TestBadIDs(t *testing.T) {
 		"approvals approve": {"--capsule", strings.Repeat("00", 32)}}
 	for _, c := range programs.Table(programs.Client).Commands {
 		switch c.Name {
-		case "sessions new", "token create": // take any name
+		case "sessions new", "token create", "mcp add": // take any name
 			continue
 		}
 		var codes []string

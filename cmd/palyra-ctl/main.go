@@ -116,7 +116,8 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"attest get": (*app).attestGet, "journal ls": (*app).journalLs, "journal status": (*app).journalStatus, "artifact get": (*app).artifactGet,
 	"token create": (*app).tokenCreate, "token ls": (*app).tokenLs, "token revoke": (*app).tokenRevoke, "token rotate": (*app).tokenRotate,
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
-	"config show":   (*app).configShow,
+	"config show": (*app).configShow,
+	"mcp add":     (*app).mcpAdd, "mcp ls": (*app).mcpLs, "mcp show": (*app).mcpShow, "mcp accept": (*app).mcpAccept, "mcp rm": (*app).mcpRm,
 	"backup create": (*app).backupCreate,
 	"complete":      (*app).complete,
 }

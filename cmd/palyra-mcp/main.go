@@ -84,7 +84,7 @@ func (a *app) serve(ctx context.Context, inv *command.Invocation) (*front.Report
 	if inv.Has("print") {
 		return a.entry(inv)
 	}
-	return nil, mcp.Serve(ctx, mcp.Config{Hub: h, Version: version, Workspace: command.Value(inv, "workspace", ""), Staged: inv.Has("staged"),
+	return nil, mcp.Serve(ctx, mcp.Config{Hub: h, Version: version, Workspace: command.Value(inv, "workspace", ""), Server: command.Value(inv, "server", ""), Staged: inv.Has("staged"),
 		Patience: command.Value(inv, "patience", time.Duration(0))}, a.stdin, a.protocol)
 }
 
@@ -94,7 +94,7 @@ func (a *app) entry(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	servers := map[string]any{"palyra": map[string]any{"command": installed.Palyra(a.executable), "args": args}}
+	servers := map[string]any{command.Value(inv, "server", "palyra"): map[string]any{"command": installed.Palyra(a.executable), "args": args}}
 	b, err := json.MarshalIndent(map[string]any{"mcpServers": servers}, "", "  ")
 	if err != nil {
 		return nil, fault.New(fault.Internal, "internal", "mcp serve", err)

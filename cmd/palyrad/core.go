@@ -13,6 +13,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/cmd/internal/installed"
 	"palyra/hub/config"
+	"palyra/hub/gateway"
 	"palyra/hub/local"
 	"palyra/hub/store"
 	"palyra/internal/budget"
@@ -68,13 +69,15 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	c.closers = append(c.closers, c.store.Close)
-	table := tool.New(toolConfig(cfg, c))
+	tc := toolConfig(cfg, c)
+	table := tool.New(tc)
+	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Version: version})
 	c.memory = budget.NewMark(limitHeap(budget.Memory()))
 	kc := kernel.Config{
 		StateDir: cfg.State.Dir, PolicyDir: cfg.Policy.Dir, Floor: cfg.WantsCertificate(), CellPath: d.cellPath, Starter: d.starter, Warm: tier.C,
 		Pool:    cell.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
 		Budgets: kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach)),
-		Tools:   table, CacheQuota: int64(cfg.State.CachesEach), ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, TestOnlyStep: d.testOnlyStep,
+		Tools:   servers, CacheQuota: int64(cfg.State.CachesEach), ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, TestOnlyStep: d.testOnlyStep,
 	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.
@@ -84,7 +87,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	c.closers = append(c.closers, c.kernel.Close)
-	if c.local, err = d.openHub(ctx, cfg, c, table); err != nil {
+	if c.local, err = d.openHub(ctx, cfg, c, table, servers); err != nil {
 		return nil, err
 	}
 	c.owner.Store(new(c.local.Owner))

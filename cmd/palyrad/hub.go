@@ -7,6 +7,7 @@ import (
 	"palyra/authz/access"
 	"palyra/hub"
 	"palyra/hub/config"
+	"palyra/hub/gateway"
 	"palyra/hub/local"
 	"palyra/hub/session"
 	"palyra/hub/store"
@@ -18,14 +19,14 @@ import (
 
 // openHub opens the hub over kernel and store. It resolves the runs that an earlier process
 // left, and starts accepted ones; in safe mode they wait.
-func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table) (*local.Hub, error) {
+func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table *tool.Table, servers *gateway.Gateway) (*local.Hub, error) {
 	features, err := access.ParseFeatures(featuresOff(&cfg.Features))
 	if err != nil {
 		return nil, err
 	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
-		Tools: func() []hub.Tool { return tools(table) },
+		Tools: func() []hub.Tool { return tools(table) }, Gateway: servers,
 		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
 			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach), Wide: int(cfg.Limits.RunsPerSession)},
 		Budget:    store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},

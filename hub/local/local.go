@@ -43,6 +43,7 @@ import (
 	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/hub"
+	"palyra/hub/gateway"
 	"palyra/hub/run"
 	"palyra/hub/session"
 	"palyra/hub/store"
@@ -59,6 +60,8 @@ type Config struct {
 	Store  *store.Store
 	// Tools lists the tools. Default: none.
 	Tools func() []hub.Tool
+	// Gateway has the MCP servers. Default: there are none.
+	Gateway *gateway.Gateway
 
 	Bounds  session.Bounds // on runs
 	Budget  store.Budget   // of runs; see run.Config
@@ -172,7 +175,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if err := h.layers.load(ctx); err != nil {
 		return nil, err
 	}
-	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
+	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
 		h.journalOperations(), h.adminOperations(), h.stopOperations())...)
 	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	h.st.OnWritten(quota{h}.Spend)
@@ -203,8 +206,13 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		}
 	}()
 	denied := inStore || h.brake.denies()
+	var servers run.Servers // not a nil pointer in an interface
+	if cfg.Gateway != nil {
+		cfg.Gateway.Begin(h.startServer, h.awaitServer)
+		servers = cfg.Gateway
+	}
 	h.runs, err = run.Open(ctx, run.Config{
-		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Over: h.endCaches, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
+		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Servers: servers, Over: h.over, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Quota: h.MayAdd, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {

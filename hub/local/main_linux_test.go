@@ -16,6 +16,7 @@ import (
 	"palyra/authz/access"
 	"palyra/crypt/receipt"
 	"palyra/hub"
+	"palyra/hub/gateway"
 	"palyra/hub/store"
 	"palyra/internal/canon"
 	"palyra/kernel"
@@ -72,8 +73,8 @@ func (h *house) work() string { return filepath.Join(h.base, "work") }
 
 // open opens a hub in base as palyrad does: kernel, store, hub.
 func open(ctx context.Context, base, bins string, change func(*Config, *kernel.Config)) (*Hub, error) {
-	table := tool.New(tool.Config{Program: filepath.Join(bins, "palyra-tool"),
-		Workspaces: map[string]tool.Workspace{"src": {Path: filepath.Join(base, "work")}}})
+	workspaces := map[string]tool.Workspace{"src": {Path: filepath.Join(base, "work")}}
+	table := tool.New(tool.Config{Program: filepath.Join(bins, "palyra-tool"), Workspaces: workspaces})
 	kc := kernel.Config{StateDir: filepath.Join(base, "state"), CellPath: filepath.Join(bins, "palyra-cell"), Tools: table}
 	c := Config{Tools: func() (out []hub.Tool) {
 		for _, i := range table.List() {
@@ -85,11 +86,13 @@ func open(ctx context.Context, base, bins string, change func(*Config, *kernel.C
 		change(&c, &kc)
 	}
 	var err error
-	if c.Kernel, err = kernel.Open(ctx, kc); err != nil {
+	if c.Store, err = store.Open(filepath.Join(base, "store"), store.Options{TestOnlyStep: c.TestOnlyStep, Clock: c.Clock}); err != nil {
 		return nil, err
 	}
-	if c.Store, err = store.Open(filepath.Join(base, "store"), store.Options{TestOnlyStep: c.TestOnlyStep, Clock: c.Clock}); err != nil {
-		return nil, errors.Join(err, c.Kernel.Close())
+	c.Gateway = gateway.New(gateway.Config{Store: c.Store, Tools: kc.Tools, Workspaces: workspaces, Version: "test"})
+	kc.Tools = c.Gateway
+	if c.Kernel, err = kernel.Open(ctx, kc); err != nil {
+		return nil, errors.Join(err, c.Store.Close())
 	}
 	h, err := Open(ctx, c)
 	if err != nil {

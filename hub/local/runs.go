@@ -208,7 +208,7 @@ func (h *Hub) endSession(ctx context.Context, c hub.Caller, in hub.SessionChange
 	if err != nil {
 		return hub.Session{}, err
 	}
-	h.endCaches(in.ID)
+	h.over(in.ID)
 	if err := h.release(context.WithoutCancel(ctx), in.ID); err != nil {
 		return hub.Session{}, err
 	}

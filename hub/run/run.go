@@ -37,6 +37,7 @@ package run
 import (
 	"context"
 	"errors"
+	"io"
 	"iter"
 	"log/slog"
 	"sync"
@@ -80,6 +81,35 @@ type Layers interface {
 	Name(ctx context.Context, session, user, workspace string) (string, error)
 }
 
+// Servers has programs that go on running and answer calls.
+type Servers interface {
+	// Attach is asked before each call. It returns the call's ctx and its part in an exchange,
+	// nil for a call that has none. It may take its time until ctx is done.
+	Attach(ctx context.Context, a Attaching) (context.Context, *Attached, error)
+}
+
+// Attaching is a call that is about to be made.
+type Attaching struct {
+	Caller       hub.Caller
+	Reserve      bool // may use what budgets keep for the installation's owner
+	Session, Run string
+	Tool         string
+	Input        []byte
+	// Pause gives the run's place to others until resume is called.
+	Pause func() (resume func())
+}
+
+// Attached is a call's part in exchanges: it makes one, or is the answering program's own call.
+type Attached struct {
+	Exchange kernel.Exchanger // nil: it makes none
+	// Of a program's own call. Its standard error is kept as any call's.
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Observe func(kernel.Event)
+	// Over is told that the call is over. o is nil if there is no outcome, and err then says why.
+	Over func(o *kernel.Outcome, err error)
+}
+
 // noQuota bounds nothing.
 type noQuota struct{}
 
@@ -100,6 +130,8 @@ type Config struct {
 	// Layers has the layers of staged workspaces. Default: none, and each call in a workspace
 	// that is staged gets its own.
 	Layers Layers
+	// Servers has programs that answer calls. Default: none.
+	Servers Servers
 	// Over is told of the session of a run that had one of its own, when both have ended.
 	// Default: nobody is.
 	Over func(session string)

@@ -135,6 +135,13 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			defer release()
 		}
 	}
+	part := new(Attached)
+	if err == nil && e.cfg.Servers != nil {
+		var a *Attached
+		if ctx, a, err = e.cfg.Servers.Attach(ctx, e.attaching(j, row)); a != nil {
+			part = a
+		}
+	}
 	if err != nil {
 		res.fail(err)
 		return res
@@ -143,6 +150,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	var timer *time.Timer
 	live := e.goLive(j)
 	observe := func(ev kernel.Event) {
+		if part.Observe != nil {
+			part.Observe(ev)
+		}
 		switch ev.Step {
 		case kernel.StepSealed:
 			subject.CallID, res.CallID, res.Capsule = ev.CallID, ev.CallID, ev.Capsule
@@ -166,14 +176,17 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		kernel.Caller{
 			Principal: who, Device: j.plan.Device, Channel: j.plan.Surface, Reserve: j.plan.Reserve,
 			Still: func() (policy.Entity, error) { return e.cfg.WhoIs(j.caller()) },
-			Layer: e.layer(j),
+			Layer: e.layer(j), Exchange: part.Exchange,
 			Approver: approverFunc(func(ctx context.Context, q approval.Request) (approval.Answer, error) {
 				return e.approvals.For(subject).Ask(ctx, q)
 			}),
 		},
 		kernel.Proposal{Tool: row.Tool, Input: row.Input, SessionID: j.session, RunID: j.id},
-		kernel.IO{Stdout: live.out[0], Stderr: live.out[1], Observe: observe})
+		part.streams(live, observe))
 	j.gone()
+	if part.Over != nil {
+		part.Over(o, err)
+	}
 	if timer != nil {
 		timer.Stop()
 	}
@@ -191,6 +204,24 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		res.unsettled(err)
 	}
 	return res
+}
+
+// attaching describes a step to Config.Servers.
+func (e *Engine) attaching(j *job, row *store.Step) Attaching {
+	return Attaching{Caller: j.caller(), Reserve: j.plan.Reserve, Session: j.session, Run: j.id, Tool: row.Tool, Input: row.Input,
+		Pause: func() func() {
+			e.pause(j)
+			return func() { e.resume(j) }
+		}}
+}
+
+// streams returns the streams of a call whose output live takes.
+func (p *Attached) streams(live *live, observe func(kernel.Event)) kernel.IO {
+	out := kernel.IO{Stdin: p.Stdin, Stdout: live.out[0], Stderr: live.out[1], Observe: observe}
+	if p.Stdout != nil {
+		out.Stdout = p.Stdout
+	}
+	return out
 }
 
 // layer says which layer a call of the run in a workspace writes to.

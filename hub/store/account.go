@@ -24,6 +24,7 @@ var rowCost = map[string]int64{
 	"members":        40,
 	"tokens":         90,
 	"access_changes": 50,
+	"servers":        60,
 }
 
 // argCost is what the values of a row take: a text twice, since most are keys

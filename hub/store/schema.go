@@ -2,11 +2,11 @@ package store
 
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
-func migrations() []string { return []string{schema1, schema2, schema3, schema4} }
+func migrations() []string { return []string{schema1, schema2, schema3, schema4, schema5} }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "35d75ddd5baa25e8605ec15774b70780cbd35aad515954bc6944daef64d7f9ad"
+const schemaDigest = "3b1659bc280281f3fc5b0d1a385dd9744bf3b8988be7a194f6195ccbc1d7837a"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -217,4 +217,20 @@ const schema4 = `
 ALTER TABLE runs ADD COLUMN parallel INTEGER NOT NULL DEFAULT 0 CHECK (parallel IN (0, 1));
 DROP INDEX runs_active;
 CREATE UNIQUE INDEX runs_active ON runs (session) WHERE state IN ('in_progress', 'waiting_approval') AND parallel = 0;
+`
+
+// schema5 has the MCP servers whose tools can be called.
+const schema5 = `
+CREATE TABLE servers (
+	name        TEXT    NOT NULL PRIMARY KEY CHECK (name <> ''),
+	spec        BLOB    NOT NULL,
+	listed      BLOB    NOT NULL,
+	accepted    BLOB    NOT NULL,
+	added_by    TEXT    NOT NULL CHECK (added_by <> ''),
+	added       INTEGER NOT NULL,
+	accepted_by TEXT    NOT NULL,
+	accepted_at INTEGER NOT NULL,
+	version     INTEGER NOT NULL CHECK (version > 0),
+	CHECK ((accepted_by = '') = (accepted_at = 0))
+) STRICT, WITHOUT ROWID;
 `

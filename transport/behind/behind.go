@@ -29,6 +29,8 @@ type Visitor struct {
 	Body   []byte // one JSON document; nil: none
 	// Workspace is that of calls which name none. "": none.
 	Workspace string
+	// Server is the MCP server whose tools the caller wants. "": palyrad's own.
+	Server string
 	// Hub asks as the caller, whatever caller it is given, also after the request. Its
 	// answers hold what this caller may see.
 	Hub hub.Hub

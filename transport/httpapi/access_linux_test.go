@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"palyra/hub"
+	"palyra/hub/gateway"
 	"palyra/hub/local"
 	"palyra/hub/store"
 	"palyra/internal/fault"
@@ -35,7 +36,7 @@ func office(t *testing.T, change ...func(*local.Config)) *local.Hub {
 	if err != nil {
 		t.Fatal(errors.Join(err, k.Close()))
 	}
-	cfg := local.Config{Kernel: k, Store: st}
+	cfg := local.Config{Kernel: k, Store: st, Gateway: gateway.New(gateway.Config{Store: st})}
 	for _, c := range change {
 		c(&cfg)
 	}

@@ -29,6 +29,13 @@ type mcpInput struct {
 	Message   mcpMessage `json:"message" in:"body"`
 }
 
+// mcpServerInput is mcpInput for the tools of one server.
+type mcpServerInput struct {
+	Server    string     `json:"server" in:"path"`
+	Workspace string     `json:"workspace" in:"query" doc:"the workspace of calls that name none"`
+	Message   mcpMessage `json:"message" in:"body"`
+}
+
 // mcpOperations are the requests of the Model Context Protocol's Streamable HTTP.
 var mcpOperations = []*hub.Operation{
 	{ID: "mcp", Tag: "mcp", Method: post, Path: "/mcp", Root: true, Permission: "run.start", Status: http.StatusOK, Also: []int{http.StatusAccepted},
@@ -36,6 +43,11 @@ var mcpOperations = []*hub.Operation{
 		In: api.Type[mcpInput](), Media: []string{hub.MediaJSON, hub.MediaSSE}},
 	{ID: "mcpEnd", Tag: "mcp", Method: http.MethodDelete, Path: "/mcp", Root: true, Permission: "run.start", Status: http.StatusNoContent,
 		Summary: "End the session of the Model Context Protocol that Mcp-Session-Id names", Ends: true},
+	{ID: "mcpServer", Tag: "mcp", Method: post, Path: "/mcp/{server}", Root: true, Permission: "run.start", Status: http.StatusOK, Also: []int{http.StatusAccepted},
+		Summary: "Send a message of the Model Context Protocol for one MCP server", Doc: "As at /mcp, with the accepted tools of the server under their own names.",
+		In: api.Type[mcpServerInput](), Media: []string{hub.MediaJSON, hub.MediaSSE}},
+	{ID: "mcpServerEnd", Tag: "mcp", Method: http.MethodDelete, Path: "/mcp/{server}", Root: true, Permission: "run.start", Status: http.StatusNoContent,
+		Summary: "End such a session", Ends: true, In: api.Type[string]()},
 }
 
 // speak has the protocol answer. A request that it doesn't answer is a problem as any other.
@@ -53,7 +65,7 @@ func speak(x *exchange) error {
 	}
 	s, caller, payer := x.s, x.caller, x.payer()
 	return p.Serve(&timed{ResponseWriter: x.w, limit: s.lim.Write, connection: x.w.Header().Get("Connection")}, x.r, &behind.Visitor{
-		Caller: caller, Body: x.raw, Workspace: x.query.Get("workspace"), Hub: inner{s, caller, x.rt.ID},
+		Caller: caller, Body: x.raw, Workspace: x.query.Get("workspace"), Server: x.r.PathValue("server"), Hub: inner{s, caller, x.rt.ID},
 		May: func() error {
 			if s.cfg.Check == nil {
 				return nil

@@ -43,6 +43,14 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/calls", `{"tool":"test.echo"}`)
 	ask(202, post, "/api/v1/calls", `{"tool":"test.wait","session":"`+id+`"}`, "Prefer: respond-async")
 	ask(200, get, "/api/v1/tools", "")
+	ask(200, get, "/api/v1/servers", "")
+	ask(201, post, "/api/v1/servers", `{"name":"docs","spec":{"argv":["docs-server"]}}`, r.key())
+	ask(200, get, "/api/v1/servers/"+apitest.Server, "")
+	ask(404, get, "/api/v1/servers/none", "")
+	ask(200, post, "/api/v1/servers/"+apitest.Server+"/inspect", "")
+	ask(200, post, "/api/v1/servers/"+apitest.Server+"/accept", `{"digest":"sha256:`+strings.Repeat("0", 64)+`"}`)
+	ask(200, get, "/api/v1/servers/"+apitest.Server+"/tools", "")
+	ask(204, http.MethodDelete, "/api/v1/servers/"+apitest.Server, "")
 	ask(200, get, "/api/v1/layers?session="+id+"&after="+apitest.Layer, "")
 	ask(400, get, "/api/v1/layers?after=A", "")
 	ask(200, get, "/api/v1/layers/"+apitest.Layer, "")
@@ -97,6 +105,10 @@ func TestEveryOperation(t *testing.T) {
 	a = ask(200, post, "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
 		"Accept: "+accept)
 	ask(204, http.MethodDelete, "/mcp", "", "Mcp-Session-Id: "+a.header.Get("Mcp-Session-Id"))
+	a = ask(200, post, "/mcp/"+apitest.Server, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+		"Accept: application/json, text/event-stream")
+	ask(404, http.MethodDelete, "/mcp", "", "Mcp-Session-Id: "+a.header.Get("Mcp-Session-Id")) // it's another address's
+	ask(204, http.MethodDelete, "/mcp/"+apitest.Server, "", "Mcp-Session-Id: "+a.header.Get("Mcp-Session-Id"))
 	ask(200, get, "/api/v1/openapi.json", "")
 	ask(200, get, "/livez", "")
 	ask(200, get, "/readyz", "")

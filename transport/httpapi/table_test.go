@@ -119,6 +119,8 @@ func fillPath(p string) string {
 			return "tok_" + hex
 		case "{digest}":
 			return "sha256:" + hex + hex
+		case "{server}":
+			return apitest.Server
 		case "{layer}":
 			return apitest.Layer
 		case "{decision}":
@@ -249,7 +251,7 @@ func TestShortOfMemory(t *testing.T) {
 			t.Errorf("%s: an owner at the socket gets %s", rt.ID, a.body)
 		}
 	}
-	if want := []string{"cancelRun", "mcpEnd", "resolveApproval", "stop"}; !slices.Equal(slices.Sorted(slices.Values(served)), want) {
+	if want := []string{"cancelRun", "mcpEnd", "mcpServerEnd", "resolveApproval", "stop"}; !slices.Equal(slices.Sorted(slices.Values(served)), want) {
 		t.Errorf("served above the mark: %v, want %v", served, want)
 	}
 	if r.Server.cfg.Memory.Refused() == 0 {

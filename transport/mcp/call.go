@@ -101,7 +101,7 @@ func (s *server) close() {
 // callTool answers a request. A request that is cancelled ends its call.
 func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer, error) {
 	name := r.Params.Name
-	if name == toolWait {
+	if name == toolWait && s.cfg.Server == "" {
 		c, no := s.find(r.Params.Arguments)
 		if no != nil {
 			return no, nil
@@ -116,7 +116,7 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer,
 	if !ok {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.100q", name)}
 	}
-	input, err := t.input(name, s.cfg.Workspace, r.Params.Arguments)
+	input, err := s.input(t, name, r.Params.Arguments)
 	if err != nil {
 		return failed(what(name, r.Params.Arguments), err), nil
 	}
@@ -320,8 +320,11 @@ func (s *server) putOff(c *call) *Answer {
 		}
 		s.pending = append(s.pending, c)
 	}
-	return &Answer{Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, "+
-		"make the same call again or call %s with this wait; neither makes a second call.", what(c.tool, c.input), state, toolWait)}
+	how := fmt.Sprintf("make the same call again or call %s with this wait; neither makes a second call", toolWait)
+	if s.cfg.Server != "" {
+		how = "make the same call again; that makes no second call"
+	}
+	return &Answer{Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, %s.", what(c.tool, c.input), state, how)}
 }
 
 // holds says that calls are under way that were put off, or answers wait to be fetched.

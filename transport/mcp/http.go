@@ -51,7 +51,7 @@ const (
 //
 // What a connection is for Serve, a seat is here: that of a session, which a client opens
 // with initialize and names in Mcp-Session-Id; or, for clients of sessionless versions, that
-// of the credential, for each workspace that their address names. A seat belongs to the credential
+// of the credential, for each workspace and server that their address names. A seat belongs to the credential
 // that opened it. It ends with the credential's rights, an hour after its last request, when its
 // client says so, or, if nothing is under way in it, when the principal has no room for another
 // one. Its calls end with it.
@@ -245,7 +245,7 @@ func (h *Handler) sit(key string, o owner, v *behind.Visitor, leave func()) (*se
 	}
 	s := &seat{key: key, owner: o, who: new(latest), leave: leave, requests: map[jsonrpc.ID]context.CancelFunc{}, used: time.Now()}
 	s.who.v.Store(v.Kept())
-	s.server = newServer(h.ctx, Config{Hub: s.who, Workspace: v.Workspace})
+	s.server = newServer(h.ctx, Config{Hub: s.who, Workspace: v.Workspace, Server: v.Server})
 	s.title, s.hold = "mcp", func() (func(), error) { return h.room(s.who.v.Load(), answerBytes) }
 	h.seats[key] = s
 	select {
@@ -291,7 +291,7 @@ type requestKey struct{}
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
 	me := ownerOf(v)
 	if r.Method == http.MethodDelete {
-		return h.hangUp(w, r, me)
+		return h.hangUp(w, r, v.Server, me)
 	}
 	req, raw, bad := readMessage(v.Body)
 	switch {
@@ -340,22 +340,22 @@ const methodInitialize = "initialize"
 func (h *Handler) seatOf(r *http.Request, req *jsonrpc.Request, me owner, alone bool, v *behind.Visitor) (*seat, error) {
 	switch id := r.Header.Get(headerSession); {
 	case alone:
-		return h.take(strings.Join([]string{"", me.user, me.token, me.surface, v.Workspace}, "\x00"), me, v)
+		return h.take(strings.Join([]string{"", me.user, me.token, me.surface, v.Workspace, v.Server}, "\x00"), me, v)
 	case req.Method == methodInitialize:
 		return h.take(rand.Text(), me, v)
 	case id == "":
 		return nil, fault.New(fault.Usage, "invalid_input", "find MCP session", fmt.Errorf("want %s, or %s %s", headerSession, headerVersion, sessionless)).
 			WithHint("initialize gives the session; from version " + sessionless + " on there is none")
 	default:
-		return h.find(id, me)
+		return h.find(id, v.Server, me)
 	}
 }
 
 // find returns the seat of a session. One of another credential's doesn't exist.
-func (h *Handler) find(id string, me owner) (*seat, error) {
+func (h *Handler) find(id, server string, me owner) (*seat, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.seats[id]; s != nil && s.owner == me && id != "" && id[0] != 0 {
+	if s := h.seats[id]; s != nil && s.owner == me && s.cfg.Server == server && id != "" && id[0] != 0 {
 		return s, nil
 	}
 	return nil, noSession()
@@ -366,8 +366,8 @@ func noSession() error {
 }
 
 // hangUp ends a session, and answers when its calls have ended.
-func (h *Handler) hangUp(w http.ResponseWriter, r *http.Request, me owner) error {
-	s, err := h.find(r.Header.Get(headerSession), me)
+func (h *Handler) hangUp(w http.ResponseWriter, r *http.Request, server string, me owner) error {
+	s, err := h.find(r.Header.Get(headerSession), server, me)
 	if err != nil {
 		return err
 	}

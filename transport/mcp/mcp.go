@@ -7,6 +7,9 @@
 //
 // # Contract
 //
+// With Config.Server they are the accepted tools of an MCP server, and a result is the server's
+// (server.go). Otherwise:
+//
 // The tools are those that palyrad lists, under names without dots (NameOf), and exec and
 // call_wait beside them. A result holds all that there is to say in structuredContent
 // (Answer); its text says the same for clients that show their model nothing else.
@@ -52,6 +55,9 @@ type Config struct {
 	Version string
 	// Workspace is that of calls which name none. "": none.
 	Workspace string
+	// Server is the MCP server whose accepted tools are served, under their own names, instead of
+	// palyrad's. "": none.
+	Server string
 	// Staged has palyrad put what calls write to workspaces into layers, also where its
 	// configuration doesn't.
 	Staged bool
@@ -142,6 +148,9 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 			if err != nil {
 				return nil, err
 			}
+			if s.cfg.Server != "" {
+				return a.passed()
+			}
 			return a.result(), nil
 		}
 		if !slices.Contains(methods, method) {
@@ -153,14 +162,14 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 
 // refresh asks palyrad for its tools again.
 func (s *server) refresh(ctx context.Context) (*table, error) {
-	t, err := fetch(ctx, s.cfg.Hub, s.cfg.Workspace)
+	t, err := s.fetch(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tools = t; s.places == nil {
-		s.places, s.together = make(chan struct{}, maxSessions), s.cfg.Staged || t.staged
+		s.places, s.together = make(chan struct{}, maxSessions), s.cfg.Staged || t.staged || s.cfg.Server != ""
 	}
 	return t, nil
 }

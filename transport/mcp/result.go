@@ -48,7 +48,8 @@ type Answer struct {
 	Decision  string          `json:"decision,omitempty"`
 	Run       string          `json:"run,omitempty"`
 
-	bad bool // the request went wrong, as the protocol has it (isError)
+	answered []byte // what the server of Config.Server answered; nil: nothing
+	bad      bool   // the request went wrong, as the protocol has it (isError)
 }
 
 // Cut says that a stream in an Answer isn't the whole, and where the whole is.
@@ -205,6 +206,10 @@ func (s *server) answerTo(ctx context.Context, c *call, r *hub.Run) *Answer {
 	if st.Layer != "" {
 		a.Changes = st.Layer
 		a.Message = strings.TrimSpace(a.Message + " " + fmt.Sprintf(layered, st.Layer) + ".")
+	}
+	if s.cfg.Server != "" && st.Outcome == "executed" {
+		s.pass(ctx, a, r.ID, st.Stdout)
+		return a
 	}
 	builtin := c.tool != toolExec && c.tool != NameOf(runTool)
 	a.Stdout, a.StdoutCut = s.stream(ctx, r.ID, st.Stdout)

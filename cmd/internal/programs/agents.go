@@ -15,7 +15,7 @@ import (
 // it as inv's flags say.
 func ServeArgs(inv *command.Invocation) ([]string, error) {
 	args := []string{"mcp", "serve"}
-	for _, name := range []string{"socket", "url", "token-file", "workspace"} {
+	for _, name := range []string{"socket", "url", "token-file", "workspace", "server"} {
 		v := command.Value(inv, name, "")
 		if v == "" {
 			continue
@@ -59,12 +59,49 @@ call that needs a person's yes waits: the person answers with palyra approvals,
 never through the agent.`,
 			Flags: []command.Flag{
 				{Name: "workspace", Arg: "NAME", Help: "the workspace of calls that name none"},
+				{Name: "server", Arg: "NAME", Help: "serve the accepted tools of this MCP server (palyra mcp\nls), under their own names, instead of palyrad's"},
 				flagStaged,
 				{Name: "patience", Arg: "D", Help: "how long a request waits before it is answered as\npending (default 45s, or without a bound where the agent\ntakes progress notifications)", Parse: command.Duration},
 				{Name: "print", Help: "print the entry of an MCP configuration, with these\nflags, and serve nothing"}},
 			Examples: []command.Example{
 				{Line: "palyra mcp serve --print --workspace src", Does: "prints what stands in an agent's MCP configuration"},
 				{Line: "palyra mcp serve --token-file agent.token", Does: "serves with the rights of a token"}}},
+		{Name: "mcp add", Operands: "NAME COMMAND [ARG...]", Min: 2, Max: -1, Short: "add an MCP server that runs in a cell, behind palyrad",
+			Long: `
+COMMAND, behind --, is a server that speaks the Model Context Protocol on its
+standard input and output. It is started for the first call in a session and ends
+with it, in a cell without network; both its start and each call of its tools are
+decided by policy. Nothing is started now: palyra mcp accept NAME does, and shows
+its tools. Agents then find them at /mcp/NAME of palyrad and by palyra mcp serve
+--server NAME. Values of --env are seen by policy, approvers and the journal.`,
+			Program: Client,
+			Flags: []command.Flag{
+				{Name: "workspace", Arg: "NAME", Help: "a workspace of palyrad's configuration that it sees"},
+				{Name: "read-only", Help: "it can't write the workspace"},
+				{Name: "mount", Arg: "DIR", Help: "a further folder of the host, read-only, at its own path;\nmay be given more than once", Repeat: true},
+				{Name: "env", Arg: "NAME=VALUE", Help: "a variable; may be given more than once", Repeat: true},
+				{Name: "network", Arg: "MODE", Help: "fresh, loopback or void (default fresh); none leads\nanywhere"},
+				{Name: "memory", Arg: "SIZE", Help: "memory limit (default 1GiB)", Parse: command.Size},
+				{Name: "pids", Arg: "N", Help: "limit of processes and threads (default 256)", Parse: command.Count(1 << 16)},
+				{Name: "timeout", Arg: "D", Help: "for the answer to a call (default 1m)", Parse: command.Duration},
+				{Name: "life", Arg: "D", Help: "of a started server (default 1h, which a run's budget\nbounds, too)", Parse: command.Duration}},
+			Examples: []command.Example{{Line: "palyra mcp add files --workspace src --mount /opt/mcp -- node /opt/mcp/node_modules/x/index.js /workspace", Does: "a server of npm's, installed in /opt/mcp"}}},
+		{Name: "mcp ls", Program: Client, Short: "list the MCP servers",
+			Examples: []command.Example{{Line: "palyra mcp ls", Does: "names, states, how many tools"}}},
+		{Name: "mcp show", Program: Client, Operands: "NAME", Min: 1, Max: 1, Short: "show an MCP server and its accepted tools",
+			Examples: []command.Example{{Line: "palyra mcp show files", Does: "its command, its cell, its tools with their pins"}}},
+		{Name: "mcp accept", Program: Client, Operands: "NAME", Min: 1, Max: 1, Short: "start an MCP server, show its tools, and accept them",
+			Long: `
+Without --digest it starts the server in your name, which policy decides, shows
+each tool with its description and what differs from the accepted ones, and names
+the digest of the list. With --digest exactly those tools are accepted. A tool
+whose name, description, schema or hints differ from then on isn't called:
+tool_changed. A server's hints, such as readOnlyHint, are its own word.`,
+			Flags: []command.Flag{{Name: "digest", Arg: "DIGEST", Help: "accept the tools that it listed last, which have this\ndigest"}},
+			Examples: []command.Example{{Line: "palyra mcp accept files", Does: "shows the tools and the command that accepts them"},
+				{Line: "palyra mcp accept files --digest sha256:...", Does: "accepts them"}}},
+		{Name: "mcp rm", Program: Client, Operands: "NAME", Min: 1, Max: 1, Short: "remove an MCP server, and end it",
+			Examples: []command.Example{{Line: "palyra mcp rm files", Does: "its tools can't be called any more"}}},
 		{Name: "tools export", Program: Agents, Short: "print the tools for a model's interface, as JSON",
 			Long: `
 The names have an underscore in place of the dot. openai and anthropic are the

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"palyra/hub"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/ident"
 )
@@ -207,4 +208,48 @@ func (h *Hub) stop(_ context.Context, _ hub.Caller, r hub.StopRequest) (hub.Stop
 
 func (h *Hub) resume(context.Context, hub.Caller, hub.None) (hub.Stopped, error) {
 	return hub.Stopped{}, nil
+}
+
+// Server is the one MCP server that there is.
+const Server = "docs"
+
+func aServer(name string) (hub.Server, error) {
+	if name != Server {
+		return hub.Server{}, fault.New(fault.NotFound, "no_such_server", "look up server", nil)
+	}
+	at := time.Unix(1e9, 0).UTC()
+	t := []hub.ServerTool{{Name: "search", Pin: canon.Sum([]byte("{}")), Definition: []byte("{}")}}
+	return hub.Server{Name: name, Spec: hub.ServerSpec{Argv: []string{"docs-server"}}, State: hub.ServerAccepted, AddedBy: "uid:0", Added: at, AcceptedBy: "uid:0", Accepted: &at,
+		Version: 3, Tools: t, Listed: t, ListedDigest: canon.Sum(nil), ToolCount: 1}, nil
+}
+
+func (h *Hub) listServers(context.Context, hub.Caller, hub.None) (hub.Page[hub.Server], error) {
+	s, err := aServer(Server)
+	return hub.Page[hub.Server]{Items: []hub.Server{s}}, err
+}
+
+func (h *Hub) addServer(_ context.Context, c hub.Caller, n hub.NewServer) (hub.Server, error) {
+	return hub.Server{Name: n.Name, Spec: n.Spec, State: hub.ServerNew, AddedBy: c.User, Version: 1}, nil
+}
+
+func (h *Hub) getServer(_ context.Context, _ hub.Caller, name string) (hub.Server, error) {
+	return aServer(name)
+}
+
+func (h *Hub) inspectServer(_ context.Context, _ hub.Caller, name string) (hub.Server, error) {
+	return aServer(name)
+}
+
+func (h *Hub) acceptServer(_ context.Context, _ hub.Caller, a hub.Acceptance) (hub.Server, error) {
+	return aServer(a.Name)
+}
+
+func (h *Hub) removeServer(_ context.Context, _ hub.Caller, name string) (hub.None, error) {
+	_, err := aServer(name)
+	return hub.None{}, err
+}
+
+func (h *Hub) listServerTools(_ context.Context, _ hub.Caller, name string) (hub.Page[hub.ServerTool], error) {
+	s, err := aServer(name)
+	return hub.Page[hub.ServerTool]{Items: s.Tools}, err
 }

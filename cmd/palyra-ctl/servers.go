@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/hub"
+)
+
+func (a *app) mcpAdd(ctx context.Context, inv *command.Invocation) (*result, error) {
+	n := hub.NewServer{Name: inv.Operands[0], Spec: hub.ServerSpec{Argv: inv.Operands[1:], Env: command.All[string](inv, "env"),
+		Workspace: command.Value(inv, "workspace", ""), ReadOnly: inv.Has("read-only"), Mounts: command.All[string](inv, "mount"), Network: command.Value(inv, "network", ""),
+		Memory: command.Value(inv, "memory", int64(0)), PIDs: command.Value(inv, "pids", int64(0)),
+		TimeoutMS: command.Value(inv, "timeout", time.Duration(0)).Milliseconds(), LifeMS: command.Value(inv, "life", time.Duration(0)).Milliseconds()}}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := hub.AddServer.Do(ctx, h, hub.Caller{}, n)
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"server": s}, "added %s; its tools are shown by: palyra mcp accept %s\n", cell(s.Name), cell(s.Name)), nil
+}
+
+func (a *app) mcpLs(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	p, err := hub.ListServers.Do(ctx, h, hub.Caller{}, hub.None{})
+	if err != nil {
+		return nil, err
+	}
+	t := front.NewTable("SERVER", "STATE", "TOOLS", "ACCEPTED BY", "COMMAND").Keep(0)
+	for _, s := range p.Items {
+		t.Row(s.Name, s.State, s.ToolCount, front.Principal(s.AcceptedBy), strings.Join(s.Spec.Argv, " "))
+	}
+	return text(front.Document{"servers": p.Items}, "%s", a.table(inv, t)), nil
+}
+
+func (a *app) mcpShow(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	s, err := hub.GetServer.Do(ctx, h, hub.Caller{}, inv.Operands[0])
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-10s %s\n", name, cell(fmt.Sprintf(format, args...)))
+	}
+	row("server", "%s, %s", s.Name, s.State)
+	row("command", "%s", strings.Join(s.Spec.Argv, " "))
+	if s.Spec.Workspace != "" {
+		how := ""
+		if s.Spec.ReadOnly {
+			how = ", read-only"
+		}
+		row("workspace", "%s%s", s.Spec.Workspace, how)
+	}
+	for _, m := range s.Spec.Mounts {
+		row("mount", "%s", m)
+	}
+	for _, e := range s.Spec.Env {
+		row("env", "%s", e)
+	}
+	row("added", "%s by %s", stamp(s.Added), s.AddedBy)
+	if s.Accepted != nil {
+		row("accepted", "%s by %s", stamp(*s.Accepted), s.AcceptedBy)
+	}
+	for _, t := range s.Tools {
+		b.WriteString(shownTool(t, ""))
+	}
+	return text(front.Document{"server": s}, "%s", b.String()), nil
+}
+
+// shownTool prints a tool. All of it is foreign text.
+func shownTool(t hub.ServerTool, how string) string {
+	var d struct {
+		Description string          `json:"description"`
+		Annotations json.RawMessage `json:"annotations"`
+	}
+	_ = json.Unmarshal(t.Definition, &d) // without it the name is shown
+	if how != "" {
+		how += " "
+	}
+	out := fmt.Sprintf("\n%s%s %s\n", how, cell(t.Name), cell(t.Pin.String()))
+	for line := range strings.SplitSeq(d.Description, "\n") {
+		if line != "" {
+			out += "    " + cell(line) + "\n"
+		}
+	}
+	if d.Annotations != nil {
+		out += "    it says of itself: " + cell(string(d.Annotations)) + "\n"
+	}
+	return out
+}
+
+// mcpAccept shows what would be accepted, or accepts what was shown.
+func (a *app) mcpAccept(ctx context.Context, inv *command.Invocation) (*result, error) {
+	name := inv.Operands[0]
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	if d := command.Value(inv, "digest", ""); d != "" {
+		s, err := hub.AcceptServer.Do(ctx, h, hub.Caller{}, hub.Acceptance{Name: name, AcceptanceBody: hub.AcceptanceBody{Digest: d}})
+		if err != nil {
+			return nil, err
+		}
+		return text(front.Document{"server": s}, "accepted %d tools of %s\n", s.ToolCount, cell(s.Name)), nil
+	}
+	s, err := hub.InspectServer.Do(ctx, h, hub.Caller{}, name)
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	was := map[string]hub.ServerTool{}
+	for _, t := range s.Tools {
+		was[t.Name] = t
+	}
+	for _, t := range s.Listed {
+		how := ""
+		switch old, ok := was[t.Name]; {
+		case len(s.Tools) > 0 && !ok:
+			how = "NEW"
+		case ok && old.Pin != t.Pin:
+			how = "CHANGED"
+		}
+		delete(was, t.Name)
+		b.WriteString(shownTool(t, how))
+	}
+	for _, t := range s.Tools {
+		if _, gone := was[t.Name]; gone {
+			fmt.Fprintf(&b, "\nGONE %s\n", cell(t.Name))
+		}
+	}
+	if s.State == hub.ServerAccepted {
+		fmt.Fprintf(&b, "\nThese are the tools that were accepted.\n")
+	} else {
+		fmt.Fprintf(&b, "\nTo accept these %d tools: palyra mcp accept %s --digest %s\n", len(s.Listed), cell(s.Name), s.ListedDigest)
+	}
+	return text(front.Document{"server": s}, "%s", strings.TrimPrefix(b.String(), "\n")), nil
+}
+
+func (a *app) mcpRm(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := hub.RemoveServer.Do(ctx, h, hub.Caller{}, inv.Operands[0]); err != nil {
+		return nil, err
+	}
+	return text(front.Document{"removed": inv.Operands[0]}, "removed %s\n", cell(inv.Operands[0])), nil
+}

@@ -1,0 +1,452 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"palyra/hub"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/kernel"
+)
+
+// The bounds of what a server may say.
+const (
+	maxLine    = 4 << 20 // bytes of a message
+	maxDepth   = 64
+	maxUnasked = 4096     // messages that answer nothing, since the last answer
+	maxNoise   = 16 << 20 // bytes of them
+	maxQueued  = 64       // our messages that it hasn't read
+	maxOpen    = 64       // our requests that it hasn't answered
+)
+
+// handshake bounds the time from a server's start to its list of tools.
+const handshake = time.Minute
+
+// versions are those of the protocol in which a server is spoken with, the newest first.
+var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// serving is a server that runs, or is about to. Write, which the gate calls with its standard
+// output, takes messages apart; there is no goroutine for them.
+type serving struct {
+	server, session, id, run string
+
+	attached chan struct{} // closed when its own call's intent is on record
+	ready    chan struct{} // closed when its tools are known
+	gone     chan struct{} // closed when it can be asked nothing more
+	in       *inlet
+
+	mu      sync.Mutex
+	cancel  context.CancelCauseFunc // guarded by mu; of its own call
+	claimed bool                    // guarded by mu; its own call has begun
+	err     error                   // guarded by mu; why it's gone
+	call    string                  // guarded by mu; its own call,
+	intent  uint64                  // guarded by mu; that call's intent,
+	program canon.Digest            // guarded by mu; and what its capsule says of the program
+	tools   []hub.ServerTool        // guarded by mu; as it listed them last
+
+	part    []byte // guarded by mu; of a line
+	next    int64  // guarded by mu; the id of the next request
+	waiting map[int64]chan reply
+	left    map[int64]bool // guarded by mu, as waiting is; requests whose callers have gone
+	unasked int            // guarded by mu; see maxUnasked
+	noise   int            // guarded by mu
+	users   int            // guarded by mu; exchanges under way
+	idle    *time.Timer    // guarded by mu; ends it when it wasn't asked for long
+}
+
+// reply is the answer to a request: one of the two.
+type reply struct {
+	Result json.RawMessage
+	Error  json.RawMessage
+}
+
+func newServing(server, session, id string) *serving {
+	return &serving{server: server, session: session, id: id, attached: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}),
+		in: newInlet(), waiting: map[int64]chan reply{}, left: map[int64]bool{}, next: 1}
+}
+
+// claim makes a call the server's own, once.
+func (s *serving) claim(ctx context.Context) (context.Context, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claimed || s.err != nil {
+		return ctx, fault.New(fault.Refused, "no_server", "start server", errors.New("nobody waits for this call"))
+	}
+	s.claimed = true
+	ctx, s.cancel = context.WithCancelCause(ctx)
+	return ctx, nil
+}
+
+// observe learns what the gate says of the server's own call.
+func (s *serving) observe(e kernel.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch e.Step {
+	case kernel.StepSealed:
+		s.call, s.program = e.CallID, e.Program
+	case kernel.StepIntent:
+		s.intent = *e.LogIndex
+		close(s.attached)
+	}
+}
+
+// fail ends the server with the reason that its callers are told. Only the first one counts.
+func (s *serving) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failLocked(err)
+}
+
+func (s *serving) failLocked(err error) {
+	if s.err != nil {
+		return
+	}
+	s.err = err
+	close(s.gone)
+	s.in.close()
+	if s.idle != nil {
+		s.idle.Stop()
+	}
+	if s.cancel != nil {
+		s.cancel(err)
+	}
+}
+
+// died says why the server can't be asked.
+func (s *serving) died() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *serving) over() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *serving) fault(kind fault.Kind, reason, format string, args ...any) error {
+	err := fault.New(kind, reason, fmt.Sprintf("ask server %q", s.server), fmt.Errorf(format, args...))
+	if s.run != "" {
+		return err.WithHint("palyra runs output " + s.run + " has what it wrote to standard error")
+	}
+	return err
+}
+
+func (s *serving) wrong(format string, args ...any) error {
+	return s.fault(fault.Unavailable, "server_protocol", format, args...)
+}
+
+// Write implements io.Writer for the server's standard output.
+func (s *serving) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(b)
+	for len(b) > 0 && s.err == nil {
+		line, rest, whole := bytes.Cut(b, []byte("\n"))
+		if len(s.part)+len(line) > maxLine {
+			s.failLocked(s.wrong("it sent a message of more than %d bytes", maxLine))
+			break
+		}
+		s.part = append(s.part, line...)
+		if !whole {
+			break
+		}
+		text := s.part
+		s.part, b = nil, rest
+		if len(bytes.TrimSpace(text)) == 0 {
+			continue
+		}
+		if err := s.takeLocked(text); err != nil {
+			s.failLocked(err)
+		}
+	}
+	if s.err != nil {
+		return 0, s.err
+	}
+	return n, nil
+}
+
+// takeLocked takes a message of the server's.
+func (s *serving) takeLocked(text []byte) error {
+	var whole json.RawMessage
+	if err := canon.Decode(text, &whole, canon.Limits{Bytes: maxLine, Depth: maxDepth}); err != nil {
+		return s.wrong("it sent what is no message: %v", err)
+	}
+	var m map[string]json.RawMessage
+	if json.Unmarshal(whole, &m) != nil || string(m["jsonrpc"]) != `"2.0"` {
+		return s.wrong("it sent what is no message of JSON-RPC 2.0")
+	}
+	if m["method"] == nil {
+		return s.answerLocked(m)
+	}
+	if s.unasked++; s.unasked > maxUnasked {
+		return s.fault(fault.Unavailable, "server_flooded", "it sent more than %d messages that answer nothing", maxUnasked)
+	}
+	if s.noise += len(text); s.noise > maxNoise {
+		return s.fault(fault.Unavailable, "server_flooded", "it sent more than %d bytes that answer nothing", maxNoise)
+	}
+	if m["id"] == nil {
+		return nil // a notification
+	}
+	var method string
+	if json.Unmarshal(m["method"], &method) != nil || len(m["id"]) > 256 {
+		return s.wrong("it sent a request without a method, or with a long id")
+	}
+	out := map[string]any{"jsonrpc": "2.0", "id": m["id"]}
+	if method == "ping" {
+		out["result"] = map[string]any{}
+	} else {
+		out["error"] = map[string]any{"code": -32601, "message": refusal(method)}
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		return s.wrong("it sent an id that is none")
+	}
+	if !s.in.offer(b) {
+		return s.fault(fault.Unavailable, "server_flooded", "it asks and reads no answers")
+	}
+	return nil
+}
+
+// refusal is what a server is told that asks for something of its client's.
+func refusal(method string) string {
+	what, _, _ := strings.Cut(method, "/")
+	switch what {
+	case "sampling", "roots", "elicitation":
+		return what + " is refused: Palyra's gateway passes calls of tools alone"
+	}
+	return "not served: Palyra's gateway passes calls of tools alone"
+}
+
+func (s *serving) answerLocked(m map[string]json.RawMessage) error {
+	var id int64
+	if json.Unmarshal(m["id"], &id) != nil || string(m["id"]) == "null" {
+		return s.wrong("it answered %.80q, which nobody asked", m["id"])
+	}
+	if (m["result"] == nil) == (m["error"] == nil) {
+		return s.wrong("its answer %d is neither a result nor an error", id)
+	}
+	if s.left[id] { // its caller has gone
+		delete(s.left, id)
+		return nil
+	}
+	to := s.waiting[id]
+	if to == nil {
+		return s.wrong("it answered %d, which nobody asked or which it answered before", id)
+	}
+	delete(s.waiting, id)
+	s.unasked, s.noise = 0, 0
+	to <- reply{m["result"], m["error"]} // it has room
+	return nil
+}
+
+// request asks the server, and says whether the question may have reached it.
+func (s *serving) request(ctx context.Context, method string, params any) (r reply, sent bool, err error) {
+	s.mu.Lock()
+	id, to := s.next, make(chan reply, 1)
+	switch {
+	case s.err != nil:
+		err = s.err
+	case len(s.waiting)+len(s.left) >= maxOpen:
+		err = s.fault(fault.Unavailable, "too_many_requests", "it has %d questions that it hasn't answered", maxOpen)
+	default:
+		s.next++
+		s.waiting[id] = to
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return r, false, err
+	}
+	b, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+	if err == nil {
+		err = s.in.send(ctx, b)
+	}
+	if err != nil {
+		s.forget(id, false)
+		return r, false, s.gaveUp(ctx, method)
+	}
+	select {
+	case r = <-to:
+		return r, true, nil
+	case <-s.gone:
+		select {
+		case r = <-to:
+			return r, true, nil
+		default:
+		}
+		return r, true, s.died()
+	case <-ctx.Done():
+		s.forget(id, true)
+		return r, true, s.gaveUp(ctx, method)
+	}
+}
+
+// forget ends the wait for an answer, which may come if the question was sent.
+func (s *serving) forget(id int64, sent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting[id] == nil {
+		return
+	}
+	delete(s.waiting, id)
+	if !sent || s.err != nil {
+		return
+	}
+	s.left[id] = true
+	b, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": map[string]any{"requestId": id}})
+	if err == nil {
+		s.in.offer(b)
+	}
+}
+
+// gaveUp is the error of a question whose caller waits no longer. A server that lets the time
+// pass is ended: it hangs.
+func (s *serving) gaveUp(ctx context.Context, method string) error {
+	if err := s.died(); err != nil {
+		return err
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err := s.fault(fault.Timeout, "server_silent", "it didn't answer %s in time, and was ended", method)
+		s.fail(err)
+		return err
+	}
+	return fault.New(fault.Canceled, "canceled", fmt.Sprintf("ask server %q", s.server), context.Cause(ctx))
+}
+
+// begin makes the connection and lists the tools.
+func (s *serving) begin(ctx context.Context, version string) error {
+	ctx, cancel := context.WithTimeout(ctx, handshake)
+	defer cancel()
+	r, _, err := s.request(ctx, "initialize", map[string]any{"protocolVersion": versions[1], "capabilities": map[string]any{},
+		"clientInfo": map[string]any{"name": "palyra", "version": version}})
+	if err != nil {
+		return err
+	}
+	var hello struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	if r.Error != nil || json.Unmarshal(r.Result, &hello) != nil || !slices.Contains(versions, hello.ProtocolVersion) {
+		err := s.wrong("it speaks none of the versions %s: %.200s", strings.Join(versions, ", "), text(r))
+		s.fail(err)
+		return err
+	}
+	if err := s.in.send(ctx, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)); err != nil {
+		return s.gaveUp(ctx, "initialize")
+	}
+	if _, err := s.list(ctx); err != nil {
+		return err
+	}
+	close(s.ready)
+	return nil
+}
+
+// list asks for the tools.
+func (s *serving) list(ctx context.Context) (list []hub.ServerTool, err error) {
+	cursor := ""
+	for page := 0; ; page++ {
+		params := map[string]any{}
+		if cursor != "" {
+			params["cursor"] = cursor
+		}
+		r, _, err := s.request(ctx, "tools/list", params)
+		if err != nil {
+			return nil, err
+		}
+		var got struct {
+			Tools      []json.RawMessage `json:"tools"`
+			NextCursor string            `json:"nextCursor"`
+		}
+		if r.Error != nil || json.Unmarshal(r.Result, &got) != nil {
+			err = s.wrong("it lists no tools: %.200s", text(r))
+		} else if list, err = add(list, got.Tools); err != nil {
+			err = s.wrong("its list of tools: %w", err)
+		} else if got.NextCursor != "" && page >= maxPages {
+			err = s.wrong("its list of tools has more than %d pages", maxPages)
+		}
+		if err != nil {
+			s.fail(err)
+			return nil, err
+		}
+		if cursor = got.NextCursor; cursor == "" {
+			break
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tools = list
+	return list, nil
+}
+
+// text quotes a reply for an error.
+func text(r reply) string {
+	b := r.Result
+	if r.Error != nil {
+		b = r.Error
+	}
+	return fmt.Sprintf("%.200q", b)
+}
+
+// inlet is a server's standard input: messages that wait to be read.
+type inlet struct {
+	lines  chan []byte
+	closed chan struct{}
+	once   sync.Once
+	rest   []byte // owned by the reader
+}
+
+var _ io.Reader = (*inlet)(nil)
+
+func newInlet() *inlet {
+	return &inlet{lines: make(chan []byte, maxQueued), closed: make(chan struct{})}
+}
+
+func (i *inlet) close() { i.once.Do(func() { close(i.closed) }) }
+
+// Read implements io.Reader.
+func (i *inlet) Read(p []byte) (int, error) {
+	for len(i.rest) == 0 {
+		select {
+		case i.rest = <-i.lines:
+		case <-i.closed:
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, i.rest)
+	i.rest = i.rest[n:]
+	return n, nil
+}
+
+// send puts a message into the queue, and waits for room.
+func (i *inlet) send(ctx context.Context, b []byte) error {
+	select {
+	case i.lines <- append(b, '\n'):
+		return nil
+	case <-i.closed:
+		return io.ErrClosedPipe
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// offer is send without a wait.
+func (i *inlet) offer(b []byte) bool {
+	select {
+	case i.lines <- append(b, '\n'):
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,79 @@
+package hub
+
+import (
+	"encoding/json"
+	"time"
+
+	"palyra/internal/canon"
+)
+
+// The tools of MCP servers. ToolMCPCall asks a server that runs; ToolMCPServe is the server's own
+// call, which palyrad makes when the first one asks.
+const (
+	ToolMCPCall  = "mcp.call"
+	ToolMCPServe = "mcp.serve"
+)
+
+// ServerSpec says how an MCP server is started: a program in a cell, without network, that speaks
+// the protocol on its standard input and output.
+type ServerSpec struct {
+	Argv      []string `json:"argv" doc:"the program and its arguments"`
+	Env       []string `json:"env,omitempty" doc:"\"NAME=VALUE\"; policy, approvers and the journal see them"`
+	Workspace string   `json:"workspace,omitempty" doc:"of the configuration; none: an empty private one"`
+	ReadOnly  bool     `json:"read_only,omitempty" doc:"it can't write the workspace"`
+	Mounts    []string `json:"mounts,omitempty" doc:"further folders of the host, read-only, at their own paths"`
+	Network   string   `json:"network,omitempty" doc:"fresh (default), loopback or void; none leads anywhere"`
+	Memory    int64    `json:"memory,omitempty" doc:"bytes; default 1 GiB"`
+	PIDs      int64    `json:"pids,omitempty" doc:"processes and threads; default 256"`
+	TimeoutMS int64    `json:"timeout_ms,omitempty" doc:"for the answer to a call; default one minute"`
+	LifeMS    int64    `json:"life_ms,omitempty" doc:"of a started server; default one hour"`
+}
+
+// NewServer is a server to be added.
+type NewServer struct {
+	Name string     `json:"name" doc:"1 to 32 of a-z, 0-9 and -"`
+	Spec ServerSpec `json:"spec"`
+}
+
+// ServerTool is a tool as its server defines it.
+type ServerTool struct {
+	Name       string          `json:"name"`
+	Pin        canon.Digest    `json:"pin"`        // of Definition
+	Definition json.RawMessage `json:"definition"` // canonical JSON: name, title, description, schemas, annotations
+}
+
+// The states of a server.
+const (
+	ServerNew      = "new"      // no tool of it was accepted
+	ServerAccepted = "accepted" // its tools are those that were accepted, as far as is known
+	ServerChanged  = "changed"  // it listed other tools since
+)
+
+// Server is an MCP server whose tools can be called.
+type Server struct {
+	Name       string     `json:"name"`
+	Spec       ServerSpec `json:"spec"`
+	State      string     `json:"state"`
+	AddedBy    string     `json:"added_by"`
+	Added      time.Time  `json:"added"`
+	AcceptedBy string     `json:"accepted_by,omitempty"`
+	Accepted   *time.Time `json:"accepted,omitempty"`
+	Version    int64      `json:"version"`
+	// Tools are those that were accepted, Listed those that it listed last, whose digest is
+	// ListedDigest. A list of servers leaves them out.
+	Tools        []ServerTool `json:"tools,omitempty"`
+	Listed       []ServerTool `json:"listed,omitempty"`
+	ListedDigest canon.Digest `json:"listed_digest,omitzero"`
+	ToolCount    int          `json:"tool_count"`
+}
+
+// Acceptance accepts the tools that a server listed last.
+type Acceptance struct {
+	Name           string `json:"name" in:"path" as:"server"`
+	AcceptanceBody `in:"body"`
+}
+
+// AcceptanceBody says which tools are accepted.
+type AcceptanceBody struct {
+	Digest string `json:"digest" doc:"of the list: listed_digest"`
+}

@@ -1,0 +1,115 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"palyra/hub"
+	"palyra/internal/fault"
+)
+
+// The tools of a server behind palyrad's gateway, served under their own names. A client sees the
+// definitions that were accepted. A call is one of mcp.call; an answer of the server's is passed on
+// as it is, and whatever else becomes of the call is said in text, as for palyrad's own tools.
+
+// maxPassed bounds an answer that is passed on, in bytes.
+const maxPassed = 4 << 20
+
+// fetch asks palyrad for the tools that the connection serves.
+func (s *server) fetch(ctx context.Context) (*table, error) {
+	if s.cfg.Server == "" {
+		return fetch(ctx, s.cfg.Hub, s.cfg.Workspace)
+	}
+	page, err := hub.ListServerTools.Do(ctx, s.cfg.Hub, hub.Caller{}, s.cfg.Server)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{tools: map[string]hub.Tool{}}
+	for _, tool := range page.Items {
+		// The SDK's type would not keep every member of an output schema; these are all there are.
+		var d struct {
+			Title        string               `json:"title"`
+			Description  string               `json:"description"`
+			InputSchema  json.RawMessage      `json:"inputSchema"`
+			OutputSchema json.RawMessage      `json:"outputSchema"`
+			Annotations  *sdk.ToolAnnotations `json:"annotations"`
+		}
+		if err := json.Unmarshal(tool.Definition, &d); err != nil {
+			return nil, fault.New(fault.Integrity, "bad_answer", "list tools", fmt.Errorf("tool %q: %w", tool.Name, err))
+		}
+		out := &sdk.Tool{Name: tool.Name, Title: d.Title, Description: d.Description, InputSchema: d.InputSchema, Annotations: d.Annotations}
+		if d.OutputSchema != nil {
+			out.OutputSchema = d.OutputSchema
+		}
+		t.tools[tool.Name] = hub.Tool{Name: hub.ToolMCPCall}
+		t.list = append(t.list, out)
+	}
+	return t, nil
+}
+
+// input makes the input of the tool of palyrad's table that a call is.
+func (s *server) input(t *table, name string, arguments json.RawMessage) (json.RawMessage, error) {
+	if s.cfg.Server == "" {
+		return t.input(name, s.cfg.Workspace, arguments)
+	}
+	m := map[string]json.RawMessage{}
+	if arguments != nil && json.Unmarshal(arguments, &m) != nil || m == nil {
+		return nil, fault.New(fault.Usage, "invalid_input", "read arguments", errors.New("arguments are an object"))
+	}
+	return encode(map[string]any{"server": s.cfg.Server, "tool": name, "arguments": m}), nil
+}
+
+// pass puts down the server's answer.
+func (s *server) pass(ctx context.Context, a *Answer, run string, o hub.Output) {
+	text := []byte(o.Text)
+	if o.Size > int64(len(text)) && !o.Artifact.IsZero() {
+		art, err := hub.GetArtifact.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.ArtifactQuery{Run: run, Digest: o.Artifact.String()})
+		if err == nil {
+			text, err = io.ReadAll(io.LimitReader(art, maxPassed+1))
+			art.Close()
+		}
+		if err != nil {
+			a.bad, a.Message = true, "The server answered, but its answer can't be had: "+err.Error()+"."
+			return
+		}
+	}
+	a.answered = text
+}
+
+// passed is an answer in the words of the protocol.
+func (a *Answer) passed() (sdk.Result, error) {
+	if a.answered == nil {
+		return a.refusal(), nil
+	}
+	var v struct {
+		Result json.RawMessage `json:"result"`
+		Error  *jsonrpc.Error  `json:"error"`
+	}
+	r := new(sdk.CallToolResult)
+	err := json.Unmarshal(a.answered, &v)
+	if err == nil && v.Error != nil {
+		return nil, v.Error
+	}
+	if err == nil {
+		err = json.Unmarshal(v.Result, r)
+	}
+	if err != nil {
+		a.bad, a.Message = true, "The server's answer is none that this version of the protocol has: "+err.Error()+"."
+		return a.refusal(), nil
+	}
+	return r, nil
+}
+
+// refusal is an answer of Palyra's in a server's place, as text alone: clients hold structured
+// content against the output schema of the server's tool.
+func (a *Answer) refusal() *sdk.CallToolResult {
+	r := a.result()
+	r.StructuredContent, r.IsError = nil, true
+	return r
+}
