@@ -37,6 +37,7 @@ type Card struct {
 	StdinDigest canon.Digest  `json:"stdin_digest,omitzero"` // of a sealed one
 	StdinSize   int64         `json:"stdin_size,omitempty"`  // bytes of a sealed one
 	StdinText   string        `json:"stdin_text,omitempty"`  // StdinHead, escaped to printable ASCII
+	TTY         *TTY          `json:"tty,omitempty"`         // the program's own terminal
 	Network     string        `json:"network,omitempty"`     // "", "void" or "loopback"; none leads anywhere
 	Bounds      CardLimits    `json:"bounds,omitzero"`       //
 	Kind        string        `json:"kind,omitempty"`        // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	vocabulary "palyra/call"
 	"palyra/isolate"
 	"palyra/kernel/capsule"
 )
@@ -74,8 +75,19 @@ var codeNames = []string{
 // LANGUAGE also leaves the folder of locales with "..".
 var localeNames = []string{"LANG", "LANGUAGE", "LC_*"}
 
-func changedEnv(env []string) (out []string) {
-	built := baseEnv()
+// builtEnv is baseEnv with the kind of the call's terminal, if it has one.
+func builtEnv(tty *vocabulary.TTY) []string {
+	env := baseEnv()
+	if tty != nil {
+		env = append(env, termPrefix+tty.Term)
+	}
+	return env
+}
+
+const termPrefix = "TERM="
+
+func changedEnv(env []string, tty *vocabulary.TTY) (out []string) {
+	built := builtEnv(tty)
 	for _, e := range env {
 		if !slices.Contains(built, e) {
 			out = append(out, e)
@@ -86,20 +98,20 @@ func changedEnv(env []string) (out []string) {
 
 // shownEnv is changedEnv with the variables that choose code first, because a card has room for
 // only some.
-func shownEnv(env []string) []string {
-	out := changedEnv(env)
+func shownEnv(env []string, tty *vocabulary.TTY) []string {
+	out := changedEnv(env, tty)
 	slices.SortStableFunc(out, func(a, b string) int { return rank(a) - rank(b) })
 	return out
 }
 
-func builtName(name string) bool {
-	return slices.ContainsFunc(baseEnv(), func(b string) bool { return capsule.Name(b) == name })
+func builtName(name string, tty *vocabulary.TTY) bool {
+	return slices.ContainsFunc(builtEnv(tty), func(b string) bool { return capsule.Name(b) == name })
 }
 
 func rank(e string) int {
 	name := capsule.Name(e)
 	switch {
-	case builtName(name):
+	case builtName(name, nil):
 		return 0
 	case matchesName(codeNames, name):
 		return 1
@@ -111,7 +123,7 @@ func rank(e string) int {
 // or a user other than root, can write, and that lies in no mount; caches are
 // policy's to decide about as such. It's sorted, as env is.
 func (p *place) codeEnv(env, caches []string) (names []string) {
-	for _, e := range changedEnv(env) {
+	for _, e := range changedEnv(env, nil) {
 		if slices.ContainsFunc(caches, func(name string) bool { return isolate.CacheVariable(name) == e }) {
 			continue
 		}
@@ -152,15 +164,15 @@ func (p *place) leadsToSystem(value string, whole bool) bool {
 	return true
 }
 
-// environment builds a call's environment of what every call has, the variables of caches, the
-// set that the operator declared, and what the caller adds. The caller can't replace the
-// operator's.
-func environment(added, caches, declared []string) ([]string, error) {
-	if len(added)+len(caches)+len(declared) == 0 {
+// environment builds a call's environment of what every call has, the kind of its terminal, the
+// variables of caches, the set that the operator declared, and what the caller adds. The caller
+// can't replace the operator's.
+func environment(added, caches, declared []string, tty *vocabulary.TTY) ([]string, error) {
+	if len(added)+len(caches)+len(declared) == 0 && tty == nil {
 		return baseEnv(), nil
 	}
 	env := make(map[string]string)
-	for _, e := range baseEnv() {
+	for _, e := range builtEnv(tty) {
 		env[capsule.Name(e)] = e
 	}
 	for _, name := range caches {
@@ -183,6 +195,8 @@ func environment(added, caches, declared []string) ([]string, error) {
 				WithHint("leave it out, or do without all that is declared: \"bare\": true")
 		case seen[name]:
 			return nil, usage("invalid_input", op, fmt.Errorf("set twice"))
+		case tty != nil && strings.HasPrefix(e, termPrefix):
+			return nil, usage("env_refused", op, fmt.Errorf("it is that of the call's terminal"))
 		case matchesName(loaderNames, name), !operators && refusedName(name):
 			return nil, usage("env_refused", op, fmt.Errorf("it makes programs load code or configuration")).
 				WithHint("pass what the program needs as arguments or files of the workspace")

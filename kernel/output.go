@@ -32,7 +32,8 @@ const drainGrace = 250 * time.Millisecond
 // reader is stuck or gone, bytes are still hashed and counted, and the loss is reported; no
 // call waits for the reader past the deadline.
 type streams struct {
-	stdin *feed // nil unless streamed
+	stdin *feed     // nil unless streamed
+	tty   *terminal // nil: pipes
 	out   [2]*output
 	limit int64 // bytes that are kept
 	own   int64 // of them, each stream's own part
@@ -43,7 +44,7 @@ type streams struct {
 }
 
 type output struct {
-	r     *os.File
+	r     *os.File      // guarded by streams.mu where it's a terminal's; nil before there is one
 	w     *os.File      // the program's end, until the program has started
 	to    io.Writer     // nil: no reader
 	queue chan []byte   // reader to writer; closed by finish
@@ -59,7 +60,7 @@ type output struct {
 	cut     int64  // bytes beyond the limit
 	lost    bool   // some kept bytes were not passed on
 	held    bool   // reading ended before the pipe: a process still had it
-	tail    []byte // the end of what was read, dropped or not; of stderr alone
+	tail    []byte // the end of what was read, dropped or not; of stderr or a terminal alone
 
 	// Owned by the writer, which may outlive the call, until done is closed.
 	failed bool // to didn't take everything
@@ -79,7 +80,7 @@ func openStreams(stdout, stderr io.Writer, stdin io.Reader, limit int64) (_ *str
 		}
 	}()
 	for i, to := range []io.Writer{stdout, stderr} {
-		o := &output{to: to, kept: sha256.New(), queue: make(chan []byte, queueDepth), done: make(chan struct{})}
+		o := newOutput(to)
 		if o.r, o.w, err = pipe(0); err != nil {
 			return nil, fault.New(fault.Unavailable, "resource_exhausted", "make pipes", err)
 		}
@@ -94,9 +95,17 @@ func openStreams(stdout, stderr io.Writer, stdin io.Reader, limit int64) (_ *str
 	return s, nil
 }
 
+func newOutput(to io.Writer) *output {
+	return &output{to: to, kept: sha256.New(), queue: make(chan []byte, queueDepth), done: make(chan struct{})}
+}
+
 // start reads the program's output until its pipes end. Call it before the run, since a program
 // may write before the runner answers.
 func (s *streams) start() {
+	if s.tty != nil {
+		s.reading.Go(s.readTerminal)
+		return
+	}
 	for i, o := range s.out {
 		s.reading.Go(func() { s.read(o, s.out[1-i]) })
 	}
@@ -114,7 +123,7 @@ func (s *streams) read(o, other *output) {
 			continue
 		}
 		if err != nil {
-			o.held = err != io.EOF
+			o.held = err != io.EOF && (s.tty == nil || !ended(err))
 			return
 		}
 		if n == len(buf) && n < chunk {
@@ -138,7 +147,7 @@ func (s *streams) extend(o *output) bool {
 // take passes on the part of b that o may certainly keep. The part that depends on the other
 // stream's use waits in o.last.
 func (s *streams) take(o, other *output, b []byte) {
-	if o == s.out[1] {
+	if o == s.out[1] || s.tty != nil {
 		o.keepTail(b)
 	}
 	s.mu.Lock()
@@ -207,6 +216,10 @@ func (o *output) write() {
 // release closes our copies of the program's ends, without which the pipes would never end.
 // Call it when the runner is done with them.
 func (s *streams) release() {
+	if s.tty != nil {
+		s.tty.theirs.Close()
+		return
+	}
 	for _, o := range s.out {
 		o.w.Close()
 	}
@@ -221,7 +234,7 @@ func (s *streams) drain(deadline time.Time) (out evidence.Output, delivered bool
 	if soon := time.Now().Add(drainGrace); deadline.Before(soon) {
 		deadline = soon
 	}
-	if s.stdin != nil {
+	if s.stdin != nil && s.tty == nil {
 		s.stdin.w.Close()
 	}
 	giveUp := time.AfterFunc(time.Until(deadline), func() { close(s.giveUp) })
@@ -230,11 +243,14 @@ func (s *streams) drain(deadline time.Time) (out evidence.Output, delivered bool
 	s.mu.Lock()
 	for _, o := range s.out {
 		o.until = deadline.Add(drainGrace)
+		if o.r != nil {
+			_ = o.r.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
+	if s.tty != nil {
+		_ = s.tty.ours.SetReadDeadline(deadline.Add(drainGrace))
 	}
 	s.mu.Unlock()
-	for _, o := range s.out {
-		_ = o.r.SetReadDeadline(time.Unix(1, 0))
-	}
 	s.reading.Wait()
 	for i, o := range s.out {
 		s.finish(o, s.out[1-i])
@@ -271,6 +287,10 @@ func (s *streams) report() (r evidence.Output, delivered bool) {
 }
 
 func (s *streams) close() {
+	if s.tty != nil {
+		s.closeTerminal()
+		return
+	}
 	for _, o := range s.out {
 		if o != nil {
 			o.r.Close()

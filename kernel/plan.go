@@ -9,6 +9,7 @@ import (
 	"palyra/authz/grant"
 	"palyra/authz/policy"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/cell"
 )
 
@@ -61,6 +62,16 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 		return out, fault.New(fault.Unavailable, "resource_exhausted", "explain confinement", err)
 	}
 	defer null.Close()
+	files := s.files(null, null, null)
+	if s.capsule.TTY != nil {
+		ours, theirs, err := isolate.TerminalLine()
+		if err != nil {
+			return out, fault.New(fault.Unavailable, "resource_exhausted", "explain confinement", err)
+		}
+		defer ours.Close()
+		defer theirs.Close()
+		files.Stdin, files.Terminal = nil, theirs
+	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c, err := cell.Start(ctx, cell.Config{Path: k.cfg.CellPath, Tier: s.capsule.TierFloor, Key: key})
@@ -68,6 +79,6 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 		return out, err
 	}
 	defer c.Close()
-	out.Plan, err = c.Explain(ctx, s.spec(), s.files(null, null, null))
+	out.Plan, err = c.Explain(ctx, s.spec(), files)
 	return out, err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	vocabulary "palyra/call"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/stage"
@@ -63,6 +64,10 @@ type Proposal struct {
 	// in it. Default: the workspace.
 	Cwd string `json:"cwd"`
 
+	// TTY gives the program a terminal of its own. Standard input is typed there, with the key for
+	// its end behind it, and all output is one stream. It needs tier C.
+	TTY *vocabulary.TTY `json:"tty,omitempty"`
+
 	Stdin     StdinMode      `json:"stdin"`
 	TierFloor tier.Tier      `json:"tier_floor"` // default C
 	Network   string         `json:"network"`    // as in isolate.Spec; default NetworkFresh
@@ -89,6 +94,9 @@ type IO struct {
 	Stdin  io.Reader // nil is empty; not read for a tool with an input
 	Stdout io.Writer // nil drops
 	Stderr io.Writer // nil drops
+
+	// Resize, if not nil, gives the sizes that a call's terminal takes, rows and columns.
+	Resize <-chan [2]uint16
 
 	// Observe, if not nil, gets each step when it's done (observe.go).
 	Observe func(Event)
@@ -246,6 +254,13 @@ func (p *Proposal) check() (isolate.Limits, error) {
 	}
 	if p.WorkspaceOwnPath && p.Workspace == "" {
 		return isolate.Limits{}, usage("invalid_input", "check workspace", errors.New("a private workspace has no path of its own"))
+	}
+	floor := p.TierFloor
+	if floor == tier.None {
+		floor = tier.C
+	}
+	if err := isolate.CheckTTY(floor, p.TTY); err != nil {
+		return isolate.Limits{}, usage("invalid_input", "check terminal", err)
 	}
 	if p.TierFloor == tier.A {
 		return isolate.Limits{}, usage("invalid_input", "check tier", fmt.Errorf("tier a runs WASM, not programs"))

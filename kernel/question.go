@@ -45,6 +45,7 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			Tier:          c.TierFloor.String(),
 			Limits: policy.Limits{Wall: c.Limits.Wall, CPU: c.Limits.CPU, Memory: c.Limits.Memory, PIDs: c.Limits.PIDs,
 				Output: c.Limits.Output, FileSize: c.Limits.FileSize},
+			TTY:       c.TTY != nil,
 			Stdin:     c.Stdin.Mode,
 			Network:   c.Network,
 			SessionID: p.SessionID,
@@ -52,7 +53,7 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			DeviceID:  who.Device,
 			ChannelID: who.Channel,
 			Sensitive: c.Sensitive,
-			Env:       changedEnv(c.Env),
+			Env:       changedEnv(c.Env, c.TTY),
 			EnvCode:   s.envCode,
 			Unpinned:  unpinnedKinds(c),
 		},
@@ -106,8 +107,8 @@ func whoAsks(who *Caller, s *sealed, certificate string) *receipt.Question {
 }
 
 func overridden(c *capsule.Capsule) (names []string) {
-	for _, e := range changedEnv(c.Env) {
-		if builtName(capsule.Name(e)) {
+	for _, e := range changedEnv(c.Env, c.TTY) {
+		if builtName(capsule.Name(e), c.TTY) {
 			names = append(names, capsule.Name(e))
 		}
 	}
@@ -136,7 +137,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	c := &capsule.Capsule{
 		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
 		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: s.Executable,
-		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Declared: s.Declared,
+		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Declared: s.Declared, TTY: s.TTY,
 	}
 	if s.Script != nil {
 		c.Scripts = append(c.Scripts, capsule.Script{File: *s.Script})
@@ -150,7 +151,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	q.Context.EnvNames, q.Context.EnvCode, q.Context.Unpinned = slices.Clone(p.Question.EnvOverridden), p.Question.EnvCode, p.Question.Unpinned
 	q.Context.LineArgs = p.Question.LineArgs
 	for _, name := range s.EnvNames {
-		if !builtName(name) {
+		if !builtName(name, s.TTY) {
 			q.Context.EnvNames = append(q.Context.EnvNames, name)
 		}
 	}
@@ -231,9 +232,9 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 		Decision: d.ID, Capsule: s.id, PolicySet: d.PolicySet, Timeout: timeout,
 		Call: approval.Call{
 			Principal: who, Tool: c.Tool, Argv: c.Argv, Executable: c.Executable.Path, Digest: c.Executable.Digest,
-			EnvNames: c.EnvNames(), EnvChanged: shownEnv(c.Env), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
+			EnvNames: c.EnvNames(), EnvChanged: shownEnv(c.Env, c.TTY), Cwd: c.Cwd, Stdin: c.Stdin.Mode, EgressHosts: c.EgressHosts,
 			Capabilities: capabilities(c), Tier: c.TierFloor.String(), Limits: limitsLine(c.Limits),
-			StdinDigest: c.Stdin.Digest, Network: c.Network, Sensitive: c.Sensitive,
+			StdinDigest: c.Stdin.Digest, TTY: c.TTY, Network: c.Network, Sensitive: c.Sensitive,
 			Bounds: approval.Limits(c.Limits), MCP: s.mcp,
 		},
 	}

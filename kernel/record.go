@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -95,7 +96,7 @@ func summary(s *sealed) receipt.Capsule {
 		Digest: s.id, Bytes: int64(len(s.bytes)), Argv: c.Argv, EnvNames: c.EnvNames(), Cwd: c.Cwd, TierFloor: c.TierFloor.String(),
 		Executable: c.Executable, Stdin: c.Stdin, Limits: receipt.Limits(c.Limits), Loader: c.Loader,
 		EgressHosts: c.EgressHosts, Network: c.Network, Capabilities: c.Capabilities, Sensitive: c.Sensitive,
-		Mounts: c.Mounts, Caches: c.Caches, Declared: c.Declared,
+		Mounts: c.Mounts, Caches: c.Caches, Declared: c.Declared, TTY: c.TTY,
 	}
 	if len(c.Scripts) > 0 {
 		r.Script = &c.Scripts[0].File
@@ -143,6 +144,10 @@ func (c *call) connect(spec *isolate.Spec, stdio IO) (err error) {
 	if c.streams != nil || c.s.mcp != nil {
 		return nil
 	}
+	if spec.TTY != nil {
+		c.streams, err = openTerminal(stdio.Stdout, c.typed(spec, stdio.Stdin), stdio.Resize, spec.Limits.Output)
+		return err
+	}
 	stdin := stdio.Stdin
 	switch {
 	case spec.Stdin != capsule.StdinStream:
@@ -152,6 +157,17 @@ func (c *call) connect(spec *isolate.Spec, stdio IO) (err error) {
 	}
 	c.streams, err = openStreams(stdio.Stdout, stdio.Stderr, stdin, spec.Limits.Output)
 	return err
+}
+
+// typed is what is typed on the call's terminal.
+func (c *call) typed(spec *isolate.Spec, stdin io.Reader) io.Reader {
+	switch {
+	case c.s.stdin != nil:
+		return io.NewSectionReader(c.s.stdin.File, 0, c.s.stdin.Size)
+	case spec.Stdin == capsule.StdinStream && stdin != nil:
+		return stdin
+	}
+	return bytes.NewReader(nil)
 }
 
 // close closes everything that the call still has open. It may be called again.
@@ -181,6 +197,9 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 	deadline := time.Now().Add(spec.Limits.Wall)
 	streams.start()
 	files := c.s.files(nil, streams.out[0].w, streams.out[1].w)
+	if streams.tty != nil {
+		files.Terminal = streams.tty.theirs
+	}
 	if streams.stdin != nil {
 		files.Stdin = streams.stdin.r
 	}
@@ -365,7 +384,9 @@ func (c *call) diagnose(outcome string) *diagnosis.Diagnosis {
 		s.Workspace = w.Source
 	}
 	if c.streams != nil {
-		s.Stderr = c.streams.out[1].tail
+		if s.Stderr = c.streams.out[1].tail; c.streams.tty != nil {
+			s.Stderr = c.streams.out[0].tail
+		}
 	}
 	return diagnosis.Of(s)
 }

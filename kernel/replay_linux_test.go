@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"palyra/authz/policy"
+	vocabulary "palyra/call"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
@@ -47,6 +48,7 @@ func TestQuestionOf(t *testing.T) {
 		"mcp":      {op, Proposal{Tool: "m", Input: []byte(`{"arguments":{"a=b":"c","long":"` + strings.Repeat("x", 300) + `","n":[1]},"pin":"` + canon.Sum(nil).String() + `","server":"s","tool":"t"}`)}},
 		"declared": {op, Proposal{Tool: "d", Input: []byte(`{}`)}},
 		"loopback": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkLoopback}},
+		"terminal": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, TTY: &vocabulary.TTY{Rows: 24, Columns: 80, Term: "xterm"}}},
 		"staged":   {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceStaged: true, Layer: "w"}},
 		"mount":    {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Mounts: []string{mount}}},
 		"cache":    {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceReadOnly: true, Caches: []string{"two", "one"}}},

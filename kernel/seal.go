@@ -70,6 +70,10 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	q := *p
 	// The proposer may hold the same lists, and change them while a person thinks.
 	q.Argv, q.Env, q.Mounts, q.Caches = slices.Clone(p.Argv), slices.Clone(p.Env), slices.Clone(p.Mounts), slices.Clone(p.Caches)
+	if p.TTY != nil {
+		tty := *p.TTY
+		q.TTY = &tty
+	}
 	if p = &q; q.TierFloor == tier.None {
 		q.TierFloor = tier.C
 	}
@@ -77,7 +81,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if err != nil {
 		return nil, err
 	}
-	env, err := environment(p.Env, p.Caches, p.declaration().set())
+	env, err := environment(p.Env, p.Caches, p.declaration().set(), p.TTY)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +106,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: []string{},
 		Limits: limits, TierFloor: p.TierFloor,
 		Network: p.Network, Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
-		Loader: s.program.loader,
+		Loader: s.program.loader, TTY: p.TTY,
 	}
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID,
@@ -282,7 +286,7 @@ func (s *sealed) spec() *isolate.Spec {
 		Version: 1, Capsule: s.id, Tier: c.TierFloor,
 		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
 		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
-		Network: c.Network, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches,
+		Network: c.Network, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, TTY: c.TTY,
 	}
 	if h := s.place.folder; h != nil {
 		x.CwdInode = isolate.Inode(h.Stat.Dev, h.Stat.Ino)
@@ -316,7 +320,7 @@ func (s *sealed) files(stdin, stdout, stderr *os.File) *isolate.Files {
 	if s.layer != nil {
 		f.Layer = s.layer.Dir()
 	}
-	if s.stdin != nil {
+	if s.stdin != nil && s.capsule.TTY == nil { // else it's typed
 		f.Stdin = s.stdin.File
 	}
 	return f

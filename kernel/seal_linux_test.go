@@ -263,7 +263,7 @@ func TestProgramInWorkspace(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	env, err := environment([]string{"ZED=1", "HOME=/workspace", "EMPTY="}, nil, nil)
+	env, err := environment([]string{"ZED=1", "HOME=/workspace", "EMPTY="}, nil, nil, nil)
 	want := []string{"EMPTY=", "HOME=/workspace", "LANG=C.UTF-8", "PATH=" + searchPath, "TMPDIR=/tmp", "ZED=1"}
 	if err != nil || !slices.Equal(env, want) {
 		t.Errorf("got %q, %v", env, err)
@@ -288,10 +288,10 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%q: got %v", e, err)
 		}
 	}
-	if _, err := environment([]string{"CGO_ENABLED=0", "GOOS=linux", "MIX_ENV=test", "LESSCHARSET=utf-8", "QT_QPA_PLATFORM=offscreen", "EDITORS=x", "LC_ALL=C"}, nil, nil); err != nil {
+	if _, err := environment([]string{"CGO_ENABLED=0", "GOOS=linux", "MIX_ENV=test", "LESSCHARSET=utf-8", "QT_QPA_PLATFORM=offscreen", "EDITORS=x", "LC_ALL=C"}, nil, nil, nil); err != nil {
 		t.Errorf("usual ones: %v", err)
 	}
-	if _, err := environment([]string{"A=1", "A=2"}, nil, nil); !says(err, "invalid_input: set twice") {
+	if _, err := environment([]string{"A=1", "A=2"}, nil, nil, nil); !says(err, "invalid_input: set twice") {
 		t.Errorf("repeated: %v", err)
 	}
 }

@@ -121,7 +121,7 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 	op := fmt.Sprintf("expand tool %q", clip(p.Tool))
 	switch {
 	case len(p.Argv)+len(p.Env) > 0 || p.Dir != "" || p.Workspace != "" || p.WorkspaceReadOnly || p.WorkspaceStaged || p.WorkspaceOwnPath || len(p.Mounts)+len(p.Caches) > 0 || p.Layer != "" || p.Cwd != "" ||
-		p.Stdin != StdinNone || p.Network != "":
+		p.Stdin != StdinNone || p.Network != "" || p.TTY != nil:
 		return nil, usage("invalid_input", op, errors.New("the tool says what runs, not the proposal"))
 	case len(p.Input) > maxInput:
 		return nil, usage("too_large", op, fmt.Errorf("input of %d bytes, limit %d", len(p.Input), maxInput))

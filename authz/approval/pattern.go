@@ -121,6 +121,8 @@ func NewPattern(tool string, c *Call, l Loosen) (*Pattern, error) {
 		return refused("its workspace is staged: a yes is about one call's layer")
 	case len(c.Mounts)+len(c.Caches) > 0:
 		return refused("it reads mounts or caches, whose content may differ each time")
+	case c.TTY != nil:
+		return refused("it has a terminal, on which anything may be typed")
 	case c.Stdin == "stream" && !l.Content:
 		return refused("what the program reads from a stream is not known")
 	}
@@ -190,6 +192,8 @@ func (p *Pattern) Match(tool string, c *Call) error {
 		return no("workspace")
 	case p.Stdin != c.Stdin || !p.AnyContent && p.StdinDigest != c.StdinDigest:
 		return no("stdin")
+	case c.TTY != nil:
+		return no("terminal")
 	case p.Network != c.Network:
 		return no("network")
 	case !within(c.EgressHosts, p.EgressHosts):

@@ -364,6 +364,9 @@ func Card(r Request) string {
 		}
 		row("", "%s%s", shown(c.StdinHead), more)
 	}
+	if t := c.TTY; t != nil {
+		row("terminal", "of its own, %d rows of %d columns, %s; stdin is typed there", t.Rows, t.Columns, Escape(t.Term))
+	}
 	row("tier", "%s", Escape(orNone(c.Tier)))
 	if c.Limits != "" {
 		row("limits", "%s", Escape(c.Limits))

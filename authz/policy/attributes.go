@@ -41,6 +41,7 @@ type Context struct {
 	// MCP is the question of a call that asks a running server; zero: another call.
 	MCP call.MCP `json:"mcp,omitzero"`
 
+	TTY         bool   `json:"tty,omitempty"`         // the program has a terminal of its own
 	Stdin       string `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
 	Network     string `json:"network,omitempty"`     // "fresh", "loopback", "void"; "" is "fresh"
 	Certificate string `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
@@ -223,6 +224,8 @@ var attributes = [...]attribute{
 	{path: "mcp.arguments", in: inCall, from: "mcp.arguments", doc: `"NAME=VALUE" of each argument: strings as they are, other values as JSON, and a value of more than 256 bytes as "sha256:…"`,
 		set: func(g *given) []string { return g.MCP.Arguments }},
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
+	{path: "tty", in: inCall, from: "tty", doc: "the program has a terminal of its own, on which stdin is typed; no terminal of the host",
+		truth: func(g *given) bool { return g.TTY }},
 	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, and in "loopback" the program may listen and connect to itself`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},
 	{path: "env", in: inCall, from: "env", doc: `"NAME=VALUE" of each variable that does not have the value that every call's has`,

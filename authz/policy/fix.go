@@ -282,6 +282,9 @@ func shapeOf(r *Request) []string {
 		parts = append(parts, "context."+name+" == ["+strings.Join(list, ", ")+"]")
 	}
 	parts = append(parts, "context.network == "+quoted(cmp.Or(c.Network, NetworkFresh)))
+	if c.TTY {
+		parts = append(parts, "context.tty")
+	}
 	set("mounts", c.Mounts)
 	set("caches", c.Caches)
 	set("egress_hosts", c.EgressHosts)

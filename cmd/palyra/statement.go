@@ -144,6 +144,9 @@ func describe(s *receipt.Statement) string {
 	if p.Capsule.Stdin.Mode != "none" {
 		r.add("stdin", "%s %s", p.Capsule.Stdin.Mode, p.Capsule.Stdin.Digest)
 	}
+	if t := p.Capsule.TTY; t != nil {
+		r.add("terminal", "of its own, %d rows of %d columns, %s", t.Rows, t.Columns, t.Term)
+	}
 	environmentRows(&r, p)
 	if p.Capsule.Network != "" {
 		r.add("network", "%s", p.Capsule.Network)

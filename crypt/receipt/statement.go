@@ -112,7 +112,10 @@ type Capsule struct {
 	// Declared says that the operator declared mounts, caches and an environment set for the
 	// workspace.
 	Declared *call.Declared `json:"declared,omitempty"`
-	Loader   *File          `json:"loader,omitempty"` // dynamic loader of the executable; none too where written before it was recorded
+	// TTY is the terminal that the program had for itself, with what was typed there as its input
+	// and one stream of output.
+	TTY    *call.TTY `json:"tty,omitempty"`
+	Loader *File     `json:"loader,omitempty"` // dynamic loader of the executable; none too where written before it was recorded
 }
 
 // File is a file that was pinned.

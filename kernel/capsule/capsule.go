@@ -79,6 +79,8 @@ type Capsule struct {
 	// Declared says that Mounts, Caches and part of Env are what the operator declared for the
 	// workspace.
 	Declared *call.Declared `json:"declared,omitempty"`
+	// TTY is the program's terminal; Env has its Term. What Stdin says is typed there.
+	TTY *call.TTY `json:"tty,omitempty"`
 	// Loader is the dynamic loader that Executable names (PT_INTERP), always of the
 	// system; absent where it names none, and in capsules of older versions.
 	Loader *File `json:"loader,omitempty"`
@@ -203,6 +205,12 @@ func (c *Capsule) check() error {
 		return bad("no tier floor")
 	case !isolate.HasNetwork(c.TierFloor, c.Network):
 		return bad("network %q at tier %s", c.Network, c.TierFloor)
+	}
+	if err := isolate.CheckTTY(c.TierFloor, c.TTY); err != nil {
+		return bad("%v", err)
+	}
+	if t := c.TTY; t != nil && !slices.Contains(c.Env, "TERM="+t.Term) {
+		return bad("env has no TERM=%s", t.Term)
 	}
 	for i, v := range c.Capabilities {
 		if v == "" || i > 0 && c.Capabilities[i-1] >= v {
