@@ -66,7 +66,7 @@ func (s *streams) readTerminal() {
 	s.read(o, s.out[1])
 }
 
-// typeAll types the input and its end. In a line that isn't finished the first key for the end only
+// typeAll types the input, and its end until the terminal is closed. In a line that isn't finished the first key for the end only
 // hands the line over. A program that doesn't read is waited for, until the terminal is closed.
 func (t *terminal) typeAll(master *os.File) {
 	last := byte('\n')
@@ -87,8 +87,26 @@ func (t *terminal) typeAll(master *os.File) {
 	if last == '\n' || last == '\r' || last == typeEnd {
 		end = end[:1]
 	}
-	_, _ = master.Write(end)
+	for wait := firstEnd; ; wait = min(2*wait, lastEnd) {
+		if _, err := master.Write(end); err != nil {
+			return
+		}
+		end = end[:1]
+		select {
+		case <-t.over:
+			return
+		case <-time.After(wait):
+		}
+	}
 }
+
+// The end of input is typed again after a while, less and less often: a program that reads on finds
+// it again, as behind the end of a pipe, and one that has changed the terminal's modes meanwhile
+// has lost the first (n_tty_set_termios).
+const (
+	firstEnd = 200 * time.Millisecond
+	lastEnd  = 10 * time.Second
+)
 
 func (t *terminal) resize(master *os.File) {
 	for {

@@ -40,6 +40,12 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 		if inv.Has("raw") {
 			stdout, stderr = terminal.Raw(stdout), terminal.Raw(stderr)
 		}
+		if inv.Has("tty") {
+			if loan := a.lend(ctx, inv, &stdio, cancel); loan != nil {
+				defer loan.Return()
+				stdout = loan
+			}
+		}
 		stdio.Stdout = &pipeWriter{w: stdout, broken: gone}
 		stdio.Stderr = &pipeWriter{w: stderr, broken: gone}
 	}
@@ -82,7 +88,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 	if err != nil {
 		return nil, nil, err
 	}
-	stdio.Stdin = stdin
+	stdio.Stdin = a.keys(stdin)
 	if err := kept.open(); err != nil {
 		return nil, nil, err
 	}

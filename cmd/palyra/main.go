@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"palyra/cmd/internal/command"
@@ -50,6 +51,7 @@ type app struct {
 	// armed waits until a signal ends the context and nothing else; see interruptible.
 	armed func()
 	table *command.Table
+	loan  atomic.Pointer[terminal.Loan] // our terminal, while a call uses it; nil before
 }
 
 func main() {
@@ -59,7 +61,7 @@ func main() {
 		become: func(path string, argv []string) error { return syscall.Exec(path, argv, os.Environ()) },
 	}
 	var ctx context.Context
-	ctx, a.armed = interruptible(context.Background(), os.Exit)
+	ctx, a.armed = interruptible(context.Background(), a.exiting())
 	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
 	a.stdout, a.stderr = stdout, stderr
 	status := a.run(ctx, words(os.Args, os.Getenv))

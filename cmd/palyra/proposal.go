@@ -53,7 +53,9 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 	}
 	p.Caches = command.All[string](inv, "cache")
 	p.Layer = command.Value(inv, "layer", "")
-	if !inv.Has("stdin") {
+	if inv.Has("tty") {
+		p.TTY = a.tty()
+	} else if !inv.Has("stdin") {
 		return p, nil, nil
 	}
 	mode, stdin, err := stdinMode(a.stdin)

@@ -60,6 +60,9 @@ func TestEveryFieldIsShown(t *testing.T) {
 		case reflect.Uint32:
 			v.SetUint(uint64(1e6 + n))
 			marks[name] = fmt.Sprint(1000000 + n)
+		case reflect.Uint16:
+			v.SetUint(uint64(4e4 + n))
+			marks[name] = fmt.Sprint(40000 + n)
 		case reflect.Pointer:
 			v.Set(reflect.New(v.Type().Elem()))
 			fill(v.Elem(), name)

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"syscall"
@@ -46,6 +47,31 @@ func single(m modes) modes {
 	m.Lflag |= unix.ISIG
 	m.Cc[unix.VMIN], m.Cc[unix.VTIME] = 1, 0
 	return m
+}
+
+// through returns m, but for each key as it is, and for output that becomes nothing else.
+func through(m modes) modes {
+	m.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	m.Oflag &^= unix.OPOST
+	m.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	m.Cc[unix.VMIN], m.Cc[unix.VTIME] = 1, 0
+	return m
+}
+
+// sameTerminal reports whether two files are one terminal.
+func sameTerminal(a, b *os.File) bool {
+	x, ok := isTerminal(a)
+	y, same := isTerminal(b)
+	return ok && same && x == y && x != 0
+}
+
+// reopen opens a terminal anew, as a description of our own.
+func reopen(f *os.File) (own *os.File, err error) {
+	control(f, func(fd int) { own, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDWR|noctty, 0) })
+	if own == nil && err == nil {
+		err = os.ErrInvalid
+	}
+	return own, err
 }
 
 // screenSignals are those that a Screen takes.

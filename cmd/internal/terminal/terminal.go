@@ -18,6 +18,8 @@
 // and fails. The wait is backpressure to the program that writes the output. Of two
 // questions on one terminal the second waits for the first.
 //
+// A program with a terminal of its own gets the person's for a while, as a [Loan].
+//
 // # What it does not protect against
 //
 // Other programs that may write to the terminal, or type on it: no reader can tell them
@@ -85,6 +87,24 @@ func Columns(w io.Writer) int {
 	}
 	_, n := size(f)
 	return n
+}
+
+// Size returns the rows and columns of the first terminal among a Writer and a file, and the usual
+// ones without any.
+func Size(w io.Writer, r io.Reader) (rows, columns int) {
+	files := make([]*os.File, 2)
+	if g, ok := w.(*Writer); ok {
+		files[0], _ = g.to.(*os.File)
+	}
+	files[1], _ = r.(*os.File)
+	for _, f := range files {
+		if f != nil && streamOf(f) != nil {
+			if rows, columns = size(f); rows > 0 && columns > 0 {
+				return rows, columns
+			}
+		}
+	}
+	return 24, 80
 }
 
 // Write implements io.Writer.

@@ -46,6 +46,12 @@ func setModes(*os.File, modes) error { return nil }
 
 func single(m modes) modes { return m }
 
+func through(m modes) modes { return m }
+
+func sameTerminal(a, b *os.File) bool { return false }
+
+func reopen(*os.File) (*os.File, error) { return nil, errors.ErrUnsupported }
+
 var screenSignals = []os.Signal{}
 
 func deed(os.Signal) int { return redraws }

@@ -98,9 +98,6 @@ func (r *run) do() (*isolate.Result, error) {
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
-	if err := r.handOver(); err != nil {
-		return nil, err
-	}
 	p, err := r.launch()
 	if err != nil {
 		return nil, err

@@ -54,6 +54,9 @@ func (p *process) free() {
 func (p *process) supervise() (*isolate.Result, error) {
 	p.call.attach(p)
 	err := p.toGate()
+	if err == nil {
+		err = p.handOver()
+	}
 	if err != nil {
 		p.kill()
 	}

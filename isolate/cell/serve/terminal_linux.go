@@ -13,9 +13,11 @@ import (
 )
 
 // A call with a terminal has a devpts of its own, in which the first terminal is the program's.
-// palyra-cell hands the other side, the master, to palyra before it clones the cell, and closes
-// both: from then on only palyra holds the master, and only the cell's processes the slave. So the
-// end of the cell ends the output, and the end of palyra hangs the terminal up.
+// palyra-cell closes the slave when the cell is cloned. It hands the other side, the master, to
+// palyra when the gate is open, and closes it, too: keys that are typed earlier would find no
+// session, or end a process that isn't the program yet. From then on only palyra holds the master,
+// and only the cell's processes the slave. So the end of the cell ends the output, and the end of
+// palyra hangs the terminal up.
 
 // Where a cell with a terminal has it.
 const (
