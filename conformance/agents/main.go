@@ -9,7 +9,8 @@
 // one that it forbids, one that a person, played here, says yes to, and one that writes a
 // file. The agent must hand its model what became of each call. The MCP inspector
 // lists the tools and calls one. All three do so over palyrad's /mcp, too, and the protocol's
-// authors' conformance tests look at that, as far as they don't want tools of their own. Claude Code and Codex also play with their own shell, which
+// authors' conformance tests look at that, as far as they don't want tools of their own. Two MCP
+// servers run in cells, and the inspector calls their tools at /mcp/NAME. Claude Code and Codex also play with their own shell, which
 // palyra hook confines, and Claude Code with palyra-sh as its shell's prefix.
 //
 // It asks npm for the agents (1 GB) only if this folder has none yet. They exist for Linux
@@ -86,6 +87,9 @@ func run(ctx context.Context, bin, here, inside string) (err error) {
 		return err
 	}
 	defer end()
+	if err := addServers(ctx, here, filepath.Join(dir, "p.sock")); err != nil {
+		return err
+	}
 	person, done := context.WithCancel(ctx)
 	said := make(chan error, 1)
 	go func() { said <- approve(person, filepath.Join(dir, "p.sock")) }()
@@ -118,7 +122,7 @@ func run(ctx context.Context, bin, here, inside string) (err error) {
 // install asks npm for the packages of package-lock.json, without running scripts.
 func install(ctx context.Context, here string) error {
 	_, agents := os.Stat(claude(here))
-	if _, err := os.Stat(filepath.Join(here, "node_modules", ".bin", "conformance")); errors.Join(agents, err) == nil {
+	if _, err := os.Stat(filepath.Join(here, "node_modules", "@modelcontextprotocol", "server-everything")); errors.Join(agents, err) == nil {
 		return nil
 	}
 	c := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,6 +21,7 @@ type agent struct {
 	start func(place, string) (*exec.Cmd, error) // with the address of the model's endpoint
 	steps func(file string) []step               // of its model, which writes a file; nil: it must print output
 	print []string                               // parts of what it must print
+	exit  int                                    // its status
 }
 
 // place says where everything is.
@@ -205,7 +207,7 @@ func play(ctx context.Context, bin, here, dir string) error {
 		return err
 	}
 	var found []error
-	for i, a := range agents {
+	for i, a := range slices.Concat(agents, servers) {
 		p := place{bin: bin, here: here, dir: dir, url: url, home: filepath.Join(dir, fmt.Sprint("home", i))}
 		if err := os.Mkdir(p.home, 0o700); err != nil {
 			return err
@@ -250,7 +252,7 @@ func (a *agent) do(ctx context.Context, p place) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	context.AfterFunc(ctx, func() { c.Process.Kill() })
-	if err := c.Wait(); err != nil {
+	if err := c.Wait(); c.ProcessState.ExitCode() != a.exit || err != nil && a.exit == 0 {
 		return fmt.Errorf("%w\n%s%s", err, &out, &errs)
 	}
 	for _, part := range a.print {

