@@ -43,6 +43,7 @@ type Card struct {
 	Kind        string        `json:"kind,omitempty"`        // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown
 	System      bool          `json:"system,omitempty"`      // only root can write the program's files and folders
 	Sensitive   bool          `json:"sensitive,omitempty"`   // the tool is declared so
+	Background  bool          `json:"background,omitempty"`  // no caller waits for the program's end
 	Loose       []string      `json:"loose,omitempty"`       // arguments that name something that is not held, as the program sees it
 	Absent      []string      `json:"absent,omitempty"`      // arguments that name nothing yet
 	Libraries   []string      `json:"libraries,omitempty"`   // places that are not the system's, where the program's loader looks for libraries

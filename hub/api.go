@@ -138,19 +138,22 @@ const (
 
 // Run is one task: a list of steps and their outcomes.
 type Run struct {
-	ID        string       `json:"id"`
-	Session   string       `json:"session"`
-	Principal string       `json:"principal"`
-	State     string       `json:"state"`
-	Reason    string       `json:"reason,omitempty"` // code; why it failed or was cancelled
-	Budget    Budget       `json:"budget"`
-	Use       Budget       `json:"use"`
-	Steps     []StepResult `json:"steps,omitempty"`    // not in lists
-	LastSeq   uint64       `json:"last_seq,omitempty"` // of its tape; not in lists
-	Version   int64        `json:"version"`
-	Created   time.Time    `json:"created"`
-	Started   *time.Time   `json:"started,omitempty"`
-	Ended     *time.Time   `json:"ended,omitempty"`
+	ID        string `json:"id"`
+	Session   string `json:"session"`
+	Principal string `json:"principal"`
+	State     string `json:"state"`
+	Reason    string `json:"reason,omitempty"` // code; why it failed or was cancelled
+	// Background: no caller waits for it; see process.run. Of runs in lists only those have it that
+	// haven't ended.
+	Background bool         `json:"background,omitempty"`
+	Budget     Budget       `json:"budget"`
+	Use        Budget       `json:"use"`
+	Steps      []StepResult `json:"steps,omitempty"`    // not in lists
+	LastSeq    uint64       `json:"last_seq,omitempty"` // of its tape; not in lists
+	Version    int64        `json:"version"`
+	Created    time.Time    `json:"created"`
+	Started    *time.Time   `json:"started,omitempty"`
+	Ended      *time.Time   `json:"ended,omitempty"`
 }
 
 // RunQuery chooses runs; zero fields choose all that the caller may see.
@@ -159,7 +162,12 @@ type RunQuery struct {
 	Session   string   `json:"session,omitempty" in:"query" doc:"the session that they belong to"`
 	Principal string   `json:"principal,omitempty" in:"query" doc:"whose runs"`
 	States    []string `json:"states,omitempty" in:"query" as:"state" doc:"a state that they may be in" enum:"pending accepted in_progress waiting_approval done failed cancelled"`
+	// Only is "" or OnlyBackground.
+	Only string `json:"only,omitempty" in:"query" doc:"background: only those in the background that haven't ended" enum:"background"`
 }
+
+// OnlyBackground chooses the runs in the background that haven't ended; see RunQuery.
+const OnlyBackground = "background"
 
 // The states of a step.
 const (

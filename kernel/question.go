@@ -52,10 +52,10 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			RunID:     p.RunID,
 			DeviceID:  who.Device,
 			ChannelID: who.Channel,
-			Sensitive: c.Sensitive,
-			Env:       changedEnv(c.Env, c.TTY),
-			EnvCode:   s.envCode,
-			Unpinned:  unpinnedKinds(c),
+			Sensitive: c.Sensitive, Background: c.Background,
+			Env:      changedEnv(c.Env, c.TTY),
+			EnvCode:  s.envCode,
+			Unpinned: unpinnedKinds(c),
 		},
 	}
 	if m := s.mcp; m != nil {
@@ -137,7 +137,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	c := &capsule.Capsule{
 		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
 		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: s.Executable,
-		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Declared: s.Declared, TTY: s.TTY,
+		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Declared: s.Declared, TTY: s.TTY, Background: s.Background,
 	}
 	if s.Script != nil {
 		c.Scripts = append(c.Scripts, capsule.Script{File: *s.Script})
@@ -288,7 +288,7 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 			q.Call.Layer = s.layer.Name
 		}
 	}
-	q.Call.Caches, q.Call.Declared = slices.Clone(c.Caches), c.Declared
+	q.Call.Caches, q.Call.Declared, q.Call.Background = slices.Clone(c.Caches), c.Declared, c.Background
 	for _, m := range c.Mounts {
 		q.Call.Mounts = append(q.Call.Mounts, m.Source)
 	}

@@ -30,6 +30,9 @@ func TestQuestionOf(t *testing.T) {
 		if tool == "d" {
 			return &Expansion{Argv: []string{"/bin/cat"}, Workspace: dir, WorkspaceName: "kit", WorkspaceReadOnly: true, Declared: &Declared{Caches: []string{"go"}, Env: []string{"A=1"}}}, nil
 		}
+		if tool == "b" {
+			return &Expansion{Argv: []string{"/bin/cat"}, Background: true}, nil
+		}
 		return &Expansion{Argv: []string{"/bin/cat", "flag=x"}, Stdin: in, Workspace: dir, Sensitive: true,
 			Capabilities: []string{policy.CapSecretsRead}, Limits: isolate.Limits{Memory: 99 << 20}}, nil
 	})
@@ -47,6 +50,7 @@ func TestQuestionOf(t *testing.T) {
 		"tool":     {op, Proposal{Tool: "t", Input: []byte(`{}`), SessionID: "s", RunID: "r"}},
 		"mcp":      {op, Proposal{Tool: "m", Input: []byte(`{"arguments":{"a=b":"c","long":"` + strings.Repeat("x", 300) + `","n":[1]},"pin":"` + canon.Sum(nil).String() + `","server":"s","tool":"t"}`)}},
 		"declared": {op, Proposal{Tool: "d", Input: []byte(`{}`)}},
+		"detached": {op, Proposal{Tool: "b", Input: []byte(`{}`)}},
 		"loopback": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkLoopback}},
 		"terminal": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, TTY: &vocabulary.TTY{Rows: 24, Columns: 80, Term: "xterm"}}},
 		"staged":   {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceStaged: true, Layer: "w"}},

@@ -106,7 +106,8 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: []string{},
 		Limits: limits, TierFloor: p.TierFloor,
 		Network: p.Network, Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
-		Loader: s.program.loader, TTY: p.TTY,
+		Background: p.tool != nil && p.tool.Background,
+		Loader:     s.program.loader, TTY: p.TTY,
 	}
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID,

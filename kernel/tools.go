@@ -58,6 +58,9 @@ type Expansion struct {
 	Limits    isolate.Limits // zero fields get DefaultLimits
 	TierFloor tier.Tier      // default C
 	Network   string         // as in isolate.Spec
+	// Background says that no caller waits for the program's end. Capsule, card and receipt say so;
+	// it changes nothing in the cell.
+	Background bool
 	// Capabilities are those of policy that the tool has by its nature. The gate adds those
 	// that the rest shows (a writable workspace).
 	Capabilities []string

@@ -119,6 +119,8 @@ func NewPattern(tool string, c *Call, l Loosen) (*Pattern, error) {
 		return refused("%q is not the system's own", c.Executable)
 	case c.Staged:
 		return refused("its workspace is staged: a yes is about one call's layer")
+	case c.Background:
+		return refused("it runs in the background, and a yes is about one such program")
 	case len(c.Mounts)+len(c.Caches) > 0:
 		return refused("it reads mounts or caches, whose content may differ each time")
 	case c.TTY != nil:
@@ -196,6 +198,8 @@ func (p *Pattern) Match(tool string, c *Call) error {
 		return no("terminal")
 	case p.Network != c.Network:
 		return no("network")
+	case c.Background:
+		return no("background")
 	case !within(c.EgressHosts, p.EgressHosts):
 		return no("egress")
 	case !within(c.Capabilities, p.Capabilities):

@@ -331,6 +331,9 @@ func Card(r Request) string {
 		row("DANGER", "%s: %s (%s)", shown(p.Path), Escape(p.Why), Escape(p.Kind))
 	}
 	row("network", "%s", network(c))
+	if c.Background {
+		row("background", "it goes on while its caller makes other calls, for as long as its limits and its session let it")
+	}
 	for _, l := range c.Loose {
 		row("NOT HELD", "%s may be another thing when it runs", shown(l))
 	}

@@ -50,6 +50,9 @@ type Context struct {
 	DeviceID    string `json:"device_id,omitempty"`
 	ChannelID   string `json:"channel_id,omitempty"`
 	Sensitive   bool   `json:"sensitive,omitempty"` // as the tool's registration declares
+	// Background says that the program goes on while its caller makes other calls, until its end,
+	// its limits or that of its session.
+	Background bool `json:"background,omitempty"`
 	// Env is "NAME=VALUE" of the variables that differ from those of every call. A record has
 	// no values, and EnvNames instead. EnvCode are the names that lead to code that isn't the
 	// system's.
@@ -228,6 +231,8 @@ var attributes = [...]attribute{
 		truth: func(g *given) bool { return g.TTY }},
 	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, and in "loopback" the program may listen and connect to itself`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},
+	{path: "background", in: inCall, from: "background", doc: "no caller waits for the program, which may run until its session ends",
+		truth: func(g *given) bool { return g.Background }},
 	{path: "env", in: inCall, from: "env", doc: `"NAME=VALUE" of each variable that does not have the value that every call's has`,
 		set: func(g *given) []string { return g.Env }},
 	{path: "env_names", in: inCall, from: "env_names", doc: "their names", set: (*given).envNames},

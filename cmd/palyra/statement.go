@@ -148,6 +148,9 @@ func describe(s *receipt.Statement) string {
 		r.add("terminal", "of its own, %d rows of %d columns, %s", t.Rows, t.Columns, t.Term)
 	}
 	environmentRows(&r, p)
+	if p.Capsule.Background {
+		r.add("background", "no caller waited for its end")
+	}
 	if p.Capsule.Network != "" {
 		r.add("network", "%s", p.Capsule.Network)
 	}

@@ -40,9 +40,11 @@ type core struct {
 	api      *httpapi.Server
 	health   *httpapi.Server
 	toolPath string
-	memory   *budget.Mark
-	meter    meter
-	owner    atomic.Pointer[func(principal string) bool] // nil until the hub is open
+	// processes are the runs of local in the background, for the table of tools.
+	processes *local.Processes
+	memory    *budget.Mark
+	meter     meter
+	owner     atomic.Pointer[func(principal string) bool] // nil until the hub is open
 
 	closers []func() error
 }
@@ -50,7 +52,7 @@ type core struct {
 // openCore opens the core in its order: the kernel recovers the journal, the
 // store its database, the hub the runs that a crash left.
 func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err error) {
-	c := &core{log: d.log}
+	c := &core{log: d.log, processes: local.NewProcesses()}
 	defer func() {
 		if err != nil {
 			c.close()
@@ -102,7 +104,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 }
 
 func toolConfig(cfg *config.Config, c *core) tool.Config {
-	t := tool.Config{Program: c.toolPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}}
+	t := tool.Config{Program: c.toolPath, Workspaces: make(map[string]tool.Workspace), Artifacts: shelf{c.store}, Processes: c.processes}
 	for name, w := range cfg.Workspaces {
 		t.Workspaces[name] = tool.Workspace{Path: w.Path, ReadOnly: w.ReadOnly, Staged: w.Staged, Network: w.Network, Declared: declared(w),
 			Limits: isolate.Limits{Wall: w.Timeout.Std(), CPU: w.CPU.Std(), Memory: int64(w.Memory), PIDs: w.PIDs}}

@@ -9,6 +9,7 @@ import (
 	"palyra/hub/config"
 	"palyra/hub/gateway"
 	"palyra/hub/local"
+	"palyra/hub/run"
 	"palyra/hub/session"
 	"palyra/hub/store"
 	"palyra/internal/fault"
@@ -29,7 +30,10 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Tools: func() []hub.Tool { return tools(table) }, Gateway: servers,
 		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
 			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach), Wide: int(cfg.Limits.RunsPerSession)},
-		Budget:    store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},
+		Budget: store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},
+		Background: run.Background{Places: run.NewBackground(int(cfg.Limits.Background), int(cfg.Limits.BackgroundEach)),
+			Session: int(cfg.Limits.BackgroundSession), Wall: cfg.Budget.Background.Std()},
+		Processes: c.processes,
 		Readers:   max(1, int(cfg.Limits.SSEReaders)),
 		Sessions:  int(cfg.Limits.SessionsEach),
 		Layers:    local.Layers{Each: int(cfg.Limits.LayersEach), BytesEach: int64(cfg.State.LayersEach)},
@@ -60,10 +64,10 @@ func featuresOff(f *config.Features) (off []string) {
 	return off
 }
 
-// places returns how many runs can be at work, the owner's included.
+// places returns how many runs can be at work, the owner's and those in the background included.
 func places(cfg *config.Config) int {
-	n := int(cfg.Limits.Concurrency)
-	return n + session.Reserve(n)
+	n, b := int(cfg.Limits.Concurrency), int(cfg.Limits.Background)
+	return n + session.Reserve(n) + b + session.Reserve(b)
 }
 
 // orNone is a bound of the configuration for session.Bounds, where 0 is the

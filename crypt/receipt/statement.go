@@ -114,8 +114,10 @@ type Capsule struct {
 	Declared *call.Declared `json:"declared,omitempty"`
 	// TTY is the terminal that the program had for itself, with what was typed there as its input
 	// and one stream of output.
-	TTY    *call.TTY `json:"tty,omitempty"`
-	Loader *File     `json:"loader,omitempty"` // dynamic loader of the executable; none too where written before it was recorded
+	TTY *call.TTY `json:"tty,omitempty"`
+	// Background says that no caller waited for the program's end.
+	Background bool  `json:"background,omitempty"`
+	Loader     *File `json:"loader,omitempty"` // dynamic loader of the executable; none too where written before it was recorded
 }
 
 // File is a file that was pinned.

@@ -130,6 +130,9 @@ type Limits struct {
 	Queue             int64 `key:"queue" unit:"calls" default:"64" min:"0" max:"65536" doc:"Calls that wait, served by turns of principals, oldest first. More: unavailable. Owners at the socket have an eighth more."`
 	QueueEach         int64 `key:"queue_per_principal" unit:"calls" default:"48" min:"0" max:"65536" doc:"One principal's calls that wait, at most three quarters of the queue. More: 429, too_many_runs."`
 	RunsPerSession    int64 `key:"runs_per_session" unit:"runs" default:"8" min:"1" max:"1024" doc:"Parallel runs of one session at work; more wait. Other runs of a session are made one after the other."`
+	Background        int64 `key:"background" unit:"programs" default:"16" min:"1" max:"1024" doc:"Programs in the background (process.run with background), which take no place of limits.concurrency. Owners at the socket have an eighth more. More: 503, budget_background." cost:"Each may use the memory and processors that its limits allow, for hours."`
+	BackgroundEach    int64 `key:"background_per_principal" unit:"programs" default:"8" min:"1" max:"1024" doc:"One principal's. More: 503, budget_background." cost:"One principal can take all places."`
+	BackgroundSession int64 `key:"background_per_session" unit:"programs" default:"8" min:"1" max:"1024" doc:"One session's. More: 429, too_many_runs."`
 	LayersEach        int64 `key:"layers_per_principal" unit:"layers" default:"64" min:"1" max:"65536" doc:"Sessions of one principal with a layer of a staged workspace. More: 429, quota_layers."`
 	SessionsEach      int64 `key:"sessions_per_principal" unit:"sessions" default:"256" min:"1" max:"65536" doc:"One principal's open sessions. More: 429, too_many_sessions."`
 	Body              Size  `key:"body" unit:"bytes" default:"1MiB" min:"4KiB" max:"64MiB" doc:"Largest request body. All together: 80MiB, or ten times this if larger." cost:"Requests under way can take as much memory."`
@@ -142,9 +145,10 @@ type Limits struct {
 
 // Budget bounds a run.
 type Budget struct {
-	Calls int64    `key:"calls" unit:"calls" default:"256" min:"1" max:"1048576" doc:"Calls of a run. More: budget_calls." cost:"One run can keep a place for as many calls."`
-	Wall  Duration `key:"wall" unit:"duration" default:"1h" min:"1s" max:"168h" doc:"Time of a run, waiting for people included; then its call is killed." cost:"One run can keep a place for as long."`
-	Bytes Size     `key:"bytes" unit:"bytes" default:"256MiB" min:"1KiB" max:"1024GiB" doc:"Output kept of all calls of a run." cost:"One run can fill as much of state.artifact_quota."`
+	Calls      int64    `key:"calls" unit:"calls" default:"256" min:"1" max:"1048576" doc:"Calls of a run. More: budget_calls." cost:"One run can keep a place for as many calls."`
+	Wall       Duration `key:"wall" unit:"duration" default:"1h" min:"1s" max:"168h" doc:"Time of a run, waiting for people included; then its call is killed." cost:"One run can keep a place for as long."`
+	Background Duration `key:"background" unit:"duration" default:"8h" min:"1s" max:"168h" doc:"Instead of wall, for a program in the background: with its wait for people. Its own limit is an hour, or what its call names." cost:"One program can hold memory and a place in the background for as long."`
+	Bytes      Size     `key:"bytes" unit:"bytes" default:"256MiB" min:"1KiB" max:"1024GiB" doc:"Output kept of all calls of a run." cost:"One run can fill as much of state.artifact_quota."`
 }
 
 // Pool says what is made ahead of calls.

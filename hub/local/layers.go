@@ -452,7 +452,7 @@ func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), er
 		return k, nil, fault.New(fault.NotFound, "no_such_layer", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
 	}
 	if release, ok = h.layers.take(k.session); !ok {
-		return k, nil, fault.New(fault.Busy, "layer_busy", op, errors.New("a call of its session is under way")).WithHint("wait for the call's end")
+		return k, nil, fault.New(fault.Busy, "layer_busy", op, errors.New("a call of its session is under way")).WithHint(h.busyHint(k.session))
 	}
 	return k, release, nil
 }

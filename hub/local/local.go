@@ -63,9 +63,13 @@ type Config struct {
 	// Gateway has the MCP servers. Default: there are none.
 	Gateway *gateway.Gateway
 
-	Bounds  session.Bounds // on runs
-	Budget  store.Budget   // of runs; see run.Config
-	Readers int            // of tapes; see run.Config
+	Bounds session.Bounds // on runs
+	Budget store.Budget   // of runs; see run.Config
+	// Background bounds runs in the background. Processes, if not nil, are those that the kernel's
+	// table of tools has.
+	Background run.Background
+	Processes  *Processes
+	Readers    int // of tapes; see run.Config
 	// Sessions bounds the open sessions of one principal. Default 256.
 	Sessions int
 	// Layers bounds the layers of staged workspaces.
@@ -212,11 +216,14 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		servers = cfg.Gateway
 	}
 	h.runs, err = run.Open(ctx, run.Config{
-		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Servers: servers, Over: h.over, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Readers: cfg.Readers,
+		Store: cfg.Store, Gate: cfg.Kernel, WhoIs: h.authority, Quota: quota{h}, Layers: h.layers, Servers: servers, Over: h.over, Memory: cfg.Kernel.Budgets().Sealed, Bounds: cfg.Bounds, Budget: cfg.Budget, Background: cfg.Background, Readers: cfg.Readers,
 		Approvals: approval.HubOptions{AllowSelf: cfg.AllowSelf, Judge: h.judge, Record: h.recordApproval, Quota: h.MayAdd, Clock: cfg.Clock}, Hold: denied, Park: cfg.Hold, Log: cfg.Log, TestOnlyStep: cfg.TestOnlyStep,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Processes != nil {
+		cfg.Processes.use(h)
 	}
 	h.brake.row, h.brake.allow = h.writeDeny, func(on bool) { h.runs.DenyNew(!on) }
 	h.brake.record = h.k.Record
@@ -387,7 +394,9 @@ func (h *Hub) payer(c hub.Caller) budget.Owner {
 }
 
 // Pools returns the budgets of kernel and hub, for metrics.
-func (h *Hub) Pools() []budget.Account { return append(h.k.Budgets().Pools(), h.pools.all()...) }
+func (h *Hub) Pools() []budget.Account {
+	return append(append(h.k.Budgets().Pools(), h.pools.all()...), h.runs.BackgroundPlaces())
+}
 
 // caller returns a Caller as the kernel knows it, for decisions without a call.
 func (h *Hub) caller(c hub.Caller) (kernel.Caller, error) {

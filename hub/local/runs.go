@@ -287,7 +287,9 @@ func (h *Hub) head(ctx context.Context, id string) (hub.Run, error) {
 	if err != nil {
 		return hub.Run{}, err
 	}
-	return run.Of(r), nil
+	v := run.Of(r)
+	h.runs.Mark(&v)
+	return v, nil
 }
 
 // readRun reads a run with its steps, which can be large.
@@ -330,6 +332,9 @@ func (h *Hub) listRuns(ctx context.Context, c hub.Caller, q hub.RunQuery) (none 
 	if err != nil {
 		return none, err
 	}
+	if q.Only != "" && q.Only != hub.OnlyBackground {
+		return none, fault.New(fault.Usage, "invalid_input", "list", fmt.Errorf("%.40q is not %q", q.Only, hub.OnlyBackground))
+	}
 	if !h.only(c, &q.Principal) {
 		return hub.Page[hub.Run]{Items: []hub.Run{}}, nil
 	}
@@ -347,11 +352,20 @@ func (h *Hub) listRuns(ctx context.Context, c hub.Caller, q hub.RunQuery) (none 
 		return none, err
 	}
 	defer release()
-	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Run, error) { return tx.Runs(f, p) })
+	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Run, error) {
+		if q.Only == hub.OnlyBackground {
+			return h.inBackground(tx, f, p)
+		}
+		return tx.Runs(f, p)
+	})
 	if err != nil {
 		return none, err
 	}
-	return pageOf(rows, p.Limit, func(r *store.Run) int { return len(r.IdempotencyKey) }, func(r *store.Run) string { return r.ID }, func(r *store.Run) (hub.Run, error) { return run.Of(r), nil })
+	return pageOf(rows, p.Limit, func(r *store.Run) int { return len(r.IdempotencyKey) }, func(r *store.Run) string { return r.ID }, func(r *store.Run) (hub.Run, error) {
+		v := run.Of(r)
+		h.runs.Mark(&v)
+		return v, nil
+	})
 }
 
 func (h *Hub) cancelRun(ctx context.Context, c hub.Caller, id string) (hub.Run, error) {
@@ -399,7 +413,7 @@ func (h *Hub) call(ctx context.Context, c hub.Caller, n hub.NewCall) (hub.Run, e
 	if err != nil {
 		return hub.Run{}, h.named(c, err)
 	}
-	if err := h.runs.Wait(ctx, id); err != nil {
+	if err := h.runs.Answer(ctx, id); err != nil {
 		if ctx.Err() != nil && n.IdempotencyKey == "" { // the caller won't ask for it again
 			err = h.runs.Cancel(context.WithoutCancel(ctx), id, run.Stop{Reason: run.ReasonCallerGone, By: c.User})
 		}

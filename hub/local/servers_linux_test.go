@@ -130,7 +130,7 @@ func TestServers(t *testing.T) {
 	}
 	v := h.statement(*st.LogIndex)
 	var e evidence.Evidence
-	if err := json.Unmarshal(v.Predicate.Evidence, &e); err != nil || e.Exchange == nil || e.Exchange.Server != "bad" || e.Exchange.Tool != "echo" {
+	if err := json.Unmarshal(v.Predicate.Evidence, &e); err != nil || e.Exchange.Server != "bad" || e.Exchange.Tool != "echo" {
 		t.Fatalf("%v, %+v", err, e.Exchange)
 	}
 	own := h.statement(e.Exchange.Intent)

@@ -54,8 +54,11 @@ type plan struct {
 	KeepGoing bool         `json:"keep_going,omitempty"`
 	Staged    bool         `json:"staged,omitempty"`
 	Parallel  bool         `json:"parallel,omitempty"`
-	Attended  bool         `json:"attended,omitempty"`
-	Ephemeral bool         `json:"ephemeral,omitempty"` // the session is the run's own
+	// Background says that it is a run in the background, which is parallel, too: the store knows
+	// of no other runs that are at work beside each other.
+	Background bool `json:"background,omitempty"`
+	Attended   bool `json:"attended,omitempty"`
+	Ephemeral  bool `json:"ephemeral,omitempty"` // the session is the run's own
 }
 
 // check refuses what cannot be made and spells inputs in one way.
@@ -77,6 +80,11 @@ func (q *Request) check() (*plan, error) {
 		return bad("invalid_input", "a bound is negative")
 	}
 	p := &plan{Surface: q.Surface, Device: q.Device, Token: q.Token, Reserve: q.Reserve, KeepGoing: q.KeepGoing, Staged: q.Staged, Parallel: q.Parallel, Attended: q.Attended && q.Key == "", Ephemeral: q.Session == ""}
+	var err error
+	if p.Background, err = q.checkBackground(); err != nil {
+		return nil, err
+	}
+	p.Parallel = p.Parallel || p.Background
 	total := 0
 	for i, s := range q.Steps {
 		if s.Tool == "" || len(s.Tool) > 128 || !printable(s.Tool) {
@@ -94,7 +102,6 @@ func (q *Request) check() (*plan, error) {
 		}
 		p.Steps = append(p.Steps, hub.Step{Tool: s.Tool, Input: b.Bytes()})
 	}
-	var err error
 	if p.Digest, err = q.digest(p.Steps); err != nil {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}

@@ -143,6 +143,8 @@ type Config struct {
 	// Budget is what a run has that asks for nothing, and what none exceeds.
 	// Default: 256 calls, 1 hour, 256 MiB of output.
 	Budget store.Budget
+	// Background bounds runs in the background.
+	Background Background
 	// Readers bounds the readers of tapes. Default 1024.
 	Readers int
 	// Approvals tune the hub of approvals; see approval.HubOptions.
@@ -193,6 +195,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 			*f.v = f.def
 		}
 	}
+	cfg.Background = cfg.Background.withDefaults()
 	if cfg.Readers <= 0 {
 		cfg.Readers = 1024
 	}
@@ -358,12 +361,17 @@ func (e *Engine) cancelLocked(j *job, s *Stop) {
 	})
 }
 
-// Close takes no new runs, waits until those at work have ended, and when ctx is
-// done ends them as interrupted. Those that wait for their turn keep it for the
+// Close takes no new runs, ends those in the background, waits until the others at work have ended,
+// and when ctx is done ends them as interrupted. Those that wait for their turn keep it for the
 // next Open.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closed = true
+	for _, j := range e.jobs {
+		if j.plan.Background { // no caller waits for it, and it may take hours
+			j.cancel(&Stop{State: store.RunFailed, Reason: ReasonInterrupted})
+		}
+	}
 	e.mu.Unlock()
 	idle := make(chan struct{})
 	go func() { // ends with the runs, which die makes sure of

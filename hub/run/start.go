@@ -28,6 +28,10 @@ type job struct {
 	recorded chan struct{} // closed when the run is durable, or is not going to be
 	ok       bool          // it is; written before recorded is closed
 
+	place   *budget.Hold  // of a run in the background
+	started chan struct{} // closed when its program has run for a while
+	made    time.Time
+
 	back chan struct{} // closed when a run that gave its place away has one again; nil: it wants none; guarded by Engine.mu
 
 	live *live // what its step writes, and after it the last one's; nil: none; guarded by Engine.mu
@@ -60,7 +64,8 @@ type job struct {
 
 func newJob(id, session, user string, p *plan, b store.Budget) *job {
 	j := &job{id: id, session: session, user: user, plan: p, src: p.source(), budget: b,
-		recorded: make(chan struct{}), ended: make(chan struct{}), stuck: make(chan struct{})}
+		recorded: make(chan struct{}), ended: make(chan struct{}), stuck: make(chan struct{}),
+		started: make(chan struct{}), made: time.Now()}
 	j.ctx, j.cancel = context.WithCancelCause(context.Background())
 	j.left.n.Store(b.Bytes)
 	return j
@@ -96,6 +101,7 @@ func (j *job) end(err error) {
 	j.once.Do(func() {
 		j.err = err
 		j.hold.Release()
+		j.place.Release()
 		close(j.ended)
 	})
 }
@@ -131,7 +137,11 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	if p.Ephemeral {
 		sess = ident.New(ident.Session)
 	}
-	j := newJob(ident.New(ident.Run), sess, q.User, p, bound(q.Budget, e.cfg.Budget))
+	most := e.cfg.Budget
+	if p.Background {
+		most.Wall = e.cfg.Background.Wall
+	}
+	j := newJob(ident.New(ident.Run), sess, q.User, p, bound(q.Budget, most))
 	if err := e.remember(j); err != nil {
 		return "", err
 	}
@@ -229,6 +239,14 @@ func (e *Engine) enter(j *job) (session.Place, error) {
 		d := &hub.DenialError{Denial: hub.Denial{Layer: hub.LayerStop, Reason: "stopped", Fix: "palyra resume"}}
 		return session.Gone, fault.New(fault.Denied, "stopped", "start run", d).WithHint("an operator stopped this daemon and must let it go on")
 	}
+	if j.plan.Background {
+		if err := e.enterBackgroundLocked(j); err != nil {
+			return session.Gone, err
+		}
+		e.jobs[j.id] = j
+		e.startLocked([]string{j.id})
+		return session.Active, nil
+	}
 	place, err := e.lines.Enter(j.session, j.id, j.owner(), j.plan.Parallel)
 	if err != nil {
 		return place, err
@@ -257,7 +275,7 @@ func (e *Engine) startLocked(ids []string) {
 // drop takes out a run that could not be recorded.
 func (e *Engine) drop(j *job) {
 	e.mu.Lock()
-	active := e.lines.Place(j.id) == session.Active
+	active := j.plan.Background || e.lines.Place(j.id) == session.Active
 	e.mu.Unlock()
 	if active { // its goroutine sees that it is not recorded
 		<-j.ended

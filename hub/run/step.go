@@ -148,6 +148,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	}
 	subject := approval.Subject{Run: j.id, Session: j.session, Step: row.Index, Requester: j.user}
 	var timer *time.Timer
+	settle := func() {}
 	live := e.goLive(j)
 	observe := func(ev kernel.Event) {
 		if part.Observe != nil {
@@ -167,6 +168,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 			}
 		case kernel.StepIntent:
 			j.begins() // before the gate looks at ctx for the last time
+			settle = j.starting()
 			timer = time.AfterFunc(flushAfter, func() { live.tardy(); e.flush(j) })
 		case kernel.StepExecuted:
 			j.gone()
@@ -187,6 +189,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	if part.Over != nil {
 		part.Over(o, err)
 	}
+	settle()
 	if timer != nil {
 		timer.Stop()
 	}

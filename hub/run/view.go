@@ -39,6 +39,7 @@ func (e *Engine) Read(ctx context.Context, id string) (hub.Run, error) {
 		if err != nil {
 			return v, err
 		}
+		v.Background = p.Background
 		for i := len(rows); i < len(p.Steps); i++ { // not begun
 			s := hub.StepResult{Index: i, Tool: p.Steps[i].Tool, Input: p.Steps[i].Input, State: hub.StepPending}
 			if r.State.Terminal() {

@@ -12,12 +12,15 @@ type RunInput struct {
 	Cwd       string   `json:"cwd" tool:"default=.,min=1,max=16380" doc:"folder of the workspace to start in"`
 	Stdin     string   `json:"stdin" doc:"standard input, in the encoding"`
 	Encoding  string   `json:"encoding" tool:"default=utf-8,enum=utf-8|base64" doc:"how stdin spells bytes"`
-	Network   string   `json:"network,omitempty" tool:"enum=fresh|loopback|void" doc:"left out, the workspace's, else fresh. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; void: no sockets at all, which starts faster"`
-	TimeoutMS int64    `json:"timeout_ms,omitempty" tool:"min=1,max=86400000" doc:"wall-clock limit in milliseconds; left out, the workspace's, else 60000"`
-	CPUMS     int64    `json:"cpu_ms,omitempty" tool:"min=1,max=86400000" doc:"processor limit of each process in milliseconds; left out, the workspace's, else 60000"`
-	Memory    int64    `json:"memory,omitempty" tool:"min=1048576,max=17592186044416" doc:"memory limit in bytes; left out, the workspace's, else 1073741824"`
-	PIDs      int64    `json:"pids,omitempty" tool:"min=1,max=65536" doc:"limit of processes and threads; left out, the workspace's, else 256"`
-	Output    int64    `json:"output" tool:"default=16777216,min=1,max=1099511627776" doc:"bytes of standard output and error that are kept"`
+	// Background is read by the hub, too: such a call is answered when its program has started.
+	Background bool `json:"background,omitempty" doc:"let it run in the background: the call is answered when the program has started, with the id of its run for process.status, process.output and process.stop. It ends with its session at the latest"`
+
+	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|void" doc:"left out, the workspace's, else fresh. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; void: no sockets at all, which starts faster"`
+	TimeoutMS int64  `json:"timeout_ms,omitempty" tool:"min=1,max=86400000" doc:"wall-clock limit in milliseconds; left out, 3600000 in the background, else the workspace's, else 60000"`
+	CPUMS     int64  `json:"cpu_ms,omitempty" tool:"min=1,max=86400000" doc:"processor limit of each process in milliseconds; left out, 1200000 in the background, else the workspace's, else 60000"`
+	Memory    int64  `json:"memory,omitempty" tool:"min=1048576,max=17592186044416" doc:"memory limit in bytes; left out, the workspace's, else 1073741824"`
+	PIDs      int64  `json:"pids,omitempty" tool:"min=1,max=65536" doc:"limit of processes and threads; left out, the workspace's, else 256"`
+	Output    int64  `json:"output" tool:"default=16777216,min=1,max=1099511627776" doc:"bytes of standard output and error that are kept"`
 }
 
 // Bytes returns the standard input.

@@ -83,6 +83,18 @@ func All() []Tool {
 		{Name: toolproto.ArtifactRead, Description: "Reads a part of an artifact, which is what a large result of an earlier call became.",
 			Input: func() any { return new(toolproto.ArtifactReadInput) }, Payload: true,
 			Example: `{"digest":"sha256:` + strings.Repeat("0a", 32) + `","limit":1000}`},
+		{Name: toolproto.ProcessList, Description: "Lists your programs in the background that haven't ended (process.run with background).",
+			Input: func() any { return new(toolproto.ProcessListInput) }, Payload: true,
+			Example: `{}`},
+		{Name: toolproto.ProcessStatus, Description: "Says how a program in the background is: whether it runs, or how it ended.",
+			Input: func() any { return new(toolproto.ProcessStatusInput) }, Payload: true,
+			Example: `{"id":"run_` + strings.Repeat("0a", 16) + `"}`},
+		{Name: toolproto.ProcessOutput, Description: "Gives what a program in the background has written, by default the end of it. Waits for nothing.",
+			Input: func() any { return new(toolproto.ProcessOutputInput) }, Payload: true,
+			Example: `{"id":"run_` + strings.Repeat("0a", 16) + `","stdout":0}`},
+		{Name: toolproto.ProcessStop, Description: "Ends a program in the background with all that it started, and waits until that is over.",
+			Input: func() any { return new(toolproto.ProcessStopInput) }, Payload: true, Patient: true,
+			Example: `{"id":"run_` + strings.Repeat("0a", 16) + `"}`},
 	}
 }
 

@@ -81,6 +81,8 @@ type Capsule struct {
 	Declared *call.Declared `json:"declared,omitempty"`
 	// TTY is the program's terminal; Env has its Term. What Stdin says is typed there.
 	TTY *call.TTY `json:"tty,omitempty"`
+	// Background says that no caller waits for the program's end.
+	Background bool `json:"background,omitempty"`
 	// Loader is the dynamic loader that Executable names (PT_INTERP), always of the
 	// system; absent where it names none, and in capsules of older versions.
 	Loader *File `json:"loader,omitempty"`

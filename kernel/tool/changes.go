@@ -30,7 +30,7 @@ func expandChanges(ctx context.Context, t *Table, e *entry, _ policy.Entity, inp
 	c := &changes{state: t.cfg.State, name: in.Layer}
 	layer, unfinished, err := stage.OpenUnfinished(c.state, c.name)
 	if err != nil {
-		return nil, err
+		return nil, t.holding(err, c.name)
 	}
 	defer layer.Close()
 	recovers := e.Name == toolproto.ChangesRecover

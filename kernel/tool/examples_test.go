@@ -36,8 +36,27 @@ func (s store) Open(_ context.Context, _ policy.Entity, d canon.Digest) (io.Read
 	return io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
 }
 
+// processes has any process that is asked for.
+type processes struct{}
+
+func (processes) List(context.Context, policy.Entity, string) ([]toolproto.Process, error) {
+	return []toolproto.Process{{ID: "run_1"}}, nil
+}
+
+func (processes) Status(_ context.Context, _ policy.Entity, id string) (toolproto.Process, error) {
+	return toolproto.Process{ID: id, State: toolproto.ProcessRunning, Command: `["yes"]`}, nil
+}
+
+func (processes) Output(_ context.Context, _ policy.Entity, in *toolproto.ProcessOutputInput) (toolproto.ProcessOutputResult, error) {
+	return toolproto.ProcessOutputResult{Process: toolproto.Process{ID: in.ID}, Stdout: toolproto.ProcessStream{Next: 2, Content: toolproto.Content{Text: "y\n"}}}, nil
+}
+
+func (processes) Stop(context.Context, policy.Entity, string) error { return nil }
+
+func (processes) Holding(string) []string { return nil }
+
 func testTable() *Table {
-	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{}, State: "/nonexistent/state",
+	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{}, Processes: processes{}, State: "/nonexistent/state",
 		Workspaces: map[string]Workspace{"src": {Path: "/srv/src"}, "ro": {Path: "/srv/ro", ReadOnly: true}}})
 }
 
@@ -272,6 +291,17 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", in, x, err, all)
 		}
 	}
+	// What a workspace gives programs that are waited for isn't for those in the background.
+	for in, want := range map[string][2]time.Duration{
+		`{"argv":["id"],"workspace":"kit","background":true}`:                   {time.Hour, 20 * time.Minute},
+		`{"argv":["id"],"background":true,"timeout_ms":5000,"cpu_ms":86400000}`: {5 * time.Second, 24 * time.Hour},
+		`{"argv":["id"],"background":false}`:                                    {time.Minute, time.Minute},
+	} {
+		x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in))
+		if err != nil || x.Background != strings.Contains(in, "true") || [2]time.Duration{x.Limits.Wall, x.Limits.CPU} != want {
+			t.Errorf("%s: %+v, %v", in, x, err)
+		}
+	}
 	for _, in := range []string{`{"argv":["id"],"bare":true}`, `{"argv":["id"],"workspace":"kit","mounts":["/etc"]}`, `{"argv":["id"],"workspace":"kit","caches":["x"]}`} {
 		if x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in)); fault.KindOf(err) != fault.Usage {
 			t.Errorf("%s: %+v, %v", in, x, err)
@@ -297,8 +327,8 @@ func TestExpand(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, x, err)
 		}
 	}
-	if n := len(New(Config{}).List()); n != len(tools.All())-3 { // process.run, but no artifact.read and no changes
-		t.Errorf("%d tools without artifacts and layers", n)
+	if n := len(New(Config{}).List()); n != len(tools.All())-7 { // process.run, but no artifact.read, no changes and no processes
+		t.Errorf("%d tools without artifacts, layers and processes", n)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	cfg := kernel.Config{Tools: New(Config{Program: filepath.Join(bin, "palyra-tool"), Artifacts: store{},
+	cfg := kernel.Config{Tools: New(Config{Program: filepath.Join(bin, "palyra-tool"), Artifacts: store{}, Processes: processes{},
 		Workspaces: map[string]Workspace{"src": {Path: dir}, "ro": {Path: dir, ReadOnly: true}}})}
 	stray := policy.Entity{Type: "Palyra::Agent", ID: "stray"}
 	for name, in := range fine() {

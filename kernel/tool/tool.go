@@ -40,6 +40,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"palyra/authz/policy"
@@ -61,6 +62,9 @@ type Config struct {
 	// Artifacts is the source of artifact.read. Default: none, and the tool isn't in the
 	// table.
 	Artifacts Artifacts
+	// Processes has the processes in the background. Default: none, and the tools for them aren't
+	// in the table.
+	Processes Processes
 	// State is the state directory, whose layers the tools for changes are about. Default:
 	// none, and these tools aren't in the table.
 	State string
@@ -136,8 +140,11 @@ func table() []entry {
 		if t.Access != tools.None {
 			e.expand = expandFiles
 		}
-		if t.Payload {
+		switch {
+		case t.Name == toolproto.ArtifactRead:
 			e.expand = expandArtifact
+		case strings.HasPrefix(t.Name, "process."):
+			e.expand = expandProcess
 		}
 		if t.Access.Layered() {
 			e.expand = expandChanges
@@ -159,6 +166,9 @@ func New(cfg Config) *Table {
 	t := &Table{cfg: cfg, entries: table()}
 	if cfg.Artifacts == nil {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Name == toolproto.ArtifactRead })
+	}
+	if cfg.Processes == nil {
+		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Name != kernel.ToolRun && strings.HasPrefix(e.Name, "process.") })
 	}
 	if cfg.State == "" {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Access.Layered() })
@@ -252,6 +262,7 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 	in := input.(*toolproto.RunInput)
 	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
 	x.Limits.Output = in.Output
+	x.Background = in.Background
 	if in.Workspace != "" {
 		// The table makes nothing read-only behind the caller's back: the caller has to say
 		// so.
@@ -267,6 +278,9 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 		if !in.Bare {
 			x.Declared = root.Declared
 		}
+	}
+	if in.Background {
+		background(&x.Limits)
 	}
 	limit(&x.Limits, isolate.Limits{Wall: time.Duration(in.TimeoutMS) * time.Millisecond, CPU: time.Duration(in.CPUMS) * time.Millisecond,
 		Memory: in.Memory, PIDs: in.PIDs})

@@ -86,7 +86,7 @@ func sample(v reflect.Value, op *hub.Operation) {
 		case f.Many:
 			x.Set(reflect.ValueOf(f.Enum[:2]))
 		case len(f.Enum) > 0:
-			x.SetString(f.Enum[1])
+			x.SetString(f.Enum[len(f.Enum)-1])
 		case f.Of != "":
 			x.SetString(words[f.Of])
 		case word != "":

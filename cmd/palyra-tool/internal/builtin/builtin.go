@@ -20,6 +20,7 @@ package builtin
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -130,6 +131,24 @@ var acts = map[string]act{
 	toolproto.ChangesApply:   applying((*apply.Job).Apply, false),
 	toolproto.ChangesUndo:    applying((*apply.Job).Apply, false),
 	toolproto.ChangesRecover: applying((*apply.Job).Recover, true),
+
+	toolproto.ProcessList:   told[toolproto.ProcessListInput, toolproto.ProcessListResult](),
+	toolproto.ProcessStatus: told[toolproto.ProcessStatusInput, toolproto.Process](),
+	toolproto.ProcessOutput: told[toolproto.ProcessOutputInput, toolproto.ProcessOutputResult](),
+	toolproto.ProcessStop:   told[toolproto.ProcessStopInput, toolproto.Process](),
+}
+
+// told is a tool whose result is its payload.
+func told[I, R any]() act {
+	return alone(func(_ *I, payload []byte) (any, error) {
+		r := new(R)
+		d := json.NewDecoder(bytes.NewReader(payload))
+		d.DisallowUnknownFields()
+		if err := d.Decode(r); err != nil {
+			return nil, fault.New(fault.Usage, "invalid_input", "read payload", err)
+		}
+		return r, nil
+	})
 }
 
 // applying is a tool that brings a change list to a workspace, or ends that.
