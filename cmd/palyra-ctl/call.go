@@ -18,6 +18,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/hub"
 	"palyra/internal/fault"
+	"palyra/internal/toolproto"
 )
 
 // maxInput bounds a tool's input, as palyrad does.
@@ -45,6 +46,9 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	h, err := a.connect(inv)
 	if err != nil {
 		return nil, err
+	}
+	if step.Tool == "process.run" && toolproto.Background(step.Input) {
+		return a.callBackground(ctx, inv, h, step)
 	}
 	p := a.printer(inv)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that leaves is an error of a write, and ends the call
@@ -101,6 +105,25 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 		return nil, err
 	}
 	return a.called(end, inv, h, &r, p)
+}
+
+// callBackground starts a program and doesn't wait for its end. One that has ended already, or that
+// didn't start, is printed as any call.
+func (a *app) callBackground(ctx context.Context, inv *command.Invocation, h hub.Hub, step hub.Step) (*result, error) {
+	session := command.Value(inv, "session", "")
+	if session == "" {
+		return nil, fault.New(fault.Usage, "invalid_input", "call", errors.New("a program in the background ends with its session, and this call has none of its own")).
+			WithHint("palyra sessions new prints one for --session")
+	}
+	r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Session: session, Tool: step.Tool, Input: step.Input, Staged: inv.Has("staged"),
+		IdempotencyKey: command.Value(inv, "key", ""), Budget: callBudget(inv)})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Steps) != 1 || r.Steps[0].State != hub.StepRunning {
+		return a.called(ctx, inv, h, &r, a.printer(inv))
+	}
+	return text(front.Document{"run": r}, "%s\n", cell(r.ID)), nil
 }
 
 func callBudget(inv *command.Invocation) hub.Budget {

@@ -94,7 +94,11 @@ func (a *app) runLines(inv *command.Invocation, runs []hub.Run) string {
 	t := front.NewTable("RUN", "STATE", "REASON", "CREATED", "CALLS", "PRINCIPAL").Keep(0)
 	short := a.ids(inv, len(runs), func(i int) string { return runs[i].ID })
 	for _, r := range runs {
-		t.Row(short(r.ID), r.State, r.Reason, stamp(r.Created), r.Use.Calls, front.Principal(r.Principal))
+		state := r.State
+		if r.Background {
+			state += ", background"
+		}
+		t.Row(short(r.ID), state, r.Reason, stamp(r.Created), r.Use.Calls, front.Principal(r.Principal))
 	}
 	return a.table(inv, t)
 }
@@ -104,7 +108,11 @@ func (a *app) runsLs(ctx context.Context, inv *command.Invocation) (*result, err
 	if err != nil {
 		return nil, err
 	}
-	p, err := hub.ListRuns.Do(ctx, h, hub.Caller{}, hub.RunQuery{PageQuery: page(inv), Session: command.Value(inv, "session", ""), States: command.All[string](inv, "state")})
+	q := hub.RunQuery{PageQuery: page(inv), Session: command.Value(inv, "session", ""), States: command.All[string](inv, "state")}
+	if inv.Has("background") {
+		q.Only = hub.OnlyBackground
+	}
+	p, err := hub.ListRuns.Do(ctx, h, hub.Caller{}, q)
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +188,9 @@ func (a *app) runText(inv *command.Invocation, r *hub.Run) string {
 	l := newLines()
 	l.row("run", r.ID)
 	l.row("  state", r.State, r.Reason)
+	if r.Background {
+		l.row("  background", "no caller waits for it")
+	}
 	l.row("  session", r.Session)
 	l.row("  principal", front.Principal(r.Principal))
 	l.row("  used", fmt.Sprintf("%d calls, %d bytes, %v", r.Use.Calls, r.Use.Bytes, r.Use.Wall.Round(time.Millisecond)))

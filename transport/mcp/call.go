@@ -18,6 +18,7 @@ import (
 	"palyra/hub"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/internal/toolproto"
 )
 
 // What a connection holds.
@@ -57,6 +58,7 @@ type call struct {
 	input  json.RawMessage
 	key    canon.Digest // of tool and arguments
 	cancel context.CancelFunc
+	apart  bool          // it's for a program in the background
 	free   func()        // gives back the room for the answer
 	done   chan struct{} // closed when answer is set
 	answer Answer
@@ -179,7 +181,8 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, free: free,
-		done: make(chan struct{}), tells: make(chan struct{}),
+		apart: tool == runTool && toolproto.Background(input),
+		done:  make(chan struct{}), tells: make(chan struct{}),
 		state: "waits for another call to end", changed: make(chan struct{})}
 	select {
 	case s.places <- struct{}{}:
@@ -447,11 +450,11 @@ func (s *server) runIn(ctx context.Context, c *call, session, tool string) (*hub
 // active are the states of a run that hasn't ended.
 var active = []string{hub.RunPending, hub.RunAccepted, hub.RunInProgress, hub.RunWaitingApproval}
 
-// runs returns the runs of a session that haven't ended. There is one at most, unless all calls
-// share it.
-func (s *server) runs(ctx context.Context, session string) ([]hub.Run, error) {
+// runs returns the runs of a session that haven't ended, in the background or not. Of the others
+// there is one at most, unless all calls share the session.
+func (s *server) runs(ctx context.Context, session string, background bool) ([]hub.Run, error) {
 	p, err := hub.ListRuns.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.RunQuery{Session: session, States: active})
-	return p.Items, err
+	return slices.DeleteFunc(p.Items, func(r hub.Run) bool { return r.Background != background }), err
 }
 
 // watch follows the tape of a call that takes long. What it can't learn the request isn't
@@ -497,16 +500,16 @@ func (s *server) watch(ctx context.Context, c *call, session, tool string) {
 	}
 }
 
-// runOf returns the run that a call is, or "". Among those of a shared session it's one with the
+// runOf returns the run that a call is, or "". Among several of a session it's one with the
 // call's tool and input that no other call is.
 func (s *server) runOf(ctx context.Context, c *call, session, tool string) string {
-	runs, err := s.runs(ctx, session)
+	runs, err := s.runs(ctx, session, c.apart)
 	if err != nil {
 		return ""
 	}
 	want, _ := canon.Canonical(c.input)
 	for _, r := range runs {
-		if !s.together {
+		if !s.together && !c.apart {
 			return r.ID
 		}
 		if r, err = hub.GetRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID); err != nil || len(r.Steps) != 1 || r.Steps[0].Tool != tool {
@@ -536,11 +539,12 @@ func (s *server) unclaim(run string) {
 }
 
 // clear ends what a cancelled call left in its session, and reports whether that can be used
-// again. palyrad cancels the run of a caller that is gone by itself; this waits for it.
+// again. palyrad cancels the run of a caller that is gone by itself; this waits for it. What earlier
+// calls started in the background goes on.
 func (s *server) clear(session string) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanup)
 	defer cancel()
-	runs, err := s.runs(ctx, session)
+	runs, err := s.runs(ctx, session, false)
 	for _, r := range runs {
 		if err == nil {
 			_, err = hub.CancelRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID)

@@ -85,6 +85,7 @@ const lastAnswers = cleanup + 5*time.Second
 const instructions = `Palyra runs each call confined, by its operator's policy, and records it.
 A result's outcome says what became of a call: "executed" (see exit, stdout, stderr, result), or why it didn't run.
 "pending": a person is being asked, or the program still runs. Make the same call again, or call_wait with the result's wait, to get the outcome.
+"started": the program runs in the background (background was true). process_output, process_status and process_stop take the result's run as id.
 "denied", "not_approved", "refused": nothing ran. Do not repeat such a call and do not work around it; take another way, or tell the user what you need.
 If a result names "changes", the workspace is staged: what calls write to it goes to the layer of that name. Later calls see it, the host's files stay as they are, and only the user can bring it over.`
 

@@ -21,6 +21,7 @@ import (
 // Outcomes besides those of a step (hub.StepResult).
 const (
 	outcomePending   = "pending"   // it goes on; see Answer.Wait
+	outcomeStarted   = "started"   // its program runs in the background; see Answer.Run
 	outcomeCancelled = "cancelled" // the run was cancelled before it had an outcome
 	outcomeError     = "error"     // nothing was decided
 )
@@ -28,7 +29,7 @@ const (
 // Answer is what a model is told about a call: the structuredContent of a result.
 type Answer struct {
 	// Outcome is one of a step ("executed", "denied", "not_approved", "refused", "failed",
-	// "timed_out", "killed", "outcome_unknown"), "pending", "cancelled" or "error".
+	// "timed_out", "killed", "outcome_unknown"), "started", "pending", "cancelled" or "error".
 	Outcome string `json:"outcome"`
 	Message string `json:"message,omitempty"` // what became of the call and what to do, where it isn't done
 	Exit    *int   `json:"exit,omitempty"`
@@ -68,6 +69,10 @@ const (
 	maxQuoted  = 160 // of a program's last line, before it is quoted
 	wordLen    = 12  // of the word around streams: 60 bits
 )
+
+// inBackground tells how to go on with a program in the background.
+const inBackground = "It runs in the background as %[1]s, until it ends, process_stop ends it, or this connection does. " +
+	"process_output with this id gives what it writes, process_status how it is."
 
 // noRepeat ends each refusal.
 const noRepeat = " Do not repeat it: the answer stays the same. Take another way, or tell the user what you need and why."
@@ -181,6 +186,10 @@ func (s *server) answerTo(ctx context.Context, c *call, r *hub.Run) *Answer {
 		if a.Decision == "" {
 			a.Decision = st.DecisionID
 		}
+		return a
+	}
+	if r.Background && st.State == hub.StepRunning {
+		a.Outcome, a.Message = outcomeStarted, fmt.Sprintf(inBackground, r.ID)
 		return a
 	}
 	switch st.Outcome {

@@ -12,6 +12,7 @@ import (
 
 	"palyra/hub"
 	"palyra/internal/fault"
+	"palyra/internal/toolproto"
 )
 
 // The tools that stand beside those of the table.
@@ -78,9 +79,10 @@ func (t *table) add(name string, tool hub.Tool, input json.RawMessage) {
 	t.list = append(t.list, &sdk.Tool{Name: name, Description: tool.Description, InputSchema: input, Annotations: hints(&tool)})
 }
 
-// hints says what a tool can do, by what the table says that it needs. No tool has network.
+// hints says what a tool can do, by what the table says that it needs. No tool has network, and what
+// process.stop ends needs nothing.
 func hints(t *hub.Tool) *sdk.ToolAnnotations {
-	changes, closed := t.Sensitive || len(t.Capabilities) > 0, false
+	changes, closed := t.Sensitive || len(t.Capabilities) > 0 || t.Name == toolproto.ProcessStop, false
 	return &sdk.ToolAnnotations{ReadOnlyHint: !changes, DestructiveHint: &changes, OpenWorldHint: &closed}
 }
 

@@ -125,7 +125,8 @@ what is asked. Interrupted, it cancels the call. If palyrad doesn't answer for
 				{Code: "128+n", Meaning: "the tool ended by signal n"}},
 			Examples: []command.Example{
 				{Line: `palyra call palyra.echo '{"text":"hello"}'`, Does: "the smallest call"},
-				{Line: `palyra call process.run '{"argv":["/usr/bin/id"]}'`, Does: "runs a program in a cell"}}},
+				{Line: `palyra call process.run '{"argv":["/usr/bin/id"]}'`, Does: "runs a program in a cell"},
+				{Line: `palyra call --session ses_... process.run '{"argv":["sleep","60"],"background":true}'`, Does: "prints run_... when it has started"}}},
 		{Name: "sessions ls", Short: "list sessions", Flags: append(paging[:2:2], command.Flag{Name: "state", Arg: "STATE", Help: "open or ended"}),
 			Examples: []command.Example{{Line: "palyra sessions ls --state open", Does: "newest first"}}},
 		{Name: "sessions new", Operands: "[TITLE]", Max: 1, Short: "open a session and print its id",
@@ -135,8 +136,10 @@ what is asked. Interrupted, it cancels the call. If palyrad doesn't answer for
 		{Name: "sessions end", Operands: "ID", Min: 1, Max: 1, Short: "cancel a session's runs and end it", Flags: []command.Flag{flagVersion},
 			Examples: []command.Example{{Line: "palyra sessions end ses_...", Does: "ending twice is no error"}}},
 		{Name: "runs ls", Short: "list runs", Flags: append(paging[:2:2], command.Flag{Name: "session", Arg: "ID", Help: "only those of a session"},
-			command.Flag{Name: "state", Arg: "STATE", Help: "pending, accepted, in_progress, waiting_approval, done,\nfailed or cancelled; may be given more than once", Repeat: true}),
-			Examples: []command.Example{{Line: "palyra runs ls --state in_progress", Does: "what runs now"}}},
+			command.Flag{Name: "state", Arg: "STATE", Help: "pending, accepted, in_progress, waiting_approval, done,\nfailed or cancelled; may be given more than once", Repeat: true},
+			command.Flag{Name: "background", Help: "only programs in the background that haven't ended"}),
+			Examples: []command.Example{{Line: "palyra runs ls --state in_progress", Does: "what runs now"},
+				{Line: "palyra runs ls --background", Does: "what agents left running: runs output reads it, runs cancel ends it"}}},
 		{Name: "runs start", Operands: "FILE", Min: 1, Max: 1, Short: "queue a run and print its id",
 			Long: `
 FILE holds a JSON array of steps, [{"tool":NAME,"input":{...}}, ...]; - reads
