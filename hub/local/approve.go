@@ -260,6 +260,7 @@ func (h *Hub) previewApproval(ctx context.Context, c hub.Caller, in hub.PreviewQ
 // and must not when the old policies come back.
 func (h *Hub) PoliciesChanged() int {
 	h.archive()
+	h.runs.ReviewBackground()
 	now := h.k.PolicySet().Digest()
 	return h.runs.Approvals().Drop(func(g *approval.Standing) bool { return g.PolicySet != now })
 }

@@ -465,8 +465,8 @@ func TestBackgroundLimit(t *testing.T) {
 	}
 }
 
-// TestBackgroundAuthority: a revoked token ends what was started with it; policies that would deny it
-// now don't.
+// TestBackgroundAuthority: a revoked token ends what was started with it. Policies end what they give
+// no right to begin runs for, and not a program that they would deny now.
 func TestBackgroundAuthority(t *testing.T) {
 	h := backgroundHouse(t, nil)
 	c, w := h.member(1001, access.Operator), word(t)
@@ -497,6 +497,19 @@ func TestBackgroundAuthority(t *testing.T) {
 	if p := toolIn[toolproto.Process](h, c, s, toolproto.ProcessStatus, obj{"id": stays}); p.State != toolproto.ProcessRunning || len(withWord(w)) == 0 {
 		t.Errorf("the old one: %+v", p)
 	}
+	for file, text := range map[string]string{
+		"none.cedar": `@id("none") forbid (principal == Palyra::User::"uid:1001", action == Palyra::Action::"permission.use", resource == Palyra::Permission::"run.start");`,
+		"none.test.json": `{"version":1,"tests":[{"name":"shows it","request":{"principal":{"type":"Palyra::User","id":"uid:1001","roles":["operator"]},
+			"action":"permission.use","resource":{"type":"Palyra::Permission","id":"run.start"},"context":{}},"effect":"deny","policies":["none"]}]}`,
+	} {
+		if err := os.WriteFile(filepath.Join(rules, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := hub.Reload.Do(t.Context(), h, h.owner, hub.None{}); err != nil {
+		t.Fatal(err)
+	}
+	h.over(h.owner, stays, "killed", "")
 }
 
 // TestBackgroundApproval: a person is asked before the start, which comes after the answer; a caller

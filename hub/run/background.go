@@ -125,6 +125,21 @@ func (e *Engine) Answer(ctx context.Context, id string) error {
 	}
 }
 
+// ReviewBackground is Review for runs in the background, and for policies that take the right to
+// begin runs away. Other runs are asked about that before each step, and such a run has one alone.
+func (e *Engine) ReviewBackground() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, j := range e.jobs {
+		if !j.plan.Background {
+			continue
+		}
+		if _, err := e.cfg.WhoIs(j.caller()); err != nil {
+			e.cancelLocked(j, &Stop{State: store.RunCancelled, Reason: fault.ReasonOf(err)})
+		}
+	}
+}
+
 // BackgroundPlaces is the budget of runs in the background.
 func (e *Engine) BackgroundPlaces() *budget.Pool { return e.cfg.Background.Places }
 
