@@ -126,6 +126,7 @@ type tally struct {
 	removed   map[string]int64 // bytes of its files that are in no folder any more, by inode number
 	shown     map[string]bool  // those that are mapped
 	concealed bool             // a process keeps its open files from us
+	unread    bool             // messages that wait hold descriptors that can't be looked at
 
 	merged func(path string) int64 // what the kernel keeps of an open folder of a staged workspace; nil for none
 }
@@ -173,7 +174,7 @@ func (t *tally) once(object string) bool {
 // is palyra-cell's own.
 func (t *tally) tree(reaper int) {
 	t.seen, t.families = make(map[string]bool), make(map[string]family)
-	t.removed, t.shown, t.concealed = make(map[string]int64), make(map[string]bool), false
+	t.removed, t.shown, t.concealed, t.unread = make(map[string]int64), make(map[string]bool), false, false
 	w := tree.NewWalk(t.processes)
 	for _, pid := range w.Descendants(reaper) {
 		if t.over() || t.late() {
@@ -364,7 +365,13 @@ func (t *tally) descriptors(task, dir string) {
 			if err != nil {
 				continue
 			}
-			t.items(string(b))
+			sent := t.items(string(b))
+			if len(t.private) > 0 && sent > 0 && t.once("sent:"+link) {
+				if thread < 0 {
+					thread = openThread(task)
+				}
+				t.onTheWay(thread, name, sent)
+			}
 			if !(link == watching && !t.grouped || strings.HasPrefix(link, "socket:") && (!t.grouped || t.inet) && t.once("queue:"+link)) {
 				continue
 			}
@@ -382,6 +389,26 @@ func (t *tally) descriptors(task, dir string) {
 			return
 		}
 	}
+}
+
+// onTheWay looks at the descriptors in a socket's first unread message, as if they were open. Those
+// in others, and in a socket among them, can't be looked at.
+func (t *tally) onTheWay(thread int, name string, sent int64) {
+	fd, err := strconv.Atoi(name)
+	if err == nil {
+		err = sys.Unread(thread, fd, func(own string) {
+			sent--
+			link, err := os.Readlink(own)
+			switch {
+			case strings.HasPrefix(link, "socket:"):
+				t.unread = true
+			case errors.Is(err, syscall.ENAMETOOLONG), t.inPrivate(link) && strings.HasSuffix(link, gone):
+				t.withdrawn(own)
+			}
+			t.folder(own, link)
+		})
+	}
+	t.unread = t.unread || err != nil || sent > 0
 }
 
 // gone is what the kernel writes behind the name of a file that was removed.
@@ -620,9 +647,9 @@ func (t *tally) waiting(thread int, name, link string) (int64, error) {
 	return int64(sent) + min(int64(left), t.socket), nil
 }
 
-// items adds what fdinfo lists. Descriptors that are on their way through a socket
-// may be sockets themselves.
-func (t *tally) items(fdinfo string) {
+// items adds what fdinfo lists, and returns how many descriptors are on their way through a socket.
+// They may be sockets themselves.
+func (t *tally) items(fdinfo string) (sent int64) {
 	n, locks := 0, 0
 	t.info = max(t.info, int64(len(fdinfo)))
 	for line := range strings.Lines(fdinfo) {
@@ -631,17 +658,19 @@ func (t *tally) items(fdinfo string) {
 			locks++
 		}
 		if v, ok := strings.CutPrefix(line, "scm_fds:"); ok {
-			switch fds, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); {
+			var err error
+			switch sent, err = strconv.ParseInt(strings.TrimSpace(v), 10, 64); {
 			case err != nil:
 			case t.inet: // which may hold what no cgroup is charged for
-				t.sum += fds * t.socket
+				t.sum += sent * t.socket
 			default:
-				t.charge(fds * t.socket)
+				t.charge(sent * t.socket)
 			}
 		}
 	}
 	t.sum += int64(locks) * itemSize
 	t.charge(int64(max(n-usualLines-locks, 0)) * itemSize)
+	return sent
 }
 
 // fileSystem adds what a file system in memory holds.

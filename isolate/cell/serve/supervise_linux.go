@@ -34,9 +34,10 @@ type process struct {
 	program int // the program, as palyra-cell sees it; 0 before the gate
 	start   time.Time
 
-	reaped bool   // by finish; otherwise by free
-	hit    string // the limit that we killed it for; "" for none
-	info   int64  // the longest text of fdinfo in a sample
+	reaped bool      // by finish; otherwise by free
+	hit    string    // the limit that we killed it for; "" for none
+	info   int64     // the longest text of fdinfo in a sample
+	unread time.Time // since when each sample found hidden descriptors; zero for never
 	mu     sync.Mutex
 	over   bool // guarded by mu: another process may soon have pid and pidfd
 }
@@ -262,10 +263,25 @@ func (p *process) diskHit(t *tally) string {
 			hit = overQuota(int(r.dir.Fd()), r.bytes-held.bytes, r.inodes-held.inodes)
 		}
 	}
-	if hit == "" && t.concealed {
+	if hit == "" && (t.concealed || p.hides(t.unread, time.Now())) {
 		return hitUncounted
 	}
 	return hit
+}
+
+// unreadFor is how long messages may wait whose descriptors can't be looked at. They may be of
+// any number of removed files. Programs that pass descriptors read them soon.
+const unreadFor = time.Second
+
+// hides reports whether each sample for unreadFor found such messages.
+func (p *process) hides(unread bool, now time.Time) bool {
+	switch {
+	case !unread:
+		p.unread = time.Time{}
+	case p.unread.IsZero():
+		p.unread = now
+	}
+	return unread && now.Sub(p.unread) >= unreadFor
 }
 
 // killTree kills every process of the run and returns when the reaper is about to be reaped.

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -128,6 +129,89 @@ func TestCorked(t *testing.T) {
 			t.Errorf("%s: a socket that holds %d bytes counts as %d", name, sent, held)
 		}
 		syscall.Close(fd)
+	}
+}
+
+// TestOnTheWay: a removed file in a message that nobody has read counts like an open one. Where a
+// sample can't look, it says so, and that for long ends the call.
+func TestOnTheWay(t *testing.T) {
+	dir := t.TempDir()
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(ends[0])
+	defer syscall.Close(ends[1])
+	send := func(fd int) {
+		t.Helper()
+		if err := syscall.Sendmsg(ends[0], []byte("x"), syscall.UnixRights(fd), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := func() {
+		t.Helper()
+		f, err := os.Create(filepath.Join(dir, "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Sync(), os.Remove(f.Name())); err != nil {
+			t.Fatal(err)
+		}
+		send(int(f.Fd()))
+	}
+	look := func(want removed, unread bool) {
+		t.Helper()
+		x := tally{limit: 1 << 40, buf: make([]byte, 4<<10), seen: make(map[string]bool), families: make(map[string]family), private: []string{dir},
+			removed: make(map[string]int64), shown: make(map[string]bool)}
+		if !x.process(os.Getpid()) {
+			t.Fatal("we have ended")
+		}
+		if got := x.withheld(1); got.inodes != want.inodes || got.bytes < want.bytes || x.unread != unread {
+			t.Errorf("%+v held, unread %t; want %+v, %t", got, x.unread, want, unread)
+		}
+	}
+	read := func() {
+		t.Helper()
+		control := make([]byte, 64)
+		_, n, _, _, err := syscall.Recvmsg(ends[1], make([]byte, 1), control, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := syscall.ParseSocketControlMessage(control[:n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds, err := syscall.ParseUnixRights(&m[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sys.CloseAll(fds)
+	}
+	look(removed{}, false)
+	file()
+	look(removed{1 << 20, 1}, false)
+	look(removed{1 << 20, 1}, false) // it's still there
+	file()
+	look(removed{1 << 20, 1}, true) // behind the first message
+	read()
+	look(removed{1 << 20, 1}, false)
+	read()
+	look(removed{}, false)
+	send(ends[0]) // in which others may wait
+	look(removed{}, true)
+
+	p, now := new(process), time.Now()
+	for i, c := range []struct {
+		after        time.Duration
+		unread, want bool
+	}{{0, true, false}, {unreadFor - 1, true, false}, {unreadFor, false, false}, {unreadFor + 1, true, false}, {2*unreadFor + 1, true, true}} {
+		if got := p.hides(c.unread, now.Add(c.after)); got != c.want {
+			t.Errorf("sample %d: %t, want %t", i, got, c.want)
+		}
 	}
 }
 

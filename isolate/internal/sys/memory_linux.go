@@ -1,8 +1,10 @@
 package sys
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -97,6 +99,49 @@ func isInet(fd int) (bool, error) {
 		return false, fmt.Errorf("getsockopt SO_DOMAIN: %w", err)
 	}
 	return family == unix.AF_INET || family == unix.AF_INET6, nil
+}
+
+// maxRights is SCM_MAX_FD, the most descriptors of a message.
+const maxRights = 253
+
+// scmPidfd is SCM_PIDFD: a descriptor of the sender's process, which a message has for a reader
+// with SO_PASSPIDFD.
+const scmPidfd = 4
+
+// Unread looks into the first message that waits at a unix socket of the thread behind pidfd, and
+// leaves it there. It calls look with a path for each descriptor in it.
+func Unread(pidfd, fd int, look func(path string)) error {
+	return asked(pidfd, fd, func(own int) error {
+		control := make([]byte, unix.CmsgSpace(4*maxRights)+256) // and credentials
+		_, n, flags, _, err := unix.Recvmsg(own, make([]byte, 1), control, unix.MSG_PEEK|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("recvmsg MSG_PEEK: %w", err)
+		}
+		messages, err := unix.ParseSocketControlMessage(control[:n])
+		if err != nil {
+			return fmt.Errorf("recvmsg MSG_PEEK: %w", err)
+		}
+		for i, m := range messages {
+			if m.Header.Level != unix.SOL_SOCKET || m.Header.Type != unix.SCM_RIGHTS && m.Header.Type != scmPidfd {
+				continue
+			}
+			messages[i].Header.Type = unix.SCM_RIGHTS
+			fds, err := unix.ParseUnixRights(&messages[i])
+			if err != nil {
+				return fmt.Errorf("recvmsg MSG_PEEK: %w", err)
+			}
+			for _, fd := range fds {
+				if m.Header.Type == unix.SCM_RIGHTS {
+					look("/proc/self/fd/" + strconv.Itoa(fd))
+				}
+				unix.Close(fd)
+			}
+		}
+		if flags&unix.MSG_CTRUNC != 0 {
+			return errors.New("recvmsg MSG_PEEK: the message was cut")
+		}
+		return nil
+	})
 }
 
 // Untold returns how many bytes a read of all events of an inotify instance of the
