@@ -187,6 +187,7 @@ func (p *process) await() error {
 		defer sys.Close(fd)
 		watch = fd
 	}
+	defer p.keepTime(watch)()
 	var due pace
 	for {
 		every := due.wait()
@@ -214,6 +215,25 @@ func (p *process) await() error {
 			start := time.Now()
 			left := p.sample()
 			due.took(time.Since(start), left)
+		}
+	}
+}
+
+// keepTime kills the run at its deadline unless the process behind watch has ended, although await
+// is in a sample, which a program or a file system can make last. Call the function that it returns
+// at the end of await.
+func (p *process) keepTime(watch int) func() {
+	late := make(chan bool, 1)
+	timer := time.AfterFunc(time.Until(p.call.deadline), func() {
+		ended, err := sys.WaitPidfd(watch, 0)
+		late <- !ended && err == nil
+		if !ended {
+			p.kill()
+		}
+	})
+	return func() {
+		if !timer.Stop() && <-late {
+			p.call.late = true
 		}
 	}
 }
