@@ -67,8 +67,9 @@ func TestMemory(t *testing.T) {
 		{"shmget", [6]uint64{}, Allow, Allow, Errno(ENOSYS)},
 		{"semget", [6]uint64{}, Allow, Allow, Errno(ENOSYS)},
 		{"msgget", [6]uint64{}, Allow, Allow, Errno(ENOSYS)},
-		{"prctl", [6]uint64{67, 1}, Errno(EPERM), Errno(EPERM), Errno(EPERM)},          // PR_SET_MEMORY_MERGE
-		{"prctl", [6]uint64{78, 1, 1 << 24}, Errno(EPERM), Errno(EPERM), Errno(EPERM)}, // PR_FUTEX_HASH_SET_SLOTS
+		{"prctl", [6]uint64{67, 1}, Errno(EPERM), Errno(EPERM), Errno(EPERM)},                     // PR_SET_MEMORY_MERGE
+		{"prctl", [6]uint64{0x53564d41, 0, 0, 0, 0}, Errno(EINVAL), Errno(EINVAL), Errno(EINVAL)}, // PR_SET_VMA
+		{"prctl", [6]uint64{78, 1, 1 << 24}, Errno(EPERM), Errno(EPERM), Errno(EPERM)},            // PR_FUTEX_HASH_SET_SLOTS
 	} {
 		for _, a := range arches {
 			for _, x := range []struct {

@@ -18,7 +18,8 @@ const (
 )
 
 // prctl(2) operations that ordinary programs use and that change only the
-// caller, and weaken nothing.
+// caller, and weaken nothing. Not among them is PR_SET_VMA, a name for a mapping, whose memory no
+// cgroup is charged for.
 var prctlAllowed = []uint64{
 	2,    // PR_GET_PDEATHSIG
 	3, 4, // PR_GET_DUMPABLE, PR_SET_DUMPABLE
@@ -46,7 +47,6 @@ var prctlAllowed = []uint64{
 	65, 66, // PR_SET_MDWE, PR_GET_MDWE
 	68,         // PR_GET_MEMORY_MERGE
 	0x41555856, // PR_GET_AUXV
-	0x53564d41, // PR_SET_VMA
 }
 
 // prctl operations that are refused by name. All others do not exist here.
