@@ -126,7 +126,7 @@ type tally struct {
 	removed   map[string]int64 // bytes of its files that are in no folder any more, by inode number
 	shown     map[string]bool  // those that are mapped
 	concealed bool             // a process keeps its open files from us
-	unread    bool             // messages that wait hold descriptors that can't be looked at
+	unread    bool             // messages or system calls that wait hold files that can't be looked at
 
 	merged func(path string) int64 // what the kernel keeps of an open folder of a staged workspace; nil for none
 }
@@ -214,6 +214,9 @@ func (t *tally) process(pid int) bool {
 				t.families[kin] = f
 			}
 			t.descriptors(task, dir)
+			if len(t.private) > 0 {
+				t.waits(dir, tasks)
+			}
 			_, err := os.Lstat(dir)
 			return err == nil
 		}
@@ -343,7 +346,7 @@ func (t *tally) descriptors(task, dir string) {
 	for !t.over() {
 		names, err := fds.Readdirnames(128)
 		for _, name := range names {
-			t.charge(fileSize)
+			t.sum += fileSize // timers, events and notices by signal are charged in part only
 			link, err := os.Readlink(dir + "/fd/" + name)
 			long := errors.Is(err, syscall.ENAMETOOLONG)
 			if len(t.private) > 0 && (long || t.inPrivate(link) && strings.HasSuffix(link, gone)) {
@@ -388,6 +391,22 @@ func (t *tally) descriptors(task, dir string) {
 		if err != nil || len(names) == 0 {
 			return
 		}
+	}
+}
+
+// waits looks for system calls that hold files of which another thread may have closed the
+// descriptor. dir is that of one of the threads.
+func (t *tally) waits(dir string, threads []string) {
+	for _, tid := range threads {
+		if t.unread || t.late() {
+			return
+		}
+		sending, fd := sys.WaitsWith(path.Dir(dir)+"/"+tid, &t.buf)
+		if fd >= 0 {
+			_, err := os.Lstat(dir + "/fd/" + strconv.Itoa(fd))
+			t.unread = errors.Is(err, os.ErrNotExist)
+		}
+		t.unread = t.unread || sending
 	}
 }
 

@@ -289,11 +289,12 @@ func (p *process) diskHit(t *tally) string {
 	return hit
 }
 
-// unreadFor is how long messages may wait whose descriptors can't be looked at. They may be of
-// any number of removed files. Programs that pass descriptors read them soon.
+// unreadFor is how long messages and system calls may wait that hold files which can't be looked
+// at. Those may be any number, removed from all folders. Programs that pass descriptors read them
+// soon.
 const unreadFor = time.Second
 
-// hides reports whether each sample for unreadFor found such messages.
+// hides reports whether each sample for unreadFor found such ones.
 func (p *process) hides(unread bool, now time.Time) bool {
 	switch {
 	case !unread:

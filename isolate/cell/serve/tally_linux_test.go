@@ -82,6 +82,17 @@ func TestGrouped(t *testing.T) {
 	if all, some := count(false), count(true); some < folderSize || some > 1<<20 || all < 4*some {
 		t.Errorf("with a cgroup %d bytes count, without one %d", some, all)
 	}
+	before := count(true)
+	for range 64 {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	if more := count(true) - before; more < 64*fileSize {
+		t.Errorf("64 descriptors count %d, want %d each", more, fileSize)
+	}
 	for object := range seen { // the program chooses how many paths its files have, and how long ones
 		if strings.HasPrefix(object, "/") {
 			t.Errorf("a sample keeps the path %q", object)
@@ -213,6 +224,74 @@ func TestOnTheWay(t *testing.T) {
 			t.Errorf("sample %d: %t, want %t", i, got, c.want)
 		}
 	}
+}
+
+// TestWaits: a system call that waits holds files of which another thread has closed the
+// descriptor.
+func TestWaits(t *testing.T) {
+	found := func() bool {
+		threads, err := sys.ListAt(sys.AtCWD, "/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := tally{buf: make([]byte, 4<<10)}
+		x.waits("/proc/self/task/"+threads[0], threads)
+		return x.unread
+	}
+	name := filepath.Join(t.TempDir(), "f")
+	open := func() int {
+		fd, err := syscall.Open(name, syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	held, waits := open(), open()
+	if err := syscall.Flock(held, syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { done <- syscall.Flock(waits, syscall.LOCK_EX) }()
+	for here := false; !here; { // until it waits
+		threads, err := sys.ListAt(sys.AtCWD, "/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tid := range threads {
+			buf := make([]byte, 1<<10)
+			_, fd := sys.WaitsWith("/proc/self/task/"+tid, &buf)
+			here = here || fd == waits
+		}
+	}
+	if found() {
+		t.Error("a lock is waited for, with an open file")
+	}
+	syscall.Close(waits)
+	if !found() {
+		t.Error("the file that a thread waits with is closed, and isn't noticed")
+	}
+	syscall.Close(held)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = syscall.Write(ends[0], make([]byte, 1<<12))
+	}
+	if err := syscall.SetNonblock(ends[0], false); err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- syscall.Sendmsg(ends[0], []byte("x"), nil, nil, syscall.MSG_NOSIGNAL) }()
+	for !found() { // until it waits
+	}
+	syscall.Close(ends[1])
+	if err := <-done; err == nil {
+		t.Error("sendmsg to nobody worked")
+	}
+	syscall.Close(ends[0])
 }
 
 // TestOverlaid: a folder that workspace and layer both have counts with its names, those that

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -237,4 +240,35 @@ func MountsChanged(fd int) (bool, error) {
 		return false, fmt.Errorf("poll: %w", err)
 	}
 	return n > 0 && p[0].Revents&(unix.POLLPRI|unix.POLLERR) != 0, nil
+}
+
+// WaitsWith returns the system call in which the thread behind dir, /proc/pid/task/tid, waits if
+// that holds files whatever becomes of their descriptors: sending says that the call may have any
+// number of them (sendmsg), else it has the one behind the descriptor fd; -1 for none.
+func WaitsWith(dir string, buf *[]byte) (sending bool, fd int) {
+	b, err := ReadRecordAt(AtCWD, dir+"/syscall", buf)
+	if err != nil {
+		return false, -1
+	}
+	f := strings.Fields(string(b)) // "running", or the number and six arguments
+	if len(f) < 3 {
+		return false, -1
+	}
+	number, err := strconv.Atoi(f[0])
+	arg := f[1]
+	switch {
+	case err != nil:
+		return false, -1
+	case number == unix.SYS_SENDMSG || number == unix.SYS_SENDMMSG:
+		return true, -1
+	case number == unix.SYS_SENDFILE:
+		arg = f[2]
+	case number != unix.SYS_FLOCK && number != unix.SYS_FCNTL:
+		return false, -1
+	}
+	n, err := strconv.ParseUint(arg, 0, 64)
+	if err != nil {
+		return false, -1
+	}
+	return false, int(uint32(n) & math.MaxInt32)
 }
