@@ -237,15 +237,21 @@ func create(state, name string, source Source, mode fs.FileMode) error {
 	return nil
 }
 
-// sweep removes what a crash left half made.
+// sweep removes what a crash left half made or half removed, in which a program may have nested folders.
 func sweep(all string) {
 	entries, err := os.ReadDir(all)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
-		if fi, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), unfinished) && time.Since(fi.ModTime()) > unfinishedFor {
-			os.RemoveAll(filepath.Join(all, e.Name()))
+		fi, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), unfinished) || time.Since(fi.ModTime()) <= unfinishedFor {
+			continue
+		}
+		at := filepath.Join(all, e.Name())
+		if f, err := os.OpenFile(at, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0); err == nil {
+			_ = sys.RemoveTree(at, f) // the next one tries again
+			f.Close()
 		}
 	}
 }

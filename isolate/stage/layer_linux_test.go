@@ -84,6 +84,9 @@ func TestDiscard(t *testing.T) {
 	for _, name := range []string{"1", "2"} {
 		must(t, os.Mkdir(filepath.Join(state, Folder, unfinished+name), 0o700))
 	}
+	// A program took our rights to what it left there.
+	must(t, os.MkdirAll(filepath.Join(old, "w/upper/locked/sub"), 0o700))
+	must(t, os.Chmod(filepath.Join(old, "w/upper/locked"), 0))
 	must(t, os.Chtimes(old, time.Time{}, time.Now().Add(-2*unfinishedFor)))
 	l, err = take(t, state, "v", ws)
 	must(t, err)
