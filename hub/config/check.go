@@ -77,9 +77,10 @@ func (c *Config) checkWorkspaces() (ps []Problem) {
 				bad("lies in %s, which belongs to the host", t)
 			}
 		}
-		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}} {
+		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}, {"cell.path", c.Cell.Path, false},
+			{"tools.program", c.Tools.Program, false}} {
 			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
-				bad("overlaps %s: a tool could change what decides about it", own.key)
+				bad("overlaps %s: a tool could change what decides about it, or confines it", own.key)
 			}
 		}
 		if c.path != "" && beneath(c.path, at) {

@@ -106,7 +106,7 @@ type Tools struct {
 
 // Workspace is a directory that tools can reach.
 type Workspace struct {
-	Path     string `key:"path" unit:"path" doc:"Absolute; not /, nor the state or policy directory, nor above or below them." cost:"Calls that policy allows to use it reach every file in it."`
+	Path     string `key:"path" unit:"path" doc:"Absolute; not /, nor the state or policy directory, nor above or below them, nor above cell.path and tools.program." cost:"Calls that policy allows to use it reach every file in it."`
 	ReadOnly bool   `key:"read_only" default:"true" doc:"Mount it read-only in every cell." cost:"With false such calls can change and remove every file in it."`
 	Staged   bool   `key:"staged" default:"false" doc:"Calls see it writable, read_only or not, and what they write goes to a layer of their session: palyra changes. Needs overlayfs of Linux 6.15."`
 

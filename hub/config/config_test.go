@@ -333,6 +333,18 @@ func TestWorkspaceAndFile(t *testing.T) {
 	}
 }
 
+// TestWorkspaceAndPrograms: nor may the programs that confine calls, or are their tools.
+func TestWorkspaceAndPrograms(t *testing.T) {
+	for line, ok := range map[string]bool{
+		"[cell]\npath = \"/srv/a/bin/palyra-cell\"": false, "[tools]\nprogram = \"/srv/a/bin/palyra-tool\"": false,
+		"[cell]\npath = \"/srv/ab/palyra-cell\"": true, "[tools]\nprogram = \"/srv/b/palyra-tool\"": true,
+	} {
+		if _, err := Parse("/etc/palyra/palyrad.toml", []byte(line+"\n[workspaces.a]\npath = \"/srv/a\"\n"), base); (err == nil) != ok {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
 func TestDiffAndReload(t *testing.T) {
 	old, _ := parse(t, "[workspaces.a]\npath = \"/srv/a\"\nmounts = [\"/opt/a\"]\n")
 	next, _ := parse(t, "[daemon]\nlog_level = \"debug\"\n[limits]\nqueue = 3\n[workspaces.b]\npath = \"/srv/b\"\n")
