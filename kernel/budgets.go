@@ -150,7 +150,12 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 		} else {
 			state = existing(k.cfg.StateDir)
 		}
-		m.s, err = sealWith(ctx, &p, stdin, state, known, hold)
+		if m.s, err = sealWith(ctx, &p, stdin, state, known, hold); err == nil {
+			if err = k.spares(&p, m.s.place.workspace); err != nil {
+				m.s.close()
+				m.s = nil
+			}
+		}
 		m.p = p
 		return m, err
 	}, func(m made) {

@@ -185,6 +185,44 @@ func checkWorkspace(op string, h *pin.Handle, readOnly bool, state string) error
 	return nil
 }
 
+// spares refuses a workspace in which a program could change the policies that decide the next
+// call, or what confines it. palyrad looks once, at its start (hub/config). What a staged program
+// writes changes nothing before it's applied, by a call for which the workspace is not staged.
+func (k *Kernel) spares(p *Proposal, w *pin.Handle) error {
+	if !k.cfg.Once || w == nil || p.WorkspaceReadOnly || p.WorkspaceStaged {
+		return nil
+	}
+	op := fmt.Sprintf("open workspace %q", p.Workspace)
+	for _, own := range []struct{ at, is, hint string }{
+		{k.cfg.PolicyDir, "the policy directory", "the program could change what it may do: keep the policies elsewhere, or give the workspace with :ro or :staged"},
+		{k.cfg.CellPath, "palyra-cell", "the program could change what confines it: install palyra elsewhere, or give the workspace with :ro or :staged"},
+	} {
+		if own.at == "" {
+			continue
+		}
+		at, err := filepath.Abs(own.at)
+		if err != nil {
+			return usage("workspace_unusable", op, err)
+		}
+		h, err := pin.At(nil, at, pin.Anywhere)
+		if err != nil {
+			return usage("workspace_unusable", op, err)
+		}
+		holds, err := within(h, w)
+		if err == nil && !holds {
+			holds, err = within(w, h)
+		}
+		h.Close()
+		switch {
+		case err != nil:
+			return usage("workspace_unusable", op, err)
+		case holds:
+			return usage("workspace_refused", op, fmt.Errorf("contains %s, or lies in it", own.is)).WithHint(own.hint)
+		}
+	}
+	return nil
+}
+
 // within reports whether h is root or lies beneath it. It compares inodes on the way up. If the
 // way may begin at another mount of the same file system, it compares the places from the file
 // system's own root.
