@@ -196,7 +196,7 @@ func (a *app) rewrite(ctx context.Context, inv *command.Invocation, agent string
 	if err != nil {
 		return nil, err
 	}
-	if s.layer == "" && s.staged() { // the next command of the session sees what this one wrote
+	if s.layer == "" && (s.staged() || s.workspace != "") { // the next command of the session sees what this one wrote
 		s.layer = agent + "-" + canon.Sum([]byte(e.session + "\x00" + s.dir)).Hex()[:16]
 	}
 	if err := a.preview(ctx, inv, s, line); err != nil {

@@ -417,7 +417,7 @@ func (a *app) byDaemon(ctx context.Context, inv *command.Invocation, s *shell, l
 	if err != nil {
 		return nil, err
 	}
-	r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Tool: runTool, Input: input})
+	r, err := a.callIn(ctx, s, h, hub.NewCall{Tool: runTool, Input: input})
 	if err == nil && len(r.Steps) == 0 { // palyrad had no room for them in its answer
 		r, err = hub.GetRun.Do(ctx, h, hub.Caller{}, r.ID)
 	}
