@@ -124,12 +124,6 @@ func parse(text string) (id tokenID, secret [32]byte, err error) {
 	return id, secret, nil
 }
 
-// LooksLikeToken reports whether text is a token by form and check digits.
-func LooksLikeToken(text string) bool {
-	_, _, err := parse(text)
-	return err == nil
-}
-
 // Key keys the hashes under which tokens are kept, so that a reader of the database can't
 // even tell whether a guess is right. It prints as nothing.
 type Key struct{ b [32]byte }

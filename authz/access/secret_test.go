@@ -25,8 +25,8 @@ func TestTokenForm(t *testing.T) {
 	if err != nil || gotID != id || gotSecret != secret {
 		t.Errorf("%v %v %v", gotID, gotSecret, err)
 	}
-	if !LooksLikeToken(got) || LooksLikeToken(want) {
-		t.Error("LooksLikeToken is wrong")
+	if !looksLikeToken(got) || looksLikeToken(want) {
+		t.Error("looksLikeToken is wrong")
 	}
 }
 
@@ -39,12 +39,12 @@ func TestTypos(t *testing.T) {
 			if c == text[i] {
 				continue
 			}
-			if bad := text[:i] + string([]byte{c}) + text[i+1:]; LooksLikeToken(bad) {
+			if bad := text[:i] + string([]byte{c}) + text[i+1:]; looksLikeToken(bad) {
 				t.Errorf("%q passes for a token", bad)
 			}
 		}
 		if i > 0 && text[i] != text[i-1] {
-			if bad := text[:i-1] + string([]byte{text[i], text[i-1]}) + text[i+1:]; LooksLikeToken(bad) {
+			if bad := text[:i-1] + string([]byte{text[i], text[i-1]}) + text[i+1:]; looksLikeToken(bad) {
 				t.Errorf("with two swapped: %q passes for a token", bad)
 			}
 		}
@@ -191,4 +191,10 @@ func BenchmarkOpen(b *testing.B) {
 		}
 	}
 	b.ReportMetric((heap()-before)/float64(len(r.tokens)), "B/token")
+}
+
+// looksLikeToken reports whether text is a token by form and check digits.
+func looksLikeToken(text string) bool {
+	_, _, err := parse(text)
+	return err == nil
 }

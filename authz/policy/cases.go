@@ -18,11 +18,6 @@ var ErrTests = errors.New("the tests of the policies")
 // limits bound the JSON that this package reads.
 var limits = canon.Limits{Bytes: maxFile, Depth: maxNesting}
 
-type testFile struct {
-	name  string
-	cases []testCase
-}
-
 // testCase is one policy test. Grammar and example: docs/formats/policy.md.
 type testCase struct {
 	Name     string          `json:"name"`
@@ -47,15 +42,6 @@ func (n *tested) add(f file, bytes int) error {
 			WithHint("put what few tests need into those tests, or split the file")
 	}
 	return nil
-}
-
-func parseCases(f file) (testFile, error) {
-	t := testFile{name: f.name}
-	err := eachCase(context.Background(), f, new(tested), func(c *testCase) error {
-		t.cases = append(t.cases, *c)
-		return nil
-	})
-	return t, err
 }
 
 func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) error) error {
@@ -133,22 +119,6 @@ func left(ctx context.Context, op string) error {
 		return cause
 	}
 	return fault.New(fault.Canceled, "canceled", op, cause)
-}
-
-// ParseRequest reads a request as policy tests and palyra policy check spell it: strict JSON,
-// with the names of the struct's tags.
-func ParseRequest(data []byte) (Request, error) {
-	var r Request
-	if len(data) > maxFile {
-		return r, fault.New(fault.Usage, "too_large", "parse policy request", fmt.Errorf("larger than %d bytes", maxFile))
-	}
-	if err := canon.Decode(data, &r, limits); err != nil {
-		return Request{}, fault.New(fault.Usage, "invalid_input", "parse policy request", err)
-	}
-	if err := r.check(); err != nil {
-		return Request{}, fault.New(fault.Usage, "invalid_input", "check policy request", err)
-	}
-	return r, nil
 }
 
 // TestResult is the outcome of one policy test.

@@ -1,11 +1,14 @@
 package policy
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 )
 
@@ -15,12 +18,12 @@ func TestParseRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := ParseRequest(text)
+	back, err := parseRequest(text)
 	if err != nil || !reflect.DeepEqual(back, r) {
 		t.Fatalf("%v\n got %+v\nwant %+v", err, back, r)
 	}
 	good := `{"principal": {"type": "Palyra::User", "id": "u"}, "action": "tool.list", "resource": {"type": "Palyra::Workspace", "id": "w"}, "context": {}}`
-	if _, err := ParseRequest([]byte(good)); err != nil {
+	if _, err := parseRequest([]byte(good)); err != nil {
 		t.Errorf("control: %v", err)
 	}
 	for name, text := range map[string]string{
@@ -41,7 +44,7 @@ func TestParseRequest(t *testing.T) {
 		"huge":          `{"action": "` + strings.Repeat("a", maxFile) + `"}`,
 		"no principal":  strings.Replace(good, `"id": "u"`, `"id": ""`, 1),
 	} {
-		if r, err := ParseRequest([]byte(text)); fault.KindOf(err) != fault.Usage {
+		if r, err := parseRequest([]byte(text)); fault.KindOf(err) != fault.Usage {
 			t.Errorf("%s: got %+v, %v", name, r, err)
 		}
 	}
@@ -60,7 +63,7 @@ func TestParseCases(t *testing.T) {
 		"unknown in base":   `{"version": 1, "base": {"who": 1}, "tests": [{"name": "a", "request": {}, "effect": "deny"}]}`,
 		"unknown in detail": `{"version": 1, "tests": [{"name": "a", "request": {"context": {"exe": 1}}, "effect": "deny"}]}`,
 	} {
-		if _, err := parseCases(file{"t.test.json", kindTest, []byte(text)}); fault.ReasonOf(err) != "policy_test_syntax" || !strings.Contains(err.Error(), "t.test.json") {
+		if _, err := casesOf(file{"t.test.json", kindTest, []byte(text)}); fault.ReasonOf(err) != "policy_test_syntax" || !strings.Contains(err.Error(), "t.test.json") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -68,7 +71,7 @@ func TestParseCases(t *testing.T) {
 
 // TestBaseIsNotShared: a request lays its fields over the base and doesn't leak into the next.
 func TestBaseIsNotShared(t *testing.T) {
-	tf, err := parseCases(file{"t.test.json", kindTest, []byte(`{"version": 1,
+	cases, err := casesOf(file{"t.test.json", kindTest, []byte(`{"version": 1,
 		"base": {"context": {"args": ["a", "b"], "tier": "c"}},
 		"tests": [
 			{"name": "1", "request": {"context": {"args": ["x"]}}, "effect": "deny"},
@@ -77,10 +80,35 @@ func TestBaseIsNotShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := tf.cases[0].request.Context; !reflect.DeepEqual(got.Args, []string{"x"}) || got.Tier != "c" {
+	if got := cases[0].request.Context; !reflect.DeepEqual(got.Args, []string{"x"}) || got.Tier != "c" {
 		t.Errorf("1: %+v", got)
 	}
-	if got := tf.cases[1].request.Context; !reflect.DeepEqual(got.Args, []string{"a", "b"}) {
+	if got := cases[1].request.Context; !reflect.DeepEqual(got.Args, []string{"a", "b"}) {
 		t.Errorf("2: %+v", got)
 	}
+}
+
+// parseRequest reads a request as policy tests and palyra policy check spell it: strict JSON,
+// with the names of the struct's tags.
+func parseRequest(data []byte) (Request, error) {
+	var r Request
+	if len(data) > maxFile {
+		return r, fault.New(fault.Usage, "too_large", "parse policy request", fmt.Errorf("larger than %d bytes", maxFile))
+	}
+	if err := canon.Decode(data, &r, limits); err != nil {
+		return Request{}, fault.New(fault.Usage, "invalid_input", "parse policy request", err)
+	}
+	if err := r.check(); err != nil {
+		return Request{}, fault.New(fault.Usage, "invalid_input", "check policy request", err)
+	}
+	return r, nil
+}
+
+// casesOf reads the tests of a file.
+func casesOf(f file) (all []testCase, err error) {
+	err = eachCase(context.Background(), f, new(tested), func(c *testCase) error {
+		all = append(all, *c)
+		return nil
+	})
+	return all, err
 }

@@ -48,7 +48,7 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("recipe: %v\n%s", err, text)
 		}
 	}
-	if _, err := ParseRequest([]byte(strings.ReplaceAll(jsons[1], "sha256:…", "sha256:"+strings.Repeat("0a", 32)))); err != nil {
+	if _, err := parseRequest([]byte(strings.ReplaceAll(jsons[1], "sha256:…", "sha256:"+strings.Repeat("0a", 32)))); err != nil {
 		t.Errorf("the example request: %v", err)
 	}
 	// The page has every reason code that Load can give.

@@ -70,7 +70,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(`{"action": "tool.execute", "action": "tool.list"}`))
 	f.Add([]byte(`{"context": {"limits": {"memory": 9223372036854775807}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := ParseRequest(data)
+		r, err := parseRequest(data)
 		if err != nil {
 			if fault.KindOf(err) != fault.Usage {
 				t.Fatalf("unclassified: %v", err)
@@ -81,7 +81,7 @@ func FuzzParseRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := ParseRequest(text)
+		again, err := parseRequest(text)
 		if err != nil {
 			t.Fatalf("does not parse again: %v\n%s", err, text)
 		}

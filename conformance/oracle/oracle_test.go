@@ -267,7 +267,7 @@ func TestDSSE(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, e := range h.envs {
-		if got, want := keyring.PAE(e.PayloadType, e.Payload), dsse.PAE(e.PayloadType, e.Payload); !bytes.Equal(got, want) {
+		if got, want := keyring.PAEDigest(e.PayloadType, e.Payload), sha256.Sum256(dsse.PAE(e.PayloadType, e.Payload)); got != want {
 			t.Errorf("PAE of envelope %d differs", i)
 		}
 		var env dsse.Envelope

@@ -87,20 +87,13 @@ func parseAttestationKey(b []byte) (*AttestationKey, error) {
 }
 
 // SignStatement signs the canonical JSON of an in-toto Statement v1 and returns the
-// signature (ASN.1) over its DSSE pre-authentication encoding. It refuses all else, so that
-// a signature of the key can't be mistaken for another kind.
+// signature (ASN.1) over its DSSE pre-authentication encoding, and that encoding's PAEDigest.
+// It refuses all else, so that a signature of the key can't be mistaken for another kind.
 //
 // Abuse: a caller of it can attest that any call was allowed and ran. Only the kernel room
 // holds it. The nonce is deterministic (RFC 6979): a bad random generator can't give the
 // key away.
-func (k *AttestationKey) SignStatement(payload []byte) ([]byte, error) {
-	sig, _, err := k.SignStatementDigest(payload)
-	return sig, err
-}
-
-// SignStatementDigest is SignStatement that also returns the digest that it signed, the
-// statement's PAEDigest.
-func (k *AttestationKey) SignStatementDigest(payload []byte) (sig []byte, digest [32]byte, err error) {
+func (k *AttestationKey) SignStatement(payload []byte) (sig []byte, digest [32]byte, err error) {
 	if !bytes.HasPrefix(payload, []byte(statementStart)) {
 		return nil, digest, errors.New("sign statement: not the canonical JSON of an in-toto Statement v1")
 	}
@@ -140,14 +133,8 @@ func ParseAttestationPublic(spki []byte) (*ecdsa.PublicKey, error) {
 	return pub, nil
 }
 
-// PAE is DSSE's pre-authentication encoding (DSSE v1.0.2):
+// PAEDigest returns the SHA-256 of DSSE's pre-authentication encoding (DSSE v1.0.2):
 // "DSSEv1" SP len(type) SP type SP len(body) SP body.
-func PAE(payloadType string, payload []byte) []byte {
-	b := make([]byte, 0, len("DSSEv1    ")+len(payloadType)+len(payload)+24)
-	return append(appendHead(b, payloadType, payload), payload...)
-}
-
-// PAEDigest returns the SHA-256 of PAE, made without a copy of the payload.
 func PAEDigest(payloadType string, payload []byte) (d [32]byte) {
 	h := sha256.New()
 	h.Write(appendHead(make([]byte, 0, 96), payloadType, payload))

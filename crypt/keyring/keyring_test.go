@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -257,16 +258,16 @@ func TestKeysDoNotPrint(t *testing.T) {
 func TestSignStatementRefuses(t *testing.T) {
 	k := open(t, private(t)).Attestation()
 	for _, p := range []string{"", "hello", `{"subject":[]}`, ` {"_type":"https://in-toto.io/Statement/v1",`, `{"_type":"https://in-toto.io/Statement/v0.1","x":1}`} {
-		if _, err := k.SignStatement([]byte(p)); err == nil {
+		if _, _, err := k.SignStatement([]byte(p)); err == nil {
 			t.Errorf("signed %q", p)
 		}
 	}
 	payload := []byte(`{"_type":"https://in-toto.io/Statement/v1","a":1}`)
-	sig, err := k.SignStatement(payload)
+	sig, _, err := k.SignStatement(payload)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := k.SignStatement(payload)
+	again, _, err := k.SignStatement(payload)
 	if err != nil || !bytes.Equal(sig, again) {
 		t.Errorf("signatures differ: %v", err)
 	}
@@ -280,9 +281,9 @@ func TestSignStatementRefuses(t *testing.T) {
 
 // TestPAE is the example of the DSSE specification.
 func TestPAE(t *testing.T) {
-	got := string(PAE("http://example.com/HelloWorld", []byte("hello world")))
-	if want := "DSSEv1 29 http://example.com/HelloWorld 11 hello world"; got != want {
-		t.Errorf("PAE %q, want %q", got, want)
+	got := PAEDigest("http://example.com/HelloWorld", []byte("hello world"))
+	if want := sha256.Sum256([]byte("DSSEv1 29 http://example.com/HelloWorld 11 hello world")); got != want {
+		t.Errorf("PAE's digest is %x, want %x", got, want)
 	}
 }
 
@@ -353,7 +354,7 @@ func BenchmarkSignStatement(b *testing.B) {
 	k := open(b, private(b)).Attestation()
 	payload := append([]byte(statementStart), bytes.Repeat([]byte("x"), 4500)...)
 	for b.Loop() {
-		if _, err := k.SignStatement(payload); err != nil {
+		if _, _, err := k.SignStatement(payload); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -105,7 +105,7 @@ func sealDigest(k *keyring.AttestationKey, payload []byte) (_ *Envelope, digest 
 	if len(payload) > maxPayload {
 		return nil, digest, fault.New(fault.Usage, "too_large", "sign receipt", fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(payload), maxPayload))
 	}
-	sig, digest, err := k.SignStatementDigest(payload)
+	sig, digest, err := k.SignStatement(payload)
 	if err != nil {
 		return nil, digest, fault.New(fault.Internal, "internal", "sign receipt", err)
 	}

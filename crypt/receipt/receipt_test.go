@@ -257,7 +257,7 @@ func TestSignedButWrong(t *testing.T) {
 			t.Errorf("%s: %q is not in the statement", c.name, c.old)
 			continue
 		}
-		sig, err := w.ring.Attestation().SignStatement([]byte(payload))
+		sig, _, err := w.ring.Attestation().SignStatement([]byte(payload))
 		if err != nil {
 			t.Fatal(err)
 		}
