@@ -69,7 +69,7 @@ func (h *house) grow(t *testing.T, n int) {
 	t.Helper()
 	for len(h.leafs) < n {
 		i := len(h.leafs)
-		e, err := receipt.Sign(h.ring.Attestation(), receipt.NewStatement(receipt.Predicate{
+		e, err := receipt.SignEntry(h.ring.Attestation(), receipt.NewStatement(receipt.Predicate{
 			Version: receipt.PredicateVersion, CallID: fmt.Sprint("call-", i), Time: "2026-11-21T09:00:00Z", Tool: "process.run",
 			Capsule:  receipt.Capsule{Digest: canon.Sum([]byte("capsule")), Argv: []string{"true"}},
 			Decision: receipt.Decision{Effect: "deny", Reason: "policy_denied"}, Outcome: receipt.Denied,
@@ -77,14 +77,14 @@ func (h *house) grow(t *testing.T, n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		leaf, err := receipt.Leaf(e, h.ring.Attestation())
+		env, err := receipt.ParseEnvelope(e.Content())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.j.Append(context.Background(), journal.Entry{Leaf: leaf, Content: e.Encode()}); err != nil {
+		if _, err := h.j.Append(context.Background(), journal.Entry{Leaf: e.Leaf(), Content: e.Content()}); err != nil {
 			t.Fatal(err)
 		}
-		h.envs, h.leafs = append(h.envs, e), append(h.leafs, leaf)
+		h.envs, h.leafs = append(h.envs, env), append(h.leafs, e.Leaf())
 	}
 }
 

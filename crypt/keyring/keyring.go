@@ -6,7 +6,7 @@
 // spelling, or a missing one.
 //
 //	ring, err := keyring.Open(stateDir)
-//	env, err := receipt.Sign(ring.Attestation(), statement)
+//	e, err := receipt.SignEntry(ring.Attestation(), statement)
 //	j, err := journal.Open(filepath.Join(stateDir, "journal"), ring.Log(), journal.Options{})
 //
 // The files, all below the state directory:

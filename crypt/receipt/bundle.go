@@ -165,20 +165,6 @@ func (t *Trust) VKey() string { return t.log.VKey() }
 // KeyHint returns the hint of the trusted attestation key.
 func (t *Trust) KeyHint() string { return keyring.HintOf(t.spki) }
 
-// Bundle joins an envelope and its proof into a receipt. It checks that the
-// proof is one for this envelope; the signatures, which were made a moment ago
-// by keys in this process, are left to Verify.
-func Bundle(e *Envelope, p journal.Proof, t *Trust) ([]byte, error) {
-	leaf, err := leafOf(e, t.spki)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.Verify(leaf); err != nil {
-		return nil, broken("inclusion", err)
-	}
-	return encodeBundle(e, p, leaf, t)
-}
-
 func encodeBundle(e *Envelope, p journal.Proof, leaf []byte, t *Trust) ([]byte, error) {
 	hashes := make([][]byte, len(p.Hashes))
 	for i := range p.Hashes {

@@ -17,7 +17,7 @@ type Entry struct {
 	spki     []byte // of the key that signed
 }
 
-// SignEntry is Sign, with the leaf made of the digest that was signed.
+// SignEntry checks a statement and signs it.
 func SignEntry(k *keyring.AttestationKey, s Statement) (*Entry, error) {
 	payload, err := payloadOf(s)
 	if err != nil {
@@ -52,7 +52,8 @@ func (e *Entry) Leaf() []byte { return e.leaf }
 // changed.
 func (e *Entry) Content() []byte { return e.content }
 
-// Bundle is the function Bundle for an entry, whose leaf is there already.
+// Bundle joins the entry and its proof into a receipt. It checks that the proof is one for this
+// entry; the signatures, which were made a moment ago by keys in this process, are left to Verify.
 func (e *Entry) Bundle(p journal.Proof, t *Trust) ([]byte, error) {
 	if !bytes.Equal(e.spki, t.spki) {
 		return nil, broken("key", errors.New("signed by another key than the trusted one"))

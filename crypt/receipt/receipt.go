@@ -2,9 +2,9 @@
 // asked, who allowed it, what ran and what the kernel was seen to enforce, each
 // with the proof that it is in the journal.
 //
-// A [Statement] is an in-toto Statement v1. [Sign] puts it into a DSSE envelope.
-// [Leaf] is what goes into the journal for it: a Rekor v2 hashedrekord 0.0.2
-// entry, the digest and the signature but not the statement. [Bundle] joins
+// A [Statement] is an in-toto Statement v1. [SignEntry] puts it into a DSSE envelope.
+// [Entry.Leaf] goes into the journal for it: a Rekor v2 hashedrekord 0.0.2
+// entry, the digest and the signature but not the statement. [Entry.Bundle] joins
 // envelope and proof into a Sigstore bundle v0.3, which verifiers that are not
 // ours check offline.
 //
@@ -68,15 +68,6 @@ type Envelope struct {
 // pre-authentication encoding.
 type Signature struct {
 	Sig []byte `json:"sig"`
-}
-
-// Sign checks a statement and signs it.
-func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
-	payload, err := payloadOf(s)
-	if err != nil {
-		return nil, err
-	}
-	return seal(k, payload)
 }
 
 // payloadOf checks a statement and returns its canonical JSON.
@@ -190,9 +181,6 @@ type recordVerifier struct {
 type recordKey struct {
 	RawBytes []byte `json:"rawBytes"`
 }
-
-// Leaf returns the journal leaf of an envelope that k signed.
-func Leaf(e *Envelope, k *keyring.AttestationKey) ([]byte, error) { return leafOf(e, k.SPKI()) }
 
 func leafOf(e *Envelope, spki []byte) ([]byte, error) {
 	if err := e.check(); err != nil {

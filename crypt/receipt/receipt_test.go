@@ -422,3 +422,29 @@ func TestLoadTrust(t *testing.T) {
 		}
 	}
 }
+
+// Sign checks a statement and signs it.
+func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
+	payload, err := payloadOf(s)
+	if err != nil {
+		return nil, err
+	}
+	return seal(k, payload)
+}
+
+// Bundle joins an envelope and its proof into a receipt. It checks that the
+// proof is one for this envelope; the signatures, which were made a moment ago
+// by keys in this process, are left to Verify.
+func Bundle(e *Envelope, p journal.Proof, t *Trust) ([]byte, error) {
+	leaf, err := leafOf(e, t.spki)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Verify(leaf); err != nil {
+		return nil, broken("inclusion", err)
+	}
+	return encodeBundle(e, p, leaf, t)
+}
+
+// Leaf returns the journal leaf of an envelope that k signed.
+func Leaf(e *Envelope, k *keyring.AttestationKey) ([]byte, error) { return leafOf(e, k.SPKI()) }

@@ -434,7 +434,7 @@ func TestTags(t *testing.T) {
 func TestDocs(t *testing.T) {
 	const name = "../../docs/formats/config.md"
 	if *update {
-		if err := os.WriteFile(name, []byte(Docs()), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(page()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -442,7 +442,7 @@ func TestDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(b) != Docs() {
+	if string(b) != page() {
 		t.Errorf("%s is stale: go test ./hub/config -update", name)
 	}
 }

@@ -103,7 +103,7 @@ func TestAccount(t *testing.T) {
 			if _, err := tx.insert("", who, `INSERT INTO artifacts (digest, size, type, created) VALUES (?, ?, ?, ?)`, d[:], 0, octets, ns(tx.now)); err != nil {
 				return err
 			}
-			return tx.HoldArtifact(d, r.ID)
+			return tx.holdArtifact(d, r.ID)
 		}},
 		{"token", func(_ *Tx, s *Store, _ *Run, i int) error {
 			generation++

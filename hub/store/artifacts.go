@@ -121,18 +121,6 @@ func overShare(op, principal string) error {
 		WithHint("wait until older runs lose theirs (retention.*), or raise state.artifact_quota_per_principal")
 }
 
-func (s *Store) putArtifact(ctx context.Context, holder, mediaType string, r io.Reader) (*Artifact, error) {
-	d, err := s.Draft(ctx, holder, mediaType)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	if _, err := io.Copy(d, &ctxReader{ctx: ctx, r: r}); err != nil {
-		return nil, classify(opPut, err)
-	}
-	return d.Commit(ctx)
-}
-
 const opPut = "store artifact"
 
 // Draft is an artifact that is being written. Its end is Commit or Close, and after both of

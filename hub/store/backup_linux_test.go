@@ -143,7 +143,7 @@ func TestBackup(t *testing.T) {
 	wants(t, err, fault.Usage, "bad_file")
 	_, err = Restore(context.Background(), bytes.NewReader(b), h.unlock(), "relative")
 	wants(t, err, fault.Usage, "invalid_input", "the path is not absolute")
-	if es, err := os.ReadDir(h.store.Dir()); err != nil || slices.ContainsFunc(es, func(e os.DirEntry) bool { return e.Name() == stagingDir }) {
+	if es, err := os.ReadDir(h.store.dir); err != nil || slices.ContainsFunc(es, func(e os.DirEntry) bool { return e.Name() == stagingDir }) {
 		t.Errorf("something is left behind: %v, %v", es, err)
 	}
 }

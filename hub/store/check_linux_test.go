@@ -310,10 +310,10 @@ func TestArtifacts(t *testing.T) {
 	wants(t, err, fault.Unavailable, "artifact_quota")
 	_, _, err = s.OpenArtifact(ctx, canon.Sum([]byte("other")))
 	wants(t, err, fault.NotFound, "no_such_artifact")
-	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.HoldArtifact(canon.Sum([]byte("other")), "run_1") }), fault.NotFound, "no_such_artifact")
+	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(canon.Sum([]byte("other")), "run_1") }), fault.NotFound, "no_such_artifact")
 	if _, err := s.PutArtifact(ctx, "run_1", "text/html\r\nX: y", strings.NewReader("m")); err != nil {
 		t.Error(err)
-	} else if m := see(t, s, func(tx *Tx) (*Artifact, error) { return tx.Artifact(canon.Sum([]byte("m"))) }); m.MediaType != octets {
+	} else if m := see(t, s, func(tx *Tx) (*Artifact, error) { return tx.artifact(canon.Sum([]byte("m"))) }); m.MediaType != octets {
 		t.Errorf("media type %q", m.MediaType)
 	}
 	_, err = s.PutArtifact(ctx, "run_1", "", io.MultiReader(strings.NewReader("x"), failing{}))
@@ -495,3 +495,16 @@ func TestCheckJournal(t *testing.T) {
 type brokenJournal struct{}
 
 func (brokenJournal) Results(context.Context, func(JournalResult) error) error { return errRead }
+
+// PutArtifact stores what r gives until its end, durably, and holds it for holder.
+func (s *Store) PutArtifact(ctx context.Context, holder, mediaType string, r io.Reader) (*Artifact, error) {
+	d, err := s.Draft(ctx, holder, mediaType)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if _, err := io.Copy(d, &ctxReader{ctx: ctx, r: r}); err != nil {
+		return nil, classify(opPut, err)
+	}
+	return d.Commit(ctx)
+}

@@ -192,7 +192,7 @@ func judge(t *testing.T, dir, said string, names *steps) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = View(context.Background(), s, func(tx *Tx) (*Artifact, error) { return tx.Artifact(d) })
+			_, err = View(context.Background(), s, func(tx *Tx) (*Artifact, error) { return tx.artifact(d) })
 			// After the release, which may be durable without having been said, it may go.
 			if err != nil && !(fault.KindOf(err) == fault.NotFound && (released || !held(t, s, d, run))) {
 				t.Errorf("artifact %s was acknowledged: %v", d, err)

@@ -110,7 +110,7 @@ func TestReadOnly(t *testing.T) {
 func TestFileLimit(t *testing.T) {
 	s := newStore(t)
 	r := fillStore(t, s)
-	fi, err := os.Stat(filepath.Join(s.Dir(), dbFile+"-wal"))
+	fi, err := os.Stat(filepath.Join(s.dir, dbFile+"-wal"))
 	if err != nil {
 		t.Fatal(err)
 	}

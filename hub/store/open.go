@@ -194,9 +194,6 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
-// Dir returns the directory of the store.
-func (s *Store) Dir() string { return s.dir }
-
 // migrate brings the schema forward. Each step is one transaction; before the
 // first, a copy of what there was is made durable.
 func (s *Store) migrate(steps []string) error {

@@ -49,7 +49,7 @@ func TestFileModes(t *testing.T) {
 	if _, err := s.PutArtifact(context.Background(), "run_1", "text/plain", strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
-	err := filepath.WalkDir(s.Dir(), func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

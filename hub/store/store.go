@@ -178,12 +178,6 @@ func (tx *Tx) ResolveApproval(id string, version int64, r Resolution) (*Approval
 // no time: the grant did, and a note may come when the call has ended.
 func (tx *Tx) UseApproval(id string) error { return tx.useApproval(id) }
 
-// Artifact returns what is known of an artifact, or fault.NotFound "no_such_artifact".
-func (tx *Tx) Artifact(d canon.Digest) (*Artifact, error) { return tx.artifact(d) }
-
-// HoldArtifact says that holder (a run's id) needs the artifact. Twice is once.
-func (tx *Tx) HoldArtifact(d canon.Digest, holder string) error { return tx.holdArtifact(d, holder) }
-
 // HoldsArtifact reports whether holder holds the artifact.
 func (tx *Tx) HoldsArtifact(d canon.Digest, holder string) (bool, error) {
 	return tx.holdsArtifact(d, holder)
@@ -223,12 +217,6 @@ func (tx *Tx) Setting(key string) (*Setting, error) { return tx.setting(key) }
 // PutSetting sets a value if s.Version is the current one, 0 for one that does
 // not exist, and increments it.
 func (tx *Tx) PutSetting(s *Setting) error { return tx.putSetting(s) }
-
-// PutArtifact stores what r gives until its end, durably, and holds it for
-// holder, as a [Draft] does.
-func (s *Store) PutArtifact(ctx context.Context, holder, mediaType string, r io.Reader) (*Artifact, error) {
-	return s.putArtifact(ctx, holder, mediaType, r)
-}
 
 // OpenArtifact returns an artifact whose content was checked against its digest
 // through the descriptor that is returned, at its beginning.

@@ -44,7 +44,7 @@ func BenchmarkRead(b *testing.B) {
 	read := map[string]func(e *Evidence, pid, pidfd int) error{
 		"pidfd": r.Read,
 		"proc":  func(e *Evidence, pid, _ int) error { return r.Read(e, pid, -1) },
-		"once":  func(e *Evidence, pid, _ int) error { return Read(e, "/proc", pid) },
+		"once":  func(e *Evidence, pid, _ int) error { return readOnce(e, "/proc", pid) },
 	}
 	for _, name := range []string{"pidfd", "proc", "once"} {
 		b.Run(name, func(b *testing.B) {

@@ -138,17 +138,6 @@ func (r *Reader) Group(pid int) (string, error) {
 // Process opens the folder of a process, as O_PATH.
 func (r *Reader) Process(pid int) (int, error) { return sys.OpenDirAt(r.proc, strconv.Itoa(pid)) }
 
-// Read reads one process as Reader.Read does. proc is where a proc file system
-// is mounted that shows pid.
-func Read(e *Evidence, proc string, pid int) error {
-	r, err := NewReader(proc)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	return r.Read(e, pid, -1)
-}
-
 // ReadHost identifies the running kernel.
 func ReadHost(proc string) (Host, error) {
 	r, err := NewReader(proc)
@@ -184,9 +173,6 @@ func ReadNamespaces(proc string, pid int) (map[string]uint64, error) {
 func ReadProcess(proc string, pid int) (Process, error) {
 	return one(proc, pid, func(t *process) (Process, error) { return t.process(true) })
 }
-
-// ReadLimits returns the resource limits in force.
-func ReadLimits(proc string, pid int) (Limits, error) { return one(proc, pid, (*process).limits) }
 
 // ReadMounts returns the mount table as the process sees it, beneath its root.
 func ReadMounts(proc string, pid int) (Mounts, error) { return one(proc, pid, (*process).mounts) }

@@ -19,7 +19,7 @@ import (
 // itself by other means.
 func TestRead(t *testing.T) {
 	var e Evidence
-	if err := Read(&e, "/proc", os.Getpid()); err != nil {
+	if err := readOnce(&e, "/proc", os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
 	var rl syscall.Rlimit
@@ -60,7 +60,7 @@ func TestReadOther(t *testing.T) {
 	defer cmd.Process.Kill()
 	var p Process
 	for range 10000 { // until the shell has executed sleep
-		l, err := ReadLimits("/proc", cmd.Process.Pid)
+		l, err := one("/proc", cmd.Process.Pid, (*process).limits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +78,7 @@ func TestReadOther(t *testing.T) {
 		t.Error("read a process that does not exist")
 	}
 	before := Evidence{Tier: "c"}
-	if err := Read(&before, "/proc", 1<<30); err == nil || before.Namespaces.Cell != nil || before.Host.Basis != Absent {
+	if err := readOnce(&before, "/proc", 1<<30); err == nil || before.Namespaces.Cell != nil || before.Host.Basis != Absent {
 		t.Errorf("a failed read left %+v", before)
 	}
 }
@@ -256,4 +256,15 @@ func TestLimitsAreRead(t *testing.T) {
 			t.Errorf("with %d bytes at first: %+v, %v", size, l, err)
 		}
 	}
+}
+
+// readOnce reads one process as Reader.Read does. proc is where a proc file system
+// is mounted that shows pid.
+func readOnce(e *Evidence, proc string, pid int) error {
+	r, err := NewReader(proc)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return r.Read(e, pid, -1)
 }

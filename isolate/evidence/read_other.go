@@ -12,9 +12,6 @@ func unsupported(op string) error {
 	return fault.New(fault.Unsupported, "platform_unsupported", op, errors.New("only Linux is observed"))
 }
 
-// Read returns fault.Unsupported: it needs the proc file system of Linux.
-func Read(*Evidence, string, int) error { return unsupported("read evidence") }
-
 // Reader reads nothing here.
 type Reader struct{}
 
@@ -46,9 +43,6 @@ func ReadNamespaces(string, int) (map[string]uint64, error) {
 
 // ReadProcess returns fault.Unsupported.
 func ReadProcess(string, int) (Process, error) { return Process{}, unsupported("read process") }
-
-// ReadLimits returns fault.Unsupported.
-func ReadLimits(string, int) (Limits, error) { return Limits{}, unsupported("read limits") }
 
 // ReadMounts returns fault.Unsupported.
 func ReadMounts(string, int) (Mounts, error) { return Mounts{}, unsupported("read mount table") }

@@ -1,4 +1,4 @@
-// Package cgroup limits and kills a cell with cgroup v2, where a subtree is
+// Package cgroup limits a cell with cgroup v2, where a subtree is
 // delegated to this process.
 //
 //	tree, err := cgroup.Find("/proc")    // palyra; the reason in err is evidence: cgroup.State(err)
@@ -6,7 +6,7 @@
 //	nest, err := tree.Nest()             // per palyra-cell, which is born in nest.Dir()
 //	tree, err := cgroup.Inherit("/proc") // palyra-cell
 //	leaf, err := tree.New(name, limits)  // per cell, which is born in leaf.Dir()
-//	leaf.Kill(); leaf.Peak(); leaf.Events(); leaf.Remove()
+//	leaf.Peak(); leaf.Events(); leaf.Remove()
 //	nest.Remove()                        // palyra, when palyra-cell is gone: kills what is left
 //
 // A group with processes cannot hand controllers to its children (cgroups(7),

@@ -82,21 +82,11 @@ func (t *Tree) New(name string, l Limits) (*Leaf, error) {
 // Dir is the descriptor for clone3's CLONE_INTO_CGROUP. It belongs to the Leaf.
 func (l *Leaf) Dir() *os.File { return l.dir }
 
-// Kill kills every process in the leaf (cgroup.kill, kernel 5.14). Forks that
-// race with it die, too.
-func (l *Leaf) Kill() error { return l.write("cgroup.kill", "1") }
-
 func (l *Leaf) read(name string) (string, error) { return content(l.in.Open(name)) }
 
 func (l *Leaf) write(name, value string) error {
 	f, err := l.in.OpenFile(name, os.O_WRONLY, 0)
 	return stored(f, err, value)
-}
-
-// Populated reports whether a process is left.
-func (l *Leaf) Populated() (bool, error) {
-	n, err := l.count("cgroup.events", "populated")
-	return n != 0, err
 }
 
 // Peak returns the most memory that the leaf used, in bytes (kernel 5.19).

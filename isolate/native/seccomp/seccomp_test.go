@@ -191,7 +191,7 @@ func newMachine(t testing.TB, p Policy, a Arch) *machine {
 	if err != nil {
 		t.Fatalf("%s %s: %v", p.Name, a, err)
 	}
-	return &machine{p, p.Meaning(a), a, vm, tracer{f.Instrs(), make([]int, f.Len())}}
+	return &machine{p, p.meaning(a), a, vm, tracer{f.Instrs(), make([]int, f.Len())}}
 }
 
 // check runs d through the x/net interpreter, the tracer and the rule table.

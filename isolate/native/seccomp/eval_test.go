@@ -8,10 +8,10 @@ type Data struct {
 	Args [6]uint64
 }
 
-// Meaning returns what p does with a call on architecture a, by reading the
+// meaning returns what p does with a call on architecture a, by reading the
 // rules: the plain meaning of a Policy, which the compiled program is tested
 // against.
-func (p Policy) Meaning(a Arch) func(Data) Action {
+func (p Policy) meaning(a Arch) func(Data) Action {
 	names := make(map[uint32]string)
 	for name, nr := range a.numbers() {
 		names[nr] = name
