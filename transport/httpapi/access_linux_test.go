@@ -224,6 +224,7 @@ func TestRoutesPage(t *testing.T) {
 // TestRevokedTokenCutsTapes: whoever loses a right, on whatever surface it was
 // taken, reads no further; whoever does not reads on.
 func TestRevokedTokenCutsTapes(t *testing.T) {
+	t.Parallel() // it waits for a token to expire
 	if testing.Short() {
 		t.Skip("short mode")
 	}

@@ -39,11 +39,7 @@ func (r *rig) idle(n int, dial func() net.Conn) (atMost func(most int)) {
 	}
 	return func(most int) {
 		r.t.Helper()
-		for start := time.Now(); n-len(ended) > most; {
-			if time.Since(start) > time.Minute {
-				r.t.Fatalf("%d idle connections stay, want %d", n-len(ended), most)
-			}
-		}
+		eventually(r.t, "the other idle connections end", func() bool { return n-len(ended) <= most })
 		if len(ended) == n {
 			r.t.Error("no idle connection stays")
 		}
@@ -115,11 +111,7 @@ func TestShareAtWork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for start := time.Now(); r.rooms.members.pool.Held() < 3; {
-		if time.Since(start) > time.Minute {
-			t.Fatalf("%d calls have places", r.rooms.members.pool.Held())
-		}
-	}
+	eventually(t, "three calls have places", func() bool { return r.rooms.members.pool.Held() >= 3 })
 	p := r.refused(r.send(get, "/api/v1/status", ""), 429, "budget_connections")
 	if p.Hint == "" {
 		t.Error("no hint")
@@ -304,6 +296,7 @@ func TestRelieve(t *testing.T) {
 // TestSlowBodies: bodies are counted before they are read. A sender of many slow bodies
 // waits for its own. Other principals don't, and the emergency stop waits for nothing.
 func TestSlowBodies(t *testing.T) {
+	t.Parallel() // it waits for a deadline
 	const size = 64 << 10
 	r := newRig(t, func(c *Config) {
 		c.Limits.Body, c.Limits.Bodies, c.Limits.Write = size, 10*size, 6*time.Second // longer than a machine stalls
@@ -317,11 +310,7 @@ func TestSlowBodies(t *testing.T) {
 		}
 		slow = append(slow, c)
 	}
-	for start := time.Now(); r.bodies.Held() < 2*size; {
-		if time.Since(start) > time.Minute {
-			t.Fatalf("%d bytes are counted", r.bodies.Held())
-		}
-	}
+	eventually(t, "both bodies are counted", func() bool { return r.bodies.Held() >= 2*size })
 	// One that does not say how much comes counts as the most.
 	more := make(map[string]net.Conn)
 	for _, length := range []string{fmt.Sprintf("Content-Length: %d", len(body)), "Transfer-Encoding: chunked"} {
@@ -350,11 +339,7 @@ func TestSlowBodies(t *testing.T) {
 		r.want(r.send(post, "/api/v1/calls", body), 200)
 		r.refused(r.send(post, "/api/v1/calls", body[:size/2]), 400, "json_syntax")
 	}
-	for start := time.Now(); r.bodies.Held() > 0; {
-		if time.Since(start) > time.Minute {
-			t.Fatalf("%d bytes stay counted", r.bodies.Held())
-		}
-	}
+	eventually(t, "no byte stays counted", func() bool { return r.bodies.Held() == 0 })
 }
 
 // recorded is a net.Conn that notes the sizes of writes.

@@ -141,6 +141,7 @@ func TestRawRequests(t *testing.T) {
 
 // TestSlowLoris: who does not come to the point is cut off, and others are served meanwhile.
 func TestSlowLoris(t *testing.T) {
+	t.Parallel() // it waits for deadlines
 	r := newRig(t, func(c *Config) {
 		// So long that what is sent at once comes in time on a machine that stalls, too.
 		c.Limits.HeaderTime, c.Limits.BodyTime, c.Limits.Idle = 6*time.Second, 6*time.Second, 6*time.Second

@@ -56,7 +56,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, hub: apitest.NewHub(), log: new(syncBuffer)}
 	cfg := Config{Hub: r.hub, MCP: mcp.NewHandler("test"), Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Limits: Limits{Rate: -1, Drain: 2 * time.Second}}
+		Limits: Limits{Rate: -1, Drain: 300 * time.Millisecond}}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -103,6 +103,19 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	})
 	t.Cleanup(r.stop)
 	return r
+}
+
+// eventually returns when ok does. It is for what no event tells.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	late := time.After(time.Minute)
+	for !ok() {
+		select {
+		case <-late:
+			t.Fatalf("not within a minute: %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // answer is a response that was read whole.

@@ -224,6 +224,7 @@ func firstEvent(t *testing.T, br *bufio.Reader, sse bool) io.Reader {
 
 // TestSlowReader: a reader that doesn't read is cut off, and nothing waits for it.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()                                                         // it waits for a deadline
 	r := newRig(t, func(c *Config) { c.Limits.Write = 6 * time.Second }) // longer than a machine stalls
 	run := r.run(apitest.ToolWait)
 	_, slow := r.follow(run+"/tape", hub.MediaSSE) // reads nothing more
@@ -246,11 +247,7 @@ func TestSlowReader(t *testing.T) {
 		t.Errorf("quick reader got %d events, want %d", got, n+2)
 	}
 	// Events under way arrive; then the connection ends before the tape does.
-	for start := time.Now(); r.streams.slow.Load() == 0; {
-		if time.Since(start) > time.Minute {
-			t.Fatal("the slow reader is not cut off")
-		}
-	}
+	eventually(t, "the slow reader is cut off", func() bool { return r.streams.slow.Load() > 0 })
 	evs, _, err := events(t, slow.Body, true, -1)
 	if err == io.EOF || len(evs) == 0 || len(evs) > n {
 		t.Errorf("slow reader: %d events, %v; want some and an unclean end", len(evs), err)
@@ -293,11 +290,7 @@ func TestManyReaders(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for start := time.Now(); r.streams.count() > 0; {
-		if time.Since(start) > time.Minute {
-			t.Fatalf("%d readers left", r.streams.count())
-		}
-	}
+	eventually(t, "no reader is left", func() bool { return r.streams.count() == 0 })
 	r.streams.mu.Lock()
 	defer r.streams.mu.Unlock()
 	if len(r.streams.reels) != 0 {
@@ -370,14 +363,7 @@ func TestLargeWrites(t *testing.T) {
 		conns = append(conns, c)
 	}
 	each := r.streams.large.Limits().Each
-	late := time.After(time.Minute)
-	for r.streams.large.Held() != each {
-		select {
-		case <-late:
-			t.Fatalf("%d large writes, want %d", r.streams.large.Held(), each)
-		case <-time.After(time.Millisecond):
-		}
-	}
+	eventually(t, "as many large writes as there may be", func() bool { return r.streams.large.Held() == each })
 	c, resp := r.follow(run+"/tape", hub.MediaSSE, "Authorization: Bearer "+apitest.OwnerToken)
 	if evs, _, err := events(t, resp.Body, true, 1); err != nil || len(evs) != 1 {
 		t.Errorf("another principal's reader: %d events, %v", len(evs), err)
@@ -385,13 +371,7 @@ func TestLargeWrites(t *testing.T) {
 	for _, c := range append(conns, c) {
 		c.Close()
 	}
-	for r.streams.large.Held() != 0 {
-		select {
-		case <-late:
-			t.Fatalf("%d large writes after the last reader", r.streams.large.Held())
-		case <-time.After(time.Millisecond):
-		}
-	}
+	eventually(t, "no large write after the last reader", func() bool { return r.streams.large.Held() == 0 })
 }
 
 // TestReelIsBounded: what readers have seen stays in memory while it is small. A large

@@ -42,11 +42,7 @@ func TestNoWatchLeft(t *testing.T) {
 
 	settled := func() {
 		t.Helper()
-		for start := time.Now(); len(l.threads) > 0; {
-			if time.Since(start) > time.Minute {
-				t.Fatalf("%d connections without a watch stay", len(l.threads))
-			}
-		}
+		eventually(t, "no connection without a watch stays", func() bool { return len(l.threads) == 0 })
 	}
 	ask := func(method, path, body string) (int, int, error) {
 		settled()
