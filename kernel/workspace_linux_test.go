@@ -504,7 +504,7 @@ func TestWorkspaceRace(t *testing.T) {
 	p := proposal("true", "dir/file")
 	p.Workspace = ws
 	kinds := make(map[string]int)
-	for range 2000 {
+	for range 800 {
 		s, err := seal(t.Context(), p, nil, "", nil)
 		if err != nil {
 			t.Fatal(err)
