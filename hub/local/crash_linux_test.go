@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -259,7 +260,7 @@ func TestCrash(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	c := exec.CommandContext(t.Context(), exe, "-test.run", "^TestCrash$", "-test.v", "-test.timeout", "5m")
+	c := exec.CommandContext(t.Context(), exe, "-test.run", "^TestCrash$", "-test.v", "-test.timeout", "5m", "-test.parallel", "4")
 	c.Env = append(os.Environ(), asShips+"=1", "PALYRA_TEST_BIN="+v.Bins)
 	out, err := c.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestCrash (")) {
@@ -285,29 +286,32 @@ func crashes(t *testing.T, all told, at func(name string) victim) {
 			t.Errorf("step %q was never reached", want)
 		}
 	}
-	n, killed := 0, 0
-	for name, count := range last {
-		// The order of steps is the same in each life but for a few of the store.
-		for _, nth := range []int{1, count / 3, count * 2 / 3} {
-			if nth == 0 || nth > 1 && nth <= count/3 && count < 3 {
-				continue
-			}
-			n++
-			v := at(fmt.Sprintf("v%d", n))
-			v.Step, v.Nth = name, nth
-			t.Run(strings.ReplaceAll(fmt.Sprintf("%s-%d", name, nth), "/", "-"), func(t *testing.T) {
-				got := v.run(t)
-				if got.killed {
-					killed++
+	n, killed := 0, new(atomic.Int32)
+	t.Run("lives", func(t *testing.T) {
+		for name, count := range last {
+			// The order of steps is the same in each life but for a few of the store.
+			for _, nth := range []int{1, count / 3, count * 2 / 3} {
+				if nth == 0 || nth > 1 && nth <= count/3 && count < 3 {
+					continue
 				}
-				v.recovered(t, got)
-			})
+				n++
+				v := at(fmt.Sprintf("v%d", n))
+				v.Step, v.Nth = name, nth
+				t.Run(strings.ReplaceAll(fmt.Sprintf("%s-%d", name, nth), "/", "-"), func(t *testing.T) {
+					t.Parallel() // they wait for the disk
+					got := v.run(t)
+					if got.killed {
+						killed.Add(1)
+					}
+					v.recovered(t, got)
+				})
+			}
 		}
+	})
+	if int(killed.Load()) < n*9/10 {
+		t.Errorf("only %d of %d victims were killed", killed.Load(), n)
 	}
-	if killed < n*9/10 {
-		t.Errorf("only %d of %d victims were killed", killed, n)
-	}
-	t.Logf("victims: %d, %d of them killed", n, killed)
+	t.Logf("victims: %d, %d of them killed", n, killed.Load())
 }
 
 // recovered opens what a victim left, as the next daemon would, and asks the oracles.
