@@ -169,9 +169,10 @@ func TestCrash(t *testing.T) {
 	t.Logf("%d steps", len(steps))
 	for i, s := range steps {
 		t.Run(strings.ReplaceAll(s, " ", "-"), func(t *testing.T) {
+			t.Parallel() // they wait for the disk
 			at := strings.LastIndexByte(s, ' ')
 			v := v
-			v.Step, v.State, v.Word = s[:at], fmt.Sprintf("%s/%d", base, i), fmt.Sprintf("palyra-crash-%d-%d", os.Getpid(), i)
+			v.Step, v.State, v.Word = s[:at], fmt.Sprintf("%s/%d", base, i), fmt.Sprintf("palyra-crash-%d-%d-", os.Getpid(), i)
 			fmt.Sscan(s[at+1:], &v.Nth)
 			_, got, _ := v.run(t)
 			if left := survivors(v.Word); left != nil {
