@@ -3,7 +3,7 @@ package stage
 import (
 	"errors"
 	"fmt"
-	"regexp"
+	"strings"
 	"time"
 
 	"palyra/internal/fault"
@@ -12,12 +12,10 @@ import (
 // Folder is the folder of the state directory that has the layers.
 const Folder = "layers"
 
-// names are those that a layer may have.
-var names = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
-
 // CheckName refuses what can't be the name of a layer.
 func CheckName(name string) error {
-	if !names.MatchString(name) {
+	const may = "abcdefghijklmnopqrstuvwxyz0123456789-"
+	if name == "" || len(name) > 64 || name[0] == '-' || strings.Trim(name, may) != "" {
 		return fault.New(fault.Usage, "invalid_input", "name a layer", fmt.Errorf("%q: want 1 to 64 of a-z, 0-9 and -", name))
 	}
 	return nil
