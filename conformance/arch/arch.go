@@ -62,7 +62,7 @@ var rooms = []Room{
 	{Path: "authz", Does: "policy, approval, and the only mint of grants", Own: true, May: []string{"call", "internal"}},
 	{Path: "isolate", Does: "confinement; knows of authz only the grant", Own: true, May: []string{"authz/grant", "call", "internal"},
 		Tests: []string{"authz"}}, // a grant that verifies has one source
-	{Path: "crypt", Does: "keys, journal, receipts", Own: true, May: []string{"call", "internal"}},
+	{Path: "crypt", Does: "keys, journal, receipts, secrets", Own: true, May: []string{"call", "internal"}},
 	{Path: "call", Does: "the vocabulary: the parts of a call that several formats have in common; data alone", Own: true, May: []string{"internal"}},
 	{Path: "internal", Does: "mechanisms without meaning; standard library only", Own: true},
 	{Path: "deploy", Does: "units, users and profiles for a host; no code", Own: true, Tests: []string{"hub/config"}},

@@ -316,3 +316,6 @@ func (Passphrase) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Mask)) }
 
 // MarshalText implements encoding.TextMarshaler with the mask.
 func (Passphrase) MarshalText() ([]byte, error) { return []byte(Mask), nil }
+
+// Labeled returns the passphrase as the recipient of another label. It shares the passphrase.
+func (p *Passphrase) Labeled(label string) *Passphrase { return &Passphrase{label: label, s: p.s} }
