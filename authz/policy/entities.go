@@ -103,16 +103,20 @@ func parentsOf(roles roleSet, has access.Set) cedar.EntityUIDSet {
 const (
 	GroupReads  = "reads"
 	GroupWrites = "writes"
+	GroupVault  = "vault"
 )
 
-var vocabToolGroup = []string{GroupReads, GroupWrites}
+var vocabToolGroup = []string{GroupReads, GroupWrites, GroupVault}
 
 var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 	m := make(map[cedar.EntityUID]cedar.EntityUID)
 	for _, t := range tools.All() {
 		group := GroupReads
-		if t.Access.Writing() {
+		switch {
+		case t.Access.Writing():
 			group = GroupWrites
+		case t.Vault:
+			group = GroupVault
 		}
 		m[cedar.EntityUID{Type: TypeTool, ID: cedar.String(t.Name)}] = cedar.EntityUID{Type: TypeToolGroup, ID: cedar.String(group)}
 	}
@@ -122,6 +126,7 @@ var toolGroups = func() map[cedar.EntityUID]cedar.EntityUID {
 var toolGroupParents = map[cedar.EntityUID]cedar.EntityUIDSet{
 	{Type: TypeToolGroup, ID: GroupReads}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupReads}),
 	{Type: TypeToolGroup, ID: GroupWrites}: cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupWrites}),
+	{Type: TypeToolGroup, ID: GroupVault}:  cedar.NewEntityUIDSet(cedar.EntityUID{Type: TypeToolGroup, ID: GroupVault}),
 }
 
 func resourceOf(uid cedar.EntityUID) cedar.Entity {

@@ -140,7 +140,11 @@ func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, la
 // notDone is the error of a call that did not bring the changes to the workspace: the gate's,
 // or the tool's.
 func notDone(what, layer string, out *kernel.Outcome, stdout []byte) error {
-	op := fmt.Sprintf("%s layer %q", strings.TrimPrefix(what, "changes."), layer)
+	return notDoneAs(fmt.Sprintf("%s layer %q", strings.TrimPrefix(what, "changes."), layer), out, stdout)
+}
+
+// notDoneAs is notDone for any tool.
+func notDoneAs(op string, out *kernel.Outcome, stdout []byte) error {
 	if f := out.Error; f != nil {
 		text := f.Text
 		if v := out.Approval; v != nil && v.Comment != "" {

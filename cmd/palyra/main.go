@@ -156,6 +156,24 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "caches.ls", a.cachesLs)
 	case "caches rm":
 		return a.admin(inv, "caches.rm", a.cachesRm)
+	case "vault init":
+		return a.admin(inv, "vault.init", func(inv *command.Invocation) (*front.Report, error) { return a.vaultInit(ctx, inv) })
+	case "vault set":
+		return a.admin(inv, "vault.set", func(inv *command.Invocation) (*front.Report, error) { return a.vaultSet(ctx, inv) })
+	case "vault rollback":
+		return a.admin(inv, "vault.rollback", func(inv *command.Invocation) (*front.Report, error) { return a.vaultSet(ctx, inv) })
+	case "vault get":
+		return a.admin(inv, "vault.get", func(inv *command.Invocation) (*front.Report, error) { return a.vaultGet(ctx, inv) })
+	case "vault ls":
+		return a.admin(inv, "vault.ls", func(inv *command.Invocation) (*front.Report, error) { return a.vaultLs(ctx, inv) })
+	case "vault history":
+		return a.admin(inv, "vault.history", func(inv *command.Invocation) (*front.Report, error) { return a.vaultLs(ctx, inv) })
+	case "vault rm":
+		return a.admin(inv, "vault.rm", func(inv *command.Invocation) (*front.Report, error) { return a.vaultRm(ctx, inv) })
+	case "vault rotate":
+		return a.admin(inv, "vault.rotate", func(inv *command.Invocation) (*front.Report, error) { return a.vaultRotate(ctx, inv) })
+	case "vault verify":
+		return a.admin(inv, "vault.verify", func(inv *command.Invocation) (*front.Report, error) { return a.vaultVerify(ctx, inv) })
 	case "policy init":
 		return a.admin(inv, "policy.init", a.policyInit)
 	case "policy check":

@@ -182,6 +182,9 @@ type recordKey struct {
 	RawBytes []byte `json:"rawBytes"`
 }
 
+// Leaf returns the journal leaf of an envelope that k signed.
+func Leaf(e *Envelope, k *keyring.AttestationKey) ([]byte, error) { return leafOf(e, k.SPKI()) }
+
 func leafOf(e *Envelope, spki []byte) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, broken("envelope", err)

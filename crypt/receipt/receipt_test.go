@@ -445,6 +445,3 @@ func Bundle(e *Envelope, p journal.Proof, t *Trust) ([]byte, error) {
 	}
 	return encodeBundle(e, p, leaf, t)
 }
-
-// Leaf returns the journal leaf of an envelope that k signed.
-func Leaf(e *Envelope, k *keyring.AttestationKey) ([]byte, error) { return leafOf(e, k.SPKI()) }

@@ -418,7 +418,8 @@ func unwrap(op string, h *head, id seal.Identity) (*seal.Key, error) {
 			return nil, err
 		}
 	}
-	return nil, fault.New(fault.Denied, "vault_locked", op, errors.New("the identity or passphrase is none of its recipients'"))
+	return nil, fault.New(fault.Denied, "vault_locked", op, errors.New("the identity or passphrase is none of its recipients'")).
+		WithHint("name another: palyra vault verify --key FILE, or --passphrase FILE")
 }
 
 // key is the context of the vault's key.

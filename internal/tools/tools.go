@@ -43,6 +43,11 @@ type Tool struct {
 	Access      Access
 	Patient     bool // it may take longer than a person would wait
 	Payload     bool // the kernel puts bytes behind its input
+	// Vault says that the kernel works on the vault of the state directory, while the program only
+	// confirms the call's words: no secret goes into the cell.
+	Vault    bool
+	Reveals  bool // it has the capability secrets_read
+	Destroys bool // it's declared sensitive
 
 	brief func(in any) ([]string, error) // where the input can't say its gist by itself
 }
@@ -95,6 +100,21 @@ func All() []Tool {
 		{Name: toolproto.ProcessStop, Description: "Ends a program in the background with all that it started, and waits until that is over.",
 			Input: func() any { return new(toolproto.ProcessStopInput) }, Payload: true, Patient: true,
 			Example: `{"id":"run_` + strings.Repeat("0a", 16) + `"}`},
+		{Name: toolproto.VaultGet, Description: "Reveals a secret to its caller, and to no program.",
+			Input: func() any { return new(toolproto.VaultGetInput) }, Vault: true, Reveals: true,
+			Example: `{"ref":"vault://global/token","version":1}`},
+		{Name: toolproto.VaultList, Description: "Lists secrets, or the versions of one, without values.",
+			Input: func() any { return new(toolproto.VaultListInput) }, Vault: true,
+			Example: `{}`},
+		{Name: toolproto.VaultSet, Description: "Stores a new version of a secret. The value comes beside the call, and is in no record of it.",
+			Input: func() any { return new(toolproto.VaultSetInput) }, Vault: true,
+			Example: `{"ref":"vault://global/token"}`},
+		{Name: toolproto.VaultRemove, Description: "Removes all versions of a secret.",
+			Input: func() any { return new(toolproto.VaultRemoveInput) }, Vault: true, Destroys: true,
+			Example: `{"ref":"vault://global/token"}`},
+		{Name: toolproto.VaultRotate, Description: "Makes a new key for the vault, for the same recipients or fewer.",
+			Input: func() any { return new(toolproto.VaultRotateInput) }, Vault: true, Destroys: true,
+			Example: `{"drop":["old-laptop"]}`},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"palyra/authz/policy"
+	"palyra/crypt/vault"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -56,8 +58,15 @@ func (processes) Stop(context.Context, policy.Entity, string) error { return nil
 func (processes) Holding(string) []string { return nil }
 
 func testTable() *Table {
-	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{}, Processes: processes{}, State: "/nonexistent/state",
+	return New(Config{Program: "/usr/libexec/palyra/palyra-tool", Artifacts: store{}, Processes: processes{}, State: "/nonexistent/state", Vault: noVault(),
 		Workspaces: map[string]Workspace{"src": {Path: "/srv/src"}, "ro": {Path: "/srv/ro", ReadOnly: true}}})
+}
+
+// noVault is one that can't be opened.
+func noVault() *Vault {
+	return &Vault{Open: func(context.Context) (*vault.Vault, error) {
+		return nil, fault.New(fault.Usage, "invalid_input", "open vault", errors.New("there is none"))
+	}}
 }
 
 // valid says what is wrong with a value by a schema, as far as our schemas go:
@@ -145,7 +154,7 @@ func beyond(err error) bool {
 		return true // process.run may read in a read-only workspace
 	}
 	return slices.ContainsFunc([]string{"read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
-		"compile pattern: ", "read glob ", "name a layer: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
+		"compile pattern: ", "read glob ", "name a layer: ", "parse reference ", "read expires: ", "find version: ", "open vault: "}, func(op string) bool { return strings.HasPrefix(err.Error(), op) })
 }
 
 // TestSchema puts inputs through schema and table, which must agree: around
@@ -322,13 +331,13 @@ func TestExpand(t *testing.T) {
 			continue
 		}
 		writes := row.Access.Writing()
-		if err != nil || x.Argv[0] != "/usr/libexec/palyra/palyra-tool" || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != writes ||
+		if err != nil || x.Argv[0] != "/usr/libexec/palyra/palyra-tool" || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != (writes || row.Destroys) || row.Vault != (x.Effect != nil) ||
 			x.Network != isolate.NetworkVoid || x.TierFloor != tier.C || x.Workspace != "" && x.WorkspaceReadOnly == writes || len(x.Env) > 0 {
 			t.Errorf("%s: %+v, %v", name, x, err)
 		}
 	}
-	if n := len(New(Config{}).List()); n != len(tools.All())-7 { // process.run, but no artifact.read, no changes and no processes
-		t.Errorf("%d tools without artifacts, layers and processes", n)
+	if n := len(New(Config{}).List()); n != len(tools.All())-3-4-5 { // process.run, but no artifact.read, no changes, no processes and no vault
+		t.Errorf("%d tools without artifacts, layers, processes and vault", n)
 	}
 }
 

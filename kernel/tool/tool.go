@@ -68,6 +68,9 @@ type Config struct {
 	// State is the state directory, whose layers the tools for changes are about. Default:
 	// none, and these tools aren't in the table.
 	State string
+	// Vault is the vault that the tools for secrets work on. Default: none, and these tools
+	// aren't in the table.
+	Vault *Vault
 }
 
 // Workspace is a folder of the host that the operator declared.
@@ -119,7 +122,9 @@ type entry struct {
 
 func (e *entry) writes() bool { return e.Access.Writing() }
 
-func (e *entry) sensitive() bool { return e.writes() && e.Access != tools.Recovers }
+func (e *entry) sensitive() bool {
+	return e.writes() && e.Access != tools.Recovers || e.Destroys
+}
 
 // quick returns the limits of tools that read a few files: no longer than a person would wait.
 // A Go program needs a dozen threads to start.
@@ -150,6 +155,12 @@ func table() []entry {
 			e.expand = expandChanges
 			e.limits.Memory, e.limits.Wall = 1<<30, 5*time.Minute
 		}
+		if t.Vault {
+			e.expand = expandVault
+		}
+		if t.Reveals {
+			e.capabilities = []string{policy.CapSecretsRead}
+		}
 		if e.writes() {
 			e.capabilities = []string{policy.CapFilesystemWrite}
 		}
@@ -169,6 +180,9 @@ func New(cfg Config) *Table {
 	}
 	if cfg.Processes == nil {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Name != kernel.ToolRun && strings.HasPrefix(e.Name, "process.") })
+	}
+	if cfg.Vault == nil {
+		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Vault })
 	}
 	if cfg.State == "" {
 		t.entries = slices.DeleteFunc(t.entries, func(e entry) bool { return e.Access.Layered() })

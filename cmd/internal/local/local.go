@@ -52,6 +52,7 @@ func Table() *command.Table {
 	own := []command.Command{
 		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
 		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
+		vaultInitCommand, vaultSetCommand, vaultGetCommand, vaultLsCommand, vaultHistoryCommand, vaultRollbackCommand, vaultRmCommand, vaultRotateCommand, vaultVerifyCommand,
 		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
 	}
 	for i := range own {
@@ -63,6 +64,7 @@ func Table() *command.Table {
 		Commands: append(own, programs.Commands()...), Exits: front.Statuses(), Groups: []command.Group{
 			{Title: "Calls", Nouns: []string{"exec", "changes", "caches", "call", "setup", "tools", "mcp", "hook", "sh", "sessions", "runs", "artifact"}},
 			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
+			{Title: "Secrets", Nouns: []string{"vault"}},
 			{Title: "Evidence", Nouns: []string{"attest", "journal"}},
 			{Title: "The host", Nouns: []string{"sandbox", "bench", "fuzz"}},
 			{Title: "palyrad", Nouns: []string{"status", "doctor", "stop", "resume", "config", "backup", "members", "token"}},

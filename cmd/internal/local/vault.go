@@ -1,0 +1,105 @@
+package local
+
+import "palyra/cmd/internal/command"
+
+var (
+	flagVaultKey = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault\n(default $XDG_CONFIG_HOME/palyra/vault.key,\nelse ~/.config/palyra/vault.key)"}
+	flagVaultPw  = command.Flag{Name: "passphrase", Arg: "FILE", Help: "file with a passphrase that opens it instead; one\nnewline at its end isn't part of it"}
+
+	vaultFlags = []command.Flag{flagVaultKey, flagVaultPw, flagPolicy, flagState, flagReceipt, flagJSON}
+	vaultExits = []command.Exit{exitOK, {Code: "1", Meaning: "no vault, or no such secret or version"}, exitUsage, {Code: "4", Meaning: "denied by policy, or the vault is another recipient's"},
+		{Code: "5", Meaning: "not approved"}, {Code: "7", Meaning: "refused: expired, full, or the host cannot enforce the tier"}, exitIntegrity, exitBusy, exitState}
+)
+
+var vaultInitCommand = command.Command{
+	Name:  "vault init",
+	Short: "make the vault of a state directory",
+	Long: `
+Makes the vault, and an identity that opens it, in a file of its own (--key). With
+--passphrase a passphrase opens it, too, or alone if --key isn't given. With
+--recovery another identity is written to FILE, to be kept away from this host.
+No identity may be below the state directory: a copy of that would open itself.`,
+	Flags: []command.Flag{flagVaultKey, flagVaultPw, {Name: "recovery", Arg: "FILE", Help: "write an identity for recovery to FILE"}, flagState, flagJSON},
+	Exits: []command.Exit{exitOK, exitUsage, exitIntegrity, exitBusy, {Code: "78", Meaning: "there is a vault, or the state directory or a key is unsafe"}},
+	Examples: []command.Example{{Line: "palyra vault init", Does: "writes the identity to ~/.config/palyra/vault.key"},
+		{Line: "palyra vault init --recovery /media/usb/palyra.key", Does: "the same, and an identity for the safe"}},
+}
+
+var vaultSetCommand = command.Command{
+	Name: "vault set", Operands: "REF", Min: 1, Max: 1,
+	Short: "store a new version of a secret",
+	Long: `
+Reads the value from standard input, or from --file, up to 64 KiB; it can't be an
+argument, because every process of this host can read those. One newline at its
+end isn't part of it, unless --exact. REF is vault://global/KEY,
+vault://principal:ID/KEY, vault://channel:NAME:ACCOUNT/KEY or vault://skill:ID/KEY.
+
+A call of its own, of the tool vault.set: it is decided by policy, asked about where
+that says so, and attested. Journal and receipt have the reference and the version,
+never the value.`,
+	Flags: append([]command.Flag{{Name: "file", Arg: "FILE", Help: "read the value from FILE"}, {Name: "exact", Help: "keep a newline at the end"},
+		{Name: "expires", Arg: "TIME", Help: "give the version out until then alone, such as\n2027-01-02T15:04:05Z"}}, vaultFlags...),
+	Exits:    vaultExits,
+	Examples: []command.Example{{Line: "palyra vault set --file token.txt vault://global/deploy_token", Does: "stores version 1, or the next one"}},
+}
+
+var vaultGetCommand = command.Command{
+	Name: "vault get", Operands: "REF", Min: 1, Max: 1,
+	Short: "reveal a secret, or describe it",
+	Long: `
+Without --reveal: version, size and times. With --reveal the value itself, byte for
+byte, on standard output. That is a call of the tool vault.get with the capability
+secrets_read, so the built-in policies ask a person about each.`,
+	Flags: append([]command.Flag{{Name: "reveal", Help: "print the value"}, {Name: "version", Arg: "N", Help: "an older version (default: the newest)", Parse: command.Count(1 << 31)}}, vaultFlags...),
+	Exits: vaultExits,
+	Examples: []command.Example{{Line: "palyra vault get vault://global/deploy_token", Does: "says how long it is and when it was stored"},
+		{Line: "palyra vault get --reveal vault://global/deploy_token", Does: "asks, then prints it"}},
+}
+
+var vaultLsCommand = command.Command{
+	Name: "vault ls", Short: "list secrets, without values",
+	Flags: append(vaultFlags[:len(vaultFlags):len(vaultFlags)], flagWide), Exits: vaultExits,
+	Examples: []command.Example{{Line: "palyra vault ls", Does: "one line for each secret"}},
+}
+
+var vaultHistoryCommand = command.Command{
+	Name: "vault history", Operands: "REF", Min: 1, Max: 1, Short: "list the versions of a secret that are kept",
+	Flags: append(vaultFlags[:len(vaultFlags):len(vaultFlags)], flagWide), Exits: vaultExits,
+	Examples: []command.Example{{Line: "palyra vault history vault://global/deploy_token", Does: "one line for each of at most eight versions"}},
+}
+
+var vaultRollbackCommand = command.Command{
+	Name: "vault rollback", Operands: "REF VERSION", Min: 2, Max: 2, Short: "make an older value the newest again",
+	Flags: vaultFlags, Exits: vaultExits,
+	Examples: []command.Example{{Line: "palyra vault rollback vault://global/deploy_token 3", Does: "stores the value of version 3 as a new version"}},
+}
+
+var vaultRmCommand = command.Command{
+	Name: "vault rm", Operands: "REF", Min: 1, Max: 1, Short: "remove all versions of a secret",
+	Long: `
+Drops the keys of all versions, and their files. Copies of the state directory that
+were made before have them still. A sensitive call: the built-in policies ask.`,
+	Flags: vaultFlags, Exits: vaultExits,
+	Examples: []command.Example{{Line: "palyra vault rm vault://global/deploy_token", Does: "asks, then removes it"}},
+}
+
+var vaultRotateCommand = command.Command{
+	Name: "vault rotate", Short: "make a new key for the vault",
+	Long: `
+Wraps a new key for the same recipients, but those of --drop. Whoever was dropped can
+still open copies that were made before: change the secrets themselves, too. A
+sensitive call: the built-in policies ask.`,
+	Flags:    append([]command.Flag{{Name: "drop", Arg: "LABEL", Help: "leave out a recipient (palyra vault verify lists them)", Repeat: true}}, vaultFlags...),
+	Exits:    vaultExits,
+	Examples: []command.Example{{Line: "palyra vault rotate --drop recovery", Does: "asks, then wraps a new key for all but recovery"}},
+}
+
+var vaultVerifyCommand = command.Command{
+	Name: "vault verify", Short: "check every version of every secret, and the journal's word",
+	Long: `
+Opens each record in memory, prints no name and no value, and compares the vault with
+the newest state that the journal knows.`,
+	Flags:    []command.Flag{flagVaultKey, flagVaultPw, flagState, flagJSON},
+	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "no vault"}, exitUsage, {Code: "4", Meaning: "the vault is another recipient's"}, exitIntegrity, exitBusy, exitState},
+	Examples: []command.Example{{Line: "palyra vault verify", Does: "says how many versions there are, and who can open them"}},
+}

@@ -1,0 +1,421 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/installed"
+	"palyra/crypt/receipt"
+	"palyra/crypt/seal"
+	"palyra/crypt/vault"
+	"palyra/internal/canon"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+	"palyra/isolate/tier"
+	"palyra/kernel"
+	"palyra/kernel/tool"
+)
+
+// maxKeyLine bounds the files of identities and passphrases, in bytes.
+const maxKeyLine = 4096
+
+// vaultKey returns the path of the identity.
+func (a *app) vaultKey(inv *command.Invocation) (string, error) {
+	switch path := command.Value(inv, "key", ""); {
+	case path != "":
+		return filepath.Abs(path)
+	case filepath.IsAbs(a.getenv("XDG_CONFIG_HOME")):
+		return filepath.Join(a.getenv("XDG_CONFIG_HOME"), "palyra", "vault.key"), nil
+	case filepath.IsAbs(a.getenv("HOME")):
+		return filepath.Join(a.getenv("HOME"), ".config", "palyra", "vault.key"), nil
+	}
+	return "", fault.New(fault.BadState, "state_missing", "find the vault's key", errors.New("neither XDG_CONFIG_HOME nor HOME is an absolute path")).
+		WithHint("give one: --key FILE, or --passphrase FILE")
+}
+
+// identity reads what opens the vault.
+func (a *app) identity(inv *command.Invocation) (seal.Identity, error) {
+	if path := command.Value(inv, "passphrase", ""); path != "" && !inv.Has("key") {
+		return passphrase(path)
+	}
+	path, err := a.vaultKey(inv)
+	if err != nil {
+		return nil, err
+	}
+	b, err := durable.ReadPrivate(path, maxKeyLine)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.New(fault.BadState, "state_missing", fmt.Sprintf("read the vault's key %q", path), errors.New("there is none")).
+			WithHint("palyra vault init makes vault and key; --key FILE and --passphrase FILE name others")
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer clear(b)
+	return seal.ParseIdentity(b)
+}
+
+func passphrase(path string) (*seal.Passphrase, error) {
+	b, err := durable.ReadPrivate(path, maxKeyLine)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(b)
+	return seal.NewPassphrase("passphrase", bytes.TrimSuffix(b, []byte("\n")))
+}
+
+// newIdentity makes an identity and writes it to a new file, which lies outside state.
+func newIdentity(path, state, label string) (*seal.IdentityKey, *seal.PublicKey, error) {
+	op := fmt.Sprintf("write identity %q", path)
+	if filepath.Base(path) == "-" {
+		return nil, nil, fault.New(fault.Usage, "bad_file", op, errors.New("a key goes to a file, not to standard output"))
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, nil, durable.Fault(op, err)
+	}
+	dir := filepath.Dir(path)
+	if err := durable.MkdirAll0700(dir); err != nil {
+		return nil, nil, durable.Fault(op, err)
+	}
+	if real, err := filepath.EvalSymlinks(dir); err != nil {
+		return nil, nil, durable.Fault(op, err)
+	} else if root, err := filepath.EvalSymlinks(state); err == nil && (real == root || strings.HasPrefix(real, root+"/")) {
+		return nil, nil, fault.New(fault.BadState, "unsafe_file", op, errors.New("it would lie beside what it opens")).
+			WithHint("name a file outside the state directory")
+	}
+	id, err := seal.NewIdentity()
+	if err != nil {
+		return nil, nil, err
+	}
+	pub, err := id.Recipient(label)
+	if err != nil {
+		return nil, nil, err
+	}
+	line := id.Encode()
+	defer clear(line)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, nil, fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away, or name another: --key FILE")
+	}
+	if err == nil {
+		_, err = f.Write(line)
+		err = errors.Join(err, f.Sync(), f.Close(), durable.SyncDir(dir))
+	}
+	if err != nil {
+		return nil, nil, durable.Fault(op, err)
+	}
+	return id, pub, nil
+}
+
+func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel.Open(ctx, kernel.Config{StateDir: state})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, k.Close()) }()
+	dir := filepath.Join(state, "vault")
+	if _, err := os.Lstat(filepath.Join(dir, "head")); err == nil {
+		return nil, fault.New(fault.BadState, "vault_exists", fmt.Sprintf("create vault %q", dir), errors.New("there is one already"))
+	}
+	var id seal.Identity
+	var to []seal.Recipient
+	text := ""
+	if path := command.Value(inv, "passphrase", ""); path != "" {
+		p, err := passphrase(path)
+		if err != nil {
+			return nil, err
+		}
+		id, to = p, append(to, p)
+	}
+	var made []string
+	defer func() {
+		if err != nil {
+			for _, path := range made {
+				_ = os.Remove(path) // of no use without the vault
+			}
+		}
+	}()
+	add := func(path, label string) error {
+		key, pub, err := newIdentity(path, state, label)
+		if err != nil {
+			return err
+		}
+		made = append(made, path)
+		if label == "owner" || id == nil {
+			id = key
+		}
+		to = append(to, pub)
+		text += fmt.Sprintf("%s identity: %s\n", label, front.OneLine(path))
+		return nil
+	}
+	if inv.Has("key") || id == nil {
+		path, err := a.vaultKey(inv)
+		if err != nil {
+			return nil, err
+		}
+		if err := add(path, "owner"); err != nil {
+			return nil, err
+		}
+	}
+	if path := command.Value(inv, "recovery", ""); path != "" {
+		if err := add(path, "recovery"); err != nil {
+			return nil, err
+		}
+		text += "keep it away from this host\n"
+	}
+	defer id.Wipe()
+	v, err := vault.Create(ctx, dir, k.VaultLedger(), id, to...)
+	if err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	return &front.Report{Text: "made vault " + v.ID() + "\n" + text, Fields: front.Document{"vault": v.ID(), "recipients": v.Labels(), "identities": made}}, nil
+}
+
+// vaultCall makes one call of a tool for secrets.
+func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name string, input any, value *seal.Secret) (_ *tool.VaultDone, _ *kernel.Outcome, err error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	cell, err := a.cell()
+	if err != nil {
+		return nil, nil, err
+	}
+	exe, err := a.executable()
+	if err != nil {
+		return nil, nil, fault.New(fault.Refused, "helper_unusable", "find palyra-tool", err)
+	}
+	program, err := installed.Find(exe, "palyra-tool")
+	if err != nil {
+		return nil, nil, err
+	}
+	id, err := a.identity(inv)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer id.Wipe()
+	line, err := canon.Marshal(input)
+	if err != nil {
+		return nil, nil, err
+	}
+	kept := receiptFile{path: command.Value(inv, "receipt", "")}
+	defer kept.close()
+	if err := kept.open(); err != nil {
+		return nil, nil, err
+	}
+	var k *kernel.Kernel
+	var done *tool.VaultDone
+	door := &tool.Vault{
+		Open: func(ctx context.Context) (*vault.Vault, error) {
+			return vault.Open(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id)
+		},
+		Value: func() (*seal.Secret, error) { return value, nil },
+		Done:  func(d tool.VaultDone) { done = &d },
+	}
+	if k, err = kernel.Open(ctx, kernel.Config{
+		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
+		Tools: tool.New(tool.Config{Program: program, Vault: door}),
+	}); err != nil {
+		return nil, nil, err
+	}
+	var stdout bytes.Buffer
+	out, err := k.Call(ctx, kernel.Proposal{Tool: name, Input: line}, kernel.IO{Stdout: &stdout, Stderr: io.Discard})
+	if err = errors.Join(err, k.Close()); err == nil {
+		err = kept.keep(out)
+	}
+	if err == nil && (done == nil || out.Outcome != receipt.Executed) {
+		err = notDoneAs(name, out, stdout.Bytes())
+	}
+	if err != nil && done != nil {
+		done.Secret.Wipe()
+	}
+	return done, out, err
+}
+
+// value reads the value of vault set.
+func (a *app) value(inv *command.Invocation) (*seal.Secret, error) {
+	in, op := a.stdin, "read the value from standard input"
+	if path := command.Value(inv, "file", ""); path != "" {
+		op = fmt.Sprintf("read the value from %q", path)
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, durable.Fault(op, err)
+		}
+		defer f.Close()
+		in = f
+	}
+	b := make([]byte, vault.MaxValue+2) // one for the newline, one to see that there is more
+	defer clear(b)
+	n, err := io.ReadFull(in, b)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return nil, fault.New(fault.Unavailable, "io_error", op, err)
+	}
+	v := b[:n]
+	if !inv.Has("exact") {
+		v = bytes.TrimSuffix(v, []byte("\n"))
+	}
+	switch {
+	case len(v) == 0:
+		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("it is empty"))
+	case len(v) > vault.MaxValue:
+		return nil, fault.New(fault.Usage, "too_large", op, fmt.Errorf("more than %d bytes", vault.MaxValue))
+	}
+	return seal.NewSecret(v), nil
+}
+
+func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	in := &toolproto.VaultSetInput{Ref: operand(inv), Expires: command.Value(inv, "expires", "")}
+	if _, err := vault.ParseRef(in.Ref); err != nil { // before standard input is read
+		return nil, err
+	}
+	var value *seal.Secret
+	short := false
+	if inv.Command.Name == "vault rollback" {
+		n, err := strconv.ParseInt(inv.Operands[1], 10, 64)
+		if err != nil || n < 1 {
+			return nil, fault.New(fault.Usage, "invalid_input", "read version", fmt.Errorf("%q is no number of a version", inv.Operands[1]))
+		}
+		in.From = n
+	} else {
+		var err error
+		if value, err = a.value(inv); err != nil {
+			return nil, err
+		}
+		defer value.Wipe()
+		short = len(value.Bytes()) < vault.MinScrubbed
+	}
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultSet, in, value)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("stored version %d of %s\n", done.Info.Version, in.Ref)
+	if short {
+		text += fmt.Sprintf("it has less than %d bytes: short enough to be guessed, and too short to be told from other text\n", vault.MinScrubbed)
+	}
+	return &front.Report{Text: text, Fields: front.Document{"ref": in.Ref, "version": done.Info.Version, "short": short, "call_id": out.CallID, "log_index": out.LogIndex}}, nil
+}
+
+func (a *app) vaultGet(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	version := command.Value(inv, "version", int64(0))
+	if !inv.Has("reveal") {
+		return a.vaultDescribe(ctx, inv, version)
+	}
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultGet, &toolproto.VaultGetInput{Ref: operand(inv), Version: version}, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer done.Secret.Wipe()
+	if inv.Has("json") {
+		return &front.Report{Fields: front.Document{"ref": operand(inv), "version": done.Info.Version, "call_id": out.CallID, "log_index": out.LogIndex,
+			"value": front.Document{"encoding": "base64", "data": base64.StdEncoding.EncodeToString(done.Secret.Bytes())}}}, nil
+	}
+	if _, err := a.stdout.Write(done.Secret.Bytes()); err != nil {
+		return nil, fault.New(fault.Unavailable, "write_failed", "write the value", err)
+	}
+	return &front.Report{}, nil
+}
+
+// vaultDescribe says what there is of one version.
+func (a *app) vaultDescribe(ctx context.Context, inv *command.Invocation, version int64) (*front.Report, error) {
+	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, &toolproto.VaultListInput{Ref: operand(inv)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	for i := len(done.List) - 1; i >= 0; i-- {
+		if x := done.List[i]; version == 0 || x.Version == uint64(version) {
+			d := vaultRow(x)
+			return &front.Report{Text: fmt.Sprintf("%s version %d: %d bytes, made %s, expires %s\nits value: --reveal\n", x.Ref, x.Version, x.Size, d["made"], d["expires"]), Fields: d}, nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("find secret %q", operand(inv)), fmt.Errorf("there is no version %d", version))
+}
+
+func vaultRow(i vault.Info) front.Document {
+	expires := "never"
+	if i.Expires != nil {
+		expires = i.Expires.Format(time.RFC3339)
+	}
+	return front.Document{"ref": i.Ref.String(), "version": i.Version, "size": i.Size, "made": i.Created.Format(time.RFC3339), "expires": expires}
+}
+
+func (a *app) vaultLs(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	in := &toolproto.VaultListInput{}
+	if len(inv.Operands) > 0 {
+		in.Ref = operand(inv)
+	}
+	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, in, nil)
+	if err != nil {
+		return nil, err
+	}
+	t := front.NewTable("SECRET", "VERSION", "SIZE", "MADE", "EXPIRES").Keep(0)
+	all := []front.Document{}
+	for _, i := range done.List {
+		d := vaultRow(i)
+		t.Row(i.Ref.String(), strconv.FormatUint(i.Version, 10), strconv.Itoa(i.Size), d["made"].(string), d["expires"].(string))
+		all = append(all, d)
+	}
+	return &front.Report{Text: t.Text(a.width(inv)), Fields: front.Document{"secrets": all}}, nil
+}
+
+func (a *app) vaultRm(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRemove, &toolproto.VaultRemoveInput{Ref: operand(inv)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &front.Report{Text: "removed " + operand(inv) + "\n", Fields: front.Document{"ref": operand(inv), "call_id": out.CallID, "log_index": out.LogIndex}}, nil
+}
+
+func (a *app) vaultRotate(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	drop := command.All[string](inv, "drop")
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &front.Report{Text: "the vault has a new key\n", Fields: front.Document{"dropped": append([]string{}, drop...), "call_id": out.CallID, "log_index": out.LogIndex}}, nil
+}
+
+func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
+	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	id, err := a.identity(inv)
+	if err != nil {
+		return nil, err
+	}
+	defer id.Wipe()
+	k, err := kernel.Open(ctx, kernel.Config{StateDir: state})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, k.Close()) }()
+	v, err := vault.Open(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id)
+	if err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	n, err := v.Check(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", ")),
+		Fields: front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels()}}, nil
+}

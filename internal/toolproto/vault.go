@@ -1,0 +1,84 @@
+package toolproto
+
+import "strconv"
+
+// The names of the tools for secrets.
+const (
+	VaultGet    = "vault.get"
+	VaultList   = "vault.list"
+	VaultSet    = "vault.set"
+	VaultRemove = "vault.remove"
+	VaultRotate = "vault.rotate"
+)
+
+// VaultGetInput is the input of vault.get.
+type VaultGetInput struct {
+	Ref     string `json:"ref" tool:"required,min=1,max=512" doc:"vault://SCOPE/KEY"`
+	Version int64  `json:"version,omitempty" doc:"default: the newest one"`
+}
+
+// Brief says which version is revealed.
+func (in *VaultGetInput) Brief() []string {
+	return []string{in.Ref, "version=" + strconv.FormatInt(in.Version, 10)}
+}
+
+// VaultListInput is the input of vault.list.
+type VaultListInput struct {
+	Ref string `json:"ref,omitempty" tool:"max=512" doc:"vault://SCOPE/KEY, whose versions are listed; default: the newest version of every secret"`
+}
+
+// Brief names the secret, if it is one.
+func (in *VaultListInput) Brief() []string { return optional(in.Ref) }
+
+// VaultSetInput is the input of vault.set. The value isn't in it.
+type VaultSetInput struct {
+	Ref     string `json:"ref" tool:"required,min=1,max=512" doc:"vault://SCOPE/KEY"`
+	From    int64  `json:"from,omitempty" doc:"an older version, whose value becomes the newest again"`
+	Expires string `json:"expires,omitempty" tool:"max=64" doc:"time in RFC 3339 from which on the version isn't given out"`
+}
+
+// Brief says what is set, and to what if that is a version.
+func (in *VaultSetInput) Brief() []string {
+	b := []string{in.Ref}
+	if in.From != 0 {
+		b = append(b, "from="+strconv.FormatInt(in.From, 10))
+	}
+	if in.Expires != "" {
+		b = append(b, "expires="+in.Expires)
+	}
+	return b
+}
+
+// VaultRemoveInput is the input of vault.remove.
+type VaultRemoveInput struct {
+	Ref string `json:"ref" tool:"required,min=1,max=512" doc:"vault://SCOPE/KEY"`
+}
+
+// Brief names the secret.
+func (in *VaultRemoveInput) Brief() []string { return []string{in.Ref} }
+
+// VaultRotateInput is the input of vault.rotate.
+type VaultRotateInput struct {
+	Drop []string `json:"drop,omitempty" tool:"max=16,maxlen=64" doc:"labels of recipients that the new key isn't wrapped for"`
+}
+
+// Brief names the dropped recipients.
+func (in *VaultRotateInput) Brief() []string {
+	var b []string
+	for _, label := range in.Drop {
+		b = append(b, "drop="+label)
+	}
+	return b
+}
+
+// VaultResult is the result of each: the program has the words alone.
+type VaultResult struct {
+	Done bool `json:"done"`
+}
+
+func optional(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}

@@ -1,0 +1,169 @@
+package tool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"palyra/authz/policy"
+	"palyra/crypt/seal"
+	"palyra/crypt/vault"
+	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+	"palyra/kernel"
+)
+
+// The tools for secrets. The gate decides about the reference, which stands in the arguments of a
+// program that only confirms them. The vault is changed, or the secret opened, in the last step
+// before that program: if it can't be, the call is refused. The value is in no capsule, output,
+// journal or receipt; Vault hands it over.
+
+// Vault is how the tools for secrets reach the vault and the caller. It's for one call at a time.
+type Vault struct {
+	// Open opens the vault for a call that was not yet decided, and the caller closes it.
+	Open func(ctx context.Context) (*vault.Vault, error)
+	// Value returns the value of vault.set. Its owner wipes it.
+	Value func() (*seal.Secret, error)
+	// Done gets what a call did, once it is certain.
+	Done func(VaultDone)
+}
+
+// VaultDone is what a call of a tool for secrets did.
+type VaultDone struct {
+	Secret *seal.Secret // of vault.get; the receiver wipes it
+	Info   vault.Info   // of vault.get and vault.set
+	List   []vault.Info // of vault.list
+}
+
+// vaultEffect is the kernel.Effect of such a call. Owned by the call.
+type vaultEffect struct {
+	door *Vault
+	ref  vault.Ref
+	do   func(ctx context.Context, v *vault.Vault, done *VaultDone) error
+	done VaultDone
+}
+
+var _ kernel.Effect = (*vaultEffect)(nil)
+
+func expandVault(ctx context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
+	x := &vaultEffect{door: t.cfg.Vault}
+	var err error
+	switch in := input.(type) {
+	case *toolproto.VaultGetInput:
+		err = x.get(ctx, in)
+	case *toolproto.VaultListInput:
+		err = x.list(in)
+	case *toolproto.VaultSetInput:
+		err = x.set(in)
+	case *toolproto.VaultRemoveInput:
+		x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) error { return v.Remove(ctx, x.ref) }
+		x.ref, err = vault.ParseRef(in.Ref)
+	case *toolproto.VaultRotateInput:
+		x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) error { return v.RotateKey(ctx, in.Drop...) }
+	default:
+		err = fault.New(fault.Internal, "internal", fmt.Sprintf("expand tool %q", e.Name), fmt.Errorf("it has no work"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := expandPlain(ctx, t, e, policy.Entity{}, input)
+	if err == nil {
+		out.Effect = x
+	}
+	return out, err
+}
+
+// get names the version that is the newest now, so that the decision is about that one.
+func (x *vaultEffect) get(ctx context.Context, in *toolproto.VaultGetInput) (err error) {
+	if x.ref, err = vault.ParseRef(in.Ref); err != nil {
+		return err
+	}
+	if in.Version < 0 {
+		return usage("invalid_input", "find version", fmt.Errorf("%d", in.Version))
+	}
+	if in.Version == 0 {
+		v, err := x.door.Open(ctx)
+		if err != nil {
+			return err
+		}
+		defer v.Close()
+		h, err := v.History(ctx, x.ref)
+		if err != nil {
+			return err
+		}
+		in.Version = int64(h[len(h)-1].Version)
+	}
+	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) (err error) {
+		done.Secret, done.Info, err = v.Get(ctx, x.ref, uint64(in.Version))
+		return err
+	}
+	return nil
+}
+
+func (x *vaultEffect) list(in *toolproto.VaultListInput) (err error) {
+	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) (err error) {
+		done.List, err = v.List(ctx)
+		return err
+	}
+	if in.Ref == "" {
+		return nil
+	}
+	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) (err error) {
+		done.List, err = v.History(ctx, x.ref)
+		return err
+	}
+	x.ref, err = vault.ParseRef(in.Ref)
+	return err
+}
+
+func (x *vaultEffect) set(in *toolproto.VaultSetInput) (err error) {
+	if x.ref, err = vault.ParseRef(in.Ref); err != nil {
+		return err
+	}
+	var expires time.Time
+	if in.Expires != "" {
+		if expires, err = time.Parse(time.RFC3339, in.Expires); err != nil {
+			return usage("invalid_input", "read expires", fmt.Errorf("want a time such as 2026-01-02T15:04:05Z"))
+		}
+	}
+	switch {
+	case in.From < 0, in.From > 0 && in.Expires != "":
+		return usage("invalid_input", "find version", fmt.Errorf("from %d, with expires %q", in.From, in.Expires))
+	case in.From > 0:
+		x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) (err error) {
+			done.Info.Version, err = v.Rollback(ctx, x.ref, uint64(in.From))
+			return err
+		}
+		return nil
+	}
+	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) error {
+		value, err := x.door.Value()
+		if err != nil {
+			return err
+		}
+		done.Info.Version, err = v.Set(ctx, x.ref, value.Bytes(), expires)
+		return err
+	}
+	return nil
+}
+
+// Begin implements kernel.Effect.
+func (x *vaultEffect) Begin(ctx context.Context) error {
+	v, err := x.door.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	return x.do(ctx, v, &x.done)
+}
+
+// End implements kernel.Effect.
+func (x *vaultEffect) End(ran bool, exit int) {
+	if ran && toolproto.Status(exit) == toolproto.Done {
+		x.door.Done(x.done)
+		x.done = VaultDone{}
+	}
+}
+
+// Close implements kernel.Effect. A secret that nobody got is gone.
+func (x *vaultEffect) Close() { x.done.Secret.Wipe() }

@@ -1,0 +1,30 @@
+package kernel
+
+import (
+	"context"
+
+	"palyra/crypt/vault"
+)
+
+// VaultLedger is the journal as the ledger of the state directory's vault. Its entries name the
+// kernel's own principal.
+func (k *Kernel) VaultLedger() vault.Ledger { return vaultLedger{k} }
+
+type vaultLedger struct{ k *Kernel }
+
+// Newest implements vault.Ledger.
+func (l vaultLedger) Newest(ctx context.Context, from uint64) (*vault.Root, uint64, error) {
+	j := l.k.state.journal
+	if err := j.Refresh(ctx); err != nil {
+		return nil, 0, err
+	}
+	size := j.Size()
+	root, err := vault.Newest(j.Entries(from, size), l.k.state.ring.Attestation())
+	return root, size, err
+}
+
+// Commit implements vault.Ledger.
+func (l vaultLedger) Commit(ctx context.Context, r vault.Root) error {
+	_, err := l.k.Record(ctx, Act{Act: vault.ActCommit, Principal: l.k.cfg.Principal.ID, Subject: r.Vault, Detail: r.Detail()})
+	return err
+}
