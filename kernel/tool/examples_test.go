@@ -331,7 +331,7 @@ func TestExpand(t *testing.T) {
 			continue
 		}
 		writes := row.Access.Writing()
-		if err != nil || x.Argv[0] != "/usr/libexec/palyra/palyra-tool" || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != (writes || row.Destroys) || row.Vault != (x.Effect != nil) ||
+		if err != nil || x.Argv[0] != "/usr/libexec/palyra/palyra-tool" || x.Argv[1] != name || !x.LeaveOperands || x.Sensitive != (writes || row.Destroys) || (row.Vault || name == toolproto.ProcessStop) != (x.Effect != nil) ||
 			x.Network != isolate.NetworkVoid || x.TierFloor != tier.C || x.Workspace != "" && x.WorkspaceReadOnly == writes || len(x.Env) > 0 {
 			t.Errorf("%s: %+v, %v", name, x, err)
 		}
