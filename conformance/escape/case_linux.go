@@ -70,6 +70,7 @@ type options struct {
 	policy    string   // another policy directory
 	wrap      []string // what to run the launcher under
 	userns    bool     // run all of it in a user namespace, as its root
+	tty       bool     // the program has a terminal of its own
 	asked     bool     // the call is one that a person approves
 	watch     bool     // sample the run's processes
 	// spend ends the run when one of its processes has had so much processor time; 0:
@@ -130,7 +131,7 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases, terminalCases} {
 		all = append(all, f()...)
 	}
 	for i := range all {

@@ -54,6 +54,9 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 		policy = o.policy
 	}
 	c = append(c, "--tier", s.tier, "--state", s.user.state, "--policy", policy, "--timeout", o.timeout.String())
+	if o.tty {
+		c = append(c, "--tty")
+	}
 	if o.workspace != "" {
 		w := o.workspace
 		if o.readOnly {

@@ -10,8 +10,45 @@ import (
 
 // ttyProbes are cases 68 and 70: typing on another user's terminal.
 var ttyProbes = map[string]probe{
-	"tiocsti": pushInput,
-	"ioctl":   reachIoctl,
+	"tiocsti":    pushInput,
+	"ioctl":      reachIoctl,
+	"tty-write":  writeTerminal,
+	"tty-flood":  manyTerminals,
+	"tty-master": findMaster,
+}
+
+// writeTerminal draws on a terminal.
+func writeTerminal(a args) (string, error) {
+	fd, err := unix.Open(a.str("path"), unix.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return "", failed("open", err)
+	}
+	_, err = unix.Write(fd, []byte(a.str("token")+"\n"))
+	return "", failed("write", err)
+}
+
+// manyTerminals opens terminals until there is none, or enough.
+func manyTerminals(a args) (string, error) {
+	for n := range a.num("enough") {
+		fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0)
+		if err != nil {
+			return fmt.Sprintf("after %d", n), failed("open", err)
+		}
+		if _, err := unix.IoctlGetInt(fd, unix.TIOCGPTN); err != nil {
+			return "", failed("TIOCGPTN", err)
+		}
+	}
+	return "", nil
+}
+
+// findMaster looks for the other side of a terminal among its descriptors, and types there.
+func findMaster(a args) (string, error) {
+	for fd := range 1024 {
+		if n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN); err == nil {
+			return fmt.Sprintf("descriptor %d is the master of terminal %d", fd, n), nil
+		}
+	}
+	return "", failed("TIOCGPTN", unix.EBADF)
 }
 
 // pushInput types text on the controlling terminal. shift is added to the
