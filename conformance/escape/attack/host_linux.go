@@ -108,6 +108,7 @@ func listDevices(args) (string, error) {
 		switch kind := st.Mode & unix.S_IFMT; {
 		case known && kind == unix.S_IFCHR && st.Rdev == unix.Mkdev(want[0], want[1]):
 		case slices.Contains(harmless, n.Name()) && (kind == unix.S_IFLNK || kind == unix.S_IFDIR):
+		case isPlace(n.Name(), &st):
 		default:
 			more = append(more, fmt.Sprintf("%s (%s, %d:%d)", n.Name(), n.Type(), unix.Major(st.Rdev), unix.Minor(st.Rdev)))
 		}
@@ -116,6 +117,22 @@ func listDevices(args) (string, error) {
 		return fmt.Sprint(slices.Sorted(maps.Keys(devices))), failed("find another device", unix.ENOENT)
 	}
 	return strings.Join(more, ", "), nil
+}
+
+// isPlace reports whether it is where the terminal of a call that has one is attached: without one
+// there is an empty folder, an empty file that nobody may open, and a link into the folder.
+func isPlace(name string, st *unix.Stat_t) bool {
+	switch name {
+	case "pts":
+		in, err := os.ReadDir("/dev/pts")
+		return err == nil && len(in) == 0
+	case "tty":
+		return st.Mode == unix.S_IFREG && st.Size == 0
+	case "ptmx":
+		to, err := os.Readlink("/dev/ptmx")
+		return err == nil && to == "pts/ptmx"
+	}
+	return false
 }
 
 // others are devices that some hosts let a user open, and that do nothing when opened.
