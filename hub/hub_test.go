@@ -37,7 +37,7 @@ func TestPlain(t *testing.T) {
 		}
 		seen[x] = true
 		switch x.Kind() {
-		case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint32, reflect.Uint64:
+		case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		case reflect.Slice, reflect.Pointer:
 			plain(where, x.Elem())
 		case reflect.Map:

@@ -148,6 +148,12 @@ func describe(s *receipt.Statement) string {
 		r.add("terminal", "of its own, %d rows of %d columns, %s", t.Rows, t.Columns, t.Term)
 	}
 	environmentRows(&r, p)
+	if q := p.Question; q != nil && q.MCP != nil {
+		r.add("asks", "tool %s of the MCP server %s, which ran already", path(q.MCP.Tool), path(q.MCP.Server))
+		for _, a := range q.MCP.Arguments {
+			r.add("argument", "%s", path(a))
+		}
+	}
 	if p.Capsule.Background {
 		r.add("background", "no caller waited for its end")
 	}

@@ -44,7 +44,7 @@ func TestEveryFieldIsShown(t *testing.T) {
 			marks[name] = x.Hex()
 			return
 		case *bool:
-			*x, marks[name] = true, map[string]string{"Capsule.Workspace.ReadOnly": "read-only", "Capsule.Workspace.Staged": ", staged", "Capsule.Workspace.OwnPath": "at its own path", "Capsule.Sensitive": "sensitive"}[name]
+			*x, marks[name] = true, map[string]string{"Capsule.Workspace.ReadOnly": "read-only", "Capsule.Workspace.Staged": ", staged", "Capsule.Workspace.OwnPath": "at its own path", "Capsule.Sensitive": "sensitive", "Capsule.Background": "no caller waited"}[name]
 			return
 		case *int64:
 			*x, marks[name] = int64(n)*1e9, fmt.Sprint(int64(n)*1e9)

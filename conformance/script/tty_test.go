@@ -65,6 +65,20 @@ func (p *person) sees(text string) string {
 	return got
 }
 
+// awaits looks until it is so.
+func (p *person) awaits(so func() bool) {
+	p.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-p.ctx.Done():
+			p.t.Fatalf("not so; shown %q", p.Shown())
+		}
+	}
+}
+
 func (p *person) types(keys string) {
 	p.t.Helper()
 	if err := p.Type(keys); err != nil {
@@ -128,11 +142,19 @@ func TestTerminalOfItsOwn(t *testing.T) {
 		p := sitDown(t, `before=$(stty -g); set -m; `+inCell+`-- sh -c 'echo up; read x; echo "got $x"'
 			[ "$before" = "$(stty -g)" ] && echo "given back"; fg; [ "$before" = "$(stty -g)" ] && echo same`)
 		p.sees("up")
+		lent, err := p.Modes()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if out, err := exec.Command("sh", "-c", `kill -TSTP $(ps -o pid= -C palyra --ppid "$0")`, strconv.Itoa(p.cmd.Process.Pid)).CombinedOutput(); err != nil {
 			t.Fatalf("%v %s", err, out)
 		}
 		p.sees("given back")
 		p.sees("palyra exec") // fg
+		p.awaits(func() bool { // what was typed before is no one's
+			modes, err := p.Modes()
+			return err == nil && modes == lent
+		})
 		p.types("on\r")
 		p.sees("got on")
 		p.sees("same")
@@ -189,8 +211,8 @@ func TestTerminalAndCard(t *testing.T) {
 	}
 	p.types("for it\r")
 	p.sees("got [for it]")
-	p.sees("first 0")
-	p.sees("denies: ")
+	p.sees("denies: ") // before or after the shell's line
+	p.awaits(func() bool { return strings.Contains(p.Shown(), "first 0") })
 	p.types("no\n")
 	p.sees("second 126")
 	p.leaves()

@@ -85,7 +85,7 @@ its tools. Agents then find them at /mcp/NAME of palyrad and by palyra mcp serve
 				{Name: "pids", Arg: "N", Help: "limit of processes and threads (default 256)", Parse: command.Count(1 << 16)},
 				{Name: "timeout", Arg: "D", Help: "for the answer to a call (default 1m)", Parse: command.Duration},
 				{Name: "life", Arg: "D", Help: "of a started server (default 1h, which a run's budget\nbounds, too)", Parse: command.Duration}},
-			Examples: []command.Example{{Line: "palyra mcp add files --workspace src --mount /opt/mcp -- node /opt/mcp/node_modules/x/index.js /workspace", Does: "a server of npm's, installed in /opt/mcp"}}},
+			Examples: []command.Example{{Line: "palyra mcp add files --workspace src --mount /opt/mcp -- /opt/mcp/files /workspace", Does: "a server that is installed in /opt/mcp"}}},
 		{Name: "mcp ls", Program: Client, Short: "list the MCP servers",
 			Examples: []command.Example{{Line: "palyra mcp ls", Does: "names, states, how many tools"}}},
 		{Name: "mcp show", Program: Client, Operands: "NAME", Min: 1, Max: 1, Short: "show an MCP server and its accepted tools",
