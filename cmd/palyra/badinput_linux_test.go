@@ -56,7 +56,7 @@ func TestBadInput(t *testing.T) {
 func works(args []string) bool {
 	switch line := strings.Join(args, " "); args[0] {
 	case "vault": // init makes file and folder
-		return args[1] == "init" && !slices.Contains(args, "--passphrase") &&
+		return (args[1] == "init" || args[1] == "identity") && !slices.Contains(args, "--passphrase") &&
 			!slices.Contains([]string{"", "-", "fifo", "empty", "empty/below", "broken", "loop", "/dev/null", "folder/file", "open"}, args[len(args)-1])
 	case "policy":
 		if last := args[len(args)-1]; args[1] == "init" { // makes the directory

@@ -174,6 +174,10 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "vault.rotate", func(inv *command.Invocation) (*front.Report, error) { return a.vaultRotate(ctx, inv) })
 	case "vault verify":
 		return a.admin(inv, "vault.verify", func(inv *command.Invocation) (*front.Report, error) { return a.vaultVerify(ctx, inv) })
+	case "vault identity":
+		return a.admin(inv, "vault.identity", a.vaultIdentity)
+	case "vault recipients":
+		return a.admin(inv, "vault.recipients", func(inv *command.Invocation) (*front.Report, error) { return a.vaultRecipients(ctx, inv) })
 	case "policy init":
 		return a.admin(inv, "policy.init", a.policyInit)
 	case "policy check":

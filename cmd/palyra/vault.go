@@ -68,12 +68,17 @@ func (a *app) identity(inv *command.Invocation) (seal.Identity, error) {
 }
 
 func passphrase(path string) (*seal.Passphrase, error) {
+	return labelled("passphrase", path)
+}
+
+// labelled reads a passphrase that is the recipient of a label.
+func labelled(label, path string) (*seal.Passphrase, error) {
 	b, err := durable.ReadPrivate(path, maxKeyLine)
 	if err != nil {
 		return nil, err
 	}
 	defer clear(b)
-	return seal.NewPassphrase("passphrase", bytes.TrimSuffix(b, []byte("\n")))
+	return seal.NewPassphrase(label, bytes.TrimSuffix(b, []byte("\n")))
 }
 
 // newIdentity makes an identity and writes it to a new file, which lies outside state.
@@ -108,7 +113,7 @@ func newIdentity(path, state, label string) (*seal.IdentityKey, *seal.PublicKey,
 	defer clear(line)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, nil, fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away, or name another: --key FILE")
+		return nil, nil, fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
 	}
 	if err == nil {
 		_, err = f.Write(line)
@@ -189,8 +194,8 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 	return &front.Report{Text: "made vault " + v.ID() + "\n" + text, Fields: front.Document{"vault": v.ID(), "recipients": v.Labels(), "identities": made}}, nil
 }
 
-// vaultCall makes one call of a tool for secrets.
-func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name string, input any, value *seal.Secret) (_ *tool.VaultDone, _ *kernel.Outcome, err error) {
+// vaultCall makes one call of a tool for secrets. beside has what comes beside its input.
+func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name string, input any, beside tool.Vault) (_ *tool.VaultDone, _ *kernel.Outcome, err error) {
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {
 		return nil, nil, err
@@ -223,16 +228,13 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 	}
 	var k *kernel.Kernel
 	var done *tool.VaultDone
-	door := &tool.Vault{
-		Open: func(ctx context.Context) (*vault.Vault, error) {
-			return vault.Open(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id)
-		},
-		Value: func() (*seal.Secret, error) { return value, nil },
-		Done:  func(d tool.VaultDone) { done = &d },
+	beside.Open = func(ctx context.Context) (*vault.Vault, error) {
+		return vault.Open(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id)
 	}
+	beside.Done = func(d tool.VaultDone) { done = &d }
 	if k, err = kernel.Open(ctx, kernel.Config{
 		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
-		Tools: tool.New(tool.Config{Program: program, Vault: door}),
+		Tools: tool.New(tool.Config{Program: program, Vault: &beside}),
 	}); err != nil {
 		return nil, nil, err
 	}
@@ -302,7 +304,7 @@ func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*front.Rep
 		defer value.Wipe()
 		short = len(value.Bytes()) < vault.MinScrubbed
 	}
-	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultSet, in, value)
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultSet, in, tool.Vault{Value: func() (*seal.Secret, error) { return value, nil }})
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +320,7 @@ func (a *app) vaultGet(ctx context.Context, inv *command.Invocation) (*front.Rep
 	if !inv.Has("reveal") {
 		return a.vaultDescribe(ctx, inv, version)
 	}
-	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultGet, &toolproto.VaultGetInput{Ref: operand(inv), Version: version}, nil)
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultGet, &toolproto.VaultGetInput{Ref: operand(inv), Version: version}, tool.Vault{})
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +337,7 @@ func (a *app) vaultGet(ctx context.Context, inv *command.Invocation) (*front.Rep
 
 // vaultDescribe says what there is of one version.
 func (a *app) vaultDescribe(ctx context.Context, inv *command.Invocation, version int64) (*front.Report, error) {
-	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, &toolproto.VaultListInput{Ref: operand(inv)}, nil)
+	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, &toolproto.VaultListInput{Ref: operand(inv)}, tool.Vault{})
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +363,7 @@ func (a *app) vaultLs(ctx context.Context, inv *command.Invocation) (*front.Repo
 	if len(inv.Operands) > 0 {
 		in.Ref = operand(inv)
 	}
-	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, in, nil)
+	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, in, tool.Vault{})
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +378,7 @@ func (a *app) vaultLs(ctx context.Context, inv *command.Invocation) (*front.Repo
 }
 
 func (a *app) vaultRm(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
-	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRemove, &toolproto.VaultRemoveInput{Ref: operand(inv)}, nil)
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRemove, &toolproto.VaultRemoveInput{Ref: operand(inv)}, tool.Vault{})
 	if err != nil {
 		return nil, err
 	}
@@ -384,38 +386,51 @@ func (a *app) vaultRm(ctx context.Context, inv *command.Invocation) (*front.Repo
 }
 
 func (a *app) vaultRotate(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
-	drop := command.All[string](inv, "drop")
-	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop}, nil)
+	return a.rotate(ctx, inv, command.All[string](inv, "drop"))
+}
+
+// rotate makes a new key, for all recipients but those of drop.
+func (a *app) rotate(ctx context.Context, inv *command.Invocation, drop []string) (*front.Report, error) {
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop}, tool.Vault{})
 	if err != nil {
 		return nil, err
 	}
 	return &front.Report{Text: "the vault has a new key\n", Fields: front.Document{"dropped": append([]string{}, drop...), "call_id": out.CallID, "log_index": out.LogIndex}}, nil
 }
 
-func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
+func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (r *front.Report, err error) {
+	err = a.openVault(ctx, inv, func(v *vault.Vault) error {
+		n, err := v.Check(ctx)
+		if err != nil {
+			return err
+		}
+		r = &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", ")),
+			Fields: front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels()}}
+		return nil
+	})
+	return r, err
+}
+
+// openVault does f on the vault without a call: f gives out no name and no value.
+func (a *app) openVault(ctx context.Context, inv *command.Invocation, f func(v *vault.Vault) error) (err error) {
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	id, err := a.identity(inv)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer id.Wipe()
 	k, err := kernel.Open(ctx, kernel.Config{StateDir: state})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
 	v, err := vault.Open(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer v.Close()
-	n, err := v.Check(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", ")),
-		Fields: front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels()}}, nil
+	return f(v)
 }

@@ -73,10 +73,8 @@ var ErrOther = errors.New("wrapped for another recipient")
 
 // Check refuses what no Wrap makes, before anything is computed from it.
 func (s *Stanza) Check() error {
-	if s.Label == "" || len(s.Label) > maxLabel || strings.ContainsFunc(s.Label, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
-	}) {
-		return errors.New("label: want 1 to 64 of a-z, 0-9 and -")
+	if err := CheckLabel(s.Label); err != nil {
+		return err
 	}
 	if len(s.Body) == 0 || len(s.Body) > maxBody {
 		return fmt.Errorf("body of %d bytes", len(s.Body))
@@ -89,6 +87,16 @@ func (s *Stanza) Check() error {
 		return fmt.Errorf("type %q with members of another", s.Type)
 	case len(c.Salt) != saltLen || c.Passes < 1 || c.Passes > maxPasses || c.Memory < 8*c.Threads || c.Memory > maxMemory || c.Threads < 1 || c.Threads > maxThreads:
 		return errors.New("cost out of bounds")
+	}
+	return nil
+}
+
+// CheckLabel refuses what can't be a recipient's label.
+func CheckLabel(label string) error {
+	if label == "" || len(label) > maxLabel || strings.ContainsFunc(label, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+	}) {
+		return errors.New("label: want 1 to 64 of a-z, 0-9 and -")
 	}
 	return nil
 }
@@ -171,6 +179,9 @@ func (k *IdentityKey) Recipient(label string) (*PublicKey, error) {
 // Encode returns the line that ParseRecipient reads.
 func (p *PublicKey) Encode() []byte { return encodeLine(recipientLine, p.pub.Bytes()) }
 
+// ID returns the digest that stanzas for the key have.
+func (p *PublicKey) ID() canon.Digest { return canon.Sum(p.pub.Bytes()) }
+
 // ParseRecipient reads a recipient's line.
 func ParseRecipient(label string, line []byte) (*PublicKey, error) {
 	b, err := decodeLine(recipientLine, line)
@@ -211,7 +222,7 @@ func decodeLine(prefix string, line []byte) ([]byte, error) {
 
 // Wrap implements Recipient.
 func (p *PublicKey) Wrap(k *Key, c Context) (*Stanza, error) {
-	s := &Stanza{Type: TypeHPKE, Label: p.label, ID: canon.Sum(p.pub.Bytes())}
+	s := &Stanza{Type: TypeHPKE, Label: p.label, ID: p.ID()}
 	var err error
 	if s.Body, err = hpke.Seal(p.pub, hpke.HKDFSHA256(), hpke.AES256GCM(), s.info(c).bytes(), k.s.Bytes()); err != nil {
 		return nil, fault.New(fault.Internal, "internal", "wrap key", err)

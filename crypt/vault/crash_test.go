@@ -84,6 +84,18 @@ func victim(state string, n int) error {
 		return err
 	}
 	fmt.Println("done", "rotated")
+	other, err := seal.NewIdentity()
+	if err != nil {
+		return err
+	}
+	safe, err := other.Recipient("safe")
+	if err != nil {
+		return err
+	}
+	if err := v.AddRecipient(ctx, safe, Recipient{"safe", seal.TypeHPKE, safe.ID()}); err != nil {
+		return err
+	}
+	fmt.Println("done", "added")
 	if err := v.Remove(ctx, r); err != nil {
 		return err
 	}
@@ -148,6 +160,9 @@ func after(t *testing.T, state string, id seal.Identity, said string) {
 		}
 	}
 	defer v.Close()
+	if n := len(v.Recipients()); has("added") && n != 2 || !has("rotated") && n != 1 {
+		t.Errorf("%sthen: %d recipients", said, n)
+	}
 	got := "none"
 	if s, i, err := v.Get(t.Context(), r, 0); err == nil {
 		got = fmt.Sprint(i.Version, " ", string(s.Bytes()))
@@ -157,9 +172,9 @@ func after(t *testing.T, state string, id seal.Identity, said string) {
 	switch {
 	case has("removed"):
 		may = []string{"none"}
-	case has("rotated"):
+	case has("added"):
 		may = []string{"2 value 2", "none"}
-	case has("set 2"):
+	case has("set 2"), has("rotated"):
 		may = []string{"2 value 2"}
 	case has("set 1"):
 		may = []string{"1 value 1", "2 value 2"}

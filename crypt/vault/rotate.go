@@ -10,6 +10,35 @@ import (
 	"palyra/internal/fault"
 )
 
+// AddRecipient wraps the vault's key for one more recipient, which must be the one that want
+// describes. To remove it again is [Vault.RotateKey]: it could have kept the key.
+func (v *Vault) AddRecipient(ctx context.Context, r seal.Recipient, want Recipient) error {
+	const op = "add recipient"
+	return v.with(ctx, func() error {
+		h, idx := *v.head, v.idx.clone()
+		s, err := r.Wrap(v.kek, h.key())
+		if err != nil {
+			return err
+		}
+		same := func(o *seal.Stanza) bool { return o.Label == s.Label || !s.ID.IsZero() && o.ID == s.ID }
+		switch at := slices.IndexFunc(h.Recipients, same); {
+		case want != Recipient{s.Label, s.Type, s.ID}:
+			return fault.New(fault.Refused, "invalid_input", op, errors.New("it is another one than was decided about"))
+		case len(h.Recipients) >= maxRecipients:
+			return fault.New(fault.Refused, "too_large", op, fmt.Errorf("the vault has %d recipients, its most", maxRecipients))
+		case at >= 0 && h.Recipients[at].Label == s.Label:
+			return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("there is one called %q", s.Label))
+		case at >= 0:
+			return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("the key is that of %q already", h.Recipients[at].Label))
+		}
+		h.Recipients = append(slices.Clip(h.Recipients), s)
+		if p, ok := r.(*seal.PublicKey); ok {
+			idx.Recipients = append(idx.Recipients, line{s.Label, string(p.Encode())})
+		}
+		return v.commit(ctx, &h, idx, v.kek)
+	})
+}
+
 // RotateKey makes a new key for the vault and wraps it for the same recipients but those in drop.
 // A passphrase can be wrapped for only if the vault was opened with it.
 func (v *Vault) RotateKey(ctx context.Context, drop ...string) error {

@@ -270,6 +270,21 @@ func (v *Vault) Labels() []string {
 	return out
 }
 
+// Recipient describes one that the vault's key is wrapped for.
+type Recipient struct {
+	Label string
+	Type  string       // seal.TypeHPKE or seal.TypePassphrase
+	ID    canon.Digest // of an HPKE recipient's public key, zero for others
+}
+
+// Recipients returns those that the last operation saw.
+func (v *Vault) Recipients() (out []Recipient) {
+	for _, s := range v.head.Recipients {
+		out = append(out, Recipient{s.Label, s.Type, s.ID})
+	}
+	return out
+}
+
 // with does f under the lock, on the state that the ledger knows.
 func (v *Vault) with(ctx context.Context, f func() error) error {
 	if err := v.gate.Take(ctx, durable.Exclusive, patience); err != nil {

@@ -179,6 +179,78 @@ func FuzzParseRef(f *testing.F) {
 	})
 }
 
+func TestAddRecipient(t *testing.T) {
+	h := newHouse(t)
+	v := h.create(t)
+	set(t, v, "vault://global/token", "value one")
+	id, err := seal.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub, err := id.Recipient("safe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Recipient{"safe", seal.TypeHPKE, pub.ID()}
+	other := want
+	other.ID = h.recipient(t, "x").ID()
+	refused(t, v.AddRecipient(t.Context(), pub, other), fault.Refused, "invalid_input") // the key was exchanged after the decision
+	if o, err := Open(t.Context(), h.dir, h.log, id); err == nil {
+		o.Close()
+		t.Fatal("a refused recipient opens the vault")
+	}
+	if err := v.AddRecipient(t.Context(), pub, want); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, v.AddRecipient(t.Context(), pub, want), fault.Usage, "invalid_input") // the label is taken
+	again, _ := id.Recipient("again")
+	refused(t, v.AddRecipient(t.Context(), again, Recipient{"again", seal.TypeHPKE, pub.ID()}), fault.Usage, "invalid_input")
+	words, err := seal.NewPassphrase("words", []byte("correct horse battery"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.AddRecipient(t.Context(), words, Recipient{Label: "words", Type: seal.TypePassphrase}); err != nil {
+		t.Fatal(err)
+	}
+	if r := v.Recipients(); len(r) != 3 || r[1] != want || r[2].Label != "words" {
+		t.Errorf("recipients %v", r)
+	}
+	for _, i := range []seal.Identity{id, words, h.id} {
+		o, err := Open(t.Context(), h.dir, h.log, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, o, "vault://global/token", 0, "value one")
+		if _, err := o.Check(t.Context()); err != nil {
+			t.Error(err)
+		}
+		o.Close()
+	}
+	// A new key is wrapped for whoever was added, too, and not for whoever is dropped.
+	if err := v.RotateKey(t.Context(), "words"); err != nil {
+		t.Fatal(err)
+	}
+	o, err := Open(t.Context(), h.dir, h.log, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	for i := len(o.Recipients()); i < maxRecipients; i++ {
+		k, err := seal.NewIdentity()
+		if err != nil {
+			t.Fatal(err)
+		}
+		label := "more-" + string(rune('a'+i))
+		p, _ := k.Recipient(label)
+		if err := o.AddRecipient(t.Context(), p, Recipient{label, seal.TypeHPKE, p.ID()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused(t, o.AddRecipient(t.Context(), again, Recipient{"again", seal.TypeHPKE, pub.ID()}), fault.Refused, "too_large")
+	_, err = Open(t.Context(), h.dir, h.log, words)
+	refused(t, err, fault.Denied, "vault_locked")
+}
+
 func TestVersions(t *testing.T) {
 	h := newHouse(t)
 	v := h.create(t)

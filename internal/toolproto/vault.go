@@ -9,6 +9,8 @@ const (
 	VaultSet    = "vault.set"
 	VaultRemove = "vault.remove"
 	VaultRotate = "vault.rotate"
+
+	VaultAddRecipient = "vault.add_recipient"
 )
 
 // VaultGetInput is the input of vault.get.
@@ -67,6 +69,23 @@ func (in *VaultRotateInput) Brief() []string {
 	var b []string
 	for _, label := range in.Drop {
 		b = append(b, "drop="+label)
+	}
+	return b
+}
+
+// VaultAddRecipientInput is the input of vault.add_recipient. A public key is in it by its digest,
+// a passphrase not at all.
+type VaultAddRecipientInput struct {
+	Label string `json:"label" tool:"required,min=1,max=64" doc:"the operator's word for the recipient: a-z, 0-9 and -"`
+	Type  string `json:"type" tool:"required,enum=hpke-mlkem768-x25519|argon2id" doc:"a public key, or a passphrase"`
+	ID    string `json:"id,omitempty" tool:"max=71" doc:"digest of the public key, sha256:HEX"`
+}
+
+// Brief says who is added.
+func (in *VaultAddRecipientInput) Brief() []string {
+	b := []string{"label=" + in.Label, "type=" + in.Type}
+	if in.ID != "" {
+		b = append(b, "id="+in.ID)
 	}
 	return b
 }

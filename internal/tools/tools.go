@@ -47,7 +47,7 @@ type Tool struct {
 	// confirms the call's words: no secret goes into the cell.
 	Vault    bool
 	Reveals  bool // it has the capability secrets_read
-	Destroys bool // it's declared sensitive
+	Destroys bool // it's declared sensitive, as what destroys or widens access
 
 	brief func(in any) ([]string, error) // where the input can't say its gist by itself
 }
@@ -115,6 +115,9 @@ func All() []Tool {
 		{Name: toolproto.VaultRotate, Description: "Makes a new key for the vault, for the same recipients or fewer.",
 			Input: func() any { return new(toolproto.VaultRotateInput) }, Vault: true, Destroys: true,
 			Example: `{"drop":["old-laptop"]}`},
+		{Name: toolproto.VaultAddRecipient, Description: "Wraps the vault's key for one more recipient, who can then open every secret. The key or passphrase comes beside the call.",
+			Input: func() any { return new(toolproto.VaultAddRecipientInput) }, Vault: true, Destroys: true,
+			Example: `{"label":"recovery","type":"hpke-mlkem768-x25519","id":"sha256:` + strings.Repeat("0a", 32) + `"}`},
 	}
 }
 

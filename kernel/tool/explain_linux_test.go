@@ -38,7 +38,7 @@ func TestExplain(t *testing.T) {
 			want, by = policy.NeedsApproval, []string{"approved_tools", "host_write_unless_approved", "sensitive_unless_approved"}
 		case toolproto.VaultGet:
 			want, by = policy.NeedsApproval, []string{"secrets_unless_approved"}
-		case toolproto.VaultRemove, toolproto.VaultRotate:
+		case toolproto.VaultRemove, toolproto.VaultRotate, toolproto.VaultAddRecipient:
 			want, by = policy.NeedsApproval, []string{"sensitive_unless_approved"}
 		case toolproto.VaultList, toolproto.VaultSet:
 			by = []string{"vault_tools"}

@@ -2,12 +2,14 @@ package tool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"palyra/authz/policy"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 	"palyra/kernel"
@@ -24,6 +26,8 @@ type Vault struct {
 	Open func(ctx context.Context) (*vault.Vault, error)
 	// Value returns the value of vault.set. Its owner wipes it.
 	Value func() (*seal.Secret, error)
+	// Recipient returns that of vault.add_recipient.
+	Recipient func() (seal.Recipient, error)
 	// Done gets what a call did, once it is certain.
 	Done func(VaultDone)
 }
@@ -60,6 +64,8 @@ func expandVault(ctx context.Context, t *Table, e *entry, _ policy.Entity, input
 		x.ref, err = vault.ParseRef(in.Ref)
 	case *toolproto.VaultRotateInput:
 		x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) error { return v.RotateKey(ctx, in.Drop...) }
+	case *toolproto.VaultAddRecipientInput:
+		err = x.addRecipient(in)
 	default:
 		err = fault.New(fault.Internal, "internal", fmt.Sprintf("expand tool %q", e.Name), fmt.Errorf("it has no work"))
 	}
@@ -143,6 +149,31 @@ func (x *vaultEffect) set(in *toolproto.VaultSetInput) (err error) {
 		}
 		done.Info.Version, err = v.Set(ctx, x.ref, value.Bytes(), expires)
 		return err
+	}
+	return nil
+}
+
+func (x *vaultEffect) addRecipient(in *toolproto.VaultAddRecipientInput) error {
+	const op = "add recipient"
+	want := vault.Recipient{Label: in.Label, Type: in.Type}
+	if err := seal.CheckLabel(in.Label); err != nil {
+		return usage("invalid_input", op, err)
+	}
+	if (in.ID != "") != (in.Type == seal.TypeHPKE) {
+		return usage("invalid_input", op, errors.New("a public key has an id, and a passphrase none"))
+	}
+	if in.ID != "" {
+		var err error
+		if want.ID, err = canon.ParseDigest(in.ID); err != nil {
+			return usage("invalid_input", op, errors.New("id: want sha256:HEX"))
+		}
+	}
+	x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) error {
+		r, err := x.door.Recipient()
+		if err != nil {
+			return err
+		}
+		return v.AddRecipient(ctx, r, want)
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 package local
 
-import "palyra/cmd/internal/command"
+import (
+	"errors"
+
+	"palyra/cmd/internal/command"
+)
 
 var (
 	flagVaultKey = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault\n(default $XDG_CONFIG_HOME/palyra/vault.key,\nelse ~/.config/palyra/vault.key)"}
@@ -89,7 +93,7 @@ var vaultRotateCommand = command.Command{
 Wraps a new key for the same recipients, but those of --drop. Whoever was dropped can
 still open copies that were made before: change the secrets themselves, too. A
 sensitive call: the built-in policies ask.`,
-	Flags:    append([]command.Flag{{Name: "drop", Arg: "LABEL", Help: "leave out a recipient (palyra vault verify lists them)", Repeat: true}}, vaultFlags...),
+	Flags:    append([]command.Flag{{Name: "drop", Arg: "LABEL", Help: "leave out a recipient (palyra vault recipients lists them)", Repeat: true}}, vaultFlags...),
 	Exits:    vaultExits,
 	Examples: []command.Example{{Line: "palyra vault rotate --drop recovery", Does: "asks, then wraps a new key for all but recovery"}},
 }
@@ -102,4 +106,47 @@ the newest state that the journal knows.`,
 	Flags:    []command.Flag{flagVaultKey, flagVaultPw, flagState, flagJSON},
 	Exits:    []command.Exit{exitOK, {Code: "1", Meaning: "no vault"}, exitUsage, {Code: "4", Meaning: "the vault is another recipient's"}, exitIntegrity, exitBusy, exitState},
 	Examples: []command.Example{{Line: "palyra vault verify", Does: "says how many versions there are, and who can open them"}},
+}
+
+const recipientTypes = "hpke-mlkem768-x25519|argon2id"
+
+func parseRecipientType(s string) (any, error) {
+	if s != "hpke-mlkem768-x25519" && s != "argon2id" {
+		return nil, errors.New("want hpke-mlkem768-x25519 or argon2id")
+	}
+	return s, nil
+}
+
+var vaultRecipientsCommand = command.Command{
+	Name: "vault recipients", Operands: "[ls | add LABEL FILE | rm LABEL...]", Min: 0, Max: -1, Takes: []string{"ls|add|rm"},
+	Short: "list, add or remove who can open the vault",
+	Long: `
+Lists the recipients that the vault's key is wrapped for: label, type and the digest
+of the public key.
+
+"add" takes a public key from FILE, the line that palyra vault identity prints, or
+with --type argon2id a passphrase. LABEL has a-z, 0-9 and "-". Whoever is added can
+open every secret, so this is a sensitive call, of the tool vault.add_recipient: the
+built-in policies ask. Label, type and digest stand in the question. A new key for
+the vault can't be wrapped for a passphrase that isn't at hand, so a second one is in
+its way.
+
+"rm LABEL..." is palyra vault rotate --drop LABEL...`,
+	Flags: append([]command.Flag{{Name: "type", Arg: "TYPE", Help: "of the added recipient: hpke-mlkem768-x25519 (default),\nor argon2id", Values: recipientTypes, Parse: parseRecipientType}},
+		append(vaultFlags[:len(vaultFlags):len(vaultFlags)], flagWide)...),
+	Exits: vaultExits,
+	Examples: []command.Example{{Line: "palyra vault recipients", Does: "one line for each recipient"},
+		{Line: "palyra vault recipients add safe safe.pub", Does: "asks, then wraps the key for the identity in the safe"}},
+}
+
+var vaultIdentityCommand = command.Command{
+	Name: "vault identity", Operands: "FILE", Min: 1, Max: 1,
+	Short: "make an identity, and print its public line",
+	Long: `
+Writes a new identity to FILE, which must not exist, and the public key to standard
+output: the line that palyra vault recipients add takes. It opens nothing until it's
+added. It needs no vault, so it can be made where it's to be kept.`,
+	Flags:    []command.Flag{flagState, flagJSON},
+	Exits:    []command.Exit{exitOK, exitUsage, exitBusy, {Code: "78", Meaning: "there is such a file, or it would lie in the state directory"}},
+	Examples: []command.Example{{Line: "palyra vault identity /media/usb/palyra.key", Does: "prints the line to be added"}},
 }

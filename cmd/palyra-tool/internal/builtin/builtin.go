@@ -135,6 +135,8 @@ var acts = map[string]act{
 	toolproto.VaultRemove: alone(confirmed[toolproto.VaultRemoveInput]),
 	toolproto.VaultRotate: alone(confirmed[toolproto.VaultRotateInput]),
 
+	toolproto.VaultAddRecipient: alone(confirmed[toolproto.VaultAddRecipientInput]),
+
 	toolproto.ChangesApply:   applying((*apply.Job).Apply, false),
 	toolproto.ChangesUndo:    applying((*apply.Job).Apply, false),
 	toolproto.ChangesRecover: applying((*apply.Job).Recover, true),
