@@ -150,3 +150,30 @@ added. It needs no vault, so it can be made where it's to be kept.`,
 	Exits:    []command.Exit{exitOK, exitUsage, exitBusy, {Code: "78", Meaning: "there is such a file, or it would lie in the state directory"}},
 	Examples: []command.Example{{Line: "palyra vault identity /media/usb/palyra.key", Does: "prints the line to be added"}},
 }
+
+func parseImportFormat(s string) (any, error) {
+	if s != "dotenv" && s != "env" {
+		return nil, errors.New("want dotenv or env")
+	}
+	return s, nil
+}
+
+var vaultImportCommand = command.Command{
+	Name: "vault import", Operands: "FILE", Min: 1, Max: 1,
+	Short: "store the settings of a file as secrets",
+	Long: `
+Stores each NAME=VALUE of FILE, or of standard input with "-", as a new version of
+vault://SCOPE/NAME, by a call of vault.set for each, which policy decides by that
+reference. FILE is read and checked whole before the first call: a malformed line, a
+name that comes twice and an empty value are refused, by the line's number alone. It
+ends at the first call that isn't executed, and says what was stored before.
+
+"dotenv" has comments, quotes and values of several lines. "env" is the output of
+env, or of env -0, where values may have several lines.`,
+	Flags: []command.Flag{{Name: "format", Arg: "FORMAT", Help: "of FILE: dotenv or env", Values: "dotenv|env", Parse: parseImportFormat},
+		{Name: "scope", Arg: "SCOPE", Help: "of the secrets (default global)", Values: "global"}, {Name: "dry-run", Help: "check FILE and list references; store nothing"},
+		flagVaultKey, flagVaultPw, flagPolicy, flagState, flagJSON},
+	Exits: vaultExits,
+	Examples: []command.Example{{Line: "palyra vault import --format dotenv --dry-run .env", Does: "lists what it would store"},
+		{Line: "palyra vault import --format dotenv --scope skill:acme .env", Does: "stores vault://skill:acme/NAME for each"}},
+}
