@@ -176,6 +176,8 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "vault.verify", func(inv *command.Invocation) (*front.Report, error) { return a.vaultVerify(ctx, inv) })
 	case "vault import":
 		return a.admin(inv, "vault.import", func(inv *command.Invocation) (*front.Report, error) { return a.vaultImport(ctx, inv) })
+	case "vault export":
+		return a.admin(inv, "vault.export", func(inv *command.Invocation) (*front.Report, error) { return a.vaultExport(ctx, inv) })
 	case "vault identity":
 		return a.admin(inv, "vault.identity", a.vaultIdentity)
 	case "vault recipients":

@@ -137,7 +137,7 @@ var homes = []home{
 	// outside anyway.
 	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "cmd/palyra-tool/internal/apply", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "transport/httpapi"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
-	{Module: "filippo.io/age", Dirs: []string{"hub/store"}, Why: "encrypting backups in a format that other tools read"},
+	{Module: "filippo.io/age", Dirs: []string{"hub/store", "crypt/vault"}, Why: "encrypting backups and exports of secrets in a format that other tools read"},
 	{Module: "golang.org/x/crypto", Dirs: []string{"crypt/seal"}, Why: "Argon2id, which makes keys of passphrases"},
 	{Module: "modernc.org/sqlite", Dirs: []string{"hub/store"}, Why: "the working state: SQLite without cgo"},
 	{Module: "github.com/rogpeppe/go-internal", TestOnly: true, Why: "testscript: command line tests as text"},

@@ -159,6 +159,9 @@ type Info struct {
 	Expires *time.Time // nil: never
 }
 
+// Expired reports whether the version isn't given out any more.
+func (i *Info) Expired() bool { return i.Expires != nil && !time.Now().Before(*i.Expires) }
+
 // Create makes the vault at dir for recipients, under labels that differ, and opens it.
 func Create(ctx context.Context, dir string, l Ledger, id seal.Identity, to ...seal.Recipient) (*Vault, error) {
 	return create(ctx, dir, l, id, to, func(string) {})
@@ -617,17 +620,22 @@ func (x *version) info(r Ref) Info { return Info{r, x.Version, x.Size, x.Created
 // Get opens a version of a secret, 0 for the newest. The caller wipes it.
 func (v *Vault) Get(ctx context.Context, r Ref, n uint64) (s *seal.Secret, i Info, err error) {
 	err = v.with(ctx, func() error {
-		x, err := v.version(r, n)
-		if err != nil {
-			return err
-		}
-		if x.Expires != nil && !time.Now().Before(*x.Expires) {
-			return fault.New(fault.Refused, "secret_expired", fmt.Sprintf("open secret %q", r), fmt.Errorf("version %d expired on %s", x.Version, x.Expires.Format(time.RFC3339)))
-		}
-		i = x.info(r)
-		s, err = v.open(r, x)
+		s, i, err = v.get(r, n)
 		return err
 	})
+	return s, i, err
+}
+
+func (v *Vault) get(r Ref, n uint64) (*seal.Secret, Info, error) {
+	x, err := v.version(r, n)
+	if err != nil {
+		return nil, Info{}, err
+	}
+	i := x.info(r)
+	if i.Expired() {
+		return nil, Info{}, fault.New(fault.Refused, "secret_expired", fmt.Sprintf("open secret %q", r), fmt.Errorf("version %d expired on %s", x.Version, x.Expires.Format(time.RFC3339)))
+	}
+	s, err := v.open(r, x)
 	return s, i, err
 }
 

@@ -10,6 +10,7 @@ const (
 	VaultRemove = "vault.remove"
 	VaultRotate = "vault.rotate"
 
+	VaultExport       = "vault.export"
 	VaultAddRecipient = "vault.add_recipient"
 )
 
@@ -86,6 +87,25 @@ func (in *VaultAddRecipientInput) Brief() []string {
 	b := []string{"label=" + in.Label, "type=" + in.Type}
 	if in.ID != "" {
 		b = append(b, "id="+in.ID)
+	}
+	return b
+}
+
+// VaultExportInput is the input of vault.export.
+type VaultExportInput struct {
+	To       string   `json:"to" tool:"required,min=1,max=2048" doc:"recipient of age, age1…"`
+	Refs     []string `json:"refs,omitempty" tool:"max=256,maxlen=512" doc:"each vault://SCOPE/KEY; default: every secret that hasn't expired"`
+	Versions []string `json:"versions,omitempty" tool:"max=256,maxlen=20" doc:"of each reference, in their order; default: the newest ones"`
+}
+
+// Brief says who can read the export, and which versions are in it.
+func (in *VaultExportInput) Brief() []string {
+	b := []string{"to=" + in.To}
+	for i, ref := range in.Refs {
+		b = append(b, ref)
+		if i < len(in.Versions) {
+			b = append(b, "version="+in.Versions[i])
+		}
 	}
 	return b
 }

@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 		switch name {
 		case toolproto.WriteFile, toolproto.ApplyPatch:
 			want, by = policy.NeedsApproval, []string{"approved_tools", "host_write_unless_approved", "sensitive_unless_approved"}
-		case toolproto.VaultGet:
+		case toolproto.VaultGet, toolproto.VaultExport:
 			want, by = policy.NeedsApproval, []string{"secrets_unless_approved"}
 		case toolproto.VaultRemove, toolproto.VaultRotate, toolproto.VaultAddRecipient:
 			want, by = policy.NeedsApproval, []string{"sensitive_unless_approved"}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"palyra/authz/policy"
@@ -36,7 +37,8 @@ type Vault struct {
 type VaultDone struct {
 	Secret *seal.Secret // of vault.get; the receiver wipes it
 	Info   vault.Info   // of vault.get and vault.set
-	List   []vault.Info // of vault.list
+	List   []vault.Info // of vault.list and vault.export
+	File   []byte       // of vault.export: encrypted
 }
 
 // vaultEffect is the kernel.Effect of such a call. Owned by the call.
@@ -66,6 +68,8 @@ func expandVault(ctx context.Context, t *Table, e *entry, _ policy.Entity, input
 		x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) error { return v.RotateKey(ctx, in.Drop...) }
 	case *toolproto.VaultAddRecipientInput:
 		err = x.addRecipient(in)
+	case *toolproto.VaultExportInput:
+		err = x.export(ctx, in)
 	default:
 		err = fault.New(fault.Internal, "internal", fmt.Sprintf("expand tool %q", e.Name), fmt.Errorf("it has no work"))
 	}
@@ -174,6 +178,81 @@ func (x *vaultEffect) addRecipient(in *toolproto.VaultAddRecipientInput) error {
 			return err
 		}
 		return v.AddRecipient(ctx, r, want)
+	}
+	return nil
+}
+
+// export names references and versions as they are now, so that the decision is about those.
+func (x *vaultEffect) export(ctx context.Context, in *toolproto.VaultExportInput) error {
+	to, err := vault.ParseExportRecipient(in.To)
+	if err != nil {
+		return err
+	}
+	if len(in.Versions) == 0 {
+		if err := x.newest(ctx, in); err != nil {
+			return err
+		}
+	}
+	if len(in.Refs) != len(in.Versions) {
+		return usage("invalid_input", "find version", fmt.Errorf("%d references with %d versions", len(in.Refs), len(in.Versions)))
+	}
+	var items []vault.Item
+	seen := make(map[vault.Ref]bool)
+	for i, s := range in.Refs {
+		r, err := vault.ParseRef(s)
+		if err != nil {
+			return err
+		}
+		n, err := strconv.ParseUint(in.Versions[i], 10, 63)
+		if err != nil || n == 0 || strconv.FormatUint(n, 10) != in.Versions[i] || seen[r] {
+			return usage("invalid_input", "find version", fmt.Errorf("%q of %s: no number of a version, or the secret comes twice", in.Versions[i], r))
+		}
+		seen[r] = true
+		items = append(items, vault.Item{Ref: r, Version: n})
+	}
+	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) (err error) {
+		done.File, done.List, err = v.Export(ctx, to, items)
+		return err
+	}
+	return nil
+}
+
+// newest fills in the newest versions, and the references if there are none.
+func (x *vaultEffect) newest(ctx context.Context, in *toolproto.VaultExportInput) error {
+	for _, s := range in.Refs { // before the vault is opened
+		if _, err := vault.ParseRef(s); err != nil {
+			return err
+		}
+	}
+	v, err := x.door.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	list, err := v.List(ctx)
+	if err != nil {
+		return err
+	}
+	if len(in.Refs) == 0 {
+		for _, i := range list {
+			if !i.Expired() {
+				in.Refs = append(in.Refs, i.Ref.String())
+			}
+		}
+		if n := len(in.Refs); n == 0 || n > vault.MaxExport {
+			return usage("invalid_input", "find version", fmt.Errorf("%d secrets to export, want 1 to %d", n, vault.MaxExport))
+		}
+	}
+	newest := make(map[string]uint64, len(list))
+	for _, i := range list {
+		newest[i.Ref.String()] = i.Version
+	}
+	for _, s := range in.Refs {
+		n, ok := newest[s]
+		if !ok {
+			return fault.New(fault.NotFound, "not_found", fmt.Sprintf("find secret %q", s), errors.New("there is none"))
+		}
+		in.Versions = append(in.Versions, strconv.FormatUint(n, 10))
 	}
 	return nil
 }

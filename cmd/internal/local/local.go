@@ -53,7 +53,7 @@ func Table() *command.Table {
 		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
 		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
 		vaultInitCommand, vaultSetCommand, vaultGetCommand, vaultLsCommand, vaultHistoryCommand, vaultRollbackCommand, vaultRmCommand, vaultRotateCommand, vaultVerifyCommand,
-		vaultRecipientsCommand, vaultIdentityCommand, vaultImportCommand,
+		vaultRecipientsCommand, vaultIdentityCommand, vaultImportCommand, vaultExportCommand,
 		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
 	}
 	for i := range own {

@@ -177,3 +177,19 @@ env, or of env -0, where values may have several lines.`,
 	Examples: []command.Example{{Line: "palyra vault import --format dotenv --dry-run .env", Does: "lists what it would store"},
 		{Line: "palyra vault import --format dotenv --scope skill:acme .env", Does: "stores vault://skill:acme/NAME for each"}},
 }
+
+var vaultExportCommand = command.Command{
+	Name: "vault export", Operands: "FILE [REF...]", Min: 1, Max: -1,
+	Short: "write secrets to a file that an age identity opens",
+	Long: `
+Writes the newest versions of the secrets REF, or of all that haven't expired, to
+FILE, which must not exist: JSON, encrypted for one recipient of age. At most 256.
+
+Whoever has the identity of --to can read them, without this host, so this is a
+reveal: one call of the tool vault.export with the capability secrets_read. Policy and
+question have the recipient and each reference with its version, journal and receipt,
+too.`,
+	Flags:    append([]command.Flag{{Name: "to", Arg: "RECIPIENT", Help: "of age: age1..., as age-keygen prints it", Values: "age1"}}, vaultFlags...),
+	Exits:    vaultExits,
+	Examples: []command.Example{{Line: "palyra vault export --to RECIPIENT all.age", Does: "asks, then writes it;\nage -d -i KEY all.age opens it"}},
+}

@@ -135,6 +135,7 @@ var acts = map[string]act{
 	toolproto.VaultRemove: alone(confirmed[toolproto.VaultRemoveInput]),
 	toolproto.VaultRotate: alone(confirmed[toolproto.VaultRotateInput]),
 
+	toolproto.VaultExport:       alone(confirmed[toolproto.VaultExportInput]),
 	toolproto.VaultAddRecipient: alone(confirmed[toolproto.VaultAddRecipientInput]),
 
 	toolproto.ChangesApply:   applying((*apply.Job).Apply, false),

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/front"
+	"palyra/crypt/vault"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+	"palyra/kernel/tool"
+)
+
+// vaultExport writes secrets to a new file, for a recipient of age.
+func (a *app) vaultExport(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
+	in := &toolproto.VaultExportInput{To: command.Value(inv, "to", ""), Refs: inv.Operands[1:]}
+	if in.To == "" {
+		return nil, fault.New(fault.Usage, "bad_command", "vault export", errors.New("--to is missing")).WithHint("--to age1..., as age-keygen prints it")
+	}
+	if _, err := vault.ParseExportRecipient(in.To); err != nil {
+		return nil, err
+	}
+	for _, s := range in.Refs {
+		if _, err := vault.ParseRef(s); err != nil {
+			return nil, err
+		}
+	}
+	path := operand(inv)
+	op := fmt.Sprintf("write export %q", path)
+	// Before anyone is asked: an export that can't be written reveals nothing.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fault.New(fault.BadState, "unsafe_file", op, errors.New("the file is there already")).WithHint("name a new one")
+	}
+	if err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	defer func() {
+		if f.Close(); err != nil {
+			_ = os.Remove(path) // what is in it is no whole export
+		}
+	}()
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultExport, in, tool.Vault{})
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(done.File)
+	if err = errors.Join(err, f.Sync(), durable.SyncDir(filepath.Dir(path))); err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	var text strings.Builder
+	all := []front.Document{}
+	for _, i := range done.List {
+		fmt.Fprintf(&text, "exported version %d of %s\n", i.Version, i.Ref)
+		all = append(all, vaultRow(i))
+	}
+	return &front.Report{Text: text.String(), Fields: front.Document{"to": in.To, "file": path, "secrets": all, "call_id": out.CallID, "log_index": out.LogIndex}}, nil
+}
