@@ -150,7 +150,7 @@ func TestTerminalOfItsOwn(t *testing.T) {
 			t.Fatalf("%v %s", err, out)
 		}
 		p.sees("given back")
-		p.sees("palyra exec") // fg
+		p.sees("palyra exec")  // fg
 		p.awaits(func() bool { // what was typed before is no one's
 			modes, err := p.Modes()
 			return err == nil && modes == lent
