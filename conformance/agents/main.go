@@ -82,16 +82,16 @@ func run(ctx context.Context, bin, here, inside string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	end, err := daemon(ctx, bin, dir)
-	if err != nil {
-		return err
-	}
-	defer end()
 	modules, remove, err := away(ctx, here)
 	if err != nil {
 		return err
 	}
 	defer remove()
+	end, err := daemon(ctx, bin, dir, modules)
+	if err != nil {
+		return err
+	}
+	defer end()
 	if err := addServers(ctx, modules, filepath.Join(dir, "p.sock")); err != nil {
 		return err
 	}
@@ -155,9 +155,9 @@ when { context.approved && (context.executable.name == "rev" || context.args.con
 `
 
 // daemon starts palyrad and returns what ends it.
-func daemon(ctx context.Context, bin, dir string) (end func(), err error) {
-	config := fmt.Sprintf("state.dir = %q\nlisten.socket = %q\nlisten.http = \"off\"\npolicy.dir = %q\n[workspaces.src]\npath = %q\nread_only = false\n",
-		filepath.Join(dir, "state"), filepath.Join(dir, "p.sock"), filepath.Join(dir, "policy"), filepath.Join(dir, "src"))
+func daemon(ctx context.Context, bin, dir, modules string) (end func(), err error) {
+	config := fmt.Sprintf("state.dir = %q\nlisten.socket = %q\nlisten.http = \"off\"\npolicy.dir = %q\n[workspaces.src]\npath = %q\nread_only = false\nmounts = [%q]\n",
+		filepath.Join(dir, "state"), filepath.Join(dir, "p.sock"), filepath.Join(dir, "policy"), filepath.Join(dir, "src"), modules)
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "policy"), 0o700), os.Mkdir(filepath.Join(dir, "src"), 0o700),
 		os.WriteFile(filepath.Join(dir, "policy", "all.cedar"), []byte(policies), 0o600),
 		os.WriteFile(filepath.Join(dir, "palyrad.toml"), []byte(config), 0o600)); err != nil {
