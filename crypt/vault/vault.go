@@ -3,7 +3,8 @@
 //
 //	v, err := vault.Create(ctx, dir, ledger, recipients)   // once
 //	v, err := vault.Open(ctx, dir, ledger, identity)
-//	n, err := v.Set(ctx, ref, value, time.Time{})
+//	d, err := v.Draft(ctx, ref, value, time.Time{}) // sealed, and nothing written
+//	err = v.Store(ctx, d, digest)                   // if that is d.Digest()
 //	secret, info, err := v.Get(ctx, ref, 0)
 //	defer secret.Wipe()
 //
@@ -40,7 +41,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"palyra/crypt/seal"
@@ -556,59 +556,6 @@ func errNone(r Ref, n uint64) error {
 	return fault.New(fault.NotFound, "not_found", fmt.Sprintf("find secret %q", r), what)
 }
 
-// Set stores a value as the secret's next version, and returns its number. A zero expires is
-// never. value stays the caller's to wipe.
-func (v *Vault) Set(ctx context.Context, r Ref, value []byte, expires time.Time) (n uint64, err error) {
-	op := fmt.Sprintf("set secret %q", r)
-	switch {
-	case r == Ref{}:
-		return 0, fault.New(fault.Usage, "invalid_input", op, errors.New("no reference"))
-	case len(value) == 0:
-		return 0, fault.New(fault.Usage, "invalid_input", op, errors.New("the value is empty"))
-	case len(value) > MaxValue:
-		return 0, fault.New(fault.Usage, "too_large", op, fmt.Errorf("%d bytes, limit %d", len(value), MaxValue))
-	}
-	err = v.with(ctx, func() error {
-		n, err = v.set(ctx, op, r, value, expires)
-		return err
-	})
-	return n, err
-}
-
-func (v *Vault) set(ctx context.Context, op string, r Ref, value []byte, expires time.Time) (uint64, error) {
-	idx := v.idx.clone()
-	at, ok := idx.find(r)
-	if !ok {
-		if len(idx.Secrets) >= MaxSecrets {
-			return 0, fault.New(fault.Refused, "too_large", op, fmt.Errorf("the vault has %d secrets, its most", MaxSecrets))
-		}
-		idx.Secrets = slices.Insert(idx.Secrets, at, secret{Ref: r})
-	}
-	s := &idx.Secrets[at]
-	s.Last++
-	x := version{Version: s.Last, Generation: v.head.Generation, Record: strings.ToLower(rand.Text()), Size: len(value), Created: time.Now().UTC().Truncate(time.Second)}
-	if !expires.IsZero() {
-		e := expires.UTC().Truncate(time.Second)
-		x.Expires = &e
-	}
-	key := seal.NewKey()
-	defer key.Wipe()
-	b, err := seal.Seal(key, x.context("vault/record", r, x.Generation), value)
-	if err != nil {
-		return 0, err
-	}
-	if x.Key, err = seal.Seal(v.kek, x.context("vault/record-key", r, v.head.Generation), key.Bytes()); err != nil {
-		return 0, err
-	}
-	x.Digest = canon.Sum(b)
-	if err := durable.WriteFileSteps(v.record(&x), b, 0o600, func(s string) { v.step("record " + s) }); err != nil {
-		return 0, durable.Fault(op, err)
-	}
-	s.Versions = append(s.Versions, x)
-	s.Versions = s.Versions[max(0, len(s.Versions)-MaxVersions):]
-	return x.Version, v.commit(ctx, v.head, idx, v.kek)
-}
-
 func (v *Vault) record(x *version) string { return filepath.Join(v.dir, recordsDir, x.Record) }
 
 func (x *version) context(purpose string, r Ref, generation uint64) seal.Context {
@@ -695,25 +642,6 @@ func (v *Vault) Remove(ctx context.Context, r Ref) error {
 		idx.Secrets[at].Versions = []version{}
 		return v.commit(ctx, v.head, idx, v.kek)
 	})
-}
-
-// Rollback makes the value of an older version the newest again, as a version of its own.
-func (v *Vault) Rollback(ctx context.Context, r Ref, to uint64) (n uint64, err error) {
-	op := fmt.Sprintf("roll back secret %q", r)
-	err = v.with(ctx, func() error {
-		x, err := v.version(r, to)
-		if err != nil {
-			return err
-		}
-		s, err := v.open(r, x)
-		if err != nil {
-			return err
-		}
-		defer s.Wipe()
-		n, err = v.set(ctx, op, r, s.Bytes(), time.Time{})
-		return err
-	})
-	return n, err
 }
 
 // List returns the newest version of each secret, by scope and key.

@@ -33,16 +33,19 @@ type VaultListInput struct {
 // Brief names the secret, if it is one.
 func (in *VaultListInput) Brief() []string { return optional(in.Ref) }
 
-// VaultSetInput is the input of vault.set. The value isn't in it.
+// VaultSetInput is the input of vault.set. The value is in it by the digest of its sealed record,
+// which says nothing of it: the record's key is random.
 type VaultSetInput struct {
 	Ref     string `json:"ref" tool:"required,min=1,max=512" doc:"vault://SCOPE/KEY"`
 	From    int64  `json:"from,omitempty" doc:"an older version, whose value becomes the newest again"`
 	Expires string `json:"expires,omitempty" tool:"max=64" doc:"time in RFC 3339 from which on the version isn't given out"`
+	Version int64  `json:"version,omitempty" doc:"number of the new version, with record; default: the next one"`
+	Record  string `json:"record,omitempty" tool:"max=71" doc:"digest of the sealed value, sha256:HEX; default: the caller's value is sealed now. Only the gate's own is ever stored"`
 }
 
-// Brief says what is set, and to what if that is a version.
+// Brief says what is set: which version, sealed as which record.
 func (in *VaultSetInput) Brief() []string {
-	b := []string{in.Ref}
+	b := []string{in.Ref, "version=" + strconv.FormatInt(in.Version, 10), "record=" + in.Record}
 	if in.From != 0 {
 		b = append(b, "from="+strconv.FormatInt(in.From, 10))
 	}

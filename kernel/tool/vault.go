@@ -25,7 +25,7 @@ import (
 type Vault struct {
 	// Open opens the vault for a call that was not yet decided, and the caller closes it.
 	Open func(ctx context.Context) (*vault.Vault, error)
-	// Value returns the value of vault.set. Its owner wipes it.
+	// Value returns the value of vault.set, before the decision. Its owner wipes it.
 	Value func() (*seal.Secret, error)
 	// Recipient returns that of vault.add_recipient.
 	Recipient func() (seal.Recipient, error)
@@ -45,8 +45,10 @@ type VaultDone struct {
 type vaultEffect struct {
 	door *Vault
 	ref  vault.Ref
-	do   func(ctx context.Context, v *vault.Vault, done *VaultDone) error
-	done VaultDone
+
+	draft *vault.Draft // of vault.set; nil: the caller named the record
+	do    func(ctx context.Context, v *vault.Vault, done *VaultDone) error
+	done  VaultDone
 }
 
 var _ kernel.Effect = (*vaultEffect)(nil)
@@ -60,7 +62,7 @@ func expandVault(ctx context.Context, t *Table, e *entry, _ policy.Entity, input
 	case *toolproto.VaultListInput:
 		err = x.list(in)
 	case *toolproto.VaultSetInput:
-		err = x.set(in)
+		err = x.set(ctx, in)
 	case *toolproto.VaultRemoveInput:
 		x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) error { return v.Remove(ctx, x.ref) }
 		x.ref, err = vault.ParseRef(in.Ref)
@@ -126,7 +128,9 @@ func (x *vaultEffect) list(in *toolproto.VaultListInput) (err error) {
 	return err
 }
 
-func (x *vaultEffect) set(in *toolproto.VaultSetInput) (err error) {
+// set seals the value, so that the decision is about that record.
+func (x *vaultEffect) set(ctx context.Context, in *toolproto.VaultSetInput) (err error) {
+	const op = "find version"
 	if x.ref, err = vault.ParseRef(in.Ref); err != nil {
 		return err
 	}
@@ -138,23 +142,43 @@ func (x *vaultEffect) set(in *toolproto.VaultSetInput) (err error) {
 	}
 	switch {
 	case in.From < 0, in.From > 0 && in.Expires != "":
-		return usage("invalid_input", "find version", fmt.Errorf("from %d, with expires %q", in.From, in.Expires))
-	case in.From > 0:
-		x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) (err error) {
-			done.Info.Version, err = v.Rollback(ctx, x.ref, uint64(in.From))
+		return usage("invalid_input", op, fmt.Errorf("from %d, with expires %q", in.From, in.Expires))
+	case in.Version < 0, (in.Version > 0) != (in.Record != ""):
+		return usage("invalid_input", op, fmt.Errorf("new version %d, with record %q", in.Version, in.Record))
+	case in.Version == 0:
+		if x.draft, err = x.seal(ctx, in, expires); err != nil {
 			return err
 		}
-		return nil
+		in.Version, in.Record = int64(x.draft.Version()), x.draft.Digest().String()
+	}
+	want, err := canon.ParseDigest(in.Record)
+	if err != nil {
+		return usage("invalid_input", op, errors.New("record: want sha256:HEX"))
 	}
 	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) error {
-		value, err := x.door.Value()
-		if err != nil {
-			return err
+		if x.draft == nil { // the record is one that the caller named
+			return fault.New(fault.Refused, "invalid_input", fmt.Sprintf("set secret %q", x.ref), errors.New("the record isn't one that was sealed for this call"))
 		}
-		done.Info.Version, err = v.Set(ctx, x.ref, value.Bytes(), expires)
-		return err
+		done.Info.Version = x.draft.Version()
+		return v.Store(ctx, x.draft, want)
 	}
 	return nil
+}
+
+func (x *vaultEffect) seal(ctx context.Context, in *toolproto.VaultSetInput, expires time.Time) (*vault.Draft, error) {
+	v, err := x.door.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	if in.From > 0 {
+		return v.DraftAgain(ctx, x.ref, uint64(in.From))
+	}
+	value, err := x.door.Value()
+	if err != nil {
+		return nil, err
+	}
+	return v.Draft(ctx, x.ref, value.Bytes(), expires)
 }
 
 func (x *vaultEffect) addRecipient(in *toolproto.VaultAddRecipientInput) error {

@@ -39,8 +39,8 @@ end isn't part of it, unless --exact. REF is vault://global/KEY,
 vault://principal:ID/KEY, vault://channel:NAME:ACCOUNT/KEY or vault://skill:ID/KEY.
 
 A call of its own, of the tool vault.set: it is decided by policy, asked about where
-that says so, and attested. Journal and receipt have the reference and the version,
-never the value.`,
+that says so, and attested. Question, journal and receipt have the reference, the
+version and the digest of the sealed record, never the value.`,
 	Flags: append([]command.Flag{{Name: "file", Arg: "FILE", Help: "read the value from FILE"}, {Name: "exact", Help: "keep a newline at the end"},
 		{Name: "expires", Arg: "TIME", Help: "give the version out until then alone, such as\n2027-01-02T15:04:05Z"}}, vaultFlags...),
 	Exits:    vaultExits,
