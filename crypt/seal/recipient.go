@@ -116,7 +116,7 @@ type PublicKey struct {
 
 // IdentityKey opens what is wrapped for its public key.
 type IdentityKey struct {
-	_ [0]func()
+	masked
 	s Secret // the seed
 }
 
@@ -252,18 +252,9 @@ func (k *IdentityKey) Unwrap(s *Stanza, c Context) (*Key, error) {
 // Wipe ends the use of the identity.
 func (k *IdentityKey) Wipe() { k.s.Wipe() }
 
-// String returns the mask.
-func (IdentityKey) String() string { return Mask }
-
-// Format implements fmt.Formatter with the mask, for every verb.
-func (IdentityKey) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Mask)) }
-
-// MarshalText implements encoding.TextMarshaler with the mask.
-func (IdentityKey) MarshalText() ([]byte, error) { return []byte(Mask), nil }
-
 // Passphrase is recipient and identity in one: Argon2id makes a key of it.
 type Passphrase struct {
-	_     [0]func()
+	masked
 	label string
 	s     Secret
 }
@@ -318,15 +309,6 @@ func (p *Passphrase) Unwrap(s *Stanza, c Context) (*Key, error) {
 
 // Wipe ends the use of the passphrase.
 func (p *Passphrase) Wipe() { p.s.Wipe() }
-
-// String returns the mask.
-func (Passphrase) String() string { return Mask }
-
-// Format implements fmt.Formatter with the mask, for every verb.
-func (Passphrase) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Mask)) }
-
-// MarshalText implements encoding.TextMarshaler with the mask.
-func (Passphrase) MarshalText() ([]byte, error) { return []byte(Mask), nil }
 
 // Labeled returns the passphrase as the recipient of another label. It shares the passphrase.
 func (p *Passphrase) Labeled(label string) *Passphrase { return &Passphrase{label: label, s: p.s} }

@@ -74,7 +74,7 @@ func (c Context) bytes() []byte {
 
 // Key seals and opens. It is random, prints as a mask and can't be compared.
 type Key struct {
-	_ [0]func()
+	masked
 	s Secret
 }
 
@@ -103,15 +103,6 @@ func (k *Key) Wipe() {
 		k.s.Wipe()
 	}
 }
-
-// String returns the mask.
-func (Key) String() string { return Mask }
-
-// Format implements fmt.Formatter with the mask, for every verb.
-func (Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Mask)) }
-
-// MarshalText implements encoding.TextMarshaler with the mask.
-func (Key) MarshalText() ([]byte, error) { return []byte(Mask), nil }
 
 // padded returns the length that a value of n bytes is sealed as: a power of two, so that the
 // length of what is sealed tells little.

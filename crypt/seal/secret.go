@@ -11,10 +11,26 @@ const Mask = "[secret]"
 // Secret is a value that must not be printed. Its owner calls Wipe. Copies share the value. The
 // zero Secret is of no use.
 type Secret struct {
+	masked
 	// m hides the bytes behind a function: where package fmt reaches an unexported field it
 	// calls no method, and would follow a pointer for a verb that doesn't fit.
 	m func() *memory
 }
+
+// masked is embedded by all that must not be printed. What embeds it can't be compared.
+type masked struct{ _ [0]func() }
+
+// String returns the mask.
+func (masked) String() string { return Mask }
+
+// Format implements fmt.Formatter with the mask, for every verb.
+func (masked) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Mask)) }
+
+// MarshalText implements encoding.TextMarshaler with the mask, and so JSON, too.
+func (masked) MarshalText() ([]byte, error) { return []byte(Mask), nil }
+
+// LogValue implements slog.LogValuer with the mask.
+func (masked) LogValue() slog.Value { return slog.StringValue(Mask) }
 
 // memory holds the bytes of a Secret.
 type memory struct {
@@ -32,7 +48,7 @@ func NewSecret(b []byte) *Secret {
 
 func newSecret(n int) *Secret {
 	m := newMemory(n)
-	return &Secret{func() *memory { return m }}
+	return &Secret{m: func() *memory { return m }}
 }
 
 // Bytes returns the value itself, valid until Wipe.
@@ -50,24 +66,3 @@ func (s *Secret) Wipe() {
 	s.m().free()
 	*s.m() = memory{}
 }
-
-// String returns the mask.
-func (Secret) String() string { return Mask }
-
-// Format implements fmt.Formatter with the mask, for every verb.
-func (Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Mask)) }
-
-// MarshalText implements encoding.TextMarshaler with the mask, and so JSON, too.
-func (Secret) MarshalText() ([]byte, error) { return []byte(Mask), nil }
-
-// LogValue implements slog.LogValuer with the mask.
-func (Secret) LogValue() slog.Value { return slog.StringValue(Mask) }
-
-// LogValue implements slog.LogValuer with the mask.
-func (Key) LogValue() slog.Value { return slog.StringValue(Mask) }
-
-// LogValue implements slog.LogValuer with the mask.
-func (IdentityKey) LogValue() slog.Value { return slog.StringValue(Mask) }
-
-// LogValue implements slog.LogValuer with the mask.
-func (Passphrase) LogValue() slog.Value { return slog.StringValue(Mask) }
