@@ -92,21 +92,26 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 	return &front.Report{Text: text, Fields: fields}, nil
 }
 
-// changesCall makes one call of a tool for changes. The outcome is there if the call was decided.
-func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, layer string, list canon.Digest) (*toolproto.ChangesResult, *kernel.Outcome, error) {
-	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
-	if err != nil {
-		return nil, nil, err
+// callsOf finds what a call of one of our own tools takes: the state directory, palyra-cell and
+// palyra-tool.
+func (a *app) callsOf(inv *command.Invocation) (state, cell, program string, err error) {
+	if state, err = stateDir(command.Value(inv, "state", ""), a.getenv); err != nil {
+		return "", "", "", err
 	}
-	cell, err := a.cell()
-	if err != nil {
-		return nil, nil, err
+	if cell, err = a.cell(); err != nil {
+		return "", "", "", err
 	}
 	exe, err := a.executable()
 	if err != nil {
-		return nil, nil, fault.New(fault.Refused, "helper_unusable", "find palyra-tool", err)
+		return "", "", "", fault.New(fault.Refused, "helper_unusable", "find palyra-tool", err)
 	}
-	program, err := installed.Find(exe, "palyra-tool")
+	program, err = installed.Find(exe, "palyra-tool")
+	return state, cell, program, err
+}
+
+// changesCall makes one call of a tool for changes. The outcome is there if the call was decided.
+func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, layer string, list canon.Digest) (*toolproto.ChangesResult, *kernel.Outcome, error) {
+	state, cell, program, err := a.callsOf(inv)
 	if err != nil {
 		return nil, nil, err
 	}

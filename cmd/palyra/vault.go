@@ -16,7 +16,6 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
-	"palyra/cmd/internal/installed"
 	"palyra/crypt/receipt"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
@@ -196,19 +195,7 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 
 // vaultCall makes one call of a tool for secrets. beside has what comes beside its input.
 func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name string, input any, beside tool.Vault) (_ *tool.VaultDone, _ *kernel.Outcome, err error) {
-	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
-	if err != nil {
-		return nil, nil, err
-	}
-	cell, err := a.cell()
-	if err != nil {
-		return nil, nil, err
-	}
-	exe, err := a.executable()
-	if err != nil {
-		return nil, nil, fault.New(fault.Refused, "helper_unusable", "find palyra-tool", err)
-	}
-	program, err := installed.Find(exe, "palyra-tool")
+	state, cell, program, err := a.callsOf(inv)
 	if err != nil {
 		return nil, nil, err
 	}

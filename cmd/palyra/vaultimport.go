@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"palyra/cmd/internal/command"
@@ -89,16 +88,9 @@ func (a *app) vaultImport(ctx context.Context, inv *command.Invocation) (*front.
 func (a *app) settings(op, path, format string) ([]setting, error) {
 	in := a.stdin
 	if path != "-" {
-		fi, err := os.Stat(path)
-		if err == nil && !fi.Mode().IsRegular() {
-			err = errors.New("no regular file") // a pipe would have us wait
-		}
+		f, err := openRegular(op, path)
 		if err != nil {
-			return nil, durable.Fault(op, err)
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, durable.Fault(op, err)
+			return nil, err
 		}
 		defer f.Close()
 		in = f

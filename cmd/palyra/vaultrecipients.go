@@ -117,6 +117,20 @@ func (a *app) recipientsAdd(ctx context.Context, inv *command.Invocation, kind, 
 // publicKey reads a recipient's line. It isn't secret, so its file may be anyone's.
 func publicKey(label, path string) (*seal.PublicKey, error) {
 	op := fmt.Sprintf("read recipient %q", path)
+	f, err := openRegular(op, path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxKeyLine))
+	if err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	return seal.ParseRecipient(label, b)
+}
+
+// openRegular opens a file to be read, whoever owns it.
+func openRegular(op, path string) (*os.File, error) {
 	fi, err := os.Stat(path)
 	if err == nil && !fi.Mode().IsRegular() {
 		err = errors.New("no regular file") // a pipe would have us wait
@@ -128,10 +142,5 @@ func publicKey(label, path string) (*seal.PublicKey, error) {
 	if err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxKeyLine))
-	if err != nil {
-		return nil, durable.Fault(op, err)
-	}
-	return seal.ParseRecipient(label, b)
+	return f, nil
 }
