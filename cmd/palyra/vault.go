@@ -115,13 +115,35 @@ func newIdentity(path, state, label string) (*seal.IdentityKey, *seal.PublicKey,
 		return nil, nil, fault.New(fault.BadState, "vault_exists", op, errors.New("the file is there already")).WithHint("move it away, or name another")
 	}
 	if err == nil {
-		_, err = f.Write(line)
-		err = errors.Join(err, f.Sync(), f.Close(), durable.SyncDir(dir))
+		err = fill(f, line)
 	}
 	if err != nil {
 		return nil, nil, durable.Fault(op, err)
 	}
 	return id, pub, nil
+}
+
+// fill writes a new file and closes it. A part of it doesn't stay.
+func fill(f *os.File, b []byte) error {
+	_, err := f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = durable.SyncDir(filepath.Dir(f.Name()))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// dropIdentities removes identities after a failure, unless the vault may be theirs: a head that
+// the journal wasn't told of is a vault all the same.
+func dropIdentities(dir string, made []string, err error) {
+	if _, e := os.Lstat(filepath.Join(dir, "head")); !errors.Is(e, fs.ErrNotExist) && fault.ReasonOf(err) != "vault_exists" {
+		return
+	}
+	for _, path := range made {
+		_ = os.Remove(path)
+	}
 }
 
 func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
@@ -151,9 +173,7 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 	var made []string
 	defer func() {
 		if err != nil {
-			for _, path := range made {
-				_ = os.Remove(path) // of no use without the vault
-			}
+			dropIdentities(dir, made, err)
 		}
 	}()
 	add := func(path, label string) error {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"palyra/cmd/internal/command"
@@ -51,8 +50,7 @@ func (a *app) vaultExport(ctx context.Context, inv *command.Invocation) (_ *fron
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.Write(done.File)
-	if err = errors.Join(err, f.Sync(), durable.SyncDir(filepath.Dir(path))); err != nil {
+	if err = fill(f, done.File); err != nil {
 		return nil, durable.Fault(op, err)
 	}
 	var text strings.Builder
