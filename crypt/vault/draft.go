@@ -118,7 +118,7 @@ func (v *Vault) Store(ctx context.Context, d *Draft, want canon.Digest) error {
 			return err
 		}
 		if d.vault != v.head.Vault || d.generation != v.head.Generation || d.x.Version != s.Last+1 {
-			return fault.New(fault.Busy, "changed", op, fmt.Errorf("it isn't version %d of this vault's key any more", d.x.Version)).
+			return fault.New(fault.Busy, "changed", op, fmt.Errorf("since it was to be version %d the secret got another, or the vault another key", d.x.Version)).
 				WithHint("try again")
 		}
 		if err := durable.WriteFileSteps(v.record(&d.x), d.record, 0o600, func(s string) { v.step("record " + s) }); err != nil {

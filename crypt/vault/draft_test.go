@@ -88,3 +88,20 @@ func TestDraft(t *testing.T) {
 		s.Wipe()
 	}
 }
+
+// TestRecordGone: a record that was taken away is a damaged vault, and not a secret that isn't there.
+func TestRecordGone(t *testing.T) {
+	h := newHouse(t)
+	v := h.create(t)
+	r := ref(t, "vault://global/a")
+	set(t, v, "vault://global/a", "value")
+	if err := os.Remove(v.record(&v.idx.Secrets[0].Versions[0])); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := v.Get(t.Context(), r, 0); fault.KindOf(err) != fault.Integrity {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := v.Check(t.Context()); fault.ReasonOf(err) != "vault_unreadable" {
+		t.Errorf("check: %v", err)
+	}
+}

@@ -607,6 +607,9 @@ func (v *Vault) version(r Ref, n uint64) (*version, error) {
 // open opens the record of a version.
 func (v *Vault) open(r Ref, x *version) (*seal.Secret, error) {
 	b, err := durable.ReadPrivate(v.record(x), 2*MaxValue+4096)
+	if errors.Is(err, fs.ErrNotExist) { // the secret is there: its file was taken away
+		return nil, fault.New(fault.Integrity, "vault_unreadable", fmt.Sprintf("open secret %q", r), err)
+	}
 	if err != nil {
 		return nil, err
 	}
