@@ -169,17 +169,19 @@ git rm -qr gone turns file && echo 2 >turns && mkdir file && echo 2 >file/y && c
 func TestPrograms(t *testing.T) {
 	top := t.TempDir()
 	run(t, top, `git init -q . && git config core.hooksPath Tools/Hooks && git config filter.x.clean './tools/clean.sh --all' && git config alias.y '!f() { "tools/alias" "$@"; }; f' &&
-git config remote.o.url tools/url && git config branch.b.merge refs/heads/b && git config extensions.worktreeConfig true && git config --worktree diff.z.textconv 'tools\text'`)
+git config remote.o.url tools/url && git config branch.b.merge refs/heads/b && git config extensions.worktreeConfig true && git config --worktree diff.z.textconv 'tools\text' &&
+git config include.path ../tools/gitconfig && git config includeIf.onbranch:main.path more && git config submodule.s.update '!tools/update' && git config submodule.s.url tools/sub &&
+git config remote.o.uploadpack tools/up && git config remote.o.receivepack tools/receive`)
 	words, hooks, err := Programs(dir(top + "/.git"))
 	if err != nil || hooks != "Tools/Hooks" {
 		t.Errorf("hooks are in %q, %v", hooks, err)
 	}
-	for _, want := range []string{"./tools/clean.sh", "tools/alias", `tools\text`} {
+	for _, want := range []string{"./tools/clean.sh", "tools/alias", `tools\text`, "tools/gitconfig", ".git/more", "tools/update", "tools/up", "tools/receive"} {
 		if !slices.Contains(words, want) {
 			t.Errorf("%q isn't in %q", want, words)
 		}
 	}
-	for _, not := range []string{"tools/url", "refs/heads/b"} {
+	for _, not := range []string{"tools/url", "refs/heads/b", "tools/sub"} {
 		if slices.Contains(words, not) {
 			t.Errorf("%q is in %q", not, words)
 		}

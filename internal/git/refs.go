@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"strings"
 )
 
@@ -265,8 +266,8 @@ func Under(f Folder) (string, error) {
 }
 
 // Programs returns the words of those settings by which a repository has git run programs, such as
-// filters and aliases, and the folder that its core.hooksPath names, "" for git's own. Settings that
-// say nothing of the kind are left out by section; a word need not be a program.
+// filters and aliases, and the folder that its core.hooksPath names, "" for git's own. A word need not
+// be a program. Files that it includes are words, too, but what they say isn't read.
 func Programs(f Folder) (words []string, hooks string, err error) {
 	for _, name := range []string{"config", "config.worktree"} {
 		b, err := ReadFile(f, name, 1<<20)
@@ -280,17 +281,32 @@ func Programs(f Folder) (words []string, hooks string, err error) {
 			if err != nil {
 				return nil, "", err
 			}
-			section, _, _ := strings.Cut(s.key, ".")
 			switch {
 			case s.key == "core.hookspath":
 				hooks = s.raw
-			case section == "remote", section == "branch", section == "url", section == "submodule", section == "user":
-			default:
+			case s.key == "include.path", s.key == "includeif.path":
+				// A file of more settings, relative to the one that names it.
+				if !path.IsAbs(s.raw) {
+					s.raw = path.Join(".git", s.raw)
+				}
+				words = append(words, s.raw)
+			case !runsNothing(s.key):
 				words = append(words, strings.FieldsFunc(s.raw, func(r rune) bool { return strings.ContainsRune(" \t!;&|<>()'`$", r) })...)
 			}
 		}
 	}
 	return words, hooks, nil
+}
+
+// runsNothing reports whether a setting is one of those that every repository has and that name no
+// program. Of their sections these do: what updates a submodule, and the other side of a remote,
+// which git starts on this host if it's a folder here.
+func runsNothing(key string) bool {
+	switch section, _, _ := strings.Cut(key, "."); section {
+	case "remote", "branch", "url", "submodule", "user":
+		return key != "submodule.update" && key != "remote.uploadpack" && key != "remote.receivepack"
+	}
+	return false
 }
 
 type setting struct {

@@ -188,7 +188,7 @@ func TestRead(t *testing.T) {
 			put(t, p.up, "Readme", "x")
 		}, []string{"delete README", "create Readme"}},
 		"files that the host's repository names": {func(t *testing.T, p pair) {
-			put(t, p.low, ".git/config", "[core]\n\thooksPath = Tools/Hooks\n[filter \"x\"]\n\tclean = ./bin/clean.sh --all\n[remote \"o\"]\n\turl = origin\n")
+			put(t, p.low, ".git/config", "[core]\n\thooksPath = Tools/Hooks\n[filter \"x\"]\n\tclean = ./bin/clean.sh --all\n[remote \"o\"]\n\turl = origin\n[include]\n\tpath = ../etc/gitconfig\n[submodule \"s\"]\n\tupdate = !bin/update\n")
 			must(t, os.MkdirAll(filepath.Join(p.low, ".git/hooks"), 0o755))
 			must(t, os.Symlink("../../scripts/check", filepath.Join(p.low, ".git/hooks/pre-commit")))
 			must(t, os.Symlink(filepath.Join(p.low, "scripts/push"), filepath.Join(p.low, ".git/hooks/pre-push")))
@@ -197,11 +197,13 @@ func TestRead(t *testing.T) {
 			put(t, p.up, "Tools/Hooks/commit-msg", "x")
 			put(t, p.up, "bin/clean.sh", "x")
 			put(t, p.up, "bin/other", "x")
+			put(t, p.up, "bin/update", "x")
+			put(t, p.up, "etc/gitconfig", "x")
 			put(t, p.up, "scripts/check", "x")
 			put(t, p.up, "origin", "x")
 			whiteout(t, p.up, "scripts/push")
 		}, []string{"create Tools", "create Tools/Hooks !hook", "create Tools/Hooks/commit-msg !hook", "create bin", "create bin/clean.sh !git",
-			"create bin/other", "create origin", "create scripts/check !hook", "delete scripts/push !hook"}},
+			"create bin/other", "create bin/update !git", "create etc", "create etc/gitconfig !git", "create origin", "create scripts/check !hook", "delete scripts/push !hook"}},
 		"files that the host has links to where programs look": {func(t *testing.T, p pair) {
 			must(t, os.Symlink("docs/agents.md", filepath.Join(p.low, "CLAUDE.md")))
 			must(t, os.Symlink("etc/code", filepath.Join(p.low, ".vscode")))
