@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,16 +21,18 @@ import (
 // otherwise. A process that is killed can't.
 type Loan struct {
 	ctx   context.Context
+	end   func()   // of ctx
 	tty   *os.File // opened by us where that works, for deadlines
 	raw   bool
 	keys  bool // standard input is this terminal
 	sizes chan [2]uint16
-	done  chan struct{} // closed by Return
+	done  chan struct{}         // closed by Return
+	once  sync.Once             // of that
+	saved atomic.Pointer[modes] // as they were; nil: they're no others now
 
 	mu      sync.Mutex
 	ready   sync.Cond // mu; state has changed
 	state   loan      // guarded by mu
-	saved   modes     // guarded by mu; of in, as it was
 	hold    *hold     // guarded by mu; nil: there are no locks
 	filter  filter    // guarded by mu
 	signals chan os.Signal
@@ -56,7 +59,8 @@ func Lend(ctx context.Context, in io.Reader, w io.Writer, raw bool) *Loan {
 	if !ok {
 		return nil
 	}
-	l := &Loan{ctx: ctx, tty: out, raw: raw, sizes: make(chan [2]uint16, 1), done: make(chan struct{}), signals: make(chan os.Signal, 8)}
+	l := &Loan{tty: out, raw: raw, sizes: make(chan [2]uint16, 1), done: make(chan struct{}), signals: make(chan os.Signal, 8)}
+	l.ctx, l.end = context.WithCancel(ctx)
 	l.ready.L = &l.mu
 	if own, err := reopen(out); err != nil {
 		return l
@@ -112,13 +116,14 @@ func (l *Loan) enterLocked() error {
 		saved, err := modesOf(l.tty)
 		if err == nil {
 			discard(l.tty)
+			l.saved.Store(&saved)
 			err = setModes(l.tty, through(saved))
 		}
 		if err != nil {
+			l.saved.Store(nil)
 			l.releaseLocked()
 			return err
 		}
-		l.saved = saved
 		_ = l.tty.SetReadDeadline(time.Time{})
 	}
 	l.state = taken
@@ -138,7 +143,7 @@ func (l *Loan) leaveLocked(to loan) {
 		if l.keys {
 			_ = l.tty.SetReadDeadline(time.Unix(1, 0))
 			discard(l.tty)
-			_ = setModes(l.tty, l.saved)
+			l.giveBack()
 		}
 	}
 	l.releaseLocked()
@@ -153,18 +158,27 @@ func (l *Loan) releaseLocked() {
 	}
 }
 
-// Return gives the terminal back for good. Nothing is read or written afterwards.
-func (l *Loan) Return() {
-	_ = l.tty.SetWriteDeadline(time.Now().Add(lastWrite)) // of a write that waits with mu held
-	l.mu.Lock()
-	if l.state == returned {
-		l.mu.Unlock()
-		return
+// giveBack sets the modes that the terminal had.
+func (l *Loan) giveBack() {
+	if saved := l.saved.Swap(nil); saved != nil {
+		_ = setModes(l.tty, *saved)
 	}
-	signal.Stop(l.signals)
-	close(l.done)
-	l.leaveLocked(returned)
+}
+
+// Return gives the terminal back for good, without waiting to have it. Nothing is read or written
+// afterwards.
+func (l *Loan) Return() {
+	l.end()                                               // of a wait with mu held
+	_ = l.tty.SetWriteDeadline(time.Now().Add(lastWrite)) // and of a write
+	l.mu.Lock()
+	if l.state != returned {
+		l.leaveLocked(returned)
+	}
 	l.mu.Unlock()
+	l.once.Do(func() {
+		signal.Stop(l.signals)
+		close(l.done)
+	})
 	l.heeding.Wait()
 }
 
@@ -172,9 +186,7 @@ func (l *Loan) Return() {
 // goroutines do.
 func (l *Loan) Rescue() {
 	if !l.mu.TryLock() { // one of them may wait for the terminal for ever
-		if l.keys {
-			_ = setModes(l.tty, l.saved)
-		}
+		l.giveBack()
 		return
 	}
 	defer l.mu.Unlock()
@@ -214,12 +226,13 @@ func (l *Loan) again(stop bool) {
 		halt()
 	} else if l.state == taken { // it was stopped without a word, and a shell has set its own modes
 		if !l.keys || foreground(l.tty) {
-			if l.keys {
-				_ = setModes(l.tty, through(l.saved))
+			if saved := l.saved.Load(); saved != nil {
+				_ = setModes(l.tty, through(*saved))
 			}
 			return
 		}
 		l.state = away
+		l.saved.Store(nil) // the shell's are in force
 		l.releaseLocked()
 	}
 	if l.enterLocked() != nil {
