@@ -26,6 +26,7 @@ type filter struct {
 	charset bool
 	margins bool
 	insert  bool
+	tabs    bool
 	keypad  bool
 	shape   bool // of the cursor
 }
@@ -62,6 +63,9 @@ const finals = "@ABCDEFGHIJKLMPSTXZ`abdefgmrsuhl"
 // reverse screen, origin, wrapping, blinking, cursor, alternate screens, brackets around pastes.
 var privateModes = map[string]bool{"1": false, "5": false, "6": false, "7": true, "12": false, "25": true,
 	"47": false, "1047": false, "1048": false, "1049": false, "2004": false}
+
+// usualTabs sets a tab in each eighth column, as many as there may be columns in a tab's reach.
+var usualTabs = "\x1b7\r\x1b[3g" + strings.Repeat("\x1b[8C\x1bH", 64) + "\x1b8"
 
 // pass returns what remains of b.
 func (f *filter) pass(b []byte) []byte {
@@ -176,6 +180,7 @@ func (f *filter) escape(out []byte, c byte) []byte {
 		if c == '=' || c == '>' {
 			f.keypad = c == '='
 		}
+		f.tabs = f.tabs || c == 'H'
 		return append(out, 0x1b, c)
 	case c >= utf8.RuneSelf:
 		return append(out, replacement...)
@@ -202,7 +207,7 @@ func (f *filter) sequence(final byte) string {
 	case strings.HasPrefix(p, "?") && (final == 'h' || final == 'l'):
 		return f.private(strings.Split(p[1:], ";"), final)
 	}
-	params := strings.FieldsFunc(p, func(r rune) bool { return r == ';' || r == ':' })
+	params := strings.Split(strings.ReplaceAll(p, ":", ";"), ";") // empty ones count
 	if strings.Trim(p, "0123456789;:") != "" || strings.IndexByte(finals, final) < 0 || len(params) > 32 ||
 		slices.ContainsFunc(params, func(n string) bool { return len(n) > 4 }) {
 		return ""
@@ -218,6 +223,7 @@ func (f *filter) sequence(final byte) string {
 	f.touched = true
 	f.insert = f.insert && final != 'l' || final == 'h'
 	f.margins = f.margins || final == 'r'
+	f.tabs = f.tabs || final == 'g'
 	return whole
 }
 
@@ -255,6 +261,9 @@ func (f *filter) reset() string {
 	}
 	if f.margins { // which moves the cursor home
 		b.WriteString("\x1b7\x1b[r\x1b8")
+	}
+	if f.tabs {
+		b.WriteString(usualTabs)
 	}
 	if f.insert {
 		b.WriteString("\x1b[4l")

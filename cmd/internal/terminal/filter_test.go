@@ -19,7 +19,7 @@ var dropped = map[string]string{
 	"\x1b[6n\x1b[5n\x1b[?6n\x1b[c\x1b[>c\x1b[=c\x1bZ\x05": "", "\x1b[21t\x1b[8;99;99t\x1b[22;2t": "", "\x1b[x\x1b[?1$p\x1b[>q\x1b[0q\x1b[i\x1b[5i": "",
 	"\x1bP$qm\x1b\\": "", "\x1b_Gi=1;AAAA\x1b\\": "", "\x1b^pm\x1b\\\x1bXsos\x1b\\end": "end", "\x1bP\x1b]0;x\x07": "",
 	"\x1b[?1000h\x1b[?1006h\x1b[?1004h\x1b[>4;2m\x1b[>1u\x1b[=5u\x1b[?2026h": "", "\x1b[?1;1000;25h": "\x1b[?1;25h",
-	"\x1bc\x1b#8\x1b#3\x1b%G\x1bn\x1b}\x1b)0": "", "\x1b[3J\x1b[03J\x1b[2;3J": "", "\x1b[20h\x1b[2h": "", "\x1b[1;2;3;4;5T\x1b[5;10s": "", "\x1b[99999b\x1b[1;99999H": "",
+	"\x1bc\x1b#8\x1b#3\x1b%G\x1bn\x1b}\x1b)0": "", "\x1b[3J\x1b[03J\x1b[2;3J": "", "\x1b[20h\x1b[2h": "", "\x1b[1;2;3;4;5T\x1b[1;;;;T\x1b[;T\x1b[5;10s": "", "\x1b[99999b\x1b[1;99999H": "",
 	"\u009b6n": "6n", "\x9b6n": replacement + "6n", "\u202eabc\u200b\u2066": "abc", "\xff\xc3": replacement, "a\x00\x01\x7f\x0b\x0cb": "ab",
 	"\x1b[6\x18n": "n", "\x1b[\x1b[6n\x1b[1m": "\x1b[1m", "\x1b[31\xc3\xa9m": "ém", "\x1b(\x1b[6n": "", "\x1b\x1b]0;x\x1b\\y": "y", "\x1b[" + strings.Repeat("1;", 60) + "m": "",
 }
@@ -60,7 +60,7 @@ func TestFilter(t *testing.T) {
 func TestFilterReset(t *testing.T) {
 	for in, want := range map[string]string{
 		"text": "", "\x1b[?1049h\x1b[?1049l": "", "\x1b[1m": "\x1b[m", "\x1b[?1049h": "\x1b[?1049l", "\x1b[?25l\x1b[?7l": "\x1b[?7h\x1b[?25h",
-		"\x1b[2;5r": "\x1b7\x1b[r\x1b8\x1b[m", "\x1b(0": "\x0f\x1b(B", "\x0e": "\x0f\x1b(B", "\x1b=": "\x1b>", "\x1b[4h": "\x1b[4l\x1b[m", "\x1b[6 q": "\x1b[0 q", "\x1b[?2004h\x1b[?1h": "\x1b[?1l\x1b[?2004l",
+		"\x1b[2;5r": "\x1b7\x1b[r\x1b8\x1b[m", "\x1b(0": "\x0f\x1b(B", "\x0e": "\x0f\x1b(B", "\x1b=": "\x1b>", "\x1b[4h": "\x1b[4l\x1b[m", "\x1b[3g": usualTabs + "\x1b[m", "\x1bH": usualTabs, "\x1b[6 q": "\x1b[0 q", "\x1b[?2004h\x1b[?1h": "\x1b[?1l\x1b[?2004l",
 	} {
 		var f filter
 		f.pass([]byte(in))
