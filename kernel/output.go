@@ -122,8 +122,11 @@ func (s *streams) read(o, other *output) {
 		if errors.Is(err, os.ErrDeadlineExceeded) && s.extend(o) {
 			continue
 		}
+		if err != nil && s.tty != nil && s.tty.goesOn(err) {
+			continue
+		}
 		if err != nil {
-			o.held = err != io.EOF && (s.tty == nil || !ended(err))
+			o.held = err != io.EOF && (s.tty == nil || !errors.Is(err, errEnded))
 			return
 		}
 		if n == len(buf) && n < chunk {
@@ -218,6 +221,7 @@ func (o *output) write() {
 func (s *streams) release() {
 	if s.tty != nil {
 		s.tty.theirs.Close()
+		close(s.tty.gone)
 		return
 	}
 	for _, o := range s.out {

@@ -17,6 +17,8 @@ type terminal struct {
 	input        io.Reader
 	sizes        <-chan [2]uint16
 
+	gone   chan struct{} // closed by release: no process of the run is left
+	last   bool          // the reader's: it has looked once more since
 	over   chan struct{} // closed by close
 	once   sync.Once
 	master *os.File // guarded by streams.mu; nil until the runner has handed it over
@@ -29,7 +31,7 @@ const typeEnd = 4
 // openTerminal makes streams that wait for a terminal. input is typed there, and then its end. The
 // caller closes the result.
 func openTerminal(output io.Writer, input io.Reader, sizes <-chan [2]uint16, limit int64) (*streams, error) {
-	t := &terminal{input: input, sizes: sizes, over: make(chan struct{})}
+	t := &terminal{input: input, sizes: sizes, gone: make(chan struct{}), over: make(chan struct{})}
 	var err error
 	if t.ours, t.theirs, err = isolate.TerminalLine(); err != nil {
 		return nil, fault.New(fault.Unavailable, "resource_exhausted", "make a terminal", err)
@@ -42,7 +44,7 @@ func openTerminal(output io.Writer, input io.Reader, sizes <-chan [2]uint16, lim
 	return s, nil
 }
 
-// readTerminal reads the output until no process has the terminal any more.
+// readTerminal reads the output until the run is over and no process has the terminal.
 func (s *streams) readTerminal() {
 	t, o := s.tty, s.out[0]
 	master, err := isolate.TakeTerminal(t.ours)
@@ -122,8 +124,24 @@ func (t *terminal) resize(master *os.File) {
 	}
 }
 
-// ended reports whether an error of reading a terminal says that no process has it open.
-func ended(err error) bool { return errors.Is(err, errEnded) }
+// lookAgain is how often a terminal is looked at that no process has open.
+const lookAgain = 20 * time.Millisecond
+
+// goesOn reports whether to read on after an error. That no process has the terminal open isn't its
+// end before the run's: a program can close it, and open it again.
+func (t *terminal) goesOn(err error) bool {
+	if !errors.Is(err, errEnded) || t.last {
+		return false
+	}
+	wait := time.NewTimer(lookAgain)
+	defer wait.Stop()
+	select {
+	case <-t.gone:
+		t.last = true
+	case <-wait.C:
+	}
+	return true
+}
 
 func (s *streams) closeTerminal() {
 	t := s.tty

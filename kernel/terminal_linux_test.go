@@ -43,6 +43,7 @@ func TestTerminal(t *testing.T) {
 		"is one":      {p: onTerminal("tty"), want: "/dev/pts/0\r\n"},
 		"its kind":    {p: onTerminal("printenv", "TERM"), want: "xterm\r\n"},
 		"both":        {p: onTerminal("ls", "/none"), want: "ls: cannot access '/none': No such file or directory\r\n"},
+		"reopened":    {p: onTerminal("bash", "-c", `exec 0<&- 1>&- 2>&-; sleep 0.3; echo late >/dev/pts/0; sleep 0.3; head -c 300000 /dev/zero | tr '\0' x >/dev/pts/0`), want: "late\r\n" + strings.Repeat("x", 300_000)},
 		"empty":       {p: onTerminal("cat")},
 		"sealed":      {p: onTerminal("cat"), mode: StdinSealed, in: strings.NewReader("a\n"), want: "a\r\na\r\n"},
 		"unfinished":  {p: onTerminal("cat"), mode: StdinSealed, in: strings.NewReader("a"), want: "aa"},
