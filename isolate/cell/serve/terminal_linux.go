@@ -25,6 +25,9 @@ const (
 	ttyFile = "/dev/tty"
 )
 
+// ttyMajor and minor 0 are the device that is each process's own controlling terminal (tty(4)).
+const ttyMajor = 5
+
 // terminalSize bounds what the kernel holds of a terminal and charges to no cgroup: 64 KiB that
 // wait in each direction (tty_buffer.c), and two line disciplines of 16 KiB.
 const terminalSize = 160 << 10
@@ -79,7 +82,8 @@ func (r *run) handOver() error {
 // checkTerminal requires a call's program to have its own terminal and no other, or none at all.
 // dir is its /proc/pid. Its terminal has the number of one of the host, so the file systems of
 // descriptors are compared; that the first is the controlling one follows from the number and from
-// the step that made it so, which a terminal of another session would have failed.
+// the step that made it so, which a terminal of another session would have failed. /dev/tty comes
+// from the host, and must be the device that leads each process to its own terminal.
 func (p *process) checkTerminal(dir int) error {
 	controlling := p.ev.Process.TTY != 0
 	if p.terminal == nil {
@@ -104,6 +108,12 @@ func (p *process) checkTerminal(dir int) error {
 	// proc_pid_stat(5): the minor number's low byte, the major number in one, and the rest.
 	if want := sys.Minor(number)&0xff | sys.Major(number)<<8 | sys.Minor(number)&^0xff<<12; uint32(p.ev.Process.TTY) != uint32(want) {
 		return errors.New("its terminal doesn't control its session")
+	}
+	switch _, rdev, err := sys.DeviceAt(dir, "root"+ttyFile); {
+	case err != nil:
+		return err
+	case sys.Major(rdev) != ttyMajor || sys.Minor(rdev) != 0:
+		return fmt.Errorf("%s is another device", ttyFile)
 	}
 	p.ev.Terminal = evidence.Terminal{Basis: evidence.Observed, Mode: evidence.TerminalOwn}
 	return nil
