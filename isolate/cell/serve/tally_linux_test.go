@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"palyra/isolate"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
+	"palyra/isolate/tier"
 )
 
 func TestPace(t *testing.T) {
@@ -229,13 +231,13 @@ func TestOnTheWay(t *testing.T) {
 // TestWaits: a system call that waits holds files of which another thread has closed the
 // descriptor.
 func TestWaits(t *testing.T) {
+	private := []string{t.TempDir()}
 	found := func() bool {
-		threads, err := sys.ListAt(sys.AtCWD, "/proc/self/task")
-		if err != nil {
-			t.Fatal(err)
+		x := tally{limit: 1 << 40, buf: make([]byte, 4<<10), seen: make(map[string]bool), families: make(map[string]family), private: private,
+			removed: make(map[string]int64), shown: make(map[string]bool)}
+		if !x.process(os.Getpid()) {
+			t.Fatal("we have ended")
 		}
-		x := tally{buf: make([]byte, 4<<10)}
-		x.waits("/proc/self/task/"+threads[0], threads)
 		return x.unread
 	}
 	name := filepath.Join(t.TempDir(), "f")
@@ -470,6 +472,35 @@ func TestConnections(t *testing.T) {
 		a := tally{limit: 1 << 40}
 		if a.connections(dir); a.sum != c.want {
 			t.Errorf("%s: %d bytes, want %d", c.name, a.sum, c.want)
+		}
+	}
+}
+
+// TestSampleOfCall: a call's terminals count, its network says whether sockets of the Internet's
+// families may, and a sample that can't see all ends the call in the end.
+func TestSampleOfCall(t *testing.T) {
+	r := &run{s: &server{tier: tier.B}, spec: new(isolate.Spec), deadline: time.Now().Add(time.Hour)}
+	r.spec.Limits.Memory = 1 << 40
+	p := &process{run: r, call: r, pid: os.Getpid()} // without a child
+	plain := p.tally()
+	if plain.inet {
+		t.Error("there are sockets of the Internet's families without a network")
+	}
+	r.terminal = new(sys.Terminal)
+	if held := p.tally().sum - plain.sum; held != isolate.MaxTerminals*terminalSize {
+		t.Errorf("a call's terminals count as %d bytes, want %d", held, isolate.MaxTerminals*terminalSize)
+	}
+	r.spec.Network = isolate.NetworkLoopback
+	if !p.tally().inet {
+		t.Error("no socket of the Internet's families counts on the loopback")
+	}
+	for _, c := range []struct {
+		t    tally
+		want string
+	}{{tally{}, ""}, {tally{concealed: true}, hitUncounted}, {tally{unread: true}, hitUncounted}} {
+		p.unread = time.Now().Add(-unreadFor)
+		if got := p.diskHit(&c.t); got != c.want {
+			t.Errorf("concealed %t, unread %t: %q, want %q", c.t.concealed, c.t.unread, got, c.want)
 		}
 	}
 }
