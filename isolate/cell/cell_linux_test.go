@@ -91,8 +91,8 @@ func mint(t testing.TB, key grant.Key, s *isolate.Spec) grant.Grant {
 	return g
 }
 
-// waits are the parts of the contract that take most of its time. Networks and starters have
-// nothing to do with them.
+// waits are the parts of the contract that take most of its time. Networks have nothing to do with
+// them, and starters with the first alone.
 var waits = []string{"Limits", "WorkingDirectory", "StagedTogether"}
 
 func contract(t *testing.T, tr tier.Tier, network string, skip ...string) {
