@@ -25,9 +25,11 @@ func TestLoanUntaken(t *testing.T) {
 	}
 	taken := make(chan error)
 	go func() { taken <- l.Take() }()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
 	for l.mu.TryLock() { // until it waits
 		l.mu.Unlock()
-		time.Sleep(time.Millisecond)
+		<-tick.C
 	}
 	l.Rescue()
 	if now, err := modesOf(tty); err != nil || now != before {

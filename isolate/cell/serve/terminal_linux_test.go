@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
@@ -15,27 +15,27 @@ import (
 // TestCheckTerminal: the gate takes no terminal but the call's own, in a folder that looks like a
 // process's in proc.
 func TestCheckTerminal(t *testing.T) {
-	slave := func() (string, *unix.Stat_t) {
-		master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	slave := func() (path string, device, rdev uint64) {
+		master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { master.Close() })
-		n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+		info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", master.Fd()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var st unix.Stat_t
-		path := fmt.Sprintf("/dev/pts/%d", n)
-		if err := unix.Stat(path, &st); err != nil {
+		_, index, _ := strings.Cut(string(info), "tty-index:")
+		path = "/dev/pts/" + strings.Fields(index)[0]
+		if device, rdev, err = sys.DeviceAt(sys.AtCWD, path); err != nil {
 			t.Fatal(err)
 		}
-		return path, &st
+		return path, device, rdev
 	}
-	own, st := slave()
-	other, _ := slave()
+	own, device, rdev := slave()
+	other, _, _ := slave()
 	number := func(rdev uint64) int { // as in proc_pid_stat(5)
-		return int(unix.Minor(rdev)&0xff | unix.Major(rdev)<<8 | unix.Minor(rdev)&^0xff<<12)
+		return int(sys.Minor(rdev)&0xff | sys.Major(rdev)<<8 | sys.Minor(rdev)&^0xff<<12)
 	}
 	for name, c := range map[string]struct {
 		fds      [3]string
@@ -45,17 +45,17 @@ func TestCheckTerminal(t *testing.T) {
 		none     bool // the call has no terminal
 		good     bool
 	}{
-		"its own":              {fds: [3]string{own, own, own}, tty: ttyFile, device: st.Dev, controls: number(st.Rdev), good: true},
-		"of another devpts":    {fds: [3]string{own, own, own}, tty: ttyFile, device: st.Dev + 1, controls: number(st.Rdev)},
-		"another for output":   {fds: [3]string{own, other, own}, tty: ttyFile, device: st.Dev, controls: number(st.Rdev)},
-		"a file for errors":    {fds: [3]string{own, own, os.DevNull}, tty: ttyFile, device: st.Dev, controls: number(st.Rdev)},
-		"no errors":            {fds: [3]string{own, own}, tty: ttyFile, device: st.Dev, controls: number(st.Rdev)},
-		"another that rules":   {fds: [3]string{own, own, own}, tty: ttyFile, device: st.Dev, controls: number(st.Rdev) + 1},
-		"none that rules":      {fds: [3]string{own, own, own}, tty: ttyFile, device: st.Dev},
-		"another for /dev/tty": {fds: [3]string{own, own, own}, tty: other, device: st.Dev, controls: number(st.Rdev)},
-		"a file for /dev/tty":  {fds: [3]string{own, own, own}, tty: os.DevNull, device: st.Dev, controls: number(st.Rdev)},
+		"its own":              {fds: [3]string{own, own, own}, tty: ttyFile, device: device, controls: number(rdev), good: true},
+		"of another devpts":    {fds: [3]string{own, own, own}, tty: ttyFile, device: device + 1, controls: number(rdev)},
+		"another for output":   {fds: [3]string{own, other, own}, tty: ttyFile, device: device, controls: number(rdev)},
+		"a file for errors":    {fds: [3]string{own, own, os.DevNull}, tty: ttyFile, device: device, controls: number(rdev)},
+		"no errors":            {fds: [3]string{own, own}, tty: ttyFile, device: device, controls: number(rdev)},
+		"another that rules":   {fds: [3]string{own, own, own}, tty: ttyFile, device: device, controls: number(rdev) + 1},
+		"none that rules":      {fds: [3]string{own, own, own}, tty: ttyFile, device: device},
+		"another for /dev/tty": {fds: [3]string{own, own, own}, tty: other, device: device, controls: number(rdev)},
+		"a file for /dev/tty":  {fds: [3]string{own, own, own}, tty: os.DevNull, device: device, controls: number(rdev)},
 		"none":                 {none: true, good: true},
-		"one that rules":       {none: true, controls: number(st.Rdev)},
+		"one that rules":       {none: true, controls: number(rdev)},
 	} {
 		dir := t.TempDir()
 		for _, d := range []string{"fd", "root/dev"} {
