@@ -162,6 +162,20 @@ func TestTerminalOfItsOwn(t *testing.T) {
 	})
 }
 
+// TestTerminalInBackground: a call whose palyra is in the background, without the terminal, ends
+// with its program.
+func TestTerminalInBackground(t *testing.T) {
+	p := sitDown(t, `before=$(stty -g); set -m; `+inCell+`-- sh -c 'echo up; sleep 1; exit 3'
+		bg; wait %1; echo "status $?"; [ "$before" = "$(stty -g)" ] && echo same`)
+	p.sees("up")
+	if out, err := exec.Command("sh", "-c", `kill -TSTP $(ps -o pid= -C palyra --ppid "$0")`, strconv.Itoa(p.cmd.Process.Pid)).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	p.sees("status 3")
+	p.sees("same")
+	p.leaves()
+}
+
 // TestTerminalFiltered: a program can't have the person's terminal answer, or change what is beyond
 // its screen; with --raw it can.
 func TestTerminalFiltered(t *testing.T) {
