@@ -13,6 +13,7 @@ import (
 	"palyra/authz/access"
 	"palyra/crypt/receipt"
 	"palyra/hub"
+	"palyra/hub/run"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
@@ -380,5 +381,76 @@ func TestServerAsks(t *testing.T) {
 	say(begun(), true)
 	if st := <-steps; !strings.Contains(st.Stdout.Text, `"text":"2"`) {
 		t.Errorf("the refused call reached the server: %s", st.Stdout.Text)
+	}
+}
+
+// TestServersTakeNoTurn: servers that run leave the places of runs to the calls that ask them, and
+// have places that are counted. palyrad's end waits for none of them, nor for their callers' sessions.
+func TestServersTakeNoTurn(t *testing.T) {
+	rules := permitServers(t)
+	h := newHouse(t, func(c *Config, k *kernel.Config) {
+		rules(c, k)
+		c.Bounds.Active, c.Bounds.Share = 2, 2
+		c.Background.Places = run.NewBackground(3, 3)
+	})
+	h.addServer("bad", hub.ServerSpec{})
+	h.accept("bad")
+	op := h.member(2001, access.Operator)
+	var sessions []string
+	for range 3 {
+		s := h.session(op)
+		sessions = append(sessions, s)
+		if st := h.ask(op, s, "bad", "count", nil); st.Outcome != receipt.Executed {
+			t.Fatalf("%+v", st)
+		}
+	}
+	for _, s := range sessions {
+		if st := h.ask(op, s, "bad", "count", nil); !strings.Contains(st.Stdout.Text, `"text":"2"`) {
+			t.Errorf("%+v", st)
+		}
+	}
+	if st := h.ask(op, h.session(op), "bad", "count", nil); st.Reason != "budget_background" || st.Hint == "" {
+		t.Errorf("a fourth server: %+v", st)
+	}
+	servers := h.atWork()
+	if len(servers) != 3 {
+		t.Fatalf("%d servers", len(servers))
+	}
+	if err := h.Close(t.Context()); err != nil { // it has all the time in the world
+		t.Fatal(err)
+	}
+	for _, id := range servers {
+		r := h.read(h.owner, id)
+		if s := r.Steps[0]; r.Reason != "interrupted" || s.Outcome != receipt.Killed || s.LogIndex == nil || h.verify(s) == nil {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// TestServersLoseRights: a server ends when policies give its caller no right to begin runs.
+func TestServersLoseRights(t *testing.T) {
+	h := serverHouse(t)
+	op := h.member(2001, access.Operator)
+	if st := h.ask(op, h.session(op), "bad", "echo", nil); st.Outcome != receipt.Executed {
+		t.Fatalf("%+v", st)
+	}
+	servers := h.atWork()
+	for file, text := range map[string]string{
+		"none.cedar": `@id("none") forbid (principal == Palyra::User::"uid:2001", action == Palyra::Action::"permission.use", resource == Palyra::Permission::"run.start");`,
+		"none.test.json": `{"version":1,"tests":[{"name":"shows it","request":{"principal":{"type":"Palyra::User","id":"uid:2001","roles":["operator"]},
+			"action":"permission.use","resource":{"type":"Palyra::Permission","id":"run.start"},"context":{}},"effect":"deny","policies":["none"]}]}`,
+	} {
+		if err := os.WriteFile(filepath.Join(h.cfg.PolicyDir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := hub.Reload.Do(t.Context(), h, h.owner, hub.None{}); err != nil {
+		t.Fatal(err)
+	}
+	if len(servers) != 1 {
+		t.Fatalf("%d servers", len(servers))
+	}
+	for _, id := range servers {
+		h.ended(h.owner, id)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"palyra/hub"
+	"palyra/hub/session"
 	"palyra/hub/store"
 	"palyra/internal/budget"
 	"palyra/internal/fault"
@@ -16,7 +17,8 @@ import (
 	"palyra/kernel"
 )
 
-// A run in the background is one call of process.run whose input says so. Nothing waits for its
+// A run in the background is one call of process.run whose input says so, or the own call of a
+// program that answers others (Config.Servers), in a session of its own. Nothing waits for its
 // end: it stands in no line, neither its session's nor that of the places, and has a budget of its
 // own. There is room for it at once, or it is refused. It ends with its program, when it is
 // cancelled, with its session, with its limits, in an emergency stop, and when palyrad ends: each
@@ -59,6 +61,9 @@ const settled = 250 * time.Millisecond
 
 // checkBackground finds out whether a request is for the background.
 func (q *Request) checkBackground() (bool, error) {
+	if serves(q.Steps) {
+		return true, nil
+	}
 	for i, s := range q.Steps {
 		if s.Tool != kernel.ToolRun || !toolproto.Background(s.Input) {
 			continue
@@ -75,6 +80,26 @@ func (q *Request) checkBackground() (bool, error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// serves says that a run is the own call of a program that answers others.
+func serves(steps []hub.Step) bool { return len(steps) == 1 && steps[0].Tool == hub.ToolMCPServe }
+
+// endServersLocked ends the programs that answer others when no run is left that could ask them,
+// once the engine is closed.
+func (e *Engine) endServersLocked() {
+	var servers []*job
+	for id, j := range e.jobs {
+		switch {
+		case serves(j.plan.Steps):
+			servers = append(servers, j)
+		case j.plan.Background || e.lines.Place(id) == session.Active:
+			return
+		}
+	}
+	for _, j := range servers {
+		j.cancel(&Stop{State: store.RunFailed, Reason: ReasonInterrupted})
+	}
 }
 
 // enterBackgroundLocked gives a run in the background its place, or says why there is none.

@@ -362,16 +362,17 @@ func (e *Engine) cancelLocked(j *job, s *Stop) {
 }
 
 // Close takes no new runs, ends those in the background, waits until the others at work have ended,
-// and when ctx is done ends them as interrupted. Those that wait for their turn keep it for the
+// ends the programs that answered them, and when ctx is done ends all as interrupted. Those that wait for their turn keep it for the
 // next Open.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closed = true
 	for _, j := range e.jobs {
-		if j.plan.Background { // no caller waits for it, and it may take hours
+		if j.plan.Background && !serves(j.plan.Steps) { // no caller waits for it, and it may take hours
 			j.cancel(&Stop{State: store.RunFailed, Reason: ReasonInterrupted})
 		}
 	}
+	e.endServersLocked()
 	e.mu.Unlock()
 	idle := make(chan struct{})
 	go func() { // ends with the runs, which die makes sure of
@@ -383,7 +384,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		e.mu.Lock()
 		for id, j := range e.jobs {
-			if e.lines.Place(id) == session.Active {
+			if j.plan.Background || e.lines.Place(id) == session.Active {
 				j.cancel(&Stop{State: store.RunFailed, Reason: ReasonInterrupted})
 			}
 		}

@@ -340,6 +340,9 @@ func (e *Engine) acceptOne(id string) {
 func (e *Engine) forget(j *job) {
 	e.mu.Lock()
 	delete(e.jobs, j.id)
+	if e.closed {
+		e.endServersLocked()
+	}
 	e.mu.Unlock()
 	e.setLive(j, nil)
 	j.cancel(nil)
