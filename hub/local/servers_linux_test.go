@@ -47,7 +47,7 @@ func permitServers(t testing.TB) func(*Config, *kernel.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(_ *Config, k *kernel.Config) { k.PolicyDir = dir }
+	return func(c *Config, k *kernel.Config) { c.PolicyDir, k.PolicyDir = dir, dir }
 }
 
 // serverHouse is a hub with the server "bad", accepted.
