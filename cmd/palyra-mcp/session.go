@@ -40,7 +40,7 @@ func (a *app) callIn(ctx context.Context, s *shell, h hub.Hub, c hub.NewCall) (h
 	}
 }
 
-// sessionOf returns the session that was kept, or a new one if there is none, or it's the lost one.
+// sessionOf returns the kept session. If that is lost, or there is none, it makes one.
 func (a *app) sessionOf(ctx context.Context, s *shell, h hub.Hub, lost string) (string, error) {
 	dir, err := a.folder()
 	if err != nil {

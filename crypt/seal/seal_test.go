@@ -187,7 +187,7 @@ func TestRecipients(t *testing.T) {
 	}
 }
 
-// TestCostIsCapped wants that a foreign file makes nobody compute for long.
+// TestCostIsCapped requires that a foreign file makes no reader compute for long.
 func TestCostIsCapped(t *testing.T) {
 	p, _ := NewPassphrase("words", []byte("correct horse battery"))
 	for _, c := range []Cost{{make([]byte, 16), 1000, 64 << 10, 4}, {make([]byte, 16), 3, 1 << 30, 4}, {make([]byte, 16), 3, 64 << 10, 255}, {nil, 3, 64 << 10, 4}, {}, {make([]byte, 16), -1, -1, -1}} {

@@ -27,8 +27,8 @@
 //
 // It decides nothing about who may read a secret: the kernel's gate does. A holder of an identity
 // who can read the folder reads all of it. The number of files, and the file system's times of
-// their creation and change, show how many versions there are and when they were made. Who can
-// also put back the journal can put back both.
+// their creation and change, show how many versions there are and when they were made. An owner of
+// both folders can put vault and journal back together.
 package vault
 
 import (

@@ -90,7 +90,7 @@ were made before have them still. A sensitive call: the built-in policies ask.`,
 var vaultRotateCommand = command.Command{
 	Name: "vault rotate", Short: "make a new key for the vault",
 	Long: `
-Wraps a new key for the same recipients, but those of --drop. Whoever was dropped can
+Wraps a new key for the same recipients, but those of --drop. A dropped one can
 still open copies that were made before: change the secrets themselves, too. A
 sensitive call: the built-in policies ask.`,
 	Flags:    append([]command.Flag{{Name: "drop", Arg: "LABEL", Help: "leave out a recipient (palyra vault recipients lists them)", Repeat: true}}, vaultFlags...),
@@ -125,7 +125,7 @@ Lists the recipients that the vault's key is wrapped for: label, type and the di
 of the public key.
 
 "add" takes a public key from FILE, the line that palyra vault identity prints, or
-with --type argon2id a passphrase. LABEL has a-z, 0-9 and "-". Whoever is added can
+with --type argon2id a passphrase. LABEL has a-z, 0-9 and "-". A new one can
 open every secret, so this is a sensitive call, of the tool vault.add_recipient: the
 built-in policies ask. Label, type and digest stand in the question. A new key for
 the vault can't be wrapped for a passphrase that isn't at hand, so a second one is in
@@ -185,7 +185,7 @@ var vaultExportCommand = command.Command{
 Writes the newest versions of the secrets REF, or of all that haven't expired, to
 FILE, which must not exist: JSON, encrypted for one recipient of age. At most 256.
 
-Whoever has the identity of --to can read them, without this host, so this is a
+The holder of --to's identity can read them, without this host, so this is a
 reveal: one call of the tool vault.export with the capability secrets_read. Policy and
 question have the recipient and each reference with its version, journal and receipt,
 too.`,

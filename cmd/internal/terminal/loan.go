@@ -12,7 +12,7 @@ import (
 )
 
 // Loan is the terminal of a person lent to a program that has one of its own, from Take to Return.
-// What the program writes there passes through a [filter] unless the reader asked for all of it,
+// The program's output there passes through a [filter] unless the reader asked for all of it,
 // and nothing else of Palyra writes to the terminal meanwhile: it's held, as by a question. If
 // standard input is the same terminal, its keys are the program's, those for signals too, and no
 // key that was typed before Take or is left at Return goes to anyone.
