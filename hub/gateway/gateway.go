@@ -232,7 +232,7 @@ func (g *Gateway) Attach(ctx context.Context, a run.Attaching) (context.Context,
 		g.mu.Lock()
 		s := g.byID[in.ID]
 		g.mu.Unlock()
-		if s == nil || s.server != in.Server {
+		if s == nil || s.server != in.Server || s.user != a.Caller.User {
 			return ctx, nil, fault.New(fault.Refused, "no_server", "start server", errors.New("nobody waits for this call")).
 				WithHint("palyrad starts servers itself, for the first call of a tool: mcp.call")
 		}
@@ -258,7 +258,7 @@ func (g *Gateway) Attach(ctx context.Context, a run.Attaching) (context.Context,
 			return ctx, nil, refused(err)
 		}
 		s.use(1, g.cfg.Idle)
-		return ctx, &run.Attached{Exchange: exchanger{s}, Over: func(*kernel.Outcome, error) { s.use(-1, g.cfg.Idle) }}, nil
+		return ctx, &run.Attached{Exchange: exchanger{g, s}, Over: func(*kernel.Outcome, error) { s.use(-1, g.cfg.Idle) }}, nil
 	}
 	return ctx, nil, nil
 }
@@ -270,7 +270,7 @@ func (g *Gateway) up(ctx context.Context, a run.Attaching, server string) (*serv
 	s := g.running[at]
 	mine := s == nil || s.over()
 	if mine {
-		s = newServing(server, a.Session, rand.Text())
+		s = newServing(server, a.Session, a.Caller.User, rand.Text())
 		g.running[at], g.byID[s.id] = s, s
 	}
 	g.mu.Unlock()
@@ -304,16 +304,18 @@ func (g *Gateway) up(ctx context.Context, a run.Attaching, server string) (*serv
 // open starts a server and makes the connection.
 func (g *Gateway) open(ctx context.Context, a run.Attaching, s *serving) error {
 	input, err := canon.Marshal(serveInput{s.server, s.id})
+	id := ""
 	if err == nil {
-		s.run, err = g.start(ctx, a, input)
+		id, err = g.start(ctx, a, input)
 	}
 	if err != nil {
 		g.forget(s)
 		return err
 	}
+	s.run.Store(&id)
 	// It ends with the run.
 	go func() {
-		step, err := g.wait(context.Background(), s.run)
+		step, err := g.wait(context.Background(), id)
 		g.forget(s)
 		s.fail(s.notBegun(step, err))
 	}()
@@ -324,7 +326,11 @@ func (g *Gateway) open(ctx context.Context, a run.Attaching, s *serving) error {
 	case <-ctx.Done():
 		return fault.New(fault.Canceled, "canceled", fmt.Sprintf("start server %q", s.server), context.Cause(ctx))
 	}
-	return s.begin(ctx, g.cfg.Version)
+	if err := s.begin(ctx, g.cfg.Version); err != nil {
+		return err
+	}
+	s.use(0, g.cfg.Idle) // its caller may have gone
+	return nil
 }
 
 func (g *Gateway) forget(s *serving) {
@@ -383,7 +389,10 @@ func refused(err error) error {
 }
 
 // exchanger asks one server.
-type exchanger struct{ s *serving }
+type exchanger struct {
+	g *Gateway
+	s *serving
+}
 
 var _ kernel.Exchanger = exchanger{}
 
@@ -399,6 +408,16 @@ func (x exchanger) Exchange(ctx context.Context, program canon.Digest, q kernel.
 			WithHint("make the call again: the server was ended, and starts as it is now")
 		s.fail(err)
 		return nil, false, by, err
+	}
+	// A person may have taken hours for the answer.
+	row, err := x.g.row(ctx, q.Server)
+	if err != nil {
+		return nil, false, by, refused(err)
+	}
+	if t, err := accepted(row, q.Tool); err != nil {
+		return nil, false, by, refused(err)
+	} else if t.Pin != q.Pin {
+		return nil, false, by, changed(s.server, q.Tool, fmt.Errorf("%s was accepted since, the call is of %s", t.Pin, q.Pin))
 	}
 	list, err := s.list(ctx)
 	if err != nil {
@@ -419,15 +438,13 @@ func (x exchanger) Exchange(ctx context.Context, program canon.Digest, q kernel.
 	case r.Error != nil:
 		answer, failed = wrap("error", r.Error), true
 	default:
-		var result struct {
-			IsError bool `json:"isError"`
-		}
+		var result map[string]json.RawMessage // a struct would take "IsError", too
 		if !isObject(r.Result) || json.Unmarshal(r.Result, &result) != nil {
 			err := s.wrong("its result is no object of the protocol")
 			s.fail(err)
 			return nil, false, by, err
 		}
-		answer, failed = wrap("result", r.Result), result.IsError
+		answer, failed = wrap("result", r.Result), string(result["isError"]) == "true"
 	}
 	if int64(len(answer)) > most {
 		return nil, false, by, s.wrong("its answer has %d bytes, limit %d", len(answer), most)

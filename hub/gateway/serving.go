@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"palyra/hub"
@@ -20,12 +21,13 @@ import (
 
 // The bounds of what a server may say.
 const (
-	maxLine    = 4 << 20 // bytes of a message
-	maxDepth   = 64
-	maxUnasked = 4096     // messages that answer nothing, since the last answer
-	maxNoise   = 16 << 20 // bytes of them
-	maxQueued  = 64       // our messages that it hasn't read
-	maxOpen    = 64       // our requests that it hasn't answered
+	maxLine        = 4 << 20 // bytes of a message
+	maxDepth       = 64
+	maxUnasked     = 4096     // messages that answer nothing, since the last answer
+	maxNoise       = 16 << 20 // bytes of them
+	maxQueued      = 64       // our messages that it hasn't read
+	maxQueuedBytes = 2 << 20  // bytes of them, or one message
+	maxOpen        = 64       // our requests that it hasn't answered
 )
 
 // handshake bounds the time from a server's start to its list of tools.
@@ -37,7 +39,9 @@ var versions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 // serving is a server that runs, or is about to. Write, which the gate calls with its standard
 // output, takes messages apart; there is no goroutine for them.
 type serving struct {
-	server, session, id, run string
+	server, session, id string
+	user                string                 // on whose behalf it was started
+	run                 atomic.Pointer[string] // of its own call; nil before there is one
 
 	attached chan struct{} // closed when its own call's intent is on record
 	ready    chan struct{} // closed when its tools are known
@@ -69,8 +73,8 @@ type reply struct {
 	Error  json.RawMessage
 }
 
-func newServing(server, session, id string) *serving {
-	return &serving{server: server, session: session, id: id, attached: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}),
+func newServing(server, session, user, id string) *serving {
+	return &serving{server: server, session: session, user: user, id: id, attached: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}),
 		in: newInlet(), waiting: map[int64]chan reply{}, left: map[int64]bool{}, next: 1}
 }
 
@@ -139,8 +143,8 @@ func (s *serving) over() bool {
 
 func (s *serving) fault(kind fault.Kind, reason, format string, args ...any) error {
 	err := fault.New(kind, reason, fmt.Sprintf("ask server %q", s.server), fmt.Errorf(format, args...))
-	if s.run != "" {
-		return err.WithHint("palyra runs output " + s.run + " has what it wrote to standard error")
+	if run := s.run.Load(); run != nil {
+		return err.WithHint("palyra runs output " + *run + " has what it wrote to standard error")
 	}
 	return err
 }
@@ -215,7 +219,7 @@ func (s *serving) takeLocked(text []byte) error {
 	if err != nil {
 		return s.wrong("it sent an id that is none")
 	}
-	if !s.in.offer(b) {
+	if !s.in.put(0, b) {
 		return s.fault(fault.Unavailable, "server_flooded", "it asks and reads no answers")
 	}
 	return nil
@@ -272,7 +276,7 @@ func (s *serving) request(ctx context.Context, method string, params any) (r rep
 	}
 	b, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 	if err == nil {
-		err = s.in.send(ctx, b)
+		err = s.in.send(ctx, id, b)
 	}
 	if err != nil {
 		s.forget(id, false)
@@ -287,10 +291,11 @@ func (s *serving) request(ctx context.Context, method string, params any) (r rep
 			return r, true, nil
 		default:
 		}
-		return r, true, s.died()
+		return r, !s.in.withdraw(id), s.died()
 	case <-ctx.Done():
-		s.forget(id, true)
-		return r, true, s.gaveUp(ctx, method)
+		sent = !s.in.withdraw(id)
+		s.forget(id, sent)
+		return r, sent, s.gaveUp(ctx, method)
 	}
 }
 
@@ -308,7 +313,7 @@ func (s *serving) forget(id int64, sent bool) {
 	s.left[id] = true
 	b, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": map[string]any{"requestId": id}})
 	if err == nil {
-		s.in.offer(b)
+		s.in.put(0, b) // without room the server reads nothing anyhow
 	}
 }
 
@@ -343,7 +348,7 @@ func (s *serving) begin(ctx context.Context, version string) error {
 		s.fail(err)
 		return err
 	}
-	if err := s.in.send(ctx, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)); err != nil {
+	if err := s.in.send(ctx, 0, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)); err != nil {
 		return s.gaveUp(ctx, "initialize")
 	}
 	if _, err := s.list(ctx); err != nil {
@@ -401,16 +406,27 @@ func text(r reply) string {
 
 // inlet is a server's standard input: messages that wait to be read.
 type inlet struct {
-	lines  chan []byte
+	room   chan struct{} // has an element when there may be room
+	some   chan struct{} // has one when a message was put in
 	closed chan struct{}
 	once   sync.Once
 	rest   []byte // owned by the reader
+
+	mu    sync.Mutex
+	queue []message // guarded by mu
+	bytes int       // guarded by mu; in queue
+}
+
+// message is a line for a server. id is that of a request, 0 for others.
+type message struct {
+	id   int64
+	line []byte
 }
 
 var _ io.Reader = (*inlet)(nil)
 
 func newInlet() *inlet {
-	return &inlet{lines: make(chan []byte, maxQueued), closed: make(chan struct{})}
+	return &inlet{room: make(chan struct{}, 1), some: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 func (i *inlet) close() { i.once.Do(func() { close(i.closed) }) }
@@ -418,8 +434,11 @@ func (i *inlet) close() { i.once.Do(func() { close(i.closed) }) }
 // Read implements io.Reader.
 func (i *inlet) Read(p []byte) (int, error) {
 	for len(i.rest) == 0 {
+		if i.rest = i.take(); i.rest != nil {
+			break
+		}
 		select {
-		case i.rest = <-i.lines:
+		case <-i.some:
 		case <-i.closed:
 			return 0, io.EOF
 		}
@@ -429,24 +448,75 @@ func (i *inlet) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// send puts a message into the queue, and waits for room.
-func (i *inlet) send(ctx context.Context, b []byte) error {
+// wake puts an element into a channel that has room for one.
+func wake(c chan struct{}) {
 	select {
-	case i.lines <- append(b, '\n'):
-		return nil
-	case <-i.closed:
-		return io.ErrClosedPipe
-	case <-ctx.Done():
-		return ctx.Err()
+	case c <- struct{}{}:
+	default:
 	}
 }
 
-// offer is send without a wait.
-func (i *inlet) offer(b []byte) bool {
-	select {
-	case i.lines <- append(b, '\n'):
-		return true
-	default:
+// take takes the first message out; nil: there is none.
+func (i *inlet) take() []byte {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.queue) == 0 {
+		return nil
+	}
+	return i.dropLocked(0)
+}
+
+func (i *inlet) dropLocked(at int) []byte {
+	line := i.queue[at].line
+	i.queue, i.bytes = slices.Delete(i.queue, at, at+1), i.bytes-len(line)
+	wake(i.room)
+	return line
+}
+
+// withdraw takes a request out, and reports whether it was still there.
+func (i *inlet) withdraw(id int64) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	at := slices.IndexFunc(i.queue, func(m message) bool { return m.id == id })
+	if at < 0 {
 		return false
+	}
+	i.dropLocked(at)
+	return true
+}
+
+// put puts a message in, and reports whether there was room, or nothing else.
+func (i *inlet) put(id int64, b []byte) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b = append(b, '\n')
+	if n := len(i.queue); n >= maxQueued || n > 0 && i.bytes+len(b) > maxQueuedBytes {
+		return false
+	}
+	i.queue, i.bytes = append(i.queue, message{id, b}), i.bytes+len(b)
+	wake(i.some)
+	if i.bytes < maxQueuedBytes {
+		wake(i.room) // one more may wait
+	}
+	return true
+}
+
+// send puts a message in, and waits for room.
+func (i *inlet) send(ctx context.Context, id int64, b []byte) error {
+	for {
+		select {
+		case <-i.closed:
+			return io.ErrClosedPipe
+		default:
+		}
+		if i.put(id, b) {
+			return nil
+		}
+		select {
+		case <-i.room:
+		case <-i.closed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"palyra/hub"
 	"palyra/internal/canon"
@@ -65,32 +65,49 @@ func validName(name string) bool {
 
 func isObject(b json.RawMessage) bool { return len(b) > 0 && b[0] == '{' }
 
-// hidden finds a character of a JSON text that a person doesn't see as what it is: one that acts
-// on a terminal, turns the direction of text, or is a tag. Canonical JSON escapes the first 32;
-// \n and \t are text.
+// hidden finds a character of canonical JSON that a person doesn't see as what it is: one that acts
+// on a terminal, turns text, or doesn't show, with which text for a model alone can be spelled. Of
+// those that writing systems and emoji need, one may follow a character that shows.
 func hidden(b []byte) (rune, bool) {
-	bad := func(r rune) bool {
-		return r != '\n' && r != '\t' && r != '\r' && (unicode.IsControl(r) || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r >= 0xe0000 && r <= 0xe007f)
+	// Canonical JSON escapes the first 32 characters, of which \n, \r and \t are text.
+	for i := 0; i+1 < len(b); i++ {
+		switch {
+		case b[i] != '\\':
+			continue
+		case b[i+1] == 'b' || b[i+1] == 'f':
+			return map[byte]rune{'b': '\b', 'f': '\f'}[b[i+1]], true
+		case b[i+1] == 'u':
+			code, _ := strconv.ParseUint(string(b[i+2:min(i+6, len(b))]), 16, 16)
+			return rune(code), true
+		}
+		i++
 	}
-	text := string(b)
-	for i, r := range text {
-		if bad(r) && r >= ' ' {
+	last := '"'
+	for _, r := range string(b) {
+		joins := r == zeroWidthNonJoiner || r == zeroWidthJoiner
+		selects := r == textStyle || r == emojiStyle
+		switch {
+		case !invisible(r):
+		case joins && last > unicode.MaxASCII && (!invisible(last) || last == emojiStyle):
+		case selects && !unicode.IsSpace(last) && !invisible(last):
+		default:
 			return r, true
 		}
-		if r != '\\' || !strings.HasPrefix(text[i:], `\u`) || i > 0 && escaped(text[:i]) {
-			continue
-		}
-		var code rune
-		if _, err := fmt.Sscanf(text[i+2:min(i+6, len(text))], "%04x", &code); err == nil && bad(code) {
-			return code, true
-		}
+		last = r
 	}
-	return utf8.RuneError, false
+	return 0, false
 }
 
-// escaped reports whether the character behind text is escaped: an odd number of backslashes.
-func escaped(text string) bool {
-	return (len(text)-len(strings.TrimRight(text, `\`)))%2 == 1
+const (
+	zeroWidthNonJoiner = '\u200c'
+	zeroWidthJoiner    = '\u200d'
+	textStyle          = '\ufe0e'
+	emojiStyle         = '\ufe0f'
+)
+
+func invisible(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) &&
+		!unicode.Is(unicode.Prepended_Concatenation_Mark, r)
 }
 
 // add appends a page's tools to a list.

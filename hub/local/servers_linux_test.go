@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"palyra/crypt/receipt"
 	"palyra/hub"
 	"palyra/hub/run"
+	"palyra/hub/store"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
@@ -155,8 +157,8 @@ func TestServers(t *testing.T) {
 	if st := h.ask(h.owner, session, "bad", "echo", obj{"secret": "yes"}); st.Outcome != receipt.Denied {
 		t.Errorf("a forbidden argument: %+v", st)
 	}
-	for tool, want := range map[string]string{"fail": `"isError":true`, "error": `{"error":{"code":-32602`, "notify": "notified", "sampling": "sampling is refused", "roots": "roots is refused", "elicitation": "elicitation is refused"} {
-		if st := h.ask(h.owner, session, "bad", tool, nil); !strings.Contains(st.Stdout.Text, want) || (st.Exit != 0) != (tool == "fail" || tool == "error") {
+	for tool, want := range map[string]string{"fail": `"isError":true`, "sly": `"isError":true`, "error": `{"error":{"code":-32602`, "notify": "notified", "sampling": "sampling is refused", "roots": "roots is refused", "elicitation": "elicitation is refused"} {
+		if st := h.ask(h.owner, session, "bad", tool, nil); !strings.Contains(st.Stdout.Text, want) || (st.Exit != 0) != (tool == "fail" || tool == "sly" || tool == "error") {
 			t.Errorf("%s: %+v", tool, st)
 		}
 	}
@@ -187,7 +189,7 @@ func TestServers(t *testing.T) {
 	if _, err := hub.AddServer.Do(ctx, h, op, hub.NewServer{Name: "x", Spec: hub.ServerSpec{Argv: []string{"/bin/cat"}}}); fault.KindOf(err) != fault.Denied {
 		t.Errorf("an operator adds a server: %v", err)
 	}
-	if p, err := hub.ListServerTools.Do(ctx, h, op, "bad"); err != nil || len(p.Items) != 17 || string(p.Items[0].Definition) != `{"annotations":{"readOnlyHint":true},"description":"Gives its arguments back.","inputSchema":{"type":"object"},"name":"echo"}` {
+	if p, err := hub.ListServerTools.Do(ctx, h, op, "bad"); err != nil || len(p.Items) != 18 || string(p.Items[0].Definition) != `{"annotations":{"readOnlyHint":true},"description":"Gives its arguments back.","inputSchema":{"type":"object"},"name":"echo"}` {
 		t.Errorf("%v, %d tools", err, len(p.Items))
 	}
 	if st := h.ask(op, "", "bad", "echo", nil); st.Outcome != receipt.Executed {
@@ -382,6 +384,88 @@ func TestServerAsks(t *testing.T) {
 	if st := <-steps; !strings.Contains(st.Stdout.Text, `"text":"2"`) {
 		t.Errorf("the refused call reached the server: %s", st.Stdout.Text)
 	}
+}
+
+// TestServerAcceptedSince: a call that was approved under an old list of tools isn't made under a
+// new one, though the server still lists the old.
+func TestServerAcceptedSince(t *testing.T) {
+	h := newHouse(t, func(c *Config, _ *kernel.Config) { c.AllowSelf = true })
+	h.addServer("bad", hub.ServerSpec{})
+	yes := func(run string) {
+		t.Helper()
+		h.until(h.owner, run, hub.EventApprovalRequested)
+		a := h.question(h.owner)
+		if _, err := hub.ResolveApproval.Do(t.Context(), h, h.owner, hub.Resolution{ID: a.ID, Version: a.Version, Answer: hub.Answer{Approve: true}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accept := func(change func(definition []byte) []byte) {
+		t.Helper()
+		if err := h.st.Update(t.Context(), func(tx *store.Tx) error {
+			row, err := tx.Server("bad")
+			if err != nil {
+				return err
+			}
+			tool := change([]byte(`{"description":"Gives its arguments back.","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true},"name":"echo"}`))
+			if tool, err = canon.Canonical(tool); err != nil {
+				return err
+			}
+			row.Accepted, err = json.Marshal([]hub.ServerTool{{Name: "echo", Pin: canon.Sum(tool), Definition: tool}})
+			row.Listed, row.AcceptedBy, row.AcceptedAt = row.Accepted, "uid:0", row.Added
+			if err != nil {
+				return err
+			}
+			return tx.UpdateServer(row, h.owner.User)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same := func(b []byte) []byte { return b }
+	accept(same)
+	session := h.session(h.owner)
+	start := func() string {
+		t.Helper()
+		r, err := hub.StartRun.Do(t.Context(), h, h.owner, hub.NewRun{Session: session, Parallel: true,
+			Steps: []hub.Step{{Tool: hub.ToolMCPCall, Input: []byte(`{"server":"bad","tool":"echo","arguments":{}}`)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.ID
+	}
+	first := start()
+	var server string
+	for server == "" { // its start is a run of its own
+		for _, id := range h.unended() {
+			if id != first {
+				server = id
+			}
+		}
+	}
+	yes(server)
+	yes(first)
+	if st := h.ended(h.owner, first).Steps[0]; st.Outcome != receipt.Executed {
+		t.Fatalf("%+v", st)
+	}
+	second := start()
+	h.until(h.owner, second, hub.EventApprovalRequested)
+	accept(func(b []byte) []byte { return bytes.Replace(b, []byte("back"), []byte("away"), 1) })
+	yes(second)
+	if st := h.ended(h.owner, second).Steps[0]; st.Outcome != receipt.Refused || st.Reason != "tool_changed" {
+		t.Errorf("%+v", st)
+	}
+}
+
+// unended returns the runs that haven't ended.
+func (h *house) unended() (ids []string) {
+	h.t.Helper()
+	p, err := hub.ListRuns.Do(h.t.Context(), h, h.owner, hub.RunQuery{States: []string{hub.RunInProgress, hub.RunWaitingApproval}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, r := range p.Items {
+		ids = append(ids, r.ID)
+	}
+	return ids
 }
 
 // TestServersTakeNoTurn: servers that run leave the places of runs to the calls that ask them, and

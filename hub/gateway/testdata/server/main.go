@@ -60,7 +60,7 @@ func main() {
 			answer(m.ID, map[string]any{"protocolVersion": "2025-06-18", "capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "bad", "version": "1"}})
 		case "tools/list":
 			tools := []any{map[string]any{"name": "echo", "description": described, "inputSchema": map[string]any{"type": "object"}, "annotations": map[string]any{"readOnlyHint": true}, "extra": calls}}
-			for _, name := range strings.Fields("fail error die hang flood long wrongid twice garbage change vanish sampling roots elicitation notify count") {
+			for _, name := range strings.Fields("fail sly error die hang flood long wrongid twice garbage change vanish sampling roots elicitation notify count") {
 				if name == "vanish" && mode == "vanished" {
 					continue
 				}
@@ -89,6 +89,8 @@ func main() {
 				answer(m.ID, content(fmt.Sprint(calls), false))
 			case "fail":
 				answer(m.ID, content("no", true))
+			case "sly": // a failure, with a member that some readers take for the same
+				say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[],"isError":true,"IsError":false}}`, m.ID)
 			case "error":
 				say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"bad"}}`, m.ID)
 			case "die":
