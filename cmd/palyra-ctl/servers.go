@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,26 +85,41 @@ func (a *app) mcpShow(ctx context.Context, inv *command.Invocation) (*result, er
 	return text(front.Document{"server": s}, "%s", b.String()), nil
 }
 
-// shownTool prints a tool. All of it is foreign text.
+// shownTool prints all of a tool that is pinned, and that a client shows its model. It is foreign
+// text.
 func shownTool(t hub.ServerTool, how string) string {
-	var d struct {
-		Description string          `json:"description"`
-		Annotations json.RawMessage `json:"annotations"`
+	var d map[string]json.RawMessage
+	if json.Unmarshal(t.Definition, &d) != nil {
+		d = map[string]json.RawMessage{"definition": t.Definition}
 	}
-	_ = json.Unmarshal(t.Definition, &d) // without it the name is shown
+	delete(d, "name")
 	if how != "" {
 		how += " "
 	}
-	out := fmt.Sprintf("\n%s%s %s\n", how, cell(t.Name), cell(t.Pin.String()))
-	for line := range strings.SplitSeq(d.Description, "\n") {
-		if line != "" {
-			out += "    " + cell(line) + "\n"
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s%s %s\n", how, cell(t.Name), cell(t.Pin.String()))
+	lines := func(text string) {
+		for line := range strings.SplitSeq(text, "\n") {
+			if line != "" {
+				b.WriteString("    " + cell(line) + "\n")
+			}
 		}
 	}
-	if d.Annotations != nil {
-		out += "    it says of itself: " + cell(string(d.Annotations)) + "\n"
+	for _, member := range []string{"title", "description"} {
+		var text string
+		if json.Unmarshal(d[member], &text) == nil {
+			lines(text)
+			delete(d, member)
+		}
 	}
-	return out
+	for _, member := range slices.Sorted(maps.Keys(d)) {
+		var text bytes.Buffer
+		if json.Indent(&text, d[member], "", "  ") != nil {
+			text.Write(d[member])
+		}
+		lines(member + ": " + text.String())
+	}
+	return b.String()
 }
 
 // mcpAccept shows what would be accepted, or accepts what was shown.
