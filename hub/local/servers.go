@@ -104,7 +104,7 @@ func (h *Hub) addServer(ctx context.Context, c hub.Caller, n hub.NewServer) (hub
 		return tx.CreateServer(row)
 	})
 	if err == nil {
-		err = h.recordServer(ctx, c, actServerAdded, row, canon.Sum(row.Spec))
+		err = h.recordServer(ctx, c, actServerAdded, row, nil)
 	}
 	if err != nil {
 		return hub.Server{}, err
@@ -112,9 +112,14 @@ func (h *Hub) addServer(ctx context.Context, c hub.Caller, n hub.NewServer) (hub
 	return gateway.Of(row)
 }
 
-// recordServer puts an act about a server into the journal.
-func (h *Hub) recordServer(ctx context.Context, c hub.Caller, act string, row *store.Server, d canon.Digest) error {
-	_, err := h.record(context.WithoutCancel(ctx), c, act, row.Name, map[string]string{"digest": d.String(), "version": strconv.FormatInt(row.Version, 10)})
+// recordServer puts an act about a server into the journal, with what the server is, and with the
+// tools if it's about them.
+func (h *Hub) recordServer(ctx context.Context, c hub.Caller, act string, row *store.Server, tools *canon.Digest) error {
+	detail := map[string]string{"spec": canon.Sum(row.Spec).String(), "version": strconv.FormatInt(row.Version, 10)}
+	if tools != nil {
+		detail["tools"] = tools.String()
+	}
+	_, err := h.record(context.WithoutCancel(ctx), c, act, row.Name, detail)
 	return err
 }
 
@@ -176,7 +181,7 @@ func (h *Hub) acceptServer(ctx context.Context, c hub.Caller, a hub.Acceptance) 
 	}
 	row.Accepted, row.AcceptedBy, row.AcceptedAt = row.Listed, c.User, time.Now().UTC()
 	// The act first: no call rests on tools that the journal doesn't know as accepted.
-	if err := h.recordServer(ctx, c, actServerAccepted, row, want); err != nil {
+	if err := h.recordServer(ctx, c, actServerAccepted, row, &want); err != nil {
 		return hub.Server{}, err
 	}
 	if err := h.st.Update(ctx, func(tx *store.Tx) error { return tx.UpdateServer(row, c.User) }); err != nil {
@@ -194,7 +199,7 @@ func (h *Hub) removeServer(ctx context.Context, c hub.Caller, name string) (hub.
 		return hub.None{}, err
 	}
 	h.cfg.Gateway.EndServer(name, "it was removed")
-	return hub.None{}, h.recordServer(ctx, c, actServerRemoved, row, canon.Sum(row.Spec))
+	return hub.None{}, h.recordServer(ctx, c, actServerRemoved, row, nil)
 }
 
 func (h *Hub) listServerTools(ctx context.Context, c hub.Caller, name string) (hub.Page[hub.ServerTool], error) {

@@ -41,11 +41,12 @@ func (tx *Tx) CreateServer(s *Server) error {
 	return err
 }
 
-// UpdateServer writes all that can change if Version is still the row's, and increments it.
+// UpdateServer writes all that can change if the row is still the one that was read, and increments
+// Version.
 func (tx *Tx) UpdateServer(s *Server, by string) error {
 	const op = "update server"
-	n, err := tx.exec(op, `UPDATE servers SET listed = ?, accepted = ?, accepted_by = ?, accepted_at = ?, version = version + 1 WHERE name = ? AND version = ?`,
-		blob(s.Listed), blob(s.Accepted), s.AcceptedBy, ns(s.AcceptedAt), s.Name, s.Version)
+	n, err := tx.exec(op, `UPDATE servers SET listed = ?, accepted = ?, accepted_by = ?, accepted_at = ?, version = version + 1 WHERE name = ? AND version = ? AND added = ?`,
+		blob(s.Listed), blob(s.Accepted), s.AcceptedBy, ns(s.AcceptedAt), s.Name, s.Version, ns(s.Added))
 	if err == nil && n == 0 {
 		err = conflict(op)
 	}
