@@ -33,9 +33,9 @@ const lookAfter = 300 * time.Millisecond
 // server is one connection.
 type server struct {
 	cfg   Config
-	title string                             // of its sessions
-	hold  func() (release func(), err error) // takes room for an answer; nil: there is always some
-	ctx   context.Context                    // of all calls
+	title string                                        // of its sessions
+	hold  func(bytes int64) (release func(), err error) // takes room for an answer; nil: there is always some
+	ctx   context.Context                               // of all calls
 	stop  context.CancelFunc
 	work  sync.WaitGroup // the calls under way
 
@@ -59,7 +59,7 @@ type call struct {
 	key    canon.Digest // of tool and arguments
 	cancel context.CancelFunc
 	apart  bool          // it's for a program in the background
-	free   func()        // gives back the room for the answer
+	room   room          // for the answer
 	done   chan struct{} // closed when answer is set
 	answer Answer
 
@@ -71,6 +71,32 @@ type call struct {
 	told    sync.Once     // closes tells
 	tells   chan struct{} // closed when a request wants to be told of progress
 	changed chan struct{} // guarded by mu; closed and replaced with state
+}
+
+// room is what a call's answer has of its principal's room, until the answer is fetched.
+type room struct {
+	mu    sync.Mutex
+	held  []func() // guarded by mu; each gives a part back
+	freed bool     // guarded by mu; no one will fetch the answer
+}
+
+func (r *room) add(release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.freed {
+		release()
+		return
+	}
+	r.held = append(r.held, release)
+}
+
+func (r *room) free() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, release := range r.held {
+		release()
+	}
+	r.held, r.freed = nil, true
 }
 
 func newServer(ctx context.Context, cfg Config) *server {
@@ -88,7 +114,7 @@ func (s *server) close() {
 	s.work.Wait()
 	s.mu.Lock()
 	for _, c := range s.pending {
-		c.free()
+		c.room.free()
 	}
 	s.pending = nil
 	s.mu.Unlock()
@@ -163,11 +189,11 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 	}
 	free := func() {}
 	if s.hold != nil {
-		release, err := s.hold()
+		release, err := s.hold(answerBytes)
 		if err != nil {
 			return nil, err
 		}
-		free = sync.OnceFunc(release)
+		free = release
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,10 +206,11 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the connection ends"}
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, free: free,
+	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel,
 		apart: tool == runTool && toolproto.Background(input),
 		done:  make(chan struct{}), tells: make(chan struct{}),
 		state: "waits for another call to end", changed: make(chan struct{})}
+	c.room.add(free)
 	select {
 	case s.places <- struct{}{}:
 		c.begin()
@@ -291,7 +318,7 @@ func (s *server) fetched(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = slices.DeleteFunc(s.pending, func(p *call) bool { return p == c })
-	c.free()
+	c.room.free()
 }
 
 // putOff answers a request whose call isn't done. One that didn't get a session is given up:
@@ -303,7 +330,7 @@ func (s *server) putOff(c *call) *Answer {
 	if !began {
 		c.cancel()
 		<-c.done
-		c.free()
+		c.room.free()
 		if c.answer.Outcome != outcomeCancelled {
 			return &c.answer // it was done at this very moment
 		}
@@ -313,12 +340,12 @@ func (s *server) putOff(c *call) *Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended { // no one comes to fetch it
-		c.free()
+		c.room.free()
 	} else if !slices.Contains(s.pending, c) {
 		if len(s.pending) >= maxPending {
 			// No more than maxSessions are under way, so there is one that has ended.
 			i := slices.IndexFunc(s.pending, func(c *call) bool { return c.answered() })
-			s.pending[i].free()
+			s.pending[i].room.free()
 			s.pending = slices.Delete(s.pending, i, i+1)
 		}
 		s.pending = append(s.pending, c)

@@ -246,7 +246,7 @@ func (h *Handler) sit(key string, o owner, v *behind.Visitor, leave func()) (*se
 	s := &seat{key: key, owner: o, who: new(latest), leave: leave, requests: map[jsonrpc.ID]context.CancelFunc{}, used: time.Now()}
 	s.who.v.Store(v.Kept())
 	s.server = newServer(h.ctx, Config{Hub: s.who, Workspace: v.Workspace, Server: v.Server})
-	s.title, s.hold = "mcp", func() (func(), error) { return h.room(s.who.v.Load(), answerBytes) }
+	s.title, s.hold = "mcp", func(bytes int64) (func(), error) { return h.room(s.who.v.Load(), bytes) }
 	h.seats[key] = s
 	select {
 	case h.nudge <- struct{}{}:

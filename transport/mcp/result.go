@@ -217,7 +217,7 @@ func (s *server) answerTo(ctx context.Context, c *call, r *hub.Run) *Answer {
 		a.Message = strings.TrimSpace(a.Message + " " + fmt.Sprintf(layered, st.Layer) + ".")
 	}
 	if s.cfg.Server != "" && st.Outcome == "executed" {
-		s.pass(ctx, a, r.ID, st.Stdout)
+		s.pass(ctx, c, a, r.ID, st.Stdout)
 		return a
 	}
 	builtin := c.tool != toolExec && c.tool != NameOf(runTool)

@@ -66,10 +66,14 @@ func (s *server) input(t *table, name string, arguments json.RawMessage) (json.R
 }
 
 // pass puts down the server's answer.
-func (s *server) pass(ctx context.Context, a *Answer, run string, o hub.Output) {
+func (s *server) pass(ctx context.Context, c *call, a *Answer, run string, o hub.Output) {
 	text := []byte(o.Text)
 	if o.Size > int64(len(text)) && !o.Artifact.IsZero() {
-		art, err := hub.GetArtifact.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.ArtifactQuery{Run: run, Digest: o.Artifact.String()})
+		var art io.ReadCloser
+		err := s.more(c, o.Size)
+		if err == nil {
+			art, err = hub.GetArtifact.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.ArtifactQuery{Run: run, Digest: o.Artifact.String()})
+		}
 		if err == nil {
 			text, err = io.ReadAll(io.LimitReader(art, maxPassed+1))
 			art.Close()
@@ -80,6 +84,18 @@ func (s *server) pass(ctx context.Context, a *Answer, run string, o hub.Output) 
 		}
 	}
 	a.answered = text
+}
+
+// more takes room for an answer that is larger than most.
+func (s *server) more(c *call, bytes int64) error {
+	if s.hold == nil || bytes <= answerBytes {
+		return nil
+	}
+	release, err := s.hold(min(bytes, maxPassed+1) - answerBytes)
+	if err == nil {
+		c.room.add(release)
+	}
+	return err
 }
 
 // passed is an answer in the words of the protocol.

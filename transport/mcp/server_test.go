@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -30,5 +31,36 @@ func TestPassed(t *testing.T) {
 		if c, ok := r.(*sdk.CallToolResult); err != nil || !ok || c.StructuredContent != nil || !c.IsError || len(c.Content) != 1 {
 			t.Errorf("%+v: %+v, %v", a, r, err)
 		}
+	}
+}
+
+// TestRoom: a large answer has room of its principal's until it's fetched, and is none without.
+func TestRoom(t *testing.T) {
+	held, most := int64(0), int64(1<<20)
+	s := &server{hold: func(n int64) (func(), error) {
+		if held+n > most {
+			return nil, errors.New("no room")
+		}
+		held += n
+		return func() { held -= n }, nil
+	}}
+	var c call
+	if err := s.more(&c, answerBytes); err != nil || held != 0 {
+		t.Errorf("a small answer: %v, %d held", err, held)
+	}
+	if err := s.more(&c, 1<<20); err != nil || held != 1<<20-answerBytes {
+		t.Errorf("a large one: %v, %d held", err, held)
+	}
+	if err := s.more(&c, 1<<20); err == nil {
+		t.Error("there is no room, and it's had")
+	}
+	if c.room.free(); held != 0 {
+		t.Errorf("fetched, %d held", held)
+	}
+	if err := s.more(&c, 1<<20); err != nil || held != 0 {
+		t.Errorf("an answer that no one fetches: %v, %d held", err, held)
+	}
+	if err := (&server{}).more(&c, 1<<30); err != nil {
+		t.Error(err)
 	}
 }
