@@ -41,6 +41,7 @@ func (l *lab) addService(m machine, root string) error {
 		"etc/machine-id":                 strings.Repeat("1ab0", 8) + "\n",
 		"etc/hostname":                   "lab\n",
 		"etc/systemd/system/lab.service": labUnit,
+		sources[1:] + "/go.mod":          "module sources\n", // so that ./... of this tree leaves them out
 	}
 	for i, b := range blocks {
 		files[fmt.Sprintf("%s/install-%d", sources[1:], i)] = b
