@@ -125,6 +125,10 @@ func NewPattern(tool string, c *Call, l Loosen) (*Pattern, error) {
 		return refused("it reads mounts or caches, whose content may differ each time")
 	case c.TTY != nil:
 		return refused("it has a terminal, on which anything may be typed")
+	case c.MCP != nil:
+		return refused("it asks a server, and a yes is about one such question")
+	case strings.HasPrefix(tool, "changes.") && l.Content:
+		return refused("its digest names the list of changes that the yes is about")
 	case c.Stdin == "stream" && !l.Content:
 		return refused("what the program reads from a stream is not known")
 	}
@@ -196,6 +200,8 @@ func (p *Pattern) Match(tool string, c *Call) error {
 		return no("stdin")
 	case c.TTY != nil:
 		return no("terminal")
+	case c.MCP != nil: // its arguments are the server's, and say nothing of tool and question
+		return no("question")
 	case p.Network != c.Network:
 		return no("network")
 	case c.Background:

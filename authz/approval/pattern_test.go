@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 )
@@ -313,6 +314,41 @@ func TestPatternNamed(t *testing.T) {
 	} {
 		if p.Match("process.run", c) == nil {
 			t.Errorf("%s fits", name)
+		}
+	}
+}
+
+// TestQuestionsGetNoPattern: arguments of a call that asks a server are the server's own, and say
+// neither which of its tools is asked nor what. With any content each of them would fit.
+func TestQuestionsGetNoPattern(t *testing.T) {
+	c := written("src/a.go", "1")
+	loose := Loosen{Content: true}
+	p, err := NewPattern("mcp.call", &c, loose)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.MCP = &call.MCP{Server: "files", Tool: "read", Arguments: []string{"path=a"}}
+	if p.Match("mcp.call", &c) == nil {
+		t.Error("a question to a server fits")
+	}
+	for _, l := range []Loosen{{}, loose} {
+		if p, err := NewPattern("mcp.call", &c, l); p != nil || fault.ReasonOf(err) != "pattern_refused" {
+			t.Errorf("%+v: %+v, %v", l, p, err)
+		}
+	}
+}
+
+// TestListsGetNoPattern: a yes to apply changes is about one list, of which the arguments name the
+// first files alone.
+func TestListsGetNoPattern(t *testing.T) {
+	c := written("src/a.go", "1")
+	c.Argv = []string{"/opt/palyra-tool", "changes.apply", "layer=fix", "digest=" + canon.Sum([]byte("list")).String(), "changes=1"}
+	for _, tool := range []string{"changes.apply", "changes.undo", "changes.recover"} {
+		if p, err := NewPattern(tool, &c, Loosen{Content: true}); p != nil || fault.ReasonOf(err) != "pattern_refused" {
+			t.Errorf("%s: %+v, %v", tool, p, err)
+		}
+		if _, err := NewPattern(tool, &c, Loosen{}); err != nil {
+			t.Errorf("%s, of the same list: %v", tool, err)
 		}
 	}
 }
