@@ -55,8 +55,9 @@ type Spec struct {
 	// Caches are names of package isolate/cache, sorted; Files.Caches in this order. At tier C
 	// only, and with a workspace.
 	Caches   []string `json:"caches,omitempty"`
-	Operands []File   `json:"operands"`         // sealed copies, Files.Operands in this order
-	Script   *File    `json:"script,omitempty"` // sealed script, given as /dev/fd/<ScriptFD>
+	Secrets  []string `json:"secrets,omitempty"` // names, sorted; Files.Secrets in this order. At tier C only; see CheckSecrets
+	Operands []File   `json:"operands"`          // sealed copies, Files.Operands in this order
+	Script   *File    `json:"script,omitempty"`  // sealed script, given as /dev/fd/<ScriptFD>
 	Limits   Limits   `json:"limits"`
 	Stdin    string   `json:"stdin"` // "none" (empty), "sealed" or "stream"
 	// Network is NetworkFresh, NetworkVoid or NetworkLoopback; the last two at tier C only.
@@ -122,6 +123,7 @@ type Files struct {
 	Caches    []*os.File // O_PATH|O_DIRECTORY
 	Layer     *os.File   // of isolate/stage, locked; nil unless Spec.Workspace.Staged
 	Operands  []*os.File // sealed memfds
+	Secrets   []*os.File // sealed memfds with the values
 	Stdin     *os.File
 	Stdout    *os.File
 	Stderr    *os.File

@@ -309,7 +309,7 @@ var vocabularies = [...]Vocabulary{
 		{Code: "cell_start", Kinds: []Kind{Refused, Unavailable, Internal},
 			Says: "The text names the step."},
 		{Code: "gate_", Kinds: []Kind{Refused},
-			Names: []string{"capabilities", "cgroup", "cwd", "descriptors", "fence", "identity", "landlock", "limits", "mounts", "namespaces", "nested_userns", "no_new_privs", "seccomp", "securebits", "session", "terminal", "variables"},
+			Names: []string{"capabilities", "cgroup", "cwd", "descriptors", "fence", "identity", "landlock", "limits", "mounts", "namespaces", "nested_userns", "no_new_privs", "seccomp", "secrets", "securebits", "session", "terminal", "variables"},
 			Says:  "At the gate the process isn't as ordered."},
 		{Code: "confine_not_in_force", Kinds: []Kind{Refused},
 			Says: "palyrad couldn't confine itself."},

@@ -237,7 +237,7 @@ func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f 
 		has, fds, spec = has|wire.HasSpec, slices.Insert(fds, 0, int(memory.Fd())), nil
 	}
 	id, q, err = c.put(due, fds, func(id uint64) ([]byte, error) {
-		b := wire.AppendRun(make([]byte, 0, wire.RunHead+len(spec)), kind, id, has, len(f.Operands)+len(f.Mounts)+len(f.Caches), g)
+		b := wire.AppendRun(make([]byte, 0, wire.RunHead+len(spec)), kind, id, has, len(f.Operands)+len(f.Mounts)+len(f.Caches)+len(f.Secrets), g)
 		return append(b, spec...), nil
 	})
 	runtime.KeepAlive(f)
@@ -245,7 +245,7 @@ func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f 
 }
 
 func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
-	fds = make([]int, 0, 8+len(f.Operands)+len(f.Mounts)+len(f.Caches))
+	fds = make([]int, 0, 8+len(f.Operands)+len(f.Mounts)+len(f.Caches)+len(f.Secrets))
 	add := func(name string, file *os.File) {
 		if file == nil {
 			err = fault.New(fault.Internal, "internal", "send to palyra-cell: no descriptor for "+name, errors.New("the descriptor is missing"))
@@ -276,6 +276,9 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	}
 	for _, c := range f.Caches {
 		add("cache", c)
+	}
+	for _, s := range f.Secrets {
+		add("secret", s)
 	}
 	if err == nil && len(fds) > wire.MaxFiles {
 		err = fault.New(fault.Usage, "too_large", fmt.Sprintf("send %d descriptors to palyra-cell, at most %d", len(fds), wire.MaxFiles), errors.New("too many"))

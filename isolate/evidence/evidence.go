@@ -60,6 +60,8 @@ type Evidence struct {
 	// Exchange is what answered, if the call started no program; the groups of a program are
 	// absent then.
 	Exchange Exchange `json:"exchange,omitzero"` // filled by the kernel room
+	// Secrets is absent for a call without any.
+	Secrets Secrets `json:"secrets,omitzero"`
 }
 
 // ExecutorExchange is the executor of a call that asked a running program.
@@ -90,6 +92,14 @@ type Exchange struct {
 	CallID string `json:"call_id" show:"%s"`
 	// Intent is the index of that call's intent in the journal.
 	Intent uint64 `json:"intent" unit:"index"`
+}
+
+// Secrets are the files with values of secrets, as they were seen at the gate: from there on the
+// program could read them.
+type Secrets struct {
+	Basis Basis `json:"basis" basis:"observed"`
+	// Files are their names in /run/secrets, each of mode 0400 and the program's; sorted.
+	Files []string `json:"files" show:"%s could be read by the program"`
 }
 
 // Host identifies the kernel that enforced.

@@ -50,6 +50,9 @@ func (p *process) asOrdered() error {
 		if err := p.checkMounts(e.Mounts.Table); err != nil {
 			return shut("mounts", err)
 		}
+		if err := p.checkSecrets(); err != nil {
+			return shut("secrets", err)
+		}
 		if err := checkNetwork(&e.Network); err != nil {
 			return shut("namespaces", err)
 		}
@@ -207,6 +210,9 @@ func (p *process) checkMounts(table []string) error {
 	for _, name := range p.spec.Caches {
 		need[isolate.CachePath(name)] = true
 	}
+	if len(p.spec.Secrets) > 0 {
+		need[isolate.SecretsDir] = true
+	}
 	operands := make([]string, 0, len(p.spec.Operands))
 	for _, o := range p.spec.Operands {
 		need[o.Path] = true
@@ -239,6 +245,8 @@ func (p *process) own(path string) bool {
 		return true
 	case ptsDir, ttyFile:
 		return p.terminal != nil
+	case isolate.SecretsDir:
+		return len(p.spec.Secrets) > 0
 	}
 	return slices.Contains(p.framed, path) || path == p.spec.Workspace.View() && (p.spec.Workspace == nil || p.staged())
 }
@@ -335,6 +343,8 @@ func (p *process) checkMount(m mount, operands []string) error {
 		return errors.Join(kind("devpts"), has(m.flags, "noexec"), has(m.super, "ptmxmode=666", "max="+strconv.Itoa(isolate.MaxTerminals)))
 	case m.path == ttyFile && p.terminal != nil:
 		return has(m.flags, "ro", "noexec")
+	case m.path == isolate.SecretsDir && p.own(m.path):
+		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev", "noexec"))
 	case p.own(m.path):
 		page := int64(os.Getpagesize())
 		size := (p.spec.Limits.Disk + page - 1) / page * page >> 10

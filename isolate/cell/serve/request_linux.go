@@ -66,10 +66,11 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 	if err := checkLimits(&spec.Limits); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
-	if m, c := len(spec.Operands), len(spec.Operands)+len(spec.Mounts); c <= len(f.operands) {
-		f.operands, f.mounts, f.caches = f.operands[:m], f.operands[m:c], f.operands[c:]
+	if m, c := len(spec.Operands), len(spec.Operands)+len(spec.Mounts); c+len(spec.Caches) <= len(f.operands) {
+		s := c + len(spec.Caches)
+		f.operands, f.mounts, f.caches, f.secrets = f.operands[:m], f.operands[m:c], f.operands[c:s], f.operands[s:]
 	}
-	if len(f.operands) != len(spec.Operands) || len(f.mounts) != len(spec.Mounts) || len(f.caches) != len(spec.Caches) || (f.workspace >= 0) != (spec.Workspace != nil) || (f.script >= 0) != (spec.Script != nil) ||
+	if len(f.operands) != len(spec.Operands) || len(f.mounts) != len(spec.Mounts) || len(f.caches) != len(spec.Caches) || len(f.secrets) != len(spec.Secrets) || (f.workspace >= 0) != (spec.Workspace != nil) || (f.script >= 0) != (spec.Script != nil) ||
 		(f.layer >= 0) != (spec.Workspace != nil && spec.Workspace.Staged) {
 		return wrong(errors.New("descriptors do not match the spec"))
 	}
@@ -83,6 +84,9 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 		return fail(fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("tier %v has no such staged workspace", s.tier)))
 	}
 	if err := isolate.CheckPlaces(spec.Tier, spec.Workspace, spec.Mounts, spec.Caches); err != nil {
+		return fail(fault.New(fault.Usage, "invalid_input", op, err))
+	}
+	if err := isolate.CheckSecrets(spec.Tier, spec.Workspace, spec.Mounts, spec.Secrets); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
 	if err := checkCwdNamed(spec); err != nil {
@@ -137,10 +141,10 @@ func checkLimits(l *isolate.Limits) error {
 // files are the descriptors of one request, -1 for none. They are closed with the request.
 type files struct {
 	exec, stdout, stderr, script, workspace, stdin, layer, terminal int
-	operands, mounts, caches                                        []int
+	operands, mounts, caches, secrets                               []int
 }
 
-func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, -1, nil, nil, nil} }
+func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, -1, nil, nil, nil, nil} }
 
 func filesOf(r *wire.Request, fds []int) (*files, error) {
 	f := noFiles()
@@ -158,7 +162,7 @@ func filesOf(r *wire.Request, fds []int) (*files, error) {
 		*x.to, fds = fds[0], fds[1:]
 	}
 	if len(fds) != r.More {
-		return nil, fmt.Errorf("%d descriptors for %d operands, mounts and caches", len(fds), r.More)
+		return nil, fmt.Errorf("%d descriptors for %d operands, mounts, caches and secrets", len(fds), r.More)
 	}
 	f.operands = fds // admit splits them
 	return f, nil

@@ -44,6 +44,7 @@ type run struct {
 	mounted  bool         // private is a tmpfs
 	rooms    []room       // private, the layer and caches, where only samples bound them
 	framed   []string     // where the cell has frames
+	given    *os.File     // the file system of secrets; nil for none
 	layer    *layer       // what a staged workspace is written to; nil for none
 	together int          // the most calls that used it at once; guarded by layers.mu
 	lower    *os.File     // the layer's: the workspace's own mount; nil for none
@@ -333,6 +334,9 @@ func (r *run) prepareC() error {
 	}
 	if err == nil {
 		grants, err = r.hostCaches(c, grants)
+	}
+	if err == nil {
+		grants, err = r.secrets(c, grants)
 	}
 	c.UID, c.GID = int(r.uid), int(r.gid)
 	if err == nil && r.spec.Workspace != nil {

@@ -52,6 +52,9 @@ func (r *run) hostMounts(c *native.Cell, grants []landRule) ([]landRule, error) 
 	for _, name := range r.spec.Caches {
 		places = append(places, isolate.CachePath(name))
 	}
+	if len(r.spec.Secrets) > 0 {
+		places = append(places, isolate.SecretsDir)
+	}
 	if err := r.frames(c, places...); err != nil {
 		return nil, err
 	}

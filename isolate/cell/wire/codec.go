@@ -20,7 +20,7 @@ import (
 // value has one form, and a form one value.
 
 // protocol is the version of everything but the fields of a Result.
-const protocol = 8
+const protocol = 9
 
 // Version is what both sides must agree on: the protocol, and a checksum of a Result's fields,
 // so that a field added to evidence makes a new version.

@@ -59,7 +59,7 @@ func mountSetattr(m *os.File, flags uint, a *unix.MountAttr) error {
 }
 
 // NewFS makes a detached mount of a new file system instance: fsopen(2),
-// fsconfig(2), fsmount(2), 5.2. options are key, value pairs.
+// fsconfig(2), fsmount(2), 5.2. options are key, value pairs; an empty value sets a flag.
 func NewFS(fstype string, attrs int, options ...string) (*os.File, error) {
 	ctx, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -67,7 +67,11 @@ func NewFS(fstype string, attrs int, options ...string) (*os.File, error) {
 	}
 	defer unix.Close(ctx)
 	for i := 0; i+1 < len(options); i += 2 {
-		if err := unix.FsconfigSetString(ctx, options[i], options[i+1]); err != nil {
+		set := func() error { return unix.FsconfigSetString(ctx, options[i], options[i+1]) }
+		if options[i+1] == "" {
+			set = func() error { return unix.FsconfigSetFlag(ctx, options[i]) }
+		}
+		if err := set(); err != nil {
 			return nil, fmt.Errorf("fsconfig %s %s: %w", fstype, options[i], err)
 		}
 	}
