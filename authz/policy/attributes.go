@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +34,9 @@ type Context struct {
 	// Caches are names of folders that the program shares with other calls of its principal
 	// and workspace.
 	Caches []string `json:"caches,omitempty"`
+	// Secrets are references of secrets that the program can read, each once. Decide asks about
+	// each by itself, too.
+	Secrets []string `json:"secrets,omitempty"`
 	// DeclaredWorkspace is the operator's name for the workspace, if Mounts, Caches and an
 	// environment set, whose digest is DeclaredEnv, are those that the operator declared for it.
 	DeclaredWorkspace string       `json:"declared_workspace,omitempty"`
@@ -157,7 +161,8 @@ type given struct {
 	*Context
 	kind             Kind
 	family           string
-	approved, byName bool // context.approved and context.interpreter_permitted
+	tool             string // of a call; "" until the decision begins
+	approved, byName bool   // context.approved and context.interpreter_permitted
 }
 
 // attributes are the rows, in the order of the schema. A row's index is its bit in an attr;
@@ -216,6 +221,8 @@ var attributes = [...]attribute{
 		set: func(g *given) []string { return g.Mounts }},
 	{path: "caches", in: inCall, from: "caches", doc: "names of folders that the program fills and later calls of the same principal and workspace read",
 		set: func(g *given) []string { return g.Caches }},
+	{path: "secrets", in: inCall, from: "secrets", doc: `references of secrets that the program can read in files, "vault://global/token"; each takes a permit of "vault.expose", too`,
+		set: func(g *given) []string { return g.Secrets }},
 	{path: "declared.workspace", in: inCall, from: "declared_workspace",
 		doc:  `the operator's name for the workspace, if mounts and caches are those that the operator declared for it; "": the call's own, or none`,
 		text: func(g *given) string { return g.DeclaredWorkspace }},
@@ -243,7 +250,7 @@ var attributes = [...]attribute{
 	{path: "certificate", in: inCall, from: "certificate", doc: "what the sandbox certificate of this boot says of the tier: {}", of: vocabCertificate,
 		absent: CertificateNone, text: func(g *given) string { return g.Certificate }},
 
-	{path: "tool", in: inAnswer, from: "answer.tool", page: "the call's tool", text: func(g *given) string { return g.Answer.Tool }},
+	{path: "tool", in: inCall | inAnswer, from: "answer.tool", page: "the call's tool", text: func(g *given) string { return cmp.Or(g.tool, g.Answer.Tool) }},
 	{path: "requester", in: inAnswer, from: "answer.requester", doc: `who wants the call: "uid:1000"`, text: func(g *given) string { return g.Answer.Requester }},
 	{path: "approver", in: inAnswer, from: "answer.approver", doc: "who says yes: the principal", text: func(g *given) string { return g.Answer.Approver }},
 	{path: "scope", in: inAnswer, from: "answer.scope", doc: "{}", of: vocabScope, absent: ScopeOnce, text: func(g *given) string { return g.Answer.Scope }},

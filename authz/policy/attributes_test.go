@@ -402,7 +402,13 @@ func TestEachAttributeDecides(t *testing.T) {
 					continue
 				}
 				seen[row.path] = true
-				s := mustCompile(t, fmt.Sprintf(`@id("x") permit (principal, action == Palyra::Action::%q, resource) when { context.%s == %s };`,
+				if path == "secrets" { // each takes a permit of its own
+					one := Default().Decide(with)
+					if one.Effect == Allow {
+						t.Errorf("a secret without a permit: %+v", one)
+					}
+				}
+				s := mustCompile(t, `@id("y") permit (principal, action == Palyra::Action::"vault.expose", resource);`+fmt.Sprintf(`@id("x") permit (principal, action == Palyra::Action::%q, resource) when { context.%s == %s };`,
 					action, row.path, value.MarshalCedar()))
 				for _, c := range []struct {
 					r    Request

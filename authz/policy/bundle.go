@@ -175,7 +175,14 @@ func (s *Set) queries(r *Request) (out []query) {
 			}
 			byName = a.allow
 		}
-		return ask(e.action, e.entities.resource.UID, approved, byName)
+		a := ask(e.action, e.entities.resource.UID, approved, byName)
+		for _, ref := range r.Context.Secrets {
+			if !a.allow {
+				break
+			}
+			a = ask(vaultExpose, secretUID(ref), approved, byName)
+		}
+		return a
 	}
 	if a := both(false); !a.allow && len(a.errors) == 0 && e.facts.has&s.want&attrApproved != 0 {
 		both(true)

@@ -58,3 +58,50 @@ func TestBundleImplied(t *testing.T) {
 		t.Errorf("a policy with the permit's id: %v", err)
 	}
 }
+
+// TestExposures: a call with secrets is permitted only if each of them is, for that tool, and the
+// bundle has a question about each.
+func TestExposures(t *testing.T) {
+	s := mustCompile(t, `@id("run") permit (principal, action == Palyra::Action::"tool.execute", resource);
+		@id("token") permit (principal, action == Palyra::Action::"vault.expose", resource == Palyra::Secret::"vault://global/token")
+			when { context.tool == "process.run" };
+		@id("key") permit (principal, action == Palyra::Action::"vault.expose", resource == Palyra::Secret::"vault://global/key") when { context.approved };
+		@id("never") @untested("here") forbid (principal, action == Palyra::Action::"vault.expose", resource == Palyra::Secret::"vault://global/root");`)
+	for _, c := range []struct {
+		tool     string
+		secrets  []string
+		effect   Effect
+		reason   string
+		policies []string
+		asked    int
+	}{
+		{"process.run", nil, Allow, ReasonPermitted, []string{"run"}, 1},
+		{"process.run", []string{"vault://global/token"}, Allow, ReasonPermitted, []string{"run", "token"}, 2},
+		{"fs.search", []string{"vault://global/token"}, Deny, ReasonNotPermitted, nil, 4},
+		{"process.run", []string{"vault://global/key"}, NeedsApproval, ReasonApprovalRequired, []string{"key", "run"}, 4},
+		{"process.run", []string{"vault://global/token", "vault://global/key"}, NeedsApproval, ReasonApprovalRequired, []string{"key", "run", "token"}, 6},
+		{"process.run", []string{"vault://global/token", "vault://global/other"}, Deny, ReasonNotPermitted, nil, 6},
+		{"process.run", []string{"vault://global/root", "vault://global/token"}, Deny, ReasonForbidden, []string{"never"}, 4},
+	} {
+		r := benchRequest()
+		r.Resource, r.Context.Secrets = Tool(c.tool), c.secrets
+		d := s.Decide(r)
+		if d.Effect != c.effect || d.Reason != c.reason || !slices.Equal(d.Policies, c.policies) || !sameAnswer(d, oracle(s, r)) {
+			t.Errorf("%s with %q: %v %s %q, want %v %s %q", c.tool, c.secrets, d.Effect, d.Reason, d.Policies, c.effect, c.reason, c.policies)
+		}
+		b, err := s.Bundle(r, "")
+		if err != nil || len(b.Questions) != c.asked {
+			t.Errorf("%s with %q: %d questions, want %d; %v", c.tool, c.secrets, len(b.Questions), c.asked, err)
+		}
+	}
+	for _, action := range []string{vaultExpose, ToolList} {
+		r := benchRequest()
+		r.Action, r.Resource, r.Context.Secrets = action, Entity{Type: TypeSecret, ID: "vault://global/token"}, []string{"vault://global/token"}
+		if action == ToolList {
+			r.Resource.Type = TypeWorkspace
+		}
+		if d := s.Decide(r); d.Reason != ReasonBadRequest {
+			t.Errorf("%s: %+v", action, d)
+		}
+	}
+}

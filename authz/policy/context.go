@@ -125,7 +125,10 @@ type facts struct {
 }
 
 func (f *facts) init(r *Request, want attr, s *Set) {
-	f.Context, f.has, f.memo, f.kind = &r.Context, contextOf(r.Action), s.memo, Other
+	f.Context, f.has, f.memo, f.kind, f.tool = &r.Context, contextOf(r.Action), s.memo, Other, ""
+	if runsProgram(r.Action) {
+		f.tool = r.Resource.ID
+	}
 	if s.unknown != (byContext{}) {
 		f.has &^= s.unknown.of(r.Action)
 	}
@@ -137,7 +140,7 @@ func (f *facts) init(r *Request, want attr, s *Set) {
 
 func contextOf(action string) attr {
 	switch {
-	case runsProgram(action), action == interpreterRun:
+	case runsProgram(action), action == interpreterRun, action == vaultExpose:
 		return attrCall
 	case answers(action):
 		return attrAnswer

@@ -171,7 +171,8 @@ func union(a, b []string) []string {
 	return slices.Compact(ids)
 }
 
-// answer asks Cedar, about the interpreter first if the executable is of a dangerous kind.
+// answer asks Cedar, about the interpreter first if the executable is of a dangerous kind, and
+// about secrets last.
 func (e *evaluation) answer(approved bool) answer {
 	var byName answer
 	if e.facts.kind.dangerous() && e.facts.want&attrInterpreterPermitted != 0 {
@@ -184,7 +185,27 @@ func (e *evaluation) answer(approved bool) answer {
 	if a.allow && byName.allow {
 		a.byName = byName.ids
 	}
+	if a.allow && len(e.request.Context.Secrets) > 0 {
+		a = e.exposures(a, approved, byName.allow)
+	}
 	return a
+}
+
+// exposures asks about each secret that the program of a permitted call can read. One that isn't
+// permitted denies the call.
+func (e *evaluation) exposures(a answer, approved, byName bool) answer {
+	for _, ref := range e.request.Context.Secrets {
+		x := e.ask(vaultExpose, secretUID(ref), approved, byName)
+		if !x.allow {
+			return x
+		}
+		a.ids = union(a.ids, x.ids)
+	}
+	return a
+}
+
+func secretUID(ref string) cedar.EntityUID {
+	return cedar.EntityUID{Type: TypeSecret, ID: cedar.String(ref)}
 }
 
 func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved, byName bool) answer {

@@ -179,13 +179,12 @@ type Action struct {
 	has attr
 }
 
-// Actions returns all actions of the schema, interpreter.run included, which only Decide asks
-// about.
+// Actions returns all actions of the schema, with those that only Decide asks about.
 func Actions() (out []Action) {
 	for name, resource := range resourceType {
 		out = append(out, Action{name, resource, contextOf(name)})
 	}
-	return append(out, Action{interpreterRun, TypeExecutable, contextOf(interpreterRun)})
+	return append(out, Action{interpreterRun, TypeExecutable, contextOf(interpreterRun)}, Action{vaultExpose, TypeSecret, contextOf(vaultExpose)})
 }
 
 // Has reports whether the context of the action's requests has the attribute with this path

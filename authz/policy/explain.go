@@ -25,7 +25,7 @@ type Explanation struct {
 // Trace is one policy's part in a decision.
 type Trace struct {
 	Info
-	Question   string      `json:"question"` // the action that it was asked about
+	Question   string      `json:"question"` // the action that it was asked about; behind vault.expose, the secret
 	Matched    bool        `json:"matched"`  // its scope and every condition hold
 	Principal  bool        `json:"principal"`
 	Resource   bool        `json:"resource"`
@@ -55,6 +55,13 @@ func (s *Set) Explain(r Request) Explanation {
 		x.Traces = s.traces(e, interpreterRun, resource, false)
 	}
 	x.Traces = append(x.Traces, s.traces(e, e.action, e.entities.resource.UID, byName)...)
+	for _, ref := range r.Context.Secrets {
+		of := s.traces(e, vaultExpose, secretUID(ref), byName)
+		for i := range of {
+			of[i].Question += " " + ref
+		}
+		x.Traces = append(x.Traces, of...)
+	}
 	return x
 }
 

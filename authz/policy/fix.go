@@ -47,6 +47,11 @@ func (s *Set) smallest(r *Request, d *Decision) string {
 		byName := s.permitText(r, interpreterRun, cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(family)}, "_interpreter")
 		additions = []string{permit, byName, byName + "\n" + permit}
 	}
+	if exposed := s.exposeText(r); exposed != "" {
+		for _, text := range append([]string{""}, additions...) {
+			additions = append(additions, exposed+text)
+		}
+	}
 	for _, text := range additions {
 		c, err := addition(text)
 		if err != nil {
@@ -70,6 +75,14 @@ func (s *Set) smallest(r *Request, d *Decision) string {
 		}
 	}
 	return s.changeText(d)
+}
+
+// exposeText returns the permits of vault.expose for the secrets of the call, "" if it has none.
+func (s *Set) exposeText(r *Request) (text string) {
+	for i, ref := range r.Context.Secrets {
+		text += s.permitText(r, vaultExpose, secretUID(ref), fmt.Sprintf("_secret_%d", i+1)) + "\n"
+	}
+	return text
 }
 
 func addition(text string) (*change, error) {
@@ -150,7 +163,11 @@ func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 		one := fmt.Sprintf("context.capsule == %q", capsule)
 		if shape := shapeOf(r); shape != nil {
 			label = s.width(r, "unless { "+strings.Join(append(slices.Clone(parts), one), " && ")+" }")
-			parts = append(append(parts, "resource == "+uid(r.Resource).String()), shape...)
+			about := "resource == " + uid(r.Resource).String()
+			if len(r.Context.Secrets) > 0 { // the resource may be one of them
+				about = "context.tool == " + string(cedar.String(r.Resource.ID).MarshalCedar())
+			}
+			parts = append(append(parts, about), shape...)
 		} else {
 			parts = append(parts, one)
 		}
@@ -170,7 +187,9 @@ func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 
 // onlyCalls reports whether every action of a scope has the context of a call.
 func onlyCalls(scope ast.IsScopeNode) bool {
-	calls := func(a cedar.EntityUID) bool { return runsProgram(string(a.ID)) || a.ID == interpreterRun }
+	calls := func(a cedar.EntityUID) bool {
+		return runsProgram(string(a.ID)) || a.ID == interpreterRun || a.ID == vaultExpose
+	}
 	switch a := scope.(type) {
 	case ast.ScopeTypeEq:
 		return calls(a.Entity)
@@ -205,6 +224,9 @@ func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityU
 	if !capsule.IsZero() && runsProgram(r.Action) {
 		one := fmt.Sprintf("when { context.capsule == %q }", capsule)
 		if shape := shapeOf(r); shape != nil {
+			if action == vaultExpose {
+				shape = append([]string{"context.tool == " + string(cedar.String(r.Resource.ID).MarshalCedar())}, shape...)
+			}
 			b.WriteString("\n" + s.width(r, one) + "when {\n  " + strings.Join(shape, " &&\n  ") + "\n}")
 		} else {
 			b.WriteString("\n" + one)
@@ -288,6 +310,9 @@ func shapeOf(r *Request) []string {
 	set("mounts", c.Mounts)
 	set("caches", c.Caches)
 	set("egress_hosts", c.EgressHosts)
+	if len(c.Secrets) > 0 { // the capabilities say that there are none
+		set("secrets", c.Secrets)
+	}
 	set("capabilities", c.Capabilities)
 	set("env_names", nil)
 	return parts

@@ -57,6 +57,18 @@ func oracle(s *Set, r Request) Decision {
 		if a.allow && interpreter.allow {
 			a.interpreters = interpreter.ids
 		}
+		for _, ref := range r.Context.Secrets {
+			if !a.allow {
+				break
+			}
+			x := ask(vaultExpose, cedar.EntityUID{Type: TypeSecret, ID: cedar.String(ref)}, approved, interpreter.allow)
+			if !x.allow {
+				return x
+			}
+			a.ids = append(a.ids, x.ids...)
+			slices.Sort(a.ids)
+			a.ids = slices.Compact(a.ids)
+		}
 		return a
 	}
 	all := func(lists ...[]string) []string {
@@ -120,6 +132,9 @@ func randomRequest(rng *rand.Rand) Request {
 	}
 	c.Unpinned = pick(rng, nil, []string{"absent"}, []string{"directory", "library"})
 	c.Capabilities = pick(rng, nil, []string{CapNetwork, CapProcessExec})
+	if runsProgram(a) {
+		c.Secrets = pick(rng, nil, nil, []string{"vault://global/a"}, []string{"vault://global/b", "vault://global/a"})
+	}
 	c.WorkspaceSource = pick(rng, "", "/w")
 	c.WorkspaceReadOnly = rng.IntN(2) == 0
 	c.Limits.Memory = pick[int64](rng, 0, 1, 512<<20)

@@ -30,7 +30,8 @@
 // Decide asks two questions about shells, interpreters, loaders and wrappers ([Classify]):
 // whether some policy permits the action interpreter.run for that family, and then, with the
 // answer in context.interpreter_permitted, the call itself. Both are plain Cedar requests that
-// another engine can repeat.
+// another engine can repeat. About a call with secrets it asks, besides, whether the principal may
+// do vault.expose on each.
 //
 // # What it does not protect against
 //

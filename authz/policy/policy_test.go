@@ -304,6 +304,10 @@ func TestSchemaAgreesWithCode(t *testing.T) {
 		t.Errorf("interpreter.run applies to %s", actions[interpreterRun])
 	}
 	delete(actions, interpreterRun)
+	if actions[vaultExpose] != TypeSecret {
+		t.Errorf("vault.expose applies to %s", actions[vaultExpose])
+	}
+	delete(actions, vaultExpose)
 	if !maps.Equal(actions, resourceType) {
 		t.Errorf("schema has %v, code has %v", actions, resourceType)
 	}

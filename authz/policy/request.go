@@ -47,8 +47,9 @@ const (
 	WorkspaceManage = "workspace.manage"
 	PermissionUse   = "permission.use" // a permission that a request to the daemon takes
 
-	// Only Decide asks about interpreterRun.
+	// Only Decide asks about these two.
 	interpreterRun = "interpreter.run"
+	vaultExpose    = "vault.expose" // a secret that a call's program can read
 )
 
 // The capabilities.
@@ -176,6 +177,10 @@ func (g *given) check(action string) error {
 		return fmt.Errorf("%d approvers", a.Approvers)
 	case *a != Answer{} && !answers(action):
 		return fmt.Errorf("action %q has no answer", action)
+	case len(c.Secrets) > 0 && !runsProgram(action):
+		return fmt.Errorf("action %q has no secrets", action)
+	case slices.Contains(c.Secrets, ""):
+		return errors.New("a secret without reference")
 	case len(c.Features) > 0 && !answers(action) && action != PermissionUse:
 		return fmt.Errorf("action %q has no features", action)
 	case !answers(action) && action != PermissionUse: // other contexts have none of the rows beyond calls

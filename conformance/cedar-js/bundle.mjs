@@ -34,17 +34,29 @@ function conclude(bundle, answers) {
   const failed = (a) => ({ effect: 'deny', reason: 'policy_error', policies: [], errors: a.errors });
   const pass = (approved) => {
     let byName = { allow: false, policies: [], errors: [] };
+    let call; // the answer about the call itself, which those about its secrets follow
     for (const [i, q] of bundle.questions.entries()) {
       if (q.context.approved !== approved) continue;
+      if (q.action.id === 'vault.expose') {
+        if (!answers[i].allow) return { ...answers[i], byName: [] };
+        call.policies = union(call.policies, answers[i].policies);
+        continue;
+      }
       if (q.action.id !== 'interpreter.run') {
         const permitted = q.context.interpreter_permitted ?? false;
         if (permitted !== byName.allow) throw new Unusable(`question ${i}: interpreter_permitted is not what was answered`);
-        return { ...answers[i], byName: answers[i].allow && byName.allow ? byName.policies : [] };
+        call = { ...answers[i], byName: answers[i].allow && byName.allow ? byName.policies : [] };
+        if (!call.allow) return call;
+        continue;
       }
       byName = answers[i];
       if (byName.errors.length > 0) return { ...byName, byName: [] };
     }
-    return undefined;
+    const secrets = bundle.request.context.secrets ?? [];
+    if (call && bundle.questions.filter((q) => q.action.id === 'vault.expose' && q.context.approved === approved).length !== secrets.length) {
+      throw new Unusable('a secret was not asked about');
+    }
+    return call;
   };
   const plain = pass(false);
   if (plain === undefined) throw new Unusable('no question without approval');
@@ -66,10 +78,12 @@ function check(bundle) {
   const wrong = [];
   const { request } = bundle;
   const answers = bundle.questions.map((q, i) => {
-    const about = q.action.id === 'interpreter.run' ? { type: 'Palyra::Executable', id: bundle.family } : { type: request.resource.type, id: request.resource.id };
+    const secret = q.action.id === 'vault.expose' && (request.context.secrets ?? []).includes(q.resource.id);
+    const about = secret ? { type: 'Palyra::Secret', id: q.resource.id }
+      : q.action.id === 'interpreter.run' ? { type: 'Palyra::Executable', id: bundle.family } : { type: request.resource.type, id: request.resource.id };
     if (!same(q.principal, { type: request.principal.type, id: request.principal.id }) || !same(q.resource, about)
       || (q.context.capsule ?? '') !== (q.context.capsule === undefined ? '' : request.context.capsule_digest ?? '')
-      || (q.action.id !== 'interpreter.run' && q.action.id !== request.action)) wrong.push(`question ${i} is not about the request`);
+      || (!secret && q.action.id !== 'interpreter.run' && q.action.id !== request.action)) wrong.push(`question ${i} is not about the request`);
     const got = ask(bundle, q);
     const want = { allow: q.allow, policies: q.policies, errors: q.errors };
     if (!same(got, want)) wrong.push(`question ${i}: cedar ${JSON.stringify(got)}, palyra ${JSON.stringify(want)}`);

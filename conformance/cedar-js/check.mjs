@@ -55,6 +55,7 @@ const derive = {
   'executable.name': (x) => pathOf(x).slice(slash(x) + 1),
   'executable.kind': (x, { kind }) => kind,
   'executable.family': (x, { family }) => family,
+  tool: (x, { request }) => runsProgram(request.action) ? request.resource.id : x.answer?.tool ?? '',
   args: (x) => [...(x.line_args ?? []), ...(x.args ?? [])],
   arg_count: (x) => (x.args ?? []).length,
   first_arg: (x) => x.args?.[0] ?? '',
@@ -103,6 +104,11 @@ function question(asked, set, approved) {
   const resource = uid(request.resource.type, request.resource.id);
   const answer = ask(asked, request.action, resource, approved, permitted.allow);
   if (answer.allow && permitted.allow) answer.interpreters = permitted.ids;
+  for (const ref of answer.allow ? request.context.secrets ?? [] : []) {
+    const exposed = ask(asked, 'vault.expose', uid('Palyra::Secret', ref), approved, permitted.allow);
+    if (!exposed.allow) return exposed;
+    answer.ids.push(...exposed.ids);
+  }
   return answer;
 }
 

@@ -122,7 +122,7 @@ func (g *generator) policy(id string, large bool) string {
 	}
 	program := g.rng.IntN(4) != 0
 	action := pick(g, `action == Palyra::Action::"tool.execute"`, `action in [Palyra::Action::"tool.execute", Palyra::Action::"skill.execute"]`,
-		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`)
+		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`, `action == Palyra::Action::"vault.expose"`)
 	if !program {
 		action = pick(g, `action`, `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`,
 			`action in [Palyra::Action::"tool.execute", Palyra::Action::"tool.list"]`)
@@ -131,6 +131,8 @@ func (g *generator) policy(id string, large bool) string {
 	switch action {
 	case `action == Palyra::Action::"tool.execute"`:
 		resource = pick(g, `resource`, `resource == Palyra::Tool::"r1"`, `resource is Palyra::Tool`, `resource in Palyra::Tool::"process.run"`)
+	case `action == Palyra::Action::"vault.expose"`:
+		resource = pick(g, `resource`, `resource == Palyra::Secret::"vault://global/a"`, `resource is Palyra::Secret`)
 	case `action == Palyra::Action::"interpreter.run"`:
 		resource = pick(g, `resource`, `resource == Palyra::Executable::"python"`, `resource == Palyra::Executable::"bash"`, `resource is Palyra::Executable`)
 	}
@@ -235,6 +237,9 @@ func (g *generator) request() policy.Request {
 	if !slices.Contains(c.EnvNames, "PATH") {
 		c.EnvCode = nil
 	}
+	if action != policy.ToolExecute && action != policy.SkillExecute {
+		c.Secrets = nil
+	}
 	answer := action == policy.ApprovalResolve || action == policy.ApprovalSelf
 	if action == policy.PermissionUse {
 		r.Resource.ID = pick(g, "run.start", "trust.operate", "vault.manage", "session.read")
@@ -304,6 +309,7 @@ var texts = map[string][]string{
 	"env":                    {"CI=1", "PATH=/w", "é=\u202e"},
 	"env_names":              {"PATH", "CI"},
 	"env_code":               {"PATH"},
+	"secrets":                {"vault://global/a", "vault://global/b"},
 	"tool":                   {"process.run", "fs.write_file"},
 	"requester":              {"u1", "u2"},
 	"approver":               {"u1", "u2"},
