@@ -16,6 +16,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/receiptfile"
 	"palyra/hub"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -47,8 +48,13 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
+	kept, err := receiptfile.Open(command.Value(inv, "receipt", ""))
+	if err != nil {
+		return nil, err
+	}
+	defer kept.Close()
 	if step.Tool == "process.run" && toolproto.Background(step.Input) {
-		return a.callBackground(ctx, inv, h, step)
+		return a.callBackground(ctx, inv, h, step, kept)
 	}
 	p := a.printer(inv)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that leaves is an error of a write, and ends the call
@@ -62,7 +68,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 		if err != nil {
 			return nil, err
 		}
-		return a.called(ctx, inv, h, &r, p)
+		return a.called(ctx, h, &r, p, kept)
 	}
 	if session == "" {
 		s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra call"})
@@ -104,12 +110,12 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if r, err = hub.GetRun.Do(end, h, hub.Caller{}, r.ID); err != nil {
 		return nil, err
 	}
-	return a.called(end, inv, h, &r, p)
+	return a.called(end, h, &r, p, kept)
 }
 
 // callBackground starts a program and doesn't wait for its end. One that has ended already, or that
 // didn't start, is printed as any call.
-func (a *app) callBackground(ctx context.Context, inv *command.Invocation, h hub.Hub, step hub.Step) (*result, error) {
+func (a *app) callBackground(ctx context.Context, inv *command.Invocation, h hub.Hub, step hub.Step, kept *receiptfile.File) (*result, error) {
 	session := command.Value(inv, "session", "")
 	if session == "" {
 		return nil, fault.New(fault.Usage, "invalid_input", "call", errors.New("a program in the background ends with its session, and this call has none of its own")).
@@ -121,7 +127,7 @@ func (a *app) callBackground(ctx context.Context, inv *command.Invocation, h hub
 		return nil, err
 	}
 	if len(r.Steps) != 1 || r.Steps[0].State != hub.StepRunning {
-		return a.called(ctx, inv, h, &r, a.printer(inv))
+		return a.called(ctx, h, &r, a.printer(inv), kept)
 	}
 	return text(front.Document{"run": r}, "%s\n", cell(r.ID)), nil
 }
@@ -194,7 +200,7 @@ func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer) err
 }
 
 // called prints the outcome of a call.
-func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r *hub.Run, p *printer) (*result, error) {
+func (a *app) called(ctx context.Context, h hub.Hub, r *hub.Run, p *printer, kept *receiptfile.File) (*result, error) {
 	if len(r.Steps) == 0 { // palyrad had no room for them in its answer
 		whole, err := hub.GetRun.Do(ctx, h, hub.Caller{}, r.ID)
 		if err != nil {
@@ -206,12 +212,12 @@ func (a *app) called(ctx context.Context, inv *command.Invocation, h hub.Hub, r 
 		return nil, fault.New(fault.Internal, "internal", "call", fmt.Errorf("a run of %d steps", len(r.Steps)))
 	}
 	s := &r.Steps[0]
-	if path := command.Value(inv, "receipt", ""); path != "" && s.LogIndex != nil {
+	if kept != nil && s.LogIndex != nil {
 		b, err := hub.GetReceipt.Do(ctx, h, hub.Caller{}, *s.LogIndex)
 		if err != nil {
 			return nil, err
 		}
-		if err := writeFile(path, func(w io.Writer) error { _, err := w.Write(b); return err }); err != nil {
+		if err := kept.Keep(b, *s.LogIndex, 0o600); err != nil {
 			return nil, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
+	"palyra/cmd/internal/receiptfile"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -43,14 +44,14 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 	if err != nil {
 		return nil, err
 	}
-	kept := receiptFile{path: command.Value(inv, "receipt", "")}
-	defer kept.close()
-	if err := kept.open(); err != nil {
+	kept, err := receiptfile.Open(command.Value(inv, "receipt", ""))
+	if err != nil {
 		return nil, err
 	}
+	defer kept.Close()
 	res, out, err := a.changesCall(ctx, inv, what, name, made.Record.Digest)
 	if out != nil {
-		err = errors.Join(err, kept.keep(out))
+		err = errors.Join(err, kept.Keep(out.Receipt, out.LogIndex, 0o644))
 	}
 	if err != nil {
 		// A tool that was killed, by ctrl-C too, is ended at once, not by whoever comes next.

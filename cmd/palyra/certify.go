@@ -9,6 +9,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/receiptfile"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/kernel"
@@ -17,7 +18,7 @@ import (
 
 func (a *app) sandboxCertify(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
 	out := command.Value(inv, "out", "")
-	if err := receiptTarget(out); err != nil {
+	if err := receiptfile.Check(out); err != nil {
 		return nil, err
 	}
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)

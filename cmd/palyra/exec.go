@@ -19,6 +19,7 @@ import (
 	"palyra/call/diagnosis"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/receiptfile"
 	"palyra/cmd/internal/terminal"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
@@ -49,9 +50,13 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 		stdio.Stdout = &pipeWriter{w: stdout, broken: gone}
 		stdio.Stderr = &pipeWriter{w: stderr, broken: gone}
 	}
-	kept := receiptFile{path: command.Value(inv, "receipt", "")}
-	defer kept.close()
-	out, set, err := a.call(ctx, inv, stdio, &kept)
+	var out *kernel.Outcome
+	var set *policy.Set
+	kept, err := receiptfile.Open(command.Value(inv, "receipt", ""))
+	if err == nil {
+		defer kept.Close()
+		out, set, err = a.call(ctx, inv, stdio)
+	}
 	status := execStatus(ctx, out, err)
 	fix := ""
 	if out != nil {
@@ -59,7 +64,7 @@ func (a *app) exec(ctx context.Context, inv *command.Invocation) int {
 			fix = set.Fix(*out.Question)
 		}
 		io.WriteString(a.stderr, told(out, set, fix, again(inv)))
-		if werr := kept.keep(out); werr != nil {
+		if werr := kept.Keep(out.Receipt, out.LogIndex, 0o644); werr != nil {
 			err, status = errors.Join(err, werr), execRefused
 		}
 	}
@@ -83,15 +88,12 @@ func lavish() {
 }
 
 // call opens the kernel and makes the one call.
-func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO, kept *receiptFile) (*kernel.Outcome, *policy.Set, error) {
+func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO) (*kernel.Outcome, *policy.Set, error) {
 	p, stdin, err := a.proposal(inv)
 	if err != nil {
 		return nil, nil, err
 	}
 	stdio.Stdin = a.keys(stdin)
-	if err := kept.open(); err != nil {
-		return nil, nil, err
-	}
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {
 		return nil, nil, err

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 
 	"palyra/cmd/internal/installed"
@@ -29,30 +27,3 @@ func stateDir(flag string, getenv func(string) string) (string, error) {
 
 // cellPath finds palyra-cell for the palyra at exe.
 func cellPath(exe string) (string, error) { return installed.Find(exe, "palyra-cell") }
-
-// receiptTarget checks before anything runs that the receipt can be put there,
-// so that an effect is not followed by "cannot write the receipt".
-func receiptTarget(path string) error {
-	if path == "" {
-		return nil
-	}
-	op := fmt.Sprintf("receipt file %q", path)
-	if fi, err := os.Lstat(path); err == nil && !fi.Mode().IsRegular() {
-		return fault.New(fault.Usage, "bad_file", op, errors.New("exists and is not a regular file"))
-	}
-	fi, err := os.Stat(filepath.Dir(path))
-	if err != nil {
-		return fault.New(fault.Usage, "bad_file", op, err)
-	}
-	if !fi.IsDir() {
-		return fault.New(fault.Usage, "bad_file", op, errors.New("its parent is not a directory"))
-	}
-	// Only creating a file tells whether one can be created (read-only mounts,
-	// quotas, ACLs). The name is random and goes at once.
-	f, err := os.CreateTemp(filepath.Dir(path), ".palyra-receipt-*")
-	if err != nil {
-		return fault.New(fault.Usage, "bad_file", op, err)
-	}
-	defer os.Remove(f.Name())
-	return f.Close()
-}

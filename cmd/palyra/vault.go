@@ -16,6 +16,7 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/receiptfile"
 	"palyra/crypt/receipt"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
@@ -228,11 +229,11 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 	if err != nil {
 		return nil, nil, err
 	}
-	kept := receiptFile{path: command.Value(inv, "receipt", "")}
-	defer kept.close()
-	if err := kept.open(); err != nil {
+	kept, err := receiptfile.Open(command.Value(inv, "receipt", ""))
+	if err != nil {
 		return nil, nil, err
 	}
+	defer kept.Close()
 	var k *kernel.Kernel
 	var done *tool.VaultDone
 	beside.Open = func(ctx context.Context) (*vault.Vault, error) {
@@ -248,7 +249,7 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 	var stdout bytes.Buffer
 	out, err := k.Call(ctx, kernel.Proposal{Tool: name, Input: line}, kernel.IO{Stdout: &stdout, Stderr: io.Discard})
 	if err = errors.Join(err, k.Close()); err == nil {
-		err = kept.keep(out)
+		err = kept.Keep(out.Receipt, out.LogIndex, 0o644)
 	}
 	if err == nil && (done == nil || out.Outcome != receipt.Executed) {
 		err = notDoneAs(name, out, stdout.Bytes())

@@ -1,4 +1,4 @@
-package main
+package receiptfile
 
 import (
 	"os"
@@ -7,12 +7,11 @@ import (
 	"testing"
 
 	"palyra/internal/fault"
-	"palyra/kernel"
 )
 
 // A thing that a program puts in the place of the receipt's folder or file is neither
 // followed nor opened.
-func TestReceiptFileIsNotLedAway(t *testing.T) {
+func TestIsNotLedAway(t *testing.T) {
 	base := t.TempDir()
 	at := func(name string) string { return filepath.Join(base, name) }
 	must := func(err error) {
@@ -25,12 +24,18 @@ func TestReceiptFileIsNotLedAway(t *testing.T) {
 	must(os.Mkdir(at("host"), 0o755))
 	must(os.WriteFile(at("host/r.json"), []byte("precious"), 0o644))
 
-	kept := receiptFile{path: at("ws/sub/r.json")}
-	must(kept.open())
-	defer kept.close()
+	open := func(name string) *File {
+		t.Helper()
+		f, err := Open(at(name))
+		must(err)
+		return f
+	}
+
+	kept := open("ws/sub/r.json")
+	defer kept.Close()
 	must(os.Rename(at("ws/sub"), at("ws/moved")))
 	must(os.Symlink(at("host"), at("ws/sub")))
-	must(kept.keep(&kernel.Outcome{Receipt: []byte("receipt")}))
+	must(kept.Keep([]byte("receipt"), 7, 0o644))
 	if b, err := os.ReadFile(at("host/r.json")); err != nil || string(b) != "precious" {
 		t.Errorf("the host's file holds %q, %v", b, err)
 	}
@@ -42,11 +47,10 @@ func TestReceiptFileIsNotLedAway(t *testing.T) {
 		"link": func(p string) error { return os.Symlink(at("host/r.json"), p) },
 		"fifo": func(p string) error { return syscall.Mkfifo(p, 0o644) },
 	} {
-		kept := receiptFile{path: at(name + ".json")}
-		must(kept.open())
+		kept := open(name + ".json")
 		must(plant(kept.path))
-		must(kept.keep(&kernel.Outcome{Receipt: []byte("receipt")}))
-		kept.close()
+		must(kept.Keep([]byte("receipt"), 7, 0o644))
+		kept.Close()
 		if fi, err := os.Lstat(kept.path); err != nil || !fi.Mode().IsRegular() || fi.Size() != 7 {
 			t.Errorf("%s: %v, %v", name, fi, err)
 		}
@@ -55,13 +59,12 @@ func TestReceiptFileIsNotLedAway(t *testing.T) {
 		t.Errorf("the host's file holds %q, %v", b, err)
 	}
 
-	kept = receiptFile{path: at("folder.json")}
-	must(kept.open())
+	kept = open("folder.json")
 	must(os.MkdirAll(at("folder.json/x"), 0o755))
-	if err := kept.keep(&kernel.Outcome{Receipt: []byte("receipt")}); fault.ReasonOf(err) != "write_failed" {
+	if err := kept.Keep([]byte("receipt"), 7, 0o644); fault.ReasonOf(err) != "write_failed" {
 		t.Errorf("onto a folder: %v", err)
 	}
-	kept.close()
+	kept.Close()
 	if left, _ := filepath.Glob(at(".*palyra*")); left != nil {
 		t.Errorf("left behind: %q", left)
 	}
