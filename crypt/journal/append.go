@@ -160,7 +160,7 @@ func (j *Journal) commit(batch []*request) {
 	open := make(map[uint64]bool) // changes of this group to j.open
 	for _, r := range batch {
 		index := g.first + uint64(len(g.entries))
-		if r.err = j.admit(&r.entry, open, index); r.err != nil {
+		if r.err = j.admit(&r.entry, g, open, index); r.err != nil {
 			continue
 		}
 		r.index = index
@@ -194,12 +194,15 @@ func (j *Journal) commit(batch []*request) {
 var ErrNotOpen = errors.New("not open")
 
 // admit checks a request against the log's state.
-func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
+func (j *Journal) admit(e *Entry, g *group, open map[uint64]bool, index uint64) error {
 	if j.closed {
 		return errClosed("append to journal")
 	}
 	if j.broken != nil {
 		return durable.Fault("append to journal", j.broken)
+	}
+	if err := j.mayFollow(g, e); err != nil {
+		return err
 	}
 	if e.Closes != nil {
 		is, changed := open[*e.Closes]
@@ -212,6 +215,25 @@ func (j *Journal) admit(e *Entry, open map[uint64]bool, index uint64) error {
 		open[index] = true
 	}
 	return nil
+}
+
+// mayFollow asks Options.Follows about the entry that would be next in g.
+func (j *Journal) mayFollow(g *group, e *Entry) error {
+	if j.follows == nil {
+		return nil
+	}
+	if n := len(g.entries); n > 0 {
+		return j.follows(g.entries[n-1].Leaf, e)
+	}
+	if j.last == nil && g.first > 0 {
+		for r, err := range j.Entries(g.first-1, g.first) {
+			if err != nil {
+				return durable.Fault("append to journal", err)
+			}
+			j.last = r.Leaf
+		}
+	}
+	return j.follows(j.last, e)
 }
 
 // write signs, writes and flushes one group and then makes it part of the log. If that
@@ -258,6 +280,7 @@ func (j *Journal) write(g *group, open map[uint64]bool, meanwhile func(func() (P
 	j.wal.leaves = appendLeaves(j.wal.leaves, g)
 	j.tree.apply(x)
 	j.note = g.note
+	j.last = g.entries[len(g.entries)-1].Leaf
 	for i, is := range open {
 		if is {
 			j.open[i] = struct{}{}

@@ -93,6 +93,10 @@ type Options struct {
 	// group: from Append until the write of the group begins, which is how long earlier
 	// groups took. The writer calls it, so it must not block.
 	Waited func(time.Duration)
+	// Follows, if not nil, judges each entry under the log's lock, once the entries of other
+	// processes are known: an error refuses next, and Append returns it as it is. last is the
+	// newest leaf, nil if the log is empty. It must not block or call the journal.
+	Follows func(last []byte, next *Entry) error
 	// TestOnlyStep is called with the name of each durable step, so that a test
 	// can kill the process there.
 	TestOnlyStep func(name string)
@@ -107,6 +111,8 @@ type Journal struct {
 	vkey string
 	step func(string)
 	told func(time.Duration) // Options.Waited; may be nil
+
+	follows func(last []byte, next *Entry) error // Options.Follows; may be nil
 
 	gates gates // between processes
 
@@ -124,6 +130,7 @@ type Journal struct {
 	held    bool   // guarded by writer: this process has gates.lock
 	moving  bool   // guarded by writer: there is a mover
 	retired []*wal // guarded by writer: write-ahead files to be closed; see leave
+	last    []byte // guarded by writer: the newest leaf; nil if it isn't known
 
 	mu        sync.RWMutex
 	closed    bool
@@ -149,7 +156,7 @@ func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	if err := durable.CheckPrivate(dir); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, key: key, vkey: key.VKey(), step: o.TestOnlyStep, told: o.Waited, sealing: newTurn(), writer: newTurn()}
+	j := &Journal{dir: dir, key: key, vkey: key.VKey(), step: o.TestOnlyStep, told: o.Waited, follows: o.Follows, sealing: newTurn(), writer: newTurn()}
 	if j.step == nil {
 		j.step = func(string) {}
 	}

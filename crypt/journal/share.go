@@ -208,6 +208,7 @@ func (j *Journal) reload() (err error) {
 		j.retired = append(j.retired, j.wal)
 	}
 	j.wal, j.tree, j.note, j.open, j.published = w, s.tree, s.note, s.open, s.published
+	j.last = nil
 	// A checkpoint is published after the flush of what it covers. Entries beyond it
 	// were written by a process that may have died before the flush, or before that of
 	// the file's name.
@@ -290,7 +291,7 @@ func (j *Journal) follow(size int64) error {
 	j.wal.places, j.wal.leaves = append(j.wal.places, w.places...), append(j.wal.leaves, leaves...)
 	if len(hashes) > 0 {
 		j.tree.apply(x)
-		j.note, j.open = note, open
+		j.note, j.open, j.last = note, open, nil
 	}
 	if end, ok := j.word(); !ok || end < w.end && len(hashes) > 0 {
 		j.unsynced = true
