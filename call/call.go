@@ -79,8 +79,9 @@ type Declared struct {
 type MCP struct {
 	Server string `json:"server"` // the operator's name for it
 	Tool   string `json:"tool"`   // the server's name for it
-	// Arguments are "NAME=VALUE", sorted by name. A string is as it is, another value JSON, and
-	// one of more than 256 bytes its digest. In names "=" and "%" are written %3D and %25.
+	// Arguments are "NAME=VALUE", sorted by name. A string is as it is, unless that is JSON or
+	// begins with "sha256:"; such a string and all other values are JSON, and one of more than 256
+	// bytes its digest. In names "=" and "%" are written %3D and %25.
 	Arguments []string `json:"arguments"`
 }
 

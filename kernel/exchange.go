@@ -71,20 +71,27 @@ func mcpOf(stdin []byte) (*vocabulary.MCP, error) {
 		if len(name) > maxArgumentName {
 			return nil, usage("too_large", op, fmt.Errorf("an argument's name of %d bytes, limit %d", len(name), maxArgumentName))
 		}
-		text := string(args[name])
-		var s string
-		if json.Unmarshal(args[name], &s) == nil && text != "null" {
-			text = s
-		}
-		if len(text) > maxArgumentText {
-			text = canon.Sum([]byte(text)).String()
-		}
-		m.Arguments = append(m.Arguments, argumentName.Replace(name)+"="+text)
+		m.Arguments = append(m.Arguments, argumentName.Replace(name)+"="+argumentText(args[name]))
 	}
 	if err := checkText("question", append([]string{m.Server, m.Tool}, m.Arguments...)...); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+// argumentText tells each value from all others: a policy that permits dry_run=true means the
+// value, not the text. So a string that could be read as another value, or as a digest, stands
+// as JSON.
+func argumentText(value json.RawMessage) string {
+	text := string(value)
+	var s string
+	if text[0] == '"' && json.Unmarshal(value, &s) == nil && !json.Valid([]byte(s)) && !strings.HasPrefix(s, "sha256:") {
+		text = s
+	}
+	if len(text) > maxArgumentText {
+		text = canon.Sum([]byte(text)).String()
+	}
+	return text
 }
 
 // argumentName keeps the first "=" of an element the one behind its name.

@@ -33,6 +33,7 @@ func TestExchange(t *testing.T) {
 	os.Chmod(dir, 0o755)
 	put(t, dir+"/mcp.cedar", `@id("files") permit (principal, action, resource == Palyra::Tool::"m")
 		when { context.mcp.server == "files" && context.mcp.tool == "read" && context.mcp.arguments.contains("path=a") };
+		@id("dry") permit (principal, action, resource == Palyra::Tool::"m") when { context.mcp.tool == "write" && context.mcp.arguments.contains("write=false") };
 		@id("serve") permit (principal, action, resource == Palyra::Tool::"s");`+"\n", 0o644)
 	work := t.TempDir()
 	tools := table(func(tool string, in []byte) (*Expansion, error) {
@@ -95,7 +96,11 @@ func TestExchange(t *testing.T) {
 		t.Errorf("%+v, asked %+v", p.Question, got)
 	}
 
-	for _, in := range [][]byte{input("write", `{"path":"a"}`), input("read", `{"path":"b"}`), input("read", `{"path=a":""}`)} {
+	if o, _ := call(x, input("write", `{"write":false}`)); o.Outcome != receipt.Executed {
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
+	}
+	// A text isn't the value that it spells: to many servers it's true.
+	for _, in := range [][]byte{input("write", `{"path":"a"}`), input("read", `{"path":"b"}`), input("read", `{"path=a":""}`), input("write", `{"write":"false"}`)} {
 		if o, _ := call(x, in); o.Outcome != receipt.Denied {
 			t.Errorf("%s: %s", in, o.Outcome)
 		}
