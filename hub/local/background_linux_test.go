@@ -671,3 +671,45 @@ func TestBackgroundLayer(t *testing.T) {
 		t.Errorf("the end: %v", err)
 	}
 }
+
+// TestProcessToolsNeedPermission: a token can't read or end its principal's programs by tools if it
+// can't by operations.
+func TestProcessToolsNeedPermission(t *testing.T) {
+	h := backgroundHouse(t, nil)
+	ctx := t.Context()
+	r, err := hub.Call.Do(ctx, h, h.owner, hub.NewCall{Session: h.session(h.owner), Tool: kernel.ToolRun, Input: background(nil, "/usr/bin/sleep", "1000")})
+	if err != nil || r.State != hub.RunInProgress {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	id := obj{"id": r.ID}
+	for _, c := range []struct {
+		tool  string
+		in    obj
+		weak  []string
+		lacks string
+		good  []string
+	}{
+		{toolproto.ProcessList, obj{}, []string{"artifact.read", "session.write"}, "session.read", []string{"session.read"}},
+		{toolproto.ProcessStatus, id, []string{"artifact.read", "session.write"}, "session.read", []string{"session.read"}},
+		{toolproto.ProcessOutput, id, []string{"artifact.read"}, "session.read", []string{"session.read", "artifact.read"}},
+		{toolproto.ProcessOutput, id, []string{"session.read"}, "artifact.read", []string{"session.read", "artifact.read"}},
+		{toolproto.ProcessStop, id, []string{"run.cancel"}, "session.read", []string{"session.read", "run.cancel"}},
+		{toolproto.ProcessStop, id, []string{"session.read", "artifact.read"}, "session.write", []string{"session.read", "session.write"}},
+	} {
+		in, _ := json.Marshal(c.in)
+		n := hub.NewCall{Tool: c.tool, Input: in}
+		weak, _ := h.token(h.owner, append(c.weak, "run.start")...)
+		_, err := hub.Call.Do(ctx, h, weak, n)
+		if d := hub.DenialOf(err); fault.KindOf(err) != fault.Denied || d == nil || d.Permission != c.lacks {
+			t.Errorf("%s by a token with %q: %v", c.tool, c.weak, err)
+		}
+		if got := h.read(h.owner, r.ID); c.tool != toolproto.ProcessStop && got.State != hub.RunInProgress {
+			t.Fatalf("%+v", got)
+		}
+		good, _ := h.token(h.owner, append(c.good, "run.start")...)
+		if r, err := hub.Call.Do(ctx, h, good, n); err != nil || r.Steps[0].Exit != 0 {
+			t.Errorf("%s by a token with %q: %+v, %v", c.tool, c.good, r, err)
+		}
+	}
+	h.ended(h.owner, r.ID)
+}

@@ -87,11 +87,27 @@ func (h *Hub) need(c hub.Caller, p access.Permission) error {
 	return fault.New(fault.Denied, d.Reason, op, &hub.DenialError{Denial: *d}).WithHint(hint)
 }
 
-// needTool is need for the permission that guards a tool's reads: a token can't read
-// through a tool what it may not read through an operation.
+// needTool is need for the permissions that guard what a tool does besides running a program: a
+// token can't read or end through a tool what it may not through an operation. A token that may
+// end sessions may end what runs in them.
 func (h *Hub) needTool(c hub.Caller, name string) error {
-	if name == toolproto.ArtifactRead {
-		return h.need(c, access.ArtifactRead)
+	var all []access.Permission
+	switch name {
+	case toolproto.ArtifactRead:
+		all = append(all, access.ArtifactRead)
+	case toolproto.ProcessList, toolproto.ProcessStatus:
+		all = append(all, access.SessionRead)
+	case toolproto.ProcessOutput:
+		all = append(all, access.SessionRead, access.ArtifactRead)
+	case toolproto.ProcessStop:
+		if all = append(all, access.SessionRead); !h.holds(c, access.RunCancel) {
+			all = append(all, access.SessionWrite)
+		}
+	}
+	for _, p := range all {
+		if err := h.need(c, p); err != nil {
+			return err
+		}
 	}
 	return nil
 }
