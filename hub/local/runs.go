@@ -205,10 +205,10 @@ func (h *Hub) endSession(ctx context.Context, c hub.Caller, in hub.SessionChange
 	}
 	h.runs.Approvals().Drop(func(g *approval.Standing) bool { return g.Session == in.ID })
 	_, err = h.runs.CancelAll(ctx, run.Stop{Reason: reasonSessionEnded, By: c.User}, func(sess, _ string) bool { return sess == in.ID })
+	h.over(in.ID) // also if the caller has gone meanwhile: nothing comes back to it
 	if err != nil {
 		return hub.Session{}, err
 	}
-	h.over(in.ID)
 	if err := h.release(context.WithoutCancel(ctx), in.ID); err != nil {
 		return hub.Session{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"palyra/authz/access"
@@ -537,4 +538,53 @@ func TestServersLoseRights(t *testing.T) {
 	for _, id := range servers {
 		h.ended(h.owner, id)
 	}
+}
+
+// TestServersEndThoughCallerLeaves: who ends a session and doesn't wait for its runs ends its servers,
+// too.
+func TestServersEndThoughCallerLeaves(t *testing.T) {
+	rules := permitServers(t)
+	called, goOn := make(chan struct{}), make(chan struct{})
+	var slow atomic.Bool
+	h := newHouse(t, func(c *Config, k *kernel.Config) {
+		rules(c, k)
+		c.TestOnlyStep = func(name string) {
+			if name == "run:called" && slow.CompareAndSwap(true, false) {
+				close(called)
+				<-goOn
+			}
+		}
+	})
+	h.addServer("bad", hub.ServerSpec{})
+	h.accept("bad")
+	session := h.session(h.owner)
+	if st := h.ask(h.owner, session, "bad", "echo", nil); st.Outcome != receipt.Executed {
+		t.Fatalf("%+v", st)
+	}
+	server := h.atWork()[0] // the newest; that which was looked at may be ending
+	slow.Store(true)
+	r, err := hub.StartRun.Do(t.Context(), h, h.owner, hub.NewRun{Session: session, Parallel: true,
+		Steps: []hub.Step{{Tool: hub.ToolMCPCall, Input: []byte(`{"server":"bad","tool":"echo","arguments":{}}`)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-called
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := hub.EndSession.Do(ctx, h, h.owner, hub.SessionChange{ID: session})
+		ended <- err
+	}()
+	for s, err := hub.GetSession.Do(t.Context(), h, h.owner, session); s.State != hub.SessionEnded; s, err = hub.GetSession.Do(t.Context(), h, h.owner, session) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave()
+	if err := <-ended; fault.KindOf(err) != fault.Canceled {
+		t.Errorf("the end of a session with a run: %v", err)
+	}
+	h.ended(h.owner, server)
+	close(goOn)
+	h.ended(h.owner, r.ID)
 }
