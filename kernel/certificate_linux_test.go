@@ -134,14 +134,14 @@ func TestCertificateOfAnotherBoot(t *testing.T) {
 		t.Errorf("without one: %q", got)
 	}
 	for _, boot := range []string{k.state.boot, "00000000-0000-0000-0000-000000000000"} {
-		env, err := receipt.SignAct(k.state.ring.Attestation(), receipt.Act{Version: receipt.ActVersion, Act: CertifyAct, Principal: k.Self(),
+		env, err := receipt.SignAct(k.state.att(), receipt.Act{Version: receipt.ActVersion, Act: CertifyAct, Principal: k.Self(),
 			BootID: boot, Time: "2026-01-02T03:04:05Z", Seq: k.state.journal.Size(),
 			Detail: map[string]string{"kernel": osRelease(), "uid": strconv.Itoa(os.Geteuid()), "palyra-cell": k.cellDigest(),
 				"tier.c": "proven 3, refuted 0, inconclusive 0, absent 0, inherited 0", "tape.c.cold": "x", "tape.c.warm": "x", "tape.c.void": "x", "tape.c.loop": "x"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := env.Entry(k.state.ring.Attestation())
+		e, err := env.Entry(k.state.att())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,6 +29,7 @@ type victim struct {
 	Step              string // "" counts the steps instead
 	Nth               int    // the occurrence of Step that kills
 	Word              string // an argument that marks the processes
+	Rotate            bool   // it makes no call and rotates the attestation key
 }
 
 // told is the victim's print of each answered call.
@@ -63,6 +64,13 @@ func beVictim(spec string) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	if v.Rotate {
+		if err := rotateAsVictim(k); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
 	}
 	for _, argv := range [][]string{{"/bin/true", v.Word}, {"/bin/sh", v.Word}, {v.Tool, v.Word}} {
 		p := proposal(argv...)
@@ -192,20 +200,16 @@ func checkRecovered(t *testing.T, v victim, got []told) {
 	}
 	size := h.state.journal.Size()
 	for _, x := range got {
-		content, err := h.state.journal.Content(x.Index)
+		e, err := h.state.logged(t.Context(), x.Index)
 		if err != nil {
 			t.Errorf("entry %d, which somebody has a receipt for: %v", x.Index, err)
 			continue
-		}
-		e, err := h.state.logged(content)
-		if err != nil {
-			t.Fatal(err)
 		}
 		b, err := h.state.receipt(t.Context(), x.Index, e)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := receipt.Verify(b, h.state.trust); err != nil || s.Outcome != x.Outcome || s.Statement.Predicate.RunID != v.Word {
+		if s, err := receipt.Verify(b, h.state.trust()); err != nil || s.Outcome != x.Outcome || s.Statement.Predicate.RunID != v.Word {
 			t.Errorf("entry %d: %v, %v", x.Index, s, err)
 		}
 	}

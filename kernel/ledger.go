@@ -30,14 +30,10 @@ func (k *Kernel) Record(ctx context.Context, a Act) (index uint64, err error) {
 	}
 	defer k.calls.Done()
 	s := k.state
-	env, err := receipt.SignAct(s.ring.Attestation(), receipt.Act{
+	e, err := receipt.ActEntry(s.att(), receipt.Act{
 		Version: receipt.ActVersion, Act: a.Act, Principal: a.Principal, Subject: a.Subject, Detail: a.Detail,
 		Seq: s.journal.Size(), Time: stamp(time.Now()), BootID: s.boot,
 	})
-	if err != nil {
-		return 0, err
-	}
-	e, err := env.Entry(s.ring.Attestation())
 	if err != nil {
 		return 0, err
 	}
@@ -62,7 +58,7 @@ func (k *Kernel) logged(principal string, e *receipt.Entry) {
 func (k *Kernel) StateDir() string { return k.cfg.StateDir }
 
 // Trust returns the keys that a verifier of this kernel's receipts must believe.
-func (k *Kernel) Trust() *receipt.Trust { return k.state.trust }
+func (k *Kernel) Trust() *receipt.Trust { return k.state.trust() }
 
 // look makes the journal see other processes' entries, for a reader who asks for size entries.
 // A process that is stuck in a write doesn't block readers: they get the known entries.
@@ -89,11 +85,7 @@ func (k *Kernel) Receipt(ctx context.Context, index uint64) ([]byte, error) {
 	if err := k.look(ctx, index+1); err != nil {
 		return nil, err
 	}
-	content, err := k.state.journal.Content(index)
-	if err != nil {
-		return nil, err
-	}
-	e, err := k.state.logged(content)
+	e, err := k.state.logged(ctx, index)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +110,7 @@ func (k *Kernel) JournalStatus(ctx context.Context) (JournalStatus, error) {
 	if err != nil {
 		return JournalStatus{}, err
 	}
-	return JournalStatus{Origin: k.state.trust.Origin(), Size: j.Size(), Checkpoint: string(note), Open: j.OpenEntries()}, nil
+	return JournalStatus{Origin: k.state.trust().Origin(), Size: j.Size(), Checkpoint: string(note), Open: j.OpenEntries()}, nil
 }
 
 // JournalEntries reads the entries from from up to but not including to, or to the end of the
@@ -171,5 +163,5 @@ func (k *Kernel) JournalDir() string { return filepath.Join(k.cfg.StateDir, "jou
 
 // Audit checks the whole journal and everything in it.
 func (k *Kernel) Audit() (*receipt.AuditReport, error) {
-	return receipt.Audit(k.JournalDir(), k.state.trust)
+	return receipt.Audit(k.JournalDir(), k.state.trust())
 }

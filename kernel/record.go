@@ -136,7 +136,7 @@ func (c *call) intend(ctx context.Context, meanwhile func()) error {
 // draft signs the intent, for intend to log. A call that needs no approval may draft early,
 // while it waits for palyra-cell.
 func (c *call) draft() (err error) {
-	c.signed, err = receipt.SignEntry(c.k.state.ring.Attestation(), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}))
+	c.signed, err = receipt.SignEntry(c.k.state.att(), receipt.NewStatement(c.predicate(), canon.Digest{}, canon.Digest{}))
 	return err
 }
 
@@ -348,7 +348,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	var bundle []byte // made during the write; the caller gets it only after
 	index, err := c.k.state.append(ctx, entry, false, c.intent, func(prove func() (journal.Proof, error)) {
 		if p, err := prove(); err == nil {
-			bundle, _ = entry.Bundle(p, c.k.state.trust) // tried again below, which reports the error
+			bundle, _ = entry.Bundle(p, c.k.state.trust()) // tried again below, which reports the error
 		}
 		c.close()
 	})
@@ -432,18 +432,46 @@ func exitStatus(outcome string, r *isolate.Result) int {
 }
 
 func (s *state) sign(st receipt.Statement) (*receipt.Entry, error) {
-	return receipt.SignEntry(s.ring.Attestation(), st)
+	return receipt.SignEntry(s.att(), st)
 }
 
 // append logs a signed statement. opens says that it's an intent; closes is the intent that it
-// answers. meanwhile is for journal.AppendMeanwhile, and may be nil.
+// answers. meanwhile is for journal.AppendMeanwhile, and may be nil. A statement that was signed
+// before a rotation is signed again.
 func (s *state) append(ctx context.Context, e *receipt.Entry, opens bool, closes *uint64, meanwhile func(func() (journal.Proof, error))) (uint64, error) {
 	began := time.Now()
-	pos, err := s.journal.AppendMeanwhile(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content(), Opens: opens, Closes: closes}, meanwhile)
+	pos, err := s.appendAsNow(ctx, e, opens, closes, meanwhile)
+	for try := 0; errors.Is(err, receipt.ErrKeyOver) && try < maxRotations; try++ {
+		k := s.held.Load()
+		if e.SignedBy(k.ring.Attestation()) {
+			if err := s.renew(ctx, k); err != nil {
+				return 0, err
+			}
+		}
+		if e.SignedBy(s.att()) {
+			return 0, fault.New(fault.Integrity, "key_corrupt", "append to journal", errors.New("keys/att.key isn't the key that the journal has in force")).
+				WithHint("restore keys/ from a backup that was made since the last rotation")
+		}
+		pos, err = s.appendAsNow(ctx, e, opens, closes, meanwhile)
+	}
 	if err == nil && s.observe != nil {
 		s.observe(Event{Step: StepLogged, LogIndex: &pos.Index, Took: time.Since(began)})
 	}
 	return pos.Index, err
+}
+
+// appendAsNow signs e again if it was drafted before a rotation, and appends it.
+func (s *state) appendAsNow(ctx context.Context, e *receipt.Entry, opens bool, closes *uint64, meanwhile func(func() (journal.Proof, error))) (pos journal.Position, err error) {
+	if k := s.att(); !e.SignedBy(k) {
+		if err := e.Sign(k); err != nil {
+			return pos, err
+		}
+	}
+	return s.appendOnce(ctx, e, opens, closes, meanwhile)
+}
+
+func (s *state) appendOnce(ctx context.Context, e *receipt.Entry, opens bool, closes *uint64, meanwhile func(func() (journal.Proof, error))) (journal.Position, error) {
+	return s.journal.AppendMeanwhile(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content(), Opens: opens, Closes: closes}, meanwhile)
 }
 
 func (s *state) receipt(ctx context.Context, index uint64, e *receipt.Entry) ([]byte, error) {
@@ -451,15 +479,25 @@ func (s *state) receipt(ctx context.Context, index uint64, e *receipt.Entry) ([]
 	if err != nil {
 		return nil, err
 	}
-	return e.Bundle(p, s.trust)
+	return e.Bundle(p, s.trust())
 }
 
-func (s *state) logged(content []byte) (*receipt.Entry, error) {
-	env, err := receipt.ParseEnvelope(content)
-	if err != nil {
-		return nil, err
-	}
-	return env.Entry(s.ring.Attestation())
+// logged returns the entry at an index, as it was signed.
+func (s *state) logged(ctx context.Context, index uint64) (e *receipt.Entry, err error) {
+	err = s.knowing(ctx, func(t *receipt.Trust) error {
+		for rec, err := range s.journal.Entries(index, index+1) {
+			if err == nil && rec.Erased {
+				_, err = s.journal.Content(index) // which says so
+			}
+			if err == nil {
+				e, err = t.Logged(&rec)
+			}
+			return err
+		}
+		_, err := s.journal.Content(index) // there is none
+		return err
+	})
+	return e, err
 }
 
 // closeOrphans writes the result of every intent that has none and whose call isn't under way
@@ -515,11 +553,7 @@ func (s *state) callOf(i uint64) (string, error) {
 }
 
 func (s *state) closeOrphan(ctx context.Context, i uint64) error {
-	content, err := s.journal.Content(i)
-	if err != nil {
-		return err
-	}
-	e, err := s.logged(content)
+	e, err := s.logged(ctx, i)
 	if err != nil {
 		return err
 	}
@@ -527,7 +561,7 @@ func (s *state) closeOrphan(ctx context.Context, i uint64) error {
 	if err != nil {
 		return err
 	}
-	v, err := receipt.Verify(b, s.trust)
+	v, err := receipt.Verify(b, s.trust())
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"palyra/crypt/journal"
@@ -24,14 +25,14 @@ import (
 //	keys/      private keys, 0600
 //	trust/     their public halves, for verifiers of receipts
 //	journal/   the log of intents and results
+//	rotating   locked by a process that replaces a key
 //	digests    digests of large files of the system; computed again when lost
 type state struct {
 	dir     string
 	boot    string // this host's boot id, "" for none
 	lock    *durable.Gate
-	live    *durable.Live // calls of this process whose result isn't durable yet, by call id
-	ring    *keyring.Ring
-	trust   *receipt.Trust
+	live    *durable.Live           // calls of this process whose result isn't durable yet, by call id
+	held    atomic.Pointer[signers] // the keys, as this process last saw them; see rotate.go
 	journal *journal.Journal
 	digests *digests.Cache
 	observe func(Event) // Config.Observe
@@ -77,12 +78,12 @@ func (s *state) enter(ctx context.Context, o journal.Options) error {
 			return err
 		}
 		if s.made() {
-			return s.open(o)
+			return s.open(ctx, o)
 		}
 		if alone, err := s.lock.Try(durable.Exclusive); err != nil {
 			return err
 		} else if alone {
-			if err := s.open(o); err != nil {
+			if err := s.open(ctx, o); err != nil {
 				return err
 			}
 			// Between exclusive and shared another process may look in; it finds the directory
@@ -111,18 +112,25 @@ func (s *state) made() bool {
 	return true
 }
 
-func (s *state) open(o journal.Options) (err error) {
+func (s *state) open(ctx context.Context, o journal.Options) (err error) {
 	op := fmt.Sprintf("open state directory %q", s.dir)
-	if s.ring, err = keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin}); err != nil {
+	ring, err := keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin})
+	if err != nil {
 		return err
 	}
-	if s.ring.Log().Origin() == knob.Origin && knob.Build == "" {
+	if ring.Log().Origin() == knob.Origin && knob.Build == "" {
 		return fault.New(fault.BadState, "test_build", op, fmt.Errorf("its log is called %q", knob.Origin)).
 			WithHint("a build with " + knob.Tag + " made it, whose receipts prove nothing: use another directory")
 	}
-	s.trust = receipt.TrustIn(s.ring)
-	s.journal, err = journal.Open(filepath.Join(s.dir, "journal"), s.ring.Log(), o)
-	return err
+	s.hold(ring)
+	o.Follows = receipt.Follows
+	if s.journal, err = journal.Open(filepath.Join(s.dir, "journal"), ring.Log(), o); err != nil {
+		return err
+	}
+	if ring.Next() != nil { // a rotation is prepared, is under way, or was interrupted
+		return s.renew(ctx, nil)
+	}
+	return nil
 }
 
 func (s *state) close() error {

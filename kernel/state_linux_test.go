@@ -211,7 +211,7 @@ func TestStateMadeOnce(t *testing.T) {
 				return
 			}
 			mu.Lock()
-			origins[s.trust.VKey()]++
+			origins[s.trust().VKey()]++
 			mu.Unlock()
 			if err := s.close(); err != nil {
 				t.Error(err)

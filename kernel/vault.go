@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 
+	"palyra/crypt/receipt"
 	"palyra/crypt/vault"
 )
 
@@ -19,7 +20,11 @@ func (l vaultLedger) Newest(ctx context.Context, from uint64) (*vault.Root, uint
 		return nil, 0, err
 	}
 	size := j.Size()
-	root, err := vault.Newest(j.Entries(from, size), l.k.state.ring.Attestation())
+	var root *vault.Root
+	err := l.k.state.knowing(ctx, func(t *receipt.Trust) (err error) {
+		root, err = vault.Newest(j.Entries(from, size), t)
+		return err
+	})
 	return root, size, err
 }
 

@@ -157,6 +157,9 @@ func appendHead(b []byte, payloadType string, payload []byte) []byte {
 // SPKI returns the public half as DER SubjectPublicKeyInfo.
 func (k *AttestationKey) SPKI() []byte { return bytes.Clone(k.spki) }
 
+// Is reports whether the public half has this SubjectPublicKeyInfo.
+func (k *AttestationKey) Is(spki []byte) bool { return bytes.Equal(k.spki, spki) }
+
 // PublicPEM returns the public half as trust/att.pub holds it.
 func (k *AttestationKey) PublicPEM() []byte { return encodePublicPEM(k.spki) }
 

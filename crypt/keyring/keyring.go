@@ -18,6 +18,9 @@
 //	trust/trusted_root.json  the log's key as Sigstore tools want it
 //
 // keys/ appears in one piece or not at all: Open makes it beside its place and renames it.
+// A rotation of the attestation key adds att-next.key and att.json to keys/, and keys.json and an
+// att-….pub for each key to trust/ ([History], rotate.go).
+//
 // trust/ holds nothing secret and is all that a stranger needs. Open makes it again if it
 // is missing, and refuses it if it differs from the keys.
 //
@@ -27,6 +30,7 @@
 package keyring
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -54,8 +58,10 @@ const maxKeyFile = 4096
 
 // Ring is the keys of one state directory, immutable after Open.
 type Ring struct {
-	att *AttestationKey
-	log *LogKey
+	att     *AttestationKey
+	log     *LogKey
+	next    *AttestationKey // nil: none is prepared
+	history *History        // nil: there was one key only
 }
 
 // Attestation returns the key that signs statements.
@@ -97,7 +103,7 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 	} else if err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	r, err := load(keys)
+	r, err := loadStill(dir, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -108,10 +114,36 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 	if err := withJournal(op, dir); err != nil {
 		return nil, err
 	}
-	if err := r.exportTrust(filepath.Join(dir, trustDir)); err != nil {
-		return nil, err
+	err = r.exportTrust(filepath.Join(dir, trustDir))
+	for range retries {
+		if err == nil {
+			return r, nil
+		}
+		// Another process may have rotated the key meanwhile.
+		now, lerr := loadStill(dir, keys)
+		if lerr != nil || now.next == nil && bytes.Equal(now.att.spki, r.att.spki) {
+			return nil, err
+		}
+		r, err = now, now.exportTrust(filepath.Join(dir, trustDir))
 	}
-	return r, nil
+	return nil, err
+}
+
+// retries bounds how often a rotation by another process has Open look again.
+const retries = 8
+
+// loadStill is load for files that a rotation by another process may change meanwhile.
+func loadStill(dir, keys string) (r *Ring, err error) {
+	for range retries {
+		if r, err = load(keys); err != nil {
+			return nil, err
+		}
+		if r.history == nil || r.next != nil || bytes.Equal(r.history.Current().SPKI, r.att.spki) {
+			return r, nil
+		}
+	}
+	return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("open keys in %q", dir), errors.New("att.key isn't the key that att.json has in force")).
+		WithHint("restore keys/ from a backup that was made since the last rotation")
 }
 
 // withJournal refuses keys without the folder of the journal that they signed: another log
@@ -133,7 +165,7 @@ func withJournal(op, dir string) error {
 }
 
 // load reads both keys; a directory with only one was tampered with, since
-// create makes them together.
+// create makes them together. It reads what rotations add, too.
 func load(keys string) (*Ring, error) {
 	if err := durable.CheckPrivate(keys); err != nil {
 		return nil, err
@@ -143,11 +175,22 @@ func load(keys string) (*Ring, error) {
 		name  string
 		parse func([]byte) error
 	}{
+		// Before att.key, which takes its place: it is in one of the two, or else it was renamed
+		// between the two looks, and att.key is it.
+		{nextFile, func(b []byte) (err error) { r.next, err = parseAttestationKey(b); return }},
 		{attFile, func(b []byte) (err error) { r.att, err = parseAttestationKey(b); return }},
 		{logFile, func(b []byte) (err error) { r.log, err = parseLogKey(b); return }},
+		{historyFile, func(b []byte) (err error) { r.history, err = ParseHistory(b); return }},
 	} {
 		path := filepath.Join(keys, k.name)
-		b, err := durable.ReadPrivate(path, maxKeyFile)
+		limit := int64(maxKeyFile)
+		if k.name == historyFile {
+			limit = maxHistory
+		}
+		b, err := durable.ReadPrivate(path, limit)
+		if errors.Is(err, os.ErrNotExist) && (k.name == nextFile || k.name == historyFile) {
+			continue
+		}
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, fault.New(fault.BadState, "state_missing", fmt.Sprintf("open key %q", path), err).
 				WithHint("restore it from a backup; with a new key nothing that was signed before can be continued")
@@ -158,6 +201,9 @@ func load(keys string) (*Ring, error) {
 		if err := k.parse(b); err != nil {
 			return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("parse key %q", path), err)
 		}
+	}
+	if r.next != nil && bytes.Equal(r.next.spki, r.att.spki) {
+		r.next = nil
 	}
 	return &r, nil
 }

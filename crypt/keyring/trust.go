@@ -75,29 +75,43 @@ func (p *LogPublic) TrustedRoot() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// exportTrust writes missing public halves and refuses different ones.
+// exportTrust writes missing public halves and refuses different ones. While a key is prepared it
+// looks at the log's alone: Publish brings the others up to date.
 func (r *Ring) exportTrust(dir string) error {
+	op := fmt.Sprintf("export public keys to %q", dir)
 	pub := &LogPublic{Origin: r.log.origin, Key: r.log.pub(), ID: r.log.KeyID()}
 	root, err := pub.TrustedRoot()
 	if err != nil {
 		return fault.New(fault.Internal, "internal", "encode trusted root", err)
 	}
-	for _, f := range []struct {
-		name string
-		want []byte
-	}{
-		{AttestationPublicFile, r.att.PublicPEM()},
-		{LogVKeyFile, []byte(r.log.VKey() + "\n")},
-		{TrustedRootFile, root},
-	} {
+	files := []publicFile{{LogVKeyFile, []byte(r.log.VKey() + "\n")}, {TrustedRootFile, root}}
+	switch {
+	case r.next != nil:
+	case r.history != nil:
+		b, err := r.history.Encode()
+		if err != nil {
+			return fault.New(fault.Internal, "internal", "encode history of keys", err)
+		}
+		files = append(files, r.history.publicFiles(b)...)
+	default:
+		if _, err := os.Lstat(filepath.Join(dir, HistoryFile)); !errors.Is(err, os.ErrNotExist) {
+			if err != nil {
+				return durable.Fault(op, err)
+			}
+			return fault.New(fault.BadState, "state_missing", op, fmt.Errorf("there is %q, but no %q in keys/", HistoryFile, historyFile)).
+				WithHint("copy trust/keys.json to keys/att.json, mode 0600; palyra journal verify then compares it with the journal")
+		}
+		files = append(files, publicFile{AttestationPublicFile, r.att.PublicPEM()})
+	}
+	for _, f := range files {
 		path := filepath.Join(dir, f.name)
-		got, err := durable.ReadRegular(path, 1<<16)
+		got, err := durable.ReadRegular(path, maxHistory)
 		if errors.Is(err, os.ErrNotExist) {
 			if err := durable.MkdirAll(dir, 0o755); err != nil {
-				return durable.Fault(fmt.Sprintf("export public keys to %q", dir), err)
+				return durable.Fault(op, err)
 			}
 			if err := durable.WriteFile(path, f.want, 0o644); err != nil {
-				return durable.Fault(fmt.Sprintf("export public keys to %q", dir), err)
+				return durable.Fault(op, err)
 			}
 			continue
 		}

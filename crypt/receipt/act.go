@@ -71,6 +71,15 @@ func SignAct(k *keyring.AttestationKey, a Act) (*Envelope, error) {
 	return seal(k, payload)
 }
 
+// ActEntry is SignAct for the journal.
+func ActEntry(k *keyring.AttestationKey, a Act) (*Entry, error) {
+	env, err := SignAct(k, a)
+	if err != nil {
+		return nil, err
+	}
+	return env.Entry(k)
+}
+
 func actSubject(predicate []byte) []Subject {
 	return []Subject{{Name: SubjectAct, Digest: SubjectDigest{SHA256: canon.Sum(predicate).Hex()}}}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"palyra/crypt/journal"
 	"palyra/crypt/keyring"
@@ -17,6 +18,14 @@ type AuditReport struct {
 	Outcomes map[string]int  `json:"outcomes"` // results by outcome
 	Acts     int             `json:"acts"`     // administrative acts
 	Orphans  []Orphan        `json:"orphans"`  // intents without a result, oldest first
+	Keys     []KeyTerm       `json:"keys"`     // attestation keys, oldest first
+}
+
+// KeyTerm is a key of the journal. Introduced keys that never began aren't among them.
+type KeyTerm struct {
+	Hint    string `json:"hint"`
+	From    uint64 `json:"from"`    // its first entry
+	Trusted bool   `json:"trusted"` // known to the verifier before: not from the journal alone
 }
 
 // Orphan is an intent without a result: the call is running now, or what became
@@ -37,7 +46,9 @@ type intent struct {
 // Audit checks a whole journal and everything in it: the log itself
 // (journal.Check), that every leaf is the record of the envelope kept beside
 // it, every signature, every statement, and that results belong to intents: to
-// an earlier one, of the same call, run and capsule, which has no other result. An
+// an earlier one, of the same call, run and capsule, which has no other result. It follows the
+// rotations in the journal from the oldest key of t, which may be older than they are, and holds
+// them to those that t knows. An
 // error is fault.Integrity and names the first entry that is wrong. Orphans and
 // bad outcomes are no errors.
 func Audit(dir string, t *Trust) (*AuditReport, error) {
@@ -50,7 +61,10 @@ func Audit(dir string, t *Trust) (*AuditReport, error) {
 		return nil, err
 	}
 	defer r.Close()
-	a := &auditor{t: t, rep: &AuditReport{Journal: jr, Outcomes: make(map[string]int), Orphans: []Orphan{}}, intents: make(map[uint64]*intent)}
+	first := t.keys[0]
+	first.to = noEnd
+	a := &auditor{t: &Trust{keys: []term{first}, log: t.log}, known: t, intents: make(map[uint64]*intent),
+		rep: &AuditReport{Journal: jr, Outcomes: make(map[string]int), Orphans: []Orphan{}, Keys: []KeyTerm{}}}
 	// Entries that a running writer appended since the check are for next time.
 	for rec, err := range r.Entries(0, jr.Size) {
 		if err != nil {
@@ -59,6 +73,9 @@ func Audit(dir string, t *Trust) (*AuditReport, error) {
 		if err := a.entry(&rec); err != nil {
 			return nil, broken("audit", fmt.Errorf("entry %d: %w", rec.Index, err))
 		}
+	}
+	if err := a.keys(jr.Size); err != nil {
+		return nil, broken("audit", err)
 	}
 	for _, i := range a.order {
 		if in := a.intents[i]; !in.result {
@@ -69,7 +86,9 @@ func Audit(dir string, t *Trust) (*AuditReport, error) {
 }
 
 type auditor struct {
-	t       *Trust
+	t       *Trust // as the journal has it so far
+	known   *Trust // the verifier's
+	pending []introduction
 	rep     *AuditReport
 	intents map[uint64]*intent
 	order   []uint64
@@ -79,21 +98,28 @@ func (a *auditor) entry(rec *journal.Record) error {
 	if rec.Erased {
 		return nil // counted by journal.Check; the leaf is all that is left
 	}
-	e, err := ParseEnvelope(rec.Content)
+	logged, err := entryOf(rec)
 	if err != nil {
 		return err
 	}
-	leaf, err := leafOf(e, a.t.spki)
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(leaf, rec.Leaf) {
-		return errors.New("the envelope kept beside the leaf is not the one that was logged")
-	}
-	if !keyring.VerifyStatement(a.t.spki, e.Payload, e.Signatures[0].Sig) {
+	e := logged.envelope
+	if !keyring.VerifyStatement(logged.spki, e.Payload, e.Signatures[0].Sig) {
 		return errors.New("the statement's signature does not verify")
 	}
 	s, act, err := ParsePayload(e.Payload)
+	if err != nil {
+		return err
+	}
+	if act != nil && act.Act == ActBegin {
+		if _, err = a.t.begin(act, rec.Index, logged.spki, a.pending); err == nil {
+			a.pending = nil
+		}
+	} else if _, err = a.t.at(logged.spki, rec.Index); err == nil && act != nil && act.Act == ActIntroduce {
+		var in introduction
+		if in, err = a.t.introduce(act, rec.Index, logged.spki); err == nil {
+			a.pending = append(a.pending, in)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -111,6 +137,26 @@ func (a *auditor) entry(rec *journal.Record) error {
 		return nil
 	}
 	return a.pair(s, rec.Index)
+}
+
+// keys compares the keys of a journal of this size with those that the verifier knew.
+func (a *auditor) keys(size uint64) error {
+	for i := range a.t.keys {
+		k := &a.t.keys[i]
+		known := a.known.find(k.spki)
+		if known != nil && !known.pending && known.from != k.from {
+			return fmt.Errorf("key %s is in force from entry %d on, and trusted from %d on", k.hint, k.from, known.from)
+		}
+		a.rep.Keys = append(a.rep.Keys, KeyTerm{Hint: k.hint, From: k.from, Trusted: known != nil})
+	}
+	for i := range a.known.keys {
+		k := &a.known.keys[i]
+		introduced := slices.ContainsFunc(a.pending, func(in introduction) bool { return bytes.Equal(in.spki, k.spki) })
+		if a.t.find(k.spki) == nil && !introduced && k.from < size {
+			return fmt.Errorf("trusted key %s isn't introduced by the journal", k.hint)
+		}
+	}
+	return nil
 }
 
 // pair keeps the books of intents and results.

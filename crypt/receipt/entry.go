@@ -1,15 +1,12 @@
 package receipt
 
 import (
-	"bytes"
-	"errors"
-
 	"palyra/crypt/journal"
 	"palyra/crypt/keyring"
 )
 
 // Entry is a signed statement in the two forms that the journal is given, and
-// from which its receipt is made. It is immutable.
+// from which its receipt is made. It is immutable but for Sign.
 type Entry struct {
 	leaf     []byte
 	envelope *Envelope
@@ -52,14 +49,31 @@ func (e *Entry) Leaf() []byte { return e.leaf }
 // changed.
 func (e *Entry) Content() []byte { return e.content }
 
+// SignedBy reports whether k signed the statement.
+func (e *Entry) SignedBy(k *keyring.AttestationKey) bool { return k.Is(e.spki) }
+
+// Sign signs the statement again, with another key. No other goroutine may use e meanwhile.
+func (e *Entry) Sign(k *keyring.AttestationKey) error {
+	env, digest, err := sealDigest(k, e.envelope.Payload)
+	if err != nil {
+		return err
+	}
+	spki := k.SPKI()
+	leaf, err := leafFor(digest, env.Signatures[0].Sig, spki)
+	if err == nil {
+		*e = Entry{leaf: leaf, envelope: env, content: env.Encode(), spki: spki}
+	}
+	return err
+}
+
 // Bundle joins the entry and its proof into a receipt. It checks that the proof is one for this
 // entry; the signatures, which were made a moment ago by keys in this process, are left to Verify.
 func (e *Entry) Bundle(p journal.Proof, t *Trust) ([]byte, error) {
-	if !bytes.Equal(e.spki, t.spki) {
-		return nil, broken("key", errors.New("signed by another key than the trusted one"))
+	if _, err := t.at(e.spki, p.Index); err != nil {
+		return nil, broken("key", err)
 	}
 	if err := p.Verify(e.leaf); err != nil {
 		return nil, broken("inclusion", err)
 	}
-	return encodeBundle(e.envelope, p, e.leaf, t)
+	return encodeBundle(e.envelope, p, e.leaf, keyring.HintOf(e.spki), t.log)
 }

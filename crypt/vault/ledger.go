@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"palyra/crypt/journal"
-	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -26,8 +25,8 @@ func (r *Root) Detail() map[string]string {
 }
 
 // Newest returns the last root in entries of a journal, nil if there is none. Each must be a leaf
-// that k signed.
-func Newest(entries iter.Seq2[journal.Record, error], k *keyring.AttestationKey) (root *Root, err error) {
+// that a key of t signed, in force at its place.
+func Newest(entries iter.Seq2[journal.Record, error], t *receipt.Trust) (root *Root, err error) {
 	for rec, err := range entries {
 		if err != nil {
 			return nil, err
@@ -42,7 +41,9 @@ func Newest(entries iter.Seq2[journal.Record, error], k *keyring.AttestationKey)
 		if !bytes.Contains(env.Payload, []byte(spelled)) {
 			continue
 		}
-		if leaf, err := receipt.Leaf(env, k); err != nil || !bytes.Equal(leaf, rec.Leaf) {
+		if _, err := t.Logged(&rec); errors.Is(err, receipt.ErrKeyUnknown) {
+			return nil, err // t is older than a rotation, or the key is a stranger's
+		} else if err != nil {
 			return nil, fault.New(fault.Integrity, "vault_rolled_back", fmt.Sprintf("read entry %d", rec.Index), errors.New("its content isn't what was logged"))
 		}
 		_, a, err := receipt.ParsePayload(env.Payload)

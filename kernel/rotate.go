@@ -1,0 +1,311 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"palyra/crypt/keyring"
+	"palyra/crypt/receipt"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+	"palyra/isolate/knob"
+)
+
+// A rotation of the attestation key goes through these steps, each durable before the next. A
+// process that dies at any of them leaves the old key or the new one in force, whichever signed
+// the journal's newest entry; the next process to open the directory does the rest.
+//
+//	1. the next key is made: keys/att-next.key
+//	2. the journal introduces it, in a statement of the key in force
+//	3. trust/ has it, so that verifiers can know it before it signs
+//	   (RotateKey may stop here, for as long as its caller likes)
+//	4. the journal gets the next key's first statement: from that entry on it is in force
+//	5. trust/ says so, and the next key takes the place of the old one, whose private half is
+//	   overwritten
+//
+// Other processes, and other calls of this one, go on meanwhile. The journal refuses an entry
+// that the key in force didn't sign (receipt.Follows); its writer reads the keys again and signs
+// again.
+
+// signers are the keys of the state directory, as they were read at one time. They are immutable.
+type signers struct {
+	ring  *keyring.Ring
+	trust *receipt.Trust
+}
+
+func (s *state) hold(r *keyring.Ring) { s.held.Store(&signers{ring: r, trust: receipt.TrustIn(r)}) }
+
+func (s *state) att() *keyring.AttestationKey { return s.held.Load().ring.Attestation() }
+
+func (s *state) trust() *receipt.Trust { return s.held.Load().trust }
+
+const (
+	// maxRotations bounds how often a statement is signed again.
+	maxRotations = 8
+	// rotatePatience bounds the wait for another process's rotation, which takes some flushes.
+	rotatePatience = 10 * time.Second
+)
+
+// rotating takes the lock for rotations.
+func (s *state) rotating(ctx context.Context) (release func(), err error) {
+	g, err := durable.OpenGate(filepath.Join(s.dir, "rotating"))
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Take(ctx, durable.Exclusive, rotatePatience); err != nil {
+		_ = g.Close() // it has no lock
+		return nil, err
+	}
+	return func() { _ = g.Close() }, nil // nothing is buffered in it
+}
+
+// knowing calls f with the trusted keys, and again if those were older than a rotation.
+func (s *state) knowing(ctx context.Context, f func(*receipt.Trust) error) error {
+	k := s.held.Load()
+	err := f(k.trust)
+	if !errors.Is(err, receipt.ErrKeyUnknown) {
+		return err
+	}
+	if err := s.renew(ctx, k); err != nil {
+		return err
+	}
+	if s.held.Load() == k {
+		return err
+	}
+	return f(s.trust())
+}
+
+// renew reads the keys again, unless they are others than old by now, and ends what an
+// interrupted rotation began.
+func (s *state) renew(ctx context.Context, old *signers) error {
+	if old != nil && s.held.Load() != old {
+		return nil
+	}
+	release, err := s.rotating(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if old != nil && s.held.Load() != old {
+		return nil
+	}
+	_, err = s.settle(ctx)
+	return err
+}
+
+// settle is renew for the holder of the lock.
+func (s *state) settle(ctx context.Context) (*keyring.Ring, error) {
+	for _, dir := range []string{"keys", "trust"} { // of a process that was killed
+		if err := durable.RemoveTemps(filepath.Join(s.dir, dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, durable.Fault("remove unfinished keys", err)
+		}
+	}
+	r, err := s.reopen()
+	if err != nil {
+		return nil, err
+	}
+	if r.Next() == nil {
+		s.hold(r)
+		return r, nil
+	}
+	if err := s.journal.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	h := r.History()
+	begun, err := s.signedLast(r.Next())
+	switch {
+	case err != nil:
+		return nil, err
+	case begun && !r.Next().Is(currentOf(h)), !begun && !knows(h, r.Next()):
+		// The files are behind the journal, or it was never told of the next key.
+		if h, err = receipt.Rotations(ctx, s.journal, r.Log()); err != nil {
+			return nil, err
+		}
+		if !begun && !knows(h, r.Next()) {
+			if err := keyring.DropNext(s.dir); err != nil {
+				return nil, err
+			}
+			h = nil // the files are up to date
+		}
+	}
+	if h != nil {
+		if err := r.Publish(s.dir, h, func(string) {}); err != nil {
+			return nil, err
+		}
+	}
+	if r, err = s.reopen(); err != nil {
+		return nil, err
+	}
+	s.hold(r)
+	return r, nil
+}
+
+func (s *state) reopen() (*keyring.Ring, error) {
+	return keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin})
+}
+
+func currentOf(h *keyring.History) []byte {
+	if h == nil {
+		return nil
+	}
+	return h.Current().SPKI
+}
+
+// knows reports whether k is the introduced key in a history.
+func knows(h *keyring.History, k *keyring.AttestationKey) bool {
+	return h != nil && h.Pending() != nil && k.Is(h.Pending().SPKI)
+}
+
+// signedLast reports whether k signed the journal's newest entry.
+func (s *state) signedLast(k *keyring.AttestationKey) (bool, error) {
+	size := s.journal.Size()
+	if size == 0 {
+		return false, nil
+	}
+	for rec, err := range s.journal.Entries(size-1, size) {
+		if err != nil {
+			return false, err
+		}
+		spki, err := receipt.SignedWith(rec.Leaf)
+		return err == nil && k.Is(spki), nil
+	}
+	return false, fault.New(fault.Internal, "internal", "read journal", errors.New("its newest entry is gone"))
+}
+
+// Keys returns the history of the attestation keys.
+func (k *Kernel) Keys() *keyring.History {
+	r := k.state.held.Load().ring
+	if h := r.History(); h != nil {
+		return h
+	}
+	return keyring.NewHistory(r.Attestation().SPKI())
+}
+
+// RotateKey replaces the attestation key in principal's name, or, with introduce, only introduces
+// the next one, which a later RotateKey puts in force. It returns the history of keys after it.
+func (k *Kernel) RotateKey(ctx context.Context, principal string, introduce bool) (*keyring.History, error) {
+	const op = "rotate attestation key"
+	if err := k.enter(); err != nil {
+		return nil, err
+	}
+	defer k.calls.Done()
+	// Whoever asked may go away; a rotation that began goes on.
+	ctx = context.WithoutCancel(ctx)
+	s := k.state
+	release, err := s.rotating(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	r, err := s.settle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h := r.History()
+	if h == nil {
+		if s.journal.Size() > 0 {
+			first, err := s.firstKey()
+			if err != nil {
+				return nil, err
+			}
+			if !r.Attestation().Is(first) {
+				return nil, fault.New(fault.BadState, "state_missing", op, errors.New("the journal began with another key, and keys/att.json, which says so, is gone")).
+					WithHint("copy keys.json from a copy of trust/ to keys/att.json, mode 0600")
+			}
+		}
+		h = keyring.NewHistory(r.Attestation().SPKI())
+	}
+	if len(h.Keys) >= keyring.MaxTerms && h.Pending() == nil {
+		return nil, fault.New(fault.Unavailable, "too_large", op, fmt.Errorf("the log has had %d keys", len(h.Keys)))
+	}
+	next := r.Next()
+	if next == nil {
+		if next, err = keyring.PrepareNext(s.dir, k.step); err != nil {
+			return nil, err
+		}
+	}
+	if !knows(h, next) {
+		a := receipt.Introduction(s.act(principal, time.Now()), next.SPKI())
+		index, b, err := k.rotationStep(ctx, r.Attestation(), a, receipt.TrustIn(r))
+		if err != nil {
+			return nil, err
+		}
+		k.step("key_introduced")
+		h = h.Introduce(next.SPKI(), index, a.Time, b)
+	}
+	if r, err = k.publishKeys(h); err != nil || introduce {
+		return h, err
+	}
+	// Not before its introduction, even if the host's clock was set back.
+	pending := h.Pending()
+	now := time.Now()
+	if t, err := time.Parse(time.RFC3339, pending.ValidFor.Start); err == nil && now.Before(t) {
+		now = t
+	}
+	a := receipt.Beginning(s.act(principal, now), next.SPKI(), r.Attestation().SPKI(), pending.From-1)
+	index, b, err := k.rotationStep(ctx, next, a, receipt.TrustIn(r))
+	if err != nil {
+		return nil, err
+	}
+	k.step("key_begun")
+	h = h.Begin(index, a.Time, b)
+	_, err = k.publishKeys(h)
+	return h, err
+}
+
+// act is the common part of a rotation's acts.
+func (s *state) act(principal string, at time.Time) receipt.Act {
+	return receipt.Act{Principal: principal, Seq: s.journal.Size(), Time: stamp(at), BootID: s.boot}
+}
+
+// rotationStep logs an act of a rotation and returns its receipt.
+func (k *Kernel) rotationStep(ctx context.Context, key *keyring.AttestationKey, a receipt.Act, t *receipt.Trust) (uint64, []byte, error) {
+	s := k.state
+	e, err := receipt.ActEntry(key, a)
+	if err != nil {
+		return 0, nil, err
+	}
+	pos, err := s.appendOnce(ctx, e, false, nil, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	k.logged(a.Principal, e)
+	p, err := s.journal.Prove(ctx, pos.Index)
+	if err != nil {
+		return 0, nil, err
+	}
+	b, err := e.Bundle(p, t)
+	return pos.Index, b, err
+}
+
+// publishKeys brings the files up to h and reads them. The caller holds the lock for rotations.
+func (k *Kernel) publishKeys(h *keyring.History) (*keyring.Ring, error) {
+	s := k.state
+	r, err := s.reopen()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Publish(s.dir, h, k.step); err != nil {
+		return nil, err
+	}
+	if r, err = s.reopen(); err != nil {
+		return nil, err
+	}
+	s.hold(r)
+	return r, nil
+}
+
+// firstKey returns the key of the journal's first entry.
+func (s *state) firstKey() ([]byte, error) {
+	for rec, err := range s.journal.Entries(0, 1) {
+		if err != nil {
+			return nil, err
+		}
+		return receipt.SignedWith(rec.Leaf)
+	}
+	return nil, fault.New(fault.Internal, "internal", "read journal", errors.New("it has no first entry"))
+}
