@@ -259,7 +259,7 @@ func outcomeOf(res *isolate.Result, err error) (string, error) {
 			return mayHaveRun(fault.New(fault.Internal, "internal", "run", errors.New("the runner returned neither a result nor an error")))
 		}
 		switch fault.KindOf(err) {
-		case fault.Refused, fault.Unsupported, fault.Denied, fault.NotApproved, fault.Usage:
+		case fault.Refused, fault.Unsupported, fault.Denied, fault.NotApproved, fault.Usage, fault.Busy:
 			return receipt.Refused, err
 		case fault.Canceled:
 			return receipt.Killed, err

@@ -72,6 +72,7 @@ func TestRunnerIsNotBelieved(t *testing.T) {
 		{"failed with error", &isolate.Result{Outcome: isolate.Failed, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.Failed, "x"},
 		{"exited with error", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, fault.New(fault.Internal, "x", "run", nil), receipt.OutcomeUnknown, "x"},
 		{"plain error", nil, os.ErrInvalid, receipt.Failed, "internal: invalid argument"},
+		{"busy", nil, fault.New(fault.Busy, "layer_busy", "mount the layer", nil), receipt.Refused, "layer_busy"},
 		{"refused", nil, fault.New(fault.Refused, "landlock_unavailable", "run", nil), receipt.Refused, "landlock_unavailable"},
 		{"canceled", nil, fault.New(fault.Canceled, "canceled", "run", nil), receipt.Killed, "canceled"},
 		{"fine", &isolate.Result{Outcome: isolate.Exited, Evidence: some}, nil, receipt.Executed, ""},
