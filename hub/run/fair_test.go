@@ -159,6 +159,67 @@ func TestReturn(t *testing.T) {
 	}
 }
 
+// slow has one program that answers, which takes its time to start.
+type slow struct {
+	waits chan struct{} // has an element for each call that waits
+	ready chan struct{} // closed when it has started
+}
+
+func (s *slow) Attach(ctx context.Context, a Attaching) (context.Context, *Attached, error) {
+	if a.Tool != "ask_it" {
+		return ctx, nil, nil
+	}
+	resume := a.Pause()
+	defer resume()
+	s.waits <- struct{}{}
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+	}
+	return ctx, new(Attached), nil
+}
+
+// TestReturnFromServers: a run that waited for the start of a program which answers it has a place
+// when it goes on, as one that waited for a person has.
+func TestReturnFromServers(t *testing.T) {
+	servers := &slow{waits: make(chan struct{})}
+	h := open(t, func(c *Config) {
+		c.Bounds = session.Bounds{Active: 1, Share: 1}
+		c.Servers = servers
+	})
+	// ready returns a run that waits for a place, which another one has.
+	ready := func() string {
+		t.Helper()
+		servers.ready = make(chan struct{})
+		id := h.start(Request{User: alice, Steps: []hub.Step{{Tool: "ask_it", Input: []byte("{}")}}})
+		<-servers.waits
+		h.start(Request{User: alice, Steps: steps("hold")})
+		if tool := <-h.g.in; tool != "hold" {
+			t.Fatalf("%s is at work", tool)
+		}
+		close(servers.ready)
+		for waits := false; !waits; runtime.Gosched() {
+			if len(h.g.in) > 0 {
+				t.Fatalf("%s is at work, too, with one place", <-h.g.in)
+			}
+			h.mu.Lock()
+			waits = h.jobs[id].back != nil
+			h.mu.Unlock()
+		}
+		return id
+	}
+	id := ready()
+	h.g.free <- struct{}{}
+	if r := h.ended(id); r.State != hub.RunDone {
+		t.Errorf("%+v", r)
+	}
+	<-h.g.in
+	ready()
+	if n, err := h.CancelAll(t.Context(), Stop{Reason: "stopped"}, func(string, string) bool { return true }); n != 2 || err != nil {
+		t.Errorf("%d cancelled, %v", n, err)
+	}
+}
+
 // TestResultsKept: of a step that has ended a run keeps no output.
 func TestResultsKept(t *testing.T) {
 	h := open(t, nil)

@@ -95,7 +95,8 @@ type Attaching struct {
 	Session, Run string
 	Tool         string
 	Input        []byte
-	// Pause gives the run's place to others until resume is called.
+	// Pause gives the run's place to others until resume is called. That waits for a place, or
+	// for the end of Attach's ctx.
 	Pause func() (resume func())
 }
 

@@ -138,7 +138,7 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 	part := new(Attached)
 	if err == nil && e.cfg.Servers != nil {
 		var a *Attached
-		if ctx, a, err = e.cfg.Servers.Attach(ctx, e.attaching(j, row)); a != nil {
+		if ctx, a, err = e.cfg.Servers.Attach(ctx, e.attaching(ctx, j, row)); a != nil {
 			part = a
 		}
 	}
@@ -210,12 +210,23 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 }
 
 // attaching describes a step to Config.Servers.
-func (e *Engine) attaching(j *job, row *store.Step) Attaching {
+func (e *Engine) attaching(ctx context.Context, j *job, row *store.Step) Attaching {
 	return Attaching{Caller: j.caller(), Reserve: j.plan.Reserve, Session: j.session, Run: j.id, Tool: row.Tool, Input: row.Input,
 		Pause: func() func() {
 			e.pause(j)
-			return func() { e.resume(j) }
+			return func() { await(ctx, e.regain(j)) }
 		}}
+}
+
+// await waits for what regain returned.
+func await(ctx context.Context, back <-chan struct{}) {
+	if back == nil {
+		return
+	}
+	select {
+	case <-back:
+	case <-ctx.Done():
+	}
 }
 
 // streams returns the streams of a call whose output live takes.
@@ -327,7 +338,7 @@ func (e *Engine) pause(j *job) {
 	e.mu.Unlock()
 }
 
-// regain ends the pause of a run that nobody said yes to, if it has one. Where there
+// regain ends the pause of a run that no person said yes to, if it has one. Where there
 // is no place for it now it returns what is closed when it has one.
 func (e *Engine) regain(j *job) <-chan struct{} {
 	e.mu.Lock()
