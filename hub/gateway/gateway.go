@@ -435,6 +435,9 @@ func (x exchanger) Exchange(ctx context.Context, program canon.Digest, q kernel.
 		return nil, false, by, refused(err)
 	case err != nil:
 		return nil, false, by, err
+	}
+	s.heard()
+	switch {
 	case r.Error != nil:
 		answer, failed = wrap("error", r.Error), true
 	default:

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -117,5 +119,43 @@ func TestFaultBesideStart(t *testing.T) {
 	<-done
 	if h := fault.HintOf(s.wrong("x")); !strings.Contains(h, id) {
 		t.Error(h)
+	}
+}
+
+// TestListCosts: however a server cuts its list of tools into pages, that and what it says between
+// them is bounded for all of it.
+func TestListCosts(t *testing.T) {
+	note := `{"jsonrpc":"2.0","method":"n","params":"` + strings.Repeat("n", 1<<20) + `"}` + "\n"
+	for _, c := range []struct {
+		junk   int // bytes in a page
+		notes  int // before it
+		reason string
+		pages  int // that are asked for, at most
+	}{
+		{junk: 1 << 20, reason: "server_protocol", pages: 4},
+		{notes: 4, reason: "server_flooded", pages: 4},
+	} {
+		s := newServing("bad", "ses_1", "uid:1", "id")
+		pages, ended := 0, make(chan struct{})
+		go func() {
+			defer close(ended)
+			in := bufio.NewScanner(s.in)
+			for in.Scan() {
+				var m struct{ ID int64 }
+				_ = json.Unmarshal(in.Bytes(), &m)
+				pages++
+				for range c.notes {
+					_, _ = s.Write([]byte(note))
+				}
+				_, _ = fmt.Fprintf(s, `{"jsonrpc":"2.0","id":%d,"result":{"tools":[],"nextCursor":"%d","junk":"%s"}}`+"\n", m.ID, pages, strings.Repeat("j", c.junk))
+			}
+		}()
+		if _, err := s.list(t.Context()); fault.ReasonOf(err) != c.reason {
+			t.Errorf("%+v: %v", c, err)
+		}
+		s.in.close()
+		if <-ended; pages > c.pages {
+			t.Errorf("%+v: it was asked for %d pages", c, pages)
+		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 const (
 	maxLine        = 4 << 20 // bytes of a message
 	maxDepth       = 64
-	maxUnasked     = 4096     // messages that answer nothing, since the last answer
+	maxUnasked     = 4096     // messages that answer nothing, since the last answer to a call
 	maxNoise       = 16 << 20 // bytes of them
 	maxQueued      = 64       // our messages that it hasn't read
 	maxQueuedBytes = 2 << 20  // bytes of them, or one message
@@ -252,9 +252,16 @@ func (s *serving) answerLocked(m map[string]json.RawMessage) error {
 		return s.wrong("it answered %d, which nobody asked or which it answered before", id)
 	}
 	delete(s.waiting, id)
-	s.unasked, s.noise = 0, 0
 	to <- reply{m["result"], m["error"]} // it has room
 	return nil
+}
+
+// heard counts what the server says besides answers anew. An answer to a question of the gateway's
+// own is no reason: how many of these there are is the server's choice.
+func (s *serving) heard() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unasked, s.noise = 0, 0
 }
 
 // request asks the server, and says whether the question may have reached it.
@@ -360,7 +367,7 @@ func (s *serving) begin(ctx context.Context, version string) error {
 
 // list asks for the tools.
 func (s *serving) list(ctx context.Context) (list []hub.ServerTool, err error) {
-	cursor := ""
+	cursor, total := "", 0
 	for page := 0; ; page++ {
 		params := map[string]any{}
 		if cursor != "" {
@@ -374,7 +381,9 @@ func (s *serving) list(ctx context.Context) (list []hub.ServerTool, err error) {
 			Tools      []json.RawMessage `json:"tools"`
 			NextCursor string            `json:"nextCursor"`
 		}
-		if r.Error != nil || json.Unmarshal(r.Result, &got) != nil {
+		if total += len(r.Result); total > maxLine {
+			err = s.wrong("its list of tools has more than %d bytes", maxLine)
+		} else if r.Error != nil || json.Unmarshal(r.Result, &got) != nil {
 			err = s.wrong("it lists no tools: %.200s", text(r))
 		} else if list, err = add(list, got.Tools); err != nil {
 			err = s.wrong("its list of tools: %w", err)
