@@ -18,6 +18,8 @@ package isolate
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"strconv"
 
@@ -60,8 +62,10 @@ type Spec struct {
 	Script   *File    `json:"script,omitempty"`  // sealed script, given as /dev/fd/<ScriptFD>
 	Limits   Limits   `json:"limits"`
 	Stdin    string   `json:"stdin"` // "none" (empty), "sealed" or "stream"
-	// Network is NetworkFresh, NetworkVoid or NetworkLoopback; the last two at tier C only.
+	// Network is NetworkFresh, or at tier C one of the others.
 	Network string `json:"network,omitempty"`
+	// Session names whose network NetworkSession is; "" for every other network.
+	Session string `json:"session,omitempty"`
 	// TTY gives the program a terminal of its own, at tier C only. What Stdin says is typed there,
 	// by whoever has the other side.
 	TTY *call.TTY `json:"tty,omitempty"`
@@ -85,6 +89,10 @@ const (
 	// that is up and nothing else. The program can make TCP and UDP sockets in it, and
 	// reaches with them what the same call listens on.
 	NetworkLoopback = "loopback"
+	// NetworkSession is a NetworkLoopback that the calls of a session share, and no other
+	// call ever sees: those that a palyra-cell runs at once for one Spec.Session. It begins
+	// with the first of them and ends with the last.
+	NetworkSession = "session"
 )
 
 // HasNetwork reports whether a tier has such a network: a value of Spec.Network.
@@ -92,11 +100,27 @@ func HasNetwork(t tier.Tier, network string) bool {
 	switch network {
 	case NetworkFresh:
 		return true
-	case NetworkVoid, NetworkLoopback:
+	case NetworkVoid, NetworkLoopback, NetworkSession:
 		return t == tier.C
 	}
 	return false
 }
+
+// CheckSession returns an error unless a session is named for NetworkSession, and for no other
+// network.
+func CheckSession(network, session string) error {
+	switch {
+	case network == NetworkSession && session == "":
+		return errors.New("no session to share a network with")
+	case network != NetworkSession && session != "":
+		return fmt.Errorf("network %q is no session's", network)
+	}
+	return nil
+}
+
+// Connects reports whether programs in such a network make TCP and UDP sockets: its loopback
+// interface is up.
+func Connects(network string) bool { return network == NetworkLoopback || network == NetworkSession }
 
 // ScriptFD is the descriptor at which a sealed script is open in the program,
 // as execveat(2) would have done it for a script opened by descriptor.

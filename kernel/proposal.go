@@ -73,7 +73,9 @@ type Proposal struct {
 	Network   string         `json:"network"`    // as in isolate.Spec; default NetworkFresh
 	Limits    isolate.Limits `json:"limits"`     // zero fields get DefaultLimits
 
-	SessionID string `json:"session_id"` // for policy and the receipt; the program doesn't see them
+	// The ids are for policy and the receipt; the program doesn't see them. SessionID also says whose
+	// network isolate.NetworkSession is, and whose cache "home".
+	SessionID string `json:"session_id"`
 	RunID     string `json:"run_id"`
 
 	tool *Expansion // made of Input; set by expand alone
@@ -272,7 +274,19 @@ func (p *Proposal) check() (isolate.Limits, error) {
 	default:
 		return isolate.Limits{}, usage("invalid_input", fmt.Sprintf("check network %q", clip(p.Network)), errors.New("no such mode"))
 	}
+	if err := isolate.CheckSession(p.Network, p.networkSession()); err != nil {
+		return isolate.Limits{}, usage("invalid_input", "check network", err).
+			WithHint("palyrad has sessions: palyra call --session ID; with palyra exec use loopback")
+	}
 	return withDefaults(p.Limits)
+}
+
+// networkSession is the session whose network the call shares; "" for another network.
+func (p *Proposal) networkSession() string {
+	if p.Network != isolate.NetworkSession {
+		return ""
+	}
+	return p.SessionID
 }
 
 func (m StdinMode) mode() string {

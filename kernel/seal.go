@@ -105,7 +105,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		Env: env, Cwd: s.place.cwd, Stdin: capsule.Stdin{Mode: p.Stdin.mode()},
 		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: []string{},
 		Limits: limits, TierFloor: p.TierFloor,
-		Network: p.Network, Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
+		Network: p.Network, Session: p.networkSession(), Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
 		Background: p.tool != nil && p.tool.Background,
 		Loader:     s.program.loader, TTY: p.TTY,
 	}
@@ -287,7 +287,7 @@ func (s *sealed) spec() *isolate.Spec {
 		Version: 1, Capsule: s.id, Tier: c.TierFloor,
 		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
 		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
-		Network: c.Network, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, TTY: c.TTY,
+		Network: c.Network, Session: c.Session, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, TTY: c.TTY,
 	}
 	if h := s.place.folder; h != nil {
 		x.CwdInode = isolate.Inode(h.Stat.Dev, h.Stat.Ino)

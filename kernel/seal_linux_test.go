@@ -14,6 +14,7 @@ import (
 
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/pin"
@@ -313,6 +314,7 @@ func TestArgumentsRefused(t *testing.T) {
 		{"too_large: arguments and environment", proposal(append([]string{"true"}, make([]string, 300000)...)...)},
 		{"invalid_input: stdin mode", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Stdin: "x"}},
 		{"invalid_input: tier a", &Proposal{Tool: ToolRun, Argv: []string{"true"}, TierFloor: tier.A}},
+		{"invalid_input: check network: no session", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Network: isolate.NetworkSession}},
 		{"invalid_input: check ids", &Proposal{Tool: ToolRun, Argv: []string{"true"}, RunID: strings.Repeat("x", 129)}},
 		{"invalid_input: open workspace \"x\": the path is not absolute", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Workspace: "x"}},
 		{"invalid_input: open directory \"x\": the path is not absolute", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Dir: "x"}},

@@ -101,7 +101,7 @@ type Capsule struct {
 	EgressHosts []string     `json:"egress_hosts"`
 	Limits      Limits       `json:"limits"`
 	// Absent where zero.
-	Network      string   `json:"network,omitempty"`      // "void": the network namespace that is shared and empty; "loopback": one in which the program can connect to itself
+	Network      string   `json:"network,omitempty"`      // "void": the network namespace that is shared and empty; "loopback": one in which the program can connect to itself; "session": such a one that calls of the statement's session_id share
 	Capabilities []string `json:"capabilities,omitempty"` // that the tool's table declares
 	Sensitive    bool     `json:"sensitive,omitempty"`    // the tool's table declares it so
 	// Mounts are the host directories that the program saw read-only, at their own paths.

@@ -114,6 +114,8 @@ func TestContractVoid(t *testing.T) { contract(t, tier.C, isolate.NetworkVoid, w
 
 func TestContractLoopback(t *testing.T) { contract(t, tier.C, isolate.NetworkLoopback, waits...) }
 
+func TestContractSession(t *testing.T) { contract(t, tier.C, isolate.NetworkSession, waits...) }
+
 func permitAll(t testing.TB) *policy.Set {
 	t.Helper()
 	set, err := policy.LoadFS(fstest.MapFS{

@@ -57,6 +57,7 @@ func TestPlanIsWhatRuns(t *testing.T) {
 		{"c", tier.C, nil},
 		{"c void", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Network = isolate.NetworkVoid }},
 		{"c loopback", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Network = isolate.NetworkLoopback }},
+		{"c session", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Network, s.Session = isolate.NetworkSession, "ses_1" }},
 		{"c workspace", tier.C, shown},
 		{"c limits", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Limits.PIDs = 9 }},
 		{"c arguments", tier.C, func(s *isolate.Spec, f *isolate.Files) {
@@ -123,7 +124,7 @@ func TestPlanIsWhatRuns(t *testing.T) {
 			if len(p.Seccomp.Rules) < 10 || p.Seccomp.Default != "errno 1" {
 				t.Errorf("policy %+v", p.Seccomp)
 			}
-			if warm := c.tier == tier.C && s.Workspace == nil && s.Network != isolate.NetworkLoopback; warm != (p.Warm != nil) {
+			if warm := c.tier == tier.C && s.Workspace == nil && !isolate.Connects(s.Network); warm != (p.Warm != nil) {
 				t.Fatalf("tape of a cell that waits: %+v, want one: %v", p.Warm, warm)
 			} else if !warm {
 				return

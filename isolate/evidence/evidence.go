@@ -136,24 +136,30 @@ const (
 	NetworkVoid   = "void"   // shared by all calls that may make no socket; nothing is in it
 	// NetworkLoopback is one made for this call, with its cell, whose loopback interface is up.
 	NetworkLoopback = "loopback"
+	// NetworkSession is one like NetworkLoopback that the calls of a session share.
+	NetworkSession = "session"
 )
 
 // Loopback is the name of the loopback interface.
 const Loopback = "lo"
 
 // Network says which network namespace the program has. That it is not the
-// host's is in Namespaces; it is among Namespaces.Fresh unless it is "void".
+// host's is in Namespaces; it is among Namespaces.Fresh unless it is "void" or "session".
 type Network struct {
 	Basis Basis `json:"basis" basis:"observed"`
 	// Mode is "fresh" for a network namespace of this call, "pooled" for one made before it, "void"
 	// for the empty one of all calls that may make no socket, "loopback" for one of this call whose
-	// loopback interface is up, "" for the host's (tier B).
+	// loopback interface is up, "session" for such a one that calls of one session share, "" for the
+	// host's (tier B).
 	Mode string `json:"mode"`
-	// Interfaces are those of a loopback cell, at its gate.
+	// Sharers is the most calls that were in a session's namespace at once while this one was, itself
+	// included.
+	Sharers *int64 `json:"sharers,omitempty" unit:"count" show:"shared with calls of its session, %s at once with this one"`
+	// Interfaces are those of a loopback or session cell, at its gate.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// Addresses are those that a loopback cell has, likewise; sorted.
+	// Addresses are those that such a cell has, likewise; sorted.
 	Addresses []string `json:"addresses,omitempty"`
-	// Routes is how many of a loopback cell's routes lead out of lo, likewise.
+	// Routes is how many of such a cell's routes lead out of lo, likewise.
 	Routes *int64 `json:"routes,omitempty" unit:"count" show:"lo is up and alone, %s routes out of it"`
 }
 

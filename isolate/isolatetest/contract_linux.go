@@ -493,7 +493,7 @@ func testEvidence(t *testing.T, h *harness) {
 		t.Errorf("evidence of the cell %+v, want %s", e.Cell, mode)
 	}
 	fresh := []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}
-	if h.sub.Network == isolate.NetworkVoid {
+	if h.sub.Network == isolate.NetworkVoid || h.sub.Network == isolate.NetworkSession {
 		fresh = slices.Delete(fresh, 3, 4)
 	}
 	if h.sub.Tier == tier.C {

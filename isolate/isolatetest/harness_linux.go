@@ -60,6 +60,9 @@ func (h *harness) program(t *testing.T, path string, argv ...string) *call {
 		Env: []string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}, Cwd: "/workspace",
 		Exec:   isolate.File{Path: path, Digest: canon.Digest(sum.Sum(nil)), Size: n, Pinned: "system"},
 		Limits: limits(), Stdin: "none", Network: h.sub.Network}
+	if s.Network == isolate.NetworkSession {
+		s.Session = t.Name()
+	}
 	return &call{t: t, h: h, spec: s, files: &isolate.Files{Exec: f}}
 }
 

@@ -17,7 +17,7 @@ import (
 // what it sees.
 func testNetwork(t *testing.T, h *harness) {
 	if h.sub.Tier != tier.C {
-		for _, network := range []string{isolate.NetworkVoid, isolate.NetworkLoopback} {
+		for _, network := range []string{isolate.NetworkVoid, isolate.NetworkLoopback, isolate.NetworkSession} {
 			c := h.shell(t, "echo ran")
 			c.spec.Network = network
 			if o := c.run(); fault.KindOf(o.err) != fault.Usage || o.stdout != "" {
@@ -31,7 +31,7 @@ func testNetwork(t *testing.T, h *harness) {
 	if o := bad.run(); fault.ReasonOf(o.err) != "invalid_input" || o.stdout != "" {
 		t.Errorf("network %q: %s, %v; want a refusal", "host", o, o.err)
 	}
-	if h.sub.Network == isolate.NetworkLoopback {
+	if isolate.Connects(h.sub.Network) {
 		testHostSockets(t, h)
 	}
 	var ids []uint64
@@ -52,8 +52,8 @@ func testNetwork(t *testing.T, h *harness) {
 		switch h.sub.Network {
 		case isolate.NetworkVoid:
 			mode = []string{evidence.NetworkVoid}
-		case isolate.NetworkLoopback: // no program listens there
-			connect, mode = "Connection refused", []string{evidence.NetworkLoopback}
+		case isolate.NetworkLoopback, isolate.NetworkSession: // no program listens there
+			connect, mode = "Connection refused", []string{h.sub.Network} // which evidence calls the same
 			n := e.Network
 			if !slices.Equal(n.Interfaces, []string{"lo"}) || !slices.Contains(n.Addresses, "127.0.0.1") || n.Routes == nil || *n.Routes != 0 || e.Landlock.HandledNet != 0 {
 				t.Errorf("evidence %+v, ports %#x; want lo alone with its address, and all ports", n, e.Landlock.HandledNet)

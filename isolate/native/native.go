@@ -262,7 +262,7 @@ func Variables(s *isolate.Spec, counted, objects bool) []Variable {
 		all = systemV(s.Limits.Memory)
 	}
 	if s.Network == isolate.NetworkLoopback {
-		all = append(all, buffers[:]...)
+		all = append(all, Buffers[:]...)
 	}
 	return append(all, nested[:]...)
 }
@@ -343,9 +343,9 @@ const MaxQueue = maxQueue + 64<<10
 
 const maxQueue = 512 << 10
 
-// buffers are variables of the cell's network namespace. A new one has the host's, by
-// which a connection may queue 36 MiB.
-var buffers = [...]Variable{
+// Buffers are variables of a network namespace whose loopback interface is up. A new one has the
+// host's, by which a connection may queue 36 MiB.
+var Buffers = [...]Variable{
 	{"/proc/sys/net/ipv4/tcp_rmem", "4096 131072 " + strconv.Itoa(maxQueue), "how much a TCP socket queues that the program hasn't received: samples count a connection without a descriptor as full"},
 	{"/proc/sys/net/ipv4/tcp_wmem", "4096 16384 " + strconv.Itoa(maxQueue), "and that its peer hasn't acknowledged"},
 	{"/proc/sys/net/ipv4/tcp_fastopen", "0", "no data with a request for a connection"},
@@ -369,7 +369,7 @@ func loopback() sys.Tape {
 	request := make([]byte, interfaceRequest)
 	copy(request, "lo")
 	binary.NativeEndian.PutUint16(request[interfaceName:], interfaceUp)
-	return append(set("lo", buffers[:]),
+	return append(set("lo", Buffers[:]),
 		sys.Step{Call: "socket", Args: []sys.Arg{sys.Int(afInet), sys.Int(sockDgram | openCloexec), sys.Int(0)}, Out: "lo",
 			Why: "a socket of the cell's network namespace, to ask through"},
 		sys.Step{Call: "ioctl", Args: []sys.Arg{sys.Slot("lo"), sys.Int(interfaceFlags), sys.Bytes("ifreq", request, "lo,UP")},

@@ -173,8 +173,8 @@ func TestLoopback(t *testing.T) {
 		if root && index(t, s, "setresuid(id:user") < up {
 			t.Error("the user changes before the interface is up")
 		}
-		if n := len(Variables(&isolate.Spec{Network: isolate.NetworkLoopback}, true, true)) - len(Variables(&isolate.Spec{}, true, true)); n != len(buffers) {
-			t.Errorf("%d variables more are compared at the gate, want %d", n, len(buffers))
+		if n := len(Variables(&isolate.Spec{Network: isolate.NetworkLoopback}, true, true)) - len(Variables(&isolate.Spec{}, true, true)); n != len(Buffers) {
+			t.Errorf("%d variables more are compared at the gate, want %d", n, len(Buffers))
 		}
 	}
 	for _, s := range flat(Tape(cell(nil))) {

@@ -67,6 +67,8 @@ type Capsule struct {
 
 	// Network is a value of isolate.Spec.Network.
 	Network string `json:"network,omitempty"`
+	// Session is isolate.Spec.Session, whose network it is.
+	Session string `json:"session,omitempty"`
 	// Capabilities are those that the tool's table declares, sorted, on top of
 	// what the members above show.
 	Capabilities []string `json:"capabilities,omitempty"`
@@ -207,6 +209,9 @@ func (c *Capsule) check() error {
 		return bad("no tier floor")
 	case !isolate.HasNetwork(c.TierFloor, c.Network):
 		return bad("network %q at tier %s", c.Network, c.TierFloor)
+	}
+	if err := isolate.CheckSession(c.Network, c.Session); err != nil {
+		return bad("%v", err)
 	}
 	if err := isolate.CheckTTY(c.TierFloor, c.TTY); err != nil {
 		return bad("%v", err)

@@ -138,6 +138,26 @@ func TestOptional(t *testing.T) {
 	}
 }
 
+// TestSession: a call that shares one session's network is another than one that shares another's.
+func TestSession(t *testing.T) {
+	ids := make(map[canon.Digest]bool)
+	for _, session := range []string{"ses_1", "ses_2"} {
+		c := example()
+		c.Network, c.Session = isolate.NetworkSession, session
+		b, id, err := c.Seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Parse(b); err != nil || !reflect.DeepEqual(got, c) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		ids[id] = true
+	}
+	if len(ids) != 2 {
+		t.Error("the session does not count")
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for name, spoil := range map[string]func(c *Capsule){
 		"version":            func(c *Capsule) { c.Version = 2 },
@@ -177,7 +197,9 @@ func TestRefused(t *testing.T) {
 		"loader sealed": func(c *Capsule) {
 			c.Loader = &File{Path: "/lib/ld.so", Digest: canon.Sum(nil), Size: 1, Pinned: PinnedSealed}
 		},
-		"loader, no digest": func(c *Capsule) { c.Loader = &File{Path: "/lib/ld.so", Size: 1, Pinned: PinnedSystem} },
+		"session's network, no session": func(c *Capsule) { c.Network = isolate.NetworkSession },
+		"session, no such network":      func(c *Capsule) { c.Network, c.Session = isolate.NetworkLoopback, "ses_1" },
+		"loader, no digest":             func(c *Capsule) { c.Loader = &File{Path: "/lib/ld.so", Size: 1, Pinned: PinnedSystem} },
 	} {
 		c := example()
 		spoil(c)

@@ -120,7 +120,7 @@ func (r *run) restrict(extra []landRule, fd *int) error {
 		}
 	}
 	rs, degraded := landlock.Plan(r.s.abi, grants)
-	if r.spec.Network == isolate.NetworkLoopback {
+	if isolate.Connects(r.spec.Network) {
 		rs.HandledNet = 0 // a rule is for one port, and the program may have any of its own network
 	}
 	rs = knob.Ruleset(rs)

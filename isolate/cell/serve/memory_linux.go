@@ -635,7 +635,7 @@ func (t *tally) fileSystem(path string) {
 func (p *process) tally() *tally {
 	t := &tally{accounts: p.s.accounts, limit: p.spec.Limits.Memory, grouped: p.leaf != nil, processes: p.nproc, info: p.info,
 		buf: make([]byte, 4<<10), due: p.call.deadline}
-	if p.spec.Network == isolate.NetworkLoopback {
+	if isolate.Connects(p.spec.Network) {
 		t.inet = true
 		t.socket = max(t.socket, 2*native.MaxQueue)
 		// First: a connection that is accepted meanwhile counts twice, not never.

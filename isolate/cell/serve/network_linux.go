@@ -100,6 +100,9 @@ func (r *run) network(t *thread) (back func() error, err error) {
 		r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkLoopback}
 		return stay, nil
 	}
+	if r.spec.Network == isolate.NetworkSession {
+		return r.joinSession(t)
+	}
 	if r.net.file == nil {
 		r.net = r.s.pool.network()
 	}
@@ -115,13 +118,16 @@ func (r *run) network(t *thread) (back func() error, err error) {
 	}
 	r.net.close() // only the cell keeps it alive now
 	r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkPooled}
-	return func() error {
-		t.void = false
-		if err := t.enterVoid(); err != nil {
-			return refuse("network_namespace", "leave the network namespace of a cell", err)
-		}
-		return nil
-	}, nil
+	return t.leaveNetwork, nil
+}
+
+// leaveNetwork moves the thread back into the void namespace.
+func (t *thread) leaveNetwork() error {
+	t.void = false
+	if err := t.enterVoid(); err != nil {
+		return refuse("network_namespace", "leave the network namespace of a cell", err)
+	}
+	return nil
 }
 
 // checkNamespaces refuses a cell that shares a namespace with palyra-cell that it should have
@@ -142,10 +148,10 @@ func checkNamespaces(e *evidence.Evidence, own map[string]uint64, net, void uint
 	return nil
 }
 
-// checkNetwork refuses a loopback cell in which the loopback interface isn't up, or isn't all.
+// checkNetwork refuses a cell in which the loopback interface should be up and isn't, or isn't all.
 func checkNetwork(n *evidence.Network) error {
 	switch {
-	case n.Mode != evidence.NetworkLoopback:
+	case n.Mode != evidence.NetworkLoopback && n.Mode != evidence.NetworkSession:
 		return nil
 	case len(n.Interfaces) != 1 || n.Interfaces[0] != evidence.Loopback:
 		return fmt.Errorf("its interfaces are %q", n.Interfaces)

@@ -58,7 +58,10 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 	if !isolate.HasNetwork(s.tier, spec.Network) {
 		return fail(fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("tier %v has no network %q", s.tier, spec.Network)))
 	}
-	if spec.Network == isolate.NetworkLoopback {
+	if err := isolate.CheckSession(spec.Network, spec.Session); err != nil {
+		return fail(fault.New(fault.Usage, "invalid_input", op, err))
+	}
+	if isolate.Connects(spec.Network) {
 		if err := checkStreams(f); err != nil {
 			return fail(fault.New(fault.Usage, "invalid_input", op, err))
 		}

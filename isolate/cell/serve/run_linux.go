@@ -38,18 +38,19 @@ type run struct {
 	ns       uint64 // CLONE_NEW* flags
 	uid      uint32 // the program's id on palyra-cell's side
 	gid      uint32
-	reap     bool         // tier B: stay until the whole tree is gone
-	private  string       // directory to remove at the end; "" for none
-	lock     *os.File     // private, locked
-	mounted  bool         // private is a tmpfs
-	rooms    []room       // private, the layer and caches, where only samples bound them
-	framed   []string     // where the cell has frames
-	given    *os.File     // the file system of secrets; nil for none
-	layer    *layer       // what a staged workspace is written to; nil for none
-	together int          // the most calls that used it at once; guarded by layers.mu
-	lower    *os.File     // the layer's: the workspace's own mount; nil for none
-	overlaid *overlaid    // counts the names of its folders
-	leaf     *cgroup.Leaf // nil without a cgroup
+	reap     bool            // tier B: stay until the whole tree is gone
+	private  string          // directory to remove at the end; "" for none
+	lock     *os.File        // private, locked
+	mounted  bool            // private is a tmpfs
+	rooms    []room          // private, the layer and caches, where only samples bound them
+	framed   []string        // where the cell has frames
+	given    *os.File        // the file system of secrets; nil for none
+	session  *sessionNetwork // the network that it shares; nil for none
+	layer    *layer          // what a staged workspace is written to; nil for none
+	together int             // the most calls that used it at once; guarded by layers.mu
+	lower    *os.File        // the layer's: the workspace's own mount; nil for none
+	overlaid *overlaid       // counts the names of its folders
+	leaf     *cgroup.Leaf    // nil without a cgroup
 	leafName string
 	nproc    int64 // the limit of processes
 	covers   covers
@@ -177,6 +178,7 @@ func (r *run) release() {
 		r.terminal.Close()
 	}
 	r.net.close()
+	r.leaveSession()
 	sys.Close(r.gate)
 	r.gate = -1
 	sys.Close(r.status)

@@ -67,12 +67,13 @@ type server struct {
 
 	memory sys.Memory
 	accounts
-	ownsIPC func() bool
-	fence   int // landlock ruleset of steps.Fence, or -1
-	uids    idPool
-	layers  layers
-	watches *budget.Pool
-	serial  chan struct{} // tier B: one run at a time
+	ownsIPC  func() bool
+	fence    int // landlock ruleset of steps.Fence, or -1
+	uids     idPool
+	layers   layers
+	sessions sessions
+	watches  *budget.Pool
+	serial   chan struct{} // tier B: one run at a time
 
 	// The template: where cloning threads go. template and unsettled are set once, before
 	// settled is closed.
@@ -179,7 +180,7 @@ func newServer(conn int, h wire.Hello) (*server, error) {
 		}
 	}
 	s.uids.init()
-	s.layers.used = make(map[layerKey]*layer)
+	s.layers.used, s.sessions.used = make(map[layerKey]*layer), make(map[string]*sessionNetwork)
 	s.ownsIPC = ownsIPC(s.root)
 	if s.accounts, err = newAccounts(s.root); err != nil {
 		return nil, refuse("cell_start", "learn how memory is counted", err)
@@ -208,7 +209,7 @@ const (
 	noSockets    sockets = iota // none, for the void network
 	innerSockets                // connected pairs
 	allSockets                  // at tier C unix sockets too
-	netSockets                  // and those of the Internet's families, for the loopback network
+	netSockets                  // and those of the Internet's families, for networks with a loopback interface
 )
 
 type filterKind struct {
@@ -216,7 +217,7 @@ type filterKind struct {
 	readOnly bool // a read-only workspace that no mount of ours protects
 }
 
-// filterOptions are compile's options, without a cookie. Only a cell with the loopback network
+// filterOptions are compile's options, without a cookie. Only a cell whose loopback interface is up
 // gets sockets of the Internet's families. In others such sockets could only serve to use a hole
 // in the network namespace, and Landlock confines UDP only from ABI 10 on.
 func (s *server) filterOptions(kind filterKind) seccomp.Options {
@@ -265,7 +266,7 @@ func (s *server) socketsFor(spec *isolate.Spec) sockets {
 	switch {
 	case spec.Network == isolate.NetworkVoid:
 		return noSockets
-	case spec.Network == isolate.NetworkLoopback:
+	case isolate.Connects(spec.Network):
 		return netSockets
 	case s.tier == tier.C && s.abi >= unixABI:
 		return allSockets

@@ -97,6 +97,10 @@ func (p *process) finish(early error) (*isolate.Result, error) {
 		}
 	}
 	p.ev.Exit.Basis = evidence.Observed
+	if p.session != nil {
+		most := p.leaveSession()
+		p.ev.Network.Sharers = &most
+	}
 	if p.layer != nil {
 		p.ev.Mounts.LayerCalls = p.leaveLayer()
 	}
@@ -380,7 +384,7 @@ func (p *process) observe() error {
 	if err := read(&p.ev, p.program, pidfd); err != nil {
 		return err
 	}
-	if p.spec.Network == isolate.NetworkLoopback {
+	if isolate.Connects(p.spec.Network) {
 		if err := p.s.reader.ReadNetwork(&p.ev, p.program); err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ type kind struct {
 func (s *server) kindOf(spec *isolate.Spec) (kind, bool) {
 	k := kind{spec.Network, s.socketsFor(spec), spec.Limits}
 	k.limits.Wall, k.limits.Output = 0, 0 // the kernel doesn't enforce these
-	return k, s.tier == tier.C && spec.Network != isolate.NetworkLoopback && spec.TTY == nil && spec.Workspace == nil && len(spec.Operands)+len(spec.Mounts)+len(spec.Secrets) == 0 && spec.Cwd == native.WorkspaceDir
+	return k, s.tier == tier.C && !isolate.Connects(spec.Network) && spec.TTY == nil && spec.Workspace == nil && len(spec.Operands)+len(spec.Mounts)+len(spec.Secrets) == 0 && spec.Cwd == native.WorkspaceDir
 }
 
 // waiting is a cell that waits for its call. Only two steps are left: taking the call's

@@ -12,7 +12,7 @@ import (
 type Plan struct {
 	Tier       string            `json:"tier"`
 	Executor   string            `json:"executor"`
-	Network    string            `json:"network"`    // "fresh", "loopback", "void"; "" at tier B, which has the host's
+	Network    string            `json:"network"`    // "fresh", "loopback", "session", "void"; "" at tier B, which has the host's
 	Namespaces []string          `json:"namespaces"` // kinds that are made for this call, sorted
 	Template   []string          `json:"template"`   // mounts before the tape, in the form of evidence.Mounts.Table
 	Tape       PlanTape          `json:"tape"`

@@ -96,3 +96,41 @@ func InterfacesUp() (up []string, err error) {
 	}
 	return up, nil
 }
+
+// LoopbackUp sets the loopback interface of the calling thread's network namespace up, with which
+// the kernel gives it 127.0.0.1 and ::1: netdevice(7).
+func LoopbackUp() error {
+	r, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("interface lo: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	r.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r); err != nil {
+		return fmt.Errorf("ioctl SIOCSIFFLAGS lo: %w", err)
+	}
+	return nil
+}
+
+// SetVariable writes a variable of the kernel's below proc, "sys/net/ipv4/tcp_rmem", and returns
+// what it then is. Those of the network are the calling thread's.
+func SetVariable(proc *os.File, name, value string) (string, error) {
+	fd, err := unix.Openat(int(proc.Fd()), name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("openat %q: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return "", fmt.Errorf("write %q: %w", name, err)
+	}
+	b := make([]byte, 256)
+	n, err := unix.Pread(fd, b, 0)
+	if err != nil {
+		return "", fmt.Errorf("pread %q: %w", name, err)
+	}
+	return string(b[:n]), nil
+}
