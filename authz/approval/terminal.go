@@ -420,6 +420,8 @@ func network(c *Call) string {
 		return shownAll(c.EgressHosts)
 	case c.Network == "loopback":
 		return "loopback: its programs reach each other, and no host"
+	case c.Network == "session":
+		return "session: its programs and RUNNING CALLS OF ITS SESSION reach each other, and no host"
 	}
 	return "none"
 }

@@ -342,7 +342,8 @@ func TestCard(t *testing.T) {
 	}
 
 	for network, want := range map[string]string{"": "network     none\n", "void": "network     none\n",
-		"loopback": "network     loopback: its programs reach each other, and no host\n"} {
+		"loopback": "network     loopback: its programs reach each other, and no host\n",
+		"session":  "network     session: its programs and RUNNING CALLS OF ITS SESSION reach each other, and no host\n"} {
 		if card := Card(Request{Call: Call{Executable: "/x", Network: network}}); !strings.Contains(card, want) {
 			t.Errorf("network %q: want %q in\n%s", network, want, card)
 		}

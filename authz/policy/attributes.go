@@ -47,7 +47,7 @@ type Context struct {
 
 	TTY         bool   `json:"tty,omitempty"`         // the program has a terminal of its own
 	Stdin       string `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
-	Network     string `json:"network,omitempty"`     // "fresh", "loopback", "void"; "" is "fresh"
+	Network     string `json:"network,omitempty"`     // "fresh", "loopback", "session", "void"; "" is "fresh"
 	Certificate string `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
 	SessionID   string `json:"session_id,omitempty"`
 	RunID       string `json:"run_id,omitempty"`
@@ -106,7 +106,7 @@ type Limits struct {
 var (
 	vocabTier         = []string{"a", "b", "c"}
 	vocabStdin        = []string{"none", "sealed", "stream"}
-	vocabNetwork      = []string{NetworkFresh, NetworkLoopback, NetworkVoid}
+	vocabNetwork      = []string{NetworkFresh, NetworkLoopback, NetworkSession, NetworkVoid}
 	vocabCertificate  = []string{CertificateNone, CertificateProven, CertificateRefuted}
 	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
@@ -236,7 +236,7 @@ var attributes = [...]attribute{
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
 	{path: "tty", in: inCall, from: "tty", doc: "the program has a terminal of its own, on which stdin is typed; no terminal of the host",
 		truth: func(g *given) bool { return g.TTY }},
-	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, and in "loopback" the program may listen and connect to itself`, of: vocabNetwork, absent: NetworkFresh,
+	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, in "loopback" the program may listen and connect to itself, and in "session" to running calls of its session, too`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},
 	{path: "background", in: inCall, from: "background", doc: "no caller waits for the program, which may run until its session ends",
 		truth: func(g *given) bool { return g.Background }},

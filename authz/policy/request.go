@@ -65,6 +65,7 @@ const (
 	NetworkFresh    = "fresh"    // a network namespace of its own, in which nothing can be reached
 	NetworkVoid     = "void"     // an empty one that such calls share, and in which no socket can be made
 	NetworkLoopback = "loopback" // one of its own, in which the programs of the call reach each other
+	NetworkSession  = "session"  // such a one that the running calls of a session share
 )
 
 // The states of this boot's sandbox certificate for the tier that a call asks for.

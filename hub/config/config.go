@@ -112,7 +112,7 @@ type Workspace struct {
 
 	// What process.run has in it, unless a call is bare.
 	OwnPath  bool     `key:"own_path" default:"false" doc:"Programs see it at its path on the host, not at /workspace."`
-	Network  string   `key:"network" default:"fresh" oneof:"fresh loopback void" doc:"Network of process.run in it, where the call names none."`
+	Network  string   `key:"network" default:"fresh" oneof:"fresh loopback session void" doc:"Network of process.run in it, where the call names none."`
 	Timeout  Duration `key:"timeout" default:"1m" min:"1s" max:"24h" doc:"Wall time of process.run in it, where the call names none. budget.wall counts, too."`
 	CPU      Duration `key:"cpu" default:"1m" min:"1s" max:"24h" doc:"Likewise the processor time of each process."`
 	Memory   Size     `key:"memory" unit:"bytes" default:"1GiB" min:"1MiB" max:"1024GiB" doc:"Likewise the memory of all its processes."`

@@ -119,7 +119,7 @@ func TestRefused(t *testing.T) {
 		{"a variable twice", "[workspaces.a]\npath = \"/srv/a\"\nenv = [\"A=1\", \"A=2\"]\n", nil, "config_bad_value", 3, "sets a variable again", ""},
 		{"PATH", "[workspaces.a]\npath = \"/srv/a\"\nenv = [\"PATH=/opt\"]\n", nil, "config_bad_value", 3, "which programs does", ""},
 		{"programs with a colon", "[workspaces.a]\npath = \"/srv/a\"\nprograms = [\"/opt:/x\"]\n", nil, "config_bad_value", 3, "has a colon", ""},
-		{"a network", "[workspaces.a]\npath = \"/srv/a\"\nnetwork = \"host\"\n", nil, "config_bad_value", 3, "is none of fresh, loopback, void", ""},
+		{"a network", "[workspaces.a]\npath = \"/srv/a\"\nnetwork = \"host\"\n", nil, "config_bad_value", 3, "is none of fresh, loopback, session, void", ""},
 		{"mode", "[listen]\nsocket_mode = \"4755\"\n", nil, "config_bad_value", 2, "is no octal mode", ""},
 		{"mode number", "[listen]\nsocket_mode = 0o660\n", nil, "config_bad_value", 2, "not a number", "write it in quotes"},
 		{"control character", "[state]\ndir = \"/a\\u0000b\"\n", nil, "config_bad_value", 2, "control character", ""},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"palyra/hub"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
+	"palyra/isolate/evidence"
 	"palyra/kernel"
 	"palyra/kernel/tool"
 )
@@ -712,4 +714,53 @@ func TestProcessToolsNeedPermission(t *testing.T) {
 		}
 	}
 	h.ended(h.owner, r.ID)
+}
+
+// TestSessionNetwork: a call reaches a server in the background of its own session, if both ask for
+// the session's network, and none of another session's. The receipts say that it was shared.
+func TestSessionNetwork(t *testing.T) {
+	h := backgroundHouse(t, nil)
+	c := h.member(1001, access.Operator)
+	s, other := h.session(c), h.session(c)
+	cmd := exec.Command("go", "build", "-o", filepath.Join(h.work(), "talk"), "palyra/isolate/cell/testdata/talk")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build talk: %v\n%s", err, out)
+	}
+	id := h.background(c, s, background(obj{"network": "session", "workspace": "src"}, "./talk", "stay"))
+	h.until(c, id, hub.EventStepOutput)
+	port, _, _ := strings.Cut(toolIn[toolproto.ProcessOutputResult](h, c, s, toolproto.ProcessOutput, obj{"id": id}).Stdout.Content.Text, " ")
+	look := func(session, network string) (hub.StepResult, string) {
+		t.Helper()
+		b, err := json.Marshal(obj{"argv": []string{"./talk", "look", port}, "network": network, "workspace": "src"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := h.in(c, session, kernel.ToolRun, string(b), false)
+		found, _, _ := strings.Cut(step.Stdout.Text, "\n")
+		return step, found
+	}
+	got, found := look(s, "session")
+	if found != "tcp hello" {
+		t.Errorf("in the server's session: %q, %q", got.Stdout.Text, got.Stderr.Text)
+	}
+	v := h.verify(got)
+	p := v.Statement.Predicate
+	var e evidence.Evidence
+	if err := json.Unmarshal(p.Evidence, &e); err != nil {
+		t.Fatal(err)
+	}
+	if n := e.Network; p.Capsule.Network != "session" || p.SessionID != s || n.Mode != evidence.NetworkSession || n.Sharers == nil || *n.Sharers != 2 {
+		t.Errorf("the receipt has network %q, session %q, evidence %+v", p.Capsule.Network, p.SessionID, n)
+	}
+	for _, x := range []struct{ session, network, want string }{{other, "session", "tcp ECONNREFUSED"}, {s, "loopback", "tcp ECONNREFUSED"}, {s, "fresh", "tcp EAFNOSUPPORT"}} {
+		if got, found := look(x.session, x.network); found != x.want {
+			t.Errorf("from %s in session %s: %q, %q, want %q", x.network, x.session, got.Stdout.Text, got.Stderr.Text, x.want)
+		}
+	}
+	// The session's end ends the server, and with it the network.
+	if _, err := hub.EndSession.Do(t.Context(), h, c, hub.SessionChange{ID: s}); err != nil {
+		t.Fatal(err)
+	}
+	h.over(c, id, "killed", reasonSessionEnded)
 }

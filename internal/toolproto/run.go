@@ -15,7 +15,7 @@ type RunInput struct {
 	// Background is read by the hub, too: such a call is answered when its program has started.
 	Background bool `json:"background,omitempty" doc:"let it run in the background: the call is answered when the program has started, with the id of its run for process.status, process.output and process.stop. It ends with its session at the latest"`
 
-	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|void" doc:"left out, the workspace's, else fresh. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; void: no sockets at all, which starts faster"`
+	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|session|void" doc:"left out, the workspace's, else fresh. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; session: such a one that the running calls of this session share, those in the background too; void: no sockets at all, which starts faster"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty" tool:"min=1,max=86400000" doc:"wall-clock limit in milliseconds; left out, 3600000 in the background, else the workspace's, else 60000"`
 	CPUMS     int64  `json:"cpu_ms,omitempty" tool:"min=1,max=86400000" doc:"processor limit of each process in milliseconds; left out, 1200000 in the background, else the workspace's, else 60000"`
 	Memory    int64  `json:"memory,omitempty" tool:"min=1048576,max=17592186044416" doc:"memory limit in bytes; left out, the workspace's, else 1073741824"`

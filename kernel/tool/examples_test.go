@@ -276,6 +276,7 @@ func TestExpand(t *testing.T) {
 		`{"argv":["id"],"workspace":"kit","bare":true,"network":"void"}`:      {isolate.NetworkVoid, nil},
 		`{"argv":["id"],"workspace":"void"}`:                                  {isolate.NetworkVoid, nil},
 		`{"argv":["id"],"workspace":"void","network":"loopback","bare":true}`: {isolate.NetworkLoopback, nil},
+		`{"argv":["id"],"workspace":"void","network":"session"}`:              {isolate.NetworkSession, nil},
 		`{"argv":["id"]}`: {isolate.NetworkFresh, nil},
 	} {
 		x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in))

@@ -352,6 +352,8 @@ func parseNetwork(s string) (any, error) {
 		return isolate.NetworkVoid, nil
 	case policy.NetworkLoopback:
 		return isolate.NetworkLoopback, nil
+	case policy.NetworkSession:
+		return nil, fmt.Errorf("network %q: a call of this command has no session; want fresh, loopback or void", s)
 	}
 	return nil, fmt.Errorf("network %q: want fresh, loopback or void", s)
 }
