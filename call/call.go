@@ -66,6 +66,14 @@ type Mount struct {
 	GID    uint32 `json:"gid"`
 }
 
+// Secret is a secret of the vault that the program can read in a file.
+type Secret struct {
+	Name    string       `json:"name"`    // of the file in /run/secrets
+	Ref     string       `json:"ref"`     // "vault://global/token"
+	Version uint64       `json:"version"` //
+	Record  canon.Digest `json:"record"`  // of the sealed record, the file in the vault; it says nothing of the value
+}
+
 // Declared names what the operator declared for a workspace: the call's mounts, caches and
 // environment set are the operator's, and none is the proposer's.
 type Declared struct {

@@ -22,6 +22,7 @@ type Card struct {
 	Layer        string        `json:"layer,omitempty"`        // its name, if it holds changes of earlier calls, which the program reads
 	Mounts       []string      `json:"mounts,omitempty"`       // host directories that the program sees at their own paths, read-only
 	Caches       []string      `json:"caches,omitempty"`       // names of folders that the program shares with other calls of the principal in the workspace
+	Secrets      []Secret      `json:"secrets,omitempty"`      // that the program can read
 	Declared     *Declared     `json:"declared,omitempty"`     // the operator declared the mounts, the caches and an environment set for the workspace
 	MCP          *MCP          `json:"mcp,omitempty"`          // the question to a server that runs already; the rest describes the server
 	Stdin        string        `json:"stdin"`                  // "none", "sealed" or "stream"

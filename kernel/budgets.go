@@ -139,6 +139,9 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 		if stdin, err = k.expand(ctx, who, &p, stdin); err != nil {
 			return m, err
 		}
+		if err := k.findSecrets(ctx, &p); err != nil {
+			return m, err
+		}
 		hold, err := k.cfg.Budgets.Sealed.Take(who.owner(), 0)
 		if err != nil {
 			return m, err

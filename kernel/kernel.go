@@ -15,6 +15,7 @@
 //	question.go   the capsule for policy and approver
 //	runner.go     palyra-cell, started once and used for many calls
 //	output.go     the program's output, counted and bounded
+//	secrets.go    secrets of the vault that the program can read
 //	exchange.go   a call that asks a program which runs already, and starts none
 //	planted.go    the program's leftovers in its workspace
 //	record.go     the statements that are signed and logged, and recovery
@@ -99,6 +100,9 @@ type Config struct {
 	Pool cell.Pool
 	// Tools is the table of tools. Default: process.run with its own argv.
 	Tools Tools
+	// Vault opens the vault of the state directory for calls that name secrets. Default: there is
+	// none, and such calls are refused.
+	Vault VaultUser
 	// Approver is asked about the sensitive calls of Call. Default: no approver, which denies
 	// them.
 	Approver approval.Approver
@@ -398,6 +402,10 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 
 	// Execute, unless a file that is used in place has changed since.
 	if err := s.recheck(); err != nil {
+		c.observe(Event{Step: StepExecuted})
+		return c.end(ctx, receipt.Refused, err)
+	}
+	if err := c.openSecrets(ctx); err != nil {
 		c.observe(Event{Step: StepExecuted})
 		return c.end(ctx, receipt.Refused, err)
 	}

@@ -57,6 +57,9 @@ func Confine(ctx context.Context, cfg Config, p Proposal, stdin io.Reader) (_ *C
 			return out, err
 		}
 	}
+	if err := s.blankSecrets(); err != nil {
+		return out, err
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return out, fault.New(fault.Unavailable, "resource_exhausted", "explain confinement", err)

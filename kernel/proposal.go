@@ -60,6 +60,10 @@ type Proposal struct {
 	// and workspace find again, at /caches/NAME. They need tier C and a workspace.
 	Caches []string `json:"caches,omitempty"`
 
+	// Secrets are "NAME=vault://SCOPE/KEY": the program reads the newest version's value in the file
+	// /run/secrets/NAME. They need tier C.
+	Secrets []string `json:"secrets,omitempty"`
+
 	// Cwd is the folder in which the program starts, as it sees it: the workspace or a folder
 	// in it. Default: the workspace.
 	Cwd string `json:"cwd"`
@@ -78,7 +82,8 @@ type Proposal struct {
 	SessionID string `json:"session_id"`
 	RunID     string `json:"run_id"`
 
-	tool *Expansion // made of Input; set by expand alone
+	tool    *Expansion          // made of Input; set by expand alone
+	secrets []vocabulary.Secret // what Secrets mean; set by findSecrets alone
 }
 
 // StdinMode is the source of the program's standard input.
@@ -252,6 +257,9 @@ func (p *Proposal) check() (isolate.Limits, error) {
 		}
 	}
 	if err := p.checkMounts(); err != nil {
+		return isolate.Limits{}, err
+	}
+	if err := p.checkSecrets(); err != nil {
 		return isolate.Limits{}, err
 	}
 	if p.WorkspaceOwnPath && p.Workspace == "" {

@@ -61,7 +61,7 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 	if m := s.mcp; m != nil {
 		q.Context.MCP = *m
 	}
-	q.Context.Caches = slices.Clone(c.Caches)
+	q.Context.Caches, q.Context.Secrets = slices.Clone(c.Caches), secretRefs(c.Secrets)
 	if d := c.Declared; d != nil {
 		q.Context.DeclaredWorkspace, q.Context.DeclaredEnv = d.Workspace, d.Env
 	}
@@ -137,7 +137,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	c := &capsule.Capsule{
 		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
 		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: s.Executable,
-		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Declared: s.Declared, TTY: s.TTY, Background: s.Background,
+		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Secrets: s.Secrets, Declared: s.Declared, TTY: s.TTY, Background: s.Background,
 	}
 	if s.Script != nil {
 		c.Scripts = append(c.Scripts, capsule.Script{File: *s.Script})
@@ -201,6 +201,9 @@ func capabilities(c *capsule.Capsule) []string {
 	}
 	if w := c.Workspace; w != nil && !w.ReadOnly && !w.Staged {
 		can = append(can, policy.CapFilesystemWrite)
+	}
+	if len(c.Secrets) > 0 {
+		can = append(can, policy.CapSecretsRead)
 	}
 	for _, d := range c.Capabilities {
 		if !slices.Contains(can, d) {
@@ -288,6 +291,7 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 			q.Call.Layer = s.layer.Name
 		}
 	}
+	q.Call.Secrets = slices.Clone(c.Secrets)
 	q.Call.Caches, q.Call.Declared, q.Call.Background = slices.Clone(c.Caches), c.Declared, c.Background
 	for _, m := range c.Mounts {
 		q.Call.Mounts = append(q.Call.Mounts, m.Source)

@@ -96,7 +96,7 @@ func summary(s *sealed) receipt.Capsule {
 		Digest: s.id, Bytes: int64(len(s.bytes)), Argv: c.Argv, EnvNames: c.EnvNames(), Cwd: c.Cwd, TierFloor: c.TierFloor.String(),
 		Executable: c.Executable, Stdin: c.Stdin, Limits: receipt.Limits(c.Limits), Loader: c.Loader,
 		EgressHosts: c.EgressHosts, Network: c.Network, Capabilities: c.Capabilities, Sensitive: c.Sensitive,
-		Mounts: c.Mounts, Caches: c.Caches, Declared: c.Declared, TTY: c.TTY, Background: c.Background,
+		Mounts: c.Mounts, Caches: c.Caches, Secrets: slices.Clone(c.Secrets), Declared: c.Declared, TTY: c.TTY, Background: c.Background,
 	}
 	if len(c.Scripts) > 0 {
 		r.Script = &c.Scripts[0].File
@@ -210,6 +210,7 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		c.k.dying.Go(prepare)
 	}
 	res, err := l.runner.Run(ctx, g, spec, files)
+	c.s.closeSecrets()
 	streams.release()
 	output, delivered := streams.drain(deadline)
 	if errors.Is(err, cell.ErrDied) {

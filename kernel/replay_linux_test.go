@@ -36,7 +36,7 @@ func TestQuestionOf(t *testing.T) {
 		return &Expansion{Argv: []string{"/bin/cat", "flag=x"}, Stdin: in, Workspace: dir, Sensitive: true,
 			Capabilities: []string{policy.CapSecretsRead}, Limits: isolate.Limits{Memory: 99 << 20}}, nil
 	})
-	h := openHouse(t, Config{Tools: tools})
+	h := openHouse(t, Config{Tools: tools, Vault: vaultWith(t, map[string]string{"vault://global/a": "the first value", "vault://skill:x/b": "the second"})})
 	op := Caller{Principal: policy.Entity{Type: policy.TypeAgent, ID: "a\"\\\u202e", Roles: []string{policy.RoleOperator}}, Device: "d", Channel: "http"}
 	for name, c := range map[string]struct {
 		who Caller
@@ -56,6 +56,7 @@ func TestQuestionOf(t *testing.T) {
 		"terminal": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, TTY: &vocabulary.TTY{Rows: 24, Columns: 80, Term: "xterm"}}},
 		"staged":   {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceStaged: true, Layer: "w"}},
 		"mount":    {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Mounts: []string{mount}}},
+		"secrets":  {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Secrets: []string{"two=vault://skill:x/b", "one=vault://global/a", "again=vault://global/a"}}},
 		"cache":    {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceReadOnly: true, Caches: []string{"two", "one"}}},
 		"folder": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceReadOnly: true, Cwd: "/workspace",
 			Stdin: StdinSealed, Network: isolate.NetworkVoid, SessionID: "s"}},

@@ -45,6 +45,7 @@ type sealed struct {
 	layer    *sharedLayer    // of a staged workspace; see staged.go
 	layers   *layers         // that it is one of
 	caches   []*cache.Cache  // see caches.go
+	secrets  []*os.File      // their values, from openSecrets until the run is over
 	ownLayer bool            // it was made for this call
 	effect   Effect          // of a tool; nil: none
 	mcp      *vocabulary.MCP // of an exchange; nil: a program runs
@@ -103,7 +104,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		Version: capsule.Version, Tool: p.Tool, Argv: p.Argv,
 		Executable: s.program.exec.record, Scripts: append([]capsule.Script{}, s.program.scripts...),
 		Env: env, Cwd: s.place.cwd, Stdin: capsule.Stdin{Mode: p.Stdin.mode()},
-		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: []string{},
+		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: append([]vocabulary.Secret{}, p.secrets...),
 		Limits: limits, TierFloor: p.TierFloor,
 		Network: p.Network, Session: p.networkSession(), Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
 		Background: p.tool != nil && p.tool.Background,
@@ -119,6 +120,14 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	}
 	if err := isolate.CheckPlaces(c.TierFloor, c.Workspace, c.Mounts, c.Caches); err != nil {
 		return nil, placesFault(err)
+	}
+	if err := isolate.CheckSecrets(c.TierFloor, c.Workspace, c.Mounts, secretNames(c.Secrets)); err != nil {
+		return nil, placesFault(err)
+	}
+	if len(c.Secrets) > 0 {
+		if err := hold.Grow(int64(len(c.Secrets)) * pin.Memory(isolate.MaxSecretBytes)); err != nil {
+			return nil, err
+		}
 	}
 	named := lineArgs(c.Scripts)
 	if p.tool == nil || !p.tool.LeaveOperands {
@@ -223,6 +232,7 @@ func (s *sealed) giveBack() {
 	if s.effect != nil {
 		s.effect.Close()
 	}
+	s.closeSecrets()
 	for _, c := range s.caches {
 		c.Close()
 	}
@@ -287,7 +297,7 @@ func (s *sealed) spec() *isolate.Spec {
 		Version: 1, Capsule: s.id, Tier: c.TierFloor,
 		Argv: s.program.argv, Env: c.Env, Cwd: c.Cwd,
 		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
-		Network: c.Network, Session: c.Session, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, TTY: c.TTY,
+		Network: c.Network, Session: c.Session, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, Secrets: secretNames(c.Secrets), TTY: c.TTY,
 	}
 	if h := s.place.folder; h != nil {
 		x.CwdInode = isolate.Inode(h.Stat.Dev, h.Stat.Ino)
@@ -318,6 +328,7 @@ func (s *sealed) files(stdin, stdout, stderr *os.File) *isolate.Files {
 	for _, c := range s.caches {
 		f.Caches = append(f.Caches, c.Dir)
 	}
+	f.Secrets = s.secrets
 	if s.layer != nil {
 		f.Layer = s.layer.Dir()
 	}

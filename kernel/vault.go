@@ -7,6 +7,9 @@ import (
 	"palyra/crypt/vault"
 )
 
+// VaultUser opens the vault, has use work on it, and closes it. Its ledger is the kernel's.
+type VaultUser func(ctx context.Context, ledger vault.Ledger, use func(*vault.Vault) error) error
+
 // VaultLedger is the journal as the ledger of the state directory's vault. Its entries name the
 // kernel's own principal.
 func (k *Kernel) VaultLedger() vault.Ledger { return vaultLedger{k} }

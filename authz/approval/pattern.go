@@ -123,6 +123,8 @@ func NewPattern(tool string, c *Call, l Loosen) (*Pattern, error) {
 		return refused("it runs in the background, and a yes is about one such program")
 	case len(c.Mounts)+len(c.Caches) > 0:
 		return refused("it reads mounts or caches, whose content may differ each time")
+	case len(c.Secrets) > 0:
+		return refused("it reads secrets")
 	case c.TTY != nil:
 		return refused("it has a terminal, on which anything may be typed")
 	case c.MCP != nil:
@@ -198,6 +200,8 @@ func (p *Pattern) Match(tool string, c *Call) error {
 		return no("workspace")
 	case p.Stdin != c.Stdin || !p.AnyContent && p.StdinDigest != c.StdinDigest:
 		return no("stdin")
+	case len(c.Secrets) > 0:
+		return no("secrets")
 	case c.TTY != nil:
 		return no("terminal")
 	case c.MCP != nil: // its arguments are the server's, and say nothing of tool and question

@@ -327,6 +327,9 @@ func Card(r Request) string {
 	for _, m := range c.Mounts {
 		row("mount", "%s, read-only; what is in it is NOT HELD", shown(m))
 	}
+	for _, s := range c.Secrets {
+		row("secret", "%s version %d, which the program CAN READ in /run/secrets/%s; record %s", shown(s.Ref), s.Version, Escape(s.Name), s.Record)
+	}
 	for _, p := range c.Planted {
 		row("DANGER", "%s: %s (%s)", shown(p.Path), Escape(p.Why), Escape(p.Kind))
 	}

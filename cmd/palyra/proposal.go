@@ -52,6 +52,7 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 		p.Mounts = append(p.Mounts, m)
 	}
 	p.Caches = command.All[string](inv, "cache")
+	p.Secrets = command.All[string](inv, "secret")
 	p.Layer = command.Value(inv, "layer", "")
 	if inv.Has("tty") {
 		p.TTY = a.tty()

@@ -138,6 +138,9 @@ func describe(s *receipt.Statement) string {
 			r.add("", "variables %s", d.Env)
 		}
 	}
+	for _, s := range p.Capsule.Secrets {
+		r.add("secret", "%s version %d, which the program could read as %s; record %s", path(s.Ref), s.Version, path(s.Name), s.Record)
+	}
 	for _, m := range p.Capsule.Mounts {
 		r.add("mount", "%s, read-only, of user %d and group %d", path(m.Source), m.UID, m.GID)
 	}

@@ -57,7 +57,7 @@ func TestEveryFieldIsShown(t *testing.T) {
 		case reflect.String:
 			v.SetString(fmt.Sprintf("mark-%d-", n))
 			marks[name] = v.String()
-		case reflect.Uint32:
+		case reflect.Uint32, reflect.Uint64:
 			v.SetUint(uint64(1e6 + n))
 			marks[name] = fmt.Sprint(1000000 + n)
 		case reflect.Uint16:

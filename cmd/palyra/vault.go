@@ -67,6 +67,23 @@ func (a *app) identity(inv *command.Invocation) (seal.Identity, error) {
 	return seal.ParseIdentity(b)
 }
 
+// vaultOpener opens the vault for calls with secrets, with the identity that the command names.
+func (a *app) vaultOpener(inv *command.Invocation, state string) kernel.VaultUser {
+	return func(ctx context.Context, ledger vault.Ledger, use func(*vault.Vault) error) error {
+		id, err := a.identity(inv)
+		if err != nil {
+			return err
+		}
+		defer id.Wipe()
+		v, err := vault.Open(ctx, filepath.Join(state, "vault"), ledger, id)
+		if err != nil {
+			return err
+		}
+		defer v.Close()
+		return use(v)
+	}
+}
+
 func passphrase(path string) (*seal.Passphrase, error) {
 	return labelled("passphrase", path)
 }

@@ -54,7 +54,7 @@ function conclude(bundle, answers) {
     }
     const secrets = bundle.request.context.secrets ?? [];
     if (call && bundle.questions.filter((q) => q.action.id === 'vault.expose' && q.context.approved === approved).length !== secrets.length) {
-      throw new Unusable('a secret was not asked about');
+      return { allow: false, policies: ['a secret was not asked about'], errors: [], byName: [] };
     }
     return call;
   };

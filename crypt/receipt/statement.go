@@ -109,6 +109,8 @@ type Capsule struct {
 	// Caches are the names of those that the program shared with other calls of its principal
 	// and workspace.
 	Caches []string `json:"caches,omitempty"`
+	// Secrets are those that the program could read, by name, reference, version and record.
+	Secrets []call.Secret `json:"secrets,omitempty"`
 	// Declared says that the operator declared mounts, caches and an environment set for the
 	// workspace.
 	Declared *call.Declared `json:"declared,omitempty"`

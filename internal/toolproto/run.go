@@ -8,6 +8,7 @@ type RunInput struct {
 	Env       []string `json:"env" tool:"max=256,maxlen=131071" doc:"NAME=VALUE, on top of the environment that the kernel builds"`
 	Workspace string   `json:"workspace,omitempty" tool:"min=1,max=64" doc:"name of a workspace, seen at /workspace or, where the operator says so, at its own path; left out, an empty private one"`
 	Bare      bool     `json:"bare,omitempty" doc:"do without what the operator declared for the workspace: its own path, mounts, caches, variables, programs in PATH"`
+	Secrets   []string `json:"secrets,omitempty" tool:"max=8,maxlen=512" doc:"NAME=vault://SCOPE/KEY: secrets of the vault, each of which the program reads in the file /run/secrets/NAME, if policy permits that"`
 	ReadOnly  bool     `json:"read_only" doc:"the program cannot write in the workspace"`
 	Cwd       string   `json:"cwd" tool:"default=.,min=1,max=16380" doc:"folder of the workspace to start in"`
 	Stdin     string   `json:"stdin" doc:"standard input, in the encoding"`

@@ -57,8 +57,8 @@ type Capsule struct {
 	Operands  []File     `json:"operands"` // arguments that name regular files beneath the workspace, sorted by path
 	Unpinned  []Unpinned `json:"unpinned"` // what else is named and not held, sorted by path and kind
 
-	EgressHosts []string `json:"egress_hosts"` // none is allowed yet
-	Secrets     []string `json:"secrets"`      // references; none is given yet
+	EgressHosts []string      `json:"egress_hosts"` // none is allowed yet
+	Secrets     []call.Secret `json:"secrets"`      // sorted by name; never a value
 
 	Limits    call.Limits `json:"limits"`
 	TierFloor tier.Tier   `json:"tier_floor"`
@@ -201,8 +201,8 @@ func (c *Capsule) check() error {
 		return bad("no argv")
 	case c.Scripts == nil || c.Env == nil || c.Operands == nil || c.Unpinned == nil || c.EgressHosts == nil || c.Secrets == nil:
 		return bad("a list is null")
-	case len(c.EgressHosts)+len(c.Secrets) > 0:
-		return bad("egress hosts and secrets are not supported")
+	case len(c.EgressHosts) > 0:
+		return bad("egress hosts are not supported")
 	case !path.IsAbs(c.Cwd) || path.Clean(c.Cwd) != c.Cwd:
 		return bad("cwd %q is not absolute and clean", c.Cwd)
 	case c.TierFloor == tier.None:
@@ -287,6 +287,9 @@ func (c *Capsule) checkFiles() error {
 	if err := isolate.CheckPlaces(c.TierFloor, c.Workspace, c.Mounts, c.Caches); err != nil {
 		return bad("%v", err)
 	}
+	if err := c.checkSecrets(); err != nil {
+		return err
+	}
 	if d := c.Declared; d != nil && (d.Workspace == "" || c.Workspace == nil) {
 		return bad("what is declared for a workspace without a workspace")
 	}
@@ -297,6 +300,20 @@ func (c *Capsule) checkFiles() error {
 	}
 	if c.Workspace == nil && len(c.Operands) > 0 {
 		return bad("operands without a workspace")
+	}
+	return nil
+}
+
+func (c *Capsule) checkSecrets() error {
+	var names []string
+	for _, s := range c.Secrets {
+		if s.Ref == "" || s.Version == 0 || s.Record.IsZero() {
+			return bad("secret %q has no reference, version or record", s.Name)
+		}
+		names = append(names, s.Name)
+	}
+	if err := isolate.CheckSecrets(c.TierFloor, c.Workspace, c.Mounts, names); err != nil {
+		return bad("%v", err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -31,7 +32,7 @@ func example() *Capsule {
 		Workspace: &Workspace{Source: "/home/alice/project", ReadOnly: true, UID: 1000, GID: 1000},
 		Stdin:     Stdin{Mode: StdinNone},
 		Operands:  []File{fileOf("/workspace/in.csv", "a,b\n", 4, PinnedOnApproval)},
-		Unpinned:  []Unpinned{{"/workspace/build", KindDirectory}}, EgressHosts: []string{}, Secrets: []string{},
+		Unpinned:  []Unpinned{{"/workspace/build", KindDirectory}}, EgressHosts: []string{}, Secrets: []call.Secret{},
 		Limits:    isolate.Limits{Wall: time.Minute, CPU: time.Minute, Memory: 1 << 30, PIDs: 256, Output: 1 << 24, FileSize: 1 << 28, OpenFiles: 1024, Disk: 1 << 28, Inodes: 16384},
 		TierFloor: tier.C,
 	}
@@ -165,7 +166,7 @@ func TestRefused(t *testing.T) {
 		"no argv":            func(c *Capsule) { c.Argv = nil },
 		"null list":          func(c *Capsule) { c.Operands = nil },
 		"egress":             func(c *Capsule) { c.EgressHosts = []string{"example.com"} },
-		"secret":             func(c *Capsule) { c.Secrets = []string{"x"} },
+		"secret":             func(c *Capsule) { c.Secrets = []call.Secret{{Name: "x"}} },
 		"relative cwd":       func(c *Capsule) { c.Cwd = "workspace" },
 		"cwd with dots":      func(c *Capsule) { c.Cwd = "/workspace/../etc" },
 		"no tier":            func(c *Capsule) { c.TierFloor = tier.None },

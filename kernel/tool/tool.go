@@ -274,7 +274,7 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 
 func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.RunInput)
-	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
+	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, Secrets: in.Secrets, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
 	x.Limits.Output = in.Output
 	x.Background = in.Background
 	if in.Workspace != "" {

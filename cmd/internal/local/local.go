@@ -4,6 +4,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,9 +35,10 @@ var (
 
 	flagReceipt = command.Flag{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}
 
-	flagMount = command.Flag{Name: "mount", Arg: "DIR", Help: "host directory shown read-only at its own path, such as\n~/go/pkg/mod; may be given more than once; tier c", Repeat: true, Parse: parseMount}
-	flagCache = command.Flag{Name: "cache", Arg: "NAME", Help: "writable folder /caches/NAME, kept for later calls in\nthis workspace; go, npm and pip find theirs; may be\ngiven more than once; tier c (palyra caches)", Repeat: true, Parse: parseCache}
-	flagLayer = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)", Parse: parseLayer}
+	flagMount  = command.Flag{Name: "mount", Arg: "DIR", Help: "host directory shown read-only at its own path, such as\n~/go/pkg/mod; may be given more than once; tier c", Repeat: true, Parse: parseMount}
+	flagCache  = command.Flag{Name: "cache", Arg: "NAME", Help: "writable folder /caches/NAME, kept for later calls in\nthis workspace; go, npm and pip find theirs; may be\ngiven more than once; tier c (palyra caches)", Repeat: true, Parse: parseCache}
+	flagSecret = command.Flag{Name: "secret", Arg: "NAME=REF", Help: "a secret of the vault, such as token=vault://global/t,\nwhich CMD reads in the file /run/secrets/NAME; policy\ndecides about each (vault.expose); may be given more\nthan once; tier c", Repeat: true, Parse: parseSecret}
+	flagLayer  = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)", Parse: parseLayer}
 
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
@@ -106,7 +108,7 @@ Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 		{Name: "tier", Arg: "b|c", Help: "tier floor: c namespaces (default), b without namespaces;\nwhat the host cannot enforce is refused, never skipped", Parse: parseTier},
 		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; :ro for read-only,\n:staged to write to a layer (palyra changes); with\n:own-path or ,own-path shown at its own path", Parse: parseWorkspace},
 		flagMount, flagCache,
-		flagLayer,
+		flagLayer, flagSecret,
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
 		{Name: "tty", Help: "give the program a terminal of its own, with our\nstandard input typed there and output as one stream;\nkeys are the program's while it runs; tier c"},
@@ -118,6 +120,7 @@ Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
 		{Name: "max-output", Arg: "SIZE", Help: "bytes of stdout and stderr kept, the rest is counted\n(default 16MiB)", Parse: command.Size},
 		{Name: "max-file", Arg: "SIZE", Help: "bytes per file written (default 256MiB)", Parse: command.Size},
 		flagPolicy, flagState,
+		flagVaultKey, flagVaultPw,
 		flagReceipt,
 		programs.FlagRaw,
 		{Name: "json", Help: "print one JSON document instead of streaming: decision,\napproval, outcome, receipt, and stdout and stderr as\n{encoding, data} with encoding utf-8 or base64"},
@@ -404,6 +407,15 @@ func parseCache(s string) (any, error) {
 		return nil, fmt.Errorf("cache %q: want 1 to 32 of a-z, 0-9 and -, not - first", s)
 	}
 	return s, nil
+}
+
+// parseSecret checks the name of a secret; the vault reads the reference.
+func parseSecret(s string) (any, error) {
+	name, ref, ok := strings.Cut(s, "=")
+	if !ok || !strings.HasPrefix(ref, "vault://") {
+		return nil, errors.New("want NAME=vault://SCOPE/KEY")
+	}
+	return s, isolate.CheckSecret(name)
 }
 
 // modes are the words behind a workspace's colon. A writable one needs none.

@@ -73,6 +73,9 @@ func Seal(context.Context, string, io.Reader, int64, fs.FileMode) (*Sealed, erro
 	return nil, unsupported("memfd_create")
 }
 
+// Bytes fails.
+func Bytes(string, []byte) (*os.File, error) { return nil, unsupported("memfd_create") }
+
 // Copy fails.
 func (s *Sealed) Copy(string, fs.FileMode) (*Sealed, error) { return nil, unsupported("memfd_create") }
 

@@ -1,0 +1,152 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	vocabulary "palyra/call"
+	"palyra/crypt/vault"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/tier"
+	"palyra/kernel/internal/pin"
+)
+
+// A call reads secrets in files of its cell (isolate.SecretsDir). When the call is sealed each is
+// found in the vault, and the capsule gets its name, reference, version and the digest of its
+// sealed record: that is what is decided about, by policy for each secret, shown and attested. Its
+// value is opened in the last step before the program, into sealed memory that palyra-cell copies
+// and that is given back when the run is over. It's in no capsule, spec, journal or receipt.
+
+// findSecrets finds what the proposal names in the vault.
+func (k *Kernel) findSecrets(ctx context.Context, p *Proposal) error {
+	p.secrets = nil
+	if len(p.Secrets) == 0 {
+		return nil
+	}
+	if err := p.checkSecrets(); err != nil {
+		return err
+	}
+	if err := k.withVault(ctx, "find secrets", func(v *vault.Vault) error {
+		for _, s := range p.Secrets {
+			name, text, _ := strings.Cut(s, "=")
+			ref, err := vault.ParseRef(text)
+			if err != nil {
+				return err
+			}
+			i, record, err := v.Find(ctx, ref, 0)
+			if err != nil {
+				return err
+			}
+			if i.Expired() {
+				return fault.New(fault.Refused, "secret_expired", fmt.Sprintf("find secret %q", ref), fmt.Errorf("version %d has expired", i.Version))
+			}
+			p.secrets = append(p.secrets, vocabulary.Secret{Name: name, Ref: ref.String(), Version: i.Version, Record: record})
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	slices.SortFunc(p.secrets, func(a, b vocabulary.Secret) int { return strings.Compare(a.Name, b.Name) })
+	return nil
+}
+
+func (p *Proposal) checkSecrets() error {
+	const op = "check secrets"
+	if len(p.Secrets) > isolate.MaxSecrets {
+		return usage("too_large", op, fmt.Errorf("%d, at most %d", len(p.Secrets), isolate.MaxSecrets))
+	}
+	if len(p.Secrets) > 0 && p.TierFloor != tier.None && p.TierFloor != tier.C {
+		return usage("invalid_input", op, errors.New("secrets need a file system of the call's own, which tier c has"))
+	}
+	var names []string
+	for _, s := range p.Secrets {
+		name, ref, _ := strings.Cut(s, "=")
+		if err := isolate.CheckSecret(name); err != nil {
+			return usage("invalid_input", op, err).WithHint("NAME=vault://SCOPE/KEY")
+		}
+		if _, err := vault.ParseRef(ref); err != nil {
+			return err
+		}
+		if slices.Contains(names, name) {
+			return usage("invalid_input", op, fmt.Errorf("%s is given twice", name))
+		}
+		names = append(names, name)
+	}
+	return nil
+}
+
+func (k *Kernel) withVault(ctx context.Context, op string, use func(*vault.Vault) error) error {
+	if k.cfg.Vault == nil || k.state == nil {
+		return fault.New(fault.NotFound, "not_found", op, errors.New("no vault is open here")).
+			WithHint("palyra vault init makes one; [vault] of palyrad.toml names what opens it")
+	}
+	return k.cfg.Vault(ctx, k.VaultLedger(), use)
+}
+
+// openSecrets opens the values of the call's secrets. It's the last step before the program.
+func (c *call) openSecrets(ctx context.Context) error {
+	list := c.s.capsule.Secrets
+	if len(list) == 0 {
+		return nil
+	}
+	const op = "open secrets"
+	return c.k.withVault(ctx, op, func(v *vault.Vault) error {
+		for _, x := range list {
+			ref, err := vault.ParseRef(x.Ref)
+			if err != nil {
+				return err
+			}
+			value, err := v.GetRecord(ctx, ref, x.Version, x.Record)
+			if err != nil {
+				return err
+			}
+			f, err := pin.Bytes("palyra-secret", value.Bytes())
+			value.Wipe()
+			if err != nil {
+				return sealFault(op, err)
+			}
+			c.s.secrets = append(c.s.secrets, f)
+		}
+		return nil
+	})
+}
+
+// closeSecrets gives the values back.
+func (s *sealed) closeSecrets() {
+	for _, f := range s.secrets {
+		f.Close()
+	}
+	s.secrets = nil
+}
+
+// secretRefs returns the references of secrets, each once, sorted: what policy decides about.
+func secretRefs(list []vocabulary.Secret) (refs []string) {
+	for _, s := range list {
+		refs = append(refs, s.Ref)
+	}
+	slices.Sort(refs)
+	return slices.Compact(refs)
+}
+
+func secretNames(list []vocabulary.Secret) (names []string) {
+	for _, s := range list {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// blankSecrets are empty files in place of the values, for a plan of a call that doesn't run.
+func (s *sealed) blankSecrets() error {
+	for range s.capsule.Secrets {
+		f, err := pin.Bytes("palyra-secret", nil)
+		if err != nil {
+			return sealFault("plan secrets", err)
+		}
+		s.secrets = append(s.secrets, f)
+	}
+	return nil
+}
