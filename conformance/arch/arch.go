@@ -125,6 +125,7 @@ type home struct {
 var homes = []home{
 	{Module: "github.com/cedar-policy/cedar-go", Dirs: []string{"authz/policy"}, Why: "the policy language and its evaluator"},
 	{Module: "github.com/BurntSushi/toml", Dirs: []string{"hub/config", "cmd/palyra-setup"}, Why: "the syntax of configurations: palyrad's, and Codex's"},
+	{Module: "github.com/godbus/dbus/v5", Dirs: []string{"crypt/keyring/backend"}, Why: "D-Bus, over which desktops serve their keyrings"},
 	{Module: "github.com/go-json-experiment/json", Dirs: []string{"internal/canon"}, Why: "JSON that refuses what encoding/json lets pass, and RFC 8785"},
 	{Module: "github.com/modelcontextprotocol/go-sdk", Dirs: []string{"transport/mcp"}, Why: "the Model Context Protocol in each of its versions"},
 	{Module: "github.com/landlock-lsm/go-landlock", Dirs: []string{"isolate/selfconfine"}, Why: "Landlock on every thread of a running Go process"},
@@ -133,9 +134,9 @@ var homes = []home{
 	// It has several homes: it is a kernel interface, not a mechanism to hide, and no
 	// package above isolate may reach isolate/internal. kernel/internal/pin needs openat2
 	// and memfd, kernel/internal/planted openat2 and statx, cmd/internal/terminal the
-	// ioctls and locks of terminals. The packages that attack us and type at us stand
-	// outside anyway.
-	{Module: "golang.org/x/sys", Dirs: []string{"isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "cmd/palyra-tool/internal/apply", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "transport/httpapi"},
+	// ioctls and locks of terminals, crypt/keyring/backend Windows' Data Protection API. The
+	// packages that attack us and type at us stand outside anyway.
+	{Module: "golang.org/x/sys", Dirs: []string{"crypt/keyring/backend", "isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "cmd/palyra-tool/internal/apply", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "transport/httpapi"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
 	{Module: "filippo.io/age", Dirs: []string{"hub/store", "crypt/vault"}, Why: "encrypting backups and exports of secrets in a format that other tools read"},
 	{Module: "golang.org/x/crypto", Dirs: []string{"crypt/seal"}, Why: "Argon2id, which makes keys of passphrases"},
@@ -144,8 +145,9 @@ var homes = []home{
 }
 
 // unsafeHomes are the folders whose *_unsafe*.go files and tests may import
-// unsafe. The second holds attacks, which are not linked into anything that ships.
-var unsafeHomes = []string{"isolate/internal/sys", "conformance/escape/attack"}
+// unsafe. The first reads memory that Windows allocated. The last holds attacks, which are not
+// linked into anything that ships.
+var unsafeHomes = []string{"crypt/keyring/backend", "isolate/internal/sys", "conformance/escape/attack"}
 
 // reach are packages of the standard library that give a process abilities
 // worth seeing in review. The list of what a binary links names those it has.
@@ -184,6 +186,8 @@ var skipReasons = []string{
 	"needs the built binaries",
 	"the file system keeps no times of access",
 	"needs systemd for a user",
+	"needs dbus-daemon",
+	"needs gnome-keyring",
 	"needs bwrap",
 	"needs git",
 	"needs npm",

@@ -1,0 +1,43 @@
+package backend
+
+import (
+	"testing"
+
+	"palyra/crypt/keyring/backend/record"
+	"palyra/crypt/seal"
+	"palyra/internal/fault"
+)
+
+func newIdentity(t *testing.T) *seal.IdentityKey {
+	t.Helper()
+	id, err := seal.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func placed(t *testing.T, p record.Place, id *seal.IdentityKey) record.Place {
+	t.Helper()
+	pub, err := id.Recipient("owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Recipient = pub.ID()
+	return p
+}
+
+// same compares two identities by what they are.
+func same(t *testing.T, got seal.Identity, want *seal.IdentityKey) {
+	t.Helper()
+	if a, b := string(got.(*seal.IdentityKey).Encode()), string(want.Encode()); a != b {
+		t.Error("another identity came back")
+	}
+}
+
+func wantReason(t *testing.T, err error, reason string) {
+	t.Helper()
+	if fault.ReasonOf(err) != reason {
+		t.Errorf("%v (%s), want %s", err, fault.ReasonOf(err), reason)
+	}
+}
