@@ -158,6 +158,8 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "caches.rm", a.cachesRm)
 	case "vault init":
 		return a.admin(inv, "vault.init", func(inv *command.Invocation) (*front.Report, error) { return a.vaultInit(ctx, inv) })
+	case "vault migrate-backend":
+		return a.admin(inv, "vault.migrate-backend", func(inv *command.Invocation) (*front.Report, error) { return a.vaultMigrate(ctx, inv) })
 	case "vault set":
 		return a.admin(inv, "vault.set", func(inv *command.Invocation) (*front.Report, error) { return a.vaultSet(ctx, inv) })
 	case "vault rollback":

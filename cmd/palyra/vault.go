@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/receiptfile"
+	"palyra/crypt/keyring/backend"
 	"palyra/crypt/receipt"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
@@ -32,45 +34,19 @@ import (
 // maxKeyLine bounds the files of identities and passphrases, in bytes.
 const maxKeyLine = 4096
 
-// vaultKey returns the path of the identity.
+// vaultKey returns the path of the identity's file.
 func (a *app) vaultKey(inv *command.Invocation) (string, error) {
-	switch path := command.Value(inv, "key", ""); {
-	case path != "":
+	if path := command.Value(inv, "key", ""); path != "" {
 		return filepath.Abs(path)
-	case filepath.IsAbs(a.getenv("XDG_CONFIG_HOME")):
-		return filepath.Join(a.getenv("XDG_CONFIG_HOME"), "palyra", "vault.key"), nil
-	case filepath.IsAbs(a.getenv("HOME")):
-		return filepath.Join(a.getenv("HOME"), ".config", "palyra", "vault.key"), nil
 	}
-	return "", fault.New(fault.BadState, "state_missing", "find the vault's key", errors.New("neither XDG_CONFIG_HOME nor HOME is an absolute path")).
-		WithHint("give one: --key FILE, or --passphrase FILE")
-}
-
-// identity reads what opens the vault.
-func (a *app) identity(inv *command.Invocation) (seal.Identity, error) {
-	if path := command.Value(inv, "passphrase", ""); path != "" && !inv.Has("key") {
-		return passphrase(path)
-	}
-	path, err := a.vaultKey(inv)
-	if err != nil {
-		return nil, err
-	}
-	b, err := durable.ReadPrivate(path, maxKeyLine)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.BadState, "state_missing", fmt.Sprintf("read the vault's key %q", path), errors.New("there is none")).
-			WithHint("palyra vault init makes vault and key; --key FILE and --passphrase FILE name others")
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer clear(b)
-	return seal.ParseIdentity(b)
+	config, err := a.config()
+	return filepath.Join(config, "palyra", "vault.key"), err
 }
 
 // vaultOpener opens the vault for calls with secrets, with the identity that the command names.
 func (a *app) vaultOpener(inv *command.Invocation, state string) kernel.VaultUser {
 	return func(ctx context.Context, ledger vault.Ledger, use func(*vault.Vault) error) error {
-		id, err := a.identity(inv)
+		id, err := a.identity(ctx, inv, state)
 		if err != nil {
 			return err
 		}
@@ -98,11 +74,15 @@ func labelled(label, path string) (*seal.Passphrase, error) {
 	return seal.NewPassphrase(label, bytes.TrimSuffix(b, []byte("\n")))
 }
 
+func keyOnStdout(path string) error {
+	return fault.New(fault.Usage, "bad_file", fmt.Sprintf("write identity %q", path), errors.New("a key goes to a file, not to standard output"))
+}
+
 // newIdentity makes an identity and writes it to a new file, which lies outside state.
 func newIdentity(path, state, label string) (*seal.IdentityKey, *seal.PublicKey, error) {
 	op := fmt.Sprintf("write identity %q", path)
 	if filepath.Base(path) == "-" {
-		return nil, nil, fault.New(fault.Usage, "bad_file", op, errors.New("a key goes to a file, not to standard output"))
+		return nil, nil, keyOnStdout(path)
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -153,15 +133,11 @@ func fill(f *os.File, b []byte) error {
 	return err
 }
 
-// dropIdentities removes identities after a failure, unless the vault may be theirs: a head that
-// the journal wasn't told of is a vault all the same.
-func dropIdentities(dir string, made []string, err error) {
-	if _, e := os.Lstat(filepath.Join(dir, "head")); !errors.Is(e, fs.ErrNotExist) && fault.ReasonOf(err) != "vault_exists" {
-		return
-	}
-	for _, path := range made {
-		_ = os.Remove(path)
-	}
+// gone reports whether the vault in dir wasn't made and opens for nothing: then its identities go,
+// too. A head that the journal wasn't told of is a vault all the same.
+func gone(dir string, err error) bool {
+	_, e := os.Lstat(filepath.Join(dir, "head"))
+	return errors.Is(e, fs.ErrNotExist) || fault.ReasonOf(err) == "vault_exists"
 }
 
 func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
@@ -175,6 +151,11 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
 	dir := filepath.Join(state, "vault")
+	keeper, err := backend.Take(dir) // one init at a time
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, keeper.Close()) }()
 	if _, err := os.Lstat(filepath.Join(dir, "head")); err == nil {
 		return nil, fault.New(fault.BadState, "vault_exists", fmt.Sprintf("create vault %q", dir), errors.New("there is one already"))
 	}
@@ -189,38 +170,43 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 		id, to = p, append(to, p)
 	}
 	var made []string
+	own := false // an identity was kept for the vault
 	defer func() {
-		if err != nil {
-			dropIdentities(dir, made, err)
+		if err == nil || !gone(dir, err) {
+			return
+		}
+		for _, path := range made {
+			_ = os.Remove(path)
+		}
+		if own {
+			err = errors.Join(err, keeper.Forget(ctx))
 		}
 	}()
-	add := func(path, label string) error {
-		key, pub, err := newIdentity(path, state, label)
+	fields := front.Document{}
+	if inv.Has("key") || inv.Has("backend") || id == nil {
+		p, passed, err := a.choose(ctx, inv, command.Value(inv, "backend", backend.Auto))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		made = append(made, path)
-		if label == "owner" || id == nil {
-			id = key
+		key, err := keeper.Init(ctx, p, inv.Has("allow-beside"))
+		if err != nil {
+			return nil, err
+		}
+		id, own = key, true
+		pub, err := key.Recipient("owner")
+		if err != nil {
+			return nil, err
 		}
 		to = append(to, pub)
-		text += fmt.Sprintf("%s identity: %s\n", label, front.OneLine(path))
-		return nil
+		text += passed + "owner " // of the line that says where
 	}
-	if inv.Has("key") || id == nil {
-		path, err := a.vaultKey(inv)
+	if path := command.Value(inv, "recovery", ""); path != "" {
+		key, pub, err := newIdentity(path, state, "recovery")
 		if err != nil {
 			return nil, err
 		}
-		if err := add(path, "owner"); err != nil {
-			return nil, err
-		}
-	}
-	if path := command.Value(inv, "recovery", ""); path != "" {
-		if err := add(path, "recovery"); err != nil {
-			return nil, err
-		}
-		text += "keep it away from this host\n"
+		key.Wipe()
+		made, to = append(made, path), append(to, pub)
 	}
 	defer id.Wipe()
 	v, err := vault.Create(ctx, dir, k.VaultLedger(), id, to...)
@@ -228,7 +214,19 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 		return nil, err
 	}
 	defer v.Close()
-	return &front.Report{Text: "made vault " + v.ID() + "\n" + text, Fields: front.Document{"vault": v.ID(), "recipients": v.Labels(), "identities": made}}, nil
+	if own {
+		line, more, err := kept(dir)
+		if err != nil {
+			return nil, err
+		}
+		text += line
+		maps.Copy(fields, more)
+	}
+	for _, path := range made {
+		text += fmt.Sprintf("recovery identity: %s\nkeep it away from this host\n", front.OneLine(path))
+	}
+	fields["vault"], fields["recipients"], fields["recovery"] = v.ID(), v.Labels(), append([]string{}, made...)
+	return &front.Report{Text: "made vault " + v.ID() + "\n" + text, Fields: fields}, nil
 }
 
 // vaultCall makes one call of a tool for secrets. beside has what comes beside its input.
@@ -237,7 +235,7 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 	if err != nil {
 		return nil, nil, err
 	}
-	id, err := a.identity(inv)
+	id, err := a.identity(ctx, inv, state)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -429,8 +427,16 @@ func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (r *fron
 		if err != nil {
 			return err
 		}
-		r = &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", ")),
-			Fields: front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels()}}
+		state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
+		if err != nil {
+			return err
+		}
+		line, fields, err := kept(filepath.Join(state, "vault"))
+		if err != nil {
+			return err
+		}
+		maps.Copy(fields, front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels()})
+		r = &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n%s", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", "), line), Fields: fields}
 		return nil
 	})
 	return r, err
@@ -442,7 +448,7 @@ func (a *app) openVault(ctx context.Context, inv *command.Invocation, f func(v *
 	if err != nil {
 		return err
 	}
-	id, err := a.identity(inv)
+	id, err := a.identity(ctx, inv, state)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func Table() *command.Table {
 	own := []command.Command{
 		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
 		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
-		vaultInitCommand, vaultSetCommand, vaultGetCommand, vaultLsCommand, vaultHistoryCommand, vaultRollbackCommand, vaultRmCommand, vaultRotateCommand, vaultVerifyCommand,
+		vaultInitCommand, vaultMigrateCommand, vaultSetCommand, vaultGetCommand, vaultLsCommand, vaultHistoryCommand, vaultRollbackCommand, vaultRmCommand, vaultRotateCommand, vaultVerifyCommand,
 		vaultRecipientsCommand, vaultIdentityCommand, vaultImportCommand, vaultExportCommand,
 		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
 	}
