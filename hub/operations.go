@@ -215,6 +215,7 @@ func Operations() []*Operation {
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,
 		GetPolicy.Operation, ExplainPolicy.Operation, TestPolicy.Operation, GetDecision.Operation, ExportDecision.Operation, DiffPolicy.Operation, Reload.Operation,
 		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
+		ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
 		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
 	}

@@ -113,7 +113,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"approvals ls": (*app).approvalsLs, "approvals show": (*app).approvalsShow, "approvals approve": (*app).approve,
 	"approvals deny": (*app).deny, "approvals watch": (*app).watch, "approvals grants": (*app).grants, "approvals revoke": (*app).grantRevoke,
 	"policy ls": (*app).policyLs, "policy diff": (*app).policyDiff, "policy why": (*app).policyWhy, "policy try": (*app).policyTry, "policy export": (*app).policyExport, "policy reload": (*app).policyReload,
-	"attest get": (*app).attestGet, "journal ls": (*app).journalLs, "journal status": (*app).journalStatus, "artifact get": (*app).artifactGet,
+	"attest get": (*app).attestGet, "journal ls": (*app).journalLs, "journal status": (*app).journalStatus, "keys ls": (*app).keysLs, "keys rotate": (*app).keysRotate, "artifact get": (*app).artifactGet,
 	"token create": (*app).tokenCreate, "token ls": (*app).tokenLs, "token revoke": (*app).tokenRevoke, "token rotate": (*app).tokenRotate,
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
 	"config show": (*app).configShow,

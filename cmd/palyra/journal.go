@@ -48,6 +48,15 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 	if audit.Acts > 0 {
 		r.add("acts", "%d", audit.Acts)
 	}
+	for i, k := range audit.Keys {
+		switch {
+		case i == 0:
+		case k.Trusted:
+			r.add("key", "%s from entry %d on", k.Hint, k.From)
+		default:
+			r.add("key", "%s from entry %d on, introduced by the journal: the trust directory is older", k.Hint, k.From)
+		}
+	}
 	if j.Erased > 0 {
 		r.add("erased", "%d entries without content", j.Erased)
 	}

@@ -140,6 +140,10 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "journal.verify", a.journalVerify)
 	case "journal show":
 		return a.admin(inv, "journal.show", a.journalShow)
+	case "keys ls":
+		return a.admin(inv, "keys.ls", a.keysLs)
+	case "keys rotate":
+		return a.admin(inv, "keys.rotate", func(inv *command.Invocation) (*front.Report, error) { return a.keysRotate(ctx, inv) })
 	case "changes ls":
 		return a.admin(inv, "changes.ls", a.changesLs)
 	case "changes show":

@@ -30,13 +30,15 @@ func looksBack(name string) bool {
 	return name == "policy why" || name == "policy diff" || name == "policy try" || name == "policy export"
 }
 
-// here reports whether a command that looks back, or is about layers, is about this user's or the named state
+// here reports whether a command that looks back, or is about layers or keys, is about this user's or the named state
 // directory and not about palyrad. palyra looks for a decision that is named by its id
 // alone here first: an id is of one journal only.
 func (a *app) here(inv *command.Invocation) bool {
 	switch {
 	case strings.HasPrefix(inv.Command.Name, "changes "):
 		return a.layerHere(inv)
+	case strings.HasPrefix(inv.Command.Name, "keys "):
+		return !inv.Has("socket") && !inv.Has("url") && !inv.Has("token-file")
 	case !looksBack(inv.Command.Name) || inv.Has("socket") || inv.Has("url"):
 		return false
 	case inv.Has("local") || inv.Has("state"):

@@ -104,6 +104,25 @@ func (h *History) Current() *Term {
 	return &h.Keys[last]
 }
 
+// StateOf returns what became of a key of h: "introduced", "in_force" or "ended".
+func (h *History) StateOf(t *Term) string {
+	switch {
+	case t.To != nil:
+		return "ended"
+	case t == h.Pending():
+		return "introduced"
+	}
+	return "in_force"
+}
+
+// FileOf returns the file that has a key of h in a trust directory.
+func (h *History) FileOf(t *Term) string {
+	if len(h.Keys) == 1 { // keys.json and the other files come with the first rotation
+		return AttestationPublicFile
+	}
+	return t.File
+}
+
 // Pending returns the key that is introduced and not in force, nil if there is none.
 func (h *History) Pending() *Term {
 	if last := len(h.Keys) - 1; last > 0 && h.Keys[last].Begun == nil {

@@ -142,63 +142,75 @@ func TrustIn(r *keyring.Ring) *Trust {
 // receipts it verifies: each key must be introduced by the one before. A trusted_root.json beside
 // them, which is for other verifiers, must name the same log.
 func LoadTrust(dir string) (*Trust, error) {
+	t, _, err := load(dir)
+	return t, err
+}
+
+// LoadHistory is LoadTrust for a reader of the list.
+func LoadHistory(dir string) (*keyring.History, error) {
+	_, h, err := load(dir)
+	return h, err
+}
+
+func load(dir string) (*Trust, *keyring.History, error) {
 	op := fmt.Sprintf("load trust directory %q", dir)
 	bad := func(name string, err error) error {
 		return fault.New(fault.Integrity, "trust_corrupt", op, fmt.Errorf("%s: %w", name, err))
 	}
 	pub, err := durable.ReadRegular(filepath.Join(dir, keyring.AttestationPublicFile), 4096)
 	if err != nil {
-		return nil, durable.Fault(op, err)
+		return nil, nil, durable.Fault(op, err)
 	}
 	spki, err := keyring.ParsePublicPEM(pub)
 	if err != nil {
-		return nil, bad(keyring.AttestationPublicFile, err)
+		return nil, nil, bad(keyring.AttestationPublicFile, err)
 	}
 	vkey, err := durable.ReadRegular(filepath.Join(dir, keyring.LogVKeyFile), 4096)
 	if err != nil {
-		return nil, durable.Fault(op, err)
+		return nil, nil, durable.Fault(op, err)
 	}
 	line, ok := strings.CutSuffix(string(vkey), "\n")
 	if !ok {
-		return nil, bad(keyring.LogVKeyFile, errors.New("want one line"))
+		return nil, nil, bad(keyring.LogVKeyFile, errors.New("want one line"))
 	}
 	t, err := NewTrust(spki, line)
 	if err != nil {
-		return nil, bad(keyring.LogVKeyFile, err)
+		return nil, nil, bad(keyring.LogVKeyFile, err)
 	}
+	h := keyring.NewHistory(spki)
 	history, err := durable.ReadRegular(filepath.Join(dir, keyring.HistoryFile), 1<<20)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // the key was never replaced
 	case err != nil:
-		return nil, durable.Fault(op, err)
+		return nil, nil, durable.Fault(op, err)
 	default:
-		if t, err = t.follow(history); err != nil {
-			return nil, bad(keyring.HistoryFile, err)
+		if t, h, err = t.follow(history); err != nil {
+			return nil, nil, bad(keyring.HistoryFile, err)
 		}
 		if !bytes.Equal(t.current().spki, spki) {
-			return nil, bad(keyring.AttestationPublicFile, errors.New("is not the key that keys.json has in force"))
+			return nil, nil, bad(keyring.AttestationPublicFile, errors.New("is not the key that keys.json has in force"))
 		}
 	}
 	want, err := t.log.TrustedRoot()
 	if err != nil {
-		return nil, bad(keyring.TrustedRootFile, err)
+		return nil, nil, bad(keyring.TrustedRootFile, err)
 	}
 	got, err := durable.ReadRegular(filepath.Join(dir, keyring.TrustedRootFile), 1<<16)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // it is for others
 	case err != nil:
-		return nil, durable.Fault(op, err)
+		return nil, nil, durable.Fault(op, err)
 	case !bytes.Equal(got, want):
-		return nil, bad(keyring.TrustedRootFile, errors.New("is not that of log.vkey"))
+		return nil, nil, bad(keyring.TrustedRootFile, errors.New("is not that of log.vkey"))
 	}
-	return t, nil
+	return t, h, nil
 }
 
 // follow returns the trust that a history leads to from its first key, under t's log.
-func (t *Trust) follow(history []byte) (*Trust, error) {
+func (t *Trust) follow(history []byte) (*Trust, *keyring.History, error) {
 	h, err := keyring.ParseHistory(history)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	n := &Trust{keys: []term{{spki: h.Keys[0].SPKI, hint: h.Keys[0].Hint, to: noEnd}}, log: t.log}
 	for i := range h.Keys[1:] {
@@ -206,14 +218,14 @@ func (t *Trust) follow(history []byte) (*Trust, error) {
 		bad := func(err error) error { return fmt.Errorf("key %d: %w", i+1, err) }
 		v, err := Verify(k.Introduced, n)
 		if err != nil {
-			return nil, bad(err)
+			return nil, nil, bad(err)
 		}
 		in, err := n.introduce(v.Act, v.Index, n.byHint(v.KeyHint).spki)
 		if err != nil {
-			return nil, bad(err)
+			return nil, nil, bad(err)
 		}
 		if !bytes.Equal(in.spki, k.SPKI) {
-			return nil, bad(errors.New("its receipt introduces another key"))
+			return nil, nil, bad(errors.New("its receipt introduces another key"))
 		}
 		want := keyring.Term{From: in.index + 1, ValidFor: keyring.Period{Start: in.start}}
 		both := &Trust{keys: append(n.keys[:len(n.keys):len(n.keys)],
@@ -228,15 +240,15 @@ func (t *Trust) follow(history []byte) (*Trust, error) {
 				_, err = n.begin(v.Act, v.Index, both.byHint(v.KeyHint).spki, []introduction{in})
 			}
 			if err != nil {
-				return nil, bad(err)
+				return nil, nil, bad(err)
 			}
 			want.From, want.ValidFor.Start = v.Index, v.Act.Time
 		}
 		if k.From != want.From || k.ValidFor.Start != want.ValidFor.Start {
-			return nil, bad(fmt.Errorf("in force from entry %d at %s, and its receipts say %d at %s", k.From, k.ValidFor.Start, want.From, want.ValidFor.Start))
+			return nil, nil, bad(fmt.Errorf("in force from entry %d at %s, and its receipts say %d at %s", k.From, k.ValidFor.Start, want.From, want.ValidFor.Start))
 		}
 	}
-	return n, nil
+	return n, h, nil
 }
 
 // current returns the key in force.

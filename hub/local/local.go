@@ -180,7 +180,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		return nil, err
 	}
 	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
-		h.journalOperations(), h.adminOperations(), h.stopOperations())...)
+		h.journalOperations(), h.adminOperations(), h.stopOperations(), h.keyOperations())...)
 	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	h.st.OnWritten(quota{h}.Spend)
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))

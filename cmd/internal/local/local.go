@@ -68,7 +68,7 @@ func Table() *command.Table {
 			{Title: "Calls", Nouns: []string{"exec", "changes", "caches", "call", "setup", "tools", "mcp", "hook", "sh", "sessions", "runs", "artifact"}},
 			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
 			{Title: "Secrets", Nouns: []string{"vault"}},
-			{Title: "Evidence", Nouns: []string{"attest", "journal"}},
+			{Title: "Evidence", Nouns: []string{"attest", "journal", "keys"}},
 			{Title: "The host", Nouns: []string{"sandbox", "bench", "fuzz"}},
 			{Title: "palyrad", Nouns: []string{"status", "doctor", "stop", "resume", "config", "backup", "members", "token"}},
 			{Title: "This program", Nouns: []string{"help", "man", "completion", "complete", "version"}},

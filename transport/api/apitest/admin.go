@@ -93,6 +93,14 @@ func (h *Hub) getJournal(context.Context, hub.Caller, hub.None) (hub.JournalStat
 	return hub.JournalStatus{Origin: "test", Size: 1}, nil
 }
 
+func (h *Hub) listKeys(context.Context, hub.Caller, hub.None) (hub.Page[hub.Key], error) {
+	return hub.Page[hub.Key]{Items: []hub.Key{{Hint: "h", File: "att-00.pub", State: "in_force"}}}, nil
+}
+
+func (h *Hub) rotateKey(ctx context.Context, c hub.Caller, r hub.KeyRotation) (hub.Page[hub.Key], error) {
+	return h.listKeys(ctx, c, hub.None{})
+}
+
 func (h *Hub) listJournalEntries(_ context.Context, _ hub.Caller, q hub.JournalQuery) (hub.Page[hub.JournalEntry], error) {
 	return hub.Page[hub.JournalEntry]{Items: []hub.JournalEntry{{Index: q.From, Type: "t", Statement: json.RawMessage("null")}}}, nil
 }

@@ -83,7 +83,7 @@ func NewHub() *Hub {
 		hub.ListTokens.By(h.listTokens), hub.RevokeToken.By(h.revokeToken), hub.RotateToken.By(h.rotateToken), hub.ListMembers.By(h.listMembers),
 		hub.PutMember.By(h.putMember), hub.RemoveMember.By(h.removeMember), hub.GetConfig.By(h.getConfig), hub.GetStatus.By(h.getStatus),
 		hub.GetDoctor.By(h.getDoctor), hub.Stop.By(h.stop), hub.Resume.By(h.resume), hub.Reload.By(h.reload),
-		hub.Backup.By(h.backup),
+		hub.Backup.By(h.backup), hub.ListKeys.By(h.listKeys), hub.RotateKey.By(h.rotateKey),
 	)
 	return h
 }
