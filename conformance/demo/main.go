@@ -1,5 +1,5 @@
 // Command demo walks one call after another through the built palyra and says after each
-// whether the promises came true. It is the README's claim made checkable: seven steps, each
+// whether the promises came true. It is the README's claim made checkable: eight steps, each
 // with its expectations, and each attack with a control run outside of the sandbox, because
 // an attack that fails there too shows nothing.
 //
@@ -91,6 +91,7 @@ var steps = []struct {
 	{"A hostile program, outside and inside", attacked},
 	{"A daemon: a call that waits, a second principal who answers, the emergency stop, a kill in the middle", operated},
 	{"An agent mends a failing test over MCP; a person is asked once, about the changes", served},
+	{"The signing key is replaced; receipts from before and after verify with one trust directory", rotated},
 	{"Every receipt, verified by Palyra and by a verifier that is not ours", verified},
 }
 

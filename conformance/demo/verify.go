@@ -106,8 +106,12 @@ func (d *demo) sigstore(ctx context.Context) (verifier, string) {
 		return verifier{}, fmt.Sprintf("npm ci: %v: %s", err, lastLines(string(out), 3))
 	}
 	return verifier{"npm @sigstore/verify", func(file, trust string) []string {
-		return []string{"node", filepath.Join(dir, "verify.mjs"), "--trusted-root", filepath.Join(trust, "trusted_root.json"),
-			"--key", filepath.Join(trust, "att.pub"), file}
+		argv := []string{"node", filepath.Join(dir, "verify.mjs"), "--trusted-root", filepath.Join(trust, "trusted_root.json")}
+		keys, _ := filepath.Glob(filepath.Join(trust, "att*.pub")) // the pattern is good
+		for _, k := range keys {
+			argv = append(argv, "--key", k)
+		}
+		return append(argv, file)
 	}}, ""
 }
 

@@ -3,7 +3,8 @@
 //	make build
 //	go run ./conformance/foreign
 //
-// It makes receipts of calls that end in different ways, and verifies each with palyra
+// It makes receipts of calls that end in different ways, with a rotation of the attestation key
+// in the middle, and verifies each with palyra
 // attest verify and with npm's @sigstore/verify: both must accept it. Then it changes
 // single bits all over each receipt: palyra must reject every one, and sigstore-js every
 // one that it can see (it doesn't look at the key hint and reads JSON and base64 more
@@ -98,7 +99,12 @@ func (b *bench) run(flips int) (err error) {
 		return err
 	}
 	var good, bad []string
-	for _, c := range calls {
+	for i, c := range calls {
+		if i == len(calls)/2 { // what comes after is signed by another key, under the same trust directory
+			if got, out := b.palyraStatus("keys", "rotate", "--state", filepath.Join(b.dir, "state")); got != 0 {
+				return fmt.Errorf("palyra keys rotate: status %d\n%s", got, out)
+			}
+		}
 		receipt := filepath.Join(b.dir, c.name+".json")
 		args := append([]string{"exec", "--state", filepath.Join(b.dir, "state"), "--receipt", receipt}, c.args...)
 		if got, out := b.palyraStatus(args...); got != c.status {
@@ -178,7 +184,14 @@ func (b *bench) ours(file string) (int, string) {
 // theirs returns the files that sigstore-js accepts.
 func (b *bench) theirs(files []string) (map[string]bool, error) {
 	trust := filepath.Join(b.dir, "state", "trust")
-	args := []string{"verify.mjs", "--trusted-root", filepath.Join(trust, "trusted_root.json"), "--key", filepath.Join(trust, "att.pub")}
+	args := []string{"verify.mjs", "--trusted-root", filepath.Join(trust, "trusted_root.json")}
+	keys, err := filepath.Glob(filepath.Join(trust, "att*.pub"))
+	if err != nil || len(keys) == 0 {
+		return nil, fmt.Errorf("no keys in %s", trust)
+	}
+	for _, k := range keys {
+		args = append(args, "--key", k)
+	}
 	c := exec.Command(b.node, append(args, files...)...)
 	c.Dir = b.js
 	var stdout, stderr bytes.Buffer

@@ -1,6 +1,6 @@
 // What it takes to verify a receipt with sigstore-js. Nothing here opens a
 // connection.
-import { createPublicKey } from 'node:crypto';
+import { createHash, createPublicKey } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { bundleFromJSON } from '@sigstore/bundle';
 import { TrustedRoot } from '@sigstore/protobuf-specs';
@@ -12,11 +12,17 @@ const ours = [
 ];
 
 // verifierFor returns a verifier that believes the log of a trusted root and
-// one attestation key. Whatever hint a bundle has, it is held to that key.
-export function verifierFor(trustedRootFile, keyFile) {
+// attestation keys. Whatever hint a bundle has, it is held to a single key; of
+// several, as they are after rotations, to the one that it names.
+export function verifierFor(trustedRootFile, ...keyFiles) {
   const root = TrustedRoot.fromJSON(JSON.parse(readFileSync(trustedRootFile, 'utf8')));
-  const publicKey = createPublicKey(readFileSync(keyFile));
-  const trust = toTrustMaterial(root, () => ({ publicKey, validFor: () => true }));
+  const keys = keyFiles.map((f) => createPublicKey(readFileSync(f)));
+  const hintOf = (k) => createHash('sha256').update(k.export({ type: 'spki', format: 'der' })).digest('base64');
+  const trust = toTrustMaterial(root, (hint) => {
+    const publicKey = keys.length === 1 ? keys[0] : keys.find((k) => hintOf(k) === hint);
+    if (!publicKey) throw new Error(`no key with the hint ${hint}`);
+    return { publicKey, validFor: () => true };
+  });
   return new Verifier(trust, { tlogThreshold: 1, timestampThreshold: 0, ctlogThreshold: 0 });
 }
 

@@ -1,6 +1,6 @@
 // Verifies receipts with sigstore-js, offline.
 //
-//   node verify.mjs --trusted-root trusted_root.json --key att.pub \
+//   node verify.mjs --trusted-root trusted_root.json --key att.pub [--key att-HEX.pub]... \
 //     [--type PREDICATE_TYPE] [--subject NAME=SHA256HEX]... BUNDLE...
 //
 // Exit status 0: every bundle verifies, and its predicate type and subjects are
@@ -20,7 +20,7 @@ try {
     allowPositionals: true,
     options: {
       'trusted-root': { type: 'string' },
-      key: { type: 'string' },
+      key: { type: 'string', multiple: true },
       type: { type: 'string' },
       subject: { type: 'string', multiple: true },
     },
@@ -40,7 +40,7 @@ const subjects = (values.subject ?? []).map((s) => {
 
 let verifier;
 try {
-  verifier = verifierFor(values['trusted-root'], values.key);
+  verifier = verifierFor(values['trusted-root'], ...values.key);
 } catch (e) {
   console.error(`verify.mjs: trust: ${e.message}`);
   process.exit(1);
