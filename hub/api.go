@@ -467,6 +467,9 @@ type Preview struct {
 	Text    string        `json:"text"`             // as lines of printable ASCII
 	Looked  int           `json:"looked"`           // the requester's recent requests
 	Refused []PreviewCall `json:"refused"`          // had no yes, would get through
+	// Void says why a yes of the caller's wouldn't count now, as a code; "": it would, alone or
+	// with others'.
+	Void string `json:"void,omitempty"`
 }
 
 // PreviewCall is one recent request for approval that ended without a yes.

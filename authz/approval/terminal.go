@@ -61,14 +61,14 @@ func (t *Terminal) Ask(ctx context.Context, r Request) (Answer, error) {
 		return ans, err
 	}
 	if ans.Approved = yes; !yes {
-		ans.Comment = comment(typed)
+		ans.Comment = Comment(typed)
 	}
 	t.say(map[bool]string{true: "approved\n\n", false: "denied\n\n"}[yes])
 	return ans, nil
 }
 
-// comment returns the comment in a line that isn't the digits.
-func comment(line string) string {
+// Comment returns the comment in a line that isn't the digits.
+func Comment(line string) string {
 	line = strings.TrimSpace(line)
 	if strings.Trim(line, "0123456789") == "" { // digits of a slip
 		return ""

@@ -58,7 +58,6 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	}
 	p := a.printer(inv)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a reader that leaves is an error of a write, and ends the call
-	gone := false                                           // palyrad doesn't answer any more
 	session := command.Value(inv, "session", "")
 	key := command.Value(inv, "key", "")
 	if session == "" && key != "" {
@@ -70,12 +69,24 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 		}
 		return a.called(ctx, h, &r, p, kept)
 	}
-	if session == "" {
+	r, err := a.makes(ctx, h, hub.NewRun{Session: session, Steps: []hub.Step{step}, Staged: inv.Has("staged"), IdempotencyKey: key, Budget: callBudget(inv)}, p, nil)
+	if err != nil {
+		return nil, err
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	return a.called(end, h, r, p, kept)
+}
+
+// makes makes a run, in a session of its own if none is named, and follows it to its end.
+func (a *app) makes(ctx context.Context, h hub.Hub, n hub.NewRun, p *printer, ask asker) (*hub.Run, error) {
+	gone := false // palyrad doesn't answer any more
+	if n.Session == "" {
 		s, err := hub.CreateSession.Do(ctx, h, hub.Caller{}, hub.NewSession{Title: "palyra call"})
 		if err != nil {
 			return nil, err
 		}
-		session = s.ID
+		n.Session = s.ID
 		defer func() {
 			if gone {
 				return
@@ -83,14 +94,14 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 			defer cancel()
 			// An open, empty session does no harm.
-			_, _ = hub.EndSession.Do(end, h, hub.Caller{}, hub.SessionChange{ID: session, Version: 0})
+			_, _ = hub.EndSession.Do(end, h, hub.Caller{}, hub.SessionChange{ID: s.ID, Version: 0})
 		}()
 	}
-	r, err := hub.StartRun.Do(ctx, h, hub.Caller{}, hub.NewRun{Session: session, Steps: []hub.Step{step}, Staged: inv.Has("staged"), IdempotencyKey: key, Budget: callBudget(inv)})
+	r, err := hub.StartRun.Do(ctx, h, hub.Caller{}, n)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.follow(ctx, h, r.ID, p); err != nil {
+	if err := a.follow(ctx, h, r.ID, p, ask); err != nil {
 		if reason := fault.ReasonOf(err); reason == "daemon_unreachable" || reason == "connection_lost" {
 			gone = true
 			return nil, fault.New(fault.Unavailable, reason, "follow run "+r.ID, err).
@@ -110,7 +121,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if r, err = hub.GetRun.Do(end, h, hub.Caller{}, r.ID); err != nil {
 		return nil, err
 	}
-	return a.called(end, h, &r, p, kept)
+	return &r, nil
 }
 
 // callBackground starts a program and doesn't wait for its end. One that has ended already, or that
@@ -157,9 +168,27 @@ func (a *app) input(inv *command.Invocation) (json.RawMessage, error) {
 	return b, nil
 }
 
-// follow prints the reason of a run's wait on standard error, and its output with p, until the
-// run has ended. called prints what is missing then.
-func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer) error {
+// asker asks a person about a request that waits. It ends with ctx, when the request waits no more.
+type asker func(ctx context.Context, id string)
+
+// question is the one that a person is asked, if any.
+type question struct{ cancel context.CancelFunc }
+
+func (q *question) begin(ctx context.Context) context.Context {
+	q.end()
+	ctx, q.cancel = context.WithCancel(ctx)
+	return ctx
+}
+
+func (q *question) end() {
+	if q.cancel != nil {
+		q.cancel()
+	}
+}
+
+// follow prints the reason of a run's wait on standard error, or hands it to ask, and the run's
+// output with p, until it has ended. called prints what is missing then.
+func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer, ask asker) error {
 	t, err := hub.ReadTape.Do(ctx, h, hub.Caller{}, hub.TapeQuery{Run: run})
 	if err != nil {
 		return err
@@ -171,6 +200,8 @@ func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer) err
 	var printing sync.WaitGroup
 	defer printing.Wait()
 	defer stop()
+	var asked question
+	defer asked.end()
 	for {
 		e, err := t.Next(wanted)
 		switch {
@@ -189,12 +220,20 @@ func (a *app) follow(ctx context.Context, h hub.Hub, run string, p *printer) err
 				}
 			})
 		}
+		if e.Kind == hub.EventApprovalResolved {
+			asked.end()
+		}
 		if e.Kind != hub.EventApprovalRequested {
 			continue
 		}
 		var ap hub.Approval
-		if json.Unmarshal(e.Data, &ap) == nil && ap.ID != "" {
+		switch {
+		case json.Unmarshal(e.Data, &ap) != nil || ap.ID == "":
+		case ask == nil:
 			fmt.Fprintf(a.stderr, "palyra: waits for approval: palyra approvals show %s\n", cell(ap.ID))
+		default:
+			ctx := asked.begin(live)
+			printing.Go(func() { ask(ctx, ap.ID) })
 		}
 	}
 }

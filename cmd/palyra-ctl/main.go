@@ -63,6 +63,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	switch {
 	case err != nil:
 		front.Complain(a.stderr, "palyra", err)
+		if inv != nil && inv.Command.UsageExit != 0 {
+			return inv.Command.UsageExit
+		}
 		return front.Exit(err)
 	case inv.Help != "":
 		return front.Say(a.stdout, a.stderr, "palyra", inv.Help)
@@ -104,7 +107,7 @@ func text(fields front.Document, format string, args ...any) *result {
 // commands has the function of each command of the table; a test holds the two equal.
 var commands = map[string]func(*app, context.Context, *command.Invocation) (*result, error){
 	"status": (*app).status, "doctor": (*app).doctor, "stop": (*app).stop, "resume": (*app).resume,
-	"call":        (*app).call,
+	"call": (*app).call, programs.Exec.Name: (*app).exec,
 	"sessions ls": (*app).sessionsLs, "sessions new": (*app).sessionsNew, "sessions show": (*app).sessionsShow, "sessions end": (*app).sessionsEnd,
 	"runs ls": (*app).runsLs, "runs start": (*app).runsStart, "runs show": (*app).runsShow, "runs cancel": (*app).runsCancel, "runs tape": (*app).runsTape,
 	"runs output": (*app).runsOutput,

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"syscall"
 
-	"palyra/cmd/internal/local"
+	"palyra/cmd/internal/programs"
 	"palyra/internal/fault"
 	"palyra/kernel"
 )
@@ -13,7 +13,7 @@ import (
 // Docker's and timeout(1)'s, which scripts already know.
 const (
 	execTimedOut = 124
-	execRefused  = local.ExecRefused
+	execRefused  = programs.ExecRefused
 	execDenied   = 126
 	execNotFound = 127
 	execSignal   = 128 // plus the signal's number

@@ -34,6 +34,7 @@ import (
 	"palyra/cmd/internal/local"
 	"palyra/cmd/internal/programs"
 	"palyra/cmd/internal/terminal"
+	socket "palyra/hub/place"
 	"palyra/internal/fault"
 )
 
@@ -104,7 +105,17 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if program := programs.For(inv); program != "" && !a.here(inv) {
 		return a.becomes(program, args)
 	}
+	if a.handsOver(inv) {
+		a.becomes(programs.Client, args)
+		return programs.ExecRefused
+	}
 	return a.dispatch(ctx, inv)
+}
+
+// handsOver says that palyrad makes the call: the user has one, and no flag says that palyra does.
+// The socket decides and not an answer, or whoever ends palyrad would choose other policies.
+func (a *app) handsOver(inv *command.Invocation) bool {
+	return inv.Command.Name == local.Exec.Name && !inv.Has("no-daemon") && !inv.Has("state") && !inv.Has("policy") && socket.OwnSocket(a.getenv) != ""
 }
 
 // becomes replaces this process by another program of ours, which parses the same words by

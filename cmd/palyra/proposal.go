@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"palyra/cmd/internal/command"
-	"palyra/cmd/internal/local"
+	"palyra/cmd/internal/programs"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/tier"
@@ -39,7 +39,7 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 			FileSize: command.Value(inv, "max-file", int64(0)),
 		},
 	}
-	if w, ok := command.Value(inv, "workspace", local.Workspace{}), inv.Has("workspace"); ok {
+	if w, ok := command.Value(inv, "workspace", programs.Workspace{}), inv.Has("workspace"); ok {
 		if p.Workspace, err = filepath.Abs(w.Dir); err != nil {
 			return nil, nil, fault.New(fault.Usage, "workspace_unusable", fmt.Sprintf("workspace %q", w.Dir), err)
 		}

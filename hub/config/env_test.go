@@ -65,12 +65,27 @@ func TestFindSocket(t *testing.T) {
 			if got := place.FindSocket(getenv); got != c.Listen.Socket {
 				t.Errorf("got %q, palyrad listens on %q", got, c.Listen.Socket)
 			}
+			if got := place.OwnSocket(getenv); got != c.Listen.Socket {
+				t.Errorf("one's own: got %q, palyrad listens on %q", got, c.Listen.Socket)
+			}
+			named := func(name string) string {
+				if name == "PALYRA_SOCKET" {
+					return c.Listen.Socket + ".other"
+				}
+				return getenv(name)
+			}
+			if got := place.OwnSocket(named); got != "" {
+				t.Errorf("PALYRA_SOCKET names none, and %q is taken", got)
+			}
 			if os.Geteuid() == 0 { // with another user's home, as sudo may leave it
 				if err := os.Chown(c.Listen.Socket, 65534, 65534); err != nil {
 					t.Fatal(err)
 				}
 				if got := place.FindSocket(getenv); got != place.SystemSocket {
 					t.Errorf("a socket of another user: %q", got)
+				}
+				if got := place.OwnSocket(getenv); got != "" {
+					t.Errorf("a socket of another user is one's own: %q", got)
 				}
 			}
 		})

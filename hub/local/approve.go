@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -216,6 +217,10 @@ func (h *Hub) previewApproval(ctx context.Context, c hub.Caller, in hub.PreviewQ
 		return hub.Preview{}, err
 	}
 	v := hub.Preview{Refused: []hub.PreviewCall{}, Text: "exactly the capsule " + asked.Capsule.String() + "\n"}
+	if _, err := h.judge(ctx, approval.Question{By: answerer(c), Subject: approval.Subject{Requester: this.Requester, Session: this.Session, Run: this.Run},
+		Request: &asked, Scope: cmp.Or(in.Answer.Scope, approval.ScopeOnce), Pattern: p != nil, Approvers: append(slices.Clone(this.Yes), c.User)}); err != nil {
+		v.Void = cmp.Or(fault.ReasonOf(err), "internal")
+	}
 	if p != nil {
 		sum, err := p.Sum()
 		if err != nil {

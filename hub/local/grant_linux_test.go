@@ -89,6 +89,23 @@ func TestStandingGrant(t *testing.T) {
 	if err != nil || v.Looked != 2 || len(v.Refused) != 1 || !slices.Contains(v.Refused[0].Argv, "path=old.txt") || !strings.Contains(v.Text, "ANY FILE") {
 		t.Errorf("the preview is %+v, %v", v, err)
 	}
+	if v.Void != "" {
+		t.Errorf("an owner's yes is void: %s", v.Void)
+	}
+	// Each is told beforehand of a yes that won't count.
+	once := hub.PreviewQuery{ID: q.ID, Answer: hub.Answer{Approve: true}}
+	for who, c := range map[string]hub.Caller{"self_approval": alice, "forbidden": admin} {
+		in := once
+		if who == "forbidden" {
+			in.Answer = yes
+		}
+		if v, err := hub.PreviewApproval.Do(ctx, h, c, in); err != nil || v.Void != who {
+			t.Errorf("the preview of %s says %q, %v; want %q", c.User, v.Void, err, who)
+		}
+	}
+	if v, err := hub.PreviewApproval.Do(ctx, h, admin, once); err != nil || v.Void != "" {
+		t.Errorf("an admin's yes for one call is void: %q, %v", v.Void, err)
+	}
 	// Only an owner can give a pattern for a sensitive call: default policy.
 	if _, err := hub.ResolveApproval.Do(ctx, h, admin, hub.Resolution{ID: q.ID, Version: 0, Answer: yes}); fault.ReasonOf(err) != "forbidden" || hub.DenialOf(err) == nil ||
 		!slices.Equal(hub.DenialOf(err).Policies, []string{"sensitive_patterns_by_owner"}) {

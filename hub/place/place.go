@@ -34,6 +34,22 @@ func ClientSocket(getenv func(string) string) string {
 	return FindSocket(getenv)
 }
 
+// OwnSocket returns the socket of this very user's palyrad, "" if there is none: that of
+// PALYRA_SOCKET, else the first of the places where a palyrad without configuration listens.
+// Whether palyrad answers there isn't looked at.
+func OwnSocket(getenv func(string) string) string {
+	at := []string{getenv("PALYRA_SOCKET")}
+	if at[0] == "" {
+		at = Sockets(getenv, StateDir(getenv))
+	}
+	for _, s := range at {
+		if mine(s) {
+			return s
+		}
+	}
+	return ""
+}
+
 // StateDir returns where palyrad keeps its state without configuration, "" if the
 // environment does not say.
 func StateDir(getenv func(string) string) string {

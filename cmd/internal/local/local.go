@@ -19,26 +19,20 @@ import (
 	"palyra/kernel/certify"
 )
 
-// ExecRefused is the status of a palyra exec that ran nothing, as docker run has it.
-const ExecRefused = 125
-
-// maxPIDs is the kernel's own bound on process ids (PID_MAX_LIMIT).
-const maxPIDs = 4 << 20
-
 var (
 	flagJSON    = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
 	flagWide    = command.Flag{Name: "wide", Help: "cut nothing, as it is where the output is no terminal"}
-	flagState   = command.Flag{Name: "state", Arg: "DIR", Help: "state directory (default $XDG_STATE_HOME/palyra,\nelse ~/.local/state/palyra); created 0700 with its keys"}
+	flagState   = programs.FlagState
 	flagTrust   = command.Flag{Name: "trust", Arg: "DIR", Help: "directory with the public keys to verify against\n(default the trust folder of the state directory)"}
-	flagPolicy  = command.Flag{Name: "policy", Arg: "DIR", Help: "policy directory (default: the built-in set)"}
-	flagNetwork = command.Flag{Name: "network", Arg: "fresh|loopback|void", Help: "an empty network namespace of its own (default); one\nwith 127.0.0.1 and ::1, on which programs of this call\nmay listen and connect; or the one that is shared, in\nwhich the program can make no socket at all; tier c", Parse: parseNetwork}
+	flagPolicy  = programs.FlagPolicy
+	flagNetwork = parsed(programs.FlagNetwork, parseNetwork)
 
-	flagReceipt = command.Flag{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}
+	flagReceipt = programs.FlagReceipt
 
-	flagMount  = command.Flag{Name: "mount", Arg: "DIR", Help: "host directory shown read-only at its own path, such as\n~/go/pkg/mod; may be given more than once; tier c", Repeat: true, Parse: parseMount}
-	flagCache  = command.Flag{Name: "cache", Arg: "NAME", Help: "writable folder /caches/NAME, kept for later calls in\nthis workspace; go, npm and pip find theirs; may be\ngiven more than once; tier c (palyra caches)", Repeat: true, Parse: parseCache}
-	flagSecret = command.Flag{Name: "secret", Arg: "NAME=REF", Help: "a secret of the vault, such as token=vault://global/t,\nwhich CMD reads in the file /run/secrets/NAME; policy\ndecides about each (vault.expose); may be given more\nthan once; tier c", Repeat: true, Parse: parseSecret}
-	flagLayer  = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)", Parse: parseLayer}
+	flagMount  = parsed(programs.FlagMount, parseMount)
+	flagCache  = parsed(programs.FlagCache, parseCache)
+	flagLayer  = parsed(programs.FlagLayer, parseLayer)
+	flagSecret = parsed(programs.FlagSecret, parseSecret)
 
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
@@ -84,62 +78,25 @@ func TableFor(args []string) *command.Table {
 	return &command.Table{Program: "palyra", Commands: []command.Command{Exec}}
 }
 
-// Exec is palyra exec, the command that makes a call.
-var Exec = command.Command{
-	Name: "exec", Operands: "-- CMD ARG...", Min: 1, Max: -1, Rest: true, UsageExit: ExecRefused,
-	Short: "decide, approve, run in a sandbox, and write a receipt",
-	Long: `
-Runs CMD with exactly these arguments, no shell between. Policy decides first.
-A sensitive call asks on the controlling terminal, never on standard input;
-without a terminal it is denied, and no flag answers instead of a person.
-On a terminal, control characters in CMD's output are shown as text.
+// Exec is palyra exec, the command that makes a call, with all of its values parsed.
+var Exec = execParsed()
 
-By default: tier C (namespaces, Landlock, seccomp), no network, no workspace
-but an empty private one, limits on everything. The workspace is /workspace
-and the working directory; arguments that name regular files in it are part
-of what is approved. The environment is built, not inherited: only --env adds
-to it.
+func execParsed() command.Command {
+	c := programs.Exec
+	c.Flags = slices.Clone(c.Flags)
+	parsers := map[string]func(string) (any, error){"tier": parseTier, "mount": parseMount, "cache": parseCache, "layer": parseLayer, "secret": parseSecret, "network": parseNetwork}
+	for i := range c.Flags {
+		if p := parsers[c.Flags[i].Name]; p != nil {
+			c.Flags[i].Parse = p
+		}
+	}
+	return c
+}
 
-After a CMD that failed, a line on standard error says what was observed (a
-limit, a signal), else what its error text suggests, and which flag changes it.
-
-Every decided call gets a receipt, in the journal and with --receipt in FILE.`,
-	Flags: []command.Flag{
-		{Name: "tier", Arg: "b|c", Help: "tier floor: c namespaces (default), b without namespaces;\nwhat the host cannot enforce is refused, never skipped", Parse: parseTier},
-		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; :ro for read-only,\n:staged to write to a layer (palyra changes); with\n:own-path or ,own-path shown at its own path", Parse: parseWorkspace},
-		flagMount, flagCache,
-		flagLayer, flagSecret,
-		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
-		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
-		{Name: "tty", Help: "give the program a terminal of its own, with our\nstandard input typed there and output as one stream;\nkeys are the program's while it runs; tier c"},
-		flagNetwork,
-		{Name: "timeout", Arg: "D", Help: "wall clock limit, such as 1.5s (default 1m); the deadline\ncovers the whole process tree", Parse: command.Duration},
-		{Name: "cpu", Arg: "D", Help: "processor time per process, whole seconds rounded up\n(default 1m)", Parse: command.Duration},
-		{Name: "memory", Arg: "SIZE", Help: "memory, such as 64M (powers of 1024; default 1GiB)", Parse: command.Size},
-		{Name: "pids", Arg: "N", Help: "processes and threads (default 256)", Parse: command.Count(maxPIDs)},
-		{Name: "max-output", Arg: "SIZE", Help: "bytes of stdout and stderr kept, the rest is counted\n(default 16MiB)", Parse: command.Size},
-		{Name: "max-file", Arg: "SIZE", Help: "bytes per file written (default 256MiB)", Parse: command.Size},
-		flagPolicy, flagState,
-		flagVaultKey, flagVaultPw,
-		flagReceipt,
-		programs.FlagRaw,
-		{Name: "json", Help: "print one JSON document instead of streaming: decision,\napproval, outcome, receipt, and stdout and stderr as\n{encoding, data} with encoding utf-8 or base64"},
-	},
-	Exits: []command.Exit{
-		{Code: "0-123", Meaning: "the program's own status (and any other that it chose)"},
-		{Code: "124", Meaning: "timed out"},
-		{Code: "125", Meaning: "refused: usage, internal error, or the host cannot enforce the tier;\n         or outcome_unknown: palyra-cell died, and CMD may have run"},
-		{Code: "126", Meaning: "denied by policy or by the approver"},
-		{Code: "127", Meaning: "CMD not found"},
-		{Code: "128+n", Meaning: "the program, or palyra itself, ended by signal n (130 is ctrl-C)"},
-	},
-	Examples: []command.Example{
-		{Line: "palyra exec -- /usr/bin/id", Does: "runs id in a cell: no network, no host files but a read-only /usr"},
-		{Line: "palyra exec --workspace . --receipt out.json -- sort names.txt", Does: "asks, because the workspace is writable, then runs what was approved"},
-		{Line: "palyra exec --workspace .:staged -- sort -o names.txt names.txt", Does: "changes a layer, and nothing of this host: palyra changes diff shows it"},
-		{Line: "palyra exec --tty --timeout 1h --workspace . -- vim notes.txt", Does: "an editor on a terminal of its own, and nothing of yours in its reach"},
-		{Line: "palyra exec --timeout 5s --memory 256M --workspace src:ro -- grep -r TODO .", Does: "reads a directory that it cannot change"},
-	},
+// parsed is a flag with what checks and converts its value.
+func parsed(f command.Flag, parse func(string) (any, error)) command.Flag {
+	f.Parse = parse
+	return f
 }
 
 var attestVerifyCommand = command.Command{
@@ -237,7 +194,7 @@ that of --workspace.`,
 	Flags: []command.Flag{flagPolicy,
 		{Name: "tool", Arg: "NAME", Help: "explain a call of a tool, such as fs.read_file"},
 		{Name: "tier", Arg: "b|c", Help: "tier floor (default c)", Parse: parseTier},
-		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; MODE is as in exec", Parse: parseWorkspace},
+		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; MODE is as in exec", Parse: programs.ParseWorkspace},
 		flagMount, flagCache,
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		flagNetwork, flagState, flagJSON},
@@ -288,7 +245,7 @@ processes that there may be.
 Nothing runs, no person is asked and nothing is written to the journal. It
 doesn't matter whether policy would deny the call.`,
 	Flags: append(append(slices.DeleteFunc(slices.Clone(Exec.Flags), func(f command.Flag) bool {
-		return f.Name == "receipt" || f.Name == "json" // exec holds the output in its document
+		return f.Name == "receipt" || f.Name == "no-daemon" || f.Name == "json" // exec holds the output in its document
 	}), flagJSON), command.Flag{Name: "warm", Help: "print the steps of a cell that waited for the call\ninstead; --json has both lists"}),
 	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
 		{Code: "7", Meaning: "refused: the host cannot enforce the tier"}, exitBusy, exitState},
@@ -361,40 +318,6 @@ func parseNetwork(s string) (any, error) {
 	return nil, fmt.Errorf("network %q: want fresh, loopback or void", s)
 }
 
-// Workspace is a parsed --workspace.
-type Workspace struct {
-	Dir      string
-	ReadOnly bool
-	Staged   bool
-	OwnPath  bool
-}
-
-// parseWorkspace reads DIR[:MODE]. MODE is ro or staged, own-path, or both with a comma between.
-func parseWorkspace(s string) (any, error) {
-	w := Workspace{Dir: s}
-	if i := strings.LastIndexByte(s, ':'); i >= 0 && isMode(s[i+1:]) {
-		w.Dir = s[:i]
-		seen := make(map[string]bool)
-		for word := range strings.SplitSeq(s[i+1:], ",") {
-			if seen[word] || word == "rw" || !slices.Contains(modes, word) {
-				return nil, fmt.Errorf("workspace %q: want %s once each behind the colon", s, strings.Join(modes[1:], ", "))
-			}
-			seen[word] = true
-		}
-		w.ReadOnly, w.Staged, w.OwnPath = seen["ro"], seen["staged"], seen["own-path"]
-	}
-	again := isMode(w.Dir[strings.LastIndexByte(w.Dir, ':')+1:]) && strings.Contains(w.Dir, ":")
-	switch {
-	case w.Dir == "":
-		return nil, fmt.Errorf("workspace %q: want DIR, DIR:ro or DIR:staged", s)
-	case again, w.ReadOnly && w.Staged:
-		return nil, fmt.Errorf("workspace %q: want one suffix, :ro or :staged", s)
-	case strings.ContainsRune(w.Dir, 0):
-		return nil, fmt.Errorf("workspace %q: holds a NUL byte", s)
-	}
-	return w, nil
-}
-
 func parseMount(s string) (any, error) {
 	if s == "" || strings.ContainsRune(s, 0) {
 		return nil, fmt.Errorf("mount %q: want a directory", s)
@@ -416,15 +339,6 @@ func parseSecret(s string) (any, error) {
 		return nil, errors.New("want NAME=vault://SCOPE/KEY")
 	}
 	return s, isolate.CheckSecret(name)
-}
-
-// modes are the words behind a workspace's colon. A writable one needs none.
-var modes = []string{"rw", "ro", "staged", "own-path"}
-
-// isMode reports whether the end of a workspace was meant as its mode, rightly spelled or not.
-func isMode(s string) bool {
-	first, _, _ := strings.Cut(s, ",")
-	return slices.Contains(modes, first)
 }
 
 func parseLayer(s string) (any, error) {

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"palyra/cmd/internal/command"
+	"palyra/cmd/internal/programs"
 	"palyra/crypt/keyring/backend/record"
 )
 
 var (
-	flagVaultKey = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault (default: where the\nvault's folder says that it is kept, else\n$XDG_CONFIG_HOME/palyra/vault.key or\n~/.config/palyra/vault.key)"}
+	flagVaultKey = programs.FlagVaultKey
 	flagBeside   = command.Flag{Name: "allow-beside", Help: "let the identity be a plain file in the state\ndirectory: a copy of it opens itself"}
-	flagVaultPw  = command.Flag{Name: "passphrase", Arg: "FILE", Help: "file with a passphrase that opens it instead; one\nnewline at its end isn't part of it"}
+	flagVaultPw  = programs.FlagVaultPassphrase
 
 	vaultFlags = []command.Flag{flagVaultKey, flagVaultPw, flagPolicy, flagState, flagReceipt, flagJSON}
 	vaultExits = []command.Exit{exitOK, {Code: "1", Meaning: "no vault, or no such secret or version"}, exitUsage, {Code: "4", Meaning: "denied by policy, or the vault is another recipient's"},

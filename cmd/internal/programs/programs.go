@@ -38,6 +38,9 @@ func Table(program string) *command.Table {
 			t.Commands = append(t.Commands, c)
 		}
 	}
+	if program == Client { // where palyra hands it over
+		t.Commands = append(t.Commands, Exec)
+	}
 	return t
 }
 
