@@ -63,13 +63,13 @@ func (a *app) call(ctx context.Context, inv *command.Invocation) (*result, error
 	if session == "" && key != "" {
 		// A key names a call for good, a session of its own would end with this
 		// process: the daemon keeps the two together.
-		r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Tool: step.Tool, Input: step.Input, Staged: inv.Has("staged"), IdempotencyKey: key, Budget: callBudget(inv)})
+		r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Tool: step.Tool, Input: step.Input, Staged: inv.Has("staged"), Parallel: inv.Has("parallel"), IdempotencyKey: key, Budget: callBudget(inv)})
 		if err != nil {
 			return nil, err
 		}
 		return a.called(ctx, h, &r, p, kept)
 	}
-	r, err := a.makes(ctx, h, hub.NewRun{Session: session, Steps: []hub.Step{step}, Staged: inv.Has("staged"), IdempotencyKey: key, Budget: callBudget(inv)}, p, nil)
+	r, err := a.makes(ctx, h, hub.NewRun{Session: session, Steps: []hub.Step{step}, Staged: inv.Has("staged"), Parallel: inv.Has("parallel"), IdempotencyKey: key, Budget: callBudget(inv)}, p, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (a *app) callBackground(ctx context.Context, inv *command.Invocation, h hub
 		return nil, fault.New(fault.Usage, "invalid_input", "call", errors.New("a program in the background ends with its session, and this call has none of its own")).
 			WithHint("palyra sessions new prints one for --session")
 	}
-	r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Session: session, Tool: step.Tool, Input: step.Input, Staged: inv.Has("staged"),
+	r, err := hub.Call.Do(ctx, h, hub.Caller{}, hub.NewCall{Session: session, Tool: step.Tool, Input: step.Input, Staged: inv.Has("staged"), Parallel: inv.Has("parallel"),
 		IdempotencyKey: command.Value(inv, "key", ""), Budget: callBudget(inv)})
 	if err != nil {
 		return nil, err

@@ -98,7 +98,7 @@ func (f *fake) endSession(_ context.Context, _ hub.Caller, in hub.SessionChange)
 }
 
 func (f *fake) startRun(_ context.Context, _ hub.Caller, n hub.NewRun) (hub.Run, error) {
-	f.note("start in " + n.Session + " " + n.Steps[0].Tool + " " + string(n.Steps[0].Input))
+	f.note("start in " + n.Session + " " + n.Steps[0].Tool + " " + string(n.Steps[0].Input) + map[bool]string{true: " beside others"}[n.Parallel])
 	return f.run, f.err
 }
 
@@ -268,6 +268,8 @@ func TestCall(t *testing.T) {
 			[]string{"create session palyra call", `start in ses_1 palyra.echo {"text":"x"}`, "end ses_1"}},
 		{"input from stdin, own session", executed(0, ""), []string{"call", "--session", "ses_9", "fs.read_file", "-"}, 0, "",
 			[]string{`start in ses_9 fs.read_file {"from":"stdin"}`}},
+		{"beside others", executed(0, ""), []string{"call", "--session", "ses_9", "--parallel", "palyra.echo", `{"text":"x"}`}, 0, "",
+			[]string{`start in ses_9 palyra.echo {"text":"x"} beside others`}},
 		{"key without session", executed(0, ""), []string{"call", "--key", "k1", "palyra.echo"}, 0, "", []string{"call k1"}},
 		{"denied", denied, []string{"call", "process.run"}, 126, "", nil},
 		{"not JSON", executed(0, ""), []string{"call", "palyra.echo", "{"}, 2, "", []string{}},

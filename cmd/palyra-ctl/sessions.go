@@ -123,7 +123,7 @@ func (a *app) runsLs(ctx context.Context, inv *command.Invocation) (*result, err
 const maxSteps = 8 << 20
 
 func (a *app) runsStart(ctx context.Context, inv *command.Invocation) (*result, error) {
-	n := hub.NewRun{Session: command.Value(inv, "session", ""), Staged: inv.Has("staged"), IdempotencyKey: command.Value(inv, "key", ""), KeepGoing: inv.Has("keep-going"),
+	n := hub.NewRun{Session: command.Value(inv, "session", ""), Staged: inv.Has("staged"), Parallel: inv.Has("parallel"), IdempotencyKey: command.Value(inv, "key", ""), KeepGoing: inv.Has("keep-going"),
 		Budget: hub.Budget{Calls: command.Value(inv, "max-calls", int64(0)), Wall: command.Value(inv, "max-wall", time.Duration(0)), Bytes: command.Value(inv, "max-bytes", int64(0))}}
 	if n.Session == "" {
 		return nil, need(inv, "session")

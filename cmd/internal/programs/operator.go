@@ -55,10 +55,11 @@ func valuesOf(command, flag string) string {
 const roles = "operator|admin|owner"
 
 var (
-	flagStaged = command.Flag{Name: "staged", Help: "what calls write to a workspace goes to a layer of their\nsession (palyra changes), also where palyrad's\nconfiguration doesn't say so"}
-	flagJSON   = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
-	flagWide   = command.Flag{Name: "wide", Help: "cut nothing, and show ids whole, as it is where the output\nis no terminal"}
-	connection = []command.Flag{
+	flagStaged   = command.Flag{Name: "staged", Help: "what calls write to a workspace goes to a layer of their\nsession (palyra changes), also where palyrad's\nconfiguration doesn't say so"}
+	flagParallel = command.Flag{Name: "parallel", Help: "it may be made while others of its session are that may,\ntoo; else it waits for them"}
+	flagJSON     = command.Flag{Name: "json", Help: "print one JSON document with sorted keys"}
+	flagWide     = command.Flag{Name: "wide", Help: "cut nothing, and show ids whole, as it is where the output\nis no terminal"}
+	connection   = []command.Flag{
 		{Name: "socket", Arg: "PATH", Help: "palyrad's unix socket (default $PALYRA_SOCKET, else\nthe first there is of $XDG_RUNTIME_DIR/palyra/palyrad.sock,\npalyrad.sock in the state directory, /run/palyra/palyrad.sock)"},
 		{Name: "url", Arg: "URL", Help: "palyrad over HTTP instead, such as http://127.0.0.1:7142;\nneeds --token-file"},
 		{Name: "token-file", Arg: "FILE", Help: "file with an API token, which --url needs; at the\nsocket it counts instead of the user"},
@@ -117,7 +118,7 @@ what is asked. Interrupted, it cancels the call. If palyrad doesn't answer for
 			Flags: []command.Flag{
 				{Name: "session", Arg: "ID", Help: "session to call in (default: one of its own)"},
 				{Name: "key", Arg: "KEY", Help: "idempotency key: the same call again is not made again"},
-				flagStaged,
+				flagStaged, flagParallel,
 				{Name: "max-wall", Arg: "D", Help: "end it after this long, waiting included", Parse: command.Duration},
 				{Name: "receipt", Arg: "FILE", Help: "write the receipt (a Sigstore bundle) to FILE"}, FlagRaw},
 			Exits: []command.Exit{{Code: "0-123", Meaning: "the tool's own status"}, {Code: "124", Meaning: "timed out"},
@@ -147,7 +148,7 @@ standard input.`,
 			Flags: []command.Flag{
 				{Name: "session", Arg: "ID", Help: "session to run in (required)"},
 				{Name: "key", Arg: "KEY", Help: "idempotency key: the same run again is not started again"},
-				flagStaged,
+				flagStaged, flagParallel,
 				{Name: "keep-going", Help: "go on after a step that did not end well"},
 				{Name: "max-calls", Arg: "N", Help: "budget: calls", Parse: command.Count(1 << 40)},
 				{Name: "max-wall", Arg: "D", Help: "budget: time, waiting included", Parse: command.Duration},
