@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"palyra/crypt/receipt"
@@ -185,5 +186,31 @@ func TestStagedTogether(t *testing.T) {
 	}
 	if len(h.layers.used) != 0 {
 		t.Errorf("%d layers in use", len(h.layers.used))
+	}
+}
+
+// TestStagedOfAnother: root stages another user's workspace, and what the program writes is that
+// user's.
+func TestStagedOfAnother(t *testing.T) {
+	policies, owner := t.TempDir(), uint32(os.Geteuid())
+	os.Chmod(policies, 0o755)
+	put(t, policies+"/any.cedar", `@id("any") permit (principal, action, resource);`, 0o644)
+	h := openHouse(t, Config{PolicyDir: policies})
+	ws := t.TempDir()
+	if owner == 0 {
+		owner = 65534
+		if err := os.Chown(ws, int(owner), int(owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := proposal("/bin/sh", "-c", "mkdir d && echo x > d/f")
+	p.Workspace, p.WorkspaceStaged = ws, true
+	o := h.call(p, IO{})
+	if o.Outcome != receipt.Executed || o.Exit != 0 || o.Layer == "" {
+		t.Fatalf("%s, exit %d, layer %q, %+v", o.Outcome, o.Exit, o.Layer, o.Error)
+	}
+	at := filepath.Join(h.cfg.StateDir, stage.Folder, o.Layer, "upper", "d", "f")
+	if fi, err := os.Stat(at); err != nil || fi.Sys().(*syscall.Stat_t).Uid != owner {
+		t.Errorf("%+v, %v: want user %d's", fi, err, owner)
 	}
 }

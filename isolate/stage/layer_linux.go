@@ -202,11 +202,13 @@ func create(state, name string, source Source, mode fs.FileMode) error {
 	}
 	made := func() error {
 		for _, part := range []string{upperName, workName} {
-			p := filepath.Join(at, part)
-			if err := os.Mkdir(p, 0o700); err != nil {
+			if err := os.Mkdir(filepath.Join(at, part), 0o700); err != nil {
 				return err
 			}
-			if os.Geteuid() == 0 && (source.UID != 0 || source.GID != uint32(os.Getegid())) {
+		}
+		if os.Geteuid() == 0 && (source.UID != 0 || source.GID != uint32(os.Getegid())) {
+			// Through its id-mapped mount palyra-cell enters no folder of another owner's.
+			for _, p := range []string{at, filepath.Join(at, upperName), filepath.Join(at, workName)} {
 				if err := os.Chown(p, int(source.UID), int(source.GID)); err != nil {
 					return err
 				}
