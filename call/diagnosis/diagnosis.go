@@ -80,6 +80,7 @@ type Seen struct {
 	// InPlace says that the host's paths are the program's (tier B).
 	InPlace   bool
 	Workspace string // on the host; "": a private one
+	TTY       bool   // it had a terminal of its own
 
 	// Stderr is the end of standard error. It's foreign.
 	Stderr []byte

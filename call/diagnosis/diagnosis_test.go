@@ -76,6 +76,7 @@ func TestOf(t *testing.T) {
 		{"go", wrote("dial tcp: lookup example.com"), "no_network guess", ""},
 		{"terminal", wrote("stty: 'standard input': Inappropriate ioctl for device"), "no_terminal guess", ""},
 		{"tty", wrote("bash: line 1: /dev/tty: Read-only file system"), "no_terminal guess", ""},
+		{"its own terminal", with(wrote("vt: Inappropriate ioctl for device"), func(s *Seen) { s.TTY = true }), "", ""},
 		{"device", wrote("cat: /dev/kvm: No such file or directory"), "no_device guess", ""},
 		{"shared memory", wrote("cat: /dev/shm/x: No such file or directory"), "", ""},
 		{"one device of two", wrote("cp: /dev/zero to /dev/fuse: Permission denied"), "no_device guess", ""},
