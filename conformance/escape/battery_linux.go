@@ -22,7 +22,7 @@ type battery struct {
 	uid     int // of the unprivileged user
 	verbose bool
 	modes   []string
-	skips   []likeCold
+	skips   skips
 	// bare leaves out cases that need a workspace: without the template there is no place
 	// for one.
 	bare bool
@@ -52,7 +52,14 @@ const (
 	modeWarm = "warm" // was waiting
 	modeVoid = "void" // built for the call, in the network namespace that all share
 	modeLoop = "loop" // built for the call, with a loopback interface that is up
+	// modeStaged: built for the call, whose workspace is staged.
+	modeStaged = "staged"
+	// modeSession: built for the call, in its session's network, beside another call of it.
+	modeSession = "session"
 )
+
+// modes are all of them.
+var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession}
 
 // record is the result of one case, tier and user.
 type record struct {
@@ -296,6 +303,10 @@ func (b *battery) try(c *attackCase, u *user, tier, mode string, control *observ
 		r.Verdict, r.Detail = notApplicable, "about palyra's own parts"
 		return r, control
 	}
+	if why := reason(b.skips, c, nil, mode); mode != modeCold && why != "" {
+		r.Verdict, r.Detail = notApplicable, why // without a control, which the other modes may not need
+		return r, control
+	}
 	if b.verbose {
 		fmt.Printf("%s %s, %s\n", r.Case, c.name, mode)
 	}
@@ -331,7 +342,7 @@ func (b *battery) once(c *attackCase, u *user, tier, mode string, inside bool) (
 	if inside && b.bare && sc.opt.workspace != "" {
 		return nil, "needs a workspace"
 	}
-	if inside && (mode == modeWarm || mode == modeVoid || mode == modeLoop) {
+	if inside && mode != modeCold && slices.Contains(modes, mode) {
 		if why := reason(b.skips, c, &sc, mode); why != "" {
 			return nil, why
 		}
@@ -364,11 +375,9 @@ func setup(c config) (*battery, []*user, error) {
 			return nil, nil, fmt.Errorf("%w; make build first", err)
 		}
 		p := palyra{binary: b.palyra, cell: filepath.Join(filepath.Dir(b.palyra), "palyra-cell")}
-		if slices.Contains(c.modes, modeWarm) || c.warm != "" {
-			p.warm = filepath.Join(dir, "warm")
-			if err := b.build(p.warm, c.warm, "palyra/conformance/escape/warm"); err != nil {
-				return nil, nil, err
-			}
+		p.warm = filepath.Join(dir, "warm")
+		if err := b.build(p.warm, c.warm, "palyra/conformance/escape/warm"); err != nil {
+			return nil, nil, err
 		}
 		b.sandbox = p
 	case "bwrap":

@@ -53,6 +53,9 @@ type options struct {
 	readOnly  bool
 	mounts    []string // host directories
 	caches    []string // names
+	layer     string   // of a staged workspace, whatever the mode; "" is a new one, where the mode stages
+	beside    []string // a probe of another call of the same session, whatever the mode; nil: none
+	apart     bool     // and that call is of another session
 	env       []string // granted
 	hostEnv   []string // of the launcher
 	dir       string   // working directory of the launcher
@@ -131,7 +134,7 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases, terminalCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases, terminalCases, sessionCases, layerCases} {
 		all = append(all, f()...)
 	}
 	for i := range all {

@@ -24,6 +24,9 @@ func terminalCases() []attackCase {
 	add("push", "type on its own terminal, TIOCSTI", filtered, "the filter refuses it on any terminal", func(s *stage) (scene, error) {
 		return scene{probe: "tiocsti", args: []string{"token=" + s.nonce, "low=1"}, opt: options{wrap: []string{s.b.attack, "on-tty", "--"}}}, nil
 	})
+	add("steal", "take its own terminal for another session, TIOCSCTTY", filtered, "the filter refuses it", func(s *stage) (scene, error) {
+		return scene{probe: "steal", opt: options{wrap: []string{s.b.attack, "on-tty", "--"}}}, nil
+	})
 	for _, r := range []struct{ name, number string }{{"push-highbits", "0x100005412"}, {"linux", "0x541c"}, {"console", "0x541d"}, {"discipline", "0x5423"}, {"exclusive", "0x540c"}, {"hangup", "0x5437"}} {
 		add("reach-"+r.name, "reach the request "+r.number, filtered, "as without a terminal", func(*stage) (scene, error) {
 			return scene{probe: "ioctl", args: []string{"request=" + r.number}}, nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -51,7 +52,7 @@ func TestJudge(t *testing.T) {
 // wanted are the numbers of the attack table that the battery must hold.
 var wanted = []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 32, 33, 34, 35, 36, 37, 38,
 	40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 55, 56, 57, 58, 59, 62, 63, 64, 65, 66, 67, 68, 70,
-	79, 80, 81, 82, 83, 84, 85, 86, 87, 90, 91, 95, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 110, 111}
+	79, 80, 81, 82, 83, 84, 85, 86, 87, 90, 91, 95, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 110, 111, 115, 116, 117}
 
 func TestTable(t *testing.T) {
 	numbers, ids := make(map[int]bool), make(map[string]bool)
@@ -94,11 +95,21 @@ func TestExpectations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range skips {
+	for _, o := range skips.only {
+		if !slices.Contains(modes, o.Mode) || o.Mode == modeCold {
+			t.Errorf("expect.json: %+v: unknown mode", o)
+		}
+		for _, id := range o.Cases {
+			if !slices.ContainsFunc(cases(), func(c attackCase) bool { return strconv.Itoa(c.number) == id }) {
+				t.Errorf("expect.json: no case %q", id)
+			}
+		}
+	}
+	for _, l := range skips.like {
 		if l.Case != "*" && !slices.ContainsFunc(cases(), func(c attackCase) bool { return selected([]string{l.Case}, &c) }) {
 			t.Errorf("expect.json: no case %q", l.Case)
 		}
-		if l.Mode != modeWarm && l.Mode != modeVoid && l.Mode != modeLoop && l.Mode != "*" || l.With != "" && l.With != "workspace" || l.Case == "*" && l.With == "" {
+		if !slices.Contains(modes[1:], l.Mode) && l.Mode != "*" || l.With != "" && l.With != withWorkspace && l.With != withNone || l.Case == "*" && l.With == "" {
 			t.Errorf("expect.json: %+v leaves out too much, or nothing", l)
 		}
 	}
@@ -108,7 +119,7 @@ func TestExpectations(t *testing.T) {
 		sc   *scene
 		mode string
 		skip bool
-	}{{granted, modeWarm, true}, {plain, modeWarm, false}, {granted, modeVoid, false}} {
+	}{{granted, modeWarm, true}, {plain, modeWarm, false}, {granted, modeVoid, false}, {granted, modeStaged, false}, {plain, modeStaged, true}, {plain, modeSession, true}} {
 		if got := reason(skips, some, c.sc, c.mode) != ""; got != c.skip {
 			t.Errorf("7/chmod in mode %s with workspace %q: left out %t, want %t", c.mode, c.sc.opt.workspace, got, c.skip)
 		}

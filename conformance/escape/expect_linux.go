@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -27,14 +28,14 @@ type expectations []expectation
 type likeCold struct {
 	Case   string `json:"case"` // "90/sleep-cell", "98"; "*" any
 	Mode   string `json:"mode"` // "warm", "void" or "*"
-	With   string `json:"with"` // "workspace": only scenes that grant one, or a mount; "" any
+	With   string `json:"with"` // "workspace": only scenes that grant one, or a mount; "none to write": those that grant none to write; "" any
 	Reason string `json:"reason"`
 }
 
 // loadSkips returns the scenes that need not run in each mode.
-func loadSkips() ([]likeCold, error) {
+func loadSkips() (skips, error) {
 	f, err := loadFile()
-	return f.Like, err
+	return skips{f.Like, f.Only}, err
 }
 
 // loadExpect returns the inconclusive cases that are known.
@@ -47,6 +48,21 @@ func loadExpect() (expectations, error) {
 type expectFile struct {
 	Inconclusive expectations `json:"inconclusive"`
 	Like         []likeCold   `json:"like_cold"`
+	Only         []onlyThese  `json:"only"`
+}
+
+// onlyThese says that a mode can make a difference to these cases alone, by number, so that the
+// others aren't run in it.
+type onlyThese struct {
+	Mode   string   `json:"mode"`
+	Cases  []string `json:"cases"`
+	Reason string   `json:"reason"`
+}
+
+// skips are the scenes that need not run in each mode.
+type skips struct {
+	like []likeCold
+	only []onlyThese
 }
 
 func loadFile() (*expectFile, error) {
@@ -66,19 +82,48 @@ func loadFile() (*expectFile, error) {
 			return &file, fmt.Errorf("expect.json: %+v lacks a field", l)
 		}
 	}
+	for _, o := range file.Only {
+		if o.Mode == "" || len(o.Cases) == 0 || o.Reason == "" {
+			return &file, fmt.Errorf("expect.json: %+v lacks a field", o)
+		}
+	}
 	return &file, nil
 }
 
-// reason says why a scene of a case need not be run in a mode, "" if it must.
-func reason(skips []likeCold, c *attackCase, sc *scene, mode string) string {
+// reason says why a scene of a case need not be run in a mode, "" if it must. Without a scene it
+// says only what holds for each of the case.
+func reason(s skips, c *attackCase, sc *scene, mode string) string {
 	number, _, _ := strings.Cut(c.id(), "/")
-	for _, l := range skips {
-		if (matches(l.Case, c.id()) || l.Case == number) && matches(l.Mode, mode) && (l.With == "" || sc.opt.workspace != "" || len(sc.opt.mounts) > 0) {
+	for _, o := range s.only {
+		if o.Mode == mode && !slices.Contains(o.Cases, number) {
+			return o.Reason
+		}
+	}
+	for _, l := range s.like {
+		if (matches(l.Case, c.id()) || l.Case == number) && matches(l.Mode, mode) && l.about(sc) {
 			return l.Reason
 		}
 	}
 	return ""
 }
+
+func (l *likeCold) about(sc *scene) bool {
+	switch {
+	case l.With == "":
+		return true
+	case sc == nil:
+		return false
+	case l.With == withWorkspace:
+		return sc.opt.workspace != "" || len(sc.opt.mounts) > 0
+	}
+	return sc.opt.workspace == "" || sc.opt.readOnly
+}
+
+// The values of likeCold.With but "".
+const (
+	withWorkspace = "workspace"
+	withNone      = "none to write"
+)
 
 // covers reports whether an inconclusive record is on the list.
 func (es expectations) covers(r *record) bool {

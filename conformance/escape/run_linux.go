@@ -54,7 +54,7 @@ func (o *outcome) main() (result, bool) {
 		switch o.lines[i].Outcome {
 		case "STARTED", "READY", "TYPED", "PALYRA":
 		default:
-			if o.lines[i].Case != "on-tty" && o.lines[i].Case != "without" {
+			if o.lines[i].Case != "on-tty" && o.lines[i].Case != "without" && o.lines[i].Case != sitting {
 				return o.lines[i], true
 			}
 		}

@@ -20,7 +20,7 @@ var (
 type palyra struct {
 	binary string
 	cell   string // palyra-cell, for warm
-	warm   string // the launcher with a pool; "" if nothing runs warm
+	warm   string // the launcher with a pool and sessions, which can also approve
 }
 
 func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
@@ -37,10 +37,20 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	case modeLoop:
 		c = append(c, "--network", "loopback")
 	}
-	if o.asked {
-		if p.warm == "" {
-			return nil, errors.New("no launcher that answers")
+	if s.mode == modeSession || o.beside != nil {
+		beside := o.beside
+		if beside == nil {
+			beside = s.sitter().words
 		}
+		c = []string{p.warm, "--cell", p.cell, "--session"}
+		if o.apart {
+			c = append(c, "--apart")
+		}
+		for _, w := range append([]string{s.b.attack}, beside...) {
+			c = append(c, "--beside", w)
+		}
+	}
+	if o.asked {
 		c = []string{p.warm, "--cell", p.cell, "--asked"}
 		switch s.mode {
 		case modeVoid:
@@ -59,10 +69,16 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	}
 	if o.workspace != "" {
 		w := o.workspace
-		if o.readOnly {
+		switch {
+		case o.readOnly:
 			w += ":ro"
+		case o.layer != "" || s.mode == modeStaged:
+			w += ":staged"
 		}
 		c = append(c, "--workspace", w)
+	}
+	if o.layer != "" {
+		c = append(c, "--layer", o.layer)
 	}
 	for _, name := range o.caches {
 		c = append(c, "--cache", name)

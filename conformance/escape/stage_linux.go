@@ -43,7 +43,7 @@ type stage struct {
 	b      *battery
 	user   *user
 	tier   string
-	mode   string // how the cell is made: modeCold, modeWarm, modeVoid, modeLoop
+	mode   string // how the cell is made: one of modes
 	inside bool
 	dir    string // mode 0755, the user's
 	nonce  string // in the names and secrets of this stage

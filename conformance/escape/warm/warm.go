@@ -8,6 +8,14 @@
 // far as the battery reads them. A call that got a cold cell after all ends with
 // status 125: it would prove nothing about warm ones.
 //
+// With -session the call is one of a session and in its network, in a cold cell, while another call
+// runs beside it: that of the words -beside, of the same session or, with -apart, of another one. It
+// begins first, with a line whose outcome is READY and whose detail is a port and an address; in the
+// words of the call's command @PORT@ and @ADDR@ stand for these, and @PID@ for its process on the
+// host. Its lines come out with those of the call, and last one that says whether it still runs:
+//
+//	{"case":"sit","outcome":"ALIVE"}
+//
 // With -asked it makes a call that the built-in policy asks about, in a cold cell, and
 // approves it: palyra exec wants a terminal for that.
 //
@@ -25,6 +33,7 @@ import (
 	"time"
 
 	"palyra/authz/approval"
+	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
@@ -50,6 +59,10 @@ func run(args []string) (int, error) {
 	f.StringVar(&cfg.CellPath, "cell", "", "palyra-cell")
 	f.StringVar(&cfg.StateDir, "state", "", "state directory")
 	f.StringVar(&cfg.PolicyDir, "policy", "", "policy directory")
+	session := f.Bool("session", false, "make the call in a session's network, beside another one")
+	apart := f.Bool("apart", false, "the other one is of another session")
+	var words []string
+	f.Func("beside", "word of the other call's command", func(s string) error { words = append(words, s); return nil })
 	asked := f.Bool("asked", false, "have the built-in policy ask, say yes, and let no cell wait")
 	f.StringVar(&receipt, "receipt", "", "file for the receipt")
 	f.StringVar(&p.Network, "network", "", "fresh, loopback or void")
@@ -61,10 +74,12 @@ func run(args []string) (int, error) {
 	for name, to := range map[string]*int64{"memory": &p.Limits.Memory, "max-output": &p.Limits.Output, "max-file": &p.Limits.FileSize} {
 		f.Func(name, "bytes", func(s string) (err error) { *to, err = size(s); return err })
 	}
-	f.Func("workspace", "DIR[:ro]", func(s string) error {
+	f.Func("workspace", "DIR[:ro|:staged]", func(s string) error {
 		p.Workspace, p.WorkspaceReadOnly = strings.CutSuffix(s, ":ro")
+		p.Workspace, p.WorkspaceStaged = strings.CutSuffix(p.Workspace, ":staged")
 		return nil
 	})
+	f.StringVar(&p.Layer, "layer", "", "the layer of a staged workspace")
 	f.Func("cache", "NAME", func(s string) error {
 		p.Caches = append(p.Caches, s)
 		return nil
@@ -86,12 +101,27 @@ func run(args []string) (int, error) {
 	if *asked {
 		cfg.Pool, cfg.Warm, cfg.PolicyDir, cfg.Approver = cell.Pool{}, 0, "", yes{}
 	}
+	if *session {
+		cfg.Pool, cfg.Warm = cell.Pool{}, 0
+	}
 	k, err := kernel.Open(context.Background(), cfg)
 	if err != nil {
 		return refused, err
 	}
 	defer k.Close()
-	if !*asked {
+	if *session {
+		p.Network, p.SessionID = isolate.NetworkSession, "one"
+		other := kernel.Proposal{Tool: kernel.ToolRun, TierFloor: p.TierFloor, Argv: words, Dir: dir, Network: p.Network, SessionID: p.SessionID}
+		if *apart {
+			other.SessionID = "another"
+		}
+		b, err := sit(k, other)
+		if err != nil {
+			return refused, err
+		}
+		defer b.end()
+		b.fill(p.Argv)
+	} else if !*asked {
 		if err := k.Expect(context.Background(), p.Network, p.Limits); err != nil {
 			return refused, err
 		}
@@ -113,7 +143,7 @@ func run(args []string) (int, error) {
 	if out.Error != nil {
 		fmt.Fprintf(os.Stderr, "palyra: %s: %s\n", strings.ReplaceAll(out.Outcome, "_", " "), out.Error.Text)
 	}
-	if r := out.Result; !*asked && r != nil && r.Evidence != nil && r.Evidence.Cell.Mode != evidence.CellWarm {
+	if r := out.Result; !*asked && !*session && r != nil && r.Evidence != nil && r.Evidence.Cell.Mode != evidence.CellWarm {
 		return refused, fmt.Errorf("the cell was %q", r.Evidence.Cell.Mode)
 	}
 	return out.Exit, nil
