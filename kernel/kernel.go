@@ -68,6 +68,7 @@ import (
 	"palyra/call/diagnosis"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
+	"palyra/crypt/scrub"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -103,6 +104,9 @@ type Config struct {
 	// Vault opens the vault of the state directory for calls that name secrets. Default: there is
 	// none, and such calls are refused.
 	Vault VaultUser
+	// Scrub has the values of the secrets that were given out; the kernel adds those that programs
+	// read. They are removed from all output. Default: one of its own.
+	Scrub *scrub.Registry
 	// Approver is asked about the sensitive calls of Call. Default: no approver, which denies
 	// them.
 	Approver approval.Approver
@@ -206,6 +210,9 @@ func newKernel(cfg Config) *Kernel {
 	}
 	if k.cfg.Principal.ID == "" {
 		k.cfg.Principal = localUser()
+	}
+	if k.cfg.Scrub == nil {
+		k.cfg.Scrub = scrub.New()
 	}
 	if k.cfg.Budgets == nil {
 		k.cfg.Budgets = ownBudgets()

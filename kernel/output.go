@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"palyra/call/diagnosis"
+	"palyra/crypt/scrub"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/evidence"
@@ -20,7 +21,8 @@ import (
 // is past or near.
 const drainGrace = 250 * time.Millisecond
 
-// streams are the pipes of one run. Bytes up to the limit, which stdout and stderr share, are
+// streams are the pipes of one run. Values of secrets are removed first; what is said of output
+// holds for what is left. Bytes up to the limit, which stdout and stderr share, are
 // kept, hashed and passed on as they come. The rest is counted and dropped. The program is
 // never killed for its output.
 //
@@ -47,6 +49,7 @@ type output struct {
 	r     *os.File      // guarded by streams.mu where it's a terminal's; nil before there is one
 	w     *os.File      // the program's end, until the program has started
 	to    io.Writer     // nil: no reader
+	scrub *scrub.Stream // of the reading goroutine; nil removes nothing
 	queue chan []byte   // reader to writer; closed by finish
 	done  chan struct{} // closed by the writer; by finish if there is none
 
@@ -99,6 +102,13 @@ func newOutput(to io.Writer) *output {
 	return &output{to: to, kept: sha256.New(), queue: make(chan []byte, queueDepth), done: make(chan struct{})}
 }
 
+// remove has the values of secrets removed from what is read. Call it before start.
+func (s *streams) remove(values *scrub.Registry) {
+	for _, o := range s.out {
+		o.scrub = values.Stream()
+	}
+}
+
 // start reads the program's output until its pipes end. Call it before the run, since a program
 // may write before the runner answers.
 func (s *streams) start() {
@@ -118,7 +128,7 @@ func (s *streams) read(o, other *output) {
 	buf := make([]byte, chunk/16) // most programs print little
 	for {
 		n, err := o.r.Read(buf)
-		s.take(o, other, buf[:n])
+		s.take(o, other, o.scrub.Next(buf[:n]))
 		if errors.Is(err, os.ErrDeadlineExceeded) && s.extend(o) {
 			continue
 		}
@@ -126,6 +136,7 @@ func (s *streams) read(o, other *output) {
 			continue
 		}
 		if err != nil {
+			s.take(o, other, o.scrub.End())
 			o.held = err != io.EOF && (s.tty == nil || !errors.Is(err, errEnded))
 			return
 		}

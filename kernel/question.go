@@ -226,7 +226,9 @@ func unpinnedKinds(c *capsule.Capsule) (kinds []string) {
 
 func (c *call) card(set *policy.Set) approval.Request {
 	s, d := c.s, c.out.Decision
-	return cardOf(s, d, set, principal(c.who.Principal), c.k.cfg.ApprovalTimeout)
+	q := cardOf(s, d, set, principal(c.who.Principal), c.k.cfg.ApprovalTimeout)
+	q.Call.StdinHead = c.k.cfg.Scrub.String(q.Call.StdinHead)
+	return q
 }
 
 func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout time.Duration) approval.Request {

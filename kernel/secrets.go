@@ -104,6 +104,10 @@ func (c *call) openSecrets(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			if err := c.k.cfg.Scrub.Add(ref.Key(), value.Bytes()); err != nil {
+				value.Wipe()
+				return err
+			}
 			f, err := pin.Bytes("palyra-secret", value.Bytes())
 			value.Wipe()
 			if err != nil {
@@ -113,6 +117,19 @@ func (c *call) openSecrets(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// HoldsSecret reports whether text has the value of a secret that this process gave out.
+func (k *Kernel) HoldsSecret(text []byte) bool { return k.cfg.Scrub.Holds(text) }
+
+// checkHoldsNone refuses a proposal with such a value, which capsule, receipt and tape would keep.
+func (k *Kernel) checkHoldsNone(p *Proposal) error {
+	for _, text := range slices.Concat(p.Argv, p.Env, []string{string(p.Input)}) {
+		if k.HoldsSecret([]byte(text)) {
+			return usage("secret_in_call", "check call", errors.New("it has the value of a secret"))
+		}
+	}
+	return nil
 }
 
 // closeSecrets gives the values back.

@@ -3,6 +3,9 @@ package kernel
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"palyra/crypt/receipt"
 	sealing "palyra/crypt/seal"
 	"palyra/crypt/vault"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate/tier"
 )
@@ -90,7 +94,7 @@ func TestSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Proposal{Tool: ToolRun, Argv: []string{"cat", "/run/secrets/t"}, Secrets: []string{"t=" + token}}
+	p := Proposal{Tool: ToolRun, Argv: []string{"wc", "-c", "/run/secrets/t"}, Secrets: []string{"t=" + token}}
 	for _, c := range []struct {
 		name    string
 		between func()
@@ -123,7 +127,7 @@ func TestSecrets(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		st := h.verify(o).Statement.Predicate
-		if o.Outcome != c.outcome || out.String() != c.stdout || c.reason != "" && o.Error.Reason != c.reason {
+		if o.Outcome != c.outcome || c.stdout != "" && out.String() != fmt.Sprintf("%d /run/secrets/t\n", len(c.stdout)) || c.reason != "" && o.Error.Reason != c.reason {
 			t.Errorf("%s: %s %+v, read %q", c.name, o.Outcome, o.Error, out.String())
 		}
 		if s := st.Capsule.Secrets; len(s) != 1 || s[0].Version != c.version || s[0].Ref != token || s[0].Record.IsZero() {
@@ -175,5 +179,68 @@ func TestSecretsRefused(t *testing.T) {
 		if o, err := h.CallAs(t.Context(), Caller{Principal: policy.LocalUser("u")}, c.p, IO{}); fault.ReasonOf(err) != c.reason || o != nil {
 			t.Errorf("%s: %v, %v", name, o, err)
 		}
+	}
+}
+
+// TestScrubbed: what a program prints of a secret, in any of its encodings, reaches neither the
+// caller nor a record, also from a later call; the receipt's digest is that of what is left. A call
+// that has the value itself is refused.
+func TestScrubbed(t *testing.T) {
+	const value, short = "correct horse & battery", "1234567"
+	state := t.TempDir()
+	workspace := t.TempDir()
+	dir := t.TempDir()
+	put(t, dir+"/a.cedar", `@id("all") permit (principal, action, resource);`+"\n", 0o600)
+	h := openHouse(t, Config{StateDir: filepath.Join(state, "s"), PolicyDir: dir, Vault: vaultWith(t, map[string]string{"vault://global/key": value, "vault://global/pin": short})})
+	run := func(workspace, script string, secrets ...string) (string, string, *Outcome) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		o, err := h.Call(t.Context(), Proposal{Tool: ToolRun, Argv: []string{"sh", "-c", script}, Workspace: workspace, Secrets: secrets}, IO{Stdout: &out, Stderr: &errs})
+		if err != nil || o.Outcome != receipt.Executed {
+			t.Fatalf("%s: %v, %+v", script, err, o)
+		}
+		return out.String(), errs.String(), o
+	}
+	const both = "key=vault://global/key"
+	out, errs, o := run(workspace, `cd /run/secrets; cat key; echo; base64 -w0 key; echo; { printf user:; cat key; } | base64 -w0; echo; od -An -v -tx1 key | tr -d ' \n'; echo
+		for c in $(seq 1 23); do dd if=key bs=1 skip=$((c-1)) count=1 2>/dev/null; done; echo; cat pin; cat key >&2; cp key /workspace/copy; false || true`, both, "pin=vault://global/pin")
+	lines := strings.Split(out, "\n")
+	if len(lines) != 6 || lines[0] != "[secret key]" || lines[1] != "[secret key]" || !strings.Contains(lines[2], "[secret key]") || len(lines[2]) > 24 || lines[3] != "[secret key]" ||
+		lines[4] != "[secret key]" || lines[5] != short || errs != "[secret key]" {
+		t.Errorf("printed %q and %q", lines, errs)
+	}
+	if e := o.Result.Evidence.Output; e.StdoutBytes != int64(len(out)) || e.StdoutDigest != canon.Sum([]byte(out)) || e.StderrDigest != canon.Sum([]byte(errs)) {
+		t.Errorf("the receipt says %+v of %q", e, out)
+	}
+	// It told the value to its workspace, where the next call finds it.
+	if out, _, _ := run(workspace, "cat copy"); out != "[secret key]" {
+		t.Errorf("another call printed %q", out)
+	}
+	if out, _, _ := run("", "echo correct horse; echo '& battery'"); out != "correct horse\n& battery\n" {
+		t.Errorf("parts of it: %q", out)
+	}
+	for _, p := range []Proposal{
+		{Tool: ToolRun, Argv: []string{"echo", "it is " + value}},
+		{Tool: ToolRun, Argv: []string{"env"}, Env: []string{"KEY=" + value}},
+		{Tool: "x", Input: []byte(`{"key":"correct horse \u0026 battery"}`)},
+	} {
+		if o, err := h.Call(t.Context(), p, IO{}); fault.ReasonOf(err) != "secret_in_call" || o != nil || strings.Contains(err.Error(), value) {
+			t.Errorf("%q: %v, %v", p.Argv, o, err)
+		}
+	}
+	if err := filepath.WalkDir(state, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if bytes.Contains(b, []byte(value)) {
+			t.Errorf("%s has it", path)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(workspace + "/copy"); string(b) != value { // the control
+		t.Errorf("the workspace has %q, %v", b, err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"palyra/cmd/internal/installed"
+	"palyra/crypt/scrub"
 	"palyra/hub/config"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
@@ -36,6 +37,7 @@ type daemon struct {
 	level slog.LevelVar
 
 	log      *slog.Logger
+	secrets  *scrub.Registry // those that were given out, which no output and no log line holds
 	notify   *sdnotify.Notifier
 	started  time.Time
 	lock     *durable.FileLock
@@ -57,7 +59,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	setUmask()
 	d.started = time.Now()
 	d.level.Set(logLevel(d.cfg.Load().Daemon.LogLevel))
-	d.log = newLog(d.stderr, &d.level)
+	d.secrets = scrub.New()
+	d.log = newLog(d.stderr, &d.level, d.secrets)
 	// This holds the signals that may come while one is handled; more of the same say
 	// nothing new.
 	signals := make(chan os.Signal, 8)

@@ -4,16 +4,19 @@ import (
 	"io"
 	"log/slog"
 	"os"
+
+	"palyra/crypt/scrub"
 )
 
 // newLog returns the daemon's log: text for a terminal, JSON for everything else. A log
 // line must not hold arguments, output or credentials; ids and reason codes name the call.
-func newLog(w io.Writer, level *slog.LevelVar) *slog.Logger {
+// Values of secrets that were given out are removed all the same.
+func newLog(w io.Writer, level *slog.LevelVar, values *scrub.Registry) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if f, ok := w.(*os.File); ok && isTerminal(f) {
-		return slog.New(slog.NewTextHandler(w, o))
+		return slog.New(slog.NewTextHandler(values.Writer(w), o))
 	}
-	return slog.New(slog.NewJSONHandler(w, o))
+	return slog.New(slog.NewJSONHandler(values.Writer(w), o))
 }
 
 // isTerminal takes any character device but /dev/null for a terminal.

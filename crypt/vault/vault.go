@@ -43,6 +43,7 @@ import (
 	"slices"
 	"time"
 
+	"palyra/crypt/scrub"
 	"palyra/crypt/seal"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
@@ -55,7 +56,7 @@ const (
 	MaxSecrets  = 1000
 	MaxVersions = 8 // kept of one secret: a new one drops the oldest
 	// MinScrubbed is the length from which on a value can be told from other text.
-	MinScrubbed = 8
+	MinScrubbed = scrub.Min
 
 	maxHead       = 16 << 20
 	unread        = 256 // entries of the ledger that each process reads again

@@ -126,6 +126,11 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	for i, s := range p.Steps { // before the tape has it
+		if e.cfg.HoldsSecret != nil && e.cfg.HoldsSecret(s.Input) {
+			return "", fault.New(fault.Usage, "secret_in_call", "start run", fmt.Errorf("the input of step %d has the value of a secret", i))
+		}
+	}
 	old, err := e.look(ctx, &q)
 	if err != nil || old != nil {
 		return existing(old, p, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"palyra/authz/policy"
+	"palyra/crypt/scrub"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
 	"palyra/internal/canon"
@@ -29,6 +30,8 @@ type Vault struct {
 	Value func() (*seal.Secret, error)
 	// Recipient returns that of vault.add_recipient.
 	Recipient func() (seal.Recipient, error)
+	// Scrub gets the values that are revealed, to keep them from output and logs. nil: none does.
+	Scrub *scrub.Registry
 	// Done gets what a call did, once it is certain.
 	Done func(VaultDone)
 }
@@ -106,8 +109,10 @@ func (x *vaultEffect) get(ctx context.Context, in *toolproto.VaultGetInput) (err
 		in.Version = int64(h[len(h)-1].Version)
 	}
 	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) (err error) {
-		done.Secret, done.Info, err = v.Get(ctx, x.ref, uint64(in.Version))
-		return err
+		if done.Secret, done.Info, err = v.Get(ctx, x.ref, uint64(in.Version)); err != nil {
+			return err
+		}
+		return x.door.Scrub.Add(x.ref.Key(), done.Secret.Bytes())
 	}
 	return nil
 }
