@@ -81,6 +81,9 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		Budgets: kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach)),
 		Tools:   servers, CacheQuota: int64(cfg.State.CachesEach), ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, Scrub: d.secrets, TestOnlyStep: d.testOnlyStep,
 	}
+	if kc.Vault, err = c.openVault(d, cfg); err != nil {
+		return nil, err
+	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.
 		kc.PolicyDir, kc.Pool = "", cell.Pool{}

@@ -30,6 +30,9 @@ func (c *Config) check() []Problem {
 	}
 	if len(ps) == 0 {
 		ps = append(ps, c.checkWorkspaces()...)
+		if c.Vault.Identity != "" && beneath(c.Vault.Identity, c.State.Dir) {
+			add("config_bad_value", "vault.identity", "keep it elsewhere: a copy of state.dir would open itself", "lies in state.dir")
+		}
 	}
 	ps = append(ps, c.checkListener()...)
 	for _, f := range Floors() {
@@ -50,7 +53,7 @@ type pathKey struct {
 
 func (c *Config) paths() []pathKey {
 	ps := []pathKey{{"state.dir", c.State.Dir, true}, {"listen.socket", c.Listen.Socket, true}, {"policy.dir", c.Policy.Dir, false},
-		{"cell.path", c.Cell.Path, false}, {"cell.starter", c.Cell.Starter, false}, {"tools.program", c.Tools.Program, false},
+		{"cell.path", c.Cell.Path, false}, {"cell.starter", c.Cell.Starter, false}, {"tools.program", c.Tools.Program, false}, {"vault.identity", c.Vault.Identity, false},
 		{"listen.tls_cert", c.Listen.TLSCert, false}, {"listen.tls_key", c.Listen.TLSKey, false}}
 	for _, name := range slices.Sorted(maps.Keys(c.Workspaces)) {
 		ps = append(ps, pathKey{"workspaces." + name + ".path", c.Workspaces[name].Path, true})
@@ -78,7 +81,7 @@ func (c *Config) checkWorkspaces() (ps []Problem) {
 			}
 		}
 		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}, {"cell.path", c.Cell.Path, false},
-			{"tools.program", c.Tools.Program, false}} {
+			{"tools.program", c.Tools.Program, false}, {"vault.identity", c.Vault.Identity, false}} {
 			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
 				bad("overlaps %s: a tool could change what decides about it, or confines it", own.key)
 			}

@@ -51,6 +51,7 @@ type Config struct {
 	Policy     Policy               `key:"policy"`
 	Cell       Cell                 `key:"cell" doc:"Confinement. Only palyra-cell starts other processes."`
 	Tools      Tools                `key:"tools"`
+	Vault      Vault                `key:"vault"`
 	Workspaces map[string]Workspace `key:"workspaces" doc:"The only host directories that tools reach, by name (1 to 32 of a-z, 0-9, -)."`
 	Limits     Limits               `key:"limits" doc:"Bounds on clients; a principal's hold for all its credentials together. More is refused at once."`
 	Budget     Budget               `key:"budget" doc:"A run's default and most; a single call is a run of one step."`
@@ -102,6 +103,11 @@ type Cell struct {
 // Tools are the built-in tools.
 type Tools struct {
 	Program string `key:"program" unit:"path" doc:"The palyra-tool binary. Empty: beside palyrad, else ../libexec/palyra."`
+}
+
+// Vault says what opens the vault of the state directory.
+type Vault struct {
+	Identity string `key:"identity" unit:"path" doc:"File of an identity that opens the vault, 0600, outside state.dir; read at the start. Empty: systemd's credential palyra-vault-key, else calls with secrets are refused." cost:"Who reads the file and the state directory reads every secret."`
 }
 
 // Workspace is a directory that tools can reach.

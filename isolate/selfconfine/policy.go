@@ -77,7 +77,7 @@ func Policy(pid int) seccomp.Policy {
 				"mkdirat", "rmdir", "utimensat", "fchown", "umask"),
 			never("memory, but no new code: nothing is loaded after the start", "mmap", anyBit(2, protExec)),
 			never("memory, but no new code", "mprotect", anyBit(2, protExec)),
-			allow("memory of the process itself", "brk", "munmap", "mremap", "madvise", "mincore", "membarrier", "memfd_create"),
+			allow("memory of the process itself", "brk", "munmap", "mremap", "madvise", "mlock", "mincore", "membarrier", "memfd_create"),
 			only("threads of this process, and no other process", "clone", seccomp.Cond{Arg: 0, Mask: cloneThread | cloneNamespaces, Values: []uint64{cloneThread}}),
 			deny(seccomp.ENOSYS, "flags behind a pointer; Go makes threads with clone", "clone3"),
 			allow("threads and locks", "futex", "set_robust_list", "get_robust_list", "rseq", "sched_yield", "sched_getaffinity", "gettid",
