@@ -63,6 +63,8 @@ func (d *daemon) examine(c *core) []hub.Finding {
 	out = append(out, finding("certificate", said == policy.CertificateProven, detail, "the sandbox certificate of this boot", cost,
 		"palyra sandbox certify"))
 
+	out = append(out, examineVault(cfg.State.Dir)...)
+
 	conf := d.confinement()
 	detail = "every control on palyrad itself is in force"
 	if !conf.Enforced {
