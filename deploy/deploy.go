@@ -2,7 +2,7 @@
 // units, users, directories, AppArmor profiles and an example configuration.
 // There is no code in it; the tests hold the files to what they promise.
 //
-//	deploy/systemd     palyrad.service and palyra-cell.service with their sockets
+//	deploy/systemd     palyrad.service and palyra-cell.service with their sockets, and units beside them
 //	deploy/sysusers.d  the user palyra and the group palyra-users
 //	deploy/tmpfiles.d  directories
 //	deploy/apparmor.d  profiles

@@ -145,7 +145,7 @@ func (c creds) remove(_ context.Context, name string) error {
 
 func notGiven(op string) error {
 	return absent(op, errors.New("the service manager gave this process none"),
-		"run it in a unit that has LoadCredentialEncrypted="+Credential+", as docs/OPERATIONS.md shows")
+		"run it in a unit that has LoadCredentialEncrypted="+Credential+", as palyra-vault@.service")
 }
 
 // unusable is a program that failed, which says why.
