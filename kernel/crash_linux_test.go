@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
+	sealing "palyra/crypt/seal"
 	"palyra/internal/canon"
 )
 
@@ -30,6 +33,7 @@ type victim struct {
 	Nth               int    // the occurrence of Step that kills
 	Word              string // an argument that marks the processes
 	Rotate            bool   // it makes no call and rotates the attestation key
+	Seal              string // or seals the keys for this identity
 }
 
 // told is the victim's print of each answered call.
@@ -60,10 +64,28 @@ func beVictim(spec string) int {
 			select {} // until the signal arrives
 		}
 	}
-	k, err := Open(context.Background(), Config{StateDir: v.State, CellPath: v.Cell, Approver: answer{yes: true}, TestOnlyStep: step})
+	var unlock keyring.Unlock
+	if v.Seal != "" {
+		unlock = unlockWith(v.Seal)
+	}
+	k, err := Open(context.Background(), Config{StateDir: v.State, Unlock: unlock, CellPath: v.Cell, Approver: answer{yes: true}, TestOnlyStep: step})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	if v.Seal != "" {
+		id, err := unlock()
+		if err == nil {
+			var to *sealing.PublicKey
+			if to, err = id.(*sealing.IdentityKey).Recipient("owner"); err == nil {
+				err = k.SealKeys(context.Background(), "test", []*sealing.PublicKey{to})
+			}
+		}
+		if err = errors.Join(err, k.Close()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
 	}
 	if v.Rotate {
 		if err := rotateAsVictim(k); err != nil {

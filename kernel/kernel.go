@@ -67,6 +67,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/call/diagnosis"
 	"palyra/crypt/journal"
+	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	"palyra/crypt/scrub"
 	"palyra/internal/canon"
@@ -81,6 +82,9 @@ type Config struct {
 	// StateDir is an absolute path. The first use creates it 0700 with its keys. It's refused
 	// if another user owns it or may look into it.
 	StateDir string
+	// Unlock opens sealed signing keys: when the directory is opened, and when keys are rotated
+	// or sealed. Default: sealed keys are refused.
+	Unlock keyring.Unlock
 	// PolicyDir holds Cedar files. Default: the built-in set.
 	PolicyDir string
 	// Floor adds policy.FloorCertificate to them: no call runs at a tier that this boot's
@@ -230,7 +234,7 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 		runtime.Gosched() // and so goes first
 	}
 	if k.set, err = loadSet(&cfg); err == nil {
-		k.state, err = openState(ctx, cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step})
+		k.state, err = openState(ctx, cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step}, cfg.Unlock)
 	}
 	if err != nil {
 		k.closeLanes()

@@ -10,6 +10,7 @@ import (
 
 	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
+	sealing "palyra/crypt/seal"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/isolate/knob"
@@ -145,7 +146,7 @@ func (s *state) settle(ctx context.Context) (*keyring.Ring, error) {
 }
 
 func (s *state) reopen() (*keyring.Ring, error) {
-	return keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin})
+	return keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin, Unlock: s.unlock})
 }
 
 func currentOf(h *keyring.History) []byte {
@@ -224,7 +225,7 @@ func (k *Kernel) RotateKey(ctx context.Context, principal string, introduce bool
 	}
 	next := r.Next()
 	if next == nil {
-		if next, err = keyring.PrepareNext(s.dir, k.step); err != nil {
+		if next, err = r.PrepareNext(s.dir, k.step); err != nil {
 			return nil, err
 		}
 	}
@@ -309,3 +310,84 @@ func (s *state) firstKey() ([]byte, error) {
 	}
 	return nil, fault.New(fault.Internal, "internal", "read journal", errors.New("it has no first entry"))
 }
+
+// SealKeys seals the private keys for recipients, in principal's name, or writes them plain if
+// there are none. An identity of Config.Unlock must be among the recipients.
+func (k *Kernel) SealKeys(ctx context.Context, principal string, to []*sealing.PublicKey) error {
+	const op = "seal signing keys"
+	if err := k.enter(); err != nil {
+		return err
+	}
+	defer k.calls.Done()
+	ctx = context.WithoutCancel(ctx)
+	s := k.state
+	if len(to) > 0 && s.unlock == nil {
+		return fault.New(fault.Usage, "invalid_input", op, errors.New("without an identity they couldn't be opened again"))
+	}
+	release, err := s.rotating(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := s.settle(ctx)
+	if err != nil {
+		return err
+	}
+	if len(to) > 0 {
+		if err := opens(s.unlock, to); err != nil {
+			return err
+		}
+	}
+	// The journal first: what is sealed and not recorded is worse than the other way round.
+	a := Act{Act: "keys.seal", Principal: principal, Detail: map[string]string{}}
+	for _, p := range to {
+		a.Detail["recipient."+p.Label()] = p.ID().String()
+	}
+	if len(to) == 0 {
+		a.Act = "keys.unseal"
+	}
+	e, err := receipt.ActEntry(r.Attestation(), receipt.Act{Version: receipt.ActVersion, Act: a.Act, Principal: principal,
+		Seq: s.journal.Size(), Time: stamp(time.Now()), BootID: s.boot, Detail: a.Detail})
+	if err != nil {
+		return err
+	}
+	if _, err := s.appendOnce(ctx, e, false, nil, nil); err != nil {
+		return err
+	}
+	k.logged(principal, e)
+	if err := r.Seal(s.dir, to, k.step); err != nil {
+		return err
+	}
+	if r, err = s.reopen(); err != nil {
+		return err
+	}
+	s.hold(r)
+	return nil
+}
+
+// opens checks that an identity opens what is sealed for recipients.
+func opens(unlock keyring.Unlock, to []*sealing.PublicKey) error {
+	const op = "seal signing keys"
+	id, err := unlock()
+	if err != nil {
+		return err
+	}
+	defer id.Wipe()
+	try := sealing.NewKey()
+	defer try.Wipe()
+	for _, p := range to {
+		c := sealing.Context{Purpose: "keys/try"}
+		s, err := p.Wrap(try, c)
+		if err != nil {
+			return err
+		}
+		if got, err := id.Unwrap(s, c); err == nil {
+			got.Wipe()
+			return nil
+		}
+	}
+	return fault.New(fault.Denied, "keys_locked", op, errors.New("the identity is none of the recipients', and couldn't open them again"))
+}
+
+// PlainKeys returns the names of the private keys that aren't sealed.
+func (k *Kernel) PlainKeys() []string { return k.state.held.Load().ring.Plain() }

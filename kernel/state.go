@@ -32,6 +32,7 @@ type state struct {
 	boot    string // this host's boot id, "" for none
 	lock    *durable.Gate
 	live    *durable.Live           // calls of this process whose result isn't durable yet, by call id
+	unlock  keyring.Unlock          // Config.Unlock
 	held    atomic.Pointer[signers] // the keys, as this process last saw them; see rotate.go
 	journal *journal.Journal
 	digests *digests.Cache
@@ -42,7 +43,7 @@ type state struct {
 const makePatience = 10 * time.Second
 
 // openState opens dir, and makes it and its keys on first use.
-func openState(ctx context.Context, dir string, o journal.Options) (_ *state, err error) {
+func openState(ctx context.Context, dir string, o journal.Options, unlock keyring.Unlock) (_ *state, err error) {
 	op := fmt.Sprintf("open state directory %q", dir)
 	if !filepath.IsAbs(dir) {
 		return nil, fault.New(fault.BadState, "state_io", op, errors.New("the path is not absolute")).
@@ -54,7 +55,7 @@ func openState(ctx context.Context, dir string, o journal.Options) (_ *state, er
 	if err := durable.CheckOwn(dir, filepath.Join("keys", "att.key")); err != nil {
 		return nil, err
 	}
-	s := &state{dir: dir, boot: bootID()}
+	s := &state{dir: dir, boot: bootID(), unlock: unlock}
 	s.digests = digests.New(filepath.Join(dir, "digests"), s.boot)
 	defer func() {
 		if err != nil {
@@ -114,7 +115,7 @@ func (s *state) made() bool {
 
 func (s *state) open(ctx context.Context, o journal.Options) (err error) {
 	op := fmt.Sprintf("open state directory %q", s.dir)
-	ring, err := keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin})
+	ring, err := keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin, Unlock: s.unlock})
 	if err != nil {
 		return err
 	}

@@ -24,9 +24,11 @@
 // trust/ holds nothing secret and is all that a stranger needs. Open makes it again if it
 // is missing, and refuses it if it differs from the keys.
 //
-// The package doesn't protect against a reader of keys/, who can sign as this installation.
-// It doesn't try to wipe memory, since the runtime copies what it likes. Docs:
-// docs/formats/keys.md.
+// Private keys may be sealed for recipients (sealed.go).
+//
+// The package doesn't protect against a reader of plain keys, who can sign as this installation.
+// It wipes what it read of files; the parsed keys stay on the heap, unlocked, for as long as the
+// process may sign, since package crypto keeps copies of its own. Docs: docs/formats/keys.md.
 package keyring
 
 import (
@@ -39,6 +41,7 @@ import (
 	"slices"
 	"strings"
 
+	"palyra/crypt/seal"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
@@ -62,6 +65,10 @@ type Ring struct {
 	log     *LogKey
 	next    *AttestationKey // nil: none is prepared
 	history *History        // nil: there was one key only
+
+	plain []string          // names of key files that aren't sealed
+	to    []*seal.PublicKey // for whom the attestation key is sealed
+	names [][2]string       // of sealed files, with the name in each
 }
 
 // Attestation returns the key that signs statements.
@@ -77,6 +84,9 @@ type Options struct {
 	// ".palyra.local", so that two installations never share one. It cannot be
 	// changed later: it is part of the key's identity.
 	Origin string
+	// Unlock is called, at most once, if keys are sealed. Open wipes the identity. nil: sealed
+	// keys are refused.
+	Unlock Unlock
 }
 
 // Open opens the keys of the state directory dir, and makes directory and keys
@@ -103,7 +113,9 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 	} else if err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	r, err := loadStill(dir, keys)
+	id, wipe := unlocker(o.Unlock)
+	defer wipe()
+	r, err := loadStill(dir, keys, id)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +132,7 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 			return r, nil
 		}
 		// Another process may have rotated the key meanwhile.
-		now, lerr := loadStill(dir, keys)
+		now, lerr := loadStill(dir, keys, id)
 		if lerr != nil || now.next == nil && bytes.Equal(now.att.spki, r.att.spki) {
 			return nil, err
 		}
@@ -133,9 +145,9 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 const retries = 8
 
 // loadStill is load for files that a rotation by another process may change meanwhile.
-func loadStill(dir, keys string) (r *Ring, err error) {
+func loadStill(dir, keys string, id func() (seal.Identity, error)) (r *Ring, err error) {
 	for range retries {
-		if r, err = load(keys); err != nil {
+		if r, err = load(keys, id); err != nil {
 			return nil, err
 		}
 		if r.history == nil || r.next != nil || bytes.Equal(r.history.Current().SPKI, r.att.spki) {
@@ -166,7 +178,7 @@ func withJournal(op, dir string) error {
 
 // load reads both keys; a directory with only one was tampered with, since
 // create makes them together. It reads what rotations add, too.
-func load(keys string) (*Ring, error) {
+func load(keys string, id func() (seal.Identity, error)) (*Ring, error) {
 	if err := durable.CheckPrivate(keys); err != nil {
 		return nil, err
 	}
@@ -183,7 +195,7 @@ func load(keys string) (*Ring, error) {
 		{historyFile, func(b []byte) (err error) { r.history, err = ParseHistory(b); return }},
 	} {
 		path := filepath.Join(keys, k.name)
-		limit := int64(maxKeyFile)
+		limit := int64(maxSealed)
 		if k.name == historyFile {
 			limit = maxHistory
 		}
@@ -198,9 +210,21 @@ func load(keys string) (*Ring, error) {
 		if err != nil {
 			return nil, err
 		}
+		if k.name != historyFile {
+			if b, err = r.plainKey(path, b, id); err != nil {
+				return nil, err
+			}
+			defer clear(b)
+			if len(b) > maxKeyFile {
+				return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("parse key %q", path), errors.New("too long for a key"))
+			}
+		}
 		if err := k.parse(b); err != nil {
 			return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("parse key %q", path), err)
 		}
+	}
+	if err := r.checkNames(); err != nil {
+		return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("open keys in %q", keys), err)
 	}
 	if r.next != nil && bytes.Equal(r.next.spki, r.att.spki) {
 		r.next = nil

@@ -37,19 +37,21 @@ func (r *Ring) Next() *AttestationKey { return r.next }
 // History returns the history of attestation keys, nil if there was one key only.
 func (r *Ring) History() *History { return r.history }
 
-// PrepareNext makes the next attestation key in the state directory dir, durably. step is called
-// after each change.
-func PrepareNext(dir string, step func(string)) (*AttestationKey, error) {
+// PrepareNext makes the next attestation key in the state directory dir, durably, sealed as the
+// one in force is. step is called after each change.
+func (r *Ring) PrepareNext(dir string, step func(string)) (*AttestationKey, error) {
 	path := filepath.Join(dir, keysDir, nextFile)
 	op := fmt.Sprintf("make key %q", path)
 	k, err := newAttestationKey()
 	if err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	b, err := k.encode()
+	n := named{nextFile, k.Hint(), k.encode}
+	b, err := n.content(r.to)
 	if err != nil {
 		return nil, durable.Fault(op, err)
 	}
+	defer clear(b)
 	return k, durable.Fault(op, durable.WriteFileSteps(path, b, 0o600, func(s string) { step("keys:next:" + s) }))
 }
 

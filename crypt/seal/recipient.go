@@ -179,6 +179,9 @@ func (k *IdentityKey) Recipient(label string) (*PublicKey, error) {
 // Encode returns the line that ParseRecipient reads.
 func (p *PublicKey) Encode() []byte { return encodeLine(recipientLine, p.pub.Bytes()) }
 
+// Label returns the operator's word for it.
+func (p *PublicKey) Label() string { return p.label }
+
 // ID returns the digest that stanzas for the key have.
 func (p *PublicKey) ID() canon.Digest { return canon.Sum(p.pub.Bytes()) }
 

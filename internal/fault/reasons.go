@@ -279,6 +279,9 @@ var vocabularies = [...]Vocabulary{
 			Says: "Or another state directory's.",
 			Do: "restore keys/ and trust/ from a backup, or begin anew in another directory: " +
 				"--state DIR"},
+		{Code: "keys_locked", Kinds: []Kind{Denied},
+			Says: "The signing keys are sealed, and no recipient has the identity.",
+			Do:   "name the identity: palyra --key FILE, palyrad keys.identity"},
 		{Code: "trust_corrupt", Kinds: []Kind{Integrity},
 			Do: "fetch att.pub and log.vkey again from whoever runs that Palyra: --trust DIR"},
 		{Code: "store_corrupt", Kinds: []Kind{Integrity}},

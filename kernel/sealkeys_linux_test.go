@@ -1,0 +1,118 @@
+package kernel
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"palyra/crypt/keyring"
+	"palyra/crypt/receipt"
+	sealing "palyra/crypt/seal"
+	"palyra/internal/fault"
+)
+
+// keeper makes an identity, how to open with it, and its recipient.
+func keeper(t testing.TB) (keyring.Unlock, *sealing.PublicKey, string) {
+	t.Helper()
+	id, err := sealing.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := id.Recipient("owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := string(id.Encode())
+	return unlockWith(line), to, line
+}
+
+func unlockWith(line string) keyring.Unlock {
+	return func() (sealing.Identity, error) { return sealing.ParseIdentity([]byte(line)) }
+}
+
+// TestSealKeys: sealed keys sign and rotate with an identity, and without one nothing opens.
+func TestSealKeys(t *testing.T) {
+	unlock, to, _ := keeper(t)
+	_, stranger, _ := keeper(t)
+	h := openHouse(t, Config{Unlock: unlock})
+	before := h.call(proposal("/bin/true"), IO{})
+	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{stranger}); fault.ReasonOf(err) != "keys_locked" || len(h.PlainKeys()) != 2 {
+		t.Errorf("sealed for a stranger alone: %v, plain %v", err, h.PlainKeys())
+	}
+	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{to}); err != nil {
+		t.Fatal(err)
+	}
+	if p := h.PlainKeys(); len(p) != 0 {
+		t.Errorf("plain: %v", p)
+	}
+	h.call(proposal("/bin/true"), IO{})
+	if _, err := h.RotateKey(t.Context(), "test", true); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Config{StateDir: h.dir}); fault.ReasonOf(err) != "keys_locked" || fault.HintOf(err) == "" {
+		t.Errorf("without an identity: %v", err)
+	}
+	h = openHouse(t, Config{StateDir: h.dir, Unlock: unlock})
+	if _, err := h.RotateKey(t.Context(), "test", false); err != nil {
+		t.Fatal(err)
+	}
+	h.call(proposal("/bin/true"), IO{})
+	if p := h.PlainKeys(); len(p) != 0 {
+		t.Errorf("plain after a rotation: %v", p)
+	}
+	if _, err := receipt.Verify(before.Receipt, trustIn(t, h.dir)); err != nil {
+		t.Error(err)
+	}
+	if err := h.SealKeys(t.Context(), "test", nil); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.audit(); len(r.Keys) != 2 {
+		t.Errorf("audit: %+v", r)
+	}
+	if k := openHouse(t, Config{StateDir: h.dir}); len(k.PlainKeys()) != 2 {
+		t.Errorf("plain after all: %v", k.PlainKeys())
+	}
+}
+
+// TestSealKeysCrash kills a process at each step of sealing. Each key file is the old one or the
+// new one; all open with the identity, and sealing again ends it.
+func TestSealKeysCrash(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short mode")
+	}
+	unlock, to, line := keeper(t)
+	base := t.TempDir()
+	v := victim{State: base + "/count", Seal: line}
+	steps, _, _ := v.run(t)
+	n := 0
+	for i, s := range steps {
+		if !strings.HasPrefix(s, "seal:att.key:") && !strings.HasPrefix(s, "seal:log.key:") {
+			continue
+		}
+		n++
+		t.Run(s, func(t *testing.T) {
+			t.Parallel()
+			at := strings.LastIndexByte(s, ' ')
+			v := v
+			v.Step, v.State = s[:at], filepath.Join(base, fmt.Sprint(i))
+			fmt.Sscan(s[at+1:], &v.Nth)
+			v.run(t)
+			h := openHouse(t, Config{StateDir: v.State, CellPath: "/nonexistent", Unlock: unlock})
+			_, note := noted(t, h.Kernel)
+			if _, err := receipt.Verify(note, trustIn(t, v.State)); err != nil {
+				t.Error(err)
+			}
+			if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{to}); err != nil || len(h.PlainKeys()) != 0 {
+				t.Errorf("sealed again: %v, plain %v", err, h.PlainKeys())
+			}
+			h.audit()
+		})
+	}
+	if n < 10 {
+		t.Errorf("%d steps: %q", n, steps)
+	}
+}
