@@ -121,7 +121,7 @@ func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, la
 		return nil, nil, err
 	}
 	k, err := kernel.Open(ctx, kernel.Config{
-		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
+		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
 		Tools: tool.New(tool.Config{Program: program, State: state}),
 	})
 	if err != nil {

@@ -108,7 +108,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 		}
 	}
 	k, err := kernel.Open(ctx, kernel.Config{
-		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell,
+		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell,
 		Warm: command.Value(inv, "tier", tier.C), Once: true, Approver: a.approver(), Vault: a.vaultOpener(inv, state),
 	})
 	if err != nil {

@@ -155,6 +155,10 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "keys.ls", a.keysLs)
 	case "keys rotate":
 		return a.admin(inv, "keys.rotate", func(inv *command.Invocation) (*front.Report, error) { return a.keysRotate(ctx, inv) })
+	case "keys seal":
+		return a.admin(inv, "keys.seal", func(inv *command.Invocation) (*front.Report, error) { return a.keysSeal(ctx, inv) })
+	case "keys unseal":
+		return a.admin(inv, "keys.unseal", func(inv *command.Invocation) (*front.Report, error) { return a.keysSeal(ctx, inv) })
 	case "changes ls":
 		return a.admin(inv, "changes.ls", a.changesLs)
 	case "changes show":

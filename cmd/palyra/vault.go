@@ -145,7 +145,7 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel.Open(ctx, kernel.Config{StateDir: state})
+	k, err := kernel.Open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 	}
 	beside.Done = func(d tool.VaultDone) { done = &d }
 	if k, err = kernel.Open(ctx, kernel.Config{
-		StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
+		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
 		Tools: tool.New(tool.Config{Program: program, Vault: &beside}),
 	}); err != nil {
 		return nil, nil, err
@@ -453,7 +453,7 @@ func (a *app) openVault(ctx context.Context, inv *command.Invocation, f func(v *
 		return err
 	}
 	defer id.Wipe()
-	k, err := kernel.Open(ctx, kernel.Config{StateDir: state})
+	k, err := kernel.Open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
 	if err != nil {
 		return err
 	}

@@ -88,6 +88,9 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		// A policy that does not load may be why palyrad is here; no call is made anyway.
 		kc.PolicyDir, kc.Pool = "", cell.Pool{}
 	}
+	if kc.Unlock, err = unlockOf(cfg.Keys.Identity, lookup(d.environ)); err != nil {
+		return nil, err
+	}
 	if c.kernel, err = kernel.Open(ctx, kc); err != nil {
 		return nil, err
 	}

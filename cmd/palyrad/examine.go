@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"palyra/authz/policy"
@@ -45,6 +47,17 @@ func (d *daemon) examine(c *core) []hub.Finding {
 	}
 	out = append(out, finding("clock", behind < skew, detail, "compared with the times in the store",
 		"tokens and grants end by the later time, receipts carry the earlier", "timedatectl status"))
+
+	plain := c.kernel.PlainKeys()
+	detail = "sealed"
+	if len(plain) > 0 {
+		detail = strings.Join(plain, ", ") + " plain in " + filepath.Join(cfg.State.Dir, "keys")
+		if cfg.Keys.Plain {
+			detail += ", as keys.plain says"
+		}
+	}
+	out = append(out, finding("keys", len(plain) == 0 || cfg.Keys.Plain, detail, "the signing keys' files when they were opened last",
+		"a reader of the disk, or of a copy, can sign as this installation", "palyra keys seal, with keys.identity; or keys.plain = true"))
 
 	said, made := c.kernel.Certified(tier.C)
 	detail, cost := said, ""

@@ -25,6 +25,9 @@ func (c *Config) check() []Problem {
 			add("config_bad_value", p.key, "give an absolute path without . and ..", "is no clean absolute path")
 		}
 	}
+	if c.Keys.Identity != "" && beneath(c.Keys.Identity, c.State.Dir) {
+		add("config_bad_value", "keys.identity", "keep it outside", "lies in state.dir, beside what it opens")
+	}
 	if len(c.Listen.Socket) > maxSocketPath {
 		add("config_bad_value", "listen.socket", "", "is longer than %d bytes, which the kernel takes", maxSocketPath)
 	}
@@ -53,7 +56,7 @@ type pathKey struct {
 
 func (c *Config) paths() []pathKey {
 	ps := []pathKey{{"state.dir", c.State.Dir, true}, {"listen.socket", c.Listen.Socket, true}, {"policy.dir", c.Policy.Dir, false},
-		{"cell.path", c.Cell.Path, false}, {"cell.starter", c.Cell.Starter, false}, {"tools.program", c.Tools.Program, false}, {"vault.identity", c.Vault.Identity, false},
+		{"cell.path", c.Cell.Path, false}, {"cell.starter", c.Cell.Starter, false}, {"tools.program", c.Tools.Program, false}, {"vault.identity", c.Vault.Identity, false}, {"keys.identity", c.Keys.Identity, false},
 		{"listen.tls_cert", c.Listen.TLSCert, false}, {"listen.tls_key", c.Listen.TLSKey, false}}
 	for _, name := range slices.Sorted(maps.Keys(c.Workspaces)) {
 		ps = append(ps, pathKey{"workspaces." + name + ".path", c.Workspaces[name].Path, true})
@@ -81,7 +84,7 @@ func (c *Config) checkWorkspaces() (ps []Problem) {
 			}
 		}
 		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}, {"cell.path", c.Cell.Path, false},
-			{"tools.program", c.Tools.Program, false}, {"vault.identity", c.Vault.Identity, false}} {
+			{"tools.program", c.Tools.Program, false}, {"vault.identity", c.Vault.Identity, false}, {"keys.identity", c.Keys.Identity, false}} {
 			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
 				bad("overlaps %s: a tool could change what decides about it, or confines it", own.key)
 			}

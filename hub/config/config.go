@@ -60,6 +60,7 @@ type Config struct {
 	Access     Access               `key:"access"`
 	Features   Features             `key:"features" doc:"False turns one off for all callers, owners too: feature_off. Changes are journaled."`
 	Journal    Journal              `key:"journal"`
+	Keys       SigningKeys          `key:"keys"`
 	Retention  Retention            `key:"retention" doc:"Unfinished runs and the journal are never removed; the journal records removals."`
 	Daemon     Daemon               `key:"daemon"`
 
@@ -185,6 +186,12 @@ type Features struct {
 	StandingGrants bool `key:"standing_grants" default:"true" doc:"Let a yes stand for further calls, for a session or a time." cost:"One yes lets several calls through."`
 	PatternGrants  bool `key:"pattern_grants" default:"true" doc:"Let such a yes cover the calls that fit a pattern." cost:"One yes lets unseen calls through."`
 	MCP            bool `key:"mcp" default:"true" doc:"Serve the tools to agents at /mcp (docs/formats/mcp.md), beside palyra mcp serve."`
+}
+
+// SigningKeys says how the signing keys of the state directory lie on the disk.
+type SigningKeys struct {
+	Identity string `key:"identity" unit:"path" doc:"File with the identity that opens sealed signing keys (palyra keys seal), read at the start: private to palyrad's user, or a credential of its systemd unit. It can't lie in state.dir."`
+	Plain    bool   `key:"plain" default:"false" doc:"Says that signing keys may lie unsealed; doctor names them as missing otherwise." cost:"Whoever reads the disk or a copy of it can sign as this installation."`
 }
 
 // Journal is the log of intents and results.

@@ -17,7 +17,7 @@ is empty then, but for git's other files, such as its configuration and hooks. W
 was replaced is kept for palyra changes undo. If it is killed, the next command with
 the layer ends it.
 Without LAYER it is the only one there is.`,
-	Flags: []command.Flag{flagPolicy, flagState, flagReceipt, flagJSON},
+	Flags: []command.Flag{flagPolicy, flagKey, flagState, flagReceipt, flagJSON},
 	Exits: []command.Exit{exitOK, exitNoLayer, exitUsage, {Code: "4", Meaning: "denied by policy"}, {Code: "5", Meaning: "not approved"},
 		{Code: "7", Meaning: "refused: a change cannot be applied, or the host cannot enforce the tier"}, {Code: "8", Meaning: "the layer is damaged"},
 		{Code: "75", Meaning: "a file changed meanwhile, or a call uses the layer or the workspace"}, exitState},

@@ -27,6 +27,8 @@ var (
 	flagPolicy  = programs.FlagPolicy
 	flagNetwork = parsed(programs.FlagNetwork, parseNetwork)
 
+	flagKey     = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens sealed signing keys (palyra keys\nseal; default ~/.config/palyra/vault.key)"}
+	flagReceipt = command.Flag{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}
 	flagReceipt = programs.FlagReceipt
 
 	flagMount  = parsed(programs.FlagMount, parseMount)
@@ -48,6 +50,7 @@ func Table() *command.Table {
 	own := []command.Command{
 		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
 		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
+		keysSealCommand, keysUnsealCommand,
 		vaultInitCommand, vaultMigrateCommand, vaultSetCommand, vaultGetCommand, vaultLsCommand, vaultHistoryCommand, vaultRollbackCommand, vaultRmCommand, vaultRotateCommand, vaultVerifyCommand,
 		vaultRecipientsCommand, vaultIdentityCommand, vaultImportCommand, vaultExportCommand,
 		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
@@ -270,7 +273,7 @@ The result is signed and journaled as an administrative act, with boot id,
 kernel, and the digests of both programs and of the system calls that built the
 cells. Its receipt is kept in the state directory as certificate.json, and
 attest verify checks it offline like any other.`,
-	Flags: []command.Flag{flagState, {Name: "kind", Arg: "KIND", Repeat: true, Parse: parseKind,
+	Flags: []command.Flag{flagState, flagKey, {Name: "kind", Arg: "KIND", Repeat: true, Parse: parseKind,
 		Help: "only cells of this kind: b, c.cold, c.warm, c.void or\nc.loop; may be given more than once. Then\ncertificate.json stays as it is"},
 		{Name: "out", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}, flagJSON},
 	Exits: []command.Exit{{Code: "0", Meaning: "nothing is refuted, and tier C can be had"}, exitUsage,

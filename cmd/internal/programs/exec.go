@@ -26,7 +26,7 @@ var (
 	FlagLayer   = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)"}
 	FlagSecret  = command.Flag{Name: "secret", Arg: "NAME=REF", Help: "a secret of the vault, such as token=vault://global/t,\nwhich CMD reads in the file /run/secrets/NAME; policy\ndecides about each (vault.expose); may be given more\nthan once; tier c", Repeat: true}
 
-	FlagVaultKey        = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault (default: where the\nvault's folder says that it is kept, else\n$XDG_CONFIG_HOME/palyra/vault.key or\n~/.config/palyra/vault.key)"}
+	FlagVaultKey        = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault, and sealed signing\nkeys (default: where the vault's folder says that it\nis kept, else $XDG_CONFIG_HOME/palyra/vault.key or\n~/.config/palyra/vault.key)"}
 	FlagVaultPassphrase = command.Flag{Name: "passphrase", Arg: "FILE", Help: "file with a passphrase that opens it instead; one\nnewline at its end isn't part of it"}
 )
 

@@ -6,6 +6,8 @@ import "palyra/cmd/internal/command"
 // directory, palyra-ctl for those of palyrad.
 func keys() []command.Command {
 	state := command.Flag{Name: "state", Arg: "DIR", Help: "the keys of that state directory (default\n$XDG_STATE_HOME/palyra, else ~/.local/state/palyra)"}
+	identity := command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens sealed signing keys (default\n$XDG_CONFIG_HOME/palyra/vault.key, else\n~/.config/palyra/vault.key)"}
+	locked := command.Exit{Code: "4", Meaning: "the keys are sealed for other identities, or palyrad says no"}
 	integrity := command.Exit{Code: "8", Meaning: "keys, trust directory and journal do not go together"}
 	unusable := command.Exit{Code: "78", Meaning: "state directory unsafe or unreadable"}
 	return []command.Command{
@@ -27,7 +29,7 @@ again. With --introduce the new key is published and not yet in force, so that t
 can have it before; palyra keys rotate then puts it in force. Calls go on meanwhile,
 also in a palyrad on the same state directory. With --socket or --url palyrad does
 it; only an owner may ask it to.`,
-			Flags: []command.Flag{{Name: "introduce", Help: "publish the new key, and put it in force by another\nrotation"}, state}, Exits: []command.Exit{integrity, unusable},
+			Flags: []command.Flag{{Name: "introduce", Help: "publish the new key, and put it in force by another\nrotation"}, identity, state}, Exits: []command.Exit{locked, integrity, unusable},
 			Examples: []command.Example{{Line: "palyra keys rotate", Does: "makes a new key and puts it in force"},
 				{Line: "palyra keys rotate --introduce", Does: "makes one that verifiers can fetch before it signs"}}},
 	}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"palyra/crypt/keyring"
+	"palyra/crypt/seal"
+	"palyra/internal/durable"
+	"palyra/internal/fault"
+)
+
+// maxIdentity bounds the file of an identity, in bytes.
+const maxIdentity = 4096
+
+// unlockOf reads the identity that opens sealed signing keys; nil for no path. It stays in
+// memory, for rotations: palyrad can't read the file once it has confined itself.
+func unlockOf(path string, getenv func(string) string) (keyring.Unlock, error) {
+	if path == "" {
+		return nil, nil
+	}
+	read := durable.ReadPrivate
+	// systemd makes credentials readable for the unit's user alone, with an ACL that shows in
+	// their mode; systemd.exec(5).
+	if dir := getenv("CREDENTIALS_DIRECTORY"); filepath.IsAbs(dir) && strings.HasPrefix(path, filepath.Clean(dir)+"/") {
+		read = durable.ReadRegular
+	}
+	b, err := read(path, maxIdentity)
+	if err != nil {
+		return nil, fault.New(fault.KindOf(durable.Fault("", err)), fault.ReasonOf(err), fmt.Sprintf("read keys.identity %q", path), err)
+	}
+	defer clear(b)
+	own, err := seal.ParseIdentity(b)
+	if err != nil {
+		return nil, err
+	}
+	return func() (seal.Identity, error) { // a copy, which its user wipes
+		line := own.Encode()
+		defer clear(line)
+		return seal.ParseIdentity(line)
+	}, nil
+}
