@@ -273,7 +273,9 @@ func (g *Gateway) up(ctx context.Context, a run.Attaching, server string) (*serv
 		s = newServing(server, a.Session, a.Caller.User, rand.Text())
 		g.running[at], g.byID[s.id] = s, s
 	}
+	s.waiters++
 	g.mu.Unlock()
+	defer g.leave(ctx, s)
 	if !mine {
 		select {
 		case <-s.ready:
@@ -286,10 +288,12 @@ func (g *Gateway) up(ctx context.Context, a run.Attaching, server string) (*serv
 	resume := a.Pause()
 	defer resume()
 	if mine {
-		if err := g.open(ctx, a, s); err != nil {
-			s.fail(err)
-			return nil, err
-		}
+		// The start is that of all who wait for it, and lasts while one does.
+		go func() {
+			if err := g.open(context.WithoutCancel(ctx), a, s); err != nil {
+				s.fail(err)
+			}
+		}()
 	}
 	select {
 	case <-s.ready:
@@ -297,8 +301,26 @@ func (g *Gateway) up(ctx context.Context, a run.Attaching, server string) (*serv
 	case <-s.gone:
 		return nil, s.died()
 	case <-ctx.Done():
-		return nil, fault.New(fault.Canceled, "canceled", fmt.Sprintf("start server %q", server), context.Cause(ctx))
+		return nil, canceled(ctx, s)
 	}
+}
+
+// leave ends a caller's wait for a server. One that isn't ready goes with the last of them.
+func (g *Gateway) leave(ctx context.Context, s *serving) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s.waiters--; s.waiters > 0 || ctx.Err() == nil {
+		return
+	}
+	select {
+	case <-s.ready:
+	default:
+		s.fail(canceled(ctx, s)) // held, so that no one begins to wait for it
+	}
+}
+
+func canceled(ctx context.Context, s *serving) error {
+	return fault.New(fault.Canceled, "canceled", fmt.Sprintf("start server %q", s.server), context.Cause(ctx))
 }
 
 // open starts a server and makes the connection.
@@ -323,8 +345,6 @@ func (g *Gateway) open(ctx context.Context, a run.Attaching, s *serving) error {
 	case <-s.attached:
 	case <-s.gone:
 		return s.died()
-	case <-ctx.Done():
-		return fault.New(fault.Canceled, "canceled", fmt.Sprintf("start server %q", s.server), context.Cause(ctx))
 	}
 	if err := s.begin(ctx, g.cfg.Version); err != nil {
 		return err

@@ -42,6 +42,7 @@ type serving struct {
 	server, session, id string
 	user                string                 // on whose behalf it was started
 	run                 atomic.Pointer[string] // of its own call; nil before there is one
+	waiters             int                    // guarded by Gateway.mu; callers in Gateway.up
 
 	attached chan struct{} // closed when its own call's intent is on record
 	ready    chan struct{} // closed when its tools are known
