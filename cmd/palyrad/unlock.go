@@ -14,12 +14,8 @@ import (
 // maxIdentity bounds the file of an identity, in bytes.
 const maxIdentity = 4096
 
-// unlockOf reads the identity that opens sealed signing keys; nil for no path. It stays in
-// memory, for rotations: palyrad can't read the file once it has confined itself.
-func unlockOf(path string, getenv func(string) string) (keyring.Unlock, error) {
-	if path == "" {
-		return nil, nil
-	}
+// readIdentity reads the identity that key of the configuration names.
+func readIdentity(key, path string, getenv func(string) string) (*seal.IdentityKey, error) {
 	read := durable.ReadPrivate
 	// systemd makes credentials readable for the unit's user alone, with an ACL that shows in
 	// their mode; systemd.exec(5).
@@ -28,10 +24,23 @@ func unlockOf(path string, getenv func(string) string) (keyring.Unlock, error) {
 	}
 	b, err := read(path, maxIdentity)
 	if err != nil {
-		return nil, fault.New(fault.KindOf(durable.Fault("", err)), fault.ReasonOf(err), fmt.Sprintf("read keys.identity %q", path), err)
+		return nil, fault.New(fault.KindOf(durable.Fault("", err)), fault.ReasonOf(err), fmt.Sprintf("read %s %q", key, path), err)
 	}
 	defer clear(b)
-	own, err := seal.ParseIdentity(b)
+	id, err := seal.ParseIdentity(b)
+	if err != nil {
+		return nil, fault.New(fault.BadState, fault.ReasonOf(err), fmt.Sprintf("read %s %q", key, path), err)
+	}
+	return id, nil
+}
+
+// unlockOf reads the identity that opens sealed signing keys; nil for no path. It stays in
+// memory, for rotations: palyrad can't read the file once it has confined itself.
+func unlockOf(path string, getenv func(string) string) (keyring.Unlock, error) {
+	if path == "" {
+		return nil, nil
+	}
+	own, err := readIdentity("keys.identity", path, getenv)
 	if err != nil {
 		return nil, err
 	}

@@ -3,46 +3,34 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
 	"palyra/hub/config"
-	"palyra/internal/durable"
-	"palyra/internal/fault"
 	"palyra/kernel"
 )
 
 // vaultCredential is the name of the credential by which a service manager hands over the
 // vault's identity (systemd.exec(5), LoadCredentialEncrypted).
-const vaultCredential = "palyra-vault-key"
-
-// maxIdentity bounds an identity's file, in bytes.
-const maxIdentity = 4096
+const vaultCredential = "palyra-vault"
 
 // vaultIdentity reads what opens the vault; nil if the configuration names nothing.
 func vaultIdentity(cfg config.Vault, getenv func(string) string) (seal.Identity, error) {
-	path, read := cfg.Identity, durable.ReadPrivate
+	path := cfg.Identity
 	if dir := getenv("CREDENTIALS_DIRECTORY"); path == "" && filepath.IsAbs(dir) {
-		// The manager's own file, which may be root's with an entry for our user.
-		path, read = filepath.Join(dir, vaultCredential), durable.ReadRegular
+		path = filepath.Join(dir, vaultCredential)
 	}
 	if path == "" {
 		return nil, nil
 	}
-	b, err := read(path, maxIdentity)
+	id, err := readIdentity("vault.identity", path, getenv)
 	if errors.Is(err, fs.ErrNotExist) && cfg.Identity == "" {
 		return nil, nil // the service has other credentials
 	}
 	if err != nil {
 		return nil, err
-	}
-	defer clear(b)
-	id, err := seal.ParseIdentity(b)
-	if err != nil {
-		return nil, fault.New(fault.BadState, fault.ReasonOf(err), fmt.Sprintf("read the vault's identity %q", path), err)
 	}
 	return id, nil
 }

@@ -108,7 +108,7 @@ type Tools struct {
 
 // Vault says what opens the vault of the state directory.
 type Vault struct {
-	Identity string `key:"identity" unit:"path" doc:"File of an identity that opens the vault, 0600, outside state.dir; read at the start. Empty: systemd's credential palyra-vault-key, else calls with secrets are refused." cost:"Who reads the file and the state directory reads every secret."`
+	Identity string `key:"identity" unit:"path" doc:"File of an identity that opens the vault, 0600, outside state.dir; read at the start. Empty: systemd's credential palyra-vault, else calls with secrets are refused." cost:"Who reads the file and the state directory reads every secret."`
 }
 
 // Workspace is a directory that tools can reach.

@@ -28,12 +28,10 @@ var (
 	flagNetwork = parsed(programs.FlagNetwork, parseNetwork)
 
 	flagKey     = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens sealed signing keys (palyra keys\nseal; default ~/.config/palyra/vault.key)"}
-	flagReceipt = command.Flag{Name: "receipt", Arg: "FILE", Help: "also write the receipt (a Sigstore bundle) to FILE"}
 	flagReceipt = programs.FlagReceipt
 
 	flagMount  = parsed(programs.FlagMount, parseMount)
 	flagCache  = parsed(programs.FlagCache, parseCache)
-	flagLayer  = parsed(programs.FlagLayer, parseLayer)
 	flagSecret = parsed(programs.FlagSecret, parseSecret)
 
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
