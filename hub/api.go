@@ -18,9 +18,12 @@ type Credential struct {
 	PeerUID *uint32 `json:"peer_uid,omitempty"` // of the process at the other end of a unix socket
 	PeerPID int32   `json:"peer_pid,omitempty"` // for the log only
 	Token   string  `json:"token,omitempty"`    // "palyra_…"; never logged
-	Address string  `json:"address,omitempty"`  // of the peer, for limits and the log
-	Surface string  `json:"surface"`            // "unix", "http", …; a token's caller at the first has "unix_token"
-	Device  string  `json:"device,omitempty"`
+	// Chain is what the peer of a TLS connection showed, leaf first, in DER, having proved that it has
+	// the key.
+	Chain   [][]byte `json:"chain,omitempty"`
+	Address string   `json:"address,omitempty"` // of the peer, for limits and the log
+	Surface string   `json:"surface"`           // "unix", "http", …; a token's caller at the first has "unix_token"
+	Device  string   `json:"device,omitempty"`
 }
 
 // Caller is the principal that asks, as Authenticate found it. The zero Caller may do

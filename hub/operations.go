@@ -185,6 +185,19 @@ var (
 		"Take a principal's role", Operation{Status: 204})
 )
 
+// Devices.
+var (
+	ListDevices = define[None, Page[Device]]("devices.listDevices", "GET /devices", "token.manage",
+		"List the paired devices")
+	GetDevice = define[string, Device]("devices.getDevice", "GET /devices/{device}", "token.manage",
+		"Get a paired device with its certificates")
+	// RevokeDevice ends its connections and runs, too.
+	RevokeDevice = define[string, Device]("devices.revokeDevice", "POST /devices/{device}/revoke", "token.manage",
+		"End a device for good", Operation{Doc: "Its connections are cut at once, and runs that it began are cancelled. Only pairing it again gives it a certificate."})
+	RenewDevice = define[DeviceRenewal, DeviceChain]("devices.renewDevice", "POST /devices/{device}/renew", Authenticated,
+		"Get the next certificate of the device that asks", Operation{Doc: "For the key that it was paired with, over a connection with the certificate that it has."})
+)
+
 // The daemon itself.
 var (
 	GetStatus = define[None, Status]("daemon.getStatus", "GET /status", Authenticated,
@@ -217,6 +230,7 @@ func Operations() []*Operation {
 		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
 		ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
+		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RenewDevice.Operation,
 		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
 	}
 }

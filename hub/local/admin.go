@@ -144,6 +144,7 @@ func (h *Hub) revokeToken(ctx context.Context, c hub.Caller, in hub.TokenChange)
 		return hub.Token{}, err
 	}
 	_, err = h.access.Revoke(ctx, holder(c), in.ID)
+	h.reviewDevices()
 	h.runs.Review(c.User) // what takes something away counts before the journal has it
 	if err != nil {
 		return hub.Token{}, h.byRegistry(c, "revoke token", err)
@@ -185,6 +186,7 @@ func (h *Hub) putMember(ctx context.Context, c hub.Caller, m hub.MemberPut) (hub
 		return hub.Member{}, err
 	}
 	got, err := h.access.SetMember(ctx, holder(c), m.Principal, access.Role(m.Role), uint64(max(m.Version, 0)))
+	h.reviewDevices()
 	h.runs.Review(c.User)
 	if err != nil {
 		return hub.Member{}, h.byRegistry(c, "change member", err)
@@ -201,6 +203,7 @@ func (h *Hub) removeMember(ctx context.Context, c hub.Caller, in hub.MemberRemov
 		}
 	}
 	err := h.access.RemoveMember(ctx, holder(c), in.Principal, uint64(max(in.Version, 0)))
+	h.reviewDevices()
 	h.runs.Review(c.User)
 	return hub.None{}, h.byRegistry(c, "remove member", err)
 }

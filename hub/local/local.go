@@ -135,6 +135,7 @@ type Hub struct {
 	decided *decidedIndex
 	layers  *layers
 	brake   *brake
+	devices *devices
 
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
@@ -176,11 +177,12 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), pools: newPools(), decided: newDecidedIndex(), publishing: make(chan struct{}, 1),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
 	h.layers = newLayers(h)
+	h.devices = newDevices()
 	if err := h.layers.load(ctx); err != nil {
 		return nil, err
 	}
 	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
-		h.journalOperations(), h.adminOperations(), h.stopOperations(), h.keyOperations())...)
+		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.stopOperations(), h.keyOperations())...)
 	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	h.st.OnWritten(quota{h}.Spend)
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))
@@ -195,6 +197,9 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		return nil, err
 	}
 	if err := h.bootstrap(ctx); err != nil {
+		return nil, err
+	}
+	if err := h.loadDevices(ctx); err != nil {
 		return nil, err
 	}
 	inStore, err := h.readDeny(ctx)
@@ -250,7 +255,7 @@ func (h *Hub) Close(ctx context.Context) error {
 // Flush makes the last use of tokens and the progress of the journal durable, which need
 // not be durable at once. It also forgets tokens that ended long ago. Call it now and then.
 func (h *Hub) Flush(ctx context.Context) error {
-	return errors.Join(h.access.Flush(ctx), h.access.Forget(ctx), h.noteJournal(ctx))
+	return errors.Join(h.access.Flush(ctx), h.access.Forget(ctx), h.flushDevices(ctx), h.noteJournal(ctx))
 }
 
 // bootstrap makes the user of this process, and root, the first owners.
@@ -289,9 +294,16 @@ func peer(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 1
 func (h *Hub) Authenticate(_ context.Context, c hub.Credential) (hub.Caller, error) {
 	out := hub.Caller{Surface: c.Surface, Device: c.Device, Address: c.Address}
 	switch {
-	case c.PeerUID != nil && c.Token == "":
+	case c.PeerUID != nil && c.Token == "" && len(c.Chain) == 0:
 		out.User = peer(*c.PeerUID)
-	case c.Token != "" && c.PeerUID == nil:
+	case len(c.Chain) != 0 && c.Token == "" && c.PeerUID == nil:
+		if err := h.authenticateDevice(c.Chain, &out); err != nil {
+			if before, ok := h.noise.take("", time.Now()); ok {
+				h.cfg.Log.Info("certificate refused", "error", err, "surface", c.Surface, "address", c.Address, "left_out", before)
+			}
+			return hub.Caller{}, unauthenticated()
+		}
+	case c.Token != "" && c.PeerUID == nil && len(c.Chain) == 0:
 		holder, err := h.access.Authenticate(c.Token)
 		if err != nil { // don't tell the caller why it is no good
 			if before, ok := h.noise.take("", time.Now()); ok {

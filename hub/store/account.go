@@ -25,6 +25,9 @@ var rowCost = map[string]int64{
 	"tokens":         90,
 	"access_changes": 50,
 	"servers":        60,
+	"devices":        120,
+
+	"device_certificates": 120,
 }
 
 // argCost is what the values of a row take: a text twice, since most are keys

@@ -2,11 +2,11 @@ package store
 
 // migrations lead from one schema to the next, in order: the first makes schema
 // 1. What has been in a release is never changed, only followed by another.
-func migrations() []string { return []string{schema1, schema2, schema3, schema4, schema5} }
+func migrations() []string { return []string{schema1, schema2, schema3, schema4, schema5, schema6} }
 
 // schemaDigest is the SHA-256 of the newest schema as SQLite keeps it; see
 // Store.checkSchema. It changes with every migration and never otherwise.
-const schemaDigest = "3b1659bc280281f3fc5b0d1a385dd9744bf3b8988be7a194f6195ccbc1d7837a"
+const schemaDigest = "44f7df73099f31620942212b19f9f5722aebb380dfdd70a61c4a25f2d0fc1e62"
 
 // schema1 is described in docs/formats/store.md. "n" orders rows by creation and
 // survives a VACUUM, which renumbers bare rowids.
@@ -233,4 +233,32 @@ CREATE TABLE servers (
 	version     INTEGER NOT NULL CHECK (version > 0),
 	CHECK ((accepted_by = '') = (accepted_at = 0))
 ) STRICT, WITHOUT ROWID;
+`
+
+// schema6 has the devices that were paired, and their certificates in force. A revoked device
+// comes back with a new token alone.
+const schema6 = `
+CREATE TABLE devices (
+	id        TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
+	name      TEXT    NOT NULL,
+	principal TEXT    NOT NULL CHECK (principal <> ''),
+	kind      TEXT    NOT NULL CHECK (kind <> ''),
+	key       BLOB    NOT NULL CHECK (length(key) = 32),
+	token     TEXT    NOT NULL UNIQUE CHECK (token <> ''),
+	created   INTEGER NOT NULL,
+	seen      INTEGER NOT NULL,
+	revoked   INTEGER NOT NULL,
+	version   INTEGER NOT NULL CHECK (version > 0)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER devices_revoked_for_good BEFORE UPDATE OF revoked ON devices
+	WHEN old.revoked <> 0 AND new.revoked <> old.revoked AND new.token = old.token
+	BEGIN SELECT raise(ABORT, 'a revoked device stays revoked'); END;
+
+CREATE TABLE device_certificates (
+	digest  BLOB    NOT NULL PRIMARY KEY CHECK (length(digest) = 32),
+	device  TEXT    NOT NULL REFERENCES devices (id),
+	serial  TEXT    NOT NULL CHECK (length(serial) = 32),
+	expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX device_certificates_device ON device_certificates (device);
 `

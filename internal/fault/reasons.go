@@ -89,6 +89,7 @@ var vocabularies = [...]Vocabulary{
 		{Code: "no_such_entry", Kinds: []Kind{NotFound},
 			Says: "No such thing, or it isn't for this caller.",
 			Do:   "palyra journal ls lists them"},
+		{Code: "no_such_device", Kinds: []Kind{NotFound}, Do: "palyra devices ls lists the paired devices"},
 		{Code: "no_such_grant", Kinds: []Kind{NotFound},
 			Says: "No such thing, or it isn't for this caller.",
 			Do:   "palyra approvals grants lists them"},

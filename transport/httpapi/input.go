@@ -54,13 +54,18 @@ func at(v reflect.Value, index []int) reflect.Value {
 // ids are the parameters that are ids, with their prefixes.
 var ids = map[string]string{"session": ident.Session, "run": ident.Run, "approval": ident.Approval, "grant": ident.Grant, "token": ident.Token}
 
-// checkID refuses what can't be the id of a thing, or the name of a layer or server.
+// checkID refuses what can't be the id of a thing, or the name of a layer, server or device.
 func checkID(kind, s string) error {
-	if kind != "layer" && kind != "server" {
+	letters, more := "abcdefghijklmnopqrstuvwxyz0123456789-", "-"
+	switch kind {
+	case "layer", "server":
+	case "device":
+		letters, more = letters+"_", "- and _"
+	default:
 		return ident.Check(ids[kind], s)
 	}
-	if len(s) == 0 || len(s) > 64 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return usage("invalid_input", "parse "+kind, errors.New("want 1 to 64 of a-z, 0-9 and -"))
+	if len(s) == 0 || len(s) > 64 || strings.Trim(s, letters) != "" {
+		return usage("invalid_input", "parse "+kind, errors.New("want 1 to 64 of a-z, 0-9 and "+more))
 	}
 	return nil
 }

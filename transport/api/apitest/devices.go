@@ -1,0 +1,42 @@
+package apitest
+
+import (
+	"context"
+	"time"
+
+	"palyra/hub"
+	"palyra/internal/fault"
+)
+
+// Device is the one device that a Hub has.
+const Device = "laptop"
+
+func aDevice(id string) (hub.Device, error) {
+	if id != Device {
+		return hub.Device{}, fault.New(fault.NotFound, "no_such_device", "look up device", nil)
+	}
+	at := time.Unix(1e9, 0).UTC()
+	return hub.Device{ID: id, Name: id, Principal: "uid:0", Kind: "device", Key: "sha256:00", Scopes: []string{"run.start"}, State: hub.DeviceActive, Token: "tok_00", Version: 1,
+		Created: at, Expires: at, Certificates: []hub.DeviceCertificate{{Serial: "40", Digest: "sha256:01", Expires: at}}}, nil
+}
+
+func (h *Hub) listDevices(context.Context, hub.Caller, hub.None) (hub.Page[hub.Device], error) {
+	d, err := aDevice(Device)
+	return hub.Page[hub.Device]{Items: []hub.Device{d}}, err
+}
+
+func (h *Hub) getDevice(_ context.Context, _ hub.Caller, id string) (hub.Device, error) {
+	return aDevice(id)
+}
+
+func (h *Hub) revokeDevice(_ context.Context, _ hub.Caller, id string) (hub.Device, error) {
+	d, err := aDevice(id)
+	at := time.Unix(1e9+1, 0).UTC()
+	d.State, d.Revoked, d.Certificates = hub.DeviceRevoked, &at, []hub.DeviceCertificate{}
+	return d, err
+}
+
+func (h *Hub) renewDevice(_ context.Context, _ hub.Caller, in hub.DeviceRenewal) (hub.DeviceChain, error) {
+	_, err := aDevice(in.ID)
+	return hub.DeviceChain{Chain: [][]byte{in.CSR, {2}}, Roots: [][]byte{{3}}, Renew: time.Unix(1e9, 0).UTC()}, err
+}
