@@ -25,6 +25,7 @@ import (
 	"palyra/isolate/cell"
 	"palyra/isolate/selfconfine"
 	"palyra/transport/httpapi"
+	"palyra/transport/peer"
 )
 
 // daemon is a palyrad from its configuration to its end. Fields without a
@@ -296,6 +297,10 @@ func (d *daemon) counted() {
 // answer serves the HTTP API on both sockets.
 func (d *daemon) answer(ctx context.Context) error {
 	on := []httpapi.Listener{{Listener: d.sockets.unix}}
+	if d.sockets.peer != nil {
+		d.core.local.OnDeviceEnd(d.core.api.Cut)
+		on = append(on, httpapi.Listener{Listener: d.sockets.peer, TLS: peer.Server(d.core.local.PeerCertificate, d.core.local.VerifyPeer), Devices: true})
+	}
 	if d.sockets.http != nil && !d.sockets.healthOnly {
 		l := httpapi.Listener{Listener: d.sockets.http}
 		if d.sockets.cert != nil {

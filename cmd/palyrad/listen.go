@@ -32,6 +32,7 @@ type sockets struct {
 	unix net.Listener
 	http net.Listener // nil: off
 	cert *certificate // nil: no TLS
+	peer net.Listener // for paired devices; nil: off
 
 	own        string // path of the unix socket if this process made it
 	healthOnly bool   // http has no authentication
@@ -83,6 +84,12 @@ func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener)
 			return nil, listenError("listen.http", cfg.Listen.HTTP, err)
 		}
 	}
+	if at := cfg.Peer.Listen; at != config.HTTPOff {
+		var lc net.ListenConfig
+		if s.peer, err = lc.Listen(ctx, "tcp", at); err != nil {
+			return nil, listenError("peer.listen", at, err)
+		}
+	}
 	if s.http != nil && cfg.TLS() {
 		s.cert = &certificate{}
 		if err := s.cert.load(cfg.Listen.TLSCert, cfg.Listen.TLSKey); err != nil {
@@ -109,6 +116,9 @@ func (s *sockets) close() {
 	}
 	if s.http != nil {
 		s.http.Close()
+	}
+	if s.peer != nil {
+		s.peer.Close()
 	}
 }
 

@@ -181,7 +181,7 @@ func beneath(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// HTTPOff is the value of listen.http that makes no listener.
+// HTTPOff is the value of listen.http, and of peer.listen, that makes no listener.
 const HTTPOff = "off"
 
 // checkListener refuses a listener beyond loopback that lacks a protection, and names the
@@ -189,6 +189,14 @@ const HTTPOff = "off"
 func (c *Config) checkListener() (ps []Problem) {
 	add := func(key, fix, format string, args ...any) {
 		ps = append(ps, Problem{Reason: "config_listener", Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
+	}
+	if at := c.Peer.Listen; at != HTTPOff {
+		switch addr, err := netip.ParseAddrPort(at); {
+		case err != nil:
+			add("peer.listen", `write "0.0.0.0:7444", an address of this host and a port, or "off"`, "is no numeric address with a port")
+		case !addr.Addr().Unmap().IsLoopback() && c.Limits.RequestsPerSecond == 0:
+			add("peer.listen", "set limits.requests_per_second", "reaches beyond loopback and lacks a rate limit (limits.requests_per_second)")
+		}
 	}
 	l := c.Listen
 	if (l.TLSCert == "") != (l.TLSKey == "") {

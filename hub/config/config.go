@@ -47,6 +47,7 @@ const MaxFile = 256 << 10
 type Config struct {
 	Profile    string               `key:"profile" default:"local" oneof:"local single-vm worker-enabled" aka:"local_desktop=local remote_vps=single-vm" doc:"The floor for every other key: weaker values are refused." cost:"A lower profile allows what a higher one refuses."`
 	Listen     Listen               `key:"listen" doc:"Under systemd's socket activation its descriptors replace these addresses; the checks stay."`
+	Peer       Peer                 `key:"peer"`
 	State      State                `key:"state"`
 	Policy     Policy               `key:"policy"`
 	Cell       Cell                 `key:"cell" doc:"Confinement. Only palyra-cell starts other processes."`
@@ -78,6 +79,11 @@ type Listen struct {
 	HTTPAuth    string `key:"http_auth" default:"token" oneof:"token off" doc:"HTTP's credential; off serves /livez, /readyz and /metrics alone." cost:"With off the host's health and load are public."`
 	TLSCert     string `key:"tls_cert" unit:"path" reload:"yes" doc:"PEM certificate chain for HTTP. Empty, with tls_key: no TLS."`
 	TLSKey      string `key:"tls_key" unit:"path" reload:"yes" doc:"PEM private key for HTTP, readable by palyrad alone. TLS is 1.3."`
+}
+
+// Peer has the place where paired devices call.
+type Peer struct {
+	Listen string `key:"listen" unit:"address:port" default:"off" doc:"The HTTP API for paired devices, such as 0.0.0.0:7444, or off. Numeric. A device's certificate is the only credential, on TLS 1.3 alone." cost:"Every host that reaches the port can begin handshakes, within the bound on guests."`
 }
 
 // State has the place of everything that must survive a restart.

@@ -145,6 +145,8 @@ func TestRefused(t *testing.T) {
 		{"beyond loopback v6", "[listen]\nhttp = \"[::]:7142\"\n", nil, "config_listener", 2, "lacks TLS", ""},
 		{"beyond, no authentication", "[listen]\nhttp = \"10.0.0.1:7142\"\nhttp_auth = \"off\"\n" + tls, nil, "config_listener", 2, "lacks authentication", ""},
 		{"beyond, no rate", "[listen]\nhttp = \"10.0.0.1:7142\"\n" + tls + "[limits]\nrequests_per_second = 0\n", nil, "config_listener", 2, "lacks a rate limit", ""},
+		{"devices, a name", "[peer]\nlisten = \"localhost:7444\"\n", nil, "config_listener", 2, "no numeric address", ""},
+		{"devices, no rate", "[peer]\nlisten = \"0.0.0.0:7444\"\n[limits]\nrequests_per_second = 0\n", nil, "config_listener", 2, "lacks a rate limit", ""},
 		{"half TLS", "[listen]\ntls_cert = \"/c\"\n", nil, "config_listener", 2, "belong together", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -61,6 +61,9 @@ type devices struct {
 	cut    func(device string)      // ends a device's connections; guarded by mu
 
 	authority *ca.Authority // nil: there is none yet; guarded by changing
+	roots     [][]byte      // the trust bundle, immutable; guarded by mu
+
+	own ownCertificate
 }
 
 // leaf says whose a certificate is.
@@ -80,7 +83,7 @@ func (h *Hub) loadDevices(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		h.devices.authority = a
+		h.devices.use(a)
 	}
 	rows, err := store.View(ctx, h.st, func(tx *store.Tx) ([]store.Device, error) { return tx.Devices() })
 	if err != nil {
@@ -106,6 +109,14 @@ func (ds *devices) putLocked(d *store.Device) {
 	for _, c := range d.Certificates {
 		ds.leaves[c.Digest] = leaf{d.ID, c.Expires}
 	}
+}
+
+// use takes an authority. The caller holds changing, or has the hub to itself.
+func (ds *devices) use(a *ca.Authority) {
+	ds.authority = a
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	ds.roots = a.Roots()
 }
 
 func (ds *devices) find(id string) *store.Device {
@@ -155,7 +166,7 @@ func (h *Hub) certifier(ctx context.Context, c hub.Caller) (*ca.Authority, error
 	if err != nil {
 		return nil, err
 	}
-	h.devices.authority = a
+	h.devices.use(a)
 	_, err = h.recordAs(ctx, c, actAuthority, a.Domain(), map[string]string{"root": canon.Sum(a.Roots()[0]).String()})
 	return a, err
 }
@@ -255,6 +266,11 @@ func (h *Hub) enrol(ctx context.Context, c hub.Caller, e Enrolment) (d hub.Devic
 		return none(errors.Join(err, gone))
 	}
 	return h.deviceOf(row), chain, a.Roots(), nil
+}
+
+// TestOnlyEnrol is enrol, for the tests of transports.
+func (h *Hub) TestOnlyEnrol(ctx context.Context, c hub.Caller, e Enrolment) (hub.Device, [][]byte, [][]byte, error) {
+	return h.enrol(ctx, c, e)
 }
 
 // install ends the old device, issues the certificate of the new one, and makes it durable: first

@@ -13,6 +13,7 @@ import (
 
 	"palyra/hub"
 	"palyra/internal/fault"
+	tlspeer "palyra/transport/peer"
 )
 
 // Failed authentications by one key: this many at once, then this many a second, are told
@@ -37,6 +38,9 @@ const maxToken = 512
 // checked first, which costs microseconds, and only failures are counted.
 func (s *Server) authenticate(x *exchange) error {
 	p := peerOf(x.r)
+	if p.devices {
+		return s.authenticateDevice(x, p)
+	}
 	token, err := bearer(x.r)
 	if err != nil {
 		return s.unknown(x, "Bearer", err)
@@ -65,6 +69,34 @@ func (s *Server) authenticate(x *exchange) error {
 	x.known = true
 	return nil
 }
+
+// deviceChallenge says that a certificate is wanted; no scheme of HTTP does.
+const deviceChallenge = "Palyra-Device"
+
+// authenticateDevice asks the hub whose certificate the connection showed, for each request anew: a
+// device that was revoked since is refused.
+func (s *Server) authenticateDevice(x *exchange, p *peer) (err error) {
+	if x.r.TLS == nil || len(x.r.TLS.PeerCertificates) == 0 || len(x.r.Header.Values("Authorization")) > 0 {
+		return s.unknown(x, deviceChallenge, fault.New(fault.Denied, "unauthenticated", "authenticate", errors.New("want a certificate and no other credential")))
+	}
+	c := hub.Credential{Chain: tlspeer.Chain(x.r.TLS.PeerCertificates), Address: p.address, Surface: p.surface()}
+	for known := false; !known; { // again if Cut may have looked for the device's connections before this one was
+		if x.caller, err = s.cfg.Hub.Authenticate(x.r.Context(), c); err != nil {
+			if fault.ReasonOf(err) == "unauthenticated" {
+				s.metrics.unauthenticated.Add(1)
+				return s.unknown(x, deviceChallenge, err)
+			}
+			return err
+		}
+		co := connOf(x.r)
+		known = co == nil || s.rooms.of(co, x.caller.Device)
+	}
+	x.known = true
+	return nil
+}
+
+// Cut closes the connections of a device at once, with what they wait for and the tapes on them.
+func (s *Server) Cut(device string) { s.rooms.cut(device) }
 
 // unknown refuses a request of an unknown caller, and closes its connection.
 func (s *Server) unknown(x *exchange, challenge string, err error) error {

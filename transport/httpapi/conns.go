@@ -30,6 +30,7 @@ type peer struct {
 	err      error    // why uid is not known
 	address  string   // for the log; "" of a unix peer
 	names    []string // that a Host header may have; nil: any
+	devices  bool     // it authenticates with the certificate of its connection
 }
 
 func (p *peer) surface() string {
@@ -229,6 +230,30 @@ func (rs *rooms) relieve(watch bool) bool {
 	return false
 }
 
+// of notes whose device's a connection is, and reports whether it knew.
+func (rs *rooms) of(c *conn, device string) (knew bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	knew = c.device == device
+	c.device = device
+	return knew
+}
+
+// cut closes the connections of a device, at work or not.
+func (rs *rooms) cut(device string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, r := range []*room{&rs.tcp, &rs.members} {
+		for e := r.conns.Front(); e != nil; {
+			v := e.Value.(*conn)
+			e = e.Next() // evict takes v out
+			if v.device == device {
+				rs.evict(v)
+			}
+		}
+	}
+}
+
 // leave takes a connection out, and returns whose it was.
 func (rs *rooms) leave(c *conn) budget.Owner {
 	rs.mu.Lock()
@@ -309,6 +334,8 @@ type listener struct {
 	unix  bool
 	names []string
 
+	devices bool // its clients are
+
 	patience time.Duration // with a client that doesn't read
 	failed   func(error)   // notes an error of Accept; nil: not noted
 	pause    time.Duration // the last one after an error; owned by Accept
@@ -351,6 +378,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		l.pause = 0
 		bound(nc, l.patience)
 		c := &conn{Conn: nc, peer: newPeer(nc, l.unix, l.names), rooms: l.rooms}
+		c.peer.devices = l.devices
 		role := ""
 		if l.unix && c.peer.err == nil && l.role != nil {
 			role = l.role(c.peer.uid)
@@ -405,6 +433,7 @@ type conn struct {
 	owner  budget.Owner
 	busy   bool   // there is a request, or a tape
 	pinned string // principal whose stop it is; "": it gives way
+	device string // that it authenticated as; "": none yet
 
 	closed  atomic.Bool
 	answers atomic.Bool // a handler has the request, and writes the answer

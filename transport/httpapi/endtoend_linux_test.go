@@ -23,7 +23,7 @@ import (
 )
 
 // newHouse opens the real hub over kernel, store and cells, as palyrad does.
-func newHouse(t *testing.T) (h *local.Hub, work string) {
+func newHouse(t testing.TB) (h *local.Hub, work string) {
 	t.Helper()
 	bins := os.Getenv("PALYRA_TEST_BIN")
 	if bins == "" {

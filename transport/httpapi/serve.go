@@ -20,6 +20,9 @@ type Listener struct {
 	net.Listener
 	// TLS, if not nil, is put on every connection. It must ask for TLS 1.3.
 	TLS *tls.Config
+	// Devices says that callers authenticate with the certificate that their connection showed, and
+	// with nothing else. TLS must ask for one and verify it; see package peer.
+	Devices bool
 	// Names are further values that the Host header may have, "host:port" or
 	// "host" as clients say it. TCP only; its own address has its names.
 	Names []string
@@ -66,13 +69,16 @@ func (s *Server) Serve(ctx context.Context, on ...Listener) error {
 		}
 		gl := newListener(accepts, s.rooms, s.lim.Write)
 		gl.role, gl.unix, gl.failed = s.cfg.Role, l.Addr().Network() == "unix", s.notAccepted
-		if tcp {
+		gl.devices = l.Devices
+		if tcp && !l.Devices { // no browser has a device's certificate, so no page comes here
 			gl.names = hostNames(l.Addr(), l.Names)
 		}
 		var nl net.Listener = gl
 		if l.TLS != nil {
 			c := l.TLS.Clone()
-			c.NextProtos = []string{"http/1.1"}
+			if c.NextProtos == nil {
+				c.NextProtos = []string{"http/1.1"}
+			}
 			nl = tls.NewListener(gl, c)
 		}
 		wg.Go(func() {

@@ -1,0 +1,97 @@
+package local
+
+import (
+	"crypto/tls"
+	"testing"
+	"time"
+
+	"palyra/crypt/ca"
+	"palyra/hub"
+	"palyra/internal/fault"
+)
+
+// TestVerifyPeer tries leaves that the authority's own key has signed: for other kinds, for another
+// device, without a record.
+func TestVerifyPeer(t *testing.T) {
+	h := newHouse(t, nil)
+	if err := h.VerifyPeer([][]byte{{1}, {2}}); fault.ReasonOf(err) != "unauthenticated" {
+		t.Errorf("before there is an authority: %v", err)
+	}
+	if _, err := h.PeerCertificate(); fault.ReasonOf(err) != "unauthenticated" || ca.Exists(h.k.StateDir()) {
+		t.Errorf("a stranger makes an authority: %v", err)
+	}
+	_, csr := deviceKey(t)
+	_, chain := h.pair(h.owner, "laptop", csr, false, "run.start")
+	if err := h.VerifyPeer(chain); err != nil {
+		t.Fatal(err)
+	}
+	own, err := h.PeerCertificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := ca.Verify(own.Certificate, h.devices.roots, ca.Hub, time.Now()); err != nil || l.Identity.ID != hubID {
+		t.Errorf("%+v, %v", l, err)
+	}
+	a, err := ca.Open(h.k.StateDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []ca.Identity{{Domain: a.Domain(), Kind: ca.Worker, ID: "laptop"}, {Domain: a.Domain(), Kind: ca.Hub, ID: "main"}, {Domain: a.Domain(), Kind: ca.Device, ID: "laptop"}} {
+		forged, err := a.Issue(csr, id, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.VerifyPeer(forged); fault.KindOf(err) != fault.Denied {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	if err := h.VerifyPeer(own.Certificate); fault.ReasonOf(err) != "peer_certificate_invalid" {
+		t.Errorf("the hub's own, as a client: %v", err)
+	}
+	if _, err := hub.RevokeDevice.Do(t.Context(), h, h.owner, "laptop"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.VerifyPeer(chain); fault.ReasonOf(err) != "unauthenticated" {
+		t.Errorf("revoked: %v", err)
+	}
+}
+
+// TestPeerCertificateRenews gives connections the next certificate when it's due, and the old one
+// until then.
+func TestPeerCertificateRenews(t *testing.T) {
+	h := newHouse(t, nil)
+	_, csr := deviceKey(t)
+	h.pair(h.owner, "laptop", csr, false, "run.start")
+	get := func() *tls.Certificate {
+		t.Helper()
+		c, err := h.PeerCertificate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := get()
+	if get() != first {
+		t.Error("another one, before it's due")
+	}
+	h.devices.own.renew = time.Now()
+	next := get()
+	if next == first || get() != next {
+		t.Error("not renewed when it was due, or twice")
+	}
+	if first.Leaf.NotAfter.Sub(first.Leaf.NotBefore) != ca.LeafLife {
+		t.Errorf("lives for %v", first.Leaf.NotAfter.Sub(first.Leaf.NotBefore))
+	}
+}
+
+// BenchmarkVerifyPeer is what a handshake costs beside TLS: the chain, and whether it's in force.
+func BenchmarkVerifyPeer(b *testing.B) {
+	h := newHouse(b, nil)
+	_, csr := deviceKey(b)
+	_, chain := h.pair(h.owner, "laptop", csr, false, "run.start")
+	for b.Loop() {
+		if err := h.VerifyPeer(chain); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
