@@ -183,6 +183,9 @@ func (d *Device) verify(a *answer, now time.Time) (*Chain, error) {
 	if p, ok := leaf.PublicKey.(*ecdsa.PublicKey); !ok || !p.Equal(d.key.Public()) {
 		return nil, errors.New("the certificate has another key than the device's")
 	}
+	if want := "spiffe://" + c.Domain + "/device/" + d.request.Device; len(leaf.URIs) != 1 || leaf.URIs[0].String() != want {
+		return nil, errors.New("the certificate has another name than the device's")
+	}
 	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	for _, r := range c.Roots {

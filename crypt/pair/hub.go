@@ -281,6 +281,9 @@ func (x *Exchange) Refusal() []byte {
 	return refusal(EndOver)
 }
 
+// Answer returns what Issued made for the device, nil before.
+func (x *Exchange) Answer() []byte { return x.answer }
+
 // live returns nil if x is in this state now.
 func (h *Hub) live(op string, x *Exchange, s State, now time.Time) error {
 	h.Expire(now)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -69,7 +70,8 @@ func newRig(t testing.TB) *rig {
 
 func (g *rig) issue(w *Wanted) [][]byte {
 	g.t.Helper()
-	c := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	name := &url.URL{Scheme: "spiffe", Host: g.identity.Domain, Path: "/device/" + w.Request.Device}
+	c := &x509.Certificate{SerialNumber: big.NewInt(2), URIs: []*url.URL{name}, NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, c, g.root, w.CSR.PublicKey, g.key)
 	if err != nil {
 		g.t.Fatal(err)
@@ -441,11 +443,15 @@ func TestDeviceHoldsTheAnswer(t *testing.T) {
 		"a root more": func(a *answer) { a.Roots = append(slices.Clone(a.Roots), a.Roots[0]) },
 		"other key": func(a *answer) {
 			csr := &x509.CertificateRequest{PublicKey: newKey(t).Public()}
-			a.Chain = g.issue(&Wanted{CSR: csr})
+			a.Chain = g.issue(&Wanted{CSR: csr, Request: laptop})
 		},
 		"other authority": func(a *answer) {
 			c, _ := x509.ParseCertificate(a.Chain[0])
-			a.Chain = other.issue(&Wanted{CSR: &x509.CertificateRequest{PublicKey: c.PublicKey}})
+			a.Chain = other.issue(&Wanted{CSR: &x509.CertificateRequest{PublicKey: c.PublicKey}, Request: laptop})
+		},
+		"other name": func(a *answer) {
+			c, _ := x509.ParseCertificate(a.Chain[0])
+			a.Chain = g.issue(&Wanted{CSR: &x509.CertificateRequest{PublicKey: c.PublicKey}, Request: Request{Device: "phone"}})
 		},
 		"scope not asked for": func(a *answer) { a.Scopes = []string{"member.manage"} },
 		"junk":                func(a *answer) { a.Chain = [][]byte{{1}} },
