@@ -198,6 +198,22 @@ var (
 		"Get the next certificate of the device that asks", Operation{Doc: "For the key that it was paired with, over a connection with the certificate that it has."})
 )
 
+// Pairings of devices. A device acts as the principal who began its pairing, who alone approves it.
+var (
+	// BeginPairing has the code in its result and nowhere else.
+	BeginPairing = define[None, PairingCode]("pairings.beginPairing", "POST /pairings", "token.manage",
+		"Make a code with which a device can pair", Operation{Doc: "Good for five minutes and one attempt. The code is in the answer and cannot be had again."})
+	ListPairings = define[None, Page[Pairing]]("pairings.listPairings", "GET /pairings", "token.manage",
+		"List the pairings that wait, and the last that have ended")
+	GetPairing = define[PairingQuery, Pairing]("pairings.getPairing", "GET /pairings/{pairing}", "token.manage",
+		"Get a pairing")
+	// ApprovePairing ends the pairing if the digits aren't the device's.
+	ApprovePairing = define[PairingApproval, Pairing]("pairings.approvePairing", "POST /pairings/{pairing}/approve", "token.manage",
+		"Give a device that shows these digits a certificate", Operation{Doc: "Other digits end the pairing: digits_differ."})
+	DenyPairing = define[string, Pairing]("pairings.denyPairing", "POST /pairings/{pairing}/deny", "token.manage",
+		"Refuse or cancel a pairing", Operation{Ends: true})
+)
+
 // The daemon itself.
 var (
 	GetStatus = define[None, Status]("daemon.getStatus", "GET /status", Authenticated,
@@ -231,6 +247,7 @@ func Operations() []*Operation {
 		ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
 		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RenewDevice.Operation,
+		BeginPairing.Operation, ListPairings.Operation, GetPairing.Operation, ApprovePairing.Operation, DenyPairing.Operation,
 		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
 	}
 }

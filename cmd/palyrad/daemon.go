@@ -24,6 +24,7 @@ import (
 	"palyra/internal/sdnotify"
 	"palyra/isolate/cell"
 	"palyra/isolate/selfconfine"
+	"palyra/transport/enrol"
 	"palyra/transport/httpapi"
 	"palyra/transport/peer"
 )
@@ -296,6 +297,24 @@ func (d *daemon) counted() {
 
 // answer serves the HTTP API on both sockets.
 func (d *daemon) answer(ctx context.Context) error {
+	if d.sockets.pair == nil {
+		return d.answerHTTP(ctx)
+	}
+	var wg sync.WaitGroup
+	var pairing error
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() {
+		pairing = enrol.NewServer(enrol.Config{Hub: d.core.local, Certificate: d.core.local.EnrolmentCertificate(), Log: d.log}).Serve(ctx, d.sockets.pair)
+		cancel()
+	})
+	err := d.answerHTTP(ctx)
+	cancel()
+	wg.Wait()
+	return errors.Join(err, pairing)
+}
+
+func (d *daemon) answerHTTP(ctx context.Context) error {
 	on := []httpapi.Listener{{Listener: d.sockets.unix}}
 	if d.sockets.peer != nil {
 		d.core.local.OnDeviceEnd(d.core.api.Cut)

@@ -30,6 +30,8 @@ func (g *guard) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any)
 		}
 	case hub.CreateToken.Operation, hub.RotateToken.Operation, hub.PutMember.Operation, hub.Resume.Operation:
 		err = g.whenSafe()
+	case hub.BeginPairing.Operation, hub.ApprovePairing.Operation: // a device is authority, too
+		err = g.whenSafe()
 	}
 	if err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		AllowSelf: cfg.Approvals.AllowSelf,
 
 		JournalEach: int64(cfg.Journal.QuotaEach), TokensEach: int(cfg.Access.TokensEach), TokenMaxAge: cfg.Access.TokenMaxAge.Std(),
-		Features: features,
+		Features: features, Pairing: d.pairingAddress,
 
 		Version: version, Profile: cfg.Profile, PolicyDir: cfg.Policy.Dir,
 		Pool: hub.Pool{Cells: int(cfg.Pool.Cells), Networks: int(cfg.Pool.Networks), MaxAge: cfg.Pool.MaxAge.Std()},
@@ -48,6 +48,14 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 		Examine: func() []hub.Finding { return d.examine(c) },
 		Probe:   func(ctx context.Context) (*probe.Report, error) { return d.starter.Probe(ctx) },
 	})
+}
+
+// pairingAddress returns where devices pair, "" for nowhere, or not yet.
+func (d *daemon) pairingAddress() string {
+	if d.sockets == nil || d.sockets.pair == nil {
+		return ""
+	}
+	return d.sockets.pair.Addr().String()
 }
 
 // featuresOff returns the features that the configuration turns off.

@@ -33,6 +33,7 @@ type sockets struct {
 	http net.Listener // nil: off
 	cert *certificate // nil: no TLS
 	peer net.Listener // for paired devices; nil: off
+	pair net.Listener // for devices that pair; nil: off
 
 	own        string // path of the unix socket if this process made it
 	healthOnly bool   // http has no authentication
@@ -90,6 +91,12 @@ func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener)
 			return nil, listenError("peer.listen", at, err)
 		}
 	}
+	if at := cfg.Pairing.Listen; at != config.HTTPOff {
+		var lc net.ListenConfig
+		if s.pair, err = lc.Listen(ctx, "tcp", at); err != nil {
+			return nil, listenError("pairing.listen", at, err)
+		}
+	}
 	if s.http != nil && cfg.TLS() {
 		s.cert = &certificate{}
 		if err := s.cert.load(cfg.Listen.TLSCert, cfg.Listen.TLSKey); err != nil {
@@ -119,6 +126,9 @@ func (s *sockets) close() {
 	}
 	if s.peer != nil {
 		s.peer.Close()
+	}
+	if s.pair != nil {
+		s.pair.Close()
 	}
 }
 

@@ -181,7 +181,7 @@ func beneath(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// HTTPOff is the value of listen.http, and of peer.listen, that makes no listener.
+// HTTPOff is the value of listen.http, peer.listen and pairing.listen that makes no listener.
 const HTTPOff = "off"
 
 // checkListener refuses a listener beyond loopback that lacks a protection, and names the
@@ -196,6 +196,11 @@ func (c *Config) checkListener() (ps []Problem) {
 			add("peer.listen", `write "0.0.0.0:7444", an address of this host and a port, or "off"`, "is no numeric address with a port")
 		case !addr.Addr().Unmap().IsLoopback() && c.Limits.RequestsPerSecond == 0:
 			add("peer.listen", "set limits.requests_per_second", "reaches beyond loopback and lacks a rate limit (limits.requests_per_second)")
+		}
+	}
+	if c.Pairing.Listen != HTTPOff {
+		if _, err := netip.ParseAddrPort(c.Pairing.Listen); err != nil {
+			add("pairing.listen", `write "0.0.0.0:7445", "[::]:7445", an address of this host, or "off"`, "is no numeric address with a port")
 		}
 	}
 	l := c.Listen

@@ -48,6 +48,7 @@ type Config struct {
 	Profile    string               `key:"profile" default:"local" oneof:"local single-vm worker-enabled" aka:"local_desktop=local remote_vps=single-vm" doc:"The floor for every other key: weaker values are refused." cost:"A lower profile allows what a higher one refuses."`
 	Listen     Listen               `key:"listen" doc:"Under systemd's socket activation its descriptors replace these addresses; the checks stay."`
 	Peer       Peer                 `key:"peer"`
+	Pairing    Pairing              `key:"pairing"`
 	State      State                `key:"state"`
 	Policy     Policy               `key:"policy"`
 	Cell       Cell                 `key:"cell" doc:"Confinement. Only palyra-cell starts other processes."`
@@ -84,6 +85,11 @@ type Listen struct {
 // Peer has the place where paired devices call.
 type Peer struct {
 	Listen string `key:"listen" unit:"address:port" default:"off" doc:"The HTTP API for paired devices, such as 0.0.0.0:7444, or off. Numeric. A device's certificate is the only credential, on TLS 1.3 alone." cost:"Every host that reaches the port can begin handshakes, within the bound on guests."`
+}
+
+// Pairing has the place where devices pair.
+type Pairing struct {
+	Listen string `key:"listen" unit:"address:port" default:"off" doc:"Where devices that have a code get a certificate (palyra devices pair), or off. Numeric; its TLS key is made at each start and named by the code. While no pairing waits it closes every connection." cost:"While a pairing waits, every host that reaches the port can try to be the device: without the code, in vain."`
 }
 
 // State has the place of everything that must survive a restart.

@@ -91,6 +91,9 @@ type Config struct {
 	// that brings a change journals it.
 	Features access.Features
 
+	// Pairing says where palyrad listens for devices that pair, "" for nowhere. Default: nowhere.
+	Pairing func() string
+
 	// For Status, Config and Doctor. Nil ones aren't reported.
 	Version     string
 	Profile     string
@@ -137,6 +140,8 @@ type Hub struct {
 	brake   *brake
 	devices *devices
 
+	pairings *pairings
+
 	retaining sync.Mutex // held through Retain
 	archiving sync.Mutex // held through keepSet
 
@@ -168,6 +173,9 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if cfg.Mode == nil {
 		cfg.Mode = func() string { return "normal" }
 	}
+	if cfg.Pairing == nil {
+		cfg.Pairing = func() string { return "" }
+	}
 	if cfg.TestOnlyStep == nil {
 		cfg.TestOnlyStep = func(string) {}
 	}
@@ -182,7 +190,10 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		return nil, err
 	}
 	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
-		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.stopOperations(), h.keyOperations())...)
+		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.pairingOperations(), h.stopOperations(), h.keyOperations())...)
+	if h.pairings, err = newPairings(h); err != nil {
+		return nil, err
+	}
 	h.k.OnLogged(func(principal string, bytes int) { quota{h}.Spend(principal, int64(bytes)) })
 	h.st.OnWritten(quota{h}.Spend)
 	key, err := access.OpenKey(filepath.Join(cfg.Kernel.StateDir(), filepath.FromSlash(tokenKey)))
@@ -247,7 +258,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 // Close takes no new runs, waits for those at work until ctx is done, and ends
 // them then. It closes neither kernel nor store.
 func (h *Hub) Close(ctx context.Context) error {
-	err := errors.Join(h.runs.Close(ctx), h.Flush(context.WithoutCancel(ctx)))
+	err := errors.Join(h.pairings.close(context.WithoutCancel(ctx)), h.runs.Close(ctx), h.Flush(context.WithoutCancel(ctx)))
 	h.brake.close()
 	return err
 }
@@ -255,7 +266,7 @@ func (h *Hub) Close(ctx context.Context) error {
 // Flush makes the last use of tokens and the progress of the journal durable, which need
 // not be durable at once. It also forgets tokens that ended long ago. Call it now and then.
 func (h *Hub) Flush(ctx context.Context) error {
-	return errors.Join(h.access.Flush(ctx), h.access.Forget(ctx), h.flushDevices(ctx), h.noteJournal(ctx))
+	return errors.Join(h.access.Flush(ctx), h.access.Forget(ctx), h.flushDevices(ctx), h.noteJournal(ctx), h.pairings.sweep(ctx))
 }
 
 // bootstrap makes the user of this process, and root, the first owners.

@@ -25,6 +25,7 @@ const (
 	Approval = "apr"
 	Token    = "tok"
 	Grant    = "grt" // a standing grant
+	Pairing  = "par"
 )
 
 const digits = 32

@@ -37,6 +37,7 @@ import (
 	"sync"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
 )
 
@@ -61,18 +62,9 @@ const (
 type Hub interface {
 	// PairingWaits reports whether there is a pairing that a device could begin or go on with.
 	PairingWaits() bool
-	// Enrol does one exchange. It returns when that has ended; the caller closes m then. A done
-	// ctx, or the end of m, ends it.
-	Enrol(ctx context.Context, m Messages) error
-}
-
-// Messages are those of one connection. Read and Write may be called at the same time.
-type Messages interface {
-	// Binding returns what the connection has in common with the other side's end of it alone.
-	Binding() []byte
-	// Read waits for a message until deadline; the zero one is no deadline.
-	Read(deadline time.Time) ([]byte, error)
-	Write(b []byte) error
+	// Enrol does one exchange, closes m, and returns when that has ended. A done ctx, or the
+	// end of m, ends it.
+	Enrol(ctx context.Context, m hub.Messages) error
 }
 
 // Config says what a Server serves.
@@ -205,7 +197,7 @@ type Conn struct {
 	binding []byte
 }
 
-var _ Messages = (*Conn)(nil)
+var _ hub.Messages = (*Conn)(nil)
 
 // Dial connects to a hub's enrolment listener. names says whether the hub's key, DER of a
 // SubjectPublicKeyInfo, is the one that the code names: nothing is sent to another.
@@ -259,10 +251,10 @@ func begin(ctx context.Context, tc *tls.Conn) (*Conn, error) {
 	return &Conn{tc: tc, binding: binding}, nil
 }
 
-// Binding implements Messages.
+// Binding implements hub.Messages.
 func (c *Conn) Binding() []byte { return c.binding }
 
-// Read implements Messages. The length is checked before anything is allocated.
+// Read implements hub.Messages. The length is checked before anything is allocated.
 func (c *Conn) Read(deadline time.Time) ([]byte, error) {
 	if err := c.tc.SetReadDeadline(deadline); err != nil {
 		return nil, lost("read", err)
@@ -282,7 +274,7 @@ func (c *Conn) Read(deadline time.Time) ([]byte, error) {
 	return b, nil
 }
 
-// Write implements Messages.
+// Write implements hub.Messages.
 func (c *Conn) Write(b []byte) error {
 	if err := c.tc.SetWriteDeadline(time.Now().Add(MessageTime)); err != nil {
 		return lost("write", err)

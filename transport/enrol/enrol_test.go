@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/hub"
 	"palyra/internal/fault"
 )
 
@@ -30,7 +31,8 @@ type echo struct {
 
 func (e *echo) PairingWaits() bool { return e.waits.Load() }
 
-func (e *echo) Enrol(ctx context.Context, m Messages) error {
+func (e *echo) Enrol(ctx context.Context, m hub.Messages) error {
+	defer m.Close()
 	e.begun <- struct{}{}
 	err := m.Write(m.Binding())
 	for err == nil {

@@ -119,6 +119,8 @@ func fillPath(p string) string {
 			return "tok_" + hex
 		case "{digest}":
 			return "sha256:" + hex + hex
+		case "{pairing}":
+			return apitest.Pairing
 		case "{server}":
 			return apitest.Server
 		case "{layer}":
