@@ -115,6 +115,19 @@ func (t *Terminal) Confirm(ctx context.Context, text, what string) (yes bool, ty
 	return true, line, nil
 }
 
+// Line shows text, which is printable, and returns the line that a person types behind prompt, ""
+// if they finished none.
+func (t *Terminal) Line(ctx context.Context, text, prompt string) (string, error) {
+	if err := t.say(text); err != nil {
+		return "", err
+	}
+	line, ok, err := t.line(ctx, prompt)
+	if !ok || err != nil {
+		return "", err
+	}
+	return line, nil
+}
+
 // The questions behind a page, and behind the last.
 const (
 	morePrompt = "-- page %d of %d: Enter shows the next, anything else denies -- "

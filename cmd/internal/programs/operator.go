@@ -13,7 +13,7 @@ import (
 // tabled are the commands that print a table.
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
-	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "mcp ls": true, "config show": true}
+	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true}
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
@@ -42,7 +42,7 @@ func valuesOf(command, flag string) string {
 		return "once|session"
 	case "approvals approve --pattern":
 		return "same|content|within="
-	case "token create --scope":
+	case "token create --scope", "pair --scope", "devices pair --scope", "devices approve --scope":
 		var names []string
 		for _, p := range access.All().List() {
 			names = append(names, string(p))
