@@ -30,7 +30,6 @@ type rig struct {
 	root     *x509.Certificate
 	identity Identity
 	hubKey   []byte
-	seen     []Event
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
@@ -370,7 +369,7 @@ func TestApprovedAndGone(t *testing.T) {
 	g.wantState("one", Failed, EndUndelivered)
 
 	d = newTestDevice(t, g.begin("two"), g.channel(1))
-	x = g.toPending(d)
+	g.toPending(d)
 	w, _ = g.Approve("two", d.Digits(), noon)
 	if _, err = g.Issued("two", nil, g.issue(w), noon); err != nil {
 		t.Fatal(err)
