@@ -85,9 +85,9 @@ func daemon() []command.Command {
 		{Name: "doctor", Short: "what is missing, what that costs and what fixes it",
 			Long: `
 Tries each control of the host, then looks at policies, disk, clock, sandbox
-certificate, where the identity of its vault is kept and palyrad's own confinement,
-and at the way from here to palyrad: its socket and the group that may use it. A no whose absence costs something is
-counted as missing.`,
+certificate, where the identity of its vault is kept, and palyrad's own
+confinement, and at the way from here to palyrad: its socket and the group that
+may use it. A no whose absence costs something is counted as missing.`,
 			Exits:    []command.Exit{{Code: "3", Meaning: "something is missing"}},
 			Examples: []command.Example{{Line: "palyra doctor", Does: "lists findings; the fix is a command where one is known"}}},
 		{Name: "stop", Short: "end every run at once",
