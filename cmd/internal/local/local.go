@@ -30,9 +30,8 @@ var (
 	flagKey     = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens sealed signing keys (palyra keys\nseal; default ~/.config/palyra/vault.key)"}
 	flagReceipt = programs.FlagReceipt
 
-	flagMount  = parsed(programs.FlagMount, parseMount)
-	flagCache  = parsed(programs.FlagCache, parseCache)
-	flagSecret = parsed(programs.FlagSecret, parseSecret)
+	flagMount = parsed(programs.FlagMount, parseMount)
+	flagCache = parsed(programs.FlagCache, parseCache)
 
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
