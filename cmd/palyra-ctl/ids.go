@@ -29,6 +29,8 @@ var kinds = map[string]lister{
 	"token":    idsOf(hub.ListTokens, func(p hub.PageQuery) hub.TokenQuery { return hub.TokenQuery{PageQuery: p} }, func(v *hub.Token) string { return v.ID }),
 	"grant":    idsOf(hub.ListGrants, pageless, func(v *hub.StandingGrant) string { return v.ID }),
 	"member":   idsOf(hub.ListMembers, pageless, func(v *hub.Member) string { return v.Principal }),
+	"device":   idsOf(hub.ListDevices, pageless, func(v *hub.Device) string { return v.ID }),
+	"pairing":  idsOf(hub.ListPairings, pageless, func(v *hub.Pairing) string { return v.ID }),
 	"tool":     idsOf(hub.ListTools, pageless, func(v *hub.Tool) string { return v.Name }),
 }
 

@@ -13,14 +13,16 @@ import (
 // tabled are the commands that print a table.
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
-	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true}
+	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true,
+	"devices ls": true, "devices revoke": true}
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
 	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"},
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "members set": {"@member", roles}, "members rm": {"@member"},
-	"config explain": {"@key"}, "complete": {"approval|grant|key|member|run|session|token|tool"},
+	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
+	"complete": {"approval|device|grant|key|member|pairing|run|session|token|tool"},
 }
 
 // valuesOf says what a flag takes that does not say it itself.
@@ -352,8 +354,8 @@ func completions() []command.Command {
 	return []command.Command{
 		{Name: "complete", Operands: "KIND", Min: 1, Max: 1, Short: "list ids of a kind, one a line, for completion scripts",
 			Long: `
-KIND is approval, grant, key, member, run, session, token or tool. It asks
-palyrad, for a second at most; a key is one of the configuration.`,
+KIND is approval, device, grant, key, member, pairing, run, session, token or
+tool. It asks palyrad, for a second at most; a key is one of the configuration.`,
 			Examples: []command.Example{{Line: "palyra complete run", Does: "what palyra runs show can be given; the scripts of palyra completion ask so"}}},
 	}
 }

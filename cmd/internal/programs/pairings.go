@@ -2,13 +2,22 @@ package programs
 
 import "palyra/cmd/internal/command"
 
-// pairings returns the commands by which a device gets a certificate.
+// pairings returns the commands by which a device gets a certificate, and loses it.
 func pairings() []command.Command {
 	grants := []command.Flag{
 		{Name: "scope", Arg: "NAME", Help: "give this permission of those that the device asks for;\nmay be given more than once (default: all that it asks)", Repeat: true},
 		{Name: "replace", Help: "the device takes the place of the one with its id, whose\ncertificates end"},
 	}
 	return []command.Command{
+		{Name: "devices ls", Short: "list the paired devices",
+			Examples: []command.Example{{Line: "palyra devices ls", Does: "whom they act as, until when, and when they last called"}}},
+		{Name: "devices show", Operands: "ID", Min: 1, Max: 1, Short: "show a device with its certificates",
+			Examples: []command.Example{{Line: "palyra devices show laptop", Does: "its key, scopes and certificates"}}},
+		{Name: "devices revoke", Operands: "ID", Min: 1, Max: 1, Short: "end a device for good",
+			Long: `
+Its connections are cut at once, and the runs that it began are cancelled. Only
+pairing it again gives it a certificate.`,
+			Examples: []command.Example{{Line: "palyra devices revoke laptop", Does: "at once, and not to be undone"}}},
 		{Name: "devices pair", Short: "make a code for a device, and give it a certificate",
 			Long: `
 Shows a code that is good for five minutes and one attempt, waits for the device

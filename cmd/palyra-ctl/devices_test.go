@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"palyra/cmd/internal/connect"
+	"palyra/hub"
+	"palyra/transport/api/apitest"
+)
+
+// TestDevices: devices are listed, shown and ended, and completion knows their ids, with what the
+// hub said in JSON, too.
+func TestDevices(t *testing.T) {
+	h := apitest.NewHub()
+	for _, c := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"devices ls", 0, "laptop  active  uid:0      2001-09-09 01:46:40  -     run.start\n"},
+		{"devices ls --json", 0, `"devices": [`},
+		{"devices show laptop", 0, "  certificate  sha256:01, good until 2001-09-09 01:46:40\n"},
+		{"devices show --json laptop", 0, `"token": "tok_00"`},
+		{"devices revoke laptop", 0, "laptop  revoked  uid:0 "},
+		{"devices revoke --json laptop", 0, `"revoked": "2001-09-09T01:46:41Z"`},
+		{"devices show phone", 1, "hint: palyra devices ls"},
+		{"devices revoke phone", 1, "no_such_device"},
+		{"devices revoke", 2, "ID"},
+		{"complete device", 0, "laptop\n"},
+	} {
+		var out, errs bytes.Buffer
+		a := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(string) string { return "" },
+			dial: func(connect.Target) (hub.Hub, error) { return h, nil }}
+		if status := a.run(t.Context(), strings.Fields(c.args)); status != c.status || !strings.Contains(out.String()+errs.String(), c.want) {
+			t.Errorf("%s: status %d, want %d with %q\n%s%s", c.args, status, c.status, c.want, &out, &errs)
+		}
+	}
+}
