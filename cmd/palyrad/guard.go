@@ -30,7 +30,7 @@ func (g *guard) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any)
 		}
 	case hub.CreateToken.Operation, hub.RotateToken.Operation, hub.PutMember.Operation, hub.Resume.Operation:
 		err = g.whenSafe()
-	case hub.BeginPairing.Operation, hub.ApprovePairing.Operation: // a device is authority, too
+	case hub.BeginPairing.Operation, hub.ApprovePairing.Operation, hub.RenewDevice.Operation: // a device is authority, too
 		err = g.whenSafe()
 	}
 	if err != nil {
