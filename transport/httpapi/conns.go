@@ -101,6 +101,7 @@ type rooms struct {
 	mu      sync.Mutex
 	unix    room // guarded by mu; guests of the unix socket
 	tcp     room // guarded by mu; guests of TCP listeners
+	devices room // guarded by mu; guests of listeners for devices, which strangers may reach
 	members room // guarded by mu
 
 	pins map[string]int // connections that are kept for a principal's stops; guarded by mu
@@ -129,6 +130,8 @@ func newRooms(l Limits) *rooms {
 		pins: make(map[string]int), unread: unread{count: make(map[budget.Owner]int)},
 		unix: room{pool: guests(), guests: true},
 		tcp:  room{pool: guests(), guests: true},
+
+		devices: room{pool: guests(), guests: true},
 		members: room{pool: budget.New(budget.Limits{Name: "connections", Total: int64(l.Conns), Each: int64(l.ConnsPerCaller),
 			Reserve: int64(l.Conns / ownersPart)})},
 	}
@@ -139,7 +142,7 @@ const ownersPart = 8
 
 // count returns how many connections there are.
 func (rs *rooms) count() int64 {
-	return rs.unix.pool.Held() + rs.tcp.pool.Held() + rs.members.pool.Held()
+	return rs.unix.pool.Held() + rs.tcp.pool.Held() + rs.devices.pool.Held() + rs.members.pool.Held()
 }
 
 // enter gives a new connection its place: that of a member if role is not "",
@@ -151,8 +154,11 @@ func (rs *rooms) enter(c *conn, role string) bool {
 		return true
 	}
 	guests := &rs.tcp
-	if c.peer.unix {
+	switch {
+	case c.peer.unix:
 		guests = &rs.unix
+	case c.peer.devices:
+		guests = &rs.devices
 	}
 	if rs.place(guests, c, budget.Owner{Name: c.peer.key}) == nil {
 		return true
@@ -221,7 +227,7 @@ func (rs *rooms) relieve(watch bool) bool {
 	if rs.unread.drop() {
 		return true
 	}
-	for _, r := range []*room{&rs.tcp, &rs.unix, &rs.members} {
+	for _, r := range []*room{&rs.devices, &rs.tcp, &rs.unix, &rs.members} {
 		if _, v := r.victim(budget.Owner{Reserve: !watch}); v != nil { // no connection is of this owner
 			rs.evict(v)
 			return true
@@ -243,7 +249,7 @@ func (rs *rooms) of(c *conn, device string) (knew bool) {
 func (rs *rooms) cut(device string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	for _, r := range []*room{&rs.tcp, &rs.members} {
+	for _, r := range []*room{&rs.devices, &rs.members} {
 		for e := r.conns.Front(); e != nil; {
 			v := e.Value.(*conn)
 			e = e.Next() // evict takes v out

@@ -175,7 +175,7 @@ func TestRoomsAreGivenBack(t *testing.T) {
 		r.unix.CloseIdleConnections()
 	}
 	r.stop()
-	for _, room := range []*room{&r.rooms.unix, &r.rooms.tcp, &r.rooms.members} {
+	for _, room := range []*room{&r.rooms.unix, &r.rooms.tcp, &r.rooms.devices, &r.rooms.members} {
 		if room.pool.Held() != 0 || room.conns.Len() != 0 {
 			t.Errorf("%d places are held, by %d connections", room.pool.Held(), room.conns.Len())
 		}
@@ -201,10 +201,36 @@ func TestNetwork(t *testing.T) {
 func TestLimitsFit(t *testing.T) {
 	for _, files := range []int{1, 64, 700, 5000, 0} {
 		l := Limits{Files: files}.orDefaults()
-		if all := l.Conns + 2*l.Guests; files >= 64 && all > files || l.ConnsPerCaller > l.Conns || l.GuestsPerPeer > l.Guests {
+		if all := l.Conns + 3*l.Guests; files >= 64 && all > files || l.ConnsPerCaller > l.Conns || l.GuestsPerPeer > l.Guests {
 			t.Errorf("%d files: %+v", files, l)
 		}
 		newRooms(l) // panics for limits that contradict each other
+	}
+}
+
+// TestStrangersToDevices: connections to the listener for devices, which strangers reach, take
+// no place of another listener's guests.
+func TestStrangersToDevices(t *testing.T) {
+	rs := newRooms(Limits{Guests: 4, GuestsPerPeer: 2, Conns: 8, ConnsPerCaller: 8})
+	enter := func(p *peer) *conn {
+		near, far := net.Pipe()
+		t.Cleanup(func() { near.Close(); far.Close() })
+		c := &conn{Conn: near, peer: p, rooms: rs}
+		if !rs.enter(c, "") {
+			t.Fatal("a guest was kept out")
+		}
+		return c
+	}
+	local := enter(&peer{key: "loopback", loopback: true})
+	first := enter(&peer{key: "192.0.2.0", devices: true})
+	for i := range 20 {
+		enter(&peer{key: fmt.Sprintf("192.0.2.%d", i+1), devices: true})
+	}
+	if local.closed.Load() || rs.tcp.pool.Held() != 1 {
+		t.Error("strangers to the listener for devices took the place of a guest of loopback")
+	}
+	if !first.closed.Load() || rs.devices.pool.Held() != 4 {
+		t.Errorf("%d places are held, want 4", rs.devices.pool.Held())
 	}
 }
 

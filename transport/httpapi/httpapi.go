@@ -115,8 +115,8 @@ type Limits struct {
 
 	Conns          int // connections of members; 1024 and Streams
 	ConnsPerCaller int // of one principal; half of Conns
-	// Guests bounds unauthenticated connections to the unix socket, and as many over TCP;
-	// 512.
+	// Guests bounds unauthenticated connections to the unix socket, as many over TCP, and as
+	// many to listeners for devices; 512.
 	Guests        int
 	GuestsPerPeer int // of one user or network; half of Guests
 	// Files bounds the descriptors of all of these, and lowers their numbers. Default: no
@@ -165,7 +165,7 @@ func (l Limits) orDefaults() Limits {
 	num(&l.Streams, 1024)
 	num(&l.Conns, 1024+l.Streams)
 	num(&l.Guests, 512)
-	if all := l.Conns + 2*l.Guests; l.Files > 0 && all > l.Files {
+	if all := l.Conns + 3*l.Guests; l.Files > 0 && all > l.Files {
 		l.Conns, l.Guests = l.Conns*l.Files/all, l.Guests*l.Files/all
 	}
 	l.Conns, l.Guests = max(l.Conns, 2), max(l.Guests, 2)
