@@ -20,23 +20,70 @@ const hubID = "main"
 
 // ownCertificate is the hub's, with a key that only this process has.
 type ownCertificate struct {
-	mu    sync.Mutex
-	now   *tls.Certificate // nil before the first connection; guarded by mu
-	renew time.Time        // guarded by mu
-	ends  time.Time        // guarded by mu
+	mu     sync.Mutex
+	now    *tls.Certificate // nil before the first connection; guarded by mu
+	renew  time.Time        // guarded by mu
+	ends   time.Time        // guarded by mu
+	making chan struct{}    // closed when the next one is made, or isn't; nil: none is under way; guarded by mu
+}
+
+const (
+	// ownWait is how long a handshake waits for the first certificate.
+	ownWait = 5 * time.Second
+	// ownPause is how long a renewal that failed isn't tried again.
+	ownPause = time.Minute
+)
+
+// goodLocked returns the certificate if it can be used.
+func (o *ownCertificate) goodLocked(now time.Time) *tls.Certificate {
+	if o.now != nil && now.Before(o.ends) {
+		return o.now
+	}
+	return nil
 }
 
 // PeerCertificate returns the hub's certificate for connections with devices. At two thirds of its
-// life it makes the next one, with a new key; connections that there are go on.
+// life it makes the next one, with a new key; connections that there are go on. A stranger's
+// handshake asks for it, so that only one waits for the authority, which may wait for the journal.
 func (h *Hub) PeerCertificate() (*tls.Certificate, error) {
 	own := &h.devices.own
 	own.mu.Lock()
-	defer own.mu.Unlock()
 	now := time.Now()
-	if own.now != nil && now.Before(own.renew) {
-		return own.now, nil
+	good, due, making := own.goodLocked(now), own.now == nil || !now.Before(own.renew), own.making
+	if good != nil && (!due || making != nil) {
+		own.mu.Unlock()
+		return good, nil
 	}
+	if making == nil {
+		own.making = make(chan struct{})
+		own.mu.Unlock()
+		return h.nextPeerCertificate()
+	}
+	own.mu.Unlock()
+	timer := time.NewTimer(ownWait)
+	defer timer.Stop()
+	select {
+	case <-making:
+	case <-timer.C:
+	}
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	if good := own.goodLocked(time.Now()); good != nil {
+		return good, nil
+	}
+	return nil, fault.New(fault.Unavailable, "not_ready", "find the hub's certificate", nil)
+}
+
+// nextPeerCertificate makes the next certificate, and returns the one to use. The caller has set
+// making.
+func (h *Hub) nextPeerCertificate() (*tls.Certificate, error) {
+	own := &h.devices.own
 	cert, err := h.makePeerCertificate()
+	now := time.Now()
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	close(own.making)
+	own.making = nil
 	if err == nil {
 		own.now, own.renew, own.ends = cert, ca.RenewAt(cert.Leaf.NotBefore, cert.Leaf.NotAfter), cert.Leaf.NotAfter
 		return cert, nil
@@ -44,8 +91,9 @@ func (h *Hub) PeerCertificate() (*tls.Certificate, error) {
 	if before, ok := h.noise.take("", now); ok {
 		h.cfg.Log.Warn("the hub's certificate isn't renewed", "error", err, "until", own.ends, "left_out", before)
 	}
-	if own.now != nil && now.Before(own.ends) {
-		return own.now, nil
+	if good := own.goodLocked(now); good != nil {
+		own.renew = now.Add(ownPause)
+		return good, nil
 	}
 	return nil, err
 }

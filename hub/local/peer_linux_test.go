@@ -84,6 +84,72 @@ func TestPeerCertificateRenews(t *testing.T) {
 	}
 }
 
+// TestPeerCertificateWaits: while the authority is busy, one handshake waits for the next
+// certificate, and the others get the one that there is.
+func TestPeerCertificateWaits(t *testing.T) {
+	h := newHouse(t, nil)
+	_, csr := deviceKey(t)
+	h.pair(h.owner, "laptop", csr, false, "run.start")
+	first, err := h.PeerCertificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.devices.own.renew = time.Now()
+	h.devices.changing.Lock()
+	const all = 8
+	got := make(chan *tls.Certificate, all)
+	for range all {
+		go func() {
+			c, err := h.PeerCertificate()
+			if err != nil {
+				t.Error(err)
+			}
+			got <- c
+		}()
+	}
+	late := time.After(30 * time.Second) // a test that hangs fails
+	for i := range all - 1 {
+		select {
+		case c := <-got:
+			if c != first {
+				t.Error("another one, while the authority is busy")
+			}
+		case <-late:
+			h.devices.changing.Unlock()
+			t.Fatalf("%d of %d handshakes wait for the authority", all-i, all)
+		}
+	}
+	h.devices.changing.Unlock()
+	next := <-got
+	if now, err := h.PeerCertificate(); err != nil || next == first || now != next {
+		t.Errorf("the next one isn't used: %v", err)
+	}
+}
+
+// TestPeerCertificateFails keeps what is good, and doesn't try for each connection.
+func TestPeerCertificateFails(t *testing.T) {
+	h := newHouse(t, nil)
+	_, csr := deviceKey(t)
+	h.pair(h.owner, "laptop", csr, false, "run.start")
+	first, err := h.PeerCertificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.devices.own.renew = time.Now()
+	authority := h.devices.authority
+	h.devices.authority = nil // a failure
+	for range 2 {
+		if c, err := h.PeerCertificate(); err != nil || c != first {
+			t.Errorf("the good one isn't used: %v", err)
+		}
+		h.devices.authority = authority
+	}
+	h.devices.own.renew = time.Now()
+	if c, err := h.PeerCertificate(); err != nil || c == first {
+		t.Errorf("it isn't tried again: %v", err)
+	}
+}
+
 // BenchmarkVerifyPeer is what a handshake costs beside TLS: the chain, and whether it's in force.
 func BenchmarkVerifyPeer(b *testing.B) {
 	h := newHouse(b, nil)
