@@ -30,7 +30,8 @@ const (
 )
 
 const (
-	maxDevices = 256 // of all principals; revoked ones too
+	maxDevices     = 256 // of all principals; revoked ones too
+	maxDevicesEach = 64  // of one principal, so that none takes all ids
 	// maxLeaves bounds the certificates that one device has at a time: the one in use, its
 	// successor, and what a crash left.
 	maxLeaves = 4
@@ -252,8 +253,10 @@ func (h *Hub) enrol(ctx context.Context, c hub.Caller, e Enrolment) (d hub.Devic
 	case old != nil && (!e.Replace || !h.sees(c, old.Principal)):
 		return none(fault.New(fault.Busy, "exists", op, fmt.Errorf("there is a device %q", e.ID)).
 			WithHint("if this is the same device, or takes its place, say so: --replace; its certificates end"))
-	case old == nil && h.devices.count() >= maxDevices:
-		return none(fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("there are %d devices", maxDevices)))
+	case old == nil:
+		if err := h.devices.room(c.User); err != nil {
+			return none(err)
+		}
 	}
 	_, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: "device " + e.ID, Scopes: scopes, Lifetime: h.access.Longest()})
 	if err != nil {
@@ -313,10 +316,26 @@ func (h *Hub) endDevice(ctx context.Context, c hub.Caller, d *store.Device) erro
 	return err
 }
 
-func (ds *devices) count() int {
+// room returns fault.Unavailable "quota_tokens" if there is none for one more device of a principal.
+func (ds *devices) room(principal string) error {
+	const op = "enrol device"
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
-	return len(ds.byID)
+	own := 0
+	for _, d := range ds.byID {
+		if d.Principal == principal {
+			own++
+		}
+	}
+	switch {
+	case own >= maxDevicesEach:
+		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("%.80q has %d devices, with those that were revoked", principal, own)).
+			WithHint("let it take the id of a revoked one: --replace")
+	case len(ds.byID) >= maxDevices:
+		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("there are %d devices, with those that were revoked", len(ds.byID))).
+			WithHint("let it take the id of a revoked one: --replace")
+	}
+	return nil
 }
 
 // deviceOf returns a device as clients see it.

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -313,6 +314,26 @@ func TestEnrolFails(t *testing.T) {
 	if h.HasDevice("laptop") {
 		t.Error("it is known")
 	}
+}
+
+// TestDevicesOfOne: one principal can't use up the ids of all, not with revoked devices either; it
+// still replaces its own.
+func TestDevicesOfOne(t *testing.T) {
+	h := newHouse(t, nil)
+	_, csr := deviceKey(t)
+	for i := range maxDevicesEach {
+		id := fmt.Sprintf("other-%d", i)
+		h.devices.byID[id] = &store.Device{ID: id, Principal: "uid:4242", Revoked: time.Unix(1, 0)}
+	}
+	h.pair(h.owner, "laptop", csr, false, "run.start") // those are another's
+	for i := range maxDevicesEach - 1 {
+		id := fmt.Sprintf("own-%d", i)
+		h.devices.byID[id] = &store.Device{ID: id, Principal: h.owner.User, Revoked: time.Unix(1, 0)}
+	}
+	if _, _, _, err := h.enrol(t.Context(), h.owner, Enrolment{ID: "phone", CSR: csr}); fault.ReasonOf(err) != "quota_tokens" {
+		t.Errorf("one more: %v", err)
+	}
+	h.pair(h.owner, "laptop", csr, true, "run.start")
 }
 
 // TestDeviceRevivedInStore: no statement of the store takes a revocation back.

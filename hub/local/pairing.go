@@ -458,6 +458,11 @@ func (h *Hub) approvePairing(ctx context.Context, c hub.Caller, in hub.PairingAp
 		return hub.Pairing{}, fault.New(fault.Busy, "exists", op, fmt.Errorf("there is a device %q", v.Request.Device)).
 			WithHint("if this is the same device, or takes its place, say so: --replace; its old certificates end")
 	}
+	if v.State == pair.Pending && !h.HasDevice(v.Request.Device) {
+		if err := h.devices.room(c.User); err != nil {
+			return hub.Pairing{}, err
+		}
+	}
 	var w *pair.Wanted
 	h.pairings.do(c, func(all *pair.Hub, now time.Time) { w, err = all.Approve(in.ID, in.Digits, now) })
 	written := h.pairings.write(ctx)
