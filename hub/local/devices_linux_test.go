@@ -8,6 +8,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -334,6 +336,38 @@ func TestDevicesOfOne(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	h.pair(h.owner, "laptop", csr, true, "run.start")
+}
+
+// TestIssuerNotReplaced: an issuer that is due certifies on while no other can be made.
+func TestIssuerNotReplaced(t *testing.T) {
+	h := newHouse(t, nil)
+	j, err := h.k.JournalStatus(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := h.k.StateDir()
+	a, err := ca.Create(state, j.Origin, time.Now().Add(-ca.IssuerLife*3/4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.devices.use(a)
+	due := a.RotateAt()
+	root := filepath.Join(state, "ca", "root.key")
+	if err := os.Rename(root, root+".away"); err != nil {
+		t.Fatal(err)
+	}
+	_, csr := deviceKey(t)
+	h.pair(h.owner, "laptop", csr, false, "run.start")
+	if !a.RotateAt().Equal(due) {
+		t.Error("it was replaced without the root's key")
+	}
+	if err := os.Rename(root+".away", root); err != nil {
+		t.Fatal(err)
+	}
+	h.pair(h.owner, "laptop", csr, true, "run.start")
+	if !a.RotateAt().After(time.Now()) {
+		t.Error("it isn't replaced when it can be")
+	}
 }
 
 // TestDeviceRevivedInStore: no statement of the store takes a revocation back.
