@@ -168,8 +168,9 @@ var forbidden = map[string][]string{
 		"plugin", "golang.org/x/mod", "golang.org/x/net"},
 	// isolate/cell/serve, isolate/rlimit and isolate/internal/steps are there to fork.
 	"cmd/palyra": {"palyra/isolate/cell/serve", "palyra/isolate/rlimit", "palyra/isolate/internal/steps", "palyra/hub", "palyra/transport", "palyra/bench", "palyra/authz/policy/lint", "net/http", "crypto/tls", "plugin"},
-	// crypt/pair is the device's side of a pairing: it has no key of this installation's.
-	"cmd/palyra-ctl": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt/ca", "palyra/crypt/journal", "palyra/crypt/keyring", "palyra/crypt/receipt",
+	// crypt/pair is the device's side of a pairing, and crypt/ca is how a device judges its hub's
+	// certificate: neither opens a key of this installation's for it.
+	"cmd/palyra-ctl": {"palyra/isolate", "palyra/authz/policy", "palyra/crypt/journal", "palyra/crypt/keyring", "palyra/crypt/receipt",
 		"palyra/crypt/seal", "palyra/crypt/vault", "palyra/kernel", "palyra/bench", "palyra/hub/local", "palyra/hub/run",
 		"palyra/hub/store", "palyra/hub/config", "os/exec", "plugin", "filippo.io", "github.com/BurntSushi", "github.com/cedar-policy",
 		"github.com/landlock-lsm", "golang.org/x/crypto", "golang.org/x/mod", "modernc.org"},
