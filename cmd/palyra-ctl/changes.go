@@ -17,7 +17,7 @@ import (
 func (a *app) keeper(inv *command.Invocation) (hub.Hub, error) {
 	if inv.Has("state") {
 		return nil, fault.New(fault.Usage, "bad_command", inv.Command.Name, errors.New("palyrad's layers are not those of --state")).
-			WithHint("leave out --state, or else --socket, --url and --token-file")
+			WithHint("leave out --state, or else --socket, --url, --token-file and --device")
 	}
 	return a.connect(inv)
 }

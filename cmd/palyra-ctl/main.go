@@ -45,7 +45,7 @@ type app struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	stdout, stderr := terminal.Guard(ctx, os.Stdout), terminal.Guard(ctx, os.Stderr)
-	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: connect.Dial, columns: terminal.Columns}
+	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr, getenv: os.Getenv, terminal: "/dev/tty", dial: dial(stderr), columns: terminal.Columns}
 	status := a.run(ctx, os.Args[1:])
 	// A lost write was reported already; these are the bytes of an incomplete character.
 	_, _ = stdout.Flush(), stderr.Flush()

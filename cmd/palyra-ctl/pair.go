@@ -6,8 +6,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -20,27 +18,12 @@ import (
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/paired"
 	"palyra/crypt/pair"
-	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/transport/enrol"
 )
-
-// The files of a paired device.
-const (
-	deviceKey   = "key.pem"   // PKCS #8, mode 0600
-	deviceChain = "chain.pem" // its certificate first
-	deviceRoots = "roots.pem"
-	deviceHub   = "hub.json" // hubFile
-)
-
-// hubFile says what a device was paired with.
-type hubFile struct {
-	Device string   `json:"device"`
-	Domain string   `json:"domain"`
-	Scopes []string `json:"scopes"`
-}
 
 // kindCLI is what a device that runs this program is.
 const kindCLI = "cli"
@@ -60,6 +43,12 @@ func (a *app) pair(ctx context.Context, inv *command.Invocation) (*result, error
 	}
 	if err := r.Check(); err != nil {
 		return nil, err
+	}
+	url := command.Value(inv, "url", "")
+	if url != "" {
+		if err := paired.CheckURL(url); err != nil {
+			return nil, err
+		}
 	}
 	code, err := a.code(inv.Operands[0])
 	if err != nil {
@@ -83,7 +72,9 @@ func (a *app) pair(ctx context.Context, inv *command.Invocation) (*result, error
 	if err != nil {
 		return nil, err
 	}
-	chain, err := a.exchange(conn, d, func(c *pair.Chain) error { return writeDevice(dir, id, key, c) })
+	chain, err := a.exchange(conn, d, func(c *pair.Chain) error {
+		return paired.Write(ctx, dir, paired.About{Device: id, Domain: c.Domain, Scopes: c.Scopes, URL: url}, key, c.Certificates, c.Roots)
+	})
 	if ctx.Err() != nil {
 		return nil, fault.New(fault.Canceled, "canceled", "pair with hub", context.Cause(ctx))
 	}
@@ -168,43 +159,11 @@ func deviceDir(dir string, replace bool) error {
 	if err := durable.MkdirAll0700(dir); err != nil {
 		return durable.Fault(op, err)
 	}
-	if err := durable.CheckOwn(dir, deviceKey); err != nil {
+	if err := durable.CheckOwn(dir, paired.KeyFile); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(filepath.Join(dir, deviceKey)); err == nil && !replace {
+	if _, err := os.Lstat(filepath.Join(dir, paired.KeyFile)); err == nil && !replace {
 		return fault.New(fault.Busy, "exists", op, errors.New("it has a key already")).WithHint("another folder, or --replace")
 	}
 	return nil
-}
-
-// writeDevice puts everything away. The key comes last: a folder with a key has its certificates,
-// and until then an older key has none of its own that this one replaced.
-func writeDevice(dir, id string, key *ecdsa.PrivateKey, c *pair.Chain) error {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return fault.New(fault.Internal, "internal", "encode key", err)
-	}
-	h, err := canon.Marshal(hubFile{Device: id, Domain: c.Domain, Scopes: c.Scopes})
-	if err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		name string
-		data []byte
-	}{{deviceRoots, certificates(c.Roots)}, {deviceChain, certificates(c.Certificates)}, {deviceHub, append(h, '\n')},
-		{deviceKey, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}} {
-		path := filepath.Join(dir, f.name)
-		if err := durable.WriteFile(path, f.data, 0o600); err != nil {
-			return durable.Fault(fmt.Sprintf("write %q", path), err)
-		}
-	}
-	return nil
-}
-
-func certificates(list []*x509.Certificate) []byte {
-	var b bytes.Buffer
-	for _, c := range list {
-		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // a Buffer takes all
-	}
-	return b.Bytes()
 }

@@ -16,7 +16,7 @@ import (
 // reach examines the way to palyrad: its socket, and whether this user may use it. It
 // connects to nothing.
 func (a *app) reach(inv *command.Invocation) []hub.Finding {
-	if command.Value(inv, "url", "") != "" {
+	if inv.Has("url") || inv.Has("device") {
 		return []hub.Finding{}
 	}
 	path := command.Value(inv, "socket", "")

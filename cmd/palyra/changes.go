@@ -29,7 +29,7 @@ var sessionLayer = regexp.MustCompile(`-[0-9a-f]{16}$`)
 // palyrad. A session's layer that is named is looked for here first: this user may run palyrad.
 func (a *app) layerHere(inv *command.Invocation) bool {
 	switch {
-	case inv.Has("socket") || inv.Has("url") || inv.Has("token-file"):
+	case inv.Has("socket") || inv.Has("url") || inv.Has("token-file") || inv.Has("device"):
 		return false
 	case inv.Has("state") || !sessionLayer.MatchString(operand(inv)):
 		return true

@@ -38,8 +38,8 @@ func (a *app) here(inv *command.Invocation) bool {
 	case strings.HasPrefix(inv.Command.Name, "changes "):
 		return a.layerHere(inv)
 	case strings.HasPrefix(inv.Command.Name, "keys "):
-		return !inv.Has("socket") && !inv.Has("url") && !inv.Has("token-file")
-	case !looksBack(inv.Command.Name) || inv.Has("socket") || inv.Has("url"):
+		return !inv.Has("socket") && !inv.Has("url") && !inv.Has("token-file") && !inv.Has("device")
+	case !looksBack(inv.Command.Name) || inv.Has("socket") || inv.Has("url") || inv.Has("device"):
 		return false
 	case inv.Has("local") || inv.Has("state"):
 		return true

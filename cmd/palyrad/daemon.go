@@ -434,7 +434,7 @@ func (d *daemon) ready(more string) {
 	if err := d.notify.Ready(status); err != nil {
 		d.log.Warn("service manager", "error", err.Error())
 	}
-	d.log.Info("ready", "status", status, "socket", d.sockets.unix.Addr().String(), "http", d.sockets.address(), "confined", d.conf.Load().Enforced)
+	d.log.Info("ready", "status", status, "socket", d.sockets.unix.Addr().String(), "http", d.sockets.address(), "peer", d.sockets.peerAddress(), "confined", d.conf.Load().Enforced)
 }
 
 func (d *daemon) tell(status string) {

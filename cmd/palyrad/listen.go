@@ -47,6 +47,13 @@ func (s *sockets) address() string {
 	return s.http.Addr().String()
 }
 
+func (s *sockets) peerAddress() string {
+	if s.peer == nil {
+		return config.HTTPOff
+	}
+	return s.peer.Addr().String()
+}
+
 // listen opens the sockets, or takes those that the service manager passed.
 func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener) (_ *sockets, err error) {
 	s := &sockets{healthOnly: cfg.Listen.HTTPAuth == "off"}

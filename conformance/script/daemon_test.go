@@ -19,9 +19,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
+// peerAddress is where palyrad says that it serves devices.
+var peerAddress = regexp.MustCompile(`"peer":"([0-9.:]+)"`)
+
 // daemon starts palyrad until the script ends, with a policy directory and the workspace
 // src, which is a folder of the script's, with further keys. Its socket is the script's
-// $PALYRA_SOCKET.
+// $PALYRA_SOCKET; with peer.listen, $PEER is where it serves devices.
 func daemon(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
 		ts.Fatalf("usage: daemon POLICYDIR [KEY=VALUE...]")
@@ -42,6 +45,9 @@ func daemon(ts *testscript.TestScript, neg bool, args []string) {
 	for !serving && lines.Scan() {
 		text.WriteString(lines.Text() + "\n")
 		serving = strings.Contains(lines.Text(), `"status":"serving"`)
+		if m := peerAddress.FindStringSubmatch(lines.Text()); m != nil {
+			ts.Setenv("PEER", m[1])
+		}
 	}
 	rest := make(chan struct{})
 	go func() {

@@ -10,7 +10,8 @@
 // Do ignores its hub.Caller: the socket or the token says who asks, and the daemon's Status
 // tells who that is. Errors are those of the daemon, with kind, reason, hint and denial.
 // The connection itself adds fault.Unavailable ("daemon_unreachable", "connection_lost"
-// before an answer, "connection_lost" within one), fault.Denied ("permission_denied"),
+// before an answer, "connection_lost" within one), fault.Denied ("permission_denied", and
+// "unauthenticated" if palyrad refuses the certificate of Config.TLS),
 // fault.Canceled, fault.Timeout, and fault.Integrity for an answer that isn't one.
 //
 // A request that makes something carries an Idempotency-Key, the caller's or a random one,
@@ -76,6 +77,8 @@ type Client struct {
 	silence  time.Duration
 	patience time.Duration
 	where    string // for errors
+	// certified says that a client certificate is the credential.
+	certified bool
 
 	reconnects atomic.Int64 // of tapes
 }
@@ -99,7 +102,7 @@ func New(cfg Config) (*Client, error) {
 	if t.TLSClientConfig == nil {
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13}
 	}
-	c := &Client{token: cfg.Token, silence: cfg.Silence, patience: cfg.Patience}
+	c := &Client{certified: t.TLSClientConfig.GetClientCertificate != nil, token: cfg.Token, silence: cfg.Silence, patience: cfg.Patience}
 	if c.silence <= 0 {
 		c.silence = time.Minute
 	}
@@ -297,7 +300,10 @@ func (c *Client) lost(ctx context.Context, op string, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // without the address, which may hold ids that say nothing here
 	}
+	judged, mine := errors.AsType[*fault.Error](err) // of Config.TLS
 	switch {
+	case mine && ctx.Err() == nil:
+		return fault.New(judged.Kind, judged.Reason, op, err).WithHint(judged.Hint)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fault.New(fault.Timeout, "timeout", op, ctx.Err())
 	case ctx.Err() != nil:
@@ -305,7 +311,12 @@ func (c *Client) lost(ctx context.Context, op string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fault.New(fault.Denied, "permission_denied", op, err).WithHint("join the group that owns " + c.where + ", or use a token over HTTP")
 	}
-	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
+	e, ok := errors.AsType[*net.OpError](err)
+	if ok && e.Op == "remote error" && c.certified { // a TLS alert
+		return fault.New(fault.Denied, "unauthenticated", op, fmt.Errorf("palyrad refused the device's certificate: %w", err)).
+			WithHint("it may be revoked, or have ended: palyra devices show ID at the hub; a device that was revoked is paired again")
+	}
+	if ok && e.Op == "dial" {
 		return fault.New(fault.Unavailable, "daemon_unreachable", op, err).WithHint("is palyrad running? systemctl status palyrad; palyra setup palyrad makes one of your own")
 	}
 	return fault.New(fault.Unavailable, "connection_lost", op, err).

@@ -1,10 +1,11 @@
 // Package connect finds palyrad for the programs that are its clients: by the flags
-// --socket, --url and --token-file, the environment and the usual places.
+// --socket, --url, --token-file and --device, the environment and the usual places.
 //
 //	t, err := connect.Find(inv, os.Getenv)
 //	h, err := connect.Dial(t)
 //
-// Nothing is connected before the first request.
+// Nothing is connected before the first request. A target with a device is for cmd/internal/paired,
+// which has the certificates.
 package connect
 
 import (
@@ -22,11 +23,12 @@ import (
 	"palyra/transport/client"
 )
 
-// Target is the address of the daemon. Either Socket or URL is set.
+// Target is the address of the daemon. Either Socket or URL is set, or Device.
 type Target struct {
 	Socket string
 	URL    string
 	Token  string // never printed
+	Device string // the folder of a paired device; URL may be empty then
 }
 
 // Dial makes the client.
@@ -42,7 +44,12 @@ func Dial(t Target) (hub.Hub, error) {
 func Find(inv *command.Invocation, getenv func(string) string) (t Target, err error) {
 	t = Target{Socket: command.Value(inv, "socket", ""), URL: command.Value(inv, "url", "")}
 	file := command.Value(inv, "token-file", "")
+	t.Device = command.Value(inv, "device", "")
 	switch {
+	case t.Device != "" && (t.Socket != "" || file != ""):
+		return Target{}, fault.New(fault.Usage, "bad_command", "find palyrad", errors.New("--device excludes --socket and --token-file")).
+			WithHint("its certificate is the credential; leave the others out")
+	case t.Device != "":
 	case t.Socket != "" && t.URL != "":
 		return Target{}, fault.New(fault.Usage, "bad_command", "find palyrad", errors.New("--socket and --url exclude each other")).
 			WithHint("leave one of them out")

@@ -70,6 +70,8 @@ var (
 		{Name: "limit", Arg: "N", Help: "how many at most (default 100, at most 1000)", Parse: command.Count(1000)},
 		{Name: "after", Arg: "CURSOR", Help: "go on after the page that ended with this cursor"},
 	}
+	flagDevice = command.Flag{Name: "device", Arg: "DIR", Help: "palyrad at another host, as the device that palyra pair\nput into DIR; --url says where, unless DIR does"}
+
 	flagVersion = command.Flag{Name: "version", Arg: "N", Help: "only if it is still this version (default: whichever it\nis now)", Parse: command.Count(1 << 53)}
 
 	// exits are those of every command of palyra-ctl.

@@ -44,10 +44,13 @@ CODE is what palyra devices pair shows at the hub; better in a FILE, or - for
 standard input, as other users of a host can read command lines. ADDRESS is the
 host and port of the hub's pairing.listen. The key is made here and stays here.
 Shows six digits, which the hub's operator types there, and waits. Then DIR has
-key.pem, chain.pem, roots.pem and hub.json.`,
+key.pem, chain.pem, roots.pem and hub.json, and each command that asks palyrad
+takes --device DIR. A certificate is good for 24 hours; a command after 16 of
+them renews it. A device that was away for longer pairs again.`,
 			Flags: []command.Flag{
 				{Name: "device", Arg: "DIR", Help: "where the key and the certificates go (required)"},
 				{Name: "id", Arg: "NAME", Help: "the id that this device asks for: a-z, 0-9 and '-'\n(required)"},
+				{Name: "url", Arg: "URL", Help: "where the hub serves devices (peer.listen), such as\nhttps://hub.example:7444; DIR keeps it for --device DIR"},
 				{Name: "scope", Arg: "NAME", Help: "a permission that it asks for; may be given more than\nonce (default session.read, session.write and run.start)", Repeat: true},
 				{Name: "replace", Help: "DIR has a key already: put the new one in its place"}},
 			Exits:    []command.Exit{{Code: "5", Meaning: "the hub's operator said no"}, {Code: "8", Meaning: "the other side isn't the hub, or someone is in between"}},

@@ -60,9 +60,12 @@ func Commands() []command.Command {
 			if c.Program == "" {
 				c.Program = Client
 			}
-			asks := c.Program == Client || c.Program == Agents // palyrad
-			if asks || c.Program == Setup {                    // which passes them on
+			asks := c.Program == Client || c.Program == Agents    // palyrad
+			if (asks || c.Program == Setup) && c.Name != "pair" { // setup passes them on; pair has a hub of its own
 				c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], connection...)
+				if c.Program == Client {
+					c.Flags = append(c.Flags, flagDevice)
+				}
 			}
 			if tabled[c.Name] {
 				c.Flags = append(c.Flags[:len(c.Flags):len(c.Flags)], flagWide)
