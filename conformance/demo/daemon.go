@@ -24,6 +24,7 @@ type daemon struct {
 	config  string
 	socket  string
 	url     string        // of the HTTP listener; "" if there is none
+	peer    string        // URL of the listener for devices
 	notify  *net.UnixConn // where palyrad says READY=1, as it would to systemd
 	process *exec.Cmd
 	ended   chan error // takes how the process ended; nil while there is none
@@ -33,7 +34,7 @@ type daemon struct {
 }
 
 // operated is the step of the daemon: a call that waits, an answer from
-// elsewhere, a cancel, and a kill in the middle of a call.
+// elsewhere, a device that is paired and revoked, a cancel, and a kill in the middle of a call.
 func operated(ctx context.Context, d *demo) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -49,6 +50,7 @@ func operated(ctx context.Context, d *demo) {
 	defer p.kill()
 	p.statusAndCall(ctx)
 	p.people(ctx)
+	p.device(ctx)
 	p.cancel(ctx)
 	p.emergency(ctx)
 	p.crash(ctx)
@@ -66,7 +68,12 @@ func newDaemon(d *demo) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\n%sstate.dir = %q\nworkspaces.project.path = %q\nworkspaces.project.read_only = false\n", p.socket, how, p.dir, ws)
+	peer, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	p.peer = "https://" + peer
+	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\n%speer.listen = %q\npairing.listen = \"127.0.0.1:0\"\nstate.dir = %q\nworkspaces.project.path = %q\nworkspaces.project.read_only = false\n", p.socket, how, peer, p.dir, ws)
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -83,20 +90,28 @@ permit (principal in Palyra::Role::"owner", action == Palyra::Action::"approval.
 when { context.channel == "unix" };
 `
 
+// freeAddress returns one that is free, most likely until palyrad takes it.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
 // configure returns the lines by which the agent comes in: as root through the
 // socket, which its group may use, and elsewhere by HTTP with a token.
 func (p *daemon) configure() (string, error) {
 	if secondUser() {
 		return fmt.Sprintf("listen.socket_group = \"%d\"\nlisten.http = \"off\"\n", agent), nil
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // free, most likely until palyrad takes it
+	at, err := freeAddress()
 	if err != nil {
 		return "", err
 	}
-	at := l.Addr().String()
 	p.url = "http://" + at
 	dir := filepath.Join(p.demo.dir, "etc", "policy")
-	err = errors.Join(l.Close(), os.CopyFS(dir, policy.DefaultFS()), os.WriteFile(filepath.Join(dir, "50-demo.cedar"), []byte(atTheSocket), 0o644))
+	err = errors.Join(os.CopyFS(dir, policy.DefaultFS()), os.WriteFile(filepath.Join(dir, "50-demo.cedar"), []byte(atTheSocket), 0o644))
 	return fmt.Sprintf("listen.http = %q\npolicy.dir = %q\n", at, dir), err
 }
 

@@ -90,7 +90,7 @@ var steps = []struct {
 	{"A sensitive call waits for a person; what was approved is what runs", approved},
 	{"A hostile program, outside and inside", attacked},
 	{"A secret reaches the program that policy names, and no output", secret},
-	{"A daemon: a call that waits, a second principal who answers, the emergency stop, a kill in the middle", operated},
+	{"A daemon: a call that waits, a second principal who answers, a paired device, the emergency stop, a kill in the middle", operated},
 	{"An agent mends a failing test over MCP; a person is asked once, about the changes", served},
 	{"The signing key is replaced; receipts from before and after verify with one trust directory", rotated},
 	{"Every receipt, verified by Palyra and by a verifier that is not ours", verified},
