@@ -15,7 +15,8 @@
 // taken, and the text goes on behind it. Shorter values stay: they can't be told from other text.
 //
 // What was added stays until Wipe, outside the heap where that is possible ([seal.Secret]), and
-// within a bound: from there on Add fails, and the value must not be given out.
+// within a bound: from there on Add fails, and the value must not be given out. One that begins
+// with repetitions counts for five times its length.
 //
 // # What it does not protect against
 //
@@ -59,15 +60,16 @@ func New() *Registry { return &Registry{known: make(map[[sha256.Size]byte]bool)}
 
 // pattern is one spelling of a value.
 type pattern struct {
-	text []byte // of a seal.Secret
-	mask []byte
+	text     []byte // of a seal.Secret
+	mask     []byte
+	overlaps []int32 // nil: compare it as a whole
 }
 
 // table finds patterns by their first two bytes. Immutable.
 type table struct {
 	first [256]bool
-	begun [1 << 16 / 64]uint64  // a bit for each key of pairs
-	pairs map[[2]byte][]pattern // longest first
+	begun [1 << 16 / 64]uint64   // a bit for each key of pairs
+	pairs map[[2]byte][]*pattern // longest first
 }
 
 // Add has a value removed from now on. name stands in its mask. The value stays the caller's.
@@ -87,11 +89,14 @@ func (r *Registry) Add(name string, value []byte) error {
 			clear(p)
 		}
 	}()
-	n := 0
-	for _, p := range all {
+	n, more := 0, make([][]int32, len(all))
+	cost := 0
+	for i, p := range all {
+		more[i] = overlaps(p)
 		n += len(p)
+		cost += len(p) + 4*len(more[i])
 	}
-	if r.bytes+n > maxPatterns {
+	if r.bytes+cost > maxPatterns {
 		return fault.New(fault.Unavailable, "resource_exhausted", fmt.Sprintf("remember secret %q", name), errors.New("too many secrets were given out to keep all of them from output and logs")).
 			WithHint("restart palyrad")
 	}
@@ -101,9 +106,9 @@ func (r *Registry) Add(name string, value []byte) error {
 	}
 	s := seal.NewSecret(text)
 	clear(text)
-	r.known[sum], r.held, r.bytes = true, append(r.held, s), r.bytes+n
+	r.known[sum], r.held, r.bytes = true, append(r.held, s), r.bytes+cost
 
-	next := &table{pairs: make(map[[2]byte][]pattern)}
+	next := &table{pairs: make(map[[2]byte][]*pattern)}
 	if old := r.now.Load(); old != nil {
 		next.first, next.begun = old.first, old.begun
 		for k, v := range old.pairs {
@@ -112,14 +117,14 @@ func (r *Registry) Add(name string, value []byte) error {
 	}
 	mask := []byte("[secret " + name + "]")
 	at := s.Bytes()
-	for _, p := range all {
-		x := pattern{at[:len(p):len(p)], mask}
+	for i, p := range all {
+		x := &pattern{at[:len(p):len(p)], mask, more[i]}
 		at = at[len(p):]
 		k := [2]byte{x.text[0], x.text[1]}
 		next.first[k[0]] = true
 		next.begun[uint(k[0])<<2|uint(k[1]>>6)] |= 1 << (k[1] & 63)
 		list := append(slices.Clone(next.pairs[k]), x)
-		slices.SortStableFunc(list, func(a, b pattern) int { return len(b.text) - len(a.text) })
+		slices.SortStableFunc(list, func(a, b *pattern) int { return len(b.text) - len(a.text) })
 		next.pairs[k] = list
 	}
 	r.now.Store(next)
@@ -141,9 +146,10 @@ func (r *Registry) Wipe() {
 	clear(r.known)
 }
 
-// at says what begins at b[0]: a pattern that is all there (n > 0), none (n == 0), or what more text
+// at says what begins at text[i]: a pattern that is all there (n > 0), none (n == 0), or what more text
 // decides (n < 0), which last rules out.
-func (t *table) at(b []byte, last bool) (n int, mask []byte) {
+func (t *table) at(s *search, i int, last bool) (n int, mask []byte) {
+	b := s.text[i:]
 	if !t.first[b[0]] {
 		return 0, nil
 	}
@@ -158,6 +164,14 @@ func (t *table) at(b []byte, last bool) (n int, mask []byte) {
 	}
 	for _, p := range t.pairs[[2]byte{b[0], b[1]}] {
 		switch {
+		case p.overlaps != nil:
+			n := s.agrees(p, i)
+			if n == len(p.text) {
+				return n, p.mask
+			}
+			if !last && n == len(b) {
+				return -1, nil
+			}
 		case len(b) >= len(p.text):
 			if bytes.HasPrefix(b, p.text) {
 				return len(p.text), p.mask
@@ -171,9 +185,9 @@ func (t *table) at(b []byte, last bool) (n int, mask []byte) {
 
 // scan appends b without values to out, and returns what more text decides.
 func (t *table) scan(out, b []byte, last bool) (clean, rest []byte) {
-	from := 0
+	from, s := 0, search{text: b}
 	for i := 0; i < len(b); {
-		n, mask := t.at(b[i:], last)
+		n, mask := t.at(&s, i, last)
 		switch {
 		case n < 0:
 			return append(out, b[from:i]...), b[i:]
@@ -209,8 +223,9 @@ func (r *Registry) Holds(b []byte) bool {
 	if t == nil {
 		return false
 	}
+	s := search{text: b}
 	for i := range b {
-		if n, _ := t.at(b[i:], true); n > 0 {
+		if n, _ := t.at(&s, i, true); n > 0 {
 			return true
 		}
 	}

@@ -147,6 +147,8 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte("horse battery"), []byte("horse batt"), []byte("a horse battery horse batt b"), uint8(3))
 	f.Add([]byte("aaaaaaaa"), []byte("aaaaaaaab"), []byte("aaaaaaaaaaaaaaaabaaaaaaa"), uint8(1))
 	f.Add([]byte("12345678"), []byte("87654321"), []byte("MTIzNDU2Nzg=3132333435363738%31%32"), uint8(7))
+	f.Add(append(bytes.Repeat([]byte("a"), 90), 'b'), bytes.Repeat([]byte("aab"), 30), append(bytes.Repeat([]byte("a"), 400), bytes.Repeat([]byte("baa"), 300)...), uint8(11))
+	f.Add(bytes.Repeat([]byte("a"), 70), bytes.Repeat([]byte("a"), 90), bytes.Repeat([]byte("a"), 511), uint8(5))
 	f.Fuzz(func(t *testing.T, one, two, text []byte, step uint8) {
 		if len(one)+len(two) > 200 || len(text) > 2000 || bytes.Equal(one, two) {
 			return
