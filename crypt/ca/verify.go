@@ -48,7 +48,7 @@ func Verify(chain, roots [][]byte, want string, now time.Time) (Leaf, error) {
 	}
 	anchors, err := parseAll(roots)
 	if err != nil {
-		return Leaf{}, fault.New(fault.BadState, "trust_corrupt", op, fmt.Errorf("trust bundle: %w", err))
+		return Leaf{}, fault.New(fault.Integrity, "trust_corrupt", op, fmt.Errorf("trust bundle: %w", err))
 	}
 	path, err := buildPath(certs, anchors, usageOf(want), now)
 	if err != nil {
