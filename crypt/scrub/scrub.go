@@ -53,10 +53,11 @@ type Registry struct {
 	known map[[sha256.Size]byte]bool // guarded by mu
 	held  []*seal.Secret             // guarded by mu
 	bytes int                        // guarded by mu
+	limit int                        // of bytes; tests have another than maxPatterns
 }
 
 // New returns a Registry without values.
-func New() *Registry { return &Registry{known: make(map[[sha256.Size]byte]bool)} }
+func New() *Registry { return &Registry{known: make(map[[sha256.Size]byte]bool), limit: maxPatterns} }
 
 // pattern is one spelling of a value.
 type pattern struct {
@@ -96,7 +97,7 @@ func (r *Registry) Add(name string, value []byte) error {
 		n += len(p)
 		cost += len(p) + 4*len(more[i])
 	}
-	if r.bytes+cost > maxPatterns {
+	if r.bytes+cost > r.limit {
 		return fault.New(fault.Unavailable, "resource_exhausted", fmt.Sprintf("remember secret %q", name), errors.New("too many secrets were given out to keep all of them from output and logs")).
 			WithHint("restart palyrad")
 	}

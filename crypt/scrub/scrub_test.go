@@ -70,6 +70,7 @@ func TestShort(t *testing.T) {
 // TestBounded: what can't be remembered isn't given out; what is known costs nothing.
 func TestBounded(t *testing.T) {
 	r := New()
+	r.limit = 4 << 20
 	value := bytes.Repeat([]byte("0123456789abcde\n"), 4096)
 	n := 0
 	for ; n < 1000; n++ {
@@ -78,7 +79,7 @@ func TestBounded(t *testing.T) {
 			break
 		}
 	}
-	if n == 0 || n == 1000 || r.bytes > maxPatterns {
+	if n == 0 || n == 1000 || r.bytes > r.limit {
 		t.Fatalf("%d values, %d bytes", n, r.bytes)
 	}
 	value[0], value[1] = 'a', 'a'
