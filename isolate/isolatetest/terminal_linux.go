@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	vocabulary "palyra/call"
 	"palyra/internal/fault"
@@ -32,6 +33,7 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 	c.files.Terminal = theirs
 	var end error
 	var wg sync.WaitGroup
+	over := make(chan struct{})
 	wg.Go(func() {
 		master, err := isolate.TakeTerminal(ours)
 		if err != nil {
@@ -40,7 +42,7 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 		}
 		defer master.Close()
 		buf := make([]byte, 4096)
-		for typing := true; ; {
+		for typing, last := true, false; ; {
 			n, err := master.Read(buf)
 			o.stdout += string(buf[:n])
 			if typing && strings.Contains(o.stdout, prompt) {
@@ -50,6 +52,14 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 					return
 				}
 			}
+			if errors.Is(err, syscall.EIO) && !last { // nobody has it open, yet or for now; see kernel/terminal.go
+				select {
+				case <-over:
+					last = true
+				case <-time.After(time.Millisecond):
+				}
+				continue
+			}
 			if err != nil {
 				end = err
 				return
@@ -58,6 +68,7 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 	})
 	o.res, o.err = c.h.runner.Run(c.t.Context(), c.grant(), c.spec, c.files)
 	theirs.Close()
+	close(over)
 	wg.Wait()
 	if o.err == nil && !errors.Is(end, syscall.EIO) {
 		c.t.Errorf("the output ended with %v, want EIO", end)
