@@ -58,6 +58,7 @@ func guest() {
 // end.
 func halt() {
 	say("done", "", "")
+	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // tcdrain(3): a reboot loses what waits for the line
 	syscall.Sync()
 	syscall.Reboot(syscall.LINUX_REBOOT_CMD_RESTART)
 	select {}
