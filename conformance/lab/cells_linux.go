@@ -182,17 +182,9 @@ var (
 )
 
 // tests runs tests of a built test program. Its words stay the same while tests come and
-// go, except for skipped ones. Tests that fail run once more, as in the lanes: an emulated machine is
-// slow, and what passes then is unsteady. The console has what failed.
+// go, except for skipped ones.
 func (p place) tests(uid int, env []string, program, pattern string, args ...string) (string, error) {
-	run := func() (string, error) {
-		return p.run(uid, 270*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "260s", "-test.run", pattern}, args...)...)
-	}
-	out, err := run()
-	if err != nil && len(broken.FindAllString(out, -1)) > 0 {
-		fmt.Println(out[max(0, len(out)-8000):])
-		out, err = run()
-	}
+	out, err := p.run(uid, 270*time.Second, env, append([]string{programs + "/" + program, "-test.v", "-test.timeout", "260s", "-test.run", pattern}, args...)...)
 	for _, m := range broken.FindAllStringSubmatch(out, -1) {
 		err = errors.Join(err, errors.New(m[1]))
 	}

@@ -4,13 +4,11 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	vocabulary "palyra/call"
 	"palyra/internal/fault"
@@ -19,9 +17,9 @@ import (
 	"palyra/isolate/tier"
 )
 
-// onTerminal runs c on a terminal of its own. typed is typed there when the program has shown
-// prompt. What comes out is stdout.
-func (c *call) onTerminal(prompt, typed string) (o outcome) {
+// onTerminal runs c on a terminal of its own. The dialog is pairs: when the program has shown the
+// first, the second is typed. What comes out is stdout.
+func (c *call) onTerminal(dialog ...string) (o outcome) {
 	c.t.Helper()
 	ours, theirs, err := isolate.TerminalLine()
 	if err != nil {
@@ -33,7 +31,6 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 	c.files.Terminal = theirs
 	var end error
 	var wg sync.WaitGroup
-	over := make(chan struct{})
 	wg.Go(func() {
 		master, err := isolate.TakeTerminal(ours)
 		if err != nil {
@@ -42,23 +39,15 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 		}
 		defer master.Close()
 		buf := make([]byte, 4096)
-		for typing, last := true, false; ; {
+		for {
 			n, err := master.Read(buf)
 			o.stdout += string(buf[:n])
-			if typing && strings.Contains(o.stdout, prompt) {
-				typing = false
-				if _, err := io.WriteString(master, typed); err != nil {
+			if len(dialog) > 0 && strings.Contains(o.stdout, dialog[0]) {
+				if _, err := io.WriteString(master, dialog[1]); err != nil {
 					end = err
 					return
 				}
-			}
-			if errors.Is(err, syscall.EIO) && !last { // nobody has it open, yet or for now; see kernel/terminal.go
-				select {
-				case <-over:
-					last = true
-				case <-time.After(time.Millisecond):
-				}
-				continue
+				dialog = dialog[2:]
 			}
 			if err != nil {
 				end = err
@@ -68,7 +57,6 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 	})
 	o.res, o.err = c.h.runner.Run(c.t.Context(), c.grant(), c.spec, c.files)
 	theirs.Close()
-	close(over)
 	wg.Wait()
 	if o.err == nil && !errors.Is(end, syscall.EIO) {
 		c.t.Errorf("the output ended with %v, want EIO", end)
@@ -77,17 +65,10 @@ func (c *call) onTerminal(prompt, typed string) (o outcome) {
 	return o
 }
 
-// byLine returns text with its lines sorted.
-func byLine(text string) string {
-	lines := strings.Split(text, "\n")
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
-}
-
 // testTerminal looks at a call's own terminal from inside.
 func testTerminal(t *testing.T, h *harness) {
 	if h.sub.Tier != tier.C {
-		if o := h.shell(t, "echo ran").onTerminal("", ""); fault.ReasonOf(o.err) != "invalid_input" || o.stdout != "" {
+		if o := h.shell(t, "echo ran").onTerminal(); fault.ReasonOf(o.err) != "invalid_input" || o.stdout != "" {
 			t.Errorf("a terminal at tier %v: %s, %v; want a refusal", h.sub.Tier, o, o.err)
 		}
 		return
@@ -100,17 +81,18 @@ func testTerminal(t *testing.T, h *harness) {
 
 	// The script: what it is, that the session has it, and that /dev/tty is the same.
 	o := h.shell(t, `tty; stty size; test -t 0 && test -t 1 && test -t 2 && echo three
-		echo through >/dev/tty; ls -1 /dev/pts; echo $TERM; ls -1A /dev`).onTerminal("", "")
+		echo through >/dev/tty; ls -1 /dev/pts; echo $TERM; ls -1A /dev`).onTerminal()
 	o.exited(t, 0)
 	want := "/dev/pts/0\n33 97\nthree\nthrough\n0\nptmx\nxterm\nfd\nfull\nnull\nptmx\npts\nrandom\nshm\nstderr\nstdin\nstdout\ntty\nurandom\nzero\n"
 	if e := o.res.Evidence; o.stdout != want || e.Terminal != (evidence.Terminal{Basis: evidence.Observed, Mode: evidence.TerminalOwn}) || e.Process.TTY == 0 || e.Cell.Mode != evidence.CellCold {
 		t.Errorf("stdout %q, want %q; evidence %+v, tty_nr %d, cell %q", o.stdout, want, e.Terminal, e.Process.TTY, e.Cell.Mode)
 	}
 
-	// A line, and the end of input, each typed.
-	o = h.shell(t, `echo name; read n; echo "hello $n"; cat; echo end`).onTerminal("name", "ada\nmore\n\x04")
+	// A line, and the end of input, each typed when a line is whole: an echo comes at once, also
+	// between a line's text and its end.
+	o = h.shell(t, `echo name; read n; echo "hello $n"; cat; echo end`).onTerminal("name\r\n", "ada\n", "hello ada\r\n", "more\n\x04")
 	o.exited(t, 0)
-	if want := "name\nada\nmore\nhello ada\nmore\nend\n"; byLine(o.stdout) != byLine(want) { // echo comes when it comes
+	if want := "name\nada\nhello ada\nmore\nmore\nend\n"; o.stdout != want {
 		t.Errorf("stdout %q, want %q", o.stdout, want)
 	}
 
@@ -126,21 +108,21 @@ func testTerminal(t *testing.T, h *harness) {
 	}
 
 	// A process that keeps the terminal and ignores its end doesn't keep the call.
-	o = h.shell(t, `(trap '' HUP; exec sleep 1000) & echo left`).onTerminal("", "")
+	o = h.shell(t, `(trap '' HUP; exec sleep 1000) & echo left`).onTerminal()
 	o.exited(t, 0)
 	if !strings.HasSuffix(o.stdout, "left\n") {
 		t.Errorf("with a process left behind: %q", o.stdout)
 	}
 
 	// All of a long output arrives before its end.
-	o = h.shell(t, `stty -opost; i=0; while [ $i -lt 2000 ]; do printf '%0100d' $i; i=$((i+1)); done`).onTerminal("", "")
+	o = h.shell(t, `stty -opost; i=0; while [ $i -lt 2000 ]; do printf '%0100d' $i; i=$((i+1)); done`).onTerminal()
 	o.exited(t, 0)
 	if len(o.stdout) != 200_000 {
 		t.Errorf("%d bytes of output, want 200000", len(o.stdout))
 	}
 
 	// The devpts holds as many as it may, the program's own included.
-	o = h.program(t, "/bin/bash", "bash", "-c", `n=1; while exec {fd}<>/dev/ptmx; do n=$((n+1)); done 2>/dev/null; echo $n; [ $n -gt 100 ]`).onTerminal("", "")
+	o = h.program(t, "/bin/bash", "bash", "-c", `n=1; while exec {fd}<>/dev/ptmx; do n=$((n+1)); done 2>/dev/null; echo $n; [ $n -gt 100 ]`).onTerminal()
 	if lines := strings.Fields(o.stdout); o.err != nil || len(lines) == 0 || lines[len(lines)-1] != "8" {
 		t.Errorf("terminals: %q, %v; want %d", o.stdout, o.err, isolate.MaxTerminals)
 	}
