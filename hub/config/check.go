@@ -25,16 +25,15 @@ func (c *Config) check() []Problem {
 			add("config_bad_value", p.key, "give an absolute path without . and ..", "is no clean absolute path")
 		}
 	}
-	if c.Keys.Identity != "" && beneath(c.Keys.Identity, c.State.Dir) {
-		add("config_bad_value", "keys.identity", "keep it outside", "lies in state.dir, beside what it opens")
-	}
 	if len(c.Listen.Socket) > maxSocketPath {
 		add("config_bad_value", "listen.socket", "", "is longer than %d bytes, which the kernel takes", maxSocketPath)
 	}
 	if len(ps) == 0 {
 		ps = append(ps, c.checkWorkspaces()...)
-		if c.Vault.Identity != "" && beneath(c.Vault.Identity, c.State.Dir) {
-			add("config_bad_value", "vault.identity", "keep it elsewhere: a copy of state.dir would open itself", "lies in state.dir")
+		for _, p := range []pathKey{{"vault.identity", c.Vault.Identity, false}, {"keys.identity", c.Keys.Identity, false}} {
+			if p.value != "" && beneath(p.value, c.State.Dir) {
+				add("config_bad_value", p.key, "keep it elsewhere: a copy of state.dir would open itself", "lies in state.dir")
+			}
 		}
 	}
 	ps = append(ps, c.checkListener()...)
