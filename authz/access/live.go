@@ -10,7 +10,7 @@ import (
 func (r *Registry) Longest() time.Duration { return r.cfg.Longest }
 
 // Live returns nil if h may do anything now: its principal is a member, and its token stands. A
-// device's authority is a token whose text nobody has, so that this is how a device ends. An error
+// device's authority is a token whose text was thrown away, so this is how a device ends. An error
 // is fault.Denied "not_a_member", "token_revoked" or "token_expired".
 func (r *Registry) Live(h Holder) error {
 	const op = "check token"

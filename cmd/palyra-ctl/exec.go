@@ -256,7 +256,7 @@ func (a *app) execWorkspace(ctx context.Context, inv *command.Invocation, h hub.
 }
 
 // askHere asks the person at this terminal about a request that waits, if they may answer it.
-// What isn't the digits is a no, as palyra exec has it. It ends with ctx: somebody else answered,
+// What isn't the digits is a no, as palyra exec has it. It ends with ctx: another person answered,
 // or the call is over.
 func (a *app) askHere(ctx context.Context, h hub.Hub, id string) {
 	waits := func(format string, args ...any) {
