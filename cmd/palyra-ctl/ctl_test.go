@@ -601,7 +601,7 @@ func TestConnect(t *testing.T) {
 	}{
 		{nil, nil, connect.Target{Socket: place.SystemSocket}, true},
 		{nil, map[string]string{"PALYRA_SOCKET": "/a"}, connect.Target{Socket: "/a"}, true},
-		{nil, map[string]string{"XDG_RUNTIME_DIR": dir}, connect.Target{Socket: own}, true},
+		{nil, map[string]string{"XDG_RUNTIME_DIR": dir}, connect.Target{Socket: own, Own: true}, true},
 		{[]string{"--socket", "/b"}, map[string]string{"PALYRA_SOCKET": "/a"}, connect.Target{Socket: "/b"}, true},
 		{[]string{"--url", "http://h", "--token-file", token}, nil, connect.Target{URL: "http://h", Token: "palyra_x"}, true},
 		{[]string{"--url", "http://h"}, nil, connect.Target{}, false},

@@ -111,7 +111,7 @@ func (a *app) execCall(ctx context.Context, inv *command.Invocation, p *printer)
 		return nil, nil, err
 	}
 	defer kept.Close()
-	h, err := a.dial(connect.Target{Socket: socket})
+	h, err := a.dial(connect.Target{Socket: socket, Own: true})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -22,7 +22,7 @@
 //
 // # What it does not protect against
 //
-// A daemon that lies. crypt/receipt checks receipts and journal proofs; this package
+// A daemon that lies, but for one of another user with Config.Own. crypt/receipt checks receipts and journal proofs; this package
 // doesn't.
 package client
 
@@ -55,6 +55,9 @@ import (
 type Config struct {
 	// Socket is the path of the daemon's unix socket.
 	Socket string
+	// Own says that a process of this user or of root must listen there: another one gets no
+	// request. It's refused where the platform doesn't tell.
+	Own bool
 	// URL is "https://host:port", or "http://" and a loopback address.
 	URL string
 	// Token is an API token. On a socket it is not needed.
@@ -115,7 +118,14 @@ func New(cfg Config) (*Client, error) {
 	case cfg.Socket != "":
 		c.base, c.where = "http://palyrad", cfg.Socket
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialSocket(ctx, cfg.Socket)
+			conn, err := dialSocket(ctx, cfg.Socket)
+			if err == nil && cfg.Own {
+				if err = listensForUs(conn); err != nil {
+					conn.Close()
+					return nil, err
+				}
+			}
+			return conn, err
 		}
 	default:
 		u, err := url.Parse(cfg.URL)

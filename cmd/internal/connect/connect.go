@@ -4,7 +4,8 @@
 //	t, err := connect.Find(inv, os.Getenv)
 //	h, err := connect.Dial(t)
 //
-// Nothing is connected before the first request. A target with a device is for cmd/internal/paired,
+// Nothing is connected before the first request. A socket that was found and not named must be
+// listened on by a process of this user or of root, else it gets no request and no token. A target with a device is for cmd/internal/paired,
 // which has the certificates.
 package connect
 
@@ -26,6 +27,7 @@ import (
 // Target is the address of the daemon. Either Socket or URL is set, or Device.
 type Target struct {
 	Socket string
+	Own    bool // Socket must be this user's or root's palyrad's
 	URL    string
 	Token  string // never printed
 	Device string // the folder of a paired device; URL may be empty then
@@ -33,7 +35,7 @@ type Target struct {
 
 // Dial makes the client.
 func Dial(t Target) (hub.Hub, error) {
-	c, err := client.New(client.Config{Socket: t.Socket, URL: t.URL, Token: t.Token})
+	c, err := client.New(client.Config{Socket: t.Socket, Own: t.Own, URL: t.URL, Token: t.Token})
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +59,7 @@ func Find(inv *command.Invocation, getenv func(string) string) (t Target, err er
 		return Target{}, front.Required(inv, "token-file")
 	case t.URL == "" && t.Socket == "":
 		t.Socket = place.ClientSocket(getenv)
+		t.Own = getenv("PALYRA_SOCKET") == "" && t.Socket != place.SystemSocket
 	}
 	if file != "" {
 		if t.Token, err = readToken(file); err != nil {
