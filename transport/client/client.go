@@ -22,8 +22,8 @@
 //
 // # What it does not protect against
 //
-// A daemon that lies, but for one of another user with Config.Own. crypt/receipt checks receipts and journal proofs; this package
-// doesn't.
+// A daemon that lies, but for one of another user with Config.Own. crypt/receipt checks receipts
+// and journal proofs; this package doesn't.
 package client
 
 import (
