@@ -162,6 +162,7 @@ type given struct {
 	kind             Kind
 	family           string
 	tool             string // of a call; "" until the decision begins
+	principal        string // who asks, by id; "" until the decision begins
 	approved, byName bool   // context.approved and context.interpreter_permitted
 }
 
@@ -223,6 +224,8 @@ var attributes = [...]attribute{
 		set: func(g *given) []string { return g.Caches }},
 	{path: "secrets", in: inCall, from: "secrets", doc: `references of secrets that the program can read in files, "vault://global/token"; each takes a permit of "vault.expose", too`,
 		set: func(g *given) []string { return g.Secrets }},
+	{path: "secrets_of_others", in: inCall, doc: `of these, those in the scope of another principal than the one who asks: "vault://principal:uid:1001/token" of uid:1000`,
+		set: (*given).secretsOfOthers},
 	{path: "declared.workspace", in: inCall, from: "declared_workspace",
 		doc:  `the operator's name for the workspace, if mounts and caches are those that the operator declared for it; "": the call's own, or none`,
 		text: func(g *given) string { return g.DeclaredWorkspace }},
@@ -271,6 +274,19 @@ func allArgs(g *given) []string {
 		return slices.Concat(g.LineArgs, g.Args)
 	}
 	return g.Args
+}
+
+// principalScope begins the reference of a secret in a principal's scope: vault://principal:ID/KEY
+// (crypt/vault).
+const principalScope = "vault://principal:"
+
+func (g *given) secretsOfOthers() (others []string) {
+	for _, ref := range g.Secrets {
+		if strings.HasPrefix(ref, principalScope) && !strings.HasPrefix(ref, principalScope+g.principal+"/") {
+			others = append(others, ref)
+		}
+	}
+	return others
 }
 
 func (c *Context) envNames() []string {

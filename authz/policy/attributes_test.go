@@ -385,6 +385,9 @@ func TestEachAttributeDecides(t *testing.T) {
 					if i := slices.IndexFunc(attributes[:], func(a attribute) bool { return a.from == path && a.of != nil }); i >= 0 {
 						text = attributes[i].of[len(attributes[i].of)-1]
 					}
+					if path == "secrets" {
+						text = principalScope + "another/x"
+					}
 					fill(t, at, f, text)
 				}
 			})

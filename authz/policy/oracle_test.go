@@ -133,7 +133,7 @@ func randomRequest(rng *rand.Rand) Request {
 	c.Unpinned = pick(rng, nil, []string{"absent"}, []string{"directory", "library"})
 	c.Capabilities = pick(rng, nil, []string{CapNetwork, CapProcessExec})
 	if runsProgram(a) {
-		c.Secrets = pick(rng, nil, nil, []string{"vault://global/a"}, []string{"vault://global/b", "vault://global/a"})
+		c.Secrets = pick(rng, nil, nil, []string{"vault://global/a"}, []string{"vault://principal:u1/b", "vault://global/a"})
 	}
 	c.WorkspaceSource = pick(rng, "", "/w")
 	c.WorkspaceReadOnly = rng.IntN(2) == 0

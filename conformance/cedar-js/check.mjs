@@ -61,6 +61,7 @@ const derive = {
   first_arg: (x) => x.args?.[0] ?? '',
   'limits.wall_ms': (x) => ms(x.limits?.wall),
   'limits.cpu_ms': (x) => ms(x.limits?.cpu),
+  secrets_of_others: (x, { request }) => (x.secrets ?? []).filter((ref) => ref.startsWith('vault://principal:') && !ref.startsWith(`vault://principal:${request.principal.id}/`)),
   env_names: (x) => [...(x.env_names ?? []), ...(x.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
 };
 const none = { String: '', Bool: false, Long: 0, 'Set<String>': [] };
