@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/crypt/ca"
 	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	sealing "palyra/crypt/seal"
@@ -74,7 +75,11 @@ func beVictim(spec string) int {
 		return 1
 	}
 	if v.Seal != "" {
-		id, err := unlock()
+		_, err := ca.Create(context.Background(), v.State, "a.b", time.Now(), ca.Options{}, func(map[string]string) error { return nil })
+		var id sealing.Identity
+		if err == nil {
+			id, err = unlock()
+		}
 		if err == nil {
 			var to *sealing.PublicKey
 			if to, err = id.(*sealing.IdentityKey).Recipient("owner"); err == nil {

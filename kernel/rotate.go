@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"palyra/crypt/ca"
 	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	sealing "palyra/crypt/seal"
@@ -312,7 +313,7 @@ func (s *state) firstKey() ([]byte, error) {
 }
 
 // SealKeys seals the private keys for recipients, in principal's name, or writes them plain if
-// there are none. An identity of Config.Unlock must be among the recipients.
+// there are none: those that sign the journal, and then those of the certificate authority. An identity of Config.Unlock must be among the recipients.
 func (k *Kernel) SealKeys(ctx context.Context, principal string, to []*sealing.PublicKey) error {
 	const op = "seal signing keys"
 	if err := k.enter(); err != nil {
@@ -324,6 +325,16 @@ func (k *Kernel) SealKeys(ctx context.Context, principal string, to []*sealing.P
 	if len(to) > 0 && s.unlock == nil {
 		return fault.New(fault.Usage, "invalid_input", op, errors.New("without an identity they couldn't be opened again"))
 	}
+	if err := k.sealRing(ctx, principal, to); err != nil {
+		return err
+	}
+	// Behind the lock for rotations, which a change of the authority's needs to record itself.
+	return ca.Reseal(ctx, s.dir, k.KeyFiles(), k.step)
+}
+
+// sealRing seals the signing keys, or writes them plain.
+func (k *Kernel) sealRing(ctx context.Context, principal string, to []*sealing.PublicKey) error {
+	s := k.state
 	release, err := s.rotating(ctx)
 	if err != nil {
 		return err
@@ -388,6 +399,3 @@ func opens(unlock keyring.Unlock, to []*sealing.PublicKey) error {
 	}
 	return fault.New(fault.Denied, "keys_locked", op, errors.New("the identity is none of the recipients', and couldn't open them again"))
 }
-
-// PlainKeys returns the names of the private keys that aren't sealed.
-func (k *Kernel) PlainKeys() []string { return k.state.held.Load().ring.Plain() }

@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"palyra/crypt/ca"
 	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	sealing "palyra/crypt/seal"
@@ -37,7 +39,18 @@ func TestSealKeys(t *testing.T) {
 	_, stranger, _ := keeper(t)
 	h := openHouse(t, Config{Unlock: unlock})
 	before := h.call(proposal("/bin/true"), IO{})
-	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{stranger}); fault.ReasonOf(err) != "keys_locked" || len(h.PlainKeys()) != 2 {
+	authority := func() *ca.Authority {
+		a, err := ca.Open(h.dir, ca.Options{Keys: h.KeyFiles()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	noRecord := func(map[string]string) error { return nil }
+	if _, err := ca.Create(t.Context(), h.dir, "a.b", time.Now(), ca.Options{Keys: h.KeyFiles()}, noRecord); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{stranger}); fault.ReasonOf(err) != "keys_locked" || len(h.PlainKeys()) != 4 {
 		t.Errorf("sealed for a stranger alone: %v, plain %v", err, h.PlainKeys())
 	}
 	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{to}); err != nil {
@@ -45,6 +58,12 @@ func TestSealKeys(t *testing.T) {
 	}
 	if p := h.PlainKeys(); len(p) != 0 {
 		t.Errorf("plain: %v", p)
+	}
+	if err := authority().Rotate(t.Context(), time.Now(), noRecord); err != nil {
+		t.Fatal(err)
+	}
+	if p := h.PlainKeys(); len(p) != 0 {
+		t.Errorf("plain after another issuer: %v", p)
 	}
 	h.call(proposal("/bin/true"), IO{})
 	if _, err := h.RotateKey(t.Context(), "test", true); err != nil {
@@ -73,7 +92,8 @@ func TestSealKeys(t *testing.T) {
 	if r := h.audit(); len(r.Keys) != 2 {
 		t.Errorf("audit: %+v", r)
 	}
-	if k := openHouse(t, Config{StateDir: h.dir}); len(k.PlainKeys()) != 2 {
+	authority()
+	if k := openHouse(t, Config{StateDir: h.dir}); len(k.PlainKeys()) != 4 {
 		t.Errorf("plain after all: %v", k.PlainKeys())
 	}
 }
@@ -90,7 +110,7 @@ func TestSealKeysCrash(t *testing.T) {
 	steps, _, _ := v.run(t)
 	n := 0
 	for i, s := range steps {
-		if !strings.HasPrefix(s, "seal:att.key:") && !strings.HasPrefix(s, "seal:log.key:") {
+		if !strings.HasPrefix(s, "seal:") {
 			continue
 		}
 		n++
@@ -109,10 +129,13 @@ func TestSealKeysCrash(t *testing.T) {
 			if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{to}); err != nil || len(h.PlainKeys()) != 0 {
 				t.Errorf("sealed again: %v, plain %v", err, h.PlainKeys())
 			}
+			if _, err := ca.Open(v.State, ca.Options{Keys: h.KeyFiles()}); err != nil {
+				t.Error(err)
+			}
 			h.audit()
 		})
 	}
-	if n < 10 {
+	if n < 20 {
 		t.Errorf("%d steps: %q", n, steps)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -51,13 +50,13 @@ func (d *daemon) examine(c *core) []hub.Finding {
 	plain := c.kernel.PlainKeys()
 	detail = "sealed"
 	if len(plain) > 0 {
-		detail = strings.Join(plain, ", ") + " plain in " + filepath.Join(cfg.State.Dir, "keys")
+		detail = strings.Join(plain, ", ") + " plain in " + cfg.State.Dir
 		if cfg.Keys.Plain {
 			detail += ", as keys.plain says"
 		}
 	}
-	out = append(out, finding("keys", len(plain) == 0 || cfg.Keys.Plain, detail, "the signing keys' files when they were opened last",
-		"a reader of the disk, or of a copy, can sign as this installation", "palyra keys seal, with keys.identity; or keys.plain = true"))
+	out = append(out, finding("keys", len(plain) == 0 || cfg.Keys.Plain, detail, "the signing keys' files when they were opened last, the authority's now",
+		"a reader of the disk, or of a copy, can sign and certify as this installation", "palyra keys seal, with keys.identity; or keys.plain = true"))
 
 	said, made := c.kernel.Certified(tier.C)
 	detail, cost := said, ""

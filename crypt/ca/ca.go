@@ -4,7 +4,7 @@
 // all three lie in one trust domain, which is the origin of the installation's journal. A leaf
 // says who holds its key: an [Identity] such as spiffe://DOMAIN/device/laptop, for a day at most.
 //
-//	a, err := ca.Open(stateDir)                                  // ca.Create, the first time
+//	a, err := ca.Open(stateDir, ca.Options{Keys: keeper})        // ca.Create, the first time
 //	chain, err := a.Issue(csr, ca.Identity{Domain: a.Domain(), Kind: ca.Device, ID: "laptop"}, time.Now())
 //	leaf, err := ca.Verify(chain, a.Roots(), ca.Device, time.Now()) // by whoever is shown the chain
 //
@@ -19,14 +19,21 @@
 //	ca/issuer-DIGITS.key    PKCS #8 in PEM, mode 0600; the digits begin the SHA-256 of its public key
 //
 // ca/ appears in one piece or not at all. issuer.crt says which issuer is in force: [Authority.Rotate]
-// writes the next key beside the old one, replaces the certificate, and removes the old key.
+// writes the next key beside the old one, replaces the certificate, and removes the old key. Each
+// change is recorded (a [Record] is called) when its keys are on the disk and before it counts. The
+// file certifying of the state directory is locked meanwhile.
+//
+// A [Keeper] says what the files of keys hold: the PKCS #8, or the same sealed for recipients.
 //
 // The package doesn't revoke: a leaf that verifies may belong to a device that was revoked since,
-// and its caller asks the store. It doesn't protect against a reader of ca/, who can name any
-// device in this domain and in no other. Docs: docs/formats/ca.md.
+// and its caller asks the store. It doesn't protect against a reader of plain keys in ca/, who can
+// name any device in this domain and in no other. Parsed keys stay on the heap: the issuer's for as
+// long as the authority is open, the root's until the garbage collector takes it. Docs:
+// docs/formats/ca.md.
 package ca
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -40,6 +47,7 @@ import (
 	"math/big"
 	"net"
 	"net/url"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -62,6 +70,7 @@ type Authority struct {
 	_      [0]func() // not comparable
 	dir    string    // STATE/ca
 	domain string
+	o      Options
 	root   *x509.Certificate
 
 	mu     sync.Mutex
@@ -166,18 +175,22 @@ func KeyDigest(csr []byte) (string, error) {
 	return digestOf(spki), nil
 }
 
+// A Record makes a change durable in a record of its own before it counts. What it refuses doesn't
+// happen; what it took may still not happen, if the process dies.
+type Record func(detail map[string]string) error
+
 // Rotate makes a new issuer with a key of its own, certified by the root, and removes the old
 // key. Leaves of the old issuer carry its certificate and stay valid until they end, so that
-// nothing is cut off. The caller makes sure that no other process changes the directory.
-func (a *Authority) Rotate(now time.Time) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	key, issuer, err := rotate(a.dir, a.domain, a.root, now)
+// nothing is cut off.
+func (a *Authority) Rotate(ctx context.Context, now time.Time, record Record) error {
+	release, err := hold(ctx, filepath.Dir(a.dir))
 	if err != nil {
 		return err
 	}
-	a.key, a.issuer = key, issuer
-	return nil
+	defer release()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.rotateLocked(now, record)
 }
 
 // RotateAt returns when the issuer has lived two thirds of its life, and Rotate is due.

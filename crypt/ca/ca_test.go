@@ -37,9 +37,11 @@ func state(t testing.TB) string {
 	return dir
 }
 
+func unrecorded(map[string]string) error { return nil }
+
 func create(t testing.TB, dir string) *Authority {
 	t.Helper()
-	a, err := Create(dir, domain, now)
+	a, err := Create(t.Context(), dir, domain, now, Options{}, unrecorded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +194,7 @@ type forgery struct {
 func TestVerifyRefuses(t *testing.T) {
 	dir := state(t)
 	a := create(t, dir)
-	rk, err := readKey(filepath.Join(dir, caDir, rootKey), a.root.PublicKey.(*ecdsa.PublicKey))
+	rk, err := a.readKey(rootKey, purposeRoot, a.root.PublicKey.(*ecdsa.PublicKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,14 +373,14 @@ func TestRotate(t *testing.T) {
 	if err := os.WriteFile(stray, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Rotate(now); err != nil {
+	if err := a.Rotate(t.Context(), now, unrecorded); err != nil {
 		t.Fatal(err)
 	}
 	fresh := issue(t, a, Device)
 	if bytes.Equal(old[1], fresh[1]) {
 		t.Error("the issuer is the old one")
 	}
-	b, err := Open(dir)
+	b, err := Open(dir, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +404,7 @@ func TestRotateCrash(t *testing.T) {
 	a := create(t, dir)
 	place := filepath.Join(dir, caDir)
 	before := files(t, place)
-	if err := a.Rotate(now); err != nil {
+	if err := a.Rotate(t.Context(), now, unrecorded); err != nil {
 		t.Fatal(err)
 	}
 	after := files(t, place)
@@ -420,7 +422,7 @@ func TestRotateCrash(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(place, issuerCert), cert, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b, err := Open(dir)
+		b, err := Open(dir, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -461,7 +463,7 @@ func TestIssueOutOfTime(t *testing.T) {
 		_, err = a.Issue(csr, id, at)
 		refused(t, err, fault.BadState, "peer_certificate_expired")
 	}
-	if err := a.Rotate(a.root.NotAfter.Add(-24 * time.Hour)); err != nil {
+	if err := a.Rotate(t.Context(), a.root.NotAfter.Add(-24*time.Hour), unrecorded); err != nil {
 		t.Fatal(err)
 	}
 	if a.issuer.NotAfter.After(a.root.NotAfter) {
@@ -475,7 +477,7 @@ func TestFiles(t *testing.T) {
 	if fmt.Sprintf("%v %+v %#v", a, a, a) != strings.Repeat("ca:"+domain+" ", 2)+"ca:"+domain {
 		t.Errorf("prints as %#v", a)
 	}
-	_, err := Create(dir, domain, now)
+	_, err := Create(t.Context(), dir, domain, now, Options{}, unrecorded)
 	refused(t, err, fault.Busy, "exists")
 	place := filepath.Join(dir, caDir)
 	key, err := issuerKey(&a.key.PublicKey)
@@ -512,10 +514,10 @@ func TestFiles(t *testing.T) {
 				}
 			}
 			put(c.b, c.mode)
-			_, err := Open(dir)
+			_, err := Open(dir, Options{})
 			refused(t, err, c.kind, c.reason)
 			put(good[c.file], 0o600)
-			if _, err := Open(dir); err != nil {
+			if _, err := Open(dir, Options{}); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -524,11 +526,11 @@ func TestFiles(t *testing.T) {
 	if err := os.Remove(filepath.Join(place, rootKey)); err != nil {
 		t.Fatal(err)
 	}
-	if a, err = Open(dir); err != nil {
+	if a, err = Open(dir, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	issue(t, a, Device)
-	refused(t, a.Rotate(now), fault.BadState, "state_missing")
+	refused(t, a.Rotate(t.Context(), now, unrecorded), fault.BadState, "state_missing")
 }
 
 func makeOther(t *testing.T) string {
@@ -544,7 +546,7 @@ func TestCreateAtOnce(t *testing.T) {
 	made := make(chan *Authority, 8)
 	for range cap(made) {
 		wg.Go(func() {
-			if a, err := Create(dir, domain, now); err == nil {
+			if a, err := Create(t.Context(), dir, domain, now, Options{}, unrecorded); err == nil {
 				made <- a
 			}
 		})
@@ -554,14 +556,14 @@ func TestCreateAtOnce(t *testing.T) {
 		t.Errorf("%d made it", len(made))
 	}
 	es, err := os.ReadDir(dir)
-	if err != nil || len(es) != 1 {
+	if err != nil || len(es) != 2 { // and the lock
 		t.Errorf("state directory holds %v, %v", es, err)
 	}
 }
 
 func TestDomain(t *testing.T) {
 	for _, d := range []string{"", "local", "A.b", "a..b", "-a.b", "a-.b", "a.b:1", "a b.c", "1.2.3.4", "a.1", "*.a.b", ".a.b", strings.Repeat("a.", 130) + "b", strings.Repeat("a", 64) + ".b"} {
-		_, err := Create(state(t), d, now)
+		_, err := Create(t.Context(), state(t), d, now, Options{}, unrecorded)
 		refused(t, err, fault.Usage, "invalid_input")
 	}
 }

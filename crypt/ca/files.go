@@ -2,9 +2,8 @@ package ca
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -25,6 +24,12 @@ const (
 	rootCert   = "root.crt"
 	rootKey    = "root.key"
 	issuerCert = "issuer.crt"
+
+	issuerPrefix = "issuer-"
+	keySuffix    = ".key"
+
+	newDir   = ".ca-new"    // until it is renamed
+	lockFile = "certifying" // beside ca/; whoever changes the authority has it
 )
 
 // issuerKey returns the name of an issuer's key, after the public half.
@@ -33,7 +38,7 @@ func issuerKey(pub *ecdsa.PublicKey) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "issuer-" + digestOf(spki)[:16] + ".key", nil
+	return issuerPrefix + digestOf(spki)[:16] + keySuffix, nil
 }
 
 // Exists reports whether the state directory dir has an authority.
@@ -42,10 +47,47 @@ func Exists(dir string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// Options are how an authority keeps its keys.
+type Options struct {
+	Keys Keeper // nil: PlainKeys
+	// TestOnlyStep is called after each change to the disk.
+	TestOnlyStep func(string)
+}
+
+func (o *Options) keys() Keeper {
+	if o.Keys == nil {
+		return PlainKeys{}
+	}
+	return o.Keys
+}
+
+func (o *Options) step(name string) {
+	if o.TestOnlyStep != nil {
+		o.TestOnlyStep(name)
+	}
+}
+
+// patience bounds the wait for another process that changes the authority's files.
+const patience = 10 * time.Second
+
+// hold takes the lock for changes of the authority of a state directory.
+func hold(ctx context.Context, dir string) (release func(), err error) {
+	g, err := durable.OpenGate(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Take(ctx, durable.Exclusive, patience); err != nil {
+		_ = g.Close() // it has no lock
+		return nil, err
+	}
+	return func() { _ = g.Close() }, nil // nothing is buffered in it
+}
+
 // Create makes the authority of the trust domain in the state directory dir, root and issuer,
 // whole or not at all. The domain is the journal's origin and can't be changed later: it's in
-// every name. Errors are fault.BadState (exists, owner, mode) or fault.Usage (the domain).
-func Create(dir, domain string, now time.Time) (*Authority, error) {
+// every name. record gets the digests of both certificates. Errors are record's, fault.BadState
+// (exists, owner, mode) or fault.Usage (the domain).
+func Create(ctx context.Context, dir, domain string, now time.Time, o Options, record Record) (*Authority, error) {
 	op := fmt.Sprintf("create certificate authority in %q", dir)
 	if err := checkDomain(domain); err != nil {
 		return nil, fault.New(fault.Usage, "invalid_input", op, err)
@@ -53,7 +95,11 @@ func Create(dir, domain string, now time.Time) (*Authority, error) {
 	if err := durable.CheckPrivate(dir); err != nil {
 		return nil, err
 	}
-	place := filepath.Join(dir, caDir)
+	release, err := hold(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if Exists(dir) {
 		return nil, fault.New(fault.Busy, "exists", op, errors.New("there is one"))
 	}
@@ -65,45 +111,60 @@ func Create(dir, domain string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
-	tmp := filepath.Join(dir, "."+caDir+"-"+rand.Text())
+	tmp := filepath.Join(dir, newDir)
+	if err := os.RemoveAll(tmp); err != nil { // of a process that died
+		return nil, durable.Fault(op, err)
+	}
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	if err := fill(tmp, rk, root, ik, issuer); err != nil {
-		_ = os.RemoveAll(tmp)
+	made := false
+	defer func() {
+		if !made {
+			_ = os.RemoveAll(tmp)
+		}
+	}()
+	a := &Authority{dir: tmp, domain: domain, o: o, root: root, issuer: issuer, key: ik}
+	if err := a.fill(rk); err != nil {
+		return nil, err
+	}
+	if err := record(map[string]string{"root": certDigest(root), "issuer": certDigest(issuer)}); err != nil {
+		return nil, err
+	}
+	o.step("create:recorded")
+	if err := os.Rename(tmp, filepath.Join(dir, caDir)); err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	if err := os.Rename(tmp, place); err != nil { // fails if another process was first
-		_ = os.RemoveAll(tmp)
-		return nil, durable.Fault(op, err)
-	}
+	made = true
+	o.step("create:renamed")
 	if err := durable.SyncDir(dir); err != nil {
 		return nil, durable.Fault(op, err)
 	}
-	return Open(dir)
+	return Open(dir, o)
 }
 
-func fill(dir string, rk *ecdsa.PrivateKey, root *x509.Certificate, ik *ecdsa.PrivateKey, issuer *x509.Certificate) error {
-	name, err := issuerKey(&ik.PublicKey)
+// fill writes a new authority's files.
+func (a *Authority) fill(rk *ecdsa.PrivateKey) error {
+	if err := a.writeKey(rootKey, purposeRoot, rk); err != nil {
+		return err
+	}
+	name, err := issuerKey(&a.key.PublicKey)
 	if err != nil {
 		return err
 	}
-	if err := writeKey(filepath.Join(dir, rootKey), rk); err != nil {
+	if err := a.writeKey(name, purposeIssuer, a.key); err != nil {
 		return err
 	}
-	if err := writeKey(filepath.Join(dir, name), ik); err != nil {
+	if err := a.writeCertificate(rootCert, a.root); err != nil {
 		return err
 	}
-	if err := writeCertificate(filepath.Join(dir, rootCert), root); err != nil {
-		return err
-	}
-	return writeCertificate(filepath.Join(dir, issuerCert), issuer)
+	return a.writeCertificate(issuerCert, a.issuer)
 }
 
 // Open opens the authority of the state directory dir. It refuses files that others may read or
 // write, that don't parse, don't belong together or aren't in their one spelling. It doesn't
-// read the root's key. Errors are fault.BadState or fault.Integrity.
-func Open(dir string) (*Authority, error) {
+// read the root's key. Errors are fault.BadState, fault.Integrity or the keeper's.
+func Open(dir string, o Options) (*Authority, error) {
 	place := filepath.Join(dir, caDir)
 	op := fmt.Sprintf("open certificate authority %q", place)
 	if err := durable.CheckPrivate(place); err != nil {
@@ -121,16 +182,16 @@ func Open(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, fault.New(fault.Integrity, "key_corrupt", op, err)
 	}
+	a := &Authority{dir: place, domain: domain, o: o, root: root, issuer: issuer}
 	pub := issuer.PublicKey.(*ecdsa.PublicKey) // form checked it
 	name, err := issuerKey(pub)
 	if err != nil {
 		return nil, fault.New(fault.Integrity, "key_corrupt", op, err)
 	}
-	key, err := readKey(filepath.Join(place, name), pub)
-	if err != nil {
+	if a.key, err = a.readKey(name, purposeIssuer, pub); err != nil {
 		return nil, err
 	}
-	return &Authority{dir: place, domain: domain, root: root, issuer: issuer, key: key}, nil
+	return a, nil
 }
 
 // together checks that both certificates are ours and the root certified the issuer, and returns
@@ -158,104 +219,68 @@ func together(root, issuer *x509.Certificate) (domain string, err error) {
 	return domain, nil
 }
 
-// rotate makes a new issuer and puts it in force. issuer.crt is what counts: a crash before it
-// is replaced leaves the old issuer and an unused key, which the next rotation removes.
-func rotate(place, domain string, root *x509.Certificate, now time.Time) (*ecdsa.PrivateKey, *x509.Certificate, error) {
-	op := fmt.Sprintf("rotate issuer in %q", place)
-	rk, err := readKey(filepath.Join(place, rootKey), root.PublicKey.(*ecdsa.PublicKey))
+// rotateLocked makes a new issuer and puts it in force. issuer.crt is what counts: a crash before it
+// is replaced leaves the old issuer and an unused key, which the next change removes.
+func (a *Authority) rotateLocked(now time.Time, record Record) error {
+	op := fmt.Sprintf("rotate issuer in %q", a.dir)
+	rk, err := a.readKey(rootKey, purposeRoot, a.root.PublicKey.(*ecdsa.PublicKey))
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	key, issuer, err := newIssuer(domain, root, rk, now)
+	key, issuer, err := newIssuer(a.domain, a.root, rk, now)
 	if err != nil {
-		return nil, nil, fault.New(fault.Internal, "internal", op, err)
+		return fault.New(fault.Internal, "internal", op, err)
 	}
 	name, err := issuerKey(&key.PublicKey)
 	if err != nil {
-		return nil, nil, fault.New(fault.Internal, "internal", op, err)
+		return fault.New(fault.Internal, "internal", op, err)
 	}
-	if err := writeKey(filepath.Join(place, name), key); err != nil {
-		return nil, nil, durable.Fault(op, err)
+	if err := a.writeKey(name, purposeIssuer, key); err != nil {
+		return err
 	}
-	if err := writeCertificate(filepath.Join(place, issuerCert), issuer); err != nil {
-		return nil, nil, durable.Fault(op, err)
+	if err := record(map[string]string{"issuer": certDigest(issuer)}); err != nil {
+		return err
 	}
-	if err := sweep(place, name); err != nil {
-		return nil, nil, durable.Fault(op, err)
+	a.o.step("rotate:recorded")
+	if err := a.writeCertificate(issuerCert, issuer); err != nil {
+		return err
 	}
-	return key, issuer, nil
+	a.key, a.issuer = key, issuer
+	return durable.Fault(op, a.sweep(name))
 }
 
 // sweep removes the keys of all issuers but the one in force, and leftovers of interrupted writes.
-func sweep(place, keep string) error {
-	if err := durable.RemoveTemps(place); err != nil {
+func (a *Authority) sweep(keep string) error {
+	if err := durable.RemoveTemps(a.dir); err != nil {
 		return err
 	}
-	es, err := os.ReadDir(place)
+	es, err := os.ReadDir(a.dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range es {
-		if n := e.Name(); strings.HasPrefix(n, "issuer-") && n != keep {
-			if err := os.Remove(filepath.Join(place, n)); err != nil {
+		if n := e.Name(); strings.HasPrefix(n, issuerPrefix) && n != keep {
+			if err := os.Remove(filepath.Join(a.dir, n)); err != nil {
 				return err
 			}
+			a.o.step("sweep:" + stepName(n))
 		}
 	}
-	return durable.SyncDir(place)
+	return durable.SyncDir(a.dir)
 }
 
-const (
-	pkcs8       = "PRIVATE" + " KEY" // in two pieces: scanners look for the whole
-	certificate = "CERTIFICATE"
-)
+const certificate = "CERTIFICATE"
 
-// writeKey is the one place that writes a private key of the authority.
-func writeKey(path string, key *ecdsa.PrivateKey) error {
-	b, err := encodeKey(key)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(path, b, 0o600)
-}
+// certDigest is how records name a certificate.
+func certDigest(c *x509.Certificate) string { return "sha256:" + digestOf(c.Raw) }
 
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encode key: %w", err)
+func (a *Authority) writeCertificate(name string, c *x509.Certificate) error {
+	path := filepath.Join(a.dir, name)
+	b := pem.EncodeToMemory(&pem.Block{Type: certificate, Bytes: c.Raw})
+	if err := durable.WriteFileSteps(path, b, 0o600, func(s string) { a.o.step(name + ":" + s) }); err != nil {
+		return durable.Fault(fmt.Sprintf("write certificate %q", path), err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: pkcs8, Bytes: der}), nil
-}
-
-// readKey is the one place that reads a private key of the authority: the one whose public half
-// is pub. Its errors never hold key material.
-func readKey(path string, pub *ecdsa.PublicKey) (*ecdsa.PrivateKey, error) {
-	op := fmt.Sprintf("read key %q", path)
-	b, err := durable.ReadPrivate(path, maxCertificate)
-	if err != nil {
-		return nil, err
-	}
-	blk, _ := pem.Decode(b)
-	if blk == nil {
-		return nil, fault.New(fault.Integrity, "key_corrupt", op, errors.New("want one PEM block of PKCS #8"))
-	}
-	p, err := x509.ParsePKCS8PrivateKey(blk.Bytes)
-	if err != nil {
-		return nil, fault.New(fault.Integrity, "key_corrupt", op, errors.New("PKCS #8 does not parse"))
-	}
-	key, ok := p.(*ecdsa.PrivateKey)
-	if !ok || key.Curve != elliptic.P256() || !key.PublicKey.Equal(pub) {
-		return nil, fault.New(fault.Integrity, "key_corrupt", op, errors.New("isn't the key of its certificate"))
-	}
-	again, err := encodeKey(key)
-	if err != nil || !bytes.Equal(again, b) {
-		return nil, fault.New(fault.Integrity, "key_corrupt", op, errors.New("not in its canonical encoding"))
-	}
-	return key, nil
-}
-
-func writeCertificate(path string, c *x509.Certificate) error {
-	return durable.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: certificate, Bytes: c.Raw}), 0o600)
+	return nil
 }
 
 func readCertificate(path string) (*x509.Certificate, error) {

@@ -58,22 +58,39 @@ func purposeOf(file string) string {
 	if file == logFile {
 		return purposeLog
 	}
-	return purposeAttestation
+	return purposeAttestation // the next one takes the place of the one in force
 }
 
-func sealContext(file, name string) seal.Context {
-	return seal.Context{Purpose: purposeOf(file), Name: name, Version: sealedVersion}
+func sealContext(purpose, name string) seal.Context {
+	return seal.Context{Purpose: purpose, Name: name, Version: sealedVersion}
 }
 
-// sealKey returns the sealed form of a plain key file.
-func sealKey(file, name string, plain []byte, to []*seal.PublicKey) ([]byte, error) {
-	op := fmt.Sprintf("seal %s", file)
+// OpenFile returns the plain content of a private key's file, which the caller wipes, and the name
+// that it was sealed under, "" if it wasn't. The caller compares that with the key.
+func OpenFile(path, purpose string, content []byte, unlock Unlock) (plain []byte, name string, err error) {
+	if !isSealed(content) {
+		return bytes.Clone(content), "", nil
+	}
+	id, wipe := unlocker(unlock)
+	defer wipe()
+	with, err := id()
+	if err != nil {
+		return nil, "", err
+	}
+	plain, name, _, err = unsealKey(path, purpose, content, with)
+	return plain, name, err
+}
+
+// SealFile returns the sealed form of a private key's plain file. The purpose is of its kind alone,
+// the name is its public half's.
+func SealFile(purpose, name string, plain []byte, to []*seal.PublicKey) ([]byte, error) {
+	op := fmt.Sprintf("seal a key for %s", purpose)
 	if len(to) == 0 || len(to) > maxRecipients {
 		return nil, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("%d recipients, want 1 to %d", len(to), maxRecipients))
 	}
 	kek := seal.NewKey()
 	defer kek.Wipe()
-	c := sealContext(file, name)
+	c := sealContext(purpose, name)
 	f := sealedFile{Version: sealedVersion, Name: name, Recipients: []*seal.Stanza{}}
 	v := sealedValue{Key: plain, Recipients: []recipientLine{}}
 	for _, r := range to {
@@ -99,15 +116,11 @@ func sealKey(file, name string, plain []byte, to []*seal.PublicKey) ([]byte, err
 	return append(b, '\n'), err
 }
 
-// unsealKey opens what sealKey returned, and returns the plain file, which the caller wipes, and
+// unsealKey opens what SealFile returned, and returns the plain file, which the caller wipes, and
 // the public half's name.
-func unsealKey(path string, b []byte, id seal.Identity) (plain []byte, name string, to []*seal.PublicKey, err error) {
+func unsealKey(path, purpose string, b []byte, id seal.Identity) (plain []byte, name string, to []*seal.PublicKey, err error) {
 	op := fmt.Sprintf("open sealed key %q", path)
 	corrupt := func(err error) error { return fault.New(fault.Integrity, "key_corrupt", op, err) }
-	file := filepath.Base(path)
-	if file == nextFile {
-		file = attFile
-	}
 	var f sealedFile
 	if err := canon.Decode(b, &f, canon.Limits{Bytes: maxSealed}); err != nil {
 		return nil, "", nil, corrupt(errors.New("neither a plain key nor a sealed one"))
@@ -116,7 +129,7 @@ func unsealKey(path string, b []byte, id seal.Identity) (plain []byte, name stri
 	if err != nil || !bytes.Equal(append(again, '\n'), b) || f.Version != sealedVersion || len(f.Recipients) == 0 || len(f.Recipients) > maxRecipients {
 		return nil, "", nil, corrupt(errors.New("another version, or not in its canonical encoding"))
 	}
-	c := sealContext(file, f.Name)
+	c := sealContext(purpose, f.Name)
 	for _, s := range f.Recipients {
 		kek, err := id.Unwrap(s, c)
 		if errors.Is(err, seal.ErrOther) {
@@ -199,11 +212,7 @@ func (k *named) content(to []*seal.PublicKey) ([]byte, error) {
 		return b, err
 	}
 	defer clear(b)
-	file := k.file
-	if file == nextFile {
-		file = attFile // whose place it takes
-	}
-	return sealKey(file, k.name, b, to)
+	return SealFile(purposeOf(k.file), k.name, b, to)
 }
 
 // plainKey returns the plain content of the key file at path, which the caller wipes.
@@ -218,7 +227,7 @@ func (r *Ring) plainKey(path string, b []byte, id func() (seal.Identity, error))
 	if err != nil {
 		return nil, err
 	}
-	plain, name, to, err := unsealKey(path, b, with)
+	plain, name, to, err := unsealKey(path, purposeOf(file), b, with)
 	if err != nil {
 		return nil, err
 	}

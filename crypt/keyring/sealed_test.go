@@ -127,7 +127,7 @@ func TestSealedRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lie, err := sealKey(attFile, was.att.Hint(), plain, []*seal.PublicKey{to})
+	lie, err := SealFile(purposeAttestation, was.att.Hint(), plain, []*seal.PublicKey{to})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,10 +168,10 @@ func TestSealedRefused(t *testing.T) {
 			t.Errorf("byte %d changed: the error tells the key", at)
 		}
 	}
-	if _, err := sealKey(attFile, "n", plain, nil); err == nil {
+	if _, err := SealFile(purposeAttestation, "n", plain, nil); err == nil {
 		t.Error("sealed for no one")
 	}
-	if _, err := sealKey(attFile, "n", plain, []*seal.PublicKey{to, to}); err == nil {
+	if _, err := SealFile(purposeAttestation, "n", plain, []*seal.PublicKey{to, to}); err == nil {
 		t.Error("sealed for one recipient twice")
 	}
 }
@@ -194,14 +194,14 @@ func FuzzSealedKey(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	good, err := sealKey(attFile, k.Hint(), plain, []*seal.PublicKey{to})
+	good, err := SealFile(purposeAttestation, k.Hint(), plain, []*seal.PublicKey{to})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(good)
 	f.Add([]byte(`{"name":"","recipients":[],"value":"","version":1}` + "\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, _, _, err := unsealKey("keys/"+attFile, b, id)
+		got, _, _, err := unsealKey("keys/"+attFile, purposeAttestation, b, id)
 		if (err == nil) != bytes.Equal(b, good) {
 			t.Errorf("opened %d bytes: %v", len(got), err)
 		}

@@ -80,7 +80,7 @@ func newDevices() *devices {
 // loadDevices reads what an earlier process left.
 func (h *Hub) loadDevices(ctx context.Context) error {
 	if ca.Exists(h.k.StateDir()) {
-		a, err := ca.Open(h.k.StateDir())
+		a, err := ca.Open(h.k.StateDir(), ca.Options{Keys: h.k.KeyFiles()})
 		if err != nil {
 			return err
 		}
@@ -163,13 +163,20 @@ func (h *Hub) certifier(ctx context.Context, c hub.Caller) (*ca.Authority, error
 	if err != nil {
 		return nil, err
 	}
-	a, err := ca.Create(h.k.StateDir(), j.Origin, time.Now())
+	a, err := ca.Create(ctx, h.k.StateDir(), j.Origin, time.Now(), ca.Options{Keys: h.k.KeyFiles()}, h.recorder(ctx, c, actAuthority, j.Origin))
 	if err != nil {
 		return nil, err
 	}
 	h.devices.use(a)
-	_, err = h.recordAs(ctx, c, actAuthority, a.Domain(), map[string]string{"root": canon.Sum(a.Roots()[0]).String()})
-	return a, err
+	return a, nil
+}
+
+// recorder records a change of the authority in the journal, before it counts.
+func (h *Hub) recorder(ctx context.Context, c hub.Caller, act, domain string) ca.Record {
+	return func(detail map[string]string) error {
+		_, err := h.recordAs(ctx, c, act, domain, detail)
+		return err
+	}
 }
 
 // recordAs records an act of a caller, or of the daemon for the zero one.
@@ -188,12 +195,11 @@ func (h *Hub) issue(ctx context.Context, c hub.Caller, csr []byte, kind, id stri
 	}
 	now := time.Now()
 	if !now.Before(a.RotateAt()) {
-		if err := a.Rotate(now); err != nil { // the old one has a third of its life left, and Issue looks at its end
+		// The old one has a third of its life left, and Issue looks at its end.
+		if err := a.Rotate(ctx, now, h.recorder(ctx, c, actIssuer, a.Domain())); err != nil {
 			if before, ok := h.noise.take("", now); ok {
 				h.cfg.Log.Warn("the issuer isn't replaced", "error", err, "left_out", before)
 			}
-		} else if _, err := h.recordAs(ctx, c, actIssuer, a.Domain(), nil); err != nil {
-			return nil, nil, cert, err
 		}
 	}
 	if chain, err = a.Issue(csr, ca.Identity{Domain: a.Domain(), Kind: kind, ID: id}, now); err != nil {

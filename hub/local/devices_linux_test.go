@@ -265,7 +265,7 @@ func TestDeviceUnknownLeaf(t *testing.T) {
 	h := newHouse(t, nil)
 	_, csr := deviceKey(t)
 	_, chain := h.pair(h.owner, "laptop", csr, false, "run.start")
-	a, err := ca.Open(h.k.StateDir())
+	a, err := ca.Open(h.k.StateDir(), ca.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestIssuerNotReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := h.k.StateDir()
-	a, err := ca.Create(state, j.Origin, time.Now().Add(-ca.IssuerLife*3/4))
+	a, err := ca.Create(t.Context(), state, j.Origin, time.Now().Add(-ca.IssuerLife*3/4), ca.Options{}, func(map[string]string) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func TestVerifyPeer(t *testing.T) {
 	if l, err := ca.Verify(own.Certificate, h.devices.roots, ca.Hub, time.Now()); err != nil || l.Identity.ID != hubID {
 		t.Errorf("%+v, %v", l, err)
 	}
-	a, err := ca.Open(h.k.StateDir())
+	a, err := ca.Open(h.k.StateDir(), ca.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

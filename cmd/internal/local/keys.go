@@ -7,8 +7,9 @@ var keysExits = []command.Exit{exitOK, exitUsage, {Code: "4", Meaning: "the keys
 var keysSealCommand = command.Command{
 	Name: "keys seal", Short: "seal the private signing keys for an identity",
 	Long: `
-Writes keys/att.key and keys/log.key sealed, for the identity of --key and for each
-further --recipient, whose line palyra vault identity prints. From then on palyra
+Writes keys/att.key and keys/log.key sealed, and the keys in ca/ if there are any,
+for the identity of --key and for each further --recipient, whose line palyra vault
+identity prints. From then on palyra
 opens them with that identity, and palyrad with its keys.identity; set that first.
 The plain files may stay in free blocks of the disk, in snapshots and in backups:
 rotate the key, too, if those aren't yours alone (palyra keys rotate). Sealed keys
@@ -21,8 +22,8 @@ are sealed again, for the recipients of this command.`,
 var keysUnsealCommand = command.Command{
 	Name: "keys unseal", Short: "write the private signing keys plain again",
 	Long: `
-The journal records it. Whoever reads the disk, or a copy of it, can then sign as
-this installation.`,
+The journal records it. Whoever reads the disk, or a copy of it, can then sign and
+certify devices as this installation.`,
 	Flags: []command.Flag{flagKey, flagState, flagJSON}, Exits: keysExits,
 	Examples: []command.Example{{Line: "palyra keys unseal", Does: "asks for no identity from then on"}},
 }
