@@ -136,13 +136,13 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 	}
 	m, err := aside(ctx, place, "seal call", func() (m made, err error) {
 		k.step("sealing")
-		if err := k.checkHoldsNone(&p); err != nil { // before a tool works on its input
+		if err := k.checkHoldsNone(who, &p); err != nil { // before a tool works on its input
 			return m, err
 		}
 		if stdin, err = k.expand(ctx, who, &p, stdin); err != nil {
 			return m, err
 		}
-		if err := k.checkHoldsNone(&p); err != nil {
+		if err := k.checkHoldsNone(who, &p); err != nil {
 			return m, err
 		}
 		if err := k.findSecrets(ctx, &p); err != nil {

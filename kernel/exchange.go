@@ -171,7 +171,7 @@ func (c *call) exchange(ctx context.Context, l *lane, g grant.Grant, spec *isola
 			e.Exit.Code = 1
 		}
 	}
-	answer = c.k.cfg.Scrub.Bytes(answer)
+	answer = c.k.values(&c.who.Principal).Bytes(answer)
 	if cut := int64(len(answer)) - spec.Limits.Output; cut > 0 {
 		answer, e.Output.Cut = answer[:spec.Limits.Output], cut
 	}

@@ -108,8 +108,9 @@ type Config struct {
 	// Vault opens the vault of the state directory for calls that name secrets. Default: there is
 	// none, and such calls are refused.
 	Vault VaultUser
-	// Scrub has the values of the secrets that were given out; the kernel adds those that programs
-	// read. They are removed from all output. Default: one of its own.
+	// Scrub has the values of the secrets that were given out, by principal; the kernel adds those
+	// that programs read. A principal's are removed from all output of its calls. Default: one of
+	// its own.
 	Scrub *scrub.Registry
 	// Approver is asked about the sensitive calls of Call. Default: no approver, which denies
 	// them.

@@ -103,7 +103,7 @@ func newOutput(to io.Writer) *output {
 }
 
 // remove has the values of secrets removed from what is read. Call it before start.
-func (s *streams) remove(values *scrub.Registry) {
+func (s *streams) remove(values scrub.Values) {
 	for _, o := range s.out {
 		o.scrub = values.Stream()
 	}

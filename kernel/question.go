@@ -227,7 +227,7 @@ func unpinnedKinds(c *capsule.Capsule) (kinds []string) {
 func (c *call) card(set *policy.Set) approval.Request {
 	s, d := c.s, c.out.Decision
 	q := cardOf(s, d, set, principal(c.who.Principal), c.k.cfg.ApprovalTimeout)
-	q.Call.StdinHead = c.k.cfg.Scrub.String(q.Call.StdinHead)
+	q.Call.StdinHead = c.k.values(&c.who.Principal).String(q.Call.StdinHead)
 	return q
 }
 

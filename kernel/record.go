@@ -194,7 +194,7 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		return receipt.Failed, err
 	}
 	streams := c.streams
-	streams.remove(c.k.cfg.Scrub)
+	streams.remove(c.k.values(&c.who.Principal))
 	deadline := time.Now().Add(spec.Limits.Wall)
 	streams.start()
 	files := c.s.files(nil, streams.out[0].w, streams.out[1].w)
@@ -329,7 +329,7 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	p := c.predicate()
 	p.Outcome, p.Intent, p.Planted = outcome, c.intent, c.out.Planted
 	if cause != nil {
-		c.out.Error = &Failure{Kind: fault.KindOf(cause).String(), Reason: reason(cause), Text: c.k.cfg.Scrub.String(cause.Error()), Hint: fault.HintOf(cause)}
+		c.out.Error = &Failure{Kind: fault.KindOf(cause).String(), Reason: reason(cause), Text: c.k.values(&c.who.Principal).String(cause.Error()), Hint: fault.HintOf(cause)}
 		p.Error = &receipt.Error{Kind: c.out.Error.Kind, Reason: c.out.Error.Reason}
 	}
 	var stdout, stderr canon.Digest

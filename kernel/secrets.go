@@ -1,15 +1,23 @@
 package kernel
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
+	"palyra/authz/policy"
 	vocabulary "palyra/call"
+	"palyra/crypt/scrub"
 	"palyra/crypt/vault"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
+	"palyra/internal/toolproto"
+	"palyra/internal/tools"
 	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel/internal/pin"
@@ -104,7 +112,7 @@ func (c *call) openSecrets(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if err := c.k.cfg.Scrub.Add(ref.Key(), value.Bytes()); err != nil {
+			if err := c.k.cfg.Scrub.Add(budget.Owner{Name: c.who.Principal.ID, Reserve: c.who.Reserve}, ref.Key(), value.Bytes()); err != nil {
 				value.Wipe()
 				return err
 			}
@@ -119,17 +127,89 @@ func (c *call) openSecrets(ctx context.Context) error {
 	})
 }
 
-// HoldsSecret reports whether text has the value of a secret that this process gave out.
-func (k *Kernel) HoldsSecret(text []byte) bool { return k.cfg.Scrub.Holds(text) }
+// values are those of the secrets that were given to a principal. A workspace, a cache, a session
+// can pass a value from one of its calls to another, so they count for all of them.
+func (k *Kernel) values(who *policy.Entity) scrub.Values { return k.cfg.Scrub.Of(who.ID) }
+
+// HoldsSecret reports whether the input of a tool has the value of a secret that this process gave
+// to the principal who. The names of our own tools' members have none: they're no caller's words.
+func (k *Kernel) HoldsSecret(who *policy.Entity, input []byte) bool {
+	v := k.values(who)
+	return v.Holds(input) && v.Holds(input, ourNames(input)...)
+}
 
 // checkHoldsNone refuses a proposal with such a value, which capsule, receipt and tape would keep.
-func (k *Kernel) checkHoldsNone(p *Proposal) error {
-	for _, text := range slices.Concat(p.Argv, p.Env, []string{string(p.Input)}) {
-		if k.HoldsSecret([]byte(text)) {
-			return usage("secret_in_call", "check call", errors.New("it has the value of a secret"))
+func (k *Kernel) checkHoldsNone(who *Caller, p *Proposal) error {
+	v := k.values(&who.Principal)
+	holds := k.HoldsSecret(&who.Principal, p.Input)
+	ours := p.tool != nil && p.Tool != ToolRun // palyra-tool NAME, and then "member=" before the caller's words
+	for i, text := range slices.Concat(p.Argv, p.Env) {
+		name, _, named := strings.Cut(text, "=")
+		switch {
+		case ours && (i == 0 || text == p.Tool):
+			continue
+		case ours && named && toolMembers()[name]:
+			text = text[len(name):]
 		}
+		holds = holds || v.Holds([]byte(text))
+	}
+	if holds {
+		return usage("secret_in_call", "check call", errors.New("it has the value of a secret"))
 	}
 	return nil
+}
+
+// toolMembers are the names of the members of our own tools' inputs.
+var toolMembers = sync.OnceValue(func() map[string]bool {
+	names := make(map[string]bool)
+	for _, t := range tools.All() {
+		for _, m := range toolproto.Members(t.Input()) {
+			names[m.Name] = true
+		}
+	}
+	for _, m := range toolproto.Members(toolproto.RunInput{}) {
+		names[m.Name] = true
+	}
+	return names
+})
+
+// ourNames returns where such names stand in JSON, without their quotation marks. Of what is no JSON
+// nothing behind the mistake is one.
+func ourNames(text []byte) (out []scrub.Span) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	var name []bool // for each open object or list: the next token is a name; false in lists
+	var object []bool
+	for {
+		at := d.InputOffset()
+		t, err := d.Token()
+		if err != nil {
+			return out
+		}
+		top := len(name) - 1
+		switch x := t.(type) {
+		case json.Delim:
+			if x == '{' || x == '[' {
+				if top >= 0 {
+					name[top] = object[top]
+				}
+				name, object = append(name, x == '{'), append(object, x == '{')
+				continue
+			}
+			name, object = name[:top], object[:top]
+			continue
+		case string:
+			if top >= 0 && name[top] {
+				name[top] = false
+				if to := int(d.InputOffset()); toolMembers()[x] && bytes.HasSuffix(text[at:to], []byte(`"`+x+`"`)) {
+					out = append(out, scrub.Span{From: to - 1 - len(x), To: to - 1})
+				}
+				continue
+			}
+		}
+		if top >= 0 {
+			name[top] = object[top]
+		}
+	}
 }
 
 // closeSecrets gives the values back.

@@ -206,7 +206,7 @@ func (d *daemon) metrics(w io.Writer) {
 	confined := d.conf.Load()
 	gauge("palyra_confined", "1 if every control on palyrad itself is in force.", bit(confined != nil && confined.Enforced))
 	if d.core != nil && d.core.local != nil {
-		writePools(w, append(d.core.local.Pools(), d.core.api.Pools()...))
+		writePools(w, append(append(d.core.local.Pools(), d.core.api.Pools()...), d.secrets.Pool()))
 	}
 	if free, err := freeBytes(d.cfg.Load().State.Dir); err == nil {
 		gauge("palyra_state_free_bytes", "Free space for journal and working state.", free)

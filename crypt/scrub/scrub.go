@@ -1,88 +1,114 @@
 // Package scrub removes values of secrets from text: what a program prints, and what is logged.
 //
 //	r := scrub.New()
-//	err := r.Add("token", value) // from here on
-//	clean := r.Bytes(text)       // has "[secret token]" in its place
+//	err := r.Add(alice, "token", value)  // from here on
+//	clean := r.Of(alice.Name).Bytes(text) // has "[secret token]" in its place
 //
-// A [Stream] does the same for text that comes in parts, whatever their borders.
+// A value belongs to the owner to whom it was given out: it's removed from that owner's text, and no
+// other owner's. [Registry.Writer], for the log of a process, removes all of them. A [Stream] is for
+// text that comes in parts, whatever their borders.
 //
 // # Contract
 //
 // A value of [Min] bytes and more is removed wherever it stands exactly, as it is (with or without
 // the newlines at its end, and with "\r\n" for "\n", as terminals print it), in base64 (both
-// alphabets, padded or not, at each alignment within other text), in hexadecimal, with percent
-// escapes, or as the content of a JSON string. Of the values that begin at a byte the longest is
-// taken, and the text goes on behind it. Shorter values stay: they can't be told from other text.
+// alphabets, padded or not, at each alignment within other text, or alone in lines of 64 or 76), in
+// hexadecimal, with percent escapes, as the content of a JSON string, or quoted for a shell, by
+// Python, or in markup. Of the values that begin at a byte the longest is taken, and the text goes on
+// behind it. Text that agrees with the first [Sure] bytes of a value is removed as far as it agrees,
+// whatever follows. Shorter values stay: they can't be told from other text.
 //
-// What was added stays until Wipe, outside the heap where that is possible ([seal.Secret]), and
-// within a bound: from there on Add fails, and the value must not be given out. One that begins
-// with repetitions counts for five times its length.
+// What was added stays until Wipe, outside the heap where that is possible ([seal.Secret]). It's
+// counted in a [budget.Pool], by owner: what finds no room isn't added, and must not be given out.
+//
+// A byte of text takes [Sure] steps at most, however many values there are and whatever they begin
+// with, and no owner's text takes longer for another's values but in [Registry.Writer].
 //
 // # What it does not protect against
 //
 // A program that means to tell a value: it can print it backwards, compressed, in two parts or
-// with a blank between its characters, or write it to a file. Base64 that is broken into lines
-// isn't matched either. And whoever may print text learns, by the mask, that it has guessed a value.
+// with a blank between its characters, or write it to a file. Lines that are indented or have
+// anything else between them aren't matched either, nor is other base64 in lines. And whoever may
+// print text learns, by the mask, that it has guessed a value of its owner's.
 package scrub
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"palyra/crypt/seal"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 )
 
 // Min is the length, in bytes, from which on values are removed.
 const Min = 8
 
-// maxPatterns bounds what a Registry holds, in bytes: some ten thousand values of 40 bytes.
-const maxPatterns = 64 << 20
+// Sure is the length, in bytes, of a value's beginning that stands for the value. Most values are
+// shorter. Without it, text that nearly is a long value would be compared again from each byte.
+const Sure = 256
 
-// Registry has the values to remove. It's safe for concurrent use. A nil Registry has none.
+// The pool that values are taken from, in bytes of spellings and of the tree that finds them: some
+// fourteen thousand values of 40 bytes, six thousand of one owner.
+const (
+	poolTotal   = 64 << 20
+	poolReserve = 8 << 20
+	poolEach    = (poolTotal - poolReserve) / 2
+)
+
+// Registry has the values to remove, by owner. It's safe for concurrent use. A nil Registry has
+// none.
 type Registry struct {
+	pool *budget.Pool
+	all  atomic.Pointer[[]*owned] // in the order in which they came; swapped, never mutated
+
+	mu sync.Mutex // of Add and Wipe
+	by sync.Map   // of owner's names: *owned
+}
+
+// owned are the values of one owner.
+type owned struct {
 	now atomic.Pointer[table] // nil: no value
 
-	mu    sync.Mutex
-	known map[[sha256.Size]byte]bool // guarded by mu
-	held  []*seal.Secret             // guarded by mu
-	bytes int                        // guarded by mu
-	limit int                        // of bytes; tests have another than maxPatterns
+	// Guarded by Registry.mu.
+	held []*seal.Secret
+	free []byte // of the last one
+	hold []*budget.Hold
 }
 
 // New returns a Registry without values.
-func New() *Registry { return &Registry{known: make(map[[sha256.Size]byte]bool), limit: maxPatterns} }
+func New() *Registry { return newRegistry(poolTotal, poolEach, poolReserve) }
 
-// pattern is one spelling of a value.
-type pattern struct {
-	text     []byte // of a seal.Secret
-	mask     []byte
-	overlaps []int32 // nil: compare it as a whole
+func newRegistry(total, each, reserve int64) *Registry {
+	return &Registry{pool: budget.New(budget.Limits{Name: "secrets", Total: total, Each: each, Reserve: reserve})}
 }
 
-// table finds patterns by their first two bytes. Immutable.
-type table struct {
-	first [256]bool
-	begun [1 << 16 / 64]uint64   // a bit for each key of pairs
-	pairs map[[2]byte][]*pattern // longest first
-}
+// Pool is the account of what the values take, in bytes.
+func (r *Registry) Pool() budget.Account { return r.pool }
 
-// Add has a value removed from now on. name stands in its mask. The value stays the caller's.
-func (r *Registry) Add(name string, value []byte) error {
+// arena is the size of the memory that values of an owner share.
+const arena = 16 << 10
+
+// Add has a value removed from an owner's text from now on. name stands in its mask. The value stays
+// the caller's.
+func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 	if r == nil || len(value) < Min {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sum := sha256.Sum256(value)
-	if r.known[sum] {
-		return nil
+	x, size := new(owned), int64(tableSize)
+	if was, ok := r.by.Load(o.Name); ok {
+		x, size = was.(*owned), 0
+	}
+	next := new(table)
+	if now := x.now.Load(); now != nil {
+		if now.has(value) {
+			return nil
+		}
+		*next = *now
 	}
 	all := spellings(value)
 	defer func() {
@@ -90,45 +116,42 @@ func (r *Registry) Add(name string, value []byte) error {
 			clear(p)
 		}
 	}()
-	n, more := 0, make([][]int32, len(all))
-	cost := 0
-	for i, p := range all {
-		more[i] = overlaps(p)
-		n += len(p)
-		cost += len(p) + 4*len(more[i])
-	}
-	if r.bytes+cost > r.limit {
-		return fault.New(fault.Unavailable, "resource_exhausted", fmt.Sprintf("remember secret %q", name), errors.New("too many secrets were given out to keep all of them from output and logs")).
-			WithHint("restart palyrad")
-	}
-	text := make([]byte, 0, n)
-	for _, p := range all {
-		text = append(text, p...)
-	}
-	s := seal.NewSecret(text)
-	clear(text)
-	r.known[sum], r.held, r.bytes = true, append(r.held, s), r.bytes+cost
-
-	next := &table{pairs: make(map[[2]byte][]*pattern)}
-	if old := r.now.Load(); old != nil {
-		next.first, next.begun = old.first, old.begun
-		for k, v := range old.pairs {
-			next.pairs[k] = v
-		}
-	}
 	mask := []byte("[secret " + name + "]")
-	at := s.Bytes()
-	for i, p := range all {
-		x := &pattern{at[:len(p):len(p)], mask, more[i]}
-		at = at[len(p):]
-		k := [2]byte{x.text[0], x.text[1]}
-		next.first[k[0]] = true
-		next.begun[uint(k[0])<<2|uint(k[1]>>6)] |= 1 << (k[1] & 63)
-		list := append(slices.Clone(next.pairs[k]), x)
-		slices.SortStableFunc(list, func(a, b *pattern) int { return len(b.text) - len(a.text) })
-		next.pairs[k] = list
+	n, cost := 0, size+int64(len(mask))
+	for _, p := range all {
+		n += len(p)
+		cost += 2 * nodeSize // its own, and one where it leaves others
 	}
-	r.now.Store(next)
+	room := x.free
+	if fresh := max(n, arena); n > len(room) {
+		cost += int64(fresh)
+		room = nil
+	}
+	hold, err := r.pool.Take(o, cost)
+	if err != nil {
+		return fault.New(fault.KindOf(err), fault.ReasonOf(err), fmt.Sprintf("remember secret %q", name), err).
+			WithHint("too many secrets were given out to keep all of them from output and logs: restart palyrad")
+	}
+	x.hold = append(x.hold, hold)
+	if room == nil {
+		s := seal.NewSecret(make([]byte, max(n, arena)))
+		x.held, room = append(x.held, s), s.Bytes()
+	}
+	for _, p := range all {
+		copy(room, p)
+		next.add(room[:len(p):len(p)], mask)
+		room = room[len(p):]
+	}
+	x.free = room
+	x.now.Store(next)
+	if _, known := r.by.LoadOrStore(o.Name, x); !known {
+		var list []*owned
+		if was := r.all.Load(); was != nil {
+			list = append(list, *was...)
+		}
+		list = append(list, x)
+		r.all.Store(&list)
+	}
 	return nil
 }
 
@@ -139,101 +162,101 @@ func (r *Registry) Wipe() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now.Store(nil)
-	for _, s := range r.held {
-		s.Wipe()
+	if all := r.all.Swap(nil); all != nil {
+		for _, x := range *all {
+			x.now.Store(nil)
+			for _, s := range x.held {
+				s.Wipe()
+			}
+			for _, h := range x.hold {
+				h.Release()
+			}
+		}
 	}
-	r.held, r.bytes = nil, 0
-	clear(r.known)
+	r.by.Clear()
 }
 
-// at says what begins at text[i]: a pattern that is all there (n > 0), none (n == 0), or what more text
-// decides (n < 0), which last rules out.
-func (t *table) at(s *search, i int, last bool) (n int, mask []byte) {
-	b := s.text[i:]
-	if !t.first[b[0]] {
-		return 0, nil
-	}
-	if len(b) == 1 {
-		if last {
-			return 0, nil
-		}
-		return -1, nil
-	}
-	if t.begun[uint(b[0])<<2|uint(b[1]>>6)]&(1<<(b[1]&63)) == 0 {
-		return 0, nil
-	}
-	for _, p := range t.pairs[[2]byte{b[0], b[1]}] {
-		switch {
-		case p.overlaps != nil:
-			n := s.agrees(p, i)
-			if n == len(p.text) {
-				return n, p.mask
-			}
-			if !last && n == len(b) {
-				return -1, nil
-			}
-		case len(b) >= len(p.text):
-			if bytes.HasPrefix(b, p.text) {
-				return len(p.text), p.mask
-			}
-		case !last && bytes.HasPrefix(p.text, b):
-			return -1, nil
-		}
-	}
-	return 0, nil
+// Of returns the values of an owner, those that are added later included.
+func (r *Registry) Of(owner string) Values { return Values{r, owner} }
+
+// Values are those of one owner. The zero Values has none.
+type Values struct {
+	r     *Registry
+	owner string
 }
 
-// scan appends b without values to out, and returns what more text decides.
-func (t *table) scan(out, b []byte, last bool) (clean, rest []byte) {
-	from, s := 0, search{text: b}
-	for i := 0; i < len(b); {
-		n, mask := t.at(&s, i, last)
-		switch {
-		case n < 0:
-			return append(out, b[from:i]...), b[i:]
-		case n == 0:
-			i++
-		default:
-			out = append(append(out, b[from:i]...), mask...)
-			i += n
-			from = i
-		}
+// table returns the table of the owner, nil if it has no value.
+func (v Values) table() *table {
+	if v.r == nil {
+		return nil
 	}
-	return append(out, b[from:]...), nil
+	x, ok := v.r.by.Load(v.owner)
+	if !ok {
+		return nil
+	}
+	return x.(*owned).now.Load()
 }
 
 // Bytes returns b without values: b itself, if it has none.
-func (r *Registry) Bytes(b []byte) []byte {
-	if !r.Holds(b) {
-		return b
-	}
-	out, _ := r.now.Load().scan(nil, b, true)
-	return out
-}
+func (v Values) Bytes(b []byte) []byte { return clean(b, v.table()) }
 
 // String is Bytes for a string.
-func (r *Registry) String(s string) string { return string(r.Bytes([]byte(s))) }
+func (v Values) String(s string) string { return string(v.Bytes([]byte(s))) }
 
-// Holds reports whether b has a value.
-func (r *Registry) Holds(b []byte) bool {
-	if r == nil {
-		return false
-	}
-	t := r.now.Load()
+// Span is a part of a text: from its byte From to before its byte To.
+type Span struct{ From, To int }
+
+// Holds reports whether b has a value that isn't within one of the parts but, which are in order.
+func (v Values) Holds(b []byte, but ...Span) bool {
+	t := v.table()
 	if t == nil {
 		return false
 	}
-	s := search{text: b}
-	for i := range b {
-		if n, _ := t.at(&s, i, true); n > 0 {
+	for i := 0; i < len(b); i++ {
+		n, _, _ := t.at(b, i, true)
+		if n == 0 {
+			continue
+		}
+		for len(but) > 0 && but[0].To <= i {
+			but = but[1:]
+		}
+		if len(but) == 0 || i < but[0].From || i+n > but[0].To {
 			return true
 		}
 	}
 	return false
 }
 
-// Writer returns a writer that passes each Write on to w, as one, without values.
+// clean returns b without the values of ts, b itself if it has none. Of all values that begin at a
+// byte the longest is taken.
+func clean(b []byte, ts ...*table) []byte {
+	var out []byte
+	from := 0
+	for i := 0; i < len(b); {
+		n, mask := 0, []byte(nil)
+		for _, t := range ts {
+			if t == nil {
+				continue
+			}
+			if m, as, _ := t.at(b, i, true); m > n {
+				n, mask = m, as
+			}
+		}
+		if n == 0 {
+			i++
+			continue
+		}
+		out = append(append(out, b[from:i]...), mask...)
+		i += n
+		from = i
+	}
+	if from == 0 {
+		return b
+	}
+	return append(out, b[from:]...)
+}
+
+// Writer returns a writer that passes each Write on to w, as one, without the values of any owner.
 func (r *Registry) Writer(w io.Writer) io.Writer { return writer{r, w} }
 
 type writer struct {
@@ -242,8 +265,16 @@ type writer struct {
 }
 
 func (w writer) Write(b []byte) (int, error) {
-	clean := w.r.Bytes(b)
-	if n, err := w.w.Write(clean); err != nil || n < len(clean) {
+	var ts []*table
+	if w.r != nil {
+		if all := w.r.all.Load(); all != nil {
+			for _, x := range *all {
+				ts = append(ts, x.now.Load())
+			}
+		}
+	}
+	text := clean(b, ts...)
+	if n, err := w.w.Write(text); err != nil || n < len(text) {
 		return min(n, len(b)), err
 	}
 	return len(b), nil
@@ -252,18 +283,13 @@ func (w writer) Write(b []byte) (int, error) {
 // Stream removes values from text that comes in parts. It's for one goroutine at a time. A nil
 // Stream removes none.
 type Stream struct {
-	r    *Registry
+	v    Values
 	held []byte // the end of what came, with which a value may begin
 	out  []byte
 }
 
-// Stream returns a Stream of r's values, those that are added later included.
-func (r *Registry) Stream() *Stream {
-	if r == nil {
-		return nil
-	}
-	return &Stream{r: r}
-}
+// Stream returns a Stream of the values.
+func (v Values) Stream() *Stream { return &Stream{v: v} }
 
 // Next returns what is certain of the text so far, beyond what it returned before. Only what may be
 // the beginning of a value waits. The result is valid until the next call.
@@ -276,7 +302,7 @@ func (s *Stream) next(b []byte, last bool) []byte {
 	if s == nil {
 		return b
 	}
-	t := s.r.now.Load()
+	t := s.v.table()
 	if t == nil && len(s.held) == 0 {
 		return b
 	}
@@ -287,8 +313,21 @@ func (s *Stream) next(b []byte, last bool) []byte {
 		s.held = append(s.held, b...)
 		b = s.held
 	}
-	var rest []byte
-	s.out, rest = t.scan(s.out[:0], b, last)
-	s.held = append(s.held[:0], rest...) // rest may lie in held: a move to its front
+	out, from, i := s.out[:0], 0, 0
+	for i < len(b) {
+		n, mask, more := t.at(b, i, last)
+		if more {
+			break
+		}
+		if n == 0 {
+			i++
+			continue
+		}
+		out = append(append(out, b[from:i]...), mask...)
+		i += n
+		from = i
+	}
+	s.out = append(out, b[from:i]...)
+	s.held = append(s.held[:0], b[i:]...) // b may be held: a move to its front
 	return s.out
 }

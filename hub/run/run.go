@@ -131,9 +131,9 @@ type Config struct {
 	// Layers has the layers of staged workspaces. Default: none, and each call in a workspace
 	// that is staged gets its own.
 	Layers Layers
-	// HoldsSecret reports whether an input has the value of a secret that was given out. Such a run
-	// is refused, before its tape has it. Default: none does.
-	HoldsSecret func(input []byte) bool
+	// HoldsSecret reports whether an input has the value of a secret that was given to a user. Such
+	// a run of that user's is refused, before its tape has it. Default: none does.
+	HoldsSecret func(user string, input []byte) bool
 	// Servers has programs that answer calls. Default: none.
 	Servers Servers
 	// Over is told of the session of a run that had one of its own, when both have ended.

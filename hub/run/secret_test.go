@@ -15,7 +15,7 @@ import (
 func TestSecretInCall(t *testing.T) {
 	const value = "correct horse battery"
 	h := open(t, func(c *Config) {
-		c.HoldsSecret = func(b []byte) bool { return bytes.Contains(b, []byte(value)) }
+		c.HoldsSecret = func(user string, b []byte) bool { return user == alice && bytes.Contains(b, []byte(value)) }
 	})
 	q := Request{User: alice, Session: h.sess, Steps: []hub.Step{{Tool: "t"}, {Tool: "t", Input: json.RawMessage(`{"a":"` + value + `"}`)}}}
 	if id, err := h.Start(t.Context(), q); fault.ReasonOf(err) != "secret_in_call" || id != "" {

@@ -127,7 +127,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 		return "", err
 	}
 	for i, s := range p.Steps { // before the tape has it
-		if e.cfg.HoldsSecret != nil && e.cfg.HoldsSecret(s.Input) {
+		if e.cfg.HoldsSecret != nil && e.cfg.HoldsSecret(q.User, s.Input) {
 			return "", fault.New(fault.Usage, "secret_in_call", "start run", fmt.Errorf("the input of step %d has the value of a secret", i))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"palyra/crypt/scrub"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
+	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -30,7 +32,8 @@ type Vault struct {
 	Value func() (*seal.Secret, error)
 	// Recipient returns that of vault.add_recipient.
 	Recipient func() (seal.Recipient, error)
-	// Scrub gets the values that are revealed, to keep them from output and logs. nil: none does.
+	// Scrub gets the values that are revealed, to keep them from output of whoever asked, and from
+	// logs. nil: none does.
 	Scrub *scrub.Registry
 	// Done gets what a call did, once it is certain.
 	Done func(VaultDone)
@@ -47,6 +50,7 @@ type VaultDone struct {
 // vaultEffect is the kernel.Effect of such a call. Owned by the call.
 type vaultEffect struct {
 	door *Vault
+	who  budget.Owner
 	ref  vault.Ref
 
 	draft *vault.Draft // of vault.set; nil: the caller named the record
@@ -56,8 +60,8 @@ type vaultEffect struct {
 
 var _ kernel.Effect = (*vaultEffect)(nil)
 
-func expandVault(ctx context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
-	x := &vaultEffect{door: t.cfg.Vault}
+func expandVault(ctx context.Context, t *Table, e *entry, who policy.Entity, input any) (*kernel.Expansion, error) {
+	x := &vaultEffect{door: t.cfg.Vault, who: budget.Owner{Name: who.ID, Reserve: slices.Contains(who.Roles, policy.RoleOwner)}}
 	var err error
 	switch in := input.(type) {
 	case *toolproto.VaultGetInput:
@@ -112,7 +116,7 @@ func (x *vaultEffect) get(ctx context.Context, in *toolproto.VaultGetInput) (err
 		if done.Secret, done.Info, err = v.Get(ctx, x.ref, uint64(in.Version)); err != nil {
 			return err
 		}
-		return x.door.Scrub.Add(x.ref.Key(), done.Secret.Bytes())
+		return x.door.Scrub.Add(x.who, x.ref.Key(), done.Secret.Bytes())
 	}
 	return nil
 }

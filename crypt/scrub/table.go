@@ -1,0 +1,140 @@
+package scrub
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"sort"
+)
+
+// table has the spellings of one owner's values, as a tree: each path from its root is how some of
+// them begin. Immutable: add copies the nodes that it changes.
+type table struct {
+	root  node
+	first [256]bool
+	begun [1 << 16 / 64]uint64 // a bit for each pair of bytes with which a spelling begins
+}
+
+type node struct {
+	text []byte  // from its parent to here, of a seal.Secret; empty at the root alone
+	mask []byte  // of the spelling that ends here; nil: none does
+	next []*node // by their first bytes
+}
+
+// nodeSize is what a node takes of the heap, with its place in its parent and the slack of both.
+const nodeSize = 128
+
+// tableSize is what an owner's table takes without nodes.
+const tableSize = 10 << 10
+
+// find returns the place of the child that begins with c.
+func (n *node) find(c byte) (int, bool) {
+	i := sort.Search(len(n.next), func(i int) bool { return n.next[i].text[0] >= c })
+	return i, i < len(n.next) && n.next[i].text[0] == c
+}
+
+// common returns how many bytes a and b have in common at their beginnings.
+func common(a, b []byte) int {
+	n := min(len(a), len(b))
+	i := 0
+	for ; i+8 <= n; i += 8 {
+		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
+			return i + bits.TrailingZeros64(x)/8
+		}
+	}
+	for i < n && a[i] == b[i] {
+		i++
+	}
+	return i
+}
+
+// add adds a spelling, Min bytes at least, which the table keeps. One that is there keeps its mask.
+func (t *table) add(p, mask []byte) {
+	t.root = *t.root.with(p, mask)
+	t.first[p[0]] = true
+	t.begun[uint(p[0])<<2|uint(p[1]>>6)] |= 1 << (p[1] & 63)
+}
+
+func (n *node) with(p, mask []byte) *node {
+	m := *n
+	if len(p) == 0 {
+		if m.mask == nil {
+			m.mask = mask
+		}
+		return &m
+	}
+	i, ok := m.find(p[0])
+	if !ok {
+		m.next = slices.Insert(slices.Clone(m.next), i, &node{text: p, mask: mask})
+		return &m
+	}
+	m.next = slices.Clone(m.next)
+	k := m.next[i]
+	same := common(p, k.text)
+	if same < len(k.text) {
+		below := *k
+		below.text = k.text[same:]
+		k = &node{text: k.text[:same], next: []*node{&below}}
+	}
+	m.next[i] = k.with(p[same:], mask)
+	return &m
+}
+
+// has reports whether v is a spelling.
+func (t *table) has(v []byte) bool {
+	for n := &t.root; ; {
+		if len(v) == 0 {
+			return n.mask != nil
+		}
+		i, ok := n.find(v[0])
+		if !ok || !bytes.HasPrefix(v, n.next[i].text) {
+			return false
+		}
+		n = n.next[i]
+		v = v[len(n.text):]
+	}
+}
+
+// at says what begins at b[i]: n bytes of a value, for mask; or more text decides, which last rules
+// out. It looks at [Sure] bytes, or at those that are removed or wait.
+func (t *table) at(b []byte, i int, last bool) (n int, mask []byte, more bool) {
+	b = b[i:]
+	if !t.first[b[0]] {
+		return 0, nil, false
+	}
+	if len(b) == 1 {
+		return 0, nil, !last
+	}
+	if t.begun[uint(b[0])<<2|uint(b[1]>>6)]&(1<<(b[1]&63)) == 0 {
+		return 0, nil, false
+	}
+	at, deep := &t.root, 0
+	for deep < len(b) {
+		j, ok := at.find(b[deep])
+		if !ok {
+			break
+		}
+		at = at.next[j]
+		same := common(b[deep:], at.text)
+		deep += same
+		if same < len(at.text) {
+			if deep == len(b) && !last {
+				return 0, nil, true
+			}
+			break
+		}
+		if at.mask != nil {
+			n, mask = deep, at.mask
+		}
+		if deep == len(b) && !last && len(at.next) > 0 {
+			return 0, nil, true
+		}
+	}
+	if deep >= Sure && deep > n {
+		for n, mask = deep, at.mask; mask == nil; mask = at.mask {
+			at = at.next[0] // a node without a spelling has some below it
+		}
+	}
+	return n, mask, false
+}

@@ -1,0 +1,82 @@
+package kernel
+
+import (
+	"bytes"
+	"testing"
+
+	"palyra/authz/policy"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+)
+
+// TestSecretsOfOne: a value is a matter of the principal that it was given to. The others' output
+// has it, and their calls may, be it a word that everyone uses.
+func TestSecretsOfOne(t *testing.T) {
+	const value, ref = "workspace", "w=vault://global/word"
+	dir := t.TempDir()
+	put(t, dir+"/a.cedar", `@id("all") permit (principal, action, resource);`+"\n", 0o600)
+	h := openHouse(t, Config{PolicyDir: dir, Vault: vaultWith(t, map[string]string{"vault://global/word": value})})
+	alice, bob := policy.LocalUser("alice"), policy.LocalUser("bob")
+	echo := Proposal{Tool: ToolRun, Argv: []string{"sh", "-c", "echo work''space"}}
+	for _, c := range []struct {
+		name   string
+		who    policy.Entity
+		p      Proposal
+		stdout string
+		reason string
+	}{
+		{"alice gets it", alice, Proposal{Tool: ToolRun, Argv: []string{"cat", "/run/secrets/w"}, Secrets: []string{ref}}, "[secret word]", ""},
+		{"alice prints it again", alice, echo, "[secret word]\n", ""},
+		{"bob prints it", bob, echo, value + "\n", ""},
+		{"alice's call has it", alice, Proposal{Tool: ToolRun, Argv: []string{"echo", value}}, "", "secret_in_call"},
+		{"bob's call has it", bob, Proposal{Tool: ToolRun, Argv: []string{"echo", value}}, value + "\n", ""},
+		{"bob gets it", bob, Proposal{Tool: ToolRun, Argv: []string{"cat", "/run/secrets/w"}, Secrets: []string{ref}}, "[secret word]", ""},
+		{"bob prints it again", bob, echo, "[secret word]\n", ""},
+	} {
+		var out bytes.Buffer
+		o, err := h.CallAs(t.Context(), Caller{Principal: c.who}, c.p, IO{Stdout: &out})
+		if fault.ReasonOf(err) != c.reason || out.String() != c.stdout || c.reason == "" && o.Outcome != receipt.Executed {
+			t.Errorf("%s: %+v, %v, printed %q", c.name, o, err, out.String())
+		}
+	}
+}
+
+// TestOurNames: the members of our own tools are no caller's words, and all other text is.
+func TestOurNames(t *testing.T) {
+	h := openHouse(t, Config{PolicyDir: func() string {
+		dir := t.TempDir()
+		put(t, dir+"/a.cedar", `@id("all") permit (principal, action, resource);`+"\n", 0o600)
+		return dir
+	}(), Vault: vaultWith(t, map[string]string{"vault://global/word": "workspace", "vault://global/foreign": "password", "vault://global/whole": `"argv":["x"]`})})
+	who := policy.LocalUser("alice")
+	if o, err := h.CallAs(t.Context(), Caller{Principal: who}, Proposal{Tool: ToolRun, Argv: []string{"true"},
+		Secrets: []string{"a=vault://global/word", "b=vault://global/foreign", "c=vault://global/whole"}}, IO{}); err != nil || o.Outcome != receipt.Executed {
+		t.Fatal(o, err)
+	}
+	for text, want := range map[string]bool{
+		`{"workspace":"src"}`:                         false,
+		`{ "workspace" : "src" , "argv" : ["x"] }`:    false,
+		`[{"a":[{"workspace":[]},{"workspace":{}}]}]`: false,
+		`{"workspace":"workspace"}`:                   true,
+		`{"argv":["workspace"]}`:                      true,
+		`{"argv":[{"workspace":1},"workspace"]}`:      true,
+		`{"workspaces":1}`:                            true, // none of ours
+		`{"a_workspace":1}`:                           true,
+		`{"password":"x"}`:                            true,
+		`{"workspace":"src","argv":["x"]}`:            true, // a value with a name in it
+		`{"workspace":"src"`:                          false,
+		`{"a":tru, "workspace":"src"}`:                true, // no JSON
+		`"workspace"`:                                 true,
+		`workspace`:                                   true,
+		`{"workspace":"src"} {"argv":"workspace"}`:    true,
+		``: false,
+	} {
+		if got := h.HoldsSecret(&who, []byte(text)); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+	other := policy.LocalUser("bob")
+	if h.HoldsSecret(&other, []byte(`{"workspace":"workspace"}`)) {
+		t.Error("of another principal")
+	}
+}
