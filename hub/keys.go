@@ -27,5 +27,5 @@ var (
 	// RotateKey returns the keys as ListKeys does.
 	RotateKey = define[KeyRotation, Page[Key]]("keys.rotateKey", "POST /keys/rotate", "trust.operate",
 		"Replace the attestation key", Operation{Doc: "The journal introduces the new key and gets its first statement; calls " +
-			"go on. Verifiers want the trust directory again."})
+			"go on. Verifiers want the trust directory again.", Effect: Mends})
 )

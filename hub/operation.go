@@ -59,6 +59,8 @@ type Operation struct {
 	Prefer     bool // honours "Prefer: respond-async" with 202
 	Brake      bool // the emergency stop: it has a rate limit of its own
 	Ends       bool // ends work or a wait, so a lack of memory doesn't refuse it
+
+	Effect Effect // which emergencies refuse it
 }
 
 // None is the input or output of an operation that has none.
@@ -99,6 +101,9 @@ func define[In, Out any](name, route, permission, summary string, more ...Operat
 	o.Permission, o.Summary, o.In, o.Out = permission, summary, reflect.TypeFor[In](), reflect.TypeFor[Out]()
 	if o.Status == 0 {
 		o.Status = 200
+	}
+	if o.Method == "GET" {
+		o.Effect = Keeps
 	}
 	return Op[In, Out]{&o}
 }

@@ -7,7 +7,7 @@ package hub
 var (
 	// CreateSession opens a session that belongs to the caller.
 	CreateSession = define[NewSession, Session]("sessions.createSession", "POST /sessions", "session.write",
-		"Open a session", Operation{Status: 201, Idempotent: true})
+		"Open a session", Operation{Status: 201, Idempotent: true, Effect: Begins})
 	ListSessions = define[SessionQuery, Page[Session]]("sessions.listSessions", "GET /sessions", "session.read",
 		"List sessions, newest first")
 	GetSession = define[string, Session]("sessions.getSession", "GET /sessions/{session}", "session.read",
@@ -16,7 +16,7 @@ var (
 	// Ending twice is no error. The session of a Call has ended with it, and keeps its
 	// artifacts until then.
 	EndSession = define[SessionChange, Session]("sessions.endSession", "POST /sessions/{session}/end", "session.write",
-		"Cancel the runs of a session and end it")
+		"Cancel the runs of a session and end it", Operation{Effect: Keeps})
 )
 
 // Runs and calls.
@@ -25,7 +25,7 @@ var (
 	// request returns the same run; with another one it is fault.Usage
 	// "idempotency_key_reused". A full queue is fault.Busy "queue_full".
 	StartRun = define[NewRun, Run]("runs.startRun", "POST /runs", "run.start",
-		"Queue a run in a session", Operation{Doc: "The answer does not wait for the run; its tape says how it goes on.", Status: 201, Idempotent: true})
+		"Queue a run in a session", Operation{Doc: "The answer does not wait for the run; its tape says how it goes on.", Status: 201, Idempotent: true, Effect: Begins})
 	ListRuns = define[RunQuery, Page[Run]]("runs.listRuns", "GET /runs", "session.read",
 		"List runs without their steps, newest first")
 	GetRun = define[string, Run]("runs.getRun", "GET /runs/{run}", "session.read",
@@ -33,7 +33,7 @@ var (
 	// CancelRun returns when no process of the run is left.
 	CancelRun = define[string, Run]("runs.cancelRun", "POST /runs/{run}/cancel", "run.cancel",
 		"Cancel a run", Operation{Doc: "The answer comes when no process of the run is left. A run that has ended stays as " +
-			"it is. Only a caller who may read runs is told the steps.", Ends: true})
+			"it is. Only a caller who may read runs is told the steps.", Ends: true, Effect: Keeps})
 	// ReadTape gives the events that are there, then the others as they come.
 	ReadTape = define[TapeQuery, Tape]("runs.readTape", "GET /runs/{run}/tape", "session.read",
 		"Follow the events of a run", Operation{Doc: "The events that are there, then the others as they come, until the run has ended. " +
@@ -58,7 +58,7 @@ var (
 		"Make one call and wait for it", Operation{Doc: "A run of one step. Without an Idempotency-Key it is cancelled when the client " +
 			"goes; with one it goes on, and the same request gives what became of it. Prefer: " +
 			"respond-async, which needs a session, answers 202 at once.",
-			Also: []int{202}, Key: true, Prefer: true})
+			Also: []int{202}, Key: true, Prefer: true, Effect: Begins})
 	ListTools = define[None, Page[Tool]]("calls.listTools", "GET /tools", "session.read",
 		"List the tools")
 )
@@ -73,7 +73,7 @@ var (
 	GetPatch = define[PatchQuery, LayerPatch]("layers.getPatch", "GET /layers/{layer}/patch", "artifact.read",
 		"Get what a layer changes as a patch for git apply")
 	DiscardLayer = define[string, None]("layers.discardLayer", "DELETE /layers/{layer}", "session.write",
-		"Remove a layer with all that was written to it", Operation{Status: 204})
+		"Remove a layer with all that was written to it", Operation{Status: 204, Effect: Keeps})
 )
 
 // MCP servers.
@@ -87,11 +87,11 @@ var (
 		"Get an MCP server with its tools")
 	// InspectServer makes a call, which policy decides and a person may be asked about.
 	InspectServer = define[string, Server]("servers.inspectServer", "POST /servers/{server}/inspect", "policy.manage",
-		"Start an MCP server and list its tools", Operation{Doc: "A call of mcp.serve in the caller's name, which ends with the answer."})
+		"Start an MCP server and list its tools", Operation{Doc: "A call of mcp.serve in the caller's name, which ends with the answer.", Effect: Begins})
 	AcceptServer = define[Acceptance, Server]("servers.acceptServer", "POST /servers/{server}/accept", "policy.manage",
 		"Accept the tools that an MCP server listed last", Operation{Doc: "By the digest of the list; another list is refused: tool_changed."})
 	RemoveServer = define[string, None]("servers.removeServer", "DELETE /servers/{server}", "policy.manage",
-		"Remove an MCP server, and end it", Operation{Status: 204})
+		"Remove an MCP server, and end it", Operation{Status: 204, Effect: Keeps})
 	ListServerTools = define[string, Page[ServerTool]]("servers.listServerTools", "GET /servers/{server}/tools", "session.read",
 		"List the accepted tools of an MCP server")
 )
@@ -112,11 +112,11 @@ var (
 			"answer comes without the card and its text.", Ends: true})
 	PreviewApproval = define[PreviewQuery, Preview]("approvals.previewApproval", "POST /approvals/{approval}/preview", "approval.read",
 		"Say what a yes would let through", Operation{Doc: "The pattern, and which recent requests without a yes it would have covered. It " +
-			"changes nothing."})
+			"changes nothing.", Effect: Keeps})
 	ListGrants = define[None, Page[StandingGrant]]("approvals.listGrants", "GET /grants", "approval.read",
 		"List the standing grants, oldest first")
 	RevokeGrant = define[string, StandingGrant]("approvals.revokeGrant", "POST /grants/{grant}/revoke", "approval.resolve",
-		"End a standing grant", Operation{Doc: "Calls that run because of it run on."})
+		"End a standing grant", Operation{Doc: "Calls that run because of it run on.", Effect: Keeps})
 )
 
 // Policy.
@@ -124,9 +124,9 @@ var (
 	GetPolicy = define[None, PolicyInfo]("policy.getPolicy", "GET /policy", "policy.read",
 		"List the policies in force")
 	ExplainPolicy = define[NewCall, Explanation]("policy.explainPolicy", "POST /policy/explain", "policy.read",
-		"Decide a call and stop there")
+		"Decide a call and stop there", Operation{Effect: Keeps})
 	TestPolicy = define[PolicyTestRequest, PolicyReport]("policy.testPolicy", "POST /policy/test", "policy.read",
-		"Run the tests of a policy set")
+		"Run the tests of a policy set", Operation{Effect: Keeps})
 	// GetDecision finds a decision about a call, if the caller may see it in the journal,
 	// and a denial of anything else as long as the process remembers it.
 	GetDecision = define[string, DecisionReport]("policy.getDecision", "GET /policy/decisions/{decision}", "policy.read",
@@ -136,9 +136,9 @@ var (
 	DiffPolicy = define[PolicyDiffQuery, PolicyDiff]("policy.diffPolicy", "POST /policy/diff", "policy.manage",
 		"Decide recent calls again by a candidate", Operation{Doc: "The candidate is a set, a unified diff against the one in force, or the change " +
 			"that a denial offers. It shows what others asked for, and so needs more than " +
-			"reading policy."})
+			"reading policy.", Effect: Keeps})
 	Reload = define[None, PolicyInfo]("policy.reload", "POST /reload", "policy.manage",
-		"Read the policies again", Operation{Doc: "On an error the old ones stay in force."})
+		"Read the policies again", Operation{Doc: "On an error the old ones stay in force.", Effect: Mends})
 )
 
 // The journal.
@@ -171,7 +171,7 @@ var (
 	ListTokens = define[TokenQuery, Page[Token]]("access.listTokens", "GET /tokens", "token.manage",
 		"List API tokens, newest first")
 	RevokeToken = define[TokenChange, Token]("access.revokeToken", "POST /tokens/{token}/revoke", "token.manage",
-		"End a token for good")
+		"End a token for good", Operation{Effect: Keeps})
 	// RotateToken makes a successor; the old token stays good for the overlap.
 	RotateToken = define[Rotation, TokenSecret]("access.rotateToken", "POST /tokens/{token}/rotate", "token.manage",
 		"Make the successor of a token", Operation{Status: 201, Idempotent: true})
@@ -182,7 +182,7 @@ var (
 		"Give a principal a role", Operation{Creates: true})
 	// RemoveMember never removes the last owner.
 	RemoveMember = define[MemberRemoval, None]("access.removeMember", "DELETE /members/{principal}", "member.manage",
-		"Take a principal's role", Operation{Status: 204})
+		"Take a principal's role", Operation{Status: 204, Effect: Keeps})
 )
 
 // Devices.
@@ -193,9 +193,9 @@ var (
 		"Get a paired device with its certificates")
 	// RevokeDevice ends its connections and runs, too.
 	RevokeDevice = define[string, Device]("devices.revokeDevice", "POST /devices/{device}/revoke", "token.manage",
-		"End a device for good", Operation{Doc: "Its connections are cut at once, and runs that it began are cancelled. Only pairing it again gives it a certificate."})
+		"End a device for good", Operation{Doc: "Its connections are cut at once, and runs that it began are cancelled. Only pairing it again gives it a certificate.", Effect: Keeps})
 	RenewDevice = define[DeviceRenewal, DeviceChain]("devices.renewDevice", "POST /devices/{device}/renew", Authenticated,
-		"Get the next certificate of the device that asks", Operation{Doc: "For the key that it was paired with, over a connection with the certificate that it has."})
+		"Get the next certificate of the device that asks", Operation{Doc: "For the key that it was paired with, over a connection with the certificate that it has.", Effect: Mends})
 )
 
 // Pairings of devices. A device acts as the principal who began its pairing, who alone approves it.
@@ -211,7 +211,7 @@ var (
 	ApprovePairing = define[PairingApproval, Pairing]("pairings.approvePairing", "POST /pairings/{pairing}/approve", "token.manage",
 		"Give a device that shows these digits a certificate", Operation{Doc: "Other digits end the pairing: digits_differ."})
 	DenyPairing = define[string, Pairing]("pairings.denyPairing", "POST /pairings/{pairing}/deny", "token.manage",
-		"Refuse or cancel a pairing", Operation{Ends: true})
+		"Refuse or cancel a pairing", Operation{Ends: true, Effect: Keeps})
 )
 
 // The daemon itself.
@@ -224,14 +224,14 @@ var (
 		"List the settings in force")
 	// Stop returns when everything that the request names has ended.
 	Stop = define[StopRequest, Stopped]("daemon.stop", "POST /stop", "run.cancel",
-		"Emergency stop", Operation{Brake: true})
+		"Emergency stop", Operation{Brake: true, Effect: Keeps})
 	Resume = define[None, Stopped]("daemon.resume", "POST /resume", "policy.manage",
-		"Take new runs again")
+		"Take new runs again", Operation{Effect: Mends})
 	// Backup writes to BackupTo.W.
 	Backup = define[BackupTo, BackupInfo]("daemon.backup", "POST /backup", "backup.manage",
 		"Get an encrypted copy of the working state", Operation{Doc: "The trailer " +
 			TrailerBackup + " says what it holds; without it the copy is not whole.",
-			Media: []string{MediaBytes}})
+			Media: []string{MediaBytes}, Effect: Keeps})
 )
 
 // Operations returns all operations of a Hub.

@@ -13,10 +13,15 @@ import (
 	"palyra/internal/toolproto"
 )
 
-// Do implements hub.Hub: first the permission, then the operation.
+// Do implements hub.Hub: first the permission, then whether an emergency stop lets it be, then the
+// operation.
 func (h *Hub) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) (any, error) {
 	if err := h.ask(c, op); err != nil {
 		return nil, err
+	}
+	if op.EffectOf(in) == hub.Gives && h.brake.denies() {
+		return nil, h.refuse(c, "stopped", op.Verb(), "an operator stopped this daemon and must let it go on: palyra resume",
+			hub.Denial{Layer: hub.LayerStop, Reason: "stopped", Fix: "palyra resume"})
 	}
 	return h.table.Do(ctx, c, op, in)
 }

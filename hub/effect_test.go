@@ -1,0 +1,38 @@
+package hub
+
+import "testing"
+
+// TestEffects: each operation that isn't refused in every emergency was decided so, by name, and one
+// that reads never is.
+func TestEffects(t *testing.T) {
+	decided := map[*Operation]Effect{
+		// Work.
+		CreateSession.Operation: Begins, StartRun.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins,
+		// Whoever looks into a stop reads the mended policies, replaces a key that may have leaked,
+		// keeps the device with which to lift it, and lifts it.
+		Reload.Operation: Mends, RotateKey.Operation: Mends, RenewDevice.Operation: Mends, Resume.Operation: Mends,
+		// They read, though with a body. A backup is wanted before a repair.
+		PreviewApproval.Operation: Keeps, ExplainPolicy.Operation: Keeps, TestPolicy.Operation: Keeps, DiffPolicy.Operation: Keeps, Backup.Operation: Keeps,
+		// They end or take away.
+		EndSession.Operation: Keeps, CancelRun.Operation: Keeps, DiscardLayer.Operation: Keeps, RemoveServer.Operation: Keeps, RevokeGrant.Operation: Keeps,
+		RevokeToken.Operation: Keeps, RemoveMember.Operation: Keeps, RevokeDevice.Operation: Keeps, DenyPairing.Operation: Keeps, Stop.Operation: Keeps,
+	}
+	for _, op := range Operations() {
+		want := decided[op] // Gives without a decision
+		if op.Method == "GET" {
+			want = Keeps
+		}
+		if op.Effect != want {
+			t.Errorf("%s has effect %d, want %d", op.ID, op.Effect, want)
+		}
+		if op.EffectOf(nil) != want {
+			t.Errorf("%s without input has effect %d, want %d", op.ID, op.EffectOf(nil), want)
+		}
+	}
+	if e := ResolveApproval.EffectOf(Resolution{}); e != Keeps {
+		t.Errorf("a no has effect %d", e)
+	}
+	if e := ResolveApproval.EffectOf(Resolution{Answer: Answer{Approve: true}}); e != Gives {
+		t.Errorf("a yes has effect %d", e)
+	}
+}
