@@ -38,6 +38,10 @@ type Caller struct {
 	Device  string   `json:"device,omitempty"`  //
 	Address string   `json:"address,omitempty"` //
 
+	// Until is when the certificate ends with which a device came. Nothing that was opened with it
+	// goes on then. Zero: the credential says so itself whenever it's asked.
+	Until time.Time `json:"-"`
+
 	// For the surface: whether the caller is told why policy and host say no, and the
 	// digest of the policies that said so.
 	ReadsPolicy bool   `json:"-"`

@@ -525,7 +525,7 @@ func (h *Hub) authenticateDevice(chain [][]byte, out *hub.Caller) error {
 		ds.seen[d.ID] = now.UTC()
 		ds.mu.Unlock()
 	}
-	out.User, out.Token, out.Scopes, out.Device = d.Principal, d.Token, scopesOf(h.access.Permissions(who)), d.ID
+	out.User, out.Token, out.Scopes, out.Device, out.Until = d.Principal, d.Token, scopesOf(h.access.Permissions(who)), d.ID, l.expires
 	return nil
 }
 
