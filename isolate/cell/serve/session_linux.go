@@ -3,6 +3,7 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -27,8 +28,12 @@ type sessions struct {
 // sessionNetwork is the namespace of one session.
 type sessionNetwork struct {
 	session string
-	net     network // immutable
 
+	made chan struct{} // closed when there is net or err
+	net  network       // immutable once made is closed
+	err  error         // why there is none; immutable then, too
+
+	users int            // calls in it, and those that wait for it; guarded by sessions.mu
 	calls map[*run]int64 // those in it, each with the most that were so at once; guarded by sessions.mu
 }
 
@@ -41,26 +46,78 @@ func (r *run) joinSession(t *thread) (back func() error, err error) {
 		return nil, err
 	}
 	s := &r.s.sessions
+	n, err := s.enter(r.spec.Session, t.makeSession, func(f *os.File) error {
+		if err := sys.EnterNetwork(f); err != nil {
+			return refuse("network_namespace", "enter the network namespace of a session", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, t.leaveNetwork())
+	}
+	s.count(n, r)
+	r.session, r.net.id = n, n.net.id
+	r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkSession}
+	return t.leaveNetwork, nil
+}
+
+// enter finds a session's network or has it made, which takes long on a host that is busy: the calls
+// of that session wait for it, and no others do. The caller owes a leave unless there is an error.
+func (s *sessions) enter(session string, make func() (network, error), enter func(*os.File) error) (*sessionNetwork, error) {
+	s.mu.Lock()
+	n, known := s.used[session]
+	if !known {
+		n = newSessionNetwork(session)
+		s.used[session] = n
+	}
+	n.users++
+	s.mu.Unlock()
+	var err error
+	if known {
+		<-n.made
+		if err = n.err; err == nil {
+			err = enter(n.net.file)
+		}
+	} else {
+		n.net, n.err = make()
+		err = n.err
+		close(n.made)
+	}
+	if err != nil {
+		s.leave(n, nil)
+		return nil, err
+	}
+	return n, nil
+}
+
+func newSessionNetwork(session string) *sessionNetwork {
+	return &sessionNetwork{session: session, made: make(chan struct{}), calls: make(map[*run]int64)}
+}
+
+// count puts a call among those in a network.
+func (s *sessions) count(n *sessionNetwork, r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.used[r.spec.Session]
-	if n == nil {
-		made, err := t.makeSession()
-		if err != nil {
-			return nil, errors.Join(err, t.leaveNetwork())
-		}
-		n = &sessionNetwork{session: r.spec.Session, net: made, calls: make(map[*run]int64)}
-		s.used[n.session] = n
-	} else if err := sys.EnterNetwork(n.net.file); err != nil {
-		return nil, refuse("network_namespace", "enter the network namespace of a session", err)
-	}
 	n.calls[r] = 0
 	for other, most := range n.calls {
 		n.calls[other] = max(most, int64(len(n.calls)))
 	}
-	r.session, r.net.id = n, n.net.id
-	r.ev.Network = evidence.Network{Basis: evidence.Observed, Mode: evidence.NetworkSession}
-	return t.leaveNetwork, nil
+}
+
+// leave takes back an enter, and a count if there was one.
+func (s *sessions) leave(n *sessionNetwork, r *run) (most int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most = n.calls[r]
+	delete(n.calls, r)
+	n.users--
+	if s.used[n.session] == n && (n.users == 0 || n.err != nil) { // the next call tries anew
+		delete(s.used, n.session)
+	}
+	if n.users == 0 {
+		n.net.close()
+	}
+	return most
 }
 
 // makeSession makes a namespace whose loopback interface is up, as native's tape does in a cell that
@@ -97,14 +154,5 @@ func (r *run) leaveSession() (most int64) {
 		return 0
 	}
 	r.session = nil
-	s := &r.s.sessions
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	most = n.calls[r]
-	delete(n.calls, r)
-	if len(n.calls) == 0 {
-		delete(s.used, n.session)
-		n.net.close()
-	}
-	return most
+	return r.s.sessions.leave(n, r)
 }
