@@ -33,6 +33,9 @@ import (
 	"palyra/transport/peer"
 )
 
+// renewPause is how long a renewal that failed isn't tried again.
+const renewPause = time.Minute
+
 // renewTime bounds a renewal, so that a hub that hangs doesn't hold up others for long.
 const renewTime = 5 * time.Second
 
@@ -54,7 +57,8 @@ type Hub struct {
 	due func(*identity) bool // tests have another
 
 	mu     sync.Mutex
-	failed bool // a renewal did; guarded by mu
+	again  time.Time // when a renewal that failed is tried again; guarded by mu
+	warned bool      // guarded by mu
 }
 
 var _ hub.Hub = (*Hub)(nil)
@@ -127,14 +131,17 @@ func (h *Hub) renew(ctx context.Context) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failed || !h.due(h.now.Load()) {
+	if time.Now().Before(h.again) || !h.due(h.now.Load()) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
 	if err := h.renewLocked(ctx); err != nil {
-		h.failed = true
-		h.cfg.Warn(err)
+		h.again = time.Now().Add(renewPause)
+		if !h.warned {
+			h.warned = true
+			h.cfg.Warn(err)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"palyra/hub"
 	"palyra/hub/gateway"
@@ -171,6 +172,35 @@ func TestRenew(t *testing.T) {
 	}
 	if len(*warned) != 1 || fault.ReasonOf((*warned)[0]) != "too_many_requests" {
 		t.Errorf("warned %v", *warned)
+	}
+}
+
+// TestRenewAgain: a renewal that fails is tried again after a pause, by the same process: one that
+// lives for days isn't cut off by a minute without the hub.
+func TestRenewAgain(t *testing.T) {
+	h := newHouse(t)
+	dir := h.pair("laptop")
+	p, warned := h.dial(dir)
+	first := p.now.Load().leaf
+	p.due = func(id *identity) bool { return id.leaf == first }
+	lock := filepath.Join(dir, lockFile)
+	if err := errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := status(t, p); err != nil || p.now.Load().leaf != first || len(*warned) != 1 || !time.Now().Before(p.again) {
+			t.Fatalf("%v, warned %v, again at %v", err, *warned, p.again)
+		}
+	}
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := status(t, p); err != nil || p.now.Load().leaf != first {
+		t.Errorf("before the pause was over: %v", err)
+	}
+	p.again = time.Time{}
+	if _, err := status(t, p); err != nil || p.now.Load().leaf == first {
+		t.Errorf("it isn't renewed: %v", err)
 	}
 }
 
