@@ -40,6 +40,9 @@ type ServerTool struct {
 	Name       string          `json:"name"`
 	Pin        canon.Digest    `json:"pin"`        // of Definition
 	Definition json.RawMessage `json:"definition"` // canonical JSON: name, title, description, schemas, annotations
+	// LeftOut says why no client is shown it: one definition that clients can't read would cost them
+	// the whole list.
+	LeftOut string `json:"left_out,omitempty"`
 }
 
 // The states of a server.

@@ -98,6 +98,9 @@ func shownTool(t hub.ServerTool, how string) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s%s %s\n", how, cell(t.Name), cell(t.Pin.String()))
+	if t.LeftOut != "" {
+		b.WriteString("    LEFT OUT: no client is shown it, since " + cell(t.LeftOut) + "\n")
+	}
 	lines := func(text string) {
 		for line := range strings.SplitSeq(text, "\n") {
 			if line != "" {

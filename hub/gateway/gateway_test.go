@@ -159,3 +159,24 @@ func TestListCosts(t *testing.T) {
 		}
 	}
 }
+
+// TestLeftOut: a definition that clients can't read is found, each part of it, and no other.
+func TestLeftOut(t *testing.T) {
+	for definition, want := range map[string]string{
+		`{"name":"x","inputSchema":{"type":"object"}}`: "",
+		`{"name":"x","inputSchema":{"type":"object"},"outputSchema":{"type":"object"},"annotations":{"title":"X","readOnlyHint":true,"destructiveHint":false,"more":[]}}`: "",
+		`{"name":"x","inputSchema":{}}`:                                                     "inputSchema",
+		`{"name":"x","inputSchema":{"type":["object"]}}`:                                    "inputSchema",
+		`{"name":"x","inputSchema":{"Type":"object"}}`:                                      "inputSchema",
+		`{"name":"x","inputSchema":{"type":"object"},"outputSchema":{"type":"array"}}`:      "outputSchema",
+		`{"name":"x","inputSchema":{"type":"object"},"annotations":[]}`:                     "annotations is",
+		`{"name":"x","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":"yes"}}`: "readOnlyHint",
+		`{"name":"x","inputSchema":{"type":"object"},"annotations":{"openWorldHint":null}}`: "openWorldHint",
+		`{"name":"x","inputSchema":{"type":"object"},"annotations":{"title":7}}`:            "title",
+		`{"name":7}`: "definition",
+	} {
+		if why := leftOut([]byte(definition)); (why == "") != (want == "") || !strings.Contains(why, want) {
+			t.Errorf("%s: %q, want %q", definition, why, want)
+		}
+	}
+}

@@ -100,6 +100,11 @@ func Of(row *store.Server) (hub.Server, error) {
 	v.Spec, err = spec(row)
 	v.Tools, err2 = toolsOf(row.Accepted)
 	v.Listed, err3 = toolsOf(row.Listed)
+	for _, list := range [][]hub.ServerTool{v.Tools, v.Listed} {
+		for i := range list {
+			list[i].LeftOut = leftOut(list[i].Definition)
+		}
+	}
 	if err := errors.Join(err, err2, err3); err != nil {
 		return v, err
 	}

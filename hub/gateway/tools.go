@@ -59,6 +59,38 @@ func toolOf(raw json.RawMessage) (t hub.ServerTool, err error) {
 	return hub.ServerTool{Name: d.Name, Pin: canon.Sum(b), Definition: b}, nil
 }
 
+// leftOut says why clients can't read a definition, "" if they can. It isn't refused: a person who
+// accepts the server's tools sees it named.
+func leftOut(b json.RawMessage) string {
+	var d definition
+	if err := json.Unmarshal(b, &d); err != nil {
+		return "it is no definition"
+	}
+	for name, schema := range map[string]json.RawMessage{"inputSchema": d.InputSchema, "outputSchema": d.OutputSchema} {
+		var s map[string]json.RawMessage
+		if schema != nil && (json.Unmarshal(schema, &s) != nil || string(s["type"]) != `"object"`) {
+			return name + ` has not the type "object"`
+		}
+	}
+	if d.Annotations == nil {
+		return ""
+	}
+	var all map[string]json.RawMessage // a struct would take "ReadOnlyHint", too
+	if json.Unmarshal(d.Annotations, &all) != nil || all == nil {
+		return "annotations is no object"
+	}
+	for _, name := range []string{"title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} {
+		switch v := string(all[name]); {
+		case v == "":
+		case name == "title" && v[0] != '"':
+			return "annotations.title is no string"
+		case name != "title" && v != "true" && v != "false":
+			return "annotations." + name + " is neither true nor false"
+		}
+	}
+	return ""
+}
+
 func validName(name string) bool {
 	return len(name) >= 1 && len(name) <= maxToolName && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") == ""
 }

@@ -187,6 +187,11 @@ func (h *Hub) acceptServer(ctx context.Context, c hub.Caller, a hub.Acceptance) 
 	if err := h.st.Update(ctx, func(tx *store.Tx) error { return tx.UpdateServer(row, c.User) }); err != nil {
 		return hub.Server{}, err
 	}
+	for _, t := range v.Listed {
+		if t.LeftOut != "" {
+			h.cfg.Log.Warn("a tool of an MCP server is shown to no client", "server", row.Name, "tool", t.Name, "why", t.LeftOut)
+		}
+	}
 	return gateway.Of(row)
 }
 

@@ -31,6 +31,7 @@ type daemon struct {
 	down     error                 // what all operations answer
 	outcome  func(*hub.StepResult) // of calls of fs.read_file
 	staged   []string              // workspaces that are
+	foreign  []hub.ServerTool      // of each server
 }
 
 func newDaemon() *daemon {
@@ -54,6 +55,8 @@ func (d *daemon) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 			{Name: "fs.write_file", Description: "Writes.", InputSchema: json.RawMessage(`{"type":"object"}`), Capabilities: []string{"filesystem_write"}, Sensitive: true},
 			{Name: apitest.ToolWait, InputSchema: json.RawMessage(`{"type":"object"}`)},
 		}}, nil
+	case hub.ListServerTools.Operation:
+		return hub.Page[hub.ServerTool]{Items: d.foreign}, nil
 	case hub.EndSession.Operation:
 		d.mu.Lock()
 		delete(d.sessions, in.(hub.SessionChange).ID)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -32,25 +31,32 @@ func (s *server) fetch(ctx context.Context) (*table, error) {
 	}
 	t := &table{tools: map[string]hub.Tool{}}
 	for _, tool := range page.Items {
-		// The SDK's type would not keep every member of an output schema; these are all there are.
-		var d struct {
-			Title        string               `json:"title"`
-			Description  string               `json:"description"`
-			InputSchema  json.RawMessage      `json:"inputSchema"`
-			OutputSchema json.RawMessage      `json:"outputSchema"`
-			Annotations  *sdk.ToolAnnotations `json:"annotations"`
+		if out := foreign(tool.Name, &tool); out != nil {
+			t.tools[tool.Name] = hub.Tool{Name: hub.ToolMCPCall}
+			t.list = append(t.list, out)
 		}
-		if err := json.Unmarshal(tool.Definition, &d); err != nil {
-			return nil, fault.New(fault.Integrity, "bad_answer", "list tools", fmt.Errorf("tool %q: %w", tool.Name, err))
-		}
-		out := &sdk.Tool{Name: tool.Name, Title: d.Title, Description: d.Description, InputSchema: d.InputSchema, Annotations: d.Annotations}
-		if d.OutputSchema != nil {
-			out.OutputSchema = d.OutputSchema
-		}
-		t.tools[tool.Name] = hub.Tool{Name: hub.ToolMCPCall}
-		t.list = append(t.list, out)
 	}
 	return t, nil
+}
+
+// foreign is a server's tool as a client sees it, nil for one that clients can't read.
+func foreign(name string, tool *hub.ServerTool) *sdk.Tool {
+	// The SDK's type would not keep every member of an output schema; these are all there are.
+	var d struct {
+		Title        string               `json:"title"`
+		Description  string               `json:"description"`
+		InputSchema  json.RawMessage      `json:"inputSchema"`
+		OutputSchema json.RawMessage      `json:"outputSchema"`
+		Annotations  *sdk.ToolAnnotations `json:"annotations"`
+	}
+	if tool.LeftOut != "" || json.Unmarshal(tool.Definition, &d) != nil {
+		return nil
+	}
+	out := &sdk.Tool{Name: name, Title: d.Title, Description: d.Description, InputSchema: d.InputSchema, Annotations: d.Annotations}
+	if d.OutputSchema != nil {
+		out.OutputSchema = d.OutputSchema
+	}
+	return out
 }
 
 // input makes the input of the tool of palyrad's table that a call is.

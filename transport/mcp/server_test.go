@@ -3,9 +3,12 @@ package mcp
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"palyra/hub"
 )
 
 // TestPassed: a server's answer is passed on as it is, an error of its as an error, and what isn't
@@ -62,5 +65,30 @@ func TestRoom(t *testing.T) {
 	}
 	if err := (&server{}).more(&c, 1<<30); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestForeign: a tool that the SDK or palyrad can't read is left out, and its neighbours are not.
+func TestForeign(t *testing.T) {
+	list := []hub.ServerTool{
+		{Name: "a", Definition: json.RawMessage(`{"inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}`)},
+		{Name: "b", Definition: json.RawMessage(`{"inputSchema":{"type":"object"},"annotations":{"readOnlyHint":"yes"}}`)},
+		{Name: "c", Definition: json.RawMessage(`{"inputSchema":{}}`), LeftOut: "inputSchema"},
+		{Name: "d", Definition: json.RawMessage(`{"inputSchema":{"type":"object"},"outputSchema":{"type":"object","x":1}}`)},
+	}
+	d := newDaemon()
+	d.foreign = list
+	c := connect(t, Config{Hub: d, Server: "files"}).ready()
+	c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+	var names []string
+	for _, tool := range c.next().Result.Tools {
+		names = append(names, tool["name"].(string))
+	}
+	if strings.Join(names, " ") != "a d" {
+		t.Errorf("listed %q", names)
+	}
+	c.tool(3, "b", "{}", "")
+	if m := c.next(); m.Error == nil || !strings.Contains(m.Error.Message, "unknown tool") {
+		t.Errorf("a call of a tool that is left out: %+v", m)
 	}
 }
