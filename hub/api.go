@@ -333,6 +333,7 @@ const (
 	EventStepEnded          = "step.ended"           // StepResult without Input
 	EventApprovalRequested  = "approval.requested"   // Approval
 	EventApprovalResolved   = "approval.resolved"    // ApprovalResolved
+	EventServerStarting     = "server.starting"      // ServerStarting; the step waits for an MCP server
 )
 
 // RunChange is the data of the run's own events.
@@ -363,6 +364,14 @@ type StepDecided struct {
 	Effect     string       `json:"effect"` // "allow", "needs_approval" or "deny"
 	Reason     string       `json:"reason"`
 	Policies   []string     `json:"policies"`
+}
+
+// ServerStarting is the data of EventServerStarting. A person may have to allow the start: the tape
+// of Run says so.
+type ServerStarting struct {
+	Step   int    `json:"step"`
+	Server string `json:"server"`
+	Run    string `json:"run"` // of the server's own call
 }
 
 // ApprovalResolved is the data of EventApprovalResolved.

@@ -295,13 +295,19 @@ func (g *Gateway) up(ctx context.Context, a run.Attaching, server string) (*serv
 			}
 		}()
 	}
-	select {
-	case <-s.ready:
-		return s, nil
-	case <-s.gone:
-		return nil, s.died()
-	case <-ctx.Done():
-		return nil, canceled(ctx, s)
+	begun := s.begun
+	for {
+		select {
+		case <-s.ready:
+			return s, nil
+		case <-s.gone:
+			return nil, s.died()
+		case <-ctx.Done():
+			return nil, canceled(ctx, s)
+		case <-begun:
+			a.Starting(server, *s.run.Load())
+			begun = nil
+		}
 	}
 }
 
@@ -335,6 +341,7 @@ func (g *Gateway) open(ctx context.Context, a run.Attaching, s *serving) error {
 		return err
 	}
 	s.run.Store(&id)
+	close(s.begun)
 	// It ends with the run.
 	go func() {
 		step, err := g.wait(context.Background(), id)
@@ -389,6 +396,7 @@ func (g *Gateway) end(which func(*serving) bool, why string) {
 // List starts a server for a caller, and returns the tools that it lists.
 func (g *Gateway) List(ctx context.Context, a run.Attaching, server string) ([]hub.ServerTool, error) {
 	a.Session, a.Pause = "list "+rand.Text(), func() func() { return func() {} }
+	a.Starting = func(string, string) {}
 	defer g.End(a.Session)
 	s, err := g.up(ctx, a, server)
 	if err != nil {

@@ -44,6 +44,7 @@ type serving struct {
 	run                 atomic.Pointer[string] // of its own call; nil before there is one
 	waiters             int                    // guarded by Gateway.mu; callers in Gateway.up
 
+	begun    chan struct{} // closed when run is set
 	attached chan struct{} // closed when its own call's intent is on record
 	ready    chan struct{} // closed when its tools are known
 	gone     chan struct{} // closed when it can be asked nothing more
@@ -75,7 +76,7 @@ type reply struct {
 }
 
 func newServing(server, session, user, id string) *serving {
-	return &serving{server: server, session: session, user: user, id: id, attached: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}),
+	return &serving{server: server, session: session, user: user, id: id, begun: make(chan struct{}), attached: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{}),
 		in: newInlet(), waiting: map[int64]chan reply{}, left: map[int64]bool{}, next: 1}
 }
 

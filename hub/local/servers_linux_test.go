@@ -377,7 +377,11 @@ func TestServerAsks(t *testing.T) {
 	steps := make(chan hub.StepResult, 1)
 	go func() { steps <- h.ask(h.owner, session, "bad", "echo", obj{"path": "a"}) }()
 	call := begun()
-	say(begun(), true) // the start
+	start := begun()
+	if e := h.until(h.owner, call, hub.EventServerStarting); !strings.Contains(string(e.Data), `"server":"bad"`) || !strings.Contains(string(e.Data), start) {
+		t.Errorf("the call waits for %s: %s", start, e.Data)
+	}
+	say(start, true)
 	a := say(call, true)
 	if m := a.Card.MCP; m == nil || m.Server != "bad" || m.Tool != "echo" || strings.Join(m.Arguments, "") != "path=a" || !strings.Contains(a.Text, "path=a") {
 		t.Errorf("the card: %+v", m)

@@ -98,6 +98,8 @@ type Attaching struct {
 	// Pause gives the run's place to others until resume is called. That waits for a place, or
 	// for the end of Attach's ctx.
 	Pause func() (resume func())
+	// Starting puts on the tape that the call waits for a server whose own call is run.
+	Starting func(server, run string)
 }
 
 // Attached is a call's part in exchanges: it makes one, or is the answering program's own call.

@@ -215,6 +215,10 @@ func (e *Engine) attaching(ctx context.Context, j *job, row *store.Step) Attachi
 		Pause: func() func() {
 			e.pause(j)
 			return func() { await(ctx, e.regain(j)) }
+		},
+		Starting: func(server, run string) {
+			j.note(hub.EventServerStarting, hub.ServerStarting{Step: row.Index, Server: server, Run: run})
+			e.flush(j)
 		}}
 }
 

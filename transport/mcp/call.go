@@ -499,6 +499,12 @@ func (s *server) watch(ctx context.Context, c *call, session, tool string) {
 		return
 	}
 	defer s.unclaim(run)
+	s.follow(ctx, c, run, "")
+}
+
+// follow tells how a call stands by the tape of a run: its own, or that of the start of the server
+// that it waits for.
+func (s *server) follow(ctx context.Context, c *call, run, starts string) {
 	tape, err := hub.ReadTape.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.TapeQuery{Run: run})
 	if err != nil {
 		return
@@ -508,6 +514,11 @@ func (s *server) watch(ctx context.Context, c *call, session, tool string) {
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer stop()
+	waits, goes := "waits for a person's answer", "was answered by a person and goes on"
+	if starts != "" {
+		waits, goes = fmt.Sprintf("waits for the MCP server %q, whose start waits for a person's answer", starts), fmt.Sprintf("waits for the MCP server %q, whose start a person has answered", starts)
+	}
+	var started func() // ends the look at the start
 	for {
 		e, err := tape.Next(ctx)
 		if err != nil {
@@ -515,14 +526,33 @@ func (s *server) watch(ctx context.Context, c *call, session, tool string) {
 		}
 		switch e.Kind {
 		case hub.EventStepOutput:
-			listening.Go(func() { s.listen(ctx, c, run) })
+			if starts == "" {
+				listening.Go(func() { s.listen(ctx, c, run) })
+			}
+		case hub.EventServerStarting:
+			var st hub.ServerStarting
+			if starts == "" && json.Unmarshal(e.Data, &st) == nil && st.Run != "" {
+				c.now(fmt.Sprintf("waits for the MCP server %q, which starts as %s", st.Server, st.Run), "")
+				start, cancel := context.WithCancel(ctx)
+				over := make(chan struct{})
+				listening.Go(func() { defer close(over); s.follow(start, c, st.Run, st.Server) })
+				started = func() { cancel(); <-over }
+			}
+		case hub.EventStepDecided:
+			if started != nil {
+				started()
+				c.now("is under way", "")
+			}
 		case hub.EventApprovalRequested:
 			var a hub.Approval
 			if json.Unmarshal(e.Data, &a) == nil && a.ID != "" {
-				c.now("waits for a person's answer (palyra approvals show "+a.ID+")", a.ID)
+				c.now(fmt.Sprintf("%s (palyra approvals show %s, then approve or deny)", waits, a.ID), a.ID)
 			}
 		case hub.EventApprovalResolved:
-			c.now("was answered by a person and goes on", "")
+			c.now(goes, "")
+			if starts != "" {
+				return
+			}
 		}
 	}
 }

@@ -727,6 +727,44 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestServerStarting: a call that waits for a server to start is told what its start waits for, with
+// the id of the question, until the server has started.
+func TestServerStarting(t *testing.T) {
+	d := newDaemon()
+	c := connect(t, Config{Hub: d}).ready()
+	start, err := hub.StartRun.Do(t.Context(), d, hub.Caller{}, hub.NewRun{Steps: []hub.Step{{Tool: apitest.ToolWait, Input: []byte("{}")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.tool(1, "test_wait", `{}`, `,"_meta":{"progressToken":"p"}`)
+	run := ""
+	for run == "" || run == start.ID {
+		run = d.running(t)
+	}
+	a := d.Ask(start.ID)
+	said := func(want string) {
+		t.Helper()
+		if m := c.next(); m.Method != "notifications/progress" || !strings.Contains(string(m.Params), want) {
+			t.Fatalf("%s %s, want %s", m.Method, m.Params, want)
+		}
+	}
+	d.Emit(run, hub.EventServerStarting, hub.ServerStarting{Server: "files", Run: start.ID})
+	said(`server \"files\", which starts as ` + start.ID)
+	d.Emit(start.ID, hub.EventApprovalRequested, a)
+	said("start waits for a person's answer (palyra approvals show " + a.ID + ", then approve or deny)")
+	d.Emit(start.ID, hub.EventApprovalResolved, hub.ApprovalResolved{})
+	said("start a person has answered")
+	d.Emit(run, hub.EventStepDecided, hub.StepDecided{})
+	said("is under way")
+	own := d.Ask(run)
+	d.Emit(run, hub.EventApprovalRequested, own)
+	said("waits for a person's answer (palyra approvals show " + own.ID)
+	d.Finish(run)
+	if m := c.next(); m.Result.Structured.Outcome != "executed" {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestProgressHasTheLastLine: a request that is told of progress hears what the program wrote
 // last, quoted and cut; no other one has it read.
 func TestProgressHasTheLastLine(t *testing.T) {
