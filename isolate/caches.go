@@ -14,15 +14,25 @@ const (
 	CacheFiles = 1 << 18
 	MaxCaches  = 8 // of one call
 
-	// CacheHome is the name of the cache that programs have as HOME. It belongs to one session
-	// besides.
+	// CacheHome is the name of the cache that programs have as HOME, CacheTmp of the one that is
+	// their /tmp. Both belong to one session besides.
 	CacheHome = "home"
+	CacheTmp  = "tmp"
+	tmpPath   = "/tmp"
 
 	maxCacheName = 32 // bytes
 )
 
 // CachePath is where a program of tier C sees a cache.
-func CachePath(name string) string { return CacheRoot + "/" + name }
+func CachePath(name string) string {
+	if name == CacheTmp {
+		return tmpPath
+	}
+	return CacheRoot + "/" + name
+}
+
+// OfSession reports whether a cache of that name belongs to a session.
+func OfSession(name string) bool { return name == CacheHome || name == CacheTmp }
 
 // cacheVariables are those by which programs find their cache, by its name.
 var cacheVariables = map[string]string{"go": "GOCACHE", "npm": "npm_config_cache", "pip": "PIP_CACHE_DIR", CacheHome: "HOME"}

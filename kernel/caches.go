@@ -11,8 +11,8 @@ import (
 // Caches are folders that the program writes and that later calls of the same principal and
 // workspace read. The program finds them below isolate.CacheRoot. The environment names those that some
 // program is known to have. A call uses its caches from its decision to its end, beside others.
-// The one that is HOME belongs to the call's session, too: what a program is told there, another
-// task's isn't.
+// Those that are HOME and /tmp belong to the call's session, too: what a program is told there,
+// another task's isn't.
 
 // takeCaches opens the caches that the capsule names.
 func (c *call) takeCaches() error {
@@ -37,7 +37,7 @@ func (s *sealed) takeCaches(state, who, session string) error {
 	w := s.capsule.Workspace
 	for _, name := range s.capsule.Caches {
 		o := cache.Owner{Principal: who, Workspace: w.Source, UID: w.UID, GID: w.GID}
-		if name == isolate.CacheHome {
+		if isolate.OfSession(name) {
 			o.Session = session
 		}
 		got, err := cache.Take(state, o, name)

@@ -57,7 +57,7 @@ type Proposal struct {
 	Mounts []string `json:"mounts,omitempty"`
 
 	// Caches are names of folders that the program writes and later calls of the same principal
-	// and workspace find again, at /caches/NAME. They need tier C and a workspace.
+	// and workspace find again, at /caches/NAME; "tmp" is /tmp, of the session. They need tier C and a workspace.
 	Caches []string `json:"caches,omitempty"`
 
 	// Secrets are "NAME=vault://SCOPE/KEY": the program reads the newest version's value in the file
@@ -78,7 +78,7 @@ type Proposal struct {
 	Limits    isolate.Limits `json:"limits"`     // zero fields get DefaultLimits
 
 	// The ids are for policy and the receipt; the program doesn't see them. SessionID also says whose
-	// network isolate.NetworkSession is, and whose cache "home".
+	// network isolate.NetworkSession is, and whose the caches "home" and "tmp" are.
 	SessionID string `json:"session_id"`
 	RunID     string `json:"run_id"`
 
@@ -255,6 +255,10 @@ func (p *Proposal) check() (isolate.Limits, error) {
 		if err := isolate.CheckCache(name); err != nil {
 			return isolate.Limits{}, err
 		}
+	}
+	if slices.Contains(p.Caches, isolate.CacheTmp) && p.SessionID == "" {
+		return isolate.Limits{}, usage("invalid_input", "check caches", errors.New("no session to share /tmp with")).
+			WithHint("palyrad has sessions: palyra call --session ID; with palyra exec leave it out")
 	}
 	if err := p.checkMounts(); err != nil {
 		return isolate.Limits{}, err

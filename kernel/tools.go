@@ -52,6 +52,7 @@ type Expansion struct {
 	// wants (Caller.Layer).
 	WorkspaceStaged bool
 	Mounts          []string  // as in a Proposal, beside what is declared
+	Caches          []string  // so too
 	Secrets         []string  // as in a Proposal
 	Cwd             string    // as the program sees it, or relative to the workspace
 	Declared        *Declared // nil: nothing
@@ -163,7 +164,7 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 		d = new(Declared)
 	}
 	*p = Proposal{
-		WorkspaceOwnPath: d.OwnPath, Mounts: slices.Concat(d.Mounts, x.Mounts), Caches: d.Caches,
+		WorkspaceOwnPath: d.OwnPath, Mounts: slices.Concat(d.Mounts, x.Mounts), Caches: slices.Concat(d.Caches, x.Caches),
 		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly,
 		WorkspaceStaged: x.WorkspaceStaged, Layer: layer, Cwd: x.Cwd, Secrets: x.Secrets,
 		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,

@@ -332,9 +332,13 @@ func Card(r Request) string {
 	row("in", "%s", shown(c.Cwd))
 	row("workspace", "%s", workspace(c))
 	if d := c.Declared; d != nil {
-		row("declared", "%s", declared(d))
+		row("declared", "%s", declared(d, slices.Contains(c.Caches, "tmp")))
 	}
 	for _, name := range c.Caches {
+		if name == "tmp" {
+			row("/tmp", "of the session, WRITABLE: earlier calls in this workspace filled it, later ones and RUNNING ONES read it")
+			continue
+		}
 		row("cache", "%s, WRITABLE: earlier calls in this workspace filled it, later ones read it", shown(name))
 	}
 	for _, m := range c.Mounts {
@@ -449,9 +453,13 @@ func orNone(s string) string {
 	return s
 }
 
-// declared says what of a call is the operator's.
-func declared(d *call.Declared) string {
-	text := "mounts and caches, by the operator for the workspace " + Escape(d.Workspace)
+// declared says what of a call is the operator's. A shared /tmp may be the caller's wish.
+func declared(d *call.Declared, tmp bool) string {
+	text := "mounts and caches"
+	if tmp {
+		text += " other than /tmp"
+	}
+	text += ", by the operator for the workspace " + Escape(d.Workspace)
 	if !d.Env.IsZero() {
 		text += ", with the variables " + d.Env.String()
 	}

@@ -133,7 +133,11 @@ func describe(s *receipt.Statement) string {
 		r.add("caches", "%s, shared with other calls in the workspace", quoted(p.Capsule.Caches))
 	}
 	if d := p.Capsule.Declared; d != nil {
-		r.add("declared", "mounts and caches, by the operator for the workspace %s", quoted([]string{d.Workspace}))
+		what := "mounts and caches"
+		if slices.Contains(p.Capsule.Caches, "tmp") {
+			what += " other than /tmp"
+		}
+		r.add("declared", "%s, by the operator for the workspace %s", what, quoted([]string{d.Workspace}))
 		if !d.Env.IsZero() {
 			r.add("", "variables %s", d.Env)
 		}

@@ -17,12 +17,19 @@ type RunInput struct {
 	Background bool `json:"background,omitempty" doc:"let it run in the background: the call is answered when the program has started, with the id of its run for process.status, process.output and process.stop. It ends with its session at the latest"`
 
 	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|session|void" doc:"left out, the workspace's, else fresh. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; session: such a one that the running calls of this session share, those in the background too; void: no sockets at all, which starts faster"`
+	Tmp       string `json:"tmp,omitempty" tool:"enum=private|session" doc:"left out, the workspace's, else private. private: /tmp is of this call alone, and in memory; session: it's a folder that the calls of this session in this workspace share, and that goes with the session"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty" tool:"min=1,max=86400000" doc:"wall-clock limit in milliseconds; left out, 3600000 in the background, else the workspace's, else 60000"`
 	CPUMS     int64  `json:"cpu_ms,omitempty" tool:"min=1,max=86400000" doc:"processor limit of each process in milliseconds; left out, 1200000 in the background, else the workspace's, else 60000"`
 	Memory    int64  `json:"memory,omitempty" tool:"min=1048576,max=17592186044416" doc:"memory limit in bytes; left out, the workspace's, else 1073741824"`
 	PIDs      int64  `json:"pids,omitempty" tool:"min=1,max=65536" doc:"limit of processes and threads; left out, the workspace's, else 256"`
 	Output    int64  `json:"output" tool:"default=16777216,min=1,max=1099511627776" doc:"bytes of standard output and error that are kept"`
 }
+
+// The values of RunInput.Tmp.
+const (
+	TmpPrivate = "private"
+	TmpSession = "session"
+)
 
 // Bytes returns the standard input.
 func (in *RunInput) Bytes() ([]byte, error) { return decodeContent(in.Stdin, in.Encoding) }
@@ -32,8 +39,8 @@ func (in *RunInput) Check() error {
 	if _, err := in.Bytes(); err != nil {
 		return err
 	}
-	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly || in.Bare) {
-		return usage("invalid_input", "check workspace", errors.New("cwd, read_only and bare need a workspace"))
+	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly || in.Bare || in.Tmp == TmpSession) {
+		return usage("invalid_input", "check workspace", errors.New("cwd, read_only, bare and the session's /tmp need a workspace"))
 	}
 	return checkPath(in.Cwd, true)
 }

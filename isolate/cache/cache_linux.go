@@ -159,6 +159,11 @@ func create(state, folder string, i Info) error {
 		if err := os.Mkdir(data, 0o700); err != nil {
 			return err
 		}
+		if i.Name == isolate.CacheTmp { // as programs expect it; the folder above is ours alone
+			if err := os.Chmod(data, 0o777|fs.ModeSticky); err != nil {
+				return err
+			}
+		}
 		if os.Geteuid() == 0 && (i.Owner.UID != 0 || i.Owner.GID != uint32(os.Getegid())) {
 			if err := os.Chown(data, int(i.Owner.UID), int(i.Owner.GID)); err != nil {
 				return err

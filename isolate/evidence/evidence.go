@@ -259,7 +259,13 @@ type Mounts struct {
 	// LayerCalls is how many calls at most used the layer of a staged workspace while this one did, itself
 	// included: 1 if no other did.
 	LayerCalls int `json:"layer_calls,omitempty" unit:"count" basis:"reported"`
+	// Tmp is "session" if /tmp is a folder of the call's session, found there at the gate; absent for one
+	// of the call's own.
+	Tmp string `json:"tmp,omitempty"`
 }
+
+// TmpSession is a /tmp that the calls of a session share.
+const TmpSession = "session"
 
 // Cgroup says what cgroup v2 control was in force.
 type Cgroup struct {

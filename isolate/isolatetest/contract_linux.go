@@ -59,6 +59,7 @@ func Run(t *testing.T, sub Subject) {
 		{"OwnPath", testOwnPath},
 		{"Mounts", testMounts},
 		{"Caches", testCaches},
+		{"Tmp", testTmp},
 		{"Secrets", testSecrets},
 		{"Limits", testLimits},
 		{"Deadline", testDeadline},

@@ -292,6 +292,7 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 		if !in.Bare {
 			x.Declared = root.Declared
 		}
+		share(x, in.Tmp)
 	}
 	if in.Background {
 		background(&x.Limits)
@@ -316,6 +317,19 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 		x.Stdin = b
 	}
 	return x, nil
+}
+
+// share has a call share /tmp with its session, or not, whatever is declared.
+func share(x *kernel.Expansion, tmp string) {
+	declared := x.Declared != nil && slices.Contains(x.Declared.Caches, isolate.CacheTmp)
+	switch {
+	case tmp == toolproto.TmpSession && !declared:
+		x.Caches = []string{isolate.CacheTmp}
+	case tmp == toolproto.TmpPrivate && declared:
+		d := *x.Declared
+		d.Caches = slices.DeleteFunc(slices.Clone(d.Caches), func(name string) bool { return name == isolate.CacheTmp })
+		x.Declared = &d
+	}
 }
 
 // limit replaces those of the limits that a call, or its workspace, names.

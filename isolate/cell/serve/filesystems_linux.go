@@ -2,9 +2,11 @@ package serve
 
 import (
 	"os"
+	"slices"
 	"strconv"
 
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
 	"palyra/isolate/native/landlock"
@@ -27,13 +29,16 @@ func (r *run) newIDs() {
 	}
 }
 
-// fileSystems makes the cell's own file systems: /tmp, /dev/shm and, unless the call has a
-// directory of the host for it, the workspace. It returns their landlock rules.
+// sharesTmp reports whether /tmp is a cache of the call's session.
+func (r *run) sharesTmp() bool { return slices.Contains(r.spec.Caches, isolate.CacheTmp) }
+
+// fileSystems makes the cell's own file systems: /dev/shm and, unless the call has a directory of
+// the host for it, /tmp and the workspace. It returns their landlock rules.
 func (r *run) fileSystems(c *native.Cell) (grants []landRule, err error) {
 	l := r.spec.Limits
 	size, inodes := strconv.FormatInt(l.Disk, 10), strconv.FormatInt(l.Inodes, 10)
 	for _, t := range [...]struct{ label, path, mode string }{{"tmp", "/tmp", "1777"}, {"shm", "/dev/shm", "1777"}, {"workspace", native.WorkspaceDir, "0700"}} {
-		if t.label == "workspace" && r.spec.Workspace != nil {
+		if t.label == "workspace" && r.spec.Workspace != nil || t.label == "tmp" && r.sharesTmp() {
 			continue
 		}
 		m, err := sys.NewFS("tmpfs", sys.AttrNoSUID|sys.AttrNoDev, "mode", t.mode, "uid", utoa(r.uid), "gid", utoa(r.gid),

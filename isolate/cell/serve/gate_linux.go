@@ -50,6 +50,9 @@ func (p *process) asOrdered() error {
 		if err := p.checkMounts(e.Mounts.Table); err != nil {
 			return shut("mounts", err)
 		}
+		if err := p.checkTmp(); err != nil {
+			return shut("mounts", err)
+		}
 		if err := p.checkSecrets(); err != nil {
 			return shut("secrets", err)
 		}
@@ -241,8 +244,10 @@ func (p *process) checkMounts(table []string) error {
 // own reports whether the cell has a file system of its own at path.
 func (p *process) own(path string) bool {
 	switch path {
-	case "/", "/proc", "/tmp", "/dev/shm":
+	case "/", "/proc", "/dev/shm":
 		return true
+	case isolate.CachePath(isolate.CacheTmp):
+		return !p.sharesTmp()
 	case ptsDir, ttyFile:
 		return p.terminal != nil
 	case isolate.SecretsDir:

@@ -648,7 +648,7 @@ func (p *process) tally() *tally {
 		// What file systems in memory hold is charged.
 	} else if p.s.tier == tier.C && knob.Template() { // else they are the host's
 		for _, path := range [...]string{"/tmp", "/dev/shm", native.WorkspaceDir} {
-			if path != native.WorkspaceDir || p.spec.Workspace == nil {
+			if (path != native.WorkspaceDir || p.spec.Workspace == nil) && (path != "/tmp" || !p.sharesTmp()) {
 				t.fileSystem("/proc/" + strconv.Itoa(p.pid) + "/root" + path)
 			}
 		}

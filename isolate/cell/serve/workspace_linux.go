@@ -6,11 +6,14 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"palyra/internal/fault"
 	"palyra/isolate"
+	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
 )
@@ -108,6 +111,25 @@ func (r *run) hostCaches(c *native.Cell, grants []landRule) ([]landRule, error) 
 		r.ev.Degraded = append(r.ev.Degraded, "disk: the size of caches is sampled")
 	}
 	return grants, nil
+}
+
+// checkTmp requires the /tmp of a call that shares its session's to be the folder that palyra gave.
+func (p *process) checkTmp() error {
+	if !p.sharesTmp() {
+		return nil
+	}
+	var want, got syscall.Stat_t
+	if err := syscall.Fstat(p.files.caches[slices.Index(p.spec.Caches, isolate.CacheTmp)], &want); err != nil {
+		return fmt.Errorf("fstat: %w", err)
+	}
+	if err := syscall.Stat("/proc/"+strconv.Itoa(p.pid)+"/root"+isolate.CachePath(isolate.CacheTmp), &got); err != nil {
+		return fmt.Errorf("stat: %w", err)
+	}
+	if got.Dev != want.Dev || got.Ino != want.Ino {
+		return errors.New("/tmp is not the folder of the call's session")
+	}
+	p.ev.Mounts.Tmp = evidence.TmpSession
+	return nil
 }
 
 // own gives a detached mount attributes and, as root, an id map from the workspace's owner to
