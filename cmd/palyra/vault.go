@@ -230,7 +230,7 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 }
 
 // vaultCall makes one call of a tool for secrets. beside has what comes beside its input.
-func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name string, input any, beside tool.Vault) (_ *tool.VaultDone, _ *kernel.Outcome, err error) {
+func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name string, input any, beside tool.Beside) (_ *tool.VaultDone, _ *kernel.Outcome, err error) {
 	state, cell, program, err := a.callsOf(inv)
 	if err != nil {
 		return nil, nil, err
@@ -251,18 +251,18 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 	defer kept.Close()
 	var k *kernel.Kernel
 	var done *tool.VaultDone
-	beside.Open = func(ctx context.Context) (*vault.Vault, error) {
+	door := &tool.Vault{Open: func(ctx context.Context) (*vault.Vault, error) {
 		return vault.Open(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id)
-	}
+	}}
 	beside.Done = func(d tool.VaultDone) { done = &d }
 	if k, err = kernel.Open(ctx, kernel.Config{
 		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
-		Tools: tool.New(tool.Config{Program: program, Vault: &beside}),
+		Tools: tool.New(tool.Config{Program: program, Vault: door}),
 	}); err != nil {
 		return nil, nil, err
 	}
 	var stdout bytes.Buffer
-	out, err := k.Call(ctx, kernel.Proposal{Tool: name, Input: line}, kernel.IO{Stdout: &stdout, Stderr: io.Discard})
+	out, err := k.Call(tool.WithBeside(ctx, &beside), kernel.Proposal{Tool: name, Input: line}, kernel.IO{Stdout: &stdout, Stderr: io.Discard})
 	if err = errors.Join(err, k.Close()); err == nil {
 		err = kept.Keep(out.Receipt, out.LogIndex, 0o644)
 	}
@@ -311,7 +311,7 @@ func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*front.Rep
 	if _, err := vault.ParseRef(in.Ref); err != nil { // before standard input is read
 		return nil, err
 	}
-	var value *seal.Secret
+	var values []*seal.Secret
 	short := false
 	if inv.Command.Name == "vault rollback" {
 		n, err := strconv.ParseInt(inv.Operands[1], 10, 64)
@@ -320,14 +320,15 @@ func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*front.Rep
 		}
 		in.From = n
 	} else {
-		var err error
-		if value, err = a.value(inv); err != nil {
+		value, err := a.value(inv)
+		if err != nil {
 			return nil, err
 		}
 		defer value.Wipe()
+		values = append(values, value)
 		short = len(value.Bytes()) < vault.MinScrubbed
 	}
-	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultSet, in, tool.Vault{Value: func() (*seal.Secret, error) { return value, nil }})
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultSet, in, tool.Beside{Values: values})
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +344,7 @@ func (a *app) vaultGet(ctx context.Context, inv *command.Invocation) (*front.Rep
 	if !inv.Has("reveal") {
 		return a.vaultDescribe(ctx, inv, version)
 	}
-	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultGet, &toolproto.VaultGetInput{Ref: operand(inv), Version: version}, tool.Vault{})
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultGet, &toolproto.VaultGetInput{Ref: operand(inv), Version: version}, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}
@@ -360,7 +361,7 @@ func (a *app) vaultGet(ctx context.Context, inv *command.Invocation) (*front.Rep
 
 // vaultDescribe says what there is of one version.
 func (a *app) vaultDescribe(ctx context.Context, inv *command.Invocation, version int64) (*front.Report, error) {
-	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, &toolproto.VaultListInput{Ref: operand(inv)}, tool.Vault{})
+	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, &toolproto.VaultListInput{Ref: operand(inv)}, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}
@@ -386,7 +387,7 @@ func (a *app) vaultLs(ctx context.Context, inv *command.Invocation) (*front.Repo
 	if len(inv.Operands) > 0 {
 		in.Ref = operand(inv)
 	}
-	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, in, tool.Vault{})
+	done, _, err := a.vaultCall(ctx, inv, toolproto.VaultList, in, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}
@@ -401,7 +402,7 @@ func (a *app) vaultLs(ctx context.Context, inv *command.Invocation) (*front.Repo
 }
 
 func (a *app) vaultRm(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
-	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRemove, &toolproto.VaultRemoveInput{Ref: operand(inv)}, tool.Vault{})
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRemove, &toolproto.VaultRemoveInput{Ref: operand(inv)}, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}
@@ -414,7 +415,7 @@ func (a *app) vaultRotate(ctx context.Context, inv *command.Invocation) (*front.
 
 // rotate makes a new key, for all recipients but those of drop.
 func (a *app) rotate(ctx context.Context, inv *command.Invocation, drop []string) (*front.Report, error) {
-	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop}, tool.Vault{})
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop}, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}

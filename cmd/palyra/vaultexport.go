@@ -46,7 +46,7 @@ func (a *app) vaultExport(ctx context.Context, inv *command.Invocation) (_ *fron
 			_ = os.Remove(path) // what is in it is no whole export
 		}
 	}()
-	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultExport, in, tool.Vault{})
+	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultExport, in, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func (a *app) vaultImport(ctx context.Context, inv *command.Invocation) (*front.
 		if dry {
 			fmt.Fprintf(&text, "would store %s, %d bytes\n", ref, len(s.value.Bytes()))
 		} else {
-			done, out, err := a.vaultCall(ctx, inv, toolproto.VaultSet, &toolproto.VaultSetInput{Ref: ref}, tool.Vault{Value: func() (*seal.Secret, error) { return s.value, nil }})
+			done, out, err := a.vaultCall(ctx, inv, toolproto.VaultSet, &toolproto.VaultSetInput{Ref: ref}, tool.Beside{Values: []*seal.Secret{s.value}})
 			if err != nil {
 				fmt.Fprintf(a.stderr, "%s%d of %d are stored, and not %s or those after it\n", text.String(), len(all), len(settings), ref)
 				return nil, err

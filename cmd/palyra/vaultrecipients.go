@@ -103,7 +103,7 @@ func (a *app) recipientsAdd(ctx context.Context, inv *command.Invocation, kind, 
 		}
 		to, in.ID = p, p.ID().String()
 	}
-	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultAddRecipient, in, tool.Vault{Recipient: func() (seal.Recipient, error) { return to, nil }})
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultAddRecipient, in, tool.Beside{Recipient: to})
 	if err != nil {
 		return nil, err
 	}

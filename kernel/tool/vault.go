@@ -24,19 +24,40 @@ import (
 // before that program: if it can't be, the call is refused. The value is in no capsule, output,
 // journal or receipt; Vault hands it over.
 
-// Vault is how the tools for secrets reach the vault and the caller. It's for one call at a time.
+// Vault is how the tools for secrets reach the vault. Calls may use it at once.
 type Vault struct {
-	// Open opens the vault for a call that was not yet decided, and the caller closes it.
+	// Open opens the vault for a call that may not be decided yet, and the caller closes it.
 	Open func(ctx context.Context) (*vault.Vault, error)
-	// Value returns the value of vault.set, before the decision. Its owner wipes it.
-	Value func() (*seal.Secret, error)
-	// Recipient returns that of vault.add_recipient.
-	Recipient func() (seal.Recipient, error)
 	// Scrub gets the values that are revealed, to keep them from output of whoever asked, and from
 	// logs. nil: none does.
 	Scrub *scrub.Registry
-	// Done gets what a call did, once it is certain.
+}
+
+// Beside is what a call of a tool for secrets has besides its input. It's for one call, and stays
+// its owner's, who wipes Values when the call is over.
+type Beside struct {
+	Values    []*seal.Secret // one for vault.set
+	Recipient seal.Recipient // for vault.add_recipient
+	// Done gets what the call did, once that is certain. What it gets is wiped by it.
 	Done func(VaultDone)
+}
+
+// besideKey is the key of the Beside in a call's ctx. It is data for a call that policy decides, and
+// lends no authority.
+type besideKey struct{}
+
+// WithBeside returns the ctx of a call that has b. A tool for secrets does nothing in a call that has
+// none: no one would get what it reveals.
+func WithBeside(ctx context.Context, b *Beside) context.Context {
+	return context.WithValue(ctx, besideKey{}, b)
+}
+
+func besideOf(ctx context.Context, name string) (*Beside, error) {
+	if b, ok := ctx.Value(besideKey{}).(*Beside); ok {
+		return b, nil
+	}
+	return nil, usage("invalid_input", fmt.Sprintf("call tool %q", name), errors.New("it is called for a command about the vault alone")).
+		WithHint("palyra help vault lists the commands; over HTTP the vault has operations of its own")
 }
 
 // VaultDone is what a call of a tool for secrets did.
@@ -51,17 +72,22 @@ type VaultDone struct {
 type vaultEffect struct {
 	door *Vault
 	who  budget.Owner
+	name string // of the tool
 	ref  vault.Ref
 
 	draft *vault.Draft // of vault.set; nil: the caller named the record
 	do    func(ctx context.Context, v *vault.Vault, done *VaultDone) error
 	done  VaultDone
+	tell  func(VaultDone)
 }
 
 var _ kernel.Effect = (*vaultEffect)(nil)
 
 func expandVault(ctx context.Context, t *Table, e *entry, who policy.Entity, input any) (*kernel.Expansion, error) {
-	x := &vaultEffect{door: t.cfg.Vault, who: budget.Owner{Name: who.ID, Reserve: slices.Contains(who.Roles, policy.RoleOwner)}}
+	x := &vaultEffect{
+		door: t.cfg.Vault, name: e.Name,
+		who: budget.Owner{Name: who.ID, Reserve: slices.Contains(who.Roles, policy.RoleOwner)},
+	}
 	var err error
 	switch in := input.(type) {
 	case *toolproto.VaultGetInput:
@@ -183,11 +209,14 @@ func (x *vaultEffect) seal(ctx context.Context, in *toolproto.VaultSetInput, exp
 	if in.From > 0 {
 		return v.DraftAgain(ctx, x.ref, uint64(in.From))
 	}
-	value, err := x.door.Value()
+	b, err := besideOf(ctx, x.name)
+	if err == nil && len(b.Values) != 1 {
+		err = usage("invalid_input", fmt.Sprintf("set secret %q", x.ref), fmt.Errorf("%d values come with the call, want one", len(b.Values)))
+	}
 	if err != nil {
 		return nil, err
 	}
-	return v.Draft(ctx, x.ref, value.Bytes(), expires)
+	return v.Draft(ctx, x.ref, b.Values[0].Bytes(), expires)
 }
 
 func (x *vaultEffect) addRecipient(in *toolproto.VaultAddRecipientInput) error {
@@ -206,11 +235,14 @@ func (x *vaultEffect) addRecipient(in *toolproto.VaultAddRecipientInput) error {
 		}
 	}
 	x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) error {
-		r, err := x.door.Recipient()
+		b, err := besideOf(ctx, x.name)
 		if err != nil {
 			return err
 		}
-		return v.AddRecipient(ctx, r, want)
+		if b.Recipient == nil {
+			return usage("invalid_input", op, errors.New("none comes with the call"))
+		}
+		return v.AddRecipient(ctx, b.Recipient, want)
 	}
 	return nil
 }
@@ -292,6 +324,11 @@ func (x *vaultEffect) newest(ctx context.Context, in *toolproto.VaultExportInput
 
 // Begin implements kernel.Effect.
 func (x *vaultEffect) Begin(ctx context.Context) error {
+	b, err := besideOf(ctx, x.name)
+	if err != nil {
+		return err
+	}
+	x.tell = b.Done
 	v, err := x.door.Open(ctx)
 	if err != nil {
 		return err
@@ -303,7 +340,7 @@ func (x *vaultEffect) Begin(ctx context.Context) error {
 // End implements kernel.Effect.
 func (x *vaultEffect) End(ran bool, exit int) {
 	if ran && toolproto.Status(exit) == toolproto.Done {
-		x.door.Done(x.done)
+		x.tell(x.done)
 		x.done = VaultDone{}
 	}
 }

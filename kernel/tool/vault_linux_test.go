@@ -3,8 +3,10 @@ package tool
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"palyra/authz/policy"
@@ -15,15 +17,15 @@ import (
 	"palyra/kernel"
 )
 
-// TestVaultSetBinds: the words that are decided about have the digest of the sealed record, and
-// the effect stores that record or none, whatever comes between decision and effect.
-func TestVaultSetBinds(t *testing.T) {
+// newVault makes a vault, and what tools reach it by.
+func newVault(t *testing.T) (*vault.Vault, *Vault) {
+	t.Helper()
 	state := filepath.Join(t.TempDir(), "state")
 	k, err := kernel.Open(t.Context(), kernel.Config{StateDir: state})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer k.Close()
+	t.Cleanup(func() { k.Close() })
 	id, err := seal.NewIdentity()
 	if err != nil {
 		t.Fatal(err)
@@ -37,17 +39,70 @@ func TestVaultSetBinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer v.Close()
+	t.Cleanup(func() { v.Close() })
+	return v, &Vault{Open: func(ctx context.Context) (*vault.Vault, error) {
+		return vault.Open(ctx, dir, k.VaultLedger(), id)
+	}}
+}
+
+// TestVaultAtOnce: each of several calls has the value that came beside it, and is told what it
+// did itself. One without anything beside it does nothing.
+func TestVaultAtOnce(t *testing.T) {
+	v, door := newVault(t)
+	table := New(Config{Program: "/usr/libexec/palyra/palyra-tool", Vault: door})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			ref, text := fmt.Sprintf("vault://global/s%d", i), fmt.Sprintf("the value of number %d", i)
+			value := seal.NewSecret([]byte(text))
+			defer value.Wipe()
+			var done []VaultDone
+			call := func(tool string, b *Beside) {
+				ctx := WithBeside(t.Context(), b)
+				b.Done = func(d VaultDone) { done = append(done, d) }
+				x, err := table.Expand(ctx, policy.Entity{}, tool, []byte(`{"ref":"`+ref+`"}`))
+				if err == nil {
+					err = x.Effect.Begin(ctx)
+				}
+				if err != nil {
+					t.Errorf("%s %s: %v", tool, ref, err)
+					return
+				}
+				x.Effect.End(true, 0)
+				x.Effect.Close()
+			}
+			call(toolproto.VaultSet, &Beside{Values: []*seal.Secret{value}})
+			call(toolproto.VaultGet, &Beside{})
+			if len(done) != 2 || done[0].Info.Version != 1 || string(done[1].Secret.Bytes()) != text {
+				t.Errorf("%s: told %d times, or of another secret", ref, len(done))
+			}
+		})
+	}
+	wg.Wait()
+	x, err := table.Expand(t.Context(), policy.Entity{}, toolproto.VaultRemove, []byte(`{"ref":"vault://global/s0"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Effect.Begin(t.Context()); fault.KindOf(err) != fault.Usage {
+		t.Errorf("without anything beside it: %v", err)
+	}
+	if n, err := v.Check(t.Context()); n != 8 || err != nil {
+		t.Errorf("%d versions: %v", n, err)
+	}
+}
+
+// TestVaultSetBinds: the words that are decided about have the digest of the sealed record, and
+// the effect stores that record or none, whatever comes between decision and effect.
+func TestVaultSetBinds(t *testing.T) {
+	v, door := newVault(t)
 	value := seal.NewSecret([]byte("the value that was decided about"))
-	table := New(Config{Program: "/usr/libexec/palyra/palyra-tool", Vault: &Vault{
-		Open: func(ctx context.Context) (*vault.Vault, error) {
-			return vault.Open(ctx, dir, k.VaultLedger(), id)
-		},
-		Value: func() (*seal.Secret, error) { return value, nil },
-	}})
+	table := New(Config{Program: "/usr/libexec/palyra/palyra-tool", Vault: door})
+	with := func(values ...*seal.Secret) context.Context {
+		return WithBeside(t.Context(), &Beside{Values: values, Done: func(VaultDone) {}})
+	}
 	expand := func(in string) (*kernel.Expansion, *vaultEffect) {
 		t.Helper()
-		x, err := table.Expand(t.Context(), policy.Entity{}, toolproto.VaultSet, []byte(in))
+		x, err := table.Expand(with(value), policy.Entity{}, toolproto.VaultSet, []byte(in))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,14 +120,14 @@ func TestVaultSetBinds(t *testing.T) {
 	_, other := expand(in)
 	honest := asked.draft
 	asked.draft = other.draft
-	if err := asked.Begin(t.Context()); fault.ReasonOf(err) != "invalid_input" {
+	if err := asked.Begin(with()); fault.ReasonOf(err) != "invalid_input" {
 		t.Errorf("an exchanged record: %v", err)
 	}
 	if n, err := v.Check(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d versions are stored: %v", n, err)
 	}
 	asked.draft = honest // and the value behind the door is another one by now
-	if err := asked.Begin(t.Context()); err != nil {
+	if err := asked.Begin(with()); err != nil {
 		t.Fatal(err)
 	}
 	r, _ := vault.ParseRef("vault://global/token")
@@ -81,11 +136,11 @@ func TestVaultSetBinds(t *testing.T) {
 	}
 	// An older value is bound, too, and a record that the caller names is never stored.
 	x, again := expand(`{"ref":"vault://global/token","from":1}`)
-	if !strings.Contains(string(x.Stdin), `"record":"`+again.draft.Digest().String()) || again.Begin(t.Context()) != nil {
+	if !strings.Contains(string(x.Stdin), `"record":"`+again.draft.Digest().String()) || again.Begin(with()) != nil {
 		t.Errorf("%s", x.Stdin)
 	}
 	_, named := expand(`{"ref":"vault://global/token","version":3,"record":"` + bound.Record + `"}`)
-	if err := named.Begin(t.Context()); fault.KindOf(err) != fault.Refused {
+	if err := named.Begin(with()); fault.KindOf(err) != fault.Refused {
 		t.Errorf("a record that the caller named: %v", err)
 	}
 	if n, err := v.Check(t.Context()); n != 2 || err != nil {
