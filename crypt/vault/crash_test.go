@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"palyra/crypt/seal"
+	"palyra/internal/canon"
 )
 
 // TestMain runs the process that is to be killed when the environment asks.
@@ -36,6 +37,9 @@ func TestMain(m *testing.M) {
 }
 
 const crashKey = "vault://global/a"
+
+// batch is how many secrets are stored all or none.
+const batch = 3
 
 // victim makes changes to the vault and dies at its n-th step. It prints each acknowledgement.
 func victim(state string, n int) error {
@@ -100,6 +104,23 @@ func victim(state string, n int) error {
 		return err
 	}
 	fmt.Println("done", "removed")
+	var values []NewValue
+	var want []canon.Digest
+	for i := range batch {
+		r, _ := ParseRef(fmt.Sprintf("vault://global/batch%d", i))
+		values = append(values, NewValue{Ref: r, Value: fmt.Appendf(nil, "value of %d", i)})
+	}
+	drafts, err := v.DraftAll(ctx, values)
+	if err != nil {
+		return err
+	}
+	for _, d := range drafts {
+		want = append(want, d.Digest())
+	}
+	if err := v.StoreAll(ctx, drafts, want); err != nil {
+		return err
+	}
+	fmt.Println("done", "all")
 	return l.j.Close()
 }
 
@@ -183,6 +204,16 @@ func after(t *testing.T, state string, id seal.Identity, said string) {
 	}
 	if !strings.Contains(strings.Join(may, "|")+"|", got+"|") {
 		t.Errorf("%sthen: %s, want one of %q", said, got, may)
+	}
+	list, err := v.List(t.Context())
+	all := 0
+	for _, i := range list {
+		if i.Ref.String() != crashKey {
+			all++
+		}
+	}
+	if err != nil || all != batch && (all != 0 || has("all")) || all != 0 && !has("removed") {
+		t.Errorf("%sthen: %d of %d, %v", said, all, batch, err)
 	}
 	if _, err := v.Check(t.Context()); err != nil {
 		t.Errorf("%scheck: %v", said, err)

@@ -11,7 +11,6 @@ import (
 
 	"palyra/crypt/seal"
 	"palyra/internal/canon"
-	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
 
@@ -33,21 +32,25 @@ func (d *Draft) Digest() canon.Digest { return d.x.Digest }
 
 // Draft seals a value as the secret's next version. A zero expires is never. value stays the
 // caller's to wipe. Nothing is written.
-func (v *Vault) Draft(ctx context.Context, r Ref, value []byte, expires time.Time) (d *Draft, err error) {
+func (v *Vault) Draft(ctx context.Context, r Ref, value []byte, expires time.Time) (*Draft, error) {
+	all, err := v.DraftAll(ctx, []NewValue{{r, value, expires}})
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+func checkValue(r Ref, value []byte) error {
 	op := fmt.Sprintf("set secret %q", r)
 	switch {
 	case r == Ref{}:
-		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("no reference"))
+		return fault.New(fault.Usage, "invalid_input", op, errors.New("no reference"))
 	case len(value) == 0:
-		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("the value is empty"))
+		return fault.New(fault.Usage, "invalid_input", op, errors.New("the value is empty"))
 	case len(value) > MaxValue:
-		return nil, fault.New(fault.Usage, "too_large", op, fmt.Errorf("%d bytes, limit %d", len(value), MaxValue))
+		return fault.New(fault.Usage, "too_large", op, fmt.Errorf("%d bytes, limit %d", len(value), MaxValue))
 	}
-	err = v.with(ctx, func() error {
-		d, err = v.draft(op, r, value, expires)
-		return err
-	})
-	return d, err
+	return nil
 }
 
 // DraftAgain seals the value of an older version as the next one, which makes it the newest.
@@ -62,21 +65,22 @@ func (v *Vault) DraftAgain(ctx context.Context, r Ref, from uint64) (d *Draft, e
 			return err
 		}
 		defer s.Wipe()
-		d, err = v.draft(fmt.Sprintf("roll back secret %q", r), r, s.Bytes(), time.Time{})
+		d, err = v.draft(v.idx.clone(), NewValue{Ref: r, Value: s.Bytes()})
 		return err
 	})
 	return d, err
 }
 
-func (v *Vault) draft(op string, r Ref, value []byte, expires time.Time) (*Draft, error) {
-	idx := v.idx.clone()
-	s, err := idx.room(op, r)
+// draft seals a value. It makes room in idx, which no head gets.
+func (v *Vault) draft(idx *index, n NewValue) (*Draft, error) {
+	r, value := n.Ref, n.Value
+	s, err := idx.room(fmt.Sprintf("set secret %q", r), r)
 	if err != nil {
 		return nil, err
 	}
 	x := version{Version: s.Last + 1, Generation: v.head.Generation, Record: strings.ToLower(rand.Text()), Size: len(value), Created: time.Now().UTC().Truncate(time.Second)}
-	if !expires.IsZero() {
-		e := expires.UTC().Truncate(time.Second)
+	if !n.Expires.IsZero() {
+		e := n.Expires.UTC().Truncate(time.Second)
 		x.Expires = &e
 	}
 	key := seal.NewKey()
@@ -107,26 +111,5 @@ func (i *index) room(op string, r Ref) (*secret, error) {
 // Store makes a draft the secret's newest version. Its record must be the one that has the digest
 // want, and no other version or key of the vault may have come since it was drafted.
 func (v *Vault) Store(ctx context.Context, d *Draft, want canon.Digest) error {
-	op := fmt.Sprintf("set secret %q", d.ref)
-	if d.x.Digest != want || canon.Sum(d.record) != want {
-		return fault.New(fault.Refused, "invalid_input", op, errors.New("the record is another one than was decided about"))
-	}
-	return v.with(ctx, func() error {
-		idx := v.idx.clone()
-		s, err := idx.room(op, d.ref)
-		if err != nil {
-			return err
-		}
-		if d.vault != v.head.Vault || d.generation != v.head.Generation || d.x.Version != s.Last+1 {
-			return fault.New(fault.Busy, "changed", op, fmt.Errorf("since it was to be version %d the secret got another, or the vault another key", d.x.Version)).
-				WithHint("try again")
-		}
-		if err := durable.WriteFileSteps(v.record(&d.x), d.record, 0o600, func(s string) { v.step("record " + s) }); err != nil {
-			return durable.Fault(op, err)
-		}
-		s.Last = d.x.Version
-		s.Versions = append(s.Versions, d.x)
-		s.Versions = s.Versions[max(0, len(s.Versions)-MaxVersions):]
-		return v.commit(ctx, v.head, idx, v.kek)
-	})
+	return v.StoreAll(ctx, []*Draft{d}, []canon.Digest{want})
 }

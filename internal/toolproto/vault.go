@@ -10,6 +10,7 @@ const (
 	VaultRemove = "vault.remove"
 	VaultRotate = "vault.rotate"
 
+	VaultImport       = "vault.import"
 	VaultExport       = "vault.export"
 	VaultAddRecipient = "vault.add_recipient"
 )
@@ -108,6 +109,29 @@ func (in *VaultExportInput) Brief() []string {
 		b = append(b, ref)
 		if i < len(in.Versions) {
 			b = append(b, "version="+in.Versions[i])
+		}
+	}
+	return b
+}
+
+// VaultImportInput is the input of vault.import. The values come beside it.
+type VaultImportInput struct {
+	Refs     []string `json:"refs" tool:"required,min=1,max=1000,maxlen=512" doc:"each vault://SCOPE/KEY"`
+	Expires  []string `json:"expires,omitempty" tool:"max=1000,maxlen=64" doc:"for each reference, in their order, a time in RFC 3339 from which on the version isn't given out, or never; default: none expires"`
+	Versions []string `json:"versions,omitempty" tool:"max=1000,maxlen=20" doc:"for each reference the number of the new version, with records; default: the next ones"`
+	Records  []string `json:"records,omitempty" tool:"max=1000,maxlen=71" doc:"for each reference the digest of the sealed value, sha256:HEX; default: the caller's values are sealed now. Only the gate's own are ever stored"`
+}
+
+// Brief says what is set: which versions, sealed as which records.
+func (in *VaultImportInput) Brief() []string {
+	var b []string
+	for i, ref := range in.Refs {
+		b = append(b, ref)
+		if i < len(in.Versions) && i < len(in.Records) {
+			b = append(b, "version="+in.Versions[i], "record="+in.Records[i])
+		}
+		if i < len(in.Expires) && in.Expires[i] != "never" {
+			b = append(b, "expires="+in.Expires[i])
 		}
 	}
 	return b

@@ -40,7 +40,7 @@ func TestExplain(t *testing.T) {
 			want, by = policy.NeedsApproval, []string{"secrets_unless_approved"}
 		case toolproto.VaultRemove, toolproto.VaultRotate, toolproto.VaultAddRecipient:
 			want, by = policy.NeedsApproval, []string{"sensitive_unless_approved"}
-		case toolproto.VaultList, toolproto.VaultSet:
+		case toolproto.VaultList, toolproto.VaultSet, toolproto.VaultImport:
 			by = []string{"vault_tools"}
 		case kernel.ToolRun: // id, in a writable workspace
 			want, by = policy.NeedsApproval, []string{"host_write_unless_approved"}

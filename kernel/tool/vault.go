@@ -36,7 +36,7 @@ type Vault struct {
 // Beside is what a call of a tool for secrets has besides its input. It's for one call, and stays
 // its owner's, who wipes Values when the call is over.
 type Beside struct {
-	Values    []*seal.Secret // one for vault.set
+	Values    []*seal.Secret // one for vault.set, one for each reference of vault.import
 	Recipient seal.Recipient // for vault.add_recipient
 	// Done gets what the call did, once that is certain. What it gets is wiped by it.
 	Done func(VaultDone)
@@ -64,7 +64,7 @@ func besideOf(ctx context.Context, name string) (*Beside, error) {
 type VaultDone struct {
 	Secret *seal.Secret // of vault.get; the receiver wipes it
 	Info   vault.Info   // of vault.get and vault.set
-	List   []vault.Info // of vault.list and vault.export
+	List   []vault.Info // of vault.list, vault.import and vault.export
 	File   []byte       // of vault.export: encrypted
 }
 
@@ -75,10 +75,10 @@ type vaultEffect struct {
 	name string // of the tool
 	ref  vault.Ref
 
-	draft *vault.Draft // of vault.set; nil: the caller named the record
-	do    func(ctx context.Context, v *vault.Vault, done *VaultDone) error
-	done  VaultDone
-	tell  func(VaultDone)
+	drafts []*vault.Draft // of vault.set and vault.import; nil: the caller named the records
+	do     func(ctx context.Context, v *vault.Vault, done *VaultDone) error
+	done   VaultDone
+	tell   func(VaultDone)
 }
 
 var _ kernel.Effect = (*vaultEffect)(nil)
@@ -103,6 +103,8 @@ func expandVault(ctx context.Context, t *Table, e *entry, who policy.Entity, inp
 		x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) error { return v.RotateKey(ctx, in.Drop...) }
 	case *toolproto.VaultAddRecipientInput:
 		err = x.addRecipient(in)
+	case *toolproto.VaultImportInput:
+		err = x.importAll(ctx, in)
 	case *toolproto.VaultExportInput:
 		err = x.export(ctx, in)
 	default:
@@ -181,42 +183,116 @@ func (x *vaultEffect) set(ctx context.Context, in *toolproto.VaultSetInput) (err
 	case in.Version < 0, (in.Version > 0) != (in.Record != ""):
 		return usage("invalid_input", op, fmt.Errorf("new version %d, with record %q", in.Version, in.Record))
 	case in.Version == 0:
-		if x.draft, err = x.seal(ctx, in, expires); err != nil {
+		if x.drafts, err = x.seal(ctx, in, expires); err != nil {
 			return err
 		}
-		in.Version, in.Record = int64(x.draft.Version()), x.draft.Digest().String()
+		in.Version, in.Record = int64(x.drafts[0].Version()), x.drafts[0].Digest().String()
 	}
 	want, err := canon.ParseDigest(in.Record)
 	if err != nil {
 		return usage("invalid_input", op, errors.New("record: want sha256:HEX"))
 	}
 	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) error {
-		if x.draft == nil { // the record is one that the caller named
-			return fault.New(fault.Refused, "invalid_input", fmt.Sprintf("set secret %q", x.ref), errors.New("the record isn't one that was sealed for this call"))
+		if err := x.store(ctx, v, []canon.Digest{want}, done); err != nil {
+			return err
 		}
-		done.Info.Version = x.draft.Version()
-		return v.Store(ctx, x.draft, want)
+		done.Info, done.List = done.List[0], nil
+		return nil
 	}
 	return nil
 }
 
-func (x *vaultEffect) seal(ctx context.Context, in *toolproto.VaultSetInput, expires time.Time) (*vault.Draft, error) {
+// store stores the drafts, if they are what was decided about.
+func (x *vaultEffect) store(ctx context.Context, v *vault.Vault, want []canon.Digest, done *VaultDone) error {
+	if x.drafts == nil { // the records are those that the caller named
+		return fault.New(fault.Refused, "invalid_input", "set secrets", errors.New("the record isn't one that was sealed for this call"))
+	}
+	if err := v.StoreAll(ctx, x.drafts, want); err != nil {
+		return err
+	}
+	for _, d := range x.drafts {
+		done.List = append(done.List, d.Info())
+	}
+	return nil
+}
+
+// importAll seals the values, so that the decision is about those records.
+func (x *vaultEffect) importAll(ctx context.Context, in *toolproto.VaultImportInput) error {
+	const op = "import secrets"
+	for _, list := range [][]string{in.Expires, in.Versions, in.Records} {
+		if len(list) != 0 && len(list) != len(in.Refs) {
+			return usage("invalid_input", op, fmt.Errorf("%d words for %d references", len(list), len(in.Refs)))
+		}
+	}
+	if len(in.Versions) != len(in.Records) {
+		return usage("invalid_input", op, errors.New("versions come with records"))
+	}
+	values := make([]vault.NewValue, len(in.Refs))
+	for i, s := range in.Refs {
+		var err error
+		if values[i].Ref, err = vault.ParseRef(s); err != nil {
+			return err
+		}
+		if len(in.Expires) > 0 && in.Expires[i] != "never" {
+			if values[i].Expires, err = time.Parse(time.RFC3339, in.Expires[i]); err != nil {
+				return usage("invalid_input", "read expires", fmt.Errorf("want a time such as 2026-01-02T15:04:05Z, or never"))
+			}
+		}
+	}
+	if len(in.Records) == 0 {
+		if err := x.sealAll(ctx, values); err != nil {
+			return err
+		}
+		for _, d := range x.drafts {
+			in.Versions, in.Records = append(in.Versions, strconv.FormatUint(d.Version(), 10)), append(in.Records, d.Digest().String())
+		}
+	}
+	want := make([]canon.Digest, len(in.Records))
+	for i, s := range in.Records {
+		var err error
+		if want[i], err = canon.ParseDigest(s); err != nil {
+			return usage("invalid_input", op, errors.New("records: want sha256:HEX"))
+		}
+		if n, err := strconv.ParseUint(in.Versions[i], 10, 63); err != nil || n == 0 || strconv.FormatUint(n, 10) != in.Versions[i] {
+			return usage("invalid_input", op, fmt.Errorf("%q is no number of a version", in.Versions[i]))
+		}
+	}
+	x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) error { return x.store(ctx, v, want, done) }
+	return nil
+}
+
+func (x *vaultEffect) sealAll(ctx context.Context, values []vault.NewValue) error {
+	b, err := besideOf(ctx, x.name)
+	if err == nil && len(b.Values) != len(values) {
+		err = usage("invalid_input", "import secrets", fmt.Errorf("%d values come with the call, want %d", len(b.Values), len(values)))
+	}
+	if err != nil {
+		return err
+	}
+	for i := range values {
+		values[i].Value = b.Values[i].Bytes()
+	}
+	v, err := x.door.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	x.drafts, err = v.DraftAll(ctx, values)
+	return err
+}
+
+func (x *vaultEffect) seal(ctx context.Context, in *toolproto.VaultSetInput, expires time.Time) ([]*vault.Draft, error) {
+	if in.From == 0 {
+		err := x.sealAll(ctx, []vault.NewValue{{Ref: x.ref, Expires: expires}})
+		return x.drafts, err
+	}
 	v, err := x.door.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer v.Close()
-	if in.From > 0 {
-		return v.DraftAgain(ctx, x.ref, uint64(in.From))
-	}
-	b, err := besideOf(ctx, x.name)
-	if err == nil && len(b.Values) != 1 {
-		err = usage("invalid_input", fmt.Sprintf("set secret %q", x.ref), fmt.Errorf("%d values come with the call, want one", len(b.Values)))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return v.Draft(ctx, x.ref, b.Values[0].Bytes(), expires)
+	d, err := v.DraftAgain(ctx, x.ref, uint64(in.From))
+	return []*vault.Draft{d}, err
 }
 
 func (x *vaultEffect) addRecipient(in *toolproto.VaultAddRecipientInput) error {

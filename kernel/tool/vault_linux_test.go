@@ -91,6 +91,53 @@ func TestVaultAtOnce(t *testing.T) {
 	}
 }
 
+// TestVaultImport: the words have every record's digest, and all records are stored or none.
+func TestVaultImport(t *testing.T) {
+	v, door := newVault(t)
+	table := New(Config{Program: "/usr/libexec/palyra/palyra-tool", Vault: door})
+	var done VaultDone
+	ctx := WithBeside(t.Context(), &Beside{Values: []*seal.Secret{seal.NewSecret([]byte("the first value")), seal.NewSecret([]byte("the second"))}, Done: func(d VaultDone) { done = d }})
+	expand := func(in string) (*kernel.Expansion, error) {
+		return table.Expand(ctx, policy.Entity{}, toolproto.VaultImport, []byte(in))
+	}
+	for _, in := range []string{`{"refs":["vault://global/a"]}`, `{"refs":["vault://global/a","vault://global/a"]}`, `{"refs":["vault://global/a","b"]}`,
+		`{"refs":["vault://global/a","vault://global/b"],"expires":["never"]}`, `{"refs":["vault://global/a","vault://global/b"],"versions":["1","1"]}`} {
+		if _, err := expand(in); fault.KindOf(err) != fault.Usage {
+			t.Errorf("%s: %v", in, err)
+		}
+	}
+	const both = `{"refs":["vault://global/a","vault://skill:x/b"],"expires":["never","2125-01-02T03:04:05Z"]}`
+	x, err := expand(both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := x.Effect.(*vaultEffect).drafts
+	if got, want := strings.Join(x.Argv[2:], " "), "vault://global/a version=1 record="+d[0].Digest().String()+" vault://skill:x/b version=1 record="+d[1].Digest().String()+" expires=2125-01-02T03:04:05Z"; got != want {
+		t.Errorf("the words are %s\nwant %s", got, want)
+	}
+	// One that got another version meanwhile keeps the others out, too.
+	y, err := expand(strings.Replace(both, "skill:x/b", "global/c", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Effect.Begin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	x.Effect.End(true, 0)
+	if len(done.List) != 2 || done.List[1].Ref.String() != "vault://skill:x/b" || done.List[1].Expires == nil {
+		t.Errorf("told %+v", done.List)
+	}
+	if err := y.Effect.Begin(ctx); fault.ReasonOf(err) != "changed" {
+		t.Errorf("a taken version: %v", err)
+	}
+	if list, err := v.List(t.Context()); len(list) != 2 || err != nil {
+		t.Errorf("%d secrets, %v", len(list), err)
+	}
+	if n, err := v.Check(t.Context()); n != 2 || err != nil {
+		t.Errorf("%d versions, %v", n, err)
+	}
+}
+
 // TestVaultSetBinds: the words that are decided about have the digest of the sealed record, and
 // the effect stores that record or none, whatever comes between decision and effect.
 func TestVaultSetBinds(t *testing.T) {
@@ -111,22 +158,22 @@ func TestVaultSetBinds(t *testing.T) {
 	const in = `{"ref":"vault://global/token"}`
 	x, asked := expand(in)
 	var bound toolproto.VaultSetInput
-	if err := json.Unmarshal(x.Stdin, &bound); err != nil || bound.Version != 1 || bound.Record != asked.draft.Digest().String() ||
+	if err := json.Unmarshal(x.Stdin, &bound); err != nil || bound.Version != 1 || bound.Record != asked.drafts[0].Digest().String() ||
 		strings.Join(x.Argv[2:], " ") != "vault://global/token version=1 record="+bound.Record {
 		t.Errorf("the call is %q with input %s: %v", x.Argv, x.Stdin, err)
 	}
 	value.Wipe()
 	value = seal.NewSecret([]byte("another one, that came later"))
 	_, other := expand(in)
-	honest := asked.draft
-	asked.draft = other.draft
+	honest := asked.drafts
+	asked.drafts = other.drafts
 	if err := asked.Begin(with()); fault.ReasonOf(err) != "invalid_input" {
 		t.Errorf("an exchanged record: %v", err)
 	}
 	if n, err := v.Check(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d versions are stored: %v", n, err)
 	}
-	asked.draft = honest // and the value behind the door is another one by now
+	asked.drafts = honest // and the value behind the door is another one by now
 	if err := asked.Begin(with()); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +183,7 @@ func TestVaultSetBinds(t *testing.T) {
 	}
 	// An older value is bound, too, and a record that the caller names is never stored.
 	x, again := expand(`{"ref":"vault://global/token","from":1}`)
-	if !strings.Contains(string(x.Stdin), `"record":"`+again.draft.Digest().String()) || again.Begin(with()) != nil {
+	if !strings.Contains(string(x.Stdin), `"record":"`+again.drafts[0].Digest().String()) || again.Begin(with()) != nil {
 		t.Errorf("%s", x.Stdin)
 	}
 	_, named := expand(`{"ref":"vault://global/token","version":3,"record":"` + bound.Record + `"}`)

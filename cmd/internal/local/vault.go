@@ -215,8 +215,8 @@ added. It needs no vault, so it can be made where it's to be kept.`,
 }
 
 func parseImportFormat(s string) (any, error) {
-	if s != "dotenv" && s != "env" {
-		return nil, errors.New("want dotenv or env")
+	if s != "dotenv" && s != "env" && s != "export" {
+		return nil, errors.New("want dotenv, env or export")
 	}
 	return s, nil
 }
@@ -226,19 +226,23 @@ var vaultImportCommand = command.Command{
 	Short: "store the settings of a file as secrets",
 	Long: `
 Stores each NAME=VALUE of FILE, or of standard input with "-", as a new version of
-vault://SCOPE/NAME, by a call of vault.set for each, which policy decides by that
-reference. FILE is read and checked whole before the first call: a malformed line, a
-name that comes twice and an empty value are refused, by the line's number alone. It
-ends at the first call that isn't executed, and says what was stored before.
+vault://SCOPE/NAME: all of them or none, by one call of vault.import. Policy and
+question have each reference, with the digest of its sealed record. FILE is read and
+checked whole before the call: a malformed line, a name that comes twice and an empty
+value are refused, by the line's number alone.
 
 "dotenv" has comments, quotes and values of several lines. "env" is the output of
-env, or of env -0, where values may have several lines.`,
-	Flags: []command.Flag{{Name: "format", Arg: "FORMAT", Help: "of FILE: dotenv or env", Values: "dotenv|env", Parse: parseImportFormat},
-		{Name: "scope", Arg: "SCOPE", Help: "of the secrets (default global)", Values: "global"}, {Name: "dry-run", Help: "check FILE and list references; store nothing"},
+env, or of env -0, where values may have several lines. "export" is what age -d makes
+of an export, or with --identity the export itself: references and times of expiry are
+its own, versions this vault's.`,
+	Flags: []command.Flag{{Name: "format", Arg: "FORMAT", Help: "of FILE: dotenv, env or export", Values: "dotenv|env|export", Parse: parseImportFormat},
+		{Name: "scope", Arg: "SCOPE", Help: "of the secrets (default global)", Values: "global"}, {Name: "identity", Arg: "KEY", Help: "file with the age identity that an export was made\nfor: FILE is the export as it is"},
+		{Name: "dry-run", Help: "check FILE and list references; store nothing"},
 		flagVaultKey, flagVaultPw, flagPolicy, flagState, flagJSON},
 	Exits: vaultExits,
 	Examples: []command.Example{{Line: "palyra vault import --format dotenv --dry-run .env", Does: "lists what it would store"},
-		{Line: "palyra vault import --format dotenv --scope skill:acme .env", Does: "stores vault://skill:acme/NAME for each"}},
+		{Line: "palyra vault import --format dotenv --scope skill:acme .env", Does: "stores vault://skill:acme/NAME for each"},
+		{Line: "palyra vault import --format export --identity KEY all.age", Does: "stores what another vault exported"}},
 }
 
 var vaultExportCommand = command.Command{

@@ -135,6 +135,7 @@ var acts = map[string]act{
 	toolproto.VaultRemove: alone(confirmed[toolproto.VaultRemoveInput]),
 	toolproto.VaultRotate: alone(confirmed[toolproto.VaultRotateInput]),
 
+	toolproto.VaultImport:       alone(confirmed[toolproto.VaultImportInput]),
 	toolproto.VaultExport:       alone(confirmed[toolproto.VaultExportInput]),
 	toolproto.VaultAddRecipient: alone(confirmed[toolproto.VaultAddRecipientInput]),
 

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"fmt"
@@ -7,11 +7,10 @@ import (
 )
 
 func read(text, format string) (string, error) {
-	settings, err := parseSettings("import", []byte(text), format)
+	settings, err := parseLines("import", []byte(text), format)
 	var b strings.Builder
 	for _, s := range settings {
-		fmt.Fprintf(&b, "%d %s=%q ", s.line, s.name, s.value.Bytes())
-		s.value.Wipe()
+		fmt.Fprintf(&b, "%d %s=%q ", s.line, s.name, s.Value)
 	}
 	return strings.TrimSpace(b.String()), err
 }
@@ -52,6 +51,26 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestExport: what a vault exports is read with its references and times, and nothing else is.
+func TestExport(t *testing.T) {
+	const one = `{"created":"2026-01-02T03:04:05Z","expires":null,"ref":"vault://global/token","value":"aHVzaA==","version":2}`
+	const two = `{"created":"2026-01-02T03:04:05Z","expires":"2027-01-02T03:04:05Z","ref":"vault://skill:x/key","value":"aHVzaCBodXNo","version":1}`
+	whole := func(secrets ...string) string {
+		return `{"secrets":[` + strings.Join(secrets, ",") + `],"vault":"4XK","version":1}`
+	}
+	got, err := Parse("import", []byte(whole(one, two)), Format{Name: Export})
+	if err != nil || len(got) != 2 || got[0].Ref != "vault://global/token" || string(got[0].Value) != "hush" || got[0].Expires != "" || got[1].Expires != "2027-01-02T03:04:05Z" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, text := range []string{"", "{}", "age-encryption.org/v1", whole(), whole(one, one), whole(one) + "x", strings.Replace(whole(one), `"version":1`, `"version":2`, 1),
+		whole(strings.Replace(one, "aHVzaA==", "", 1)), whole(strings.Replace(one, `"ref"`, `"also":1,"ref"`, 1)), whole(strings.Replace(one, "aHVzaA==", "aHVzaA", 1)),
+		whole(strings.Replace(one, "aHVzaA==", strings.Repeat("aHVz", 22000), 1))} {
+		if got, err := Parse("import", []byte(text), Format{Name: Export}); err == nil || strings.Contains(err.Error(), "aHVz") {
+			t.Errorf("%.80q: %d, %v", text, len(got), err)
+		}
+	}
+}
+
 // FuzzSettings: a file is refused, or a file that quotes what was read is read the same.
 func FuzzSettings(f *testing.F) {
 	f.Add([]byte("# c\nexport A=b # d\nB='x\ny'\nC=\"\\n\\$\"\n"), true)
@@ -62,28 +81,24 @@ func FuzzSettings(f *testing.F) {
 			format = "dotenv"
 		}
 		was := string(b)
-		settings, err := parseSettings("import", b, format)
+		settings, err := parseLines("import", b, format)
 		if string(b) != was {
 			t.Fatal("the file was changed")
 		}
 		var again strings.Builder
 		for _, s := range settings {
-			fmt.Fprintf(&again, "%s=\"%s\"\n", s.name, strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", `\$`, "`", "\\`").Replace(string(s.value.Bytes())))
+			fmt.Fprintf(&again, "%s=\"%s\"\n", s.name, strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", `\$`, "`", "\\`").Replace(string(s.Value)))
 		}
 		if err == nil {
-			other, err := parseSettings("import", []byte(again.String()), "dotenv")
+			other, err := parseLines("import", []byte(again.String()), "dotenv")
 			if err != nil || len(other) != len(settings) {
 				t.Fatalf("%q, read again as %q: %v", b, again.String(), err)
 			}
 			for i, s := range settings {
-				if other[i].name != s.name || string(other[i].value.Bytes()) != string(s.value.Bytes()) {
+				if other[i].name != s.name || string(other[i].Value) != string(s.Value) {
 					t.Errorf("%s differs", s.name)
 				}
-				other[i].value.Wipe()
 			}
-		}
-		for _, s := range settings {
-			s.value.Wipe()
 		}
 	})
 }
