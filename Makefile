@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build test check fmt vet arch lint vuln generate conformance battery oracle sigstore cedar swaps sysfuzz agents fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
+.PHONY: help build test exhaustive check fmt vet arch lint vuln generate conformance battery oracle sigstore cedar swaps sysfuzz agents fuzz fuzzers bench bench-full bench-baseline bench-compare lab demo cross ci clean
 
 $(if $(findstring palyra_knobs,$(GOFLAGS) $(shell go env GOFLAGS)),$(error palyra_knobs builds a sandbox with holes: for tests only, never for bin/))
 GIT     := git -c safe.directory=*
@@ -24,9 +24,16 @@ build: ## every program into bin/, static
 
 # Instrumented, SQLite's own code (C made Go, no goroutines) is four times as slow; leaving out what has generic code in it
 # (go.shape) would lend an uninstrumented sync.Map to all. GORACE: end 0.1 s after the last test, not 1 s. Check vets.
-test: export GORACE ?= atexit_sleep_ms=100
-test: build ## every Go test, with the race detector, in random order
-	go test -race -vet=off -gcflags=all=-dwarf=false '-gcflags=modernc.org/sqlite/lib=-race=false -dwarf=false' -shuffle=on $(TESTFLAGS) $(or $(PACKAGES),./...)
+test exhaustive: export GORACE ?= atexit_sleep_ms=100
+C_MADE_GO := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory
+RACE := -race -vet=off -gcflags=all=-dwarf=false $(C_MADE_GO:%='-gcflags=%=-race=false -dwarf=false') -shuffle=on
+# Packages wait, too: for deadlines, processes and the disk. One more than there are processors keeps those busy.
+test: build ## every Go test, with the race detector, in random order; exhaustive ones take a sample (-short)
+	go test $(RACE) -short -p $$(($$(nproc) + 1)) $(TESTFLAGS) $(or $(PACKAGES),./...)
+SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
+exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
+	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
+		$(TESTFLAGS) $(or $(PACKAGES),$(sort $(dir $(SAMPLED))))
 
 # Looking wants types, not fast code: no optimizing and no symbols, one build for all of it, and memory for time.
 LOOK := CGO_ENABLED=0 GOGC=400 GOFLAGS="$(GOFLAGS) '-gcflags=all=-N -l -dwarf=false'"

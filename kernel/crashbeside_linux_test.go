@@ -14,9 +14,6 @@ import (
 // way, uses the same state directory. The other goes on, closes the dead one's intents and no
 // others, and everything that was acknowledged is there.
 func TestCrashBeside(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short mode")
-	}
 	cell, tool := cellPath(t), unknown(t, "/bin/echo")
 	for i, at := range []struct {
 		step   string

@@ -17,6 +17,7 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
@@ -41,10 +42,7 @@ func opened(name string) string {
 // what this process sees.
 func TestReach(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	rounds := 200
-	if testing.Short() {
-		rounds = 40
-	}
+	rounds := sample.Of(40, 200)
 	var held, listed, nowhere, reached int
 	for range rounds {
 		base, err := filepath.EvalSymlinks(t.TempDir())

@@ -15,6 +15,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/isolate/evidence"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
@@ -235,11 +236,7 @@ func TestShebangAgainstTheKernel(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	parts := []string{"I", " ", "\t", "a", "\n", "\x00", "\r", " ", "I", strings.Repeat("b", 100), strings.Repeat(" ", 120)}
-	n := 400
-	if testing.Short() {
-		n = 50
-	}
-	for range n {
+	for range sample.Of(100, 400) {
 		l := "#!"
 		for range r.IntN(7) {
 			l += parts[r.IntN(len(parts))]
@@ -297,7 +294,7 @@ func TestProgramTurnsIntoScript(t *testing.T) {
 		}
 	}()
 	seen := make(map[string]int)
-	for range 1000 { // some 180 are refused in between, 330 find a script
+	for range sample.Of(250, 1000) { // of 1000 some 180 are refused in between, 330 find a script
 		s, err := seal(t.Context(), proposal(prog), nil, "", nil)
 		if err != nil {
 			seen[fault.ReasonOf(err)]++

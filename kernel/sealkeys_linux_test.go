@@ -101,9 +101,6 @@ func TestSealKeys(t *testing.T) {
 // TestSealKeysCrash kills a process at each step of sealing. Each key file is the old one or the
 // new one; all open with the identity, and sealing again ends it.
 func TestSealKeysCrash(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short mode")
-	}
 	unlock, to, line := keeper(t)
 	base := t.TempDir()
 	v := victim{State: base + "/count", Seal: line}

@@ -42,7 +42,7 @@ var rooms = []Room{
 	{Path: "cmd/palyra-cell", Does: "the only one that starts the programs of calls; no signing keys, no policy, no network", Own: true,
 		May: []string{"authz/grant", "isolate", "call", "internal/canon", "internal/fault"}},
 	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
-		May: []string{"internal/canon", "internal/fault", "internal/git", "internal/patch", "internal/toolproto", "internal/tools"}},
+		May: []string{"internal/canon", "internal/fault", "internal/git", "internal/patch", "internal/toolproto", "internal/tools"}, Tests: []string{"internal/sample"}},
 	{Path: "cmd/palyra-admin", Does: "reads configurations and backups without a daemon; no network, no gate", Own: true,
 		May: []string{"cmd/internal", "hub/config", "hub/store", "internal"}},
 	{Path: "cmd/palyra-mcp", Does: "serves agents as a client of palyrad; holds no keys, decides nothing; starts palyra alone", Own: true,
@@ -204,8 +204,7 @@ var skipReasons = []string{
 	"needs linux",
 	"needs systemd-analyze",
 	"needs apparmor_parser",
-	"host control missing", // followed by the control's name from isolate/probe
-	"short mode",
+	"host control missing",   // followed by the control's name from isolate/probe
 	"reason: tier-b-no-proc", // a script by descriptor needs /dev/fd, which leads into /proc
 	// This host delegates no cgroup v2 controllers; conformance/lab has a kernel that does.
 	"reason: no-cgroup",

@@ -261,6 +261,40 @@ func TestSkips(t *testing.T) {
 	}
 }
 
+// TestSampled: make exhaustive finds the tests that have more to try by their calls of
+// internal/sample, line by line. A call elsewhere would run whole nowhere.
+func TestSampled(t *testing.T) {
+	n := 0
+	for _, f := range tree(t) {
+		if !slices.Contains(imports(t, f), "palyra/internal/sample") {
+			continue
+		}
+		if !f.test {
+			t.Errorf("%s imports internal/sample and is no test", f.path)
+		}
+		for _, d := range f.ast.Decls {
+			fn, _ := d.(*ast.FuncDecl)
+			ast.Inspect(d, func(x ast.Node) bool {
+				s, ok := x.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if p, ok := s.X.(*ast.Ident); !ok || p.Name != "sample" {
+					return true
+				}
+				n++
+				if fn == nil || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") {
+					t.Errorf("%s: sample.%s is used outside of a Test function", f.at(s), s.Sel.Name)
+				}
+				return true
+			})
+		}
+	}
+	if n == 0 {
+		t.Error("no test takes a sample")
+	}
+}
+
 // isTB guesses whether e is a testing.TB by the names that we give them.
 func isTB(e ast.Expr) bool {
 	x, ok := e.(*ast.Ident)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"palyra/internal/sample"
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
@@ -151,21 +152,19 @@ var mustNotPlant = []string{"key:user", "hostname", "mount", "cgroup", "hint", "
 // TestMarks plants marks in everything that a cell can touch and looks for them
 // in other cells of the same palyra-cell: while the first one lives, and after.
 func TestMarks(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short mode")
-	}
 	for _, c := range []struct {
 		name, network     string
 		pool              cell.Pool
 		cellMode, netMode string
 	}{
 		{"cold", isolate.NetworkFresh, cell.Pool{}, evidence.CellCold, evidence.NetworkFresh},
-		{"void", isolate.NetworkVoid, cell.Pool{}, evidence.CellCold, evidence.NetworkVoid},
 		{"pooled", isolate.NetworkFresh, cell.Pool{Networks: 3}, evidence.CellCold, evidence.NetworkPooled},
-		{"warm", isolate.NetworkFresh, cell.Pool{Cells: 3}, evidence.CellWarm, ""},
 		{"loopback", isolate.NetworkLoopback, cell.Pool{Cells: 3}, evidence.CellCold, evidence.NetworkLoopback},
 		{"warm void", isolate.NetworkVoid, cell.Pool{Cells: 3}, evidence.CellWarm, evidence.NetworkVoid},
-	} {
+		// A sample has each kind of cell and each kind of network.
+		{"void", isolate.NetworkVoid, cell.Pool{}, evidence.CellCold, evidence.NetworkVoid},
+		{"warm", isolate.NetworkFresh, cell.Pool{Cells: 3}, evidence.CellWarm, ""},
+	}[:sample.Of(4, 6)] {
 		t.Run(c.name, func(t *testing.T) {
 			h := openCells(t, c.network, c.pool)
 			nonce := nonce()

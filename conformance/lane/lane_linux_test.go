@@ -77,6 +77,7 @@ func TestStatus(t *testing.T) {
 const away = `( setsid sh -c 'sleep %[1]s & trap "" TERM; sleep %[1]s & wait' & ) >/dev/null 2>&1; sleep 0.2; `
 
 func TestOverBudget(t *testing.T) {
+	t.Parallel() // it waits for the budget
 	mark := fmt.Sprintf("3600.%d", os.Getpid())
 	began := time.Now()
 	got, stderr := lane(t, "1", "sh", "-c", fmt.Sprintf(away+"sleep %[1]s", mark))
@@ -92,6 +93,7 @@ func TestOverBudget(t *testing.T) {
 }
 
 func TestLeftBehind(t *testing.T) {
+	t.Parallel()
 	mark := fmt.Sprintf("3601.%d", os.Getpid())
 	got, stderr := lane(t, "60", "sh", "-c", fmt.Sprintf(away+"exit 3", mark))
 	if got != 3 || !strings.Contains(stderr, "left behind and ended: ") {

@@ -15,7 +15,7 @@ import (
 const makefile = `
 .PHONY: $(MAKECMDGOALS)
 check cross build demo battery sigstore cedar swaps sysfuzz agents lab: ; @echo $@ by $$(id -u) in $$PWD >&2
-test: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
+test exhaustive: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n' run pass
 oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run pass
 `
 
@@ -73,13 +73,14 @@ func has(t *testing.T, out string, lines ...string) {
 
 // TestLanes: all lanes run, each as its user, and their tests are counted.
 func TestLanes(t *testing.T) {
+	t.Parallel()
 	dir := repository(t, makefile)
 	got, out := lanes(t, dir, "LANE_BUDGET=60")
 	want := []string{`check +\d+ of  60 s  ok`, `demo +\d+ of  60 s  ok`, `sysfuzz +\d+ of  60 s  ok`}
 	if os.Getuid() == 0 {
-		want = append(want, `user-test +\d+ of  60 s  ok`, `user-demo +\d+ of  60 s  ok`, `lab +\d+ of  60 s  ok`, "3 passed, 0 failed")
+		want = append(want, `exhaustive +\d+ of  60 s  ok`, `user-test +\d+ of  60 s  ok`, `user-exhaustive +\d+ of  60 s  ok`, `user-demo +\d+ of  60 s  ok`, `lab +\d+ of  60 s  ok`, "5 passed, 0 failed")
 	} else {
-		want = append(want, "user-test: not run: not root", "lab: not run: not root", "2 passed, 0 failed")
+		want = append(want, "user-test: not run: not root", "lab: not run: not root", "3 passed, 0 failed")
 	}
 	has(t, out, want...)
 	if got != 0 || !strings.HasSuffix(out, "0 failed\n") {
@@ -93,6 +94,7 @@ func TestLanes(t *testing.T) {
 // TestLanesBroken: a lane that fails, one that exceeds its budget, a failed test
 // and a skip that is not listed are named, and the others run.
 func TestLanesBroken(t *testing.T) {
+	t.Parallel()
 	mark := fmt.Sprintf("3602.%d", os.Getpid())
 	dir := repository(t, `
 .PHONY: $(MAKECMDGOALS)
@@ -122,6 +124,7 @@ oracle: ; @printf '{"Action":"%s","Package":"q","Test":"TestB"}\n' run fail; exi
 // TestLanesUnsteady: a test that fails once and not again is named, and fails no lane. One
 // that fails again does.
 func TestLanesUnsteady(t *testing.T) {
+	t.Parallel()
 	dir := repository(t, `
 .PHONY: $(MAKECMDGOALS)
 test: ; @printf '{"Action":"%s","Package":"p","Test":"TestA"}\n{"Action":"pass","Package":"p","Test":"TestB"}\n' \

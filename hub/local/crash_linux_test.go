@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"palyra/hub"
 	"palyra/hub/store"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/kernel"
 )
 
@@ -231,9 +233,6 @@ const asShips = "PALYRA_TEST_HUB_CRASH"
 // this package that is built as palyrad is: there are a hundred, and a killed process
 // reports no race. Without a go command the running binary has to do.
 func TestCrash(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short mode")
-	}
 	base := t.TempDir()
 	v := victim{Bins: bin(t)}
 	at := func(name string) victim {
@@ -251,7 +250,7 @@ func TestCrash(t *testing.T) {
 	}
 	whole.recovered(t, all)
 	if os.Getenv(asShips) != "" || os.Getenv("PALYRA_TEST_BIN") != "" {
-		crashes(t, all, at)
+		crashes(t, all, at, sample.Of(1, 3))
 		return
 	}
 	exe := filepath.Join(v.Bins, "local.test")
@@ -260,7 +259,7 @@ func TestCrash(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	c := exec.CommandContext(t.Context(), exe, "-test.run", "^TestCrash$", "-test.v", "-test.timeout", "5m", "-test.parallel", "4")
+	c := exec.CommandContext(t.Context(), exe, "-test.run", "^TestCrash$", "-test.v", fmt.Sprintf("-test.short=%t", testing.Short()), "-test.timeout", "5m", "-test.parallel", "4")
 	c.Env = append(os.Environ(), asShips+"=1", "PALYRA_TEST_BIN="+v.Bins)
 	out, err := c.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestCrash (")) {
@@ -271,9 +270,9 @@ func TestCrash(t *testing.T) {
 	t.Logf("victims: %s", said)
 }
 
-// crashes lives a life for each kind of step that all came to, killed there, and
-// looks at what it left.
-func crashes(t *testing.T, all told, at func(name string) victim) {
+// crashes lives few lives for each kind of step that all came to, killed there, and looks at
+// what each left.
+func crashes(t *testing.T, all told, at func(name string) victim, few int) {
 	last := make(map[string]int)
 	for _, s := range all.steps {
 		name, n, _ := strings.Cut(s, " ")
@@ -288,12 +287,11 @@ func crashes(t *testing.T, all told, at func(name string) victim) {
 	}
 	n, killed := 0, new(atomic.Int32)
 	t.Run("lives", func(t *testing.T) {
-		for name, count := range last {
+		for i, name := range slices.Sorted(maps.Keys(last)) {
 			// The order of steps is the same in each life but for a few of the store.
-			for _, nth := range []int{1, count / 3, count * 2 / 3} {
-				if nth == 0 || nth > 1 && nth <= count/3 && count < 3 {
-					continue
-				}
+			nths := slices.Compact([]int{1, max(1, last[name]/3), max(1, last[name]*2/3)})
+			for k := range min(few, len(nths)) {
+				nth := nths[(i+k)%len(nths)]
 				n++
 				v := at(fmt.Sprintf("v%d", n))
 				v.Step, v.Nth = name, nth

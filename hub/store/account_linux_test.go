@@ -12,6 +12,7 @@ import (
 	"palyra/authz/access"
 	"palyra/internal/canon"
 	"palyra/internal/ident"
+	"palyra/internal/sample"
 )
 
 // account is what OnWritten was told.
@@ -33,10 +34,8 @@ func size(t testing.TB, s *Store) int64 {
 // TestAccount: what is told of each kind of row is within a factor of two of what
 // the database grows by, and is its principal's.
 func TestAccount(t *testing.T) {
-	const (
-		rows = 3000
-		who  = "uid:1000"
-	)
+	const who = "uid:1000"
+	rows := int64(sample.Of(1000, 3000))
 	text := func(n int) []byte { return []byte(`"` + strings.Repeat("x", n) + `"`) }
 	var generation uint64
 	kinds := []struct {
@@ -120,7 +119,7 @@ func TestAccount(t *testing.T) {
 				raw(t, s, "PRAGMA synchronous = off")
 			}
 			before, told := size(t, s), account(s)
-			for i := 0; i < rows; i += 100 {
+			for i := 0; i < int(rows); i += 100 {
 				if k.name == "token" {
 					for j := range 100 {
 						if err := k.one(nil, s, r, i+j); err != nil {

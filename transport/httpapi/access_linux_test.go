@@ -225,9 +225,6 @@ func TestRoutesPage(t *testing.T) {
 // taken, reads no further; whoever does not reads on.
 func TestRevokedTokenCutsTapes(t *testing.T) {
 	t.Parallel() // it waits for a token to expire
-	if testing.Short() {
-		t.Skip("short mode")
-	}
 	h, _ := newHouse(t)
 	r := newRig(t, func(c *Config) { c.Hub, c.Check = h, h.MayFollow })
 	ctx := t.Context()

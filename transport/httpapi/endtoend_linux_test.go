@@ -74,9 +74,6 @@ func newHouse(t testing.TB) (h *local.Hub, work string) {
 // TestEndToEnd puts calls through socket, hub, kernel and cell: what is sent and
 // answered is as the document says with the real hub too.
 func TestEndToEnd(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short mode")
-	}
 	h, work := newHouse(t)
 	r := newRig(t, func(c *Config) { c.Hub = h })
 	c, err := client.New(client.Config{Socket: r.socket})

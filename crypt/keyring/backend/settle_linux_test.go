@@ -17,6 +17,7 @@ import (
 	"palyra/crypt/seal"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 )
 
 // TestMain runs the process that is to be killed when the environment asks.
@@ -40,7 +41,7 @@ func places(home string) map[string]record.Place {
 	}
 }
 
-// victim makes or moves an identity and dies at its n-th step.
+// victim makes or moves an identity and dies at its n-th step; with 0 it lives and prints them.
 func victim(home string) error {
 	n, err := strconv.Atoi(os.Getenv("PALYRA_TEST_STEP"))
 	if err != nil {
@@ -48,6 +49,9 @@ func victim(home string) error {
 	}
 	count := 0
 	k, err := take(filepath.Join(home, "state", "vault"), func(name string) {
+		if n == 0 {
+			fmt.Println("step", name)
+		}
 		if count++; count == n {
 			fmt.Println("dies at", name)
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -97,14 +101,20 @@ func TestCrash(t *testing.T) {
 	} // TestKeyring says what is missing
 	for _, m := range moves {
 		t.Run(m[0]+"-"+m[1], func(t *testing.T) {
-			for n := 1; crash(t, n, m[0], m[1]); n++ {
+			all, _ := crash(t, 0, m[0], m[1])
+			some := sample.Steps(all)
+			for _, i := range some {
+				if _, died := crash(t, i+1, m[0], m[1]); !died {
+					t.Errorf("there was no step %d", i+1)
+				}
 			}
+			t.Logf("killed at %d steps of %d", len(some), len(all))
 		})
 	}
 }
 
-// crash reports whether the move had an n-th step.
-func crash(t *testing.T, n int, from, to string) bool {
+// crash kills a process at the n-th step of a move. It returns the steps that the process printed.
+func crash(t *testing.T, n int, from, to string) (all []string, died bool) {
 	t.Helper()
 	ctx := t.Context()
 	home := t.TempDir()
@@ -126,9 +136,14 @@ func crash(t *testing.T, n int, from, to string) bool {
 	cmd.Env = append(os.Environ(), "PALYRA_TEST_CRASH="+home, "PALYRA_TEST_STEP="+strconv.Itoa(n), "PALYRA_TEST_TO="+to)
 	out, err := cmd.CombinedOutput()
 	at := strings.TrimSpace(string(out))
-	died := err != nil && strings.HasPrefix(at, "dies at")
+	died = err != nil && strings.HasPrefix(at, "dies at")
 	if err != nil && !died {
 		t.Fatalf("step %d: %v: %s", n, err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if name, ok := strings.CutPrefix(line, "step "); ok {
+			all = append(all, name)
+		}
 	}
 	// The identity that there was opens the vault, whatever happened.
 	if from != "" {
@@ -177,7 +192,7 @@ func crash(t *testing.T, n int, from, to string) bool {
 	if err := drop(ctx, *r.At, asking); err != nil {
 		t.Error(err)
 	}
-	return died
+	return all, died
 }
 
 // TestMigrate: what can't be moved stays where it is.

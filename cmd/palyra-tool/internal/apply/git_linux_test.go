@@ -15,6 +15,7 @@ import (
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/git"
+	"palyra/internal/sample"
 	"palyra/internal/toolproto"
 )
 
@@ -259,11 +260,14 @@ func TestGitKilled(t *testing.T) {
 		}
 		dir := clone(t, host)
 		kill(t, deed{Dir: dir, Step: at, Job: *j})
-		thens := []string{""}
-		if i%4 == 0 || testing.Short() {
-			thens = append(steps(t, j, clone(t, dir), true), "")
+		var thens []string
+		if i%sample.Of(4, 1) == 0 {
+			thens = steps(t, j, clone(t, dir), true)
 		}
-		for _, then := range thens {
+		if n := len(thens); n > 0 {
+			thens = slices.Repeat(thens, 2)[i%n:][:sample.Of(1, n)]
+		}
+		for _, then := range append(thens, "") {
 			dir := clone(t, dir)
 			if then != "" {
 				kill(t, deed{Dir: dir, Step: then, Recover: true, Job: *j})

@@ -1,0 +1,52 @@
+// Package sample says how much of an exhaustive test runs. make test passes -short: then a test
+// that kills a process at each of a hundred steps, or tries each of a thousand inputs, takes some
+// of each kind, the same ones each time. make exhaustive runs the same tests without -short, whole.
+//
+//	for _, i := range sample.Steps(steps) {
+//		kill(t, steps[i])
+//	}
+//
+// It's for tests alone. make exhaustive finds the tests by their calls of this package, so those
+// stand in the Test function itself; conformance/arch holds that.
+package sample
+
+import (
+	"regexp"
+	"testing"
+)
+
+// Of returns few with -short, and all without.
+func Of(few, all int) int {
+	if testing.Short() {
+		return few
+	}
+	return all
+}
+
+var number = regexp.MustCompile(`[0-9]+`)
+
+// Steps returns the indexes of the steps to try, in order: with -short one of each kind, without
+// it all. Names that differ in numbers alone are of one kind. Of the first kind it's the first
+// step, of the second kind the second, and so on around, for a sample of early and late ones.
+func Steps(names []string) []int {
+	var kinds []string
+	of := make(map[string][]int)
+	for i, name := range names {
+		kind := number.ReplaceAllString(name, "")
+		if of[kind] == nil {
+			kinds = append(kinds, kind)
+		}
+		of[kind] = append(of[kind], i)
+	}
+	take := make([]bool, len(names))
+	for i, kind := range kinds {
+		take[of[kind][i%len(of[kind])]] = true
+	}
+	var some []int
+	for i := range names {
+		if take[i] || !testing.Short() {
+			some = append(some, i)
+		}
+	}
+	return some
+}
