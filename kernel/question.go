@@ -227,7 +227,12 @@ func unpinnedKinds(c *capsule.Capsule) (kinds []string) {
 func (c *call) card(set *policy.Set) approval.Request {
 	s, d := c.s, c.out.Decision
 	q := cardOf(s, d, set, principal(c.who.Principal), c.k.cfg.ApprovalTimeout)
-	q.Call.StdinHead = c.k.values(&c.who.Principal).String(q.Call.StdinHead)
+	values := c.k.values(&c.who.Principal).Stream() // a value that the head cuts off is one, too
+	head := string(values.Next([]byte(q.Call.StdinHead)))
+	if int64(len(q.Call.StdinHead)) >= q.Call.StdinSize {
+		head += string(values.End())
+	}
+	q.Call.StdinHead = head
 	return q
 }
 

@@ -2,8 +2,10 @@ package kernel
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
+	"palyra/authz/approval"
 	"palyra/authz/policy"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
@@ -78,5 +80,37 @@ func TestOurNames(t *testing.T) {
 	other := policy.LocalUser("bob")
 	if h.HoldsSecret(&other, []byte(`{"workspace":"workspace"}`)) {
 		t.Error("of another principal")
+	}
+}
+
+// TestSecretInHead: the part of an input that a person is shown has no value, and no beginning of
+// one that it cuts off.
+func TestSecretInHead(t *testing.T) {
+	const value = "correct horse battery"
+	dir := t.TempDir()
+	put(t, dir+"/a.cedar", `@id("expose") permit (principal, action == Palyra::Action::"vault.expose", resource);
+@id("true") permit (principal, action == Palyra::Action::"tool.execute", resource) when { context.approved || context.stdin == "none" };
+`, 0o600)
+	h := openHouse(t, Config{PolicyDir: dir, Vault: vaultWith(t, map[string]string{"vault://global/key": value})})
+	alice := policy.LocalUser("alice")
+	if o, err := h.CallAs(t.Context(), Caller{Principal: alice}, Proposal{Tool: ToolRun, Argv: []string{"true"}, Secrets: []string{"k=vault://global/key"}}, IO{}); err != nil || o.Outcome != receipt.Executed {
+		t.Fatal(o, err)
+	}
+	full := strings.Repeat("x", approval.MaxStdinHead-10)
+	for text, want := range map[string]string{
+		"it is " + value:        "it is [secret key]",
+		full + value + " more":  full,
+		full + value[:10]:       full + value[:10], // no value
+		full + value[:9] + "..": full + value[:9] + ".",
+	} {
+		var shown string
+		x := answer{while: func(q approval.Request) { shown = q.Call.StdinHead }}
+		o, err := h.CallAs(t.Context(), Caller{Principal: alice, Approver: x}, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Stdin: StdinSealed}, IO{Stdin: strings.NewReader(text)})
+		if err != nil || o.Outcome != receipt.NotApproved {
+			t.Fatal(o, err)
+		}
+		if shown != want {
+			t.Errorf("of %q a person sees %q", text[max(0, len(text)-40):], shown[max(0, len(shown)-40):])
+		}
 	}
 }
