@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
+	"palyra/cmd/internal/programs"
 	"palyra/hub"
 	"palyra/internal/fault"
 )
@@ -35,6 +37,23 @@ func TestAskHere(t *testing.T) {
 				t.Errorf("answered %+v", f.answer)
 			}
 		})
+	}
+}
+
+// TestExecSecrets: palyrad gets the references, and finds them in its own vault.
+func TestExecSecrets(t *testing.T) {
+	inv, err := programs.Table(programs.Client).Parse([]string{"exec", "--secret", "a=vault://global/a", "--secret", "b=vault://skill:acme/b", "--", "cat", "/run/secrets/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range inv.Command.Flags {
+		if inv.Has(f.Name) && !slices.Contains(served, f.Name) {
+			t.Errorf("--%s is refused", f.Name)
+		}
+	}
+	got, err := (&app{}).execInput(t.Context(), inv, &fake{}, &hub.NewRun{})
+	if want := `{"argv":["cat","/run/secrets/a"],"secrets":["a=vault://global/a","b=vault://skill:acme/b"]}`; err != nil || string(got) != want {
+		t.Errorf("%s, %v", got, err)
 	}
 }
 

@@ -56,9 +56,9 @@ Where this user has a palyrad (its socket stands at the usual place), palyrad
 decides and runs the call, by its own policies, and a line on standard error
 says so. DIR is then a workspace of palyrad's configuration, with all that is
 declared for it, and a question is asked here if this user may answer it; else
-it waits in palyrad's queue. What only palyra itself can give (a terminal, a
-layer by name, further mounts) is refused. With --no-daemon, --state or --policy
-palyra makes the call itself.`,
+it waits in palyrad's queue. Secrets are those of palyrad's vault. What only
+palyra itself can give (a terminal, a layer by name, further mounts) is refused.
+With --no-daemon, --state or --policy palyra makes the call itself.`,
 	Flags: []command.Flag{
 		{Name: "tier", Arg: "b|c", Help: "tier floor: c namespaces (default), b without namespaces;\nwhat the host cannot enforce is refused, never skipped"},
 		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; :ro for read-only,\n:staged to write to a layer (palyra changes); with\n:own-path or ,own-path shown at its own path", Parse: ParseWorkspace},
