@@ -3,6 +3,8 @@ package kernel
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"palyra/crypt/receipt"
@@ -32,6 +34,32 @@ func (c *call) lookAfter(ctx context.Context) {
 	r := c.out.Result
 	dead := r != nil && r.Evidence != nil && r.Evidence.Exit.TreeDead
 	c.out.Planted = c.look.End(dead, lookLimits(ctx))
+	c.unname(c.out.Planted)
+}
+
+// maxUnnamed bounds a name that had values of secrets, in bytes.
+const maxUnnamed = 4096
+
+// unname removes values of secrets from the names of what was found, which the program chose and
+// receipts keep.
+func (c *call) unname(p *receipt.Planted) {
+	if p == nil {
+		return
+	}
+	values := c.k.values(&c.who.Principal)
+	without := func(name string) string {
+		s := values.String(name)
+		if s != name && len(s) > maxUnnamed { // a mask is longer than most values
+			s = strings.ToValidUTF8(s[:maxUnnamed], "")
+		}
+		return s
+	}
+	for i := range p.Found {
+		f := &p.Found[i]
+		f.Path, f.Target = without(f.Path), without(f.Target)
+	}
+	slices.SortFunc(p.Found, receipt.Finding.Compare)
+	p.Found = slices.CompactFunc(p.Found, func(f, g receipt.Finding) bool { return f.Compare(g) == 0 })
 }
 
 func lookLimits(ctx context.Context) planted.Limits {

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 
@@ -112,5 +113,47 @@ func TestSecretInHead(t *testing.T) {
 		if shown != want {
 			t.Errorf("of %q a person sees %q", text[max(0, len(text)-40):], shown[max(0, len(shown)-40):])
 		}
+	}
+}
+
+// TestSecretInName: the receipt lists what a program left in its workspace, and no value in a name.
+func TestSecretInName(t *testing.T) {
+	const value = "correct-horse-battery"
+	dir, workspace := t.TempDir(), t.TempDir()
+	put(t, dir+"/a.cedar", `@id("all") permit (principal, action, resource);`+"\n", 0o600)
+	h := openHouse(t, Config{PolicyDir: dir, Vault: vaultWith(t, map[string]string{"vault://global/key": value})})
+	o, err := h.Call(t.Context(), Proposal{Tool: ToolRun, Workspace: workspace, Secrets: []string{"k=vault://global/key"}, Argv: []string{"sh", "-c",
+		"mkdir -p .git/hooks; cd .git/hooks; k=$(cat /run/secrets/k); echo >$k; echo >a-$(printf %s $k | base64); ln -s $k post-commit; chmod +x *"}}, IO{})
+	if err != nil || o.Outcome != receipt.Executed {
+		t.Fatal(o, err)
+	}
+	h.verify(o)
+	if n := len(o.Planted.Found); n == 0 || bytes.Contains(o.Receipt, []byte(value)) {
+		t.Errorf("%+v", o.Planted)
+	}
+	for _, f := range o.Planted.Found {
+		if s := f.Path + f.Target; !strings.Contains(s, "[secret key]") && !strings.HasSuffix(f.Path, ".git/hooks") && !strings.HasSuffix(f.Path, ".git") {
+			t.Errorf("%+v", f)
+		}
+	}
+	if _, err := os.Lstat(workspace + "/.git/hooks/" + value); err != nil { // the control
+		t.Error(err)
+	}
+}
+
+// TestManySecretsInName: masks that are longer than their values don't keep a result from the record.
+func TestManySecretsInName(t *testing.T) {
+	key := strings.Repeat("k", 128)
+	dir, workspace := t.TempDir(), t.TempDir()
+	put(t, dir+"/a.cedar", `@id("all") permit (principal, action, resource);`+"\n", 0o600)
+	h := openHouse(t, Config{PolicyDir: dir, Vault: vaultWith(t, map[string]string{"vault://global/" + key: "8 bytes."})})
+	o, err := h.Call(t.Context(), Proposal{Tool: ToolRun, Workspace: workspace, Secrets: []string{"k=vault://global/" + key}, Argv: []string{"sh", "-c",
+		`n=$(for i in $(seq 31); do cat /run/secrets/k; done); for i in $(seq 14); do mkdir "$n"; cd "$n"; done; mkdir -p .git/hooks; echo >.git/hooks/pre-commit; chmod +x .git/hooks/*`}}, IO{})
+	if err != nil || o.Outcome != receipt.Executed {
+		t.Fatal(o, err)
+	}
+	h.verify(o)
+	if len(o.Planted.Found) == 0 || bytes.Contains(o.Receipt, []byte("8 bytes.")) {
+		t.Errorf("%+v", o.Planted)
 	}
 }
