@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"palyra/crypt/ca"
@@ -376,7 +377,8 @@ func (k *Kernel) sealRing(ctx context.Context, principal string, to []*sealing.P
 	return nil
 }
 
-// opens checks that an identity opens what is sealed for recipients.
+// opens checks that keys can be sealed for recipients, before the journal says that they are, and
+// that an identity opens them.
 func opens(unlock keyring.Unlock, to []*sealing.PublicKey) error {
 	const op = "seal signing keys"
 	id, err := unlock()
@@ -386,7 +388,11 @@ func opens(unlock keyring.Unlock, to []*sealing.PublicKey) error {
 	defer id.Wipe()
 	try := sealing.NewKey()
 	defer try.Wipe()
-	for _, p := range to {
+	opened := false
+	for i, p := range to {
+		if i >= keyring.MaxRecipients || slices.ContainsFunc(to[:i], func(o *sealing.PublicKey) bool { return o.Label() == p.Label() || o.ID() == p.ID() }) {
+			return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("recipient %q is there twice, or one of more than %d", p.Label(), keyring.MaxRecipients))
+		}
 		c := sealing.Context{Purpose: "keys/try"}
 		s, err := p.Wrap(try, c)
 		if err != nil {
@@ -394,8 +400,11 @@ func opens(unlock keyring.Unlock, to []*sealing.PublicKey) error {
 		}
 		if got, err := id.Unwrap(s, c); err == nil {
 			got.Wipe()
-			return nil
+			opened = true
 		}
+	}
+	if opened {
+		return nil
 	}
 	return fault.New(fault.Denied, "keys_locked", op, errors.New("the identity is none of the recipients', and couldn't open them again"))
 }

@@ -53,6 +53,10 @@ func TestSealKeys(t *testing.T) {
 	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{stranger}); fault.ReasonOf(err) != "keys_locked" || len(h.PlainKeys()) != 4 {
 		t.Errorf("sealed for a stranger alone: %v, plain %v", err, h.PlainKeys())
 	}
+	size := h.state.journal.Size()
+	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{to, stranger}); fault.ReasonOf(err) != "invalid_input" || h.state.journal.Size() != size {
+		t.Errorf("sealed for two of one label: %v, and %d entries say so", err, h.state.journal.Size()-size)
+	}
 	if err := h.SealKeys(t.Context(), "test", []*sealing.PublicKey{to}); err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,11 @@ const (
 	purposeAttestation = "keys/attestation"
 	purposeLog         = "keys/log"
 
-	maxSealed     = 128 << 10 // bytes of a sealed key's file
-	maxRecipients = 8
+	maxSealed = 128 << 10 // bytes of a sealed key's file
 )
+
+// MaxRecipients bounds for how many the keys are sealed.
+const MaxRecipients = 8
 
 type sealedFile struct {
 	Version    int            `json:"version"` // sealedVersion
@@ -85,8 +87,8 @@ func OpenFile(path, purpose string, content []byte, unlock Unlock) (plain []byte
 // the name is its public half's.
 func SealFile(purpose, name string, plain []byte, to []*seal.PublicKey) ([]byte, error) {
 	op := fmt.Sprintf("seal a key for %s", purpose)
-	if len(to) == 0 || len(to) > maxRecipients {
-		return nil, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("%d recipients, want 1 to %d", len(to), maxRecipients))
+	if len(to) == 0 || len(to) > MaxRecipients {
+		return nil, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("%d recipients, want 1 to %d", len(to), MaxRecipients))
 	}
 	kek := seal.NewKey()
 	defer kek.Wipe()
@@ -126,7 +128,7 @@ func unsealKey(path, purpose string, b []byte, id seal.Identity) (plain []byte, 
 		return nil, "", nil, corrupt(errors.New("neither a plain key nor a sealed one"))
 	}
 	again, err := canon.Marshal(&f)
-	if err != nil || !bytes.Equal(append(again, '\n'), b) || f.Version != sealedVersion || len(f.Recipients) == 0 || len(f.Recipients) > maxRecipients {
+	if err != nil || !bytes.Equal(append(again, '\n'), b) || f.Version != sealedVersion || len(f.Recipients) == 0 || len(f.Recipients) > MaxRecipients {
 		return nil, "", nil, corrupt(errors.New("another version, or not in its canonical encoding"))
 	}
 	c := sealContext(purpose, f.Name)
