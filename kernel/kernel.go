@@ -109,8 +109,8 @@ type Config struct {
 	// none, and such calls are refused.
 	Vault VaultUser
 	// Scrub has the values of the secrets that were given out, by principal; the kernel adds those
-	// that programs read. A principal's are removed from all output of its calls. Default: one of
-	// its own.
+	// that programs read. A principal's are removed from all output of its calls. Default: one for a
+	// single principal.
 	Scrub *scrub.Registry
 	// Approver is asked about the sensitive calls of Call. Default: no approver, which denies
 	// them.
@@ -217,7 +217,7 @@ func newKernel(cfg Config) *Kernel {
 		k.cfg.Principal = localUser()
 	}
 	if k.cfg.Scrub == nil {
-		k.cfg.Scrub = scrub.New()
+		k.cfg.Scrub = scrub.NewOwn()
 	}
 	if k.cfg.Budgets == nil {
 		k.cfg.Budgets = ownBudgets()

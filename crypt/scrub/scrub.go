@@ -51,11 +51,12 @@ const Min = 8
 const Sure = 256
 
 // The pool that values are taken from, in bytes of spellings and of the tree that finds them: some
-// fourteen thousand values of 40 bytes, six thousand of one owner.
+// fourteen thousand values of 40 bytes, three and a half thousand of one owner. They aren't given
+// back, so that an owner's share is smaller than it is elsewhere.
 const (
 	poolTotal   = 64 << 20
 	poolReserve = 8 << 20
-	poolEach    = (poolTotal - poolReserve) / 2
+	poolEach    = (poolTotal - poolReserve) / 4
 )
 
 // Registry has the values to remove, by owner. It's safe for concurrent use. A nil Registry has
@@ -77,6 +78,9 @@ type owned struct {
 	free []byte // of the last one
 	hold []*budget.Hold
 }
+
+// NewOwn returns a Registry for a process with one owner, who has all there is.
+func NewOwn() *Registry { return newRegistry(poolTotal, poolTotal, 0) }
 
 // New returns a Registry without values.
 func New() *Registry { return newRegistry(poolTotal, poolEach, poolReserve) }
