@@ -109,7 +109,7 @@ func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 	}
 	next := new(table)
 	if now := x.now.Load(); now != nil {
-		if now.has(value) {
+		if _, known := now.has(value); known {
 			return nil
 		}
 		*next = *now
@@ -141,9 +141,9 @@ func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 		s := seal.NewSecret(make([]byte, max(n, arena)))
 		x.held, room = append(x.held, s), s.Bytes()
 	}
-	for _, p := range all {
+	for i, p := range all {
 		copy(room, p)
-		next.add(room[:len(p):len(p)], mask)
+		next.add(room[:len(p):len(p)], mask, i == 0) // the value comes first
 		room = room[len(p):]
 	}
 	x.free = room

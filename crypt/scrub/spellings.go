@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// spellings returns how a value may stand in text, each once, Min bytes at least. It leaves no
+// spellings returns how a value may stand in text, itself first, each once, Min bytes at least. It leaves no
 // copies of the value behind but those.
 func spellings(value []byte) (all [][]byte) {
 	add := func(p []byte) {

@@ -19,6 +19,7 @@ type table struct {
 type node struct {
 	text []byte  // from its parent to here, of a seal.Secret; empty at the root alone
 	mask []byte  // of the spelling that ends here; nil: none does
+	self bool    // it's a value itself
 	next []*node // by their first bytes
 }
 
@@ -49,24 +50,26 @@ func common(a, b []byte) int {
 	return i
 }
 
-// add adds a spelling, Min bytes at least, which the table keeps. One that is there keeps its mask.
-func (t *table) add(p, mask []byte) {
-	t.root = *t.root.with(p, mask)
+// add adds a spelling, Min bytes at least, which the table keeps; self says that it's the value
+// itself. One that is there keeps its mask.
+func (t *table) add(p, mask []byte, self bool) {
+	t.root = *t.root.with(p, mask, self)
 	t.first[p[0]] = true
 	t.begun[uint(p[0])<<2|uint(p[1]>>6)] |= 1 << (p[1] & 63)
 }
 
-func (n *node) with(p, mask []byte) *node {
+func (n *node) with(p, mask []byte, self bool) *node {
 	m := *n
 	if len(p) == 0 {
 		if m.mask == nil {
 			m.mask = mask
 		}
+		m.self = m.self || self
 		return &m
 	}
 	i, ok := m.find(p[0])
 	if !ok {
-		m.next = slices.Insert(slices.Clone(m.next), i, &node{text: p, mask: mask})
+		m.next = slices.Insert(slices.Clone(m.next), i, &node{text: p, mask: mask, self: self})
 		return &m
 	}
 	m.next = slices.Clone(m.next)
@@ -77,19 +80,19 @@ func (n *node) with(p, mask []byte) *node {
 		below.text = k.text[same:]
 		k = &node{text: k.text[:same], next: []*node{&below}}
 	}
-	m.next[i] = k.with(p[same:], mask)
+	m.next[i] = k.with(p[same:], mask, self)
 	return &m
 }
 
-// has reports whether v is a spelling.
-func (t *table) has(v []byte) bool {
+// has reports whether v is a spelling, and whether it's a value.
+func (t *table) has(v []byte) (is, self bool) {
 	for n := &t.root; ; {
 		if len(v) == 0 {
-			return n.mask != nil
+			return n.mask != nil, n.self
 		}
 		i, ok := n.find(v[0])
 		if !ok || !bytes.HasPrefix(v, n.next[i].text) {
-			return false
+			return false, false
 		}
 		n = n.next[i]
 		v = v[len(n.text):]
