@@ -194,6 +194,9 @@ var (
 	// RevokeDevice ends its connections and runs, too.
 	RevokeDevice = define[string, Device]("devices.revokeDevice", "POST /devices/{device}/revoke", "token.manage",
 		"End a device for good", Operation{Doc: "Its connections are cut at once, and runs that it began are cancelled. Only pairing it again gives it a certificate.", Effect: Keeps})
+	// RemoveDevice gives back its place among its principal's devices.
+	RemoveDevice = define[string, None]("devices.removeDevice", "DELETE /devices/{device}", "token.manage",
+		"Forget a device that has ended", Operation{Doc: "One that was revoked or has expired; another is refused: version_conflict. The journal keeps what it did, and its id can be another's.", Status: 204, Effect: Keeps})
 	RenewDevice = define[DeviceRenewal, DeviceChain]("devices.renewDevice", "POST /devices/{device}/renew", Authenticated,
 		"Get the next certificate of the device that asks", Operation{Doc: "For the key that it was paired with, over a connection with the certificate that it has.", Effect: Mends})
 )
@@ -246,7 +249,7 @@ func Operations() []*Operation {
 		GetReceipt.Operation, GetJournal.Operation, ListJournalEntries.Operation, ProveJournalEntry.Operation, ProveJournalConsistency.Operation, GetCheckpoint.Operation, GetTile.Operation,
 		ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
-		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RenewDevice.Operation,
+		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RemoveDevice.Operation, RenewDevice.Operation,
 		BeginPairing.Operation, ListPairings.Operation, GetPairing.Operation, ApprovePairing.Operation, DenyPairing.Operation,
 		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
 	}

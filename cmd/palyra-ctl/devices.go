@@ -70,3 +70,14 @@ func (a *app) devicesRevoke(ctx context.Context, inv *command.Invocation) (*resu
 	}
 	return text(front.Document{"device": d}, "%s", a.devices(inv, []hub.Device{d})), nil
 }
+
+func (a *app) devicesRm(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := hub.RemoveDevice.Do(ctx, h, hub.Caller{}, inv.Operands[0]); err != nil {
+		return nil, err
+	}
+	return text(front.Document{"removed": inv.Operands[0]}, "removed %s\n", cell(inv.Operands[0])), nil
+}

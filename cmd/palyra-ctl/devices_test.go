@@ -26,6 +26,8 @@ func TestDevices(t *testing.T) {
 		{"devices revoke laptop", 0, "laptop  revoked  uid:0 "},
 		{"devices revoke --json laptop", 0, `"revoked": "2001-09-09T01:46:41Z"`},
 		{"devices show phone", 1, "hint: palyra devices ls"},
+		{"devices rm laptop", 0, "removed laptop\n"},
+		{"devices rm phone", 1, "no_such_device"},
 		{"devices revoke phone", 1, "no_such_device"},
 		{"devices revoke", 2, "ID"},
 		{"complete device", 0, "laptop\n"},

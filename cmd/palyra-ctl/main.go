@@ -121,7 +121,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"members ls": (*app).membersLs, "members set": (*app).membersSet, "members rm": (*app).membersRm,
 	"config show": (*app).configShow,
 	"mcp add":     (*app).mcpAdd, "mcp ls": (*app).mcpLs, "mcp show": (*app).mcpShow, "mcp accept": (*app).mcpAccept, "mcp rm": (*app).mcpRm,
-	"devices ls": (*app).devicesLs, "devices show": (*app).devicesShow, "devices revoke": (*app).devicesRevoke,
+	"devices ls": (*app).devicesLs, "devices show": (*app).devicesShow, "devices revoke": (*app).devicesRevoke, "devices rm": (*app).devicesRm,
 	"devices pair": (*app).devicesPair, "devices pairings": (*app).devicesPairings, "devices approve": (*app).devicesApprove, "devices deny": (*app).devicesDeny,
 	"pair":          (*app).pair,
 	"backup create": (*app).backupCreate,

@@ -27,10 +27,11 @@ const (
 	actDeviceEnrol   = "device.enrol"
 	actDeviceRenew   = "device.renew"
 	actDeviceRevoked = "device.revoke"
+	actDeviceRemoved = "device.remove"
 )
 
 const (
-	maxDevices     = 256 // of all principals; revoked ones too
+	maxDevices     = 256 // of all principals; ended ones too, until they're removed
 	maxDevicesEach = 64  // of one principal, so that none takes all ids
 	// maxLeaves bounds the certificates that one device has at a time: the one in use, its
 	// successor, and what a crash left.
@@ -43,6 +44,7 @@ func (h *Hub) deviceOperations() []hub.Entry {
 		hub.ListDevices.By(h.listDevices),
 		hub.GetDevice.By(h.getDevice),
 		hub.RevokeDevice.By(h.revokeDevice),
+		hub.RemoveDevice.By(h.removeDevice),
 		hub.RenewDevice.By(h.renewDevice),
 	}
 }
@@ -99,7 +101,19 @@ func (h *Hub) loadDevices(ctx context.Context) error {
 	return nil
 }
 
-// putLocked makes a row count, and drops what there was of its device.
+// dropLocked forgets a device.
+func (ds *devices) dropLocked(id string) {
+	for digest, l := range ds.leaves {
+		if l.device == id {
+			delete(ds.leaves, digest)
+		}
+	}
+	delete(ds.byID, id)
+	delete(ds.seen, id)
+	delete(ds.live, id)
+}
+
+// putLocked makes a row count, and drops the certificates that there were of its device.
 func (ds *devices) putLocked(d *store.Device) {
 	for digest, l := range ds.leaves {
 		if l.device == d.ID {
@@ -337,10 +351,10 @@ func (ds *devices) room(principal string) error {
 	switch {
 	case own >= maxDevicesEach:
 		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("%.80q has %d devices, with those that were revoked", principal, own)).
-			WithHint("let it take the id of a revoked one: --replace")
+			WithHint("forget some that have ended: palyra devices rm ID")
 	case len(ds.byID) >= maxDevices:
 		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("there are %d devices, with those that were revoked", len(ds.byID))).
-			WithHint("let it take the id of a revoked one: --replace")
+			WithHint("forget some that have ended: palyra devices rm ID")
 	}
 	return nil
 }
@@ -444,6 +458,36 @@ func (h *Hub) revokeDevice(ctx context.Context, c hub.Caller, id string) (hub.De
 	h.devices.putLocked(&now)
 	h.devices.mu.Unlock()
 	return h.deviceOf(&now), nil
+}
+
+// removeDevice forgets a device that has ended. The act comes first: a crash leaves the row, which can
+// be removed again.
+func (h *Hub) removeDevice(ctx context.Context, c hub.Caller, id string) (hub.None, error) {
+	const op = "remove device"
+	h.devices.changing.Lock()
+	defer h.devices.changing.Unlock()
+	d, err := h.device(c, id)
+	if err != nil {
+		return hub.None{}, err
+	}
+	if v := h.deviceOf(d); v.State == hub.DeviceActive {
+		return hub.None{}, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("%.80q is active", id)).
+			WithHint("end it first: palyra devices revoke ID")
+	}
+	if err := h.endDevice(ctx, c, d); err != nil { // one that has expired, so that it stays so
+		return hub.None{}, h.byRegistry(c, op, err)
+	}
+	ctx = context.WithoutCancel(ctx)
+	if _, err := h.record(ctx, c, actDeviceRemoved, id, map[string]string{"key": d.Key.String(), "principal": d.Principal}); err != nil {
+		return hub.None{}, err
+	}
+	if err := h.st.Update(ctx, func(tx *store.Tx) error { return tx.RemoveDevice(id) }); err != nil {
+		return hub.None{}, err
+	}
+	h.devices.mu.Lock()
+	defer h.devices.mu.Unlock()
+	h.devices.dropLocked(id)
+	return hub.None{}, nil
 }
 
 // renewDevice gives the device that asks its next certificate, for the key that it has. Another key

@@ -72,6 +72,16 @@ func (tx *Tx) RevokeDevice(id string, at time.Time) error {
 	return err
 }
 
+// RemoveDevice removes a device with its certificates. One that there isn't is no error.
+func (tx *Tx) RemoveDevice(id string) error {
+	const op = "remove device"
+	if _, err := tx.exec(op, `DELETE FROM device_certificates WHERE device = ?`, id); err != nil {
+		return err
+	}
+	_, err := tx.exec(op, `DELETE FROM devices WHERE id = ?`, id)
+	return err
+}
+
 // SeeDevice notes when a device was last seen. An older time changes nothing.
 func (tx *Tx) SeeDevice(id string, at time.Time) error {
 	_, err := tx.exec("record last contact", `UPDATE devices SET seen = ?1 WHERE id = ?2 AND seen < ?1`, ns(at), id)

@@ -21,7 +21,7 @@ var takes = map[string][]string{
 	"call": {"@tool"}, "sessions show": {"@session"}, "sessions end": {"@session"}, "runs show": {"@run"}, "runs cancel": {"@run"}, "runs tape": {"@run"}, "runs output": {"@run"},
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "members set": {"@member", roles}, "members rm": {"@member"},
-	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
+	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices rm": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
 	"complete": {"approval|device|grant|key|member|pairing|run|session|token|tool"},
 }
 

@@ -18,6 +18,11 @@ func pairings() []command.Command {
 Its connections are cut at once, and the runs that it began are cancelled. Only
 pairing it again gives it a certificate.`,
 			Examples: []command.Example{{Line: "palyra devices revoke laptop", Does: "at once, and not to be undone"}}},
+		{Name: "devices rm", Operands: "ID", Min: 1, Max: 1, Short: "forget a device that has ended",
+			Long: `
+One that was revoked or has expired. It counts no longer among its principal's
+devices, and its id is free; the journal keeps what it did.`,
+			Examples: []command.Example{{Line: "palyra devices rm laptop", Does: "after palyra devices revoke laptop"}}},
 		{Name: "devices pair", Short: "make a code for a device, and give it a certificate",
 			Long: `
 Shows a code that is good for five minutes and one attempt, waits for the device

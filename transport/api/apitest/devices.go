@@ -36,6 +36,11 @@ func (h *Hub) revokeDevice(_ context.Context, _ hub.Caller, id string) (hub.Devi
 	return d, err
 }
 
+func (h *Hub) removeDevice(_ context.Context, _ hub.Caller, id string) (hub.None, error) {
+	_, err := aDevice(id)
+	return hub.None{}, err
+}
+
 func (h *Hub) renewDevice(_ context.Context, _ hub.Caller, in hub.DeviceRenewal) (hub.DeviceChain, error) {
 	_, err := aDevice(in.ID)
 	return hub.DeviceChain{Chain: [][]byte{in.CSR, {2}}, Roots: [][]byte{{3}}, Renew: time.Unix(1e9, 0).UTC()}, err
