@@ -43,3 +43,16 @@ func (r *Registry) TokenOf(id string) (Token, bool) {
 	}
 	return r.tokens[n].view(), true
 }
+
+// Unused returns the ids of a principal's tokens with this name that are good and were never used.
+func (r *Registry) Unused(principal, name string) (ids []string) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	at := r.now().Unix()
+	for _, t := range r.order {
+		if t.principal == principal && t.name == name && t.used.Load() == 0 && t.revoked == 0 && at < t.expires {
+			ids = append(ids, t.id.String())
+		}
+	}
+	return ids
+}

@@ -373,6 +373,12 @@ func ended(op string, x *Exchange) error {
 	return fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("it is %s", x.State))
 }
 
+// Waits reports whether the device of an approved pairing is still there.
+func (h *Hub) Waits(id string) bool {
+	x := h.pairings[id]
+	return x != nil && x.State == Approved && !x.gone
+}
+
 // Issued takes the chain that was made for an approved pairing, and returns the answer for the
 // device. It's an error if the device has gone: then no one has the certificate.
 func (h *Hub) Issued(id string, scopes []string, chain [][]byte, now time.Time) ([]byte, error) {
@@ -385,7 +391,7 @@ func (h *Hub) Issued(id string, scopes []string, chain [][]byte, now time.Time) 
 		return nil, ended(op, x)
 	case x.gone:
 		h.end(x, Failed, EndUndelivered)
-		return nil, fault.New(fault.Unavailable, "connection_lost", op, errors.New("the device has gone; its certificate was made and can be revoked"))
+		return nil, fault.New(fault.Unavailable, "connection_lost", op, errors.New("the device has gone; no one has the certificate"))
 	}
 	a := answer{Chain: chain, Roots: x.identity.Roots, Scopes: append([]string{}, scopes...)}
 	a.Proof = x.script.proof(&x.code, proofAnswer, a.bytes())

@@ -98,6 +98,9 @@ func (h *Hub) loadDevices(ctx context.Context) error {
 	}
 	h.devices.mu.Unlock()
 	h.reviewDevices()
+	if err := h.settleEnrolment(ctx); err != nil { // the disk may be full: the next enrolment does it
+		h.cfg.Log.Warn("settle an enrolment that a crash cut short", "error", err)
+	}
 	return nil
 }
 
@@ -233,6 +236,14 @@ type Enrolment struct {
 	Scopes  []string // some of the caller's
 	CSR     []byte   // PKCS #10 in DER, for the device's key
 	Replace bool     // the device of this id that there is
+	// Waits, if not nil, reports whether the device still waits for its certificate. One that has gone
+	// replaces no other.
+	Waits func() bool
+}
+
+// errGone is the error of an enrolment whose device has gone.
+func errGone() error {
+	return fault.New(fault.Unavailable, "connection_lost", "enrol device", errors.New("the device has gone")).WithHint("begin anew: palyra devices pair")
 }
 
 // HasDevice reports whether there is a device of this id, in whatever state: a new one must then be
@@ -279,12 +290,20 @@ func (h *Hub) enrol(ctx context.Context, c hub.Caller, e Enrolment) (d hub.Devic
 			return none(err)
 		}
 	}
-	_, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: "device " + e.ID, Scopes: scopes, Lifetime: h.access.Longest()})
+	if e.Waits != nil && !e.Waits() {
+		return none(errGone())
+	}
+	if err := h.beginEnrolment(ctx, c.User, deviceTokenName(e.ID)); err != nil {
+		return none(err)
+	}
+	h.cfg.TestOnlyStep("enrol:begun")
+	_, t, err := h.access.Mint(ctx, holder(c), access.Request{Name: deviceTokenName(e.ID), Scopes: scopes, Lifetime: h.access.Longest()})
 	if err != nil {
 		return none(h.byRegistry(c, op, err))
 	}
+	h.cfg.TestOnlyStep("enrol:minted")
 	row := &store.Device{ID: e.ID, Name: e.Name, Principal: c.User, Kind: ca.Device, Key: key, Token: t.ID, Created: time.Now().UTC()}
-	a, chain, err := h.install(ctx, c, e.CSR, row, old)
+	a, chain, err := h.install(ctx, c, &e, row, old)
 	if err != nil {
 		_, gone := h.access.Revoke(context.WithoutCancel(ctx), holder(c), t.ID)
 		return none(errors.Join(err, gone))
@@ -299,24 +318,31 @@ func (h *Hub) TestOnlyEnrol(ctx context.Context, c hub.Caller, e Enrolment) (hub
 
 // install ends the old device, issues the certificate of the new one, and makes it durable: first
 // the act, then the row, and then it counts.
-func (h *Hub) install(ctx context.Context, c hub.Caller, csr []byte, row, old *store.Device) (*ca.Authority, [][]byte, error) {
-	a, chain, cert, err := h.issue(ctx, c, csr, row.Kind, row.ID)
+func (h *Hub) install(ctx context.Context, c hub.Caller, e *Enrolment, row, old *store.Device) (*ca.Authority, [][]byte, error) {
+	a, chain, cert, err := h.issue(ctx, c, e.CSR, row.Kind, row.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	detail := map[string]string{"key": row.Key.String(), "serial": cert.Serial, "token": row.Token}
+	h.cfg.TestOnlyStep("enrol:issued")
 	if old != nil {
+		if e.Waits != nil && !e.Waits() {
+			return nil, nil, errGone()
+		}
 		if err := h.endDevice(ctx, c, old); err != nil {
 			return nil, nil, err
 		}
+		h.cfg.TestOnlyStep("enrol:ended")
 		detail["replaces"] = old.Key.String()
 	}
 	if _, err := h.record(ctx, c, actDeviceEnrol, row.ID, detail); err != nil {
 		return nil, nil, err
 	}
+	h.cfg.TestOnlyStep("enrol:logged")
 	if err := h.st.Update(ctx, func(tx *store.Tx) error { return tx.PutDevice(row, cert) }); err != nil {
 		return nil, nil, err
 	}
+	h.cfg.TestOnlyStep("enrol:kept")
 	row.Certificates = []store.Certificate{cert}
 	h.devices.mu.Lock()
 	h.devices.putLocked(row)

@@ -469,20 +469,27 @@ func (h *Hub) approvePairing(ctx context.Context, c hub.Caller, in hub.PairingAp
 	if err != nil {
 		return hub.Pairing{}, err
 	}
-	var chain [][]byte
-	if err = written; err == nil {
-		_, chain, _, err = h.enrol(context.WithoutCancel(ctx), c, Enrolment{ID: w.Request.Device, Scopes: scopes, CSR: w.CSR.Raw, Replace: in.Replace})
+	// However this ends, no pairing stays approved: it would hold its place for ever.
+	defer func() {
+		h.pairings.do(c, func(all *pair.Hub, _ time.Time) { all.Fail(in.ID) })
+		_ = h.pairings.write(ctx) // logged, and tried again
+	}()
+	if written != nil {
+		return hub.Pairing{}, written
 	}
-	h.pairings.do(c, func(all *pair.Hub, now time.Time) {
-		if err != nil {
-			all.Fail(in.ID)
-		} else {
-			_, err = all.Issued(in.ID, scopes, chain, now)
-		}
-	})
-	_ = h.pairings.write(ctx) // logged, and tried again
+	waits := func() (yes bool) {
+		h.pairings.do(c, func(all *pair.Hub, _ time.Time) { yes = all.Waits(in.ID) })
+		return yes
+	}
+	_, chain, _, err := h.enrol(context.WithoutCancel(ctx), c, Enrolment{ID: w.Request.Device, Scopes: scopes, CSR: w.CSR.Raw, Replace: in.Replace, Waits: waits})
 	if err != nil {
 		return hub.Pairing{}, err
+	}
+	h.pairings.do(c, func(all *pair.Hub, now time.Time) { _, err = all.Issued(in.ID, scopes, chain, now) })
+	_ = h.pairings.write(ctx) // logged, and tried again
+	if err != nil { // no one has the certificate, so no one should find its device active
+		_, gone := h.revokeDevice(context.WithoutCancel(ctx), c, w.Request.Device)
+		return hub.Pairing{}, errors.Join(err, gone)
 	}
 	if v, _, err = h.pairing(ctx, c, in.ID); err != nil {
 		return hub.Pairing{}, err
