@@ -29,7 +29,7 @@ type PairingCode struct {
 	Pairing
 	Code    string `json:"code"`    // for people
 	URI     string `json:"uri"`     // the same, for a QR code
-	Address string `json:"address"` // where palyrad listens for devices, as its configuration says
+	Address string `json:"address"` // where devices find palyrad: as its configuration says, or for every address one of them
 }
 
 // PairingQuery names a pairing.

@@ -55,7 +55,7 @@ func (d *daemon) pairingAddress() string {
 	if d.sockets == nil || d.sockets.pair == nil {
 		return ""
 	}
-	return d.sockets.pair.Addr().String()
+	return d.sockets.pairAt
 }
 
 // featuresOff returns the features that the configuration turns off.

@@ -35,6 +35,8 @@ type sockets struct {
 	peer net.Listener // for paired devices; nil: off
 	pair net.Listener // for devices that pair; nil: off
 
+	pairAt string // where they are told that it is
+
 	own        string // path of the unix socket if this process made it
 	healthOnly bool   // http has no authentication
 }
@@ -102,6 +104,10 @@ func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener)
 		var lc net.ListenConfig
 		if s.pair, err = lc.Listen(ctx, "tcp", at); err != nil {
 			return nil, listenError("pairing.listen", at, err)
+		}
+		s.pairAt = s.pair.Addr().String()
+		if at, err := netip.ParseAddrPort(s.pairAt); err == nil { // before the confinement, which may forbid to ask
+			s.pairAt = reachable(at, outward, net.InterfaceAddrs).String()
 		}
 	}
 	if s.http != nil && cfg.TLS() {
