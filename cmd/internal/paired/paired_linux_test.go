@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -172,6 +173,41 @@ func TestRenew(t *testing.T) {
 	}
 	if len(*warned) != 1 || fault.ReasonOf((*warned)[0]) != "too_many_requests" {
 		t.Errorf("warned %v", *warned)
+	}
+}
+
+// TestRenewTogether: processes that share a folder, and find at once that their certificate is due,
+// renew it once. None of them fails a request, and the folder is whole.
+func TestRenewTogether(t *testing.T) {
+	h := newHouse(t)
+	dir := h.pair("laptop")
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for range 6 {
+		p, err := Dial(Config{Dir: dir, Warn: func(err error) { t.Error("warned: ", err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		first := p.now.Load().leaf
+		p.due = func(id *identity) bool { return id.leaf == first }
+		wg.Go(func() {
+			<-begin
+			for range 5 {
+				if _, err := status(t, p); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+	d, err := hub.GetDevice.Do(t.Context(), h.hub, h.owner, "laptop")
+	if err != nil || len(d.Certificates) != 2 {
+		t.Errorf("%d certificates, %v; want the first and one more", len(d.Certificates), err)
+	}
+	if _, err := load(dir); err != nil {
+		t.Error(err)
 	}
 }
 
