@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"palyra/internal/canon"
+	"palyra/internal/sample"
 )
 
 // loadWith is the set with a fix applied, checked as Load checks a directory.
@@ -139,7 +140,7 @@ func TestFix(t *testing.T) {
 func TestFixProperty(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	offered, excepted := 0, 0
-	for range 120 {
+	for range sample.Of(80, 120) {
 		var b strings.Builder
 		for i := range 1 + rng.IntN(8) {
 			b.WriteString(randomPolicy(rng, "p"+string(rune('a'+i))))

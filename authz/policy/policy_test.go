@@ -15,6 +15,7 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
 
 	"palyra/internal/canon"
+	"palyra/internal/sample"
 )
 
 func defaultWith(tb testing.TB, more map[string]string) fstest.MapFS {
@@ -369,7 +370,7 @@ func TestConcurrentUse(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			for range 50 {
+			for range sample.Of(15, 50) {
 				for path, r := range requests {
 					d := s.Decide(r)
 					if w := want[path]; d.Effect != w.Effect || s.Fix(r) != fixes[path] || !slices.Equal(d.Policies, w.Policies) {

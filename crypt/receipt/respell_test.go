@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 )
 
 // respell prints JSON as another program might: members in any order, white space
@@ -87,7 +88,7 @@ func TestRespelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(7, 8))
-	for range 200 {
+	for range sample.Of(50, 200) {
 		m := respell(t, b, rng)
 		got, err := Verify(m, w.t)
 		if err != nil || !bytes.Equal(got.Payload, want.Payload) || got.Index != want.Index {
