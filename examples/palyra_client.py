@@ -48,6 +48,6 @@ def tool_name(name):
 if __name__ == "__main__":
     palyrad = Palyrad(os.environ.get("PALYRA_SOCKET", "/run/palyra/palyrad.sock"))
     if len(sys.argv) < 3:
-        print(*(t["name"] + ": " + t["description"] for t in palyrad.ask("GET", "/tools")["items"]), sep="\n")
+        print(*(t["name"] + ": " + t["description"] for t in palyrad.ask("GET", "/tools")["items"] if "server" not in t), sep="\n")
     else:
         print(json.dumps(palyrad.call(sys.argv[1], json.loads(sys.argv[2])), indent=2))

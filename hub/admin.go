@@ -19,6 +19,29 @@ type Tool struct {
 	Limits       json.RawMessage `json:"limits"` // isolate.Limits
 	// Staged are the workspaces in which its calls write to a layer of their session.
 	Staged []string `json:"staged,omitempty"`
+	// Server is the MCP server whose tool it is, and Definition the one that was accepted, as in
+	// ServerTool. Such a tool is called as mcp.call; Name is what agents see beside other tools.
+	Server     string          `json:"server,omitempty"`
+	Definition json.RawMessage `json:"definition,omitempty"`
+}
+
+// ToolQuery says which list of tools the caller has.
+type ToolQuery struct {
+	Known string `json:"known,omitempty" in:"query" doc:"revision of that list: while it stands, the answer has no items"`
+}
+
+// ToolList is the tools that a caller may use.
+type ToolList struct {
+	Items    []Tool        `json:"items"`    // never null
+	Revision string        `json:"revision"` // another one: the tools may be others
+	LeftOut  []ToolLeftOut `json:"left_out,omitempty"`
+}
+
+// ToolLeftOut is a tool of an MCP server, or all of them, that a list is without.
+type ToolLeftOut struct {
+	Server string `json:"server"`
+	Tool   string `json:"tool,omitempty"`
+	Why    string `json:"why"`
 }
 
 // Explanation is a decision without a call.

@@ -59,7 +59,7 @@ var (
 			"goes; with one it goes on, and the same request gives what became of it. Prefer: " +
 			"respond-async, which needs a session, answers 202 at once.",
 			Also: []int{202}, Key: true, Prefer: true, Effect: Begins})
-	ListTools = define[None, Page[Tool]]("calls.listTools", "GET /tools", "session.read",
+	ListTools = define[ToolQuery, ToolList]("calls.listTools", "GET /tools", "session.read",
 		"List the tools")
 )
 

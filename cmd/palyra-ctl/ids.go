@@ -31,7 +31,13 @@ var kinds = map[string]lister{
 	"member":   idsOf(hub.ListMembers, pageless, func(v *hub.Member) string { return v.Principal }),
 	"device":   idsOf(hub.ListDevices, pageless, func(v *hub.Device) string { return v.ID }),
 	"pairing":  idsOf(hub.ListPairings, pageless, func(v *hub.Pairing) string { return v.ID }),
-	"tool":     idsOf(hub.ListTools, pageless, func(v *hub.Tool) string { return v.Name }),
+	"tool": func(ctx context.Context, h hub.Hub, _ hub.PageQuery) (ids []string, _ string, err error) {
+		v, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.ToolQuery{})
+		for _, t := range v.Items {
+			ids = append(ids, t.Name)
+		}
+		return ids, "", err
+	},
 }
 
 // pageless is for lists that have no pages.

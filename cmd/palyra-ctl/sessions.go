@@ -278,7 +278,7 @@ func (a *app) toolsLs(ctx context.Context, inv *command.Invocation) (*result, er
 	if err != nil {
 		return nil, err
 	}
-	tools, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.None{})
+	tools, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.ToolQuery{})
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +290,11 @@ func (a *app) toolsLs(ctx context.Context, inv *command.Invocation) (*result, er
 		}
 		table.Row(t.Name, sensitive, t.Description)
 	}
-	return text(front.Document{"tools": tools.Items}, "%s", a.table(inv, table)), nil
+	left := newLines()
+	for _, o := range tools.LeftOut {
+		left.row("left out", strings.TrimSuffix(o.Server+" "+o.Tool, " ")+": "+o.Why)
+	}
+	return text(front.Document{"tools": tools.Items, "left_out": tools.LeftOut}, "%s%s", a.table(inv, table), left), nil
 }
 
 func (a *app) toolsShow(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -298,7 +302,7 @@ func (a *app) toolsShow(ctx context.Context, inv *command.Invocation) (*result, 
 	if err != nil {
 		return nil, err
 	}
-	tools, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.None{})
+	tools, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.ToolQuery{})
 	if err != nil {
 		return nil, err
 	}

@@ -36,13 +36,6 @@ func (h *Hub) adminOperations() []hub.Entry {
 	}
 }
 
-func (h *Hub) listTools(_ context.Context, c hub.Caller, _ hub.None) (p hub.Page[hub.Tool], _ error) {
-	if h.cfg.Tools != nil {
-		p.Items = h.cfg.Tools()
-	}
-	return p, nil
-}
-
 // createToken: a token is for the caller and no other principal.
 func (h *Hub) createToken(ctx context.Context, c hub.Caller, n hub.NewToken) (hub.TokenSecret, error) {
 	if n.Principal != "" && n.Principal != c.User {

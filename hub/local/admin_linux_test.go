@@ -175,7 +175,7 @@ func TestStatus(t *testing.T) {
 	if c, err := hub.GetConfig.Do(ctx, h, h.owner, hub.None{}); err != nil || len(c.Items) != 1 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if tools, err := hub.ListTools.Do(ctx, h, h.owner, hub.None{}); err != nil || len(tools.Items) == 0 {
+	if tools, err := hub.ListTools.Do(ctx, h, h.owner, hub.ToolQuery{}); err != nil || len(tools.Items) == 0 {
 		t.Errorf("%+v, %v", tools, err)
 	}
 }

@@ -139,6 +139,7 @@ type Hub struct {
 	layers  *layers
 	brake   *brake
 	devices *devices
+	offer   *offer
 
 	pairings *pairings
 
@@ -185,7 +186,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	h := &Hub{cfg: cfg, k: cfg.Kernel, st: cfg.Store, started: time.Now().UTC(), pools: newPools(), decided: newDecidedIndex(), publishing: make(chan struct{}, 1),
 		written: budget.NewAllowance(budget.Rate{Name: "journal", Each: cfg.JournalEach, Period: 24 * time.Hour})}
 	h.layers = newLayers(h)
-	h.devices = newDevices()
+	h.devices, h.offer = newDevices(), newOffer()
 	if err := h.layers.load(ctx); err != nil {
 		return nil, err
 	}

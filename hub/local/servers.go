@@ -155,6 +155,7 @@ func (h *Hub) inspectServer(ctx context.Context, c hub.Caller, name string) (hub
 	if err != nil {
 		return hub.Server{}, h.named(c, err)
 	}
+	h.offer.changed()
 	return h.getServer(ctx, c, name)
 }
 
@@ -187,6 +188,7 @@ func (h *Hub) acceptServer(ctx context.Context, c hub.Caller, a hub.Acceptance) 
 	if err := h.st.Update(ctx, func(tx *store.Tx) error { return tx.UpdateServer(row, c.User) }); err != nil {
 		return hub.Server{}, err
 	}
+	h.offer.changed()
 	for _, t := range v.Listed {
 		if t.LeftOut != "" {
 			h.cfg.Log.Warn("a tool of an MCP server is shown to no client", "server", row.Name, "tool", t.Name, "why", t.LeftOut)
@@ -203,6 +205,7 @@ func (h *Hub) removeServer(ctx context.Context, c hub.Caller, name string) (hub.
 	if err := h.st.Update(ctx, func(tx *store.Tx) error { return tx.DeleteServer(name) }); err != nil {
 		return hub.None{}, err
 	}
+	h.offer.changed()
 	h.cfg.Gateway.EndServer(name, "it was removed")
 	return hub.None{}, h.recordServer(ctx, c, actServerRemoved, row, nil)
 }

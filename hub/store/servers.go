@@ -72,6 +72,19 @@ func (tx *Tx) Server(name string) (*Server, error) {
 	return one(tx, "server", name, `SELECT `+serverColumns+` FROM servers WHERE name = ?`, []any{name}, scanServer)
 }
 
+// ServerNames returns the names of all servers, in order.
+func (tx *Tx) ServerNames() (out []string, err error) {
+	err = tx.query("list servers", `SELECT name FROM servers ORDER BY name`, nil, func(r *sql.Rows) error {
+		var name string
+		if err := r.Scan(&name); err != nil {
+			return err
+		}
+		out = append(out, name)
+		return nil
+	})
+	return out, err
+}
+
 // Servers returns all servers by name; there are few.
 func (tx *Tx) Servers() (out []Server, err error) {
 	err = tx.query("list servers", `SELECT `+serverColumns+` FROM servers ORDER BY name`, nil, func(r *sql.Rows) error {

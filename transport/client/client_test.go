@@ -132,7 +132,7 @@ func TestEveryMethod(t *testing.T) {
 			if _, err := hub.ResolveApproval.Do(ctx, c, nobody, hub.Resolution{ID: a.ID, Version: 1, Answer: hub.Answer{}}); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "version_conflict" {
 				t.Errorf("second answer: %v", err)
 			}
-			if got := must[hub.Page[hub.Tool]](t)(hub.ListTools.Do(ctx, c, nobody, hub.None{})); len(got.Items) != 1 || got.Items[0].Name != apitest.ToolEcho {
+			if got := must[hub.ToolList](t)(hub.ListTools.Do(ctx, c, nobody, hub.ToolQuery{})); len(got.Items) != 1 || got.Items[0].Name != apitest.ToolEcho {
 				t.Errorf("tools %+v", got)
 			}
 			must[hub.Explanation](t)(hub.ExplainPolicy.Do(ctx, c, nobody, hub.NewCall{Tool: "x"}))

@@ -233,8 +233,8 @@ type waitingHub struct {
 func (r *rig) waiting() *waitingHub {
 	h := &waitingHub{r.hub, make(chan hub.Run, 100)}
 	none := json.RawMessage(`{"type":"object"}`)
-	h.Table[hub.ListTools.Operation] = hub.ListTools.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Tool], error) {
-		return hub.Page[hub.Tool]{Items: []hub.Tool{{Name: apitest.ToolEcho, InputSchema: none}, {Name: apitest.ToolWait, InputSchema: none}}}, nil
+	h.Table[hub.ListTools.Operation] = hub.ListTools.By(func(context.Context, hub.Caller, hub.ToolQuery) (hub.ToolList, error) {
+		return hub.ToolList{Items: []hub.Tool{{Name: apitest.ToolEcho, InputSchema: none}, {Name: apitest.ToolWait, InputSchema: none}}}, nil
 	})
 	h.Table[hub.Call.Operation] = hub.Call.By(h.call)
 	return h
@@ -332,8 +332,8 @@ func TestMCP(t *testing.T) {
 // parameter.
 func TestMCPWorkspace(t *testing.T) {
 	r := newRig(t)
-	r.hub.Table[hub.ListTools.Operation] = hub.ListTools.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Tool], error) {
-		return hub.Page[hub.Tool]{Items: []hub.Tool{{Name: apitest.ToolEcho,
+	r.hub.Table[hub.ListTools.Operation] = hub.ListTools.By(func(context.Context, hub.Caller, hub.ToolQuery) (hub.ToolList, error) {
+		return hub.ToolList{Items: []hub.Tool{{Name: apitest.ToolEcho,
 			InputSchema: json.RawMessage(`{"type":"object","properties":{"workspace":{"type":"string"}},"required":["workspace"]}`)}}}, nil
 	})
 	input := func(run string) string {
@@ -610,8 +610,8 @@ func TestMCPRequests(t *testing.T) {
 func TestMCPTellsNoMore(t *testing.T) {
 	r := newRig(t)
 	table := r.hub.Table
-	list := hub.ListTools.By(func(context.Context, hub.Caller, hub.None) (hub.Page[hub.Tool], error) {
-		return hub.Page[hub.Tool]{Items: []hub.Tool{{Name: apitest.ToolDeny, InputSchema: json.RawMessage(`{"type":"object"}`)},
+	list := hub.ListTools.By(func(context.Context, hub.Caller, hub.ToolQuery) (hub.ToolList, error) {
+		return hub.ToolList{Items: []hub.Tool{{Name: apitest.ToolDeny, InputSchema: json.RawMessage(`{"type":"object"}`)},
 			{Name: apitest.ToolBug, InputSchema: json.RawMessage(`{"type":"object"}`)}}}, nil
 	})
 	table[hub.ListTools.Operation] = list

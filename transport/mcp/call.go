@@ -34,6 +34,7 @@ const lookAfter = 300 * time.Millisecond
 type server struct {
 	cfg   Config
 	title string                                        // of its sessions
+	tell  func()                                        // tells the client that the tools have changed; nil: it can't be told
 	hold  func(bytes int64) (release func(), err error) // takes room for an answer; nil: there is always some
 	ctx   context.Context                               // of all calls
 	stop  context.CancelFunc
@@ -41,9 +42,11 @@ type server struct {
 
 	mu      sync.Mutex
 	tools   *table
-	places  chan struct{} // one for each call that has a session; made with the first tools
-	idle    []string      // sessions, last used last
-	pending []*call       // answered pending, oldest first
+	places  chan struct{}  // one for each call that has a session; made with the first tools
+	idle    []string       // sessions, last used last
+	servers string         // the session of calls of servers' tools, unless all have one
+	changed map[their]bool // tools that a call was refused for, as changed, under tools.revision
+	pending []*call        // answered pending, oldest first
 	ended   bool
 
 	together bool            // all calls are made in one session; set with places
@@ -59,6 +62,7 @@ type call struct {
 	key    canon.Digest // of tool and arguments
 	cancel context.CancelFunc
 	apart  bool          // it's for a program in the background
+	their  *their        // nil: the tool is palyrad's
 	room   room          // for the answer
 	done   chan struct{} // closed when answer is set
 	answer Answer
@@ -120,6 +124,9 @@ func (s *server) close() {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanup)
 	defer cancel()
+	if s.servers != "" {
+		s.idle = append(s.idle, s.servers)
+	}
 	for _, id := range s.idle {
 		// A session that stays open is empty, and counts towards its principal's.
 		_, _ = hub.EndSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.SessionChange{ID: id})
@@ -137,6 +144,9 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer,
 		return s.attend(ctx, c, r)
 	}
 	t, err := s.known(ctx)
+	if err == nil && t.tools[name].Name == "" {
+		t, err = s.renew(ctx) // it may have come since
+	}
 	if err != nil {
 		return failed(what(name, r.Params.Arguments), err), nil
 	}
@@ -148,7 +158,11 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer,
 	if err != nil {
 		return failed(what(name, r.Params.Arguments), err), nil
 	}
-	c, err := s.start(name, tool.Name, input)
+	var to *their
+	if at, ok := t.theirs[name]; ok {
+		to = &at
+	}
+	c, err := s.start(name, tool.Name, input, to)
 	if _, ours := errors.AsType[*fault.Error](err); ours {
 		return failed(what(name, r.Params.Arguments), err), nil
 	}
@@ -178,7 +192,7 @@ func (s *server) find(arguments json.RawMessage) (*call, *Answer) {
 }
 
 // start makes a call, or returns the pending one that is the same.
-func (s *server) start(name, tool string, input json.RawMessage) (*call, error) {
+func (s *server) start(name, tool string, input json.RawMessage, to *their) (*call, error) {
 	same, err := canon.Canonical(input)
 	if err != nil {
 		same = input // palyrad says what is wrong with it
@@ -206,7 +220,7 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the connection ends"}
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel,
+	c := &call{wait: "wait_" + rand.Text()[:16], tool: name, input: input, key: key, cancel: cancel, their: to,
 		apart: tool == runTool && toolproto.Background(input),
 		done:  make(chan struct{}), tells: make(chan struct{}),
 		state: "waits for another call to end", changed: make(chan struct{})}
@@ -219,6 +233,7 @@ func (s *server) start(name, tool string, input json.RawMessage) (*call, error) 
 	s.work.Go(func() {
 		defer cancel()
 		c.answer = *s.run(ctx, c, tool)
+		c.answer.theirs = to != nil
 		close(c.done)
 	})
 	return c, nil
@@ -354,7 +369,7 @@ func (s *server) putOff(c *call) *Answer {
 	if s.cfg.Server != "" {
 		how = "make the same call again; that makes no second call"
 	}
-	return &Answer{Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, %s.", what(c.tool, c.input), state, how)}
+	return &Answer{theirs: c.their != nil, Outcome: outcomePending, Wait: c.wait, Approval: asked, Message: fmt.Sprintf("Not done yet: %s %s. To get the outcome, %s.", what(c.tool, c.input), state, how)}
 }
 
 // holds says that calls are under way that were put off, or answers wait to be fetched.
@@ -387,7 +402,7 @@ func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
 	defer func() { <-s.places }()
 	lost := ""
 	for {
-		session, used, err := s.session(ctx)
+		session, used, err := s.session(ctx, c)
 		if err != nil {
 			return failed(about, err)
 		}
@@ -395,57 +410,71 @@ func (s *server) run(ctx context.Context, c *call, tool string) *Answer {
 		switch reason := fault.ReasonOf(err); {
 		case err == nil:
 			a := s.answerTo(ctx, c, r)
+			if c.their != nil && a.Reason == "tool_changed" {
+				s.drop(*c.their)
+			}
 			if lost != "" && a.Changes != "" {
 				a.Message += " " + lost
 			}
-			s.release(session)
+			s.release(c, session)
 			return a
 		case used && (reason == "session_ended" || reason == "no_such_session"):
 			lost = anew // it was ended by others; nothing ran
 			s.lose(session)
 			continue
 		case ctx.Err() != nil:
-			if s.together || s.clear(session) {
-				s.release(session)
+			if s.shares(c) || s.clear(session) {
+				s.release(c, session)
 			}
 			return cancelled(about)
 		default:
-			s.release(session)
+			s.release(c, session)
 			return failed(about, err)
 		}
 	}
 }
 
-// session returns an idle session, or a new one; the one that all calls share stays idle. used
-// says that it was made earlier.
-func (s *server) session(ctx context.Context) (id string, used bool, err error) {
-	if s.together {
+// shares says that a call is made in a session beside others. A server has its state for a session,
+// and is started for each.
+func (s *server) shares(c *call) bool { return s.together || c.their != nil }
+
+// session returns an idle session, or a new one; those that calls share stay. used says that it was
+// made earlier.
+func (s *server) session(ctx context.Context, c *call) (id string, used bool, err error) {
+	if s.shares(c) {
 		s.opening.Lock()
 		defer s.opening.Unlock()
 	}
 	s.mu.Lock()
-	if n := len(s.idle); n > 0 {
-		id = s.idle[n-1]
-		if !s.together {
+	switch n := len(s.idle); {
+	case s.shares(c) && !s.together:
+		id = s.servers
+	case n > 0:
+		if id = s.idle[n-1]; !s.together {
 			s.idle = s.idle[:n-1]
 		}
-		s.mu.Unlock()
-		return id, true, nil
 	}
 	s.mu.Unlock()
+	if id != "" {
+		return id, true, nil
+	}
 	n, err := hub.CreateSession.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewSession{Title: s.title})
-	if err == nil && s.together {
+	if err == nil && s.shares(c) {
 		s.mu.Lock()
-		s.idle = append(s.idle, n.ID)
+		if s.together {
+			s.idle = append(s.idle, n.ID)
+		} else {
+			s.servers = n.ID
+		}
 		s.mu.Unlock()
 	}
 	return n.ID, false, err
 }
 
-func (s *server) release(session string) {
+func (s *server) release(c *call, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.together {
+	if !s.shares(c) {
 		s.idle = append(s.idle, session)
 	}
 }
@@ -455,6 +484,9 @@ func (s *server) lose(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle = slices.DeleteFunc(s.idle, func(id string) bool { return id == session })
+	if s.servers == session {
+		s.servers = ""
+	}
 }
 
 // runIn makes the call and looks after a while how it stands.
@@ -464,7 +496,7 @@ func (s *server) runIn(ctx context.Context, c *call, session, tool string) (*hub
 	watching.Go(func() { s.watch(watch, c, session, tool) })
 	defer watching.Wait()
 	defer stop()
-	r, err := hub.Call.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewCall{Session: session, Tool: tool, Input: c.input, Staged: s.cfg.Staged, Parallel: s.together})
+	r, err := hub.Call.Do(ctx, s.cfg.Hub, hub.Caller{}, hub.NewCall{Session: session, Tool: tool, Input: c.input, Staged: s.cfg.Staged, Parallel: s.shares(c)})
 	if err == nil && len(r.Steps) == 0 { // palyrad had no room for them in its answer
 		r, err = hub.GetRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID)
 	}
@@ -566,7 +598,7 @@ func (s *server) runOf(ctx context.Context, c *call, session, tool string) strin
 	}
 	want, _ := canon.Canonical(c.input)
 	for _, r := range runs {
-		if !s.together && !c.apart {
+		if !s.shares(c) && !c.apart {
 			return r.ID
 		}
 		if r, err = hub.GetRun.Do(ctx, s.cfg.Hub, hub.Caller{}, r.ID); err != nil || len(r.Steps) != 1 || r.Steps[0].Tool != tool {

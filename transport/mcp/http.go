@@ -102,7 +102,7 @@ func (l *latest) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 // NewHandler returns a Handler. version is told to clients.
 func NewHandler(version string) *Handler {
 	h := &Handler{idle: seatIdle, nudge: make(chan struct{}, 1), seats: map[string]*seat{}}
-	m := newSDK(version)
+	m := newSDK(version, false)
 	m.AddReceivingMiddleware(h.receive)
 	// httpapi has checked host, origin and size. A stateless transport is the only one that
 	// speaks the sessionless versions, and keeps nothing.

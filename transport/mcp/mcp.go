@@ -7,11 +7,11 @@
 //
 // # Contract
 //
-// With Config.Server they are the accepted tools of an MCP server, and a result is the server's
-// (server.go). Otherwise:
+// With Config.Server they are the accepted tools of an MCP server. Otherwise:
 //
-// The tools are those that palyrad lists, under names without dots (NameOf), and exec and
-// call_wait beside them. A result holds all that there is to say in structuredContent
+// The tools are those that palyrad lists, under names without dots (NameOf), with exec and
+// call_wait, and those of MCP servers (server.go), whose results are the servers'. A result of
+// palyrad's tools holds all that there is to say in structuredContent
 // (Answer); its text says the same for clients that show their model nothing else.
 //
 // A connection has up to eight sessions of palyrad, of which each makes one call at a time,
@@ -87,14 +87,17 @@ A result's outcome says what became of a call: "executed" (see exit, stdout, std
 "pending": a person is being asked, or the program still runs. Make the same call again, or call_wait with the result's wait, to get the outcome.
 "started": the program runs in the background (background was true). process_output, process_status and process_stop take the result's run as id.
 "denied", "not_approved", "refused": nothing ran. Do not repeat such a call and do not work around it; take another way, or tell the user what you need.
+A tool named SERVER__TOOL is one of an MCP server that Palyra runs confined: its result is that server's own, unless the call wasn't made.
 If a result names "changes", the workspace is staged: what calls write to it goes to the layer of that name. Later calls see it, the host's files stay as they are, and only the user can bring it over.`
 
 // Serve serves one client until it hangs up, ctx ends or a stream fails.
 func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	s := newServer(ctx, cfg)
 	defer s.close()
-	m := newSDK(cfg.Version)
+	m := newSDK(cfg.Version, true)
 	m.AddReceivingMiddleware(s.receive)
+	s.tell = teller(m)
+	s.work.Go(func() { s.look(s.ctx) })
 	c := newConn(in, out)
 	session, err := m.Connect(ctx, c, nil)
 	if err != nil {
@@ -123,15 +126,19 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-func newSDK(version string) *sdk.Server {
+// newSDK returns the SDK's server. changes says that clients are told when the tools have changed.
+func newSDK(version string, changes bool) *sdk.Server {
 	return sdk.NewServer(&sdk.Implementation{Name: "palyra", Title: "Palyra", Version: version},
-		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
+		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: changes}}})
 }
 
 // methods are what the SDK may answer. By itself it would also list the prompts and
 // resources that there aren't, and take levels for a log that isn't sent.
 var methods = []string{"initialize", "ping", "server/discover", "notifications/initialized", "notifications/cancelled", "notifications/progress",
 	"notifications/roots/list_changed"}
+
+// methodListen opens a stream of changes, from version sessionless on.
+const methodListen = "subscriptions/listen"
 
 // receive answers the requests about tools, and has the SDK answer those that make a
 // connection.
@@ -149,41 +156,16 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 			if err != nil {
 				return nil, err
 			}
-			if s.cfg.Server != "" {
+			if a.theirs || s.cfg.Server != "" {
 				return a.passed()
 			}
 			return a.result(), nil
 		}
-		if !slices.Contains(methods, method) {
+		if !slices.Contains(methods, method) && (method != methodListen || s.tell == nil) {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%.100q is not served: there are tools alone", method)}
 		}
 		return next(ctx, method, req)
 	}
-}
-
-// refresh asks palyrad for its tools again.
-func (s *server) refresh(ctx context.Context) (*table, error) {
-	t, err := s.fetch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.tools = t; s.places == nil {
-		s.places, s.together = make(chan struct{}, maxSessions), s.cfg.Staged || t.staged || s.cfg.Server != ""
-	}
-	return t, nil
-}
-
-// known returns the tools as they were asked for last.
-func (s *server) known(ctx context.Context) (*table, error) {
-	s.mu.Lock()
-	t := s.tools
-	s.mu.Unlock()
-	if t != nil {
-		return t, nil
-	}
-	return s.refresh(ctx)
 }
 
 // explain is an error in a sentence, with what helps.

@@ -32,6 +32,8 @@ type daemon struct {
 	outcome  func(*hub.StepResult) // of calls of fs.read_file
 	staged   []string              // workspaces that are
 	foreign  []hub.ServerTool      // of each server
+	merged   []hub.Tool            // guarded by mu; of servers, in the list of tools
+	revision string                // guarded by mu
 }
 
 func newDaemon() *daemon {
@@ -49,12 +51,19 @@ func (d *daemon) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 	}
 	switch op {
 	case hub.ListTools.Operation:
-		return hub.Page[hub.Tool]{Items: []hub.Tool{
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		l := hub.ToolList{Items: []hub.Tool{}, Revision: d.revision}
+		if in.(hub.ToolQuery).Known == l.Revision && l.Revision != "" {
+			return l, nil
+		}
+		l.Items = append([]hub.Tool{
 			{Name: "process.run", Description: "Runs.", InputSchema: json.RawMessage(runSchema), Capabilities: []string{"process_exec"}, Staged: d.staged},
 			{Name: "fs.read_file", Description: "Reads.", InputSchema: json.RawMessage(`{"type":"object","properties":{"workspace":{"type":"string"}},"required":["workspace"]}`)},
 			{Name: "fs.write_file", Description: "Writes.", InputSchema: json.RawMessage(`{"type":"object"}`), Capabilities: []string{"filesystem_write"}, Sensitive: true},
 			{Name: apitest.ToolWait, InputSchema: json.RawMessage(`{"type":"object"}`)},
-		}}, nil
+		}, d.merged...)
+		return l, nil
 	case hub.ListServerTools.Operation:
 		return hub.Page[hub.ServerTool]{Items: d.foreign}, nil
 	case hub.EndSession.Operation:

@@ -49,7 +49,8 @@ type Answer struct {
 	Decision  string          `json:"decision,omitempty"`
 	Run       string          `json:"run,omitempty"`
 
-	answered []byte // what the server of Config.Server answered; nil: nothing
+	theirs   bool   // it's of a call of an MCP server's tool
+	answered []byte // what that server answered; nil: nothing
 	bad      bool   // the request went wrong, as the protocol has it (isError)
 }
 
@@ -216,7 +217,7 @@ func (s *server) answerTo(ctx context.Context, c *call, r *hub.Run) *Answer {
 		a.Changes = st.Layer
 		a.Message = strings.TrimSpace(a.Message + " " + fmt.Sprintf(layered, st.Layer) + ".")
 	}
-	if s.cfg.Server != "" && st.Outcome == "executed" {
+	if c.their != nil && st.Outcome == "executed" {
 		s.pass(ctx, c, a, r.ID, st.Stdout)
 		return a
 	}

@@ -10,11 +10,12 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"palyra/hub"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 )
 
-// The tools of a server behind palyrad's gateway, served under their own names. A client sees the
-// definitions that were accepted. A call is one of mcp.call; an answer of the server's is passed on
+// The tools of servers behind palyrad's gateway: of one, served under their own names, or of all,
+// beside palyrad's. A client sees the definitions that were accepted. A call is one of mcp.call; an answer of the server's is passed on
 // as it is, and whatever else becomes of the call is said in text, as for palyrad's own tools.
 
 // maxPassed bounds an answer that is passed on, in bytes.
@@ -29,46 +30,48 @@ func (s *server) fetch(ctx context.Context) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &table{tools: map[string]hub.Tool{}}
+	t := &table{tools: map[string]hub.Tool{}, theirs: map[string]their{}}
 	for _, tool := range page.Items {
-		if out := foreign(tool.Name, &tool); out != nil {
-			t.tools[tool.Name] = hub.Tool{Name: hub.ToolMCPCall}
-			t.list = append(t.list, out)
+		if tool.LeftOut == "" {
+			t.merge(tool.Name, s.cfg.Server, tool.Definition)
 		}
 	}
 	return t, nil
 }
 
-// foreign is a server's tool as a client sees it, nil for one that clients can't read.
-func foreign(name string, tool *hub.ServerTool) *sdk.Tool {
+// merge adds a server's tool, unless its definition can't be read.
+func (t *table) merge(name, server string, definition json.RawMessage) {
 	// The SDK's type would not keep every member of an output schema; these are all there are.
 	var d struct {
+		Name         string               `json:"name"`
 		Title        string               `json:"title"`
 		Description  string               `json:"description"`
 		InputSchema  json.RawMessage      `json:"inputSchema"`
 		OutputSchema json.RawMessage      `json:"outputSchema"`
 		Annotations  *sdk.ToolAnnotations `json:"annotations"`
 	}
-	if tool.LeftOut != "" || json.Unmarshal(tool.Definition, &d) != nil {
-		return nil
+	if json.Unmarshal(definition, &d) != nil {
+		return
 	}
 	out := &sdk.Tool{Name: name, Title: d.Title, Description: d.Description, InputSchema: d.InputSchema, Annotations: d.Annotations}
 	if d.OutputSchema != nil {
 		out.OutputSchema = d.OutputSchema
 	}
-	return out
+	t.tools[name], t.theirs[name] = hub.Tool{Name: hub.ToolMCPCall}, their{server, d.Name, canon.Sum(definition)}
+	t.list = append(t.list, out)
 }
 
 // input makes the input of the tool of palyrad's table that a call is.
 func (s *server) input(t *table, name string, arguments json.RawMessage) (json.RawMessage, error) {
-	if s.cfg.Server == "" {
+	at, ok := t.theirs[name]
+	if !ok {
 		return t.input(name, s.cfg.Workspace, arguments)
 	}
 	m := map[string]json.RawMessage{}
 	if arguments != nil && json.Unmarshal(arguments, &m) != nil || m == nil {
 		return nil, fault.New(fault.Usage, "invalid_input", "read arguments", errors.New("arguments are an object"))
 	}
-	return encode(map[string]any{"server": s.cfg.Server, "tool": name, "arguments": m}), nil
+	return encode(map[string]any{"server": at.server, "tool": at.tool, "arguments": m}), nil
 }
 
 // pass puts down the server's answer.

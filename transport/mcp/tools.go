@@ -11,6 +11,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"palyra/hub"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 )
@@ -39,18 +40,34 @@ func NameOf(tool string) string { return strings.ReplaceAll(tool, ".", "_") }
 type table struct {
 	list   []*sdk.Tool
 	tools  map[string]hub.Tool // by the name for models
+	theirs map[string]their    // those of MCP servers
 	staged bool                // palyrad has a workspace that is
+
+	revision string // of palyrad's list
+}
+
+// their is a tool of an MCP server's behind palyrad.
+type their struct {
+	server, tool string
+	pin          canon.Digest
 }
 
 // fetch asks palyrad for its tools. workspace, if there is one, becomes the default of the
 // tools that work in one.
 func fetch(ctx context.Context, h hub.Hub, workspace string) (*table, error) {
-	page, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.None{})
+	l, err := hub.ListTools.Do(ctx, h, hub.Caller{}, hub.ToolQuery{})
 	if err != nil {
 		return nil, err
 	}
-	t := &table{tools: map[string]hub.Tool{}}
-	for _, tool := range page.Items {
+	return tableOf(l, workspace)
+}
+
+func tableOf(l hub.ToolList, workspace string) (*table, error) {
+	t := &table{tools: map[string]hub.Tool{}, theirs: map[string]their{}, revision: l.Revision}
+	for _, tool := range l.Items {
+		if tool.Server != "" {
+			continue
+		}
 		s, err := schemaOf(tool.InputSchema)
 		if err != nil {
 			return nil, fault.New(fault.Integrity, "bad_answer", "list tools", fmt.Errorf("tool %q: %w", tool.Name, err))
@@ -70,6 +87,11 @@ func fetch(ctx context.Context, h hub.Hub, workspace string) (*table, error) {
 	for _, tool := range t.list {
 		// Claude Code hides tools from its model until it searches for them, but these.
 		tool.Meta = sdk.Meta{"anthropic/alwaysLoad": true}
+	}
+	for _, tool := range l.Items {
+		if tool.Server != "" && t.tools[tool.Name].Name == "" && tool.Name != toolWait {
+			t.merge(tool.Name, tool.Server, tool.Definition)
+		}
 	}
 	return t, nil
 }
@@ -201,7 +223,7 @@ func Export(ctx context.Context, h hub.Hub, format string) (json.RawMessage, err
 	}
 	out := []any{}
 	for _, tool := range t.list {
-		if tool.Name == toolExec || tool.Name == toolWait {
+		if _, foreign := t.theirs[tool.Name]; foreign || tool.Name == toolExec || tool.Name == toolWait {
 			continue
 		}
 		switch format {

@@ -12,8 +12,8 @@ import (
 	"palyra/internal/ident"
 )
 
-func (h *Hub) listTools(context.Context, hub.Caller, hub.None) (hub.Page[hub.Tool], error) {
-	return hub.Page[hub.Tool]{Items: []hub.Tool{{Name: ToolEcho, InputSchema: json.RawMessage(`{"type":"object"}`), Tier: "c", Limits: json.RawMessage(`{}`)}}}, nil
+func (h *Hub) listTools(context.Context, hub.Caller, hub.ToolQuery) (hub.ToolList, error) {
+	return hub.ToolList{Revision: "1", Items: []hub.Tool{{Name: ToolEcho, InputSchema: json.RawMessage(`{"type":"object"}`), Tier: "c", Limits: json.RawMessage(`{}`)}}}, nil
 }
 
 // Layer is the one layer that there is.
