@@ -10,6 +10,7 @@ import (
 
 	"palyra/hub"
 	"palyra/internal/canon"
+	"palyra/transport/api/apitest"
 )
 
 // offers has the daemon list tools of servers, "NAME__TOOL", each with this description.
@@ -25,6 +26,18 @@ func (d *daemon) offers(revision, description string, names ...string) {
 		}
 		d.merged = append(d.merged, hub.Tool{Name: name, Server: server, Definition: b, InputSchema: json.RawMessage(`{"type":"object"}`)})
 	}
+}
+
+// theirs is the daemon's list without its own tools, or the answer that it's the same.
+func (d *daemon) theirs(q hub.ToolQuery) (l hub.ToolList, same bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l = hub.ToolList{Items: []hub.Tool{}, Revision: d.revision}
+	if q.Known == l.Revision && l.Revision != "" {
+		return l, true
+	}
+	l.Items = append(l.Items, d.merged...)
+	return l, false
 }
 
 // listed asks for the tools, and returns the names of servers'.
@@ -212,4 +225,42 @@ func TestListChangedSessionless(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 	})
+}
+
+// TestServerStarting: a call that waits for a server to start is told what its start waits for, with
+// the id of the question, until the server has started.
+func TestServerStarting(t *testing.T) {
+	d := newDaemon()
+	c := connect(t, Config{Hub: d}).ready()
+	start, err := hub.StartRun.Do(t.Context(), d, hub.Caller{}, hub.NewRun{Steps: []hub.Step{{Tool: apitest.ToolWait, Input: []byte("{}")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.tool(1, "test_wait", `{}`, `,"_meta":{"progressToken":"p"}`)
+	run := ""
+	for run == "" || run == start.ID {
+		run = d.running(t)
+	}
+	a := d.Ask(start.ID)
+	said := func(want string) {
+		t.Helper()
+		if m := c.next(); m.Method != "notifications/progress" || !strings.Contains(string(m.Params), want) {
+			t.Fatalf("%s %s, want %s", m.Method, m.Params, want)
+		}
+	}
+	d.Emit(run, hub.EventServerStarting, hub.ServerStarting{Server: "files", Run: start.ID})
+	said(`server \"files\", which starts as ` + start.ID)
+	d.Emit(start.ID, hub.EventApprovalRequested, a)
+	said("start waits for a person's answer (palyra approvals show " + a.ID + ", then approve or deny)")
+	d.Emit(start.ID, hub.EventApprovalResolved, hub.ApprovalResolved{})
+	said("start a person has answered")
+	d.Emit(run, hub.EventStepDecided, hub.StepDecided{})
+	said("is under way")
+	own := d.Ask(run)
+	d.Emit(run, hub.EventApprovalRequested, own)
+	said("waits for a person's answer (palyra approvals show " + own.ID)
+	d.Finish(run)
+	if m := c.next(); m.Result.Structured.Outcome != "executed" {
+		t.Errorf("%+v", m)
+	}
 }

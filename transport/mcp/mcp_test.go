@@ -51,10 +51,8 @@ func (d *daemon) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 	}
 	switch op {
 	case hub.ListTools.Operation:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		l := hub.ToolList{Items: []hub.Tool{}, Revision: d.revision}
-		if in.(hub.ToolQuery).Known == l.Revision && l.Revision != "" {
+		l, same := d.theirs(in.(hub.ToolQuery))
+		if same {
 			return l, nil
 		}
 		l.Items = append([]hub.Tool{
@@ -62,7 +60,7 @@ func (d *daemon) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 			{Name: "fs.read_file", Description: "Reads.", InputSchema: json.RawMessage(`{"type":"object","properties":{"workspace":{"type":"string"}},"required":["workspace"]}`)},
 			{Name: "fs.write_file", Description: "Writes.", InputSchema: json.RawMessage(`{"type":"object"}`), Capabilities: []string{"filesystem_write"}, Sensitive: true},
 			{Name: apitest.ToolWait, InputSchema: json.RawMessage(`{"type":"object"}`)},
-		}, d.merged...)
+		}, l.Items...)
 		return l, nil
 	case hub.ListServerTools.Operation:
 		return hub.Page[hub.ServerTool]{Items: d.foreign}, nil
@@ -733,44 +731,6 @@ func TestCancel(t *testing.T) {
 	c.tool(2, "exec", `{"command":"id"}`, "")
 	if m := c.next(); m.Result.Structured.Outcome != "executed" || d.called()[1].Session != d.called()[0].Session {
 		t.Errorf("%+v, %+v", m, d.called())
-	}
-}
-
-// TestServerStarting: a call that waits for a server to start is told what its start waits for, with
-// the id of the question, until the server has started.
-func TestServerStarting(t *testing.T) {
-	d := newDaemon()
-	c := connect(t, Config{Hub: d}).ready()
-	start, err := hub.StartRun.Do(t.Context(), d, hub.Caller{}, hub.NewRun{Steps: []hub.Step{{Tool: apitest.ToolWait, Input: []byte("{}")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.tool(1, "test_wait", `{}`, `,"_meta":{"progressToken":"p"}`)
-	run := ""
-	for run == "" || run == start.ID {
-		run = d.running(t)
-	}
-	a := d.Ask(start.ID)
-	said := func(want string) {
-		t.Helper()
-		if m := c.next(); m.Method != "notifications/progress" || !strings.Contains(string(m.Params), want) {
-			t.Fatalf("%s %s, want %s", m.Method, m.Params, want)
-		}
-	}
-	d.Emit(run, hub.EventServerStarting, hub.ServerStarting{Server: "files", Run: start.ID})
-	said(`server \"files\", which starts as ` + start.ID)
-	d.Emit(start.ID, hub.EventApprovalRequested, a)
-	said("start waits for a person's answer (palyra approvals show " + a.ID + ", then approve or deny)")
-	d.Emit(start.ID, hub.EventApprovalResolved, hub.ApprovalResolved{})
-	said("start a person has answered")
-	d.Emit(run, hub.EventStepDecided, hub.StepDecided{})
-	said("is under way")
-	own := d.Ask(run)
-	d.Emit(run, hub.EventApprovalRequested, own)
-	said("waits for a person's answer (palyra approvals show " + own.ID)
-	d.Finish(run)
-	if m := c.next(); m.Result.Structured.Outcome != "executed" {
-		t.Errorf("%+v", m)
 	}
 }
 
