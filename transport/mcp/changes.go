@@ -138,8 +138,11 @@ func (s *server) look(ctx context.Context) {
 // own table does, which no client sees: receive answers for it.
 func teller(m *sdk.Server) func() {
 	return func() {
-		m.AddTool(&sdk.Tool{Name: "changed", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			return &sdk.CallToolResult{IsError: true}, nil
-		})
+		m.AddTool(&sdk.Tool{Name: "changed", InputSchema: map[string]any{"type": "object"}}, nothing)
 	}
+}
+
+// nothing is the handler of tools that the SDK knows of, but doesn't call.
+func nothing(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	return &sdk.CallToolResult{IsError: true}, nil
 }

@@ -56,10 +56,11 @@ const (
 // client says so, or, if nothing is under way in it, when the principal has no room for another
 // one. Its calls end with it.
 type Handler struct {
-	sdk   *sdk.StreamableHTTPHandler
-	idle  time.Duration
-	nudge chan struct{}  // tells Begin's wait that there is a seat; never closed
-	ended sync.WaitGroup // seats that are being closed
+	sdk     *sdk.StreamableHTTPHandler
+	version string // told to clients
+	idle    time.Duration
+	nudge   chan struct{}  // tells Begin's wait that there is a seat; never closed
+	ended   sync.WaitGroup // seats that are being closed
 
 	mu    sync.Mutex
 	ctx   context.Context  // guarded by mu; of Begin, nil while it does not run
@@ -101,12 +102,17 @@ func (l *latest) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 
 // NewHandler returns a Handler. version is told to clients.
 func NewHandler(version string) *Handler {
-	h := &Handler{idle: seatIdle, nudge: make(chan struct{}, 1), seats: map[string]*seat{}}
+	h := &Handler{version: version, idle: seatIdle, nudge: make(chan struct{}, 1), seats: map[string]*seat{}}
 	m := newSDK(version, false)
 	m.AddReceivingMiddleware(h.receive)
 	// httpapi has checked host, origin and size. A stateless transport is the only one that
 	// speaks the sessionless versions, and keeps nothing.
-	h.sdk = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return m },
+	h.sdk = sdk.NewStreamableHTTPHandler(func(r *http.Request) *sdk.Server {
+		if own := h.headed(r.Context()); own != nil {
+			return own
+		}
+		return m
+	},
 		&sdk.StreamableHTTPOptions{Stateless: true, MaxRequestBodyBytes: -1, DisableLocalhostProtection: true})
 	return h
 }
@@ -283,9 +289,44 @@ type request struct {
 	ctx  context.Context // it is cancelled with this
 	gone <-chan struct{} // the client has gone, which ends nothing; nil: it ends ctx
 	bad  atomic.Bool     // it was answered with an error
+
+	method string
+	params json.RawMessage
 }
 
 type requestKey struct{}
+
+// headed returns an SDK's server for a request that calls a tool with arguments that are said in
+// headers, too, so that the SDK compares the two; nil for other requests.
+func (h *Handler) headed(ctx context.Context) (own *sdk.Server) {
+	q, _ := ctx.Value(requestKey{}).(*request)
+	if q == nil || q.method != "tools/call" {
+		return nil
+	}
+	var p struct {
+		Name string `json:"name"`
+	}
+	t, err := q.seat.known(ctx)
+	if err != nil || json.Unmarshal(q.params, &p) != nil {
+		return nil
+	}
+	i := slices.IndexFunc(t.list, func(tool *sdk.Tool) bool { return tool.Name == p.Name })
+	if i < 0 {
+		return nil
+	}
+	if schema, _ := t.list[i].InputSchema.(json.RawMessage); !bytes.Contains(schema, []byte("x-mcp-header")) {
+		return nil
+	}
+	defer func() {
+		if recover() != nil { // the SDK panics on such members that the protocol doesn't have
+			own = nil
+		}
+	}()
+	own = newSDK(h.version, false)
+	own.AddReceivingMiddleware(h.receive)
+	own.AddTool(t.list[i], nothing)
+	return own
+}
 
 // Serve implements behind.Protocol.
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, v *behind.Visitor) error {
@@ -390,7 +431,7 @@ func (h *Handler) open(r *http.Request, s *seat, req *jsonrpc.Request, raw json.
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ctx := r.Context()
-	q = &request{seat: s}
+	q = &request{seat: s, method: req.Method, params: req.Params}
 	if !alone {
 		q.gone, ctx = ctx.Done(), context.WithoutCancel(ctx)
 	}

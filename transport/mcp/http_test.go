@@ -1,8 +1,12 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -129,4 +133,42 @@ func TestSeatsEnd(t *testing.T) {
 		stop()
 		<-over
 	})
+}
+
+// TestHeadedArguments: an argument that is said in a header, too, is the same in both, or the call
+// isn't made; a definition whose members the SDK panics on costs nothing.
+func TestHeadedArguments(t *testing.T) {
+	h := NewHandler("test")
+	ctx, stop := context.WithCancel(t.Context())
+	wait := h.Begin(ctx)
+	defer wait()
+	defer stop()
+	v := visitor(hub.Caller{User: "uid:1"}, 100, yes)
+	v.Server = "files"
+	d := v.Hub.(*daemon)
+	d.foreign = []hub.ServerTool{
+		{Name: "read", Definition: []byte(`{"name":"read","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}`)},
+		{Name: "odd", Definition: []byte(`{"name":"odd","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"\n"}}}}`)},
+	}
+	ask := func(tool, header string) int {
+		t.Helper()
+		v.Body = fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{"region":"a"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, tool)
+		r := httptest.NewRequest(http.MethodPost, "/mcp/files", bytes.NewReader(v.Body))
+		for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", headerVersion: "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool, "Mcp-Param-Region": header} {
+			r.Header.Set(name, value)
+		}
+		w := httptest.NewRecorder()
+		if err := h.Serve(w, r, v); err != nil {
+			t.Fatal(err)
+		}
+		return w.Code
+	}
+	for _, c := range []struct {
+		tool, header string
+		code, calls  int
+	}{{"read", "a", 200, 1}, {"read", "b", 400, 1}, {"read", "", 400, 1}, {"odd", "b", 200, 2}} {
+		if got := ask(c.tool, c.header); got != c.code || len(d.called()) != c.calls {
+			t.Errorf("%+v: %d, %d calls", c, got, len(d.called()))
+		}
+	}
 }

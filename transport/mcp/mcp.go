@@ -35,6 +35,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -157,15 +158,33 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 				return nil, err
 			}
 			if a.theirs || s.cfg.Server != "" {
-				return a.passed()
+				res, err := a.passed()
+				if err != nil {
+					return nil, err
+				}
+				return typed(r, res), nil
 			}
-			return a.result(), nil
+			return typed(r, a.result()), nil
 		}
 		if !slices.Contains(methods, method) && (method != methodListen || s.tell == nil) {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%.100q is not served: there are tools alone", method)}
 		}
 		return next(ctx, method, req)
 	}
+}
+
+// typed says that a result is whole, in the versions that want it said. The SDK does so for what its
+// own handlers return, and lets others set the type only by reading it.
+func typed(r *sdk.CallToolRequest, res *sdk.CallToolResult) *sdk.CallToolResult {
+	if v, _ := r.Params.Meta[metaVersion].(string); v < sessionless {
+		return res
+	}
+	whole := new(sdk.CallToolResult)
+	if json.Unmarshal([]byte(`{"resultType":"complete","content":[]}`), whole) != nil {
+		return res
+	}
+	whole.Meta, whole.Content, whole.StructuredContent, whole.IsError = res.Meta, res.Content, res.StructuredContent, res.IsError
+	return whole
 }
 
 // explain is an error in a sentence, with what helps.

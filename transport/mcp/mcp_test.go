@@ -165,6 +165,7 @@ type message struct {
 		SupportedVersions []string         `json:"supportedVersions"`
 		Tools             []map[string]any `json:"tools"`
 		IsError           bool             `json:"isError"`
+		Type              string           `json:"resultType"`
 		Structured        Answer           `json:"structuredContent"`
 		Content           []struct{ Text string }
 	} `json:"result"`
@@ -302,7 +303,7 @@ func TestVersions(t *testing.T) {
 	c := connect(t, Config{Hub: newDaemon()})
 	meta := `,"_meta":{"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 	c.tool(1, "exec", `{"command":"true"}`, fmt.Sprintf(meta, "2026-07-28"))
-	if m := c.next(); m.Error != nil || m.Result.Structured.Outcome != "executed" {
+	if m := c.next(); m.Error != nil || m.Result.Structured.Outcome != "executed" || m.Result.Type != "complete" {
 		t.Errorf("2026-07-28: %+v", m)
 	}
 	c.tool(2, "exec", `{"command":"true"}`, fmt.Sprintf(meta, "2031-01-01"))

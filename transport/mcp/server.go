@@ -108,7 +108,7 @@ func (s *server) more(c *call, bytes int64) error {
 }
 
 // passed is an answer in the words of the protocol.
-func (a *Answer) passed() (sdk.Result, error) {
+func (a *Answer) passed() (*sdk.CallToolResult, error) {
 	if a.answered == nil {
 		return a.refusal(), nil
 	}
