@@ -128,7 +128,8 @@ func (a *Answer) passed() (*sdk.CallToolResult, error) {
 		a.bad, a.Message = true, "The server's answer is none that this version of the protocol has: "+err.Error()+"."
 		return a.refusal(), nil
 	}
-	return r, nil
+	// What else there may be asks the client for something: for its model's words, or a person's.
+	return &sdk.CallToolResult{Meta: r.Meta, Content: r.Content, StructuredContent: r.StructuredContent, IsError: r.IsError}, nil
 }
 
 // refusal is an answer of Palyra's in a server's place, as text alone: clients hold structured

@@ -15,6 +15,8 @@ func TestPassed(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"result":{"content":[{"type":"text","text":"a"}],"structuredContent":{"n":1}}}`: `{"content":[{"type":"text","text":"a"}],"structuredContent":{"n":1}}`,
 		`{"result":{"content":[],"isError":true}}`:                                        `{"content":[],"isError":true}`,
+		// A question to the client isn't.
+		`{"result":{"content":[],"resultType":"input_required","requestState":"s","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"Your password?"}}}}}`: `{"content":[]}`,
 	} {
 		r, err := (&Answer{answered: []byte(text)}).passed()
 		if err != nil {
