@@ -92,7 +92,7 @@ var (
 		"Accept the tools that an MCP server listed last", Operation{Doc: "By the digest of the list; another list is refused: tool_changed."})
 	RemoveServer = define[string, None]("servers.removeServer", "DELETE /servers/{server}", "policy.manage",
 		"Remove an MCP server, and end it", Operation{Status: 204, Effect: Keeps})
-	ListServerTools = define[string, Page[ServerTool]]("servers.listServerTools", "GET /servers/{server}/tools", "session.read",
+	ListServerTools = define[string, ServerTools]("servers.listServerTools", "GET /servers/{server}/tools", "session.read",
 		"List the accepted tools of an MCP server")
 )
 

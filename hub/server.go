@@ -14,6 +14,24 @@ const (
 	ToolMCPServe = "mcp.serve"
 )
 
+// The methods that stand for a tool's name in a call of ToolMCPCall: what a server can be asked for
+// besides its tools.
+const (
+	MethodListResources = "resources/list"
+	MethodListTemplates = "resources/templates/list"
+	MethodReadResource  = "resources/read"
+	MethodListPrompts   = "prompts/list"
+	MethodGetPrompt     = "prompts/get"
+)
+
+// ServerTools are the accepted tools of a server.
+type ServerTools struct {
+	Items []ServerTool `json:"items"` // never null
+	// Methods are those that policy lets the caller call without a person's yes: MethodListResources
+	// and MethodListPrompts, of which clients are told that there is something to list.
+	Methods []string `json:"methods,omitempty"`
+}
+
 // ServerSpec says how an MCP server is started: a program in a cell, without network, that speaks
 // the protocol on its standard input and output.
 type ServerSpec struct {

@@ -23,7 +23,8 @@
 // Messages, lists, queues and time are bounded. A server that dies, hangs, floods, or sends what
 // isn't the protocol is ended, and its callers are told so by name: server_died, server_silent,
 // server_flooded, server_protocol. What it asks its client for (sampling, roots, elicitation) is
-// refused, and so are resources and prompts. Its standard error is the bounded output of its run.
+// refused. Its resources and prompts are asked for as its tools are called (methods.go). Its standard
+// error is the bounded output of its run.
 //
 // # What it does not protect against
 //
@@ -150,6 +151,9 @@ func (g *Gateway) Expand(ctx context.Context, who policy.Entity, name string, in
 			return nil, err
 		}
 		t, err := accepted(row, in.Tool)
+		if err == nil {
+			err = checkParameters(in.Tool, in.Arguments)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -203,12 +207,15 @@ func (g *Gateway) row(ctx context.Context, name string) (*store.Server, error) {
 	return store.View(ctx, g.cfg.Store, func(tx *store.Tx) (*store.Server, error) { return tx.Server(name) })
 }
 
-// accepted returns a tool that may be called.
+// accepted returns a tool that may be called, or a method.
 func accepted(row *store.Server, name string) (*hub.ServerTool, error) {
 	op := fmt.Sprintf("find tool %.80q of server %q", name, row.Name)
 	if row.AcceptedBy == "" {
 		return nil, fault.New(fault.Usage, "server_not_accepted", op, errors.New("nobody has accepted its tools")).
 			WithHint("an administrator looks at them and does: palyra mcp accept " + row.Name)
+	}
+	if m := methodOf(name); m != nil {
+		return m, nil
 	}
 	list, err := toolsOf(row.Accepted)
 	if err != nil {
@@ -447,17 +454,13 @@ func (x exchanger) Exchange(ctx context.Context, program canon.Digest, q kernel.
 	} else if t.Pin != q.Pin {
 		return nil, false, by, changed(s.server, q.Tool, fmt.Errorf("%s was accepted since, the call is of %s", t.Pin, q.Pin))
 	}
-	list, err := s.list(ctx)
-	if err != nil {
-		return nil, false, by, refused(err)
+	method, params := "tools/call", any(map[string]any{"name": q.Tool, "arguments": q.Arguments})
+	if methodOf(q.Tool) != nil {
+		method, params = q.Tool, q.Arguments
+	} else if err := s.unchanged(ctx, q); err != nil {
+		return nil, false, by, err
 	}
-	switch t := find(list, q.Tool); {
-	case t == nil:
-		return nil, false, by, changed(s.server, q.Tool, errors.New("the server no longer lists it"))
-	case t.Pin != q.Pin:
-		return nil, false, by, changed(s.server, q.Tool, fmt.Errorf("its definition is %s, %s was accepted", t.Pin, q.Pin))
-	}
-	r, sent, err := s.request(ctx, "tools/call", map[string]any{"name": q.Tool, "arguments": q.Arguments})
+	r, sent, err := s.request(ctx, method, params)
 	switch {
 	case err != nil && !sent:
 		return nil, false, by, refused(err)
@@ -481,6 +484,22 @@ func (x exchanger) Exchange(ctx context.Context, program canon.Digest, q kernel.
 		return nil, false, by, s.wrong("its answer has %d bytes, limit %d", len(answer), most)
 	}
 	return answer, failed, by, nil
+}
+
+// unchanged has the server list its tools, and says whether the one that is called is what was
+// decided about.
+func (s *serving) unchanged(ctx context.Context, q kernel.Question) error {
+	list, err := s.list(ctx)
+	if err != nil {
+		return refused(err)
+	}
+	switch t := find(list, q.Tool); {
+	case t == nil:
+		return changed(s.server, q.Tool, errors.New("the server no longer lists it"))
+	case t.Pin != q.Pin:
+		return changed(s.server, q.Tool, fmt.Errorf("its definition is %s, %s was accepted", t.Pin, q.Pin))
+	}
+	return nil
 }
 
 func wrap(name string, b json.RawMessage) []byte {

@@ -174,6 +174,7 @@ func TestLeftOut(t *testing.T) {
 		`{"name":"x","inputSchema":{"type":"object"},"annotations":{"openWorldHint":null}}`: "openWorldHint",
 		`{"name":"x","inputSchema":{"type":"object"},"annotations":{"title":7}}`:            "title",
 		`{"name":7}`: "definition",
+		`{"name":"resources/read","inputSchema":{"type":"object"}}`: "method",
 	} {
 		if why := leftOut([]byte(definition)); (why == "") != (want == "") || !strings.Contains(why, want) {
 			t.Errorf("%s: %q, want %q", definition, why, want)

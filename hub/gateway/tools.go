@@ -66,6 +66,9 @@ func leftOut(b json.RawMessage) string {
 	if err := json.Unmarshal(b, &d); err != nil {
 		return "it is no definition"
 	}
+	if methodOf(d.Name) != nil {
+		return "its name is that of a method"
+	}
 	for name, schema := range map[string]json.RawMessage{"inputSchema": d.InputSchema, "outputSchema": d.OutputSchema} {
 		var s map[string]json.RawMessage
 		if schema != nil && (json.Unmarshal(schema, &s) != nil || string(s["type"]) != `"object"`) {

@@ -16,6 +16,7 @@ import (
 	"palyra/hub/store"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/kernel"
 )
 
 // The bounds of what one list has of servers' tools: clients hand all of it to their model.
@@ -73,12 +74,6 @@ func (h *Hub) listTools(ctx context.Context, c hub.Caller, q hub.ToolQuery) (l h
 		return l, err
 	}
 	defer done()
-	who.Layer = func(_ context.Context, workspace string, staged bool) (string, error) {
-		if !staged {
-			return "", nil
-		}
-		return layerName("", workspace), nil
-	}
 	number, bytes := 0, 0
 	for _, name := range names {
 		row, err := h.serverRow(ctx, name)
@@ -92,11 +87,7 @@ func (h *Hub) listTools(ctx context.Context, c hub.Caller, q hub.ToolQuery) (l h
 		if first == "" {
 			continue
 		}
-		input, err := json.Marshal(map[string]string{"server": name, "tool": first})
-		if err != nil {
-			return l, fault.New(fault.Internal, "internal", "list tools", err)
-		}
-		ask, err := h.k.Question(ctx, who, proposal(hub.ToolMCPCall, input, "", ""), nil)
+		ask, err := h.askServer(ctx, who, name, first)
 		if ctx.Err() != nil {
 			return l, h.named(c, err)
 		}
@@ -125,4 +116,48 @@ func (h *Hub) listTools(ctx context.Context, c hub.Caller, q hub.ToolQuery) (l h
 		l.Items = append(l.Items, tools...)
 	}
 	return l, nil
+}
+
+// askServer returns policy's question about a call of a server's tool that has no arguments.
+func (h *Hub) askServer(ctx context.Context, who kernel.Caller, server, tool string) (policy.Request, error) {
+	who.Layer = func(_ context.Context, workspace string, staged bool) (string, error) {
+		if !staged {
+			return "", nil
+		}
+		return layerName("", workspace), nil
+	}
+	input, err := json.Marshal(map[string]string{"server": server, "tool": tool})
+	if err != nil {
+		return policy.Request{}, fault.New(fault.Internal, "internal", "ask about a server", err)
+	}
+	return h.k.Question(ctx, who, proposal(hub.ToolMCPCall, input, "", ""), nil)
+}
+
+// methodsOf returns the methods to list that policy permits without a person's yes: a client that is
+// told of them lists unasked. Without an answer of policy's there are none.
+func (h *Hub) methodsOf(ctx context.Context, c hub.Caller, server string) (out []string) {
+	if !h.holds(c, access.RunStart) {
+		return nil
+	}
+	who, err := h.caller(c)
+	if err != nil {
+		return nil
+	}
+	ctx, done, err := h.explaining(ctx, c)
+	if err != nil {
+		return nil
+	}
+	defer done()
+	ask, err := h.askServer(ctx, who, server, hub.MethodListResources)
+	if err != nil {
+		return nil
+	}
+	set := h.k.PolicySet()
+	for _, m := range []string{hub.MethodListResources, hub.MethodListPrompts} {
+		ask.Context.MCP.Tool = m
+		if set.Decide(ask).Effect == policy.Allow {
+			out = append(out, m)
+		}
+	}
+	return out
 }

@@ -210,8 +210,8 @@ func (h *Hub) removeServer(ctx context.Context, c hub.Caller, name string) (hub.
 	return hub.None{}, h.recordServer(ctx, c, actServerRemoved, row, nil)
 }
 
-func (h *Hub) listServerTools(ctx context.Context, c hub.Caller, name string) (hub.Page[hub.ServerTool], error) {
-	p := hub.Page[hub.ServerTool]{Items: []hub.ServerTool{}}
+func (h *Hub) listServerTools(ctx context.Context, c hub.Caller, name string) (hub.ServerTools, error) {
+	p := hub.ServerTools{Items: []hub.ServerTool{}}
 	ctx, release, err := h.reading(ctx, c, listBytes)
 	if err != nil {
 		return p, err
@@ -230,5 +230,6 @@ func (h *Hub) listServerTools(ctx context.Context, c hub.Caller, name string) (h
 		return p, err
 	}
 	p.Items = append(p.Items, v.Tools...)
+	p.Methods = h.methodsOf(ctx, c, name)
 	return p, nil
 }

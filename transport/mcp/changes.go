@@ -103,7 +103,7 @@ func (s *server) drop(at their) {
 	was := s.tools
 	s.changed[at] = true
 	s.mu.Unlock()
-	t := &table{list: slices.Clone(was.list), tools: map[string]hub.Tool{}, theirs: map[string]their{}, staged: was.staged, revision: was.revision}
+	t := &table{list: slices.Clone(was.list), tools: map[string]hub.Tool{}, theirs: map[string]their{}, staged: was.staged, revision: was.revision, methods: was.methods}
 	for name, tool := range was.tools {
 		t.tools[name] = tool
 	}

@@ -103,12 +103,12 @@ func (l *latest) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 // NewHandler returns a Handler. version is told to clients.
 func NewHandler(version string) *Handler {
 	h := &Handler{version: version, idle: seatIdle, nudge: make(chan struct{}, 1), seats: map[string]*seat{}}
-	m := newSDK(version, false)
+	m := newSDK(version, false, nil)
 	m.AddReceivingMiddleware(h.receive)
 	// httpapi has checked host, origin and size. A stateless transport is the only one that
 	// speaks the sessionless versions, and keeps nothing.
 	h.sdk = sdk.NewStreamableHTTPHandler(func(r *http.Request) *sdk.Server {
-		if own := h.headed(r.Context()); own != nil {
+		if own := h.own(r.Context()); own != nil {
 			return own
 		}
 		return m
@@ -296,33 +296,40 @@ type request struct {
 
 type requestKey struct{}
 
-// headed returns an SDK's server for a request that calls a tool with arguments that are said in
-// headers, too, so that the SDK compares the two; nil for other requests.
-func (h *Handler) headed(ctx context.Context) (own *sdk.Server) {
+// own returns an SDK's server for a request to a seat that offers more than tools, or that calls a
+// tool with arguments that are said in headers, too: the SDK compares the two. nil for others.
+func (h *Handler) own(ctx context.Context) (own *sdk.Server) {
 	q, _ := ctx.Value(requestKey{}).(*request)
-	if q == nil || q.method != "tools/call" {
+	if q == nil {
 		return nil
+	}
+	if offered := q.seat.offered(ctx); offered != nil {
+		own = newSDK(h.version, false, offered)
+		own.AddReceivingMiddleware(h.receive)
 	}
 	var p struct {
 		Name string `json:"name"`
 	}
+	if q.method != "tools/call" || json.Unmarshal(q.params, &p) != nil {
+		return own
+	}
 	t, err := q.seat.known(ctx)
-	if err != nil || json.Unmarshal(q.params, &p) != nil {
-		return nil
+	if err != nil {
+		return own
 	}
 	i := slices.IndexFunc(t.list, func(tool *sdk.Tool) bool { return tool.Name == p.Name })
 	if i < 0 {
-		return nil
+		return own
 	}
 	if schema, _ := t.list[i].InputSchema.(json.RawMessage); !bytes.Contains(schema, []byte("x-mcp-header")) {
-		return nil
+		return own
 	}
 	defer func() {
 		if recover() != nil { // the SDK panics on such members that the protocol doesn't have
 			own = nil
 		}
 	}()
-	own = newSDK(h.version, false)
+	own = newSDK(h.version, false, t.methods)
 	own.AddReceivingMiddleware(h.receive)
 	own.AddTool(t.list[i], nothing)
 	return own

@@ -146,7 +146,7 @@ func TestHeadedArguments(t *testing.T) {
 	v := visitor(hub.Caller{User: "uid:1"}, 100, yes)
 	v.Server = "files"
 	d := v.Hub.(*daemon)
-	d.foreign = []hub.ServerTool{
+	d.foreign.Items = []hub.ServerTool{
 		{Name: "read", Definition: []byte(`{"name":"read","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}`)},
 		{Name: "odd", Definition: []byte(`{"name":"odd","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"\n"}}}}`)},
 	}

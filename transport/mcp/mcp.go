@@ -95,7 +95,7 @@ If a result names "changes", the workspace is staged: what calls write to it goe
 func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	s := newServer(ctx, cfg)
 	defer s.close()
-	m := newSDK(cfg.Version, true)
+	m := newSDK(cfg.Version, true, s.offered(ctx))
 	m.AddReceivingMiddleware(s.receive)
 	s.tell = teller(m)
 	s.work.Go(func() { s.look(s.ctx) })
@@ -127,10 +127,31 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// newSDK returns the SDK's server. changes says that clients are told when the tools have changed.
-func newSDK(version string, changes bool) *sdk.Server {
-	return sdk.NewServer(&sdk.Implementation{Name: "palyra", Title: "Palyra", Version: version},
-		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: changes}}})
+// newSDK returns the SDK's server. changes says that clients are told when the tools have changed,
+// offered which methods there are besides.
+func newSDK(version string, changes bool, offered []string) *sdk.Server {
+	can := &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: changes}}
+	if slices.Contains(offered, hub.MethodListResources) {
+		can.Resources = &sdk.ResourceCapabilities{}
+	}
+	if slices.Contains(offered, hub.MethodListPrompts) {
+		can.Prompts = &sdk.PromptCapabilities{}
+	}
+	return sdk.NewServer(&sdk.Implementation{Name: "palyra", Title: "Palyra", Version: version}, &sdk.ServerOptions{Instructions: instructions, Capabilities: can})
+}
+
+// offered returns the methods that the client is told of. Without palyrad's word there are none.
+func (s *server) offered(ctx context.Context) []string {
+	if s.cfg.Server == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, cleanup)
+	defer cancel()
+	t, err := s.known(ctx)
+	if err != nil {
+		return nil
+	}
+	return t.methods
 }
 
 // methods are what the SDK may answer. By itself it would also list the prompts and
@@ -165,6 +186,9 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 				return typed(r, res), nil
 			}
 			return typed(r, a.result()), nil
+		}
+		if res, ok, err := s.ask(ctx, method, req); ok {
+			return res, err
 		}
 		if !slices.Contains(methods, method) && (method != methodListen || s.tell == nil) {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("%.100q is not served: there are tools alone", method)}

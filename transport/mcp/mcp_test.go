@@ -31,7 +31,7 @@ type daemon struct {
 	down     error                 // what all operations answer
 	outcome  func(*hub.StepResult) // of calls of fs.read_file
 	staged   []string              // workspaces that are
-	foreign  []hub.ServerTool      // of each server
+	foreign  hub.ServerTools       // of each server
 	merged   []hub.Tool            // guarded by mu; of servers, in the list of tools
 	revision string                // guarded by mu
 }
@@ -63,7 +63,7 @@ func (d *daemon) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any
 		}, l.Items...)
 		return l, nil
 	case hub.ListServerTools.Operation:
-		return hub.Page[hub.ServerTool]{Items: d.foreign}, nil
+		return d.foreign, nil
 	case hub.EndSession.Operation:
 		d.mu.Lock()
 		delete(d.sessions, in.(hub.SessionChange).ID)

@@ -30,7 +30,7 @@ func (s *server) fetch(ctx context.Context) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &table{tools: map[string]hub.Tool{}, theirs: map[string]their{}}
+	t := &table{tools: map[string]hub.Tool{}, theirs: map[string]their{}, methods: page.Methods}
 	for _, tool := range page.Items {
 		if tool.LeftOut == "" {
 			t.merge(tool.Name, s.cfg.Server, tool.Definition)

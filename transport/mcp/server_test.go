@@ -77,7 +77,7 @@ func TestForeign(t *testing.T) {
 		{Name: "d", Definition: json.RawMessage(`{"inputSchema":{"type":"object"},"outputSchema":{"type":"object","x":1}}`)},
 	}
 	d := newDaemon()
-	d.foreign = list
+	d.foreign.Items = list
 	c := connect(t, Config{Hub: d, Server: "files"}).ready()
 	c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
 	var names []string

@@ -43,7 +43,8 @@ type table struct {
 	theirs map[string]their    // those of MCP servers
 	staged bool                // palyrad has a workspace that is
 
-	revision string // of palyrad's list
+	methods  []string // what else the server of Config.Server may be asked for
+	revision string   // of palyrad's list
 }
 
 // their is a tool of an MCP server's behind palyrad.

@@ -257,7 +257,7 @@ func (h *Hub) removeServer(_ context.Context, _ hub.Caller, name string) (hub.No
 	return hub.None{}, err
 }
 
-func (h *Hub) listServerTools(_ context.Context, _ hub.Caller, name string) (hub.Page[hub.ServerTool], error) {
+func (h *Hub) listServerTools(_ context.Context, _ hub.Caller, name string) (hub.ServerTools, error) {
 	s, err := aServer(name)
-	return hub.Page[hub.ServerTool]{Items: s.Tools}, err
+	return hub.ServerTools{Items: s.Tools}, err
 }

@@ -17,6 +17,8 @@ type message struct {
 	Error  json.RawMessage `json:"error"`
 	Params struct {
 		Name      string                     `json:"name"`
+		URI       string                     `json:"uri"`
+		Meta      json.RawMessage            `json:"_meta"`
 		Arguments map[string]json.RawMessage `json:"arguments"`
 	} `json:"params"`
 }
@@ -75,10 +77,18 @@ func main() {
 				tools = append(tools, map[string]any{"name": "x\x1b[2J", "inputSchema": map[string]any{"type": "object"}})
 			case "double":
 				tools = append(tools, tools[0])
+			case "method":
+				tools = append(tools, map[string]any{"name": "resources/read", "inputSchema": map[string]any{"type": "object"}})
 			case "huge":
 				tools = append(tools, map[string]any{"name": "x", "description": strings.Repeat("x", 100<<10), "inputSchema": map[string]any{"type": "object"}})
 			}
 			answer(m.ID, map[string]any{"tools": tools})
+		case "resources/list":
+			answer(m.ID, map[string]any{"resources": []any{map[string]any{"uri": "test://a", "name": "a"}}})
+		case "resources/read":
+			answer(m.ID, map[string]any{"contents": []any{map[string]any{"uri": m.Params.URI, "text": fmt.Sprintf("read %s %s", m.Params.URI, m.Params.Meta)}}})
+		case "prompts/get":
+			say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no prompt %s"}}`, m.ID, m.Params.Name)
 		case "tools/call":
 			calls++
 			switch m.Params.Name {
