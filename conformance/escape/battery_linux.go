@@ -342,6 +342,9 @@ func (b *battery) once(c *attackCase, u *user, tier, mode string, inside bool) (
 	if inside && b.bare && sc.opt.workspace != "" {
 		return nil, "needs a workspace"
 	}
+	if inside && b.bare && sc.opt.beside != nil {
+		return nil, "the call beside it needs a /tmp"
+	}
 	if inside && mode != modeCold && slices.Contains(modes, mode) {
 		if why := reason(b.skips, c, &sc, mode); why != "" {
 			return nil, why

@@ -56,6 +56,7 @@ type options struct {
 	layer     string   // of a staged workspace, whatever the mode; "" is a new one, where the mode stages
 	beside    []string // a probe of another call of the same session, whatever the mode; nil: none
 	apart     bool     // and that call is of another session
+	session   string   // of the call, in its own network; "": none
 	env       []string // granted
 	hostEnv   []string // of the launcher
 	dir       string   // working directory of the launcher
@@ -134,7 +135,7 @@ func call(number int, variant, name, attack string, stopped map[string][]string,
 func cases() []attackCase {
 	var all []attackCase
 	for _, f := range []func() []attackCase{fileCases, inheritCases, processCases, ipcCases, netCases,
-		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases, terminalCases, sessionCases, layerCases} {
+		kernelCases, abiCases, bombCases, limitCases, backendCases, gateCases, hostCases, cellCases, sealCases, cardCases, memoryCases, mountCases, cacheCases, terminalCases, sessionCases, layerCases, tmpCases} {
 		all = append(all, f()...)
 	}
 	for i := range all {

@@ -54,6 +54,9 @@ func (c *sitter) onHost() error {
 	c.s.later(func() {
 		os.Remove("/tmp/" + c.name)
 		os.Remove("/dev/shm/" + c.name)
+		for _, kind := range []string{"-1", "-2"} {
+			os.Remove("/tmp/socket-" + c.name + kind)
+		}
 	})
 	c.port, c.addr, _ = strings.Cut(detail, " ")
 	c.pid = strconv.Itoa(h.cmd.Process.Pid)

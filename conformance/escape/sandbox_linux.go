@@ -37,12 +37,20 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 	case modeLoop:
 		c = append(c, "--network", "loopback")
 	}
-	if s.mode == modeSession || o.beside != nil {
+	if o.session != "" {
+		c = []string{p.warm, "--cell", p.cell, "--in", o.session}
+		if o.beside != nil {
+			c = append(c, "--session")
+		}
+	}
+	if s.mode == modeSession && o.session == "" || o.beside != nil {
 		beside := o.beside
 		if beside == nil {
 			beside = s.sitter().words
 		}
-		c = []string{p.warm, "--cell", p.cell, "--session"}
+		if o.session == "" {
+			c = []string{p.warm, "--cell", p.cell, "--session"}
+		}
 		if o.apart {
 			c = append(c, "--apart")
 		}

@@ -61,9 +61,16 @@ func main() {
 		fmt.Fprintf(os.Stderr, "attack: unknown probe %q\n", os.Args[1])
 		os.Exit(2)
 	}
+	a := parse(os.Args[2:])
+	if dir := a.word["chdir"]; dir != "" {
+		if err := os.Chdir(dir); err != nil {
+			fmt.Fprintf(os.Stderr, "attack: %v\n", err)
+			os.Exit(2)
+		}
+	}
 	prepare()
 	emit(result{Case: os.Args[1], Outcome: "STARTED"})
-	detail, err := p(parse(os.Args[2:]))
+	detail, err := p(a)
 	emit(report(os.Args[1], detail, err))
 }
 

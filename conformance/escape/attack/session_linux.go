@@ -16,9 +16,9 @@ var sessionProbes = map[string]probe{
 }
 
 // sit is what a call could be robbed of while it runs: a secret in its memory, its command line and
-// its files in /tmp and /dev/shm, its life, and sockets: a TCP port and abstract ones. It says its
-// port and where the secret is, and repeats what it hears. Where unix sockets are refused it does
-// without.
+// its files in /tmp and /dev/shm, its life, and sockets: a TCP port, abstract ones and such in /tmp.
+// It says its port and where the secret is, and repeats what it hears. Where unix sockets are refused
+// it does without.
 func sit(a args) (string, error) {
 	secret := a.str("secret")
 	_, addr, err := victimMemory(secret)
@@ -43,20 +43,22 @@ func sit(a args) (string, error) {
 	}
 	fds := []unix.PollFd{{Fd: int32(tcp), Events: unix.POLLIN}}
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
-		fd, err := unix.Socket(unix.AF_UNIX, kind, 0)
-		if err != nil {
-			continue
-		}
-		name := fmt.Sprintf("@%s-%d", a.str("name"), kind)
-		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
-			return "", failed("bind", err)
-		}
-		if kind == unix.SOCK_STREAM {
-			if err := unix.Listen(fd, 8); err != nil {
-				return "", failed("listen", err)
+		for _, prefix := range []string{"@", "/tmp/socket-"} {
+			fd, err := unix.Socket(unix.AF_UNIX, kind, 0)
+			if err != nil {
+				continue
 			}
+			name := fmt.Sprintf("%s%s-%d", prefix, a.str("name"), kind)
+			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
+				return "", failed("bind", err)
+			}
+			if kind == unix.SOCK_STREAM {
+				if err := unix.Listen(fd, 8); err != nil {
+					return "", failed("listen", err)
+				}
+			}
+			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 		}
-		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
 	emit(result{Case: "sit", Outcome: "READY", Detail: fmt.Sprint(at.(*unix.SockaddrInet4).Port, " ", addr)})
 	for {

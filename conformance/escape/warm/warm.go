@@ -16,6 +16,9 @@
 //
 //	{"case":"sit","outcome":"ALIVE"}
 //
+// With -in the call is one of a session, in a cold cell. With the cache tmp its /tmp is what the calls
+// of this session in its workspace share, the one beside it too.
+//
 // With -asked it makes a call that the built-in policy asks about, in a cold cell, and
 // approves it: palyra exec wants a terminal for that.
 //
@@ -23,6 +26,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -60,6 +64,7 @@ func run(args []string) (int, error) {
 	f.StringVar(&cfg.StateDir, "state", "", "state directory")
 	f.StringVar(&cfg.PolicyDir, "policy", "", "policy directory")
 	session := f.Bool("session", false, "make the call in a session's network, beside another one")
+	in := f.String("in", "", "the session of the call, whose /tmp it shares with the cache tmp; without -session in its own network")
 	apart := f.Bool("apart", false, "the other one is of another session")
 	var words []string
 	f.Func("beside", "word of the other call's command", func(s string) error { words = append(words, s); return nil })
@@ -101,17 +106,19 @@ func run(args []string) (int, error) {
 	if *asked {
 		cfg.Pool, cfg.Warm, cfg.PolicyDir, cfg.Approver = cell.Pool{}, 0, "", yes{}
 	}
-	if *session {
+	if *session || *in != "" {
 		cfg.Pool, cfg.Warm = cell.Pool{}, 0
 	}
+	p.SessionID = *in
 	k, err := kernel.Open(context.Background(), cfg)
 	if err != nil {
 		return refused, err
 	}
 	defer k.Close()
 	if *session {
-		p.Network, p.SessionID = isolate.NetworkSession, "one"
-		other := kernel.Proposal{Tool: kernel.ToolRun, TierFloor: p.TierFloor, Argv: words, Dir: dir, Network: p.Network, SessionID: p.SessionID}
+		p.Network, p.SessionID = isolate.NetworkSession, cmp.Or(*in, "one")
+		other := kernel.Proposal{Tool: kernel.ToolRun, TierFloor: p.TierFloor, Argv: words, Dir: dir, Network: p.Network, SessionID: p.SessionID,
+			Workspace: p.Workspace, Caches: p.Caches}
 		if *apart {
 			other.SessionID = "another"
 		}
@@ -121,7 +128,7 @@ func run(args []string) (int, error) {
 		}
 		defer b.end()
 		b.fill(p.Argv)
-	} else if !*asked {
+	} else if !*asked && *in == "" {
 		if err := k.Expect(context.Background(), p.Network, p.Limits); err != nil {
 			return refused, err
 		}
@@ -143,7 +150,7 @@ func run(args []string) (int, error) {
 	if out.Error != nil {
 		fmt.Fprintf(os.Stderr, "palyra: %s: %s\n", strings.ReplaceAll(out.Outcome, "_", " "), out.Error.Text)
 	}
-	if r := out.Result; !*asked && !*session && r != nil && r.Evidence != nil && r.Evidence.Cell.Mode != evidence.CellWarm {
+	if r := out.Result; !*asked && !*session && *in == "" && r != nil && r.Evidence != nil && r.Evidence.Cell.Mode != evidence.CellWarm {
 		return refused, fmt.Errorf("the cell was %q", r.Evidence.Cell.Mode)
 	}
 	return out.Exit, nil
