@@ -57,9 +57,10 @@ type Expansion struct {
 	Cwd             string    // as the program sees it, or relative to the workspace
 	Declared        *Declared // nil: nothing
 
-	Limits    isolate.Limits // zero fields get DefaultLimits
-	TierFloor tier.Tier      // default C
-	Network   string         // as in isolate.Spec
+	Limits    isolate.Limits  // zero fields get DefaultLimits
+	TierFloor tier.Tier       // default C
+	Network   string          // as in isolate.Spec
+	TTY       *vocabulary.TTY // as in a Proposal
 	// Background says that no caller waits for the program's end. Capsule, card and receipt say so;
 	// it changes nothing in the cell.
 	Background bool
@@ -168,7 +169,7 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly,
 		WorkspaceStaged: x.WorkspaceStaged, Layer: layer, Cwd: x.Cwd, Secrets: x.Secrets,
 		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,
-		SessionID: p.SessionID, RunID: p.RunID, tool: x,
+		TTY: x.TTY, SessionID: p.SessionID, RunID: p.RunID, tool: x,
 	}
 	switch {
 	case x.Streams:

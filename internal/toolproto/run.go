@@ -13,6 +13,7 @@ type RunInput struct {
 	Cwd       string   `json:"cwd" tool:"default=.,min=1,max=16380" doc:"folder of the workspace to start in"`
 	Stdin     string   `json:"stdin" doc:"standard input, in the encoding"`
 	Encoding  string   `json:"encoding" tool:"default=utf-8,enum=utf-8|base64" doc:"how stdin spells bytes"`
+	TTY       bool     `json:"tty,omitempty" doc:"the program has a terminal of its own, of 24 rows and 80 columns, as standard input, output and error: stdin is typed there with the key for its end behind it, and all output is one stream, stdout, with the terminal's sequences. Nothing can be typed later"`
 	// Background is read by the hub, too: such a call is answered when its program has started.
 	Background bool `json:"background,omitempty" doc:"let it run in the background: the call is answered when the program has started, with the id of its run for process.status, process.output and process.stop. It ends with its session at the latest"`
 

@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"palyra/authz/policy"
+	"palyra/call"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
@@ -296,6 +297,9 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 	}
 	if in.Background {
 		background(&x.Limits)
+	}
+	if in.TTY {
+		x.TTY = &call.TTY{Rows: 24, Columns: 80, Term: "xterm-256color"} // as a terminal without a person mostly is
 	}
 	limit(&x.Limits, isolate.Limits{Wall: time.Duration(in.TimeoutMS) * time.Millisecond, CPU: time.Duration(in.CPUMS) * time.Millisecond,
 		Memory: in.Memory, PIDs: in.PIDs})
