@@ -34,16 +34,17 @@ func CachePath(name string) string {
 // OfSession reports whether a cache of that name belongs to a session.
 func OfSession(name string) bool { return name == CacheHome || name == CacheTmp }
 
-// cacheVariables are those by which programs find their cache, by its name.
-var cacheVariables = map[string]string{"go": "GOCACHE", "npm": "npm_config_cache", "pip": "PIP_CACHE_DIR", CacheHome: "HOME"}
+// cacheVariables are those by which programs find their cache, by its name. Go's is also where it
+// builds: in a private /tmp a large build finds no room.
+var cacheVariables = map[string][]string{"go": {"GOCACHE", "GOTMPDIR"}, "npm": {"npm_config_cache"}, "pip": {"PIP_CACHE_DIR"}, CacheHome: {"HOME"}}
 
-// CacheVariable returns "NAME=VALUE" for a cache of a name that some program is known to have,
-// else "".
-func CacheVariable(name string) string {
-	if v := cacheVariables[name]; v != "" {
-		return v + "=" + CachePath(name)
+// CacheVariables returns "NAME=VALUE" of the variables for a cache of a name that some program is
+// known to have, else none.
+func CacheVariables(name string) (env []string) {
+	for _, v := range cacheVariables[name] {
+		env = append(env, v+"="+CachePath(name))
 	}
-	return ""
+	return env
 }
 
 // CheckCache returns a fault unless a cache can have a name: 1 to 32 of a-z, 0-9 and -.

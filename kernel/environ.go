@@ -124,7 +124,7 @@ func rank(e string) int {
 // policy's to decide about as such. It's sorted, as env is.
 func (p *place) codeEnv(env, caches []string) (names []string) {
 	for _, e := range changedEnv(env, nil) {
-		if slices.ContainsFunc(caches, func(name string) bool { return isolate.CacheVariable(name) == e }) {
+		if slices.ContainsFunc(caches, func(name string) bool { return slices.Contains(isolate.CacheVariables(name), e) }) {
 			continue
 		}
 		name, value, _ := strings.Cut(e, "=")
@@ -176,7 +176,7 @@ func environment(added, caches, declared []string, tty *vocabulary.TTY) ([]strin
 		env[capsule.Name(e)] = e
 	}
 	for _, name := range caches {
-		if e := isolate.CacheVariable(name); e != "" {
+		for _, e := range isolate.CacheVariables(name) {
 			env[capsule.Name(e)] = e
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"palyra/internal/fault"
@@ -196,7 +197,9 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if isolate.CacheVariable("go") != "GOCACHE=/caches/go" || isolate.CacheVariable("mine") != "" {
-		t.Error(isolate.CacheVariable("go"), isolate.CacheVariable("mine"))
+	for name, want := range map[string]string{"go": "GOCACHE=/caches/go GOTMPDIR=/caches/go", "mine": "", "home": "HOME=/caches/home", "tmp": ""} {
+		if got := strings.Join(isolate.CacheVariables(name), " "); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }
