@@ -315,6 +315,7 @@ func TestArgumentsRefused(t *testing.T) {
 		{"invalid_input: stdin mode", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Stdin: "x"}},
 		{"invalid_input: tier a", &Proposal{Tool: ToolRun, Argv: []string{"true"}, TierFloor: tier.A}},
 		{"invalid_input: check network: no session", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Network: isolate.NetworkSession}},
+		{"invalid_input: check caches: no session to share /tmp with", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Workspace: t.TempDir(), Caches: []string{isolate.CacheTmp}}},
 		{"invalid_input: check ids", &Proposal{Tool: ToolRun, Argv: []string{"true"}, RunID: strings.Repeat("x", 129)}},
 		{"invalid_input: open workspace \"x\": the path is not absolute", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Workspace: "x"}},
 		{"invalid_input: open directory \"x\": the path is not absolute", &Proposal{Tool: ToolRun, Argv: []string{"true"}, Dir: "x"}},
