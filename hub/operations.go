@@ -239,7 +239,7 @@ var (
 
 // Operations returns all operations of a Hub.
 func Operations() []*Operation {
-	return []*Operation{
+	return append([]*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
 		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation,
@@ -252,5 +252,5 @@ func Operations() []*Operation {
 		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RemoveDevice.Operation, RenewDevice.Operation,
 		BeginPairing.Operation, ListPairings.Operation, GetPairing.Operation, ApprovePairing.Operation, DenyPairing.Operation,
 		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
-	}
+	}, vaultOperations()...)
 }

@@ -10,6 +10,12 @@ import (
 // VaultUser opens the vault, has use work on it, and closes it. Its ledger is the kernel's.
 type VaultUser func(ctx context.Context, ledger vault.Ledger, use func(*vault.Vault) error) error
 
+// UseVault opens the vault that the kernel's calls use, for what needs no call: use gives out no
+// name of a secret, and no value.
+func (k *Kernel) UseVault(ctx context.Context, use func(*vault.Vault) error) error {
+	return k.withVault(ctx, "open vault", use)
+}
+
 // VaultLedger is the journal as the ledger of the state directory's vault. Its entries name the
 // kernel's own principal.
 func (k *Kernel) VaultLedger() vault.Ledger { return vaultLedger{k} }

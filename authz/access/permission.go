@@ -33,10 +33,10 @@ const (
 	// WorkspaceManage: let calls write into a workspace again and again; declare
 	// workspaces.
 	WorkspaceManage Permission = "workspace.manage"
-	VaultManage     Permission = "vault.manage" // say yes to what is given secrets
+	VaultManage     Permission = "vault.manage" // the vault; say yes to what is given secrets
 )
 
-// These three guard yeses: no method of the hub asks for them, but the built-in policies do
+// TrustOperate, WorkspaceManage and VaultManage guard yeses, too: the built-in policies ask for them
 // (authz/policy/default/20-roles.cedar).
 
 // Role is a member's role. The zero Role holds nothing.

@@ -12,6 +12,7 @@ import (
 
 	"palyra/authz/policy"
 	"palyra/cmd/internal/installed"
+	"palyra/crypt/vault"
 	"palyra/hub/config"
 	"palyra/hub/gateway"
 	"palyra/hub/local"
@@ -72,6 +73,13 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	}
 	c.closers = append(c.closers, c.store.Close)
 	tc := toolConfig(cfg, c)
+	opens, err := c.openVault(d, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if opens != nil {
+		tc.Vault = &tool.Vault{Scrub: d.secrets, Open: func(ctx context.Context) (*vault.Vault, error) { return opens(ctx, c.kernel.VaultLedger()) }}
+	}
 	table := tool.New(tc)
 	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Version: version})
 	c.memory = budget.NewMark(limitHeap(budget.Memory()))
@@ -81,8 +89,8 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		Budgets: kernel.NewBudgets(int64(cfg.Limits.Sealed), int64(cfg.Limits.SealedEach)),
 		Tools:   servers, CacheQuota: int64(cfg.State.CachesEach), ApprovalTimeout: cfg.Approvals.Timeout.Std(), Observe: c.meter.observe, Scrub: d.secrets, TestOnlyStep: d.testOnlyStep,
 	}
-	if kc.Vault, err = c.openVault(d, cfg); err != nil {
-		return nil, err
+	if opens != nil {
+		kc.Vault = opens.use
 	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.

@@ -13,6 +13,7 @@ import (
 	"palyra/hub/session"
 	"palyra/hub/store"
 	"palyra/internal/fault"
+	builtin "palyra/internal/tools"
 	"palyra/isolate/probe"
 	"palyra/isolate/tier"
 	"palyra/kernel/tool"
@@ -145,6 +146,9 @@ func (d *daemon) settings() []hub.Setting {
 func tools(t *tool.Table) []hub.Tool {
 	var out []hub.Tool
 	for _, i := range t.List() {
+		if row, ok := builtin.Find(i.Name); ok && row.Vault {
+			continue // the vault has operations of its own
+		}
 		limits, err := json.Marshal(i.Limits)
 		if err != nil {
 			panic("palyrad: internal error: " + err.Error())

@@ -9,7 +9,6 @@ import (
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
 	"palyra/hub/config"
-	"palyra/kernel"
 )
 
 // vaultCredential is the name of the credential by which a service manager hands over the
@@ -35,9 +34,22 @@ func vaultIdentity(cfg config.Vault, getenv func(string) string) (seal.Identity,
 	return id, nil
 }
 
+// vaultOpener opens the vault, which its caller closes.
+type vaultOpener func(ctx context.Context, ledger vault.Ledger) (*vault.Vault, error)
+
+// use is a kernel.VaultUser.
+func (o vaultOpener) use(ctx context.Context, ledger vault.Ledger, use func(*vault.Vault) error) error {
+	v, err := o(ctx, ledger)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	return use(v)
+}
+
 // openVault reads the identity while that is still possible, and returns what opens the vault with
 // it; nil without one. The identity stays in locked memory until the kernel is closed.
-func (c *core) openVault(d *daemon, cfg *config.Config) (kernel.VaultUser, error) {
+func (c *core) openVault(d *daemon, cfg *config.Config) (vaultOpener, error) {
 	if d.safe { // it makes no calls
 		return nil, nil
 	}
@@ -47,12 +59,7 @@ func (c *core) openVault(d *daemon, cfg *config.Config) (kernel.VaultUser, error
 	}
 	c.closers = append(c.closers, func() error { id.Wipe(); return nil })
 	dir := filepath.Join(cfg.State.Dir, "vault")
-	return func(ctx context.Context, ledger vault.Ledger, use func(*vault.Vault) error) error {
-		v, err := vault.Open(ctx, dir, ledger, id)
-		if err != nil {
-			return err
-		}
-		defer v.Close()
-		return use(v)
+	return func(ctx context.Context, ledger vault.Ledger) (*vault.Vault, error) {
+		return vault.Open(ctx, dir, ledger, id)
 	}, nil
 }

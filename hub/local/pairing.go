@@ -487,7 +487,7 @@ func (h *Hub) approvePairing(ctx context.Context, c hub.Caller, in hub.PairingAp
 	}
 	h.pairings.do(c, func(all *pair.Hub, now time.Time) { _, err = all.Issued(in.ID, scopes, chain, now) })
 	_ = h.pairings.write(ctx) // logged, and tried again
-	if err != nil { // no one has the certificate, so no one should find its device active
+	if err != nil {           // no one has the certificate, so no one should find its device active
 		_, gone := h.revokeDevice(context.WithoutCancel(ctx), c, w.Request.Device)
 		return hub.Pairing{}, errors.Join(err, gone)
 	}

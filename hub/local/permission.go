@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"palyra/authz/access"
@@ -104,6 +105,10 @@ func (h *Hub) need(c hub.Caller, p access.Permission) error {
 func (h *Hub) needTool(c hub.Caller, name string) error {
 	var all []access.Permission
 	switch name {
+	case toolproto.VaultGet, toolproto.VaultList, toolproto.VaultSet, toolproto.VaultRemove, toolproto.VaultRotate, toolproto.VaultImport, toolproto.VaultExport, toolproto.VaultAddRecipient:
+		// Before a person is asked: no one would get what the call reveals.
+		return fault.New(fault.Usage, "invalid_input", "call tool "+name, errors.New("the vault has operations of its own")).
+			WithHint("palyra help vault")
 	case toolproto.ArtifactRead:
 		all = append(all, access.ArtifactRead)
 	case toolproto.ProcessList, toolproto.ProcessStatus:

@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -41,6 +42,9 @@ type Request struct {
 	// Attended says that somebody waits for it and nobody else wants to know: it
 	// is not made any more after a restart.
 	Attended bool
+	// Beside puts what comes beside the calls into their ctx. It isn't kept: a run that goes on
+	// after a restart goes on without. nil: nothing does.
+	Beside func(ctx context.Context) context.Context
 }
 
 // plan is what is kept of a Request, as JSON in the run's row.

@@ -20,6 +20,7 @@ import (
 type job struct {
 	id, session, user string
 	plan              *plan
+	beside            func(context.Context) context.Context // nil: nothing comes beside its calls
 	src               Source
 
 	ctx    context.Context // done when the run is to end; the cause is a *Stop
@@ -147,6 +148,7 @@ func (e *Engine) Start(ctx context.Context, q Request) (string, error) {
 		most.Wall = e.cfg.Background.Wall
 	}
 	j := newJob(ident.New(ident.Run), sess, q.User, p, bound(q.Budget, most))
+	j.beside = q.Beside
 	if err := e.remember(j); err != nil {
 		return "", err
 	}

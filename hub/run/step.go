@@ -146,6 +146,9 @@ func (e *Engine) call(ctx context.Context, j *job) result {
 		res.fail(err)
 		return res
 	}
+	if j.beside != nil {
+		ctx = j.beside(ctx)
+	}
 	subject := approval.Subject{Run: j.id, Session: j.session, Step: row.Index, Requester: j.user}
 	var timer *time.Timer
 	settle := func() {}

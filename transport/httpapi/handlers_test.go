@@ -70,6 +70,23 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/pairings/"+apitest.Pairing+"/approve", `{"digits":"`+apitest.PairingDigits+`","scopes":[],"replace":true}`)
 	ask(403, post, "/api/v1/pairings/"+apitest.Pairing+"/approve", `{"digits":"000000"}`)
 	ask(200, post, "/api/v1/pairings/"+apitest.Pairing+"/deny", "")
+	const ref, value = `"ref":"` + apitest.SecretRef + `"`, `"value":"aHVzaA=="`
+	ask(200, post, "/api/v1/vault/set", `{`+ref+`,`+value+`,"expires":"2125-01-02T03:04:05Z"}`)
+	ask(200, post, "/api/v1/vault/rollback", `{`+ref+`,"secret_version":1}`)
+	a = ask(200, post, "/api/v1/vault/reveal", `{`+ref+`}`)
+	var revealed hub.VaultResult
+	if a.into(t, &revealed); string(revealed.Value) != apitest.SecretValue || a.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("revealed: %d bytes, %v", len(revealed.Value), a.header)
+	}
+	ask(400, post, "/api/v1/vault/reveal", `{`+ref+`}`, r.key()) // no key repeats the answer
+	ask(400, get, "/api/v1/vault?ref=x", "")
+	ask(200, post, "/api/v1/vault/list", `{"session":"`+id+`"}`)
+	ask(200, post, "/api/v1/vault/remove", `{`+ref+`}`)
+	ask(200, post, "/api/v1/vault/rotate", `{"drop":["old"]}`)
+	ask(200, post, "/api/v1/vault/import", `{"secrets":[{`+ref+`,`+value+`}]}`)
+	ask(200, post, "/api/v1/vault/export", `{"to":"age1","refs":["`+apitest.SecretRef+`"]}`)
+	ask(200, get, "/api/v1/vault", "")
+	ask(200, post, "/api/v1/vault/verify", "")
 	ask(200, get, "/api/v1/grants", "")
 	ask(200, post, "/api/v1/grants/grt_"+strings.Repeat("0", 32)+"/revoke", "")
 	ask(200, get, "/api/v1/policy", "")

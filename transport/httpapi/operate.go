@@ -78,6 +78,11 @@ func (x *exchange) answer(status int, out any) error {
 		return x.bytes(status, x.rt.Media[0], v)
 	case hub.Session:
 		place = "/sessions/" + v.ID
+	case hub.VaultResult:
+		if !x.caller.ReadsPolicy {
+			v.Run = redactRun(v.Run)
+			out = v
+		}
 	case hub.Run:
 		place = "/runs/" + v.ID
 		if !x.caller.ReadsPolicy {

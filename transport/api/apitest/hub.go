@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -87,6 +88,7 @@ func NewHub() *Hub {
 		hub.ListDevices.By(h.listDevices), hub.GetDevice.By(h.getDevice), hub.RevokeDevice.By(h.revokeDevice), hub.RemoveDevice.By(h.removeDevice), hub.RenewDevice.By(h.renewDevice),
 		hub.BeginPairing.By(h.beginPairing), hub.ListPairings.By(h.listPairings), hub.GetPairing.By(h.getPairing), hub.ApprovePairing.By(h.approvePairing), hub.DenyPairing.By(h.denyPairing),
 	)
+	maps.Copy(h.Table, hub.NewTable(h.vaultEntries()...))
 	return h
 }
 
