@@ -123,7 +123,10 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"mcp add":     (*app).mcpAdd, "mcp ls": (*app).mcpLs, "mcp show": (*app).mcpShow, "mcp accept": (*app).mcpAccept, "mcp rm": (*app).mcpRm,
 	"devices ls": (*app).devicesLs, "devices show": (*app).devicesShow, "devices revoke": (*app).devicesRevoke, "devices rm": (*app).devicesRm,
 	"devices pair": (*app).devicesPair, "devices pairings": (*app).devicesPairings, "devices approve": (*app).devicesApprove, "devices deny": (*app).devicesDeny,
-	"pair":          (*app).pair,
+	"pair":      (*app).pair,
+	"vault set": (*app).vaultSet, "vault get": (*app).vaultGet, "vault ls": (*app).vaultLs, "vault history": (*app).vaultLs, "vault rollback": (*app).vaultRollback,
+	"vault rm": (*app).vaultRm, "vault rotate": (*app).vaultRotate, "vault verify": (*app).vaultVerify, "vault recipients": (*app).vaultRecipients,
+	"vault import": (*app).vaultImport, "vault export": (*app).vaultExport,
 	"backup create": (*app).backupCreate,
 	"complete":      (*app).complete,
 }

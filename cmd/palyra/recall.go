@@ -37,6 +37,8 @@ func (a *app) here(inv *command.Invocation) bool {
 	switch {
 	case strings.HasPrefix(inv.Command.Name, "changes "):
 		return a.layerHere(inv)
+	case strings.HasPrefix(inv.Command.Name, "vault "):
+		return a.vaultHere(inv)
 	case strings.HasPrefix(inv.Command.Name, "keys "):
 		return !inv.Has("socket") && !inv.Has("url") && !inv.Has("token-file") && !inv.Has("device")
 	case !looksBack(inv.Command.Name) || inv.Has("socket") || inv.Has("url") || inv.Has("device"):

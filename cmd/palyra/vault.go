@@ -22,6 +22,7 @@ import (
 	"palyra/crypt/receipt"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
+	socket "palyra/hub/place"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
@@ -41,6 +42,22 @@ func (a *app) vaultKey(inv *command.Invocation) (string, error) {
 	}
 	config, err := a.config()
 	return filepath.Join(config, "palyra", "vault.key"), err
+}
+
+// vaultHere reports whether a command is about the vault of a state directory and not of palyrad.
+// As for palyra exec, the socket of this user's palyrad decides, and not an answer.
+func (a *app) vaultHere(inv *command.Invocation) bool {
+	for _, flag := range []string{"socket", "url", "token-file", "device"} {
+		if inv.Has(flag) {
+			return false
+		}
+	}
+	for _, flag := range []string{"no-daemon", "state", "policy", "key", "passphrase"} {
+		if inv.Has(flag) {
+			return true
+		}
+	}
+	return socket.OwnSocket(a.getenv) == ""
 }
 
 // vaultOpener opens the vault for calls with secrets, with the identity that the command names.

@@ -48,8 +48,7 @@ func Table() *command.Table {
 		Exec, attestVerifyCommand, attestShowCommand, journalVerifyCommand, journalShowCommand,
 		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
 		keysSealCommand, keysUnsealCommand,
-		vaultInitCommand, vaultMigrateCommand, vaultSetCommand, vaultGetCommand, vaultLsCommand, vaultHistoryCommand, vaultRollbackCommand, vaultRmCommand, vaultRotateCommand, vaultVerifyCommand,
-		vaultRecipientsCommand, vaultIdentityCommand, vaultImportCommand, vaultExportCommand,
+		vaultInitCommand, vaultMigrateCommand, vaultIdentityCommand,
 		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
 	}
 	for i := range own {

@@ -14,7 +14,7 @@ import (
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
 	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true,
-	"devices ls": true, "devices revoke": true}
+	"devices ls": true, "devices revoke": true, "vault ls": true, "vault history": true, "vault recipients": true}
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{
@@ -22,7 +22,8 @@ var takes = map[string][]string{
 	"tools show": {"@tool"}, "approvals show": {"@approval"}, "approvals approve": {"@approval"}, "approvals deny": {"@approval"}, "approvals revoke": {"@grant"},
 	"artifact get": {"@run"}, "token revoke": {"@token"}, "token rotate": {"@token"}, "members set": {"@member", roles}, "members rm": {"@member"},
 	"config explain": {"@key"}, "devices show": {"@device"}, "devices revoke": {"@device"}, "devices rm": {"@device"}, "devices approve": {"@pairing"}, "devices deny": {"@pairing"},
-	"complete": {"approval|device|grant|key|member|pairing|run|session|token|tool"},
+	"vault recipients": {"ls|add|rm"},
+	"complete":         {"approval|device|grant|key|member|pairing|run|session|token|tool"},
 }
 
 // valuesOf says what a flag takes that does not say it itself.
