@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
@@ -110,5 +111,6 @@ func manifest(what string, m *store.Manifest, f io.Reader, sum hash.Hash) (*fron
 	l.Row("  files", len(m.Files))
 	l.Row("  journal", m.JournalSize, "entries")
 	l.Row("  private keys", m.PrivateKeys)
+	l.Row("  vault", slices.ContainsFunc(m.Files, func(f store.ManifestFile) bool { return f.Path == "vault/head" }))
 	return &front.Report{Text: l.String(), Fields: front.Document{"manifest": m, "manifest_digest": digest, "file_digest": file}}, nil
 }

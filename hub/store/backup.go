@@ -18,6 +18,7 @@ import (
 	"filippo.io/age"
 
 	"palyra/crypt/journal"
+	"palyra/crypt/vault"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
@@ -25,7 +26,7 @@ import (
 
 // BackupOptions say what goes into a backup and who can read it.
 type BackupOptions struct {
-	// StateDir is the state directory whose journal/ and trust/ go in besides the
+	// StateDir is the state directory whose journal/, trust/ and vault/ go in besides the
 	// store. "": the store alone.
 	StateDir string
 	// Recipients are age public keys, "age1…". One of them or a passphrase is needed.
@@ -92,6 +93,7 @@ var backupRoots = [...]struct {
 	{"store", 0o700, 0o600},
 	{"journal", 0o700, 0o600},
 	{"trust", 0o755, 0o644},
+	{"vault", 0o700, 0o600},
 	{"keys", 0o700, 0o600},
 }
 
@@ -99,7 +101,8 @@ var backupRoots = [...]struct {
 // if a state directory is given, to w. The database is one consistent snapshot,
 // the artifacts are those it knows, and the journal is at least as new: what it
 // has more is found by CheckJournal after a restore, as after a crash. The copy
-// of the journal is checked against its key before it is written. Others go on
+// of the journal is checked against its key before it is written, and that of
+// the vault, sealed as it is, against the journal. Others go on
 // working meanwhile; nothing is swept. It needs room for a second database and
 // journal. What was written to w before an error is no backup.
 func (s *Store) Backup(ctx context.Context, w io.Writer, o BackupOptions) (_ *Manifest, err error) {
@@ -135,7 +138,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, o BackupOptions) (_ *Ma
 		return nil, classify(op, err)
 	}
 	if o.StateDir != "" {
-		if m.JournalSize, err = stageJournal(ctx, o.StateDir, staging); err != nil {
+		if m.JournalSize, err = stageBoth(ctx, o.StateDir, staging); err != nil {
 			return nil, classify(op, err)
 		}
 	}
@@ -345,6 +348,11 @@ func (p *packer) all(s *Store, staging string, digests map[canon.Digest]int64, o
 	if o.StateDir != "" {
 		if err := p.tree("journal", filepath.Join(staging, "journal")); err != nil {
 			return err
+		}
+		if sealed := filepath.Join(staging, "vault"); vault.Exists(sealed) {
+			if err := p.tree("vault", sealed); err != nil {
+				return err
+			}
 		}
 		if err := p.tree("trust", filepath.Join(o.StateDir, "trust")); err != nil {
 			return err

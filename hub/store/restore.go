@@ -18,6 +18,7 @@ import (
 	"filippo.io/age"
 
 	"palyra/crypt/journal"
+	"palyra/crypt/vault"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
@@ -63,7 +64,7 @@ func VerifyBackup(ctx context.Context, r io.Reader, u Unlock) (*Manifest, error)
 // Restore makes the state directory dir from a backup. dir is an absolute path
 // of nothing or of an empty directory, fault.Usage "bad_file" otherwise. It is
 // written beside its place, checked (every digest, the database, its schema, the
-// artifacts, the journal against its key), flushed and renamed: dir is complete,
+// artifacts, the journal against its key, the vault against the journal), flushed and renamed: dir is complete,
 // or empty or missing as before.
 func Restore(ctx context.Context, r io.Reader, u Unlock, dir string) (_ *Manifest, err error) {
 	op := fmt.Sprintf("restore backup to %q", dir)
@@ -379,7 +380,13 @@ func inspect(ctx context.Context, dir string, m *Manifest) (err error) {
 	if rep.Size != uint64(m.JournalSize) {
 		return fault.New(fault.Integrity, "backup_corrupt", op, fmt.Errorf("the journal has %d entries, the manifest says %d", rep.Size, m.JournalSize))
 	}
-	return nil
+	if !vault.Exists(filepath.Join(dir, "vault")) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "vault", "records"), 0o700); err != nil { // a vault without secrets
+		return durable.Fault(op, err)
+	}
+	return checkVault(dir, filepath.Join(dir, "trust"))
 }
 
 // syncTree makes the names in all folders below dir durable.
