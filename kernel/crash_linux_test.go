@@ -35,6 +35,7 @@ type victim struct {
 	Nth               int    // the occurrence of Step that kills
 	Word              string // an argument that marks the processes
 	Rotate            bool   // it makes no call and rotates the attestation key
+	RotateLog         bool   // or the log's
 	Seal              string // or seals the keys for this identity
 }
 
@@ -93,8 +94,12 @@ func beVictim(spec string) int {
 		}
 		return 0
 	}
-	if v.Rotate {
-		if err := rotateAsVictim(k); err != nil {
+	if v.Rotate || v.RotateLog {
+		rotate := k.RotateKey
+		if v.RotateLog {
+			rotate = k.RotateLogKey
+		}
+		if err := rotateAsVictim(k, rotate); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -482,7 +482,12 @@ func (s *state) receipt(ctx context.Context, index uint64, e *receipt.Entry) ([]
 	if err != nil {
 		return nil, err
 	}
-	return e.Bundle(p, s.trust())
+	var b []byte
+	err = s.knowing(ctx, func(t *receipt.Trust) (err error) {
+		b, err = e.Bundle(p, t)
+		return err
+	})
+	return b, err
 }
 
 // logged returns the entry at an index, as it was signed.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"palyra/crypt/ca"
+	"palyra/crypt/journal"
 	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	sealing "palyra/crypt/seal"
@@ -32,7 +33,7 @@ import (
 //
 // Other processes, and other calls of this one, go on meanwhile. The journal refuses an entry
 // that the key in force didn't sign (receipt.Follows); its writer reads the keys again and signs
-// again.
+// again. The log's key is replaced in the same steps (rotatelog.go).
 
 // signers are the keys of the state directory, as they were read at one time. They are immutable.
 type signers struct {
@@ -111,34 +112,46 @@ func (s *state) settle(ctx context.Context) (*keyring.Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Next() == nil {
+	if r.Next() == nil && r.NextLog() == nil {
 		s.hold(r)
 		return r, nil
 	}
 	if err := s.journal.Refresh(ctx); err != nil {
 		return nil, err
 	}
-	h := r.History()
-	begun, err := s.signedLast(r.Next())
-	switch {
-	case err != nil:
-		return nil, err
-	case begun && !r.Next().Is(currentOf(h)), !begun && !knows(h, r.Next()):
-		// The files are behind the journal, or it was never told of the next key.
-		if h, err = receipt.Rotations(ctx, s.journal, r.Log()); err != nil {
+	att, log := r.History(), r.LogHistory()
+	var begun, logBegun, behind bool
+	if next := r.Next(); next != nil {
+		if begun, err = s.signedLast(next); err != nil {
 			return nil, err
 		}
-		if !begun && !knows(h, r.Next()) {
-			if err := keyring.DropNext(s.dir); err != nil {
-				return nil, err
-			}
-			h = nil // the files are up to date
+		behind = begun && !next.Is(currentOf(att)) || !begun && !knows(att, next.Hint())
+	}
+	if next := r.NextLog(); next != nil {
+		logBegun = s.journal.Key() == next.VKey()
+		behind = behind || logBegun && (log == nil || log.Current().VKey != next.VKey()) || !logBegun && !knows(log, next.Public().Hint())
+	}
+	if behind { // the files are behind the journal, or it was never told of the next key
+		if att, log, err = receipt.Rotations(ctx, s.journal, r); err != nil {
+			return nil, err
 		}
 	}
-	if h != nil {
-		if err := r.Publish(s.dir, h, func(string) {}); err != nil {
-			return nil, err
+	if next := r.Next(); next != nil {
+		if begun || knows(att, next.Hint()) {
+			err = r.Publish(s.dir, att, func(string) {})
+		} else {
+			err = keyring.DropNext(s.dir)
 		}
+	}
+	if next := r.NextLog(); next != nil && err == nil {
+		if logBegun || knows(log, next.Public().Hint()) {
+			err = r.Publish(s.dir, log, func(string) {})
+		} else {
+			err = keyring.DropNextLog(s.dir)
+		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	if r, err = s.reopen(); err != nil {
 		return nil, err
@@ -158,9 +171,9 @@ func currentOf(h *keyring.History) []byte {
 	return h.Current().SPKI
 }
 
-// knows reports whether k is the introduced key in a history.
-func knows(h *keyring.History, k *keyring.AttestationKey) bool {
-	return h != nil && h.Pending() != nil && k.Is(h.Pending().SPKI)
+// knows reports whether the key of this hint is the introduced one in a history.
+func knows(h *keyring.History, hint string) bool {
+	return h != nil && h.Pending() != nil && h.Pending().Hint == hint
 }
 
 // signedLast reports whether k signed the journal's newest entry.
@@ -231,9 +244,9 @@ func (k *Kernel) RotateKey(ctx context.Context, principal string, introduce bool
 			return nil, err
 		}
 	}
-	if !knows(h, next) {
+	if !knows(h, next.Hint()) {
 		a := receipt.Introduction(s.act(principal, time.Now()), next.SPKI())
-		index, b, err := k.rotationStep(ctx, r.Attestation(), a, receipt.TrustIn(r))
+		index, b, err := k.rotationStep(ctx, r.Attestation(), a, nil, receipt.TrustIn(r))
 		if err != nil {
 			return nil, err
 		}
@@ -243,14 +256,9 @@ func (k *Kernel) RotateKey(ctx context.Context, principal string, introduce bool
 	if r, err = k.publishKeys(h); err != nil || introduce {
 		return h, err
 	}
-	// Not before its introduction, even if the host's clock was set back.
 	pending := h.Pending()
-	now := time.Now()
-	if t, err := time.Parse(time.RFC3339, pending.ValidFor.Start); err == nil && now.Before(t) {
-		now = t
-	}
-	a := receipt.Beginning(s.act(principal, now), next.SPKI(), r.Attestation().SPKI(), pending.From-1)
-	index, b, err := k.rotationStep(ctx, next, a, receipt.TrustIn(r))
+	a := receipt.Beginning(s.act(principal, beginsAt(pending)), next.SPKI(), r.Attestation().SPKI(), pending.From-1)
+	index, b, err := k.rotationStep(ctx, next, a, nil, receipt.TrustIn(r))
 	if err != nil {
 		return nil, err
 	}
@@ -260,19 +268,29 @@ func (k *Kernel) RotateKey(ctx context.Context, principal string, introduce bool
 	return h, err
 }
 
+// beginsAt is now, but not before the introduction of a key, even if the host's clock was set back.
+func beginsAt(pending *keyring.Term) time.Time {
+	now := time.Now()
+	if t, err := time.Parse(time.RFC3339, pending.ValidFor.Start); err == nil && now.Before(t) {
+		return t
+	}
+	return now
+}
+
 // act is the common part of a rotation's acts.
 func (s *state) act(principal string, at time.Time) receipt.Act {
 	return receipt.Act{Principal: principal, Seq: s.journal.Size(), Time: stamp(at), BootID: s.boot}
 }
 
-// rotationStep logs an act of a rotation and returns its receipt.
-func (k *Kernel) rotationStep(ctx context.Context, key *keyring.AttestationKey, a receipt.Act, t *receipt.Trust) (uint64, []byte, error) {
+// rotationStep logs an act of a rotation, which puts a key of the log in force unless log is nil,
+// and returns its receipt.
+func (k *Kernel) rotationStep(ctx context.Context, key *keyring.AttestationKey, a receipt.Act, log *keyring.LogKey, t *receipt.Trust) (uint64, []byte, error) {
 	s := k.state
 	e, err := receipt.ActEntry(key, a)
 	if err != nil {
 		return 0, nil, err
 	}
-	pos, err := s.appendOnce(ctx, e, false, nil, nil)
+	pos, err := s.journal.Append(ctx, journal.Entry{Leaf: e.Leaf(), Content: e.Content(), Key: log})
 	if err != nil {
 		return 0, nil, err
 	}

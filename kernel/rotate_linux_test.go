@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
 	"palyra/internal/sample"
@@ -186,8 +187,10 @@ func TestRotateMeanwhile(t *testing.T) {
 	}
 }
 
+type rotation func(ctx context.Context, principal string, introduce bool) (*keyring.History, error)
+
 // rotateAsVictim logs an act, rotates and logs another.
-func rotateAsVictim(k *Kernel) error {
+func rotateAsVictim(k *Kernel, rotate rotation) error {
 	note := func() error {
 		i, err := k.Record(context.Background(), Act{Act: "test.note", Principal: "test"})
 		b, _ := json.Marshal(told{Outcome: "", Index: i})
@@ -197,7 +200,7 @@ func rotateAsVictim(k *Kernel) error {
 	if err := note(); err != nil {
 		return err
 	}
-	if _, err := k.RotateKey(context.Background(), "test", false); err != nil {
+	if _, err := rotate(context.Background(), "test", false); err != nil {
 		return err
 	}
 	if err := note(); err != nil {

@@ -125,10 +125,11 @@ func (s *state) open(ctx context.Context, o journal.Options) (err error) {
 	}
 	s.hold(ring)
 	o.Follows = receipt.Follows
+	o.Keys = s.logKeys(ring)
 	if s.journal, err = journal.Open(filepath.Join(s.dir, "journal"), ring.Log(), o); err != nil {
 		return err
 	}
-	if ring.Next() != nil { // a rotation is prepared, is under way, or was interrupted
+	if ring.Next() != nil || ring.NextLog() != nil { // a rotation is prepared, is under way, or was interrupted
 		return s.renew(ctx, nil)
 	}
 	return nil

@@ -17,7 +17,7 @@ func (a *app) keysLs(ctx context.Context, inv *command.Invocation) (*result, err
 
 func (a *app) keysRotate(ctx context.Context, inv *command.Invocation) (*result, error) {
 	return a.keys(inv, func(h hub.Hub) (hub.Page[hub.Key], error) {
-		return hub.RotateKey.Do(ctx, h, hub.Caller{}, hub.KeyRotation{IntroduceOnly: inv.Has("introduce")})
+		return hub.RotateKey.Do(ctx, h, hub.Caller{}, hub.KeyRotation{Log: inv.Has("log"), IntroduceOnly: inv.Has("introduce")})
 	})
 }
 
@@ -33,13 +33,13 @@ func (a *app) keys(inv *command.Invocation, do func(hub.Hub) (hub.Page[hub.Key],
 	if err != nil {
 		return nil, err
 	}
-	t := front.NewTable("KEY", "STATE", "ENTRIES", "SINCE", "FILE").Keep(0, 4)
+	t := front.NewTable("KEY", "SIGNS", "STATE", "ENTRIES", "SINCE", "FILE").Keep(0, 5)
 	for _, k := range p.Items {
 		entries := fmt.Sprintf("%d-", k.From)
 		if k.To != nil {
 			entries += fmt.Sprint(*k.To - 1)
 		}
-		t.Row(k.Hint, k.State, entries, k.Start, k.File)
+		t.Row(k.Hint, k.Signs, k.State, entries, k.Start, k.File)
 	}
 	return text(front.Document{"keys": p.Items}, "%s", a.table(inv, t)), nil
 }

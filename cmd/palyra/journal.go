@@ -48,13 +48,18 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 	if audit.Acts > 0 {
 		r.add("acts", "%d", audit.Acts)
 	}
-	for i, k := range audit.Keys {
-		switch {
-		case i == 0:
-		case k.Trusted:
-			r.add("key", "%s from entry %d on", k.Hint, k.From)
-		default:
-			r.add("key", "%s from entry %d on, introduced by the journal: the trust directory is older", k.Hint, k.From)
+	for _, l := range []struct {
+		name string
+		keys []receipt.KeyTerm
+	}{{"key", audit.Keys}, {"log key", audit.LogKeys}} {
+		for i, k := range l.keys {
+			switch {
+			case i == 0:
+			case k.Trusted:
+				r.add(l.name, "%s from entry %d on", k.Hint, k.From)
+			default:
+				r.add(l.name, "%s from entry %d on, introduced by the journal: the trust directory is older", k.Hint, k.From)
+			}
 		}
 	}
 	if j.Erased > 0 {

@@ -28,11 +28,11 @@ func (a *app) keysLs(inv *command.Invocation) (*front.Report, error) {
 		}
 		dir = filepath.Join(state, "trust")
 	}
-	h, err := receipt.LoadHistory(dir)
+	att, log, err := receipt.LoadHistory(dir)
 	if err != nil {
 		return nil, err
 	}
-	return a.keysReport(inv, h, ""), nil
+	return a.keysReport(inv, "", att, log), nil
 }
 
 func (a *app) keysRotate(ctx context.Context, inv *command.Invocation) (_ *front.Report, err error) {
@@ -48,34 +48,39 @@ func (a *app) keysRotate(ctx context.Context, inv *command.Invocation) (_ *front
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, k.Close()) }()
-	h, err := k.RotateKey(ctx, k.Self(), inv.Has("introduce"))
-	if err != nil {
+	rotate := k.RotateKey
+	if inv.Has("log") {
+		rotate = k.RotateLogKey
+	}
+	if _, err := rotate(ctx, k.Self(), inv.Has("introduce")); err != nil {
 		return nil, err
 	}
 	text := "the new key is in force; give verifiers the trust directory again\n"
 	if inv.Has("introduce") {
 		text = "the new key is introduced; give verifiers the trust directory, then palyra keys rotate\n"
 	}
-	return a.keysReport(inv, h, text), nil
+	return a.keysReport(inv, text, k.Keys(), k.LogKeys()), nil
 }
 
-func (a *app) keysReport(inv *command.Invocation, h *keyring.History, text string) *front.Report {
-	t := front.NewTable("KEY", "STATE", "ENTRIES", "SINCE", "FILE").Keep(0, 4)
+func (a *app) keysReport(inv *command.Invocation, text string, histories ...*keyring.History) *front.Report {
+	t := front.NewTable("KEY", "SIGNS", "STATE", "ENTRIES", "SINCE", "FILE").Keep(0, 5)
 	keys := []front.Document{}
-	for i := range h.Keys {
-		k := &h.Keys[i]
-		entries := fmt.Sprintf("%d-", k.From)
-		d := front.Document{"hint": k.Hint, "state": h.StateOf(k), "from": k.From, "start": k.ValidFor.Start, "file": h.FileOf(k)}
-		if k.To != nil {
-			entries += fmt.Sprint(*k.To - 1)
-			d["to"], d["end"] = *k.To, k.ValidFor.End
+	for _, h := range histories {
+		for i := range h.Keys {
+			k := &h.Keys[i]
+			entries := fmt.Sprintf("%d-", k.From)
+			d := front.Document{"hint": k.Hint, "signs": h.Signs(), "state": h.StateOf(k), "from": k.From, "start": k.ValidFor.Start, "file": h.FileOf(k)}
+			if k.To != nil {
+				entries += fmt.Sprint(*k.To - 1)
+				d["to"], d["end"] = *k.To, k.ValidFor.End
+			}
+			since := k.ValidFor.Start
+			if since == keyring.Epoch {
+				since = "the beginning"
+			}
+			t.Row(k.Hint, h.Signs(), h.StateOf(k), entries, since, h.FileOf(k))
+			keys = append(keys, d)
 		}
-		since := k.ValidFor.Start
-		if since == keyring.Epoch {
-			since = "the beginning"
-		}
-		t.Row(k.Hint, h.StateOf(k), entries, since, h.FileOf(k))
-		keys = append(keys, d)
 	}
 	return &front.Report{Text: text + t.Text(a.width(inv)), Fields: front.Document{"keys": keys}}
 }

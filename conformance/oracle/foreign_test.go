@@ -125,7 +125,7 @@ func TestTesseraPOSIX(t *testing.T) {
 
 	ours := filepath.Join(t.TempDir(), "journal")
 	adopt(t, dir, ours, cp, c)
-	r, err := journal.Check(ours, public)
+	r, err := journal.Check(ours, journal.OneKey(public))
 	if err != nil {
 		t.Fatalf("tessera's directory: %v", err)
 	}
@@ -143,7 +143,7 @@ func TestTesseraPOSIX(t *testing.T) {
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := journal.Check(ours, public); err == nil {
+		if _, err := journal.Check(ours, journal.OneKey(public)); err == nil {
 			t.Errorf("a foreign log with a damaged %s is accepted", name)
 		}
 		if err := os.WriteFile(path, good, 0o600); err != nil {

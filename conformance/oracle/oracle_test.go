@@ -171,7 +171,7 @@ func TestFsck(t *testing.T) {
 		if err := h.runFsck(t); err == nil {
 			t.Errorf("fsck accepts a damaged %s", name)
 		}
-		if _, err := journal.Check(h.journalDir(), h.ring.Log().VKey()); err == nil {
+		if _, err := journal.Check(h.journalDir(), journal.OneKey(h.ring.Log().VKey())); err == nil {
 			t.Errorf("journal.Check accepts a damaged %s", name)
 		}
 		if err := os.WriteFile(path, good, 0o600); err != nil {

@@ -260,7 +260,7 @@ func judge(t *testing.T, state string, ring *keyring.Ring, p promise, size int) 
 	dir, vkey := filepath.Join(state, "journal"), ring.Log().VKey()
 	if _, err := os.Lstat(filepath.Join(dir, "wal")); err == nil {
 		// An auditor comes before the next writer.
-		if _, err := journal.Check(dir, vkey); err != nil {
+		if _, err := journal.Check(dir, journal.OneKey(vkey)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -323,7 +323,7 @@ func judge(t *testing.T, state string, ring *keyring.Ring, p promise, size int) 
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}
-	if r, err := journal.Check(dir, vkey); err != nil {
+	if r, err := journal.Check(dir, journal.OneKey(vkey)); err != nil {
 		t.Error(err)
 	} else if r.Size != n+1 || r.Published != r.Size || len(r.Notes) != 0 {
 		t.Errorf("after recovery: %+v", r)

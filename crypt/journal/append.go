@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"palyra/crypt/keyring"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
@@ -157,6 +158,7 @@ func (j *Journal) batch(err error) []*request {
 func (j *Journal) commit(batch []*request) {
 	good := batch[:0:0]
 	g := &group{first: j.tree.size}
+	key := j.key
 	open := make(map[uint64]bool) // changes of this group to j.open
 	for _, r := range batch {
 		index := g.first + uint64(len(g.entries))
@@ -166,6 +168,9 @@ func (j *Journal) commit(batch []*request) {
 		r.index = index
 		good = append(good, r)
 		g.entries = append(g.entries, r.entry)
+		if r.entry.Key != nil {
+			key = r.entry.Key
+		}
 	}
 	if len(good) == 0 {
 		return
@@ -174,7 +179,7 @@ func (j *Journal) commit(batch []*request) {
 	if len(batch) == 1 { // the caller's own
 		meanwhile = batch[0].meanwhile
 	}
-	if err := j.write(g, open, meanwhile); err != nil {
+	if err := j.write(g, key, open, meanwhile); err != nil {
 		err = durable.Fault("append to journal", err)
 		for _, r := range good {
 			r.index, r.err = 0, err
@@ -203,6 +208,9 @@ func (j *Journal) admit(e *Entry, g *group, open map[uint64]bool, index uint64) 
 	}
 	if err := j.mayFollow(g, e); err != nil {
 		return err
+	}
+	if e.Key != nil && e.Key.Origin() != j.key.Origin() {
+		return fault.New(fault.Usage, "invalid_input", "append to journal", errors.New("the key to put in force is another log's"))
 	}
 	if e.Closes != nil {
 		is, changed := open[*e.Closes]
@@ -236,10 +244,10 @@ func (j *Journal) mayFollow(g *group, e *Entry) error {
 	return j.follows(j.last, e)
 }
 
-// write signs, writes and flushes one group and then makes it part of the log. If that
+// write signs with key, writes and flushes one group and then makes it part of the log. If that
 // fails, the log is as before; repair cuts off leftovers after its end before the next
 // group is written.
-func (j *Journal) write(g *group, open map[uint64]bool, meanwhile func(func() (Proof, error))) error {
+func (j *Journal) write(g *group, key *keyring.LogKey, open map[uint64]bool, meanwhile func(func() (Proof, error))) error {
 	if err := j.repair(); err != nil {
 		return err
 	}
@@ -256,7 +264,7 @@ func (j *Journal) write(g *group, open map[uint64]bool, meanwhile func(func() (P
 	if err != nil {
 		return err
 	}
-	g.note = j.key.SignCheckpoint(x.size, x.root)
+	g.note = key.SignCheckpoint(x.size, x.root)
 	b, places := j.wal.header.encodeGroup(j.wal.end, g)
 	j.step("append:begin")
 	j.wal.dirty = true
@@ -279,7 +287,7 @@ func (j *Journal) write(g *group, open map[uint64]bool, meanwhile func(func() (P
 	j.wal.places = append(j.wal.places, places...)
 	j.wal.leaves = appendLeaves(j.wal.leaves, g)
 	j.tree.apply(x)
-	j.note = g.note
+	j.key, j.note = key, g.note
 	j.last = g.entries[len(g.entries)-1].Leaf
 	for i, is := range open {
 		if is {

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"palyra/crypt/keyring"
+	"golang.org/x/mod/sumdb/tlog"
+
 	"palyra/internal/fault"
 	"palyra/internal/sample"
 )
@@ -58,15 +59,19 @@ func written(t testing.TB) (s *house, file []byte, ends []int64) {
 // reload returns what Open reads from a write-ahead file with these bytes. A reader with
 // only the public key must come to the same result.
 func reload(s *house, file []byte) (*state, error) {
-	load := func(own *keyring.LogKey) (*state, error) {
+	load := func(keys Keys, own func([]byte, uint64, tlog.Hash) (Keys, error)) (*state, error) {
 		w, err := newWAL(&memory{b: file}, int64(len(file)))
 		if err != nil {
 			return nil, err
 		}
-		return w.load(s.dir, s.ring.Log().VKey(), own, nil)
+		return w.load(s.dir, keys, own, nil)
 	}
-	st, err := load(s.ring.Log())
-	if _, other := load(nil); (err == nil) != (other == nil) {
+	j := &Journal{set: OneKeyset(s.ring.Log())}
+	st, err := load(nil, func(note []byte, size uint64, root tlog.Hash) (Keys, error) {
+		_, err := j.inForce(note, size, root)
+		return j.set.All, err
+	})
+	if _, other := load(j.set.All, nil); (err == nil) != (other == nil) {
 		return nil, fmt.Errorf("%v with the key, %v without", err, other)
 	}
 	return st, err
@@ -166,7 +171,7 @@ func TestTampering(t *testing.T) {
 		}
 	}
 	// The same log under another key is not that key's log.
-	if _, err := Check(s.dir, other.ring.Log().VKey()); fault.KindOf(err) != fault.Integrity {
+	if _, err := Check(s.dir, OneKey(other.ring.Log().VKey())); fault.KindOf(err) != fault.Integrity {
 		t.Errorf("check with another key: %v", err)
 	}
 	if _, err := Open(s.dir, other.ring.Log(), Options{}); fault.KindOf(err) != fault.Integrity {
@@ -190,7 +195,7 @@ func TestNeverBehindPublished(t *testing.T) {
 	if _, err := Open(s.dir, s.ring.Log(), Options{}); fault.ReasonOf(err) != "journal_rolled_back" {
 		t.Errorf("open: %v, want journal_rolled_back", err)
 	}
-	if _, err := Check(s.dir, s.ring.Log().VKey()); fault.ReasonOf(err) != "journal_rolled_back" {
+	if _, err := Check(s.dir, OneKey(s.ring.Log().VKey())); fault.ReasonOf(err) != "journal_rolled_back" {
 		t.Errorf("check: %v, want journal_rolled_back", err)
 	}
 }
@@ -296,7 +301,7 @@ func TestDamagedFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Check(s.dir, s.ring.Log().VKey()); fault.ReasonOf(err) != c.check || err != nil && fault.KindOf(err) != fault.Integrity {
+			if _, err := Check(s.dir, OneKey(s.ring.Log().VKey())); fault.ReasonOf(err) != c.check || err != nil && fault.KindOf(err) != fault.Integrity {
 				t.Errorf("check: %v, want %q", err, c.check)
 			}
 			j, err = Open(s.dir, s.ring.Log(), Options{})

@@ -74,7 +74,7 @@ func FuzzWAL(f *testing.F) {
 	good := make(map[tlog.Hash]bool)
 	for _, v := range readVectors(f) {
 		if w, err := newWAL(&memory{b: v.body}, int64(len(v.body))); err == nil {
-			if st, err := w.load(f.TempDir(), vkey, nil, nil); err == nil {
+			if st, err := w.load(f.TempDir(), OneKey(vkey), nil, nil); err == nil {
 				for n := range st.tree.size + 1 {
 					if r, err := st.tree.rootAt(n); err == nil {
 						good[r] = true
@@ -89,7 +89,7 @@ func FuzzWAL(f *testing.F) {
 		if err != nil {
 			return
 		}
-		st, err := w.load(dir, vkey, nil, nil)
+		st, err := w.load(dir, OneKey(vkey), nil, nil)
 		if err != nil {
 			return
 		}

@@ -82,6 +82,22 @@ type Entry struct {
 	// Closes is the index of an open entry that this one closes: the result of
 	// that intent. An entry that is not open cannot be closed. nil: none.
 	Closes *uint64
+	// Key is put in force by this entry: it signs the checkpoint over it, and those that follow.
+	// nil: the key stays.
+	Key *keyring.LogKey
+}
+
+// Keyset is the keys of a log as a writer needs them.
+type Keyset struct {
+	// Own are those that may be in force: the one that signed the newest checkpoint is. The first
+	// is that of an empty log.
+	Own []*keyring.LogKey
+	All Keys // that signed checkpoints at any time, and the next one
+}
+
+// OneKeyset is the keys of a log that has had one key.
+func OneKeyset(k *keyring.LogKey) Keyset {
+	return Keyset{Own: []*keyring.LogKey{k}, All: OneKey(k.VKey())}
 }
 
 // Position is the place of an entry.
@@ -97,6 +113,10 @@ type Options struct {
 	// processes are known: an error refuses next, and Append returns it as it is. last is the
 	// newest leaf, nil if the log is empty. It must not block or call the journal.
 	Follows func(last []byte, next *Entry) error
+	// Keys, if not nil, returns the log's keys as they are now, in the place of the one that Open
+	// is given. It's called under the log's lock when none of those that it returned before signed
+	// the newest checkpoint. It must not call the journal.
+	Keys func() (Keyset, error)
 	// TestOnlyStep is called with the name of each durable step, so that a test
 	// can kill the process there.
 	TestOnlyStep func(name string)
@@ -107,10 +127,9 @@ type Options struct {
 // Journal is an open log. Its methods may be called concurrently.
 type Journal struct {
 	dir  string
-	key  *keyring.LogKey
-	vkey string
 	step func(string)
-	told func(time.Duration) // Options.Waited; may be nil
+	told func(time.Duration)    // Options.Waited; may be nil
+	keys func() (Keyset, error) // Options.Keys; may be nil
 
 	follows func(last []byte, next *Entry) error // Options.Follows; may be nil
 
@@ -131,10 +150,12 @@ type Journal struct {
 	moving  bool   // guarded by writer: there is a mover
 	retired []*wal // guarded by writer: write-ahead files to be closed; see leave
 	last    []byte // guarded by writer: the newest leaf; nil if it isn't known
+	set     Keyset // guarded by writer: the log's keys, as they were last read
 
 	mu        sync.RWMutex
 	closed    bool
 	tree      *tree
+	key       *keyring.LogKey // in force
 	wal       *wal
 	note      []byte              // checkpoint of the whole tree; nil if empty
 	open      map[uint64]struct{} // entries that wait to be closed
@@ -156,11 +177,17 @@ func Open(dir string, key *keyring.LogKey, o Options) (*Journal, error) {
 	if err := durable.CheckPrivate(dir); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, key: key, vkey: key.VKey(), step: o.TestOnlyStep, told: o.Waited, follows: o.Follows, sealing: newTurn(), writer: newTurn()}
+	j := &Journal{dir: dir, step: o.TestOnlyStep, told: o.Waited, follows: o.Follows, keys: o.Keys, sealing: newTurn(), writer: newTurn()}
 	if j.step == nil {
 		j.step = func(string) {}
 	}
-	err := j.gates.open(dir, cmp.Or(o.TestOnlyPatience, patience))
+	var err error
+	if j.set = OneKeyset(key); o.Keys != nil {
+		if j.set, err = o.Keys(); err != nil {
+			return nil, err
+		}
+	}
+	err = j.gates.open(dir, cmp.Or(o.TestOnlyPatience, patience))
 	if err == nil {
 		err = j.recover()
 	}
@@ -331,6 +358,13 @@ func (j *Journal) Size() uint64 {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	return j.tree.size
+}
+
+// Key returns the verifier key that is in force: the one that signed the newest checkpoint.
+func (j *Journal) Key() string {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.key.VKey()
 }
 
 // Checkpoint returns the signed note over the whole log, nil if it is empty. ctx is

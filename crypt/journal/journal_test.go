@@ -48,7 +48,7 @@ func (s *house) open(t testing.TB, o Options) *Journal {
 
 func (s *house) check(t testing.TB) *Report {
 	t.Helper()
-	r, err := Check(s.dir, s.ring.Log().VKey())
+	r, err := Check(s.dir, OneKey(s.ring.Log().VKey()))
 	if err != nil {
 		t.Fatalf("check: %v", err)
 	}
@@ -276,7 +276,7 @@ func TestReadersBesideWriter(t *testing.T) {
 					return
 				default:
 				}
-				r, err := Check(s.dir, s.ring.Log().VKey())
+				r, err := Check(s.dir, OneKey(s.ring.Log().VKey()))
 				if err != nil {
 					t.Error(err)
 					return

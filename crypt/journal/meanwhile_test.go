@@ -46,7 +46,7 @@ func TestMeanwhile(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(early, late) {
 			t.Fatalf("proof %+v, afterwards %+v, %v", early, late, err)
 		}
-		verifyProof(t, j.vkey, early, leafN(n))
+		verifyProof(t, j.Key(), early, leafN(n))
 	}
 	for n := range 5 {
 		one(n)

@@ -143,7 +143,7 @@ func (st *staged) discard() {
 // gates.seal and has caught up since, and all of it is durable. It returns nil if there is none.
 func (j *Journal) stage() (*staged, error) {
 	j.mu.RLock()
-	tree, w := *j.tree, &wal{file: j.wal.file, header: j.wal.header, end: j.wal.start, size: j.wal.end}
+	tree, key, w := *j.tree, j.key, &wal{file: j.wal.file, header: j.wal.header, end: j.wal.start, size: j.wal.end}
 	j.mu.RUnlock()
 	st := &staged{old: w.header, from: tree.base, to: tree.size / tileWidth * tileWidth}
 	if st.from == st.to {
@@ -166,7 +166,7 @@ func (j *Journal) stage() (*staged, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.note = j.key.SignCheckpoint(st.to, root)
+	st.note = key.SignCheckpoint(st.to, root)
 	if err := j.writeFile("seal:checkpoint", checkpointFile, st.note); err != nil {
 		return nil, err
 	}

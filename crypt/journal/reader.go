@@ -26,12 +26,12 @@ type Reader struct {
 
 // OpenReader opens the journal in dir for reading. It authenticates nothing and returns the
 // log as it is on disk. Check says whether that is the log that its key signed.
-func OpenReader(dir string) (*Reader, error) { return openReader(dir, "") }
+func OpenReader(dir string) (*Reader, error) { return openReader(dir, nil) }
 
-func openReader(dir, vkey string) (*Reader, error) {
+func openReader(dir string, keys Keys) (*Reader, error) {
 	op := fmt.Sprintf("read journal %q", dir)
 	for try := 0; ; try++ {
-		r, err := readOnce(dir, vkey)
+		r, err := readOnce(dir, keys)
 		if err == nil {
 			return r, nil
 		}
@@ -49,7 +49,7 @@ func openReader(dir, vkey string) (*Reader, error) {
 }
 
 // readOnce reads the published checkpoint first: the log only grows after it.
-func readOnce(dir, vkey string) (*Reader, error) {
+func readOnce(dir string, keys Keys) (*Reader, error) {
 	seen, err := os.ReadFile(filepath.Join(dir, checkpointFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -61,7 +61,7 @@ func readOnce(dir, vkey string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := w.load(dir, vkey, nil, seen)
+	st, err := w.load(dir, keys, nil, seen)
 	if err != nil {
 		w.close()
 		return nil, err
@@ -106,6 +106,14 @@ func (r *Reader) Prove(index uint64) (Proof, error) {
 	return p, nil
 }
 
+// RootAt returns the root that the log had at a size.
+func (r *Reader) RootAt(size uint64) ([32]byte, error) {
+	if size == 0 || size > r.size {
+		return [32]byte{}, fault.New(fault.Usage, "invalid_input", "read journal", fmt.Errorf("size %d, want 1 to %d", size, r.size))
+	}
+	return r.st.tree.rootAt(size)
+}
+
 // Report is Check's account of a sound journal.
 type Report struct {
 	Origin     string   `json:"origin"`
@@ -124,15 +132,15 @@ type Report struct {
 // Check reads the whole journal and recomputes everything in it from the
 // leaves: every hash of every tile, the root under every checkpoint, every
 // signature, every content's checksum. An error is fault.Integrity if the
-// journal is not what the log with this verifier key wrote. It needs no lock.
-func Check(dir, vkey string) (*Report, error) {
+// journal is not what the log with these keys wrote. It needs no lock.
+func Check(dir string, keys Keys) (*Report, error) {
 	op := fmt.Sprintf("check journal %q", dir)
-	r, err := openReader(dir, vkey)
+	r, err := openReader(dir, keys)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	c := &checker{r: r, vkey: vkey, rep: &Report{Size: r.size, Published: r.st.published, Sealed: r.base, Torn: r.st.torn,
+	c := &checker{r: r, keys: keys, rep: &Report{Size: r.size, Published: r.st.published, Sealed: r.base, Torn: r.st.torn,
 		Open: r.OpenEntries(), Checkpoint: string(r.st.note), Notes: []string{}}}
 	if err := c.run(); err != nil {
 		return nil, durable.Fault(op, err)
@@ -143,7 +151,7 @@ func Check(dir, vkey string) (*Report, error) {
 // checker rebuilds the tree from its leaves alone.
 type checker struct {
 	r      *Reader
-	vkey   string
+	keys   Keys
 	rep    *Report
 	hashes []tlog.Hash // all stored hashes
 }
@@ -187,7 +195,7 @@ func (c *checker) run() error {
 		return err
 	}
 	c.rep.Root = root
-	cp, err := OpenCheckpoint(c.r.st.note, c.vkey)
+	cp, _, err := c.keys.Open(c.r.st.note)
 	if err != nil {
 		return corrupt("checkpoint_corrupt", err)
 	}
@@ -227,7 +235,7 @@ func (c *checker) tiles() error {
 	if err != nil {
 		return err
 	}
-	if err := holds(c.r.wal.header.note, c.vkey, c.r.base, root); err != nil {
+	if err := c.keys.hold(c.r.wal.header.note, c.r.base, root); err != nil {
 		return corrupt("wal_corrupt", err)
 	}
 	return nil
@@ -243,7 +251,7 @@ func (c *checker) groups() error {
 		if err != nil {
 			return err
 		}
-		if err := holds(g.note, c.vkey, size, root); err != nil {
+		if err := c.keys.hold(g.note, size, root); err != nil {
 			return corrupt("wal_corrupt", err)
 		}
 		return nil
@@ -263,7 +271,7 @@ func (c *checker) published() error {
 	if err != nil {
 		return err
 	}
-	if err := holds(c.r.seen, c.vkey, c.rep.Published, root); err != nil {
+	if err := c.keys.hold(c.r.seen, c.rep.Published, root); err != nil {
 		return corrupt("checkpoint_corrupt", err)
 	}
 	for _, t := range partialsAt(c.rep.Published) {

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"palyra/crypt/keyring"
 	"palyra/internal/durable"
 )
 
@@ -104,10 +103,10 @@ type state struct {
 	torn      int64 // bytes after the last record
 }
 
-// load replays the write-ahead file. With a verifier key it holds the result to
+// load replays the write-ahead file. With keys it holds the result to
 // the signed checkpoint and to the published one (nil: there is none); without,
-// it only reads. own is the key itself, where it is at hand.
-func (w *wal) load(dir, vkey string, own *keyring.LogKey, published []byte) (*state, error) {
+// it only reads. A writer has own instead, which judges the newest checkpoint and returns all keys.
+func (w *wal) load(dir string, keys Keys, own func(note []byte, size uint64, root tlog.Hash) (Keys, error), published []byte) (*state, error) {
 	t, err := newTree(dir, w.header.base, w.header.edge)
 	if err != nil {
 		return nil, corrupt("wal_corrupt", err)
@@ -142,22 +141,25 @@ func (w *wal) load(dir, vkey string, own *keyring.LogKey, published []byte) (*st
 	if t.root, err = t.rootAt(t.size); err != nil {
 		return nil, err
 	}
-	if vkey == "" {
+	switch {
+	case own != nil:
+		if keys, err = own(s.note, t.size, t.root); err != nil {
+			return nil, err
+		}
+	case keys == nil:
 		return s, nil
-	}
-	// If the record isn't as we would sign it, find out why.
-	if t.size > 0 && (own == nil || !own.Signed(s.note, t.size, t.root)) {
-		if err := holds(s.note, vkey, t.size, t.root); err != nil {
+	case t.size > 0:
+		if err := keys.hold(s.note, t.size, t.root); err != nil {
 			return nil, corrupt("wal_corrupt", err)
 		}
 	}
-	s.published, err = s.checkPublished(published, vkey)
+	s.published, err = s.checkPublished(published, keys)
 	return s, err
 }
 
-// holds checks that note is a checkpoint for exactly this tree.
-func holds(note []byte, vkey string, size uint64, root tlog.Hash) error {
-	c, err := OpenCheckpoint(note, vkey)
+// hold checks that note is a checkpoint for exactly this tree.
+func (ks Keys) hold(note []byte, size uint64, root tlog.Hash) error {
+	c, _, err := ks.Open(note)
 	if err != nil {
 		return err
 	}
@@ -262,7 +264,7 @@ func (w *wal) cut() error {
 // On Close the file is replaced without a flush, so a power failure may leave it empty or
 // zeros, or missing if it was the first; its content is then in the write-ahead file. No
 // other damage is excused.
-func (s *state) checkPublished(b []byte, vkey string) (uint64, error) {
+func (s *state) checkPublished(b []byte, keys Keys) (uint64, error) {
 	switch {
 	case b == nil && s.tree.base > 0:
 		return 0, corrupt("checkpoint_missing", errors.New("the log has complete tiles but no checkpoint"))
@@ -271,7 +273,7 @@ func (s *state) checkPublished(b []byte, vkey string) (uint64, error) {
 	case bytes.Equal(b, s.note):
 		return s.tree.size, nil // checked as the log's own
 	}
-	c, err := OpenCheckpoint(b, vkey)
+	c, _, err := keys.Open(b)
 	if err != nil {
 		return 0, corrupt("checkpoint_corrupt", err)
 	}

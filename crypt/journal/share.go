@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"palyra/crypt/keyring"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
@@ -190,7 +191,11 @@ func (j *Journal) reload() (err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	s, err := w.load(j.dir, j.vkey, j.key, published)
+	key := j.key
+	s, err := w.load(j.dir, nil, func(note []byte, size uint64, root tlog.Hash) (keys Keys, err error) {
+		key, err = j.inForce(note, size, root)
+		return j.set.All, err
+	}, published)
 	if err != nil {
 		return err
 	}
@@ -208,13 +213,41 @@ func (j *Journal) reload() (err error) {
 		j.retired = append(j.retired, j.wal)
 	}
 	j.wal, j.tree, j.note, j.open, j.published = w, s.tree, s.note, s.open, s.published
-	j.last = nil
+	j.key, j.last = key, nil
 	// A checkpoint is published after the flush of what it covers. Entries beyond it
 	// were written by a process that may have died before the flush, or before that of
 	// the file's name.
 	end, ok := j.word()
 	j.unsynced = !ok || end < w.end && s.tree.size > max(s.tree.base, s.published)
 	return nil
+}
+
+// inForce returns the key that signed the newest checkpoint, which is for this tree: that key is
+// in force, and whoever writes next signs with it. The caller holds writer and the log.
+func (j *Journal) inForce(note []byte, size uint64, root tlog.Hash) (*keyring.LogKey, error) {
+	if size == 0 {
+		return j.set.Own[0], nil
+	}
+	for again := j.keys != nil; ; again = false {
+		for _, k := range j.set.Own {
+			if k.Signed(note, size, root) {
+				return k, nil
+			}
+		}
+		if !again {
+			break
+		}
+		now, err := j.keys() // another process may have replaced the key
+		if err != nil {
+			return nil, err
+		}
+		j.set = now
+	}
+	// The record isn't as we would sign it: find out why.
+	if err := j.set.All.hold(note, size, root); err != nil {
+		return nil, corrupt("wal_corrupt", err)
+	}
+	return nil, corrupt("rolled_back", fmt.Errorf("the newest checkpoint, of size %d, is by a key that was replaced since", size))
 }
 
 // extends checks that the log just read extends old, the log known before; nil: none was.
@@ -274,9 +307,10 @@ func (j *Journal) follow(size int64) error {
 	if err != nil {
 		return err
 	}
-	if len(hashes) > 0 && !j.key.Signed(note, x.size, x.root) {
-		if err := holds(note, j.vkey, x.size, x.root); err != nil {
-			return corrupt("wal_corrupt", err)
+	key := j.key
+	if len(hashes) > 0 {
+		if key, err = j.inForce(note, x.size, x.root); err != nil {
+			return err
 		}
 	}
 	torn := w.end < size
@@ -291,7 +325,7 @@ func (j *Journal) follow(size int64) error {
 	j.wal.places, j.wal.leaves = append(j.wal.places, w.places...), append(j.wal.leaves, leaves...)
 	if len(hashes) > 0 {
 		j.tree.apply(x)
-		j.note, j.open, j.last = note, open, nil
+		j.key, j.note, j.open, j.last = key, note, open, nil
 	}
 	if end, ok := j.word(); !ok || end < w.end && len(hashes) > 0 {
 		j.unsynced = true

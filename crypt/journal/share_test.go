@@ -271,7 +271,7 @@ func TestFollow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			verifyProof(t, j.vkey, p, leafN(int(i)))
+			verifyProof(t, j.Key(), p, leafN(int(i)))
 			if c, err := j.Content(i); err != nil || string(c) != string(contentN(int(i))) {
 				t.Errorf("content %d: %q, %v", i, c, err)
 			}

@@ -131,7 +131,7 @@ func TestVectors(t *testing.T) {
 				w, err := newWAL(&memory{b: v.body}, int64(len(v.body)))
 				var st *state
 				if err == nil {
-					st, err = w.load(t.TempDir(), v.header["vkey"], nil, nil)
+					st, err = w.load(t.TempDir(), OneKey(v.header["vkey"]), nil, nil)
 				}
 				if got = fault.ReasonOf(err); err == nil {
 					got = fmt.Sprintf("size %d, torn %d", st.tree.size, st.torn)

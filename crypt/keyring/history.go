@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"palyra/internal/canon"
@@ -22,8 +23,9 @@ const MaxTerms = 64
 // maxHistory bounds a history's file, in bytes.
 const maxHistory = 1 << 20
 
-// History lists every attestation key that signed statements of one log, oldest first. Its
-// canonical JSON and a newline are trust/keys.json, which exists from the first rotation on.
+// History lists every attestation key that signed statements of one log, oldest first, or every
+// key of the log itself, which signed its checkpoints. Its canonical JSON and a newline are
+// trust/keys.json and trust/log-keys.json, which exist from the first rotation on.
 // package receipt checks the receipts in it; ParseHistory checks its form alone.
 type History struct {
 	Version int    `json:"version"` // HistoryVersion
@@ -32,11 +34,13 @@ type History struct {
 
 // Term is the time of one key in a log.
 type Term struct {
-	SPKI []byte `json:"spki"` // SubjectPublicKeyInfo
-	Hint string `json:"hint"` // see HintOf
-	File string `json:"file"` // PublicName
+	SPKI []byte `json:"spki,omitempty"` // SubjectPublicKeyInfo of an attestation key
+	VKey string `json:"vkey,omitempty"` // verifier key of a log
+	Hint string `json:"hint"`           // see HintOf and LogPublic.Hint
+	File string `json:"file"`           // in a trust directory; see PublicName and LogPublic.File
 	// From is the index of the first entry that may be the key's, and To of the first that may
-	// not any more. Without a To there is none yet.
+	// not any more. Without a To there is none yet. A log's key puts itself in force at From; the
+	// last checkpoint that may be its has the size To.
 	From uint64  `json:"from"`
 	To   *uint64 `json:"to,omitempty"`
 	// ValidFor has the times of those entries, as their statements claim.
@@ -62,9 +66,29 @@ func NewHistory(spki []byte) *History {
 	return &History{Version: HistoryVersion, Keys: []Term{newTerm(spki, 0, Epoch)}}
 }
 
+// NewLogHistory returns the history of a log that has had this key only.
+func NewLogHistory(p *LogPublic) *History {
+	return &History{Version: HistoryVersion, Keys: []Term{newLogTerm(p, 0, Epoch)}}
+}
+
 func newTerm(spki []byte, from uint64, start string) Term {
 	return Term{SPKI: bytes.Clone(spki), Hint: HintOf(spki), File: PublicName(spki), From: from, ValidFor: Period{Start: start}}
 }
+
+func newLogTerm(p *LogPublic, from uint64, start string) Term {
+	return Term{VKey: p.VKey(), Hint: p.Hint(), File: p.File(), From: from, ValidFor: Period{Start: start}}
+}
+
+// Signs says what the keys sign: "statements" or "checkpoints".
+func (h *History) Signs() string {
+	if h.OfLog() {
+		return "checkpoints"
+	}
+	return "statements"
+}
+
+// OfLog reports whether the keys are a log's.
+func (h *History) OfLog() bool { return h.Keys[0].VKey != "" }
 
 // PublicName returns the name that a key has in a trust directory, beside AttestationPublicFile
 // for the one in force: att-, the SHA-256 of its SubjectPublicKeyInfo in hexadecimal, .pub.
@@ -76,7 +100,15 @@ func PublicName(spki []byte) string {
 // Introduce returns h with a key that the entry at this index introduced, in the place of one that
 // was introduced and never begun.
 func (h *History) Introduce(spki []byte, index uint64, start string, receipt []byte) *History {
-	t := newTerm(spki, index+1, start)
+	return h.introduce(newTerm(spki, index+1, start), receipt)
+}
+
+// IntroduceLog is Introduce for the history of a log's keys.
+func (h *History) IntroduceLog(p *LogPublic, index uint64, start string, receipt []byte) *History {
+	return h.introduce(newLogTerm(p, index+1, start), receipt)
+}
+
+func (h *History) introduce(t Term, receipt []byte) *History {
 	t.Introduced = bytes.Clone(receipt)
 	keys := slices.Clone(h.Keys)
 	if h.Pending() != nil {
@@ -117,7 +149,10 @@ func (h *History) StateOf(t *Term) string {
 
 // FileOf returns the file that has a key of h in a trust directory.
 func (h *History) FileOf(t *Term) string {
-	if len(h.Keys) == 1 { // keys.json and the other files come with the first rotation
+	if len(h.Keys) == 1 { // the history and the other files come with the first rotation
+		if h.OfLog() {
+			return LogVKeyFile
+		}
 		return AttestationPublicFile
 	}
 	return t.File
@@ -157,6 +192,15 @@ func ParseHistory(b []byte) (*History, error) {
 	return &h, nil
 }
 
+// parseHistoryOf is ParseHistory for one kind of keys.
+func parseHistoryOf(b []byte, log bool) (*History, error) {
+	h, err := ParseHistory(b)
+	if err == nil && h.OfLog() != log {
+		return nil, errors.New("it is of the other kind of keys")
+	}
+	return h, err
+}
+
 func (h *History) check() error {
 	if h.Version != HistoryVersion || len(h.Keys) == 0 || len(h.Keys) > MaxTerms {
 		return fmt.Errorf("version %d with %d keys", h.Version, len(h.Keys))
@@ -164,12 +208,13 @@ func (h *History) check() error {
 	for i := range h.Keys {
 		t := &h.Keys[i]
 		bad := func(what string) error { return fmt.Errorf("key %d: %s", i, what) }
-		if _, err := ParseAttestationPublic(t.SPKI); err != nil {
+		want, err := h.term(t)
+		if err != nil {
 			return bad(err.Error())
 		}
 		last := i == len(h.Keys)-1
 		switch {
-		case t.Hint != HintOf(t.SPKI) || t.File != PublicName(t.SPKI):
+		case t.Hint != want.Hint || t.File != want.File:
 			return bad("hint or file is another key's")
 		case slices.ContainsFunc(h.Keys[:i], func(o Term) bool { return o.Hint == t.Hint }):
 			return bad("it was in force before")
@@ -194,4 +239,25 @@ func (h *History) check() error {
 		}
 	}
 	return nil
+}
+
+// term returns what follows from a key of h alone.
+func (h *History) term(t *Term) (Term, error) {
+	if !h.OfLog() {
+		if t.VKey != "" {
+			return Term{}, errors.New("it is a log's")
+		}
+		if _, err := ParseAttestationPublic(t.SPKI); err != nil {
+			return Term{}, err
+		}
+		return newTerm(t.SPKI, 0, ""), nil
+	}
+	p, err := ParseVKey(t.VKey)
+	if err != nil {
+		return Term{}, err
+	}
+	if len(t.SPKI) != 0 || !strings.HasPrefix(h.Keys[0].VKey, p.Origin+"+") {
+		return Term{}, errors.New("it is another log's")
+	}
+	return newLogTerm(p, 0, ""), nil
 }

@@ -19,7 +19,8 @@
 //
 // keys/ appears in one piece or not at all: Open makes it beside its place and renames it.
 // A rotation of the attestation key adds att-next.key and att.json to keys/, and keys.json and an
-// att-….pub for each key to trust/ ([History], rotate.go).
+// att-….pub for each key to trust/ ([History], rotate.go); one of the log's key log-next.key and
+// log.json, and log-keys.json and a log-….vkey for each.
 //
 // trust/ holds nothing secret and is all that a stranger needs. Open makes it again if it
 // is missing, and refuses it if it differs from the keys.
@@ -66,8 +67,12 @@ type Ring struct {
 	next    *AttestationKey // nil: none is prepared
 	history *History        // nil: there was one key only
 
+	nextLog    *LogKey
+	logHistory *History
+
 	plain []string          // names of key files that aren't sealed
 	to    []*seal.PublicKey // for whom the attestation key is sealed
+	logTo []*seal.PublicKey // for whom the log's is
 	names [][2]string       // of sealed files, with the name in each
 }
 
@@ -133,7 +138,7 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 		}
 		// Another process may have rotated the key meanwhile.
 		now, lerr := loadStill(dir, keys, id)
-		if lerr != nil || now.next == nil && bytes.Equal(now.att.spki, r.att.spki) {
+		if lerr != nil || now.next == nil && now.nextLog == nil && bytes.Equal(now.att.spki, r.att.spki) && now.log.VKey() == r.log.VKey() {
 			return nil, err
 		}
 		r, err = now, now.exportTrust(filepath.Join(dir, trustDir))
@@ -146,15 +151,22 @@ const retries = 8
 
 // loadStill is load for files that a rotation by another process may change meanwhile.
 func loadStill(dir, keys string, id func() (seal.Identity, error)) (r *Ring, err error) {
+	var key, history string
 	for range retries {
 		if r, err = load(keys, id); err != nil {
 			return nil, err
 		}
-		if r.history == nil || r.next != nil || bytes.Equal(r.history.Current().SPKI, r.att.spki) {
+		att := r.history == nil || r.next != nil || bytes.Equal(r.history.Current().SPKI, r.att.spki)
+		log := r.logHistory == nil || r.nextLog != nil || r.logHistory.Current().VKey == r.log.VKey()
+		if att && log {
 			return r, nil
 		}
+		key, history = attFile, historyFile
+		if att {
+			key, history = logFile, logHistoryFile
+		}
 	}
-	return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("open keys in %q", dir), errors.New("att.key isn't the key that att.json has in force")).
+	return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("open keys in %q", dir), fmt.Errorf("%s isn't the key that %s has in force", key, history)).
 		WithHint("restore keys/ from a backup that was made since the last rotation")
 }
 
@@ -191,16 +203,19 @@ func load(keys string, id func() (seal.Identity, error)) (*Ring, error) {
 		// between the two looks, and att.key is it.
 		{nextFile, func(b []byte) (err error) { r.next, err = parseAttestationKey(b); return }},
 		{attFile, func(b []byte) (err error) { r.att, err = parseAttestationKey(b); return }},
+		{logNextFile, func(b []byte) (err error) { r.nextLog, err = parseLogKey(b); return }},
 		{logFile, func(b []byte) (err error) { r.log, err = parseLogKey(b); return }},
-		{historyFile, func(b []byte) (err error) { r.history, err = ParseHistory(b); return }},
+		{historyFile, func(b []byte) (err error) { r.history, err = parseHistoryOf(b, false); return }},
+		{logHistoryFile, func(b []byte) (err error) { r.logHistory, err = parseHistoryOf(b, true); return }},
 	} {
 		path := filepath.Join(keys, k.name)
 		limit := int64(maxSealed)
-		if k.name == historyFile {
+		history := k.name == historyFile || k.name == logHistoryFile
+		if history {
 			limit = maxHistory
 		}
 		b, err := durable.ReadPrivate(path, limit)
-		if errors.Is(err, os.ErrNotExist) && (k.name == nextFile || k.name == historyFile) {
+		if errors.Is(err, os.ErrNotExist) && (history || k.name == nextFile || k.name == logNextFile) {
 			continue
 		}
 		if errors.Is(err, os.ErrNotExist) {
@@ -210,7 +225,7 @@ func load(keys string, id func() (seal.Identity, error)) (*Ring, error) {
 		if err != nil {
 			return nil, err
 		}
-		if k.name != historyFile {
+		if !history {
 			if b, err = r.plainKey(path, b, id); err != nil {
 				return nil, err
 			}
@@ -223,13 +238,30 @@ func load(keys string, id func() (seal.Identity, error)) (*Ring, error) {
 			return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("parse key %q", path), err)
 		}
 	}
+	if err := r.checkOrigin(); err != nil {
+		return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("open keys in %q", keys), err)
+	}
 	if err := r.checkNames(); err != nil {
 		return nil, fault.New(fault.Integrity, "key_corrupt", fmt.Sprintf("open keys in %q", keys), err)
 	}
 	if r.next != nil && bytes.Equal(r.next.spki, r.att.spki) {
 		r.next = nil
 	}
+	if r.nextLog != nil && r.nextLog.VKey() == r.log.VKey() {
+		r.nextLog = nil
+	}
 	return &r, nil
+}
+
+// checkOrigin refuses a key or a history of another log.
+func (r *Ring) checkOrigin() error {
+	if r.nextLog != nil && r.nextLog.origin != r.log.origin {
+		return fmt.Errorf("%s is of another log", logNextFile)
+	}
+	if r.logHistory != nil && !strings.HasPrefix(r.logHistory.Keys[0].VKey, r.log.origin+"+") {
+		return fmt.Errorf("%s is of another log", logHistoryFile)
+	}
+	return nil
 }
 
 // create makes both keys in a folder beside keys/ and renames it into place. Of two

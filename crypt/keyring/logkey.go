@@ -105,6 +105,11 @@ func (k *LogKey) Signed(note []byte, size uint64, root [32]byte) bool {
 	return subtle.ConstantTimeCompare(note, k.SignCheckpoint(size, root)) == 1
 }
 
+// Public returns the public half.
+func (k *LogKey) Public() *LogPublic {
+	return &LogPublic{Origin: k.origin, Key: k.pub(), ID: k.KeyID()}
+}
+
 // String returns the verifier key.
 func (k *LogKey) String() string { return k.VKey() }
 
@@ -156,6 +161,13 @@ func ParseVKey(s string) (*LogPublic, error) {
 	}
 	return p, nil
 }
+
+// Hint returns the base64 of the log's identity, as logId in bundles and trusted roots has it.
+func (p *LogPublic) Hint() string { return base64.StdEncoding.EncodeToString(p.ID[:]) }
+
+// File returns the name that the key has in a trust directory, beside LogVKeyFile for the one in
+// force: log-, the log's identity in hexadecimal, .vkey.
+func (p *LogPublic) File() string { return "log-" + hex.EncodeToString(p.ID[:]) + ".vkey" }
 
 // VKey is the inverse of ParseVKey.
 func (p *LogPublic) VKey() string { return vkey(p.Origin, p.Key) }

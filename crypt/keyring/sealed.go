@@ -57,7 +57,7 @@ type Unlock func() (seal.Identity, error)
 func isSealed(b []byte) bool { return bytes.HasPrefix(b, []byte("{")) }
 
 func purposeOf(file string) string {
-	if file == logFile {
+	if placeOf(file) == logFile {
 		return purposeLog
 	}
 	return purposeAttestation // the next one takes the place of the one in force
@@ -183,6 +183,9 @@ func (r *Ring) private() []named {
 	if r.next != nil {
 		out = append(out, named{nextFile, r.next.Hint(), r.next.encode})
 	}
+	if k := r.nextLog; k != nil {
+		out = append(out, named{logNextFile, k.VKey(), func() ([]byte, error) { return k.encode(), nil }})
+	}
 	return out
 }
 
@@ -217,6 +220,17 @@ func (k *named) content(to []*seal.PublicKey) ([]byte, error) {
 	return SealFile(purposeOf(k.file), k.name, b, to)
 }
 
+// placeOf returns the file whose place a key's file is in, or takes.
+func placeOf(file string) string {
+	switch file {
+	case nextFile:
+		return attFile
+	case logNextFile:
+		return logFile
+	}
+	return file
+}
+
 // plainKey returns the plain content of the key file at path, which the caller wipes.
 func (r *Ring) plainKey(path string, b []byte, id func() (seal.Identity, error)) ([]byte, error) {
 	file := filepath.Base(path)
@@ -233,7 +247,9 @@ func (r *Ring) plainKey(path string, b []byte, id func() (seal.Identity, error))
 	if err != nil {
 		return nil, err
 	}
-	if file != logFile {
+	if placeOf(file) == logFile {
+		r.logTo = to
+	} else {
 		r.to = to
 	}
 	r.names = append(r.names, [2]string{file, name})

@@ -21,7 +21,8 @@ const (
 )
 
 // trustedRoot is a Sigstore trusted root that holds one log and nothing else,
-// in the JSON form of protobuf-specs v0.5.2.
+// in the JSON form of protobuf-specs v0.5.2. After a rotation the log is there once for each of
+// its keys, under one name.
 //
 // checkpointKeyId is left out and logId.keyId is the full digest: Go verifiers accept
 // either, the JavaScript one takes its first four bytes for the note key hash. Verifiers
@@ -39,69 +40,94 @@ type trustLog struct {
 }
 
 type trustKey struct {
-	RawBytes   []byte   `json:"rawBytes"`
-	KeyDetails string   `json:"keyDetails"`
-	ValidFor   validFor `json:"validFor"`
-}
-
-// validFor begins with the epoch: entries carry no time, and a key that stops
-// being valid is replaced by another trusted root.
-type validFor struct {
-	Start string `json:"start"`
+	RawBytes   []byte `json:"rawBytes"`
+	KeyDetails string `json:"keyDetails"`
+	ValidFor   Period `json:"validFor"` // begins with the epoch: the log states no time
 }
 
 type trustID struct {
 	KeyID []byte `json:"keyId"`
 }
 
-// TrustedRoot returns the trusted_root.json for a log.
-func (p *LogPublic) TrustedRoot() ([]byte, error) {
-	der, err := x509.MarshalPKIXPublicKey(p.Key)
-	if err != nil {
-		return nil, fmt.Errorf("encode log key: %w", err)
-	}
-	b, err := canon.Marshal(trustedRoot{
-		MediaType: "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
-		TLogs: []trustLog{{
+// TrustedRoot returns the trusted_root.json for a log that has had this key only.
+func (p *LogPublic) TrustedRoot() ([]byte, error) { return NewLogHistory(p).TrustedRoot() }
+
+// TrustedRoot returns the trusted_root.json for the history of a log's keys.
+func (h *History) TrustedRoot() ([]byte, error) {
+	root := trustedRoot{MediaType: "application/vnd.dev.sigstore.trustedroot+json;version=0.1"}
+	for i := range h.Keys {
+		p, err := ParseVKey(h.Keys[i].VKey)
+		if err != nil {
+			return nil, err
+		}
+		der, err := x509.MarshalPKIXPublicKey(p.Key)
+		if err != nil {
+			return nil, fmt.Errorf("encode log key: %w", err)
+		}
+		root.TLogs = append(root.TLogs, trustLog{
 			BaseURL:       "https://" + p.Origin,
 			HashAlgorithm: "SHA2_256",
-			PublicKey:     trustKey{RawBytes: der, KeyDetails: "PKIX_ED25519", ValidFor: validFor{Start: "1970-01-01T00:00:00Z"}},
+			PublicKey:     trustKey{RawBytes: der, KeyDetails: "PKIX_ED25519", ValidFor: h.Keys[i].ValidFor},
 			LogID:         trustID{KeyID: p.ID[:]},
-		}},
-	})
+		})
+	}
+	b, err := canon.Marshal(root)
 	if err != nil {
 		return nil, err
 	}
 	return append(b, '\n'), nil
 }
 
-// exportTrust writes missing public halves and refuses different ones. While a key is prepared it
-// looks at the log's alone: Publish brings the others up to date.
+// ownFiles returns the files of a trust directory that follow from r. While a key is prepared
+// those of its kind aren't among them: Publish brings them up to date.
+func (r *Ring) ownFiles(dir string) ([]publicFile, error) {
+	root, err := r.log.Public().TrustedRoot()
+	if err != nil {
+		return nil, err
+	}
+	var files []publicFile
+	for _, k := range []struct {
+		prepared        bool
+		h               *History
+		published, kept string // the history in trust/ and in keys/
+		single          []publicFile
+	}{
+		{r.nextLog != nil, r.logHistory, LogHistoryFile, logHistoryFile,
+			[]publicFile{{LogVKeyFile, []byte(r.log.VKey() + "\n")}, {TrustedRootFile, root}}},
+		{r.next != nil, r.history, HistoryFile, historyFile, []publicFile{{AttestationPublicFile, r.att.PublicPEM()}}},
+	} {
+		switch {
+		case k.prepared:
+		case k.h != nil:
+			b, err := k.h.Encode()
+			if err != nil {
+				return nil, err
+			}
+			more, err := k.h.publicFiles(b)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, more...)
+		default:
+			if _, err := os.Lstat(filepath.Join(dir, k.published)); !errors.Is(err, os.ErrNotExist) {
+				if err != nil {
+					return nil, err
+				}
+				return nil, fault.New(fault.BadState, "state_missing", fmt.Sprintf("export public keys to %q", dir), fmt.Errorf("there is %q, but no %q in keys/", k.published, k.kept)).
+					WithHint(fmt.Sprintf("copy trust/%s to keys/%s, mode 0600; palyra journal verify then compares it with the journal", k.published, k.kept))
+			}
+			files = append(files, k.single...)
+		}
+	}
+	return files, nil
+}
+
+// exportTrust writes missing public halves and refuses different ones.
 func (r *Ring) exportTrust(dir string) error {
 	op := fmt.Sprintf("export public keys to %q", dir)
-	pub := &LogPublic{Origin: r.log.origin, Key: r.log.pub(), ID: r.log.KeyID()}
-	root, err := pub.TrustedRoot()
+	files, err := r.ownFiles(dir)
 	if err != nil {
-		return fault.New(fault.Internal, "internal", "encode trusted root", err)
-	}
-	files := []publicFile{{LogVKeyFile, []byte(r.log.VKey() + "\n")}, {TrustedRootFile, root}}
-	switch {
-	case r.next != nil:
-	case r.history != nil:
-		b, err := r.history.Encode()
-		if err != nil {
-			return fault.New(fault.Internal, "internal", "encode history of keys", err)
-		}
-		files = append(files, r.history.publicFiles(b)...)
-	default:
-		if _, err := os.Lstat(filepath.Join(dir, HistoryFile)); !errors.Is(err, os.ErrNotExist) {
-			if err != nil {
-				return durable.Fault(op, err)
-			}
-			return fault.New(fault.BadState, "state_missing", op, fmt.Errorf("there is %q, but no %q in keys/", HistoryFile, historyFile)).
-				WithHint("copy trust/keys.json to keys/att.json, mode 0600; palyra journal verify then compares it with the journal")
-		}
-		files = append(files, publicFile{AttestationPublicFile, r.att.PublicPEM()})
+		return durable.Fault(op, err)
 	}
 	for _, f := range files {
 		path := filepath.Join(dir, f.name)

@@ -1,7 +1,6 @@
 package receipt
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +18,7 @@ type AuditReport struct {
 	Acts     int             `json:"acts"`     // administrative acts
 	Orphans  []Orphan        `json:"orphans"`  // intents without a result, oldest first
 	Keys     []KeyTerm       `json:"keys"`     // attestation keys, oldest first
+	LogKeys  []KeyTerm       `json:"log_keys"` // the log's, likewise
 }
 
 // KeyTerm is a key of the journal. Introduced keys that never began aren't among them.
@@ -52,7 +52,7 @@ type intent struct {
 // error is fault.Integrity and names the first entry that is wrong. Orphans and
 // bad outcomes are no errors.
 func Audit(dir string, t *Trust) (*AuditReport, error) {
-	jr, err := journal.Check(dir, t.VKey())
+	jr, keys, err := checkLog(dir, t)
 	if err != nil {
 		return nil, err
 	}
@@ -61,10 +61,8 @@ func Audit(dir string, t *Trust) (*AuditReport, error) {
 		return nil, err
 	}
 	defer r.Close()
-	first := t.keys[0]
-	first.to = noEnd
-	a := &auditor{t: &Trust{keys: []term{first}, log: t.log}, known: t, intents: make(map[uint64]*intent),
-		rep: &AuditReport{Journal: jr, Outcomes: make(map[string]int), Orphans: []Orphan{}, Keys: []KeyTerm{}}}
+	a := &auditor{r: r, t: t.first(), known: t, intents: make(map[uint64]*intent),
+		rep: &AuditReport{Journal: jr, Outcomes: make(map[string]int), Orphans: []Orphan{}}}
 	// Entries that a running writer appended since the check are for next time.
 	for rec, err := range r.Entries(0, jr.Size) {
 		if err != nil {
@@ -74,7 +72,7 @@ func Audit(dir string, t *Trust) (*AuditReport, error) {
 			return nil, broken("audit", fmt.Errorf("entry %d: %w", rec.Index, err))
 		}
 	}
-	if err := a.keys(jr.Size); err != nil {
+	if err := a.keys(jr.Size, keys); err != nil {
 		return nil, broken("audit", err)
 	}
 	for _, i := range a.order {
@@ -85,7 +83,76 @@ func Audit(dir string, t *Trust) (*AuditReport, error) {
 	return a.rep, nil
 }
 
+// CheckLog is journal.Check for the log of t. It follows the rotations in the journal, which t may
+// be older than.
+func CheckLog(dir string, t *Trust) (*journal.Report, error) {
+	rep, _, err := checkLog(dir, t)
+	return rep, err
+}
+
+// checkLog returns the keys, too, that it believed.
+func checkLog(dir string, t *Trust) (*journal.Report, journal.Keys, error) {
+	known := &Trust{logs: slices.DeleteFunc(slices.Clone(t.logs), func(k term) bool { return k.pending })}
+	keys := known.LogKeys()
+	r, err := journal.OpenReader(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	if note := r.Checkpoint(); note != nil {
+		if _, _, err := keys.Open(note); errors.Is(err, journal.ErrSigner) {
+			if found, err := rotationsIn(r, t.first()); err == nil {
+				keys = found.LogKeys()
+			} // otherwise the checkpoint is what is wrong
+		}
+	}
+	rep, err := journal.Check(dir, keys)
+	return rep, keys, err
+}
+
+// rotationsIn follows the rotations in a journal that wasn't checked. It verifies the checkpoints
+// by which the log's keys introduce each other, and no statement.
+func rotationsIn(r *journal.Reader, t *Trust) (*Trust, error) {
+	var pending []introduction
+	for rec, err := range r.Entries(0, r.Size()) {
+		if err != nil {
+			return nil, err
+		}
+		a, err := rotationIn(&rec)
+		if err != nil {
+			return nil, err
+		}
+		if a == nil {
+			continue
+		}
+		spki, err := SignedWith(rec.Leaf)
+		if err != nil {
+			return nil, err
+		}
+		var in introduction
+		if a.Act == ActIntroduce {
+			in, err = t.introduce(a, rec.Index, spki)
+			pending = append(pending, in)
+		} else {
+			in, err = t.begin(a, rec.Index, spki, pending)
+			pending = without(pending, in.subject)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// first returns the trust in the first keys of t alone, for every entry.
+func (t *Trust) first() *Trust {
+	key, log := t.keys[0], t.logs[0]
+	key.to, log.to = noEnd, noEnd
+	return &Trust{keys: []term{key}, logs: []term{log}}
+}
+
 type auditor struct {
+	r       *journal.Reader
 	t       *Trust // as the journal has it so far
 	known   *Trust // the verifier's
 	pending []introduction
@@ -111,8 +178,10 @@ func (a *auditor) entry(rec *journal.Record) error {
 		return err
 	}
 	if act != nil && act.Act == ActBegin {
-		if _, err = a.t.begin(act, rec.Index, logged.spki, a.pending); err == nil {
-			a.pending = nil
+		var in introduction
+		if in, err = a.t.begin(act, rec.Index, logged.spki, a.pending); err == nil {
+			a.pending = without(a.pending, in.subject)
+			err = a.handover(&in)
 		}
 	} else if _, err = a.t.at(logged.spki, rec.Index); err == nil && act != nil && act.Act == ActIntroduce {
 		var in introduction
@@ -139,24 +208,54 @@ func (a *auditor) entry(rec *journal.Record) error {
 	return a.pair(s, rec.Index)
 }
 
-// keys compares the keys of a journal of this size with those that the verifier knew.
-func (a *auditor) keys(size uint64) error {
-	for i := range a.t.keys {
-		k := &a.t.keys[i]
-		known := a.known.find(k.spki)
-		if known != nil && !known.pending && known.from != k.from {
-			return fmt.Errorf("key %s is in force from entry %d on, and trusted from %d on", k.hint, k.from, known.from)
-		}
-		a.rep.Keys = append(a.rep.Keys, KeyTerm{Hint: k.hint, From: k.from, Trusted: known != nil})
+// handover checks that the last checkpoint of a log's key, by which it gives way to another, is of
+// this log.
+func (a *auditor) handover(in *introduction) error {
+	if in.log == nil {
+		return nil
 	}
-	for i := range a.known.keys {
-		k := &a.known.keys[i]
-		introduced := slices.ContainsFunc(a.pending, func(in introduction) bool { return bytes.Equal(in.spki, k.spki) })
-		if a.t.find(k.spki) == nil && !introduced && k.from < size {
-			return fmt.Errorf("trusted key %s isn't introduced by the journal", k.hint)
+	root, err := a.r.RootAt(in.last.Size)
+	if err == nil && root != in.last.Root {
+		err = fmt.Errorf("the key before signed another root of size %d", in.last.Size)
+	}
+	return err
+}
+
+// keys compares the keys of a journal of this size with those that the verifier knew, and with
+// those of the log that its checkpoints were held to.
+func (a *auditor) keys(size uint64, held journal.Keys) (err error) {
+	if a.rep.Keys, err = a.compare(a.t.keys, a.known.keys, size); err != nil {
+		return err
+	}
+	if a.rep.LogKeys, err = a.compare(a.t.logs, a.known.logs, size); err != nil {
+		return err
+	}
+	for _, k := range a.t.LogKeys() {
+		if !slices.ContainsFunc(held, func(h journal.Key) bool { return h.VKey == k.VKey && (h.To == k.To || k.To == 0) }) {
+			return errors.New("the checkpoints aren't by the key of the log that the journal has in force")
 		}
 	}
 	return nil
+}
+
+func (a *auditor) compare(found, trusted []term, size uint64) ([]KeyTerm, error) {
+	terms := []KeyTerm{}
+	for i := range found {
+		k := &found[i]
+		known := byHint(trusted, k.hint)
+		if known != nil && !known.pending && known.from != k.from {
+			return nil, fmt.Errorf("key %s is in force from entry %d on, and trusted from %d on", k.hint, k.from, known.from)
+		}
+		terms = append(terms, KeyTerm{Hint: k.hint, From: k.from, Trusted: known != nil})
+	}
+	for i := range trusted {
+		k := &trusted[i]
+		introduced := slices.ContainsFunc(a.pending, func(in introduction) bool { return in.term().hint == k.hint })
+		if byHint(found, k.hint) == nil && !introduced && k.from < size {
+			return nil, fmt.Errorf("trusted key %s isn't introduced by the journal", k.hint)
+		}
+	}
+	return terms, nil
 }
 
 // pair keeps the books of intents and results.

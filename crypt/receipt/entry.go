@@ -75,5 +75,9 @@ func (e *Entry) Bundle(p journal.Proof, t *Trust) ([]byte, error) {
 	if err := p.Verify(e.leaf); err != nil {
 		return nil, broken("inclusion", err)
 	}
-	return encodeBundle(e.envelope, p, e.leaf, keyring.HintOf(e.spki), t.log)
+	log, err := t.signer(p.Checkpoint)
+	if err != nil {
+		return nil, broken("checkpoint", err)
+	}
+	return encodeBundle(e.envelope, p, e.leaf, keyring.HintOf(e.spki), log)
 }

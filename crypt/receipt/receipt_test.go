@@ -437,12 +437,12 @@ func Sign(k *keyring.AttestationKey, s Statement) (*Envelope, error) {
 // proof is one for this envelope; the signatures, which were made a moment ago
 // by keys in this process, are left to Verify.
 func Bundle(e *Envelope, p journal.Proof, t *Trust) ([]byte, error) {
-	leaf, err := leafOf(e, t.current().spki)
+	leaf, err := leafOf(e, current(t.keys).spki)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.Verify(leaf); err != nil {
 		return nil, broken("inclusion", err)
 	}
-	return encodeBundle(e, p, leaf, t.KeyHint(), t.log)
+	return encodeBundle(e, p, leaf, t.KeyHint(), t.logs[0].log)
 }

@@ -2,11 +2,13 @@ package receipt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,17 +23,24 @@ import (
 // first statement is an act that says so. From that entry on every statement is its own, and the
 // entries before are the old key's. Follows keeps this order as entries are appended, Audit and
 // LoadTrust demand it of what they read.
+//
+// The key of the log, which signs its checkpoints, is replaced likewise. The attestation key in
+// force signs both acts, and the second holds a checkpoint by the old key, of a log with the
+// introduction in it: the holder of the attestation key alone can't replace the log's. From the
+// second act on every checkpoint is the new key's.
 
-// The acts of a rotation. Their subject is SubjectAttestation.
+// The acts of a rotation. Their subject is SubjectAttestation or SubjectLog.
 const (
-	// ActIntroduce has the details key (sha256:… of the next key's SubjectPublicKeyInfo), spki
-	// (that, in base64) and not_before (RFC 3339, no later than the time of its ActBegin).
+	// ActIntroduce has the details key (sha256:… of the next key's SubjectPublicKeyInfo, or the
+	// log's identity under it), spki (that, in base64) or vkey, and not_before (RFC 3339, no later
+	// than the time of its ActBegin).
 	ActIntroduce = "keys.introduce"
 	// ActBegin has the details key, previous (the key that ends, likewise) and introduced (the
-	// index of the ActIntroduce).
+	// index of the ActIntroduce); of a log's key also checkpoint.
 	ActBegin = "keys.begin"
-	// SubjectAttestation says which key is replaced.
+	// SubjectAttestation and SubjectLog say which key is replaced.
 	SubjectAttestation = "attestation"
+	SubjectLog         = "log"
 )
 
 // ErrKeyOver says that an entry isn't signed by the key in force.
@@ -43,10 +52,20 @@ var ErrKeyUnknown = errors.New("the key is none of those that are trusted")
 // KeyDigest names a key in the details of acts.
 func KeyDigest(spki []byte) canon.Digest { return canon.Sum(spki) }
 
+// LogKeyDigest names a log's key in the details of acts.
+func LogKeyDigest(p *keyring.LogPublic) canon.Digest { return canon.Digest(p.ID) }
+
 // Introduction returns a as the act that introduces a key, which may begin at a's time.
 func Introduction(a Act, spki []byte) Act {
 	a.Version, a.Act, a.Subject = ActVersion, ActIntroduce, SubjectAttestation
 	a.Detail = map[string]string{"key": KeyDigest(spki).String(), "spki": base64.StdEncoding.EncodeToString(spki), "not_before": a.Time}
+	return a
+}
+
+// LogIntroduction is Introduction for a key of the log.
+func LogIntroduction(a Act, p *keyring.LogPublic) Act {
+	a.Version, a.Act, a.Subject = ActVersion, ActIntroduce, SubjectLog
+	a.Detail = map[string]string{"key": LogKeyDigest(p).String(), "vkey": p.VKey(), "not_before": a.Time}
 	return a
 }
 
@@ -58,41 +77,77 @@ func Beginning(a Act, spki, previous []byte, introduced uint64) Act {
 	return a
 }
 
-// introduced reads an ActIntroduce.
-func introduced(a *Act) (spki []byte, notBefore time.Time, err error) {
-	if a == nil || a.Act != ActIntroduce || a.Subject != SubjectAttestation || len(a.Detail) != 3 {
-		return nil, notBefore, errors.New("it introduces no key")
-	}
-	if spki, err = base64.StdEncoding.Strict().DecodeString(a.Detail["spki"]); err != nil {
-		return nil, notBefore, errors.New("the introduced key is not base64")
-	}
-	if _, err := keyring.ParseAttestationPublic(spki); err != nil {
-		return nil, notBefore, err
-	}
-	if a.Detail["key"] != KeyDigest(spki).String() {
-		return nil, notBefore, errors.New("the introduced key has another digest")
-	}
-	if err := checkTime(a.Detail["not_before"]); err != nil {
-		return nil, notBefore, err
-	}
-	notBefore, err = time.Parse(time.RFC3339Nano, a.Detail["not_before"])
-	return spki, notBefore, err
+// LogBeginning returns a as the act that puts a key of the log in force. checkpoint is by the key
+// before it, of a log that has the entry at introduced.
+func LogBeginning(a Act, p, previous *keyring.LogPublic, introduced uint64, checkpoint []byte) Act {
+	a.Version, a.Act, a.Subject = ActVersion, ActBegin, SubjectLog
+	a.Detail = map[string]string{"key": LogKeyDigest(p).String(), "previous": LogKeyDigest(previous).String(),
+		"introduced": strconv.FormatUint(introduced, 10), "checkpoint": string(checkpoint)}
+	return a
 }
 
-// begins checks that a is the first statement of the key spki, in the place of previous, after
-// its introduction at an index.
-func begins(a *Act, spki, previous []byte, index uint64, notBefore time.Time) error {
-	if a == nil || a.Act != ActBegin || a.Subject != SubjectAttestation || len(a.Detail) != 3 {
+// introduced reads an ActIntroduce.
+func introduced(a *Act) (in introduction, err error) {
+	if a == nil || a.Act != ActIntroduce || len(a.Detail) != 3 {
+		return in, errors.New("it introduces no key")
+	}
+	in.subject, in.start = a.Subject, a.Detail["not_before"]
+	digest := ""
+	switch a.Subject {
+	case SubjectAttestation:
+		if in.spki, err = base64.StdEncoding.Strict().DecodeString(a.Detail["spki"]); err != nil {
+			return in, errors.New("the introduced key is not base64")
+		}
+		_, err = keyring.ParseAttestationPublic(in.spki)
+		digest = KeyDigest(in.spki).String()
+	case SubjectLog:
+		if in.log, err = keyring.ParseVKey(a.Detail["vkey"]); err == nil {
+			digest = LogKeyDigest(in.log).String()
+		}
+	default:
+		return in, errors.New("it introduces no key")
+	}
+	if err != nil {
+		return in, err
+	}
+	if a.Detail["key"] != digest {
+		return in, errors.New("the introduced key has another digest")
+	}
+	if err := checkTime(in.start); err != nil {
+		return in, err
+	}
+	in.notBefore, err = time.Parse(time.RFC3339Nano, in.start)
+	return in, err
+}
+
+// begins checks that a puts a key in force, in the place of previous, after its introduction.
+func (in *introduction) begins(a *Act, previous *term) error {
+	details := 3
+	if in.log != nil {
+		details = 4
+	}
+	if a == nil || a.Act != ActBegin || a.Subject != in.subject || len(a.Detail) != details {
 		return errors.New("it begins no key")
 	}
-	for name, want := range map[string]string{"key": KeyDigest(spki).String(), "previous": KeyDigest(previous).String(),
-		"introduced": strconv.FormatUint(index, 10)} {
+	for name, want := range map[string]string{"key": in.term().digest(), "previous": previous.digest(),
+		"introduced": strconv.FormatUint(in.index, 10)} {
 		if a.Detail[name] != want {
 			return fmt.Errorf("it begins with %s %q, want %q", name, clip(a.Detail[name]), want)
 		}
 	}
-	if t, err := time.Parse(time.RFC3339Nano, a.Time); err != nil || t.Before(notBefore) {
-		return fmt.Errorf("it begins at %s, and the key was introduced for %s", a.Time, notBefore.Format(time.RFC3339Nano))
+	if t, err := time.Parse(time.RFC3339Nano, a.Time); err != nil || t.Before(in.notBefore) {
+		return fmt.Errorf("it begins at %s, and the key was introduced for %s", a.Time, in.notBefore.Format(time.RFC3339Nano))
+	}
+	return nil
+}
+
+// handover checks the checkpoint in the act at an index that puts a log's key in force.
+func (in *introduction) handover(a *Act, index uint64, previous *term) (err error) {
+	if in.last, err = journal.OpenCheckpoint([]byte(a.Detail["checkpoint"]), previous.log.VKey()); err != nil {
+		return fmt.Errorf("its checkpoint by the key before: %w", err)
+	}
+	if in.last.Size <= in.index || in.last.Size > index {
+		return fmt.Errorf("its checkpoint by the key before has size %d, want %d to %d", in.last.Size, in.index+1, index)
 	}
 	return nil
 }
@@ -125,6 +180,11 @@ func SignedWith(leaf []byte) ([]byte, error) {
 // Follows is journal.Options.Follows: an entry is signed by the key that signed the last one, or
 // is the first statement of that key's successor. ErrKeyOver is for any other.
 func Follows(last []byte, next *journal.Entry) error {
+	if next.Key != nil {
+		if err := putsInForce(next); err != nil {
+			return err
+		}
+	}
 	if last == nil {
 		return nil
 	}
@@ -153,6 +213,22 @@ func Follows(last []byte, next *journal.Entry) error {
 	return nil
 }
 
+// putsInForce refuses a key of the log for any entry but the act that says so.
+func putsInForce(next *journal.Entry) error {
+	e, err := ParseEnvelope(next.Content)
+	if err != nil {
+		return err
+	}
+	_, a, err := ParsePayload(e.Payload)
+	if err != nil {
+		return err
+	}
+	if a == nil || a.Act != ActBegin || a.Subject != SubjectLog || a.Detail["key"] != LogKeyDigest(next.Key.Public()).String() {
+		return fault.New(fault.Usage, "invalid_input", "append to journal", errors.New("the entry doesn't put the log's key in force"))
+	}
+	return nil
+}
+
 // Prover proves entries of a journal: *journal.Journal.
 type Prover interface {
 	Size() uint64
@@ -160,114 +236,228 @@ type Prover interface {
 	Prove(ctx context.Context, index uint64) (journal.Proof, error)
 }
 
-// Rotations reads the whole journal of a ring and returns the history of its attestation keys,
-// with receipts under the newest checkpoint; nil if there was one key only and none is
-// introduced.
-func Rotations(ctx context.Context, j Prover, log *keyring.LogKey) (*keyring.History, error) {
-	var h *keyring.History
+// Rotations reads the whole journal of a ring and returns the histories of its attestation keys
+// and of the log's, each nil if there was one key only and none is introduced. Receipts that the
+// ring has are kept, since each is under the key of its time; the others are under the newest
+// checkpoint.
+func Rotations(ctx context.Context, j Prover, r *keyring.Ring) (att, log *keyring.History, err error) {
+	kept, err := receiptsOf(r.History(), r.LogHistory())
+	if err != nil {
+		return nil, nil, err
+	}
+	first := r.Log().Public()
+	if h := r.LogHistory(); h != nil {
+		if first, err = keyring.ParseVKey(h.Keys[0].VKey); err != nil {
+			return nil, nil, err
+		}
+	}
 	var t *Trust
 	var pending []introduction
 	for rec, err := range j.Entries(0, j.Size()) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if rec.Index == 0 {
 			spki, err := SignedWith(rec.Leaf)
 			if err == nil {
-				t, err = NewTrust(spki, log.VKey())
+				t, err = NewTrust(spki, first.VKey())
 			}
 			if err != nil {
-				return nil, broken("key", fmt.Errorf("entry 0: %w", err))
+				return nil, nil, broken("key", fmt.Errorf("entry 0: %w", err))
 			}
-			h = keyring.NewHistory(spki)
+			att, log = keyring.NewHistory(spki), keyring.NewLogHistory(first)
 		}
 		a, err := rotationIn(&rec)
 		if err != nil || a == nil {
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			continue
 		}
 		e, err := entryOf(&rec)
 		if err != nil {
-			return nil, err
-		}
-		p, err := j.Prove(ctx, rec.Index)
-		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		var in introduction
 		if a.Act == ActIntroduce {
 			in, err = t.introduce(a, rec.Index, e.spki)
-			pending = append(pending, in)
 		} else {
 			in, err = t.begin(a, rec.Index, e.spki, pending)
-			pending = nil
 		}
 		if err != nil {
-			return nil, broken("key", fmt.Errorf("entry %d: %w", rec.Index, err))
+			return nil, nil, broken("key", fmt.Errorf("entry %d: %w", rec.Index, err))
 		}
-		b, err := e.Bundle(p, t)
-		if err != nil {
-			return nil, err
+		b := kept[rec.Index]
+		if b == nil {
+			p, err := j.Prove(ctx, rec.Index)
+			if err != nil {
+				return nil, nil, err
+			}
+			if b, err = e.Bundle(p, t); err != nil {
+				return nil, nil, err
+			}
+		}
+		h := &att
+		if in.log != nil {
+			h = &log
 		}
 		if a.Act == ActIntroduce {
-			h = h.Introduce(in.spki, rec.Index, in.start, b)
-		} else {
-			if !bytes.Equal(h.Pending().SPKI, in.spki) { // a later introduction took its place
-				h = h.Introduce(in.spki, in.index, in.start, in.receipt)
-			}
-			h = h.Begin(rec.Index, a.Time, b)
+			in.receipt = b
+			pending = append(pending, in)
+			*h = in.into(*h)
+			continue
 		}
-		for i := range pending {
-			if pending[i].index == rec.Index {
-				pending[i].receipt = b
+		pending = without(pending, in.subject)
+		if p := (*h).Pending(); p == nil || p.Hint != in.term().hint { // a later introduction took its place
+			*h = in.into(*h)
+		}
+		*h = (*h).Begin(rec.Index, a.Time, b)
+	}
+	for _, h := range []**keyring.History{&att, &log} {
+		if *h != nil && len((*h).Keys) == 1 {
+			*h = nil
+		}
+	}
+	return att, log, nil
+}
+
+// into returns h with the introduced key.
+func (in *introduction) into(h *keyring.History) *keyring.History {
+	if in.log != nil {
+		return h.IntroduceLog(in.log, in.index, in.start, in.receipt)
+	}
+	return h.Introduce(in.spki, in.index, in.start, in.receipt)
+}
+
+// receiptsOf returns the receipts in histories by their indexes.
+func receiptsOf(hs ...*keyring.History) (map[uint64][]byte, error) {
+	kept := make(map[uint64][]byte)
+	for _, e := range stepsOf(hs...) {
+		if e.err != nil {
+			return nil, broken("key", e.err)
+		}
+		kept[e.index] = e.receipt
+	}
+	return kept, nil
+}
+
+// step is an introduction or a beginning in a history.
+type step struct {
+	index   uint64 // in the log, as its receipt says
+	begins  bool
+	receipt []byte
+	h       *keyring.History
+	key     int // in h
+	err     error
+}
+
+// stepsOf returns the steps of histories in their order in the log.
+func stepsOf(hs ...*keyring.History) (steps []step) {
+	for _, h := range hs {
+		for i := 1; h != nil && i < len(h.Keys); i++ {
+			for n, b := range [][]byte{h.Keys[i].Introduced, h.Keys[i].Begun} {
+				if b == nil {
+					continue
+				}
+				index, err := indexIn(b)
+				steps = append(steps, step{index: index, begins: n == 1, receipt: b, h: h, key: i, err: err})
 			}
 		}
 	}
-	if h != nil && len(h.Keys) == 1 {
-		return nil, nil
-	}
-	return h, nil
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.index, b.index) })
+	return steps
 }
 
 // introduction is a key that may begin.
 type introduction struct {
-	spki      []byte
+	subject   string
+	spki      []byte             // of an attestation key
+	log       *keyring.LogPublic // a log's key
 	index     uint64
 	start     string // not_before
 	notBefore time.Time
 	receipt   []byte
+	last      journal.Checkpoint // of a log's key that has begun: by the one before it
+}
+
+// term returns the key as one that is trusted.
+func (in *introduction) term() *term {
+	if in.log != nil {
+		return &term{log: in.log, hint: in.log.Hint(), to: noEnd}
+	}
+	return &term{spki: in.spki, hint: keyring.HintOf(in.spki), to: noEnd}
+}
+
+// without returns the introductions of other subjects.
+func without(pending []introduction, subject string) (out []introduction) {
+	for _, in := range pending {
+		if in.subject != subject {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// of returns the trusted keys that an introduction is of, those of the log or the others.
+func (t *Trust) of(in *introduction) *[]term {
+	if in.log != nil {
+		return &t.logs
+	}
+	return &t.keys
 }
 
 // introduce checks an ActIntroduce that the key signer signed at an index.
 func (t *Trust) introduce(a *Act, index uint64, signer []byte) (introduction, error) {
-	in := introduction{index: index, start: a.Detail["not_before"]}
-	var err error
-	if in.spki, in.notBefore, err = introduced(a); err != nil {
+	in, err := introduced(a)
+	if err != nil {
 		return in, err
 	}
-	if _, err := t.at(signer, index); err != nil {
+	in.index = index
+	k, err := t.at(signer, index)
+	if err != nil {
 		return in, err
 	}
-	if t.find(in.spki) != nil {
+	if k.pending {
+		return in, errors.New("it is signed by a key that isn't in force")
+	}
+	if in.log != nil && in.log.Origin != t.Origin() {
+		return in, errors.New("it introduces the key of another log")
+	}
+	if k := byHint(*t.of(&in), in.term().hint); k != nil && !k.pending {
 		return in, errors.New("it introduces a key that was in force before")
 	}
 	return in, nil
 }
 
-// begin checks an ActBegin that the key signer signed at an index, and puts that key in force.
+// begin checks an ActBegin that the key signer signed at an index, and puts its key in force.
 func (t *Trust) begin(a *Act, index uint64, signer []byte, pending []introduction) (introduction, error) {
-	old := t.current()
 	for _, in := range pending {
-		if !bytes.Equal(in.spki, signer) || a.Detail["introduced"] != strconv.FormatUint(in.index, 10) {
+		if a.Subject != in.subject || a.Detail["introduced"] != strconv.FormatUint(in.index, 10) ||
+			in.log == nil && !bytes.Equal(in.spki, signer) {
 			continue
 		}
-		if err := begins(a, in.spki, old.spki, in.index, in.notBefore); err != nil {
+		keys := t.of(&in)
+		old := current(*keys)
+		if err := in.begins(a, old); err != nil {
 			return in, err
 		}
-		old.to = index
-		t.keys = append(t.keys, term{spki: in.spki, hint: keyring.HintOf(in.spki), from: index, to: noEnd})
+		if in.log != nil {
+			k, err := t.at(signer, index)
+			if err == nil && k.pending {
+				err = errors.New("it is signed by a key that isn't in force")
+			}
+			if err == nil {
+				err = in.handover(a, index, old)
+			}
+			if err != nil {
+				return in, err
+			}
+		}
+		*keys = slices.DeleteFunc(slices.Clone(*keys), func(k term) bool { return k.pending })
+		current(*keys).to = index
+		k := in.term()
+		k.from = index
+		*keys = append(*keys, *k)
 		return in, nil
 	}
 	return introduction{}, errors.New("it begins with a key that the journal doesn't introduce")

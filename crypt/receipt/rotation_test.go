@@ -110,7 +110,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("receipt of key %d: %+v, %v", n, v, err)
 		}
 	}
-	rebuilt, err := Rotations(t.Context(), w.j, w.ring.Log())
+	rebuilt, _, err := Rotations(t.Context(), w.j, w.ring)
 	if err != nil || len(rebuilt.Keys) != 3 {
 		t.Fatalf("rebuilt: %+v, %v", rebuilt, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"filippo.io/age"
 
 	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
 	"palyra/crypt/vault"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
@@ -237,7 +238,7 @@ func (s *Store) stage(ctx context.Context, dir string, m *Manifest) (map[canon.D
 // than the write-ahead file, and that not newer than the tiles. The log may be
 // moved on under us all the same; then the copy does not check, and is taken again.
 func stageJournal(ctx context.Context, state, dir string) (size int64, err error) {
-	vkey, err := durable.ReadRegular(filepath.Join(state, "trust", "log.vkey"), 4096)
+	trust, err := receipt.LoadTrust(filepath.Join(state, "trust"))
 	if err != nil {
 		return 0, err
 	}
@@ -255,7 +256,7 @@ func stageJournal(ctx context.Context, state, dir string) (size int64, err error
 		err := copyJournal(ctx, from, to)
 		if err == nil {
 			var rep *journal.Report
-			if rep, err = journal.Check(to, strings.TrimSpace(string(vkey))); err == nil {
+			if rep, err = receipt.CheckLog(to, trust); err == nil {
 				return int64(rep.Size), nil
 			}
 		}

@@ -135,7 +135,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rep, err := journal.Check(filepath.Join(dir, "journal"), strings.TrimSpace(string(vkey))); err != nil || rep.Size != 300 {
+	if rep, err := journal.Check(filepath.Join(dir, "journal"), journal.OneKey(strings.TrimSpace(string(vkey)))); err != nil || rep.Size != 300 {
 		t.Errorf("the restored journal: %+v, %v", rep, err)
 	}
 	// Not over something that is there.

@@ -17,7 +17,7 @@ import (
 
 	"filippo.io/age"
 
-	"palyra/crypt/journal"
+	"palyra/crypt/receipt"
 	"palyra/crypt/vault"
 	"palyra/internal/canon"
 	"palyra/internal/durable"
@@ -369,11 +369,11 @@ func inspect(ctx context.Context, dir string, m *Manifest) (err error) {
 	if err != nil || m.JournalSize < 0 {
 		return err
 	}
-	vkey, err := durable.ReadRegular(filepath.Join(dir, "trust", "log.vkey"), 4096)
+	trust, err := receipt.LoadTrust(filepath.Join(dir, "trust"))
 	if err != nil {
 		return err
 	}
-	rep, err := journal.Check(filepath.Join(dir, "journal"), strings.TrimSpace(string(vkey)))
+	rep, err := receipt.CheckLog(filepath.Join(dir, "journal"), trust)
 	if err != nil {
 		return err
 	}

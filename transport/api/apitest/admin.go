@@ -94,7 +94,7 @@ func (h *Hub) getJournal(context.Context, hub.Caller, hub.None) (hub.JournalStat
 }
 
 func (h *Hub) listKeys(context.Context, hub.Caller, hub.None) (hub.Page[hub.Key], error) {
-	return hub.Page[hub.Key]{Items: []hub.Key{{Hint: "h", File: "att-00.pub", State: "in_force"}}}, nil
+	return hub.Page[hub.Key]{Items: []hub.Key{{Signs: "statements", Hint: "h", File: "att-00.pub", State: "in_force"}}}, nil
 }
 
 func (h *Hub) rotateKey(ctx context.Context, c hub.Caller, r hub.KeyRotation) (hub.Page[hub.Key], error) {
