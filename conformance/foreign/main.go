@@ -3,9 +3,10 @@
 //	make build
 //	go run ./conformance/foreign
 //
-// It makes receipts of calls that end in different ways, with a rotation of the attestation key
-// in the middle, and verifies each with palyra
-// attest verify and with npm's @sigstore/verify: both must accept it. Then it changes
+// It makes receipts of calls that end in different ways, with rotations of the attestation key and
+// of the log's key between them, and verifies each with palyra
+// attest verify and with npm's @sigstore/verify: both must accept it, and so must cosign where
+// -cosign names it. Then it changes
 // single bits all over each receipt: palyra must reject every one, and sigstore-js every
 // one that it can see (it doesn't look at the key hint and reads JSON and base64 more
 // freely than we do). A receipt that ours accepts and theirs doesn't is a bug of ours,
@@ -23,6 +24,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -47,8 +49,13 @@ var calls = []call{
 	{"timed_out", 124, []string{"--timeout", "200ms", "--", "/bin/sleep", "60"}},
 }
 
+// rotations are made before the call of this number: what comes after is under another key, and
+// verified with the same trust directory.
+var rotations = map[int][]string{1: {"--log"}, 2: {}, 4: {"--log"}}
+
 type bench struct {
 	palyra, js, dir string
+	cosign          string // "": not asked
 	node            string
 	problems        int
 }
@@ -56,6 +63,7 @@ type bench struct {
 func main() {
 	palyra := flag.String("palyra", "bin/palyra", "`FILE` under test")
 	js := flag.String("js", "conformance/sigstore-js", "`FOLDER` of the foreign verifier")
+	cosign := flag.String("cosign", "", "`FILE` of cosign, if it is to be asked, too")
 	flips := flag.Int("flips", 200, "changed bits per receipt")
 	vectors := flag.String("vectors", "conformance/vectors/receipt", "`FOLDER` of receipts to change everywhere")
 	readme := flag.String("readme", "conformance/foreign/README.md", "`FILE` with the table of known disagreements")
@@ -63,7 +71,7 @@ func main() {
 	dir, err := os.MkdirTemp("", "palyra-foreign-")
 	if err == nil {
 		defer os.RemoveAll(dir)
-		b := &bench{palyra: *palyra, js: *js, dir: dir}
+		b := &bench{palyra: *palyra, js: *js, dir: dir, cosign: *cosign}
 		if err = b.run(*flips); err == nil {
 			err = b.mutants(*vectors, *readme)
 		}
@@ -100,9 +108,9 @@ func (b *bench) run(flips int) (err error) {
 	}
 	var good, bad []string
 	for i, c := range calls {
-		if i == len(calls)/2 { // what comes after is signed by another key, under the same trust directory
-			if got, out := b.palyraStatus("keys", "rotate", "--state", filepath.Join(b.dir, "state")); got != 0 {
-				return fmt.Errorf("palyra keys rotate: status %d\n%s", got, out)
+		if more, ok := rotations[i]; ok {
+			if got, out := b.palyraStatus(append([]string{"keys", "rotate", "--state", filepath.Join(b.dir, "state")}, more...)...); got != 0 {
+				return fmt.Errorf("palyra keys rotate %s: status %d\n%s", strings.Join(more, " "), got, out)
 			}
 		}
 		receipt := filepath.Join(b.dir, c.name+".json")
@@ -130,6 +138,17 @@ func (b *bench) run(flips int) (err error) {
 		if !theirs[f] {
 			b.problem("sigstore-js rejects %s", filepath.Base(f))
 		}
+	}
+	if b.cosign != "" {
+		for _, f := range good {
+			if err := b.cosigns(f); err != nil {
+				b.problem("cosign rejects %s: %v", filepath.Base(f), err)
+			}
+		}
+		if err := b.cosigns(bad[0]); err == nil { // control
+			b.problem("cosign accepts %s", filepath.Base(bad[0]))
+		}
+		fmt.Printf("%d receipts verified by cosign\n", len(good))
 	}
 	accepted, err := b.theirs(bad)
 	if err != nil {
@@ -179,6 +198,40 @@ func (b *bench) palyraStatus(args ...string) (int, string) {
 
 func (b *bench) ours(file string) (int, string) {
 	return b.palyraStatus("attest", "verify", "--trust", filepath.Join(b.dir, "state", "trust"), file)
+}
+
+// cosigns verifies a receipt with cosign, which takes one key: that of the receipt's hint.
+func (b *bench) cosigns(file string) error {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var r struct {
+		Material struct {
+			PublicKey struct{ Hint []byte } `json:"publicKey"`
+		} `json:"verificationMaterial"`
+		Envelope struct{ Payload []byte } `json:"dsseEnvelope"`
+	}
+	var s struct {
+		PredicateType string `json:"predicateType"`
+		Subject       []struct {
+			Digest struct{ SHA256 string } `json:"digest"`
+		} `json:"subject"`
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(r.Envelope.Payload, &s); err != nil || len(s.Subject) == 0 {
+		return fmt.Errorf("no statement with a subject: %w", err)
+	}
+	trust := filepath.Join(b.dir, "state", "trust")
+	c := exec.Command(b.cosign, "verify-blob-attestation", "--key", filepath.Join(trust, fmt.Sprintf("att-%x.pub", r.Material.PublicKey.Hint)),
+		"--trusted-root", filepath.Join(trust, "trusted_root.json"), "--bundle", file, "--type", s.PredicateType,
+		"--digest", s.Subject[0].Digest.SHA256, "--digestAlg", "sha256")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 // theirs returns the files that sigstore-js accepts.
