@@ -139,9 +139,6 @@ func TestRotateLogMeanwhile(t *testing.T) {
 // that has the directory open. The old key is in force afterwards or the new one, everything
 // acknowledged verifies, and the next rotation works.
 func TestRotateLogCrash(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short mode")
-	}
 	base := t.TempDir()
 	v := victim{State: base + "/count", RotateLog: true}
 	steps, got, _ := v.run(t)
@@ -158,6 +155,9 @@ func TestRotateLogCrash(t *testing.T) {
 	for i, s := range steps {
 		if strings.HasPrefix(s, "publish:") || strings.HasPrefix(s, "create:") {
 			continue // the journal's own crash tests have them
+		}
+		if testing.Short() && i%4 != 0 {
+			continue
 		}
 		for _, beside := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s beside %t", s, beside), func(t *testing.T) {
