@@ -42,6 +42,17 @@ func (s *state) logKeys(ring *keyring.Ring) func() (journal.Keyset, error) {
 // LogKeys returns the history of the log's keys.
 func (k *Kernel) LogKeys() *keyring.History { return logHistoryOf(k.state.held.Load().ring) }
 
+// LogKeysNow is LogKeys, with what another process has done that the journal has seen.
+func (k *Kernel) LogKeysNow(ctx context.Context) (*keyring.History, error) {
+	s := k.state
+	if held := s.held.Load(); s.journal.Key() != held.ring.Log().VKey() {
+		if err := s.renew(ctx, held); err != nil {
+			return nil, err
+		}
+	}
+	return k.LogKeys(), nil
+}
+
 func logHistoryOf(r *keyring.Ring) *keyring.History {
 	if h := r.LogHistory(); h != nil {
 		return h

@@ -6,11 +6,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/crypt/journal"
 	"palyra/crypt/receipt"
+	witnesses "palyra/crypt/witness/audit"
 	"palyra/internal/fault"
 )
 
@@ -75,12 +77,41 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 	if n := audit.Outcomes[receipt.OutcomeUnknown]; n > 0 {
 		r.add("finding", "%d calls were interrupted; their outcome is recorded as unknown", n)
 	}
-	rep := &front.Report{Text: "sound\n" + r.b.String(), Fields: front.Document{"sound": true, "findings": findings, "audit": audit,
-		"root": fmt.Sprintf("sha256:%x", j.Root)}}
+	fields := front.Document{"sound": true, "audit": audit, "root": fmt.Sprintf("sha256:%x", j.Root)}
+	if inv.Has("witnesses") {
+		ws, err := witnesses.Read(filepath.Dir(dir), t)
+		if err != nil {
+			return nil, err
+		}
+		findings += witnessRows(&r, ws)
+		fields["witnesses"] = ws
+	}
+	fields["findings"] = findings
+	rep := &front.Report{Text: "sound\n" + r.b.String(), Fields: fields}
 	if findings > 0 {
 		rep.Exit = front.Findings
 	}
 	return rep, nil
+}
+
+// witnessRows says who saw what of the journal and when, and returns how many count for nothing.
+func witnessRows(r *rows, ws []witnesses.Witness) (findings int) {
+	for _, w := range ws {
+		since := ""
+		if w.Ended != nil {
+			since = fmt.Sprintf("; not a witness since entry %d", *w.Ended)
+		}
+		if w.Problem != "" {
+			findings++
+			r.add("finding", "witness %s doesn't count: %s%s", w.Device, w.Problem, since)
+			continue
+		}
+		r.add("witness", "%s saw %d entries on %s; named by entry %d%s", w.Device, w.Size, w.Time.Format(time.RFC3339), w.Registered, since)
+	}
+	if len(ws) == 0 {
+		r.add("witness", "none")
+	}
+	return findings
 }
 
 func sortedKeys[V any](m map[string]V) []string {

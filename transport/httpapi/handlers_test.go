@@ -110,6 +110,8 @@ func TestEveryOperation(t *testing.T) {
 	if a := ask(200, get, "/api/v1/journal/tile/entries/x001/234.p/7", ""); string(a.body) != "entries/x001/234.p/7" {
 		t.Errorf("tile %q", a.body)
 	}
+	ask(200, get, "/api/v1/journal/watch?old=1", "")
+	ask(204, post, "/api/v1/journal/cosignatures", `{"vkey":"v","note":"n"}`)
 	ask(200, get, "/api/v1/keys", "")
 	ask(200, post, "/api/v1/keys/rotate", `{"introduce_only":true}`)
 	a = ask(201, post, "/api/v1/tokens", `{"name":"ci","scopes":["run.start"],"ttl_ns":3600000000000}`, r.key())

@@ -130,11 +130,15 @@ var journalVerifyCommand = command.Command{
 	Long: `
 Recomputes every leaf, every tile and the root, checks every signature, and
 that each intent has exactly one result. An intent without a result, or with the
-result outcome_unknown, is a finding: how that call ended is unknown.`,
-	Flags: []command.Flag{flagTrust, flagState, flagJSON},
+result outcome_unknown, is a finding: how that call ended is unknown. With
+--witnesses the journal is also held to what paired devices saw of it: whose
+checkpoint has more entries, or others, is the proof that some were taken back or
+changed.`,
+	Flags: []command.Flag{flagTrust, flagState, {Name: "witnesses", Help: "say which devices saw how much of it, and when"}, flagJSON},
 	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "there is no journal"}, exitUsage, {Code: "3", Meaning: "sound, with findings: intents without a result, or unknown outcomes"}, exitIntegrity, exitBusy, exitState},
 	Examples: []command.Example{
 		{Line: "palyra journal verify", Does: "checks this user's journal"},
+		{Line: "palyra journal verify --witnesses", Does: "and holds it to what devices saw"},
 	},
 }
 

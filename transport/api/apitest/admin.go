@@ -93,6 +93,14 @@ func (h *Hub) getJournal(context.Context, hub.Caller, hub.None) (hub.JournalStat
 	return hub.JournalStatus{Origin: "test", Size: 1}, nil
 }
 
+func (h *Hub) watchJournal(context.Context, hub.Caller, hub.JournalWatch) (hub.JournalView, error) {
+	return hub.JournalView{Checkpoint: "test\n1\n", Hashes: [][]byte{}}, nil
+}
+
+func (h *Hub) cosignJournal(context.Context, hub.Caller, hub.Cosignature) (hub.None, error) {
+	return hub.None{}, nil
+}
+
 func (h *Hub) listKeys(context.Context, hub.Caller, hub.None) (hub.Page[hub.Key], error) {
 	return hub.Page[hub.Key]{Items: []hub.Key{{Signs: "statements", Hint: "h", File: "att-00.pub", State: "in_force"}}}, nil
 }

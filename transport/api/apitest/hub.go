@@ -84,6 +84,7 @@ func NewHub() *Hub {
 		hub.ListTokens.By(h.listTokens), hub.RevokeToken.By(h.revokeToken), hub.RotateToken.By(h.rotateToken), hub.ListMembers.By(h.listMembers),
 		hub.PutMember.By(h.putMember), hub.RemoveMember.By(h.removeMember), hub.GetConfig.By(h.getConfig), hub.GetStatus.By(h.getStatus),
 		hub.GetDoctor.By(h.getDoctor), hub.Stop.By(h.stop), hub.Resume.By(h.resume), hub.Reload.By(h.reload),
+		hub.WatchJournal.By(h.watchJournal), hub.CosignJournal.By(h.cosignJournal),
 		hub.Backup.By(h.backup), hub.ListKeys.By(h.listKeys), hub.RotateKey.By(h.rotateKey),
 		hub.ListDevices.By(h.listDevices), hub.GetDevice.By(h.getDevice), hub.RevokeDevice.By(h.revokeDevice), hub.RemoveDevice.By(h.removeDevice), hub.RenewDevice.By(h.renewDevice),
 		hub.BeginPairing.By(h.beginPairing), hub.ListPairings.By(h.listPairings), hub.GetPairing.By(h.getPairing), hub.ApprovePairing.By(h.approvePairing), hub.DenyPairing.By(h.denyPairing),
