@@ -64,6 +64,9 @@ func Write(ctx context.Context, dir string, about About, key *ecdsa.PrivateKey, 
 	if err := g.Take(ctx, durable.Exclusive, patience); err != nil {
 		return err
 	}
+	if err := forget(dir); err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		name string
 		data []byte

@@ -8,6 +8,9 @@
 // in its place in the folder. Processes that share a folder renew it once. The roots stay those of
 // the pairing: what a hub sends later doesn't change whom the device trusts.
 //
+// At each contact the hub proves that its journal extends the one that the device remembers
+// (witness.go).
+//
 // The package doesn't protect the folder from the device's own user, whose programs can all act as
 // the device.
 package paired
@@ -55,6 +58,9 @@ type Hub struct {
 	c   *client.Client
 	now atomic.Pointer[identity]
 	due func(*identity) bool // tests have another
+
+	watch   sync.Mutex // held through a comparison of the journal
+	watched time.Time  // when the last one ended well; guarded by watch
 
 	mu     sync.Mutex
 	again  time.Time // when a renewal that failed is tried again; guarded by mu
@@ -113,6 +119,9 @@ func (h *Hub) verify(chain [][]byte) error {
 // Do implements hub.Hub.
 func (h *Hub) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) (any, error) {
 	h.renew(ctx)
+	if err := h.witness(ctx, op); err != nil {
+		return nil, err
+	}
 	return h.c.Do(ctx, c, op, in)
 }
 

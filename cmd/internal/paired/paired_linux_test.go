@@ -12,9 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"palyra/crypt/receipt"
 	"palyra/hub"
 	"palyra/hub/gateway"
 	"palyra/hub/local"
@@ -31,6 +33,27 @@ type house struct {
 	hub   *local.Hub
 	url   string
 	owner hub.Caller
+	state string
+	// lies, if not nil, is what witnesses see of the journal.
+	lies atomic.Pointer[func(hub.JournalWatch) (hub.JournalView, error)]
+}
+
+// lie has the hub show witnesses another view; nil: the true one.
+func (h *house) lie(view func(hub.JournalWatch) (hub.JournalView, error)) {
+	if view == nil {
+		h.lies.Store(nil)
+		return
+	}
+	h.lies.Store(&view)
+}
+
+func (h *house) trust() *receipt.Trust {
+	h.t.Helper()
+	t, err := receipt.LoadTrust(filepath.Join(h.state, "trust"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return t
 }
 
 func newHouse(t *testing.T) *house {
@@ -48,7 +71,8 @@ func newHouse(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(errors.Join(err, st.Close(), k.Close()))
 	}
-	s, err := httpapi.New(httpapi.Config{Hub: h, Limits: httpapi.Limits{Rate: -1}})
+	house := &house{t: t, hub: h, state: filepath.Join(base, "state")}
+	s, err := httpapi.New(httpapi.Config{Hub: served{h, house}, Limits: httpapi.Limits{Rate: -1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,13 +82,13 @@ func newHouse(t *testing.T) *house {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
+	ended := make(chan error, 1)
 	go func() {
-		served <- s.Serve(ctx, httpapi.Listener{Listener: l, TLS: peer.Server(h.PeerCertificate, h.VerifyPeer), Devices: true})
+		ended <- s.Serve(ctx, httpapi.Listener{Listener: l, TLS: peer.Server(h.PeerCertificate, h.VerifyPeer), Devices: true})
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := errors.Join(<-served, h.Close(ctx), st.Close(), k.Close()); err != nil {
+		if err := errors.Join(<-ended, h.Close(ctx), st.Close(), k.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -73,7 +97,21 @@ func newHouse(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &house{t: t, hub: h, url: "https://" + l.Addr().String(), owner: owner}
+	house.url, house.owner = "https://"+l.Addr().String(), owner
+	return house
+}
+
+// served is the hub as devices reach it.
+type served struct {
+	*local.Hub
+	house *house
+}
+
+func (s served) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) (any, error) {
+	if view := s.house.lies.Load(); view != nil && op == hub.WatchJournal.Operation {
+		return (*view)(in.(hub.JournalWatch))
+	}
+	return s.Hub.Do(ctx, c, op, in)
 }
 
 // pair makes a device and its folder.
