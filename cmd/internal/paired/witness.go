@@ -23,6 +23,7 @@ const (
 	journalFile  = "journal.json"          // witness.Memory
 	conflictFile = "journal-conflict.json" // witness.Conflict, the first of them
 	witnessFile  = "witness.key"           // with which it cosigns, mode 0600
+	watchFile    = "journal.lock"          // whoever compares has it; a renewal may go on meanwhile
 )
 
 const (
@@ -45,7 +46,7 @@ func (h *Hub) witness(ctx context.Context, op *hub.Operation) error {
 	if !h.watched.IsZero() && time.Since(h.watched) < contact {
 		return nil
 	}
-	g, err := durable.OpenGate(filepath.Join(h.cfg.Dir, lockFile))
+	g, err := durable.OpenGate(filepath.Join(h.cfg.Dir, watchFile))
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func (h *Hub) witness(ctx context.Context, op *hub.Operation) error {
 	return nil
 }
 
-// compare is one comparison. The caller has the folder's lock.
+// compare is one comparison. The caller has the lock for that.
 func (h *Hub) compare(ctx context.Context) error {
 	m, err := h.remembered()
 	if err != nil {
