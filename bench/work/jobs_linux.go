@@ -168,6 +168,7 @@ func (b *bench) measure(ctx context.Context, j *job) ([]string, error) {
 			if _, err := os.Stat(filepath.Join(dir, j.makes)); j.makes != "" && (err == nil) == (place == "staged") {
 				return nil, fmt.Errorf("%s: %s in the project: %v", place, j.makes, err)
 			}
+			fmt.Fprintf(os.Stderr, "%s, round %d of %d, %s: %.2f s\n", j.name, round, b.rounds, place, d.Seconds())
 			if round > 0 { // the first fills the caches
 				took[place] = append(took[place], d)
 			}
