@@ -16,6 +16,7 @@
 //	ca/root.key             PKCS #8 in PEM, mode 0600
 //	ca/root.crt             certificate in PEM
 //	ca/issuer.crt           certificate in PEM
+//	ca/root-….{key,crt}     while the root is being replaced; root.go
 //	ca/issuer-DIGITS.key    PKCS #8 in PEM, mode 0600; the digits begin the SHA-256 of its public key
 //
 // ca/ appears in one piece or not at all. issuer.crt says which issuer is in force: [Authority.Rotate]
@@ -71,18 +72,19 @@ type Authority struct {
 	dir    string    // STATE/ca
 	domain string
 	o      Options
-	root   *x509.Certificate
 
-	mu     sync.Mutex
-	issuer *x509.Certificate // guarded by mu
-	key    *ecdsa.PrivateKey // the issuer's; guarded by mu
+	// Written by the holder of the lock for changes alone.
+	mu       sync.Mutex
+	root     *x509.Certificate // in force; guarded by mu
+	next     *x509.Certificate // introduced; nil: none is; guarded by mu
+	link     *x509.Certificate // the next root's key, certified by root; guarded by mu
+	previous *x509.Certificate // ended; nil: there is none; guarded by mu
+	issuer   *x509.Certificate // guarded by mu
+	key      *ecdsa.PrivateKey // the issuer's; guarded by mu
 }
 
 // Domain returns the trust domain, the host part of every name.
 func (a *Authority) Domain() string { return a.domain }
-
-// Roots returns the trust bundle: the DER of the certificates that peers check chains against.
-func (a *Authority) Roots() [][]byte { return [][]byte{append([]byte(nil), a.root.Raw...)} }
 
 // String returns the trust domain.
 func (a *Authority) String() string { return "ca:" + a.domain }
@@ -188,9 +190,7 @@ func (a *Authority) Rotate(ctx context.Context, now time.Time, record Record) er
 		return err
 	}
 	defer release()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.rotateLocked(now, record)
+	return a.rotate(now, record)
 }
 
 // RotateAt returns when the issuer has lived two thirds of its life, and Rotate is due.

@@ -3,13 +3,13 @@ package ca
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,6 +36,20 @@ var acts = map[string]func(context.Context, victim, Options, Record) error{
 			return err
 		}
 		return a.Rotate(ctx, now, r)
+	},
+	"introduce": func(ctx context.Context, v victim, o Options, r Record) error {
+		a, err := Open(v.State, o)
+		if err != nil {
+			return err
+		}
+		return a.Introduce(ctx, now, r)
+	},
+	"begin": func(ctx context.Context, v victim, o Options, r Record) error {
+		a, err := Open(v.State, o)
+		if err != nil {
+			return err
+		}
+		return a.Begin(ctx, now, r)
 	},
 }
 
@@ -110,17 +124,22 @@ func (v victim) run(t *testing.T) (steps []string) {
 // TestCrash kills a process at each step of each change. What it leaves opens, issues, has only
 // recorded certificates in force, and is cleaned up by the next change.
 func TestCrash(t *testing.T) {
-	for act, least := range map[string]int{"create": 22, "rotate": 12} {
+	for act, least := range map[string]int{"create": 22, "rotate": 12, "introduce": 16, "begin": 15} {
 		t.Run(act, func(t *testing.T) {
 			prepare := func(name string) victim {
 				v := victim{State: filepath.Join(t.TempDir(), name), Act: act}
 				if err := os.Mkdir(v.State, 0o700); err != nil {
 					t.Fatal(err)
 				}
-				if act != "create" {
-					if _, err := Create(t.Context(), v.State, domain, now, Options{}, recordIn(v.State)); err != nil {
-						t.Fatal(err)
-					}
+				if act == "create" {
+					return v
+				}
+				a, err := Create(t.Context(), v.State, domain, now, Options{}, recordIn(v.State))
+				if err == nil && act == "begin" {
+					err = a.Introduce(t.Context(), now, recordIn(v.State))
+				}
+				if err != nil {
+					t.Fatal(err)
 				}
 				return v
 			}
@@ -154,6 +173,11 @@ func judge(t *testing.T, v victim) {
 		if err := a.Rotate(t.Context(), now, recordIn(v.State)); err != nil {
 			t.Fatal(err)
 		}
+		if _, introduced := a.BeginAt(); introduced {
+			if err := a.Begin(t.Context(), now, recordIn(v.State)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	} else if a, err = Create(t.Context(), v.State, domain, now, Options{}, recordIn(v.State)); err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +189,18 @@ func judge(t *testing.T, v victim) {
 	if err != nil || len(es) != 2 {
 		t.Errorf("the state directory holds %v, %v", es, err)
 	}
-	if got := names(t, filepath.Join(v.State, caDir)); len(got) != 4 {
+	want := 4
+	if a.previous != nil {
+		want++
+	}
+	if got := names(t, filepath.Join(v.State, caDir)); len(got) != want {
 		t.Errorf("ca/ holds %q", got)
+	}
+	if a, err = Open(v.State, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(issue(t, a, Device), a.Roots(), Device, now); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -177,20 +211,15 @@ func recorded(t *testing.T, state string, a *Authority) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{certDigest(a.root), certDigest(a.issuer)} {
+	for _, c := range []*x509.Certificate{a.root, a.issuer, a.next, a.previous} {
+		if c == nil {
+			continue
+		}
+		want := certDigest(c)
 		if !bytes.Contains(b, []byte(want+"\n")) {
 			t.Errorf("%s is in force and isn't recorded", want)
 		}
 	}
-}
-
-func names(t *testing.T, dir string) (out []string) {
-	t.Helper()
-	for n := range files(t, dir) {
-		out = append(out, n)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // TestNotRecorded: what the record refuses doesn't happen, and leaves nothing.
@@ -206,6 +235,15 @@ func TestNotRecorded(t *testing.T) {
 	issuer := a.issuer
 	if err := a.Rotate(t.Context(), now, refuse); !errors.Is(err, no) || a.issuer != issuer {
 		t.Errorf("rotate: %v", err)
+	}
+	if err := a.Introduce(t.Context(), now, refuse); !errors.Is(err, no) || len(a.Roots()) != 1 || len(a.Links()) != 0 {
+		t.Errorf("introduce: %v", err)
+	}
+	if err := a.Introduce(t.Context(), now, unrecorded); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Begin(t.Context(), now, refuse); !errors.Is(err, no) || a.issuer != issuer || len(a.Roots()) != 2 {
+		t.Errorf("begin: %v", err)
 	}
 	if after := files(t, filepath.Join(dir, caDir)); !bytes.Equal(after[issuerCert], before[issuerCert]) {
 		t.Error("rotate: the issuer is another")

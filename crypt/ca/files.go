@@ -170,20 +170,17 @@ func Open(dir string, o Options) (*Authority, error) {
 	if err := durable.CheckPrivate(place); err != nil {
 		return nil, err
 	}
-	root, err := readCertificate(filepath.Join(place, rootCert))
+	a := &Authority{dir: place, o: o}
+	behind, err := a.read()
 	if err != nil {
 		return nil, err
 	}
-	issuer, err := readCertificate(filepath.Join(place, issuerCert))
-	if err != nil {
-		return nil, err
+	if behind {
+		if err := a.finish(dir); err != nil {
+			return nil, err
+		}
 	}
-	domain, err := together(root, issuer)
-	if err != nil {
-		return nil, fault.New(fault.Integrity, "key_corrupt", op, err)
-	}
-	a := &Authority{dir: place, domain: domain, o: o, root: root, issuer: issuer}
-	pub := issuer.PublicKey.(*ecdsa.PublicKey) // form checked it
+	pub := a.issuer.PublicKey.(*ecdsa.PublicKey) // form checked it
 	name, err := issuerKey(pub)
 	if err != nil {
 		return nil, fault.New(fault.Integrity, "key_corrupt", op, err)
@@ -194,21 +191,11 @@ func Open(dir string, o Options) (*Authority, error) {
 	return a, nil
 }
 
-// together checks that both certificates are ours and the root certified the issuer, and returns
+// together checks that a root and an issuer are ours and the one certified the other, and returns
 // their domain. Times are for Issue to check: an authority of yesteryear opens, and rotates.
 func together(root, issuer *x509.Certificate) (domain string, err error) {
-	if len(root.URIs) != 1 {
-		return "", errors.New("root: names no trust domain")
-	}
-	domain = root.URIs[0].Host
-	if err := checkDomain(domain); err != nil {
+	if domain, err = checkRoot(root); err != nil {
 		return "", fmt.Errorf("root: %w", err)
-	}
-	if err := rootForm(root, domain); err != nil {
-		return "", fmt.Errorf("root: %w", err)
-	}
-	if err := root.CheckSignatureFrom(root); err != nil {
-		return "", fmt.Errorf("root: %v", err)
 	}
 	if err := issuerForm(issuer, domain); err != nil {
 		return "", fmt.Errorf("issuer: %w", err)
@@ -219,15 +206,32 @@ func together(root, issuer *x509.Certificate) (domain string, err error) {
 	return domain, nil
 }
 
-// rotateLocked makes a new issuer and puts it in force. issuer.crt is what counts: a crash before it
-// is replaced leaves the old issuer and an unused key, which the next change removes.
-func (a *Authority) rotateLocked(now time.Time, record Record) error {
+// rotate makes a new issuer and puts it in force. issuer.crt is what counts: a crash before it
+// is replaced leaves the old issuer and an unused key, which the next change removes. The caller
+// holds the lock for changes.
+func (a *Authority) rotate(now time.Time, record Record) error {
 	op := fmt.Sprintf("rotate issuer in %q", a.dir)
+	if err := a.catchUp(); err != nil {
+		return err
+	}
+	if err := a.retire(now); err != nil {
+		return durable.Fault(op, err)
+	}
 	rk, err := a.readKey(rootKey, purposeRoot, a.root.PublicKey.(*ecdsa.PublicKey))
 	if err != nil {
 		return err
 	}
-	key, issuer, err := newIssuer(a.domain, a.root, rk, now)
+	if err := a.putIssuer(a.root, rk, now, record, map[string]string{}); err != nil {
+		return err
+	}
+	return durable.Fault(op, a.sweep())
+}
+
+// putIssuer makes an issuer of a root and puts it in force. detail goes to the record with the
+// issuer's digest.
+func (a *Authority) putIssuer(root *x509.Certificate, rk *ecdsa.PrivateKey, now time.Time, record Record, detail map[string]string) error {
+	op := fmt.Sprintf("make issuer in %q", a.dir)
+	key, issuer, err := newIssuer(a.domain, root, rk, now)
 	if err != nil {
 		return fault.New(fault.Internal, "internal", op, err)
 	}
@@ -238,19 +242,22 @@ func (a *Authority) rotateLocked(now time.Time, record Record) error {
 	if err := a.writeKey(name, purposeIssuer, key); err != nil {
 		return err
 	}
-	if err := record(map[string]string{"issuer": certDigest(issuer)}); err != nil {
+	detail["issuer"] = certDigest(issuer)
+	if err := record(detail); err != nil {
 		return err
 	}
-	a.o.step("rotate:recorded")
+	a.o.step("recorded")
 	if err := a.writeCertificate(issuerCert, issuer); err != nil {
 		return err
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.key, a.issuer = key, issuer
-	return durable.Fault(op, a.sweep(name))
+	return nil
 }
 
-// sweep removes the keys of all issuers but the one in force, and leftovers of interrupted writes.
-func (a *Authority) sweep(keep string) error {
+// sweep removes leftovers of interrupted writes and changes, and keys of issuers that aren't in force.
+func (a *Authority) sweep() error {
 	if err := durable.RemoveTemps(a.dir); err != nil {
 		return err
 	}
@@ -258,13 +265,21 @@ func (a *Authority) sweep(keep string) error {
 	if err != nil {
 		return err
 	}
+	keep, err := issuerKey(&a.key.PublicKey)
+	if err != nil {
+		return err
+	}
 	for _, e := range es {
-		if n := e.Name(); strings.HasPrefix(n, issuerPrefix) && n != keep {
-			if err := os.Remove(filepath.Join(a.dir, n)); err != nil {
-				return err
-			}
-			a.o.step("sweep:" + stepName(n))
+		n := e.Name()
+		gone := strings.HasPrefix(n, issuerPrefix) && n != keep ||
+			a.next == nil && (n == nextKey || n == linkCert)
+		if !gone {
+			continue
 		}
+		if err := os.Remove(filepath.Join(a.dir, n)); err != nil {
+			return err
+		}
+		a.o.step("sweep:" + stepName(n))
 	}
 	return durable.SyncDir(a.dir)
 }

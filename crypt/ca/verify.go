@@ -195,6 +195,11 @@ func rootForm(c *x509.Certificate, domain string) error {
 	if err := form(c, oidKeyUsage, oidBasic, oidSubjectKey, oidNames); err != nil {
 		return err
 	}
+	return authorityForm(c, domain)
+}
+
+// authorityForm checks what a root and a link have in common.
+func authorityForm(c *x509.Certificate, domain string) error {
 	switch {
 	case !c.IsCA || c.MaxPathLen != 1:
 		return errors.New("path length isn't 1")
