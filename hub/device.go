@@ -49,7 +49,9 @@ type DeviceKeyRequest struct {
 
 // DeviceChain is a device's certificate and whom it trusts, in DER.
 type DeviceChain struct {
-	Chain [][]byte  `json:"chain"` // leaf, issuer; base64
-	Roots [][]byte  `json:"roots"` // base64
+	Chain [][]byte `json:"chain"` // leaf, issuer; base64
+	Roots [][]byte `json:"roots"` // base64
+	// Links are certificates by which holders of older roots believe new ones; base64.
+	Links [][]byte  `json:"links,omitempty"`
 	Renew time.Time `json:"renew"` // when it asks for the next one
 }

@@ -250,6 +250,7 @@ func Operations() []*Operation {
 		WatchJournal.Operation, CosignJournal.Operation, ListKeys.Operation, RotateKey.Operation,
 		CreateToken.Operation, ListTokens.Operation, RevokeToken.Operation, RotateToken.Operation, ListMembers.Operation, PutMember.Operation, RemoveMember.Operation,
 		ListDevices.Operation, GetDevice.Operation, RevokeDevice.Operation, RemoveDevice.Operation, RenewDevice.Operation,
+		GetAuthority.Operation, ReplaceRoot.Operation,
 		BeginPairing.Operation, ListPairings.Operation, GetPairing.Operation, ApprovePairing.Operation, DenyPairing.Operation,
 		GetStatus.Operation, GetDoctor.Operation, GetConfig.Operation, Stop.Operation, Resume.Operation, Backup.Operation,
 	}, vaultOperations()...)

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"time"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/hub"
+	"palyra/internal/fault"
 )
 
 func (a *app) devicesLs(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -80,4 +83,52 @@ func (a *app) devicesRm(ctx context.Context, inv *command.Invocation) (*result, 
 		return nil, err
 	}
 	return text(front.Document{"removed": inv.Operands[0]}, "removed %s\n", cell(inv.Operands[0])), nil
+}
+
+// devicesRenew is for the device itself.
+func (a *app) devicesRenew(ctx context.Context, inv *command.Invocation) (*result, error) {
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	device, ok := h.(interface {
+		Renew(context.Context) (time.Time, error)
+	})
+	if !ok {
+		return nil, fault.New(fault.Usage, "bad_command", inv.Command.Name, errors.New("a device renews its own certificate, with it")).
+			WithHint("name its folder: --device DIR")
+	}
+	ends, err := device.Renew(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return text(front.Document{"not_after": ends.UTC()}, "the certificate is good until %s\n", stamp(ends)), nil
+}
+
+func (a *app) devicesRoot(ctx context.Context, inv *command.Invocation) (*result, error) {
+	if inv.Has("at-once") && !inv.Has("replace") {
+		return nil, fault.New(fault.Usage, "bad_command", inv.Command.Name, errors.New("--at-once goes with --replace"))
+	}
+	h, err := a.connect(inv)
+	if err != nil {
+		return nil, err
+	}
+	var v hub.Authority
+	if inv.Has("replace") {
+		v, err = hub.ReplaceRoot.Do(ctx, h, hub.Caller{}, hub.RootReplacement{AtOnce: inv.Has("at-once")})
+	} else {
+		v, err = hub.GetAuthority.Do(ctx, h, hub.Caller{}, hub.None{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	t := front.NewTable("ROOT", "STATE", "FROM", "UNTIL", "IN FORCE").Keep(0)
+	for _, r := range v.Roots {
+		begins := ""
+		if r.State == "introduced" {
+			begins = stampOf(v.BeginsAt)
+		}
+		t.Row(r.Digest, r.State, stamp(r.NotBefore), stamp(r.NotAfter), begins)
+	}
+	return text(front.Document{"authority": v}, "%s", a.table(inv, t)), nil
 }

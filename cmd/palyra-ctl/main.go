@@ -122,6 +122,7 @@ var commands = map[string]func(*app, context.Context, *command.Invocation) (*res
 	"config show": (*app).configShow,
 	"mcp add":     (*app).mcpAdd, "mcp ls": (*app).mcpLs, "mcp show": (*app).mcpShow, "mcp accept": (*app).mcpAccept, "mcp rm": (*app).mcpRm,
 	"devices ls": (*app).devicesLs, "devices show": (*app).devicesShow, "devices revoke": (*app).devicesRevoke, "devices rm": (*app).devicesRm,
+	"devices renew": (*app).devicesRenew, "devices root": (*app).devicesRoot,
 	"devices pair": (*app).devicesPair, "devices pairings": (*app).devicesPairings, "devices approve": (*app).devicesApprove, "devices deny": (*app).devicesDeny,
 	"pair":      (*app).pair,
 	"vault set": (*app).vaultSet, "vault get": (*app).vaultGet, "vault ls": (*app).vaultLs, "vault history": (*app).vaultLs, "vault rollback": (*app).vaultRollback,

@@ -64,7 +64,7 @@ type devices struct {
 	cut    func(device string)      // ends a device's connections; guarded by mu
 
 	authority *ca.Authority // nil: there is none yet; guarded by changing
-	roots     [][]byte      // the trust bundle, immutable; guarded by mu
+	roots     [][]byte      // what chains are checked against, immutable; guarded by mu
 
 	own ownCertificate
 }
@@ -134,7 +134,7 @@ func (ds *devices) use(a *ca.Authority) {
 	ds.authority = a
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
-	ds.roots = a.Roots()
+	ds.roots = a.Accepted(time.Now())
 }
 
 func (ds *devices) find(id string) *store.Device {
@@ -204,21 +204,13 @@ func (h *Hub) recordAs(ctx context.Context, c hub.Caller, act, subject string, d
 	return h.k.Record(ctx, kernel.Act{Act: act, Principal: self(), Subject: subject, Detail: detail})
 }
 
-// issue certifies a key, by an issuer that isn't older than two thirds of its life if the next one can
-// be made. The caller holds changing.
+// issue certifies a key, after the changes of the authority that are due. The caller holds changing.
 func (h *Hub) issue(ctx context.Context, c hub.Caller, csr []byte, kind, id string) (a *ca.Authority, chain [][]byte, cert store.Certificate, err error) {
 	if a, err = h.certifier(ctx, c); err != nil {
 		return nil, nil, cert, err
 	}
 	now := time.Now()
-	if !now.Before(a.RotateAt()) {
-		// The old one has a third of its life left, and Issue looks at its end.
-		if err := a.Rotate(ctx, now, h.recorder(ctx, c, actIssuer, a.Domain())); err != nil {
-			if before, ok := h.noise.take("", now); ok {
-				h.cfg.Log.Warn("the issuer isn't replaced", "error", err, "left_out", before)
-			}
-		}
-	}
+	h.maintain(ctx, c, a, now)
 	if chain, err = a.Issue(csr, ca.Identity{Domain: a.Domain(), Kind: kind, ID: id}, now); err != nil {
 		return nil, nil, cert, err
 	}
@@ -562,7 +554,7 @@ func (h *Hub) renewDevice(ctx context.Context, c hub.Caller, in hub.DeviceRenewa
 	h.devices.mu.Lock()
 	h.devices.putLocked(&next)
 	h.devices.mu.Unlock()
-	return hub.DeviceChain{Chain: chain, Roots: a.Roots(), Renew: ca.RenewAt(cert.Expires.Add(-ca.LeafLife), cert.Expires)}, nil
+	return hub.DeviceChain{Chain: chain, Roots: a.Roots(), Links: a.Links(), Renew: ca.RenewAt(cert.Expires.Add(-ca.LeafLife), cert.Expires)}, nil
 }
 
 // authenticateDevice finds the device whose certificate a connection showed. TLS has proved that it

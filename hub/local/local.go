@@ -191,7 +191,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		return nil, err
 	}
 	h.table = hub.NewTable(slices.Concat(h.runOperations(), h.layerOperations(), h.serverOperations(), h.approvalOperations(), h.policyOperations(), h.decisionOperations(),
-		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.pairingOperations(), h.stopOperations(), h.keyOperations(), h.witnessOperations(), h.vaultOperations())...)
+		h.journalOperations(), h.adminOperations(), h.deviceOperations(), h.pairingOperations(), h.stopOperations(), h.keyOperations(), h.witnessOperations(), h.authorityOperations(), h.vaultOperations())...)
 	if h.pairings, err = newPairings(h); err != nil {
 		return nil, err
 	}

@@ -42,6 +42,13 @@ func (o *ownCertificate) goodLocked(now time.Time) *tls.Certificate {
 	return nil
 }
 
+// forget has the next connection wait for another certificate.
+func (o *ownCertificate) forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.now = nil
+}
+
 // PeerCertificate returns the hub's certificate for connections with devices. At two thirds of its
 // life it makes the next one, with a new key; connections that there are go on. A stranger's
 // handshake asks for it, so that only one waits for the authority, which may wait for the journal.
@@ -85,7 +92,6 @@ func (h *Hub) nextPeerCertificate() (*tls.Certificate, error) {
 	close(own.making)
 	own.making = nil
 	if err == nil {
-		own.now, own.renew, own.ends = cert, ca.RenewAt(cert.Leaf.NotBefore, cert.Leaf.NotAfter), cert.Leaf.NotAfter
 		return cert, nil
 	}
 	if before, ok := h.noise.take("", now); ok {
@@ -121,7 +127,12 @@ func (h *Hub) makePeerCertificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fault.New(fault.Internal, "internal", op, err)
 	}
-	return &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}, nil
+	cert := &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}
+	own := &h.devices.own // under changing, so that none of a root that was replaced since is put there
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	own.now, own.renew, own.ends = cert, ca.RenewAt(leaf.NotBefore, leaf.NotAfter), leaf.NotAfter
+	return cert, nil
 }
 
 // VerifyPeer judges the chain that a client showed: that of a device whose certificate is in force.

@@ -126,6 +126,8 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/devices/"+apitest.Device+"/renew", `{"csr":"MAA="}`)
 	ask(200, post, "/api/v1/devices/"+apitest.Device+"/revoke", "")
 	ask(204, http.MethodDelete, "/api/v1/devices/"+apitest.Device, "")
+	ask(200, get, "/api/v1/authority", "")
+	ask(200, post, "/api/v1/authority/replace-root", `{"at_once":true}`)
 	ask(200, get, "/api/v1/members", "")
 	ask(200, http.MethodPut, "/api/v1/members/uid:1000", `{"role":"operator"}`, "If-None-Match: *")
 	ask(200, http.MethodPut, "/api/v1/members/uid:1000", `{"role":"admin"}`, `If-Match: "v1"`)

@@ -67,16 +67,18 @@ func Write(ctx context.Context, dir string, about About, key *ecdsa.PrivateKey, 
 	if err := forget(dir); err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name string
-		data []byte
-	}{{rootsFile, encode(raw(roots))}, {chainFile, encode(raw(chain))}, {hubFile, append(a, '\n')},
+	for _, f := range []file{{rootsFile, encode(raw(roots))}, {chainFile, encode(raw(chain))}, {hubFile, append(a, '\n')},
 		{KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}} {
 		if err := write(dir, f.name, f.data); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+type file struct {
+	name string
+	data []byte
 }
 
 func write(dir, name string, data []byte) error {

@@ -5,8 +5,8 @@
 // It speaks TLS 1.3 with a certificate on both sides. The hub's is judged by crypt/ca: of the trust
 // domain and for a hub; the address and the host's roots mean nothing. The device's certificate is
 // renewed at two thirds of its life, before the request that comes then, for the same key, and put
-// in its place in the folder. Processes that share a folder renew it once. The roots stay those of
-// the pairing: what a hub sends later doesn't change whom the device trusts.
+// in its place in the folder. Processes that share a folder renew it once. With it come the hub's
+// roots: the device takes one that it doesn't have only if one that it has certified it (ca.Follow).
 //
 // At each contact the hub proves that its journal extends the one that the device remembers
 // (witness.go).
@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -191,9 +192,50 @@ func (h *Hub) next(ctx context.Context, id *identity) error {
 	if err != nil {
 		return fault.New(fault.Denied, "peer_certificate_invalid", op, err)
 	}
-	if err := write(h.cfg.Dir, chainFile, encode(out.Chain)); err != nil {
+	roots, err := ca.Follow(id.roots, out.Roots, out.Links)
+	if err != nil {
 		return err
 	}
-	id.chain, id.leaf = out.Chain, leaf
+	next := *id
+	next.roots = roots
+	if _, err := next.check(out.Chain); err != nil {
+		return fault.New(fault.Denied, "peer_certificate_invalid", op, err)
+	}
+	// A crash between the two leaves a folder that opens, and a device that was told of a root.
+	files := []file{{rootsFile, encode(roots)}, {chainFile, encode(out.Chain)}}
+	if _, err := next.check(id.chain); err != nil { // a root has ended
+		slices.Reverse(files)
+	}
+	for _, f := range files {
+		if err := write(h.cfg.Dir, f.name, f.data); err != nil {
+			return err
+		}
+	}
+	id.chain, id.leaf, id.roots = out.Chain, leaf, roots
 	return nil
+}
+
+// Renew gets the next certificate now, whether it is due or not, and returns when it ends.
+func (h *Hub) Renew(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewTime)
+	defer cancel()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g, err := durable.OpenGate(filepath.Join(h.cfg.Dir, lockFile))
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer g.Close()
+	if err := g.Take(ctx, durable.Exclusive, patience); err != nil {
+		return time.Time{}, err
+	}
+	id, err := load(h.cfg.Dir)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := h.next(ctx, id); err != nil {
+		return time.Time{}, err
+	}
+	h.now.Store(id)
+	return id.leaf.NotAfter, h.c.Close()
 }

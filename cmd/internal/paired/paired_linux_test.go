@@ -278,6 +278,62 @@ func TestRenewAgain(t *testing.T) {
 	}
 }
 
+// TestReplaceRoot: a device that was told of the next root goes on when it is in force, and then
+// trusts it alone. One that wasn't told doesn't take the hub for its own.
+func TestReplaceRoot(t *testing.T) {
+	h := newHouse(t)
+	told, away := h.pair("laptop"), h.pair("phone")
+	p, warned := h.dial(told)
+	first := read(t, told, rootsFile)
+	replace := func(atOnce bool) hub.Authority {
+		t.Helper()
+		a, err := hub.ReplaceRoot.Do(t.Context(), h.hub, h.owner, hub.RootReplacement{AtOnce: atOnce})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	renew := func() {
+		t.Helper()
+		if _, err := p.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := status(t, p); err != nil { // the hub makes its certificate
+		t.Fatal(err)
+	}
+	if a := replace(false); len(a.Roots) != 2 || a.Roots[1].State != "introduced" || a.BeginsAt == nil {
+		t.Fatalf("%+v", a)
+	}
+	renew()
+	both := read(t, told, rootsFile)
+	if !bytes.HasPrefix(both, first) || len(both) <= len(first) {
+		t.Error("the device wasn't told of the next root")
+	}
+	if a := replace(true); len(a.Roots) != 2 || a.Roots[0].State != "previous" || a.BeginsAt != nil {
+		t.Fatalf("%+v", a)
+	}
+	if _, err := status(t, p); err != nil { // its certificate is of the old root
+		t.Fatal(err)
+	}
+	renew()
+	if got := read(t, told, rootsFile); !bytes.Equal(append(bytes.Clone(first), got...), both) {
+		t.Error("the device still trusts the old root")
+	}
+	if q, _ := h.dial(told); q != nil {
+		if _, err := status(t, q); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(*warned) != 0 {
+		t.Errorf("warned %v", *warned)
+	}
+	q, _ := h.dial(away)
+	if _, err := status(t, q); fault.ReasonOf(err) != "peer_certificate_invalid" {
+		t.Errorf("a device that wasn't told: %v", err)
+	}
+}
+
 // TestRevoked: after a revocation each attempt is refused, with a reason, over whichever way the
 // connection ended.
 func TestRevoked(t *testing.T) {

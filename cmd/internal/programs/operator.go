@@ -14,7 +14,7 @@ import (
 var tabled = map[string]bool{"sessions ls": true, "sessions show": true, "runs ls": true, "runs show": true, "runs cancel": true, "tools ls": true,
 	"approvals ls": true, "approvals grants": true, "policy ls": true, "policy reload": true, "policy diff": true, "policy try": true,
 	"journal ls": true, "keys ls": true, "keys rotate": true, "changes ls": true, "changes show": true, "token ls": true, "token revoke": true, "members ls": true, "mcp ls": true, "config show": true, "devices pairings": true,
-	"devices ls": true, "devices revoke": true, "vault ls": true, "vault history": true, "vault recipients": true}
+	"devices ls": true, "devices revoke": true, "devices root": true, "vault ls": true, "vault history": true, "vault recipients": true}
 
 // takes says what the operands of commands are; see command.Command.
 var takes = map[string][]string{

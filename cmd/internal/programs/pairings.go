@@ -23,6 +23,21 @@ pairing it again gives it a certificate.`,
 One that was revoked or has expired. It counts no longer among its principal's
 devices, and its id is free; the journal keeps what it did.`,
 			Examples: []command.Example{{Line: "palyra devices rm laptop", Does: "after palyra devices revoke laptop"}}},
+		{Name: "devices renew", Short: "get this device's next certificate now",
+			Long: `
+Of the device of --device DIR, whose certificate is otherwise renewed by a command
+after two thirds of its life. With it come the hub's roots: palyra devices root.`,
+			Examples: []command.Example{{Line: "palyra devices renew --device ~/.config/palyra/hub", Does: "good for 24 hours from now"}}},
+		{Name: "devices root", Short: "show or replace the root of the hub's certificates",
+			Long: `
+With --replace the hub makes another root. Devices that renew are told of it; their
+old root certifies it. A day later every device with a good certificate knows it,
+and the hub puts it in force by itself: the old root's key is then gone. With
+--at-once, which is for a root's key that was stolen, it is in force now. Devices
+that haven't renewed since it was introduced then have to pair again, and a thief
+can be their hub until they do.`,
+			Flags:    []command.Flag{{Name: "replace", Help: "introduce another root"}, {Name: "at-once", Help: "and put it, or the introduced one, in force now"}},
+			Examples: []command.Example{{Line: "palyra devices root", Does: "the root in force, and those before and after it"}, {Line: "palyra devices root --replace", Does: "in force in a day"}}},
 		{Name: "devices pair", Short: "make a code for a device, and give it a certificate",
 			Long: `
 Shows a code that is good for five minutes and one attempt, waits for the device

@@ -45,3 +45,21 @@ func (h *Hub) renewDevice(_ context.Context, _ hub.Caller, in hub.DeviceRenewal)
 	_, err := aDevice(in.ID)
 	return hub.DeviceChain{Chain: [][]byte{in.CSR, {2}}, Roots: [][]byte{{3}}, Renew: time.Unix(1e9, 0).UTC()}, err
 }
+
+func (h *Hub) getAuthority(context.Context, hub.Caller, hub.None) (hub.Authority, error) {
+	at := time.Unix(1e9, 0).UTC()
+	return hub.Authority{Domain: "a.b", Roots: []hub.AuthorityRoot{{Digest: "sha256:00", State: "in_force", NotBefore: at, NotAfter: at}}}, nil
+}
+
+func (h *Hub) replaceRoot(ctx context.Context, c hub.Caller, in hub.RootReplacement) (hub.Authority, error) {
+	a, err := h.getAuthority(ctx, c, hub.None{})
+	at := time.Unix(1e9+86400, 0).UTC()
+	next := hub.AuthorityRoot{Digest: "sha256:01", State: "introduced", NotBefore: at, NotAfter: at}
+	if in.AtOnce {
+		a.Roots[0].State, next.State = "previous", "in_force"
+	} else {
+		a.BeginsAt = &at
+	}
+	a.Roots = append(a.Roots, next)
+	return a, err
+}
