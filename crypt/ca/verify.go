@@ -105,6 +105,21 @@ func buildPath(certs, anchors []*x509.Certificate, usage x509.ExtKeyUsage, now t
 	return paths[0], nil
 }
 
+// TestOnlyPath is buildPath for a leaf and any certificates behind it, for cases of others: what it
+// accepts isn't yet one of ours.
+func TestOnlyPath(chain, roots [][]byte, usage x509.ExtKeyUsage, now time.Time) error {
+	certs, err := parseAll(chain)
+	if err != nil {
+		return err
+	}
+	anchors, err := parseAll(roots)
+	if err != nil {
+		return err
+	}
+	_, err = buildPath(certs, anchors, usage, now)
+	return err
+}
+
 // ours checks that a path whose signatures hold is one of ours, in each particular.
 func ours(path []*x509.Certificate, want string) (Leaf, error) {
 	if len(path) != 3 {
