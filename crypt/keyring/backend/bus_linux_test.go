@@ -19,7 +19,7 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
 
 // bus starts a session bus of the test's own, in a new home, and makes it this process's.
-func bus(t *testing.T) (home string) {
+func bus(t testing.TB) (home string) {
 	t.Helper()
 	if _, err := exec.LookPath("dbus-daemon"); err != nil {
 		t.Skip("needs dbus-daemon")
@@ -44,7 +44,7 @@ func bus(t *testing.T) (home string) {
 }
 
 // start starts a daemon and waits for the first line that it prints.
-func start(t *testing.T, cmd *exec.Cmd) *os.Process {
+func start(t testing.TB, cmd *exec.Cmd) *os.Process {
 	t.Helper()
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -62,7 +62,7 @@ func start(t *testing.T, cmd *exec.Cmd) *os.Process {
 }
 
 // client is another program on the bus.
-func client(t *testing.T) *dbus.Conn {
+func client(t testing.TB) *dbus.Conn {
 	t.Helper()
 	c, err := dbus.ConnectSessionBus()
 	if err != nil {
@@ -75,7 +75,7 @@ func client(t *testing.T) *dbus.Conn {
 const password = "hush"
 
 // keyring starts gnome-keyring, unlocked with a new collection, and waits until it serves.
-func keyring(t *testing.T) *os.Process {
+func keyring(t testing.TB) *os.Process {
 	t.Helper()
 	if _, err := exec.LookPath("gnome-keyring-daemon"); err != nil {
 		t.Skip("needs gnome-keyring")

@@ -8,7 +8,7 @@ import (
 	"palyra/internal/fault"
 )
 
-func newIdentity(t *testing.T) *seal.IdentityKey {
+func newIdentity(t testing.TB) *seal.IdentityKey {
 	t.Helper()
 	id, err := seal.NewIdentity()
 	if err != nil {
@@ -17,7 +17,7 @@ func newIdentity(t *testing.T) *seal.IdentityKey {
 	return id
 }
 
-func placed(t *testing.T, p record.Place, id *seal.IdentityKey) record.Place {
+func placed(t testing.TB, p record.Place, id *seal.IdentityKey) record.Place {
 	t.Helper()
 	pub, err := id.Recipient("owner")
 	if err != nil {
