@@ -55,6 +55,7 @@ type SecretName struct {
 type VaultRotation struct {
 	Session string   `json:"session,omitempty" doc:"in which the call is made; default: one of its own"`
 	Drop    []string `json:"drop,omitempty" doc:"labels of recipients that it isn't wrapped for"`
+	Values  bool     `json:"values,omitempty" doc:"give each value a new key, too"`
 }
 
 // SecretImport has values for several secrets.
@@ -83,6 +84,7 @@ type VaultState struct {
 	Epoch      uint64           `json:"epoch"` // counts its states
 	Recipients []VaultRecipient `json:"recipients"`
 	Versions   int              `json:"versions"` // that were opened
+	Stale      int              `json:"stale"`    // versions that wait for new keys, which the next changes give
 }
 
 // VaultRecipient is one that the vault's key is wrapped for.

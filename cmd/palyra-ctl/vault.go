@@ -312,11 +312,13 @@ func (a *app) vaultRm(ctx context.Context, inv *command.Invocation) (*result, er
 }
 
 func (a *app) vaultRotate(ctx context.Context, inv *command.Invocation) (*result, error) {
-	return a.vaultDrop(ctx, inv, command.All[string](inv, "drop"))
+	return a.vaultDrop(ctx, inv, command.All[string](inv, "drop"), inv.Has("values"))
 }
 
-func (a *app) vaultDrop(ctx context.Context, inv *command.Invocation, drop []string) (*result, error) {
-	r, err := vaultDo(ctx, a, inv, hub.RotateVault, func(session string) hub.VaultRotation { return hub.VaultRotation{Session: session, Drop: drop} })
+func (a *app) vaultDrop(ctx context.Context, inv *command.Invocation, drop []string, values bool) (*result, error) {
+	r, err := vaultDo(ctx, a, inv, hub.RotateVault, func(session string) hub.VaultRotation {
+		return hub.VaultRotation{Session: session, Drop: drop, Values: values}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -336,8 +338,12 @@ func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (*result
 	for _, r := range s.Recipients {
 		labels = append(labels, r.Label+" ("+r.Type+")")
 	}
-	return text(front.Document{"vault": s.Vault, "epoch": s.Epoch, "versions": s.Versions, "recipients": labels},
-		"vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n", cell(s.Vault), s.Epoch, s.Versions, front.OneLine(strings.Join(labels, ", "))), nil
+	stale := ""
+	if s.Stale > 0 {
+		stale = fmt.Sprintf("%d versions wait for new keys: the next changes give them\n", s.Stale)
+	}
+	return text(front.Document{"vault": s.Vault, "epoch": s.Epoch, "versions": s.Versions, "stale": s.Stale, "recipients": labels},
+		"vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n%s", cell(s.Vault), s.Epoch, s.Versions, front.OneLine(strings.Join(labels, ", ")), stale), nil
 }
 
 func (a *app) vaultRecipients(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -347,7 +353,7 @@ func (a *app) vaultRecipients(ctx context.Context, inv *command.Invocation) (*re
 	}
 	switch {
 	case verb == "rm" && len(inv.Operands) > 1:
-		return a.vaultDrop(ctx, inv, inv.Operands[1:])
+		return a.vaultDrop(ctx, inv, inv.Operands[1:], false)
 	case verb == "add":
 		return nil, fault.New(fault.Usage, "bad_command", "vault recipients", errors.New("palyrad adds none: whom the vault opens for is said where it lies")).
 			WithHint("palyra vault recipients add --no-daemon, on palyrad's host and state directory")

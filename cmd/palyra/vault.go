@@ -427,16 +427,21 @@ func (a *app) vaultRm(ctx context.Context, inv *command.Invocation) (*front.Repo
 }
 
 func (a *app) vaultRotate(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
-	return a.rotate(ctx, inv, command.All[string](inv, "drop"))
+	return a.rotate(ctx, inv, command.All[string](inv, "drop"), inv.Has("values"))
 }
 
-// rotate makes a new key, for all recipients but those of drop.
-func (a *app) rotate(ctx context.Context, inv *command.Invocation, drop []string) (*front.Report, error) {
-	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop}, tool.Beside{})
+// rotate makes a new key, for all recipients but those of drop, and one for each value if they are to
+// have new ones, too.
+func (a *app) rotate(ctx context.Context, inv *command.Invocation, drop []string, values bool) (*front.Report, error) {
+	_, out, err := a.vaultCall(ctx, inv, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: drop, Values: values}, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}
-	return &front.Report{Text: "the vault has a new key\n", Fields: front.Document{"dropped": append([]string{}, drop...), "call_id": out.CallID, "log_index": out.LogIndex}}, nil
+	text := "the vault has a new key\n"
+	if values {
+		text = "the vault and its values have new keys\n"
+	}
+	return &front.Report{Text: text, Fields: front.Document{"dropped": append([]string{}, drop...), "call_id": out.CallID, "log_index": out.LogIndex}}, nil
 }
 
 func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (r *front.Report, err error) {
@@ -453,7 +458,10 @@ func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (r *fron
 		if err != nil {
 			return err
 		}
-		maps.Copy(fields, front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels()})
+		maps.Copy(fields, front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels(), "stale": v.Stale()})
+		if n := v.Stale(); n > 0 {
+			line += fmt.Sprintf("%d versions wait for new keys: the next changes give them\n", n)
+		}
 		r = &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n%s", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", "), line), Fields: fields}
 		return nil
 	})

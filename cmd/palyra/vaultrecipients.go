@@ -58,7 +58,7 @@ func (a *app) vaultRecipients(ctx context.Context, inv *command.Invocation) (*fr
 	case verb == "add" && len(words) == 2:
 		return a.recipientsAdd(ctx, inv, kind, words[0], words[1])
 	case verb == "rm" && len(words) > 0:
-		return a.rotate(ctx, inv, words)
+		return a.rotate(ctx, inv, words, false)
 	}
 	return nil, fault.New(fault.Usage, "bad_command", "vault recipients", errors.New("want ls, add LABEL FILE, or rm LABEL")).
 		WithHint("palyra help vault recipients")

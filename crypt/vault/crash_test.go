@@ -93,6 +93,10 @@ func victim(state string, n int) error {
 		return err
 	}
 	fmt.Println("done", "rotated")
+	if _, err := v.RotateValues(ctx); err != nil {
+		return err
+	}
+	fmt.Println("done", "renewed")
 	other, err := seal.NewIdentity()
 	if err != nil {
 		return err
@@ -201,6 +205,9 @@ func after(t *testing.T, state string, id seal.Identity, said string) {
 	defer v.Close()
 	if n := len(v.Recipients()); has("added") && n != 2 || !has("rotated") && n != 1 {
 		t.Errorf("%sthen: %d recipients", said, n)
+	}
+	if n := v.Stale(); has("renewed") && n != 0 {
+		t.Errorf("%sthen: %d records wait for new keys", said, n)
 	}
 	got := "none"
 	if s, i, err := v.Get(t.Context(), r, 0); err == nil {

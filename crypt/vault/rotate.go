@@ -42,6 +42,10 @@ func (v *Vault) AddRecipient(ctx context.Context, r seal.Recipient, want Recipie
 // RotateKey makes a new key for the vault and wraps it for the same recipients but those in drop.
 // A passphrase can be wrapped for only if the vault was opened with it.
 func (v *Vault) RotateKey(ctx context.Context, drop ...string) error {
+	return v.rotate(ctx, false, drop)
+}
+
+func (v *Vault) rotate(ctx context.Context, values bool, drop []string) error {
 	return v.with(ctx, func() error {
 		to, err := v.recipients(drop)
 		if err != nil {
@@ -49,6 +53,9 @@ func (v *Vault) RotateKey(ctx context.Context, drop ...string) error {
 		}
 		h, idx, kek := *v.head, v.idx.clone(), seal.NewKey()
 		h.Generation++
+		if values {
+			idx.Renew = h.Generation
+		}
 		if err = v.wrap(&h, idx, kek, to); err == nil {
 			err = v.rekey(&h, idx, kek)
 		}

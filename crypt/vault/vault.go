@@ -120,6 +120,8 @@ type head struct {
 type index struct {
 	Recipients []line   `json:"recipients"` // the public keys, so that a new key can be wrapped for them
 	Secrets    []secret `json:"secrets"`    // sorted
+	// Renew has records of an older generation sealed under new keys; absent when all are.
+	Renew uint64 `json:"renew,omitzero"`
 }
 
 type line struct {
@@ -479,6 +481,11 @@ func (v *Vault) commit(ctx context.Context, was *head, idx *index, k *seal.Key) 
 	h := *was
 	h.Epoch++
 	h.Previous = v.raw
+	if idx.Renew > 0 {
+		if err := v.renew(h.Generation, idx, k); err != nil {
+			return err
+		}
+	}
 	text, err := canon.Marshal(idx)
 	if err != nil {
 		return fault.New(fault.Internal, "internal", op, err)
@@ -537,7 +544,7 @@ func (v *Vault) records() map[string]bool {
 
 // clone copies an index as deep as changes go.
 func (i *index) clone() *index {
-	n := &index{slices.Clone(i.Recipients), slices.Clone(i.Secrets)}
+	n := &index{slices.Clone(i.Recipients), slices.Clone(i.Secrets), i.Renew}
 	for j := range n.Secrets {
 		n.Secrets[j].Versions = slices.Clone(n.Secrets[j].Versions)
 	}

@@ -187,7 +187,7 @@ func (h *Hub) removeSecret(ctx context.Context, c hub.Caller, n hub.SecretName) 
 }
 
 func (h *Hub) rotateVault(ctx context.Context, c hub.Caller, n hub.VaultRotation) (hub.VaultResult, error) {
-	return h.vaultCall(ctx, c, n.Session, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: n.Drop}, nil, 0)
+	return h.vaultCall(ctx, c, n.Session, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: n.Drop, Values: n.Values}, nil, 0)
 }
 
 func (h *Hub) importSecrets(ctx context.Context, c hub.Caller, n hub.SecretImport) (hub.VaultResult, error) {
@@ -232,7 +232,7 @@ func (h *Hub) lookIntoVault(ctx context.Context, c hub.Caller, look func(context
 		if err != nil {
 			return err
 		}
-		s = hub.VaultState{Vault: v.ID(), Epoch: v.Epoch(), Versions: n, Recipients: []hub.VaultRecipient{}}
+		s = hub.VaultState{Vault: v.ID(), Epoch: v.Epoch(), Versions: n, Stale: v.Stale(), Recipients: []hub.VaultRecipient{}}
 		for _, r := range v.Recipients() {
 			x := hub.VaultRecipient{Label: r.Label, Type: r.Type}
 			if !r.ID.IsZero() {

@@ -66,12 +66,16 @@ func (in *VaultRemoveInput) Brief() []string { return []string{in.Ref} }
 
 // VaultRotateInput is the input of vault.rotate.
 type VaultRotateInput struct {
-	Drop []string `json:"drop,omitempty" tool:"max=16,maxlen=64" doc:"labels of recipients that the new key isn't wrapped for"`
+	Drop   []string `json:"drop,omitempty" tool:"max=16,maxlen=64" doc:"labels of recipients that the new key isn't wrapped for"`
+	Values bool     `json:"values,omitempty" doc:"give each value a new key, too"`
 }
 
 // Brief names the dropped recipients.
 func (in *VaultRotateInput) Brief() []string {
 	var b []string
+	if in.Values {
+		b = append(b, "values")
+	}
 	for _, label := range in.Drop {
 		b = append(b, "drop="+label)
 	}

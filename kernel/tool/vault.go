@@ -100,7 +100,13 @@ func expandVault(ctx context.Context, t *Table, e *entry, who policy.Entity, inp
 		x.do = func(ctx context.Context, v *vault.Vault, done *VaultDone) error { return v.Remove(ctx, x.ref) }
 		x.ref, err = vault.ParseRef(in.Ref)
 	case *toolproto.VaultRotateInput:
-		x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) error { return v.RotateKey(ctx, in.Drop...) }
+		x.do = func(ctx context.Context, v *vault.Vault, _ *VaultDone) (err error) {
+			if in.Values {
+				_, err = v.RotateValues(ctx, in.Drop...)
+				return err
+			}
+			return v.RotateKey(ctx, in.Drop...)
+		}
 	case *toolproto.VaultAddRecipientInput:
 		err = x.addRecipient(in)
 	case *toolproto.VaultImportInput:

@@ -93,9 +93,11 @@ were made before have them still. A sensitive call: the built-in policies ask.`,
 			Name: "vault rotate", Short: "make a new key for the vault",
 			Long: `
 Wraps a new key for the same recipients, but those of --drop. A dropped one can
-still open copies that were made before: change the secrets themselves, too. A
-sensitive call: the built-in policies ask.`,
-			Flags:    append([]command.Flag{{Name: "drop", Arg: "LABEL", Help: "leave out a recipient (palyra vault recipients lists them)", Repeat: true}}, vaultFlags...),
+still open copies that were made before: change the secrets themselves, too. With
+--values each value gets a new key besides, and its file is written anew; if that is
+interrupted, later changes go on with it, and palyra vault verify counts what is
+left. A sensitive call: the built-in policies ask.`,
+			Flags:    append([]command.Flag{{Name: "values", Help: "give each value a new key, too"}, {Name: "drop", Arg: "LABEL", Help: "leave out a recipient (palyra vault recipients lists them)", Repeat: true}}, vaultFlags...),
 			Exits:    vaultExits,
 			Examples: []command.Example{{Line: "palyra vault rotate --drop recovery", Does: "asks, then wraps a new key for all but recovery"}},
 		},
