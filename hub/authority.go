@@ -33,5 +33,5 @@ var (
 		"Get the roots of the certificate authority")
 	ReplaceRoot = define[RootReplacement, Authority]("devices.replaceRoot", "POST /authority/replace-root", "trust.operate",
 		"Replace the root of the certificate authority", Operation{Doc: "The next root is introduced: devices that renew are told of it. A day later the hub puts it " +
-			"in force by itself, and the old root's key is gone. At once: now, whether introduced before or not."})
+			"in force by itself, and the old root's key is gone. At once: now, whether introduced before or not.", Effect: Mends})
 )

@@ -8,9 +8,9 @@ func TestEffects(t *testing.T) {
 	decided := map[*Operation]Effect{
 		// Work.
 		CreateSession.Operation: Begins, StartRun.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins,
-		// Whoever looks into a stop reads the mended policies, replaces a key that may have leaked,
+		// Whoever looks into a stop reads the mended policies, replaces keys that may have leaked,
 		// keeps the device with which to lift it, and lifts it.
-		Reload.Operation: Mends, RotateKey.Operation: Mends, RenewDevice.Operation: Mends, Resume.Operation: Mends,
+		Reload.Operation: Mends, RotateKey.Operation: Mends, ReplaceRoot.Operation: Mends, RenewDevice.Operation: Mends, Resume.Operation: Mends,
 		// They read, though with a body. A backup is wanted before a repair.
 		PreviewApproval.Operation: Keeps, ExplainPolicy.Operation: Keeps, TestPolicy.Operation: Keeps, DiffPolicy.Operation: Keeps, Backup.Operation: Keeps,
 		// They end or take away.
