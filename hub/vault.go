@@ -39,6 +39,14 @@ type SecretVersion struct {
 	Version uint64 `json:"secret_version,omitempty" doc:"0: the newest"`
 }
 
+// SecretRollback names the version whose value is to be the newest again.
+type SecretRollback struct {
+	Session string `json:"session,omitempty" doc:"in which the call is made; default: one of its own"`
+	Ref     string `json:"ref" doc:"vault://SCOPE/KEY"`
+	Version uint64 `json:"secret_version" doc:"the older one"`
+	Expires string `json:"expires,omitempty" doc:"time in RFC 3339 from which on the new version isn't given out; default: the older one's"`
+}
+
 // SecretQuery says which secrets are listed.
 type SecretQuery struct {
 	Session string `json:"session,omitempty" doc:"in which the call is made; default: one of its own"`
@@ -98,7 +106,7 @@ type VaultRecipient struct {
 var (
 	SetSecret = define[SecretValue, VaultResult]("vault.setSecret", "POST /vault/set", "vault.manage",
 		"Store a new version of a secret", Operation{Doc: vaultDoc, Effect: Begins})
-	RollBackSecret = define[SecretVersion, VaultResult]("vault.rollBackSecret", "POST /vault/rollback", "vault.manage",
+	RollBackSecret = define[SecretRollback, VaultResult]("vault.rollBackSecret", "POST /vault/rollback", "vault.manage",
 		"Make an older value of a secret the newest again", Operation{Doc: vaultDoc, Effect: Begins})
 	// RevealSecret answers once: no key repeats it.
 	RevealSecret = define[SecretVersion, VaultResult]("vault.revealSecret", "POST /vault/reveal", "vault.manage",

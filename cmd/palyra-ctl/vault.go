@@ -231,8 +231,8 @@ func (a *app) vaultRollback(ctx context.Context, inv *command.Invocation) (*resu
 	if err != nil || n < 1 {
 		return nil, fault.New(fault.Usage, "invalid_input", "read version", fmt.Errorf("%q is no number of a version", inv.Operands[1]))
 	}
-	r, err := vaultDo(ctx, a, inv, hub.RollBackSecret, func(session string) hub.SecretVersion {
-		return hub.SecretVersion{Session: session, Ref: inv.Operands[0], Version: n}
+	r, err := vaultDo(ctx, a, inv, hub.RollBackSecret, func(session string) hub.SecretRollback {
+		return hub.SecretRollback{Session: session, Ref: inv.Operands[0], Version: n, Expires: command.Value(inv, "expires", "")}
 	})
 	if err != nil {
 		return nil, err

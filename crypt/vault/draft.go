@@ -53,19 +53,28 @@ func checkValue(r Ref, value []byte) error {
 	return nil
 }
 
-// DraftAgain seals the value of an older version as the next one, which makes it the newest.
-func (v *Vault) DraftAgain(ctx context.Context, r Ref, from uint64) (d *Draft, err error) {
+// DraftAgain seals the value of an older version as the next one, which makes it the newest. It
+// expires when expires says, else when the older one does. An expired one is fault.Refused
+// "secret_expired" unless expires says otherwise: nothing comes back by itself.
+func (v *Vault) DraftAgain(ctx context.Context, r Ref, from uint64, expires time.Time) (d *Draft, err error) {
 	err = v.with(ctx, func() error {
 		x, err := v.version(r, from)
 		if err != nil {
 			return err
+		}
+		if i := x.info(r); expires.IsZero() && i.Expired() {
+			return fault.New(fault.Refused, "secret_expired", fmt.Sprintf("roll back secret %q", r), fmt.Errorf("version %d expired on %s", from, x.Expires.Format(time.RFC3339))).
+				WithHint("say until when its value is good: --expires TIME")
+		}
+		if expires.IsZero() && x.Expires != nil {
+			expires = *x.Expires
 		}
 		s, err := v.open(r, x)
 		if err != nil {
 			return err
 		}
 		defer s.Wipe()
-		d, err = v.draft(v.idx.clone(), NewValue{Ref: r, Value: s.Bytes()})
+		d, err = v.draft(v.idx.clone(), NewValue{Ref: r, Value: s.Bytes(), Expires: expires})
 		return err
 	})
 	return d, err

@@ -260,6 +260,38 @@ func TestAddRecipient(t *testing.T) {
 	refused(t, err, fault.Denied, "vault_locked")
 }
 
+// TestRollBackExpires: a version that is the newest again expires as it did, or as said, and one that
+// has expired comes back only with a new time.
+func TestRollBackExpires(t *testing.T) {
+	h := newHouse(t)
+	v := h.create(t)
+	r := ref(t, "vault://global/token")
+	past, later, other := time.Now().Add(-time.Hour), time.Now().Add(time.Hour).UTC().Truncate(time.Second), time.Now().Add(2*time.Hour).UTC().Truncate(time.Second)
+	for _, at := range []time.Time{past, later} {
+		if _, err := v.Set(t.Context(), r, []byte("value"), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := v.DraftAgain(t.Context(), r, 1, time.Time{})
+	refused(t, err, fault.Refused, "secret_expired")
+	for _, c := range []struct {
+		from       uint64
+		said, want time.Time
+	}{{2, time.Time{}, later}, {2, other, other}, {1, later, later}} {
+		d, err := v.DraftAgain(t.Context(), r, c.from, c.said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Store(t.Context(), d, d.Digest()); err != nil {
+			t.Fatal(err)
+		}
+		_, i, err := v.Get(t.Context(), r, 0)
+		if err != nil || i.Expires == nil || !i.Expires.Equal(c.want) {
+			t.Errorf("from %d: %+v, %v", c.from, i, err)
+		}
+	}
+}
+
 func TestVersions(t *testing.T) {
 	h := newHouse(t)
 	v := h.create(t)
@@ -272,7 +304,7 @@ func TestVersions(t *testing.T) {
 	wants(t, v, key, 0, "value two")
 	wants(t, v, key, 1, "value one")
 	wants(t, v, "vault://principal:uid:1000/token", 0, "another")
-	if d, err := v.DraftAgain(t.Context(), ref(t, key), 1); err != nil || d.Version() != 3 || v.Store(t.Context(), d, d.Digest()) != nil {
+	if d, err := v.DraftAgain(t.Context(), ref(t, key), 1, time.Time{}); err != nil || d.Version() != 3 || v.Store(t.Context(), d, d.Digest()) != nil {
 		t.Fatalf("rollback: %v", err)
 	}
 	wants(t, v, key, 0, "value one")

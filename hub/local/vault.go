@@ -164,11 +164,11 @@ func (h *Hub) setSecret(ctx context.Context, c hub.Caller, n hub.SecretValue) (h
 	return h.vaultCall(ctx, c, n.Session, toolproto.VaultSet, &toolproto.VaultSetInput{Ref: n.Ref, Expires: n.Expires}, [][]byte{n.Value}, 0)
 }
 
-func (h *Hub) rollBackSecret(ctx context.Context, c hub.Caller, n hub.SecretVersion) (hub.VaultResult, error) {
+func (h *Hub) rollBackSecret(ctx context.Context, c hub.Caller, n hub.SecretRollback) (hub.VaultResult, error) {
 	if n.Version == 0 || n.Version > 1<<62 {
 		return hub.VaultResult{}, fault.New(fault.Usage, "invalid_input", "roll back secret", fmt.Errorf("%d is no number of a version", n.Version))
 	}
-	return h.vaultCall(ctx, c, n.Session, toolproto.VaultSet, &toolproto.VaultSetInput{Ref: n.Ref, From: int64(n.Version)}, nil, vault.MaxValue)
+	return h.vaultCall(ctx, c, n.Session, toolproto.VaultSet, &toolproto.VaultSetInput{Ref: n.Ref, From: int64(n.Version), Expires: n.Expires}, nil, vault.MaxValue)
 }
 
 func (h *Hub) revealSecret(ctx context.Context, c hub.Caller, n hub.SecretVersion) (hub.VaultResult, error) {

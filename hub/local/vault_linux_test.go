@@ -152,7 +152,7 @@ func TestVaultOperations(t *testing.T) {
 		t.Errorf("revealed %d bytes, %+v", len(r.Value), r.Secrets)
 	}
 	h.executed(request(h, hub.SetSecret, admin, hub.SecretValue{Ref: token, Value: []byte("another value")}))
-	h.executed(request(h, hub.RollBackSecret, admin, hub.SecretVersion{Ref: token, Version: 1}))
+	h.executed(request(h, hub.RollBackSecret, admin, hub.SecretRollback{Ref: token, Version: 1}))
 	if r = h.executed(request(h, hub.ListSecrets, admin, hub.SecretQuery{Ref: token})); len(r.Secrets) != 3 || r.Secrets[2].Size != len(hush) {
 		t.Errorf("history: %+v", r.Secrets)
 	}

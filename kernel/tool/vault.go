@@ -297,7 +297,7 @@ func (x *vaultEffect) seal(ctx context.Context, in *toolproto.VaultSetInput, exp
 		return nil, err
 	}
 	defer v.Close()
-	d, err := v.DraftAgain(ctx, x.ref, uint64(in.From))
+	d, err := v.DraftAgain(ctx, x.ref, uint64(in.From), expires)
 	return []*vault.Draft{d}, err
 }
 

@@ -78,7 +78,10 @@ secrets_read, so the built-in policies ask a person about each.`,
 		},
 		{
 			Name: "vault rollback", Operands: "REF VERSION", Min: 2, Max: 2, Short: "make an older value the newest again",
-			Flags: vaultFlags, Exits: vaultExits,
+			Long: `
+The new version expires when the older one does, or at --expires. An expired one
+needs that.`,
+			Flags: append([]command.Flag{{Name: "expires", Arg: "TIME", Help: "give the new version out until then alone"}}, vaultFlags...), Exits: vaultExits,
 			Examples: []command.Example{{Line: "palyra vault rollback vault://global/deploy_token 3", Does: "stores the value of version 3 as a new version"}},
 		},
 		{

@@ -20,7 +20,7 @@ func (h *Hub) vaultEntries() []hub.Entry {
 		hub.SetSecret.By(func(_ context.Context, c hub.Caller, n hub.SecretValue) (hub.VaultResult, error) {
 			return vaultResult(c, n.Ref), nil
 		}),
-		hub.RollBackSecret.By(func(_ context.Context, c hub.Caller, n hub.SecretVersion) (hub.VaultResult, error) {
+		hub.RollBackSecret.By(func(_ context.Context, c hub.Caller, n hub.SecretRollback) (hub.VaultResult, error) {
 			return vaultResult(c, n.Ref), nil
 		}),
 		hub.RevealSecret.By(func(_ context.Context, c hub.Caller, n hub.SecretVersion) (hub.VaultResult, error) {
