@@ -11,9 +11,8 @@ import (
 )
 
 var (
-	flagVaultKey = programs.FlagVaultKey
-	flagBeside   = command.Flag{Name: "allow-beside", Help: "let the identity be a plain file in the state\ndirectory: a copy of it opens itself"}
-	flagVaultPw  = programs.FlagVaultPassphrase
+	flagBeside  = command.Flag{Name: "allow-beside", Help: "let the identity be a plain file in the state\ndirectory: a copy of it opens itself"}
+	flagVaultPw = programs.FlagVaultPassphrase
 )
 
 var vaultInitCommand = command.Command{
