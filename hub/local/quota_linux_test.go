@@ -213,6 +213,9 @@ func TestJournalQuotaOfActs(t *testing.T) {
 		}
 	}
 
+	if _, err := hub.Resume.Do(ctx, h, admin, hub.None{}); err != nil { // a stop lets no one in
+		t.Fatal(err)
+	}
 	began = size()
 	for range 200 {
 		m, err := hub.PutMember.Do(ctx, h, admin, hub.MemberPut{Principal: "uid:2004", MemberChange: hub.MemberChange{Role: "operator"}})
