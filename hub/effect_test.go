@@ -8,11 +8,16 @@ func TestEffects(t *testing.T) {
 	decided := map[*Operation]Effect{
 		// Work.
 		CreateSession.Operation: Begins, StartRun.Operation: Begins, Call.Operation: Begins, InspectServer.Operation: Begins,
+		// A vault's operations that make a call.
+		SetSecret.Operation: Begins, RollBackSecret.Operation: Begins, RevealSecret.Operation: Begins, ListSecrets.Operation: Begins, RemoveSecret.Operation: Begins,
+		RotateVault.Operation: Begins, ImportSecrets.Operation: Begins, ExportSecrets.Operation: Begins,
 		// Whoever looks into a stop reads the mended policies, replaces keys that may have leaked,
 		// keeps the device with which to lift it, and lifts it.
 		Reload.Operation: Mends, RotateKey.Operation: Mends, ReplaceRoot.Operation: Mends, RenewDevice.Operation: Mends, Resume.Operation: Mends,
+		// It gives nothing, and writes a file and an entry of the journal.
+		CosignJournal.Operation: Mends,
 		// They read, though with a body. A backup is wanted before a repair.
-		PreviewApproval.Operation: Keeps, ExplainPolicy.Operation: Keeps, TestPolicy.Operation: Keeps, DiffPolicy.Operation: Keeps, Backup.Operation: Keeps,
+		PreviewApproval.Operation: Keeps, ExplainPolicy.Operation: Keeps, TestPolicy.Operation: Keeps, DiffPolicy.Operation: Keeps, Backup.Operation: Keeps, VerifyVault.Operation: Keeps,
 		// They end or take away.
 		EndSession.Operation: Keeps, CancelRun.Operation: Keeps, DiscardLayer.Operation: Keeps, RemoveServer.Operation: Keeps, RevokeGrant.Operation: Keeps,
 		RevokeToken.Operation: Keeps, RemoveMember.Operation: Keeps, RevokeDevice.Operation: Keeps, RemoveDevice.Operation: Keeps, DenyPairing.Operation: Keeps, Stop.Operation: Keeps,

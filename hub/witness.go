@@ -27,5 +27,5 @@ var (
 	// CosignJournal keeps the newest cosignature of each device.
 	CosignJournal = define[Cosignature, None]("journal.cosignJournal", "POST /journal/cosignatures", Authenticated,
 		"Keep a device's cosignature of a checkpoint", Operation{Doc: "Over a connection with the device's certificate. Its first key is the " +
-			"device's for good, and an entry of the journal.", Status: 204, Effect: Keeps})
+			"device's for good, and an entry of the journal.", Status: 204, Effect: Mends})
 )
