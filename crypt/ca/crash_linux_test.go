@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -236,14 +237,21 @@ func TestNotRecorded(t *testing.T) {
 	if err := a.Rotate(t.Context(), now, refuse); !errors.Is(err, no) || a.issuer != issuer {
 		t.Errorf("rotate: %v", err)
 	}
+	if after := names(t, filepath.Join(dir, caDir)); len(after) != len(before) {
+		t.Errorf("rotate leaves %q", after)
+	}
 	if err := a.Introduce(t.Context(), now, refuse); !errors.Is(err, no) || len(a.Roots()) != 1 || len(a.Links()) != 0 {
 		t.Errorf("introduce: %v", err)
 	}
 	if err := a.Introduce(t.Context(), now, unrecorded); err != nil {
 		t.Fatal(err)
 	}
+	introduced := names(t, filepath.Join(dir, caDir))
 	if err := a.Begin(t.Context(), now, refuse); !errors.Is(err, no) || a.issuer != issuer || len(a.Roots()) != 2 {
 		t.Errorf("begin: %v", err)
+	}
+	if after := names(t, filepath.Join(dir, caDir)); !slices.Equal(after, introduced) {
+		t.Errorf("begin leaves %q, there were %q", after, introduced)
 	}
 	if after := files(t, filepath.Join(dir, caDir)); !bytes.Equal(after[issuerCert], before[issuerCert]) {
 		t.Error("rotate: the issuer is another")

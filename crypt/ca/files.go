@@ -244,7 +244,7 @@ func (a *Authority) putIssuer(root *x509.Certificate, rk *ecdsa.PrivateKey, now 
 	}
 	detail["issuer"] = certDigest(issuer)
 	if err := record(detail); err != nil {
-		return err
+		return errors.Join(err, os.Remove(filepath.Join(a.dir, name))) // it may fail at each certificate
 	}
 	a.o.step("recorded")
 	if err := a.writeCertificate(issuerCert, issuer); err != nil {

@@ -213,10 +213,7 @@ func Plain(dir string) []string {
 // which open all the same. What was there before may stay on the disk's free blocks, in snapshots
 // and in backups. step is called after each change.
 func Reseal(ctx context.Context, dir string, keys Keeper, step func(string)) error {
-	if !Exists(dir) {
-		return nil
-	}
-	release, err := hold(ctx, dir)
+	release, err := hold(ctx, dir) // first: Create may have written keys that aren't there yet
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package ca
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,6 +104,25 @@ func TestSealedKeys(t *testing.T) {
 	}
 	if err := Reseal(t.Context(), state(t), PlainKeys{}, nil); err != nil {
 		t.Errorf("without an authority: %v", err)
+	}
+}
+
+// TestResealWaits: keys that Create has written as they were kept until then, in a place that isn't
+// ca/ yet, aren't passed over.
+func TestResealWaits(t *testing.T) {
+	dir := state(t)
+	var err error
+	a, cerr := Create(t.Context(), dir, domain, now, Options{}, func(map[string]string) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		err = Reseal(ctx, dir, mirror{}, func(string) {})
+		return nil
+	})
+	if cerr != nil || a == nil {
+		t.Fatal(cerr)
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("it didn't wait for who makes the authority: %v", err)
 	}
 }
 
