@@ -9,6 +9,7 @@ import (
 	"palyra/crypt/ca"
 	"palyra/hub"
 	"palyra/internal/fault"
+	"palyra/kernel"
 )
 
 // TestReplaceRoot: an owner alone introduces a root. The hub puts it in force a day later, at the next
@@ -59,5 +60,31 @@ func TestReplaceRoot(t *testing.T) {
 	}
 	if acts := h.acts("ca."); !slices.Equal(acts, want) {
 		t.Errorf("acts %q, want %q", acts, want)
+	}
+}
+
+// TestHeldAuthority: in safe mode a handshake gets the hub's certificate, and replaces neither a root
+// nor an issuer that is due.
+func TestHeldAuthority(t *testing.T) {
+	h := newHouse(t, nil)
+	_, csr := deviceKey(t)
+	h.pair(h.owner, "laptop", csr, false, "run.start")
+	a := h.devices.authority
+	if err := a.Introduce(t.Context(), time.Now().Add(-ca.LeafLife-time.Minute), h.recorder(t.Context(), h.owner, actRootIntroduced, a.Domain())); err != nil {
+		t.Fatal(err)
+	}
+	h.stop()
+	h.reopen(func(cfg *Config, _ *kernel.Config) { cfg.Hold = true })
+	before := h.acts("ca.")
+	if _, err := h.PeerCertificate(); err != nil {
+		t.Fatal(err)
+	}
+	if acts := h.acts("ca."); !slices.Equal(acts, before) || len(h.devices.authority.Roots()) != 2 {
+		t.Errorf("safe mode changed the authority: %q", acts)
+	}
+	h.stop()
+	h.reopen(nil)
+	if _, err := h.PeerCertificate(); err != nil || len(h.devices.authority.Roots()) != 1 {
+		t.Errorf("after it: %v, %d roots", err, len(h.devices.authority.Roots()))
 	}
 }

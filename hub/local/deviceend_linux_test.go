@@ -124,6 +124,34 @@ func TestDeviceRemoved(t *testing.T) {
 	}
 }
 
+// TestRevokeDeviceAtOnce: a device loses its authority and its connections while another change of
+// devices waits for the journal.
+func TestRevokeDeviceAtOnce(t *testing.T) {
+	h := newHouse(t, nil)
+	_, csr := deviceKey(t)
+	_, chain := h.pair(h.owner, "laptop", csr, false, "run.start")
+	cut, done := make(chan string, 1), make(chan error, 1)
+	h.OnDeviceEnd(func(id string) { cut <- id })
+	h.devices.changing.Lock()
+	go func() {
+		_, err := hub.RevokeDevice.Do(t.Context(), h, h.owner, "laptop")
+		done <- err
+	}()
+	select {
+	case id := <-cut:
+		if _, err := h.asDevice(chain); id != "laptop" || fault.ReasonOf(err) != "unauthenticated" {
+			t.Errorf("%q was cut off: %v", id, err)
+		}
+	case <-time.After(30 * time.Second): // a test that hangs fails
+		t.Error("it waits for the other change")
+	}
+	h.devices.changing.Unlock()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	h.wantJournal("device.", "device.enrol laptop", "device.revoke laptop")
+}
+
 // wantJournal wants these acts that begin so, with their subjects, oldest first.
 func (h *house) wantJournal(prefix string, want ...string) {
 	h.t.Helper()

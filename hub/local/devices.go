@@ -210,7 +210,9 @@ func (h *Hub) issue(ctx context.Context, c hub.Caller, csr []byte, kind, id stri
 		return nil, nil, cert, err
 	}
 	now := time.Now()
-	h.maintain(ctx, c, a, now)
+	if !h.cfg.Hold { // safe mode changes nothing, and a stranger's handshake comes here
+		h.maintain(ctx, c, a, now)
+	}
 	if chain, err = a.Issue(csr, ca.Identity{Domain: a.Domain(), Kind: kind, ID: id}, now); err != nil {
 		return nil, nil, cert, err
 	}
@@ -449,8 +451,14 @@ func (h *Hub) getDevice(_ context.Context, c hub.Caller, id string) (hub.Device,
 	return h.deviceOf(d), nil
 }
 
-// revokeDevice takes effect at once. Revoking twice is no error.
+// revokeDevice takes effect at once, also while another change waits for the journal or the disk.
+// Revoking twice is no error.
 func (h *Hub) revokeDevice(ctx context.Context, c hub.Caller, id string) (hub.Device, error) {
+	if d, err := h.device(c, id); err == nil && d.Revoked.IsZero() {
+		if err := h.endDevice(ctx, c, d); err != nil {
+			return hub.Device{}, h.byRegistry(c, "revoke device", err)
+		}
+	}
 	h.devices.changing.Lock()
 	defer h.devices.changing.Unlock()
 	d, err := h.device(c, id)
