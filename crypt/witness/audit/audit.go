@@ -30,6 +30,7 @@ const maxRecord = 1 << 16
 const (
 	actEnrol  = "device.enrol"
 	actRevoke = "device.revoke"
+	actRemove = "device.remove" // of one that has expired
 )
 
 // Witness is what a device saw of a journal.
@@ -39,7 +40,7 @@ type Witness struct {
 	Registered uint64    `json:"registered,omitempty"` // the entry that names its key
 	Size       uint64    `json:"size,omitempty"`       // how many entries it saw
 	Time       time.Time `json:"time,omitzero"`        // when, by its clock
-	// Ended is the entry by which the device was revoked or replaced since. nil: it wasn't.
+	// Ended is the entry by which the device was revoked, replaced or removed since. nil: it wasn't.
 	Ended *uint64 `json:"ended,omitempty"`
 	// Problem says why it counts for nothing, "" if it counts.
 	Problem string `json:"problem,omitempty"`
@@ -117,7 +118,7 @@ func registrations(r *journal.Reader) (map[uint64]*registration, error) {
 		case a == nil:
 		case a.Act == witness.ActRegister:
 			out[rec.Index] = &registration{device: a.Subject, vkey: a.Detail["vkey"], key: a.Detail["key"]}
-		case a.Act == actRevoke || a.Act == actEnrol:
+		case a.Act == actRevoke || a.Act == actRemove || a.Act == actEnrol:
 			for _, x := range out {
 				if x.device == a.Subject && x.ended == nil {
 					x.ended = &rec.Index

@@ -123,6 +123,16 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestRemoved: a device that expired was never revoked, and is no witness any more once it's removed.
+func TestRemoved(t *testing.T) {
+	h := newHouse(t)
+	h.keep(h.key, h.note(), "laptop")
+	end := h.act("device.remove", "laptop", nil)
+	if ws, err := Read(h.dir, h.trust); err != nil || len(ws) != 1 || ws[0].Ended == nil || *ws[0].Ended != end {
+		t.Errorf("removed: %+v, %v", ws, err)
+	}
+}
+
 // TestContradicted: a witness saw what the journal doesn't have.
 func TestContradicted(t *testing.T) {
 	h := newHouse(t)
