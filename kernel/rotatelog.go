@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"palyra/crypt/journal"
@@ -33,7 +34,10 @@ func (s *state) logKeys(ring *keyring.Ring) func() (journal.Keyset, error) {
 		}
 		set := journal.Keyset{Own: []*keyring.LogKey{r.Log()}, All: receipt.TrustIn(r).LogKeys()}
 		if next := r.NextLog(); next != nil {
-			set.Own, set.All = append(set.Own, next), append(set.All, journal.Key{VKey: next.VKey()})
+			set.Own = append(set.Own, next)
+			if !slices.ContainsFunc(set.All, func(k journal.Key) bool { return k.VKey == next.VKey() }) {
+				set.All = append(set.All, journal.Key{VKey: next.VKey()}) // not introduced yet
+			}
 		}
 		return set, nil
 	}

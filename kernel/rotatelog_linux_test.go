@@ -96,6 +96,50 @@ func TestRotateLog(t *testing.T) {
 	}
 }
 
+// TestRotateLogPublished: a process that knows the next key as introduced reads a journal whose
+// published checkpoint is by that key, also where the files don't have it in force yet.
+func TestRotateLogPublished(t *testing.T) {
+	for _, behind := range []bool{false, true} {
+		h := openHouse(t, Config{CellPath: "/nonexistent"})
+		noted(t, h.Kernel)
+		if _, err := h.RotateLogKey(t.Context(), "test", true); err != nil {
+			t.Fatal(err)
+		}
+		other := openHouse(t, Config{StateDir: h.dir, CellPath: "/nonexistent"})
+		keys := filepath.Join(h.dir, "keys")
+		was := filepath.Join(t.TempDir(), "keys")
+		if err := os.CopyFS(was, os.DirFS(keys)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.RotateLogKey(t.Context(), "test", false); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.state.journal.Publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if behind { // as a crash behind key_begun leaves them
+			for _, name := range []string{"log.key", "log-next.key", "log.json"} {
+				b, err := os.ReadFile(filepath.Join(was, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(keys, name), b, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		_, b := noted(t, other.Kernel)
+		now := openHouse(t, Config{StateDir: h.dir, CellPath: "/nonexistent"})
+		noted(t, now.Kernel)
+		if _, err := receipt.Verify(b, trustIn(t, h.dir)); err != nil || now.LogKeys().Pending() != nil {
+			t.Errorf("behind %t: %v, %+v", behind, err, now.LogKeys())
+		}
+		if r := now.audit(); len(r.LogKeys) != 2 {
+			t.Errorf("audit: %+v", r)
+		}
+	}
+}
+
 // TestRotateLogMeanwhile: processes append while others replace keys of both kinds.
 func TestRotateLogMeanwhile(t *testing.T) {
 	h := openHouse(t, Config{CellPath: "/nonexistent"})
