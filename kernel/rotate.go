@@ -47,24 +47,12 @@ func (s *state) att() *keyring.AttestationKey { return s.held.Load().ring.Attest
 
 func (s *state) trust() *receipt.Trust { return s.held.Load().trust }
 
-const (
-	// maxRotations bounds how often a statement is signed again.
-	maxRotations = 8
-	// rotatePatience bounds the wait for another process's rotation, which takes some flushes.
-	rotatePatience = 10 * time.Second
-)
+// maxRotations bounds how often a statement is signed again.
+const maxRotations = 8
 
 // rotating takes the lock for rotations.
 func (s *state) rotating(ctx context.Context) (release func(), err error) {
-	g, err := durable.OpenGate(filepath.Join(s.dir, "rotating"))
-	if err != nil {
-		return nil, err
-	}
-	if err := g.Take(ctx, durable.Exclusive, rotatePatience); err != nil {
-		_ = g.Close() // it has no lock
-		return nil, err
-	}
-	return func() { _ = g.Close() }, nil // nothing is buffered in it
+	return keyring.HoldRotations(ctx, s.dir)
 }
 
 // knowing calls f with the trusted keys, and again if those were older than a rotation.

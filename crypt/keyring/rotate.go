@@ -2,11 +2,13 @@ package keyring
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"palyra/crypt/seal"
 	"palyra/internal/durable"
@@ -27,7 +29,7 @@ import (
 //	Publish            writes history and public halves, then puts next in the place of the key
 //
 // Publish may be done again after a crash at any of its steps. Its caller, and that of
-// PrepareNext, holds the state directory's lock for rotations (package kernel).
+// PrepareNext, holds the state directory's lock for rotations (HoldRotations).
 const (
 	nextFile       = "att-next.key"
 	historyFile    = "att.json"
@@ -40,6 +42,27 @@ const (
 	HistoryFile    = "keys.json"
 	LogHistoryFile = "log-keys.json"
 )
+
+// rotateLock is the file, beside keys/, that is locked for rotations, and rotatePatience bounds the
+// wait for another process's, which takes some flushes.
+const (
+	rotateLock     = "rotating"
+	rotatePatience = 10 * time.Second
+)
+
+// HoldRotations takes the lock of the state directory dir for rotations: until release no other
+// process replaces a key.
+func HoldRotations(ctx context.Context, dir string) (release func(), err error) {
+	g, err := durable.OpenGate(filepath.Join(dir, rotateLock))
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Take(ctx, durable.Exclusive, rotatePatience); err != nil {
+		_ = g.Close() // it has no lock
+		return nil, err
+	}
+	return func() { _ = g.Close() }, nil // nothing is buffered in it
+}
 
 // Next returns the key that is to follow, nil if none is prepared.
 func (r *Ring) Next() *AttestationKey { return r.next }

@@ -2,12 +2,14 @@ package store
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -103,7 +105,8 @@ var backupRoots = [...]struct {
 // the artifacts are those it knows, and the journal is at least as new: what it
 // has more is found by CheckJournal after a restore, as after a crash. The copy
 // of the journal is checked against its key before it is written, and that of
-// the vault, sealed as it is, against the journal. Others go on
+// the vault, sealed as it is, against the journal. The keys are those that were there
+// while the journal was copied. Others go on
 // working meanwhile; nothing is swept. It needs room for a second database and
 // journal. What was written to w before an error is no backup.
 func (s *Store) Backup(ctx context.Context, w io.Writer, o BackupOptions) (_ *Manifest, err error) {
@@ -138,10 +141,12 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, o BackupOptions) (_ *Ma
 	if err != nil {
 		return nil, classify(op, err)
 	}
+	var keys keyFiles
 	if o.StateDir != "" {
-		if m.JournalSize, err = stageBoth(ctx, o.StateDir, staging); err != nil {
+		if keys, m.JournalSize, err = stageState(ctx, o.StateDir, staging, s.step); err != nil {
 			return nil, classify(op, err)
 		}
+		defer keys.wipe()
 	}
 	s.step("backup_staged")
 
@@ -150,7 +155,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, o BackupOptions) (_ *Ma
 		return nil, fault.New(fault.Unavailable, "write_failed", op, err)
 	}
 	p := &packer{ctx: ctx, tar: tar.NewWriter(enc), m: m}
-	if err := p.all(s, staging, digests, o); err != nil {
+	if err := p.all(s, staging, digests, keys, o); err != nil {
 		return nil, classify(op, err)
 	}
 	if err := enc.Close(); err != nil {
@@ -324,7 +329,7 @@ type packer struct {
 	m   *Manifest
 }
 
-func (p *packer) all(s *Store, staging string, digests map[canon.Digest]int64, o BackupOptions) error {
+func (p *packer) all(s *Store, staging string, digests map[canon.Digest]int64, keys keyFiles, o BackupOptions) error {
 	if err := p.text(backupMark, []byte(backupForm)); err != nil {
 		return err
 	}
@@ -355,11 +360,11 @@ func (p *packer) all(s *Store, staging string, digests map[canon.Digest]int64, o
 				return err
 			}
 		}
-		if err := p.tree("trust", filepath.Join(o.StateDir, "trust")); err != nil {
+		if err := p.keys("trust/", keys); err != nil {
 			return err
 		}
 		if o.IncludePrivateKeys {
-			if err := p.tree("keys", filepath.Join(o.StateDir, "keys")); err != nil {
+			if err := p.keys("keys/", keys); err != nil {
 				return err
 			}
 		}
@@ -396,6 +401,19 @@ func (p *packer) tree(name, dir string) error {
 	})
 }
 
+// keys adds the files whose names begin with prefix, in order.
+func (p *packer) keys(prefix string, keys keyFiles) error {
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if err := p.content(name, bytes.NewReader(keys[name]), int64(len(keys[name]))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (p *packer) file(name, from string) error {
 	f, err := os.Open(from)
 	if err != nil {
@@ -406,17 +424,28 @@ func (p *packer) file(name, from string) error {
 	if err != nil {
 		return err
 	}
-	if !fi.Mode().IsRegular() || backupPath(name) != nil {
-		return fault.New(fault.BadState, "wrong_type", "back up store", fmt.Errorf("%.200q is not a file that belongs there", name))
+	if !fi.Mode().IsRegular() {
+		return errForeign(name)
 	}
-	if err := p.tar.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: fi.Size(), Format: tar.FormatPAX}); err != nil {
+	return p.content(name, f, fi.Size())
+}
+
+func errForeign(name string) error {
+	return fault.New(fault.BadState, "wrong_type", "back up store", fmt.Errorf("%.200q is not a file that belongs there", name))
+}
+
+func (p *packer) content(name string, r io.Reader, size int64) error {
+	if backupPath(name) != nil {
+		return errForeign(name)
+	}
+	if err := p.tar.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: size, Format: tar.FormatPAX}); err != nil {
 		return err
 	}
 	h := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(p.tar, h), &ctxReader{ctx: p.ctx, r: io.LimitReader(f, fi.Size())}); err != nil {
+	if _, err := io.Copy(io.MultiWriter(p.tar, h), &ctxReader{ctx: p.ctx, r: io.LimitReader(r, size)}); err != nil {
 		return err
 	}
-	p.m.Files = append(p.m.Files, ManifestFile{Path: name, Size: fi.Size(), Digest: canon.Digest(h.Sum(nil))})
+	p.m.Files = append(p.m.Files, ManifestFile{Path: name, Size: size, Digest: canon.Digest(h.Sum(nil))})
 	return nil
 }
 
