@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"palyra/authz/access"
 	"palyra/crypt/scrub"
@@ -153,7 +154,12 @@ func TestVaultOperations(t *testing.T) {
 	}
 	h.executed(request(h, hub.SetSecret, admin, hub.SecretValue{Ref: token, Value: []byte("another value")}))
 	h.executed(request(h, hub.RollBackSecret, admin, hub.SecretRollback{Ref: token, Version: 1}))
-	if r = h.executed(request(h, hub.ListSecrets, admin, hub.SecretQuery{Ref: token})); len(r.Secrets) != 3 || r.Secrets[2].Size != len(hush) {
+	const until = "2125-01-02T03:04:05Z"
+	r = h.executed(request(h, hub.RollBackSecret, admin, hub.SecretRollback{Ref: token, Version: 1, Expires: until}))
+	if e := r.Secrets[0].Expires; e == nil || e.Format(time.RFC3339) != until {
+		t.Errorf("rolled back until %v, want %s", e, until)
+	}
+	if r = h.executed(request(h, hub.ListSecrets, admin, hub.SecretQuery{Ref: token})); len(r.Secrets) != 4 || r.Secrets[2].Size != len(hush) {
 		t.Errorf("history: %+v", r.Secrets)
 	}
 	wait = h.answered(admin, h.owner, ses, true)
@@ -168,7 +174,7 @@ func TestVaultOperations(t *testing.T) {
 	h.executed(request(h, hub.RotateVault, admin, hub.VaultRotation{Session: ses}))
 	wait()
 	s, err := hub.VerifyVault.Do(ctx, h, admin, hub.None{})
-	if err != nil || s.Versions != 4 || len(s.Recipients) != 1 || s.Recipients[0].Label != "owner" {
+	if err != nil || s.Versions != 5 || len(s.Recipients) != 1 || s.Recipients[0].Label != "owner" {
 		t.Errorf("verify: %+v, %v", s, err)
 	}
 	if err := h.st.Check(ctx); err != nil { // writes what it has

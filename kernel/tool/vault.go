@@ -184,8 +184,8 @@ func (x *vaultEffect) set(ctx context.Context, in *toolproto.VaultSetInput) (err
 		}
 	}
 	switch {
-	case in.From < 0, in.From > 0 && in.Expires != "":
-		return usage("invalid_input", op, fmt.Errorf("from %d, with expires %q", in.From, in.Expires))
+	case in.From < 0:
+		return usage("invalid_input", op, fmt.Errorf("from %d", in.From))
 	case in.Version < 0, (in.Version > 0) != (in.Record != ""):
 		return usage("invalid_input", op, fmt.Errorf("new version %d, with record %q", in.Version, in.Record))
 	case in.Version == 0:
