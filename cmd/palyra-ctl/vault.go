@@ -48,7 +48,7 @@ func (a *app) vaultHub(inv *command.Invocation) (hub.Hub, error) {
 		return a.connect(inv)
 	}
 	fmt.Fprintf(a.stderr, "palyra: the palyrad at %s decides and does this; --no-daemon has palyra do it\n", cell(socket))
-	return a.dial(connect.Target{Socket: socket})
+	return a.dial(connect.Target{Socket: socket, Own: true})
 }
 
 // vaultDo does an operation of the vault in a session of its own, and asks the person at this
