@@ -36,6 +36,8 @@ func TestMethods(t *testing.T) {
 		{"resources/read", `{"uri":"test://e"}`, ``, ``, `not_permitted`},
 		// A question to the client isn't passed.
 		{"resources/read", `{"uri":"test://f"}`, ``, `{"result":{"contents":[],"resultType":"input_required","requestState":"s","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"Your password?"}}}}}`, `"contents":[]`},
+		{"resources/read", `{"uri":"test://g"}`, ``, `{"result":{"contents":[],"ResultType":"input_required","RequestState":"s","InputRequests":{"a":{"method":"elicitation/create","params":{"message":"Your password?"}}}}}`, `"contents":[]`},
+		{"prompts/get", `{"name":"q"}`, ``, `{"result":{"messages":[],"RESULTTYPE":"input_required","INPUTREQUESTS":{"a":{"method":"elicitation/create","params":{"message":"Your password?"}}}}}`, `"messages":[]`},
 	} {
 		answer = test.answer
 		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, i, test.method, test.params))
