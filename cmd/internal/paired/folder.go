@@ -64,6 +64,14 @@ func Write(ctx context.Context, dir string, about About, key *ecdsa.PrivateKey, 
 	if err := g.Take(ctx, durable.Exclusive, patience); err != nil {
 		return err
 	}
+	w, err := durable.OpenGate(filepath.Join(dir, watchFile))
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if err := w.Take(ctx, durable.Exclusive, patience); err != nil { // a comparison under way remembers before that is forgotten
+		return err
+	}
 	if err := forget(dir); err != nil {
 		return err
 	}

@@ -54,6 +54,12 @@ func (h *Hub) witness(ctx context.Context, op *hub.Operation) error {
 	if err := g.Take(ctx, durable.Exclusive, patience); err != nil { // another process of the device compares, too
 		return err
 	}
+	if id, err := load(h.cfg.Dir); err != nil {
+		return err
+	} else if !id.key.Equal(h.now.Load().key) { // what it remembers is of another hub, perhaps
+		return fault.New(fault.Busy, "changed", "compare the hub's journal with the one remembered", errors.New("the device was paired again meanwhile")).
+			WithHint("start this program again")
+	}
 	ctx, cancel := context.WithTimeout(ctx, renewTime)
 	defer cancel()
 	if err := h.compare(ctx); err != nil {

@@ -1,11 +1,13 @@
 package paired
 
 import (
+	"crypto/x509"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"palyra/crypt/keyring"
 	"palyra/crypt/witness"
@@ -66,6 +68,41 @@ func TestWitness(t *testing.T) {
 	}
 	if ws, err := audit.Read(h.state, h.trust()); err != nil || len(ws) != 1 || ws[0].Ended == nil {
 		t.Errorf("after its end: %+v, %v", ws, err)
+	}
+}
+
+// TestPairedAgain: a process of a device that was paired again meanwhile doesn't put what it saw where
+// the new one remembers.
+func TestPairedAgain(t *testing.T) {
+	h := newHouse(t)
+	dir := h.pair("laptop")
+	p, _ := h.dial(dir)
+	if _, err := status(t, p); err != nil {
+		t.Fatal(err)
+	}
+	again, err := load(h.pair("phone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parse := func(ders [][]byte) (list []*x509.Certificate) {
+		for _, der := range ders {
+			c, err := x509.ParseCertificate(der)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, c)
+		}
+		return list
+	}
+	if err := Write(t.Context(), dir, again.about, again.key, parse(again.chain), parse(again.roots)); err != nil {
+		t.Fatal(err)
+	}
+	p.watched = time.Time{}
+	if _, err := status(t, p); fault.ReasonOf(err) != "changed" {
+		t.Errorf("it goes on: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, journalFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it remembers for the new device: %v", err)
 	}
 }
 
