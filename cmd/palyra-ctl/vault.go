@@ -322,7 +322,11 @@ func (a *app) vaultDrop(ctx context.Context, inv *command.Invocation, drop []str
 	if err != nil {
 		return nil, err
 	}
-	return text(withCall(&r, front.Document{"dropped": append([]string{}, drop...)}), "the vault has a new key\n"), nil
+	said := "the vault has a new key\n"
+	if values {
+		said = "the vault and its values have new keys\n"
+	}
+	return text(withCall(&r, front.Document{"dropped": append([]string{}, drop...)}), "%s", said), nil
 }
 
 func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (*result, error) {

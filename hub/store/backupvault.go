@@ -18,7 +18,10 @@ import (
 func stageBoth(ctx context.Context, state, dir string) (size int64, err error) {
 	from, to := filepath.Join(state, "vault"), filepath.Join(dir, "vault")
 	if !vault.Exists(from) {
-		return stageJournal(ctx, state, dir)
+		// The copy may know one that was made meanwhile.
+		if size, err = stageJournal(ctx, state, dir); err != nil || !vault.Exists(from) {
+			return size, err
+		}
 	}
 	for try := 0; ; try++ {
 		if err := os.RemoveAll(to); err != nil {
