@@ -330,16 +330,19 @@ func TestServerAsks(t *testing.T) {
 		}
 	})
 	h.addServer("bad", hub.ServerSpec{})
-	// begun waits for a new run.
-	begun := func() string {
+	// begin waits for n new runs, and returns them, the newest first.
+	begin := func(n int) []hub.Run {
 		t.Helper()
-		<-created
-		p, err := hub.ListRuns.Do(t.Context(), h, h.owner, hub.RunQuery{PageQuery: hub.PageQuery{Limit: 1}})
-		if err != nil || len(p.Items) != 1 {
+		for range n {
+			<-created
+		}
+		p, err := hub.ListRuns.Do(t.Context(), h, h.owner, hub.RunQuery{PageQuery: hub.PageQuery{Limit: n}})
+		if err != nil || len(p.Items) != n {
 			t.Fatal(err)
 		}
-		return p.Items[0].ID
+		return p.Items
 	}
+	begun := func() string { return begin(1)[0].ID }
 	say := func(run string, yes bool) hub.Approval {
 		t.Helper()
 		h.until(h.owner, run, hub.EventApprovalRequested)
@@ -376,8 +379,8 @@ func TestServerAsks(t *testing.T) {
 	session := h.session(h.owner)
 	steps := make(chan hub.StepResult, 1)
 	go func() { steps <- h.ask(h.owner, session, "bad", "echo", obj{"path": "a"}) }()
-	call := begun()
-	start := begun()
+	both := begin(2) // the call starts the server at once
+	start, call := both[0].ID, both[1].ID
 	if e := h.until(h.owner, call, hub.EventServerStarting); !strings.Contains(string(e.Data), `"server":"bad"`) || !strings.Contains(string(e.Data), start) {
 		t.Errorf("the call waits for %s: %s", start, e.Data)
 	}
