@@ -146,7 +146,7 @@ func TestTerminalOfItsOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("sh", "-c", `kill -TSTP $(ps -o pid= -C palyra --ppid "$0")`, strconv.Itoa(p.cmd.Process.Pid)).CombinedOutput(); err != nil {
+		if out, err := exec.Command("sh", "-c", `kill -TSTP $(pgrep -x palyra -P "$0")`, strconv.Itoa(p.cmd.Process.Pid)).CombinedOutput(); err != nil {
 			t.Fatalf("%v %s", err, out)
 		}
 		p.sees("given back")
@@ -168,7 +168,7 @@ func TestTerminalInBackground(t *testing.T) {
 	p := sitDown(t, `before=$(stty -g); set -m; `+inCell+`-- sh -c 'echo up; sleep 1; exit 3'
 		bg; wait %1; echo "status $?"; [ "$before" = "$(stty -g)" ] && echo same`)
 	p.sees("up")
-	if out, err := exec.Command("sh", "-c", `kill -TSTP $(ps -o pid= -C palyra --ppid "$0")`, strconv.Itoa(p.cmd.Process.Pid)).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-c", `kill -TSTP $(pgrep -x palyra -P "$0")`, strconv.Itoa(p.cmd.Process.Pid)).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
 	p.sees("status 3")
