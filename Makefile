@@ -28,9 +28,10 @@ test exhaustive: export GORACE ?= atexit_sleep_ms=100
 C_MADE_GO := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory
 RACE := -race -vet=off -gcflags=all=-dwarf=false $(C_MADE_GO:%='-gcflags=%=-race=false -dwarf=false') -shuffle=on
 # Packages wait, too: for deadlines, processes and the disk. One more than there are processors keeps those busy.
+# The slowest of the list's end goes first, or it's alone for half a minute at the end.
 # The rules of the tree are check's: they have no goroutines to race.
 test: build ## every Go test but check's, with the race detector, in random order; exhaustive ones take a sample (-short)
-	go test $(RACE) -short -p $$(($$(nproc) + 1)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./... | grep -vx palyra/conformance/arch))
+	go test $(RACE) -short -p $$(($$(nproc) + 1)) $(TESTFLAGS) $(or $(PACKAGES),$$(go list ./transport/httpapi ./... | grep -vx palyra/conformance/arch))
 SAMPLED = $(shell grep -rl --include='*_test.go' '^	"palyra/internal/sample"$$' .)
 exhaustive: build ## the exhaustive tests, whole: kill -9 at every step, every input, every trial
 	go test $(RACE) -run "^($$(awk -F '[ (]' '/^func Test/ { t = $$2 } /sample\.(Of|Steps)/ { print t }' $(SAMPLED) | sort -u | paste -sd'|'))$$" \
