@@ -1,15 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -21,19 +16,11 @@ import (
 	"palyra/cmd/internal/settings"
 	"palyra/hub"
 	"palyra/hub/place"
-	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
 
 // palyra vault where the user has a palyrad: the commands become operations of palyrad's, with the
 // words and documents of palyra's own.
-
-// maxValue bounds a value, and shortValue is the length from which on it's taken out of output, in
-// bytes, as the vault has them.
-const (
-	maxValue   = 64 << 10
-	shortValue = 8
-)
 
 // vaultHub connects to the palyrad that keeps the vault.
 func (a *app) vaultHub(inv *command.Invocation) (hub.Hub, error) {
@@ -165,40 +152,8 @@ func withCall(r *hub.VaultResult, d front.Document) front.Document {
 	return d
 }
 
-// vaultValue reads the value of vault set, which the caller clears.
-func (a *app) vaultValue(inv *command.Invocation) ([]byte, error) {
-	in, op := a.stdin, "read the value from standard input"
-	if path := command.Value(inv, "file", ""); path != "" {
-		op = fmt.Sprintf("read the value from %q", path)
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, durable.Fault(op, err)
-		}
-		defer f.Close()
-		in = f
-	}
-	b := make([]byte, maxValue+2) // one for the newline, one to see that there is more
-	n, err := io.ReadFull(in, b)
-	v := b[:n]
-	if !inv.Has("exact") {
-		v = bytes.TrimSuffix(v, []byte("\n"))
-	}
-	switch {
-	case err != nil && err != io.EOF && err != io.ErrUnexpectedEOF:
-		err = fault.New(fault.Unavailable, "io_error", op, err)
-	case len(v) == 0:
-		err = fault.New(fault.Usage, "invalid_input", op, errors.New("it is empty"))
-	case len(v) > maxValue:
-		err = fault.New(fault.Usage, "too_large", op, fmt.Errorf("more than %d bytes", maxValue))
-	default:
-		return v, nil
-	}
-	clear(b)
-	return nil, err
-}
-
 func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*result, error) {
-	value, err := a.vaultValue(inv)
+	value, err := settings.ReadValue(command.Value(inv, "file", ""), a.stdin, inv.Has("exact"))
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +165,7 @@ func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*result, e
 	if err != nil {
 		return nil, err
 	}
-	return stored(&r, len(value) < shortValue)
+	return stored(&r, len(value) < settings.MinScrubbed)
 }
 
 // stored says which version of the one secret there is now.
@@ -221,7 +176,7 @@ func stored(r *hub.VaultResult, short bool) (*result, error) {
 	s := r.Secrets[0]
 	say := fmt.Sprintf("stored version %d of %s\n", s.Version, front.OneLine(s.Ref))
 	if short {
-		say += fmt.Sprintf("it has less than %d bytes: short enough to be guessed, and too short to be told from other text\n", shortValue)
+		say += fmt.Sprintf("it has less than %d bytes: short enough to be guessed, and too short to be told from other text\n", settings.MinScrubbed)
 	}
 	return text(withCall(r, front.Document{"ref": s.Ref, "version": s.Version, "short": short}), "%s", say), nil
 }
@@ -409,7 +364,7 @@ func (a *app) vaultImport(ctx context.Context, inv *command.Invocation) (*result
 	rows := []front.Document{}
 	var secrets []hub.NewSecret
 	for _, s := range all {
-		rows = append(rows, front.Document{"ref": s.Ref, "size": len(s.Value), "short": len(s.Value) < shortValue})
+		rows = append(rows, front.Document{"ref": s.Ref, "size": len(s.Value), "short": len(s.Value) < settings.MinScrubbed})
 		secrets = append(secrets, hub.NewSecret{Ref: s.Ref, Value: s.Value, Expires: s.Expires})
 		if inv.Has("dry-run") {
 			fmt.Fprintf(&say, "would store %s, %d bytes\n", front.OneLine(s.Ref), len(s.Value))
@@ -431,7 +386,7 @@ func (a *app) vaultImport(ctx context.Context, inv *command.Invocation) (*result
 	}
 	for _, row := range rows {
 		if row["short"] == true {
-			fmt.Fprintf(&say, "%s has less than %d bytes: short enough to be guessed\n", front.OneLine(row["ref"].(string)), shortValue)
+			fmt.Fprintf(&say, "%s has less than %d bytes: short enough to be guessed\n", front.OneLine(row["ref"].(string)), settings.MinScrubbed)
 		}
 	}
 	if !inv.Has("dry-run") && path != "-" {
@@ -440,39 +395,24 @@ func (a *app) vaultImport(ctx context.Context, inv *command.Invocation) (*result
 	return text(d, "%s", say.String()), nil
 }
 
-func (a *app) vaultExport(ctx context.Context, inv *command.Invocation) (_ *result, err error) {
+func (a *app) vaultExport(ctx context.Context, inv *command.Invocation) (*result, error) {
 	to, path := command.Value(inv, "to", ""), inv.Operands[0]
 	if to == "" {
 		return nil, fault.New(fault.Usage, "bad_command", "vault export", errors.New("--to is missing")).WithHint("--to age1..., as age-keygen prints it")
 	}
-	op := fmt.Sprintf("write export %q", path)
-	// Before anyone is asked: an export that can't be written reveals nothing.
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, fault.New(fault.BadState, "unsafe_file", op, errors.New("the file is there already")).WithHint("name a new one")
-	}
+	f, err := settings.Create(path)
 	if err != nil {
-		return nil, durable.Fault(op, err)
+		return nil, err
 	}
-	defer func() {
-		if f.Close(); err != nil {
-			_ = os.Remove(path) // what is in it is no whole export
-		}
-	}()
+	defer f.Close()
 	r, err := vaultDo(ctx, a, inv, hub.ExportSecrets, func(session string) hub.SecretExport {
 		return hub.SecretExport{Session: session, To: to, Refs: inv.Operands[1:]}
 	})
 	if err != nil {
 		return nil, err
 	}
-	if _, err = f.Write(r.File); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = durable.SyncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		return nil, durable.Fault(op, err)
+	if err := f.Keep(r.File); err != nil {
+		return nil, err
 	}
 	var say strings.Builder
 	all := []front.Document{}

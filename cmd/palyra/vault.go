@@ -18,6 +18,7 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/receiptfile"
+	"palyra/cmd/internal/settings"
 	"palyra/crypt/keyring/backend"
 	"palyra/crypt/receipt"
 	"palyra/crypt/seal"
@@ -292,37 +293,6 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 	return done, out, err
 }
 
-// value reads the value of vault set.
-func (a *app) value(inv *command.Invocation) (*seal.Secret, error) {
-	in, op := a.stdin, "read the value from standard input"
-	if path := command.Value(inv, "file", ""); path != "" {
-		op = fmt.Sprintf("read the value from %q", path)
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, durable.Fault(op, err)
-		}
-		defer f.Close()
-		in = f
-	}
-	b := make([]byte, vault.MaxValue+2) // one for the newline, one to see that there is more
-	defer clear(b)
-	n, err := io.ReadFull(in, b)
-	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-		return nil, fault.New(fault.Unavailable, "io_error", op, err)
-	}
-	v := b[:n]
-	if !inv.Has("exact") {
-		v = bytes.TrimSuffix(v, []byte("\n"))
-	}
-	switch {
-	case len(v) == 0:
-		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("it is empty"))
-	case len(v) > vault.MaxValue:
-		return nil, fault.New(fault.Usage, "too_large", op, fmt.Errorf("more than %d bytes", vault.MaxValue))
-	}
-	return seal.NewSecret(v), nil
-}
-
 func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
 	in := &toolproto.VaultSetInput{Ref: operand(inv), Expires: command.Value(inv, "expires", "")}
 	if _, err := vault.ParseRef(in.Ref); err != nil { // before standard input is read
@@ -337,10 +307,12 @@ func (a *app) vaultSet(ctx context.Context, inv *command.Invocation) (*front.Rep
 		}
 		in.From = n
 	} else {
-		value, err := a.value(inv)
+		b, err := settings.ReadValue(command.Value(inv, "file", ""), a.stdin, inv.Has("exact"))
 		if err != nil {
 			return nil, err
 		}
+		value := seal.NewSecret(b)
+		clear(b)
 		defer value.Wipe()
 		values = append(values, value)
 		short = len(value.Bytes()) < vault.MinScrubbed

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/settings"
 	"palyra/crypt/vault"
-	"palyra/internal/durable"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 	"palyra/kernel/tool"
@@ -32,26 +30,17 @@ func (a *app) vaultExport(ctx context.Context, inv *command.Invocation) (_ *fron
 		}
 	}
 	path := operand(inv)
-	op := fmt.Sprintf("write export %q", path)
-	// Before anyone is asked: an export that can't be written reveals nothing.
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, fault.New(fault.BadState, "unsafe_file", op, errors.New("the file is there already")).WithHint("name a new one")
-	}
+	f, err := settings.Create(path)
 	if err != nil {
-		return nil, durable.Fault(op, err)
+		return nil, err
 	}
-	defer func() {
-		if f.Close(); err != nil {
-			_ = os.Remove(path) // what is in it is no whole export
-		}
-	}()
+	defer f.Close()
 	done, out, err := a.vaultCall(ctx, inv, toolproto.VaultExport, in, tool.Beside{})
 	if err != nil {
 		return nil, err
 	}
-	if err = fill(f, done.File); err != nil {
-		return nil, durable.Fault(op, err)
+	if err := f.Keep(done.File); err != nil {
+		return nil, err
 	}
 	var text strings.Builder
 	all := []front.Document{}

@@ -98,7 +98,7 @@ func (a *app) settings(inv *command.Invocation, op string, f settings.Format) (s
 	defer clear(id)
 	in := a.stdin
 	if operand(inv) != "-" {
-		file, err := openRegular(op, operand(inv))
+		file, err := settings.OpenRegular(op, operand(inv))
 		if err != nil {
 			return nil, err
 		}

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
+	"palyra/cmd/internal/settings"
 	"palyra/crypt/seal"
 	"palyra/crypt/vault"
 	"palyra/internal/durable"
@@ -117,7 +117,7 @@ func (a *app) recipientsAdd(ctx context.Context, inv *command.Invocation, kind, 
 // publicKey reads a recipient's line. It isn't secret, so its file may be anyone's.
 func publicKey(label, path string) (*seal.PublicKey, error) {
 	op := fmt.Sprintf("read recipient %q", path)
-	f, err := openRegular(op, path)
+	f, err := settings.OpenRegular(op, path)
 	if err != nil {
 		return nil, err
 	}
@@ -127,20 +127,4 @@ func publicKey(label, path string) (*seal.PublicKey, error) {
 		return nil, durable.Fault(op, err)
 	}
 	return seal.ParseRecipient(label, b)
-}
-
-// openRegular opens a file to be read, whoever owns it.
-func openRegular(op, path string) (*os.File, error) {
-	fi, err := os.Stat(path)
-	if err == nil && !fi.Mode().IsRegular() {
-		err = errors.New("no regular file") // a pipe would have us wait
-	}
-	if err != nil {
-		return nil, durable.Fault(op, err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, durable.Fault(op, err)
-	}
-	return f, nil
 }

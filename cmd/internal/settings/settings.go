@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -25,11 +24,11 @@ import (
 )
 
 // The bounds of a file: bytes, settings, and bytes of a value and of a name. The last three are the
-// vault's.
+// vault's, which palyra's client doesn't link; a test of cmd/palyra compares what is exported.
 const (
 	maxFile  = 1 << 20
 	maxAll   = 1000
-	maxValue = 64 << 10
+	MaxValue = 64 << 10
 	maxName  = 128
 )
 
@@ -81,7 +80,7 @@ func (s Settings) Wipe() {
 func Read(op, path string, stdin io.Reader, f Format) (Settings, error) {
 	in := stdin
 	if path != "-" {
-		file, err := openRegular(op, path)
+		file, err := OpenRegular(op, path)
 		if err != nil {
 			return nil, err
 		}
@@ -102,22 +101,6 @@ func Read(op, path string, stdin io.Reader, f Format) (Settings, error) {
 		return nil, fault.New(fault.Usage, "too_large", op, fmt.Errorf("more than %d bytes", most))
 	}
 	return Parse(op, b[:n], f)
-}
-
-// openRegular opens a file to be read, whoever owns it.
-func openRegular(op, path string) (*os.File, error) {
-	fi, err := os.Stat(path)
-	if err == nil && !fi.Mode().IsRegular() {
-		err = errors.New("no regular file") // a pipe would have us wait
-	}
-	if err != nil {
-		return nil, durable.Fault(op, err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, durable.Fault(op, err)
-	}
-	return f, nil
 }
 
 // Parse reads the content of a file, which stays the caller's to wipe.
@@ -147,8 +130,8 @@ func badLine(op string, n int, what string) *fault.Error {
 	return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("line %d: %s", n, what))
 }
 
-// MaxExport bounds an export, in bytes: the values in base64.
-const MaxExport = 4 << 20
+// MaxExport bounds an export, in bytes: 256 values of 64 KiB in base64, and their names.
+const MaxExport = 24 << 20
 
 // export is the content of an export of a vault.
 type export struct {
@@ -185,7 +168,7 @@ func parseExport(op string, b []byte, _ string) (out Settings, err error) {
 			return bad(fmt.Sprintf("more than %d secrets", maxAll))
 		case seen[s.Ref]:
 			return bad(fmt.Sprintf("secret %d was there before", i+1))
-		case len(s.Value) == 0 || len(s.Value) > maxValue:
+		case len(s.Value) == 0 || len(s.Value) > MaxValue:
 			return bad(fmt.Sprintf("the value of secret %d has %d bytes", i+1, len(s.Value)))
 		}
 		seen[s.Ref] = true
@@ -222,7 +205,7 @@ func parseLines(op string, b []byte, format string) (out Settings, err error) {
 			what = "the value is empty, which the vault doesn't keep"
 		case len(name) > maxName:
 			what = "the name is no key of a vault"
-		case len(value) > maxValue:
+		case len(value) > MaxValue:
 			what = tooLong
 		case len(out) >= maxAll:
 			what = fmt.Sprintf("more than %d settings", maxAll)
@@ -347,9 +330,9 @@ func inQuotes(b []byte) (value, rest []byte, what string) {
 		}
 		return bytes.Clone(b[:end]), b[end+1:], ""
 	}
-	value = make([]byte, 0, min(len(b), maxValue+1)) // never grows: a grown one would leave a copy
+	value = make([]byte, 0, min(len(b), MaxValue+1)) // never grows: a grown one would leave a copy
 	for i := 0; i < len(b); i++ {
-		if len(value) > maxValue {
+		if len(value) > MaxValue {
 			return value, nil, tooLong
 		}
 		switch c := b[i]; c {
