@@ -189,26 +189,39 @@ func (k *Kernel) Keys() *keyring.History {
 	return keyring.NewHistory(r.Attestation().SPKI())
 }
 
+// beginRotation takes the lock for rotations, and returns the keys of now. Whoever asked may go away:
+// with the context that it returns, a rotation that began goes on.
+func (k *Kernel) beginRotation(ctx context.Context) (_ context.Context, r *keyring.Ring, over func(), err error) {
+	if err := k.enter(); err != nil {
+		return nil, nil, nil, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	release, err := k.state.rotating(ctx)
+	if err != nil {
+		k.calls.Done()
+		return nil, nil, nil, err
+	}
+	over = func() {
+		release()
+		k.calls.Done()
+	}
+	if r, err = k.state.settle(ctx); err != nil {
+		over()
+		return nil, nil, nil, err
+	}
+	return ctx, r, over, nil
+}
+
 // RotateKey replaces the attestation key in principal's name, or, with introduce, only introduces
 // the next one, which a later RotateKey puts in force. It returns the history of keys after it.
 func (k *Kernel) RotateKey(ctx context.Context, principal string, introduce bool) (*keyring.History, error) {
 	const op = "rotate attestation key"
-	if err := k.enter(); err != nil {
+	ctx, r, over, err := k.beginRotation(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer k.calls.Done()
-	// Whoever asked may go away; a rotation that began goes on.
-	ctx = context.WithoutCancel(ctx)
+	defer over()
 	s := k.state
-	release, err := s.rotating(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	r, err := s.settle(ctx)
-	if err != nil {
-		return nil, err
-	}
 	h := r.History()
 	if h == nil {
 		if s.journal.Size() > 0 {
@@ -320,7 +333,8 @@ func (s *state) firstKey() ([]byte, error) {
 }
 
 // SealKeys seals the private keys for recipients, in principal's name, or writes them plain if
-// there are none: those that sign the journal, and then those of the certificate authority. An identity of Config.Unlock must be among the recipients.
+// there are none: those that sign the journal, and then those of the certificate authority. An
+// identity of Config.Unlock must be among the recipients.
 func (k *Kernel) SealKeys(ctx context.Context, principal string, to []*sealing.PublicKey) error {
 	const op = "seal signing keys"
 	if err := k.enter(); err != nil {

@@ -69,22 +69,12 @@ func logHistoryOf(r *keyring.Ring) *keyring.History {
 // the history of the log's keys after it.
 func (k *Kernel) RotateLogKey(ctx context.Context, principal string, introduce bool) (*keyring.History, error) {
 	const op = "rotate log key"
-	if err := k.enter(); err != nil {
+	ctx, r, over, err := k.beginRotation(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer k.calls.Done()
-	// Whoever asked may go away; a rotation that began goes on.
-	ctx = context.WithoutCancel(ctx)
+	defer over()
 	s := k.state
-	release, err := s.rotating(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	r, err := s.settle(ctx)
-	if err != nil {
-		return nil, err
-	}
 	h := logHistoryOf(r)
 	if len(h.Keys) == 1 {
 		if _, _, err := receipt.Rotations(ctx, s.journal, r); err != nil {
