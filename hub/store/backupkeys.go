@@ -87,7 +87,7 @@ func stageState(ctx context.Context, state, dir string, step func(string)) (keys
 		}
 		step("backup_keys")
 		var copied error // also that the keys of before don't verify the copy
-		size, copied = stageBoth(ctx, state, dir)
+		size, copied = stageBoth(ctx, state, dir, step)
 		now, err := readKeys(ctx, state)
 		same := err == nil && maps.EqualFunc(keys, now, bytes.Equal)
 		now.wipe()

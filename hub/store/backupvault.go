@@ -15,10 +15,11 @@ import (
 
 // stageBoth copies journal and vault of a state directory that others may be writing. The journal's
 // copy may be long under way, so the vault is held for it only if it was changed meanwhile twice.
-func stageBoth(ctx context.Context, state, dir string) (size int64, err error) {
+func stageBoth(ctx context.Context, state, dir string, step func(string)) (size int64, err error) {
 	from, to := filepath.Join(state, "vault"), filepath.Join(dir, "vault")
 	if !vault.Exists(from) {
 		// The copy may know one that was made meanwhile.
+		step("backup_no_vault")
 		if size, err = stageJournal(ctx, state, dir); err != nil || !vault.Exists(from) {
 			return size, err
 		}

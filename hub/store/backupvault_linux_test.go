@@ -36,12 +36,15 @@ func TestBackupVault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := vault.Create(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id, pub)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v.Close()
-	st := openStore(t, filepath.Join(state, "store"), Options{})
+	// The vault is made while the first backup is under way.
+	var v *vault.Vault
+	st := openStore(t, filepath.Join(state, "store"), Options{TestOnlyStep: func(step string) {
+		if step == "backup_no_vault" {
+			if v, err = vault.Create(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id, pub); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}})
 	key, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +94,7 @@ func TestBackupVault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer v.Close()
 	if n, err := opened(empty); n != 0 || err != nil {
 		t.Errorf("an empty vault: %d versions, %v", n, err)
 	}
