@@ -233,7 +233,7 @@ var attributes = [...]attribute{
 		digest: func(g *given) canon.Digest { return g.DeclaredEnv }},
 	{path: "mcp.server", in: inCall, from: "mcp.server", doc: `of a tool of an MCP server that runs already, the operator's name for the server; "" for any other call`,
 		text: func(g *given) string { return g.MCP.Server }},
-	{path: "mcp.tool", in: inCall, from: "mcp.tool", doc: "the server's name for the tool", text: func(g *given) string { return g.MCP.Tool }},
+	{path: "mcp.tool", in: inCall, from: "mcp.tool", doc: `the server's name for the tool, or the method that it's asked, such as "resources/read"`, text: func(g *given) string { return g.MCP.Tool }},
 	{path: "mcp.arguments", in: inCall, from: "mcp.arguments", doc: `"NAME=VALUE" of each argument: a string as it is, unless it is JSON itself ("5", "true") or begins with sha256:; such a one and other values as JSON, and one of more than 256 bytes as "sha256:…"`,
 		set: func(g *given) []string { return g.MCP.Arguments }},
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},

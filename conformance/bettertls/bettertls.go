@@ -4,6 +4,6 @@
 //
 //	cd conformance/bettertls && go test ./...
 //
-// It doesn't protect against an error that the cases don't try. What ca.Verify asks beyond a path is
-// tried in crypt/ca.
+// It doesn't protect against an error that the cases don't try. Tests of crypt/ca
+// try what ca.Verify asks beyond a path.
 package bettertls

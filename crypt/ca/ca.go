@@ -177,8 +177,8 @@ func KeyDigest(csr []byte) (string, error) {
 	return digestOf(spki), nil
 }
 
-// A Record makes a change durable in a record of its own before it counts. What it refuses doesn't
-// happen; what it took may still not happen, if the process dies.
+// A Record makes a change durable in a record of its own before it counts. A change
+// that it refuses doesn't happen; one that it took may still not happen, if the process dies.
 type Record func(detail map[string]string) error
 
 // Rotate makes a new issuer with a key of its own, certified by the root, and removes the old

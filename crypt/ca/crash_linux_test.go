@@ -122,8 +122,9 @@ func (v victim) run(t *testing.T) (steps []string) {
 	return nil
 }
 
-// TestCrash kills a process at each step of each change. What it leaves opens, issues, has only
-// recorded certificates in force, and is cleaned up by the next change.
+// TestCrash kills a process at each step of each change. The
+// folder that is left opens, issues, has only recorded certificates in force, and is cleaned up by
+// the next change.
 func TestCrash(t *testing.T) {
 	for act, least := range map[string]int{"create": 22, "rotate": 12, "introduce": 16, "begin": 15} {
 		t.Run(act, func(t *testing.T) {

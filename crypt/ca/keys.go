@@ -210,7 +210,7 @@ func Plain(dir string) []string {
 
 // Reseal writes the private keys of the authority of the state directory dir as keys keeps them now,
 // one file after the other; without an authority it does nothing. A crash leaves some as they were,
-// which open all the same. What was there before may stay on the disk's free blocks, in snapshots
+// which open all the same. The plain keys may stay on the disk's free blocks, in snapshots
 // and in backups. step is called after each change.
 func Reseal(ctx context.Context, dir string, keys Keeper, step func(string)) error {
 	release, err := hold(ctx, dir) // first: Create may have written keys that aren't there yet

@@ -102,7 +102,7 @@ func reopened(t *testing.T, dir string) *Authority {
 }
 
 // TestFollowRefuses: a thief of an issuer's key, who can be the hub for a while, can't have a device
-// take a root, and nobody can with a link for another one.
+// take a root, and no one can with a link for another one.
 func TestFollowRefuses(t *testing.T) {
 	a, b := create(t, state(t)), create(t, state(t))
 	for _, x := range []*Authority{a, b} {

@@ -18,8 +18,8 @@
 // behind it. Text that agrees with the first [Sure] bytes of a value is removed as far as it agrees,
 // whatever follows. Shorter values stay: they can't be told from other text.
 //
-// What was added stays until Wipe, outside the heap where that is possible ([seal.Secret]). It's
-// counted in a [budget.Pool], by owner: what finds no room isn't added, and must not be given out.
+// Values stay until Wipe, outside the heap where that is possible ([seal.Secret]). They're counted in a
+// [budget.Pool], by owner: one that finds no room isn't added, and must not be given out.
 //
 // A byte of text takes [Sure] steps at most, however many values there are and whatever they begin
 // with, and no owner's text takes longer for another's values but in [Registry.Writer].

@@ -60,8 +60,8 @@ type introduction struct {
 }
 
 // parseKeys reads a hub's keys: its log-keys.json, or log.vkey if the key was never replaced. Each
-// key must be introduced by an entry of a log that the key before signed. Who signed that entry,
-// and when the next key began, is left to who has the whole journal.
+// key must be introduced by an entry of a log that the key before signed. Only a
+// reader of the whole journal can judge who signed that entry, and when the next key began.
 func parseKeys(b []byte) (Keys, error) {
 	if !bytes.HasPrefix(b, []byte("{")) {
 		vkey, ok := bytes.CutSuffix(b, []byte("\n"))

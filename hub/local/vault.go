@@ -47,7 +47,7 @@ func vaultBudget() *budget.Pool {
 	return budget.New(budget.Limits{Name: "secrets", Total: 2 * vaultShare, Each: vaultShare, Reserve: vaultShare, Line: 64})
 }
 
-// handed takes what a call did from the run's goroutine. What comes after forget is wiped.
+// handed takes what a call did from the run's goroutine. It wipes a result that comes after forget.
 type handed struct {
 	mu   sync.Mutex
 	done *tool.VaultDone // guarded by mu

@@ -22,7 +22,7 @@ are sealed again, for the recipients of this command.`,
 var keysUnsealCommand = command.Command{
 	Name: "keys unseal", Short: "write the private signing keys plain again",
 	Long: `
-The journal records it. Whoever reads the disk, or a copy of it, can then sign and
+The journal records it. A reader of the disk, or of a copy of it, can then sign and
 certify devices as this installation.`,
 	Flags: []command.Flag{flagKey, flagState, flagJSON}, Exits: keysExits,
 	Examples: []command.Example{{Line: "palyra keys unseal", Does: "asks for no identity from then on"}},
