@@ -56,10 +56,12 @@ const (
 	modeStaged = "staged"
 	// modeSession: built for the call, in its session's network, beside another call of it.
 	modeSession = "session"
+	// modeTTY: built for the call, whose program has a terminal of its own.
+	modeTTY = "tty"
 )
 
 // modes are all of them.
-var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession}
+var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession, modeTTY}
 
 // record is the result of one case, tier and user.
 type record struct {

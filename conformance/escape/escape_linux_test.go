@@ -119,7 +119,7 @@ func TestExpectations(t *testing.T) {
 		sc   *scene
 		mode string
 		skip bool
-	}{{granted, modeWarm, true}, {plain, modeWarm, false}, {granted, modeVoid, false}, {granted, modeStaged, false}, {plain, modeStaged, true}, {plain, modeSession, true}} {
+	}{{granted, modeWarm, true}, {plain, modeWarm, false}, {granted, modeVoid, false}, {granted, modeStaged, false}, {plain, modeStaged, true}, {plain, modeSession, true}, {granted, modeTTY, true}} {
 		if got := reason(skips, some, c.sc, c.mode) != ""; got != c.skip {
 			t.Errorf("7/chmod in mode %s with workspace %q: left out %t, want %t", c.mode, c.sc.opt.workspace, got, c.skip)
 		}

@@ -145,6 +145,9 @@ func (o *outcome) observe(sc scene) *observation {
 	return obs
 }
 
+// sigsysText is the last word of a Go program whose system call the filter killed.
+var sigsysText = []byte("SIGSYS: bad system call")
+
 // ending names how the run ended, for a probe that had no last word.
 func (o *outcome) ending() string {
 	switch {
@@ -152,7 +155,7 @@ func (o *outcome) ending() string {
 		return o.signaled
 	case o.exit == exitTimedOut:
 		return "TIMEOUT"
-	case bytes.Contains(o.stderr.kept, []byte("SIGSYS: bad system call")):
+	case bytes.Contains(o.stderr.kept, sigsysText), bytes.Contains(o.stdout.kept, sigsysText): // on a terminal both are one
 		return "SIGSYS"
 	case o.exit > 128 && o.exit < 128+65:
 		return signalName(syscall.Signal(o.exit - 128))
@@ -206,6 +209,9 @@ func (s *stage) start(sc scene) (*outcome, error) {
 	}
 	argv := append([]string{attack, sc.probe}, sc.args...)
 	argv = append(argv, "tag="+s.nonce)
+	if s.inside && s.mode == modeTTY {
+		argv = append(argv, "terminal=1")
+	}
 	out := new(outcome)
 	cwd := o.dir
 	if s.inside || sc.confined {
@@ -407,7 +413,8 @@ func (o *outcome) spend(pids []int) {
 	}
 }
 
-// parse finds the probe's lines in what came out.
+// parse finds the probe's lines in what came out. Of a terminal they end with "\r\n"; it changes
+// nothing else of them, since JSON escapes what else it would act on.
 func (o *outcome) parse() {
 	for line := range bytes.Lines(o.stdout.kept) {
 		if !bytes.HasPrefix(line, []byte(`{"case":`)) {

@@ -72,7 +72,7 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 		policy = o.policy
 	}
 	c = append(c, "--tier", s.tier, "--state", s.user.state, "--policy", policy, "--timeout", o.timeout.String())
-	if o.tty {
+	if o.tty || s.mode == modeTTY {
 		c = append(c, "--tty")
 	}
 	if o.workspace != "" {

@@ -15,6 +15,8 @@
 // success mattered: it looks whether its secret came out, its listener was reached, its
 // victim died.
 //
+// With terminal=1 it runs only with a terminal of its own.
+//
 // Some probes are not attempts but hands of the battery that need raw system
 // calls: victim, plant, on-tty, without.
 //
@@ -69,6 +71,12 @@ func main() {
 		}
 	}
 	prepare()
+	if a.word["terminal"] != "" {
+		if err := onOwnTerminal(); err != nil {
+			fmt.Fprintf(os.Stderr, "attack: %v\n", err)
+			os.Exit(2)
+		}
+	}
 	emit(result{Case: os.Args[1], Outcome: "STARTED"})
 	detail, err := p(a)
 	emit(report(os.Args[1], detail, err))

@@ -9,4 +9,6 @@ func probes() map[string]probe { return nil }
 
 func prepare() {}
 
+func onOwnTerminal() error { return syscall.ENOSYS }
+
 func errnoName(e syscall.Errno) string { return e.Error() }

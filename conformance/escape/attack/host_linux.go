@@ -93,7 +93,7 @@ var devices = map[string][2]uint32{"null": {1, 3}, "zero": {1, 5}, "full": {1, 7
 var harmless = []string{"fd", "stdin", "stdout", "stderr", "shm"}
 
 // listDevices succeeds if /dev shows anything besides what a cell has.
-func listDevices(args) (string, error) {
+func listDevices(a args) (string, error) {
 	names, err := os.ReadDir("/dev")
 	if err != nil {
 		return "", failed("read /dev", err)
@@ -108,7 +108,7 @@ func listDevices(args) (string, error) {
 		switch kind := st.Mode & unix.S_IFMT; {
 		case known && kind == unix.S_IFCHR && st.Rdev == unix.Mkdev(want[0], want[1]):
 		case slices.Contains(harmless, n.Name()) && (kind == unix.S_IFLNK || kind == unix.S_IFDIR):
-		case isPlace(n.Name(), &st):
+		case a.word["terminal"] == "" && isPlace(n.Name(), &st), a.word["terminal"] != "" && isTerminal(n.Name(), &st):
 		default:
 			more = append(more, fmt.Sprintf("%s (%s, %d:%d)", n.Name(), n.Type(), unix.Major(st.Rdev), unix.Minor(st.Rdev)))
 		}
@@ -135,6 +135,19 @@ func isPlace(name string, st *unix.Stat_t) bool {
 	return false
 }
 
+// isTerminal reports whether it belongs to the terminal of a call that has one: a devpts with that
+// terminal alone, the device that leads to it, and the link to the maker of more.
+func isTerminal(name string, st *unix.Stat_t) bool {
+	switch name {
+	case "pts":
+		in, err := os.ReadDir("/dev/pts")
+		return err == nil && len(in) == 2 && in[0].Name() == "0" && in[1].Name() == "ptmx"
+	case "tty":
+		return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(5, 0)
+	}
+	return isPlace(name, st)
+}
+
 func isPlaceAt(name string) bool {
 	var st unix.Stat_t
 	return unix.Lstat("/dev/"+name, &st) == nil && isPlace(name, &st)
@@ -145,10 +158,14 @@ var others = []string{"ptmx", "tty", "kmsg", "mem", "kvm", "fuse", "cuse", "vsoc
 	"vhost-vsock", "console", "btrfs-control", "mapper/control", "dri/card0", "vfio/vfio", "uinput", "vda", "sda"}
 
 // openDevices succeeds if one of them can be opened.
-func openDevices(args) (string, error) {
+func openDevices(a args) (string, error) {
 	var opened []string
 	last := error(unix.ENOENT)
 	for _, name := range others {
+		var st unix.Stat_t
+		if a.word["terminal"] != "" && unix.Lstat("/dev/"+name, &st) == nil && isTerminal(name, &st) {
+			continue
+		}
 		fd, err := unix.Open("/dev/"+name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 		switch {
 		case err == nil:

@@ -17,6 +17,20 @@ var ttyProbes = map[string]probe{
 	"tty-master": findMaster,
 }
 
+// onOwnTerminal requires descriptors 0 to 2 to be one terminal, that of this process's session.
+func onOwnTerminal() error {
+	for fd := range 3 {
+		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
+			return fmt.Errorf("descriptor %d is no terminal: %w", fd, err)
+		}
+	}
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("no terminal controls this session: open /dev/tty: %w", err)
+	}
+	return unix.Close(fd)
+}
+
 // writeTerminal draws on a terminal.
 func writeTerminal(a args) (string, error) {
 	fd, err := unix.Open(a.str("path"), unix.O_RDWR|unix.O_NOCTTY, 0)
