@@ -30,7 +30,16 @@ func (f keyFiles) Seal(purpose, name string, plain []byte) ([]byte, error) {
 
 // Open implements ca.Keeper.
 func (f keyFiles) Open(path, purpose string, content []byte) ([]byte, string, error) {
-	return keyring.OpenFile(path, purpose, content, f.s.unlock)
+	return keyring.OpenFile(path, purpose, content, f.s.keys.Unlock)
+}
+
+// FirstPlain reports whether Open found the signing keys plain, or made them so, without a word about
+// it, and recorded that its principal lets them lie so. Whoever asked for it has to be told.
+func (k *Kernel) FirstPlain() bool { return k.state.firstPlain }
+
+// Acknowledged returns who let the private keys lie plain; nil if there is no such word.
+func (k *Kernel) Acknowledged() (*keyring.Acknowledgement, error) {
+	return keyring.Acknowledged(k.state.dir)
 }
 
 // PlainKeys returns the files of private keys that aren't sealed, as paths below the state directory.

@@ -235,7 +235,7 @@ func Open(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 		runtime.Gosched() // and so goes first
 	}
 	if k.set, err = loadSet(&cfg); err == nil {
-		k.state, err = openState(ctx, cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step}, cfg.Unlock)
+		k.state, err = openState(ctx, cfg.StateDir, journal.Options{Waited: cfg.JournalWaited, TestOnlyStep: k.step}, keyring.Options{Unlock: cfg.Unlock, By: k.Self()})
 	}
 	if err != nil {
 		k.closeLanes()

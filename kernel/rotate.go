@@ -16,7 +16,6 @@ import (
 	sealing "palyra/crypt/seal"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
-	"palyra/isolate/knob"
 )
 
 // A rotation of the attestation key goes through these steps, each durable before the next. A
@@ -149,7 +148,7 @@ func (s *state) settle(ctx context.Context) (*keyring.Ring, error) {
 }
 
 func (s *state) reopen() (*keyring.Ring, error) {
-	return keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin, Unlock: s.unlock})
+	return keyring.OpenOptions(s.dir, s.keys)
 }
 
 func currentOf(h *keyring.History) []byte {
@@ -343,7 +342,7 @@ func (k *Kernel) SealKeys(ctx context.Context, principal string, to []*sealing.P
 	defer k.calls.Done()
 	ctx = context.WithoutCancel(ctx)
 	s := k.state
-	if len(to) > 0 && s.unlock == nil {
+	if len(to) > 0 && s.keys.Unlock == nil {
 		return fault.New(fault.Usage, "invalid_input", op, errors.New("without an identity they couldn't be opened again"))
 	}
 	if err := k.sealRing(ctx, principal, to); err != nil {
@@ -366,7 +365,7 @@ func (k *Kernel) sealRing(ctx context.Context, principal string, to []*sealing.P
 		return err
 	}
 	if len(to) > 0 {
-		if err := opens(s.unlock, to); err != nil {
+		if err := opens(s.keys.Unlock, to); err != nil {
 			return err
 		}
 	}
@@ -387,6 +386,11 @@ func (k *Kernel) sealRing(ctx context.Context, principal string, to []*sealing.P
 		return err
 	}
 	k.logged(principal, e)
+	if len(to) == 0 {
+		if err := keyring.Acknowledge(s.dir, principal); err != nil {
+			return err
+		}
+	}
 	if err := r.Seal(s.dir, to, k.step); err != nil {
 		return err
 	}

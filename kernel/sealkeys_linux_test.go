@@ -38,6 +38,9 @@ func TestSealKeys(t *testing.T) {
 	unlock, to, _ := keeper(t)
 	_, stranger, _ := keeper(t)
 	h := openHouse(t, Config{Unlock: unlock})
+	if a, err := h.Acknowledged(); err != nil || !h.FirstPlain() || a == nil || a.By != h.Self() || a.How != keyring.FirstUse {
+		t.Errorf("made plain: %v, %+v, first %v", err, a, h.FirstPlain())
+	}
 	before := h.call(proposal("/bin/true"), IO{})
 	authority := func() *ca.Authority {
 		a, err := ca.Open(h.dir, ca.Options{Keys: h.KeyFiles()})
@@ -97,8 +100,9 @@ func TestSealKeys(t *testing.T) {
 		t.Errorf("audit: %+v", r)
 	}
 	authority()
-	if k := openHouse(t, Config{StateDir: h.dir}); len(k.PlainKeys()) != 4 {
-		t.Errorf("plain after all: %v", k.PlainKeys())
+	k := openHouse(t, Config{StateDir: h.dir})
+	if a, err := k.Acknowledged(); len(k.PlainKeys()) != 4 || err != nil || k.FirstPlain() || a == nil || a.By != "test" || a.How != keyring.Asked {
+		t.Errorf("plain after all: %v, %v, %+v, first %v", k.PlainKeys(), err, a, k.FirstPlain())
 	}
 }
 

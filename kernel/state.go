@@ -32,9 +32,12 @@ type state struct {
 	boot    string // this host's boot id, "" for none
 	lock    *durable.Gate
 	live    *durable.Live           // calls of this process whose result isn't durable yet, by call id
-	unlock  keyring.Unlock          // Config.Unlock
+	keys    keyring.Options         // how the keys are opened
 	held    atomic.Pointer[signers] // the keys, as this process last saw them; see rotate.go
 	journal *journal.Journal
+
+	firstPlain bool // see Kernel.FirstPlain
+
 	digests *digests.Cache
 	observe func(Event) // Config.Observe
 }
@@ -43,7 +46,7 @@ type state struct {
 const makePatience = 10 * time.Second
 
 // openState opens dir, and makes it and its keys on first use.
-func openState(ctx context.Context, dir string, o journal.Options, unlock keyring.Unlock) (_ *state, err error) {
+func openState(ctx context.Context, dir string, o journal.Options, keys keyring.Options) (_ *state, err error) {
 	op := fmt.Sprintf("open state directory %q", dir)
 	if !filepath.IsAbs(dir) {
 		return nil, fault.New(fault.BadState, "state_io", op, errors.New("the path is not absolute")).
@@ -55,7 +58,8 @@ func openState(ctx context.Context, dir string, o journal.Options, unlock keyrin
 	if err := durable.CheckOwn(dir, filepath.Join("keys", "att.key")); err != nil {
 		return nil, err
 	}
-	s := &state{dir: dir, boot: bootID(), unlock: unlock}
+	keys.Origin = knob.LogOrigin
+	s := &state{dir: dir, boot: bootID(), keys: keys}
 	s.digests = digests.New(filepath.Join(dir, "digests"), s.boot)
 	defer func() {
 		if err != nil {
@@ -115,7 +119,7 @@ func (s *state) made() bool {
 
 func (s *state) open(ctx context.Context, o journal.Options) (err error) {
 	op := fmt.Sprintf("open state directory %q", s.dir)
-	ring, err := keyring.OpenOptions(s.dir, keyring.Options{Origin: knob.LogOrigin, Unlock: s.unlock})
+	ring, err := keyring.OpenOptions(s.dir, s.keys)
 	if err != nil {
 		return err
 	}
@@ -124,6 +128,7 @@ func (s *state) open(ctx context.Context, o journal.Options) (err error) {
 			WithHint("a build with " + knob.Tag + " made it, whose receipts prove nothing: use another directory")
 	}
 	s.hold(ring)
+	s.firstPlain = ring.FirstPlain()
 	o.Follows = receipt.Follows
 	o.Keys = s.logKeys(ring)
 	if s.journal, err = journal.Open(filepath.Join(s.dir, "journal"), ring.Log(), o); err != nil {

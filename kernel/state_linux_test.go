@@ -15,6 +15,7 @@ import (
 	"palyra/authz/grant"
 	"palyra/authz/policy"
 	"palyra/crypt/journal"
+	"palyra/crypt/keyring"
 	"palyra/crypt/receipt"
 	"palyra/internal/durable"
 	"palyra/internal/fault"
@@ -205,7 +206,7 @@ func TestStateMadeOnce(t *testing.T) {
 	origins := make(map[string]int) // guarded by mu
 	for range 8 {
 		wg.Go(func() {
-			s, err := openState(t.Context(), dir, journal.Options{}, nil)
+			s, err := openState(t.Context(), dir, journal.Options{}, keyring.Options{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -233,7 +234,7 @@ func TestStateMadeOnce(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := openState(ctx, dir, journal.Options{}, nil); fault.KindOf(err) != fault.Timeout {
+	if _, err := openState(ctx, dir, journal.Options{}, keyring.Options{}); fault.KindOf(err) != fault.Timeout {
 		t.Errorf("got %v", err)
 	}
 }
@@ -371,7 +372,7 @@ func TestResultLost(t *testing.T) {
 // TestStateWithoutJournal: keys never begin a second log of the same name.
 func TestStateWithoutJournal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	s, err := openState(t.Context(), dir, journal.Options{}, nil)
+	s, err := openState(t.Context(), dir, journal.Options{}, keyring.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,13 +382,13 @@ func TestStateWithoutJournal(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "journal"), filepath.Join(dir, "gone")); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := openState(t.Context(), dir, journal.Options{}, nil); !says(err, "state_missing: journal") || fault.HintOf(err) == "" {
+	if s, err := openState(t.Context(), dir, journal.Options{}, keyring.Options{}); !says(err, "state_missing: journal") || fault.HintOf(err) == "" {
 		t.Errorf("keys without their journal: %v, %v", s, err)
 	}
 	if err := os.Rename(filepath.Join(dir, "gone"), filepath.Join(dir, "journal")); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = openState(t.Context(), dir, journal.Options{}, nil); err != nil {
+	if s, err = openState(t.Context(), dir, journal.Options{}, keyring.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.close(); err != nil {
@@ -399,7 +400,7 @@ func TestStateWithoutJournal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s, err = openState(t.Context(), dir, journal.Options{}, nil); err != nil {
+	if s, err = openState(t.Context(), dir, journal.Options{}, keyring.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.close(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/hub"
+	"palyra/hub/place"
 )
 
 func (a *app) status(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -75,7 +76,10 @@ func (a *app) doctor(ctx context.Context, inv *command.Invocation) (*result, err
 	reach := a.reach(inv)
 	d, err := hub.GetDoctor.Do(ctx, h, hub.Caller{}, hub.None{})
 	if err != nil {
-		// The user wants to know why palyrad can't be asked.
+		// The user wants to know why palyrad can't be asked, and how palyra keeps keys without it.
+		if !inv.Has("socket") && !inv.Has("url") && !inv.Has("device") {
+			reach = append(reach, plainKeys(place.StateDir(a.getenv))...)
+		}
 		if r := text(front.Document{"reach": reach}, "%s", findings(newLines(), reach)); len(missing(reach)) > 0 {
 			return r, err
 		}

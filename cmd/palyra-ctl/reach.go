@@ -1,16 +1,19 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 
 	"palyra/cmd/internal/command"
 	"palyra/hub"
 	"palyra/hub/place"
+	"palyra/internal/durable"
 )
 
 // reach examines the way to palyrad: its socket, and whether this user may use it. It
@@ -67,6 +70,36 @@ func membership(path string, fi os.FileInfo) []hub.Finding {
 	default:
 		f.Answer, f.Detail = "no", fmt.Sprintf("this process is not in group %s (mode %04o of %s)", group, mode, path)
 		f.Cost, f.Fix = "palyrad cannot be asked", "usermod -aG "+group+" USER as root, then log in again"
+	}
+	return []hub.Finding{f}
+}
+
+// plainKeys repeats who let the signing keys of the state directory, which palyra exec uses without
+// palyrad, lie plain: none, if nobody did.
+func plainKeys(state string) []hub.Finding {
+	const limit = 4 << 10
+	path := filepath.Join(state, "keys", "plain.json")
+	b, err := durable.ReadPrivate(path, limit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var who struct {
+		Version       int
+		By, Time, How string
+	}
+	f := hub.Finding{Name: "keys", Answer: "yes", How: "keys/plain.json of the state directory", Needed: []string{}}
+	if err == nil {
+		err = json.Unmarshal(b, &who)
+	}
+	switch {
+	case err != nil:
+		f.Answer, f.Detail = "unknown", err.Error()
+	case who.How == "asked":
+		f.Detail = fmt.Sprintf("plain in %s; %s asked for that on %s", state, who.By, who.Time)
+	default:
+		f.Answer, f.Detail = "no", fmt.Sprintf("plain in %s; since the first use by %s on %s", state, who.By, who.Time)
+		f.Cost = "a reader of the disk, or of a copy, can sign as this user's palyra"
+		f.Fix = "palyra keys seal; or palyra keys unseal, which says that they may lie so"
 	}
 	return []hub.Finding{f}
 }

@@ -60,3 +60,30 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("one's own socket: %v", err)
 	}
 }
+
+
+// TestDoctorKeys: without palyrad, doctor repeats who let the keys that palyra exec uses lie plain.
+func TestDoctorKeys(t *testing.T) {
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "keys")
+	if err := os.Mkdir(keys, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := plainKeys(dir); len(got) != 0 {
+		t.Errorf("no word: %+v", got)
+	}
+	for how, answer := range map[string]string{"first_use": "no", "asked": "yes"} {
+		if err := os.WriteFile(filepath.Join(keys, "plain.json"), []byte(`{"by":"ann","how":"`+how+`","time":"2026-01-02T03:04:05Z","version":1}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := plainKeys(dir); len(got) != 1 || got[0].Answer != answer || !strings.Contains(got[0].Detail, "ann") || (len(missing(got)) > 0) != (answer == "no") {
+			t.Errorf("%s: %+v", how, got)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(keys, "plain.json"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := plainKeys(dir); len(got) != 1 || got[0].Answer != "unknown" {
+		t.Errorf("damaged: %+v", got)
+	}
+}

@@ -120,7 +120,7 @@ func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, la
 	if err != nil {
 		return nil, nil, err
 	}
-	k, err := kernel.Open(ctx, kernel.Config{
+	k, err := a.open(ctx, kernel.Config{
 		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
 		Tools: tool.New(tool.Config{Program: program, State: state}),
 	})

@@ -34,7 +34,7 @@ func (a *app) sandboxCertify(ctx context.Context, inv *command.Invocation) (*fro
 		return nil, err
 	}
 	// Open the state directory first: a test is useless if its result can't be kept.
-	k, err := kernel.Open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state, CellPath: helper})
+	k, err := a.open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state, CellPath: helper})
 	if err != nil {
 		return nil, err
 	}

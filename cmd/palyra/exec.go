@@ -107,7 +107,7 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 			return nil, nil, err
 		}
 	}
-	k, err := kernel.Open(ctx, kernel.Config{
+	k, err := a.open(ctx, kernel.Config{
 		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell,
 		Warm: command.Value(inv, "tier", tier.C), Once: true, Approver: a.approver(), Vault: a.vaultOpener(inv, state),
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,15 @@ import (
 	"palyra/internal/fault"
 	"palyra/kernel"
 )
+
+// open opens the kernel, and says so if that lets the signing keys lie plain.
+func (a *app) open(ctx context.Context, cfg kernel.Config) (*kernel.Kernel, error) {
+	k, err := kernel.Open(ctx, cfg)
+	if err == nil && k.FirstPlain() {
+		io.WriteString(a.stderr, "palyra: note: this first use leaves the signing keys in plain files; palyra keys seal seals them\n")
+	}
+	return k, err
+}
 
 // keysLs lists the keys of a trust directory, which needs no private one.
 func (a *app) keysLs(inv *command.Invocation) (*front.Report, error) {
@@ -43,7 +53,7 @@ func (a *app) keysRotate(ctx context.Context, inv *command.Invocation) (_ *front
 	if err := a.checkKey(inv); err != nil {
 		return nil, err
 	}
-	k, err := kernel.Open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
+	k, err := a.open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
 	if err != nil {
 		return nil, err
 	}

@@ -163,7 +163,7 @@ func (a *app) vaultInit(ctx context.Context, inv *command.Invocation) (_ *front.
 	if err != nil {
 		return nil, err
 	}
-	k, err := kernel.Open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
+	k, err := a.open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func (a *app) vaultCall(ctx context.Context, inv *command.Invocation, name strin
 		return vault.Open(ctx, filepath.Join(state, "vault"), k.VaultLedger(), id)
 	}}
 	beside.Done = func(d tool.VaultDone) { done = &d }
-	if k, err = kernel.Open(ctx, kernel.Config{
+	if k, err = a.open(ctx, kernel.Config{
 		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
 		Tools: tool.New(tool.Config{Program: program, Vault: door}),
 	}); err != nil {
@@ -451,7 +451,7 @@ func (a *app) openVault(ctx context.Context, inv *command.Invocation, f func(v *
 		return err
 	}
 	defer id.Wipe()
-	k, err := kernel.Open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
+	k, err := a.open(ctx, kernel.Config{Unlock: a.unlock(inv), StateDir: state})
 	if err != nil {
 		return err
 	}

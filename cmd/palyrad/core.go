@@ -103,6 +103,9 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	c.closers = append(c.closers, c.kernel.Close)
+	if c.kernel.FirstPlain() && !cfg.Keys.Plain {
+		d.log.Warn("the signing keys are plain files, which this first start accepts", "state", cfg.State.Dir, "hint", "palyra keys seal, or keys.plain = true")
+	}
 	if c.local, err = d.openHub(ctx, cfg, c, table, servers); err != nil {
 		return nil, err
 	}

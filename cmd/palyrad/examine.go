@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"palyra/authz/policy"
+	"palyra/crypt/keyring"
 	"palyra/hub"
 	"palyra/hub/config"
 	"palyra/isolate/tier"
+	"palyra/kernel"
 )
 
 // skew is how far the clock may be behind the newest time known before doctor
@@ -47,15 +49,8 @@ func (d *daemon) examine(c *core) []hub.Finding {
 	out = append(out, finding("clock", behind < skew, detail, "compared with the times in the store",
 		"tokens and grants end by the later time, receipts carry the earlier", "timedatectl status"))
 
-	plain := c.kernel.PlainKeys()
-	detail = "sealed"
-	if len(plain) > 0 {
-		detail = strings.Join(plain, ", ") + " plain in " + cfg.State.Dir
-		if cfg.Keys.Plain {
-			detail += ", as keys.plain says"
-		}
-	}
-	out = append(out, finding("keys", len(plain) == 0 || cfg.Keys.Plain, detail, "the signing keys' files when they were opened last, the authority's now",
+	detail, ok = plainKeys(c.kernel, cfg)
+	out = append(out, finding("keys", ok, detail, "the signing keys' files when they were opened last, the authority's now",
 		"a reader of the disk, or of a copy, can sign and certify as this installation", "palyra keys seal, with keys.identity; or keys.plain = true"))
 
 	said, made := c.kernel.Certified(tier.C)
@@ -84,6 +79,28 @@ func (d *daemon) examine(c *core) []hub.Finding {
 	}
 	return append(out, finding("confinement", conf.Enforced, detail, "observed after palyrad had confined itself",
 		"an exploited palyrad may do all that its user may", "palyra status names the control; cell.confinement = \"enforce\" refuses to start without"))
+}
+
+// plainKeys says how the private keys are kept, and by whose word if they are plain. Their first use
+// alone is none that doctor takes.
+func plainKeys(k *kernel.Kernel, cfg *config.Config) (detail string, ok bool) {
+	plain := k.PlainKeys()
+	if len(plain) == 0 {
+		return "sealed", true
+	}
+	detail, ok = strings.Join(plain, ", ")+" plain in "+cfg.State.Dir, cfg.Keys.Plain
+	if ok {
+		detail += ", as keys.plain says"
+	}
+	switch a, err := k.Acknowledged(); {
+	case err != nil:
+		detail += "; " + err.Error()
+	case a != nil && a.How == keyring.Asked:
+		detail, ok = detail+"; "+a.By+" asked for that on "+a.Time, true
+	case a != nil:
+		detail += "; since the first use by " + a.By + " on " + a.Time
+	}
+	return detail, ok
 }
 
 func (d *daemon) examineDisk(cfg *config.Config, finding func(name string, ok bool, detail, how, cost, fix string) hub.Finding) hub.Finding {

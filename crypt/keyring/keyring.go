@@ -25,7 +25,7 @@
 // trust/ holds nothing secret and is all that a stranger needs. Open makes it again if it
 // is missing, and refuses it if it differs from the keys.
 //
-// Private keys may be sealed for recipients (sealed.go).
+// Private keys may be sealed for recipients (sealed.go), or lie plain under a name (plain.go).
 //
 // The package doesn't protect against a reader of plain keys, who can sign as this installation.
 // It wipes what it read of files; the parsed keys stay on the heap, unlocked, for as long as the
@@ -71,6 +71,7 @@ type Ring struct {
 	logHistory *History
 
 	plain []string          // names of key files that aren't sealed
+	first bool              // see FirstPlain
 	to    []*seal.PublicKey // for whom the attestation key is sealed
 	logTo []*seal.PublicKey // for whom the log's is
 	names [][2]string       // of sealed files, with the name in each
@@ -92,6 +93,8 @@ type Options struct {
 	// Unlock is called, at most once, if keys are sealed. Open wipes the identity. nil: sealed
 	// keys are refused.
 	Unlock Unlock
+	// By is the principal that lets keys lie plain by their first use (plain.go).
+	By string
 }
 
 // Open opens the keys of the state directory dir, and makes directory and keys
@@ -131,6 +134,9 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 	if err := withJournal(op, dir); err != nil {
 		return nil, err
 	}
+	if err := r.told(dir, o); err != nil {
+		return nil, err
+	}
 	err = r.exportTrust(filepath.Join(dir, trustDir))
 	for range retries {
 		if err == nil {
@@ -141,6 +147,7 @@ func OpenOptions(dir string, o Options) (*Ring, error) {
 		if lerr != nil || now.next == nil && now.nextLog == nil && bytes.Equal(now.att.spki, r.att.spki) && now.log.VKey() == r.log.VKey() {
 			return nil, err
 		}
+		now.first = r.first
 		r, err = now, now.exportTrust(filepath.Join(dir, trustDir))
 	}
 	return nil, err

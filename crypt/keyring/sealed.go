@@ -190,7 +190,7 @@ func (r *Ring) private() []named {
 }
 
 // Seal writes the private keys of the state directory dir sealed for recipients, or plain if
-// there are none, one file after the other. A crash leaves some as they were, which open all the
+// there are none (see Acknowledge), one file after the other. A crash leaves some as they were, which open all the
 // same. Its caller holds the state directory's lock for rotations. The content that was there
 // before may stay on the disk's free blocks, in snapshots and in backups. step is called after
 // each change.
@@ -207,7 +207,10 @@ func (r *Ring) Seal(dir string, to []*seal.PublicKey, step func(string)) error {
 			return durable.Fault(fmt.Sprintf("write key %q", path), err)
 		}
 	}
-	return nil
+	if len(to) == 0 {
+		return nil
+	}
+	return withdraw(dir)
 }
 
 // content returns the content of a key's file for recipients.

@@ -23,7 +23,8 @@ var keysUnsealCommand = command.Command{
 	Name: "keys unseal", Short: "write the private signing keys plain again",
 	Long: `
 The journal records it. A reader of the disk, or of a copy of it, can then sign and
-certify devices as this installation.`,
+certify devices as this installation. Of keys that are plain it says that they may be:
+palyra doctor then repeats who said so and when, and doesn't count them as missing.`,
 	Flags: []command.Flag{flagKey, flagState, flagJSON}, Exits: keysExits,
 	Examples: []command.Example{{Line: "palyra keys unseal", Does: "asks for no identity from then on"}},
 }
