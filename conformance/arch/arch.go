@@ -131,6 +131,7 @@ var homes = []home{
 	{Module: "github.com/landlock-lsm/go-landlock", Dirs: []string{"isolate/selfconfine"}, Why: "Landlock on every thread of a running Go process"},
 	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes as the Go checksum database uses them"},
 	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
+	{Module: "golang.org/x/net/dns/dnsmessage", Dirs: []string{"isolate/egress/dns"}, Why: "reading and writing messages of the DNS"},
 	// It has several homes: it is a kernel interface, not a mechanism to hide, and no
 	// package above isolate may reach isolate/internal. kernel/internal/pin needs openat2
 	// and memfd, kernel/internal/planted openat2 and statx, cmd/internal/terminal the
