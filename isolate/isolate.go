@@ -66,6 +66,8 @@ type Spec struct {
 	Network string `json:"network,omitempty"`
 	// Session names whose network NetworkSession is; "" for every other network.
 	Session string `json:"session,omitempty"`
+	// Egress is what NetworkEgress needs; nil for every other network.
+	Egress *Egress `json:"egress,omitempty"`
 	// TTY gives the program a terminal of its own, at tier C only. What Stdin says is typed there,
 	// by whoever has the other side.
 	TTY *call.TTY `json:"tty,omitempty"`
@@ -93,6 +95,9 @@ const (
 	// call ever sees: those that a palyra-cell runs at once for one Spec.Session. It begins
 	// with the first of them and ends with the last.
 	NetworkSession = "session"
+	// NetworkEgress is a NetworkLoopback in which palyra-egress answers too: at addresses that
+	// lead to the loopback interface, with sockets of that namespace. Files.Egress leads there.
+	NetworkEgress = "egress"
 )
 
 // HasNetwork reports whether a tier has such a network: a value of Spec.Network.
@@ -100,7 +105,7 @@ func HasNetwork(t tier.Tier, network string) bool {
 	switch network {
 	case NetworkFresh:
 		return true
-	case NetworkVoid, NetworkLoopback, NetworkSession:
+	case NetworkVoid, NetworkLoopback, NetworkSession, NetworkEgress:
 		return t == tier.C
 	}
 	return false
@@ -120,7 +125,9 @@ func CheckSession(network, session string) error {
 
 // Connects reports whether programs in such a network make TCP and UDP sockets: its loopback
 // interface is up.
-func Connects(network string) bool { return network == NetworkLoopback || network == NetworkSession }
+func Connects(network string) bool {
+	return network == NetworkLoopback || network == NetworkSession || network == NetworkEgress
+}
 
 // ScriptFD is the descriptor at which a sealed script is open in the program,
 // as execveat(2) would have done it for a script opened by descriptor.
@@ -153,6 +160,9 @@ type Files struct {
 	Stderr    *os.File
 	// Terminal is an end of a [TerminalLine], in place of the three above; nil unless Spec.TTY.
 	Terminal *os.File
+	// Egress is a SOCK_SEQPACKET connection to palyra-egress, as package egress/handover speaks it;
+	// nil unless Spec.Egress.
+	Egress *os.File
 }
 
 // Outcome says how a run ended. The zero Outcome is Unknown.

@@ -43,7 +43,7 @@ func (c *Client) send(msg []byte, fds []int) (mark uint64, err error) {
 
 // trySend is send for callers that must not wait until palyra-cell reads.
 func (c *Client) trySend(msg []byte) error {
-	_, err := c.sendBy(func(fd int) error { return sys.TrySendPacket(fd, msg) })
+	_, err := c.sendBy(func(fd int) error { return sys.TrySendPacket(fd, msg, nil) })
 	return err
 }
 

@@ -103,6 +103,9 @@ func (r *run) network(t *thread) (back func() error, err error) {
 	if r.spec.Network == isolate.NetworkSession {
 		return r.joinSession(t)
 	}
+	if r.spec.Network == isolate.NetworkEgress {
+		return nil, refuse("network_namespace", "make a network namespace with egress", errors.New("this palyra-cell makes none"))
+	}
 	if r.net.file == nil {
 		r.net = r.s.pool.network()
 	}

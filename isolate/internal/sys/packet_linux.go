@@ -32,10 +32,14 @@ func SendPacket(fd int, msg []byte, fds []int) error {
 	}
 }
 
-// TrySendPacket sends one message, or is an error (EAGAIN) where that would wait.
-func TrySendPacket(fd int, msg []byte) error {
+// TrySendPacket sends one message with descriptors, or is an error (EAGAIN) where that would wait.
+func TrySendPacket(fd int, msg []byte, fds []int) error {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
 	for {
-		_, err := unix.SendmsgN(fd, msg, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		_, err := unix.SendmsgN(fd, msg, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
