@@ -345,6 +345,8 @@ var vocabularies = [...]Vocabulary{
 		{Code: "helper_unusable", Kinds: []Kind{Refused},
 			Says: "A program of ours is missing, another version, or replaceable."},
 		{Code: "starter_gone", Kinds: []Kind{Refused, Unavailable}},
+		{Code: "egress_lost", Kinds: []Kind{Refused, Unavailable},
+			Says: "palyra-egress isn't there, or ended with the call."},
 		{Code: "test_build", Kinds: []Kind{Refused, BadState},
 			Says: "Built with holes for tests."},
 		{Code: "grant_invalid", Kinds: []Kind{Refused},

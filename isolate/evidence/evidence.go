@@ -62,6 +62,8 @@ type Evidence struct {
 	Exchange Exchange `json:"exchange,omitzero"` // filled by the kernel room
 	// Secrets is absent for a call without any.
 	Secrets Secrets `json:"secrets,omitzero"`
+	// Egress is absent for a call without hosts.
+	Egress Egress `json:"egress,omitzero"` // filled by the kernel room, which asks palyra-egress
 }
 
 // ExecutorExchange is the executor of a call that asked a running program.

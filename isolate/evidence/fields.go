@@ -14,7 +14,8 @@ type Field struct {
 	Basis string // the bases that it may have, "observed, reported"
 }
 
-// Fields returns the table: each field but the bases, in the order of declaration.
+// Fields returns the table: each field but the bases, in the order of declaration. Those of a
+// list's elements follow the list, unless the elements are groups themselves.
 func Fields() (out []Field) {
 	var walk func(t reflect.Type, prefix, basis string)
 	walk = func(t reflect.Type, prefix, basis string) {
@@ -30,6 +31,11 @@ func Fields() (out []Field) {
 				walk(f.Type, row.Name+".", row.Basis)
 			default:
 				out = append(out, row)
+				if of := f.Type; of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Struct {
+					if _, group := of.Elem().FieldByName("Basis"); !group {
+						walk(of.Elem(), row.Name+"[].", row.Basis)
+					}
+				}
 			}
 		}
 	}
@@ -49,7 +55,7 @@ func (e *Evidence) Lines() (out []Line) {
 		}
 		var parts []string
 		for x, v := range group.Fields() {
-			if format := x.Tag.Get("show"); format != "" && (v.Kind() != reflect.Pointer || !v.IsNil()) {
+			if format := x.Tag.Get("show"); format != "" && (v.Kind() != reflect.Pointer || !v.IsNil()) && !leftOut(x, v) {
 				parts = append(parts, shown(format, x.Tag.Get("unit"), reflect.Indirect(v)))
 			}
 		}
@@ -66,17 +72,27 @@ func (e *Evidence) Lines() (out []Line) {
 	return out
 }
 
+// leftOut says that JSON hasn't the list, either.
+func leftOut(f reflect.StructField, v reflect.Value) bool {
+	return v.Kind() == reflect.Slice && v.Len() == 0 && strings.HasSuffix(f.Tag.Get("json"), ",omitempty")
+}
+
 // shown puts a value into words. Of a list, %s is its elements and %d their number.
 func shown(format, unit string, v reflect.Value) string {
-	switch x := v.Interface().(type) {
-	case []string:
+	if v.Kind() == reflect.Slice {
 		switch {
 		case strings.Contains(format, "%d"):
-			return fmt.Sprintf(format, len(x))
-		case len(x) == 0:
+			return fmt.Sprintf(format, v.Len())
+		case v.Len() == 0:
 			return fmt.Sprintf(format, "none")
 		}
-		return fmt.Sprintf(format, strings.Join(x, ", "))
+		var words []string
+		for i := range v.Len() {
+			words = append(words, fmt.Sprint(v.Index(i).Interface()))
+		}
+		return fmt.Sprintf(format, strings.Join(words, ", "))
+	}
+	switch x := v.Interface().(type) {
 	case int64:
 		switch unit {
 		case "ns":

@@ -36,6 +36,9 @@ func TestFields(t *testing.T) {
 					walk(f.Type, prefix+name(f)+".")
 					continue
 				}
+				if _, group := at.FieldByName("Basis"); !group {
+					walk(at, prefix+name(f)+"[].")
+				}
 			case reflect.Int, reflect.Int64, reflect.Uint32, reflect.Uint64:
 				if row.Unit == "" {
 					t.Errorf("%s%s is a number without a unit", prefix, name(f))
@@ -69,6 +72,10 @@ func TestLines(t *testing.T) {
 			[]Line{{"namespaces", "mnt, pid (observed)"}, {"process", "no_new_privs 1, capabilities 00, host uid 7 (observed)"},
 				{"seccomp", d.String() + ", 9 instructions (verified)"}, {"landlock", "ABI 7, 2 rules (observed)"},
 				{"cgroup", "enforced (observed)"}, {"used", "0.005 s, 3 KiB (reported)"}}},
+		{Evidence{Egress: Egress{Basis: Reported}}, []Line{{"egress", "0 queries, 0 KiB sent, 0 KiB received (reported)"}}},
+		{Evidence{Egress: Egress{Basis: Reported, Queries: 2, Connections: []Connection{{}}, Sent: 2048, Received: 4096,
+			Denied: []Denial{{Host: "a.example", Why: DenyNotListed, Times: 2}, {Host: "2001:db8::1", Port: 443, Why: DenyForbidden, Times: 1}}}},
+			[]Line{{"egress", "2 queries, 1 connections listed, 2 KiB sent, 4 KiB received, denied: a.example (not_listed), [2001:db8::1]:443 (forbidden) (reported)"}}},
 	} {
 		if got := c.e.Lines(); !slices.Equal(got, c.want) {
 			t.Errorf("got  %q\nwant %q", got, c.want)

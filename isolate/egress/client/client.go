@@ -1,0 +1,86 @@
+// Package client opens calls' sessions in palyra-egress, the process that resolves and connects
+// for them.
+//
+//	broker, err := client.Start(ctx, "/usr/libexec/palyra/palyra-egress")
+//	session, err := broker.Open(ctx, &client.Order{Rules: []string{"example.org:443"}})
+//	spec files: session.Cell() goes to palyra-cell, which sends sockets of the cell over it
+//	egress, err := session.Close() // the call has ended: what it asked for and got
+//
+// Four things end a session: Close, the end of the order's time, palyra-egress's death, and this
+// process's. Whichever it is, all that the call has open ends with it.
+//
+// The broker decides nothing: the rules of an order are those that the call's grant allows.
+//
+// It doesn't protect against a user who can write palyra-egress's binary. A palyra-egress that was
+// taken over by what it reads can connect anywhere and miscount; it has no keys, files or programs.
+package client
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"palyra/internal/fault"
+	"palyra/isolate/egress/wire"
+	"palyra/isolate/evidence"
+)
+
+// The types that both sides share; see package wire.
+type (
+	// Order is what palyra-egress has to know of a call.
+	Order = wire.Order
+	// Limits bound one call.
+	Limits = wire.Limits
+)
+
+// Broker opens sessions. It is safe for concurrent use.
+type Broker interface {
+	// Open returns a session for a call. The context bounds the opening alone.
+	Open(ctx context.Context, o *Order) (*Session, error)
+}
+
+// ErrLost marks every error that says that palyra-egress isn't there, or has ended.
+var ErrLost = errors.New("palyra-egress is gone")
+
+func lost(op string, err error) *fault.Error {
+	return fault.New(fault.Unavailable, "egress_lost", op, fault.Mark(err, ErrLost))
+}
+
+// closing is how long Close waits for palyra-egress to end a call's connections and count.
+const closing = 5 * time.Second
+
+// Session is what palyra-egress holds for one call. Its methods are safe for concurrent use.
+type Session struct {
+	cell *os.File
+	conn stream
+	done chan struct{} // closed by receive, when the session's last byte was read
+
+	// Set before done is closed.
+	last   *evidence.Egress
+	failed error
+}
+
+// stream is a *net.UnixConn, of which the methods are those that are used.
+type stream interface {
+	Read([]byte) (int, error)
+	CloseWrite() error
+	SetReadDeadline(time.Time) error
+	Close() error
+}
+
+// Cell returns the socket for palyra-cell. It is the session's: Close closes it.
+func (s *Session) Cell() *os.File { return s.cell }
+
+// Done is closed when the session has ended: after Close, or before it if the order's time is over
+// or palyra-egress is lost. In each case the program has no connection any more.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Close ends the session with all connections of the call, and returns what palyra-egress counted.
+// An error marked ErrLost says that it can't be known. Further calls return the same.
+func (s *Session) Close() (*evidence.Egress, error) {
+	s.conn.CloseWrite() // it may have ended already: receive says so
+	s.conn.SetReadDeadline(time.Now().Add(closing))
+	<-s.done
+	return s.last, s.failed
+}

@@ -1,0 +1,200 @@
+// Package wire is the protocol between a palyra and palyra-egress, which are built together.
+//
+// The control connection is a unix socket of type SOCK_SEQPACKET. A palyra sends one message for
+// each call, a [Request] in JSON, with two descriptors and nothing else on it:
+//
+//  1. the session: a unix stream socket. palyra-egress writes an [Answer] as one line. When palyra
+//     shuts down its side, or closes the socket, or the order's time is over, palyra-egress ends all
+//     that the call has open, writes the call's [evidence.Egress] as one line and closes.
+//  2. the cell: a SOCK_SEQPACKET socket, whose other end palyra-cell gets; isolate/egress/handover.
+//
+// The control connection has no state, so a palyra-egress that takes over another's connection goes
+// on where that one ended. Calls of the other are lost, and their sessions end without evidence.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate/evidence"
+)
+
+// Version is what both sides must agree on.
+const Version = 1
+
+// Bounds of messages.
+const (
+	MaxRequest  = 64 << 10
+	MaxAnswer   = 8 << 10
+	MaxEvidence = 1 << 20
+	MaxRules    = 64
+	MaxText     = 300 // of a host, name or rule
+)
+
+// Descriptors is how many a request carries.
+const Descriptors = 2
+
+// Request asks for a session.
+type Request struct {
+	Version int   `json:"version"`
+	Order   Order `json:"order"`
+}
+
+// Order is what palyra-egress has to know of a call: where to it may connect, and how much.
+type Order struct {
+	// Rules are canonical egress rules, of package call/egress. None allow nothing.
+	Rules  []string `json:"rules,omitempty"`
+	Limits Limits   `json:"limits"`
+}
+
+// Limits bound one call. A zero takes the default, and none exceeds the most.
+type Limits struct {
+	// Wall is how long the call may last. Default and most: a day.
+	Wall time.Duration `json:"wall_ns,omitempty"`
+	// Idle is how long a connection may be silent. Default: 5 minutes, most: a day.
+	Idle time.Duration `json:"idle_ns,omitempty"`
+	// Open is how many connections may be open at once. Default: 256, most: 1024.
+	Open int `json:"open,omitempty"`
+	// Connections is how many the call may make in all. Default: 65,536, most: 2^20.
+	Connections int64 `json:"connections,omitempty"`
+	// Sent bounds the bytes that the program sends, in all. Default: 16 GiB, most: 1 PiB.
+	Sent int64 `json:"sent_bytes,omitempty"`
+	// Received bounds the bytes that it gets, in all. Default: 64 GiB, most: 1 PiB.
+	Received int64 `json:"received_bytes,omitempty"`
+	// Names is how many names may be looked up. Default: 256, most: 4096.
+	Names int `json:"names,omitempty"`
+	// Queries is how many DNS queries are answered. Default: 65,536, most: 2^20.
+	Queries int64 `json:"queries,omitempty"`
+}
+
+// Within returns the limits with defaults in place of zeros, or an error for one beyond the most.
+func (l Limits) Within() (Limits, error) {
+	var err error
+	err = errors.Join(err, bound(&l.Wall, "wall_ns", 24*time.Hour, 24*time.Hour))
+	err = errors.Join(err, bound(&l.Idle, "idle_ns", 5*time.Minute, 24*time.Hour))
+	err = errors.Join(err, bound(&l.Open, "open", 256, 1024))
+	err = errors.Join(err, bound(&l.Connections, "connections", 1<<16, 1<<20))
+	err = errors.Join(err, bound(&l.Sent, "sent_bytes", 16<<30, 1<<50))
+	err = errors.Join(err, bound(&l.Received, "received_bytes", 64<<30, 1<<50))
+	err = errors.Join(err, bound(&l.Names, "names", 256, 4096))
+	err = errors.Join(err, bound(&l.Queries, "queries", 1<<16, 1<<20))
+	return l, err
+}
+
+func bound[T int | int64 | time.Duration](v *T, name string, otherwise, most T) error {
+	switch {
+	case *v == 0:
+		*v = otherwise
+	case *v < 0 || *v > most:
+		return fmt.Errorf("limit %s: %d is beyond 1 to %d", name, int64(*v), int64(most))
+	}
+	return nil
+}
+
+// Answer says whether there is a session.
+type Answer struct {
+	Error *Error `json:"error,omitempty"`
+}
+
+// Error is a fault.Error on the wire.
+type Error struct {
+	Kind   fault.Kind `json:"kind"`
+	Reason string     `json:"reason"`
+	Op     string     `json:"op"`
+	Text   string     `json:"text,omitempty"`
+	Hint   string     `json:"hint,omitempty"`
+}
+
+// ErrorOf returns e as it crosses the border.
+func ErrorOf(e *fault.Error) *Error {
+	w := &Error{Kind: e.Kind, Reason: e.Reason, Op: e.Op, Hint: e.Hint}
+	if e.Err != nil {
+		w.Text = e.Err.Error()
+	}
+	return w
+}
+
+// Err returns the error that crossed.
+func (w *Error) Err() error {
+	if w == nil {
+		return nil
+	}
+	var inner error
+	if w.Text != "" {
+		inner = errors.New(w.Text)
+	}
+	return fault.New(w.Kind, w.Reason, w.Op, inner).WithHint(w.Hint)
+}
+
+// Encode returns a message as a line of JSON.
+func Encode(v any) ([]byte, error) {
+	b, err := canon.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode egress message: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// Decode reads a message of at most most bytes: unknown and repeated members are errors.
+func Decode(data []byte, v any, most int) error {
+	if err := canon.Decode(data, v, canon.Limits{Bytes: most}); err != nil {
+		return fmt.Errorf("decode egress message: %w", err)
+	}
+	return nil
+}
+
+// ParseEvidence reads what palyra-egress counted. It reads bytes of strangers, so what it says is
+// held to bounds and plain text.
+func ParseEvidence(data []byte) (*evidence.Egress, error) {
+	e := new(evidence.Egress)
+	if err := Decode(data, e, MaxEvidence); err != nil {
+		return nil, err
+	}
+	if len(e.Connections) > evidence.MaxConnections || len(e.Denied) > evidence.MaxDenied {
+		return nil, fmt.Errorf("egress evidence lists %d connections and %d denials", len(e.Connections), len(e.Denied))
+	}
+	plain, counts := []string{}, []int64{e.Queries, e.More, e.Sent, e.Received, e.MoreDenied}
+	ports := []uint32{}
+	for _, c := range e.Connections {
+		ports = append(ports, c.Port)
+		plain = append(plain, c.Host, c.Address, c.Outcome, c.ServerName, c.TLS)
+		counts = append(counts, c.Sent, c.Received, c.DurationNS)
+	}
+	for _, d := range e.Denied {
+		ports = append(ports, d.Port)
+		plain = append(plain, d.Host, d.Why)
+		counts = append(counts, d.Times)
+	}
+	for _, s := range plain {
+		if Plain(s) != s {
+			return nil, fmt.Errorf("egress evidence has the text %.40q", s)
+		}
+	}
+	for _, p := range ports {
+		if p > 65535 {
+			return nil, fmt.Errorf("egress evidence has the port %d", p)
+		}
+	}
+	for _, n := range counts {
+		if n < 0 {
+			return nil, fmt.Errorf("egress evidence counts %d", n)
+		}
+	}
+	e.Basis = evidence.Reported
+	return e, nil
+}
+
+// Plain returns s as evidence may have it: printable ASCII, with ? in place of all else, cut to
+// MaxText bytes.
+func Plain(s string) string {
+	b := []byte(s[:min(len(s), MaxText)])
+	for i, c := range b {
+		if c < 0x20 || c > 0x7e {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}

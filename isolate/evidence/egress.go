@@ -1,0 +1,104 @@
+package evidence
+
+import (
+	"net"
+	"strconv"
+)
+
+// The most that one call's evidence of egress lists.
+const (
+	MaxConnections = 256
+	MaxDenied      = 64
+)
+
+// Egress is what the call asked of the network and got, as palyra-egress counted it: every
+// connection of the call went through it.
+type Egress struct {
+	Basis Basis `json:"basis" basis:"reported"`
+	// Queries is how many DNS queries the program sent.
+	Queries int64 `json:"queries" unit:"count" show:"%s queries"`
+	// Connections are the first 256 that were made or tried, in the order of their beginning.
+	Connections []Connection `json:"connections,omitempty" show:"%d connections listed"`
+	// More is how many connections aren't listed.
+	More int64 `json:"more_connections,omitempty" unit:"count"`
+	// Sent is how much the program sent to all hosts.
+	Sent int64 `json:"sent_bytes" unit:"bytes" show:"%s sent"`
+	// Received is how much the program got from all hosts.
+	Received int64 `json:"received_bytes" unit:"bytes" show:"%s received"`
+	// Denied are the first 64 names and addresses that the program asked for and didn't get, in the
+	// order of the first asking.
+	Denied []Denial `json:"denied,omitempty" show:"denied: %s"`
+	// MoreDenied is how often the program asked for others that it didn't get.
+	MoreDenied int64 `json:"more_denied,omitempty" unit:"count"`
+}
+
+// How a connection ended.
+const (
+	ConnClosed      = "closed"       // both sides had said all
+	ConnReset       = "reset"        // the program's side broke it off
+	ConnResetByPeer = "reset_peer"   // the host's side did
+	ConnRefused     = "refused"      // by each of the name's addresses
+	ConnUnreachable = "unreachable"  // none of the addresses could be reached, or a mix of reasons
+	ConnTimedOut    = "timeout"      // no address answered in time
+	ConnIdle        = "idle"         // nothing passed for too long
+	ConnLimit       = "limit"        // the call had used up its bytes
+	ConnEnded       = "ended"        // it was open when the call ended
+	ConnOverload    = "overload"     // palyra-egress had no room for it
+	ConnGone        = "program_gone" // the program gave up before it was connected
+)
+
+// Connection is one connection of the program's.
+type Connection struct {
+	// Host is the name that the program asked for, or the address if it asked for that.
+	Host string `json:"host"`
+	// Port is the port that it asked for.
+	Port uint32 `json:"port" unit:"port"`
+	// Address is the address that was connected, absent if none was.
+	Address string `json:"address,omitempty"`
+	// Outcome is "closed", "reset" by the program, "reset_peer", "refused", "unreachable", "timeout"
+	// before it was connected, "idle" or "limit" if it was cut off for that, "ended" with the call,
+	// "overload" without room for it, or "program_gone" before it was connected.
+	Outcome string `json:"outcome"`
+	// Sent is how much the program sent.
+	Sent int64 `json:"sent_bytes" unit:"bytes"`
+	// Received is how much it got.
+	Received int64 `json:"received_bytes" unit:"bytes"`
+	// DurationNS is the time from the program's connecting to the end.
+	DurationNS int64 `json:"duration_ns" unit:"ns"`
+	// ServerName is the name in the program's TLS greeting, absent without one.
+	ServerName string `json:"server_name,omitempty"`
+	// TLS is the version that the host chose, such as "1.3", absent if it wasn't seen.
+	TLS string `json:"tls,omitempty"`
+}
+
+// Why something was denied.
+const (
+	DenyNotListed = "not_listed"    // no rule has it
+	DenyForbidden = "forbidden"     // it resolves into a range that no rule names
+	DenyMalformed = "malformed"     // it's no name, address or request as they are taken
+	DenyType      = "record_type"   // a DNS query for other than addresses
+	DenyLimit     = "limit"         // the call has used up its names, queries or connections
+	DenyMethod    = "proxy_request" // a proxy request other than CONNECT
+)
+
+// Denial is something that the program asked for and didn't get.
+type Denial struct {
+	// Host is the name or address as it was asked for.
+	Host string `json:"host"`
+	// Port is the port, 0 if a name was only looked up.
+	Port uint32 `json:"port,omitempty" unit:"port"`
+	// Why is "not_listed", "forbidden" if it resolves into a range that no rule names, "malformed",
+	// "record_type", "limit" or "proxy_request".
+	Why string `json:"why"`
+	// Times is how often it was asked for.
+	Times int64 `json:"times" unit:"count"`
+}
+
+// String returns the host, with its port if there is one, and why.
+func (d Denial) String() string {
+	host := d.Host
+	if d.Port != 0 {
+		host = net.JoinHostPort(host, strconv.Itoa(int(d.Port)))
+	}
+	return host + " (" + d.Why + ")"
+}
