@@ -47,7 +47,7 @@ type Context struct {
 
 	TTY         bool   `json:"tty,omitempty"`         // the program has a terminal of its own
 	Stdin       string `json:"stdin,omitempty"`       // "none", "sealed", "stream"; "" is "none"
-	Network     string `json:"network,omitempty"`     // "fresh", "loopback", "session", "void"; "" is "fresh"
+	Network     string `json:"network,omitempty"`     // "egress", "fresh", "loopback", "session", "void"; "" is "fresh"
 	Certificate string `json:"certificate,omitempty"` // "none", "proven", "refuted"; "" is "none"
 	SessionID   string `json:"session_id,omitempty"`
 	RunID       string `json:"run_id,omitempty"`
@@ -106,7 +106,7 @@ type Limits struct {
 var (
 	vocabTier         = []string{"a", "b", "c"}
 	vocabStdin        = []string{"none", "sealed", "stream"}
-	vocabNetwork      = []string{NetworkFresh, NetworkLoopback, NetworkSession, NetworkVoid}
+	vocabNetwork      = []string{NetworkEgress, NetworkFresh, NetworkLoopback, NetworkSession, NetworkVoid}
 	vocabCertificate  = []string{CertificateNone, CertificateProven, CertificateRefuted}
 	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
 	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
@@ -203,7 +203,7 @@ var attributes = [...]attribute{
 	{path: "arg_count", in: inCall, page: "how many arguments the call has, without argv[0]", number: func(g *given) int64 { return int64(len(g.Args)) }},
 	{path: "first_arg", in: inCall, page: `the argument behind argv[0], "" if there is none`, text: func(g *given) string { return first(g.Args) }},
 	{path: "cwd", in: inCall, from: "cwd", page: "the working directory, as the program sees it", text: func(g *given) string { return g.Cwd }},
-	{path: "egress_hosts", in: inCall | inAnswer, from: "egress_hosts", page: "the hosts that the call may reach", set: func(g *given) []string { return g.EgressHosts }},
+	{path: "egress_hosts", in: inCall | inAnswer, from: "egress_hosts", doc: `hosts and ports that the call may reach, in canonical form: "example.org:443", "*.example.org:443" (any name below it), "192.0.2.7:443", "10.1.0.0/16:5432"; none: it reaches no host`, set: func(g *given) []string { return g.EgressHosts }},
 	{path: "capabilities", in: inCall | inAnswer, from: "capabilities", doc: `of "process_exec", "network", "secrets_read", "filesystem_write"`,
 		of: vocabCapabilities[:], set: func(g *given) []string { return g.Capabilities }},
 	{path: "tier", in: inCall | inAnswer, from: "tier", doc: "the floor: {}", of: vocabTier, text: func(g *given) string { return g.Tier }},
@@ -239,7 +239,7 @@ var attributes = [...]attribute{
 	{path: "stdin", in: inCall, from: "stdin", doc: "{}", of: vocabStdin, absent: "none", text: func(g *given) string { return g.Stdin }},
 	{path: "tty", in: inCall, from: "tty", doc: "the program has a terminal of its own, on which stdin is typed; no terminal of the host",
 		truth: func(g *given) bool { return g.TTY }},
-	{path: "network", in: inCall, from: "network", doc: `{}; none leads anywhere, in "loopback" the program may listen and connect to itself, and in "session" to running calls of its session, too`, of: vocabNetwork, absent: NetworkFresh,
+	{path: "network", in: inCall, from: "network", doc: `{}; only "egress" leads anywhere, to egress_hosts; in it and in "loopback" the program may listen and connect to itself, and in "session" to running calls of its session, too`, of: vocabNetwork, absent: NetworkFresh,
 		text: func(g *given) string { return g.Network }},
 	{path: "background", in: inCall, from: "background", doc: "no caller waits for the program, which may run until its session ends",
 		truth: func(g *given) bool { return g.Background }},
