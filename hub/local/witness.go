@@ -21,6 +21,9 @@ const maxRecord = 1 << 16
 // maxAhead is how far a witness's clock may be ahead of this one.
 const maxAhead = 5 * time.Minute
 
+// cosignAgain is how much later a device's cosignature of the same checkpoint is kept, too.
+const cosignAgain = time.Minute
+
 // witnessOperations returns the operations of witnesses.
 func (h *Hub) witnessOperations() []hub.Entry {
 	return []hub.Entry{hub.WatchJournal.By(h.watchJournal), hub.CosignJournal.By(h.cosignJournal)}
@@ -160,6 +163,9 @@ func (h *Hub) cosignJournal(ctx context.Context, c hub.Caller, in hub.Cosignatur
 		}
 		if cosigned.Size < before.Size || cosigned.Time.Before(before.Time) {
 			return none, fault.New(fault.Busy, "version_conflict", op, fmt.Errorf("its last one is of %d entries, on %s", before.Size, before.Time.Format(time.RFC3339)))
+		}
+		if cosigned.Size == before.Size && cosigned.Time.Sub(before.Time) < cosignAgain {
+			return none, nil // what is kept says as much, and a write holds up changes of devices
 		}
 	}
 	r.Cosigned = in.Note

@@ -130,6 +130,38 @@ func TestWitness(t *testing.T) {
 	}
 }
 
+// TestCosignAgain: cosignatures of one checkpoint, as fast as a device likes, are one write a minute.
+func TestCosignAgain(t *testing.T) {
+	h := newHouse(t, nil)
+	d := h.witness("laptop", false)
+	if err := d.meet(); err != nil {
+		t.Fatal(err)
+	}
+	kept := func(at time.Time) os.FileInfo {
+		t.Helper()
+		b, err := d.key.Cosign([]byte(d.m.Checkpoint), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hub.CosignJournal.Do(t.Context(), h, d.c, hub.Cosignature{VKey: d.key.Public().VKey(), Note: string(b)}); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Stat(filepath.Join(h.k.StateDir(), witness.Folder, witness.RecordFile("laptop")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fi
+	}
+	now := time.Now()
+	first := kept(now)
+	if again := kept(now.Add(cosignAgain - 2*time.Second)); !os.SameFile(first, again) {
+		t.Error("a second one of the same minute is written")
+	}
+	if later := kept(now.Add(cosignAgain + time.Second)); os.SameFile(first, later) {
+		t.Error("one of the next minute isn't")
+	}
+}
+
 func (h *house) size() uint64 {
 	h.t.Helper()
 	s, err := h.k.JournalStatus(h.t.Context())
