@@ -253,8 +253,8 @@ func TestUnreadable(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	must(t, os.Mkdir(filepath.Join(p.up, "d"), 0))
-	if _, err := p.read(t, Limits{}); fault.ReasonOf(err) != "layer_unreadable" {
-		t.Errorf("a folder: %v", err)
+	if _, err := p.read(t, Limits{}); fault.ReasonOf(err) != "layer_unreadable" || !strings.Contains(fault.HintOf(err), "chmod -R u+rwX .") {
+		t.Errorf("a folder: %v, hint %q", err, fault.HintOf(err))
 	}
 }
 
