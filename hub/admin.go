@@ -37,6 +37,22 @@ type ToolList struct {
 	LeftOut  []ToolLeftOut `json:"left_out,omitempty"`
 }
 
+// FolderQuery names folders of the host.
+type FolderQuery struct {
+	Paths []string `json:"paths,omitempty"` // absolute and clean; at most MaxFolders
+}
+
+// MaxFolders bounds a FolderQuery.
+const MaxFolders = 32
+
+// Folder is a folder of the host as calls name it.
+type Folder struct {
+	// Workspaces are the names of the innermost workspace that holds it: several, if it was declared
+	// under several. Empty: none holds it.
+	Workspaces []string `json:"workspaces"`
+	Folder     string   `json:"folder,omitempty"` // in there, such as "." or "cmd/tool"
+}
+
 // ToolLeftOut is a tool of an MCP server, or all of them, that a list is without.
 type ToolLeftOut struct {
 	Server string `json:"server"`

@@ -61,6 +61,10 @@ var (
 			Also: []int{202}, Key: true, Prefer: true, Effect: Begins})
 	ListTools = define[ToolQuery, ToolList]("calls.listTools", "GET /tools", "session.read",
 		"List the tools")
+	// FindFolders chooses among the workspaces there are, and gives no access to one.
+	FindFolders = define[FolderQuery, Page[Folder]]("calls.findFolders", "POST /workspaces/find", "run.start",
+		"Say which workspaces hold some folders of the host", Operation{Doc: "One item for each path, in their order: the innermost workspace that holds the folder, links " +
+			"resolved, or nothing. Nothing outside the workspaces is looked at.", Effect: Keeps})
 )
 
 // Layers of staged workspaces.
@@ -241,7 +245,7 @@ var (
 func Operations() []*Operation {
 	return append([]*Operation{
 		CreateSession.Operation, ListSessions.Operation, GetSession.Operation, EndSession.Operation,
-		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation,
+		StartRun.Operation, ListRuns.Operation, GetRun.Operation, CancelRun.Operation, ReadTape.Operation, ReadOutput.Operation, GetArtifact.Operation, Call.Operation, ListTools.Operation, FindFolders.Operation,
 		ListLayers.Operation, GetLayer.Operation, GetPatch.Operation, DiscardLayer.Operation,
 		ListServers.Operation, AddServer.Operation, GetServer.Operation, InspectServer.Operation, AcceptServer.Operation, RemoveServer.Operation, ListServerTools.Operation,
 		ListApprovals.Operation, GetApproval.Operation, ResolveApproval.Operation, PreviewApproval.Operation, ListGrants.Operation, RevokeGrant.Operation,

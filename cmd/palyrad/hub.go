@@ -28,7 +28,7 @@ func (d *daemon) openHub(ctx context.Context, cfg *config.Config, c *core, table
 	}
 	return local.Open(ctx, local.Config{
 		Kernel: c.kernel, Store: c.store, Hold: d.safe, Log: d.log, TestOnlyStep: d.testOnlyStep,
-		Tools: func() []hub.Tool { return tools(table) }, Gateway: servers,
+		Tools: func() []hub.Tool { return tools(table) }, Workspaces: paths(cfg), Gateway: servers,
 		Bounds: session.Bounds{Active: int(cfg.Limits.Concurrency), Share: int(cfg.Limits.ConcurrencyEach),
 			Queue: orNone(cfg.Limits.Queue), Each: orNone(cfg.Limits.QueueEach), Wide: int(cfg.Limits.RunsPerSession)},
 		Budget: store.Budget{Calls: cfg.Budget.Calls, Wall: cfg.Budget.Wall.Std(), Bytes: int64(cfg.Budget.Bytes)},
@@ -175,4 +175,13 @@ func (c *core) reload() error {
 		c.local.PoliciesChanged()
 	}
 	return err
+}
+
+// paths returns those of the workspaces.
+func paths(cfg *config.Config) map[string]string {
+	m := make(map[string]string)
+	for name, w := range cfg.Workspaces {
+		m[name] = w.Path
+	}
+	return m
 }

@@ -60,6 +60,8 @@ type Config struct {
 	Store  *store.Store
 	// Tools lists the tools. Default: none.
 	Tools func() []hub.Tool
+	// Workspaces are the paths of the workspaces, by name. Default: none.
+	Workspaces map[string]string
 	// Gateway has the MCP servers. Default: there are none.
 	Gateway *gateway.Gateway
 

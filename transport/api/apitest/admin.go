@@ -3,6 +3,7 @@ package apitest
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +15,19 @@ import (
 
 func (h *Hub) listTools(context.Context, hub.Caller, hub.ToolQuery) (hub.ToolList, error) {
 	return hub.ToolList{Revision: "1", Items: []hub.Tool{{Name: ToolEcho, InputSchema: json.RawMessage(`{"type":"object"}`), Tier: "c", Limits: json.RawMessage(`{}`)}}}, nil
+}
+
+// findFolders knows one workspace, src at /src.
+func (h *Hub) findFolders(_ context.Context, _ hub.Caller, q hub.FolderQuery) (hub.Page[hub.Folder], error) {
+	p := hub.Page[hub.Folder]{Items: []hub.Folder{}}
+	for _, path := range q.Paths {
+		f := hub.Folder{Workspaces: []string{}}
+		if rel, err := filepath.Rel("/src", path); err == nil && filepath.IsLocal(rel) {
+			f = hub.Folder{Workspaces: []string{"src"}, Folder: rel}
+		}
+		p.Items = append(p.Items, f)
+	}
+	return p, nil
 }
 
 // Layer is the one layer that there is.
