@@ -91,6 +91,7 @@ type VaultState struct {
 	Vault      string           `json:"vault"` // its id
 	Epoch      uint64           `json:"epoch"` // counts its states
 	Recipients []VaultRecipient `json:"recipients"`
+	OpenedBy   string           `json:"opened_by"` // label of the recipient that palyrad opened it as
 	Versions   int              `json:"versions"` // that were opened
 	Stale      int              `json:"stale"`    // versions that wait for new keys, which the next changes give
 }

@@ -301,8 +301,8 @@ func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (*result
 	if s.Stale > 0 {
 		stale = fmt.Sprintf("%d versions wait for new keys: the next changes give them\n", s.Stale)
 	}
-	return text(front.Document{"vault": s.Vault, "epoch": s.Epoch, "versions": s.Versions, "stale": s.Stale, "recipients": labels},
-		"vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n%s", cell(s.Vault), s.Epoch, s.Versions, front.OneLine(strings.Join(labels, ", ")), stale), nil
+	return text(front.Document{"vault": s.Vault, "epoch": s.Epoch, "versions": s.Versions, "stale": s.Stale, "recipients": labels, "opened_by": s.OpenedBy},
+		"vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s; %s opened it\n%s", cell(s.Vault), s.Epoch, s.Versions, front.OneLine(strings.Join(labels, ", ")), cell(s.OpenedBy), stale), nil
 }
 
 func (a *app) vaultRecipients(ctx context.Context, inv *command.Invocation) (*result, error) {

@@ -430,11 +430,11 @@ func (a *app) vaultVerify(ctx context.Context, inv *command.Invocation) (r *fron
 		if err != nil {
 			return err
 		}
-		maps.Copy(fields, front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels(), "stale": v.Stale()})
+		maps.Copy(fields, front.Document{"vault": v.ID(), "epoch": v.Epoch(), "versions": n, "recipients": v.Labels(), "opened_by": v.OpenedBy(), "stale": v.Stale()})
 		if n := v.Stale(); n > 0 {
 			line += fmt.Sprintf("%d versions wait for new keys: the next changes give them\n", n)
 		}
-		r = &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s\n%s", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", "), line), Fields: fields}
+		r = &front.Report{Text: fmt.Sprintf("vault %s at epoch %d: %d versions open, and the journal knows it so\nrecipients: %s; %s opened it\n%s", v.ID(), v.Epoch(), n, strings.Join(v.Labels(), ", "), v.OpenedBy(), line), Fields: fields}
 		return nil
 	})
 	return r, err

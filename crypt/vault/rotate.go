@@ -16,6 +16,12 @@ func (v *Vault) AddRecipient(ctx context.Context, r seal.Recipient, want Recipie
 	const op = "add recipient"
 	return v.with(ctx, func() error {
 		h, idx := *v.head, v.idx.clone()
+		if p, ok := r.(*seal.Passphrase); ok {
+			if label, ok := h.passphraseOf(p); ok {
+				return fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("the passphrase is that of %q already", label)).
+					WithHint("with two labels for one passphrase, removing either would leave it opening the vault")
+			}
+		}
 		s, err := r.Wrap(v.kek, h.key())
 		if err != nil {
 			return err
@@ -37,6 +43,17 @@ func (v *Vault) AddRecipient(ctx context.Context, r seal.Recipient, want Recipie
 		}
 		return v.commit(ctx, &h, idx, v.kek)
 	})
+}
+
+// passphraseOf returns the label of the recipient that has the passphrase.
+func (h *head) passphraseOf(p *seal.Passphrase) (label string, ok bool) {
+	for _, s := range h.Recipients {
+		if k, err := p.Unwrap(s, h.key()); err == nil {
+			k.Wipe()
+			return s.Label, true
+		}
+	}
+	return "", false
 }
 
 // RotateKey makes a new key for the vault and wraps it for the same recipients but those in drop.
@@ -97,7 +114,7 @@ func (v *Vault) recipients(drop []string) (to []seal.Recipient, err error) {
 		}
 		if !ok {
 			return nil, fault.New(fault.Usage, "invalid_input", op, fmt.Errorf("the passphrase of %q isn't at hand", s.Label)).
-				WithHint("unlock with that passphrase, or drop that recipient")
+				WithHint("unlock with that passphrase; or drop that recipient, and add it again behind the rotation")
 		}
 		to = append(to, p.Labeled(s.Label))
 	}

@@ -97,6 +97,7 @@ type Vault struct {
 	id     seal.Identity // the caller's
 
 	kek  *seal.Key // of head.Generation
+	by   string    // label of the recipient that id opened it as, "" if it made the key itself
 	head *head
 	raw  canon.Digest // of the head's bytes
 	idx  *index
@@ -267,6 +268,10 @@ func (v *Vault) ID() string { return v.head.Vault }
 // Epoch returns the number of the state that the last operation saw.
 func (v *Vault) Epoch() uint64 { return v.head.Epoch }
 
+// OpenedBy returns the label of the recipient whose identity or passphrase opened the vault, "" if
+// this Vault made its key. The index vouches for the label.
+func (v *Vault) OpenedBy() string { return v.by }
+
 // Labels returns the recipients by their labels.
 func (v *Vault) Labels() []string {
 	var out []string
@@ -381,10 +386,10 @@ func (v *Vault) parse(op string, b []byte) error {
 	if again, err := canon.Marshal(h); err != nil || !bytes.Equal(again, b) || h.Version != 1 || h.Epoch == 0 || h.Generation == 0 || len(h.Recipients) > maxRecipients {
 		return corrupt(errors.New("no head of version 1"))
 	}
-	kek := v.kek
+	kek, by := v.kek, v.by
 	if v.head == nil || h.Vault != v.head.Vault || h.Generation != v.head.Generation {
 		var err error
-		if kek, err = unwrap(op, &h, v.id); err != nil {
+		if kek, by, err = unwrap(op, &h, v.id); err != nil {
 			return err
 		}
 	}
@@ -407,7 +412,7 @@ func (v *Vault) parse(op string, b []byte) error {
 	if kek != v.kek {
 		v.kek.Wipe()
 	}
-	v.kek, v.head, v.idx = kek, &h, idx
+	v.kek, v.by, v.head, v.idx = kek, by, &h, idx
 	v.readSeen()
 	return nil
 }
@@ -429,17 +434,18 @@ func (v *Vault) readSeen() {
 	}
 }
 
-func unwrap(op string, h *head, id seal.Identity) (*seal.Key, error) {
+// unwrap returns the vault's key and the label of the recipient that id is.
+func unwrap(op string, h *head, id seal.Identity) (*seal.Key, string, error) {
 	for _, s := range h.Recipients {
 		k, err := id.Unwrap(s, h.key())
 		if err == nil {
-			return k, nil
+			return k, s.Label, nil
 		}
 		if !errors.Is(err, seal.ErrOther) {
-			return nil, err
+			return nil, "", err
 		}
 	}
-	return nil, fault.New(fault.Denied, "vault_locked", op, errors.New("the identity or passphrase is none of its recipients'")).
+	return nil, "", fault.New(fault.Denied, "vault_locked", op, errors.New("the identity or passphrase is none of its recipients'")).
 		WithHint("name another: palyra vault verify --key FILE, or --passphrase FILE")
 }
 

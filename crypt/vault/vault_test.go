@@ -549,6 +549,9 @@ func TestRotate(t *testing.T) {
 	o := h.open(t)
 	refused(t, o.RotateKey(t.Context()), fault.Usage, "invalid_input") // the passphrase isn't at hand
 	refused(t, o.RotateKey(t.Context(), "nobody"), fault.NotFound, "not_found")
+	if by := o.OpenedBy(); by != "owner" {
+		t.Errorf("opened by %q", by)
+	}
 	if err := o.RotateKey(t.Context(), "words", "recovery"); err != nil {
 		t.Fatal(err)
 	}
@@ -557,6 +560,65 @@ func TestRotate(t *testing.T) {
 	_, err = Open(t.Context(), h.dir, h.log, away)
 	refused(t, err, fault.Denied, "vault_locked")
 	wants(t, h.open(t), "vault://global/a", 1, "value of a")
+}
+
+// TestPassphrases: of several passphrases each is its own recipient. The vault says which one opened
+// it, a refused rotation which one is missing, and none is there twice.
+func TestPassphrases(t *testing.T) {
+	h := newHouse(t)
+	v := h.create(t)
+	set(t, v, "vault://global/a", "value of a")
+	phrase := func(label, words string) *seal.Passphrase {
+		t.Helper()
+		p, err := seal.NewPassphrase(label, []byte(words))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	ann, bob := phrase("ann", "correct horse battery"), phrase("bob", "staple battery horse")
+	add := func(p *seal.Passphrase, label string) error {
+		return v.AddRecipient(t.Context(), p, Recipient{Label: label, Type: seal.TypePassphrase})
+	}
+	for _, err := range []error{add(ann, "ann"), add(bob, "bob")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := add(phrase("cid", "staple battery horse"), "cid"); fault.ReasonOf(err) != "invalid_input" || !strings.Contains(err.Error(), `that of "bob" already`) {
+		t.Errorf("bob's words again: %v", err)
+	}
+	for label, id := range map[string]seal.Identity{"owner": h.id, "ann": phrase("any", "correct horse battery"), "bob": phrase("any", "staple battery horse")} {
+		o, err := Open(t.Context(), h.dir, h.log, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if by := o.OpenedBy(); by != label {
+			t.Errorf("opened by %q, want %q", by, label)
+		}
+		o.Close()
+	}
+	o, err := Open(t.Context(), h.dir, h.log, bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	if err := o.RotateKey(t.Context()); fault.ReasonOf(err) != "invalid_input" || !strings.Contains(err.Error(), `of "ann"`) {
+		t.Errorf("rotated without ann's words: %v", err)
+	}
+	if err := o.RotateKey(t.Context(), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), h.dir, h.log, ann)
+	refused(t, err, fault.Denied, "vault_locked")
+	again, err := Open(t.Context(), h.dir, h.log, bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if wants(t, again, "vault://global/a", 1, "value of a"); again.OpenedBy() != "bob" {
+		t.Errorf("opened by %q", again.OpenedBy())
+	}
 }
 
 // TestTwoProcesses works on one vault from two handles.

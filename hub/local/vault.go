@@ -232,7 +232,7 @@ func (h *Hub) lookIntoVault(ctx context.Context, c hub.Caller, look func(context
 		if err != nil {
 			return err
 		}
-		s = hub.VaultState{Vault: v.ID(), Epoch: v.Epoch(), Versions: n, Stale: v.Stale(), Recipients: []hub.VaultRecipient{}}
+		s = hub.VaultState{Vault: v.ID(), Epoch: v.Epoch(), Versions: n, Stale: v.Stale(), OpenedBy: v.OpenedBy(), Recipients: []hub.VaultRecipient{}}
 		for _, r := range v.Recipients() {
 			x := hub.VaultRecipient{Label: r.Label, Type: r.Type}
 			if !r.ID.IsZero() {
