@@ -1,8 +1,8 @@
 package evidence
 
 import (
-	"net"
 	"strconv"
+	"strings"
 )
 
 // The most that one call's evidence of egress lists.
@@ -98,7 +98,10 @@ type Denial struct {
 func (d Denial) String() string {
 	host := d.Host
 	if d.Port != 0 {
-		host = net.JoinHostPort(host, strconv.Itoa(int(d.Port)))
+		if strings.Contains(host, ":") { // net.JoinHostPort would link net into palyra-cell
+			host = "[" + host + "]"
+		}
+		host += ":" + strconv.Itoa(int(d.Port))
 	}
 	return host + " (" + d.Why + ")"
 }
