@@ -26,7 +26,7 @@ type Card struct {
 	Declared     *Declared     `json:"declared,omitempty"`     // the operator declared the mounts, the caches and an environment set for the workspace
 	MCP          *MCP          `json:"mcp,omitempty"`          // the question to a server that runs already; the rest describes the server
 	Stdin        string        `json:"stdin"`                  // "none", "sealed" or "stream"
-	EgressHosts  []string      `json:"egress_hosts"`           //
+	EgressHosts  []string      `json:"egress_hosts"`           // that the program can reach, each with its port; package call/egress has the spelling
 	Capabilities []string      `json:"capabilities"`           //
 	Tier         string        `json:"tier"`                   // floor
 	Limits       string        `json:"limits"`                 // one line, "wall 30s, memory 512 MiB"
@@ -39,7 +39,7 @@ type Card struct {
 	StdinSize   int64         `json:"stdin_size,omitempty"`  // bytes of a sealed one
 	StdinText   string        `json:"stdin_text,omitempty"`  // StdinHead, escaped to printable ASCII
 	TTY         *TTY          `json:"tty,omitempty"`         // the program's own terminal
-	Network     string        `json:"network,omitempty"`     // "", "void", "loopback" or "session"; none leads anywhere
+	Network     string        `json:"network,omitempty"`     // "", "void", "loopback", "session", or "egress", which leads to EgressHosts
 	Bounds      CardLimits    `json:"bounds,omitzero"`       //
 	Kind        string        `json:"kind,omitempty"`        // of the program: "shell", "interpreter", "loader", "wrapper" or "other"; "" is unknown
 	System      bool          `json:"system,omitempty"`      // only root can write the program's files and folders

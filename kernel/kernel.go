@@ -16,6 +16,7 @@
 //	runner.go     palyra-cell, started once and used for many calls
 //	output.go     the program's output, counted and bounded
 //	secrets.go    secrets of the vault that the program can read
+//	egress.go     hosts that the program can reach
 //	exchange.go   a call that asks a program which runs already, and starts none
 //	planted.go    the program's leftovers in its workspace
 //	record.go     the statements that are signed and logged, and recovery
@@ -74,6 +75,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cell"
+	"palyra/isolate/egress/client"
 	"palyra/isolate/tier"
 )
 
@@ -112,6 +114,9 @@ type Config struct {
 	// that programs read. A principal's are removed from all output of its calls. Default: one for a
 	// single principal.
 	Scrub *scrub.Registry
+	// Egress opens the way to hosts, for calls that name some. Default: there is none, and such
+	// calls are refused.
+	Egress client.Broker
 	// Approver is asked about the sensitive calls of Call. Default: no approver, which denies
 	// them.
 	Approver approval.Approver
@@ -338,6 +343,10 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		if fault.KindOf(err) != fault.Canceled {
 			k.retire(lane)
 		}
+		return c.end(ctx, receipt.Refused, err)
+	}
+
+	if err := k.canEgress(s); err != nil {
 		return c.end(ctx, receipt.Refused, err)
 	}
 

@@ -64,6 +64,11 @@ type Proposal struct {
 	// /run/secrets/NAME. They need tier C.
 	Secrets []string `json:"secrets,omitempty"`
 
+	// EgressHosts are the hosts that the program may reach, as call/egress spells rules: "HOST:PORT",
+	// or "HOST" for port 443. They need tier C, and a network of the call's own: Network is
+	// NetworkFresh, or one of isolate.NetworkLoopback and isolate.NetworkEgress.
+	EgressHosts []string `json:"egress_hosts,omitempty"`
+
 	// Cwd is the folder in which the program starts, as it sees it: the workspace or a folder
 	// in it. Default: the workspace.
 	Cwd string `json:"cwd"`
@@ -285,6 +290,9 @@ func (p *Proposal) check() (isolate.Limits, error) {
 		return isolate.Limits{}, usage("invalid_input", "check network", fmt.Errorf("tier %s has no network namespace", p.TierFloor))
 	default:
 		return isolate.Limits{}, usage("invalid_input", fmt.Sprintf("check network %q", clip(p.Network)), errors.New("no such mode"))
+	}
+	if err := p.checkEgress(); err != nil {
+		return isolate.Limits{}, err
 	}
 	if err := isolate.CheckSession(p.Network, p.networkSession()); err != nil {
 		return isolate.Limits{}, usage("invalid_input", "check network", err).

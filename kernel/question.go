@@ -205,6 +205,9 @@ func capabilities(c *capsule.Capsule) []string {
 	if len(c.Secrets) > 0 {
 		can = append(can, policy.CapSecretsRead)
 	}
+	if len(c.EgressHosts) > 0 {
+		can = append(can, policy.CapNetwork)
+	}
 	for _, d := range c.Capabilities {
 		if !slices.Contains(can, d) {
 			can = append(can, d)

@@ -210,7 +210,14 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		// palyra-cell need all processors of a small machine.
 		c.k.dying.Go(prepare)
 	}
-	res, err := l.runner.Run(ctx, g, spec, files)
+	run, outlet, err := c.openEgress(ctx, spec, files)
+	if err != nil {
+		streams.release()
+		streams.drain(deadline)
+		return outcomeOf(nil, err)
+	}
+	res, err := l.runner.Run(run, g, spec, files)
+	lost := outlet.end(res)
 	c.s.closeSecrets()
 	streams.release()
 	output, delivered := streams.drain(deadline)
@@ -226,6 +233,12 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 	if res != nil && res.Evidence != nil {
 		res.Evidence.Output = output
 		c.s.program.hashed(res.Evidence)
+	}
+	if lost != nil && (res == nil || res.Outcome == isolate.Exited || outlet.cut) {
+		if fault.KindOf(lost) == fault.Timeout {
+			return receipt.TimedOut, lost
+		}
+		return receipt.Failed, lost
 	}
 	return outcomeOf(res, err)
 }
@@ -342,6 +355,10 @@ func (c *call) end(ctx context.Context, outcome string, cause error) (*Outcome, 
 	}
 	entry, err := c.k.state.sign(receipt.NewStatement(p, stdout, stderr))
 	if less, ok := withoutList(p, err); ok {
+		p = less
+		entry, err = c.k.state.sign(receipt.NewStatement(p, stdout, stderr))
+	}
+	if less, ok := c.withoutHosts(p, err); ok {
 		entry, err = c.k.state.sign(receipt.NewStatement(less, stdout, stderr))
 	}
 	if err != nil {
@@ -385,6 +402,9 @@ func (c *call) diagnose(outcome string) *diagnosis.Diagnosis {
 	}
 	if w := c.s.capsule.Workspace; w != nil {
 		s.Workspace = w.Source
+	}
+	for _, d := range e.Egress.Denied {
+		s.Denied = append(s.Denied, diagnosis.Denied{Host: d.Host, Port: d.Port, Why: d.Why})
 	}
 	if c.streams != nil {
 		if s.Stderr = c.streams.out[1].tail; c.streams.tty != nil {

@@ -52,6 +52,7 @@ func TestQuestionOf(t *testing.T) {
 		"declared": {op, Proposal{Tool: "d", Input: []byte(`{}`)}},
 		"detached": {op, Proposal{Tool: "b", Input: []byte(`{}`)}},
 		"loopback": {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkLoopback}},
+		"hosts":    {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, EgressHosts: []string{"B.example", "a.example:22"}}},
 		"session":  {op, Proposal{Tool: ToolRun, Argv: []string{"/bin/true"}, Network: isolate.NetworkSession, SessionID: "s"}},
 		"terminal": {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, TTY: &vocabulary.TTY{Rows: 24, Columns: 80, Term: "xterm"}}},
 		"staged":   {op, Proposal{Tool: ToolRun, Argv: []string{"cat"}, Workspace: dir, WorkspaceStaged: true, Layer: "w"}},

@@ -18,6 +18,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/cache"
+	"palyra/isolate/egress/wire"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 	"palyra/kernel/internal/digests"
@@ -71,6 +72,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	q := *p
 	// The proposer may hold the same lists, and change them while a person thinks.
 	q.Argv, q.Env, q.Mounts, q.Caches = slices.Clone(p.Argv), slices.Clone(p.Env), slices.Clone(p.Mounts), slices.Clone(p.Caches)
+	q.EgressHosts = slices.Clone(p.EgressHosts)
 	if p.TTY != nil {
 		tty := *p.TTY
 		q.TTY = &tty
@@ -104,11 +106,14 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 		Version: capsule.Version, Tool: p.Tool, Argv: p.Argv,
 		Executable: s.program.exec.record, Scripts: append([]capsule.Script{}, s.program.scripts...),
 		Env: env, Cwd: s.place.cwd, Stdin: capsule.Stdin{Mode: p.Stdin.mode()},
-		Operands: []capsule.File{}, EgressHosts: []string{}, Secrets: append([]vocabulary.Secret{}, p.secrets...),
+		Operands: []capsule.File{}, Secrets: append([]vocabulary.Secret{}, p.secrets...),
 		Limits: limits, TierFloor: p.TierFloor,
-		Network: p.Network, Session: p.networkSession(), Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
+		Session: p.networkSession(), Capabilities: p.declared(), Sensitive: p.tool != nil && p.tool.Sensitive,
 		Background: p.tool != nil && p.tool.Background,
 		Loader:     s.program.loader, TTY: p.TTY,
+	}
+	if c.EgressHosts, c.Network, err = p.egress(); err != nil {
+		return nil, err
 	}
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID,
@@ -126,6 +131,11 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	}
 	if len(c.Secrets) > 0 {
 		if err := hold.Grow(int64(len(c.Secrets)) * pin.Memory(isolate.MaxSecretBytes)); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.EgressHosts) > 0 {
+		if err := hold.Grow(wire.MaxEvidence); err != nil {
 			return nil, err
 		}
 	}
@@ -299,6 +309,7 @@ func (s *sealed) spec() *isolate.Spec {
 		Exec: c.Executable, Limits: c.Limits, Stdin: c.Stdin.Mode, Operands: []isolate.File{},
 		Network: c.Network, Session: c.Session, Workspace: c.Workspace, Mounts: c.Mounts, Caches: c.Caches, Secrets: secretNames(c.Secrets), TTY: c.TTY,
 	}
+	x.Egress = egressOf(c)
 	if h := s.place.folder; h != nil {
 		x.CwdInode = isolate.Inode(h.Stat.Dev, h.Stat.Ino)
 	}

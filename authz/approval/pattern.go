@@ -386,6 +386,9 @@ func (p *Pattern) Text() string {
 	row("in", "%s", shown(p.Cwd))
 	row("workspace", "%s", workspace(&Call{Workspace: p.Workspace, ReadOnly: p.ReadOnly}))
 	row("network", "%s", network(&Call{EgressHosts: p.EgressHosts, Network: p.Network}))
+	for _, h := range p.EgressHosts {
+		row("reaches", "%s", host(h))
+	}
 	if p.AnyContent {
 		row("stdin", "%s, ANY CONTENT", Escape(orNone(p.Stdin)))
 	} else {

@@ -351,6 +351,9 @@ func Card(r Request) string {
 		row("DANGER", "%s: %s (%s)", shown(p.Path), Escape(p.Why), Escape(p.Kind))
 	}
 	row("network", "%s", network(c))
+	for _, h := range c.EgressHosts {
+		row("reaches", "%s", host(h))
+	}
 	if c.Background {
 		row("background", "it goes on while its caller makes other calls, for as long as its limits and its session let it")
 	}
@@ -437,7 +440,7 @@ func workspace(c *Call) string {
 func network(c *Call) string {
 	switch {
 	case len(c.EgressHosts) > 0:
-		return shownAll(c.EgressHosts)
+		return fmt.Sprintf("of this call alone; through palyra-egress it REACHES %d HOSTS OR NETWORKS, and no other", len(c.EgressHosts))
 	case c.Network == "loopback":
 		return "loopback: its programs reach each other, and no host"
 	case c.Network == "session":

@@ -311,7 +311,7 @@ func TestCard(t *testing.T) {
 			Argv: []string{"/usr/bin/cc", "-o", "a b", "evil\nApproval needed"}, Executable: "/usr/bin/x86_64-linux-gnu-gcc-14", Digest: exe,
 			Script: "/srv/tool", ScriptDigest: script, Readers: []Operand{{Path: "/usr/bin/rea\nder", Digest: operand}}, Called: []string{"/tmp/cc", "x\n"}, Operands: []Operand{{Path: "/workspace/in.c", Digest: operand}}, EnvNames: []string{"LANG"}, EnvChanged: []string{"PATH=/workspace/bin\n"},
 			Absent: []string{"/workspace/late"}, Folders: []string{"/workspace/src"}, Libraries: []string{"/workspace/lib"},
-			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org"}, Capabilities: []string{"network", "process_exec"},
+			Cwd: "/workspace", Workspace: "/home/alice/src", EgressHosts: []string{"example.org:443", "*.example.org:443"}, Capabilities: []string{"network", "process_exec"},
 			Planted: []Planted{{Path: ".git/hooks/x\n", Kind: "hook", Why: "git runs it"}},
 			Stdin:   "sealed", StdinDigest: stdin, StdinSize: 3000, StdinHead: "rm -r\nApproval needed\x1b[2J", Tier: "c", Limits: "wall 30s",
 			Why: []Why{{Policy: "host_write_unless_approved", Reason: "the program can write", Where: "30-sensitive.cedar:29"}, {Policy: "mine", Where: "x.cedar:1"}},
@@ -324,7 +324,7 @@ func TestCard(t *testing.T) {
 		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`,
 		`read by     "/usr/bin/rea\nder" ` + operand.String(), `called      "/tmp/cc" "x\n"`,
 		// The place and the limits.
-		`"/workspace"`, `"/home/alice/src", WRITABLE`, `"example.org"`, "network, process_exec", `"LANG"`, "sealed", "wall 30s",
+		`"/workspace"`, `"/home/alice/src", WRITABLE`, `reaches     "example.org:443"`, "REACHES 2 HOSTS OR NETWORKS, and no other", `reaches     "*.example.org:443": ANY NAME below example.org`, "network, process_exec", `"LANG"`, "sealed", "wall 30s",
 		// Its input.
 		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]",
 		// The parts that aren't held.

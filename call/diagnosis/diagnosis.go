@@ -10,17 +10,20 @@
 // error text, so no program can make one apply by printing something.
 //
 // What it does not protect against: a program chooses its error text and status, so it
-// chooses among the guesses. Its text appears in no sentence. A diagnosis is no part of the
+// chooses among the guesses. Its text appears in no sentence, but for a host that it asked for,
+// which is a canonical name or address. A diagnosis is no part of the
 // receipt, and changes neither outcome nor exit status.
 package diagnosis
 
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"palyra/call"
+	"palyra/call/egress"
 )
 
 // The bases of a diagnosis.
@@ -38,7 +41,8 @@ type Diagnosis struct {
 	Basis string `json:"basis"` // "observed" or "guess"
 	// Text is a sentence of Palyra's own, without a period.
 	Text string `json:"text"`
-	// Flag, Input and Config name the setting that changes it: a flag of palyra exec, a member
+	// Flag, Input and Config name the setting that changes it: a flag of palyra exec (with the value
+	// that would, for a host), a member
 	// of the input of process.run, a key of palyrad.toml. Each is absent where there is none.
 	Flag   string `json:"flag,omitempty"`
 	Input  string `json:"input,omitempty"`
@@ -72,7 +76,9 @@ type Seen struct {
 	Signal   int    // that ended it, 0: none
 	LimitHit string // of the evidence, such as "wall"; "": none is known
 	Cut      int64  // bytes of output that were dropped
-	Limits   call.Limits
+	// Denied are names and addresses that the program asked for and didn't get.
+	Denied []Denied
+	Limits call.Limits
 
 	// BuiltIn says that the program is a built-in tool's: it explains its own errors and its
 	// limits are fixed, so there is neither a guess nor a setting.
@@ -84,6 +90,13 @@ type Seen struct {
 
 	// Stderr is the end of standard error. It's foreign.
 	Stderr []byte
+}
+
+// Denied is one of them, as the evidence has it.
+type Denied struct {
+	Host string // as the program asked for it: foreign
+	Port uint32 // 0: it only looked the name up
+	Why  string // as in evidence.Denial
 }
 
 // failed reports whether there's anything to explain.
@@ -116,11 +129,33 @@ type facts struct {
 	limitHit string
 	signal   int
 	cut      int64
+	refused  []Denied
+}
+
+// refusedFor returns the rule that would name the first host that was denied for a reason. It's
+// canonical, so it's no text that the program could choose freely. "" if no such host can be named.
+func refusedFor(why string, all []Denied) string {
+	for _, d := range all {
+		text := d.Host
+		if strings.Contains(text, ":") && !strings.HasPrefix(text, "[") {
+			text = "[" + text + "]" // an IPv6 address
+		}
+		if _, _, err := egress.Host(text); err != nil || d.Why != why {
+			continue
+		}
+		if d.Port != 0 {
+			text += ":" + strconv.Itoa(int(d.Port))
+		}
+		if r, err := egress.ParseRule(text); err == nil {
+			return r.String()
+		}
+	}
+	return ""
 }
 
 func (r *Row) applies(s *Seen, lines []string) bool {
 	if r.observed != nil {
-		return s.Observed && r.observed(&facts{s.LimitHit, s.Signal, s.Cut})
+		return s.Observed && r.observed(&facts{s.LimitHit, s.Signal, s.Cut, s.Denied})
 	}
 	if s.BuiltIn || s.Outcome != "executed" {
 		return false
@@ -142,7 +177,8 @@ func (r *Row) say(s *Seen) *Diagnosis {
 	if r.limit != nil {
 		limit = r.limit(&s.Limits)
 	}
-	d.Text = strings.NewReplacer("{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal]).Replace(d.Text)
+	host := refusedFor(r.denied, s.Denied)
+	d.Text = strings.NewReplacer("{denied}", host, "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal]).Replace(d.Text)
 	switch {
 	case d.Basis == Observed:
 	case r.status != 0:
@@ -152,6 +188,9 @@ func (r *Row) say(s *Seen) *Diagnosis {
 	}
 	if !s.BuiltIn {
 		d.Flag, d.Input, d.Config = r.Flag, r.Input, r.Config
+		if r.denied == notListed {
+			d.Flag += " " + host
+		}
 	}
 	return d
 }

@@ -71,6 +71,10 @@ func TestOf(t *testing.T) {
 		{"python memory", wrote("Traceback\nMemoryError\n"), "memory_limit guess", "64 MiB"},
 		{"open files", wrote("accept: Too many open files"), "open_files_limit guess", "1024"},
 		{"full", wrote("cp: error writing '/tmp/x': No space left on device"), "disk_full guess", "256 MiB or 16384 files"},
+		{"a host", with(wrote("curl: (6) Could not resolve host: b.example"), func(s *Seen) { s.Denied = denials }), "EgressDenied observed", "asked for b.example:8443, which"},
+		{"a private one", with(wrote("curl: (6) Could not resolve host: c.example"), func(s *Seen) { s.Denied = denials[:2] }), "EgressDenied observed", "asked for c.example:443, which is in a private network"},
+		{"no name at all", with(wrote("Could not resolve host"), func(s *Seen) { s.Denied = denials[:1] }), "no_network guess", ""},
+		{"a host, but no observed end", func() Seen { s := wrote(""); s.Observed, s.Denied = false, denials; return s }(), "", ""},
 		{"git", wrote("fatal: unable to access 'https://example.com/x/': Could not resolve host: example.com"), "no_network guess", ""},
 		{"node", wrote("Error: listen EAFNOSUPPORT: address family not supported ::\n    at Server"), "no_network guess", ""},
 		{"go", wrote("dial tcp: lookup example.com"), "no_network guess", ""},
@@ -132,6 +136,25 @@ func TestOf(t *testing.T) {
 	for _, r := range Rows() {
 		if !used[r.Code+" "+r.Basis()] {
 			t.Errorf("no case for %s %s", r.Code, r.Basis())
+		}
+	}
+}
+
+// denials are what a program may have asked for: the first is text in place of a name.
+var denials = []Denied{{"evil; --egress all", 443, "not_listed"}, {"c.example", 0, "forbidden"}, {"B.example.", 8443, "not_listed"}}
+
+// TestDeniedFlag: the flag is the one that would let the program reach the host.
+func TestDeniedFlag(t *testing.T) {
+	for want, d := range map[string]Denied{
+		"--egress b.example:8443":       {"b.example", 8443, "not_listed"},
+		"--egress b.example:443":        {"b.example", 0, "not_listed"},
+		"--egress [2001:db8::1]:443":    {"2001:db8::1", 443, "not_listed"},
+		"--egress 192.0.2.7:22":         {"192.0.2.7", 22, "not_listed"},
+		"--egress xn--bcher-kva.org:80": {"XN--bcher-kva.org", 80, "not_listed"},
+	} {
+		got := Of(Seen{Outcome: "executed", Observed: true, Code: 6, Denied: []Denied{d}})
+		if got == nil || got.Flag != want || !strings.HasSuffix(got.ForExec(), "; "+want+" changes it") || !strings.HasSuffix(got.ForCall(), "; egress_hosts in the tool's input changes it") {
+			t.Errorf("got %+v, want %s", got, want)
 		}
 	}
 }

@@ -10,13 +10,14 @@ import (
 // Row is one line of the table.
 type Row struct {
 	Code string
-	// Text is the sentence. {limit} stands for the call's limit, {cut} for dropped bytes and
-	// {signal} for a signal's name.
+	// Text is the sentence. {limit} stands for the call's limit, {cut} for dropped bytes,
+	// {signal} for a signal's name and {denied} for a host.
 	Text                string
 	When                string // when it applies, for the page
 	Flag, Input, Config string // see Diagnosis
 
-	limit func(*call.Limits) string
+	limit  func(*call.Limits) string
+	denied string // the reason of the denial that the sentence is about
 
 	// One of them says whether the row applies: observed to the evidence, status to the exit
 	// status, text to a line of standard error in lower case.
@@ -99,8 +100,12 @@ var rows = []Row{
 	{Code: "disk_full", Text: "a private folder such as /tmp was full, with {limit}; a workspace and the /tmp of a session hold more", When: "`No space left on device`",
 		Flag: "--workspace", Input: "tmp", Config: workspacePath,
 		limit: diskLimit, text: has("no space left on device", "enospc", "disk quota exceeded")},
-	{Code: "no_network", Text: "a call reaches no network; loopback gives it 127.0.0.1 and ::1 of its own", When: "`Network is unreachable`, `Could not resolve host`, `Address family not supported`, and what languages make of these",
-		Flag: "--network", Input: "network",
+	{Code: "EgressDenied", Text: "the program asked for {denied}, which the call does not name among its hosts", When: "the evidence's `egress.denied` has a name or address that no rule of the call has",
+		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: denied(notListed)},
+	{Code: "EgressDenied", Text: "the program asked for {denied}, which is in a private network that the call does not name", When: "`egress.denied` has a name that resolves into a range which no rule of the call has",
+		Flag: "--egress", Input: "egress_hosts", denied: forbidden, observed: denied(forbidden)},
+	{Code: "no_network", Text: "a call reaches the hosts alone that it names; the network loopback gives it 127.0.0.1 and ::1 of its own", When: "`Network is unreachable`, `Could not resolve host`, `Address family not supported`, and what languages make of these",
+		Flag: "--egress", Input: "egress_hosts",
 		text: anyOf(all(has("failed to connect to"), has(" port ")), has("network is unreachable", "enetunreach", "temporary failure in name resolution", "temporary failure resolving", "could not resolve host",
 			"unable to resolve host", "name or service not known", "nodename nor servname", "no such host", "unknownhostexception", "could not translate host name",
 			"eai_again", "getaddrinfo enotfound", "address family not supported", "eafnosupport", "couldn't connect to server", "dial tcp", "dial udp"))},
@@ -158,6 +163,16 @@ func diskLimit(l *call.Limits) string {
 func fileLimit(l *call.Limits) string { return call.Bytes(l.FileSize) }
 
 func hit(limit string) func(*facts) bool { return func(f *facts) bool { return f.limitHit == limit } }
+
+// Why a host was denied, as evidence.Denial has it.
+const (
+	notListed = "not_listed"
+	forbidden = "forbidden"
+)
+
+func denied(why string) func(*facts) bool {
+	return func(f *facts) bool { return refusedFor(why, f.refused) != "" }
+}
 func by(signal int) func(*facts) bool {
 	return func(f *facts) bool { return f.limitHit == "" && f.signal == signal }
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -53,6 +54,11 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 	}
 	p.Caches = command.All[string](inv, "cache")
 	p.Secrets = command.All[string](inv, "secret")
+	p.EgressHosts = command.All[string](inv, "egress")
+	if len(p.EgressHosts) > 0 && inv.Has("network") && p.Network == isolate.NetworkFresh {
+		return nil, nil, fault.New(fault.Usage, "bad_command", "read flags", errors.New("in the network fresh nothing is reached, and --egress names hosts")).
+			WithHint("leave --network out: a call with hosts has a network of its own, with 127.0.0.1 and ::1")
+	}
 	p.Layer = command.Value(inv, "layer", "")
 	if inv.Has("tty") {
 		p.TTY = a.tty()

@@ -17,7 +17,9 @@ type RunInput struct {
 	// Background is read by the hub, too: such a call is answered when its program has started.
 	Background bool `json:"background,omitempty" doc:"let it run in the background: the call is answered when the program has started, with the id of its run for process.status, process.output and process.stop. It ends with its session at the latest"`
 
-	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|session|void" doc:"left out, the workspace's, else fresh. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; session: such a one that the running calls of this session share, those in the background too; void: no sockets at all, which starts faster"`
+	EgressHosts []string `json:"egress_hosts,omitempty" tool:"max=64,maxlen=300" doc:"HOST:PORT, or HOST for port 443: the hosts that the program may reach, if policy permits that, by the names that it asks for, and no other. A NAME is that name alone, *.NAME every name below it; an address or a network (10.1.0.0/16:5432) must be listed to be reached. Left out, none"`
+
+	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|session|void" doc:"left out, the workspace's, else fresh; with egress_hosts it's left out or loopback. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; session: such a one that the running calls of this session share, those in the background too; void: no sockets at all, which starts faster"`
 	Tmp       string `json:"tmp,omitempty" tool:"enum=private|session" doc:"left out, the workspace's, else private. private: /tmp is of this call alone, and in memory; session: it's a folder that the calls of this session in this workspace share, and that goes with the session"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty" tool:"min=1,max=86400000" doc:"wall-clock limit in milliseconds; left out, 3600000 in the background, else the workspace's, else 60000"`
 	CPUMS     int64  `json:"cpu_ms,omitempty" tool:"min=1,max=86400000" doc:"processor limit of each process in milliseconds; left out, 1200000 in the background, else the workspace's, else 60000"`
@@ -42,6 +44,9 @@ func (in *RunInput) Check() error {
 	}
 	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly || in.Bare || in.Tmp == TmpSession) {
 		return usage("invalid_input", "check workspace", errors.New("cwd, read_only, bare and the session's /tmp need a workspace"))
+	}
+	if len(in.EgressHosts) > 0 && in.Network != "" && in.Network != "loopback" {
+		return usage("invalid_input", "check network", errors.New("a call with egress_hosts has a network of its own, with 127.0.0.1 and ::1: leave network out"))
 	}
 	return checkPath(in.Cwd, true)
 }

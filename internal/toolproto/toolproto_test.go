@@ -50,6 +50,9 @@ func TestDecode(t *testing.T) {
 		{"not in the list, inside", list, `{"workspace":"w","types":["file","door"]}`, "invalid_input: want one of"},
 		{"too many", list, `{"workspace":"w","types":["file","file","file","file","file","file","file"]}`, "invalid_input: 7 of them"},
 
+		{"hosts", run, `{"argv":["x"],"egress_hosts":["a.example","10.0.0.0/8:5432"],"network":"loopback"}`, ""},
+		{"hosts in a network without", run, `{"argv":["x"],"egress_hosts":["a.example"],"network":"fresh"}`, "invalid_input: a call with egress_hosts has a network of its own"},
+		{"hosts in a session's network", run, `{"argv":["x"],"egress_hosts":["a.example"],"network":"session"}`, "invalid_input: a call with egress_hosts has a network of its own"},
 		{"path", read, `{"workspace":"w","path":"../a"}`, "invalid_input: spell the path plainly"},
 		{"folder as file", read, `{"workspace":"w","path":"."}`, "invalid_input: names the workspace itself"},
 		{"folder", list, `{"workspace":"w","path":"."}`, ""},

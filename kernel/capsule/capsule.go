@@ -26,6 +26,7 @@ import (
 	"strings"
 
 	"palyra/call"
+	"palyra/call/egress"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/isolate"
@@ -57,7 +58,7 @@ type Capsule struct {
 	Operands  []File     `json:"operands"` // arguments that name regular files beneath the workspace, sorted by path
 	Unpinned  []Unpinned `json:"unpinned"` // what else is named and not held, sorted by path and kind
 
-	EgressHosts []string      `json:"egress_hosts"` // none is allowed yet
+	EgressHosts []string      `json:"egress_hosts"` // rules of call/egress, canonical and sorted; Network is NetworkEgress exactly where there are some
 	Secrets     []call.Secret `json:"secrets"`      // sorted by name; never a value
 
 	Limits    call.Limits `json:"limits"`
@@ -201,14 +202,18 @@ func (c *Capsule) check() error {
 		return bad("no argv")
 	case c.Scripts == nil || c.Env == nil || c.Operands == nil || c.Unpinned == nil || c.EgressHosts == nil || c.Secrets == nil:
 		return bad("a list is null")
-	case len(c.EgressHosts) > 0:
-		return bad("egress hosts are not supported")
 	case !path.IsAbs(c.Cwd) || path.Clean(c.Cwd) != c.Cwd:
 		return bad("cwd %q is not absolute and clean", c.Cwd)
 	case c.TierFloor == tier.None:
 		return bad("no tier floor")
 	case !isolate.HasNetwork(c.TierFloor, c.Network):
 		return bad("network %q at tier %s", c.Network, c.TierFloor)
+	}
+	if (len(c.EgressHosts) > 0) != (c.Network == isolate.NetworkEgress) {
+		return bad("network %q with %d egress hosts", c.Network, len(c.EgressHosts))
+	}
+	if _, err := egress.ParseCanonical(c.EgressHosts); err != nil {
+		return bad("%v", err)
 	}
 	if err := isolate.CheckSession(c.Network, c.Session); err != nil {
 		return bad("%v", err)

@@ -159,13 +159,44 @@ func TestSession(t *testing.T) {
 	}
 }
 
+func hosts(rules ...string) func(*Capsule) {
+	return func(c *Capsule) { c.EgressHosts, c.Network = rules, isolate.NetworkEgress }
+}
+
+// TestHostsCount: each rule is part of the identity.
+func TestHostsCount(t *testing.T) {
+	ids := map[canon.Digest]bool{}
+	for _, rules := range [][]string{{"*.a.example:443"}, {"a.example:443"}, {"a.example:8443"}, {"a.example:443", "b.example:443"}, {"10.0.0.0/8:443"}} {
+		c := example()
+		hosts(rules...)(c)
+		b, id, err := c.Seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Parse(b); err != nil || !reflect.DeepEqual(got, c) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		ids[id] = true
+	}
+	if len(ids) != 5 {
+		t.Errorf("%d identities, want 5", len(ids))
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for name, spoil := range map[string]func(c *Capsule){
 		"version":            func(c *Capsule) { c.Version = 2 },
 		"no tool":            func(c *Capsule) { c.Tool = "" },
 		"no argv":            func(c *Capsule) { c.Argv = nil },
 		"null list":          func(c *Capsule) { c.Operands = nil },
-		"egress":             func(c *Capsule) { c.EgressHosts = []string{"example.com"} },
+		"hosts, no network":  func(c *Capsule) { c.EgressHosts = []string{"example.com:443"} },
+		"network, no hosts":  func(c *Capsule) { c.Network = isolate.NetworkEgress },
+		"host without port":  hosts("example.com"),
+		"host in capitals":   hosts("Example.com:443"),
+		"hosts unsorted":     hosts("b.example:443", "a.example:443"),
+		"host twice":         hosts("a.example:443", "a.example:443"),
+		"hosts, loopback":    func(c *Capsule) { hosts("a.example:443")(c); c.Network = isolate.NetworkLoopback },
+		"hosts at tier b":    func(c *Capsule) { hosts("a.example:443")(c); c.TierFloor = tier.B },
 		"secret":             func(c *Capsule) { c.Secrets = []call.Secret{{Name: "x"}} },
 		"relative cwd":       func(c *Capsule) { c.Cwd = "workspace" },
 		"cwd with dots":      func(c *Capsule) { c.Cwd = "/workspace/../etc" },

@@ -277,6 +277,10 @@ func TestExpand(t *testing.T) {
 		`{"argv":["id"],"workspace":"void"}`:                                  {isolate.NetworkVoid, nil},
 		`{"argv":["id"],"workspace":"void","network":"loopback","bare":true}`: {isolate.NetworkLoopback, nil},
 		`{"argv":["id"],"workspace":"void","network":"session"}`:              {isolate.NetworkSession, nil},
+		// Hosts are a network of the call's own, which the kernel gives it.
+		`{"argv":["id"],"workspace":"void","egress_hosts":["a.example"]}`:                     {isolate.NetworkFresh, nil},
+		`{"argv":["id"],"workspace":"kit","egress_hosts":["a.example"]}`:                      {isolate.NetworkFresh, declared},
+		`{"argv":["id"],"workspace":"kit","egress_hosts":["a.example"],"network":"loopback"}`: {isolate.NetworkLoopback, declared},
 		`{"argv":["id"]}`: {isolate.NetworkFresh, nil},
 	} {
 		x, err := kit.Expand(t.Context(), policy.Entity{}, kernel.ToolRun, []byte(in))

@@ -331,7 +331,7 @@ func TestTools(t *testing.T) {
 		}
 		got = append(got, fmt.Sprint(tool["name"], " ", a["readOnlyHint"], a["destructiveHint"], a["openWorldHint"], " ", s["required"]))
 	}
-	want := []string{"process_run false true false [argv]", "exec false true false <nil>", "fs_read_file true false false <nil>",
+	want := []string{"process_run false true true [argv]", "exec false true true <nil>", "fs_read_file true false false <nil>",
 		"fs_write_file false true false <nil>", "test_wait true false false <nil>", "call_wait true false false [id]"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("tools\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

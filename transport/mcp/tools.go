@@ -80,7 +80,7 @@ func tableOf(l hub.ToolList, workspace string) (*table, error) {
 		t.add(NameOf(tool.Name), tool, s.text())
 		if tool.Name == runTool {
 			s.shell()
-			tool.Description = "Runs a command in a sandbox without network: a line for the shell (command), or a program with its arguments (argv)."
+			tool.Description = "Runs a command in a sandbox, without network unless egress_hosts names hosts: a line for the shell (command), or a program with its arguments (argv)."
 			t.add(toolExec, tool, s.text())
 		}
 	}
@@ -102,11 +102,11 @@ func (t *table) add(name string, tool hub.Tool, input json.RawMessage) {
 	t.list = append(t.list, &sdk.Tool{Name: name, Description: tool.Description, InputSchema: input, Annotations: hints(&tool)})
 }
 
-// hints says what a tool can do, by what the table says that it needs. No tool has network, and what
-// process.stop ends needs nothing.
+// hints says what a tool can do, by what the table says that it needs. Only what process.run runs can
+// have network, and what process.stop ends needs nothing.
 func hints(t *hub.Tool) *sdk.ToolAnnotations {
-	changes, closed := t.Sensitive || len(t.Capabilities) > 0 || t.Name == toolproto.ProcessStop, false
-	return &sdk.ToolAnnotations{ReadOnlyHint: !changes, DestructiveHint: &changes, OpenWorldHint: &closed}
+	changes, open := t.Sensitive || len(t.Capabilities) > 0 || t.Name == toolproto.ProcessStop, t.Name == runTool
+	return &sdk.ToolAnnotations{ReadOnlyHint: !changes, DestructiveHint: &changes, OpenWorldHint: &open}
 }
 
 func waitTool() *sdk.Tool {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"palyra/authz/policy"
+	"palyra/call/egress"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/programs"
@@ -32,6 +33,8 @@ var (
 
 	flagMount = parsed(programs.FlagMount, parseMount)
 	flagCache = parsed(programs.FlagCache, parseCache)
+
+	flagEgress = parsed(programs.FlagEgress, parseEgress)
 
 	exitOK        = command.Exit{Code: "0", Meaning: "ok"}
 	exitUsage     = command.Exit{Code: "2", Meaning: "usage: the command line is wrong"}
@@ -83,7 +86,7 @@ var Exec = execParsed()
 func execParsed() command.Command {
 	c := programs.Exec
 	c.Flags = slices.Clone(c.Flags)
-	parsers := map[string]func(string) (any, error){"tier": parseTier, "mount": parseMount, "cache": parseCache, "layer": parseLayer, "secret": parseSecret, "network": parseNetwork}
+	parsers := map[string]func(string) (any, error){"tier": parseTier, "mount": parseMount, "cache": parseCache, "layer": parseLayer, "secret": parseSecret, "network": parseNetwork, "egress": parseEgress}
 	for i := range c.Flags {
 		if p := parsers[c.Flags[i].Name]; p != nil {
 			c.Flags[i].Parse = p
@@ -200,7 +203,7 @@ that of --workspace.`,
 		{Name: "workspace", Arg: "DIR[:MODE]", Help: "host directory shown at /workspace; MODE is as in exec", Parse: programs.ParseWorkspace},
 		flagMount, flagCache,
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
-		flagNetwork, flagState, flagJSON},
+		flagNetwork, flagEgress, flagState, flagJSON},
 	Exits: []command.Exit{{Code: "0", Meaning: "allowed"}, {Code: "1", Meaning: "CMD or the policy directory not found, or CMD cannot be sealed"}, exitUsage,
 		{Code: "4", Meaning: "denied"}, {Code: "5", Meaning: "needs approval"},
 		{Code: "7", Meaning: "with --tool: palyra-tool is missing or cannot be used"}, exitState},
@@ -306,7 +309,13 @@ func parseTier(s string) (any, error) {
 	return nil, fmt.Errorf("tier %q: want b or c", s)
 }
 
-// parseNetwork reads the network of a call. None of them leads anywhere.
+// parseEgress checks a host that a call may reach, which the kernel reads.
+func parseEgress(s string) (any, error) {
+	_, err := egress.ParseRule(s)
+	return s, err
+}
+
+// parseNetwork reads the network of a call. None of these leads anywhere.
 func parseNetwork(s string) (any, error) {
 	switch s {
 	case policy.NetworkFresh:

@@ -26,6 +26,8 @@ var (
 	FlagLayer   = command.Flag{Name: "layer", Arg: "NAME", Help: "the layer of a staged workspace (default: a new one)"}
 	FlagSecret  = command.Flag{Name: "secret", Arg: "NAME=REF", Help: "a secret of the vault, such as token=vault://global/t,\nwhich CMD reads in the file /run/secrets/NAME; policy\ndecides about each (vault.expose); may be given more\nthan once; tier c", Repeat: true}
 
+	FlagEgress  = command.Flag{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that CMD may reach, such as packages.example:443\n(the port if none is given) or *.cdn.example:443; every\nother stays out of reach; may be given more than once;\ntier c", Repeat: true}
+
 	FlagVaultKey        = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault, and sealed signing\nkeys (default: where the vault's folder says that it\nis kept, else $XDG_CONFIG_HOME/palyra/vault.key or\n~/.config/palyra/vault.key)"}
 	FlagVaultPassphrase = command.Flag{Name: "passphrase", Arg: "FILE", Help: "file with a passphrase that opens it instead; one\nnewline at its end isn't part of it"}
 )
@@ -41,7 +43,8 @@ A sensitive call asks on the controlling terminal, never on standard input;
 without a terminal it is denied, and no flag answers instead of a person.
 On a terminal, control characters in CMD's output are shown as text.
 
-By default: tier C (namespaces, Landlock, seccomp), no network, no workspace
+By default: tier C (namespaces, Landlock, seccomp), no network (--egress names
+hosts, which palyra-egress resolves, connects and counts), no workspace
 but an empty private one, limits on everything. The workspace is /workspace
 and the working directory; arguments that name regular files in it are part
 of what is approved. The environment is built, not inherited: only --env adds
@@ -67,7 +70,7 @@ With --no-daemon, --state or --policy palyra makes the call itself.`,
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
 		{Name: "tty", Help: "give the program a terminal of its own, with our\nstandard input typed there and output as one stream;\nkeys are the program's while it runs; tier c"},
-		FlagNetwork,
+		FlagNetwork, FlagEgress,
 		{Name: "timeout", Arg: "D", Help: "wall clock limit, such as 1.5s (default 1m); the deadline\ncovers the whole process tree", Parse: command.Duration},
 		{Name: "cpu", Arg: "D", Help: "processor time per process, whole seconds rounded up\n(default 1m)", Parse: command.Duration},
 		{Name: "memory", Arg: "SIZE", Help: "memory, such as 64M (powers of 1024; default 1GiB)", Parse: command.Size},
@@ -91,6 +94,7 @@ With --no-daemon, --state or --policy palyra makes the call itself.`,
 	},
 	Examples: []command.Example{
 		{Line: "palyra exec -- /usr/bin/id", Does: "runs id in a cell: no network, no host files but a read-only /usr"},
+		{Line: "palyra exec --egress packages.example -- curl -sS https://packages.example/", Does: "asks, then reaches that host at port 443, and no other"},
 		{Line: "palyra exec --workspace . --receipt out.json -- sort names.txt", Does: "asks, because the workspace is writable, then runs what was approved"},
 		{Line: "palyra exec --workspace .:staged -- sort -o names.txt names.txt", Does: "changes a layer, and nothing of this host: palyra changes diff shows it"},
 		{Line: "palyra exec --tty --timeout 1h --workspace . -- vim notes.txt", Does: "an editor on a terminal of its own, and nothing of yours in its reach"},

@@ -1,0 +1,197 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"palyra/call/egress"
+	"palyra/crypt/receipt"
+	"palyra/internal/budget"
+	"palyra/internal/canon"
+	"palyra/internal/fault"
+	"palyra/isolate"
+	"palyra/isolate/egress/client"
+	"palyra/isolate/tier"
+	"palyra/kernel/capsule"
+)
+
+// checkEgress refuses hosts that the call's network can't lead to.
+func (p *Proposal) checkEgress() error {
+	const op = "check egress hosts"
+	switch {
+	case len(p.EgressHosts) == 0 && p.Network == isolate.NetworkEgress:
+		return usage("invalid_input", op, errors.New("a network that leads to hosts, and no host is named")).
+			WithHint("name them: --egress HOST:PORT, or egress_hosts in the tool's input")
+	case len(p.EgressHosts) == 0:
+		return nil
+	case p.TierFloor != tier.None && p.TierFloor != tier.C:
+		return usage("invalid_input", op, errors.New("hosts are reached from a network namespace, which only tier c has"))
+	case p.Network == isolate.NetworkSession:
+		return usage("invalid_input", op, errors.New("the network of a session is shared by its calls, and hosts are one call's")).
+			WithHint("leave the network out: a call with hosts has one of its own, with 127.0.0.1 and ::1")
+	case p.Network == isolate.NetworkVoid:
+		return usage("invalid_input", op, errors.New("in the network void no socket can be made")).
+			WithHint("leave the network out: a call with hosts has one of its own, with 127.0.0.1 and ::1")
+	}
+	_, err := egress.ParseRules(p.EgressHosts)
+	return err
+}
+
+// egress returns the hosts in their one spelling, and the network that leads to them.
+func (p *Proposal) egress() (hosts []string, network string, err error) {
+	if len(p.EgressHosts) == 0 {
+		return []string{}, p.Network, nil
+	}
+	rules, err := egress.ParseRules(p.EgressHosts)
+	if err != nil {
+		return nil, "", err
+	}
+	return rules.Strings(), isolate.NetworkEgress, nil
+}
+
+// The sockets that palyra-egress gets for each protocol. It binds one for each address and port when
+// that is first asked for: the resolver and the two proxies, the names of exact rules, and as many
+// names below a suffix as are asked for until all are used.
+const (
+	fixedSockets  = 3
+	suffixSockets = 48
+)
+
+// egressOf returns what palyra-cell must know of a call that reaches hosts; nil for another.
+func egressOf(c *capsule.Capsule) *isolate.Egress {
+	if c.Network != isolate.NetworkEgress {
+		return nil
+	}
+	rules, err := egress.ParseCanonical(c.EgressHosts)
+	if err != nil {
+		panic(fmt.Sprintf("kernel: internal error: the sealed hosts of a call: %v", err))
+	}
+	e := &isolate.Egress{Sockets: fixedSockets}
+	for _, r := range rules.All() {
+		switch _, below := r.Name(); {
+		case below:
+			e.Sockets += suffixSockets
+		case !r.Prefix().IsValid() || r.Prefix().IsSingleIP():
+			e.Sockets++
+		}
+	}
+	for _, a := range rules.Addresses() {
+		// An address that can only be the program's own is reached by names that resolve to it.
+		one := &isolate.Egress{Addresses: []string{a.String()}, Sockets: 1}
+		if isolate.CheckEgress(tier.C, isolate.NetworkEgress, one) == nil {
+			e.Addresses = append(e.Addresses, a.String())
+		}
+	}
+	slices.Sort(e.Addresses)
+	e.Sockets = min(e.Sockets, isolate.MaxEgressSockets)
+	return e
+}
+
+// canEgress refuses a call with hosts where nothing leads to them, before a person is asked.
+func (k *Kernel) canEgress(s *sealed) error {
+	if len(s.capsule.EgressHosts) == 0 || s.mcp != nil {
+		return nil
+	}
+	const op = "reach hosts"
+	if k.cfg.Egress == nil {
+		return fault.New(fault.Refused, "egress_lost", op, errors.New("the call names hosts, and no palyra-egress is here to lead to them")).
+			WithHint("install palyra-egress beside palyra, or start it for palyrad: docs/EGRESS.md")
+	}
+	if r, ok := k.cfg.Egress.(interface{ Ready() error }); ok {
+		return r.Ready()
+	}
+	return nil
+}
+
+// outlet is a call's way to its hosts, while its program runs. The zero outlet leads nowhere.
+type outlet struct {
+	session *client.Session
+	files   *budget.Hold
+	stop    func() bool // the watch for its loss; false: it has seen it
+	cut     bool        // the way was lost, and the run was ended for it
+}
+
+// Descriptors of an outlet in this process: the session, and the end for palyra-cell.
+const outletFiles = 2
+
+// beyond is the time that palyra-egress gives a call on top of its limit: palyra-cell ends it there.
+const beyond = time.Minute
+
+// openEgress opens the way to the call's hosts, if it names some, and returns the context of the
+// run, which ends with the way.
+func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolate.Files) (context.Context, *outlet, error) {
+	if spec.Egress == nil {
+		return ctx, new(outlet), nil
+	}
+	hold, err := c.k.cfg.Budgets.Files.Take(c.who.owner(), outletFiles)
+	if err != nil {
+		return nil, nil, err
+	}
+	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts,
+		Limits: client.Limits{Wall: min(spec.Limits.Wall+beyond, maxLimits().Wall)}})
+	if err != nil {
+		hold.Release()
+		return nil, nil, err
+	}
+	run, cancel := context.WithCancel(ctx)
+	w := &outlet{session: session, files: hold}
+	over := make(chan struct{})
+	seen := make(chan bool, 1)
+	go func() { // until end
+		select {
+		case <-session.Done():
+			cancel()
+			seen <- true
+		case <-over:
+			seen <- false
+		}
+	}()
+	w.stop = func() bool {
+		close(over)
+		defer cancel()
+		return !<-seen
+	}
+	files.Egress = session.Cell()
+	return run, w, nil
+}
+
+// end closes the way and adds to the evidence of a run what went over it. It returns an error if
+// the way was over before the run, most often because palyra-egress was lost: then what went over it
+// isn't known.
+func (w *outlet) end(res *isolate.Result) error {
+	if w.session == nil {
+		return nil
+	}
+	defer w.files.Release()
+	w.cut = !w.stop()
+	e, err := w.session.Close()
+	if e != nil && res != nil && res.Evidence != nil {
+		res.Evidence.Egress = *e
+	}
+	if err == nil && w.cut { // the longest call's time is palyra-egress's, too
+		err = fault.New(fault.Timeout, "wall", "reach hosts", errors.New("the time limit passed"))
+	}
+	return err
+}
+
+// withoutHosts returns p with the connections and denials of its evidence counted alone, if the
+// lists made it too large: a program chooses the names in them, and must not keep its result from
+// being recorded.
+func (c *call) withoutHosts(p receipt.Predicate, err error) (receipt.Predicate, bool) {
+	r := c.out.Result
+	if !errors.Is(err, receipt.ErrTooLarge) || r == nil || r.Evidence == nil || len(r.Evidence.Egress.Connections)+len(r.Evidence.Egress.Denied) == 0 {
+		return p, false
+	}
+	e := &r.Evidence.Egress
+	e.More += int64(len(e.Connections))
+	for _, d := range e.Denied {
+		e.MoreDenied += d.Times
+	}
+	e.Connections, e.Denied = nil, nil
+	b, err := canon.Marshal(r.Evidence)
+	p.Evidence = b
+	return p, err == nil
+}
