@@ -14,8 +14,9 @@
 //	defer hold.Release()
 //
 // [Pool.Take] answers at once. [Pool.Wait] stands in line until there is room or ctx is
-// done. A line is bounded and one owner has at most half of it. The first request that fits
-// goes first, so no owner can block the others.
+// done. A line is bounded and one owner has at most half of it. What becomes free goes to the
+// owners in turn, and to the oldest of an owner's requests that fits, so no owner can block the
+// others, even where one owner's share is all there is.
 //
 // A request can keep a hold until its answer has been written:
 //
@@ -68,10 +69,12 @@ type Pool struct {
 	limits Limits
 
 	mu      sync.Mutex
-	held    int64           // guarded by mu
-	owners  map[Owner]int64 // guarded by mu; amounts above 0
-	line    []*waiter       // guarded by mu; oldest first
-	refused uint64          // guarded by mu
+	held    int64            // guarded by mu
+	owners  map[Owner]int64  // guarded by mu; amounts above 0
+	line    []*waiter        // guarded by mu; oldest first
+	turns   map[Owner]uint64 // guarded by mu; when those in owners and in line got something last
+	turn    uint64           // guarded by mu; counts what was got
+	refused uint64           // guarded by mu
 }
 
 type waiter struct {
@@ -98,7 +101,7 @@ func New(l Limits) *Pool {
 	if l.Name == "" || l.Total < 1 || l.Reserve < 0 || l.Reserve >= l.Total || l.Each < 1 || l.Each > l.Total || l.Line < 0 {
 		panic(fmt.Sprintf("budget: internal error: limits %+v", l))
 	}
-	return &Pool{limits: l, owners: make(map[Owner]int64)}
+	return &Pool{limits: l, owners: make(map[Owner]int64), turns: make(map[Owner]uint64)}
 }
 
 // Take takes n for o, or returns fault.Unavailable "budget_NAME" and takes
@@ -142,6 +145,7 @@ func (p *Pool) Wait(ctx context.Context, o Owner, n int64) (*Hold, error) {
 		defer p.mu.Unlock()
 		if i := slices.Index(p.line, w); i >= 0 {
 			p.line = slices.Delete(p.line, i, i+1)
+			p.forgetLocked(o)
 			return nil, p.left(ctx)
 		}
 		// It got the amount meanwhile: the caller sees ctx soon enough.
@@ -259,6 +263,19 @@ func (l *Limits) most(o Owner) int64 {
 }
 
 func (p *Pool) takeLocked(o Owner, n int64) error {
+	if err := p.fitsLocked(o, n); err != nil {
+		return err
+	}
+	if n > 0 {
+		p.held += n
+		p.owners[o] += n
+		p.turn++
+		p.turns[o] = p.turn
+	}
+	return nil
+}
+
+func (p *Pool) fitsLocked(o Owner, n int64) error {
 	if n < 0 {
 		panic("budget: internal error: a negative amount")
 	}
@@ -271,10 +288,6 @@ func (p *Pool) takeLocked(o Owner, n int64) error {
 		return p.full(errors.New("this caller holds its share"), "wait until your other requests have ended, or ask for less")
 	case n > total-p.held:
 		return p.full(errors.New("all of it is in use"), "try again later")
-	}
-	if n > 0 {
-		p.held += n
-		p.owners[o] += n
 	}
 	return nil
 }
@@ -290,11 +303,33 @@ func (p *Pool) giveBack(o Owner, n int64) {
 	if p.owners[o] -= n; p.owners[o] == 0 {
 		delete(p.owners, o)
 	}
-	p.line = slices.DeleteFunc(p.line, func(w *waiter) bool {
-		if p.takeLocked(w.owner, w.n) != nil {
-			return false
+	for p.nextLocked() {
+	}
+	p.forgetLocked(o)
+}
+
+// forgetLocked forgets an owner's turn who neither holds nor waits for something.
+func (p *Pool) forgetLocked(o Owner) {
+	if p.owners[o] == 0 && !slices.ContainsFunc(p.line, func(w *waiter) bool { return w.owner == o }) {
+		delete(p.turns, o)
+	}
+}
+
+// nextLocked serves a request in line, if one fits: of the owner who got something the longest time
+// ago, or never, its oldest.
+func (p *Pool) nextLocked() bool {
+	best := -1
+	for i, w := range p.line {
+		if (best < 0 || p.turns[w.owner] < p.turns[p.line[best].owner]) && p.fitsLocked(w.owner, w.n) == nil {
+			best = i
 		}
-		close(w.ready)
-		return true
-	})
+	}
+	if best < 0 {
+		return false
+	}
+	w := p.line[best]
+	p.line = slices.Delete(p.line, best, best+1)
+	_ = p.takeLocked(w.owner, w.n) // it fits
+	close(w.ready)
+	return true
 }

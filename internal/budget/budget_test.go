@@ -134,6 +134,51 @@ func TestWait(t *testing.T) {
 
 // TestKeep: what is left to a request is given back when that ends, and at once
 // where there is none.
+// TestTurns: where one owner's share is all there is, the others' requests don't wait behind all of
+// that owner's.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Limits{Name: "x", Total: 1, Line: 16})
+		a, b := Owner{Name: "a"}, Owner{Name: "b"}
+		now, err := p.Take(a, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		holds := make(chan *Hold)
+		wait := func(o Owner) {
+			go func() {
+				h, err := p.Wait(t.Context(), o, 1)
+				if err != nil {
+					t.Error(err)
+				}
+				got = append(got, o.Name)
+				holds <- h
+			}()
+			synctest.Wait()
+		}
+		for _, o := range []Owner{a, a, a, b, b} {
+			wait(o)
+		}
+		for range 5 {
+			now.Release()
+			now = <-holds
+		}
+		if s := strings.Join(got, ""); s != "babaa" {
+			t.Errorf("served %s, want babaa", s)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go p.Wait(ctx, b, 1)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		now.Release()
+		if len(p.turns) != 0 || p.Held() != 0 {
+			t.Errorf("afterwards: %v, held %d", p.turns, p.Held())
+		}
+	})
+}
+
 func TestKeep(t *testing.T) {
 	p := New(Limits{Name: "x", Total: 4})
 	take := func() *Hold {
