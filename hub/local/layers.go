@@ -459,14 +459,20 @@ func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), er
 
 // The bounds of what is read of a layer for an answer.
 const (
-	layerBytes = 24 << 20 // of memory
-	patchBytes = 4 << 20  // of the patch
+	layerBytes = 24 << 20         // of memory
+	patchBytes = 4 << 20          // of the patch
+	layerTime  = 30 * time.Second // that a reader has a processor
 )
 
 var layerLimits = stage.Limits{Entries: 20_000, Bytes: 1 << 30, Names: 2 << 20, Objects: 2 << 20}
 
 // readLayer reads the changes of a layer that the caller sees, and has f read more of it.
 func (h *Hub) readLayer(ctx context.Context, c hub.Caller, name string, f func(context.Context, *stage.Layer, *stage.List) error) error {
+	return h.readLayerFor(ctx, c, name, layerTime, f)
+}
+
+// readLayerFor is readLayer, for as long as most.
+func (h *Hub) readLayerFor(ctx context.Context, c hub.Caller, name string, most time.Duration, f func(context.Context, *stage.Layer, *stage.List) error) error {
 	_, free, err := h.layer(c, name)
 	if err != nil {
 		return err
@@ -482,11 +488,18 @@ func (h *Hub) readLayer(ctx context.Context, c hub.Caller, name string, f func(c
 		return err
 	}
 	defer s.Close()
+	slow := fault.New(fault.Usage, "too_large", "read the layer", fmt.Errorf("it takes more than %v", most)).
+		WithHint("palyra changes on palyrad's host, as its user, takes its time")
+	ctx, over := context.WithTimeoutCause(ctx, most, slow)
+	defer over()
 	list, err := s.Read(ctx, layerLimits)
-	if err != nil {
-		return err
+	if err == nil {
+		err = f(ctx, s, list)
 	}
-	return f(ctx, s, list)
+	if err != nil && context.Cause(ctx) == slow {
+		return slow
+	}
+	return err
 }
 
 func (h *Hub) getLayer(ctx context.Context, c hub.Caller, name string) (v hub.LayerChanges, err error) {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -382,6 +383,21 @@ func TestLayerBounds(t *testing.T) {
 
 // TestLayersAtStart: a start looks into no layer, which would take as long as its program wants. The
 // principal's next call does, so its quota holds as before.
+// TestLayerTime: a layer is read for a bounded time, whatever its program put there, since others wait
+// for the processor.
+func TestLayerTime(t *testing.T) {
+	h := staged(t, false, nil)
+	ses := h.session(h.owner)
+	h.in(h.owner, ses, "process.run", sh("echo x >a"), false)
+	err := h.readLayerFor(t.Context(), h.owner, layerName(ses, "src"), 0, func(context.Context, *stage.Layer, *stage.List) error { return nil })
+	if fault.ReasonOf(err) != "too_large" || h.pools.proofs.Held() != 0 {
+		t.Errorf("%v, %d held", err, h.pools.proofs.Held())
+	}
+	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, layerName(ses, "src")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLayersAtStart(t *testing.T) {
 	set := func(c *Config) { c.Layers = Layers{Each: 8, BytesEach: 1 << 20} }
 	h := staged(t, false, set)

@@ -3,8 +3,11 @@ package git
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/adler32"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -381,6 +384,73 @@ func TestHostile(t *testing.T) {
 }
 
 // FuzzObjects: no file of a repository brings the reader down, or keeps it longer than its budget.
+// TestPadded: a stream may have any number of blocks that hold nothing, and reading them costs what
+// reading content does.
+func TestPadded(t *testing.T) {
+	text := []byte("a blob")
+	object := fmt.Appendf(nil, "blob %d\x00%s", len(text), text)
+	want := (&Object{Blob, text}).ID()
+	for _, c := range []struct {
+		blocks int
+		ok     bool
+	}{{0, true}, {1000, true}, {1 << 16, false}, {1 << 20, false}} {
+		b := append([]byte{0x78, 0x01}, bytes.Repeat([]byte{0, 0, 0, 0xff, 0xff}, c.blocks)...)
+		b = append(b, 1, byte(len(object)), 0, ^byte(len(object)), 0xff)
+		b = append(b, object...)
+		b = binary.BigEndian.AppendUint32(b, adler32.Checksum(object))
+		at := dir(t.TempDir())
+		name := filepath.Join(string(at), loose(want))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		o := NewObjects(at, &Budget{Left: 1 << 20, Each: 1 << 20})
+		if _, err := o.Read(want); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrMalformed) {
+			t.Errorf("%d empty blocks: %v", c.blocks, err)
+		}
+		o.Close()
+	}
+	endless := &padded{r: zeros{}, most: 1 << 10}
+	if n, err := io.Copy(io.Discard, endless); err == nil || n > 1<<20 {
+		t.Errorf("read %d bytes, %v", n, err)
+	}
+}
+
+// zeros has no end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// TestIndexNames: a small index of version 4 can have paths that fill a hundred times its size.
+func TestIndexNames(t *testing.T) {
+	index := func(long, n int) []byte {
+		b := []byte("DIRC\x00\x00\x00\x04")
+		b = binary.BigEndian.AppendUint32(b, uint32(n))
+		for i := range n {
+			e := make([]byte, 62)
+			binary.BigEndian.PutUint32(e[24:], ModeFile)
+			e[40] = 1
+			name := fmt.Sprintf("%08d", i)
+			if i == 0 {
+				name = strings.Repeat("a/", long/2) + name
+				e = append(e, 0)
+			} else {
+				e = append(e, 8)
+			}
+			b = append(append(append(b, e...), name...), 0)
+		}
+		return append(b, make([]byte, 20)...)
+	}
+	if x, err := ParseIndex(index(100, 1000)); err != nil || len(x.Entries) != 1000 {
+		t.Errorf("paths of 108 bytes: %v", err)
+	}
+	if _, err := ParseIndex(index(4000, 1000)); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("paths of 4008 bytes: %v", err)
+	}
+}
+
 func FuzzObjects(f *testing.F) {
 	f.Add([]byte("DIRC\x00\x00\x00\x02\x00\x00\x00\x00aaaaaaaaaaaaaaaaaaaa"), uint8(0))
 	f.Add([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01"), uint8(1))

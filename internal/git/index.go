@@ -30,6 +30,9 @@ type IndexEntry struct {
 	more  uint16   // skip-worktree, intent-to-add
 }
 
+// maxNames bounds the bytes of an index's paths, by its size.
+const maxNames = 4
+
 const (
 	flagValid  = 0x8000
 	flagMore   = 0x4000
@@ -49,7 +52,7 @@ func ParseIndex(b []byte) (*Index, error) {
 	}
 	x := &Index{}
 	rest := b[12 : len(b)-20]
-	last := ""
+	last, names := "", 0
 	for range count {
 		if len(rest) < 62 {
 			return nil, bad("an index that ends in the middle")
@@ -79,6 +82,10 @@ func ParseIndex(b []byte) (*Index, error) {
 		end := bytes.IndexByte(rest[used:], 0)
 		if end < 0 {
 			return nil, bad("an index that ends in the middle")
+		}
+		// Version 4 has of each path what differs from the one before, so a byte may stand for thousands.
+		if names += len(name) + end; names > maxNames*len(b) {
+			return nil, wrap(ErrTooLarge, "an index whose paths take more than %d times its size", maxNames)
 		}
 		name += string(rest[used : used+end])
 		used += end + 1

@@ -153,8 +153,38 @@ func (o *Objects) loose(f *os.File) (*Object, error) {
 	return &Object{Type(i), data}, nil
 }
 
+// maxPadding bounds what a zlib stream may have besides as many bytes again as it holds: what is read
+// ahead, and blocks without content, of which a stream may have any number.
+const maxPadding = 8 << 10
+
+// padded reads a stream up to a bound.
+type padded struct {
+	r       io.Reader
+	n, most int64
+}
+
+// Read implements io.Reader.
+func (p *padded) Read(b []byte) (int, error) {
+	if p.n > p.most {
+		return 0, errors.New("a stream with blocks that hold nothing")
+	}
+	n, err := p.r.Read(b)
+	p.n += int64(n)
+	return n, err
+}
+
 // inflate reads a zlib stream of at most so many bytes.
 func (o *Objects) inflate(r io.Reader, most int64) ([]byte, error) {
+	p := &padded{r: r, most: 2*min(most, o.left.Left) + maxPadding}
+	b, err := o.inflateAll(p, most)
+	if err == nil && p.n > 2*int64(len(b))+maxPadding {
+		return nil, bad("a stream with blocks that hold nothing")
+	}
+	return b, err
+}
+
+// inflateAll is inflate for a stream in memory.
+func (o *Objects) inflateAll(r io.Reader, most int64) ([]byte, error) {
 	z, err := zlib.NewReader(r)
 	if err != nil {
 		return nil, bad("%v", err)

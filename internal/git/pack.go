@@ -372,7 +372,7 @@ func ParsePack(b []byte, left *Budget) ([]Packed, error) {
 			return nil, bad("a pack's entry of type %d", kind)
 		}
 		r := bytes.NewReader(body[at+used:]) // an io.ByteReader: nothing is read ahead
-		data, err := o.inflate(r, left.each())
+		data, err := o.inflateAll(r, left.each())
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,9 @@ const (
 	maxLevels = 16
 )
 
+// MaxRefName bounds the name of a branch or tag, in bytes: a longer one is odd.
+const MaxRefName = 1000
+
 // ReadFile reads a small file of a repository.
 func ReadFile(f Folder, name string, most int64) ([]byte, error) {
 	file, err := f.Open(name)
@@ -157,7 +160,7 @@ func CheckRef(name string) error {
 func oddName(name string) string {
 	short := strings.TrimPrefix(strings.TrimPrefix(name, "refs/heads/"), "refs/tags/")
 	switch {
-	case !ours(name) || short == "" || len(name) > 1000:
+	case !ours(name) || short == "" || len(name) > MaxRefName:
 		return "no branch or tag"
 	case strings.ContainsAny(name, " ~^:?*[\\\x7f"), strings.Contains(name, ".."), strings.Contains(name, "@{"),
 		strings.HasSuffix(name, "."), short[0] == '-', short == "HEAD", short == "@":

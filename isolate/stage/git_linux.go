@@ -82,8 +82,20 @@ type comparison struct {
 	isAt, wasAt  git.ID   // the commits that they stand for
 	headModified bool     // the host's HEAD was written since the layer was made
 	seen         map[string]bool
-	keepPacked   bool // the layer's packed-refs has more to keep
-	partial      bool // a branch, a tag or HEAD is left
+	keepPacked   bool            // the layer's packed-refs has more to keep
+	partial      bool            // a branch, a tag or HEAD is left
+	folders      map[string]bool // what refs of either repository lie in; nil: not asked for yet
+}
+
+// maxLeft bounds what stays of one repository.
+const maxLeft = 1000
+
+// goesOn returns why the reading of refs ends in the middle.
+func (c *comparison) goesOn() error {
+	if len(c.left) > maxLeft {
+		return fmt.Errorf("%w: more than %d refs that would stay", git.ErrTooLarge, maxLeft)
+	}
+	return context.Cause(c.r.ctx)
 }
 
 func (c *comparison) leave(what, format string, args ...any) {
@@ -188,6 +200,9 @@ func (c *comparison) refs() error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if err := c.goesOn(); err != nil {
+			return err
+		}
 		was, is := c.hostRefs.Names[name], c.layerRefs.Names[name]
 		why := ""
 		switch {
@@ -220,6 +235,9 @@ func (c *comparison) others() error {
 		if c.hostRefs.Others[name] == id {
 			continue
 		}
+		if err := c.goesOn(); err != nil {
+			return err
+		}
 		b, err := git.ReadFile(c.host, name, 4096)
 		if err == nil && strings.TrimSuffix(string(b), "\n") == id {
 			continue // the host has it as a file
@@ -236,17 +254,41 @@ func (c *comparison) others() error {
 // blocked reports whether a new ref would be a file where another one needs a folder, or the
 // reverse.
 func (c *comparison) blocked(name string) bool {
-	for _, r := range []*git.Refs{c.hostRefs, c.layerRefs} {
-		for other := range r.Names {
-			if strings.HasPrefix(other, name+"/") || strings.HasPrefix(name, other+"/") {
-				return true
+	if c.folders == nil {
+		c.folders = make(map[string]bool)
+		for _, r := range []*git.Refs{c.hostRefs, c.layerRefs} {
+			for other := range r.Names {
+				for at := range above(other) {
+					c.folders[at] = true
+				}
 			}
+		}
+	}
+	if c.folders[name] {
+		return true
+	}
+	for at := range above(name) {
+		_, host := c.hostRefs.Names[at]
+		_, layer := c.layerRefs.Names[at]
+		if host || layer {
+			return true
 		}
 	}
 	if e, err := c.host.entry(name); err == nil && isFolder(e) {
 		return true // an empty one; git would remove it
 	}
 	return false
+}
+
+// above yields the folders that a ref lies in, as far as a ref could have their names.
+func above(name string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for i := range min(len(name), git.MaxRefName+1) {
+			if name[i] == '/' && !yield(name[:i]) {
+				return
+			}
+		}
+	}
 }
 
 // ref compares one branch or tag.
