@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -85,7 +86,15 @@ func (a *app) serve(ctx context.Context, inv *command.Invocation) (*front.Report
 		return a.entry(inv)
 	}
 	return nil, mcp.Serve(ctx, mcp.Config{Hub: h, Version: version, Workspace: command.Value(inv, "workspace", ""), Server: command.Value(inv, "server", ""), Staged: inv.Has("staged"),
-		Patience: command.Value(inv, "patience", time.Duration(0))}, a.stdin, a.protocol)
+		Patience: command.Value(inv, "patience", time.Duration(0)), Resolve: resolve}, a.stdin, a.protocol)
+}
+
+// resolve returns a path without links, with the rights of whoever started the agent.
+func resolve(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
 }
 
 // entry prints what an agent's configuration says to start this program as it was started.

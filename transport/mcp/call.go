@@ -36,6 +36,7 @@ type server struct {
 	title string                                        // of its sessions
 	tell  func()                                        // tells the client that the tools have changed; nil: it can't be told
 	hold  func(bytes int64) (release func(), err error) // takes room for an answer; nil: there is always some
+	roots *roots                                        // the client's
 	ctx   context.Context                               // of all calls
 	stop  context.CancelFunc
 	work  sync.WaitGroup // the calls under way
@@ -104,7 +105,10 @@ func (r *room) free() {
 }
 
 func newServer(ctx context.Context, cfg Config) *server {
-	s := &server{cfg: cfg, title: "palyra mcp serve", claimed: map[string]bool{}}
+	s := &server{cfg: cfg, title: "palyra mcp serve", claimed: map[string]bool{}, roots: newRoots()}
+	if cfg.Resolve != nil {
+		s.roots.resolve = cfg.Resolve
+	}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	return s
 }
@@ -133,8 +137,9 @@ func (s *server) close() {
 	}
 }
 
-// callTool answers a request. A request that is cancelled ends its call.
-func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer, error) {
+// callTool answers a request. A request that is cancelled ends its call. at is where it works if it
+// names no workspace.
+func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest, at place) (*Answer, error) {
 	name := r.Params.Name
 	if name == toolWait && s.cfg.Server == "" {
 		c, no := s.find(r.Params.Arguments)
@@ -154,7 +159,7 @@ func (s *server) callTool(ctx context.Context, r *sdk.CallToolRequest) (*Answer,
 	if !ok {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.100q", name)}
 	}
-	input, err := s.input(t, name, r.Params.Arguments)
+	input, err := s.input(t, name, at, r.Params.Arguments)
 	if err != nil {
 		return failed(what(name, r.Params.Arguments), err), nil
 	}

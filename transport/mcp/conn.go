@@ -37,6 +37,8 @@ type conn struct {
 	over   chan struct{} // closed when the client has hung up, or with closed
 	once   sync.Once
 	ending sync.Once
+	// answered takes the client's answers to requests of ours. Set before the first Read, or nil.
+	answered func(message []byte)
 
 	mu   sync.Mutex
 	w    io.Writer           // guarded by mu
@@ -163,8 +165,8 @@ func (c *conn) send(b []byte, answer *jsonrpc.Response) error {
 	return err
 }
 
-// accept makes a request of a line, or says no. Both are nil for an answer of the client's,
-// since it is asked nothing.
+// accept makes a request of a line, or says no. Both are nil for an answer of the client's, which
+// answered has then.
 func (c *conn) accept(l line) (req *jsonrpc.Request, no []byte) {
 	if l.long {
 		return nil, refusal(nil, jsonrpc.CodeInvalidRequest, fmt.Sprintf("a message of more than %d bytes", maxLine))
@@ -172,6 +174,9 @@ func (c *conn) accept(l line) (req *jsonrpc.Request, no []byte) {
 	req, raw, bad := readMessage(l.text)
 	if bad != nil {
 		return nil, bad.answer()
+	}
+	if req == nil && c.answered != nil {
+		c.answered(l.text)
 	}
 	if req == nil || !req.IsCall() {
 		return req, nil
@@ -202,7 +207,7 @@ func (n *notMessage) Error() string { return n.why }
 func (n *notMessage) answer() []byte { return refusal(n.id, n.code, n.why) }
 
 // readMessage reads a message: a request with its id as it was written, or why it is none. Both
-// are nil for an answer of the client's, since it is asked nothing.
+// are nil for an answer of the client's.
 func readMessage(text []byte) (req *jsonrpc.Request, raw json.RawMessage, no *notMessage) {
 	var whole json.RawMessage
 	if err := canon.Decode(text, &whole, canon.Limits{Bytes: maxLine, Depth: maxDepth}); err != nil {

@@ -252,6 +252,7 @@ func (h *Handler) sit(key string, o owner, v *behind.Visitor, leave func()) (*se
 	s := &seat{key: key, owner: o, who: new(latest), leave: leave, requests: map[jsonrpc.ID]context.CancelFunc{}, used: time.Now()}
 	s.who.v.Store(v.Kept())
 	s.server = newServer(h.ctx, Config{Hub: s.who, Workspace: v.Workspace, Server: v.Server})
+	s.roots.each = strings.HasPrefix(key, "\x00")
 	s.title, s.hold = "mcp", func(bytes int64) (func(), error) { return h.room(s.who.v.Load(), bytes) }
 	h.seats[key] = s
 	select {
@@ -292,9 +293,34 @@ type request struct {
 
 	method string
 	params json.RawMessage
+
+	mu sync.Mutex
+	w  http.ResponseWriter // guarded by mu; nil: it was answered
 }
 
 type requestKey struct{}
+
+// say sends the client a request of ours, as an event before the answer to its own: the SDK has set
+// the headers of a stream when a handler runs, and writes nothing before it has ended or tells of
+// progress.
+func (q *request) say(message []byte) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.w == nil || q.gone == nil {
+		return errors.New("the client can't be asked")
+	}
+	if _, err := fmt.Fprintf(q.w, "event: message\ndata: %s\n\n", message); err != nil {
+		return err
+	}
+	return http.NewResponseController(q.w).Flush()
+}
+
+// over says that no more can be written.
+func (q *request) over() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.w = nil
+}
 
 // own returns an SDK's server for a request to a seat that offers more than tools, or that calls a
 // tool with arguments that are said in headers, too: the SDK compares the two. nil for others.
@@ -345,7 +371,10 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 	switch {
 	case bad != nil:
 		return fault.New(fault.Usage, "invalid_input", "read message", bad)
-	case req == nil: // an answer to nothing that was asked
+	case req == nil: // an answer: of a session that was asked for its client's roots, or to nothing
+		if s, err := h.find(r.Header.Get(headerSession), v.Server, me); err == nil {
+			s.roots.answered(v.Body)
+		}
 		w.WriteHeader(http.StatusAccepted)
 		return nil
 	}
@@ -375,6 +404,10 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(b)), int64(len(b))
 	rec := &status{ResponseWriter: w}
+	q.mu.Lock()
+	q.w = rec
+	q.mu.Unlock()
+	defer q.over()
 	h.sdk.ServeHTTP(rec, r)
 	if opens && (rec.code != http.StatusOK || q.bad.Load()) {
 		h.end(func(x *seat) bool { return x == s })

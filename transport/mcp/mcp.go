@@ -24,6 +24,8 @@
 //
 // Persons answer questions on palyrad's own ways. Nothing that a client sends is an answer.
 //
+// A client's roots choose the workspace of calls that name none (roots.go), and give no access.
+//
 // A line that is no message is answered with an error and changes nothing else. Lines,
 // requests without an answer, sessions and results that wait to be fetched are bounded.
 //
@@ -40,6 +42,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -62,6 +65,9 @@ type Config struct {
 	// Staged has palyrad put what calls write to workspaces into layers, also where its
 	// configuration doesn't.
 	Staged bool
+	// Resolve returns a folder of the host, which the client named as a root, without links; or the
+	// same path, if it can't. Default: palyrad alone resolves links, within workspaces.
+	Resolve func(path string) string
 	// Patience is how long a request waits before it is answered "pending". Zero: 45 s, or
 	// without a bound where the request has a progressToken.
 	Patience time.Duration
@@ -100,6 +106,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	s.tell = teller(m)
 	s.work.Go(func() { s.look(s.ctx) })
 	c := newConn(in, out)
+	c.answered, s.roots.say = s.roots.answered, func(b []byte) error { return c.send(b, nil) }
 	session, err := m.Connect(ctx, c, nil)
 	if err != nil {
 		return fault.New(fault.Internal, "internal", "serve", err)
@@ -157,7 +164,7 @@ func (s *server) offered(ctx context.Context) []string {
 // methods are what the SDK may answer. By itself it would also list the prompts and
 // resources that there aren't, and take levels for a log that isn't sent.
 var methods = []string{"initialize", "ping", "server/discover", "notifications/initialized", "notifications/cancelled", "notifications/progress",
-	"notifications/roots/list_changed"}
+	methodRootsChanged}
 
 // methodListen opens a stream of changes, from version sessionless on.
 const methodListen = "subscriptions/listen"
@@ -172,9 +179,21 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 			if err != nil {
 				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: explain(err)}
 			}
-			return &sdk.ListToolsResult{Tools: t.list, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
+			var meta sdk.Meta
+			if r.Params != nil {
+				meta = r.Params.Meta
+			}
+			at, _ := s.here(ctx, meta, nil, false)
+			return &sdk.ListToolsResult{Tools: s.shown(t, at, meta), Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
 		case *sdk.CallToolRequest:
-			a, err := s.callTool(ctx, r)
+			at := place{workspace: s.cfg.Workspace}
+			if t, err := s.known(ctx); err == nil && t.needs(r.Params.Name, r.Params.Arguments) {
+				var ask bool
+				if at, ask = s.here(ctx, r.Params.Meta, r.Params.InputResponses, true); ask {
+					return question(), nil
+				}
+			}
+			a, err := s.callTool(ctx, r, at)
 			if err != nil {
 				return nil, err
 			}
@@ -185,8 +204,13 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 				}
 				return typed(r, res), nil
 			}
+			if note := s.roots.note(at); note != "" {
+				b := *a
+				b.Message, a = strings.TrimSpace(b.Message+" "+note), &b
+			}
 			return typed(r, a.result()), nil
 		}
+		s.roots.notice(method, req)
 		if res, ok, err := s.ask(ctx, method, req); ok {
 			return res, err
 		}

@@ -40,7 +40,7 @@ func newDaemon() *daemon {
 	return &daemon{Hub: apitest.NewHub(), sessions: map[string]bool{}, free: make(chan struct{}), began: make(chan string, 100)}
 }
 
-const runSchema = `{"type":"object","properties":{"argv":{"type":"array"},"workspace":{"type":"string"}},"required":["argv"],"additionalProperties":false}`
+const runSchema = `{"type":"object","properties":{"argv":{"type":"array"},"cwd":{"type":"string"},"workspace":{"type":"string"}},"required":["argv"],"additionalProperties":false}`
 
 func (d *daemon) Do(ctx context.Context, c hub.Caller, op *hub.Operation, in any) (any, error) {
 	d.mu.Lock()

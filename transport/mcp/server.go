@@ -63,10 +63,10 @@ func (t *table) merge(name, server string, definition json.RawMessage) {
 }
 
 // input makes the input of the tool of palyrad's table that a call is.
-func (s *server) input(t *table, name string, arguments json.RawMessage) (json.RawMessage, error) {
+func (s *server) input(t *table, name string, here place, arguments json.RawMessage) (json.RawMessage, error) {
 	at, ok := t.theirs[name]
 	if !ok {
-		return t.input(name, s.cfg.Workspace, arguments)
+		return t.input(name, here, arguments)
 	}
 	m := map[string]json.RawMessage{}
 	if arguments != nil && json.Unmarshal(arguments, &m) != nil || m == nil {

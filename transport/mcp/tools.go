@@ -188,7 +188,7 @@ func encode(v any) json.RawMessage {
 }
 
 // input makes the input of the tool of the table from a call's arguments.
-func (t *table) input(name, workspace string, arguments json.RawMessage) (json.RawMessage, error) {
+func (t *table) input(name string, at place, arguments json.RawMessage) (json.RawMessage, error) {
 	bad := func(why string) error {
 		return fault.New(fault.Usage, "invalid_input", "read arguments", errors.New(why))
 	}
@@ -206,8 +206,8 @@ func (t *table) input(name, workspace string, arguments json.RawMessage) (json.R
 		m["argv"] = slices.Concat(json.RawMessage(`["/bin/sh","-c",`), line, json.RawMessage("]"))
 		delete(m, "command")
 	}
-	if s, err := schemaOf(t.tools[name].InputSchema); workspace != "" && err == nil && s.properties["workspace"] != nil && m["workspace"] == nil {
-		m["workspace"] = encode(workspace)
+	if s, err := schemaOf(t.tools[name].InputSchema); err == nil {
+		at.apply(s, m)
 	}
 	return encode(m), nil
 }
