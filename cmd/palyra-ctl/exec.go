@@ -98,6 +98,9 @@ func (a *app) execCall(ctx context.Context, inv *command.Invocation, p *printer)
 	if socket == "" {
 		return nil, nil, fault.New(fault.NotFound, "daemon_unreachable", op, errors.New("this user has none")).WithHint(byItself)
 	}
+	if inv.Has("tty") {
+		return nil, nil, fault.New(fault.Usage, "bad_command", op, errors.New("palyrad can't lend a call this terminal, and types nothing that comes later")).WithHint(byItself)
+	}
 	for _, f := range inv.Command.Flags {
 		if inv.Has(f.Name) && !slices.Contains(served, f.Name) {
 			return nil, nil, fault.New(fault.Usage, "bad_command", op, fmt.Errorf("a call of palyrad's process.run has no --%s", f.Name)).WithHint(byItself)

@@ -66,11 +66,14 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 			git++
 		}
 	}
-	verb := "applied layer %s: %d changes to %s\n"
+	verb, changes := "applied", "changes"
 	if what == toolproto.ChangesUndo {
-		verb = "undid layer %s: %d changes to %s\n"
+		verb = "undid"
 	}
-	text := fmt.Sprintf(verb, name, res.Changes, front.OneLine(source))
+	if res.Changes == 1 {
+		changes = "change"
+	}
+	text := fmt.Sprintf("%s layer %s: %d %s to %s\n", verb, name, res.Changes, changes, front.OneLine(source))
 	fields := front.Document{}
 	if g := made.Record.List.Git; g != nil {
 		for _, x := range g.Refs {

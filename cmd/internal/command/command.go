@@ -36,7 +36,8 @@ import (
 // Table is a program's commands.
 type Table struct {
 	Program  string
-	Summary  string // one line
+	Summary  string    // one line
+	Begin    []Example // where a new user begins, for the overview
 	Commands []Command
 	Exits    []Exit  // what the statuses of the commands have in common, for the overview
 	Groups   []Group // how the overview orders the commands; without any as they stand

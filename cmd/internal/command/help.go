@@ -10,6 +10,16 @@ func (t *Table) Help() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s - %s\n\nUsage: %s COMMAND [FLAG]... [OPERAND]...\n", t.Program, t.Summary, t.Program)
 	width := 0
+	for _, l := range t.Begin {
+		width = max(width, len(l.Line))
+	}
+	if len(t.Begin) > 0 {
+		b.WriteString("\nBegin with:\n")
+	}
+	for _, l := range t.Begin {
+		fmt.Fprintf(&b, "  %-*s  %s\n", width, l.Line, l.Does)
+	}
+	width = 0
 	for _, c := range t.Commands {
 		width = max(width, len(c.Name))
 	}

@@ -60,6 +60,12 @@ func Table() *command.Table {
 		}
 	}
 	return &command.Table{Program: "palyra", Summary: "decide, confine and attest the tool calls of agents",
+		Begin: []command.Example{
+			{Line: "palyra setup claude --project", Does: "in a project: its agent works through Palyra (or codex, cursor)"},
+			{Line: "palyra approvals watch --answer", Does: "answer what the agent waits for"},
+			{Line: "palyra changes show", Does: "what it wrote, to a layer over the project; then changes apply"},
+			{Line: "palyra exec -- CMD ARG...", Does: "one command, without an agent: confined, with a receipt"},
+		},
 		Commands: append(own, programs.Commands()...), Exits: front.Statuses(), Groups: []command.Group{
 			{Title: "Calls", Nouns: []string{"exec", "changes", "caches", "call", "setup", "tools", "mcp", "hook", "sh", "sessions", "runs", "artifact"}},
 			{Title: "Approvals and policies", Nouns: []string{"approvals", "policy"}},
