@@ -35,6 +35,7 @@ func kitOf(dir, home string, getenv func(string) string) *kit {
 		{[]string{"package.json"}, k.node},
 		{[]string{"Cargo.toml"}, k.rust},
 		{[]string{"pyproject.toml", "requirements.txt", "setup.py"}, k.python},
+		{[]string{".git"}, k.git},
 	} {
 		if slices.ContainsFunc(tool.files, func(name string) bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }) {
 			tool.find()
