@@ -92,8 +92,8 @@ type VaultState struct {
 	Epoch      uint64           `json:"epoch"` // counts its states
 	Recipients []VaultRecipient `json:"recipients"`
 	OpenedBy   string           `json:"opened_by"` // label of the recipient that palyrad opened it as
-	Versions   int              `json:"versions"` // that were opened
-	Stale      int              `json:"stale"`    // versions that wait for new keys, which the next changes give
+	Versions   int              `json:"versions"`  // that were opened
+	Stale      int              `json:"stale"`     // versions that wait for new keys, which the next changes give
 }
 
 // VaultRecipient is one that the vault's key is wrapped for.

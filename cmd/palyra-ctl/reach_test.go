@@ -61,7 +61,6 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-
 // TestDoctorKeys: without palyrad, doctor repeats who let the keys that palyra exec uses lie plain.
 func TestDoctorKeys(t *testing.T) {
 	dir := t.TempDir()

@@ -78,7 +78,7 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 		return nil, err
 	}
 	if opens != nil {
-		tc.Vault = &tool.Vault{Scrub: d.secrets, Open: func(ctx context.Context) (*vault.Vault, error) { return opens(ctx, c.kernel.VaultLedger()) }}
+		tc.Vault = &tool.Vault{Scrub: d.secrets, Each: int(cfg.Limits.SecretsEach), Spare: vault.MaxSecrets / 8, Open: func(ctx context.Context) (*vault.Vault, error) { return opens(ctx, c.kernel.VaultLedger()) }}
 	}
 	table := tool.New(tc)
 	servers := gateway.New(gateway.Config{Store: c.store, Tools: table, Workspaces: tc.Workspaces, Version: version})

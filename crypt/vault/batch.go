@@ -17,6 +17,7 @@ type NewValue struct {
 	Ref     Ref
 	Value   []byte
 	Expires time.Time // zero: never
+	By      Storer
 }
 
 // DraftAll is Draft for several secrets, each once, all of one state of the vault.
@@ -82,7 +83,7 @@ func (v *Vault) StoreAll(ctx context.Context, drafts []*Draft, want []canon.Dige
 // place enters a draft as its secret's newest version.
 func (v *Vault) place(idx *index, d *Draft) error {
 	op := fmt.Sprintf("set secret %q", d.ref)
-	s, err := idx.room(op, d.ref)
+	s, err := idx.room(op, d.ref, d.by)
 	if err != nil {
 		return err
 	}

@@ -79,8 +79,8 @@ func CheckCopy(dir string, entries iter.Seq2[journal.Record, error], t *receipt.
 		return err
 	}
 	var h head
-	if err := canon.Decode(b, &h, canon.Limits{Bytes: maxHead}); err != nil || h.Version != 1 {
-		return fault.New(fault.Integrity, "vault_unreadable", op, errors.New("no head of version 1"))
+	if err := canon.Decode(b, &h, canon.Limits{Bytes: maxHead}); err != nil || !h.known() {
+		return fault.New(fault.Integrity, "vault_unreadable", op, errors.New("no head of version 1 or 2"))
 	}
 	last, err := Newest(entries, t)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +21,7 @@ type Draft struct {
 	ref        Ref
 	x          version
 	record     []byte
+	by         Storer
 }
 
 // Version returns the number that the version gets.
@@ -33,7 +33,7 @@ func (d *Draft) Digest() canon.Digest { return d.x.Digest }
 // Draft seals a value as the secret's next version. A zero expires is never. value stays the
 // caller's to wipe. Nothing is written.
 func (v *Vault) Draft(ctx context.Context, r Ref, value []byte, expires time.Time) (*Draft, error) {
-	all, err := v.DraftAll(ctx, []NewValue{{r, value, expires}})
+	all, err := v.DraftAll(ctx, []NewValue{{Ref: r, Value: value, Expires: expires}})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (v *Vault) DraftAgain(ctx context.Context, r Ref, from uint64, expires time
 // draft seals a value. It makes room in idx, which no head gets.
 func (v *Vault) draft(idx *index, n NewValue) (*Draft, error) {
 	r, value := n.Ref, n.Value
-	s, err := idx.room(fmt.Sprintf("set secret %q", r), r)
+	s, err := idx.room(fmt.Sprintf("set secret %q", r), r, n.By)
 	if err != nil {
 		return nil, err
 	}
@@ -102,19 +102,8 @@ func (v *Vault) draft(idx *index, n NewValue) (*Draft, error) {
 		return nil, err
 	}
 	x.Digest = canon.Sum(b)
-	return &Draft{v.head.Vault, v.head.Generation, r, x, b}, nil
-}
-
-// room returns the secret's place in the index, which it makes if there is none.
-func (i *index) room(op string, r Ref) (*secret, error) {
-	at, ok := i.find(r)
-	if !ok {
-		if len(i.Secrets) >= MaxSecrets {
-			return nil, fault.New(fault.Refused, "too_large", op, fmt.Errorf("the vault has %d secrets, its most", MaxSecrets))
-		}
-		i.Secrets = slices.Insert(i.Secrets, at, secret{Ref: r})
-	}
-	return &i.Secrets[at], nil
+	s.Versions = append(s.Versions, x) // as place does
+	return &Draft{v.head.Vault, v.head.Generation, r, x, b, n.By}, nil
 }
 
 // Store makes a draft the secret's newest version. Its record must be the one that has the digest

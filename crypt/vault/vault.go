@@ -106,9 +106,18 @@ type Vault struct {
 	saved uint64 // the size in the file of seen
 }
 
+// The versions of a head. In the first an index has neither makers of secrets nor a floor; it's read,
+// and the next change writes the second.
+const (
+	headVersion = 2
+	oldVersion  = 1
+)
+
+func (h *head) known() bool { return h.Version == headVersion || h.Version == oldVersion }
+
 // head is the vault's state. Its canonical JSON is the file.
 type head struct {
-	Version    int            `json:"version"` // 1
+	Version    int            `json:"version"` // headVersion
 	Vault      string         `json:"vault"`
 	Epoch      uint64         `json:"epoch"`
 	Generation uint64         `json:"generation"` // of the vault's key
@@ -123,6 +132,8 @@ type index struct {
 	Secrets    []secret `json:"secrets"`    // sorted
 	// Renew has records of an older generation sealed under new keys; absent when all are.
 	Renew uint64 `json:"renew,omitzero"`
+	// Floor is at least the last number of each secret that is forgotten; absent if none is.
+	Floor uint64 `json:"floor,omitzero"`
 }
 
 type line struct {
@@ -132,8 +143,9 @@ type line struct {
 
 type secret struct {
 	Ref      Ref       `json:"ref"`
-	Last     uint64    `json:"last"`     // the newest version that there ever was
-	Versions []version `json:"versions"` // oldest first; none: it was removed
+	By       string    `json:"by,omitzero"` // who made it; absent: it isn't recorded
+	Last     uint64    `json:"last"`        // the newest version that there ever was
+	Versions []version `json:"versions"`    // oldest first; none: it was removed
 }
 
 type version struct {
@@ -204,7 +216,7 @@ func create(ctx context.Context, dir string, l Ledger, id seal.Identity, to []se
 	}
 	v.seen = seen{Size: size}
 	v.kek = seal.NewKey()
-	v.head = &head{Version: 1, Vault: rand.Text(), Generation: 1}
+	v.head = &head{Version: headVersion, Vault: rand.Text(), Generation: 1}
 	v.idx = &index{Recipients: []line{}, Secrets: []secret{}}
 	if err := v.wrap(v.head, v.idx, v.kek, to); err != nil {
 		return nil, err
@@ -383,8 +395,8 @@ func (v *Vault) parse(op string, b []byte) error {
 	if err := canon.Decode(b, &h, canon.Limits{Bytes: maxHead}); err != nil {
 		return corrupt(err)
 	}
-	if again, err := canon.Marshal(h); err != nil || !bytes.Equal(again, b) || h.Version != 1 || h.Epoch == 0 || h.Generation == 0 || len(h.Recipients) > maxRecipients {
-		return corrupt(errors.New("no head of version 1"))
+	if again, err := canon.Marshal(h); err != nil || !bytes.Equal(again, b) || !h.known() || h.Epoch == 0 || h.Generation == 0 || len(h.Recipients) > maxRecipients {
+		return corrupt(errors.New("no head of version 1 or 2"))
 	}
 	kek, by := v.kek, v.by
 	if v.head == nil || h.Vault != v.head.Vault || h.Generation != v.head.Generation {
@@ -485,6 +497,7 @@ func (v *Vault) wrap(h *head, idx *index, k *seal.Key, to []seal.Recipient) erro
 func (v *Vault) commit(ctx context.Context, was *head, idx *index, k *seal.Key) error {
 	op := fmt.Sprintf("write vault %q", v.dir)
 	h := *was
+	h.Version = headVersion
 	h.Epoch++
 	h.Previous = v.raw
 	if idx.Renew > 0 {
@@ -550,7 +563,7 @@ func (v *Vault) records() map[string]bool {
 
 // clone copies an index as deep as changes go.
 func (i *index) clone() *index {
-	n := &index{slices.Clone(i.Recipients), slices.Clone(i.Secrets), i.Renew}
+	n := &index{slices.Clone(i.Recipients), slices.Clone(i.Secrets), i.Renew, i.Floor}
 	for j := range n.Secrets {
 		n.Secrets[j].Versions = slices.Clone(n.Secrets[j].Versions)
 	}

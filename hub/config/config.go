@@ -153,6 +153,7 @@ type Limits struct {
 	BackgroundEach    int64 `key:"background_per_principal" unit:"programs" default:"8" min:"1" max:"1024" doc:"One principal's. More: 503, budget_background." cost:"One principal can take all places."`
 	BackgroundSession int64 `key:"background_per_session" unit:"programs" default:"8" min:"1" max:"1024" doc:"One session's. More: 429, too_many_runs."`
 	LayersEach        int64 `key:"layers_per_principal" unit:"layers" default:"64" min:"1" max:"65536" doc:"Sessions of one principal with a layer of a staged workspace. More: 429, quota_layers."`
+	SecretsEach       int64 `key:"secrets_per_principal" unit:"secrets" default:"256" min:"1" max:"1000" doc:"Secrets of the vault that one principal has made, as long as they aren't removed. Owners at the socket aren't bound, and an eighth of the vault's 1000 places is theirs. More: 429, quota_secrets." cost:"One principal can take all places but the owners'."`
 	SessionsEach      int64 `key:"sessions_per_principal" unit:"sessions" default:"256" min:"1" max:"65536" doc:"One principal's open sessions. More: 429, too_many_sessions."`
 	Body              Size  `key:"body" unit:"bytes" default:"1MiB" min:"4KiB" max:"64MiB" doc:"Largest request body. All together: 80MiB, or ten times this if larger." cost:"Requests under way can take as much memory."`
 	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at a time, and sessions and calls at /mcp; a reader of output counts as five." cost:"Each holds a descriptor and a few KiB."`

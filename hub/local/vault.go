@@ -109,7 +109,7 @@ func (h *Hub) vaultCall(ctx context.Context, c hub.Caller, session, name string,
 	}
 	got := new(handed)
 	defer got.forget()
-	beside := &tool.Beside{Done: got.take}
+	beside := &tool.Beside{Done: got.take, Owner: h.privileged(c)}
 	for _, v := range values {
 		beside.Values = append(beside.Values, seal.NewSecret(v))
 	}

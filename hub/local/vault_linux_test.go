@@ -25,6 +25,9 @@ import (
 	"palyra/kernel/tool"
 )
 
+// vaultEach is how many secrets a member makes there. TestVaultOperations makes three.
+const vaultEach = 4
+
 // newVaultHouse is a house with a vault that it can open.
 func newVaultHouse(t *testing.T, more func(*Config, *kernel.Config)) *house {
 	t.Helper()
@@ -60,7 +63,7 @@ func newVaultHouse(t *testing.T, more func(*Config, *kernel.Config)) *house {
 			defer v.Close()
 			return use(v)
 		}
-		k.Tools = tool.New(tool.Config{Program: filepath.Join(bin(t), "palyra-tool"), Vault: &tool.Vault{Scrub: known,
+		k.Tools = tool.New(tool.Config{Program: filepath.Join(bin(t), "palyra-tool"), Vault: &tool.Vault{Scrub: known, Each: vaultEach,
 			Open: func(ctx context.Context) (*vault.Vault, error) { return open(ctx, h.k.VaultLedger()) }}})
 		if more != nil {
 			more(c, k)
@@ -197,6 +200,44 @@ func TestVaultOperations(t *testing.T) {
 		return err
 	}); err != nil || kept == 0 {
 		t.Errorf("%d files name the secret: %v", kept, err)
+	}
+}
+
+// TestVaultQuota: a member, and a token of the owner's, make so many secrets, by themselves or by an
+// import, and the owner isn't bound.
+func TestVaultQuota(t *testing.T) {
+	h := newVaultHouse(t, nil)
+	set := func(c hub.Caller, key string) string {
+		t.Helper()
+		r, err := request(h, hub.SetSecret, c, hub.SecretValue{Ref: "vault://global/" + key, Value: []byte(hush)})
+		if err != nil || len(r.Run.Steps) != 1 {
+			t.Fatalf("%+v, %v", r.Run, err)
+		}
+		return r.Run.Steps[0].Reason
+	}
+	token, _ := h.token(h.owner, "run.start", "session.read", "session.write", "vault.manage")
+	token.Surface = surfaceToken
+	for name, c := range map[string]hub.Caller{"a": h.member(1001, access.Admin), "t": token} {
+		for i := range vaultEach {
+			if reason := set(c, fmt.Sprint(name, i)); reason != "" {
+				t.Errorf("%s %d: %s", name, i, reason)
+			}
+		}
+		if reason := set(c, name+"more"); reason != "quota_secrets" {
+			t.Errorf("one more of %s: %q", name, reason)
+		}
+		if reason := set(c, name+"1"); reason != "" {
+			t.Errorf("another version of %s: %q", name, reason)
+		}
+		r, err := request(h, hub.ImportSecrets, c, hub.SecretImport{Secrets: []hub.NewSecret{{Ref: "vault://global/" + name + "i", Value: []byte(hush)}}})
+		if err != nil || r.Run.Steps[0].Reason != "quota_secrets" {
+			t.Errorf("an import of %s: %+v, %v", name, r.Run.Steps, err)
+		}
+	}
+	for i := range vaultEach + 2 {
+		if reason := set(h.owner, fmt.Sprint("o", i)); reason != "" {
+			t.Errorf("the owner's %d: %s", i, reason)
+		}
 	}
 }
 

@@ -237,7 +237,7 @@ var vocabularies = [...]Vocabulary{
 			Names: []string{"background", "bodies", "connections", "explain", "files", "operand_watches", "policy", "policy_time", "probe", "proofs", "reads", "sealed", "sealing", "secrets", "streams", "tapes"},
 			Says:  "Requests hold all there is of a resource, or the principal's part."},
 		{Code: "quota_", Kinds: []Kind{Unavailable},
-			Names: []string{"artifacts", "caches", "journal", "layers", "tokens"},
+			Names: []string{"artifacts", "caches", "journal", "layers", "secrets", "tokens"},
 			Says:  "The principal has left behind as much as it may."},
 		{Code: "artifact_quota", Kinds: []Kind{Unavailable},
 			Says: "The space for artifacts is used up."},

@@ -28,6 +28,9 @@ import (
 type Vault struct {
 	// Open opens the vault for a call that may not be decided yet, and the caller closes it.
 	Open func(ctx context.Context) (*vault.Vault, error)
+	// Each bounds the secrets that one principal makes, and Spare is how many of the vault's places
+	// only owners use. Owners without a token aren't bound. 0: no bound.
+	Each, Spare int
 	// Scrub gets the values that are revealed, to keep them from output of whoever asked, and from
 	// logs. nil: none does.
 	Scrub *scrub.Registry
@@ -38,6 +41,7 @@ type Vault struct {
 type Beside struct {
 	Values    []*seal.Secret // one for vault.set, one for each reference of vault.import
 	Recipient seal.Recipient // for vault.add_recipient
+	Owner     bool           // the caller is an owner without a token, whom Vault.Each doesn't bind
 	// Done gets what the call did, once that is certain. What it gets is wiped by it.
 	Done func(VaultDone)
 }
@@ -72,6 +76,7 @@ type VaultDone struct {
 type vaultEffect struct {
 	door *Vault
 	who  budget.Owner
+	by   vault.Storer
 	name string // of the tool
 	ref  vault.Ref
 
@@ -87,6 +92,10 @@ func expandVault(ctx context.Context, t *Table, e *entry, who policy.Entity, inp
 	x := &vaultEffect{
 		door: t.cfg.Vault, name: e.Name,
 		who: budget.Owner{Name: who.ID, Reserve: slices.Contains(who.Roles, policy.RoleOwner)},
+	}
+	x.by.Name = who.ID
+	if b, ok := ctx.Value(besideKey{}).(*Beside); x.door != nil && !(ok && b.Owner) {
+		x.by.Most, x.by.Spare = x.door.Each, x.door.Spare
 	}
 	var err error
 	switch in := input.(type) {
@@ -276,7 +285,7 @@ func (x *vaultEffect) sealAll(ctx context.Context, values []vault.NewValue) erro
 		return err
 	}
 	for i := range values {
-		values[i].Value = b.Values[i].Bytes()
+		values[i].Value, values[i].By = b.Values[i].Bytes(), x.by
 	}
 	v, err := x.door.Open(ctx)
 	if err != nil {
