@@ -53,12 +53,13 @@ type Operation struct {
 	Also   []int    // further successes with the same body
 	Media  []string // of the answer, where it is not JSON or not only
 
-	Idempotent bool // needs the header Idempotency-Key
-	Key        bool // may have one
-	Creates    bool // may have If-None-Match: * instead of If-Match, for what is not there yet
-	Prefer     bool // honours "Prefer: respond-async" with 202
-	Brake      bool // the emergency stop: it has a rate limit of its own
-	Ends       bool // ends work or a wait, so a lack of memory doesn't refuse it
+	Idempotent bool  // needs the header Idempotency-Key
+	Key        bool  // may have one
+	Creates    bool  // may have If-None-Match: * instead of If-Match, for what is not there yet
+	Prefer     bool  // honours "Prefer: respond-async" with 202
+	Body       int64 // the most bytes of a body, where limits.body is less; bounded by the principal's share of all bodies
+	Brake      bool  // the emergency stop: it has a rate limit of its own
+	Ends       bool  // ends work or a wait, so a lack of memory doesn't refuse it
 
 	Effect Effect // which emergencies refuse it
 }

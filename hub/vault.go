@@ -66,6 +66,13 @@ type VaultRotation struct {
 	Values  bool     `json:"values,omitempty" doc:"give each value a new key, too"`
 }
 
+// NewVaultRecipient is a public key that is to open the vault, too.
+type NewVaultRecipient struct {
+	Session   string `json:"session,omitempty" doc:"in which the call is made; default: one of its own"`
+	Label     string `json:"label" doc:"the operator's word for it: a-z, 0-9 and -"`
+	Recipient string `json:"recipient" doc:"the line that palyra vault identity prints"`
+}
+
 // SecretImport has values for several secrets.
 type SecretImport struct {
 	Session string      `json:"session,omitempty" doc:"in which the call is made; default: one of its own"`
@@ -118,8 +125,11 @@ var (
 		"Remove all versions of a secret", Operation{Doc: vaultDoc, Effect: Begins})
 	RotateVault = define[VaultRotation, VaultResult]("vault.rotateVault", "POST /vault/rotate", "vault.manage",
 		"Make a new key for the vault", Operation{Doc: vaultDoc, Effect: Begins})
+	// AddVaultRecipient gives every secret to the holder of a key, for good.
+	AddVaultRecipient = define[NewVaultRecipient, VaultResult]("vault.addVaultRecipient", "POST /vault/recipients", "vault.manage",
+		"Have the vault open for one more public key", Operation{Doc: vaultDoc})
 	ImportSecrets = define[SecretImport, VaultResult]("vault.importSecrets", "POST /vault/import", "vault.manage",
-		"Store several secrets, all or none", Operation{Doc: vaultDoc, Effect: Begins})
+		"Store several secrets, all or none", Operation{Doc: vaultDoc, Effect: Begins, Body: 24 << 20})
 	ExportSecrets = define[SecretExport, VaultResult]("vault.exportSecrets", "POST /vault/export", "vault.manage",
 		"Export secrets for a recipient of age", Operation{Doc: vaultDoc, Effect: Begins})
 	// VerifyVault and GetVault make no call: they give out no name of a secret, and no value.
@@ -135,5 +145,5 @@ const vaultDoc = "One call of a tool for secrets. The answer waits for it, as th
 // vaultOperations returns those of the vault.
 func vaultOperations() []*Operation {
 	return []*Operation{SetSecret.Operation, RollBackSecret.Operation, RevealSecret.Operation, ListSecrets.Operation, RemoveSecret.Operation,
-		RotateVault.Operation, ImportSecrets.Operation, ExportSecrets.Operation, GetVault.Operation, VerifyVault.Operation}
+		RotateVault.Operation, AddVaultRecipient.Operation, ImportSecrets.Operation, ExportSecrets.Operation, GetVault.Operation, VerifyVault.Operation}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"palyra/cmd/internal/settings"
 	"palyra/hub"
 	"palyra/hub/place"
+	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
 
@@ -313,9 +315,11 @@ func (a *app) vaultRecipients(ctx context.Context, inv *command.Invocation) (*re
 	switch {
 	case verb == "rm" && len(inv.Operands) > 1:
 		return a.vaultDrop(ctx, inv, inv.Operands[1:], false)
-	case verb == "add":
-		return nil, fault.New(fault.Usage, "bad_command", "vault recipients", errors.New("palyrad adds none: whom the vault opens for is said where it lies")).
-			WithHint("palyra vault recipients add --no-daemon, on palyrad's host and state directory")
+	case verb == "add" && len(inv.Operands) == 3 && command.Value(inv, "type", "") != "argon2id":
+		return a.recipientsAdd(ctx, inv, inv.Operands[1], inv.Operands[2])
+	case verb == "add" && len(inv.Operands) == 3:
+		return nil, fault.New(fault.Usage, "bad_command", "vault recipients", errors.New("no passphrase goes to palyrad, which needs none: it would open the vault for good")).
+			WithHint("palyra vault recipients add --no-daemon, on palyrad's host and state directory; or add a public key")
 	case verb != "" && verb != "ls" || len(inv.Operands) > 1:
 		return nil, fault.New(fault.Usage, "bad_command", "vault recipients", errors.New("want ls, add LABEL FILE, or rm LABEL")).
 			WithHint("palyra help vault recipients")
@@ -341,6 +345,31 @@ func (a *app) vaultRecipients(ctx context.Context, inv *command.Invocation) (*re
 		all = append(all, d)
 	}
 	return text(front.Document{"recipients": all}, "%s", a.table(inv, t)), nil
+}
+
+// recipientsAdd sends palyrad the line of a public key.
+func (a *app) recipientsAdd(ctx context.Context, inv *command.Invocation, label, path string) (*result, error) {
+	const maxLine = 4096
+	op := fmt.Sprintf("read recipient %q", path)
+	f, err := settings.OpenRegular(op, path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxLine))
+	if err != nil {
+		return nil, durable.Fault(op, err)
+	}
+	if !strings.HasPrefix(string(b), "palyra-recipient-1:") { // a file of another kind, an identity's maybe, stays here
+		return nil, fault.New(fault.Usage, "invalid_input", op, errors.New("not a line of a recipient"))
+	}
+	r, err := vaultDo(ctx, a, inv, hub.AddVaultRecipient, func(session string) hub.NewVaultRecipient {
+		return hub.NewVaultRecipient{Session: session, Label: label, Recipient: string(b)}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return text(withCall(&r, front.Document{"label": label, "type": "hpke-mlkem768-x25519"}), "%s opens the vault, too\n", front.OneLine(label)), nil
 }
 
 func (a *app) vaultImport(ctx context.Context, inv *command.Invocation) (*result, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"palyra/crypt/seal"
@@ -28,6 +29,7 @@ func (h *Hub) vaultOperations() []hub.Entry {
 		hub.ListSecrets.By(h.listSecrets),
 		hub.RemoveSecret.By(h.removeSecret),
 		hub.RotateVault.By(h.rotateVault),
+		hub.AddVaultRecipient.By(h.addVaultRecipient),
 		hub.ImportSecrets.By(h.importSecrets),
 		hub.ExportSecrets.By(h.exportSecrets),
 		hub.GetVault.By(h.getVault),
@@ -82,6 +84,11 @@ func (d *handed) forget() {
 // vaultCall makes one call of a tool for secrets, as call makes one of any tool. values come beside
 // it; they are copied to locked memory, and cleared. most is how many bytes the answer may hold.
 func (h *Hub) vaultCall(ctx context.Context, c hub.Caller, session, name string, input any, values [][]byte, most int64) (out hub.VaultResult, err error) {
+	return h.vaultCallWith(ctx, c, session, name, input, new(tool.Beside), values, most)
+}
+
+// vaultCallWith is vaultCall with what else comes beside it.
+func (h *Hub) vaultCallWith(ctx context.Context, c hub.Caller, session, name string, input any, beside *tool.Beside, values [][]byte, most int64) (out hub.VaultResult, err error) {
 	defer func() {
 		for _, v := range values {
 			clear(v)
@@ -109,7 +116,7 @@ func (h *Hub) vaultCall(ctx context.Context, c hub.Caller, session, name string,
 	}
 	got := new(handed)
 	defer got.forget()
-	beside := &tool.Beside{Done: got.take, Owner: h.privileged(c)}
+	beside.Done, beside.Owner = got.take, h.privileged(c)
 	for _, v := range values {
 		beside.Values = append(beside.Values, seal.NewSecret(v))
 	}
@@ -188,6 +195,16 @@ func (h *Hub) removeSecret(ctx context.Context, c hub.Caller, n hub.SecretName) 
 
 func (h *Hub) rotateVault(ctx context.Context, c hub.Caller, n hub.VaultRotation) (hub.VaultResult, error) {
 	return h.vaultCall(ctx, c, n.Session, toolproto.VaultRotate, &toolproto.VaultRotateInput{Drop: n.Drop, Values: n.Values}, nil, 0)
+}
+
+// addVaultRecipient takes public keys alone: a passphrase is typed where the vault lies.
+func (h *Hub) addVaultRecipient(ctx context.Context, c hub.Caller, n hub.NewVaultRecipient) (none hub.VaultResult, err error) {
+	to, err := seal.ParseRecipient(n.Label, []byte(strings.TrimSuffix(n.Recipient, "\n")+"\n"))
+	if err != nil {
+		return none, err
+	}
+	in := &toolproto.VaultAddRecipientInput{Label: n.Label, Type: seal.TypeHPKE, ID: to.ID().String()}
+	return h.vaultCallWith(ctx, c, n.Session, toolproto.VaultAddRecipient, in, &tool.Beside{Recipient: to}, nil, 0)
 }
 
 func (h *Hub) importSecrets(ctx context.Context, c hub.Caller, n hub.SecretImport) (hub.VaultResult, error) {

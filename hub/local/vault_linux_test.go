@@ -176,6 +176,35 @@ func TestVaultOperations(t *testing.T) {
 	wait = h.answered(admin, h.owner, ses, true)
 	h.executed(request(h, hub.RotateVault, admin, hub.VaultRotation{Session: ses}))
 	wait()
+
+	away, err := seal.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub, err := away.Recipient("safe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, yes := range []bool{false, true} {
+		wait = h.answered(admin, h.owner, ses, yes)
+		r, err := request(h, hub.AddVaultRecipient, admin, hub.NewVaultRecipient{Session: ses, Label: "safe", Recipient: string(pub.Encode())})
+		if wait(); err != nil || len(r.Run.Steps) != 1 || (r.Run.Steps[0].Outcome == "executed") != yes {
+			t.Fatalf("add: %+v, %v", r.Run.Steps, err)
+		}
+		v, err := vault.Open(ctx, filepath.Join(h.base, "state", "vault"), h.k.VaultLedger(), away)
+		if (err == nil) != yes {
+			t.Errorf("opened with the key after %v: %v", yes, err)
+		}
+		if err == nil {
+			v.Close()
+		}
+	}
+	if _, err := request(h, hub.AddVaultRecipient, admin, hub.NewVaultRecipient{Session: ses, Label: "x", Recipient: "palyra-recipient-1:x"}); fault.ReasonOf(err) != "invalid_input" {
+		t.Errorf("no key: %v", err)
+	}
+	wait = h.answered(admin, h.owner, ses, true)
+	h.executed(request(h, hub.RotateVault, admin, hub.VaultRotation{Session: ses, Drop: []string{"safe"}}))
+	wait()
 	s, err := hub.VerifyVault.Do(ctx, h, admin, hub.None{})
 	if err != nil || s.Versions != 5 || len(s.Recipients) != 1 || s.Recipients[0].Label != "owner" {
 		t.Errorf("verify: %+v, %v", s, err)

@@ -196,7 +196,7 @@ func (x *exchange) readBody() error {
 	if err := checkContentType(x.r.Header); err != nil {
 		return err
 	}
-	limit := x.s.lim.Body
+	limit := max(x.s.lim.Body, min(x.rt.Body, x.s.bodies.Limits().Each))
 	if x.rt.Brake {
 		limit = min(limit, brakeBody)
 	}

@@ -121,7 +121,7 @@ Lists the recipients that the vault's key is wrapped for: label, type and the di
 of the public key.
 
 "add" takes a public key from FILE, the line that palyra vault identity prints, or
-with --type argon2id a passphrase. LABEL has a-z, 0-9 and "-". A new one can
+with --type argon2id a passphrase, which palyrad doesn't take. LABEL has a-z, 0-9 and "-". A new one can
 open every secret, so this is a sensitive call, of the tool vault.add_recipient: the
 built-in policies ask. Label, type and digest stand in the question. A new key for
 the vault can't be wrapped for a passphrase that isn't at hand, so a second one is in

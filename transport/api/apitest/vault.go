@@ -37,6 +37,9 @@ func (h *Hub) vaultEntries() []hub.Entry {
 		hub.RotateVault.By(func(_ context.Context, c hub.Caller, _ hub.VaultRotation) (hub.VaultResult, error) {
 			return vaultResult(c), nil
 		}),
+		hub.AddVaultRecipient.By(func(_ context.Context, c hub.Caller, _ hub.NewVaultRecipient) (hub.VaultResult, error) {
+			return vaultResult(c), nil
+		}),
 		hub.ImportSecrets.By(func(_ context.Context, c hub.Caller, n hub.SecretImport) (hub.VaultResult, error) {
 			var refs []string
 			for _, s := range n.Secrets {
