@@ -131,13 +131,13 @@ var homes = []home{
 	{Module: "github.com/landlock-lsm/go-landlock", Dirs: []string{"isolate/selfconfine"}, Why: "Landlock on every thread of a running Go process"},
 	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes as the Go checksum database uses them"},
 	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
-	{Module: "golang.org/x/net/dns/dnsmessage", Dirs: []string{"isolate/egress/dns"}, Why: "reading and writing messages of the DNS"},
+	{Module: "golang.org/x/net/dns/dnsmessage", Dirs: []string{"isolate/egress/dns", "conformance/world"}, Why: "messages of the DNS"},
 	// It has several homes: it is a kernel interface, not a mechanism to hide, and no
 	// package above isolate may reach isolate/internal. kernel/internal/pin needs openat2
 	// and memfd, kernel/internal/planted openat2 and statx, cmd/internal/terminal the
 	// ioctls and locks of terminals, crypt/keyring/backend Windows' Data Protection API. The
 	// packages that attack us and type at us stand outside anyway.
-	{Module: "golang.org/x/sys", Dirs: []string{"crypt/keyring/backend", "isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "cmd/palyra-tool/internal/apply", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "transport/httpapi"},
+	{Module: "golang.org/x/sys", Dirs: []string{"crypt/keyring/backend", "isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "cmd/palyra-tool/internal/apply", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "conformance/world", "transport/httpapi"},
 		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
 	{Module: "filippo.io/age", Dirs: []string{"hub/store", "crypt/vault"}, Why: "encrypting backups and exports of secrets in a format that other tools read"},
 	{Module: "golang.org/x/crypto", Dirs: []string{"crypt/seal"}, Why: "Argon2id, which makes keys of passphrases"},
