@@ -34,17 +34,15 @@ type Egress struct {
 
 // How a connection ended.
 const (
-	ConnClosed      = "closed"       // both sides had said all
-	ConnReset       = "reset"        // the program's side broke it off
-	ConnResetByPeer = "reset_peer"   // the host's side did
-	ConnRefused     = "refused"      // by each of the name's addresses
-	ConnUnreachable = "unreachable"  // none of the addresses could be reached, or a mix of reasons
-	ConnTimedOut    = "timeout"      // no address answered in time
-	ConnIdle        = "idle"         // nothing passed for too long
-	ConnLimit       = "limit"        // the call had used up its bytes
-	ConnEnded       = "ended"        // it was open when the call ended
-	ConnOverload    = "overload"     // palyra-egress had no room for it
-	ConnGone        = "program_gone" // the program gave up before it was connected
+	ConnClosed      = "closed"      // both sides had said all
+	ConnReset       = "reset"       // the program's side broke it off
+	ConnResetByPeer = "reset_peer"  // the host's side did
+	ConnRefused     = "refused"     // by each of the name's addresses
+	ConnUnreachable = "unreachable" // none of the addresses could be reached, or a mix of reasons
+	ConnTimedOut    = "timeout"     // no address answered in time
+	ConnIdle        = "idle"        // nothing passed for too long
+	ConnLimit       = "limit"       // the call had used up its bytes
+	ConnEnded       = "ended"       // it was open when the call ended
 )
 
 // Connection is one connection of the program's.
@@ -56,8 +54,7 @@ type Connection struct {
 	// Address is the address that was connected, absent if none was.
 	Address string `json:"address,omitempty"`
 	// Outcome is "closed", "reset" by the program, "reset_peer", "refused", "unreachable", "timeout"
-	// before it was connected, "idle" or "limit" if it was cut off for that, "ended" with the call,
-	// "overload" without room for it, or "program_gone" before it was connected.
+	// before it was connected, "idle" or "limit" if it was cut off for that, or "ended" with the call.
 	Outcome string `json:"outcome"`
 	// Sent is how much the program sent.
 	Sent int64 `json:"sent_bytes" unit:"bytes"`
@@ -67,7 +64,7 @@ type Connection struct {
 	DurationNS int64 `json:"duration_ns" unit:"ns"`
 	// ServerName is the name in the program's TLS greeting, absent without one.
 	ServerName string `json:"server_name,omitempty"`
-	// TLS is the version that the host chose, such as "1.3", absent if it wasn't seen.
+	// TLS is the version that the host chose, such as "TLS 1.3", absent if it wasn't seen.
 	TLS string `json:"tls,omitempty"`
 }
 
@@ -78,7 +75,8 @@ const (
 	DenyMalformed = "malformed"     // it's no name, address or request as they are taken
 	DenyType      = "record_type"   // a DNS query for other than addresses
 	DenyLimit     = "limit"         // the call has used up its names, queries or connections
-	DenyMethod    = "proxy_request" // a proxy request other than CONNECT
+	DenyOverload  = "overload"      // palyra-egress has no room for it
+	DenyProxy     = "proxy_request" // a proxy request other than CONNECT to a host
 )
 
 // Denial is something that the program asked for and didn't get.
@@ -88,7 +86,7 @@ type Denial struct {
 	// Port is the port, 0 if a name was only looked up.
 	Port uint32 `json:"port,omitempty" unit:"port"`
 	// Why is "not_listed", "forbidden" if it resolves into a range that no rule names, "malformed",
-	// "record_type", "limit" or "proxy_request".
+	// "record_type", "limit" of the call, "overload" of palyra-egress or "proxy_request".
 	Why string `json:"why"`
 	// Times is how often it was asked for.
 	Times int64 `json:"times" unit:"count"`

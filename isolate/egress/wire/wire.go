@@ -30,7 +30,6 @@ const (
 	MaxRequest  = 64 << 10
 	MaxAnswer   = 8 << 10
 	MaxEvidence = 1 << 20
-	MaxRules    = 64
 	MaxText     = 300 // of a host, name or rule
 )
 

@@ -97,7 +97,7 @@ func TestEvidence(t *testing.T) {
 		e.Connections = append(e.Connections, evidence.Connection{Host: s, Address: s, Outcome: s, ServerName: s, TLS: "1.3", Sent: 1 << 50, Received: 1 << 50, DurationNS: 1 << 50, Port: 65535})
 	}
 	for range evidence.MaxDenied {
-		e.Denied = append(e.Denied, evidence.Denial{Host: strings.Repeat(`"`, MaxText), Port: 65535, Why: evidence.DenyMethod, Times: 1 << 50})
+		e.Denied = append(e.Denied, evidence.Denial{Host: strings.Repeat(`"`, MaxText), Port: 65535, Why: evidence.DenyProxy, Times: 1 << 50})
 	}
 	if b, err = Encode(e); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,235 @@
+package egress
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	rule "palyra/call/egress"
+	"palyra/internal/fault"
+	"palyra/isolate/egress/wire"
+)
+
+// server is what all sessions share.
+type server struct {
+	cfg      Config
+	names    *resolver
+	sessions account
+	open     account
+	files    account
+}
+
+// account counts what is held of something of which there is a number.
+type account struct {
+	held atomic.Int64
+	most int64
+}
+
+// take takes n, or says that there aren't as many.
+func (a *account) take(n int) bool {
+	if a.held.Add(int64(n)) > a.most {
+		a.give(n)
+		return false
+	}
+	return true
+}
+
+func (a *account) give(n int) { a.held.Add(-int64(n)) }
+
+func newServer(c Config) (*server, error) {
+	if c.Descriptors == 0 {
+		var l syscall.Rlimit
+		if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+			return nil, os.NewSyscallError("getrlimit", err)
+		}
+		c.Descriptors = int(min(l.Cur, 1<<20) / 4 * 3)
+	}
+	if c.Log == nil {
+		c.Log = func(string) {}
+	}
+	s := &server{cfg: c, names: newResolver(c.Nameserver, cmp.Or(c.Lookups, 64))}
+	s.sessions.most = int64(cmp.Or(c.Sessions, 256))
+	s.open.most = int64(cmp.Or(c.Open, 4096))
+	s.files.most = int64(c.Descriptors)
+	return s, nil
+}
+
+// Serve serves calls until the other side of conn, a control connection, is closed or ctx is done.
+// Then it ends all sessions, and returns when nothing of them is left. It takes conn over.
+func Serve(ctx context.Context, conn *net.UnixConn, c Config) error {
+	defer conn.Close()
+	s, err := newServer(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	defer cancel()
+	buf, oob := make([]byte, wire.MaxRequest+1), make([]byte, syscall.CmsgSpace(4*(wire.Descriptors+1)))
+	for {
+		n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, io.EOF), err == nil && n == 0 && oobn == 0:
+			return nil
+		case err != nil:
+			return fmt.Errorf("receive an order: %w", err)
+		}
+		r, err := s.receive(buf[:n], oob[:oobn], flags)
+		if err != nil {
+			c.logf("an order was dropped: %v", err)
+			continue
+		}
+		sessions.Go(func() { r.serve(ctx) })
+	}
+}
+
+func (c *Config) logf(format string, args ...any) {
+	if c.Log != nil {
+		c.Log(fmt.Sprintf(format, args...))
+	}
+}
+
+// request is an order with its two descriptors, which it owns.
+type request struct {
+	s    *server
+	text []byte
+	conn *net.UnixConn
+	cell *os.File
+}
+
+// receive takes the descriptors of a message. Without the right ones no one could be answered.
+func (s *server) receive(text, oob []byte, flags int) (_ *request, err error) {
+	var fds []int
+	defer func() {
+		if err != nil {
+			for _, fd := range fds {
+				syscall.Close(fd)
+			}
+		}
+	}()
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for i := range messages {
+		got, err := syscall.ParseUnixRights(&messages[i])
+		if err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 {
+		return nil, fmt.Errorf("it is beyond %d bytes or %d descriptors", wire.MaxRequest, wire.Descriptors)
+	}
+	if len(fds) != wire.Descriptors {
+		return nil, fmt.Errorf("it has %d descriptors, want %d", len(fds), wire.Descriptors)
+	}
+	for i, kind := range []int{syscall.SOCK_STREAM, syscall.SOCK_SEQPACKET} {
+		if err := connected(fds[i], kind); err != nil {
+			return nil, fmt.Errorf("descriptor %d: %w", i, err)
+		}
+		if err := syscall.SetNonblock(fds[i], true); err != nil {
+			return nil, err
+		}
+	}
+	f := os.NewFile(uintptr(fds[0]), "session")
+	fds[0] = -1
+	c, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return nil, err
+	}
+	r := &request{s: s, text: append([]byte{}, text...), conn: c.(*net.UnixConn), cell: os.NewFile(uintptr(fds[1]), "cell")}
+	return r, nil
+}
+
+// connected checks that fd is a connected unix socket of a type.
+func connected(fd, kind int) error {
+	for _, o := range []struct{ opt, want int }{{syscall.SO_DOMAIN, syscall.AF_UNIX}, {syscall.SO_TYPE, kind}, {syscall.SO_ACCEPTCONN, 0}} {
+		got, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, o.opt)
+		if err != nil {
+			return os.NewSyscallError("getsockopt", err)
+		}
+		if got != o.want {
+			return errors.New("another kind of socket than is wanted")
+		}
+	}
+	_, err := syscall.Getpeername(fd)
+	return os.NewSyscallError("getpeername", err)
+}
+
+// serve answers the request, and serves its call to its end.
+func (r *request) serve(ctx context.Context) {
+	defer r.conn.Close()
+	defer r.cell.Close()
+	o, rules, ferr := r.order()
+	if ferr == nil && !r.s.sessions.take(1) {
+		ferr = fault.New(fault.Unavailable, "budget_egress", "open an egress session", errors.New("palyra-egress serves as many calls as it can"))
+	}
+	if ferr != nil {
+		say(r.conn, wire.Answer{Error: wire.ErrorOf(ferr)})
+		return
+	}
+	if err := say(r.conn, wire.Answer{}); err != nil {
+		r.s.sessions.give(1)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.Limits.Wall)
+	defer cancel()
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		r.conn.Read(make([]byte, 1)) // palyra says nothing more: this is the call's end
+		cancel()
+	})
+	s := newSession(r.s, o, rules)
+	ev := s.run(ctx, r.cell)
+	r.s.sessions.give(1) // before the evidence: who has that may open the next
+	if err := say(r.conn, ev); err != nil && !errors.Is(err, syscall.EPIPE) {
+		r.s.cfg.logf("evidence of a session: %v", err)
+	}
+	r.conn.Close() // ends watch
+	watch.Wait()
+}
+
+// order reads the request.
+func (r *request) order() (*Order, rule.Rules, *fault.Error) {
+	const op = "open an egress session"
+	var q wire.Request
+	if err := wire.Decode(r.text, &q, wire.MaxRequest); err != nil {
+		return nil, rule.Rules{}, fault.New(fault.Usage, "invalid_input", op, err)
+	}
+	if q.Version != wire.Version {
+		return nil, rule.Rules{}, fault.New(fault.Refused, "helper_unusable", op, fmt.Errorf("palyra speaks version %d, palyra-egress %d", q.Version, wire.Version)).
+			WithHint("install palyra and palyra-egress together")
+	}
+	rules, err := rule.ParseCanonical(q.Order.Rules)
+	if err == nil {
+		q.Order.Limits, err = q.Order.Limits.Within()
+	}
+	if err != nil {
+		return nil, rule.Rules{}, fault.New(fault.Usage, "invalid_input", op, err)
+	}
+	return &q.Order, rules, nil
+}
+
+// say sends a message, to a palyra that may not read.
+func say(c *net.UnixConn, v any) error {
+	b, err := wire.Encode(v)
+	if err != nil {
+		return err
+	}
+	c.SetWriteDeadline(time.Now().Add(5 * time.Second))
+	_, err = c.Write(b)
+	return err
+}
