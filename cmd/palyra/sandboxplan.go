@@ -99,6 +99,8 @@ func networkText(p *cell.Plan) string {
 		return "egress: of this call alone; palyra-egress, which has its sockets, answers for the hosts, and no other interface is there"
 	case isolate.NetworkSession:
 		return "session: of the running calls of one session, with a loopback interface that is up, and no other"
+	case isolate.NetworkEgress:
+		return "egress: of this call alone, with a loopback interface that is up, and no other; palyra-egress stands for the hosts that it may reach"
 	}
 	return p.Network + ": of this call alone, with a loopback interface that is down"
 }

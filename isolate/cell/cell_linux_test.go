@@ -116,6 +116,8 @@ func TestContractLoopback(t *testing.T) { contract(t, tier.C, isolate.NetworkLoo
 
 func TestContractSession(t *testing.T) { contract(t, tier.C, isolate.NetworkSession, waits...) }
 
+func TestContractEgress(t *testing.T) { contract(t, tier.C, isolate.NetworkEgress, waits...) }
+
 func permitAll(t testing.TB) *policy.Set {
 	t.Helper()
 	set, err := policy.LoadFS(fstest.MapFS{

@@ -16,6 +16,7 @@ import (
 	"palyra/isolate/cell"
 	"palyra/isolate/cell/wire"
 	"palyra/isolate/evidence"
+	"palyra/isolate/isolatetest"
 	"palyra/isolate/tier"
 )
 
@@ -58,6 +59,12 @@ func TestPlanIsWhatRuns(t *testing.T) {
 		{"c void", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Network = isolate.NetworkVoid }},
 		{"c loopback", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Network = isolate.NetworkLoopback }},
 		{"c session", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Network, s.Session = isolate.NetworkSession, "ses_1" }},
+		{"c egress", tier.C, func(s *isolate.Spec, f *isolate.Files) {
+			s.Network, s.Egress = isolate.NetworkEgress, &isolate.Egress{Sockets: 1}
+			b := isolatetest.StartBroker(t)
+			t.Cleanup(func() { b.Close() })
+			f.Egress = b.Cell
+		}},
 		{"c workspace", tier.C, shown},
 		{"c limits", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Limits.PIDs = 9 }},
 		{"c arguments", tier.C, func(s *isolate.Spec, f *isolate.Files) {

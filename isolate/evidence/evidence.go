@@ -140,6 +140,8 @@ const (
 	NetworkLoopback = "loopback"
 	// NetworkSession is one like NetworkLoopback that the calls of a session share.
 	NetworkSession = "session"
+	// NetworkEgress is one like NetworkLoopback in which palyra-egress answers at further addresses.
+	NetworkEgress = "egress"
 )
 
 // Loopback is the name of the loopback interface.
@@ -151,15 +153,16 @@ type Network struct {
 	Basis Basis `json:"basis" basis:"observed"`
 	// Mode is "fresh" for a network namespace of this call, "pooled" for one made before it, "void"
 	// for the empty one of all calls that may make no socket, "loopback" for one of this call whose
-	// loopback interface is up, "session" for such a one that calls of one session share, "" for the
-	// host's (tier B).
+	// loopback interface is up, "session" for such a one that calls of one session share, "egress" for
+	// such a one in which palyra-egress stands for the hosts that the call may reach, "" for the host's
+	// (tier B).
 	Mode string `json:"mode"`
 	// Sharers is the most calls that were in a session's namespace at once while this one was, itself
 	// included.
 	Sharers *int64 `json:"sharers,omitempty" unit:"count" show:"shared with calls of its session, %s at once with this one"`
-	// Interfaces are those of a loopback or session cell, at its gate.
+	// Interfaces are those of a loopback, session or egress cell, at its gate.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// Addresses are those that such a cell has, likewise; sorted.
+	// Addresses are those that such a cell has, likewise; sorted. "198.18.0.0/15" is all of them.
 	Addresses []string `json:"addresses,omitempty"`
 	// Routes is how many of such a cell's routes lead out of lo, likewise.
 	Routes *int64 `json:"routes,omitempty" unit:"count" show:"lo is up and alone, %s routes out of it"`

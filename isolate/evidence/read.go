@@ -2,8 +2,10 @@ package evidence
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -75,7 +77,8 @@ func (n *networkTables) interfaces(b []byte) error {
 }
 
 // addresses reads net/fib_trie, in which "/32 host LOCAL" is a line below that of the address,
-// "|-- 127.0.0.1".
+// "|-- 127.0.0.1". A network of which each address is local has its own length there. That of the
+// loopback interface, 127.0.0.0/8, isn't told.
 func (n *networkTables) addresses(b []byte) error {
 	leaf := ""
 	for line := range bytes.Lines(b) {
@@ -83,8 +86,13 @@ func (n *networkTables) addresses(b []byte) error {
 		if a, ok := bytes.CutPrefix(line, []byte("|-- ")); ok {
 			leaf = string(plain(nil, a))
 		}
-		if string(line) == "/32 host LOCAL" {
+		size, ok := bytes.CutSuffix(line, []byte(" host LOCAL"))
+		switch {
+		case !ok || leaf == "127.0.0.0" && string(size) == "/8":
+		case string(size) == "/32":
 			n.local = append(n.local, leaf)
+		default:
+			n.local = append(n.local, leaf+string(plain(nil, size)))
 		}
 	}
 	return nil
@@ -122,12 +130,39 @@ func (n *networkTables) routes(b []byte) error {
 	return nil
 }
 
-// routes6 reads net/ipv6_route: lines that end with an interface.
+// localRoute6 is RTF_LOCAL, linux/route.h: the address is this host's.
+const localRoute6 = 0x80000000
+
+// routes6 reads net/ipv6_route: lines of ten words, of which the first two are an address and how
+// much of it counts, the ninth flags and the last the interface. What such a line makes local of
+// IPv6 is an address as those of addresses are; ::1 is in both tables.
 func (n *networkTables) routes6(b []byte) error {
 	for line := range bytes.Lines(b) {
-		if f := bytes.Fields(line); len(f) == 0 || string(f[len(f)-1]) != Loopback {
+		f := bytes.Fields(line)
+		if len(f) == 0 || string(f[len(f)-1]) != Loopback {
 			n.out++
+			continue
 		}
+		if len(f) != 10 {
+			return fmt.Errorf("parse route %q", line)
+		}
+		flags, ok := number(f[8], 16, 32)
+		if !ok {
+			return fmt.Errorf("parse route %q", line)
+		}
+		if flags&localRoute6 == 0 {
+			continue
+		}
+		var a [16]byte
+		size, ok := number(f[1], 16, 8)
+		if _, err := hex.Decode(a[:], f[0]); err != nil || len(f[0]) != 2*len(a) || !ok || size > 128 {
+			return fmt.Errorf("parse route %q", line)
+		}
+		text := netip.AddrFrom16(a).String()
+		if size < 128 {
+			text += "/" + strconv.FormatUint(size, 10)
+		}
+		n.local = append(n.local, text)
 	}
 	return nil
 }

@@ -179,7 +179,8 @@ func TestParseGroup(t *testing.T) {
 
 func TestNetworkTables(t *testing.T) {
 	const trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.0.0.0\n        /8 link UNICAST\nLocal:\n     |-- 127.0.0.0\n        /8 host LOCAL\n" +
-		"     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 127.255.255.255\n        /32 link BROADCAST\n"
+		"     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 127.255.255.255\n        /32 link BROADCAST\n     |-- 198.18.0.0\n        /15 host LOCAL\n"
+	const zero = "00000000000000000000000000000000"
 	var n networkTables
 	for _, f := range []struct {
 		parse func([]byte) error
@@ -189,7 +190,8 @@ func TestNetworkTables(t *testing.T) {
 		{n.addresses, trie},
 		{n.addresses6, "00000000000000000000000000000001 01 80 10 80       lo\nfe800000000000000000000000000001 02 40 20 80     eth0\n"},
 		{n.routes, "Iface\tDestination\neth0\t00000000\nlo\t0000007F\n"},
-		{n.routes6, "0 00 0 00 0 00000001 1 0 00200001       lo\n0 00 0 00 0 00000001 1 0 00200001     eth0\n\n"},
+		{n.routes6, zero + " 00 0 00 0 ffffffff 1 0 00200200       lo\n0 00 0 00 0 00000001 1 0 00200001     eth0\n\n" +
+			"fd70616c797200000000000000000000 40 0 00 0 00000400 1 0 80000001       lo\n20010db8000000000000000000000007 80 0 00 0 00000400 1 0 80000001       lo\n"},
 	} {
 		if err := f.parse([]byte(f.text)); err != nil {
 			t.Errorf("%q: %v", f.text, err)
@@ -198,12 +200,17 @@ func TestNetworkTables(t *testing.T) {
 	if want := []string{"lo", "eth0"}; !slices.Equal(n.names, want) {
 		t.Errorf("interfaces %q, want %q", n.names, want)
 	}
-	if want := []string{"127.0.0.1", "::1", "fe800000000000000000000000000001"}; !slices.Equal(n.local, want) || n.out != 3 {
+	if want := []string{"127.0.0.1", "198.18.0.0/15", "::1", "fe800000000000000000000000000001", "fd70:616c:7972::/64", "2001:db8::7"}; !slices.Equal(n.local, want) || n.out != 3 {
 		t.Errorf("addresses %q, want %q; %d routes out, want 3", n.local, want, n.out)
 	}
 	for _, bad := range []string{"lo\n", "00000000000000000000000000000001\n", "1 01 80 10 80 lo\n"} {
 		if err := n.addresses6([]byte(bad)); err == nil {
 			t.Errorf("addresses %q: no error", bad)
+		}
+	}
+	for _, bad := range []string{"a lo\n", zero + " 00 0 00 0 0 1 0 x       lo\n", "00 80 0 00 0 0 1 0 80000001       lo\n", zero + " 81 0 00 0 0 1 0 80000001       lo\n"} {
+		if err := n.routes6([]byte(bad)); err == nil {
+			t.Errorf("routes %q: no error", bad)
 		}
 	}
 	if err := new(networkTables).interfaces([]byte("Inter-|\n face |\n")); err == nil {

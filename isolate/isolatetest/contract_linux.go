@@ -69,6 +69,7 @@ func Run(t *testing.T, sub Subject) {
 		{"NotAProgram", testNotAProgram},
 		{"Evidence", testEvidence},
 		{"Network", testNetwork},
+		{"Egress", testEgress},
 		{"Terminal", testTerminal},
 		{"Concurrent", testConcurrent},
 		{"StagedApart", testStagedApart},
@@ -360,7 +361,7 @@ func testCancel(t *testing.T, h *harness) {
 	go func() {
 		c.files.Stdout, c.files.Stderr = w, w
 		var o outcome
-		o.res, o.err = h.runner.Run(ctx, g, c.spec, c.files)
+		o.res, o.err = c.start(ctx, g)
 		w.Close()
 		done <- o
 	}()

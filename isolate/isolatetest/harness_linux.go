@@ -59,7 +59,7 @@ func (h *harness) program(t *testing.T, path string, argv ...string) *call {
 	s := &isolate.Spec{Version: 1, Capsule: canon.Sum([]byte(t.Name())), Tier: h.sub.Tier, Argv: argv,
 		Env: []string{"HOME=/tmp", "LANG=C.UTF-8", "PATH=/usr/bin:/bin"}, Cwd: "/workspace",
 		Exec:   isolate.File{Path: path, Digest: canon.Digest(sum.Sum(nil)), Size: n, Pinned: "system"},
-		Limits: limits(), Stdin: "none", Network: h.sub.Network}
+		Limits: limits(), Stdin: "none", Network: h.sub.Network, Egress: egressOf(h.sub.Network)}
 	if s.Network == isolate.NetworkSession {
 		s.Session = t.Name()
 	}
@@ -93,7 +93,7 @@ func (c *call) runWith(ctx context.Context, g grant.Grant) outcome {
 		return w
 	}
 	c.files.Stdout, c.files.Stderr = collect(&o.stdout), collect(&o.stderr)
-	o.res, o.err = c.h.runner.Run(ctx, g, c.spec, c.files)
+	o.res, o.err = c.start(ctx, g)
 	c.files.Stdout.Close()
 	c.files.Stderr.Close()
 	wg.Wait()

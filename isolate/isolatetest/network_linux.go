@@ -52,7 +52,7 @@ func testNetwork(t *testing.T, h *harness) {
 		switch h.sub.Network {
 		case isolate.NetworkVoid:
 			mode = []string{evidence.NetworkVoid}
-		case isolate.NetworkLoopback, isolate.NetworkSession: // no program listens there
+		case isolate.NetworkLoopback, isolate.NetworkSession, isolate.NetworkEgress: // no program listens there
 			connect, mode = "Connection refused", []string{h.sub.Network} // which evidence calls the same
 			n := e.Network
 			if !slices.Equal(n.Interfaces, []string{"lo"}) || !slices.Contains(n.Addresses, "127.0.0.1") || n.Routes == nil || *n.Routes != 0 || e.Landlock.HandledNet != 0 {

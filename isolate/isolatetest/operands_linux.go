@@ -92,7 +92,7 @@ func testOperands(t *testing.T, h *harness) {
 	go func() {
 		c.files.Stdout, c.files.Stderr = outW, outW
 		var o outcome
-		o.res, o.err = h.runner.Run(t.Context(), g, c.spec, c.files)
+		o.res, o.err = c.start(t.Context(), g)
 		outW.Close()
 		done <- o
 	}()
@@ -223,7 +223,7 @@ func (x *exchange) during(t *testing.T, h *harness) {
 	g := c.grant()
 	go func() {
 		var o outcome
-		o.res, o.err = h.runner.Run(t.Context(), g, c.spec, c.files)
+		o.res, o.err = c.start(t.Context(), g)
 		stdout.Close()
 		done <- o
 	}()

@@ -55,7 +55,7 @@ func (c *call) onTerminal(dialog ...string) (o outcome) {
 			}
 		}
 	})
-	o.res, o.err = c.h.runner.Run(c.t.Context(), c.grant(), c.spec, c.files)
+	o.res, o.err = c.start(c.t.Context(), c.grant())
 	theirs.Close()
 	wg.Wait()
 	if o.err == nil && !errors.Is(end, syscall.EIO) {

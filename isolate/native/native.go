@@ -351,6 +351,9 @@ var Buffers = [...]Variable{
 	{"/proc/sys/net/ipv4/tcp_fastopen", "0", "no data with a request for a connection"},
 }
 
+// FreePorts lets every user bind ports below 1024, palyra-egress above all: ip(7).
+var FreePorts = Variable{"/proc/sys/net/ipv4/ip_unprivileged_port_start", "0", "the ports of servers that programs connect to"}
+
 // netdevice(7).
 const (
 	afInet           = 2

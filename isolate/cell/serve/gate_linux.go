@@ -56,7 +56,7 @@ func (p *process) asOrdered() error {
 		if err := p.checkSecrets(); err != nil {
 			return shut("secrets", err)
 		}
-		if err := checkNetwork(&e.Network); err != nil {
+		if err := checkNetwork(&e.Network, p.local); err != nil {
 			return shut("namespaces", err)
 		}
 	}

@@ -104,7 +104,7 @@ func (r *run) network(t *thread) (back func() error, err error) {
 		return r.joinSession(t)
 	}
 	if r.spec.Network == isolate.NetworkEgress {
-		return nil, refuse("network_namespace", "make a network namespace with egress", errors.New("this palyra-cell makes none"))
+		return r.makeEgress(t)
 	}
 	if r.net.file == nil {
 		r.net = r.s.pool.network()
@@ -152,16 +152,22 @@ func checkNamespaces(e *evidence.Evidence, own map[string]uint64, net, void uint
 }
 
 // checkNetwork refuses a cell in which the loopback interface should be up and isn't, or isn't all.
-func checkNetwork(n *evidence.Network) error {
+// egress are the other addresses that it has, sorted.
+func checkNetwork(n *evidence.Network, egress []string) error {
 	switch {
-	case n.Mode != evidence.NetworkLoopback && n.Mode != evidence.NetworkSession:
+	case n.Mode != evidence.NetworkLoopback && n.Mode != evidence.NetworkSession && n.Mode != evidence.NetworkEgress:
 		return nil
 	case len(n.Interfaces) != 1 || n.Interfaces[0] != evidence.Loopback:
 		return fmt.Errorf("its interfaces are %q", n.Interfaces)
 	case !slices.Contains(n.Addresses, "127.0.0.1"):
 		return fmt.Errorf("its addresses are %q", n.Addresses)
+	case n.Mode == evidence.NetworkEgress && !slices.Equal(slices.DeleteFunc(slices.Clone(n.Addresses), ownAddress), egress):
+		return fmt.Errorf("its addresses are %q, want those of a loopback interface and %q", n.Addresses, egress)
 	case n.Routes == nil || *n.Routes != 0:
 		return errors.New("a route leads out of it")
 	}
 	return nil
 }
+
+// ownAddress reports whether every loopback interface that is up has an address.
+func ownAddress(a string) bool { return a == "127.0.0.1" || a == "::1" }

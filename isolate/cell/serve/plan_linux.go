@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"palyra/isolate"
 	"palyra/isolate/cell/wire"
 	"palyra/isolate/evidence"
 	"palyra/isolate/internal/sys"
@@ -82,6 +83,9 @@ func (s *server) planNetwork(x *run) (string, []string, error) {
 		return "", nil, err
 	}
 	kinds := append(native.Kinds(x.ns), "user")
+	if x.spec.Network == isolate.NetworkEgress {
+		kinds = append(kinds, "net")
+	}
 	slices.Sort(kinds)
 	return x.ev.Network.Mode, kinds, nil
 }

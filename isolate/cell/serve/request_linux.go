@@ -80,6 +80,10 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 		(f.layer >= 0) != (spec.Workspace != nil && spec.Workspace.Staged) {
 		return wrong(errors.New("descriptors do not match the spec"))
 	}
+	// A plan tells palyra-egress nothing.
+	if (f.egress >= 0) != (spec.Egress != nil) && (r.Kind == wire.OpRun || f.egress >= 0) {
+		return wrong(errors.New("the connection to palyra-egress does not match the spec"))
+	}
 	if err := isolate.CheckTTY(spec.Tier, spec.TTY); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
@@ -146,11 +150,11 @@ func checkLimits(l *isolate.Limits) error {
 
 // files are the descriptors of one request, -1 for none. They are closed with the request.
 type files struct {
-	exec, stdout, stderr, script, workspace, stdin, layer, terminal int
-	operands, mounts, caches, secrets                               []int
+	exec, stdout, stderr, script, workspace, stdin, layer, terminal, egress int
+	operands, mounts, caches, secrets                                       []int
 }
 
-func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, -1, nil, nil, nil, nil} }
+func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, -1, -1, nil, nil, nil, nil} }
 
 func filesOf(r *wire.Request, fds []int) (*files, error) {
 	f := noFiles()
@@ -158,7 +162,7 @@ func filesOf(r *wire.Request, fds []int) (*files, error) {
 		there bool
 		to    *int
 	}{{true, &f.exec}, {r.Has&wire.HasTerminal == 0, &f.stdout}, {r.Has&wire.HasTerminal == 0, &f.stderr},
-		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}, {r.Has&wire.HasLayer != 0, &f.layer}, {r.Has&wire.HasTerminal != 0, &f.terminal}} {
+		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}, {r.Has&wire.HasLayer != 0, &f.layer}, {r.Has&wire.HasTerminal != 0, &f.terminal}, {r.Has&wire.HasEgress != 0, &f.egress}} {
 		if !x.there {
 			continue
 		}

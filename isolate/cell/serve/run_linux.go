@@ -46,6 +46,7 @@ type run struct {
 	framed   []string        // where the cell has frames
 	given    *os.File        // the file system of secrets; nil for none
 	session  *sessionNetwork // the network that it shares; nil for none
+	local    []string        // the addresses of its network that lead to palyra-egress, sorted
 	layer    *layer          // what a staged workspace is written to; nil for none
 	together int             // the most calls that used it at once; guarded by layers.mu
 	lower    *os.File        // the layer's: the workspace's own mount; nil for none

@@ -123,27 +123,33 @@ func (s *sessions) leave(n *sessionNetwork, r *run) (most int64) {
 // makeSession makes a namespace whose loopback interface is up, as native's tape does in a cell that
 // has one for itself, and leaves the thread in it.
 func (t *thread) makeSession() (n network, err error) {
-	if err = sys.UnshareNetwork(); err != nil {
+	if err = t.makeLoopback(native.Buffers[:]); err == nil {
+		n.file, n.id, err = sys.Network()
+	}
+	if err != nil {
 		return n, refuse("network_namespace", sessionOp, err)
 	}
+	return n, nil
+}
+
+// makeLoopback moves the thread into a new network namespace, sets variables there and then its
+// loopback interface up.
+func (t *thread) makeLoopback(variables []native.Variable) error {
+	if err := sys.UnshareNetwork(); err != nil {
+		return err
+	}
 	t.void = false
-	for _, v := range native.Buffers {
+	for _, v := range variables {
 		name, _ := strings.CutPrefix(v.Path, "/proc/")
 		text, err := sys.SetVariable(t.s.outside, name, v.Value)
 		if err == nil && !slices.Equal(strings.Fields(text), strings.Fields(v.Value)) {
 			err = fmt.Errorf("%s is %q, want %q", v.Path, text, v.Value)
 		}
 		if err != nil {
-			return n, refuse("network_namespace", sessionOp, err)
+			return err
 		}
 	}
-	if err = sys.LoopbackUp(); err != nil {
-		return n, refuse("network_namespace", sessionOp, err)
-	}
-	if n.file, n.id, err = sys.Network(); err != nil {
-		return n, refuse("network_namespace", sessionOp, err)
-	}
-	return n, nil
+	return sys.LoopbackUp()
 }
 
 // leaveSession is called when no process of the run is left, and again when none will be. It returns

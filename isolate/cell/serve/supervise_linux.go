@@ -150,6 +150,9 @@ func (p *process) toGate() error {
 			if err := knob.Gate(p.observe()); err != nil {
 				return fmt.Errorf("read evidence: %w", err)
 			}
+			if err := p.awaitEgress(); err != nil {
+				return err
+			}
 		default:
 			return fmt.Errorf("unknown mark %q", mark)
 		}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"palyra/isolate/egress/handover"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
 )
@@ -18,19 +19,23 @@ import (
 
 // etcFiles are the files of /etc that programs need and that hold nothing private.
 var etcFiles = []string{
-	"ld.so.cache", "ld.so.conf", "nsswitch.conf", "localtime", "timezone", "protocols", "services", "host.conf",
+	"ld.so.cache", "ld.so.conf", "localtime", "timezone", "protocols", "services", "host.conf",
 	"gai.conf", "mime.types", "locale.alias", "debian_version", "os-release", "inputrc",
 }
 
 // etcDirs are shown read-only; patterns of filepath.Match.
 var etcDirs = []string{"alternatives", "ssl/certs", "java-*", "ld.so.conf.d", "fonts"}
 
-// etcMade are files that we write: the cell has one user and no network.
+// etcMade are files that we write: the cell has one user, and if it has egress one name server, in
+// place of whatever services the host asks. In other cells a question to it fails at once.
 var etcMade = map[string]string{
 	"passwd":   fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\npalyra:x:%[1]d:%[1]d:palyra:/workspace:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n", native.InnerID),
 	"group":    fmt.Sprintf("root:x:0:\npalyra:x:%d:\nnogroup:x:65534:\n", native.InnerID),
 	"hosts":    "127.0.0.1 localhost " + native.Hostname + "\n::1 localhost\n",
 	"hostname": native.Hostname + "\n",
+	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
+		"services: files\nprotocols: files\nrpc: files\nethers: files\n",
+	"resolv.conf": "nameserver " + handover.Resolver + "\n",
 }
 
 // topLevel are links, or directories, that lead into /usr.

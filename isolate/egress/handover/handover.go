@@ -8,8 +8,7 @@
 //
 // The connection is one SOCK_SEQPACKET pair per call; palyra makes it and hands both ends on. palyra-cell
 // sends the sockets in as few messages as the kernel allows, [Receive] takes them, and palyra-egress
-// answers once, with [Ready] or [Refuse]. Then palyra-cell opens the gate or ends the call, and closes
-// its end.
+// answers once, with [Ready] or [Refuse]. Then palyra-cell opens the gate or ends the call.
 //
 //	'S' tcp4 tcp6 first      UDP socket, then tcp4 sockets, then tcp6 sockets, from number first on
 //	"ready"                  the answer: the program may start

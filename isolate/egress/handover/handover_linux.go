@@ -47,8 +47,8 @@ func Send(conn *os.File, s *Sockets) error {
 }
 
 // Receive takes the sockets of a call, which don't block then. conn mustn't block either, as
-// [Pair]'s; it stays the caller's. Receive returns when ctx is done, or with io.EOF when palyra-cell has
-// given the call up. Everything else than what Send sends is an error: other descriptors than fresh
+// [Pair]'s; it stays the caller's. Receive returns when ctx is done, or with io.EOF when the other
+// end is closed: palyra-cell has given the call up, and palyra too. Everything else than what Send sends is an error: other descriptors than fresh
 // sockets of the right kinds, sockets of different namespaces, and sockets of the receiver's own.
 func Receive(ctx context.Context, conn *os.File) (_ *Sockets, err error) {
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {

@@ -5,6 +5,7 @@
 //	talk listen              prints the port, answers connections with "hello", ends with its input
 //	talk stay                the same, without end
 //	talk look PORT           prints what it found, a line each: "tcp hello", "unix EPERM", ...
+//	talk get HOST:PORT       prints the last line of what an HTTP server answers
 package main
 
 import (
@@ -32,6 +33,8 @@ func main() {
 		listen()
 	case "stay":
 		listen()
+	case "get":
+		get(os.Args[2])
 	default:
 		look(os.Args[2])
 	}
@@ -56,6 +59,18 @@ func listen() {
 		fmt.Fprint(c, "hello")
 		c.Close()
 	}
+}
+
+func get(host string) {
+	c, err := net.DialTimeout("tcp", host, 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Fprintf(c, "GET / HTTP/1.0\r\n\r\n")
+	b, _ := io.ReadAll(c)
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	fmt.Println(lines[len(lines)-1])
 }
 
 func look(port string) {
