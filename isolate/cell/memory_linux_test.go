@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"palyra/isolate"
 	"palyra/isolate/internal/sys"
+	"palyra/isolate/isolatetest"
 	"palyra/isolate/tier"
 )
 
@@ -27,7 +29,8 @@ func TestMemoryIsCounted(t *testing.T) {
 		c := start(t, tr)
 		for _, held := range []int64{40, 200} {
 			var together sync.WaitGroup // they hold for seconds, for a sample to see it
-			for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted"} {
+			for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted", "egress received", "egress unaccepted"} {
+				how, egress := strings.CutPrefix(how, "egress ")
 				if tr == tier.B && !slices.Contains([]string{"tables", "private-leader", "sockets", "left", "shared-leader"}, how) {
 					continue // no file system of its own that a program could reach so, no inotify, no /proc and no loopback
 				}
@@ -44,16 +47,23 @@ func TestMemoryIsCounted(t *testing.T) {
 				if how == "received" || how == "unaccepted" {
 					s.Network = isolate.NetworkLoopback
 				}
+				var conn *os.File
+				if egress {
+					s.Network, s.Egress = isolate.NetworkEgress, &isolate.Egress{Sockets: 1}
+					b := isolatetest.StartBroker(t)
+					t.Cleanup(func() { b.Close() })
+					conn = b.Cell
+				}
 				g := mint(t, testKey, s)
 				together.Go(func() {
-					what := fmt.Sprintf("%v, %s, %d MiB", tr, how, held)
+					what := fmt.Sprintf("%v, %s %s, %d MiB", tr, s.Network, how, held)
 					r, w, err := os.Pipe()
 					if err != nil {
 						t.Error(err)
 						return
 					}
 					defer r.Close()
-					res, err := c.Run(t.Context(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w})
+					res, err := c.Run(t.Context(), g, s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w, Egress: conn})
 					w.Close()
 					if err != nil {
 						t.Errorf("%s: %v", what, err)
