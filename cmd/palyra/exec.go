@@ -107,9 +107,11 @@ func (a *app) call(ctx context.Context, inv *command.Invocation, stdio kernel.IO
 			return nil, nil, err
 		}
 	}
+	egress := &broker{executable: a.executable} // no other call starts it
+	defer egress.Close()
 	k, err := a.open(ctx, kernel.Config{
 		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell,
-		Warm: command.Value(inv, "tier", tier.C), Once: true, Approver: a.approver(), Vault: a.vaultOpener(inv, state),
+		Warm: command.Value(inv, "tier", tier.C), Once: true, Approver: a.approver(), Vault: a.vaultOpener(inv, state), Egress: egress,
 	})
 	if err != nil {
 		return nil, nil, err
