@@ -13,8 +13,8 @@
 //
 // # How it is made
 //
-// Main starts the test binary again in a new user, mount and network namespace, with the same user
-// id: that network namespace is the host. A second one, which a pair of virtual Ethernet devices
+// Main starts the test binary again in a new mount and network namespace, with the same user id, and
+// for users but root in a user namespace, too: that network namespace is the host. A second one, which a pair of virtual Ethernet devices
 // joins to it, is the Internet. The sockets of the servers are made there and served by the test's
 // own process, so a test changes the world by calling a function, and sees what arrived:
 // [World.Connections], [World.Queries]. Before the tests run, all capabilities are dropped, unless
@@ -57,6 +57,7 @@ const (
 	Web      = "192.31.196.140"     // one of many: every address serves the same
 	Web6     = "2620:4f:8000:1::40" //
 	Dead     = "192.175.48.20"      // swallows packets
+	Dead6    = "2620:4f:8000:3::20" //
 	Private  = "10.0.0.5"           // an intranet's host
 	Private6 = "fd00:1::5"          //
 	Metadata = "169.254.169.254"    // a cloud's metadata: answers, so that a refusal shows something
