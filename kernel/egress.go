@@ -111,7 +111,8 @@ type outlet struct {
 	session *client.Session
 	files   *budget.Hold
 	stop    func() bool // the watch for its loss; false: it has seen it
-	cut     bool        // the way was lost, and the run was ended for it
+	until   time.Time   // the end of its time at palyra-egress
+	cut     bool        // the way was over, and the run was ended for it
 }
 
 // Descriptors of an outlet in this process: the session, and the end for palyra-cell.
@@ -130,14 +131,15 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 	if err != nil {
 		return nil, nil, err
 	}
-	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts,
-		Limits: client.Limits{Wall: min(spec.Limits.Wall+beyond, maxLimits().Wall)}})
+	wall := min(spec.Limits.Wall+beyond, maxLimits().Wall)
+	until := time.Now().Add(wall)
+	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Limits: client.Limits{Wall: wall}})
 	if err != nil {
 		hold.Release()
 		return nil, nil, err
 	}
 	run, cancel := context.WithCancel(ctx)
-	w := &outlet{session: session, files: hold}
+	w := &outlet{session: session, files: hold, until: until}
 	over := make(chan struct{})
 	seen := make(chan bool, 1)
 	go func() { // until end
@@ -171,7 +173,11 @@ func (w *outlet) end(res *isolate.Result) error {
 	if e != nil && res != nil && res.Evidence != nil {
 		res.Evidence.Egress = *e
 	}
-	if err == nil && w.cut { // the longest call's time is palyra-egress's, too
+	switch {
+	case err != nil || !w.cut:
+	case time.Now().Before(w.until):
+		err = fault.New(fault.Unavailable, "egress_lost", "reach hosts", errors.New("palyra-egress ended before the call"))
+	default: // the longest call's time is palyra-egress's, too
 		err = fault.New(fault.Timeout, "wall", "reach hosts", errors.New("the time limit passed"))
 	}
 	return err

@@ -114,7 +114,7 @@ func TestHostsNeedBroker(t *testing.T) {
 	h := openHouse(t, Config{Approver: unasked{t}})
 	o := h.call(hostly("a.example"), IO{})
 	if o.Outcome != receipt.Refused || o.Error == nil || o.Error.Reason != "egress_lost" || !strings.Contains(o.Error.Hint, "palyra-egress") || o.Intent != nil || o.Approval != nil {
-		t.Errorf("%+v, %+v", o, o.Error)
+		t.Errorf("%s, %+v", o.Outcome, o.Error)
 	}
 	if p := h.verify(o).Statement.Predicate; !slices.Equal(p.Capsule.EgressHosts, []string{"a.example:443"}) || p.Capsule.Network != isolate.NetworkEgress {
 		t.Errorf("the receipt says %+v", p.Capsule)

@@ -95,8 +95,6 @@ func networkText(p *cell.Plan) string {
 		return "void: shared and empty; the filter lets the program make no socket"
 	case isolate.NetworkLoopback:
 		return "loopback: of this call alone, with a loopback interface that is up, and no other"
-	case isolate.NetworkEgress:
-		return "egress: of this call alone; palyra-egress, which has its sockets, answers for the hosts, and no other interface is there"
 	case isolate.NetworkSession:
 		return "session: of the running calls of one session, with a loopback interface that is up, and no other"
 	case isolate.NetworkEgress:

@@ -1,0 +1,396 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	vocabulary "palyra/call"
+	"palyra/crypt/receipt"
+	"palyra/internal/fault"
+	"palyra/isolate/egress"
+	"palyra/isolate/egress/client"
+	"palyra/isolate/egress/dns"
+	"palyra/isolate/evidence"
+)
+
+// world has names that lead to this host's loopback, a host that answers there, and a palyra-egress
+// in this process, which a test can end.
+type world struct {
+	t      *testing.T
+	broker *client.Listener
+	port   int
+	end    context.CancelFunc // palyra-egress
+	ended  chan struct{}
+	at     string
+	asked  netip.AddrPort // the name server
+
+	mu      sync.Mutex
+	open    map[net.Conn]bool // at the host
+	changed chan struct{}     // closed and replaced when open changes
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, open: make(map[net.Conn]bool), changed: make(chan struct{}), at: filepath.Join(t.TempDir(), "egress")}
+	names, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: w.at, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.port, w.asked, w.broker = host.Addr().(*net.TCPAddr).Port, names.LocalAddr().(*net.UDPAddr).AddrPort(), client.Listen(l)
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		w.stop()
+		w.broker.Close()
+		names.Close()
+		host.Close()
+		w.hangUp()
+		all.Wait()
+	})
+	all.Go(func() {
+		b := make([]byte, dns.MaxQuery)
+		for {
+			n, from, err := names.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			q, err := dns.Parse(b[:n])
+			switch {
+			case err != nil:
+				continue
+			case q.Type != dns.A:
+				names.WriteToUDP(q.Empty(), from)
+			default:
+				names.WriteToUDP(q.Addresses([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, time.Minute), from)
+			}
+		}
+	})
+	all.Go(func() {
+		for {
+			c, err := host.Accept()
+			if err != nil {
+				return
+			}
+			w.note(c, true)
+			all.Go(func() { // says what it got so far at each line, and goes on
+				defer w.note(c, false)
+				defer c.Close()
+				b := make([]byte, 1024)
+				for {
+					n, err := c.Read(b)
+					if err != nil {
+						return
+					}
+					fmt.Fprintf(c, "heard %s", b[:n])
+				}
+			})
+		}
+	})
+	w.start()
+	return w
+}
+
+// start starts palyra-egress, and waits until it can be used.
+func (w *world) start() {
+	w.t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.at, Net: "unixpacket"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.end, w.ended = cancel, make(chan struct{})
+	go func(ended chan struct{}) {
+		defer close(ended)
+		egress.Serve(ctx, conn, egress.Config{Nameserver: w.asked})
+	}(w.ended)
+}
+
+func (w *world) stop() {
+	w.end()
+	<-w.ended
+}
+
+func (w *world) note(c net.Conn, open bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if open {
+		w.open[c] = true
+	} else {
+		delete(w.open, c)
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *world) hangUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.open {
+		c.Close()
+	}
+}
+
+// await waits until so many connections are open at the host.
+func (w *world) await(n int) {
+	w.t.Helper()
+	for {
+		w.mu.Lock()
+		got, changed := len(w.open), w.changed
+		w.mu.Unlock()
+		if got == n {
+			return
+		}
+		select {
+		case <-changed:
+		case <-w.t.Context().Done():
+			w.t.Fatalf("%d connections, want %d", got, n)
+		}
+	}
+}
+
+// rules let a call reach a name of this world, which is private.
+func (w *world) rules(names ...string) []string {
+	out := []string{fmt.Sprintf("127.0.0.0/8:%d", w.port)}
+	for _, n := range names {
+		out = append(out, fmt.Sprintf("%s:%d", n, w.port))
+	}
+	return out
+}
+
+// talk is a program that connects to a name and says a word, and then does the rest.
+func (w *world) talk(name, rest string) []string {
+	return []string{"/bin/bash", "-c", fmt.Sprintf(`exec 3<>/dev/tcp/%s/%d && printf 'hello\n' >&3 && head -n 1 <&3 && %s`, name, w.port, rest)}
+}
+
+// reaching is a house whose policies let everything through, with a way to hosts.
+func reaching(t *testing.T, cfg Config) *house {
+	t.Helper()
+	cfg.PolicyDir = t.TempDir()
+	os.Chmod(cfg.PolicyDir, 0o755)
+	put(t, cfg.PolicyDir+"/all.cedar", "@id(\"all\") permit (principal, action, resource);\n", 0o644)
+	return openHouse(t, cfg)
+}
+
+// TestReachesHosts: a program reaches the hosts that the call names and no other, and the receipt
+// says which it reached and which it asked for.
+func TestReachesHosts(t *testing.T) {
+	w := newWorld(t)
+	h := reaching(t, Config{Egress: w.broker})
+	var out bytes.Buffer
+	p := &Proposal{Tool: ToolRun, Argv: w.talk("web.example", "exec 3>&- && exec 4<>/dev/tcp/other.example/443"), EgressHosts: w.rules("web.example")}
+	o := h.call(p, IO{Stdout: &out})
+	if o.Outcome != receipt.Executed || out.String() != "heard hello\n" {
+		t.Fatalf("%s, %q, %+v", o.Outcome, out.String(), o.Error)
+	}
+	e := o.Result.Evidence
+	if e.Network.Mode != evidence.NetworkEgress || len(e.Egress.Connections) != 1 || e.Egress.Sent != 6 || e.Egress.Received != 12 {
+		t.Errorf("%+v, %+v", e.Network, e.Egress)
+	} else if c := e.Egress.Connections[0]; c.Host != "web.example" || int(c.Port) != w.port || c.Address != "127.0.0.1" || c.Sent != 6 {
+		t.Errorf("%+v", c)
+	}
+	if !slices.ContainsFunc(e.Egress.Denied, func(d evidence.Denial) bool { return d.Host == "other.example" && d.Why == evidence.DenyNotListed }) {
+		t.Errorf("the denied host isn't among %+v", e.Egress.Denied)
+	}
+	if d := o.Diagnosis; d == nil || d.Code != "EgressDenied" || d.Basis != "observed" || !strings.Contains(d.ForExec(), "--egress other.example:443") {
+		t.Errorf("%+v", d)
+	}
+	if text := string(h.verify(o).Statement.Predicate.Evidence); !strings.Contains(text, `"host":"web.example"`) || !strings.Contains(text, `"host":"other.example"`) {
+		t.Errorf("the receipt has %s", text)
+	}
+	w.await(0)
+	if calm := h.call(proposal("/bin/true"), IO{}); calm.Result.Evidence.Egress.Basis != "" || calm.Result.Evidence.Network.Mode == evidence.NetworkEgress {
+		t.Errorf("a call without hosts: %+v", calm.Result.Evidence.Egress)
+	}
+}
+
+// TestPrivateNeedsNetwork: a name that leads to this host's loopback is refused, unless a rule names
+// that network.
+func TestPrivateNeedsNetwork(t *testing.T) {
+	w := newWorld(t)
+	h := reaching(t, Config{Egress: w.broker})
+	o := h.call(&Proposal{Tool: ToolRun, Argv: w.talk("web.example", "true"), EgressHosts: w.rules("web.example")[1:]}, IO{})
+	if o.Exit == 0 || len(o.Result.Evidence.Egress.Connections) > 0 && o.Result.Evidence.Egress.Connections[0].Address != "" {
+		t.Errorf("%+v", o.Result.Evidence.Egress)
+	}
+	if d := o.Diagnosis; d == nil || d.Code != "EgressDenied" || !strings.Contains(d.Text, "private network") {
+		t.Errorf("%+v", d)
+	}
+	w.await(0)
+}
+
+// TestBrokerLost: the run is ended with its way, by name, and the next call has another.
+func TestBrokerLost(t *testing.T) {
+	w := newWorld(t)
+	h := reaching(t, Config{Egress: w.broker})
+	said := make(chan struct{})
+	done := make(chan *Outcome)
+	go func() {
+		o, err := h.Call(t.Context(), Proposal{Tool: ToolRun, Argv: w.talk("web.example", "sleep 1000"), EgressHosts: w.rules("web.example")}, IO{Stdout: &firstByte{said: said}})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- o
+	}()
+	<-said
+	w.stop()
+	o := <-done
+	if o.Outcome != receipt.Failed || o.Error == nil || o.Error.Reason != "egress_lost" || o.Exit != exitRefused || o.Result == nil || o.Result.Evidence == nil {
+		t.Fatalf("%s %d, %+v", o.Outcome, o.Exit, o.Error)
+	}
+	if p := h.verify(o).Statement.Predicate; p.Error.Reason != "egress_lost" || p.Intent == nil {
+		t.Errorf("the receipt says %+v", p.Error)
+	}
+	w.await(0)
+	w.start()
+	if o := h.call(&Proposal{Tool: ToolRun, Argv: w.talk("web.example", "true"), EgressHosts: w.rules("web.example")}, IO{}); o.Outcome != receipt.Executed || o.Exit != 0 {
+		t.Errorf("the next call: %s, %+v", o.Outcome, o.Error)
+	}
+}
+
+// firstByte closes said at the first byte.
+type firstByte struct {
+	said chan struct{}
+	once sync.Once
+}
+
+func (w *firstByte) Write(b []byte) (int, error) {
+	w.once.Do(func() { close(w.said) })
+	return len(b), nil
+}
+
+// TestWayEnds: a cancelled call and one whose time is over leave no connection, and their receipts
+// say where they were connected.
+func TestWayEnds(t *testing.T) {
+	w := newWorld(t)
+	h := reaching(t, Config{Egress: w.broker})
+	for name, c := range map[string]struct {
+		wall    time.Duration
+		cancel  bool
+		outcome string
+	}{
+		"cancel":   {0, true, receipt.Killed},
+		"deadline": {2 * time.Second, false, receipt.TimedOut},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		said := make(chan struct{})
+		if c.cancel {
+			go func() {
+				<-said
+				cancel()
+			}()
+		}
+		p := Proposal{Tool: ToolRun, Argv: w.talk("web.example", "sleep 1000"), EgressHosts: w.rules("web.example")}
+		p.Limits.Wall = c.wall
+		o, err := h.Call(ctx, p, IO{Stdout: &firstByte{said: said}})
+		cancel()
+		if err != nil || o.Outcome != c.outcome {
+			t.Errorf("%s: %v, %+v", name, err, o.Error)
+			continue
+		}
+		h.verify(o)
+		if e := o.Result.Evidence; len(e.Egress.Connections) != 1 || e.Egress.Connections[0].Outcome == "" {
+			t.Errorf("%s: %+v", name, e.Egress)
+		}
+		w.await(0)
+	}
+}
+
+// watched is a broker that says when it's used.
+type watched struct {
+	client.Broker
+	open func() error
+}
+
+func (b *watched) Open(ctx context.Context, o *client.Order) (*client.Session, error) {
+	if err := b.open(); err != nil {
+		return nil, err
+	}
+	return b.Broker.Open(ctx, o)
+}
+
+// TestWayOpensBehindIntent: nothing is asked of palyra-egress before the intent is on disk. If it
+// opens no way, the program doesn't run.
+func TestWayOpensBehindIntent(t *testing.T) {
+	w := newWorld(t)
+	var steps []string
+	var fail error
+	h := reaching(t, Config{TestOnlyStep: func(s string) { steps = append(steps, s) }, Egress: &watched{w.broker, func() error {
+		steps = append(steps, "open")
+		return fail
+	}}})
+	p := &Proposal{Tool: ToolRun, Argv: []string{"/bin/echo", "x"}, EgressHosts: w.rules("web.example")}
+	if o := h.call(p, IO{}); o.Outcome != receipt.Executed {
+		t.Fatalf("%s, %+v", o.Outcome, o.Error)
+	}
+	if i, o := slices.Index(steps, "intent"), slices.Index(steps, "open"); i < 0 || o < i {
+		t.Errorf("%q", steps)
+	}
+	fail = fault.New(fault.Unavailable, "budget_egress", "open an egress session", errors.New("full"))
+	var out bytes.Buffer
+	o := h.call(p, IO{Stdout: &out})
+	if o.Outcome != receipt.Failed || o.Error.Reason != "budget_egress" || o.Intent == nil || o.Result != nil || out.Len() > 0 {
+		t.Errorf("%s, %+v, %q", o.Outcome, o.Error, out.String())
+	}
+}
+
+// TestHostsBeside: hosts go with a terminal, a staged workspace and the /tmp of a session.
+func TestHostsBeside(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	h := reaching(t, Config{Egress: w.broker})
+	for name, change := range map[string]func(*Proposal){
+		"terminal": func(p *Proposal) { p.TTY = &vocabulary.TTY{Rows: 24, Columns: 80, Term: "xterm"} },
+		"staged":   func(p *Proposal) { p.Workspace, p.WorkspaceStaged = dir, true },
+		"session":  func(p *Proposal) { p.Workspace, p.SessionID, p.Caches = dir, "ses_1", []string{"tmp"} },
+		"loopback": func(p *Proposal) { p.Network = "loopback" },
+	} {
+		p := &Proposal{Tool: ToolRun, Argv: w.talk("web.example", "true"), EgressHosts: w.rules("web.example")}
+		change(p)
+		var out bytes.Buffer
+		o := h.call(p, IO{Stdout: &out})
+		if o.Outcome != receipt.Executed || o.Exit != 0 || !strings.Contains(out.String(), "heard hello") || o.Result.Evidence.Network.Mode != evidence.NetworkEgress {
+			t.Errorf("%s: %s %d, %q, %+v", name, o.Outcome, o.Exit, out.String(), o.Error)
+		}
+	}
+	w.await(0)
+}
+
+// TestLongLists: the names that a program asked for never keep its result from being recorded.
+func TestLongLists(t *testing.T) {
+	c := &call{out: &Outcome{}}
+	if _, ok := c.withoutHosts(receipt.Predicate{}, receipt.ErrTooLarge); ok {
+		t.Error("a call that didn't run has lists")
+	}
+	w := newWorld(t)
+	h := reaching(t, Config{Egress: w.broker})
+	// The arguments leave no room: each takes a place in capsule and statement.
+	long := strings.Repeat("x", 100<<10)
+	var ask strings.Builder
+	for i := range 70 {
+		fmt.Fprintf(&ask, ": <>/dev/tcp/%s%d.example/443;", strings.Repeat("y", 50)+"."+strings.Repeat("z", 60)+"."+strings.Repeat("z", 60), i)
+	}
+	p := &Proposal{Tool: ToolRun, Argv: []string{"/bin/bash", "-c", ask.String(), long, long, long, long, strings.Repeat("x", 60<<10)}, EgressHosts: w.rules("web.example")}
+	o := h.call(p, IO{Stderr: io.Discard})
+	if o.Outcome != receipt.Executed || o.Result.Evidence.Egress.Queries == 0 {
+		t.Errorf("%s, %+v", o.Outcome, o.Result)
+	}
+}
