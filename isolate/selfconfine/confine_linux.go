@@ -38,10 +38,10 @@ func Apply(c Config) error {
 	}
 	// BestEffort is for rights that an older kernel's Landlock lacks. A kernel without
 	// Landlock was refused above, and Report says what is missing.
-	if err := ll.V10.BestEffort().Restrict(rules...); err != nil {
+	if err := c.restrict(rules); err != nil {
 		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
-	f, err := compile()
+	f, err := c.compile()
 	if err != nil {
 		return fault.New(fault.Internal, "internal", op, err)
 	}
@@ -49,7 +49,7 @@ func Apply(c Config) error {
 		return fault.New(fault.Refused, "confine_not_in_force", op, err)
 	}
 	// Check what the kernel says, not what we asked for.
-	for _, c := range Report().Controls {
+	for _, c := range report(c.refused()).Controls {
 		if !c.On {
 			return fault.New(fault.Refused, "confine_not_in_force", op, fmt.Errorf("%s is not on: %s", c.Name, c.Detail))
 		}
@@ -57,12 +57,32 @@ func Apply(c Config) error {
 	return nil
 }
 
-func compile() (seccomp.Filter, error) {
+// restrict restricts files, ways to other processes and, unless it is to have the Internet, ports.
+func (c Config) restrict(rules []ll.Rule) error {
+	all := ll.V10.BestEffort()
+	if !c.Internet {
+		return all.Restrict(rules...)
+	}
+	return errors.Join(all.RestrictPaths(rules...), all.RestrictScoped())
+}
+
+func (c Config) compile() (seccomp.Filter, error) {
 	arch := seccomp.AMD64
 	if runtime.GOARCH == "arm64" {
 		arch = seccomp.ARM64
 	}
+	if c.Internet {
+		return seccomp.Compile(InternetPolicy(os.Getpid()), arch)
+	}
 	return seccomp.Compile(Policy(os.Getpid()), arch)
+}
+
+// refused returns the family of a socket that the filter refuses.
+func (c Config) refused() int {
+	if c.Internet {
+		return syscall.AF_NETLINK
+	}
+	return syscall.AF_INET
 }
 
 // own returns the folder of this process in /proc: mounts, namespaces, status.
@@ -90,7 +110,7 @@ func (c Config) rules() ([]ll.Rule, error) {
 	for _, p := range c.Write {
 		rules = append(rules, ll.RWDirs(p).WithRefer())
 	}
-	if c.TCPPort != 0 {
+	if c.TCPPort != 0 && !c.Internet {
 		rules = append(rules, ll.BindTCP(c.TCPPort))
 	}
 	return rules, nil
@@ -102,9 +122,12 @@ const (
 	readDir  = ll.AccessFSSet(landlock.FSReadFile | landlock.FSReadDir)
 )
 
-// Report lists the controls in force: from /proc for every thread if the kernel tells, and
-// otherwise by trying things that must fail.
-func Report() Controls {
+// Report lists the controls in force in a process without Internet: from /proc for every thread if
+// the kernel tells, and otherwise by trying things that must fail.
+func Report() Controls { return report(Config{}.refused()) }
+
+// report is Report for a process whose filter refuses sockets of family.
+func report(family int) Controls {
 	var r Controls
 	add := func(name string, on bool, detail, fix string) {
 		c := Control{Name: name, On: on, Detail: detail}
@@ -124,7 +147,7 @@ func Report() Controls {
 	dump, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prGetDump, 0, 0)
 	add("not_dumpable", e == 0 && dump == 0, fmt.Sprintf("PR_GET_DUMPABLE is %d", dump), start)
 	add("no_new_privs", every(func(t thread) bool { return t.noNewPrivs }), fmt.Sprintf("%d threads", len(threads)), start)
-	add("seccomp", every(func(t thread) bool { return t.seccomp == 2 }) && refused(trySocket), fmt.Sprintf("mode %d on %d threads; socket(2) tried", mode(threads), len(threads)), start)
+	add("seccomp", every(func(t thread) bool { return t.seccomp == 2 }) && refused(func() error { return trySocket(family) }), fmt.Sprintf("mode %d on %d threads; socket(2) tried", mode(threads), len(threads)), start)
 	const risky = ^uint64(1 << 2) // CAP_DAC_READ_SEARCH is kept where it is there
 	add("capabilities", every(func(t thread) bool { return t.permitted&risky == 0 && t.effective&risky == 0 }),
 		fmt.Sprintf("permitted %016x, bounding %016x", permitted(threads), bounding(threads)), start)
@@ -149,8 +172,12 @@ func refused(try func() error) bool {
 	return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES)
 }
 
-func trySocket() error {
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+func trySocket(family int) error {
+	kind := syscall.SOCK_STREAM
+	if family == syscall.AF_NETLINK {
+		kind = syscall.SOCK_RAW
+	}
+	fd, err := syscall.Socket(family, kind|syscall.SOCK_CLOEXEC, 0)
 	if err == nil {
 		syscall.Close(fd)
 	}

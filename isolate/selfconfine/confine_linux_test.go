@@ -81,6 +81,7 @@ func TestOperations(t *testing.T) {
 		{op: "write"},
 		{op: "own status"},
 		{op: "pair"},
+		{op: "datagram pair", inside: "EPERM"},
 		{op: "unsent"},
 		{op: "serve"},
 	} {
@@ -111,6 +112,49 @@ func TestOperations(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// TestInternet: a process with the Internet has its sockets, and reads; else it has less than one
+// without.
+func TestInternet(t *testing.T) {
+	program, dir := stage(t)
+	for _, tc := range []struct{ op, want string }{
+		{"start a program", "EPERM"}, {"execve", "EPERM"}, {"be traced", "EPERM"}, {"unshare", "EPERM"}, {"mount", "EPERM"}, {"bpf", "EPERM"},
+		{"io_uring", "EPERM"}, {"signal", "EPERM"}, {"code", "EPERM"}, {"make it code", "EPERM"}, {"setuid", "EPERM"}, {"raise a limit", "EPERM"},
+		{"unix socket", "EPERM"}, {"netlink", "EPERM"}, {"raw socket", "EPERM"}, {"ping socket", "EPERM"}, {"packet socket", "EPERM"},
+		{"multipath socket", "EPERM"}, {"pair", "EPERM"}, {"datagram pair", "EPERM"}, {"read outside", "EACCES"}, {"write in read", "EPERM"},
+		{"write outside", "EPERM"}, {"write", "EPERM"}, {"other status", "EACCES"},
+		{"tcp socket", "<nil>"}, {"udp socket", "<nil>"}, {"connect", "<nil>"}, {"read", "<nil>"}, {"own status", "<nil>"},
+	} {
+		if got := try(t, program, "internet", tc.op, dir); !strings.HasPrefix(got, tc.want) {
+			t.Errorf("%s: %s, want %s", tc.op, got, tc.want)
+		}
+	}
+	// What only this test tries fails for no other reason.
+	for _, op := range []string{"connect", "multipath socket"} {
+		if got := try(t, program, "outside", op, dir); got != "<nil>" {
+			t.Errorf("%s outside: %s", op, got)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for _, op := range []string{"raw socket", "packet socket"} {
+		if got := try(t, program, "outside", op, dir); got != "<nil>" {
+			t.Errorf("%s outside: %s", op, got)
+		}
+	}
+}
+
+// TestLeaveRoot: root is nobody afterwards, on each thread and without a way back.
+func TestLeaveRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	program, dir := stage(t)
+	if got := try(t, program, "outside", "leave root", dir); got != "<nil>" {
+		t.Error(got)
+	}
 }
 
 func or(s, t string) string {
@@ -152,8 +196,10 @@ func TestReport(t *testing.T) {
 // it.
 func TestPolicy(t *testing.T) {
 	for _, a := range []seccomp.Arch{seccomp.AMD64, seccomp.ARM64} {
-		if _, err := seccomp.Compile(Policy(4711), a); err != nil {
-			t.Error(err)
+		for _, p := range []seccomp.Policy{Policy(4711), InternetPolicy(4711)} {
+			if _, err := seccomp.Compile(p, a); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 	never := map[string]bool{}
@@ -163,10 +209,12 @@ func TestPolicy(t *testing.T) {
 		"personality", "open_by_handle_at", "symlinkat", "mknodat"} {
 		never[c] = true
 	}
-	for _, r := range Policy(1).Rules {
-		for _, c := range r.Calls {
-			if never[c] && r.Else == seccomp.Allow {
-				t.Errorf("the policy allows %s", c)
+	for _, p := range []seccomp.Policy{Policy(1), InternetPolicy(1)} {
+		for _, r := range p.Rules {
+			for _, c := range r.Calls {
+				if never[c] && r.Else == seccomp.Allow && !(p.Name == "palyra-egress" && (c == "connect" || c == "bind")) {
+					t.Errorf("the policy of %s allows %s", p.Name, c)
+				}
 			}
 		}
 	}

@@ -2,11 +2,20 @@
 
 package selfconfine
 
-import "palyra/internal/fault"
+import (
+	"syscall"
+
+	"palyra/internal/fault"
+)
 
 // Apply fails: the controls are Linux's.
 func Apply(Config) error {
 	return fault.New(fault.Unsupported, "platform_unsupported", "confine this process", nil)
+}
+
+// LeaveRoot fails likewise.
+func LeaveRoot(syscall.Signal) error {
+	return fault.New(fault.Unsupported, "platform_unsupported", "give up root", nil)
 }
 
 // Report says that nothing is in force.

@@ -19,6 +19,8 @@
 // couldn't build a cell, so the filter lets the process start nothing. A process that was
 // made before starts palyra-cell for palyrad (isolate/cell.Starter).
 //
+// palyra-egress is confined in the same way with [Config.Internet]: it connects, and writes no file.
+//
 // # What it does not protect against
 //
 // Open things stay open: sockets, the journal, keys in memory. Code that takes over the
@@ -39,6 +41,9 @@ type Config struct {
 	// TCPPort may be bound, if not 0. Needs Landlock ABI 4; the filter forbids
 	// making sockets anyway.
 	TCPPort uint16
+	// Internet lets the process make TCP and UDP sockets, connect and bind. Its files can be read
+	// alone: Write has to be empty.
+	Internet bool
 	// KeepCapabilities are bits of capabilities(7) that stay if they are set.
 	KeepCapabilities uint64
 }

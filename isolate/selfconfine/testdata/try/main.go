@@ -1,6 +1,6 @@
 // Command try makes one operation, confined or not, and prints how it ended.
 //
-//	try inside|outside OPERATION DIR
+//	try inside|internet|outside OPERATION DIR
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -31,6 +32,13 @@ func main() {
 	if where == "inside" {
 		err := selfconfine.Apply(selfconfine.Config{Read: []string{filepath.Join(dir, "read"), filepath.Join(dir, "missing")},
 			Write: []string{filepath.Join(dir, "write")}, KeepCapabilities: 1 << 2})
+		if err != nil {
+			fmt.Println("apply:", err)
+			os.Exit(2)
+		}
+	}
+	if where == "internet" {
+		err := selfconfine.Apply(selfconfine.Config{Read: []string{filepath.Join(dir, "read")}, Internet: true})
 		if err != nil {
 			fmt.Println("apply:", err)
 			os.Exit(2)
@@ -60,9 +68,64 @@ func raw(nr uintptr, a ...uintptr) error {
 	return nil
 }
 
-func socket(family, kind int) func(string) func() error {
+func socket(family, kind int) func(string) func() error { return protocol(family, kind, 0) }
+
+// connect connects to itself, over both protocols of the Internet.
+func connect(string) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	u, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer u.Close()
+	_, err = u.WriteTo([]byte("x"), u.LocalAddr())
+	return err
+}
+
+func leaveRoot(string) error {
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 { // threads that are there already
+		wg.Go(func() { runtime.LockOSThread(); <-stop })
+	}
+	defer wg.Wait()
+	defer close(stop)
+	if err := selfconfine.LeaveRoot(0); err != nil {
+		return err
+	}
+	tasks, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil {
+		return err
+	}
+	for _, f := range tasks {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		for _, line := range []string{"\nUid:\t65534\t65534\t65534\t65534\n", "\nGid:\t65534\t65534\t65534\t65534\n", "\nGroups:\t \n", "\nCapEff:\t0000000000000000\n"} {
+			if !strings.Contains(string(b), line) {
+				return fmt.Errorf("%s lacks %q: %s", f, line, b)
+			}
+		}
+	}
+	if syscall.Setuid(0) == nil {
+		return errors.New("it is root again")
+	}
+	return nil
+}
+
+func protocol(family, kind, proto int) func(string) func() error {
 	return now(func(string) error {
-		fd, err := syscall.Socket(family, kind, 0)
+		fd, err := syscall.Socket(family, kind, proto)
 		if err == nil {
 			syscall.Close(fd)
 		}
@@ -105,20 +168,26 @@ var operations = map[string]func(dir string) func() error{
 	"bpf": now(func(string) error {
 		return raw(map[string]uintptr{"amd64": 321, "arm64": 280}[runtime.GOARCH], 0, 0, 0)
 	}),
-	"io_uring":      now(func(string) error { return raw(425, 1, 0) }),
-	"signal":        now(func(string) error { return syscall.Kill(os.Getppid(), 0) }),
-	"code":          now(func(string) error { _, err := syscall.Mmap(-1, 0, 4096, 5, 0x22); return err }),
-	"make it code":  makeCode,
-	"tcp socket":    socket(syscall.AF_INET, syscall.SOCK_STREAM),
-	"udp socket":    socket(syscall.AF_INET, syscall.SOCK_DGRAM),
-	"unix socket":   socket(syscall.AF_UNIX, syscall.SOCK_STREAM),
-	"netlink":       socket(syscall.AF_NETLINK, syscall.SOCK_RAW),
-	"read outside":  now(func(d string) error { return read(filepath.Join(d, "secret")) }),
-	"read":          now(func(d string) error { return read(filepath.Join(d, "read", "file")) }),
-	"write in read": now(func(d string) error { return write(filepath.Join(d, "read", "file"), 0o600) }),
-	"write outside": now(func(d string) error { return write(filepath.Join(d, "new"), 0o600) }),
-	"write":         now(func(d string) error { return write(filepath.Join(d, "write", "file"), 0o640) }),
-	"setuid":        now(func(d string) error { return syscall.Chmod(filepath.Join(d, "write", "setuid"), 0o4755) }),
+	"io_uring":         now(func(string) error { return raw(425, 1, 0) }),
+	"signal":           now(func(string) error { return syscall.Kill(os.Getppid(), 0) }),
+	"code":             now(func(string) error { _, err := syscall.Mmap(-1, 0, 4096, 5, 0x22); return err }),
+	"make it code":     makeCode,
+	"tcp socket":       socket(syscall.AF_INET, syscall.SOCK_STREAM),
+	"udp socket":       socket(syscall.AF_INET, syscall.SOCK_DGRAM),
+	"unix socket":      socket(syscall.AF_UNIX, syscall.SOCK_STREAM),
+	"netlink":          socket(syscall.AF_NETLINK, syscall.SOCK_RAW),
+	"raw socket":       protocol(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_ICMP),
+	"ping socket":      protocol(syscall.AF_INET, syscall.SOCK_DGRAM, syscall.IPPROTO_ICMP),
+	"packet socket":    socket(syscall.AF_PACKET, syscall.SOCK_DGRAM),
+	"multipath socket": protocol(syscall.AF_INET, syscall.SOCK_STREAM, 262),
+	"connect":          now(connect),
+	"leave root":       now(leaveRoot),
+	"read outside":     now(func(d string) error { return read(filepath.Join(d, "secret")) }),
+	"read":             now(func(d string) error { return read(filepath.Join(d, "read", "file")) }),
+	"write in read":    now(func(d string) error { return write(filepath.Join(d, "read", "file"), 0o600) }),
+	"write outside":    now(func(d string) error { return write(filepath.Join(d, "new"), 0o600) }),
+	"write":            now(func(d string) error { return write(filepath.Join(d, "write", "file"), 0o640) }),
+	"setuid":           now(func(d string) error { return syscall.Chmod(filepath.Join(d, "write", "setuid"), 0o4755) }),
 	"move": now(func(d string) error {
 		return os.Rename(filepath.Join(d, "write", "a", "f"), filepath.Join(d, "write", "b", "f"))
 	}),
@@ -129,6 +198,10 @@ var operations = map[string]func(dir string) func() error{
 	"other status": now(func(string) error { return read("/proc/1/status") }),
 	"pair": now(func(string) error {
 		_, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET, 0)
+		return err
+	}),
+	"datagram pair": now(func(string) error {
+		_, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0)
 		return err
 	}),
 	"unsent": now(func(string) error {
