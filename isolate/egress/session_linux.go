@@ -225,13 +225,14 @@ func (s *session) listen(at netip.AddrPort, host string, serve func(*net.TCPConn
 	f := (*free)[0]
 	*free = (*free)[1:]
 	s.mu.Unlock()
-	defer f.Close()
-	if err := onSocket(f, func(fd int) error {
-		if err := bind(fd, at); err != nil {
-			return err
+	if err := onSocket(f, func(fd int) error { return bind(fd, at) }); err != nil {
+		if !errors.Is(err, syscall.EADDRINUSE) || !s.returned(free, f) {
+			f.Close()
 		}
-		return os.NewSyscallError("listen", syscall.Listen(fd, backlog))
-	}); err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := onSocket(f, func(fd int) error { return os.NewSyscallError("listen", syscall.Listen(fd, backlog)) }); err != nil {
 		return err
 	}
 	l, err := net.FileListener(f)
@@ -246,6 +247,16 @@ func (s *session) listen(at netip.AddrPort, host string, serve func(*net.TCPConn
 }
 
 const backlog = 128
+
+// returned puts a socket that isn't bound back among the free ones.
+func (s *session) returned(free *[]*os.File, f *os.File) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		*free = append(*free, f)
+	}
+	return !s.ended
+}
 
 // accept gives each connection to serve until the listener is closed.
 func (s *session) accept(l *net.TCPListener, host string, port uint16, serve func(*net.TCPConn)) {
@@ -436,22 +447,31 @@ func (s *session) newPlace(n *name) ([]netip.Addr, error) {
 	s.next4 = a4.Next()
 	s.mu.Unlock()
 	a6 := insideOf(a4)
-	inside := []netip.Addr{a4, a6}
-	for _, port := range n.ports {
-		serve := func(c *net.TCPConn) { s.connect(c, n.host, port, n.addrs, nil) }
-		if err := s.listen(netip.AddrPortFrom(a4, port), n.host, serve); err != nil {
-			return nil, err
-		}
-		if len(inside) == 1 {
-			continue
-		}
-		if err := s.listen(netip.AddrPortFrom(a6, port), n.host, serve); errors.Is(err, errNoSocket) {
-			inside = inside[:1] // the cell has no IPv6, or no socket left
-		} else if err != nil {
-			return nil, err
+	var inside []netip.Addr
+	var problem error
+	for _, a := range []netip.Addr{a4, a6} {
+		err := s.listenAll(a, n)
+		if err == nil {
+			inside = append(inside, a)
+		} else if problem == nil {
+			problem = err
 		}
 	}
-	return inside, nil
+	if len(inside) > 0 {
+		return inside, nil // the cell has no IPv6, or the program has the port there
+	}
+	return nil, problem
+}
+
+// listenAll listens at one address of a name, on all of its ports.
+func (s *session) listenAll(a netip.Addr, n *name) error {
+	for _, port := range n.ports {
+		serve := func(c *net.TCPConn) { s.connect(c, n.host, port, n.addrs, nil) }
+		if err := s.listen(netip.AddrPortFrom(a, port), n.host, serve); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // insideOf returns the IPv6 address in the cell of the name at an IPv4 address.
@@ -706,6 +726,9 @@ func (s *session) answer(q *dns.Query) []byte {
 	switch {
 	case errors.Is(err, errEnded):
 		return nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		s.deny(q.Name, 0, evidence.DenyInUse)
+		return q.Failed("the program itself listens on the port at all addresses")
 	case err != nil:
 		s.deny(q.Name, 0, evidence.DenyLimit)
 		return q.Failed("the call has as many names as it may")

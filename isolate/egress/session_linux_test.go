@@ -168,7 +168,7 @@ func TestPinned(t *testing.T) {
 // used up.
 func TestSuffix(t *testing.T) {
 	zone := map[string][]string{}
-	for i := range 4 {
+	for i := range 5 {
 		zone[fmt.Sprintf("n%d.sub.example", i)] = []string{"5.5.0.1"}
 	}
 	ns := newNameServer(t, zone)
@@ -186,11 +186,12 @@ func TestSuffix(t *testing.T) {
 		c.mustDial(at + ":443").Close()
 		c.mustDial(at + ":8443").Close()
 	}
-	if code, _ := c.ask("n3.sub.example", dns.A); code != 2 {
+	c.mustDial("[" + c.address("n3.sub.example", dns.AAAA) + "]:443").Close() // three of IPv6 are left
+	if code, _ := c.ask("n4.sub.example", dns.A); code != 2 {
 		t.Errorf("without sockets: code %d", code)
 	}
 	e := c.end()
-	if len(e.Denied) != 1 || e.Denied[0].Host != "n3.sub.example" || e.Denied[0].Why != evidence.DenyLimit || len(e.Connections) != 6 {
+	if len(e.Denied) != 1 || e.Denied[0].Host != "n4.sub.example" || e.Denied[0].Why != evidence.DenyLimit || len(e.Connections) != 7 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -780,6 +781,40 @@ func TestLiteral(t *testing.T) {
 	}
 	e := c.end()
 	if len(e.Connections) != 2 || e.Connections[0].Host != "5.5.0.1" || e.Connections[1].Host != "2a05:5555::1" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// TestInUse: a program that listens at all addresses itself keeps a name's from being listened at,
+// and is told. Its other names and ports are as they were.
+func TestInUse(t *testing.T) {
+	ns := newNameServer(t, map[string][]string{"a.example": {"5.5.0.1"}, "b.example": {"5.5.0.1"}})
+	serveTCP(t, "5.5.0.1:444", echo)
+	b := newBroker(t, Config{Nameserver: ns.at})
+	c := b.begin(3+2, wire.Limits{}, "a.example:443", "b.example:444")
+	var own net.Listener
+	var err error
+	c.in(func() { own, err = net.Listen("tcp4", "0.0.0.0:443") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	if code, addrs := c.ask("a.example", dns.A); code != 0 || len(addrs) != 0 { // it has IPv6 left
+		t.Errorf("IPv4: code %d, %v", code, addrs)
+	}
+	c.address("a.example", dns.AAAA)
+	c.mustDial(c.address("b.example", dns.A) + ":444").Close()
+	d := b.begin(3+2, wire.Limits{}, "a.example:443")
+	var all net.Listener
+	d.in(func() { all, err = net.Listen("tcp", ":443") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	if code, _ := d.ask("a.example", dns.A); code != 2 {
+		t.Errorf("both: code %d", code)
+	}
+	if e := d.end(); len(e.Denied) != 1 || e.Denied[0].Why != evidence.DenyInUse || e.Denied[0].Host != "a.example" {
 		t.Errorf("%+v", e)
 	}
 }

@@ -75,6 +75,7 @@ const (
 	DenyMalformed = "malformed"     // it's no name, address or request as they are taken
 	DenyType      = "record_type"   // a DNS query for other than addresses
 	DenyLimit     = "limit"         // the call has used up its names, queries or connections
+	DenyInUse     = "in_use"        // the program itself listens where the name would be
 	DenyOverload  = "overload"      // palyra-egress has no room for it
 	DenyProxy     = "proxy_request" // a proxy request other than CONNECT to a host
 )
@@ -86,7 +87,7 @@ type Denial struct {
 	// Port is the port, 0 if a name was only looked up.
 	Port uint32 `json:"port,omitempty" unit:"port"`
 	// Why is "not_listed", "forbidden" if it resolves into a range that no rule names, "malformed",
-	// "record_type", "limit" of the call, "overload" of palyra-egress or "proxy_request".
+	// "record_type", "in_use" by the program's own listening socket, "limit" of the call, "overload" of palyra-egress or "proxy_request".
 	Why string `json:"why"`
 	// Times is how often it was asked for.
 	Times int64 `json:"times" unit:"count"`

@@ -307,30 +307,39 @@ func Listen(l *net.UnixListener) *Listener {
 	return b
 }
 
-// Connected says whether there is a palyra-egress.
-func (b *Listener) Connected() bool {
-	conn, _ := b.current()
-	return conn != nil
+// Ready says by name if there is no palyra-egress. It waits for one that is being started again.
+func (b *Listener) Ready() error {
+	_, err := b.wait(context.Background())
+	return err
 }
 
 // Open returns a session for a call. It waits for a palyra-egress that is being started again.
 func (b *Listener) Open(ctx context.Context, o *Order) (*Session, error) {
+	conn, err := b.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, conn, o)
+}
+
+func (b *Listener) wait(ctx context.Context) (*net.UnixConn, error) {
+	const op = "open an egress session"
 	wait, cancel := context.WithTimeout(ctx, returning)
 	defer cancel()
 	for {
 		conn, changed := b.current()
 		if conn != nil {
-			return open(ctx, conn, o)
+			return conn, nil
 		}
 		select {
 		case <-changed:
 		case <-b.done:
-			return nil, lost("open an egress session", net.ErrClosed)
+			return nil, lost(op, net.ErrClosed)
 		case <-wait.Done():
-			if err := ctx.Err(); err != nil {
-				return nil, fault.New(fault.Canceled, "canceled", "open an egress session", context.Cause(ctx))
+			if ctx.Err() != nil {
+				return nil, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
 			}
-			return nil, lost("open an egress session", errors.New("it isn't connected")).WithHint("systemctl status palyra-egress.service")
+			return nil, lost(op, errors.New("it isn't connected")).WithHint("systemctl status palyra-egress.service")
 		}
 	}
 }

@@ -222,12 +222,12 @@ func TestListener(t *testing.T) {
 			t.Error(err)
 		}
 		_, changed := l.current()
-		if !l.Connected() {
-			t.Error("it isn't connected")
+		if err := l.Ready(); err != nil {
+			t.Error(err)
 		}
 		conn.Close()
 		<-changed
-		if l.Connected() {
+		if conn, _ := l.current(); conn != nil {
 			t.Error("it is connected after the end")
 		}
 	}

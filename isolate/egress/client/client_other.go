@@ -38,8 +38,8 @@ func Listen(l *net.UnixListener) *Listener {
 	return &Listener{}
 }
 
-// Connected says no.
-func (*Listener) Connected() bool { return false }
+// Ready says that there is none.
+func (*Listener) Ready() error { return unsupported() }
 
 // Open fails.
 func (*Listener) Open(context.Context, *Order) (*Session, error) { return nil, unsupported() }
