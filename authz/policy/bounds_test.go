@@ -52,6 +52,24 @@ func TestTestsAreBounded(t *testing.T) {
 	}
 }
 
+// TestPatternsAreBounded: what matching a request with patterns may take is bounded, since no deadline
+// ends it.
+func TestPatternsAreBounded(t *testing.T) {
+	test := func(text, pattern int) error {
+		policy := fmt.Sprintf("@id(\"a\") permit (principal, action, resource) when { context has executable && context.executable.path like \"*%s\" };", strings.Repeat("a", pattern))
+		tests := fmt.Sprintf(`{"version":1,"base":{"principal":{"type":"Palyra::User","id":"u"},"action":"tool.execute",`+
+			`"resource":{"type":"Palyra::Tool","id":"x"},"context":{"executable":{"path":"/%s","system":true}}},"tests":[{"name":"t","request":{},"effect":"allow"}]}`, strings.Repeat("a", text))
+		_, err := LoadFS(fstest.MapFS{"a.cedar": {Data: []byte(policy)}, "a.test.json": {Data: []byte(tests)}})
+		return err
+	}
+	if err := test(8<<10, 4<<10); err != nil {
+		t.Error(err)
+	}
+	if err := test(800_000, 60_000); fault.ReasonOf(err) != "policy_tests_too_large" {
+		t.Error(err)
+	}
+}
+
 // TestTestsEnd: Load stops when its caller leaves.
 func TestTestsEnd(t *testing.T) {
 	dir := fstest.MapFS{"a.cedar": {Data: []byte(permitsAll)}, "a.test.json": {Data: []byte(testsOf(150, 20_000))}}

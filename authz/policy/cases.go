@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,22 @@ type testCase struct {
 
 	request Request
 	effect  Effect
+	bytes   int // of the request with its base
+}
+
+// maxMatched bounds the steps in which a test's request is matched with the patterns of like: each
+// byte of a pattern may be compared with each of a text, and an evaluation doesn't end in the middle.
+// It takes a processor some seconds.
+const maxMatched = 1 << 32
+
+// matched returns the most steps that matching patterns may take for each byte of a request.
+func (s *Set) matched() (n int64) {
+	for _, f := range s.texts {
+		if bytes.Contains(f.data, []byte("like")) {
+			n += int64(len(f.data))
+		}
+	}
+	return n
 }
 
 // maxTested bounds the bytes of a directory's test requests, counting a file's base once per
@@ -82,7 +99,7 @@ func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) err
 		if err := spent.add(f, len(doc.Base)+len(c.Request)); err != nil {
 			return err
 		}
-		c.request = base.clone()
+		c.request, c.bytes = base.clone(), len(doc.Base)+len(c.Request)
 		err := canon.Decode(c.Request, &c.request, limits)
 		if err != nil {
 			return bad(where, err)
@@ -152,8 +169,14 @@ func (s *Set) tests(ctx context.Context) ([]TestResult, map[string]bool, error) 
 	var out []TestResult
 	fired := make(map[string]bool)
 	var spent tested
+	steps := s.matched()
 	for _, f := range s.cases {
 		err := eachCase(ctx, f, &spent, func(c *testCase) error {
+			if steps*int64(c.bytes) > maxMatched {
+				return fault.New(fault.BadState, "policy_tests_too_large", fmt.Sprintf("%s: test %q", f.name, c.Name),
+					fmt.Errorf("%d bytes, for policies with patterns (like) of %d bytes", c.bytes, steps)).
+					WithHint("make the texts in its request shorter, or put what has no patterns into another file")
+			}
 			d := s.Decide(c.request)
 			res := TestResult{File: f.name, Name: c.Name, Passed: c.matches(d), Got: summary(d.Effect, d.Reason, d.Policies, d.Errors)}
 			if !res.Passed {
