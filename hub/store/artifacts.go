@@ -40,6 +40,8 @@ type shelf struct {
 	mu      sync.Mutex
 	bytes   int64            // of all artifacts; guarded by mu
 	held    map[string]int64 // of them, by the principals whose runs hold them; guarded by mu
+	drafts  int64            // taken by those that are being written; guarded by mu
+	drafted map[string]int64 // of them, by those principals; guarded by mu
 	backups int              // under way; nothing is swept meanwhile; guarded by mu
 }
 
@@ -66,6 +68,7 @@ func (s *Store) openShelf() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.drafted = make(map[string]int64)
 	if err := s.countLocked(); err != nil {
 		return err
 	}
@@ -106,7 +109,7 @@ func (s *Store) share(ctx context.Context, holder string) (principal string, lef
 	}
 	s.artifacts.mu.Lock()
 	defer s.artifacts.mu.Unlock()
-	return principal, max(0, s.opt.ArtifactShare(principal)-s.artifacts.held[principal]), nil
+	return principal, max(0, s.opt.ArtifactShare(principal)-s.artifacts.held[principal]-s.artifacts.drafted[principal]), nil
 }
 
 // hold counts what a principal holds more. mu is held.
@@ -114,6 +117,46 @@ func (a *shelf) hold(principal string, bytes int64) {
 	if principal != "" {
 		a.held[principal] += bytes
 	}
+}
+
+func (a *shelf) overQuotaLocked(size int64) error {
+	return fault.New(fault.Unavailable, "artifact_quota", opPut, fmt.Errorf("%d bytes, with %d of %d in use", size, a.bytes+a.drafts, a.quota)).
+		WithHint("end sessions that hold artifacts, or raise the quota")
+}
+
+// draftRoom is how much room a draft takes at a time, at most.
+const draftRoom = 1 << 20
+
+// grow takes room for n more bytes, of the shelf and of the principal's share.
+func (d *Draft) grow(n int64) error {
+	a := &d.s.artifacts
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	free, share := a.quota-a.bytes-a.drafts, int64(math.MaxInt64)
+	if d.principal != "" && d.s.opt.ArtifactShare != nil {
+		share = d.s.opt.ArtifactShare(d.principal) - a.held[d.principal] - a.drafted[d.principal]
+	}
+	switch {
+	case n > share:
+		return overShare(opPut, d.principal)
+	case n > free:
+		return a.overQuotaLocked(d.size + n)
+	}
+	n = max(n, min(draftRoom, share/64, free/64)) // a little of what is left: others need some, too
+	d.room += n
+	a.drafts += n
+	a.drafted[d.principal] += n
+	return nil
+}
+
+// giveBackLocked gives a draft's room back. The shelf's mu is held.
+func (d *Draft) giveBackLocked() {
+	a := &d.s.artifacts
+	a.drafts -= d.room
+	if a.drafted[d.principal] -= d.room; a.drafted[d.principal] == 0 {
+		delete(a.drafted, d.principal)
+	}
+	d.room = 0
 }
 
 func overShare(op, principal string) error {
@@ -135,11 +178,11 @@ type Draft struct {
 	tmp       string // its name, one that durable.RemoveTemps sweeps after a crash
 	hash      hash.Hash
 	size      int64
+	room      int64 // that it has taken; size at least
 	published bool
 }
 
-// Draft begins an artifact that holder will hold. It counts towards quotas from Commit on,
-// and no draft can grow beyond what they left at its beginning. A media type that is not
+// Draft begins an artifact that holder will hold. It counts towards quotas as it grows. A media type that is not
 // known is "application/octet-stream".
 func (s *Store) Draft(ctx context.Context, holder, mediaType string) (*Draft, error) {
 	if holder == "" {
@@ -170,6 +213,11 @@ func (d *Draft) Write(b []byte) (int, error) {
 		}
 		return 0, usage("too_large", opPut, "more than %d bytes", d.limit)
 	}
+	if more := d.size + int64(len(b)) - d.room; more > 0 {
+		if err := d.grow(more); err != nil {
+			return 0, err
+		}
+	}
 	n, err := d.f.Write(b)
 	d.hash.Write(b[:n])
 	d.size += int64(n)
@@ -192,6 +240,9 @@ func (d *Draft) Close() error {
 		d.published = true
 		_ = os.Remove(d.tmp) // or the next Open does it
 	}
+	d.s.artifacts.mu.Lock()
+	defer d.s.artifacts.mu.Unlock()
+	d.giveBackLocked()
 	return nil
 }
 
@@ -208,7 +259,8 @@ func (d *Draft) Commit(ctx context.Context) (*Artifact, error) {
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	more := size // that the principal holds with it
+	d.giveBackLocked() // it counts as an artifact, or goes
+	more := size       // that the principal holds with it
 	row, err := View(ctx, s, func(tx *Tx) (*Artifact, error) {
 		row, err := tx.artifact(digest)
 		if err == nil {
@@ -232,9 +284,8 @@ func (d *Draft) Commit(ctx context.Context) (*Artifact, error) {
 		row.Refs++
 		return row, err
 	}
-	if a.bytes+size > a.quota {
-		return nil, fault.New(fault.Unavailable, "artifact_quota", opPut, fmt.Errorf("%d bytes, with %d of %d in use", size, a.bytes, a.quota)).
-			WithHint("end sessions that hold artifacts, or raise the quota")
+	if a.bytes+a.drafts+size > a.quota {
+		return nil, a.overQuotaLocked(size)
 	}
 	if err := s.publishLocked(d.tmp, digest); err != nil {
 		return nil, err

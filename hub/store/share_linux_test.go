@@ -70,3 +70,47 @@ func TestArtifactShare(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDraftsCount: what runs are writing counts as what they wrote, however many write at a time.
+func TestDraftsCount(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "store"), Options{ArtifactQuota: 250, ArtifactShare: func(string) int64 { return 100 }})
+	ctx := context.Background()
+	begin := func(principal string) *Draft {
+		sess := Session{Principal: principal}
+		r := Run{Principal: principal, Plan: []byte("{}")}
+		do(t, s, func(tx *Tx) error {
+			err := tx.CreateSession(&sess)
+			r.Session = sess.ID
+			return errors.Join(err, tx.CreateRun(&r))
+		})
+		d, err := s.Draft(ctx, r.ID, "text/plain")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		return d
+	}
+	write := func(d *Draft, n int, reason string) {
+		t.Helper()
+		if _, err := d.Write(make([]byte, n)); fault.ReasonOf(err) != reason {
+			t.Errorf("%d bytes: %v, want %q", n, err, reason)
+		}
+	}
+	a, b := begin("alice"), begin("alice")
+	write(a, 60, "")
+	write(b, 30, "")
+	write(b, 30, "quota_artifacts")
+	write(begin("bob"), 90, "")
+	write(begin("carol"), 90, "artifact_quota")
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	write(a, 30, "")
+	if _, err := a.Commit(ctx); err != nil {
+		t.Error(err)
+	}
+	write(begin("alice"), 20, "quota_artifacts")
+	if x := &s.artifacts; x.drafts != 90 || x.bytes != 90 || len(x.drafted) != 1 {
+		t.Errorf("%d bytes of drafts %v, %d of artifacts", x.drafts, x.drafted, x.bytes)
+	}
+}
