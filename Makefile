@@ -23,7 +23,7 @@ build: ## every program into bin/, static
 	@ln -sf palyra bin/palyra-sh
 
 # Instrumented, SQLite's own code (C made Go, no goroutines) and the arithmetic of ciphers, curves and lattices (on its own
-# values) are four times as slow; leaving out what instantiates others' generic code (go tool nm: "[" in a name that isn't its own)
+# values) are four times as slow. Leaving out what has others' generic code in it (go tool nm: "[" in a name that isn't its own)
 # would lend an uninstrumented sync.Map to all. GORACE: end 0.1 s after the last test, not 1 s. Check vets.
 test exhaustive: export GORACE ?= atexit_sleep_ms=100
 PLAIN := modernc.org/sqlite/lib modernc.org/libc modernc.org/memory $(addprefix crypto/internal/fips140/,edwards25519/... nistec/... bigmod mlkem sha3) \
