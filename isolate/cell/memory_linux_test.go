@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"palyra/isolate"
+	"palyra/isolate/cell"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/isolatetest"
 	"palyra/isolate/tier"
@@ -25,10 +26,10 @@ import (
 func TestMemoryIsCounted(t *testing.T) {
 	exe := hold(t)
 	const mib, limit = 1 << 20, 96
-	for _, tr := range []tier.Tier{tier.C, tier.B} {
-		c := start(t, tr)
-		for _, held := range []int64{40, 200} {
-			var together sync.WaitGroup // they hold for seconds, for a sample to see it
+	cells := map[tier.Tier]*cell.Client{tier.C: start(t, tier.C), tier.B: start(t, tier.B)}
+	for _, held := range []int64{40, 200} {
+		var together sync.WaitGroup // they hold for seconds, for a sample to see it
+		for tr, c := range cells {
 			for _, how := range []string{"tables", "private-leader", "file", "sockets", "left", "shared-leader", "events", "events-leader", "texts", "received", "unaccepted", "egress received", "egress unaccepted"} {
 				how, egress := strings.CutPrefix(how, "egress ")
 				if tr == tier.B && !slices.Contains([]string{"tables", "private-leader", "sockets", "left", "shared-leader"}, how) {
@@ -81,8 +82,8 @@ func TestMemoryIsCounted(t *testing.T) {
 					}
 				})
 			}
-			together.Wait()
 		}
+		together.Wait()
 	}
 }
 

@@ -61,6 +61,7 @@ func Run(t *testing.T, sub Subject) {
 		{"Caches", testCaches},
 		{"Tmp", testTmp},
 		{"Secrets", testSecrets},
+		{"ProcessorTime", testProcessorTime},
 		{"Limits", testLimits},
 		{"Deadline", testDeadline},
 		{"Cancel", testCancel},
@@ -281,15 +282,9 @@ func testWorkspace(t *testing.T, h *harness) {
 	}
 }
 
-func testLimits(t *testing.T, h *harness) {
-	c := h.shell(t, "head -c 2000000 /dev/zero > big; echo $?; ls -l big | cut -d' ' -f5")
-	c.spec.Limits.FileSize = 1 << 20
-	o := c.run()
-	o.exited(t, 0)
-	if !strings.HasSuffix(o.stdout, "\n1048576\n") || strings.HasPrefix(o.stdout, "0\n") {
-		t.Errorf("file size limit: %q, want a failed head and 1048576 bytes", o.stdout)
-	}
-	var busy sync.WaitGroup // for one and two seconds of processor time, beside the rest
+// testProcessorTime has one program end by SIGXCPU, and one that ignores it a second later.
+func testProcessorTime(t *testing.T, h *harness) {
+	var busy sync.WaitGroup
 	defer busy.Wait()
 	for _, script := range []string{"while :; do :; done", "trap '' XCPU; while :; do :; done"} {
 		c := h.shell(t, script)
@@ -301,6 +296,16 @@ func testLimits(t *testing.T, h *harness) {
 				t.Errorf("%s: %s, %v; want killed by cpu", script, o, o.err)
 			}
 		})
+	}
+}
+
+func testLimits(t *testing.T, h *harness) {
+	c := h.shell(t, "head -c 2000000 /dev/zero > big; echo $?; ls -l big | cut -d' ' -f5")
+	c.spec.Limits.FileSize = 1 << 20
+	o := c.run()
+	o.exited(t, 0)
+	if !strings.HasSuffix(o.stdout, "\n1048576\n") || strings.HasPrefix(o.stdout, "0\n") {
+		t.Errorf("file size limit: %q, want a failed head and 1048576 bytes", o.stdout)
 	}
 	for _, s := range []syscall.Signal{syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGKILL} {
 		o = h.shell(t, "kill -"+strconv.Itoa(int(s))+" $$").run()
