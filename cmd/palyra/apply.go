@@ -10,6 +10,7 @@ import (
 	"maps"
 	"strings"
 
+	"palyra/authz/approval"
 	"palyra/cmd/internal/command"
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
@@ -40,6 +41,10 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 	}
 	name, source := l.Name, l.Source.Path
 	made, err := prepare(l, ctx)
+	ask := a.approver()
+	if t, ok := ask.(*ttyApprover); ok && err == nil && what == toolproto.ChangesApply {
+		t.before = preview(ctx, l, made.List)
+	}
 	l.Close()
 	if err != nil {
 		return nil, err
@@ -49,7 +54,7 @@ func (a *app) effect(ctx context.Context, inv *command.Invocation, what string, 
 		return nil, err
 	}
 	defer kept.Close()
-	res, out, err := a.changesCall(ctx, inv, what, name, made.Record.Digest)
+	res, out, err := a.changesCall(ctx, inv, ask, what, name, made.Record.Digest)
 	if out != nil {
 		err = errors.Join(err, kept.Keep(out.Receipt, out.LogIndex, 0o644))
 	}
@@ -114,7 +119,7 @@ func (a *app) callsOf(inv *command.Invocation) (state, cell, program string, err
 }
 
 // changesCall makes one call of a tool for changes. The outcome is there if the call was decided.
-func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, layer string, list canon.Digest) (*toolproto.ChangesResult, *kernel.Outcome, error) {
+func (a *app) changesCall(ctx context.Context, inv *command.Invocation, ask approval.Approver, what, layer string, list canon.Digest) (*toolproto.ChangesResult, *kernel.Outcome, error) {
 	state, cell, program, err := a.callsOf(inv)
 	if err != nil {
 		return nil, nil, err
@@ -124,7 +129,7 @@ func (a *app) changesCall(ctx context.Context, inv *command.Invocation, what, la
 		return nil, nil, err
 	}
 	k, err := a.open(ctx, kernel.Config{
-		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: a.approver(),
+		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: ask,
 		Tools: tool.New(tool.Config{Program: program, State: state}),
 	})
 	if err != nil {
@@ -198,7 +203,7 @@ func (a *app) settle(ctx context.Context, inv *command.Invocation, layer string)
 	if unfinished == nil {
 		return nil
 	}
-	res, _, err := a.changesCall(ctx, inv, toolproto.ChangesRecover, layer, unfinished.Record.Digest)
+	res, _, err := a.changesCall(ctx, inv, a.approver(), toolproto.ChangesRecover, layer, unfinished.Record.Digest)
 	if err != nil {
 		return err
 	}

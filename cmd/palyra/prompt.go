@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"strconv"
@@ -17,6 +18,8 @@ import (
 type ttyApprover struct {
 	path string        // "/dev/tty"
 	name func() string // for the record; most calls don't ask
+
+	before string // stands before the card; safe for a terminal
 }
 
 var _ approval.Approver = (*ttyApprover)(nil)
@@ -47,5 +50,9 @@ func (t *ttyApprover) Ask(ctx context.Context, r approval.Request) (approval.Ans
 		return approval.Answer{Approver: name, Surface: "terminal"}, err
 	}
 	defer dev.Close()
-	return dev.Person(name).Ask(ctx, r)
+	person := dev.Person(name)
+	if _, err := io.WriteString(person.Out, t.before); err != nil {
+		return approval.Answer{Approver: name, Surface: "terminal"}, err
+	}
+	return person.Ask(ctx, r)
 }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"palyra/cmd/internal/front"
+	"palyra/isolate/stage"
+)
+
+// The bounds of a diff that stands before a card.
+const (
+	previewLines = 200
+	previewBytes = 64 << 10
+)
+
+// preview is what a person sees of a layer's changes before the card that asks for them. It's of the
+// list whose digest the call names, and that palyra-tool compares with what it writes. Each line has
+// a mark, so none can pass for one of the card.
+func preview(ctx context.Context, l *stage.Layer, list *stage.List) string {
+	var w head
+	if _, err := l.Patch(ctx, &w, list, false); err != nil || w.total == 0 {
+		return "" // the card names what there is; an error comes again with the call
+	}
+	text := w.kept.String()
+	if w.total > int64(len(text)) {
+		text = text[:strings.LastIndexByte(text, '\n')+1]
+	}
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+	cut := len(lines) > previewLines || w.total > int64(len(text))
+	lines = lines[:min(len(lines), previewLines)]
+	var b strings.Builder
+	b.WriteString("\n")
+	for _, line := range lines {
+		b.WriteString("  | " + front.Escape(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+	if cut {
+		fmt.Fprintf(&b, "  | … and more: palyra changes diff %s\n", l.Name)
+	}
+	return b.String()
+}
+
+// head keeps the beginning of what is written to it.
+type head struct {
+	kept  bytes.Buffer
+	total int64
+}
+
+// Write implements io.Writer.
+func (h *head) Write(b []byte) (int, error) {
+	h.total += int64(len(b))
+	h.kept.Write(b[:min(len(b), previewBytes-h.kept.Len())])
+	return len(b), nil
+}
