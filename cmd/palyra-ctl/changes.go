@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,12 +59,16 @@ func allLayers(ctx context.Context, h hub.Hub) (all []hub.Layer, err error) {
 	}
 }
 
-// layer returns the name of the layer that the command names, or of the only one.
+// layer returns the name of the layer that the command names, or of the only one, or the only one with
+// changes.
 func (a *app) layer(ctx context.Context, h hub.Hub, inv *command.Invocation) (string, error) {
 	if len(inv.Operands) > 0 {
 		return inv.Operands[0], nil
 	}
 	layers, err := allLayers(ctx, h)
+	if changed := slices.DeleteFunc(slices.Clone(layers), func(l hub.Layer) bool { return l.State == hub.LayerEmpty }); len(changed) == 1 {
+		layers = changed
+	}
 	switch {
 	case err != nil:
 		return "", err

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -88,8 +90,8 @@ func layerState(state, name string) string {
 	return layerChanged
 }
 
-// layer opens the layer that the command names, or the only one. What was interrupted is ended
-// first.
+// layer opens the layer that the command names, or the one that is meant. What was interrupted is
+// ended first.
 func (a *app) layer(ctx context.Context, inv *command.Invocation) (*stage.Layer, error) {
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {
@@ -105,16 +107,65 @@ func (a *app) layer(ctx context.Context, inv *command.Invocation) (*stage.Layer,
 			return nil, fault.New(fault.NotFound, "no_such_layer", inv.Command.Name, stage.ErrNoLayer).
 				WithHint("palyra exec --workspace DIR:staged -- CMD makes one")
 		}
-		if len(names) > 1 {
-			return nil, fault.New(fault.Usage, "bad_command", inv.Command.Name, fmt.Errorf("there are %d layers: name one", len(names))).
-				WithHint("palyra changes ls lists them")
+		if name, err = a.meant(inv, state, names); err != nil {
+			return nil, err
 		}
-		name = names[0]
 	}
 	if err := a.settle(ctx, inv, name); err != nil {
 		return nil, err
 	}
 	return stage.Open(state, name)
+}
+
+// meant returns the layer of a command that names none. Each connection of an agent has a layer, so
+// there are many in time: it's the only one there is, or the only one with changes (for undo, with
+// something to undo) over a workspace that the working directory lies in, or if it lies in none, of
+// all.
+func (a *app) meant(inv *command.Invocation, state string, names []string) (string, error) {
+	if len(names) == 1 {
+		return names[0], nil
+	}
+	has := func(l *stage.Layer) bool { return !l.Empty() }
+	what := "changes"
+	if inv.Command.Name == "changes undo" {
+		has, what = (*stage.Layer).Applied, "something to undo"
+	}
+	cwd, err := os.Getwd()
+	if err == nil {
+		cwd, err = filepath.EvalSymlinks(cwd)
+	}
+	var here, all []string
+	for _, name := range names {
+		l, oerr := stage.Open(state, name)
+		if fault.KindOf(oerr) == fault.NotFound {
+			continue // discarded meanwhile
+		}
+		if oerr == nil {
+			meant := has(l)
+			l.Close()
+			if !meant {
+				continue
+			}
+		}
+		// One that can't be opened, as it's in use, may be meant.
+		all = append(all, name)
+		info, derr := stage.Describe(state, name)
+		if rel, rerr := filepath.Rel(info.Source.Path, cwd); err == nil && derr == nil && rerr == nil && filepath.IsLocal(rel) {
+			here = append(here, name)
+		}
+	}
+	if len(here) > 0 {
+		all = here
+	}
+	switch len(all) {
+	case 0:
+		return "", fault.New(fault.NotFound, "no_such_layer", inv.Command.Name, fmt.Errorf("none of %d layers has %s", len(names), what)).
+			WithHint("palyra changes ls lists them")
+	case 1:
+		return all[0], nil
+	}
+	return "", fault.New(fault.Usage, "bad_command", inv.Command.Name, fmt.Errorf("%d layers have %s: name one of %s", len(all), what, strings.Join(all, ", "))).
+		WithHint("palyra changes ls lists them")
 }
 
 func (a *app) changesShow(ctx context.Context, inv *command.Invocation) (*front.Report, error) {

@@ -201,6 +201,12 @@ func OpenUnfinished(state, name string) (*Layer, *Effect, error) {
 	return l, &Effect{Record: *r, Payload: append(line, '\n'), Source: l.Source}, nil
 }
 
+// Applied reports whether there is something to undo.
+func (l *Layer) Applied() bool {
+	r, err := l.record(appliedFile)
+	return err == nil && r != nil
+}
+
 func (l *Layer) record(file string) (*Record, error) {
 	op := fmt.Sprintf("read what was applied from layer %q", l.Name)
 	b, err := durable.ReadPrivate(filepath.Join(l.path, file), maxRecord)

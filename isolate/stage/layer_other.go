@@ -46,6 +46,9 @@ func (l *Layer) Patch(context.Context, io.Writer, *List, bool) ([]Skipped, error
 // Empty reports whether nothing was ever written to the layer.
 func (l *Layer) Empty() bool { return true }
 
+// Applied reports whether there is something to undo.
+func (l *Layer) Applied() bool { return false }
+
 // Touches reports whether the layer has something of its own at a path of the workspace.
 func (l *Layer) Touches(string) (bool, error) { return false, unsupported("read a layer") }
 

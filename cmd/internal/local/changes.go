@@ -16,7 +16,7 @@ ref of the host's that changed since the layer was made refuses it by name. The 
 is empty then, but for git's other files, such as its configuration and hooks. What
 was replaced is kept for palyra changes undo. If it is killed, the next command with
 the layer ends it.
-Without LAYER it is the only one there is.`,
+Without LAYER it is the one that palyra changes show shows.`,
 	Flags: []command.Flag{flagPolicy, flagKey, flagState, flagReceipt, flagJSON},
 	Exits: []command.Exit{exitOK, exitNoLayer, exitUsage, {Code: "4", Meaning: "denied by policy"}, {Code: "5", Meaning: "not approved"},
 		{Code: "7", Meaning: "refused: a change cannot be applied, or the host cannot enforce the tier"}, {Code: "8", Meaning: "the layer is damaged"},
@@ -31,7 +31,8 @@ var changesUndoCommand = command.Command{
 A call of its own, like palyra changes apply, which restores what that replaced: a
 file or ref that changed since refuses it by name. A second undo applies it again. It
 can be undone until the layer is discarded or applied again. Without LAYER it is the
-only one there is.`,
+only one to undo, over the workspace that the working directory lies in if there is
+one.`,
 	Flags:    changesApplyCommand.Flags,
 	Exits:    changesApplyCommand.Exits,
 	Examples: []command.Example{{Line: "palyra changes undo fix-42", Does: "asks, then makes the workspace what it was before"}},

@@ -28,8 +28,9 @@ what it is, its size, and why it deserves a look, such as git hooks, CI files,
 editors' tasks, agents' configuration, links that lead out, set-id bits. "stale"
 says that the host's file has changed since the layer was made. Below are branches
 and tags with the subjects of their commits, and what stays in the layer. The digest
-names exactly these changes. Without LAYER it is the only one there is. A session's
-layer that this user's state directory doesn't have is asked of palyrad.`,
+names exactly these changes. Without LAYER it is the only one with changes, over the
+workspace that the working directory lies in if that has some. A session's layer that
+this user's state directory doesn't have is asked of palyrad.`,
 			Flags: []command.Flag{state}, Exits: []command.Exit{damaged, unusable},
 			Examples: []command.Example{{Line: "palyra changes show fix-42", Does: "lists what the calls with --layer fix-42 changed"}}},
 		{Name: "changes diff", Operands: "[LAYER]", Max: 1, Short: "print the changes in a layer as a patch for git apply",
@@ -38,7 +39,7 @@ Compares with the workspace as it is now. git apply, in the workspace, brings th
 changes over; patch -p1 does, too, without binary files and links. The patch leaves
 out commits and git's own files, empty folders, special files, and rights that git
 does not know; standard error names these, and stale files. Without LAYER it is the
-only one there is.`,
+one that palyra changes show shows.`,
 			Flags:    []command.Flag{{Name: "binary", Help: "put files that are not text into the patch, as git does;\nby default standard error names them"}, state},
 			Exits:    []command.Exit{{Code: "3", Meaning: "printed, and something was left out or is stale"}, damaged, unusable},
 			Examples: []command.Example{{Line: "palyra changes diff fix-42", Does: "prints a patch; with | git apply behind it the workspace gets the changes"}}},
