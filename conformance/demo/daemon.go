@@ -20,15 +20,16 @@ import (
 // daemon is a palyrad of the demo's own.
 type daemon struct {
 	*demo
-	dir     string // state
-	config  string
-	socket  string
-	url     string        // of the HTTP listener; "" if there is none
-	peer    string        // URL of the listener for devices
-	notify  *net.UnixConn // where palyrad says READY=1, as it would to systemd
-	process *exec.Cmd
-	ended   chan error // takes how the process ended; nil while there is none
-	log     bytes.Buffer
+	dir      string // state
+	config   string
+	socket   string
+	identity string        // file with the identity that opens its vault
+	url      string        // of the HTTP listener; "" if there is none
+	peer     string        // URL of the listener for devices
+	notify   *net.UnixConn // where palyrad says READY=1, as it would to systemd
+	process  *exec.Cmd
+	ended    chan error // takes how the process ended; nil while there is none
+	log      bytes.Buffer
 
 	asAgent func(*exec.Cmd) // makes a command of palyra the agent's
 }
@@ -41,6 +42,11 @@ func operated(ctx context.Context, d *demo) {
 	p, err := newDaemon(d)
 	if err == nil {
 		defer p.notify.Close()
+		if r := p.quiet(ctx, p.palyra, "vault", "init", "--state", p.dir, "--key", p.identity); r.status != 0 {
+			err = errors.New(r.stderr)
+		}
+	}
+	if err == nil {
 		err = p.start(ctx)
 	}
 	if err != nil {
@@ -49,6 +55,7 @@ func operated(ctx context.Context, d *demo) {
 	}
 	defer p.kill()
 	p.statusAndCall(ctx)
+	p.vault(ctx)
 	p.people(ctx)
 	p.device(ctx)
 	p.cancel(ctx)
@@ -59,7 +66,8 @@ func operated(ctx context.Context, d *demo) {
 
 // newDaemon writes a configuration with one workspace.
 func newDaemon(d *demo) (*daemon, error) {
-	p := &daemon{demo: d, dir: filepath.Join(d.dir, "daemon"), config: filepath.Join(d.dir, "etc", "palyrad.toml"), socket: filepath.Join(d.dir, "d.sock")}
+	p := &daemon{demo: d, dir: filepath.Join(d.dir, "daemon"), config: filepath.Join(d.dir, "etc", "palyrad.toml"), socket: filepath.Join(d.dir, "d.sock"),
+		identity: filepath.Join(d.dir, "etc", "vault.key")}
 	ws := filepath.Join(d.dir, "project")
 	if err := errors.Join(os.Mkdir(ws, 0o755), os.Mkdir(filepath.Dir(p.config), 0o755)); err != nil {
 		return nil, err
@@ -73,7 +81,7 @@ func newDaemon(d *demo) (*daemon, error) {
 		return nil, err
 	}
 	p.peer = "https://" + peer
-	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\n%speer.listen = %q\npairing.listen = \"127.0.0.1:0\"\nstate.dir = %q\nworkspaces.project.path = %q\nworkspaces.project.read_only = false\n", p.socket, how, peer, p.dir, ws)
+	text := fmt.Sprintf("profile = \"local\"\nlisten.socket = %q\n%speer.listen = %q\npairing.listen = \"127.0.0.1:0\"\nstate.dir = %q\nvault.identity = %q\nworkspaces.project.path = %q\nworkspaces.project.read_only = false\n", p.socket, how, peer, p.dir, p.identity, ws)
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -186,6 +194,22 @@ func (p *daemon) statusAndCall(ctx context.Context) {
 	p.expect(r.status == 0 && strings.Contains(r.stdout, "hello"), "a tool answers (status %d)", r.status)
 	r = p.ctl(ctx, "$", "attest", "verify", "--trust", filepath.Join(p.dir, "trust"), file)
 	p.expect(r.status == 0, "its receipt verifies with the daemon's public keys (status %d)", r.status)
+}
+
+// vault stores a secret through palyrad, which keeps it sealed and knows what may be done with it.
+func (p *daemon) vault(ctx context.Context) {
+	const value = "hush-kept-by-palyrad"
+	file := filepath.Join(p.demo.dir, "etc", "token.txt")
+	if err := os.WriteFile(file, []byte(value+"\n"), 0o600); err != nil {
+		p.expect(false, "make a secret: %v", err)
+		return
+	}
+	r := p.ctl(ctx, "#", "vault", "set", "--socket", p.socket, "--file", file, "vault://global/token")
+	p.expect(r.status == 0 && strings.Contains(r.stdout, "stored version 1"), "palyrad keeps a secret (status %d)", r.status)
+	r = p.ctl(ctx, "#", "vault", "verify", "--socket", p.socket)
+	p.expect(r.status == 0 && strings.Contains(r.stdout, "1 versions open, and the journal knows it so"), "the vault opens, and the journal knows its state (status %d)", r.status)
+	found := p.quiet(ctx, "grep", "-rlF", value, p.dir)
+	p.expect(found.status == 1, "no file of the state directory has the value (status %d of grep)", found.status)
 }
 
 // sleep starts a run that sleeps and returns its id when the tool runs.

@@ -73,6 +73,8 @@ func (p *daemon) device(ctx context.Context) {
 	}
 	r = ask("call", "--device", "hub", "palyra.echo", `{"text":"over TLS"}`)
 	p.expect(r.status == 0 && strings.Contains(r.stdout, "over TLS"), "it calls over TLS, with a certificate on both sides (status %d)", r.status)
+	r = ask("vault", "ls", "--device", "hub")
+	p.expect(r.status != 0 && r.stdout == "" && strings.Contains(r.stderr, "vault.manage"), "it reaches no secret: its scopes don't name vault.manage (status %d)", r.status)
 	r = p.ctl(ctx, "#", "devices", "revoke", "--socket", p.socket, "laptop")
 	p.expect(r.status == 0 && strings.Contains(r.stdout, "revoked"), "it is revoked (status %d)", r.status)
 	r = ask("call", "--device", "hub", "palyra.echo", `{"text":"again"}`)
