@@ -2,6 +2,8 @@ package local
 
 import (
 	"crypto/tls"
+	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -159,5 +161,61 @@ func BenchmarkVerifyPeer(b *testing.B) {
 		if err := h.VerifyPeer(chain); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkHandshake is a whole handshake of a device with its hub, both sides in this process, over
+// a pipe: with the chain judged alone, and with what the hub asks besides, whether it's revoked. The
+// settings are those of transport/peer, which a test of the hub can't import.
+func BenchmarkHandshake(b *testing.B) {
+	h := newHouse(b, nil)
+	key, csr := deviceKey(b)
+	_, chain := h.pair(h.owner, "laptop", csr, false, "run.start")
+	if _, err := h.PeerCertificate(); err != nil {
+		b.Fatal(err)
+	}
+	roots := h.devices.roots
+	judge := func(kind string) func([][]byte) error {
+		return func(chain [][]byte) error {
+			_, err := ca.Verify(chain, roots, kind, time.Now())
+			return err
+		}
+	}
+	settings := func(verify func([][]byte) error) *tls.Config {
+		return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, SessionTicketsDisabled: true,
+			VerifyConnection: func(s tls.ConnectionState) error {
+				var chain [][]byte
+				for _, c := range s.PeerCertificates {
+					chain = append(chain, c.Raw)
+				}
+				return verify(chain)
+			}}
+	}
+	for _, c := range []struct {
+		name   string
+		verify func([][]byte) error
+	}{{"chain", judge(ca.Device)}, {"chain and revocation", h.VerifyPeer}} {
+		b.Run(c.name, func(b *testing.B) {
+			server, client := settings(c.verify), settings(judge(ca.Hub))
+			server.ClientAuth = tls.RequireAnyClientCert
+			server.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.PeerCertificate() }
+			client.InsecureSkipVerify = true
+			client.Certificates = []tls.Certificate{{Certificate: chain, PrivateKey: key}}
+			for b.Loop() {
+				near, far := net.Pipe()
+				served := make(chan error, 1)
+				go func() { served <- tls.Server(far, server).HandshakeContext(b.Context()) }()
+				conn := tls.Client(near, client)
+				if err := errors.Join(conn.HandshakeContext(b.Context()), <-served); err != nil {
+					b.Fatal(err)
+				}
+				if s := conn.ConnectionState(); s.CurveID != tls.X25519MLKEM768 {
+					b.Fatalf("key exchange %v", s.CurveID)
+				}
+				near.Close()
+				far.Close()
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "handshakes/s")
+		})
 	}
 }
