@@ -41,7 +41,7 @@ var rooms = []Room{
 		May: []string{"transport", "hub", "kernel", "authz", "isolate", "crypt", "call", "internal"}},
 	{Path: "cmd/palyra-cell", Does: "the only one that starts the programs of calls; no signing keys, no policy, no network", Own: true,
 		May: []string{"authz/grant", "isolate", "call", "internal/canon", "internal/fault"}},
-	{Path: "cmd/palyra-egress", Does: "the only one that resolves and connects for calls; no policy, no keys, no files, starts nothing but itself", Own: true,
+	{Path: "cmd/palyra-egress", Does: "resolves and connects for calls; no policy, no keys, no files", Own: true,
 		May: []string{"call/egress", "isolate/egress", "isolate/selfconfine"}},
 	{Path: "cmd/palyra-tool", Does: "the built-in tools; runs inside a cell, links nothing of what confines or decides", Own: true,
 		May: []string{"internal/canon", "internal/fault", "internal/git", "internal/patch", "internal/toolproto", "internal/tools"}, Tests: []string{"internal/sample"}},
@@ -131,7 +131,7 @@ var homes = []home{
 	{Module: "github.com/go-json-experiment/json", Dirs: []string{"internal/canon"}, Why: "JSON that refuses what encoding/json lets pass, and RFC 8785"},
 	{Module: "github.com/modelcontextprotocol/go-sdk", Dirs: []string{"transport/mcp"}, Why: "the Model Context Protocol in each of its versions"},
 	{Module: "github.com/landlock-lsm/go-landlock", Dirs: []string{"isolate/selfconfine"}, Why: "Landlock on every thread of a running Go process"},
-	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes as the Go checksum database uses them"},
+	{Module: "golang.org/x/mod", Dirs: []string{"crypt/journal"}, Why: "Merkle tree hashes and signed notes"},
 	{Module: "golang.org/x/net/bpf", Dirs: []string{"isolate/native/seccomp"}, Why: "assembling and, in tests, interpreting BPF"},
 	{Module: "golang.org/x/net/dns/dnsmessage", Dirs: []string{"isolate/egress/dns", "conformance/world"}, Why: "messages of the DNS"},
 	// It has several homes: it is a kernel interface, not a mechanism to hide, and no
@@ -140,8 +140,8 @@ var homes = []home{
 	// ioctls and locks of terminals, crypt/keyring/backend Windows' Data Protection API. The
 	// packages that attack us and type at us stand outside anyway.
 	{Module: "golang.org/x/sys", Dirs: []string{"crypt/keyring/backend", "isolate/internal/sys", "kernel", "kernel/internal/pin", "kernel/internal/planted", "cmd/internal/terminal", "cmd/palyra-tool/internal/apply", "bench/selfbench", "conformance/escape", "conformance/lab", "conformance/pty", "conformance/world", "transport/httpapi"},
-		Tests: []string{"isolate/native/landlock"}, Why: "system call numbers and structures"},
-	{Module: "filippo.io/age", Dirs: []string{"hub/store", "crypt/vault"}, Why: "encrypting backups and exports of secrets in a format that other tools read"},
+		Tests: []string{"isolate/native/landlock"}, Why: "system calls"},
+	{Module: "filippo.io/age", Dirs: []string{"hub/store", "crypt/vault"}, Why: "encrypting backups and exports in a format that other tools read"},
 	{Module: "golang.org/x/crypto", Dirs: []string{"crypt/seal"}, Why: "Argon2id, which makes keys of passphrases"},
 	{Module: "modernc.org/sqlite", Dirs: []string{"hub/store"}, Why: "the working state: SQLite without cgo"},
 	{Module: "github.com/rogpeppe/go-internal", TestOnly: true, Why: "testscript: command line tests as text"},
