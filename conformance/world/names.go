@@ -56,7 +56,7 @@ func (w *World) answer(packet []byte) []byte {
 		Questions: m.Questions}
 	owner := q.Name
 	for range maxChain {
-		r, known := w.reply(owner, q.Type)
+		r, known := w.reply(owner, strings.TrimPrefix(q.Type.String(), "Type"))
 		if !known {
 			out.RCode = dnsmessage.RCodeNameError
 			break
@@ -67,7 +67,9 @@ func (w *World) answer(packet []byte) []byte {
 		if r.Other {
 			out.Questions = []dnsmessage.Question{{Name: dnsmessage.MustNewName("other.example."), Type: q.Type, Class: q.Class}}
 		}
-		out.RCode = r.Code
+		if r.Fails {
+			out.RCode = dnsmessage.RCodeServerFailure
+		}
 		if r.CNAME != "" {
 			to := dnsmessage.MustNewName(r.CNAME + ".")
 			out.Answers = append(out.Answers, dnsmessage.Resource{Header: head(owner), Body: &dnsmessage.CNAMEResource{CNAME: to}})
@@ -98,15 +100,15 @@ func head(owner dnsmessage.Name) dnsmessage.ResourceHeader {
 }
 
 // reply notes a question and asks the name.
-func (w *World) reply(name dnsmessage.Name, typ dnsmessage.Type) (Reply, bool) {
+func (w *World) reply(name dnsmessage.Name, typ string) (Reply, bool) {
 	asked := strings.TrimSuffix(name.String(), ".")
 	n := strings.ToLower(asked)
 	w.mu.Lock()
 	f := w.names[n]
-	key := [2]string{n, typeName(typ)}
+	key := [2]string{n, typ}
 	times := w.asked[key]
 	w.asked[key]++
-	w.queries = append(w.queries, Query{asked, typeName(typ)})
+	w.queries = append(w.queries, Query{asked, typ})
 	w.changedLocked()
 	w.mu.Unlock()
 	if f == nil {

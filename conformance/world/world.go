@@ -47,8 +47,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"golang.org/x/net/dns/dnsmessage"
 )
 
 // The addresses of the world.
@@ -68,13 +66,13 @@ const (
 type Reply struct {
 	Addrs  []netip.Addr // those of the type that was asked for count
 	CNAME  string       // the name that the addresses are of; it's looked up as well if Addrs is nil
-	Code   dnsmessage.RCode
-	Silent bool // nothing is said, ever
-	Other  bool // the answer is to another question
+	Fails  bool         // SERVFAIL
+	Silent bool         // nothing is said, ever
+	Other  bool         // the answer is to another question
 }
 
-// A Name says what the server replies to the n-th question for a name and type, from 0.
-type Name func(typ dnsmessage.Type, n int) Reply
+// A Name says what the server replies to the n-th question for a name and a type ("A"), from 0.
+type Name func(typ string, n int) Reply
 
 // Addrs is a name that always has these addresses.
 func Addrs(addrs ...string) Name {
@@ -82,17 +80,17 @@ func Addrs(addrs ...string) Name {
 	for _, a := range addrs {
 		as = append(as, netip.MustParseAddr(a))
 	}
-	return func(dnsmessage.Type, int) Reply { return Reply{Addrs: as} }
+	return func(string, int) Reply { return Reply{Addrs: as} }
 }
 
 // Alias is a name that leads to another one.
 func Alias(to string) Name {
-	return func(dnsmessage.Type, int) Reply { return Reply{CNAME: to} }
+	return func(string, int) Reply { return Reply{CNAME: to} }
 }
 
 // Then is a name that is first for one question of each type, and next from then on: rebinding.
 func Then(first, next Name) Name {
-	return func(typ dnsmessage.Type, n int) Reply {
+	return func(typ string, n int) Reply {
 		if n == 0 {
 			return first(typ, n)
 		}
@@ -101,7 +99,7 @@ func Then(first, next Name) Name {
 }
 
 // Replies is a name that always gets the same reply.
-func Replies(r Reply) Name { return func(dnsmessage.Type, int) Reply { return r } }
+func Replies(r Reply) Name { return func(string, int) Reply { return r } }
 
 // Query is a question that arrived.
 type Query struct {
@@ -168,11 +166,11 @@ func (w *World) Queries(name string) (out []Query) {
 	return out
 }
 
-// Asked returns how often a name was asked for with a type.
-func (w *World) Asked(name string, typ dnsmessage.Type) int {
+// Asked returns how often a name was asked for with a type, "A".
+func (w *World) Asked(name, typ string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.asked[[2]string{name, typeName(typ)}]
+	return w.asked[[2]string{name, typ}]
 }
 
 // Connections returns the connections that arrived at a port of an address.
@@ -216,5 +214,3 @@ func (w *World) changedLocked() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
-
-func typeName(t dnsmessage.Type) string { return strings.TrimPrefix(t.String(), "Type") }

@@ -1,0 +1,191 @@
+package egress
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"palyra/conformance/world"
+	"palyra/isolate/evidence"
+)
+
+// bin names built binaries for a run by a user who can't build them.
+var bin = flag.String("bin", "", "directory with the binaries to test; default: build them")
+
+// toolsVar is where the binaries are, for the tests that run in the world.
+const toolsVar = "PALYRA_EGRESS_TOOLS"
+
+var place world.Place
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(begin(m))
+}
+
+func begin(m *testing.M) int {
+	if os.Getenv(toolsVar) != "" {
+		return place.Main(m)
+	}
+	dir := *bin
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "palyra-egress-*"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		os.Chmod(dir, 0o755)
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/palyra", "../../cmd/palyra-cell", "../../cmd/palyra-egress")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
+			return 1
+		}
+	}
+	return place.Main(m, toolsVar+"="+dir)
+}
+
+// call is a call of palyra exec, and what it left.
+type call struct {
+	status         int
+	stdout, stderr string
+	egress         evidence.Egress // of the receipt
+	outcome        string
+	hosts          []string // of the receipt's capsule
+}
+
+// bench is where the calls of a test run.
+type bench struct {
+	t    *testing.T
+	w    *world.World
+	home string
+}
+
+// in is b for a subtest.
+func (b *bench) in(t *testing.T) *bench { return &bench{t, b.w, b.home} }
+
+func begun(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{t: t, w: place.Here(t), home: t.TempDir()}
+	b.write("policy/all.cedar", `@id("all") permit (principal, action, resource);`)
+	return b
+}
+
+func (b *bench) write(name, text string) string {
+	b.t.Helper()
+	p := filepath.Join(b.home, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(text), 0o644)); err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+func (b *bench) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, name, args...)
+	c.Dir = b.home
+	c.Env = []string{"PATH=" + os.Getenv(toolsVar) + ":/usr/local/go/bin:/usr/local/bin:/usr/bin:/bin", "HOME=" + b.home, "XDG_STATE_HOME=" + filepath.Join(b.home, "state"), "LC_ALL=C"}
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = 10 * time.Second
+	return c
+}
+
+func palyra() string { return filepath.Join(os.Getenv(toolsVar), "palyra") }
+
+// outside runs a program in the host's namespace: the control.
+func (b *bench) outside(argv ...string) (string, error) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	out, err := b.command(ctx, argv[0], argv[1:]...).CombinedOutput()
+	return string(out), err
+}
+
+// exec runs a program in a cell that may reach hosts. More are further flags.
+func (b *bench) exec(hosts []string, more []string, argv ...string) *call {
+	b.t.Helper()
+	return b.start(hosts, more, argv...)()
+}
+
+// start begins it, and returns how to wait for it.
+func (b *bench) start(hosts []string, more []string, argv ...string) func() *call {
+	b.t.Helper()
+	receipt := filepath.Join(b.t.TempDir(), "receipt.json")
+	args := append([]string{"exec", "--no-daemon", "--policy", filepath.Join(b.home, "policy"), "--receipt", receipt}, more...)
+	for _, h := range hosts {
+		args = append(args, "--egress", h)
+	}
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	c := b.command(ctx, palyra(), append(append(args, "--"), argv...)...)
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Start(); err != nil {
+		cancel()
+		b.t.Fatal(err)
+	}
+	return func() *call {
+		b.t.Helper()
+		defer cancel()
+		err := c.Wait()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			b.t.Fatal(err)
+		}
+		r := &call{status: c.ProcessState.ExitCode(), stdout: out.String(), stderr: errs.String()}
+		if _, err := os.Stat(receipt); err == nil {
+			b.read(receipt, r)
+		}
+		return r
+	}
+}
+
+// read verifies a receipt, and takes from it what the tests look at.
+func (b *bench) read(receipt string, r *call) {
+	b.t.Helper()
+	if out, err := b.outside(palyra(), "attest", "verify", receipt); err != nil {
+		b.t.Errorf("attest verify: %v\n%s", err, out)
+	}
+	out, err := b.outside(palyra(), "attest", "show", "--json", receipt)
+	if err != nil {
+		b.t.Fatalf("attest show: %v\n%s", err, out)
+	}
+	var shown struct {
+		Outcome   string `json:"outcome"`
+		Statement struct {
+			Predicate struct {
+				Capsule struct {
+					EgressHosts []string `json:"egress_hosts"`
+				} `json:"capsule"`
+				Evidence struct {
+					Egress evidence.Egress `json:"egress"`
+				} `json:"evidence"`
+			} `json:"predicate"`
+		} `json:"statement"`
+	}
+	if err := json.Unmarshal([]byte(out), &shown); err != nil {
+		b.t.Fatal(err)
+	}
+	r.outcome, r.hosts, r.egress = shown.Outcome, shown.Statement.Predicate.Capsule.EgressHosts, shown.Statement.Predicate.Evidence.Egress
+}
+
+// String has all of it, for errors.
+func (c *call) String() string {
+	return fmt.Sprintf("status %d, %s\nstdout %q\nstderr %s\negress %+v", c.status, c.outcome, c.stdout, c.stderr, c.egress)
+}
+
+// denied reports whether the receipt has this denial.
+func (c *call) denied(host string, port uint32, why string) bool {
+	return slices.ContainsFunc(c.egress.Denied, func(d evidence.Denial) bool {
+		return d.Host == host && d.Port == port && d.Why == why && d.Times > 0
+	})
+}
