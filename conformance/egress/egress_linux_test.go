@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -272,7 +273,8 @@ func TestNames(t *testing.T) {
 		t.Error(r)
 	}
 	r := b.exec([]string{"alone.example:81"}, nil, "curl", "-sS", "http://alone.example:81/") // no server listens there
-	if r.status == 0 || len(r.egress.Connections) != 1 || r.egress.Connections[0].Outcome != evidence.ConnRefused {
+	// curl tries both addresses that the name has in the cell.
+	if r.status == 0 || len(r.egress.Connections) == 0 || r.egress.Connections[0].Outcome != evidence.ConnRefused || len(b.w.Connections(world.Web, 81)) > 0 {
 		t.Error(r)
 	}
 }
@@ -340,9 +342,9 @@ func TestHostile(t *testing.T) {
 		t.Error(r)
 	}
 	// One that never speaks lasts as long as the call.
-	wait := b.start(hosts, []string{"--timeout", "3s"}, "curl", "-sS", "http://hostile.example:9/")
+	silent := b.start(hosts, []string{"--timeout", "3s"}, "curl", "-sS", "http://hostile.example:9/")
 	b.w.Until(func() bool { return len(b.w.Connections(world.Web, 9)) == 1 })
-	if r := wait(); r.status == 0 || len(r.egress.Connections) != 1 || r.egress.Connections[0].Outcome != evidence.ConnEnded {
+	if r := silent.wait(); r.status == 0 || len(r.egress.Connections) != 1 || r.egress.Connections[0].Outcome != evidence.ConnEnded {
 		t.Error(r)
 	}
 	// One that never ends is read as fast as the program reads, and no faster.
@@ -359,7 +361,7 @@ func TestParallel(t *testing.T) {
 	b.w.Set("other.example", world.Addrs(world.Web6))
 	both := []string{"bash", "-c", "curl -sS https://packages.example/; curl -sS https://other.example/; true"}
 	first, second := b.start([]string{"packages.example"}, nil, both...), b.start([]string{"other.example"}, nil, both...)
-	one, two := first(), second()
+	one, two := first.wait(), second.wait()
 	if one.stdout != "packages.example at "+world.Web+":443\n" || !one.denied("other.example", 0, evidence.DenyNotListed) || len(one.egress.Connections) != 1 {
 		t.Error(one)
 	}
@@ -461,12 +463,10 @@ print(b[:4])
 func TestBrokerKilled(t *testing.T) {
 	b := begun(t)
 	b.w.Set("packages.example", world.Addrs(world.Web))
-	wait := b.start([]string{"packages.example:80"}, nil, "curl", "-sS", "-o", "/dev/null", "http://packages.example/forever")
+	running := b.start([]string{"packages.example:80"}, nil, "curl", "-sS", "-o", "/dev/null", "http://packages.example/forever")
 	b.w.Until(func() bool { return len(b.w.Connections(world.Web, 80)) == 1 })
-	if n := killNamed(t, "palyra-egress"); n != 1 {
-		t.Errorf("killed %d processes", n)
-	}
-	r := wait()
+	killChild(t, running.pid, "palyra-egress")
+	r := running.wait()
 	if r.status == 0 || r.outcome != "failed" || !strings.Contains(r.stderr, "egress") {
 		t.Error(r)
 	}
@@ -475,29 +475,26 @@ func TestBrokerKilled(t *testing.T) {
 	}
 }
 
-// killNamed kills this test's processes of a name, and returns how many there were.
-func killNamed(t *testing.T, name string) (n int) {
+// killChild kills the child of a process that has this name, with SIGKILL.
+func killChild(t *testing.T, of int, name string) {
 	t.Helper()
-	mine, err := os.Readlink("/proc/self/ns/net")
+	all, err := filepath.Glob("/proc/[0-9]*/status")
 	if err != nil {
 		t.Fatal(err)
 	}
-	procs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range procs {
-		exe, err := os.Readlink(p + "/exe")
-		ns, err2 := os.Readlink(p + "/ns/net")
-		var pid int
-		if err == nil && err2 == nil && ns == mine && filepath.Base(exe) == name {
-			fmt.Sscan(filepath.Base(p), &pid)
-			if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
-				n++
-			}
+	for _, p := range all {
+		b, err := os.ReadFile(p)
+		if err != nil || !bytes.HasPrefix(b, []byte("Name:\t"+name+"\n")) || !bytes.Contains(b, fmt.Appendf(nil, "\nPPid:\t%d\n", of)) {
+			continue
 		}
+		var pid int
+		fmt.Sscan(filepath.Base(filepath.Dir(p)), &pid)
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Errorf("kill %s: %v", name, err)
+		}
+		return
 	}
-	return n
+	t.Errorf("%d has no child %s", of, name)
 }
 
 // TestWorldChanges: the same call in another world has another receipt, in each field that the world

@@ -114,11 +114,17 @@ func (b *bench) outside(argv ...string) (string, error) {
 // exec runs a program in a cell that may reach hosts. More are further flags.
 func (b *bench) exec(hosts []string, more []string, argv ...string) *call {
 	b.t.Helper()
-	return b.start(hosts, more, argv...)()
+	return b.start(hosts, more, argv...).wait()
 }
 
-// start begins it, and returns how to wait for it.
-func (b *bench) start(hosts []string, more []string, argv ...string) func() *call {
+// running is a call that has begun.
+type running struct {
+	pid  int // of palyra
+	wait func() *call
+}
+
+// start begins a call.
+func (b *bench) start(hosts []string, more []string, argv ...string) running {
 	b.t.Helper()
 	receipt := filepath.Join(b.t.TempDir(), "receipt.json")
 	args := append([]string{"exec", "--no-daemon", "--policy", filepath.Join(b.home, "policy"), "--receipt", receipt}, more...)
@@ -133,7 +139,7 @@ func (b *bench) start(hosts []string, more []string, argv ...string) func() *cal
 		cancel()
 		b.t.Fatal(err)
 	}
-	return func() *call {
+	return running{c.Process.Pid, func() *call {
 		b.t.Helper()
 		defer cancel()
 		err := c.Wait()
@@ -146,7 +152,7 @@ func (b *bench) start(hosts []string, more []string, argv ...string) func() *cal
 			b.read(receipt, r)
 		}
 		return r
-	}
+	}}
 }
 
 // read verifies a receipt, and takes from it what the tests look at.
