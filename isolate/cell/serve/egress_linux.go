@@ -35,8 +35,7 @@ const egressPatience = 5 * time.Second
 const egressOp = "make the network namespace of a cell with egress"
 
 // makeEgress moves the thread into a new network namespace for the call and hands sockets of it
-// over. The sockets are open in palyra-cell only while this function runs: as many calls at once
-// hold some as threads clone. network says how to call back.
+// over. network says how to call back.
 func (r *run) makeEgress(t *thread) (back func() error, err error) {
 	if err := t.enterVoid(); err != nil { // without the void one there is no way back
 		return nil, err
@@ -97,9 +96,12 @@ func localText(p netip.Prefix) string {
 	return p.String()
 }
 
-// handSockets makes sockets on the thread's network namespace and sends them to palyra-egress, which
-// may be gone, or not reading: neither makes this wait.
+// handSockets makes sockets in the thread's network namespace and sends them to palyra-egress, which
+// may be gone, or not reading: neither makes this wait. They are open in palyra-cell only meanwhile,
+// and those of one call at a time: at most 513 descriptors.
 func (r *run) handSockets(n int, six bool) error {
+	r.s.handing.Lock()
+	defer r.s.handing.Unlock()
 	s := new(handover.Sockets)
 	defer s.Close()
 	var err error

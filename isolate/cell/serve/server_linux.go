@@ -72,6 +72,7 @@ type server struct {
 	uids     idPool
 	layers   layers
 	sessions sessions
+	handing  sync.Mutex // held while sockets for palyra-egress are open
 	watches  *budget.Pool
 	serial   chan struct{} // tier B: one run at a time
 
