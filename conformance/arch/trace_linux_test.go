@@ -43,13 +43,18 @@ func TestTrace(t *testing.T) {
 	}
 	// Built here, so that it cannot look at old ones.
 	bin := t.TempDir()
-	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", bin+"/", "./cmd/palyra", "./cmd/palyra-cell")
+	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", bin+"/", "./cmd/palyra", "./cmd/palyra-cell", "./cmd/palyra-egress")
 	c.Dir, c.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("build the binaries: %v\n%s", err, out)
 	}
 	palyra, workspace := filepath.Join(bin, "palyra"), t.TempDir()
 	if err := os.WriteFile(filepath.Join(workspace, "names.txt"), []byte("x\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// The built-in policy asks about a call with hosts.
+	policy := t.TempDir()
+	if err := os.WriteFile(filepath.Join(policy, "all.cedar"), []byte("@id(\"all\") permit (principal, action, resource);\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -60,6 +65,7 @@ func TestTrace(t *testing.T) {
 		{"tier c", rowsC(), []string{"--tier", "c", "--", "/bin/true"}},
 		{"tier c with a workspace", rowsC(), []string{"--tier", "c", "--workspace", workspace + ":ro", "--", "/bin/cat", "names.txt"}},
 		{"tier c with a staged workspace", rowsC(), []string{"--tier", "c", "--workspace", workspace + ":staged", "--", "/bin/cat", "names.txt"}},
+		{"tier c with egress", rowsC(), []string{"--tier", "c", "--policy", policy, "--egress", "packages.example:443", "--", "/bin/true"}},
 		{"tier b", rowsB(), []string{"--tier", "b", "--", "/bin/true"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -128,6 +134,12 @@ func checkCell(t *testing.T, tasks map[int]*task, rows []row) {
 			outside = append(outside, r)
 		}
 	}
+	threads := make(map[int]bool) // palyra-egress has Landlock rules for each of its own
+	for _, k := range tasks {
+		for _, kid := range k.kids {
+			threads[kid.pid] = threads[kid.pid] || kid.thread
+		}
+	}
 	reaper, program := 0, 0
 	for _, k := range tasks {
 		if i := slices.Index(k.calls, "execveat"); i >= 0 {
@@ -135,7 +147,7 @@ func checkCell(t *testing.T, tasks map[int]*task, rows []row) {
 			follows(t, "program", k.calls[:i+1], inside)
 			continue
 		}
-		if slices.Contains(k.calls, "landlock_restrict_self") {
+		if slices.Contains(k.calls, "landlock_restrict_self") && !threads[k.pid] && !slices.Contains(k.calls, "execve") {
 			reaper++
 			calls := k.calls
 			// The step called init: reap until the program has ended, then end.
