@@ -58,10 +58,15 @@ const (
 	modeSession = "session"
 	// modeTTY: built for the call, whose program has a terminal of its own.
 	modeTTY = "tty"
+	// modeEgress: built for the call, in a network where palyra-egress answers for one host, which
+	// nothing here asks for.
+	modeEgress = "egress"
 )
 
+const egressHost = "packages.example:443"
+
 // modes are all of them.
-var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession, modeTTY}
+var modes = []string{modeCold, modeWarm, modeVoid, modeLoop, modeStaged, modeSession, modeTTY, modeEgress}
 
 // record is the result of one case, tier and user.
 type record struct {

@@ -115,6 +115,15 @@ func netCases() []attackCase {
 			stage: func(*stage) (scene, error) {
 				return scene{probe: "listen", args: []string{"ip=4", "port=0", "bind=no", "once=listening"}}, nil
 			}})
+	out = append(out, attackCase{number: 40, variant: "address", name: "tcp-loopback-host", attack: "connect to another address of the host's", stopped: both(noNetwork...),
+		stage: func(s *stage) (scene, error) {
+			to := ownAddress()
+			l, addr, err := s.listen("tcp4", to+":0")
+			if err != nil {
+				return scene{}, err
+			}
+			return scene{probe: "tcp", args: []string{"ip=4", "how=connect", "to=" + to, fmt.Sprintf("port=%d", addr.(*net.TCPAddr).Port), "token=" + s.nonce}, canary: l.heard(s.nonce)}, nil
+		}})
 	for _, v := range []struct{ variant, ip, how, attack string }{
 		{"v4", "4", "sendto", "send a datagram without connect"}, {"v6", "6", "sendto", "… over IPv6"},
 		{"connected", "4", "connect", "… with connect"}, {"udplite", "4", "udplite", "… with UDP-Lite"},
@@ -167,6 +176,18 @@ func netCases() []attackCase {
 			return scene{probe: "tcp", args: []string{"ip=4", "how=connect", "port=" + port, "token=" + s.nonce}, canary: heard}, err
 		}})
 	return append(out, call(46, "families", "af-rxrpc-key-xfrm", "a socket of any family but UNIX, INET and INET6", both(noFamily...), "families"))
+}
+
+// ownAddress is one of the host's that isn't its loopback interface's, if it has one. What is sent
+// there doesn't leave the host.
+func ownAddress() string {
+	all, err := net.InterfaceAddrs()
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); err == nil && ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return "127.0.0.1"
 }
 
 func loopback(ip string) string {

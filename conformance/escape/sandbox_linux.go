@@ -36,6 +36,8 @@ func (p palyra) command(s *stage, o *options, argv []string) ([]string, error) {
 		c = append(c, "--network", "void")
 	case modeLoop:
 		c = append(c, "--network", "loopback")
+	case modeEgress:
+		c = append(c, "--egress", egressHost)
 	}
 	if o.session != "" {
 		c = []string{p.warm, "--cell", p.cell, "--in", o.session}

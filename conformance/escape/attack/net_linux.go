@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -20,6 +21,9 @@ var netProbes = map[string]probe{
 }
 
 func sockaddr(a args) (int, unix.Sockaddr) {
+	if to, err := netip.ParseAddr(a.word["to"]); err == nil && to.Is4() { // instead of the loopback's
+		return unix.AF_INET, &unix.SockaddrInet4{Port: a.num("port"), Addr: to.As4()}
+	}
 	if a.str("ip") == "6" {
 		return unix.AF_INET6, &unix.SockaddrInet6{Port: a.num("port"), Addr: [16]byte{15: 1}}
 	}
