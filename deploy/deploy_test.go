@@ -17,7 +17,7 @@ import (
 // scores are the highest exposures that the units may have, as systemd-analyze security
 // computes them: 0 is nothing, 10 is everything. README.md names the settings that would
 // lower them, each with the reason why it's missing.
-var scores = map[string]float64{"palyrad.service": 1.2, "palyra-cell.service": 3.3, "palyra-certify.service": 3.5}
+var scores = map[string]float64{"palyrad.service": 1.2, "palyra-cell.service": 3.3, "palyra-certify.service": 3.5, "palyra-egress.service": 1.7}
 
 func TestExposure(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
@@ -228,6 +228,38 @@ func TestAgreement(t *testing.T) {
 		if !strings.Contains(string(users), " "+u+" ") {
 			t.Errorf("sysusers.d makes no %s", u)
 		}
+	}
+}
+
+// TestEgress: palyra-egress comes to the socket that palyrad is given, as a user of its own who may
+// open that and no other of ours, and neither outlives nor starts palyrad.
+func TestEgress(t *testing.T) {
+	socket, d, e := settings(t, "palyrad-egress.socket"), settings(t, "palyrad.service"), settings(t, "palyra-egress.service")
+	at := socket["ListenSequentialPacket"][0]
+	if want := "/usr/libexec/palyra/palyra-egress -connect " + at; e["ExecStart"][0] != want {
+		t.Errorf("it is started as %q, want %q", e["ExecStart"][0], want)
+	}
+	if socket["FileDescriptorName"][0] != "egress" || !slices.Contains(strings.Fields(d["Sockets"][0]), "palyrad-egress.socket") {
+		t.Errorf("palyrad gets the socket as %v, and inherits %v", socket["FileDescriptorName"], d["Sockets"])
+	}
+	user := e["User"][0]
+	if user == d["User"][0] || socket["SocketGroup"][0] != user || socket["SocketMode"][0] != "0660" || socket["SocketUser"][0] != "root" {
+		t.Errorf("the socket is %v's and %v's with %v, the service %s's", socket["SocketUser"], socket["SocketGroup"], socket["SocketMode"], user)
+	}
+	users, err := os.ReadFile("sysusers.d/palyra.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(users), " "+user+" ") {
+		t.Errorf("sysusers.d makes no %s", user)
+	}
+	for _, dir := range []string{"/var/lib/palyra", "/etc/palyra", "/run/palyra"} {
+		if !slices.Contains(strings.Fields(e["InaccessiblePaths"][0]), "-"+dir) {
+			t.Errorf("it may look into %s", dir)
+		}
+	}
+	if e["BindsTo"][0] != "palyrad.service" || e["WantedBy"][0] != "palyrad.service" || e["Restart"][0] != "always" || e["StartLimitIntervalSec"][0] != "0" {
+		t.Errorf("BindsTo %v, WantedBy %v, Restart %v, StartLimitIntervalSec %v", e["BindsTo"], e["WantedBy"], e["Restart"], e["StartLimitIntervalSec"])
 	}
 }
 
