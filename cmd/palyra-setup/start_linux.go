@@ -14,6 +14,7 @@ import (
 	"palyra/cmd/internal/front"
 	"palyra/cmd/internal/installed"
 	"palyra/hub/place"
+	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
 
@@ -164,6 +165,9 @@ func (d *own) start(ctx context.Context, config string) (err error) {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return wrap(err)
 	}
+	if err := d.wait(ctx, filepath.Join(state, "palyrad.lock")); err != nil {
+		return err
+	}
 	name := filepath.Join(state, "palyrad.log")
 	log, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -215,6 +219,23 @@ func (d *own) start(ctx context.Context, config string) (err error) {
 		}
 		return fault.New(fault.Unavailable, "daemon_unreachable", op, err).WithHint("its log says why: " + name)
 	}
+}
+
+// draining bounds the wait for a palyrad that ends: a little more than its drain takes by default.
+const draining = 30 * time.Second
+
+// wait returns when no palyrad has the lock of the state directory: one that was just told to end
+// answers no more, but goes on until its calls have ended.
+func (d *own) wait(ctx context.Context, lock string) error {
+	if _, err := os.Lstat(lock); err != nil {
+		return nil // there was none
+	}
+	g, err := durable.OpenGate(lock)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	return g.Take(ctx, durable.Exclusive, draining)
 }
 
 // notifySocket makes a socket for what a service says of itself (sd_notify(3)). It is read
