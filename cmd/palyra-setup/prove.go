@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,10 @@ func (a *app) prove(ctx context.Context, s server, r *front.Report) {
 	if receipt != nil {
 		r.Fields["receipt"] = *receipt
 		r.Text += fmt.Sprintf("proved: true ran in a cell, receipt %d (palyra journal show %d)\n", *receipt, *receipt)
+		r.Text += "next: start the agent as ever; palyra approvals watch --answer answers what it waits for\n"
+		if slices.Contains(s.Args, "--staged") {
+			r.Text += "      palyra changes show lists what it wrote, and palyra changes apply brings it to the project\n"
+		}
 		return
 	}
 	r.Exit = front.Findings

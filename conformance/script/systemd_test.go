@@ -39,6 +39,7 @@ func TestSetupUnderSystemd(t *testing.T) {
 	said := string(out)
 	for _, want := range []string{
 		"proved: true ran in a cell, receipt ",
+		"next: start the agent as ever;",
 		"FIRST active",
 		"SECOND ends 0",
 		"this folder is its workspace two-x",
