@@ -46,7 +46,9 @@ def tool_name(name):
 
 
 if __name__ == "__main__":
-    palyrad = Palyrad(os.environ.get("PALYRA_SOCKET", "/run/palyra/palyrad.sock"))
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    places = [os.environ.get("XDG_RUNTIME_DIR", "/nowhere") + "/palyra/palyrad.sock", state + "/palyra/palyrad.sock"]  # of a user's own palyrad
+    palyrad = Palyrad(os.environ.get("PALYRA_SOCKET") or next(filter(os.path.exists, places), "/run/palyra/palyrad.sock"))
     if len(sys.argv) < 3:
         print(*(t["name"] + ": " + t["description"] for t in palyrad.ask("GET", "/tools")["items"] if "server" not in t), sep="\n")
     else:
