@@ -204,7 +204,7 @@ type Features struct {
 // SigningKeys says how the signing keys of the state directory lie on the disk.
 type SigningKeys struct {
 	Identity string `key:"identity" unit:"path" doc:"File with the identity that opens sealed signing keys (palyra keys seal), read at the start: private to palyrad's user, or a credential of its systemd unit. It can't lie in state.dir."`
-	Plain    bool   `key:"plain" default:"false" doc:"Says that signing keys may lie unsealed; doctor names them as missing otherwise." cost:"Whoever reads the disk or a copy of it can sign as this installation."`
+	Plain    bool   `key:"plain" default:"false" doc:"Says that signing keys may lie unsealed; otherwise doctor names them as missing, until palyra keys unseal asks for it." cost:"Whoever reads the disk or a copy of it can sign as this installation."`
 }
 
 // Journal is the log of intents and results.

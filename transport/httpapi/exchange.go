@@ -224,7 +224,9 @@ func (x *exchange) readBody() error {
 	}
 	x.raw = b
 	v := reflect.New(x.rt.in.BodyType)
-	if err := canon.Decode(b, v.Interface(), canon.Limits{Bytes: int(limit), Depth: x.s.lim.Depth}); err != nil {
+	// A larger body has longer values and no more of them, or decoding it took more than was counted.
+	values := max(min(limit, max(x.s.lim.Body, 1<<20))/16, 1024)
+	if err := canon.Decode(b, v.Interface(), canon.Limits{Bytes: int(limit), Depth: x.s.lim.Depth, Values: int(values)}); err != nil {
 		return err
 	}
 	x.body = v.Interface()

@@ -86,9 +86,10 @@ func TestEveryOperation(t *testing.T) {
 	ask(200, post, "/api/v1/vault/rotate", `{"drop":["old"]}`)
 	ask(200, post, "/api/v1/vault/recipients", `{"label":"safe","recipient":"palyra-recipient-1:x"}`)
 	ask(200, post, "/api/v1/vault/import", `{"secrets":[{`+ref+`,`+value+`}]}`)
-	large := strings.Repeat(`{`+ref+`,`+value+`},`, 1<<20/(len(ref)+len(value)))
+	large := strings.Repeat(`{`+ref+`,"value":"`+strings.Repeat("A", 4096)+`"},`, 999)
 	ask(200, post, "/api/v1/vault/import", `{"secrets":[`+large+`{`+ref+`,`+value+`}]}`) // more than any other operation's
 	ask(413, post, "/api/v1/vault/set", `{`+ref+`,"value":"`+strings.Repeat("A", 1<<20)+`"}`)
+	ask(413, post, "/api/v1/vault/import", `{"secrets":[`+strings.Repeat("{},", 1<<17)+`{}]}`)
 	ask(413, post, "/api/v1/vault/import", `{"secrets":[`+strings.Repeat(" ", 25<<20)+`]}`)
 	ask(200, post, "/api/v1/vault/export", `{"to":"age1","refs":["`+apitest.SecretRef+`"]}`)
 	ask(200, get, "/api/v1/vault", "")
