@@ -10,10 +10,11 @@ import (
 	"palyra/hub"
 )
 
-// TestThreatModelNames: the threat model has a row for each file of a state directory with devices,
-// another root and another attestation key on the way.
+// TestThreatModelNames: the threat model has a row for each file of a state directory with a vault,
+// devices, another root and another attestation key on the way.
 func TestThreatModelNames(t *testing.T) {
-	h := newHouse(t, nil)
+	h := newVaultHouse(t, nil)
+	h.executed(request(h, hub.SetSecret, h.owner, hub.SecretValue{Ref: "vault://global/token", Value: []byte(hush)}))
 	_, csr := deviceKey(t)
 	h.pair(h.owner, "laptop", csr, false, "run.start")
 	if _, err := hub.ReplaceRoot.Do(t.Context(), h, h.owner, hub.RootReplacement{}); err != nil {
