@@ -75,7 +75,7 @@ func TestCellCanWork(t *testing.T) {
 	}
 	s := settings(t, "palyra-cell.service")
 	for _, k := range []string{"RestrictNamespaces", "RestrictSUIDSGID", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectControlGroups", "ProtectHostname",
-		"ProcSubset", "PrivateUsers", "MemoryDenyWriteExecute", "SystemCallFilter=@system-service"} {
+		"ProcSubset", "PrivateUsers", "MemoryDenyWriteExecute", "IPAddressDeny", "SystemCallFilter=@system-service"} {
 		key, value, _ := strings.Cut(k, "=")
 		for _, v := range s[key] {
 			if value == "" || strings.HasPrefix(v, value) {
@@ -114,7 +114,7 @@ func TestCertifyIsAlike(t *testing.T) {
 		"ExecStart": {"/usr/bin/palyra sandbox certify --state /var/lib/palyra"},
 		// Its surroundings.
 		"StateDirectory": {"palyra"}, "StateDirectoryMode": {"0700"}, "InaccessiblePaths": {"-/etc/palyra -/run/palyra"},
-		"NoNewPrivileges": nil, "IPAddressAllow": {"localhost"},
+		"NoNewPrivileges": nil,
 	}
 	keys := slices.Collect(maps.Keys(cell))
 	for k := range certify {
@@ -135,7 +135,7 @@ func TestCertifyIsAlike(t *testing.T) {
 	if len(differ) > 0 {
 		t.Errorf("neither unit has %v", differ)
 	}
-	for _, k := range []string{"StateDirectory", "InaccessiblePaths", "NoNewPrivileges", "IPAddressAllow"} {
+	for _, k := range []string{"StateDirectory", "InaccessiblePaths", "NoNewPrivileges"} {
 		if !strings.Contains(string(readme), "`"+k+"`") {
 			t.Errorf("README.md does not say why palyra-certify.service differs in %s", k)
 		}
