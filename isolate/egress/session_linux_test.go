@@ -374,15 +374,13 @@ func TestLimits(t *testing.T) {
 		}
 	})
 	t.Run("wall", func(t *testing.T) {
-		b.t = t
-		c := b.begin(9, wire.Limits{Wall: 300 * time.Millisecond}, "a.example:443")
-		conn := c.mustDial(c.address("a.example", dns.A) + ":443")
-		if _, err := io.ReadAll(conn); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the call's end: %v", err)
+		s, err := b.client.Open(t.Context(), &Order{Limits: wire.Limits{Wall: time.Millisecond}})
+		if err != nil {
+			t.Fatal(err)
 		}
-		<-c.session.Done()
-		if e := c.end(); e.Connections[0].Outcome != evidence.ConnEnded {
-			t.Errorf("%+v", e)
+		<-s.Done() // by itself
+		if e, err := s.Close(); err != nil || e.Basis != evidence.Reported {
+			t.Errorf("%+v, %v", e, err)
 		}
 	})
 }
