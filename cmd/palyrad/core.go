@@ -92,6 +92,9 @@ func (d *daemon) openCore(ctx context.Context, cfg *config.Config) (_ *core, err
 	if opens != nil {
 		kc.Vault = opens.use
 	}
+	if d.egress != nil {
+		kc.Egress = d.egress
+	}
 	if d.safe {
 		// A policy that does not load may be why palyrad is here; no call is made anyway.
 		kc.PolicyDir, kc.Pool = "", cell.Pool{}

@@ -23,6 +23,7 @@ import (
 	"palyra/internal/fault"
 	"palyra/internal/sdnotify"
 	"palyra/isolate/cell"
+	broker "palyra/isolate/egress/client"
 	"palyra/isolate/selfconfine"
 	"palyra/transport/enrol"
 	"palyra/transport/httpapi"
@@ -48,6 +49,7 @@ type daemon struct {
 	frozen   error // why this start can't write, and safe is set; nil: it can
 	cellPath string
 	starter  *cell.Starter
+	egress   broker.Broker // nil: calls that name hosts are refused
 	sockets  *sockets
 	core     *core
 
@@ -98,6 +100,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 
 	d.tell("starting palyra-cell")
 	if err := d.startCell(cfg); err != nil {
+		return err
+	}
+	if passed, err = d.openEgress(cfg, passed); err != nil {
 		return err
 	}
 	d.tell("opening journal and working state")

@@ -52,6 +52,7 @@ type Config struct {
 	State      State                `key:"state"`
 	Policy     Policy               `key:"policy"`
 	Cell       Cell                 `key:"cell" doc:"Confinement. Only palyra-cell starts other processes."`
+	Egress     Egress               `key:"egress"`
 	Tools      Tools                `key:"tools"`
 	Vault      Vault                `key:"vault"`
 	Workspaces map[string]Workspace `key:"workspaces" doc:"The only host directories that tools reach, by name (1 to 32 of a-z, 0-9, -)."`
@@ -99,6 +100,11 @@ type State struct {
 	LayersEach    Size   `key:"layer_quota_per_principal" unit:"bytes" default:"4GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's layers of staged workspaces take when a call in one begins; the call adds at most its own limit. More: quota_layers." cost:"One principal can take as much of the disk."`
 	CachesEach    Size   `key:"cache_quota_per_principal" unit:"bytes" default:"16GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's caches take when a call that uses some begins; each may grow to 4 GiB. More: quota_caches." cost:"One principal can take as much of the disk."`
 	ArtifactEach  Size   `key:"artifact_quota_per_principal" unit:"bytes" default:"512MiB" min:"1MiB" max:"1024GiB" doc:"One principal's part of artifact_quota; owners may use all. A result beyond it is lost: quota_artifacts." cost:"One principal can take all the space."`
+}
+
+// Egress has the way to hosts.
+type Egress struct {
+	Enabled bool `key:"enabled" default:"true" doc:"Let calls reach the hosts that they name and policy permits, through palyra-egress (docs/EGRESS.md). palyrad has it started beside itself, unless the service manager passes a socket named egress, at which it connects." cost:"False refuses such calls, whatever policy says: egress_lost."`
 }
 
 // Policy names the policies that decide.
