@@ -40,11 +40,7 @@ func FuzzRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	doc, err := api.Document(Operations())
-	if err != nil {
-		f.Fatal(err)
-	}
-	checker, err := apitest.NewChecker(doc)
+	checker, err := checker()
 	if err != nil {
 		f.Fatal(err)
 	}

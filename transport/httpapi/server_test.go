@@ -52,6 +52,15 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
+// checker makes the one that all rigs share.
+var checker = sync.OnceValues(func() (*apitest.Checker, error) {
+	doc, err := api.Document(Operations())
+	if err != nil {
+		return nil, err
+	}
+	return apitest.NewChecker(doc)
+})
+
 func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, hub: apitest.NewHub(), log: new(syncBuffer)}
@@ -64,11 +73,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	if r.Server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	doc, err := api.Document(Operations())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.checker, err = apitest.NewChecker(doc); err != nil {
+	if r.checker, err = checker(); err != nil {
 		t.Fatal(err)
 	}
 	r.socket = filepath.Join(t.TempDir(), "s")
