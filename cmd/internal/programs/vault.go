@@ -121,11 +121,11 @@ Lists the recipients that the vault's key is wrapped for: label, type and the di
 of the public key.
 
 "add" takes a public key from FILE, the line that palyra vault identity prints, or
-with --type argon2id a passphrase, which palyrad doesn't take. LABEL has a-z, 0-9 and "-". A new one can
-open every secret, so this is a sensitive call, of the tool vault.add_recipient: the
-built-in policies ask. Label, type and digest stand in the question. A new key for
-the vault can't be wrapped for a passphrase that isn't at hand, so a second one is in
-its way.
+with --type argon2id a passphrase, which palyrad doesn't take. LABEL has a-z, 0-9 and
+"-". A new one can open every secret, so this is a sensitive call, of the tool
+vault.add_recipient: the built-in policies ask. Label, type and digest stand in the
+question. A new key for the vault can't be wrapped for a passphrase that isn't at
+hand, so a second one is in its way.
 
 "rm LABEL..." is palyra vault rotate --drop LABEL...`,
 			Flags: append([]command.Flag{{Name: "type", Arg: "TYPE", Help: "of the added recipient: hpke-mlkem768-x25519 (default),\nor argon2id", Values: recipientTypes, Parse: parseRecipientType}},
