@@ -105,6 +105,13 @@ func TestRefused(t *testing.T) {
 		{"198.18.0.0/15:443", "addresses in a cell"},
 		{"[fd70:616c:7972::1]:443", "addresses in a cell"},
 		{"[fd70:616c:7972::/64]:443", "addresses in a cell"},
+		// Entries that anthropic-experimental/sandbox-runtime leaves whole (test/sandbox/domain-pattern.test.ts).
+		{"packages.example:443.allowed.example", "1 to 65535"},
+		{"packages.example:99999999", "1 to 65535"},
+		{"packages.example:80:443", "in brackets"},
+		{"*:22", "whole labels"},
+		{"[::1]junk", "after ']'"},
+		{"fd00:ec2::254", "in brackets"},
 		{"user@packages.example", "a user"},
 		{"user:pass@packages.example:443", "in brackets"},
 		{"packages.example\r\nHost: a", "1 to 65535"},

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net"
@@ -622,3 +623,32 @@ print(n)
 		t.Errorf("%d connections, %d arrived, status %d, sent %d, received %d\n%s%s", len(r.egress.Connections), len(b.w.Connections(world.Web, 7)), r.status, r.egress.Sent, r.egress.Received, r.stdout, r.stderr)
 	}
 }
+
+// TestWhole: what is sent and received in large amounts arrives as it was. Source: the opaque tunnel of
+// anthropic-experimental/sandbox-runtime, which changed bytes of an upload of 64 MiB
+// (test/sandbox/connect-tunnel-integrity.test.ts).
+func TestWhole(t *testing.T) {
+	b := begun(t)
+	b.w.Set("packages.example", world.Addrs(world.Web))
+	const up, down = 64 << 20, 256 << 20
+	body := bytes.Repeat([]byte("palyra16"), up/8)
+	b.write("src/body", string(body))
+	ws := []string{"--workspace", filepath.Join(b.home, "src") + ":ro", "--max-output", "1MiB"}
+	want := fmt.Sprintf("%d %x <nil>\n", up, sha256.Sum256(body))
+	for _, proxy := range []string{"", "http://198.18.0.2:3128", "socks5h://198.18.0.2:1080"} {
+		r := b.exec([]string{"packages.example"}, ws, "curl", "-sS", "-x", proxy, "-T", "body", "https://packages.example/sum")
+		if r.status != 0 || r.stdout != want || r.egress.Sent < up || r.egress.Sent > up+up/50 {
+			t.Errorf("proxy %q: %s", proxy, r)
+		}
+	}
+	zeros := sha256.New()
+	io.CopyN(zeros, zero{}, down)
+	r := b.exec([]string{"packages.example:80"}, nil, "bash", "-c", fmt.Sprintf("curl -sS http://packages.example/bytes/%d | sha256sum", down))
+	if r.status != 0 || !strings.HasPrefix(r.stdout, fmt.Sprintf("%x", zeros.Sum(nil))) || r.egress.Received < down || r.egress.Received > down+1000 {
+		t.Error(r)
+	}
+}
+
+type zero struct{}
+
+func (zero) Read(b []byte) (int, error) { clear(b); return len(b), nil }

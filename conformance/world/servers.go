@@ -158,6 +158,11 @@ func (w *World) handler() http.Handler {
 		}
 		http.Redirect(out, r, to, http.StatusFound)
 	})
+	mux.HandleFunc("/sum", func(out http.ResponseWriter, r *http.Request) {
+		h := sha256.New()
+		n, err := io.Copy(h, r.Body)
+		fmt.Fprintf(out, "%d %x %v\n", n, h.Sum(nil), err)
+	})
 	mux.HandleFunc("/repo.git/", w.git)
 	mux.HandleFunc("/mod/", modules)
 	mux.HandleFunc("/simple/", w.simple)

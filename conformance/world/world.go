@@ -29,7 +29,7 @@
 // address that swallows packets. Ports:
 //
 //	53    names; Resolver is the server, with TCP as well
-//	80    HTTP: / says who was asked and where, /bytes/N, /forever, /to?URL redirects
+//	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects
 //	443   the same as HTTPS, HTTP/1.1 and HTTP/2, for every name below example; git at /repo.git,
 //	      Go modules at /mod, a Python package at /simple
 //	7     echoes what it read once the client has closed its side: half-closed connections
