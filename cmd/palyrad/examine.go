@@ -71,6 +71,7 @@ func (d *daemon) examine(c *core) []hub.Finding {
 		"palyra sandbox certify"))
 
 	out = append(out, examineVault(cfg.State.Dir)...)
+	out = append(out, d.examineEgress(cfg, finding))
 
 	conf := d.confinement()
 	detail = "every control on palyrad itself is in force"
