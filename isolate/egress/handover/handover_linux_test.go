@@ -244,16 +244,16 @@ func TestSendNeverWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	cell, egress := pair(t)
+	full, _ := pair(t)
 	for range 1 << 20 {
-		if err = handover.Send(cell, s); err != nil {
+		if err = handover.Send(full, s); err != nil {
 			break
 		}
 	}
 	if !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.ETOOMANYREFS) {
 		t.Errorf("to an end that doesn't read: %v, want EAGAIN", err)
 	}
-	cell, egress = pair(t)
+	cell, egress := pair(t)
 	egress.Close()
 	if err := handover.Send(cell, s); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("to an end that is gone: %v, want EPIPE", err)
