@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -329,6 +330,20 @@ func evidenceRows(r *rows, ev *evidence.Evidence) {
 	r.add("ran in", "%s, tier %s, on %s %s", ev.Executor, ev.Tier, ev.Host.Release, ev.Host.Machine)
 	for _, l := range ev.Lines() {
 		r.add(l.Group, "%s", l.Text)
+	}
+	for _, c := range ev.Egress.Connections {
+		line := fmt.Sprintf("%s port %d", path(c.Host), c.Port)
+		if c.Address != "" {
+			line += " at " + path(c.Address)
+		}
+		line += fmt.Sprintf(", %s, %d bytes sent, %d received", c.Outcome, c.Sent, c.Received)
+		if c.TLS != "" || c.ServerName != "" {
+			line += fmt.Sprintf(", %s for %s", cmp.Or(c.TLS, "TLS"), path(c.ServerName))
+		}
+		r.add("connected", "%s", line)
+	}
+	for _, d := range ev.Egress.Denied {
+		r.add("denied", "%s, EgressDenied %d times", path(d.String()), d.Times)
 	}
 	if ev.Output.Cut > 0 {
 		r.add("output", "%d bytes beyond the limit were dropped", ev.Output.Cut)
