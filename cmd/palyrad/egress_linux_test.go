@@ -1,138 +1,164 @@
 package main
 
 import (
-	"errors"
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"palyra/hub"
 )
 
-// withEgress puts palyra-egress beside the programs of p.
+// withEgress gives a place a palyra-egress beside its palyrad.
 func withEgress(t *testing.T, p *place) {
 	t.Helper()
 	bin := filepath.Join(p.dir, "bin")
-	err := os.Mkdir(bin, 0o755)
-	for _, name := range []string{"palyrad", "palyra-cell", "palyra-tool"} {
-		b, rerr := os.ReadFile(filepath.Join(p.bin, name))
-		err = errors.Join(err, rerr, os.WriteFile(filepath.Join(bin, name), b, 0o755))
-	}
-	if err != nil {
+	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if ready := filepath.Join(os.Getenv("PALYRA_TEST_BIN"), "palyra-egress"); os.Getenv("PALYRA_TEST_BIN") != "" {
-		if err := os.Symlink(ready, filepath.Join(bin, "palyra-egress")); err != nil {
+	programs, err := filepath.Glob(filepath.Join(p.bin, "palyra*"))
+	if err != nil || len(programs) < 5 {
+		t.Fatalf("%q, %v", programs, err)
+	}
+	for _, from := range programs {
+		if err := os.Link(from, filepath.Join(bin, filepath.Base(from))); err != nil {
 			t.Fatal(err)
 		}
-	} else {
+	}
+	if _, err := os.Stat(filepath.Join(bin, "palyra-egress")); err != nil {
 		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "palyra/cmd/palyra-egress")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build: %v\n%s", err, out)
+		cmd.Env, cmd.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
 		}
 	}
 	p.bin = bin
 }
 
-// egress returns doctor's finding, and whether it is missed.
-func (r *running) egress() (hub.Finding, bool) {
-	r.t.Helper()
-	var d hub.Doctor
-	r.must(200, "GET", "/api/v1/doctor", "", &d)
-	at := slices.IndexFunc(d.Findings, func(f hub.Finding) bool { return f.Name == "egress" })
-	if at < 0 {
-		r.t.Fatalf("no finding: %+v", d.Findings)
+// egresses returns the processes that this place's palyra-egress runs in: that which keeps it, and
+// the one that serves.
+func (p *place) egresses() (keeps, serves []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, f := range files {
+		to, err := os.Readlink(f)
+		pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err != nil || perr != nil || to != filepath.Join(p.bin, "palyra-egress") {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline"))
+		if bytes.Contains(line, []byte("\x00keep\x00")) {
+			keeps = append(keeps, pid)
+		} else {
+			serves = append(serves, pid)
+		}
 	}
-	return d.Findings[at], slices.Contains(d.Missing, "egress")
+	return keeps, serves
 }
 
-// TestEgressDies: a palyra-egress that dies is there again, although palyrad can start nothing
-// itself; without the process that starts it doctor says so. It ends with palyrad.
-func TestEgressDies(t *testing.T) {
-	p := newPlace(t, "")
-	withEgress(t, p)
-	r := p.start()
-	if f, missing := r.egress(); f.Answer != "yes" || missing {
-		t.Fatalf("%+v", f)
-	}
-	keeper, worker := 0, 0
-	find := func() bool {
-		keeper, worker = 0, 0
-		for _, c := range r.children(r.cmd.Process.Pid) {
-			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c))
-			if err == nil && string(line) == "palyra-egress\x00keep\x00" {
-				keeper = c
-			}
-		}
-		if keeper == 0 {
-			t.Fatal("palyrad has no palyra-egress")
-		}
-		if w := r.children(keeper); len(w) == 1 {
-			worker = w[0]
-		}
-		return worker != 0
-	}
-	for range 2 {
-		for limit := time.Now().Add(patience); !find(); {
-			if time.Now().After(limit) {
-				t.Fatal("there is no palyra-egress to kill")
-			}
-		}
-		if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		// The order may be the one that the dead one has taken.
-		f, missing := r.egress()
-		for limit := time.Now().Add(patience); f.Answer != "yes"; f, missing = r.egress() {
-			if time.Now().After(limit) {
-				t.Fatalf("%+v", f)
-			}
-		}
-		if missing {
-			t.Errorf("%+v is missing", f)
-		}
-	}
-	if err := syscall.Kill(keeper, syscall.SIGKILL); err != nil {
+// TestEgress: a call of palyrad's reaches the host that it names. A palyra-egress that is killed ends
+// the calls that it leads, by name, and the next call has another; with palyrad it goes.
+func TestEgress(t *testing.T) {
+	host, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
 		t.Fatal(err)
 	}
-	f, missing := r.egress()
-	for limit := time.Now().Add(patience); f.Answer == "yes"; f, missing = r.egress() {
-		if time.Now().After(limit) {
-			t.Fatal("doctor misses nothing")
+	defer host.Close()
+	heard := make(chan string, 16)
+	go func() {
+		for {
+			c, err := host.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				b := make([]byte, 6)
+				io.ReadFull(c, b)
+				heard <- string(b)
+				io.Copy(c, c) // until the other side ends
+			}()
 		}
+	}()
+	policy := filepath.Join(t.TempDir(), "policy")
+	if err := os.Mkdir(policy, 0o755); err != nil {
+		t.Fatal(err)
 	}
-	if !missing || f.Cost == "" || f.Fix == "" {
-		t.Errorf("%+v, missing %v", f, missing)
+	if err := os.WriteFile(filepath.Join(policy, "all.cedar"), []byte("@id(\"all\") permit (principal, action, resource);\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, fmt.Sprintf("[policy]\ndir = %q\n", policy))
+	withEgress(t, p)
+	r := p.start()
+	// The address is this host's own, so it's reached through the proxy, and because a rule names it.
+	at := host.Addr().String()
+	input := func(rest string) string {
+		script := fmt.Sprintf(`exec 3<>/dev/tcp/198.18.0.2/3128 && printf 'CONNECT %s HTTP/1.1\r\nHost: x\r\n\r\n' >&3 && head -n 2 <&3 && printf 'hello\n' >&3 && %s`, at, rest)
+		b, err := json.Marshal(map[string]any{"argv": []string{"/bin/bash", "-c", script}, "egress_hosts": []string{at}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	keeps, serves := p.egresses()
+	if len(keeps) != 1 || len(serves) != 1 {
+		t.Fatalf("%v keep and %v serve", keeps, serves)
+	}
+	if out, _ := r.ctl(0, "call", "process.run", input("true")); !strings.Contains(out, " 200 ") {
+		t.Errorf("the proxy said %q", out)
+	}
+	if got := <-heard; got != "hello\n" {
+		t.Errorf("the host heard %q", got)
+	}
+
+	// Killed in the middle.
+	cmd := exec.CommandContext(t.Context(), filepath.Join(r.bin, "palyra-ctl"), "call", "process.run", input("sleep 1000"), "--socket", r.sock)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-heard
+	if err := syscall.Kill(serves[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if cmd.ProcessState.ExitCode() != 125 || !strings.Contains(said.String(), "egress_lost") {
+		t.Errorf("status %d, %s", cmd.ProcessState.ExitCode(), &said)
+	}
+	if out, _ := r.ctl(0, "call", "process.run", input("true")); !strings.Contains(out, " 200 ") {
+		t.Errorf("after that the proxy said %q", out)
+	}
+	<-heard
+	again, _ := p.egresses()
+	if len(again) != 1 || again[0] != keeps[0] {
+		t.Errorf("%v keep, want %v", again, keeps)
 	}
 	r.signal(syscall.SIGTERM)
-	if code := r.exit(); code != 0 {
-		t.Errorf("status %d\n%s", code, r.log)
+	if got := r.exit(); got != 0 {
+		t.Errorf("palyrad ended with %d\n%s", got, r.log)
 	}
-	gone(t, p.bin, 0)
+	if keeps, serves := p.egresses(); len(keeps)+len(serves) > 0 {
+		t.Errorf("palyrad left %v and %v", keeps, serves)
+	}
 }
 
-// TestNoEgress: a palyrad without palyra-egress, or with egress off, misses nothing, and says so.
+// TestNoEgress: where none is wanted none is started, and a call that names a host is refused.
 func TestNoEgress(t *testing.T) {
-	p := newPlace(t, "")
+	p := newPlace(t, "[egress]\nenabled = false\n")
+	withEgress(t, p)
 	r := p.start()
-	if f, missing := r.egress(); f.Answer != "no" || f.Fix == "" || missing {
-		t.Errorf("%+v, missing %v", f, missing)
+	if keeps, serves := p.egresses(); len(keeps)+len(serves) > 0 {
+		t.Errorf("%v and %v run", keeps, serves)
 	}
-	r.signal(syscall.SIGTERM)
-	r.exit()
-	off := newPlace(t, "egress.enabled = false\n")
-	withEgress(t, off)
-	r = off.start()
-	if f, missing := r.egress(); f.Answer != "yes" || missing {
-		t.Errorf("%+v, missing %v", f, missing)
+	_, stderr := r.ctl(125, "call", "process.run", `{"argv":["/usr/bin/id"],"egress_hosts":["a.example"]}`)
+	if !strings.Contains(stderr, "egress_lost") {
+		t.Errorf("said %s", stderr)
 	}
-	r.signal(syscall.SIGTERM)
-	r.exit()
-	gone(t, off.bin, 0)
+	r.ctl(0, "call", "process.run", `{"argv":["/usr/bin/id"]}`)
 }
