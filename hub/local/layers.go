@@ -478,11 +478,18 @@ func (h *Hub) readLayerFor(ctx context.Context, c hub.Caller, name string, most 
 		return err
 	}
 	defer free()
-	ctx, release, err := h.reading(ctx, c, layerBytes)
+	room, err := h.reads(ctx, c, layerBytes)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer room()
+	place, err := h.pools.layers.Wait(ctx, h.payer(c), 1)
+	if err != nil {
+		return err
+	}
+	defer place.Release()
+	ctx, end := h.works.begin(ctx, c)
+	defer end()
 	s, err := stage.Open(h.layers.state(), name)
 	if err != nil {
 		return err

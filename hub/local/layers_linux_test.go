@@ -383,15 +383,24 @@ func TestLayerBounds(t *testing.T) {
 
 // TestLayersAtStart: a start looks into no layer, which would take as long as its program wants. The
 // principal's next call does, so its quota holds as before.
-// TestLayerTime: a layer is read for a bounded time, whatever its program put there, since others wait
-// for the processor.
+// TestLayerTime: a layer is read for a bounded time, whatever its program put there, and no answer to
+// another request waits for that.
 func TestLayerTime(t *testing.T) {
 	h := staged(t, false, nil)
 	ses := h.session(h.owner)
 	h.in(h.owner, ses, "process.run", sh("echo x >a"), false)
 	err := h.readLayerFor(t.Context(), h.owner, layerName(ses, "src"), 0, func(context.Context, *stage.Layer, *stage.List) error { return nil })
-	if fault.ReasonOf(err) != "too_large" || h.pools.proofs.Held() != 0 {
-		t.Errorf("%v, %d held", err, h.pools.proofs.Held())
+	if fault.ReasonOf(err) != "too_large" || h.pools.layers.Held() != 0 {
+		t.Errorf("%v, %d held", err, h.pools.layers.Held())
+	}
+	err = h.readLayerFor(t.Context(), h.owner, layerName(ses, "src"), time.Hour, func(context.Context, *stage.Layer, *stage.List) error {
+		if p, l := h.pools.proofs.Held(), h.pools.layers.Held(); p != 0 || l != 1 {
+			t.Errorf("reading a layer holds %d of the places of answers, and %d of layers", p, l)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, layerName(ses, "src")); err != nil {
 		t.Error(err)

@@ -234,7 +234,7 @@ var vocabularies = [...]Vocabulary{
 			Names: []string{"grants", "pairings", "readers", "requests", "runs", "servers", "sessions", "streams"},
 			Says:  "The principal has, or sends, too many."},
 		{Code: "budget_", Kinds: []Kind{Unavailable},
-			Names: []string{"background", "bodies", "connections", "egress", "explain", "files", "operand_watches", "policy", "policy_time", "probe", "proofs", "reads", "sealed", "sealing", "secrets", "streams", "tapes"},
+			Names: []string{"background", "bodies", "connections", "egress", "explain", "files", "layers", "operand_watches", "policy", "policy_time", "probe", "proofs", "reads", "sealed", "sealing", "secrets", "streams", "tapes"},
 			Says:  "Requests hold all there is of a resource, or the principal's part."},
 		{Code: "quota_", Kinds: []Kind{Unavailable},
 			Names: []string{"artifacts", "caches", "journal", "layers", "secrets", "tokens"},
