@@ -139,7 +139,12 @@ func (a *app) mcpAccept(ctx context.Context, inv *command.Invocation) (*result, 
 		}
 		return text(front.Document{"server": s}, "accepted %d tools of %s\n", s.ToolCount, cell(s.Name)), nil
 	}
+	// The answer comes when the server has listed its tools, and policy may have a person asked first.
+	slow := time.AfterFunc(time.Second, func() {
+		fmt.Fprintf(a.stderr, "palyra: starts %s, which a person may have to approve: palyra approvals watch --answer, in another terminal\n", cell(name))
+	})
 	s, err := hub.InspectServer.Do(ctx, h, hub.Caller{}, name)
+	slow.Stop()
 	if err != nil {
 		return nil, err
 	}
