@@ -15,6 +15,7 @@ import (
 	"palyra/authz/policy"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
+	"palyra/internal/sample"
 	"palyra/isolate"
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
@@ -504,7 +505,7 @@ func TestWorkspaceRace(t *testing.T) {
 	p := proposal("true", "dir/file")
 	p.Workspace = ws
 	kinds := make(map[string]int)
-	for range 800 {
+	for range sample.Of(250, 800) {
 		s, err := seal(t.Context(), p, nil, "", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"palyra/cmd/palyra-tool/internal/tree"
+	"palyra/internal/sample"
 	"palyra/internal/toolproto"
 )
 
@@ -293,7 +294,7 @@ func TestSwapped(t *testing.T) {
 		}
 	})
 	ends := make(map[string]int)
-	for i := range 400 {
+	for i := range sample.Of(150, 400) {
 		e := &Env{Dir: dir}
 		var r toolproto.ReadFileResult
 		for _, path := range []string{"d/f", "e"} {
