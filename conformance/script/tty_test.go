@@ -180,7 +180,7 @@ func TestTerminalInBackground(t *testing.T) {
 // its screen; with --raw it can.
 func TestTerminalFiltered(t *testing.T) {
 	const bad = `'\033]52;c;YQ==\007\033]0;title\007\033[6n\033[c\033[21t\033P$qm\033\\\033_x\033\\\033[31mred'`
-	p := sitDown(t, inCell+`-- printf `+bad)
+	p := sitDown(t, `palyra exec --state "$PWD/a" --policy all -- true 2>first; `+inCell+`-- printf `+bad) // the first use has a note
 	if shown := p.leaves(); shown != "\x1b[31mred\x1b[m" {
 		t.Errorf("shown %q", shown)
 	}
