@@ -418,7 +418,7 @@ func TestAppendWhileReading(t *testing.T) {
 		if next%100 != 0 {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err := j.Append(ctx, Entry{Leaf: leafN(n), Content: contentN(n)})
 		cancel()
 		if err != nil {

@@ -319,7 +319,7 @@ func (v victim) recovered(t *testing.T, got told) {
 		select {
 		case <-t.Context().Done():
 			t.Fatalf("survivors: %q", withWord(v.Word))
-		case <-time.After(time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	h := &house{t: t, base: v.Base}
