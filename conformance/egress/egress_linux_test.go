@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"palyra/conformance/world"
@@ -466,7 +465,7 @@ func TestBrokerKilled(t *testing.T) {
 	b.w.Set("packages.example", world.Addrs(world.Web))
 	running := b.start([]string{"packages.example:80"}, nil, "curl", "-sS", "-o", "/dev/null", "http://packages.example/forever")
 	b.w.Until(func() bool { return len(b.w.Connections(world.Web, 80)) == 1 })
-	killChild(t, running.pid, "palyra-egress")
+	kill(t, "palyra-egress", running.pid)
 	r := running.wait()
 	if r.status == 0 || r.outcome != "failed" || !strings.Contains(r.stderr, "egress") {
 		t.Error(r)
@@ -474,28 +473,6 @@ func TestBrokerKilled(t *testing.T) {
 	if r := b.exec([]string{"packages.example"}, nil, "curl", "-sS", page); r.status != 0 {
 		t.Error(r)
 	}
-}
-
-// killChild kills the child of a process that has this name, with SIGKILL.
-func killChild(t *testing.T, of int, name string) {
-	t.Helper()
-	all, err := filepath.Glob("/proc/[0-9]*/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range all {
-		b, err := os.ReadFile(p)
-		if err != nil || !bytes.HasPrefix(b, []byte("Name:\t"+name+"\n")) || !bytes.Contains(b, fmt.Appendf(nil, "\nPPid:\t%d\n", of)) {
-			continue
-		}
-		var pid int
-		fmt.Sscan(filepath.Base(filepath.Dir(p)), &pid)
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Errorf("kill %s: %v", name, err)
-		}
-		return
-	}
-	t.Errorf("%d has no child %s", of, name)
 }
 
 // TestWorldChanges: the same call in another world has another receipt, in each field that the world

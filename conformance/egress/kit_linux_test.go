@@ -45,7 +45,7 @@ func begin(m *testing.M) int {
 		}
 		defer os.RemoveAll(dir)
 		os.Chmod(dir, 0o755)
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/palyra", "../../cmd/palyra-cell", "../../cmd/palyra-egress")
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/palyra", "../../cmd/palyra-cell", "../../cmd/palyra-egress", "../../cmd/palyrad", "../../cmd/palyra-ctl")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
@@ -69,10 +69,12 @@ type bench struct {
 	t    *testing.T
 	w    *world.World
 	home string
+	// socket is where a palyrad makes the calls, "" if palyra does.
+	socket string
 }
 
 // in is b for a subtest.
-func (b *bench) in(t *testing.T) *bench { return &bench{t, b.w, b.home} }
+func (b *bench) in(t *testing.T) *bench { return &bench{t, b.w, b.home, b.socket} }
 
 func begun(t *testing.T) *bench {
 	t.Helper()
@@ -94,6 +96,9 @@ func (b *bench) command(ctx context.Context, name string, args ...string) *exec.
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = b.home
 	c.Env = []string{"PATH=" + os.Getenv(toolsVar) + ":/usr/local/go/bin:/usr/local/bin:/usr/bin:/bin", "HOME=" + b.home, "XDG_STATE_HOME=" + filepath.Join(b.home, "state"), "LC_ALL=C"}
+	if b.socket != "" {
+		c.Env = append(c.Env, "PALYRA_SOCKET="+b.socket)
+	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 10 * time.Second
@@ -127,7 +132,11 @@ type running struct {
 func (b *bench) start(hosts []string, more []string, argv ...string) running {
 	b.t.Helper()
 	receipt := filepath.Join(b.t.TempDir(), "receipt.json")
-	args := append([]string{"exec", "--no-daemon", "--policy", filepath.Join(b.home, "policy"), "--receipt", receipt}, more...)
+	args := []string{"exec", "--receipt", receipt}
+	if b.socket == "" {
+		args = append(args, "--no-daemon", "--policy", filepath.Join(b.home, "policy"))
+	}
+	args = append(args, more...)
 	for _, h := range hosts {
 		args = append(args, "--egress", h)
 	}
@@ -155,10 +164,18 @@ func (b *bench) start(hosts []string, more []string, argv ...string) running {
 	}}
 }
 
+// trust is where the keys are that sign b's receipts.
+func (b *bench) trust() string {
+	if b.socket != "" {
+		return filepath.Join(b.home, "daemon", "trust")
+	}
+	return filepath.Join(b.home, "state", "palyra", "trust")
+}
+
 // read verifies a receipt, and takes from it what the tests look at.
 func (b *bench) read(receipt string, r *call) {
 	b.t.Helper()
-	if out, err := b.outside(palyra(), "attest", "verify", receipt); err != nil {
+	if out, err := b.outside(palyra(), "attest", "verify", "--trust", b.trust(), receipt); err != nil {
 		b.t.Errorf("attest verify: %v\n%s", err, out)
 	}
 	out, err := b.outside(palyra(), "attest", "show", "--json", receipt)
@@ -194,4 +211,45 @@ func (c *call) denied(host string, port uint32, why string) bool {
 	return slices.ContainsFunc(c.egress.Denied, func(d evidence.Denial) bool {
 		return d.Host == host && d.Port == port && d.Why == why && d.Times > 0
 	})
+}
+
+// kill kills the one process of this name that descends from another, with SIGKILL: the last of them,
+// since palyrad's palyra-egress has one above it that starts it anew. It goes by the name, because
+// palyra-egress lets no user see its exe.
+func kill(t *testing.T, name string, of int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parents, named := make(map[int]int), []int{}
+	for _, p := range all {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			continue // it has ended
+		}
+		var pid, parent int
+		fmt.Sscan(filepath.Base(filepath.Dir(p)), &pid)
+		_, after, _ := bytes.Cut(b, []byte("\nPPid:"))
+		fmt.Fscan(bytes.NewReader(after), &parent)
+		if parents[pid] = parent; bytes.HasPrefix(b, []byte("Name:\t"+name+"\n")) {
+			named = append(named, pid)
+		}
+	}
+	killed := 0
+	for _, pid := range named {
+		p := parents[pid]
+		for p > 1 && p != of {
+			p = parents[p]
+		}
+		if p == of && !slices.ContainsFunc(named, func(other int) bool { return parents[other] == pid }) {
+			killed++
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Errorf("kill %s: %v", name, err)
+			}
+		}
+	}
+	if killed != 1 {
+		t.Errorf("%d has %d processes %s below it, want 1", of, killed, name)
+	}
 }
