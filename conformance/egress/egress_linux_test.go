@@ -601,6 +601,23 @@ print(n)
 	}
 }
 
+// TestBounds: connections beyond those that a receipt lists are counted.
+func TestBounds(t *testing.T) {
+	b := begun(t)
+	b.w.Set("echo.example", world.Addrs(world.Web))
+	b.write("src/bounds.py", `
+import socket
+for i in range(300):
+    s = socket.create_connection(("echo.example", 7))
+    s.sendall(b"x"); s.shutdown(socket.SHUT_WR); assert s.recv(10) == b"x"; s.close()
+`)
+	ws := []string{"--workspace", filepath.Join(b.home, "src") + ":ro"}
+	r := b.exec([]string{"echo.example:7"}, ws, "/usr/bin/python3", "bounds.py")
+	if r.status != 0 || len(r.egress.Connections) != evidence.MaxConnections || r.egress.More != 300-evidence.MaxConnections || r.egress.Sent != 300 || r.egress.Received != 300 || len(b.w.Connections(world.Web, 7)) != 300 {
+		t.Errorf("%d listed, %d more, %d sent, %d received: status %d %s", len(r.egress.Connections), r.egress.More, r.egress.Sent, r.egress.Received, r.status, r.stderr)
+	}
+}
+
 // TestWhole: what is sent and received in large amounts arrives as it was. Source: the opaque tunnel of
 // anthropic-experimental/sandbox-runtime, which changed bytes of an upload of 64 MiB
 // (test/sandbox/connect-tunnel-integrity.test.ts).
