@@ -52,7 +52,8 @@ func TestAllowed(t *testing.T) {
 				got.ServerName != was.ServerName || got.TLS != "TLS 1.3" || was.Protocol != c.http {
 				t.Errorf("receipt %+v, arrived %+v", got, was)
 			}
-			if got.Received != was.Written || got.Sent < was.Read || got.Sent == 0 || r.egress.Sent != got.Sent || r.egress.Received != got.Received {
+			// When the call is over, the server's last word (close_notify, in a record) may be on its way.
+			if got.Outcome == evidence.ConnClosed && got.Received != was.Written || got.Received > was.Written || got.Received < was.Written-40 || got.Sent < was.Read || got.Sent == 0 || r.egress.Sent != got.Sent || r.egress.Received != got.Received {
 				t.Errorf("receipt %+v, arrived %+v", r.egress, was)
 			}
 			if len(r.egress.Denied) != 0 || r.egress.Queries == 0 {
