@@ -178,6 +178,9 @@ func (r *Row) say(s *Seen) *Diagnosis {
 		limit = r.limit(&s.Limits)
 	}
 	host := refusedFor(r.denied, s.Denied)
+	if r.denied == noName || r.denied == noAnswer { // a name was looked up, for whatever port
+		host = host[:max(strings.LastIndexByte(host, ':'), 0)]
+	}
 	d.Text = strings.NewReplacer("{denied}", host, "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal]).Replace(d.Text)
 	switch {
 	case d.Basis == Observed:

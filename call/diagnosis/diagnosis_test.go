@@ -73,6 +73,8 @@ func TestOf(t *testing.T) {
 		{"full", wrote("cp: error writing '/tmp/x': No space left on device"), "disk_full guess", "256 MiB or 16384 files"},
 		{"a host", with(wrote("curl: (6) Could not resolve host: b.example"), func(s *Seen) { s.Denied = denials }), "EgressDenied observed", "asked for b.example:8443, which"},
 		{"a private one", with(wrote("curl: (6) Could not resolve host: c.example"), func(s *Seen) { s.Denied = denials[:2] }), "EgressDenied observed", "asked for c.example:443, which is in a private network"},
+		{"an unknown one", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_name"}} }), "name_unresolved observed", "knows no address of d.example"},
+		{"one without an answer", with(wrote("curl: (6) Could not resolve host: d.example"), func(s *Seen) { s.Denied = []Denied{{"d.example", 0, "no_answer"}} }), "name_unresolved observed", "did not answer for d.example"},
 		{"no name at all", with(wrote("Could not resolve host"), func(s *Seen) { s.Denied = denials[:1] }), "no_network guess", ""},
 		{"a host, but no observed end", func() Seen { s := wrote(""); s.Observed, s.Denied = false, denials; return s }(), "", ""},
 		{"git", wrote("fatal: unable to access 'https://example.com/x/': Could not resolve host: example.com"), "no_network guess", ""},

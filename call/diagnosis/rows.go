@@ -104,6 +104,10 @@ var rows = []Row{
 		Flag: "--egress", Input: "egress_hosts", denied: notListed, observed: denied(notListed)},
 	{Code: "EgressDenied", Text: "the program asked for {denied}, which is in a private network that the call does not name", When: "`egress.denied` has a name that resolves into a range which no rule of the call has",
 		Flag: "--egress", Input: "egress_hosts", denied: forbidden, observed: denied(forbidden)},
+	{Code: "name_unresolved", Text: "this host's resolver knows no address of {denied}", When: "`egress.denied` has a name of the call's hosts that has no address",
+		denied: noName, observed: denied(noName)},
+	{Code: "name_unresolved", Text: "this host's resolver did not answer for {denied}", When: "`egress.denied` has a name of the call's hosts for which the host's resolver didn't answer",
+		denied: noAnswer, observed: denied(noAnswer)},
 	{Code: "no_network", Text: "a call reaches the hosts alone that it names; the network loopback gives it 127.0.0.1 and ::1 of its own", When: "`Network is unreachable`, `Could not resolve host`, `Address family not supported`, and what languages make of these",
 		Flag: "--egress", Input: "egress_hosts",
 		text: anyOf(all(has("failed to connect to"), has(" port ")), has("network is unreachable", "enetunreach", "temporary failure in name resolution", "temporary failure resolving", "could not resolve host",
@@ -168,6 +172,8 @@ func hit(limit string) func(*facts) bool { return func(f *facts) bool { return f
 const (
 	notListed = "not_listed"
 	forbidden = "forbidden"
+	noName    = "no_name"
+	noAnswer  = "no_answer"
 )
 
 func denied(why string) func(*facts) bool {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,11 +19,13 @@ const (
 // resolver looks names up. It is immutable.
 type resolver struct {
 	net   *net.Resolver
+	files *net.Resolver // /etc/hosts alone
 	slots chan struct{} // one for each lookup under way
 }
 
 func newResolver(nameserver netip.AddrPort, lookups int) *resolver {
-	r := &resolver{net: &net.Resolver{PreferGo: true}, slots: make(chan struct{}, lookups)}
+	r := &resolver{net: &net.Resolver{PreferGo: true}, files: &net.Resolver{PreferGo: true}, slots: make(chan struct{}, lookups)}
+	r.files.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errNoName }
 	if nameserver.IsValid() {
 		r.net.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, nameserver.String())
@@ -46,7 +49,14 @@ func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, er
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	found, err := r.net.LookupNetIP(ctx, "ip", name+".")
+	var found []netip.Addr
+	err := errNoName
+	if !strings.Contains(name, ".") { // with a dot behind, Go finds it in no file
+		found, err = r.files.LookupNetIP(ctx, "ip", name)
+	}
+	if err != nil {
+		found, err = r.net.LookupNetIP(ctx, "ip", name+".")
+	}
 	var d *net.DNSError
 	switch {
 	case errors.As(err, &d) && d.IsNotFound:

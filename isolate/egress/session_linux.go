@@ -413,7 +413,12 @@ func (s *session) lookUp(n *name) {
 	defer close(n.done)
 	addrs, err := s.srv.names.addresses(s.ctx, n.host)
 	if err != nil {
-		if n.err = err; !errors.Is(err, errNoName) {
+		n.err = err
+		switch {
+		case errors.Is(err, errNoName):
+			s.deny(n.host, 0, evidence.DenyNoName)
+		case s.ctx.Err() == nil:
+			s.deny(n.host, 0, evidence.DenyNoAnswer)
 			s.mu.Lock()
 			delete(s.names, n.host) // nothing is pinned, so it may be asked for again
 			s.mu.Unlock()

@@ -104,7 +104,7 @@ func TestDenied(t *testing.T) {
 	}
 	want := []string{"b.example (not_listed) 2", "xa.example (not_listed) 1", "a.example.evil.example (not_listed) 1", "sub.example (not_listed) 1",
 		"private.example:443 (forbidden) 1", "half.example:443 (forbidden) 1", "mapped.example:443 (forbidden) 1", "self.example:443 (forbidden) 1",
-		"cell.example:443 (forbidden) 1", "a.example TXT (record_type) 1", "*.a.example. (malformed) 1"}
+		"cell.example:443 (forbidden) 1", "a.example TXT (record_type) 1", "gone.example (no_name) 1", "broken.example (no_answer) 1", "*.a.example. (malformed) 1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("denied\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

@@ -78,6 +78,8 @@ const (
 	DenyInUse     = "in_use"        // the program itself listens where the name would be
 	DenyOverload  = "overload"      // palyra-egress has no room for it
 	DenyProxy     = "proxy_request" // a proxy request other than CONNECT to a host
+	DenyNoName    = "no_name"       // a rule has it, and no host of that name is known
+	DenyNoAnswer  = "no_answer"     // a rule has it, and the host's resolver didn't answer
 )
 
 // Denial is something that the program asked for and didn't get.
@@ -87,7 +89,9 @@ type Denial struct {
 	// Port is the port, 0 if a name was only looked up.
 	Port uint32 `json:"port,omitempty" unit:"port"`
 	// Why is "not_listed", "forbidden" if it resolves into a range that no rule names, "malformed",
-	// "record_type", "in_use" by the program's own listening socket, "limit" of the call, "overload" of palyra-egress or "proxy_request".
+	// "record_type", "in_use" by the program's own listening socket, "limit" of the call, "overload"
+	// of palyra-egress, "proxy_request", "no_name" if the name is allowed and has no address, or
+	// "no_answer" if the host's resolver didn't say.
 	Why string `json:"why"`
 	// Times is how often it was asked for.
 	Times int64 `json:"times" unit:"count"`
