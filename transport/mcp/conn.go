@@ -37,7 +37,9 @@ type conn struct {
 	over   chan struct{} // closed when the client has hung up, or with closed
 	once   sync.Once
 	ending sync.Once
-	// answered takes the client's answers to requests of ours. Set before the first Read, or nil.
+	// asked sees the client's requests, answered has its answers to ours. Set before the first Read, or
+	// nil.
+	asked    func(*jsonrpc.Request)
 	answered func(message []byte)
 
 	mu   sync.Mutex
@@ -177,6 +179,9 @@ func (c *conn) accept(l line) (req *jsonrpc.Request, no []byte) {
 	}
 	if req == nil && c.answered != nil {
 		c.answered(l.text)
+	}
+	if req != nil && c.asked != nil {
+		c.asked(req)
 	}
 	if req == nil || !req.IsCall() {
 		return req, nil

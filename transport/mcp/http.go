@@ -383,6 +383,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, v *behind.Visito
 	if err != nil {
 		return err
 	}
+	s.roots.notice(req)
 	if req.Method == "notifications/cancelled" && !alone {
 		h.cancel(s, req.Params)
 		w.WriteHeader(http.StatusAccepted)

@@ -106,7 +106,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	s.tell = teller(m)
 	s.work.Go(func() { s.look(s.ctx) })
 	c := newConn(in, out)
-	c.answered, s.roots.say = s.roots.answered, func(b []byte) error { return c.send(b, nil) }
+	c.asked, c.answered, s.roots.say = s.roots.notice, s.roots.answered, func(b []byte) error { return c.send(b, nil) }
 	session, err := m.Connect(ctx, c, nil)
 	if err != nil {
 		return fault.New(fault.Internal, "internal", "serve", err)
@@ -210,7 +210,6 @@ func (s *server) receive(next sdk.MethodHandler) sdk.MethodHandler {
 			}
 			return typed(r, a.result()), nil
 		}
-		s.roots.notice(method, req)
 		if res, ok, err := s.ask(ctx, method, req); ok {
 			return res, err
 		}

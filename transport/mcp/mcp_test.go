@@ -161,12 +161,13 @@ type message struct {
 		Message string `json:"message"`
 	} `json:"error"`
 	Result struct {
-		ProtocolVersion   string           `json:"protocolVersion"`
-		SupportedVersions []string         `json:"supportedVersions"`
-		Tools             []map[string]any `json:"tools"`
-		IsError           bool             `json:"isError"`
-		Type              string           `json:"resultType"`
-		Structured        Answer           `json:"structuredContent"`
+		ProtocolVersion   string                             `json:"protocolVersion"`
+		SupportedVersions []string                           `json:"supportedVersions"`
+		Tools             []map[string]any                   `json:"tools"`
+		IsError           bool                               `json:"isError"`
+		Type              string                             `json:"resultType"`
+		Requests          map[string]struct{ Method string } `json:"inputRequests"`
+		Structured        Answer                             `json:"structuredContent"`
 		Content           []struct{ Text string }
 	} `json:"result"`
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"palyra/hub"
@@ -69,18 +70,21 @@ func newRoots() *roots {
 	return &roots{turn: make(chan struct{}, 1), waits: map[string]chan json.RawMessage{}, resolve: func(p string) string { return p }}
 }
 
-// notice takes down what a message says about roots.
-func (r *roots) notice(method string, req sdk.Request) {
+// notice takes down what a message of the client's says about roots.
+func (r *roots) notice(req *jsonrpc.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch p := req.GetParams().(type) {
-	case *sdk.InitializeParams:
-		r.declared = p != nil && p.Capabilities != nil && p.Capabilities.RootsV2 != nil
-	default:
-		if method == methodRootsChanged {
-			r.changes++
-			r.at, r.asked = nil, 0
+	switch req.Method {
+	case methodInitialize:
+		var p struct {
+			Capabilities struct {
+				Roots *struct{} `json:"roots"`
+			} `json:"capabilities"`
 		}
+		r.declared = json.Unmarshal(req.Params, &p) == nil && p.Capabilities.Roots != nil
+	case methodRootsChanged:
+		r.changes++
+		r.at, r.asked = nil, 0
 	}
 }
 
@@ -132,15 +136,19 @@ func (r *roots) list(ctx context.Context) ([]string, error) {
 	case <-goneOf(ctx):
 		return nil, errors.New("the client has gone")
 	}
+	return urisOf(text)
+}
+
+// urisOf reads the result of roots/list.
+func urisOf(result []byte) (uris []string, err error) {
 	var res struct {
 		Roots []struct {
 			URI string `json:"uri"`
 		} `json:"roots"`
 	}
-	if err := json.Unmarshal(text, &res); err != nil {
+	if err := json.Unmarshal(result, &res); err != nil {
 		return nil, err
 	}
-	var uris []string
 	for _, root := range res.Roots {
 		uris = append(uris, root.URI)
 	}
@@ -200,13 +208,11 @@ func (s *server) hereAlone(ctx context.Context, meta sdk.Meta, given sdk.InputRe
 		r.asked++
 	}
 	r.mu.Unlock()
-	switch answer, ok := given["roots"].(*sdk.ListRootsResult); {
-	case ok && answer != nil:
-		var uris []string
-		for _, root := range answer.Roots {
-			if root != nil {
-				uris = append(uris, root.URI)
-			}
+	switch answer, ok := given["roots"]; {
+	case ok:
+		uris, err := urisOf(encode(answer))
+		if err != nil { // an answer to another question
+			return at, false
 		}
 		at = s.choose(ctx, uris)
 		if !r.each {
@@ -222,10 +228,9 @@ func (s *server) hereAlone(ctx context.Context, meta sdk.Meta, given sdk.InputRe
 // question is the answer to a call that asks for the roots. The client makes the call again.
 func question() *sdk.CallToolResult {
 	q := new(sdk.CallToolResult)
-	if json.Unmarshal([]byte(`{"resultType":"input_required","content":[]}`), q) != nil {
+	if json.Unmarshal([]byte(`{"resultType":"input_required","content":[],"inputRequests":{"roots":{"method":"roots/list","params":{}}}}`), q) != nil {
 		panic("mcp: internal error: the SDK's result has other members")
 	}
-	q.InputRequests = sdk.InputRequestMap{"roots": &sdk.ListRootsParams{}}
 	return q
 }
 

@@ -186,7 +186,7 @@ func TestRootsAlone(t *testing.T) {
 	d := newDaemon()
 	c := connect(t, Config{Hub: d})
 	c.tool(1, "exec", `{"command":"true"}`, meta)
-	if m := c.next(); m.Error != nil || m.Result.Type != "input_required" || len(d.called()) != 0 {
+	if m := c.next(); m.Error != nil || m.Result.Type != "input_required" || m.Result.Requests["roots"].Method != methodRoots || len(d.called()) != 0 {
 		t.Fatalf("%+v", m)
 	}
 	c.tool(2, "exec", `{"command":"true"}`, meta+`,"inputResponses":{"roots":`+rootsText("file:///src")+`}`)
