@@ -45,7 +45,7 @@ func begin(m *testing.M) int {
 		}
 		defer os.RemoveAll(dir)
 		os.Chmod(dir, 0o755)
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/palyra", "../../cmd/palyra-cell", "../../cmd/palyra-egress", "../../cmd/palyrad", "../../cmd/palyra-ctl")
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/...")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build the binaries: %v\n%s", err, out)
