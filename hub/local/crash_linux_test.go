@@ -254,7 +254,7 @@ func TestCrash(t *testing.T) {
 		return
 	}
 	exe := filepath.Join(v.Bins, "local.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-ldflags=-s -w", "-o", exe, "palyra/hub/local")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", exe, "palyra/hub/local")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
