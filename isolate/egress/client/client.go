@@ -69,7 +69,8 @@ type stream interface {
 	Close() error
 }
 
-// Cell returns the socket for palyra-cell. It is the session's: Close closes it.
+// Cell returns the socket for palyra-cell. It is the session's: Close closes it, and nothing does
+// before, so that its descriptor is that socket's for as long as a caller passes it on.
 func (s *Session) Cell() *os.File { return s.cell }
 
 // Done is closed when the session has ended: after Close, or before it if the order's time is over
@@ -82,5 +83,6 @@ func (s *Session) Close() (*evidence.Egress, error) {
 	s.conn.CloseWrite() // it may have ended already: receive says so
 	s.conn.SetReadDeadline(time.Now().Add(closing))
 	<-s.done
+	s.cell.Close()
 	return s.last, s.failed
 }

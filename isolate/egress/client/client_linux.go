@@ -208,6 +208,7 @@ func open(ctx context.Context, control *net.UnixConn, o *Order) (_ *Session, err
 	if err != nil {
 		conn.Close() // palyra-egress ends what it may have begun
 		<-s.done
+		cell.Close()
 		return nil, err
 	}
 	return s, nil
@@ -216,7 +217,6 @@ func open(ctx context.Context, control *net.UnixConn, o *Order) (_ *Session, err
 // receive reads the answer, then the evidence. It is the only reader, and ends with the session.
 func (s *Session) receive(answered chan<- error) {
 	defer close(s.done)
-	defer s.cell.Close()
 	defer s.conn.Close()
 	r := bufio.NewReaderSize(s.conn, wire.MaxAnswer)
 	line, err := r.ReadSlice('\n')
