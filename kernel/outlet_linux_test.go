@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -19,6 +18,7 @@ import (
 	vocabulary "palyra/call"
 	"palyra/crypt/receipt"
 	"palyra/internal/fault"
+	"palyra/isolate"
 	"palyra/isolate/egress"
 	"palyra/isolate/egress/client"
 	"palyra/isolate/egress/dns"
@@ -250,7 +250,11 @@ func TestBrokerLost(t *testing.T) {
 		}
 		done <- o
 	}()
-	<-said
+	select {
+	case <-said:
+	case o := <-done:
+		t.Fatalf("%s %d before it said a word, %+v", o.Outcome, o.Exit, o.Error)
+	}
 	w.stop()
 	o := <-done
 	if o.Outcome != receipt.Failed || o.Error == nil || o.Error.Reason != "egress_lost" || o.Exit != exitRefused || o.Result == nil || o.Result.Evidence == nil {
@@ -374,23 +378,28 @@ func TestHostsBeside(t *testing.T) {
 	w.await(0)
 }
 
-// TestLongLists: the names that a program asked for never keep its result from being recorded.
+// TestLongLists: the names that a program asked for don't keep its result from being recorded. A
+// statement that is too large has them counted alone.
 func TestLongLists(t *testing.T) {
-	c := &call{out: &Outcome{}}
+	e := evidence.Egress{Basis: evidence.Reported, Queries: 9, More: 3, MoreDenied: 4,
+		Connections: []evidence.Connection{{Host: "a.example", Port: 443}, {Host: "b.example", Port: 443}},
+		Denied:      []evidence.Denial{{Host: "c.example", Why: evidence.DenyNotListed, Times: 5}}}
+	c := &call{out: &Outcome{Result: &isolate.Result{Evidence: &evidence.Evidence{Egress: e}}}}
+	if _, ok := c.withoutHosts(receipt.Predicate{}, errors.New("another")); ok || len(c.out.Result.Evidence.Egress.Connections) != 2 {
+		t.Error("lists are dropped for another reason")
+	}
+	p, ok := c.withoutHosts(receipt.Predicate{CallID: "call_1"}, receipt.ErrTooLarge)
+	got := c.out.Result.Evidence.Egress
+	if !ok || p.CallID != "call_1" || got.More != 5 || got.MoreDenied != 9 || got.Queries != 9 || len(got.Connections)+len(got.Denied) > 0 {
+		t.Errorf("%v, %+v", ok, got)
+	}
+	if text := string(p.Evidence); strings.Contains(text, "example") || !strings.Contains(text, `"more_connections":5`) {
+		t.Errorf("the record has %s", text)
+	}
 	if _, ok := c.withoutHosts(receipt.Predicate{}, receipt.ErrTooLarge); ok {
+		t.Error("there is nothing more to drop")
+	}
+	if _, ok := (&call{out: &Outcome{}}).withoutHosts(receipt.Predicate{}, receipt.ErrTooLarge); ok {
 		t.Error("a call that didn't run has lists")
-	}
-	w := newWorld(t)
-	h := reaching(t, Config{Egress: w.broker})
-	// The arguments leave no room: each takes a place in capsule and statement.
-	long := strings.Repeat("x", 100<<10)
-	var ask strings.Builder
-	for i := range 70 {
-		fmt.Fprintf(&ask, ": <>/dev/tcp/%s%d.example/443;", strings.Repeat("y", 50)+"."+strings.Repeat("z", 60)+"."+strings.Repeat("z", 60), i)
-	}
-	p := &Proposal{Tool: ToolRun, Argv: []string{"/bin/bash", "-c", ask.String(), long, long, long, long, strings.Repeat("x", 60<<10)}, EgressHosts: w.rules("web.example")}
-	o := h.call(p, IO{Stderr: io.Discard})
-	if o.Outcome != receipt.Executed || o.Result.Evidence.Egress.Queries == 0 {
-		t.Errorf("%s, %+v", o.Outcome, o.Result)
 	}
 }
