@@ -40,6 +40,7 @@ func (m *manager) checks() []check {
 		}},
 		{"install/profiles", func() (string, error) { return m.script("install-1") }},
 		{"install/units", m.install},
+		{"install/egress", m.installEgress},
 		{"start/active", m.active},
 		{"start/profile", m.profiles},
 		{"start/confined", m.confined},
@@ -50,6 +51,10 @@ func (m *manager) checks() []check {
 		{"call/approval", m.approval},
 		{"call/oom", m.oom},
 		{"call/verity", m.verity},
+		{"call/egress", m.egress},
+		{"call/nohost", m.noHost},
+		{"vault/credentials", m.credentials},
+		{"vault/unit", m.unitVault},
 		{"certificate/missing", m.uncertified},
 		{"certificate/again", m.recertified},
 		{"life/reload", m.reload},
@@ -229,7 +234,7 @@ func (m *manager) confined() (string, error) {
 // exposure is what systemd computes of the units that run.
 func (m *manager) exposure() (string, error) {
 	var all []string
-	for _, u := range []string{"palyrad.service", "palyra-cell.service", "palyra-certify.service"} {
+	for _, u := range []string{"palyrad.service", "palyra-cell.service", "palyra-certify.service", "palyra-egress.service"} {
 		out, err := m.do("systemd-analyze", "security", "--no-pager", u)
 		v := regexp.MustCompile(`exposure level for \S+: ([0-9.]+)`).FindStringSubmatch(out)
 		if err != nil || v == nil {

@@ -302,7 +302,7 @@ func (m *manager) stop() (string, error) {
 	if _, err := m.begin(60000); err != nil {
 		return "", err
 	}
-	units := []string{"palyrad.socket", "palyrad-http.socket", "palyra-cell.socket", "palyrad.service", "palyra-cell.service"}
+	units := []string{"palyrad.socket", "palyrad-http.socket", "palyrad-egress.socket", "palyra-cell.socket", "palyrad.service", "palyra-cell.service"}
 	if _, err := m.do(append([]string{"systemctl", "stop"}, units...)...); err != nil {
 		return "", err
 	}
@@ -311,13 +311,15 @@ func (m *manager) stop() (string, error) {
 			return "", fmt.Errorf("%s is %s", u, s)
 		}
 	}
-	if p := m.processes("palyra"); p != "" {
-		return "", fmt.Errorf("processes are left: %s", p)
+	for _, user := range []string{"palyra", "palyra-egress"} {
+		if p := m.processes(user); p != "" {
+			return "", fmt.Errorf("processes are left: %s", p)
+		}
 	}
 	if m.asleep() {
 		return "", errors.New("a tool is left")
 	}
-	for _, u := range []string{"palyrad", "palyra-cell"} {
+	for _, u := range []string{"palyrad", "palyra-cell", "palyra-egress"} {
 		if _, err := os.Stat("/sys/fs/cgroup/system.slice/" + u + ".service"); err == nil {
 			return "", fmt.Errorf("the cgroup of %s is left", u)
 		}

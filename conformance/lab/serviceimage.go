@@ -37,6 +37,10 @@ func (l *lab) addService(m machine, root string) error {
 	if err != nil {
 		return err
 	}
+	unit, err := commands("docs/OPERATIONS.md", "### A vault for a service")
+	if err != nil {
+		return err
+	}
 	files := map[string]string{
 		"etc/machine-id":                 strings.Repeat("1ab0", 8) + "\n",
 		"etc/hostname":                   "lab\n",
@@ -45,6 +49,9 @@ func (l *lab) addService(m machine, root string) error {
 	}
 	for i, b := range blocks {
 		files[fmt.Sprintf("%s/install-%d", sources[1:], i)] = b
+	}
+	for i, b := range unit {
+		files[fmt.Sprintf("%s/vault-%d", sources[1:], i)] = b
 	}
 	for name, text := range files {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at(name)), 0o755), os.WriteFile(at(name), []byte(text), 0o644)); err != nil {
