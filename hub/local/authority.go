@@ -32,10 +32,10 @@ func authorityOf(a *ca.Authority) hub.Authority {
 	return v
 }
 
-// authority returns the authority that there is. The caller holds changing.
+// existing returns the authority that there is. The caller holds changing.
 func (ds *devices) existing(op string) (*ca.Authority, error) {
 	if ds.authority == nil {
-		return nil, fault.New(fault.BadState, "state_missing", op, errors.New("there is no certificate authority yet")).
+		return nil, fault.New(fault.NotFound, "not_found", op, errors.New("there is no certificate authority yet")).
 			WithHint("the first pairing makes it: palyra devices pair")
 	}
 	return ds.authority, nil

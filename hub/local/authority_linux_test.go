@@ -16,7 +16,10 @@ import (
 // certificate, with one of its own; devices of the old root go on, and the journal has each step.
 func TestReplaceRoot(t *testing.T) {
 	h := newHouse(t, nil)
-	if _, err := hub.ReplaceRoot.Do(t.Context(), h, h.owner, hub.RootReplacement{}); fault.ReasonOf(err) != "state_missing" {
+	if _, err := hub.ReplaceRoot.Do(t.Context(), h, h.owner, hub.RootReplacement{}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("without an authority: %v", err)
+	}
+	if _, err := hub.GetAuthority.Do(t.Context(), h, h.owner, hub.None{}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("without an authority: %v", err)
 	}
 	_, csr := deviceKey(t)
