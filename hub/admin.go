@@ -142,7 +142,8 @@ type PolicyDiff struct {
 	From     string `json:"from"` // digest of the set in force
 	To       string `json:"to"`   // digest of the candidate
 	Replayed int    `json:"replayed"`
-	// Skipped counts calls that an older version recorded without policy's whole question.
+	// Skipped counts calls that an older version recorded without policy's whole question, and those
+	// that would take too long to match with the candidate's patterns.
 	Skipped int            `json:"skipped"`
 	Changed []PolicyChange `json:"changed"` // those with another effect, newest first
 	// Same counts calls with the same effect for another reason, or by other policies.

@@ -112,7 +112,7 @@ const MaxReplay = 10000
 // Replayed is the result of Replay.
 type Replayed struct {
 	Decided int      // made again, by both sets
-	Skipped int      // not recorded in full
+	Skipped int      // not recorded in full, or too long for the patterns of the second set
 	Changed []Change // with another effect by the second set, newest first
 	Same    int      // with the same effect, by other policies or for another reason
 }
@@ -144,7 +144,7 @@ func Replay(ctx context.Context, read Entries, size uint64, last int, from, to *
 			err = repeatable(&q, from, to)
 		}
 		switch {
-		case fault.KindOf(err) == fault.Unsupported:
+		case fault.KindOf(err) == fault.Unsupported, err == nil && !to.Matches(d.size):
 			out.Skipped++
 		case err != nil:
 			return out, err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 
 	"palyra/authz/policy"
 	vocabulary "palyra/call"
@@ -167,6 +168,40 @@ func TestDecisions(t *testing.T) {
 	if _, err := FindDecision(erased, 1, 1, ids[0]); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("an erased entry: %v", err)
 	}
+}
+
+// TestReplayIsBounded: a call that would take minutes to match with a candidate's patterns is left out.
+func TestReplayIsBounded(t *testing.T) {
+	h := openHouse(t, Config{})
+	h.call(proposal("true", strings.Repeat("a", 100_000)), IO{})
+	h.call(proposal("true", "a"), IO{})
+	s, err := h.JournalStatus(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&b, "@id(\"p%d\") permit (principal, action == Palyra::Action::\"tool.execute\", resource) when { context.first_arg like \"*%sb\" };\n", i, strings.Repeat("a", 50_000))
+	}
+	to, err := policy.LoadFS(fstest.MapFS{"a.cedar": {Data: []byte(b.String())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []*policy.Set{to, floored(t, to)} {
+		r, err := Replay(t.Context(), h.JournalEntries, s.Size, 10, h.PolicySet(), set)
+		if err != nil || r.Decided != 1 || r.Skipped != 1 {
+			t.Errorf("%d decided, %d skipped, %v", r.Decided, r.Skipped, err)
+		}
+	}
+}
+
+func floored(t *testing.T, s *policy.Set) *policy.Set {
+	t.Helper()
+	f, err := s.WithFloor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // TestDecisionsGoOnDuringReload: the old set decides until a reloaded set of ten thousand

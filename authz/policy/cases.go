@@ -47,6 +47,10 @@ func (s *Set) matched() (n int64) {
 	return n
 }
 
+// Matches reports whether matching a request of that many bytes with the patterns of like is bounded:
+// an evaluation doesn't end in the middle, whatever becomes of its caller.
+func (s *Set) Matches(bytes int) bool { return s.directory().matched()*int64(bytes) <= maxMatched }
+
 // maxTested bounds the bytes of a directory's test requests, counting a file's base once per
 // test. It's far above any real directory, and takes a processor some seconds.
 const maxTested = 16 << 20
