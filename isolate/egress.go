@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"palyra/call/egress"
 	"palyra/isolate/egress/handover"
 	"palyra/isolate/tier"
 )
@@ -54,11 +55,7 @@ func CheckEgress(t tier.Tier, network string, e *Egress) error {
 	return nil
 }
 
-var (
-	ownNames4 = netip.MustParsePrefix(handover.Range4)
-	ownNames6 = netip.MustParsePrefix(handover.Range6)
-	broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
-)
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 func checkEgressAddress(text string) error {
 	a, err := netip.ParseAddr(text)
@@ -71,7 +68,7 @@ func checkEgressAddress(text string) error {
 		return errors.New("it's the program's own")
 	case a.Is6() && a.IsLinkLocalUnicast():
 		return errors.New("it means nothing without an interface")
-	case ownNames4.Contains(a) || ownNames6.Contains(a):
+	case egress.Inside4.Contains(a) || egress.Inside6.Contains(a):
 		return errors.New("it lies among those that stand for names")
 	}
 	return nil

@@ -39,7 +39,7 @@ const minBits = 8
 
 // Inside4 and Inside6 are the ranges out of which names get addresses in a cell. A rule can't name
 // an address there: it would lead to the broker itself. 198.18.0.0/15 is for benchmarks (RFC 2544
-// §C.2.2), the other a unique local prefix (RFC 4193).
+// §C.2.2), the other a unique local prefix (RFC 4193): no host of the Internet has either.
 var (
 	Inside4 = netip.MustParsePrefix("198.18.0.0/15")
 	Inside6 = netip.MustParsePrefix("fd70:616c:7972::/64")

@@ -122,7 +122,7 @@ func newCell(t testing.TB) *cell {
 	made := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := errors.Join(sys.UnshareNetwork(), sys.LoopbackUp(), localRoute(handover.Range4), localRoute(handover.Range6), anyPort())
+		err := errors.Join(sys.UnshareNetwork(), sys.LoopbackUp(), localRoute(rule.Inside4.String()), localRoute(rule.Inside6.String()), anyPort())
 		if err == nil {
 			c.ns, _, err = sys.Network()
 		}

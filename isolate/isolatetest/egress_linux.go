@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"palyra/authz/grant"
+	"palyra/call/egress"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/egress/handover"
@@ -269,9 +270,9 @@ func testEgress(t *testing.T, h *harness) {
 		t.Errorf("connections end in %q, want %q, one by name, and no such name", got, want)
 	}
 	n := o.res.Evidence.Network
-	all := append([]string{"127.0.0.1", handover.Range4}, egressAddresses[0])
+	all := append([]string{"127.0.0.1", egress.Inside4.String()}, egressAddresses[0])
 	if six := slices.Contains(n.Addresses, "::1"); six {
-		all = append(all, "::1", handover.Range6, egressAddresses[1])
+		all = append(all, "::1", egress.Inside6.String(), egressAddresses[1])
 	}
 	slices.Sort(all)
 	if n.Mode != evidence.NetworkEgress || !slices.Equal(n.Interfaces, []string{"lo"}) || !slices.Equal(n.Addresses, all) || n.Routes == nil || *n.Routes != 0 {

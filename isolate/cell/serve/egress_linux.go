@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/call/egress"
 	"palyra/internal/fault"
 	"palyra/isolate"
 	"palyra/isolate/egress/handover"
@@ -80,7 +81,7 @@ func (r *run) furnishEgress(t *thread) error {
 // egressPrefixes are the addresses that lead to palyra-egress: those that stand for names, and
 // each that the program may name itself. Without IPv6 there are none of it.
 func egressPrefixes(e *isolate.Egress, six bool) (local []netip.Prefix) {
-	all := []netip.Prefix{netip.MustParsePrefix(handover.Range4), netip.MustParsePrefix(handover.Range6)}
+	all := []netip.Prefix{egress.Inside4, egress.Inside6}
 	for _, text := range e.Addresses { // isolate.CheckEgress has parsed them
 		a := netip.MustParseAddr(text)
 		all = append(all, netip.PrefixFrom(a, a.BitLen()))

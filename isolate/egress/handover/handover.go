@@ -2,9 +2,9 @@
 // and how palyra-egress answers.
 //
 // The sockets are made in the cell's namespace and belong to it for ever, whoever holds them. They
-// aren't bound: the addresses in [Range4] and [Range6] lead to the cell's loopback interface, every
-// port is free for every user there, and palyra-egress binds each socket when it knows where. So it
-// serves a namespace that it can't enter, with no capability.
+// aren't bound: the addresses in Inside4 and Inside6 of call/egress lead to the cell's loopback
+// interface, every port is free for every user there, and palyra-egress binds each socket when it
+// knows where. So it serves a namespace that it can't enter, with no capability.
 //
 // The connection is one SOCK_SEQPACKET pair per call; palyra makes it and hands both ends on. palyra-cell
 // sends the sockets in as few messages as the kernel allows, [Receive] takes them, and palyra-egress
@@ -15,7 +15,7 @@
 //	"refused " reason        it may not
 //
 // The three numbers take two bytes each, big endian. A socket over IPv6 lets its holder bind an
-// address of Range6 only with IPV6_FREEBIND, which palyra-cell has set, since the interface has
+// address of Inside6 only with IPV6_FREEBIND, which palyra-cell has set, since the interface has
 // none of them.
 //
 // Both ends bound what they wait for; neither trusts the other to be there. Sockets that were sent
@@ -33,20 +33,16 @@ import (
 	"strings"
 )
 
-// The addresses of a cell's network that aren't its program's own. The kernel delivers all of the two
-// ranges to the loopback interface. 198.18.0.0/15 is for benchmarks (RFC 2544), and the other is a
-// unique local one (RFC 4193): no host of the Internet has either.
+// The addresses of a cell's network that aren't its program's own, in the two
+// ranges of call/egress.
 const (
-	Range4 = "198.18.0.0/15"
-	Range6 = "fd70:616c:7972::/64"
-
 	Resolver     = "198.18.0.1" // a name server, at ResolverPort
 	ResolverPort = 53
 	Proxy        = "198.18.0.2"
 	HTTPPort     = 3128 // of Proxy: HTTP CONNECT
 	SOCKSPort    = 1080 // of Proxy: SOCKS5
 
-	// Names4 is the first address that may stand for a name. Names6 is what those of Range6 begin with,
+	// Names4 is the first address that may stand for a name. Names6 is what those of Inside6 begin with,
 	// of which the last 32 bits are the IPv4 address of the same name.
 	Names4 = "198.18.1.0"
 	Names6 = "fd70:616c:7972::"
