@@ -2,11 +2,14 @@ package egress
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"palyra/isolate/egress/proxy"
@@ -63,7 +66,7 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 	case err != nil:
 		return "", nil, &problem{504, proxy.HostUnreachable, "the name's servers don't answer"}
 	}
-	if reach.PermitAll(n.addrs, to.Port, s.rules) != nil {
+	if !slices.Contains(n.ports, to.Port) { // judged by all addresses, of which n.addrs may be some
 		return deny(evidence.DenyForbidden, fmt.Sprintf("%s leads into a range that no rule names", host))
 	}
 	return host, n.addrs, nil
@@ -170,12 +173,21 @@ func readHead[T any](h *head, most int, parse func([]byte) (T, int, error)) (v T
 	}
 }
 
-// asked returns what a refused request was for: the target in the first line of one of HTTP.
+// asked returns the host of a refused request of HTTP as it was spelled. A user in front of it, a
+// path and a query may be secret, and stay out of evidence.
 func asked(b []byte) string {
-	if fields := bytes.Fields(b); len(fields) > 1 && b[0] > ' ' {
-		return string(fields[1])
+	fields := bytes.Fields(b)
+	if len(fields) < 2 || b[0] <= ' ' {
+		return "proxy"
 	}
-	return "proxy"
+	target := string(fields[1])
+	if _, rest, ok := strings.Cut(target, "://"); ok {
+		target = rest
+	}
+	if end := strings.IndexAny(target, "/?#\\"); end >= 0 {
+		target = target[:end]
+	}
+	return cmp.Or(target[strings.LastIndexByte(target, '@')+1:], "proxy")
 }
 
 func (h *head) say(b []byte) error {

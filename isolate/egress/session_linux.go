@@ -499,6 +499,7 @@ func (s *session) connect(program *net.TCPConn, host string, port uint16, addrs 
 	began := time.Now()
 	at := s.note(host, port)
 	if !s.own(program) { // for the time of the dial
+		s.noted(at, evidence.Connection{Outcome: evidence.ConnEnded, DurationNS: int64(time.Since(began))})
 		return
 	}
 	conn, addr, outcome := dial(s.ctx, addrs, port)

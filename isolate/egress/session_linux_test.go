@@ -15,8 +15,10 @@ import (
 	"testing"
 	"time"
 
+	rule "palyra/call/egress"
 	"palyra/isolate/egress/dns"
 	"palyra/isolate/egress/handover"
+	"palyra/isolate/egress/proxy"
 	"palyra/isolate/egress/wire"
 	"palyra/isolate/evidence"
 )
@@ -487,6 +489,10 @@ func TestProxy(t *testing.T) {
 		"CONNECT none.example:443 HTTP/1.1\r\n\r\n":    "HTTP/1.1 502 Bad Gateway",
 		"GET http://c.example/x HTTP/1.1\r\n\r\n":      "HTTP/1.1 501 Not Implemented",
 		"CONNECT 0x7f.1:443 HTTP/1.1\r\n\r\n":          "HTTP/1.1 400 Bad Request",
+
+		"GET http://u:secret@d.example/p?secret HTTP/1.1\r\n\r\n": "HTTP/1.1 501 Not Implemented",
+		"CONNECT secret@e.example:443 HTTP/1.1\r\n\r\n":           "HTTP/1.1 400 Bad Request",
+		"POST /secret HTTP/1.1\r\n\r\n":                           "HTTP/1.1 405 Method Not Allowed",
 	} {
 		if got, _ := http(request); got != want {
 			t.Errorf("%q: %q, want %q", request, got, want)
@@ -537,12 +543,43 @@ func TestProxy(t *testing.T) {
 	}
 	slices.Sort(denied)
 	want := []string{"0x7f.1:443 (proxy_request)", "5.5.0.1:443 (not_listed)", "a.example:80 (not_listed)", "b.example:443 (not_listed)",
-		"http://c.example/x (proxy_request)", "private.example:443 (forbidden)"}
+		"c.example (proxy_request)", "d.example (proxy_request)", "e.example:443 (proxy_request)",
+		"private.example:443 (forbidden)", "proxy (proxy_request)"}
 	if !slices.Equal(denied, want) {
 		t.Errorf("denied %q, want %q", denied, want)
 	}
 	if len(e.Connections) != 5 || e.Sent != 10 {
 		t.Errorf("%+v", e)
+	}
+}
+
+// TestJudgedByAll: a name is refused for an address that is beyond those that are kept, by the
+// proxies as well.
+func TestJudgedByAll(t *testing.T) {
+	rules, err := rule.ParseRules([]string{"many.example:443", "many.example:8443"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSession(&server{}, &Order{}, rules)
+	n := &name{host: "many.example", done: make(chan struct{}), addrs: []netip.Addr{netip.MustParseAddr("5.5.0.1")}, ports: []uint16{8443}}
+	close(n.done) // as after a lookup that found more than mostPinned addresses, of which a rule opens the last for 8443 alone
+	s.names[n.host], s.ctx = n, t.Context()
+	if _, addrs, p := s.target(proxy.Target{Name: n.host, Port: 443}); p == nil || p.status != 403 || addrs != nil {
+		t.Errorf("port 443: %v, %+v", addrs, p)
+	}
+	if _, addrs, p := s.target(proxy.Target{Name: n.host, Port: 8443}); p != nil || len(addrs) != 1 {
+		t.Errorf("port 8443: %v, %+v", addrs, p)
+	}
+}
+
+// TestLateConnection: a connection that comes as the call ends has an outcome.
+func TestLateConnection(t *testing.T) {
+	s := newSession(&server{}, &Order{}, rule.Rules{})
+	s.ctx = t.Context()
+	s.close()
+	s.connect(new(net.TCPConn), "a.example", 443, nil, nil)
+	if c := s.ev.Connections; len(c) != 1 || c[0].Outcome != evidence.ConnEnded || c[0].Host != "a.example" {
+		t.Errorf("%+v", c)
 	}
 }
 
