@@ -103,12 +103,11 @@ func (a *app) entry(inv *command.Invocation) (*front.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	servers := map[string]any{command.Value(inv, "server", "palyra"): map[string]any{"command": installed.Palyra(a.executable), "args": args}}
-	b, err := json.MarshalIndent(map[string]any{"mcpServers": servers}, "", "  ")
+	servers, text, err := programs.Servers(command.Value(inv, "server", "palyra"), installed.Palyra(a.executable), args)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "internal", "mcp serve", err)
+		return nil, err
 	}
-	return &front.Report{Text: string(b) + "\n", Fields: front.Document{"mcpServers": servers}}, nil
+	return &front.Report{Text: text, Fields: front.Document{"mcpServers": servers}}, nil
 }
 
 func (a *app) export(ctx context.Context, inv *command.Invocation) (*front.Report, error) {

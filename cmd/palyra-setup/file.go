@@ -45,7 +45,7 @@ func (f *file) path() string { return filepath.Join(f.base, f.name) }
 // unfit is the error for a file that setup doesn't edit.
 func (f *file) unfit(err error) error {
 	return fault.New(fault.BadState, "bad_file", fmt.Sprintf("edit %q", f.path()), err).
-		WithHint("mend it by hand; palyra mcp serve --print prints the entry")
+		WithHint("mend it by hand; palyra setup --print prints the entry")
 }
 
 // openFile reads a file and its backup.

@@ -88,7 +88,7 @@ func (a *app) targets(agent string, project, off bool) ([]target, error) {
 		return []target{{base: base, name: ".cursor/mcp.json", server: true}}, err
 	}
 	return nil, fault.New(fault.Usage, "bad_command", "setup", fmt.Errorf("no agent %q", agent)).
-		WithHint("want claude, codex or cursor; palyra mcp serve --print prints the entry for others")
+		WithHint("want claude, codex or cursor; palyra setup --print prints the entry for others")
 }
 
 // writers are the tools of Claude Code that write files.
@@ -298,6 +298,13 @@ func ownToolsOff(agent string, inv *command.Invocation) bool {
 }
 
 func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report, error) {
+	if inv.Has("print") {
+		return a.print(inv)
+	}
+	if len(inv.Operands) == 0 {
+		return nil, fault.New(fault.Usage, "bad_command", "setup", errors.New("no agent is named")).
+			WithHint("want claude, codex or cursor; palyra setup --print prints the entry for others")
+	}
 	agent, undo, dry := inv.Operands[0], inv.Has("undo"), inv.Has("dry-run")
 	r := &front.Report{Fields: front.Document{"agent": agent}}
 	show := io.Writer(front.Stdout(a.stdout))
@@ -312,21 +319,13 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 	if err != nil {
 		return nil, err
 	}
-	args, err := programs.ServeArgs(inv)
-	if err != nil {
-		return nil, err
-	}
 	leads, err := a.ownPalyrad(ctx, inv, r, show)
 	if err != nil {
 		return nil, err
 	}
-	args = append(args, leads...)
-	// Codex starts its servers without the variables that lead to a socket.
-	if sock := place.ClientSocket(a.getenv); len(leads) == 0 && !inv.Has("socket") && !inv.Has("url") && sock != place.SystemSocket {
-		if sock, err = filepath.Abs(sock); err != nil {
-			return nil, fault.New(fault.Usage, "bad_command", "setup", err)
-		}
-		args = append(args, "--socket", sock)
+	args, err := a.serveArgs(inv, leads)
+	if err != nil {
+		return nil, err
 	}
 	w.server = server{installed.Palyra(a.executable), args}
 	var shell []string
@@ -390,6 +389,45 @@ func (a *app) setup(ctx context.Context, inv *command.Invocation) (*front.Report
 		}
 	}
 	return r, nil
+}
+
+// serveArgs are the arguments of the entry. leads are flags that lead to a palyrad, if setup made one.
+func (a *app) serveArgs(inv *command.Invocation, leads []string) ([]string, error) {
+	args, err := programs.ServeArgs(inv)
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, leads...)
+	// Codex starts its servers without the variables that lead to a socket.
+	if sock := place.ClientSocket(a.getenv); len(leads) == 0 && !inv.Has("socket") && !inv.Has("url") && sock != place.SystemSocket {
+		if sock, err = filepath.Abs(sock); err != nil {
+			return nil, fault.New(fault.Usage, "bad_command", "setup", err)
+		}
+		args = append(args, "--socket", sock)
+	}
+	return args, nil
+}
+
+// print prints the entry for an agent whose configuration setup doesn't edit.
+func (a *app) print(inv *command.Invocation) (*front.Report, error) {
+	if len(inv.Operands) > 0 {
+		return nil, fault.New(fault.Usage, "bad_command", "setup", fmt.Errorf("--print is for other agents than %q", inv.Operands[0])).
+			WithHint("palyra setup " + inv.Operands[0] + " --dry-run shows what setup would enter")
+	}
+	for _, name := range []string{"project", "hook", "policy", "mode", "own-tools", "own-tools-off", "undo", "dry-run"} {
+		if inv.Has(name) {
+			return nil, fault.New(fault.Usage, "bad_command", "setup", fmt.Errorf("--%s is for a named agent, and --print names none", name))
+		}
+	}
+	args, err := a.serveArgs(inv, nil)
+	if err != nil {
+		return nil, err
+	}
+	servers, text, err := programs.Servers("palyra", installed.Palyra(a.executable), args)
+	if err != nil {
+		return nil, err
+	}
+	return &front.Report{Text: text, Fields: front.Document{"mcpServers": servers}}, nil
 }
 
 // dir is the working directory.

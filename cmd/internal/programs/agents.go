@@ -1,6 +1,7 @@
 package programs
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,17 @@ func ServeArgs(inv *command.Invocation) ([]string, error) {
 		args = append(args, "--patience", d.String())
 	}
 	return args, nil
+}
+
+// Servers are the members of mcpServers in a configuration that starts palyra with these
+// arguments, and the configuration as text.
+func Servers(name, palyra string, args []string) (map[string]any, string, error) {
+	servers := map[string]any{name: map[string]any{"command": palyra, "args": args}}
+	b, err := json.MarshalIndent(map[string]any{"mcpServers": servers}, "", "  ")
+	if err != nil {
+		return nil, "", fault.New(fault.Internal, "internal", "print the entry", err)
+	}
+	return servers, string(b) + "\n", nil
 }
 
 // Quote makes one word of a text for a POSIX shell, which expands nothing in it.
@@ -143,7 +155,7 @@ pass, which Claude Code starts through it, and its own hooks run in cells.`,
 				{Code: "125", Meaning: "it couldn't be run, or what became of it is unknown"}, {Code: "126", Meaning: "denied by policy or by a person"},
 				{Code: "137", Meaning: "it was killed"}},
 			Examples: []command.Example{{Line: "palyra sh --workspace src -- 'go vet ./... | tail'", Does: "palyrad runs the line in the folder of src where you are"}}},
-		{Name: "setup", Program: Setup, Operands: "claude|codex|cursor|palyrad", Min: 1, Max: 1, Short: "have an agent use palyra's tools: edit its configuration",
+		{Name: "setup", Program: Setup, Operands: "[claude|codex|cursor|palyrad]", Max: 1, Short: "have an agent use palyra's tools: edit its configuration",
 			Long: `
 Enters palyra mcp serve into the configuration of Claude Code, Codex or Cursor:
 the user's, or with --project the one in the working directory (not for Codex).
@@ -165,8 +177,8 @@ enters palyra hook claude instead: Claude Code keeps its Bash, and each of its
 commands runs in a cell. Both may stand beside each other.
 
 --undo takes out what setup put in, and nothing else; of setup palyrad, the
-workspace and the units. For any other agent,
-palyra mcp serve --print prints the entry.`,
+workspace and the units. For any other agent, palyra setup --print prints the
+entry, with the same flags, and neither writes nor calls anything.`,
 			Flags: []command.Flag{
 				{Name: "project", Help: "the files of the project in the working directory"},
 				{Name: "workspace", Arg: "NAME", Help: "the workspace of calls that name none"},
@@ -177,7 +189,8 @@ palyra mcp serve --print prints the entry.`,
 				{Name: "own-tools", Help: "leave the agent's own tools on"},
 				{Name: "own-tools-off", Help: "turn off the agent's own shell and, for Claude Code, its\ntools that write (default for Codex and with --project,\nnot with --direct); Cursor has no setting for that"},
 				{Name: "undo", Help: "take out what setup put in"},
-				{Name: "dry-run", Help: "show the changes; write and call nothing"}},
+				{Name: "dry-run", Help: "show the changes; write and call nothing"},
+				{Name: "print", Help: "without an agent: print the entry of an MCP configuration\nfor any other, staged unless --direct"}},
 			Exits: []command.Exit{{Code: "1", Meaning: "nothing to undo, or an internal error"},
 				{Code: "3", Meaning: "set up, but the call was not executed: no palyrad answers,\n         policy denies it, or it waits for a person"},
 				{Code: "78", Meaning: "a file that cannot be edited: not what the agent reads, a\n         symbolic link, changed meanwhile, or with an entry palyra\n         that is another's; nothing is written"}},
@@ -185,6 +198,7 @@ palyra mcp serve --print prints the entry.`,
 				{Line: "palyra setup claude --project", Does: "Claude Code works through Palyra in this project"},
 				{Line: "palyra setup claude --project --hook --policy ~/palyra-policy", Does: "its Bash runs in cells, without palyrad"},
 				{Line: "palyra setup codex --dry-run", Does: "shows what would stand in ~/.codex/config.toml"},
+				{Line: "palyra setup --print --workspace src", Does: "prints the entry for another agent's configuration"},
 				{Line: "palyra setup claude --project --undo", Does: "as it was"}}},
 	}
 }
