@@ -110,7 +110,7 @@ func TestEgress(t *testing.T) {
 		t.Fatalf("%v keep and %v serve", keeps, serves)
 	}
 	if out, _ := r.ctl(0, "call", "process.run", input("true")); !strings.Contains(out, " 200 ") {
-		t.Errorf("the proxy said %q", out)
+		t.Fatalf("the proxy said %q", out)
 	}
 	if got := <-heard; got != "hello\n" {
 		t.Errorf("the host heard %q", got)
@@ -123,16 +123,22 @@ func TestEgress(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	<-heard
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-heard:
+	case err := <-ended:
+		t.Fatalf("ended before its host heard from it: %v, %s", err, &said)
+	}
 	if err := syscall.Kill(serves[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
+	<-ended
 	if cmd.ProcessState.ExitCode() != 125 || !strings.Contains(said.String(), "egress_lost") {
 		t.Errorf("status %d, %s", cmd.ProcessState.ExitCode(), &said)
 	}
 	if out, _ := r.ctl(0, "call", "process.run", input("true")); !strings.Contains(out, " 200 ") {
-		t.Errorf("after that the proxy said %q", out)
+		t.Fatalf("after that the proxy said %q", out)
 	}
 	<-heard
 	again, _ := p.egresses()
