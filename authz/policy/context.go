@@ -209,6 +209,9 @@ func stringSet(ss []string) cedar.Value {
 	if len(ss) == 0 {
 		return cedar.Set{}
 	}
+	if len(ss) > uncrowded {
+		ss = distinct(ss)
+	}
 	vs := make([]cedar.Value, len(ss))
 	for i, s := range ss {
 		vs[i] = cedar.String(s)

@@ -205,6 +205,9 @@ func (g *given) check(action string) error {
 	if err := c.checkEnv(); err != nil {
 		return err
 	}
+	if err := g.checkSets(); err != nil {
+		return err
+	}
 	if c.Executable.Path == "" && slices.Contains(c.Capabilities, CapProcessExec) && runsProgram(action) {
 		return errors.New("process_exec without an executable")
 	}
@@ -225,9 +228,12 @@ func (c *Context) checkEnv() error {
 	if len(c.EnvCode) == 0 {
 		return nil
 	}
-	names := c.envNames()
+	names := make(map[string]bool)
+	for _, n := range c.envNames() {
+		names[n] = true
+	}
 	for _, n := range c.EnvCode {
-		if !slices.Contains(names, n) {
+		if !names[n] {
 			return fmt.Errorf("env_code names %q, which env does not set", n)
 		}
 	}
