@@ -62,6 +62,10 @@ func works(args []string) bool {
 		if last := args[len(args)-1]; args[1] == "init" { // makes the directory
 			return !slices.Contains([]string{"", "fifo", "empty", "empty/below", "broken", "loop", "/dev/null", "missing/below", "open", "folder/file"}, last)
 		}
+		// A word without a dot is the name of a host.
+		if at := slices.Index(args, "--egress"); at >= 0 && args[at+1] != "" && strings.Trim(args[at+1], "abcdefghijklmnopqrstuvwxyz") == "" {
+			return true
+		}
 		// A pipe with a diff is good input, and has a writer.
 		return strings.Contains(line, "--diff fifo") ||
 			strings.Contains(line, "--workspace folder") || strings.Contains(line, "--workspace open")

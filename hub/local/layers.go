@@ -496,7 +496,7 @@ func (h *Hub) readLayerFor(ctx context.Context, c hub.Caller, name string, most 
 	}
 	defer s.Close()
 	slow := fault.New(fault.Usage, "too_large", "read the layer", fmt.Errorf("it takes more than %v", most)).
-		WithHint("palyra changes on palyrad's host, as its user, takes its time")
+		WithHint("on palyrad's host, as its user, palyra changes show takes its time")
 	ctx, over := context.WithTimeoutCause(ctx, most, slow)
 	defer over()
 	list, err := s.Read(ctx, layerLimits)

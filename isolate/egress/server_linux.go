@@ -211,7 +211,7 @@ func (r *request) order() (*Order, rule.Rules, *fault.Error) {
 	}
 	if q.Version != wire.Version {
 		return nil, rule.Rules{}, fault.New(fault.Refused, "helper_unusable", op, fmt.Errorf("palyra speaks version %d, palyra-egress %d", q.Version, wire.Version)).
-			WithHint("install palyra and palyra-egress together")
+			WithHint("install palyra-egress with its palyra")
 	}
 	rules, err := rule.ParseCanonical(q.Order.Rules)
 	if err == nil {
