@@ -128,8 +128,12 @@ func (a *app) changesCall(ctx context.Context, inv *command.Invocation, ask appr
 	if err != nil {
 		return nil, nil, err
 	}
+	policies, err := a.deciding(ctx, inv, state, layer)
+	if err != nil {
+		return nil, nil, err
+	}
 	k, err := a.open(ctx, kernel.Config{
-		Unlock: a.unlock(inv), StateDir: state, PolicyDir: command.Value(inv, "policy", ""), CellPath: cell, Warm: tier.C, Once: true, Approver: ask,
+		Unlock: a.unlock(inv), StateDir: state, PolicyDir: policies, CellPath: cell, Warm: tier.C, Once: true, Approver: ask,
 		Tools: tool.New(tool.Config{Program: program, State: state}),
 	})
 	if err != nil {
