@@ -79,6 +79,7 @@ type Seen struct {
 	// Denied are names and addresses that the program asked for and didn't get.
 	Denied []Denied
 	Limits call.Limits
+	Caches []string // that the call used
 
 	// BuiltIn says that the program is a built-in tool's: it explains its own errors and its
 	// limits are fixed, so there is neither a guess nor a setting.
@@ -130,6 +131,7 @@ type facts struct {
 	signal   int
 	cut      int64
 	refused  []Denied
+	caches   bool // the call had some
 }
 
 // refusedFor returns the rule that would name the first host that was denied for a reason. It's
@@ -155,7 +157,7 @@ func refusedFor(why string, all []Denied) string {
 
 func (r *Row) applies(s *Seen, lines []string) bool {
 	if r.observed != nil {
-		return s.Observed && r.observed(&facts{s.LimitHit, s.Signal, s.Cut, s.Denied})
+		return s.Observed && r.observed(&facts{s.LimitHit, s.Signal, s.Cut, s.Denied, len(s.Caches) > 0})
 	}
 	if s.BuiltIn || s.Outcome != "executed" {
 		return false
@@ -181,7 +183,7 @@ func (r *Row) say(s *Seen) *Diagnosis {
 	if r.denied == noName || r.denied == noAnswer { // a name was looked up, for whatever port
 		host = host[:max(strings.LastIndexByte(host, ':'), 0)]
 	}
-	d.Text = strings.NewReplacer("{denied}", host, "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal]).Replace(d.Text)
+	d.Text = strings.NewReplacer("{denied}", host, "{limit}", limit, "{cut}", fmt.Sprint(s.Cut), "{signal}", signals[s.Signal], "{caches}", strings.Join(s.Caches, ", ")).Replace(d.Text)
 	switch {
 	case d.Basis == Observed:
 	case r.status != 0:

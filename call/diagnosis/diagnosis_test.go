@@ -49,6 +49,7 @@ func TestOf(t *testing.T) {
 		{"a signal of its own", ended(Seen{Outcome: "executed", Signal: 24}), "", ""},
 		{"uncounted", ended(Seen{Outcome: "killed", LimitHit: "uncounted", Signal: 9}), "uncounted observed", "kept Palyra from counting"},
 		{"memory", ended(Seen{Outcome: "killed", LimitHit: "memory", Signal: 9}), "memory_limit observed", "limit of 64 MiB"},
+		{"disk, with caches", ended(Seen{Outcome: "killed", LimitHit: "disk", Signal: 9, Caches: []string{"go", "home"}}), "disk_limit observed", "or a cache (go, home) too much"},
 		{"disk", ended(Seen{Outcome: "killed", LimitHit: "disk", Signal: 9}), "disk_limit observed", "256 MiB"},
 		{"file", ended(Seen{Outcome: "executed", Signal: 25}), "file_size_limit observed", "1 MiB"},
 		{"foreign call", ended(Seen{Outcome: "executed", Signal: 31}), "foreign_syscall observed", ""},

@@ -11,7 +11,7 @@ import (
 type Row struct {
 	Code string
 	// Text is the sentence. {limit} stands for the call's limit, {cut} for dropped bytes,
-	// {signal} for a signal's name and {denied} for a host.
+	// {signal} for a signal's name, {denied} for a host and {caches} for the call's caches.
 	Text                string
 	When                string // when it applies, for the page
 	Flag, Input, Config string // see Diagnosis
@@ -66,7 +66,9 @@ var rows = []Row{
 		Flag: "--cpu", Input: "cpu_ms", limit: cpuLimit, observed: hit("cpu")},
 	{Code: "memory_limit", Text: "the call used up its memory limit of {limit}, to which files in /tmp and /dev/shm count", When: "limit_hit is memory",
 		Flag: "--memory", Input: "memory", limit: memoryLimit, observed: hit("memory")},
-	{Code: "disk_limit", Text: "the call's private folder, or its layer, held more than {limit}; a workspace holds more", When: "limit_hit is disk",
+	{Code: "disk_limit", Text: "the private folder or layer held more than {limit}, or a cache ({caches}) too much: see palyra caches ls", When: "limit_hit is disk, in a call with caches",
+		limit: diskLimit, observed: func(f *facts) bool { return f.limitHit == "disk" && f.caches }},
+	{Code: "disk_limit", Text: "the call's private folder, or its layer, held more than {limit}; a workspace holds more", When: "limit_hit is disk, in any other call",
 		Flag: "--workspace", Input: "workspace", Config: workspacePath, limit: diskLimit, observed: hit("disk")},
 	{Code: "uncounted", Text: "the program kept Palyra from counting its memory or files, so the call was ended", When: "limit_hit is uncounted",
 		observed: hit("uncounted")},
