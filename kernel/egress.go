@@ -133,7 +133,8 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 	}
 	wall := min(spec.Limits.Wall+beyond, maxLimits().Wall)
 	until := time.Now().Add(wall)
-	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Limits: client.Limits{Wall: wall}})
+	owner := c.who.owner()
+	session, err := c.k.cfg.Egress.Open(ctx, &client.Order{Rules: c.s.capsule.EgressHosts, Limits: client.Limits{Wall: wall}, Owner: owner.Name, Reserve: owner.Reserve})
 	if err != nil {
 		hold.Release()
 		return nil, nil, err

@@ -321,11 +321,11 @@ func TestWayEnds(t *testing.T) {
 // watched is a broker that says when it's used.
 type watched struct {
 	client.Broker
-	open func() error
+	open func(*client.Order) error
 }
 
 func (b *watched) Open(ctx context.Context, o *client.Order) (*client.Session, error) {
-	if err := b.open(); err != nil {
+	if err := b.open(o); err != nil {
 		return nil, err
 	}
 	return b.Broker.Open(ctx, o)
@@ -337,8 +337,11 @@ func TestWayOpensBehindIntent(t *testing.T) {
 	w := newWorld(t)
 	var steps []string
 	var fail error
-	h := reaching(t, Config{TestOnlyStep: func(s string) { steps = append(steps, s) }, Egress: &watched{w.broker, func() error {
+	h := reaching(t, Config{TestOnlyStep: func(s string) { steps = append(steps, s) }, Egress: &watched{w.broker, func(o *client.Order) error {
 		steps = append(steps, "open")
+		if o.Owner == "" { // palyra-egress counts by it
+			t.Error("an order of no owner")
+		}
 		return fail
 	}}})
 	p := &Proposal{Tool: ToolRun, Argv: []string{"/bin/echo", "x"}, EgressHosts: w.rules("web.example")}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/internal/budget"
 	"palyra/isolate/evidence"
 )
 
@@ -49,8 +50,9 @@ type attempt struct {
 
 // dial connects to one of addrs, which were checked, and returns which. It begins with the first
 // and goes on to the next when one has failed or is slow. Nothing of it is left when it returns. On
-// error it returns the outcome.
-func dial(ctx context.Context, addrs []netip.Addr, port uint16) (*net.TCPConn, netip.Addr, string) {
+// error it returns the outcome. The caller has counted one descriptor; attempts beside others take
+// further ones of files, and wait for those while there is none.
+func dial(ctx context.Context, addrs []netip.Addr, port uint16, files *budget.Pool, owner budget.Owner) (*net.TCPConn, netip.Addr, string) {
 	ctx, cancel := context.WithTimeout(ctx, allAttempts)
 	defer cancel()
 	addrs = interleave(addrs[:min(len(addrs), mostDialed)])
@@ -60,7 +62,21 @@ func dial(ctx context.Context, addrs []netip.Addr, port uint16) (*net.TCPConn, n
 	begun, running := 0, 0
 	var won *attempt
 	var failed []error
+	var beside []*budget.Hold
+	defer func() {
+		for _, h := range beside {
+			h.Release()
+		}
+	}()
 	next := func() {
+		if running > 0 {
+			h, err := files.Take(owner, 1)
+			if err != nil {
+				pause.Reset(nextAttempt)
+				return
+			}
+			beside = append(beside, h)
+		}
 		to := addrs[begun]
 		begun, running = begun+1, running+1
 		pause.Reset(nextAttempt)
@@ -76,7 +92,13 @@ func dial(ctx context.Context, addrs []netip.Addr, port uint16) (*net.TCPConn, n
 			running--
 			if a.err == nil {
 				won = &a
-			} else if failed = append(failed, a.err); begun < len(addrs) {
+				break
+			}
+			if len(beside) > 0 {
+				beside[0].Release()
+				beside = beside[1:]
+			}
+			if failed = append(failed, a.err); begun < len(addrs) {
 				next()
 			}
 		case <-ctx.Done():

@@ -20,11 +20,10 @@ const (
 type resolver struct {
 	net   *net.Resolver
 	files *net.Resolver // /etc/hosts alone
-	slots chan struct{} // one for each lookup under way
 }
 
-func newResolver(nameserver netip.AddrPort, lookups int) *resolver {
-	r := &resolver{net: &net.Resolver{PreferGo: true}, files: &net.Resolver{PreferGo: true}, slots: make(chan struct{}, lookups)}
+func newResolver(nameserver netip.AddrPort) *resolver {
+	r := &resolver{net: &net.Resolver{PreferGo: true}, files: &net.Resolver{PreferGo: true}}
 	r.files.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errNoName }
 	if nameserver.IsValid() {
 		r.net.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -41,14 +40,6 @@ var errNoName = errors.New("no such name")
 // addresses returns all addresses of a name, in the order in which they should be tried. The name is
 // taken as it is: no search list is tried.
 func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
-	defer cancel()
-	select {
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 	var found []netip.Addr
 	err := errNoName
 	if !strings.Contains(name, ".") { // with a dot behind, Go finds it in no file

@@ -59,7 +59,7 @@ func (s *session) target(to proxy.Target) (host string, addrs []netip.Addr, p *p
 	switch {
 	case errors.Is(err, errEnded):
 		return "", nil, &problem{503, proxy.Failure, "the call has ended"}
-	case errors.Is(err, errNames):
+	case errors.Is(err, errNames), errors.Is(err, errBusy):
 		return "", nil, &problem{503, proxy.Failure, err.Error()}
 	case errors.Is(err, errNoName):
 		return "", nil, &problem{502, proxy.HostUnreachable, "there is no such name"}

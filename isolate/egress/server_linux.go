@@ -9,11 +9,11 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	rule "palyra/call/egress"
+	"palyra/internal/budget"
 	"palyra/internal/fault"
 	"palyra/isolate/egress/wire"
 )
@@ -22,27 +22,21 @@ import (
 type server struct {
 	cfg      Config
 	names    *resolver
-	sessions account
-	open     account
-	files    account
+	sessions *budget.Pool
+	open     *budget.Pool
+	files    *budget.Pool
+	lookups  *budget.Pool
+	share    int // of lookups, that one call may have under way
 }
 
-// account counts what is held of something of which there is a number.
-type account struct {
-	held atomic.Int64
-	most int64
+// pool returns the account of something of which there are total. The calls of one owner have at
+// most half of them, and an eighth is for owners with the reserve.
+func pool(total, line int) *budget.Pool {
+	return budget.New(budget.Limits{Name: "egress", Total: int64(total), Each: int64(max(1, total/2)), Reserve: int64(total / 8), Line: line})
 }
 
-// take takes n, or says that there aren't as many.
-func (a *account) take(n int) bool {
-	if a.held.Add(int64(n)) > a.most {
-		a.give(n)
-		return false
-	}
-	return true
-}
-
-func (a *account) give(n int) { a.held.Add(-int64(n)) }
+// waiting is how many lookups of all calls may wait for others to end.
+const waiting = 1024
 
 func newServer(c Config) (*server, error) {
 	if c.Descriptors == 0 {
@@ -55,11 +49,9 @@ func newServer(c Config) (*server, error) {
 	if c.Log == nil {
 		c.Log = func(string) {}
 	}
-	s := &server{cfg: c, names: newResolver(c.Nameserver, cmp.Or(c.Lookups, 64))}
-	s.sessions.most = int64(cmp.Or(c.Sessions, 256))
-	s.open.most = int64(cmp.Or(c.Open, 4096))
-	s.files.most = int64(c.Descriptors)
-	return s, nil
+	lookups := cmp.Or(c.Lookups, 64)
+	return &server{cfg: c, names: newResolver(c.Nameserver), sessions: pool(cmp.Or(c.Sessions, 256), 0), open: pool(cmp.Or(c.Open, 4096), 0),
+		files: pool(c.Descriptors, 0), lookups: pool(lookups, waiting), share: max(1, lookups/8)}, nil
 }
 
 // Serve serves calls until the other side of conn, a control connection, is closed or ctx is done.
@@ -174,15 +166,19 @@ func (r *request) serve(ctx context.Context) {
 	defer r.conn.Close()
 	defer r.cell.Close()
 	o, rules, ferr := r.order()
-	if ferr == nil && !r.s.sessions.take(1) {
-		ferr = fault.New(fault.Unavailable, "budget_egress", "open an egress session", errors.New("palyra-egress serves as many calls as it can"))
+	var hold *budget.Hold
+	if ferr == nil {
+		var err error
+		if hold, err = r.s.sessions.Take(budget.Owner{Name: o.Owner, Reserve: o.Reserve}, 1); err != nil {
+			ferr = fault.New(fault.Unavailable, "budget_egress", "open an egress session", errors.New("palyra-egress serves as many calls as it can, or as this caller may have"))
+		}
 	}
 	if ferr != nil {
 		say(r.conn, wire.Answer{Error: wire.ErrorOf(ferr)})
 		return
 	}
 	if err := say(r.conn, wire.Answer{}); err != nil {
-		r.s.sessions.give(1)
+		hold.Release()
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.Limits.Wall)
@@ -194,7 +190,7 @@ func (r *request) serve(ctx context.Context) {
 	})
 	s := newSession(r.s, o, rules)
 	ev := s.run(ctx, r.cell)
-	r.s.sessions.give(1) // before the evidence: who has that may open the next
+	hold.Release() // before the evidence: who has that may open the next
 	if err := say(r.conn, ev); err != nil && !errors.Is(err, syscall.EPIPE) {
 		r.s.cfg.logf("evidence of a session: %v", err)
 	}
@@ -214,6 +210,9 @@ func (r *request) order() (*Order, rule.Rules, *fault.Error) {
 			WithHint("install palyra-egress with its palyra")
 	}
 	rules, err := rule.ParseCanonical(q.Order.Rules)
+	if err == nil && len(q.Order.Owner) > wire.MaxText {
+		err = fmt.Errorf("an owner of %d bytes, at most %d are allowed", len(q.Order.Owner), wire.MaxText)
+	}
 	if err == nil {
 		q.Order.Limits, err = q.Order.Limits.Within()
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	rule "palyra/call/egress"
+	"palyra/internal/budget"
 	"palyra/isolate/egress/dns"
 	"palyra/isolate/egress/handover"
 	"palyra/isolate/egress/hello"
@@ -26,6 +27,7 @@ import (
 // session is one call. Its goroutines are counted in wg and end with ctx.
 type session struct {
 	srv    *server
+	owner  budget.Owner
 	rules  rule.Rules
 	limits wire.Limits
 	ctx    context.Context // run's
@@ -35,6 +37,7 @@ type session struct {
 	sent, received         atomic.Int64
 	queries                atomic.Int64
 	waiting                chan struct{} // one for each DNS query that waits for a lookup
+	looking                chan struct{} // one for each lookup under way
 
 	mu      sync.Mutex
 	ended   bool             // nothing is opened any more
@@ -42,8 +45,8 @@ type session struct {
 	lookups int
 	next4   netip.Addr // of the next name
 	free    handover.Sockets
-	files   int // descriptors taken of the server's
-	open    int // connections, of the program's to us
+	files   *budget.Hold // for the cell's sockets
+	open    int          // connections, of the program's to us
 	made    int64
 	closers map[io.Closer]struct{} // listening sockets, and connections that aren't relayed yet
 	ev      evidence.Egress
@@ -57,8 +60,9 @@ type deniedKey struct {
 }
 
 func newSession(srv *server, o *Order, rules rule.Rules) *session {
-	s := &session{srv: srv, rules: rules, limits: o.Limits, names: make(map[string]*name), next4: netip.MustParseAddr(handover.Names4).Next(),
-		closers: make(map[io.Closer]struct{}), denied: make(map[deniedKey]int), waiting: make(chan struct{}, 64)}
+	s := &session{srv: srv, owner: budget.Owner{Name: o.Owner, Reserve: o.Reserve}, rules: rules, limits: o.Limits, names: make(map[string]*name), next4: netip.MustParseAddr(handover.Names4).Next(),
+		closers: make(map[io.Closer]struct{}), denied: make(map[deniedKey]int), waiting: make(chan struct{}, 64),
+		looking: make(chan struct{}, srv.share)}
 	s.sentLeft.Store(o.Limits.Sent)
 	s.receivedLeft.Store(o.Limits.Received)
 	s.ev.Basis = evidence.Reported
@@ -79,7 +83,7 @@ func (s *session) run(ctx context.Context, cell *os.File) *evidence.Egress {
 	<-ctx.Done()
 	s.close()
 	s.wg.Wait()
-	s.srv.files.give(s.files)
+	s.files.Release()
 	s.ev.Sent, s.ev.Received, s.ev.Queries = s.sent.Load(), s.received.Load(), s.queries.Load()
 	return &s.ev
 }
@@ -98,11 +102,10 @@ func (s *session) begin(cell *os.File) error {
 	s.free = *got
 	s.mu.Unlock()
 	n := 1 + len(got.TCP4) + len(got.TCP6)
-	if !s.srv.files.take(n) {
+	if s.files, err = s.srv.files.Take(s.owner, int64(n)); err != nil {
 		handover.Refuse(cell, "budget_egress")
-		return fmt.Errorf("%d descriptors are more than there are", n)
+		return fmt.Errorf("%d descriptors: %w", n, err)
 	}
-	s.files = n
 	if err := s.serveAll(); err != nil {
 		handover.Refuse(cell, "cell_protocol")
 		return err
@@ -263,13 +266,16 @@ func (s *session) accept(l *net.TCPListener, host string, port uint16, serve fun
 	for {
 		c, err := l.AcceptTCP()
 		switch {
-		case err == nil && s.enter(host, port):
+		case err == nil:
+			leave := s.enter(host, port)
+			if leave == nil {
+				breakOff(c)
+				continue
+			}
 			s.wg.Go(func() {
-				defer s.leave()
+				defer leave()
 				serve(c)
 			})
-		case err == nil:
-			breakOff(c)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -285,41 +291,42 @@ func (s *session) pause(d time.Duration) {
 	}
 }
 
-// perConnection is how many descriptors a connection takes.
+// perConnection is how many descriptors a connection takes. Further ones that are tried at the same
+// time are counted by dial.
 const perConnection = 2
 
-// enter counts a connection of the program's, or notes that there is no room for it. After true,
-// leave is due.
-func (s *session) enter(host string, port uint16) bool {
+// enter counts a connection of the program's until leave is called, or notes that there is no room
+// for it and returns nil.
+func (s *session) enter(host string, port uint16) (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return false
+		return nil
 	}
 	if s.open >= s.limits.Open || s.made >= s.limits.Connections {
 		s.denyLocked(host, port, evidence.DenyLimit)
-		return false
+		return nil
 	}
-	if !s.srv.open.take(1) {
+	open, err := s.srv.open.Take(s.owner, 1)
+	if err != nil {
 		s.denyLocked(host, port, evidence.DenyOverload)
-		return false
+		return nil
 	}
-	if !s.srv.files.take(perConnection) {
-		s.srv.open.give(1)
+	files, err := s.srv.files.Take(s.owner, perConnection)
+	if err != nil {
+		open.Release()
 		s.denyLocked(host, port, evidence.DenyOverload)
-		return false
+		return nil
 	}
 	s.open++
 	s.made++
-	return true
-}
-
-func (s *session) leave() {
-	s.srv.files.give(perConnection)
-	s.srv.open.give(1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open--
+	return func() {
+		files.Release()
+		open.Release()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open--
+	}
 }
 
 func onSocket(f *os.File, do func(fd int) error) error {
@@ -411,14 +418,18 @@ var errNames = errors.New("the call has looked up as many names as it may")
 
 func (s *session) lookUp(n *name) {
 	defer close(n.done)
-	addrs, err := s.srv.names.addresses(s.ctx, n.host)
+	addrs, err := s.addresses(n.host)
 	if err != nil {
 		n.err = err
 		switch {
 		case errors.Is(err, errNoName):
 			s.deny(n.host, 0, evidence.DenyNoName)
 		case s.ctx.Err() == nil:
-			s.deny(n.host, 0, evidence.DenyNoAnswer)
+			why := evidence.DenyNoAnswer
+			if errors.Is(err, errBusy) {
+				why = evidence.DenyOverload
+			}
+			s.deny(n.host, 0, why)
 			s.mu.Lock()
 			delete(s.names, n.host) // nothing is pinned, so it may be asked for again
 			s.mu.Unlock()
@@ -433,6 +444,26 @@ func (s *session) lookUp(n *name) {
 		n.ports = append(n.ports, port)
 	}
 	n.addrs = addrs[:min(len(addrs), mostPinned)]
+}
+
+var errBusy = errors.New("too many other names are being looked up")
+
+// addresses asks the resolver when it's the call's turn.
+func (s *session) addresses(host string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
+	defer cancel()
+	select {
+	case s.looking <- struct{}{}:
+		defer func() { <-s.looking }()
+	case <-ctx.Done():
+		return nil, errBusy
+	}
+	hold, err := s.srv.lookups.Wait(ctx, s.owner, 1)
+	if err != nil {
+		return nil, errBusy
+	}
+	defer hold.Release()
+	return s.srv.names.addresses(ctx, host)
 }
 
 // place gives a name its addresses in the cell, and listens there.
@@ -502,7 +533,7 @@ func (s *session) connect(program *net.TCPConn, host string, port uint16, addrs 
 		s.noted(at, evidence.Connection{Outcome: evidence.ConnEnded, DurationNS: int64(time.Since(began))})
 		return
 	}
-	conn, addr, outcome := dial(s.ctx, addrs, port)
+	conn, addr, outcome := dial(s.ctx, addrs, port, s.srv.files, s.owner)
 	s.disown(program)
 	c := evidence.Connection{Outcome: outcome}
 	if conn != nil {
@@ -723,6 +754,8 @@ func (s *session) answer(q *dns.Query) []byte {
 		return q.NoName("")
 	case errors.Is(err, errNames):
 		return q.NoName(err.Error())
+	case errors.Is(err, errBusy):
+		return q.Failed(err.Error())
 	case err != nil:
 		return q.Failed("the name's servers don't answer")
 	case len(n.ports) == 0:

@@ -270,6 +270,7 @@ func TestLimits(t *testing.T) {
 	ns := newNameServer(t, map[string][]string{"a.example": {"5.5.0.1"}, "b.example": {"5.5.0.1"}})
 	serveTCP(t, "5.5.0.1:443", echo)
 	serveTCP(t, "5.5.0.1:444", func(c *net.TCPConn) { // never ends
+		c.Read(make([]byte, 1)) // or the reset could come before the program knows that it is connected
 		for b := make([]byte, 64<<10); ; {
 			if _, err := c.Write(b); err != nil {
 				return
@@ -281,6 +282,7 @@ func TestLimits(t *testing.T) {
 		b.t = t
 		c := b.begin(9, wire.Limits{Received: 1_000_001}, "a.example:444")
 		conn := c.mustDial(c.address("a.example", dns.A) + ":444")
+		conn.Write([]byte("x"))
 		got, err := io.Copy(io.Discard, conn)
 		if !errors.Is(err, syscall.ECONNRESET) || got > 1_000_001 {
 			t.Errorf("%d bytes, %v", got, err)
@@ -588,24 +590,7 @@ func TestLateConnection(t *testing.T) {
 func TestEyeballs(t *testing.T) {
 	ns := newNameServer(t, map[string][]string{"a.example": {"5.5.0.8", "5.5.0.9", "2a05:5555::9", "5.5.0.1"}})
 	serveTCP(t, "5.5.0.1:443", echo)
-	full, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Close(full)
-	// Its queue of connections is full: further ones get no answer.
-	at := &syscall.SockaddrInet4{Port: 443, Addr: [4]byte{5, 5, 0, 8}}
-	if err := errors.Join(syscall.Bind(full, at), syscall.Listen(full, 0)); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer syscall.Close(fd)
-		syscall.Connect(fd, at)
-	}
+	fullQueue(t, netip.MustParseAddr("5.5.0.8"))
 	b := newBroker(t, Config{Nameserver: ns.at})
 	c := b.begin(9, wire.Limits{}, "a.example:443")
 	conn := c.mustDial(c.address("a.example", dns.A) + ":443")

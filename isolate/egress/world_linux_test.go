@@ -283,6 +283,7 @@ type nameServer struct {
 	zone  map[string][]string
 	asked map[string]int
 	hold  chan struct{} // not nil: answers wait for its end
+	soon  string        // a name whose answers don't
 	held  chan struct{} // gets one for each answer that does
 	at    netip.AddrPort
 }
@@ -322,7 +323,7 @@ func newNameServer(t testing.TB, zone map[string][]string) *nameServer {
 			if slices.Contains(list, "0.0.0.1") {
 				answer = q.Failed("")
 			}
-			if hold != nil {
+			if hold != nil && q.Name != s.soon {
 				s.held <- struct{}{}
 				wg.Go(func() { <-hold; c.WriteTo(answer, from) })
 				continue
@@ -351,6 +352,7 @@ type broker struct {
 	t       testing.TB
 	control *net.UnixConn
 	client  client.Broker
+	owner   string // of the calls that begin
 	ended   chan error
 }
 
@@ -395,7 +397,7 @@ type call struct {
 func (b *broker) begin(sockets int, limits wire.Limits, rules ...string) *call {
 	b.t.Helper()
 	slices.Sort(rules)
-	s, err := b.client.Open(context.Background(), &Order{Rules: rules, Limits: limits})
+	s, err := b.client.Open(context.Background(), &Order{Rules: rules, Limits: limits, Owner: b.owner})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -47,6 +47,10 @@ type Order struct {
 	// Rules are canonical egress rules, of package call/egress. None allow nothing.
 	Rules  []string `json:"rules,omitempty"`
 	Limits Limits   `json:"limits"`
+	// Owner is the principal that pays. All calls of one together have at most half of what
+	// palyra-egress has. Reserve says that the rest of it may be used up: see internal/budget.
+	Owner   string `json:"owner,omitempty"`
+	Reserve bool   `json:"reserve,omitempty"`
 }
 
 // Limits bound one call. A zero takes the default, and none exceeds the most.
