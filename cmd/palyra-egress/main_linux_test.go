@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"palyra/internal/fault"
 	"palyra/isolate/egress/client"
 )
 
@@ -169,6 +170,35 @@ func TestKeep(t *testing.T) {
 	if left := children(t, keeper); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
+}
+
+// TestKeeperKilled: no process starts palyra-egress again when its keeper is gone, and the error says
+// what does.
+func TestKeeperKilled(t *testing.T) {
+	p, err := client.Keep(build(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := use(p); err != nil {
+		t.Fatal(err)
+	}
+	keeper := child(t, os.Getpid(), "palyra-egress keep")
+	if err := syscall.Kill(keeper, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for len(children(t, os.Getpid())) > 0 { // until it is reaped
+	}
+	for range 100_000 { // the hint is the next step of what reaps it
+		e, ok := errors.AsType[*fault.Error](use(p))
+		if !ok || e.Reason != "egress_lost" {
+			t.Fatalf("got %v", e)
+		}
+		if strings.Contains(e.Hint, "restart palyrad") {
+			return
+		}
+	}
+	t.Error("no error says that palyrad has to be restarted")
 }
 
 // TestKilled: without a keeper the end is an error by name.

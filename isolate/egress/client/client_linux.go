@@ -22,6 +22,7 @@ import (
 // Process is a palyra-egress that this process started.
 type Process struct {
 	link
+	kept bool          // the child is Keep's
 	gone chan struct{} // closed when the child has been reaped
 }
 
@@ -49,7 +50,7 @@ func start(path string, args ...string) (*Process, error) {
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true},
 	}
-	p := &Process{gone: make(chan struct{})}
+	p := &Process{kept: len(args) > 0, gone: make(chan struct{})}
 	p.set(conn)
 	started := make(chan error, 1)
 	go func() {
@@ -69,6 +70,19 @@ func start(path string, args ...string) (*Process, error) {
 		return nil, fault.New(fault.Refused, "egress_lost", op, fault.Mark(err, ErrLost))
 	}
 	return p, nil
+}
+
+// Open returns a session for a call.
+func (p *Process) Open(ctx context.Context, o *Order) (*Session, error) {
+	s, err := p.link.Open(ctx, o)
+	if e, ok := errors.AsType[*fault.Error](err); ok && p.kept && errors.Is(err, ErrLost) {
+		select {
+		case <-p.gone: // nothing starts palyra-egress any more
+			err = e.WithHint("restart palyrad: the process that keeps palyra-egress running has ended")
+		default:
+		}
+	}
+	return s, err
 }
 
 // Close ends palyra-egress, and with it all sessions, and waits for that.
