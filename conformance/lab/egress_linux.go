@@ -57,7 +57,7 @@ func (m *manager) egress() (string, error) {
 		return "", fmt.Errorf("%v: the receipt doesn't say %s: %s", err, want, b)
 	}
 	// Without the rule for the network the name leads nowhere.
-	if r, err = call("forbidden", named); err != nil || r.State != "done" || r.Steps[0].Exit == 0 {
+	if r, err = call("forbidden", named); len(r.Steps) != 1 || r.Steps[0].Outcome != "executed" || r.Steps[0].Exit == 0 {
 		return "", fmt.Errorf("without a rule for the network: %v: %v", err, r)
 	}
 	return "done", nil
