@@ -49,7 +49,8 @@ type Config struct {
 	Nameserver netip.AddrPort
 	// Sessions is how many calls may have one at once. Default: 256.
 	Sessions int
-	// Open is how many connections all calls may have open at once. Default: 4096.
+	// Open is how many connections all calls may have open at once. Default: 1536, of which each may
+	// hold 128 KiB that its slower side has yet to take: under half of the unit's MemoryMax.
 	Open int
 	// Descriptors is how many all calls may hold. Default: three quarters of RLIMIT_NOFILE.
 	Descriptors int

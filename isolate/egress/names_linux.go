@@ -18,20 +18,35 @@ const (
 
 // resolver looks names up. It is immutable.
 type resolver struct {
-	net   *net.Resolver
-	files *net.Resolver // /etc/hosts alone
+	server string // host and port of the one that is asked; "": those of /etc/resolv.conf
 }
 
 func newResolver(nameserver netip.AddrPort) *resolver {
-	r := &resolver{net: &net.Resolver{PreferGo: true}, files: &net.Resolver{PreferGo: true}}
-	r.files.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errNoName }
-	if nameserver.IsValid() {
-		r.net.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, nameserver.String())
-		}
+	if !nameserver.IsValid() {
+		return &resolver{}
 	}
-	return r
+	return &resolver{nameserver.String()}
 }
+
+// new returns a resolver for one look-up: Go's lets those of one name at one time have one
+// answer, which calls would share.
+func (r *resolver) new() *net.Resolver { return &net.Resolver{PreferGo: true, Dial: r.dial} }
+
+// dial connects to a name server for as long as ctx lasts. Go's resolver returns when it ends, and
+// leaves its sockets open until the server's time is up.
+func (r *resolver) dial(ctx context.Context, network, server string) (net.Conn, error) {
+	if r.server != "" {
+		server = r.server
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, server)
+	if err == nil {
+		context.AfterFunc(ctx, func() { c.Close() })
+	}
+	return c, err
+}
+
+// files finds names in /etc/hosts alone.
+var files = net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errNoName }}
 
 // errNoName says that the resolver knows no address of the name; other errors say that it couldn't
 // find out.
@@ -43,10 +58,10 @@ func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, er
 	var found []netip.Addr
 	err := errNoName
 	if !strings.Contains(name, ".") { // with a dot behind, Go finds it in no file
-		found, err = r.files.LookupNetIP(ctx, "ip", name)
+		found, err = files.LookupNetIP(ctx, "ip", name)
 	}
 	if err != nil {
-		found, err = r.net.LookupNetIP(ctx, "ip", name+".")
+		found, err = r.new().LookupNetIP(ctx, "ip", name+".")
 	}
 	var d *net.DNSError
 	switch {

@@ -50,7 +50,7 @@ func newServer(c Config) (*server, error) {
 		c.Log = func(string) {}
 	}
 	lookups := cmp.Or(c.Lookups, 64)
-	return &server{cfg: c, names: newResolver(c.Nameserver), sessions: pool(cmp.Or(c.Sessions, 256), 0), open: pool(cmp.Or(c.Open, 4096), 0),
+	return &server{cfg: c, names: newResolver(c.Nameserver), sessions: pool(cmp.Or(c.Sessions, 256), 0), open: pool(cmp.Or(c.Open, 1536), 0),
 		files: pool(c.Descriptors, 0), lookups: pool(lookups, waiting), share: max(1, lookups/8)}, nil
 }
 
