@@ -348,7 +348,11 @@ func (t *Table) flag(inv *Invocation, a string, args []string) ([]string, error)
 	if f.Parse != nil {
 		var err error
 		if v, err = f.Parse(value); err != nil {
-			return nil, t.usage("bad_command", c.Name, "flag --%s: %v", name, err)
+			bad := t.usage("bad_command", c.Name, "flag --%s: %v", name, err)
+			if hint := fault.HintOf(err); hint != "" { // it says more than where the help is
+				bad = bad.WithHint(hint)
+			}
+			return nil, bad
 		}
 	}
 	inv.values[name] = append(inv.values[name], v)
