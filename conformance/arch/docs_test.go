@@ -263,6 +263,27 @@ func TestPageSizes(t *testing.T) {
 	}
 }
 
+// TestProseWidth keeps paragraphs that people write at 100 columns. A word may be longer.
+func TestProseWidth(t *testing.T) {
+	blocks := regexp.MustCompile("(?ms)^```.*?^```$|^ *<!-- generated.*?^ *<!-- end -->$|^\\|[^\n]*$")
+	printed := []string{"conformance/CASES.md", "docs/CONFORMANCE.md", "docs/formats/config.md"}
+	for _, p := range names(t) {
+		if path.Ext(p) != ".md" || slices.Contains(printed, p) {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(root, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(blocks.ReplaceAllLiteralString(string(b), "")) {
+			line = strings.TrimSuffix(line, "\n")
+			if n := utf8.RuneCountInString(line); n > 100 && strings.Contains(line[:100], " ") && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(line, "<!--") {
+				t.Errorf("%s: a line of %d columns: %s", p, n, line)
+			}
+		}
+	}
+}
+
 var (
 	testName = regexp.MustCompile(`\b(Test|Benchmark|Fuzz)[A-Z][A-Za-z0-9]+\b`)
 	testFunc = regexp.MustCompile(`(?m)^func ((Test|Benchmark|Fuzz)[A-Z][A-Za-z0-9]+)\(`)
