@@ -319,7 +319,7 @@ func TestStrangeKey(t *testing.T) {
 	for _, f := range files {
 		names = append(names, f.Name())
 	}
-	if got := fmt.Sprint(names); got != "[att.key log.key]" {
+	if got := fmt.Sprint(names); got != "[att.key log.key plain.json]" {
 		t.Errorf("keys: %s", got)
 	}
 }
