@@ -335,10 +335,16 @@ func (b *watched) Open(ctx context.Context, o *client.Order) (*client.Session, e
 // opens no way, the program doesn't run.
 func TestWayOpensBehindIntent(t *testing.T) {
 	w := newWorld(t)
+	var mu sync.Mutex // palyra-cell's start takes its steps beside the call
 	var steps []string
+	step := func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		steps = append(steps, s)
+	}
 	var fail error
-	h := reaching(t, Config{TestOnlyStep: func(s string) { steps = append(steps, s) }, Egress: &watched{w.broker, func(o *client.Order) error {
-		steps = append(steps, "open")
+	h := reaching(t, Config{TestOnlyStep: step, Egress: &watched{w.broker, func(o *client.Order) error {
+		step("open")
 		if o.Owner == "" { // palyra-egress counts by it
 			t.Error("an order of no owner")
 		}
@@ -348,9 +354,11 @@ func TestWayOpensBehindIntent(t *testing.T) {
 	if o := h.call(p, IO{}); o.Outcome != receipt.Executed {
 		t.Fatalf("%s, %+v", o.Outcome, o.Error)
 	}
+	mu.Lock()
 	if i, o := slices.Index(steps, "intent"), slices.Index(steps, "open"); i < 0 || o < i {
 		t.Errorf("%q", steps)
 	}
+	mu.Unlock()
 	fail = fault.New(fault.Unavailable, "budget_egress", "open an egress session", errors.New("full"))
 	var out bytes.Buffer
 	o := h.call(p, IO{Stdout: &out})

@@ -417,10 +417,17 @@ func TestDevicesAttacked(t *testing.T) {
 	if wait.Err() != nil {
 		t.Error("the tape goes on after the revocation")
 	}
+	seen, err := hub.ReadTape.Do(ctx, r.owner(), hub.Caller{}, hub.TapeQuery{Run: run.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seen.Close()
+	for err == nil { // until the run's end
+		_, err = seen.Next(wait)
+	}
 	var ended hub.Run
-	for ended.State != hub.RunCancelled && wait.Err() == nil {
-		r.must(200, "GET", "/api/v1/runs/"+run.ID, "", &ended)
-		time.Sleep(20 * time.Millisecond) // palyrad takes so many questions a second
+	if r.must(200, "GET", "/api/v1/runs/"+run.ID, "", &ended); ended.State != hub.RunCancelled {
+		t.Errorf("its run is %s", ended.State)
 	}
 	if _, err := status(); fault.KindOf(err) != fault.Denied {
 		t.Errorf("revoked: %v", err)
