@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,20 +41,13 @@ func withEgress(t *testing.T, p *place) {
 }
 
 // egresses returns the processes that this place's palyra-egress runs in: that which keeps it, and
-// the one that serves.
-func (p *place) egresses() (keeps, serves []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/exe")
-	for _, f := range files {
-		to, err := os.Readlink(f)
-		pid, perr := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err != nil || perr != nil || to != filepath.Join(p.bin, "palyra-egress") {
-			continue
-		}
-		line, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline"))
-		if bytes.Contains(line, []byte("\x00keep\x00")) {
-			keeps = append(keeps, pid)
-		} else {
-			serves = append(serves, pid)
+// the one that serves, of which an unprivileged user sees no more than whose child it is.
+func (r *running) egresses() (keeps, serves []int) {
+	for _, c := range r.children(r.cmd.Process.Pid) {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c))
+		if err == nil && string(line) == "palyra-egress\x00keep\x00" {
+			keeps = append(keeps, c)
+			serves = append(serves, r.children(c)...)
 		}
 	}
 	return keeps, serves
@@ -105,7 +97,7 @@ func TestEgress(t *testing.T) {
 		}
 		return string(b)
 	}
-	keeps, serves := p.egresses()
+	keeps, serves := r.egresses()
 	if len(keeps) != 1 || len(serves) != 1 {
 		t.Fatalf("%v keep and %v serve", keeps, serves)
 	}
@@ -141,7 +133,7 @@ func TestEgress(t *testing.T) {
 		t.Fatalf("after that the proxy said %q", out)
 	}
 	<-heard
-	again, _ := p.egresses()
+	again, now := r.egresses()
 	if len(again) != 1 || again[0] != keeps[0] {
 		t.Errorf("%v keep, want %v", again, keeps)
 	}
@@ -149,8 +141,10 @@ func TestEgress(t *testing.T) {
 	if got := r.exit(); got != 0 {
 		t.Errorf("palyrad ended with %d\n%s", got, r.log)
 	}
-	if keeps, serves := p.egresses(); len(keeps)+len(serves) > 0 {
-		t.Errorf("palyrad left %v and %v", keeps, serves)
+	for _, pid := range append(again, now...) {
+		if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
+			t.Errorf("palyrad left %d: %v", pid, err)
+		}
 	}
 }
 
@@ -159,7 +153,7 @@ func TestNoEgress(t *testing.T) {
 	p := newPlace(t, "[egress]\nenabled = false\n")
 	withEgress(t, p)
 	r := p.start()
-	if keeps, serves := p.egresses(); len(keeps)+len(serves) > 0 {
+	if keeps, serves := r.egresses(); len(keeps)+len(serves) > 0 {
 		t.Errorf("%v and %v run", keeps, serves)
 	}
 	_, stderr := r.ctl(125, "call", "process.run", `{"argv":["/usr/bin/id"],"egress_hosts":["a.example"]}`)
