@@ -9,6 +9,7 @@ import (
 
 	"palyra/call/egress"
 	"palyra/crypt/receipt"
+	"palyra/crypt/scrub"
 	"palyra/internal/budget"
 	"palyra/internal/canon"
 	"palyra/internal/fault"
@@ -161,10 +162,11 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 	return run, w, nil
 }
 
-// end closes the way and adds to the evidence of a run what went over it. It returns an error if
+// end closes the way and adds to the evidence of a run what went over it, without values of secrets
+// in the names that the program asked for. It returns an error if
 // the way was over before the run, most often because palyra-egress was lost: then what went over it
 // isn't known.
-func (w *outlet) end(res *isolate.Result) error {
+func (w *outlet) end(res *isolate.Result, values scrub.Values) error {
 	if w.session == nil {
 		return nil
 	}
@@ -172,6 +174,13 @@ func (w *outlet) end(res *isolate.Result) error {
 	w.cut = !w.stop()
 	e, err := w.session.Close()
 	if e != nil && res != nil && res.Evidence != nil {
+		for i := range e.Connections {
+			c := &e.Connections[i]
+			c.Host, c.ServerName = unnamed(values, c.Host), unnamed(values, c.ServerName)
+		}
+		for i := range e.Denied {
+			e.Denied[i].Host = unnamed(values, e.Denied[i].Host)
+		}
 		res.Evidence.Egress = *e
 	}
 	switch {

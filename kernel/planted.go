@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"palyra/crypt/receipt"
+	"palyra/crypt/scrub"
 	"palyra/kernel/internal/planted"
 )
 
@@ -47,19 +48,21 @@ func (c *call) unname(p *receipt.Planted) {
 		return
 	}
 	values := c.k.values(&c.who.Principal)
-	without := func(name string) string {
-		s := values.String(name)
-		if s != name && len(s) > maxUnnamed { // a mask is longer than most values
-			s = strings.ToValidUTF8(s[:maxUnnamed], "")
-		}
-		return s
-	}
 	for i := range p.Found {
 		f := &p.Found[i]
-		f.Path, f.Target = without(f.Path), without(f.Target)
+		f.Path, f.Target = unnamed(values, f.Path), unnamed(values, f.Target)
 	}
 	slices.SortFunc(p.Found, receipt.Finding.Compare)
 	p.Found = slices.CompactFunc(p.Found, func(f, g receipt.Finding) bool { return f.Compare(g) == 0 })
+}
+
+// unnamed returns a name that a program chose without values of secrets.
+func unnamed(values scrub.Values, name string) string {
+	s := values.String(name)
+	if s != name && len(s) > maxUnnamed { // a mask is longer than most values
+		s = strings.ToValidUTF8(s[:maxUnnamed], "")
+	}
+	return s
 }
 
 func lookLimits(ctx context.Context) planted.Limits {

@@ -33,6 +33,7 @@ func spellings(value []byte) (all [][]byte) {
 	}
 	for _, v := range forms {
 		add(v)
+		made(bytes.ToLower(v)) // as names of hosts are kept
 		made(bytes.ReplaceAll(v, []byte("\n"), []byte("\r\n")))
 		for _, e := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
 			for lead := range 3 {
