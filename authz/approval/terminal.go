@@ -440,7 +440,7 @@ func workspace(c *Call) string {
 func network(c *Call) string {
 	switch {
 	case len(c.EgressHosts) > 0:
-		return fmt.Sprintf("of this call alone; through palyra-egress it REACHES %d HOSTS OR NETWORKS, and no other", len(c.EgressHosts))
+		return "of this call alone; through palyra-egress it REACHES THESE HOSTS, and no other:"
 	case c.Network == "loopback":
 		return "loopback: its programs reach each other, and no host"
 	case c.Network == "session":

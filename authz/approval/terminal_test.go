@@ -324,7 +324,7 @@ func TestCard(t *testing.T) {
 		`"/usr/bin/cc" "-o" "a b" "evil\nApproval needed"`, `"/usr/bin/x86_64-linux-gnu-gcc-14"`, `"/srv/tool"`, `"/workspace/in.c"`,
 		`read by     "/usr/bin/rea\nder" ` + operand.String(), `called      "/tmp/cc" "x\n"`,
 		// The place and the limits.
-		`"/workspace"`, `"/home/alice/src", WRITABLE`, `reaches     "example.org:443"`, "REACHES 2 HOSTS OR NETWORKS, and no other", `reaches     "*.example.org:443": ANY NAME below example.org`, "network, process_exec", `"LANG"`, "sealed", "wall 30s",
+		`"/workspace"`, `"/home/alice/src", WRITABLE`, `reaches     "example.org:443"`, "REACHES THESE HOSTS, and no other:", `reaches     "*.example.org:443": ANY NAME below example.org`, "network, process_exec", `"LANG"`, "sealed", "wall 30s",
 		// Its input.
 		"3000 bytes, " + stdin.String(), `rm -r\nApproval needed\x1b[2J`, "[and 2975 more bytes NOT SHOWN]",
 		// The parts that aren't held.

@@ -12,7 +12,7 @@
 // of a resolver and connected to is one string.
 //
 // What it does not protect against: a name says nothing about the addresses that its owner gives
-// it (isolate/egress/reach does), and an allowed host can pass on what it gets. Unicode names are
+// it (call/egress/reach does), and an allowed host can pass on what it gets. Unicode names are
 // taken as xn-- labels alone, which aren't decoded: two of them may look alike in a browser, but not
 // on a card.
 package egress

@@ -14,7 +14,7 @@
 // # What is checked
 //
 // A name is looked up once in a call, when the program first asks for it, and its addresses are kept
-// to the call's end. If one of them lies where names may not lead (isolate/egress/reach) and no rule
+// to the call's end. If one of them lies where names may not lead (call/egress/reach) and no rule
 // names its network with the port, all are refused for that port. Connections go to the kept
 // addresses and never look up again: a name that changes between the check and the connection, or
 // between two connections, changes nothing. CNAMEs on the way don't count: the rule is about the

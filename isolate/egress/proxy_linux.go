@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"palyra/isolate/egress/proxy"
-	"palyra/isolate/egress/reach"
+	"palyra/call/egress/reach"
 	"palyra/isolate/evidence"
 )
 

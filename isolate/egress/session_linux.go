@@ -19,7 +19,7 @@ import (
 	"palyra/isolate/egress/dns"
 	"palyra/isolate/egress/handover"
 	"palyra/isolate/egress/hello"
-	"palyra/isolate/egress/reach"
+	"palyra/call/egress/reach"
 	"palyra/isolate/egress/wire"
 	"palyra/isolate/evidence"
 )

@@ -25,9 +25,9 @@ func last(p netip.Prefix) netip.Addr {
 // TestEdges looks at the first and last address of every range, and at their neighbours.
 func TestEdges(t *testing.T) {
 	in := func(a netip.Addr) bool {
-		return slices.ContainsFunc(Table(), func(r Range) bool { return r.Prefix.Contains(a) })
+		return slices.ContainsFunc(table[:], func(r Range) bool { return r.Prefix.Contains(a) })
 	}
-	for _, r := range Table() {
+	for _, r := range table {
 		if r.Prefix != r.Prefix.Masked() || r.Is == "" || r.Source == "" {
 			t.Errorf("%v: malformed row", r)
 		}
@@ -148,7 +148,7 @@ func TestPermit(t *testing.T) {
 
 // FuzzCheck holds Check to the predicates of net/netip, which know some of the ranges.
 func FuzzCheck(f *testing.F) {
-	for _, r := range Table() {
+	for _, r := range table {
 		f.Add(r.Prefix.Addr().AsSlice())
 	}
 	f.Add(addr("64:ff9b::7f00:1").AsSlice())

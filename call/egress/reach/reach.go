@@ -4,7 +4,7 @@
 //	reach.Check(netip.MustParseAddr("10.0.0.1"))           // 10.0.0.1 is private (10.0.0.0/8, RFC 1918)
 //	reach.PermitAll(answers, 443, rules)                   // one bad answer refuses all
 //
-// [Table] is the IANA registries of special-purpose addresses (RFC 6890), and a few addresses that
+// Its table is the IANA registries of special-purpose addresses (RFC 6890), and a few addresses that
 // are public by number and local by use. IPv6 outside global unicast (2000::/3) is refused whether
 // it's in the table or not. An address that carries another inside (IPv4-mapped, NAT64, 6to4,
 // Teredo, ISATAP) is judged by both.
@@ -80,8 +80,18 @@ var (
 	rest   = Range{p("::/0"), "no global unicast", "RFC 4291 §2.4", false}
 )
 
-// Table returns a copy of the ranges.
-func Table() []Range { return append([]Range{}, table[:]...) }
+// Touches returns the first range that has an address of p, if there is one.
+func Touches(p netip.Prefix) (Range, bool) {
+	for _, r := range table {
+		if r.Prefix.Overlaps(p) {
+			return r, true
+		}
+	}
+	if a := p.Addr(); a.Is6() && !(global.Contains(a) && global.Bits() <= p.Bits()) && !(nat64.Contains(a) && nat64.Bits() <= p.Bits()) {
+		return rest, true
+	}
+	return Range{}, false
+}
 
 // Refused says why an address isn't connected to.
 type Refused struct {
