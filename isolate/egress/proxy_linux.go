@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"palyra/isolate/egress/proxy"
 	"palyra/call/egress/reach"
+	"palyra/isolate/egress/proxy"
 	"palyra/isolate/evidence"
 )
 

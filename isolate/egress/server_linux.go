@@ -174,7 +174,7 @@ func (r *request) serve(ctx context.Context) {
 		}
 	}
 	if ferr != nil {
-		say(r.conn, wire.Answer{Error: wire.ErrorOf(ferr)})
+		say(r.conn, wire.Answer{Error: fault.MessageOf(ferr)})
 		return
 	}
 	if err := say(r.conn, wire.Answer{}); err != nil {

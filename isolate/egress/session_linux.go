@@ -15,11 +15,11 @@ import (
 	"time"
 
 	rule "palyra/call/egress"
+	"palyra/call/egress/reach"
 	"palyra/internal/budget"
 	"palyra/isolate/egress/dns"
 	"palyra/isolate/egress/handover"
 	"palyra/isolate/egress/hello"
-	"palyra/call/egress/reach"
 	"palyra/isolate/egress/wire"
 	"palyra/isolate/evidence"
 )

@@ -120,7 +120,7 @@ func Cell(fd int) error {
 		return err
 	}
 	s, err := newServer(fd, h)
-	answer := wire.Hello{Version: wire.Version(), Tier: h.Tier, Build: knob.Build, Error: wire.ErrorOf(err)}
+	answer := wire.Hello{Version: wire.Version(), Tier: h.Tier, Build: knob.Build, Error: fault.MessageOf(err)}
 	b, merr := json.Marshal(answer)
 	if merr != nil {
 		return merr

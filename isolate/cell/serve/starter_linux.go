@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"palyra/internal/fault"
 	"palyra/isolate/cell/spawn"
 	"palyra/isolate/cell/wire"
 	"palyra/isolate/internal/sys"
@@ -237,7 +238,7 @@ func look(line *socket, path string) {
 		cancel()
 	}()
 	r, err := probe.Run(ctx, path)
-	b, merr := json.Marshal(wire.StartReply{Error: wire.ErrorOf(err), Report: r})
+	b, merr := json.Marshal(wire.StartReply{Error: fault.MessageOf(err), Report: r})
 	if merr != nil {
 		panic("cell: internal error: " + merr.Error())
 	}
@@ -249,7 +250,7 @@ func attend(line *socket, path string, t tier.Tier, theirs *os.File) {
 	defer line.Close()
 	proc, gone, err := spawn.Start(path, t, theirs)
 	theirs.Close()
-	b, merr := json.Marshal(wire.StartReply{Error: wire.ErrorOf(err)})
+	b, merr := json.Marshal(wire.StartReply{Error: fault.MessageOf(err)})
 	if merr != nil {
 		panic("cell: internal error: " + merr.Error())
 	}

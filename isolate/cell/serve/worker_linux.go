@@ -108,7 +108,7 @@ func (w *worker) message(b []byte, fds []int) error {
 			err = s.expect(&r)
 		}
 		st := s.pool.stats()
-		s.answer(wire.Reply{ID: r.ID, Stats: &st, Error: wire.ErrorOf(err)})
+		s.answer(wire.Reply{ID: r.ID, Stats: &st, Error: fault.MessageOf(err)})
 		return nil
 	}
 	r, err := wire.ParseRun(b)
@@ -118,7 +118,7 @@ func (w *worker) message(b []byte, fds []int) error {
 	if r.Kind == wire.OpExplain {
 		defer sys.CloseAll(fds)
 		plan, err := s.explain(&r, fds)
-		s.answer(wire.Reply{ID: r.ID, Plan: plan, Error: wire.ErrorOf(err)})
+		s.answer(wire.Reply{ID: r.ID, Plan: plan, Error: fault.MessageOf(err)})
 		return nil
 	}
 	s.pool.begin()
@@ -212,7 +212,7 @@ func (w *worker) call(r *wire.Request, x *run, fds []int) (*isolate.Result, erro
 
 func (w *worker) reply(x *run, res *isolate.Result, err error) {
 	if err != nil || res == nil {
-		w.s.answer(wire.Reply{ID: x.id, Result: res, Error: wire.ErrorOf(err)})
+		w.s.answer(wire.Reply{ID: x.id, Result: res, Error: fault.MessageOf(err)})
 		return
 	}
 	w.out = wire.AppendResult(binary.LittleEndian.AppendUint64(append(w.out[:0], wire.OpResult), x.id), res)

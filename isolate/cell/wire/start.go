@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"palyra/internal/fault"
 	"palyra/isolate/probe"
 	"palyra/isolate/tier"
 )
@@ -23,6 +24,6 @@ type StartRequest struct {
 
 // StartReply answers a StartRequest.
 type StartReply struct {
-	Error  *Error        `json:"error,omitempty"`
-	Report *probe.Report `json:"report,omitempty"` // to a probe
+	Error  *fault.Message `json:"error,omitempty"`
+	Report *probe.Report  `json:"report,omitempty"` // to a probe
 }

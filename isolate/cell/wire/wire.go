@@ -29,7 +29,6 @@ package wire
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"palyra/internal/fault"
@@ -58,12 +57,12 @@ const (
 
 // Hello is the first message of either side.
 type Hello struct {
-	Version int       `json:"version"`
-	Tier    tier.Tier `json:"tier"`
-	Key     []byte    `json:"key,omitempty"`   // client to server: the grant key, 32 bytes
-	Pool    Pool      `json:"pool,omitzero"`   // client to server
-	Build   string    `json:"build,omitempty"` // server to client: knob.Build
-	Error   *Error    `json:"error,omitempty"`
+	Version int            `json:"version"`
+	Tier    tier.Tier      `json:"tier"`
+	Key     []byte         `json:"key,omitempty"`   // client to server: the grant key, 32 bytes
+	Pool    Pool           `json:"pool,omitzero"`   // client to server
+	Build   string         `json:"build,omitempty"` // server to client: knob.Build
+	Error   *fault.Message `json:"error,omitempty"`
 }
 
 // Request is a run, a question or a cancellation.
@@ -88,48 +87,7 @@ type Reply struct {
 	Result *isolate.Result `json:"result,omitempty"`
 	Plan   *Plan           `json:"plan,omitempty"`
 	Stats  *Stats          `json:"stats,omitempty"`
-	Error  *Error          `json:"error,omitempty"`
-}
-
-// Error is a fault.Error without its causes. Only the kind, the reason and texts without
-// secrets cross the border.
-type Error struct {
-	Kind   fault.Kind `json:"kind"`
-	Reason string     `json:"reason"`
-	Op     string     `json:"op"`
-	Text   string     `json:"text"`
-	Hint   string     `json:"hint,omitempty"`
-}
-
-// ErrorOf returns err as it crosses the border, nil for nil.
-func ErrorOf(err error) *Error {
-	if err == nil {
-		return nil
-	}
-	w := &Error{Kind: fault.KindOf(err), Reason: fault.ReasonOf(err), Hint: fault.HintOf(err), Text: err.Error()}
-	if e, ok := errors.AsType[*fault.Error](err); ok {
-		w.Op = e.Op
-		w.Text = ""
-		if e.Err != nil {
-			w.Text = e.Err.Error()
-		}
-	}
-	if w.Reason == "" {
-		w.Reason = "internal"
-	}
-	return w
-}
-
-// Err is the inverse of ErrorOf.
-func (w *Error) Err() error {
-	if w == nil {
-		return nil
-	}
-	var cause error
-	if w.Text != "" {
-		cause = errors.New(w.Text)
-	}
-	return fault.New(w.Kind, w.Reason, w.Op, cause).WithHint(w.Hint)
+	Error  *fault.Message  `json:"error,omitempty"`
 }
 
 // Decode reads a JSON message, or a JSON part of one.

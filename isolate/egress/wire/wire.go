@@ -99,37 +99,7 @@ func bound[T int | int64 | time.Duration](v *T, name string, otherwise, most T) 
 
 // Answer says whether there is a session.
 type Answer struct {
-	Error *Error `json:"error,omitempty"`
-}
-
-// Error is a fault.Error on the wire.
-type Error struct {
-	Kind   fault.Kind `json:"kind"`
-	Reason string     `json:"reason"`
-	Op     string     `json:"op"`
-	Text   string     `json:"text,omitempty"`
-	Hint   string     `json:"hint,omitempty"`
-}
-
-// ErrorOf returns e as it crosses the border.
-func ErrorOf(e *fault.Error) *Error {
-	w := &Error{Kind: e.Kind, Reason: e.Reason, Op: e.Op, Hint: e.Hint}
-	if e.Err != nil {
-		w.Text = e.Err.Error()
-	}
-	return w
-}
-
-// Err returns the error that crossed.
-func (w *Error) Err() error {
-	if w == nil {
-		return nil
-	}
-	var inner error
-	if w.Text != "" {
-		inner = errors.New(w.Text)
-	}
-	return fault.New(w.Kind, w.Reason, w.Op, inner).WithHint(w.Hint)
+	Error *fault.Message `json:"error,omitempty"`
 }
 
 // Encode returns a message as a line of JSON.

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"palyra/internal/fault"
 	"palyra/isolate/evidence"
 )
 
@@ -30,16 +29,6 @@ func TestMessages(t *testing.T) {
 		if err := Decode([]byte(bad), new(Request), MaxRequest); err == nil {
 			t.Errorf("%.40q was taken", bad)
 		}
-	}
-}
-
-func TestError(t *testing.T) {
-	if err := (*Error)(nil).Err(); err != nil {
-		t.Error(err)
-	}
-	want := fault.New(fault.Unavailable, "budget_egress", "open", nil).WithHint("wait")
-	if got := ErrorOf(want).Err(); got.Error() != want.Error() || fault.ReasonOf(got) != "budget_egress" || fault.KindOf(got) != fault.Unavailable || fault.HintOf(got) != "wait" {
-		t.Errorf("%v became %v", want, got)
 	}
 }
 
