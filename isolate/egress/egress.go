@@ -23,10 +23,11 @@
 // # What bounds a call
 //
 // Each connection belongs to a session, counts against its limits, its owner's share and the
-// process's bounds, and ends with it. One owner's calls have at most half of the process's sessions,
-// connections, descriptors and lookups, and one call an eighth of the lookups. What one side sends is read when the other side can take it: up to one buffer of 64 KiB for
-// each direction is on its way, besides what the kernel holds for both sockets, of which the window
-// that a host may fill is clamped. An end of one direction is passed on as such, a reset as a reset.
+// process's bounds, and ends with it. One owner's calls have at most half of the process's
+// sessions, connections, descriptors and lookups, and one call an eighth of the lookups. What one
+// side sends is read when the other side can take it: up to one buffer of 64 KiB for each direction
+// is on its way, besides what the kernel holds for both sockets, of which the window that a host
+// may fill is clamped. An end of one direction is passed on as such, a reset as a reset.
 //
 // # What it does not protect against
 //
