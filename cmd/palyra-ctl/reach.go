@@ -74,8 +74,8 @@ func membership(path string, fi os.FileInfo) []hub.Finding {
 	return []hub.Finding{f}
 }
 
-// plainKeys repeats who let the signing keys of the state directory, which palyra exec uses without
-// palyrad, lie plain: none, if nobody did.
+// plainKeys repeats who left the signing keys of a state directory plain. Without palyrad, palyra
+// exec uses them. It returns no finding for keys that are sealed.
 func plainKeys(state string) []hub.Finding {
 	const limit = 4 << 10
 	path := filepath.Join(state, "keys", "plain.json")

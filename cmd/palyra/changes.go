@@ -90,8 +90,7 @@ func layerState(state, name string) string {
 	return layerChanged
 }
 
-// layer opens the layer that the command names, or the one that is meant. What was interrupted is
-// ended first.
+// layer opens the layer that the command names or means. It first ends an apply that was interrupted.
 func (a *app) layer(ctx context.Context, inv *command.Invocation) (*stage.Layer, error) {
 	state, err := stateDir(command.Value(inv, "state", ""), a.getenv)
 	if err != nil {

@@ -82,8 +82,8 @@ func (d *daemon) examine(c *core) []hub.Finding {
 		"an exploited palyrad may do all that its user may", "palyra status names the control; cell.confinement = \"enforce\" refuses to start without"))
 }
 
-// plainKeys says how the private keys are kept, and by whose word if they are plain. Their first use
-// alone is none that doctor takes.
+// plainKeys says how the private keys are kept, and who left them plain if they are. A first use
+// alone doesn't satisfy doctor: ok is false.
 func plainKeys(k *kernel.Kernel, cfg *config.Config) (detail string, ok bool) {
 	plain := k.PlainKeys()
 	if len(plain) == 0 {

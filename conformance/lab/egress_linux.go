@@ -25,8 +25,8 @@ func (m *manager) installEgress() (string, error) {
 	return m.doctorOf("egress")
 }
 
-// egress: a call reaches the host that it names, and palyra-egress led it there, as a user of its
-// own and out of another unit than palyra-cell's, whose network is none.
+// egress: a call reaches the host that it names. palyra-egress leads it there, as a user of its own
+// in a unit of its own; palyra-cell's unit has no network.
 func (m *manager) egress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -25,8 +25,8 @@
 //
 // Every address of 192.31.196.128/25 and 2620:4f:8000:1::/64 is the Internet's, and answers. These are
 // blocks of AS112 (RFC 7535, 7534): global by the registries of special-purpose addresses, so that
-// names may lead there, and nobody's hosts. So are, for names that lie, 10.0.0.0/8, 169.254.169.254 and fd00:1::/64. [Dead] is an
-// address that swallows packets. Ports:
+// names may lead there, and without hosts of their own. For names that lie, 10.0.0.0/8,
+// 169.254.169.254 and fd00:1::/64 answer, too. [Dead] is an address that swallows packets. Ports:
 //
 //	53    names; Resolver is the server, with TCP as well
 //	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects

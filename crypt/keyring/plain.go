@@ -64,8 +64,8 @@ func acknowledge(keys, by, how string) error {
 	return durable.Fault(op, durable.WriteFile(path, append(b, '\n'), 0o600))
 }
 
-// Acknowledge records that somebody asked for plain keys in the state directory dir. It comes
-// before the keys are written plain.
+// Acknowledge records that by asked for plain keys in the state directory dir. Call it before the
+// keys are written plain.
 func Acknowledge(dir, by string) error { return acknowledge(filepath.Join(dir, keysDir), by, Asked) }
 
 // withdraw removes the word for plain keys, once none is left.
