@@ -143,7 +143,7 @@ func (k *Kernel) PublishJournal(ctx context.Context) error { return k.state.jour
 // It reads no other file below the journal's directory.
 func (k *Kernel) JournalFile(name string) ([]byte, error) {
 	if name != "checkpoint" && !strings.HasPrefix(name, "tile/") || !filepath.IsLocal(name) || filepath.ToSlash(filepath.Clean(name)) != name {
-		return nil, fault.New(fault.NotFound, "no_such_entry", "read journal file", errors.New("there is no such tile"))
+		return nil, fault.New(fault.NotFound, "not_found", "read journal file", errors.New("there is no such tile"))
 	}
 	root, err := os.OpenRoot(k.JournalDir())
 	if err != nil {
@@ -152,7 +152,7 @@ func (k *Kernel) JournalFile(name string) ([]byte, error) {
 	defer root.Close()
 	b, err := root.ReadFile(filepath.FromSlash(name))
 	if err != nil {
-		return nil, fault.New(fault.NotFound, "no_such_entry", "read journal file", errors.New("there is no such tile"))
+		return nil, fault.New(fault.NotFound, "not_found", "read journal file", errors.New("there is no such tile"))
 	}
 	return b, nil
 }

@@ -217,7 +217,7 @@ func checkText(what string, ss ...string) error {
 // check makes all checks of a proposal that need no file.
 func (p *Proposal) check() (isolate.Limits, error) {
 	if p.Tool != ToolRun && p.tool == nil {
-		return isolate.Limits{}, usage("unknown_tool", fmt.Sprintf("check tool %q", p.Tool), nil)
+		return isolate.Limits{}, usage("not_found", fmt.Sprintf("check tool %q", p.Tool), errors.New("there is none of this name")).WithHint(fault.Lists("tool"))
 	}
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
 		return isolate.Limits{}, usage("invalid_input", "check arguments", fmt.Errorf("no program named")).

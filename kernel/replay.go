@@ -100,7 +100,7 @@ func FindDecision(read Entries, size, scan uint64, id string) (Decided, error) {
 			return d, nil
 		}
 	}
-	return Decided{}, fault.New(fault.NotFound, "no_such_decision", op, fmt.Errorf("it is not in the newest %d entries of the journal", min(scan, size)))
+	return Decided{}, fault.New(fault.NotFound, "not_found", op, fmt.Errorf("it is not in the newest %d entries of the journal", min(scan, size)))
 }
 
 // maxReplayed bounds the statements that Replayed holds, in bytes.
@@ -190,8 +190,11 @@ func (d *Decided) Fix(set *policy.Set) (string, error) {
 	return set.Fix(q), nil
 }
 
+// ErrOtherSet is in the error of what only the policy set that made a decision can do.
+var ErrOtherSet = errors.New("another policy set made it")
+
 func otherSet(op string, p *receipt.Predicate, set *policy.Set) error {
-	return fault.New(fault.NotFound, "policy_set_gone", op, fmt.Errorf("it was made by policy set %s, this is %s", p.Decision.PolicySet, set.Digest())).
+	return fault.New(fault.NotFound, "not_found", op, fmt.Errorf("%w: %s, this is %s", ErrOtherSet, p.Decision.PolicySet, set.Digest())).
 		WithHint("give the policy directory as it was then: --policy DIR")
 }
 

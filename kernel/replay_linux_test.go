@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -142,7 +143,7 @@ func TestDecisions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if fix, err := d.Fix(other); fault.ReasonOf(err) != "policy_set_gone" {
+		if fix, err := d.Fix(other); !errors.Is(err, ErrOtherSet) {
 			t.Errorf("by another set: fix %q, %v", fix, err)
 		}
 		// Older records have their own fix, whatever the set.
@@ -151,7 +152,7 @@ func TestDecisions(t *testing.T) {
 			t.Errorf("of an older record: fix %q, %v", fix, err)
 		}
 	}
-	for id, reason := range map[string]string{ids[0]: "no_such_decision", "": "invalid_input", "zzzzzzzz": "invalid_input", ids[3] + "00": "invalid_input"} {
+	for id, reason := range map[string]string{ids[0]: "not_found", "": "invalid_input", "zzzzzzzz": "invalid_input", ids[3] + "00": "invalid_input"} {
 		if _, err := FindDecision(h.JournalEntries, s.Size, 3, id); fault.ReasonOf(err) != reason {
 			t.Errorf("%q: %v, want %s", id, err, reason)
 		}

@@ -303,7 +303,7 @@ func TestArgumentsRefused(t *testing.T) {
 		reason string
 		p      *Proposal
 	}{
-		{"unknown_tool", &Proposal{Argv: []string{"true"}}},
+		{"not_found", &Proposal{Argv: []string{"true"}}},
 		{"invalid_input: no program named", proposal()},
 		{"invalid_input: no program named", proposal("")},
 		{"invalid_input: a NUL byte", proposal("true", "a\x00b")},

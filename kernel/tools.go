@@ -133,7 +133,7 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 	case len(p.Input) > maxInput:
 		return nil, usage("too_large", op, fmt.Errorf("input of %d bytes, limit %d", len(p.Input), maxInput))
 	case k.cfg.Tools == nil:
-		return nil, usage("unknown_tool", op, errors.New("there are no tools here"))
+		return nil, usage("not_found", op, errors.New("there are no tools here"))
 	}
 	x, err := k.cfg.Tools.Expand(ctx, who.Principal, p.Tool, p.Input)
 	if err != nil {

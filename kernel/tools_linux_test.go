@@ -158,7 +158,7 @@ func TestToolRefused(t *testing.T) {
 		"network":      {fine, Proposal{Tool: "x", Network: "void"}, "invalid_input: the tool says what runs"},
 		"run and both": {fine, Proposal{Tool: ToolRun, Argv: []string{"id"}, Input: json.RawMessage("{}")}, "invalid_input: the tool says what runs"},
 		"too large":    {fine, Proposal{Tool: "x", Input: bytes.Repeat([]byte(" "), maxInput+1)}, "too_large: input of "},
-		"no table":     {nil, Proposal{Tool: "x"}, "unknown_tool"},
+		"no table":     {nil, Proposal{Tool: "x"}, "not_found"},
 		"table says no": {table(func(string, []byte) (*Expansion, error) { return nil, usage("invalid_input", "x", nil) }),
 			Proposal{Tool: "x"}, "invalid_input"},
 		"nothing":        {table(func(string, []byte) (*Expansion, error) { return nil, nil }), Proposal{Tool: "x"}, "internal: the table gave nothing to run"},

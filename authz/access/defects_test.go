@@ -74,7 +74,7 @@ func TestMintIsForOneself(t *testing.T) {
 	// Rotating another's token would hand its successor over.
 	_, theirs := o.mint(t, operator, time.Hour, SessionRead)
 	_, _, err = o.Rotate(ctx, owner, theirs.Token, 0, 0)
-	wants(t, err, fault.NotFound, "no_such_token")
+	wants(t, err, fault.NotFound, "not_found")
 }
 
 // TestTokenMintsNoMore: what is minted with a token holds no more, lives no
@@ -284,10 +284,10 @@ func TestRevokeWhose(t *testing.T) {
 		kind   fault.Kind
 		reason string
 	}{
-		{operator, owners.Token, fault.NotFound, "no_such_token"},
-		{nobody, ops.Token, fault.NotFound, "no_such_token"},
+		{operator, owners.Token, fault.NotFound, "not_found"},
+		{nobody, ops.Token, fault.NotFound, "not_found"},
 		{admin, owners.Token, fault.Denied, "exceeds_own_permissions"},
-		{admin, "tok_x", fault.NotFound, "no_such_token"},
+		{admin, "tok_x", fault.NotFound, "not_found"},
 	} {
 		_, err := o.Revoke(ctx, c.by, c.id)
 		wants(t, err, c.kind, c.reason)
@@ -311,7 +311,7 @@ func TestVersions(t *testing.T) {
 	_, err = o.SetMember(ctx, owner, operator.Principal, Operator, 0)
 	wants(t, err, fault.Busy, "version_conflict")
 	wants(t, o.RemoveMember(ctx, owner, operator.Principal, v), fault.Busy, "version_conflict")
-	wants(t, o.RemoveMember(ctx, owner, "user:ghost", 0), fault.NotFound, "no_such_member")
+	wants(t, o.RemoveMember(ctx, owner, "user:ghost", 0), fault.NotFound, "not_found")
 }
 
 func TestLists(t *testing.T) {
@@ -336,7 +336,7 @@ func TestLists(t *testing.T) {
 		t.Errorf("second page %v", got)
 	}
 	_, err := o.Tokens(operator, b.Token, 1)
-	wants(t, err, fault.NotFound, "no_such_token")
+	wants(t, err, fault.NotFound, "not_found")
 	_, err = o.Tokens(a, "", 1)
 	wants(t, err, fault.Denied, "permission_denied")
 	if got := o.Members(operator); len(got) != 1 || got[0].Principal != operator.Principal {

@@ -75,7 +75,7 @@ func (r *Registry) RemoveMember(ctx context.Context, by Holder, principal string
 	case err != nil:
 		return err
 	case old == nil:
-		return fault.New(fault.NotFound, "no_such_member", op, fmt.Errorf("%.80q", principal))
+		return fault.New(fault.NotFound, "not_found", op, fmt.Errorf("%.80q", principal)).WithHint(fault.Lists("member"))
 	case old.Role == Owner && owners == 1:
 		return lastOwner(op)
 	}

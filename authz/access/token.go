@@ -298,7 +298,7 @@ func (r *Registry) Forget(ctx context.Context) error {
 }
 
 func noToken(op, id string) error {
-	return fault.New(fault.NotFound, "no_such_token", op, fmt.Errorf("%.80q", id))
+	return fault.New(fault.NotFound, "not_found", op, fmt.Errorf("%.80q", id)).WithHint(fault.Lists("token"))
 }
 
 // newToken makes a token for by. The caller bounds its life.

@@ -74,7 +74,7 @@ func (m *memory) Entry(_ context.Context, id string) (*Entry, error) {
 	defer m.mu.Unlock()
 	e := m.entries[id]
 	if e == nil {
-		return nil, fault.New(fault.NotFound, "no_such_approval", "look up", nil)
+		return nil, fault.New(fault.NotFound, "not_found", "look up", nil)
 	}
 	c := *e
 	return &c, nil

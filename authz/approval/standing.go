@@ -289,11 +289,11 @@ func (s *shelf) list() (out []Standing) {
 func (h *Hub) Standing() []Standing { return h.shelf.list() }
 
 // Revoke ends a standing grant. It counts at once, and returns when the journal has it. An
-// unknown one is fault.NotFound "no_such_grant".
+// unknown one is fault.NotFound "not_found".
 func (h *Hub) Revoke(ctx context.Context, id string, by By) (Standing, error) {
 	gone := h.shelf.remove(func(g *Standing) bool { return g.ID == id })
 	if len(gone) == 0 {
-		return Standing{}, fault.New(fault.NotFound, "no_such_grant", "revoke grant", fmt.Errorf("%.80q", id))
+		return Standing{}, fault.New(fault.NotFound, "not_found", "revoke grant", fmt.Errorf("%.80q", id)).WithHint(fault.Lists("grant"))
 	}
 	return gone[0], h.record(context.WithoutCancel(ctx), "approval.revoke", gone[0].ID, by, map[string]string{"approval": gone[0].Approval, "why": "revoked"})
 }

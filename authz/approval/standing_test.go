@@ -151,7 +151,7 @@ func TestStandingEnds(t *testing.T) {
 			if v, err := h.Revoke(t.Context(), g.ID, By{Principal: "uid:5"}); err != nil || v.ID != g.ID {
 				t.Error(err)
 			}
-			if _, err := h.Revoke(t.Context(), g.ID, By{Principal: "uid:5"}); fault.ReasonOf(err) != "no_such_grant" {
+			if _, err := h.Revoke(t.Context(), g.ID, By{Principal: "uid:5"}); fault.ReasonOf(err) != "not_found" {
 				t.Errorf("revoked twice: %v", err)
 			}
 		},

@@ -73,7 +73,7 @@ func (a *app) layer(ctx context.Context, h hub.Hub, inv *command.Invocation) (st
 	case err != nil:
 		return "", err
 	case len(layers) == 0:
-		return "", fault.New(fault.NotFound, "no_such_layer", inv.Command.Name, errors.New("palyrad has none for this caller"))
+		return "", fault.New(fault.NotFound, "not_found", inv.Command.Name, errors.New("palyrad has none for this caller"))
 	case len(layers) > 1:
 		return "", fault.New(fault.Usage, "bad_command", inv.Command.Name, fmt.Errorf("there are %d layers: name one", len(layers))).
 			WithHint("palyra changes ls --socket lists them")

@@ -32,8 +32,8 @@ func TestDevices(t *testing.T) {
 		{"devices root --at-once", 2, "--replace"},
 		{"devices show phone", 1, "hint: palyra devices ls"},
 		{"devices rm laptop", 0, "removed laptop\n"},
-		{"devices rm phone", 1, "no_such_device"},
-		{"devices revoke phone", 1, "no_such_device"},
+		{"devices rm phone", 1, "not_found"},
+		{"devices revoke phone", 1, "not_found"},
 		{"devices revoke", 2, "ID"},
 		{"complete device", 0, "laptop\n"},
 	} {

@@ -236,7 +236,7 @@ func (a *app) execWorkspace(ctx context.Context, inv *command.Invocation, h hub.
 	}
 	switch {
 	case name == "":
-		return fault.New(fault.Usage, "unknown_workspace", op, errors.New("palyrad has none at this folder")).
+		return fault.New(fault.Usage, "not_found", op, errors.New("palyrad has none at this folder")).
 			WithHint("palyra setup palyrad, in that folder, declares it; or: " + byItself)
 	case has["staged"] && !w.Staged && !w.ReadOnly:
 		return no("palyrad stages it: what is written there goes to a layer", "ask for that: --workspace "+w.Dir+":staged")

@@ -126,7 +126,7 @@ func (a *app) find(ctx context.Context, inv *command.Invocation, kind, start str
 		}
 	}
 	if found == "" {
-		return "", fault.New(fault.NotFound, "no_such_"+kind, op, nil)
+		return "", fault.New(fault.NotFound, "not_found", op, fmt.Errorf("no %s begins so", kind)).WithHint(fault.Lists(kind))
 	}
 	return found, nil
 }

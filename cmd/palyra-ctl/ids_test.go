@@ -27,7 +27,7 @@ func TestBeginnings(t *testing.T) {
 		calls  int
 	}{
 		{runA, 0, runA, 0}, {"run_aa111111111111111", 0, runA, 2}, {"run_aa111111111111222", 0, runB, 2}, {"run_cc00", 0, runC, 2},
-		{"run_aa11", 2, "ambiguous", 1}, {"run_dd00", 1, "no_such_run", 2}, {"run_", 0, "run_", 0},
+		{"run_aa11", 2, "ambiguous", 1}, {"run_dd00", 1, "no run begins so", 2}, {"run_", 0, "run_", 0},
 	} {
 		f := &fake{runs: runs}
 		status, out, errs := try(t, t.Context(), f, "runs", "show", c.id)

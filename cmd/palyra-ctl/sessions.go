@@ -320,5 +320,5 @@ func (a *app) toolsShow(ctx context.Context, inv *command.Invocation) (*result, 
 			return text(front.Document{"tool": t}, "%s%s\n", l, front.Escape(string(schema))), nil
 		}
 	}
-	return nil, fault.New(fault.NotFound, "unknown_tool", fmt.Sprintf("show tool %q", inv.Operands[0]), nil).WithHint("see palyra tools ls")
+	return nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("show tool %q", inv.Operands[0]), nil).WithHint("see palyra tools ls")
 }

@@ -129,7 +129,7 @@ func (a *app) consider(ctx context.Context, inv *command.Invocation, agent strin
 	case named(harmless, e.name), named(command.All[string](inv, "pass"), e.name):
 		return nil, nil
 	}
-	return nil, fault.New(fault.Denied, "unknown_tool", "hook", fmt.Errorf("palyra hook doesn't know the tool %q", e.name)).
+	return nil, fault.New(fault.Denied, "not_found", "hook", fmt.Errorf("palyra hook doesn't know the tool %q", e.name)).
 		WithHint("palyra hook " + agent + " --pass NAME lets a tool pass, unconfined")
 }
 

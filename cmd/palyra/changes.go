@@ -103,7 +103,7 @@ func (a *app) layer(ctx context.Context, inv *command.Invocation) (*stage.Layer,
 			return nil, err
 		}
 		if len(names) == 0 {
-			return nil, fault.New(fault.NotFound, "no_such_layer", inv.Command.Name, stage.ErrNoLayer).
+			return nil, fault.New(fault.NotFound, "not_found", inv.Command.Name, stage.ErrNoLayer).
 				WithHint("palyra exec --workspace DIR:staged -- CMD makes one")
 		}
 		if name, err = a.meant(inv, state, names); err != nil {
@@ -158,7 +158,7 @@ func (a *app) meant(inv *command.Invocation, state string, names []string) (stri
 	}
 	switch len(all) {
 	case 0:
-		return "", fault.New(fault.NotFound, "no_such_layer", inv.Command.Name, fmt.Errorf("none of %d layers has %s", len(names), what)).
+		return "", fault.New(fault.NotFound, "not_found", inv.Command.Name, fmt.Errorf("none of %d layers has %s", len(names), what)).
 			WithHint("palyra changes ls lists them")
 	case 1:
 		return all[0], nil

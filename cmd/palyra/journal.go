@@ -170,7 +170,7 @@ func parseIndex(s string) (uint64, bool, error) {
 
 func showEntry(r *journal.Reader, index uint64) (*front.Report, error) {
 	if index >= r.Size() {
-		return nil, fault.New(fault.NotFound, "no_such_entry", fmt.Sprintf("show entry %d", index), fmt.Errorf("the journal has %d entries", r.Size())).
+		return nil, fault.New(fault.NotFound, "not_found", fmt.Sprintf("show entry %d", index), fmt.Errorf("the journal has %d entries", r.Size())).
 			WithHint("palyra journal show lists them")
 	}
 	for rec, err := range r.Entries(index, index+1) {

@@ -160,7 +160,7 @@ func (s shelf) Open(ctx context.Context, who policy.Entity, d canon.Digest) (io.
 		return nil, 0, err
 	}
 	if !owns {
-		return nil, 0, fault.New(fault.NotFound, "no_such_artifact", "look up artifact", fmt.Errorf("%q does not exist", d.String()))
+		return nil, 0, fault.New(fault.NotFound, "not_found", "look up artifact", fmt.Errorf("%q does not exist", d.String()))
 	}
 	r, a, err := s.store.OpenArtifact(ctx, d)
 	if err != nil {

@@ -273,7 +273,7 @@ func TestPairingAttacked(t *testing.T) {
 	if _, err := r.visit(p.Code, fresh.Address, "laptop"); fault.ReasonOf(err) != "pairing_proof" {
 		t.Errorf("with a code of before a crash: %v", err)
 	}
-	wantReason(t, "no_such_pairing", r.approve(p.ID, v.d.Digits()))
+	wantReason(t, "not_found", r.approve(p.ID, v.d.Digits()))
 	var devices hub.Page[hub.Device]
 	r.must(200, "GET", "/api/v1/devices", "", &devices)
 	if len(devices.Items) != 0 {

@@ -66,7 +66,7 @@ func TestRetention(t *testing.T) {
 	if s.Retention.RemovedRuns != 1 || s.Retention.Failed != "" || s.Retention.Runs != time.Millisecond {
 		t.Errorf("status: %+v", s.Retention)
 	}
-	r.refused(404, "no_such_run", "GET", "/api/v1/runs/"+id, "")
+	r.refused(404, "not_found", "GET", "/api/v1/runs/"+id, "")
 	var j struct{ Items []hub.JournalEntry }
 	r.must(200, "GET", "/api/v1/journal/entries", "", &j)
 	if last := j.Items[len(j.Items)-1]; last.Act != "retention.sweep" {

@@ -228,8 +228,7 @@ func TestReasons(t *testing.T) {
 
 // elsewhere are codes that no string in the sources gives as a reason: the answers
 // of package approval, the limits of evidence, and what a word is put behind.
-var elsewhere = []string{"denied", "expired", "withdrawn", "cpu", "memory", "disk", "uncounted",
-	"no_such_approval", "no_such_run", "no_such_session"}
+var elsewhere = []string{"denied", "expired", "withdrawn", "cpu", "memory", "disk", "uncounted"}
 
 // TestReasonsPage prints the table into the page that shows it. Rows that say the same of
 // errors of the same kinds are one; the vocabulary's usual kind stands above them.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"testing/fstest"
 
 	"palyra/authz/policy"
-	"palyra/internal/fault"
 	"palyra/kernel"
 )
 
@@ -136,7 +136,7 @@ func calls(state string) (out []*policy.Bundle, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := kernel.Export(&d, other); fault.ReasonOf(err) != "policy_set_gone" {
+		if _, err := kernel.Export(&d, other); !errors.Is(err, kernel.ErrOtherSet) {
 			return nil, fmt.Errorf("a decision was exported with policies that did not make it: %v", err)
 		}
 	}

@@ -124,6 +124,6 @@ func decodeBundle(b []byte, n int) ([][]byte, error) {
 }
 
 func notFound(index, size uint64) error {
-	return fault.New(fault.NotFound, "no_such_entry", fmt.Sprintf("find entry %d", index),
+	return fault.New(fault.NotFound, "not_found", fmt.Sprintf("find entry %d", index),
 		fmt.Errorf("the journal has %d entries", size))
 }

@@ -129,7 +129,7 @@ func (h *Hub) Events() []Event {
 // Waiting reports whether there is a pairing that hasn't ended.
 func (h *Hub) Waiting() bool { return len(h.codes) > 0 }
 
-// View returns a pairing, fault.NotFound "no_such_pairing" if there is none. The last maxEnded
+// View returns a pairing, fault.NotFound "not_found" if there is none. The last maxEnded
 // that have ended are kept.
 func (h *Hub) View(id string, now time.Time) (View, error) {
 	x, err := h.find("find pairing", id, now)
@@ -157,7 +157,7 @@ func (h *Hub) find(op, id string, now time.Time) (*Exchange, error) {
 	if x := h.pairings[id]; x != nil {
 		return x, nil
 	}
-	return nil, fault.New(fault.NotFound, "no_such_pairing", op, nil)
+	return nil, fault.New(fault.NotFound, "not_found", op, nil)
 }
 
 // Begin makes a pairing with an id that operators use, and its code. The code isn't kept in a
@@ -386,7 +386,7 @@ func (h *Hub) Issued(id string, scopes []string, chain [][]byte, now time.Time) 
 	x := h.pairings[id]
 	switch {
 	case x == nil:
-		return nil, fault.New(fault.NotFound, "no_such_pairing", op, nil)
+		return nil, fault.New(fault.NotFound, "not_found", op, nil)
 	case x.State != Approved:
 		return nil, ended(op, x)
 	case x.gone:

@@ -195,7 +195,7 @@ func (g *Gateway) program(row *store.Server) (*kernel.Expansion, error) {
 	if s.Workspace != "" {
 		w, ok := g.cfg.Workspaces[s.Workspace]
 		if !ok {
-			return nil, fault.New(fault.Usage, "unknown_workspace", fmt.Sprintf("start server %q", row.Name), errors.New("the operator declared no workspace of this name"))
+			return nil, fault.New(fault.Usage, "not_found", fmt.Sprintf("start server %q", row.Name), errors.New("the operator declared no workspace of this name"))
 		}
 		x.Workspace, x.WorkspaceName, x.WorkspaceReadOnly, x.WorkspaceStaged = w.Path, s.Workspace, s.ReadOnly || w.ReadOnly && !w.Staged, w.Staged && !s.ReadOnly
 	}
@@ -223,7 +223,7 @@ func accepted(row *store.Server, name string) (*hub.ServerTool, error) {
 	}
 	t := find(list, name)
 	if t == nil {
-		return nil, fault.New(fault.Usage, "unknown_tool", op, errors.New("it's none of those that were accepted"))
+		return nil, fault.New(fault.Usage, "not_found", op, errors.New("it's none of those that were accepted"))
 	}
 	return t, nil
 }

@@ -62,7 +62,7 @@ func (g *Gateway) Row(n hub.NewServer, by string) (*store.Server, error) {
 		return nil, bad("a limit is out of bounds")
 	}
 	if _, ok := g.cfg.Workspaces[s.Workspace]; !ok && s.Workspace != "" {
-		return nil, fault.New(fault.Usage, "unknown_workspace", op, errors.New("the operator declared none of this name"))
+		return nil, fault.New(fault.Usage, "not_found", op, errors.New("the operator declared none of this name"))
 	}
 	b, err := canon.Marshal(n.Spec)
 	if err != nil {

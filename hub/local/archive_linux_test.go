@@ -79,7 +79,7 @@ func TestOldDecision(t *testing.T) {
 		if err := change(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := hub.ExportDecision.Do(ctx, h, h.owner, id); fault.ReasonOf(err) != "policy_set_gone" {
+		if _, err := hub.ExportDecision.Do(ctx, h, h.owner, id); fault.ReasonOf(err) != "not_found" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if why, err := hub.GetDecision.Do(ctx, h, h.owner, id); err != nil || len(why.Rules) != 0 || len(why.Policies) == 0 || why.Fix != "" {

@@ -250,7 +250,7 @@ func TestBackgroundIsOnesOwn(t *testing.T) {
 	for _, name := range []string{toolproto.ProcessStatus, toolproto.ProcessOutput, toolproto.ProcessStop} {
 		for _, other := range []string{id, "run_" + strings.Repeat("0a", 16)} {
 			r, err := hub.Call.Do(t.Context(), h, mallory, hub.NewCall{Session: s, Tool: name, Input: json.RawMessage(`{"id":"` + other + `"}`)})
-			if err != nil || r.Steps[0].Outcome != "" || r.Steps[0].Reason != "no_such_run" || strings.Contains(strings.ReplaceAll(r.Steps[0].Error, other, ""), alice.User) {
+			if err != nil || r.Steps[0].Outcome != "" || r.Steps[0].Reason != "not_found" || strings.Contains(strings.ReplaceAll(r.Steps[0].Error, other, ""), alice.User) {
 				t.Errorf("%s of %s: %+v, %v", name, other, r.Steps, err)
 			}
 		}
@@ -266,7 +266,7 @@ func TestBackgroundIsOnesOwn(t *testing.T) {
 	}
 	// A run of one's own that isn't in the background is none of these.
 	mine := h.call(mallory, argv("true"))
-	if r, err := hub.Call.Do(t.Context(), h, mallory, hub.NewCall{Session: s, Tool: toolproto.ProcessStatus, Input: json.RawMessage(`{"id":"` + mine.ID + `"}`)}); err != nil || r.Steps[0].Reason != "no_such_run" {
+	if r, err := hub.Call.Do(t.Context(), h, mallory, hub.NewCall{Session: s, Tool: toolproto.ProcessStatus, Input: json.RawMessage(`{"id":"` + mine.ID + `"}`)}); err != nil || r.Steps[0].Reason != "not_found" {
 		t.Errorf("a run in the foreground: %+v, %v", r.Steps, err)
 	}
 	if len(withWord(w)) == 0 {

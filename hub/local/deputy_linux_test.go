@@ -25,7 +25,7 @@ type owned struct{ st *store.Store }
 func (o *owned) Open(ctx context.Context, who policy.Entity, d canon.Digest) (io.ReadCloser, int64, error) {
 	yes, err := store.View(ctx, o.st, func(tx *store.Tx) (bool, error) { return tx.OwnsArtifact(d, who.ID) })
 	if err == nil && !yes {
-		err = fault.New(fault.NotFound, "no_such_artifact", "look up artifact", nil)
+		err = fault.New(fault.NotFound, "not_found", "look up artifact", nil)
 	}
 	if err != nil {
 		return nil, 0, err

@@ -78,7 +78,7 @@ func TestDeviceRemoved(t *testing.T) {
 	if err := remove(bob, "laptop"); fault.ReasonOf(err) != "version_conflict" {
 		t.Errorf("an active one: %v", err)
 	}
-	if err := remove(eve, "gone-1"); fault.ReasonOf(err) != "no_such_device" {
+	if err := remove(eve, "gone-1"); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("another's: %v", err)
 	}
 	d, err := h.asDevice(chain)
@@ -95,7 +95,7 @@ func TestDeviceRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.wantJournal("device.", "device.enrol laptop", "device.revoke laptop", "device.remove laptop")
-	if err := remove(bob, "laptop"); fault.ReasonOf(err) != "no_such_device" {
+	if err := remove(bob, "laptop"); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("a second time: %v", err)
 	}
 	// Its id is free, and its old certificate isn't the new device's.

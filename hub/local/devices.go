@@ -440,7 +440,7 @@ func (h *Hub) device(c hub.Caller, id string) (*store.Device, error) {
 	if d := h.devices.find(id); d != nil && h.sees(c, d.Principal) {
 		return d, nil
 	}
-	return nil, fault.New(fault.NotFound, "no_such_device", "look up device", fmt.Errorf("%.80q does not exist", id))
+	return nil, fault.New(fault.NotFound, "not_found", "look up device", fmt.Errorf("%.80q does not exist", id)).WithHint(fault.Lists("device"))
 }
 
 func (h *Hub) getDevice(_ context.Context, c hub.Caller, id string) (hub.Device, error) {

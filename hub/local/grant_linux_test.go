@@ -152,7 +152,7 @@ func TestStandingGrant(t *testing.T) {
 		}
 	}
 
-	if _, err := hub.RevokeGrant.Do(ctx, h, mallory, "grt_"+strings.Repeat("0", 32)); fault.ReasonOf(err) != "no_such_grant" {
+	if _, err := hub.RevokeGrant.Do(ctx, h, mallory, "grt_"+strings.Repeat("0", 32)); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("%v", err)
 	}
 	if got, err := hub.RevokeGrant.Do(ctx, h, admin, g.ID); err != nil || got.ID != g.ID || got.Uses != 2 {

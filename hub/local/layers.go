@@ -449,7 +449,7 @@ func (h *Hub) layer(c hub.Caller, name string) (k layerFacts, release func(), er
 	k, ok := h.layers.known[name]
 	h.layers.mu.Unlock()
 	if !ok || k.session == "" || !h.sees(c, k.principal) {
-		return k, nil, fault.New(fault.NotFound, "no_such_layer", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
+		return k, nil, fault.New(fault.NotFound, "not_found", op, stage.ErrNoLayer).WithHint("palyra changes ls --socket lists palyrad's layers")
 	}
 	if release, ok = h.layers.take(k.session); !ok {
 		return k, nil, fault.New(fault.Busy, "layer_busy", op, errors.New("a call of its session is under way")).WithHint(h.busyHint(k.session))

@@ -159,7 +159,7 @@ func TestSessionLayer(t *testing.T) {
 	if _, err := hub.DiscardLayer.Do(t.Context(), h, h.owner, s.Layer); err != nil || len(h.layersOf(h.owner)) != 0 {
 		t.Errorf("discard: %v, %q", err, h.layersOf(h.owner))
 	}
-	if _, err := hub.DiscardLayer.Do(t.Context(), h, h.owner, s.Layer); fault.ReasonOf(err) != "no_such_layer" {
+	if _, err := hub.DiscardLayer.Do(t.Context(), h, h.owner, s.Layer); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("discard again: %v", err)
 	}
 }
@@ -330,7 +330,7 @@ func TestLayersAreTheirOwners(t *testing.T) {
 		"diff":    second(hub.GetPatch.Do(t.Context(), h, bob, hub.PatchQuery{Layer: name})),
 		"discard": second(hub.DiscardLayer.Do(t.Context(), h, bob, name)),
 	} {
-		if fault.ReasonOf(err) != "no_such_layer" {
+		if fault.ReasonOf(err) != "not_found" {
 			t.Errorf("bob's %s: %v", what, err)
 		}
 	}
@@ -338,7 +338,7 @@ func TestLayersAreTheirOwners(t *testing.T) {
 		t.Error(err)
 	}
 	// One of palyra exec in the same state directory is none of the hub's.
-	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, "fix"); fault.ReasonOf(err) != "no_such_layer" {
+	if _, err := hub.GetLayer.Do(t.Context(), h, h.owner, "fix"); fault.ReasonOf(err) != "not_found" {
 		t.Error(err)
 	}
 }

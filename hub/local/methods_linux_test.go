@@ -56,8 +56,8 @@ func TestServerMethods(t *testing.T) {
 		{hub.MethodReadResource, obj{"uri": "test://a", "_meta": obj{"progressToken": 1}}, "", "invalid_input", ""},
 		{hub.MethodReadResource, obj{"uri": obj{"a": 1}}, "", "invalid_input", ""},
 		{hub.MethodGetPrompt, obj{"name": "p", "arguments": "a"}, "", "invalid_input", ""},
-		{"resources/subscribe", obj{"uri": "test://a"}, "", "unknown_tool", ""},
-		{"tools/list", nil, "", "unknown_tool", ""},
+		{"resources/subscribe", obj{"uri": "test://a"}, "", "not_found", ""},
+		{"tools/list", nil, "", "not_found", ""},
 	} {
 		st := h.ask(op, session, "bad", c.tool, c.args)
 		if st.Outcome != c.outcome || st.Reason != c.reason || !strings.Contains(st.Stdout.Text, c.want) {

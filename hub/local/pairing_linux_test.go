@@ -410,10 +410,10 @@ func TestPairingGrants(t *testing.T) {
 		t.Errorf("an admin approves another's pairing: %v", err)
 	}
 	other := h.member(1002, access.Operator)
-	if _, err := hub.GetPairing.Do(t.Context(), h, other, hub.PairingQuery{ID: p.ID}); fault.ReasonOf(err) != "no_such_pairing" {
+	if _, err := hub.GetPairing.Do(t.Context(), h, other, hub.PairingQuery{ID: p.ID}); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("an operator sees another's pairing: %v", err)
 	}
-	if _, err := hub.DenyPairing.Do(t.Context(), h, other, p.ID); fault.ReasonOf(err) != "no_such_pairing" {
+	if _, err := hub.DenyPairing.Do(t.Context(), h, other, p.ID); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("an operator denies another's pairing: %v", err)
 	}
 	if _, err := h.approvesPairing(weak, p.ID, x.digits, scopes("session.read")); err != nil {

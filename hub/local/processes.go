@@ -93,7 +93,7 @@ func (p *Processes) read(ctx context.Context, who policy.Entity, id string) (r h
 		err = noSuch("run", id)
 	}
 	if fault.KindOf(err) == fault.NotFound {
-		err = fault.New(fault.NotFound, "no_such_run", "find process", fmt.Errorf("%q is none of yours in the background", id)).
+		err = fault.New(fault.NotFound, "not_found", "find process", fmt.Errorf("%q is none of yours in the background", id)).
 			WithHint("process.list has those that run")
 	}
 	if err != nil {

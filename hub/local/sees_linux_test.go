@@ -91,7 +91,7 @@ func TestWhoSeesWhose(t *testing.T) {
 	if err != nil || len(gs.Items) != 1 || !gs.Items[0].Reduced || gs.Items[0].Pattern.IsZero() {
 		t.Fatalf("%+v, %v", gs, err)
 	}
-	if _, err := hub.RevokeGrant.Do(ctx, h, mallory, gs.Items[0].ID); fault.ReasonOf(err) != "no_such_grant" {
+	if _, err := hub.RevokeGrant.Do(ctx, h, mallory, gs.Items[0].ID); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("another operator takes the grant away: %v", err)
 	}
 	if _, err := hub.RevokeGrant.Do(ctx, h, alice, gs.Items[0].ID); err != nil {
@@ -104,7 +104,7 @@ func TestWhoSeesWhose(t *testing.T) {
 			t.Errorf("journal: %s sees it: %v", who.User, got)
 		}
 		b, err := hub.GetReceipt.Do(ctx, h, *who, *ran.LogIndex)
-		if want != (err == nil && len(b) > 0) || !want && fault.ReasonOf(err) != "no_such_entry" {
+		if want != (err == nil && len(b) > 0) || !want && fault.ReasonOf(err) != "not_found" {
 			t.Errorf("receipt: %s has %d bytes, %v", who.User, len(b), err)
 		}
 		if _, err := hub.ProveJournalEntry.Do(ctx, h, *who, *ran.LogIndex); err != nil {

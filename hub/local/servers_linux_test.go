@@ -186,8 +186,8 @@ func TestServers(t *testing.T) {
 	for _, id := range servers {
 		h.ended(h.owner, id)
 	}
-	for _, c := range []struct{ server, tool, reason string }{{"none", "echo", "no_such_server"}, {"bad", "none", "unknown_tool"}} {
-		if st := h.ask(h.owner, "", c.server, c.tool, nil); st.Reason != c.reason {
+	for _, c := range []struct{ server, tool, says string }{{"none", "echo", `look up server: "none"`}, {"bad", "none", "none of those that were accepted"}} {
+		if st := h.ask(h.owner, "", c.server, c.tool, nil); st.Reason != "not_found" || !strings.Contains(st.Error, c.says) {
 			t.Errorf("%+v: %+v", c, st)
 		}
 	}
@@ -209,7 +209,7 @@ func TestServers(t *testing.T) {
 	if _, err := hub.RemoveServer.Do(ctx, h, h.owner, "bad"); err != nil {
 		t.Fatal(err)
 	}
-	if st := h.ask(h.owner, "", "bad", "echo", nil); st.Reason != "no_such_server" {
+	if st := h.ask(h.owner, "", "bad", "echo", nil); st.Reason != "not_found" {
 		t.Errorf("removed: %+v", st)
 	}
 	if acts := strings.Join(h.acts("server."), ", "); acts != "server.add bad, server.accept bad, server.remove bad" {

@@ -48,7 +48,7 @@ func (g *gate) CallAs(ctx context.Context, who kernel.Caller, p kernel.Proposal,
 	g.mu.Unlock()
 	g.in <- p.Tool
 	if p.Tool == "unknown" {
-		return nil, fault.New(fault.Usage, "unknown_tool", "expand tool", nil)
+		return nil, fault.New(fault.Usage, "not_found", "expand tool", nil)
 	}
 	o := &kernel.Outcome{CallID: "call_" + ident.New("x")[2:], CapsuleDigest: canon.Sum(p.Input), Outcome: receipt.Executed}
 	ended := func(outcome string, exit int, err error) (*kernel.Outcome, error) {

@@ -137,7 +137,7 @@ func TestLiveOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := h.output(hub.OutputQuery{Run: id, Stdout: hub.MaxInline, Stderr: uint64(len(whole[1]))})
-	if p, err := gone.Next(t.Context()); err != nil || p.Lost != "no_such_artifact" || len(p.Bytes()) > 0 {
+	if p, err := gone.Next(t.Context()); err != nil || p.Lost != "not_found" || len(p.Bytes()) > 0 {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if got, _ := reads(t, gone, -1); got != [2]string{"\u00e9x", "done\xff"} {

@@ -80,7 +80,7 @@ func TestRun(t *testing.T) {
 		{"three", Request{Steps: steps("ok", "ok", "ok")}, hub.RunDone, "", "done done done"},
 		{"exit", Request{Steps: steps("ok", "exit", "ok")}, hub.RunFailed, "exit_status", "done done skipped"},
 		{"denied", Request{Steps: steps("deny", "ok")}, hub.RunFailed, "default_deny", "done skipped"},
-		{"unknown", Request{Steps: steps("unknown", "ok")}, hub.RunFailed, "unknown_tool", "failed skipped"},
+		{"unknown", Request{Steps: steps("unknown", "ok")}, hub.RunFailed, "not_found", "failed skipped"},
 		{"keep going", Request{Steps: steps("exit", "ok"), KeepGoing: true}, hub.RunFailed, ReasonStepFailed, "done done"},
 		{"calls", Request{Steps: steps("ok", "ok", "ok"), Budget: hub.Budget{Calls: 2}}, hub.RunFailed, ReasonCalls, "done done skipped"},
 		{"calls that suffice", Request{Steps: steps("ok", "ok"), Budget: hub.Budget{Calls: 2}}, hub.RunDone, "", "done done"},

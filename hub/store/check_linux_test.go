@@ -309,8 +309,8 @@ func TestArtifacts(t *testing.T) {
 	_, err = put("run_1", strings.Repeat("z", 36))
 	wants(t, err, fault.Unavailable, "artifact_quota")
 	_, _, err = s.OpenArtifact(ctx, canon.Sum([]byte("other")))
-	wants(t, err, fault.NotFound, "no_such_artifact")
-	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(canon.Sum([]byte("other")), "run_1") }), fault.NotFound, "no_such_artifact")
+	wants(t, err, fault.NotFound, "not_found")
+	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(canon.Sum([]byte("other")), "run_1") }), fault.NotFound, "not_found")
 	if _, err := s.PutArtifact(ctx, "run_1", "text/html\r\nX: y", strings.NewReader("m")); err != nil {
 		t.Error(err)
 	} else if m := see(t, s, func(tx *Tx) (*Artifact, error) { return tx.artifact(canon.Sum([]byte("m"))) }); m.MediaType != octets {

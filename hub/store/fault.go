@@ -101,7 +101,11 @@ func conflict(op string) error {
 // NoSuch is the error for what does not exist, or isn't for the caller: nothing in
 // it tells the two apart.
 func NoSuch(what, id string) error {
-	return fault.New(fault.NotFound, "no_such_"+what, "look up "+what, fmt.Errorf("%.80q does not exist", id))
+	reason := "not_found"
+	if what == "session" { // a client goes on in another one
+		reason = "no_such_session"
+	}
+	return fault.New(fault.NotFound, reason, "look up "+what, fmt.Errorf("%.80q does not exist", id)).WithHint(fault.Lists(what))
 }
 
 func usage(reason, op, format string, args ...any) error {

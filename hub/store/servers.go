@@ -58,7 +58,7 @@ func (tx *Tx) UpdateServer(s *Server, by string) error {
 	return nil
 }
 
-// DeleteServer removes a server, or returns fault.NotFound "no_such_server".
+// DeleteServer removes a server, or returns fault.NotFound "not_found".
 func (tx *Tx) DeleteServer(name string) error {
 	n, err := tx.exec("remove server", `DELETE FROM servers WHERE name = ?`, name)
 	if err == nil && n == 0 {
@@ -67,7 +67,7 @@ func (tx *Tx) DeleteServer(name string) error {
 	return err
 }
 
-// Server returns a server, or fault.NotFound "no_such_server".
+// Server returns a server, or fault.NotFound "not_found".
 func (tx *Tx) Server(name string) (*Server, error) {
 	return one(tx, "server", name, `SELECT `+serverColumns+` FROM servers WHERE name = ?`, []any{name}, scanServer)
 }

@@ -21,7 +21,7 @@
 // other and may share one commit; what one does wrong does not touch the others.
 // A View sees one consistent state. Updates of versioned rows are compare-and-set.
 //
-// Errors have kinds: fault.NotFound ("no_such_run" …), fault.Busy
+// Errors have kinds: fault.NotFound ("not_found" …), fault.Busy
 // ("version_conflict"), fault.Usage for what may not be stored, fault.Unavailable
 // ("disk_full", "io_error"), fault.BadState ("read_only",
 // "schema_too_new" …), fault.Integrity ("store_corrupt", "artifact_corrupt").
@@ -93,7 +93,7 @@ func (tx *Tx) OpenSessions(principal string) (int, error) { return tx.openSessio
 // "idempotency_key_in_progress"; see RunByKey.
 func (tx *Tx) CreateRun(r *Run) error { return tx.createRun(r) }
 
-// Run returns a run, or fault.NotFound "no_such_run".
+// Run returns a run, or fault.NotFound "not_found".
 func (tx *Tx) Run(id string) (*Run, error) { return tx.run(id) }
 
 // RunByKey returns the run that principal started with this idempotency key.
@@ -119,10 +119,10 @@ func (tx *Tx) CreateStep(s *Step) error { return tx.createStep(s) }
 // Steps returns the steps of a run in order.
 func (tx *Tx) Steps(run string) ([]Step, error) { return tx.steps(run) }
 
-// Step returns one step, or fault.NotFound "no_such_step".
+// Step returns one step, or fault.NotFound "not_found".
 func (tx *Tx) Step(run string, index int) (*Step, error) { return tx.step(run, index) }
 
-// StepHead returns one step without its input, or fault.NotFound "no_such_step".
+// StepHead returns one step without its input, or fault.NotFound "not_found".
 func (tx *Tx) StepHead(run string, index int) (*Step, error) { return tx.stepHead(run, index) }
 
 // StepByCall returns the step with this call id.
@@ -157,7 +157,7 @@ func (tx *Tx) LastEvent(run string) (uint64, error) { return tx.lastEvent(run) }
 // CreateApproval adds a pending request. It fills ID, State, Version and Created where they are zero.
 func (tx *Tx) CreateApproval(a *Approval) error { return tx.createApproval(a) }
 
-// Approval returns a request, or fault.NotFound "no_such_approval".
+// Approval returns a request, or fault.NotFound "not_found".
 func (tx *Tx) Approval(id string) (*Approval, error) { return tx.approval(id) }
 
 // ApprovalHead is Approval without Request, which may be large.
@@ -211,7 +211,7 @@ func (tx *Tx) AbandonIdempotent(principal, key string) error {
 // clock.Settle.
 func (tx *Tx) ExpireIdempotent(most int) (int, error) { return tx.expireIdempotent(most) }
 
-// Setting returns a setting, or fault.NotFound "no_such_setting".
+// Setting returns a setting, or fault.NotFound "not_found".
 func (tx *Tx) Setting(key string) (*Setting, error) { return tx.setting(key) }
 
 // PutSetting sets a value if s.Version is the current one, 0 for one that does

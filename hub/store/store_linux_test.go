@@ -225,7 +225,7 @@ func TestRuns(t *testing.T) {
 	}
 	for _, key := range []string{"", "K"} {
 		_, err := View(ctx, s, func(tx *Tx) (*Run, error) { return tx.RunByKey(r.Principal, key) })
-		wants(t, err, fault.NotFound, "no_such_run")
+		wants(t, err, fault.NotFound, "not_found")
 	}
 	other.State = RunWaitingApproval
 	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.UpdateRun(other) }), fault.Busy, "session_busy")
@@ -342,7 +342,7 @@ func TestTape(t *testing.T) {
 	for _, c := range []struct {
 		run, payload, reason string
 		kind                 fault.Kind
-	}{{"run_x", "{}", "no_such_run", fault.NotFound}, {r.ID, "{", "invalid_input", fault.Usage},
+	}{{"run_x", "{}", "not_found", fault.NotFound}, {r.ID, "{", "invalid_input", fault.Usage},
 		{r.ID, `"` + strings.Repeat("x", MaxPayload) + `"`, "too_large", fault.Usage}} {
 		wants(t, s.Update(ctx, func(tx *Tx) error { _, err := tx.AppendEvent(c.run, "k", []byte(c.payload)); return err }), c.kind, c.reason)
 	}
@@ -438,7 +438,7 @@ func TestApprovals(t *testing.T) {
 	a := add(time.Hour)
 	wants(t, resolve(a.ID, 1, Resolution{State: ApprovalApproved}), fault.Usage, "invalid_input", "names no approver")
 	wants(t, resolve(a.ID, 1, Resolution{State: ApprovalPending}), fault.Usage, "invalid_input", "does not end a request")
-	wants(t, resolve("apr_x", 1, yes), fault.NotFound, "no_such_approval")
+	wants(t, resolve("apr_x", 1, yes), fault.NotFound, "not_found")
 	if got := see(t, s, func(tx *Tx) ([]Approval, error) {
 		return tx.Approvals(ApprovalFilter{States: []ApprovalState{ApprovalPending}}, Page{})
 	}); len(got) != 1 || got[0].ID != a.ID || !bytes.Equal(got[0].Request, a.Request) {
@@ -456,7 +456,7 @@ func TestApprovals(t *testing.T) {
 		t.Errorf("heads: %+v", got)
 	}
 	_, err := View(ctx, s, func(tx *Tx) (*Approval, error) { return tx.ApprovalHead("apr_x") })
-	wants(t, err, fault.NotFound, "no_such_approval")
+	wants(t, err, fault.NotFound, "not_found")
 	if err := resolve(a.ID, 1, yes); err != nil {
 		t.Fatal(err)
 	}
@@ -485,7 +485,7 @@ func TestIdempotency(t *testing.T) {
 	if old, err := begin(row); err != nil || old.Response == nil {
 		t.Errorf("after an empty response: %+v, %v", old, err)
 	}
-	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.FinishIdempotent("uid:1", "k", nil) }), fault.NotFound, "no_such_idempotency_key")
+	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.FinishIdempotent("uid:1", "k", nil) }), fault.NotFound, "not_found")
 	other := row
 	other.Request = canon.Sum([]byte("other"))
 	_, err := begin(other)

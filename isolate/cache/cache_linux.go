@@ -323,12 +323,12 @@ func List(state string) ([]Listed, error) {
 func Remove(state, folder string) error {
 	op := fmt.Sprintf("remove cache %q", folder)
 	if folder != filepath.Base(folder) || strings.HasPrefix(folder, ".") {
-		return fault.New(fault.NotFound, "no_such_cache", op, nil).WithHint("palyra caches ls lists them")
+		return fault.New(fault.NotFound, "not_found", op, nil).WithHint("palyra caches ls lists them")
 	}
 	c, err := open(state, folder, syscall.LOCK_EX)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fault.New(fault.NotFound, "no_such_cache", op, nil).WithHint("palyra caches ls lists them")
+		return fault.New(fault.NotFound, "not_found", op, nil).WithHint("palyra caches ls lists them")
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return fault.New(fault.Busy, "cache_busy", op, errors.New("a call uses it")).WithHint("wait for the call's end")
 	case err != nil:

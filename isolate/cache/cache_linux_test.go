@@ -153,7 +153,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("left %v, %v", left, err)
 	}
 	for _, id := range []string{c.ID, "..", ".", "", "../caches", ".new-1", "/etc", "a/b"} {
-		if err := Remove(state, id); fault.ReasonOf(err) != "no_such_cache" {
+		if err := Remove(state, id); fault.ReasonOf(err) != "not_found" {
 			t.Errorf("%q: %v", id, err)
 		}
 	}

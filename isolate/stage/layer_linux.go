@@ -143,7 +143,7 @@ func locked(state, name string) (*Layer, error) {
 	at := filepath.Join(state, Folder, name)
 	dir, err := os.OpenFile(at, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.NotFound, "no_such_layer", op, ErrNoLayer).WithHint("palyra changes ls lists the layers")
+		return nil, fault.New(fault.NotFound, "not_found", op, ErrNoLayer).WithHint("palyra changes ls lists the layers")
 	}
 	if err != nil {
 		return nil, fault.New(fault.BadState, "state_io", op, err)

@@ -56,7 +56,7 @@ func TestTake(t *testing.T) {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	if _, err := Open(state, "other"); fault.ReasonOf(err) != "no_such_layer" {
+	if _, err := Open(state, "other"); fault.ReasonOf(err) != "not_found" {
 		t.Errorf("no layer: %v", err)
 	}
 	if got, err := Names(state); err != nil || !slices.Equal(got, []string{"w"}) {

@@ -33,7 +33,7 @@ type store map[canon.Digest][]byte
 func (s store) Open(_ context.Context, _ policy.Entity, d canon.Digest) (io.ReadCloser, int64, error) {
 	b, ok := s[d]
 	if !ok {
-		return nil, 0, fault.New(fault.NotFound, "no_such_artifact", "open artifact", nil)
+		return nil, 0, fault.New(fault.NotFound, "not_found", "open artifact", nil)
 	}
 	return io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
 }
@@ -150,7 +150,7 @@ func beyond(err error) bool {
 	if err == nil {
 		return false
 	}
-	if slices.Contains([]string{"patch_syntax", "no_such_artifact", "no_such_layer", "workspace_read_only"}, fault.ReasonOf(err)) {
+	if fault.KindOf(err) == fault.NotFound || slices.Contains([]string{"patch_syntax", "workspace_read_only"}, fault.ReasonOf(err)) {
 		return true // process.run may read in a read-only workspace
 	}
 	return slices.ContainsFunc([]string{"read path ", "decode content: ", "check workspace: ", "check expected_digest: ", "read digest: ",
@@ -188,7 +188,7 @@ func TestSchema(t *testing.T) {
 				taken++
 			} else {
 				refused++
-				if k := fault.KindOf(err); k != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" && fault.ReasonOf(err) != "no_such_layer" {
+				if k := fault.KindOf(err); k != fault.Usage && k != fault.NotFound {
 					t.Errorf("%s %.200s: kind %v", info.Name, b, k)
 				}
 			}
@@ -236,11 +236,11 @@ func TestSchema(t *testing.T) {
 func TestExpand(t *testing.T) {
 	table := testTable()
 	for _, c := range []struct{ tool, in, reason string }{
-		{"fs.remove", `{}`, "unknown_tool"},
-		{"", `{}`, "unknown_tool"},
+		{"fs.remove", `{}`, "not_found"},
+		{"", `{}`, "not_found"},
 		{toolproto.ReadFile, ``, "json_syntax"},
-		{toolproto.ReadFile, `{"workspace":"/srv/src","path":"a"}`, "unknown_workspace"},
-		{toolproto.ReadFile, `{"workspace":"other","path":"a"}`, "unknown_workspace"},
+		{toolproto.ReadFile, `{"workspace":"/srv/src","path":"a"}`, "not_found"},
+		{toolproto.ReadFile, `{"workspace":"other","path":"a"}`, "not_found"},
 		{toolproto.WriteFile, `{"workspace":"ro","path":"a","mode":"create","content":""}`, "workspace_read_only"},
 		{toolproto.ApplyPatch, `{"workspace":"ro","patch":"--- x\n+++ x\n@@ -1 +1 @@\n-a\n+b\n"}`, "workspace_read_only"},
 		{toolproto.ApplyPatch, `{"workspace":"src","patch":"--- /etc/x\n+++ /etc/x\n@@ -1 +1 @@\n-a\n+b\n"}`, "patch_syntax"},
@@ -330,7 +330,7 @@ func TestExpand(t *testing.T) {
 		}
 		row, _ := tools.Find(name)
 		if row.Access.Layered() { // TestChanges has layers
-			if fault.ReasonOf(err) != "no_such_layer" {
+			if fault.ReasonOf(err) != "not_found" {
 				t.Errorf("%s: %+v, %v", name, x, err)
 			}
 			continue
@@ -357,7 +357,7 @@ func FuzzExpand(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string, in []byte) {
 		x, err := table.Expand(t.Context(), policy.Entity{}, name, in)
 		if err != nil {
-			if fault.KindOf(err) != fault.Usage && fault.ReasonOf(err) != "no_such_artifact" && fault.ReasonOf(err) != "no_such_layer" {
+			if fault.KindOf(err) != fault.Usage && fault.KindOf(err) != fault.NotFound {
 				t.Fatalf("%v", err)
 			}
 			return

@@ -215,7 +215,7 @@ func (t *Table) List() []Info {
 func (t *Table) Expand(ctx context.Context, who policy.Entity, name string, input []byte) (*kernel.Expansion, error) {
 	i := slices.IndexFunc(t.entries, func(e entry) bool { return e.Name == name })
 	if i < 0 {
-		return nil, usage("unknown_tool", fmt.Sprintf("find tool %q", clip(name)), nil)
+		return nil, usage("not_found", fmt.Sprintf("find tool %q", clip(name)), errors.New("there is none of this name")).WithHint(fault.Lists("tool"))
 	}
 	e := &t.entries[i]
 	in := e.Input()
@@ -266,7 +266,7 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 	op := fmt.Sprintf("find workspace %q", clip(name))
 	switch {
 	case !ok:
-		return w, usage("unknown_workspace", op, errors.New("the operator declared none of this name"))
+		return w, usage("not_found", op, errors.New("the operator declared none of this name"))
 	case write && w.ReadOnly && !w.Staged:
 		return w, usage("workspace_read_only", op, errors.New("the operator declared it read-only"))
 	}

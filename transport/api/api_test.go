@@ -63,7 +63,7 @@ func TestRoundTrip(t *testing.T) {
 		{"busy", fault.New(fault.Busy, "queue_full", "start run", nil), fault.Busy, ""},
 		{"conflict", fault.New(fault.Busy, "version_conflict", "end session", nil), fault.Busy, ""},
 		{"unavailable", fault.New(fault.Unavailable, "disk_full", "start run", nil), fault.Unavailable, ""},
-		{"wrapped", fmt.Errorf("outer: %w", fault.New(fault.NotFound, "no_such_run", "read run", nil)), fault.NotFound, ""},
+		{"wrapped", fmt.Errorf("outer: %w", fault.New(fault.NotFound, "not_found", "read run", nil)), fault.NotFound, ""},
 		{"denied", fault.New(fault.Denied, "forbidden", "call", &hub.DenialError{Denial: d}).WithHint("h"), fault.Denied, "h"},
 		{"bad state", fault.New(fault.BadState, "policy_invalid", "load", errors.New("/secret")).WithHint("check"), fault.BadState, "check"},
 	} {

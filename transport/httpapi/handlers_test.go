@@ -204,7 +204,7 @@ func TestProblems(t *testing.T) {
 	if p = r.refused(a, 500, "policy_invalid"); strings.Contains(string(a.body), apitest.Secret) || p.Hint != "palyra policy check" {
 		t.Errorf("error about the host: %s", a.body)
 	}
-	r.refused(r.sendTCP(get, "/api/v1/runs/run_"+strings.Repeat("0", 32), "", weak), 404, "no_such_run")
+	r.refused(r.sendTCP(get, "/api/v1/runs/run_"+strings.Repeat("0", 32), "", weak), 404, "not_found")
 }
 
 // TestIdempotency: what has a key happens once.
@@ -271,8 +271,8 @@ func TestKeyOfAnError(t *testing.T) {
 	r := newRig(t)
 	key := r.key()
 	tok := "tok_" + strings.Repeat("0", 32)
-	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"overlap_ns":1}`, key, "If-Match: *"), 404, "no_such_token")
-	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"overlap_ns":2}`, key, "If-Match: *"), 404, "no_such_token")
+	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"overlap_ns":1}`, key, "If-Match: *"), 404, "not_found")
+	r.refused(r.send(post, "/api/v1/tokens/"+tok+"/rotate", `{"overlap_ns":2}`, key, "If-Match: *"), 404, "not_found")
 }
 
 // TestVersions: what can be changed is changed for the version that was seen.

@@ -272,7 +272,7 @@ func (s *Server) register() {
 		})
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, r, nil, fault.New(fault.NotFound, "no_such_path", "route request", nil))
+		s.refuse(w, r, nil, fault.New(fault.NotFound, "not_found", "route request", nil))
 	})
 }
 
@@ -323,7 +323,7 @@ func (s *Server) admit(r *http.Request) error {
 		return fault.New(fault.Denied, "cross_origin", "check origin", err)
 	}
 	if r.Method == http.MethodConnect || r.URL.Path == "" || path.Clean(r.URL.Path) != r.URL.Path {
-		return fault.New(fault.NotFound, "no_such_path", "route request", nil)
+		return fault.New(fault.NotFound, "not_found", "route request", nil)
 	}
 	return nil
 }

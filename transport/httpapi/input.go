@@ -96,7 +96,7 @@ func setPath(v reflect.Value, f *api.Field, s string) error {
 		}
 	case "name":
 		if !tileName(s) {
-			return fault.New(fault.NotFound, "no_such_entry", "parse tile name", errors.New("there is no such tile"))
+			return fault.New(fault.NotFound, "not_found", "parse tile name", errors.New("there is no such tile"))
 		}
 	default:
 		return checkID(f.Name, s)

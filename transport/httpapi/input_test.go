@@ -72,7 +72,7 @@ func TestBadIDs(t *testing.T) {
 		r.refused(r.send(get, "/api/v1/sessions/"+id, ""), 400, "invalid_input")
 	}
 	for _, id := range []string{"%2e%2e", "%2e%2e%2f" + hex, "ses_" + hex + "%2F"} {
-		r.refused(r.send(get, "/api/v1/sessions/"+id, ""), 404, "no_such_path")
+		r.refused(r.send(get, "/api/v1/sessions/"+id, ""), 404, "not_found")
 	}
 	for _, i := range []string{"-1", "01", "1e3", "18446744073709551616", "x"} {
 		r.refused(r.send(get, "/api/v1/receipts/"+i, ""), 400, "invalid_input")

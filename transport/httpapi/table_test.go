@@ -187,7 +187,7 @@ func TestWrongMethodsAndPaths(t *testing.T) {
 	}
 	for _, p := range []string{"/", "/api", "/api/v1", "/api/v1/", "/api/v1/sessions/", "/api/v1//sessions", "/api/v1/x/../sessions",
 		"/api/v2/sessions", "/api/v1/journal/tile/", "/favicon.ico", "/debug/pprof"} {
-		r.refused(r.send(get, p, ""), 404, "no_such_path")
+		r.refused(r.send(get, p, ""), 404, "not_found")
 	}
 	if a := r.send(http.MethodHead, "/api/v1/status", ""); a.status != 200 || len(a.body) != 0 {
 		t.Errorf("HEAD: %d with %d bytes", a.status, len(a.body))
@@ -202,7 +202,7 @@ func TestHealthOnly(t *testing.T) {
 	}
 	for _, rt := range table() {
 		if !rt.Root {
-			r.refused(r.sendTCP(rt.Method, fillPath(rt.Full()), "", "Authorization: Bearer "+apitest.OwnerToken), 404, "no_such_path")
+			r.refused(r.sendTCP(rt.Method, fillPath(rt.Full()), "", "Authorization: Bearer "+apitest.OwnerToken), 404, "not_found")
 		}
 	}
 }

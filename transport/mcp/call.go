@@ -192,7 +192,7 @@ func (s *server) find(arguments json.RawMessage) (*call, *Answer) {
 			return c, nil
 		}
 	}
-	return nil, &Answer{Outcome: outcomeError, Reason: "no_such_run", bad: true,
+	return nil, &Answer{Outcome: outcomeError, Reason: "not_found", bad: true,
 		Message: "No call with this id waits here: it was fetched already, or belongs to another connection."}
 }
 

@@ -641,7 +641,7 @@ func TestPending(t *testing.T) {
 		}
 	}
 	c.tool(90, "call_wait", fmt.Sprintf(`{"id":%q}`, first.Wait), "")
-	if a := c.next().Result.Structured; a.Reason != "no_such_run" {
+	if a := c.next().Result.Structured; a.Reason != "not_found" {
 		t.Errorf("%+v", a)
 	}
 	for i, arguments := range []string{`{}`, `{"id":7}`, `{"id":""}`} {

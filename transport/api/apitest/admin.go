@@ -37,7 +37,7 @@ func noLayer(name string) error {
 	if name == Layer {
 		return nil
 	}
-	return fault.New(fault.NotFound, "no_such_layer", "use layer", nil)
+	return fault.New(fault.NotFound, "not_found", "use layer", nil)
 }
 
 func (h *Hub) listLayers(_ context.Context, _ hub.Caller, q hub.LayerQuery) (hub.Page[hub.Layer], error) {
@@ -71,7 +71,7 @@ func (h *Hub) testPolicy(_ context.Context, _ hub.Caller, r hub.PolicyTestReques
 // getDecision knows the decision of ToolDeny.
 func (h *Hub) getDecision(_ context.Context, _ hub.Caller, id string) (hub.DecisionReport, error) {
 	if !strings.HasPrefix("00112233445566778899aabbccddeeff", id) {
-		return hub.DecisionReport{}, fault.New(fault.NotFound, "no_such_decision", "look up decision", nil)
+		return hub.DecisionReport{}, fault.New(fault.NotFound, "not_found", "look up decision", nil)
 	}
 	return hub.DecisionReport{Denial: hub.Denial{DecisionID: "00112233445566778899aabbccddeeff", Layer: hub.LayerPolicy, Reason: "policy_denied",
 		Policies: []string{"never"}, Fix: "permit it"}, Effect: "deny", Rules: []hub.Policy{{ID: "never", Effect: "forbid"}}}, nil
@@ -98,7 +98,7 @@ func (h *Hub) reload(ctx context.Context, c hub.Caller, _ hub.None) (hub.PolicyI
 
 func (h *Hub) getReceipt(_ context.Context, _ hub.Caller, index uint64) ([]byte, error) {
 	if index > 0 {
-		return nil, fault.New(fault.NotFound, "no_such_entry", "read receipt", nil)
+		return nil, fault.New(fault.NotFound, "not_found", "read receipt", nil)
 	}
 	return []byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json"}`), nil
 }
@@ -169,7 +169,7 @@ func (h *Hub) revokeToken(_ context.Context, _ hub.Caller, in hub.TokenChange) (
 	t := h.tokens[in.ID]
 	switch {
 	case t == nil:
-		return hub.Token{}, fault.New(fault.NotFound, "no_such_token", "revoke token", nil)
+		return hub.Token{}, fault.New(fault.NotFound, "not_found", "revoke token", nil)
 	case in.Version != 0 && in.Version != t.Version:
 		return hub.Token{}, conflict()
 	}
@@ -245,7 +245,7 @@ const Server = "docs"
 
 func aServer(name string) (hub.Server, error) {
 	if name != Server {
-		return hub.Server{}, fault.New(fault.NotFound, "no_such_server", "look up server", nil)
+		return hub.Server{}, fault.New(fault.NotFound, "not_found", "look up server", nil)
 	}
 	at := time.Unix(1e9, 0).UTC()
 	t := []hub.ServerTool{{Name: "search", Pin: canon.Sum([]byte("{}")), Definition: []byte("{}")}}

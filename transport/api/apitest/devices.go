@@ -13,7 +13,7 @@ const Device = "laptop"
 
 func aDevice(id string) (hub.Device, error) {
 	if id != Device {
-		return hub.Device{}, fault.New(fault.NotFound, "no_such_device", "look up device", nil)
+		return hub.Device{}, fault.New(fault.NotFound, "not_found", "look up device", nil).WithHint(fault.Lists("device"))
 	}
 	at := time.Unix(1e9, 0).UTC()
 	return hub.Device{ID: id, Name: id, Principal: "uid:0", Kind: "device", Key: "sha256:00", Scopes: []string{"run.start"}, State: hub.DeviceActive, Token: "tok_00", Version: 1,

@@ -305,7 +305,7 @@ func (h *Hub) getRun(_ context.Context, _ hub.Caller, id string) (hub.Run, error
 	defer h.mu.Unlock()
 	r := h.runs[id]
 	if r == nil {
-		return hub.Run{}, fault.New(fault.NotFound, "no_such_run", "read run", nil)
+		return hub.Run{}, fault.New(fault.NotFound, "not_found", "read run", nil)
 	}
 	return r.view(), nil
 }
@@ -332,7 +332,7 @@ func (h *Hub) cancelRun(_ context.Context, _ hub.Caller, id string) (hub.Run, er
 	defer h.mu.Unlock()
 	r := h.runs[id]
 	if r == nil {
-		return hub.Run{}, fault.New(fault.NotFound, "no_such_run", "cancel run", nil)
+		return hub.Run{}, fault.New(fault.NotFound, "not_found", "cancel run", nil)
 	}
 	h.calls++
 	h.finishLocked(r, hub.RunCancelled)
@@ -363,7 +363,7 @@ func (h *Hub) readTape(_ context.Context, _ hub.Caller, q hub.TapeQuery) (hub.Ta
 	defer h.mu.Unlock()
 	r := h.runs[q.Run]
 	if r == nil {
-		return nil, fault.New(fault.NotFound, "no_such_run", "read tape", nil)
+		return nil, fault.New(fault.NotFound, "not_found", "read tape", nil)
 	}
 	return &tape{h, r, q.After}, nil
 }
@@ -427,7 +427,7 @@ func (h *Hub) getApproval(_ context.Context, _ hub.Caller, id string) (hub.Appro
 	if a := h.approvals[id]; a != nil {
 		return *a, nil
 	}
-	return hub.Approval{}, fault.New(fault.NotFound, "no_such_approval", "read approval", nil)
+	return hub.Approval{}, fault.New(fault.NotFound, "not_found", "read approval", nil)
 }
 
 func (h *Hub) resolveApproval(_ context.Context, c hub.Caller, in hub.Resolution) (hub.Approval, error) {
@@ -436,7 +436,7 @@ func (h *Hub) resolveApproval(_ context.Context, c hub.Caller, in hub.Resolution
 	a := h.approvals[in.ID]
 	switch {
 	case a == nil:
-		return hub.Approval{}, fault.New(fault.NotFound, "no_such_approval", "resolve approval", nil)
+		return hub.Approval{}, fault.New(fault.NotFound, "not_found", "resolve approval", nil)
 	case a.State != hub.ApprovalPending || in.Version != 0 && in.Version != a.Version:
 		return hub.Approval{}, conflict()
 	}
@@ -454,7 +454,7 @@ func (h *Hub) previewApproval(_ context.Context, _ hub.Caller, in hub.PreviewQue
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.approvals[in.ID] == nil {
-		return hub.Preview{}, fault.New(fault.NotFound, "no_such_approval", "preview approval", nil)
+		return hub.Preview{}, fault.New(fault.NotFound, "not_found", "preview approval", nil)
 	}
 	return hub.Preview{Text: "exactly this, " + in.Answer.Scope, Looked: 3, Refused: []hub.PreviewCall{}}, nil
 }
@@ -465,7 +465,7 @@ func (h *Hub) listGrants(context.Context, hub.Caller, hub.None) (hub.Page[hub.St
 
 func (h *Hub) revokeGrant(_ context.Context, _ hub.Caller, id string) (hub.StandingGrant, error) {
 	if id != "grt_"+strings.Repeat("0", 32) {
-		return hub.StandingGrant{}, fault.New(fault.NotFound, "no_such_grant", "revoke grant", nil)
+		return hub.StandingGrant{}, fault.New(fault.NotFound, "not_found", "revoke grant", nil)
 	}
 	return hub.StandingGrant{ID: id, Scope: "session"}, nil
 }
@@ -475,7 +475,7 @@ func (h *Hub) readOutput(_ context.Context, _ hub.Caller, q hub.OutputQuery) (hu
 	defer h.mu.Unlock()
 	r := h.runs[q.Run]
 	if r == nil {
-		return nil, fault.New(fault.NotFound, "no_such_run", "read output", nil)
+		return nil, fault.New(fault.NotFound, "not_found", "read output", nil)
 	}
 	return &outputs{h: h, r: r, q: q}, nil
 }
@@ -538,7 +538,7 @@ func (h *Hub) getArtifact(_ context.Context, _ hub.Caller, q hub.ArtifactQuery) 
 	defer h.mu.Unlock()
 	b, ok := h.bodies[q.Digest]
 	if !ok {
-		return nil, fault.New(fault.NotFound, "no_such_artifact", "read artifact", nil)
+		return nil, fault.New(fault.NotFound, "not_found", "read artifact", nil)
 	}
 	return artifact{bytes.NewReader(b), hub.ArtifactInfo{Digest: q.Digest, Size: int64(len(b)), MediaType: "text/html\r\nX: y", Created: time.Unix(1, 0).UTC()}}, nil
 }

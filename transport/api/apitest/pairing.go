@@ -17,7 +17,7 @@ const PairingDigits = "152278"
 
 func pairing(id, state string) (hub.Pairing, error) {
 	if id != Pairing {
-		return hub.Pairing{}, fault.New(fault.NotFound, "no_such_pairing", "find pairing", nil)
+		return hub.Pairing{}, fault.New(fault.NotFound, "not_found", "find pairing", nil)
 	}
 	return hub.Pairing{ID: id, Principal: "uid:0", State: state, Device: "laptop", Kind: "cli", Scopes: []string{"session.read"}}, nil
 }

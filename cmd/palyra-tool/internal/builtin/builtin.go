@@ -212,7 +212,7 @@ func (e *Env) run(args []string) (any, error) {
 	}
 	t, ok := tools.Find(args[0])
 	if !ok {
-		return nil, fault.New(fault.Usage, "unknown_tool", fmt.Sprintf("start tool %q", args[0]), nil)
+		return nil, fault.New(fault.Usage, "not_found", fmt.Sprintf("start tool %q", args[0]), nil)
 	}
 	line, payload, _ := bytes.Cut(data, []byte("\n"))
 	if !t.Payload && len(payload) > 0 {

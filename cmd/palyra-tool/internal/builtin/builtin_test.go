@@ -127,7 +127,7 @@ func TestStart(t *testing.T) {
 		reason string
 	}{
 		{nil, "", toolproto.Bad, "invalid_input"},
-		{[]string{"fs.remove"}, "{}", toolproto.Bad, "unknown_tool"},
+		{[]string{"fs.remove"}, "{}", toolproto.Bad, "not_found"},
 		{[]string{toolproto.Echo}, "", toolproto.Bad, "json_syntax"},
 		{[]string{toolproto.Echo}, `{"text":"x"}` + "\nmore", toolproto.Bad, "json_syntax"},
 		{[]string{toolproto.Echo}, `{"text":"x","text":"y"}`, toolproto.Bad, "json_duplicate_member"},
