@@ -14,7 +14,7 @@ import (
 // integers.
 func arrange(text []byte) ([]byte, error) {
 	a := arrangers.Get().(*arranger)
-	a.text, a.at, a.members = text, 0, a.members[:0]
+	a.text, a.at, a.members, a.spelled = text, 0, a.members[:0], false
 	err := a.value(0)
 	text, a.text = a.text, nil
 	if cap(a.body) <= maxKept {
@@ -37,6 +37,7 @@ type arranger struct {
 	at      int
 	members []member // of the objects that have begun
 	body    []byte   // of an object while its members are put in order
+	spelled bool     // the numbers from here on are spelled as they have to be
 }
 
 // member is where a member of an object stands in text, with its name first.
@@ -121,11 +122,13 @@ func (a *arranger) sort(members []member, start int) {
 }
 
 // end returns where the string that begins here ends.
-func (a *arranger) end() int {
-	for at := a.at + 1; ; {
-		at += bytes.IndexByte(a.text[at:], '"') + 1
+func (a *arranger) end() int { return endOfString(a.text, a.at) }
+
+func endOfString(text []byte, from int) int {
+	for at := from + 1; ; {
+		at += bytes.IndexByte(text[at:], '"') + 1
 		escapes := 0
-		for a.text[at-2-escapes] == '\\' {
+		for text[at-2-escapes] == '\\' {
 			escapes++
 		}
 		if escapes%2 == 0 {
@@ -144,31 +147,86 @@ func (a *arranger) name(m member) []byte {
 	return a.text[m.from+1 : m.colon-1]
 }
 
-// number spells a number as ECMAScript's Number::toString does (ECMA-262
-// §6.1.6.1.20). Integers of up to fifteen digits are spelled so already.
+// number leaves a number behind that is spelled as ECMAScript's Number::toString does
+// (ECMA-262 §6.1.6.1.20). At the first that isn't, all from there on are.
 func (a *arranger) number() error {
-	from, digits := a.at, 0
-	for ; a.at < len(a.text) && a.text[a.at] != ',' && a.text[a.at] != ']' && a.text[a.at] != '}'; a.at++ {
-		if '0' <= a.text[a.at] && a.text[a.at] <= '9' {
-			digits++
-		}
+	from := a.at
+	a.at = endOfNumber(a.text, from)
+	if a.spelled {
+		return nil
 	}
 	num := a.text[from:a.at]
-	if len(num) == digits && digits <= 15 {
+	if isPlain(num) {
 		return nil
+	}
+	var few [32]byte
+	spelled, err := spell(few[:0], num, from)
+	if err != nil || bytes.Equal(spelled, num) {
+		return err
+	}
+	return a.respell(from)
+}
+
+// respell spells the numbers from here on. Doing so one at a time would move the rest of the
+// text for each of them.
+func (a *arranger) respell(from int) error {
+	rest := make([]byte, 0, len(a.text)-from)
+	copied := from
+	for at := from; at < len(a.text); {
+		switch c := a.text[at]; {
+		case c == '"':
+			at = endOfString(a.text, at)
+		case c == '-' || '0' <= c && c <= '9':
+			end := endOfNumber(a.text, at)
+			rest = append(rest, a.text[copied:at]...)
+			var err error
+			if rest, err = spell(rest, a.text[at:end], at); err != nil {
+				return err
+			}
+			at, copied = end, end
+		default:
+			at++
+		}
+	}
+	rest = append(rest, a.text[copied:]...)
+	a.text, a.spelled = append(a.text[:from], rest...), true
+	a.at = endOfNumber(a.text, from)
+	return nil
+}
+
+// endOfNumber returns where the number that begins at from ends.
+func endOfNumber(text []byte, from int) int {
+	at := from
+	for at < len(text) && text[at] != ',' && text[at] != ']' && text[at] != '}' {
+		at++
+	}
+	return at
+}
+
+// isPlain reports whether num is an integer of up to fifteen digits without a sign, which has one
+// spelling.
+func isPlain(num []byte) bool {
+	for _, c := range num {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return len(num) <= 15
+}
+
+// spell appends a number, which stands at offset at of the text.
+func spell(b, num []byte, at int) ([]byte, error) {
+	if isPlain(num) {
+		return append(b, num...), nil
 	}
 	f, ok := double(num)
 	if !ok {
-		return refusal("json_syntax", int64(from), "number that a double does not hold")
+		return nil, refusal("json_syntax", int64(at), "number that a double does not hold")
 	}
 	if f == 0 {
 		f = 0 // of either sign
 	}
-	var few [32]byte
-	spelled := jsontext.AppendFloat(few[:0], f, 64)
-	a.text = slices.Replace(a.text, from, a.at, spelled...)
-	a.at = from + len(spelled)
-	return nil
+	return jsontext.AppendFloat(b, f, 64), nil
 }
 
 // compareUTF16 orders two valid UTF-8 texts by their UTF-16 code units. That is
