@@ -7,7 +7,9 @@
 //	r.Network(addr, 8443)                // whether a rule names this address or its network
 //
 // [Inspect] and [Use] are rules about the requests to such a host, and about secrets that are put
-// into them: an [Inspection]. The grammar is docs/formats/egress.md. Capsule, policy, card and broker hold the canonical
+// into them: an [Inspection].
+//
+// The grammar is docs/formats/egress.md. Capsule, policy, card and broker hold the canonical
 // strings, so a comparison of strings is a comparison of rules. [Name] and [Host] bring the names
 // that a program asks for into the same spelling, or refuse them: the name that is compared, asked
 // of a resolver and connected to is one string.
