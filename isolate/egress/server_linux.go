@@ -209,6 +209,9 @@ func (r *request) order() (*Order, rule.Rules, *fault.Error) {
 		return nil, rule.Rules{}, fault.New(fault.Refused, "helper_unusable", op, fmt.Errorf("palyra speaks version %d, palyra-egress %d", q.Version, wire.Version)).
 			WithHint("install palyra-egress with its palyra")
 	}
+	if len(q.Order.Inspect)+len(q.Order.Uses) > 0 {
+		return nil, rule.Rules{}, fault.New(fault.Usage, "invalid_input", op, errors.New("this palyra-egress inspects no requests"))
+	}
 	rules, err := rule.ParseCanonical(q.Order.Rules)
 	if err == nil && len(q.Order.Owner) > wire.MaxText {
 		err = fmt.Errorf("an owner of %d bytes, at most %d are allowed", len(q.Order.Owner), wire.MaxText)

@@ -149,7 +149,7 @@ func TestMessages(t *testing.T) {
 	send(good, inet, packet[1])
 	send(good, stream[1], stream[1])
 	send(bytes.Repeat([]byte("x"), wire.MaxRequest+2), stream[1], packet[1])
-	for _, text := range []string{"", "{", `{"version":2}`, `{"version":1,"order":{"rules":["a.example"]}}`, `{"version":1,"x":1}`} {
+	for _, text := range []string{"", "{", `{"version":1}`, `{"version":2,"order":{"rules":["a.example"]}}`, `{"version":2,"x":1}`} {
 		s := pair(syscall.SOCK_STREAM)
 		if text == "" {
 			text = "\x00"

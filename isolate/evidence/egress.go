@@ -3,12 +3,17 @@ package evidence
 import (
 	"strconv"
 	"strings"
+
+	"palyra/internal/canon"
 )
 
 // The most that one call's evidence of egress lists.
 const (
 	MaxConnections = 256
 	MaxDenied      = 64
+	MaxRequests    = 256
+	MaxLeaks       = 16
+	MaxUses        = 16 // of one request
 )
 
 // Egress is what the call asked of the network and got, as palyra-egress counted it: every
@@ -30,6 +35,14 @@ type Egress struct {
 	Denied []Denial `json:"denied,omitempty" show:"denied: %s"`
 	// MoreDenied is how often the program asked for others that it didn't get.
 	MoreDenied int64 `json:"more_denied,omitempty" unit:"count"`
+	// Requests are the first 256 requests to hosts that were inspected, in the order of their
+	// beginning, those that were refused among them.
+	Requests []Request `json:"requests,omitempty" show:"%d requests listed"`
+	// MoreRequests is how many requests aren't listed.
+	MoreRequests int64 `json:"more_requests,omitempty" unit:"count"`
+	// Leaks are the places other than that of its use in which the placeholder of a secret was seen.
+	// The first ends the call.
+	Leaks []Leak `json:"leaks,omitempty" show:"leaked: %s"`
 }
 
 // How a connection ended.
@@ -66,6 +79,68 @@ type Connection struct {
 	ServerName string `json:"server_name,omitempty"`
 	// TLS is the version that the host chose, such as "TLS 1.3", absent if it wasn't seen.
 	TLS string `json:"tls,omitempty"`
+	// Key is the digest of the public key in the certificate that the host showed to palyra-egress,
+	// absent if the connection wasn't inspected.
+	Key canon.Digest `json:"key,omitzero"`
+}
+
+// Request is one request to a host that was inspected.
+type Request struct {
+	// Host is the host's name.
+	Host string `json:"host"`
+	// Port is the host's port.
+	Port uint32 `json:"port" unit:"port"`
+	// Method is the request's method.
+	Method string `json:"method"`
+	// Path is the request's path without its query, of at most 200 bytes.
+	Path string `json:"path"`
+	// Status is the status that the program got, 0 if it got none.
+	Status uint32 `json:"status" unit:"count"`
+	// Refused is whether palyra-egress answered, and the host never saw the request.
+	Refused bool `json:"refused,omitempty"`
+	// Sent is how much of a body the program sent.
+	Sent int64 `json:"sent_bytes" unit:"bytes"`
+	// Received is how much of a body it got.
+	Received int64 `json:"received_bytes" unit:"bytes"`
+	// Uses are the names of the secrets whose values were put in.
+	Uses []string `json:"uses,omitempty"`
+}
+
+// Where a placeholder leaked.
+const (
+	LeakHost   = "host"   // in the name that a request names as its host
+	LeakMethod = "method" // in a request's method
+	LeakPath   = "path"   // in its path
+	LeakQuery  = "query"  // in its query
+	LeakHeader = "header" // in a header or a trailer
+	LeakBody   = "body"   // in its body
+	LeakDNS    = "dns"    // in a name that was looked up
+	LeakClear  = "clear"  // in bytes of a connection that passes
+	LeakProxy  = "proxy"  // in what a proxy was asked
+	LeakTLS    = "tls"    // in a greeting of TLS to an inspected host
+)
+
+// Leak is one place in which the placeholder of a secret was seen.
+type Leak struct {
+	// Name is the variable of the environment that has the placeholder.
+	Name string `json:"name"`
+	// Host is the host to which it would have gone, absent if there was none.
+	Host string `json:"host,omitempty"`
+	// Port is the host's port, 0 if there was none.
+	Port uint32 `json:"port,omitempty" unit:"port"`
+	// Where is "host", "method", "path", "query", "header" or "body" of a request, "dns" for a name
+	// that was looked up, "clear" for bytes of a connection that passes, "proxy" for what a proxy was
+	// asked, or "tls" for a greeting.
+	Where string `json:"where"`
+}
+
+// String returns the name, where it was, and the host.
+func (l Leak) String() string {
+	s := l.Name + " in " + l.Where
+	if l.Host == "" {
+		return s
+	}
+	return s + " of " + hostPort(l.Host, l.Port)
 }
 
 // Why something was denied.
@@ -80,6 +155,8 @@ const (
 	DenyProxy     = "proxy_request" // a proxy request other than CONNECT to a host
 	DenyNoName    = "no_name"       // a rule has it, and no host of that name is known
 	DenyNoAnswer  = "no_answer"     // a rule has it, and the host's resolver didn't answer
+	DenyRequest   = "request"       // a request to an inspected host that no rule has, or that isn't taken
+	DenyNotTLS    = "not_tls"       // an inspected host was spoken to without TLS, or for another name
 )
 
 // Denial is something that the program asked for and didn't get.
@@ -90,21 +167,23 @@ type Denial struct {
 	Port uint32 `json:"port,omitempty" unit:"port"`
 	// Why is "not_listed", "forbidden" if it resolves into a range that no rule names, "malformed",
 	// "record_type", "in_use" by the program's own listening socket, "limit" of the call, "overload"
-	// of palyra-egress, "proxy_request", "no_name" if the name is allowed and has no address, or
-	// "no_answer" if the host's resolver didn't say.
+	// of palyra-egress, "proxy_request", "no_name" if the name is allowed and has no address,
+	// "no_answer" if the host's resolver didn't say, "request" if an inspected host was asked for what
+	// no rule has, or "not_tls" if it was spoken to without TLS or under another name.
 	Why string `json:"why"`
 	// Times is how often it was asked for.
 	Times int64 `json:"times" unit:"count"`
 }
 
 // String returns the host, with its port if there is one, and why.
-func (d Denial) String() string {
-	host := d.Host
-	if d.Port != 0 {
-		if strings.Contains(host, ":") { // net.JoinHostPort would link net into palyra-cell
-			host = "[" + host + "]"
-		}
-		host += ":" + strconv.Itoa(int(d.Port))
+func (d Denial) String() string { return hostPort(d.Host, d.Port) + " (" + d.Why + ")" }
+
+func hostPort(host string, port uint32) string {
+	if port == 0 {
+		return host
 	}
-	return host + " (" + d.Why + ")"
+	if strings.Contains(host, ":") { // net.JoinHostPort would link net into palyra-cell
+		host = "[" + host + "]"
+	}
+	return host + ":" + strconv.Itoa(int(port))
 }

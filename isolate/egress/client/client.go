@@ -3,6 +3,7 @@
 //
 //	broker, err := client.Start(ctx, "/usr/libexec/palyra/palyra-egress")
 //	session, err := broker.Open(ctx, &client.Order{Rules: []string{"example.org:443"}})
+//	err = session.Give(sealed)  // for an order with uses: values, sealed for session.Key()
 //	spec files: session.Cell() goes to palyra-cell, which sends sockets of the cell over it
 //	egress, err := session.Close() // the call has ended: what it asked for and got
 //
@@ -18,6 +19,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -32,6 +34,8 @@ type (
 	Order = wire.Order
 	// Limits bound one call.
 	Limits = wire.Limits
+	// Use is one use of a secret.
+	Use = wire.Use
 )
 
 // Broker opens sessions. It is safe for concurrent use.
@@ -56,6 +60,10 @@ type Session struct {
 	conn stream
 	done chan struct{} // closed by receive, when the session's last byte was read
 
+	key       []byte     // of the first answer
+	authority string     // of the first answer
+	given     chan error // the answer to Give, from receive; nil if nothing is to be given
+
 	// Set before done is closed.
 	last   *evidence.Egress
 	failed error
@@ -64,8 +72,10 @@ type Session struct {
 // stream is a *net.UnixConn, of which the methods are those that are used.
 type stream interface {
 	Read([]byte) (int, error)
+	Write([]byte) (int, error)
 	CloseWrite() error
 	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
 	Close() error
 }
 
@@ -73,8 +83,42 @@ type stream interface {
 // before, so that its descriptor is that socket's for as long as a caller passes it on.
 func (s *Session) Cell() *os.File { return s.cell }
 
-// Done is closed when the session has ended: after Close, or before it if the order's time is over
-// or palyra-egress is lost. In each case the program has no connection any more.
+// Authority returns the certificate, in PEM, that the program must trust for inspected hosts; "" if
+// there are none.
+func (s *Session) Authority() string { return s.authority }
+
+// Key returns the public key that values of secrets are sealed for (isolate/egress/sealed); nil if
+// the order has no uses.
+func (s *Session) Key() []byte { return s.key }
+
+// Give hands over the sealed values of an order with uses, in their order. It's called once, and
+// before palyra-cell uses the session: palyra-egress waits for the values first.
+func (s *Session) Give(sealed [][]byte) error {
+	const op = "give palyra-egress its secrets"
+	if s.given == nil {
+		return fault.New(fault.Internal, "internal", op, errors.New("the order has no uses"))
+	}
+	line, err := wire.Encode(wire.Secrets{Sealed: sealed})
+	if err == nil && len(line) > wire.MaxSecrets {
+		err = fmt.Errorf("they have %d bytes, at most %d pass", len(line), wire.MaxSecrets)
+	}
+	if err != nil {
+		return fault.New(fault.Usage, "too_large", op, err)
+	}
+	s.conn.SetWriteDeadline(time.Now().Add(closing))
+	if _, err := s.conn.Write(line); err != nil {
+		return lost(op, err)
+	}
+	select {
+	case err := <-s.given:
+		return err
+	case <-time.After(closing):
+		return lost(op, errors.New("it doesn't answer"))
+	}
+}
+
+// Done is closed when the session has ended: after Close, or before it if the order's time is over,
+// a placeholder leaked or palyra-egress is lost. In each case the program has no connection any more.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Close ends the session with all connections of the call, and returns what palyra-egress counted.

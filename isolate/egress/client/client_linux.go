@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -208,6 +209,9 @@ func open(ctx context.Context, control *net.UnixConn, o *Order) (_ *Session, err
 	theirs.Close() // or the end of palyra-egress's copy would go unseen
 	far.Close()
 	s := &Session{cell: cell, conn: conn, done: make(chan struct{})}
+	if len(o.Uses) > 0 {
+		s.given = make(chan error, 1)
+	}
 	answered := make(chan error, 1)
 	late := time.NewTimer(opening)
 	defer late.Stop()
@@ -233,19 +237,24 @@ func (s *Session) receive(answered chan<- error) {
 	defer close(s.done)
 	defer s.conn.Close()
 	r := bufio.NewReaderSize(s.conn, wire.MaxAnswer)
-	line, err := r.ReadSlice('\n')
+	a, err := readAnswer(r, "open an egress session")
+	if err == nil && (len(a.Key) > 0) != (s.given != nil) {
+		err = fault.New(fault.Internal, "internal", "open an egress session", errors.New("palyra-egress has a key and no use for it, or the other way round"))
+	}
+	s.key, s.authority = a.Key, a.Authority
+	answered <- err
 	if err != nil {
-		answered <- lost("open an egress session", err)
 		return
 	}
-	var a wire.Answer
-	if err := wire.Decode(line, &a, wire.MaxAnswer); err != nil {
-		answered <- fault.New(fault.Internal, "internal", "open an egress session", err)
-		return
-	}
-	answered <- a.Error.Err()
-	if a.Error != nil {
-		return
+	if s.given != nil {
+		_, err := readAnswer(r, "give palyra-egress its secrets")
+		if err != nil {
+			s.failed = err
+		}
+		s.given <- err
+		if err != nil {
+			return
+		}
 	}
 	const op = "end an egress session"
 	b, err := io.ReadAll(io.LimitReader(r, wire.MaxEvidence+1))
@@ -259,6 +268,17 @@ func (s *Session) receive(answered chan<- error) {
 	if s.last, err = wire.ParseEvidence(b); err != nil {
 		s.failed = fault.New(fault.Internal, "internal", op, err)
 	}
+}
+
+func readAnswer(r *bufio.Reader, op string) (a wire.Answer, err error) {
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return a, lost(op, err)
+	}
+	if err := wire.Decode(line, &a, wire.MaxAnswer); err != nil || len(a.Authority) > wire.MaxAuthority {
+		return a, fault.New(fault.Internal, "internal", op, cmp.Or(err, errors.New("an authority that is too long")))
+	}
+	return a, a.Error.Err()
 }
 
 // pair makes two connected unix sockets. The first doesn't block.

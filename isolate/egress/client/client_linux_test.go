@@ -1,11 +1,13 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,6 +124,78 @@ func TestSession(t *testing.T) {
 			t.Errorf("%+v, %v", e, err)
 		}
 	}
+}
+
+// TestGive: a session with uses begins when palyra-egress has taken the values, and not if it refuses
+// them.
+func TestGive(t *testing.T) {
+	order := &Order{Uses: []Use{{Use: "TOKEN=vault://global/npm header:authorization a.example:443", Placeholder: "npm_0"}}}
+	refusal := fault.New(fault.Refused, "invalid_input", "open a value", nil)
+	for name, c := range map[string]struct {
+		answer wire.Answer // to the values
+		reason string
+	}{
+		"taken":   {},
+		"refused": {wire.Answer{Error: fault.MessageOf(refusal)}, "invalid_input"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, conn := control(t)
+			far(t, conn, func(r wire.Request, s *net.UnixConn, _ int) {
+				if !slices.Equal(r.Order.Uses, order.Uses) {
+					t.Errorf("the uses arrive as %+v", r.Order.Uses)
+				}
+				say(t, s, wire.Answer{Key: []byte("key"), Authority: "PEM"})
+				line, err := bufio.NewReader(s).ReadBytes('\n')
+				var got wire.Secrets
+				if err == nil {
+					err = wire.Decode(line, &got, wire.MaxSecrets)
+				}
+				if err != nil || len(got.Sealed) != 1 || string(got.Sealed[0]) != "box" {
+					t.Errorf("the values arrive as %q, %v", got.Sealed, err)
+				}
+				if say(t, s, c.answer); c.answer.Error == nil {
+					toEnd(s)
+					say(t, s, new(evidence.Egress))
+				}
+			})
+			s, err := l.Open(context.Background(), order)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(s.Key()) != "key" || s.Authority() != "PEM" {
+				t.Errorf("key %q, authority %q", s.Key(), s.Authority())
+			}
+			if err := s.Give([][]byte{[]byte("box")}); fault.ReasonOf(err) != c.reason {
+				t.Errorf("got %v", err)
+			}
+			if _, err := s.Close(); fault.ReasonOf(err) != c.reason {
+				t.Errorf("at its end: %v", err)
+			}
+		})
+	}
+	t.Run("no key", func(t *testing.T) {
+		l, conn := control(t)
+		far(t, conn, func(_ wire.Request, s *net.UnixConn, _ int) { say(t, s, wire.Answer{}) })
+		if _, err := l.Open(context.Background(), order); fault.ReasonOf(err) != "internal" {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("no uses", func(t *testing.T) {
+		l, conn := control(t)
+		far(t, conn, func(_ wire.Request, s *net.UnixConn, _ int) {
+			say(t, s, wire.Answer{})
+			toEnd(s)
+			say(t, s, new(evidence.Egress))
+		})
+		s, err := l.Open(context.Background(), new(Order))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Give(nil); err == nil {
+			t.Error("values were taken without uses")
+		}
+		s.Close()
+	})
 }
 
 // TestLost: whatever palyra-egress does instead of answering is an error by name, and no hang.

@@ -3,9 +3,11 @@
 // The control connection is a unix socket of type SOCK_SEQPACKET. A palyra sends one message for
 // each call, a [Request] in JSON, with two descriptors and nothing else on it:
 //
-//  1. the session: a unix stream socket. palyra-egress writes an [Answer] as one line. When palyra
-//     shuts down its side, or closes the socket, or the order's time is over, palyra-egress ends all
-//     that the call has open, writes the call's [evidence.Egress] as one line and closes.
+//  1. the session: a unix stream socket. palyra-egress writes an [Answer] as one line. If the order
+//     has uses of secrets, palyra writes [Secrets] as one line, and palyra-egress another Answer: the
+//     session begins then. When palyra shuts down its side, or closes the socket, or the order's time
+//     is over, or a placeholder leaks, palyra-egress ends all that the call has open, writes the
+//     call's [evidence.Egress] as one line and closes.
 //  2. the cell: a SOCK_SEQPACKET socket, whose other end palyra-cell gets; isolate/egress/handover.
 //
 // The control connection has no state, so a palyra-egress that takes over another's connection goes
@@ -23,14 +25,17 @@ import (
 )
 
 // Version is what both sides must agree on.
-const Version = 1
+const Version = 2
 
 // Bounds of messages.
 const (
-	MaxRequest  = 64 << 10
-	MaxAnswer   = 8 << 10
-	MaxEvidence = 1 << 20
-	MaxText     = 300 // of a host, name or rule
+	MaxRequest   = 128 << 10
+	MaxAnswer    = 32 << 10
+	MaxAuthority = 16 << 10 // of an Answer's Authority
+	MaxSecrets   = 2 << 20
+	MaxEvidence  = 2 << 20
+	MaxText      = 300 // of a host, name or rule
+	MaxPath      = 200 // of a request's path in evidence
 )
 
 // Descriptors is how many a request carries.
@@ -47,10 +52,31 @@ type Order struct {
 	// Rules are canonical egress rules, of package call/egress. None allow nothing.
 	Rules  []string `json:"rules,omitempty"`
 	Limits Limits   `json:"limits"`
+	// Inspect are canonical rules of package call/egress for requests. A connection to their hosts,
+	// and to those of Uses, ends in palyra-egress, which makes another of its own.
+	Inspect []string `json:"inspect,omitempty"`
+	// Uses say where a secret's value is put in, in place of what the program has.
+	Uses []Use `json:"uses,omitempty"`
+	// Capsule is the digest of what was decided. The values are sealed for it.
+	Capsule canon.Digest `json:"capsule,omitzero"`
 	// Owner is the principal that pays. All calls of one together have at most half of what
 	// palyra-egress has. Reserve says that the rest of it may be used up: see internal/budget.
 	Owner   string `json:"owner,omitempty"`
 	Reserve bool   `json:"reserve,omitempty"`
+}
+
+// Use is one use of a secret.
+type Use struct {
+	// Use is the canonical use, of package call/egress.
+	Use string `json:"use"`
+	// Placeholder is what the program has in place of the value, for this call alone.
+	Placeholder string `json:"placeholder"`
+}
+
+// Secrets are the values for an order's uses, in their order.
+type Secrets struct {
+	// Sealed are sealed for the Key of the Answer, each for its use (isolate/egress/sealed).
+	Sealed [][]byte `json:"sealed"`
 }
 
 // Limits bound one call. A zero takes the default, and none exceeds the most.
@@ -100,6 +126,11 @@ func bound[T int | int64 | time.Duration](v *T, name string, otherwise, most T) 
 // Answer says whether there is a session.
 type Answer struct {
 	Error *fault.Message `json:"error,omitempty"`
+	// Key is the session's public key (isolate/egress/sealed), absent if the order has no uses.
+	Key []byte `json:"key,omitempty"`
+	// Authority is the certificate, in PEM, that the program must trust for its inspected hosts.
+	// It's absent if the order has none.
+	Authority string `json:"authority,omitempty"`
 }
 
 // Encode returns a message as a line of JSON.
@@ -126,10 +157,10 @@ func ParseEvidence(data []byte) (*evidence.Egress, error) {
 	if err := Decode(data, e, MaxEvidence); err != nil {
 		return nil, err
 	}
-	if len(e.Connections) > evidence.MaxConnections || len(e.Denied) > evidence.MaxDenied {
-		return nil, fmt.Errorf("egress evidence lists %d connections and %d denials", len(e.Connections), len(e.Denied))
+	if len(e.Connections) > evidence.MaxConnections || len(e.Denied) > evidence.MaxDenied || len(e.Requests) > evidence.MaxRequests || len(e.Leaks) > evidence.MaxLeaks {
+		return nil, fmt.Errorf("egress evidence lists %d connections, %d denials, %d requests and %d leaks", len(e.Connections), len(e.Denied), len(e.Requests), len(e.Leaks))
 	}
-	plain, counts := []string{}, []int64{e.Queries, e.More, e.Sent, e.Received, e.MoreDenied}
+	plain, counts := []string{}, []int64{e.Queries, e.More, e.Sent, e.Received, e.MoreDenied, e.MoreRequests}
 	ports := []uint32{}
 	for _, c := range e.Connections {
 		ports = append(ports, c.Port)
@@ -140,6 +171,18 @@ func ParseEvidence(data []byte) (*evidence.Egress, error) {
 		ports = append(ports, d.Port)
 		plain = append(plain, d.Host, d.Why)
 		counts = append(counts, d.Times)
+	}
+	for _, r := range e.Requests {
+		if len(r.Uses) > evidence.MaxUses || len(r.Path) > MaxPath || r.Status > 999 {
+			return nil, fmt.Errorf("egress evidence has a request with %d uses, a path of %d bytes and status %d", len(r.Uses), len(r.Path), r.Status)
+		}
+		ports = append(ports, r.Port)
+		plain = append(append(plain, r.Host, r.Method, r.Path), r.Uses...)
+		counts = append(counts, r.Sent, r.Received)
+	}
+	for _, l := range e.Leaks {
+		ports = append(ports, l.Port)
+		plain = append(plain, l.Name, l.Host, l.Where)
 	}
 	for _, s := range plain {
 		if Plain(s) != s {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,14 @@ func TestEvidence(t *testing.T) {
 		"port":        func(e *evidence.Egress) { e.Denied[0].Port = 65536 },
 		"total":       func(e *evidence.Egress) { e.Received = -1 },
 		"connections": func(e *evidence.Egress) { e.Connections = make([]evidence.Connection, evidence.MaxConnections+1) },
+		"requests":    func(e *evidence.Egress) { e.Requests = make([]evidence.Request, evidence.MaxRequests+1) },
+		"leaks":       func(e *evidence.Egress) { e.Leaks = make([]evidence.Leak, evidence.MaxLeaks+1) },
+		"path":        func(e *evidence.Egress) { e.Requests = []evidence.Request{{Path: strings.Repeat("a", MaxPath+1)}} },
+		"method":      func(e *evidence.Egress) { e.Requests = []evidence.Request{{Method: "G\x1b"}} },
+		"uses":        func(e *evidence.Egress) { e.Requests = []evidence.Request{{Uses: make([]string, evidence.MaxUses+1)}} },
+		"use":         func(e *evidence.Egress) { e.Requests = []evidence.Request{{Uses: []string{"\n"}}} },
+		"body":        func(e *evidence.Egress) { e.Requests = []evidence.Request{{Received: -1}} },
+		"leak":        func(e *evidence.Egress) { e.Leaks = []evidence.Leak{{Name: "T", Where: "bo\x00dy"}} },
 		"denials":     func(e *evidence.Egress) { e.Denied = make([]evidence.Denial, evidence.MaxDenied+1) },
 	} {
 		e, err := ParseEvidence(b)
@@ -87,6 +96,14 @@ func TestEvidence(t *testing.T) {
 	}
 	for range evidence.MaxDenied {
 		e.Denied = append(e.Denied, evidence.Denial{Host: strings.Repeat(`"`, MaxText), Port: 65535, Why: evidence.DenyProxy, Times: 1 << 50})
+	}
+	s := strings.Repeat(`"`, MaxText)
+	for range evidence.MaxRequests {
+		e.Requests = append(e.Requests, evidence.Request{Host: s, Port: 65535, Method: s[:64], Path: s[:MaxPath], Status: 999, Refused: true, Sent: 1 << 50, Received: 1 << 50,
+			Uses: slices.Repeat([]string{s[:64]}, evidence.MaxUses)})
+	}
+	for range evidence.MaxLeaks {
+		e.Leaks = append(e.Leaks, evidence.Leak{Name: s, Host: s, Port: 65535, Where: s})
 	}
 	if b, err = Encode(e); err != nil {
 		t.Fatal(err)
