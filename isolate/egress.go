@@ -19,6 +19,8 @@ type Egress struct {
 	// Sockets is how many sockets for TCP over IPv4 palyra-egress gets, and how many over IPv6. Each
 	// serves one address and port at a time.
 	Sockets int `json:"sockets"`
+	// Roots says that the program is to trust Files.Roots, a certificate authority of the call's own.
+	Roots bool `json:"roots,omitempty"`
 }
 
 // Bounds of an Egress.

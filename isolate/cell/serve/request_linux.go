@@ -64,6 +64,9 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 	if err := isolate.CheckEgress(s.tier, spec.Network, spec.Egress); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
+	if spec.Egress != nil && spec.Egress.Roots {
+		return fail(fault.New(fault.Usage, "invalid_input", op, errors.New("this palyra-cell shows no authority of a call's own")))
+	}
 	if isolate.Connects(spec.Network) {
 		if err := checkStreams(f); err != nil {
 			return fail(fault.New(fault.Usage, "invalid_input", op, err))
