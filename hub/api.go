@@ -234,7 +234,7 @@ type Output struct {
 	Base64   []byte       `json:"base64,omitempty"`   // instead of Text where it is not UTF-8
 	Artifact canon.Digest `json:"artifact,omitzero"`  // of the whole where Text or Base64 is not the whole
 	Lost     bool         `json:"lost,omitempty"`     // the whole could not be kept: no space
-	LostWhy  string       `json:"lost_why,omitempty"` // such as quota_artifacts or disk_full
+	LostWhy  string       `json:"lost_why,omitempty"` // such as quota or disk_full
 }
 
 // The layers that can say no.

@@ -117,5 +117,5 @@ type busy struct{ asked int }
 
 func (b *busy) Do(context.Context, hub.Caller, *hub.Operation, any) (any, error) {
 	b.asked++
-	return nil, fault.New(fault.Unavailable, "budget_reads", "take reads", nil)
+	return nil, fault.New(fault.Unavailable, "budget", "take reads", nil)
 }

@@ -83,10 +83,10 @@ func TestSealedBudget(t *testing.T) {
 		reason string
 	}{
 		{who("a"), ""},
-		{who("a"), "budget_sealed"}, // its share
+		{who("a"), "budget"}, // its share
 		{who("b"), ""},
-		{who("c"), "budget_sealed"}, // all of it
-		{owner, "budget_sealed"},    // 2 are left, and it needs 3
+		{who("c"), "budget"}, // all of it
+		{owner, "budget"},    // 2 are left, and it needs 3
 	} {
 		s, _, err := k.sealAside(t.Context(), c.who, p, nil)
 		if fault.ReasonOf(err) != c.reason {
@@ -245,7 +245,7 @@ func TestFilesBudget(t *testing.T) {
 	p.Workspace = dir
 	var held []*sealed
 	for i, c := range []struct{ who, reason string }{
-		{"a", ""}, {"a", "budget_files"}, {"b", ""}, {"c", "budget_files"},
+		{"a", ""}, {"a", "budget"}, {"b", ""}, {"c", "budget"},
 	} {
 		who := &Caller{Principal: policy.LocalUser(c.who)}
 		s, _, err := k.sealAside(t.Context(), who, p, nil)
@@ -283,7 +283,7 @@ func TestSealedPages(t *testing.T) {
 	for _, c := range []struct {
 		sealed int64
 		reason string
-	}{{2 * least, ""}, {least / 2, "budget_sealed"}} {
+	}{{2 * least, ""}, {least / 2, "budget"}} {
 		k := newKernel(Config{Budgets: newBudgets(c.sealed, c.sealed, 0)})
 		who := &Caller{Principal: localUser()}
 		s, _, err := k.sealAside(t.Context(), who, *p, nil)

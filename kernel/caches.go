@@ -26,7 +26,7 @@ func (c *call) takeCaches() error {
 			return err
 		}
 		if held >= most {
-			return fault.New(fault.Unavailable, "quota_caches", "use caches", fmt.Errorf("those of %.80s take %d bytes, limit %d", who, held, most)).
+			return fault.New(fault.Unavailable, "quota", "use caches", fmt.Errorf("those of %.80s take %d bytes, limit %d", who, held, most)).
 				WithHint("remove some: palyra caches ls, palyra caches rm")
 		}
 	}

@@ -359,10 +359,10 @@ func TestWayOpensBehindIntent(t *testing.T) {
 		t.Errorf("%q", steps)
 	}
 	mu.Unlock()
-	fail = fault.New(fault.Unavailable, "budget_egress", "open an egress session", errors.New("full"))
+	fail = fault.New(fault.Unavailable, "budget", "open an egress session", errors.New("full"))
 	var out bytes.Buffer
 	o := h.call(p, IO{Stdout: &out})
-	if o.Outcome != receipt.Failed || o.Error.Reason != "budget_egress" || o.Intent == nil || o.Result != nil || out.Len() > 0 {
+	if o.Outcome != receipt.Failed || o.Error.Reason != "budget" || o.Intent == nil || o.Result != nil || out.Len() > 0 {
 		t.Errorf("%s, %+v, %q", o.Outcome, o.Error, out.String())
 	}
 }

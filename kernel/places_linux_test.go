@@ -333,7 +333,7 @@ func TestCacheQuota(t *testing.T) {
 	if o := h.call(p, IO{}); o.Outcome != receipt.Executed || o.Result.Evidence.Exit.Code != 0 {
 		t.Fatalf("%s, %v", o.Outcome, o.Error)
 	}
-	if o := h.call(p, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "quota_caches" {
+	if o := h.call(p, IO{}); o.Outcome != receipt.Refused || o.Error.Reason != "quota" {
 		t.Errorf("%s, %v", o.Outcome, o.Error)
 	}
 	o, err := h.CallAs(t.Context(), Caller{Principal: policy.LocalUser("uid:4711")}, *p, IO{})

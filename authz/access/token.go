@@ -211,7 +211,7 @@ func (r *Registry) Tokens(by Holder, after string, limit int) ([]Token, error) {
 	return out, nil
 }
 
-// room returns fault.Unavailable "quota_tokens" if a principal has most valid tokens, or
+// room returns fault.Unavailable "quota" if a principal has most valid tokens, or
 // made Config.Each within a day.
 func (r *Registry) room(op, principal string, most int) error {
 	r.mu.RLock()
@@ -231,10 +231,10 @@ func (r *Registry) room(op, principal string, most int) error {
 	}
 	switch {
 	case good >= most:
-		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("%.80q has %d tokens that are good", principal, good)).
+		return fault.New(fault.Unavailable, "quota", op, fmt.Errorf("%.80q has %d tokens that are good", principal, good)).
 			WithHint("revoke one, or give tokens a shorter life: palyra token ls")
 	case made >= r.cfg.Each:
-		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("%.80q has made %d tokens within a day", principal, made)).
+		return fault.New(fault.Unavailable, "quota", op, fmt.Errorf("%.80q has made %d tokens within a day", principal, made)).
 			WithHint("use those that there are, or wait")
 	}
 	return nil

@@ -413,7 +413,7 @@ func TestTooManyGrants(t *testing.T) {
 	for i := range maxPerRequester {
 		h.shelf.reserve(&Standing{ID: fmt.Sprint(i), Requester: subject.Requester, Expires: time.Now().Add(time.Hour)})
 	}
-	if _, _, err := askAnd(t, m, h, subject, callQuestion(nil), Reply{Approve: true, Scope: ScopeSession}); fault.ReasonOf(err) != "too_many_grants" {
+	if _, _, err := askAnd(t, m, h, subject, callQuestion(nil), Reply{Approve: true, Scope: ScopeSession}); fault.ReasonOf(err) != "too_many" {
 		t.Error(err)
 	}
 }
@@ -424,7 +424,7 @@ func TestVotesAreBounded(t *testing.T) {
 	m, n, full := newMemory(), &notes{}, false
 	h := NewHub(m, HubOptions{Record: n.record, Quota: func(string) error {
 		if full {
-			return fault.New(fault.Unavailable, "quota_journal", "test", nil)
+			return fault.New(fault.Unavailable, "quota", "test", nil)
 		}
 		return nil
 	}, Judge: func(_ context.Context, q Question) (Verdict, error) {
@@ -451,11 +451,11 @@ func TestVotesAreBounded(t *testing.T) {
 		t.Errorf("%d yeses are kept, the journal has %q", kept, n.acts)
 	}
 	full = true
-	if _, err := yes("uid:1", Reply{}); fault.ReasonOf(err) != "quota_journal" || len(n.acts) != 5 {
+	if _, err := yes("uid:1", Reply{}); fault.ReasonOf(err) != "quota" || len(n.acts) != 5 {
 		t.Errorf("past the quota: %v, %q", err, n.acts)
 	}
 	// Terms that were given up count no more, the newest do, and the last yes needs no room.
-	if e, err := yes("uid:2", Reply{Scope: ScopeTimed, For: 60 * time.Second}); fault.ReasonOf(err) != "quota_journal" {
+	if e, err := yes("uid:2", Reply{Scope: ScopeTimed, For: 60 * time.Second}); fault.ReasonOf(err) != "quota" {
 		t.Errorf("%+v, %v", e, err)
 	}
 	if e, err := yes("uid:2", Reply{Scope: ScopeTimed, For: 64 * time.Second}); err != nil || e.State != Approved {

@@ -24,7 +24,7 @@ func (h *Hub) vote(ctx context.Context, w *waiter, by By, r *Reply) (g *Standing
 		return nil, nil, false, err
 	}
 	if g != nil && h.shelf.full(w.entry.Requester) {
-		return nil, nil, false, fault.New(fault.Busy, "too_many_grants", op, fmt.Errorf("%q has %d", w.entry.Requester, maxPerRequester))
+		return nil, nil, false, fault.New(fault.Busy, "too_many", op, fmt.Errorf("%q has %d", w.entry.Requester, maxPerRequester))
 	}
 	others, enough := h.concurring(ctx, w, t, by.Principal)
 	voters = append(others, by)

@@ -90,12 +90,12 @@ func TestTestsEnd(t *testing.T) {
 		if err := f(ctx); fault.KindOf(err) != fault.Canceled {
 			t.Errorf("%s, canceled: %v", name, err)
 		}
-		why := fault.New(fault.Unavailable, "budget_x", "test", nil)
+		why := fault.New(fault.Unavailable, "budget", "test", nil)
 		short, stop := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, why)
 		begin := time.Now()
 		err := f(short)
 		stop()
-		if d := time.Since(begin); fault.ReasonOf(err) != "budget_x" || d > 8*time.Second {
+		if d := time.Since(begin); fault.ReasonOf(err) != "budget" || d > 8*time.Second {
 			t.Errorf("%s, too slow: %v after %v", name, err, d)
 		}
 	}

@@ -354,7 +354,7 @@ func TestCallLive(t *testing.T) {
 	}{
 		"all":    {[]hub.OutputPart{{Stream: "stdout", Text: "one\n"}, {Stream: "stderr", Base64: []byte("e\xff\x00\n")}, {Stream: "stdout", From: 4, Text: "two\n"}}, nil},
 		"some":   {[]hub.OutputPart{{Stream: "stdout", Text: "one\nt"}}, fault.New(fault.Unavailable, "connection_lost", "read output", nil)},
-		"no one": {nil, fault.New(fault.Unavailable, "too_many_streams", "read output", nil)},
+		"no one": {nil, fault.New(fault.Unavailable, "too_many", "read output", nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{run: hub.Run{ID: "run_1", State: hub.RunDone, Steps: []hub.StepResult{step}}, parts: c.parts, broken: c.broken, read: make(chan struct{}),
@@ -500,7 +500,7 @@ func TestApprove(t *testing.T) {
 	if status != 0 || !strings.Contains(out, `rm -rf\x1b`) || !strings.Contains(out, "NOT SHOWN: read run: it has no input of step 0") {
 		t.Errorf("shown as %q", out)
 	}
-	if out := cardText(&pending, nil, fault.New(fault.Busy, "budget_memory", "read run", errors.New("no\nroom\x1b"))); !strings.Contains(out, `NOT SHOWN: read run: no room\x1b`) {
+	if out := cardText(&pending, nil, fault.New(fault.Busy, "budget", "read run", errors.New("no\nroom\x1b"))); !strings.Contains(out, `NOT SHOWN: read run: no room\x1b`) {
 		t.Errorf("shown as %q", out)
 	}
 }

@@ -47,12 +47,12 @@ func TestPrincipalBounds(t *testing.T) {
 	r.sleeper(60000)       // in the place of the owner
 	var s hub.Session
 	r.must(201, "POST", "/api/v1/sessions", "{}", &s)
-	r.tooMany("too_many_sessions", "POST", "/api/v1/sessions", "{}")
+	r.tooMany("too_many", "POST", "/api/v1/sessions", "{}")
 	run := fmt.Sprintf(`{"session":%q,"steps":[{"tool":"palyra.echo","input":{"text":"hi"}}]}`, s.ID)
 	var waits hub.Run
 	r.must(201, "POST", "/api/v1/runs", run, &waits)
-	r.tooMany("too_many_runs", "POST", "/api/v1/runs", run)
-	r.tooMany("too_many_runs", "POST", "/api/v1/calls", echo)
+	r.tooMany("too_many", "POST", "/api/v1/runs", run)
+	r.tooMany("too_many", "POST", "/api/v1/calls", echo)
 
 	req, err := http.NewRequest("GET", "http://localhost/api/v1/runs/"+id+"/tape", nil)
 	if err != nil {
@@ -63,7 +63,7 @@ func TestPrincipalBounds(t *testing.T) {
 		t.Fatalf("a reader: %v, %v", tape, err)
 	}
 	defer tape.Body.Close()
-	r.tooMany("too_many_streams", "GET", "/api/v1/runs/"+id+"/tape", "")
+	r.tooMany("too_many", "GET", "/api/v1/runs/"+id+"/tape", "")
 
 	r.must(200, "POST", "/api/v1/runs/"+id+"/cancel", "", nil)
 	r.call(echo) // behind the one that waits

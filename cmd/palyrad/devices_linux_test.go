@@ -376,7 +376,7 @@ func TestDevicesAttacked(t *testing.T) {
 		switch err := <-errs; {
 		case err == nil:
 			renewed++
-		case fault.ReasonOf(err) != "too_many_requests":
+		case fault.ReasonOf(err) != "too_many":
 			t.Error(err)
 		}
 	}

@@ -134,16 +134,6 @@ func reasonsIn(files []*file) (out []reasonUse) {
 				if isReason(nameOf(n.Key)) {
 					take(n.Value, "")
 				}
-			case *ast.CompositeLit: // a pool's refusals are named as it is
-				prefix := map[string]string{"Limits": "budget_", "Rate": "quota_"}[nameOf(n.Type)]
-				if s, ok := n.Type.(*ast.SelectorExpr); !ok || nameOf(s.X) != "budget" || prefix == "" {
-					return true
-				}
-				for _, e := range n.Elts {
-					if kv, ok := e.(*ast.KeyValueExpr); ok && nameOf(kv.Key) == "Name" {
-						take(kv.Value, prefix)
-					}
-				}
 			case *ast.AssignStmt:
 				for i, l := range n.Lhs {
 					if isReason(nameOf(l)) && i < len(n.Rhs) {

@@ -168,7 +168,7 @@ func (h *Hub) Begin(id string, now time.Time) (Code, error) {
 		panic("pair: internal error: an id twice")
 	}
 	if len(h.codes) >= MaxOpen {
-		return Code{}, fault.New(fault.Busy, "too_many_pairings", "begin pairing", fmt.Errorf("%d wait", MaxOpen)).
+		return Code{}, fault.New(fault.Busy, "too_many", "begin pairing", fmt.Errorf("%d wait", MaxOpen)).
 			WithHint("palyra devices pairings lists them, and palyra devices deny ID ends one")
 	}
 	x := &Exchange{code: NewCode(h.key), View: View{ID: id, State: Open, Begun: now, Expires: now.Add(Life)}}

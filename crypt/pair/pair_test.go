@@ -394,7 +394,7 @@ func TestOpenIsBounded(t *testing.T) {
 		g.begin(fmt.Sprint(i))
 	}
 	_, err := g.Begin("more", noon)
-	wantReason(t, err, "too_many_pairings")
+	wantReason(t, err, "too_many")
 	if _, err := g.Begin("later", noon.Add(Life)); err != nil {
 		t.Errorf("after the others have expired: %v", err)
 	}

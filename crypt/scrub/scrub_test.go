@@ -207,7 +207,7 @@ func TestBounded(t *testing.T) {
 		for ; n < 1000; n++ {
 			value[0], value[1] = byte('a'+n%20), byte('a'+n/20)
 			if err := r.Add(o, "large", value); err != nil {
-				if fault.ReasonOf(err) != "budget_secrets" || fault.HintOf(err) == "" || strings.Contains(err.Error(), "01234567") {
+				if fault.ReasonOf(err) != "budget" || fault.HintOf(err) == "" || strings.Contains(err.Error(), "01234567") {
 					t.Error(err)
 				}
 				return n

@@ -25,14 +25,14 @@ func (i *index) room(op string, r Ref, by Storer) (*secret, error) {
 	}
 	if by.Most > 0 && i.madeBy(by.Name) >= by.Most {
 		if i.forget(r, func(s *secret) bool { return s.By == by.Name }); i.madeBy(by.Name) >= by.Most {
-			return nil, fault.New(fault.Unavailable, "quota_secrets", op, fmt.Errorf("%.80s has made %d secrets, its most", by.Name, by.Most))
+			return nil, fault.New(fault.Unavailable, "quota", op, fmt.Errorf("%.80s has made %d secrets, its most", by.Name, by.Most))
 		}
 	}
 	if most := MaxSecrets - by.Spare; !ok && len(i.Secrets) >= most {
 		if i.forget(r, func(*secret) bool { return true }); len(i.Secrets) >= MaxSecrets {
 			return nil, fault.New(fault.Refused, "too_large", op, fmt.Errorf("the vault has %d secrets, its most", MaxSecrets))
 		} else if len(i.Secrets) >= most {
-			return nil, fault.New(fault.Unavailable, "quota_secrets", op, fmt.Errorf("the vault has %d secrets, and the other places are its owners'", most))
+			return nil, fault.New(fault.Unavailable, "quota", op, fmt.Errorf("the vault has %d secrets, and the other places are its owners'", most))
 		}
 	}
 	if at, ok = i.find(r); !ok {

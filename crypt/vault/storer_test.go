@@ -58,13 +58,13 @@ func TestStorer(t *testing.T) {
 	}
 	const a, b, c, d = "vault://global/a", "vault://global/b", "vault://global/c", "vault://global/d"
 	stores(ann, a, b)
-	refused(t, storeBy(t, v, ann, c, d), fault.Unavailable, "quota_secrets") // all or none
+	refused(t, storeBy(t, v, ann, c, d), fault.Unavailable, "quota") // all or none
 	stores(ann, c)
-	refused(t, storeBy(t, v, ann, d), fault.Unavailable, "quota_secrets")
+	refused(t, storeBy(t, v, ann, d), fault.Unavailable, "quota")
 	stores(ann, a, b, c) // new versions of one's own are free
 	stores(bob, a)       // and of another's, which stay hers
 	stores(bob, d)
-	refused(t, storeBy(t, h.open(t), ann, "vault://global/e"), fault.Unavailable, "quota_secrets") // another handle counts the same
+	refused(t, storeBy(t, h.open(t), ann, "vault://global/e"), fault.Unavailable, "quota") // another handle counts the same
 	stores(Storer{Name: "owner"}, "vault://global/owner")
 
 	// What is removed gives its place back, and its numbers stay behind.
@@ -80,9 +80,9 @@ func TestStorer(t *testing.T) {
 	}
 	// A removed secret that another principal stores again is that one's.
 	remove(b)
-	refused(t, storeBy(t, v, Storer{Name: "bob", Most: 2}, b), fault.Unavailable, "quota_secrets")
+	refused(t, storeBy(t, v, Storer{Name: "bob", Most: 2}, b), fault.Unavailable, "quota")
 	stores(bob, b)
-	refused(t, storeBy(t, v, bob, "vault://global/g"), fault.Unavailable, "quota_secrets")
+	refused(t, storeBy(t, v, bob, "vault://global/g"), fault.Unavailable, "quota")
 	if _, err := v.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -103,7 +103,7 @@ func TestStorerSpare(t *testing.T) {
 	if err := storeBy(t, v, member, refs...); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, storeBy(t, v, member, "vault://global/more"), fault.Unavailable, "quota_secrets")
+	refused(t, storeBy(t, v, member, "vault://global/more"), fault.Unavailable, "quota")
 	refs = nil
 	for i := range 10 {
 		refs = append(refs, fmt.Sprintf("vault://global/o%d", i))
@@ -153,7 +153,7 @@ func TestOldHead(t *testing.T) {
 	if err := storeBy(t, o, Storer{Name: "ann", Most: 1}, "vault://global/b"); err != nil {
 		t.Fatal(err)
 	}
-	if refused(t, storeBy(t, o, Storer{Name: "ann", Most: 1}, "vault://global/c"), fault.Unavailable, "quota_secrets"); o.head.Version != headVersion {
+	if refused(t, storeBy(t, o, Storer{Name: "ann", Most: 1}, "vault://global/c"), fault.Unavailable, "quota"); o.head.Version != headVersion {
 		t.Errorf("version %d after a change", o.head.Version)
 	}
 	wants(t, h.open(t), "vault://global/a", 1, "value of a")

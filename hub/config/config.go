@@ -97,9 +97,9 @@ type Pairing struct {
 type State struct {
 	Dir           string `key:"dir" unit:"path" doc:"Keys, journal, store and artifacts, mode 0700. Empty: STATE_DIRECTORY, else XDG_STATE_HOME/palyra, else HOME/.local/state/palyra."`
 	ArtifactQuota Size   `key:"artifact_quota" unit:"bytes" default:"1GiB" min:"1MiB" max:"1024GiB" doc:"Space for artifacts; a result beyond it is refused."`
-	LayersEach    Size   `key:"layer_quota_per_principal" unit:"bytes" default:"4GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's layers of staged workspaces take when a call in one begins; the call adds at most its own limit. More: quota_layers." cost:"One principal can take as much of the disk."`
-	CachesEach    Size   `key:"cache_quota_per_principal" unit:"bytes" default:"16GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's caches take when a call that uses some begins; each may grow to 4 GiB. More: quota_caches." cost:"One principal can take as much of the disk."`
-	ArtifactEach  Size   `key:"artifact_quota_per_principal" unit:"bytes" default:"512MiB" min:"1MiB" max:"1024GiB" doc:"One principal's part of artifact_quota; owners may use all. A result beyond it is lost: quota_artifacts." cost:"One principal can take all the space."`
+	LayersEach    Size   `key:"layer_quota_per_principal" unit:"bytes" default:"4GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's layers of staged workspaces take when a call in one begins; the call adds at most its own limit. More: quota." cost:"One principal can take as much of the disk."`
+	CachesEach    Size   `key:"cache_quota_per_principal" unit:"bytes" default:"16GiB" min:"1MiB" max:"1024GiB" doc:"Space that one principal's caches take when a call that uses some begins; each may grow to 4 GiB. More: quota." cost:"One principal can take as much of the disk."`
+	ArtifactEach  Size   `key:"artifact_quota_per_principal" unit:"bytes" default:"512MiB" min:"1MiB" max:"1024GiB" doc:"One principal's part of artifact_quota; owners may use all. A result beyond it is lost: quota." cost:"One principal can take all the space."`
 }
 
 // Egress has the way to hosts.
@@ -153,18 +153,18 @@ type Limits struct {
 	Concurrency       int64 `key:"concurrency" unit:"calls" default:"8" min:"1" max:"1024" doc:"Runs at work, without those that wait for a person. Owners at the socket have an eighth more, rounded up." cost:"Each may use the memory and processors that its limits allow."`
 	ConcurrencyEach   int64 `key:"concurrency_per_principal" unit:"calls" default:"0" min:"0" max:"1024" doc:"One principal's runs at work; more wait. Owners at the socket aren't bound. 0: half of the places, and more while a quarter stays free; at concurrency 1 all take turns." cost:"A run keeps its place until it ends, up to budget.wall, and others wait."`
 	Queue             int64 `key:"queue" unit:"calls" default:"64" min:"0" max:"65536" doc:"Calls that wait, served by turns of principals, oldest first. More: unavailable. Owners at the socket have an eighth more."`
-	QueueEach         int64 `key:"queue_per_principal" unit:"calls" default:"48" min:"0" max:"65536" doc:"One principal's calls that wait, at most three quarters of the queue. More: 429, too_many_runs."`
+	QueueEach         int64 `key:"queue_per_principal" unit:"calls" default:"48" min:"0" max:"65536" doc:"One principal's calls that wait, at most three quarters of the queue. More: 429, too_many."`
 	RunsPerSession    int64 `key:"runs_per_session" unit:"runs" default:"8" min:"1" max:"1024" doc:"Parallel runs of one session at work; more wait. Other runs of a session are made one after the other."`
-	Background        int64 `key:"background" unit:"programs" default:"16" min:"1" max:"1024" doc:"Programs in the background (process.run with background, MCP servers that run), which take no place of limits.concurrency. Owners at the socket have an eighth more. More: 503, budget_background." cost:"Each may use the memory and processors that its limits allow, for hours."`
-	BackgroundEach    int64 `key:"background_per_principal" unit:"programs" default:"8" min:"1" max:"1024" doc:"One principal's. More: 503, budget_background." cost:"One principal can take all places."`
-	BackgroundSession int64 `key:"background_per_session" unit:"programs" default:"8" min:"1" max:"1024" doc:"One session's. More: 429, too_many_runs."`
-	LayersEach        int64 `key:"layers_per_principal" unit:"layers" default:"64" min:"1" max:"65536" doc:"Sessions of one principal with a layer of a staged workspace. More: 429, quota_layers."`
-	SecretsEach       int64 `key:"secrets_per_principal" unit:"secrets" default:"256" min:"1" max:"1000" doc:"Secrets of the vault that one principal has made, as long as they aren't removed. Owners at the socket aren't bound, and an eighth of the vault's 1000 places is theirs. More: 429, quota_secrets." cost:"One principal can take all places but the owners'."`
-	SessionsEach      int64 `key:"sessions_per_principal" unit:"sessions" default:"256" min:"1" max:"65536" doc:"One principal's open sessions. More: 429, too_many_sessions."`
+	Background        int64 `key:"background" unit:"programs" default:"16" min:"1" max:"1024" doc:"Programs in the background (process.run with background, MCP servers that run), which take no place of limits.concurrency. Owners at the socket have an eighth more. More: 503, budget." cost:"Each may use the memory and processors that its limits allow, for hours."`
+	BackgroundEach    int64 `key:"background_per_principal" unit:"programs" default:"8" min:"1" max:"1024" doc:"One principal's. More: 503, budget." cost:"One principal can take all places."`
+	BackgroundSession int64 `key:"background_per_session" unit:"programs" default:"8" min:"1" max:"1024" doc:"One session's. More: 429, too_many."`
+	LayersEach        int64 `key:"layers_per_principal" unit:"layers" default:"64" min:"1" max:"65536" doc:"Sessions of one principal with a layer of a staged workspace. More: 429, quota."`
+	SecretsEach       int64 `key:"secrets_per_principal" unit:"secrets" default:"256" min:"1" max:"1000" doc:"Secrets of the vault that one principal has made, as long as they aren't removed. Owners at the socket aren't bound, and an eighth of the vault's 1000 places is theirs. More: 429, quota." cost:"One principal can take all places but the owners'."`
+	SessionsEach      int64 `key:"sessions_per_principal" unit:"sessions" default:"256" min:"1" max:"65536" doc:"One principal's open sessions. More: 429, too_many."`
 	Body              Size  `key:"body" unit:"bytes" default:"1MiB" min:"4KiB" max:"64MiB" doc:"Largest request body; an import of secrets has a fifth of all together, up to 24MiB. All together: 80MiB, or ten times this if larger." cost:"Requests under way can take as much memory."`
 	SSEReaders        int64 `key:"sse_readers" unit:"connections" default:"1024" min:"0" max:"65536" doc:"Readers of tapes at a time, and sessions and calls at /mcp; a reader of output counts as five." cost:"Each holds a descriptor and a few KiB."`
-	SSEReadersEach    int64 `key:"sse_readers_per_principal" unit:"connections" default:"512" min:"0" max:"65536" doc:"One principal's readers of tapes, and of output. More: 429, too_many_streams." cost:"One principal can take all places."`
-	Sealed            Size  `key:"sealed" unit:"bytes" default:"0" min:"0" max:"1024GiB" doc:"Memory for sealed files of calls, waiting ones too, plus eight times their capsules and the inputs of runs; an eighth is for owners at the socket. More: 503, budget_sealed. 0: three eighths of what the unit's MemoryMax leaves, else a quarter of the host's, at most 2GiB." cost:"Files that calls name can take as much memory."`
+	SSEReadersEach    int64 `key:"sse_readers_per_principal" unit:"connections" default:"512" min:"0" max:"65536" doc:"One principal's readers of tapes, and of output. More: 429, too_many." cost:"One principal can take all places."`
+	Sealed            Size  `key:"sealed" unit:"bytes" default:"0" min:"0" max:"1024GiB" doc:"Memory for sealed files of calls, waiting ones too, plus eight times their capsules and the inputs of runs; an eighth is for owners at the socket. More: 503, budget. 0: three eighths of what the unit's MemoryMax leaves, else a quarter of the host's, at most 2GiB." cost:"Files that calls name can take as much memory."`
 	SealedEach        Size  `key:"sealed_per_principal" unit:"bytes" default:"0" min:"0" max:"1024GiB" doc:"One principal's part of limits.sealed. 0: half." cost:"One principal can take the share of all."`
 	RequestsPerSecond int64 `key:"requests_per_second" unit:"requests/s" default:"100" min:"0" max:"100000" doc:"One client's requests. 0: no bound." cost:"Without it one client can keep palyrad busy and try tokens at wire speed."`
 }
@@ -192,7 +192,7 @@ type Approvals struct {
 
 // Access is about credentials.
 type Access struct {
-	TokensEach  int64    `key:"tokens_per_principal" unit:"tokens" default:"256" min:"1" max:"65536" doc:"One principal's valid API tokens, and tokens that it makes or rotates in a day. More: 429, quota_tokens." cost:"Each takes memory and disk, and time at start."`
+	TokensEach  int64    `key:"tokens_per_principal" unit:"tokens" default:"256" min:"1" max:"65536" doc:"One principal's valid API tokens, and tokens that it makes or rotates in a day. More: 429, quota." cost:"Each takes memory and disk, and time at start."`
 	TokenMaxAge Duration `key:"token_max_age" unit:"duration" default:"2160h" min:"1m" max:"8760h" doc:"Longest life of a new API token." cost:"A leaked token stays good for as long."`
 }
 
@@ -216,7 +216,7 @@ type SigningKeys struct {
 // Journal is the log of intents and results.
 type Journal struct {
 	MinFree   Size `key:"min_free" unit:"bytes" default:"64MiB" min:"0" max:"1024GiB" doc:"With less free space for the state directory palyrad isn't ready and takes no new calls; reads go on." cost:"On a full disk calls are refused in their middle, not at the door."`
-	QuotaEach Size `key:"quota_per_principal" unit:"bytes a day" default:"1GiB" min:"0" max:"1024GiB" doc:"What one principal may add to journal and store in a day, by calls (denied and failed ones too), sessions, idempotency keys and acts. It's paid back evenly over a day, across restarts. More: 429, quota_journal. Owners at the socket aren't bound; their tokens are. 0: no bound." cost:"The journal is never trimmed: one principal can fill the disk, and calls stop."`
+	QuotaEach Size `key:"quota_per_principal" unit:"bytes a day" default:"1GiB" min:"0" max:"1024GiB" doc:"What one principal may add to journal and store in a day, by calls (denied and failed ones too), sessions, idempotency keys and acts. It's paid back evenly over a day, across restarts. More: 429, quota. Owners at the socket aren't bound; their tokens are. 0: no bound." cost:"The journal is never trimmed: one principal can fill the disk, and calls stop."`
 }
 
 // Retention says when ended things are removed.

@@ -274,7 +274,7 @@ func (s *serving) request(ctx context.Context, method string, params any) (r rep
 	case s.err != nil:
 		err = s.err
 	case len(s.waiting)+len(s.left) >= maxOpen:
-		err = s.fault(fault.Unavailable, "too_many_requests", "it has %d questions that it hasn't answered", maxOpen)
+		err = s.fault(fault.Unavailable, "too_many", "it has %d questions that it hasn't answered", maxOpen)
 	default:
 		s.next++
 		s.waiting[id] = to

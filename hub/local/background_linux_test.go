@@ -343,7 +343,7 @@ func TestBackgroundBounds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if reasons[""] != 8 || reasons["budget_background"]+reasons["too_many_runs"] != 92 {
+	if reasons[""] != 8 || reasons["budget"]+reasons["too_many"] != 92 {
 		t.Errorf("%v", reasons)
 	}
 	if p := h.runs.BackgroundPlaces(); p.Held() != 8 {
@@ -356,7 +356,7 @@ func TestBackgroundBounds(t *testing.T) {
 	for range 5 {
 		h.background(other, s, background(nil, "sleep", w))
 	}
-	if _, err := h.tryBackground(other, s, background(nil, "sleep", w)); fault.ReasonOf(err) != "too_many_runs" {
+	if _, err := h.tryBackground(other, s, background(nil, "sleep", w)); fault.ReasonOf(err) != "too_many" {
 		t.Errorf("the sixth of a session: %v", err)
 	}
 	// The emergency stop ends them all.

@@ -68,7 +68,7 @@ func TestDeviceRemoved(t *testing.T) {
 		id := fmt.Sprintf("gone-%d", i)
 		h.devices.byID[id] = &store.Device{ID: id, Principal: bob.User, Revoked: time.Unix(1, 0)}
 	}
-	if _, _, _, err := h.enrol(ctx, bob, Enrolment{ID: "phone", CSR: csr}); fault.ReasonOf(err) != "quota_tokens" {
+	if _, _, _, err := h.enrol(ctx, bob, Enrolment{ID: "phone", CSR: csr}); fault.ReasonOf(err) != "quota" {
 		t.Fatalf("one more: %v", err)
 	}
 	remove := func(c hub.Caller, id string) error {

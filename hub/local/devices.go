@@ -357,7 +357,7 @@ func (h *Hub) endDevice(ctx context.Context, c hub.Caller, d *store.Device) erro
 	return err
 }
 
-// room returns fault.Unavailable "quota_tokens" if there is none for one more device of a principal.
+// room returns fault.Unavailable "quota" if there is none for one more device of a principal.
 func (ds *devices) room(principal string) error {
 	const op = "enrol device"
 	ds.mu.RLock()
@@ -370,10 +370,10 @@ func (ds *devices) room(principal string) error {
 	}
 	switch {
 	case own >= maxDevicesEach:
-		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("%.80q has %d devices, with those that were revoked", principal, own)).
+		return fault.New(fault.Unavailable, "quota", op, fmt.Errorf("%.80q has %d devices, with those that were revoked", principal, own)).
 			WithHint("forget some that have ended: palyra devices rm ID")
 	case len(ds.byID) >= maxDevices:
-		return fault.New(fault.Unavailable, "quota_tokens", op, fmt.Errorf("there are %d devices, with those that were revoked", len(ds.byID))).
+		return fault.New(fault.Unavailable, "quota", op, fmt.Errorf("there are %d devices, with those that were revoked", len(ds.byID))).
 			WithHint("forget some that have ended: palyra devices rm ID")
 	}
 	return nil
@@ -545,7 +545,7 @@ func (h *Hub) renewDevice(ctx context.Context, c hub.Caller, in hub.DeviceRenewa
 	now := h.cfg.Clock.Latest()
 	next.Certificates = slices.DeleteFunc(slices.Clone(d.Certificates), func(c store.Certificate) bool { return !now.Before(c.Expires) })
 	if len(next.Certificates) >= maxLeaves {
-		return hub.DeviceChain{}, fault.New(fault.Unavailable, "too_many_requests", op, fmt.Errorf("it has %d certificates that are still good", maxLeaves)).
+		return hub.DeviceChain{}, fault.New(fault.Unavailable, "too_many", op, fmt.Errorf("it has %d certificates that are still good", maxLeaves)).
 			WithHint("use the newest one; one is due at two thirds of the life of the one before")
 	}
 	a, chain, cert, err := h.issue(ctx, c, in.CSR, d.Kind, d.ID)

@@ -107,7 +107,7 @@ func TestDevice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := renew(c, "laptop", key); fault.ReasonOf(err) != "too_many_requests" {
+	if _, err := renew(c, "laptop", key); fault.ReasonOf(err) != "too_many" {
 		t.Errorf("a fifth certificate: %v", err)
 	}
 	if err := h.Flush(ctx); err != nil {
@@ -332,7 +332,7 @@ func TestDevicesOfOne(t *testing.T) {
 		id := fmt.Sprintf("own-%d", i)
 		h.devices.byID[id] = &store.Device{ID: id, Principal: h.owner.User, Revoked: time.Unix(1, 0)}
 	}
-	if _, _, _, err := h.enrol(t.Context(), h.owner, Enrolment{ID: "phone", CSR: csr}); fault.ReasonOf(err) != "quota_tokens" {
+	if _, _, _, err := h.enrol(t.Context(), h.owner, Enrolment{ID: "phone", CSR: csr}); fault.ReasonOf(err) != "quota" {
 		t.Errorf("one more: %v", err)
 	}
 	h.pair(h.owner, "laptop", csr, true, "run.start")

@@ -357,7 +357,7 @@ func (l *layers) Name(ctx context.Context, session, user, workspace string) (str
 		over = fmt.Errorf("those of %.80q take %d bytes, limit %d", user, bytes, b.BytesEach)
 	}
 	if over != nil {
-		return "", fault.New(fault.Unavailable, "quota_layers", op, over).WithHint("discard some: palyra changes ls --socket, palyra changes discard")
+		return "", fault.New(fault.Unavailable, "quota", op, over).WithHint("discard some: palyra changes ls --socket, palyra changes discard")
 	}
 	if _, ok := l.known[name]; !ok {
 		l.known[name] = layerFacts{session: session, principal: user}

@@ -352,7 +352,7 @@ func TestLayerBounds(t *testing.T) {
 	refused := func(session string) {
 		t.Helper()
 		r, err := hub.Call.Do(t.Context(), h, h.owner, hub.NewCall{Session: session, Tool: "process.run", Input: json.RawMessage(sh("true"))})
-		if err != nil || r.Steps[0].Reason != "quota_layers" {
+		if err != nil || r.Steps[0].Reason != "quota" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
@@ -429,7 +429,7 @@ func TestLayersAtStart(t *testing.T) {
 	big := h.in(h.owner, h.session(h.owner), "process.run", sh("head -c 2000000 /dev/urandom >big"), false).Layer
 	again()
 	r, err := hub.Call.Do(t.Context(), h, h.owner, hub.NewCall{Tool: "process.run", Input: json.RawMessage(sh("true"))})
-	if err != nil || r.Steps[0].Reason != "quota_layers" {
+	if err != nil || r.Steps[0].Reason != "quota" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	h.layers.mu.Lock()

@@ -366,7 +366,7 @@ func (p *pairings) roomLocked(principal string, views []pair.View) error {
 		}
 	}
 	if p.of = of; n >= pairingsEach {
-		return fault.New(fault.Busy, "too_many_pairings", "begin pairing", fmt.Errorf("%d of yours wait", n)).
+		return fault.New(fault.Busy, "too_many", "begin pairing", fmt.Errorf("%d of yours wait", n)).
 			WithHint("palyra devices pairings lists them, and palyra devices deny ID ends one")
 	}
 	return nil

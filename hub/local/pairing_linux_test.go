@@ -265,7 +265,7 @@ func TestPairingIsRefused(t *testing.T) {
 				}
 			}
 			_, err := h.approvesPairing(h.owner, p.ID, x.digits, nil)
-			if fault.ReasonOf(err) != "quota_tokens" {
+			if fault.ReasonOf(err) != "quota" {
 				return fmt.Errorf("no certificate should be made: %v", err)
 			}
 			return nil
@@ -430,7 +430,7 @@ func TestPairingsAreBounded(t *testing.T) {
 	for range pairingsEach {
 		h.begin()
 	}
-	if _, err := hub.BeginPairing.Do(t.Context(), h, h.owner, hub.None{}); fault.ReasonOf(err) != "too_many_pairings" {
+	if _, err := hub.BeginPairing.Do(t.Context(), h, h.owner, hub.None{}); fault.ReasonOf(err) != "too_many" {
 		t.Errorf("one more: %v", err)
 	}
 	if _, err := hub.BeginPairing.Do(t.Context(), h, h.member(1001, access.Operator), hub.None{}); err != nil {

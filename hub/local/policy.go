@@ -187,7 +187,7 @@ func (h *Hub) policyWork(ctx context.Context, c hub.Caller, most time.Duration) 
 		over()
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fault.New(fault.Unavailable, "budget_policy_time", "check policies",
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fault.New(fault.Unavailable, "budget", "check policies",
 		fmt.Errorf("it takes more than %v", most)).WithHint("make the policies, the tests or the number of calls smaller, or use palyra policy on a copy of them"))
 	return ctx, func() {
 		cancel()

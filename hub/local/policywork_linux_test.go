@@ -54,7 +54,7 @@ func TestPolicyWork(t *testing.T) {
 		})
 	}
 	for range 4 { // a line of 8, half of it for one
-		if got := <-reasons; got != "budget_policy" {
+		if got := <-reasons; got != "budget" {
 			t.Errorf("beyond its part of the line: %q", got)
 		}
 	}

@@ -23,7 +23,7 @@ type quota struct{ h *Hub }
 // Owner reports whether a principal is an owner, whom no quota binds.
 func (h *Hub) Owner(principal string) bool { return h.access.Role(principal) == access.Owner }
 
-// Check returns fault.Unavailable "quota_journal" if a principal may add nothing more now.
+// Check returns fault.Unavailable "quota" if a principal may add nothing more now.
 // An owner at the socket isn't bound; an agent with an owner's token is.
 func (q quota) Check(principal string, free bool) error {
 	return q.h.written.Check(budget.Owner{Name: principal, Reserve: free}, q.h.cfg.Clock.Earliest())
@@ -32,7 +32,7 @@ func (q quota) Check(principal string, free bool) error {
 // room is quota.Check for the caller of an operation.
 func (h *Hub) room(c hub.Caller) error { return quota{h}.Check(c.User, h.privileged(c)) }
 
-// MayAdd returns fault.Unavailable "quota_journal" if a principal may add nothing more to
+// MayAdd returns fault.Unavailable "quota" if a principal may add nothing more to
 // journal and store now, by any surface. It is for checks that an operation repeats.
 func (h *Hub) MayAdd(principal string) error { return quota{h}.Check(principal, h.Owner(principal)) }
 

@@ -36,7 +36,7 @@ func TestJournalQuota(t *testing.T) {
 		_, session := hub.CreateSession.Do(ctx, h, alice, hub.NewSession{})
 		_, token := hub.CreateToken.Do(ctx, h, alice, hub.NewToken{Name: "x", TTL: time.Hour})
 		for what, err := range map[string]error{"call": call, "run": start, "session": session, "token": token} {
-			if fault.ReasonOf(err) != "quota_journal" || fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "" {
+			if fault.ReasonOf(err) != "quota" || fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "" {
 				t.Errorf("%s: a %s: %v", when, what, err)
 			}
 		}
@@ -61,7 +61,7 @@ func TestJournalQuota(t *testing.T) {
 	}
 	// The owner's own calls have filled its account.
 	agent, _ := h.token(h.owner, "run.start", "session.write")
-	if _, err := hub.Call.Do(ctx, h, agent, hub.NewCall{Tool: "process.run", Input: argv("true").Input}); fault.ReasonOf(err) != "quota_journal" {
+	if _, err := hub.Call.Do(ctx, h, agent, hub.NewCall{Tool: "process.run", Input: argv("true").Input}); fault.ReasonOf(err) != "quota" {
 		t.Errorf("an owner's agent: %v", err)
 	}
 	h.stop()
@@ -98,7 +98,7 @@ func TestJournalQuotaInRun(t *testing.T) {
 			last = s
 		}
 	}
-	if r.State != hub.RunFailed || last.Reason != "quota_journal" || last.Hint == "" {
+	if r.State != hub.RunFailed || last.Reason != "quota" || last.Hint == "" {
 		t.Errorf("the run ended %s, a step %+v", r.State, last)
 	}
 }
@@ -129,7 +129,7 @@ func TestTokenQuota(t *testing.T) {
 		_, one := mint(alice)
 		_, two := mint(other)
 		for _, err := range []error{rotated, one, two} {
-			if fault.ReasonOf(err) != "quota_tokens" || fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "" {
+			if fault.ReasonOf(err) != "quota" || fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "" {
 				t.Errorf("%s: %v", when, err)
 			}
 		}
@@ -222,7 +222,7 @@ func TestJournalQuotaOfActs(t *testing.T) {
 		if err == nil {
 			_, err = hub.RemoveMember.Do(ctx, h, admin, hub.MemberRemoval{Principal: m.Principal, Version: m.Version})
 		}
-		if fault.ReasonOf(err) == "quota_journal" {
+		if fault.ReasonOf(err) == "quota" {
 			break
 		} else if err != nil {
 			t.Fatal(err)
@@ -235,7 +235,7 @@ func TestJournalQuotaOfActs(t *testing.T) {
 	_, resume := hub.Resume.Do(ctx, h, admin, hub.None{})
 	_, backup := hub.Backup.Do(ctx, h, admin, hub.BackupTo{BackupRequest: hub.BackupRequest{}, W: io.Discard})
 	for what, err := range map[string]error{"reload": reload, "resume": resume, "backup": backup} {
-		if r := fault.ReasonOf(err); r != "quota_journal" && (what != "backup" || r != "permission_denied") {
+		if r := fault.ReasonOf(err); r != "quota" && (what != "backup" || r != "permission_denied") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -304,7 +304,7 @@ func TestRunsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, do := range c.all {
-			if err := do(); fault.ReasonOf(err) != "budget_"+c.name {
+			if err := do(); fault.ReasonOf(err) != "budget" || !strings.Contains(err.Error(), "take "+c.name+": ") {
 				t.Errorf("%s without %s: %v", name, c.name, err)
 			}
 		}

@@ -96,7 +96,7 @@ func (h *Hub) addServer(ctx context.Context, c hub.Caller, n hub.NewServer) (hub
 	err = h.st.Update(ctx, func(tx *store.Tx) error {
 		rows, err := tx.Servers()
 		if err == nil && len(rows) >= gateway.MaxServers {
-			err = fault.New(fault.Busy, "too_many_servers", "add server", fmt.Errorf("there are %d, and may be no more", len(rows)))
+			err = fault.New(fault.Busy, "too_many", "add server", fmt.Errorf("there are %d, and may be no more", len(rows)))
 		}
 		if err != nil {
 			return err

@@ -511,7 +511,7 @@ func TestServersTakeNoTurn(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 	}
-	if st := h.ask(op, h.session(op), "bad", "count", nil); st.Reason != "budget_background" || st.Hint == "" {
+	if st := h.ask(op, h.session(op), "bad", "count", nil); st.Reason != "budget" || st.Hint == "" {
 		t.Errorf("a fourth server: %+v", st)
 	}
 	servers := h.atWork()

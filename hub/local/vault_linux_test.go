@@ -252,14 +252,14 @@ func TestVaultQuota(t *testing.T) {
 				t.Errorf("%s %d: %s", name, i, reason)
 			}
 		}
-		if reason := set(c, name+"more"); reason != "quota_secrets" {
+		if reason := set(c, name+"more"); reason != "quota" {
 			t.Errorf("one more of %s: %q", name, reason)
 		}
 		if reason := set(c, name+"1"); reason != "" {
 			t.Errorf("another version of %s: %q", name, reason)
 		}
 		r, err := request(h, hub.ImportSecrets, c, hub.SecretImport{Secrets: []hub.NewSecret{{Ref: "vault://global/" + name + "i", Value: []byte(hush)}}})
-		if err != nil || r.Run.Steps[0].Reason != "quota_secrets" {
+		if err != nil || r.Run.Steps[0].Reason != "quota" {
 			t.Errorf("an import of %s: %+v, %v", name, r.Run.Steps, err)
 		}
 	}

@@ -112,7 +112,7 @@ func (e *Engine) enterBackgroundLocked(j *job) (err error) {
 	}
 	const hint = "end one: palyra runs ls --background, palyra runs cancel; agents have process.list and process.stop"
 	if most := e.cfg.Background.Session; mine >= most {
-		return fault.New(fault.Busy, "too_many_runs", "start in the background", fmt.Errorf("%d programs of this session are", mine)).WithHint(hint)
+		return fault.New(fault.Busy, "too_many", "start in the background", fmt.Errorf("%d programs of this session are", mine)).WithHint(hint)
 	}
 	if j.place, err = e.cfg.Background.Places.Take(j.owner(), 1); err != nil {
 		if f, ok := errors.AsType[*fault.Error](err); ok {

@@ -28,7 +28,7 @@ func TestShare(t *testing.T) {
 	crowd := func() (ids []string) {
 		for range 56 {
 			id, err := h.try(Request{User: mallory, Steps: steps("hold")})
-			if fault.ReasonOf(err) == "too_many_runs" {
+			if fault.ReasonOf(err) == "too_many" {
 				return ids
 			}
 			if err != nil {
@@ -250,7 +250,7 @@ func TestRunsMemory(t *testing.T) {
 	var ids []string
 	for {
 		id, err := h.try(big)
-		if fault.ReasonOf(err) == "budget_sealed" {
+		if fault.ReasonOf(err) == "budget" {
 			break
 		}
 		if err != nil {

@@ -60,7 +60,7 @@ func TestBounds(t *testing.T) {
 	d := h.start(Request{Steps: steps("hold")})
 	e := h.start(Request{Steps: steps("ok")})
 	for _, q := range []Request{own, {Steps: steps("ok")}} {
-		if _, err := h.try(q); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "too_many_runs" {
+		if _, err := h.try(q); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "too_many" {
 			t.Errorf("three quarters of the queue: %v", err)
 		}
 	}
@@ -368,7 +368,7 @@ func TestTapeReaders(t *testing.T) {
 	h.ended(id)
 	a, _ := h.Tape(id, 0)
 	b, _ := h.Tape(id, 0)
-	if _, err := h.Tape(id, 0); fault.ReasonOf(err) != "too_many_readers" {
+	if _, err := h.Tape(id, 0); fault.ReasonOf(err) != "too_many" {
 		t.Errorf("one too many: %v", err)
 	}
 	a.Close()

@@ -296,7 +296,7 @@ var _ hub.Outputs = (*OutputReader)(nil)
 
 // Output reads what the steps of a run write, from a place on: what there is, and then more
 // as it comes. The caller closes it. It has a place among the readers of tapes; too many
-// are fault.Busy "too_many_readers".
+// are fault.Busy "too_many".
 func (e *Engine) Output(q hub.OutputQuery, open OpenArtifact) (*OutputReader, error) {
 	const most = 1 << 62 // of bytes, so that no sum overflows
 	if q.Step < 0 || q.Stdout > most || q.Stderr > most {

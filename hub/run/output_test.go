@@ -155,7 +155,7 @@ func TestOutputReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := h.output(hub.OutputQuery{Run: id})
-	if _, err := h.Output(hub.OutputQuery{Run: id}, nil); fault.ReasonOf(err) != "too_many_readers" {
+	if _, err := h.Output(hub.OutputQuery{Run: id}, nil); fault.ReasonOf(err) != "too_many" {
 		t.Errorf("a third reader: %v", err)
 	}
 	waits := make(chan error)

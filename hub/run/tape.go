@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"sync"
 
@@ -103,7 +104,7 @@ type Reader struct {
 var _ hub.Tape = (*Reader)(nil)
 
 // Tape reads the events of a run with Seq > after. The caller closes it. Too
-// many readers are fault.Busy "too_many_readers".
+// many readers are fault.Busy "too_many".
 func (e *Engine) Tape(run string, after uint64) (*Reader, error) {
 	if err := e.tapes.enter("read tape"); err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func (t *tapes) enter(op string) error {
 	case t.closed:
 		return fault.New(fault.Unavailable, "draining", op, nil)
 	case t.readers >= t.max:
-		return fault.New(fault.Busy, "too_many_readers", op, nil).WithHint("close other readers of tapes")
+		return fault.New(fault.Busy, "too_many", op, errors.New("as many read as may")).WithHint("close other readers of tapes")
 	}
 	t.readers++
 	return nil

@@ -123,7 +123,7 @@ func NewLines(b Bounds) *Lines {
 
 // Enter puts a run at the end of its session's line and returns its place. A parallel run may be
 // at work beside others that are, too. No room is fault.Busy "queue_full", none for this principal
-// "too_many_runs".
+// "too_many".
 func (l *Lines) Enter(session, run string, o budget.Owner, parallel bool) (Place, error) {
 	line, a := l.lines[session], l.account(o)
 	front := l.front(line)
@@ -141,7 +141,7 @@ func (l *Lines) Enter(session, run string, o budget.Owner, parallel bool) (Place
 	}
 	switch {
 	case a.waiting >= l.bounds.Each:
-		return full("too_many_runs", "%d runs of %.80q wait already", a.waiting, o.Name)
+		return full("too_many", "%d runs of %.80q wait already", a.waiting, o.Name)
 	case l.waiting >= queue:
 		return full("queue_full", "%d runs wait already", l.waiting)
 	case len(line)-max(front, 1) >= l.bounds.Line:

@@ -33,7 +33,7 @@ var next = map[store.SessionState][]store.SessionState{
 }
 
 // Create opens a session of a principal that has fewer than most open;
-// otherwise it is fault.Busy "too_many_sessions".
+// otherwise it is fault.Busy "too_many".
 func Create(ctx context.Context, st *store.Store, principal, title string, most int) (*store.Session, error) {
 	s, err := New(principal, title)
 	if err != nil {
@@ -44,7 +44,7 @@ func Create(ctx context.Context, st *store.Store, principal, title string, most 
 		case err != nil:
 			return err
 		case n >= most:
-			return fault.New(fault.Busy, "too_many_sessions", "create session", fmt.Errorf("%.80q has %d open", principal, n)).
+			return fault.New(fault.Busy, "too_many", "create session", fmt.Errorf("%.80q has %d open", principal, n)).
 				WithHint("end one: palyra sessions end")
 		}
 		return tx.CreateSession(s)

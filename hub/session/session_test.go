@@ -50,7 +50,7 @@ func TestSession(t *testing.T) {
 	if _, err := End(ctx, st, s.ID, 7); fault.ReasonOf(err) != "version_conflict" {
 		t.Errorf("another version: %v", err)
 	}
-	if _, err := Create(ctx, st, "uid:1", "one more", 1); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "too_many_sessions" {
+	if _, err := Create(ctx, st, "uid:1", "one more", 1); fault.KindOf(err) != fault.Busy || fault.ReasonOf(err) != "too_many" {
 		t.Errorf("a session more than the bound: %v", err)
 	}
 	if _, err := Create(ctx, st, "uid:2", "of somebody else", 1); err != nil {
@@ -132,8 +132,8 @@ func TestLinesEach(t *testing.T) {
 		reason                  string
 	}{
 		{"a", "a1", "p", Active, ""}, {"a", "a2", "p", Queued, ""}, {"b", "b1", "p", Head, ""},
-		{"c", "c1", "p", Gone, "too_many_runs"}, {"d", "d1", "q", Head, ""}, {"e", "e1", "q", Head, ""},
-		{"f", "f1", "r", Gone, "queue_full"}, {"d", "d2", "q", Gone, "too_many_runs"},
+		{"c", "c1", "p", Gone, "too_many"}, {"d", "d1", "q", Head, ""}, {"e", "e1", "q", Head, ""},
+		{"f", "f1", "r", Gone, "queue_full"}, {"d", "d2", "q", Gone, "too_many"},
 	} {
 		got, err := l.Enter(e.session, e.run, of(e.principal), false)
 		if got != e.want || fault.ReasonOf(err) != e.reason {
@@ -419,7 +419,7 @@ func TestLinesLine(t *testing.T) {
 		owner  budget.Owner
 		n      int
 		reason string
-	}{{of("x"), 1 + 12, "too_many_runs"}, {of("y"), 4, "queue_full"}, {of("z"), 0, "queue_full"}, {budget.Owner{Name: "x", Reserve: true}, 1 + 2, "queue_full"}} {
+	}{{of("x"), 1 + 12, "too_many"}, {of("y"), 4, "queue_full"}, {of("z"), 0, "queue_full"}, {budget.Owner{Name: "x", Reserve: true}, 1 + 2, "queue_full"}} {
 		if n, reason := fill(test.owner); n != test.n || reason != test.reason {
 			t.Errorf("%+v: %d, %s, want %+v", test.owner, n, reason, test)
 		}

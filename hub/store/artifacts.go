@@ -120,7 +120,7 @@ func (a *shelf) hold(principal string, bytes int64) {
 }
 
 func (a *shelf) overQuotaLocked(size int64) error {
-	return fault.New(fault.Unavailable, "artifact_quota", opPut, fmt.Errorf("%d bytes, with %d of %d in use", size, a.bytes+a.drafts, a.quota)).
+	return fault.New(fault.Unavailable, "disk_full", opPut, fmt.Errorf("%d bytes, with %d of %d in use", size, a.bytes+a.drafts, a.quota)).
 		WithHint("end sessions that hold artifacts, or raise the quota")
 }
 
@@ -160,7 +160,7 @@ func (d *Draft) giveBackLocked() {
 }
 
 func overShare(op, principal string) error {
-	return fault.New(fault.Unavailable, "quota_artifacts", op, fmt.Errorf("%.80q holds its share of the space for artifacts", principal)).
+	return fault.New(fault.Unavailable, "quota", op, fmt.Errorf("%.80q holds its share of the space for artifacts", principal)).
 		WithHint("wait until older runs lose theirs (retention.*), or raise state.artifact_quota_per_principal")
 }
 

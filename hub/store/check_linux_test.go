@@ -307,7 +307,7 @@ func TestArtifacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = put("run_1", strings.Repeat("z", 36))
-	wants(t, err, fault.Unavailable, "artifact_quota")
+	wants(t, err, fault.Unavailable, "disk_full")
 	_, _, err = s.OpenArtifact(ctx, canon.Sum([]byte("other")))
 	wants(t, err, fault.NotFound, "not_found")
 	wants(t, s.Update(ctx, func(tx *Tx) error { return tx.holdArtifact(canon.Sum([]byte("other")), "run_1") }), fault.NotFound, "not_found")

@@ -37,7 +37,7 @@ func TestArtifactShare(t *testing.T) {
 		_, err := s.PutArtifact(ctx, run, "text/plain", strings.NewReader(text))
 		return err
 	}
-	over := func(err error) { t.Helper(); wants(t, err, fault.Unavailable, "quota_artifacts") }
+	over := func(err error) { t.Helper(); wants(t, err, fault.Unavailable, "quota") }
 	ok := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -99,9 +99,9 @@ func TestDraftsCount(t *testing.T) {
 	a, b := begin("alice"), begin("alice")
 	write(a, 60, "")
 	write(b, 30, "")
-	write(b, 30, "quota_artifacts")
+	write(b, 30, "quota")
 	write(begin("bob"), 90, "")
-	write(begin("carol"), 90, "artifact_quota")
+	write(begin("carol"), 90, "disk_full")
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestDraftsCount(t *testing.T) {
 	if _, err := a.Commit(ctx); err != nil {
 		t.Error(err)
 	}
-	write(begin("alice"), 20, "quota_artifacts")
+	write(begin("alice"), 20, "quota")
 	if x := &s.artifacts; x.drafts != 90 || x.bytes != 90 || len(x.drafted) != 1 {
 		t.Errorf("%d bytes of drafts %v, %d of artifacts", x.drafts, x.drafted, x.bytes)
 	}

@@ -46,10 +46,10 @@ import (
 // Options tune a Store. The zero value is right for all but tests.
 type Options struct {
 	// ArtifactQuota bounds the bytes of all artifacts. Default 10 GiB; more than
-	// that is fault.Unavailable "artifact_quota".
+	// that is fault.Unavailable "disk_full".
 	ArtifactQuota int64
 	// ArtifactShare returns how many of these bytes the runs of a principal may hold;
-	// more is fault.Unavailable "quota_artifacts". It is called with locks held and
+	// more is fault.Unavailable "quota". It is called with locks held and
 	// waits for nothing. Default: all.
 	ArtifactShare func(principal string) int64
 	// MaxArtifact bounds one artifact in bytes. Default 256 MiB.

@@ -16,7 +16,7 @@ import (
 //
 //	written := budget.NewAllowance(budget.Rate{Name: "journal", Each: 1 << 30, Period: 24 * time.Hour})
 //	if err := written.Check(owner, now); err != nil {
-//		return err // fault.Unavailable "quota_journal"
+//		return err // fault.Unavailable "quota"
 //	}
 //	n := write()
 //	written.Spend(owner.Name, n, now)
@@ -36,7 +36,7 @@ type Allowance struct {
 
 // Rate bounds the use of one resource by each owner. With Each 0 use is only counted.
 type Rate struct {
-	Name   string // of the resource, snake_case; the reason code is "quota_" + Name
+	Name   string // of the resource, snake_case; errors' texts name it
 	Each   int64
 	Period time.Duration
 }
@@ -55,7 +55,7 @@ func NewAllowance(r Rate) *Allowance {
 	return &Allowance{rate: r, used: make(map[string]Use)}
 }
 
-// Check returns fault.Unavailable "quota_NAME" if o has used up its allowance. An Owner
+// Check returns fault.Unavailable "quota" if o has used up its allowance. An Owner
 // with Reserve always passes.
 func (a *Allowance) Check(o Owner, now time.Time) error {
 	if o.Reserve || a.rate.Each == 0 {
@@ -71,7 +71,7 @@ func (a *Allowance) Check(o Owner, now time.Time) error {
 	a.used[o.Name] = u
 	a.refused++
 	wait := time.Duration((over + 1) / float64(a.rate.Each) * float64(a.rate.Period)).Round(time.Second)
-	return fault.New(fault.Unavailable, "quota_"+a.rate.Name, "use "+a.rate.Name,
+	return fault.New(fault.Unavailable, "quota", "use "+a.rate.Name,
 		errors.New("this caller has used up what it may")).WithHint(fmt.Sprintf("there is room again in %v; an administrator can raise the quota", max(wait, time.Second)))
 }
 

@@ -14,7 +14,7 @@ func TestAllowance(t *testing.T) {
 	ok := func(who Owner, want bool) {
 		t.Helper()
 		err := a.Check(who, now)
-		if (err == nil) != want || err != nil && (fault.ReasonOf(err) != "quota_journal" || fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "") {
+		if (err == nil) != want || err != nil && (fault.ReasonOf(err) != "quota" || fault.KindOf(err) != fault.Unavailable || fault.HintOf(err) == "") {
 			t.Errorf("%s: %v, want %v", who.Name, err, want)
 		}
 	}

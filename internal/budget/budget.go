@@ -9,7 +9,7 @@
 //	sealed := budget.New(budget.Limits{Name: "sealed", Total: 512 << 20, Each: 128 << 20, Reserve: 64 << 20})
 //	hold, err := sealed.Take(owner, size)
 //	if err != nil {
-//		return err // fault.Unavailable "budget_sealed"
+//		return err // fault.Unavailable "budget"
 //	}
 //	defer hold.Release()
 //
@@ -42,7 +42,7 @@ import (
 
 // Limits bound one Pool. All amounts are in the unit of the resource.
 type Limits struct {
-	Name    string // of the resource, snake_case; the reason code is "budget_" + Name
+	Name    string // of the resource, snake_case; errors' texts name it
 	Total   int64  // the most that all owners hold together; at least 1
 	Each    int64  // the most that one owner holds; 0: Total - Reserve
 	Reserve int64  // the part of Total that only privileged owners can use
@@ -104,7 +104,7 @@ func New(l Limits) *Pool {
 	return &Pool{limits: l, owners: make(map[Owner]int64), turns: make(map[Owner]uint64)}
 }
 
-// Take takes n for o, or returns fault.Unavailable "budget_NAME" and takes
+// Take takes n for o, or returns fault.Unavailable "budget" and takes
 // nothing. n may be 0, for a Hold that grows.
 func (p *Pool) Take(o Owner, n int64) (*Hold, error) {
 	p.mu.Lock()
@@ -293,7 +293,7 @@ func (p *Pool) fitsLocked(o Owner, n int64) error {
 }
 
 func (p *Pool) full(err error, hint string) error {
-	return fault.New(fault.Unavailable, "budget_"+p.limits.Name, "take "+p.limits.Name, err).WithHint(hint)
+	return fault.New(fault.Unavailable, "budget", "take "+p.limits.Name, err).WithHint(hint)
 }
 
 func (p *Pool) giveBack(o Owner, n int64) {

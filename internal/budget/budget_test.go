@@ -32,7 +32,7 @@ func TestTake(t *testing.T) {
 			t.Fatalf("%s takes %d: got %v", tt.owner.Name, tt.n, err)
 		}
 		if err != nil {
-			if k, r := fault.KindOf(err), fault.ReasonOf(err); k != fault.Unavailable || r != "budget_sealed" {
+			if k, r := fault.KindOf(err), fault.ReasonOf(err); k != fault.Unavailable || r != "budget" {
 				t.Fatalf("got %v %q", k, r)
 			}
 			continue
@@ -98,7 +98,7 @@ func TestWait(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := New(Limits{Name: "x", Total: 4, Each: 3, Line: 2})
 		first, _ := p.Take(Owner{Name: "a"}, 3)
-		if _, err := p.Wait(ctx, Owner{Name: "a"}, 4); fault.ReasonOf(err) != "budget_x" {
+		if _, err := p.Wait(ctx, Owner{Name: "a"}, 4); fault.ReasonOf(err) != "budget" {
 			t.Fatalf("more than can ever fit: %v", err)
 		}
 		got := make(chan string, 2)
@@ -111,10 +111,10 @@ func TestWait(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if _, err := p.Wait(ctx, Owner{Name: "c"}, 2); fault.ReasonOf(err) != "budget_x" {
+		if _, err := p.Wait(ctx, Owner{Name: "c"}, 2); fault.ReasonOf(err) != "budget" {
 			t.Fatalf("a full line: %v", err)
 		}
-		if _, err := p.Wait(ctx, Owner{Name: "a"}, 2); fault.ReasonOf(err) != "budget_x" {
+		if _, err := p.Wait(ctx, Owner{Name: "a"}, 2); fault.ReasonOf(err) != "budget" {
 			t.Fatalf("more than half of a line: %v", err)
 		}
 		first.Release()

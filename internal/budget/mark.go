@@ -15,7 +15,7 @@ import (
 // before the memory that an owner needs is gone.
 //
 //	if err := mark.Check(owner); err != nil {
-//		return err // fault.Unavailable "budget_memory"
+//		return err // fault.Unavailable "budget"
 //	}
 //
 // A heap above the mark may be garbage, so Check has the collector look, at most a tenth
@@ -56,12 +56,12 @@ func heap() int64 {
 	return int64(s[0].Value.Uint64() + s[1].Value.Uint64())
 }
 
-// Check returns fault.Unavailable "budget_memory" if the heap is above the mark.
+// Check returns fault.Unavailable "budget" if the heap is above the mark.
 func (m *Mark) Check(o Owner) error {
 	if m == nil || o.Reserve || !m.above(time.Now()) {
 		return nil
 	}
-	return fault.New(fault.Unavailable, "budget_"+markName, "begin work", errors.New("requests hold the memory that is there for them")).
+	return fault.New(fault.Unavailable, "budget", "begin work", errors.New("requests hold the memory that is there for them")).
 		WithHint("try again later; an owner at the socket can cancel runs that wait")
 }
 

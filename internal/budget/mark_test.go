@@ -38,7 +38,7 @@ func TestMark(t *testing.T) {
 		if collections.Load() > 0 {
 			t.Error("a collection for an owner")
 		}
-		check(member, "budget_memory")
+		check(member, "budget")
 		<-time.After(100 * time.Millisecond)
 		check(member, "")
 		if n := collections.Load(); n != 1 {
@@ -47,7 +47,7 @@ func TestMark(t *testing.T) {
 
 		live.Store(101)
 		for range 1000 {
-			check(member, "budget_memory")
+			check(member, "budget")
 		}
 		check(owner, "")
 		if n, most := collections.Load()-1, 1+int64(1001*2*markEvery/time.Second); n > most || n < most-2 {

@@ -10,7 +10,7 @@ func TestMessage(t *testing.T) {
 	if err := MessageOf(nil).Err(); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []error{New(Unavailable, "budget_egress", "open", nil).WithHint("wait"), New(Usage, "invalid_input", "read", errors.New("a word"))} {
+	for _, want := range []error{New(Unavailable, "budget", "open", nil).WithHint("wait"), New(Usage, "invalid_input", "read", errors.New("a word"))} {
 		got := MessageOf(want).Err()
 		if got.Error() != want.Error() || ReasonOf(got) != ReasonOf(want) || KindOf(got) != KindOf(want) || HintOf(got) != HintOf(want) {
 			t.Errorf("%v became %v", want, got)

@@ -82,8 +82,8 @@ func TestOwnersShare(t *testing.T) {
 	if err := errors.Join(open("mallory"), open("mallory")); err != nil {
 		t.Fatal(err)
 	}
-	if err := open("mallory"); fault.ReasonOf(err) != "budget_egress" {
-		t.Errorf("a third of four: %v, want budget_egress", err)
+	if err := open("mallory"); fault.ReasonOf(err) != "budget" {
+		t.Errorf("a third of four: %v, want budget", err)
 	}
 	if err := open("alice"); err != nil {
 		t.Errorf("another owner: %v", err)

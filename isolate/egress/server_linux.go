@@ -170,7 +170,7 @@ func (r *request) serve(ctx context.Context) {
 	if ferr == nil {
 		var err error
 		if hold, err = r.s.sessions.Take(budget.Owner{Name: o.Owner, Reserve: o.Reserve}, 1); err != nil {
-			ferr = fault.New(fault.Unavailable, "budget_egress", "open an egress session", errors.New("palyra-egress serves as many calls as it can, or as this caller may have"))
+			ferr = fault.New(fault.Unavailable, "budget", "open an egress session", errors.New("palyra-egress serves as many calls as it can, or as this caller may have"))
 		}
 	}
 	if ferr != nil {

@@ -101,7 +101,7 @@ func (s *session) begin(cell *os.File) error {
 	s.mu.Unlock()
 	n := 1 + len(got.TCP4) + len(got.TCP6)
 	if s.files, err = s.srv.files.Take(s.owner, int64(n)); err != nil {
-		handover.Refuse(cell, "budget_egress")
+		handover.Refuse(cell, "budget")
 		return fmt.Errorf("%d descriptors: %w", n, err)
 	}
 	if err := s.serveAll(); err != nil {

@@ -180,7 +180,7 @@ func (s *stream) again(ctx context.Context) error {
 			fmt.Errorf("no answer in %v: %w", s.c.patience, cmp.Or(s.last, asking.Err()))).WithHint(fault.HintOf(s.last))
 	}
 	s.gone, s.last = time.Time{}, nil
-	if fault.KindOf(err) == fault.Unavailable || fault.ReasonOf(err) == "too_many_readers" {
+	if fault.KindOf(err) == fault.Unavailable || fault.ReasonOf(err) == "too_many" {
 		return nil
 	}
 	return err

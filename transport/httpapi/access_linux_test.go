@@ -410,7 +410,7 @@ func TestQuotaKeepsNoKey(t *testing.T) {
 	r.want(r.send(post, "/api/v1/tokens", body, "Idempotency-Key: one"), 201)
 	for range 2 {
 		a := r.send(post, "/api/v1/tokens", body, "Idempotency-Key: two")
-		if p := r.refused(a, 429, "quota_tokens"); p.Hint == "" || a.header.Get("Retry-After") == "" {
+		if p := r.refused(a, 429, "quota"); p.Hint == "" || a.header.Get("Retry-After") == "" {
 			t.Errorf("%+v", p)
 		}
 	}

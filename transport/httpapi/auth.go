@@ -173,7 +173,7 @@ func denied(permission, id string) error {
 // tooMany refuses a request of a principal that asks too often.
 func tooMany(x *exchange, op string, wait time.Duration) error {
 	x.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait.Seconds())))))
-	return fault.New(fault.Unavailable, "too_many_requests", op, nil)
+	return fault.New(fault.Unavailable, "too_many", op, errors.New("more requests a second than this caller may send"))
 }
 
 // checkHost refuses names that only a foreign web page would use: on a TCP listener the

@@ -560,7 +560,7 @@ func TestMCPFlood(t *testing.T) {
 	for {
 		b := r.agent(apitest.WeakToken)
 		p := b.send(post, b.hello())
-		if p.status == 429 && strings.Contains(p.text, "too_many_streams") {
+		if p.status == 429 && strings.Contains(p.text, "too_many") {
 			break
 		}
 		b.header["Mcp-Session-Id"], b.header["Mcp-Protocol-Version"] = p.header.Get("Mcp-Session-Id"), "2025-11-25"
@@ -570,7 +570,7 @@ func TestMCPFlood(t *testing.T) {
 			begun++
 			continue
 		case p := <-over:
-			if !strings.Contains(p.text, "too_many_streams") {
+			if !strings.Contains(p.text, "too_many") {
 				t.Fatalf("answered %d %s", p.status, p.text)
 			}
 		}

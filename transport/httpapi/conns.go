@@ -168,7 +168,7 @@ func (rs *rooms) enter(c *conn, role string) bool {
 }
 
 // promote makes a guest's connection one of a principal, or returns
-// fault.Unavailable "budget_connections" and leaves it a guest's.
+// fault.Unavailable "too_many" and leaves it a guest's.
 func (rs *rooms) promote(c *conn, principal, role string) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -579,7 +579,7 @@ func (s *Server) identify(x *exchange) error {
 		return nil
 	default:
 		x.w.Header().Set("Retry-After", "1")
-		err = fault.New(fault.Unavailable, "budget_connections", "serve connection", err).WithHint("close connections that wait, or wait until a call or a tape has ended")
+		err = fault.New(fault.Unavailable, "too_many", "serve connection", err).WithHint("close connections that wait, or wait until a call or a tape has ended")
 	}
 	return err
 }

@@ -112,7 +112,7 @@ func TestShareAtWork(t *testing.T) {
 		}
 	}
 	eventually(t, "three calls have places", func() bool { return r.rooms.members.pool.Held() >= 3 })
-	p := r.refused(r.send(get, "/api/v1/status", ""), 429, "budget_connections")
+	p := r.refused(r.send(get, "/api/v1/status", ""), 429, "too_many")
 	if p.Hint == "" {
 		t.Error("no hint")
 	}
@@ -351,7 +351,7 @@ func TestSlowBodies(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != 503 || !strings.Contains(string(b), `"budget_bodies"`) || !resp.Close {
+		if err != nil || resp.StatusCode != 503 || !strings.Contains(string(b), `"budget"`) || !resp.Close {
 			t.Errorf("%s: %d %s, %v", length, resp.StatusCode, b, err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -77,7 +76,7 @@ func mayHaveHappened(err error) bool {
 		return true
 	case fault.Unavailable:
 		switch r := fault.ReasonOf(err); {
-		case r == "draining", r == "safe_mode", r == "disk_low", strings.HasPrefix(r, "quota_"), strings.HasPrefix(r, "budget_"):
+		case r == "draining", r == "safe_mode", r == "disk_low", r == "quota", r == "budget":
 			return false
 		}
 		return true

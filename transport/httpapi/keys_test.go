@@ -22,7 +22,7 @@ func onceExchange(ctx context.Context, keys Keys) *exchange {
 // TestOnceClientGone: a key whose client goes while its request is under way is
 // answered, or given back, and never left reserved.
 func TestOnceClientGone(t *testing.T) {
-	for _, refused := range []error{nil, fault.New(fault.Busy, "too_many_sessions", "create session", nil)} {
+	for _, refused := range []error{nil, fault.New(fault.Busy, "too_many", "create session", nil)} {
 		keys := NewMemoryKeys()
 		ctx, leave := context.WithCancel(t.Context())
 		x := onceExchange(ctx, keys)
@@ -47,7 +47,7 @@ func TestOnceClientGone(t *testing.T) {
 		switch {
 		case refused == nil && (err != nil || string(had) != "\"made\"\n"):
 			t.Errorf("again: %q, %v", had, err)
-		case refused != nil && fault.ReasonOf(err) != "too_many_sessions":
+		case refused != nil && fault.ReasonOf(err) != "too_many":
 			t.Errorf("a key that was given back: %v", err)
 		}
 	}

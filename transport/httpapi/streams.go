@@ -198,7 +198,7 @@ func (s *streams) reserve(who budget.Owner, extra int64) (*budget.Hold, error) {
 	l := s.places.Limits()
 	place, err := s.places.Take(who, min(1+2*extra/readerSize, l.Each, l.Total-l.Reserve))
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "too_many_streams", "read tape", err).WithHint("close a reader of a tape and try again")
+		return nil, fault.New(fault.Unavailable, "too_many", "read tape", err).WithHint("close a reader of a tape and try again")
 	}
 	return place, nil
 }

@@ -69,7 +69,7 @@ func (u *unread) shut(c net.Conn, o budget.Owner) error {
 	return err
 }
 
-// full returns fault.Unavailable "budget_connections" if an owner has left too much unread.
+// full returns fault.Unavailable "too_many" if an owner has left too much unread.
 func (u *unread) full(o budget.Owner) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -82,7 +82,7 @@ func (u *unread) full(o budget.Owner) error {
 	if u.count[o] < unreadEach {
 		return nil
 	}
-	return fault.New(fault.Unavailable, "budget_connections", "serve connection", errors.New("this caller has left answers unread"))
+	return fault.New(fault.Unavailable, "too_many", "serve connection", errors.New("this caller has left answers unread"))
 }
 
 func (u *unread) dropLocked(i int) {

@@ -354,7 +354,7 @@ func (s *server) putOff(c *call) *Answer {
 		if c.answer.Outcome != outcomeCancelled {
 			return &c.answer // it was done at this very moment
 		}
-		return &Answer{Outcome: outcomeError, Reason: "too_many_runs", bad: true,
+		return &Answer{Outcome: outcomeError, Reason: "too_many", bad: true,
 			Message: fmt.Sprintf("Not made: as many calls as may be (%d) are under way. Wait for one of them (%s), then make this one again.", cap(s.places), toolWait)}
 	}
 	s.mu.Lock()

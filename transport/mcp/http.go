@@ -480,7 +480,7 @@ func (h *Handler) open(r *http.Request, s *seat, req *jsonrpc.Request, raw json.
 		return nil, nil, noSession()
 	}
 	if s.open >= maxOpen {
-		return nil, nil, fault.New(fault.Unavailable, "too_many_requests", "serve MCP", errors.New(busy))
+		return nil, nil, fault.New(fault.Unavailable, "too_many", "serve MCP", errors.New(busy))
 	}
 	call := req.IsCall() && !alone
 	if call && s.requests[req.ID] != nil {

@@ -442,7 +442,7 @@ func TestStagedQueue(t *testing.T) {
 		m := c.next()
 		switch a := m.Result.Structured; {
 		case string(m.ID) != "20" && a.Outcome != outcomePending,
-			string(m.ID) == "20" && (a.Reason != "too_many_runs" || !strings.Contains(a.Message, fmt.Sprintf("as may be (%d)", maxSessions))):
+			string(m.ID) == "20" && (a.Reason != "too_many" || !strings.Contains(a.Message, fmt.Sprintf("as may be (%d)", maxSessions))):
 			t.Errorf("%+v", m)
 		}
 	}
@@ -664,7 +664,7 @@ func TestFull(t *testing.T) {
 		}
 	}
 	c.tool(20, "exec", `{"command":"hold once more"}`, "")
-	if a := c.next().Result.Structured; a.Reason != "too_many_runs" || len(d.called()) != maxSessions {
+	if a := c.next().Result.Structured; a.Reason != "too_many" || len(d.called()) != maxSessions {
 		t.Errorf("%+v, %d calls", a, len(d.called()))
 	}
 	close(d.free)

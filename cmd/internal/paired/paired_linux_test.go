@@ -209,7 +209,7 @@ func TestRenew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(*warned) != 1 || fault.ReasonOf((*warned)[0]) != "too_many_requests" {
+	if len(*warned) != 1 || fault.ReasonOf((*warned)[0]) != "too_many" {
 		t.Errorf("warned %v", *warned)
 	}
 }

@@ -61,7 +61,7 @@ func TestUnwatched(t *testing.T) {
 	}{
 		{"plain", one(), plain, "a/b/in", ""},
 		{"at the top", one(), plain, "in", ""},
-		{"too many calls", none, plain, "a/b/in", "budget_operand_watches"},
+		{"too many calls", none, plain, "a/b/in", "budget"},
 		{"file system without word of renames", one(), folder(t, "/proc"), "sys/kernel/ostype", "operand_unpinnable"},
 		{"mount in the workspace", one(), folder(t, "/"), "proc/version", "operand_unpinnable"},
 		{"link", one(), link, "link/in", "workspace_changed"},

@@ -207,8 +207,8 @@ func TestLost(t *testing.T) {
 	}{
 		"ends at once": {func(s *net.UnixConn) {}, "egress_lost", true},
 		"refuses": {func(s *net.UnixConn) {
-			say(t, s, wire.Answer{Error: fault.MessageOf(fault.New(fault.Unavailable, "budget_connections", "open", nil))})
-		}, "budget_connections", false},
+			say(t, s, wire.Answer{Error: fault.MessageOf(fault.New(fault.Unavailable, "budget", "open", nil))})
+		}, "budget", false},
 		"says nonsense": {func(s *net.UnixConn) { s.Write([]byte("hello\n")) }, "internal", false},
 		"says too much": {func(s *net.UnixConn) { s.Write([]byte(strings.Repeat("x", wire.MaxAnswer+1))) }, "egress_lost", true},
 	} {

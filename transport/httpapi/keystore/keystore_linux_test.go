@@ -93,7 +93,7 @@ func TestKeysQuota(t *testing.T) {
 	defer st.Close()
 	told := make(map[string]int64)
 	st.OnWritten(func(who string, n int64) { told[who] += n })
-	full := fault.New(fault.Unavailable, "quota_journal", "use journal", nil)
+	full := fault.New(fault.Unavailable, "quota", "use journal", nil)
 	over := map[string]error{}
 	k := New(st, func(who string) error { return over[who] })
 	d := canon.Sum([]byte("1"))
@@ -109,7 +109,7 @@ func TestKeysQuota(t *testing.T) {
 	}
 	over["a"] = full
 	for range 2 { // a key that was reserved is in progress the second time
-		if _, err := k.Begin(t.Context(), "a", "k2", d); fault.ReasonOf(err) != "quota_journal" {
+		if _, err := k.Begin(t.Context(), "a", "k2", d); fault.ReasonOf(err) != "quota" {
 			t.Errorf("a new key: %v", err)
 		}
 	}
