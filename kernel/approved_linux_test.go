@@ -304,7 +304,7 @@ func TestApprovedIsWhatRan(t *testing.T) {
 		reloading.Lock()
 		defer reloading.Unlock()
 		write()
-		if err := k.Reload(); err != nil && fault.ReasonOf(err) != "policy_unexpected_file" {
+		if err := k.Reload(); err != nil && fault.ReasonOf(err) != "policy_invalid" {
 			t.Error(err)
 		}
 	}

@@ -59,7 +59,7 @@ type tested int64
 
 func (n *tested) add(f file, bytes int) error {
 	if *n += tested(bytes); *n > maxTested {
-		return fault.New(fault.BadState, "policy_tests_too_large", f.name, fmt.Errorf("the requests of the tests, each with the base of its file, have more than %d bytes", maxTested)).
+		return fault.New(fault.BadState, "too_large", f.name, fmt.Errorf("the requests of the tests, each with the base of its file, have more than %d bytes", maxTested)).
 			WithHint("put what few tests need into those tests, or split the file")
 	}
 	return nil
@@ -72,7 +72,7 @@ func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) err
 		Tests   []testCase      `json:"tests"`
 	}
 	bad := func(what string, err error) error {
-		return fault.New(fault.BadState, "policy_test_syntax", f.name+what, err)
+		return fault.New(fault.BadState, "policy_invalid", f.name+what, err)
 	}
 	if err := canon.Decode(f.data, &doc, limits); err != nil {
 		return bad("", err)
@@ -177,7 +177,7 @@ func (s *Set) tests(ctx context.Context) ([]TestResult, map[string]bool, error) 
 	for _, f := range s.cases {
 		err := eachCase(ctx, f, &spent, func(c *testCase) error {
 			if steps*int64(c.bytes) > maxMatched {
-				return fault.New(fault.BadState, "policy_tests_too_large", fmt.Sprintf("%s: test %q", f.name, c.Name),
+				return fault.New(fault.BadState, "too_large", fmt.Sprintf("%s: test %q", f.name, c.Name),
 					fmt.Errorf("%d bytes, for policies with patterns (like) of %d bytes", c.bytes, steps)).
 					WithHint("make the texts in its request shorter, or put what has no patterns into another file")
 			}

@@ -63,7 +63,7 @@ func TestParseCases(t *testing.T) {
 		"unknown in base":   `{"version": 1, "base": {"who": 1}, "tests": [{"name": "a", "request": {}, "effect": "deny"}]}`,
 		"unknown in detail": `{"version": 1, "tests": [{"name": "a", "request": {"context": {"exe": 1}}, "effect": "deny"}]}`,
 	} {
-		if _, err := casesOf(file{"t.test.json", kindTest, []byte(text)}); fault.ReasonOf(err) != "policy_test_syntax" || !strings.Contains(err.Error(), "t.test.json") {
+		if _, err := casesOf(file{"t.test.json", kindTest, []byte(text)}); fault.ReasonOf(err) != "policy_invalid" || !strings.Contains(err.Error(), "t.test.json") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -84,13 +84,13 @@ func compileFor(schema string, files []file) (*Set, error) {
 			s.cases = append(s.cases, f)
 		case kindSchema:
 			if string(f.data) != schemaText() {
-				return nil, fault.New(fault.BadState, "policy_schema", f.name, errors.New("differs from the schema of this program")).
+				return nil, fault.New(fault.BadState, "policy_invalid", f.name, errors.New("differs from the schema of this program")).
 					WithHint("delete the file; the program brings its own schema")
 			}
 		}
 	}
 	if len(s.rules) == 0 {
-		return nil, fault.New(fault.BadState, "policy_empty", "policy directory", errors.New("no .cedar file with a policy"))
+		return nil, fault.New(fault.BadState, "policy_invalid", "policy directory", errors.New("no .cedar file with a policy"))
 	}
 	slices.SortFunc(s.rules, func(a, b *rule) int { return cmp.Compare(a.id, b.id) })
 	s.index = newIndex(s.rules)
@@ -120,14 +120,14 @@ func (s *Set) addFile(f file) error {
 		r.id, r.reason = string(notes["id"]), string(notes["reason"])
 		switch {
 		case r.id == "":
-			return fault.New(fault.BadState, "policy_no_id", fmt.Sprintf("%s:%d", f.name, r.line), errors.New("policy without @id"))
+			return fault.New(fault.BadState, "policy_invalid", fmt.Sprintf("%s:%d", f.name, r.line), errors.New("policy without @id"))
 		case !isID(r.id):
-			return r.fault("policy_bad_id", errors.New("@id must match "+idPattern))
+			return r.fault("policy_invalid", errors.New("@id must match "+idPattern))
 		case s.byID[r.id] != nil:
 			first := s.byID[r.id]
-			return r.fault("policy_duplicate_id", fmt.Errorf("@id is already used at %s:%d", first.file, first.line))
+			return r.fault("policy_invalid", fmt.Errorf("@id is already used at %s:%d", first.file, first.line))
 		case len(s.rules) == maxPolicies:
-			return r.fault("policy_too_large", fmt.Errorf("more than %d policies", maxPolicies))
+			return r.fault("too_large", fmt.Errorf("more than %d policies", maxPolicies))
 		}
 		s.byID[r.id] = r
 		s.rules = append(s.rules, r)
@@ -155,7 +155,7 @@ func syntaxError(name string, err error) error {
 			op, msg = name+":"+strings.TrimSuffix(pos, ":"), cause
 		}
 	}
-	return fault.New(fault.BadState, "policy_syntax", op, fmt.Errorf("syntax: %s", msg))
+	return fault.New(fault.BadState, "policy_invalid", op, fmt.Errorf("syntax: %s", msg))
 }
 
 // checkDepth bounds how deep a policy can drive cedar-go's recursive parser, compiler and
@@ -173,10 +173,10 @@ func checkDepth(text []byte) (line int, reason string, err error) {
 		case '\n':
 			line++
 		case 0: // the scanner refuses it too, but doesn't say where
-			return line, "policy_syntax", errors.New("syntax: NUL character")
+			return line, "policy_invalid", errors.New("syntax: NUL character")
 		case '(', '[', '{':
 			if depth++; depth > maxNesting {
-				return line, "policy_syntax", fmt.Errorf("nested deeper than %d", maxNesting)
+				return line, "policy_invalid", fmt.Errorf("nested deeper than %d", maxNesting)
 			}
 		case ')', ']', '}':
 			depth--
@@ -207,14 +207,14 @@ func checkDepth(text []byte) (line int, reason string, err error) {
 		case c == ':' && last != ':' && start+1 < len(text) && text[start+1] == ':': // the first half of "::"
 		case c == '.', c == ':' && last == ':':
 			if names++; names > tree.MaxPath {
-				return line, "policy_syntax", fmt.Errorf("more than %d names in a row", tree.MaxPath)
+				return line, "policy_invalid", fmt.Errorf("more than %d names in a row", tree.MaxPath)
 			}
 		case !ofName(c), last != '.' && last != ':' && (apart || !ofName(last)): // a token that doesn't continue a name
 			names = 0
 		}
 		last, apart = text[start], false
 		if size += i + 1 - start; size > maxPolicy {
-			return line, "policy_too_large", fmt.Errorf("a policy of more than %d bytes", maxPolicy)
+			return line, "too_large", fmt.Errorf("a policy of more than %d bytes", maxPolicy)
 		}
 	}
 	return 0, "", nil

@@ -20,7 +20,7 @@ func TestDepth(t *testing.T) {
 	}
 	for _, c := range policytest.Chains {
 		t.Run(c.Name, func(t *testing.T) {
-			if _, err := LoadFS(set(c, maxFile-100)); fault.KindOf(err) != fault.BadState || !strings.Contains(err.Error(), "names in a row") && fault.ReasonOf(err) != "policy_too_large" {
+			if _, err := LoadFS(set(c, maxFile-100)); fault.KindOf(err) != fault.BadState || !strings.Contains(err.Error(), "names in a row") && fault.ReasonOf(err) != "too_large" {
 				t.Errorf("of %d bytes: %v", maxFile, err)
 			}
 			files := set(c, maxPolicy)

@@ -176,7 +176,7 @@ func (s *Set) patched(diff []byte) ([]file, error) {
 			err = errors.New("a policy directory has policies and policy tests, and no folders")
 		}
 		if err != nil {
-			return nil, fault.New(fault.Usage, "policy_unexpected_file", op, err)
+			return nil, fault.New(fault.Usage, "policy_invalid", op, err).WithHint(hintName)
 		}
 		files = append(files, f)
 	}

@@ -67,22 +67,22 @@ func TestPatchRefuses(t *testing.T) {
 	add := func(name, text string) string {
 		return strings.Replace(strings.Replace(file, "%s", name, 1), "%s", text, 1)
 	}
-	for name, test := range map[string]struct{ diff, reason string }{
-		"not a diff":        {"permit (principal, action, resource);", "patch_syntax"},
-		"no such file":      {"--- a/x.cedar\n+++ b/x.cedar\n@@ -1 +1 @@\n-a\n+b\n", "invalid_input"},
-		"file is there":     {add("20-roles.cedar", "x"), "invalid_input"},
-		"not a policy":      {add("rules.txt", "x"), "policy_unexpected_file"},
-		"folder":            {add("more/x.cedar", "x"), "policy_unexpected_file"},
-		"hidden":            {add(".x.cedar", "x"), "policy_unexpected_file"},
-		"other text":        {"--- a/20-roles.cedar\n+++ b/20-roles.cedar\n@@ -1 +1 @@\n-nothing\n+b\n", "patch_mismatch"},
-		"no Cedar":          {add("x.cedar", "permit;"), "policy_syntax"},
-		"breaks a test":     {add("x.cedar", `@id("all") permit (principal, action, resource);`), "policy_test_failed"},
-		"forbid, no test":   {add("x.cedar", `@id("f") forbid (principal, action, resource) when { context.session == "s" };`), "policy_untested"},
-		"unknown attribute": {add("x.cedar", `@id("f") permit (principal, action, resource) when { context.colour };`), "policy_invalid"},
+	for name, test := range map[string]struct{ diff, reason, says string }{
+		"not a diff":        {"permit (principal, action, resource);", "patch_syntax", ""},
+		"no such file":      {"--- a/x.cedar\n+++ b/x.cedar\n@@ -1 +1 @@\n-a\n+b\n", "invalid_input", ""},
+		"file is there":     {add("20-roles.cedar", "x"), "invalid_input", ""},
+		"not a policy":      {add("rules.txt", "x"), "policy_invalid", "not a policy (*.cedar)"},
+		"folder":            {add("more/x.cedar", "x"), "policy_invalid", "policy"},
+		"hidden":            {add(".x.cedar", "x"), "policy_invalid", "policy"},
+		"other text":        {"--- a/20-roles.cedar\n+++ b/20-roles.cedar\n@@ -1 +1 @@\n-nothing\n+b\n", "patch_mismatch", ""},
+		"no Cedar":          {add("x.cedar", "permit;"), "policy_invalid", "syntax"},
+		"breaks a test":     {add("x.cedar", `@id("all") permit (principal, action, resource);`), "policy_test_failed", ""},
+		"forbid, no test":   {add("x.cedar", `@id("f") forbid (principal, action, resource) when { context.session == "s" };`), "policy_untested", ""},
+		"unknown attribute": {add("x.cedar", `@id("f") permit (principal, action, resource) when { context.colour };`), "policy_invalid", "colour"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Default().Patch([]byte(test.diff)); fault.ReasonOf(err) != test.reason {
-				t.Errorf("got %v, want %s", err, test.reason)
+			if _, err := Default().Patch([]byte(test.diff)); fault.ReasonOf(err) != test.reason || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("got %v, want %s %s", err, test.reason, test.says)
 			}
 		})
 	}

@@ -177,7 +177,7 @@ func (s *Set) impliedChange() (*change, error) {
 		}
 	}
 	if r := s.byID[impliedID]; r != nil {
-		return nil, r.fault("policy_duplicate_id", errors.New("@id is already that of the permit that a set without one about permission.use has"))
+		return nil, r.fault("policy_invalid", errors.New("@id is already that of the permit that a set without one about permission.use has"))
 	}
 	return addition(impliedText)
 }

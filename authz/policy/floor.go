@@ -29,7 +29,7 @@ func (s *Set) WithFloor() (*Set, error) {
 	files := slices.Clone(s.texts)
 	for _, f := range files {
 		if f.name == FloorFile {
-			return nil, fault.New(fault.BadState, "policy_reserved_name", f.name, errors.New("this name is the floor's")).WithHint("give the file another name")
+			return nil, fault.New(fault.BadState, "policy_invalid", f.name, errors.New("this name is the floor's")).WithHint("give the file another name")
 		}
 	}
 	files = append(files, file{FloorFile, kindPolicy, floorText})

@@ -99,7 +99,7 @@ func TestFloorIsNotOfTheDirectory(t *testing.T) {
 	if d := restored.Decide(floorRequest(CertificateNone)); d.Effect != Deny {
 		t.Errorf("restored: %v", d.Effect)
 	}
-	if _, err := restored.WithFloor(); fault.ReasonOf(err) != "policy_reserved_name" {
+	if _, err := restored.WithFloor(); fault.ReasonOf(err) != "policy_invalid" || !strings.Contains(err.Error(), "is the floor's") {
 		t.Errorf("a directory that has a file of the floor's name: %v", err)
 	}
 }

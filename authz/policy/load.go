@@ -62,13 +62,16 @@ func kindOf(name string) (kind fileKind, ignore bool, err error) {
 	return 0, false, errors.New("not a policy (*.cedar), policy test (*.test.json), palyra.cedarschema or README.md")
 }
 
+// hintName is for a name that a policy directory may not have.
+const hintName = "move the file out of the directory, or give it the name that it should have; a leading dot hides it"
+
 // readDir reads the directory in one piece: the listings before and after must agree in every
 // name, inode, size and time, or another process is changing it. os.Root refuses links out of
 // the directory.
 func readDir(dir string) ([]file, error) {
 	root, err := openDir(dir)
 	if err != nil {
-		kind, reason := fault.BadState, "policy_unreadable"
+		kind, reason := fault.BadState, "bad_file"
 		if errors.Is(err, fs.ErrNotExist) {
 			kind, reason = fault.NotFound, "bad_file"
 		}
@@ -78,7 +81,7 @@ func readDir(dir string) ([]file, error) {
 	defer root.Close()
 	self, err := root.Stat(".")
 	if err != nil {
-		return nil, fault.New(fault.BadState, "policy_unreadable", fmt.Sprintf("stat policy directory %q", dir), err)
+		return nil, fault.New(fault.BadState, "bad_file", fmt.Sprintf("stat policy directory %q", dir), err)
 	}
 	if err := onlyOursToWrite(self); err != nil {
 		return nil, unsafe(dir, err)
@@ -130,12 +133,12 @@ func (a listed) same(b listed) bool {
 func list(root *os.Root) ([]listed, error) {
 	d, err := root.Open(".")
 	if err != nil {
-		return nil, fault.New(fault.BadState, "policy_unreadable", "open policy directory", err)
+		return nil, fault.New(fault.BadState, "bad_file", "open policy directory", err)
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(maxFiles + 1)
 	if err != nil && err != io.EOF {
-		return nil, fault.New(fault.BadState, "policy_unreadable", "list policy directory", err)
+		return nil, fault.New(fault.BadState, "bad_file", "list policy directory", err)
 	}
 	if len(names) > maxFiles {
 		return nil, tooLarge(root.Name(), fmt.Errorf("more than %d files", maxFiles))
@@ -148,7 +151,7 @@ func list(root *os.Root) ([]listed, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fault.New(fault.BadState, "policy_unexpected_file", fmt.Sprintf("%q", name), err)
+			return nil, fault.New(fault.BadState, "policy_invalid", fmt.Sprintf("%q", name), err).WithHint(hintName)
 		}
 		info, err := root.Stat(name) // follows links, but not out of the directory
 		if err != nil {
@@ -184,7 +187,7 @@ func readFile(root *os.Root, e listed) (file, error) {
 func readFS(fsys fs.FS) ([]file, error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
-		return nil, fault.New(fault.BadState, "policy_unreadable", "list policy directory", err)
+		return nil, fault.New(fault.BadState, "bad_file", "list policy directory", err)
 	}
 	var files []file
 	for _, e := range entries {
@@ -193,7 +196,7 @@ func readFS(fsys fs.FS) ([]file, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fault.New(fault.BadState, "policy_unexpected_file", fmt.Sprintf("%q", e.Name()), err)
+			return nil, fault.New(fault.BadState, "policy_invalid", fmt.Sprintf("%q", e.Name()), err).WithHint(hintName)
 		}
 		f, err := fsys.Open(e.Name())
 		if err != nil {
@@ -234,11 +237,11 @@ func readLimited(r io.Reader, size int64, name string) ([]byte, error) {
 }
 
 func tooLarge(name string, err error) error {
-	return fault.New(fault.BadState, "policy_too_large", fmt.Sprintf("read policy %q", name), err).
+	return fault.New(fault.BadState, "too_large", fmt.Sprintf("read policy %q", name), err).
 		WithHint("split it into several files; a rule over many values belongs in one set literal")
 }
 
 func unsafe(name string, err error) error {
-	return fault.New(fault.BadState, "policy_unsafe_file", fmt.Sprintf("read policy %q", name), err).
+	return fault.New(fault.BadState, "unsafe_file", fmt.Sprintf("read policy %q", name), err).
 		WithHint("policies must be regular files that only their owner can write, you or root: chmod go-w, chown")
 }

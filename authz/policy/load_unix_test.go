@@ -45,26 +45,26 @@ func TestLoadDirectory(t *testing.T) {
 		}, ""},
 		{"link out", func(dir string) error {
 			return os.Symlink(filepath.Join(outside, "b.cedar"), filepath.Join(dir, "b.cedar"))
-		}, "policy_unsafe_file"},
+		}, "unsafe_file"},
 		{"relative link out", func(dir string) error {
 			return os.Symlink(filepath.Join("..", filepath.Base(outside), "b.cedar"), filepath.Join(dir, "b.cedar"))
-		}, "policy_unsafe_file"},
-		{"dangling link", func(dir string) error { return os.Symlink("nowhere", filepath.Join(dir, "b.cedar")) }, "policy_unsafe_file"},
-		{"others can write", func(dir string) error { return os.Chmod(filepath.Join(dir, "a.cedar"), 0o646) }, "policy_unsafe_file"},
-		{"group can write", func(dir string) error { return os.Chmod(filepath.Join(dir, "a.cedar"), 0o664) }, "policy_unsafe_file"},
-		{"directory others can write", func(dir string) error { return os.Chmod(dir, 0o777) }, "policy_unsafe_file"},
-		{"directory as policy", func(dir string) error { return os.Mkdir(filepath.Join(dir, "b.cedar"), 0o755) }, "policy_unsafe_file"},
-		{"FIFO", func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "b.cedar"), 0o644) }, "policy_unsafe_file"},
-		{"device", func(dir string) error { return os.Symlink("/dev/zero", filepath.Join(dir, "b.cedar")) }, "policy_unsafe_file"},
+		}, "unsafe_file"},
+		{"dangling link", func(dir string) error { return os.Symlink("nowhere", filepath.Join(dir, "b.cedar")) }, "unsafe_file"},
+		{"others can write", func(dir string) error { return os.Chmod(filepath.Join(dir, "a.cedar"), 0o646) }, "unsafe_file"},
+		{"group can write", func(dir string) error { return os.Chmod(filepath.Join(dir, "a.cedar"), 0o664) }, "unsafe_file"},
+		{"directory others can write", func(dir string) error { return os.Chmod(dir, 0o777) }, "unsafe_file"},
+		{"directory as policy", func(dir string) error { return os.Mkdir(filepath.Join(dir, "b.cedar"), 0o755) }, "unsafe_file"},
+		{"FIFO", func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "b.cedar"), 0o644) }, "unsafe_file"},
+		{"device", func(dir string) error { return os.Symlink("/dev/zero", filepath.Join(dir, "b.cedar")) }, "unsafe_file"},
 		{"10 MB", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "b.cedar"), []byte(strings.Repeat(permitAll, 10<<20/len(permitAll))), 0o644)
-		}, "policy_too_large"},
+		}, "too_large"},
 		{"terabyte of holes", func(dir string) error {
 			if err := os.WriteFile(filepath.Join(dir, "b.cedar"), nil, 0o644); err != nil {
 				return err
 			}
 			return os.Truncate(filepath.Join(dir, "b.cedar"), 1<<40)
-		}, "policy_too_large"},
+		}, "too_large"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestLoadForeignOwner(t *testing.T) {
 		if err := os.Chown(filepath.Join(dir, name), 65534, 65534); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Load(dir); fault.ReasonOf(err) != "policy_unsafe_file" || !strings.Contains(err.Error(), "uid 65534") {
+		if _, err := Load(dir); fault.ReasonOf(err) != "unsafe_file" || !strings.Contains(err.Error(), "uid 65534") {
 			t.Errorf("%q owned by nobody: %v", name, err)
 		}
 	}

@@ -227,7 +227,7 @@ func readPolicies(dir string) (hub.PolicySet, error) {
 		}
 		set.Files[e.Name()] = string(b)
 		if total += len(b); total > maxPolicyBytes || len(set.Files) > maxPolicyFiles {
-			return set, fault.New(fault.Usage, "policy_too_large", op, fmt.Errorf("more than %d files or %d bytes", maxPolicyFiles, maxPolicyBytes))
+			return set, fault.New(fault.Usage, "too_large", op, fmt.Errorf("more than %d files or %d bytes", maxPolicyFiles, maxPolicyBytes))
 		}
 	}
 	return set, nil

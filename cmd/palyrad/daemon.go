@@ -85,12 +85,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	cfg := d.cfg.Load()
 	getenv := lookup(d.environ)
 	if d.notify, err = sdnotify.Dial(getenv); err != nil {
-		return fault.New(fault.BadState, "config_bad_value", "find service manager", err)
+		return fault.New(fault.BadState, "config_invalid", "find service manager", err)
 	}
 	d.opened(func() { d.notify.Close() })
 	passed, err := sdnotify.Listeners(getenv, os.Getpid())
 	if err != nil {
-		return fault.New(fault.BadState, "config_listener", "take sockets from service manager", err)
+		return fault.New(fault.BadState, "config_invalid", "take sockets from service manager", err)
 	}
 	d.tell("opening " + cfg.State.Dir)
 	if err := d.claim(cfg); err != nil {
@@ -451,7 +451,7 @@ func (d *daemon) tell(status string) {
 func (d *daemon) watchdogInterval() (time.Duration, error) {
 	interval, err := sdnotify.WatchdogInterval(lookup(d.environ), os.Getpid())
 	if err != nil {
-		return 0, fault.New(fault.BadState, "config_bad_value", "read watchdog interval", err)
+		return 0, fault.New(fault.BadState, "config_invalid", "read watchdog interval", err)
 	}
 	if !d.cfg.Load().Daemon.Watchdog {
 		return 0, nil

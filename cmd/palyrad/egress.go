@@ -24,7 +24,7 @@ func (d *daemon) openEgress(cfg *config.Config, passed []sdnotify.Listener) (res
 	if i >= 0 {
 		l, ok := passed[i].Listener.(*net.UnixListener)
 		if !ok || l.Addr().Network() != "unixpacket" {
-			return passed, fault.New(fault.BadState, "config_listener", fmt.Sprintf("take socket %q", activatedEgress), errors.New("want a unix socket for sequential packets"))
+			return passed, fault.New(fault.BadState, "config_invalid", fmt.Sprintf("take socket %q", activatedEgress), errors.New("want a unix socket for sequential packets"))
 		}
 		rest = slices.Delete(slices.Clone(passed), i, i+1)
 		if !cfg.Egress.Enabled || d.safe {

@@ -78,7 +78,7 @@ func listen(ctx context.Context, cfg *config.Config, passed []sdnotify.Listener)
 			}
 			s.http = l.Listener
 		default:
-			return nil, fault.New(fault.BadState, "config_listener", fmt.Sprintf("take socket %q", l.Name),
+			return nil, fault.New(fault.BadState, "config_invalid", fmt.Sprintf("take socket %q", l.Name),
 				fmt.Errorf("want a unix socket named %q and at most one TCP socket named %q", activatedSocket, activatedHTTP))
 		}
 	}
@@ -125,7 +125,7 @@ func passedAddress(cfg *config.Config, at netip.AddrPort) error {
 	if at.Addr().Unmap().IsLoopback() || cfg.HTTPBeyondLoopback() {
 		return nil
 	}
-	return fault.New(fault.BadState, "config_listener", fmt.Sprintf("take socket %q", activatedHTTP),
+	return fault.New(fault.BadState, "config_invalid", fmt.Sprintf("take socket %q", activatedHTTP),
 		fmt.Errorf("%v reaches beyond loopback and listen.http does not", at)).
 		WithHint("set listen.http to the address of the socket unit, with all that palyrad then asks for")
 }
@@ -150,7 +150,7 @@ func listenError(key, at string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fault.New(fault.Busy, "address_in_use", op, err).WithHint("is another palyrad running? Set " + key + " to something else")
 	}
-	return fault.New(fault.BadState, "config_listener", op, err)
+	return fault.New(fault.BadState, "config_invalid", op, err)
 }
 
 // listenUnix makes the socket. It leaves a file that is no socket, and a socket with a
@@ -187,11 +187,11 @@ func listenUnix(l config.Listen) (_ net.Listener, err error) {
 	if l.SocketGroup != "" {
 		gid, err := groupID(l.SocketGroup)
 		if err != nil {
-			return nil, fault.New(fault.BadState, "config_listener", fmt.Sprintf("find group %q (listen.socket_group)", l.SocketGroup), err).
+			return nil, fault.New(fault.BadState, "config_invalid", fmt.Sprintf("find group %q (listen.socket_group)", l.SocketGroup), err).
 				WithHint("groupadd --system " + l.SocketGroup)
 		}
 		if err := os.Chown(path, -1, gid); err != nil {
-			return nil, fault.New(fault.BadState, "config_listener", fmt.Sprintf("give %q to group %q", path, l.SocketGroup), err).
+			return nil, fault.New(fault.BadState, "config_invalid", fmt.Sprintf("give %q to group %q", path, l.SocketGroup), err).
 				WithHint("palyrad's user must be root or a member of the group")
 		}
 	}
@@ -232,7 +232,7 @@ type certificate struct {
 func (c *certificate) load(cert, key string) error {
 	p, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return fault.New(fault.BadState, "config_listener", fmt.Sprintf("load certificate %q with its key", cert), err).
+		return fault.New(fault.BadState, "config_invalid", fmt.Sprintf("load certificate %q with its key", cert), err).
 			WithHint("both are PEM, belong together, and are readable by palyrad's user")
 	}
 	c.pair.Store(&p)

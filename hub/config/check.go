@@ -14,32 +14,32 @@ import (
 // of its profile.
 func (c *Config) check() []Problem {
 	var ps []Problem
-	add := func(reason, key, fix, format string, args ...any) {
-		ps = append(ps, Problem{Reason: reason, Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
+	add := func(key, fix, format string, args ...any) {
+		ps = append(ps, Problem{Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
 	}
 	for _, p := range c.paths() {
 		switch {
 		case p.value == "" && p.needed:
-			add("config_bad_value", p.key, "give an absolute path", "has no value, and neither XDG nor systemd variables give one")
+			add(p.key, "give an absolute path", "has no value, and neither XDG nor systemd variables give one")
 		case p.value != "" && (!filepath.IsAbs(p.value) || filepath.Clean(p.value) != p.value):
-			add("config_bad_value", p.key, "give an absolute path without . and ..", "is no clean absolute path")
+			add(p.key, "give an absolute path without . and ..", "is no clean absolute path")
 		}
 	}
 	if len(c.Listen.Socket) > maxSocketPath {
-		add("config_bad_value", "listen.socket", "", "is longer than %d bytes, which the kernel takes", maxSocketPath)
+		add("listen.socket", "", "is longer than %d bytes, which the kernel takes", maxSocketPath)
 	}
 	if len(ps) == 0 {
 		ps = append(ps, c.checkWorkspaces()...)
 		for _, p := range []pathKey{{"vault.identity", c.Vault.Identity, false}, {"keys.identity", c.Keys.Identity, false}} {
 			if p.value != "" && beneath(p.value, c.State.Dir) {
-				add("config_bad_value", p.key, "keep it elsewhere: a copy of state.dir would open itself", "lies in state.dir")
+				add(p.key, "keep it elsewhere: a copy of state.dir would open itself", "lies in state.dir")
 			}
 		}
 	}
 	ps = append(ps, c.checkListener()...)
 	for _, f := range Floors() {
 		if f.Applies(c.Profile) && !f.holds(c) {
-			add("config_floor", f.Key, f.Fix, "profile %s wants %s: %s", c.Profile, f.Want, f.Why)
+			add(f.Key, f.Fix, "profile %s wants %s: %s", c.Profile, f.Want, f.Why)
 		}
 	}
 	return ps
@@ -70,7 +70,7 @@ func (c *Config) checkWorkspaces() (ps []Problem) {
 	for _, name := range slices.Sorted(maps.Keys(c.Workspaces)) {
 		key, at := "workspaces."+name+".path", c.Workspaces[name].Path
 		bad := func(format string, args ...any) {
-			ps = append(ps, Problem{Reason: "config_bad_value", Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...),
+			ps = append(ps, Problem{Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...),
 				Fix: "give tools a directory of their own"})
 		}
 		if at == "/" {
@@ -115,7 +115,7 @@ func (c *Config) checkDeclared(name string) (ps []Problem) {
 	list := func(leaf string, l List, most int, check func(string) string) {
 		key := "workspaces." + name + "." + leaf
 		bad := func(format string, args ...any) {
-			ps = append(ps, Problem{Reason: "config_bad_value", Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...),
+			ps = append(ps, Problem{Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...),
 				Fix: "palyra config explain workspaces." + workspaceName + "." + leaf})
 		}
 		if len(l) > most {
@@ -187,7 +187,7 @@ const HTTPOff = "off"
 // missing ones.
 func (c *Config) checkListener() (ps []Problem) {
 	add := func(key, fix, format string, args ...any) {
-		ps = append(ps, Problem{Reason: "config_listener", Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
+		ps = append(ps, Problem{Key: key, Line: c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
 	}
 	if at := c.Peer.Listen; at != HTTPOff {
 		switch addr, err := netip.ParseAddrPort(at); {

@@ -249,9 +249,9 @@ func Load(path string, env []string) (*Config, error) {
 	b, err := durable.ReadRegular(path, MaxFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fault.New(fault.BadState, "config_unreadable", op, err).WithHint("palyrad without --config starts with the defaults")
+		return nil, fault.New(fault.BadState, "bad_file", op, err).WithHint("palyrad without --config starts with the defaults")
 	case err != nil:
-		return nil, fault.New(fault.BadState, "config_unreadable", op, err)
+		return nil, fault.New(fault.BadState, "bad_file", op, err)
 	}
 	return Parse(path, b, env)
 }
@@ -278,11 +278,10 @@ func (c *Config) Path() string { return c.path }
 
 // Problem is one fault of a configuration.
 type Problem struct {
-	Reason string `json:"reason"` // such as config_syntax or config_unknown_key...
-	Key    string `json:"key"`    // "listen.http"; "" if it is about the whole file
-	Line   int    `json:"line"`   // in the file; 0 if it is not about a line
-	Text   string `json:"text"`
-	Fix    string `json:"fix"` // "" if there is no one answer
+	Key  string `json:"key"`  // "listen.http"; "" if it is about the whole file
+	Line int    `json:"line"` // in the file; 0 if it is not about a line
+	Text string `json:"text"`
+	Fix  string `json:"fix"` // "" if there is no one answer
 }
 
 // String returns "line 3: listen.http: text".
@@ -310,11 +309,11 @@ func (ps Problems) Error() string {
 }
 
 // invalid returns the error for a configuration with problems; the first one, in the
-// order of the file, gives it reason and hint.
+// order of the file, gives it the hint.
 func invalid(path string, ps []Problem) error {
 	op := fmt.Sprintf("config %q", path)
 	if path == "" {
 		op = "configuration without a file"
 	}
-	return fault.New(fault.BadState, ps[0].Reason, op, Problems(ps)).WithHint(ps[0].Fix)
+	return fault.New(fault.BadState, "config_invalid", op, Problems(ps)).WithHint(ps[0].Fix)
 }

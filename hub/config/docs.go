@@ -18,7 +18,8 @@ func Explain(name string) (string, error) {
 		for _, k := range keys {
 			names = append(names, k.Name)
 		}
-		e := fault.New(fault.NotFound, "config_unknown_key", fmt.Sprintf("explain key %q", clip(name)), fmt.Errorf("there is no such key"))
+		e := fault.New(fault.NotFound, "not_found", fmt.Sprintf("explain key %q", clip(name)), fmt.Errorf("there is no such key")).
+			WithHint("palyra config schema lists the keys, palyra config show those in force")
 		if n := nearest(name, names); n != "" {
 			e = e.WithHint(fmt.Sprintf("did you mean %s?", n))
 		}

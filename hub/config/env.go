@@ -31,11 +31,11 @@ func (p *parser) variables(env []string) {
 			if n := nearest(name, names); n != "" {
 				fix = fmt.Sprintf("did you mean %s?", n)
 			}
-			p.problems = append(p.problems, Problem{Reason: "config_unknown_key", Text: "variable " + clip(name) + " names no key", Fix: fix})
+			p.problems = append(p.problems, Problem{Text: "variable " + clip(name) + " names no key", Fix: fix})
 			continue
 		}
 		if err := set(reflect.ValueOf(p.c).Elem().FieldByIndex(k.index), k, value); err != nil {
-			p.problems = append(p.problems, Problem{Reason: "config_bad_value", Key: k.Name, Text: fmt.Sprintf("from %s: %v", name, err), Fix: valueFix(k)})
+			p.problems = append(p.problems, Problem{Key: k.Name, Text: fmt.Sprintf("from %s: %v", name, err), Fix: valueFix(k)})
 			continue
 		}
 		p.c.source[k.Name] = "env"

@@ -22,8 +22,8 @@ type parser struct {
 	problems []Problem
 }
 
-func (p *parser) add(reason, key string, fix, format string, args ...any) {
-	p.problems = append(p.problems, Problem{Reason: reason, Key: key, Line: p.c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
+func (p *parser) add(key, fix, format string, args ...any) {
+	p.problems = append(p.problems, Problem{Key: key, Line: p.c.line(key), Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // line returns the line of a key, or of the nearest table around it.
@@ -58,7 +58,7 @@ func (p *parser) defaults() {
 
 func (p *parser) file(src []byte) {
 	if i := slices.IndexFunc(secretLike, func(r *regexp.Regexp) bool { return r.Match(src) }); i >= 0 {
-		p.add("config_bad_value", "", "keep secrets in files of their own, name their path here",
+		p.add("", "keep secrets in files of their own, name their path here",
 			"holds what looks like a private key or a token")
 		return
 	}
@@ -88,7 +88,7 @@ var secretLike = []*regexp.Regexp{
 var quotedLong = regexp.MustCompile(`"[^"]{9,}"|'[^']{9,}'`)
 
 func (p *parser) syntax(err error) {
-	pr := Problem{Reason: "config_syntax", Text: "is not TOML"}
+	pr := Problem{Text: "is not TOML"}
 	if pe, ok := errors.AsType[toml.ParseError](err); ok {
 		pr.Line = pe.Position.Line
 		pr.Text = strings.Map(printable, quotedLong.ReplaceAllString(pe.Message, `"…"`))
@@ -122,7 +122,7 @@ func (p *parser) table(prefix string, doc map[string]any, byName map[string]Key)
 		case known && isTable:
 			p.table(name, sub, byName)
 		case known:
-			p.add("config_bad_value", name, fmt.Sprintf("write [%s] on a line of its own", name), "is a table, not %s", describe(v))
+			p.add(name, fmt.Sprintf("write [%s] on a line of its own", name), "is a table, not %s", describe(v))
 		default:
 			k, ok := byName[name]
 			if !ok || k.each {
@@ -138,7 +138,7 @@ var workspaceNames = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 func (p *parser) workspace(name, part string, doc map[string]any, byName map[string]Key) {
 	if !workspaceNames.MatchString(part) {
-		p.add("config_bad_value", "workspaces", "", "%q is no name for a workspace: 1 to 32 of a-z, 0-9 and -", clip(part))
+		p.add("workspaces", "", "%q is no name for a workspace: 1 to 32 of a-z, 0-9 and -", clip(part))
 		return
 	}
 	w := Workspace{}
@@ -199,7 +199,7 @@ func (p *parser) unknown(name, section, part string, byName map[string]Key) {
 			fix = "secrets do not belong here; see docs/OPERATIONS.md"
 		}
 	}
-	p.problems = append(p.problems, Problem{Reason: "config_unknown_key", Key: clip(name), Line: p.c.line(name), Text: text, Fix: fix})
+	p.problems = append(p.problems, Problem{Key: clip(name), Line: p.c.line(name), Text: text, Fix: fix})
 }
 
 // clip bounds and cleans a name that came from the file.
@@ -217,14 +217,14 @@ func (p *parser) value(field reflect.Value, k Key, name string, v any) {
 	switch v := v.(type) {
 	case []any:
 		if k.Type != "list" {
-			p.add("config_bad_value", name, "", "is %s, not a list", article(k.Type))
+			p.add(name, "", "is %s, not a list", article(k.Type))
 			return
 		}
 		list := List{}
 		for _, e := range v {
 			s, ok := e.(string)
 			if !ok || strings.IndexFunc(s, unicode.IsControl) >= 0 {
-				p.add("config_bad_value", name, valueFix(k), "is a list of texts without control characters")
+				p.add(name, valueFix(k), "is a list of texts without control characters")
 				return
 			}
 			list = append(list, s)
@@ -234,32 +234,32 @@ func (p *parser) value(field reflect.Value, k Key, name string, v any) {
 		return
 	case string:
 		if k.Type == "list" {
-			p.add("config_bad_value", name, fmt.Sprintf("write %s = [\"…\"]", leaf(name)), "is a list, not text")
+			p.add(name, fmt.Sprintf("write %s = [\"…\"]", leaf(name)), "is a list, not text")
 			return
 		}
 		if k.Type == "boolean" || k.Type == "integer" {
-			p.add("config_bad_value", name, fmt.Sprintf("write %s = %s", leaf(name), k.Default), "is %s, not text", article(k.Type))
+			p.add(name, fmt.Sprintf("write %s = %s", leaf(name), k.Default), "is %s, not text", article(k.Type))
 			return
 		}
 		text = v
 	case bool:
 		if k.Type != "boolean" {
-			p.add("config_bad_value", name, "", "is %s, not a boolean", article(k.Type))
+			p.add(name, "", "is %s, not a boolean", article(k.Type))
 			return
 		}
 		text = strconv.FormatBool(v)
 	case int64:
 		if k.Type != "integer" && k.Type != "size" {
-			p.add("config_bad_value", name, "write it in quotes", "is %s, not a number", article(k.Type))
+			p.add(name, "write it in quotes", "is %s, not a number", article(k.Type))
 			return
 		}
 		text = strconv.FormatInt(v, 10)
 	default:
-		p.add("config_bad_value", name, "", "is %s, not %s", article(k.Type), describe(v))
+		p.add(name, "", "is %s, not %s", article(k.Type), describe(v))
 		return
 	}
 	if err := set(field, k, text); err != nil {
-		p.add("config_bad_value", name, valueFix(k), "%v", err)
+		p.add(name, valueFix(k), "%v", err)
 		return
 	}
 	p.c.source[name] = "file"

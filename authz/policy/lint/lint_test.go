@@ -118,7 +118,7 @@ func TestLint(t *testing.T) {
 			@id("q") permit (principal in Palyra::Role::"boss", action, resource);
 			@id("r") permit (principal, action == Palyra::Action::"tool.list", resource is Palyra::Tool);`,
 			"policy_invalid policy_invalid policy_never_matches untested untested untested"},
-		"not Cedar": {`permit;`, "policy_syntax"},
+		"not Cedar": {`permit;`, "policy_invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			findings, err := LintFS(fstest.MapFS{"a.cedar": {Data: []byte(sound + c.text)}, "a.test.json": {Data: []byte(tests)}})
