@@ -24,23 +24,31 @@ const (
 	erased       = 1<<32 - 1
 )
 
-func encodeContents(first uint64, contents [][]byte) []byte {
-	n := contentHead
-	for _, c := range contents {
-		n += len(c)
-	}
-	b := make([]byte, 0, n)
+// encodeContentHead returns the head of the content file for entries first, first+1, …
+func encodeContentHead(first uint64, places []place) []byte {
+	b := make([]byte, 0, contentHead)
 	b = append(b, contentMagic...)
 	b = binary.BigEndian.AppendUint64(b, first)
-	for _, c := range contents {
-		b = binary.BigEndian.AppendUint32(b, uint32(len(c)))
-		b = binary.BigEndian.AppendUint32(b, crcOf(c))
+	for _, p := range places {
+		b = binary.BigEndian.AppendUint32(b, uint32(p.contentLen))
+		b = binary.BigEndian.AppendUint32(b, p.sum)
 	}
-	b = binary.BigEndian.AppendUint32(b, crcOf(b))
-	for _, c := range contents {
-		b = append(b, c...)
+	return binary.BigEndian.AppendUint32(b, crcOf(b))
+}
+
+// copyContents writes the contents of entries first, first+1, … from a write-ahead file, one at a
+// time: together they can have a quarter of a gigabyte.
+func copyContents(w io.Writer, first uint64, file io.ReaderAt, places []place) error {
+	for i, p := range places {
+		b, err := readContent(file, first+uint64(i), slot{off: p.content, length: p.contentLen, sum: p.sum})
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
 	}
-	return b
+	return nil
 }
 
 // slot is the place of one content in a content file.

@@ -1,10 +1,12 @@
 package journal
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -158,7 +160,7 @@ func (j *Journal) stage() (*staged, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := j.writeOnce("seal:tile", tilePath(t), b); err != nil {
+		if err := j.writeOnce("seal:tile", tilePath(t), all(b)); err != nil {
 			return nil, err
 		}
 	}
@@ -188,29 +190,56 @@ func (j *Journal) draft(st *staged, edge []tlog.Hash) (err error) {
 	if st.header, err = newHeader(st.to, edge, st.open, st.note); err != nil {
 		return err
 	}
-	b := st.header.encode()
 	j.mu.RLock()
 	w := &wal{file: j.wal.file, header: j.wal.header, size: j.wal.end}
 	j.mu.RUnlock()
-	rest, err := st.after(w)
-	if err != nil {
-		return err
-	}
-	b = st.add(b, 0, rest)
 	j.step("seal:wal:begin")
-	st.file, err = durable.Stage(filepath.Join(j.dir, walFile), b, 0o600, func(s string) { j.step("seal:wal:" + s) })
+	st.file, err = durable.Stage(filepath.Join(j.dir, walFile), func(file io.Writer) error {
+		b := st.header.encode()
+		st.end = int64(len(b))
+		if _, err := file.Write(b); err != nil {
+			return err
+		}
+		return st.follow(w, file)
+	}, 0o600, func(s string) { j.step("seal:wal:" + s) })
 	return err
 }
 
-// add encodes groups for the new file behind b, which stands at offset off of it.
-func (st *staged) add(b []byte, off int64, groups []*group) []byte {
-	for _, g := range groups {
-		rec, places := st.header.encodeGroup(off+int64(len(b)), g)
-		b, st.places = append(b, rec...), append(st.places, places...)
-		st.leaves = appendLeaves(st.leaves, g)
+// follow adds the groups behind the staged ones to file, which is the new one at its end, and
+// moves on behind them.
+func (st *staged) follow(w *wal, file io.Writer) error {
+	w.end = st.at
+	next := st.next
+	out := bufio.NewWriterSize(file, 1<<16)
+	err := w.scanFrom(next, func(g *group, _ []place) error {
+		done := 0 // entries of g that are in tiles
+		if next < st.to {
+			done = int(min(st.to-next, uint64(len(g.entries))))
+		}
+		tail := &group{first: next + uint64(done), entries: g.entries[done:], note: g.note}
+		next += uint64(len(g.entries))
+		if len(tail.entries) == 0 {
+			return nil
+		}
+		b, places := st.header.encodeGroup(st.end, tail)
+		st.end += int64(len(b))
+		st.places, st.leaves = append(st.places, places...), appendLeaves(st.leaves, tail)
+		_, err := out.Write(b)
+		return err
+	})
+	if err == nil {
+		err = out.Flush()
 	}
-	st.end = off + int64(len(b))
-	return b
+	st.next, st.at = next, w.end
+	return err
+}
+
+// all is a fill that writes b.
+func all(b []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	}
 }
 
 // stageEntries writes entry bundles and contents up to entry st.to.
@@ -219,10 +248,11 @@ func (j *Journal) stageEntries(w *wal, st *staged) error {
 	for _, i := range w.header.open {
 		set[i] = struct{}{}
 	}
-	var leaves, contents [][]byte
+	var leaves [][]byte
+	var places []place
 	next := w.header.base
 	st.at = -1
-	err := w.scan(func(g *group, _ []place) error {
+	err := w.scan(func(g *group, ps []place) error {
 		if st.at < 0 && next+uint64(len(g.entries)) > st.to {
 			st.next, st.at = next, w.end
 		}
@@ -234,19 +264,25 @@ func (j *Journal) stageEntries(w *wal, st *staged) error {
 			if err := track(set, e, next); err != nil {
 				return corrupt("wal_corrupt", err)
 			}
-			leaves, contents = append(leaves, bytes.Clone(e.Leaf)), append(contents, bytes.Clone(e.Content))
+			leaves, places = append(leaves, bytes.Clone(e.Leaf)), append(places, ps[i])
 			next++
 			if len(leaves) < tileWidth {
 				continue
 			}
-			n := int64(next/tileWidth) - 1
-			if err := j.writeOnce("seal:content", contentPath(n), encodeContents(next-tileWidth, contents)); err != nil {
+			n, first := int64(next/tileWidth)-1, next-tileWidth
+			contents := func(f io.Writer) error {
+				if _, err := f.Write(encodeContentHead(first, places)); err != nil {
+					return err
+				}
+				return copyContents(f, first, w.file, places)
+			}
+			if err := j.writeOnce("seal:content", contentPath(n), contents); err != nil {
 				return err
 			}
-			if err := j.writeOnce("seal:entries", bundlePath(n, tileWidth), encodeBundle(leaves)); err != nil {
+			if err := j.writeOnce("seal:entries", bundlePath(n, tileWidth), all(encodeBundle(leaves))); err != nil {
 				return err
 			}
-			leaves, contents = nil, nil
+			leaves, places = nil, nil
 		}
 		return nil
 	})
@@ -267,50 +303,21 @@ func (j *Journal) finish(st *staged) error {
 	if st.old != j.wal.header {
 		return corrupt("wal_replaced", errors.New("the write-ahead file was replaced by a process without the lock for that"))
 	}
-	rest, err := st.after(&wal{file: j.wal.file, header: j.wal.header, size: j.wal.end})
-	if err != nil {
-		return err
-	}
 	nt, err := j.tree.rebase(st.to)
 	if err != nil {
 		return err
 	}
-	if len(rest) > 0 {
-		off := st.end
-		if _, err := st.file.File.WriteAt(st.add(nil, off, rest), off); err != nil {
-			return fmt.Errorf("write new write-ahead file: %w", err)
-		}
+	was := st.end
+	if err := st.follow(&wal{file: j.wal.file, header: j.wal.header, size: j.wal.end}, io.NewOffsetWriter(st.file.File, was)); err != nil {
+		return fmt.Errorf("write new write-ahead file: %w", err)
+	}
+	if st.end > was {
 		if err := durable.Datasync(st.file.File); err != nil {
 			return fmt.Errorf("sync new write-ahead file: %w", err)
 		}
 		j.step("seal:wal:extended")
 	}
 	return j.swap(st, nt)
-}
-
-// after reads the groups behind the staged ones, and moves on behind them.
-func (st *staged) after(w *wal) (rest []*group, err error) {
-	w.end = st.at
-	next := st.next
-	err = w.scanFrom(next, func(g *group, _ []place) error {
-		tail := &group{note: bytes.Clone(g.note)}
-		for _, e := range g.entries {
-			if next >= st.to {
-				if len(tail.entries) == 0 {
-					tail.first = next
-				}
-				e.Leaf, e.Content = bytes.Clone(e.Leaf), bytes.Clone(e.Content)
-				tail.entries = append(tail.entries, e)
-			}
-			next++
-		}
-		if len(tail.entries) > 0 {
-			rest = append(rest, tail)
-		}
-		return nil
-	})
-	st.next, st.at = next, w.end
-	return rest, err
 }
 
 // move is steps 1 to 6 in the background, for a log that its owner doesn't publish. A

@@ -187,7 +187,7 @@ func writeVectors(t *testing.T) {
 	}
 	contents := make([][]byte, tileWidth)
 	contents[1] = []byte("content of entry 257")
-	cf := encodeContents(256, contents)
+	cf := contentFile(256, contents)
 	sized := bytes.Clone(cf)
 	binary.BigEndian.PutUint32(sized[12+8:], erased-1)
 	binary.BigEndian.PutUint32(sized[contentHead-4:], crcOf(sized[:contentHead-4]))
@@ -197,7 +197,7 @@ func writeVectors(t *testing.T) {
 	}{
 		{"good", "length 20", cf},
 		{"cut", "refused", cf[:len(cf)-1]},
-		{"other-first", "refused", encodeContents(0, contents)},
+		{"other-first", "refused", contentFile(0, contents)},
 		{"huge-length", "refused", sized},
 	} {
 		newVector("content-"+c.name, c.body, "kind", "content", "expect", c.expect, "encoding", "base64").write(t)
@@ -223,4 +223,13 @@ func writeVectors(t *testing.T) {
 	} {
 		newVector("wal-"+c.name, c.body, "kind", "wal", "expect", c.expect, "vkey", vkey, "encoding", "base64").write(t)
 	}
+}
+
+// contentFile returns the content file for entries first, first+1, …
+func contentFile(first uint64, contents [][]byte) []byte {
+	var places []place
+	for _, c := range contents {
+		places = append(places, place{contentLen: len(c), sum: crcOf(c)})
+	}
+	return append(encodeContentHead(first, places), bytes.Join(contents, nil)...)
 }

@@ -23,6 +23,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -58,7 +59,7 @@ func Replace(path string, data []byte, perm fs.FileMode) error {
 }
 
 func replace(path string, data []byte, perm fs.FileMode, sync bool, step func(string)) error {
-	s, err := stage(path, data, perm, sync, step)
+	s, err := stage(path, content(data), perm, sync, step)
 	if err != nil {
 		return err
 	}
@@ -76,13 +77,21 @@ type Staged struct {
 	over bool // File is closed and has no temporary name any more
 }
 
-// Stage is the first half of WriteFileSteps: it takes most of the time and changes nothing
-// yet. Commit is the other half. Call Discard in any case.
-func Stage(path string, data []byte, perm fs.FileMode, step func(string)) (*Staged, error) {
-	return stage(path, data, perm, true, step)
+// Stage is the first half of WriteFileSteps, for content that fill writes: it takes most of the
+// time and changes nothing yet. Commit is the other half. Call Discard in any case.
+func Stage(path string, fill func(io.Writer) error, perm fs.FileMode, step func(string)) (*Staged, error) {
+	return stage(path, fill, perm, true, step)
 }
 
-func stage(path string, data []byte, perm fs.FileMode, sync bool, step func(string)) (_ *Staged, err error) {
+// content is a fill that writes data.
+func content(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+}
+
+func stage(path string, fill func(io.Writer) error, perm fs.FileMode, sync bool, step func(string)) (_ *Staged, err error) {
 	dir, base := filepath.Split(path)
 	tmp := filepath.Join(dir, "."+base+tempMark+rand.Text())
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm.Perm())
@@ -91,8 +100,7 @@ func stage(path string, data []byte, perm fs.FileMode, sync bool, step func(stri
 	}
 	s := &Staged{File: f, path: path, step: step}
 	step("created")
-	_, err = f.Write(data)
-	if err == nil {
+	if err = fill(f); err == nil {
 		step("written")
 		err = f.Chmod(perm.Perm()) // the umask may have taken bits away
 	}

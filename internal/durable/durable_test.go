@@ -335,7 +335,7 @@ func TestStage(t *testing.T) {
 	var steps []string
 	stage := func() *Staged {
 		t.Helper()
-		s, err := Stage(path, []byte("new"), 0o640, func(s string) { steps = append(steps, s) })
+		s, err := Stage(path, content([]byte("new")), 0o640, func(s string) { steps = append(steps, s) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -368,7 +368,7 @@ func TestStage(t *testing.T) {
 	}
 	holds("newer")
 
-	s = func() *Staged { s, _ := Stage(path, nil, 0o600, func(string) {}); return s }()
+	s = func() *Staged { s, _ := Stage(path, content(nil), 0o600, func(string) {}); return s }()
 	if err := os.Remove(s.File.Name()); err != nil { // another process swept it away
 		t.Fatal(err)
 	}
