@@ -222,8 +222,7 @@ type JournalEntry struct {
 	Closes    *uint64 `json:"closes,omitempty"`  // the intent that a result closes
 	Act       string  `json:"act,omitempty"`
 	Subject   string  `json:"subject,omitempty"`
-	// Statement is the in-toto Statement; null if its content was erased, or if the caller
-	// may not read policy.
+	// Statement is the in-toto Statement; null if the caller may not read policy.
 	Statement json.RawMessage `json:"statement"`
 	// Reduced: it belongs to another principal. Only index, type and time are set.
 	Reduced bool `json:"reduced,omitempty"`

@@ -514,9 +514,6 @@ func (s *state) receipt(ctx context.Context, index uint64, e *receipt.Entry) ([]
 func (s *state) logged(ctx context.Context, index uint64) (e *receipt.Entry, err error) {
 	err = s.knowing(ctx, func(t *receipt.Trust) error {
 		for rec, err := range s.journal.Entries(index, index+1) {
-			if err == nil && rec.Erased {
-				_, err = s.journal.Content(index) // which says so
-			}
 			if err == nil {
 				e, err = t.Logged(&rec)
 			}

@@ -34,8 +34,8 @@ type Entries func(from, to uint64) iter.Seq2[journal.Record, error]
 const replayChunk = 16
 
 // Decisions returns the decisions in a journal of that size, newest first, each once: its
-// result, or its intent if there is no result. It looks at the newest scan entries and leaves
-// out erased ones. It doesn't verify the statements: receipt.Audit does.
+// result, or its intent if there is no result. It looks at the newest scan entries. It doesn't
+// verify the statements: receipt.Audit does.
 func Decisions(read Entries, size, scan uint64) iter.Seq2[Decided, error] {
 	return func(yield func(Decided, error) bool) {
 		seen := make(map[string]bool)
@@ -43,9 +43,6 @@ func Decisions(read Entries, size, scan uint64) iter.Seq2[Decided, error] {
 			n := min(left, replayChunk)
 			var chunk []Decided
 			for rec, err := range read(to-n, to) {
-				if err == nil && rec.Erased {
-					continue
-				}
 				var d *Decided
 				if err == nil {
 					d, err = decidedIn(&rec)

@@ -163,12 +163,6 @@ func TestDecisions(t *testing.T) {
 	if _, err := FindDecision(broken, 1, 1, ids[0]); fault.KindOf(err) != fault.Integrity {
 		t.Errorf("a broken entry: %v", err)
 	}
-	erased := func(from, to uint64) iter.Seq2[journal.Record, error] {
-		return func(yield func(journal.Record, error) bool) { yield(journal.Record{Erased: true}, nil) }
-	}
-	if _, err := FindDecision(erased, 1, 1, ids[0]); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("an erased entry: %v", err)
-	}
 }
 
 // TestReplayIsBounded: a call that would take minutes to match with a candidate's patterns is left out.

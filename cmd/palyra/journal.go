@@ -64,9 +64,6 @@ func (a *app) journalVerify(inv *command.Invocation) (*front.Report, error) {
 			}
 		}
 	}
-	if j.Erased > 0 {
-		r.add("erased", "%d entries without content", j.Erased)
-	}
 	for _, n := range j.Notes {
 		r.add("note", "%s", n)
 	}
@@ -177,16 +174,13 @@ func showEntry(r *journal.Reader, index uint64) (*front.Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		if rec.Erased {
-			return &front.Report{Text: fmt.Sprintf("entry %d was erased\n", index), Fields: front.Document{"index": index, "erased": true}}, nil
-		}
 		s, err := statementOf(&rec)
 		if err != nil {
 			return nil, err
 		}
 		return &front.Report{
 			Text:   fmt.Sprintf("entry %d, not verified (palyra journal verify does that)\n%s", index, s.describe()),
-			Fields: front.Document{"index": index, "erased": false, "statement": s.document()},
+			Fields: front.Document{"index": index, "statement": s.document()},
 		}, nil
 	}
 	return nil, fault.New(fault.Internal, "internal", fmt.Sprintf("show entry %d", index), errors.New("the journal gave none"))
@@ -203,10 +197,6 @@ func statementOf(rec *journal.Record) (*statement, error) {
 
 // summarise adds an entry to t, as one row.
 func summarise(t *front.Table, rec *journal.Record) (front.Document, error) {
-	if rec.Erased {
-		t.Row(rec.Index, "", "erased")
-		return front.Document{"index": rec.Index, "erased": true}, nil
-	}
 	s, err := statementOf(rec)
 	if err != nil {
 		return nil, err
@@ -214,7 +204,7 @@ func summarise(t *front.Table, rec *journal.Record) (front.Document, error) {
 	if s.act != nil {
 		a := &s.act.Predicate
 		t.Row(rec.Index, a.Time, "act", a.Act, a.Subject)
-		return front.Document{"index": rec.Index, "erased": false, "kind": "act", "act": a.Act, "time": a.Time,
+		return front.Document{"index": rec.Index, "kind": "act", "act": a.Act, "time": a.Time,
 			"principal": a.Principal, "subject": a.Subject}, nil
 	}
 	p := &s.call.Predicate
@@ -223,6 +213,6 @@ func summarise(t *front.Table, rec *journal.Record) (front.Document, error) {
 		kind, outcome = "intent", ""
 	}
 	t.Row(rec.Index, p.Time, kind, outcome, quoted(p.Capsule.Argv))
-	return front.Document{"index": rec.Index, "erased": false, "kind": kind, "outcome": outcome, "time": p.Time,
+	return front.Document{"index": rec.Index, "kind": kind, "outcome": outcome, "time": p.Time,
 		"call_id": p.CallID, "capsule": p.Capsule.Digest, "argv": p.Capsule.Argv}, nil
 }

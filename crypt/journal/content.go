@@ -8,20 +8,16 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-
-	"palyra/internal/fault"
 )
 
 // A content file holds the contents of the entries of one complete bundle:
 //
 //	"PJC1" first[8] n × (length[4] crc[4]) crc[4]   the contents
 //
-// with n = 256, big endian, CRC-32C. A length of 0xffffffff says that the
-// content was erased: the leaf stays and the tree is as before.
+// with n = 256, big endian, CRC-32C.
 const (
 	contentMagic = "PJC1"
 	contentHead  = 4 + 8 + 8*tileWidth + 4
-	erased       = 1<<32 - 1
 )
 
 // encodeContentHead returns the head of the content file for entries first, first+1, …
@@ -56,7 +52,6 @@ type slot struct {
 	off    int64
 	length int
 	sum    uint32
-	gone   bool
 }
 
 // decodeContentHead reads the head of the content file that begins at entry
@@ -70,15 +65,11 @@ func decodeContentHead(b []byte, first uint64, size int64) ([]slot, error) {
 	off := int64(contentHead)
 	for i := range out {
 		l := binary.BigEndian.Uint32(b[12+8*i:])
-		s := slot{off: off, sum: binary.BigEndian.Uint32(b[16+8*i:]), gone: l == erased}
-		if !s.gone {
-			if l > MaxContent {
-				return nil, errors.New("content file: length out of range")
-			}
-			s.length = int(l)
-			off += int64(l)
+		if l > MaxContent {
+			return nil, errors.New("content file: length out of range")
 		}
-		out[i] = s
+		out[i] = slot{off: off, length: int(l), sum: binary.BigEndian.Uint32(b[16+8*i:])}
+		off += int64(l)
 	}
 	if off != size {
 		return nil, fmt.Errorf("content file: %d bytes, want %d", size, off)
@@ -115,9 +106,6 @@ func openContents(dir string, n uint64) (*os.File, []slot, error) {
 }
 
 func readContent(r io.ReaderAt, index uint64, s slot) ([]byte, error) {
-	if s.gone {
-		return nil, fault.New(fault.NotFound, "content_erased", fmt.Sprintf("read content of entry %d", index), nil)
-	}
 	b := make([]byte, s.length)
 	if _, err := r.ReadAt(b, s.off); err != nil {
 		return nil, err
@@ -132,8 +120,7 @@ func readContent(r io.ReaderAt, index uint64, s slot) ([]byte, error) {
 type Record struct {
 	Index   uint64
 	Leaf    []byte
-	Content []byte // nil if Erased
-	Erased  bool   // the content was erased; the leaf stays
+	Content []byte
 }
 
 // snapshot is a log at one size, for reading: entries below base are in files that never
@@ -208,12 +195,9 @@ func (s *snapshot) bundle(from, to uint64, yield func(Record, error) bool) (next
 	defer f.Close()
 	end := min(to, from/tileWidth*tileWidth+tileWidth)
 	for ; from < end; from++ {
-		sl := slots[from%tileWidth]
-		r := Record{Index: from, Leaf: leaves[from%tileWidth], Erased: sl.gone}
+		r := Record{Index: from, Leaf: leaves[from%tileWidth]}
 		var err error
-		if !sl.gone {
-			r.Content, err = readContent(f, from, sl)
-		}
+		r.Content, err = readContent(f, from, slots[from%tileWidth])
 		if !yield(r, err) || err != nil {
 			return 0, false
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -249,6 +250,12 @@ func TestDamagedFiles(t *testing.T) {
 	short := func(b []byte) []byte { return b[:len(b)-1] }
 	long := func(b []byte) []byte { return append(b, 0) }
 	zeros := func(b []byte) []byte { clear(b); return b }
+	without := func(b []byte) []byte { // the first content, with the checksum of a head that says so
+		n := binary.BigEndian.Uint32(b[12:])
+		binary.BigEndian.PutUint64(b[12:], 0xffffffff<<32)
+		binary.BigEndian.PutUint32(b[contentHead-4:], crcOf(b[:contentHead-4]))
+		return append(b[:contentHead:contentHead], b[contentHead+int(n):]...)
+	}
 	for _, c := range []struct {
 		file   string
 		damage func([]byte) []byte
@@ -278,6 +285,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"tile/entries/002.p/88", flip, "", "journal_tile_corrupt", ""},
 		{"content/000", flip, "", "journal_content_corrupt", ""},
 		{"content/000", short, "", "journal_content_corrupt", ""},
+		{"content/000", without, "", "journal_content_corrupt", ""},
 		{"content/001", remove, "", "journal_content_missing", ""},
 	} {
 		t.Run(c.file, func(t *testing.T) {

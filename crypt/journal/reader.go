@@ -125,7 +125,6 @@ type Report struct {
 	Groups     int      `json:"groups"`     // records in the write-ahead file
 	Torn       int64    `json:"torn_bytes"` // of an unfinished record; the next writer cuts it off
 	Open       []uint64 `json:"open"`       // entries that wait to be closed
-	Erased     uint64   `json:"erased"`     // entries without content
 	Notes      []string `json:"notes"`      // harmless oddities
 }
 
@@ -182,9 +181,6 @@ func (c *checker) run() error {
 			return err
 		}
 		c.hashes = append(c.hashes, hs...)
-		if rec.Erased {
-			c.rep.Erased++
-		}
 		n++
 	}
 	if n != c.r.size {

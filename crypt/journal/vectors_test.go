@@ -189,7 +189,7 @@ func writeVectors(t *testing.T) {
 	contents[1] = []byte("content of entry 257")
 	cf := contentFile(256, contents)
 	sized := bytes.Clone(cf)
-	binary.BigEndian.PutUint32(sized[12+8:], erased-1)
+	binary.BigEndian.PutUint32(sized[12+8:], 1<<32-2)
 	binary.BigEndian.PutUint32(sized[contentHead-4:], crcOf(sized[:contentHead-4]))
 	for _, c := range []struct {
 		name, expect string

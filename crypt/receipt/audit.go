@@ -162,9 +162,6 @@ type auditor struct {
 }
 
 func (a *auditor) entry(rec *journal.Record) error {
-	if rec.Erased {
-		return nil // counted by journal.Check; the leaf is all that is left
-	}
 	logged, err := entryOf(rec)
 	if err != nil {
 		return err
@@ -274,8 +271,6 @@ func (a *auditor) pair(s *Statement, index uint64) error {
 	}
 	in, ok := a.intents[*p.Intent]
 	switch {
-	case !ok && a.rep.Journal.Erased > 0 && *p.Intent < index:
-		return nil // its intent may be among the erased
 	case !ok:
 		return fmt.Errorf("result for entry %d, which is no earlier intent", *p.Intent)
 	case in.result:

@@ -468,9 +468,6 @@ var spelledKeys = []byte(`"act":"keys.`)
 
 // rotationIn returns the act of a rotation in an entry, nil if it has none.
 func rotationIn(rec *journal.Record) (*Act, error) {
-	if rec.Erased {
-		return nil, nil // acts are never erased
-	}
 	e, err := ParseEnvelope(rec.Content)
 	if err != nil {
 		return nil, err

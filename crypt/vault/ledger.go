@@ -31,9 +31,6 @@ func Newest(entries iter.Seq2[journal.Record, error], t *receipt.Trust) (root *R
 		if err != nil {
 			return nil, err
 		}
-		if rec.Erased {
-			continue // acts are never erased
-		}
 		env, err := receipt.ParseEnvelope(rec.Content)
 		if err != nil {
 			return nil, err

@@ -95,9 +95,6 @@ func (x *decidedIndex) read(ctx context.Context, read kernel.Entries, from, to u
 		if err != nil {
 			return err
 		}
-		if rec.Erased {
-			continue
-		}
 		env, err := receipt.ParseEnvelope(rec.Content)
 		if err != nil {
 			return err

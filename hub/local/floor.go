@@ -50,9 +50,6 @@ func (h *Hub) accessFloor(ctx context.Context) (floor uint64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if rec.Erased {
-			continue
-		}
 		env, err := receipt.ParseEnvelope(rec.Content)
 		if err != nil {
 			return 0, err

@@ -155,7 +155,7 @@ func (h *Hub) listJournalEntries(ctx context.Context, c hub.Caller, q hub.Journa
 type entry struct{ hub.JournalEntry }
 
 // owner returns the principal whom an entry belongs to: the one that asked for the call, or
-// did the act. "" means that its content was erased.
+// did the act. "": it's not known.
 func (e *entry) owner() string { return ownerOf(e.Principal) }
 
 // ownerOf returns the user that a statement names, as Cedar writes it or plain.
@@ -173,9 +173,6 @@ func ownerOf(principal string) string {
 
 func entryOf(rec journal.Record) (entry, error) {
 	e := entry{hub.JournalEntry{Index: rec.Index}}
-	if rec.Erased {
-		return e, nil
-	}
 	env, err := receipt.ParseEnvelope(rec.Content)
 	if err != nil {
 		return e, err

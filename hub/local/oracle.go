@@ -26,9 +26,6 @@ func (r results) Results(ctx context.Context, f func(store.JournalResult) error)
 		if err != nil {
 			return err
 		}
-		if rec.Erased {
-			continue
-		}
 		env, err := receipt.ParseEnvelope(rec.Content)
 		if err != nil {
 			return err

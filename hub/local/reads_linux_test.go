@@ -13,6 +13,8 @@ import (
 
 	"palyra/authz/access"
 	"palyra/crypt/journal"
+	"palyra/crypt/keyring"
+	"palyra/crypt/receipt"
 	"palyra/hub"
 	"palyra/hub/run"
 	"palyra/hub/store"
@@ -172,12 +174,13 @@ func TestDecidedIndex(t *testing.T) {
 		t.Fatalf("%d decisions", len(ids))
 	}
 	const long = 1000
+	other := (&receipt.Envelope{Payload: []byte("{}"), PayloadType: keyring.StatementType, Signatures: []receipt.Signature{{Sig: []byte{1}}}}).Encode()
 	read := 0
 	entries := func(from, to uint64) iter.Seq2[journal.Record, error] {
 		return func(yield func(journal.Record, error) bool) {
 			for i := from; i < to; i++ {
 				read++
-				if !yield(journal.Record{Index: i, Erased: true}, nil) {
+				if !yield(journal.Record{Index: i, Content: other}, nil) {
 					return
 				}
 			}

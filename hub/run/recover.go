@@ -168,9 +168,6 @@ func (e *Engine) whatBecame(ctx context.Context, runs []store.Run, unsettled []s
 		if err != nil {
 			return nil, err
 		}
-		if rec.Erased {
-			continue
-		}
 		env, err := receipt.ParseEnvelope(rec.Content)
 		if err != nil {
 			return nil, err

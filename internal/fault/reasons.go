@@ -76,7 +76,6 @@ var vocabularies = [...]Vocabulary{
 			Says: "No such thing, or it isn't for this caller. The text names it."},
 		{Code: "no_such_session", Kinds: []Kind{NotFound},
 			Says: "Go on in another one."},
-		{Code: "content_erased", Kinds: []Kind{NotFound}},
 		{Code: "question_not_recorded", Kinds: []Kind{Unsupported},
 			Says: "Not in full."},
 		{Code: "exists", Kinds: []Kind{Busy}},

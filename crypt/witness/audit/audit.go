@@ -103,9 +103,6 @@ func registrations(r *journal.Reader) (map[uint64]*registration, error) {
 		if err != nil {
 			return nil, err
 		}
-		if rec.Erased {
-			continue
-		}
 		e, err := receipt.ParseEnvelope(rec.Content)
 		if err != nil {
 			return nil, err
