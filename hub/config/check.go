@@ -63,6 +63,17 @@ func (c *Config) paths() []pathKey {
 	return ps
 }
 
+// secrets are the files that no program may read. Their modes don't keep it from that: a cell that
+// a user started has that user.
+func (c *Config) secrets() (ps []pathKey) {
+	for _, p := range []pathKey{{"vault.identity", c.Vault.Identity, false}, {"keys.identity", c.Keys.Identity, false}, {"listen.tls_key", c.Listen.TLSKey, false}} {
+		if p.value != "" {
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}
+
 // systemTrees can't be workspaces: they belong to the kernel or the host.
 var systemTrees = []string{"/proc", "/sys", "/dev", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/run/systemd"}
 
@@ -83,9 +94,14 @@ func (c *Config) checkWorkspaces() (ps []Problem) {
 			}
 		}
 		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"policy.dir", c.Policy.Dir, false}, {"cell.path", c.Cell.Path, false},
-			{"tools.program", c.Tools.Program, false}, {"vault.identity", c.Vault.Identity, false}, {"keys.identity", c.Keys.Identity, false}} {
+			{"tools.program", c.Tools.Program, false}} {
 			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
 				bad("overlaps %s: a tool could change what decides about it, or confines it", own.key)
+			}
+		}
+		for _, own := range c.secrets() {
+			if beneath(own.value, at) {
+				bad("overlaps %s: a tool could read it", own.key)
 			}
 		}
 		if c.path != "" && beneath(c.path, at) {
@@ -141,6 +157,11 @@ func (c *Config) checkDeclared(name string) (ps []Problem) {
 	list("mounts", w.Mounts, maxMounts, func(at string) string {
 		for _, own := range []pathKey{{"state.dir", c.State.Dir, true}, {"workspaces." + name + ".path", w.Path, true}} {
 			if own.value != "" && (beneath(at, own.value) || beneath(own.value, at)) {
+				return "overlaps " + own.key
+			}
+		}
+		for _, own := range c.secrets() {
+			if beneath(own.value, at) {
 				return "overlaps " + own.key
 			}
 		}

@@ -35,7 +35,6 @@ import (
 	"io/fs"
 	"strings"
 
-	"palyra/internal/durable"
 	"palyra/internal/fault"
 )
 
@@ -131,7 +130,7 @@ type Vault struct {
 
 // Workspace is a directory that tools can reach.
 type Workspace struct {
-	Path     string `key:"path" unit:"path" doc:"Absolute; not /, nor the state or policy directory, nor above or below them, nor above cell.path and tools.program." cost:"Calls that policy allows to use it reach every file in it."`
+	Path     string `key:"path" unit:"path" doc:"Absolute; not /, nor the state or policy directory, nor above or below them, nor above cell.path, tools.program, an identity or listen.tls_key." cost:"Calls that policy allows to use it reach every file in it."`
 	ReadOnly bool   `key:"read_only" default:"true" doc:"Mount it read-only in every cell." cost:"With false such calls can change and remove every file in it."`
 	Staged   bool   `key:"staged" default:"false" doc:"Calls see it writable, read_only or not, and what they write goes to a layer of their session: palyra changes. Needs overlayfs of Linux 6.15."`
 
@@ -142,7 +141,7 @@ type Workspace struct {
 	CPU      Duration `key:"cpu" default:"1m" min:"1s" max:"24h" doc:"Likewise the processor time of each process."`
 	Memory   Size     `key:"memory" unit:"bytes" default:"1GiB" min:"1MiB" max:"1024GiB" doc:"Likewise the memory of all its processes."`
 	PIDs     int64    `key:"pids" unit:"processes" default:"256" min:"1" max:"65536" doc:"Likewise its processes and threads."`
-	Mounts   List     `key:"mounts" unit:"list of paths" doc:"At most 16 further directories, which process.run sees read-only and at their own paths: toolchains, module caches. Each is refused where a mount of palyra exec is." cost:"Calls that policy allows read every file in them."`
+	Mounts   List     `key:"mounts" unit:"list of paths" doc:"At most 16 further directories, which process.run sees read-only and at their own paths: toolchains, module caches. Each is refused where a mount of palyra exec is, and above an identity or listen.tls_key." cost:"Calls that policy allows read every file in them."`
 	Caches   List     `key:"caches" unit:"list of names" doc:"At most 8 folders /caches/NAME that process.run fills and later calls of the same principal in the workspace find again; go, npm and pip are found by their programs. home is HOME and tmp is /tmp, and both last for a session." cost:"What one call of a principal leaves there, its next ones read and may run."`
 	Programs List     `key:"programs" unit:"list of paths" doc:"Directories, first in PATH and where process.run looks for programs named without a slash. Each lies in a mount, or where every cell shows the host's files, as /usr/local/go/bin does."`
 	Env      List     `key:"env" unit:"list of NAME=VALUE" doc:"Variables of process.run, which calls can't replace, but for PATH and those of the dynamic loader, the C library and shells. Their values aren't secret: approvers and policies see them."`
@@ -243,11 +242,10 @@ func Load(path string, env []string) (*Config, error) {
 		return Parse("", nil, env)
 	}
 	op := fmt.Sprintf("config %q", path)
-	if err := checkFile(path); err != nil {
-		return nil, err
-	}
-	b, err := durable.ReadRegular(path, MaxFile)
+	b, err := readFile(path)
 	switch {
+	case fault.ReasonOf(err) == "unsafe_file":
+		return nil, err
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fault.New(fault.BadState, "bad_file", op, err).WithHint("palyrad without --config starts with the defaults")
 	case err != nil:

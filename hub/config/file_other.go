@@ -2,6 +2,7 @@
 
 package config
 
-// checkFile looks at nothing: this platform has no mode bits, and palyrad does
-// not run on it.
-func checkFile(string) error { return nil }
+import "palyra/internal/durable"
+
+// readFile looks at no modes: this platform has no mode bits, and palyrad does not run on it.
+func readFile(path string) ([]byte, error) { return durable.ReadRegular(path, MaxFile) }
