@@ -92,7 +92,7 @@ func egressOf(c *capsule.Capsule) *isolate.Egress {
 }
 
 // canEgress refuses a call with hosts where nothing leads to them, before a person is asked.
-func (k *Kernel) canEgress(s *sealed) error {
+func (k *Kernel) canEgress(ctx context.Context, s *sealed) error {
 	if len(s.capsule.EgressHosts) == 0 || s.mcp != nil {
 		return nil
 	}
@@ -101,8 +101,8 @@ func (k *Kernel) canEgress(s *sealed) error {
 		return fault.New(fault.Refused, "egress_lost", op, errors.New("the call names hosts, and no palyra-egress is here to lead to them")).
 			WithHint("install palyra-egress beside palyra, or start it for palyrad: docs/EGRESS.md")
 	}
-	if r, ok := k.cfg.Egress.(interface{ Ready() error }); ok {
-		return r.Ready()
+	if r, ok := k.cfg.Egress.(interface{ Ready(context.Context) error }); ok {
+		return r.Ready(ctx)
 	}
 	return nil
 }
@@ -166,13 +166,17 @@ func (c *call) openEgress(ctx context.Context, spec *isolate.Spec, files *isolat
 // in the names that the program asked for. It returns an error if
 // the way was over before the run, most often because palyra-egress was lost: then what went over it
 // isn't known.
-func (w *outlet) end(res *isolate.Result, values scrub.Values) error {
+func (w *outlet) end(ctx context.Context, res *isolate.Result, values scrub.Values) error {
 	if w.session == nil {
 		return nil
 	}
 	defer w.files.Release()
 	w.cut = !w.stop()
-	e, err := w.session.Close()
+	closed := w.session.Close
+	if ctx.Err() != nil {
+		closed = w.session.CloseNow
+	}
+	e, err := closed()
 	if e != nil && res != nil && res.Evidence != nil {
 		for i := range e.Connections {
 			c := &e.Connections[i]

@@ -346,7 +346,7 @@ func (k *Kernel) CallAs(ctx context.Context, who Caller, p Proposal, stdio IO) (
 		return c.end(ctx, receipt.Refused, err)
 	}
 
-	if err := k.canEgress(s); err != nil {
+	if err := k.canEgress(ctx, s); err != nil {
 		return c.end(ctx, receipt.Refused, err)
 	}
 

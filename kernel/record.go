@@ -217,7 +217,7 @@ func (c *call) execute(ctx context.Context, l *lane, g grant.Grant, spec *isolat
 		return outcomeOf(nil, err)
 	}
 	res, err := l.runner.Run(run, g, spec, files)
-	lost := outlet.end(res, c.k.values(&c.who.Principal))
+	lost := outlet.end(ctx, res, c.k.values(&c.who.Principal))
 	c.s.closeSecrets()
 	streams.release()
 	output, delivered := streams.drain(deadline)

@@ -21,7 +21,7 @@ type broker struct {
 var _ client.Broker = (*broker)(nil)
 
 // Ready starts palyra-egress. The kernel asks before a person is asked.
-func (b *broker) Ready() error {
+func (b *broker) Ready(context.Context) error {
 	b.once.Do(func() {
 		exe, err := b.executable()
 		if err == nil {
@@ -37,7 +37,7 @@ func (b *broker) Ready() error {
 
 // Open implements client.Broker.
 func (b *broker) Open(ctx context.Context, o *client.Order) (*client.Session, error) {
-	if err := b.Ready(); err != nil {
+	if err := b.Ready(ctx); err != nil {
 		return nil, err
 	}
 	return b.process.Open(ctx, o)

@@ -51,8 +51,12 @@ func lost(op string, err error) *fault.Error {
 	return fault.New(fault.Unavailable, "egress_lost", op, fault.Mark(err, ErrLost))
 }
 
-// closing is how long Close waits for palyra-egress to end a call's connections and count.
-const closing = 5 * time.Second
+// closing is how long Close waits for palyra-egress to end a call's connections and count, stopping
+// how long it does for a call that was ended: its caller is waiting.
+const (
+	closing  = 5 * time.Second
+	stopping = 500 * time.Millisecond
+)
 
 // Session is what palyra-egress holds for one call. Its methods are safe for concurrent use.
 type Session struct {
@@ -123,9 +127,15 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Close ends the session with all connections of the call, and returns what palyra-egress counted.
 // An error marked ErrLost says that it can't be known. Further calls return the same.
-func (s *Session) Close() (*evidence.Egress, error) {
+func (s *Session) Close() (*evidence.Egress, error) { return s.closeWithin(closing) }
+
+// CloseNow is Close for a call that was ended early. It waits for a palyra-egress that is there, and
+// not for one that hangs.
+func (s *Session) CloseNow() (*evidence.Egress, error) { return s.closeWithin(stopping) }
+
+func (s *Session) closeWithin(most time.Duration) (*evidence.Egress, error) {
 	s.conn.CloseWrite() // it may have ended already: receive says so
-	s.conn.SetReadDeadline(time.Now().Add(closing))
+	s.conn.SetReadDeadline(time.Now().Add(most))
 	<-s.done
 	s.cell.Close()
 	return s.last, s.failed

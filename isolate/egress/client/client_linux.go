@@ -197,13 +197,15 @@ func open(ctx context.Context, control *net.UnixConn, o *Order) (_ *Session, err
 	}
 	defer far.Close()
 	rights := syscall.UnixRights(int(theirs.Fd()), int(far.Fd()))
-	control.SetWriteDeadline(time.Now().Add(opening)) // callers that share it only move it on
-	_, _, err = control.WriteMsgUnix(msg, rights, nil)
+	err = sendOrder(ctx, control, msg, rights)
 	runtime.KeepAlive(theirs)
 	runtime.KeepAlive(far)
 	if err != nil {
 		conn.Close()
 		cell.Close()
+		if ctx.Err() != nil {
+			return nil, fault.New(fault.Canceled, "canceled", op, context.Cause(ctx))
+		}
 		return nil, lost(op, err)
 	}
 	theirs.Close() // or the end of palyra-egress's copy would go unseen
@@ -230,6 +232,37 @@ func open(ctx context.Context, control *net.UnixConn, o *Order) (_ *Session, err
 		return nil, err
 	}
 	return s, nil
+}
+
+// orderAgain is how often an order is tried that palyra-egress has no room for.
+const orderAgain = 5 * time.Millisecond
+
+// sendOrder sends a message once there is room for it: a palyra-egress that doesn't read leaves
+// some 280 orders waiting. Each caller waits for itself: in a write of the connection's they would
+// wait for each other, and for nobody's ctx.
+func sendOrder(ctx context.Context, control *net.UnixConn, msg, rights []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, opening, errors.New("it takes no orders"))
+	defer cancel()
+	raw, err := control.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		cerr := raw.Control(func(fd uintptr) {
+			err = syscall.Sendmsg(int(fd), msg, rights, nil, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
+		})
+		switch {
+		case cerr != nil:
+			return cerr
+		case !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EINTR):
+			return os.NewSyscallError("sendmsg", err)
+		}
+		select {
+		case <-time.After(orderAgain):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // receive reads the answer, then the evidence. It is the only reader, and ends with the session.
@@ -342,8 +375,8 @@ func Listen(l *net.UnixListener) *Listener {
 }
 
 // Ready says by name if there is no palyra-egress. It waits for one that is being started again.
-func (b *Listener) Ready() error {
-	_, err := b.wait(context.Background())
+func (b *Listener) Ready(ctx context.Context) error {
+	_, err := b.wait(ctx)
 	return err
 }
 

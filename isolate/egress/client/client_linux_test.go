@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"palyra/internal/fault"
 	"palyra/isolate/egress/wire"
@@ -260,6 +261,64 @@ func TestLost(t *testing.T) {
 	})
 }
 
+// TestHangs: a palyra-egress that reads nothing keeps no caller beyond its ctx, however many orders
+// wait before it, and whoever asks later.
+func TestHangs(t *testing.T) {
+	l, _ := control(t)
+	full := func() bool {
+		raw, err := l.conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := true
+		if err := raw.Control(func(fd uintptr) {
+			_, err := syscall.SendmsgN(int(fd), make([]byte, 200), nil, nil, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
+			ready = err == nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return !ready
+	}
+	for !full() {
+	}
+	ended := make(chan error)
+	asked, cancel := context.WithCancel(context.Background())
+	for range 3 {
+		go func() {
+			_, err := l.Open(asked, new(Order))
+			ended <- err
+		}()
+	}
+	cancel()
+	other, over := context.WithCancel(context.Background())
+	defer over()
+	go l.Open(other, new(Order)) // one that goes on waiting
+	for range 3 {
+		if err := <-ended; fault.ReasonOf(err) != "canceled" {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// TestCloseNow: the end of a call that was ended early doesn't wait for a palyra-egress that hangs.
+func TestCloseNow(t *testing.T) {
+	l, conn := control(t)
+	over := make(chan struct{})
+	far(t, conn, func(_ wire.Request, s *net.UnixConn, _ int) { say(t, s, wire.Answer{}); <-over })
+	s, err := l.Open(context.Background(), new(Order))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if e, err := s.CloseNow(); !errors.Is(err, ErrLost) || e != nil {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if took := time.Since(began); took >= closing {
+		t.Errorf("it took %v", took)
+	}
+	close(over)
+}
+
 // TestListener: a palyra-egress that comes back is used, and Open waits for it.
 func TestListener(t *testing.T) {
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixpacket"}
@@ -296,7 +355,7 @@ func TestListener(t *testing.T) {
 			t.Error(err)
 		}
 		_, changed := l.current()
-		if err := l.Ready(); err != nil {
+		if err := l.Ready(context.Background()); err != nil {
 			t.Error(err)
 		}
 		conn.Close()

@@ -39,7 +39,7 @@ func Listen(l *net.UnixListener) *Listener {
 }
 
 // Ready says that there is none.
-func (*Listener) Ready() error { return unsupported() }
+func (*Listener) Ready(context.Context) error { return unsupported() }
 
 // Open fails.
 func (*Listener) Open(context.Context, *Order) (*Session, error) { return nil, unsupported() }
