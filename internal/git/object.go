@@ -339,9 +339,12 @@ func CheckName(name string) error {
 	return nil
 }
 
+// MaxPath bounds a path in a tree or an index, in bytes: Linux opens no longer one.
+const MaxPath = 4095
+
 // CheckPath is CheckName for each element of a path.
 func CheckPath(path string) error {
-	if len(path) > 4095 {
+	if len(path) > MaxPath {
 		return bad("a path of %d bytes", len(path))
 	}
 	for e := range strings.SplitSeq(path, "/") {

@@ -315,6 +315,12 @@ func (w *Walk) differ(before, after ID, prefix string, depth int, f func(path st
 		if a == b {
 			continue
 		}
+		if err := context.Cause(w.ctx); err != nil {
+			return err
+		}
+		if len(prefix)+len(n) > MaxPath {
+			return wrap(ErrTooLarge, "a path of more than %d bytes", MaxPath)
+		}
 		var from, to ID // of folders: what is none has nothing in it
 		file := false
 		for _, side := range []struct {

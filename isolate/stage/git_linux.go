@@ -359,7 +359,7 @@ func (c *comparison) ref(name string, was, is git.Ref) error {
 		if since.IsZero() {
 			since = c.wasAt
 		}
-		if err := c.walk.Differ(since, is.ID, func(path string) error { c.file(name, path); return nil }); err != nil {
+		if err := c.walk.Differ(since, is.ID, func(path string) error { return c.file(name, path) }); err != nil {
 			return err
 		}
 	}
@@ -394,10 +394,10 @@ func (c *comparison) shadows(name string) bool {
 // minID is how many digits git abbreviates the id of an object to at least, unless told.
 const minID = 7
 
-// file marks a file of a commit, or of the index.
-func (c *comparison) file(in, path string) {
+// file marks a file of a commit, or of the index. The marks count toward the limits as names do.
+func (c *comparison) file(in, path string) error {
 	if c.seen[path] {
-		return
+		return nil
 	}
 	marks := c.r.mark(path, false)
 	if f, ok := toolproto.PlantedNode(path, false); ok {
@@ -405,8 +405,13 @@ func (c *comparison) file(in, path string) {
 	}
 	for _, m := range marks {
 		c.seen[path] = true
-		c.g.Paths = append(c.g.Paths, Mark{m.Kind, toolproto.Escape(in + ":" + path)})
+		p := Mark{m.Kind, toolproto.Escape(in + ":" + path)}
+		if c.r.left.Names -= int64(len(p.Why)); c.r.left.Names < 0 {
+			return tooLarge("its commits and its index have more files to look at than are read at once")
+		}
+		c.g.Paths = append(c.g.Paths, p)
 	}
+	return nil
 }
 
 func clip(s string) string {
@@ -498,7 +503,9 @@ func (c *comparison) index() error {
 		if w := was[e.Path]; w.ID == e.ID && w.Mode == e.Mode {
 			continue
 		}
-		c.file("index", e.Path)
+		if err := c.file("index", e.Path); err != nil {
+			return err
+		}
 		if e.Mode == git.ModeModule {
 			continue
 		}
@@ -512,7 +519,9 @@ func (c *comparison) index() error {
 	}
 	for _, e := range host.Entries {
 		if !stays[e.Path] {
-			c.file("index", e.Path)
+			if err := c.file("index", e.Path); err != nil {
+				return err
+			}
 		}
 	}
 	x := &toolproto.IndexChange{Mode: "0644"}
