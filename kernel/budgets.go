@@ -142,6 +142,9 @@ func (k *Kernel) sealAside(ctx context.Context, who *Caller, p Proposal, stdin i
 		if stdin, err = k.expand(ctx, who, &p, stdin); err != nil {
 			return m, err
 		}
+		if p.EgressHosts, err = k.PolicySet().ExpandHosts(p.EgressHosts); err != nil {
+			return m, err
+		}
 		if err := k.checkHoldsNone(who, &p); err != nil {
 			return m, err
 		}

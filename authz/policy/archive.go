@@ -11,7 +11,7 @@ import (
 	"palyra/internal/fault"
 )
 
-// Texts returns the policy files of the set by name. The digest covers these and the schema.
+// Texts returns the policy files and lists of hosts of the set by name. The digest covers these and the schema.
 func (s *Set) Texts() map[string]string {
 	texts := make(map[string]string, len(s.texts))
 	for _, f := range s.texts {
@@ -33,7 +33,7 @@ func Restore(texts map[string]string, schema string, want canon.Digest) (*Set, e
 	var files []file
 	for name, text := range texts {
 		kind, ignore, err := kindOf(name)
-		if err != nil || ignore || kind != kindPolicy {
+		if err != nil || ignore || kind != kindPolicy && kind != kindHosts {
 			return nil, fault.New(fault.Integrity, "store_corrupt", op, errors.New("it holds what is no policy file"))
 		}
 		files = append(files, file{name, kind, []byte(text)})

@@ -8,6 +8,7 @@ import (
 
 	"palyra/authz/access"
 	"palyra/call"
+	"palyra/call/egress"
 	"palyra/internal/canon"
 )
 
@@ -161,9 +162,10 @@ type given struct {
 	*Context
 	kind             Kind
 	family           string
-	tool             string // of a call; "" until the decision begins
-	principal        string // who asks, by id; "" until the decision begins
-	approved, byName bool   // context.approved and context.interpreter_permitted
+	tool             string        // of a call; "" until the decision begins
+	principal        string        // who asks, by id; "" until the decision begins
+	hosts            []egress.List // of the set; nil until the decision begins
+	approved, byName bool          // context.approved and context.interpreter_permitted
 }
 
 // attributes are the rows, in the order of the schema. A row's index is its bit in an attr;
@@ -204,6 +206,7 @@ var attributes = [...]attribute{
 	{path: "first_arg", in: inCall, page: `the argument behind argv[0], "" if there is none`, text: func(g *given) string { return first(g.Args) }},
 	{path: "cwd", in: inCall, from: "cwd", page: "the working directory, as the program sees it", text: func(g *given) string { return g.Cwd }},
 	{path: "egress_hosts", in: inCall | inAnswer, from: "egress_hosts", doc: `hosts and ports that the call may reach, in canonical form: "example.org:443", "*.example.org:443" (any name below it), "192.0.2.7:443", "10.1.0.0/16:5432"; none: it reaches no host`, set: func(g *given) []string { return g.EgressHosts }},
+	{path: "egress_unlisted", in: inCall, doc: "of these, those that no list of hosts of the policy directory has (*.hosts)", set: (*given).unlisted},
 	{path: "capabilities", in: inCall | inAnswer, from: "capabilities", doc: `of "process_exec", "network", "secrets_read", "filesystem_write"`,
 		of: vocabCapabilities[:], set: func(g *given) []string { return g.Capabilities }},
 	{path: "tier", in: inCall | inAnswer, from: "tier", doc: "the floor: {}", of: vocabTier, text: func(g *given) string { return g.Tier }},

@@ -25,11 +25,14 @@ type Bundle struct {
 	PolicySet canon.Digest      `json:"policy_set"`
 	Schema    string            `json:"schema"`   // Cedar's own syntax
 	Policies  map[string]string `json:"policies"` // Cedar text by id
-	Request   Request           `json:"request"`  // as Palyra was asked it
-	Kind      Kind              `json:"kind"`     // of the executable, and
-	Family    string            `json:"family"`   // its family, as Palyra classified it
-	Questions []BundleQuestion  `json:"questions"`
-	Answer    BundleAnswer      `json:"answer"` // follows from the answers to the questions
+	// Hosts are the set's lists of hosts by name, each rule in its canonical form; context.egress_unlisted
+	// follows from them.
+	Hosts     map[string][]string `json:"hosts,omitempty"`
+	Request   Request             `json:"request"` // as Palyra was asked it
+	Kind      Kind                `json:"kind"`    // of the executable, and
+	Family    string              `json:"family"`  // its family, as Palyra classified it
+	Questions []BundleQuestion    `json:"questions"`
+	Answer    BundleAnswer        `json:"answer"` // follows from the answers to the questions
 }
 
 // BundleQuestion is one request to Cedar, in the form that its engines take, and Cedar's
@@ -80,6 +83,14 @@ func (s *Set) Bundle(r Request, decision string) (*Bundle, error) {
 	b := &Bundle{Version: BundleVersion, Decision: decision, PolicySet: s.digest, Schema: s.schema, Policies: make(map[string]string), Request: r,
 		Answer: BundleAnswer{d.Effect, d.Reason, orEmpty(d.Policies), failedIDs(d.Errors)}}
 	b.Kind, b.Family = s.kindOf(&r)
+	for _, l := range s.hostsFor(&r) {
+		if b.Hosts == nil {
+			b.Hosts = make(map[string][]string)
+		}
+		for _, x := range l.Rules {
+			b.Hosts[l.Name] = append(b.Hosts[l.Name], x.String())
+		}
+	}
 	for _, x := range s.rules {
 		text, err := s.policyText(x)
 		if err != nil {

@@ -70,6 +70,8 @@ func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) err
 		Version int             `json:"version"`
 		Base    json.RawMessage `json:"base"`
 		Tests   []testCase      `json:"tests"`
+		// Hosts are lists of hosts, by name, in place of the directory's.
+		Hosts map[string][]string `json:"hosts"`
 	}
 	bad := func(what string, err error) error {
 		return fault.New(fault.BadState, "policy_invalid", f.name+what, err)
@@ -85,6 +87,10 @@ func eachCase(ctx context.Context, f file, spent *tested, do func(*testCase) err
 		if err := canon.Decode(doc.Base, &base, limits); err != nil {
 			return bad(": base", err)
 		}
+	}
+	var err error
+	if base.hosts, err = listsOf(doc.Hosts); err != nil {
+		return bad(": hosts", err)
 	}
 	seen := make(map[string]bool)
 	for i := range doc.Tests {

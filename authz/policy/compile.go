@@ -80,6 +80,11 @@ func compileFor(schema string, files []file) (*Set, error) {
 				return nil, err
 			}
 			s.texts = append(s.texts, f)
+		case kindHosts:
+			if err := s.addHosts(f); err != nil {
+				return nil, err
+			}
+			s.texts = append(s.texts, f)
 		case kindTest:
 			s.cases = append(s.cases, f)
 		case kindSchema:
@@ -224,7 +229,7 @@ func ofName(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// digestOf hashes a label, the schema, and name and bytes of every policy file, each preceded
+// digestOf hashes a label, the schema, and name and bytes of every policy file and list of hosts, each preceded
 // by its length.
 func digestOf(schema string, files []file) canon.Digest {
 	h := sha256.New()
@@ -235,7 +240,7 @@ func digestOf(schema string, files []file) canon.Digest {
 	put("palyra/policy-set/v1")
 	put(schema)
 	for _, f := range files { // sorted by name
-		if f.kind == kindPolicy {
+		if f.kind == kindPolicy || f.kind == kindHosts {
 			put(f.name)
 			put(string(f.data))
 		}

@@ -125,7 +125,7 @@ type facts struct {
 }
 
 func (f *facts) init(r *Request, want attr, s *Set) {
-	f.Context, f.has, f.memo, f.kind, f.tool, f.principal = &r.Context, contextOf(r.Action), s.memo, Other, "", r.Principal.ID
+	f.Context, f.has, f.memo, f.kind, f.tool, f.principal, f.hosts = &r.Context, contextOf(r.Action), s.memo, Other, "", r.Principal.ID, s.hostsFor(r)
 	if runsProgram(r.Action) {
 		f.tool = r.Resource.ID
 	}

@@ -1,48 +1,147 @@
 package policy
 
 import (
-	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
+
+	"palyra/internal/fault"
 )
 
-// TestHostsByName puts the clause of 35-reach's comment where the comment says: the named hosts
-// come unasked, any other beside them asks, and a call with the capability alone still asks.
-func TestHostsByName(t *testing.T) {
-	files, _ := PresetFiles("coding")
-	const file, behind = "35-reach.cedar", "context.capabilities.contains(\"network\") }\nunless { context.approved }"
-	const clause = ` unless { !context.egress_hosts.isEmpty() && ["packages.example:443"].containsAll(context.egress_hosts) }`
-	text := files[file]
-	if !bytes.Contains(text, []byte("//  "+clause)) || bytes.Count(text, []byte(behind)) != 1 {
-		t.Fatalf("%s has no such comment or policy:\n%s", file, text)
+func setOf(t *testing.T, preset string, more map[string]string) *Set {
+	t.Helper()
+	files, ok := PresetFiles(preset)
+	if !ok {
+		t.Fatalf("no preset %q", preset)
 	}
-	files[file] = bytes.Replace(text, []byte(behind), []byte(behind+clause), 1)
 	fsys := fstest.MapFS{}
 	for name, data := range files {
 		fsys[name] = &fstest.MapFile{Data: data, Mode: 0o644}
+	}
+	for name, text := range more {
+		fsys[name] = &fstest.MapFile{Data: []byte(text), Mode: 0o644}
 	}
 	s, err := LoadFS(fsys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, tt := range map[string]struct {
-		hosts []string
-		want  Effect
-	}{
-		"the named one":      {[]string{"packages.example:443"}, Allow},
-		"another beside it":  {[]string{"packages.example:443", "git.example:443"}, NeedsApproval},
-		"another port":       {[]string{"packages.example:8443"}, NeedsApproval},
-		"names below it":     {[]string{"*.packages.example:443"}, NeedsApproval},
-		"the network, alone": {nil, NeedsApproval},
-	} {
-		r := Request{
-			Principal: Entity{Type: "Palyra::User", ID: "alice", Roles: []string{RoleOperator}},
-			Action:    ToolExecute, Resource: Tool("process.run"),
-			Context: Context{Executable: Executable{Path: "/usr/bin/curl", System: true}, Tier: "c", Network: NetworkEgress,
-				EgressHosts: tt.hosts, Capabilities: []string{CapProcessExec, CapNetwork}},
+	return s
+}
+
+func reaching(network bool, hosts ...string) Request {
+	r := Request{
+		Principal: Entity{Type: "Palyra::User", ID: "alice", Roles: []string{RoleOperator}},
+		Action:    ToolExecute, Resource: Tool("process.run"),
+		Context: Context{Executable: Executable{Path: "/usr/bin/curl", System: true}, Tier: "c", EgressHosts: hosts, Capabilities: []string{CapProcessExec}},
+	}
+	if network {
+		r.Context.Network, r.Context.Capabilities = NetworkEgress, append(r.Context.Capabilities, CapNetwork)
+	}
+	return r
+}
+
+// TestListedHosts: what a list of the directory has needs no question, anything beside it is as it
+// was without the list.
+func TestListedHosts(t *testing.T) {
+	lists := map[string]string{"npm.hosts": "packages.example\n*.cdn.example # tarballs\n", "db.hosts": "10.1.0.0/16:5432\n"}
+	for preset, otherwise := range map[string]Effect{"": NeedsApproval, "coding": NeedsApproval, "ci": Deny, "strict": Deny} {
+		without, with := setOf(t, preset, nil), setOf(t, preset, lists)
+		if without.Digest() == with.Digest() {
+			t.Errorf("%s: lists are not in the digest", preset)
 		}
-		if got := s.Decide(r); got.Effect != tt.want {
-			t.Errorf("%s: %v by %v, want %v", name, got.Effect, got.Policies, tt.want)
+		listed := Allow // by what the set says of a program
+		if e := without.Decide(reaching(false)).Effect; e != Allow {
+			listed = e
+		}
+		for _, tt := range []struct {
+			name  string
+			hosts []string
+			want  Effect
+		}{
+			{"a listed one", []string{"packages.example:443"}, listed},
+			{"of two lists", []string{"10.1.0.0/16:5432", "packages.example:443"}, listed},
+			{"below a suffix", []string{"a.b.cdn.example:443"}, listed},
+			{"the suffix itself", []string{"*.cdn.example:443"}, listed},
+			{"its name", []string{"cdn.example:443"}, otherwise},
+			{"another beside it", []string{"git.example:443", "packages.example:443"}, otherwise},
+			{"another port", []string{"packages.example:8443"}, otherwise},
+			{"names below it", []string{"*.packages.example:443"}, otherwise},
+			{"a part of a network", []string{"10.1.2.0/24:5432"}, otherwise},
+			{"no canonical host", []string{"PACKAGES.example:443."}, otherwise},
+			{"the network, alone", nil, otherwise},
+		} {
+			if got := with.Decide(reaching(true, tt.hosts...)); got.Effect != tt.want {
+				t.Errorf("%q, %s: %v by %v, want %v", preset, tt.name, got.Effect, got.Policies, tt.want)
+			}
+			if got := without.Decide(reaching(true, tt.hosts...)); got.Effect != otherwise {
+				t.Errorf("%q without lists, %s: %v by %v, want %v", preset, tt.name, got.Effect, got.Policies, otherwise)
+			}
+		}
+		restored, err := Restore(with.Texts(), "", with.Digest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := restored.Decide(reaching(true, "packages.example:443")).Effect; got != listed {
+			t.Errorf("%q, restored: %v, want %v", preset, got, listed)
+		}
+		floored, err := with.WithFloor()
+		if err != nil || len(floored.Hosts()) != 2 {
+			t.Errorf("%q with the floor: %v, %v", preset, floored.Hosts(), err)
+		}
+	}
+}
+
+func TestExpandHosts(t *testing.T) {
+	s := setOf(t, "coding", map[string]string{"npm.hosts": "packages.example\n*.CDN.example\n", "git.hosts": "git.example"})
+	got, err := s.ExpandHosts([]string{"@npm", "db.example:5432", "@git"})
+	if want := []string{"packages.example:443", "*.cdn.example:443", "db.example:5432", "git.example:443"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	for _, bad := range []string{"@", "@NPM", "@npm.hosts", "@../npm", "@other"} {
+		if got, err := s.ExpandHosts([]string{"a.example", bad}); fault.ReasonOf(err) != "invalid_input" || !strings.Contains(fault.HintOf(err), "@git, @npm") {
+			t.Errorf("%s: %q, %v", bad, got, err)
+		}
+	}
+	if _, err := setOf(t, "", nil).ExpandHosts([]string{"@npm"}); !strings.Contains(fault.HintOf(err), "none") {
+		t.Errorf("without lists: %v", err)
+	}
+}
+
+// TestHostsInBundle: another engine has what context.egress_unlisted follows from.
+func TestHostsInBundle(t *testing.T) {
+	s := setOf(t, "", map[string]string{"npm.hosts": "Packages.example\n"})
+	b, err := s.Bundle(reaching(true, "git.example:443", "packages.example:443"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string][]string{"npm": {"packages.example:443"}}; !maps.EqualFunc(b.Hosts, want, slices.Equal) {
+		t.Errorf("hosts %v, want %v", b.Hosts, want)
+	}
+	var context struct {
+		Unlisted []string `json:"egress_unlisted"`
+	}
+	if err := json.Unmarshal(b.Questions[0].Context, &context); err != nil || !slices.Equal(context.Unlisted, []string{"git.example:443"}) {
+		t.Errorf("%v, %v", context, err)
+	}
+}
+
+func TestBadLists(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"policy_syntax: line 2":          {"npm.hosts": "a.example\nhttps://b.example\n"},
+		"policy_syntax: no rule":         {"npm.hosts": "# nothing\n"},
+		"policy_unexpected_file: letter": {"Npm.hosts": "a.example\n"},
+		"policy_unexpected_file: list":   {"npm.host": "a.example\n"},
+	} {
+		reason, text, _ := strings.Cut(name, ": ")
+		fsys := fstest.MapFS{"a.cedar": {Data: []byte(permitAll)}}
+		for n, d := range files {
+			fsys[n] = &fstest.MapFile{Data: []byte(d)}
+		}
+		if _, err := LoadFS(fsys); fault.ReasonOf(err) != reason || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

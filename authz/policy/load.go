@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"palyra/call/egress"
 	"palyra/internal/fault"
 )
 
@@ -35,6 +36,7 @@ const (
 	kindPolicy fileKind = iota + 1
 	kindTest
 	kindSchema
+	kindHosts
 )
 
 type file struct {
@@ -58,8 +60,13 @@ func kindOf(name string) (kind fileKind, ignore bool, err error) {
 		return kindPolicy, false, nil
 	case strings.HasSuffix(name, ".test.json"):
 		return kindTest, false, nil
+	case strings.HasSuffix(name, hostsSuffix):
+		if !egress.ListName(strings.TrimSuffix(name, hostsSuffix)) {
+			return 0, false, errors.New("the name of a list of hosts has lower-case letters, digits and inner hyphens, 32 at most")
+		}
+		return kindHosts, false, nil
 	}
-	return 0, false, errors.New("not a policy (*.cedar), policy test (*.test.json), palyra.cedarschema or README.md")
+	return 0, false, errors.New("not a policy (*.cedar), policy test (*.test.json), list of hosts (*.hosts), palyra.cedarschema or README.md")
 }
 
 // hintName is for a name that a policy directory may not have.

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"palyra/authz/access"
+	"palyra/call/egress"
 )
 
 // The entity types.
@@ -94,6 +95,8 @@ type Request struct {
 	Action    string  `json:"action"` // without namespace: "tool.execute"
 	Resource  Entity  `json:"resource"`
 	Context   Context `json:"context"`
+
+	hosts []egress.List // of a policy test that brings its own; nil: the set's
 }
 
 // Entity is a principal or a resource. The surface that authenticated the principal sets Roles,

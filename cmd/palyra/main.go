@@ -207,6 +207,8 @@ func (a *app) dispatch(ctx context.Context, inv *command.Invocation) int {
 		return a.admin(inv, "policy.init", a.policyInit)
 	case "policy check":
 		return a.admin(inv, "policy.check", a.policyCheck)
+	case "policy learn":
+		return a.admin(inv, "policy.learn", func(inv *command.Invocation) (*front.Report, error) { return a.policyLearn(ctx, inv) })
 	case "policy explain":
 		return a.admin(inv, "policy.explain", func(inv *command.Invocation) (*front.Report, error) { return a.policyExplain(ctx, inv) })
 	case "policy test":

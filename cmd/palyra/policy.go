@@ -43,7 +43,16 @@ func (a *app) policyCheck(inv *command.Invocation) (*front.Report, error) {
 	for _, p := range policies {
 		fmt.Fprintf(&b, "  %-6s %s (%s:%d)\n", p.Effect, front.Escape(p.ID), front.Escape(p.File), p.Line)
 	}
-	return &front.Report{Text: b.String(), Fields: front.Document{"policy_set": set.Digest(), "policies": policies, "tests": tests}}, nil
+	lists := front.Document{}
+	for _, l := range set.Hosts() {
+		var rules []string
+		for _, r := range l.Rules {
+			rules = append(rules, r.String())
+		}
+		lists[l.Name] = rules
+		fmt.Fprintf(&b, "  hosts  @%s: %s\n", l.Name, strings.Join(rules, ", "))
+	}
+	return &front.Report{Text: b.String(), Fields: front.Document{"policy_set": set.Digest(), "policies": policies, "hosts": lists, "tests": tests}}, nil
 }
 
 func (a *app) policyTest(inv *command.Invocation) (*front.Report, error) {

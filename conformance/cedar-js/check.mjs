@@ -62,6 +62,7 @@ const derive = {
   'limits.wall_ms': (x) => ms(x.limits?.wall),
   'limits.cpu_ms': (x) => ms(x.limits?.cpu),
   secrets_of_others: (x, { request }) => (x.secrets ?? []).filter((ref) => ref.startsWith('vault://principal:') && !ref.startsWith(`vault://principal:${request.principal.id}/`)),
+  egress_unlisted: (x, { hosts }) => (x.egress_hosts ?? []).filter((host) => !Object.values(hosts ?? {}).flat().some((rule) => rule === host || rule.startsWith('*.') && host.endsWith(rule.slice(1)))),
   env_names: (x) => [...(x.env_names ?? []), ...(x.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
 };
 const none = { String: '', Bool: false, Long: 0, 'Set<String>': [] };

@@ -309,6 +309,7 @@ var texts = map[string][]string{
 	"env":                    {"CI=1", "PATH=/w", "é=\u202e"},
 	"env_names":              {"PATH", "CI"},
 	"env_code":               {"PATH"},
+	"egress_unlisted":        {"packages.example:443"},
 	"secrets":                {"vault://global/a", "vault://principal:u1/b", "vault://principal:u2/b"},
 	"secrets_of_others":      {"vault://principal:u1/b", "vault://principal:u2/b"},
 	"tool":                   {"process.run", "fs.write_file"},

@@ -52,7 +52,7 @@ func Table() *command.Table {
 		changesApplyCommand, changesUndoCommand, cachesLsCommand, cachesRmCommand,
 		keysSealCommand, keysUnsealCommand,
 		vaultInitCommand, vaultMigrateCommand, vaultIdentityCommand,
-		policyInitCommand, policyCheckCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
+		policyInitCommand, policyCheckCommand, policyLearnCommand, policyExplainCommand, policyTestCommand, sandboxProbeCommand, sandboxExplainCommand, sandboxCertifyCommand, versionCommand, helpCommand,
 	}
 	for i := range own {
 		if own[i].UsageExit == 0 {
@@ -192,6 +192,27 @@ syntax error, unknown action or failing policy test refuses the whole directory.
 	Examples: []command.Example{{Line: "palyra policy check ./policy", Does: "says whether the directory can be used, and its digest"}},
 }
 
+var policyLearnCommand = command.Command{
+	Name: "policy learn", Operands: "LIST", Min: 1, Max: 1,
+	Short: "propose the hosts that calls were denied for a list of hosts",
+	Long: `
+Looks at the newest calls in the journal of the state directory, and shows the
+hosts that their programs asked for and didn't get, because no rule of the call
+named them and no list of the policy directory has them. If you type the digits at
+the terminal they are added to LIST.hosts in DIR: palyra exec --egress @LIST names
+all hosts of the list, and what a list has needs no question of its own. A name in a
+private network isn't proposed. The directory is loaded again and its tests are run;
+if one fails, the list stays as it was.`,
+	Flags: []command.Flag{{Name: "policy", Arg: "DIR", Help: "the policy directory, required"},
+		{Name: "session", Arg: "ID", Help: "calls of this session of palyrad's alone"},
+		{Name: "run", Arg: "ID", Help: "calls of this run of palyrad's alone"},
+		{Name: "last", Arg: "N", Help: "how many calls to look at (default 1000)", Parse: command.Count(10000)},
+		{Name: "print", Help: "show the rules and add none"}, flagState, flagJSON},
+	Exits: []command.Exit{exitOK, {Code: "1", Meaning: "no journal, or no such directory"}, exitUsage, {Code: "5", Meaning: "the person didn't say yes, or can't be asked"}, exitState},
+	Examples: []command.Example{{Line: "palyra policy learn npm --policy ./policy --print", Does: "shows what would be added to ./policy/npm.hosts"},
+		{Line: "palyra policy learn npm --policy ./policy --session ses_01", Does: "asks, and adds what the calls of a session were denied"}},
+}
+
 var policyExplainCommand = command.Command{
 	Name: "policy explain", Operands: "-- CMD ARG...", Min: 0, Max: -1, Rest: true,
 	Short: "say how a call would be decided, and why; runs nothing",
@@ -315,8 +336,12 @@ func parseTier(s string) (any, error) {
 	return nil, fmt.Errorf("tier %q: want b or c", s)
 }
 
-// parseEgress checks a host that a call may reach, which the kernel reads.
+// parseEgress checks a host that a call may reach, or the name of a list of hosts, which the kernel
+// reads.
 func parseEgress(s string) (any, error) {
+	if name, list := strings.CutPrefix(s, "@"); list && egress.ListName(name) {
+		return s, nil
+	}
 	_, err := egress.ParseRule(s)
 	return s, err
 }

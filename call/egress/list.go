@@ -1,0 +1,62 @@
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The bounds of a list of hosts.
+const (
+	MaxListed   = 1000 // rules
+	maxListName = 32   // bytes of its name
+)
+
+// List is hosts that an operator lets calls reach, by a name of the operator's: "npm", "git". It's
+// a file NAME.hosts in a policy directory, a rule a line, in any order; what follows a # is a comment.
+type List struct {
+	Name  string
+	Rules []Rule // in the order of the file
+}
+
+// ListName reports whether name can be a list's: lower-case letters, digits and inner hyphens, 32 at
+// most.
+func ListName(name string) bool {
+	letters := strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+	return name != "" && len(name) <= maxListName && letters && name[0] != '-' && name[len(name)-1] != '-'
+}
+
+// ParseList reads the text of a list. Its errors name the line.
+func ParseList(name, text string) (List, error) {
+	l := List{Name: name}
+	for n, line := range slices.All(strings.Split(text, "\n")) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.Trim(line, " \t\r"); line == "" {
+			continue
+		}
+		r, err := parseRule(line)
+		switch {
+		case err != nil:
+			err = fmt.Errorf("%q: %w", clip(line), err)
+		case slices.Contains(l.Rules, r):
+			err = fmt.Errorf("%s is there twice", r)
+		case len(l.Rules) == MaxListed:
+			err = fmt.Errorf("more than %d rules", MaxListed)
+		}
+		if err != nil {
+			return List{}, fmt.Errorf("line %d: %w", n+1, err)
+		}
+		l.Rules = append(l.Rules, r)
+	}
+	if len(l.Rules) == 0 {
+		return List{}, errors.New("no rule")
+	}
+	return l, nil
+}
+
+// Covers reports whether r allows all that o does: o is the same rule, or about a name below r's, at
+// the same port. Of networks it looks at no part.
+func (r Rule) Covers(o Rule) bool {
+	return r == o || r.port == o.port && r.below && o.name != "" && r.names(o.name)
+}
