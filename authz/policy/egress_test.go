@@ -129,19 +129,15 @@ func TestHostsInBundle(t *testing.T) {
 }
 
 func TestBadLists(t *testing.T) {
-	for name, files := range map[string]map[string]string{
-		"policy_syntax: line 2":          {"npm.hosts": "a.example\nhttps://b.example\n"},
-		"policy_syntax: no rule":         {"npm.hosts": "# nothing\n"},
-		"policy_unexpected_file: letter": {"Npm.hosts": "a.example\n"},
-		"policy_unexpected_file: list":   {"npm.host": "a.example\n"},
+	for _, tt := range []struct{ file, text, want string }{
+		{"npm.hosts", "a.example\nhttps://b.example\n", "line 2"},
+		{"npm.hosts", "# nothing\n", "no rule"},
+		{"Npm.hosts", "a.example\n", "lower-case letters"},
+		{"npm.host", "a.example\n", "list of hosts"},
 	} {
-		reason, text, _ := strings.Cut(name, ": ")
-		fsys := fstest.MapFS{"a.cedar": {Data: []byte(permitAll)}}
-		for n, d := range files {
-			fsys[n] = &fstest.MapFile{Data: []byte(d)}
-		}
-		if _, err := LoadFS(fsys); fault.ReasonOf(err) != reason || !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: %v", name, err)
+		fsys := fstest.MapFS{"a.cedar": {Data: []byte(permitAll)}, tt.file: {Data: []byte(tt.text)}}
+		if _, err := LoadFS(fsys); fault.ReasonOf(err) != "policy_invalid" || !strings.Contains(err.Error(), tt.file) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.file, err, tt.want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ const listMark = "@"
 func (s *Set) addHosts(f file) error {
 	l, err := egress.ParseList(strings.TrimSuffix(f.name, hostsSuffix), string(f.data))
 	if err != nil {
-		return fault.New(fault.BadState, "policy_syntax", fmt.Sprintf("read list of hosts %q", f.name), err).
+		return fault.New(fault.BadState, "policy_invalid", fmt.Sprintf("read list of hosts %q", f.name), err).
 			WithHint("a rule a line, as palyra exec --egress takes it; # begins a comment")
 	}
 	s.hosts = append(s.hosts, l) // files are sorted by name
