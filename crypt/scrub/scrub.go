@@ -41,14 +41,17 @@ import (
 	"palyra/crypt/seal"
 	"palyra/internal/budget"
 	"palyra/internal/fault"
+	"palyra/internal/spelling"
 )
 
-// Min is the length, in bytes, from which on values are removed.
-const Min = 8
+// table has the spellings of one owner's values.
+type table = spelling.Table
 
-// Sure is the length, in bytes, of a value's beginning that stands for the value. Most values are
-// shorter. Without it, text that nearly is a long value would be compared again from each byte.
-const Sure = 256
+// Min is the length, in bytes, from which on values are removed.
+const Min = spelling.Min
+
+// Sure is the length, in bytes, of a value's beginning that stands for the value.
+const Sure = spelling.Sure
 
 // The pool that values are taken from, in bytes of spellings and of the tree that finds them: some
 // fourteen thousand values of 40 bytes, three and a half thousand of one owner. They aren't given
@@ -103,18 +106,18 @@ func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	x, size := new(owned), int64(tableSize)
+	x, size := new(owned), int64(spelling.TableSize)
 	if was, ok := r.by.Load(o.Name); ok {
 		x, size = was.(*owned), 0
 	}
 	next := new(table)
 	if now := x.now.Load(); now != nil {
-		if _, known := now.has(value); known {
+		if _, known := now.Has(value); known {
 			return nil
 		}
 		*next = *now
 	}
-	all := spellings(value)
+	all := spelling.Of(value)
 	defer func() {
 		for _, p := range all {
 			clear(p)
@@ -124,7 +127,7 @@ func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 	n, cost := 0, size+int64(len(mask))
 	for _, p := range all {
 		n += len(p)
-		cost += 2 * nodeSize // its own, and one where it leaves others
+		cost += 2 * spelling.NodeSize // its own, and one where it leaves others
 	}
 	room := x.free
 	if fresh := max(n, arena); n > len(room) {
@@ -143,7 +146,7 @@ func (r *Registry) Add(o budget.Owner, name string, value []byte) error {
 	}
 	for i, p := range all {
 		copy(room, p)
-		next.add(room[:len(p):len(p)], mask, i == 0) // the value comes first
+		next.Add(room[:len(p):len(p)], mask, i == 0) // the value comes first
 		room = room[len(p):]
 	}
 	x.free = room
@@ -217,7 +220,7 @@ func (v Values) Holds(b []byte, but ...Span) bool {
 		return false
 	}
 	for i := 0; i < len(b); i++ {
-		n, _, _ := t.at(b, i, true)
+		n, _, _ := t.At(b, i, true)
 		if n == 0 {
 			continue
 		}
@@ -242,7 +245,7 @@ func clean(b []byte, ts ...*table) []byte {
 			if t == nil {
 				continue
 			}
-			if m, as, _ := t.at(b, i, true); m > n {
+			if m, as, _ := t.At(b, i, true); m > n {
 				n, mask = m, as
 			}
 		}
@@ -319,7 +322,7 @@ func (s *Stream) next(b []byte, last bool) []byte {
 	}
 	out, from, i := s.out[:0], 0, 0
 	for i < len(b) {
-		n, mask, more := t.at(b, i, last)
+		n, mask, more := t.At(b, i, last)
 		if more {
 			break
 		}

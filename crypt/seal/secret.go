@@ -3,6 +3,8 @@ package seal
 import (
 	"fmt"
 	"log/slog"
+
+	"palyra/internal/locked"
 )
 
 // Mask stands for a secret wherever one is formatted.
@@ -14,7 +16,7 @@ type Secret struct {
 	masked
 	// m hides the bytes behind a function: where package fmt reaches an unexported field it
 	// calls no method, and would follow a pointer for a verb that doesn't fit.
-	m func() *memory
+	m func() *locked.Memory
 }
 
 // masked is embedded by all that must not be printed. What embeds it can't be compared.
@@ -32,37 +34,28 @@ func (masked) MarshalText() ([]byte, error) { return []byte(Mask), nil }
 // LogValue implements slog.LogValuer with the mask.
 func (masked) LogValue() slog.Value { return slog.StringValue(Mask) }
 
-// memory holds the bytes of a Secret.
-type memory struct {
-	b     []byte
-	pages []byte // the memory outside the heap that holds b; nil: b is on the heap
-	lock  bool
-}
-
 // NewSecret copies b to a Secret. b stays the caller's to wipe.
 func NewSecret(b []byte) *Secret {
 	s := newSecret(len(b))
-	copy(s.m().b, b)
+	copy(s.m().Bytes(), b)
 	return s
 }
 
 func newSecret(n int) *Secret {
-	m := newMemory(n)
-	return &Secret{m: func() *memory { return m }}
+	m := locked.New(n)
+	return &Secret{m: func() *locked.Memory { return m }}
 }
 
 // Bytes returns the value itself, valid until Wipe.
-func (s Secret) Bytes() []byte { return s.m().b }
+func (s Secret) Bytes() []byte { return s.m().Bytes() }
 
 // Locked reports whether the value is kept out of swap.
-func (s Secret) Locked() bool { return s.m().lock }
+func (s Secret) Locked() bool { return s.m().Locked() }
 
 // Wipe overwrites the value and gives its memory back. It may be called again, and on nil.
 func (s *Secret) Wipe() {
 	if s == nil || s.m == nil {
 		return
 	}
-	clear(s.m().b)
-	s.m().free()
-	*s.m() = memory{}
+	s.m().Wipe()
 }

@@ -1,4 +1,16 @@
-package scrub
+// Package spelling knows how a value may stand in text, and finds values there.
+//
+//	var t spelling.Table
+//	for i, p := range spelling.Of(value) {
+//		t.Add(p, mask, i == 0)
+//	}
+//	n, mask, more := t.At(text, i, true)
+//
+// It holds no value for longer than its caller does: a Table refers to the bytes that it was given.
+//
+// What it does not protect against: other spellings than those of [Of], and values shorter than [Min]
+// bytes, which can't be told from other text.
+package spelling
 
 import (
 	"bytes"
@@ -8,9 +20,16 @@ import (
 	"unicode/utf8"
 )
 
-// spellings returns how a value may stand in text, itself first, each once, Min bytes at least. It leaves no
-// copies of the value behind but those.
-func spellings(value []byte) (all [][]byte) {
+// Min is the length, in bytes, from which on values are found.
+const Min = 8
+
+// Sure is the length, in bytes, of a value's beginning that stands for the value. Most values are
+// shorter. Without it, text that nearly is a long value would be compared again from each byte.
+const Sure = 256
+
+// Of returns how a value may stand in text, itself first, each once, [Min] bytes at least. It leaves
+// no copies of the value behind but those.
+func Of(value []byte) (all [][]byte) {
 	add := func(p []byte) {
 		if len(p) < Min {
 			return

@@ -1,4 +1,4 @@
-package scrub
+package spelling
 
 import (
 	"bytes"
@@ -8,9 +8,9 @@ import (
 	"sort"
 )
 
-// table has the spellings of one owner's values, as a tree: each path from its root is how some of
-// them begin. Immutable: add copies the nodes that it changes.
-type table struct {
+// Table has spellings of values, as a tree: each path from its root is how some of them begin. A
+// copy is a table of its own, since Add copies the nodes that it changes.
+type Table struct {
 	root  node
 	first [256]bool
 	begun [1 << 16 / 64]uint64 // a bit for each pair of bytes with which a spelling begins
@@ -23,11 +23,11 @@ type node struct {
 	next []*node // by their first bytes
 }
 
-// nodeSize is what a node takes of the heap, with its place in its parent and the slack of both.
-const nodeSize = 128
+// NodeSize is what a node takes of the heap, with its place in its parent and the slack of both.
+const NodeSize = 128
 
-// tableSize is what an owner's table takes without nodes.
-const tableSize = 10 << 10
+// TableSize is what a table takes without nodes.
+const TableSize = 10 << 10
 
 // find returns the place of the child that begins with c.
 func (n *node) find(c byte) (int, bool) {
@@ -50,9 +50,9 @@ func common(a, b []byte) int {
 	return i
 }
 
-// add adds a spelling, Min bytes at least, which the table keeps; self says that it's the value
+// Add adds a spelling, Min bytes at least, which the table keeps; self says that it's the value
 // itself. One that is there keeps its mask.
-func (t *table) add(p, mask []byte, self bool) {
+func (t *Table) Add(p, mask []byte, self bool) {
 	t.root = *t.root.with(p, mask, self)
 	t.first[p[0]] = true
 	t.begun[uint(p[0])<<2|uint(p[1]>>6)] |= 1 << (p[1] & 63)
@@ -84,8 +84,8 @@ func (n *node) with(p, mask []byte, self bool) *node {
 	return &m
 }
 
-// has reports whether v is a spelling, and whether it's a value.
-func (t *table) has(v []byte) (is, self bool) {
+// Has reports whether v is a spelling, and whether it's a value.
+func (t *Table) Has(v []byte) (is, self bool) {
 	for n := &t.root; ; {
 		if len(v) == 0 {
 			return n.mask != nil, n.self
@@ -99,9 +99,9 @@ func (t *table) has(v []byte) (is, self bool) {
 	}
 }
 
-// at says what begins at b[i]: n bytes of a value, for mask; or more text decides, which last rules
+// At says what begins at b[i]: n bytes of a value, for mask; or more text decides, which last rules
 // out. It looks at [Sure] bytes, or at those that are removed or wait.
-func (t *table) at(b []byte, i int, last bool) (n int, mask []byte, more bool) {
+func (t *Table) At(b []byte, i int, last bool) (n int, mask []byte, more bool) {
 	b = b[i:]
 	if !t.first[b[0]] {
 		return 0, nil, false
