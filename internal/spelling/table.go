@@ -14,7 +14,11 @@ type Table struct {
 	root  node
 	first [256]bool
 	begun [1 << 16 / 64]uint64 // a bit for each pair of bytes with which a spelling begins
+	fours [1 << 16 / 64]uint64 // a bit for the hash of each four
 }
+
+// four is a hash of the four bytes that b begins with.
+func four(b []byte) uint32 { return binary.LittleEndian.Uint32(b) * 0x9e3779b1 >> 16 }
 
 type node struct {
 	text []byte  // from its parent to here, of a seal.Secret; empty at the root alone
@@ -27,7 +31,7 @@ type node struct {
 const NodeSize = 128
 
 // TableSize is what a table takes without nodes.
-const TableSize = 10 << 10
+const TableSize = 18 << 10
 
 // find returns the place of the child that begins with c.
 func (n *node) find(c byte) (int, bool) {
@@ -56,6 +60,7 @@ func (t *Table) Add(p, mask []byte, self bool) {
 	t.root = *t.root.with(p, mask, self)
 	t.first[p[0]] = true
 	t.begun[uint(p[0])<<2|uint(p[1]>>6)] |= 1 << (p[1] & 63)
+	t.fours[four(p)>>6] |= 1 << (four(p) & 63)
 }
 
 func (n *node) with(p, mask []byte, self bool) *node {
@@ -99,6 +104,20 @@ func (t *Table) Has(v []byte) (is, self bool) {
 	}
 }
 
+// Next returns the first place in b, from i on, where something may begin: At says what. It's len(b)
+// if there is none.
+func (t *Table) Next(b []byte, i int) int {
+	for ; i+4 <= len(b); i++ {
+		if h := four(b[i:]); t.fours[h>>6]&(1<<(h&63)) != 0 {
+			return i
+		}
+	}
+	for i < len(b) && !t.first[b[i]] {
+		i++
+	}
+	return i
+}
+
 // At says what begins at b[i]: n bytes of a value, for mask; or more text decides, which last rules
 // out. It looks at [Sure] bytes, or at those that are removed or wait.
 func (t *Table) At(b []byte, i int, last bool) (n int, mask []byte, more bool) {
@@ -108,6 +127,9 @@ func (t *Table) At(b []byte, i int, last bool) (n int, mask []byte, more bool) {
 	}
 	if len(b) == 1 {
 		return 0, nil, !last
+	}
+	if len(b) >= 4 && t.fours[four(b)>>6]&(1<<(four(b)&63)) == 0 {
+		return 0, nil, false
 	}
 	if t.begun[uint(b[0])<<2|uint(b[1]>>6)]&(1<<(b[1]&63)) == 0 {
 		return 0, nil, false

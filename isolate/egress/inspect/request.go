@@ -1,0 +1,310 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	rule "palyra/call/egress"
+	"palyra/isolate/evidence"
+)
+
+// exchange is one request with its answer.
+type exchange struct {
+	l    *link
+	at   int // its record
+	used []string
+
+	header http.Header // as they go out, with values
+	query  string
+	hasUse bool // the host has a use: its answers are cleaned
+
+	sent     *sending // the body, nil without one
+	received int64
+	status   int
+	refused  bool
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
+
+// ServeHTTP serves one request.
+func (l *link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !l.begin() {
+		panic(http.ErrAbortHandler)
+	}
+	defer l.work.Done()
+	path := r.URL.EscapedPath()
+	x := &exchange{l: l}
+	x.at = l.g.begin(evidence.Request{Host: l.to.Host, Port: uint32(l.to.Port), Method: r.Method, Path: path})
+	defer x.noted()
+	var left http.Header
+	var leftQuery string
+	x.header, x.query, left, leftQuery, x.used = l.g.values.put(r, l.to.Host, l.to.Port, path)
+	if name, where := l.g.watch.inHead(r, left, leftQuery); name != "" {
+		l.leak(name, where)
+		panic(http.ErrAbortHandler)
+	}
+	if status, why := l.judge(r, path); status != 0 {
+		x.used = nil
+		l.g.cfg.Denied(l.to.Host, l.to.Port, evidence.DenyRequest)
+		x.refused = true
+		x.say(w, status, why)
+		return
+	}
+	x.hasUse = slices.ContainsFunc(l.g.cfg.Inspection.Uses, func(u rule.Use) bool { return u.Names(l.to.Host, l.to.Port) })
+	l.proxy.ServeHTTP(&answering{ResponseWriter: w, x: x}, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+}
+
+// judge says why a request is refused; status 0: it isn't.
+func (l *link) judge(r *http.Request, path string) (status int, why string) {
+	switch {
+	case r.Method == http.MethodConnect:
+		return http.StatusNotImplemented, "CONNECT isn't taken on an inspected connection"
+	case len(r.Header["Upgrade"]) > 0:
+		return http.StatusNotImplemented, "upgrades aren't taken on an inspected connection"
+	case r.URL.Host != "" || !strings.HasPrefix(r.RequestURI, "/"):
+		return http.StatusBadRequest, "the target of a request is a path"
+	case !l.host(r.Host):
+		return http.StatusMisdirectedRequest, fmt.Sprintf("this connection is for %s", l.authority())
+	case l.g.cfg.Inspection.Passes(l.to.Host, l.to.Port, r.Method, path):
+		return 0, ""
+	}
+	why = fmt.Sprintf("no rule of the call has %.64q requests for this path of %s", r.Method, l.authority())
+	if _, err := rule.Path(path); err != nil {
+		why += ", and one with a path has none like this: " + err.Error()
+	}
+	return http.StatusForbidden, why
+}
+
+// inHead returns the name of a placeholder in a request's head, and where it is. left and query are
+// without those in their places.
+func (w *Watch) inHead(r *http.Request, left http.Header, query string) (name, where string) {
+	if w == nil {
+		return "", ""
+	}
+	for _, look := range []struct {
+		where string
+		texts []string
+	}{
+		{evidence.LeakHost, []string{r.Host, r.URL.Host}},
+		{evidence.LeakMethod, []string{r.Method}},
+		{evidence.LeakPath, []string{r.URL.EscapedPath(), r.URL.Path, r.URL.Opaque}},
+		{evidence.LeakQuery, []string{query, unescaped(query)}},
+	} {
+		for _, text := range look.texts {
+			if name = w.In([]byte(text)); name == "" && look.where == evidence.LeakHost {
+				name = w.InName(text)
+			}
+			if name != "" {
+				return name, look.where
+			}
+		}
+	}
+	for key, texts := range left {
+		if name = w.InName(key); name != "" {
+			return name, evidence.LeakHeader
+		}
+		for _, text := range texts {
+			if name = w.In([]byte(text)); name != "" {
+				return name, evidence.LeakHeader
+			}
+		}
+	}
+	for key := range r.Trailer {
+		if name = w.InName(key); name != "" {
+			return name, evidence.LeakHeader
+		}
+	}
+	return "", ""
+}
+
+// unescaped returns a query without its escapes, as far as it has none that are malformed.
+func unescaped(query string) string {
+	parts := strings.Split(query, "&")
+	for i, p := range parts {
+		if u, err := url.QueryUnescape(p); err == nil {
+			parts[i] = u
+		}
+	}
+	return strings.Join(parts, "&")
+}
+
+// say answers in the host's place.
+func (x *exchange) say(w http.ResponseWriter, status int, why string) {
+	h := w.Header()
+	clear(h)
+	h.Set("Server", "palyra")
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	x.status = status
+	w.WriteHeader(status)
+	n, _ := fmt.Fprintf(w, "palyra: %s\n", why)
+	x.received += int64(n)
+}
+
+// noted ends the record.
+func (x *exchange) noted() {
+	x.l.g.note(x.at, func(r *evidence.Request) {
+		r.Status, r.Received, r.Uses, r.Refused = uint32(x.status), x.received, x.used, x.refused
+		if x.sent != nil {
+			r.Sent = x.sent.n.Load()
+		}
+	})
+}
+
+// forwarded are headers that ReverseProxy takes away. They're the program's to send.
+var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// rewrite makes the request to the host.
+func (l *link) rewrite(p *httputil.ProxyRequest) {
+	x := exchangeOf(p.In)
+	for key := range p.Out.Header {
+		if texts, ok := x.header[key]; ok && key != "Te" { // of which "trailers" is left
+			p.Out.Header[key] = texts
+		}
+	}
+	for _, key := range forwarded {
+		if texts, ok := x.header[key]; ok {
+			p.Out.Header[key] = texts
+		}
+	}
+	if x.hasUse {
+		p.Out.Header.Set("Accept-Encoding", "identity")
+	}
+	if len(x.used) > 0 {
+		p.Out.Header.Del("Range")
+		p.Out.Header.Del("If-Range")
+	}
+	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.URL.RawQuery, p.Out.Host = "https", l.authority(), x.query, l.authority()
+	if p.Out.Body != nil && p.Out.Body != http.NoBody {
+		x.sent = &sending{ReadCloser: p.Out.Body, l: l, stream: l.g.watch.Stream(), in: p.In, out: p.Out}
+		p.Out.Body = x.sent
+	}
+}
+
+var errEncoded = errors.New("the answer is encoded, so that values of secrets can't be taken out of it")
+
+// answer makes what the program gets of what the host sent.
+func (l *link) answer(res *http.Response) error {
+	x := exchangeOf(res.Request)
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		return errors.New("the host switches protocols unasked")
+	}
+	res.Header.Del("Alt-Svc") // other ways, which the program doesn't have
+	if len(res.Trailer) > 0 {
+		res.Header.Del("Content-Length") // HTTP/1.1 has one or the other
+	}
+	v := l.g.values
+	if v == nil || !x.hasUse {
+		return nil
+	}
+	bodyless := res.Request.Method == http.MethodHead || res.StatusCode == http.StatusNoContent || res.StatusCode == http.StatusNotModified || res.ContentLength == 0
+	for _, text := range res.Header.Values("Content-Encoding") {
+		if text != "" && !strings.EqualFold(text, "identity") && !bodyless {
+			return errEncoded
+		}
+	}
+	v.cleanHeader(res.Header) // trailers' names, too
+	if !bodyless {
+		res.Header.Del("Content-Length") // a placeholder is longer or shorter than its value
+		res.ContentLength = -1
+		res.Body = &trailing{newCleaner(res.Body, v), res}
+	}
+	return nil
+}
+
+// trailing is a body behind which trailers come.
+type trailing struct {
+	*cleaner
+	res *http.Response
+}
+
+func (t *trailing) Read(b []byte) (int, error) {
+	n, err := t.cleaner.Read(b)
+	if err != nil {
+		t.v.cleanHeader(t.res.Trailer)
+	}
+	return n, err
+}
+
+// failed answers a request that got no answer.
+func (l *link) failed(w http.ResponseWriter, r *http.Request, err error) {
+	x := exchangeOf(r)
+	if l.ctx.Err() != nil || r.Context().Err() != nil || errors.Is(err, errLeak) {
+		panic(http.ErrAbortHandler)
+	}
+	why := "the host broke off"
+	var not *unreached
+	switch {
+	case errors.As(err, &not):
+		why, x.refused, x.used = not.Error(), true, nil
+	case errors.Is(err, errEncoded):
+		why = errEncoded.Error()
+	}
+	x.say(w, http.StatusBadGateway, why)
+}
+
+// answering is the answer to the program.
+type answering struct {
+	http.ResponseWriter
+	x *exchange
+}
+
+// WriteHeader passes on the head, interim ones as well.
+func (a *answering) WriteHeader(status int) {
+	if a.x.hasUse {
+		a.x.l.g.values.cleanHeader(a.Header())
+	}
+	a.x.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answering) Write(b []byte) (int, error) {
+	n, err := a.ResponseWriter.Write(b)
+	a.x.received += int64(n)
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// sending is the body of a request on its way.
+type sending struct {
+	io.ReadCloser
+	l       *link
+	stream  *Stream
+	in, out *http.Request
+	n       atomic.Int64 // bytes
+}
+
+func (s *sending) Read(b []byte) (int, error) {
+	n, err := s.ReadCloser.Read(b)
+	if name := s.stream.Next(b[:n]); name != "" {
+		s.l.leak(name, evidence.LeakBody)
+		return 0, errLeak
+	}
+	s.n.Add(int64(n))
+	if errors.Is(err, io.EOF) {
+		for key, texts := range s.in.Trailer {
+			for _, text := range append(slices.Clone(texts), key) {
+				if name := s.l.g.watch.In([]byte(text)); name != "" {
+					s.l.leak(name, evidence.LeakHeader)
+					return 0, errLeak
+				}
+			}
+			if s.out.Trailer != nil {
+				s.out.Trailer[key] = texts
+			}
+		}
+	}
+	return n, err
+}

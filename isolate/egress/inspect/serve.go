@@ -1,0 +1,307 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"palyra/internal/canon"
+	"palyra/isolate/egress/hello"
+	"palyra/isolate/egress/wire"
+	"palyra/isolate/evidence"
+)
+
+// Bounds of one connection, which are those of the memory that it takes: see Cost.
+const (
+	maxHead    = 64 << 10
+	maxStreams = 32
+	perConn    = 256 << 10 // of HTTP/2, that waits to be read
+	perStream  = 128 << 10
+	maxHosts   = 8 // connections to the host for one of the program's
+)
+
+// Cost is how much memory a connection may take, in bytes: what waits in it both ways, and heads. A
+// program that fills all of its streams with the longest heads takes twice as much.
+const Cost = 1 << 20
+
+// The times that a program and a host take for a greeting or a head.
+const (
+	headTime     = 30 * time.Second
+	continueTime = time.Second
+)
+
+// link is one connection of the program's, with those to its host.
+type link struct {
+	g   *Guard
+	to  Target
+	ctx context.Context
+
+	transport *http.Transport
+	proxy     *httputil.ReverseProxy
+
+	mu    sync.Mutex
+	seen  Seen                  // guarded by mu
+	ended bool                  // guarded by mu; nothing begins any more
+	conns map[net.Conn]struct{} // guarded by mu; to the host
+	work  sync.WaitGroup        // requests and dials; Add under mu
+}
+
+// Serve serves a connection of the program's until it ends or ctx is done, and closes it. Nothing of
+// it is left then.
+func (g *Guard) Serve(ctx context.Context, program net.Conn, to Target) Seen {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l := &link{g: g, to: to, ctx: ctx, conns: make(map[net.Conn]struct{})}
+	defer program.Close()
+	defer context.AfterFunc(ctx, func() { program.Close() })()
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true,
+		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) { return nil, l.greeted(h) },
+		GetCertificate:     func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return g.authority.Leaf(to.Host) },
+	}
+	early := &greeting{Conn: program, stream: g.watch.Stream(), found: func(name string) { l.leak(name, evidence.LeakTLS) }}
+	conn := tls.Server(early, config)
+	handshake, done := context.WithTimeout(ctx, headTime)
+	err := conn.HandshakeContext(handshake)
+	done()
+	early.stream = nil // the rest is for conn alone
+	if err != nil {
+		l.refuseGreeting(program, err)
+		return l.end()
+	}
+	l.prepare()
+	l.serve(conn, config)
+	return l.end()
+}
+
+// greeting is the program's connection until TLS has begun.
+type greeting struct {
+	net.Conn
+	stream *Stream
+	found  func(name string)
+}
+
+var errLeak = errors.New("a placeholder leaks")
+
+func (c *greeting) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.stream != nil {
+		if name := c.stream.Next(b[:n]); name != "" {
+			c.found(name)
+			return 0, errLeak
+		}
+	}
+	return n, err
+}
+
+var errName = errors.New("another server name than that of the connection's host")
+
+// greeted judges the program's greeting.
+func (l *link) greeted(h *tls.ClientHelloInfo) error {
+	l.mu.Lock()
+	l.seen.ServerName = wire.Plain(h.ServerName)
+	l.mu.Unlock()
+	if name := l.g.watch.InName(h.ServerName); name != "" {
+		l.leak(name, evidence.LeakTLS)
+		return errLeak
+	}
+	if h.ServerName != "" && !strings.EqualFold(strings.TrimSuffix(h.ServerName, "."), l.to.Host) {
+		return errName
+	}
+	return nil
+}
+
+// refuseGreeting tells a program that speaks no TLS, or to another host, why it isn't served.
+func (l *link) refuseGreeting(program net.Conn, err error) {
+	var record tls.RecordHeaderError
+	switch {
+	case errors.Is(err, errLeak):
+		return
+	case errors.Is(err, errName):
+	case errors.As(err, &record):
+		why := fmt.Sprintf("palyra: %s is inspected and takes TLS alone: https://%s/\n", l.to.Host, l.authority())
+		program.SetWriteDeadline(time.Now().Add(headTime))
+		fmt.Fprintf(program, "HTTP/1.1 400 Bad Request\r\nServer: palyra\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(why), why)
+		if c, ok := program.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+			program.SetReadDeadline(time.Now().Add(time.Second)) // a close with unread bytes would take the words back
+			io.Copy(io.Discard, io.LimitReader(program, maxHead))
+		}
+	default:
+		return // it went away, or doesn't trust the certificate
+	}
+	l.g.cfg.Denied(l.to.Host, l.to.Port, evidence.DenyNotTLS)
+}
+
+// authority is the host as URLs have it.
+func (l *link) authority() string {
+	if l.to.Port == 443 {
+		return l.to.Host
+	}
+	return net.JoinHostPort(l.to.Host, strconv.Itoa(int(l.to.Port)))
+}
+
+// leak ends the call.
+func (l *link) leak(name, where string) {
+	l.g.cfg.Leaked(evidence.Leak{Name: name, Host: l.to.Host, Port: uint32(l.to.Port), Where: where})
+}
+
+// once is a listener with one connection.
+type once struct {
+	conn  chan net.Conn
+	ended chan struct{}
+	addr  net.Addr
+}
+
+func (o *once) Accept() (net.Conn, error) {
+	select {
+	case c := <-o.conn:
+		return c, nil
+	case <-o.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+func (o *once) Close() error   { return nil }
+func (o *once) Addr() net.Addr { return o.addr }
+
+// serve serves conn until it's closed.
+func (l *link) serve(conn *tls.Conn, config *tls.Config) {
+	o := &once{conn: make(chan net.Conn, 1), ended: make(chan struct{}), addr: conn.LocalAddr()}
+	o.conn <- conn
+	var closed sync.Once
+	s := &http.Server{
+		Handler: l, TLSConfig: config, ReadHeaderTimeout: headTime, IdleTimeout: l.g.cfg.Idle, MaxHeaderBytes: maxHead,
+		ErrorLog: log.New(io.Discard, "", 0), BaseContext: func(net.Listener) context.Context { return l.ctx },
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: perConn, MaxReceiveBufferPerStream: perStream},
+		DisableGeneralOptionsHandler: true,
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			if state == http.StateClosed || state == http.StateHijacked {
+				closed.Do(func() { close(o.ended) })
+			}
+		},
+	}
+	s.Serve(o) // until o.ended
+	l.mu.Lock()
+	l.seen.Closed = true
+	l.mu.Unlock()
+}
+
+// begin counts a request or a dial, unless the connection has ended.
+func (l *link) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.work.Add(1)
+	return true
+}
+
+// end closes all connections to the host and waits for what is under way.
+func (l *link) end() Seen {
+	l.mu.Lock()
+	l.ended = true
+	open := l.conns
+	l.conns = nil
+	l.mu.Unlock()
+	for c := range open {
+		c.Close()
+	}
+	if l.transport != nil {
+		l.transport.CloseIdleConnections()
+	}
+	l.work.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen
+}
+
+// prepare makes what leads to the host.
+func (l *link) prepare() {
+	l.transport = &http.Transport{
+		DialTLSContext:    func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx) },
+		ForceAttemptHTTP2: true, DisableCompression: true, MaxConnsPerHost: maxHosts, MaxIdleConnsPerHost: 2, IdleConnTimeout: l.g.cfg.Idle,
+		MaxResponseHeaderBytes: maxHead, ExpectContinueTimeout: continueTime,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: perConn, MaxReceiveBufferPerStream: perStream},
+	}
+	l.proxy = &httputil.ReverseProxy{
+		Transport: l.transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+		Rewrite: l.rewrite, ModifyResponse: l.answer, ErrorHandler: l.failed,
+	}
+}
+
+// hostConn is a connection to the host that end closes.
+type hostConn struct {
+	net.Conn
+	l *link
+}
+
+func (c *hostConn) Close() error {
+	c.l.mu.Lock()
+	delete(c.l.conns, c)
+	c.l.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// dial connects to the host, and checks its certificate.
+func (l *link) dial(ctx context.Context) (net.Conn, error) {
+	if !l.begin() {
+		return nil, net.ErrClosed
+	}
+	defer l.work.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	raw, err := l.to.Dial(ctx)
+	if err != nil {
+		return nil, &unreached{err}
+	}
+	held := &hostConn{raw, l}
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		raw.Close()
+		return nil, net.ErrClosed
+	}
+	l.conns[held] = struct{}{}
+	l.mu.Unlock()
+	conn := tls.Client(held, &tls.Config{ServerName: l.to.Host, RootCAs: l.g.cfg.Roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
+	ctx, cancel = context.WithTimeout(ctx, headTime)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		held.Close()
+		return nil, &unreached{fmt.Errorf("its TLS: %w", err)}
+	}
+	state := conn.ConnectionState()
+	l.mu.Lock()
+	l.seen.TLS = hello.VersionName(state.Version)
+	l.seen.Key = canon.Sum(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+	l.mu.Unlock()
+	return conn, nil
+}
+
+// unreached says that the host never saw a request.
+type unreached struct{ err error }
+
+func (e *unreached) Error() string { return "the host can't be reached: " + e.err.Error() }
+func (e *unreached) Unwrap() error { return e.err }
+
+// host says whether a request's host is the connection's.
+func (l *link) host(text string) bool {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		host, port = text, "443" // RFC 9110 §4.2.2
+	}
+	return strings.EqualFold(host, l.to.Host) && cmp.Or(port, "443") == strconv.Itoa(int(l.to.Port))
+}
