@@ -47,6 +47,8 @@ func tapeC(script int) []row {
 		Mounts:   []native.Attach{{Label: "tmp", Path: "/tmp"}, {Label: "shm", Path: "/dev/shm"}, {Label: "workspace", Path: native.WorkspaceDir}},
 		Operands: []native.Operand{{Path: "names.txt"}}}
 	c.Mounts = append(c.Mounts, native.Attach{Label: "pts", Path: "/dev/pts"}, native.Attach{Label: "tty", Path: "/dev/tty"})
+	c.Mounts = append(c.Mounts, native.Attach{Label: "roots", Path: isolate.RootsDir})
+	c.Bundles = []string{"/etc/ssl/certs/ca-certificates.crt"}
 	c.FDs.Script, c.Spec.Network, c.Spec.TTY = script, isolate.NetworkLoopback, new(call.TTY)
 	var rows []row
 	for _, s := range native.Tape(c) {

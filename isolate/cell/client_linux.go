@@ -245,7 +245,7 @@ func (c *Client) ask(kind byte, due time.Duration, s *isolate.Spec, g []byte, f 
 }
 
 func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
-	fds = make([]int, 0, 9+len(f.Operands)+len(f.Mounts)+len(f.Caches)+len(f.Secrets))
+	fds = make([]int, 0, 10+len(f.Operands)+len(f.Mounts)+len(f.Caches)+len(f.Secrets))
 	add := func(name string, file *os.File) {
 		if file == nil {
 			err = fault.New(fault.Internal, "internal", "send to palyra-cell: no descriptor for "+name, errors.New("the descriptor is missing"))
@@ -262,7 +262,7 @@ func descriptors(f *isolate.Files) (has uint8, fds []int, err error) {
 	for _, o := range [...]struct {
 		bit  uint8
 		file *os.File
-	}{{wire.HasScript, f.Script}, {wire.HasWorkspace, f.Workspace}, {wire.HasStdin, f.Stdin}, {wire.HasLayer, f.Layer}, {wire.HasTerminal, f.Terminal}, {wire.HasEgress, f.Egress}} {
+	}{{wire.HasScript, f.Script}, {wire.HasWorkspace, f.Workspace}, {wire.HasStdin, f.Stdin}, {wire.HasLayer, f.Layer}, {wire.HasTerminal, f.Terminal}, {wire.HasEgress, f.Egress}, {wire.HasRoots, f.Roots}} {
 		if o.file != nil {
 			has |= o.bit
 			fds = append(fds, int(o.file.Fd()))

@@ -16,6 +16,7 @@ import (
 	"palyra/isolate"
 	"palyra/isolate/cell"
 	"palyra/isolate/evidence"
+	"palyra/isolate/isolatetest"
 	"palyra/isolate/knob"
 	"palyra/isolate/tier"
 )
@@ -124,7 +125,7 @@ func TestEachStepIsSeen(t *testing.T) {
 	for _, way := range []struct {
 		name string
 		way
-	}{{"C", way{tier: tier.C}}, {"C warm", way{tier: tier.C, pool: cell.Pool{Cells: 1}}}, {"C loopback", way{tier: tier.C, network: isolate.NetworkLoopback}}, {"C terminal", way{tier: tier.C, tty: true}}, {"B", way{tier: tier.B}}} {
+	}{{"C", way{tier: tier.C}}, {"C warm", way{tier: tier.C, pool: cell.Pool{Cells: 1}}}, {"C loopback", way{tier: tier.C, network: isolate.NetworkLoopback}}, {"C terminal", way{tier: tier.C, tty: true}}, {"C roots", way{tier: tier.C, network: isolate.NetworkEgress, roots: true}}, {"B", way{tier: tier.B}}} {
 		t.Run(way.name, func(t *testing.T) { eachStep(t, way.way) })
 	}
 }
@@ -135,6 +136,7 @@ type way struct {
 	pool    cell.Pool
 	network string
 	tty     bool
+	roots   bool
 }
 
 func eachStep(t *testing.T, w way) {
@@ -183,10 +185,13 @@ func eachStep(t *testing.T, w way) {
 		if warm && strings.HasPrefix(step.Call, "close_range(fd:after") {
 			break // the call's own steps are those of a cold cell
 		}
-		if w.network != isolate.NetworkFresh && !strings.Contains(step.Call, "$lo") {
+		if w.network == isolate.NetworkLoopback && !strings.Contains(step.Call, "$lo") {
 			continue // so are these
 		}
 		if w.tty && !strings.HasPrefix(step.Call, "ioctl(0") && !strings.Contains(step.Call, `"/dev/pts"`) && !strings.Contains(step.Call, `"/dev/tty"`) {
+			continue // and these
+		}
+		if w.roots && !strings.Contains(step.Call, "roots") && !strings.Contains(step.Call, "$bundle") {
 			continue // and these
 		}
 		t.Run(strconv.Itoa(step.Number), func(t *testing.T) {
@@ -238,6 +243,16 @@ func omitting(t *testing.T, w way) (*isolate.Spec, *isolate.Files) {
 		}
 		t.Cleanup(func() { ours.Close(); theirs.Close() })
 		f.Stdout, f.Stderr, f.Terminal = nil, nil, theirs
+	}
+	if w.roots {
+		b := isolatetest.StartBroker(t)
+		t.Cleanup(func() { b.Close() })
+		roots, err := isolatetest.NewAuthority(t, "packages.example").File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { roots.Close() })
+		s.Egress, f.Egress, f.Roots = &isolate.Egress{Sockets: 1, Roots: true}, b.Cell, roots
 	}
 	return s, f
 }

@@ -65,6 +65,17 @@ func TestPlanIsWhatRuns(t *testing.T) {
 			t.Cleanup(func() { b.Close() })
 			f.Egress = b.Cell
 		}},
+		{"c roots", tier.C, func(s *isolate.Spec, f *isolate.Files) {
+			s.Network, s.Egress = isolate.NetworkEgress, &isolate.Egress{Sockets: 1, Roots: true}
+			b := isolatetest.StartBroker(t)
+			t.Cleanup(func() { b.Close() })
+			roots, err := isolatetest.NewAuthority(t, "packages.example").File()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { roots.Close() })
+			f.Egress, f.Roots = b.Cell, roots
+		}},
 		{"c workspace", tier.C, shown},
 		{"c limits", tier.C, func(s *isolate.Spec, _ *isolate.Files) { s.Limits.PIDs = 9 }},
 		{"c arguments", tier.C, func(s *isolate.Spec, f *isolate.Files) {
@@ -83,7 +94,9 @@ func TestPlanIsWhatRuns(t *testing.T) {
 				c.mod(s, f)
 			}
 			client := startPool(t, c.tier, cell.Pool{Cells: 1})
-			p, err := client.Explain(t.Context(), s, f)
+			asked := *f
+			asked.Egress, asked.Roots = nil, nil // a plan opens no way
+			p, err := client.Explain(t.Context(), s, &asked)
 			if err != nil {
 				t.Fatal(err)
 			}

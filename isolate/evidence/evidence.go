@@ -64,6 +64,8 @@ type Evidence struct {
 	Secrets Secrets `json:"secrets,omitzero"`
 	// Egress is absent for a call without hosts.
 	Egress Egress `json:"egress,omitzero"` // filled by the kernel room, which asks palyra-egress
+	// Roots is absent for a call without an authority of its own.
+	Roots Roots `json:"roots,omitzero"`
 }
 
 // ExecutorExchange is the executor of a call that asked a running program.
@@ -102,6 +104,16 @@ type Secrets struct {
 	Basis Basis `json:"basis" basis:"observed"`
 	// Files are their names in /run/secrets, each of mode 0400 and the program's; sorted.
 	Files []string `json:"files" show:"%s could be read by the program"`
+}
+
+// Roots are the certificate authorities that the program was shown, if one was the call's own:
+// palyra-egress signs with it for the hosts whose TLS it inspects.
+type Roots struct {
+	Basis Basis `json:"basis" basis:"observed"`
+	// Authority is the digest of the call's own certificate, in PEM.
+	Authority canon.Digest `json:"authority" show:"authority %s"`
+	// Files are where the program found it, behind the host's roots; sorted.
+	Files []string `json:"files" show:"in %s"`
 }
 
 // Host identifies the kernel that enforced.

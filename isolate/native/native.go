@@ -91,6 +91,7 @@ type Cell struct {
 	Mounts   []Attach // in order
 	Cwd      int      // folder to start in, on one of Mounts
 	Operands []Operand
+	Bundles  []string // of the host's roots, in Mounts, that isolate.RootsFile covers
 	// Root says that palyra-cell has the host's capabilities. It drops the
 	// supplementary groups; without them they cannot be dropped.
 	Root     bool
@@ -187,6 +188,9 @@ func confine(c *Cell) sys.Tape {
 			Args: []sys.Arg{sys.FD(m.Label, m.FD), sys.Str(""), sys.Int(atFDCWD), sys.Str(m.Path), sys.Int(fEmptyPath)},
 			Why:  "attach " + m.Label + "; the path lies in the read-only template, so no program can race it"})
 	}
+	for _, path := range c.Bundles {
+		t = append(t, cover("bundle", isolate.RootsFile, path, "the host's roots with the call's own authority", "cover the host's alone; its folder is the host's, and root's")...)
+	}
 	t = append(t, operands(c.Spec.Workspace.View(), c.Operands)...)
 	t = append(t, steps.Enter(c.Spec, c.Cwd))
 	if c.Root {
@@ -224,13 +228,18 @@ func proc(masked []string) sys.Tape {
 		{Call: "close", Args: []sys.Arg{sys.Slot("proc")}, Why: "nor of the mount"},
 	}
 	for _, path := range masked {
-		t = append(t,
-			sys.Step{Call: "open_tree", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str("/dev/null"), sys.Int(openTreeClone | openCloexec)}, Out: "mask",
-				Why: "an empty file for a list of what is the host's: keys of palyra's user, locks"},
-			sys.Step{Call: "move_mount", Args: []sys.Arg{sys.Slot("mask"), sys.Str(""), sys.Int(atFDCWD), sys.Str(path), sys.Int(fEmptyPath)}, Why: "cover it"},
-			sys.Step{Call: "close", Args: []sys.Arg{sys.Slot("mask")}, Why: "no descriptor of it stays"})
+		t = append(t, cover("mask", "/dev/null", path, "an empty file for a list of what is the host's: keys of palyra's user, locks", "cover it")...)
 	}
 	return t
+}
+
+// cover mounts a file of the cell over another.
+func cover(slot, file, path, whyFile, why string) sys.Tape {
+	return sys.Tape{
+		{Call: "open_tree", Args: []sys.Arg{sys.Int(atFDCWD), sys.Str(file), sys.Int(openTreeClone | openCloexec)}, Out: slot, Why: whyFile},
+		{Call: "move_mount", Args: []sys.Arg{sys.Slot(slot), sys.Str(""), sys.Int(atFDCWD), sys.Str(path), sys.Int(fEmptyPath)}, Why: why},
+		{Call: "close", Args: []sys.Arg{sys.Slot(slot)}, Why: "no descriptor of it stays"},
+	}
 }
 
 // Masked returns the files of proc that tell of the host what no namespace keeps from a

@@ -66,6 +66,8 @@ func TestOrder(t *testing.T) {
 		all := flat(Tape(cell(func(c *Cell) {
 			c.Root, c.Ignored = root, []int{13, 17}
 			c.Operands = []Operand{{FD: 80, Path: "in.txt"}}
+			c.Mounts = append(c.Mounts, Attach{"roots", 81, isolate.RootsDir})
+			c.Bundles = []string{"/etc/ssl/certs/a.crt"}
 		})))
 		for _, r := range [][3]string{ // what is tried stands right behind what forbids it
 			{"setresuid(0x3e8", "unshare(0x10000000) -> $again", "prctl(0x1c, 0xef"},
@@ -81,6 +83,8 @@ func TestOrder(t *testing.T) {
 		for _, r := range []struct{ before, after, why string }{
 			{"fsopen(", "unshare(", "proc belongs to the PID namespace's owner"},
 			{"move_mount(", "unshare(", "the cell's user namespace must not own its mounts"},
+			{"move_mount(fd:roots", "open_tree(-100, \"" + isolate.RootsFile, "the file lies in that mount"},
+			{"move_mount($bundle", "unshare(", "the bundles are covered while we may mount"},
 			{"openat2($workspace", "unshare(", "operands are covered while we may mount"},
 			{"move_mount(", "fchdir(", "the working directory is a mount's, not what it covers"},
 			{"sethostname(", "unshare(", "the cell's user namespace must not own its host name"},

@@ -56,6 +56,9 @@ func (p *process) asOrdered() error {
 		if err := p.checkSecrets(); err != nil {
 			return shut("secrets", err)
 		}
+		if err := p.checkRoots(); err != nil {
+			return shut("mounts", err)
+		}
 		if err := checkNetwork(&e.Network, p.local); err != nil {
 			return shut("namespaces", err)
 		}
@@ -216,6 +219,12 @@ func (p *process) checkMounts(table []string) error {
 	if len(p.spec.Secrets) > 0 {
 		need[isolate.SecretsDir] = true
 	}
+	if p.roots != nil {
+		need[isolate.RootsDir] = true
+		for _, at := range p.roots.covered {
+			need[at] = true
+		}
+	}
 	operands := make([]string, 0, len(p.spec.Operands))
 	for _, o := range p.spec.Operands {
 		need[o.Path] = true
@@ -252,6 +261,11 @@ func (p *process) own(path string) bool {
 		return p.terminal != nil
 	case isolate.SecretsDir:
 		return len(p.spec.Secrets) > 0
+	case isolate.RootsDir:
+		return p.roots != nil
+	}
+	if p.roots != nil && slices.Contains(p.roots.covered, path) {
+		return true
 	}
 	return slices.Contains(p.framed, path) || path == p.spec.Workspace.View() && (p.spec.Workspace == nil || p.staged())
 }
@@ -348,7 +362,7 @@ func (p *process) checkMount(m mount, operands []string) error {
 		return errors.Join(kind("devpts"), has(m.flags, "noexec"), has(m.super, "ptmxmode=666", "max="+strconv.Itoa(isolate.MaxTerminals)))
 	case m.path == ttyFile && p.terminal != nil:
 		return has(m.flags, "ro", "noexec")
-	case m.path == isolate.SecretsDir && p.own(m.path):
+	case p.roots != nil && (m.path == isolate.RootsDir || slices.Contains(p.roots.covered, m.path)), m.path == isolate.SecretsDir && p.own(m.path):
 		return errors.Join(kind("tmpfs"), has(m.flags, "ro", "nodev", "noexec"))
 	case p.own(m.path):
 		page := int64(os.Getpagesize())

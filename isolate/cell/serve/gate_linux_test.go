@@ -33,11 +33,15 @@ func TestMountsAsOrdered(t *testing.T) {
 		s := &server{masked: []string{"/proc/keys"}, shown: []shown{{"/usr", true, false}, {"/etc/fonts", false, false}, {"/dev/null", false, true}}}
 		return &process{run: &run{s: s, spec: &isolate.Spec{Workspace: w, Operands: operands, Limits: isolate.Limits{Disk: 1 << 20, Inodes: 64}}}}
 	}
+	trusting := of(nil)
+	trusting.roots = &roots{covered: []string{"/etc/fonts/ca.crt"}}
 	cells := map[string]struct {
 		*process
 		table []string
 	}{
-		"private":   {of(nil), private},
+		"private": {of(nil), private},
+		"roots": {trusting, slices.Concat(private, []string{"/etc/ssl/palyra ro,nosuid,nodev,noexec,relatime tmpfs private size=228k,nr_inodes=2",
+			"/etc/fonts/ca.crt ro,nosuid,nodev,noexec,relatime tmpfs private size=228k,nr_inodes=2"})},
 		"staged":    {of(&isolate.Mount{Staged: true}), slices.Concat(private[:2], private[3:], []string{"/workspace rw,nosuid,nodev,relatime overlay private userxattr"})},
 		"directory": {of(&isolate.Mount{ReadOnly: true}, isolate.File{Path: "/workspace/a b"}), host},
 	}

@@ -64,9 +64,6 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 	if err := isolate.CheckEgress(s.tier, spec.Network, spec.Egress); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
 	}
-	if spec.Egress != nil && spec.Egress.Roots {
-		return fail(fault.New(fault.Usage, "invalid_input", op, errors.New("this palyra-cell shows no authority of a call's own")))
-	}
 	if isolate.Connects(spec.Network) {
 		if err := checkStreams(f); err != nil {
 			return fail(fault.New(fault.Usage, "invalid_input", op, err))
@@ -86,6 +83,9 @@ func (s *server) admit(op string, r *wire.Request, fds []int) (*isolate.Spec, ca
 	// A plan tells palyra-egress nothing.
 	if (f.egress >= 0) != (spec.Egress != nil) && (r.Kind == wire.OpRun || f.egress >= 0) {
 		return wrong(errors.New("the connection to palyra-egress does not match the spec"))
+	}
+	if own := spec.Egress != nil && spec.Egress.Roots; (f.roots >= 0) != own && (r.Kind == wire.OpRun || f.roots >= 0) {
+		return wrong(errors.New("the authority does not match the spec"))
 	}
 	if err := isolate.CheckTTY(spec.Tier, spec.TTY); err != nil {
 		return fail(fault.New(fault.Usage, "invalid_input", op, err))
@@ -153,11 +153,11 @@ func checkLimits(l *isolate.Limits) error {
 
 // files are the descriptors of one request, -1 for none. They are closed with the request.
 type files struct {
-	exec, stdout, stderr, script, workspace, stdin, layer, terminal, egress int
-	operands, mounts, caches, secrets                                       []int
+	exec, stdout, stderr, script, workspace, stdin, layer, terminal, egress, roots int
+	operands, mounts, caches, secrets                                              []int
 }
 
-func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, -1, -1, nil, nil, nil, nil} }
+func noFiles() *files { return &files{-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, nil, nil, nil, nil} }
 
 func filesOf(r *wire.Request, fds []int) (*files, error) {
 	f := noFiles()
@@ -165,7 +165,7 @@ func filesOf(r *wire.Request, fds []int) (*files, error) {
 		there bool
 		to    *int
 	}{{true, &f.exec}, {r.Has&wire.HasTerminal == 0, &f.stdout}, {r.Has&wire.HasTerminal == 0, &f.stderr},
-		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}, {r.Has&wire.HasLayer != 0, &f.layer}, {r.Has&wire.HasTerminal != 0, &f.terminal}, {r.Has&wire.HasEgress != 0, &f.egress}} {
+		{r.Has&wire.HasScript != 0, &f.script}, {r.Has&wire.HasWorkspace != 0, &f.workspace}, {r.Has&wire.HasStdin != 0, &f.stdin}, {r.Has&wire.HasLayer != 0, &f.layer}, {r.Has&wire.HasTerminal != 0, &f.terminal}, {r.Has&wire.HasEgress != 0, &f.egress}, {r.Has&wire.HasRoots != 0, &f.roots}} {
 		if !x.there {
 			continue
 		}

@@ -45,6 +45,7 @@ type run struct {
 	rooms    []room          // private, the layer and caches, where only samples bound them
 	framed   []string        // where the cell has frames
 	given    *os.File        // the file system of secrets; nil for none
+	roots    *roots          // of a call with an authority of its own; nil for none
 	session  *sessionNetwork // the network that it shares; nil for none
 	local    []string        // the addresses of its network that lead to palyra-egress, sorted
 	layer    *layer          // what a staged workspace is written to; nil for none
@@ -340,6 +341,9 @@ func (r *run) prepareC() error {
 	}
 	if err == nil {
 		grants, err = r.secrets(c, grants)
+	}
+	if err == nil {
+		err = r.ownRoots(c)
 	}
 	c.UID, c.GID = int(r.uid), int(r.gid)
 	if err == nil && r.spec.Workspace != nil {

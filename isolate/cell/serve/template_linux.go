@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"palyra/isolate"
 	"palyra/isolate/egress/handover"
 	"palyra/isolate/internal/sys"
 	"palyra/isolate/native"
@@ -176,7 +177,7 @@ func settle() error {
 }
 
 func fill(at string, parts []part, proc *os.File) error {
-	for _, d := range []string{"etc", "dev", "dev/shm", "dev/pts", "proc", "tmp", "workspace"} {
+	for _, d := range []string{"etc", "dev", "dev/shm", "dev/pts", "proc", "tmp", "workspace", isolate.RootsDir} {
 		if err := os.MkdirAll(filepath.Join(at, d), 0o755); err != nil {
 			return err
 		}

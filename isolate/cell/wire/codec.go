@@ -20,7 +20,7 @@ import (
 // value has one form, and a form one value.
 
 // protocol is the version of everything but the fields of a Result.
-const protocol = 10
+const protocol = 11
 
 // Version is what both sides must agree on: the protocol, and a checksum of a Result's fields,
 // so that a field added to evidence makes a new version.
@@ -225,6 +225,7 @@ const (
 	HasLayer
 	HasTerminal // instead of standard output and error
 	HasEgress
+	HasRoots // the last bit
 )
 
 // GrantSize is the size of a grant's wire form, in bytes.
@@ -249,7 +250,7 @@ func ParseRun(b []byte) (r Request, err error) {
 	}
 	r.Kind, r.ID = b[0], binary.LittleEndian.Uint64(b[1:])
 	has, more := b[9], binary.LittleEndian.Uint64(b[10:])
-	if has >= HasEgress<<1 || more > MaxFiles || has&HasSpec != 0 != (len(b) == RunHead) {
+	if more > MaxFiles || has&HasSpec != 0 != (len(b) == RunHead) {
 		return r, ErrCodec
 	}
 	r.Has, r.More = has, int(more)
