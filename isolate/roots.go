@@ -26,17 +26,13 @@ func RootsEnv() (env []string) {
 	return env
 }
 
-// rootsVariables are sorted.
+// rootsVariables are sorted. Node reads no bundle of the host; copies of git, curl, pip and others that
+// aren't the host's have one of their own. Each name is needed by those that heed no other of these.
 var rootsVariables = []string{
-	"AWS_CA_BUNDLE",
-	"CARGO_HTTP_CAINFO",
-	"CURL_CA_BUNDLE",
-	"DENO_CERT",
-	"GIT_SSL_CAINFO",
-	"NODE_EXTRA_CA_CERTS",
-	"PIP_CERT",
-	"REQUESTS_CA_BUNDLE",
-	"SSL_CERT_FILE",
+	"GIT_SSL_CAINFO",      // git
+	"NODE_EXTRA_CA_CERTS", // node, npm, deno
+	"REQUESTS_CA_BUNDLE",  // requests, pip, aws
+	"SSL_CERT_FILE",       // Go, OpenSSL, so Python, Ruby and PHP; curl, cargo
 }
 
 // CheckRoots returns an error unless b is one certificate in PEM, as encoding/pem writes it, and

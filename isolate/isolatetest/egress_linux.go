@@ -35,6 +35,7 @@ type Broker struct {
 	// Cell is Files.Egress of the call.
 	Cell *os.File
 
+	handle  func(net.Conn) // closes it
 	egress  *os.File
 	stop    context.CancelFunc
 	wg      sync.WaitGroup // the goroutines below
@@ -48,12 +49,18 @@ type Broker struct {
 // HTTP response of which the body is the address that was called.
 func StartBroker(t testing.TB, listen ...string) *Broker {
 	t.Helper()
+	return StartBrokerOf(t, whereCalled, listen...)
+}
+
+// StartBrokerOf starts one that hands each connection to a function, which closes it.
+func StartBrokerOf(t testing.TB, handle func(net.Conn), listen ...string) *Broker {
+	t.Helper()
 	cell, egress, err := handover.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	b := &Broker{Cell: cell, egress: egress, stop: stop}
+	b := &Broker{Cell: cell, handle: handle, egress: egress, stop: stop}
 	b.wg.Go(func() {
 		if err := b.serve(ctx, listen); err != nil {
 			b.mu.Lock()
@@ -157,15 +164,17 @@ func (b *Broker) accept(l net.Listener) {
 			return
 		}
 		b.keep(c.Close)
-		b.wg.Go(func() {
-			defer c.Close()
-			if _, err := c.Read(make([]byte, 4<<10)); err != nil {
-				return
-			}
-			body := c.LocalAddr().String() + "\n"
-			fmt.Fprintf(c, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-		})
+		b.wg.Go(func() { b.handle(c) })
 	}
+}
+
+func whereCalled(c net.Conn) {
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 4<<10)); err != nil {
+		return
+	}
+	body := c.LocalAddr().String() + "\n"
+	fmt.Fprintf(c, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
 // resolve answers questions for the addresses of names, RFC 1035.
