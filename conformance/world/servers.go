@@ -166,7 +166,8 @@ func (w *World) handler() http.Handler {
 	mux.HandleFunc("/repo.git/", w.git)
 	mux.HandleFunc("/mod/", modules)
 	mux.HandleFunc("/simple/", w.simple)
-	return mux
+	mux.Handle("/private/", w.private())
+	return w.noted(mux)
 }
 
 type zeros struct{}
@@ -251,7 +252,7 @@ func (w *World) simple(out http.ResponseWriter, r *http.Request) {
 	switch b := zipped("", append(files, [2]string{"fromworld-1.0.dist-info/RECORD", record})); r.URL.Path {
 	case "/simple/fromworld/":
 		out.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(out, `<!DOCTYPE html><html><body><a href="/simple/fromworld/%s#sha256=%x">%s</a></body></html>`, wheel, sha256.Sum256(b), wheel)
+		fmt.Fprintf(out, `<!DOCTYPE html><html><body><a href="%s#sha256=%x">%s</a></body></html>`, wheel, sha256.Sum256(b), wheel)
 	case "/simple/fromworld/" + wheel:
 		out.Write(b)
 	default:

@@ -43,18 +43,33 @@ type Place struct {
 // test is skipped.
 func (p *Place) Here(t testing.TB) *World {
 	t.Helper()
-	switch {
-	case p.none != nil:
+	if p.none != nil {
 		t.Skipf("needs user namespaces: %v", p.none)
-	case p.world == nil:
-		t.Fatal("world: TestMain has to call Main")
 	}
-	p.world.Forget()
-	return p.world
+	w, err := p.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Forget()
+	return w
 }
 
+// World returns the world, or an error where there is none.
+func (p *Place) World() (*World, error) {
+	switch {
+	case p.none != nil:
+		return nil, fmt.Errorf("user namespaces: %w", p.none)
+	case p.world == nil:
+		return nil, errors.New("world: Main wasn't called")
+	}
+	return p.world, nil
+}
+
+// Runner is what runs in the world: the tests of a package, *testing.M.
+type Runner interface{ Run() int }
+
 // Main runs the tests in a world, and returns the exit status. It has env for them.
-func (p *Place) Main(m *testing.M, env ...string) int {
+func (p *Place) Main(m Runner, env ...string) int {
 	switch os.Getenv(stageVar) {
 	case "":
 		return p.begin(m, env)
@@ -72,7 +87,7 @@ func (p *Place) Main(m *testing.M, env ...string) int {
 }
 
 // begin starts the test binary again in the namespace of the host.
-func (p *Place) begin(m *testing.M, env []string) int {
+func (p *Place) begin(m Runner, env []string) int {
 	if p.none = exec.Command("unshare", "-Urn", "true").Run(); p.none != nil {
 		return m.Run()
 	}

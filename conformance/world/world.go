@@ -17,7 +17,7 @@
 // for users but root in a user namespace, too: that network namespace is the host. A second one, which a pair of virtual Ethernet devices
 // joins to it, is the Internet. The sockets of the servers are made there and served by the test's
 // own process, so a test changes the world by calling a function, and sees what arrived:
-// [World.Connections], [World.Queries]. Before the tests run, all capabilities are dropped, unless
+// [World.Connections], [World.Queries], [World.Requests]. Before the tests run, all capabilities are dropped, unless
 // the user is root. /etc/resolv.conf and /etc/ssl/certs/ca-certificates.crt are the world's, for the
 // processes of the test alone.
 //
@@ -31,7 +31,8 @@
 //	53    names; Resolver is the server, with TCP as well
 //	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects
 //	443   the same as HTTPS, HTTP/1.1 and HTTP/2, for every name below example; git at /repo.git,
-//	      Go modules at /mod, a Python package at /simple
+//	      Go modules at /mod, a Python package at /simple; below /private the same, an npm registry,
+//	      a model and an echo, for those with the token of [World.Want]
 //	7     echoes what it read once the client has closed its side: half-closed connections
 //	9     accepts, and never speaks
 //	19    speaks for ever
@@ -123,12 +124,14 @@ type World struct {
 
 	certificate tls.Certificate // of the servers
 
-	mu      sync.Mutex
-	names   map[string]Name   // guarded by mu, as all that follows
-	asked   map[[2]string]int // how often, by name and type
-	queries []Query           //
-	conns   []*counted        // in the order of accept
-	changed chan struct{}     // closed and made anew at each change
+	mu       sync.Mutex
+	names    map[string]Name   // guarded by mu, as all that follows
+	asked    map[[2]string]int // how often, by name and type
+	queries  []Query           //
+	conns    []*counted        // in the order of accept
+	requests []Request         // in the order of their answers
+	token    string            // what is private wants it; "" for none
+	changed  chan struct{}     // closed and made anew at each change
 }
 
 // Set says what a name is from now on. It's lower case, without the root's dot.
@@ -149,7 +152,7 @@ func (w *World) Forget() {
 	defer w.mu.Unlock()
 	clear(w.names)
 	clear(w.asked)
-	w.queries, w.conns = nil, nil
+	w.queries, w.conns, w.requests, w.token = nil, nil, nil, ""
 }
 
 // Queries returns the questions that arrived for a name or the names below it, each once, in order

@@ -194,3 +194,45 @@ func TestPackages(t *testing.T) {
 		run(t, true, "curl", "-sSf", "-o", "/dev/null", "https://packages.example/mod/example.org/dep/@v/"+name)
 	}
 }
+
+// TestPrivate: what is private wants the token, and programs that have it get all of it.
+func TestPrivate(t *testing.T) {
+	w := place.Here(t)
+	w.Set("packages.example", Addrs(Web))
+	if err := w.MakeRepository(); err != nil {
+		t.Fatal(err)
+	}
+	const at = "https://packages.example/private/"
+	ask := []string{"-sS", "-o", "/dev/null", "-w", "%{http_code}"}
+	bearer := func(token string) []string { return append(ask, "-H", "Authorization: Bearer "+token) }
+	for _, c := range []struct {
+		want string // the token
+		args []string
+		code string
+	}{
+		{"", bearer(""), "401"},
+		{"right", ask, "401"},
+		{"right", bearer("wrong"), "401"},
+		{"right", bearer("right"), "200"},
+		{"right", append(ask, "-u", "who:right"), "200"},
+		{"right", append(ask, "-u", "right:who"), "401"},
+	} {
+		w.Want(c.want)
+		if out := run(t, true, "curl", append(c.args, at+"echo")...); out != c.code {
+			t.Errorf("%q wanted, curl %q: %s, want %s", c.want, c.args, out, c.code)
+		}
+	}
+	dir := t.TempDir()
+	run(t, false, "git", "clone", "-q", at+"repo.git", filepath.Join(dir, "none"))
+	run(t, true, "git", "clone", "-q", strings.Replace(at, "//", "//who:right@", 1)+"repo.git", filepath.Join(dir, "clone"))
+	if b, err := os.ReadFile(filepath.Join(dir, "clone/hello.txt")); err != nil || string(b) != "from the world\n" {
+		t.Errorf("hello.txt: %q, %v", b, err)
+	}
+	if out := run(t, true, "curl", "-sSN", "-u", "who:right", "-d", `{"stream":true,"messages":[{"content":"a b"}]}`, at+"v1/chat/completions"); strings.Count(out, "data: ") != 5 || !strings.Contains(out, "[DONE]") {
+		t.Errorf("a model in pieces: %q", out)
+	}
+	last := w.Requests()[len(w.Requests())-1]
+	if last != (Request{"packages.example", "POST", "/private/v1/chat/completions", "", "Basic d2hvOnJpZ2h0", "HTTP/2.0", 200}) {
+		t.Errorf("the last request was %+v", last)
+	}
+}
