@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 )
 
 // Request is an HTTP request that arrived, over TLS or not.
@@ -36,6 +37,33 @@ func (w *World) Want(token string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.token = token
+}
+
+// Hold has requests for /hold wait until release is called, or their client is gone. held says how
+// many wait: a test looks at a program in the midst of its run.
+func (w *World) Hold() (held func() int, release func()) {
+	c := make(chan struct{})
+	w.mu.Lock()
+	w.held, w.holding = c, 0
+	w.mu.Unlock()
+	held = func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.holding
+	}
+	return held, sync.OnceFunc(func() { close(c) })
+}
+
+func (w *World) hold(out http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	c := w.held
+	w.holding++
+	w.changedLocked()
+	w.mu.Unlock()
+	select {
+	case <-c: // never, if nothing is held
+	case <-r.Context().Done():
+	}
 }
 
 // noted is a handler whose requests are noted.

@@ -163,6 +163,7 @@ func (w *World) handler() http.Handler {
 		n, err := io.Copy(h, r.Body)
 		fmt.Fprintf(out, "%d %x %v\n", n, h.Sum(nil), err)
 	})
+	mux.HandleFunc("/hold", w.hold)
 	mux.HandleFunc("/repo.git/", w.git)
 	mux.HandleFunc("/mod/", modules)
 	mux.HandleFunc("/simple/", w.simple)

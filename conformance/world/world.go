@@ -29,7 +29,8 @@
 // 169.254.169.254 and fd00:1::/64 answer, too. [Dead] is an address that swallows packets. Ports:
 //
 //	53    names; Resolver is the server, with TCP as well
-//	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects
+//	80    HTTP: / says who was asked and where, /bytes/N, /forever, /sum of what is put, /to?URL redirects,
+//	      /hold answers when the test says so
 //	443   the same as HTTPS, HTTP/1.1 and HTTP/2, for every name below example; git at /repo.git,
 //	      Go modules at /mod, a Python package at /simple; below /private the same, an npm registry,
 //	      a model and an echo, for those with the token of [World.Want]
@@ -130,6 +131,8 @@ type World struct {
 	queries  []Query           //
 	conns    []*counted        // in the order of accept
 	requests []Request         // in the order of their answers
+	held     chan struct{}     // closed when requests for /hold are answered; nil until Hold
+	holding  int               // requests that wait for it
 	token    string            // what is private wants it; "" for none
 	changed  chan struct{}     // closed and made anew at each change
 }

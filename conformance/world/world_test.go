@@ -236,3 +236,23 @@ func TestPrivate(t *testing.T) {
 		t.Errorf("the last request was %+v", last)
 	}
 }
+
+// TestHold: a request waits until the test says so.
+func TestHold(t *testing.T) {
+	w := place.Here(t)
+	w.Set("packages.example", Addrs(Web))
+	held, release := w.Hold()
+	defer release()
+	done := make(chan string, 1)
+	go func() { done <- run(t, true, "curl", "-sS", "-w", "%{http_code}", "https://packages.example/hold") }()
+	w.Until(func() bool { return held() == 1 })
+	select {
+	case out := <-done:
+		t.Errorf("it was answered: %q", out)
+	default:
+	}
+	release()
+	if out := <-done; out != "200" {
+		t.Error(out)
+	}
+}
