@@ -1,5 +1,5 @@
 // Command demo walks one call after another through the built palyra and says after each
-// whether the promises came true. It is the README's claim made checkable: eight steps, each
+// whether the promises came true. It is the README's claim made checkable: ten steps, each
 // with its expectations, and each attack with a control run outside of the sandbox, because
 // an attack that fails there too shows nothing.
 //
@@ -59,8 +59,12 @@ func main() {
 	flag.StringVar(&d.hostile, "hostile", "", "the built hostile program")
 	flag.StringVar(&d.js, "js", "", "folder of the @sigstore/verify script")
 	flag.StringVar(&d.dir, "dir", "", "empty directory to work in")
+	within := flag.String("within", "", "run the step of the network alone, in a world of its own, and leave its results in this file")
 	flag.Parse()
 	d.out = os.Stdout
+	if *within != "" {
+		os.Exit(d.within(*within))
+	}
 	if err := d.prepare(); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
 		os.Exit(1)
@@ -90,6 +94,7 @@ var steps = []struct {
 	{"A sensitive call waits for a person; what was approved is what runs", approved},
 	{"A hostile program, outside and inside", attacked},
 	{"A secret reaches the program that policy names, and no output", secret},
+	{"A call reaches the hosts that it names; one that it doesn't is denied, until a person permits it", reached},
 	{"A daemon: a call that waits, a second principal who answers, a paired device, the emergency stop, a kill in the middle", operated},
 	{"An agent mends a failing test over MCP; a person is asked once, about the changes", served},
 	{"The signing key is replaced; receipts from before and after verify with one trust directory", rotated},

@@ -58,47 +58,57 @@ func (d *demo) approve(ctx context.Context) error {
 		return err
 	}
 	argv := []string{d.palyra, "exec", "--receipt", d.receipt("approved"), "--workspace", ws, "--", "./greet", "print", "note.txt"}
-	fmt.Fprintf(d.out, "     $ %s\n", d.spell(argv))
 	d.receipts = append(d.receipts, receipt{file: d.receipt("approved"), outcome: "executed"})
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	cmd := d.command(ctx, ws, argv...)
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	term, err := pty.Start(cmd)
+	in, _, err := d.permitted(ctx, ws, argv, func() error {
+		fmt.Fprintln(d.out, "       (while it waits, both files are replaced on disk)")
+		if err := replace(tool, "#!/bin/sh\necho TAMPERED program\n", 0o755); err != nil {
+			return err
+		}
+		// The operand is changed in place: same inode, which a path check misses.
+		return os.WriteFile(operand, []byte("TAMPERED operand\n"), 0o644)
+	})
 	if err != nil {
 		return err
 	}
-	prompt, err := term.Expect(ctx, "denies: ")
-	if err != nil {
-		cmd.Process.Kill()
-		cmd.Wait()
-		return err
-	}
-	d.show(strings.ReplaceAll(prompt, "\r", ""))
-
-	fmt.Fprintln(d.out, "       (while it waits, both files are replaced on disk)")
-	if err := replace(tool, "#!/bin/sh\necho TAMPERED program\n", 0o755); err != nil {
-		return err
-	}
-	// The operand is changed in place: same inode, which a path check misses.
-	if err := os.WriteFile(operand, []byte("TAMPERED operand\n"), 0o644); err != nil {
-		return err
-	}
-	code := codeIn(prompt)
-	fmt.Fprintf(d.out, "       (the person types %s)\n", code)
-	if err := term.Type(code + "\n"); err != nil {
-		return err
-	}
-	err = cmd.Wait()
-	term.Close()
-	shown := strings.ReplaceAll(strings.TrimPrefix(term.Shown(), prompt), "\r", "")
-	d.show(stdout.String())
-	d.expect(status(err) == 0 && stdout.String() == "what you approved\n", "the approved program printed the approved bytes (status %d)%s", status(err), onFailure(err, shown))
+	d.expect(in.status == 0 && in.stdout == "what you approved\n", "the approved program printed the approved bytes (status %d)%s", in.status, in.complaint())
 	r := d.run(ctx, "control: outside $", ws, "./greet", "print", "note.txt")
 	d.show(r.stdout + r.stderr)
 	d.expect(strings.Contains(r.stdout, "TAMPERED"), "the same command outside runs what is on disk now")
 	return nil
+}
+
+// permitted runs palyra on a terminal, where a person says yes to the card that it shows.
+func (d *demo) permitted(ctx context.Context, dir string, argv []string, meanwhile func() error) (e ended, card string, err error) {
+	fmt.Fprintf(d.out, "     $ %s\n", d.spell(argv))
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	cmd := d.command(ctx, dir, argv...)
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	term, err := pty.Start(cmd)
+	if err != nil {
+		return e, "", err
+	}
+	card, err = term.Expect(ctx, "denies: ")
+	if err == nil {
+		d.show(strings.ReplaceAll(card, "\r", ""))
+		err = meanwhile()
+	}
+	if err == nil {
+		code := codeIn(card)
+		fmt.Fprintf(d.out, "       (the person types %s)\n", code)
+		err = term.Type(code + "\n")
+	}
+	if err != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		term.Close()
+		return e, card, err
+	}
+	werr := cmd.Wait()
+	term.Close()
+	d.show(stdout.String())
+	return ended{status(werr), stdout.String(), strings.ReplaceAll(strings.TrimPrefix(term.Shown(), card), "\r", "")}, card, nil
 }
 
 func onFailure(err error, text string) string {
@@ -106,6 +116,14 @@ func onFailure(err error, text string) string {
 		return ""
 	}
 	return ": " + text
+}
+
+// complaint is what a program that failed said.
+func (e ended) complaint() string {
+	if e.status == 0 {
+		return ""
+	}
+	return ": " + e.stderr
 }
 
 // codeIn finds what the prompt asks to be typed.
