@@ -48,7 +48,14 @@ func runEgress(ctx context.Context, t *testing.T, c *cell.Client, s *isolate.Spe
 		b, _ := io.ReadAll(r)
 		out <- string(b)
 	}()
-	res, err := c.Run(ctx, mint(t, testKey, s), s, &isolate.Files{Exec: exe, Stdout: w, Stderr: w, Egress: conn})
+	f := &isolate.Files{Exec: exe, Stdout: w, Stderr: w, Egress: conn}
+	if s.Egress.Roots {
+		if f.Roots, err = isolatetest.NewAuthority(t, trusted).File(); err != nil {
+			t.Fatal(err)
+		}
+		defer f.Roots.Close()
+	}
+	res, err := c.Run(ctx, mint(t, testKey, s), s, f)
 	w.Close()
 	return res, <-out, err
 }
@@ -252,14 +259,16 @@ func TestEgressLeaksNothing(t *testing.T) {
 		t.Fatalf("processes %v, want palyra-cell alone", mine)
 	}
 	pid := strconv.Itoa(mine[0])
-	ordinary := func() {
+	ordinary := func(roots bool) {
 		b := isolatetest.StartBroker(t)
 		defer b.Close()
-		if res, _, err := runEgress(t.Context(), t, c, egressSpec(isolate.MaxEgressSockets, "/bin/true"), b.Cell); err != nil || res.Outcome != isolate.Exited {
+		s := egressSpec(isolate.MaxEgressSockets, "/bin/true")
+		s.Egress.Roots = roots
+		if res, _, err := runEgress(t.Context(), t, c, s, b.Cell); err != nil || res.Outcome != isolate.Exited {
 			t.Errorf("%+v, %v", res, err)
 		}
 	}
-	broken := func(do func(egress *os.File)) func() {
+	broken := func(do func(egress *os.File)) func() { // with an authority of its own besides
 		return func() {
 			conn, egress, err := handover.Pair()
 			if err != nil {
@@ -268,19 +277,22 @@ func TestEgressLeaksNothing(t *testing.T) {
 			defer egress.Close()
 			defer conn.Close()
 			do(egress)
-			if _, out, err := runEgress(t.Context(), t, c, egressSpec(isolate.MaxEgressSockets, "/bin/echo", "ran"), conn); err == nil || out != "" {
+			s := egressSpec(isolate.MaxEgressSockets, "/bin/echo", "ran")
+			s.Egress.Roots = true
+			if _, out, err := runEgress(t.Context(), t, c, s, conn); err == nil || out != "" {
 				t.Errorf("it ran: %v, %q", err, out)
 			}
 		}
 	}
-	ordinary() // what is made once, and stays
+	ordinary(false) // what is made once, and stays
 	want := openIn(t, pid)
 	until(t, c, "the template's mounts alone", func(cell.Stats) bool { // a call's go last, after its answer
 		want = openIn(t, pid)
 		return len(slices.DeleteFunc(slices.Clone(want), func(kind string) bool { return kind != "mnt:" })) == 1
 	})
 	for name, do := range map[string]func(){
-		"ready":           ordinary,
+		"ready":           func() { ordinary(false) },
+		"with roots":      func() { ordinary(true) },
 		"gone before":     broken(func(f *os.File) { f.Close() }),
 		"refused":         broken(func(f *os.File) { handover.Refuse(f, "resource_exhausted") }),
 		"never reads":     broken(func(f *os.File) { f.Write([]byte("no")) }),
