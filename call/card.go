@@ -5,32 +5,34 @@ import "palyra/internal/canon"
 // Card is the part of a capsule that a person judges, with the policies that ask. The
 // approver is shown it, the store keeps its JSON and clients get the same JSON.
 type Card struct {
-	Principal    string        `json:"principal"` // who wants it, as Cedar writes it: `Palyra::User::"alice"`
-	Tool         string        `json:"tool"`
-	Argv         []string      `json:"argv"`                   // as it was asked for
-	Executable   string        `json:"executable"`             // resolved path
-	Digest       canon.Digest  `json:"digest"`                 // of the executable
-	Script       string        `json:"script,omitempty"`       // path of a #! script; Executable is then its interpreter
-	ScriptDigest canon.Digest  `json:"script_digest,omitzero"` //
-	Operands     []CardOperand `json:"operands"`               // files named in arguments, pinned
-	EnvNames     []string      `json:"env_names"`              // of the whole environment
-	EnvChanged   []string      `json:"env_changed,omitempty"`  // "NAME=VALUE" of each variable that doesn't have the value that every call's has
-	Cwd          string        `json:"cwd"`                    //
-	Workspace    string        `json:"workspace,omitempty"`    // host directory; "": a private, empty one
-	ReadOnly     bool          `json:"read_only"`              // the workspace
-	Staged       bool          `json:"staged,omitempty"`       // the workspace: writes go to a layer
-	Layer        string        `json:"layer,omitempty"`        // its name, if it holds changes of earlier calls, which the program reads
-	Mounts       []string      `json:"mounts,omitempty"`       // host directories that the program sees at their own paths, read-only
-	Caches       []string      `json:"caches,omitempty"`       // names of folders that the program shares with other calls of the principal in the workspace
-	Secrets      []Secret      `json:"secrets,omitempty"`      // that the program can read
-	Declared     *Declared     `json:"declared,omitempty"`     // the operator declared the mounts, the caches and an environment set for the workspace
-	MCP          *MCP          `json:"mcp,omitempty"`          // the question to a server that runs already; the rest describes the server
-	Stdin        string        `json:"stdin"`                  // "none", "sealed" or "stream"
-	EgressHosts  []string      `json:"egress_hosts"`           // that the program can reach, each with its port; package call/egress has the spelling
-	Capabilities []string      `json:"capabilities"`           //
-	Tier         string        `json:"tier"`                   // floor
-	Limits       string        `json:"limits"`                 // one line, "wall 30s, memory 512 MiB"
-	Why          []CardWhy     `json:"why"`                    // which policies ask
+	Principal     string         `json:"principal"` // who wants it, as Cedar writes it: `Palyra::User::"alice"`
+	Tool          string         `json:"tool"`
+	Argv          []string       `json:"argv"`                     // as it was asked for
+	Executable    string         `json:"executable"`               // resolved path
+	Digest        canon.Digest   `json:"digest"`                   // of the executable
+	Script        string         `json:"script,omitempty"`         // path of a #! script; Executable is then its interpreter
+	ScriptDigest  canon.Digest   `json:"script_digest,omitzero"`   //
+	Operands      []CardOperand  `json:"operands"`                 // files named in arguments, pinned
+	EnvNames      []string       `json:"env_names"`                // of the whole environment
+	EnvChanged    []string       `json:"env_changed,omitempty"`    // "NAME=VALUE" of each variable that doesn't have the value that every call's has
+	Cwd           string         `json:"cwd"`                      //
+	Workspace     string         `json:"workspace,omitempty"`      // host directory; "": a private, empty one
+	ReadOnly      bool           `json:"read_only"`                // the workspace
+	Staged        bool           `json:"staged,omitempty"`         // the workspace: writes go to a layer
+	Layer         string         `json:"layer,omitempty"`          // its name, if it holds changes of earlier calls, which the program reads
+	Mounts        []string       `json:"mounts,omitempty"`         // host directories that the program sees at their own paths, read-only
+	Caches        []string       `json:"caches,omitempty"`         // names of folders that the program shares with other calls of the principal in the workspace
+	Secrets       []Secret       `json:"secrets,omitempty"`        // that the program can read
+	Declared      *Declared      `json:"declared,omitempty"`       // the operator declared the mounts, the caches and an environment set for the workspace
+	MCP           *MCP           `json:"mcp,omitempty"`            // the question to a server that runs already; the rest describes the server
+	Stdin         string         `json:"stdin"`                    // "none", "sealed" or "stream"
+	EgressHosts   []string       `json:"egress_hosts"`             // that the program can reach, each with its port; package call/egress has the spelling
+	EgressInspect []string       `json:"egress_inspect,omitempty"` // requests to these that pass; palyra-egress reads them
+	EgressSecrets []EgressSecret `json:"egress_secrets,omitempty"` // that palyra-egress puts into them, and that the program can't read
+	Capabilities  []string       `json:"capabilities"`             //
+	Tier          string         `json:"tier"`                     // floor
+	Limits        string         `json:"limits"`                   // one line, "wall 30s, memory 512 MiB"
+	Why           []CardWhy      `json:"why"`                      // which policies ask
 
 	// For patterns and for policy's word on the answer. Older cards lack some of it,
 	// and fit no pattern then.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"palyra/call/egress"
@@ -18,6 +19,65 @@ import (
 	"palyra/isolate/tier"
 	"palyra/kernel/capsule"
 )
+
+// inspection returns hosts, rules about requests and uses of secrets in their one spelling. The hosts
+// of the last two are among the first.
+func (p *Proposal) inspection() (hosts, inspect, uses []string, err error) {
+	if len(p.EgressInspect)+len(p.EgressSecrets) == 0 {
+		return slices.Clone(p.EgressHosts), nil, nil, nil
+	}
+	var in egress.Inspection
+	if in.Rules, err = egress.ParseInspects(p.EgressInspect); err != nil {
+		return nil, nil, nil, err
+	}
+	if in.Uses, err = egress.ParseUses(p.EgressSecrets); err != nil {
+		return nil, nil, nil, err
+	}
+	rules, err := egress.ParseRules(slices.Concat(p.EgressHosts, egress.Strings(in.Hosts())))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(in.Rules) > 0 {
+		inspect = egress.Strings(in.Rules)
+	}
+	if len(in.Uses) > 0 {
+		uses = egress.Strings(in.Uses)
+	}
+	return rules.Strings(), inspect, uses, nil
+}
+
+// rootsEnv adds the variables that lead programs to the authority of a call whose requests are
+// inspected. They are the call's own: a variable of the caller's would lead elsewhere, and one that
+// leads there would be shown to no approver.
+func (p *Proposal) rootsEnv(env []string) ([]string, error) {
+	inspected := len(p.EgressInspect)+len(p.EgressSecrets) > 0
+	for _, e := range env {
+		if name := capsule.Name(e); inspected && rootsName(name) || slices.Contains(isolate.RootsEnv(), e) {
+			return nil, usage("env_refused", fmt.Sprintf("set environment %q", name), errors.New("it leads to the certificates of a call whose requests are inspected"))
+		}
+	}
+	if !inspected {
+		return env, nil
+	}
+	env = append(slices.Clip(env), isolate.RootsEnv()...)
+	slices.SortFunc(env, func(a, b string) int { return strings.Compare(capsule.Name(a), capsule.Name(b)) })
+	for _, u := range p.uses {
+		name := capsule.Name(u.Use)
+		op := fmt.Sprintf("give %s a placeholder", name)
+		switch {
+		case slices.ContainsFunc(env, func(e string) bool { return capsule.Name(e) == name }):
+			return nil, usage("env_refused", op, errors.New("the variable has another value"))
+		case matchesName(loaderNames, name):
+			return nil, usage("env_refused", op, errors.New("it makes programs load code or configuration"))
+		}
+	}
+	return env, nil
+}
+
+// rootsName reports whether a variable leads programs to certificates they trust.
+func rootsName(name string) bool {
+	return slices.ContainsFunc(isolate.RootsEnv(), func(e string) bool { return capsule.Name(e) == name })
+}
 
 // checkEgress refuses hosts that the call's network can't lead to.
 func (p *Proposal) checkEgress() error {
@@ -70,7 +130,7 @@ func egressOf(c *capsule.Capsule) *isolate.Egress {
 	if err != nil {
 		panic(fmt.Sprintf("kernel: internal error: the sealed hosts of a call: %v", err))
 	}
-	e := &isolate.Egress{Sockets: fixedSockets}
+	e := &isolate.Egress{Sockets: fixedSockets, Roots: len(c.EgressInspect)+len(c.EgressSecrets) > 0}
 	for _, r := range rules.All() {
 		switch _, below := r.Name(); {
 		case below:
@@ -97,6 +157,9 @@ func (k *Kernel) canEgress(ctx context.Context, s *sealed) error {
 		return nil
 	}
 	const op = "reach hosts"
+	if len(s.capsule.EgressInspect)+len(s.capsule.EgressSecrets) > 0 {
+		return fault.New(fault.Refused, "egress_lost", op, errors.New("this palyra has no requests inspected"))
+	}
 	if k.cfg.Egress == nil {
 		return fault.New(fault.Refused, "egress_lost", op, errors.New("the call names hosts, and no palyra-egress is here to lead to them")).
 			WithHint("install palyra-egress beside palyra, or start it for palyrad: docs/EGRESS.md")

@@ -87,7 +87,7 @@ func builtEnv(tty *vocabulary.TTY) []string {
 const termPrefix = "TERM="
 
 func changedEnv(env []string, tty *vocabulary.TTY) (out []string) {
-	built := builtEnv(tty)
+	built := append(builtEnv(tty), isolate.RootsEnv()...) // no caller can set one to that value
 	for _, e := range env {
 		if !slices.Contains(built, e) {
 			out = append(out, e)

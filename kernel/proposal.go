@@ -68,6 +68,11 @@ type Proposal struct {
 	// or "HOST" for port 443. They need tier C, and a network of the call's own: Network is
 	// NetworkFresh, or one of isolate.NetworkLoopback and isolate.NetworkEgress.
 	EgressHosts []string `json:"egress_hosts,omitempty"`
+	// EgressInspect are rules about the requests to hosts, which palyra-egress then reads; EgressSecrets
+	// are secrets that it puts into them, and that the program has a placeholder of. call/egress spells
+	// both. Their hosts needn't be in EgressHosts.
+	EgressInspect []string `json:"egress_inspect,omitempty"`
+	EgressSecrets []string `json:"egress_secrets,omitempty"`
 
 	// Cwd is the folder in which the program starts, as it sees it: the workspace or a folder
 	// in it. Default: the workspace.
@@ -87,8 +92,9 @@ type Proposal struct {
 	SessionID string `json:"session_id"`
 	RunID     string `json:"run_id"`
 
-	tool    *Expansion          // made of Input; set by expand alone
-	secrets []vocabulary.Secret // what Secrets mean; set by findSecrets alone
+	tool    *Expansion                // made of Input; set by expand alone
+	secrets []vocabulary.Secret       // what Secrets mean; set by findSecrets alone
+	uses    []vocabulary.EgressSecret // what EgressSecrets mean; likewise
 }
 
 // StdinMode is the source of the program's standard input.

@@ -41,6 +41,7 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 			LineArgs:      lineArgs(c.Scripts),
 			Cwd:           c.Cwd,
 			EgressHosts:   c.EgressHosts,
+			EgressInspect: c.EgressInspect,
 			Capabilities:  capabilities(c),
 			Tier:          c.TierFloor.String(),
 			Limits: policy.Limits{Wall: c.Limits.Wall, CPU: c.Limits.CPU, Memory: c.Limits.Memory, PIDs: c.Limits.PIDs,
@@ -62,6 +63,9 @@ func question(who *Caller, s *sealed, p *Proposal) policy.Request {
 		q.Context.MCP = *m
 	}
 	q.Context.Caches, q.Context.Secrets = slices.Clone(c.Caches), secretRefs(c.Secrets)
+	if len(c.EgressSecrets) > 0 {
+		q.Context.EgressSecrets = capsule.UseTexts(c.EgressSecrets)
+	}
 	if d := c.Declared; d != nil {
 		q.Context.DeclaredWorkspace, q.Context.DeclaredEnv = d.Workspace, d.Env
 	}
@@ -138,7 +142,9 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 		Tool: p.Tool, Argv: s.Argv, Cwd: s.Cwd, TierFloor: floor, EgressHosts: s.EgressHosts, Network: s.Network,
 		Capabilities: s.Capabilities, Sensitive: s.Sensitive, Executable: s.Executable,
 		Stdin: s.Stdin, Limits: isolate.Limits(s.Limits), Mounts: s.Mounts, Caches: s.Caches, Secrets: s.Secrets, Declared: s.Declared, TTY: s.TTY, Background: s.Background,
+		EgressInspect: s.EgressInspect, EgressSecrets: s.EgressSecrets,
 	}
+	inspected := len(s.EgressInspect)+len(s.EgressSecrets) > 0
 	if s.Script != nil {
 		c.Scripts = append(c.Scripts, capsule.Script{File: *s.Script})
 	}
@@ -151,7 +157,7 @@ func QuestionOf(p *receipt.Predicate) (policy.Request, error) {
 	q.Context.EnvNames, q.Context.EnvCode, q.Context.Unpinned = slices.Clone(p.Question.EnvOverridden), p.Question.EnvCode, p.Question.Unpinned
 	q.Context.LineArgs = p.Question.LineArgs
 	for _, name := range s.EnvNames {
-		if !builtName(name, s.TTY) {
+		if !builtName(name, s.TTY) && !(inspected && rootsName(name)) {
 			q.Context.EnvNames = append(q.Context.EnvNames, name)
 		}
 	}
@@ -204,6 +210,9 @@ func capabilities(c *capsule.Capsule) []string {
 	}
 	if len(c.Secrets) > 0 {
 		can = append(can, policy.CapSecretsRead)
+	}
+	if len(c.EgressSecrets) > 0 {
+		can = append(can, policy.CapSecretsUse)
 	}
 	if len(c.EgressHosts) > 0 {
 		can = append(can, policy.CapNetwork)
@@ -302,6 +311,7 @@ func cardOf(s *sealed, d policy.Decision, set *policy.Set, who string, timeout t
 		}
 	}
 	q.Call.Secrets = slices.Clone(c.Secrets)
+	q.Call.EgressInspect, q.Call.EgressSecrets = slices.Clone(c.EgressInspect), slices.Clone(c.EgressSecrets)
 	q.Call.Caches, q.Call.Declared, q.Call.Background = slices.Clone(c.Caches), c.Declared, c.Background
 	for _, m := range c.Mounts {
 		q.Call.Mounts = append(q.Call.Mounts, m.Source)

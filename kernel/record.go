@@ -97,6 +97,7 @@ func summary(s *sealed) receipt.Capsule {
 		Executable: c.Executable, Stdin: c.Stdin, Limits: receipt.Limits(c.Limits), Loader: c.Loader,
 		EgressHosts: c.EgressHosts, Network: c.Network, Capabilities: c.Capabilities, Sensitive: c.Sensitive,
 		Mounts: c.Mounts, Caches: c.Caches, Secrets: slices.Clone(c.Secrets), Declared: c.Declared, TTY: c.TTY, Background: c.Background,
+		EgressInspect: c.EgressInspect, EgressSecrets: c.EgressSecrets,
 	}
 	if len(c.Scripts) > 0 {
 		r.Script = &c.Scripts[0].File

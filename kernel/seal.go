@@ -72,7 +72,9 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	q := *p
 	// The proposer may hold the same lists, and change them while a person thinks.
 	q.Argv, q.Env, q.Mounts, q.Caches = slices.Clone(p.Argv), slices.Clone(p.Env), slices.Clone(p.Mounts), slices.Clone(p.Caches)
-	q.EgressHosts = slices.Clone(p.EgressHosts)
+	if q.EgressHosts, q.EgressInspect, q.EgressSecrets, err = p.inspection(); err != nil {
+		return nil, err
+	}
 	if p.TTY != nil {
 		tty := *p.TTY
 		q.TTY = &tty
@@ -88,6 +90,9 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if err != nil {
 		return nil, err
 	}
+	if env, err = p.rootsEnv(env); err != nil {
+		return nil, err
+	}
 	if s.place, err = openPlace(p, state); err != nil {
 		return nil, err
 	}
@@ -95,7 +100,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if s.program, err = s.place.program(ctx, p.Argv); err != nil {
 		return nil, err
 	}
-	if err := checkArguments(s.program.argv, env); err != nil {
+	if err := checkArguments(s.program.argv, append(slices.Clip(env), blankPlaceholders(p.uses)...)); err != nil {
 		return nil, err
 	}
 	s.envCode = s.place.codeEnv(env, p.Caches)
@@ -115,6 +120,7 @@ func sealWith(ctx context.Context, p *Proposal, stdin io.Reader, state string, k
 	if c.EgressHosts, c.Network, err = p.egress(); err != nil {
 		return nil, err
 	}
+	c.EgressInspect, c.EgressSecrets = p.EgressInspect, slices.Clone(p.uses)
 	if w := s.place.workspace; w != nil {
 		c.Workspace = &capsule.Workspace{Source: w.Path, ReadOnly: p.WorkspaceReadOnly, UID: w.Stat.UID, GID: w.Stat.GID,
 			Staged: p.WorkspaceStaged, Layer: p.Layer, OwnPath: p.WorkspaceOwnPath && !s.place.inPlace}

@@ -12,9 +12,11 @@ import (
 
 	"palyra/authz/policy"
 	vocabulary "palyra/call"
+	"palyra/call/egress"
 	"palyra/crypt/scrub"
 	"palyra/crypt/vault"
 	"palyra/internal/budget"
+	"palyra/internal/canon"
 	"palyra/internal/fault"
 	"palyra/internal/toolproto"
 	"palyra/internal/tools"
@@ -31,28 +33,42 @@ import (
 
 // findSecrets finds what the proposal names in the vault.
 func (k *Kernel) findSecrets(ctx context.Context, p *Proposal) error {
-	p.secrets = nil
-	if len(p.Secrets) == 0 {
+	p.secrets, p.uses = nil, nil
+	uses, err := egress.ParseUses(p.EgressSecrets)
+	if err != nil {
+		return err
+	}
+	if len(p.Secrets)+len(uses) == 0 {
 		return nil
 	}
 	if err := p.checkSecrets(); err != nil {
 		return err
 	}
+	find := func(v *vault.Vault, text string) (i vault.Info, record canon.Digest, err error) {
+		ref, err := vault.ParseRef(text)
+		if err != nil {
+			return i, record, err
+		}
+		if i, record, err = v.Find(ctx, ref, 0); err == nil && i.Expired() {
+			err = fault.New(fault.Refused, "secret_expired", fmt.Sprintf("find secret %q", ref), fmt.Errorf("version %d has expired", i.Version))
+		}
+		return i, record, err
+	}
 	if err := k.withVault(ctx, "find secrets", func(v *vault.Vault) error {
 		for _, s := range p.Secrets {
 			name, text, _ := strings.Cut(s, "=")
-			ref, err := vault.ParseRef(text)
+			i, record, err := find(v, text)
 			if err != nil {
 				return err
 			}
-			i, record, err := v.Find(ctx, ref, 0)
+			p.secrets = append(p.secrets, vocabulary.Secret{Name: name, Ref: text, Version: i.Version, Record: record})
+		}
+		for _, u := range uses { // sorted
+			i, record, err := find(v, u.Ref)
 			if err != nil {
 				return err
 			}
-			if i.Expired() {
-				return fault.New(fault.Refused, "secret_expired", fmt.Sprintf("find secret %q", ref), fmt.Errorf("version %d has expired", i.Version))
-			}
-			p.secrets = append(p.secrets, vocabulary.Secret{Name: name, Ref: ref.String(), Version: i.Version, Record: record})
+			p.uses = append(p.uses, vocabulary.EgressSecret{Use: u.String(), Version: i.Version, Record: record})
 		}
 		return nil
 	}); err != nil {

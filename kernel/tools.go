@@ -55,6 +55,8 @@ type Expansion struct {
 	Caches          []string  // so too
 	Secrets         []string  // as in a Proposal
 	EgressHosts     []string  // so too
+	EgressInspect   []string  // so too
+	EgressSecrets   []string  // so too
 	Cwd             string    // as the program sees it, or relative to the workspace
 	Declared        *Declared // nil: nothing
 
@@ -127,7 +129,7 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 	}
 	op := fmt.Sprintf("expand tool %q", clip(p.Tool))
 	switch {
-	case len(p.Argv)+len(p.Env) > 0 || p.Dir != "" || p.Workspace != "" || p.WorkspaceReadOnly || p.WorkspaceStaged || p.WorkspaceOwnPath || len(p.Mounts)+len(p.Caches)+len(p.Secrets)+len(p.EgressHosts) > 0 || p.Layer != "" || p.Cwd != "" ||
+	case len(p.Argv)+len(p.Env) > 0 || p.Dir != "" || p.Workspace != "" || p.WorkspaceReadOnly || p.WorkspaceStaged || p.WorkspaceOwnPath || len(p.Mounts)+len(p.Caches)+len(p.Secrets)+len(p.EgressHosts)+len(p.EgressInspect)+len(p.EgressSecrets) > 0 || p.Layer != "" || p.Cwd != "" ||
 		p.Stdin != StdinNone || p.Network != "" || p.TTY != nil:
 		return nil, usage("invalid_input", op, errors.New("the tool says what runs, not the proposal"))
 	case len(p.Input) > maxInput:
@@ -169,6 +171,7 @@ func (k *Kernel) expand(ctx context.Context, who *Caller, p *Proposal, stdin io.
 		WorkspaceOwnPath: d.OwnPath, Mounts: slices.Concat(d.Mounts, x.Mounts), Caches: slices.Concat(d.Caches, x.Caches),
 		Tool: p.Tool, Argv: x.Argv, Env: x.Env, Workspace: x.Workspace, WorkspaceReadOnly: x.WorkspaceReadOnly,
 		WorkspaceStaged: x.WorkspaceStaged, Layer: layer, Cwd: x.Cwd, Secrets: x.Secrets, EgressHosts: x.EgressHosts,
+		EgressInspect: x.EgressInspect, EgressSecrets: x.EgressSecrets,
 		Limits: lower(x.Limits, p.Limits), TierFloor: floor, Network: x.Network,
 		TTY: x.TTY, SessionID: p.SessionID, RunID: p.RunID, tool: x,
 	}

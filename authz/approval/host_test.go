@@ -3,6 +3,9 @@ package approval
 import (
 	"strings"
 	"testing"
+
+	"palyra/call"
+	"palyra/internal/canon"
 )
 
 func TestHost(t *testing.T) {
@@ -27,6 +30,24 @@ func TestHost(t *testing.T) {
 		}
 		if p := (&Pattern{Network: "egress", EgressHosts: []string{rule}}).Text(); !strings.Contains(p, "  reaches     "+want+"\n") {
 			t.Errorf("%q: the pattern says\n%s", rule, p)
+		}
+	}
+}
+
+// TestUseRow: the card says which secret goes where, and that the program can't read it.
+func TestUseRow(t *testing.T) {
+	record := canon.Sum([]byte("a record"))
+	for use, want := range map[string]string{
+		"TOKEN=vault://global/npm header:authorization GET,HEAD packages.example:443/simple/ revoke": `"vault://global/npm" version 3, which palyra-egress PUTS INTO GET,HEAD to ` +
+			`"packages.example:443/simple/" ("header:authorization"), and the program CAN'T READ: it has a placeholder in TOKEN; record ` + record.String() + `; if the placeholder leaks, this version expires`,
+		"K=vault://global/k query:key a.example:8443": `"vault://global/k" version 3, which palyra-egress PUTS INTO all requests to "a.example:8443" ("query:key"), ` +
+			`and the program CAN'T READ: it has a placeholder in K; record ` + record.String(),
+	} {
+		card := Card(Request{Call: Call{Executable: "/x", Network: "egress", EgressInspect: []string{"GET a.example:443/v1"}, EgressSecrets: []call.EgressSecret{{Use: use, Version: 3, Record: record}}}})
+		for _, line := range []string{"  uses        " + want + "\n", "  requests    \"GET a.example:443/v1\"; palyra-egress reads them, and refuses the host's others\n"} {
+			if !strings.Contains(card, line) {
+				t.Errorf("no %q in\n%s", line, card)
+			}
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/fault"
 )
 
@@ -392,12 +393,12 @@ func TestPromptTricks(t *testing.T) {
 		"\r  runs        \"true\"", "\x9b31m", "\u00ad", "\u2028", "\U000e0041", "\x08\x08\x08", "e\u0301", "раураl", "\xff\xfe", "\t\v\f\x00"} {
 		q := question()
 		q.Call = Call{Principal: trick, Tool: trick, Argv: []string{"true", trick}, Executable: "/bin/" + trick, Cwd: trick, Workspace: trick, EnvNames: []string{trick}, Stdin: trick, Tier: trick,
-			EgressHosts: []string{trick}, Capabilities: []string{trick}, Limits: trick, Script: trick, Operands: []Operand{{Path: trick}}, Loose: []string{trick},
+			EgressHosts: []string{trick}, EgressInspect: []string{trick}, EgressSecrets: []call.EgressSecret{{Use: trick}}, Capabilities: []string{trick}, Limits: trick, Script: trick, Operands: []Operand{{Path: trick}}, Loose: []string{trick},
 			EnvChanged: []string{trick}, Absent: []string{trick}, Libraries: []string{trick}, Folders: []string{trick},
 			Why: []Why{{Policy: trick, Reason: trick, Where: trick}}}
 		clean := question()
 		clean.Call = Call{Principal: "x", Tool: "x", Argv: []string{"true", "x"}, Executable: "/bin/x", Cwd: "x", Workspace: "x", EnvNames: []string{"x"}, Stdin: "x", Tier: "x",
-			EgressHosts: []string{"x"}, Capabilities: []string{"x"}, Limits: "x", Script: "x", Operands: []Operand{{Path: "x"}}, Loose: []string{"x"},
+			EgressHosts: []string{"x"}, EgressInspect: []string{"x"}, EgressSecrets: []call.EgressSecret{{Use: "x"}}, Capabilities: []string{"x"}, Limits: "x", Script: "x", Operands: []Operand{{Path: "x"}}, Loose: []string{"x"},
 			EnvChanged: []string{"x"}, Absent: []string{"x"}, Libraries: []string{"x"}, Folders: []string{"x"},
 			Why: []Why{{Policy: "x", Reason: "x", Where: "x"}}}
 		p := Pattern{Tool: trick, Executable: trick, Argv: []PatternArg{{Kind: ArgExact, Text: trick}, {Kind: ArgWithin, Text: trick}, {Kind: ArgContent, Text: trick}}, Cwd: trick, Workspace: trick,

@@ -125,6 +125,8 @@ func NewPattern(tool string, c *Call, l Loosen) (*Pattern, error) {
 		return refused("it reads mounts or caches, whose content may differ each time")
 	case len(c.Secrets) > 0:
 		return refused("it reads secrets")
+	case len(c.EgressInspect)+len(c.EgressSecrets) > 0:
+		return refused("its requests are inspected, and a yes is about one such call")
 	case c.TTY != nil:
 		return refused("it has a terminal, on which anything may be typed")
 	case c.MCP != nil:
@@ -202,6 +204,8 @@ func (p *Pattern) Match(tool string, c *Call) error {
 		return no("stdin")
 	case len(c.Secrets) > 0:
 		return no("secrets")
+	case len(c.EgressInspect)+len(c.EgressSecrets) > 0:
+		return no("requests")
 	case c.TTY != nil:
 		return no("terminal")
 	case c.MCP != nil: // its arguments are the server's, and say nothing of tool and question

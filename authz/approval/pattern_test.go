@@ -64,6 +64,10 @@ func TestPatternBounds(t *testing.T) {
 		{"stdin's content", false, func(c *Call) { c.StdinDigest = canon.Sum([]byte("x")) }},
 		{"network", false, func(c *Call) { c.Network = "host" }},
 		{"egress", false, func(c *Call) { c.EgressHosts = []string{"example.org"} }},
+		{"inspected requests", false, func(c *Call) { c.EgressInspect = []string{"example.org:443"} }},
+		{"a use of a secret", false, func(c *Call) {
+			c.EgressSecrets = []call.EgressSecret{{Use: "T=vault://global/a header:x a.example:443"}}
+		}},
 		{"a capability more", false, func(c *Call) { c.Capabilities = append(c.Capabilities, "network") }},
 		{"tier", false, func(c *Call) { c.Tier = "b" }},
 		{"no tier", false, func(c *Call) { c.Tier = "" }},

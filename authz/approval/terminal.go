@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"palyra/call"
+	"palyra/call/egress"
 	"palyra/internal/fault"
 )
 
@@ -354,6 +355,12 @@ func Card(r Request) string {
 	for _, h := range c.EgressHosts {
 		row("reaches", "%s", host(h))
 	}
+	for _, r := range c.EgressInspect {
+		row("requests", "%s; palyra-egress reads them, and refuses the host's others", shown(r))
+	}
+	for _, s := range c.EgressSecrets {
+		row("uses", "%s", use(s))
+	}
 	if c.Background {
 		row("background", "it goes on while its caller makes other calls, for as long as its limits and its session let it")
 	}
@@ -447,6 +454,24 @@ func network(c *Call) string {
 		return "session: its programs and RUNNING CALLS OF ITS SESSION reach each other, and no host"
 	}
 	return "none"
+}
+
+// use says where a secret goes that the program can't read.
+func use(s call.EgressSecret) string {
+	u, err := egress.ParseUse(s.Use)
+	if err != nil { // an older palyra's
+		return shown(s.Use)
+	}
+	which := "all requests"
+	if len(u.Methods) > 0 {
+		which = strings.Join(u.Methods, ",")
+	}
+	text := fmt.Sprintf("%s version %d, which palyra-egress PUTS INTO %s to %s (%s), and the program CAN'T READ: it has a placeholder in %s; record %s",
+		shown(u.Ref), s.Version, which, shown(u.Rule().String()+u.Path), shown(u.Place.String()), Escape(u.Name), s.Record)
+	if u.Revoke {
+		text += "; if the placeholder leaks, this version expires"
+	}
+	return text
 }
 
 func orNone(s string) string {

@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"palyra/call"
 	"palyra/internal/canon"
 )
 
@@ -364,6 +365,8 @@ func TestCardHidesNothing(t *testing.T) {
 		"loose":         {Loose: append(slicesOf(100, "junk"), last)},
 		"environment":   {EnvNames: append(slicesOf(5000, "JUNK"), last)},
 		"egress":        {EgressHosts: append(slicesOf(5000, "junk"), last)},
+		"requests":      {EgressInspect: append(slicesOf(5000, "junk"), last)},
+		"uses":          {EgressSecrets: append(make([]call.EgressSecret, 100), call.EgressSecret{Use: last})},
 		"variable":      {EnvChanged: append(slicesOf(5000, "junk"), last)},
 		"absent":        {Absent: append(slicesOf(5000, "junk"), last)},
 		"folder":        {Folders: append(slicesOf(5000, "junk"), last)},

@@ -57,12 +57,12 @@ func Restore(texts map[string]string, schema string, want canon.Digest) (*Set, e
 		s.unknown, s.lost = r.differs()
 		var unknown attr
 		for _, a := range s.unknown {
-			unknown |= a
+			unknown = unknown.or(a)
 		}
 		for _, x := range s.rules {
-			if x.reads&unknown != 0 { // it looks for what isn't there, and needs the record around it
-				x.reads |= attrAll &^ (attrApproved | attrInterpreterPermitted)
-				s.want |= x.reads
+			if x.reads.meets(unknown) { // it looks for what isn't there, and needs the record around it
+				x.reads = x.reads.or(attrAll.without(attrApproved.or(attrInterpreterPermitted)))
+				s.want = s.want.or(x.reads)
 			}
 		}
 	}
@@ -94,8 +94,8 @@ func (o old) differs() (unknown byContext, lost string) {
 			continue
 		}
 		for _, path := range paths(a.AppliesTo.Context, "") {
-			if row := attrNames[path] & attrsIn[i]; row != 0 {
-				unknown[i] &^= row
+			if row := attrNames[path].and(attrsIn[i]); !row.isEmpty() {
+				unknown[i] = unknown[i].without(row)
 			} else {
 				lost = path
 			}

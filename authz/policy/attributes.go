@@ -38,6 +38,10 @@ type Context struct {
 	// Secrets are references of secrets that the program can read, each once. Decide asks about
 	// each by itself, too.
 	Secrets []string `json:"secrets,omitempty"`
+	// EgressInspect are rules about requests to hosts, and EgressSecrets uses of secrets in them, as
+	// package call/egress spells both. Decide asks about each use by itself, too.
+	EgressInspect []string `json:"egress_inspect,omitempty"`
+	EgressSecrets []string `json:"egress_secrets,omitempty"`
 	// DeclaredWorkspace is the operator's name for the workspace, if Mounts, Caches and an
 	// environment set, whose digest is DeclaredEnv, are those that the operator declared for it.
 	DeclaredWorkspace string       `json:"declared_workspace,omitempty"`
@@ -110,7 +114,7 @@ var (
 	vocabNetwork      = []string{NetworkEgress, NetworkFresh, NetworkLoopback, NetworkSession, NetworkVoid}
 	vocabCertificate  = []string{CertificateNone, CertificateProven, CertificateRefuted}
 	vocabScope        = []string{ScopeOnce, ScopeSession, ScopeTimed}
-	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead}
+	vocabCapabilities = [...]string{CapFilesystemWrite, CapNetwork, CapProcessExec, CapSecretsRead, CapSecretsUse}
 	vocabUnpinned     = []string{"absent", "directory", "library", "program", "special", "staged", "symlink", "too_large", "unreadable"}
 	vocabKind         = []string{string(Shell), string(Interpreter), string(Loader), string(Wrapper), string(Other)}
 	vocabRole         = []string{RoleAdmin, RoleOperator, RoleOwner}
@@ -166,6 +170,14 @@ type given struct {
 	principal        string        // who asks, by id; "" until the decision begins
 	hosts            []egress.List // of the set; nil until the decision begins
 	approved, byName bool          // context.approved and context.interpreter_permitted
+	use              use           // of vault.use; zero for other questions
+}
+
+// use is one use of a secret as policies see it.
+type use struct {
+	host    string
+	methods []string
+	path    string
 }
 
 // attributes are the rows, in the order of the schema. A row's index is its bit in an attr;
@@ -207,7 +219,7 @@ var attributes = [...]attribute{
 	{path: "cwd", in: inCall, from: "cwd", page: "the working directory, as the program sees it", text: func(g *given) string { return g.Cwd }},
 	{path: "egress_hosts", in: inCall | inAnswer, from: "egress_hosts", doc: `hosts and ports that the call may reach, in canonical form: "example.org:443", "*.example.org:443" (any name below it), "192.0.2.7:443", "10.1.0.0/16:5432"; none: it reaches no host`, set: func(g *given) []string { return g.EgressHosts }},
 	{path: "egress_unlisted", in: inCall, doc: "of these, those that no list of hosts of the policy directory has (*.hosts)", set: (*given).unlisted},
-	{path: "capabilities", in: inCall | inAnswer, from: "capabilities", doc: `of "process_exec", "network", "secrets_read", "filesystem_write"`,
+	{path: "capabilities", in: inCall | inAnswer, from: "capabilities", doc: `of "process_exec", "network", "secrets_read", "secrets_use", "filesystem_write"`,
 		of: vocabCapabilities[:], set: func(g *given) []string { return g.Capabilities }},
 	{path: "tier", in: inCall | inAnswer, from: "tier", doc: "the floor: {}", of: vocabTier, text: func(g *given) string { return g.Tier }},
 	{path: "limits.wall_ms", in: inCall, from: "limits.wall", page: "time on the clock", number: func(g *given) int64 { return g.Limits.Wall.Milliseconds() }},
@@ -227,8 +239,16 @@ var attributes = [...]attribute{
 		set: func(g *given) []string { return g.Caches }},
 	{path: "secrets", in: inCall, from: "secrets", doc: `references of secrets that the program can read in files, "vault://global/token"; each takes a permit of "vault.expose", too`,
 		set: func(g *given) []string { return g.Secrets }},
-	{path: "secrets_of_others", in: inCall, doc: `of these, those in the scope of another principal than the one who asks: "vault://principal:uid:1001/token" of uid:1000`,
+	{path: "secrets_of_others", in: inCall, doc: `of these and of those in egress_secrets, the references in the scope of another principal than the one who asks: "vault://principal:uid:1001/token" of uid:1000`,
 		set: (*given).secretsOfOthers},
+	{path: "egress_inspect", in: inCall, from: "egress_inspect", doc: `rules about the requests to hosts, whose connections palyra-egress reads: "GET,HEAD packages.example:443/simple/", "packages.example:443" (all requests)`,
+		set: func(g *given) []string { return g.EgressInspect }},
+	{path: "egress_secrets", in: inCall, from: "egress_secrets", doc: `secrets that palyra-egress puts into requests, and that the program can't read: "TOKEN=vault://global/npm header:authorization packages.example:443"; each takes a permit of "vault.use", too`,
+		set: func(g *given) []string { return g.EgressSecrets }},
+	{path: "use.host", in: inCall, doc: `asked about "vault.use", the host and port that the secret goes to: "packages.example:443"; else ""`,
+		text: func(g *given) string { return g.use.host }},
+	{path: "use.methods", in: inCall, doc: `so, the methods of the requests that it goes into: "GET"; none: all`, set: func(g *given) []string { return g.use.methods }},
+	{path: "use.path", in: inCall, doc: `so, their path, which stands for those below it, too: "/simple/"; "" for all`, text: func(g *given) string { return g.use.path }},
 	{path: "declared.workspace", in: inCall, from: "declared_workspace",
 		doc:  `the operator's name for the workspace, if mounts and caches are those that the operator declared for it; "": the call's own, or none`,
 		text: func(g *given) string { return g.DeclaredWorkspace }},
@@ -284,7 +304,16 @@ func allArgs(g *given) []string {
 const principalScope = "vault://principal:"
 
 func (g *given) secretsOfOthers() (others []string) {
-	for _, ref := range g.Secrets {
+	refs := g.Secrets
+	if len(g.EgressSecrets) > 0 {
+		refs = slices.Clone(refs)
+		for _, text := range g.EgressSecrets {
+			if u, err := egress.ParseUse(text); err == nil {
+				refs = append(refs, u.Ref)
+			}
+		}
+	}
+	for _, ref := range refs {
 		if strings.HasPrefix(ref, principalScope) && !strings.HasPrefix(ref, principalScope+g.principal+"/") {
 			others = append(others, ref)
 		}

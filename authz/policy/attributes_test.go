@@ -273,7 +273,7 @@ func TestFieldsHaveRows(t *testing.T) {
 		f := facts{given: g}
 		out := make([]string, len(attributes))
 		for i := range attributes {
-			out[i] = fmt.Sprint(f.value(1 << i))
+			out[i] = fmt.Sprint(f.value(attrAt(i)))
 		}
 		return out
 	}
@@ -385,8 +385,11 @@ func TestEachAttributeDecides(t *testing.T) {
 					if i := slices.IndexFunc(attributes[:], func(a attribute) bool { return a.from == path && a.of != nil }); i >= 0 {
 						text = attributes[i].of[len(attributes[i].of)-1]
 					}
-					if path == "secrets" {
+					switch path {
+					case "secrets":
 						text = principalScope + "another/x"
+					case "egress_secrets":
+						text = "T=" + principalScope + "another/x header:x example.org:443"
 					}
 					fill(t, at, f, text)
 				}
@@ -398,20 +401,19 @@ func TestEachAttributeDecides(t *testing.T) {
 				continue
 			}
 			one, none := Default().newEvaluation(&with, attrAll), Default().newEvaluation(&without, attrAll)
-			for m := one.facts.has; m != 0; m &= m - 1 {
-				a := m & -m
+			for a := range one.facts.has.each {
 				value, row := one.facts.value(a), &attributes[a.bit()]
 				if value.Equal(none.facts.value(a)) {
 					continue
 				}
 				seen[row.path] = true
-				if path == "secrets" { // each takes a permit of its own
+				if path == "secrets" || path == "egress_secrets" { // each takes a permit of its own
 					one := Default().Decide(with)
 					if one.Effect == Allow {
 						t.Errorf("a secret without a permit: %+v", one)
 					}
 				}
-				s := mustCompile(t, `@id("y") permit (principal, action == Palyra::Action::"vault.expose", resource);`+fmt.Sprintf(`@id("x") permit (principal, action == Palyra::Action::%q, resource) when { context.%s == %s };`,
+				s := mustCompile(t, `@id("y") permit (principal, action in [Palyra::Action::"vault.expose", Palyra::Action::"vault.use"], resource);`+fmt.Sprintf(`@id("x") permit (principal, action == Palyra::Action::%q, resource) when { context.%s == %s };`,
 					action, row.path, value.MarshalCedar()))
 				for _, c := range []struct {
 					r    Request
@@ -425,7 +427,7 @@ func TestEachAttributeDecides(t *testing.T) {
 		}
 	})
 	for i := range attributes {
-		if path := attributes[i].path; !seen[path] && path != "approved" && path != "interpreter_permitted" {
+		if path := attributes[i].path; !seen[path] && path != "approved" && path != "interpreter_permitted" && !strings.HasPrefix(path, "use.") {
 			t.Errorf("no request gives context.%s a value", path)
 		}
 	}

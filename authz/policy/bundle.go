@@ -179,7 +179,7 @@ func (s *Set) queries(r *Request) (out []query) {
 	}
 	both := func(approved bool) answer {
 		byName := false
-		if e.facts.kind.dangerous() && e.facts.has&s.want&attrInterpreterPermitted != 0 {
+		if e.facts.kind.dangerous() && e.facts.has.and(s.want).meets(attrInterpreterPermitted) {
 			a := ask(interpreterRun, cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(e.facts.family)}, approved, false)
 			if len(a.errors) > 0 {
 				return a
@@ -193,9 +193,17 @@ func (s *Set) queries(r *Request) (out []query) {
 			}
 			a = ask(vaultExpose, secretUID(ref), approved, byName)
 		}
+		defer e.facts.about(use{})
+		for _, u := range usesOf(&r.Context) {
+			if !a.allow {
+				break
+			}
+			e.facts.about(u.use)
+			a = ask(vaultUse, secretUID(u.ref), approved, byName)
+		}
 		return a
 	}
-	if a := both(false); !a.allow && len(a.errors) == 0 && e.facts.has&s.want&attrApproved != 0 {
+	if a := both(false); !a.allow && len(a.errors) == 0 && e.facts.has.and(s.want).meets(attrApproved) {
 		both(true)
 	}
 	return out

@@ -94,7 +94,7 @@ func TestExposures(t *testing.T) {
 			t.Errorf("%s with %q: %d questions, want %d; %v", c.tool, c.secrets, len(b.Questions), c.asked, err)
 		}
 	}
-	for _, action := range []string{vaultExpose, ToolList} {
+	for _, action := range []string{vaultExpose, vaultUse, ToolList} {
 		r := benchRequest()
 		r.Action, r.Resource, r.Context.Secrets = action, Entity{Type: TypeSecret, ID: "vault://global/token"}, []string{"vault://global/token"}
 		if action == ToolList {
@@ -102,6 +102,51 @@ func TestExposures(t *testing.T) {
 		}
 		if d := s.Decide(r); d.Reason != ReasonBadRequest {
 			t.Errorf("%s: %+v", action, d)
+		}
+	}
+}
+
+// TestUses: each use of a secret takes a permit of its own, which sees where the secret goes, and no
+// other question sees that.
+func TestUses(t *testing.T) {
+	s := mustCompile(t, `@id("run") permit (principal, action == Palyra::Action::"tool.execute", resource) when { context.use.host == "" && context.use.methods.isEmpty() };
+		@id("token") permit (principal, action == Palyra::Action::"vault.use", resource == Palyra::Secret::"vault://global/token")
+			when { context.use.host == "a.example:443" && context.use.methods == ["GET"] && context.use.path == "/v1/" };
+		@id("expose") permit (principal, action == Palyra::Action::"vault.expose", resource);
+		@id("key") permit (principal, action == Palyra::Action::"vault.use", resource == Palyra::Secret::"vault://global/key") when { context.approved };
+		@id("not_others") forbid (principal, action == Palyra::Action::"vault.use", resource) when { !context.secrets_of_others.isEmpty() };`)
+	const token = "T=vault://global/token header:authorization GET a.example:443/v1/"
+	for _, c := range []struct {
+		uses     []string
+		effect   Effect
+		reason   string
+		policies []string
+		asked    int
+	}{
+		{nil, Allow, ReasonPermitted, []string{"run"}, 1},
+		{[]string{token}, Allow, ReasonPermitted, []string{"run", "token"}, 2},
+		{[]string{"T=vault://global/token header:authorization GET b.example:443/v1/"}, Deny, ReasonNotPermitted, nil, 4},
+		{[]string{"T=vault://global/token header:authorization GET,POST a.example:443/v1/"}, Deny, ReasonNotPermitted, nil, 4},
+		{[]string{"T=vault://global/token header:authorization GET a.example:443"}, Deny, ReasonNotPermitted, nil, 4},
+		{[]string{"K=vault://global/key query:k a.example:443", token}, NeedsApproval, ReasonApprovalRequired, []string{"key", "run", "token"}, 5},
+		{[]string{token, "U=vault://principal:mallory/x header:x GET a.example:443"}, Deny, ReasonForbidden, []string{"not_others"}, 4},
+		{[]string{"T=vault://global/token header:authorization GET a.example"}, Deny, ReasonBadRequest, nil, -1},
+	} {
+		r := benchRequest()
+		r.Context.EgressSecrets = c.uses
+		d := s.Decide(r)
+		if d.Effect != c.effect || d.Reason != c.reason || !slices.Equal(d.Policies, c.policies) {
+			t.Errorf("%q: %v %s %q, want %v %s %q", c.uses, d.Effect, d.Reason, d.Policies, c.effect, c.reason, c.policies)
+		}
+		if c.asked < 0 {
+			continue
+		}
+		if !sameAnswer(d, oracle(s, r)) {
+			t.Errorf("%q: the oracle says otherwise", c.uses)
+		}
+		b, err := s.Bundle(r, "")
+		if err != nil || len(b.Questions) != c.asked {
+			t.Errorf("%q: %d questions, want %d; %v", c.uses, len(b.Questions), c.asked, err)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (s *Set) trial(r *Request, c *change) Decision {
 func (s *Set) changed(r *Request, c *change) *evaluation {
 	want := s.want
 	for _, x := range c.extra {
-		want |= x.reads
+		want = want.or(x.reads)
 	}
 	e := s.newEvaluation(r, want)
 	e.change = c

@@ -33,7 +33,7 @@ type rule struct {
 }
 
 // hinges reports whether the rule looks at context.approved.
-func (r *rule) hinges() bool { return r.reads&attrApproved != 0 }
+func (r *rule) hinges() bool { return r.reads.meets(attrApproved) }
 
 func (r *rule) permits() bool { return r.policy.Effect() == cedar.Permit }
 
@@ -145,7 +145,7 @@ func (s *Set) addFile(f file) error {
 		})
 		r.quick = sync.OnceValue(func() *cedar.Policy { return quicken(r.ast) })
 		r.reads = mentions(r.ast)
-		s.want |= r.reads
+		s.want = s.want.or(r.reads)
 		s.permissions |= permissionsIn(r.ast)
 	}
 	return nil

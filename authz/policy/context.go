@@ -13,17 +13,48 @@ import (
 // attr is a set of context attributes, with a bit for each row of [attributes]. A Set knows the
 // attributes that its policies mention, and a decision builds only those: building records
 // takes most of the time of a small decision. Explain and the tests build all of them.
-type attr uint64
+type attr [2]uint64
 
-// attrAll is every attribute; the constant overflows where attr has too few bits.
-const attrAll attr = 1<<len(attributes) - 1
+// attrAll is every attribute.
+var attrAll = attrsWhere(func(*attribute) bool { return true })
 
-func (a attr) bit() int { return bits.TrailingZeros64(uint64(a)) }
+// attrAt is the attribute of a row.
+func attrAt(row int) (a attr) {
+	a[row/64] = 1 << (row % 64)
+	return a
+}
+
+func (a attr) or(b attr) attr      { return attr{a[0] | b[0], a[1] | b[1]} }
+func (a attr) and(b attr) attr     { return attr{a[0] & b[0], a[1] & b[1]} }
+func (a attr) without(b attr) attr { return attr{a[0] &^ b[0], a[1] &^ b[1]} }
+
+func (a attr) isEmpty() bool     { return a == attr{} }
+func (a attr) meets(b attr) bool { return !a.and(b).isEmpty() }
+func (a attr) len() int          { return bits.OnesCount64(a[0]) + bits.OnesCount64(a[1]) }
+
+// bit returns the row of the first attribute in a, which isn't empty.
+func (a attr) bit() int {
+	if a[0] != 0 {
+		return bits.TrailingZeros64(a[0])
+	}
+	return 64 + bits.TrailingZeros64(a[1])
+}
+
+// each yields the attributes in a one by one.
+func (a attr) each(yield func(attr) bool) {
+	for i, word := range a {
+		for ; word != 0; word &= word - 1 {
+			if !yield(attrAt(64*i + bits.TrailingZeros64(word))) {
+				return
+			}
+		}
+	}
+}
 
 func attrsWhere(is func(*attribute) bool) (m attr) {
 	for i := range attributes {
 		if is(&attributes[i]) {
-			m |= 1 << i
+			m = m.or(attrAt(i))
 		}
 	}
 	return m
@@ -47,9 +78,9 @@ var attrNames = func() map[string]attr {
 	m := make(map[string]attr)
 	for i := range attributes {
 		path := attributes[i].path
-		m[path] |= 1 << i
+		m[path] = m[path].or(attrAt(i))
 		if top, _, nested := strings.Cut(path, "."); nested {
-			m[top] |= 1 << i
+			m[top] = m[top].or(attrAt(i))
 		}
 	}
 	return m
@@ -58,10 +89,10 @@ var attrNames = func() map[string]attr {
 // attrsOf returns the attributes with these paths. It panics if there is none.
 func attrsOf(paths ...string) (m attr) {
 	for _, p := range paths {
-		if attrNames[p] == 0 {
+		if attrNames[p].isEmpty() {
 			panic("policy: internal error: no attribute " + p)
 		}
-		m |= attrNames[p]
+		m = m.or(attrNames[p])
 	}
 	return m
 }
@@ -72,6 +103,7 @@ var (
 	attrInterpreterPermitted = attrsOf("interpreter_permitted")
 	attrExecutable           = attrsOf("executable")
 	attrCapabilities         = attrsOf("capabilities")
+	attrOfUse                = attrsOf("use")
 )
 
 // place is where an attribute stands in the context: top, or top.sub.
@@ -105,7 +137,7 @@ func mentions(p *ast.Policy) attr {
 				return true
 			}
 			if a, ok := attrNames[below]; ok {
-				m |= a
+				m = m.or(a)
 				return false
 			}
 			return true // context.limits.memory: look at context.limits
@@ -130,9 +162,9 @@ func (f *facts) init(r *Request, want attr, s *Set) {
 		f.tool = r.Resource.ID
 	}
 	if s.unknown != (byContext{}) {
-		f.has &^= s.unknown.of(r.Action)
+		f.has = f.has.without(s.unknown.of(r.Action))
 	}
-	if f.want = want & f.has; f.has&attrExecutable == 0 {
+	if f.want = want.and(f.has); !f.has.meets(attrExecutable) {
 		return
 	}
 	f.kind, f.family = Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter)
@@ -140,7 +172,7 @@ func (f *facts) init(r *Request, want attr, s *Set) {
 
 func contextOf(action string) attr {
 	switch {
-	case runsProgram(action), action == interpreterRun, action == vaultExpose:
+	case runsProgram(action), action == interpreterRun, action == vaultExpose, action == vaultUse:
 		return attrCall
 	case answers(action):
 		return attrAnswer
@@ -150,19 +182,26 @@ func contextOf(action string) attr {
 	return attrOrigin
 }
 
+// about sets the attributes of a question about vault.use; a zero use is for every other question.
+func (f *facts) about(u use) {
+	f.use = u
+	for a := range attrOfUse.each {
+		f.records[a.bit()] = cedar.Record{}
+	}
+}
+
 func (f *facts) record(approved, interpreterPermitted bool) cedar.Record {
 	f.set(approved, interpreterPermitted)
 	return f.recordOf(f.want)
 }
 
 func (f *facts) recordOf(want attr) cedar.Record {
-	if want == 0 {
+	if want.isEmpty() {
 		return cedar.Record{}
 	}
-	values := make(cedar.RecordMap, bits.OnesCount64(uint64(want)))
+	values := make(cedar.RecordMap, want.len())
 	inner := make(map[cedar.String]cedar.RecordMap)
-	for ; want != 0; want &= want - 1 {
-		a := want & -want
+	for a := range want.each {
 		switch l := places[a.bit()]; {
 		case l.sub == "":
 			values[l.top] = f.value(a)
@@ -180,11 +219,11 @@ func (f *facts) recordOf(want attr) cedar.Record {
 
 func (f *facts) value(a attr) cedar.Value {
 	switch {
-	case a&attrText != 0:
+	case a.meets(attrText):
 		return cedar.String(f.text(a))
-	case a&attrBool != 0:
+	case a.meets(attrBool):
 		return cedar.Boolean(f.truth(a))
-	case a&attrSets != 0:
+	case a.meets(attrSets):
 		return stringSet(f.elements(a))
 	}
 	return cedar.Long(attributes[a.bit()].number(&f.given))

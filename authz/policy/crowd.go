@@ -18,7 +18,7 @@ const (
 // checkSets refuses a request with a list that would take an evaluation too long to make a set of.
 func (g *given) checkSets() error {
 	c := g.Context
-	if max(len(g.LineArgs)+len(c.Args), len(c.EgressHosts), len(c.Capabilities), len(c.Mounts), len(c.Caches), len(c.Secrets),
+	if max(len(g.LineArgs)+len(c.Args), len(c.EgressHosts), len(c.EgressInspect), len(c.EgressSecrets), len(c.Capabilities), len(c.Mounts), len(c.Caches), len(c.Secrets),
 		len(c.MCP.Arguments), len(c.Env)+len(c.EnvNames), len(c.EnvCode), len(c.Unpinned), len(c.Features)) <= uncrowded {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	cedar "github.com/cedar-policy/cedar-go"
 
 	"palyra/authz/access"
+	"palyra/call/egress"
 )
 
 const actionType = "Palyra::Action"
@@ -123,7 +124,7 @@ func (e *evaluation) verdict() {
 		return
 	}
 	approved := plain // unless a policy looks at approval
-	if e.facts.want&attrApproved != 0 {
+	if e.facts.want.meets(attrApproved) {
 		approved = e.answer(true)
 	}
 	switch {
@@ -175,7 +176,7 @@ func union(a, b []string) []string {
 // about secrets last.
 func (e *evaluation) answer(approved bool) answer {
 	var byName answer
-	if e.facts.kind.dangerous() && e.facts.want&attrInterpreterPermitted != 0 {
+	if e.facts.kind.dangerous() && e.facts.want.meets(attrInterpreterPermitted) {
 		byName = e.ask(interpreterRun, cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(e.facts.family)}, approved, false)
 		if len(byName.errors) > 0 {
 			return byName
@@ -185,14 +186,14 @@ func (e *evaluation) answer(approved bool) answer {
 	if a.allow && byName.allow {
 		a.byName = byName.ids
 	}
-	if a.allow && len(e.request.Context.Secrets) > 0 {
+	if c := &e.request.Context; a.allow && len(c.Secrets)+len(c.EgressSecrets) > 0 {
 		a = e.exposures(a, approved, byName.allow)
 	}
 	return a
 }
 
-// exposures asks about each secret that the program of a permitted call can read. One that isn't
-// permitted denies the call.
+// exposures asks about each secret that the program of a permitted call can read, and each use of one
+// that it can't. One that isn't permitted denies the call.
 func (e *evaluation) exposures(a answer, approved, byName bool) answer {
 	for _, ref := range e.request.Context.Secrets {
 		x := e.ask(vaultExpose, secretUID(ref), approved, byName)
@@ -201,7 +202,34 @@ func (e *evaluation) exposures(a answer, approved, byName bool) answer {
 		}
 		a.ids = union(a.ids, x.ids)
 	}
+	defer e.facts.about(use{})
+	for _, u := range usesOf(&e.request.Context) {
+		e.facts.about(u.use)
+		x := e.ask(vaultUse, secretUID(u.ref), approved, byName)
+		if !x.allow {
+			return x
+		}
+		a.ids = union(a.ids, x.ids)
+	}
 	return a
+}
+
+// namedUse is a use of a secret with its reference and its text.
+type namedUse struct {
+	use
+	ref, text string
+}
+
+// usesOf reads the uses of a request that was checked.
+func usesOf(c *Context) (out []namedUse) {
+	for _, text := range c.EgressSecrets {
+		u, err := egress.ParseUse(text)
+		if err != nil {
+			panic("policy: internal error: a use that wasn't checked")
+		}
+		out = append(out, namedUse{use{u.Rule().String(), u.Methods, u.Path}, u.Ref, text})
+	}
+	return out
 }
 
 func secretUID(ref string) cedar.EntityUID {
@@ -220,14 +248,14 @@ func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved
 	var reads attr // of the rules that take a context
 	for _, r := range e.rules {
 		if !e.quick(r) {
-			reads |= r.reads
+			reads = reads.or(r.reads)
 		}
 	}
 	req := cedar.Request{
 		Principal: e.entities.principal.UID,
 		Action:    cedar.EntityUID{Type: actionType, ID: action},
 		Resource:  resource,
-		Context:   e.facts.recordOf(reads & e.facts.want),
+		Context:   e.facts.recordOf(reads.and(e.facts.want)),
 	}
 	decision, diag := cedar.Authorize(e, &e.entities, req)
 	a := answer{allow: decision == cedar.Allow && len(diag.Errors) == 0}
@@ -249,7 +277,7 @@ func (e *evaluation) ask(action cedar.String, resource cedar.EntityUID, approved
 // action's context lacks is evaluated as written, so that it fails as written; the validator
 // lets none through.
 func (e *evaluation) quick(r *rule) bool {
-	return r.quick() != nil && r.reads&^e.facts.has == 0
+	return r.quick() != nil && r.reads.without(e.facts.has).isEmpty()
 }
 
 // All hands the rules to Cedar. It implements cedar.PolicyIterator.

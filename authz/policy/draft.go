@@ -184,14 +184,14 @@ func Actions() (out []Action) {
 	for name, resource := range resourceType {
 		out = append(out, Action{name, resource, contextOf(name)})
 	}
-	return append(out, Action{interpreterRun, TypeExecutable, contextOf(interpreterRun)}, Action{vaultExpose, TypeSecret, contextOf(vaultExpose)})
+	return append(out, Action{interpreterRun, TypeExecutable, contextOf(interpreterRun)}, Action{vaultExpose, TypeSecret, contextOf(vaultExpose)}, Action{vaultUse, TypeSecret, contextOf(vaultUse)})
 }
 
 // Has reports whether the context of the action's requests has the attribute with this path
 // below context. known is false if no action has it.
 func (a Action) Has(path string) (has, known bool) {
 	bits := attrNames[path]
-	return bits&a.has != 0, bits != 0
+	return bits.meets(a.has), !bits.isEmpty()
 }
 
 // ToolsOf returns the tools of a group.

@@ -25,7 +25,7 @@ type Explanation struct {
 // Trace is one policy's part in a decision.
 type Trace struct {
 	Info
-	Question   string      `json:"question"` // the action that it was asked about; behind vault.expose, the secret
+	Question   string      `json:"question"` // the action that it was asked about; behind vault.expose, the secret; behind vault.use, the use
 	Matched    bool        `json:"matched"`  // its scope and every condition hold
 	Principal  bool        `json:"principal"`
 	Resource   bool        `json:"resource"`
@@ -62,6 +62,14 @@ func (s *Set) Explain(r Request) Explanation {
 		}
 		x.Traces = append(x.Traces, of...)
 	}
+	for _, u := range usesOf(&r.Context) {
+		e.facts.about(u.use)
+		of := s.traces(e, vaultUse, secretUID(u.ref), byName)
+		for i := range of {
+			of[i].Question += " " + u.text
+		}
+		x.Traces = append(x.Traces, of...)
+	}
 	return x
 }
 
@@ -70,9 +78,9 @@ func (s *Set) Explain(r Request) Explanation {
 func (s *Set) Reads(name string, ids ...string) bool {
 	want := attrNames[name]
 	if len(ids) == 0 {
-		return s.want&want != 0
+		return s.want.meets(want)
 	}
-	return slices.ContainsFunc(ids, func(id string) bool { r := s.byID[id]; return r != nil && r.reads&want != 0 })
+	return slices.ContainsFunc(ids, func(id string) bool { r := s.byID[id]; return r != nil && r.reads.meets(want) })
 }
 
 func (s *Set) traces(e *evaluation, action cedar.String, resource cedar.EntityUID, byName bool) []Trace {

@@ -78,6 +78,9 @@ func TestExplainAgreesWithDecide(t *testing.T) {
 		for _, ref := range r.Context.Secrets {
 			questions = append(questions, vaultExpose+" "+ref)
 		}
+		for _, u := range r.Context.EgressSecrets {
+			questions = append(questions, vaultUse+" "+u)
+		}
 		allow := true
 		for _, q := range questions {
 			permits, forbids := 0, 0

@@ -77,10 +77,15 @@ func (s *Set) smallest(r *Request, d *Decision) string {
 	return s.changeText(d)
 }
 
-// exposeText returns the permits of vault.expose for the secrets of the call, "" if it has none.
+// exposeText returns the permits of vault.expose and vault.use for the secrets of the call, "" if it
+// has none.
 func (s *Set) exposeText(r *Request) (text string) {
 	for i, ref := range r.Context.Secrets {
 		text += s.permitText(r, vaultExpose, secretUID(ref), fmt.Sprintf("_secret_%d", i+1)) + "\n"
+	}
+	for i, u := range usesOf(&r.Context) {
+		text += s.permitText(r, vaultUse, secretUID(u.ref), fmt.Sprintf("_use_%d", i+1),
+			"context.use.host == "+quotedText(u.host), "context.use.methods == "+quotedSet(u.methods), "context.use.path == "+quotedText(u.path)) + "\n"
 	}
 	return text
 }
@@ -164,7 +169,7 @@ func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 		if shape := shapeOf(r); shape != nil {
 			label = s.width(r, "unless { "+strings.Join(append(slices.Clone(parts), one), " && ")+" }")
 			about := "resource == " + uid(r.Resource).String()
-			if len(r.Context.Secrets) > 0 { // the resource may be one of them
+			if len(r.Context.Secrets)+len(r.Context.EgressSecrets) > 0 { // the resource may be one of them
 				about = "context.tool == " + string(cedar.String(r.Resource.ID).MarshalCedar())
 			}
 			parts = append(append(parts, about), shape...)
@@ -188,7 +193,7 @@ func (s *Set) exceptFrom(r *Request, f *rule) (parsedClause, error) {
 // onlyCalls reports whether every action of a scope has the context of a call.
 func onlyCalls(scope ast.IsScopeNode) bool {
 	calls := func(a cedar.EntityUID) bool {
-		return runsProgram(string(a.ID)) || a.ID == interpreterRun || a.ID == vaultExpose
+		return runsProgram(string(a.ID)) || a.ID == interpreterRun || a.ID == vaultExpose || a.ID == vaultUse
 	}
 	switch a := scope.(type) {
 	case ast.ScopeTypeEq:
@@ -215,8 +220,8 @@ func (s *Set) kindOf(r *Request) (Kind, string) {
 
 // permitText returns the permit for this call: this principal, action and resource and, if the
 // call has them, its shape or else its capsule. Policies see no capsule of a yes, so that
-// permit is for the same program, tool, requester and scope.
-func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityUID, suffix string) string {
+// permit is for the same program, tool, requester and scope. more are conditions that a shape gets.
+func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityUID, suffix string, more ...string) string {
 	capsule := r.Context.CapsuleDigest
 	var b strings.Builder
 	fmt.Fprintf(&b, "@id(%q)\npermit (\n  principal == %s,\n  action == %s,\n  resource == %s\n)",
@@ -224,9 +229,10 @@ func (s *Set) permitText(r *Request, action cedar.String, resource cedar.EntityU
 	if !capsule.IsZero() && runsProgram(r.Action) {
 		one := fmt.Sprintf("when { context.capsule == %q }", capsule)
 		if shape := shapeOf(r); shape != nil {
-			if action == vaultExpose {
-				shape = append([]string{"context.tool == " + string(cedar.String(r.Resource.ID).MarshalCedar())}, shape...)
+			if action == vaultExpose || action == vaultUse {
+				shape = append([]string{"context.tool == " + quotedText(r.Resource.ID)}, shape...)
 			}
+			shape = append(shape, more...)
 			b.WriteString("\n" + s.width(r, one) + "when {\n  " + strings.Join(shape, " &&\n  ") + "\n}")
 		} else {
 			b.WriteString("\n" + one)
@@ -256,7 +262,7 @@ func shapeOf(r *Request) []string {
 	if len(c.envNames()) > 0 {
 		return nil
 	}
-	quoted := func(v string) string { return string(cedar.String(v).MarshalCedar()) }
+	quoted := quotedText
 	var parts []string
 	if namesProgram(r) {
 		if c.Executable.Path == "" {
@@ -297,11 +303,7 @@ func shapeOf(r *Request) []string {
 			parts = append(parts, "context."+name+".isEmpty()")
 			return
 		}
-		var list []string
-		for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
-			list = append(list, quoted(v))
-		}
-		parts = append(parts, "context."+name+" == ["+strings.Join(list, ", ")+"]")
+		parts = append(parts, "context."+name+" == "+quotedSet(values))
 	}
 	parts = append(parts, "context.network == "+quoted(cmp.Or(c.Network, NetworkFresh)))
 	if c.TTY {
@@ -310,12 +312,29 @@ func shapeOf(r *Request) []string {
 	set("mounts", c.Mounts)
 	set("caches", c.Caches)
 	set("egress_hosts", c.EgressHosts)
+	if len(c.EgressInspect) > 0 {
+		set("egress_inspect", c.EgressInspect)
+	}
+	if len(c.EgressSecrets) > 0 {
+		set("egress_secrets", c.EgressSecrets)
+	}
 	if len(c.Secrets) > 0 { // the capabilities say that there are none
 		set("secrets", c.Secrets)
 	}
 	set("capabilities", c.Capabilities)
 	set("env_names", nil)
 	return parts
+}
+
+func quotedText(v string) string { return string(cedar.String(v).MarshalCedar()) }
+
+// quotedSet is a set of texts, each once, in order.
+func quotedSet(values []string) string {
+	var list []string
+	for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
+		list = append(list, quotedText(v))
+	}
+	return "[" + strings.Join(list, ", ") + "]"
 }
 
 // namesProgram reports whether the caller names the program to run. The kernel's other tools

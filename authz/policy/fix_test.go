@@ -45,6 +45,11 @@ func TestFix(t *testing.T) {
 			`context.tool == "process.run" &&`, `context.secrets == ["vault://global/token"]`}},
 		{"a secret", call(func(r *Request) { r.Context.Secrets = []string{"vault://global/token"} }), NeedsApproval, Allow,
 			[]string{`action == Palyra::Action::"vault.expose"`, `Palyra::Secret::"vault://global/token"`}},
+		{"a use of a secret", call(func(r *Request) {
+			r.Context.EgressHosts, r.Context.Network, r.Context.Capabilities = []string{"packages.example:443"}, NetworkEgress, []string{CapProcessExec, CapNetwork, CapSecretsUse}
+			r.Context.EgressSecrets = []string{"T=vault://global/token header:authorization GET packages.example:443/simple/"}
+		}), NeedsApproval, Allow, []string{`action == Palyra::Action::"vault.use"`, `Palyra::Secret::"vault://global/token"`, `context.use.host == "packages.example:443" &&`,
+			`context.use.methods == ["GET"] &&`, `context.use.path == "/simple/"`, `context.egress_secrets == ["T=vault://global/token header:authorization GET packages.example:443/simple/"]`}},
 		{"script of an unknown interpreter", call(func(r *Request) {
 			r.Context.Executable.Path, r.Context.Executable.Interpreter = "/srv/x", "/srv/frob"
 		}), Deny, NeedsApproval, []string{`Palyra::Executable::"#!frob"`}},

@@ -45,7 +45,7 @@ func oracle(s *Set, r Request) Decision {
 	}
 	answer := func(approved bool) asked {
 		var interpreter asked
-		if runsProgram(r.Action) && s.want&attrInterpreterPermitted != 0 { // asked if the answer is read
+		if runsProgram(r.Action) && s.want.meets(attrInterpreterPermitted) { // asked if the answer is read
 			if k, family := Classify(r.Context.Executable.Path, r.Context.Executable.Interpreter); k.dangerous() {
 				interpreter = ask(interpreterRun, cedar.EntityUID{Type: TypeExecutable, ID: cedar.String(family)}, approved, false)
 				if len(interpreter.errors) > 0 {
@@ -62,6 +62,32 @@ func oracle(s *Set, r Request) Decision {
 				break
 			}
 			x := ask(vaultExpose, cedar.EntityUID{Type: TypeSecret, ID: cedar.String(ref)}, approved, interpreter.allow)
+			if !x.allow {
+				return x
+			}
+			a.ids = append(a.ids, x.ids...)
+			slices.Sort(a.ids)
+			a.ids = slices.Compact(a.ids)
+		}
+		for _, text := range r.Context.EgressSecrets {
+			if !a.allow {
+				break
+			}
+			_, rest, _ := strings.Cut(text, "=")
+			ref, rest, _ := strings.Cut(rest, " ")
+			_, rest, _ = strings.Cut(rest, " ") // the place
+			var u use
+			if methods, to, ok := strings.Cut(rest, " "); ok && !strings.Contains(methods, ":") {
+				u.methods, rest = strings.Split(methods, ","), to
+			}
+			rest, _, _ = strings.Cut(rest, " ")
+			host, path, found := strings.Cut(rest, "/")
+			if u.host = host; found {
+				u.path = "/" + path
+			}
+			e.facts.about(u)
+			x := ask(vaultUse, cedar.EntityUID{Type: TypeSecret, ID: cedar.String(ref)}, approved, interpreter.allow)
+			e.facts.about(use{})
 			if !x.allow {
 				return x
 			}
@@ -90,7 +116,7 @@ func oracle(s *Set, r Request) Decision {
 	case approved.allow:
 		// The forbids that approval lifts, and the permits if all of them insist on it.
 		d := Decision{Effect: NeedsApproval, Reason: ReasonApprovalRequired, Policies: plain.ids}
-		insist := func(id string) bool { return mentions(s.byID[id].ast)&attrApproved != 0 }
+		insist := func(id string) bool { return mentions(s.byID[id].ast).meets(attrApproved) }
 		if len(plain.ids) == 0 || !slices.ContainsFunc(approved.ids, func(id string) bool { return !insist(id) }) {
 			d.Policies = all(plain.ids, approved.ids, approved.interpreters)
 		}
@@ -134,6 +160,9 @@ func randomRequest(rng *rand.Rand) Request {
 	c.Capabilities = pick(rng, nil, []string{CapNetwork, CapProcessExec})
 	if runsProgram(a) {
 		c.Secrets = pick(rng, nil, nil, []string{"vault://global/a"}, []string{"vault://principal:u1/b", "vault://global/a"})
+		c.EgressInspect = pick(rng, nil, []string{"GET example.org:443"})
+		c.EgressSecrets = pick(rng, nil, nil, []string{"T=vault://global/a header:authorization GET example.org:443/v1/"},
+			[]string{"T=vault://global/a header:x example.org:443", "U=vault://principal:u2/b query:key GET,POST example.net:80 form:b_ revoke"})
 	}
 	c.WorkspaceSource = pick(rng, "", "/w")
 	c.WorkspaceReadOnly = rng.IntN(2) == 0

@@ -31,7 +31,7 @@
 // whether some policy permits the action interpreter.run for that family, and then, with the
 // answer in context.interpreter_permitted, the call itself. Both are plain Cedar requests that
 // another engine can repeat. About a call with secrets it asks, besides, whether the principal may
-// do vault.expose on each.
+// do vault.expose on each, and vault.use for each use of one that the program can't read.
 //
 // # What it does not protect against
 //

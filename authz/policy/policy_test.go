@@ -309,6 +309,10 @@ func TestSchemaAgreesWithCode(t *testing.T) {
 		t.Errorf("vault.expose applies to %s", actions[vaultExpose])
 	}
 	delete(actions, vaultExpose)
+	if actions[vaultUse] != TypeSecret {
+		t.Errorf("vault.use applies to %s", actions[vaultUse])
+	}
+	delete(actions, vaultUse)
 	if !maps.Equal(actions, resourceType) {
 		t.Errorf("schema has %v, code has %v", actions, resourceType)
 	}
@@ -317,7 +321,7 @@ func TestSchemaAgreesWithCode(t *testing.T) {
 		maps.Copy(call, resolvedSchema().Actions[cedar.EntityUID{Type: actionType, ID: a}].AppliesTo.Context)
 	}
 	for name := range call {
-		if attrNames[string(name)] == 0 {
+		if attrNames[string(name)].isEmpty() {
 			t.Errorf("context.%s is not in attrNames", name)
 		}
 	}
@@ -348,8 +352,8 @@ func TestMentions(t *testing.T) {
 		`context.requester == context.approver`:          attrsOf("requester", "approver"),
 		`context.approvers < 2`:                          attrsOf("approvers"),
 		`context.executable.later == 1`:                  attrExecutable,
-		`principal == resource`:                          0,
-		`"context.tier" == ""`:                           0,
+		`principal == resource`:                          {},
+		`"context.tier" == ""`:                           {},
 	} {
 		s := mustCompile(t, `@id("x") permit (principal, action, resource) unless { `+cond+` };`)
 		if s.want != want {

@@ -83,7 +83,7 @@ func onFacts(n ast.IsNode) (ast.IsNode, bool) {
 	switch v := n.(type) {
 	case ast.NodeTypeAccess:
 		if below, found := strings.CutPrefix(tree.Path(v), "context."); found {
-			if a := attrNames[below]; a != 0 && a&(a-1) == 0 {
+			if a := attrNames[below]; a.len() == 1 {
 				n = ast.NodeTypeAccess{StrOpNode: ast.StrOpNode{Arg: ast.NodeValue{Value: factUID(a)}, Value: factValue}}
 				break
 			}
@@ -159,23 +159,23 @@ func (f *facts) set(approved, byName bool) {
 func (f *facts) fact(bit int) cedar.Record {
 	rec := &f.records[bit]
 	if rec.Len() == 0 {
-		*rec = f.newFact(1 << bit)
+		*rec = f.newFact(attrAt(bit))
 	}
 	return *rec
 }
 
 func (f *facts) newFact(a attr) cedar.Record {
 	switch {
-	case a&attrBool != 0:
+	case a.meets(attrBool):
 		if f.truth(a) {
 			return boolRecords[1]
 		}
 		return boolRecords[0]
-	case a&attrRecurring != 0:
+	case a.meets(attrRecurring):
 		return f.memo.text(a, f.text(a))
 	case a == attrCapabilities:
 		return f.memo.capabilities(f.Capabilities)
-	case a&attrSets != 0 && len(f.elements(a)) == 0:
+	case a.meets(attrSets) && len(f.elements(a)) == 0:
 		return emptySetRecord
 	}
 	return recordOn(f.value(a))

@@ -104,7 +104,7 @@ func TestMemoIsNotSeen(t *testing.T) {
 	}
 	for bit := range s.memo.texts {
 		for i := range s.memo.texts[bit] {
-			if attr(1)<<bit&attrRecurring == 0 && s.memo.texts[bit][i].Load() != nil {
+			if !attrAt(bit).meets(attrRecurring) && s.memo.texts[bit][i].Load() != nil {
 				t.Errorf("keeps a text of %v", attributes[bit].path)
 			}
 		}

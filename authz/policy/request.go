@@ -48,9 +48,10 @@ const (
 	WorkspaceManage = "workspace.manage"
 	PermissionUse   = "permission.use" // a permission that a request to the daemon takes
 
-	// Only Decide asks about these two.
+	// Only Decide asks about these three.
 	interpreterRun = "interpreter.run"
 	vaultExpose    = "vault.expose" // a secret that a call's program can read
+	vaultUse       = "vault.use"    // a secret that is put into a call's requests, and that its program can't read
 )
 
 // The capabilities.
@@ -58,6 +59,7 @@ const (
 	CapProcessExec     = "process_exec"
 	CapNetwork         = "network"
 	CapSecretsRead     = "secrets_read"
+	CapSecretsUse      = "secrets_use" // without reading them
 	CapFilesystemWrite = "filesystem_write"
 )
 
@@ -186,6 +188,8 @@ func (g *given) check(action string) error {
 		return fmt.Errorf("action %q has no secrets", action)
 	case slices.Contains(c.Secrets, ""):
 		return errors.New("a secret without reference")
+	case len(c.EgressInspect)+len(c.EgressSecrets) > 0 && !runsProgram(action):
+		return fmt.Errorf("action %q has no requests", action)
 	case len(c.Features) > 0 && !answers(action) && action != PermissionUse:
 		return fmt.Errorf("action %q has no features", action)
 	case !answers(action) && action != PermissionUse: // other contexts have none of the rows beyond calls
@@ -208,6 +212,9 @@ func (g *given) check(action string) error {
 	if err := c.checkEnv(); err != nil {
 		return err
 	}
+	if err := c.checkUses(); err != nil {
+		return err
+	}
 	if err := g.checkSets(); err != nil {
 		return err
 	}
@@ -217,6 +224,16 @@ func (g *given) check(action string) error {
 	for _, p := range [...]string{c.Executable.Path, c.Executable.Interpreter} {
 		if p != "" && !isResolved(p) {
 			return errors.New("executable path is not absolute and resolved")
+		}
+	}
+	return nil
+}
+
+// checkUses holds uses of secrets to their one spelling, which their questions are made of.
+func (c *Context) checkUses() error {
+	for _, text := range c.EgressSecrets {
+		if u, err := egress.ParseUse(text); err != nil || u.String() != text {
+			return errors.New("egress_secrets has no use of a secret in canonical form")
 		}
 	}
 	return nil

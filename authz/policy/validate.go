@@ -230,7 +230,7 @@ func checkPair(a, b ast.IsNode) error {
 // closed returns the attribute with a closed list that path names, else nil.
 func closed(path string) *attribute {
 	below, found := strings.CutPrefix(path, "context.")
-	if m := attrNames[below]; found && m != 0 && m&(m-1) == 0 && attributes[m.bit()].of != nil {
+	if m := attrNames[below]; found && m.len() == 1 && attributes[m.bit()].of != nil {
 		return &attributes[m.bit()]
 	}
 	return nil

@@ -42,7 +42,7 @@ const maxStdin = 1 << 20
 const exitNotFound = 127
 
 // served are the flags of palyra exec that a palyrad serves, or that the client sees to.
-var served = []string{"tier", "workspace", "secret", "egress", "env", "stdin", "network", "timeout", "cpu", "memory", "pids", "max-output", "receipt", "raw", "json"}
+var served = []string{"tier", "workspace", "secret", "egress", "inspect", "egress-secret", "env", "stdin", "network", "timeout", "cpu", "memory", "pids", "max-output", "receipt", "raw", "json"}
 
 // exec makes the call.
 func (a *app) exec(ctx context.Context, inv *command.Invocation) (*result, error) {
@@ -162,6 +162,12 @@ func (a *app) execInput(ctx context.Context, inv *command.Invocation, h hub.Hub,
 	}
 	if hosts := command.All[string](inv, "egress"); hosts != nil {
 		in["egress_hosts"] = hosts
+	}
+	if rules := command.All[string](inv, "inspect"); rules != nil {
+		in["egress_inspect"] = rules
+	}
+	if uses := command.All[string](inv, "egress-secret"); uses != nil { // of palyrad's vault
+		in["egress_secrets"] = uses
 	}
 	if s := command.Value(inv, "network", ""); s != "" {
 		in["network"] = s

@@ -55,8 +55,9 @@ func (a *app) proposal(inv *command.Invocation) (*kernel.Proposal, io.Reader, er
 	p.Caches = command.All[string](inv, "cache")
 	p.Secrets = command.All[string](inv, "secret")
 	p.EgressHosts = command.All[string](inv, "egress")
-	if len(p.EgressHosts) > 0 && inv.Has("network") && p.Network == isolate.NetworkFresh {
-		return nil, nil, fault.New(fault.Usage, "bad_command", "read flags", errors.New("in the network fresh nothing is reached, and --egress names hosts")).
+	p.EgressInspect, p.EgressSecrets = command.All[string](inv, "inspect"), command.All[string](inv, "egress-secret")
+	if len(p.EgressHosts)+len(p.EgressInspect)+len(p.EgressSecrets) > 0 && inv.Has("network") && p.Network == isolate.NetworkFresh {
+		return nil, nil, fault.New(fault.Usage, "bad_command", "read flags", errors.New("in the network fresh nothing is reached, and --egress, --inspect and --egress-secret name hosts")).
 			WithHint("leave --network out: a call with hosts has a network of its own, with 127.0.0.1 and ::1")
 	}
 	p.Layer = command.Value(inv, "layer", "")

@@ -171,6 +171,12 @@ func describe(s *receipt.Statement) string {
 	if len(p.Capsule.EgressHosts) > 0 {
 		r.add("hosts", "%s", quoted(p.Capsule.EgressHosts))
 	}
+	if len(p.Capsule.EgressInspect) > 0 {
+		r.add("requests", "%s", quoted(p.Capsule.EgressInspect))
+	}
+	for _, s := range p.Capsule.EgressSecrets {
+		r.add("uses", "%s, version %d, which the program couldn't read; record %s", path(s.Use), s.Version, s.Record)
+	}
 	if len(p.Capsule.Capabilities) > 0 {
 		r.add("may", "%s", strings.Join(p.Capsule.Capabilities, ", "))
 	}

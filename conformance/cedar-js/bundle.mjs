@@ -14,6 +14,8 @@ import { readFileSync } from 'node:fs';
 import cedar from '@cedar-policy/cedar-wasm/nodejs';
 
 class Unusable extends Error {}
+// about has a use's secret and host.
+const about = (use) => [/=(\S+)/.exec(use)[1], /(?:^| )([^\s/]+:\d+)(?:\/\S*)?(?: form:\S+)?(?: revoke)?$/.exec(use)[1]];
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 function ask(bundle, q) {
@@ -37,7 +39,7 @@ function conclude(bundle, answers) {
     let call; // the answer about the call itself, which those about its secrets follow
     for (const [i, q] of bundle.questions.entries()) {
       if (q.context.approved !== approved) continue;
-      if (q.action.id === 'vault.expose') {
+      if (q.action.id === 'vault.expose' || q.action.id === 'vault.use') {
         if (!answers[i].allow) return { ...answers[i], byName: [] };
         call.policies = union(call.policies, answers[i].policies);
         continue;
@@ -56,6 +58,9 @@ function conclude(bundle, answers) {
     if (call && bundle.questions.filter((q) => q.action.id === 'vault.expose' && q.context.approved === approved).length !== secrets.length) {
       return { allow: false, policies: ['a secret was not asked about'], errors: [], byName: [] };
     }
+    const uses = (bundle.request.context.egress_secrets ?? []).map((u) => about(u));
+    const asked = bundle.questions.filter((q) => q.action.id === 'vault.use' && q.context.approved === approved).map((q) => [q.resource.id, q.context.use.host]);
+    if (call && !same(uses, asked)) return { allow: false, policies: ['a use of a secret was not asked about'], errors: [], byName: [] };
     return call;
   };
   const plain = pass(false);
@@ -78,10 +83,11 @@ function check(bundle) {
   const wrong = [];
   const { request } = bundle;
   const answers = bundle.questions.map((q, i) => {
-    const secret = q.action.id === 'vault.expose' && (request.context.secrets ?? []).includes(q.resource.id);
-    const about = secret ? { type: 'Palyra::Secret', id: q.resource.id }
+    const secret = q.action.id === 'vault.expose' && (request.context.secrets ?? []).includes(q.resource.id)
+      || q.action.id === 'vault.use' && (request.context.egress_secrets ?? []).some((u) => same(about(u), [q.resource.id, q.context.use.host]));
+    const of = secret ? { type: 'Palyra::Secret', id: q.resource.id }
       : q.action.id === 'interpreter.run' ? { type: 'Palyra::Executable', id: bundle.family } : { type: request.resource.type, id: request.resource.id };
-    if (!same(q.principal, { type: request.principal.type, id: request.principal.id }) || !same(q.resource, about)
+    if (!same(q.principal, { type: request.principal.type, id: request.principal.id }) || !same(q.resource, of)
       || (q.context.capsule ?? '') !== (q.context.capsule === undefined ? '' : request.context.capsule_digest ?? '')
       || (!secret && q.action.id !== 'interpreter.run' && q.action.id !== request.action)) wrong.push(`question ${i} is not about the request`);
     const got = ask(bundle, q);

@@ -61,10 +61,16 @@ const derive = {
   first_arg: (x) => x.args?.[0] ?? '',
   'limits.wall_ms': (x) => ms(x.limits?.wall),
   'limits.cpu_ms': (x) => ms(x.limits?.cpu),
-  secrets_of_others: (x, { request }) => (x.secrets ?? []).filter((ref) => ref.startsWith('vault://principal:') && !ref.startsWith(`vault://principal:${request.principal.id}/`)),
+  secrets_of_others: (x, { request }) => [...(x.secrets ?? []), ...uses(x).map((u) => u.ref)].filter((ref) => ref.startsWith('vault://principal:') && !ref.startsWith(`vault://principal:${request.principal.id}/`)),
   egress_unlisted: (x, { hosts }) => (x.egress_hosts ?? []).filter((host) => !Object.values(hosts ?? {}).flat().some((rule) => rule === host || rule.startsWith('*.') && host.endsWith(rule.slice(1)))),
   env_names: (x) => [...(x.env_names ?? []), ...(x.env ?? []).map((e) => e.slice(0, e.indexOf('=')))],
 };
+// uses reads docs/formats/egress.md, "Uses of secrets".
+const uses = (x) => (x.egress_secrets ?? []).map((text) => {
+  const [, ref, methods, host, path] = /^[^=]+=(\S+) \S+ (?:([A-Z,-]+) )?([^\s/]+)(\/\S*)?(?: form:\S+)?(?: revoke)?$/.exec(text);
+  return { ref, host, methods: methods ? methods.split(',') : [], path: path ?? '' };
+});
+for (const name of ['host', 'methods', 'path']) derive[`use.${name}`] = (x, { use }) => use?.[name] ?? (name === 'methods' ? [] : '');
 const none = { String: '', Bool: false, Long: 0, 'Set<String>': [] };
 
 function contextOf(asked, approved, interpreterPermitted) {
@@ -110,6 +116,11 @@ function question(asked, set, approved) {
     const exposed = ask(asked, 'vault.expose', uid('Palyra::Secret', ref), approved, permitted.allow);
     if (!exposed.allow) return exposed;
     answer.ids.push(...exposed.ids);
+  }
+  for (const use of answer.allow ? uses(request.context) : []) {
+    const used = ask({ ...asked, use }, 'vault.use', uid('Palyra::Secret', use.ref), approved, permitted.allow);
+    if (!used.allow) return used;
+    answer.ids.push(...used.ids);
   }
   return answer;
 }

@@ -122,7 +122,7 @@ func (g *generator) policy(id string, large bool) string {
 	}
 	program := g.rng.IntN(4) != 0
 	action := pick(g, `action == Palyra::Action::"tool.execute"`, `action in [Palyra::Action::"tool.execute", Palyra::Action::"skill.execute"]`,
-		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`, `action == Palyra::Action::"vault.expose"`)
+		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`, `action == Palyra::Action::"vault.expose"`, `action == Palyra::Action::"vault.use"`)
 	if !program {
 		action = pick(g, `action`, `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`,
 			`action in [Palyra::Action::"tool.execute", Palyra::Action::"tool.list"]`)
@@ -131,7 +131,7 @@ func (g *generator) policy(id string, large bool) string {
 	switch action {
 	case `action == Palyra::Action::"tool.execute"`:
 		resource = pick(g, `resource`, `resource == Palyra::Tool::"r1"`, `resource is Palyra::Tool`, `resource in Palyra::Tool::"process.run"`)
-	case `action == Palyra::Action::"vault.expose"`:
+	case `action == Palyra::Action::"vault.expose"`, `action == Palyra::Action::"vault.use"`:
 		resource = pick(g, `resource`, `resource == Palyra::Secret::"vault://global/a"`, `resource is Palyra::Secret`)
 	case `action == Palyra::Action::"interpreter.run"`:
 		resource = pick(g, `resource`, `resource == Palyra::Executable::"python"`, `resource == Palyra::Executable::"bash"`, `resource is Palyra::Executable`)

@@ -111,6 +111,11 @@ type Capsule struct {
 	Caches []string `json:"caches,omitempty"`
 	// Secrets are those that the program could read, by name, reference, version and record.
 	Secrets []call.Secret `json:"secrets,omitempty"`
+	// EgressInspect are rules about requests to hosts, which palyra-egress read.
+	EgressInspect []string `json:"egress_inspect,omitempty"`
+	// EgressSecrets are those that palyra-egress could put into requests, by use, version and record;
+	// the program couldn't read them.
+	EgressSecrets []call.EgressSecret `json:"egress_secrets,omitempty"`
 	// Declared says that the operator declared mounts, caches and an environment set for the
 	// workspace.
 	Declared *call.Declared `json:"declared,omitempty"`

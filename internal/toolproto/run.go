@@ -19,6 +19,10 @@ type RunInput struct {
 
 	EgressHosts []string `json:"egress_hosts,omitempty" tool:"max=64,maxlen=300" doc:"HOST:PORT, or HOST for port 443: the hosts that the program may reach, if policy permits that, by the names that it asks for, and no other. A NAME is that name alone, *.NAME every name below it; an address or a network (10.1.0.0/16:5432) must be listed to be reached; @LIST is the hosts of a list that the operator made. Left out, none"`
 
+	EgressInspect []string `json:"egress_inspect,omitempty" tool:"max=64,maxlen=700" doc:"[METHODS ]HOST[:PORT][/PATH]: requests that pass, such as GET,HEAD packages.example:443/simple/ (that path and those below it). palyra-egress reads the connections to such a host, by a certificate that the program's environment trusts, and refuses other requests. Its host needs no entry in egress_hosts"`
+
+	EgressSecrets []string `json:"egress_secrets,omitempty" tool:"max=16,maxlen=1500" doc:"NAME=vault://SCOPE/KEY PLACE [METHODS] HOST[:PORT][/PATH], such as TOKEN=vault://global/npm header:authorization packages.example: the variable NAME holds a placeholder, in place of which palyra-egress puts the secret into requests to that host, in header:NAME or query:NAME, if policy permits that. The program can't read the secret. The placeholder anywhere else, in output too, ends the call"`
+
 	Network   string `json:"network,omitempty" tool:"enum=fresh|loopback|session|void" doc:"left out, the workspace's, else fresh; with egress_hosts it's left out or loopback. fresh: a network namespace of its own with nothing in it; loopback: the same, with 127.0.0.1 and ::1, where programs of this call may listen and connect; session: such a one that the running calls of this session share, those in the background too; void: no sockets at all, which starts faster"`
 	Tmp       string `json:"tmp,omitempty" tool:"enum=private|session" doc:"left out, the workspace's, else private. private: /tmp is of this call alone, and in memory; session: it's a folder that the calls of this session in this workspace share, and that goes with the session"`
 	TimeoutMS int64  `json:"timeout_ms,omitempty" tool:"min=1,max=86400000" doc:"wall-clock limit in milliseconds; left out, 3600000 in the background, else the workspace's, else 60000"`
@@ -37,6 +41,11 @@ const (
 // Bytes returns the standard input.
 func (in *RunInput) Bytes() ([]byte, error) { return decodeContent(in.Stdin, in.Encoding) }
 
+// Hosts reports whether the program may reach hosts, through a network of its own.
+func (in *RunInput) Hosts() bool {
+	return len(in.EgressHosts)+len(in.EgressInspect)+len(in.EgressSecrets) > 0
+}
+
 // Check checks what the bounds of single members do not.
 func (in *RunInput) Check() error {
 	if _, err := in.Bytes(); err != nil {
@@ -45,7 +54,7 @@ func (in *RunInput) Check() error {
 	if in.Workspace == "" && (in.Cwd != "." || in.ReadOnly || in.Bare || in.Tmp == TmpSession) {
 		return usage("invalid_input", "check workspace", errors.New("cwd, read_only, bare and the session's /tmp need a workspace"))
 	}
-	if len(in.EgressHosts) > 0 && in.Network != "" && in.Network != "loopback" {
+	if in.Hosts() && in.Network != "" && in.Network != "loopback" {
 		return usage("invalid_input", "check network", errors.New("a call with egress_hosts has a network of its own, with 127.0.0.1 and ::1: leave network out"))
 	}
 	return checkPath(in.Cwd, true)

@@ -86,6 +86,10 @@ type Capsule struct {
 	TTY *call.TTY `json:"tty,omitempty"`
 	// Background says that no caller waits for the program's end.
 	Background bool `json:"background,omitempty"`
+	// EgressInspect are rules about requests, and EgressSecrets uses of secrets in them, as package
+	// call/egress spells both, sorted. EgressHosts has a rule for the host of each.
+	EgressInspect []string            `json:"egress_inspect,omitempty"`
+	EgressSecrets []call.EgressSecret `json:"egress_secrets,omitempty"`
 	// Loader is the dynamic loader that Executable names (PT_INTERP), always of the
 	// system; absent where it names none, and in capsules of older versions.
 	Loader *File `json:"loader,omitempty"`
@@ -212,7 +216,7 @@ func (c *Capsule) check() error {
 	if (len(c.EgressHosts) > 0) != (c.Network == isolate.NetworkEgress) {
 		return bad("network %q with %d egress hosts", c.Network, len(c.EgressHosts))
 	}
-	if _, err := egress.ParseCanonical(c.EgressHosts); err != nil {
+	if _, err := c.Inspection(); err != nil {
 		return bad("%v", err)
 	}
 	if err := isolate.CheckSession(c.Network, c.Session); err != nil {
@@ -295,6 +299,9 @@ func (c *Capsule) checkFiles() error {
 	if err := c.checkSecrets(); err != nil {
 		return err
 	}
+	if err := c.checkUses(); err != nil {
+		return err
+	}
 	if d := c.Declared; d != nil && (d.Workspace == "" || c.Workspace == nil) {
 		return bad("what is declared for a workspace without a workspace")
 	}
@@ -305,6 +312,49 @@ func (c *Capsule) checkFiles() error {
 	}
 	if c.Workspace == nil && len(c.Operands) > 0 {
 		return bad("operands without a workspace")
+	}
+	return nil
+}
+
+// Inspection returns the rules about requests and the uses of secrets.
+func (c *Capsule) Inspection() (egress.Inspection, error) {
+	rules, err := egress.ParseCanonical(c.EgressHosts)
+	if err != nil {
+		return egress.Inspection{}, err
+	}
+	return egress.ParseInspection(rules, some(c.EgressInspect), UseTexts(c.EgressSecrets))
+}
+
+// UseTexts returns the texts of uses of secrets. It's never nil.
+func UseTexts(list []call.EgressSecret) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = s.Use
+	}
+	return out
+}
+
+func some(list []string) []string { return append([]string{}, list...) }
+
+// checkUses holds the uses of one secret to one version of it.
+func (c *Capsule) checkUses() error {
+	in, err := c.Inspection()
+	if err != nil {
+		return bad("%v", err)
+	}
+	known := make(map[string]call.EgressSecret)
+	for i, u := range in.Uses {
+		s := c.EgressSecrets[i]
+		first, again := known[u.Ref]
+		switch {
+		case s.Version == 0 || s.Record.IsZero():
+			return bad("the use %q has no version or record", s.Use)
+		case again && (first.Version != s.Version || first.Record != s.Record):
+			return bad("two versions of %q", u.Ref)
+		case slices.ContainsFunc(c.Env, func(e string) bool { return Name(e) == u.Name }):
+			return bad("env sets %s, which holds a placeholder", u.Name)
+		}
+		known[u.Ref] = s
 	}
 	return nil
 }

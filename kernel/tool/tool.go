@@ -275,7 +275,7 @@ func (t *Table) workspace(name string, write bool) (Workspace, error) {
 
 func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any) (*kernel.Expansion, error) {
 	in := input.(*toolproto.RunInput)
-	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, Secrets: in.Secrets, EgressHosts: in.EgressHosts, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
+	x := &kernel.Expansion{Argv: in.Argv, Env: in.Env, Secrets: in.Secrets, EgressHosts: in.EgressHosts, EgressInspect: in.EgressInspect, EgressSecrets: in.EgressSecrets, WorkspaceReadOnly: in.ReadOnly, Limits: e.limits, TierFloor: tier.C}
 	x.Limits.Output = in.Output
 	x.Background = in.Background
 	if in.Workspace != "" {
@@ -286,7 +286,7 @@ func expandRun(_ context.Context, t *Table, e *entry, _ policy.Entity, input any
 			return nil, err
 		}
 		x.Workspace, x.WorkspaceName, x.WorkspaceStaged = root.Path, in.Workspace, root.Staged
-		if in.Network == "" && len(in.EgressHosts) == 0 { // hosts are a network of the call's own
+		if in.Network == "" && !in.Hosts() { // hosts are a network of the call's own
 			in.Network = root.Network
 		}
 		limit(&x.Limits, root.Limits)

@@ -203,7 +203,7 @@ func randomRequest(rng *rand.Rand) policy.Request {
 	list := func(xs ...[]string) []string { return policytest.Pick(rng, xs...) }
 	flip := func() bool { return rng.IntN(2) == 0 }
 	action := policytest.Pick(rng, policy.Actions()...)
-	for action.Name == "interpreter.run" || action.Name == "vault.expose" || action.Name == policy.PermissionUse { // Decide's own questions; a permission's name
+	for action.Name == "interpreter.run" || action.Name == "vault.expose" || action.Name == "vault.use" || action.Name == policy.PermissionUse { // Decide's own questions; a permission's name
 		action = policytest.Pick(rng, policy.Actions()...)
 	}
 	if flip() {
@@ -225,6 +225,7 @@ func randomRequest(rng *rand.Rand) policy.Request {
 	c.WorkspaceSource, c.WorkspaceReadOnly, c.Cwd = pick("", "/w"), flip(), pick("/w", "/tmp")
 	if action.Name == policy.ToolExecute {
 		c.Secrets = list(nil, nil, []string{"vault://global/a"})
+		c.EgressSecrets = list(nil, nil, []string{"T=vault://global/a header:authorization GET example.org:443"})
 	}
 	c.SessionID, c.Stdin, c.Network = pick("", "ses_1"), pick("", "none", "stream"), pick("", policy.NetworkVoid)
 	c.Limits.Memory = policytest.Pick[int64](rng, 0, 1, 512<<20)

@@ -92,7 +92,7 @@ var Exec = execParsed()
 func execParsed() command.Command {
 	c := programs.Exec
 	c.Flags = slices.Clone(c.Flags)
-	parsers := map[string]func(string) (any, error){"tier": parseTier, "mount": parseMount, "cache": parseCache, "layer": parseLayer, "secret": parseSecret, "network": parseNetwork, "egress": parseEgress}
+	parsers := map[string]func(string) (any, error){"tier": parseTier, "mount": parseMount, "cache": parseCache, "layer": parseLayer, "secret": parseSecret, "network": parseNetwork, "egress": parseEgress, "inspect": parseInspect, "egress-secret": parseUse}
 	for i := range c.Flags {
 		if p := parsers[c.Flags[i].Name]; p != nil {
 			c.Flags[i].Parse = p
@@ -343,6 +343,17 @@ func parseEgress(s string) (any, error) {
 		return s, nil
 	}
 	_, err := egress.ParseRule(s)
+	return s, err
+}
+
+// parseInspect checks a rule about requests, and parseUse a use of a secret, which the kernel reads.
+func parseInspect(s string) (any, error) {
+	_, err := egress.ParseInspect(s)
+	return s, err
+}
+
+func parseUse(s string) (any, error) {
+	_, err := egress.ParseUse(s)
 	return s, err
 }
 

@@ -28,6 +28,10 @@ var (
 
 	FlagEgress = command.Flag{Name: "egress", Arg: "HOST[:PORT]", Help: "a host that CMD may reach, such as packages.example:443\n(the port if none is given) or *.cdn.example:443; or\n@LIST, the hosts of a list of the policy directory; every\nother stays out of reach; may be given more than once;\ntier c", Repeat: true}
 
+	FlagInspect = command.Flag{Name: "inspect", Arg: "RULE", Help: "requests that pass, such as 'GET,HEAD packages.example'\nor packages.example:443/simple/; palyra-egress reads the\nconnections to such a host and refuses other requests;\nmay be given more than once; tier c", Repeat: true}
+
+	FlagEgressSecret = command.Flag{Name: "egress-secret", Arg: "USE", Help: "a secret that goes into requests and that CMD can't\nread, such as 'TOKEN=vault://global/npm\nheader:authorization packages.example': $TOKEN is a\nplaceholder; policy decides about each (vault.use); may\nbe given more than once; tier c", Repeat: true}
+
 	FlagVaultKey        = command.Flag{Name: "key", Arg: "FILE", Help: "identity that opens the vault, and sealed signing\nkeys (default: where the vault's folder says that it\nis kept, else $XDG_CONFIG_HOME/palyra/vault.key or\n~/.config/palyra/vault.key)"}
 	FlagVaultPassphrase = command.Flag{Name: "passphrase", Arg: "FILE", Help: "file with a passphrase that opens it instead; one\nnewline at its end isn't part of it"}
 )
@@ -70,7 +74,7 @@ With --no-daemon, --state or --policy palyra makes the call itself.`,
 		{Name: "env", Arg: "NAME=VALUE", Help: "add a variable; may be given more than once", Repeat: true, Parse: command.Env},
 		{Name: "stdin", Help: "give the program our standard input (default: empty);\nup to 1MiB is read before the decision and is part of\nwhat is approved, more is declared a stream"},
 		{Name: "tty", Help: "give the program a terminal of its own, with our\nstandard input typed there and output as one stream;\nkeys are the program's while it runs; tier c"},
-		FlagNetwork, FlagEgress,
+		FlagNetwork, FlagEgress, FlagInspect, FlagEgressSecret,
 		{Name: "timeout", Arg: "D", Help: "wall clock limit, such as 1.5s (default 1m); the deadline\ncovers the whole process tree", Parse: command.Duration},
 		{Name: "cpu", Arg: "D", Help: "processor time per process, whole seconds rounded up\n(default 1m)", Parse: command.Duration},
 		{Name: "memory", Arg: "SIZE", Help: "memory, such as 64M (powers of 1024; default 1GiB)", Parse: command.Size},

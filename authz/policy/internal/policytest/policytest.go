@@ -17,7 +17,7 @@ func Policy(rng *rand.Rand, id string) string {
 	principal := Pick(rng, "principal", `principal == Palyra::User::"u1"`, `principal == Palyra::Agent::"u1"`, `principal is Palyra::User`,
 		`principal in Palyra::Role::"admin"`, `principal in Palyra::Role::"operator"`, `principal is Palyra::User in Palyra::Role::"owner"`)
 	action := Pick(rng, `action == Palyra::Action::"tool.execute"`, `action in [Palyra::Action::"tool.execute", Palyra::Action::"skill.execute"]`,
-		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`, `action == Palyra::Action::"vault.expose"`)
+		`action in Palyra::Action::"skill.execute"`, `action == Palyra::Action::"interpreter.run"`, `action == Palyra::Action::"vault.expose"`, `action == Palyra::Action::"vault.use"`)
 	conds := []string{`context.sensitive`, `context.approved`, `context.interpreter_permitted`, `context.tier == "c"`,
 		`context.executable.kind == "shell"`, `context.executable.family == "python"`, `context.args.contains("-v")`,
 		`context.first_arg like "-*"`, `context.argv0 == "sh"`, `context.egress_hosts.isEmpty()`, `context.workspace.read_only`, `context.workspace.source != ""`,
@@ -27,7 +27,7 @@ func Policy(rng *rand.Rand, id string) string {
 		`["cat", "bash"].contains(context.executable.name)`, `context.capabilities.containsAny(["network", "secrets_read"])`,
 		`(if context.sensitive then context.executable.system else context.arg_count < 2)`, `context.limits.memory < 2`,
 		`context.executable has path && context.executable.dir == "/usr/bin"`, `context.executable.interpreter != ""`,
-		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.tool == "r1"`, `context.secrets.contains("vault://global/a")`, `context.network == "void"`, `context.certificate == "proven"`, `context.env.contains("CI=1")`,
+		`[context.tier, context.session].containsAll(["c", "ses_1"])`, `context.stdin == "none"`, `context.tool == "r1"`, `context.secrets.contains("vault://global/a")`, `context.use.host == "example.org:443"`, `context.use.methods.contains("GET")`, `context.use.path == ""`, `context.egress_secrets.isEmpty()`, `context.egress_inspect.isEmpty()`, `context.network == "void"`, `context.certificate == "proven"`, `context.env.contains("CI=1")`,
 		`["PATH"].containsAll(context.env_names)`, `!context.env_code.isEmpty()`, `context.unpinned.contains("absent")`, `context.limits == context.limits && context.executable.system`}
 	if !program {
 		action = Pick(rng, "action", `action == Palyra::Action::"tool.list"`, `action == Palyra::Action::"vault.get"`)
@@ -38,7 +38,7 @@ func Policy(rng *rand.Rand, id string) string {
 		resource = Pick(rng, "resource", `resource == Palyra::Tool::"r1"`, `resource is Palyra::Tool`, `resource in Palyra::Tool::"process.run"`,
 			`resource in Palyra::ToolGroup::"reads"`, `resource is Palyra::Tool in Palyra::ToolGroup::"writes"`)
 	}
-	if action == `action == Palyra::Action::"vault.expose"` {
+	if action == `action == Palyra::Action::"vault.expose"` || action == `action == Palyra::Action::"vault.use"` {
 		resource = Pick(rng, "resource", `resource == Palyra::Secret::"vault://global/a"`)
 	}
 	var b strings.Builder
